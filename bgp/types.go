@@ -1,0 +1,91 @@
+package bgp
+
+import (
+	"net/netip"
+)
+
+// MaxPriority is the LOCAL_PREF of a route with kernel metric 0: LOCAL_PREF = MaxPriority - metric, as BIRD in calico/node has it.
+const MaxPriority = 1<<31 - 1
+
+// NormalPriority is the kernel metric of an ordinary route when BGPConfiguration sets none.
+const NormalPriority = 1024
+
+// Desired is all that the speaker should do. It is plain data: equal values mean that there is nothing to change.
+type Desired struct {
+	Global     Global
+	Sessions   []Session  // sorted by family, address as text, port; addresses are unique
+	Conflicts  []Conflict // sessions that were wanted but cannot be had
+	Originated []Origin   // sorted by prefix
+}
+
+// Global is what the whole speaker shares; a change of it needs a new speaker.
+type Global struct {
+	LocalAS         uint32
+	RouterID        netip.Addr   // IPv4 form
+	ListenPort      uint16       // 0: no listener
+	ListenAddresses []netip.Addr // none: all
+}
+
+// SessionType tells where a session comes from.
+type SessionType string
+
+const (
+	SessionMesh   SessionType = "mesh"   // node-to-node mesh
+	SessionGlobal SessionType = "global" // BGPPeer without node and nodeSelector
+	SessionNode   SessionType = "node"   // BGPPeer for this node, or the reverse of one
+)
+
+// NextHopMode says what happens to the next hop of routes sent to a peer.
+type NextHopMode string
+
+const (
+	NextHopAuto NextHopMode = "auto"
+	NextHopSelf NextHopMode = "self"
+	NextHopKeep NextHopMode = "keep"
+)
+
+// Session is one BGP session that this node should have.
+type Session struct {
+	Address netip.Addr // of the peer; it also decides the one address family that the session carries
+	Port    uint16     // the effective one
+	Type    SessionType
+	From    []string // the objects that ask for it: "BGPPeer/tor-1", "BGPConfiguration/default"
+
+	LocalAS uint32
+	PeerAS  uint32
+	Source  netip.Addr // invalid: the kernel chooses
+	Passive bool
+
+	Password     string // MD5 (RFC 2385); empty for none. Never logged or served.
+	PasswordFrom string // "none", "set" or "missing"
+
+	MultihopTTL uint8 // 0 with TTL security
+	TTLSecurity uint8 // hops (RFC 5082); 0 for off
+
+	HoldSeconds      uint32
+	KeepaliveSeconds uint32 // 0: a third of the hold time
+	RestartSeconds   uint32 // graceful restart time that we announce
+
+	ReflectorClient    bool
+	ReflectorClusterID netip.Addr
+	AllowOwnAS         uint32
+	NextHop            NextHopMode
+	Filters            []string // BGPFilter names, in order
+}
+
+// Conflict tells that several wishes for one address cannot be met together.
+type Conflict struct {
+	Address netip.Addr
+	Kept    string
+	Dropped []string
+	Reason  string
+}
+
+// Origin is one prefix that this node originates.
+type Origin struct {
+	Prefix           netip.Prefix
+	LocalPref        uint32
+	Communities      []uint32    // sorted
+	LargeCommunities [][3]uint32 // sorted
+	Blackhole        bool        // the kernel gets a blackhole route for what is unassigned in it
+}

@@ -1,0 +1,193 @@
+package model
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// NewObject wraps a value that is to be stored under key.
+func NewObject(key Key, value any) *Object { return &Object{Key: key, Value: value} }
+
+// Decode reads the stored bytes of an object. It always returns an object: one that cannot be decoded has Err set.
+func Decode(key Key, raw []byte, revision int64) *Object {
+	o := &Object{Key: key, Revision: revision, raw: raw}
+	info, ok := Lookup(key.Kind)
+	if !ok {
+		o.Err = fmt.Errorf("%s: unknown kind", key)
+		return o
+	}
+	value := info.New()
+	if len(bytes.TrimSpace(raw)) == 0 && key.Kind == KindBlockAffinity {
+		raw = []byte("{}") // very old writers
+	}
+	if err := json.Unmarshal(raw, value); err != nil {
+		o.Err = fmt.Errorf("%s: %w", key, err)
+		return o
+	}
+	o.Value = value
+	if m, ok := value.(metav1.Object); ok {
+		m.SetName(key.Name)
+		m.SetNamespace(key.Namespace)
+		m.SetResourceVersion(strconv.FormatInt(revision, 10))
+	}
+	return o
+}
+
+// Metadata returns the metadata of a v3 resource, nil for an IPAM object.
+func (o *Object) Metadata() metav1.Object {
+	m, _ := o.Value.(metav1.Object)
+	return m
+}
+
+// Clone returns a deep copy whose Value may be changed and stored with Update.
+func (o *Object) Clone() *Object {
+	c := *o
+	if o.Value != nil {
+		c.Value = deepCopy(reflect.ValueOf(o.Value)).Interface()
+	}
+	return &c
+}
+
+// Encode gives the bytes to store: the value as Calico's own JSON, without the revision, and with every field of
+// the bytes that the object was decoded from that its type does not know.
+func (o *Object) Encode() ([]byte, error) {
+	if o.Value == nil {
+		return nil, fmt.Errorf("%s has no value to encode", o.Key)
+	}
+	value := o.Value
+	if m := o.Metadata(); m != nil && (m.GetResourceVersion() != "" || m.GetSelfLink() != "") {
+		c := o.Clone()
+		c.Metadata().SetResourceVersion("")
+		c.Metadata().SetSelfLink("")
+		value = c.Value
+	}
+	known, err := json.Marshal(value)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.Key, err)
+	}
+	if len(o.raw) == 0 {
+		return known, nil
+	}
+	return keepUnknown(o.Key, known, o.raw)
+}
+
+// keepUnknown adds to known what raw holds beyond what the kind's type understands of it.
+func keepUnknown(key Key, known, raw []byte) ([]byte, error) {
+	info, _ := Lookup(key.Kind)
+	understood := info.New()
+	if err := json.Unmarshal(raw, understood); err != nil {
+		return known, nil //nolint:nilerr // nothing to keep of an unreadable entry that is being replaced
+	}
+	b, err := json.Marshal(understood)
+	if err != nil {
+		return nil, err
+	}
+	var before, after, result any
+	for _, x := range []struct {
+		from []byte
+		to   *any
+	}{{raw, &before}, {b, &after}, {known, &result}} {
+		if err := decodeExact(x.from, x.to); err != nil {
+			return nil, err
+		}
+	}
+	if !addUnknown(result, before, after) {
+		return known, nil // byte for byte what Calico writes
+	}
+	return json.Marshal(result)
+}
+
+// decodeExact keeps numbers as they are written: sequence numbers exceed what a float64 holds.
+func decodeExact(b []byte, to *any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	return d.Decode(to)
+}
+
+// addUnknown copies into result the members of before that after lacks, and tells whether there was one.
+func addUnknown(result, before, after any) bool {
+	rm, ok1 := result.(map[string]any)
+	bm, ok2 := before.(map[string]any)
+	am, ok3 := after.(map[string]any)
+	if !ok1 || !ok2 || !ok3 {
+		return false
+	}
+	added := false
+	for name, b := range bm {
+		a, understood := am[name]
+		r, present := rm[name]
+		switch {
+		case !understood && !present && !isZero(b):
+			rm[name] = b
+			added = true
+		case understood && present:
+			added = addUnknown(r, b, a) || added
+		}
+	}
+	return added
+}
+
+// isZero tells whether a JSON value is one that an omitempty field would have left out.
+func isZero(v any) bool {
+	switch v := v.(type) {
+	case nil:
+		return true
+	case bool:
+		return !v
+	case string:
+		return v == ""
+	case json.Number:
+		return v == "0"
+	case []any:
+		return len(v) == 0
+	case map[string]any:
+		return len(v) == 0
+	}
+	return false
+}
+
+// deepCopy copies everything that is reachable through exported fields, maps, slices and pointers.
+func deepCopy(v reflect.Value) reflect.Value {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() {
+			return v
+		}
+		c := reflect.New(v.Type().Elem())
+		c.Elem().Set(deepCopy(v.Elem()))
+		return c
+	case reflect.Slice:
+		if v.IsNil() {
+			return v
+		}
+		c := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
+		for i := range v.Len() {
+			c.Index(i).Set(deepCopy(v.Index(i)))
+		}
+		return c
+	case reflect.Map:
+		if v.IsNil() {
+			return v
+		}
+		c := reflect.MakeMapWithSize(v.Type(), v.Len())
+		for it := v.MapRange(); it.Next(); {
+			c.SetMapIndex(it.Key(), deepCopy(it.Value()))
+		}
+		return c
+	case reflect.Struct:
+		c := reflect.New(v.Type()).Elem()
+		c.Set(v) // unexported fields (of time.Time, netip.Addr) hold nothing that is changed in place
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				c.Field(i).Set(deepCopy(v.Field(i)))
+			}
+		}
+		return c
+	}
+	return v
+}

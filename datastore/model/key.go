@@ -1,0 +1,131 @@
+package model
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Kind names a type of object, as written in an object's "kind" field.
+type Kind string
+
+// The kinds that Manx reads or writes. Each has one row in the table of kind.go.
+const (
+	KindNode               Kind = "Node"
+	KindIPPool             Kind = "IPPool"
+	KindIPReservation      Kind = "IPReservation"
+	KindBGPConfiguration   Kind = "BGPConfiguration"
+	KindBGPPeer            Kind = "BGPPeer"
+	KindClusterInformation Kind = "ClusterInformation"
+	KindFelixConfiguration Kind = "FelixConfiguration"
+	KindIPAMConfiguration  Kind = "IPAMConfiguration"
+	KindProfile            Kind = "Profile"
+	KindTier               Kind = "Tier"
+	KindWorkloadEndpoint   Kind = "WorkloadEndpoint"
+	KindIPAMBlock          Kind = "IPAMBlock"
+	KindBlockAffinity      Kind = "BlockAffinity"
+	KindIPAMHandle         Kind = "IPAMHandle"
+	KindIPAMConfig         Kind = "IPAMConfig"
+)
+
+// Key identifies one object. It is comparable and independent of the backend.
+//
+// Name is the resource name for v3 kinds; for IPAM kinds it is the block CIDR ("192.168.9.64/26"), the affinity
+// ("host/node-1/192.168.9.64/26"), the handle ID, or "default" for the IPAM configuration.
+type Key struct {
+	Kind      Kind
+	Namespace string // only for namespaced kinds
+	Name      string
+}
+
+// String gives the key as users write it, for messages: "BGPPeer tor-1", "WorkloadEndpoint default/x".
+func (k Key) String() string {
+	if k.Namespace != "" {
+		return fmt.Sprintf("%s %s/%s", k.Kind, k.Namespace, k.Name)
+	}
+	return fmt.Sprintf("%s %s", k.Kind, k.Name)
+}
+
+// ResourceKey is the key of a cluster-scoped resource.
+func ResourceKey(kind Kind, name string) Key { return Key{Kind: kind, Name: name} }
+
+// BlockKey is the key of the IPAM block that covers cidr exactly.
+func BlockKey(cidr netip.Prefix) Key {
+	return Key{Kind: KindIPAMBlock, Name: cidr.Masked().String()}
+}
+
+// Block returns the CIDR of an IPAM block key.
+func (k Key) Block() (netip.Prefix, bool) {
+	if k.Kind != KindIPAMBlock {
+		return netip.Prefix{}, false
+	}
+	p, err := netip.ParsePrefix(k.Name)
+	return p, err == nil
+}
+
+// AffinityType says what owns a block: a host, or a virtual owner such as "load-balancer".
+type AffinityType string
+
+const (
+	AffinityHost    AffinityType = "host"
+	AffinityVirtual AffinityType = "virtual"
+)
+
+// Affinity is the decoded name of a block affinity key.
+type Affinity struct {
+	Type AffinityType
+	Host string
+	CIDR netip.Prefix
+}
+
+// String is the owner as a block's affinity field spells it: "host:node-1".
+func (a Affinity) String() string { return string(a.Type) + ":" + a.Host }
+
+// AffinityKey is the key of the claim of a on its block.
+func AffinityKey(a Affinity) Key {
+	return Key{Kind: KindBlockAffinity, Name: string(a.Type) + "/" + a.Host + "/" + a.CIDR.Masked().String()}
+}
+
+// Affinity decodes a block affinity key.
+func (k Key) Affinity() (Affinity, bool) {
+	if k.Kind != KindBlockAffinity {
+		return Affinity{}, false
+	}
+	parts := strings.SplitN(k.Name, "/", 3)
+	if len(parts) != 3 {
+		return Affinity{}, false
+	}
+	p, err := netip.ParsePrefix(parts[2])
+	if err != nil {
+		return Affinity{}, false
+	}
+	return Affinity{Type: AffinityType(parts[0]), Host: parts[1], CIDR: p}, true
+}
+
+// HandleKey is the key of an IPAM handle; the case of id is kept.
+func HandleKey(id string) Key { return Key{Kind: KindIPAMHandle, Name: id} }
+
+// IPAMConfigKey is the key of the configuration that the allocator reads.
+var IPAMConfigKey = Key{Kind: KindIPAMConfig, Name: "default"}
+
+// family is "ipv4" or "ipv6", as etcd paths spell it.
+func family(p netip.Prefix) string {
+	if p.Addr().Is4() {
+		return "ipv4"
+	}
+	return "ipv6"
+}
+
+func dashed(p netip.Prefix) string { return strings.Replace(p.Masked().String(), "/", "-", 1) }
+
+func undashed(s string) (netip.Prefix, error) {
+	i := strings.LastIndexByte(s, '-')
+	if i < 0 {
+		return netip.Prefix{}, fmt.Errorf("%q is no block: want ADDRESS-LENGTH", s)
+	}
+	p, err := netip.ParsePrefix(s[:i] + "/" + s[i+1:])
+	if err == nil && p != p.Masked() {
+		err = fmt.Errorf("%q has host bits set", s)
+	}
+	return p, err
+}

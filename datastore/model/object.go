@@ -1,0 +1,50 @@
+package model
+
+import (
+	"iter"
+)
+
+// Object is one entry of the datastore: its key, its revision and its decoded value.
+//
+// Objects in tables, lists and snapshots are shared: never change Value in place, take a Clone first.
+type Object struct {
+	Key Key
+	// Revision is the datastore's revision of the last write, 0 for an object that was never stored.
+	Revision int64
+	// Value points to the kind's type (*v3.BGPPeer, *Node, *Block, ...). Nil when Err is set and nothing could be decoded.
+	Value any
+	// Err says why the stored entry cannot be used. Such an object is quarantined: shown, but never acted upon.
+	Err error
+
+	raw []byte // as stored: the source of fields that this version does not know
+}
+
+// Reader gives read access to a consistent set of objects. Snapshots implement it, and so does a plain Set.
+// Quarantined objects are not returned.
+type Reader interface {
+	// Get returns nil if there is no such object.
+	Get(Key) *Object
+	// All visits the objects of a kind in key order.
+	All(Kind) iter.Seq[*Object]
+}
+
+// Get returns the typed value of an object, or nil if it is absent.
+func Get[T any](r Reader, k Key) *T {
+	if o := r.Get(k); o != nil {
+		if v, ok := o.Value.(*T); ok {
+			return v
+		}
+	}
+	return nil
+}
+
+// All visits the typed values of a kind in key order.
+func All[T any](r Reader, kind Kind) iter.Seq2[Key, *T] {
+	return func(yield func(Key, *T) bool) {
+		for o := range r.All(kind) {
+			if v, ok := o.Value.(*T); ok && !yield(o.Key, v) {
+				return
+			}
+		}
+	}
+}
