@@ -89,3 +89,18 @@ type Origin struct {
 	LargeCommunities [][3]uint32 // sorted
 	Blackhole        bool        // the kernel gets a blackhole route for what is unassigned in it
 }
+
+// Route is the outcome of best path selection for one prefix that other speakers announced.
+type Route struct {
+	Prefix netip.Prefix
+	// Paths are the equal-cost best paths, sorted by next hop and peer; none means that the prefix is gone.
+	Paths []Path
+	// Metric is the kernel metric: MaxPriority - LOCAL_PREF.
+	Metric uint32
+}
+
+// Path is one way to a prefix.
+type Path struct {
+	NextHop netip.Addr
+	Peer    netip.Addr
+}
