@@ -2,7 +2,6 @@ package datastore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/manxnet/manx/datastore/model"
@@ -15,6 +14,7 @@ type Store interface {
 	// Get returns the object, or an error that Is ErrNotFound.
 	Get(ctx context.Context, key model.Key) (*model.Object, error)
 	// List returns the objects of a kind, of one namespace if that is not empty, in key order, and the revision of the list.
+	// A BlockAffinity's namespace is its owner: "host/node-1".
 	List(ctx context.Context, kind model.Kind, namespace string) ([]*model.Object, int64, error)
 	// Create stores a new object, or fails with ErrExists. Defaults are filled in and the object is validated before.
 	Create(ctx context.Context, o *model.Object) (*model.Object, error)
@@ -30,11 +30,11 @@ type Store interface {
 
 // Errors that a Store returns, wrapped with the key. Test with errors.Is.
 var (
-	ErrNotFound     = errors.New("does not exist")
-	ErrExists       = errors.New("already exists")
-	ErrConflict     = errors.New("update conflict: it was changed by someone else")
-	ErrUnauthorized = errors.New("the datastore refuses these credentials")
-	ErrUnavailable  = errors.New("the datastore cannot be reached")
+	ErrNotFound     = model.ErrNotFound
+	ErrExists       = model.ErrExists
+	ErrConflict     = model.ErrConflict
+	ErrUnauthorized = model.ErrUnauthorized
+	ErrUnavailable  = model.ErrUnavailable
 )
 
 // KeyError is an error about one object.

@@ -121,7 +121,13 @@ var blockPath = pathRule{
 }
 
 var affinityPath = pathRule{
-	prefix: func(string) []string { return []string{"/calico/ipam/v2/host/", "/calico/ipam/v2/virtual/"} },
+	// A host reads its own affinities before each assignment: that must not cost a read of everybody's.
+	prefix: func(owner string) []string {
+		if owner != "" {
+			return []string{"/calico/ipam/v2/" + owner + "/"}
+		}
+		return []string{"/calico/ipam/v2/host/", "/calico/ipam/v2/virtual/"}
+	},
 	format: func(k Key) (string, error) {
 		a, ok := k.Affinity()
 		if !ok {
