@@ -1,0 +1,61 @@
+# Manx. `make help` lists the targets. They work for root and under sudo, on a fresh Debian 12 with Go.
+
+SHELL       := /bin/bash
+export PATH := $(PATH):/usr/local/go/bin:/usr/sbin:/sbin
+export CGO_ENABLED := 0
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+GO      := go
+# Packages of Debian that targets need; those that are missing are installed first (their services are not started).
+NEED    := integration/debian-need
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## static binaries manxd, manxctl, manx-cni in bin/
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manxd ./cmd/manxctl ./cmd/manx-cni
+
+.PHONY: demo
+demo: build ## three nodes and a BIRD top-of-rack in network namespaces (KEEP=1 leaves them running; root)
+	@$(NEED) iproute2 iputils-ping bird2 gobgpd
+	$(GO) run ./integration/demo $(if $(KEEP),--keep)
+
+.PHONY: demo-down
+demo-down: ## remove what `make demo KEEP=1` left (root)
+	$(GO) run ./integration/demo --down
+
+.PHONY: test
+test: build ## every test; installs what it needs from Debian, says what it skips and why (root)
+	@$(NEED) iproute2 iputils-ping bird2 frr gobgpd etcd-server nftables tcpdump
+	@integration/run-tests ./...
+	@$(MAKE) --no-print-directory test-vm
+
+.PHONY: test-vm
+test-vm: ## the tests that need IPIP, in a booted virtual machine (root)
+	@integration/vm/test
+
+.PHONY: check
+check: ## gofmt, vet, staticcheck, import table, generated code
+	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "not gofmt-ed:"; echo "$$out"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(GO) test -count=1 ./integration/imports
+	@$(NEED) protobuf-compiler
+	proto/generate.sh --check
+	@$(GO) mod tidy -diff >/dev/null || { echo "go.mod is not tidy: run 'go mod tidy'"; exit 1; }
+
+.PHONY: proto
+proto: ## generate the Go code of proto/manx/v1
+	@$(NEED) protobuf-compiler
+	proto/generate.sh
+
+.PHONY: bench
+bench: build ## the benchmarks of docs/performance.md, beside BIRD (root)
+	@$(NEED) iproute2 bird2 etcd-server
+	integration/run-bench

@@ -1,0 +1,122 @@
+package imports
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/manxnet/manx/"
+
+// allowed lists, for each package or tree of packages ("x/..."), what of Manx it may import. The first row that
+// matches counts. Packages outside the table may not exist.
+var allowed = []struct {
+	pkg     string
+	imports []string
+}{
+	{"datastore/selector", nil},
+	{"datastore/model", []string{"datastore/selector"}},
+	{"datastore", []string{"datastore/model", "datastore/selector"}},
+	{"datastore/etcd/...", []string{"datastore", "datastore/model", "datastore/etcd/..."}},
+	{"datastore/node", []string{"datastore", "datastore/model", "datastore/selector", "ipam"}},
+	{"ipam", []string{"datastore/model", "datastore/selector"}},
+	{"bgp/...", []string{"datastore/model", "datastore/selector", "dataplane/reconcile", "bgp/..."}},
+	{"dataplane/reconcile", nil},
+	{"dataplane/kernel", nil},
+	{"dataplane/link", []string{"dataplane/reconcile", "dataplane/kernel", "datastore/model", "datastore/selector"}},
+	{"dataplane/route", []string{"dataplane/reconcile", "dataplane/kernel", "datastore/model", "datastore/selector"}},
+	{"dataplane", []string{"dataplane/...", "datastore/model", "datastore/selector"}},
+	{"proto/...", []string{"proto/...", "bgp", "dataplane/...", "datastore/...", "dataplane", "datastore"}},
+	{"cmd/manx-cni", []string{"proto/...", "datastore/...", "datastore", "ipam", "dataplane/kernel"}},
+	{"cmd/manxctl/...", []string{"proto/...", "datastore/...", "datastore", "ipam", "cmd/manxctl/..."}},
+	{"cmd/manxd", []string{"..."}},
+	{"integration/...", []string{"..."}},
+}
+
+// owners of libraries that only one part of the tree may touch.
+var owners = []struct {
+	library string
+	owner   string
+}{
+	{"github.com/vishvananda/netlink", "dataplane/kernel"},
+	{"github.com/google/nftables", "dataplane/kernel"},
+	{"github.com/osrg/gobgp/", "bgp/..."},
+}
+
+type listed struct {
+	ImportPath   string
+	Imports      []string
+	TestImports  []string
+	XTestImports []string
+}
+
+func packages(t *testing.T) []listed {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", module+"...")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pkgs []listed
+	for d := json.NewDecoder(out); ; {
+		var p listed
+		err := d.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		pkgs = append(pkgs, p)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if len(pkgs) < 10 {
+		t.Fatalf("only %d packages listed", len(pkgs))
+	}
+	return pkgs
+}
+
+// matches tells whether a package is covered by a row: its exact path, or "tree/...".
+func matches(row, pkg string) bool {
+	if row == "..." {
+		return true
+	}
+	tree, ok := strings.CutSuffix(row, "/...")
+	return row == pkg || ok && (pkg == tree || strings.HasPrefix(pkg, tree+"/"))
+}
+
+func TestImportTable(t *testing.T) {
+	for _, p := range packages(t) {
+		pkg := strings.TrimPrefix(p.ImportPath, module)
+		i := slices.IndexFunc(allowed, func(r struct {
+			pkg     string
+			imports []string
+		}) bool {
+			return matches(r.pkg, pkg)
+		})
+		if i < 0 {
+			t.Errorf("package %s has no row in the import table", pkg)
+			continue
+		}
+		for _, imp := range p.Imports {
+			ours, ok := strings.CutPrefix(imp, module)
+			if ok && !slices.ContainsFunc(allowed[i].imports, func(row string) bool { return matches(row, ours) }) {
+				t.Errorf("%s may not import %s", pkg, ours)
+			}
+			for _, o := range owners {
+				if strings.HasPrefix(imp, o.library) && !matches(o.owner, pkg) {
+					t.Errorf("%s may not import %s: that is left to %s", pkg, imp, o.owner)
+				}
+			}
+		}
+	}
+}
