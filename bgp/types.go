@@ -14,8 +14,16 @@ const NormalPriority = 1024
 type Desired struct {
 	Global     Global
 	Sessions   []Session  // sorted by family, address as text, port; addresses are unique
-	Conflicts  []Conflict // sessions that were wanted but cannot be had
+	Conflicts  []Conflict // sessions that were wanted but cannot be had; sorted by address
+	Notices    []Notice   // objects, or fields of them, that have no or another effect than their writer wants; sorted
 	Originated []Origin   // sorted by prefix
+
+	// The next two decide which learned routes the speaker may pass on to other peers, whatever their type:
+	// those that lie inside one of ExportPrefixes and not inside one of NoExportPrefixes. So a default route
+	// from one switch never reaches another, and what is hidden in an own block stays hidden.
+	// The speaker's own routes (Originated) are decided here and need no check.
+	ExportPrefixes   []netip.Prefix // IP pools; sorted
+	NoExportPrefixes []netip.Prefix // IP pools with disableBGPExport, and own blocks; sorted
 }
 
 // Global is what the whole speaker shares; a change of it needs a new speaker.
@@ -81,8 +89,17 @@ type Conflict struct {
 	Reason  string
 }
 
+// Notice tells that an object of the datastore is skipped, or that a part of it is not acted upon.
+type Notice struct {
+	Object string // "BGPPeer/tor-1"
+	Reason string // what is wrong and what would be right
+}
+
 // Origin is one prefix that this node originates.
 type Origin struct {
+	// Withheld: only the blackhole is wanted, the prefix is not advertised to any peer
+	// (a block that is being released, or one of a pool with disableBGPExport).
+	Withheld         bool
 	Prefix           netip.Prefix
 	LocalPref        uint32
 	Communities      []uint32    // sorted

@@ -19,6 +19,10 @@ type Object struct {
 	raw []byte // as stored: the source of fields that this version does not know
 }
 
+// Raw returns the bytes of the entry as they were read from the datastore, nil for an object that was made here.
+// It is how fields can be read that the type does not have. Callers must not change it.
+func (o *Object) Raw() []byte { return o.raw }
+
 // Reader gives read access to a consistent set of objects. Snapshots implement it, and so does a plain Set.
 // Quarantined objects are not returned.
 type Reader interface {
