@@ -10,8 +10,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NewObject wraps a value that is to be stored under key.
-func NewObject(key Key, value any) *Object { return &Object{Key: key, Value: value} }
+// NewObject wraps a value that is to be stored under key. A value of another type than the kind's is a
+// programming error and panics.
+func NewObject(key Key, value any) *Object {
+	if info, ok := Lookup(key.Kind); !ok || reflect.TypeOf(info.New()) != reflect.TypeOf(value) {
+		panic(fmt.Sprintf("model: the value of %s cannot be a %T", key, value))
+	}
+	return &Object{Key: key, Value: value}
+}
 
 // Decode reads the stored bytes of an object. It always returns an object: one that cannot be decoded has Err set.
 func Decode(key Key, raw []byte, revision int64) *Object {

@@ -2,6 +2,8 @@ package model
 
 import (
 	"iter"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 )
 
 // Object is one entry of the datastore: its key, its revision and its decoded value.
@@ -11,7 +13,7 @@ type Object struct {
 	Key Key
 	// Revision is the datastore's revision of the last write, 0 for an object that was never stored.
 	Revision int64
-	// Value points to the kind's type (*v3.BGPPeer, *Node, *Block, ...). Nil when Err is set and nothing could be decoded.
+	// Value points to the kind's type (*Node, *BGPPeer, *v3.Profile, *Block, ...). Nil when Err is set and nothing could be decoded.
 	Value any
 	// Err says why the stored entry cannot be used. Such an object is quarantined: shown, but never acted upon.
 	Err error
@@ -32,8 +34,14 @@ type Reader interface {
 	All(Kind) iter.Seq[*Object]
 }
 
+// Type lists the types of Value, so that a wrong one (the API module's type of the same name, say) does not compile.
+type Type interface {
+	Node | IPPool | v3.IPReservation | BGPConfiguration | BGPPeer | v3.ClusterInformation | FelixConfiguration |
+		IPAMConfiguration | v3.Profile | Tier | WorkloadEndpoint | Block | BlockAffinity | Handle | IPAMConfig
+}
+
 // Get returns the typed value of an object, or nil if it is absent.
-func Get[T any](r Reader, k Key) *T {
+func Get[T Type](r Reader, k Key) *T {
 	if o := r.Get(k); o != nil {
 		if v, ok := o.Value.(*T); ok {
 			return v
@@ -43,7 +51,7 @@ func Get[T any](r Reader, k Key) *T {
 }
 
 // All visits the typed values of a kind in key order.
-func All[T any](r Reader, kind Kind) iter.Seq2[Key, *T] {
+func All[T Type](r Reader, kind Kind) iter.Seq2[Key, *T] {
 	return func(yield func(Key, *T) bool) {
 		for o := range r.All(kind) {
 			if v, ok := o.Value.(*T); ok && !yield(o.Key, v) {
