@@ -1,0 +1,210 @@
+package lab
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// stateDir holds one file for each lab that exists, so that a later run can clean up after one that was killed.
+const stateDir = "/run/manx-lab"
+
+// Spec describes a lab. Addresses are made up: subnet i of the underlay is 10.200.i.0/24 and fd00:200:i::/64, and the
+// top-of-rack router has the first address in each.
+type Spec struct {
+	// Name is unique on this host; namespaces are called NAME-NODE. At most 8 characters.
+	Name string
+	// Bin is the folder with manxd, manxctl and manx-cni.
+	Bin   string
+	Nodes []NodeSpec
+	// ToRs is the number of top-of-rack routers, 1 if unset. Each node has one uplink to each of them.
+	ToRs int
+	// Routed gives every uplink a subnet of its own; otherwise the nodes of a rack share a switch.
+	Routed bool
+	// IPv6 adds IPv6 to the underlay.
+	IPv6 bool
+	// TorAS and NodeAS are the AS numbers of the two sides; 65000 and 64512 if unset.
+	TorAS, NodeAS uint32
+	// Log receives the output of all programs; nil drops it into files under Dir.
+	Log io.Writer
+}
+
+// NodeSpec is one node: its name and the rack (and so the subnet) that it is in.
+type NodeSpec struct {
+	Name string
+	Rack int
+}
+
+// Lab is a running lab.
+type Lab struct {
+	Spec  Spec
+	Dir   string // working files, a sub-folder for each node
+	Nodes []*Node
+	ToRs  []*ToR
+
+	mu         sync.Mutex
+	namespaces []string
+	processes  []*Process
+}
+
+type stateFile struct {
+	PID  int  `json:"pid"`
+	Keep bool `json:"keep"`
+	Dir  string
+}
+
+// New builds the namespaces, links, addresses and top-of-rack routers of a lab. Nodes do not run anything yet.
+// Close removes all of it.
+func New(spec Spec) (*Lab, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("lab: network namespaces need root")
+	}
+	if spec.Name == "" || len(spec.Name) > 8 {
+		return nil, fmt.Errorf("lab: name %q: want 1 to 8 characters", spec.Name)
+	}
+	spec.ToRs = max(spec.ToRs, 1)
+	if spec.TorAS == 0 {
+		spec.TorAS = 65000
+	}
+	if spec.NodeAS == 0 {
+		spec.NodeAS = 64512
+	}
+	if err := RemoveStale(); err != nil {
+		return nil, err
+	}
+	if err := Remove(spec.Name); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "manx-lab-"+spec.Name+"-")
+	if err != nil {
+		return nil, err
+	}
+	l := &Lab{Spec: spec, Dir: dir}
+	if err := l.saveState(false); err != nil {
+		return nil, err
+	}
+	if err := l.build(); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+func (l *Lab) saveState(keep bool) error {
+	if err := os.MkdirAll(stateDir, 0o755); err != nil {
+		return err
+	}
+	b, err := json.Marshal(stateFile{PID: os.Getpid(), Keep: keep, Dir: l.Dir})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(stateDir, l.Spec.Name), b, 0o644)
+}
+
+// Keep leaves the lab standing when this process ends. Remove takes it down later.
+func (l *Lab) Keep() error { return l.saveState(true) }
+
+// Close ends every program of the lab and removes its namespaces and files.
+func (l *Lab) Close() error {
+	l.mu.Lock()
+	processes := slices.Clone(l.processes)
+	l.mu.Unlock()
+	for _, p := range processes {
+		p.Kill()
+	}
+	return Remove(l.Spec.Name)
+}
+
+// Remove takes down the lab of that name, whoever built it. It is no error if there is none.
+func Remove(name string) error {
+	var errs []error
+	namespaces, err := os.ReadDir("/run/netns")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	for _, ns := range namespaces {
+		if strings.HasPrefix(ns.Name(), name+"-") {
+			errs = append(errs, removeNamespace(ns.Name()))
+		}
+	}
+	path := filepath.Join(stateDir, name)
+	if st, err := readState(path); err == nil && strings.Contains(st.Dir, "manx-lab-") {
+		errs = append(errs, os.RemoveAll(st.Dir))
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveStale takes down every lab whose builder is gone and did not ask to keep it.
+func RemoveStale() error {
+	files, err := os.ReadDir(stateDir)
+	if err != nil {
+		return nil //nolint:nilerr // no lab was ever built here
+	}
+	var errs []error
+	for _, f := range files {
+		st, err := readState(filepath.Join(stateDir, f.Name()))
+		if err != nil || st.Keep || alive(st.PID) {
+			continue
+		}
+		errs = append(errs, Remove(f.Name()))
+	}
+	return errors.Join(errs...)
+}
+
+func readState(path string) (stateFile, error) {
+	var st stateFile
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return st, err
+	}
+	return st, json.Unmarshal(b, &st)
+}
+
+func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
+
+// removeNamespace ends what runs in a namespace and deletes it.
+func removeNamespace(ns string) error {
+	out, err := command("ip", "netns", "pids", ns)
+	if err == nil {
+		for _, f := range strings.Fields(out) {
+			if pid, err := strconv.Atoi(f); err == nil {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+	}
+	_, err = command("ip", "netns", "del", ns)
+	return err
+}
+
+// Node finds a node by name; it panics if there is none, which is a mistake in the test.
+func (l *Lab) Node(name string) *Node {
+	for _, n := range l.Nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	panic("lab: no node " + name)
+}
+
+// subnet4 and subnet6 are the underlay's subnets.
+func subnet4(i int) netip.Prefix { return netip.MustParsePrefix(fmt.Sprintf("10.200.%d.0/24", i)) }
+func subnet6(i int) netip.Prefix { return netip.MustParsePrefix(fmt.Sprintf("fd00:200:%x::/64", i)) }
+
+// host is the address of a subnet with that number.
+func host(p netip.Prefix, n byte) netip.Addr {
+	b := p.Addr().AsSlice()
+	b[len(b)-1] = n
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}

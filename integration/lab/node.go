@@ -1,0 +1,124 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Node is one Manx host.
+type Node struct {
+	Name      string
+	Namespace string
+	Dir       string     // its /run/manx, /var/lib/manx and so on
+	IP4, IP6  netip.Addr // of the first uplink
+
+	lab     *Lab
+	uplinks []uplink
+	pods    []*Pod
+	args    []string
+	manxd   *Process
+}
+
+// Socket is the control socket of the node's manxd.
+func (n *Node) Socket() string { return filepath.Join(n.Dir, "run", "manxd.sock") }
+
+// Etcd is the datastore endpoint that other nodes use when this one embeds the datastore.
+func (n *Node) Etcd() string { return fmt.Sprintf("http://%s:2379", n.IP4) }
+
+// EmbedDatastore are the manxd arguments of the node that holds the datastore of the lab.
+func (n *Node) EmbedDatastore() []string {
+	return []string{"--datastore=embedded", "--embedded-insecure", "--embedded-listen=" + n.IP4.String() + ":2379"}
+}
+
+// UseDatastore are the manxd arguments of a node that uses the datastore which other embeds.
+func UseDatastore(other *Node) []string {
+	return []string{"--datastore=etcdv3", "--etcd-endpoints=" + other.Etcd()}
+}
+
+// StartManxd runs manxd on the node with these arguments beside the lab's own (node name, folders). Called again
+// after the daemon has ended it may be given no arguments, and then uses those of the last time.
+func (n *Node) StartManxd(args ...string) error {
+	if len(args) > 0 {
+		n.args = args
+	}
+	all := append([]string{
+		"--node-name=" + n.Name,
+		"--run-dir=" + filepath.Join(n.Dir, "run"),
+		"--data-dir=" + filepath.Join(n.Dir, "data"),
+		"--nodename-file=" + filepath.Join(n.Dir, "nodename"),
+		"--mtu-file=" + filepath.Join(n.Dir, "mtu"),
+		"--log-format=text",
+		"--wait-for-datastore",
+	}, n.args...)
+	p, err := n.lab.start("manxd", n.Dir, InNamespace(n.Namespace, filepath.Join(n.lab.Spec.Bin, "manxd"), all...))
+	n.manxd = p
+	return err
+}
+
+// Manxd is the running daemon.
+func (n *Node) Manxd() *Process { return n.manxd }
+
+// Log is what manxd has printed so far.
+func (n *Node) Log() string {
+	b, err := os.ReadFile(filepath.Join(n.Dir, "manxd.log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// Run runs a program on the node and returns what it printed.
+func (n *Node) Run(name string, args ...string) (string, error) {
+	return command("ip", append([]string{"netns", "exec", n.Namespace, name}, args...)...)
+}
+
+// Manxctl runs the CLI on the node, against the node's daemon and the datastore that it uses.
+func (n *Node) Manxctl(args ...string) (string, error) {
+	return n.Run(filepath.Join(n.lab.Spec.Bin, "manxctl"), append(n.ctlFlags(), args...)...)
+}
+
+func (n *Node) ctlFlags() []string {
+	flags := []string{"--socket=" + n.Socket()}
+	for _, a := range n.args {
+		if listen, ok := strings.CutPrefix(a, "--embedded-listen="); ok {
+			flags = append(flags, "--etcd-endpoints=http://"+listen)
+		}
+		if strings.HasPrefix(a, "--etcd-endpoints=") {
+			flags = append(flags, a)
+		}
+	}
+	return flags
+}
+
+// Apply stores resources that are given as YAML.
+func (n *Node) Apply(yaml string) error {
+	path := filepath.Join(n.Dir, fmt.Sprintf("apply-%d.yaml", time.Now().UnixNano()))
+	if err := os.WriteFile(path, []byte(yaml), 0o644); err != nil {
+		return err
+	}
+	_, err := n.Manxctl("apply", "-f", path)
+	return err
+}
+
+// Ready waits until manxd says that it is ready; the error holds what is missing.
+func (n *Node) Ready(timeout time.Duration) error {
+	return Eventually(timeout, func() error {
+		select {
+		case <-n.manxd.Done():
+			return fmt.Errorf("node %s: manxd has ended; its log:\n%s", n.Name, n.Log())
+		default:
+		}
+		out, err := n.httpGet("/readyz?verbose")
+		if err != nil {
+			return fmt.Errorf("node %s: not ready: %w\n%s", n.Name, err, out)
+		}
+		return nil
+	})
+}
+
+// Routes is the node's kernel routing table of a family, "-4" or "-6".
+func (n *Node) Routes(family string) (string, error) { return n.Run("ip", family, "route", "show") }

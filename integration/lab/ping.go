@@ -1,0 +1,69 @@
+package lab
+
+import (
+	"bufio"
+	"errors"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"syscall"
+)
+
+// Ping sends a few echo requests from a namespace and fails unless one is answered.
+func Ping(ns string, to netip.Addr) error {
+	_, err := command("ip", "netns", "exec", ns, "ping", "-n", "-q", "-c", "3", "-i", "0.2", "-W", "1", to.String())
+	return err
+}
+
+// Flow is a running stream of pings that counts what is lost.
+type Flow struct {
+	p        *Process
+	answered map[int]bool
+}
+
+var icmpSeq = regexp.MustCompile(`icmp_seq=(\d+) ttl=`)
+
+// StartFlow pings every 10 ms until Stop.
+func (l *Lab) StartFlow(ns string, to netip.Addr) (*Flow, error) {
+	f := &Flow{answered: map[int]bool{}}
+	cmd := InNamespace(ns, "ping", "-n", "-i", "0.01", to.String())
+	r, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	f.p = &Process{Name: "ping", cmd: cmd, done: make(chan struct{})}
+	go func() {
+		defer close(f.p.done)
+		for s := bufio.NewScanner(r); s.Scan(); {
+			if m := icmpSeq.FindStringSubmatch(s.Text()); m != nil {
+				seq, _ := strconv.Atoi(m[1])
+				f.answered[seq] = true
+			}
+		}
+		f.p.err = cmd.Wait()
+	}()
+	l.mu.Lock()
+	l.processes = append(l.processes, f.p)
+	l.mu.Unlock()
+	return f, nil
+}
+
+// Stop ends the stream and tells how many requests were sent and how many were not answered. Requests after the last
+// answer do not count: they were still under way.
+func (f *Flow) Stop() (sent, lost int, err error) {
+	if err := f.p.Signal(syscall.SIGINT); err != nil {
+		return 0, 0, err
+	}
+	<-f.p.done
+	for seq := range f.answered {
+		sent = max(sent, seq)
+	}
+	if sent == 0 {
+		return 0, 0, errors.New("no ping was answered")
+	}
+	return sent, sent - len(f.answered), nil
+}

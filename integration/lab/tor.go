@@ -1,0 +1,92 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// ToR is a top-of-rack router: a namespace with BIRD that has an eBGP session to every node.
+type ToR struct {
+	Name      string
+	Namespace string
+
+	lab       *Lab
+	dir       string
+	switches  []int
+	neighbors []neighbor
+	bird      *Process
+}
+
+type neighbor struct {
+	node    string
+	subnet  int
+	address byte
+}
+
+func (t *ToR) hasSwitch(subnet int) bool { return slices.Contains(t.switches, subnet) }
+
+// start configures BIRD and runs it.
+func (t *ToR) start() error {
+	for _, s := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv4/fib_multipath_hash_policy"} {
+		if err := sysctl(t.Namespace, s, "1"); err != nil {
+			return err
+		}
+	}
+	if err := batch(t.Namespace, fmt.Sprintf("addr add %s/32 dev lo", host(External, 1))); err != nil {
+		return err
+	}
+	conf := filepath.Join(t.dir, "bird.conf")
+	if err := os.WriteFile(conf, []byte(t.config()), 0o644); err != nil {
+		return err
+	}
+	p, err := t.lab.start("bird", t.dir, InNamespace(t.Namespace, "bird", "-f", "-c", conf, "-s", t.socket()))
+	t.bird = p
+	return err
+}
+
+func (t *ToR) socket() string { return filepath.Join(t.dir, "bird.ctl") }
+
+// config is what an operator would write for a rack of Calico nodes.
+func (t *ToR) config() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "log stderr all;\nrouter id %s;\n", host(subnet4(t.neighbors[0].subnet), 1))
+	b.WriteString("protocol device { scan time 5; }\nprotocol direct { ipv4; ipv6; }\n")
+	fmt.Fprintf(&b, "protocol static external { ipv4; route %s blackhole; }\n", External)
+	b.WriteString("protocol kernel { ipv4 { export filter { if source = RTS_BGP then accept; reject; }; }; merge paths on; }\n")
+	b.WriteString("protocol kernel { ipv6 { export filter { if source = RTS_BGP then accept; reject; }; }; merge paths on; }\n")
+	for _, n := range t.neighbors {
+		t.session(&b, n.node, subnet4(n.subnet), n.address, "ipv4")
+		if t.lab.Spec.IPv6 {
+			t.session(&b, n.node+"_v6", subnet6(n.subnet), n.address, "ipv6")
+		}
+	}
+	return b.String()
+}
+
+func (t *ToR) session(b *strings.Builder, name string, subnet netip.Prefix, address byte, family string) {
+	fmt.Fprintf(b, "protocol bgp '%s' {\n  local %s as %d;\n  neighbor %s as %d;\n  connect retry time 2; connect delay time 1; error wait time 1, 2;\n",
+		name, host(subnet, 1), t.lab.Spec.TorAS, host(subnet, address), t.lab.Spec.NodeAS)
+	fmt.Fprintf(b, "  graceful restart on;\n  %s { import all; export where proto = \"external\"; };\n}\n", family)
+}
+
+// Birdc asks the router's BIRD.
+func (t *ToR) Birdc(words ...string) (string, error) {
+	return command("birdc", append([]string{"-s", t.socket()}, words...)...)
+}
+
+// Address is the router's address in the subnet of a node's first uplink.
+func (t *ToR) Address(n *Node) netip.Addr {
+	for _, nb := range t.neighbors {
+		if nb.node == n.Name {
+			return host(subnet4(nb.subnet), 1)
+		}
+	}
+	return netip.Addr{}
+}
+
+// Routes is the router's kernel routing table.
+func (t *ToR) Routes() (string, error) { return command("ip", "-n", t.Namespace, "route", "show") }
