@@ -55,7 +55,7 @@ func (t *ToR) config() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "log stderr all;\nrouter id %s;\n", host(subnet4(t.neighbors[0].subnet), 1))
 	b.WriteString("protocol device { scan time 5; }\nprotocol direct { ipv4; ipv6; }\n")
-	fmt.Fprintf(&b, "protocol static external { ipv4; route %s blackhole; }\n", External)
+	fmt.Fprintf(&b, "protocol static outside { ipv4; route %s blackhole; }\n", External)
 	b.WriteString("protocol kernel { ipv4 { export filter { if source = RTS_BGP then accept; reject; }; }; merge paths on; }\n")
 	b.WriteString("protocol kernel { ipv6 { export filter { if source = RTS_BGP then accept; reject; }; }; merge paths on; }\n")
 	for _, n := range t.neighbors {
@@ -70,7 +70,7 @@ func (t *ToR) config() string {
 func (t *ToR) session(b *strings.Builder, name string, subnet netip.Prefix, address byte, family string) {
 	fmt.Fprintf(b, "protocol bgp '%s' {\n  local %s as %d;\n  neighbor %s as %d;\n  connect retry time 2; connect delay time 1; error wait time 1, 2;\n",
 		name, host(subnet, 1), t.lab.Spec.TorAS, host(subnet, address), t.lab.Spec.NodeAS)
-	fmt.Fprintf(b, "  graceful restart on;\n  %s { import all; export where proto = \"external\"; };\n}\n", family)
+	fmt.Fprintf(b, "  graceful restart on;\n  %s { import all; export where proto = \"outside\"; };\n}\n", family)
 }
 
 // Birdc asks the router's BIRD.

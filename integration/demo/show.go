@@ -1,0 +1,134 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/manxnet/manx/integration/lab"
+)
+
+// probe is one ping of the matrix.
+type probe struct {
+	from, name string
+	fromNode   string
+	toNode     string
+	namespace  string
+	to         netip.Addr
+}
+
+func (p probe) crosses(node string) bool { return p.fromNode != p.toNode && (p.fromNode == node || p.toNode == node) }
+
+// probes are all pings of the matrix: pod to pod, router to pod, pod to the world behind the router.
+func (d *demo) probes() []probe {
+	var all []probe
+	for _, from := range d.pods {
+		for _, to := range d.pods {
+			if from != to {
+				all = append(all, probe{from.Name, to.Name, from.Node.Name, to.Node.Name, from.Namespace, to.IP4()})
+			}
+		}
+		all = append(all, probe{from.Name, "world", from.Node.Name, "tor1", from.Namespace, lab.External.Addr().Next()})
+	}
+	for _, to := range d.pods {
+		all = append(all, probe{"tor1", to.Name, "tor1", to.Node.Name, d.lab.ToRs[0].Namespace, to.IP4()})
+	}
+	return all
+}
+
+func (d *demo) showSessions() {
+	for _, n := range d.lab.Nodes {
+		out, err := n.Run("gobgp", "neighbor")
+		d.show(fmt.Sprintf("%s (%s): gobgp neighbor", n.Name, n.IP4), out, err)
+	}
+	out, err := d.lab.ToRs[0].Birdc("show", "protocols")
+	d.show("tor1: birdc show protocols", out, err)
+}
+
+func (d *demo) showRoutes() {
+	for _, n := range d.lab.Nodes {
+		out, err := n.Routes("-4")
+		d.show(n.Name+": ip route", out, err)
+	}
+	out, err := d.lab.ToRs[0].Routes()
+	d.show("tor1: ip route", out, err)
+}
+
+func (d *demo) show(title, text string, err error) {
+	say("\n== %s", title)
+	if err != nil {
+		d.failed = append(d.failed, title+": "+err.Error())
+		say("%v", err)
+		return
+	}
+	say("%s", strings.TrimRight(text, "\n"))
+}
+
+// showMatrix pings once more and prints who reaches whom.
+func (d *demo) showMatrix() {
+	say("\n== who reaches whom (ping)")
+	reached := map[string]map[string]string{}
+	var rows, columns []string
+	for _, p := range d.probes() {
+		mark := "ok"
+		if err := lab.Ping(p.namespace, p.to); err != nil {
+			mark = "LOST"
+			d.failed = append(d.failed, fmt.Sprintf("%s does not reach %s", p.from, p.name))
+		}
+		if reached[p.from] == nil {
+			reached[p.from] = map[string]string{}
+			rows = append(rows, p.from)
+		}
+		reached[p.from][p.name] = mark
+	}
+	for _, p := range d.pods {
+		columns = append(columns, p.Name)
+	}
+	columns = append(columns, "world")
+	fmt.Printf("%-9s", "")
+	for _, c := range columns {
+		fmt.Printf(" %-8s", c)
+	}
+	fmt.Println()
+	for _, r := range rows {
+		fmt.Printf("%-9s", r)
+		for _, c := range columns {
+			mark := reached[r][c]
+			if mark == "" {
+				mark = "-"
+			}
+			fmt.Printf(" %-8s", mark)
+		}
+		fmt.Println()
+	}
+}
+
+func (d *demo) showTimes() {
+	say("\n== how long it took")
+	for _, s := range d.stages {
+		say("%6.1fs  %s", s.took.Seconds(), s.name)
+	}
+}
+
+func (d *demo) howToLookAround() {
+	n := d.lab.Nodes[0]
+	say("\nThe lab keeps running. To look around:")
+	say("  ip netns list")
+	for _, node := range d.lab.Nodes {
+		say("  ip netns exec %s bash                        # on node %s", node.Namespace, node.Name)
+	}
+	say("  ip netns exec %s gobgp neighbor", n.Namespace)
+	say("  ip netns exec %s %s/manxctl --socket %s status", n.Namespace, d.lab.Spec.Bin, n.Socket())
+	say("  ip netns exec %s %s/manxctl --etcd-endpoints %s get nodes -o wide", n.Namespace, d.lab.Spec.Bin, n.Etcd())
+	say("  logs and files: %s", d.lab.Dir)
+	say("When you have seen enough: make demo-down")
+}
+
+// showLogs prints the end of each daemon's log after a failure.
+func (d *demo) showLogs() {
+	for _, n := range d.lab.Nodes {
+		lines := strings.Split(strings.TrimSpace(n.Log()), "\n")
+		say("\n== end of the log of manxd on %s", n.Name)
+		say("%s", strings.Join(lines[max(0, len(lines)-40):], "\n"))
+	}
+}
