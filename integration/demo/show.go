@@ -17,7 +17,9 @@ type probe struct {
 	to         netip.Addr
 }
 
-func (p probe) crosses(node string) bool { return p.fromNode != p.toNode && (p.fromNode == node || p.toNode == node) }
+func (p probe) crosses(node string) bool {
+	return p.fromNode != p.toNode && (p.fromNode == node || p.toNode == node)
+}
 
 // probes are all pings of the matrix: pod to pod, router to pod, pod to the world behind the router.
 func (d *demo) probes() []probe {

@@ -11,7 +11,7 @@ import (
 
 // Ping sends a few echo requests from a namespace and fails unless one is answered.
 func Ping(ns string, to netip.Addr) error {
-	_, err := command("ip", "netns", "exec", ns, "ping", "-n", "-q", "-c", "3", "-i", "0.2", "-W", "1", to.String())
+	_, err := command("ip", "netns", "exec", ns, "ping", "-n", "-q", "-c", "2", "-i", "0.1", "-W", "1", to.String())
 	return err
 }
 
