@@ -1,0 +1,2 @@
+// Package kernel reads and changes the host's network: routes, links, addresses and sysctls, as plain values.
+package kernel

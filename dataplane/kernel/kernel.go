@@ -1,0 +1,70 @@
+package kernel
+
+import "context"
+
+// Routes reads and changes the main tables of IPv4 and IPv6.
+type Routes interface {
+	// ListRoutes returns every route of both main tables.
+	ListRoutes() ([]Route, error)
+	// ApplyRoutes does all of ops in order and as far as possible. The result is nil when all went well; otherwise it
+	// has one entry for each op.
+	ApplyRoutes(ops []RouteOp) []error
+}
+
+// Links reads and changes interfaces and their addresses.
+type Links interface {
+	ListLinks() ([]Link, error)
+	ListAddresses() ([]Address, error)
+	// EnsureIPIP makes sure that an IPIP device of that name exists. An error Is ErrNoIPIP if the kernel has no such devices.
+	EnsureIPIP(name string) (Link, error)
+	SetMTU(link int, mtu int) error
+	SetUp(link int) error
+	// AddAddress and DeleteAddress succeed if there is nothing to do.
+	AddAddress(Address) error
+	DeleteAddress(Address) error
+}
+
+// Sysctls reads and writes variables under /proc/sys, named with slashes ("net/ipv4/ip_forward"), because interface
+// names may have dots.
+type Sysctls interface {
+	// Sysctl returns the value without the final newline. An error Is fs.ErrNotExist if there is no such variable.
+	Sysctl(name string) (string, error)
+	SetSysctl(name, value string) error
+}
+
+// Watcher reports changes that others make.
+type Watcher interface {
+	// Watch calls handle with batches of events until ctx ends, from one goroutine. The first event is EventResync, as
+	// is one that follows a loss of events: read everything again. Routes that this connection changes are not reported.
+	Watch(ctx context.Context, handle func([]Event)) error
+}
+
+// Kernel is all of it. *Conn is the real one, *Fake the one for tests.
+type Kernel interface {
+	Routes
+	Links
+	Sysctls
+	Watcher
+}
+
+// EventType says what an Event reports.
+type EventType uint8
+
+const (
+	// EventResync: anything may have changed.
+	EventResync EventType = iota + 1
+	EventRoute
+	EventRouteGone
+	EventLink
+	EventLinkGone
+	EventAddress
+	EventAddressGone
+)
+
+// Event is one change; the field that belongs to the type is set.
+type Event struct {
+	Type    EventType
+	Route   Route
+	Link    Link
+	Address Address
+}

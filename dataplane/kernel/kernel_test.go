@@ -1,0 +1,313 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var namespaces atomic.Int32
+
+// testNS makes a network namespace with the interfaces e0 (10.1.0.5/24, fd01::5/64) and e1 (10.2.0.5/24, fd02::5/64).
+func testNS(t testing.TB) (name string, c *Conn) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip("iproute2 is not installed")
+	}
+	name = fmt.Sprintf("manxkern-%d-%d", os.Getpid(), namespaces.Add(1))
+	run(t, "ip", "netns", "add", name)
+	t.Cleanup(func() { run(t, "ip", "netns", "del", name) })
+	run(t, "ip", "-n", name, "link", "set", "lo", "up")
+	for i, dev := range []string{"e0", "e1"} {
+		run(t, "ip", "-n", name, "link", "add", dev, "type", "veth", "peer", "name", dev+"p")
+		run(t, "ip", "-n", name, "link", "set", dev+"p", "up")
+		run(t, "ip", "-n", name, "link", "set", dev, "up")
+		run(t, "ip", "-n", name, "addr", "add", fmt.Sprintf("10.%d.0.5/24", i+1), "dev", dev)
+		run(t, "ip", "-n", name, "addr", "add", fmt.Sprintf("fd0%d::5/64", i+1), "dev", dev, "nodad")
+	}
+	c, err := Open("/run/netns/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return name, c
+}
+
+func run(t testing.TB, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+func linkIndex(t testing.TB, c *Conn, name string) int {
+	t.Helper()
+	links, err := c.ListLinks()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, ok := linkNamed(links, name)
+	if !ok {
+		t.Fatalf("no interface %s", name)
+	}
+	return l.Index
+}
+
+func find(t testing.TB, c *Conn, k RouteKey) (Route, bool) {
+	t.Helper()
+	routes, err := c.ListRoutes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range routes {
+		if r.Key() == k {
+			return r, true
+		}
+	}
+	return Route{}, false
+}
+
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// Every kind of route that Manx writes is read back as it was written.
+func TestRoutesRoundTrip(t *testing.T) {
+	_, c := testNS(t)
+	e0, e1 := linkIndex(t, c, "e0"), linkIndex(t, c, "e1")
+	routes := map[string]Route{
+		"gateway 4":   {Dst: prefix("10.244.1.0/26"), Metric: 1024, Protocol: ProtocolBIRD, Type: Unicast, NextHops: []NextHop{{Gateway: addr("10.1.0.9"), Link: e0}}},
+		"gateway 6":   {Dst: prefix("fd10:1::/122"), Metric: 1024, Protocol: ProtocolBIRD, Type: Unicast, NextHops: []NextHop{{Gateway: addr("fd01::9"), Link: e0}}},
+		"link-local":  {Dst: prefix("fd10:2::/122"), Metric: 7, Protocol: ProtocolBIRD, Type: Unicast, NextHops: []NextHop{{Gateway: addr("fe80::9"), Link: e1}}},
+		"onlink":      {Dst: prefix("10.244.2.0/26"), Metric: 1024, Protocol: ProtocolCalico, Type: Unicast, NextHops: []NextHop{{Gateway: addr("192.0.2.1"), Link: e0, OnLink: true}}},
+		"device 4":    {Dst: prefix("10.244.3.7/32"), Metric: 1024, Protocol: ProtocolCalico, Type: Unicast, Scope: ScopeLink, NextHops: []NextHop{{Link: e1}}},
+		"device 6":    {Dst: prefix("fd10:3::7/128"), Metric: 1024, Protocol: ProtocolCalico, Type: Unicast, NextHops: []NextHop{{Link: e1}}},
+		"blackhole 4": {Dst: prefix("10.244.3.0/26"), Protocol: ProtocolBIRD, Type: Blackhole},
+		"blackhole 6": {Dst: prefix("fd10:3::/122"), Metric: RouteMetric6, Protocol: ProtocolBIRD, Type: Blackhole},
+		"ecmp 4": {Dst: prefix("10.244.4.0/26"), Metric: 1024, Protocol: ProtocolBIRD, Type: Unicast,
+			NextHops: []NextHop{{Gateway: addr("10.1.0.9"), Link: e0}, {Gateway: addr("10.2.0.9"), Link: e1}}},
+		"ecmp 6": {Dst: prefix("fd10:4::/122"), Metric: 1024, Protocol: ProtocolBIRD, Type: Unicast,
+			NextHops: []NextHop{{Gateway: addr("fd01::9"), Link: e0}, {Gateway: addr("fd02::9"), Link: e1}}},
+		"default": {Dst: prefix("0.0.0.0/0"), Metric: MaxMetric, Protocol: ProtocolBIRD, Type: Unicast, NextHops: []NextHop{{Gateway: addr("10.1.0.1"), Link: e0}}},
+		"source":  {Dst: prefix("10.244.5.0/26"), Metric: 5, Protocol: ProtocolBIRD, Type: Unicast, Src: addr("10.2.0.5"), NextHops: []NextHop{{Gateway: addr("10.1.0.1"), Link: e0}}},
+	}
+	for name, r := range routes {
+		t.Run(name, func(t *testing.T) {
+			if errs := c.ApplyRoutes([]RouteOp{{AddRoute, r}}); errs != nil {
+				t.Fatal(errs)
+			}
+			got, ok := find(t, c, r.Key())
+			if !ok || !got.Equal(r) {
+				t.Fatalf("have %v %v\nwant %v", ok, got, r)
+			}
+			if errs := c.ApplyRoutes([]RouteOp{{AddRoute, r}}); errs == nil || !errors.Is(errs[0], unix.EEXIST) {
+				t.Fatalf("second add: %v, want EEXIST", errs)
+			}
+			if errs := c.ApplyRoutes([]RouteOp{{ReplaceRoute, r}, {DeleteRoute, r}, {DeleteRoute, r}}); errs != nil {
+				t.Fatal(errs)
+			}
+			if got, ok := find(t, c, r.Key()); ok {
+				t.Fatalf("%v is still there", got)
+			}
+		})
+	}
+}
+
+// MaxMetric is the largest metric that LOCAL_PREF can give.
+const MaxMetric = 1<<31 - 1
+
+// Replacing changes the number of next hops either way, in both families, and leaves no sibling behind.
+func TestReplaceChangesNextHops(t *testing.T) {
+	_, c := testNS(t)
+	e0, e1 := linkIndex(t, c, "e0"), linkIndex(t, c, "e1")
+	for _, f := range []struct{ dst, a, b string }{{"10.244.4.0/26", "10.1.0.9", "10.2.0.9"}, {"fd10:4::/122", "fd01::9", "fd02::9"}} {
+		a, b := NextHop{Gateway: addr(f.a), Link: e0}, NextHop{Gateway: addr(f.b), Link: e1}
+		for i, hops := range [][]NextHop{{a}, {a, b}, {b}, {a, b}, nil, {a, b}, {a}} {
+			r := Route{Dst: prefix(f.dst), Metric: 1024, Protocol: ProtocolBIRD, Type: Unicast, NextHops: hops}
+			if hops == nil {
+				r.Type = Blackhole
+			}
+			if errs := c.ApplyRoutes([]RouteOp{{ReplaceRoute, r}}); errs != nil {
+				t.Fatal(i, errs)
+			}
+			all, _ := c.ListRoutes()
+			all = slices.DeleteFunc(all, func(r Route) bool { return r.Dst != prefix(f.dst) })
+			if len(all) != 1 || !all[0].Equal(r) {
+				t.Fatalf("step %d: have %v, want %v", i, all, r)
+			}
+		}
+	}
+}
+
+// A batch over several messages and system calls reports exactly the routes that failed, and does all others.
+func TestBatchReportsEachFailure(t *testing.T) {
+	_, c := testNS(t)
+	e0 := linkIndex(t, c, "e0")
+	const n = 3000
+	var ops []RouteOp
+	for i := range n {
+		gw := addr("10.1.0.9")
+		if i%7 == 3 {
+			gw = addr("192.0.2.1") // not on the link
+		}
+		dst := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 100 + byte(i>>12), byte(i >> 4), byte(i << 4)}), 28)
+		ops = append(ops, RouteOp{AddRoute, Route{Dst: dst, Metric: 1024, Protocol: ProtocolBIRD, Type: Unicast, NextHops: []NextHop{{Gateway: gw, Link: e0}}}})
+	}
+	errs := c.ApplyRoutes(ops)
+	if len(errs) != n {
+		t.Fatalf("%d results", len(errs))
+	}
+	for i, err := range errs {
+		if bad := i%7 == 3; bad != errors.Is(err, unix.ENETUNREACH) {
+			t.Fatalf("route %d: %v", i, err)
+		}
+	}
+	if !strings.Contains(errs[3].Error(), "Nexthop has invalid gateway") {
+		t.Errorf("the kernel's own words are missing: %v", errs[3])
+	}
+	routes, err := c.ListRoutes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	routes = slices.DeleteFunc(routes, func(r Route) bool { return r.Protocol != ProtocolBIRD })
+	if want := n - (n+3)/7; len(routes) != want {
+		t.Fatalf("%d routes, want %d", len(routes), want)
+	}
+}
+
+// next waits for an event that ok accepts.
+func next(t *testing.T, events <-chan Event, what string, ok func(Event) bool) {
+	t.Helper()
+	timeout := time.After(10 * time.Second)
+	for {
+		select {
+		case e := <-events:
+			if ok(e) {
+				return
+			}
+		case <-timeout:
+			t.Fatalf("no event: %s", what)
+		}
+	}
+}
+
+func watch(t *testing.T, c *Conn) <-chan Event {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	events := make(chan Event, 10000)
+	done := make(chan error)
+	go func() {
+		done <- c.Watch(ctx, func(batch []Event) {
+			for _, e := range batch {
+				events <- e
+			}
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	next(t, events, "resync at start", func(e Event) bool { return e.Type == EventResync })
+	return events
+}
+
+func TestWatchReportsOthersOnly(t *testing.T) {
+	name, c := testNS(t)
+	e0 := linkIndex(t, c, "e0")
+	events := watch(t, c)
+	own := Route{Dst: prefix("10.244.1.0/26"), Metric: 1024, Protocol: ProtocolBIRD, Type: Unicast, NextHops: []NextHop{{Gateway: addr("10.1.0.9"), Link: e0}}}
+	if errs := c.ApplyRoutes([]RouteOp{{AddRoute, own}}); errs != nil {
+		t.Fatal(errs)
+	}
+	run(t, "ip", "-n", name, "route", "add", "10.9.0.0/16", "via", "10.1.0.1", "metric", "3")
+	next(t, events, "foreign route", func(e Event) bool {
+		if e.Route.Dst == own.Dst {
+			t.Fatalf("own change is reported: %v", e.Route)
+		}
+		return e.Type == EventRoute && e.Route.Key() == RouteKey{prefix("10.9.0.0/16"), 3}
+	})
+	run(t, "ip", "-n", name, "route", "del", "10.244.1.0/26")
+	next(t, events, "own route deleted by another", func(e Event) bool { return e.Type == EventRouteGone && e.Route.Equal(own) })
+	run(t, "ip", "-n", name, "addr", "add", "10.1.0.77/24", "dev", "e0")
+	next(t, events, "address", func(e Event) bool {
+		return e.Type == EventAddress && e.Address == Address{Link: e0, Prefix: prefix("10.1.0.77/24")}
+	})
+	run(t, "ip", "-n", name, "addr", "del", "10.1.0.77/24", "dev", "e0")
+	next(t, events, "address gone", func(e Event) bool { return e.Type == EventAddressGone })
+	run(t, "ip", "-n", name, "link", "set", "e0", "down")
+	next(t, events, "link down", func(e Event) bool { return e.Type == EventLink && e.Link.Name == "e0" && !e.Link.Up })
+	run(t, "ip", "-n", name, "link", "del", "e0")
+	next(t, events, "link gone", func(e Event) bool { return e.Type == EventLinkGone && e.Link.Index == e0 })
+}
+
+func TestLinksAddressesSysctls(t *testing.T) {
+	_, c := testNS(t)
+	e0 := linkIndex(t, c, "e0")
+	a := Address{Link: e0, Prefix: prefix("172.16.0.1/32")}
+	for range 2 { // both are safe to repeat
+		if err := c.AddAddress(a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	addresses, err := c.ListAddresses()
+	if err != nil || !slices.Contains(addresses, a) || !slices.Contains(addresses, Address{Link: e0, Prefix: prefix("fd01::5/64")}) {
+		t.Fatal(addresses, err)
+	}
+	for range 2 {
+		if err := c.DeleteAddress(a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(c.SetMTU(e0, 1400), c.SetUp(e0)); err != nil {
+		t.Fatal(err)
+	}
+	links, _ := c.ListLinks()
+	if l, _ := linkNamed(links, "e0"); l.MTU != 1400 || !l.Up || l.Kind != "veth" || l.MAC == "" {
+		t.Fatalf("%+v", l)
+	}
+	// A value that only this namespace has.
+	if err := c.SetSysctl("net/ipv4/conf/e0/proxy_arp", "1"); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := c.Sysctl("net/ipv4/conf/e0/proxy_arp"); v != "1" || err != nil {
+		t.Fatal(v, err)
+	}
+	if _, err := c.Sysctl("net/ipv4/conf/absent/proxy_arp"); !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+}
+
+// The real device where the kernel has it, the one precise error where it has not.
+func TestVMEnsureIPIP(t *testing.T) {
+	_, c := testNS(t)
+	l, err := c.EnsureIPIP("tunl0")
+	if errors.Is(err, ErrNoIPIP) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := c.EnsureIPIP("tunl0")
+	if err != nil || again.Index != l.Index || l.Kind != "ipip" {
+		t.Fatal(l, again, err)
+	}
+	if _, err := c.EnsureIPIP("e0"); err == nil || !strings.Contains(err.Error(), `is of kind "veth"`) {
+		t.Fatal(err)
+	}
+}

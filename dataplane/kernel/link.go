@@ -1,0 +1,29 @@
+package kernel
+
+import (
+	"errors"
+	"net/netip"
+)
+
+// Link is one network interface.
+type Link struct {
+	Index int
+	Name  string
+	Kind  string // "veth", "ipip", ...; empty for hardware and lo
+	MTU   int
+	Up    bool // administratively
+	// Running is false while an interface that is up has no carrier.
+	Running bool
+	MAC     string // "ee:ee:ee:ee:ee:ee"; empty if the link has none
+}
+
+// Address is one address of an interface, with the length of its subnet.
+type Address struct {
+	Link   int
+	Prefix netip.Prefix // host bits kept: 10.0.0.5/24
+	// Peer is the other end of a point-to-point address, else invalid.
+	Peer netip.Addr
+}
+
+// ErrNoIPIP says that the kernel cannot make IPIP tunnel devices.
+var ErrNoIPIP = errors.New("this kernel has no IPIP (CONFIG_NET_IPIP)")

@@ -1,0 +1,211 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// ListLinks implements Links.
+func (c *Conn) ListLinks() ([]Link, error) {
+	var all []Link
+	err := c.with(func(s *socket) error {
+		return s.dump(unix.RTM_GETLINK, func() { all = nil }, func(b *builder) {
+			b.buf = append(b.buf, make([]byte, unix.SizeofIfInfomsg)...)
+		}, func(m message) {
+			if l, ok := parseLink(m.data); ok {
+				all = append(all, l)
+			}
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	return all, nil
+}
+
+// ListAddresses implements Links.
+func (c *Conn) ListAddresses() ([]Address, error) {
+	var all []Address
+	err := c.with(func(s *socket) error {
+		return s.dump(unix.RTM_GETADDR, func() { all = nil }, func(b *builder) {
+			b.buf = append(b.buf, make([]byte, unix.SizeofIfAddrmsg)...)
+		}, func(m message) {
+			if a, ok := parseAddress(m.data); ok {
+				all = append(all, a)
+			}
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	return all, nil
+}
+
+// EnsureIPIP implements Links. Where ipip is a module, asking for the device loads the module, which then makes tunl0
+// itself, and the request answers that the device exists.
+func (c *Conn) EnsureIPIP(name string) (Link, error) {
+	links, err := c.ListLinks()
+	if err != nil {
+		return Link{}, err
+	}
+	if l, ok := linkNamed(links, name); ok {
+		return checkIPIP(l)
+	}
+	err = c.with(func(s *socket) error {
+		return s.request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *builder) {
+			b.buf = append(b.buf, make([]byte, unix.SizeofIfInfomsg)...)
+			b.attr(unix.IFLA_IFNAME, append([]byte(name), 0))
+			nest := b.nest(unix.IFLA_LINKINFO)
+			b.attr(unix.IFLA_INFO_KIND, []byte("ipip"))
+			b.endNest(nest)
+		})
+	})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return Link{}, fmt.Errorf("create interface %s: %w", name, ErrNoIPIP)
+	}
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return Link{}, fmt.Errorf("create interface %s: %w", name, err)
+	}
+	if links, err = c.ListLinks(); err != nil {
+		return Link{}, err
+	}
+	if l, ok := linkNamed(links, name); ok {
+		return checkIPIP(l)
+	}
+	return Link{}, fmt.Errorf("create interface %s: the kernel accepted it, but there is none", name)
+}
+
+func checkIPIP(l Link) (Link, error) {
+	if l.Kind != "ipip" {
+		return Link{}, fmt.Errorf("interface %s is of kind %q, not ipip: remove or rename it", l.Name, l.Kind)
+	}
+	return l, nil
+}
+
+func linkNamed(links []Link, name string) (Link, bool) {
+	for _, l := range links {
+		if l.Name == name {
+			return l, true
+		}
+	}
+	return Link{}, false
+}
+
+// SetMTU implements Links.
+func (c *Conn) SetMTU(link, mtu int) error {
+	err := c.setLink(link, 0, 0, func(b *builder) { b.attr32(unix.IFLA_MTU, uint32(mtu)) })
+	if err != nil {
+		return fmt.Errorf("set MTU %d of interface %d: %w", mtu, link, err)
+	}
+	return nil
+}
+
+// SetUp implements Links.
+func (c *Conn) SetUp(link int) error {
+	if err := c.setLink(link, unix.IFF_UP, unix.IFF_UP, func(*builder) {}); err != nil {
+		return fmt.Errorf("set interface %d up: %w", link, err)
+	}
+	return nil
+}
+
+func (c *Conn) setLink(link int, flags, change uint32, attrs func(*builder)) error {
+	return c.with(func(s *socket) error {
+		return s.request(unix.RTM_NEWLINK, 0, func(b *builder) {
+			b.buf = append(b.buf, 0, 0, 0, 0)
+			for _, v := range []uint32{uint32(link), flags, change} {
+				b.buf = native.AppendUint32(b.buf, v)
+			}
+			attrs(b)
+		})
+	})
+}
+
+// AddAddress implements Links.
+func (c *Conn) AddAddress(a Address) error {
+	err := c.changeAddress(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, a)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add address %s to interface %d: %w", a.Prefix, a.Link, err)
+	}
+	return nil
+}
+
+// DeleteAddress implements Links.
+func (c *Conn) DeleteAddress(a Address) error {
+	err := c.changeAddress(unix.RTM_DELADDR, 0, a)
+	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("remove address %s from interface %d: %w", a.Prefix, a.Link, err)
+	}
+	return nil
+}
+
+func (c *Conn) changeAddress(kind uint16, flags int, a Address) error {
+	family := byte(unix.AF_INET)
+	if a.Prefix.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	return c.with(func(s *socket) error {
+		return s.request(kind, flags, func(b *builder) {
+			b.buf = append(b.buf, family, byte(a.Prefix.Bits()), 0, unix.RT_SCOPE_UNIVERSE)
+			b.buf = native.AppendUint32(b.buf, uint32(a.Link))
+			b.attrAddr(unix.IFA_LOCAL, a.Prefix.Addr())
+			other := a.Prefix.Addr()
+			if a.Peer.IsValid() {
+				other = a.Peer
+			}
+			b.attrAddr(unix.IFA_ADDRESS, other)
+		})
+	})
+}
+
+func parseLink(data []byte) (Link, bool) {
+	if len(data) < unix.SizeofIfInfomsg || data[0] != unix.AF_UNSPEC { // bridges report their ports as links too
+		return Link{}, false
+	}
+	flags := native.Uint32(data[8:])
+	l := Link{Index: int(native.Uint32(data[4:])), Up: flags&unix.IFF_UP != 0, Running: flags&unix.IFF_RUNNING != 0}
+	for kind, value, rest, ok := nextAttr(data[unix.SizeofIfInfomsg:]); ok; kind, value, rest, ok = nextAttr(rest) {
+		switch kind {
+		case unix.IFLA_IFNAME:
+			l.Name = unix.ByteSliceToString(value)
+		case unix.IFLA_MTU:
+			l.MTU = int(uint32Of(value))
+		case unix.IFLA_ADDRESS:
+			l.MAC = net.HardwareAddr(value).String()
+		case unix.IFLA_LINKINFO:
+			for kind, value, rest, ok := nextAttr(value); ok; kind, value, rest, ok = nextAttr(rest) {
+				if kind == unix.IFLA_INFO_KIND {
+					l.Kind = unix.ByteSliceToString(value)
+				}
+			}
+		}
+	}
+	return l, l.Name != ""
+}
+
+func parseAddress(data []byte) (Address, bool) {
+	if len(data) < unix.SizeofIfAddrmsg {
+		return Address{}, false
+	}
+	a := Address{Link: int(native.Uint32(data[4:]))}
+	var local, other netip.Addr
+	for kind, value, rest, ok := nextAttr(data[unix.SizeofIfAddrmsg:]); ok; kind, value, rest, ok = nextAttr(rest) {
+		switch kind {
+		case unix.IFA_LOCAL:
+			local, _ = netip.AddrFromSlice(value)
+		case unix.IFA_ADDRESS:
+			other, _ = netip.AddrFromSlice(value)
+		}
+	}
+	switch {
+	case !local.IsValid():
+		local = other // IPv6 has IFA_LOCAL only with a peer
+	case local != other && other.IsValid():
+		a.Peer = other
+	}
+	a.Prefix = netip.PrefixFrom(local, int(data[1]))
+	return a, a.Prefix.IsValid()
+}

@@ -1,0 +1,184 @@
+package kernel
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Protocol says who made a route (rtm_protocol of rtnetlink(7)).
+type Protocol uint8
+
+// The protocols that matter to Manx. ProtocolBIRD and ProtocolCalico are what BIRD and Felix of calico/node write.
+const (
+	ProtocolKernel Protocol = 2
+	ProtocolBoot   Protocol = 3
+	ProtocolStatic Protocol = 4
+	ProtocolBIRD   Protocol = 12
+	ProtocolCalico Protocol = 80
+)
+
+func (p Protocol) String() string {
+	switch p {
+	case ProtocolKernel:
+		return "kernel"
+	case ProtocolBoot:
+		return "boot"
+	case ProtocolStatic:
+		return "static"
+	case ProtocolBIRD:
+		return "bird"
+	}
+	return fmt.Sprint(uint8(p))
+}
+
+// RouteType is what happens to packets that match a route (rtm_type of rtnetlink(7)).
+type RouteType uint8
+
+// The types that main tables hold in practice.
+const (
+	Unicast     RouteType = 1
+	Blackhole   RouteType = 6
+	Unreachable RouteType = 7
+	Prohibit    RouteType = 8
+	Throw       RouteType = 9
+)
+
+func (t RouteType) String() string {
+	switch t {
+	case Unicast:
+		return "unicast"
+	case Blackhole:
+		return "blackhole"
+	case Unreachable:
+		return "unreachable"
+	case Prohibit:
+		return "prohibit"
+	case Throw:
+		return "throw"
+	}
+	return fmt.Sprintf("type %d", uint8(t))
+}
+
+// Scope is the distance of an IPv4 route's destination (rtm_scope of rtnetlink(7)). IPv6 routes always have ScopeUniverse.
+type Scope uint8
+
+// The scopes of routes in the main table.
+const (
+	ScopeUniverse Scope = 0
+	ScopeLink     Scope = 253
+)
+
+// NextHop is one way of a route.
+type NextHop struct {
+	// Gateway is invalid for a route to neighbours on the link itself.
+	Gateway netip.Addr
+	// Link is the index of the interface.
+	Link int
+	// OnLink takes the gateway as a neighbour on the link even if no route says so.
+	OnLink bool
+}
+
+// RouteMetric6 is the metric that the kernel gives to IPv6 routes that come without one.
+const RouteMetric6 = 1024
+
+// Route is one route of the main table. Compare with Equal; the slice of next hops is never changed in place.
+type Route struct {
+	Dst      netip.Prefix
+	Metric   uint32
+	Protocol Protocol
+	Type     RouteType
+	Scope    Scope
+	Src      netip.Addr // preferred source address, invalid for none
+	NextHops []NextHop  // several: ECMP. None unless Type is Unicast.
+}
+
+// RouteKey is what the kernel tells the routes of one table apart by.
+type RouteKey struct {
+	Dst    netip.Prefix
+	Metric uint32
+}
+
+// Key returns the kernel's identity of r.
+func (r Route) Key() RouteKey { return RouteKey{Dst: r.Dst, Metric: r.Metric} }
+
+// Equal reports whether both are the same route. The order of next hops has no meaning.
+func (r Route) Equal(o Route) bool {
+	return r.Dst == o.Dst && r.Metric == o.Metric && r.Protocol == o.Protocol && r.Type == o.Type &&
+		r.Scope == o.Scope && r.Src == o.Src && sameHops(r.NextHops, o.NextHops)
+}
+
+func sameHops(a, b []NextHop) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	if slices.Equal(a, b) {
+		return true
+	}
+	for _, h := range a {
+		if !slices.Contains(b, h) {
+			return false
+		}
+	}
+	return true
+}
+
+// String writes r as ip(8) does, with interface indexes in place of names.
+func (r Route) String() string {
+	return r.Text(func(link int) string { return fmt.Sprintf("#%d", link) })
+}
+
+// Text writes r as ip(8) does; name turns an index into an interface name.
+func (r Route) Text(name func(link int) string) string {
+	var b strings.Builder
+	if r.Type != Unicast {
+		fmt.Fprintf(&b, "%s ", r.Type)
+	}
+	fmt.Fprint(&b, r.Dst)
+	for _, h := range r.NextHops {
+		if len(r.NextHops) > 1 {
+			b.WriteString(" nexthop")
+		}
+		if h.Gateway.IsValid() {
+			fmt.Fprintf(&b, " via %s", h.Gateway)
+		}
+		fmt.Fprintf(&b, " dev %s", name(h.Link))
+		if h.OnLink {
+			b.WriteString(" onlink")
+		}
+	}
+	fmt.Fprintf(&b, " proto %s", r.Protocol)
+	if r.Scope == ScopeLink {
+		b.WriteString(" scope link")
+	}
+	if r.Src.IsValid() {
+		fmt.Fprintf(&b, " src %s", r.Src)
+	}
+	if r.Metric != 0 {
+		fmt.Fprintf(&b, " metric %d", r.Metric)
+	}
+	return b.String()
+}
+
+// RouteVerb is what to do with a route.
+type RouteVerb uint8
+
+const (
+	// AddRoute fails with an error that Is unix.EEXIST if there is a route with the key, whoever made it.
+	AddRoute RouteVerb = iota + 1
+	// ReplaceRoute overwrites the route with the key, whoever made it, or adds it.
+	ReplaceRoute
+	// DeleteRoute removes the route with the key, protocol and type. Absence is no error.
+	DeleteRoute
+)
+
+func (v RouteVerb) String() string {
+	return [...]string{"", "add", "replace", "delete"}[v]
+}
+
+// RouteOp is one change of the main table.
+type RouteOp struct {
+	Verb  RouteVerb
+	Route Route
+}

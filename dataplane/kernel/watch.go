@@ -1,0 +1,163 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// watchQueue holds the events of a burst; what does not fit costs a resync.
+const watchQueue = 8 << 20
+
+var watchGroups = []int{
+	unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
+}
+
+// Watch implements Watcher.
+func (c *Conn) Watch(ctx context.Context, handle func([]Event)) error {
+	s, err := c.openWatch()
+	if err != nil {
+		return fmt.Errorf("watch the kernel: %w", err)
+	}
+	f := os.NewFile(uintptr(s.fd), "rtnetlink") // waits in the runtime's poller, so that closing wakes it up
+	stop := context.AfterFunc(ctx, func() { _ = f.Close() })
+	defer func() {
+		if stop() {
+			_ = f.Close()
+		}
+	}()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("watch the kernel: %w", err)
+	}
+	handle([]Event{{Type: EventResync}})
+	for {
+		var events []Event
+		var failure error
+		err := raw.Read(func(uintptr) bool {
+			events, failure = s.drain()
+			return len(events) > 0 || failure != nil
+		})
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err := errors.Join(err, failure); err != nil {
+			return fmt.Errorf("watch the kernel: %w", err)
+		}
+		handle(events)
+	}
+}
+
+func (c *Conn) openWatch() (*socket, error) {
+	var s *socket
+	if err := c.inside(func() (err error) { s, err = openSocket(watchQueue); return err }); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	var own uint32
+	if c.sock != nil {
+		own = c.sock.port
+	}
+	c.mu.Unlock()
+	if err := s.subscribe(own); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *socket) subscribe(own uint32) error {
+	if err := s.dropOwnRoutes(own); err != nil {
+		return fmt.Errorf("attach the filter: %w", err)
+	}
+	for _, group := range watchGroups {
+		if err := unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group); err != nil {
+			return fmt.Errorf("subscribe to group %d: %w", group, err)
+		}
+	}
+	return unix.SetNonblock(s.fd, true)
+}
+
+// dropOwnRoutes lets the kernel drop the events of route changes that came from our port, so that programming many
+// routes does not wake the watcher for each of them.
+func (s *socket) dropOwnRoutes(port uint32) error {
+	const keep = 0xffffffff
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 4}, // nlmsg_type
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(bigEndian16(unix.RTM_NEWROUTE)), Jt: 1},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(bigEndian16(unix.RTM_DELROUTE)), Jf: 2},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 12}, // nlmsg_pid
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: bigEndian32(port), Jt: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: keep},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	}
+	return unix.SetsockoptSockFprog(s.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(program)), Filter: (*unix.SockFilter)(unsafe.Pointer(&program[0]))})
+}
+
+// Socket filters load big-endian; netlink headers are native.
+func bigEndian16(v uint16) uint16 {
+	if native.Uint16([]byte{0, 1}) == 1 {
+		return v
+	}
+	return bits.ReverseBytes16(v)
+}
+
+func bigEndian32(v uint32) uint32 {
+	if native.Uint16([]byte{0, 1}) == 1 {
+		return v
+	}
+	return bits.ReverseBytes32(v)
+}
+
+// drain reads what is there. Lost events become EventResync.
+func (s *socket) drain() ([]Event, error) {
+	var events []Event
+	for len(events) < 1000 {
+		data, err := s.receive(0)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return events, nil
+		case errors.Is(err, unix.ENOBUFS):
+			events = append(events, Event{Type: EventResync})
+			continue
+		case err != nil:
+			return events, err
+		}
+		for m, rest, ok := nextMessage(data); ok; m, rest, ok = nextMessage(rest) {
+			if e, ok := parseEvent(m); ok {
+				events = append(events, e)
+			}
+		}
+	}
+	return events, nil
+}
+
+func parseEvent(m message) (e Event, ok bool) {
+	switch m.kind {
+	case unix.RTM_NEWROUTE:
+		e.Type = EventRoute
+		e.Route, ok = parseRoute(m.data)
+	case unix.RTM_DELROUTE:
+		e.Type = EventRouteGone
+		e.Route, ok = parseRoute(m.data)
+	case unix.RTM_NEWLINK:
+		e.Type = EventLink
+		e.Link, ok = parseLink(m.data)
+	case unix.RTM_DELLINK:
+		e.Type = EventLinkGone
+		e.Link, ok = parseLink(m.data)
+	case unix.RTM_NEWADDR:
+		e.Type = EventAddress
+		e.Address, ok = parseAddress(m.data)
+	case unix.RTM_DELADDR:
+		e.Type = EventAddressGone
+		e.Address, ok = parseAddress(m.data)
+	}
+	return e, ok
+}
