@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -35,25 +36,29 @@ func (n *Node) httpGet(path string) (string, error) {
 	return string(body), err
 }
 
-// dialIn connects from inside a namespace. The socket keeps to the namespace that it was made in; the thread that
-// entered it is thrown away rather than trusted to have come back.
+// dialIn connects from inside a namespace.
 func dialIn(ns, network, address string) (conn net.Conn, err error) {
+	inErr := Inside(ns, func() { conn, err = net.DialTimeout(network, address, 2*time.Second) })
+	return conn, errors.Join(inErr, err)
+}
+
+// Inside calls f on a thread that is in a network namespace. Sockets that f opens stay in that namespace.
+func Inside(ns string, f func()) (err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread()
+		runtime.LockOSThread() // and never unlock: the thread ends with this goroutine
 		var h netns.NsHandle
 		if h, err = netns.GetFromName(ns); err != nil {
 			return
 		}
 		defer h.Close()
-		if err = netns.Set(h); err != nil {
-			return
+		if err = netns.Set(h); err == nil {
+			f()
 		}
-		conn, err = net.DialTimeout(network, address, 2*time.Second)
 	}()
 	<-done
-	return conn, err
+	return err
 }
 
 // Dial connects from inside the node's namespace, for instance to its gobgp port.

@@ -32,6 +32,8 @@ type Spec struct {
 	Routed bool
 	// IPv6 adds IPv6 to the underlay.
 	IPv6 bool
+	// PlainRouters keeps the routers from running BIRD: something else takes the part of a peer.
+	PlainRouters bool
 	// TorAS and NodeAS are the AS numbers of the two sides; 65000 and 64512 if unset.
 	TorAS, NodeAS uint32
 	// Log receives the output of all programs; nil drops it into files under Dir.

@@ -39,6 +39,9 @@ func (t *ToR) start() error {
 	if err := batch(t.Namespace, fmt.Sprintf("addr add %s/32 dev lo", host(External, 1))); err != nil {
 		return err
 	}
+	if t.lab.Spec.PlainRouters {
+		return nil
+	}
 	conf := filepath.Join(t.dir, "bird.conf")
 	if err := os.WriteFile(conf, []byte(t.config()), 0o644); err != nil {
 		return err

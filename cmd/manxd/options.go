@@ -1,0 +1,229 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// options are the settings of the daemon. Each has a flag; most can come from the environment, under the names that
+// calico/node uses where it has one.
+type options struct {
+	nodeName     string
+	nodeNameFile string
+	k8sNodeRef   string
+
+	datastore        string
+	etcdEndpoints    string
+	etcdCAFile       string
+	etcdCertFile     string
+	etcdKeyFile      string
+	etcdUsername     string
+	etcdPassword     string
+	waitForDatastore bool
+
+	dataDir          string
+	embeddedListen   string
+	embeddedInsecure bool
+	embeddedCAFile   string
+	embeddedCertFile string
+	embeddedKeyFile  string
+
+	runDir      string
+	gobgpListen string
+	httpListen  string
+	mtuFile     string
+	logLevel    string
+	logFormat   string
+	passwordDir string
+
+	ip, ip6              string
+	ipMethod, ip6Method  string
+	pollInterval         time.Duration
+	as                   string
+	routerID             string
+	disableConflictCheck bool
+	clusterType          string
+
+	noDefaultPools bool
+	pool4, pool6   poolOptions
+}
+
+// poolOptions describe the default pool of one family.
+type poolOptions struct {
+	cidr             string
+	blockSize        int
+	ipip             string
+	vxlan            string
+	natOutgoing      string
+	nodeSelector     string
+	disableBGPExport string
+}
+
+const envAnnotation = "env"
+
+// flags defines all flags on a set, with the environment variables that stand in for them.
+func (o *options) flags(fs *pflag.FlagSet) {
+	b := binder{fs}
+	b.string(&o.nodeName, "node-name", "", "name of this node; empty: the nodename file, then the host name", "NODENAME")
+	b.string(&o.nodeNameFile, "nodename-file", "/var/lib/calico/nodename", "where the node name is kept for the CNI plugin", "CALICO_NODENAME_FILE")
+	b.string(&o.k8sNodeRef, "k8s-node-ref", "", "name of this node in Kubernetes, if it has one", "CALICO_K8S_NODE_REF")
+
+	b.string(&o.datastore, "datastore", "", "etcdv3 or embedded; empty: etcdv3 if there are endpoints, else embedded", "CALICO_DATASTORE_TYPE", "DATASTORE_TYPE")
+	b.string(&o.etcdEndpoints, "etcd-endpoints", "", "etcd servers, comma separated URLs", "CALICO_ETCD_ENDPOINTS", "ETCD_ENDPOINTS")
+	b.string(&o.etcdCAFile, "etcd-ca-cert-file", "", "CA that signs the etcd servers' certificates", "CALICO_ETCD_CA_CERT_FILE", "ETCD_CA_CERT_FILE")
+	b.string(&o.etcdCertFile, "etcd-cert-file", "", "client certificate for etcd", "CALICO_ETCD_CERT_FILE", "ETCD_CERT_FILE")
+	b.string(&o.etcdKeyFile, "etcd-key-file", "", "key of the client certificate", "CALICO_ETCD_KEY_FILE", "ETCD_KEY_FILE")
+	b.string(&o.etcdUsername, "etcd-username", "", "user for etcd", "CALICO_ETCD_USERNAME", "ETCD_USERNAME")
+	b.string(&o.etcdPassword, "etcd-password", "", "password for etcd (better in the environment than on the command line)", "CALICO_ETCD_PASSWORD", "ETCD_PASSWORD")
+	b.bool(&o.waitForDatastore, "wait-for-datastore", false, "at start, wait for the datastore instead of giving up", "WAIT_FOR_DATASTORE")
+
+	b.string(&o.dataDir, "data-dir", "/var/lib/manx", "folder of the embedded datastore", "MANX_DATA_DIR")
+	b.string(&o.embeddedListen, "embedded-listen", "127.0.0.1:2379", "where the embedded datastore listens; other than loopback only with TLS files or --embedded-insecure", "MANX_EMBEDDED_LISTEN")
+	b.bool(&o.embeddedInsecure, "embedded-insecure", false, "let anyone who can reach the embedded datastore read and change it", "MANX_EMBEDDED_INSECURE")
+	b.string(&o.embeddedCAFile, "embedded-ca-file", "", "CA that signs the certificates of the embedded datastore's clients", "MANX_EMBEDDED_CA_FILE")
+	b.string(&o.embeddedCertFile, "embedded-cert-file", "", "server certificate of the embedded datastore", "MANX_EMBEDDED_CERT_FILE")
+	b.string(&o.embeddedKeyFile, "embedded-key-file", "", "key of that certificate", "MANX_EMBEDDED_KEY_FILE")
+
+	b.string(&o.runDir, "run-dir", "/run/manx", "folder of the control sockets", "MANX_RUN_DIR")
+	b.string(&o.gobgpListen, "gobgp-listen", "127.0.0.1:50051", "where the stock gobgp command line (version 3) is served; empty: nowhere", "MANX_GOBGP_LISTEN")
+	b.string(&o.httpListen, "http-listen", "127.0.0.1:9099", "where health and metrics are served; empty: nowhere", "MANX_HTTP_LISTEN")
+	b.string(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "where the MTU for pods is kept for the CNI plugin", "MANX_MTU_FILE")
+	b.string(&o.logLevel, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL", "CALICO_STARTUP_LOGLEVEL")
+	b.string(&o.logFormat, "log-format", "", "json or text; empty: text on a terminal, else json", "MANX_LOG_FORMAT")
+	b.string(&o.passwordDir, "bgp-password-dir", "", "folder of BGP passwords: DIR/SECRET/KEY, as Kubernetes mounts secrets", "MANX_BGP_PASSWORD_DIR")
+
+	b.string(&o.ip, "ip", "", "IPv4 address of this node, autodetect, or none; empty: keep the Node's, else autodetect", "IP")
+	b.string(&o.ip6, "ip6", "", "IPv6 address of this node, autodetect, or none; empty: keep the Node's", "IP6")
+	b.string(&o.ipMethod, "ip-autodetection-method", "first-found", "first-found, interface=RE,.. skip-interface=RE,.. cidr=C,.. can-reach=DEST or kubernetes-internal-ip", "IP_AUTODETECTION_METHOD")
+	b.string(&o.ip6Method, "ip6-autodetection-method", "first-found", "the same for IPv6", "IP6_AUTODETECTION_METHOD")
+	b.duration(&o.pollInterval, "autodetect-poll-interval", time.Minute, "how often an autodetected address is looked up again", "AUTODETECT_POLL_INTERVAL")
+	b.string(&o.as, "as", "", "AS number of this node; empty: keep the Node's, else the cluster's", "AS")
+	b.string(&o.routerID, "router-id", "", "BGP router ID: an IPv4 address, or hash; empty: the node's IPv4 address", "CALICO_ROUTER_ID")
+	b.bool(&o.disableConflictCheck, "disable-node-ip-check", false, "do not look whether another node has this node's address", "DISABLE_NODE_IP_CHECK")
+	b.string(&o.clusterType, "cluster-type", "", "added to the cluster's type in ClusterInformation, comma separated", "CLUSTER_TYPE")
+
+	b.bool(&o.noDefaultPools, "no-default-pools", false, "do not make a pool when there is none", "NO_DEFAULT_POOLS")
+	b.pool(&o.pool4, "4", 26)
+	b.pool(&o.pool6, "6", 122)
+}
+
+func (b binder) pool(p *poolOptions, family string, blockSize int) {
+	flag, env := "ipv"+family+"pool-", "CALICO_IPV"+family+"POOL_"
+	what := " of the default IPv" + family + " pool"
+	b.string(&p.cidr, flag+"cidr", "", "prefix"+what+"; none: no pool", env+"CIDR")
+	b.int(&p.blockSize, flag+"block-size", blockSize, "block size"+what, env+"BLOCK_SIZE")
+	b.string(&p.vxlan, flag+"vxlan", "Never", "VXLAN mode"+what, env+"VXLAN")
+	b.string(&p.natOutgoing, flag+"nat-outgoing", "", "natOutgoing"+what, env+"NAT_OUTGOING")
+	b.string(&p.nodeSelector, flag+"node-selector", "", "node selector"+what, env+"NODE_SELECTOR")
+	b.string(&p.disableBGPExport, flag+"disable-bgp-export", "", "disableBGPExport"+what, env+"DISABLE_BGP_EXPORT")
+	if family == "4" {
+		b.string(&p.ipip, flag+"ipip", "Never", "IPIP mode"+what+": Never, Always or CrossSubnet", env+"IPIP")
+	}
+}
+
+// binder defines flags that remember their environment variables.
+type binder struct{ fs *pflag.FlagSet }
+
+func (b binder) string(p *string, name, value, usage string, envs ...string) {
+	b.fs.StringVar(p, name, value, usage)
+	b.env(name, envs)
+}
+
+func (b binder) bool(p *bool, name string, value bool, usage string, envs ...string) {
+	b.fs.BoolVar(p, name, value, usage)
+	b.env(name, envs)
+}
+
+func (b binder) int(p *int, name string, value int, usage string, envs ...string) {
+	b.fs.IntVar(p, name, value, usage)
+	b.env(name, envs)
+}
+
+func (b binder) duration(p *time.Duration, name string, value time.Duration, usage string, envs ...string) {
+	b.fs.DurationVar(p, name, value, usage)
+	b.env(name, envs)
+}
+
+func (b binder) env(name string, envs []string) {
+	f := b.fs.Lookup(name)
+	f.Usage += " [" + strings.Join(envs, ", ") + "]"
+	f.Annotations = map[string][]string{envAnnotation: envs}
+}
+
+// fromEnvironment sets every flag that was not given from the first of its variables that is set and not empty.
+// It returns, by flag, which variable was used.
+func fromEnvironment(fs *pflag.FlagSet, getenv func(string) string) (map[string]string, error) {
+	used := map[string]string{}
+	var errs []error
+	fs.VisitAll(func(f *pflag.Flag) {
+		if f.Changed {
+			return
+		}
+		for _, env := range f.Annotations[envAnnotation] {
+			value := getenv(env)
+			if value == "" {
+				continue
+			}
+			if err := f.Value.Set(value); err != nil {
+				errs = append(errs, fmt.Errorf("environment variable %s = %q: %w", env, value, err))
+			}
+			used[f.Name] = env
+			return
+		}
+	})
+	return used, errors.Join(errs...)
+}
+
+// check refuses combinations that cannot work, before anything is started.
+func (o *options) check() error {
+	if o.datastore == "" {
+		o.datastore = "embedded"
+		if o.etcdEndpoints != "" {
+			o.datastore = "etcdv3"
+		}
+	}
+	switch o.datastore {
+	case "embedded":
+		if o.etcdEndpoints != "" {
+			return fmt.Errorf("--etcd-endpoints=%s does not go with --datastore=embedded: either is enough", o.etcdEndpoints)
+		}
+	case "etcdv3":
+		if o.etcdEndpoints == "" {
+			return errors.New("--datastore=etcdv3 needs --etcd-endpoints (or ETCD_ENDPOINTS)")
+		}
+	case "kubernetes":
+		return errors.New("--datastore=kubernetes is not supported by this version: use etcdv3 or embedded")
+	default:
+		return fmt.Errorf("--datastore=%s: want etcdv3 or embedded", o.datastore)
+	}
+	if o.logFormat != "" && o.logFormat != "json" && o.logFormat != "text" {
+		return fmt.Errorf("--log-format=%s: want json or text", o.logFormat)
+	}
+	return nil
+}
+
+// explain prints every setting, its value and where it comes from.
+func explain(fs *pflag.FlagSet, used map[string]string) {
+	fs.VisitAll(func(f *pflag.Flag) {
+		envs, ok := f.Annotations[envAnnotation]
+		if !ok {
+			return
+		}
+		source := "default"
+		if f.Changed {
+			source = "flag"
+		} else if env := used[f.Name]; env != "" {
+			source = "environment " + env
+		}
+		value := f.Value.String()
+		if strings.Contains(f.Name, "password") && !strings.HasSuffix(f.Name, "-dir") && value != "" {
+			value = "(set)"
+		}
+		fmt.Fprintf(os.Stdout, "%-28s %-28q %-34s %s\n", f.Name, value, source, strings.Join(envs, " "))
+	})
+}

@@ -1,0 +1,67 @@
+package bench
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+const perUpdate = 500
+
+// BenchmarkIngest sends n routes over one session and waits until the kernel has them all. Manx and BIRD take turns,
+// so that what disturbs the machine disturbs both.
+func BenchmarkIngest(b *testing.B) {
+	for _, n := range []int{1_000, 10_000, 100_000} {
+		b.Run(fmt.Sprintf("%d", n), func(b *testing.B) {
+			s := newSite(b)
+			sum := map[string]*ingest{"manx": {}, "bird": {}}
+			for range b.N {
+				for _, sp := range speakers {
+					r := measureIngest(b, s, sp.start, n)
+					t := sum[sp.name]
+					t.wall, t.cpu, t.peak = t.wall+r.wall, t.cpu+r.cpu, max(t.peak, r.peak)
+				}
+			}
+			per := float64(b.N) * 1e6
+			for name, t := range sum {
+				b.ReportMetric(float64(t.wall)/per, name+"-ms")
+				b.ReportMetric(float64(t.cpu)/per, name+"-cpu-ms")
+				b.ReportMetric(t.peak, name+"-peak-MB")
+			}
+			b.ReportMetric(float64(sum["manx"].wall)/float64(sum["bird"].wall), "wall-ratio")
+			b.ReportMetric(float64(sum["manx"].cpu)/float64(sum["bird"].cpu), "cpu-ratio")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+type ingest struct {
+	wall, cpu time.Duration
+	peak      float64 // MB
+}
+
+func measureIngest(b *testing.B, s *site, start func(*site, testing.TB) speaker, n int) ingest {
+	b.Helper()
+	sp := start(s, b)
+	defer func() {
+		sp.stop()
+		s.flush(b)
+	}()
+	p := s.connect(b)
+	defer p.close()
+	time.Sleep(500 * time.Millisecond) // let what follows the handshake settle
+	var updates [][]byte
+	for list := prefixes(n); len(list) > 0; list = list[min(perUpdate, len(list)):] {
+		updates = append(updates, announce(peerAS, s.ToRs[0].Address(s.node), list[:min(perUpdate, len(list))]))
+	}
+	base, cpu0, t0 := fibSize(sp.pid), cpu(sp.pid), time.Now()
+	for _, u := range updates {
+		if _, err := p.conn.Write(u); err != nil {
+			b.Fatalf("%s: %v", sp.name, err)
+		}
+	}
+	if err := waitFIB(sp.pid, base, n, time.Minute); err != nil {
+		b.Fatalf("%s: %v", sp.name, err)
+	}
+	return ingest{time.Since(t0), cpu(sp.pid) - cpu0, statusMB(sp.pid, "VmHWM")}
+}

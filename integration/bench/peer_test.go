@@ -1,0 +1,155 @@
+package bench
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/manxnet/manx/integration/lab"
+)
+
+// peer is a BGP speaker that costs next to nothing: it sends bytes that were made beforehand and notes when UPDATEs come.
+type peer struct {
+	conn    net.Conn
+	updates chan update
+}
+
+type update struct {
+	at   time.Time
+	body []byte
+}
+
+const (
+	msgOpen = iota + 1
+	msgUpdate
+	msgNotification
+	msgKeepalive
+)
+
+func message(kind byte, body []byte) []byte {
+	m := make([]byte, 19, 19+len(body))
+	for i := range 16 {
+		m[i] = 0xff
+	}
+	m = append(m, body...)
+	binary.BigEndian.PutUint16(m[16:], uint16(len(m)))
+	m[18] = kind
+	return m
+}
+
+// open is an OPEN for IPv4 unicast with a 4-byte AS number and a hold time of 240 s.
+func open(as uint32, id netip.Addr) []byte {
+	capabilities := []byte{1, 4, 0, 1, 0, 1, 65, 4, 0, 0, 0, 0}
+	binary.BigEndian.PutUint32(capabilities[8:], as)
+	body := []byte{4, 0, 0, 0, 240}
+	binary.BigEndian.PutUint16(body[1:], uint16(as))
+	body = append(body, id.AsSlice()...)
+	body = append(body, byte(len(capabilities)+2), 2, byte(len(capabilities)))
+	return message(msgOpen, append(body, capabilities...))
+}
+
+// announce is one UPDATE with these prefixes, from AS as, by next hop nh.
+func announce(as uint32, nh netip.Addr, prefixes []netip.Prefix) []byte {
+	attrs := []byte{0x40, 1, 1, 0, 0x40, 2, 6, 2, 1, 0, 0, 0, 0, 0x40, 3, 4}
+	binary.BigEndian.PutUint32(attrs[9:], as)
+	attrs = append(attrs, nh.AsSlice()...)
+	body := []byte{0, 0, 0, byte(len(attrs))}
+	body = append(body, attrs...)
+	for _, p := range prefixes {
+		body = append(body, byte(p.Bits()))
+		body = append(body, p.Addr().AsSlice()[:(p.Bits()+7)/8]...)
+	}
+	return message(msgUpdate, body)
+}
+
+// connect makes a session to a speaker from a namespace. It tries again until the other side takes it.
+func connect(ns, to string, as uint32, id netip.Addr) (*peer, error) {
+	var lastErr error
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		var conn net.Conn
+		if err := lab.Inside(ns, func() { conn, lastErr = net.DialTimeout("tcp", to, time.Second) }); err != nil {
+			return nil, err
+		}
+		if lastErr != nil {
+			continue
+		}
+		p := &peer{conn: conn, updates: make(chan update, 1<<16)}
+		if lastErr = p.handshake(as, id); lastErr == nil {
+			go p.read()
+			return p, nil
+		}
+		conn.Close()
+	}
+	return nil, fmt.Errorf("no session to %s: %w", to, lastErr)
+}
+
+func (p *peer) handshake(as uint32, id netip.Addr) error {
+	_ = p.conn.SetDeadline(time.Now().Add(10 * time.Second))
+	defer func() { _ = p.conn.SetDeadline(time.Time{}) }()
+	if _, err := p.conn.Write(open(as, id)); err != nil {
+		return err
+	}
+	for seen := 0; seen < 2; seen++ {
+		kind, body, err := p.receive()
+		if err != nil {
+			return err
+		}
+		if kind == msgNotification {
+			return fmt.Errorf("NOTIFICATION %v", body)
+		}
+		if kind == msgOpen {
+			if _, err := p.conn.Write(message(msgKeepalive, nil)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (p *peer) receive() (kind byte, body []byte, err error) {
+	head := make([]byte, 19)
+	if _, err := io.ReadFull(p.conn, head); err != nil {
+		return 0, nil, err
+	}
+	n := int(binary.BigEndian.Uint16(head[16:])) - 19
+	if n < 0 {
+		return 0, nil, errors.New("short message")
+	}
+	body = make([]byte, n)
+	_, err = io.ReadFull(p.conn, body)
+	return head[18], body, err
+}
+
+// read notes UPDATEs until the session ends; keepalives are answered with keepalives.
+func (p *peer) read() {
+	defer close(p.updates)
+	for {
+		kind, body, err := p.receive()
+		if err != nil {
+			return
+		}
+		switch kind {
+		case msgUpdate:
+			p.updates <- update{time.Now(), body}
+		case msgKeepalive:
+			_, _ = p.conn.Write(message(msgKeepalive, nil))
+		}
+	}
+}
+
+func (p *peer) close() { p.conn.Close() }
+
+// prefixes are n different /24, starting at 20.0.0.0.
+func prefixes(n int) []netip.Prefix {
+	list := make([]netip.Prefix, n)
+	for i := range list {
+		var a [4]byte
+		binary.BigEndian.PutUint32(a[:], 20<<24+uint32(i)<<8)
+		list[i] = netip.PrefixFrom(netip.AddrFrom4(a), 24)
+	}
+	return list
+}

@@ -1,0 +1,135 @@
+package bench
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/manxnet/manx/integration/lab"
+)
+
+const (
+	peerAS = 65000
+	nodeAS = 64512
+)
+
+// site is one node with one cable to a router namespace, where the benchmark plays the router.
+type site struct {
+	*lab.Lab
+	node *lab.Node
+}
+
+func newSite(tb testing.TB) *site {
+	tb.Helper()
+	if os.Geteuid() != 0 {
+		tb.Skip("network namespaces need root")
+	}
+	if _, err := exec.LookPath("bird"); err != nil {
+		tb.Skip("bird is not installed")
+	}
+	bin, err := filepath.Abs("../../bin")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(bin, "manxd")); err != nil {
+		tb.Skip("bin/manxd is not built: run `make build`")
+	}
+	l, err := lab.New(lab.Spec{Name: fmt.Sprintf("b%d", os.Getpid()), Bin: bin, PlainRouters: true,
+		Nodes: []lab.NodeSpec{{Name: "n1"}}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return &site{l, l.Nodes[0]}
+}
+
+// speaker is a program on the node that speaks BGP and fills the kernel's table.
+type speaker struct {
+	name string
+	pid  int
+	stop func()
+}
+
+// speakers are the programs that are compared.
+var speakers = []struct {
+	name  string
+	start func(*site, testing.TB) speaker
+}{{"manx", (*site).startManxd}, {"bird", (*site).startBird}}
+
+func (s *site) startManxd(tb testing.TB) speaker {
+	tb.Helper()
+	if err := s.node.StartManxd(append(s.node.EmbedDatastore(), "--no-default-pools")...); err != nil {
+		tb.Fatal(err)
+	}
+	if err := s.node.Ready(30 * time.Second); err != nil {
+		tb.Fatal(err)
+	}
+	err := s.node.Apply(fmt.Sprintf(`
+apiVersion: projectcalico.org/v3
+kind: BGPPeer
+metadata: {name: router}
+spec: {peerIP: %s, asNumber: %d}
+---
+apiVersion: projectcalico.org/v3
+kind: IPPool
+metadata: {name: pods}
+spec: {cidr: 10.244.0.0/16}
+`, s.ToRs[0].Address(s.node), peerAS))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return speaker{"manx", s.node.Manxd().PID(), s.node.Manxd().Kill}
+}
+
+func (s *site) startBird(tb testing.TB) speaker {
+	tb.Helper()
+	conf := filepath.Join(s.node.Dir, "bird.conf")
+	text := fmt.Sprintf(`router id %[1]s;
+protocol device {}
+protocol direct { ipv4; }
+protocol static own { ipv4; include "%[5]s"; }
+protocol kernel { ipv4 { export where source = RTS_BGP; import none; }; merge paths on; }
+protocol bgp peer { local %[1]s as %[2]d; neighbor %[3]s as %[4]d; connect delay time 1; ipv4 { import all; export where source = RTS_STATIC; }; }
+`, s.node.IP4, nodeAS, s.ToRs[0].Address(s.node), peerAS, s.birdStatics())
+	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+		tb.Fatal(err)
+	}
+	if err := os.WriteFile(s.birdStatics(), nil, 0o644); err != nil {
+		tb.Fatal(err)
+	}
+	cmd := lab.InNamespace(s.node.Namespace, "bird", "-f", "-c", conf, "-s", s.birdSocket())
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	return speaker{"bird", cmd.Process.Pid, func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }}
+}
+
+func (s *site) birdStatics() string { return filepath.Join(s.node.Dir, "statics.conf") }
+func (s *site) birdSocket() string  { return filepath.Join(s.node.Dir, "bird.ctl") }
+
+// connect makes the session that the node's speaker waits for.
+func (s *site) connect(tb testing.TB) *peer {
+	tb.Helper()
+	router := s.ToRs[0]
+	p, err := connect(router.Namespace, s.node.IP4.String()+":179", peerAS, router.Address(s.node))
+	if err != nil {
+		tb.Fatalf("%v; log of manxd:\n%s", err, s.node.Log())
+	}
+	tb.Cleanup(p.close)
+	return p
+}
+
+// flush removes what a speaker left in the kernel.
+func (s *site) flush(tb testing.TB) {
+	tb.Helper()
+	if _, err := s.node.Run("ip", "route", "flush", "proto", "bird"); err != nil {
+		tb.Fatal(err)
+	}
+}
