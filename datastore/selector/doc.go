@@ -1,0 +1,2 @@
+// Package selector parses, prints and evaluates Calico's label selectors.
+package selector

@@ -1,0 +1,253 @@
+package selector
+
+import (
+	"fmt"
+	"slices"
+)
+
+// maxDepth bounds how deep a selector may be nested, as written and in its canonical form, so that no input exhausts
+// the stack.
+const maxDepth = 1000
+
+// Error says where and why a text is no selector.
+type Error struct {
+	Position int // in bytes, counted from 1
+	Reason   string
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("at position %d: %s", e.Position, e.Reason) }
+
+const (
+	operands  = `a label, has(LABEL), all(), global(), "!" or "("`
+	operators = `==, !=, contains, starts with, ends with, in or not in`
+)
+
+// parser holds one token ahead.
+type parser struct {
+	lexer lexer
+	token token
+	depth int
+}
+
+func parse(text string) (Node, error) {
+	p := &parser{lexer: lexer{input: text}}
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	if p.token.kind == tokEnd {
+		return All{}, nil
+	}
+	n, err := p.or()
+	if err != nil {
+		return nil, err
+	}
+	if p.token.kind != tokEnd {
+		return nil, p.expected(`"&&", "||" or the end`)
+	}
+	if depth(n) > maxDepth {
+		return nil, &Error{Position: 1, Reason: fmt.Sprintf("nested deeper than %d levels", maxDepth)}
+	}
+	return n, nil
+}
+
+// depth counts the parentheses around the innermost part of the canonical form.
+func depth(n Node) int {
+	var operands []Node
+	switch n := n.(type) {
+	case Not:
+		return depth(n.Operand)
+	case And:
+		operands = n.Operands
+	case Or:
+		operands = n.Operands
+	default:
+		return 0
+	}
+	deepest := 0
+	for _, o := range operands {
+		deepest = max(deepest, depth(o))
+	}
+	return deepest + 1
+}
+
+func (p *parser) advance() error {
+	t, err := p.lexer.next()
+	p.token = t
+	return err
+}
+
+// expected is the error for a token that does not fit.
+func (p *parser) expected(what string) error {
+	found := "the end"
+	if p.token.kind != tokEnd {
+		found = fmt.Sprintf("%q", shorten(p.lexer.input[p.token.pos:p.token.end]))
+	}
+	return &Error{Position: p.token.pos + 1, Reason: fmt.Sprintf("found %s: expected %s", found, what)}
+}
+
+// take consumes a token of the given kind.
+func (p *parser) take(k kind, what string) (string, error) {
+	if p.token.kind != k {
+		return "", p.expected(what)
+	}
+	text := p.token.text
+	return text, p.advance()
+}
+
+func (p *parser) or() (Node, error) {
+	list, err := p.operands(tokOr, p.and)
+	if err != nil || len(list) > 1 {
+		return Or{Operands: list}, err
+	}
+	return list[0], nil
+}
+
+func (p *parser) and() (Node, error) {
+	list, err := p.operands(tokAnd, p.unary)
+	if err != nil || len(list) > 1 {
+		return And{Operands: list}, err
+	}
+	return list[0], nil
+}
+
+// operands reads what next reads, again for each operator that follows.
+func (p *parser) operands(operator kind, next func() (Node, error)) ([]Node, error) {
+	var list []Node
+	for {
+		n, err := next()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, n)
+		if p.token.kind != operator {
+			return list, nil
+		}
+		if err := p.advance(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (p *parser) unary() (Node, error) {
+	negated := false
+	for p.token.kind == tokNot {
+		negated = !negated
+		if err := p.advance(); err != nil {
+			return nil, err
+		}
+	}
+	n, err := p.primary()
+	if err != nil || !negated {
+		return n, err
+	}
+	if inner, ok := n.(Not); ok { // !(!x): as a text without the parentheses it would be !!x, which is x
+		return inner.Operand, nil
+	}
+	return Not{Operand: n}, nil
+}
+
+func (p *parser) primary() (Node, error) {
+	switch p.token.kind {
+	case tokLeftParen:
+		return p.group()
+	case tokHas:
+		return p.has()
+	case tokAll:
+		return p.call(All{})
+	case tokGlobal:
+		return p.call(Global{})
+	case tokLabel:
+		return p.comparison()
+	}
+	return nil, p.expected(operands)
+}
+
+func (p *parser) group() (Node, error) {
+	if p.depth++; p.depth > maxDepth {
+		return nil, &Error{Position: p.token.pos + 1, Reason: fmt.Sprintf("nested deeper than %d parentheses", maxDepth)}
+	}
+	defer func() { p.depth-- }()
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	n, err := p.or()
+	if err != nil {
+		return nil, err
+	}
+	_, err = p.take(tokRightParen, `"&&", "||" or ")"`)
+	return n, err
+}
+
+func (p *parser) has() (Node, error) {
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	label, err := p.take(tokLabel, "a label")
+	if err != nil {
+		return nil, err
+	}
+	_, err = p.take(tokRightParen, `")"`)
+	return Has{Label: label}, err
+}
+
+// call reads the rest of a function without arguments.
+func (p *parser) call(n Node) (Node, error) {
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	_, err := p.take(tokRightParen, `")"`)
+	return n, err
+}
+
+var comparisons = map[kind]Op{
+	tokEq: Equal, tokNe: NotEqual, tokContains: Contains, tokStartsWith: StartsWith, tokEndsWith: EndsWith,
+}
+
+func (p *parser) comparison() (Node, error) {
+	label := p.token.text
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	operator := p.token.kind
+	if operator == tokIn || operator == tokNotIn {
+		values, err := p.set()
+		return In{Label: label, Values: values, Not: operator == tokNotIn}, err
+	}
+	op, ok := comparisons[operator]
+	if !ok {
+		return nil, p.expected(operators)
+	}
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	value, err := p.take(tokString, "a string in quotes")
+	return Comparison{Label: label, Op: op, Value: value}, err
+}
+
+// set reads {"a", "b"}; it may be empty and may end with a comma.
+func (p *parser) set() ([]string, error) {
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	if _, err := p.take(tokLeftBrace, `"{"`); err != nil {
+		return nil, err
+	}
+	values := []string{}
+	for p.token.kind == tokString {
+		values = append(values, p.token.text)
+		if err := p.advance(); err != nil {
+			return nil, err
+		}
+		if p.token.kind != tokComma {
+			break
+		}
+		if err := p.advance(); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := p.take(tokRightBrace, `a string in quotes, "," or "}"`); err != nil {
+		return nil, err
+	}
+	slices.Sort(values)
+	return slices.Compact(values), nil
+}
