@@ -1,0 +1,182 @@
+package bgp
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Values that Calico assumes where BGPConfiguration says nothing.
+const (
+	DefaultAS   = 64512
+	DefaultPort = 179
+)
+
+const bindNodeIP v3.BindMode = "NodeIP"
+
+// ipv4 and ipv6 index what exists once per address family.
+const (
+	ipv4 = iota
+	ipv6
+	families
+)
+
+var familyNames = [families]string{"IPv4", "IPv6"}
+
+func familyOf(a netip.Addr) int {
+	if a.Is4() {
+		return ipv4
+	}
+	return ipv6
+}
+
+// node is what BGP needs to know of a Calico node, with all fallbacks applied.
+type node struct {
+	name      string
+	addrs     [families]netip.Addr
+	as        uint32
+	port      uint16
+	portIsSet bool // by the node's own BGPConfiguration
+	clusterID string
+	labels    map[string]string
+	object    *model.Node
+}
+
+// cluster is the datastore as this package sees it.
+type cluster struct {
+	me     *node
+	nodes  []*node // by name
+	byAddr map[netip.Addr]*node
+
+	config     model.BGPConfigurationSpec            // "default"
+	perNode    map[string]model.BGPConfigurationSpec // "node.<name>"
+	priorities [families]uint32                      // metric of ordinary routes
+
+	notices []Notice
+}
+
+func newCluster(r model.Reader, me string) *cluster {
+	c := &cluster{
+		byAddr:     map[netip.Addr]*node{},
+		perNode:    map[string]model.BGPConfigurationSpec{},
+		priorities: [families]uint32{NormalPriority, NormalPriority},
+	}
+	for k, v := range model.All[model.BGPConfiguration](r, model.KindBGPConfiguration) {
+		c.addConfig(k.Name, v)
+	}
+	for k, v := range model.All[model.Node](r, model.KindNode) {
+		c.addNode(k.Name, v, me)
+	}
+	return c
+}
+
+func (c *cluster) addConfig(name string, v *model.BGPConfiguration) {
+	object := "BGPConfiguration/" + name
+	if node, ok := strings.CutPrefix(name, "node."); ok {
+		c.perNode[node] = v.Spec
+		return
+	}
+	if name != "default" {
+		c.note(object, "is ignored: a BGPConfiguration is named \"default\" or \"node.NAME\"")
+		return
+	}
+	c.config = v.Spec
+	if len(v.Spec.ServiceClusterIPs)+len(v.Spec.ServiceExternalIPs)+len(v.Spec.ServiceLoadBalancerIPs) > 0 {
+		c.note(object, "services are not advertised: serviceClusterIPs, serviceExternalIPs and serviceLoadBalancerIPs are not supported yet")
+	}
+	c.normalPriority(object, ipv4, "ipv4NormalRoutePriority", v.Spec.IPv4NormalRoutePriority)
+	c.normalPriority(object, ipv6, "ipv6NormalRoutePriority", v.Spec.IPv6NormalRoutePriority)
+}
+
+// normalPriority reads the metric that ordinary routes of a family have.
+func (c *cluster) normalPriority(object string, family int, field string, value *int) {
+	switch {
+	case value == nil:
+	case *value < 1 || *value >= MaxPriority:
+		c.note(object, fmt.Sprintf("spec.%s = %d is ignored: want 1 to %d", field, *value, MaxPriority-1))
+	default:
+		c.priorities[family] = uint32(*value)
+	}
+}
+
+func (c *cluster) addNode(name string, v *model.Node, me string) {
+	n := &node{name: name, labels: v.Labels, object: v, as: c.defaultAS(), port: c.defaultPort()}
+	if own := c.perNode[n.name].ListenPort; own != 0 {
+		n.port, n.portIsSet = own, true
+	}
+	if b := v.Spec.BGP; b != nil {
+		if b.ASNumber != nil && *b.ASNumber != 0 {
+			n.as = uint32(*b.ASNumber)
+		}
+		n.clusterID = b.RouteReflectorClusterID
+		n.addrs[ipv4] = c.nodeAddr(n, ipv4, "ipv4Address", b.IPv4Address)
+		n.addrs[ipv6] = c.nodeAddr(n, ipv6, "ipv6Address", b.IPv6Address)
+	}
+	c.nodes = append(c.nodes, n)
+	if n.name != me {
+		return
+	}
+	c.me = n
+	if n.clusterID != "" && !n.reflects().IsValid() {
+		c.note("Node/"+me, fmt.Sprintf("spec.bgp.routeReflectorClusterID = %q: want an IPv4 address; until then the node is in no mesh and reflects nothing", n.clusterID))
+	}
+}
+
+// reflects returns the cluster ID of a route reflector (RFC 4456), an invalid address for any other node.
+func (n *node) reflects() netip.Addr {
+	a, err := netip.ParseAddr(n.clusterID)
+	if err != nil || !a.Is4() {
+		return netip.Addr{}
+	}
+	return a
+}
+
+// nodeAddr reads an address with or without the length of its subnet.
+func (c *cluster) nodeAddr(n *node, family int, field, value string) netip.Addr {
+	if value == "" {
+		return netip.Addr{}
+	}
+	text, _, _ := strings.Cut(value, "/")
+	a, err := netip.ParseAddr(text)
+	if err != nil || familyOf(a.Unmap()) != family {
+		c.note("Node/"+n.name, fmt.Sprintf("spec.bgp.%s = %q is ignored: want an %s address with prefix length", field, value, familyNames[family]))
+		return netip.Addr{}
+	}
+	a = a.Unmap()
+	if other := c.byAddr[a]; other != nil {
+		c.note("Node/"+n.name, fmt.Sprintf("spec.bgp.%s %s is also the address of node %s: give each node its own, or delete the one that is no more", field, a, other.name))
+		return a
+	}
+	c.byAddr[a] = n
+	return a
+}
+
+func (c *cluster) defaultAS() uint32 {
+	if as := c.config.ASNumber; as != nil && *as != 0 {
+		return uint32(*as)
+	}
+	return DefaultAS
+}
+
+func (c *cluster) defaultPort() uint16 {
+	if c.config.ListenPort != 0 {
+		return c.config.ListenPort
+	}
+	return DefaultPort
+}
+
+// listensOn tells whether a BGPPeer that names this port can mean the node. As nobody can tell the port of a node for
+// which none is configured (it may be behind a port mapping), any port matches then.
+func (c *cluster) listensOn(n *node, port uint16) bool {
+	if port == 0 || port == n.port {
+		return true
+	}
+	if c.config.ListenPort != 0 {
+		return port == c.config.ListenPort
+	}
+	return !n.portIsSet
+}

@@ -1,0 +1,96 @@
+package bgp
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+)
+
+// tagging says which communities routes get that lie inside a prefix.
+type tagging []struct {
+	cidr     netip.Prefix
+	standard []uint32    // RFC 1997
+	large    [][3]uint32 // RFC 8092
+}
+
+// communities reads prefixAdvertisements. The node's own BGPConfiguration, if it has any, replaces the list of the default
+// as a whole; names are looked up in the same object.
+func (c *cluster) communities() tagging {
+	object, spec := "BGPConfiguration/default", c.config
+	if own := c.perNode[c.me.name]; len(own.PrefixAdvertisements) > 0 {
+		object, spec = "BGPConfiguration/node."+c.me.name, own
+	}
+	names := map[string]string{}
+	for _, n := range spec.Communities {
+		names[n.Name] = n.Value
+	}
+	t := make(tagging, 0, len(spec.PrefixAdvertisements))
+	for _, a := range spec.PrefixAdvertisements {
+		t = append(t, c.readTags(object, a, names)...)
+	}
+	return t
+}
+
+func (c *cluster) readTags(object string, a v3.PrefixAdvertisement, names map[string]string) tagging {
+	p, err := netip.ParsePrefix(a.CIDR)
+	if err != nil {
+		c.note(object, fmt.Sprintf("spec.prefixAdvertisements.cidr = %q is ignored: want ADDRESS/LENGTH", a.CIDR))
+		return nil
+	}
+	t := make(tagging, 1)
+	t[0].cidr = p.Masked()
+	for _, text := range a.Communities {
+		if value, ok := names[text]; ok {
+			text = value
+		}
+		switch n, err := parseCommunity(text); {
+		case err != nil:
+			c.note(object, fmt.Sprintf("community %q of %s is ignored: %v", text, a.CIDR, err))
+		case len(n) == 2:
+			t[0].standard = append(t[0].standard, n[0]<<16|n[1])
+		default:
+			t[0].large = append(t[0].large, [3]uint32(n))
+		}
+	}
+	return t
+}
+
+// parseCommunity reads "aa:nn" into two numbers of 16 bits and "aa:nn:mm" into three of 32 bits.
+func parseCommunity(text string) ([]uint32, error) {
+	parts := strings.Split(text, ":")
+	bits := 32
+	if len(parts) == 2 {
+		bits = 16
+	} else if len(parts) != 3 {
+		return nil, fmt.Errorf("want AA:NN, AA:NN:MM or a name from spec.communities")
+	}
+	n := make([]uint32, len(parts))
+	for i, part := range parts {
+		v, err := strconv.ParseUint(part, 10, bits)
+		if err != nil {
+			return nil, fmt.Errorf("%q is no number of %d bits", part, bits)
+		}
+		n[i] = uint32(v)
+	}
+	return n, nil
+}
+
+// of gives the communities of a route, sorted and each once.
+func (t tagging) of(p netip.Prefix) (standard []uint32, large [][3]uint32) {
+	for _, tag := range t {
+		if contains(tag.cidr, p) {
+			standard = append(standard, tag.standard...)
+			large = append(large, tag.large...)
+		}
+	}
+	slices.Sort(standard)
+	slices.SortFunc(large, func(a, b [3]uint32) int {
+		return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1]), cmp.Compare(a[2], b[2]))
+	})
+	return slices.Compact(standard), slices.Compact(large)
+}

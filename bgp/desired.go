@@ -1,0 +1,96 @@
+package bgp
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Input is everything that the desired state of one node follows from.
+type Input struct {
+	Reader model.Reader
+	Node   string // name of the node that we are
+	// RouterID is the setting CALICO_ROUTER_ID: empty for the node's IPv4 address, an IPv4 address, or "hash".
+	RouterID string
+	// Passwords may be nil: then no secret can be read.
+	Passwords PasswordSource
+}
+
+// PasswordSource gives the value of a key of a secret, false if there is none. It must answer at once.
+type PasswordSource interface {
+	Password(secret, key string) (string, bool)
+}
+
+// Compute decides what BGP sessions the node should have and what it should originate. It has no side effects; the
+// result depends on the objects only, not on the order in which they came.
+func Compute(in Input) Desired {
+	c := newCluster(in.Reader, in.Node)
+	if c.me == nil {
+		c.note("Node/"+in.Node, "does not exist: this node is not registered, so it has no BGP sessions")
+		return Desired{Notices: c.sortedNotices()}
+	}
+	d := Desired{Global: c.global(in.RouterID)}
+	p := planner{cluster: c, passwords: in.Passwords}
+	d.Sessions, d.Conflicts = settle(p.wishes(c.peerings(in.Reader)))
+	c.originate(in.Reader, &d)
+	d.Notices = c.sortedNotices()
+	return d
+}
+
+func (c *cluster) global(routerID string) Global {
+	g := Global{LocalAS: c.me.as, ListenPort: c.me.port, RouterID: c.routerID(routerID)}
+	if c.config.BindMode != nil && *c.config.BindMode == bindNodeIP {
+		for _, a := range c.me.addrs {
+			if a.IsValid() {
+				g.ListenAddresses = append(g.ListenAddresses, a)
+			}
+		}
+	}
+	return g
+}
+
+// routerID follows the setting. A node without an IPv4 address needs a router ID too: it gets the one of "hash",
+// which is as stable as its name.
+func (c *cluster) routerID(setting string) netip.Addr {
+	own := c.me.addrs[ipv4]
+	switch setting {
+	case "":
+	case "hash":
+		return hashRouterID(c.me.name)
+	default:
+		if a, err := netip.ParseAddr(setting); err == nil && a.Is4() && !a.IsUnspecified() {
+			return a
+		}
+		c.note("Node/"+c.me.name, fmt.Sprintf("CALICO_ROUTER_ID = %q is ignored: want an IPv4 address or \"hash\"", setting))
+	}
+	if own.IsValid() {
+		return own
+	}
+	return hashRouterID(c.me.name)
+}
+
+// hashRouterID derives a router ID from a name, as calico/node does: the first bytes of its SHA-256, moved below the
+// multicast range.
+func hashRouterID(name string) netip.Addr {
+	sum := sha256.Sum256([]byte(name))
+	b := [4]byte(sum[:4])
+	if b[0] > 223 {
+		b[0] -= 32
+	}
+	return netip.AddrFrom4(b)
+}
+
+func (c *cluster) note(object, reason string) {
+	c.notices = append(c.notices, Notice{Object: object, Reason: reason})
+}
+
+func (c *cluster) sortedNotices() []Notice {
+	slices.SortFunc(c.notices, func(a, b Notice) int {
+		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.Reason, b.Reason))
+	})
+	return slices.Compact(c.notices)
+}

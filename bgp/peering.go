@@ -1,0 +1,167 @@
+package bgp
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Scopes of peerings, the strongest first.
+const (
+	scopeGlobal = iota
+	scopeNode
+	scopeMesh
+)
+
+// peering is a BGPPeer made ready for use.
+type peering struct {
+	object string // "BGPPeer/x"
+	scope  int
+	spec   model.BGPPeerSpec
+
+	local func(*node) bool // the nodes that it applies to
+
+	// The far side is either one address ...
+	addr netip.Addr
+	port uint16
+	as   uint32 // 0: that of the node with the address
+	// ... or a set of nodes.
+	remote func(*node) bool
+
+	restart, keepalive uint32 // seconds
+	reverse            bool   // the far side, if it is a Calico node, peers back
+}
+
+// peerings makes all BGPPeers ready, and notes those that cannot be used.
+func (c *cluster) peerings(r model.Reader) []*peering {
+	var ps []*peering
+	for k, v := range model.All[model.BGPPeer](r, model.KindBGPPeer) {
+		p := &peering{object: "BGPPeer/" + k.Name, spec: v.Spec}
+		if err := p.read(); err != nil {
+			c.note(p.object, "is skipped: "+err.Error())
+			continue
+		}
+		p.restart = c.seconds(p.object, "spec.maxRestartTime", p.spec.MaxRestartTime, maxRestartSeconds, defaultRestartSeconds)
+		p.keepalive = c.seconds(p.object, "spec.keepaliveTime", p.spec.KeepaliveTime, maxKeepaliveSeconds, 0)
+		p.noteUnsupported(c)
+		ps = append(ps, p)
+	}
+	return ps
+}
+
+func (p *peering) read() (err error) {
+	s := p.spec
+	far := 0
+	for _, field := range []string{s.PeerIP, s.PeerSelector, s.LocalWorkloadSelector} {
+		if field != "" {
+			far++
+		}
+	}
+	switch {
+	case s.Node != "" && s.NodeSelector != "":
+		return errors.New("spec.node and spec.nodeSelector are both set: want at most one")
+	case far != 1:
+		return errors.New("want exactly one of spec.peerIP, spec.peerSelector and spec.localWorkloadSelector")
+	case s.LocalWorkloadSelector != "":
+		return errors.New("spec.localWorkloadSelector is not supported yet")
+	case s.PeerSelector != "" && s.ASNumber != 0:
+		return fmt.Errorf("spec.asNumber = %d does not go with spec.peerSelector: each node has its own", s.ASNumber)
+	case s.KeepOriginalNextHop && s.NextHopMode != nil:
+		return errors.New("spec.keepOriginalNextHop and spec.nextHopMode are both set: want at most one")
+	}
+	if p.local, p.scope, err = localSide(s); err != nil {
+		return err
+	}
+	p.reverse = s.ReversePeering == nil || *s.ReversePeering != v3.ReversePeeringManual
+	if s.PeerSelector != "" {
+		p.remote, err = nodesMatching("spec.peerSelector", s.PeerSelector)
+		return err
+	}
+	p.as = uint32(s.ASNumber)
+	p.addr, p.port, err = parsePeerIP(s.PeerIP)
+	return err
+}
+
+func localSide(s model.BGPPeerSpec) (local func(*node) bool, scope int, err error) {
+	switch {
+	case s.Node != "":
+		return func(n *node) bool { return n.name == s.Node }, scopeNode, nil
+	case s.NodeSelector != "":
+		local, err = nodesMatching("spec.nodeSelector", s.NodeSelector)
+		return local, scopeNode, err
+	}
+	return func(*node) bool { return true }, scopeGlobal, nil
+}
+
+// parsePeerIP reads "IP", "IPv4:port" and "[IPv6]:port". Port 0 means that none is given.
+func parsePeerIP(text string) (addr netip.Addr, port uint16, err error) {
+	host := text
+	if i := strings.LastIndexByte(text, ':'); i >= 0 && (strings.HasPrefix(text, "[") || strings.Count(text, ":") == 1) {
+		if !strings.HasSuffix(text, "]") {
+			n, err := strconv.ParseUint(text[i+1:], 10, 16)
+			if err != nil || n == 0 {
+				return addr, 0, fmt.Errorf("spec.peerIP = %q: the port must be 1 to 65535", text)
+			}
+			host, port = text[:i], uint16(n)
+		}
+		if strings.HasPrefix(host, "[") {
+			host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+		}
+	}
+	addr, err = netip.ParseAddr(host)
+	if err != nil || addr.IsUnspecified() || addr.IsMulticast() {
+		return netip.Addr{}, 0, fmt.Errorf("spec.peerIP = %q: want the address of one host, as IP, IP:PORT or [IPV6]:PORT", text)
+	}
+	return addr.Unmap(), port, nil
+}
+
+// Limits of what a message can carry: RFC 4724 section 3, RFC 4271 section 4.2.
+const (
+	maxRestartSeconds   = 1<<12 - 1
+	maxKeepaliveSeconds = 1<<16 - 1
+)
+
+// seconds rounds a duration half away from zero. One that is absent or cannot be used counts as otherwise.
+func (c *cluster) seconds(object, field string, d *metav1.Duration, limit, otherwise uint32) uint32 {
+	if d == nil {
+		return otherwise
+	}
+	s := math.Round(d.Seconds())
+	if s < 0 || s > float64(limit) {
+		c.note(object, fmt.Sprintf("%s = %s is ignored: want 0s to %ds", field, d.Duration, limit))
+		return otherwise
+	}
+	return uint32(s)
+}
+
+// noteUnsupported says which fields have no effect.
+func (p *peering) noteUnsupported(c *cluster) {
+	if p.remote != nil && p.spec.LocalASNumber != nil {
+		c.note(p.object, "spec.localASNumber has no effect: it goes with spec.peerIP only")
+	}
+	if p.remote != nil && p.spec.NumAllowedLocalASNumbers != nil {
+		c.note(p.object, "spec.numAllowedLocalASNumbers has no effect: it goes with spec.peerIP only")
+	}
+	if p.spec.ReachableBy != "" {
+		c.note(p.object, fmt.Sprintf("spec.reachableBy = %s has no effect: it is not supported yet; add a route to the peer on the host", p.spec.ReachableBy))
+	}
+	if len(p.spec.Filters) > 0 {
+		c.note(p.object, fmt.Sprintf("spec.filters = %s have no effect: BGPFilter is not supported yet", strings.Join(p.spec.Filters, ", ")))
+	}
+}
+
+// isRemote tells whether n is on the far side, in one address family.
+func (p *peering) isRemote(c *cluster, n *node, family int) bool {
+	if p.remote != nil {
+		return p.remote(n)
+	}
+	return n.addrs[family] == p.addr && (p.as == 0 || p.as == n.as) && c.listensOn(n, p.port)
+}

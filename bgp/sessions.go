@@ -1,0 +1,228 @@
+package bgp
+
+import (
+	"fmt"
+	"net/netip"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// What BIRD in calico/node says on the wire when nothing is configured.
+const (
+	holdSeconds           = 240
+	defaultRestartSeconds = 120
+	multihopTTL           = 64
+)
+
+const meshObject = "BGPConfiguration/default"
+
+// wish is a session that one object asks for.
+type wish struct {
+	Session
+	object  string
+	scope   int
+	reverse bool
+}
+
+// planner turns peerings into wishes, for the node that we are.
+type planner struct {
+	*cluster
+	passwords PasswordSource
+}
+
+func (p *planner) wishes(peerings []*peering) []wish {
+	ws := p.mesh()
+	for _, peering := range peerings {
+		ws = append(ws, p.forward(peering)...)
+		ws = append(ws, p.reverse(peering)...)
+	}
+	return ws
+}
+
+// mesh peers with every node, unless one of the two is a route reflector.
+//
+// A peer without AS number of its own counts as having the cluster's, for that is what it says in its OPEN. (calico/node
+// takes the own AS instead; such a session can never come up when the own AS is set on the Node.)
+func (p *planner) mesh() []wish {
+	if enabled := p.config.NodeToNodeMeshEnabled; enabled != nil && !*enabled || p.me.clusterID != "" {
+		return nil
+	}
+	restart := p.seconds(meshObject, "spec.nodeMeshMaxRestartTime", p.config.NodeMeshMaxRestartTime, maxRestartSeconds, defaultRestartSeconds)
+	password, from := p.password(meshObject, p.config.NodeMeshPassword)
+	var ws []wish
+	for _, n := range p.nodes {
+		if n == p.me || n.clusterID != "" {
+			continue
+		}
+		for f, addr := range n.addrs {
+			if !p.canPeer(f, addr) {
+				continue
+			}
+			s := p.session(addr, n.port, p.me.as, n.as)
+			s.Type, s.RestartSeconds, s.Password, s.PasswordFrom = SessionMesh, restart, password, from
+			ws = append(ws, wish{Session: s, object: meshObject, scope: scopeMesh})
+		}
+	}
+	return ws
+}
+
+// canPeer tells whether addr is somebody else's and we have an address of its family.
+func (p *planner) canPeer(family int, addr netip.Addr) bool {
+	return addr.IsValid() && p.me.addrs[family].IsValid() && addr != p.me.addrs[family]
+}
+
+// forward lists the sessions of a BGPPeer that applies to us.
+func (p *planner) forward(b *peering) []wish {
+	if !b.local(p.me) {
+		return nil
+	}
+	if b.remote == nil {
+		return p.forwardAddr(b)
+	}
+	var ws []wish
+	for _, n := range p.nodes {
+		if n == p.me || !b.remote(n) {
+			continue
+		}
+		for f, addr := range n.addrs {
+			if p.canPeer(f, addr) {
+				ws = append(ws, p.peer(b, p.session(addr, n.port, p.me.as, n.as)))
+			}
+		}
+	}
+	return ws
+}
+
+func (p *planner) forwardAddr(b *peering) []wish {
+	f := familyOf(b.addr)
+	switch {
+	case !p.me.addrs[f].IsValid():
+		p.note(b.object, fmt.Sprintf("is skipped: this node has no %s address to peer with %s", familyNames[f], b.addr))
+		return nil
+	case b.addr == p.me.addrs[f]:
+		if b.scope != scopeGlobal { // a global one means the others
+			p.note(b.object, fmt.Sprintf("is skipped: spec.peerIP %s is this node's own address", b.addr))
+		}
+		return nil
+	}
+	n, as := p.byAddr[b.addr], b.as
+	if as == 0 {
+		if n == nil {
+			p.note(b.object, fmt.Sprintf("is skipped: spec.asNumber is missing and cannot be derived, as %s is no Calico node; set it to the peer's AS number", b.addr))
+			return nil
+		}
+		as = n.as
+	}
+	port := b.port
+	if port == 0 {
+		port = DefaultPort
+		if n != nil && n.as == as {
+			port = n.port
+		}
+	}
+	localAS := p.me.as
+	if l := b.spec.LocalASNumber; l != nil && *l != 0 {
+		localAS = uint32(*l)
+	}
+	w := p.peer(b, p.session(b.addr, port, localAS, as))
+	if n := b.spec.NumAllowedLocalASNumbers; n != nil && *n > 0 {
+		w.AllowOwnAS = uint32(*n)
+	}
+	return []wish{w}
+}
+
+// reverse lists the sessions of a BGPPeer whose far side we are: with every node that it applies to.
+func (p *planner) reverse(b *peering) []wish {
+	if !b.reverse {
+		return nil
+	}
+	var ws []wish
+	for f := range families {
+		if !p.me.addrs[f].IsValid() || !b.isRemote(p.cluster, p.me, f) {
+			continue
+		}
+		for _, n := range p.nodes {
+			if n == p.me || !p.canPeer(f, n.addrs[f]) || !b.local(n) {
+				continue
+			}
+			as := n.as
+			if l := b.spec.LocalASNumber; l != nil && *l != 0 && b.remote == nil {
+				as = uint32(*l) // what the other side says in its OPEN
+			}
+			w := p.peer(b, p.session(n.addrs[f], n.port, p.me.as, as))
+			w.Type, w.reverse = SessionNode, true
+			ws = append(ws, w)
+		}
+	}
+	return ws
+}
+
+// session has all that follows from who the two sides are.
+func (p *planner) session(addr netip.Addr, port uint16, localAS, peerAS uint32) Session {
+	own := p.me.addrs[familyOf(addr)]
+	s := Session{
+		Address: addr, Port: port, LocalAS: localAS, PeerAS: peerAS, Source: own,
+		MultihopTTL: multihopTTL, HoldSeconds: holdSeconds, RestartSeconds: defaultRestartSeconds,
+		NextHop: NextHopAuto, PasswordFrom: "none",
+	}
+	peer := p.byAddr[addr]
+	// Between two Calico nodes exactly one side connects: that with the smaller address, as text. calico/node has this rule
+	// for the mesh and for global peers only and connects from both sides otherwise. We have it for all, because two GoBGP
+	// speakers that connect to each other at the same moment may close both connections, or leave one half open for good
+	// (RFC 4271 section 6.8 collisions). Towards BIRD it changes nothing: the one that waits is connected to.
+	s.Passive = peer != nil && addr.String() > own.String()
+	if id := p.me.reflects(); id.IsValid() && localAS == peerAS && (peer == nil || peer.clusterID != p.me.clusterID) {
+		s.ReflectorClient, s.ReflectorClusterID = true, id
+	}
+	return s
+}
+
+// peer adds what the BGPPeer says for both directions.
+func (p *planner) peer(b *peering, s Session) wish {
+	s.Type = SessionGlobal
+	if b.scope != scopeGlobal {
+		s.Type = SessionNode
+	}
+	s.RestartSeconds, s.KeepaliveSeconds = b.restart, b.keepalive
+	s.Filters = b.spec.Filters
+	s.NextHop = nextHop(b.spec, s.LocalAS != s.PeerAS)
+	if b.spec.SourceAddress == v3.SourceAddressNone {
+		s.Source = netip.Addr{}
+	}
+	if t := b.spec.TTLSecurity; t != nil && *t > 0 {
+		s.TTLSecurity, s.MultihopTTL = *t, 0
+	}
+	s.Password, s.PasswordFrom = p.password(b.object, b.spec.Password)
+	return wish{Session: s, object: b.object, scope: b.scope}
+}
+
+func nextHop(s model.BGPPeerSpec, external bool) NextHopMode {
+	switch {
+	case s.KeepOriginalNextHop && external:
+		return NextHopKeep
+	case s.NextHopMode == nil:
+		return NextHopAuto
+	case *s.NextHopMode == "Self":
+		return NextHopSelf
+	case *s.NextHopMode == "Keep":
+		return NextHopKeep
+	}
+	return NextHopAuto
+}
+
+// password looks a secret up. A session whose secret cannot be read runs without: it comes up as soon as the peer does so too.
+func (p *planner) password(object string, b *v3.BGPPassword) (password, from string) {
+	if b == nil || b.SecretKeyRef == nil {
+		return "", "none"
+	}
+	ref := b.SecretKeyRef
+	if p.passwords != nil {
+		if password, ok := p.passwords.Password(ref.Name, ref.Key); ok {
+			return password, "set"
+		}
+	}
+	p.note(object, fmt.Sprintf("key %q of secret %q cannot be read: its sessions have no password", ref.Key, ref.Name))
+	return "", "missing"
+}

@@ -1,0 +1,90 @@
+package bgp
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// settle picks one wish for each address, since a speaker tells its neighbours apart by address alone.
+//
+// An explicit BGPPeer wins over the mesh, a global one over one for some nodes, then the lowest name. The direction in
+// which the BGPPeer reads does not count, so that both ends pick the same one.
+func settle(wishes []wish) (sessions []Session, conflicts []Conflict) {
+	slices.SortFunc(wishes, func(a, b wish) int {
+		return cmp.Or(
+			cmp.Compare(familyOf(a.Address), familyOf(b.Address)),
+			cmp.Compare(a.Address.String(), b.Address.String()),
+			cmp.Compare(a.scope, b.scope), cmp.Compare(a.object, b.object), compareBool(a.reverse, b.reverse))
+	})
+	for len(wishes) > 0 {
+		n := 1
+		for n < len(wishes) && wishes[n].Address == wishes[0].Address {
+			n++
+		}
+		s, c := settleAddress(wishes[:n])
+		sessions = append(sessions, s)
+		if len(c.Dropped) > 0 {
+			conflicts = append(conflicts, c)
+		}
+		wishes = wishes[n:]
+	}
+	return sessions, conflicts
+}
+
+func settleAddress(wishes []wish) (Session, Conflict) {
+	s := wishes[0].Session
+	s.From = []string{wishes[0].object}
+	c := Conflict{Address: s.Address, Kept: wishes[0].object}
+	var reasons []string
+	for _, w := range wishes[1:] {
+		if slices.Contains(s.From, w.object) || slices.Contains(c.Dropped, w.object) {
+			continue
+		}
+		diff := differences(s, w.Session)
+		if len(diff) == 0 {
+			s.From = append(s.From, w.object)
+			continue
+		}
+		c.Dropped = append(c.Dropped, w.object)
+		reasons = append(reasons, fmt.Sprintf("%s wants %s", w.object, strings.Join(diff, ", ")))
+	}
+	if len(reasons) > 0 {
+		c.Reason = fmt.Sprintf("there can be one session with %s and %s decides what it is; %s", s.Address, c.Kept, strings.Join(reasons, "; "))
+	}
+	return s, c
+}
+
+// differences says what another wish wants differently. Passwords are compared but not shown.
+func differences(have, want Session) []string {
+	var diff []string
+	add := func(differs bool, format string, args ...any) {
+		if differs {
+			diff = append(diff, fmt.Sprintf(format, args...))
+		}
+	}
+	add(have.Port != want.Port, "port %d", want.Port)
+	add(have.LocalAS != want.LocalAS, "local AS %d", want.LocalAS)
+	add(have.PeerAS != want.PeerAS, "peer AS %d", want.PeerAS)
+	add(have.Source != want.Source, "another source address")
+	add(have.Passive != want.Passive, "passive %t", want.Passive)
+	add(have.Password != want.Password || have.PasswordFrom != want.PasswordFrom, "another password")
+	add(have.TTLSecurity != want.TTLSecurity, "TTL security %d", want.TTLSecurity)
+	add(have.KeepaliveSeconds != want.KeepaliveSeconds, "keepalive time %ds", want.KeepaliveSeconds)
+	add(have.RestartSeconds != want.RestartSeconds, "restart time %ds", want.RestartSeconds)
+	add(have.AllowOwnAS != want.AllowOwnAS, "own AS allowed %d times", want.AllowOwnAS)
+	add(have.NextHop != want.NextHop, "next hop mode %s", want.NextHop)
+	add(!slices.Equal(have.Filters, want.Filters), "filters [%s]", strings.Join(want.Filters, " "))
+	return diff
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
