@@ -1,0 +1,216 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/lab"
+)
+
+// BenchmarkUpdateToKernel is the time from an UPDATE with one prefix leaving the peer to the kernel's news of the route.
+func BenchmarkUpdateToKernel(b *testing.B) {
+	for _, sp := range speakers {
+		b.Run(sp.name, func(b *testing.B) {
+			s := newSite(b)
+			running := sp.start(s, b)
+			defer running.stop()
+			p := s.connect(b)
+			defer p.close()
+			time.Sleep(500 * time.Millisecond)
+			routes := make(chan netlink.RouteUpdate, 1024)
+			done := make(chan struct{})
+			defer close(done)
+			if err := lab.Inside(s.node.Namespace, func() {
+				if err := netlink.RouteSubscribe(routes, done); err != nil {
+					b.Error(err)
+				}
+			}); err != nil {
+				b.Fatal(err)
+			}
+			var took []time.Duration
+			for _, prefix := range prefixes(b.N) {
+				u := announce(peerAS, s.ToRs[0].Address(s.node), []netip.Prefix{prefix})
+				t0 := time.Now()
+				if _, err := p.conn.Write(u); err != nil {
+					b.Fatal(err)
+				}
+				awaitRoute(b, routes, prefix)
+				took = append(took, time.Since(t0))
+				time.Sleep(2 * time.Millisecond) // one change at a time, as in a quiet cluster
+			}
+			report(b, took)
+		})
+	}
+}
+
+func awaitRoute(b *testing.B, routes <-chan netlink.RouteUpdate, prefix netip.Prefix) {
+	b.Helper()
+	timeout := time.After(10 * time.Second)
+	for {
+		select {
+		case r := <-routes:
+			if r.Dst != nil && r.Dst.String() == prefix.String() {
+				return
+			}
+		case <-timeout:
+			b.Fatalf("no route for %s", prefix)
+		}
+	}
+}
+
+// BenchmarkBlockToUpdate is the time until a new block of the node is in an UPDATE at the peer: for Manx from when the
+// datastore has acknowledged the block's affinity, for BIRD from `configure` with one more static route.
+func BenchmarkBlockToUpdate(b *testing.B) {
+	b.Run("manx", func(b *testing.B) {
+		s := newSite(b)
+		running := s.startManxd(b)
+		defer running.stop()
+		store, err := openStore(s)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer store.Close()
+		measureOrigin(b, s, func(block netip.Prefix) time.Time {
+			key := model.AffinityKey(model.Affinity{Type: model.AffinityHost, Host: "n1", CIDR: block})
+			_, err := store.Create(context.Background(), model.NewObject(key, &model.BlockAffinity{State: model.StateConfirmed}))
+			if err != nil {
+				b.Fatal(err)
+			}
+			return time.Now()
+		})
+	})
+	b.Run("bird", func(b *testing.B) {
+		s := newSite(b)
+		running := s.startBird(b)
+		defer running.stop()
+		ctl, err := birdControl(s)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer ctl.Close()
+		statics := ""
+		measureOrigin(b, s, func(block netip.Prefix) time.Time {
+			statics += fmt.Sprintf("route %s blackhole;\n", block)
+			if err := os.WriteFile(s.birdStatics(), []byte(statics), 0o644); err != nil {
+				b.Fatal(err)
+			}
+			t0 := time.Now()
+			if _, err := ctl.Write([]byte("configure\n")); err != nil {
+				b.Fatal(err)
+			}
+			return t0
+		})
+	})
+}
+
+// measureOrigin makes the node originate blocks one by one; originate returns when the clock starts.
+func measureOrigin(b *testing.B, s *site, originate func(netip.Prefix) time.Time) {
+	b.Helper()
+	p := s.connect(b)
+	defer p.close()
+	time.Sleep(time.Second)
+	for len(p.updates) > 0 {
+		<-p.updates
+	}
+	var took []time.Duration
+	for i := range b.N {
+		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 2), byte(i<<6) & 0xc0}), 26)
+		t0 := originate(block)
+		select {
+		case u := <-p.updates:
+			took = append(took, u.at.Sub(t0))
+		case <-time.After(10 * time.Second):
+			b.Fatalf("no UPDATE for %s; log of manxd:\n%s", block, s.node.Log())
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	report(b, took)
+}
+
+func report(b *testing.B, took []time.Duration) {
+	slices.Sort(took)
+	at := func(q float64) float64 { return float64(took[int(q*float64(len(took)-1))].Nanoseconds()) / 1e3 }
+	b.ReportMetric(at(0.50), "p50-us")
+	b.ReportMetric(at(0.99), "p99-us")
+	b.ReportMetric(0, "ns/op")
+}
+
+// openStore connects to the datastore that the node's daemon embeds.
+func openStore(s *site) (store *etcd.Store, err error) {
+	// The client dials again whenever it likes, so it gets a way into the namespace rather than one socket.
+	proxy, err := forward(s.node.Namespace, s.node.IP4.String()+":2379")
+	if err != nil {
+		return nil, err
+	}
+	return etcd.Open(context.Background(), etcd.Config{Endpoints: []string{"http://" + proxy}}, zap.NewNop())
+}
+
+// forward listens on loopback here and passes connections on to an address inside a namespace.
+func forward(ns, to string) (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	go func() {
+		for {
+			here, err := l.Accept()
+			if err != nil {
+				return
+			}
+			var there net.Conn
+			if lab.Inside(ns, func() { there, err = net.Dial("tcp", to) }) != nil || err != nil {
+				here.Close()
+				continue
+			}
+			go pipe(here, there)
+			go pipe(there, here)
+		}
+	}()
+	return l.Addr().String(), nil
+}
+
+func pipe(from, to net.Conn) {
+	defer to.Close()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			if _, err := to.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func birdControl(s *site) (net.Conn, error) {
+	var conn net.Conn
+	err := lab.Eventually(5*time.Second, func() (err error) {
+		conn, err = net.Dial("unix", s.birdSocket())
+		return err
+	})
+	if err == nil {
+		go func() { // its answers are not needed
+			buf := make([]byte, 4096)
+			for {
+				if _, err := conn.Read(buf); err != nil {
+					return
+				}
+			}
+		}()
+	}
+	return conn, err
+}
