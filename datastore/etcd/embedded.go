@@ -1,0 +1,235 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+// EmbeddedConfig says where the embedded server keeps its data and who may use it.
+type EmbeddedConfig struct {
+	// DataDir is created if it is missing; it belongs to one process at a time.
+	DataDir string
+	// Listen is ADDRESS:PORT, 127.0.0.1:2379 if empty. Port 0 takes a free one.
+	Listen string
+	// Insecure permits listening on other than loopback addresses without TLS: everybody who reaches the address may
+	// then read and write everything.
+	Insecure bool
+	// PEM files. With CertFile and KeyFile the server speaks TLS; with CAFile clients need a certificate of that CA.
+	CAFile, CertFile, KeyFile string
+	// QuotaBytes is how big the database may grow, 4 GiB if zero.
+	QuotaBytes int64
+	// MinFreeBytes is how much of the disk must stay free for writes to be accepted, 160 MiB if zero.
+	MinFreeBytes int64
+}
+
+// DefaultListen is where the embedded server is reached by the processes of its own host.
+const DefaultListen = "127.0.0.1:2379"
+
+// Embedded is an etcd server inside this process. Everything else reaches it as it would reach any other, through Config.
+type Embedded struct {
+	config EmbeddedConfig
+	server *embed.Etcd
+	lock   *os.File
+	log    *zap.Logger
+	stop   context.CancelFunc
+	tasks  sync.WaitGroup
+	close  sync.Once
+}
+
+// StartEmbedded starts the server and waits until it serves. It survives kill -9 and power loss: every write is on the
+// disk before it is acknowledged.
+func StartEmbedded(ctx context.Context, config EmbeddedConfig, log *zap.Logger) (*Embedded, error) {
+	config = config.withDefaults()
+	listen, err := config.check()
+	if err != nil {
+		return nil, err
+	}
+	lock, err := lockDir(config.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	e := &Embedded{config: config, lock: lock, log: log}
+	if err := e.start(ctx, listen); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	tasks, stop := context.WithCancel(context.WithoutCancel(ctx))
+	e.stop = stop
+	e.tasks.Go(func() { e.maintain(tasks) })
+	return e, nil
+}
+
+func (e *Embedded) start(ctx context.Context, listen url.URL) error {
+	disk := &diskGuard{dir: e.config.DataDir, minFree: uint64(e.config.MinFreeBytes)}
+	if err := disk.check(); err != nil {
+		return fmt.Errorf("embedded datastore: %w", err)
+	}
+	server, err := embed.StartEtcd(e.config.server(listen, disk, e.log))
+	if err != nil {
+		return startError(err, e.config)
+	}
+	select {
+	case <-server.Server.ReadyNotify():
+		e.server = server
+		return nil
+	case <-server.Server.StopNotify():
+		err = errors.New("stopped while starting")
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	server.Close()
+	return fmt.Errorf("embedded datastore in %s: %w", e.config.DataDir, err)
+}
+
+// Config is how to reach the server from this host.
+func (e *Embedded) Config() Config {
+	scheme := "http"
+	if e.config.CertFile != "" {
+		scheme = "https"
+	}
+	host, port, _ := net.SplitHostPort(e.server.Clients[0].Addr().String())
+	if a, err := netip.ParseAddr(host); err == nil && a.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	c := Config{Endpoints: []string{scheme + "://" + net.JoinHostPort(host, port)}, CAFile: e.config.CAFile}
+	if scheme == "https" {
+		c.CertFile, c.KeyFile = e.config.CertFile, e.config.KeyFile
+	}
+	return c
+}
+
+// Close stops the server. What was written stays in the data directory.
+func (e *Embedded) Close() error {
+	e.close.Do(func() {
+		e.stop()
+		e.tasks.Wait()
+		e.server.Close()
+		e.lock.Close()
+	})
+	return nil
+}
+
+func (c EmbeddedConfig) withDefaults() EmbeddedConfig {
+	if c.Listen == "" {
+		c.Listen = DefaultListen
+	}
+	if c.QuotaBytes == 0 {
+		c.QuotaBytes = 4 << 30
+	}
+	if c.MinFreeBytes == 0 {
+		c.MinFreeBytes = 160 << 20
+	}
+	return c
+}
+
+// check refuses what would be unsafe or cannot work, and gives the URL to listen on.
+func (c EmbeddedConfig) check() (url.URL, error) {
+	fail := func(format string, args ...any) (url.URL, error) {
+		return url.URL{}, fmt.Errorf("embedded datastore: "+format, args...)
+	}
+	if c.DataDir == "" {
+		return fail("data directory is missing")
+	}
+	host, port, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return fail("listen address %q: want ADDRESS:PORT", c.Listen)
+	}
+	address, err := netip.ParseAddr(host)
+	if err != nil {
+		return fail("listen address %q: want an IP address before the port", c.Listen)
+	}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		return fail("certificate file %q and key file %q: want both or none", c.CertFile, c.KeyFile)
+	}
+	if c.CertFile == "" && c.CAFile != "" {
+		return fail("CA certificate file %s is given without certificate and key file", c.CAFile)
+	}
+	scheme := "http"
+	if c.CertFile != "" {
+		scheme = "https"
+		if _, err := readKeyPair(c.CertFile, c.KeyFile); err != nil {
+			return fail("%w", err)
+		}
+		if c.CAFile != "" {
+			if _, err := readCA(c.CAFile); err != nil {
+				return fail("%w", err)
+			}
+		}
+	}
+	if !address.IsLoopback() && !c.Insecure && (c.CertFile == "" || c.CAFile == "") {
+		return fail("listen address %s can be reached from other hosts: that wants certificate, key and CA certificate files, or the explicit choice to be insecure", c.Listen)
+	}
+	return url.URL{Scheme: scheme, Host: net.JoinHostPort(host, port)}, nil
+}
+
+// server translates to etcd's own configuration.
+func (c EmbeddedConfig) server(listen url.URL, disk *diskGuard, log *zap.Logger) *embed.Config {
+	s := embed.NewConfig()
+	s.Name = "manx"
+	s.Dir = filepath.Join(c.DataDir, "etcd")
+	s.ListenClientUrls = []url.URL{listen}
+	s.AdvertiseClientUrls = []url.URL{listen}
+	// A cluster of one has no peers: nothing listens for them. The URL only names the member in its own records.
+	s.ListenPeerUrls = nil
+	s.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+	s.InitialCluster = s.InitialClusterFromName(s.Name)
+	if c.CertFile != "" {
+		s.ClientTLSInfo = transport.TLSInfo{
+			CertFile: c.CertFile, KeyFile: c.KeyFile,
+			ClientCertAuth: c.CAFile != "", TrustedCAFile: c.CAFile,
+		}
+	}
+	s.QuotaBackendBytes = c.QuotaBytes
+	s.AutoCompactionMode, s.AutoCompactionRetention = embed.CompactorModePeriodic, "10m"
+	s.EnableGRPCGateway = false
+	s.GRPCAdditionalServerOptions = disk.serverOptions()
+	// etcd tells of each step at level info; an operator of Manx wants to hear of trouble only.
+	s.ZapLoggerBuilder = embed.NewZapLoggerBuilder(log.Named("etcd-server").WithOptions(zap.IncreaseLevel(zap.WarnLevel)))
+	return s
+}
+
+// lockDir makes the data directory ours. etcd itself would wait for the other process for ever.
+func lockDir(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("embedded datastore: data directory: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("embedded datastore: data directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("embedded datastore: data directory %s is in use by another manxd", dir)
+		}
+		return nil, fmt.Errorf("embedded datastore: locking data directory %s: %w", dir, err)
+	}
+	return f, nil
+}
+
+// startError says what to do about the usual reasons for etcd not to start.
+func startError(err error, c EmbeddedConfig) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("embedded datastore: %s is in use by another program, perhaps an etcd server (%w)", c.Listen, err)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("embedded datastore: %s is no address of this host (%w)", c.Listen, err)
+	case strings.Contains(err.Error(), "permission denied"):
+		return fmt.Errorf("embedded datastore: no permission for %s or %s (%w)", c.DataDir, c.Listen, err)
+	}
+	return fmt.Errorf("embedded datastore in %s: %w", c.DataDir, err)
+}

@@ -1,0 +1,162 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// probeTimeout bounds how long one endpoint is looked at to find out what is wrong with it.
+const probeTimeout = 2 * time.Second
+
+// keyError says what kept an operation on key from succeeding.
+func (s *Store) keyError(ctx context.Context, op string, key model.Key, err error) error {
+	return &datastore.KeyError{Op: op, Key: key, Err: s.explain(ctx, err)}
+}
+
+// explain turns an error of the etcd client into one of the datastore's, with a reason that a person can act on.
+func (s *Store) explain(ctx context.Context, err error) error {
+	if errors.Is(context.Cause(ctx), context.Canceled) {
+		return context.Canceled
+	}
+	var known rpctypes.EtcdError
+	if errors.As(err, &known) {
+		switch known.Code() {
+		case codes.Unauthenticated, codes.PermissionDenied:
+			return fmt.Errorf("%w: %s", datastore.ErrUnauthorized, known.Error())
+		}
+		switch {
+		case errors.Is(known, rpctypes.ErrAuthFailed), errors.Is(known, rpctypes.ErrUserEmpty):
+			return fmt.Errorf("%w: %s", datastore.ErrUnauthorized, known.Error())
+		case errors.Is(known, rpctypes.ErrNoSpace):
+			return fmt.Errorf("the datastore is full, delete something or raise its quota: %w", err)
+		}
+	}
+	code := status.Code(err)
+	if errors.As(err, &known) {
+		code = known.Code()
+	}
+	switch {
+	case code == codes.Unavailable, code == codes.DeadlineExceeded,
+		errors.Is(err, context.DeadlineExceeded), errors.Is(err, errConnectionLost):
+		if reason := s.reachable(ctx, probeTimeout); reason != nil {
+			return reason
+		}
+		return fmt.Errorf("%w: %s: %s", datastore.ErrUnavailable, strings.Join(s.config.Endpoints, ", "), plain(err))
+	}
+	return err
+}
+
+// plain drops the frame that gRPC puts around messages.
+func plain(err error) string {
+	if st, ok := status.FromError(err); ok {
+		return st.Message()
+	}
+	return err.Error()
+}
+
+// reachable returns nil if at least one endpoint answers, otherwise what is wrong with each.
+func (s *Store) reachable(ctx context.Context, timeout time.Duration) error {
+	// A reason is wanted even if, or just because, ctx is over.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	defer cancel()
+	results := make(chan error, len(s.config.Endpoints))
+	for _, e := range s.config.Endpoints {
+		go func() { results <- s.probe(ctx, e) }()
+	}
+	var wrong []string
+	for range s.config.Endpoints {
+		err := <-results
+		if err == nil {
+			return nil
+		}
+		wrong = append(wrong, err.Error())
+	}
+	slices.Sort(wrong)
+	return fmt.Errorf("%w: %s", datastore.ErrUnavailable, strings.Join(wrong, "; "))
+}
+
+// hello is what an HTTP/2 client sends first: the preface and an empty SETTINGS frame (RFC 9113 section 3.4).
+const hello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+// probe connects to an endpoint, shakes hands if it is to be spoken to over TLS, and waits for the first frame.
+func (s *Store) probe(ctx context.Context, endpoint string) error {
+	fail := func(err error) error { return fmt.Errorf("%s: %w", endpoint, err) }
+	_, address := splitEndpoint(endpoint)
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return fail(err)
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if s.tls != nil {
+		config := s.tls.Clone()
+		config.ServerName, _, _ = net.SplitHostPort(address)
+		config.NextProtos = []string{"h2"}
+		conn = tls.Client(conn, config)
+	}
+	frame := make([]byte, 9)
+	// TLS 1.3 servers refuse a client's certificate only after the client's handshake is over, thus in the answer.
+	_, err = conn.Write([]byte(hello))
+	if err == nil {
+		_, err = io.ReadFull(conn, frame)
+	}
+	switch {
+	case frame[0] == tlsAlert && s.tls == nil:
+		return fail(errors.New("speaks TLS, want https:// instead of http://"))
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fail(errors.New("accepts connections, but does not answer"))
+	case err != nil && s.tls != nil:
+		return fail(s.tlsReason(err))
+	case err != nil:
+		return fail(err)
+	case frame[3] != settingsFrame:
+		return fail(fmt.Errorf("is no etcd server: answers %q", frame))
+	}
+	return nil
+}
+
+const (
+	tlsAlert      = 21 // record type, RFC 8446 section 5.1
+	settingsFrame = 4  // frame type, RFC 9113 section 6.5
+)
+
+func isAlert(err error) bool {
+	var alert tls.AlertError
+	return errors.As(err, &alert) || strings.Contains(err.Error(), "remote error: tls:")
+}
+
+// tlsReason says which file or setting a failed handshake is about.
+func (s *Store) tlsReason(err error) error {
+	var record tls.RecordHeaderError
+	var unknown x509.UnknownAuthorityError
+	switch {
+	case errors.As(err, &record):
+		return fmt.Errorf("does not speak TLS, want http:// instead of https:// (%w)", err)
+	case errors.As(err, &unknown) && s.config.CAFile == "":
+		return fmt.Errorf("the server's certificate is signed by none of this host's authorities, a CA certificate file is needed (%w)", err)
+	case errors.As(err, &unknown):
+		return fmt.Errorf("the server's certificate is not signed by CA certificate file %s (%w)", s.config.CAFile, err)
+	case isAlert(err) && s.config.CertFile == "":
+		return fmt.Errorf("the server wants a client certificate, certificate and key file are needed (%w)", err)
+	case isAlert(err):
+		return fmt.Errorf("the server refuses the client certificate of %s (%w)", s.config.CertFile, err)
+	}
+	return err
+}

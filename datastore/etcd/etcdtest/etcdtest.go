@@ -1,0 +1,79 @@
+// Package etcdtest gives tests an etcd server of their own.
+package etcdtest
+
+import (
+	"context"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore/etcd"
+)
+
+// Server is an embedded etcd server on a free loopback port, with its data in a directory of the test.
+type Server struct {
+	DataDir string
+	// Endpoint is the server's URL. It stays the same over Restart.
+	Endpoint string
+	embedded *etcd.Embedded
+}
+
+// Start runs a fresh server until the test ends.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	s := &Server{DataDir: t.TempDir()}
+	s.start(t, "127.0.0.1:0")
+	s.Endpoint = s.embedded.Config().Endpoints[0]
+	t.Cleanup(func() { s.Stop() })
+	return s
+}
+
+func (s *Server) start(t testing.TB, listen string) {
+	t.Helper()
+	e, err := etcd.StartEmbedded(context.Background(), etcd.EmbeddedConfig{DataDir: s.DataDir, Listen: listen, MinFreeBytes: 1}, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.embedded = e
+}
+
+// Stop ends the server. Its data stays.
+func (s *Server) Stop() {
+	if s.embedded != nil {
+		s.embedded.Close()
+		s.embedded = nil
+	}
+}
+
+// Restart starts the server again, after Stop or instead of it, with the same data and endpoint.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	s.Stop()
+	s.start(t, s.Endpoint[len("http://"):])
+}
+
+// Config is how to reach the server.
+func (s *Server) Config() etcd.Config { return etcd.Config{Endpoints: []string{s.Endpoint}} }
+
+// Store opens a store that is closed when the test ends.
+func (s *Server) Store(t testing.TB) *etcd.Store {
+	t.Helper()
+	store, err := etcd.Open(context.Background(), s.Config(), zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	return store
+}
+
+// Client gives plain access, as another program would have. It is closed when the test ends.
+func (s *Server) Client(t testing.TB) *clientv3.Client {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Endpoint}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}

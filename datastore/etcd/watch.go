@@ -1,0 +1,256 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/connectivity"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+const (
+	minDelay = 50 * time.Millisecond
+	maxDelay = 10 * time.Second
+	// stable is how long a watch must have lived for the next failure to count as the first.
+	stable = 10 * time.Second
+	// queued is how many events may wait for the reader, so that it can take them in batches.
+	queued = 1024
+)
+
+var errConnectionLost = errors.New("the connection was lost")
+
+// Watch implements datastore.Store.
+//
+// All kinds are read at one revision and then followed by a single etcd watch over the span of keys that holds them.
+// So events come in the order of the datastore's history, whatever their kind, and after EventInSync with revision R
+// and the events up to revision S the reader has what the datastore held at S. While the reader is not in sync
+// (before the first EventInSync, and from EventLost to the next one), it is given differences to an older state in
+// no particular order, at most one for each key: only at EventInSync do they add up to a state that existed.
+//
+// After a lost connection, the loss of the cluster's leader, or compaction, keys and revisions are read again and
+// only what differs is fetched and delivered, with EventDelete for what is gone. A change that was undone meanwhile is
+// not reported. If the datastore was replaced or put back to an earlier state, everything is read anew.
+//
+// EventLost is sent for each failed attempt, with the reason. The channel is closed when ctx or the Store ends.
+func (s *Store) Watch(ctx context.Context, kinds ...model.Kind) <-chan datastore.Event {
+	out := make(chan datastore.Event, queued)
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.ctx, cancel)
+	w := &watcher{store: s, out: out, kinds: map[model.Kind]bool{}}
+	s.watches.Add(1)
+	go func() {
+		defer s.watches.Done()
+		defer close(out)
+		defer cancel()
+		defer stop()
+		if err := w.cover(kinds); err != nil {
+			w.send(ctx, datastore.Event{Type: datastore.EventLost, Err: err})
+			return
+		}
+		w.run(ctx)
+	}()
+	return out
+}
+
+type watcher struct {
+	store    *Store
+	out      chan<- datastore.Event
+	kinds    map[model.Kind]bool
+	prefixes []string
+	from, to string // the span that holds all prefixes
+
+	known map[string]bool // paths of everything delivered that exists; nil before the first read
+	at    position        // everything up to here has been delivered
+}
+
+// cover finds the keys that hold the kinds.
+func (w *watcher) cover(kinds []model.Kind) error {
+	if len(kinds) == 0 {
+		return errors.New("watch: no kind is given")
+	}
+	for _, kind := range kinds {
+		prefixes, err := model.EtcdPrefixes(kind, "")
+		if err != nil {
+			return fmt.Errorf("watch: %w", err)
+		}
+		if w.kinds[kind] {
+			continue
+		}
+		w.kinds[kind] = true
+		for _, p := range prefixes {
+			w.prefixes = append(w.prefixes, p)
+			if end := clientv3.GetPrefixRangeEnd(p); end > w.to {
+				w.to = end
+			}
+		}
+	}
+	slices.Sort(w.prefixes)
+	w.from = w.prefixes[0]
+	return nil
+}
+
+func (w *watcher) run(ctx context.Context) {
+	delay := minDelay
+	for {
+		began := time.Now()
+		err := w.refresh(ctx)
+		if err == nil {
+			err = w.follow(ctx)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if !w.send(ctx, datastore.Event{Type: datastore.EventLost, Revision: w.at.revision, Err: w.store.explain(ctx, err)}) {
+			return
+		}
+		if time.Since(began) > stable {
+			delay = minDelay
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(delay/2 + rand.N(delay)): // jitter: a thousand nodes lose the same server at once
+		}
+		delay = min(2*delay, maxDelay)
+	}
+}
+
+// refresh reads what is stored and delivers how it differs from what was delivered before.
+func (w *watcher) refresh(ctx context.Context) error {
+	present, changed, at, err := w.readDifferences(ctx)
+	if err != nil {
+		return err
+	}
+	if w.known == nil {
+		w.known = make(map[string]bool, len(changed))
+	}
+	slices.SortFunc(changed, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.ModRevision, b.ModRevision) })
+	for _, kv := range changed {
+		if !w.deliver(ctx, kv) {
+			return ctx.Err()
+		}
+	}
+	for path := range w.known {
+		if present != nil && !present[path] && !w.deliverDelete(ctx, path, at.revision) {
+			return ctx.Err()
+		}
+	}
+	w.at = at
+	w.send(ctx, datastore.Event{Type: datastore.EventInSync, Revision: at.revision})
+	return nil
+}
+
+// readDifferences returns the paths that exist and the entries that are not as they were delivered.
+func (w *watcher) readDifferences(ctx context.Context) (present map[string]bool, changed []*mvccpb.KeyValue, at position, err error) {
+	read := w.store.read
+	if w.known == nil {
+		changed, at, err = read(ctx, w.prefixes, 0)
+		return nil, changed, at, err // with nothing known, nothing can be gone
+	}
+	keys, at, err := read(ctx, w.prefixes, 0, clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, nil, at, err
+	}
+	present = make(map[string]bool, len(keys))
+	for _, kv := range keys {
+		present[string(kv.Key)] = true
+	}
+	since := w.at.revision + 1
+	if at.cluster != w.at.cluster || at.revision < w.at.revision {
+		since = 0 // another history: equal revisions mean nothing
+	}
+	changed, _, err = read(ctx, w.prefixes, at.revision, clientv3.WithMinModRev(since))
+	return present, changed, at, err
+}
+
+// follow delivers changes as they happen, until something breaks.
+func (w *watcher) follow(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
+	defer cancel(nil)
+	w.cancelWhenLost(ctx, cancel)
+	events := w.store.client.Watch(ctx, w.from, clientv3.WithRange(w.to), clientv3.WithRev(w.at.revision+1))
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case resp, ok := <-events:
+			if !ok {
+				return cmp.Or(context.Cause(ctx), errConnectionLost)
+			}
+			if err := resp.Err(); err != nil {
+				return err
+			}
+			if resp.Header.ClusterId != w.at.cluster || resp.Header.Revision < w.at.revision {
+				return errors.New("the datastore was replaced or put back to an earlier state")
+			}
+			for _, e := range resp.Events {
+				if !w.deliverEvent(ctx, e) {
+					return context.Cause(ctx)
+				}
+			}
+		}
+	}
+}
+
+// cancelWhenLost ends ctx when no endpoint is connected any more. The etcd client would reconnect without a word,
+// and the reader would take old state for current.
+func (w *watcher) cancelWhenLost(ctx context.Context, cancel context.CancelCauseFunc) {
+	conn := w.store.client.ActiveConnection()
+	w.store.watches.Add(1)
+	go func() {
+		defer w.store.watches.Done()
+		if conn.WaitForStateChange(ctx, connectivity.Ready) {
+			cancel(errConnectionLost)
+		}
+	}()
+}
+
+func (w *watcher) deliverEvent(ctx context.Context, e *clientv3.Event) bool {
+	ok := true
+	if e.Type == clientv3.EventTypeDelete {
+		ok = w.deliverDelete(ctx, string(e.Kv.Key), e.Kv.ModRevision)
+	} else {
+		ok = w.deliver(ctx, e.Kv)
+	}
+	if ok {
+		w.at.revision = e.Kv.ModRevision
+	}
+	return ok
+}
+
+func (w *watcher) deliver(ctx context.Context, kv *mvccpb.KeyValue) bool {
+	o := parse(kv)
+	if o == nil || !w.kinds[o.Key.Kind] {
+		return true
+	}
+	w.known[string(kv.Key)] = true
+	return w.send(ctx, datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o, Revision: kv.ModRevision})
+}
+
+func (w *watcher) deliverDelete(ctx context.Context, path string, revision int64) bool {
+	key, ok, _ := model.ParseEtcdPath(path)
+	if !ok || !w.kinds[key.Kind] {
+		return true
+	}
+	delete(w.known, path)
+	return w.send(ctx, datastore.Event{Type: datastore.EventDelete, Key: key, Revision: revision})
+}
+
+// send hands an event to the reader, false if ctx ended first.
+func (w *watcher) send(ctx context.Context, e datastore.Event) bool {
+	select {
+	case w.out <- e:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
