@@ -1,0 +1,136 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Store is what the allocator needs of a datastore: single objects with compare-and-swap revisions.
+// Its errors wrap model.ErrNotFound, model.ErrExists and model.ErrConflict. A datastore.Store is one.
+type Store interface {
+	Get(ctx context.Context, key model.Key) (*model.Object, error)
+	// List gives the objects of a kind in key order; for affinities namespace may name the owner ("host/node-1").
+	List(ctx context.Context, kind model.Kind, namespace string) ([]*model.Object, int64, error)
+	Create(ctx context.Context, o *model.Object) (*model.Object, error)
+	Update(ctx context.Context, o *model.Object) (*model.Object, error)
+	Delete(ctx context.Context, key model.Key, revision int64) (*model.Object, error)
+}
+
+// Allocator assigns and releases addresses. It keeps no state: any number of them, in any number of processes and next
+// to Calico's own, may work on one store. It is safe for concurrent use.
+type Allocator struct {
+	store Store
+	log   *zap.Logger
+	now   func() time.Time
+}
+
+// New makes an allocator. Without a logger (nil) it is silent; now is the clock, time.Now if nil.
+func New(store Store, log *zap.Logger, now func() time.Time) *Allocator {
+	if log == nil {
+		log = zap.NewNop()
+	}
+	if now == nil {
+		now = time.Now
+	}
+	return &Allocator{store: store, log: log, now: now}
+}
+
+// Host is the owner of blocks that belong to a node.
+func Host(name string) Owner { return Owner{Type: model.AffinityHost, Name: name} }
+
+// Owner is who blocks belong to: a host, or a virtual owner such as "load-balancer".
+type Owner struct {
+	Type model.AffinityType
+	Name string
+}
+
+// parseOwner reads the affinity of a block.
+func parseOwner(affinity string) (Owner, bool) {
+	typ, name, ok := strings.Cut(affinity, ":")
+	return Owner{Type: model.AffinityType(typ), Name: name}, ok
+}
+
+// String is the owner as a block's affinity spells it: "host:node-1".
+func (o Owner) String() string { return string(o.Type) + ":" + o.Name }
+
+// path is the owner as the keys of its affinities spell it.
+func (o Owner) path() string { return string(o.Type) + "/" + o.Name }
+
+func (o Owner) affinity(cidr netip.Prefix) model.Affinity {
+	return model.Affinity{Type: o.Type, Host: o.Name, CIDR: cidr}
+}
+
+// session is one operation of an allocator, under the configuration that was read at its start.
+type session struct {
+	*Allocator
+	config   model.IPAMConfig
+	cooldown time.Duration // how long a released address must not be assigned again
+}
+
+func (a *Allocator) begin(ctx context.Context) (session, error) {
+	c, err := a.readConfig(ctx)
+	if err != nil {
+		return session{}, err
+	}
+	s := session{Allocator: a, config: c}
+	if c.IPCooldownSeconds != nil {
+		s.cooldown = time.Duration(*c.IPCooldownSeconds) * time.Second
+	}
+	return s, nil
+}
+
+// readConfig returns the allocator's configuration, with Calico's defaults if there is none.
+func (a *Allocator) readConfig(ctx context.Context) (model.IPAMConfig, error) {
+	o, err := a.store.Get(ctx, model.IPAMConfigKey)
+	if errors.Is(err, model.ErrNotFound) {
+		return model.IPAMConfig{AutoAllocateBlocks: true}, nil
+	}
+	if err != nil {
+		return model.IPAMConfig{}, fmt.Errorf("read IPAM configuration: %w", err)
+	}
+	c, ok := o.Value.(*model.IPAMConfig)
+	if !ok || o.Err != nil {
+		return model.IPAMConfig{}, fmt.Errorf("IPAM configuration cannot be used: %w", o.Err)
+	}
+	return *c, nil
+}
+
+// maxTries bounds how often a write is repeated after a conflict.
+const maxTries = 100
+
+// retry repeats try while it meets conflicts, with growing random pauses so that many writers do not stay in step.
+func retry(ctx context.Context, what string, try func() error) error {
+	var err error
+	for i := range maxTries {
+		if err = try(); !errors.Is(err, model.ErrConflict) {
+			return err
+		}
+		pause := time.NewTimer(rand.N(time.Duration(min(i+1, 20)) * time.Millisecond))
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return fmt.Errorf("%s: %w (last try: %w)", what, ctx.Err(), err)
+		case <-pause.C:
+		}
+	}
+	return fmt.Errorf("%s: gave up after %d tries, too many others write at the same time: %w", what, maxTries, err)
+}
+
+// certain tells whether a failed write is known to have had no effect. After a timeout or a lost connection it is not.
+func certain(err error) bool {
+	return errors.Is(err, model.ErrConflict) || errors.Is(err, model.ErrNotFound) || errors.Is(err, model.ErrExists)
+}
+
+// cleanup gives work that undoes something time to finish, whatever became of ctx.
+func cleanup(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+}

@@ -1,0 +1,375 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// ErrBlockLimit is wrapped by the error for a host that needs another block but has as many as it may have.
+var ErrBlockLimit = errors.New("the limit of blocks for one host is reached")
+
+// defaultMaxBlocks keeps a host that leaks addresses from taking whole pools.
+const defaultMaxBlocks = 20
+
+// AutoAssign assigns free addresses: from the host's own blocks, from blocks that it claims, and at last from blocks of
+// others unless strict affinity forbids it. IPv6 is not tried if IPv4 fails.
+//
+// Both the result and the error may tell of success in part: what Result holds is assigned, and the caller has to release
+// it by the handle if it cannot do with less. After an error that is no refusal (a timeout, for instance), the handle
+// may have addresses that Result does not show; releasing by the handle is right then too.
+func (a *Allocator) AutoAssign(ctx context.Context, r Request) (Result, error) {
+	result := Result{V4: Assigned{Family: IPv4, Requested: r.Num4}, V6: Assigned{Family: IPv6, Requested: r.Num6}}
+	if err := r.check(); err != nil {
+		return result, fmt.Errorf("assign addresses: %w", err)
+	}
+	s, err := a.begin(ctx)
+	if err != nil {
+		return result, fmt.Errorf("assign addresses for host %s: %w", r.Host, err)
+	}
+	for _, part := range []*Assigned{&result.V4, &result.V6} {
+		if part.Requested == 0 {
+			continue
+		}
+		if err := s.assignFamily(ctx, &r, part); err != nil {
+			return result, fmt.Errorf("assign %s addresses for host %s: %w", part.Family, r.Host, err)
+		}
+	}
+	return result, nil
+}
+
+// search is the state of serving one family of a request.
+type search struct {
+	session
+	request  *Request
+	owner    Owner
+	pools    []pool
+	reserved reservations
+	own      []netip.Prefix // blocks of the host that were not tried yet
+	owned    int
+	limit    int
+	result   *Assigned
+}
+
+func (s session) assignFamily(ctx context.Context, r *Request, result *Assigned) error {
+	x := &search{session: s, request: r, owner: r.owner(), result: result}
+	if err := x.prepare(ctx); err != nil {
+		return err
+	}
+	for x.missing() > 0 {
+		b, err := x.nextBlock(ctx)
+		if errors.Is(err, errNoBlock) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if err := x.take(ctx, b.CIDR, &b, s.config.StrictAffinity); err != nil {
+			return err
+		}
+	}
+	if x.missing() > 0 && !s.config.StrictAffinity {
+		if err := x.borrow(ctx); err != nil {
+			return err
+		}
+	}
+	if x.missing() > 0 {
+		result.Reasons = x.explain(ctx)
+	}
+	return nil
+}
+
+func (x *search) missing() int { return x.result.Requested - len(x.result.Addresses) }
+
+// prepare finds the pools, the reservations and the host's blocks, and gives up blocks in pools that are no longer for this host.
+func (x *search) prepare(ctx context.Context) error {
+	var err error
+	if x.reserved, err = x.readReservations(ctx); err != nil {
+		return err
+	}
+	labels, err := x.nodeLabels(ctx)
+	if err != nil {
+		return err
+	}
+	all, err := x.readPools(ctx)
+	if err != nil {
+		return err
+	}
+	if x.pools, err = choosePools(all, x.request, x.result.Family, labels); err != nil {
+		return err
+	}
+	blocks, err := x.affineBlocks(ctx, x.owner, x.result.Family)
+	if err != nil {
+		return err
+	}
+	for _, cidr := range blocks {
+		if inPools(x.pools, cidr) {
+			x.own = append(x.own, cidr)
+		} else if p := poolOf(all, cidr.Addr()); p != nil && x.deselected(*p, labels) {
+			x.giveUp(ctx, cidr)
+		}
+	}
+	x.owned = len(x.own)
+	x.limit = blockLimit(x.request.MaxBlocks, x.config.MaxBlocksPerHost)
+	return nil
+}
+
+// nodeLabels returns the labels of the host's Node. A virtual owner has none.
+func (x *search) nodeLabels(ctx context.Context) (map[string]string, error) {
+	if x.owner.Type != model.AffinityHost {
+		return nil, nil
+	}
+	labels, found, err := x.labelsOf(ctx, x.owner.Name)
+	if err == nil && !found {
+		err = fmt.Errorf("node %s is not in the datastore: start manxd on it once, it registers the node: %w", x.owner.Name, model.ErrNotFound)
+	}
+	return labels, err
+}
+
+func (a *Allocator) labelsOf(ctx context.Context, host string) (labels map[string]string, found bool, err error) {
+	o, err := a.store.Get(ctx, model.ResourceKey(model.KindNode, host))
+	if errors.Is(err, model.ErrNotFound) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("read node %s: %w", host, err)
+	}
+	if o.Metadata() == nil {
+		return nil, false, fmt.Errorf("node %s cannot be read: %w", host, o.Err)
+	}
+	return o.Metadata().GetLabels(), true, nil
+}
+
+// affineBlocks lists the blocks that an owner has claimed or is claiming, in key order.
+func (a *Allocator) affineBlocks(ctx context.Context, owner Owner, family Family) ([]netip.Prefix, error) {
+	objects, _, err := a.store.List(ctx, model.KindBlockAffinity, owner.path())
+	if err != nil {
+		return nil, fmt.Errorf("read block affinities of %s: %w", owner, err)
+	}
+	var blocks []netip.Prefix
+	for _, o := range objects {
+		aff, ok := o.Key.Affinity()
+		if ok && aff.String() == owner.String() && family.has(aff.CIDR.Addr()) {
+			blocks = append(blocks, aff.CIDR)
+		}
+	}
+	return blocks, nil
+}
+
+func inPools(pools []pool, cidr netip.Prefix) bool {
+	return slices.ContainsFunc(pools, func(p pool) bool { return within(cidr, p.cidr) })
+}
+
+// deselected tells whether an enabled pool is no longer for a node with these labels.
+func (x *search) deselected(p pool, labels map[string]string) bool {
+	ok, err := selects(p.object.Spec.NodeSelector, labels)
+	return enabled(p.object) && err == nil && !ok
+}
+
+// giveUp releases an empty block of this host. Failure does not matter: the next assignment tries again.
+func (x *search) giveUp(ctx context.Context, cidr netip.Prefix) {
+	err := retry(ctx, "release block "+cidr.String(), func() error {
+		return x.releaseAffinity(ctx, x.owner, cidr, true, nil)
+	})
+	if err != nil && !errors.Is(err, ErrNotEmpty) && !errors.Is(err, model.ErrNotFound) {
+		x.log.Warn("block in a pool that no longer selects this node is kept", zap.Stringer("block", cidr), zap.Error(err))
+	}
+}
+
+// blockLimit is the smaller of the limits of request and configuration, of those that are set.
+func blockLimit(requested, configured int) int {
+	switch {
+	case requested > 0 && configured > 0:
+		return min(requested, configured)
+	case requested > 0:
+		return requested
+	case configured > 0:
+		return configured
+	}
+	return defaultMaxBlocks
+}
+
+// take assigns as many of the missing addresses as the block has. b is the block if it was read already.
+// A block that is gone or has been taken over by then gives none.
+func (x *search) take(ctx context.Context, cidr netip.Prefix, b *heldBlock, own bool) error {
+	return retry(ctx, "assign from block "+cidr.String(), func() error {
+		if b == nil {
+			read, err := x.getBlock(ctx, cidr)
+			if errors.Is(err, model.ErrNotFound) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			b = &read
+		}
+		block := *b
+		b = nil // a second try must read it anew
+		if own && ownerOf(block.Block) != x.owner.String() {
+			return nil
+		}
+		r := x.request
+		taken := assignNext(block.Block, x.missing(), attribute(r.Handle, r.Attrs), x.reserved.has)
+		if len(taken) == 0 {
+			return nil
+		}
+		if err := x.commit(ctx, block, r.Handle, len(taken)); err != nil {
+			return err
+		}
+		for _, addr := range taken {
+			x.result.Addresses = append(x.result.Addresses, netip.PrefixFrom(addr, cidr.Bits()))
+		}
+		return nil
+	})
+}
+
+// commit counts n new addresses of a block in the handle and stores the block.
+func (s session) commit(ctx context.Context, b heldBlock, handle string, n int) error {
+	if err := s.raiseHandle(ctx, handle, b.CIDR, n); err != nil {
+		return err
+	}
+	_, err := s.putBlock(ctx, b)
+	if err == nil {
+		return nil
+	}
+	if !certain(err) {
+		// The addresses may be assigned. The handle keeps counting them, so that a release by handle finds them.
+		return fmt.Errorf("%w; addresses may have been assigned to handle %q: release by it", err, handle)
+	}
+	ctx, cancel := cleanup(ctx)
+	defer cancel()
+	if lowerErr := s.lowerHandle(ctx, handle, b.CIDR, n); lowerErr != nil {
+		s.log.Warn("handle counts too many addresses", zap.String("handle", handle), zap.Stringer("block", b.CIDR), zap.Error(lowerErr))
+	}
+	return gone(err)
+}
+
+// borrow takes addresses from any block of the pools, whoever owns it.
+func (x *search) borrow(ctx context.Context) error {
+	objects, _, err := x.store.List(ctx, model.KindIPAMBlock, "")
+	if err != nil {
+		return fmt.Errorf("read blocks: %w", err)
+	}
+	for _, p := range x.pools {
+		for _, cidr := range x.inWalkOrder(objects, p) {
+			if x.missing() == 0 {
+				return nil
+			}
+			if err := x.take(ctx, cidr, nil, false); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// inWalkOrder lists the blocks of a pool that have room, in the order in which the walk through the pool meets them.
+func (x *search) inWalkOrder(objects []*model.Object, p pool) []netip.Prefix {
+	start := walkStart(p.cidr, p.blockBits, x.owner.Name, x.now())
+	var before, after []netip.Prefix
+	for _, o := range objects {
+		cidr, ok := o.Key.Block()
+		if !ok || !within(cidr, p.cidr) {
+			continue
+		}
+		if b, err := x.hold(o); err != nil || freeIn(b.Block, x.reserved.has) == 0 {
+			continue
+		}
+		if cidr.Addr().Less(start.Addr()) {
+			before = append(before, cidr)
+		} else {
+			after = append(after, cidr)
+		}
+	}
+	byAddress := func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) }
+	slices.SortFunc(before, byAddress)
+	slices.SortFunc(after, byAddress)
+	return append(after, before...)
+}
+
+// AddressRequest asks for one given address.
+type AddressRequest struct {
+	Address netip.Addr
+	Host    string
+	Handle  string
+	Attrs   map[string]string
+	// Use is the purpose, which the pool must allow; empty: any.
+	Use v3.IPPoolAllowedUse
+}
+
+// ErrAssigned is wrapped by the error of AssignIP for an address that somebody has.
+var ErrAssigned = errAssigned
+
+// AssignIP assigns a given address out of an enabled pool. Reservations, selectors and the block limit do not matter.
+// A missing block is claimed for the host.
+func (a *Allocator) AssignIP(ctx context.Context, r AddressRequest) error {
+	err := checkHost(r.Host)
+	if err == nil {
+		err = checkHandle(r.Handle)
+	}
+	if err == nil {
+		err = a.assignIP(ctx, r)
+	}
+	if err != nil {
+		return fmt.Errorf("assign %s for host %s: %w", r.Address, r.Host, err)
+	}
+	return nil
+}
+
+func (a *Allocator) assignIP(ctx context.Context, r AddressRequest) error {
+	s, err := a.begin(ctx)
+	if err != nil {
+		return err
+	}
+	pools, err := s.readPools(ctx)
+	if err != nil {
+		return err
+	}
+	pools = slices.DeleteFunc(pools, func(p pool) bool { return !enabled(p.object) })
+	p := poolOf(pools, r.Address)
+	if p == nil {
+		return fmt.Errorf("%w: %s lies in none of the enabled pools: %s", ErrNoPool, r.Address, poolNames(pools))
+	}
+	if r.Use != "" && !allows(p.object, r.Use) {
+		return fmt.Errorf("%w: %s does not allow use %q", ErrNoPool, p, r.Use)
+	}
+	owner := ownerFor(r.Host, r.Use)
+	cidr := blockOf(r.Address, p.blockBits)
+	return retry(ctx, "assign from block "+cidr.String(), func() error {
+		b, err := s.getOrClaim(ctx, owner, cidr)
+		if err != nil {
+			return err
+		}
+		if s.config.StrictAffinity && ownerOf(b.Block) != owner.String() {
+			return fmt.Errorf("block %s %w (%s) and strict affinity is on", cidr, errTaken, ownerText(b.Block))
+		}
+		if err := assignExact(b.Block, r.Address, attribute(r.Handle, r.Attrs)); err != nil {
+			return err
+		}
+		return s.commit(ctx, b, r.Handle, 1)
+	})
+}
+
+// getOrClaim reads a block whoever owns it, or claims it if it does not exist.
+func (s session) getOrClaim(ctx context.Context, owner Owner, cidr netip.Prefix) (heldBlock, error) {
+	b, err := s.getBlock(ctx, cidr)
+	if !errors.Is(err, model.ErrNotFound) {
+		return b, err
+	}
+	o, err := s.pendingAffinity(ctx, owner.affinity(cidr))
+	if err != nil {
+		return heldBlock{}, err
+	}
+	b, err = s.createBlock(ctx, o, owner)
+	if errors.Is(err, errTaken) {
+		return heldBlock{}, fmt.Errorf("%w: %w", model.ErrConflict, err) // it exists now: use it as it is
+	}
+	return b, err
+}

@@ -1,0 +1,184 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// errNoBlock means that neither the host has nor can it claim a block with a free address.
+var errNoBlock = errors.New("no block with free addresses is left")
+
+// minReclaimAge is how long an empty block is left to its owner, which has claimed it in order to use it.
+const minReclaimAge = 60 * time.Second
+
+// nextBlock finds a block of the host with at least one free address, claiming one if need be.
+func (x *search) nextBlock(ctx context.Context) (heldBlock, error) {
+	for len(x.own) > 0 {
+		cidr := x.own[0]
+		x.own = x.own[1:]
+		if _, all := x.reserved.covering(cidr); all {
+			continue
+		}
+		b, err := x.ownBlock(ctx, cidr)
+		switch {
+		case ctx.Err() != nil:
+			return heldBlock{}, err
+		case err != nil:
+			x.log.Warn("block is passed over", zap.Stringer("block", cidr), zap.Stringer("owner", x.owner), zap.Error(err))
+		case freeIn(b.Block, x.reserved.has) > 0:
+			return b, nil
+		}
+	}
+	if x.owned >= x.limit {
+		return heldBlock{}, fmt.Errorf("%w: %s has %d blocks in %s and all are full, the limit is %d; release addresses, or raise maxBlocksPerHost or the block size",
+			ErrBlockLimit, x.owner, x.owned, poolNames(x.pools), x.limit)
+	}
+	if !x.config.AutoAllocateBlocks {
+		return heldBlock{}, fmt.Errorf("%s needs another block, but auto_allocate_blocks is off in the IPAM configuration", x.owner)
+	}
+	b, err := x.claimNew(ctx)
+	if err == nil {
+		x.owned++
+	}
+	return b, err
+}
+
+// ownBlock completes what an interrupted claim may have left undone and returns the block.
+func (x *search) ownBlock(ctx context.Context, cidr netip.Prefix) (b heldBlock, err error) {
+	err = retry(ctx, "confirm block "+cidr.String(), func() error {
+		o, err := x.getAffinity(ctx, x.owner.affinity(cidr))
+		if err == nil {
+			b, err = x.blockOfAffinity(ctx, o, x.owner)
+		}
+		return err
+	})
+	return b, err
+}
+
+// claimNew claims the first block in the pools that nobody has, or else one that somebody has but does not use.
+func (x *search) claimNew(ctx context.Context) (heldBlock, error) {
+	for range maxTries {
+		cidr, err := x.findFree(ctx)
+		if err != nil {
+			return heldBlock{}, err
+		}
+		b, err := x.claim(ctx, cidr)
+		if errors.Is(err, errTaken) {
+			continue // somebody was faster
+		}
+		if err == nil && freeIn(b.Block, x.reserved.has) == 0 {
+			continue
+		}
+		return b, err
+	}
+	return heldBlock{}, fmt.Errorf("claim a block for %s: gave up after %d tries, too many others claim at the same time", x.owner, maxTries)
+}
+
+func (x *search) claim(ctx context.Context, cidr netip.Prefix) (b heldBlock, err error) {
+	err = retry(ctx, "claim block "+cidr.String(), func() error {
+		o, err := x.pendingAffinity(ctx, x.owner.affinity(cidr))
+		if err == nil {
+			b, err = x.blockOfAffinity(ctx, o, x.owner)
+		}
+		return err
+	})
+	return b, err
+}
+
+// findFree chooses the block to claim. An empty block of another owner is released first.
+func (x *search) findFree(ctx context.Context) (netip.Prefix, error) {
+	objects, _, err := x.store.List(ctx, model.KindIPAMBlock, "")
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("read blocks: %w", err)
+	}
+	exists := make(map[netip.Prefix]*model.Object, len(objects))
+	for _, o := range objects {
+		if cidr, ok := o.Key.Block(); ok {
+			exists[cidr] = o
+		}
+	}
+	var unused []heldBlock
+	for _, p := range x.pools {
+		other := otherSizes(objects, p)
+		for cidr := range walk(p.cidr, walkStart(p.cidr, p.blockBits, x.owner.Name, x.now()), x.reserved) {
+			o := exists[cidr]
+			if o == nil {
+				if other.overlaps(cidr) {
+					continue
+				}
+				return cidr, nil
+			}
+			b, err := x.hold(o)
+			switch {
+			case err != nil:
+				x.log.Warn("block is passed over", zap.Stringer("block", cidr), zap.Error(err))
+			case ownerOf(b.Block) == x.owner.String() && freeIn(b.Block, x.reserved.has) > 0:
+				return cidr, nil // another process of this host has just claimed it
+			case isEmpty(b.Block) && ownerOf(b.Block) != x.owner.String():
+				unused = append(unused, b)
+			}
+		}
+	}
+	return x.reclaim(ctx, unused)
+}
+
+// reclaim releases the first block that its owner has not used for a while.
+func (x *search) reclaim(ctx context.Context, unused []heldBlock) (netip.Prefix, error) {
+	for _, b := range unused {
+		if b.AffinityClaimTime != nil && x.now().Sub(b.AffinityClaimTime.Time) < minReclaimAge {
+			continue
+		}
+		err := x.evict(ctx, b)
+		if err == nil {
+			x.log.Info("unused block is taken over", zap.Stringer("block", b.CIDR), zap.String("from", ownerText(b.Block)), zap.Stringer("to", x.owner))
+			return b.CIDR, nil
+		}
+		if ctx.Err() != nil {
+			return netip.Prefix{}, err
+		}
+		x.log.Debug("unused block stays with its owner", zap.Stringer("block", b.CIDR), zap.Error(err))
+	}
+	return netip.Prefix{}, errNoBlock
+}
+
+func (x *search) evict(ctx context.Context, b heldBlock) error {
+	owner, ok := parseOwner(ownerOf(b.Block))
+	if !ok {
+		return x.deleteBlock(ctx, b) // nobody's: what was in it has cooled down
+	}
+	err := x.releaseAffinity(ctx, owner, b.CIDR, true, &b.SequenceNumber)
+	if errors.Is(err, model.ErrNotFound) {
+		return x.deleteBlock(ctx, b) // its affinity was lost: nobody will ever use it
+	}
+	return err
+}
+
+// otherSizes lists the blocks in a pool that were made when its block size was another.
+func otherSizes(objects []*model.Object, p pool) prefixes {
+	var list prefixes
+	for _, o := range objects {
+		cidr, ok := o.Key.Block()
+		if ok && cidr.Bits() != p.blockBits && p.cidr.Overlaps(cidr) {
+			list = append(list, cidr)
+		}
+	}
+	return list
+}
+
+type prefixes []netip.Prefix
+
+func (list prefixes) overlaps(p netip.Prefix) bool {
+	for _, q := range list {
+		if p.Overlaps(q) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,206 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"go.uber.org/zap"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/selector"
+)
+
+// ErrNoPool is wrapped by errors that say why there is no pool from which to assign.
+var ErrNoPool = errors.New("no IP pool can be used")
+
+// pool is an IP pool whose range and block size were found to be usable.
+type pool struct {
+	name      string
+	cidr      netip.Prefix
+	blockBits int
+	object    *model.IPPool
+}
+
+func (p pool) String() string { return fmt.Sprintf("pool %s (%s)", p.name, p.cidr) }
+
+// parsePool fills in the defaults that Calico applies when it stores a pool: older writers left them out.
+func parsePool(name string, o *model.IPPool) (pool, error) {
+	cidr, err := netip.ParsePrefix(o.Spec.CIDR)
+	if err != nil {
+		return pool{}, fmt.Errorf("pool %s: spec.cidr = %q: want ADDRESS/LENGTH", name, o.Spec.CIDR)
+	}
+	bits := o.Spec.BlockSize
+	if bits == 0 {
+		bits = 26
+		if cidr.Addr().Is6() {
+			bits = 122
+		}
+	}
+	max := cidr.Addr().BitLen()
+	if bits < cidr.Bits() || bits > max || max-bits > maxBlockBits {
+		return pool{}, fmt.Errorf("pool %s: spec.blockSize = %d: want %d to %d for %s", name, bits, max-maxBlockBits, max, cidr)
+	}
+	return pool{name: name, cidr: cidr.Masked(), blockBits: bits, object: o}, nil
+}
+
+// enabled tells whether addresses may be assigned from the pool at all.
+func enabled(o *model.IPPool) bool {
+	if o.DeletionTimestamp != nil || o.Spec.Disabled {
+		return false
+	}
+	return o.Status == nil || !slices.ContainsFunc(o.Status.Conditions, func(c metav1.Condition) bool {
+		return c.Type == "Allocatable" && c.Status == metav1.ConditionFalse
+	})
+}
+
+// allows tells whether a pool may be used for a purpose.
+func allows(o *model.IPPool, use v3.IPPoolAllowedUse) bool {
+	uses := o.Spec.AllowedUses
+	if len(uses) == 0 {
+		uses = []v3.IPPoolAllowedUse{v3.IPPoolAllowedUseWorkload, v3.IPPoolAllowedUseTunnel}
+	}
+	return slices.Contains(uses, use)
+}
+
+// Usable tells whether a node with these labels may take addresses for a purpose from a pool: it is enabled, allows the
+// purpose and selects the node. The error is about a node selector that cannot be read.
+func Usable(o *model.IPPool, use v3.IPPoolAllowedUse, nodeLabels map[string]string) (bool, error) {
+	if !enabled(o) || !allows(o, use) {
+		return false, nil
+	}
+	return selects(o.Spec.NodeSelector, nodeLabels)
+}
+
+// selects evaluates a selector; an empty one selects everything.
+func selects(expression string, labels map[string]string) (bool, error) {
+	if expression == "" {
+		return true, nil
+	}
+	s, err := selector.Parse(expression)
+	if err != nil {
+		return false, fmt.Errorf("selector %q: %w", expression, err)
+	}
+	return s.Matches(labels), nil
+}
+
+// readPools lists all pools in name order. One that cannot be used is left out and logged.
+func (a *Allocator) readPools(ctx context.Context) ([]pool, error) {
+	objects, _, err := a.store.List(ctx, model.KindIPPool, "")
+	if err != nil {
+		return nil, fmt.Errorf("read IP pools: %w", err)
+	}
+	var pools []pool
+	for _, o := range objects {
+		value, ok := o.Value.(*model.IPPool)
+		if !ok || o.Err != nil {
+			a.log.Warn("IP pool is left out", zap.Stringer("key", o.Key), zap.Error(o.Err))
+			continue
+		}
+		p, err := parsePool(o.Key.Name, value)
+		if err != nil {
+			a.log.Warn("IP pool is left out", zap.Stringer("key", o.Key), zap.Error(err))
+			continue
+		}
+		pools = append(pools, p)
+	}
+	return pools, nil
+}
+
+// poolOf finds the pool that holds an address, nil if none does.
+func poolOf(pools []pool, addr netip.Addr) *pool {
+	for i, p := range pools {
+		if p.cidr.Contains(addr) {
+			return &pools[i]
+		}
+	}
+	return nil
+}
+
+// choosePools decides from which pools of a family a request is served, in which order.
+// Pools that are asked for are used whatever they select; otherwise node and namespace must match.
+func choosePools(all []pool, r *Request, family Family, nodeLabels map[string]string) ([]pool, error) {
+	var candidates []pool
+	for _, p := range all {
+		if family.has(p.cidr.Addr()) && enabled(p.object) {
+			candidates = append(candidates, p)
+		}
+	}
+	if len(candidates) == 0 {
+		return nil, fmt.Errorf("%w: there is no enabled %s pool; create one, or enable one", ErrNoPool, family)
+	}
+	chosen, err := pickRequested(candidates, r.pools(family))
+	if err == nil && chosen == nil {
+		chosen, err = pickMatching(candidates, r, family, nodeLabels)
+	}
+	if err != nil {
+		return nil, err
+	}
+	names := poolNames(chosen)
+	chosen = slices.DeleteFunc(chosen, func(p pool) bool { return !allows(p.object, r.Use) })
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("%w: none of %s allows use %q; add it to spec.allowedUses", ErrNoPool, names, r.Use)
+	}
+	return chosen, nil
+}
+
+// pickRequested finds the pools that a request names, in its order; nil if it names none.
+func pickRequested(candidates []pool, requested []netip.Prefix) ([]pool, error) {
+	var chosen []pool
+	for _, want := range requested {
+		i := slices.IndexFunc(candidates, func(p pool) bool { return p.cidr == want.Masked() })
+		if i < 0 {
+			return nil, fmt.Errorf("%w: pool %s was asked for, but it does not exist or is disabled; enabled are %s", ErrNoPool, want, poolNames(candidates))
+		}
+		chosen = append(chosen, candidates[i])
+	}
+	return chosen, nil
+}
+
+func pickMatching(candidates []pool, r *Request, family Family, nodeLabels map[string]string) ([]pool, error) {
+	var chosen []pool
+	var reasons []string
+	for _, p := range candidates {
+		ok, why, err := matches(p, nodeLabels, r.NamespaceLabels)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p, err)
+		}
+		if ok {
+			chosen = append(chosen, p)
+		} else {
+			reasons = append(reasons, fmt.Sprintf("%s %s", p, why))
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("%w: of the %s pools none is for node %s: %s", ErrNoPool, family, r.Host, strings.Join(reasons, "; "))
+	}
+	return chosen, nil
+}
+
+// matches tells whether a pool is for a node and a namespace, and why not.
+func matches(p pool, nodeLabels, namespaceLabels map[string]string) (ok bool, why string, err error) {
+	spec := p.object.Spec
+	if spec.AssignmentMode != nil && *spec.AssignmentMode != v3.Automatic {
+		return false, "is only used when asked for (assignmentMode " + string(*spec.AssignmentMode) + ")", nil
+	}
+	if ok, err = selects(spec.NodeSelector, nodeLabels); err != nil || !ok {
+		return false, fmt.Sprintf("selects nodes with %s", spec.NodeSelector), err
+	}
+	if ok, err = selects(spec.NamespaceSelector, namespaceLabels); err != nil || !ok {
+		return false, fmt.Sprintf("selects namespaces with %s", spec.NamespaceSelector), err
+	}
+	return true, "", nil
+}
+
+func poolNames(pools []pool) string {
+	names := make([]string, len(pools))
+	for i, p := range pools {
+		names[i] = p.String()
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,150 @@
+package ipam
+
+import (
+	"context"
+	"fmt"
+	"math/big"
+	"net/netip"
+	"slices"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// PoolUsage tells how full a pool is.
+type PoolUsage struct {
+	// Name and CIDR are those of the pool; Name is empty for the blocks that lie in no pool.
+	Name string
+	CIDR netip.Prefix
+	// Capacity is the number of addresses of the pool.
+	Capacity *big.Int
+	// Reserved is how many of them IPReservations keep from being assigned.
+	Reserved *big.Int
+	// InUse counts what is assigned or cools down.
+	InUse  int
+	Blocks []BlockUsage
+}
+
+// BlockUsage tells how full a block is.
+type BlockUsage struct {
+	CIDR netip.Prefix
+	// Owner is "host:node-1", empty if the block belongs to nobody.
+	Owner    string
+	Capacity int
+	InUse    int
+	Reserved int // free, but kept by an IPReservation
+}
+
+// Utilization tells how full the pools are, in the order of their names. A last entry without name holds the blocks that
+// lie in no pool, if there are any.
+func (a *Allocator) Utilization(ctx context.Context) ([]PoolUsage, error) {
+	s, err := a.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pools, err := s.readPools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	reserved, err := s.readReservations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.usageOf(ctx, pools, reserved)
+}
+
+func (s session) usageOf(ctx context.Context, pools []pool, reserved reservations) ([]PoolUsage, error) {
+	objects, _, err := s.store.List(ctx, model.KindIPAMBlock, "")
+	if err != nil {
+		return nil, fmt.Errorf("read blocks: %w", err)
+	}
+	usage := make([]PoolUsage, len(pools), len(pools)+1)
+	for i, p := range pools {
+		usage[i] = PoolUsage{Name: p.name, CIDR: p.cidr, Capacity: sizeOf(p.cidr), Reserved: reserved.sizeIn(p.cidr)}
+	}
+	var orphans []BlockUsage
+	for _, o := range objects {
+		b, err := s.hold(o)
+		if err != nil {
+			continue // the audit shows it
+		}
+		use := BlockUsage{CIDR: b.CIDR, Owner: ownerOf(b.Block), Capacity: blockSize(b.CIDR)}
+		use.InUse = use.Capacity - len(b.Unallocated)
+		use.Reserved = len(b.Unallocated) - freeIn(b.Block, reserved.has)
+		i := slices.IndexFunc(pools, func(p pool) bool { return within(b.CIDR, p.cidr) })
+		if i < 0 {
+			orphans = append(orphans, use)
+			continue
+		}
+		usage[i].InUse += use.InUse
+		usage[i].Blocks = append(usage[i].Blocks, use)
+	}
+	if len(orphans) > 0 {
+		usage = append(usage, orphanUsage(orphans))
+	}
+	return usage, nil
+}
+
+func orphanUsage(blocks []BlockUsage) PoolUsage {
+	u := PoolUsage{CIDR: netip.MustParsePrefix("0.0.0.0/0"), Capacity: new(big.Int), Reserved: new(big.Int), Blocks: blocks}
+	for _, b := range blocks {
+		u.InUse += b.InUse
+		u.Capacity.Add(u.Capacity, big.NewInt(int64(b.Capacity)))
+	}
+	return u
+}
+
+func sizeOf(p netip.Prefix) *big.Int {
+	return new(big.Int).Lsh(big.NewInt(1), uint(p.Addr().BitLen()-p.Bits()))
+}
+
+// sizeIn is how many addresses of p are reserved.
+func (r reservations) sizeIn(p netip.Prefix) *big.Int {
+	sum := new(big.Int)
+	first, end := p.Masked().Addr(), last(p)
+	for _, x := range r {
+		if x.first.BitLen() != first.BitLen() || end.Less(x.first) || x.last.Less(first) {
+			continue
+		}
+		from, to := x.first, x.last
+		if from.Less(first) {
+			from = first
+		}
+		if end.Less(to) {
+			to = end
+		}
+		n := new(big.Int).Sub(toInt(to), toInt(from))
+		sum.Add(sum, n.Add(n, big.NewInt(1)))
+	}
+	return sum
+}
+
+// explain says why the pools could not serve a request.
+func (x *search) explain(ctx context.Context) []string {
+	usage, err := x.usageOf(ctx, x.pools, x.reserved)
+	if err != nil {
+		return []string{"why could not be found out: " + err.Error()}
+	}
+	var reasons []string
+	for _, u := range usage {
+		if u.Name == "" {
+			continue
+		}
+		reasons = append(reasons, explainPool(u, x.config.StrictAffinity))
+	}
+	return reasons
+}
+
+func explainPool(u PoolUsage, strict bool) string {
+	free := new(big.Int).Sub(u.Capacity, big.NewInt(int64(u.InUse)))
+	text := fmt.Sprintf("%d of %s addresses in use", u.InUse, u.Capacity)
+	if u.Reserved.Sign() > 0 {
+		text += fmt.Sprintf(", %s reserved", u.Reserved)
+	}
+	switch {
+	case free.Sign() == 0 || free.Cmp(u.Reserved) <= 0:
+		return fmt.Sprintf("pool %s (%s) is exhausted: %s; release addresses or add a pool", u.Name, u.CIDR, text)
+	case strict:
+		return fmt.Sprintf("pool %s (%s) has no block left: %s, but the free ones are in blocks of other hosts and strict affinity forbids to borrow them", u.Name, u.CIDR, text)
+	}
+	return fmt.Sprintf("pool %s (%s) had no free address when it was tried: %s by now", u.Name, u.CIDR, text)
+}
