@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// daemonTimeout bounds a question to the local daemon, which answers from memory.
+const daemonTimeout = 10 * time.Second
+
+// noDaemonError says that nothing answers on the control socket.
+type noDaemonError struct {
+	socket string
+	reason string
+}
+
+func (e *noDaemonError) Error() string {
+	return fmt.Sprintf("manxd cannot be asked on %s: %s", e.socket, e.reason)
+}
+
+// daemon asks the local manxd and translates its errors.
+func (c *cli) daemon(ctx context.Context, ask func(context.Context, manxv1.ManxClient) error) error {
+	if _, err := os.Stat(c.socket); errors.Is(err, fs.ErrNotExist) {
+		return &noDaemonError{c.socket, "there is no such socket: is manxd running on this host? (another place: --socket)"}
+	} else if err != nil {
+		return &noDaemonError{c.socket, err.Error()}
+	}
+	conn, err := grpc.NewClient("passthrough:///unix:"+c.socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(dialUnix))
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // the answer has been read
+	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
+	defer cancel()
+	return c.explain(ask(ctx, manxv1.NewManxClient(conn)))
+}
+
+func (c *cli) explain(err error) error {
+	st, ok := status.FromError(err)
+	if err == nil || !ok {
+		return err
+	}
+	switch {
+	case st.Code() == codes.Unavailable && strings.Contains(st.Message(), "permission denied"):
+		return &noDaemonError{c.socket, "permission denied: only root may"}
+	case st.Code() == codes.Unavailable && strings.Contains(st.Message(), "connection refused"):
+		return &noDaemonError{c.socket, "nobody listens there: manxd is not running"}
+	case st.Code() == codes.Unavailable:
+		return &noDaemonError{c.socket, st.Message()}
+	case st.Code() == codes.DeadlineExceeded:
+		return &noDaemonError{c.socket, fmt.Sprintf("no answer within %s", daemonTimeout)}
+	}
+	return errors.New(st.Message())
+}

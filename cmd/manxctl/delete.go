@@ -1,0 +1,91 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/manxnet/manx/cmd/manxctl/table"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+func (c *cli) deleteCommand() *cobra.Command {
+	var f files
+	var ns namespaces
+	var ignore bool
+	cmd := &cobra.Command{
+		Use:     "delete KIND NAME... | KIND/NAME... | -f FILE",
+		Short:   "Delete objects",
+		Example: "  manxctl delete bgppeer tor-1\n  manxctl delete -f peers.yaml",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			keys, err := c.deleteKeys(f, ns, args)
+			if err != nil {
+				return err
+			}
+			store, err := c.open(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer store.Close() //nolint:errcheck // every delete has been answered
+			var errs []error
+			for _, k := range keys {
+				_, err := store.Delete(cmd.Context(), k, 0)
+				switch {
+				case err == nil:
+					err = table.Names(c.out, []*model.Object{{Key: k}}, "deleted")
+				case ignore && errors.Is(err, datastore.ErrNotFound):
+					err = nil
+				}
+				if err != nil {
+					errs = append(errs, err)
+				}
+			}
+			if len(errs) > 0 {
+				return c.report(errs)
+			}
+			return nil
+		},
+		ValidArgsFunction: completeKind,
+	}
+	f.add(cmd)
+	cmd.Flags().StringVarP(&ns.name, "namespace", "n", "", "namespace of namespaced kinds (\"default\" if not given)")
+	cmd.Flags().BoolVarP(&ignore, "ignore-not-found", "s", false, "an object that does not exist is no error")
+	cmd.Flags().BoolVar(&ignore, "skip-not-exists", false, "the same, as calicoctl spells it")
+	return cmd
+}
+
+// deleteKeys are the objects that the command line or the files name, in that order.
+func (c *cli) deleteKeys(f files, ns namespaces, args []string) ([]model.Key, error) {
+	var keys []model.Key
+	if len(f.paths) > 0 {
+		if len(args) > 0 {
+			return nil, usagef("give either -f or a kind and names, not both")
+		}
+		docs, err := c.load(f, ns)
+		for _, d := range docs {
+			keys = append(keys, d.Object.Key)
+		}
+		return keys, err
+	}
+	targets, err := parseTargets(args)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range targets {
+		if !t.kind.Resource {
+			return nil, usagef("%s belongs to the address allocator and cannot be deleted here", t.kind.Kind)
+		}
+		if len(t.names) == 0 {
+			return nil, usagef("name what to delete: %s is a whole kind", t.kind.Plural)
+		}
+		for _, name := range t.names {
+			k, err := t.key(ns, name)
+			if err != nil {
+				return nil, err
+			}
+			keys = append(keys, k)
+		}
+	}
+	return keys, nil
+}

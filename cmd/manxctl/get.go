@@ -1,0 +1,238 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/manxnet/manx/cmd/manxctl/table"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// defaultAS is the AS number of a cluster that sets none.
+const defaultAS = 64512
+
+// getOptions are the flags of get.
+type getOptions struct {
+	files      files
+	namespaces namespaces
+	output     string
+	selector   string
+	noHeaders  bool
+	showLabels bool
+
+	format table.Format
+	match  labels.Selector
+}
+
+func (c *cli) getCommand() *cobra.Command {
+	var o getOptions
+	cmd := &cobra.Command{
+		Use:     "get KIND [NAME...] | KIND/NAME... | -f FILE",
+		Short:   "Show objects of the datastore",
+		Example: "  manxctl get bgppeers\n  manxctl get node node-1 -o yaml\n  manxctl get weps -A -o wide",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.parse(); err != nil {
+				return err
+			}
+			return c.get(cmd.Context(), o, args)
+		},
+		ValidArgsFunction: completeKind,
+	}
+	o.files.add(cmd)
+	f := cmd.Flags()
+	f.StringVarP(&o.output, "output", "o", "", "table, wide, yaml, json or name")
+	f.StringVarP(&o.namespaces.name, "namespace", "n", "", "namespace of namespaced kinds (\"default\" if not given)")
+	f.BoolVarP(&o.namespaces.all, "all-namespaces", "A", false, "objects of all namespaces")
+	f.StringVarP(&o.selector, "selector", "l", "", "only objects with these labels, for instance app=web,tier!=db")
+	f.BoolVar(&o.noHeaders, "no-headers", false, "tables without the heading")
+	f.BoolVar(&o.showLabels, "show-labels", false, "tables with a column of labels")
+	return cmd
+}
+
+func (o *getOptions) parse() (err error) {
+	if o.format, err = table.ParseFormat(o.output); err != nil {
+		return usagef("%v", err)
+	}
+	if o.match, err = labels.Parse(o.selector); err != nil {
+		return usagef("-l %q: %v", o.selector, err)
+	}
+	if o.namespaces.all && o.namespaces.name != "" {
+		return usagef("use either -n or -A")
+	}
+	return nil
+}
+
+// answer is what get found of one kind.
+type answer struct {
+	kind     model.KindInfo
+	objects  []*model.Object
+	revision int64
+	named    bool
+}
+
+func (c *cli) get(ctx context.Context, o getOptions, args []string) error {
+	targets, err := c.getTargets(&o, args)
+	if err != nil {
+		return err
+	}
+	store, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer store.Close() //nolint:errcheck // nothing was written
+
+	var errs []error
+	for _, t := range targets {
+		a, err := find(ctx, store, t, o)
+		errs = append(errs, err...)
+		a.objects = c.usable(a.objects, &errs, o.format)
+		if err := c.print(ctx, store, a, o); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) > 0 {
+		return c.report(errs)
+	}
+	return nil
+}
+
+// getTargets are the kinds and names of the command line, or those of the documents in files.
+func (c *cli) getTargets(o *getOptions, args []string) ([]target, error) {
+	if len(o.files.paths) == 0 {
+		return parseTargets(args)
+	}
+	if len(args) > 0 {
+		return nil, usagef("give either -f or a kind, not both")
+	}
+	docs, err := c.load(o.files, o.namespaces)
+	if err != nil {
+		return nil, err
+	}
+	var targets []target
+	for _, d := range docs {
+		kind, _ := model.Lookup(d.Object.Key.Kind)
+		targets = append(targets, target{kind: kind, names: []string{d.Object.Key.Name}, namespace: d.Object.Key.Namespace})
+	}
+	return targets, nil
+}
+
+// find reads what a target asks for.
+func find(ctx context.Context, store datastore.Store, t target, o getOptions) (answer, []error) {
+	a := answer{kind: t.kind, named: len(t.names) > 0}
+	if !a.named {
+		return list(ctx, store, a, o)
+	}
+	var errs []error
+	for _, name := range t.names {
+		key, err := t.key(o.namespaces, name)
+		if err == nil {
+			var found *model.Object
+			if found, err = store.Get(ctx, key); err == nil {
+				a.objects = append(a.objects, found)
+			}
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return a, errs
+}
+
+func list(ctx context.Context, store datastore.Store, a answer, o getOptions) (answer, []error) {
+	if o.namespaces.given() && !a.kind.Namespaced {
+		return a, []error{usagef("%s is not namespaced: leave out -n and -A", a.kind.Kind)}
+	}
+	namespace := ""
+	if a.kind.Namespaced && !o.namespaces.all {
+		namespace = o.namespaces.orDefault()
+	}
+	all, revision, err := store.List(ctx, a.kind.Kind, namespace)
+	if err != nil {
+		return a, []error{err}
+	}
+	for _, x := range all {
+		if m := x.Metadata(); o.match.Empty() || m != nil && o.match.Matches(labels.Set(m.GetLabels())) {
+			a.objects = append(a.objects, x)
+		}
+	}
+	if a.kind.Kind == model.KindTier {
+		slices.SortStableFunc(a.objects, func(x, y *model.Object) int { return cmp.Compare(tierOrder(x), tierOrder(y)) })
+	}
+	a.revision = revision
+	return a, nil
+}
+
+// tierOrder puts tiers without an order last.
+func tierOrder(o *model.Object) float64 {
+	if t, ok := o.Value.(*model.Tier); ok && t.Spec.Order != nil {
+		return *t.Spec.Order
+	}
+	return math.Inf(1)
+}
+
+// usable takes out what cannot be decoded, and warns of every object that manxd will not use.
+func (c *cli) usable(objects []*model.Object, errs *[]error, f table.Format) []*model.Object {
+	return slices.DeleteFunc(slices.Clone(objects), func(o *model.Object) bool {
+		switch {
+		case o.Err == nil:
+			return false
+		case o.Value == nil && (f == table.YAML || f == table.JSON):
+			*errs = append(*errs, fmt.Errorf("%s is stored but cannot be read: %w", o.Key, o.Err))
+			return true
+		}
+		fmt.Fprintf(c.err, "Warning: %s is stored but not used: %v\n", o.Key, o.Err) //nolint:errcheck // nowhere to report it
+		return false
+	})
+}
+
+func (c *cli) print(ctx context.Context, store datastore.Store, a answer, o getOptions) error {
+	opts := table.Options{
+		Format: o.format, NoHeading: o.noHeaders, Labels: o.showLabels,
+		Namespace: a.kind.Namespaced && o.namespaces.given(),
+	}
+	if a.kind.Kind == model.KindNode && o.format == table.Wide {
+		opts.InheritAS = inheritedAS(ctx, store)
+	}
+	if a.named {
+		if len(a.objects) == 0 {
+			return nil
+		}
+		return table.Named(c.out, a.kind.Kind, a.objects, opts)
+	}
+	if len(a.objects) == 0 && (o.format == table.Table || o.format == table.Wide) {
+		fmt.Fprintf(c.err, "No %s found.\n", a.kind.Plural) //nolint:errcheck // nowhere to report it
+		return nil
+	}
+	return table.Objects(c.out, a.kind.Kind, a.objects, a.revision, opts)
+}
+
+// inheritedAS is the AS number of nodes that have none of their own.
+func inheritedAS(ctx context.Context, store datastore.Store) string {
+	o, err := store.Get(ctx, model.ResourceKey(model.KindBGPConfiguration, "default"))
+	if err != nil {
+		if !errors.Is(err, datastore.ErrNotFound) {
+			return "?"
+		}
+		return strconv.Itoa(defaultAS)
+	}
+	if v, ok := o.Value.(*model.BGPConfiguration); ok && v.Spec.ASNumber != nil {
+		return strconv.FormatUint(uint64(*v.Spec.ASNumber), 10)
+	}
+	return strconv.Itoa(defaultAS)
+}
+
+func completeKind(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return kindNames(), cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/manxnet/manx/cmd/manxctl/manifest"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// files are the flags -f and -R.
+type files struct {
+	paths     []string
+	recursive bool
+}
+
+func (f *files) add(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVarP(&f.paths, "filename", "f", nil, "file or folder with resources, or - for standard input")
+	cmd.Flags().BoolVarP(&f.recursive, "recursive", "R", false, "read the folders inside a folder, too")
+}
+
+// load reads all files. Nothing is returned if anything is wrong in any of them: a mistake in the last document must
+// not leave the first ones applied.
+func (c *cli) load(f files, ns namespaces) ([]manifest.Document, error) {
+	var docs []manifest.Document
+	var errs []error
+	for _, p := range f.paths {
+		d, e := manifest.Load(p, c.in, f.recursive)
+		docs, errs = append(docs, d...), append(errs, e...)
+	}
+	for _, d := range docs {
+		if err := complete(d.Object, ns); err != nil {
+			errs = append(errs, &manifest.Error{Source: d.Source, Line: d.Line, Text: err.Error()})
+		}
+	}
+	if len(errs) == 0 && len(docs) == 0 {
+		errs = append(errs, errors.New("there is no resource in what -f names"))
+	}
+	if len(errs) > 0 {
+		return nil, c.report(errs)
+	}
+	return docs, nil
+}
+
+// complete gives a document its namespace, and the name that follows from its fields if it has none.
+func complete(o *model.Object, ns namespaces) error {
+	kind, _ := model.Lookup(o.Key.Kind)
+	switch {
+	case !kind.Namespaced && o.Key.Namespace != "":
+		return fmt.Errorf("%s: %s is not namespaced: remove metadata.namespace %q", o.Key, kind.Kind, o.Key.Namespace)
+	case kind.Namespaced && o.Key.Namespace == "":
+		o.Key.Namespace = ns.orDefault()
+		o.Metadata().SetNamespace(o.Key.Namespace)
+	case kind.Namespaced && ns.name != "" && ns.name != o.Key.Namespace:
+		return fmt.Errorf("%s: metadata.namespace is %q, but -n says %q", o.Key, o.Key.Namespace, ns.name)
+	}
+	if o.Key.Name != "" {
+		return nil
+	}
+	named := o.Clone()
+	if err := named.PrepareCreate(time.Now()); err != nil || named.Key.Name == "" {
+		return fmt.Errorf("%s: metadata.name is missing", kind.Kind)
+	}
+	o.Key.Name = named.Key.Name
+	o.Metadata().SetName(o.Key.Name)
+	return nil
+}
+
+// report prints several errors, each on a line of its own, and returns one that ends the program with code 1.
+func (c *cli) report(errs []error) error {
+	for _, err := range errs {
+		fmt.Fprintln(c.err, "Error:", err) //nolint:errcheck // nowhere to report it
+	}
+	return &exitErr{exitError, ""}
+}

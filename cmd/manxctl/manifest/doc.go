@@ -1,0 +1,2 @@
+// Package manifest reads resource files strictly: YAML or JSON, many documents, lists, folders, errors with line numbers.
+package manifest

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+var zeroTime metav1.Time
+
+// onTopOf makes the object that is to replace stored: what o says, and of stored what a user does not write, namely
+// identity, status, bookkeeping of Calico's controllers, and fields that this version does not know.
+func onTopOf(stored, o *model.Object) (*model.Object, error) {
+	next := stored.Clone() // carries the unknown fields
+	next.Err = nil
+	next.Value = o.Clone().Value
+	if was := stored.Metadata(); was != nil {
+		m := next.Metadata()
+		m.SetUID(was.GetUID())
+		m.SetCreationTimestamp(was.GetCreationTimestamp())
+		m.SetAnnotations(keepOwn(m.GetAnnotations(), was.GetAnnotations()))
+		if m.GetFinalizers() == nil {
+			m.SetFinalizers(was.GetFinalizers())
+		}
+		if m.GetOwnerReferences() == nil {
+			m.SetOwnerReferences(was.GetOwnerReferences())
+		}
+		keepStatus(next.Value, stored.Value)
+	}
+	return next, next.PrepareUpdate()
+}
+
+// keepOwn keeps the annotations that Calico's own programs have set and that a user's file does not mention.
+func keepOwn(annotations, was map[string]string) map[string]string {
+	for k, v := range was {
+		if _, ok := annotations[k]; !ok && strings.HasPrefix(k, "projectcalico.org/") {
+			if annotations == nil {
+				annotations = map[string]string{}
+			}
+			annotations[k] = v
+		}
+	}
+	return annotations
+}
+
+// keepStatus keeps the status of kinds that have one if the new value has none: it is not the user's to write.
+func keepStatus(value, was any) {
+	to, from := reflect.ValueOf(value).Elem(), reflect.ValueOf(was).Elem()
+	if to.Type() != from.Type() || to.Kind() != reflect.Struct {
+		return
+	}
+	if s := to.FieldByName("Status"); s.IsValid() && s.IsZero() {
+		s.Set(from.FieldByName("Status"))
+	}
+}
+
+// same tells whether two objects would be stored as the same bytes.
+func same(a, b *model.Object) bool {
+	if a.Err != nil {
+		return false
+	}
+	x, err1 := a.Encode()
+	y, err2 := b.Encode()
+	return err1 == nil && err2 == nil && bytes.Equal(x, y)
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/manxnet/manx/cmd/manxctl/table"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+func (c *cli) nodeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "Ask the local manxd about this node",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(c.nodeStatusCommand(), c.nodeAddressesCommand(), c.nodeProblemsCommand(), c.nodeEndpointsCommand())
+	return cmd
+}
+
+func (c *cli) nodeStatusCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the BGP sessions of this node and why each is as it is",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			format, err := table.ParseFormat(output, table.Table, table.Wide, table.JSON, table.YAML)
+			if err != nil {
+				return usagef("%v", err)
+			}
+			var status *manxv1.GetStatusResponse
+			var peers *manxv1.ListPeersResponse
+			err = c.daemon(cmd.Context(), func(ctx context.Context, m manxv1.ManxClient) (err error) {
+				if status, err = m.GetStatus(ctx, &manxv1.GetStatusRequest{}); err != nil {
+					return err
+				}
+				peers, err = m.ListPeers(ctx, &manxv1.ListPeersRequest{})
+				return err
+			})
+			switch {
+			case err != nil:
+				return err
+			case format == table.Table:
+				return writeSessions(c.out, status, peers.GetPeers(), time.Now())
+			case format == table.Wide:
+				return wideSessions(peers.GetPeers(), time.Now()).Write(c.out, true)
+			}
+			return c.printStructured(format, peers)
+		},
+	}
+	outputFlag(cmd, &output, table.Table, table.Wide, table.JSON, table.YAML)
+	return cmd
+}
+
+// writeSessions prints the tables that "calicoctl node status" prints.
+func writeSessions(w io.Writer, s *manxv1.GetStatusResponse, peers []*manxv1.Peer, now time.Time) error {
+	if _, err := fmt.Fprintf(w, "manxd is running: node %s, AS %d.\n", s.GetNode(), s.GetAsNumber()); err != nil {
+		return err
+	}
+	for _, family := range []string{"IPv4", "IPv6"} {
+		g := &table.Grid{Heading: []string{"PEER ADDRESS", "PEER TYPE", "STATE", "SINCE", "INFO"}}
+		for _, p := range peers {
+			if familyOf(p.GetAddress()) == family {
+				g.Add(peerName(p), peerType(p.GetType()), upOrStart(p), clock(p.GetSinceUnixMs(), now), info(p))
+			}
+		}
+		if _, err := fmt.Fprintf(w, "\n%s BGP status\n", family); err != nil {
+			return err
+		}
+		if len(g.Rows) == 0 {
+			if _, err := fmt.Fprintf(w, "No %s peers found.\n", family); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := g.WriteBoxed(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func wideSessions(peers []*manxv1.Peer, now time.Time) *table.Grid {
+	g := &table.Grid{Heading: []string{"PEER", "TYPE", "AS", "LOCAL-AS", "STATE", "SINCE", "UPTIME", "FLAPS", "RECEIVED", "ACCEPTED", "ADVERTISED", "REQUESTED-BY", "REASON"}}
+	for _, p := range peers {
+		by := ""
+		for i, r := range p.GetRequestedBy() {
+			if i > 0 {
+				by += ","
+			}
+			by += r
+		}
+		n := p.GetPrefixes()
+		g.Add(peerName(p), p.GetType(), utoa(p.GetPeerAs()), utoa(p.GetLocalAs()), p.GetState(), clock(p.GetSinceUnixMs(), now),
+			ago(p.GetEstablishedUnixMs(), now), fmt.Sprint(p.GetFlaps()), fmt.Sprint(n.GetReceived()), fmt.Sprint(n.GetAccepted()),
+			fmt.Sprint(n.GetAdvertised()), by, p.GetReason())
+	}
+	return g
+}
+
+func familyOf(address string) string {
+	if a, err := netip.ParseAddr(address); err == nil && a.Is6() && !a.Is4In6() {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// peerName is the address, and the port if it is not BGP's own.
+func peerName(p *manxv1.Peer) string {
+	a, err := netip.ParseAddr(p.GetAddress())
+	if err != nil || p.GetPort() == 0 || p.GetPort() == 179 {
+		return p.GetAddress()
+	}
+	return netip.AddrPortFrom(a, uint16(p.GetPort())).String()
+}
+
+// peerType spells the type as calicoctl does.
+func peerType(t string) string {
+	switch t {
+	case "mesh":
+		return "node-to-node mesh"
+	case "node":
+		return "node specific"
+	}
+	return t
+}
+
+func upOrStart(p *manxv1.Peer) string {
+	if p.GetState() == established {
+		return "up"
+	}
+	return "start"
+}
+
+// info is the state of the state machine and why it is not another one.
+func info(p *manxv1.Peer) string {
+	if p.GetReason() == "" || p.GetState() == established {
+		return p.GetState()
+	}
+	return p.GetState() + ": " + p.GetReason()
+}
+
+// clock is the time of day, or the date if that was another day.
+func clock(unixMs int64, now time.Time) string {
+	if unixMs == 0 {
+		return ""
+	}
+	t := time.UnixMilli(unixMs).In(now.Location())
+	if t.Format(time.DateOnly) != now.Format(time.DateOnly) {
+		return t.Format(time.DateOnly)
+	}
+	return t.Format(time.TimeOnly)
+}

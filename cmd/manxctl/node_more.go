@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/manxnet/manx/cmd/manxctl/table"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// question is a command that asks one thing of the daemon and prints the answer.
+type question[M proto.Message] struct {
+	use, short string
+	ask        func(context.Context, manxv1.ManxClient) (M, error)
+	grid       func(M) *table.Grid
+	none       string // what to say if there is nothing
+}
+
+func (q question[M]) command(c *cli) *cobra.Command {
+	var output string
+	var noHeaders bool
+	cmd := &cobra.Command{
+		Use:   q.use,
+		Short: q.short,
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			format, err := table.ParseFormat(output, table.Table, table.JSON, table.YAML)
+			if err != nil {
+				return usagef("%v", err)
+			}
+			var answer M
+			err = c.daemon(cmd.Context(), func(ctx context.Context, m manxv1.ManxClient) (err error) {
+				answer, err = q.ask(ctx, m)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			if format != table.Table {
+				return c.printStructured(format, answer)
+			}
+			g := q.grid(answer)
+			if len(g.Rows) == 0 {
+				cmd.PrintErrln(q.none)
+				return nil
+			}
+			return g.Write(c.out, !noHeaders)
+		},
+	}
+	outputFlag(cmd, &output, table.Table, table.JSON, table.YAML)
+	cmd.Flags().BoolVar(&noHeaders, "no-headers", false, "table without the heading")
+	return cmd
+}
+
+func (c *cli) nodeAddressesCommand() *cobra.Command {
+	return question[*manxv1.ListAddressesResponse]{
+		use: "addresses", short: "Show every address that could be this node's and why it was chosen or skipped",
+		ask: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListAddressesResponse, error) {
+			return m.ListAddresses(ctx, &manxv1.ListAddressesRequest{})
+		},
+		grid: addressGrid, none: "No addresses found.",
+	}.command(c)
+}
+
+func addressGrid(r *manxv1.ListAddressesResponse) *table.Grid {
+	g := &table.Grid{Heading: []string{"FAMILY", "ADDRESS", "INTERFACE", "METHOD", "CHOSEN", "REASON"}}
+	for _, a := range r.GetAddresses() {
+		chosen := ""
+		if a.GetChosen() {
+			chosen = "*"
+		}
+		g.Add(a.GetFamily(), a.GetAddress(), a.GetInterface(), a.GetMethod(), chosen, a.GetReason())
+	}
+	return g
+}
+
+func (c *cli) nodeProblemsCommand() *cobra.Command {
+	return question[*manxv1.ListQuarantinedResponse]{
+		use: "problems", short: "Show the objects of the datastore that cannot be used, and why",
+		ask: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListQuarantinedResponse, error) {
+			return m.ListQuarantined(ctx, &manxv1.ListQuarantinedRequest{})
+		},
+		grid: func(r *manxv1.ListQuarantinedResponse) *table.Grid {
+			g := &table.Grid{Heading: []string{"KIND", "NAMESPACE", "NAME", "REASON"}}
+			for _, o := range r.GetObjects() {
+				g.Add(o.GetKind(), o.GetNamespace(), o.GetName(), o.GetReason())
+			}
+			return g
+		},
+		none: "Every object can be used.",
+	}.command(c)
+}
+
+func (c *cli) nodeEndpointsCommand() *cobra.Command {
+	return question[*manxv1.ListEndpointsResponse]{
+		use: "endpoints", short: "Show the workload endpoints of this node and their state",
+		ask: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListEndpointsResponse, error) {
+			return m.ListEndpoints(ctx, &manxv1.ListEndpointsRequest{})
+		},
+		grid: func(r *manxv1.ListEndpointsResponse) *table.Grid {
+			g := &table.Grid{Heading: []string{"NAMESPACE", "WORKLOAD", "INTERFACE", "ADDRESSES", "PHASE", "REASON"}}
+			for _, e := range r.GetEndpoints() {
+				g.Add(e.GetNamespace(), e.GetWorkload(), e.GetInterface(), strings.Join(e.GetAddresses(), ","), e.GetPhase(), e.GetReason())
+			}
+			return g
+		},
+		none: "This node has no workload endpoints.",
+	}.command(c)
+}

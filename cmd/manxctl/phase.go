@@ -1,0 +1,7 @@
+package main
+
+// The phases that manxctl itself acts upon; all others are shown as they come.
+const (
+	phaseDone   = "Done"
+	phaseFailed = "Failed"
+)

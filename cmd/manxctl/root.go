@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes are a promise to scripts.
+const (
+	exitOK        = 0
+	exitError     = 1
+	exitUsage     = 2
+	exitUnhealthy = 4
+)
+
+// cli is what all commands share.
+type cli struct {
+	in       io.Reader
+	out, err io.Writer
+	env      func(string) string
+
+	socket string // of the local daemon
+	etcd   etcdFlags
+}
+
+// exitErr is an error that ends the program with a code of its own. An empty text has been printed already.
+type exitErr struct {
+	code int
+	text string
+}
+
+func (e *exitErr) Error() string { return e.text }
+
+func usagef(format string, args ...any) error {
+	return &exitErr{exitUsage, fmt.Sprintf(format, args...)}
+}
+
+// run executes the command line and returns the exit code.
+func (c *cli) run(ctx context.Context, args []string) int {
+	root := c.root()
+	root.SetArgs(args)
+	root.SetIn(c.in)
+	root.SetOut(c.out)
+	root.SetErr(c.err)
+	ran := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { ran = true }
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	code := codeOf(err, ran)
+	var e *exitErr
+	if !errors.As(err, &e) || e.text != "" {
+		fmt.Fprintln(c.err, "Error:", err) //nolint:errcheck // nowhere to report it
+	}
+	if code == exitUsage {
+		fmt.Fprintf(c.err, "See '%s --help'.\n", cmd.CommandPath()) //nolint:errcheck // nowhere to report it
+	}
+	return code
+}
+
+// codeOf is the code for an error. What cobra refuses before a command runs is a mistake of usage.
+func codeOf(err error, ran bool) int {
+	var e *exitErr
+	switch {
+	case errors.As(err, &e):
+		return e.code
+	case !ran:
+		return exitUsage
+	}
+	return exitError
+}
+
+func (c *cli) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "manxctl",
+		Short:         "Read and write the objects of a Manx or Calico cluster, and ask the local manxd what it does and why",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetHelpCommand(&cobra.Command{Hidden: true})
+	f := root.PersistentFlags()
+	f.StringVar(&c.socket, "socket", "/run/manx/manxd.sock", "control socket of the local manxd")
+	c.etcd.add(f)
+	root.AddCommand(
+		c.getCommand(), c.applyCommand(), c.createCommand(), c.replaceCommand(), c.deleteCommand(),
+		c.statusCommand(), c.nodeCommand(), c.routesCommand(), c.logLevelCommand(), c.resyncCommand(), c.versionCommand(),
+	)
+	return root
+}

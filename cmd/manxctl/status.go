@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/manxnet/manx/cmd/manxctl/table"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+func (c *cli) statusCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Say how this node is",
+		Long: "Say how this node is, from the local manxd.\n\n" +
+			"The exit code is 4 if the node is not ready, manxd does not answer, a route or endpoint failed, or all BGP sessions\n" +
+			"are down. Single sessions that are down are named, but another node that is off is no fault of this one.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			format, err := table.ParseFormat(output, table.Table, table.JSON, table.YAML)
+			if err != nil {
+				return usagef("%v", err)
+			}
+			return c.status(cmd.Context(), format)
+		},
+	}
+	outputFlag(cmd, &output, table.Table, table.JSON, table.YAML)
+	return cmd
+}
+
+func (c *cli) status(ctx context.Context, format table.Format) error {
+	s, peers, notices, err := c.askStatus(ctx)
+	var none *noDaemonError
+	if errors.As(err, &none) {
+		return &exitErr{exitUnhealthy, err.Error()}
+	}
+	if err != nil {
+		return err
+	}
+	if format == table.Table {
+		err = writeStatus(c.out, s, peers, notices, time.Now())
+	} else {
+		err = c.printStructured(format, s)
+	}
+	if err == nil && len(unhealthy(s)) > 0 {
+		return &exitErr{exitUnhealthy, ""}
+	}
+	return err
+}
+
+func (c *cli) askStatus(ctx context.Context) (s *manxv1.GetStatusResponse, peers []*manxv1.Peer, notices []*manxv1.Notice, err error) {
+	err = c.daemon(ctx, func(ctx context.Context, m manxv1.ManxClient) error {
+		if s, err = m.GetStatus(ctx, &manxv1.GetStatusRequest{}); err != nil {
+			return err
+		}
+		p, err := m.ListPeers(ctx, &manxv1.ListPeersRequest{})
+		if err != nil {
+			return err
+		}
+		n, err := m.ListNotices(ctx, &manxv1.ListNoticesRequest{})
+		peers, notices = p.GetPeers(), n.GetNotices()
+		return err
+	})
+	return s, peers, notices, err
+}
+
+const established = "Established"
+
+// unhealthy lists what is wrong with the node itself.
+func unhealthy(s *manxv1.GetStatusResponse) []string {
+	var wrong []string
+	for _, c := range s.GetChecks() {
+		if !c.GetOk() {
+			wrong = append(wrong, c.GetName()+": "+c.GetReason())
+		}
+	}
+	if !s.GetReady() && len(wrong) == 0 {
+		wrong = append(wrong, "not ready")
+	}
+	if n := s.GetRoutes()[phaseFailed]; n > 0 {
+		wrong = append(wrong, fmt.Sprintf("%d routes failed: see manxctl routes --phase %s", n, phaseFailed))
+	}
+	if n := s.GetEndpoints()[phaseFailed]; n > 0 {
+		wrong = append(wrong, fmt.Sprintf("%d workload endpoints failed", n))
+	}
+	if total := sum(s.GetPeers()); total > 0 && s.GetPeers()[established] == 0 {
+		wrong = append(wrong, fmt.Sprintf("none of %d BGP sessions is up", total))
+	}
+	return wrong
+}
+
+func sum(counts map[string]uint32) uint32 {
+	var n uint32
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
+
+// writeStatus prints the summary that a person reads.
+func writeStatus(w io.Writer, s *manxv1.GetStatusResponse, peers []*manxv1.Peer, notices []*manxv1.Notice, now time.Time) error {
+	var b strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-12s%s\n", name+":", fmt.Sprintf(format, args...))
+	}
+	line("Node", "%s (%s)", s.GetNode(), strings.Join(present(s.GetIpv4(), s.GetIpv6(),
+		"AS "+strconv.FormatUint(uint64(s.GetAsNumber()), 10), "router ID "+s.GetRouterId()), ", "))
+	line("Version", "%s, GoBGP %s, up %s", s.GetVersion().GetManx(), s.GetVersion().GetGobgp(), ago(s.GetStartedUnixMs(), now))
+	line("Datastore", "%s", datastoreText(s.GetDatastore(), now))
+	line("BGP", "%s", counts(s.GetPeers(), established, "session"))
+	for _, p := range peers {
+		if p.GetState() != established {
+			line("", "%s %s for %s: %s", p.GetAddress(), p.GetState(), ago(p.GetSinceUnixMs(), now), p.GetReason())
+		}
+	}
+	line("Routes", "%s", counts(s.GetRoutes(), phaseDone, "route"))
+	line("Endpoints", "%s", counts(s.GetEndpoints(), phaseDone, "endpoint"))
+	for _, n := range notices {
+		line("Notice", "%s: %s", n.GetSubject(), n.GetText())
+	}
+	wrong := unhealthy(s)
+	if len(wrong) == 0 {
+		line("Health", "ok")
+	}
+	for _, x := range wrong {
+		line("Health", "%s", x)
+	}
+	_, err := io.WriteString(w, strings.ReplaceAll(b.String(), "\n:           ", "\n            "))
+	return err
+}
+
+func datastoreText(d *manxv1.DatastoreStatus, now time.Time) string {
+	text := d.GetType() + ", "
+	switch {
+	case !d.GetConnected():
+		text += "not connected"
+	case !d.GetInSync():
+		text += "not in sync yet"
+	default:
+		text += fmt.Sprintf("in sync at revision %d, %d objects", d.GetRevision(), d.GetObjects())
+	}
+	if since := ago(d.GetSinceUnixMs(), now); since != "" {
+		text += ", for " + since
+	}
+	if d.GetReason() != "" {
+		text += ": " + d.GetReason()
+	}
+	if n := d.GetQuarantined(); n > 0 {
+		text += fmt.Sprintf("; %d objects cannot be used: see manxctl node problems", n)
+	}
+	return text
+}
+
+// counts says "3 sessions: 2 Established, 1 Active", the good state first.
+func counts(by map[string]uint32, good, what string) string {
+	total := sum(by)
+	text := fmt.Sprintf("%d %ss", total, what)
+	if total == 1 {
+		text = "1 " + what
+	}
+	var parts []string
+	states := slices.SortedFunc(maps.Keys(by), func(a, b string) int {
+		if (a == good) != (b == good) {
+			if a == good {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a, b)
+	})
+	for _, s := range states {
+		if by[s] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", by[s], s))
+		}
+	}
+	if len(parts) == 0 {
+		return text
+	}
+	return text + ": " + strings.Join(parts, ", ")
+}
+
+func present(words ...string) []string {
+	return slices.DeleteFunc(words, func(w string) bool { return w == "" })
+}

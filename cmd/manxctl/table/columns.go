@@ -1,0 +1,203 @@
+package table
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// row is what a cell is computed from.
+type row struct {
+	object  *model.Object
+	inherit string // the AS number of a node that has none of its own
+}
+
+// column is one column of a kind's table. Headings and values are those of calicoctl, where calicoctl has the kind.
+type column struct {
+	heading string
+	show    in
+	cell    func(row) string
+}
+
+// in says which of the two tables have the column.
+type in int
+
+const (
+	both in = iota
+	onlyTable
+	onlyWide
+)
+
+var nameColumn = column{"NAME", both, func(r row) string { return r.object.Key.Name }}
+
+// of makes a cell of the typed value; it is empty for an object that could not be decoded.
+func of[T any](f func(*T) string) func(row) string {
+	return func(r row) string {
+		if v, ok := r.object.Value.(*T); ok && v != nil {
+			return f(v)
+		}
+		return ""
+	}
+}
+
+// columns returns the columns of a kind. Kinds without columns of their own show their name.
+func columns(kind model.Kind) []column {
+	switch kind {
+	case model.KindNode:
+		return nodeColumns
+	case model.KindIPPool:
+		return poolColumns
+	case model.KindIPReservation:
+		return []column{nameColumn,
+			{"CIDRS", onlyWide, of(func(v *v3.IPReservation) string { return strings.Join(v.Spec.ReservedCIDRs, ",") })}}
+	case model.KindBGPConfiguration:
+		return bgpConfigurationColumns
+	case model.KindBGPPeer:
+		return peerColumns
+	case model.KindClusterInformation:
+		return clusterColumns
+	case model.KindIPAMConfiguration:
+		return ipamConfigurationColumns
+	case model.KindProfile:
+		return []column{nameColumn,
+			{"LABELS", onlyWide, of(func(v *v3.Profile) string { return labelText(v.Spec.LabelsToApply) })}}
+	case model.KindTier:
+		return []column{nameColumn, {"ORDER", both, of(func(v *model.Tier) string { return order(v.Spec.Order) })}}
+	case model.KindWorkloadEndpoint:
+		return endpointColumns
+	case model.KindIPAMBlock:
+		return blockColumns
+	case model.KindBlockAffinity:
+		return affinityColumns
+	case model.KindIPAMHandle:
+		return handleColumns
+	case model.KindIPAMConfig:
+		return ipamConfigColumns
+	}
+	return []column{nameColumn}
+}
+
+var nodeColumns = []column{
+	nameColumn,
+	{"ASN", onlyWide, nodeAS},
+	{"IPV4", onlyWide, of(func(v *model.Node) string {
+		if v.Spec.BGP == nil {
+			return ""
+		}
+		return v.Spec.BGP.IPv4Address
+	})},
+	{"IPV6", onlyWide, of(func(v *model.Node) string {
+		if v.Spec.BGP == nil {
+			return ""
+		}
+		return v.Spec.BGP.IPv6Address
+	})},
+}
+
+// nodeAS puts an inherited AS number in parentheses. A node that takes no part in BGP has none.
+func nodeAS(r row) string {
+	v, ok := r.object.Value.(*model.Node)
+	switch {
+	case !ok || v.Spec.BGP == nil:
+		return ""
+	case v.Spec.BGP.ASNumber == nil:
+		return "(" + r.inherit + ")"
+	}
+	return strconv.FormatUint(uint64(*v.Spec.BGP.ASNumber), 10)
+}
+
+var poolColumns = []column{
+	nameColumn,
+	{"CIDR", both, of(func(v *model.IPPool) string { return v.Spec.CIDR })},
+	{"NAT", onlyWide, of(func(v *model.IPPool) string { return strconv.FormatBool(v.Spec.NATOutgoing) })},
+	{"IPIPMODE", onlyWide, of(func(v *model.IPPool) string { return string(v.Spec.IPIPMode) })},
+	{"VXLANMODE", onlyWide, of(func(v *model.IPPool) string { return string(v.Spec.VXLANMode) })},
+	{"DISABLED", onlyWide, of(func(v *model.IPPool) string { return strconv.FormatBool(v.Spec.Disabled) })},
+	{"DISABLEBGPEXPORT", onlyWide, of(func(v *model.IPPool) string { return strconv.FormatBool(v.Spec.DisableBGPExport) })},
+	{"SELECTOR", both, of(func(v *model.IPPool) string { return v.Spec.NodeSelector })},
+	{"ASSIGNMENTMODE", onlyWide, of(func(v *model.IPPool) string { return orDash(v.Spec.AssignmentMode) })},
+}
+
+var bgpConfigurationColumns = []column{
+	nameColumn,
+	{"LOGSEVERITY", both, of(func(v *model.BGPConfiguration) string { return v.Spec.LogSeverityScreen })},
+	{"MESHENABLED", both, of(func(v *model.BGPConfiguration) string { return orDash(v.Spec.NodeToNodeMeshEnabled) })},
+	{"ASNUMBER", both, of(func(v *model.BGPConfiguration) string { return orDash(v.Spec.ASNumber) })},
+}
+
+var peerColumns = []column{
+	nameColumn,
+	{"PEERIP", both, of(func(v *model.BGPPeer) string { return v.Spec.PeerIP })},
+	{"NODE", both, of(func(v *model.BGPPeer) string {
+		switch {
+		case v.Spec.Node != "":
+			return v.Spec.Node
+		case v.Spec.NodeSelector != "":
+			return v.Spec.NodeSelector
+		}
+		return "(global)"
+	})},
+	{"ASN", both, of(func(v *model.BGPPeer) string { return strconv.FormatUint(uint64(v.Spec.ASNumber), 10) })},
+}
+
+var clusterColumns = []column{
+	nameColumn,
+	{"CLUSTERGUID", both, of(func(v *v3.ClusterInformation) string { return v.Spec.ClusterGUID })},
+	{"CLUSTERTYPE", both, of(func(v *v3.ClusterInformation) string { return v.Spec.ClusterType })},
+	{"CALICOVERSION", both, of(func(v *v3.ClusterInformation) string { return v.Spec.CalicoVersion })},
+	{"DATASTOREREADY", both, of(func(v *v3.ClusterInformation) string { return orDash(v.Spec.DatastoreReady) })},
+}
+
+var endpointColumns = []column{
+	{"NAME", onlyWide, func(r row) string { return r.object.Key.Name }},
+	{"WORKLOAD", both, of(func(v *model.WorkloadEndpoint) string {
+		if v.Spec.Pod != "" {
+			return v.Spec.Pod
+		}
+		return v.Spec.Workload
+	})},
+	{"NODE", both, of(func(v *model.WorkloadEndpoint) string { return v.Spec.Node })},
+	{"NETWORKS", both, of(func(v *model.WorkloadEndpoint) string { return strings.Join(v.Spec.IPNetworks, ",") })},
+	{"INTERFACE", both, of(func(v *model.WorkloadEndpoint) string { return v.Spec.InterfaceName })},
+	{"PROFILES", onlyWide, of(func(v *model.WorkloadEndpoint) string { return strings.Join(v.Spec.Profiles, ",") })},
+	{"NATS", onlyWide, of(func(v *model.WorkloadEndpoint) string {
+		var nats []string
+		for _, n := range v.Spec.IPNATs {
+			nats = append(nats, n.ExternalIP+"->"+n.InternalIP)
+		}
+		return strings.Join(nats, ",")
+	})},
+}
+
+// orDash shows what a pointer points to, "-" for nil.
+func orDash[T any](p *T) string {
+	if p == nil {
+		return "-"
+	}
+	return fmt.Sprint(*p)
+}
+
+func labelText(labels map[string]string) string {
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		out = append(out, k+"="+labels[k])
+	}
+	return strings.Join(out, ",")
+}
+
+// order spells a tier's order as calicoctl does: short, with an exponent from a million on. A tier without one is last.
+func order(o *float64) string {
+	if o == nil {
+		return "<none>"
+	}
+	if *o >= 1e6 || *o <= -1e6 {
+		return strconv.FormatFloat(*o, 'g', -1, 64)
+	}
+	return strconv.FormatFloat(*o, 'f', -1, 64)
+}

@@ -1,0 +1,91 @@
+package table
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// Grid is a table of text: a heading and rows of as many cells.
+type Grid struct {
+	Heading []string
+	Rows    [][]string
+}
+
+// Add appends a row.
+func (g *Grid) Add(cells ...string) { g.Rows = append(g.Rows, cells) }
+
+// Write prints aligned columns without borders, as kubectl does; heading tells whether to print the heading.
+func (g *Grid) Write(w io.Writer, heading bool) error {
+	var b bytes.Buffer
+	t := tabwriter.NewWriter(&b, 5, 1, 3, ' ', 0)
+	if heading {
+		writeRow(t, g.Heading)
+	}
+	for _, r := range g.Rows {
+		writeRow(t, r)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return writeTrimmed(w, &b)
+}
+
+func writeRow(w io.Writer, cells []string) {
+	for _, c := range cells {
+		io.WriteString(w, oneLine(c)+"\t") //nolint:errcheck // reported by Flush
+	}
+	io.WriteString(w, "\n") //nolint:errcheck // reported by Flush
+}
+
+// oneLine keeps what others wrote into the datastore from breaking the table or driving the terminal.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+func writeTrimmed(w io.Writer, b *bytes.Buffer) error {
+	out := bufio.NewWriter(w)
+	for line := range strings.Lines(b.String()) {
+		if _, err := out.WriteString(strings.TrimRight(line, " \n") + "\n"); err != nil {
+			return err
+		}
+	}
+	return out.Flush()
+}
+
+// WriteBoxed prints the table with borders, as "calicoctl node status" does.
+func (g *Grid) WriteBoxed(w io.Writer) error {
+	width := make([]int, len(g.Heading))
+	rows := append([][]string{g.Heading}, g.Rows...)
+	for _, r := range rows {
+		for i, c := range r {
+			width[i] = max(width[i], len([]rune(c)))
+		}
+	}
+	var rule strings.Builder
+	for _, n := range width {
+		rule.WriteString("+" + strings.Repeat("-", n+2))
+	}
+	rule.WriteString("+\n")
+
+	out := bufio.NewWriter(w)
+	out.WriteString(rule.String()) //nolint:errcheck // reported by Flush
+	for n, r := range rows {
+		for i, c := range r {
+			out.WriteString("| " + oneLine(c) + strings.Repeat(" ", width[i]-len([]rune(c))+1)) //nolint:errcheck // reported by Flush
+		}
+		out.WriteString("|\n") //nolint:errcheck // reported by Flush
+		if n == 0 {
+			out.WriteString(rule.String()) //nolint:errcheck // reported by Flush
+		}
+	}
+	out.WriteString(rule.String()) //nolint:errcheck // reported by Flush
+	return out.Flush()
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// target is what a command line asks for: a kind, and names or none.
+type target struct {
+	kind      model.KindInfo
+	names     []string
+	namespace string // of a document; else that of the flags
+}
+
+// key makes the key of one of the names.
+func (t target) key(n namespaces, name string) (model.Key, error) {
+	if t.namespace != "" {
+		return model.Key{Kind: t.kind.Kind, Namespace: t.namespace, Name: name}, nil
+	}
+	return n.key(t.kind, name)
+}
+
+// parseTargets reads "KIND", "KIND NAME..." or "KIND/NAME...".
+func parseTargets(args []string) ([]target, error) {
+	if len(args) == 0 {
+		return nil, usagef("name a kind, for instance %q, or a file with -f", "bgppeers")
+	}
+	if !strings.Contains(args[0], "/") {
+		kind, err := findKind(args[0])
+		return []target{{kind: kind, names: args[1:]}}, err
+	}
+	var targets []target
+	for _, a := range args {
+		word, name, ok := strings.Cut(a, "/")
+		if !ok || name == "" {
+			return nil, usagef("%q: after KIND/NAME, everything must be KIND/NAME", a)
+		}
+		kind, err := findKind(word)
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, target{kind: kind, names: []string{name}})
+	}
+	return targets, nil
+}
+
+// findKind finds the kind that a word names: its plural, one of its short names, or its name, in any case.
+func findKind(word string) (model.KindInfo, error) {
+	w := strings.ToLower(word)
+	for _, k := range model.Kinds() {
+		if k.Plural == w || slices.Contains(k.Aliases, w) {
+			return k, nil
+		}
+	}
+	for _, k := range model.Kinds() {
+		if strings.ToLower(string(k.Kind)) == w {
+			return k, nil
+		}
+	}
+	return model.KindInfo{}, usagef("kind %q is not known. The kinds are: %s", word, strings.Join(kindNames(), ", "))
+}
+
+func kindNames() []string {
+	var names []string
+	for _, k := range model.Kinds() {
+		names = append(names, k.Plural)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// namespaces are the flags -n and -A.
+type namespaces struct {
+	name string
+	all  bool
+}
+
+// given tells whether the user chose namespaces.
+func (n namespaces) given() bool { return n.all || n.name != "" }
+
+// orDefault is the namespace to use for one object.
+func (n namespaces) orDefault() string {
+	if n.name == "" {
+		return "default"
+	}
+	return n.name
+}
+
+// key makes the key of a name that the user typed.
+func (n namespaces) key(kind model.KindInfo, name string) (model.Key, error) {
+	if !kind.Namespaced {
+		if n.given() {
+			return model.Key{}, usagef("%s is not namespaced: leave out -n and -A", kind.Kind)
+		}
+		return model.Key{Kind: kind.Kind, Name: name}, nil
+	}
+	if n.all {
+		return model.Key{}, usagef("%s %q: a name needs one namespace: use -n instead of -A", kind.Kind, name)
+	}
+	return model.Key{Kind: kind.Kind, Namespace: n.orDefault(), Name: name}, nil
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/manxnet/manx/cmd/manxctl/table"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// versions is what "version -o json" prints.
+type versions struct {
+	Client versionInfo  `json:"client"`
+	Daemon *versionInfo `json:"daemon,omitempty"`
+	Reason string       `json:"daemonReason,omitempty"` // why the daemon's is absent
+}
+
+type versionInfo struct {
+	Version string `json:"version"`
+	Commit  string `json:"commit"`
+	GoBGP   string `json:"gobgp,omitempty"`
+	Go      string `json:"go"`
+}
+
+func (c *cli) versionCommand() *cobra.Command {
+	var output string
+	var clientOnly bool
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Show the version of manxctl, of the local manxd and of its GoBGP",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			format, err := table.ParseFormat(output, table.Table, table.JSON, table.YAML)
+			if err != nil {
+				return usagef("%v", err)
+			}
+			v := versions{Client: versionInfo{Version: version, Commit: commit, Go: strings.TrimPrefix(runtime.Version(), "go")}}
+			if !clientOnly {
+				c.daemonVersion(cmd.Context(), &v)
+			}
+			if format != table.Table {
+				return table.Value(c.out, format, v)
+			}
+			return c.printVersions(v)
+		},
+	}
+	outputFlag(cmd, &output, table.Table, table.JSON, table.YAML)
+	cmd.Flags().BoolVar(&clientOnly, "client", false, "do not ask manxd")
+	return cmd
+}
+
+// daemonVersion asks the daemon; that none runs here is no error of this command.
+func (c *cli) daemonVersion(ctx context.Context, v *versions) {
+	err := c.daemon(ctx, func(ctx context.Context, m manxv1.ManxClient) error {
+		s, err := m.GetStatus(ctx, &manxv1.GetStatusRequest{})
+		if err != nil {
+			return err
+		}
+		d := s.GetVersion()
+		v.Daemon = &versionInfo{Version: d.GetManx(), Commit: d.GetCommit(), GoBGP: d.GetGobgp(), Go: d.GetGo()}
+		return nil
+	})
+	if err != nil {
+		v.Reason = err.Error()
+	}
+}
+
+func (c *cli) printVersions(v versions) error {
+	text := fmt.Sprintf("Client: %s (commit %s, Go %s)\n", v.Client.Version, v.Client.Commit, v.Client.Go)
+	switch {
+	case v.Daemon != nil:
+		text += fmt.Sprintf("Daemon: %s (commit %s, Go %s)\nGoBGP:  %s\n", v.Daemon.Version, v.Daemon.Commit, v.Daemon.Go, v.Daemon.GoBGP)
+	case v.Reason != "":
+		text += "Daemon: unknown: " + v.Reason + "\n"
+	}
+	_, err := fmt.Fprint(c.out, text)
+	return err
+}

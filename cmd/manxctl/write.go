@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/manxnet/manx/cmd/manxctl/manifest"
+	"github.com/manxnet/manx/cmd/manxctl/table"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// writer stores one object and says in a word what became of it.
+type writer func(context.Context, datastore.Store, *model.Object) (string, error)
+
+func (c *cli) applyCommand() *cobra.Command {
+	return c.writeCommand("apply", "Create objects, or update those that exist", applyObject)
+}
+
+func (c *cli) createCommand() *cobra.Command {
+	var skip bool
+	cmd := c.writeCommand("create", "Create objects that do not exist yet", func(ctx context.Context, s datastore.Store, o *model.Object) (string, error) {
+		done, err := createObject(ctx, s, o)
+		if skip && errors.Is(err, datastore.ErrExists) {
+			return "skipped: it exists", nil
+		}
+		return done, err
+	})
+	cmd.Flags().BoolVar(&skip, "skip-exists", false, "an object that exists already is no error")
+	return cmd
+}
+
+func (c *cli) replaceCommand() *cobra.Command {
+	return c.writeCommand("replace", "Replace objects that exist", replaceObject)
+}
+
+func (c *cli) writeCommand(verb, short string, write writer) *cobra.Command {
+	var f files
+	var ns namespaces
+	cmd := &cobra.Command{
+		Use:     verb + " -f FILE",
+		Short:   short,
+		Example: fmt.Sprintf("  manxctl %s -f pool.yaml\n  manxctl %s -f cluster/ -R\n  cat peers.json | manxctl %s -f -", verb, verb, verb),
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(f.paths) == 0 {
+				return usagef("%s needs -f FILE, -f FOLDER or -f -", verb)
+			}
+			docs, err := c.load(f, ns)
+			if err != nil {
+				return err
+			}
+			return c.writeAll(cmd.Context(), docs, write)
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().StringVarP(&ns.name, "namespace", "n", "", "namespace of documents that name none (\"default\" if not given)")
+	return cmd
+}
+
+// writeAll goes on after a failure and reports all of them.
+func (c *cli) writeAll(ctx context.Context, docs []manifest.Document, write writer) error {
+	store, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer store.Close() //nolint:errcheck // every write has been answered
+	var errs []error
+	for _, d := range docs {
+		done, err := write(ctx, store, d.Object)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s:%d: %w", d.Source, d.Line, err))
+			continue
+		}
+		if err := table.Names(c.out, []*model.Object{d.Object}, done); err != nil {
+			return err
+		}
+	}
+	if len(errs) > 0 {
+		return c.report(errs)
+	}
+	return nil
+}
+
+// createObject stores a new object. What identifies an object of another cluster or time is left out, so that a
+// backup can be created again.
+func createObject(ctx context.Context, store datastore.Store, o *model.Object) (string, error) {
+	o = o.Clone()
+	m := o.Metadata()
+	m.SetResourceVersion("")
+	m.SetUID("")
+	m.SetCreationTimestamp(zeroTime)
+	_, err := store.Create(ctx, o)
+	return "created", err
+}
+
+func applyObject(ctx context.Context, store datastore.Store, o *model.Object) (string, error) {
+	for range casRetries {
+		done, err := update(ctx, store, o, "configured")
+		if errors.Is(err, datastore.ErrNotFound) {
+			done, err = createObject(ctx, store, o)
+		}
+		if !retry(o, err) {
+			return done, err
+		}
+	}
+	return "", busy(o)
+}
+
+func replaceObject(ctx context.Context, store datastore.Store, o *model.Object) (string, error) {
+	for range casRetries {
+		done, err := update(ctx, store, o, "replaced")
+		if !retry(o, err) {
+			return done, err
+		}
+	}
+	return "", busy(o)
+}
+
+// casRetries bounds how often a write starts again because another one came first.
+const casRetries = 10
+
+func busy(o *model.Object) error {
+	return fmt.Errorf("%s: given up after %d tries: %w", o.Key, casRetries, datastore.ErrConflict)
+}
+
+// retry tells whether a write lost a race that it may run again: not if the user named the revision to replace.
+func retry(o *model.Object, err error) bool {
+	if errors.Is(err, datastore.ErrExists) {
+		return true // created by someone else after we looked
+	}
+	return errors.Is(err, datastore.ErrConflict) && o.Metadata().GetResourceVersion() == ""
+}
+
+// update replaces the stored object by o and keeps what o cannot know or does not say. An object that would not change
+// is not written: watchers need not hear of it.
+func update(ctx context.Context, store datastore.Store, o *model.Object, done string) (string, error) {
+	stored, err := store.Get(ctx, o.Key)
+	if err != nil {
+		return "", err
+	}
+	if err := sameObject(o, stored); err != nil {
+		return "", err
+	}
+	next, err := onTopOf(stored, o)
+	if err != nil {
+		return "", err
+	}
+	if same(stored, next) {
+		return "unchanged", nil
+	}
+	_, err = store.Update(ctx, next)
+	return done, err
+}
+
+// sameObject checks what a document says of the object that it was made from.
+func sameObject(o, stored *model.Object) error {
+	if rv := o.Metadata().GetResourceVersion(); rv != "" && rv != strconv.FormatInt(stored.Revision, 10) {
+		return fmt.Errorf("%s: %w (metadata.resourceVersion is %q, but %d is stored; remove the field to write anyway)", o.Key, datastore.ErrConflict, rv, stored.Revision)
+	}
+	m := stored.Metadata()
+	if uid := o.Metadata().GetUID(); uid != "" && m != nil && m.GetUID() != "" && m.GetUID() != uid {
+		return fmt.Errorf("%s: metadata.uid is %q, but the stored object is another one with uid %q: remove the field to write anyway", o.Key, uid, m.GetUID())
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// caller is who made a call, as the kernel says.
+type caller struct {
+	credentials.CommonAuthInfo
+	pid int32
+	uid uint32
+	gid uint32
+}
+
+// AuthType implements credentials.AuthInfo.
+func (caller) AuthType() string { return "unix peer credentials" }
+
+// peerCredentials reads the credentials of the process at the other end of a unix socket. There is no encryption:
+// nothing leaves the kernel.
+type peerCredentials struct{}
+
+func (peerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, nil, errors.New("the control API is served on unix sockets only")
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return nil, nil, err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return nil, nil, err
+	}
+	if credErr != nil {
+		return nil, nil, credErr
+	}
+	return c, caller{
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+		pid:            cred.Pid, uid: cred.Uid, gid: cred.Gid,
+	}, nil
+}
+
+func (peerCredentials) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("only servers read peer credentials")
+}
+
+func (peerCredentials) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "unix"}
+}
+func (peerCredentials) Clone() credentials.TransportCredentials { return peerCredentials{} }
+func (peerCredentials) OverrideServerName(string) error         { return nil }
+
+// changes are the calls that change something: each is logged with its caller.
+var changes = map[string]bool{
+	manxv1.Manx_SetLogLevel_FullMethodName: true,
+	manxv1.Manx_Resync_FullMethodName:      true,
+}
+
+// logChanges logs each call that changes something, whether it succeeds or not.
+func logChanges(log *zap.Logger) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		if !changes[info.FullMethod] {
+			return next(ctx, request)
+		}
+		started := time.Now()
+		answer, err := next(ctx, request)
+		fields := append(callerFields(ctx), zap.String("call", info.FullMethod), zap.Any("request", request),
+			zap.Stringer("code", status.Code(err)), zap.Duration("took", time.Since(started)))
+		if err != nil {
+			fields = append(fields, zap.Error(err))
+		}
+		log.Info("control call", fields...)
+		return answer, err
+	}
+}
+
+func callerFields(ctx context.Context) []zap.Field {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	c, ok := p.AuthInfo.(caller)
+	if !ok {
+		return nil
+	}
+	// The name is a help for the reader only: the process may be gone or have another name by now.
+	name, _ := os.ReadFile("/proc/" + strconv.Itoa(int(c.pid)) + "/comm")
+	return []zap.Field{
+		zap.Int32("caller_pid", c.pid), zap.Uint32("caller_uid", c.uid), zap.String("caller_name", strings.TrimSpace(string(name))),
+	}
+}
