@@ -13,16 +13,6 @@ import (
 )
 
 func (w *podWiring) removeOld() error {
-	if w.Exclusive {
-		if err := w.refuseForeign(); err != nil {
-			return err
-		}
-	}
-	return removePodVeth(w.host, w.HostIf)
-}
-
-// refuseForeign fails if HostIf exists and its other end is not in our workload's namespace.
-func (w *podWiring) refuseForeign() error {
 	link, err := w.host.LinkByName(w.HostIf)
 	if podLinkMissing(err) {
 		return nil
@@ -30,12 +20,28 @@ func (w *podWiring) refuseForeign() error {
 	if err != nil {
 		return fmt.Errorf("read interface %s: %w", w.HostIf, err)
 	}
+	if err := w.refuseForeign(link.Attrs()); err != nil {
+		return err
+	}
+	return removePodVeth(w.host, w.HostIf)
+}
+
+// refuseForeign fails if old, an interface of the host end's name, leads to where it must not be removed.
+func (w *podWiring) refuseForeign(old *netlink.LinkAttrs) error {
 	id, err := w.host.GetNetNsIdByFd(int(w.ns.handle))
 	if err != nil {
 		return fmt.Errorf("identify %s: %w", w.Netns, err)
 	}
-	if link.Attrs().NetNsID != id {
-		return fmt.Errorf("interface %s exists and belongs to another container", w.HostIf)
+	if old.NetNsID != id || id < 0 {
+		if w.Exclusive {
+			return fmt.Errorf("interface %s exists and belongs to another container", w.HostIf)
+		}
+		return nil
+	}
+	inside, err := w.pod.LinkByIndex(old.ParentIndex)
+	if err == nil && inside.Attrs().Name != w.IfName {
+		return fmt.Errorf("%s is the other end of %s in %s: a container can have one interface of this network, not also %s",
+			w.HostIf, inside.Attrs().Name, w.Netns, w.IfName)
 	}
 	return nil
 }
@@ -83,11 +89,21 @@ func (w *podWiring) up() error {
 	return nil
 }
 
-// gateway4 makes the gateway reachable; the kernel accepts a next hop only if it has a route to it.
+// gateway4 makes the gateway reachable; the kernel accepts a next hop only if it has a route to it. The permanent
+// neighbour entry is for hosts without a default route: there proxy ARP does not answer for the gateway.
 func (w *podWiring) gateway4() error {
-	return w.addPodRoute(&netlink.Route{
+	if err := w.addPodRoute(&netlink.Route{
 		LinkIndex: w.inside.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: podPrefix(netip.PrefixFrom(PodGateway4, 32)),
-	})
+	}); err != nil {
+		return err
+	}
+	if err := w.pod.NeighSet(&netlink.Neigh{
+		LinkIndex: w.inside.Attrs().Index, Family: netlink.FAMILY_V4, State: netlink.NUD_PERMANENT,
+		IP: PodGateway4.AsSlice(), HardwareAddr: PodHostMAC,
+	}); err != nil {
+		return fmt.Errorf("neighbour %s in %s: %w", PodGateway4, w.Netns, err)
+	}
+	return nil
 }
 
 // gateway6 gives the host end the address that workloads use as gateway. The kernel derives the same one from the

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// netConf is a network configuration as the container runtime passes it, with Calico's keys.
+type netConf struct {
+	types.PluginConf
+	IPAM ipamConf `json:"ipam"`
+
+	Nodename             string `json:"nodename"`
+	NodenameFile         string `json:"nodename_file"`
+	NodenameFileOptional bool   `json:"nodename_file_optional"`
+	Hostname             string `json:"hostname"` // an old name of nodename
+
+	DatastoreType    string `json:"datastore_type"`
+	EtcdEndpoints    string `json:"etcd_endpoints"`
+	EtcdDiscoverySrv string `json:"etcd_discovery_srv"`
+	EtcdKeyFile      string `json:"etcd_key_file"`
+	EtcdCertFile     string `json:"etcd_cert_file"`
+	EtcdCACertFile   string `json:"etcd_ca_cert_file"`
+
+	MTU             int    `json:"mtu"`
+	RequireMTUFile  bool   `json:"require_mtu_file"`
+	NumQueues       int    `json:"num_queues"`
+	DeviceType      string `json:"device_type"`
+	IncludeDefaults bool   `json:"include_default_routes"`
+	IPAMLockFile    string `json:"ipam_lock_file"`
+
+	LogLevel       string `json:"log_level"`
+	LogFilePath    string `json:"log_file_path"`
+	LogFileMaxSize int    `json:"log_file_max_size"` // megabytes
+	LogFileMaxAge  int    `json:"log_file_max_age"`  // days
+	LogFileMaxN    int    `json:"log_file_max_count"`
+
+	Policy struct {
+		Type string `json:"type"`
+	} `json:"policy"`
+	ContainerSettings struct {
+		AllowIPForwarding bool `json:"allow_ip_forwarding"`
+	} `json:"container_settings"`
+	PolicySetupTimeout int `json:"policy_setup_timeout_seconds"`
+}
+
+// ipamConf is the part of the configuration for the IPAM plugin. The two booleans are strings, as Calico has them.
+type ipamConf struct {
+	Type       string        `json:"type"`
+	AssignIPv4 string        `json:"assign_ipv4"`
+	AssignIPv6 string        `json:"assign_ipv6"`
+	IPv4Pools  []string      `json:"ipv4_pools"`
+	IPv6Pools  []string      `json:"ipv6_pools"`
+	Routes     []types.Route `json:"routes"`
+}
+
+// podArgs are the values that Kubernetes and users pass in CNI_ARGS.
+type podArgs struct {
+	types.CommonArgs
+	IP                net.IP
+	K8S_POD_NAME      types.UnmarshallableString //nolint:revive // the name is the key
+	K8S_POD_NAMESPACE types.UnmarshallableString //nolint:revive
+}
+
+const (
+	defaultNodenameFile = "/var/lib/calico/nodename"
+	defaultMTUFile      = "/var/lib/calico/mtu"
+	defaultLockFile     = "/var/run/calico/ipam.lock"
+	defaultCNIVersion   = "0.2.0" // of a configuration that names none
+)
+
+func parseConf(stdin []byte) (*netConf, error) {
+	c := &netConf{}
+	if err := json.Unmarshal(stdin, c); err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration cannot be read", err.Error())
+	}
+	if c.CNIVersion == "" {
+		c.CNIVersion = defaultCNIVersion
+	}
+	if c.NodenameFile == "" {
+		c.NodenameFile = defaultNodenameFile
+	}
+	if c.IPAMLockFile == "" {
+		c.IPAMLockFile = defaultLockFile
+	}
+	return c, c.validate()
+}
+
+func (c *netConf) validate() error {
+	var problems []string
+	wrong := func(key string, value any, rule string) {
+		problems = append(problems, fmt.Sprintf("%s = %q: %s", key, fmt.Sprint(value), rule))
+	}
+	if c.IPAM.Type == "" {
+		wrong("ipam.type", "", "must name an IPAM plugin, for instance calico-ipam")
+	}
+	if c.MTU < 0 || c.MTU > 65535 {
+		wrong("mtu", c.MTU, "must be 0 (automatic) to 65535")
+	}
+	if c.NumQueues < 0 || c.NumQueues > 4096 {
+		wrong("num_queues", c.NumQueues, "must be 0 to 4096")
+	}
+	if c.DeviceType != "" && c.DeviceType != "veth" && c.DeviceType != "netkit" {
+		wrong("device_type", c.DeviceType, "must be veth or netkit")
+	}
+	if c.PolicySetupTimeout < 0 {
+		wrong("policy_setup_timeout_seconds", c.PolicySetupTimeout, "must not be negative")
+	}
+	switch c.DatastoreType {
+	case "", "etcdv3":
+	case "kubernetes":
+		wrong("datastore_type", c.DatastoreType, "this version keeps its data in etcd only: set etcdv3 and etcd_endpoints")
+	default:
+		wrong("datastore_type", c.DatastoreType, "must be etcdv3")
+	}
+	if c.EtcdDiscoverySrv != "" {
+		wrong("etcd_discovery_srv", c.EtcdDiscoverySrv, "is not supported: list the servers in etcd_endpoints")
+	}
+	if len(problems) > 0 {
+		return types.NewError(types.ErrInvalidNetworkConfig,
+			fmt.Sprintf("network %s is not configured right", c.Name), strings.Join(problems, "; "))
+	}
+	return nil
+}
+
+func parseArgs(text string) (podArgs, error) {
+	var a podArgs
+	all := "IgnoreUnknown=1"
+	if text != "" {
+		all += ";" + text
+	}
+	if err := types.LoadArgs(all, &a); err != nil {
+		return a, types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("CNI_ARGS = %q cannot be read", text), err.Error())
+	}
+	return a, nil
+}
+
+// wants tells which families the IPAM plugin should assign. Only the exact words change the default.
+func (i ipamConf) wants() (v4, v6 bool) {
+	return i.AssignIPv4 != "false", i.AssignIPv6 == "true"
+}
+
+// nodeName finds the name under which this node is registered. It must equal the agent's, byte for byte.
+func (c *netConf) nodeName() (string, error) {
+	if c.Nodename != "" {
+		return c.Nodename, nil
+	}
+	content, err := os.ReadFile(c.NodenameFile)
+	if name := strings.TrimRight(string(content), "\r\n"); err == nil && name != "" {
+		return name, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("nodename_file: %w", err)
+	}
+	if !c.NodenameFileOptional {
+		return "", types.NewError(types.ErrTryAgainLater, "the name of this node is not known yet",
+			fmt.Sprintf("%s does not exist or is empty: manxd writes it when it starts (or set nodename in the network configuration)", c.NodenameFile))
+	}
+	if c.Hostname != "" {
+		return c.Hostname, nil
+	}
+	host, err := os.Hostname()
+	return strings.ToLower(strings.TrimSpace(host)), err
+}
+
+// mtu is the configured value, or what the agent found out and left in file. 0 leaves it to the kernel.
+func (c *netConf) mtu(file string) (int, error) {
+	if c.MTU != 0 {
+		return c.MTU, nil
+	}
+	content, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) && !c.RequireMTUFile {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, types.NewError(types.ErrTryAgainLater, "the MTU of this node is not known yet", err.Error())
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil || n < 0 || n > 65535 {
+		return 0, fmt.Errorf("%s = %q: must be a number from 0 to 65535", file, content)
+	}
+	return n, nil
+}

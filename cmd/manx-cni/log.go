@@ -1,0 +1,36 @@
+package main
+
+import (
+	"io"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"gopkg.in/natefinch/lumberjack.v2"
+)
+
+// newLogger writes to stderr, which runtimes keep with the error of a failed call, and to the configured file. Standard
+// output belongs to the result.
+func newLogger(c *netConf, stderr io.Writer) *zap.Logger {
+	level := zapcore.InfoLevel
+	if l, err := zapcore.ParseLevel(c.LogLevel); err == nil && c.LogLevel != "" {
+		level = l
+	}
+	enc := zap.NewProductionEncoderConfig()
+	enc.TimeKey, enc.EncodeTime = "time", zapcore.RFC3339NanoTimeEncoder
+	cores := []zapcore.Core{zapcore.NewCore(zapcore.NewConsoleEncoder(enc), zapcore.AddSync(stderr), level)}
+	if c.LogFilePath != "" {
+		file := &lumberjack.Logger{
+			Filename: c.LogFilePath, MaxSize: orDefault(c.LogFileMaxSize, 100),
+			MaxAge: orDefault(c.LogFileMaxAge, 30), MaxBackups: orDefault(c.LogFileMaxN, 10),
+		}
+		cores = append(cores, zapcore.NewCore(zapcore.NewJSONEncoder(enc), zapcore.AddSync(file), level))
+	}
+	return zap.New(zapcore.NewTee(cores...))
+}
+
+func orDefault(n, otherwise int) int {
+	if n > 0 {
+		return n
+	}
+	return otherwise
+}
