@@ -1,0 +1,162 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/osrg/gobgp/v4/api"
+	"go.uber.org/zap"
+)
+
+// Export to peers, first match wins:
+//
+//	own routes                        accept
+//	inside NoExportPrefixes           reject
+//	next hop self or keep             set, where the peer asks for it, and go on
+//	inside ExportPrefixes             accept
+//	anything else                     reject
+//
+// GoBGP has no policy per neighbour: the differences between peers are neighbour sets in one global policy. Sets are
+// changed element by element, because replacing a set that a statement uses has no effect, and none is ever empty,
+// because an empty neighbour set matches every neighbour and an empty prefix set has no family.
+const (
+	exportPolicy    = "manx-export"
+	setExport4      = "manx-export-v4"
+	setExport6      = "manx-export-v6"
+	setNoExport4    = "manx-noexport-v4"
+	setNoExport6    = "manx-noexport-v6"
+	setNextHopSelf  = "manx-next-hop-self"
+	setNextHopKeep  = "manx-next-hop-keep"
+	nobodyNeighbour = "255.255.255.255/32"
+)
+
+// Placeholders that no peer announces.
+var (
+	nothing4 = netip.MustParsePrefix("255.255.255.255/32")
+	nothing6 = netip.MustParsePrefix("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128")
+)
+
+// exportRules says what of the learned routes is passed on, as elements of the named sets.
+type exportRules map[exportElement]bool
+
+type exportElement struct {
+	set    string
+	prefix netip.Prefix // of routes, or of neighbours
+}
+
+func exportOf(d Desired) exportRules {
+	rules := exportRules{}
+	prefixes := func(list []netip.Prefix, set4, set6 string) {
+		for _, p := range list {
+			set := set6
+			if p.Addr().Is4() {
+				set = set4
+			}
+			rules[exportElement{set, p.Masked()}] = true
+		}
+	}
+	prefixes(d.ExportPrefixes, setExport4, setExport6)
+	prefixes(d.NoExportPrefixes, setNoExport4, setNoExport6)
+	for _, s := range d.Sessions {
+		a := s.Address.Unmap().WithZone("")
+		host := netip.PrefixFrom(a, a.BitLen())
+		switch {
+		case s.NextHop == NextHopSelf:
+			rules[exportElement{setNextHopSelf, host}] = true
+		case s.NextHop == NextHopKeep:
+			rules[exportElement{setNextHopKeep, host}] = true
+		}
+	}
+	return rules
+}
+
+func (e exportElement) definedSet() *api.DefinedSet {
+	if e.set == setNextHopSelf || e.set == setNextHopKeep {
+		return &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: e.set, List: []string{e.prefix.String()}}
+	}
+	return &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: e.set, Prefixes: []*api.Prefix{{
+		IpPrefix: e.prefix.String(), MaskLengthMin: uint32(e.prefix.Bits()), MaskLengthMax: uint32(e.prefix.Addr().BitLen()),
+	}}}
+}
+
+// startExport defines the sets, empty but for placeholders, and the policy.
+func (r *speakerRun) startExport(ctx context.Context) error {
+	r.export = exportRules{}
+	neighbour := netip.MustParsePrefix(nobodyNeighbour)
+	for _, e := range []exportElement{{setExport4, nothing4}, {setExport6, nothing6}, {setNoExport4, nothing4}, {setNoExport6, nothing6},
+		{setNextHopSelf, neighbour}, {setNextHopKeep, neighbour}} {
+		if err := r.srv.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: e.definedSet()}); err != nil {
+			return fmt.Errorf("bgp speaker: define set %s: %w", e.set, err)
+		}
+	}
+	policy := &api.Policy{Name: exportPolicy, Statements: exportStatements()}
+	if err := r.srv.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
+		return fmt.Errorf("bgp speaker: define export policy: %w", err)
+	}
+	err := r.srv.AddPolicyAssignment(ctx, &api.AddPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+		Name: "global", Direction: api.PolicyDirection_POLICY_DIRECTION_EXPORT,
+		Policies: []*api.Policy{{Name: exportPolicy}}, DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT,
+	}})
+	if err != nil {
+		return fmt.Errorf("bgp speaker: assign export policy: %w", err)
+	}
+	return nil
+}
+
+func exportStatements() []*api.Statement {
+	inSet := func(set string) *api.Conditions {
+		return &api.Conditions{PrefixSet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: set}}
+	}
+	to := func(set string) *api.Conditions {
+		return &api.Conditions{NeighborSet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: set}}
+	}
+	accept := &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT}
+	reject := &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_REJECT}
+	return []*api.Statement{
+		{Name: "manx-own", Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL}, Actions: accept},
+		{Name: setNoExport4, Conditions: inSet(setNoExport4), Actions: reject},
+		{Name: setNoExport6, Conditions: inSet(setNoExport6), Actions: reject},
+		{Name: setNextHopSelf, Conditions: to(setNextHopSelf), Actions: &api.Actions{Nexthop: &api.NexthopAction{Self: true}}},
+		{Name: setNextHopKeep, Conditions: to(setNextHopKeep), Actions: &api.Actions{Nexthop: &api.NexthopAction{Unchanged: true}}},
+		{Name: setExport4, Conditions: inSet(setExport4), Actions: accept},
+		{Name: setExport6, Conditions: inSet(setExport6), Actions: accept},
+	}
+}
+
+// setExport makes the sets as wanted and, if they changed, at once sends peers what changes for them:
+// until then GoBGP would leave routes behind that the new policy does not let it withdraw.
+func (r *speakerRun) setExport(ctx context.Context, want exportRules) error {
+	var errs []error
+	changed := false
+	for e := range want {
+		if r.export[e] {
+			continue
+		}
+		if err := r.srv.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: e.definedSet()}); err != nil {
+			errs = append(errs, fmt.Errorf("bgp export: add %s to %s: %w", e.prefix, e.set, err))
+			continue
+		}
+		r.export[e], changed = true, true
+	}
+	for e := range r.export {
+		if want[e] {
+			continue
+		}
+		if err := r.srv.DeleteDefinedSet(ctx, &api.DeleteDefinedSetRequest{DefinedSet: e.definedSet()}); err != nil {
+			errs = append(errs, fmt.Errorf("bgp export: remove %s from %s: %w", e.prefix, e.set, err))
+			continue
+		}
+		delete(r.export, e)
+		changed = true
+	}
+	if changed && len(r.sessions) > 0 {
+		err := r.srv.ResetPeer(ctx, &api.ResetPeerRequest{Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("bgp export: send changes: %w", err))
+		}
+		r.sp.log.Info("bgp export rules changed", zap.Int("elements", len(r.export)))
+	}
+	return errors.Join(errs...)
+}
