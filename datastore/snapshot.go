@@ -1,0 +1,129 @@
+package datastore
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	iradix "github.com/hashicorp/go-immutable-radix/v2"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Snapshot is the state of the tables at one moment. It never changes, holds no lock and costs nothing to keep, except
+// that the changes since it cannot be forgotten. It implements model.Reader: objects that are quarantined are not there
+// for its readers, as if they did not exist.
+//
+// Published snapshots hold what the datastore held at one revision, of all watched kinds.
+type Snapshot struct {
+	objects     *iradix.Tree[*model.Object]
+	quarantined *iradix.Tree[Quarantined]
+	revision    int64
+	inSync      bool
+	later       chan struct{} // closed when a newer snapshot replaces this one
+	log         *logEntry
+}
+
+// logEntry tells how one snapshot differs from the one before. Entries are linked forward: as long as somebody holds a
+// snapshot the changes since are there, and no longer.
+type logEntry struct {
+	changed []model.Key
+	next    atomic.Pointer[logEntry]
+}
+
+var _ model.Reader = (*Snapshot)(nil)
+
+// Quarantined is an entry that exists in the datastore, but cannot be used. Object.Err says why.
+type Quarantined struct {
+	Object *model.Object
+	Since  time.Time
+}
+
+func newSnapshot() *Snapshot {
+	return &Snapshot{
+		objects:     iradix.New[*model.Object](),
+		quarantined: iradix.New[Quarantined](),
+		later:       make(chan struct{}),
+		log:         new(logEntry),
+	}
+}
+
+// treeKey orders as model.Reader promises: by kind, namespace, name.
+func treeKey(k model.Key) []byte {
+	return []byte(string(k.Kind) + "\x00" + k.Namespace + "\x00" + k.Name)
+}
+
+// Revision is the datastore's revision of the newest change in the snapshot.
+func (s *Snapshot) Revision() int64 { return s.revision }
+
+// InSync is false before the first full read, when the snapshot is empty, and while the connection is lost, when it
+// holds the last state that was seen: still good to act upon, but not to conclude that something new is absent.
+func (s *Snapshot) InSync() bool { return s.inSync }
+
+// Get implements model.Reader.
+func (s *Snapshot) Get(k model.Key) *model.Object {
+	o, _ := s.objects.Get(treeKey(k))
+	return o
+}
+
+// All implements model.Reader.
+func (s *Snapshot) All(kind model.Kind) iter.Seq[*model.Object] {
+	return func(yield func(*model.Object) bool) {
+		s.objects.Root().WalkPrefix([]byte(string(kind)+"\x00"), func(_ []byte, o *model.Object) bool { return !yield(o) })
+	}
+}
+
+// Len is the number of objects that readers see, and Quarantined the number of those they do not.
+func (s *Snapshot) Len() int { return s.objects.Len() }
+
+// Quarantined visits the entries that cannot be used, in key order.
+func (s *Snapshot) Quarantined() iter.Seq[Quarantined] {
+	return func(yield func(Quarantined) bool) {
+		s.quarantined.Root().Walk(func(_ []byte, q Quarantined) bool { return !yield(q) })
+	}
+}
+
+// Change is how one object differs between two snapshots. Old is nil for one that appeared, New for one that went, be it
+// because it was deleted or because it became invalid.
+type Change struct {
+	Key      model.Key
+	Old, New *model.Object
+}
+
+// Changes visits what readers of s see differently from readers of since, in key order, each object once. since must be
+// an earlier snapshot of the same tables; nil stands for the empty one. The cost follows the number of changes, not the
+// size of the tables.
+func (s *Snapshot) Changes(since *Snapshot) iter.Seq[Change] {
+	return func(yield func(Change) bool) {
+		if since == nil {
+			s.objects.Root().Walk(func(_ []byte, o *model.Object) bool { return !yield(Change{Key: o.Key, New: o}) })
+			return
+		}
+		for _, key := range s.keysSince(since) {
+			c := Change{Key: key, Old: since.Get(key), New: s.Get(key)}
+			if c.Old != c.New && !yield(c) {
+				return
+			}
+		}
+	}
+}
+
+// keysSince lists, in order and once each, the keys that were touched from since to s.
+func (s *Snapshot) keysSince(since *Snapshot) []model.Key {
+	var keys []model.Key
+	for step := since.log; step != s.log; {
+		if step = step.next.Load(); step == nil {
+			break // s is not later than since
+		}
+		keys = append(keys, step.changed...)
+	}
+	slices.SortFunc(keys, compareKeys)
+	return slices.Compact(keys)
+}
+
+func compareKeys(a, b model.Key) int {
+	return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+}

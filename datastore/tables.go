@@ -1,0 +1,267 @@
+package datastore
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	iradix "github.com/hashicorp/go-immutable-radix/v2"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Tables mirror the watched part of the datastore in memory. One goroutine feeds them; any number of readers take
+// snapshots.
+//
+// Nothing is handed out before the first full read is complete. While the connection is lost the last good state stays,
+// and what is read again becomes visible at once when it is complete.
+type Tables struct {
+	log     *zap.Logger
+	now     func() time.Time
+	current atomic.Pointer[Snapshot]
+
+	mu     sync.Mutex // guards what follows: the state that is not yet published
+	work   *workingState
+	status Status
+}
+
+// Status tells how the tables stand to the datastore.
+type Status struct {
+	InSync bool
+	// Since is when InSync became what it is.
+	Since time.Time
+	// Revision is the datastore's revision up to which the tables are complete.
+	Revision int64
+	// LastError is why the connection was last lost, nil if it never was.
+	LastError   error
+	LastErrorAt time.Time
+	// Restarts counts the full reads after the first.
+	Restarts int
+	// Objects are in use, Quarantined are not.
+	Objects, Quarantined int
+}
+
+// NewTables makes empty tables.
+func NewTables(log *zap.Logger) *Tables {
+	t := &Tables{log: log, now: time.Now, work: newWorkingState()}
+	t.current.Store(newSnapshot())
+	t.status.Since = t.now()
+	return t
+}
+
+// batch bounds how many queued events become one snapshot, so that readers see progress in a long burst.
+const batch = 4096
+
+// Run fills the tables from a watch of the given kinds, until ctx or the store ends; it returns ctx's error.
+// Events that wait in the watch together become one snapshot.
+func (t *Tables) Run(ctx context.Context, store Store, kinds ...model.Kind) error {
+	// The watch ends with Run even if ctx does not.
+	watch, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events := store.Watch(watch, kinds...)
+	for first := range events {
+		t.Apply(append([]Event{first}, waiting(events)...)...)
+	}
+	return ctx.Err()
+}
+
+func waiting(events <-chan Event) []Event {
+	var more []Event
+	for len(more) < batch {
+		select {
+		case e, ok := <-events:
+			if !ok {
+				return more
+			}
+			more = append(more, e)
+		default:
+			return more
+		}
+	}
+	return more
+}
+
+// Apply takes events as one step. Run calls it; tests may, too.
+//
+// In sync, events of one key may come in any order: the highest revision wins. A valid object that becomes invalid
+// moves to the quarantine, and readers see it go.
+func (t *Tables) Apply(events ...Event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	wasSync := t.status.InSync
+	for _, e := range events {
+		switch e.Type {
+		case EventUpdate, EventDelete:
+			t.work.take(e, t.status.InSync, t.now)
+		case EventInSync:
+			t.inSync(e)
+		case EventLost:
+			t.lost(e)
+		}
+	}
+	if t.status.InSync || wasSync {
+		t.publish()
+	}
+}
+
+func (t *Tables) inSync(e Event) {
+	if !t.status.InSync {
+		t.status.InSync, t.status.Since = true, t.now()
+	}
+	if t.status.Revision != 0 {
+		t.status.Restarts++
+	}
+	t.work.synced(e.Revision)
+	t.status.Revision = e.Revision
+}
+
+func (t *Tables) lost(e Event) {
+	// What came before the loss is complete up to its revision. What comes now is not, until the next EventInSync.
+	if t.status.InSync {
+		t.publish()
+		t.status.InSync, t.status.Since = false, t.now()
+		t.log.Warn("datastore connection lost, keeping the last state", zap.Int64("revision", t.work.revision), zap.Error(e.Err))
+	}
+	t.status.LastError, t.status.LastErrorAt = e.Err, t.now()
+}
+
+// publish makes the working state the current snapshot, if it differs. Out of sync only the flag changes.
+func (t *Tables) publish() {
+	old := t.current.Load()
+	s := newSnapshot()
+	s.objects, s.quarantined, s.revision, s.inSync = old.objects, old.quarantined, old.revision, t.status.InSync
+	if t.status.InSync {
+		s.objects, s.quarantined = t.work.objects.CommitOnly(), t.work.quarantined.CommitOnly()
+		t.work.objects, t.work.quarantined = s.objects.Txn(), s.quarantined.Txn()
+		s.revision, s.log.changed = t.work.revision, t.work.changed
+		t.work.changed = nil
+	}
+	if s.inSync == old.inSync && s.revision == old.revision && len(s.log.changed) == 0 {
+		return
+	}
+	t.status.Objects, t.status.Quarantined = s.objects.Len(), s.quarantined.Len()
+	t.status.Revision = max(t.status.Revision, s.revision)
+	if s.inSync && !old.inSync {
+		t.log.Info("datastore in sync", zap.Int64("revision", s.revision),
+			zap.Int("objects", t.status.Objects), zap.Int("quarantined", t.status.Quarantined))
+	}
+	old.log.next.Store(s.log)
+	t.current.Store(s)
+	close(old.later)
+}
+
+// Snapshot returns the newest state: empty and not InSync before the first full read is complete. Never nil.
+func (t *Tables) Snapshot() *Snapshot { return t.current.Load() }
+
+// Changed returns a channel that is closed as soon as there is a newer snapshot than the current one.
+func (t *Tables) Changed() <-chan struct{} { return t.current.Load().later }
+
+// Wait returns the newest snapshot as soon as it is another one than after. after may be nil: then it returns at once.
+func (t *Tables) Wait(ctx context.Context, after *Snapshot) (*Snapshot, error) {
+	if after == nil {
+		return t.Snapshot(), nil
+	}
+	select {
+	case <-after.later:
+		return t.Snapshot(), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// WaitInSync returns the newest snapshot as soon as one is in sync.
+func (t *Tables) WaitInSync(ctx context.Context) (*Snapshot, error) {
+	s := t.Snapshot()
+	for !s.InSync() {
+		var err error
+		if s, err = t.Wait(ctx, s); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// Status tells how the tables stand to the datastore.
+func (t *Tables) Status() Status {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.status
+}
+
+// workingState is what the next snapshot will be made of.
+type workingState struct {
+	objects     *iradix.Txn[*model.Object]
+	quarantined *iradix.Txn[Quarantined]
+	revision    int64
+	changed     []model.Key
+	// deleted keeps the revision of recent deletions, so that an older update that comes late does not undo them.
+	deleted map[model.Key]int64
+}
+
+func newWorkingState() *workingState {
+	return &workingState{
+		objects:     iradix.New[*model.Object]().Txn(),
+		quarantined: iradix.New[Quarantined]().Txn(),
+		deleted:     map[model.Key]int64{},
+	}
+}
+
+// take enters one event. A full read replaces whatever is there, even by older revisions: the datastore may have been
+// put back to an earlier state.
+func (w *workingState) take(e Event, inSync bool, now func() time.Time) {
+	k := treeKey(e.Key)
+	good, _ := w.objects.Get(k)
+	bad, wasBad := w.quarantined.Get(k)
+	if inSync && e.Revision < max(revisionOf(good), revisionOf(bad.Object), w.deleted[e.Key]) {
+		return // late
+	}
+	w.objects.Delete(k)
+	w.quarantined.Delete(k)
+	delete(w.deleted, e.Key)
+	switch {
+	case e.Type == EventDelete:
+		if inSync {
+			w.remember(e)
+		}
+	case e.Object.Err == nil:
+		w.objects.Insert(k, e.Object)
+	default:
+		q := Quarantined{Object: e.Object, Since: now()}
+		if wasBad {
+			q.Since = bad.Since
+		}
+		w.quarantined.Insert(k, q)
+	}
+	w.changed = append(w.changed, e.Key)
+	w.revision = max(w.revision, e.Revision)
+}
+
+func revisionOf(o *model.Object) int64 {
+	if o == nil {
+		return 0
+	}
+	return o.Revision
+}
+
+// remembered bounds deleted; lateness bounds how many revisions late an update can be.
+const remembered, lateness = 4096, 1024
+
+func (w *workingState) remember(e Event) {
+	w.deleted[e.Key] = e.Revision
+	if len(w.deleted) <= remembered {
+		return
+	}
+	for k, revision := range w.deleted {
+		if revision < w.revision-lateness {
+			delete(w.deleted, k)
+		}
+	}
+}
+
+// synced ends a full read.
+func (w *workingState) synced(revision int64) {
+	w.revision = revision
+	clear(w.deleted)
+}

@@ -1,0 +1,302 @@
+package datastore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+func node(name string, revision int64) *model.Object {
+	o := model.NewObject(model.ResourceKey(model.KindNode, name), new(model.Node))
+	o.Revision = revision
+	return o
+}
+
+func update(name string, revision int64) Event {
+	o := node(name, revision)
+	return Event{Type: EventUpdate, Key: o.Key, Object: o, Revision: revision}
+}
+
+func invalid(name string, revision int64) Event {
+	e := update(name, revision)
+	e.Object.Value, e.Object.Err = nil, errors.New("broken")
+	return e
+}
+
+func remove(name string, revision int64) Event {
+	return Event{Type: EventDelete, Key: model.ResourceKey(model.KindNode, name), Revision: revision}
+}
+
+func inSync(revision int64) Event { return Event{Type: EventInSync, Revision: revision} }
+func lost(text string) Event      { return Event{Type: EventLost, Err: errors.New(text)} }
+
+// content spells what readers see, in their order: "a=3 b=7".
+func content(s *Snapshot) string {
+	text := ""
+	for o := range s.All(model.KindNode) {
+		text += fmt.Sprintf("%s=%d ", o.Key.Name, o.Revision)
+	}
+	return text
+}
+
+func changes(s, since *Snapshot) string {
+	text := ""
+	for c := range s.Changes(since) {
+		text += fmt.Sprintf("%s:%d>%d ", c.Key.Name, revisionOf(c.Old), revisionOf(c.New))
+	}
+	return text
+}
+
+func synced(events ...Event) *Tables {
+	t := NewTables(zap.NewNop())
+	t.Apply(append(events, inSync(10))...)
+	return t
+}
+
+func TestNothingIsHandedOutBeforeTheFirstSync(t *testing.T) {
+	tables := NewTables(zap.NewNop())
+	changed := tables.Changed()
+	tables.Apply(update("a", 1), update("b", 2))
+	tables.Apply(lost("down"))
+	if s := tables.Snapshot(); s.InSync() || s.Len() != 0 || content(s) != "" {
+		t.Errorf("snapshot before sync: %q", content(s))
+	}
+	select {
+	case <-changed:
+		t.Error("a change was announced before sync")
+	default:
+	}
+	if st := tables.Status(); st.InSync || st.LastError == nil {
+		t.Errorf("status %+v", st)
+	}
+	tables.Apply(inSync(5))
+	<-changed
+	if s := tables.Snapshot(); !s.InSync() || content(s) != "a=1 b=2 " || s.Revision() != 5 {
+		t.Errorf("snapshot after sync: %q at %d", content(s), s.Revision())
+	}
+}
+
+func TestWaitInSyncBlocksUntilSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tables := NewTables(zap.NewNop())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := tables.WaitInSync(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("without sync: %v", err)
+		}
+		got := make(chan *Snapshot)
+		go func() {
+			s, _ := tables.WaitInSync(t.Context())
+			got <- s
+		}()
+		synctest.Wait()
+		tables.Apply(update("a", 1), inSync(1))
+		if s := <-got; content(s) != "a=1 " {
+			t.Errorf("got %q", content(s))
+		}
+	})
+}
+
+func TestSnapshotsDoNotChange(t *testing.T) {
+	tables := synced(update("a", 1), update("b", 2))
+	before := tables.Snapshot()
+	tables.Apply(update("a", 11), remove("b", 12), update("c", 13))
+	if content(before) != "a=1 b=2 " || before.Get(model.ResourceKey(model.KindNode, "b")) == nil {
+		t.Errorf("the old snapshot became %q", content(before))
+	}
+	if s := tables.Snapshot(); content(s) != "a=11 c=13 " || s.Revision() != 13 {
+		t.Errorf("the new one is %q at %d", content(s), s.Revision())
+	}
+}
+
+func TestChangesAreTheNetDifference(t *testing.T) {
+	tables := synced(update("a", 1), update("b", 2), update("d", 3))
+	first := tables.Snapshot()
+	tables.Apply(update("a", 11))
+	second := tables.Snapshot()
+	tables.Apply(update("a", 12), remove("b", 13))
+	tables.Apply(update("c", 14), update("x", 15), remove("x", 16))
+	last := tables.Snapshot()
+	for name, c := range map[string]struct {
+		since *Snapshot
+		want  string
+	}{
+		"since nothing":     {nil, "a:0>12 c:0>14 d:0>3 "},
+		"since the first":   {first, "a:1>12 b:2>0 c:0>14 "},
+		"since the second":  {second, "a:11>12 b:2>0 c:0>14 "},
+		"since itself":      {last, ""},
+	} {
+		if got := changes(last, c.since); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	if got := changes(first, last); got != "" {
+		t.Errorf("backwards: %q", got)
+	}
+}
+
+func TestInvalidObjectIsQuarantinedUntilItIsValid(t *testing.T) {
+	tables := synced(update("a", 1), invalid("b", 2))
+	start := tables.now()
+	tables.now = func() time.Time { return start.Add(time.Hour) }
+	s := tables.Snapshot()
+	if content(s) != "a=1 " || s.Len() != 1 || tables.Status().Quarantined != 1 {
+		t.Fatalf("readers see %q, status %+v", content(s), tables.Status())
+	}
+	tables.Apply(update("b", 11), invalid("a", 12))
+	next := tables.Snapshot()
+	if got := changes(next, s); got != "a:1>0 b:0>11 " {
+		t.Errorf("changes %q", got)
+	}
+	since := tables.now()
+	tables.now = func() time.Time { return start.Add(2 * time.Hour) }
+	tables.Apply(invalid("a", 13))
+	last := tables.Snapshot()
+	if got := changes(last, next); got != "" {
+		t.Errorf("readers are told of %q although they see the same", got)
+	}
+	var quarantined []Quarantined
+	for q := range last.Quarantined() {
+		quarantined = append(quarantined, q)
+	}
+	if len(quarantined) != 1 || quarantined[0].Object.Revision != 13 || !quarantined[0].Since.Equal(since) || quarantined[0].Object.Err == nil {
+		t.Errorf("quarantine %+v, want a of revision 13 since %v", quarantined, since)
+	}
+	tables.Apply(remove("a", 14))
+	for q := range tables.Snapshot().Quarantined() {
+		t.Errorf("%v is gone, but in quarantine", q.Object.Key)
+	}
+}
+
+func TestLastStateStaysWhileTheConnectionIsLost(t *testing.T) {
+	tables := synced(update("a", 1), update("b", 2))
+	before := tables.Snapshot()
+	tables.Apply(update("c", 11), lost("no route"), update("a", 21))
+	s := tables.Snapshot()
+	if s.InSync() || content(s) != "a=1 b=2 c=11 " {
+		t.Errorf("while lost: in sync %v, %q", s.InSync(), content(s))
+	}
+	tables.Apply(remove("b", 30), lost("still none"))
+	if tables.Snapshot() != s {
+		t.Error("a half read state was published")
+	}
+	if st := tables.Status(); st.InSync || st.LastError.Error() != "still none" || st.Restarts != 0 {
+		t.Errorf("status %+v", st)
+	}
+	tables.Apply(inSync(30))
+	s = tables.Snapshot()
+	if !s.InSync() || changes(s, before) != "a:1>21 b:2>0 c:0>11 " || s.Revision() != 30 {
+		t.Errorf("after: %q at %d", changes(s, before), s.Revision())
+	}
+	if st := tables.Status(); !st.InSync || st.Restarts != 1 || st.Objects != 2 {
+		t.Errorf("status %+v", st)
+	}
+}
+
+func TestDatastorePutBackToAnEarlierState(t *testing.T) {
+	tables := synced(update("a", 9), update("b", 8))
+	tables.Apply(lost("restored"), update("a", 3), remove("b", 4), inSync(4))
+	if s := tables.Snapshot(); content(s) != "a=3 " || s.Revision() != 4 {
+		t.Errorf("%q at %d", content(s), s.Revision())
+	}
+	tables.Apply(update("b", 5))
+	if s := tables.Snapshot(); content(s) != "a=3 b=5 " {
+		t.Errorf("%q", content(s))
+	}
+}
+
+// Any order of the same updates ends in the same tables.
+func TestPermutation(t *testing.T) {
+	var events []Event
+	revision := int64(10)
+	next := func(make func(string, int64) Event, name string) {
+		revision++
+		events = append(events, make(name, revision))
+	}
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		next(update, name)
+		next(invalid, name)
+		next(update, name)
+		next(remove, name)
+	}
+	next(update, "b")
+	next(invalid, "c")
+	next(update, "d")
+	next(remove, "d")
+	next(remove, "f")
+	const want = "b=31 "
+	random := rand.New(rand.NewSource(1))
+	for range 2000 {
+		random.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
+		tables := synced()
+		for batch := range slices.Chunk(events, 1+random.Intn(len(events))) {
+			tables.Apply(batch...)
+		}
+		s := tables.Snapshot()
+		var bad []string
+		for q := range s.Quarantined() {
+			bad = append(bad, q.Object.Key.Name)
+		}
+		if content(s) != want || !slices.Equal(bad, []string{"c"}) || s.Revision() != revision {
+			t.Fatalf("%q, quarantined %v, at %d", content(s), bad, s.Revision())
+		}
+	}
+}
+
+// One batch of queued events becomes one snapshot, and a reader that waits misses none.
+func TestWaitReturnsWhatIsNewer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tables := synced(update("a", 1))
+		s := tables.Snapshot()
+		if got, _ := tables.Wait(t.Context(), nil); got != s {
+			t.Error("waiting for nothing blocks")
+		}
+		got := make(chan *Snapshot)
+		go func() {
+			n, _ := tables.Wait(t.Context(), s)
+			got <- n
+		}()
+		synctest.Wait()
+		tables.Apply(update("a", 11), update("b", 12))
+		if n := <-got; changes(n, s) != "a:1>11 b:0>12 " {
+			t.Errorf("got %q", changes(n, s))
+		}
+	})
+}
+
+func BenchmarkSnapshotUpdate10kObjects(b *testing.B) {
+	tables := synced()
+	const objects = 10000
+	for i := range objects {
+		tables.Apply(update(fmt.Sprintf("node-%05d", i), int64(11+i)))
+	}
+	events := make([]Event, objects)
+	for i := range events {
+		events[i] = update(fmt.Sprintf("node-%05d", i), 1<<40)
+	}
+	seen := tables.Snapshot()
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		e := events[i%objects]
+		e.Revision += int64(i)
+		tables.Apply(e)
+		s := tables.Snapshot()
+		n := 0
+		for range s.Changes(seen) {
+			n++
+		}
+		if n != 1 && i < objects {
+			b.Fatalf("%d changes", n)
+		}
+		seen = s
+	}
+}
