@@ -9,14 +9,13 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
-	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"go.uber.org/zap"
 )
 
 const (
-	defaultHoldSeconds    = 240 // as BIRD in calico/node; the lower of the two ends wins
-	defaultRestartSeconds = 120
-	defaultMultihopTTL    = 64
+	speakerHoldSeconds    = 240 // as BIRD in calico/node; the lower of the two ends wins
+	speakerRestartSeconds = 120
+	speakerMultihopTTL    = 64
 	addPathSendMax        = 64
 )
 
@@ -64,30 +63,30 @@ func wireSession(s Session) wire {
 		password: s.Password, ttl: s.MultihopTTL, ttlSecurity: s.TTLSecurity,
 		hold: s.HoldSeconds, keepalive: s.KeepaliveSeconds, restart: s.RestartSeconds,
 	}
-	setDefault(&w.hold, defaultHoldSeconds)
+	setDefault(&w.hold, speakerHoldSeconds)
 	setDefault(&w.keepalive, w.hold/3)
-	setDefault(&w.restart, defaultRestartSeconds)
+	setDefault(&w.restart, speakerRestartSeconds)
 	w.restart = min(w.restart, 4095) // 12 bits (RFC 4724 section 3)
 	if w.ttlSecurity == 0 {
-		setDefault(&w.ttl, defaultMultihopTTL)
+		setDefault(&w.ttl, speakerMultihopTTL)
 	} else {
 		w.ttl = 0
 	}
 	return w
 }
 
-func familyOf(a netip.Addr) (gobgp.Family, *api.Family) {
+func gobgpFamily(a netip.Addr) *api.Family {
 	if a.Unmap().Is4() {
-		return gobgp.RF_IPv4_UC, &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}
+		return &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}
 	}
-	return gobgp.RF_IPv6_UC, &api.Family{Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_UNICAST}
+	return &api.Family{Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_UNICAST}
 }
 
 // peerConfig translates a session for GoBGP. restarting sets the Restart State and Forwarding State bits of the
 // first OPEN (RFC 4724 section 4.1): without them a peer flushes our routes the moment the session is back.
 func (c Config) peerConfig(s Session, restarting bool) *api.Peer {
 	w := wireSession(s)
-	_, family := familyOf(w.address)
+	family := gobgpFamily(w.address)
 	p := &api.Peer{
 		// No description: a change of it would restart the session.
 		Conf: &api.PeerConf{
