@@ -168,7 +168,7 @@ var steps = []step{
 	{445, 446, byHandle}, // frees what has cooled down since 326
 	{462, 463, auto("h1", workload, "any", "")},
 	{465, 466, byHandle},
-	{483, 484, byHandle},                                        // a borrowed address
+	{483, 484, byAddress("10.42.1.1")},                          // a borrowed address
 	{488, 493, affinity("h2", "10.45.0.0/26", "10.45.0.64/26")}, // an empty block, and one in use
 	{495, 499, byAddress("10.41.12.64", "10.40.49.1", "10.40.49.0")},
 	{500, 508, allAffinities},
