@@ -19,7 +19,8 @@ func NewObject(key Key, value any) *Object {
 	return &Object{Key: key, Value: value}
 }
 
-// Decode reads the stored bytes of an object. It always returns an object: one that cannot be decoded has Err set.
+// Decode reads the stored bytes of an object. It always returns an object: one that cannot be decoded, or that says
+// something that nobody could act upon safely, has Err set.
 func Decode(key Key, raw []byte, revision int64) *Object {
 	o := &Object{Key: key, Revision: revision, raw: raw}
 	info, ok := Lookup(key.Kind)
@@ -27,21 +28,37 @@ func Decode(key Key, raw []byte, revision int64) *Object {
 		o.Err = fmt.Errorf("%s: unknown kind", key)
 		return o
 	}
+	value, err := decodeValue(info, key, raw)
+	if err != nil {
+		o.Err = fmt.Errorf("%s: %w", key, err)
+		return o
+	}
+	o.Value = value
+	if m := o.Metadata(); m != nil {
+		m.SetResourceVersion(strconv.FormatInt(revision, 10))
+	}
+	if broken := info.run(key, value, true); len(broken) > 0 {
+		o.Err = &InvalidError{Key: key, Fields: broken}
+	}
+	return o
+}
+
+// decodeValue decodes a stored value. The key, not the document, decides on name and namespace.
+func decodeValue(info KindInfo, key Key, raw []byte) (any, error) {
 	value := info.New()
 	if len(bytes.TrimSpace(raw)) == 0 && key.Kind == KindBlockAffinity {
 		raw = []byte("{}") // very old writers
 	}
 	if err := json.Unmarshal(raw, value); err != nil {
-		o.Err = fmt.Errorf("%s: %w", key, err)
-		return o
+		return nil, err
 	}
-	o.Value = value
 	if m, ok := value.(metav1.Object); ok {
 		m.SetName(key.Name)
 		m.SetNamespace(key.Namespace)
-		m.SetResourceVersion(strconv.FormatInt(revision, 10))
+		m.SetResourceVersion("")
+		m.SetSelfLink("")
 	}
-	return o
+	return value, nil
 }
 
 // Metadata returns the metadata of a v3 resource, nil for an IPAM object.
@@ -82,79 +99,38 @@ func (o *Object) Encode() ([]byte, error) {
 	return keepUnknown(o.Key, known, o.raw)
 }
 
-// keepUnknown adds to known what raw holds beyond what the kind's type understands of it.
+// keepUnknown carries what known says over to raw. The result is raw itself if nothing changed, and known itself if
+// raw holds nothing but what this version understands.
 func keepUnknown(key Key, known, raw []byte) ([]byte, error) {
 	info, _ := Lookup(key.Kind)
-	understood := info.New()
-	if err := json.Unmarshal(raw, understood); err != nil {
+	understood, err := decodeValue(info, key, raw)
+	if err != nil {
 		return known, nil //nolint:nilerr // nothing to keep of an unreadable entry that is being replaced
 	}
-	b, err := json.Marshal(understood)
+	again, err := json.Marshal(understood)
 	if err != nil {
 		return nil, err
 	}
-	var before, after, result any
-	for _, x := range []struct {
-		from []byte
-		to   *any
-	}{{raw, &before}, {b, &after}, {known, &result}} {
-		if err := decodeExact(x.from, x.to); err != nil {
-			return nil, err
-		}
+	if bytes.Equal(again, known) && len(bytes.TrimSpace(raw)) > 0 {
+		return raw, nil
 	}
-	if !addUnknown(result, before, after) {
+	before, err := decodeExact(raw)
+	if err != nil {
+		return known, nil //nolint:nilerr // an empty entry of a very old writer
+	}
+	base, err := decodeExact(again)
+	if err != nil {
+		return nil, err
+	}
+	next, err := decodeExact(known)
+	if err != nil {
+		return nil, err
+	}
+	result := merge(before, base, next)
+	if reflect.DeepEqual(result, next) {
 		return known, nil // byte for byte what Calico writes
 	}
 	return json.Marshal(result)
-}
-
-// decodeExact keeps numbers as they are written: sequence numbers exceed what a float64 holds.
-func decodeExact(b []byte, to *any) error {
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.UseNumber()
-	return d.Decode(to)
-}
-
-// addUnknown copies into result the members of before that after lacks, and tells whether there was one.
-func addUnknown(result, before, after any) bool {
-	rm, ok1 := result.(map[string]any)
-	bm, ok2 := before.(map[string]any)
-	am, ok3 := after.(map[string]any)
-	if !ok1 || !ok2 || !ok3 {
-		return false
-	}
-	added := false
-	for name, b := range bm {
-		a, understood := am[name]
-		r, present := rm[name]
-		switch {
-		case !understood && !present && !isZero(b):
-			rm[name] = b
-			added = true
-		case understood && present:
-			added = addUnknown(r, b, a) || added
-		}
-	}
-	return added
-}
-
-// isZero tells whether a JSON value is one that an omitempty field would have left out.
-func isZero(v any) bool {
-	switch v := v.(type) {
-	case nil:
-		return true
-	case bool:
-		return !v
-	case string:
-		return v == ""
-	case json.Number:
-		return v == "0"
-	case []any:
-		return len(v) == 0
-	case map[string]any:
-		return len(v) == 0
-	}
-	return false
 }
 
 // deepCopy copies everything that is reachable through exported fields, maps, slices and pointers.

@@ -14,34 +14,38 @@ type KindInfo struct {
 	Resource bool
 	// New makes an empty value: a pointer to the kind's type.
 	New func() any
-	// Default fills in what a writer may leave out, as Calico's stored form has it. May be nil.
-	Default func(value any)
-	// Validate lists every rule that the value breaks. May be nil.
-	Validate func(key Key, value any) []FieldError
 
-	path pathRule
+	path     pathRule
+	defaults func(value any)           // nil for none
+	check    func(c *check, value any) // nil for none
 }
 
 var kinds = []KindInfo{
-	resource(KindNode, "nodes", func() any { return new(Node) }, "node", "no"),
-	resource(KindIPPool, "ippools", func() any { return new(IPPool) }, "ippool", "ipp", "pool", "pools"),
-	resource(KindIPReservation, "ipreservations", func() any { return new(v3.IPReservation) }, "ipreservation", "reservation"),
-	resource(KindBGPConfiguration, "bgpconfigurations", func() any { return new(BGPConfiguration) }, "bgpconfiguration", "bgpconfig", "bgpconfigs"),
-	resource(KindBGPPeer, "bgppeers", func() any { return new(BGPPeer) }, "bgppeer", "bgpp", "bp"),
-	resource(KindClusterInformation, "clusterinformations", func() any { return new(v3.ClusterInformation) }, "clusterinformation", "clusterinfo"),
-	resource(KindFelixConfiguration, "felixconfigurations", func() any { return new(FelixConfiguration) }, "felixconfiguration", "felixconfig"),
-	resource(KindIPAMConfiguration, "ipamconfigurations", func() any { return new(IPAMConfiguration) }, "ipamconfiguration", "ipamconfig"),
-	resource(KindProfile, "profiles", func() any { return new(v3.Profile) }, "profile", "pro"),
-	resource(KindTier, "tiers", func() any { return new(Tier) }, "tier"),
-	namespaced(resource(KindWorkloadEndpoint, "workloadendpoints", func() any { return new(WorkloadEndpoint) }, "workloadendpoint", "wep", "weps")),
-	{Kind: KindIPAMBlock, Plural: "ipamblocks", New: func() any { return new(Block) }, path: blockPath},
-	{Kind: KindBlockAffinity, Plural: "blockaffinities", New: func() any { return new(BlockAffinity) }, path: affinityPath},
-	{Kind: KindIPAMHandle, Plural: "ipamhandles", New: func() any { return new(Handle) }, path: handlePath},
-	{Kind: KindIPAMConfig, Plural: "ipamconfigs", New: func() any { return new(IPAMConfig) }, path: ipamConfigPath},
+	resource(KindNode, "nodes", nil, checkNode, "node", "no"),
+	resource(KindIPPool, "ippools", defaultIPPool, checkIPPool, "ippool", "ipp", "pool", "pools"),
+	resource(KindIPReservation, "ipreservations", nil, checkIPReservation, "ipreservation", "reservation", "reservations"),
+	resource(KindBGPConfiguration, "bgpconfigurations", defaultBGPConfiguration, checkBGPConfiguration, "bgpconfiguration", "bgpconfig", "bgpconfigs"),
+	resource(KindBGPPeer, "bgppeers", nil, checkBGPPeer, "bgppeer", "bgpp", "bp"),
+	resource(KindClusterInformation, "clusterinformations", nil, checkClusterInformation, "clusterinformation", "clusterinfo"),
+	resource(KindFelixConfiguration, "felixconfigurations", defaultFelixConfiguration, checkFelixConfiguration, "felixconfiguration", "felixconfig", "felixconfigs"),
+	resource(KindIPAMConfiguration, "ipamconfigurations", defaultIPAMConfiguration, checkIPAMConfiguration, "ipamconfiguration", "ipamconfig"),
+	resource[v3.Profile](KindProfile, "profiles", nil, checkProfile, "profile", "pro"),
+	resource(KindTier, "tiers", defaultTier, checkTier, "tier"),
+	namespaced(resource(KindWorkloadEndpoint, "workloadendpoints", defaultWorkloadEndpoint, checkWorkloadEndpoint, "workloadendpoint", "wep", "weps")),
+	internal(KindIPAMBlock, "ipamblocks", blockPath, checkStoredBlock),
+	internal(KindBlockAffinity, "blockaffinities", affinityPath, checkAffinity),
+	internal(KindIPAMHandle, "ipamhandles", handlePath, checkHandle),
+	internal(KindIPAMConfig, "ipamconfigs", ipamConfigPath, checkIPAMConfig),
 }
 
-func resource(kind Kind, plural string, newValue func() any, aliases ...string) KindInfo {
-	return KindInfo{Kind: kind, Plural: plural, Aliases: aliases, Resource: true, New: newValue, path: resourcePath(kind, plural, false)}
+func resource[T any](kind Kind, plural string, defaults func(*T), rules func(*check, *T), aliases ...string) KindInfo {
+	i := internal(kind, plural, resourcePath(kind, plural, false), rules)
+	i.Aliases = aliases
+	i.Resource = true
+	if defaults != nil {
+		i.defaults = func(value any) { defaults(value.(*T)) }
+	}
+	return i
 }
 
 func namespaced(i KindInfo) KindInfo {
@@ -50,15 +54,51 @@ func namespaced(i KindInfo) KindInfo {
 	return i
 }
 
+func internal[T any](kind Kind, plural string, path pathRule, rules func(*check, *T)) KindInfo {
+	return KindInfo{
+		Kind:   kind,
+		Plural: plural,
+		New:    func() any { return new(T) },
+		path:   path,
+		check:  func(c *check, value any) { rules(c, value.(*T)) },
+	}
+}
+
 // Kinds returns the table, in a fixed order. Callers must not change it.
 func Kinds() []KindInfo { return kinds }
 
+var kindsByName = func() map[Kind]KindInfo {
+	m := map[Kind]KindInfo{}
+	for _, i := range kinds {
+		m[i.Kind] = i
+	}
+	return m
+}()
+
 // Lookup finds the row of a kind.
 func Lookup(kind Kind) (KindInfo, bool) {
-	for _, i := range Kinds() {
-		if i.Kind == kind {
-			return i, true
-		}
+	i, ok := kindsByName[kind]
+	return i, ok
+}
+
+// Default fills in what a writer may leave out, as Calico's stored form has it.
+func (i KindInfo) Default(value any) {
+	if i.defaults != nil {
+		i.defaults(value)
 	}
-	return KindInfo{}, false
+}
+
+// Validate lists every rule that the value breaks.
+func (i KindInfo) Validate(key Key, value any) []FieldError { return i.run(key, value, false) }
+
+// run applies the rules of the kind; lenient asks only for what makes the object unsafe to act upon.
+func (i KindInfo) run(key Key, value any, lenient bool) []FieldError {
+	c := &check{key: key, lenient: lenient}
+	if i.Resource {
+		checkMetadata(c, i, value)
+	}
+	if i.check != nil {
+		i.check(c, value)
+	}
+	return c.errs
 }

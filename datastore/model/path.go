@@ -1,6 +1,7 @@
 package model
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -8,7 +9,10 @@ import (
 // Root is the prefix of everything Calico keeps in etcd.
 const Root = "/calico/"
 
-const resources = "/calico/resources/v3/projectcalico.org/"
+const (
+	resources = "/calico/resources/v3/projectcalico.org/"
+	ipamRoot  = "/calico/ipam/v2/"
+)
 
 // pathRule tells how the keys of a kind are spelt in etcd.
 type pathRule struct {
@@ -46,23 +50,47 @@ func EtcdPrefixes(kind Kind, namespace string) ([]string, error) {
 	return info.path.prefix(namespace), nil
 }
 
-// ParseEtcdPath finds the key that a path of etcd spells. ok is false for a path of a kind that Manx does not know;
-// err says why a path in the range of a known kind cannot be read.
-func ParseEtcdPath(path string) (k Key, ok bool, err error) {
-	for _, info := range Kinds() {
-		for _, prefix := range info.path.prefix("") {
-			rest, found := strings.CutPrefix(path, prefix)
-			if !found {
-				continue
-			}
-			k, err := info.path.parse(prefix, rest)
-			if err != nil {
-				return Key{Kind: info.Kind, Name: rest}, true, fmt.Errorf("key %s: %w", path, err)
-			}
-			return k, true, nil
+// kindsByPrefix finds the kind of a path from what pathPrefix cuts off.
+var kindsByPrefix = func() map[string]KindInfo {
+	m := map[string]KindInfo{}
+	for _, i := range kinds {
+		for _, p := range i.path.prefix("") {
+			m[p] = i
 		}
 	}
-	return Key{}, false, nil
+	return m
+}()
+
+// pathPrefix is the part of a path that tells its kind, including the slash behind it if there is one.
+func pathPrefix(path string) string {
+	for _, root := range []string{resources, ipamRoot} {
+		if rest, ok := strings.CutPrefix(path, root); ok {
+			if i := strings.IndexByte(rest, '/'); i >= 0 {
+				return path[:len(root)+i+1]
+			}
+			return path
+		}
+	}
+	return ""
+}
+
+// ParseEtcdPath finds the key that a path of etcd spells. ok is false for a path that Manx has no use for;
+// err says why a path in the range of a known kind cannot be read.
+func ParseEtcdPath(path string) (k Key, ok bool, err error) {
+	prefix := pathPrefix(path)
+	info, ok := kindsByPrefix[prefix]
+	if !ok {
+		return Key{}, false, nil
+	}
+	rest := path[len(prefix):]
+	if info.Kind == KindBlockAffinity && !strings.Contains(rest, "/") {
+		return Key{}, false, nil // the marker that old releases wrote for each host
+	}
+	k, err = info.path.parse(prefix, rest)
+	if err != nil {
+		return Key{Kind: info.Kind, Name: rest}, true, fmt.Errorf("key %s: %w", path, err)
+	}
+	return k, true, nil
 }
 
 func resourcePath(kind Kind, plural string, namespaced bool) pathRule {
@@ -75,19 +103,23 @@ func resourcePath(kind Kind, plural string, namespaced bool) pathRule {
 			return []string{base}
 		},
 		format: func(k Key) (string, error) {
+			if strings.Contains(k.Name, "/") || strings.Contains(k.Namespace, "/") {
+				return "", fmt.Errorf("%s: a name cannot contain a slash", k)
+			}
 			if namespaced {
 				return base + k.Namespace + "/" + k.Name, nil
 			}
 			return base + k.Name, nil
 		},
 		parse: func(_, rest string) (Key, error) {
-			// Older writers escaped these two.
-			rest = strings.NewReplacer("%2f", "/", "%25", "%").Replace(rest)
 			if !namespaced {
+				if rest == "" || strings.Contains(rest, "/") {
+					return Key{}, fmt.Errorf("want NAME, have %q", rest)
+				}
 				return Key{Kind: kind, Name: rest}, nil
 			}
 			ns, name, ok := strings.Cut(rest, "/")
-			if !ok || ns == "" || name == "" {
+			if !ok || ns == "" || name == "" || strings.Contains(name, "/") {
 				return Key{}, fmt.Errorf("want NAMESPACE/NAME, have %q", rest)
 			}
 			return Key{Kind: kind, Namespace: ns, Name: name}, nil
@@ -130,14 +162,14 @@ var affinityPath = pathRule{
 	},
 	format: func(k Key) (string, error) {
 		a, ok := k.Affinity()
-		if !ok {
-			return "", fmt.Errorf("%s: want TYPE/HOST/CIDR", k)
+		if !ok || a.Host == "" || (a.Type != AffinityHost && a.Type != AffinityVirtual) {
+			return "", fmt.Errorf("%s: want host/NODE/CIDR or virtual/NAME/CIDR", k)
 		}
 		return fmt.Sprintf("/calico/ipam/v2/%s/%s/%s/block/%s", a.Type, a.Host, family(a.CIDR), dashed(a.CIDR)), nil
 	},
 	parse: func(prefix, rest string) (Key, error) {
 		parts := strings.Split(rest, "/")
-		if len(parts) != 4 || parts[2] != "block" {
+		if len(parts) != 4 || parts[0] == "" || parts[2] != "block" {
 			return Key{}, fmt.Errorf("want HOST/FAMILY/block/CIDR, have %q", rest)
 		}
 		cidr, err := undashed(parts[3])
@@ -155,7 +187,12 @@ var affinityPath = pathRule{
 var handlePath = pathRule{
 	prefix: func(string) []string { return []string{"/calico/ipam/v2/handle/"} },
 	format: func(k Key) (string, error) { return "/calico/ipam/v2/handle/" + k.Name, nil },
-	parse:  func(_, rest string) (Key, error) { return HandleKey(rest), nil },
+	parse: func(_, rest string) (Key, error) {
+		if rest == "" {
+			return Key{}, errors.New("the handle's ID is missing")
+		}
+		return HandleKey(rest), nil
+	},
 }
 
 var ipamConfigPath = pathRule{

@@ -1,17 +1,125 @@
 package model
 
 import (
+	"fmt"
+	"reflect"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/uuid"
 )
 
-// PrepareCreate makes o ready to be stored as a new object: identity, defaults, then validation. It changes o.Value,
-// and o.Key when the name follows from the value. An invalid object gives an *InvalidError.
-func (o *Object) PrepareCreate(now time.Time) error { return nil }
+// PrepareCreate makes o ready to be stored as a new object: it gets an identity and Calico's defaults, and is then
+// validated. It changes o.Value, and o.Key if a WorkloadEndpoint comes without a name. An invalid object gives an
+// *InvalidError. now becomes the creation time.
+func (o *Object) PrepareCreate(now time.Time) error {
+	if err := o.prepare(); err != nil {
+		return err
+	}
+	if m := o.Metadata(); m != nil {
+		if m.GetUID() == "" {
+			m.SetUID(uuid.NewUUID())
+		}
+		if created := m.GetCreationTimestamp(); created.IsZero() {
+			m.SetCreationTimestamp(metav1.NewTime(now.UTC().Truncate(time.Second)))
+		}
+	}
+	return o.validate(nil)
+}
 
-// PrepareUpdate makes o ready to replace a stored object: defaults, then validation. It changes o.Value.
-// An invalid object gives an *InvalidError.
-func (o *Object) PrepareUpdate() error { return nil }
+// PrepareUpdate makes o ready to replace a stored object: it gets Calico's defaults and is then validated, also against
+// what it replaces if o was decoded or Replaces was called. It changes o.Value. An invalid object gives an *InvalidError.
+func (o *Object) PrepareUpdate() error {
+	if err := o.prepare(); err != nil {
+		return err
+	}
+	info, _ := Lookup(o.Key.Kind)
+	if len(o.raw) == 0 {
+		return o.validate(nil)
+	}
+	old, err := decodeValue(info, o.Key, o.raw)
+	if err != nil {
+		return o.validate(nil) // an unreadable entry may be replaced by anything valid
+	}
+	return o.validate(old)
+}
 
-// Replaces declares that o is to be stored in the place of stored: what stored has and o cannot know (fields of newer
-// versions, uid, creation time) is kept by Encode.
-func (o *Object) Replaces(stored *Object) {}
+// Replaces declares that o is to be stored in the place of stored. Encode then keeps the fields of stored that this
+// version does not know, and o gets the uid and creation time of stored unless it has its own.
+func (o *Object) Replaces(stored *Object) {
+	o.raw = stored.raw
+	m, was := o.Metadata(), stored.Metadata()
+	if m == nil || was == nil {
+		return
+	}
+	if m.GetUID() == "" {
+		m.SetUID(was.GetUID())
+	}
+	if created := m.GetCreationTimestamp(); created.IsZero() {
+		m.SetCreationTimestamp(was.GetCreationTimestamp())
+	}
+}
+
+// prepare gives o its type, name and defaults.
+func (o *Object) prepare() error {
+	info, ok := Lookup(o.Key.Kind)
+	if !ok {
+		return fmt.Errorf("%s: unknown kind", o.Key)
+	}
+	if reflect.TypeOf(o.Value) != reflect.TypeOf(info.New()) {
+		return fmt.Errorf("%s: the value cannot be a %T", o.Key, o.Value)
+	}
+	if w, ok := o.Value.(*WorkloadEndpoint); ok && o.Key.Name == "" && w.Name == "" {
+		name, err := WorkloadEndpointName(w.Spec.IDs())
+		if err != nil {
+			return &InvalidError{Key: o.Key, Fields: []FieldError{{Field: "metadata.name", Value: "", Rule: "is missing and cannot be derived: " + err.Error()}}}
+		}
+		o.Key.Name = name
+	}
+	if m := o.Metadata(); m != nil {
+		if err := o.settleName(m); err != nil {
+			return err
+		}
+		o.Value.(interface{ GetObjectKind() schema.ObjectKind }).GetObjectKind().
+			SetGroupVersionKind(schema.FromAPIVersionAndKind(APIVersion, string(info.Kind)))
+	}
+	info.Default(o.Value)
+	return nil
+}
+
+// settleName makes key and metadata agree; either may have been left out.
+func (o *Object) settleName(m metav1.Object) error {
+	if o.Key.Name == "" {
+		o.Key.Name = m.GetName()
+	}
+	if o.Key.Namespace == "" {
+		o.Key.Namespace = m.GetNamespace()
+	}
+	var errs []FieldError
+	if n := m.GetName(); n != "" && n != o.Key.Name {
+		errs = append(errs, FieldError{Field: "metadata.name", Value: n, Rule: "must be " + o.Key.Name})
+	}
+	if n := m.GetNamespace(); n != "" && n != o.Key.Namespace {
+		errs = append(errs, FieldError{Field: "metadata.namespace", Value: n, Rule: "must be " + o.Key.Namespace})
+	}
+	if len(errs) > 0 {
+		return &InvalidError{Key: o.Key, Fields: errs}
+	}
+	m.SetName(o.Key.Name)
+	m.SetNamespace(o.Key.Namespace)
+	return nil
+}
+
+// validate applies all rules, and those on changes if old is not nil.
+func (o *Object) validate(old any) error {
+	info, _ := Lookup(o.Key.Kind)
+	errs := info.Validate(o.Key, o.Value)
+	if was, ok := old.(*IPPool); ok {
+		errs = append(errs, checkPoolChange(was, o.Value.(*IPPool))...)
+	}
+	if len(errs) > 0 {
+		return &InvalidError{Key: o.Key, Fields: errs}
+	}
+	return nil
+}

@@ -1,0 +1,245 @@
+package model
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/manxnet/manx/datastore/selector"
+)
+
+// check collects the rules that one object breaks. There are two severities. fail is for whoever writes an object.
+// broken is for what no reader could act upon safely: an entry of the datastore that breaks such a rule is quarantined,
+// while one that breaks only the other kind may come from a newer version and is used.
+type check struct {
+	key     Key
+	lenient bool
+	errs    []FieldError
+}
+
+func (c *check) broken(field string, value any, rule string, args ...any) {
+	c.errs = append(c.errs, FieldError{Field: field, Value: value, Rule: fmt.Sprintf(rule, args...)})
+}
+
+func (c *check) fail(field string, value any, rule string, args ...any) {
+	if !c.lenient {
+		c.broken(field, value, rule, args...)
+	}
+}
+
+// failIf is fail for a rule without arguments.
+func (c *check) failIf(wrong bool, field string, value any, rule string) {
+	if wrong {
+		c.fail(field, value, "%s", rule)
+	}
+}
+
+// at names an element of a list.
+func at(field string, i int) string { return fmt.Sprintf("%s[%d]", field, i) }
+
+// oneOf is the rule of an enumeration; an empty value is left to the caller.
+func oneOf[T ~string](value T, allowed ...T) (rule string, ok bool) {
+	if value == "" || slices.Contains(allowed, value) {
+		return "", true
+	}
+	return "must be one of " + list(allowed), false
+}
+
+// oneOfPtr is oneOf for an optional field, where the empty text is no value either.
+func oneOfPtr[T ~string](value *T, allowed ...T) (rule string, ok bool) {
+	if value == nil || slices.Contains(allowed, *value) {
+		return "", true
+	}
+	return "must be one of " + list(allowed), false
+}
+
+func list[T ~string](allowed []T) string {
+	texts := make([]string, len(allowed))
+	for i, a := range allowed {
+		texts[i] = string(a)
+	}
+	return strings.Join(texts, ", ")
+}
+
+// enum demands one of the allowed values; what Manx could not act upon otherwise is brokenEnum.
+func enum[T ~string](c *check, field string, value T, allowed ...T) {
+	if rule, ok := oneOf(value, allowed...); !ok {
+		c.fail(field, value, "%s", rule)
+	}
+}
+
+func enumPtr[T ~string](c *check, field string, value *T, allowed ...T) {
+	if rule, ok := oneOfPtr(value, allowed...); !ok {
+		c.fail(field, *value, "%s", rule)
+	}
+}
+
+func brokenEnum[T ~string](c *check, field string, value T, allowed ...T) {
+	if rule, ok := oneOf(value, allowed...); !ok {
+		c.broken(field, value, "%s", rule)
+	}
+}
+
+// foldedEnum compares without regard to letter case.
+func foldedEnum(c *check, field, value string, allowed ...string) {
+	if value != "" && !slices.ContainsFunc(allowed, func(a string) bool { return strings.EqualFold(a, value) }) {
+		c.fail(field, value, "must be one of %s", list(allowed))
+	}
+}
+
+// selector parses an optional selector. What does not parse is broken.
+func (c *check) selector(field, text string) *selector.Selector {
+	if len(text) > maxSelector {
+		c.fail(field, text[:40]+"...", "a selector may have at most %d characters, this has %d", maxSelector, len(text))
+	}
+	s, err := selector.Parse(text)
+	if err != nil {
+		c.broken(field, text, "must be a selector: %s", err)
+		return nil
+	}
+	return s
+}
+
+const maxSelector = 1024
+
+// ip parses an optional address; family is 4, 6 or 0 for either.
+func parseIP(text string, family int) (netip.Addr, string) {
+	a, err := netip.ParseAddr(text)
+	switch {
+	case err != nil || a.Zone() != "":
+		return netip.Addr{}, "must be " + familyName(family) + " address"
+	case family != 0 && (family == 4) != a.Unmap().Is4():
+		return netip.Addr{}, "must be " + familyName(family) + " address"
+	}
+	return a.Unmap(), ""
+}
+
+// parseNet parses a CIDR whose host bits may be set or a bare address.
+func parseNet(text string, family int) (netip.Prefix, string) {
+	if !strings.Contains(text, "/") {
+		a, rule := parseIP(text, family)
+		if rule != "" {
+			return netip.Prefix{}, rule + " or CIDR"
+		}
+		return netip.PrefixFrom(a, a.BitLen()), ""
+	}
+	p, err := netip.ParsePrefix(text)
+	if err != nil || (family != 0 && (family == 4) != p.Addr().Is4()) {
+		return netip.Prefix{}, "must be " + familyName(family) + " address or CIDR"
+	}
+	return p, ""
+}
+
+// parseMasked parses a CIDR without host bits.
+func parseMasked(text string) (netip.Prefix, string) {
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		return netip.Prefix{}, "must be a CIDR: ADDRESS/LENGTH"
+	}
+	if p != p.Masked() {
+		return p.Masked(), fmt.Sprintf("must not have host bits set: %s is the network", p.Masked())
+	}
+	return p, ""
+}
+
+func familyName(family int) string {
+	switch family {
+	case 4:
+		return "an IPv4"
+	case 6:
+		return "an IPv6"
+	}
+	return "an IP"
+}
+
+// ip demands an address of the family in an optional field.
+func (c *check) ip(field, text string, family int) {
+	if text == "" {
+		return
+	}
+	if _, rule := parseIP(text, family); rule != "" {
+		c.fail(field, text, "%s", rule)
+	}
+}
+
+// network demands a CIDR without host bits.
+func (c *check) network(field, text string) {
+	if _, rule := parseMasked(text); rule != "" {
+		c.fail(field, text, "%s", rule)
+	}
+}
+
+func (c *check) mac(field, text string) {
+	if text == "" {
+		return
+	}
+	if _, err := net.ParseMAC(text); err != nil {
+		c.fail(field, text, "must be a MAC address, like 66:11:22:33:44:55")
+	}
+}
+
+var (
+	nameFormat      = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,128}$`)
+	interfaceFormat = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,15}$`)
+)
+
+func (c *check) name(field, text string) {
+	if text != "" && !nameFormat.MatchString(text) {
+		c.fail(field, text, "must be a name: 1 to 128 letters, digits, '_', '.' or '-'")
+	}
+}
+
+// checkMetadata applies the rules that hold for every resource.
+func checkMetadata(c *check, info KindInfo, value any) {
+	m := (&Object{Value: value}).Metadata()
+	if m == nil || c.lenient {
+		return
+	}
+	switch {
+	case m.GetName() == "":
+		c.fail("metadata.name", "", "is required")
+	case len(validation.IsDNS1123Subdomain(m.GetName())) > 0:
+		c.fail("metadata.name", m.GetName(), "must be at most 253 lower-case letters, digits, '-' and '.', beginning and ending with a letter or digit")
+	}
+	c.namespace(info, m.GetNamespace())
+	c.labels("metadata.labels", m.GetLabels())
+	size := 0
+	for k, v := range m.GetAnnotations() {
+		size += len(k) + len(v)
+		if msgs := validation.IsQualifiedName(strings.ToLower(k)); len(msgs) > 0 {
+			c.fail("metadata.annotations", k, "the key is no qualified name: %s", msgs[0])
+		}
+	}
+	if size > maxAnnotations {
+		c.fail("metadata.annotations", fmt.Sprintf("%d bytes", size), "must have at most %d bytes together", maxAnnotations)
+	}
+}
+
+const maxAnnotations = 256 << 10
+
+func (c *check) namespace(info KindInfo, namespace string) {
+	switch {
+	case !info.Namespaced && namespace != "":
+		c.fail("metadata.namespace", namespace, "%s is not namespaced", info.Kind)
+	case info.Namespaced && namespace == "":
+		c.fail("metadata.namespace", "", "is required")
+	case namespace != "" && len(validation.IsDNS1123Label(namespace)) > 0:
+		c.fail("metadata.namespace", namespace, "must be at most 63 lower-case letters, digits and '-'")
+	}
+}
+
+func (c *check) labels(field string, labels map[string]string) {
+	for k, v := range labels {
+		if msgs := validation.IsQualifiedName(k); len(msgs) > 0 {
+			c.fail(field, k, "the key is no qualified name: %s", msgs[0])
+		}
+		if msgs := validation.IsValidLabelValue(v); len(msgs) > 0 {
+			c.fail(field+"."+k, v, "is no label value: %s", msgs[0])
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package model
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+)
+
+// WithDefaults returns a copy of the pool in which every field has the value that holds when it is left out. It never
+// changes what is stored; use it wherever the meaning of a pool matters.
+func (p *IPPool) WithDefaults() *IPPool {
+	c := *p
+	s := &c.Spec
+	if prefix, err := netip.ParsePrefix(s.CIDR); err == nil && s.BlockSize == 0 {
+		s.BlockSize = 122
+		if prefix.Addr().Is4() {
+			s.BlockSize = 26
+		}
+	}
+	if s.IPIPMode == "" {
+		s.IPIPMode = v3.IPIPModeNever
+	}
+	if s.VXLANMode == "" {
+		s.VXLANMode = v3.VXLANModeNever
+	}
+	if s.NodeSelector == "" {
+		s.NodeSelector = "all()"
+	}
+	if len(s.AllowedUses) == 0 {
+		s.AllowedUses = []v3.IPPoolAllowedUse{v3.IPPoolAllowedUseWorkload, v3.IPPoolAllowedUseTunnel}
+	}
+	if s.AssignmentMode == nil || *s.AssignmentMode == "" {
+		s.AssignmentMode = ptr(v3.Automatic)
+	}
+	return &c
+}
+
+// Allocatable tells whether addresses may be assigned from the pool at all: it is neither disabled nor being deleted,
+// nor did its status say otherwise.
+func (p *IPPool) Allocatable() bool {
+	if p.Spec.Disabled || p.DeletionTimestamp != nil {
+		return false
+	}
+	if p.Status != nil {
+		for _, c := range p.Status.Conditions {
+			if c.Type == "Allocatable" && c.Status == "False" {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func defaultIPPool(p *IPPool) {
+	if prefix, err := netip.ParsePrefix(p.Spec.CIDR); err == nil && prefix == prefix.Masked() {
+		p.Spec.CIDR = prefix.String()
+	}
+	*p = *p.WithDefaults()
+}
+
+var linkLocal = []netip.Prefix{netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fe80::/10")}
+
+func checkIPPool(c *check, p *IPPool) {
+	p = p.WithDefaults()
+	s := p.Spec
+	brokenEnum(c, "spec.ipipMode", s.IPIPMode, v3.IPIPModeNever, v3.IPIPModeAlways, v3.IPIPModeCrossSubnet)
+	brokenEnum(c, "spec.vxlanMode", s.VXLANMode, v3.VXLANModeNever, v3.VXLANModeAlways, v3.VXLANModeCrossSubnet)
+	c.failIf(s.IPIPMode != v3.IPIPModeNever && s.VXLANMode != v3.VXLANModeNever, "spec.vxlanMode", s.VXLANMode,
+		"cannot be enabled together with ipipMode")
+	checkPoolSelector(c, "spec.nodeSelector", s.NodeSelector)
+	checkPoolSelector(c, "spec.namespaceSelector", s.NamespaceSelector)
+	c.failIf(s.NamespaceSelector != "" && slices.Contains(s.AllowedUses, v3.IPPoolAllowedUseTunnel), "spec.namespaceSelector",
+		s.NamespaceSelector, "cannot be set while allowedUses has Tunnel, which is the default")
+	checkPoolUses(c, s)
+	enumPtr(c, "spec.assignmentMode", s.AssignmentMode, v3.Automatic, v3.Manual)
+	if s.CIDR == "" {
+		c.broken("spec.cidr", "", "is required")
+		return
+	}
+	prefix, err := netip.ParsePrefix(s.CIDR)
+	if err != nil {
+		c.broken("spec.cidr", s.CIDR, "must be a CIDR: ADDRESS/LENGTH")
+		return
+	}
+	checkPoolRange(c, s, prefix)
+}
+
+func checkPoolRange(c *check, s IPPoolSpec, prefix netip.Prefix) {
+	c.network("spec.cidr", s.CIDR)
+	for _, l := range linkLocal {
+		if l.Overlaps(prefix) {
+			c.fail("spec.cidr", s.CIDR, "overlaps the link-local range %s", l)
+		}
+	}
+	low, high := 116, 128
+	if prefix.Addr().Is4() {
+		low, high = 20, 32
+	} else {
+		c.failIf(s.IPIPMode != v3.IPIPModeNever, "spec.ipipMode", s.IPIPMode, "IPIP exists for IPv4 only")
+	}
+	switch {
+	case s.BlockSize < 0 || s.BlockSize > high:
+		c.broken("spec.blockSize", s.BlockSize, "must be from %d to %d", low, high)
+	case s.BlockSize < low:
+		c.fail("spec.blockSize", s.BlockSize, "must be from %d to %d", low, high)
+	case prefix.Bits() > s.BlockSize && !s.Disabled:
+		c.fail("spec.blockSize", s.BlockSize, "the pool %s is smaller than one block: use at least %d", prefix, prefix.Bits())
+	}
+}
+
+func checkPoolSelector(c *check, field, text string) {
+	c.selector(field, text)
+	c.failIf(strings.Contains(text, "global("), field, text, "cannot contain global()")
+}
+
+func checkPoolUses(c *check, s IPPoolSpec) {
+	for i, u := range s.AllowedUses {
+		enum(c, at("spec.allowedUses", i), u, v3.IPPoolAllowedUseWorkload, v3.IPPoolAllowedUseTunnel, v3.IPPoolAllowedUseLoadBalancer)
+	}
+	if !slices.Contains(s.AllowedUses, v3.IPPoolAllowedUseLoadBalancer) {
+		return
+	}
+	c.failIf(len(s.AllowedUses) > 1, "spec.allowedUses", s.AllowedUses, "LoadBalancer excludes all other uses")
+	c.failIf(s.IPIPMode != v3.IPIPModeNever, "spec.ipipMode", s.IPIPMode, "a pool for load balancers has no encapsulation")
+	c.failIf(s.VXLANMode != v3.VXLANModeNever, "spec.vxlanMode", s.VXLANMode, "a pool for load balancers has no encapsulation")
+	c.failIf(s.DisableBGPExport, "spec.disableBGPExport", true, "a pool for load balancers must be exported")
+	c.failIf(s.NodeSelector != "all()", "spec.nodeSelector", s.NodeSelector, "must be all() in a pool for load balancers")
+}
+
+// checkPoolChange refuses changes that would leave addresses behind.
+func checkPoolChange(old, p *IPPool) []FieldError {
+	c := &check{}
+	before, after := old.WithDefaults().Spec, p.WithDefaults().Spec
+	was, err1 := netip.ParsePrefix(before.CIDR)
+	is, err2 := netip.ParsePrefix(after.CIDR)
+	c.failIf(err1 == nil && err2 == nil && was.Masked() != is.Masked(), "spec.cidr", after.CIDR, "cannot be changed: it is "+before.CIDR)
+	if before.BlockSize != after.BlockSize {
+		c.fail("spec.blockSize", after.BlockSize, "cannot be changed: it is %d", before.BlockSize)
+	}
+	lb := func(s IPPoolSpec) bool { return slices.Contains(s.AllowedUses, v3.IPPoolAllowedUseLoadBalancer) }
+	c.failIf(lb(before) && !lb(after), "spec.allowedUses", after.AllowedUses, "a pool for load balancers stays one")
+	return c.errs
+}
+
+// CheckPoolOverlap lists the pools whose range a new pool would overlap. It is apart from validation because it needs
+// the other pools.
+func CheckPoolOverlap(key Key, p *IPPool, others Reader) []FieldError {
+	var errs []FieldError
+	mine, err := netip.ParsePrefix(p.Spec.CIDR)
+	if err != nil {
+		return nil
+	}
+	for k, other := range All[IPPool](others, KindIPPool) {
+		if theirs, err := netip.ParsePrefix(other.Spec.CIDR); k != key && err == nil && theirs.Overlaps(mine) {
+			errs = append(errs, FieldError{Field: "spec.cidr", Value: p.Spec.CIDR,
+				Rule: fmt.Sprintf("%s overlaps %s, which is %s", key, k, other.Spec.CIDR)})
+		}
+	}
+	return errs
+}

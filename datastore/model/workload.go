@@ -1,0 +1,168 @@
+package model
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
+)
+
+// Labels that Calico puts on every WorkloadEndpoint, whatever the writer says.
+const (
+	LabelNamespace      = "projectcalico.org/namespace"
+	LabelOrchestrator   = "projectcalico.org/orchestrator"
+	LabelServiceAccount = "projectcalico.org/serviceaccount"
+)
+
+// WorkloadEndpointIDs are the parts of a WorkloadEndpoint's name. Which of Pod, ContainerID and Workload counts depends
+// on the orchestrator.
+type WorkloadEndpointIDs struct {
+	Node         string
+	Orchestrator string
+	Pod          string // orchestrator k8s
+	ContainerID  string // orchestrator cni
+	Workload     string // any other orchestrator but libnetwork
+	Endpoint     string // the interface inside the workload, for instance eth0
+}
+
+// IDs returns the parts of the name that the spec calls for.
+func (s WorkloadEndpointSpec) IDs() WorkloadEndpointIDs {
+	return WorkloadEndpointIDs{
+		Node: s.Node, Orchestrator: s.Orchestrator, Pod: s.Pod, ContainerID: s.ContainerID, Workload: s.Workload, Endpoint: s.Endpoint,
+	}
+}
+
+// workload is the part of the name that identifies the workload, and the field that it comes from.
+func (i WorkloadEndpointIDs) workload() (value, field string) {
+	switch i.Orchestrator {
+	case "k8s":
+		return i.Pod, "pod"
+	case "cni":
+		return i.ContainerID, "containerID"
+	case "libnetwork":
+		return "libnetwork", "workload"
+	}
+	return i.Workload, "workload"
+}
+
+// WorkloadEndpointName composes a name: NODE-ORCHESTRATOR-WORKLOAD-ENDPOINT, in which a dash inside a part is doubled.
+// The error names the field of the spec that is missing or cannot be part of a name.
+func WorkloadEndpointName(ids WorkloadEndpointIDs) (string, error) {
+	workload, field := ids.workload()
+	parts := []struct{ field, value string }{
+		{"node", ids.Node}, {"orchestrator", ids.Orchestrator}, {field, workload}, {"endpoint", ids.Endpoint},
+	}
+	texts := make([]string, len(parts))
+	for i, p := range parts {
+		switch {
+		case p.value == "":
+			return "", fmt.Errorf("spec.%s is missing, and the name needs it", p.field)
+		case strings.HasPrefix(p.value, "-") || strings.HasSuffix(p.value, "-"):
+			return "", fmt.Errorf("spec.%s = %q: a part of the name cannot begin or end with a dash", p.field, p.value)
+		}
+		texts[i] = strings.ReplaceAll(p.value, "-", "--")
+	}
+	return strings.Join(texts, "-"), nil
+}
+
+// ParseWorkloadEndpointName takes a name apart again.
+func ParseWorkloadEndpointName(name string) (WorkloadEndpointIDs, error) {
+	parts := strings.Split(strings.ReplaceAll(name, "--", "\x00"), "-")
+	for i, p := range parts {
+		parts[i] = strings.ReplaceAll(p, "\x00", "-")
+	}
+	if len(parts) != 4 {
+		return WorkloadEndpointIDs{}, fmt.Errorf("%q is not NODE-ORCHESTRATOR-WORKLOAD-ENDPOINT with doubled dashes inside the parts", name)
+	}
+	ids := WorkloadEndpointIDs{Node: parts[0], Orchestrator: parts[1], Endpoint: parts[3]}
+	switch ids.Orchestrator {
+	case "k8s":
+		ids.Pod = parts[2]
+	case "cni":
+		ids.ContainerID = parts[2]
+	default:
+		ids.Workload = parts[2]
+	}
+	if again, err := WorkloadEndpointName(ids); err != nil || again != name {
+		return WorkloadEndpointIDs{}, fmt.Errorf("%q is not NODE-ORCHESTRATOR-WORKLOAD-ENDPOINT with doubled dashes inside the parts", name)
+	}
+	return ids, nil
+}
+
+func defaultWorkloadEndpoint(w *WorkloadEndpoint) {
+	if w.Labels == nil {
+		w.Labels = map[string]string{}
+	}
+	w.Labels[LabelNamespace] = w.Namespace
+	w.Labels[LabelOrchestrator] = w.Spec.Orchestrator
+}
+
+var containerFormat = regexp.MustCompile(`^[a-zA-Z0-9-]*$`)
+
+func checkWorkloadEndpoint(c *check, w *WorkloadEndpoint) {
+	s := w.Spec
+	checkWorkloadName(c, w)
+	c.failIf(!containerFormat.MatchString(s.ContainerID), "spec.containerID", s.ContainerID, "must be letters, digits and dashes")
+	if !interfaceFormat.MatchString(s.InterfaceName) || s.InterfaceName == "." || s.InterfaceName == ".." {
+		c.broken("spec.interfaceName", s.InterfaceName, "must be an interface name of at most 15 characters")
+	}
+	c.mac("spec.mac", s.MAC)
+	own := map[netip.Addr]bool{}
+	for i, n := range s.IPNetworks {
+		p, rule := parseNet(n, 0)
+		switch {
+		case rule != "":
+			c.broken(at("spec.ipNetworks", i), n, "%s", rule)
+		case !p.IsSingleIP():
+			c.broken(at("spec.ipNetworks", i), n, "must be a single address (/32 or /128)")
+		}
+		own[p.Addr()] = true
+	}
+	for i, n := range s.IPNATs {
+		checkNAT(c, at("spec.ipNATs", i), n, own)
+	}
+	c.ip("spec.ipv4Gateway", s.IPv4Gateway, 4)
+	c.ip("spec.ipv6Gateway", s.IPv6Gateway, 6)
+	for i, p := range s.AllowSpoofedSourcePrefixes {
+		if _, rule := parseNet(p, 0); rule != "" {
+			c.fail(at("spec.allowSpoofedSourcePrefixes", i), p, "%s", rule)
+		}
+	}
+	for i, p := range s.Ports {
+		field := at("spec.ports", i)
+		c.failIf(p.Name == "" && p.HostPort == 0, field+".name", "", "a port needs a name or a hostPort")
+		c.failIf(p.Port == 0, field+".port", p.Port, "must be from 1 to 65535")
+		c.failIf(!p.Protocol.SupportsPorts(), field+".protocol", p.Protocol, "must be TCP, UDP or SCTP")
+		c.ip(field+".hostIP", p.HostIP, 0)
+	}
+}
+
+func checkWorkloadName(c *check, w *WorkloadEndpoint) {
+	if c.lenient {
+		return
+	}
+	want, err := WorkloadEndpointName(w.Spec.IDs())
+	switch {
+	case err != nil:
+		c.fail("metadata.name", w.Name, "%s", err)
+	case w.Name != want:
+		c.fail("metadata.name", w.Name, "must be %q, as spec calls for", want)
+	}
+}
+
+func checkNAT(c *check, field string, n IPNAT, own map[netip.Addr]bool) {
+	internal, rule := parseIP(n.InternalIP, 0)
+	switch {
+	case rule != "":
+		c.fail(field+".internalIP", n.InternalIP, "%s", rule)
+	case !own[internal]:
+		c.fail(field+".internalIP", n.InternalIP, "must be one of spec.ipNetworks")
+	}
+	external, rule := parseIP(n.ExternalIP, 0)
+	switch {
+	case rule != "":
+		c.fail(field+".externalIP", n.ExternalIP, "%s", rule)
+	case internal.IsValid() && internal.Is4() != external.Is4():
+		c.fail(field+".externalIP", n.ExternalIP, "must be of the same family as internalIP")
+	}
+}
