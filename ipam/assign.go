@@ -363,11 +363,14 @@ func (s session) getOrClaim(ctx context.Context, owner Owner, cidr netip.Prefix)
 	if !errors.Is(err, model.ErrNotFound) {
 		return b, err
 	}
-	o, err := s.pendingAffinity(ctx, owner.affinity(cidr))
-	if err != nil {
-		return heldBlock{}, err
-	}
-	b, err = s.createBlock(ctx, o, owner)
+	// A claim that is disturbed begins anew with the affinity: a block must not be used before its affinity is confirmed.
+	err = retry(ctx, "claim block "+cidr.String(), func() error {
+		o, err := s.pendingAffinity(ctx, owner.affinity(cidr))
+		if err == nil {
+			b, err = s.createBlock(ctx, o, owner)
+		}
+		return err
+	})
 	if errors.Is(err, errTaken) {
 		return heldBlock{}, fmt.Errorf("%w: %w", model.ErrConflict, err) // it exists now: use it as it is
 	}

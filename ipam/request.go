@@ -115,7 +115,14 @@ func (a Assigned) Short() error {
 	if len(a.Addresses) >= a.Requested {
 		return nil
 	}
-	return fmt.Errorf("%d of %d %s addresses assigned: %s", len(a.Addresses), a.Requested, a.Family, strings.Join(a.Reasons, "; "))
+	return &ShortError{a}
+}
+
+// ShortError tells that fewer addresses were assigned than requested, and why.
+type ShortError struct{ Assigned }
+
+func (e *ShortError) Error() string {
+	return fmt.Sprintf("%d of %d %s addresses assigned: %s", len(e.Addresses), e.Requested, e.Family, strings.Join(e.Reasons, "; "))
 }
 
 // Short is nil if both families got what was requested.
