@@ -1,0 +1,34 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// newLogger writes to standard error, as JSON unless that is a terminal. The level can be changed later.
+func newLogger(level, format string) (*zap.Logger, zap.AtomicLevel, error) {
+	if level == "warning" { // as Calico spells it
+		level = "warn"
+	}
+	at, err := zap.ParseAtomicLevel(level)
+	if err != nil {
+		return nil, at, fmt.Errorf("--log-level=%s: want debug, info, warn or error", level)
+	}
+	if format == "" {
+		format = "json"
+		if st, err := os.Stderr.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
+			format = "text"
+		}
+	}
+	enc := zap.NewProductionEncoderConfig()
+	enc.TimeKey, enc.EncodeTime = "time", zapcore.ISO8601TimeEncoder
+	encoder := zapcore.NewJSONEncoder(enc)
+	if format == "text" {
+		enc.EncodeLevel = zapcore.CapitalLevelEncoder
+		encoder = zapcore.NewConsoleEncoder(enc)
+	}
+	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(os.Stderr), at)), at, nil
+}

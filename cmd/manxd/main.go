@@ -1,0 +1,76 @@
+// Command manxd is the Manx daemon: it turns this host into a Calico-compatible network node.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Set by the linker.
+var (
+	version = "dev"
+	commit  = "unknown"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := rootCommand().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "manxd:", err)
+		os.Exit(1)
+	}
+	// BGP sessions are not closed: the end of the process does that without a NOTIFICATION, so that peers keep our
+	// routes until the next start (RFC 4724).
+	os.Exit(0)
+}
+
+func rootCommand() *cobra.Command {
+	var o options
+	var used map[string]string
+	root := &cobra.Command{
+		Use:   "manxd",
+		Short: "Calico-compatible node networking in one process, without BIRD",
+		Long: `manxd registers this host in the Calico datastore, runs its BGP sessions, programs its routes and the
+IPIP device, and serves the CNI plugin's workloads. It leaves everything in the kernel in place when it ends.
+
+Every setting is a flag or the environment variable that stands behind it in brackets.`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {
+			used, err = fromEnvironment(cmd.Flags(), os.Getenv)
+			return err
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			return run(cmd.Context(), o)
+		},
+	}
+	o.flags(root.PersistentFlags())
+	config := &cobra.Command{Use: "config", Short: "About the settings"}
+	config.AddCommand(&cobra.Command{
+		Use:   "explain",
+		Short: "Print every setting, its value and where it comes from",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			explain(cmd.Flags(), used)
+			return o.check()
+		},
+	})
+	root.AddCommand(config, &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		Run: func(*cobra.Command, []string) {
+			fmt.Printf("manxd %s (%s)\n", version, commit)
+		},
+	})
+	return root
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/etcd"
+)
+
+// openStore connects to the datastore, after starting it if it is embedded. The returned function stops both.
+func openStore(ctx context.Context, o options, log *zap.Logger) (datastore.Store, func(), error) {
+	config := etcd.Config{
+		Endpoints: etcd.SplitEndpoints(o.etcdEndpoints),
+		CAFile:    o.etcdCAFile, CertFile: o.etcdCertFile, KeyFile: o.etcdKeyFile,
+		Username: o.etcdUsername, Password: o.etcdPassword,
+	}
+	stop := func() {}
+	if o.datastore == "embedded" {
+		server, err := etcd.StartEmbedded(ctx, etcd.EmbeddedConfig{
+			DataDir: o.dataDir, Listen: o.embeddedListen, Insecure: o.embeddedInsecure,
+			CAFile: o.embeddedCAFile, CertFile: o.embeddedCertFile, KeyFile: o.embeddedKeyFile,
+		}, log.Named("etcd"))
+		if err != nil {
+			return nil, nil, err
+		}
+		stop = func() {
+			if err := server.Close(); err != nil {
+				log.Error("embedded datastore did not stop cleanly", zap.Error(err))
+			}
+		}
+		config = server.Config()
+	}
+	store, err := connect(ctx, config, o.waitForDatastore, log)
+	if err != nil {
+		stop()
+		return nil, nil, err
+	}
+	return store, func() {
+		if err := store.Close(); err != nil {
+			log.Warn("datastore connection did not close cleanly", zap.Error(err))
+		}
+		stop()
+	}, nil
+}
+
+// connect opens the datastore. If asked to wait it tries until the datastore answers; refused credentials and
+// unusable settings end it in any case.
+func connect(ctx context.Context, config etcd.Config, wait bool, log *zap.Logger) (*etcd.Store, error) {
+	for {
+		store, err := etcd.Open(ctx, config, log.Named("datastore"))
+		if err == nil {
+			return store, nil
+		}
+		if !wait || !errors.Is(err, datastore.ErrUnavailable) {
+			return nil, fmt.Errorf("datastore: %w", err)
+		}
+		log.Warn("waiting for the datastore", zap.Error(err))
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}
