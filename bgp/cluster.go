@@ -2,7 +2,9 @@ package bgp
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
@@ -68,8 +70,12 @@ func newCluster(r model.Reader, me string) *cluster {
 	for k, v := range model.All[model.BGPConfiguration](r, model.KindBGPConfiguration) {
 		c.addConfig(k.Name, v)
 	}
+	nodes := map[string]*model.Node{}
 	for k, v := range model.All[model.Node](r, model.KindNode) {
-		c.addNode(k.Name, v, me)
+		nodes[k.Name] = v
+	}
+	for _, name := range slices.Sorted(maps.Keys(nodes)) { // of two with one address the first counts
+		c.addNode(name, nodes[name], me)
 	}
 	return c
 }

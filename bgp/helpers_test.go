@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// object makes an object as it comes from the datastore, so that fields newer than our types are seen too.
+// object makes an object from JSON. It is not validated: this package must not rely on its input being valid.
 func object(t testing.TB, kind model.Kind, name, spec string) *model.Object {
 	t.Helper()
 	meta := ""
@@ -21,11 +21,18 @@ func object(t testing.TB, kind model.Kind, name, spec string) *model.Object {
 	if !json.Valid([]byte(raw)) {
 		t.Fatalf("bad test object: %s", raw)
 	}
-	o := model.Decode(model.ResourceKey(kind, name), []byte(raw), 1)
-	if o.Err != nil {
-		t.Fatal(o.Err)
+	o, err := unchecked(model.ResourceKey(kind, name), raw)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return o
+}
+
+func unchecked(key model.Key, raw string) (*model.Object, error) {
+	info, _ := model.Lookup(key.Kind)
+	value := info.New()
+	err := json.Unmarshal([]byte(raw), value)
+	return model.NewObject(key, value), err
 }
 
 // world makes objects from lines "KIND NAME JSON". Kinds: node, peer, config, pool, wep (in namespace "default").
@@ -43,7 +50,11 @@ func world(t testing.TB, lines ...string) []*model.Object {
 			if len(rest) > 1 {
 				state = rest[1]
 			}
-			objects = append(objects, model.Decode(k, []byte(`{"state":"`+state+`","deleted":false}`), 1))
+			o, err := unchecked(k, `{"state":"`+state+`","deleted":false}`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects = append(objects, o)
 			continue
 		}
 		o := object(t, kinds[f[0]], f[1], f[2])

@@ -24,6 +24,7 @@ type wish struct {
 	object  string
 	scope   int
 	reverse bool
+	text    string // the address, to sort by
 }
 
 // planner turns peerings into wishes, for the node that we are.

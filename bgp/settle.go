@@ -12,11 +12,15 @@ import (
 // An explicit BGPPeer wins over the mesh, a global one over one for some nodes, then the lowest name. The direction in
 // which the BGPPeer reads does not count, so that both ends pick the same one.
 func settle(wishes []wish) (sessions []Session, conflicts []Conflict) {
+	for i := range wishes {
+		wishes[i].text = wishes[i].Address.String()
+	}
 	slices.SortFunc(wishes, func(a, b wish) int {
 		return cmp.Or(
 			cmp.Compare(familyOf(a.Address), familyOf(b.Address)),
-			cmp.Compare(a.Address.String(), b.Address.String()),
-			cmp.Compare(a.scope, b.scope), cmp.Compare(a.object, b.object), compareBool(a.reverse, b.reverse))
+			cmp.Compare(a.text, b.text),
+			cmp.Compare(a.scope, b.scope), cmp.Compare(a.object, b.object), compareBool(a.reverse, b.reverse),
+			cmp.Compare(a.PeerAS, b.PeerAS), cmp.Compare(a.Port, b.Port)) // two nodes with one address
 	})
 	for len(wishes) > 0 {
 		n := 1

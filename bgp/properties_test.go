@@ -1,0 +1,218 @@
+package bgp
+
+import (
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// randomCluster makes up a cluster without mistakes: addresses, AS numbers, ports, reflectors and BGPPeers of every
+// shape between its nodes. Each BGPPeer is reversed, so that both ends must agree.
+func randomCluster(r *rand.Rand) (nodes []string, objects []string) {
+	pick := func(choices ...string) string { return choices[r.IntN(len(choices))] }
+	n := 2 + r.IntN(6)
+	objects = append(objects, fmt.Sprintf(`config default {"nodeToNodeMeshEnabled":%s%s%s}`, pick("true", "false"), pick("", `,"asNumber":64600`), pick("", `,"listenPort":180`)))
+	var addrs []string
+	for i := range n {
+		name := fmt.Sprintf("n%d", i)
+		nodes = append(nodes, name)
+		v4, v6 := fmt.Sprintf("10.0.0.%d", i*7+1), fmt.Sprintf("fd00::%x", i*9+1)
+		bgp := []string{fmt.Sprintf(`"ipv4Address":"%s/24"`, v4), fmt.Sprintf(`"ipv6Address":"%s/64"`, v6)}
+		switch r.IntN(4) {
+		case 0:
+			bgp, v6 = bgp[:1], ""
+		case 1:
+			bgp, v4 = bgp[1:], ""
+		}
+		addrs = append(addrs, v4, v6)
+		extra := pick("", "", `,"asNumber":65001`, fmt.Sprintf(`,"asNumber":%d`, 65100+i)) + pick("", "", `,"routeReflectorClusterID":"10.9.9.9"`, `,"routeReflectorClusterID":"10.9.9.8"`)
+		spec := bgp[0]
+		if len(bgp) == 2 {
+			spec += "," + bgp[1]
+		}
+		objects = append(objects, fmt.Sprintf(`node %s {"bgp":{%s%s}}@{"rack":%q}`, name, spec, extra, pick("a", "b")))
+		if r.IntN(4) == 0 {
+			objects = append(objects, fmt.Sprintf(`config node.%s {"listenPort":%d}`, name, 500+i))
+		}
+	}
+	for i := range r.IntN(5) {
+		side := pick("", `"node":"n0",`, `"node":"n1",`, `"nodeSelector":"rack == 'a'",`, `"nodeSelector":"all()",`)
+		far := pick(`"peerSelector":"rack == 'b'"`, `"peerSelector":"all()"`)
+		if addr := pick(addrs...); addr != "" && r.IntN(2) == 0 {
+			far = fmt.Sprintf(`"peerIP":%q`, addr) + pick("", `,"localASNumber":65222`)
+		}
+		objects = append(objects, fmt.Sprintf(`peer p%d {%s%s%s%s}`, r.IntN(10)*10+i, side, far,
+			pick("", `,"ttlSecurity":1`), pick("", fmt.Sprintf(`,"password":{"secretKeyRef":{"name":"s","key":"k%d"}}`, i))))
+	}
+	return nodes, objects
+}
+
+// Both ends of each session between two nodes agree on AS numbers, port, password and hops, and exactly one connects.
+func TestBothEndsAgree(t *testing.T) {
+	secret := secrets{"s/k0": "0", "s/k1": "1", "s/k2": "2", "s/k3": "3", "s/k4": "4"}
+	total := 0
+	for seed := range uint64(1000) {
+		nodes, objects := randomCluster(rand.New(rand.NewPCG(seed, 1)))
+		set := model.NewSet(world(t, objects...)...)
+		desired := map[string]Desired{}
+		owner := map[netip.Addr]string{}
+		for _, n := range nodes {
+			desired[n] = Compute(Input{Reader: set, Node: n, Passwords: secret})
+			for _, a := range newCluster(set, n).me.addrs {
+				owner[a] = n
+			}
+		}
+		for _, n := range nodes {
+			for _, s := range desired[n].Sessions {
+				total++
+				back := findSession(desired[owner[s.Address]], s.Source)
+				if problem := disagreement(desired, owner[s.Address], s, back); problem != "" {
+					t.Fatalf("seed %d: node %s: %s: %s\n%s", seed, n, show(s), problem, objects)
+				}
+			}
+		}
+	}
+	if total < 3000 {
+		t.Errorf("only %d sessions were looked at", total)
+	}
+}
+
+func findSession(d Desired, addr netip.Addr) *Session {
+	for i := range d.Sessions {
+		if d.Sessions[i].Address == addr {
+			return &d.Sessions[i]
+		}
+	}
+	return nil
+}
+
+func disagreement(desired map[string]Desired, peer string, s Session, back *Session) string {
+	switch {
+	case back == nil:
+		return "the peer has no session with us"
+	case s.LocalAS != back.PeerAS || s.PeerAS != back.LocalAS:
+		return "AS numbers differ: " + show(*back)
+	case s.Passive == back.Passive:
+		return "not exactly one side connects"
+	case s.Password != back.Password:
+		return "passwords differ: " + show(*back)
+	case s.TTLSecurity != back.TTLSecurity:
+		return "TTL security differs: " + show(*back)
+	case s.Port != desired[peer].Global.ListenPort:
+		return fmt.Sprintf("the peer listens on port %d", desired[peer].Global.ListenPort)
+	}
+	return ""
+}
+
+// shuffled is a Reader that gives objects in any order.
+type shuffled struct {
+	objects []*model.Object
+}
+
+func (s shuffled) Get(k model.Key) *model.Object { return model.NewSet(s.objects...).Get(k) }
+func (s shuffled) All(kind model.Kind) iter.Seq[*model.Object] {
+	return func(yield func(*model.Object) bool) {
+		for _, o := range s.objects {
+			if o.Key.Kind == kind && !yield(o) {
+				return
+			}
+		}
+	}
+}
+
+// No order of the objects changes the outcome.
+func TestPermutations(t *testing.T) {
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		nodes, lines := randomCluster(r)
+		lines = append(lines, v4node("twin", "10.0.0.1"), `peer bad {"peerIP":"x"}`, `peer odd {"peerIP":"10.0.0.1","asNumber":5}`, `pool p {"cidr":"10.1.0.0/16"}`, `pool q {"cidr":"10.2.0.0/16","disableBGPExport":true}`,
+			"block n0 10.1.2.0/26 confirmed", "block n0 10.1.1.0/26", "block n0 10.2.1.0/26 confirmed", `wep w {"node":"n0","ipNetworks":["10.1.9.1/32"]}`)
+		objects := world(t, lines...)
+		for _, me := range nodes[:2] {
+			want := Compute(Input{Reader: shuffled{objects}, Node: me})
+			for range 5 {
+				other := slices.Clone(objects)
+				r.Shuffle(len(other), func(i, j int) { other[i], other[j] = other[j], other[i] })
+				if got := Compute(Input{Reader: shuffled{other}, Node: me}); !reflect.DeepEqual(got, want) {
+					t.Fatalf("seed %d, node %s:\n got  %+v\n want %+v", seed, me, got, want)
+				}
+			}
+		}
+	}
+}
+
+// Whatever is written in the datastore, the result is well-formed.
+func FuzzCompute(f *testing.F) {
+	f.Add(`{"bgp":{"ipv4Address":"10.0.0.1/24"}}`, `{"peerIP":"10.0.0.2:179","asNumber":1}`, `{"listenPort":180}`, `{"cidr":"10.0.0.0/16"}`)
+	f.Add(`{"bgp":{"ipv6Address":"fe80::1%eth0","routeReflectorClusterID":"x"}}`, `{"peerSelector":"has(x)","ttlSecurity":255,"maxRestartTime":"1h"}`, `{"prefixAdvertisements":[{"cidr":"::/0","communities":["1:1","1:2:3","x"]}]}`, `{"cidr":"::/0"}`)
+	f.Add(`{"bgp":{"ipv4Address":"::ffff:10.0.0.1"}}`, `{"peerIP":"[::ffff:1.2.3.4]:1","asNumber":"1.1","password":{}}`, `{"communities":[{"name":"","value":"1:1:1:1"}]}`, `{"cidr":"10.0.0.1/8"}`)
+	f.Fuzz(func(t *testing.T, nodeSpec, peerSpec, configSpec, poolSpec string) {
+		set := model.Set{}
+		for _, x := range []struct {
+			kind model.Kind
+			name string
+			spec string
+		}{{model.KindNode, "a", nodeSpec}, {model.KindNode, "b", `{"bgp":{"ipv4Address":"10.0.0.9/24","ipv6Address":"fd00::9/64"}}`}, {model.KindBGPPeer, "p", peerSpec},
+			{model.KindBGPConfiguration, "default", configSpec}, {model.KindBGPConfiguration, "node.a", configSpec}, {model.KindIPPool, "p", poolSpec}} {
+			raw := fmt.Sprintf(`{"metadata":{"name":%q},"spec":%s}`, x.name, x.spec)
+			if o, err := unchecked(model.ResourceKey(x.kind, x.name), raw); err == nil {
+				set[o.Key] = o
+			}
+		}
+		for _, me := range []string{"a", "b"} {
+			d := Compute(Input{Reader: set, Node: me})
+			checkWellFormed(t, d)
+			if again := Compute(Input{Reader: set, Node: me}); !reflect.DeepEqual(d, again) {
+				t.Errorf("not the same twice:\n%+v\n%+v", d, again)
+			}
+		}
+	})
+}
+
+func checkWellFormed(t *testing.T, d Desired) {
+	t.Helper()
+	seen := map[netip.Addr]bool{}
+	for _, s := range d.Sessions {
+		if !s.Address.IsValid() || s.Address.Is4In6() || s.Port == 0 || s.PeerAS == 0 || s.LocalAS == 0 || len(s.From) == 0 || seen[s.Address] {
+			t.Errorf("bad session %+v", s)
+		}
+		if s.Source.IsValid() && s.Source.Is4() != s.Address.Is4() {
+			t.Errorf("families differ: %+v", s)
+		}
+		if (s.MultihopTTL == 0) == (s.TTLSecurity == 0) {
+			t.Errorf("neither or both of multihop and TTL security: %+v", s)
+		}
+		seen[s.Address] = true
+	}
+	for _, o := range d.Originated {
+		if o.Prefix != o.Prefix.Masked() || o.LocalPref == 0 || o.LocalPref > MaxPriority {
+			t.Errorf("bad origin %+v", o)
+		}
+	}
+	if len(d.Sessions) > 0 && !d.Global.RouterID.Is4() {
+		t.Errorf("sessions without router ID: %+v", d.Global)
+	}
+}
+
+func BenchmarkComputeMesh1000(b *testing.B) {
+	set := model.Set{}
+	for i := range 1000 {
+		o := object(b, model.KindNode, fmt.Sprintf("n%04d", i), fmt.Sprintf(`{"bgp":{"ipv4Address":"10.0.%d.%d/16"}}`, i/250, i%250+1))
+		set[o.Key] = o
+	}
+	sorted := shuffled{}
+	for o := range set.All(model.KindNode) {
+		sorted.objects = append(sorted.objects, o)
+	}
+	for b.Loop() {
+		if d := Compute(Input{Reader: sorted, Node: "n0000"}); len(d.Sessions) != 999 {
+			b.Fatal(len(d.Sessions))
+		}
+	}
+}
