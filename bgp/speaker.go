@@ -30,6 +30,9 @@ type Config struct {
 	// which is far too long for a rack switch that comes back). Whole seconds, default 3 s.
 	ConnectRetry time.Duration
 
+	// OpenTimeout is how long the OPEN exchange may take; default 30 s. RFC 4271 suggests four minutes.
+	OpenTimeout time.Duration
+
 	// WarnPrefixes is the number of prefixes of one peer from which on its status carries a warning; default 50,000.
 	WarnPrefixes uint32
 	// MaxPrefixes is the number of prefixes above which the session is closed with Cease 1 (RFC 4486) and held
@@ -46,6 +49,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.RestartDeferral, 10*time.Second)
 	setDefault(&c.RestartWindow, 120*time.Second)
 	setDefault(&c.ConnectRetry, 3*time.Second)
+	setDefault(&c.OpenTimeout, 30*time.Second)
 	setDefault(&c.WarnPrefixes, 50_000)
 	setDefault(&c.MaxPrefixes, 500_000)
 	setDefault(&c.PrefixHold, 5*time.Minute)

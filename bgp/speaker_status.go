@@ -88,10 +88,12 @@ type sessionEntry struct {
 	failureAt time.Time
 	tried     bool   // failed since it was last established or configured
 	refused   string // cannot be configured
-	note      string
-	warning   string
+	note      string // what waits
+	warning   string // what is not right
+	shown     string // both, as published
 	malformed string // what GoBGP said about the last message that it could not parse
 
+	shownState  gobgp.FSMState
 	connectedAt time.Time // our side has a TCP connection and waits for an OPEN
 	stale       time.Time // routes are kept until then although the session is down
 	held        time.Time // since when the session is held down for too many prefixes
@@ -256,9 +258,14 @@ func (t *statusTable) transition(addr netip.Addr, st apiutil.PeerState, at time.
 // refresh computes phase and reason and tells watchers and the log what changed.
 func (t *statusTable) refresh(addr netip.Addr, e *sessionEntry, now time.Time) {
 	phase, reason := t.judge(addr, e)
-	if phase == e.phase && reason == e.reason {
+	warning := joinSentences(e.warning, e.note)
+	if phase == e.phase && reason == e.reason && warning == e.shown && e.state == e.shownState {
 		return
 	}
+	if warning != "" && warning != e.shown {
+		t.log.Warn("bgp session", zap.String("target", "bgp-session"), zap.Stringer("key", addr), zap.String("phase", string(phase)), zap.String("reason", warning))
+	}
+	e.shown, e.shownState = warning, e.state
 	if phase != e.phase {
 		e.phaseAt = now
 		if phase == PhaseEstablished || e.phase == PhaseEstablished || phase == PhaseRefused {
@@ -293,15 +300,12 @@ func (t *statusTable) judge(addr netip.Addr, e *sessionEntry) (Phase, string) {
 
 func (e *sessionEntry) status(now time.Time) SessionStatus {
 	s := SessionStatus{
-		Session: e.session, State: stateName(e.state), Phase: e.phase, Reason: e.reason, Warning: e.warning, Since: e.phaseAt,
+		Session: e.session, State: stateName(e.state), Phase: e.phase, Reason: e.reason, Warning: e.shown, Since: e.phaseAt,
 		Flaps: e.flaps, LastError: e.failure, LastErrorAt: e.failureAt,
 		PeerAS: e.peerAS, PeerRouterID: e.routerID, HoldTime: e.hold, Keepalive: e.keepalive, LocalAddress: e.local, Capabilities: e.caps,
 		GracefulRestart: e.graceful, RestartTime: time.Duration(e.restartTime) * time.Second, Counters: e.counters,
 	}
 	s.Session.Password = ""
-	if e.note != "" {
-		s.Warning = joinSentences(s.Warning, e.note)
-	}
 	if !e.upAt.IsZero() {
 		s.Uptime = now.Sub(e.upAt)
 	}

@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -19,9 +20,6 @@ import (
 //   - AddDefinedSet with Replace does not reach statements: setExport changes elements (TestExportRulesChange).
 //   - A hard reset of a session that is down kills the next one: allowReset, ResetSession (TestHardResetOnlyWhenEstablished).
 //   - Two active ends can block each other for ever: bgp desired makes exactly one of two Manx nodes active.
-
-// openTimeout is how long the OPEN exchange may take. RFC 4271 suggests four minutes, GoBGP has no limit in OpenConfirm.
-const openTimeout = 30 * time.Second
 
 // watchdog replaces peers that are stuck in the OPEN exchange.
 //
@@ -42,10 +40,10 @@ func (t *statusTable) stuck(now time.Time) (list []netip.Addr) {
 	defer t.mu.Unlock()
 	for addr, e := range t.entries {
 		opening := e.state == gobgp.BGP_FSM_OPENSENT || e.state == gobgp.BGP_FSM_OPENCONFIRM
-		waiting := !e.connectedAt.IsZero() && now.Sub(e.connectedAt) > openTimeout
-		if opening && now.Sub(e.since) > openTimeout || waiting {
+		waiting := !e.connectedAt.IsZero() && now.Sub(e.connectedAt) > t.cfg.OpenTimeout
+		if opening && now.Sub(e.since) > t.cfg.OpenTimeout || waiting {
 			e.since, e.connectedAt = now, time.Time{}
-			e.fail(e.peerName()+" accepted the connection but did not finish the OPEN exchange within 30 s", now)
+			e.fail(fmt.Sprintf("%s is connected but did not finish the OPEN exchange within %s", e.peerName(), t.cfg.OpenTimeout), now)
 			t.refresh(addr, e, now)
 			list = append(list, addr)
 		}
