@@ -223,7 +223,7 @@ func (l *ledger) runWorker(t *testing.T, number int, config etcd.Config) {
 		n := operationsEach - done
 		kill := -1
 		if n > 10 {
-			kill = rng.IntN(60) // with the line after so many the process is killed
+			kill = rng.IntN(150) // with the line after so many the process is killed
 		}
 		done += l.runProcess(t, task{
 			Etcd: config, Worker: fmt.Sprintf("w%d.%d", number, life), Host: fmt.Sprintf("host-%d", number%proofHosts),
