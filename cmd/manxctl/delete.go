@@ -69,6 +69,9 @@ func (c *cli) deleteKeys(f files, ns namespaces, args []string) ([]model.Key, er
 		return keys, err
 	}
 	targets, err := parseTargets(args)
+	if err == nil {
+		err = ns.fit(targets)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -80,11 +83,7 @@ func (c *cli) deleteKeys(f files, ns namespaces, args []string) ([]model.Key, er
 			return nil, usagef("name what to delete: %s is a whole kind", t.kind.Plural)
 		}
 		for _, name := range t.names {
-			k, err := t.key(ns, name)
-			if err != nil {
-				return nil, err
-			}
-			keys = append(keys, k)
+			keys = append(keys, t.key(ns, name))
 		}
 	}
 	return keys, nil

@@ -108,7 +108,11 @@ func (c *cli) get(ctx context.Context, o getOptions, args []string) error {
 // getTargets are the kinds and names of the command line, or those of the documents in files.
 func (c *cli) getTargets(o *getOptions, args []string) ([]target, error) {
 	if len(o.files.paths) == 0 {
-		return parseTargets(args)
+		targets, err := parseTargets(args)
+		if err != nil {
+			return nil, err
+		}
+		return targets, o.namespaces.fit(targets)
 	}
 	if len(args) > 0 {
 		return nil, usagef("give either -f or a kind, not both")
@@ -133,24 +137,17 @@ func find(ctx context.Context, store datastore.Store, t target, o getOptions) (a
 	}
 	var errs []error
 	for _, name := range t.names {
-		key, err := t.key(o.namespaces, name)
-		if err == nil {
-			var found *model.Object
-			if found, err = store.Get(ctx, key); err == nil {
-				a.objects = append(a.objects, found)
-			}
-		}
+		found, err := store.Get(ctx, t.key(o.namespaces, name))
 		if err != nil {
 			errs = append(errs, err)
+			continue
 		}
+		a.objects = append(a.objects, found)
 	}
 	return a, errs
 }
 
 func list(ctx context.Context, store datastore.Store, a answer, o getOptions) (answer, []error) {
-	if o.namespaces.given() && !a.kind.Namespaced {
-		return a, []error{usagef("%s is not namespaced: leave out -n and -A", a.kind.Kind)}
-	}
 	namespace := ""
 	if a.kind.Namespaced && !o.namespaces.all {
 		namespace = o.namespaces.orDefault()

@@ -15,11 +15,12 @@ type target struct {
 }
 
 // key makes the key of one of the names.
-func (t target) key(n namespaces, name string) (model.Key, error) {
-	if t.namespace != "" {
-		return model.Key{Kind: t.kind.Kind, Namespace: t.namespace, Name: name}, nil
+func (t target) key(n namespaces, name string) model.Key {
+	k := model.Key{Kind: t.kind.Kind, Namespace: t.namespace, Name: name}
+	if t.kind.Namespaced && k.Namespace == "" {
+		k.Namespace = n.orDefault()
 	}
-	return n.key(t.kind, name)
+	return k
 }
 
 // parseTargets reads "KIND", "KIND NAME..." or "KIND/NAME...".
@@ -88,16 +89,15 @@ func (n namespaces) orDefault() string {
 	return n.name
 }
 
-// key makes the key of a name that the user typed.
-func (n namespaces) key(kind model.KindInfo, name string) (model.Key, error) {
-	if !kind.Namespaced {
-		if n.given() {
-			return model.Key{}, usagef("%s is not namespaced: leave out -n and -A", kind.Kind)
+// fit refuses namespaces where they have no meaning.
+func (n namespaces) fit(targets []target) error {
+	for _, t := range targets {
+		switch {
+		case t.kind.Namespaced && n.all && len(t.names) > 0:
+			return usagef("%s %q: a name needs one namespace: use -n instead of -A", t.kind.Kind, t.names[0])
+		case !t.kind.Namespaced && n.given():
+			return usagef("%s is not namespaced: leave out -n and -A", t.kind.Kind)
 		}
-		return model.Key{Kind: kind.Kind, Name: name}, nil
 	}
-	if n.all {
-		return model.Key{}, usagef("%s %q: a name needs one namespace: use -n instead of -A", kind.Kind, name)
-	}
-	return model.Key{Kind: kind.Kind, Namespace: n.orDefault(), Name: name}, nil
+	return nil
 }
