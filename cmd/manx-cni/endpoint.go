@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,20 +49,15 @@ func (w workload) oldHandle() string {
 	return w.ContainerID
 }
 
-// key names the endpoint: segments joined by dashes, with the dashes inside each segment doubled.
+// key names the endpoint.
 func (w workload) key() (model.Key, error) {
-	middle := w.ContainerID
-	if w.Pod != "" {
-		middle = w.Pod
+	name, err := model.WorkloadEndpointName(model.WorkloadEndpointIDs{
+		Node: w.Node, Orchestrator: w.orchestrator(), Pod: w.Pod, ContainerID: w.ContainerID, Endpoint: w.IfName,
+	})
+	if err != nil {
+		return model.Key{}, fmt.Errorf("name of the WorkloadEndpoint: %w", err)
 	}
-	segments := []string{w.Node, w.orchestrator(), middle, w.IfName}
-	for i, s := range segments {
-		if s == "" || strings.HasPrefix(s, "-") || strings.HasSuffix(s, "-") {
-			return model.Key{}, fmt.Errorf("%q cannot be part of a WorkloadEndpoint's name: it is empty, or begins or ends with a dash", s)
-		}
-		segments[i] = strings.ReplaceAll(s, "-", "--")
-	}
-	return model.Key{Kind: model.KindWorkloadEndpoint, Namespace: w.Namespace, Name: strings.Join(segments, "-")}, nil
+	return model.Key{Kind: model.KindWorkloadEndpoint, Namespace: w.Namespace, Name: name}, nil
 }
 
 // hostIf names the host's end of the interface. A pod's name is stable over restarts; other containers have only their ID.
@@ -91,10 +85,9 @@ func (w workload) endpoint(old *model.WorkloadEndpoint, hostIf string, mac net.H
 		*e = *old
 	}
 	e.TypeMeta = metav1.TypeMeta{Kind: string(model.KindWorkloadEndpoint), APIVersion: model.APIVersion}
-	e.Labels = withLabels(e.Labels, map[string]string{
-		"projectcalico.org/namespace":    w.Namespace,
-		"projectcalico.org/orchestrator": w.orchestrator(),
-	})
+	key, _ := w.key()
+	e.Namespace, e.Name = key.Namespace, key.Name
+	e.Labels = withLabels(e.Labels, map[string]string{model.LabelNamespace: w.Namespace, model.LabelOrchestrator: w.orchestrator()})
 	s := &e.Spec
 	s.Orchestrator, s.Node, s.ContainerID, s.Pod, s.Endpoint = w.orchestrator(), w.Node, w.ContainerID, w.Pod, w.IfName
 	s.InterfaceName, s.MAC = hostIf, mac.String()

@@ -155,7 +155,7 @@ func (c *call) poolByName(ctx context.Context, name string) (netip.Prefix, error
 	if err != nil {
 		return netip.Prefix{}, fmt.Errorf("ipam pool %q: %w", name, err)
 	}
-	pool, ok := o.Value.(*v3.IPPool)
+	pool, ok := o.Value.(*model.IPPool)
 	if !ok {
 		return netip.Prefix{}, fmt.Errorf("ipam pool %q cannot be used: %w", name, o.Err)
 	}
@@ -192,7 +192,7 @@ func (c *call) releaseExcept(ctx context.Context, keep []netip.Addr) error {
 // checkAssigned makes sure that the container's handle holds all of want.
 func (c *call) checkAssigned(ctx context.Context, want []netip.Addr) error {
 	have, err := c.allocator().IPsByHandle(ctx, c.work.handle())
-	if err != nil {
+	if err != nil && !errors.Is(err, model.ErrNotFound) {
 		return fmt.Errorf("read handle %s: %w", c.work.handle(), err)
 	}
 	held := map[netip.Addr]bool{}

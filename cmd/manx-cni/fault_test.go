@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/manxnet/manx/datastore"
+)
+
+func jsonEqual(t *testing.T, a, b any) bool {
+	t.Helper()
+	var texts [2]any
+	for i, v := range []any{a, b} {
+		data, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(data, &texts[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return reflect.DeepEqual(texts[0], texts[1])
+}
+
+// direct is the plugin in this process, in the host's namespace.
+func (h *host) direct() *plugin {
+	return &plugin{
+		getenv: func(string) string { return "" }, stdout: &bytes.Buffer{}, stderr: &bytes.Buffer{}, now: time.Now, mtuFile: "/nonexistent",
+		open: func(context.Context, *netConf, func(string) string) (datastore.Store, error) {
+			return keepOpen{h.store}, nil
+		},
+	}
+}
+
+// keepOpen lets a test use its store for several calls.
+type keepOpen struct{ datastore.Store }
+
+func (keepOpen) Close() error { return nil }
+
+func (p *pod) cmdArgs() *skel.CmdArgs {
+	p.t.Helper()
+	conf, err := json.Marshal(p.conf)
+	p.must(err)
+	return &skel.CmdArgs{ContainerID: p.id, Netns: p.path(), IfName: "eth0", Args: p.args, StdinData: conf}
+}
+
+func TestFailedAddLeavesNothing(t *testing.T) {
+	h := newHost(t)
+	h.conf["ipam"] = map[string]any{"type": "calico-ipam", "assign_ipv6": "true"}
+	p := h.pod("")
+	plugin := h.direct()
+	var steps []string
+	plugin.beforeStep = func(s string) error { steps = append(steps, s); return nil }
+	h.must(h.inside(func() error { return plugin.funcs(false).Add(p.cmdArgs()) }))
+	h.must(h.inside(func() error { return plugin.funcs(false).Del(p.cmdArgs()) }))
+	if len(steps) < 10 {
+		t.Fatalf("steps are %q", steps)
+	}
+	for _, failing := range steps {
+		boom := errors.New("injected")
+		plugin.beforeStep = func(s string) error {
+			if s == failing {
+				return boom
+			}
+			return nil
+		}
+		err := h.inside(func() error { return plugin.funcs(false).Add(p.cmdArgs()) })
+		if err == nil || !strings.Contains(err.Error(), failing) || !strings.Contains(err.Error(), "injected") {
+			t.Errorf("%s: error is %v", failing, err)
+		}
+		if left := h.leftovers(); left != "" {
+			t.Errorf("%s: left behind:\n%s", failing, left)
+		}
+	}
+	plugin.beforeStep = nil
+	h.must(h.inside(func() error { return plugin.funcs(false).Add(p.cmdArgs()) }))
+}
+
+func TestFailedSecondAddKeepsTheFirst(t *testing.T) {
+	h := newHost(t)
+	p := h.pod("")
+	plugin := h.direct()
+	h.must(h.inside(func() error { return plugin.funcs(false).Add(p.cmdArgs()) }))
+	before := h.leftovers()
+	for _, failing := range []string{"write the WorkloadEndpoint", "print the result"} {
+		plugin.beforeStep = func(s string) error {
+			if s == failing {
+				return errors.New("injected")
+			}
+			return nil
+		}
+		if err := h.inside(func() error { return plugin.funcs(false).Add(p.cmdArgs()) }); err == nil {
+			t.Errorf("%s: no error", failing)
+		}
+		if after := h.leftovers(); after != before {
+			t.Errorf("%s: changed to\n%s\nfrom\n%s", failing, after, before)
+		}
+	}
+}
+
+func TestErrorCodes(t *testing.T) {
+	h := newHost(t)
+	t.Setenv("CNI_PATH", h.dir)
+	good := func() map[string]any {
+		c := map[string]any{}
+		for k, v := range h.conf {
+			c[k] = v
+		}
+		return c
+	}
+	for name, c := range map[string]struct {
+		change func(conf map[string]any, a *skel.CmdArgs)
+		code   uint
+		want   string
+	}{
+		"datastore away":       {func(c map[string]any, _ *skel.CmdArgs) { c["etcd_endpoints"] = "http://127.0.0.1:1" }, 11, "127.0.0.1:1"},
+		"no endpoints":         {func(c map[string]any, _ *skel.CmdArgs) { delete(c, "etcd_endpoints") }, 7, "etcd_endpoints"},
+		"kubernetes datastore": {func(c map[string]any, _ *skel.CmdArgs) { c["datastore_type"] = "kubernetes" }, 7, "datastore_type"},
+		"node name not known":  {func(c map[string]any, _ *skel.CmdArgs) { c["nodename_file"] = "/nonexistent" }, 11, "manxd writes it"},
+		"negative MTU":         {func(c map[string]any, _ *skel.CmdArgs) { c["mtu"] = -1 }, 7, "mtu"},
+		"unknown device type":  {func(c map[string]any, _ *skel.CmdArgs) { c["device_type"] = "tap" }, 7, "device_type"},
+		"no IPAM":              {func(c map[string]any, _ *skel.CmdArgs) { delete(c, "ipam") }, 7, "ipam.type"},
+		"wrong type":           {func(c map[string]any, _ *skel.CmdArgs) { c["mtu"] = "big" }, 6, "mtu"},
+		"netns missing":        {func(_ map[string]any, a *skel.CmdArgs) { a.Netns = "/run/netns/nosuch" }, 8, "nosuch"},
+		"bad IP":               {func(_ map[string]any, a *skel.CmdArgs) { a.Args = "IP=banana" }, 4, "IP=banana"},
+		"policy needs Kubernetes": {func(c map[string]any, a *skel.CmdArgs) {
+			c["policy"] = map[string]any{"type": "k8s"}
+			a.Args = "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0"
+		}, 7, "Kubernetes API"},
+		"unknown IPAM plugin": {func(c map[string]any, _ *skel.CmdArgs) { c["ipam"] = map[string]any{"type": "nosuch-ipam"} }, 999, "nosuch-ipam"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h.t = t
+			p := h.pod("")
+			conf, args := good(), p.cmdArgs()
+			c.change(conf, args)
+			data, err := json.Marshal(conf)
+			h.must(err)
+			args.StdinData = data
+			plugin := h.direct()
+			plugin.open = openEtcd
+			conf["etcd_endpoints"] = h.etcd.Endpoint
+			if !slices.Contains([]string{"datastore away", "no endpoints"}, name) {
+				data, err = json.Marshal(conf)
+				h.must(err)
+				args.StdinData = data
+			}
+			err = h.inside(func() error { return plugin.funcs(false).Add(args) })
+			var coded *types.Error
+			if !errors.As(err, &coded) || coded.Code != c.code || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error is %#v, want code %d and %q", err, c.code, c.want)
+			}
+			if left := h.leftovers(); left != "" {
+				t.Errorf("left behind:\n%s", left)
+			}
+		})
+	}
+}
