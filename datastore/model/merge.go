@@ -41,7 +41,7 @@ func mergeMaps(raw, base, next map[string]any) map[string]any {
 		switch {
 		case understood && stored:
 			result[name] = merge(r, b, n)
-		case understood && reflect.DeepEqual(b, n):
+		case understood && reflect.DeepEqual(b, n) && !spelledOtherwise(name, raw):
 			// Not stored, and not changed: our types print some empty fields that Calico leaves out.
 		default:
 			result[name] = n

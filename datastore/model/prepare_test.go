@@ -1,0 +1,353 @@
+package model
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+)
+
+var testTime = time.Date(2026, 8, 1, 12, 0, 0, 999, time.FixedZone("x", 7200))
+
+// input.yaml is what a user gave to calicoctl; objects.jsonl is what calicoctl made of it (other programs wrote some of
+// it again later: those objects are left out).
+func TestDefaultsAreThoseOfCalico(t *testing.T) {
+	written := map[string][]string{}
+	for _, s := range readLines[stored](t, "history.jsonl") {
+		if s.Op != "delete" {
+			written[s.Key] = append(written[s.Key], s.Raw)
+		}
+	}
+	input, err := os.ReadFile("testdata/input.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := DecodeDocument(input)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(objects) != 48 {
+		t.Fatalf("%d objects", len(objects))
+	}
+	compared := 0
+	for _, o := range objects {
+		if err := o.PrepareCreate(testTime); err != nil {
+			t.Error(err)
+			continue
+		}
+		path, err := EtcdPath(o.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := o.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if programs[o.Key.String()] {
+			continue
+		}
+		compared++
+		got, m := comparable(t, string(b))
+		if m["creationTimestamp"] != "2026-08-01T10:00:00Z" || !uuidFormat.MatchString(m["uid"].(string)) {
+			t.Errorf("%s: %v", o.Key, m)
+		}
+		if !slices.ContainsFunc(written[path], func(raw string) bool {
+			want, _ := comparable(t, raw)
+			return reflect.DeepEqual(got, want)
+		}) {
+			t.Errorf("%s: made\n%s\nCalico made\n%s", o.Key, b, strings.Join(written[path], "\n"))
+		}
+	}
+	if compared < 40 {
+		t.Errorf("only %d objects were compared", compared)
+	}
+}
+
+var uuidFormat = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+
+// comparable gives an object without the parts of its metadata that are never the same, and these.
+func comparable(t *testing.T, raw string) (object any, identity map[string]any) {
+	t.Helper()
+	object = withoutNewFields(exact(t, []byte(raw)))
+	m := object.(map[string]any)["metadata"].(map[string]any)
+	identity = map[string]any{"uid": m["uid"], "creationTimestamp": m["creationTimestamp"]}
+	delete(m, "uid")
+	delete(m, "creationTimestamp")
+	return object, identity
+}
+
+// programs lists objects that a program created before the user applied them.
+var programs = map[string]bool{
+	"BGPConfiguration default": true, "IPAMConfiguration default": true, "FelixConfiguration default": true,
+}
+
+// refusal is one line of rejected.jsonl and accepted-although-odd.jsonl.
+type refusal struct {
+	Doc   any
+	Verb  string
+	Field any // text, list of texts or nil
+	Why   string
+}
+
+// document is the text of the document.
+func (r refusal) document() []byte {
+	if s, ok := r.Doc.(string); ok {
+		return []byte(s)
+	}
+	b, _ := json.Marshal(r.Doc)
+	return b
+}
+
+// refuse does what a store does with a new object, and gives the fields that were named.
+func refuse(r refusal, others Reader) ([]string, error) {
+	objects, err := DecodeDocument(r.document())
+	if err != nil {
+		return []string{err.Error()}, err
+	}
+	for _, o := range objects {
+		err = o.PrepareCreate(testTime)
+		if p, ok := o.Value.(*IPPool); ok && err == nil {
+			if errs := CheckPoolOverlap(o.Key, p, others); len(errs) > 0 {
+				err = &InvalidError{Key: o.Key, Fields: errs}
+			}
+		}
+	}
+	var invalid *InvalidError
+	if !errors.As(err, &invalid) {
+		return nil, err
+	}
+	var fields []string
+	for _, f := range invalid.Fields {
+		fields = append(fields, f.Field)
+	}
+	return fields, err
+}
+
+// What Calico refuses and Manx does not, and why.
+var acceptedByUs = map[string]string{
+	"AS number above 2147483647, although it fits in 32 unsigned bits": "AS numbers have 32 bits (RFC 6793)",
+	"names a filter that does not exist":                               "needs the other objects; an unknown filter is reported with the session",
+}
+
+func TestWhatCalicoRefusesIsRefused(t *testing.T) {
+	others := Set{}
+	for _, s := range readLines[stored](t, "objects.jsonl") {
+		k, _, _ := ParseEtcdPath(s.Key)
+		others[k] = Decode(k, []byte(s.Raw), 1)
+	}
+	for _, r := range readLines[refusal](t, "rejected.jsonl") {
+		t.Run(r.Why, func(t *testing.T) {
+			fields, err := refuse(r, others)
+			if reason := acceptedByUs[r.Why]; reason != "" {
+				if err != nil {
+					t.Errorf("refused although %s: %v", reason, err)
+				}
+				return
+			}
+			if err == nil {
+				t.Fatalf("accepted: %s", r.document())
+			}
+			if !namesField(fields, r.Field) {
+				t.Errorf("named %q, Calico names %v\n%v", fields, r.Field, err)
+			}
+		})
+	}
+}
+
+// namesField tells whether one of fields is the one that Calico names, or a part of it. Calico spells fields in several
+// ways: spec.x[0].y, Spec.X[].Y, IPPool.Spec.CIDR or only the last part; for a whole resource it names the kind.
+func namesField(fields []string, calico any) bool {
+	index := regexp.MustCompile(`\[\d*\]`)
+	plain := func(s string) string { return strings.ToLower(index.ReplaceAllString(s, "")) }
+	switch c := calico.(type) {
+	case nil:
+		return true
+	case []any:
+		for _, x := range c {
+			if namesField(fields, x) {
+				return true
+			}
+		}
+	case string:
+		c = plain(c)
+		for _, i := range Kinds() {
+			if c == strings.ToLower(string(i.Kind)) {
+				c = "spec"
+			}
+			c = strings.TrimPrefix(c, strings.ToLower(string(i.Kind))+".")
+		}
+		last := c[strings.LastIndexByte(c, '.')+1:]
+		for _, f := range fields {
+			if f = plain(f); strings.Contains("."+f+".", "."+c+".") || strings.Contains(f, last) && c != "spec" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func TestWhatCalicoAcceptsIsAccepted(t *testing.T) {
+	for _, r := range readLines[refusal](t, "accepted-although-odd.jsonl") {
+		if _, err := refuse(r, Set{}); err != nil {
+			t.Errorf("%s: %v", r.Why, err)
+		}
+	}
+}
+
+func TestRules(t *testing.T) {
+	const pool, peer, conf = KindIPPool, KindBGPPeer, KindBGPConfiguration
+	for _, c := range []struct {
+		rule string
+		kind Kind
+		name string
+		spec string
+		want string // field and value of a refusal; empty for a valid object
+	}{
+		{"32-bit AS numbers are accepted everywhere", peer, "p", `peerIP: 10.0.0.1, asNumber: 4294967295, localASNumber: "65010.7"`, ""},
+		{"also in the default configuration", conf, "default", `asNumber: 4200000001`, ""},
+		{"peer address with a port", peer, "p", `peerIP: "[fd00::1]:1179"`, ""},
+		{"port 0", peer, "p", `peerIP: "10.0.0.1:0"`, `spec.peerIP = "10.0.0.1:0"`},
+		{"node and nodeSelector", peer, "p", `node: n1, nodeSelector: all()`, `spec.nodeSelector = "all()"`},
+		{"gateway of the other family", peer, "p", `peerIP: 10.0.0.1, reachableBy: "fd00::1"`, `spec.reachableBy = "fd00::1"`},
+		{"keepOriginalNextHop false beside nextHopMode", peer, "p", `peerIP: 10.0.0.1, nextHopMode: Self`, ""},
+		{"negative time", peer, "p", `peerIP: 10.0.0.1, maxRestartTime: -1s`, `spec.maxRestartTime = "-1s"`},
+		{"long selector", peer, "p", `peerSelector: "` + strings.Repeat("a", 513) + ` == '` + strings.Repeat("b", 600) + `'"`, `spec.peerSelector = `},
+		{"unknown reverse peering", peer, "p", `reversePeering: Sometimes`, `spec.reversePeering = "Sometimes": must be one of Auto, Manual`},
+		{"listen port of a node", conf, "node.n", `listenPort: 1790`, ""},
+		{"mesh password without a mesh", conf, "default", `nodeToNodeMeshEnabled: false, nodeMeshPassword: {}`, "spec.nodeMeshPassword"},
+		{"community by name and by value", conf, "default",
+			`communities: [{name: a, value: "1:2"}], prefixAdvertisements: [{cidr: 10.0.0.0/8, communities: [a, "65535:65535", "4294967295:0:1"]}]`, ""},
+		{"community that is not defined", conf, "default", `prefixAdvertisements: [{cidr: 10.0.0.0/8, communities: [a]}]`, "spec.prefixAdvertisements[0].communities[0]"},
+		{"communities for nothing", conf, "default", `communities: [{name: a, value: "1:2"}]`, "spec.communities"},
+		{"community beyond 16 bits", conf, "default", `prefixAdvertisements: [{cidr: 10.0.0.0/8, communities: ["1:65536"]}]`, "communities[0]"},
+		{"advertised prefix with host bits", conf, "default", `prefixAdvertisements: [{cidr: 10.0.0.1/8, communities: ["1:1"]}]`, "10.0.0.0/8 is the network"},
+		{"service range of a node", conf, "node.n", `serviceClusterIPs: [{cidr: 10.0.0.0/8}]`, "spec.serviceClusterIPs"},
+		{"route priority", conf, "default", `ipv4NormalRoutePriority: 2147483647`, `spec.ipv4NormalRoutePriority = "2147483647"`},
+		{"ignored interfaces", conf, "default", `ignoredInterfaces: ["eth*", "*"]`, "spec.ignoredInterfaces[1]"},
+		{"pool as small as its block", pool, "p", `cidr: 10.0.0.0/26`, ""},
+		{"pool smaller than its block", pool, "p", `cidr: 10.0.0.0/27`, `spec.blockSize = "26"`},
+		{"disabled pool smaller than its block", pool, "p", `cidr: 10.0.0.0/27, disabled: true`, ""},
+		{"IPIP for IPv6", pool, "p", `cidr: "fd00::/64", ipipMode: Always`, "spec.ipipMode"},
+		{"pool for services", pool, "p", `cidr: 10.0.0.0/24, allowedUses: [LoadBalancer]`, ""},
+		{"pool for services with a selector", pool, "p", `cidr: 10.0.0.0/24, allowedUses: [LoadBalancer], nodeSelector: has(a)`, "spec.nodeSelector"},
+		{"namespaces in a pool for workloads", pool, "p", `cidr: 10.0.0.0/24, allowedUses: [Workload], namespaceSelector: has(a)`, ""},
+		{"link-local pool", pool, "p", `cidr: 169.254.8.0/24`, "overlaps the link-local range 169.254.0.0/16"},
+		{"pool around link-local addresses", pool, "p", `cidr: 169.0.0.0/8`, "overlaps the link-local range"},
+		{"name", pool, "Big", `cidr: 10.0.0.0/24`, `metadata.name = "Big"`},
+		{"tier with a default action", KindTier, "t", `defaultAction: Allow`, `spec.defaultAction = "Allow": must be one of Deny, Pass`},
+		{"built-in tier as it is", KindTier, "kube-admin", `order: 1000, defaultAction: Pass`, ""},
+		{"built-in profile", KindProfile, DefaultAllowProfile, ``, "metadata.name"},
+		{"only one cluster information", KindClusterInformation, "other", ``, `must be "default"`},
+		{"cooldown", KindIPAMConfiguration, "default", `strictAffinity: false, ipCooldownSeconds: 1201`, "spec.ipCooldownSeconds"},
+		{"selector of a default felix configuration", KindFelixConfiguration, "default", `nodeSelector: all()`, "spec.nodeSelector"},
+		{"bare reservation", KindIPReservation, "r", `reservedCIDRs: [10.0.0.5]`, "spec.reservedCIDRs[0]"},
+		{"node with AS only", KindNode, "n1", `bgp: {asNumber: 4200000001}`, ""},
+		{"cluster ID", KindNode, "n1", `bgp: {routeReflectorClusterID: one}`, "spec.bgp.routeReflectorClusterID"},
+		{"WireGuard key", KindNode, "n1", `wireguard: {interfaceIPv4Address: "fd00::1"}`, "spec.wireguard.interfaceIPv4Address"},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			objects, err := DecodeDocument([]byte("{apiVersion: projectcalico.org/v3, kind: " + string(c.kind) + ", metadata: {name: " + c.name + "}, spec: {" + c.spec + "}}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = objects[0].PrepareCreate(testTime)
+			var invalid *InvalidError
+			switch {
+			case c.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case c.want != "" && (!errors.As(err, &invalid) || !strings.Contains(err.Error(), c.want)):
+				t.Errorf("%v; want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestImmutableFieldsOfPools(t *testing.T) {
+	key := ResourceKey(KindIPPool, "p")
+	old := Decode(key, []byte(`{"metadata":{"name":"p"},"spec":{"cidr":"fd00:0::/64","allowedUses":["LoadBalancer"]}}`), 4)
+	for _, c := range []struct {
+		rule   string
+		change func(*IPPool)
+		want   string
+	}{
+		{"the spelling of the CIDR", func(p *IPPool) { p.Spec.CIDR = "FD00::/64" }, ""},
+		{"the CIDR", func(p *IPPool) { p.Spec.CIDR = "fd01::/64" }, "spec.cidr"},
+		{"the block size to its default", func(p *IPPool) { p.Spec.BlockSize = 122 }, ""},
+		{"the block size", func(p *IPPool) { p.Spec.BlockSize = 123 }, "spec.blockSize"},
+		{"the use", func(p *IPPool) { p.Spec.AllowedUses = []v3.IPPoolAllowedUse{"Workload"} }, "spec.allowedUses"},
+	} {
+		o := old.Clone()
+		c.change(o.Value.(*IPPool))
+		err := o.PrepareUpdate()
+		if (err == nil) != (c.want == "") || (err != nil && !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("changing %s: %v", c.rule, err)
+		}
+	}
+}
+
+func TestIdentityOfNewObjects(t *testing.T) {
+	key := Key{Kind: KindWorkloadEndpoint, Namespace: "shop"}
+	o := NewObject(key, &WorkloadEndpoint{Spec: WorkloadEndpointSpec{
+		Orchestrator: "k8s", Node: "node-1", Pod: "web-0", Endpoint: "eth0", InterfaceName: "cali1"}})
+	o.Metadata().SetLabels(map[string]string{"app": "web", LabelNamespace: "forged"})
+	if err := o.PrepareCreate(testTime); err != nil {
+		t.Fatal(err)
+	}
+	w := o.Value.(*WorkloadEndpoint)
+	if o.Key.Name != "node--1-k8s-web--0-eth0" || w.Name != o.Key.Name || w.Namespace != "shop" {
+		t.Errorf("named %s, %s/%s", o.Key, w.Namespace, w.Name)
+	}
+	if w.Kind != "WorkloadEndpoint" || w.APIVersion != "projectcalico.org/v3" {
+		t.Errorf("typed %s %s", w.APIVersion, w.Kind)
+	}
+	want := map[string]string{"app": "web", LabelNamespace: "shop", LabelOrchestrator: "k8s"}
+	if !reflect.DeepEqual(w.Labels, want) {
+		t.Errorf("labelled %v", w.Labels)
+	}
+	uid, created := w.UID, w.CreationTimestamp
+	if err := o.PrepareCreate(testTime.Add(time.Hour)); err != nil || w.UID != uid || !w.CreationTimestamp.Equal(&created) {
+		t.Errorf("an identity that is there must stay: %v", err)
+	}
+	o.Key.Name = "other"
+	if err := o.PrepareCreate(testTime); err == nil || !strings.Contains(err.Error(), "metadata.name") {
+		t.Errorf("key and name disagree: %v", err)
+	}
+	block := NewObject(Key{Kind: KindIPAMHandle, Name: "h"}, &Handle{Block: map[string]int{"10.0.0.0/26": 1}})
+	if err := block.PrepareCreate(testTime); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPoolWithDefaults(t *testing.T) {
+	old := &IPPool{Spec: IPPoolSpec{CIDR: "fd00::/48"}}
+	p := old.WithDefaults()
+	if p.Spec.BlockSize != 122 || p.Spec.IPIPMode != "Never" || p.Spec.VXLANMode != "Never" || p.Spec.NodeSelector != "all()" ||
+		len(p.Spec.AllowedUses) != 2 || *p.Spec.AssignmentMode != "Automatic" {
+		t.Errorf("%+v", p.Spec)
+	}
+	if old.Spec.BlockSize != 0 || old.Spec.AssignmentMode != nil {
+		t.Error("the pool itself was changed")
+	}
+	if four := (&IPPool{Spec: IPPoolSpec{CIDR: "10.0.0.0/8"}}).WithDefaults(); four.Spec.BlockSize != 26 {
+		t.Errorf("%+v", four.Spec)
+	}
+	if set := (&IPPool{Spec: IPPoolSpec{CIDR: "10.0.0.0/8", BlockSize: 28, IPIPMode: "Always"}}).WithDefaults(); set.Spec.BlockSize != 28 || set.Spec.IPIPMode != "Always" {
+		t.Errorf("%+v", set.Spec)
+	}
+}
+
+func TestNewObjectRefusesAForeignType(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("an API type that lacks fields was taken")
+		}
+	}()
+	NewObject(ResourceKey(KindBGPPeer, "p"), &v3.BGPPeer{})
+}
