@@ -2,7 +2,9 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/sys/unix"
@@ -11,12 +13,35 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// diskGuard refuses writes while the disk is nearly full. etcd ends the whole process when a write to its log or its
-// database fails, so it must never come to that: what it may need for what it has accepted stays free, which is the
-// next segment of its log (64 MB, allocated in advance) and some growth of the database.
+// diskGuard keeps a full disk from ending the process, which is what etcd does when it cannot write its log or its
+// database. It refuses writes while so little is free that the next segment of the log (64 MB, allocated in advance)
+// might not fit, and it allocates in advance what the database needs for work that no client asked for, such as
+// compaction: that must succeed even when somebody else has taken the last byte.
 type diskGuard struct {
-	dir     string
-	minFree uint64
+	dir      string // a directory on the disk
+	database string // the file of the database
+	minFree  uint64
+}
+
+// reserved is how much the database may grow on a full disk: it grows by 16 MiB at a time.
+const reserved = 32 << 20
+
+// reserve allocates the holes of the database file and what comes after its end.
+func (g *diskGuard) reserve() error {
+	f, err := os.OpenFile(g.database, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Blocks*512 >= st.Size+reserved {
+		return err
+	}
+	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, st.Size+reserved)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return nil // a file system that cannot; check alone must do
+	}
+	return err
 }
 
 // check fails if too little of the disk is free.

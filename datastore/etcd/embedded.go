@@ -43,6 +43,7 @@ const DefaultListen = "127.0.0.1:2379"
 type Embedded struct {
 	config EmbeddedConfig
 	server *embed.Etcd
+	disk   *diskGuard
 	lock   *os.File
 	log    *zap.Logger
 	stop   context.CancelFunc
@@ -74,11 +75,12 @@ func StartEmbedded(ctx context.Context, config EmbeddedConfig, log *zap.Logger) 
 }
 
 func (e *Embedded) start(ctx context.Context, listen url.URL) error {
-	disk := &diskGuard{dir: e.config.DataDir, minFree: uint64(e.config.MinFreeBytes)}
-	if err := disk.check(); err != nil {
+	dir := filepath.Join(e.config.DataDir, "etcd")
+	e.disk = &diskGuard{dir: e.config.DataDir, database: filepath.Join(dir, "member", "snap", "db"), minFree: uint64(e.config.MinFreeBytes)}
+	if err := e.disk.check(); err != nil {
 		return fmt.Errorf("embedded datastore: %w", err)
 	}
-	server, err := embed.StartEtcd(e.config.server(listen, disk, e.log))
+	server, err := embed.StartEtcd(e.config.server(dir, listen, e.disk, e.log))
 	if err != nil {
 		return startError(err, e.config)
 	}
@@ -177,10 +179,10 @@ func (c EmbeddedConfig) check() (url.URL, error) {
 }
 
 // server translates to etcd's own configuration.
-func (c EmbeddedConfig) server(listen url.URL, disk *diskGuard, log *zap.Logger) *embed.Config {
+func (c EmbeddedConfig) server(dir string, listen url.URL, disk *diskGuard, log *zap.Logger) *embed.Config {
 	s := embed.NewConfig()
 	s.Name = "manx"
-	s.Dir = filepath.Join(c.DataDir, "etcd")
+	s.Dir = dir
 	s.ListenClientUrls = []url.URL{listen}
 	s.AdvertiseClientUrls = []url.URL{listen}
 	// A cluster of one has no peers: nothing listens for them. The URL only names the member in its own records.

@@ -96,46 +96,58 @@ const hello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\x00\x00\x00\x04\x00\x00\x00
 
 // probe connects to an endpoint, shakes hands if it is to be spoken to over TLS, and waits for the first frame.
 func (s *Store) probe(ctx context.Context, endpoint string) error {
-	fail := func(err error) error { return fmt.Errorf("%s: %w", endpoint, err) }
 	_, address := splitEndpoint(endpoint)
+	err := greet(ctx, address, s.tls)
+	var dial *net.OpError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &dial) && dial.Op == "dial":
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = errors.New("accepts connections, but does not answer")
+	case s.tls == nil:
+		// Nobody is authenticated here and nothing is said: this only finds out whether it is TLS.
+		if other := greet(ctx, address, &tls.Config{InsecureSkipVerify: true}); other == nil || isAlert(other) {
+			err = errors.New("speaks TLS, want https:// instead of http://")
+		}
+	case greet(ctx, address, nil) == nil:
+		err = errors.New("does not speak TLS, want http:// instead of https://")
+	default:
+		err = s.tlsReason(err)
+	}
+	return fmt.Errorf("%s: %w", endpoint, err)
+}
+
+func greet(ctx context.Context, address string, config *tls.Config) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if s.tls != nil {
-		config := s.tls.Clone()
+	if config != nil {
+		config = config.Clone()
 		config.ServerName, _, _ = net.SplitHostPort(address)
 		config.NextProtos = []string{"h2"}
 		conn = tls.Client(conn, config)
 	}
-	frame := make([]byte, 9)
-	// TLS 1.3 servers refuse a client's certificate only after the client's handshake is over, thus in the answer.
-	_, err = conn.Write([]byte(hello))
-	if err == nil {
-		_, err = io.ReadFull(conn, frame)
+	if _, err := conn.Write([]byte(hello)); err != nil {
+		return err
 	}
-	switch {
-	case frame[0] == tlsAlert && s.tls == nil:
-		return fail(errors.New("speaks TLS, want https:// instead of http://"))
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fail(errors.New("accepts connections, but does not answer"))
-	case err != nil && s.tls != nil:
-		return fail(s.tlsReason(err))
-	case err != nil:
-		return fail(err)
-	case frame[3] != settingsFrame:
-		return fail(fmt.Errorf("is no etcd server: answers %q", frame))
+	// TLS 1.3 servers refuse a client's certificate only after the client's handshake is over, thus in the answer.
+	frame := make([]byte, 9)
+	if _, err := io.ReadFull(conn, frame); err != nil {
+		return err
+	}
+	if frame[3] != settingsFrame {
+		return fmt.Errorf("is no etcd server: answers %q", frame)
 	}
 	return nil
 }
 
-const (
-	tlsAlert      = 21 // record type, RFC 8446 section 5.1
-	settingsFrame = 4  // frame type, RFC 9113 section 6.5
-)
+// settingsFrame is the type of the first frame that either side sends, RFC 9113 section 6.5.
+const settingsFrame = 4
 
 func isAlert(err error) bool {
 	var alert tls.AlertError
@@ -144,11 +156,8 @@ func isAlert(err error) bool {
 
 // tlsReason says which file or setting a failed handshake is about.
 func (s *Store) tlsReason(err error) error {
-	var record tls.RecordHeaderError
 	var unknown x509.UnknownAuthorityError
 	switch {
-	case errors.As(err, &record):
-		return fmt.Errorf("does not speak TLS, want http:// instead of https:// (%w)", err)
 	case errors.As(err, &unknown) && s.config.CAFile == "":
 		return fmt.Errorf("the server's certificate is signed by none of this host's authorities, a CA certificate file is needed (%w)", err)
 	case errors.As(err, &unknown):

@@ -5,61 +5,53 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/zap"
 )
 
 // maintainInterval is how often the embedded server is looked after.
-const maintainInterval = 10 * time.Second
+const maintainInterval = time.Second
 
-// maintain makes the server writable again after its quota was reached and something was deleted. In a cluster of
-// one's own that is an operator's job: compact, defragment, disarm.
+// maintain does what an operator does for a cluster of one's own: it sees to the disk, and it makes the server writable
+// again when its quota was reached and something was deleted since.
 func (e *Embedded) maintain(ctx context.Context) {
-	client := v3client.New(e.server.Server)
-	defer client.Close()
 	tick := time.NewTicker(maintainInterval)
 	defer tick.Stop()
+	trouble := transitions{log: e.log}
 	for {
+		trouble.report("reserving disk space", e.disk.reserve())
+		trouble.report("disk space", e.disk.check())
+		trouble.report("recovering space", e.recoverSpace(ctx))
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if err := e.recoverSpace(ctx, client); err != nil && ctx.Err() == nil {
-				e.log.Warn("embedded datastore: cannot recover space", zap.Error(err))
-			}
 		}
 	}
 }
 
-// recoverSpace does nothing unless the quota was reached.
-func (e *Embedded) recoverSpace(ctx context.Context, client *clientv3.Client) error {
-	alarms, err := client.AlarmList(ctx)
-	if err != nil {
-		return err
-	}
-	for _, a := range alarms.Alarms {
+// recoverSpace compacts, defragments and lifts the alarm if the quota was reached and there is enough to gain.
+func (e *Embedded) recoverSpace(ctx context.Context) error {
+	server := e.server.Server
+	for _, a := range server.Alarms() {
 		if a.Alarm != etcdserverpb.AlarmType_NOSPACE {
 			continue
 		}
-		current, err := client.Get(ctx, "/", clientv3.WithCountOnly())
-		if err != nil {
+		// This fails if nothing was written since the last compaction, and then there is nothing to compact.
+		_, _ = server.Compact(ctx, &etcdserverpb.CompactionRequest{Revision: server.KV().Rev(), Physical: true})
+		if inUse := server.Backend().SizeInUse(); inUse > e.config.QuotaBytes/10*9 {
+			return fullError{inUse, e.config.QuotaBytes}
+		}
+		if err := e.disk.check(); err != nil {
+			return err // defragmenting makes a copy first
+		}
+		if err := server.Backend().Defrag(); err != nil {
 			return err
 		}
-		_, _ = client.Compact(ctx, current.Header.Revision, clientv3.WithCompactPhysical()) // fails if there is nothing new to compact
-		backend := e.server.Server.Backend()
-		if inUse := backend.SizeInUse(); inUse > e.config.QuotaBytes/10*9 {
-			e.log.Warn("embedded datastore: quota is reached, nothing can be written until something is deleted",
-				zap.Int64("in-use-bytes", inUse), zap.Int64("quota-bytes", e.config.QuotaBytes))
-			return nil
-		}
-		if err := backend.Defrag(); err != nil {
+		disarm := &etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_DEACTIVATE, Alarm: a.Alarm, MemberID: a.MemberID}
+		if _, err := server.Alarm(ctx, disarm); err != nil {
 			return err
 		}
-		if _, err := client.AlarmDisarm(ctx, (*clientv3.AlarmMember)(a)); err != nil {
-			return err
-		}
-		e.log.Info("embedded datastore: space was recovered, writing is possible again", zap.Int64("bytes", backend.Size()))
+		e.log.Info("embedded datastore: space was recovered, writing is possible again", zap.Int64("bytes", server.Backend().Size()))
 	}
 	return nil
 }

@@ -1,0 +1,303 @@
+package etcd_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// serveEnv makes the test binary an embedded server in the directory that it names, to be killed.
+const serveEnv = "MANX_TEST_SERVE"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(serveEnv); dir != "" {
+		e, err := etcd.StartEmbedded(context.Background(), etcd.EmbeddedConfig{DataDir: dir, Listen: "127.0.0.1:0", MinFreeBytes: 1}, zap.NewNop())
+		if err != nil {
+			fmt.Println("error", err)
+			os.Exit(1)
+		}
+		fmt.Println(e.Config().Endpoints[0])
+		select {}
+	}
+	os.Exit(m.Run())
+}
+
+// serveInProcess runs an embedded server in another process.
+func serveInProcess(t *testing.T, dir string) (*os.Process, string) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), serveEnv+"="+dir)
+	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || !strings.HasPrefix(line, "http") {
+		t.Fatalf("server says %q, %v", line, err)
+	}
+	return cmd.Process, strings.TrimSpace(line)
+}
+
+// What was acknowledged is there after kill -9, at every point of a stream of writes.
+func TestEmbeddedSurvivesKill(t *testing.T) {
+	dir := t.TempDir()
+	acknowledged := 0
+	for round := range 3 {
+		process, endpoint := serveInProcess(t, dir)
+		s := open(t, etcd.Config{Endpoints: []string{endpoint}})
+		objects, _, err := s.List(t.Context(), model.KindBGPPeer, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(objects); n != acknowledged && n != acknowledged+round { // one write of each round may be in doubt
+			t.Fatalf("round %d: %d objects are there, %d were acknowledged", round, n, acknowledged)
+		}
+		acknowledged = len(objects)
+		kill := time.AfterFunc(time.Duration(50+100*round)*time.Millisecond, func() { process.Signal(unix.SIGKILL) })
+		defer kill.Stop()
+		for {
+			if _, err := s.Create(t.Context(), peer(fmt.Sprintf("p%d", acknowledged), "10.0.0.1")); err != nil {
+				break
+			}
+			acknowledged++
+		}
+		process.Wait()
+	}
+}
+
+func startEmbedded(t *testing.T, c etcd.EmbeddedConfig) (*etcd.Embedded, error) {
+	t.Helper()
+	if c.DataDir == "" {
+		c.DataDir = t.TempDir()
+	}
+	if c.MinFreeBytes == 0 {
+		c.MinFreeBytes = 1
+	}
+	e, err := etcd.StartEmbedded(t.Context(), c, zap.NewNop())
+	if err == nil {
+		t.Cleanup(func() { e.Close() })
+	}
+	return e, err
+}
+
+func TestEmbeddedRefusesToStart(t *testing.T) {
+	free := func() string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		return l.Addr().String()
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pki := newPKI(t)
+	taken := free()
+	for name, c := range map[string]struct {
+		config etcd.EmbeddedConfig
+		want   []string
+	}{
+		"port in use":                       {etcd.EmbeddedConfig{Listen: taken}, []string{taken, "in use by another program"}},
+		"not an address of this host":       {etcd.EmbeddedConfig{Listen: "192.0.2.1:0", Insecure: true}, []string{"192.0.2.1:0", "no address of this host"}},
+		"reachable without TLS":             {etcd.EmbeddedConfig{Listen: "0.0.0.0:0"}, []string{"0.0.0.0:0", "can be reached from other hosts"}},
+		"reachable, clients not verified":   {etcd.EmbeddedConfig{Listen: "[::]:0", CertFile: pki.server.cert, KeyFile: pki.server.key}, []string{"[::]:0", "CA certificate"}},
+		"no port":                           {etcd.EmbeddedConfig{Listen: "127.0.0.1"}, []string{`"127.0.0.1"`, "want ADDRESS:PORT"}},
+		"a name":                            {etcd.EmbeddedConfig{Listen: "localhost:2379"}, []string{"localhost:2379", "IP address"}},
+		"certificate without key":           {etcd.EmbeddedConfig{Listen: "127.0.0.1:0", CertFile: pki.server.cert}, []string{pki.server.cert, "both or none"}},
+		"certificate file missing":          {etcd.EmbeddedConfig{Listen: "127.0.0.1:0", CertFile: "/nowhere/c.pem", KeyFile: pki.server.key}, []string{"/nowhere/c.pem", "no such file"}},
+		"key of another certificate":        {etcd.EmbeddedConfig{Listen: "127.0.0.1:0", CertFile: pki.server.cert, KeyFile: pki.client.key}, []string{pki.client.key, "does not match"}},
+		"CA file without a certificate":     {etcd.EmbeddedConfig{Listen: "127.0.0.1:0", CertFile: pki.server.cert, KeyFile: pki.server.key, CAFile: file}, []string{file, "no PEM certificate"}},
+		"data directory is a file":          {etcd.EmbeddedConfig{DataDir: file, Listen: "127.0.0.1:0"}, []string{file, "not a directory"}},
+		"disk has less than what must stay": {etcd.EmbeddedConfig{Listen: "127.0.0.1:0", MinFreeBytes: 1 << 60}, []string{"is full", "MiB are free"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := startEmbedded(t, c.config)
+			if err == nil {
+				t.Fatal("it started")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q lacks %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestEmbeddedDataDirBelongsToOneProcess(t *testing.T) {
+	dir := t.TempDir()
+	process, _ := serveInProcess(t, dir)
+	_, err := startEmbedded(t, etcd.EmbeddedConfig{DataDir: dir, Listen: "127.0.0.1:0"})
+	if err == nil || !strings.Contains(err.Error(), dir+" is in use by another manxd") {
+		t.Fatalf("second server: %v", err)
+	}
+	process.Signal(unix.SIGKILL)
+	process.Wait()
+	if _, err := startEmbedded(t, etcd.EmbeddedConfig{DataDir: dir, Listen: "127.0.0.1:0"}); err != nil {
+		t.Fatalf("after the first is dead: %v", err)
+	}
+}
+
+// A server of one member has nothing to say to peers: the client port is the only one.
+func TestEmbeddedListensOnNothingElse(t *testing.T) {
+	process, endpoint := serveInProcess(t, t.TempDir())
+	out, err := exec.Command("ss", "-Hltnp").Output()
+	if err != nil {
+		t.Skip("ss is not here:", err)
+	}
+	var listening []string
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, fmt.Sprintf("pid=%d,", process.Pid)) {
+			listening = append(listening, strings.Fields(line)[3])
+		}
+	}
+	if len(listening) != 1 || "http://"+listening[0] != endpoint {
+		t.Errorf("listens on %v, want %s alone", listening, endpoint)
+	}
+}
+
+func TestEmbeddedOverTLS(t *testing.T) {
+	pki := newPKI(t)
+	e, err := startEmbedded(t, etcd.EmbeddedConfig{Listen: "0.0.0.0:0", CAFile: pki.ca, CertFile: pki.server.cert, KeyFile: pki.server.key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	create(t, open(t, e.Config()), peer("a", "10.0.0.1"))
+}
+
+// On a full disk writes fail, reads and watches go on, and nothing is lost; when there is room again, so do writes.
+func TestEmbeddedOnAFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounting a small file system wants root")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=320m"); err != nil {
+		t.Skip("no tmpfs:", err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	e, err := startEmbedded(t, etcd.EmbeddedConfig{DataDir: dir, Listen: "127.0.0.1:0", MinFreeBytes: 64 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, e.Config())
+	tier := model.NewObject(model.ResourceKey(model.KindTier, "a"), new(model.Tier))
+	a := create(t, s, tier)
+	m := watch(t, s, model.KindTier)
+	m.untilInSync()
+
+	hog := filepath.Join(dir, "hog")
+	keys := 0 // what the database may have to rewrite while the disk is full
+	for ; keys < 3000; keys++ {
+		if _, err := s.Create(t.Context(), peer(fmt.Sprint("x", keys), "10.0.0.1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fill(t, hog)
+	_, err = s.Create(t.Context(), peer("b", "10.0.0.2"))
+	if err == nil || !strings.Contains(err.Error(), "disk of data directory "+dir+" is full") || !strings.Contains(err.Error(), "create BGPPeer b") {
+		t.Fatalf("create on a full disk: %v", err)
+	}
+	if got, err := s.Get(t.Context(), a.Key); err != nil || got.Revision != a.Revision {
+		t.Fatalf("read on a full disk: %v, %v", got, err)
+	}
+	// etcd's own writes, which nobody asked for, must not end the process either.
+	raw, err := clientv3.New(clientv3.Config{Endpoints: e.Config().Endpoints, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	if _, err := raw.Compact(t.Context(), a.Revision, clientv3.WithCompactPhysical()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(hog); err != nil {
+		t.Fatal(err)
+	}
+	create(t, s, peer("b", "10.0.0.2"))
+	c := create(t, s, model.NewObject(model.ResourceKey(model.KindTier, "c"), new(model.Tier)))
+	m.untilState(map[model.Key]int64{a.Key: a.Revision, c.Key: c.Revision})
+	objects, _, err := s.List(t.Context(), model.KindBGPPeer, "")
+	if err != nil || len(objects) != keys+1 {
+		t.Errorf("%d objects are left of %d, %v", len(objects), keys+1, err)
+	}
+	if m.lost > 0 {
+		t.Error("the watch was disturbed")
+	}
+}
+
+// fill writes until the disk has no byte left.
+func fill(t *testing.T, file string) {
+	t.Helper()
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for size := 1 << 20; size > 0; {
+		if _, err := f.Write(make([]byte, size)); err != nil {
+			size /= 2
+		}
+	}
+}
+
+// When the quota is reached, writes fail until something is deleted; then the server makes itself writable again.
+func TestEmbeddedRecoversFromItsQuota(t *testing.T) {
+	e, err := startEmbedded(t, etcd.EmbeddedConfig{Listen: "127.0.0.1:0", QuotaBytes: 8 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, e.Config())
+	a := create(t, s, peer("a", "10.0.0.1"))
+	raw, err := clientv3.New(clientv3.Config{Endpoints: e.Config().Endpoints, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	big := strings.Repeat("x", 1<<20)
+	for i := 0; ; i++ {
+		if _, err = raw.Put(t.Context(), fmt.Sprint("/big/", i), big); err != nil {
+			break
+		}
+	}
+	_, err = s.Create(t.Context(), peer("b", "10.0.0.2"))
+	if err == nil || !strings.Contains(err.Error(), "datastore is full") {
+		t.Fatalf("create over the quota: %v", err)
+	}
+	if _, err := raw.Delete(t.Context(), "/big/", clientv3.WithPrefix()); err != nil {
+		t.Fatalf("delete over the quota: %v", err)
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		if _, err = s.Create(t.Context(), peer("b", "10.0.0.2")); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("still not writable: %v", err)
+		}
+	}
+	if got, err := s.Get(t.Context(), a.Key); err != nil || got.Revision != a.Revision {
+		t.Errorf("a is lost: %v, %v", got, err)
+	}
+}
