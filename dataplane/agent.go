@@ -1,0 +1,224 @@
+package dataplane
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Config is what an Agent needs.
+type Config struct {
+	Kernel   kernel.Kernel
+	NodeName string
+	Logger   *zap.Logger
+	// MTUFile is where the CNI plugin looks for the MTU of workloads, usually /var/lib/calico/mtu; empty for nowhere.
+	MTUFile string
+}
+
+// Agent keeps the host as the datastore and BGP want it. Its methods are safe for concurrent use and, but for Status and
+// Routes, never wait. Nothing is changed before the first SetState, nothing that an earlier run left is removed before
+// SetSynced, and nothing is undone when Run ends.
+type Agent struct {
+	kernel kernel.Kernel
+	node   string
+	log    *zap.Logger
+	now    func() time.Time
+	loop   *reconcile.Loop
+
+	inbox inbox
+
+	mu       sync.Mutex // guards what follows: the loop works, or somebody looks
+	state    *state
+	reader   model.Reader
+	nodes    map[netip.Addr]bool
+	links    *link.Target
+	routes   *route.Target
+	synced   synced
+	flushed  flushed
+	problems map[string]string // what was logged last, by target
+	watchErr error
+}
+
+type synced struct{ datastore, bgp bool }
+
+// New makes an Agent; Run starts it.
+func New(c Config) *Agent {
+	return &Agent{
+		kernel: c.Kernel, node: c.NodeName, log: c.Logger, now: time.Now, loop: reconcile.NewLoop(),
+		links: link.New(c.Kernel, c.MTUFile, time.Now), routes: route.New(c.Kernel, time.Now),
+		problems: map[string]string{},
+	}
+}
+
+// SetState hands over the newest state of the datastore. changed names the objects that differ from the state before,
+// so that the work follows the change; without any, everything is looked at.
+func (a *Agent) SetState(r model.Reader, changed ...model.Key) {
+	a.inbox.put(func(b *batch) {
+		b.all = b.all || len(changed) == 0 || r == nil
+		b.reader, b.changed = r, append(b.changed, changed...)
+	})
+	a.loop.Trigger()
+}
+
+// UpdateRoutes hands over what changed in BGP: the whole new state of each prefix; one without next hops is gone.
+func (a *Agent) UpdateRoutes(changes []route.Learned) {
+	a.inbox.put(func(b *batch) { b.learned = append(b.learned, changes...) })
+	a.loop.Trigger()
+}
+
+// SetSynced says whether the datastore and BGP have told everything. Both allow to remove what nobody wants.
+func (a *Agent) SetSynced(datastore, bgp bool) {
+	a.inbox.put(func(b *batch) { b.synced = &synced{datastore, bgp} })
+	a.loop.Trigger()
+}
+
+// Resync makes the agent compare with all that is in the kernel.
+func (a *Agent) Resync() {
+	a.inbox.put(func(b *batch) { b.resync = true })
+	a.loop.Trigger()
+}
+
+// Run works until ctx ends; it leaves everything in place.
+func (a *Agent) Run(ctx context.Context) error {
+	var watcher sync.WaitGroup
+	watcher.Go(func() { a.watch(ctx) })
+	defer watcher.Wait()
+	a.loop.Run(ctx, a.step)
+	return nil
+}
+
+// watch follows the kernel; if that fails it starts again, which includes to read everything.
+func (a *Agent) watch(ctx context.Context) {
+	for failures := 1; ctx.Err() == nil; failures++ {
+		err := a.kernel.Watch(ctx, func(events []kernel.Event) {
+			a.inbox.put(func(b *batch) { b.addEvents(events) })
+			a.loop.Trigger()
+		})
+		a.setWatchError(err)
+		if err == nil {
+			continue
+		}
+		a.log.Error("kernel events are lost, trying again", zap.String("target", "kernel"), zap.Error(err))
+		select {
+		case <-ctx.Done():
+		case <-a.loop.After(reconcile.DefaultBackoff.After(failures)):
+		}
+	}
+}
+
+func (a *Agent) setWatchError(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.watchErr = err
+}
+
+// step takes what came in and brings the host there. It returns when to be called again at the latest.
+func (a *Agent) step() time.Duration {
+	if a.flushed.busy(a.now()) {
+		// More is on its way: a little patience makes batches of what would be single system calls.
+		<-a.loop.After(linger)
+	}
+	b := a.inbox.take()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.takeState(b)
+	a.routes.Learn(b.learned)
+	a.links.Handle(b.events)
+	a.routes.Handle(b.events)
+	if b.resync {
+		a.links.Resync()
+		a.routes.Resync()
+	}
+	if b.synced != nil {
+		a.synced = *b.synced
+		a.routes.Synced(a.synced.datastore && a.synced.bgp)
+	}
+	if a.state == nil {
+		return 0
+	}
+	return a.flush()
+}
+
+func (a *Agent) takeState(b *batch) {
+	if b.reader == nil {
+		return
+	}
+	a.reader = b.reader
+	relevant := false
+	if a.state == nil || b.all {
+		a.state, a.nodes, relevant = readState(a.node, b.reader), nil, true
+	} else {
+		for _, k := range b.changed {
+			if k.Kind == model.KindNode {
+				a.nodes = nil
+			}
+			relevant = a.state.update(b.reader, k) || relevant
+		}
+	}
+	if relevant {
+		a.links.Configure(a.state.linkConfig())
+		a.routes.Configure(a.state.routeConfig(a.isNode))
+	}
+}
+
+// isNode reports whether an address is a cluster node's. It is only asked about routes of protocol 80 that some earlier
+// run left, so the addresses are collected when they are needed.
+func (a *Agent) isNode(addr netip.Addr) bool {
+	if a.nodes == nil {
+		a.nodes = map[netip.Addr]bool{}
+		for _, n := range model.All[model.Node](a.reader, model.KindNode) {
+			if n.Spec.BGP != nil {
+				a.nodes[nodeAddress(n.Spec.BGP.IPv4Address).Addr()] = true
+				a.nodes[nodeAddress(n.Spec.BGP.IPv6Address).Addr()] = true
+			}
+		}
+	}
+	return a.nodes[addr]
+}
+
+// flush applies to the kernel: interfaces first, since routes need them.
+func (a *Agent) flush() time.Duration {
+	_, failed, err := a.links.Flush()
+	a.report("link", failed, err)
+	a.routes.SetNoIPIP(a.links.NoIPIP())
+	steps, failed, err := a.routes.Flush()
+	a.report("route", failed, err)
+	if steps > 0 {
+		a.flushed = flushed{at: a.now(), steps: steps}
+	}
+	next := a.links.Next()
+	if d := a.routes.Next(); d > 0 {
+		next = min(next, d)
+	}
+	return next
+}
+
+// report logs a problem once, and its end.
+func (a *Agent) report(target string, failed int, err error) {
+	problem := ""
+	switch {
+	case err != nil:
+		problem = err.Error()
+	case failed > 0:
+		problem = fmt.Sprintf("the kernel refused %d changes", failed)
+	}
+	if a.problems[target] == problem {
+		return
+	}
+	if problem != "" {
+		a.log.Warn("dataplane: "+problem, zap.String("target", target))
+	} else {
+		a.log.Info("dataplane: all changes are applied", zap.String("target", target))
+	}
+	a.problems[target] = problem
+}

@@ -1,0 +1,172 @@
+package link
+
+import (
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+)
+
+// TunnelDevice is the one IPIP device of a node.
+const TunnelDevice = "tunl0"
+
+const (
+	ipipOverhead = 20   // an IPv4 header
+	fallbackMTU  = 1460 // when no interface looks like an uplink
+)
+
+// DefaultMTUPattern matches the names of interfaces whose MTU counts, as FelixConfiguration's mtuIfacePattern.
+const DefaultMTUPattern = `^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)`
+
+// Endpoint is a workload's interface on this node.
+type Endpoint struct {
+	Interface string
+	V4, V6    bool
+	// Spoof lets the workload send from addresses that are not its own.
+	Spoof bool
+}
+
+// Config is what the datastore says about interfaces.
+type Config struct {
+	// IPIP says whether any pool uses IPIP.
+	IPIP bool
+	// TunnelAddress is tunl0's, invalid while none is assigned.
+	TunnelAddress netip.Addr
+	// IPIPMTU is that of tunl0; 0 takes that of the host less the tunnel's header.
+	IPIPMTU int
+	// MTUPattern matches the interfaces whose MTU counts; nil is DefaultMTUPattern.
+	MTUPattern *regexp.Regexp
+	// NoForwarding leaves the sysctls that make the host a router alone.
+	NoForwarding bool
+	Endpoints    []Endpoint
+}
+
+var defaultPattern = regexp.MustCompile(DefaultMTUPattern)
+
+// hostMTU is the smallest MTU of the interfaces that lead to other hosts.
+func hostMTU(links []kernel.Link, pattern *regexp.Regexp) int {
+	if pattern == nil {
+		pattern = defaultPattern
+	}
+	mtu := 0
+	for _, l := range links {
+		if l.Up && pattern.MatchString(l.Name) && (mtu == 0 || l.MTU < mtu) {
+			mtu = l.MTU
+		}
+	}
+	if mtu == 0 {
+		return fallbackMTU
+	}
+	return mtu
+}
+
+func (c Config) tunnelMTU(host int) int {
+	if c.IPIPMTU > 0 {
+		return c.IPIPMTU
+	}
+	return host - ipipOverhead
+}
+
+// podMTU is what the CNI plugin gives to workloads.
+func (c Config) podMTU(host int) int {
+	if c.IPIP {
+		return min(host, c.tunnelMTU(host))
+	}
+	return host
+}
+
+// Key names one setting.
+type Key struct {
+	Kind Kind
+	Name string // sysctl or address
+}
+
+// Kind says what a Key sets.
+type Kind string
+
+// The kinds of settings, in the order in which they are applied.
+const (
+	Device  Kind = "device"  // tunl0 exists; value: its kind
+	MTU     Kind = "mtu"     // of tunl0
+	Address Kind = "address" // of tunl0
+	Up      Kind = "up"      // tunl0 is up
+	Sysctl  Kind = "sysctl"
+	File    Kind = "file" // the MTU file
+)
+
+var kindOrder = []Kind{Device, MTU, Address, Up, Sysctl, File}
+
+// Setting is one desired value.
+type Setting struct {
+	Key
+	Value string
+}
+
+// desired lists all settings that should hold with these interfaces. Settings of interfaces that do not exist are
+// left out: they become due when the interface appears.
+func desired(c Config, links []kernel.Link, ipv6 bool, mtuFile string) []Setting {
+	host := hostMTU(links, c.MTUPattern)
+	var list []Setting
+	add := func(kind Kind, name, value string) { list = append(list, Setting{Key{kind, name}, value}) }
+	if c.IPIP {
+		add(Device, TunnelDevice, "ipip")
+		if hasLink(links, TunnelDevice) {
+			add(MTU, TunnelDevice, strconv.Itoa(c.tunnelMTU(host)))
+			if c.TunnelAddress.IsValid() {
+				add(Address, netip.PrefixFrom(c.TunnelAddress, c.TunnelAddress.BitLen()).String(), "")
+			}
+			add(Up, TunnelDevice, "up")
+			// Loose: with CrossSubnet a packet may come by the tunnel from a source that is reached without it.
+			add(Sysctl, "net/ipv4/conf/"+TunnelDevice+"/rp_filter", "2")
+		}
+	}
+	if !c.NoForwarding {
+		add(Sysctl, "net/ipv4/ip_forward", "1")
+		if ipv6 {
+			add(Sysctl, "net/ipv6/conf/all/forwarding", "1")
+		}
+	}
+	for _, e := range c.Endpoints {
+		if hasLink(links, e.Interface) {
+			list = append(list, e.sysctls(ipv6)...)
+		}
+	}
+	if mtuFile != "" {
+		add(File, mtuFile, strconv.Itoa(c.podMTU(host)))
+	}
+	return list
+}
+
+func hasLink(links []kernel.Link, name string) bool {
+	return slices.ContainsFunc(links, func(l kernel.Link) bool { return l.Name == name })
+}
+
+// sysctls make the host end of a workload's interface a router that answers for the workload's gateway.
+func (e Endpoint) sysctls(ipv6 bool) []Setting {
+	var list []Setting
+	add := func(path, variable, value string) {
+		list = append(list, Setting{Key{Sysctl, "net/" + path + "/" + e.Interface + "/" + variable}, value})
+	}
+	if e.V4 {
+		filter := "1"
+		if e.Spoof {
+			filter = "0"
+		}
+		add("ipv4/conf", "route_localnet", "1")
+		add("ipv4/neigh", "proxy_delay", "0")
+		add("ipv4/conf", "proxy_arp", "1")
+		add("ipv4/conf", "forwarding", "1")
+		add("ipv4/conf", "rp_filter", filter)
+	}
+	if ipv6 {
+		add("ipv6/conf", "accept_ra", "0")
+		if e.V6 {
+			add("ipv6/conf", "disable_ipv6", "0")
+			add("ipv6/conf", "proxy_ndp", "1")
+			add("ipv6/conf", "forwarding", "1")
+		}
+	}
+	return list
+}

@@ -1,0 +1,147 @@
+package route
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Configure takes over what the datastore says. Only what depends on a difference is decided again.
+func (t *Target) Configure(c Config) {
+	old := t.rules.config
+	t.rules.config = c
+	t.configureBlocks(c.Blocks)
+	t.configureEndpoints(old.Endpoints, c.Endpoints)
+	if old.Node4 != c.Node4 || old.Node6 != c.Node6 {
+		t.touchLearned(func(netip.Prefix, *Learned) bool { return true })
+	}
+	if !slices.Equal(old.Pools, c.Pools) {
+		t.configurePools(old.Pools, c.Pools)
+	}
+	if old.WorkloadMetric4 != c.WorkloadMetric4 || old.WorkloadMetric6 != c.WorkloadMetric6 {
+		for name := range t.byLink {
+			t.touchLink(name)
+		}
+	}
+	if !slices.Equal(old.WorkloadPrefixes, c.WorkloadPrefixes) {
+		t.Resync()
+	}
+}
+
+// configurePools decides again about the routes in pools that differ. What is ours to adopt depends on pools, too.
+func (t *Target) configurePools(old, pools []Pool) {
+	var changed []Pool
+	for _, lists := range [][2][]Pool{{old, pools}, {pools, old}} {
+		for _, p := range lists[0] {
+			if !slices.Contains(lists[1], p) {
+				changed = append(changed, p)
+			}
+		}
+	}
+	t.touchLearned(func(p netip.Prefix, _ *Learned) bool {
+		return slices.ContainsFunc(changed, func(pool Pool) bool { return pool.CIDR.Overlaps(p) })
+	})
+	t.Resync()
+}
+
+func (t *Target) configureBlocks(blocks []netip.Prefix) {
+	fresh := make(map[netip.Prefix]bool, len(blocks))
+	lengths := [2][]int{}
+	for _, b := range blocks {
+		if b = b.Masked(); b.IsSingleIP() {
+			continue // its one address is a workload's or a tunnel's
+		}
+		fresh[b] = true
+		if f := family(b.Addr()); !slices.Contains(lengths[f], b.Bits()) {
+			lengths[f] = append(lengths[f], b.Bits())
+		}
+		if !t.rules.blocks[b] {
+			t.state(b).block = true
+			t.blockChanged(b)
+		}
+	}
+	for b := range t.rules.blocks {
+		if !fresh[b] {
+			t.states[b].block = false
+			t.blockChanged(b)
+		}
+	}
+	t.rules.blocks, t.rules.blockBits = fresh, lengths
+}
+
+// blockChanged decides again about the block and about what others announce inside of it.
+func (t *Target) blockChanged(b netip.Prefix) {
+	t.touch(b)
+	t.touchLearned(func(p netip.Prefix, _ *Learned) bool { return b.Overlaps(p) && p.Bits() >= b.Bits() })
+}
+
+func (t *Target) configureEndpoints(old, endpoints []Endpoint) {
+	keep := make(map[Endpoint]bool, len(endpoints))
+	for _, e := range endpoints {
+		keep[e] = true
+	}
+	had := make(map[Endpoint]bool, len(old))
+	for _, e := range old {
+		had[e] = true
+		if !keep[e] {
+			t.dropEndpoint(e)
+		}
+	}
+	for _, e := range endpoints {
+		if !had[e] {
+			t.addEndpoint(e)
+		}
+	}
+}
+
+// prefixes returns the addresses of an endpoint as host prefixes.
+func (e Endpoint) prefixes() []netip.Prefix {
+	var list []netip.Prefix
+	for _, text := range strings.Fields(e.Addresses) {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			list = append(list, p.Masked())
+		}
+	}
+	return list
+}
+
+func (t *Target) addEndpoint(e Endpoint) {
+	for _, p := range e.prefixes() {
+		s := t.state(p)
+		s.endpoints = append(s.endpoints, &e)
+		slices.SortFunc(s.endpoints, func(a, b *Endpoint) int { return strings.Compare(a.Name, b.Name) })
+		if t.byLink[e.Interface] == nil {
+			t.byLink[e.Interface] = map[netip.Prefix]bool{}
+		}
+		t.byLink[e.Interface][p] = true
+		t.touch(p)
+		t.claim(p)
+	}
+}
+
+// claim takes over the routes that a CNI plugin made for a workload's address.
+func (t *Target) claim(p netip.Prefix) {
+	for _, r := range slices.Clone(t.rules.rib.routes[p]) {
+		if t.under.owns(r) {
+			t.rules.rib.remove(r)
+			t.table.Observe(r.Key(), &r)
+		}
+	}
+}
+
+func (t *Target) dropEndpoint(e Endpoint) {
+	for _, p := range e.prefixes() {
+		s := t.states[p]
+		if s == nil {
+			continue
+		}
+		s.endpoints = slices.DeleteFunc(s.endpoints, func(o *Endpoint) bool { return *o == e })
+		if !slices.ContainsFunc(s.endpoints, func(o *Endpoint) bool { return o.Interface == e.Interface }) {
+			delete(t.byLink[e.Interface], p)
+			if len(t.byLink[e.Interface]) == 0 {
+				delete(t.byLink, e.Interface)
+			}
+		}
+		t.touch(p)
+	}
+}

@@ -1,0 +1,221 @@
+package route
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+)
+
+// rules is everything that the route of a prefix depends on, beside the prefix' own state. Deciding only reads it.
+type rules struct {
+	config    Config
+	blockBits [2][]int // the lengths of own blocks
+	blocks    map[netip.Prefix]bool
+	*underlay
+	noIPIP error // why there is no tunnel device
+	hops   map[netip.Addr]*hop
+}
+
+// hop is the resolution of one BGP next hop, shared by all routes through it.
+type hop struct {
+	direct []kernel.NextHop
+	reason string
+	tunnel []kernel.NextHop // nil without a usable tunnel device
+}
+
+// state is what is known of one prefix.
+type state struct {
+	learned   *Learned
+	endpoints []*Endpoint // the first one counts
+	block     bool
+
+	want   *kernel.Route
+	note   string    // why there is no route, or what is remarkable about it
+	since  time.Time // of note
+	dirty  bool
+	source Source
+}
+
+func (s *state) empty() bool { return s.learned == nil && len(s.endpoints) == 0 && !s.block }
+
+// decide returns the route for a prefix. Without a route note says why; with a route it may say what was left out.
+//
+// Next hops that cannot be resolved give no route rather than an "unreachable" one: a less specific route, such as
+// the default route to a switch that knows the way, then still carries the traffic.
+func (r *rules) decide(p netip.Prefix, s *state) (route *kernel.Route, source Source, note string) {
+	switch {
+	case len(s.endpoints) > 0:
+		route, note = r.workload(p, s)
+		return route, SourceWorkload, note
+	case s.block:
+		return r.blackhole(p), SourceBlock, ""
+	case s.learned != nil:
+		route, note = r.learned(p, s.learned)
+		return route, SourceBGP, note
+	}
+	return nil, SourceNone, ""
+}
+
+func (r *rules) workload(p netip.Prefix, s *state) (*kernel.Route, string) {
+	e := s.endpoints[0]
+	l, ok := r.link(e.Interface)
+	if !ok {
+		return nil, fmt.Sprintf("interface %s does not exist (yet)", e.Interface)
+	}
+	if !l.Up {
+		return nil, fmt.Sprintf("interface %s is down", e.Interface)
+	}
+	route := &kernel.Route{
+		Dst: p, Metric: r.config.workloadMetric(p.Addr()), Protocol: kernel.ProtocolCalico, Type: kernel.Unicast,
+		NextHops: []kernel.NextHop{{Link: l.Index}},
+	}
+	if p.Addr().Is4() {
+		route.Scope = kernel.ScopeLink
+	}
+	if len(s.endpoints) > 1 {
+		return route, fmt.Sprintf("WorkloadEndpoints %s and %s both claim the address; the first one has it", e.Name, s.endpoints[1].Name)
+	}
+	return route, ""
+}
+
+func (c *Config) workloadMetric(a netip.Addr) uint32 {
+	if a.Is4() {
+		return cmp.Or(c.WorkloadMetric4, DefaultWorkloadMetric)
+	}
+	return cmp.Or(c.WorkloadMetric6, DefaultWorkloadMetric)
+}
+
+func (r *rules) blackhole(p netip.Prefix) *kernel.Route {
+	route := &kernel.Route{Dst: p, Metric: blackhole4, Protocol: kernel.ProtocolBIRD, Type: kernel.Blackhole}
+	if p.Addr().Is6() {
+		route.Metric = blackhole6
+	}
+	return route
+}
+
+func (r *rules) learned(p netip.Prefix, l *Learned) (*kernel.Route, string) {
+	if note := r.refuse(p); note != "" {
+		return nil, note
+	}
+	pool := r.pool(p)
+	hops, note := r.nextHops(l, pool)
+	if len(hops) == 0 {
+		return nil, note
+	}
+	route := &kernel.Route{Dst: p, Metric: l.Metric, Protocol: kernel.ProtocolBIRD, Type: kernel.Unicast, NextHops: hops}
+	if pool != nil && pool.IPIP != Never {
+		route.Protocol = kernel.ProtocolCalico
+	}
+	if p.Addr().Is6() && route.Metric == 0 {
+		route.Metric = 1 // the kernel reads 0 as 1024
+	}
+	return route, note
+}
+
+// refuse says why p must not be learned from others.
+func (r *rules) refuse(p netip.Prefix) string {
+	a := p.Addr()
+	if p.IsSingleIP() {
+		if r.own[a] > 0 {
+			return fmt.Sprintf("%s is an address of this node", a)
+		}
+		return "" // an address that another node borrowed from our block
+	}
+	for _, bits := range r.blockBits[family(a)] {
+		if bits > p.Bits() {
+			continue
+		}
+		if block, err := a.Prefix(bits); err == nil && r.blocks[block] {
+			return fmt.Sprintf("%s is in block %s, which belongs to this node", p, block)
+		}
+	}
+	return ""
+}
+
+// pool returns the most specific pool that holds p.
+func (r *rules) pool(p netip.Prefix) *Pool {
+	var best *Pool
+	for i := range r.config.Pools {
+		q := &r.config.Pools[i]
+		if q.CIDR.Bits() <= p.Bits() && q.CIDR.Contains(p.Addr()) && (best == nil || q.CIDR.Bits() > best.CIDR.Bits()) {
+			best = q
+		}
+	}
+	return best
+}
+
+// nextHops resolves all next hops that can be resolved.
+func (r *rules) nextHops(l *Learned, pool *Pool) (hops []kernel.NextHop, note string) {
+	if pool != nil && pool.VXLAN != Never {
+		return nil, fmt.Sprintf("pool %s uses VXLAN (vxlanMode), which this version does not program; use ipipMode or no encapsulation", pool.Name)
+	}
+	if len(l.NextHops) == 1 {
+		return r.nextHop(l.NextHops[0], pool)
+	}
+	var missing []string
+	for _, nh := range l.NextHops {
+		some, why := r.nextHop(nh, pool)
+		if why != "" && !slices.Contains(missing, why) {
+			missing = append(missing, why)
+		}
+		for _, h := range some {
+			if !slices.Contains(hops, h) {
+				hops = append(hops, h)
+			}
+		}
+	}
+	return hops, strings.Join(missing, "; ")
+}
+
+func (r *rules) nextHop(nh netip.Addr, pool *Pool) ([]kernel.NextHop, string) {
+	h := r.hop(nh)
+	if pool == nil || pool.IPIP == Never || !nh.Is4() || pool.IPIP == CrossSubnet && r.sameSubnet(nh) {
+		return h.direct, h.reason
+	}
+	if r.own[nh] > 0 {
+		return nil, h.reason
+	}
+	if h.tunnel == nil {
+		return nil, r.tunnelMissing(pool)
+	}
+	return h.tunnel, ""
+}
+
+func (r *rules) sameSubnet(nh netip.Addr) bool {
+	return r.config.Node4.IsValid() && r.config.Node4.Masked().Contains(nh)
+}
+
+func (r *rules) tunnelMissing(pool *Pool) string {
+	if r.noIPIP != nil {
+		return fmt.Sprintf("%v; pool %s cannot be used on this node", r.noIPIP, pool.Name)
+	}
+	return fmt.Sprintf("pool %s uses IPIP, and interface %s is not up (yet)", pool.Name, TunnelDevice)
+}
+
+// hop returns the shared resolution of nh.
+func (r *rules) hop(nh netip.Addr) *hop {
+	h := r.hops[nh]
+	if h == nil {
+		h = r.resolveHop(nh)
+		r.hops[nh] = h
+	}
+	return h
+}
+
+func (r *rules) resolveHop(nh netip.Addr) *hop {
+	h := &hop{}
+	h.direct, h.reason = r.resolve(nh)
+	if l, ok := r.link(TunnelDevice); ok && l.Up && nh.Is4() && r.noIPIP == nil {
+		h.tunnel = []kernel.NextHop{{Gateway: nh, Link: l.Index, OnLink: true}}
+	}
+	return h
+}
+
+func (h *hop) equal(o *hop) bool {
+	return h.reason == o.reason && slices.Equal(h.direct, o.direct) && slices.Equal(h.tunnel, o.tunnel)
+}

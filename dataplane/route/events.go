@@ -1,0 +1,147 @@
+package route
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+)
+
+// Handle takes over what others changed in the kernel.
+func (t *Target) Handle(events []kernel.Event) {
+	for i := range events {
+		switch e := &events[i]; e.Type {
+		case kernel.EventResync:
+			t.Resync()
+		case kernel.EventRoute:
+			t.routeSeen(e.Route)
+		case kernel.EventRouteGone:
+			t.routeGone(e.Route)
+		case kernel.EventLink:
+			t.linkSeen(e.Link)
+		case kernel.EventLinkGone:
+			t.linkGone(e.Link)
+		case kernel.EventAddress:
+			t.address(e.Address.Prefix.Addr(), +1)
+		case kernel.EventAddressGone:
+			t.address(e.Address.Prefix.Addr(), -1)
+		}
+	}
+}
+
+func (t *Target) routeSeen(r kernel.Route) {
+	if !t.resync.listed {
+		return // the first reading is still to come
+	}
+	if t.under.owns(r) {
+		if held, ok := t.rules.rib.holder(r.Key()); ok && t.rules.rib.remove(held) {
+			t.changedLinks = true
+		}
+		t.table.Observe(r.Key(), &r)
+		return
+	}
+	t.table.ObserveGone(r.Key()) // if we had one there, it has been replaced
+	t.rules.rib.put(r)
+	t.changedLinks = true
+}
+
+func (t *Target) routeGone(r kernel.Route) {
+	if !t.resync.listed {
+		return
+	}
+	if t.rules.rib.remove(r) {
+		t.changedLinks = true
+		t.table.Retry(r.Key()) // the place may be ours now
+		return
+	}
+	_, have := t.table.Get(r.Key())
+	switch {
+	case have == nil:
+		if !t.under.owns(r) {
+			t.Resync() // a route of another that we did not know: IPv6 siblings are hard to follow
+		}
+	case (*have).Equal(r):
+		t.table.ObserveGone(r.Key())
+	case r.Dst.Addr().Is6():
+		t.Resync() // one next hop of several went
+	}
+}
+
+func (t *Target) linkSeen(l kernel.Link) {
+	old, known := t.rules.links[l.Index]
+	if known && old.Name == l.Name && old.Up == l.Up {
+		t.rules.links[l.Index] = l
+		return
+	}
+	t.rules.putLink(l)
+	t.changedLinks = true
+	t.touchLink(l.Name)
+	if known && old.Name != l.Name {
+		t.touchLink(old.Name)
+	}
+	if known && old.Up && !l.Up {
+		t.flushed(l, func(hops []kernel.NextHop) bool {
+			return !slices.ContainsFunc(hops, func(h kernel.NextHop) bool { return h.Link != l.Index })
+		})
+	}
+}
+
+func (t *Target) linkGone(l kernel.Link) {
+	if _, known := t.rules.links[l.Index]; !known {
+		return
+	}
+	t.flushed(l, func(hops []kernel.NextHop) bool {
+		return slices.ContainsFunc(hops, func(h kernel.NextHop) bool { return h.Link == l.Index })
+	})
+	t.rules.dropLink(l.Index)
+	t.changedLinks = true
+	t.touchLink(l.Name)
+}
+
+// flushed forgets the routes that the kernel removed with an interface: of IPv4 routes there are no events.
+func (t *Target) flushed(l kernel.Link, gone func([]kernel.NextHop) bool) {
+	forget := func(k kernel.RouteKey) {
+		if _, have := t.table.Get(k); have != nil && len((*have).NextHops) > 0 && gone((*have).NextHops) {
+			t.table.ObserveGone(k)
+		}
+	}
+	if t.rules.isWorkload(l.Index) {
+		for p := range t.byLink[l.Name] {
+			forget(kernel.RouteKey{Dst: p, Metric: t.rules.config.workloadMetric(p.Addr())})
+		}
+		return
+	}
+	for k := range t.table.All() {
+		forget(k)
+	}
+	t.forgetForeign(gone)
+}
+
+func (t *Target) forgetForeign(gone func([]kernel.NextHop) bool) {
+	var lost []kernel.Route
+	for _, list := range t.rules.rib.routes {
+		for _, r := range list {
+			if r.Dst.Addr().Is4() && len(r.NextHops) > 0 && gone(r.NextHops) {
+				lost = append(lost, r)
+			}
+		}
+	}
+	for _, r := range lost {
+		t.rules.rib.remove(r)
+		t.table.Retry(r.Key())
+	}
+}
+
+func (t *Target) address(a netip.Addr, change int) {
+	before := t.rules.own[a] > 0
+	if change > 0 {
+		// Events repeat addresses whose flags change; counting is settled by the next reading.
+		t.rules.own[a] = 1
+	} else {
+		delete(t.rules.own, a)
+	}
+	if before != (t.rules.own[a] > 0) {
+		t.changedLinks = true
+		t.touch(netip.PrefixFrom(a, a.BitLen()))
+	}
+}

@@ -1,0 +1,162 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/reconcile"
+)
+
+type step = reconcile.Step[kernel.RouteKey, *kernel.Route]
+
+// errHeld is in the error about a route whose place in the table is taken by someone else.
+var errHeld = errors.New("is held by another owner")
+
+// kernelTarget applies steps to the main tables.
+type kernelTarget struct {
+	kernel  kernel.Routes
+	rules   *rules
+	claims  func(netip.Prefix) bool // is p the address of a local workload?
+	ops     []kernel.RouteOp
+	unclear bool // an answer of the kernel says that it is not as we think
+}
+
+// chunk bounds the memory of one call; the kernel package makes batches of its own.
+const chunk = 1024
+
+// List implements reconcile.Target. It also notes the routes of others, which next hops are resolved with.
+func (t *kernelTarget) List() (map[kernel.RouteKey]*kernel.Route, error) {
+	routes, err := t.kernel.ListRoutes()
+	if err != nil {
+		return nil, err
+	}
+	own := make(map[kernel.RouteKey]*kernel.Route)
+	t.rules.rib = newRIB()
+	for i, r := range routes {
+		if t.owns(r) {
+			own[r.Key()] = &routes[i]
+		} else {
+			t.rules.rib.put(r)
+		}
+	}
+	return own, nil
+}
+
+// owns decides whether a route of the main table is ours to change:
+//
+//   - protocol 12 is BIRD's, in whose place we are;
+//   - protocol 80 is Felix': on tunl0 and on workload interfaces; elsewhere if it leads to a pool's addresses or
+//     through a node of the cluster. Routes of tunnel devices that we do not manage (VXLAN, WireGuard) stay;
+//   - a CNI plugin's route to a local workload gives way to our own.
+func (t *kernelTarget) owns(r kernel.Route) bool {
+	switch r.Protocol {
+	case kernel.ProtocolBIRD:
+		return true
+	case kernel.ProtocolCalico:
+		return t.ownsCalico(r)
+	case kernel.ProtocolBoot:
+		return r.Dst.IsSingleIP() && len(r.NextHops) == 1 && t.rules.isWorkload(r.NextHops[0].Link) && t.claims(r.Dst)
+	}
+	return false
+}
+
+func (t *kernelTarget) ownsCalico(r kernel.Route) bool {
+	inPool := t.rules.pool(r.Dst) != nil
+	for _, h := range r.NextHops {
+		name := t.rules.linkName(h.Link)
+		switch {
+		case name == TunnelDevice || t.rules.isWorkload(h.Link):
+			return true
+		case strings.HasPrefix(name, "vxlan") || strings.HasPrefix(name, "wireguard.") || strings.HasPrefix(name, "wg-"):
+			return false
+		case t.rules.config.IsNode != nil && h.Gateway.IsValid() && t.rules.config.IsNode(h.Gateway):
+			return true
+		}
+	}
+	return inPool
+}
+
+func (r *rules) isWorkload(link int) bool {
+	name := r.linkName(link)
+	return slices.ContainsFunc(r.config.WorkloadPrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+}
+
+// Apply implements reconcile.Target. Removals of a prefix' old route wait until its new one, with another metric, is in.
+func (t *kernelTarget) Apply(steps []step) []error {
+	var errs []error
+	fail := func(i int, err error) {
+		if errs == nil {
+			errs = make([]error, len(steps))
+		}
+		errs[i] = err
+		t.unclear = t.unclear || kernel.Unsynchronised(err)
+	}
+	var failed map[netip.Prefix]bool
+	for start := 0; start < len(steps); start += chunk {
+		end := min(start+chunk, len(steps))
+		t.applyChunk(steps[start:end], failed, func(i int, err error) {
+			fail(start+i, err)
+			if steps[start+i].Action == reconcile.Remove {
+				return
+			}
+			if failed == nil {
+				failed = map[netip.Prefix]bool{}
+			}
+			failed[steps[start+i].Key.Dst] = true
+		})
+	}
+	return errs
+}
+
+func (t *kernelTarget) applyChunk(steps []step, failed map[netip.Prefix]bool, fail func(int, error)) {
+	t.ops = t.ops[:0]
+	var index []int // of the step of each operation, once they differ
+	for i, s := range steps {
+		op, err := t.op(s, failed)
+		if err != nil {
+			fail(i, err)
+			if index == nil {
+				index = make([]int, 0, len(steps))
+				for j := range t.ops {
+					index = append(index, j)
+				}
+			}
+			continue
+		}
+		t.ops = append(t.ops, op)
+		if index != nil {
+			index = append(index, i)
+		}
+	}
+	for j, err := range t.kernel.ApplyRoutes(t.ops) {
+		if err == nil {
+			continue
+		}
+		if index != nil {
+			j = index[j]
+		}
+		fail(j, err)
+	}
+	clear(t.ops)
+}
+
+func (t *kernelTarget) op(s step, failed map[netip.Prefix]bool) (kernel.RouteOp, error) {
+	switch s.Action {
+	case reconcile.Remove:
+		if failed[s.Key.Dst] {
+			return kernel.RouteOp{}, errors.New("kept until the route that takes its place is in the kernel")
+		}
+		return kernel.RouteOp{Verb: kernel.DeleteRoute, Route: *s.Old}, nil
+	case reconcile.Change:
+		return kernel.RouteOp{Verb: kernel.ReplaceRoute, Route: *s.New}, nil
+	}
+	if r, held := t.rules.rib.holder(s.Key); held {
+		return kernel.RouteOp{}, fmt.Errorf("the place of the route (prefix and metric) %w: %q; it is used once that one is gone",
+			errHeld, r.Text(t.rules.linkName))
+	}
+	return kernel.RouteOp{Verb: kernel.AddRoute, Route: *s.New}, nil
+}

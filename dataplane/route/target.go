@@ -1,0 +1,296 @@
+package route
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/reconcile"
+)
+
+// Kernel is what a Target needs.
+type Kernel interface {
+	kernel.Routes
+	ListLinks() ([]kernel.Link, error)
+	ListAddresses() ([]kernel.Address, error)
+}
+
+// Target keeps the kernel's main tables as decided. Tell it what changed, then Flush. Not safe for concurrent use.
+type Target struct {
+	kernel Kernel
+	now    func() time.Time
+	rules  *rules
+	states map[netip.Prefix]*state
+	dirty  []netip.Prefix
+	byLink map[string]map[netip.Prefix]bool // workload addresses by interface name
+	under  *kernelTarget
+	table  *reconcile.Table[kernel.RouteKey, *kernel.Route]
+
+	changedLinks bool // something that next hops are resolved with
+	resync       resync
+}
+
+// resync says when to compare with all of the kernel again.
+type resync struct {
+	wanted  bool
+	at      time.Time // not before
+	last    time.Time
+	pause   time.Duration // before the next one that only an odd answer of the kernel asks for
+	listed  bool          // at least once
+	lastErr error
+}
+
+const (
+	resyncGap      = 250 * time.Millisecond // between two comparisons, even in a storm of events
+	resyncRetry    = time.Second
+	resyncPauseMax = time.Minute
+)
+
+// want asks for a comparison at that time, or earlier.
+func (r *resync) want(at time.Time) {
+	if gap := r.last.Add(resyncGap); at.Before(gap) {
+		at = gap
+	}
+	if !r.wanted || at.Before(r.at) {
+		r.wanted, r.at = true, at
+	}
+}
+
+// New makes a Target. now is the clock.
+func New(k Kernel, now func() time.Time) *Target {
+	t := &Target{
+		kernel: k, now: now, states: map[netip.Prefix]*state{}, byLink: map[string]map[netip.Prefix]bool{},
+		rules: &rules{blocks: map[netip.Prefix]bool{}, underlay: newUnderlay(), hops: map[netip.Addr]*hop{}},
+	}
+	t.under = &kernelTarget{kernel: k, rules: t.rules, claims: func(p netip.Prefix) bool {
+		s := t.states[p]
+		return s != nil && len(s.endpoints) > 0
+	}}
+	equal := func(a, b *kernel.Route) bool { return a == b || a.Equal(*b) }
+	t.table = reconcile.NewTable(t.under, equal, now, reconcile.DefaultBackoff)
+	t.resync.want(now())
+	return t
+}
+
+// Learn takes over what changed in BGP.
+func (t *Target) Learn(changes []Learned) {
+	for _, l := range changes {
+		l.Prefix = l.Prefix.Masked()
+		if len(l.NextHops) > 0 {
+			t.state(l.Prefix).learned = &l
+		} else if s := t.states[l.Prefix]; s != nil {
+			s.learned = nil
+		}
+		t.touch(l.Prefix)
+	}
+}
+
+func (t *Target) state(p netip.Prefix) *state {
+	s := t.states[p]
+	if s == nil {
+		s = &state{}
+		t.states[p] = s
+	}
+	return s
+}
+
+// touch makes the next Flush decide about p again.
+func (t *Target) touch(p netip.Prefix) {
+	if s := t.states[p]; s != nil && !s.dirty {
+		s.dirty = true
+		t.dirty = append(t.dirty, p)
+	}
+}
+
+func (t *Target) touchLearned(which func(netip.Prefix, *Learned) bool) {
+	for p, s := range t.states {
+		if s.learned != nil && which(p, s.learned) {
+			t.touch(p)
+		}
+	}
+}
+
+// SetNoIPIP says why the node has no tunnel device, nil if it has one or will have.
+func (t *Target) SetNoIPIP(err error) {
+	if (err == nil) == (t.rules.noIPIP == nil) {
+		return
+	}
+	t.rules.noIPIP = err
+	t.rules.hops = map[netip.Addr]*hop{}
+	t.touchLearned(func(p netip.Prefix, _ *Learned) bool {
+		pool := t.rules.pool(p)
+		return pool != nil && pool.IPIP != Never
+	})
+}
+
+// Synced says whether the datastore and BGP are both in sync, so that what nobody wants may be removed.
+func (t *Target) Synced(yes bool) { t.table.Prune(yes) }
+
+// Resync makes a Flush soon compare with everything that is in the kernel.
+func (t *Target) Resync() { t.resync.want(t.now()) }
+
+// Flush decides about what changed and brings the kernel there. It returns the number of changes that were tried.
+func (t *Target) Flush() (steps, failures int, err error) {
+	now := t.now()
+	if t.resync.wanted && !now.Before(t.resync.at) {
+		err = t.readAll(now)
+	}
+	if !t.resync.listed {
+		return 0, 0, err // what is there must be known before anything is added
+	}
+	if t.changedLinks {
+		t.changedLinks = false
+		t.resolveAgain()
+	}
+	t.decideDirty()
+	steps, failures = t.table.Flush()
+	if t.under.unclear {
+		t.under.unclear = false
+		t.resync.want(now.Add(t.resync.pause)) // comparisons that do not help become rare
+		t.resync.pause = min(2*t.resync.pause+resyncGap, resyncPauseMax)
+	}
+	return steps, failures, err
+}
+
+// Next is how long the next Flush may wait if nothing happens before; 0 for as long as it takes.
+func (t *Target) Next() time.Duration {
+	var at time.Time
+	if retry, ok := t.table.Next(); ok {
+		at = retry
+	}
+	if t.resync.wanted && (at.IsZero() || t.resync.at.Before(at)) {
+		at = t.resync.at
+	}
+	if at.IsZero() {
+		return 0
+	}
+	return max(at.Sub(t.now()), time.Millisecond)
+}
+
+// readAll reads links, addresses and routes, and compares.
+func (t *Target) readAll(now time.Time) error {
+	err := t.readUnderlay()
+	if err == nil {
+		err = t.table.Resync()
+	}
+	t.resync.lastErr, t.resync.last = err, now
+	if err != nil {
+		t.resync.at = now.Add(resyncRetry)
+		return err
+	}
+	if t.table.Idle() {
+		t.resync.pause = 0
+	}
+	t.resync.wanted, t.resync.listed, t.changedLinks = false, true, true
+	return nil
+}
+
+func (t *Target) readUnderlay() error {
+	links, err := t.kernel.ListLinks()
+	if err != nil {
+		return err
+	}
+	addresses, err := t.kernel.ListAddresses()
+	if err != nil {
+		return err
+	}
+	fresh := newUnderlay()
+	fresh.rib = t.rules.rib
+	for _, l := range links {
+		fresh.putLink(l)
+	}
+	for _, a := range addresses {
+		fresh.own[a.Prefix.Addr()]++
+	}
+	t.retouchLinks(t.rules.underlay, fresh)
+	t.rules.underlay = fresh
+	return nil
+}
+
+// retouchLinks makes the workload routes of interfaces that came, went or changed dirty.
+func (t *Target) retouchLinks(old, fresh *underlay) {
+	for name := range t.byLink {
+		a, _ := old.link(name)
+		b, _ := fresh.link(name)
+		if a.Index != b.Index || a.Up != b.Up {
+			t.touchLink(name)
+		}
+	}
+}
+
+func (t *Target) touchLink(name string) {
+	for p := range t.byLink[name] {
+		t.touch(p)
+	}
+}
+
+// resolveAgain looks at all next hops, and decides again about the routes through those that changed.
+func (t *Target) resolveAgain() {
+	changed := map[netip.Addr]bool{}
+	for nh, old := range t.rules.hops {
+		if h := t.rules.resolveHop(nh); !h.equal(old) {
+			*old = *h
+			changed[nh] = true
+		}
+	}
+	if len(changed) == 0 {
+		return
+	}
+	used := make(map[netip.Addr]bool, len(t.rules.hops))
+	t.touchLearned(func(_ netip.Prefix, l *Learned) bool {
+		hit := false
+		for _, nh := range l.NextHops {
+			used[nh] = true
+			hit = hit || changed[nh]
+		}
+		return hit
+	})
+	for nh := range t.rules.hops {
+		if !used[nh] {
+			delete(t.rules.hops, nh)
+		}
+	}
+}
+
+// decideDirty hands the decisions about all dirty prefixes to the table.
+func (t *Target) decideDirty() {
+	if len(t.dirty) == 0 {
+		return
+	}
+	now := t.now()
+	for _, p := range t.dirty {
+		s := t.states[p]
+		s.dirty = false
+		route, source, note := t.rules.decide(p, s)
+		if s.want != nil && (route == nil || route.Metric != s.want.Metric) {
+			t.table.Unset(s.want.Key())
+		}
+		if route != nil {
+			t.table.Set(route.Key(), route)
+		}
+		s.want, s.source = route, source
+		if s.note != note || s.since.IsZero() {
+			s.note, s.since = note, now
+		}
+		if s.empty() {
+			delete(t.states, p)
+		}
+	}
+	t.dirty = t.dirty[:0]
+	if cap(t.dirty) > 1<<14 {
+		t.dirty = nil
+	}
+}
+
+// Failures is the number of routes that the kernel refused.
+func (t *Target) Failures() int { return t.table.Failures() }
+
+// Listed reports whether the kernel has been read at least once, and the error of the last reading.
+func (t *Target) Listed() (bool, error) { return t.resync.listed, t.resync.lastErr }
+
+// sorted returns a list of prefixes in order.
+func sorted(ps []netip.Prefix) []netip.Prefix {
+	slices.SortFunc(ps, netip.Prefix.Compare)
+	return ps
+}

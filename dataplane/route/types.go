@@ -1,0 +1,94 @@
+package route
+
+import (
+	"net/netip"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/reconcile"
+)
+
+// DefaultWorkloadMetric is that of routes to local workloads, unless FelixConfiguration's ipv4NormalRoutePriority or
+// ipv6NormalRoutePriority say otherwise.
+const DefaultWorkloadMetric = 1024
+
+// The metrics of own blocks' blackholes: none, as BIRD's static routes have it.
+const (
+	blackhole4 = 0
+	blackhole6 = kernel.RouteMetric6
+)
+
+// TunnelDevice is the one IPIP device of a node.
+const TunnelDevice = "tunl0"
+
+// Learned is the outcome of best path selection for one prefix: its equal-cost next hops. Without next hops the
+// prefix is withdrawn.
+type Learned struct {
+	Prefix   netip.Prefix
+	NextHops []netip.Addr
+	// Metric is that of the kernel's route; the lowest wins.
+	Metric uint32
+}
+
+// Mode says when packets to a pool's addresses are encapsulated between nodes.
+type Mode uint8
+
+const (
+	Never Mode = iota
+	Always
+	// CrossSubnet: only to nodes outside of the own node's subnet.
+	CrossSubnet
+)
+
+// Pool is an IP pool as far as it matters for routes.
+type Pool struct {
+	Name  string
+	CIDR  netip.Prefix
+	IPIP  Mode
+	VXLAN Mode
+}
+
+// Endpoint is a workload's interface on this node.
+type Endpoint struct {
+	Name      string // namespace/name of the WorkloadEndpoint
+	Interface string
+	Addresses string // host prefixes, separated by spaces: one comparable value
+}
+
+// Config is what the datastore says. Equal values mean that there is nothing to change.
+type Config struct {
+	// Node4 and Node6 are the node's BGP addresses with their subnet's length, invalid if it has none.
+	Node4, Node6 netip.Prefix
+	Pools        []Pool
+	// Blocks are the node's own; what is unassigned in them is dropped.
+	Blocks    []netip.Prefix
+	Endpoints []Endpoint
+	// WorkloadMetric4 and WorkloadMetric6 are those of the routes to local workloads; 0 is DefaultWorkloadMetric.
+	WorkloadMetric4, WorkloadMetric6 uint32
+	// WorkloadPrefixes are what the names of workload interfaces begin with.
+	WorkloadPrefixes []string
+	// IsNode reports whether an address is that of a node of the cluster. May be nil.
+	IsNode func(netip.Addr) bool
+}
+
+// Source says why a route is wanted.
+type Source string
+
+const (
+	SourceBGP      Source = "bgp"
+	SourceBlock    Source = "block"
+	SourceWorkload Source = "workload"
+	SourceNone     Source = "" // nobody wants it
+)
+
+// Status is one row of the route table as users see it.
+type Status struct {
+	Prefix netip.Prefix
+	Source Source
+	// Desired and Actual are written as by ip(8); empty for none.
+	Desired string
+	Actual  []string
+	// NextHops are the learned ones; Endpoint names the workload.
+	NextHops []netip.Addr
+	Endpoint string
+	reconcile.Status
+}

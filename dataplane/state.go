@@ -1,0 +1,235 @@
+package dataplane
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// state is the part of the datastore that concerns this host. It is kept up to date key by key, so that the cost
+// follows the change: a cluster has many more endpoints than a host.
+type state struct {
+	node      string
+	own       *model.Node
+	felix     model.FelixConfigurationSpec
+	pools     map[string]*model.IPPool
+	blocks    map[netip.Prefix]bool
+	endpoints map[model.Key]*model.WorkloadEndpoint
+}
+
+// readState reads everything.
+func readState(node string, r model.Reader) *state {
+	s := &state{
+		node:  node,
+		pools: map[string]*model.IPPool{}, blocks: map[netip.Prefix]bool{}, endpoints: map[model.Key]*model.WorkloadEndpoint{},
+	}
+	for _, kind := range []model.Kind{model.KindNode, model.KindFelixConfiguration, model.KindIPPool, model.KindBlockAffinity, model.KindWorkloadEndpoint} {
+		for o := range r.All(kind) {
+			s.update(r, o.Key)
+		}
+	}
+	return s
+}
+
+// update takes over one object. It reports whether that can concern this host at all.
+func (s *state) update(r model.Reader, k model.Key) bool {
+	switch k.Kind {
+	case model.KindNode:
+		if k.Name != s.node {
+			return false
+		}
+		s.own = model.Get[model.Node](r, k)
+	case model.KindFelixConfiguration:
+		if k.Name != "default" && k.Name != "node."+s.node {
+			return false
+		}
+		s.felix = felixConfiguration(r, s.node)
+	case model.KindIPPool:
+		put(s.pools, k.Name, model.Get[model.IPPool](r, k))
+	case model.KindBlockAffinity:
+		return s.updateAffinity(r, k)
+	case model.KindWorkloadEndpoint:
+		e := model.Get[model.WorkloadEndpoint](r, k)
+		if e != nil && e.Spec.Node != s.node {
+			e = nil
+		}
+		if e == nil && s.endpoints[k] == nil {
+			return false
+		}
+		put(s.endpoints, k, e)
+	default:
+		return false
+	}
+	return true
+}
+
+func put[K comparable, V any](m map[K]*V, k K, v *V) {
+	if v == nil {
+		delete(m, k)
+		return
+	}
+	m[k] = v
+}
+
+func (s *state) updateAffinity(r model.Reader, k model.Key) bool {
+	claim, ok := k.Affinity()
+	if !ok || claim.Type != model.AffinityHost || claim.Host != s.node {
+		return false
+	}
+	a := model.Get[model.BlockAffinity](r, k)
+	// A pending claim may still fail. One that is being given up drops packets until it is gone.
+	if a != nil && !a.Deleted && a.State != model.StatePending {
+		s.blocks[claim.CIDR] = true
+	} else {
+		delete(s.blocks, claim.CIDR)
+	}
+	return true
+}
+
+// felixConfiguration merges the settings of the cluster and of the node that are used here; the node's win.
+func felixConfiguration(r model.Reader, node string) model.FelixConfigurationSpec {
+	var merged model.FelixConfigurationSpec
+	for _, name := range []string{"default", "node." + node} {
+		f := model.Get[model.FelixConfiguration](r, model.ResourceKey(model.KindFelixConfiguration, name))
+		if f == nil {
+			continue
+		}
+		merged.IPIPEnabled = cmp.Or(f.Spec.IPIPEnabled, merged.IPIPEnabled)
+		merged.IPIPMTU = cmp.Or(f.Spec.IPIPMTU, merged.IPIPMTU)
+		merged.MTUIfacePattern = cmp.Or(f.Spec.MTUIfacePattern, merged.MTUIfacePattern)
+		merged.IPForwarding = cmp.Or(f.Spec.IPForwarding, merged.IPForwarding)
+		merged.InterfacePrefix = cmp.Or(f.Spec.InterfacePrefix, merged.InterfacePrefix)
+		merged.IPv4NormalRoutePriority = cmp.Or(f.Spec.IPv4NormalRoutePriority, merged.IPv4NormalRoutePriority)
+		merged.IPv6NormalRoutePriority = cmp.Or(f.Spec.IPv6NormalRoutePriority, merged.IPv6NormalRoutePriority)
+	}
+	return merged
+}
+
+// bgpSpec is never nil.
+func (s *state) bgpSpec() *model.NodeBGPSpec {
+	if s.own == nil || s.own.Spec.BGP == nil {
+		return &model.NodeBGPSpec{}
+	}
+	return s.own.Spec.BGP
+}
+
+// nodeAddress reads "10.0.0.5/24"; without a length it is a subnet of its own.
+func nodeAddress(text string) netip.Prefix {
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return p
+	}
+	if a, err := netip.ParseAddr(text); err == nil {
+		return netip.PrefixFrom(a, a.BitLen())
+	}
+	return netip.Prefix{}
+}
+
+func (s *state) routeConfig(isNode func(netip.Addr) bool) route.Config {
+	c := route.Config{
+		Node4:            nodeAddress(s.bgpSpec().IPv4Address),
+		Node6:            nodeAddress(s.bgpSpec().IPv6Address),
+		Blocks:           slices.SortedFunc(maps.Keys(s.blocks), netip.Prefix.Compare),
+		WorkloadPrefixes: s.workloadPrefixes(),
+		WorkloadMetric4:  metric(s.felix.IPv4NormalRoutePriority),
+		WorkloadMetric6:  metric(s.felix.IPv6NormalRoutePriority),
+		IsNode:           isNode,
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.pools)) {
+		spec := s.pools[name].Spec
+		if cidr, err := netip.ParsePrefix(spec.CIDR); err == nil {
+			c.Pools = append(c.Pools, route.Pool{
+				Name: name, CIDR: cidr.Masked(), IPIP: s.ipipMode(spec, cidr), VXLAN: mode(string(spec.VXLANMode)),
+			})
+		}
+	}
+	for k, e := range s.endpoints {
+		if e.Spec.InterfaceName != "" {
+			c.Endpoints = append(c.Endpoints, route.Endpoint{
+				Name: k.Namespace + "/" + k.Name, Interface: e.Spec.InterfaceName, Addresses: strings.Join(e.Spec.IPNetworks, " "),
+			})
+		}
+	}
+	slices.SortFunc(c.Endpoints, func(a, b route.Endpoint) int { return strings.Compare(a.Name, b.Name) })
+	return c
+}
+
+func metric(p *int) uint32 {
+	if p == nil || *p <= 0 {
+		return 0
+	}
+	return uint32(*p)
+}
+
+func (s *state) workloadPrefixes() []string {
+	var list []string
+	for _, p := range strings.Split(s.felix.InterfacePrefix, ",") {
+		if p = strings.TrimSpace(p); p != "" {
+			list = append(list, p)
+		}
+	}
+	if len(list) == 0 {
+		return []string{"cali"}
+	}
+	return list
+}
+
+func mode(text string) route.Mode {
+	switch text {
+	case "Always":
+		return route.Always
+	case "CrossSubnet":
+		return route.CrossSubnet
+	}
+	return route.Never
+}
+
+// ipipMode: IPIP exists for IPv4 only.
+func (s *state) ipipMode(spec model.IPPoolSpec, cidr netip.Prefix) route.Mode {
+	if !cidr.Addr().Is4() {
+		return route.Never
+	}
+	return mode(string(spec.IPIPMode))
+}
+
+func (s *state) linkConfig() link.Config {
+	c := link.Config{NoForwarding: s.felix.IPForwarding == "Disabled"}
+	for _, p := range s.pools {
+		cidr, err := netip.ParsePrefix(p.Spec.CIDR)
+		c.IPIP = c.IPIP || err == nil && s.ipipMode(p.Spec, cidr) != route.Never
+	}
+	if s.felix.IPIPEnabled != nil {
+		c.IPIP = *s.felix.IPIPEnabled
+	}
+	if s.felix.IPIPMTU != nil {
+		c.IPIPMTU = *s.felix.IPIPMTU
+	}
+	if a, err := netip.ParseAddr(s.bgpSpec().IPv4IPIPTunnelAddr); err == nil {
+		c.TunnelAddress = a
+	}
+	if s.felix.MTUIfacePattern != "" {
+		if re, err := regexp.Compile(s.felix.MTUIfacePattern); err == nil {
+			c.MTUPattern = re
+		}
+	}
+	for _, e := range s.endpoints {
+		if e.Spec.InterfaceName == "" {
+			continue
+		}
+		end := link.Endpoint{Interface: e.Spec.InterfaceName, Spoof: len(e.Spec.AllowSpoofedSourcePrefixes) > 0}
+		for _, text := range e.Spec.IPNetworks {
+			if p, err := netip.ParsePrefix(text); err == nil {
+				end.V4, end.V6 = end.V4 || p.Addr().Is4(), end.V6 || p.Addr().Is6()
+			}
+		}
+		c.Endpoints = append(c.Endpoints, end)
+	}
+	slices.SortFunc(c.Endpoints, func(a, b link.Endpoint) int { return strings.Compare(a.Interface, b.Interface) })
+	return c
+}

@@ -1,0 +1,43 @@
+package dataplane
+
+import (
+	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/route"
+)
+
+// Status tells how the agent is.
+type Status struct {
+	// Started is set once there was a state to act upon and the kernel has been read.
+	Started bool
+	// Synced is set while leftovers may be removed.
+	Synced bool
+	// FailedRoutes and FailedSettings are tried again.
+	FailedRoutes, FailedSettings int
+	// LastError is why the kernel could not be read or watched, empty if it can.
+	LastError string
+	Settings  []link.Status
+}
+
+// Status returns how the agent is.
+func (a *Agent) Status() Status {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	listed, err := a.routes.Listed()
+	s := Status{
+		Started: listed && a.state != nil, Synced: a.synced.datastore && a.synced.bgp,
+		FailedRoutes: a.routes.Failures(), FailedSettings: a.links.Failures(), Settings: a.links.Statuses(),
+	}
+	for _, err := range []error{err, a.watchErr} {
+		if err != nil {
+			s.LastError = err.Error()
+		}
+	}
+	return s
+}
+
+// Routes returns the route table as users see it, sorted by prefix.
+func (a *Agent) Routes() []route.Status {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.routes.Statuses()
+}
