@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/datastore/model"
@@ -56,7 +55,7 @@ func populate(b *testing.B, s *site, n int) {
 	defer store.Close()
 	ctx := context.Background()
 	off := false
-	config := &v3.BGPConfiguration{Spec: v3.BGPConfigurationSpec{NodeToNodeMeshEnabled: &off}}
+	config := &model.BGPConfiguration{Spec: model.BGPConfigurationSpec{NodeToNodeMeshEnabled: &off}}
 	key := model.ResourceKey(model.KindBGPConfiguration, "default")
 	if old, err := store.Get(ctx, key); err == nil {
 		if _, err := store.Delete(ctx, key, old.Revision); err != nil {
