@@ -54,8 +54,12 @@ func (s *Store) explain(ctx context.Context, err error) error {
 	switch {
 	case code == codes.Unavailable, code == codes.DeadlineExceeded,
 		errors.Is(err, context.DeadlineExceeded), errors.Is(err, errConnectionLost):
-		if reason := s.reachable(ctx, probeTimeout); reason != nil {
+		// A reason is wanted even if, or just because, ctx is over.
+		if reason := s.reachable(context.WithoutCancel(ctx), probeTimeout); reason != nil {
 			return reason
+		}
+		if s.client != nil {
+			s.client.ActiveConnection().ResetConnectBackoff() // it is back: the next try need not wait
 		}
 		return fmt.Errorf("%w: %s: %s", datastore.ErrUnavailable, strings.Join(s.config.Endpoints, ", "), plain(err))
 	}
@@ -72,8 +76,7 @@ func plain(err error) string {
 
 // reachable returns nil if at least one endpoint answers, otherwise what is wrong with each.
 func (s *Store) reachable(ctx context.Context, timeout time.Duration) error {
-	// A reason is wanted even if, or just because, ctx is over.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	results := make(chan error, len(s.config.Endpoints))
 	for _, e := range s.config.Endpoints {
@@ -103,7 +106,7 @@ func (s *Store) probe(ctx context.Context, endpoint string) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &dial) && dial.Op == "dial":
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		err = errors.New("accepts connections, but does not answer")
 	case s.tls == nil:
 		// Nobody is authenticated here and nothing is said: this only finds out whether it is TLS.

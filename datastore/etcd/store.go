@@ -13,6 +13,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
@@ -78,6 +80,11 @@ func (s *Store) connect(ctx context.Context) error {
 		Username:             s.config.Username,
 		Password:             s.config.Password,
 		Context:              s.ctx,
+		// gRPC's own limit is two minutes: too long to be without a datastore that is back.
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+			MinConnectTimeout: dialTimeout,
+		})},
 		// The client's own messages repeat what our errors say, once for each retry.
 		Logger: s.log.Named("etcd-client").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)),
 	})

@@ -14,11 +14,8 @@ import (
 
 // Create implements datastore.Store. A resource without UID and creation time gets them.
 func (s *Store) Create(ctx context.Context, o *model.Object) (*model.Object, error) {
-	created, err := prepare(o)
-	if err == nil {
-		err = created.PrepareCreate(time.Now())
-	}
-	if err != nil {
+	created := usable(o)
+	if err := created.PrepareCreate(time.Now()); err != nil {
 		return nil, &datastore.KeyError{Op: "create", Key: o.Key, Err: err}
 	}
 	created, swapped, err := s.swap(ctx, created, absent)
@@ -36,10 +33,7 @@ func (s *Store) Update(ctx context.Context, o *model.Object) (*model.Object, err
 	fail := func(err error) (*model.Object, error) {
 		return nil, &datastore.KeyError{Op: "update", Key: o.Key, Err: err}
 	}
-	updated, err := prepare(o)
-	if err != nil {
-		return fail(err)
-	}
+	updated := usable(o)
 	if o.Revision <= 0 {
 		return fail(errors.New("revision is missing: want that of the object that is to be replaced"))
 	}
@@ -74,14 +68,12 @@ func (s *Store) Apply(ctx context.Context, o *model.Object) (*model.Object, erro
 	if o.Key.Kind != model.KindIPAMConfig {
 		return nil, &datastore.KeyError{Op: "apply", Key: o.Key, Err: errors.New("only the IPAM configuration is written without a revision")}
 	}
-	applied, err := prepare(o)
-	if err == nil {
-		err = applied.PrepareUpdate()
-	}
-	if err != nil {
+	applied := usable(o)
+	if err := applied.PrepareUpdate(); err != nil {
 		return nil, &datastore.KeyError{Op: "apply", Key: o.Key, Err: err}
 	}
-	if applied, _, err = s.swap(ctx, applied, nil); err != nil {
+	applied, _, err := s.swap(ctx, applied, nil)
+	if err != nil {
 		return nil, s.keyError(ctx, "apply", o.Key, err)
 	}
 	return applied, nil
@@ -165,14 +157,11 @@ func (s *Store) swap(ctx context.Context, o *model.Object, guarded guard) (_ *mo
 	return nil, false, nil
 }
 
-// prepare makes a copy of o that may be changed, for the form that is stored.
-func prepare(o *model.Object) (*model.Object, error) {
-	if o.Value == nil {
-		return nil, errors.New("there is no value to store")
-	}
+// usable copies o, so that the caller's stays as it is. That what is replaced was invalid no longer matters.
+func usable(o *model.Object) *model.Object {
 	c := o.Clone()
 	c.Err = nil
-	return c, nil
+	return c
 }
 
 // incomplete tells whether o was not made from a stored object: then it lacks what must survive.
