@@ -1,0 +1,318 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/ipam"
+)
+
+// Tunnels keeps the addresses of this node's tunnel devices: one out of a pool that uses the tunnel, as long as there is
+// such a pool, kept in the Node so that the other nodes know it.
+type Tunnels struct {
+	Store datastore.Store
+	IPAM  *ipam.Allocator
+	Node  string
+	// Types are the tunnels that are taken care of; fields of the Node that belong to others are left alone.
+	Types []TunnelType
+	// HostEncryption: WireGuard uses the node's own address, its device needs none.
+	HostEncryption bool
+	Log            *zap.Logger
+}
+
+// retryAfter is the pause after a failure, doubled up to maxRetryAfter.
+const (
+	retryAfter    = time.Second
+	maxRetryAfter = 30 * time.Second
+)
+
+// Run ensures the addresses now and whenever a pool or the own Node changes, until ctx ends. It retries after errors.
+func (t *Tunnels) Run(ctx context.Context, tables *datastore.Tables) error {
+	snapshot, err := tables.WaitInSync(ctx)
+	if err != nil {
+		return err
+	}
+	for {
+		if err := t.ensureUntilDone(ctx); err != nil {
+			return err
+		}
+		for concerned := false; !concerned; {
+			next, err := tables.Wait(ctx, snapshot)
+			if err != nil {
+				return err
+			}
+			for change := range next.Changes(snapshot) {
+				concerned = concerned || t.concerns(change.Key)
+			}
+			snapshot = next
+		}
+	}
+}
+
+// concerns tells whether a change of key may change a tunnel address.
+func (t *Tunnels) concerns(key model.Key) bool {
+	return key.Kind == model.KindIPPool || key == model.ResourceKey(model.KindNode, t.Node)
+}
+
+// ensureUntilDone repeats Ensure until it succeeds or ctx ends.
+func (t *Tunnels) ensureUntilDone(ctx context.Context) error {
+	for pause := retryAfter; ; pause = min(2*pause, maxRetryAfter) {
+		err := t.Ensure(ctx)
+		if err == nil {
+			return nil
+		}
+		t.Log.Warn("tunnel addresses are not as they should be", zap.Error(err), zap.Duration("retry", pause))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// Ensure makes the tunnel addresses what they should be: it assigns what is missing, writes the Node once, and then
+// releases what is no longer used. If the Node cannot be written, new assignments are taken back.
+func (t *Tunnels) Ensure(ctx context.Context) error {
+	node, err := t.readNode(ctx)
+	if err != nil {
+		return err
+	}
+	pools, err := t.readPools(ctx)
+	if err != nil {
+		return err
+	}
+	results := make([]tunnelResult, 0, len(t.Types))
+	for _, kind := range t.Types {
+		r, err := t.settle(ctx, kind, node, pools)
+		results = append(results, r)
+		if err != nil {
+			t.undo(ctx, results)
+			return fmt.Errorf("%s tunnel address of node %s: %w", kind, t.Node, err)
+		}
+	}
+	if err := t.writeNode(ctx, results); err != nil {
+		t.undo(ctx, results)
+		return err
+	}
+	var errs []error
+	for _, r := range results {
+		if err := t.releaseSurplus(ctx, r); err != nil {
+			errs = append(errs, fmt.Errorf("release old %s tunnel addresses of node %s: %w", r.kind, t.Node, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (t *Tunnels) readNode(ctx context.Context) (*model.Node, error) {
+	o, err := t.Store.Get(ctx, model.ResourceKey(model.KindNode, t.Node))
+	if err != nil {
+		return nil, fmt.Errorf("read node %s for its tunnel addresses: %w", t.Node, err)
+	}
+	node, ok := o.Value.(*model.Node)
+	if !ok {
+		return nil, fmt.Errorf("node %s cannot be read: %w", t.Node, o.Err)
+	}
+	return node, nil
+}
+
+func (t *Tunnels) readPools(ctx context.Context) ([]*model.IPPool, error) {
+	objects, _, err := t.Store.List(ctx, model.KindIPPool, "")
+	if err != nil {
+		return nil, fmt.Errorf("read IP pools for tunnel addresses: %w", err)
+	}
+	var pools []*model.IPPool
+	for _, o := range objects {
+		if p, ok := o.Value.(*model.IPPool); ok && o.Err == nil {
+			pools = append(pools, p)
+		}
+	}
+	return pools, nil
+}
+
+// tunnelResult is what one tunnel's address becomes.
+type tunnelResult struct {
+	kind    TunnelType
+	old     netip.Addr // as the Node has it; invalid if none
+	address netip.Addr // invalid if there shall be none
+	fresh   bool       // assigned just now
+	held    []netip.Addr
+}
+
+// settle finds or assigns the address of one tunnel.
+func (t *Tunnels) settle(ctx context.Context, kind TunnelType, node *model.Node, pools []*model.IPPool) (tunnelResult, error) {
+	r := tunnelResult{kind: kind}
+	r.old, _ = netip.ParseAddr(kind.get(node))
+	held, err := t.IPAM.IPsByHandle(ctx, kind.Handle(t.Node))
+	if err != nil && !errors.Is(err, model.ErrNotFound) {
+		return r, err
+	}
+	r.held = held
+	candidates := kind.candidates(node, pools, t.HostEncryption, t.Log)
+	current, err := t.currentOf(ctx, r.old)
+	if err != nil {
+		return r, err
+	}
+	switch d := decideTunnel(kind, t.Node, candidates, current, held); d.action {
+	case tunnelNone:
+		return r, nil
+	case tunnelKeep:
+		r.address = d.address
+		return r, nil
+	case tunnelRegister:
+		r.fresh, r.address, err = true, d.address, t.register(ctx, kind, d.address)
+		if err == nil || !errors.Is(err, ipam.ErrAssigned) {
+			return r, err
+		}
+	}
+	r.fresh = true
+	r.address, err = t.assign(ctx, kind, candidates)
+	return r, err
+}
+
+// currentOf asks IPAM to whom the address in the Node is assigned.
+func (t *Tunnels) currentOf(ctx context.Context, addr netip.Addr) (tunnelCurrent, error) {
+	if !addr.IsValid() {
+		return tunnelCurrent{}, nil
+	}
+	a, err := t.IPAM.GetAssignmentAttributes(ctx, addr)
+	var cooling *ipam.CoolingError
+	switch {
+	case errors.Is(err, model.ErrNotFound), errors.As(err, &cooling):
+		return tunnelCurrent{address: addr}, nil
+	case err != nil:
+		return tunnelCurrent{}, err
+	}
+	return tunnelCurrent{address: addr, assigned: true, handle: a.Handle, attrs: a.Attrs}, nil
+}
+
+func (t *Tunnels) attrs(kind TunnelType) map[string]string {
+	return map[string]string{"node": t.Node, "type": kind.attribute}
+}
+
+// register assigns an address that was assigned without a handle once more, with it.
+func (t *Tunnels) register(ctx context.Context, kind TunnelType, addr netip.Addr) error {
+	if _, err := t.IPAM.ReleaseIPs(ctx, ipam.Release{Address: addr}); err != nil {
+		return err
+	}
+	return t.IPAM.AssignIP(ctx, ipam.AddressRequest{
+		Address: addr, Host: t.Node, Handle: kind.Handle(t.Node), Attrs: t.attrs(kind), Use: v3.IPPoolAllowedUseTunnel,
+	})
+}
+
+func (t *Tunnels) assign(ctx context.Context, kind TunnelType, candidates []netip.Prefix) (netip.Addr, error) {
+	request := ipam.Request{Host: t.Node, Handle: kind.Handle(t.Node), Attrs: t.attrs(kind), Use: v3.IPPoolAllowedUseTunnel}
+	if kind.family == ipam.IPv4 {
+		request.Num4, request.Pools4 = 1, candidates
+	} else {
+		request.Num6, request.Pools6 = 1, candidates
+	}
+	result, err := t.IPAM.AutoAssign(ctx, request)
+	if err == nil {
+		err = result.Short()
+	}
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	return append(result.V4.Addresses, result.V6.Addresses...)[0].Addr(), nil
+}
+
+// writeNode puts the addresses into the Node if they are not there, as a compare-and-swap that leaves the rest as it is.
+func (t *Tunnels) writeNode(ctx context.Context, results []tunnelResult) error {
+	for range 100 {
+		o, err := t.Store.Get(ctx, model.ResourceKey(model.KindNode, t.Node))
+		if err != nil {
+			return fmt.Errorf("write tunnel addresses to node %s: %w", t.Node, err)
+		}
+		o = o.Clone()
+		node, ok := o.Value.(*model.Node)
+		if !ok {
+			return fmt.Errorf("node %s cannot be read: %w", t.Node, o.Err)
+		}
+		changed := false
+		for _, r := range results {
+			changed = r.kind.put(node, r.address) || changed
+		}
+		if !changed {
+			return nil
+		}
+		if _, err = t.Store.Update(ctx, o); err == nil {
+			t.Log.Info("tunnel addresses changed", zap.String("node", t.Node), zap.Stringers("addresses", results))
+			return nil
+		}
+		if !errors.Is(err, model.ErrConflict) {
+			return fmt.Errorf("write tunnel addresses to node %s: %w", t.Node, err)
+		}
+	}
+	return fmt.Errorf("write tunnel addresses to node %s: gave up after 100 tries: %w", t.Node, model.ErrConflict)
+}
+
+// String shows a result in the log.
+func (r tunnelResult) String() string {
+	if !r.address.IsValid() {
+		return r.kind.name + " none"
+	}
+	return r.kind.name + " " + r.address.String()
+}
+
+// undo releases what was assigned just now, so that a failure leaves nothing behind.
+func (t *Tunnels) undo(ctx context.Context, results []tunnelResult) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	for _, r := range results {
+		if !r.fresh || !r.address.IsValid() {
+			continue
+		}
+		_, err := t.IPAM.ReleaseIPs(ctx, ipam.Release{Address: r.address, Handle: r.kind.Handle(t.Node)})
+		if err != nil {
+			t.Log.Warn("tunnel address stays assigned, the next try uses it", zap.Stringer("address", r.address), zap.Error(err))
+		}
+	}
+}
+
+// releaseSurplus gives back all addresses of the tunnel but the one that is used.
+func (t *Tunnels) releaseSurplus(ctx context.Context, r tunnelResult) error {
+	handle := r.kind.Handle(t.Node)
+	if !r.address.IsValid() {
+		_, err := t.IPAM.ReleaseByHandle(ctx, handle)
+		if errors.Is(err, model.ErrNotFound) {
+			return t.releaseUnregistered(ctx, r)
+		}
+		return err
+	}
+	var surplus []ipam.Release
+	for _, addr := range r.held {
+		if addr != r.address {
+			surplus = append(surplus, ipam.Release{Address: addr, Handle: handle})
+		}
+	}
+	if len(surplus) == 0 {
+		return nil
+	}
+	_, err := t.IPAM.ReleaseIPs(ctx, surplus...)
+	return err
+}
+
+// releaseUnregistered gives back the address that the Node had, if it was assigned by a version that set no handle, or to
+// our handle, which is lost.
+func (t *Tunnels) releaseUnregistered(ctx context.Context, r tunnelResult) error {
+	current, err := t.currentOf(ctx, r.old)
+	if err != nil || !current.unregistered() && (!current.assigned || current.handle != r.kind.Handle(t.Node)) {
+		return err
+	}
+	_, err = t.IPAM.ReleaseIPs(ctx, ipam.Release{Address: r.old})
+	return err
+}
+
+// has tells whether one of the prefixes holds an address.
+func has(prefixes []netip.Prefix, addr netip.Addr) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
+}

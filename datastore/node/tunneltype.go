@@ -1,0 +1,196 @@
+package node
+
+import (
+	"net/netip"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/ipam"
+)
+
+// TunnelType is a kind of tunnel device whose address comes from an IP pool. Handles and attributes are Calico's, so that
+// a node that changes from one to the other keeps its addresses.
+type TunnelType struct {
+	name      string
+	family    ipam.Family
+	handle    string
+	attribute string
+	// uses tells whether a pool's traffic goes through the tunnel.
+	uses func(model.IPPoolSpec) bool
+	// wanted tells whether the node has the tunnel at all.
+	wanted func(node *model.Node, hostEncryption bool) bool
+	// field is where the Node keeps the address; nil if it has no place for it yet and create is not set.
+	field func(node *model.Node, create bool) *string
+}
+
+func (k TunnelType) String() string { return k.name }
+
+// Handle is the IPAM handle of the tunnel address of a node.
+func (k TunnelType) Handle(node string) string { return k.handle + node }
+
+// The tunnels of Calico. TunnelTypes has them in the order in which Calico assigns their addresses.
+var (
+	TunnelWireguard = TunnelType{
+		name: "WireGuard", family: ipam.IPv4, handle: "wireguard-tunnel-addr-", attribute: "wireguardTunnelAddress",
+		uses: func(model.IPPoolSpec) bool { return true },
+		wanted: func(n *model.Node, hostEncryption bool) bool {
+			return n.Status.WireguardPublicKey != "" && !hostEncryption
+		},
+		field: wireguardField(func(w *model.NodeWireguard) *string { return &w.InterfaceIPv4Address }),
+	}
+	TunnelWireguardV6 = TunnelType{
+		name: "WireGuard IPv6", family: ipam.IPv6, handle: "wireguard-v6-tunnel-addr-", attribute: "wireguardV6TunnelAddress",
+		uses: func(model.IPPoolSpec) bool { return true },
+		wanted: func(n *model.Node, hostEncryption bool) bool {
+			return n.Status.WireguardPublicKeyV6 != "" && !hostEncryption
+		},
+		field: wireguardField(func(w *model.NodeWireguard) *string { return &w.InterfaceIPv6Address }),
+	}
+	TunnelIPIP = TunnelType{
+		name: "IPIP", family: ipam.IPv4, handle: "ipip-tunnel-addr-", attribute: "ipipTunnelAddress",
+		uses: func(p model.IPPoolSpec) bool {
+			return p.IPIPMode == v3.IPIPModeAlways || p.IPIPMode == v3.IPIPModeCrossSubnet
+		},
+		field: func(n *model.Node, create bool) *string {
+			if n.Spec.BGP == nil {
+				if !create {
+					return nil
+				}
+				n.Spec.BGP = &model.NodeBGPSpec{}
+			}
+			return &n.Spec.BGP.IPv4IPIPTunnelAddr
+		},
+	}
+	TunnelVXLAN = TunnelType{
+		name: "VXLAN", family: ipam.IPv4, handle: "vxlan-tunnel-addr-", attribute: "vxlanTunnelAddress",
+		uses:  usesVXLAN,
+		field: func(n *model.Node, _ bool) *string { return &n.Spec.IPv4VXLANTunnelAddr },
+	}
+	TunnelVXLANV6 = TunnelType{
+		name: "VXLAN IPv6", family: ipam.IPv6, handle: "vxlan-v6-tunnel-addr-", attribute: "vxlanV6TunnelAddress",
+		uses:  usesVXLAN,
+		field: func(n *model.Node, _ bool) *string { return &n.Spec.IPv6VXLANTunnelAddr },
+	}
+	TunnelTypes = []TunnelType{TunnelWireguard, TunnelWireguardV6, TunnelIPIP, TunnelVXLAN, TunnelVXLANV6}
+)
+
+func usesVXLAN(p model.IPPoolSpec) bool {
+	return p.VXLANMode == v3.VXLANModeAlways || p.VXLANMode == v3.VXLANModeCrossSubnet
+}
+
+func wireguardField(address func(*model.NodeWireguard) *string) func(*model.Node, bool) *string {
+	return func(n *model.Node, create bool) *string {
+		if n.Spec.Wireguard == nil {
+			if !create {
+				return nil
+			}
+			n.Spec.Wireguard = &model.NodeWireguard{}
+		}
+		return address(n.Spec.Wireguard)
+	}
+}
+
+// get is the address in the Node, empty if there is none.
+func (k TunnelType) get(n *model.Node) string {
+	if f := k.field(n, false); f != nil {
+		return *f
+	}
+	return ""
+}
+
+// put sets or, if it is invalid, clears the address in the Node and tells whether that changed anything.
+func (k TunnelType) put(n *model.Node, addr netip.Addr) bool {
+	text := ""
+	if addr.IsValid() {
+		text = addr.String()
+	}
+	if k.get(n) == text {
+		return false
+	}
+	*k.field(n, true) = text
+	// A valid Node has no empty parts.
+	if n.Spec.BGP != nil && *n.Spec.BGP == (model.NodeBGPSpec{}) {
+		n.Spec.BGP = nil
+	}
+	if n.Spec.Wireguard != nil && *n.Spec.Wireguard == (model.NodeWireguard{}) {
+		n.Spec.Wireguard = nil
+	}
+	return true
+}
+
+// candidates lists the pools from which the tunnel address of a node may come.
+func (k TunnelType) candidates(n *model.Node, pools []*model.IPPool, hostEncryption bool, log *zap.Logger) []netip.Prefix {
+	if k.wanted != nil && !k.wanted(n, hostEncryption) {
+		return nil
+	}
+	var candidates []netip.Prefix
+	for _, p := range pools {
+		cidr, err := netip.ParsePrefix(p.Spec.CIDR)
+		if err != nil || ipam.FamilyOf(cidr.Addr()) != k.family || !k.uses(p.Spec) {
+			continue
+		}
+		ok, err := ipam.Usable(p, v3.IPPoolAllowedUseTunnel, n.Labels)
+		if err != nil {
+			log.Warn("IP pool gives no tunnel addresses", zap.String("pool", p.Name), zap.Error(err))
+			continue
+		}
+		if ok {
+			candidates = append(candidates, cidr.Masked())
+		}
+	}
+	return candidates
+}
+
+// tunnelCurrent is the address that the Node has, and what IPAM knows of it.
+type tunnelCurrent struct {
+	address  netip.Addr // invalid if the Node has none
+	assigned bool
+	handle   string
+	attrs    map[string]string
+}
+
+// belongsTo tells whether the address is assigned to this tunnel of this node.
+func (c tunnelCurrent) belongsTo(k TunnelType, node string) bool {
+	return c.assigned && c.attrs["type"] == k.attribute && c.attrs["node"] == node
+}
+
+// unregistered tells whether the address is assigned as very old versions did: to nobody in particular.
+func (c tunnelCurrent) unregistered() bool { return c.assigned && c.handle == "" && len(c.attrs) == 0 }
+
+type tunnelAction int
+
+const (
+	tunnelNone     tunnelAction = iota // there shall be no address
+	tunnelKeep                         // use the address, which is ours
+	tunnelRegister                     // use the address, after it was assigned to our handle
+	tunnelAssign                       // assign a new one
+)
+
+type tunnelDecision struct {
+	action  tunnelAction
+	address netip.Addr
+}
+
+// decideTunnel says what the address of a tunnel shall be. held is what its handle has: more than the Node tells if an
+// earlier try was interrupted before it could write the Node.
+func decideTunnel(k TunnelType, node string, candidates []netip.Prefix, current tunnelCurrent, held []netip.Addr) tunnelDecision {
+	if len(candidates) == 0 {
+		return tunnelDecision{action: tunnelNone}
+	}
+	if has(candidates, current.address) {
+		switch {
+		case current.belongsTo(k, node):
+			return tunnelDecision{tunnelKeep, current.address}
+		case current.unregistered():
+			return tunnelDecision{tunnelRegister, current.address}
+		}
+	}
+	for _, addr := range held {
+		if has(candidates, addr) {
+			return tunnelDecision{tunnelKeep, addr}
+		}
+	}
+	return tunnelDecision{action: tunnelAssign}
+}
