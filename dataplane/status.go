@@ -1,7 +1,10 @@
 package dataplane
 
 import (
+	"net/netip"
+
 	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 )
 
@@ -40,4 +43,18 @@ func (a *Agent) Routes() []route.Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.routes.Statuses()
+}
+
+// RouteCounts returns how many prefixes are in each phase.
+func (a *Agent) RouteCounts() map[reconcile.Phase]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.routes.Counts()
+}
+
+// Route returns the row of one prefix, false if nothing asks for it.
+func (a *Agent) Route(p netip.Prefix) (route.Status, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.routes.Status(p)
 }

@@ -448,8 +448,8 @@ type Negotiated struct {
 	HoldSeconds      uint32                 `protobuf:"varint,1,opt,name=hold_seconds,json=holdSeconds,proto3" json:"hold_seconds,omitempty"`
 	KeepaliveSeconds uint32                 `protobuf:"varint,2,opt,name=keepalive_seconds,json=keepaliveSeconds,proto3" json:"keepalive_seconds,omitempty"`
 	RouterId         string                 `protobuf:"bytes,3,opt,name=router_id,json=routerId,proto3" json:"router_id,omitempty"` // of the peer
-	Families         []string               `protobuf:"bytes,4,rep,name=families,proto3" json:"families,omitempty"`
-	Capabilities     []string               `protobuf:"bytes,5,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
+	Family           string                 `protobuf:"bytes,4,opt,name=family,proto3" json:"family,omitempty"`                     // "IPv4" or "IPv6": a session carries one
+	Capabilities     []string               `protobuf:"bytes,5,rep,name=capabilities,proto3" json:"capabilities,omitempty"`         // of the peer
 	GracefulRestart  bool                   `protobuf:"varint,6,opt,name=graceful_restart,json=gracefulRestart,proto3" json:"graceful_restart,omitempty"`
 	RestartSeconds   uint32                 `protobuf:"varint,7,opt,name=restart_seconds,json=restartSeconds,proto3" json:"restart_seconds,omitempty"` // that the peer announced
 	unknownFields    protoimpl.UnknownFields
@@ -507,11 +507,11 @@ func (x *Negotiated) GetRouterId() string {
 	return ""
 }
 
-func (x *Negotiated) GetFamilies() []string {
+func (x *Negotiated) GetFamily() string {
 	if x != nil {
-		return x.Families
+		return x.Family
 	}
-	return nil
+	return ""
 }
 
 func (x *Negotiated) GetCapabilities() []string {
@@ -539,7 +539,7 @@ type PeerPrefixes struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Received      uint64                 `protobuf:"varint,1,opt,name=received,proto3" json:"received,omitempty"`
 	Accepted      uint64                 `protobuf:"varint,2,opt,name=accepted,proto3" json:"accepted,omitempty"`
-	Advertised    uint64                 `protobuf:"varint,3,opt,name=advertised,proto3" json:"advertised,omitempty"`
+	Advertised    uint64                 `protobuf:"varint,3,opt,name=advertised,proto3" json:"advertised,omitempty"` // by GetPeer only: counting them takes time
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -602,7 +602,7 @@ type Peer struct {
 	Type              string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"` // "mesh", "global" or "node"
 	PeerAs            uint32                 `protobuf:"varint,4,opt,name=peer_as,json=peerAs,proto3" json:"peer_as,omitempty"`
 	LocalAs           uint32                 `protobuf:"varint,5,opt,name=local_as,json=localAs,proto3" json:"local_as,omitempty"`
-	Phase             string                 `protobuf:"bytes,6,opt,name=phase,proto3" json:"phase,omitempty"`
+	Phase             string                 `protobuf:"bytes,6,opt,name=phase,proto3" json:"phase,omitempty"` // "Established", "Connecting", "Waiting", "Failed" or "Refused"
 	Reason            string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
 	State             string                 `protobuf:"bytes,8,opt,name=state,proto3" json:"state,omitempty"`                                                      // of the state machine of RFC 4271: "Idle", "Connect", "Active", "OpenSent", "OpenConfirm", "Established"
 	SinceUnixMs       int64                  `protobuf:"varint,9,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`                    // of the phase
@@ -616,6 +616,7 @@ type Peer struct {
 	Passive           bool                   `protobuf:"varint,17,opt,name=passive,proto3" json:"passive,omitempty"`
 	Source            string                 `protobuf:"bytes,18,opt,name=source,proto3" json:"source,omitempty"`
 	Password          string                 `protobuf:"bytes,19,opt,name=password,proto3" json:"password,omitempty"` // "none", "set" or "missing"; never the password
+	Warning           string                 `protobuf:"bytes,20,opt,name=warning,proto3" json:"warning,omitempty"`   // what is not right although the session is up
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -783,6 +784,13 @@ func (x *Peer) GetPassword() string {
 	return ""
 }
 
+func (x *Peer) GetWarning() string {
+	if x != nil {
+		return x.Warning
+	}
+	return ""
+}
+
 type ListPeersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -864,10 +872,8 @@ func (x *ListPeersResponse) GetPeers() []*Peer {
 }
 
 type GetPeerRequest struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	// 0 finds the only session with the address.
-	Port          uint32 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Address       string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -907,13 +913,6 @@ func (x *GetPeerRequest) GetAddress() string {
 		return x.Address
 	}
 	return ""
-}
-
-func (x *GetPeerRequest) GetPort() uint32 {
-	if x != nil {
-		return x.Port
-	}
-	return 0
 }
 
 type GetPeerResponse struct {
@@ -960,175 +959,24 @@ func (x *GetPeerResponse) GetPeer() *Peer {
 	return nil
 }
 
-type NextHop struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Gateway       string                 `protobuf:"bytes,1,opt,name=gateway,proto3" json:"gateway,omitempty"` // empty for a route onto a link
-	Device        string                 `protobuf:"bytes,2,opt,name=device,proto3" json:"device,omitempty"`
-	Onlink        bool                   `protobuf:"varint,3,opt,name=onlink,proto3" json:"onlink,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *NextHop) Reset() {
-	*x = NextHop{}
-	mi := &file_manx_v1_manx_proto_msgTypes[12]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *NextHop) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*NextHop) ProtoMessage() {}
-
-func (x *NextHop) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[12]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use NextHop.ProtoReflect.Descriptor instead.
-func (*NextHop) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{12}
-}
-
-func (x *NextHop) GetGateway() string {
-	if x != nil {
-		return x.Gateway
-	}
-	return ""
-}
-
-func (x *NextHop) GetDevice() string {
-	if x != nil {
-		return x.Device
-	}
-	return ""
-}
-
-func (x *NextHop) GetOnlink() bool {
-	if x != nil {
-		return x.Onlink
-	}
-	return false
-}
-
-// RouteState is one route as the kernel can hold it.
-type RouteState struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"` // "unicast", "blackhole", ...
-	NextHops      []*NextHop             `protobuf:"bytes,2,rep,name=next_hops,json=nextHops,proto3" json:"next_hops,omitempty"`
-	Metric        uint32                 `protobuf:"varint,3,opt,name=metric,proto3" json:"metric,omitempty"`
-	Protocol      uint32                 `protobuf:"varint,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	Table         uint32                 `protobuf:"varint,5,opt,name=table,proto3" json:"table,omitempty"`
-	Source        string                 `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"` // preferred source address
-	Mtu           uint32                 `protobuf:"varint,7,opt,name=mtu,proto3" json:"mtu,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RouteState) Reset() {
-	*x = RouteState{}
-	mi := &file_manx_v1_manx_proto_msgTypes[13]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RouteState) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RouteState) ProtoMessage() {}
-
-func (x *RouteState) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[13]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RouteState.ProtoReflect.Descriptor instead.
-func (*RouteState) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{13}
-}
-
-func (x *RouteState) GetType() string {
-	if x != nil {
-		return x.Type
-	}
-	return ""
-}
-
-func (x *RouteState) GetNextHops() []*NextHop {
-	if x != nil {
-		return x.NextHops
-	}
-	return nil
-}
-
-func (x *RouteState) GetMetric() uint32 {
-	if x != nil {
-		return x.Metric
-	}
-	return 0
-}
-
-func (x *RouteState) GetProtocol() uint32 {
-	if x != nil {
-		return x.Protocol
-	}
-	return 0
-}
-
-func (x *RouteState) GetTable() uint32 {
-	if x != nil {
-		return x.Table
-	}
-	return 0
-}
-
-func (x *RouteState) GetSource() string {
-	if x != nil {
-		return x.Source
-	}
-	return ""
-}
-
-func (x *RouteState) GetMtu() uint32 {
-	if x != nil {
-		return x.Mtu
-	}
-	return 0
-}
-
 type Route struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Prefix        string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	Desired       *RouteState            `protobuf:"bytes,2,opt,name=desired,proto3" json:"desired,omitempty"` // absent: the route should go
-	Actual        *RouteState            `protobuf:"bytes,3,opt,name=actual,proto3" json:"actual,omitempty"`   // absent: the kernel does not have it
-	Phase         string                 `protobuf:"bytes,4,opt,name=phase,proto3" json:"phase,omitempty"`
+	Desired       string                 `protobuf:"bytes,2,opt,name=desired,proto3" json:"desired,omitempty"` // as ip(8) writes it; empty: the kernel should have none
+	Actual        []string               `protobuf:"bytes,3,rep,name=actual,proto3" json:"actual,omitempty"`   // what the kernel has, the one that should be there first
+	Phase         string                 `protobuf:"bytes,4,opt,name=phase,proto3" json:"phase,omitempty"`     // "pending", "applied", "failed", "blocked", "leftover" or "removing"
 	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
-	Source        string                 `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"` // what asks for it
+	Source        string                 `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"` // what asks for it: "bgp", "block", "workload"; empty for nothing
 	SinceUnixMs   int64                  `protobuf:"varint,7,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
+	NextHops      []string               `protobuf:"bytes,8,rep,name=next_hops,json=nextHops,proto3" json:"next_hops,omitempty"` // as learned by BGP
+	Endpoint      string                 `protobuf:"bytes,9,opt,name=endpoint,proto3" json:"endpoint,omitempty"`                 // namespace/name of the workload endpoint that it leads to
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_manx_v1_manx_proto_msgTypes[14]
+	mi := &file_manx_v1_manx_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1140,7 +988,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[14]
+	mi := &file_manx_v1_manx_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1153,7 +1001,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{14}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Route) GetPrefix() string {
@@ -1163,14 +1011,14 @@ func (x *Route) GetPrefix() string {
 	return ""
 }
 
-func (x *Route) GetDesired() *RouteState {
+func (x *Route) GetDesired() string {
 	if x != nil {
 		return x.Desired
 	}
-	return nil
+	return ""
 }
 
-func (x *Route) GetActual() *RouteState {
+func (x *Route) GetActual() []string {
 	if x != nil {
 		return x.Actual
 	}
@@ -1205,6 +1053,20 @@ func (x *Route) GetSinceUnixMs() int64 {
 	return 0
 }
 
+func (x *Route) GetNextHops() []string {
+	if x != nil {
+		return x.NextHops
+	}
+	return nil
+}
+
+func (x *Route) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
 type ListRoutesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Each empty field allows everything.
@@ -1217,7 +1079,7 @@ type ListRoutesRequest struct {
 
 func (x *ListRoutesRequest) Reset() {
 	*x = ListRoutesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[15]
+	mi := &file_manx_v1_manx_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1229,7 +1091,7 @@ func (x *ListRoutesRequest) String() string {
 func (*ListRoutesRequest) ProtoMessage() {}
 
 func (x *ListRoutesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[15]
+	mi := &file_manx_v1_manx_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1242,7 +1104,7 @@ func (x *ListRoutesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoutesRequest.ProtoReflect.Descriptor instead.
 func (*ListRoutesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{15}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListRoutesRequest) GetWithin() string {
@@ -1275,7 +1137,7 @@ type ListRoutesResponse struct {
 
 func (x *ListRoutesResponse) Reset() {
 	*x = ListRoutesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[16]
+	mi := &file_manx_v1_manx_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1149,7 @@ func (x *ListRoutesResponse) String() string {
 func (*ListRoutesResponse) ProtoMessage() {}
 
 func (x *ListRoutesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[16]
+	mi := &file_manx_v1_manx_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1162,7 @@ func (x *ListRoutesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoutesResponse.ProtoReflect.Descriptor instead.
 func (*ListRoutesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{16}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListRoutesResponse) GetRoutes() []*Route {
@@ -1326,7 +1188,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_manx_v1_manx_proto_msgTypes[17]
+	mi := &file_manx_v1_manx_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1200,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[17]
+	mi := &file_manx_v1_manx_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1213,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{17}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Endpoint) GetNamespace() string {
@@ -1418,7 +1280,7 @@ type ListEndpointsRequest struct {
 
 func (x *ListEndpointsRequest) Reset() {
 	*x = ListEndpointsRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[18]
+	mi := &file_manx_v1_manx_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1430,7 +1292,7 @@ func (x *ListEndpointsRequest) String() string {
 func (*ListEndpointsRequest) ProtoMessage() {}
 
 func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[18]
+	mi := &file_manx_v1_manx_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,7 +1305,7 @@ func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsRequest.ProtoReflect.Descriptor instead.
 func (*ListEndpointsRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{18}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{16}
 }
 
 type ListEndpointsResponse struct {
@@ -1455,7 +1317,7 @@ type ListEndpointsResponse struct {
 
 func (x *ListEndpointsResponse) Reset() {
 	*x = ListEndpointsResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[19]
+	mi := &file_manx_v1_manx_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +1329,7 @@ func (x *ListEndpointsResponse) String() string {
 func (*ListEndpointsResponse) ProtoMessage() {}
 
 func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[19]
+	mi := &file_manx_v1_manx_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +1342,7 @@ func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsResponse.ProtoReflect.Descriptor instead.
 func (*ListEndpointsResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{19}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListEndpointsResponse) GetEndpoints() []*Endpoint {
@@ -1504,7 +1366,7 @@ type AddressCandidate struct {
 
 func (x *AddressCandidate) Reset() {
 	*x = AddressCandidate{}
-	mi := &file_manx_v1_manx_proto_msgTypes[20]
+	mi := &file_manx_v1_manx_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1516,7 +1378,7 @@ func (x *AddressCandidate) String() string {
 func (*AddressCandidate) ProtoMessage() {}
 
 func (x *AddressCandidate) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[20]
+	mi := &file_manx_v1_manx_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1529,7 +1391,7 @@ func (x *AddressCandidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressCandidate.ProtoReflect.Descriptor instead.
 func (*AddressCandidate) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{20}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AddressCandidate) GetFamily() string {
@@ -1582,7 +1444,7 @@ type ListAddressesRequest struct {
 
 func (x *ListAddressesRequest) Reset() {
 	*x = ListAddressesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[21]
+	mi := &file_manx_v1_manx_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1456,7 @@ func (x *ListAddressesRequest) String() string {
 func (*ListAddressesRequest) ProtoMessage() {}
 
 func (x *ListAddressesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[21]
+	mi := &file_manx_v1_manx_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1469,7 @@ func (x *ListAddressesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAddressesRequest.ProtoReflect.Descriptor instead.
 func (*ListAddressesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{21}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{19}
 }
 
 type ListAddressesResponse struct {
@@ -1619,7 +1481,7 @@ type ListAddressesResponse struct {
 
 func (x *ListAddressesResponse) Reset() {
 	*x = ListAddressesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[22]
+	mi := &file_manx_v1_manx_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1631,7 +1493,7 @@ func (x *ListAddressesResponse) String() string {
 func (*ListAddressesResponse) ProtoMessage() {}
 
 func (x *ListAddressesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[22]
+	mi := &file_manx_v1_manx_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1644,7 +1506,7 @@ func (x *ListAddressesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAddressesResponse.ProtoReflect.Descriptor instead.
 func (*ListAddressesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{22}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListAddressesResponse) GetAddresses() []*AddressCandidate {
@@ -1661,13 +1523,14 @@ type QuarantinedObject struct {
 	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	Revision      int64                  `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	SinceUnixMs   int64                  `protobuf:"varint,6,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QuarantinedObject) Reset() {
 	*x = QuarantinedObject{}
-	mi := &file_manx_v1_manx_proto_msgTypes[23]
+	mi := &file_manx_v1_manx_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1679,7 +1542,7 @@ func (x *QuarantinedObject) String() string {
 func (*QuarantinedObject) ProtoMessage() {}
 
 func (x *QuarantinedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[23]
+	mi := &file_manx_v1_manx_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1692,7 +1555,7 @@ func (x *QuarantinedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedObject.ProtoReflect.Descriptor instead.
 func (*QuarantinedObject) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{23}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *QuarantinedObject) GetKind() string {
@@ -1730,6 +1593,13 @@ func (x *QuarantinedObject) GetReason() string {
 	return ""
 }
 
+func (x *QuarantinedObject) GetSinceUnixMs() int64 {
+	if x != nil {
+		return x.SinceUnixMs
+	}
+	return 0
+}
+
 type ListQuarantinedRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1738,7 +1608,7 @@ type ListQuarantinedRequest struct {
 
 func (x *ListQuarantinedRequest) Reset() {
 	*x = ListQuarantinedRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[24]
+	mi := &file_manx_v1_manx_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1750,7 +1620,7 @@ func (x *ListQuarantinedRequest) String() string {
 func (*ListQuarantinedRequest) ProtoMessage() {}
 
 func (x *ListQuarantinedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[24]
+	mi := &file_manx_v1_manx_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1763,7 +1633,7 @@ func (x *ListQuarantinedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantinedRequest.ProtoReflect.Descriptor instead.
 func (*ListQuarantinedRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{24}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{22}
 }
 
 type ListQuarantinedResponse struct {
@@ -1775,7 +1645,7 @@ type ListQuarantinedResponse struct {
 
 func (x *ListQuarantinedResponse) Reset() {
 	*x = ListQuarantinedResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[25]
+	mi := &file_manx_v1_manx_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1787,7 +1657,7 @@ func (x *ListQuarantinedResponse) String() string {
 func (*ListQuarantinedResponse) ProtoMessage() {}
 
 func (x *ListQuarantinedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[25]
+	mi := &file_manx_v1_manx_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1800,7 +1670,7 @@ func (x *ListQuarantinedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantinedResponse.ProtoReflect.Descriptor instead.
 func (*ListQuarantinedResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{25}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListQuarantinedResponse) GetObjects() []*QuarantinedObject {
@@ -1822,7 +1692,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_manx_v1_manx_proto_msgTypes[26]
+	mi := &file_manx_v1_manx_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1834,7 +1704,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[26]
+	mi := &file_manx_v1_manx_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1847,7 +1717,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{26}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Notice) GetTopic() string {
@@ -1886,7 +1756,7 @@ type ListNoticesRequest struct {
 
 func (x *ListNoticesRequest) Reset() {
 	*x = ListNoticesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[27]
+	mi := &file_manx_v1_manx_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1898,7 +1768,7 @@ func (x *ListNoticesRequest) String() string {
 func (*ListNoticesRequest) ProtoMessage() {}
 
 func (x *ListNoticesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[27]
+	mi := &file_manx_v1_manx_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1911,7 +1781,7 @@ func (x *ListNoticesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNoticesRequest.ProtoReflect.Descriptor instead.
 func (*ListNoticesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{27}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{25}
 }
 
 type ListNoticesResponse struct {
@@ -1923,7 +1793,7 @@ type ListNoticesResponse struct {
 
 func (x *ListNoticesResponse) Reset() {
 	*x = ListNoticesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[28]
+	mi := &file_manx_v1_manx_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1935,7 +1805,7 @@ func (x *ListNoticesResponse) String() string {
 func (*ListNoticesResponse) ProtoMessage() {}
 
 func (x *ListNoticesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[28]
+	mi := &file_manx_v1_manx_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1948,7 +1818,7 @@ func (x *ListNoticesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNoticesResponse.ProtoReflect.Descriptor instead.
 func (*ListNoticesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{28}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListNoticesResponse) GetNotices() []*Notice {
@@ -1970,7 +1840,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[29]
+	mi := &file_manx_v1_manx_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1982,7 +1852,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[29]
+	mi := &file_manx_v1_manx_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1995,7 +1865,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{29}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WatchRequest) GetStatus() bool {
@@ -2036,7 +1906,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[30]
+	mi := &file_manx_v1_manx_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2048,7 +1918,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[30]
+	mi := &file_manx_v1_manx_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2061,7 +1931,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{30}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WatchResponse) GetEvent() isWatchResponse_Event {
@@ -2173,7 +2043,7 @@ type GetLogLevelRequest struct {
 
 func (x *GetLogLevelRequest) Reset() {
 	*x = GetLogLevelRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[31]
+	mi := &file_manx_v1_manx_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2185,7 +2055,7 @@ func (x *GetLogLevelRequest) String() string {
 func (*GetLogLevelRequest) ProtoMessage() {}
 
 func (x *GetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[31]
+	mi := &file_manx_v1_manx_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2198,7 +2068,7 @@ func (x *GetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*GetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{31}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{29}
 }
 
 type GetLogLevelResponse struct {
@@ -2210,7 +2080,7 @@ type GetLogLevelResponse struct {
 
 func (x *GetLogLevelResponse) Reset() {
 	*x = GetLogLevelResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[32]
+	mi := &file_manx_v1_manx_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2222,7 +2092,7 @@ func (x *GetLogLevelResponse) String() string {
 func (*GetLogLevelResponse) ProtoMessage() {}
 
 func (x *GetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[32]
+	mi := &file_manx_v1_manx_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2235,7 +2105,7 @@ func (x *GetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*GetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{32}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetLogLevelResponse) GetLevel() string {
@@ -2254,7 +2124,7 @@ type SetLogLevelRequest struct {
 
 func (x *SetLogLevelRequest) Reset() {
 	*x = SetLogLevelRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[33]
+	mi := &file_manx_v1_manx_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2266,7 +2136,7 @@ func (x *SetLogLevelRequest) String() string {
 func (*SetLogLevelRequest) ProtoMessage() {}
 
 func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[33]
+	mi := &file_manx_v1_manx_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2279,7 +2149,7 @@ func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*SetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{33}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SetLogLevelRequest) GetLevel() string {
@@ -2298,7 +2168,7 @@ type SetLogLevelResponse struct {
 
 func (x *SetLogLevelResponse) Reset() {
 	*x = SetLogLevelResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[34]
+	mi := &file_manx_v1_manx_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2310,7 +2180,7 @@ func (x *SetLogLevelResponse) String() string {
 func (*SetLogLevelResponse) ProtoMessage() {}
 
 func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[34]
+	mi := &file_manx_v1_manx_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2323,7 +2193,7 @@ func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*SetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{34}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SetLogLevelResponse) GetPrevious() string {
@@ -2341,7 +2211,7 @@ type ResyncRequest struct {
 
 func (x *ResyncRequest) Reset() {
 	*x = ResyncRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[35]
+	mi := &file_manx_v1_manx_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2353,7 +2223,7 @@ func (x *ResyncRequest) String() string {
 func (*ResyncRequest) ProtoMessage() {}
 
 func (x *ResyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[35]
+	mi := &file_manx_v1_manx_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2366,7 +2236,7 @@ func (x *ResyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResyncRequest.ProtoReflect.Descriptor instead.
 func (*ResyncRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{35}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{33}
 }
 
 type ResyncResponse struct {
@@ -2379,7 +2249,7 @@ type ResyncResponse struct {
 
 func (x *ResyncResponse) Reset() {
 	*x = ResyncResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[36]
+	mi := &file_manx_v1_manx_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2391,7 +2261,7 @@ func (x *ResyncResponse) String() string {
 func (*ResyncResponse) ProtoMessage() {}
 
 func (x *ResyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[36]
+	mi := &file_manx_v1_manx_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2404,7 +2274,7 @@ func (x *ResyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResyncResponse.ProtoReflect.Descriptor instead.
 func (*ResyncResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{36}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ResyncResponse) GetResults() []string {
@@ -2463,13 +2333,13 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\x1a<\n" +
 	"\x0eEndpointsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\x8d\x02\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\x89\x02\n" +
 	"\n" +
 	"Negotiated\x12!\n" +
 	"\fhold_seconds\x18\x01 \x01(\rR\vholdSeconds\x12+\n" +
 	"\x11keepalive_seconds\x18\x02 \x01(\rR\x10keepaliveSeconds\x12\x1b\n" +
-	"\trouter_id\x18\x03 \x01(\tR\brouterId\x12\x1a\n" +
-	"\bfamilies\x18\x04 \x03(\tR\bfamilies\x12\"\n" +
+	"\trouter_id\x18\x03 \x01(\tR\brouterId\x12\x16\n" +
+	"\x06family\x18\x04 \x01(\tR\x06family\x12\"\n" +
 	"\fcapabilities\x18\x05 \x03(\tR\fcapabilities\x12)\n" +
 	"\x10graceful_restart\x18\x06 \x01(\bR\x0fgracefulRestart\x12'\n" +
 	"\x0frestart_seconds\x18\a \x01(\rR\x0erestartSeconds\"f\n" +
@@ -2478,7 +2348,7 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\baccepted\x18\x02 \x01(\x04R\baccepted\x12\x1e\n" +
 	"\n" +
 	"advertised\x18\x03 \x01(\x04R\n" +
-	"advertised\"\xcf\x04\n" +
+	"advertised\"\xe9\x04\n" +
 	"\x04Peer\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x12\n" +
@@ -2502,36 +2372,25 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\bprefixes\x18\x10 \x01(\v2\x15.manx.v1.PeerPrefixesR\bprefixes\x12\x18\n" +
 	"\apassive\x18\x11 \x01(\bR\apassive\x12\x16\n" +
 	"\x06source\x18\x12 \x01(\tR\x06source\x12\x1a\n" +
-	"\bpassword\x18\x13 \x01(\tR\bpassword\"\x12\n" +
+	"\bpassword\x18\x13 \x01(\tR\bpassword\x12\x18\n" +
+	"\awarning\x18\x14 \x01(\tR\awarning\"\x12\n" +
 	"\x10ListPeersRequest\"8\n" +
 	"\x11ListPeersResponse\x12#\n" +
-	"\x05peers\x18\x01 \x03(\v2\r.manx.v1.PeerR\x05peers\">\n" +
+	"\x05peers\x18\x01 \x03(\v2\r.manx.v1.PeerR\x05peers\"*\n" +
 	"\x0eGetPeerRequest\x12\x18\n" +
-	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
-	"\x04port\x18\x02 \x01(\rR\x04port\"4\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\"4\n" +
 	"\x0fGetPeerResponse\x12!\n" +
-	"\x04peer\x18\x01 \x01(\v2\r.manx.v1.PeerR\x04peer\"S\n" +
-	"\aNextHop\x12\x18\n" +
-	"\agateway\x18\x01 \x01(\tR\agateway\x12\x16\n" +
-	"\x06device\x18\x02 \x01(\tR\x06device\x12\x16\n" +
-	"\x06onlink\x18\x03 \x01(\bR\x06onlink\"\xc3\x01\n" +
-	"\n" +
-	"RouteState\x12\x12\n" +
-	"\x04type\x18\x01 \x01(\tR\x04type\x12-\n" +
-	"\tnext_hops\x18\x02 \x03(\v2\x10.manx.v1.NextHopR\bnextHops\x12\x16\n" +
-	"\x06metric\x18\x03 \x01(\rR\x06metric\x12\x1a\n" +
-	"\bprotocol\x18\x04 \x01(\rR\bprotocol\x12\x14\n" +
-	"\x05table\x18\x05 \x01(\rR\x05table\x12\x16\n" +
-	"\x06source\x18\x06 \x01(\tR\x06source\x12\x10\n" +
-	"\x03mtu\x18\a \x01(\rR\x03mtu\"\xe5\x01\n" +
+	"\x04peer\x18\x01 \x01(\v2\r.manx.v1.PeerR\x04peer\"\xf4\x01\n" +
 	"\x05Route\x12\x16\n" +
-	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12-\n" +
-	"\adesired\x18\x02 \x01(\v2\x13.manx.v1.RouteStateR\adesired\x12+\n" +
-	"\x06actual\x18\x03 \x01(\v2\x13.manx.v1.RouteStateR\x06actual\x12\x14\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x18\n" +
+	"\adesired\x18\x02 \x01(\tR\adesired\x12\x16\n" +
+	"\x06actual\x18\x03 \x03(\tR\x06actual\x12\x14\n" +
 	"\x05phase\x18\x04 \x01(\tR\x05phase\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06source\x18\x06 \x01(\tR\x06source\x12\"\n" +
-	"\rsince_unix_ms\x18\a \x01(\x03R\vsinceUnixMs\"]\n" +
+	"\rsince_unix_ms\x18\a \x01(\x03R\vsinceUnixMs\x12\x1b\n" +
+	"\tnext_hops\x18\b \x03(\tR\bnextHops\x12\x1a\n" +
+	"\bendpoint\x18\t \x01(\tR\bendpoint\"]\n" +
 	"\x11ListRoutesRequest\x12\x16\n" +
 	"\x06within\x18\x01 \x01(\tR\x06within\x12\x16\n" +
 	"\x06phases\x18\x02 \x03(\tR\x06phases\x12\x18\n" +
@@ -2559,13 +2418,14 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x06method\x18\x06 \x01(\tR\x06method\"\x16\n" +
 	"\x14ListAddressesRequest\"P\n" +
 	"\x15ListAddressesResponse\x127\n" +
-	"\taddresses\x18\x01 \x03(\v2\x19.manx.v1.AddressCandidateR\taddresses\"\x8d\x01\n" +
+	"\taddresses\x18\x01 \x03(\v2\x19.manx.v1.AddressCandidateR\taddresses\"\xb1\x01\n" +
 	"\x11QuarantinedObject\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x03R\brevision\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"\x18\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\"\n" +
+	"\rsince_unix_ms\x18\x06 \x01(\x03R\vsinceUnixMs\"\x18\n" +
 	"\x16ListQuarantinedRequest\"O\n" +
 	"\x17ListQuarantinedResponse\x124\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1a.manx.v1.QuarantinedObjectR\aobjects\"p\n" +
@@ -2627,7 +2487,7 @@ func file_manx_v1_manx_proto_rawDescGZIP() []byte {
 	return file_manx_v1_manx_proto_rawDescData
 }
 
-var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_manx_v1_manx_proto_goTypes = []any{
 	(*Check)(nil),                   // 0: manx.v1.Check
 	(*Version)(nil),                 // 1: manx.v1.Version
@@ -2641,86 +2501,81 @@ var file_manx_v1_manx_proto_goTypes = []any{
 	(*ListPeersResponse)(nil),       // 9: manx.v1.ListPeersResponse
 	(*GetPeerRequest)(nil),          // 10: manx.v1.GetPeerRequest
 	(*GetPeerResponse)(nil),         // 11: manx.v1.GetPeerResponse
-	(*NextHop)(nil),                 // 12: manx.v1.NextHop
-	(*RouteState)(nil),              // 13: manx.v1.RouteState
-	(*Route)(nil),                   // 14: manx.v1.Route
-	(*ListRoutesRequest)(nil),       // 15: manx.v1.ListRoutesRequest
-	(*ListRoutesResponse)(nil),      // 16: manx.v1.ListRoutesResponse
-	(*Endpoint)(nil),                // 17: manx.v1.Endpoint
-	(*ListEndpointsRequest)(nil),    // 18: manx.v1.ListEndpointsRequest
-	(*ListEndpointsResponse)(nil),   // 19: manx.v1.ListEndpointsResponse
-	(*AddressCandidate)(nil),        // 20: manx.v1.AddressCandidate
-	(*ListAddressesRequest)(nil),    // 21: manx.v1.ListAddressesRequest
-	(*ListAddressesResponse)(nil),   // 22: manx.v1.ListAddressesResponse
-	(*QuarantinedObject)(nil),       // 23: manx.v1.QuarantinedObject
-	(*ListQuarantinedRequest)(nil),  // 24: manx.v1.ListQuarantinedRequest
-	(*ListQuarantinedResponse)(nil), // 25: manx.v1.ListQuarantinedResponse
-	(*Notice)(nil),                  // 26: manx.v1.Notice
-	(*ListNoticesRequest)(nil),      // 27: manx.v1.ListNoticesRequest
-	(*ListNoticesResponse)(nil),     // 28: manx.v1.ListNoticesResponse
-	(*WatchRequest)(nil),            // 29: manx.v1.WatchRequest
-	(*WatchResponse)(nil),           // 30: manx.v1.WatchResponse
-	(*GetLogLevelRequest)(nil),      // 31: manx.v1.GetLogLevelRequest
-	(*GetLogLevelResponse)(nil),     // 32: manx.v1.GetLogLevelResponse
-	(*SetLogLevelRequest)(nil),      // 33: manx.v1.SetLogLevelRequest
-	(*SetLogLevelResponse)(nil),     // 34: manx.v1.SetLogLevelResponse
-	(*ResyncRequest)(nil),           // 35: manx.v1.ResyncRequest
-	(*ResyncResponse)(nil),          // 36: manx.v1.ResyncResponse
-	nil,                             // 37: manx.v1.GetStatusResponse.PeersEntry
-	nil,                             // 38: manx.v1.GetStatusResponse.RoutesEntry
-	nil,                             // 39: manx.v1.GetStatusResponse.EndpointsEntry
+	(*Route)(nil),                   // 12: manx.v1.Route
+	(*ListRoutesRequest)(nil),       // 13: manx.v1.ListRoutesRequest
+	(*ListRoutesResponse)(nil),      // 14: manx.v1.ListRoutesResponse
+	(*Endpoint)(nil),                // 15: manx.v1.Endpoint
+	(*ListEndpointsRequest)(nil),    // 16: manx.v1.ListEndpointsRequest
+	(*ListEndpointsResponse)(nil),   // 17: manx.v1.ListEndpointsResponse
+	(*AddressCandidate)(nil),        // 18: manx.v1.AddressCandidate
+	(*ListAddressesRequest)(nil),    // 19: manx.v1.ListAddressesRequest
+	(*ListAddressesResponse)(nil),   // 20: manx.v1.ListAddressesResponse
+	(*QuarantinedObject)(nil),       // 21: manx.v1.QuarantinedObject
+	(*ListQuarantinedRequest)(nil),  // 22: manx.v1.ListQuarantinedRequest
+	(*ListQuarantinedResponse)(nil), // 23: manx.v1.ListQuarantinedResponse
+	(*Notice)(nil),                  // 24: manx.v1.Notice
+	(*ListNoticesRequest)(nil),      // 25: manx.v1.ListNoticesRequest
+	(*ListNoticesResponse)(nil),     // 26: manx.v1.ListNoticesResponse
+	(*WatchRequest)(nil),            // 27: manx.v1.WatchRequest
+	(*WatchResponse)(nil),           // 28: manx.v1.WatchResponse
+	(*GetLogLevelRequest)(nil),      // 29: manx.v1.GetLogLevelRequest
+	(*GetLogLevelResponse)(nil),     // 30: manx.v1.GetLogLevelResponse
+	(*SetLogLevelRequest)(nil),      // 31: manx.v1.SetLogLevelRequest
+	(*SetLogLevelResponse)(nil),     // 32: manx.v1.SetLogLevelResponse
+	(*ResyncRequest)(nil),           // 33: manx.v1.ResyncRequest
+	(*ResyncResponse)(nil),          // 34: manx.v1.ResyncResponse
+	nil,                             // 35: manx.v1.GetStatusResponse.PeersEntry
+	nil,                             // 36: manx.v1.GetStatusResponse.RoutesEntry
+	nil,                             // 37: manx.v1.GetStatusResponse.EndpointsEntry
 }
 var file_manx_v1_manx_proto_depIdxs = []int32{
 	1,  // 0: manx.v1.GetStatusResponse.version:type_name -> manx.v1.Version
 	2,  // 1: manx.v1.GetStatusResponse.datastore:type_name -> manx.v1.DatastoreStatus
 	0,  // 2: manx.v1.GetStatusResponse.checks:type_name -> manx.v1.Check
-	37, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
-	38, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
-	39, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
+	35, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
+	36, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
+	37, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
 	5,  // 6: manx.v1.Peer.negotiated:type_name -> manx.v1.Negotiated
 	6,  // 7: manx.v1.Peer.prefixes:type_name -> manx.v1.PeerPrefixes
 	7,  // 8: manx.v1.ListPeersResponse.peers:type_name -> manx.v1.Peer
 	7,  // 9: manx.v1.GetPeerResponse.peer:type_name -> manx.v1.Peer
-	12, // 10: manx.v1.RouteState.next_hops:type_name -> manx.v1.NextHop
-	13, // 11: manx.v1.Route.desired:type_name -> manx.v1.RouteState
-	13, // 12: manx.v1.Route.actual:type_name -> manx.v1.RouteState
-	14, // 13: manx.v1.ListRoutesResponse.routes:type_name -> manx.v1.Route
-	17, // 14: manx.v1.ListEndpointsResponse.endpoints:type_name -> manx.v1.Endpoint
-	20, // 15: manx.v1.ListAddressesResponse.addresses:type_name -> manx.v1.AddressCandidate
-	23, // 16: manx.v1.ListQuarantinedResponse.objects:type_name -> manx.v1.QuarantinedObject
-	26, // 17: manx.v1.ListNoticesResponse.notices:type_name -> manx.v1.Notice
-	7,  // 18: manx.v1.WatchResponse.peer:type_name -> manx.v1.Peer
-	14, // 19: manx.v1.WatchResponse.route:type_name -> manx.v1.Route
-	4,  // 20: manx.v1.WatchResponse.status:type_name -> manx.v1.GetStatusResponse
-	3,  // 21: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
-	8,  // 22: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
-	10, // 23: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
-	15, // 24: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
-	18, // 25: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
-	21, // 26: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
-	24, // 27: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
-	27, // 28: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
-	29, // 29: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
-	31, // 30: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
-	33, // 31: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
-	35, // 32: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
-	4,  // 33: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
-	9,  // 34: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
-	11, // 35: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
-	16, // 36: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
-	19, // 37: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
-	22, // 38: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
-	25, // 39: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
-	28, // 40: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
-	30, // 41: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
-	32, // 42: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
-	34, // 43: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
-	36, // 44: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
-	33, // [33:45] is the sub-list for method output_type
-	21, // [21:33] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	12, // 10: manx.v1.ListRoutesResponse.routes:type_name -> manx.v1.Route
+	15, // 11: manx.v1.ListEndpointsResponse.endpoints:type_name -> manx.v1.Endpoint
+	18, // 12: manx.v1.ListAddressesResponse.addresses:type_name -> manx.v1.AddressCandidate
+	21, // 13: manx.v1.ListQuarantinedResponse.objects:type_name -> manx.v1.QuarantinedObject
+	24, // 14: manx.v1.ListNoticesResponse.notices:type_name -> manx.v1.Notice
+	7,  // 15: manx.v1.WatchResponse.peer:type_name -> manx.v1.Peer
+	12, // 16: manx.v1.WatchResponse.route:type_name -> manx.v1.Route
+	4,  // 17: manx.v1.WatchResponse.status:type_name -> manx.v1.GetStatusResponse
+	3,  // 18: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
+	8,  // 19: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
+	10, // 20: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
+	13, // 21: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
+	16, // 22: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
+	19, // 23: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
+	22, // 24: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
+	25, // 25: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
+	27, // 26: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
+	29, // 27: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
+	31, // 28: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
+	33, // 29: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
+	4,  // 30: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
+	9,  // 31: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
+	11, // 32: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
+	14, // 33: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
+	17, // 34: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
+	20, // 35: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
+	23, // 36: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
+	26, // 37: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
+	28, // 38: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
+	30, // 39: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
+	32, // 40: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
+	34, // 41: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
+	30, // [30:42] is the sub-list for method output_type
+	18, // [18:30] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_manx_v1_manx_proto_init() }
@@ -2728,7 +2583,7 @@ func file_manx_v1_manx_proto_init() {
 	if File_manx_v1_manx_proto != nil {
 		return
 	}
-	file_manx_v1_manx_proto_msgTypes[30].OneofWrappers = []any{
+	file_manx_v1_manx_proto_msgTypes[28].OneofWrappers = []any{
 		(*WatchResponse_Peer)(nil),
 		(*WatchResponse_PeerGone)(nil),
 		(*WatchResponse_Route)(nil),
@@ -2742,7 +2597,7 @@ func file_manx_v1_manx_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_manx_v1_manx_proto_rawDesc), len(file_manx_v1_manx_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,76 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/datastore/model"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// ListEndpoints implements manxv1.ManxServer.
+func (s *Server) ListEndpoints(context.Context, *manxv1.ListEndpointsRequest) (*manxv1.ListEndpointsResponse, error) {
+	return &manxv1.ListEndpointsResponse{Endpoints: s.now().endpoints(s.config.Node)}, nil
+}
+
+// endpoints lists the workload endpoints of a node.
+func (s *Source) endpoints(node string) []*manxv1.Endpoint {
+	if s.Datastore == nil {
+		return nil
+	}
+	var list []*manxv1.Endpoint
+	for key, e := range model.All[model.WorkloadEndpoint](s.Datastore.Snapshot(), model.KindWorkloadEndpoint) {
+		if e.Spec.Node == node {
+			list = append(list, s.endpoint(key, e.Spec))
+		}
+	}
+	return list
+}
+
+// endpoint describes one of them. Its state is that of the route to it that is furthest from what it should be.
+func (s *Source) endpoint(key model.Key, e model.WorkloadEndpointSpec) *manxv1.Endpoint {
+	x := &manxv1.Endpoint{
+		Namespace: key.Namespace, Name: key.Name, Workload: e.Pod, Interface: e.InterfaceName, Addresses: e.IPNetworks,
+		Phase: string(reconcile.Applied), Reason: "it has no addresses",
+	}
+	if x.Workload == "" {
+		x.Workload = e.Workload
+	}
+	for i, address := range e.IPNetworks {
+		r := s.routeTo(address)
+		if i == 0 || worse(r.Phase, reconcile.Phase(x.Phase)) {
+			x.Phase, x.Reason, x.SinceUnixMs = string(r.Phase), r.Reason, unixMs(r.Since)
+		}
+	}
+	return x
+}
+
+// routeTo is the state of the route to an address of a workload, which may come without a prefix length.
+func (s *Source) routeTo(address string) route.Status {
+	none := route.Status{Status: reconcile.Status{Phase: reconcile.Pending, Reason: "no route to " + address + " has been decided yet"}}
+	p, err := netip.ParsePrefix(address)
+	if err != nil {
+		a, err := netip.ParseAddr(address)
+		if err != nil {
+			none.Reason = fmt.Sprintf("%q is no address", address)
+			return none
+		}
+		p = netip.PrefixFrom(a, a.BitLen())
+	}
+	if s.Dataplane != nil {
+		if r, ok := s.Dataplane.Route(p.Masked()); ok {
+			return r
+		}
+	}
+	return none
+}
+
+// worse orders phases by how much somebody should care.
+func worse(a, b reconcile.Phase) bool {
+	order := []reconcile.Phase{reconcile.Applied, reconcile.Leftover, reconcile.Removing, reconcile.Pending, reconcile.Blocked, reconcile.Failed}
+	return slices.Index(order, a) > slices.Index(order, b)
+}

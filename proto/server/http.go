@@ -1,0 +1,77 @@
+package server
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// livenessTimeout is how long the daemon's parts may take to say how they are.
+const livenessTimeout = 5 * time.Second
+
+// Handler serves /livez, /readyz, Calico's names for them (/liveness and /readiness), and /metrics from what is
+// registered in metrics. ?verbose lists each check; a failed answer always does.
+func (s *Server) Handler(metrics prometheus.Gatherer) http.Handler {
+	mux := http.NewServeMux()
+	for _, path := range []string{"/readyz", "/readiness"} {
+		mux.HandleFunc("GET "+path, s.readyz)
+	}
+	for _, path := range []string{"/livez", "/liveness"} {
+		mux.HandleFunc("GET "+path, s.livez)
+	}
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
+	return mux
+}
+
+func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
+	ok, checks := s.Ready()
+	answer(w, r, ok, "ready", checks)
+}
+
+// livez fails when a part of the daemon does not answer any more: then only a new process helps. That something is not
+// reached yet, or was lost, is no reason to restart.
+func (s *Server) livez(w http.ResponseWriter, r *http.Request) {
+	done := make(chan struct{})
+	go func() {
+		s.Ready() // asks every part
+		close(done)
+	}()
+	timeout := time.NewTimer(livenessTimeout)
+	defer timeout.Stop()
+	c := Check{Name: "process", OK: true, Reason: "all parts answer"}
+	select {
+	case <-done:
+	case <-r.Context().Done():
+		return
+	case <-timeout.C:
+		c.OK, c.Reason = false, fmt.Sprintf("a part of manxd has not answered for %s", livenessTimeout)
+	}
+	answer(w, r, c.OK, "live", []Check{c})
+}
+
+// answer writes "ok", or one line for each check: "[+]bgp: reason" for what is fine, "[-]bgp: reason" for what is not.
+func answer(w http.ResponseWriter, r *http.Request, ok bool, what string, checks []Check) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	var b strings.Builder
+	if _, verbose := r.URL.Query()["verbose"]; verbose || !ok {
+		for _, c := range checks {
+			sign := "-"
+			if c.OK {
+				sign = "+"
+			}
+			fmt.Fprintf(&b, "[%s]%s: %s\n", sign, c.Name, strings.ReplaceAll(c.Reason, "\n", " "))
+		}
+	}
+	if ok {
+		b.WriteString("ok\n")
+	} else {
+		b.WriteString("not " + what + "\n")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_, _ = w.Write([]byte(b.String())) // the client has gone if this fails
+}

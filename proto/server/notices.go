@@ -1,0 +1,35 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/manxnet/manx/dataplane/reconcile"
+)
+
+// notices collects what a person should know: from BGP's decisions, from settings of the host that cannot be made, and
+// what the daemon itself has to say.
+func (s *Source) notices() []Notice {
+	var all []Notice
+	if s.Notices != nil {
+		all = append(all, s.Notices()...)
+	}
+	if s.Desired != nil {
+		d := s.Desired()
+		for _, c := range d.Conflicts {
+			all = append(all, Notice{Topic: "bgp", Subject: "session with " + c.Address.String(),
+				Text: fmt.Sprintf("%s is kept, %s dropped: %s", c.Kept, strings.Join(c.Dropped, ", "), c.Reason)})
+		}
+		for _, n := range d.Notices {
+			all = append(all, Notice{Topic: "bgp", Subject: n.Object, Text: n.Reason})
+		}
+	}
+	if s.Dataplane != nil {
+		for _, x := range s.Dataplane.Status().Settings {
+			if x.Phase == reconcile.Failed || x.Phase == reconcile.Blocked {
+				all = append(all, Notice{Topic: "dataplane", Subject: strings.TrimSpace(string(x.Kind) + " " + x.Name), Text: x.Reason, Since: x.Since})
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,149 @@
+package server
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/datastore"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// Datastore is what the server asks of *datastore.Tables.
+type Datastore interface {
+	Status() datastore.Status
+	Snapshot() *datastore.Snapshot
+}
+
+// BGP is what the server asks of *bgp.Speaker.
+type BGP interface {
+	Sessions() []bgp.SessionStatus
+	Session(netip.Addr) (bgp.SessionStatus, bool)
+	WatchSessions(context.Context) <-chan bgp.SessionEvent
+	Synced() (bool, string)
+}
+
+// Dataplane is what the server asks of *dataplane.Agent.
+type Dataplane interface {
+	Status() dataplane.Status
+	Routes() []route.Status
+	RouteCounts() map[reconcile.Phase]int
+	Route(netip.Prefix) (route.Status, bool)
+	Resync()
+}
+
+// AddressCandidate is one address that could be the node's.
+type AddressCandidate struct {
+	Address   netip.Prefix
+	Interface string
+	Method    string // the detection method that judged it
+	Chosen    bool
+	Reason    string // why chosen or skipped
+}
+
+// Source is what the server shows. A part is nil until it runs: until then its answers are empty and the node is not
+// ready.
+type Source struct {
+	DatastoreType string // "etcdv3" or "embedded"
+	Datastore     Datastore
+	BGP           BGP
+	Dataplane     Dataplane
+	// Desired is what the BGP speaker was last told.
+	Desired func() bgp.Desired
+	// Addresses are the candidates of the last address detection.
+	Addresses func() []AddressCandidate
+	// Notices tells what else a person should know.
+	Notices func() []Notice
+}
+
+// Notice is something that no single object tells.
+type Notice struct {
+	Topic   string // "node", "datastore", "bgp" or "dataplane"
+	Subject string
+	Text    string
+	Since   time.Time
+}
+
+// Version says what runs.
+type Version struct {
+	Manx, Commit, GoBGP, Go string
+}
+
+// Config is what a Server needs.
+type Config struct {
+	Node    string
+	Version Version
+	Log     *zap.Logger
+	Level   zap.AtomicLevel // of the daemon's logger
+	// Poll is how often a Watch and a health watch look for changes; one second if zero.
+	Poll time.Duration
+}
+
+// Server answers the control API. It keeps no state of its own.
+type Server struct {
+	manxv1.UnimplementedManxServer
+	config  Config
+	started time.Time
+	source  atomic.Pointer[Source]
+}
+
+// New makes a server that shows nothing but its version until Show.
+func New(c Config) *Server {
+	if c.Poll <= 0 {
+		c.Poll = time.Second
+	}
+	s := &Server{config: c, started: time.Now()}
+	s.source.Store(&Source{})
+	return s
+}
+
+// Show says what to show from now on.
+func (s *Server) Show(source Source) { s.source.Store(&source) }
+
+// Serve answers calls on l, usually from Listen, until ctx ends; then it ends all calls and closes l.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	g := grpc.NewServer(grpc.Creds(peerCredentials{}), grpc.UnaryInterceptor(logChanges(s.config.Log)))
+	manxv1.RegisterManxServer(g, s)
+	grpc_health_v1.RegisterHealthServer(g, &health{server: s})
+	reflection.Register(g)
+	stop := context.AfterFunc(ctx, g.Stop)
+	defer stop()
+	err := g.Serve(l)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// now is what the source has at this moment.
+func (s *Server) now() *Source { return s.source.Load() }
+
+// unixMs is a time as the API has it: 0 for never.
+func unixMs(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+// text is an address or prefix, empty if there is none.
+func text[T interface {
+	IsValid() bool
+	String() string
+}](v T) string {
+	if !v.IsValid() {
+		return ""
+	}
+	return v.String()
+}

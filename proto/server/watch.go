@@ -1,0 +1,141 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/manxnet/manx/bgp"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// Watch implements manxv1.ManxServer. It compares what there is with what it has sent: at once when a BGP session
+// changes, and regularly. A state that lasts shorter may be missed, the last one never.
+func (s *Server) Watch(r *manxv1.WatchRequest, stream grpc.ServerStreamingServer[manxv1.WatchResponse]) error {
+	ctx := stream.Context()
+	if !r.GetStatus() && !r.GetPeers() && !r.GetRoutes() {
+		r = &manxv1.WatchRequest{Status: true, Peers: true, Routes: true}
+	}
+	w := watcher{server: s, request: r, send: stream.Send, peers: map[string]*manxv1.Peer{}, routes: map[string]*manxv1.Route{}}
+	if err := w.update(); err != nil {
+		return err
+	}
+	if err := stream.Send(&manxv1.WatchResponse{Event: &manxv1.WatchResponse_Synced{Synced: true}}); err != nil {
+		return err
+	}
+	tick := time.NewTicker(s.config.Poll)
+	defer tick.Stop()
+	var sessions wakeUp
+	for {
+		sessions.follow(ctx, r.GetPeers(), s.now().BGP)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		case _, ok := <-sessions.events:
+			if !ok {
+				sessions = wakeUp{gone: sessions.bgp} // the speaker has ended
+			}
+		}
+		if err := w.update(); err != nil {
+			return err
+		}
+	}
+}
+
+// wakeUp follows the session events of a speaker that may not run yet.
+type wakeUp struct {
+	bgp, gone BGP
+	events    <-chan bgp.SessionEvent
+}
+
+func (u *wakeUp) follow(ctx context.Context, wanted bool, b BGP) {
+	if wanted && b != nil && b != u.bgp && b != u.gone {
+		u.bgp, u.events = b, b.WatchSessions(ctx)
+	}
+}
+
+// watcher knows what one client has been sent.
+type watcher struct {
+	server  *Server
+	request *manxv1.WatchRequest
+	send    func(*manxv1.WatchResponse) error
+
+	status *manxv1.GetStatusResponse
+	peers  map[string]*manxv1.Peer
+	routes map[string]*manxv1.Route
+}
+
+// update sends what differs.
+func (w *watcher) update() error {
+	if w.request.GetStatus() {
+		if now := w.server.status(); !proto.Equal(now, w.status) {
+			w.status = now
+			if err := w.send(&manxv1.WatchResponse{Event: &manxv1.WatchResponse_Status{Status: now}}); err != nil {
+				return err
+			}
+		}
+	}
+	if w.request.GetPeers() {
+		if err := w.updatePeers(); err != nil {
+			return err
+		}
+	}
+	if w.request.GetRoutes() {
+		return w.updateRoutes()
+	}
+	return nil
+}
+
+func (w *watcher) updatePeers() error {
+	return update(w.peers, w.server.now().peers(), (*manxv1.Peer).GetAddress,
+		func(p *manxv1.Peer) error {
+			return w.send(&manxv1.WatchResponse{Event: &manxv1.WatchResponse_Peer{Peer: p}})
+		},
+		func(address string) error {
+			return w.send(&manxv1.WatchResponse{Event: &manxv1.WatchResponse_PeerGone{PeerGone: address}})
+		})
+}
+
+func (w *watcher) updateRoutes() error {
+	var rows []*manxv1.Route
+	for _, r := range w.server.now().routes() {
+		rows = append(rows, routeRow(r))
+	}
+	return update(w.routes, rows, (*manxv1.Route).GetPrefix,
+		func(r *manxv1.Route) error {
+			return w.send(&manxv1.WatchResponse{Event: &manxv1.WatchResponse_Route{Route: r}})
+		},
+		func(prefix string) error {
+			return w.send(&manxv1.WatchResponse{Event: &manxv1.WatchResponse_RouteGone{RouteGone: prefix}})
+		})
+}
+
+// update makes sent equal to rows and tells changed of each row that is new or different, and gone of each that is not
+// there any more.
+func update[M proto.Message](sent map[string]M, rows []M, key func(M) string, changed func(M) error, gone func(string) error) error {
+	present := make(map[string]bool, len(rows))
+	for _, row := range rows {
+		k := key(row)
+		present[k] = true
+		if old, ok := sent[k]; ok && proto.Equal(old, row) {
+			continue
+		}
+		sent[k] = row
+		if err := changed(row); err != nil {
+			return err
+		}
+	}
+	for k := range sent {
+		if present[k] {
+			continue
+		}
+		delete(sent, k)
+		if err := gone(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
