@@ -52,10 +52,12 @@ type Agent struct {
 type synced struct{ datastore, bgp bool }
 
 // New makes an Agent; Run starts it.
-func New(c Config) *Agent {
+func New(c Config) *Agent { return newAgent(c, time.Now) }
+
+func newAgent(c Config, now func() time.Time) *Agent {
 	return &Agent{
-		kernel: c.Kernel, node: c.NodeName, log: c.Logger, now: time.Now, loop: reconcile.NewLoop(),
-		links: link.New(c.Kernel, c.MTUFile, time.Now), routes: route.New(c.Kernel, time.Now),
+		kernel: c.Kernel, node: c.NodeName, log: c.Logger, now: now, loop: reconcile.NewLoop(),
+		links: link.New(c.Kernel, c.MTUFile, now), routes: route.New(c.Kernel, now),
 		problems: map[string]string{},
 	}
 }
@@ -128,9 +130,9 @@ func (a *Agent) step() time.Duration {
 		// More is on its way: a little patience makes batches of what would be single system calls.
 		<-a.loop.After(linger)
 	}
-	b := a.inbox.take()
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	b := a.inbox.take()
 	a.takeState(b)
 	a.routes.Learn(b.learned)
 	a.links.Handle(b.events)

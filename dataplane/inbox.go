@@ -64,3 +64,11 @@ type flushed struct {
 func (f flushed) busy(now time.Time) bool {
 	return f.steps >= lingerSteps && now.Sub(f.at) < lingerRecent
 }
+
+// empty reports whether nothing waits.
+func (i *inbox) empty() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	b := &i.next
+	return b.reader == nil && len(b.learned) == 0 && len(b.events) == 0 && b.synced == nil && !b.resync
+}

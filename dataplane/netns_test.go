@@ -129,13 +129,11 @@ func (h *host) eventually(family string, want ...string) {
 func settle(t testing.TB, a *Agent) {
 	t.Helper()
 	waitFor(t, "the agent to settle", func() bool {
+		empty := a.inbox.empty() // before the lock: what was taken is done once we have it
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.inbox.mu.Lock()
-		defer a.inbox.mu.Unlock()
-		b := a.inbox.next
 		listed, _ := a.routes.Listed()
-		return a.state != nil && listed && len(b.learned)+len(b.events) == 0 && b.reader == nil && b.synced == nil && !b.resync &&
+		return empty && a.state != nil && listed &&
 			!slices.ContainsFunc(a.routes.Statuses(), func(s route.Status) bool { return s.Phase == reconcile.Pending })
 	})
 }
@@ -242,4 +240,30 @@ func TestNodeRoutes(t *testing.T) {
 	}
 	stop()
 	h.eventually("-4", want4...)
+}
+
+// countRouteEvents counts the changes of the main tables from now on.
+func countRouteEvents(t *testing.T, c *kernel.Conn) func() int64 {
+	t.Helper()
+	var n atomic.Int64
+	ready, done := make(chan struct{}), make(chan error)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		done <- c.Watch(ctx, func(events []kernel.Event) {
+			for _, e := range events {
+				switch e.Type {
+				case kernel.EventResync:
+					close(ready)
+				case kernel.EventRoute, kernel.EventRouteGone:
+					n.Add(1)
+				}
+			}
+		})
+	}()
+	<-ready
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return n.Load
 }

@@ -50,6 +50,13 @@ func (f *Fake) Fail(method string, nth int, err error) {
 	f.failures[method][nth] = err
 }
 
+// Heal cancels the failures that are still to come.
+func (f *Fake) Heal() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.failures)
+}
+
 // Calls returns how often a method was called; see Fail.
 func (f *Fake) Calls(method string) int {
 	f.mu.Lock()

@@ -1,0 +1,224 @@
+package dataplane
+
+import (
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"testing"
+
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+const defaultRoute = "default via 10.1.0.1 dev eth0"
+
+// simple is a node with one learned route, one block and one workload.
+func (h *host) simple() (a *Agent, stop func(), want []string) {
+	h.t.Helper()
+	h.pod("cali1")
+	a, stop = h.agent()
+	a.SetState(base())
+	a.UpdateRoutes([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
+	want = []string{
+		defaultRoute,
+		"10.244.1.7 dev cali1 proto 80 scope link metric 1024",
+		"blackhole 10.244.1.0/26 proto bird",
+		"10.244.2.0/26 via 10.1.0.9 dev eth0 proto bird metric 1024",
+	}
+	h.eventually("-4", want...)
+	return a, stop, want
+}
+
+// Whatever others do to our routes is undone without waiting for a timer.
+func TestDriftIsRepaired(t *testing.T) {
+	h := newHost(t)
+	_, _, want := h.simple()
+	for _, harm := range [][]string{
+		{"route del 10.244.2.0/26"},
+		{"route del blackhole 10.244.1.0/26"},
+		{"route del 10.244.1.7/32"},
+		{"route replace 10.244.2.0/26 via 10.1.0.77 proto bird metric 1024"},
+		{"route replace blackhole 10.244.2.0/26 proto bird metric 1024"},
+		{"route flush proto bird", "route flush proto 80"},
+		{"link set eth0 down", "link set eth0 up", "route add default via 10.1.0.1"},
+		{"link set cali1 down", "link set cali1 up"},
+		{"-6 route flush proto bird"},
+	} {
+		for _, command := range harm {
+			h.ip(command)
+		}
+		h.eventually("-4", want...)
+	}
+	h.eventually("-6",
+		"fd10::1:7 dev cali1 proto 80 metric 1024 pref medium", "blackhole fd10::1:0/122 dev lo proto bird metric 1024 pref medium")
+}
+
+// A route of another owner in the place of ours stays, and ours takes the place once it is gone.
+func TestForeignRouteKeepsItsPlace(t *testing.T) {
+	h := newHost(t)
+	h.ip("route add 10.244.2.0/26 via 10.1.0.44 proto static metric 1024")
+	h.ip("route add 10.244.7.0/26 via 10.1.0.44 proto 80") // in the pool: Felix'
+	h.ip("route add 10.99.0.0/26 via 10.1.0.44 proto 80")  // not
+	h.ip("-6 route add fd10::2:0/122 via fd01::44 proto static metric 1024")
+	h.pod("cali1")
+	a, _ := h.agent()
+	a.SetState(base())
+	a.SetSynced(true, true)
+	a.UpdateRoutes([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9"), learned("fd10::2:0/122", 1024, "fd01::9")})
+	common := []string{
+		defaultRoute, "10.99.0.0/26 via 10.1.0.44 dev eth0 proto 80",
+		"10.244.1.7 dev cali1 proto 80 scope link metric 1024", "blackhole 10.244.1.0/26 proto bird",
+	}
+	h.eventually("-4", append([]string{"10.244.2.0/26 via 10.1.0.44 dev eth0 proto static metric 1024"}, common...)...)
+	settle(t, a)
+	for _, s := range a.Routes() {
+		if s.Prefix.String() == "10.244.2.0/26" && (s.Phase != reconcile.Failed || s.Reason == "") {
+			t.Errorf("%+v", s)
+		}
+	}
+	h.ip("route del 10.244.2.0/26")
+	h.ip("-6 route del fd10::2:0/122")
+	h.eventually("-4", append([]string{"10.244.2.0/26 via 10.1.0.9 dev eth0 proto bird metric 1024"}, common...)...)
+	h.eventually("-6", "fd10::1:7 dev cali1 proto 80 metric 1024 pref medium",
+		"blackhole fd10::1:0/122 dev lo proto bird metric 1024 pref medium", "fd10::2:0/122 via fd01::9 dev eth0 proto bird metric 1024 pref medium")
+}
+
+// What BIRD and Felix left is taken over in place; what nobody wants goes only when everything is in sync.
+func TestAdoptThenPrune(t *testing.T) {
+	h := newHost(t)
+	h.pod("cali1")
+	h.ip("route add 10.244.2.0/26 via 10.1.0.9 proto bird metric 1024")   // as wanted
+	h.ip("route add 10.244.3.0/26 via 10.1.0.66 proto bird metric 1024")  // another gateway
+	h.ip("route add 10.244.4.0/26 via 10.1.0.9 proto bird")               // of an older release: without a metric
+	h.ip("route add 10.244.5.0/26 via 10.1.0.9 proto bird metric 1024")   // nobody wants it
+	h.ip("route add blackhole 10.244.1.0/26 proto 80")                    // Felix' for the own block
+	h.ip("route add 10.244.1.7/32 dev cali1 scope link")                  // the CNI plugin's
+	h.ip("route add 10.244.1.8/32 dev cali1 scope link proto 80")         // of a workload that is gone
+	h.ip("-6 route add fd10::5:0/122 via fd01::9 proto bird metric 1024") // nobody wants it
+	before := h.main("-4")
+	a, _ := h.agent()
+	// Without a state nothing changes, not even if both say that they are in sync.
+	a.UpdateRoutes([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
+	a.SetSynced(true, true)
+	a.SetSynced(false, false)
+	waitFor(t, "the inbox to be read", func() bool { return a.inbox.empty() })
+	h.eventually("-4", before...)
+
+	a.SetState(base())
+	a.UpdateRoutes([]route.Learned{learned("10.244.3.0/26", 1024, "10.1.0.9"), learned("10.244.4.0/26", 1024, "10.1.0.9")})
+	kept := []string{
+		defaultRoute,
+		"10.244.1.7 dev cali1 proto 80 scope link metric 1024",
+		"blackhole 10.244.1.0/26 proto bird",
+		"10.244.2.0/26 via 10.1.0.9 dev eth0 proto bird metric 1024",
+		"10.244.3.0/26 via 10.1.0.9 dev eth0 proto bird metric 1024",
+		"10.244.4.0/26 via 10.1.0.9 dev eth0 proto bird metric 1024",
+	}
+	h.eventually("-4", append([]string{
+		"10.244.1.7 dev cali1 scope link",
+		"10.244.1.8 dev cali1 proto 80 scope link",
+		"10.244.4.0/26 via 10.1.0.9 dev eth0 proto bird",
+		"10.244.5.0/26 via 10.1.0.9 dev eth0 proto bird metric 1024",
+	}, kept...)...)
+	a.SetSynced(true, false)
+	settle(t, a)
+	found := false
+	for _, s := range a.Routes() {
+		found = found || s.Prefix.String() == "10.244.5.0/26" && s.Phase == reconcile.Leftover && len(s.Actual) == 1
+	}
+	if !found {
+		t.Error("the leftover is not in the table")
+	}
+	a.SetSynced(true, true)
+	h.eventually("-4", kept...)
+	h.eventually("-6", "fd10::1:7 dev cali1 proto 80 metric 1024 pref medium", "blackhole fd10::1:0/122 dev lo proto bird metric 1024 pref medium")
+}
+
+// Changes after the start: new metric, withdrawal, a block that is released, workloads that come and go.
+func TestChanges(t *testing.T) {
+	h := newHost(t)
+	a, _, _ := h.simple()
+	a.SetSynced(true, true)
+	pod := "10.244.1.7 dev cali1 proto 80 scope link metric 1024"
+	block := "blackhole 10.244.1.0/26 proto bird"
+	a.UpdateRoutes([]route.Learned{learned("10.244.2.0/26", 512, "10.1.0.9")})
+	h.eventually("-4", defaultRoute, pod, block, "10.244.2.0/26 via 10.1.0.9 dev eth0 proto bird metric 512")
+	a.UpdateRoutes([]route.Learned{learned("10.244.2.0/26", 0)})
+	h.eventually("-4", defaultRoute, pod, block)
+	// A workload whose interface comes later than its endpoint.
+	late := endpointObject("late", "node-1", "cali9", "10.244.1.20/32")
+	next := base()
+	next[late.Key] = late
+	a.SetState(next, late.Key)
+	settle(t, a)
+	h.pod("cali9")
+	latePod := "10.244.1.20 dev cali9 proto 80 scope link metric 1024"
+	h.eventually("-4", defaultRoute, pod, block, latePod)
+	// Interface deleted and made again, with another index.
+	h.ip("link del cali1")
+	h.eventually("-4", defaultRoute, block, latePod)
+	h.pod("cali1")
+	h.eventually("-4", defaultRoute, pod, block, latePod)
+	// The block moves to another node.
+	gone := blockObject("10.244.1.0/26", model.StateConfirmed).Key
+	delete(next, gone)
+	delete(next, late.Key)
+	a.SetState(next, gone, late.Key)
+	a.UpdateRoutes([]route.Learned{learned("10.244.1.0/26", 1024, "10.1.0.9")})
+	h.eventually("-4", defaultRoute, pod, "10.244.1.0/26 via 10.1.0.9 dev eth0 proto bird metric 1024")
+}
+
+const helperEnv = "MANX_TEST_AGENT_NETNS"
+
+// The other half of TestKilledAgentLeavesEverything: an agent that runs until it is killed.
+func TestHelperAgent(t *testing.T) {
+	name := os.Getenv(helperEnv)
+	if name == "" {
+		t.Skip("only as a child of TestKilledAgentLeavesEverything")
+	}
+	h := &host{t, name}
+	a, _ := h.agent()
+	a.SetState(base())
+	a.SetSynced(true, true)
+	a.UpdateRoutes([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	<-stop
+}
+
+func TestKilledAgentLeavesEverything(t *testing.T) {
+	h := newHost(t)
+	h.pod("cali1")
+	child := exec.Command(os.Args[0], "-test.run=^TestHelperAgent$")
+	child.Env = append(os.Environ(), helperEnv+"="+h.name)
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		defaultRoute,
+		"10.244.1.7 dev cali1 proto 80 scope link metric 1024",
+		"blackhole 10.244.1.0/26 proto bird",
+		"10.244.2.0/26 via 10.1.0.9 dev eth0 proto bird metric 1024",
+	}
+	h.eventually("-4", want...)
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = child.Wait()
+	h.eventually("-4", want...)
+	// The next one changes nothing: the kernel reports not a single route event.
+	c := h.open()
+	events := countRouteEvents(t, c)
+	a, _ := h.agent()
+	a.SetState(base())
+	a.UpdateRoutes([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
+	settle(t, a)
+	a.SetSynced(true, true)
+	settle(t, a)
+	h.eventually("-4", want...)
+	if n := events(); n != 0 {
+		t.Errorf("%d route changes after a restart with the same state", n)
+	}
+}
