@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -111,10 +112,16 @@ func (o *Object) settleName(m metav1.Object) error {
 	return nil
 }
 
-// validate applies all rules, and those on changes if old is not nil.
+// validate applies all rules, and those on changes if old is not nil. What was wrong with old before, without making it
+// unusable, is not held against the new value: another writer may be newer than we are.
 func (o *Object) validate(old any) error {
 	info, _ := Lookup(o.Key.Kind)
 	errs := info.Validate(o.Key, o.Value)
+	if len(errs) > 0 && old != nil {
+		before := info.Validate(o.Key, old)
+		broken := info.run(o.Key, o.Value, true)
+		errs = slices.DeleteFunc(errs, func(e FieldError) bool { return listed(before, e) && !listed(broken, e) })
+	}
 	if was, ok := old.(*IPPool); ok {
 		errs = append(errs, checkPoolChange(was, o.Value.(*IPPool))...)
 	}
@@ -122,4 +129,8 @@ func (o *Object) validate(old any) error {
 		return &InvalidError{Key: o.Key, Fields: errs}
 	}
 	return nil
+}
+
+func listed(errs []FieldError, e FieldError) bool {
+	return slices.ContainsFunc(errs, func(x FieldError) bool { return x.Error() == e.Error() })
 }
