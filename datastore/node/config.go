@@ -1,0 +1,59 @@
+package node
+
+import (
+	"time"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// CompatibleVersion is what a new cluster says its Calico version is. Tools refuse clusters that are too different from
+// themselves; Manx never changes what another writer put there.
+const CompatibleVersion = "v3.31.0"
+
+// Config says what the operator wants of this node. Texts have the meaning that calico/node gives to the environment
+// variable named beside them.
+type Config struct {
+	Name NameSources
+
+	IP, IP6             string // IP, IP6: "autodetect", "none", an address with or without prefix length; "" keeps the Node's
+	IPMethod, IP6Method string // IP_AUTODETECTION_METHOD, IP6_AUTODETECTION_METHOD
+	// Kubernetes looks up the address for the method kubernetes-internal-ip; nil: there is no kubeconfig.
+	Kubernetes KubernetesAddress
+
+	AS         string // AS: a number, or two with a dot between; "" keeps the Node's
+	K8sNodeRef string // CALICO_K8S_NODE_REF
+
+	DisableConflictCheck bool // DISABLE_NODE_IP_CHECK
+	WaitForDatastore     bool // WAIT_FOR_DATASTORE
+
+	ClusterType    string // CLUSTER_TYPE: added to that of ClusterInformation
+	NoDefaultPools bool   // NO_DEFAULT_POOLS
+	Pool4, Pool6   PoolConfig
+	NoIPv6         bool // the kernel has no IPv6, or FELIX_IPV6SUPPORT is false: no IPv6 pool is made
+
+	Directories []string // made if absent
+
+	PollInterval time.Duration // AUTODETECT_POLL_INTERVAL; 0: a minute
+}
+
+// DefaultDirectories are those that Calico's plugins expect on a host.
+func DefaultDirectories() []string { return []string{"/var/run/calico", "/var/lib/calico"} }
+
+// Result is what registration settled.
+type Result struct {
+	Name       string
+	NameFrom   string // "NODENAME", the path of the nodename file, "HOSTNAME" or "host name"
+	Node       *model.Node
+	Candidates []Candidate // every address of the host, IPv4 first
+	Warnings   []string    // what the operator should look at
+}
+
+func (c *Config) ip(f Family) (setting, method, variable string) {
+	if f == IPv4 {
+		return c.IP, c.IPMethod, "IP"
+	}
+	return c.IP6, c.IP6Method, "IP6"
+}
+
+// autodetects tells whether an address is looked up again while the daemon runs.
+func (c *Config) autodetects() bool { return c.IP == autodetect || c.IP6 == autodetect }

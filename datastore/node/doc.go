@@ -1,0 +1,2 @@
+// Package node registers this host in the datastore: its name, addresses and AS number, and what a cluster needs once.
+package node

@@ -1,0 +1,53 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore"
+)
+
+// Monitor looks the addresses up again at each poll interval, while they are autodetected, and updates the Node when
+// they changed. It returns when ctx ends; with addresses that are not autodetected, at once.
+//
+// Nothing that goes wrong changes the Node: it keeps the address it has, and the log says why. changed gets every new
+// outcome; it may be nil.
+func Monitor(ctx context.Context, c Config, registered Result, store datastore.Store, host HostAddresses, changed func(Result), log *zap.Logger) {
+	if !c.autodetects() {
+		return
+	}
+	interval := c.PollInterval
+	if interval <= 0 {
+		interval = time.Minute
+	}
+	r := registrar{config: c, name: registered.Name, store: store, host: host}
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	said := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		result, err := r.ensureNode(ctx)
+		if err != nil {
+			if err.Error() != said && ctx.Err() == nil {
+				said = err.Error()
+				log.Warn("the node's addresses cannot be checked; it keeps those it has", zap.Error(err))
+			}
+			continue
+		}
+		said = ""
+		result.Name, result.NameFrom = registered.Name, registered.NameFrom
+		if addressesChanged(registered.Node, result.Node) {
+			log.Info("the node's address changed", zap.Any("from", registered.Node.Spec.BGP), zap.Any("to", result.Node.Spec.BGP))
+		}
+		registered = result
+		if changed != nil {
+			changed(result)
+		}
+	}
+}

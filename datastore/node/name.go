@@ -1,0 +1,82 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// NameSources are the places where a node's name can come from.
+type NameSources struct {
+	Configured string // NODENAME
+	File       string // path of the nodename file; empty for none
+	HostName   func() (string, error)
+	Env        string // HOSTNAME
+}
+
+// Name settles the node's name: as configured, else as an earlier run wrote it to the file, else the host's. from says
+// which. The name must never change by itself: everything that the node owns in the datastore hangs on it.
+func Name(s NameSources) (name, from string, err error) {
+	if name := strings.TrimSpace(s.Configured); name != "" {
+		return name, "NODENAME", checkName(name)
+	}
+	if s.File != "" {
+		b, err := os.ReadFile(s.File)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", "", fmt.Errorf("read the node's name: %w", err)
+		}
+		if name := strings.TrimSpace(string(b)); name != "" {
+			return name, s.File, checkName(name)
+		}
+	}
+	if name := strings.ToLower(strings.TrimSpace(s.Env)); name != "" {
+		return name, "HOSTNAME", checkName(name)
+	}
+	host := s.HostName
+	if host == nil {
+		host = os.Hostname
+	}
+	name, err = host()
+	if err != nil {
+		return "", "", fmt.Errorf("no node name is set and the host has none: %w; set NODENAME", err)
+	}
+	name = strings.ToLower(strings.TrimSpace(name))
+	return name, "host name", checkName(name)
+}
+
+func checkName(name string) error {
+	valid := name != "" && len(name) <= 253
+	for i, r := range name {
+		letter := r >= 'a' && r <= 'z' || r >= '0' && r <= '9'
+		valid = valid && (letter || (r == '-' || r == '.') && i > 0 && i < len(name)-1)
+	}
+	if !valid {
+		return fmt.Errorf("%q cannot be a node's name: want at most 253 of a-z, 0-9, \"-\" and \".\", with a letter or digit first and last; set NODENAME", name)
+	}
+	return nil
+}
+
+// WriteName keeps the name for the CNI plugin, which compares every byte: there is no newline. A reader never sees half
+// a file.
+func WriteName(path, name string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("write the nodename file: %w", err)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".nodename-*")
+	if err != nil {
+		return fmt.Errorf("write the nodename file: %w", err)
+	}
+	defer os.Remove(f.Name()) // fails once it is renamed
+	_, err = f.WriteString(name)
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write the nodename file %s: %w", path, err)
+	}
+	return nil
+}

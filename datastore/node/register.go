@@ -1,0 +1,287 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"github.com/projectcalico/api/pkg/lib/numorstring"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// ErrLocked is returned while ClusterInformation says that the datastore is not ready: it is being migrated.
+var ErrLocked = errors.New("the datastore is locked (ClusterInformation default has datastoreReady: false), as during a migration")
+
+// retryInterval is how often a datastore is tried that is not there or locked.
+const retryInterval = time.Second
+
+// Register makes this host a node of the cluster: it settles name and addresses, creates or updates the Node, and
+// writes what the cluster needs if this is its first node. Nothing else may use the datastore before.
+func Register(ctx context.Context, c Config, store datastore.Store, host HostAddresses, log *zap.Logger) (Result, error) {
+	name, from, err := Name(c.Name)
+	if err != nil {
+		return Result{}, err
+	}
+	log = log.With(zap.String("node", name))
+	if err := makeDirectories(c.Directories); err != nil {
+		return Result{}, err
+	}
+	if err := waitForDatastore(ctx, c.WaitForDatastore, store, log); err != nil {
+		return Result{}, err
+	}
+	if err := ensureCluster(ctx, store, c.ClusterType); err != nil {
+		return Result{}, err
+	}
+	r := registrar{config: c, name: name, store: store, host: host}
+	result, err := r.ensureNode(ctx)
+	result.Name, result.NameFrom = name, from
+	if err != nil {
+		return result, err
+	}
+	warnings, err := r.ensurePools(ctx)
+	result.Warnings = append(result.Warnings, warnings...)
+	if err != nil {
+		return result, err
+	}
+	if err := ensureDefaults(ctx, store, name); err != nil {
+		return result, err
+	}
+	if w := renamed(c.Name.File, name); w != "" {
+		result.Warnings = append(result.Warnings, w)
+	}
+	if c.Name.File != "" {
+		if err := WriteName(c.Name.File, name); err != nil {
+			return result, err
+		}
+	}
+	for _, w := range result.Warnings {
+		log.Warn(w)
+	}
+	log.Info("registered", zap.String("nameFrom", from), zap.Any("bgp", result.Node.Spec.BGP))
+	return result, nil
+}
+
+func makeDirectories(paths []string) error {
+	for _, path := range paths {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return fmt.Errorf("make the directories that Calico's plugins use: %w", err)
+		}
+	}
+	return nil
+}
+
+// renamed warns of a name that differs from that of an earlier run.
+func renamed(file, name string) string {
+	b, err := os.ReadFile(file)
+	if old := strings.TrimSpace(string(b)); err == nil && old != "" && old != name {
+		return fmt.Sprintf("this host was node %s and is now %s: blocks, workloads and the Node of the old name stay until someone deletes them", old, name)
+	}
+	return ""
+}
+
+// waitForDatastore returns when the datastore answers and is not locked. Without wait it tries once.
+func waitForDatastore(ctx context.Context, wait bool, store datastore.Store, log *zap.Logger) error {
+	said := ""
+	for {
+		err := datastoreReady(ctx, store)
+		if err == nil || !wait || errors.Is(err, datastore.ErrUnauthorized) || ctx.Err() != nil {
+			return err
+		}
+		if err.Error() != said {
+			said = err.Error()
+			log.Warn("waiting for the datastore", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the datastore: %w", err)
+		case <-time.After(retryInterval):
+		}
+	}
+}
+
+func datastoreReady(ctx context.Context, store datastore.Store) error {
+	o, err := store.Get(ctx, model.ResourceKey(model.KindClusterInformation, "default"))
+	if err != nil {
+		if errors.Is(err, datastore.ErrNotFound) {
+			return nil // a new cluster
+		}
+		return err
+	}
+	if c, ok := o.Value.(*v3.ClusterInformation); ok && c.Spec.DatastoreReady != nil && !*c.Spec.DatastoreReady {
+		return ErrLocked
+	}
+	return nil
+}
+
+// registrar keeps the Node of this host as the configuration and the host's interfaces want it.
+type registrar struct {
+	config Config
+	name   string
+	store  datastore.Store
+	host   HostAddresses
+}
+
+// ensureNode creates or updates the Node; one that is as it should be is not written.
+func (r *registrar) ensureNode(ctx context.Context) (Result, error) {
+	var result Result
+	node, err := ensure(ctx, r.store, model.ResourceKey(model.KindNode, r.name), func(n *model.Node) (bool, error) {
+		before := model.NewObject(model.ResourceKey(model.KindNode, r.name), n).Clone().Value.(*model.Node)
+		var err error
+		result.Candidates, result.Warnings, err = r.fill(ctx, n)
+		if err != nil {
+			return false, err
+		}
+		if addressesChanged(before, n) && !r.config.DisableConflictCheck {
+			if err := r.checkConflict(ctx, n); err != nil {
+				return false, err
+			}
+		}
+		return !reflect.DeepEqual(before, n), nil
+	})
+	result.Node = node
+	if err != nil {
+		return result, fmt.Errorf("register node %s: %w", r.name, err)
+	}
+	return result, nil
+}
+
+// fill sets in n all that this host decides about it and leaves the rest alone.
+func (r *registrar) fill(ctx context.Context, n *model.Node) (candidates []Candidate, warnings []string, err error) {
+	bgp := model.NodeBGPSpec{}
+	if n.Spec.BGP != nil {
+		bgp = *n.Spec.BGP
+	}
+	for _, f := range []struct {
+		family Family
+		field  *string
+	}{{IPv4, &bgp.IPv4Address}, {IPv6, &bgp.IPv6Address}} {
+		d, err := decide(ctx, &r.config, f.family, *f.field, r.host)
+		candidates = append(candidates, d.candidates...)
+		if err != nil {
+			return candidates, warnings, err
+		}
+		if d.warning != "" {
+			warnings = append(warnings, d.warning)
+		}
+		*f.field = d.address
+	}
+	if bgp.IPv4Address == "" && bgp.IPv6Address == "" {
+		return candidates, warnings, errors.New(strings.Join(append([]string{"the node has neither an IPv4 nor an IPv6 address: set IP or IP6"}, warnings...), "; "))
+	}
+	if r.config.AS != "" {
+		as, err := numorstring.ASNumberFromString(r.config.AS)
+		if err != nil || as == 0 {
+			return candidates, warnings, fmt.Errorf("AS = %q: want a number from 1 to 4294967295, or two of 16 bits as HIGH.LOW", r.config.AS)
+		}
+		bgp.ASNumber = &as
+	}
+	n.Spec.BGP = &bgp
+	if r.config.K8sNodeRef != "" {
+		n.Spec.OrchRefs = withKubernetesRef(n.Spec.OrchRefs, r.config.K8sNodeRef)
+	}
+	interfaces, err := r.host.Interfaces()
+	if err != nil {
+		return candidates, warnings, err
+	}
+	n.Spec.Interfaces = nodeInterfaces(&r.config, interfaces)
+	return candidates, warnings, nil
+}
+
+func withKubernetesRef(refs []model.OrchRef, name string) []model.OrchRef {
+	ref := model.OrchRef{NodeName: name, Orchestrator: "k8s"}
+	refs = slices.Clone(refs)
+	if i := slices.IndexFunc(refs, func(r model.OrchRef) bool { return r.Orchestrator == "k8s" }); i >= 0 {
+		refs[i] = ref
+		return refs
+	}
+	return append(refs, ref)
+}
+
+func addressesChanged(before, after *model.Node) bool {
+	for _, f := range bothFamilies {
+		if addressOf(before, f) != addressOf(after, f) {
+			return true
+		}
+	}
+	return false
+}
+
+// addressOf reads a Node's address, an invalid prefix if it has none.
+func addressOf(n *model.Node, f Family) netip.Prefix {
+	if n.Spec.BGP == nil {
+		return netip.Prefix{}
+	}
+	text := n.Spec.BGP.IPv4Address
+	if f == IPv6 {
+		text = n.Spec.BGP.IPv6Address
+	}
+	p, _ := parseAddress(text, f)
+	return p
+}
+
+// checkConflict fails if another Node has one of our addresses.
+func (r *registrar) checkConflict(ctx context.Context, n *model.Node) error {
+	nodes, _, err := r.store.List(ctx, model.KindNode, "")
+	if err != nil {
+		return err
+	}
+	for _, o := range nodes {
+		other, ok := o.Value.(*model.Node)
+		if !ok || o.Key.Name == r.name {
+			continue
+		}
+		for _, f := range bothFamilies {
+			own := addressOf(n, f).Addr()
+			if own.IsValid() && own == addressOf(other, f).Addr() {
+				_, _, variable := r.config.ip(f)
+				return &ConflictError{Address: own, Other: o.Key.Name, Variable: variable}
+			}
+		}
+	}
+	return nil
+}
+
+// ConflictError says that another node has the address that this one was to have.
+type ConflictError struct {
+	Address  netip.Addr
+	Other    string // the other node's name
+	Variable string // the setting that would help
+}
+
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("address %s is already used by node %s; set %s or %s_AUTODETECTION_METHOD so that this node gets an address of its own, delete the Node %s if that host is gone, or set DISABLE_NODE_IP_CHECK=true",
+		e.Address, e.Other, e.Variable, e.Variable, e.Other)
+}
+
+// ensurePools makes the default pools clear of all addresses of this host and of the other nodes.
+func (r *registrar) ensurePools(ctx context.Context) ([]string, error) {
+	interfaces, err := r.host.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	var inUse []netip.Prefix
+	for _, i := range interfaces {
+		inUse = append(inUse, i.Addresses...)
+	}
+	nodes, _, err := r.store.List(ctx, model.KindNode, "")
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range nodes {
+		if n, ok := o.Value.(*model.Node); ok {
+			inUse = append(inUse, addressOf(n, IPv4))
+		}
+	}
+	inUse = slices.DeleteFunc(inUse, func(p netip.Prefix) bool { return !p.IsValid() || p.Bits() == 0 })
+	return ensurePools(ctx, r.store, &r.config, inUse)
+}
