@@ -113,13 +113,6 @@ func (t *statusTable) heard(peer netip.Addr, message string, attrs map[string]sl
 		}
 		return ""
 	}
-	data := func() []byte {
-		if v, ok := attrs["Data"]; ok {
-			d, _ := v.Any().([]byte)
-			return d
-		}
-		return nil
-	}
 	var f func(e *sessionEntry, now time.Time)
 	switch message {
 	case "failed to connect":
@@ -155,7 +148,7 @@ func (t *statusTable) heard(peer netip.Addr, message string, attrs map[string]sl
 		}
 	case "received notification":
 		f = func(e *sessionEntry, now time.Time) {
-			e.fail(receivedWords(e, number("Code"), number("Subcode"), data(), text("Communicated-Reason")), now)
+			e.fail(receivedWords(e, number("Code"), number("Subcode"), text("Communicated-Reason")), now)
 		}
 	case "hold timer expired":
 		f = func(e *sessionEntry, now time.Time) { e.fail(holdWords(e), now) }

@@ -1,7 +1,6 @@
 package bgp
 
 import (
-	"encoding/binary"
 	"fmt"
 	"strings"
 
@@ -146,19 +145,14 @@ func sentWords(e *sessionEntry, code, sub uint8) string {
 	return fmt.Sprintf("session reset because %s is malformed: %s%s (%s)", what, notificationName(code, sub), detail, n)
 }
 
-// receivedWords explains a NOTIFICATION that the peer sent. data is what follows the two codes (RFC 4271 section 6).
-func receivedWords(e *sessionEntry, code, sub uint8, data []byte, text string) string {
+// receivedWords explains a NOTIFICATION that the peer sent; text is its shutdown communication (RFC 9003).
+func receivedWords(e *sessionEntry, code, sub uint8, text string) string {
 	n := fmt.Sprintf("received NOTIFICATION %d/%d", code, sub)
 	peer := e.peerName()
 	switch {
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_BAD_PEER_AS:
-		expects := "another AS than " + fmt.Sprint(e.session.LocalAS)
-		if len(data) == 4 {
-			expects = fmt.Sprintf("AS %d, we are %d", binary.BigEndian.Uint32(data), e.session.LocalAS)
-		} else if len(data) == 2 {
-			expects = fmt.Sprintf("AS %d, we are %d", binary.BigEndian.Uint16(data), e.session.LocalAS)
-		}
-		return fmt.Sprintf("OPEN refused by %s: it expects %s (%s)", peer, expects, n)
+		// What follows the codes, if anything, is the AS of our OPEN, not the one that is expected.
+		return fmt.Sprintf("OPEN refused by %s: it expects another AS, we are %d (%s)", peer, e.session.LocalAS, n)
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_UNACCEPTABLE_HOLD_TIME:
 		return fmt.Sprintf("OPEN refused by %s: it does not accept our hold time of %d s (%s)", peer, wireSession(e.session).hold, n)
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_BAD_BGP_IDENTIFIER:
