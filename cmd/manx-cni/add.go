@@ -276,8 +276,10 @@ func hostNet(a netip.Addr) net.IPNet {
 	return net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-// hostRoute marks the routes to local containers as the agent does, which therefore adopts them as they are.
-var hostRoute = kernel.PodRoute{Protocol: int(kernel.ProtocolCalico), Metric: 0}
+// hostRoute marks the routes to local containers. Protocol boot is what Calico's plugin writes: no agent takes such a
+// route for its own before it knows the WorkloadEndpoint. The metric is the agent's, so that it can then put its own
+// route in the same place in one step, without a gap.
+var hostRoute = kernel.PodRoute{Protocol: int(kernel.ProtocolBoot), Metric: 1024}
 
 // print writes a result in the version that the runtime asked for.
 func (c *call) print(r *current.Result) error {

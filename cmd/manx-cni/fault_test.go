@@ -13,8 +13,10 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 func jsonEqual(t *testing.T, a, b any) bool {
@@ -164,5 +166,130 @@ func TestErrorCodes(t *testing.T) {
 				t.Errorf("left behind:\n%s", left)
 			}
 		})
+	}
+}
+
+// failingStore fails some of its operations, counted from 1, like a server that goes away.
+type failingStore struct {
+	datastore.Store
+	n     int
+	fails func(n int) bool
+}
+
+func (s *failingStore) Close() error { return nil }
+
+func (s *failingStore) next() error {
+	if s.n++; s.fails(s.n) {
+		return datastore.ErrUnavailable
+	}
+	return nil
+}
+
+func (s *failingStore) Get(ctx context.Context, k model.Key) (*model.Object, error) {
+	if err := s.next(); err != nil {
+		return nil, err
+	}
+	return s.Store.Get(ctx, k)
+}
+
+func (s *failingStore) List(ctx context.Context, k model.Kind, ns string) ([]*model.Object, int64, error) {
+	if err := s.next(); err != nil {
+		return nil, 0, err
+	}
+	return s.Store.List(ctx, k, ns)
+}
+
+func (s *failingStore) Create(ctx context.Context, o *model.Object) (*model.Object, error) {
+	if err := s.next(); err != nil {
+		return nil, err
+	}
+	return s.Store.Create(ctx, o)
+}
+
+func (s *failingStore) Update(ctx context.Context, o *model.Object) (*model.Object, error) {
+	if err := s.next(); err != nil {
+		return nil, err
+	}
+	return s.Store.Update(ctx, o)
+}
+
+func (s *failingStore) Delete(ctx context.Context, k model.Key, revision int64) (*model.Object, error) {
+	if err := s.next(); err != nil {
+		return nil, err
+	}
+	return s.Store.Delete(ctx, k, revision)
+}
+
+// storeFaults runs ADD once for each of its datastore operations, with the operations for which fails answers true
+// failing, and tells the result of each.
+func storeFaults(h *host, fails func(n, failing int) bool, after func(failing int, p *pod, plugin *plugin, err error)) {
+	for failing, total := 1, 1000; failing <= total; failing++ {
+		p := h.pod("")
+		s := &failingStore{Store: h.store, fails: func(n int) bool { return fails(n, failing) }}
+		plugin := h.direct()
+		plugin.open = func(context.Context, *netConf, func(string) string) (datastore.Store, error) { return s, nil }
+		err := h.inside(func() error { return plugin.funcs(false).Add(p.cmdArgs()) })
+		if s.n < failing {
+			total = 0 // the ADD needs no more operations
+		}
+		s.fails = func(int) bool { return false }
+		after(failing, p, plugin, err)
+	}
+}
+
+func TestDatastoreFailsOnceDuringAdd(t *testing.T) {
+	h := newHost(t)
+	failures := 0
+	storeFaults(h, func(n, failing int) bool { return n == failing }, func(failing int, p *pod, plugin *plugin, err error) {
+		if err != nil {
+			failures++
+			var coded *types.Error
+			if !errors.As(err, &coded) || coded.Code != types.ErrTryAgainLater {
+				t.Errorf("operation %d: error is %#v, want code 11", failing, err)
+			}
+		} else {
+			h.must(h.inside(func() error { return plugin.funcs(false).Del(p.cmdArgs()) }))
+		}
+		if left := h.leftovers(); left != "" {
+			t.Fatalf("operation %d: left behind:\n%s", failing, left)
+		}
+	})
+	if failures < 8 {
+		t.Errorf("only %d operations made ADD fail", failures)
+	}
+}
+
+func TestDatastoreGoesAwayDuringAdd(t *testing.T) {
+	h := newHost(t)
+	storeFaults(h, func(n, failing int) bool { return n >= failing }, func(failing int, p *pod, plugin *plugin, _ error) {
+		// The runtime calls DEL after a failed ADD, here once the datastore is back.
+		h.must(h.inside(func() error { return plugin.funcs(false).Del(p.cmdArgs()) }))
+		if left := h.leftovers(); left != "" {
+			t.Fatalf("operation %d: left behind:\n%s", failing, left)
+		}
+	})
+}
+
+func TestDatastoreLocked(t *testing.T) {
+	h := newHost(t)
+	key := model.ResourceKey(model.KindClusterInformation, "default")
+	for name, ready := range map[string]*bool{"false": new(bool), "not set": nil} {
+		o, err := h.store.Get(context.Background(), key)
+		h.must(err)
+		o = o.Clone()
+		o.Value.(*v3.ClusterInformation).Spec.DatastoreReady = ready
+		_, err = h.store.Update(context.Background(), o)
+		h.must(err)
+		p := h.pod("")
+		for verb, err := range map[string]error{"add": p.add(), "del": p.del()} {
+			if err == nil || !strings.Contains(err.Error(), "datastoreReady") {
+				t.Errorf("%s while datastoreReady is %s: %v", verb, name, err)
+			}
+		}
+	}
+	_, err := h.store.Delete(context.Background(), key, 0)
+	h.must(err)
+	if err := h.pod("").add(); err == nil || !strings.Contains(err.Error(), "ClusterInformation default does not exist") {
+		t.Errorf("without ClusterInformation: %v", err)
 	}
 }
