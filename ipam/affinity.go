@@ -34,16 +34,13 @@ func (s session) getBlock(ctx context.Context, cidr netip.Prefix) (heldBlock, er
 	return s.hold(o)
 }
 
-// hold makes a private copy of a block that was read.
+// hold makes a private copy of a block that was read. A block that contradicts itself was marked when it was decoded.
 func (s session) hold(o *model.Object) (heldBlock, error) {
 	if _, ok := o.Value.(*model.Block); !ok || o.Err != nil {
 		return heldBlock{}, fmt.Errorf("block %s cannot be read, repair or delete it: %w", o.Key.Name, o.Err)
 	}
 	o = o.Clone()
 	b := o.Value.(*model.Block)
-	if err := usable(b); err != nil {
-		return heldBlock{}, err
-	}
 	if b.Affinity == nil && b.HostAffinity != nil {
 		owner := ownerOf(b)
 		b.Affinity, b.HostAffinity = &owner, nil

@@ -63,7 +63,7 @@ func (s *ipamState) addBlock(t testing.TB, key model.Key, b *model.Block) {
 		}
 	}
 	s.blocks[b.CIDR] = b
-	if broken := CheckBlock(b, time.Now().Add(24*time.Hour)); len(broken) > 0 {
+	if broken := model.CheckBlock(b); len(broken) > 0 {
 		t.Errorf("block %s is invalid: %v", b.CIDR, broken)
 		return
 	}

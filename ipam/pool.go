@@ -19,6 +19,9 @@ import (
 // ErrNoPool is wrapped by errors that say why there is no pool from which to assign.
 var ErrNoPool = errors.New("no IP pool can be used")
 
+// maxBlockBits bounds the size of a block: Calico's largest has 12 bits.
+const maxBlockBits = 16
+
 // pool is an IP pool whose range and block size were found to be usable.
 type pool struct {
 	name      string
@@ -29,20 +32,14 @@ type pool struct {
 
 func (p pool) String() string { return fmt.Sprintf("pool %s (%s)", p.name, p.cidr) }
 
-// parsePool fills in the defaults that Calico applies when it stores a pool: older writers left them out.
+// parsePool also fills in the defaults that Calico applies when it stores a pool: older writers left them out.
 func parsePool(name string, o *model.IPPool) (pool, error) {
+	o = o.WithDefaults()
 	cidr, err := netip.ParsePrefix(o.Spec.CIDR)
 	if err != nil {
 		return pool{}, fmt.Errorf("pool %s: spec.cidr = %q: want ADDRESS/LENGTH", name, o.Spec.CIDR)
 	}
-	bits := o.Spec.BlockSize
-	if bits == 0 {
-		bits = 26
-		if cidr.Addr().Is6() {
-			bits = 122
-		}
-	}
-	max := cidr.Addr().BitLen()
+	bits, max := o.Spec.BlockSize, cidr.Addr().BitLen()
 	if bits < cidr.Bits() || bits > max || max-bits > maxBlockBits {
 		return pool{}, fmt.Errorf("pool %s: spec.blockSize = %d: want %d to %d for %s", name, bits, max-maxBlockBits, max, cidr)
 	}
@@ -61,16 +58,13 @@ func enabled(o *model.IPPool) bool {
 
 // allows tells whether a pool may be used for a purpose.
 func allows(o *model.IPPool, use v3.IPPoolAllowedUse) bool {
-	uses := o.Spec.AllowedUses
-	if len(uses) == 0 {
-		uses = []v3.IPPoolAllowedUse{v3.IPPoolAllowedUseWorkload, v3.IPPoolAllowedUseTunnel}
-	}
-	return slices.Contains(uses, use)
+	return slices.Contains(o.Spec.AllowedUses, use)
 }
 
 // Usable tells whether a node with these labels may take addresses for a purpose from a pool: it is enabled, allows the
 // purpose and selects the node. The error is about a node selector that cannot be read.
 func Usable(o *model.IPPool, use v3.IPPoolAllowedUse, nodeLabels map[string]string) (bool, error) {
+	o = o.WithDefaults()
 	if !enabled(o) || !allows(o, use) {
 		return false, nil
 	}
@@ -79,9 +73,6 @@ func Usable(o *model.IPPool, use v3.IPPoolAllowedUse, nodeLabels map[string]stri
 
 // selects evaluates a selector; an empty one selects everything.
 func selects(expression string, labels map[string]string) (bool, error) {
-	if expression == "" {
-		return true, nil
-	}
 	s, err := selector.Parse(expression)
 	if err != nil {
 		return false, fmt.Errorf("selector %q: %w", expression, err)
@@ -185,7 +176,7 @@ func pickMatching(candidates []pool, r *Request, family Family, nodeLabels map[s
 // matches tells whether a pool is for a node and a namespace, and why not.
 func matches(p pool, nodeLabels, namespaceLabels map[string]string) (ok bool, why string, err error) {
 	spec := p.object.Spec
-	if spec.AssignmentMode != nil && *spec.AssignmentMode != v3.Automatic {
+	if *spec.AssignmentMode != v3.Automatic {
 		return false, "is only used when asked for (assignmentMode " + string(*spec.AssignmentMode) + ")", nil
 	}
 	if ok, err = selects(spec.NodeSelector, nodeLabels); err != nil || !ok {
