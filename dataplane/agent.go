@@ -72,9 +72,10 @@ func (a *Agent) SetState(r model.Reader, changed ...model.Key) {
 	a.loop.Trigger()
 }
 
-// UpdateRoutes hands over what changed in BGP: the whole new state of each prefix; one without next hops is gone.
+// UpdateRoutes hands over what changed in BGP: the whole new state of each prefix; one without next hops is gone. The
+// slices belong to the agent from then on.
 func (a *Agent) UpdateRoutes(changes []route.Learned) {
-	a.inbox.put(func(b *batch) { b.learned = append(b.learned, changes...) })
+	a.inbox.put(func(b *batch) { b.learned = append(b.learned, changes) })
 	a.loop.Trigger()
 }
 
@@ -134,7 +135,9 @@ func (a *Agent) step() time.Duration {
 	defer a.mu.Unlock()
 	b := a.inbox.take()
 	a.takeState(b)
-	a.routes.Learn(b.learned)
+	for _, changes := range b.learned {
+		a.routes.Learn(changes)
+	}
 	a.links.Handle(b.events)
 	a.routes.Handle(b.events)
 	if b.resync {

@@ -19,7 +19,7 @@ type batch struct {
 	reader  model.Reader
 	changed []model.Key
 	all     bool
-	learned []route.Learned
+	learned [][]route.Learned
 	events  []kernel.Event
 	synced  *synced
 	resync  bool

@@ -2,28 +2,38 @@ package reconcile
 
 import "time"
 
+// round is how many steps go to the target at once: it bounds memory, not what a flush does.
+const round = 2048
+
 // Flush applies everything that is due: additions and changes first, then removals. It returns the number of steps and
 // of failures among them. A failure stops nothing; Next says when it is tried again.
 func (t *Table[K, V]) Flush() (steps, failures int) {
 	now := t.now()
 	t.wakeFailed(now)
-	t.plan()
-	if len(t.steps) == 0 {
-		return 0, 0
-	}
-	errs := t.target.Apply(t.steps)
-	for i, e := range t.stepped {
-		var err error
-		if errs != nil {
-			err = errs[i]
-		}
-		if t.finish(e, &t.steps[i], err, now) {
-			failures++
+	dirty := t.dirty
+	t.dirty = nil
+	for _, e := range dirty {
+		e.dirty = false
+		t.plan(e, now)
+		if len(t.steps) == round {
+			failures += t.apply(now)
+			steps += round
 		}
 	}
-	steps = len(t.steps)
-	clear(t.steps) // keep no values alive
-	clear(t.stepped)
+	steps, failures = steps+len(t.steps), failures+t.apply(now)
+	for _, e := range t.removals {
+		t.step(e, Step[K, V]{Action: Remove, Key: e.key, Old: e.have})
+		if len(t.steps) == round {
+			failures += t.apply(now)
+			steps += round
+		}
+	}
+	steps, failures = steps+len(t.steps), failures+t.apply(now)
+	t.removals = t.removals[:0]
+	if len(t.dirty) == 0 && cap(dirty) <= round {
+		clear(dirty)
+		t.dirty = dirty[:0]
+	}
 	return steps, failures
 }
 
@@ -36,11 +46,11 @@ func (t *Table[K, V]) wakeFailed(now time.Time) {
 		return
 	}
 	t.retryAt = time.Time{}
-	for _, e := range t.failed {
-		if !now.Before(e.retryAt) {
-			t.touch(e)
+	for _, f := range t.failed {
+		if !now.Before(f.retryAt) {
+			t.touch(f.entry)
 		} else {
-			t.retryBy(e.retryAt)
+			t.retryBy(f.retryAt)
 		}
 	}
 }
@@ -51,31 +61,23 @@ func (t *Table[K, V]) retryBy(at time.Time) {
 	}
 }
 
-// plan turns the dirty objects into steps.
-func (t *Table[K, V]) plan() {
-	t.steps, t.stepped = t.steps[:0], t.stepped[:0]
-	removals := 0
-	for _, e := range t.dirty {
-		e.dirty = false
-		switch {
-		case e.wanted && !e.present:
-			t.step(e, Step[K, V]{Action: Add, Key: e.key, New: e.want})
-		case e.wanted && !t.equal(e.want, e.have):
-			t.step(e, Step[K, V]{Action: Change, Key: e.key, New: e.want, Old: e.have})
-		case e.wanted:
-			t.settle(e)
-		case e.present && (t.prune || !e.adopted):
-			t.dirty[removals] = e
-			removals++
-		case !e.present:
-			t.forget(e)
-		}
+// plan decides what to do about an object: a step now, a removal later, or nothing.
+func (t *Table[K, V]) plan(e *entry[K, V], now time.Time) {
+	if e.since == 0 {
+		e.since = now.UnixNano()
 	}
-	for _, e := range t.dirty[:removals] {
-		t.step(e, Step[K, V]{Action: Remove, Key: e.key, Old: e.have})
+	switch {
+	case e.wanted && !e.present:
+		t.step(e, Step[K, V]{Action: Add, Key: e.key, New: e.want})
+	case e.wanted && !t.equal(e.want, e.have):
+		t.step(e, Step[K, V]{Action: Change, Key: e.key, New: e.want, Old: e.have})
+	case e.wanted:
+		t.settle(e)
+	case e.present && (t.prune || !e.adopted):
+		t.removals = append(t.removals, e)
+	case !e.present:
+		t.forget(e)
 	}
-	clear(t.dirty)
-	t.dirty = t.dirty[:0]
 }
 
 func (t *Table[K, V]) step(e *entry[K, V], s Step[K, V]) {
@@ -83,44 +85,69 @@ func (t *Table[K, V]) step(e *entry[K, V], s Step[K, V]) {
 	t.stepped = append(t.stepped, e)
 }
 
-// finish records the outcome of a step.
-func (t *Table[K, V]) finish(e *entry[K, V], s *Step[K, V], err error, now time.Time) (failed bool) {
-	if err != nil {
-		if e.err == nil || e.err.Error() != err.Error() {
-			e.since = now
-		}
-		e.err = err
-		e.failures = min(e.failures, 1000) + 1
-		e.retryAt = now.Add(t.backoff.After(int(e.failures)))
-		t.failed[e.key] = e
-		t.retryBy(e.retryAt)
-		return true
+// apply hands the collected steps to the target.
+func (t *Table[K, V]) apply(now time.Time) (failures int) {
+	if len(t.steps) == 0 {
+		return 0
 	}
+	errs := t.target.Apply(t.steps)
+	for i, e := range t.stepped {
+		if errs != nil && errs[i] != nil {
+			t.fail(e, errs[i], now)
+			failures++
+			continue
+		}
+		t.succeed(e, &t.steps[i], now)
+	}
+	clear(t.steps) // keep no values alive
+	clear(t.stepped)
+	t.steps, t.stepped = t.steps[:0], t.stepped[:0]
+	return failures
+}
+
+func (t *Table[K, V]) fail(e *entry[K, V], err error, now time.Time) {
+	f := t.failed[e.key]
+	if f == nil {
+		f = &failure[K, V]{entry: e}
+		t.failed[e.key] = f
+	}
+	if f.err == nil || f.err.Error() != err.Error() {
+		e.since = now.UnixNano()
+	}
+	f.err = err
+	f.attempts++
+	f.retryAt = now.Add(t.backoff.After(f.attempts))
+	t.retryBy(f.retryAt)
+}
+
+func (t *Table[K, V]) succeed(e *entry[K, V], s *Step[K, V], now time.Time) {
 	if s.Action == Remove {
 		var none V
 		e.have, e.present = none, false
 		t.forget(e)
-		return false
+		return
 	}
 	// The desired value takes the place of the one that was read: one copy for both.
 	e.have, e.present = s.New, true
-	e.since = now
+	e.since = now.UnixNano()
 	t.settle(e)
-	return false
 }
 
 // settle: the object is as desired.
 func (t *Table[K, V]) settle(e *entry[K, V]) {
+	t.forgive(e)
+	e.have = e.want
+}
+
+func (t *Table[K, V]) forgive(e *entry[K, V]) {
 	if len(t.failed) > 0 {
 		delete(t.failed, e.key)
 	}
-	e.err, e.failures = nil, 0
-	e.have = e.want
 }
 
 // forget drops an object that is neither wanted nor there.
 func (t *Table[K, V]) forget(e *entry[K, V]) {
-	delete(t.failed, e.key)
+	t.forgive(e)
 	if t.entries[e.key] == e {
 		delete(t.entries, e.key)
 	}

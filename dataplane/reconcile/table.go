@@ -30,7 +30,8 @@ type Table[K comparable, V any] struct {
 
 	entries  map[K]*entry[K, V]
 	dirty    []*entry[K, V]
-	failed   map[K]*entry[K, V]
+	removals []*entry[K, V] // of the flush that is under way
+	failed   map[K]*failure[K, V]
 	retryAt  time.Time // the earliest of failed
 	revision uint64
 	prune    bool
@@ -38,25 +39,31 @@ type Table[K comparable, V any] struct {
 	stepped  []*entry[K, V]
 }
 
+// entry is one object. There may be a million of them.
 type entry[K comparable, V any] struct {
 	key        K
 	want, have V
+	revision   uint64
+	since      int64 // nanoseconds since 1970; 0 until the next flush
 	wanted     bool
 	present    bool
 	adopted    bool // present since before anyone wanted it
 	dirty      bool
-	failures   uint16
-	retryAt    time.Time
-	since      time.Time
-	revision   uint64
-	err        error
+}
+
+// failure is what is known beyond that of an object whose last attempt failed.
+type failure[K comparable, V any] struct {
+	entry    *entry[K, V]
+	err      error
+	attempts int
+	retryAt  time.Time
 }
 
 // NewTable makes a table for a target whose values equal compares. now is the clock.
 func NewTable[K comparable, V any](target Target[K, V], equal func(a, b V) bool, now func() time.Time, backoff Backoff) *Table[K, V] {
 	return &Table[K, V]{
 		target: target, equal: equal, now: now, backoff: backoff,
-		entries: map[K]*entry[K, V]{}, failed: map[K]*entry[K, V]{},
+		entries: map[K]*entry[K, V]{}, failed: map[K]*failure[K, V]{},
 	}
 }
 
@@ -83,9 +90,8 @@ func (t *Table[K, V]) Unset(k K) {
 
 func (t *Table[K, V]) changed(e *entry[K, V]) {
 	t.revision++
-	e.revision, e.since = t.revision, t.now()
-	e.failures, e.err = 0, nil
-	delete(t.failed, e.key)
+	e.revision, e.since = t.revision, 0
+	t.forgive(e)
 	t.touch(e)
 }
 
@@ -93,7 +99,7 @@ func (t *Table[K, V]) changed(e *entry[K, V]) {
 func (t *Table[K, V]) Observe(k K, v V) {
 	e := t.entry(k)
 	if !e.wanted && !e.present {
-		e.adopted, e.since = true, t.now()
+		e.adopted = true
 	}
 	e.have, e.present = v, true
 	t.touch(e)
@@ -112,8 +118,8 @@ func (t *Table[K, V]) ObserveGone(k K) {
 
 // Retry makes the next Flush try k again, if it failed.
 func (t *Table[K, V]) Retry(k K) {
-	if e := t.failed[k]; e != nil {
-		t.touch(e)
+	if f := t.failed[k]; f != nil {
+		t.touch(f.entry)
 	}
 }
 
@@ -188,12 +194,16 @@ func (t *Table[K, V]) Status(k K) Status {
 }
 
 func (t *Table[K, V]) status(e *entry[K, V]) Status {
-	s := Status{Since: e.since, Revision: e.revision}
+	s := Status{Since: time.Unix(0, e.since), Revision: e.revision}
+	if e.since == 0 {
+		s.Since = t.now()
+	}
+	f := t.failed[e.key]
 	switch {
-	case e.err != nil && e.wanted:
-		s.Phase, s.Reason = Failed, e.err.Error()
-	case e.err != nil:
-		s.Phase, s.Reason = Removing, e.err.Error()
+	case f != nil && e.wanted:
+		s.Phase, s.Reason = Failed, f.err.Error()
+	case f != nil:
+		s.Phase, s.Reason = Removing, f.err.Error()
 	case e.adopted && e.present:
 		s.Phase, s.Reason = Leftover, "left by an earlier run; removed once datastore and BGP are in sync, if still nobody wants it"
 	case e.wanted && e.present && t.equal(e.want, e.have):

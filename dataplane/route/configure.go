@@ -13,7 +13,7 @@ func (t *Target) Configure(c Config) {
 	t.configureBlocks(c.Blocks)
 	t.configureEndpoints(old.Endpoints, c.Endpoints)
 	if old.Node4 != c.Node4 || old.Node6 != c.Node6 {
-		t.touchLearned(func(netip.Prefix, *Learned) bool { return true })
+		t.touchLearned(func(netip.Prefix, []netip.Addr) bool { return true })
 	}
 	if !slices.Equal(old.Pools, c.Pools) {
 		t.configurePools(old.Pools, c.Pools)
@@ -38,7 +38,7 @@ func (t *Target) configurePools(old, pools []Pool) {
 			}
 		}
 	}
-	t.touchLearned(func(p netip.Prefix, _ *Learned) bool {
+	t.touchLearned(func(p netip.Prefix, _ []netip.Addr) bool {
 		return slices.ContainsFunc(changed, func(pool Pool) bool { return pool.CIDR.Overlaps(p) })
 	})
 	t.Resync()
@@ -72,7 +72,7 @@ func (t *Target) configureBlocks(blocks []netip.Prefix) {
 // blockChanged decides again about the block and about what others announce inside of it.
 func (t *Target) blockChanged(b netip.Prefix) {
 	t.touch(b)
-	t.touchLearned(func(p netip.Prefix, _ *Learned) bool { return b.Overlaps(p) && p.Bits() >= b.Bits() })
+	t.touchLearned(func(p netip.Prefix, _ []netip.Addr) bool { return b.Overlaps(p) && p.Bits() >= b.Bits() })
 }
 
 func (t *Target) configureEndpoints(old, endpoints []Endpoint) {
@@ -108,7 +108,7 @@ func (e Endpoint) prefixes() []netip.Prefix {
 func (t *Target) addEndpoint(e Endpoint) {
 	for _, p := range e.prefixes() {
 		s := t.state(p)
-		s.endpoints = append(s.endpoints, &e)
+		s.own().endpoints = append(s.endpoints, &e)
 		slices.SortFunc(s.endpoints, func(a, b *Endpoint) int { return strings.Compare(a.Name, b.Name) })
 		if t.byLink[e.Interface] == nil {
 			t.byLink[e.Interface] = map[netip.Prefix]bool{}
@@ -135,7 +135,7 @@ func (t *Target) dropEndpoint(e Endpoint) {
 		if s == nil {
 			continue
 		}
-		s.endpoints = slices.DeleteFunc(s.endpoints, func(o *Endpoint) bool { return *o == e })
+		s.own().endpoints = slices.DeleteFunc(s.endpoints, func(o *Endpoint) bool { return *o == e })
 		if !slices.ContainsFunc(s.endpoints, func(o *Endpoint) bool { return o.Interface == e.Interface }) {
 			delete(t.byLink[e.Interface], p)
 			if len(t.byLink[e.Interface]) == 0 {

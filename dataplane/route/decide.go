@@ -28,37 +28,59 @@ type hop struct {
 	tunnel []kernel.NextHop // nil without a usable tunnel device
 }
 
-// state is what is known of one prefix.
+// state is what is known of one prefix. There may be a million of them.
 type state struct {
-	learned   *Learned
-	endpoints []*Endpoint // the first one counts
-	block     bool
-
-	want   *kernel.Route
-	note   string    // why there is no route, or what is remarkable about it
-	since  time.Time // of note
-	dirty  bool
-	source Source
+	learned []netip.Addr // BGP's next hops; none: not learned
+	metric  uint32       // of what is learned
+	block   bool
+	dirty   bool
+	want    *kernel.Route
+	// What few prefixes have. Never nil: nothing is shared by all that have none of it.
+	*extras
 }
 
-func (s *state) empty() bool { return s.learned == nil && len(s.endpoints) == 0 && !s.block }
+type extras struct {
+	endpoints []*Endpoint // the first one counts
+	note      string      // why there is no route, or what is remarkable about it
+	since     time.Time   // of note
+}
+
+var nothing = &extras{}
+
+// own makes the extras of s its own, so that they can be changed.
+func (s *state) own() *extras {
+	if s.extras == nothing {
+		s.extras = &extras{}
+	}
+	return s.extras
+}
+
+func (s *state) source() Source {
+	switch {
+	case len(s.endpoints) > 0:
+		return SourceWorkload
+	case s.block:
+		return SourceBlock
+	case len(s.learned) > 0:
+		return SourceBGP
+	}
+	return SourceNone
+}
 
 // decide returns the route for a prefix. Without a route note says why; with a route it may say what was left out.
 //
 // Next hops that cannot be resolved give no route rather than an "unreachable" one: a less specific route, such as
 // the default route to a switch that knows the way, then still carries the traffic.
-func (r *rules) decide(p netip.Prefix, s *state) (route *kernel.Route, source Source, note string) {
-	switch {
-	case len(s.endpoints) > 0:
-		route, note = r.workload(p, s)
-		return route, SourceWorkload, note
-	case s.block:
-		return r.blackhole(p), SourceBlock, ""
-	case s.learned != nil:
-		route, note = r.learned(p, s.learned)
-		return route, SourceBGP, note
+func (r *rules) decide(p netip.Prefix, s *state) (route *kernel.Route, note string) {
+	switch s.source() {
+	case SourceWorkload:
+		return r.workload(p, s)
+	case SourceBlock:
+		return r.blackhole(p), ""
+	case SourceBGP:
+		return r.learned(p, s)
 	}
-	return nil, SourceNone, ""
+	return nil, ""
 }
 
 func (r *rules) workload(p netip.Prefix, s *state) (*kernel.Route, string) {
@@ -98,16 +120,16 @@ func (r *rules) blackhole(p netip.Prefix) *kernel.Route {
 	return route
 }
 
-func (r *rules) learned(p netip.Prefix, l *Learned) (*kernel.Route, string) {
+func (r *rules) learned(p netip.Prefix, s *state) (*kernel.Route, string) {
 	if note := r.refuse(p); note != "" {
 		return nil, note
 	}
 	pool := r.pool(p)
-	hops, note := r.nextHops(l, pool)
+	hops, note := r.nextHops(s.learned, pool)
 	if len(hops) == 0 {
 		return nil, note
 	}
-	route := &kernel.Route{Dst: p, Metric: l.Metric, Protocol: kernel.ProtocolBIRD, Type: kernel.Unicast, NextHops: hops}
+	route := &kernel.Route{Dst: p, Metric: s.metric, Protocol: kernel.ProtocolBIRD, Type: kernel.Unicast, NextHops: hops}
 	if pool != nil && pool.IPIP != Never {
 		route.Protocol = kernel.ProtocolCalico
 	}
@@ -150,15 +172,15 @@ func (r *rules) pool(p netip.Prefix) *Pool {
 }
 
 // nextHops resolves all next hops that can be resolved.
-func (r *rules) nextHops(l *Learned, pool *Pool) (hops []kernel.NextHop, note string) {
+func (r *rules) nextHops(learned []netip.Addr, pool *Pool) (hops []kernel.NextHop, note string) {
 	if pool != nil && pool.VXLAN != Never {
 		return nil, fmt.Sprintf("pool %s uses VXLAN (vxlanMode), which this version does not program; use ipipMode or no encapsulation", pool.Name)
 	}
-	if len(l.NextHops) == 1 {
-		return r.nextHop(l.NextHops[0], pool)
+	if len(learned) == 1 {
+		return r.nextHop(learned[0], pool)
 	}
 	var missing []string
-	for _, nh := range l.NextHops {
+	for _, nh := range learned {
 		some, why := r.nextHop(nh, pool)
 		if why != "" && !slices.Contains(missing, why) {
 			missing = append(missing, why)

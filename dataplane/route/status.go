@@ -59,10 +59,8 @@ func (t *Target) Status(p netip.Prefix) (Status, bool) {
 func (t *Target) row(p netip.Prefix, extra []kernel.RouteKey) Status {
 	row := Status{Prefix: p}
 	if s := t.states[p]; s != nil {
-		row.Source = s.source
-		if s.learned != nil {
-			row.NextHops = s.learned.NextHops
-		}
+		row.Source = s.source()
+		row.NextHops = s.learned
 		if len(s.endpoints) > 0 {
 			row.Endpoint = s.endpoints[0].Name
 		}

@@ -22,13 +22,19 @@ type Target struct {
 	now    func() time.Time
 	rules  *rules
 	states map[netip.Prefix]*state
-	dirty  []netip.Prefix
+	dirty  []dirty
 	byLink map[string]map[netip.Prefix]bool // workload addresses by interface name
 	under  *kernelTarget
 	table  *reconcile.Table[kernel.RouteKey, *kernel.Route]
 
 	changedLinks bool // something that next hops are resolved with
 	resync       resync
+	applied      int
+}
+
+type dirty struct {
+	netip.Prefix
+	*state
 }
 
 // resync says when to compare with all of the kernel again.
@@ -78,18 +84,20 @@ func (t *Target) Learn(changes []Learned) {
 	for _, l := range changes {
 		l.Prefix = l.Prefix.Masked()
 		if len(l.NextHops) > 0 {
-			t.state(l.Prefix).learned = &l
+			s := t.state(l.Prefix)
+			s.learned, s.metric = l.NextHops, l.Metric
+			t.touchState(l.Prefix, s)
 		} else if s := t.states[l.Prefix]; s != nil {
 			s.learned = nil
+			t.touchState(l.Prefix, s)
 		}
-		t.touch(l.Prefix)
 	}
 }
 
 func (t *Target) state(p netip.Prefix) *state {
 	s := t.states[p]
 	if s == nil {
-		s = &state{}
+		s = &state{extras: nothing}
 		t.states[p] = s
 	}
 	return s
@@ -97,16 +105,23 @@ func (t *Target) state(p netip.Prefix) *state {
 
 // touch makes the next Flush decide about p again.
 func (t *Target) touch(p netip.Prefix) {
-	if s := t.states[p]; s != nil && !s.dirty {
-		s.dirty = true
-		t.dirty = append(t.dirty, p)
+	if s := t.states[p]; s != nil {
+		t.touchState(p, s)
 	}
 }
 
-func (t *Target) touchLearned(which func(netip.Prefix, *Learned) bool) {
+func (t *Target) touchState(p netip.Prefix, s *state) {
+	if !s.dirty {
+		s.dirty = true
+		t.dirty = append(t.dirty, dirty{p, s})
+	}
+}
+
+// touchLearned makes the learned prefixes dirty that which accepts, given their next hops.
+func (t *Target) touchLearned(which func(netip.Prefix, []netip.Addr) bool) {
 	for p, s := range t.states {
-		if s.learned != nil && which(p, s.learned) {
-			t.touch(p)
+		if len(s.learned) > 0 && which(p, s.learned) {
+			t.touchState(p, s)
 		}
 	}
 }
@@ -118,7 +133,7 @@ func (t *Target) SetNoIPIP(err error) {
 	}
 	t.rules.noIPIP = err
 	t.rules.hops = map[netip.Addr]*hop{}
-	t.touchLearned(func(p netip.Prefix, _ *Learned) bool {
+	t.touchLearned(func(p netip.Prefix, _ []netip.Addr) bool {
 		pool := t.rules.pool(p)
 		return pool != nil && pool.IPIP != Never
 	})
@@ -145,6 +160,7 @@ func (t *Target) Flush() (steps, failures int, err error) {
 	}
 	t.decideDirty()
 	steps, failures = t.table.Flush()
+	t.applied += steps - failures
 	if t.under.unclear {
 		t.under.unclear = false
 		t.resync.want(now.Add(t.resync.pause)) // comparisons that do not help become rare
@@ -238,9 +254,9 @@ func (t *Target) resolveAgain() {
 		return
 	}
 	used := make(map[netip.Addr]bool, len(t.rules.hops))
-	t.touchLearned(func(_ netip.Prefix, l *Learned) bool {
+	t.touchLearned(func(_ netip.Prefix, learned []netip.Addr) bool {
 		hit := false
-		for _, nh := range l.NextHops {
+		for _, nh := range learned {
 			used[nh] = true
 			hit = hit || changed[nh]
 		}
@@ -259,24 +275,25 @@ func (t *Target) decideDirty() {
 		return
 	}
 	now := t.now()
-	for _, p := range t.dirty {
-		s := t.states[p]
+	for _, d := range t.dirty {
+		s := d.state
 		s.dirty = false
-		route, source, note := t.rules.decide(p, s)
+		route, note := t.rules.decide(d.Prefix, s)
 		if s.want != nil && (route == nil || route.Metric != s.want.Metric) {
 			t.table.Unset(s.want.Key())
 		}
 		if route != nil {
 			t.table.Set(route.Key(), route)
 		}
-		s.want, s.source = route, source
-		if s.note != note || s.since.IsZero() {
-			s.note, s.since = note, now
+		s.want = route
+		if s.note != note {
+			s.own().note, s.since = note, now
 		}
-		if s.empty() {
-			delete(t.states, p)
+		if s.source() == SourceNone {
+			delete(t.states, d.Prefix)
 		}
 	}
+	clear(t.dirty)
 	t.dirty = t.dirty[:0]
 	if cap(t.dirty) > 1<<14 {
 		t.dirty = nil
@@ -294,3 +311,6 @@ func sorted(ps []netip.Prefix) []netip.Prefix {
 	slices.SortFunc(ps, netip.Prefix.Compare)
 	return ps
 }
+
+// Applied is the number of routes that were written to the kernel since the start.
+func (t *Target) Applied() int { return t.applied }
