@@ -42,22 +42,6 @@ func (c *check) failIf(wrong bool, field string, value any, rule string) {
 // at names an element of a list.
 func at(field string, i int) string { return fmt.Sprintf("%s[%d]", field, i) }
 
-// oneOf is the rule of an enumeration; an empty value is left to the caller.
-func oneOf[T ~string](value T, allowed ...T) (rule string, ok bool) {
-	if value == "" || slices.Contains(allowed, value) {
-		return "", true
-	}
-	return "must be one of " + list(allowed), false
-}
-
-// oneOfPtr is oneOf for an optional field, where the empty text is no value either.
-func oneOfPtr[T ~string](value *T, allowed ...T) (rule string, ok bool) {
-	if value == nil || slices.Contains(allowed, *value) {
-		return "", true
-	}
-	return "must be one of " + list(allowed), false
-}
-
 func list[T ~string](allowed []T) string {
 	texts := make([]string, len(allowed))
 	for i, a := range allowed {
@@ -66,22 +50,24 @@ func list[T ~string](allowed []T) string {
 	return strings.Join(texts, ", ")
 }
 
-// enum demands one of the allowed values; what Manx could not act upon otherwise is brokenEnum.
+// enum demands one of the allowed values, or none.
 func enum[T ~string](c *check, field string, value T, allowed ...T) {
-	if rule, ok := oneOf(value, allowed...); !ok {
-		c.fail(field, value, "%s", rule)
+	if value != "" && !slices.Contains(allowed, value) {
+		c.fail(field, value, "must be one of %s", list(allowed))
 	}
 }
 
+// enumPtr demands one of the allowed values in an optional field.
 func enumPtr[T ~string](c *check, field string, value *T, allowed ...T) {
-	if rule, ok := oneOfPtr(value, allowed...); !ok {
-		c.fail(field, *value, "%s", rule)
+	if value != nil && !slices.Contains(allowed, *value) {
+		c.fail(field, *value, "must be one of %s", list(allowed))
 	}
 }
 
+// brokenEnum is enum for a field whose meaning Manx cannot do without.
 func brokenEnum[T ~string](c *check, field string, value T, allowed ...T) {
-	if rule, ok := oneOf(value, allowed...); !ok {
-		c.broken(field, value, "%s", rule)
+	if value != "" && !slices.Contains(allowed, value) {
+		c.broken(field, value, "must be one of %s", list(allowed))
 	}
 }
 
@@ -107,7 +93,8 @@ func (c *check) selector(field, text string) *selector.Selector {
 
 const maxSelector = 1024
 
-// ip parses an optional address; family is 4, 6 or 0 for either.
+// parseIP parses an address; family is 4, 6 or 0 for either. The rule is empty if the text is right. An IPv4 address in
+// IPv6 form is an IPv4 address.
 func parseIP(text string, family int) (netip.Addr, string) {
 	a, err := netip.ParseAddr(text)
 	switch {

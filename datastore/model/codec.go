@@ -77,7 +77,7 @@ func (o *Object) Clone() *Object {
 }
 
 // Encode gives the bytes to store: the value as Calico's own JSON, without the revision, and with every field of
-// the bytes that the object was decoded from that its type does not know.
+// the bytes that the object was decoded from that its type does not know. The bytes must not be changed.
 func (o *Object) Encode() ([]byte, error) {
 	if o.Value == nil {
 		return nil, fmt.Errorf("%s has no value to encode", o.Key)

@@ -1,6 +1,7 @@
 package selector
 
 import (
+	"slices"
 	"strings"
 )
 
@@ -104,12 +105,8 @@ func (n In) Matches(l Labels) bool {
 	if !ok {
 		return n.Not
 	}
-	for _, x := range n.Values {
-		if v == x {
-			return !n.Not
-		}
-	}
-	return n.Not
+	_, found := slices.BinarySearch(n.Values, v)
+	return found != n.Not
 }
 
 // Matches implements Node.
