@@ -99,6 +99,9 @@ func (d document) fail(line int, err error) error {
 }
 
 func (d document) decode() ([]*Object, error) {
+	if json.Valid(d.text) { // also what YAML does not take, like tabs; fields that stand twice are found later
+		return d.decodeAny(d.text, nil, "")
+	}
 	text, err := yaml.YAMLToJSONStrict(d.text)
 	if err != nil {
 		line, reason := yamlError(err)

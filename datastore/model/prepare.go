@@ -74,7 +74,7 @@ func (o *Object) prepare() error {
 	if w, ok := o.Value.(*WorkloadEndpoint); ok && o.Key.Name == "" && w.Name == "" {
 		name, err := WorkloadEndpointName(w.Spec.IDs())
 		if err != nil {
-			return &InvalidError{Key: o.Key, Fields: []FieldError{{Field: "metadata.name", Value: "", Rule: "is missing and cannot be derived: " + err.Error()}}}
+			return &InvalidError{Key: o.Key, Fields: []FieldError{{Field: "metadata.name", Value: "", Rule: "is required, and cannot be derived: " + err.Error()}}}
 		}
 		o.Key.Name = name
 	}

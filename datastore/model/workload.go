@@ -1,6 +1,7 @@
 package model
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -46,7 +47,7 @@ func (i WorkloadEndpointIDs) workload() (value, field string) {
 }
 
 // WorkloadEndpointName composes a name: NODE-ORCHESTRATOR-WORKLOAD-ENDPOINT, in which a dash inside a part is doubled.
-// The error names the field of the spec that is missing or cannot be part of a name.
+// The error is a FieldError that names the field of the spec that is missing or cannot be part of a name.
 func WorkloadEndpointName(ids WorkloadEndpointIDs) (string, error) {
 	workload, field := ids.workload()
 	parts := []struct{ field, value string }{
@@ -56,9 +57,9 @@ func WorkloadEndpointName(ids WorkloadEndpointIDs) (string, error) {
 	for i, p := range parts {
 		switch {
 		case p.value == "":
-			return "", fmt.Errorf("spec.%s is missing, and the name needs it", p.field)
+			return "", FieldError{Field: "spec." + p.field, Value: "", Rule: "is required: it is a part of the name"}
 		case strings.HasPrefix(p.value, "-") || strings.HasSuffix(p.value, "-"):
-			return "", fmt.Errorf("spec.%s = %q: a part of the name cannot begin or end with a dash", p.field, p.value)
+			return "", FieldError{Field: "spec." + p.field, Value: p.value, Rule: "cannot begin or end with a dash: it is a part of the name"}
 		}
 		texts[i] = strings.ReplaceAll(p.value, "-", "--")
 	}
@@ -142,9 +143,10 @@ func checkWorkloadName(c *check, w *WorkloadEndpoint) {
 		return
 	}
 	want, err := WorkloadEndpointName(w.Spec.IDs())
+	var wrong FieldError
 	switch {
-	case err != nil:
-		c.fail("metadata.name", w.Name, "%s", err)
+	case errors.As(err, &wrong):
+		c.errs = append(c.errs, wrong)
 	case w.Name != want:
 		c.fail("metadata.name", w.Name, "must be %q, as spec calls for", want)
 	}

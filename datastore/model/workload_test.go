@@ -34,10 +34,10 @@ func TestIDsThatMakeNoName(t *testing.T) {
 		ids  WorkloadEndpointIDs
 		want string
 	}{
-		{WorkloadEndpointIDs{Orchestrator: "k8s", Pod: "p", Endpoint: "e"}, "spec.node is missing"},
-		{WorkloadEndpointIDs{Node: "n", Pod: "p", Endpoint: "e"}, "spec.orchestrator is missing"},
-		{WorkloadEndpointIDs{Node: "n", Orchestrator: "k8s", ContainerID: "c", Endpoint: "e"}, "spec.pod is missing"},
-		{WorkloadEndpointIDs{Node: "n", Orchestrator: "cni", Pod: "c", Endpoint: "e"}, "spec.containerID is missing"},
+		{WorkloadEndpointIDs{Orchestrator: "k8s", Pod: "p", Endpoint: "e"}, `spec.node = "": is required`},
+		{WorkloadEndpointIDs{Node: "n", Pod: "p", Endpoint: "e"}, `spec.orchestrator = "": is required`},
+		{WorkloadEndpointIDs{Node: "n", Orchestrator: "k8s", ContainerID: "c", Endpoint: "e"}, `spec.pod = "": is required`},
+		{WorkloadEndpointIDs{Node: "n", Orchestrator: "cni", Pod: "c", Endpoint: "e"}, `spec.containerID = "": is required`},
 		{WorkloadEndpointIDs{Node: "n-", Orchestrator: "k8s", Pod: "p", Endpoint: "e"}, `spec.node = "n-"`},
 		{WorkloadEndpointIDs{Node: "n", Orchestrator: "k8s", Pod: "-p", Endpoint: "e"}, `spec.pod = "-p"`},
 	} {
