@@ -40,7 +40,7 @@ func (s *Server) livez(w http.ResponseWriter, r *http.Request) {
 		s.Ready() // asks every part
 		close(done)
 	}()
-	timeout := time.NewTimer(livenessTimeout)
+	timeout := time.NewTimer(s.liveness)
 	defer timeout.Stop()
 	c := Check{Name: "process", OK: true, Reason: "all parts answer"}
 	select {
@@ -48,7 +48,7 @@ func (s *Server) livez(w http.ResponseWriter, r *http.Request) {
 	case <-r.Context().Done():
 		return
 	case <-timeout.C:
-		c.OK, c.Reason = false, fmt.Sprintf("a part of manxd has not answered for %s", livenessTimeout)
+		c.OK, c.Reason = false, fmt.Sprintf("a part of manxd has not answered for %s", s.liveness)
 	}
 	answer(w, r, c.OK, "live", []Check{c})
 }

@@ -93,9 +93,10 @@ type Config struct {
 // Server answers the control API. It keeps no state of its own.
 type Server struct {
 	manxv1.UnimplementedManxServer
-	config  Config
-	started time.Time
-	source  atomic.Pointer[Source]
+	config   Config
+	started  time.Time
+	liveness time.Duration // see livenessTimeout
+	source   atomic.Pointer[Source]
 }
 
 // New makes a server that shows nothing but its version until Show.
@@ -103,7 +104,7 @@ func New(c Config) *Server {
 	if c.Poll <= 0 {
 		c.Poll = time.Second
 	}
-	s := &Server{config: c, started: time.Now()}
+	s := &Server{config: c, started: time.Now(), liveness: livenessTimeout}
 	s.source.Store(&Source{})
 	return s
 }
