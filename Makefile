@@ -19,7 +19,7 @@ help: ## show this list
 
 .PHONY: build
 build: ## static binaries manxd, manxctl, manx-cni in bin/
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manxd ./cmd/manxctl ./cmd/manx-cni
+	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manxd ./cmd/manxctl ./cmd/manx-cni
 
 .PHONY: demo
 demo: build ## three nodes and a BIRD top-of-rack in network namespaces (KEEP=1 leaves them running; root)

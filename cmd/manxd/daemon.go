@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/node"
+	"github.com/manxnet/manx/ipam"
+	"github.com/manxnet/manx/proto/server"
+)
+
+// run is the life of the daemon: serve what it knows, join the cluster, then keep this host as it should be until ctx
+// ends or a part of it fails for good.
+func run(ctx context.Context, o options) error {
+	log, level, err := newLogger(o.logLevel, o.logFormat)
+	if err != nil {
+		return err
+	}
+	tuneRuntime()
+	name, _, err := node.Name(o.nameSources())
+	if err != nil {
+		return err
+	}
+	log.Info("starting", zap.String("version", version), zap.String("node", name), zap.Int("pid", os.Getpid()))
+
+	tasks, ctx := errgroup.WithContext(ctx)
+	control := server.New(server.Config{Node: name, Version: versions(), Log: log.Named("control"), Level: level})
+	if err := serve(ctx, tasks, o, control); err != nil {
+		return err
+	}
+	tasks.Go(func() error { return join(ctx, o, name, control, log) })
+	err = tasks.Wait()
+	if err == nil || errors.Is(err, context.Canceled) {
+		log.Info("ended; routes, devices and addresses stay in place")
+		return nil
+	}
+	return err
+}
+
+// tuneRuntime trades memory for processor time, up to a bound. GOGC and GOMEMLIMIT override it.
+func tuneRuntime() {
+	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetGCPercent(400)
+		debug.SetMemoryLimit(256 << 20)
+	}
+}
+
+func (o options) nameSources() node.NameSources {
+	return node.NameSources{Configured: o.nodeName, File: o.nodeNameFile, HostName: os.Hostname, Env: os.Getenv("HOSTNAME")}
+}
+
+func versions() server.Version {
+	v := server.Version{Manx: version, Commit: commit, Go: runtime.Version()}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, d := range info.Deps {
+			if d.Path == "github.com/osrg/gobgp/v4" {
+				v.GoBGP = d.Version
+			}
+		}
+	}
+	return v
+}
+
+// serve opens the control socket and the HTTP listener, before anything that may take long.
+func serve(ctx context.Context, tasks *errgroup.Group, o options, control *server.Server) error {
+	socket, err := server.Listen(filepath.Join(o.runDir, "manxd.sock"))
+	if err != nil {
+		return err
+	}
+	tasks.Go(func() error { return control.Serve(ctx, socket) })
+	if o.httpListen == "" {
+		return nil
+	}
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(control.Collector(), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	l, err := net.Listen("tcp", o.httpListen)
+	if err != nil {
+		return fmt.Errorf("--http-listen=%s: %w", o.httpListen, err)
+	}
+	h := &http.Server{Handler: control.Handler(metrics), ReadHeaderTimeout: 10 * time.Second}
+	tasks.Go(func() error {
+		if err := h.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	context.AfterFunc(ctx, func() { _ = h.Close() })
+	return nil
+}
+
+// join registers the node and runs everything that the datastore decides.
+func join(ctx context.Context, o options, name string, control *server.Server, log *zap.Logger) error {
+	store, closeStore, err := openStore(ctx, o, log)
+	if err != nil {
+		return err
+	}
+	defer closeStore()
+	config := o.nodeConfig()
+	registered, err := node.Register(ctx, config, store, node.System{}, log.Named("node"))
+	if err != nil {
+		return err
+	}
+	tunnels := &node.Tunnels{Store: store, IPAM: ipam.New(store, log.Named("ipam"), time.Now), Node: name,
+		Types: []node.TunnelType{node.TunnelIPIP}, Log: log.Named("tunnels")}
+	if err := tunnels.Ensure(ctx); err != nil {
+		// Run tries again; a node without a tunnel address is still of use to pools without a tunnel.
+		log.Error("no tunnel address yet", zap.Error(err))
+	}
+	k, err := kernel.New()
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+
+	f := &follower{node: name, routerID: o.routerID, passwords: bgp.PasswordDir(o.passwordDir), log: log.Named("bgp"),
+		tables:  datastore.NewTables(log.Named("datastore")),
+		speaker: bgp.NewSpeaker(bgp.Config{Logger: log.Named("bgp"), GobgpSocket: filepath.Join(o.runDir, "gobgp.sock")}),
+		agent:   dataplane.New(dataplane.Config{Kernel: k, NodeName: name, Logger: log.Named("dataplane"), MTUFile: o.mtuFile}),
+	}
+	defer f.speaker.Close()
+	var candidates atomic.Pointer[[]node.Candidate]
+	candidates.Store(&registered.Candidates)
+	control.Show(server.Source{
+		DatastoreType: o.datastore, Datastore: f.tables, BGP: f.speaker, Dataplane: f.agent, Desired: f.Desired,
+		Addresses: func() []server.AddressCandidate { return shown(*candidates.Load()) },
+	})
+
+	tasks, ctx := errgroup.WithContext(ctx)
+	tasks.Go(func() error { return f.tables.Run(ctx, store, watched...) })
+	tasks.Go(func() error { return f.agent.Run(ctx) })
+	tasks.Go(func() error { return f.followDatastore(ctx) })
+	tasks.Go(func() error { return f.followBGP(ctx) })
+	tasks.Go(func() error { return tunnels.Run(ctx, f.tables) })
+	tasks.Go(func() error {
+		node.Monitor(ctx, config, registered, store, node.System{}, func(r node.Result) { candidates.Store(&r.Candidates) }, log.Named("node"))
+		return nil
+	})
+	return tasks.Wait()
+}
+
+// shown are the candidates as the control API has them.
+func shown(candidates []node.Candidate) []server.AddressCandidate {
+	list := make([]server.AddressCandidate, len(candidates))
+	for i, c := range candidates {
+		list[i] = server.AddressCandidate{Address: c.Address, Interface: c.Interface, Method: c.Method, Chosen: c.Chosen, Reason: c.Reason}
+	}
+	return list
+}
+
+func (o options) nodeConfig() node.Config {
+	return node.Config{
+		Name: o.nameSources(),
+		IP:   o.ip, IP6: o.ip6, IPMethod: o.ipMethod, IP6Method: o.ip6Method, PollInterval: o.pollInterval,
+		AS: o.as, K8sNodeRef: o.k8sNodeRef, ClusterType: o.clusterType,
+		DisableConflictCheck: o.disableConflictCheck, WaitForDatastore: o.waitForDatastore,
+		NoDefaultPools: o.noDefaultPools, Pool4: o.pool4.config(), Pool6: o.pool6.config(), NoIPv6: noIPv6(),
+		Directories: []string{"/var/run/calico", filepath.Dir(o.nodeNameFile), filepath.Dir(o.mtuFile)},
+	}
+}
+
+// noIPv6 tells whether the default IPv6 pool is not wanted, as calico/node decides it.
+func noIPv6() bool {
+	if os.Getenv("FELIX_IPV6SUPPORT") == "false" {
+		return true
+	}
+	_, err := os.Stat("/proc/sys/net/ipv6")
+	return err != nil
+}
+
+func (p poolOptions) config() node.PoolConfig {
+	return node.PoolConfig{CIDR: p.cidr, BlockSize: p.blockSize, IPIP: p.ipip, VXLAN: p.vxlan, NATOutgoing: p.natOutgoing,
+		DisableBGPExport: p.disableBGPExport, NodeSelector: p.nodeSelector}
+}

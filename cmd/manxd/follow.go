@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// watched are the kinds that decide what this node does.
+var watched = []model.Kind{
+	model.KindNode, model.KindIPPool, model.KindBGPConfiguration, model.KindBGPPeer, model.KindClusterInformation,
+	model.KindFelixConfiguration, model.KindWorkloadEndpoint, model.KindBlockAffinity,
+}
+
+const (
+	// retryAfter is how soon a speaker that could not do everything is told again.
+	retryAfter = time.Second
+	// passwordPoll is how often passwords in files are looked at again.
+	passwordPoll = 10 * time.Second
+	// routeBatch bounds how many routes go from the speaker to the kernel side at once.
+	routeBatch = 4096
+)
+
+// follower carries what the datastore and BGP say to those who act on it.
+type follower struct {
+	node      string
+	routerID  string
+	passwords bgp.PasswordDir
+	log       *zap.Logger
+
+	tables  *datastore.Tables
+	speaker *bgp.Speaker
+	agent   *dataplane.Agent
+
+	desired atomic.Pointer[bgp.Desired]
+}
+
+// Desired is what the speaker was last told.
+func (f *follower) Desired() bgp.Desired {
+	if d := f.desired.Load(); d != nil {
+		return *d
+	}
+	return bgp.Desired{}
+}
+
+// followDatastore hands each new snapshot to the agent, and to the speaker if it concerns BGP.
+func (f *follower) followDatastore(ctx context.Context) error {
+	snapshot, err := f.tables.WaitInSync(ctx)
+	if err != nil {
+		return err
+	}
+	f.agent.SetState(snapshot)
+	f.sync(snapshot)
+	again := f.configure(ctx, snapshot)
+	for {
+		wait, cancel := context.WithTimeout(ctx, again)
+		next, err := f.tables.Wait(wait, snapshot)
+		cancel()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil { // the time is up: passwords may have changed, or the speaker has something left to do
+			again = f.configure(ctx, snapshot)
+			continue
+		}
+		var changed []model.Key
+		concerned := false
+		for c := range next.Changes(snapshot) {
+			changed = append(changed, c.Key)
+			concerned = concerned || f.concernsBGP(c)
+		}
+		snapshot = next
+		f.sync(snapshot)
+		if len(changed) > 0 {
+			f.agent.SetState(snapshot, changed...)
+		}
+		if concerned {
+			again = f.configure(ctx, snapshot)
+		}
+	}
+}
+
+// concernsBGP keeps the pods and blocks of other nodes, which are most of what changes in a cluster, from having the
+// sessions computed again.
+func (f *follower) concernsBGP(c datastore.Change) bool {
+	switch c.Key.Kind {
+	case model.KindClusterInformation, model.KindFelixConfiguration:
+		return false
+	case model.KindBlockAffinity:
+		a, ok := c.Key.Affinity()
+		return ok && a.Host == f.node
+	case model.KindWorkloadEndpoint:
+		return slices.ContainsFunc([]*model.Object{c.Old, c.New}, func(o *model.Object) bool {
+			if o == nil {
+				return false
+			}
+			w, ok := o.Value.(*model.WorkloadEndpoint)
+			return ok && w.Spec.Node == f.node
+		})
+	}
+	return true
+}
+
+// configure tells the speaker what it should do; it returns when to do so again if nothing changes before.
+func (f *follower) configure(ctx context.Context, snapshot *datastore.Snapshot) time.Duration {
+	d := bgp.Compute(bgp.Input{Reader: snapshot, Node: f.node, RouterID: f.routerID, Passwords: f.passwords})
+	f.desired.Store(&d)
+	if err := f.speaker.Set(ctx, d); err != nil {
+		f.log.Error("BGP is not as it should be, trying again", zap.Error(err))
+		return retryAfter
+	}
+	if f.passwords != "" {
+		return passwordPoll
+	}
+	return time.Hour
+}
+
+// followBGP carries learned routes to the kernel side.
+func (f *follower) followBGP(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-f.speaker.Changed():
+		}
+		for routes := f.speaker.Take(routeBatch); len(routes) > 0; routes = f.speaker.Take(routeBatch) {
+			learned := make([]route.Learned, len(routes))
+			for i, r := range routes {
+				learned[i] = learnedRoute(r)
+			}
+			f.agent.UpdateRoutes(learned)
+		}
+		f.sync(f.tables.Snapshot())
+	}
+}
+
+func learnedRoute(r bgp.Route) route.Learned {
+	l := route.Learned{Prefix: r.Prefix, Metric: r.Metric}
+	for _, p := range r.Paths { // sorted by next hop
+		if n := len(l.NextHops); n == 0 || l.NextHops[n-1] != p.NextHop {
+			l.NextHops = append(l.NextHops, p.NextHop)
+		}
+	}
+	return l
+}
+
+// sync tells the agent whether leftovers may be removed.
+func (f *follower) sync(snapshot *datastore.Snapshot) {
+	bgpSynced, _ := f.speaker.Synced()
+	f.agent.SetSynced(snapshot.InSync(), bgpSynced)
+}
