@@ -25,6 +25,7 @@ func setDefault[T any](p **T, value T) {
 
 var (
 	keyValues = regexp.MustCompile(`^[^=,\s]+=[^=,]*(,[^=,\s]+=[^=,]*)*,?$`)
+	reporter  = regexp.MustCompile(`^[a-zA-Z0-9_ -]+$`)
 	rateLimit = regexp.MustCompile(`^[1-9][0-9]*/(second|minute|hour|day)$`)
 )
 
@@ -66,6 +67,9 @@ func checkFelixTexts(c *check, s FelixConfigurationSpec) {
 		{"spec.featureGates", s.FeatureGates}, {"spec.featureDetectOverride", s.FeatureDetectOverride},
 	} {
 		c.failIf(x.text != "" && !keyValues.MatchString(x.text), x.field, x.text, "must be a list KEY=VALUE,KEY=VALUE")
+	}
+	for i, o := range s.HealthTimeoutOverrides {
+		c.failIf(!reporter.MatchString(o.Name), at("spec.healthTimeoutOverrides", i)+".name", o.Name, "must be letters, digits, '_', '-' and blanks")
 	}
 	if l := s.LogActionRateLimit; l != nil {
 		c.failIf(!rateLimit.MatchString(*l), "spec.logActionRateLimit", *l, "must be NUMBER/second, /minute, /hour or /day")

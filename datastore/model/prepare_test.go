@@ -247,6 +247,7 @@ func TestRules(t *testing.T) {
 		{"only one cluster information", KindClusterInformation, "other", ``, `must be "default"`},
 		{"cooldown", KindIPAMConfiguration, "default", `strictAffinity: false, ipCooldownSeconds: 1201`, "spec.ipCooldownSeconds"},
 		{"selector of a default felix configuration", KindFelixConfiguration, "default", `nodeSelector: all()`, "spec.nodeSelector"},
+		{"health reporter", KindFelixConfiguration, "node.z", `healthTimeoutOverrides: [{name: "a*b", timeout: 1s}]`, "spec.healthTimeoutOverrides[0].name"},
 		{"bare reservation", KindIPReservation, "r", `reservedCIDRs: [10.0.0.5]`, "spec.reservedCIDRs[0]"},
 		{"node with AS only", KindNode, "n1", `bgp: {asNumber: 4200000001}`, ""},
 		{"cluster ID", KindNode, "n1", `bgp: {routeReflectorClusterID: one}`, "spec.bgp.routeReflectorClusterID"},
