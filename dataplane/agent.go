@@ -29,11 +29,12 @@ type Config struct {
 // Routes, never wait. Nothing is changed before the first SetState, nothing that an earlier run left is removed before
 // SetSynced, and nothing is undone when Run ends.
 type Agent struct {
-	kernel kernel.Kernel
-	node   string
-	log    *zap.Logger
-	now    func() time.Time
-	loop   *reconcile.Loop
+	kernel  kernel.Kernel
+	node    string
+	mtuFile string
+	log     *zap.Logger
+	now     func() time.Time
+	loop    *reconcile.Loop
 
 	inbox inbox
 
@@ -56,7 +57,7 @@ func New(c Config) *Agent { return newAgent(c, time.Now) }
 
 func newAgent(c Config, now func() time.Time) *Agent {
 	return &Agent{
-		kernel: c.Kernel, node: c.NodeName, log: c.Logger, now: now, loop: reconcile.NewLoop(),
+		kernel: c.Kernel, node: c.NodeName, mtuFile: c.MTUFile, log: c.Logger, now: now, loop: reconcile.NewLoop(),
 		links: link.New(c.Kernel, c.MTUFile, now), routes: route.New(c.Kernel, now),
 		problems: map[string]string{},
 	}

@@ -24,13 +24,27 @@ import (
 
 var namespaces atomic.Int32
 
-// host is a network namespace with the uplink eth0 (10.1.0.5/24, fd01::5/64) and a default route by 10.1.0.1.
+// host is a network namespace.
 type host struct {
 	t    testing.TB
 	name string
 }
 
+// newHost has the uplink eth0 (10.1.0.5/24, fd01::5/64) and a default route by 10.1.0.1.
 func newHost(t testing.TB) *host {
+	t.Helper()
+	h := bareHost(t)
+	h.ip("link add eth0 type veth peer name eth0p")
+	h.ip("link set eth0p up")
+	h.ip("link set eth0 up")
+	h.ip("addr add 10.1.0.5/24 dev eth0")
+	h.ip("addr add fd01::5/64 dev eth0 nodad")
+	h.ip("route add default via 10.1.0.1")
+	return h
+}
+
+// bareHost is a network namespace with nothing but lo.
+func bareHost(t testing.TB) *host {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("network namespaces need root")
@@ -42,12 +56,6 @@ func newHost(t testing.TB) *host {
 	run(t, "ip", "netns", "add", h.name)
 	t.Cleanup(func() { run(t, "ip", "netns", "del", h.name) })
 	h.ip("link set lo up")
-	h.ip("link add eth0 type veth peer name eth0p")
-	h.ip("link set eth0p up")
-	h.ip("link set eth0 up")
-	h.ip("addr add 10.1.0.5/24 dev eth0")
-	h.ip("addr add fd01::5/64 dev eth0 nodad")
-	h.ip("route add default via 10.1.0.1")
 	return h
 }
 
