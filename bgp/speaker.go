@@ -33,11 +33,12 @@ type Config struct {
 	// OpenTimeout is how long the OPEN exchange may take; default 30 s. RFC 4271 suggests four minutes.
 	OpenTimeout time.Duration
 
-	// WarnPrefixes is the number of prefixes of one peer from which on its status carries a warning; default 50,000.
-	WarnPrefixes uint32
-	// MaxPrefixes is the number of prefixes above which the session is closed with Cease 1 (RFC 4486) and held
-	// down for PrefixHold; default 500,000, about 0.6 GB of memory.
-	MaxPrefixes uint32
+	// WarnPrefixes is the number of prefixes learned from one peer above which its status carries a warning; default 50,000.
+	WarnPrefixes int
+	// MaxPrefixes is the number of prefixes learned from one peer above which the session is shut down for
+	// PrefixHold; default 500,000, about 0.6 GB of memory. Only prefixes count for which the peer is the best, or
+	// one of the best.
+	MaxPrefixes int
 	// PrefixHold is how long a session stays down after it exceeded MaxPrefixes; default 5 minutes.
 	PrefixHold time.Duration
 }
@@ -88,6 +89,7 @@ func NewSpeaker(cfg Config) *Speaker {
 	cfg = cfg.withDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Speaker{cfg: cfg, log: cfg.Logger, ctx: ctx, cancel: cancel, fib: newFIB()}
+	s.fib.warnAt, s.fib.maxAt, s.fib.onLevel = cfg.WarnPrefixes, cfg.MaxPrefixes, s.prefixLevel
 	s.status = newStatusTable(cfg)
 	s.sync = newRestartSync(cfg, s.syncFinished)
 	go s.maintain()

@@ -30,7 +30,26 @@ type fib struct {
 	own     map[netip.Prefix]bool
 	ownAddr map[netip.Addr]bool
 	scratch []fibPath
+
+	// Number of paths by peer. onLevel hears when it passes a limit, without the lock.
+	counts        map[netip.Addr]*peerCount
+	warnAt, maxAt int
+	onLevel       func(peer netip.Addr, level prefixLevel)
 }
+
+type peerCount struct {
+	paths int
+	level prefixLevel
+}
+
+// prefixLevel tells how many prefixes of a peer are in use.
+type prefixLevel int
+
+const (
+	prefixesNormal  prefixLevel = iota
+	prefixesMany                // more than WarnPrefixes
+	prefixesTooMany             // more than MaxPrefixes
+)
 
 type fibEntry struct {
 	paths []fibPath
@@ -48,7 +67,7 @@ type fibPath struct {
 }
 
 func newFIB() *fib {
-	return &fib{changed: make(chan struct{}, 1), entries: map[netip.Prefix]*fibEntry{}}
+	return &fib{changed: make(chan struct{}, 1), entries: map[netip.Prefix]*fibEntry{}, counts: map[netip.Addr]*peerCount{}}
 }
 
 // Changed receives after something changed that Take has not handed out yet, also when Synced changes.
@@ -74,13 +93,14 @@ func (f *fib) signal() {
 // update applies the changes of one callback.
 func (f *fib) update(paths []*apiutil.Path) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	last := netip.Addr{}
 	for _, p := range paths {
 		nlri, ok := p.Nlri.(*gobgp.IPAddrPrefix)
 		if !ok || !p.PeerAddress.IsValid() { // not unicast, or our own
 			continue
 		}
 		prefix := nlri.Prefix.Masked()
+		last = p.PeerAddress
 		if p.Withdrawal {
 			f.remove(prefix, p.PeerAddress, p.RemoteID)
 		} else {
@@ -90,6 +110,38 @@ func (f *fib) update(paths []*apiutil.Path) {
 	if len(f.dirty) > 0 {
 		f.signal()
 	}
+	level, changed := f.level(last) // nearly every callback is about one peer
+	f.mu.Unlock()
+	if changed && f.onLevel != nil {
+		f.onLevel(last, level)
+	}
+}
+
+// level finds out whether the number of paths of a peer has passed a limit since the last call.
+func (f *fib) level(peer netip.Addr) (prefixLevel, bool) {
+	c := f.counts[peer]
+	if c == nil || f.maxAt == 0 {
+		return prefixesNormal, false
+	}
+	level := prefixesNormal
+	switch {
+	case c.paths > f.maxAt:
+		level = prefixesTooMany
+	case c.paths > f.warnAt, c.level != prefixesNormal && c.paths > f.warnAt*9/10:
+		level = prefixesMany
+	}
+	changed := level != c.level
+	c.level = level
+	return level, changed
+}
+
+func (f *fib) count(peer netip.Addr, n int) {
+	c := f.counts[peer]
+	if c == nil {
+		c = &peerCount{}
+		f.counts[peer] = c
+	}
+	c.paths += n
 }
 
 func learnedPath(p *apiutil.Path) fibPath {
@@ -117,10 +169,12 @@ func (f *fib) add(prefix netip.Prefix, p fibPath) {
 	// Stale paths of the same peer are replaced whatever their identifier was.
 	n := len(e.paths)
 	e.paths = slices.DeleteFunc(e.paths, func(o fibPath) bool { return o.peer == p.peer && o.stale && o.id != p.id })
+	f.count(p.peer, len(e.paths)-n)
 	i := slices.IndexFunc(e.paths, func(o fibPath) bool { return o.peer == p.peer && o.id == p.id })
 	switch {
 	case i < 0:
 		e.paths = append(e.paths, p)
+		f.count(p.peer, 1)
 	case e.paths[i] == p && n == len(e.paths):
 		return
 	default:
@@ -139,6 +193,7 @@ func (f *fib) remove(prefix netip.Prefix, peer netip.Addr, id uint32) {
 		return
 	}
 	e.paths = slices.Delete(e.paths, i, i+1)
+	f.count(peer, -1)
 	f.touch(prefix, e)
 }
 
@@ -288,7 +343,12 @@ func (f *fib) sweepStale() {
 	defer f.mu.Unlock()
 	for prefix, e := range f.entries {
 		n := len(e.paths)
-		e.paths = slices.DeleteFunc(e.paths, func(p fibPath) bool { return p.stale })
+		e.paths = slices.DeleteFunc(e.paths, func(p fibPath) bool {
+			if p.stale {
+				f.count(p.peer, -1)
+			}
+			return p.stale
+		})
 		if n != len(e.paths) {
 			f.touch(prefix, e)
 		}

@@ -99,7 +99,7 @@ func (b *logBridge) Handle(_ context.Context, rec slog.Record) error {
 }
 
 // heard takes from a log message of GoBGP what its events leave out: why a connection failed, which NOTIFICATION was
-// sent or received, what was malformed, and that a peer sends many prefixes.
+// sent or received, and what was malformed.
 func (t *statusTable) heard(peer netip.Addr, message string, attrs map[string]slog.Value) {
 	number := func(key string) uint8 {
 		if v, ok := attrs[key]; ok && v.Kind() == slog.KindInt64 {
@@ -160,19 +160,6 @@ func (t *statusTable) heard(peer netip.Addr, message string, attrs map[string]sl
 	case "failed to set md5":
 		f = func(e *sessionEntry, now time.Time) {
 			e.fail("the kernel does not take the MD5 password: "+text("Err"), now)
-		}
-	case "prefix limit reached":
-		if _, early := attrs["Pct"]; early {
-			f = func(e *sessionEntry, _ time.Time) {
-				e.warning = fmt.Sprintf("the peer announces more than %d prefixes; above %d the session is closed", t.cfg.WarnPrefixes, t.cfg.MaxPrefixes)
-			}
-			break
-		}
-		f = func(e *sessionEntry, now time.Time) {
-			if e.held.IsZero() {
-				e.held = now
-				e.fail(fmt.Sprintf("%s announced more than %d prefixes; the session is held down for %s", e.peerName(), t.cfg.MaxPrefixes, t.cfg.PrefixHold), now)
-			}
 		}
 	default:
 		return

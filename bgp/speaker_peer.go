@@ -116,8 +116,6 @@ func (c Config) peerConfig(s Session, restarting bool) *api.Peer {
 			Config:            &api.AfiSafiConfig{Family: family, Enabled: true},
 			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: true}},
 			AddPaths:          &api.AddPaths{Config: &api.AddPathsConfig{Receive: true, SendMax: addPathSendMax}},
-			PrefixLimits: &api.PrefixLimit{Family: family, MaxPrefixes: c.MaxPrefixes,
-				ShutdownThresholdPct: max(1, uint32(uint64(c.WarnPrefixes)*100/uint64(c.MaxPrefixes)))},
 		}},
 	}
 	if w.source.IsValid() {

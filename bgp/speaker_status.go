@@ -60,7 +60,7 @@ type Counters struct {
 	UpdatesIn, UpdatesOut          uint64
 }
 
-const countersAge = 2 * time.Second // counters are read again when somebody asks and they are older
+const countersAge = 5 * time.Second // counters are read again when somebody asks and they are older
 
 // statusTable mirrors the sessions, fed by GoBGP's events and log messages: asking GoBGP itself would stop it meanwhile.
 type statusTable struct {
@@ -90,6 +90,7 @@ type sessionEntry struct {
 	refused   string // cannot be configured
 	note      string // what waits
 	warning   string // what is not right
+	many      string // that the peer announces many prefixes
 	shown     string // both, as published
 	malformed string // what GoBGP said about the last message that it could not parse
 
@@ -211,6 +212,9 @@ func (t *statusTable) fail(addr netip.Addr, sentence string) {
 }
 
 func (e *sessionEntry) fail(sentence string, now time.Time) {
+	if !e.held.IsZero() && e.tried {
+		return // what holds the session down is what matters
+	}
 	e.failure, e.failureAt, e.tried = sentence, now, true
 }
 
@@ -226,6 +230,7 @@ func (t *statusTable) transition(addr netip.Addr, st apiutil.PeerState, at time.
 		switch {
 		case now == gobgp.BGP_FSM_ESTABLISHED:
 			e.upAt, e.tried, e.warning, e.connectedAt, e.stale = at, false, "", time.Time{}, time.Time{}
+			e.many = ""
 			e.peerAS, e.routerID = st.PeerASN, st.RouterID
 			e.caps, e.graceful, e.restartTime = capabilityNames(st.RemoteCap)
 		case was == gobgp.BGP_FSM_ESTABLISHED:
@@ -233,7 +238,7 @@ func (t *statusTable) transition(addr netip.Addr, st apiutil.PeerState, at time.
 			if st.DisconnectReason == api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART {
 				e.stale = at.Add(time.Duration(e.restartTime) * time.Second)
 			}
-			if said := e.tried && !e.failureAt.Before(e.upAt); !said {
+			if said := e.tried && !e.failureAt.Before(e.upAt) || !e.held.IsZero(); !said {
 				e.fail(lossWords(e, st), at)
 			}
 			e.upAt = time.Time{}
@@ -247,9 +252,6 @@ func (t *statusTable) transition(addr netip.Addr, st apiutil.PeerState, at time.
 		if now != gobgp.BGP_FSM_ACTIVE {
 			e.connectedAt = time.Time{}
 		}
-		if st.AdminState == api.PeerState_ADMIN_STATE_PFX_CT && e.held.IsZero() {
-			e.held = at
-		}
 		e.tap.established.Store(now == gobgp.BGP_FSM_ESTABLISHED)
 	})
 	return was, now
@@ -258,7 +260,7 @@ func (t *statusTable) transition(addr netip.Addr, st apiutil.PeerState, at time.
 // refresh computes phase and reason and tells watchers and the log what changed.
 func (t *statusTable) refresh(addr netip.Addr, e *sessionEntry, now time.Time) {
 	phase, reason := t.judge(addr, e)
-	warning := joinSentences(e.warning, e.note)
+	warning := joinSentences(joinSentences(e.warning, e.many), e.note)
 	if phase == e.phase && reason == e.reason && warning == e.shown && e.state == e.shownState {
 		return
 	}
@@ -326,7 +328,7 @@ func (t *statusTable) list() []SessionStatus {
 	return list
 }
 
-// Sessions returns the status of every wanted session, IPv4 first, in order of addresses. Counters are at most two seconds old.
+// Sessions returns the status of every wanted session, IPv4 first, in order of addresses. Counters are at most five seconds old.
 func (s *Speaker) Sessions() []SessionStatus {
 	if s.status.countersDue() {
 		s.readCounters("", false)
