@@ -202,11 +202,7 @@ func (a *Agent) flush() time.Duration {
 	if steps > 0 {
 		a.flushed = flushed{at: a.now(), steps: steps}
 	}
-	next := a.links.Next()
-	if d := a.routes.Next(); d > 0 {
-		next = min(next, d)
-	}
-	return next
+	return min(a.links.Next(), a.routes.Next())
 }
 
 // report logs a problem once, and its end.

@@ -3,7 +3,6 @@ package link
 import (
 	"net/netip"
 	"regexp"
-	"slices"
 	"strconv"
 
 	"github.com/manxnet/manx/dataplane/kernel"
@@ -46,7 +45,7 @@ type Config struct {
 var defaultPattern = regexp.MustCompile(DefaultMTUPattern)
 
 // hostMTU is the smallest MTU of the interfaces that lead to other hosts.
-func hostMTU(links []kernel.Link, pattern *regexp.Regexp) int {
+func hostMTU(links map[string]kernel.Link, pattern *regexp.Regexp) int {
 	if pattern == nil {
 		pattern = defaultPattern
 	}
@@ -98,56 +97,62 @@ const (
 
 var kindOrder = []Kind{Device, MTU, Address, Up, Sysctl, File}
 
-// Setting is one desired value.
+// Setting is one desired value, and the interface that it belongs to, if any.
 type Setting struct {
 	Key
 	Value string
+	Link  string
 }
 
 // desired lists all settings that should hold with these interfaces. Settings of interfaces that do not exist are
 // left out: they become due when the interface appears.
-func desired(c Config, links []kernel.Link, ipv6 bool, mtuFile string) []Setting {
+func desired(c Config, links map[string]kernel.Link, ipv6 bool, mtuFile string) []Setting {
 	host := hostMTU(links, c.MTUPattern)
-	var list []Setting
-	add := func(kind Kind, name, value string) { list = append(list, Setting{Key{kind, name}, value}) }
-	if c.IPIP {
-		add(Device, TunnelDevice, "ipip")
-		if hasLink(links, TunnelDevice) {
-			add(MTU, TunnelDevice, strconv.Itoa(c.tunnelMTU(host)))
-			if c.TunnelAddress.IsValid() {
-				add(Address, netip.PrefixFrom(c.TunnelAddress, c.TunnelAddress.BitLen()).String(), "")
-			}
-			add(Up, TunnelDevice, "up")
-			// Loose: with CrossSubnet a packet may come by the tunnel from a source that is reached without it.
-			add(Sysctl, "net/ipv4/conf/"+TunnelDevice+"/rp_filter", "2")
-		}
-	}
+	list := c.tunnelSettings(links, host)
 	if !c.NoForwarding {
-		add(Sysctl, "net/ipv4/ip_forward", "1")
+		list = append(list, Setting{Key: Key{Sysctl, "net/ipv4/ip_forward"}, Value: "1"})
 		if ipv6 {
-			add(Sysctl, "net/ipv6/conf/all/forwarding", "1")
+			list = append(list, Setting{Key: Key{Sysctl, "net/ipv6/conf/all/forwarding"}, Value: "1"})
 		}
 	}
 	for _, e := range c.Endpoints {
-		if hasLink(links, e.Interface) {
+		if _, exists := links[e.Interface]; exists {
 			list = append(list, e.sysctls(ipv6)...)
 		}
 	}
 	if mtuFile != "" {
-		add(File, mtuFile, strconv.Itoa(c.podMTU(host)))
+		list = append(list, Setting{Key: Key{File, mtuFile}, Value: strconv.Itoa(c.podMTU(host))})
 	}
 	return list
 }
 
-func hasLink(links []kernel.Link, name string) bool {
-	return slices.ContainsFunc(links, func(l kernel.Link) bool { return l.Name == name })
+func (c Config) tunnelSettings(links map[string]kernel.Link, host int) []Setting {
+	if !c.IPIP {
+		return nil
+	}
+	var list []Setting
+	add := func(kind Kind, name, value string) {
+		list = append(list, Setting{Key{kind, name}, value, TunnelDevice})
+	}
+	add(Device, TunnelDevice, "ipip")
+	if _, exists := links[TunnelDevice]; !exists {
+		return list
+	}
+	add(MTU, TunnelDevice, strconv.Itoa(c.tunnelMTU(host)))
+	if c.TunnelAddress.IsValid() {
+		add(Address, netip.PrefixFrom(c.TunnelAddress, c.TunnelAddress.BitLen()).String(), "")
+	}
+	add(Up, TunnelDevice, "up")
+	// Loose: with CrossSubnet a packet may come by the tunnel from a source that is reached without it.
+	add(Sysctl, "net/ipv4/conf/"+TunnelDevice+"/rp_filter", "2")
+	return list
 }
 
 // sysctls make the host end of a workload's interface a router that answers for the workload's gateway.
 func (e Endpoint) sysctls(ipv6 bool) []Setting {
 	var list []Setting
 	add := func(path, variable, value string) {
-		list = append(list, Setting{Key{Sysctl, "net/" + path + "/" + e.Interface + "/" + variable}, value})
+		list = append(list, Setting{Key{Sysctl, "net/" + path + "/" + e.Interface + "/" + variable}, value, e.Interface})
 	}
 	if e.V4 {
 		filter := "1"

@@ -33,22 +33,26 @@ type Target struct {
 	mtuFile string
 	config  Config
 	table   *reconcile.Table[Key, string]
-	links   []kernel.Link
-	wanted  map[Key]string
+	links   map[string]kernel.Link
+	wanted  map[Key]Setting
 	ipv6    bool
 
-	stale   bool // links or config changed
-	checkAt time.Time
+	stale   bool            // config or links changed
+	touched map[string]bool // interfaces whose settings may have changed
+	checkAt time.Time       // of the next full reading
 	lastErr error
 	noIPIP  error
 }
 
 // New makes a Target. mtuFile is where the CNI plugin looks for the MTU, empty for nowhere; now is the clock.
 func New(k Kernel, mtuFile string, now func() time.Time) *Target {
-	t := &Target{kernel: k, now: now, mtuFile: mtuFile, wanted: map[Key]string{}, stale: true}
+	t := &Target{
+		kernel: k, now: now, mtuFile: mtuFile, stale: true,
+		links: map[string]kernel.Link{}, wanted: map[Key]Setting{}, touched: map[string]bool{},
+	}
 	equal := func(a, b string) bool { return a == b }
 	t.table = reconcile.NewTable(t, equal, now, reconcile.DefaultBackoff)
-	t.table.Prune(true) // what is not wanted on tunl0 is an address of before
+	t.table.Prune(true) // what is there and not wanted is an address of tunl0 from before
 	return t
 }
 
@@ -59,19 +63,40 @@ func (t *Target) Configure(c Config) {
 
 // Handle takes over what happened in the kernel: interfaces that came or changed are looked at again.
 func (t *Target) Handle(events []kernel.Event) {
-	for _, e := range events {
-		switch e.Type {
-		case kernel.EventResync, kernel.EventLink, kernel.EventLinkGone:
-			t.stale = true
+	for i := range events {
+		switch e := &events[i]; e.Type {
+		case kernel.EventResync:
+			t.Resync()
+		case kernel.EventLink:
+			t.putLink(e.Link)
+		case kernel.EventLinkGone:
+			if t.links[e.Link.Name].Index == e.Link.Index {
+				delete(t.links, e.Link.Name)
+				t.touch(e.Link.Name)
+			}
 		case kernel.EventAddress, kernel.EventAddressGone:
-			t.stale = t.stale || t.isTunnel(e.Address.Link)
+			if l, ok := t.links[TunnelDevice]; ok && l.Index == e.Address.Link {
+				t.touch(TunnelDevice)
+			}
 		}
 	}
 }
 
-func (t *Target) isTunnel(index int) bool {
-	return slices.ContainsFunc(t.links, func(l kernel.Link) bool { return l.Index == index && l.Name == TunnelDevice })
+func (t *Target) putLink(l kernel.Link) {
+	if t.links[l.Name] == l {
+		return
+	}
+	for name, old := range t.links {
+		if old.Index == l.Index && name != l.Name {
+			delete(t.links, name)
+			t.touch(name)
+		}
+	}
+	t.links[l.Name] = l
+	t.touch(l.Name)
 }
+
+func (t *Target) touch(name string) { t.touched[name], t.stale = true, true }
 
 // Resync makes the next Flush read everything again.
 func (t *Target) Resync() { t.checkAt = time.Time{} }
@@ -80,33 +105,91 @@ func (t *Target) Resync() { t.checkAt = time.Time{} }
 func (t *Target) Flush() (steps, failures int, err error) {
 	for range len(kindOrder) { // each round may make the next one possible: a device has an MTU once it exists
 		now := t.now()
-		if t.stale || !now.Before(t.checkAt) {
-			if err = t.refresh(now); err != nil {
-				return steps, failures, err
-			}
+		if !now.Before(t.checkAt) {
+			err = t.readAll(now)
+		} else if t.stale {
+			err = t.readTouched()
+		}
+		if t.lastErr = err; err != nil {
+			return steps, failures, err
 		}
 		n, failed := t.table.Flush()
 		steps, failures = steps+n, failures+failed
-		if n == failed {
+		if !t.stale {
 			break
 		}
-		t.stale = true
 	}
 	return steps, failures, nil
 }
 
-// refresh reads interfaces and settings and decides what should be.
-func (t *Target) refresh(now time.Time) error {
+func (t *Target) readAll(now time.Time) error {
 	t.checkAt = now.Add(checkEvery)
 	links, err := t.kernel.ListLinks()
-	if t.lastErr = err; err != nil {
+	if err != nil {
 		return err
 	}
+	clear(t.links)
+	for _, l := range links {
+		t.links[l.Name] = l
+	}
 	_, err = t.kernel.Sysctl("net/ipv6/conf/all/forwarding")
-	t.links, t.stale, t.ipv6 = links, false, err == nil
-	fresh := map[Key]string{}
-	for _, s := range desired(t.config, links, t.ipv6, t.mtuFile) {
-		fresh[s.Key] = s.Value
+	t.ipv6 = err == nil
+	t.decide()
+	return t.table.Resync()
+}
+
+// readTouched reads what is newly wanted or belongs to an interface that changed. If that fails, everything is read.
+func (t *Target) readTouched() error {
+	touched := t.touched
+	for _, k := range t.decide() {
+		if err := t.observe(k); err != nil {
+			t.Resync()
+			return err
+		}
+	}
+	if !touched[TunnelDevice] {
+		return nil
+	}
+	addresses, err := t.tunnelAddresses()
+	if err != nil {
+		t.Resync()
+		return err
+	}
+	for k := range t.table.All() {
+		if k.Kind == Address && !slices.Contains(addresses, k) {
+			t.table.ObserveGone(k)
+		}
+	}
+	for _, k := range addresses {
+		t.table.Observe(k, "")
+	}
+	return nil
+}
+
+func (t *Target) observe(k Key) error {
+	if k.Kind == Address {
+		return nil
+	}
+	v, ok, err := t.read(k)
+	if err != nil {
+		return err
+	}
+	if ok {
+		t.table.Observe(k, v)
+	} else {
+		t.table.ObserveGone(k)
+	}
+	return nil
+}
+
+// decide tells the table what is wanted. It returns the settings whose actual value may not be known.
+func (t *Target) decide() (unknown []Key) {
+	fresh := make(map[Key]Setting, len(t.wanted))
+	for _, s := range desired(t.config, t.links, t.ipv6, t.mtuFile) {
+		fresh[s.Key] = s
+		if _, known := t.wanted[s.Key]; !known || t.touched[s.Link] {
+			unknown = append(unknown, s.Key)
+		}
 		t.table.Set(s.Key, s.Value)
 	}
 	for k := range t.wanted {
@@ -114,9 +197,8 @@ func (t *Target) refresh(now time.Time) error {
 			t.unset(k)
 		}
 	}
-	t.wanted = fresh
-	t.lastErr = t.table.Resync()
-	return t.lastErr
+	t.wanted, t.touched, t.stale = fresh, map[string]bool{}, false
+	return unknown
 }
 
 // unset: only addresses are removed when nobody wants them; everything else is left as it is.
@@ -137,32 +219,36 @@ func (t *Target) List() (map[Key]string, error) {
 			actual[k] = v
 		}
 	}
-	tunnel, ok := t.tunnel()
+	addresses, err := t.tunnelAddresses()
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range addresses {
+		actual[k] = ""
+	}
+	return actual, nil
+}
+
+func (t *Target) tunnelAddresses() ([]Key, error) {
+	tunnel, ok := t.links[TunnelDevice]
 	if !ok {
-		return actual, nil
+		return nil, nil
 	}
 	addresses, err := t.kernel.ListAddresses()
 	if err != nil {
 		return nil, err
 	}
+	var keys []Key
 	for _, a := range addresses {
 		if a.Link == tunnel.Index && a.Prefix.Addr().Is4() {
-			actual[Key{Address, a.Prefix.String()}] = ""
+			keys = append(keys, Key{Address, a.Prefix.String()})
 		}
 	}
-	return actual, nil
-}
-
-func (t *Target) tunnel() (kernel.Link, bool) {
-	i := slices.IndexFunc(t.links, func(l kernel.Link) bool { return l.Name == TunnelDevice })
-	if i < 0 {
-		return kernel.Link{}, false
-	}
-	return t.links[i], true
+	return keys, nil
 }
 
 func (t *Target) read(k Key) (value string, ok bool, err error) {
-	tunnel, exists := t.tunnel()
+	tunnel, exists := t.links[TunnelDevice]
 	switch k.Kind {
 	case Device:
 		return tunnel.Kind, exists, nil
@@ -202,13 +288,16 @@ func (t *Target) Apply(steps []reconcile.Step[Key, string]) []error {
 }
 
 func (t *Target) apply(s reconcile.Step[Key, string]) error {
-	tunnel, _ := t.tunnel()
+	tunnel := t.links[TunnelDevice]
 	switch s.Key.Kind {
 	case Device:
-		_, err := t.kernel.EnsureIPIP(s.Key.Name)
+		l, err := t.kernel.EnsureIPIP(s.Key.Name)
 		t.noIPIP = nil
 		if errors.Is(err, kernel.ErrNoIPIP) {
 			t.noIPIP = kernel.ErrNoIPIP
+		}
+		if err == nil {
+			t.putLink(l)
 		}
 		return err
 	case MTU:

@@ -39,8 +39,7 @@ type dirty struct {
 
 // resync says when to compare with all of the kernel again.
 type resync struct {
-	wanted  bool
-	at      time.Time // not before
+	at      time.Time // of the next comparison
 	last    time.Time
 	pause   time.Duration // before the next one that only an odd answer of the kernel asks for
 	listed  bool          // at least once
@@ -51,6 +50,7 @@ const (
 	resyncGap      = 250 * time.Millisecond // between two comparisons, even in a storm of events
 	resyncRetry    = time.Second
 	resyncPauseMax = time.Minute
+	resyncEvery    = 90 * time.Second // for what no event told
 )
 
 // want asks for a comparison at that time, or earlier.
@@ -58,8 +58,8 @@ func (r *resync) want(at time.Time) {
 	if gap := r.last.Add(resyncGap); at.Before(gap) {
 		at = gap
 	}
-	if !r.wanted || at.Before(r.at) {
-		r.wanted, r.at = true, at
+	if r.at.IsZero() || at.Before(r.at) {
+		r.at = at
 	}
 }
 
@@ -148,7 +148,7 @@ func (t *Target) Resync() { t.resync.want(t.now()) }
 // Flush decides about what changed and brings the kernel there. It returns the number of changes that were tried.
 func (t *Target) Flush() (steps, failures int, err error) {
 	now := t.now()
-	if t.resync.wanted && !now.Before(t.resync.at) {
+	if !now.Before(t.resync.at) {
 		err = t.readAll(now)
 	}
 	if !t.resync.listed {
@@ -169,17 +169,11 @@ func (t *Target) Flush() (steps, failures int, err error) {
 	return steps, failures, err
 }
 
-// Next is how long the next Flush may wait if nothing happens before; 0 for as long as it takes.
+// Next is how long the next Flush may wait if nothing happens before.
 func (t *Target) Next() time.Duration {
-	var at time.Time
-	if retry, ok := t.table.Next(); ok {
+	at := t.resync.at
+	if retry, ok := t.table.Next(); ok && retry.Before(at) {
 		at = retry
-	}
-	if t.resync.wanted && (at.IsZero() || t.resync.at.Before(at)) {
-		at = t.resync.at
-	}
-	if at.IsZero() {
-		return 0
 	}
 	return max(at.Sub(t.now()), time.Millisecond)
 }
@@ -198,7 +192,7 @@ func (t *Target) readAll(now time.Time) error {
 	if t.table.Idle() {
 		t.resync.pause = 0
 	}
-	t.resync.wanted, t.resync.listed, t.changedLinks = false, true, true
+	t.resync.at, t.resync.listed, t.changedLinks = now.Add(resyncEvery), true, true
 	return nil
 }
 
