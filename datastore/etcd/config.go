@@ -13,7 +13,7 @@ import (
 
 // Config says how to reach etcd. All Calico data is below /calico/; there is no other prefix.
 type Config struct {
-	// Endpoints are URLs (http://10.0.0.1:2379, https://...) or HOST:PORT.
+	// Endpoints are URLs (http://10.0.0.1:2379, https://..., unix:///path/of/socket) or HOST:PORT.
 	Endpoints []string
 	// PEM files. CAFile verifies the server; CertFile and KeyFile are our own certificate, both or none.
 	CAFile, CertFile, KeyFile string
@@ -61,7 +61,10 @@ func (c Config) check() error {
 	schemes := map[string]string{}
 	for _, e := range c.Endpoints {
 		scheme, host := splitEndpoint(e)
+		schemes[scheme] = e
 		switch scheme {
+		case "unix":
+			continue
 		case "http", "https", "":
 		default:
 			return fmt.Errorf("etcd endpoint %q: scheme %q: want http or https", e, scheme)
@@ -70,7 +73,6 @@ func (c Config) check() error {
 		if err != nil || u.Hostname() == "" || u.Port() == "" || u.Path != "" {
 			return fmt.Errorf("etcd endpoint %q: want http://HOST:PORT or https://HOST:PORT", e)
 		}
-		schemes[scheme] = e
 	}
 	if len(schemes) > 1 {
 		return fmt.Errorf("etcd endpoints %q: all must begin with http://, or all with https://", c.Endpoints)

@@ -36,6 +36,9 @@ type EmbeddedConfig struct {
 	MinFreeBytes int64
 }
 
+// maxSocketPath is what the kernel takes as the name of a unix socket.
+const maxSocketPath = 107
+
 // DefaultListen is where the embedded server is reached by the processes of its own host.
 const DefaultListen = "127.0.0.1:2379"
 
@@ -87,6 +90,9 @@ func (e *Embedded) start(ctx context.Context, listen url.URL) error {
 	select {
 	case <-server.Server.ReadyNotify():
 		e.server = server
+		if e.config.CertFile != "" {
+			return os.Chmod(e.config.socket(), 0o600)
+		}
 		return nil
 	case <-server.Server.StopNotify():
 		err = errors.New("stopped while starting")
@@ -97,22 +103,31 @@ func (e *Embedded) start(ctx context.Context, listen url.URL) error {
 	return fmt.Errorf("embedded datastore in %s: %w", e.config.DataDir, err)
 }
 
-// Config is how to reach the server from this host.
+// Config is how this process reaches the server. Over TLS the server's certificate need not name any address of this
+// host, and ours need not be one for clients, so there a unix socket serves instead, for root alone.
 func (e *Embedded) Config() Config {
-	scheme := "http"
 	if e.config.CertFile != "" {
-		scheme = "https"
+		return Config{Endpoints: []string{"unix://" + e.config.socket()}}
 	}
-	host, port, _ := net.SplitHostPort(e.server.Clients[0].Addr().String())
-	if a, err := netip.ParseAddr(host); err == nil && a.IsUnspecified() {
-		host = "127.0.0.1"
-	}
-	c := Config{Endpoints: []string{scheme + "://" + net.JoinHostPort(host, port)}, CAFile: e.config.CAFile}
-	if scheme == "https" {
-		c.CertFile, c.KeyFile = e.config.CertFile, e.config.KeyFile
-	}
-	return c
+	return Config{Endpoints: []string{"http://" + e.Address()}}
 }
+
+// Address is the ADDRESS:PORT that the server listens on; 127.0.0.1 stands for all addresses.
+func (e *Embedded) Address() string {
+	for _, l := range e.server.Clients {
+		if _, ok := l.Addr().(*net.TCPAddr); !ok {
+			continue
+		}
+		address := netip.MustParseAddrPort(l.Addr().String())
+		if address.Addr().IsUnspecified() {
+			address = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), address.Port())
+		}
+		return address.String()
+	}
+	return ""
+}
+
+func (c EmbeddedConfig) socket() string { return filepath.Join(c.DataDir, "etcd.sock") }
 
 // Close stops the server. What was written stays in the data directory.
 func (e *Embedded) Close() error {
@@ -163,6 +178,9 @@ func (c EmbeddedConfig) check() (url.URL, error) {
 	scheme := "http"
 	if c.CertFile != "" {
 		scheme = "https"
+		if n := len(c.socket()); n > maxSocketPath {
+			return fail("socket %s: the path has %d bytes, want at most %d: choose a shorter data directory", c.socket(), n, maxSocketPath)
+		}
 		if _, err := readKeyPair(c.CertFile, c.KeyFile); err != nil {
 			return fail("%w", err)
 		}
@@ -190,6 +208,7 @@ func (c EmbeddedConfig) server(dir string, listen url.URL, disk *diskGuard, log 
 	s.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	s.InitialCluster = s.InitialClusterFromName(s.Name)
 	if c.CertFile != "" {
+		s.ListenClientUrls = append(s.ListenClientUrls, url.URL{Scheme: "unix", Path: c.socket()})
 		s.ClientTLSInfo = transport.TLSInfo{
 			CertFile: c.CertFile, KeyFile: c.KeyFile,
 			ClientCertAuth: c.CAFile != "", TrustedCAFile: c.CAFile,

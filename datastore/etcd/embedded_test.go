@@ -186,7 +186,16 @@ func TestEmbeddedOverTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	create(t, open(t, e.Config()), peer("a", "10.0.0.1"))
+	// This process needs no certificate that fits, other hosts do.
+	a := create(t, open(t, e.Config()), peer("a", "10.0.0.1"))
+	remote := open(t, etcd.Config{Endpoints: []string{"https://" + e.Address()}, CAFile: pki.ca, CertFile: pki.client.cert, KeyFile: pki.client.key})
+	if _, err := remote.Get(t.Context(), a.Key); err != nil {
+		t.Error(err)
+	}
+	socket := strings.TrimPrefix(e.Config().Endpoints[0], "unix://")
+	if st, err := os.Stat(socket); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("socket: %v, %v", st, err)
+	}
 }
 
 // On a full disk writes fail, reads and watches go on, and nothing is lost; when there is room again, so do writes.

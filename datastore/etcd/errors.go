@@ -99,8 +99,12 @@ const hello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\x00\x00\x00\x04\x00\x00\x00
 
 // probe connects to an endpoint, shakes hands if it is to be spoken to over TLS, and waits for the first frame.
 func (s *Store) probe(ctx context.Context, endpoint string) error {
-	_, address := splitEndpoint(endpoint)
-	err := greet(ctx, address, s.tls)
+	network := "tcp"
+	scheme, address := splitEndpoint(endpoint)
+	if scheme == "unix" {
+		network = scheme
+	}
+	err := greet(ctx, network, address, s.tls)
 	var dial *net.OpError
 	switch {
 	case err == nil:
@@ -110,10 +114,10 @@ func (s *Store) probe(ctx context.Context, endpoint string) error {
 		err = errors.New("accepts connections, but does not answer")
 	case s.tls == nil:
 		// Nobody is authenticated here and nothing is said: this only finds out whether it is TLS.
-		if other := greet(ctx, address, &tls.Config{InsecureSkipVerify: true}); other == nil || isAlert(other) {
+		if other := greet(ctx, network, address, &tls.Config{InsecureSkipVerify: true}); other == nil || isAlert(other) {
 			err = errors.New("speaks TLS, want https:// instead of http://")
 		}
-	case greet(ctx, address, nil) == nil:
+	case greet(ctx, network, address, nil) == nil:
 		err = errors.New("does not speak TLS, want http:// instead of https://")
 	default:
 		err = s.tlsReason(err)
@@ -121,8 +125,8 @@ func (s *Store) probe(ctx context.Context, endpoint string) error {
 	return fmt.Errorf("%s: %w", endpoint, err)
 }
 
-func greet(ctx context.Context, address string, config *tls.Config) error {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+func greet(ctx context.Context, network, address string, config *tls.Config) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
 	if err != nil {
 		return err
 	}

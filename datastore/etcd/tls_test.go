@@ -116,7 +116,7 @@ func serveTLS(t *testing.T, ca string, server pair) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return e.Config().Endpoints[0]
+	return "https://" + e.Address()
 }
 
 func TestOpenSaysWhatIsWrongWithTLS(t *testing.T) {
