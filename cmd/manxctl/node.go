@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,7 @@ func (c *cli) nodeCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(c.nodeStatusCommand(), c.nodeAddressesCommand(), c.nodeProblemsCommand(), c.nodeEndpointsCommand())
+	cmd.AddCommand(c.nodeStatusCommand(), c.nodePeerCommand(), c.nodeAddressesCommand(), c.nodeProblemsCommand(), c.nodeEndpointsCommand())
 	return cmd
 }
 
@@ -88,19 +89,12 @@ func writeSessions(w io.Writer, s *manxv1.GetStatusResponse, peers []*manxv1.Pee
 }
 
 func wideSessions(peers []*manxv1.Peer, now time.Time) *table.Grid {
-	g := &table.Grid{Heading: []string{"PEER", "TYPE", "AS", "LOCAL-AS", "STATE", "SINCE", "UPTIME", "FLAPS", "RECEIVED", "ACCEPTED", "ADVERTISED", "REQUESTED-BY", "REASON"}}
+	g := &table.Grid{Heading: []string{"PEER", "TYPE", "AS", "LOCAL-AS", "STATE", "SINCE", "UPTIME", "FLAPS", "RECEIVED", "ACCEPTED", "REQUESTED-BY", "REASON"}}
 	for _, p := range peers {
-		by := ""
-		for i, r := range p.GetRequestedBy() {
-			if i > 0 {
-				by += ","
-			}
-			by += r
-		}
 		n := p.GetPrefixes()
 		g.Add(peerName(p), p.GetType(), utoa(p.GetPeerAs()), utoa(p.GetLocalAs()), p.GetState(), clock(p.GetSinceUnixMs(), now),
 			ago(p.GetEstablishedUnixMs(), now), fmt.Sprint(p.GetFlaps()), fmt.Sprint(n.GetReceived()), fmt.Sprint(n.GetAccepted()),
-			fmt.Sprint(n.GetAdvertised()), by, p.GetReason())
+			strings.Join(p.GetRequestedBy(), ","), strings.Join(present(p.GetReason(), p.GetWarning()), "; "))
 	}
 	return g
 }
@@ -141,10 +135,14 @@ func upOrStart(p *manxv1.Peer) string {
 
 // info is the state of the state machine and why it is not another one.
 func info(p *manxv1.Peer) string {
-	if p.GetReason() == "" || p.GetState() == established {
+	reason := p.GetReason()
+	if p.GetState() == established {
+		reason = p.GetWarning()
+	}
+	if reason == "" {
 		return p.GetState()
 	}
-	return p.GetState() + ": " + p.GetReason()
+	return p.GetState() + ": " + reason
 }
 
 // clock is the time of day, or the date if that was another day.

@@ -2,6 +2,6 @@ package main
 
 // The phases that manxctl itself acts upon; all others are shown as they come.
 const (
-	phaseDone   = "Done"
-	phaseFailed = "Failed"
+	phaseDone   = "applied"
+	phaseFailed = "failed"
 )

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"strings"
 
@@ -41,47 +40,37 @@ func (c *cli) routesCommand() *cobra.Command {
 func routeGrid(r *manxv1.ListRoutesResponse) *table.Grid {
 	g := &table.Grid{Heading: []string{"PREFIX", "SOURCE", "DESIRED", "ACTUAL", "PHASE", "REASON"}}
 	for _, x := range r.GetRoutes() {
-		actual := routeText(x.GetActual())
-		desired := routeText(x.GetDesired())
-		if actual == desired {
-			actual = "same"
-		}
-		g.Add(x.GetPrefix(), x.GetSource(), desired, actual, x.GetPhase(), x.GetReason())
+		g.Add(x.GetPrefix(), orNone(sourceText(x)), orNone(withoutPrefix(x.GetDesired(), x.GetPrefix())), actualText(x), x.GetPhase(), x.GetReason())
 	}
 	return g
 }
 
-// routeText spells a route as "ip route" does, without the prefix.
-func routeText(s *manxv1.RouteState) string {
-	if s == nil {
+// sourceText is what asks for a route, and for which workload.
+func sourceText(x *manxv1.Route) string {
+	if x.GetEndpoint() == "" {
+		return x.GetSource()
+	}
+	return x.GetSource() + " " + x.GetEndpoint()
+}
+
+// actualText is short where nothing differs, so that what does stands out.
+func actualText(x *manxv1.Route) string {
+	var words []string
+	for _, a := range x.GetActual() {
+		if a == x.GetDesired() {
+			a = "same"
+		}
+		words = append(words, withoutPrefix(a, x.GetPrefix()))
+	}
+	return orNone(strings.Join(words, "; "))
+}
+
+// withoutPrefix takes the destination out of a route as ip(8) writes it: it stands in a column of its own.
+func withoutPrefix(route, prefix string) string { return strings.Replace(route, prefix+" ", "", 1) }
+
+func orNone(s string) string {
+	if s == "" {
 		return "none"
 	}
-	var words []string
-	if s.GetType() != "unicast" {
-		words = append(words, s.GetType())
-	}
-	for i, n := range s.GetNextHops() {
-		if i > 0 {
-			words = append(words, "+")
-		}
-		if n.GetGateway() != "" {
-			words = append(words, "via "+n.GetGateway())
-		}
-		if n.GetDevice() != "" {
-			words = append(words, "dev "+n.GetDevice())
-		}
-		if n.GetOnlink() {
-			words = append(words, "onlink")
-		}
-	}
-	if s.GetSource() != "" {
-		words = append(words, "src "+s.GetSource())
-	}
-	if s.GetMetric() != 0 {
-		words = append(words, fmt.Sprintf("metric %d", s.GetMetric()))
-	}
-	if s.GetProtocol() != 0 {
-		words = append(words, fmt.Sprintf("proto %d", s.GetProtocol()))
-	}
-	return strings.Join(words, " ")
+	return s
 }

@@ -88,10 +88,10 @@ func unhealthy(s *manxv1.GetStatusResponse) []string {
 		wrong = append(wrong, "not ready")
 	}
 	if n := s.GetRoutes()[phaseFailed]; n > 0 {
-		wrong = append(wrong, fmt.Sprintf("%d routes failed: see manxctl routes --phase %s", n, phaseFailed))
+		wrong = append(wrong, fmt.Sprintf("%s failed: see manxctl routes --phase %s", plural(n, "route"), phaseFailed))
 	}
 	if n := s.GetEndpoints()[phaseFailed]; n > 0 {
-		wrong = append(wrong, fmt.Sprintf("%d workload endpoints failed", n))
+		wrong = append(wrong, fmt.Sprintf("%s failed: see manxctl node endpoints", plural(n, "workload endpoint")))
 	}
 	if total := sum(s.GetPeers()); total > 0 && s.GetPeers()[established] == 0 {
 		wrong = append(wrong, fmt.Sprintf("none of %d BGP sessions is up", total))
@@ -111,7 +111,10 @@ func sum(counts map[string]uint32) uint32 {
 func writeStatus(w io.Writer, s *manxv1.GetStatusResponse, peers []*manxv1.Peer, notices []*manxv1.Notice, now time.Time) error {
 	var b strings.Builder
 	line := func(name, format string, args ...any) {
-		fmt.Fprintf(&b, "%-12s%s\n", name+":", fmt.Sprintf(format, args...))
+		if name != "" {
+			name += ":"
+		}
+		fmt.Fprintf(&b, "%-12s%s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("Node", "%s (%s)", s.GetNode(), strings.Join(present(s.GetIpv4(), s.GetIpv6(),
 		"AS "+strconv.FormatUint(uint64(s.GetAsNumber()), 10), "router ID "+s.GetRouterId()), ", "))
@@ -119,8 +122,8 @@ func writeStatus(w io.Writer, s *manxv1.GetStatusResponse, peers []*manxv1.Peer,
 	line("Datastore", "%s", datastoreText(s.GetDatastore(), now))
 	line("BGP", "%s", counts(s.GetPeers(), established, "session"))
 	for _, p := range peers {
-		if p.GetState() != established {
-			line("", "%s %s for %s: %s", p.GetAddress(), p.GetState(), ago(p.GetSinceUnixMs(), now), p.GetReason())
+		if p.GetState() != established || p.GetWarning() != "" {
+			line("", "%s %s for %s: %s", peerName(p), p.GetState(), ago(p.GetSinceUnixMs(), now), strings.Join(present(p.GetReason(), p.GetWarning()), "; "))
 		}
 	}
 	line("Routes", "%s", counts(s.GetRoutes(), phaseDone, "route"))
@@ -135,7 +138,7 @@ func writeStatus(w io.Writer, s *manxv1.GetStatusResponse, peers []*manxv1.Peer,
 	for _, x := range wrong {
 		line("Health", "%s", x)
 	}
-	_, err := io.WriteString(w, strings.ReplaceAll(b.String(), "\n:           ", "\n            "))
+	_, err := io.WriteString(w, b.String())
 	return err
 }
 
@@ -156,7 +159,7 @@ func datastoreText(d *manxv1.DatastoreStatus, now time.Time) string {
 		text += ": " + d.GetReason()
 	}
 	if n := d.GetQuarantined(); n > 0 {
-		text += fmt.Sprintf("; %d objects cannot be used: see manxctl node problems", n)
+		text += fmt.Sprintf("; %s cannot be used: see manxctl node problems", plural(n, "object"))
 	}
 	return text
 }
@@ -164,10 +167,7 @@ func datastoreText(d *manxv1.DatastoreStatus, now time.Time) string {
 // counts says "3 sessions: 2 Established, 1 Active", the good state first.
 func counts(by map[string]uint32, good, what string) string {
 	total := sum(by)
-	text := fmt.Sprintf("%d %ss", total, what)
-	if total == 1 {
-		text = "1 " + what
-	}
+	text := plural(total, what)
 	var parts []string
 	states := slices.SortedFunc(maps.Keys(by), func(a, b string) int {
 		if (a == good) != (b == good) {
@@ -187,6 +187,13 @@ func counts(by map[string]uint32, good, what string) string {
 		return text
 	}
 	return text + ": " + strings.Join(parts, ", ")
+}
+
+func plural(n uint32, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func present(words ...string) []string {

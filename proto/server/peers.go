@@ -49,7 +49,7 @@ func sessionRow(st bgp.SessionStatus) *manxv1.Peer {
 	p := &manxv1.Peer{
 		Address: text(w.Address), Port: uint32(w.Port), Type: string(w.Type), PeerAs: w.PeerAS, LocalAs: w.LocalAS,
 		Phase: string(st.Phase), Reason: st.Reason, Warning: st.Warning, State: st.State, SinceUnixMs: unixMs(st.Since),
-		Flaps: st.Flaps, LastError: st.LastError, LastErrorUnixMs: unixMs(st.LastErrorAt), RequestedBy: w.From,
+		Flaps: st.Flaps, LastError: st.LastError, LastErrorAtUnixMs: unixMs(st.LastErrorAt), RequestedBy: w.From,
 		Prefixes: &manxv1.PeerPrefixes{Received: st.Counters.Received, Accepted: st.Counters.Accepted},
 		Passive:  w.Passive, Source: text(w.Source), Password: w.PasswordFrom,
 	}

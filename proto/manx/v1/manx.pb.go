@@ -609,7 +609,7 @@ type Peer struct {
 	EstablishedUnixMs int64                  `protobuf:"varint,10,opt,name=established_unix_ms,json=establishedUnixMs,proto3" json:"established_unix_ms,omitempty"` // 0 unless established
 	Flaps             uint64                 `protobuf:"varint,11,opt,name=flaps,proto3" json:"flaps,omitempty"`
 	LastError         string                 `protobuf:"bytes,12,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
-	LastErrorUnixMs   int64                  `protobuf:"varint,13,opt,name=last_error_unix_ms,json=lastErrorUnixMs,proto3" json:"last_error_unix_ms,omitempty"`
+	LastErrorAtUnixMs int64                  `protobuf:"varint,13,opt,name=last_error_at_unix_ms,json=lastErrorAtUnixMs,proto3" json:"last_error_at_unix_ms,omitempty"`
 	RequestedBy       []string               `protobuf:"bytes,14,rep,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"` // "BGPPeer/tor-1"
 	Negotiated        *Negotiated            `protobuf:"bytes,15,opt,name=negotiated,proto3" json:"negotiated,omitempty"`                      // absent unless established
 	Prefixes          *PeerPrefixes          `protobuf:"bytes,16,opt,name=prefixes,proto3" json:"prefixes,omitempty"`
@@ -735,9 +735,9 @@ func (x *Peer) GetLastError() string {
 	return ""
 }
 
-func (x *Peer) GetLastErrorUnixMs() int64 {
+func (x *Peer) GetLastErrorAtUnixMs() int64 {
 	if x != nil {
-		return x.LastErrorUnixMs
+		return x.LastErrorAtUnixMs
 	}
 	return 0
 }
@@ -2348,7 +2348,7 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\baccepted\x18\x02 \x01(\x04R\baccepted\x12\x1e\n" +
 	"\n" +
 	"advertised\x18\x03 \x01(\x04R\n" +
-	"advertised\"\xe9\x04\n" +
+	"advertised\"\xee\x04\n" +
 	"\x04Peer\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x12\n" +
@@ -2363,8 +2363,8 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	" \x01(\x03R\x11establishedUnixMs\x12\x14\n" +
 	"\x05flaps\x18\v \x01(\x04R\x05flaps\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\f \x01(\tR\tlastError\x12+\n" +
-	"\x12last_error_unix_ms\x18\r \x01(\x03R\x0flastErrorUnixMs\x12!\n" +
+	"last_error\x18\f \x01(\tR\tlastError\x120\n" +
+	"\x15last_error_at_unix_ms\x18\r \x01(\x03R\x11lastErrorAtUnixMs\x12!\n" +
 	"\frequested_by\x18\x0e \x03(\tR\vrequestedBy\x123\n" +
 	"\n" +
 	"negotiated\x18\x0f \x01(\v2\x13.manx.v1.NegotiatedR\n" +

@@ -1,0 +1,248 @@
+package main_test
+
+import (
+	"context"
+	"flag"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+	"github.com/manxnet/manx/proto/server"
+)
+
+var updateGolden = flag.Bool("update", false, "write the golden files instead of comparing")
+
+// golden compares what a command printed with a file. Read the difference before you commit an update.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", "golden", name+".golden")
+	if *updateGolden {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s: printed\n%s\nwant\n%s", name, got, want)
+	}
+}
+
+// playedDaemon says what the tests of the output want it to say.
+type playedDaemon struct {
+	manxv1.UnimplementedManxServer
+	status *manxv1.GetStatusResponse
+	peers  []*manxv1.Peer
+	asked  chan *manxv1.ListRoutesRequest
+}
+
+func (d *playedDaemon) GetStatus(context.Context, *manxv1.GetStatusRequest) (*manxv1.GetStatusResponse, error) {
+	return d.status, nil
+}
+
+func (d *playedDaemon) ListPeers(context.Context, *manxv1.ListPeersRequest) (*manxv1.ListPeersResponse, error) {
+	return &manxv1.ListPeersResponse{Peers: d.peers}, nil
+}
+
+func (d *playedDaemon) GetPeer(_ context.Context, r *manxv1.GetPeerRequest) (*manxv1.GetPeerResponse, error) {
+	for _, p := range d.peers {
+		if p.GetAddress() == r.GetAddress() {
+			return &manxv1.GetPeerResponse{Peer: p}, nil
+		}
+	}
+	return nil, status.Errorf(codes.NotFound, "there is no session with %s", r.GetAddress())
+}
+
+func (d *playedDaemon) ListRoutes(_ context.Context, r *manxv1.ListRoutesRequest) (*manxv1.ListRoutesResponse, error) {
+	d.asked <- r
+	return &manxv1.ListRoutesResponse{Routes: []*manxv1.Route{
+		{Prefix: "10.65.0.0/26", Source: "block", Desired: "blackhole 10.65.0.0/26 proto bird", Actual: []string{"blackhole 10.65.0.0/26 proto bird"}, Phase: "applied"},
+		{Prefix: "10.65.0.1/32", Source: "workload", Endpoint: "shop/web", Desired: "10.65.0.1/32 dev cali1 proto 80 scope link metric 1024",
+			Actual: []string{"10.65.0.1/32 dev cali9 proto 80 scope link metric 1024"}, Phase: "failed", Reason: "change route: operation not permitted"},
+		{Prefix: "10.65.1.0/26", Source: "bgp", Phase: "blocked", Reason: "next hop 10.9.9.9 cannot be reached"},
+		{Prefix: "10.65.2.0/26", Actual: []string{"10.65.2.0/26 via 10.0.0.9 dev eth0 proto bird"}, Phase: "leftover", Reason: "left by an earlier run"},
+	}}, nil
+}
+
+func (d *playedDaemon) ListNotices(context.Context, *manxv1.ListNoticesRequest) (*manxv1.ListNoticesResponse, error) {
+	return &manxv1.ListNoticesResponse{Notices: []*manxv1.Notice{{Topic: "bgp", Subject: "BGPPeer/tor-2", Text: "spec.password is missing"}}}, nil
+}
+
+func (d *playedDaemon) ListAddresses(context.Context, *manxv1.ListAddressesRequest) (*manxv1.ListAddressesResponse, error) {
+	return &manxv1.ListAddressesResponse{Addresses: []*manxv1.AddressCandidate{
+		{Family: "IPv4", Address: "172.17.0.1/16", Interface: "docker0", Method: "first-found", Reason: "skipped: the interface is one of Docker's"},
+		{Family: "IPv4", Address: "10.0.0.1/24", Interface: "eth0", Method: "first-found", Chosen: true, Reason: "first valid address"},
+	}}, nil
+}
+
+func (d *playedDaemon) ListQuarantined(context.Context, *manxv1.ListQuarantinedRequest) (*manxv1.ListQuarantinedResponse, error) {
+	return &manxv1.ListQuarantinedResponse{Objects: []*manxv1.QuarantinedObject{{Kind: "BGPPeer", Name: "broken", Reason: "unexpected end of JSON input"}}}, nil
+}
+
+func (d *playedDaemon) ListEndpoints(context.Context, *manxv1.ListEndpointsRequest) (*manxv1.ListEndpointsResponse, error) {
+	return &manxv1.ListEndpointsResponse{}, nil
+}
+
+// newPlayedDaemon is a healthy node with four sessions, one of which is up. Times are far enough in the past that what
+// is printed does not depend on the clock of the test.
+func newPlayedDaemon(t *testing.T) (shell, *playedDaemon) {
+	t.Helper()
+	const since = 1772600767000 // 2026-03-04 05:06:07 UTC
+	d := &playedDaemon{
+		asked: make(chan *manxv1.ListRoutesRequest, 1),
+		status: &manxv1.GetStatusResponse{
+			Node: "node-1", Ipv4: "10.0.0.1/24", AsNumber: 64512, RouterId: "10.0.0.1", StartedUnixMs: since, Ready: true,
+			Version:   &manxv1.Version{Manx: "v1.0.0", Commit: "abc", Gobgp: "v4.8.0", Go: "1.26"},
+			Datastore: &manxv1.DatastoreStatus{Type: "embedded", Connected: true, InSync: true, Revision: 4711, Objects: 42, Quarantined: 1},
+			Checks:    []*manxv1.Check{{Name: "datastore", Ok: true, Reason: "in sync"}},
+			Peers:     map[string]uint32{"Established": 1, "Active": 2, "Connect": 1},
+			Routes:    map[string]uint32{"applied": 12, "blocked": 1},
+			Endpoints: map[string]uint32{"applied": 2}, Notices: 1,
+		},
+		peers: []*manxv1.Peer{
+			{Address: "10.0.0.2", Port: 179, Type: "mesh", PeerAs: 64512, LocalAs: 64512, State: "Established", Phase: "Established", Reason: "routes are exchanged",
+				SinceUnixMs: since, EstablishedUnixMs: since, RequestedBy: []string{"BGPConfiguration/default"}, Source: "10.0.0.1", Password: "none", Flaps: 1,
+				LastError: "hold timer expired", LastErrorAtUnixMs: since, Prefixes: &manxv1.PeerPrefixes{Received: 3, Accepted: 2, Advertised: 1},
+				Negotiated: &manxv1.Negotiated{HoldSeconds: 240, KeepaliveSeconds: 80, RouterId: "10.0.0.2", Family: "IPv4", Capabilities: []string{"4-byte AS", "route refresh"}, GracefulRestart: true, RestartSeconds: 120}},
+			{Address: "192.0.2.1", Port: 1179, Type: "global", PeerAs: 64513, LocalAs: 64512, State: "Active", Phase: "Failed", Reason: "connection refused by 192.0.2.1: nothing listens on port 1179",
+				SinceUnixMs: since, RequestedBy: []string{"BGPPeer/tor-1"}},
+			{Address: "2001:db8::1", Port: 1179, Type: "node", PeerAs: 64514, LocalAs: 64512, State: "Active", Phase: "Waiting", Reason: "waiting for 2001:db8::1 to connect: this side is passive", SinceUnixMs: since, Passive: true},
+		},
+	}
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer()
+	manxv1.RegisterManxServer(g, d)
+	done := make(chan struct{})
+	go func() { defer close(done); _ = g.Serve(l) }()
+	t.Cleanup(func() { g.Stop(); <-done })
+	return shell{t, []string{"MANX_TEST_SOCKET=" + socket}}, d
+}
+
+// ask runs a command on the played daemon.
+func (s shell) ask(args ...string) result {
+	socket := strings.TrimPrefix(s.env[0], "MANX_TEST_SOCKET=")
+	return s.run(append(args, "--socket", socket)...)
+}
+
+// ages are how long ago something was, in days: the test's clock goes on.
+var ages = regexp.MustCompile(`\b\d+d\b`)
+
+// wideAges takes the padding out, too: it depends on the length of the ages.
+func wideAges(text string) string {
+	return strings.Join(tableLines(ages.ReplaceAllString(text, "AGE")), "\n") + "\n"
+}
+
+func TestOutputOfQuestionsToTheDaemon(t *testing.T) {
+	s, d := newPlayedDaemon(t)
+	for name, args := range map[string][]string{
+		"node-status-json": {"node", "status", "-o", "json"}, "node-status": {"node", "status"}, "node-addresses": {"node", "addresses"},
+		"node-addresses-json": {"node", "addresses", "-o", "json"}, "node-problems": {"node", "problems"}, "routes": {"routes"},
+		"status": {"status"}, "status-json": {"status", "-o", "json"}, "status-yaml": {"status", "-o", "yaml"},
+	} {
+		r := s.ask(args...)
+		if r.code != 0 || r.err != "" {
+			t.Errorf("%s: exit code %d, %s", name, r.code, r.err)
+		}
+		golden(t, name, ages.ReplaceAllString(r.out, "AGE"))
+		if name == "routes" {
+			<-d.asked
+		}
+	}
+	golden(t, "node-peer", ages.ReplaceAllString(s.ask("node", "peer", "10.0.0.2").out, "AGE"))
+	golden(t, "node-status-wide", wideAges(s.ask("node", "status", "-o", "wide").out))
+	s.ask("node", "peer", "10.9.9.9").want(t, 1, "", "Error: there is no session with 10.9.9.9")
+	s.ask("node", "endpoints").want(t, 0, "", "This node has no workload endpoints.")
+}
+
+func TestRoutesPassesFiltersOn(t *testing.T) {
+	s, d := newPlayedDaemon(t)
+	s.ask("routes", "--within", "10.65.0.0/16", "--phase", "failed,blocked", "--source", "bgp", "--no-headers")
+	if q := <-d.asked; q.GetWithin() != "10.65.0.0/16" || len(q.GetPhases()) != 2 || q.GetPhases()[1] != "blocked" || q.GetSources()[0] != "bgp" {
+		t.Errorf("asked for %v", q)
+	}
+	s.ask("routes", "--within", "10.65").want(t, 2, "", "--within \"10.65\": want a prefix")
+}
+
+func TestStatusIsUnhealthyWhen(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(*manxv1.GetStatusResponse)
+		says   string
+	}{
+		{"a check of readiness fails", func(s *manxv1.GetStatusResponse) {
+			s.Ready, s.Checks = false, []*manxv1.Check{{Name: "bgp", Reason: "waiting for 10.0.0.2"}}
+		}, "bgp: waiting for 10.0.0.2"},
+		{"routes failed", func(s *manxv1.GetStatusResponse) { s.Routes["failed"] = 2 }, "2 routes failed"},
+		{"endpoints failed", func(s *manxv1.GetStatusResponse) { s.Endpoints["failed"] = 1 }, "1 workload endpoint failed"},
+		{"no session is up", func(s *manxv1.GetStatusResponse) { s.Peers = map[string]uint32{"Active": 3} }, "none of 3 BGP sessions is up"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s, d := newPlayedDaemon(t)
+			s.t = t
+			test.change(d.status)
+			r := s.ask("status")
+			if r.code != 4 || !strings.Contains(r.out, "Health:     "+test.says) || r.err != "" {
+				t.Errorf("exit code %d\n%s%s", r.code, r.out, r.err)
+			}
+			if r := s.ask("status", "-o", "json"); r.code != 4 {
+				t.Errorf("exit code with JSON is %d", r.code)
+			}
+		})
+	}
+}
+
+// The real server, before anything else of manxd runs: what a user sees while the daemon waits for its datastore.
+func TestAgainstTheRealServer(t *testing.T) {
+	level := zap.NewAtomicLevel()
+	srv := server.New(server.Config{Node: "node-1", Version: server.Version{Manx: "v1", Commit: "c", GoBGP: "v4.8.0", Go: "1.26"}, Log: zap.NewNop(), Level: level})
+	socket := filepath.Join(t.TempDir(), "manxd.sock")
+	s := shell{t, []string{"MANX_TEST_SOCKET=" + socket}}
+	s.ask("status").want(t, 4, "", "manxd cannot be asked on "+socket+": there is no such socket: is manxd running on this host?")
+	s.ask("node", "status").want(t, 1, "", "there is no such socket")
+
+	l, err := server.Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ctx, l) }()
+	defer func() { cancel(); <-done }()
+
+	if r := s.ask("status"); r.code != 4 || !strings.Contains(r.out, "Health:     datastore: not connected yet: manxd is starting\n") {
+		t.Errorf("status: exit code %d\n%s%s", r.code, r.out, r.err)
+	}
+	s.ask("loglevel").want(t, 0, "info\n")
+	s.ask("loglevel", "debug").want(t, 0, "log level is debug, was info\n")
+	s.ask("loglevel", "loud").want(t, 1, "", `level = "loud": want debug, info, warn or error`)
+	s.ask("resync").want(t, 1, "", "manxd is starting: the dataplane does not run yet")
+	s.ask("routes").want(t, 0, "", "No routes found.")
+	if out := s.ask("version").out; !strings.Contains(out, "Client: dev (commit unknown, Go ") || !strings.Contains(out, "Daemon: v1 (commit c, Go 1.26)\nGoBGP:  v4.8.0\n") {
+		t.Errorf("version:\n%s", out)
+	}
+	if out := s.ask("version", "-o", "json").out; !strings.Contains(out, `"gobgp": "v4.8.0"`) {
+		t.Errorf("version -o json:\n%s", out)
+	}
+	if r := s.run("version", "--client"); r.code != 0 || strings.Contains(r.out, "Daemon") {
+		t.Errorf("version --client: %d\n%s", r.code, r.out)
+	}
+}
