@@ -1,7 +1,9 @@
 package datastore
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,7 +18,9 @@ import (
 // snapshots.
 //
 // Nothing is handed out before the first full read is complete. While the connection is lost the last good state stays,
-// and what is read again becomes visible at once when it is complete.
+// and what is read again becomes visible at once when it is complete. So each snapshot that is published holds what the
+// datastore held at one revision, except that a transaction that wrote several keys may come in two steps; Calico and
+// Manx write one key at a time.
 type Tables struct {
 	log     *zap.Logger
 	now     func() time.Time
@@ -54,7 +58,7 @@ func NewTables(log *zap.Logger) *Tables {
 // batch bounds how many queued events become one snapshot, so that readers see progress in a long burst.
 const batch = 4096
 
-// Run fills the tables from a watch of the given kinds, until ctx or the store ends; it returns ctx's error.
+// Run fills the tables from a watch of the given kinds. It returns ctx's error, or another one if the store was closed.
 // Events that wait in the watch together become one snapshot.
 func (t *Tables) Run(ctx context.Context, store Store, kinds ...model.Kind) error {
 	// The watch ends with Run even if ctx does not.
@@ -64,7 +68,7 @@ func (t *Tables) Run(ctx context.Context, store Store, kinds ...model.Kind) erro
 	for first := range events {
 		t.Apply(append([]Event{first}, waiting(events)...)...)
 	}
-	return ctx.Err()
+	return cmp.Or(ctx.Err(), errors.New("the watch ended: the store was closed"))
 }
 
 func waiting(events <-chan Event) []Event {

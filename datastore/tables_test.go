@@ -130,10 +130,10 @@ func TestChangesAreTheNetDifference(t *testing.T) {
 		since *Snapshot
 		want  string
 	}{
-		"since nothing":     {nil, "a:0>12 c:0>14 d:0>3 "},
-		"since the first":   {first, "a:1>12 b:2>0 c:0>14 "},
-		"since the second":  {second, "a:11>12 b:2>0 c:0>14 "},
-		"since itself":      {last, ""},
+		"since nothing":    {nil, "a:0>12 c:0>14 d:0>3 "},
+		"since the first":  {first, "a:1>12 b:2>0 c:0>14 "},
+		"since the second": {second, "a:11>12 b:2>0 c:0>14 "},
+		"since itself":     {last, ""},
 	} {
 		if got := changes(last, c.since); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)

@@ -13,6 +13,8 @@ import (
 )
 
 // Create implements datastore.Store. A resource without UID and creation time gets them.
+//
+// As with every write, after ErrUnavailable or the end of ctx it is open whether it took place.
 func (s *Store) Create(ctx context.Context, o *model.Object) (*model.Object, error) {
 	created := usable(o)
 	if err := created.PrepareCreate(time.Now()); err != nil {
