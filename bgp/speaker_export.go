@@ -15,6 +15,7 @@ import (
 //	own routes                        accept
 //	inside NoExportPrefixes           reject
 //	next hop self or keep             set, where the peer asks for it, and go on
+//	external peer                     set MED to relayMED, and go on
 //	inside ExportPrefixes             accept
 //	anything else                     reject
 //
@@ -29,8 +30,15 @@ const (
 	setNoExport6    = "manx-noexport-v6"
 	setNextHopSelf  = "manx-next-hop-self"
 	setNextHopKeep  = "manx-next-hop-keep"
+	setExternal     = "manx-external"
 	nobodyNeighbour = "255.255.255.255/32"
 )
+
+// relayMED is the MULTI_EXIT_DISC of learned routes that are passed on to external peers (RFC 4271 section 5.1.4).
+// All nodes of a mesh announce each other's blocks to their switch with the same AS path; without it the switch might
+// send to one node what belongs to another, and, where that node reaches the other through the switch, for ever.
+// Own routes carry none, which counts as 0, so the owner is preferred and the others remain as a way around.
+const relayMED = 100
 
 // Placeholders that no peer announces.
 var (
@@ -68,12 +76,16 @@ func exportOf(d Desired) exportRules {
 		case s.NextHop == NextHopKeep:
 			rules[exportElement{setNextHopKeep, host}] = true
 		}
+		if s.PeerAS != s.LocalAS {
+			rules[exportElement{setExternal, host}] = true
+		}
 	}
 	return rules
 }
 
 func (e exportElement) definedSet() *api.DefinedSet {
-	if e.set == setNextHopSelf || e.set == setNextHopKeep {
+	switch e.set {
+	case setNextHopSelf, setNextHopKeep, setExternal:
 		return &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: e.set, List: []string{e.prefix.String()}}
 	}
 	return &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: e.set, Prefixes: []*api.Prefix{{
@@ -86,7 +98,7 @@ func (r *speakerRun) startExport(ctx context.Context) error {
 	r.export = exportRules{}
 	neighbour := netip.MustParsePrefix(nobodyNeighbour)
 	for _, e := range []exportElement{{setExport4, nothing4}, {setExport6, nothing6}, {setNoExport4, nothing4}, {setNoExport6, nothing6},
-		{setNextHopSelf, neighbour}, {setNextHopKeep, neighbour}} {
+		{setNextHopSelf, neighbour}, {setNextHopKeep, neighbour}, {setExternal, neighbour}} {
 		if err := r.srv.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: e.definedSet()}); err != nil {
 			return fmt.Errorf("bgp speaker: define set %s: %w", e.set, err)
 		}
@@ -120,6 +132,7 @@ func exportStatements() []*api.Statement {
 		{Name: setNoExport6, Conditions: inSet(setNoExport6), Actions: reject},
 		{Name: setNextHopSelf, Conditions: to(setNextHopSelf), Actions: &api.Actions{Nexthop: &api.NexthopAction{Self: true}}},
 		{Name: setNextHopKeep, Conditions: to(setNextHopKeep), Actions: &api.Actions{Nexthop: &api.NexthopAction{Unchanged: true}}},
+		{Name: setExternal, Conditions: to(setExternal), Actions: &api.Actions{Med: &api.MedAction{Type: api.MedAction_TYPE_REPLACE, Value: relayMED}}},
 		{Name: setExport4, Conditions: inSet(setExport4), Actions: accept},
 		{Name: setExport6, Conditions: inSet(setExport6), Actions: accept},
 	}

@@ -68,13 +68,13 @@ func run(bin string, keep bool) (err error) {
 		if d.lab == nil {
 			return
 		}
-		if keep && err == nil {
-			err = d.lab.Keep()
-			d.howToLookAround()
-			return
-		}
 		if err != nil {
 			d.showLogs()
+		}
+		if keep {
+			err = errors.Join(err, d.lab.Keep())
+			d.howToLookAround()
+			return
 		}
 		err = errors.Join(err, d.lab.Close())
 	}()
