@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -25,7 +26,7 @@ func Monitor(ctx context.Context, c Config, registered Result, store datastore.S
 	r := registrar{config: c, name: registered.Name, store: store, host: host}
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	said := ""
+	said := strings.Join(registered.Warnings, "; ") // Register has logged them
 	for {
 		select {
 		case <-ctx.Done():
@@ -33,14 +34,17 @@ func Monitor(ctx context.Context, c Config, registered Result, store datastore.S
 		case <-ticker.C:
 		}
 		result, err := r.ensureNode(ctx)
+		problem, message := strings.Join(result.Warnings, "; "), "the node's addresses need attention"
 		if err != nil {
-			if err.Error() != said && ctx.Err() == nil {
-				said = err.Error()
-				log.Warn("the node's addresses cannot be checked; it keeps those it has", zap.Error(err))
-			}
+			problem, message = err.Error(), "the node's addresses cannot be updated; it keeps those it has"
+		}
+		if problem != said && problem != "" && ctx.Err() == nil {
+			log.Warn(message, zap.String("reason", problem))
+		}
+		said = problem
+		if err != nil {
 			continue
 		}
-		said = ""
 		result.Name, result.NameFrom = registered.Name, registered.NameFrom
 		if addressesChanged(registered.Node, result.Node) {
 			log.Info("the node's address changed", zap.Any("from", registered.Node.Spec.BGP), zap.Any("to", result.Node.Spec.BGP))

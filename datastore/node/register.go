@@ -141,8 +141,14 @@ func (r *registrar) ensureNode(ctx context.Context) (Result, error) {
 		if err != nil {
 			return false, err
 		}
-		if addressesChanged(before, n) && !r.config.DisableConflictCheck {
-			if err := r.checkConflict(ctx, n); err != nil {
+		if !r.config.DisableConflictCheck {
+			err := r.checkConflict(ctx, n)
+			var conflict *ConflictError
+			if errors.As(err, &conflict) && !addressesChanged(before, n) {
+				// The other one came later, or at the same moment: the node that is running goes on.
+				result.Warnings, err = append(result.Warnings, err.Error()), nil
+			}
+			if err != nil {
 				return false, err
 			}
 		}
