@@ -134,8 +134,10 @@ func (t *Tables) lost(e Event) {
 // publish makes the working state the current snapshot, if it differs. Out of sync only the flag changes.
 func (t *Tables) publish() {
 	old := t.current.Load()
-	s := newSnapshot()
-	s.objects, s.quarantined, s.revision, s.inSync = old.objects, old.quarantined, old.revision, t.status.InSync
+	s := &Snapshot{
+		objects: old.objects, quarantined: old.quarantined, revision: old.revision, inSync: t.status.InSync,
+		later: make(chan struct{}), log: new(logEntry),
+	}
 	if t.status.InSync {
 		s.objects, s.quarantined = t.work.objects.CommitOnly(), t.work.quarantined.CommitOnly()
 		t.work.objects, t.work.quarantined = s.objects.Txn(), s.quarantined.Txn()
@@ -221,22 +223,26 @@ func (w *workingState) take(e Event, inSync bool, now func() time.Time) {
 	if inSync && e.Revision < max(revisionOf(good), revisionOf(bad.Object), w.deleted[e.Key]) {
 		return // late
 	}
-	w.objects.Delete(k)
-	w.quarantined.Delete(k)
+	valid := e.Type == EventUpdate && e.Object.Err == nil
+	invalid := e.Type == EventUpdate && !valid
+	if good != nil && !valid {
+		w.objects.Delete(k)
+	}
+	if wasBad && !invalid {
+		w.quarantined.Delete(k)
+	}
 	delete(w.deleted, e.Key)
 	switch {
-	case e.Type == EventDelete:
-		if inSync {
-			w.remember(e)
-		}
-	case e.Object.Err == nil:
+	case valid:
 		w.objects.Insert(k, e.Object)
-	default:
+	case invalid:
 		q := Quarantined{Object: e.Object, Since: now()}
 		if wasBad {
 			q.Since = bad.Since
 		}
 		w.quarantined.Insert(k, q)
+	case inSync:
+		w.remember(e)
 	}
 	w.changed = append(w.changed, e.Key)
 	w.revision = max(w.revision, e.Revision)

@@ -300,3 +300,59 @@ func BenchmarkSnapshotUpdate10kObjects(b *testing.B) {
 		seen = s
 	}
 }
+
+// A reader that only ever applies changes, however far it falls behind, ends with what a fresh reader sees.
+func TestReadersThatFollowChangesEndWithTheSameState(t *testing.T) {
+	tables := synced()
+	const last = 3000
+	follow := func() string {
+		mine := map[model.Key]*model.Object{}
+		var seen *Snapshot
+		for {
+			s, err := tables.Wait(t.Context(), seen)
+			if err != nil {
+				return err.Error()
+			}
+			for c := range s.Changes(seen) {
+				if mine[c.Key] != c.Old {
+					return fmt.Sprintf("%s: old is %v, was %v", c.Key, c.Old, mine[c.Key])
+				}
+				if mine[c.Key] = c.New; c.New == nil {
+					delete(mine, c.Key)
+				}
+			}
+			seen = s
+			if s.Revision() < last || !s.InSync() {
+				continue
+			}
+			if len(mine) != s.Len() {
+				return fmt.Sprintf("%d objects, want %d", len(mine), s.Len())
+			}
+			for o := range s.All(model.KindNode) {
+				if mine[o.Key] != o {
+					return fmt.Sprintf("%s is %v, want %v", o.Key, mine[o.Key], o)
+				}
+			}
+			return ""
+		}
+	}
+	results := make(chan string)
+	const readers = 4
+	for range readers {
+		go func() { results <- follow() }()
+	}
+	random := rand.New(rand.NewSource(3))
+	for revision := int64(11); revision <= last; revision++ {
+		name := fmt.Sprint("n", random.Intn(40))
+		events := []Event{[]func(string, int64) Event{update, update, invalid, remove}[random.Intn(4)](name, revision)}
+		if revision%100 == 0 {
+			events = append([]Event{lost("now and then")}, append(events, inSync(revision))...)
+		}
+		tables.Apply(events...)
+	}
+	for range readers {
+		if wrong := <-results; wrong != "" {
+			t.Error(wrong)
+		}
+	}
+}
