@@ -114,9 +114,15 @@ func (t *Target) addEndpoint(e Endpoint) {
 			t.byLink[e.Interface] = map[netip.Prefix]bool{}
 		}
 		t.byLink[e.Interface][p] = true
-		t.touch(p)
+		t.workloadChanged(p)
 		t.claim(p)
 	}
+}
+
+// workloadChanged decides again about the address, and about routes through it.
+func (t *Target) workloadChanged(p netip.Prefix) {
+	t.touch(p)
+	t.changedLinks = t.changedLinks || t.rules.hops[p.Addr()] != nil
 }
 
 // claim takes over the routes that a CNI plugin made for a workload's address.
@@ -142,6 +148,6 @@ func (t *Target) dropEndpoint(e Endpoint) {
 				delete(t.byLink, e.Interface)
 			}
 		}
-		t.touch(p)
+		t.workloadChanged(p)
 	}
 }

@@ -17,8 +17,9 @@ type rules struct {
 	blockBits [2][]int // the lengths of own blocks
 	blocks    map[netip.Prefix]bool
 	*underlay
-	noIPIP error // why there is no tunnel device
-	hops   map[netip.Addr]*hop
+	workloadAt func(netip.Addr) string // the interface of a local workload
+	noIPIP     error                   // why there is no tunnel device
+	hops       map[netip.Addr]*hop
 }
 
 // hop is the resolution of one BGP next hop, shared by all routes through it.
@@ -231,7 +232,11 @@ func (r *rules) hop(nh netip.Addr) *hop {
 
 func (r *rules) resolveHop(nh netip.Addr) *hop {
 	h := &hop{}
-	h.direct, h.reason = r.resolve(nh)
+	if l, ok := r.link(r.workloadAt(nh)); ok && l.Up {
+		h.direct = []kernel.NextHop{{Gateway: nh, Link: l.Index}} // a workload that speaks BGP itself
+	} else {
+		h.direct, h.reason = r.resolve(nh)
+	}
 	if l, ok := r.link(TunnelDevice); ok && l.Up && nh.Is4() && r.noIPIP == nil {
 		h.tunnel = []kernel.NextHop{{Gateway: nh, Link: l.Index, OnLink: true}}
 	}

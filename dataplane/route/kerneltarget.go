@@ -20,9 +20,9 @@ var errHeld = errors.New("is held by another owner")
 type kernelTarget struct {
 	kernel  kernel.Routes
 	rules   *rules
-	claims  func(netip.Prefix) bool // is p the address of a local workload?
 	ops     []kernel.RouteOp
-	unclear bool // an answer of the kernel says that it is not as we think
+	unclear bool                  // an answer of the kernel says that it is not as we think
+	failed  map[netip.Prefix]bool // prefixes whose new route is not in, in the flush that is under way
 }
 
 // chunk bounds the memory of one call; the kernel package makes batches of its own.
@@ -59,7 +59,7 @@ func (t *kernelTarget) owns(r kernel.Route) bool {
 	case kernel.ProtocolCalico:
 		return t.ownsCalico(r)
 	case kernel.ProtocolBoot:
-		return r.Dst.IsSingleIP() && len(r.NextHops) == 1 && t.rules.isWorkload(r.NextHops[0].Link) && t.claims(r.Dst)
+		return r.Dst.IsSingleIP() && len(r.NextHops) == 1 && t.rules.isWorkload(r.NextHops[0].Link) && t.rules.workloadAt(r.Dst.Addr()) != ""
 	}
 	return false
 }
@@ -95,28 +95,27 @@ func (t *kernelTarget) Apply(steps []step) []error {
 		errs[i] = err
 		t.unclear = t.unclear || kernel.Unsynchronised(err)
 	}
-	var failed map[netip.Prefix]bool
 	for start := 0; start < len(steps); start += chunk {
 		end := min(start+chunk, len(steps))
-		t.applyChunk(steps[start:end], failed, func(i int, err error) {
+		t.applyChunk(steps[start:end], func(i int, err error) {
 			fail(start+i, err)
 			if steps[start+i].Action == reconcile.Remove {
 				return
 			}
-			if failed == nil {
-				failed = map[netip.Prefix]bool{}
+			if t.failed == nil {
+				t.failed = map[netip.Prefix]bool{}
 			}
-			failed[steps[start+i].Key.Dst] = true
+			t.failed[steps[start+i].Key.Dst] = true
 		})
 	}
 	return errs
 }
 
-func (t *kernelTarget) applyChunk(steps []step, failed map[netip.Prefix]bool, fail func(int, error)) {
+func (t *kernelTarget) applyChunk(steps []step, fail func(int, error)) {
 	t.ops = t.ops[:0]
 	var index []int // of the step of each operation, once they differ
 	for i, s := range steps {
-		op, err := t.op(s, failed)
+		op, err := t.op(s)
 		if err != nil {
 			fail(i, err)
 			if index == nil {
@@ -144,10 +143,10 @@ func (t *kernelTarget) applyChunk(steps []step, failed map[netip.Prefix]bool, fa
 	clear(t.ops)
 }
 
-func (t *kernelTarget) op(s step, failed map[netip.Prefix]bool) (kernel.RouteOp, error) {
+func (t *kernelTarget) op(s step) (kernel.RouteOp, error) {
 	switch s.Action {
 	case reconcile.Remove:
-		if failed[s.Key.Dst] {
+		if t.failed[s.Key.Dst] {
 			return kernel.RouteOp{}, errors.New("kept until the route that takes its place is in the kernel")
 		}
 		return kernel.RouteOp{Verb: kernel.DeleteRoute, Route: *s.Old}, nil

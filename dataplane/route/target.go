@@ -69,14 +69,20 @@ func New(k Kernel, now func() time.Time) *Target {
 		kernel: k, now: now, states: map[netip.Prefix]*state{}, byLink: map[string]map[netip.Prefix]bool{},
 		rules: &rules{blocks: map[netip.Prefix]bool{}, underlay: newUnderlay(), hops: map[netip.Addr]*hop{}},
 	}
-	t.under = &kernelTarget{kernel: k, rules: t.rules, claims: func(p netip.Prefix) bool {
-		s := t.states[p]
-		return s != nil && len(s.endpoints) > 0
-	}}
+	t.rules.workloadAt = t.workloadAt
+	t.under = &kernelTarget{kernel: k, rules: t.rules}
 	equal := func(a, b *kernel.Route) bool { return a == b || a.Equal(*b) }
 	t.table = reconcile.NewTable(t.under, equal, now, reconcile.DefaultBackoff)
 	t.resync.want(now())
 	return t
+}
+
+// workloadAt returns the interface of the local workload that has the address, if any.
+func (t *Target) workloadAt(a netip.Addr) string {
+	if s := t.states[netip.PrefixFrom(a.WithZone(""), a.BitLen())]; s != nil && len(s.endpoints) > 0 {
+		return s.endpoints[0].Interface
+	}
+	return ""
 }
 
 // Learn takes over what changed in BGP.
@@ -159,6 +165,7 @@ func (t *Target) Flush() (steps, failures int, err error) {
 		t.resolveAgain()
 	}
 	t.decideDirty()
+	t.under.failed = nil
 	steps, failures = t.table.Flush()
 	t.applied += steps - failures
 	if t.under.unclear {
