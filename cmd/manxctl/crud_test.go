@@ -24,7 +24,7 @@ const peerPath = "/calico/resources/v3/projectcalico.org/bgppeers/tor-1"
 func TestCreateRefusesWhatExists(t *testing.T) {
 	s, _ := newShell(t)
 	s.pipe(peer, "create", "-f", "-").want(t, 0, "bgppeer/tor-1 created\n")
-	s.pipe(peer, "create", "-f", "-").want(t, 1, "", "standard input:1: create BGPPeer tor-1: already exists")
+	s.pipe(peer, "create", "-f", "-").want(t, 1, "", "standard input: create BGPPeer tor-1: already exists")
 	s.pipe(peer, "create", "--skip-exists", "-f", "-").want(t, 0, "bgppeer/tor-1 skipped: it exists\n")
 }
 
@@ -229,18 +229,18 @@ kind: BGPPeer
   metadata: [
 `)
 	s.run("apply", "-f", file).want(t, 1, "",
-		file+`:14: BGPPeer has no field "spec.peerIp" here`,
-		file+`:17: BGPPeer has no field "spec.password.secretKeyReff" here`,
-		file+`:20: kind "Pigeon" is not known here`,
-		file+`:26: spec.filters is a string: want a value of type`,
-		file+`:29: not readable: `)
+		file+`:14: spec.peerIp: there is no such field here`,
+		file+`:17: spec.password.secretKeyReff: there is no such field here`,
+		file+`:20: kind = "Pigeon": must be one of `,
+		file+`:26: spec.filters: a string does not fit here, it must be a []string`,
+		file+`:29: `)
 	s.run("get", "bgppeers").want(t, 0, "", "No bgppeers found.")
 }
 
 func TestOneRefusedObjectDoesNotBlockTheOthers(t *testing.T) {
 	s, _ := newShell(t)
 	invalid := strings.NewReplacer("tor-1", "tor-2", "192.0.2.1", "not-an-address").Replace(peer)
-	s.pipe(invalid+"---\n"+peer, "apply", "-f", "-").want(t, 1, "bgppeer/tor-1 created\n", "standard input:1: ", "BGPPeer tor-2", "spec.peerIP", "not-an-address")
+	s.pipe(invalid+"---\n"+peer, "apply", "-f", "-").want(t, 1, "bgppeer/tor-1 created\n", "standard input: ", "BGPPeer tor-2", "spec.peerIP", "not-an-address")
 }
 
 func TestWhatIsStoredButCannotBeUsedIsShown(t *testing.T) {

@@ -33,7 +33,7 @@ func (c *cli) load(f files, ns namespaces) ([]manifest.Document, error) {
 	}
 	for _, d := range docs {
 		if err := complete(d.Object, ns); err != nil {
-			errs = append(errs, &manifest.Error{Source: d.Source, Line: d.Line, Text: err.Error()})
+			errs = append(errs, fmt.Errorf("%s: %w", d.Source, err))
 		}
 	}
 	if len(errs) == 0 && len(docs) == 0 {

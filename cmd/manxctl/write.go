@@ -73,7 +73,7 @@ func (c *cli) writeAll(ctx context.Context, docs []manifest.Document, write writ
 	for _, d := range docs {
 		done, err := write(ctx, store, d.Object)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s:%d: %w", d.Source, d.Line, err))
+			errs = append(errs, fmt.Errorf("%s: %w", d.Source, err))
 			continue
 		}
 		if err := table.Names(c.out, []*model.Object{d.Object}, done); err != nil {

@@ -65,7 +65,7 @@ func splitDocuments(input []byte) []document {
 	var docs []document
 	add := func(line int, text []byte) {
 		if !blank(text) {
-			docs = append(docs, document{number: len(docs) + 1, line: line, text: text})
+			docs = append(docs, document{number: len(docs) + 1, line: line, text: text}.splitJSON()...)
 		}
 	}
 	begin, first, line := 0, 1, 0
@@ -168,6 +168,12 @@ func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string)
 	}
 	value := info.New()
 	strict, err := kjson.UnmarshalStrict(text, value)
+	if err != nil {
+		value = info.New()
+		if yaml.UnmarshalStrict(text, value) == nil { // takes numbers and booleans for text, as calicoctl does: "zone: 1"
+			err = nil
+		}
+	}
 	if err != nil {
 		field, reason := typeError(err)
 		return nil, d.fail(d.lineOf(append(path, splitField(field)...)), errors.New(reason))

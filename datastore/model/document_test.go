@@ -19,6 +19,8 @@ func TestDocuments(t *testing.T) {
 		{"line ends of Windows", "kind: Tier\r\nmetadata: {name: a}\r\n---\r\nkind: Tier\r\nmetadata: {name: b}\r\n", "Tier a, Tier b"},
 		{"JSON", `{"kind":"Tier","apiVersion":"projectcalico.org/v3","metadata":{"name":"a","creationTimestamp":null}}`, "Tier a"},
 		{"JSON with tabs", "{\n\t\"kind\": \"Tier\",\n\t\"metadata\": {\n\t\t\"name\": \"a\"\n\t}\n}\n", "Tier a"},
+		{"JSON after JSON", "{\"kind\":\"Tier\",\"metadata\":{\"name\":\"a\"}}\n{\"kind\":\"Tier\",\"metadata\":{\"name\":\"b\"}}\n", "Tier a, Tier b"},
+		{"numbers and booleans where text is wanted", "kind: Tier\nmetadata: {name: a, labels: {zone: 1, main: true}}\n", "Tier a"},
 		{"an array", `[{"kind":"Tier","metadata":{"name":"a"}},{"kind":"Node","metadata":{"name":"n"}}]`, "Tier a, Node n"},
 		{"an array in YAML", "- kind: Tier\n  metadata: {name: a}\n- kind: Tier\n  metadata: {name: b}\n", "Tier a, Tier b"},
 		{"a list of anything", "kind: List\napiVersion: v1\nitems:\n- kind: Tier\n  metadata: {name: a}\n", "Tier a"},
@@ -57,6 +59,7 @@ func TestMistakesInDocuments(t *testing.T) {
 	}{
 		{"unknown field", first + "kind: BGPPeer\nmetadata:\n  name: b\nspec:\n  peerIp: 10.0.0.1\n",
 			[]string{"document 2, line 8: spec.peerIp: there is no such field here"}},
+		{"in JSON after JSON", "{\"kind\":\"Tier\",\"metadata\":{\"name\":\"a\"}}\n\n{\"kind\":\"Pigeon\"}\n", []string{"document 2, line 3: kind"}},
 		{"all unknown fields", "kind: BGPPeer\nmetadata: {name: b}\nfoo: 1\nspec:\n  peerIP: 10.0.0.1\n  bar: 1\n",
 			[]string{"document 1, line 3: foo:", "document 1, line 6: spec.bar:"}},
 		{"unknown field in a list element", "kind: Node\nmetadata: {name: b}\nspec:\n  addresses:\n  - address: 10.0.0.1\n  - address: 10.0.0.2\n    kind: x\n",

@@ -1,2 +1,2 @@
-// Package manifest reads resource files strictly: YAML or JSON, many documents, lists, folders, errors with line numbers.
+// Package manifest reads the resource files, folders and streams that users name, and says in which file and line a mistake is.
 package manifest

@@ -1,16 +1,12 @@
 package manifest
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
-
-	yamlv3 "gopkg.in/yaml.v3"
 
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -18,18 +14,8 @@ import (
 // Document is one resource of a file.
 type Document struct {
 	Source string // file, or "standard input"
-	Line   int    // where the resource begins, from 1
 	Object *model.Object
 }
-
-// Error is something wrong in a file, at a line.
-type Error struct {
-	Source string
-	Line   int
-	Text   string
-}
-
-func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %s", e.Source, e.Line, e.Text) }
 
 // Load reads a file, the resource files of a folder in the order of their names ("-" is standard input), and of its
 // sub-folders if recursive. It returns what could be read and an error for each thing that could not.
@@ -85,67 +71,35 @@ func readFile(path string) ([]Document, []error) {
 	return read(path, f)
 }
 
-// read splits a stream into its documents and those into resources. JSON is a subset of YAML, but a stream of JSON
-// documents is not: those need no "---" between them.
+// read decodes a stream strictly.
 func read(source string, r io.Reader) ([]Document, []error) {
 	raw, err := io.ReadAll(r)
 	if err != nil {
 		return nil, []error{fmt.Errorf("%s: %w", source, err)}
 	}
-	var docs []Document
-	var errs []error
-	for _, part := range split(raw) {
-		d := yamlv3.NewDecoder(bytes.NewReader(part.text))
-		for {
-			var n yamlv3.Node
-			err := d.Decode(&n)
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				errs = append(errs, syntaxError(source, part.line, err))
-				break // where the next document begins is not known
-			}
-			rd := reader{source: source, shift: part.line}
-			rd.resources(&n)
-			docs, errs = append(docs, rd.docs...), append(errs, rd.errs...)
-		}
+	objects, err := model.DecodeDocument(raw)
+	if err != nil {
+		return nil, mistakes(source, err)
 	}
-	return docs, errs
-}
-
-// part is a piece of a stream and the number of lines before it.
-type part struct {
-	text []byte
-	line int
-}
-
-// split cuts a stream at the lines that begin with "---", so that one document that is no YAML does not hide the others,
-// and JSON documents that follow each other on lines of their own.
-func split(raw []byte) []part {
-	var parts []part
-	start, startLine, line := 0, 0, 0
-	for pos := 0; pos < len(raw); line++ {
-		end := len(raw)
-		if i := bytes.IndexByte(raw[pos:], '\n'); i >= 0 {
-			end = pos + i + 1
-		}
-		text := raw[pos:end]
-		if pos > start && (isSeparator(text) || text[0] == '{' && endsJSON(raw[start:pos])) {
-			parts = append(parts, part{raw[start:pos], startLine})
-			start, startLine = pos, line
-		}
-		pos = end
+	docs := make([]Document, len(objects))
+	for i, o := range objects {
+		docs[i] = Document{Source: source, Object: o}
 	}
-	return append(parts, part{raw[start:], startLine})
+	return docs, nil
 }
 
-func isSeparator(line []byte) bool {
-	rest, ok := bytes.CutPrefix(line, []byte("---"))
-	return ok && (len(rest) == 0 || strings.ContainsRune(" \t\r\n", rune(rest[0])))
-}
-
-func endsJSON(b []byte) bool {
-	b = bytes.TrimSpace(b)
-	return len(b) > 0 && b[0] == '{' && b[len(b)-1] == '}'
+// mistakes takes joined errors apart and puts the file before each.
+func mistakes(source string, err error) []error {
+	var at *model.DocumentError
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []error
+		for _, e := range joined.Unwrap() {
+			all = append(all, mistakes(source, e)...)
+		}
+		return all
+	}
+	if errors.As(err, &at) && at.Line > 0 {
+		return []error{fmt.Errorf("%s:%d: %w", source, at.Line, at.Err)}
+	}
+	return []error{fmt.Errorf("%s: %w", source, err)}
 }
