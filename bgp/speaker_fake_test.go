@@ -21,8 +21,6 @@ import (
 type fakePeer struct {
 	t    testing.TB
 	conn net.Conn
-	as   uint32
-	id   netip.Addr
 
 	mu       sync.Mutex
 	changed  *sync.Cond
@@ -76,7 +74,7 @@ func (o fakeOptions) open() *gobgp.BGPMessage {
 // dialFake connects from local to the speaker and brings a session up to Established.
 func dialFake(t testing.TB, local, speaker string, o fakeOptions) *fakePeer {
 	t.Helper()
-	p := &fakePeer{t: t, conn: dialFrom(t, local, speaker), as: o.as}
+	p := &fakePeer{t: t, conn: dialFrom(t, local, speaker)}
 	p.changed = sync.NewCond(&p.mu)
 	p.start(o)
 	return p

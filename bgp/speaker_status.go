@@ -207,10 +207,6 @@ func (t *statusTable) holdsRoutes(addr netip.Addr) bool {
 }
 
 // fail records why a session does not come up, or was lost.
-func (t *statusTable) fail(addr netip.Addr, sentence string) {
-	t.change(addr, func(e *sessionEntry, now time.Time) { e.fail(sentence, now) })
-}
-
 func (e *sessionEntry) fail(sentence string, now time.Time) {
 	if !e.held.IsZero() && e.tried {
 		return // what holds the session down is what matters
