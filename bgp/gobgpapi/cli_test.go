@@ -212,10 +212,35 @@ func matches(t *testing.T, what, text string, expressions ...string) {
 	}
 }
 
-func TestStockCommands(t *testing.T) {
+// TestGobgp shares one scene: it takes seconds until the sessions are up.
+func TestGobgp(t *testing.T) {
 	s := newScene(t)
 	clis := s.clis(t)
+	for _, c := range clis {
+		if c.name == "v4.8" {
+			continue // its socket does not exist yet
+		}
+		out, err := c.command("global").CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "BGP is not running") {
+			t.Errorf("%s before BGP runs: %v: %s", c.name, err, out)
+		}
+	}
 	s.start(t)
+	for _, part := range []struct {
+		name string
+		run  func(*testing.T, *scene, []cli)
+	}{
+		{"commands show what the speaker knows", testStockCommands},
+		{"rib is sorted", testRibIsSorted},
+		{"JSON output", testJSONOutput},
+		{"mutations are refused", testMutationsAreRefused},
+		{"monitor shows changes", testMonitorShowsChanges},
+	} {
+		t.Run(part.name, func(t *testing.T) { part.run(t, s, clis) })
+	}
+}
+
+func testStockCommands(t *testing.T, s *scene, clis []cli) {
 	peer4, peer6 := s.peer4.String(), s.peer6.String()
 	status, _ := s.speaker.Session(s.peer4)
 	for _, c := range clis {
@@ -266,10 +291,7 @@ func TestStockCommands(t *testing.T) {
 	}
 }
 
-func TestRibIsSorted(t *testing.T) {
-	s := newScene(t)
-	clis := s.clis(t)
-	s.start(t)
+func testRibIsSorted(t *testing.T, s *scene, clis []cli) {
 	out := clis[0].run(t, "global", "rib")
 	last := -1
 	for _, p := range []string{"10.9.0.0/16", "10.88.1.0/24", "10.88.2.0/24", "10.244.0.0/26"} {
@@ -281,10 +303,7 @@ func TestRibIsSorted(t *testing.T) {
 	}
 }
 
-func TestJSONOutput(t *testing.T) {
-	s := newScene(t)
-	clis := s.clis(t)
-	s.start(t)
+func testJSONOutput(t *testing.T, s *scene, clis []cli) {
 	for _, c := range clis {
 		t.Run(c.name, func(t *testing.T) {
 			var peers []struct {
@@ -337,10 +356,7 @@ func decode(t *testing.T, text string, to any) {
 	}
 }
 
-func TestMonitorShowsChanges(t *testing.T) {
-	s := newScene(t)
-	clis := s.clis(t)
-	s.start(t)
+func testMonitorShowsChanges(t *testing.T, s *scene, clis []cli) {
 	for i, c := range clis {
 		t.Run(c.name, func(t *testing.T) {
 			neighbour := watchOutput(t, c, "monitor", "neighbor", s.peer4.String())
@@ -403,10 +419,7 @@ func watchOutput(t *testing.T, c cli, args ...string) func(expression string) {
 	}
 }
 
-func TestMutationsAreRefused(t *testing.T) {
-	s := newScene(t)
-	clis := s.clis(t)
-	s.start(t)
+func testMutationsAreRefused(t *testing.T, s *scene, clis []cli) {
 	before := s.speaker.Sessions()
 	for _, c := range clis {
 		t.Run(c.name, func(t *testing.T) {
@@ -434,19 +447,6 @@ func TestMutationsAreRefused(t *testing.T) {
 	for i, now := range s.speaker.Sessions() {
 		if now.State != "Established" || now.Flaps != before[i].Flaps || !now.Since.Equal(before[i].Since) {
 			t.Errorf("session is %+v, was %+v", now, before[i])
-		}
-	}
-}
-
-func TestBeforeBGPRuns(t *testing.T) {
-	s := newScene(t)
-	for _, c := range s.clis(t) {
-		if c.name == "v4.8" {
-			continue // its socket does not exist yet
-		}
-		out, err := c.command("global").CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "BGP is not running") {
-			t.Errorf("%s: %v: %s", c.name, err, out)
 		}
 	}
 }

@@ -112,21 +112,31 @@ func sibling(name protoreflect.Name) (proto.Message, bool) {
 	return t.New().Interface(), true
 }
 
-// translateEnum finds the value whose name is the same but for a prefix; failing that the one with the same number.
+// translateEnum finds the value whose name differs by the shortest prefix (INIT and END_OF_INIT are both the end of
+// TYPE_END_OF_INIT); failing that the one with the same number.
 func translateEnum(src protoreflect.EnumDescriptor, n protoreflect.EnumNumber, dst protoreflect.EnumDescriptor) protoreflect.EnumNumber {
 	value := src.Values().ByNumber(n)
 	if value == nil || strings.HasSuffix(string(value.Name()), "_UNSPECIFIED") {
 		return 0
 	}
-	name := string(value.Name())
+	best, found, shortest := protoreflect.EnumNumber(0), false, 0
 	for i := range dst.Values().Len() {
-		other := string(dst.Values().Get(i).Name())
-		if other == name || strings.HasSuffix(other, "_"+name) || strings.HasSuffix(name, "_"+other) {
-			return dst.Values().Get(i).Number()
+		other := dst.Values().Get(i)
+		prefix, same := differingPrefix(string(value.Name()), string(other.Name()))
+		if same && (!found || prefix < shortest) {
+			best, found, shortest = other.Number(), true, prefix
 		}
 	}
-	if dst.Values().ByNumber(n) != nil {
+	if !found && dst.Values().ByNumber(n) != nil {
 		return n
 	}
-	return 0
+	return best
+}
+
+// differingPrefix tells whether one name is the other with words before it, and how long those are.
+func differingPrefix(a, b string) (int, bool) {
+	if len(a) < len(b) {
+		a, b = b, a
+	}
+	return len(a) - len(b), a == b || strings.HasSuffix(a, "_"+b)
 }
