@@ -523,3 +523,53 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		t.Errorf("unknown handle: %v", err)
 	}
 }
+
+// A claim or a release that was interrupted is completed by the next assignment of the host, in the order that tells
+// everybody else who is at the same block.
+func TestInterruptedClaimIsCompleted(t *testing.T) {
+	const aff, block = "/calico/ipam/v2/host/e/ipv4/block/10.0.0.0-29", "/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-29"
+	for _, c := range []struct {
+		name  string
+		state model.AffinityState
+		block bool
+		want  string // the writes before the address is assigned
+	}{
+		{"announced only", model.StatePending, false, "update " + aff + " pending, create " + block + ", update " + aff + " confirmed"},
+		{"block made, not confirmed", model.StatePending, true, "update " + aff + " pending, update " + block + ", update " + aff + " confirmed"},
+		{"release begun", model.StatePendingDeletion, true, "update " + aff + " pending, update " + block + ", update " + aff + " confirmed"},
+		{"release nearly done", model.StatePendingDeletion, false, "update " + aff + " pending, create " + block + ", update " + aff + " confirmed"},
+		{"confirmed", model.StateConfirmed, true, ""},
+		{"written by a very old version", "", true, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := newBench(t, poolObject("p", "10.0.0.0/28", 29))
+			cidr := netip.MustParsePrefix("10.0.0.0/29")
+			create(t, x.store, model.NewObject(model.AffinityKey(Host("e").affinity(cidr)), &model.BlockAffinity{State: c.state}))
+			if c.block {
+				create(t, x.store, model.NewObject(model.BlockKey(cidr), newBlock(cidr, "host:e", x.clock)))
+			}
+			x.store.history = nil
+			x.mustAuto("e", "h", 1, "10.0.0.0/29")
+			var writes []string
+			for _, w := range x.store.history[:len(x.store.history)-2] { // the last two are handle and block
+				text := w.op + " " + w.path
+				for _, state := range []string{"pending", "confirmed"} {
+					if strings.Contains(w.raw, `"state":"`+state+`"`) {
+						text += " " + state
+					}
+				}
+				writes = append(writes, text)
+			}
+			if got := strings.Join(writes, ", "); got != c.want {
+				t.Errorf("writes\n have %s\n want %s", got, c.want)
+			}
+			steps := uint64(1)
+			if c.block && c.want != "" {
+				steps = 2
+			}
+			if got := readState(t, x.store).blocks[cidr].SequenceNumber - uint64(x.clock.UnixNano()); got != steps {
+				t.Errorf("the sequence number grew by %d, want %d", got, steps)
+			}
+		})
+	}
+}
