@@ -43,6 +43,9 @@ const maxSocketPath = 107
 const DefaultListen = "127.0.0.1:2379"
 
 // Embedded is an etcd server inside this process. Everything else reaches it as it would reach any other, through Config.
+//
+// A full disk makes writes fail until there is room again. When the disk breaks, however, etcd logs why and ends the
+// process: it must not go on without knowing what is stored.
 type Embedded struct {
 	config EmbeddedConfig
 	server *embed.Etcd
@@ -128,6 +131,9 @@ func (e *Embedded) Address() string {
 }
 
 func (c EmbeddedConfig) socket() string { return filepath.Join(c.DataDir, "etcd.sock") }
+
+// Err delivers an error if the server fails while it runs, and is closed when it has stopped.
+func (e *Embedded) Err() <-chan error { return e.server.Err() }
 
 // Close stops the server. What was written stays in the data directory.
 func (e *Embedded) Close() error {
