@@ -214,3 +214,33 @@ func TestNodeInterfaces(t *testing.T) {
 		t.Error("IPv6:", got)
 	}
 }
+
+// Whatever method is configured, it is refused or judges every address, and chooses at most one.
+func FuzzDetect(f *testing.F) {
+	for _, s := range []string{"", "first-found", "interface=eth.*,^en", "skip-interface=eth1", "cidr=10.0.0.0/8, fd00::/8", "can-reach=10.0.0.2", "kubernetes-internal-ip", "cidr=::ffff:10.0.0.0/100"} {
+		f.Add(s, []byte{10, 0, 0, 1})
+	}
+	host := interfaces("lo 127.0.0.1/8 ::1/128", "eth0 10.0.0.1/24 10.0.0.2/24 fe80::1/64 fd00::1/64", "eth1 192.168.5.5/16", "docker0 172.17.0.1/16")
+	f.Fuzz(func(t *testing.T, text string, wanted []byte) {
+		m, err := ParseMethod(text)
+		if err != nil {
+			return
+		}
+		w, _ := netip.AddrFromSlice(wanted)
+		for family, all := range map[Family]int{IPv4: 5, IPv6: 3} {
+			p, candidates, err := Detect(m, family, host, w)
+			chosen := 0
+			for _, c := range candidates {
+				if c.Chosen {
+					chosen++
+				}
+				if c.Reason == "" || c.Chosen && c.Address != p {
+					t.Errorf("%q: %+v", text, c)
+				}
+			}
+			if len(candidates) != all || (chosen == 1) != (err == nil) || chosen > 1 {
+				t.Errorf("%q: %s has %d candidates, %d chosen, %v", text, family, len(candidates), chosen, err)
+			}
+		}
+	})
+}
