@@ -1,12 +1,17 @@
 package dataplane
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
@@ -221,4 +226,42 @@ func TestKilledAgentLeavesEverything(t *testing.T) {
 	if n := events(); n != 0 {
 		t.Errorf("%d route changes after a restart with the same state", n)
 	}
+}
+
+// The CNI plugin's route has the place of ours before the datastore knows the workload. It is taken over in one step,
+// and a plugin that is faster than its event does not cost a reading of the whole table.
+func TestRouteOfTheCNIPluginIsTakenOver(t *testing.T) {
+	h := newHost(t)
+	_, stop, want := h.simple()
+	stop()
+	k := &listCounter{Kernel: h.open()}
+	b := New(Config{Kernel: k, NodeName: "node-1", Logger: zap.NewNop()})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- b.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	b.SetState(base())
+	b.UpdateRoutes([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
+	settle(t, b)
+	before := k.lists.Load()
+	h.pod("cali3")
+	h.ip("route add 10.244.1.3/32 dev cali3 scope link metric 1024")
+	next := base()
+	e := endpointObject("new", "node-1", "cali3", "10.244.1.3/32")
+	next[e.Key] = e
+	b.SetState(next, e.Key)
+	h.eventually("-4", append([]string{"10.244.1.3 dev cali3 proto 80 scope link metric 1024"}, want...)...)
+	if n := k.lists.Load() - before; n != 0 {
+		t.Errorf("the whole table was read %d times", n)
+	}
+}
+
+type listCounter struct {
+	kernel.Kernel
+	lists atomic.Int64
+}
+
+func (k *listCounter) ListRoutes() ([]kernel.Route, error) {
+	k.lists.Add(1)
+	return k.Kernel.ListRoutes()
 }

@@ -135,7 +135,8 @@ func absent(op RouteOp, err error) bool {
 	return op.Verb == DeleteRoute && errors.Is(err, unix.ESRCH)
 }
 
-// Unsynchronised reports whether err leaves it open what the kernel did: list again before deciding anything.
-func Unsynchronised(err error) bool {
-	return errors.Is(err, errTransport) || errors.Is(err, unix.EEXIST)
-}
+// OutcomeUnknown reports whether err leaves it open what the kernel did: list again before deciding anything.
+func OutcomeUnknown(err error) bool { return errors.Is(err, errTransport) }
+
+// Occupied reports whether a route could not be added because there is one with its key.
+func Occupied(err error) bool { return errors.Is(err, unix.EEXIST) }

@@ -18,11 +18,12 @@ var errHeld = errors.New("is held by another owner")
 
 // kernelTarget applies steps to the main tables.
 type kernelTarget struct {
-	kernel  kernel.Routes
-	rules   *rules
-	ops     []kernel.RouteOp
-	unclear bool                  // an answer of the kernel says that it is not as we think
-	failed  map[netip.Prefix]bool // prefixes whose new route is not in, in the flush that is under way
+	kernel kernel.Routes
+	rules  *rules
+	ops    []kernel.RouteOp
+	lost   bool                  // an answer of the kernel did not arrive
+	doubt  bool                  // an answer of the kernel says that it is not as we think
+	failed map[netip.Prefix]bool // prefixes whose new route is not in, in the flush that is under way
 }
 
 // chunk bounds the memory of one call; the kernel package makes batches of its own.
@@ -93,7 +94,8 @@ func (t *kernelTarget) Apply(steps []step) []error {
 			errs = make([]error, len(steps))
 		}
 		errs[i] = err
-		t.unclear = t.unclear || kernel.Unsynchronised(err)
+		t.lost = t.lost || kernel.OutcomeUnknown(err)
+		t.doubt = t.doubt || kernel.Occupied(err)
 	}
 	for start := 0; start < len(steps); start += chunk {
 		end := min(start+chunk, len(steps))

@@ -37,32 +37,6 @@ type dirty struct {
 	*state
 }
 
-// resync says when to compare with all of the kernel again.
-type resync struct {
-	at      time.Time // of the next comparison
-	last    time.Time
-	pause   time.Duration // before the next one that only an odd answer of the kernel asks for
-	listed  bool          // at least once
-	lastErr error
-}
-
-const (
-	resyncGap      = 250 * time.Millisecond // between two comparisons, even in a storm of events
-	resyncRetry    = time.Second
-	resyncPauseMax = time.Minute
-	resyncEvery    = 90 * time.Second // for what no event told
-)
-
-// want asks for a comparison at that time, or earlier.
-func (r *resync) want(at time.Time) {
-	if gap := r.last.Add(resyncGap); at.Before(gap) {
-		at = gap
-	}
-	if r.at.IsZero() || at.Before(r.at) {
-		r.at = at
-	}
-}
-
 // New makes a Target. now is the clock.
 func New(k Kernel, now func() time.Time) *Target {
 	t := &Target{
@@ -154,7 +128,7 @@ func (t *Target) Resync() { t.resync.want(t.now()) }
 // Flush decides about what changed and brings the kernel there. It returns the number of changes that were tried.
 func (t *Target) Flush() (steps, failures int, err error) {
 	now := t.now()
-	if !now.Before(t.resync.at) {
+	if t.resync.due(now, t.table.Failures()) {
 		err = t.readAll(now)
 	}
 	if !t.resync.listed {
@@ -168,17 +142,13 @@ func (t *Target) Flush() (steps, failures int, err error) {
 	t.under.failed = nil
 	steps, failures = t.table.Flush()
 	t.applied += steps - failures
-	if t.under.unclear {
-		t.under.unclear = false
-		t.resync.want(now.Add(t.resync.pause)) // comparisons that do not help become rare
-		t.resync.pause = min(2*t.resync.pause+resyncGap, resyncPauseMax)
-	}
+	t.resync.answers(t.under, now)
 	return steps, failures, err
 }
 
 // Next is how long the next Flush may wait if nothing happens before.
 func (t *Target) Next() time.Duration {
-	at := t.resync.at
+	at := t.resync.next()
 	if retry, ok := t.table.Next(); ok && retry.Before(at) {
 		at = retry
 	}
@@ -196,10 +166,8 @@ func (t *Target) readAll(now time.Time) error {
 		t.resync.at = now.Add(resyncRetry)
 		return err
 	}
-	if t.table.Idle() {
-		t.resync.pause = 0
-	}
-	t.resync.at, t.resync.listed, t.changedLinks = now.Add(resyncEvery), true, true
+	t.resync.done(now)
+	t.changedLinks = true
 	return nil
 }
 
