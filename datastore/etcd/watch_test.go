@@ -373,3 +373,66 @@ func checkHistory(t *testing.T, m *mirror, k model.Key, revisions map[int64]bool
 		}
 	}
 }
+
+// A writer changes a peer, then a tier, over and over. Whatever breaks meanwhile, no snapshot shows the second of a pair
+// without the first, or is more than one change away from a state that existed.
+func TestSnapshotsOfSeveralKindsAreOfOneRevision(t *testing.T) {
+	server := etcdtest.Start(t)
+	direct := server.Store(t)
+	line := newProxy(t, server.Endpoint)
+	s := open(t, etcd.Config{Endpoints: []string{line.URL()}})
+	tables := datastore.NewTables(zap.NewNop())
+	go tables.Run(t.Context(), s, model.KindBGPPeer, model.KindTier)
+
+	const last = 300
+	p := create(t, direct, peer("p", "10.0.0.1"))
+	tier := create(t, direct, model.NewObject(model.ResourceKey(model.KindTier, "t"), new(model.Tier)))
+	firstKey, secondKey := p.Key, tier.Key
+	written := make(chan error, 1)
+	go func() {
+		var err error
+		for i := 1; i <= last && err == nil; i++ {
+			for _, o := range []**model.Object{&p, &tier} {
+				c := (*o).Clone()
+				c.Metadata().SetAnnotations(map[string]string{"n": fmt.Sprint(i)})
+				if *o, err = direct.Update(t.Context(), c); err != nil {
+					break
+				}
+			}
+			switch i % 60 {
+			case 20:
+				line.cut()
+			case 40:
+				line.mend()
+			}
+		}
+		line.mend()
+		written <- err
+	}()
+	number := func(s *datastore.Snapshot, k model.Key) (n int) {
+		if o := s.Get(k); o != nil {
+			fmt.Sscan(o.Metadata().GetAnnotations()["n"], &n)
+		}
+		return n
+	}
+	different := 0
+	for seen := (*datastore.Snapshot)(nil); ; different++ {
+		var err error
+		if seen, err = tables.Wait(t.Context(), seen); err != nil {
+			t.Fatal(err)
+		}
+		first, second := number(seen, firstKey), number(seen, secondKey)
+		if first != second && first != second+1 {
+			t.Fatalf("revision %d: peer %d with tier %d", seen.Revision(), first, second)
+		}
+		if second == last {
+			break
+		}
+	}
+	if err := <-written; err != nil {
+		t.Fatal(err)
+	}
+	if different < 5 || tables.Status().Restarts == 0 {
+		t.Errorf("only %d snapshots, %d restarts: the test proves nothing", different, tables.Status().Restarts)
+	}
+}
