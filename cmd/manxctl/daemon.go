@@ -30,21 +30,33 @@ func (e *noDaemonError) Error() string {
 	return fmt.Sprintf("manxd cannot be asked on %s: %s", e.socket, e.reason)
 }
 
+// biggestAnswer bounds what is read: 500,000 routes are some 150 MB.
+const biggestAnswer = 1 << 30
+
 // daemon asks the local manxd and translates its errors.
 func (c *cli) daemon(ctx context.Context, ask func(context.Context, manxv1.ManxClient) error) error {
+	return c.daemonFor(ctx, daemonTimeout, ask)
+}
+
+// daemonFor is daemon with another limit of time; 0 is none.
+func (c *cli) daemonFor(ctx context.Context, limit time.Duration, ask func(context.Context, manxv1.ManxClient) error) error {
 	if _, err := os.Stat(c.socket); errors.Is(err, fs.ErrNotExist) {
 		return &noDaemonError{c.socket, "there is no such socket: is manxd running on this host? (another place: --socket)"}
 	} else if err != nil {
 		return &noDaemonError{c.socket, err.Error()}
 	}
 	conn, err := grpc.NewClient("passthrough:///unix:"+c.socket,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(dialUnix))
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(dialUnix),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(biggestAnswer)))
 	if err != nil {
 		return err
 	}
 	defer conn.Close() //nolint:errcheck // the answer has been read
-	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
-	defer cancel()
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
 	return c.explain(ask(ctx, manxv1.NewManxClient(conn)))
 }
 

@@ -49,6 +49,7 @@ type playedDaemon struct {
 	status *manxv1.GetStatusResponse
 	peers  []*manxv1.Peer
 	asked  chan *manxv1.ListRoutesRequest
+	many   int // routes, if not 0
 }
 
 func (d *playedDaemon) GetStatus(context.Context, *manxv1.GetStatusRequest) (*manxv1.GetStatusResponse, error) {
@@ -70,6 +71,13 @@ func (d *playedDaemon) GetPeer(_ context.Context, r *manxv1.GetPeerRequest) (*ma
 
 func (d *playedDaemon) ListRoutes(_ context.Context, r *manxv1.ListRoutesRequest) (*manxv1.ListRoutesResponse, error) {
 	d.asked <- r
+	if d.many > 0 {
+		many := &manxv1.ListRoutesResponse{}
+		for range d.many {
+			many.Routes = append(many.Routes, &manxv1.Route{Prefix: "10.65.0.1/32", Phase: "applied", Desired: "10.65.0.1/32 via 10.0.0.1 dev eth0 proto bird metric 1024"})
+		}
+		return many, nil
+	}
 	return &manxv1.ListRoutesResponse{Routes: []*manxv1.Route{
 		{Prefix: "10.65.0.0/26", Source: "block", Desired: "blackhole 10.65.0.0/26 proto bird", Actual: []string{"blackhole 10.65.0.0/26 proto bird"}, Phase: "applied"},
 		{Prefix: "10.65.0.1/32", Source: "workload", Endpoint: "shop/web", Desired: "10.65.0.1/32 dev cali1 proto 80 scope link metric 1024",
@@ -77,6 +85,23 @@ func (d *playedDaemon) ListRoutes(_ context.Context, r *manxv1.ListRoutesRequest
 		{Prefix: "10.65.1.0/26", Source: "bgp", Phase: "blocked", Reason: "next hop 10.9.9.9 cannot be reached"},
 		{Prefix: "10.65.2.0/26", Actual: []string{"10.65.2.0/26 via 10.0.0.9 dev eth0 proto bird"}, Phase: "leftover", Reason: "left by an earlier run"},
 	}}, nil
+}
+
+// Watch ends when it has said all.
+func (d *playedDaemon) Watch(_ *manxv1.WatchRequest, stream grpc.ServerStreamingServer[manxv1.WatchResponse]) error {
+	for _, e := range []*manxv1.WatchResponse{
+		{Event: &manxv1.WatchResponse_Peer{Peer: d.peers[1]}},
+		{Event: &manxv1.WatchResponse_Synced{Synced: true}},
+		{Event: &manxv1.WatchResponse_Route{Route: &manxv1.Route{Prefix: "10.65.1.0/26", Phase: "blocked", Reason: "next hop 10.9.9.9 cannot be reached"}}},
+		{Event: &manxv1.WatchResponse_RouteGone{RouteGone: "10.65.1.0/26"}},
+		{Event: &manxv1.WatchResponse_PeerGone{PeerGone: "192.0.2.1"}},
+		{Event: &manxv1.WatchResponse_Status{Status: d.status}},
+	} {
+		if err := stream.Send(e); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (d *playedDaemon) ListNotices(context.Context, *manxv1.ListNoticesRequest) (*manxv1.ListNoticesResponse, error) {
@@ -146,6 +171,8 @@ func (s shell) ask(args ...string) result {
 // ages are how long ago something was, in days: the test's clock goes on.
 var ages = regexp.MustCompile(`\b\d+d\b`)
 
+var clocks = regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d`)
+
 // wideAges takes the padding out, too: it depends on the length of the ages.
 func wideAges(text string) string {
 	return strings.Join(tableLines(ages.ReplaceAllString(text, "AGE")), "\n") + "\n"
@@ -169,6 +196,9 @@ func TestOutputOfQuestionsToTheDaemon(t *testing.T) {
 	}
 	golden(t, "node-peer", ages.ReplaceAllString(s.ask("node", "peer", "10.0.0.2").out, "AGE"))
 	golden(t, "node-status-wide", wideAges(s.ask("node", "status", "-o", "wide").out))
+	watched := s.ask("watch")
+	golden(t, "watch", clocks.ReplaceAllString(watched.out, "CLOCK"))
+	golden(t, "watch-json", s.ask("watch", "-o", "json").out)
 	s.ask("node", "peer", "10.9.9.9").want(t, 1, "", "Error: there is no session with 10.9.9.9")
 	s.ask("node", "endpoints").want(t, 0, "", "This node has no workload endpoints.")
 }
@@ -180,6 +210,16 @@ func TestRoutesPassesFiltersOn(t *testing.T) {
 		t.Errorf("asked for %v", q)
 	}
 	s.ask("routes", "--within", "10.65").want(t, 2, "", "--within \"10.65\": want a prefix")
+}
+
+// A full routing table is far bigger than the 4 MB that gRPC takes by itself.
+func TestManyRoutes(t *testing.T) {
+	s, d := newPlayedDaemon(t)
+	d.many = 100_000
+	r := s.ask("routes", "--no-headers")
+	if n := strings.Count(r.out, "\n"); r.code != 0 || n != d.many {
+		t.Errorf("%d routes are printed, exit code %d, %s", n, r.code, r.err)
+	}
 }
 
 func TestStatusIsUnhealthyWhen(t *testing.T) {

@@ -90,7 +90,7 @@ func (c *cli) root() *cobra.Command {
 	c.etcd.add(f)
 	root.AddCommand(
 		c.getCommand(), c.applyCommand(), c.createCommand(), c.replaceCommand(), c.deleteCommand(),
-		c.statusCommand(), c.nodeCommand(), c.routesCommand(), c.logLevelCommand(), c.resyncCommand(), c.versionCommand(),
+		c.statusCommand(), c.nodeCommand(), c.routesCommand(), c.watchCommand(), c.logLevelCommand(), c.resyncCommand(), c.versionCommand(),
 	)
 	return root
 }

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/manxnet/manx/cmd/manxctl/table"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+func (c *cli) watchCommand() *cobra.Command {
+	var output string
+	request := &manxv1.WatchRequest{}
+	cmd := &cobra.Command{
+		Use:   "watch",
+		Short: "Print the BGP sessions and routes of this node, and then each change as it happens",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			format, err := table.ParseFormat(output, table.Table, table.JSON)
+			if err != nil {
+				return usagef("%v", err)
+			}
+			if !request.Status && !request.Peers && !request.Routes {
+				request.Peers, request.Routes = true, true
+			}
+			return c.watch(cmd.Context(), request, format)
+		},
+	}
+	outputFlag(cmd, &output, table.Table, table.JSON)
+	cmd.Flags().BoolVar(&request.Peers, "peers", false, "only BGP sessions (and what else is named)")
+	cmd.Flags().BoolVar(&request.Routes, "routes", false, "only routes (and what else is named)")
+	cmd.Flags().BoolVar(&request.Status, "status", false, "only the readiness of the node (and what else is named)")
+	return cmd
+}
+
+// watch prints until it is interrupted, which is its ordinary end.
+func (c *cli) watch(ctx context.Context, request *manxv1.WatchRequest, format table.Format) error {
+	err := c.daemonFor(ctx, 0, func(ctx context.Context, m manxv1.ManxClient) error {
+		stream, err := m.Watch(ctx, request)
+		if err != nil {
+			return err
+		}
+		for {
+			e, err := stream.Recv()
+			if err != nil {
+				return err
+			}
+			if err := writeEvent(c.out, e, format, time.Now()); err != nil {
+				return err
+			}
+		}
+	})
+	if ctx.Err() != nil || errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+func writeEvent(w io.Writer, e *manxv1.WatchResponse, format table.Format, now time.Time) error {
+	if format == table.JSON {
+		line, err := json.Marshal(view(e))
+		if err == nil {
+			_, err = fmt.Fprintf(w, "%s\n", line)
+		}
+		return err
+	}
+	_, err := fmt.Fprintf(w, "%s  %s\n", now.Format(time.TimeOnly), eventText(e))
+	return err
+}
+
+func eventText(e *manxv1.WatchResponse) string {
+	switch {
+	case e.GetPeer() != nil:
+		p := e.GetPeer()
+		return "peer " + peerName(p) + "  " + strings.Join(present(p.GetState(), p.GetReason(), p.GetWarning()), ": ")
+	case e.GetPeerGone() != "":
+		return "peer " + e.GetPeerGone() + "  not wanted any more"
+	case e.GetRoute() != nil:
+		r := e.GetRoute()
+		return "route " + r.GetPrefix() + "  " + strings.Join(present(r.GetPhase(), orNone(withoutPrefix(r.GetDesired(), r.GetPrefix())), r.GetReason()), ": ")
+	case e.GetRouteGone() != "":
+		return "route " + e.GetRouteGone() + "  gone"
+	case e.GetStatus() != nil:
+		if wrong := unhealthy(e.GetStatus()); len(wrong) > 0 {
+			return "node  " + strings.Join(wrong, "; ")
+		}
+		return "node  healthy"
+	}
+	return "that is all there is now; changes follow"
+}
