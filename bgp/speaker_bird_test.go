@@ -229,24 +229,25 @@ func birdPeer(addr, source string, as uint32) Session {
 
 func TestWithBIRD(t *testing.T) {
 	t.Parallel()
-	n := newBirdNet(t, []string{"10.77.0.1/24", "10.77.0.10/24", "10.77.0.11/24", "10.77.0.12/24", "fd77::1/64", "fd77::10/64"},
-		[]string{"10.77.0.2/24", "10.77.0.3/24", "10.77.0.4/24", "10.77.0.5/24", "fd77::2/64", "fd77::3/64"})
+	n := newBirdNet(t, []string{"10.77.0.1/24", "10.77.0.10/24", "10.77.0.11/24", "10.77.0.12/24", "10.77.0.13/24", "fd77::1/64", "fd77::10/64"},
+		[]string{"10.77.0.2/24", "10.77.0.3/24", "10.77.0.4/24", "10.77.0.5/24", "10.77.0.6/24", "fd77::2/64", "fd77::3/64"})
 	n.start(birdHead +
 		birdSession("ibgp4", "10.77.0.2", 64512, "10.77.0.1", "ipv4", "") +
 		birdSession("ebgp4", "10.77.0.3", 64600, "10.77.0.10", "ipv4", "") +
 		birdSession("ibgp6", "fd77::2", 64512, "fd77::1", "ipv6", "") +
 		birdSession("ebgp6", "fd77::3", 64600, "fd77::10", "ipv6", "") +
 		birdSession("good5", "10.77.0.4", 64512, "10.77.0.11", "ipv4", `password "secret";`) +
-		birdSession("bad5", "10.77.0.5", 64512, "10.77.0.12", "ipv4", `password "theirs";`))
+		birdSession("bad5", "10.77.0.5", 64512, "10.77.0.12", "ipv4", `password "theirs";`) +
+		strings.Replace(birdSession("otherAS", "10.77.0.6", 64512, "10.77.0.13", "ipv4", ""), "10.77.0.13 as 64512", "10.77.0.13 as 64999", 1))
 	d := birdDesired()
 	good, bad := birdPeer("10.77.0.4", "10.77.0.11", 64512), birdPeer("10.77.0.5", "10.77.0.12", 64512)
 	good.Password, bad.Password = "secret", "ours"
 	d.Sessions = []Session{birdPeer("10.77.0.2", "10.77.0.1", 64512), birdPeer("10.77.0.3", "10.77.0.10", 64600), good, bad,
-		birdPeer("fd77::2", "fd77::1", 64512), birdPeer("fd77::3", "fd77::10", 64600)}
+		birdPeer("fd77::2", "fd77::1", 64512), birdPeer("fd77::3", "fd77::10", 64600), birdPeer("10.77.0.6", "10.77.0.13", 64512)}
 	c := startChild(t, n.manx)
 	c.set(d)
 	for _, s := range d.Sessions {
-		if s.Address == bad.Address {
+		if s.Address == bad.Address || s.Address == ip("10.77.0.6") {
 			continue
 		}
 		c.await("session with "+s.Address.String(), func() bool { return c.sessions[s.Address].Phase == PhaseEstablished })
@@ -277,6 +278,11 @@ func TestWithBIRD(t *testing.T) {
 	c.set(d)
 	n.awaitNot("show route", "10.244.1.0/26")
 	n.await("show route", "10.244.1.64/26", "fd00:244:1::/122")
+
+	// BIRD expects another AS than ours and says so in a NOTIFICATION.
+	c.await("the reason of the wrong AS", func() bool {
+		return strings.Contains(c.sessions[ip("10.77.0.6")].Reason, "it expects another AS, we are 64512")
+	})
 
 	// A wrong password never comes up and says so.
 	c.await("the reason of the wrong password", func() bool {

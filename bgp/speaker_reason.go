@@ -109,6 +109,9 @@ func openingWords(e *sessionEntry, was gobgp.FSMState, st apiutil.PeerState) str
 
 // refusedOpenWords is for a NOTIFICATION that answers our OPEN, of which GoBGP keeps only that it came.
 func refusedOpenWords(e *sessionEntry) string {
+	if e.refusal != "" {
+		return e.refusal
+	}
 	return fmt.Sprintf("%s answered our OPEN (AS %d, hold time %d s) with a NOTIFICATION: check that it expects AS %d, this address and these timers",
 		e.peerName(), e.session.LocalAS, wireSession(e.session).hold, e.session.LocalAS)
 }

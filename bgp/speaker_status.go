@@ -71,6 +71,7 @@ type statusTable struct {
 	entries  map[netip.Addr]*sessionEntry
 	fatal    string // why no session can run
 	watchers map[*statusWatcher]bool
+	taps     int       // peers whose packets are looked at
 	read     time.Time // when the counters were read
 }
 
@@ -95,6 +96,8 @@ type sessionEntry struct {
 	malformed string // what GoBGP said about the last message that it could not parse
 
 	shownState  gobgp.FSMState
+	refusal     string    // what it said, once heard
+	tapped      time.Time // until when the packets of the peer are looked at
 	connectedAt time.Time // our side has a TCP connection and waits for an OPEN
 	stale       time.Time // routes are kept until then although the session is down
 	held        time.Time // since when the session is held down for too many prefixes
@@ -174,6 +177,9 @@ func (t *statusTable) change(addr netip.Addr, f func(e *sessionEntry, now time.T
 	if e := t.entries[addr]; e != nil {
 		now := time.Now()
 		f(e, now)
+		if e.failure == refusedOpenWords(e) {
+			t.tapPeer(addr, e, now)
+		}
 		t.refresh(addr, e, now)
 	}
 }
@@ -226,7 +232,7 @@ func (t *statusTable) transition(addr netip.Addr, st apiutil.PeerState, at time.
 		switch {
 		case now == gobgp.BGP_FSM_ESTABLISHED:
 			e.upAt, e.tried, e.warning, e.connectedAt, e.stale = at, false, "", time.Time{}, time.Time{}
-			e.many = ""
+			e.many, e.refusal, e.tapped = "", "", time.Time{}
 			e.peerAS, e.routerID = st.PeerASN, st.RouterID
 			e.caps, e.graceful, e.restartTime = capabilityNames(st.RemoteCap)
 		case was == gobgp.BGP_FSM_ESTABLISHED:
