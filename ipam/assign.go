@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore/model"
@@ -292,87 +291,4 @@ func (x *search) inWalkOrder(objects []*model.Object, p pool) []netip.Prefix {
 	slices.SortFunc(before, byAddress)
 	slices.SortFunc(after, byAddress)
 	return append(after, before...)
-}
-
-// AddressRequest asks for one given address.
-type AddressRequest struct {
-	Address netip.Addr
-	Host    string
-	Handle  string
-	Attrs   map[string]string
-	// Use is the purpose, which the pool must allow; empty: any.
-	Use v3.IPPoolAllowedUse
-}
-
-// ErrAssigned is wrapped by the error of AssignIP for an address that somebody has.
-var ErrAssigned = errAssigned
-
-// AssignIP assigns a given address out of an enabled pool. Reservations, selectors and the block limit do not matter.
-// A missing block is claimed for the host.
-func (a *Allocator) AssignIP(ctx context.Context, r AddressRequest) error {
-	err := checkHost(r.Host)
-	if err == nil {
-		err = checkHandle(r.Handle)
-	}
-	if err == nil {
-		err = a.assignIP(ctx, r)
-	}
-	if err != nil {
-		return fmt.Errorf("assign %s for host %s: %w", r.Address, r.Host, err)
-	}
-	return nil
-}
-
-func (a *Allocator) assignIP(ctx context.Context, r AddressRequest) error {
-	s, err := a.begin(ctx)
-	if err != nil {
-		return err
-	}
-	pools, err := s.readPools(ctx)
-	if err != nil {
-		return err
-	}
-	pools = slices.DeleteFunc(pools, func(p pool) bool { return !enabled(p.object) })
-	p := poolOf(pools, r.Address)
-	if p == nil {
-		return fmt.Errorf("%w: %s lies in none of the enabled pools: %s", ErrNoPool, r.Address, poolNames(pools))
-	}
-	if r.Use != "" && !allows(p.object, r.Use) {
-		return fmt.Errorf("%w: %s does not allow use %q", ErrNoPool, p, r.Use)
-	}
-	owner := ownerFor(r.Host, r.Use)
-	cidr := blockOf(r.Address, p.blockBits)
-	return retry(ctx, "assign from block "+cidr.String(), func() error {
-		b, err := s.getOrClaim(ctx, owner, cidr)
-		if err != nil {
-			return err
-		}
-		if s.config.StrictAffinity && ownerOf(b.Block) != owner.String() {
-			return fmt.Errorf("block %s %w (%s) and strict affinity is on", cidr, errTaken, ownerText(b.Block))
-		}
-		if err := assignExact(b.Block, r.Address, attribute(r.Handle, r.Attrs)); err != nil {
-			return err
-		}
-		return s.commit(ctx, b, r.Handle, 1)
-	})
-}
-
-// getOrClaim reads a block whoever owns it, or claims it if it does not exist.
-func (s session) getOrClaim(ctx context.Context, owner Owner, cidr netip.Prefix) (heldBlock, error) {
-	b, err := s.getBlock(ctx, cidr)
-	if !errors.Is(err, model.ErrNotFound) {
-		return b, err
-	}
-	// A claim that is disturbed begins anew with the affinity: a block must not be used before its affinity is confirmed.
-	err = retry(ctx, "claim block "+cidr.String(), func() error {
-		o, err := s.pendingAffinity(ctx, owner.affinity(cidr))
-		if err == nil {
-			b, err = s.createBlock(ctx, o, owner)
-		}
-		return err
-	})
-	if errors.Is(err, errTaken) {
-		return heldBlock{}, fmt.Errorf("%w: %w", model.ErrConflict, err) // it exists now: use it as it is
-	}
-	return b, err
 }
