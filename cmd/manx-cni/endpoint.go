@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -95,7 +96,9 @@ func (w workload) endpoint(old *model.WorkloadEndpoint, hostIf string, mac net.H
 	for _, a := range addrs {
 		s.IPNetworks = append(s.IPNetworks, netip.PrefixFrom(a, a.BitLen()).String())
 	}
-	s.Profiles = []string{w.Network}
+	if !slices.Contains(s.Profiles, w.Network) {
+		s.Profiles = append(slices.Clone(s.Profiles), w.Network)
+	}
 	return e
 }
 
