@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -196,13 +197,23 @@ func (a *Agent) isNode(addr netip.Addr) bool {
 func (a *Agent) flush() time.Duration {
 	_, failed, err := a.links.Flush()
 	a.report("link", failed, err)
-	a.routes.SetNoIPIP(a.links.NoIPIP())
+	a.routes.SetNoIPIP(a.noIPIP())
 	steps, failed, err := a.routes.Flush()
 	a.report("route", failed, err)
 	if steps > 0 {
 		a.flushed = flushed{at: a.now(), steps: steps}
 	}
 	return min(a.links.Next(), a.routes.Next())
+}
+
+var errIPIPDisabled = errors.New("IPIP is switched off (FelixConfiguration, ipipEnabled: false)")
+
+// noIPIP says why this node has no tunnel device.
+func (a *Agent) noIPIP() error {
+	if on := a.state.felix.IPIPEnabled; on != nil && !*on {
+		return errIPIPDisabled
+	}
+	return a.links.NoIPIP()
 }
 
 // report logs a problem once, and its end.

@@ -60,6 +60,29 @@ func TestDriftIsRepaired(t *testing.T) {
 		"fd10::1:7 dev cali1 proto 80 metric 1024 pref medium", "blackhole fd10::1:0/122 dev lo proto bird metric 1024 pref medium")
 }
 
+// IPv6 keeps the next hops of a route as siblings, which others can take away or add one by one.
+func TestDriftOfIPv6SiblingsIsRepaired(t *testing.T) {
+	h := newHost(t)
+	h.pod("cali1")
+	a, _ := h.agent()
+	a.SetState(base())
+	a.UpdateRoutes([]route.Learned{learned("fd10::4:0/122", 1024, "fd01::9", "fd01::10")})
+	want := []string{
+		"fd10::1:7 dev cali1 proto 80 metric 1024 pref medium", "blackhole fd10::1:0/122 dev lo proto bird metric 1024 pref medium",
+		"fd10::4:0/122 proto bird metric 1024 pref medium", "nexthop via fd01::9 dev eth0 weight 1", "nexthop via fd01::10 dev eth0 weight 1",
+	}
+	h.eventually("-6", want...)
+	for _, harm := range []string{
+		"-6 route del fd10::4:0/122 via fd01::9 dev eth0",
+		"-6 route append fd10::4:0/122 via fd01::66 dev eth0 proto static metric 1024",
+		"-6 route del fd10::4:0/122",
+		"-6 route replace fd10::4:0/122 via fd01::66 dev eth0 proto bird metric 1024",
+	} {
+		h.ip(harm)
+		h.eventually("-6", want...)
+	}
+}
+
 // A route of another owner in the place of ours stays, and ours takes the place once it is gone.
 func TestForeignRouteKeepsItsPlace(t *testing.T) {
 	h := newHost(t)

@@ -303,3 +303,26 @@ func TestNothingIsProgrammedBlindly(t *testing.T) {
 	w.run()
 	w.check("afterwards")
 }
+
+// A user who switches IPIP off reads that, not that the device is missing.
+func TestIPIPDisabledByConfiguration(t *testing.T) {
+	w := newWorld(t)
+	off := false
+	s := cluster()
+	k := model.ResourceKey(model.KindFelixConfiguration, "default")
+	f := &model.FelixConfiguration{}
+	f.Spec.IPIPEnabled = &off
+	s[k] = object(k, f)
+	w.agent.SetState(s)
+	w.agent.UpdateRoutes([]route.Learned{learned("10.245.4.0/26", 1024, "10.1.1.9")})
+	w.agent.step()
+	const want = "IPIP is switched off (FelixConfiguration, ipipEnabled: false); pool ipip cannot be used on this node"
+	for _, s := range w.agent.Routes() {
+		if s.Prefix.String() == "10.245.4.0/26" && s.Reason != want {
+			t.Errorf("%q, want %q", s.Reason, want)
+		}
+	}
+	if w.fake.Calls("EnsureIPIP") != 0 {
+		t.Error("the device is made all the same")
+	}
+}

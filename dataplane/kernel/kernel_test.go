@@ -311,3 +311,34 @@ func TestVMEnsureIPIP(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// Events that do not fit the queue become one request to read everything again.
+func TestLostEventsBecomeResync(t *testing.T) {
+	name, c := testNS(t)
+	e0 := linkIndex(t, c, "e0")
+	other, err := Open("/run/netns/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	var s *socket
+	if err := c.inside(func() (err error) { s, err = openSocket(4096); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	if err := s.subscribe(c.sock.port); err != nil {
+		t.Fatal(err)
+	}
+	var ops []RouteOp
+	for i := range 500 {
+		dst := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 100, byte(i >> 4), byte(i << 4)}), 28)
+		ops = append(ops, RouteOp{AddRoute, Route{Dst: dst, Protocol: ProtocolStatic, Type: Unicast, NextHops: []NextHop{{Gateway: addr("10.1.0.9"), Link: e0}}}})
+	}
+	if errs := other.ApplyRoutes(ops); errs != nil {
+		t.Fatal(errs)
+	}
+	events, err := s.drain()
+	if err != nil || !slices.ContainsFunc(events, func(e Event) bool { return e.Type == EventResync }) {
+		t.Fatalf("%d events without a resync, %v", len(events), err)
+	}
+}

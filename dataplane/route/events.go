@@ -40,6 +40,10 @@ func (t *Target) routeSeen(r kernel.Route) {
 		t.table.Observe(r.Key(), &r)
 		return
 	}
+	if _, have := t.table.Get(r.Key()); have != nil && r.Dst.Addr().Is6() {
+		t.Resync() // it may have become a sibling of ours, or replaced it
+		return
+	}
 	t.table.ObserveGone(r.Key()) // if we had one there, it has been replaced
 	t.rules.rib.put(r)
 	t.changedLinks = true

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -108,7 +109,7 @@ func (t *Target) touchLearned(which func(netip.Prefix, []netip.Addr) bool) {
 
 // SetNoIPIP says why the node has no tunnel device, nil if it has one or will have.
 func (t *Target) SetNoIPIP(err error) {
-	if (err == nil) == (t.rules.noIPIP == nil) {
+	if fmt.Sprint(err) == fmt.Sprint(t.rules.noIPIP) {
 		return
 	}
 	t.rules.noIPIP = err
