@@ -15,8 +15,10 @@ func (c *cli) deleteCommand() *cobra.Command {
 	var ns namespaces
 	var ignore bool
 	cmd := &cobra.Command{
-		Use:     "delete KIND NAME... | KIND/NAME... | -f FILE",
-		Short:   "Delete objects",
+		Use:   "delete KIND NAME... | KIND/NAME... | -f FILE",
+		Short: "Delete objects",
+		Long: "Delete objects. A node goes together with what exists for it alone: its workload endpoints, their and its tunnels' addresses,\n" +
+			"its blocks, BGPPeers that name it, and its own Felix and BGP configuration.",
 		Example: "  manxctl delete bgppeer tor-1\n  manxctl delete -f peers.yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keys, err := c.deleteKeys(f, ns, args)
@@ -30,14 +32,11 @@ func (c *cli) deleteCommand() *cobra.Command {
 			defer store.Close() //nolint:errcheck // every delete has been answered
 			var errs []error
 			for _, k := range keys {
-				_, err := store.Delete(cmd.Context(), k, 0)
-				switch {
-				case err == nil:
-					err = table.Names(c.out, []*model.Object{{Key: k}}, "deleted")
-				case ignore && errors.Is(err, datastore.ErrNotFound):
-					err = nil
+				gone, err := deleteObject(cmd.Context(), store, k)
+				for _, g := range gone {
+					err = errors.Join(err, table.Names(c.out, []*model.Object{{Key: g}}, "deleted"))
 				}
-				if err != nil {
+				if err != nil && !(ignore && errors.Is(err, datastore.ErrNotFound)) {
 					errs = append(errs, err)
 				}
 			}

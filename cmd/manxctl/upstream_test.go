@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 )
 
@@ -163,7 +165,7 @@ func TestAppliedAgainNothingChanges(t *testing.T) {
 	s, server := newShell(t)
 	loadUpstream(t, server)
 	client := server.Client(t)
-	before, err := client.Get(context.Background(), "/calico/")
+	before, err := client.Get(context.Background(), "/calico/", clientv3.WithPrefix())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,11 +179,54 @@ func TestAppliedAgainNothingChanges(t *testing.T) {
 			}
 		}
 	}
-	after, err := client.Get(context.Background(), "/calico/")
+	after, err := client.Get(context.Background(), "/calico/", clientv3.WithPrefix())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if before.Header.Revision != after.Header.Revision {
 		t.Errorf("the datastore went from revision %d to %d", before.Header.Revision, after.Header.Revision)
+	}
+}
+
+// A node that is deleted must leave no address, block or session behind, and nothing of other nodes may go.
+func TestDeleteNodeTakesAllThatIsItsOwn(t *testing.T) {
+	s, server := newShell(t)
+	loadUpstream(t, server)
+	client := server.Client(t)
+	s.run("delete", "node", "nobody").want(t, 1, "", "Node nobody: does not exist")
+	for node, own := range map[string][]string{
+		"wg-1": {"node/wg-1"},
+		"h1": {"workloadendpoint/h1-k8s-web--1-eth0", "workloadendpoint/h1-k8s-dual--4-eth0", "bgppeer/d-one-node", "bgpconfiguration/node.h1",
+			"felixconfiguration/node.h1", "node/h1"},
+	} {
+		out := s.must("delete", "node", node)
+		for _, o := range own {
+			if !strings.Contains(out, o+" deleted\n") {
+				t.Errorf("delete node %s lacks %s:\n%s", node, o, out)
+			}
+		}
+	}
+	left, err := client.Get(context.Background(), "/calico/", clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	keep := map[string]bool{"/calico/ipam/v2/host/h2/ipv4/block/10.40.1.64-26": false, "/calico/ipam/v2/handle/ipip-tunnel-addr-h2": false,
+		"/calico/resources/v3/projectcalico.org/nodes/h2": false, "/calico/resources/v3/projectcalico.org/bgppeers/g-node-to-selector": false}
+	for _, kv := range left.Kvs {
+		key := string(kv.Key)
+		if _, ok := keep[key]; ok {
+			keep[key] = true
+		}
+		for _, node := range []string{"wg-1", "h1"} {
+			if strings.Contains(key, "/host/"+node+"/ipv") || strings.HasSuffix(key, "-tunnel-addr-"+node) || strings.Contains(key, "/"+node+"-k8s-") ||
+				strings.Contains(string(kv.Value), `"affinity":"host:`+node+`"`) {
+				t.Errorf("left of %s: %s", node, key)
+			}
+		}
+	}
+	for key, there := range keep {
+		if !there {
+			t.Errorf("%s is gone", key)
+		}
 	}
 }

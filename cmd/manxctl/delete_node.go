@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/ipam"
+)
+
+// deleteObject deletes one object; a Node goes together with everything that exists for it alone, as with calicoctl.
+func deleteObject(ctx context.Context, store datastore.Store, key model.Key) ([]model.Key, error) {
+	var gone []model.Key
+	if key.Kind == model.KindNode {
+		node, err := store.Get(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		if gone, err = releaseNode(ctx, store, node); err != nil {
+			return gone, fmt.Errorf("%s is kept, because not all that belongs to it could be removed: %w", key, err)
+		}
+	}
+	if _, err := store.Delete(ctx, key, 0); err != nil {
+		return gone, err
+	}
+	return append(gone, key), nil
+}
+
+// releaseNode gives back the node's addresses and blocks and deletes what names it.
+func releaseNode(ctx context.Context, store datastore.Store, node *model.Object) ([]model.Key, error) {
+	name := node.Key.Name
+	keys := []model.Key{
+		model.ResourceKey(model.KindFelixConfiguration, "node."+name),
+		model.ResourceKey(model.KindBGPConfiguration, "node."+name),
+	}
+	addresses := tunnelAddresses(node)
+	err := eachOf(ctx, store, model.KindWorkloadEndpoint, func(k model.Key, e *model.WorkloadEndpoint) {
+		if e.Spec.Node == name {
+			keys = append(keys, k)
+			addresses = append(addresses, e.Spec.IPNetworks...)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = eachOf(ctx, store, model.KindBGPPeer, func(k model.Key, p *model.BGPPeer) {
+		if p.Spec.Node == name {
+			keys = append(keys, k)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := releaseAddresses(ctx, store, name, addresses); err != nil {
+		return nil, err
+	}
+	return deleteThose(ctx, store, keys)
+}
+
+func eachOf[T any](ctx context.Context, store datastore.Store, kind model.Kind, visit func(model.Key, *T)) error {
+	objects, _, err := store.List(ctx, kind, "")
+	for _, o := range objects {
+		if v, ok := o.Value.(*T); ok {
+			visit(o.Key, v)
+		}
+	}
+	return err
+}
+
+func tunnelAddresses(o *model.Object) []string {
+	n, ok := o.Value.(*model.Node)
+	if !ok {
+		return nil
+	}
+	list := []string{n.Spec.IPv4VXLANTunnelAddr, n.Spec.IPv6VXLANTunnelAddr}
+	if n.Spec.BGP != nil {
+		list = append(list, n.Spec.BGP.IPv4IPIPTunnelAddr)
+	}
+	if n.Spec.Wireguard != nil {
+		list = append(list, n.Spec.Wireguard.InterfaceIPv4Address, n.Spec.Wireguard.InterfaceIPv6Address)
+	}
+	return list
+}
+
+// releaseAddresses leaves alone what is no address: nothing can have been assigned by it.
+func releaseAddresses(ctx context.Context, store datastore.Store, node string, texts []string) error {
+	var releases []ipam.Release
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			a, err := netip.ParseAddr(text)
+			if err != nil {
+				continue
+			}
+			p = netip.PrefixFrom(a, a.BitLen())
+		}
+		releases = append(releases, ipam.Release{Address: p.Addr()})
+	}
+	allocator := ipam.New(store, zap.NewNop(), time.Now)
+	if len(releases) > 0 {
+		if _, err := allocator.ReleaseIPs(ctx, releases...); err != nil {
+			return err
+		}
+	}
+	return allocator.ReleaseHostAffinities(ctx, ipam.Host(node), false)
+}
+
+func deleteThose(ctx context.Context, store datastore.Store, keys []model.Key) ([]model.Key, error) {
+	var gone []model.Key
+	var errs []error
+	for _, k := range keys {
+		_, err := store.Delete(ctx, k, 0)
+		switch {
+		case err == nil:
+			gone = append(gone, k)
+		case !errors.Is(err, datastore.ErrNotFound):
+			errs = append(errs, err)
+		}
+	}
+	return gone, errors.Join(errs...)
+}
