@@ -94,15 +94,19 @@ func (s *site) startBird(tb testing.TB) speaker {
 	text := fmt.Sprintf(`router id %[1]s;
 protocol device {}
 protocol direct { ipv4; }
-protocol static own { ipv4; include "%[5]s"; }
+protocol static own { ipv4;
+include "%[5]s";
+}
 protocol kernel { ipv4 { export where source = RTS_BGP; import none; }; merge paths on; }
 protocol bgp peer { local %[1]s as %[2]d; neighbor %[3]s as %[4]d; connect delay time 1; ipv4 { import all; export where source = RTS_STATIC; }; }
 `, s.node.IP4, nodeAS, s.ToRs[0].Address(s.node), peerAS, s.birdStatics())
-	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
-		tb.Fatal(err)
+	for file, content := range map[string]string{conf: text, s.birdStatics(): ""} {
+		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+			tb.Fatal(err)
+		}
 	}
-	if err := os.WriteFile(s.birdStatics(), nil, 0o644); err != nil {
-		tb.Fatal(err)
+	if out, err := s.node.Run("bird", "-p", "-c", conf); err != nil {
+		tb.Fatalf("%v: %s", err, out)
 	}
 	cmd := lab.InNamespace(s.node.Namespace, "bird", "-f", "-c", conf, "-s", s.birdSocket())
 	if err := cmd.Start(); err != nil {

@@ -7,10 +7,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"time"
 
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // httpGet reads a page of manxd's HTTP listener, which is on the loopback address of the node's namespace.
@@ -48,6 +50,13 @@ func Inside(ns string, f func()) (err error) {
 	go func() {
 		defer close(done)
 		runtime.LockOSThread() // and never unlock: the thread ends with this goroutine
+		if unix.Gettid() == os.Getpid() {
+			// The main thread does not end, and a process counts as being where its main thread is. While this
+			// goroutine holds it, the next one gets another.
+			err = Inside(ns, f)
+			runtime.UnlockOSThread()
+			return
+		}
 		var h netns.NsHandle
 		if h, err = netns.GetFromName(ns); err != nil {
 			return

@@ -180,7 +180,7 @@ func removeNamespace(ns string) error {
 	out, err := command("ip", "netns", "pids", ns)
 	if err == nil {
 		for _, f := range strings.Fields(out) {
-			if pid, err := strconv.Atoi(f); err == nil {
+			if pid, err := strconv.Atoi(f); err == nil && pid != os.Getpid() {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
 		}
