@@ -43,10 +43,12 @@ func run(ctx context.Context, o options) error {
 
 	tasks, ctx := errgroup.WithContext(ctx)
 	control := server.New(server.Config{Node: name, Version: versions(), Log: log.Named("control"), Level: level})
-	if err := serve(ctx, tasks, o, control); err != nil {
+	listen := &ports{log: log}
+	control.Show(server.Source{DatastoreType: o.datastore, Notices: listen.Notices})
+	if err := serve(ctx, tasks, o, control, listen); err != nil {
 		return err
 	}
-	tasks.Go(func() error { return join(ctx, o, name, control, log) })
+	tasks.Go(func() error { return join(ctx, o, name, control, listen, log) })
 	err = tasks.Wait()
 	if err == nil || errors.Is(err, context.Canceled) {
 		log.Info("ended; routes, devices and addresses stay in place")
@@ -79,8 +81,10 @@ func versions() server.Version {
 	return v
 }
 
+const httpFlag = "http-listen"
+
 // serve opens the control socket and the HTTP listener, before anything that may take long.
-func serve(ctx context.Context, tasks *errgroup.Group, o options, control *server.Server) error {
+func serve(ctx context.Context, tasks *errgroup.Group, o options, control *server.Server, p *ports) error {
 	socket, err := server.Listen(filepath.Join(o.runDir, "manxd.sock"))
 	if err != nil {
 		return err
@@ -92,23 +96,21 @@ func serve(ctx context.Context, tasks *errgroup.Group, o options, control *serve
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(control.Collector(), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	l, err := net.Listen("tcp", o.httpListen)
-	if err != nil {
-		return fmt.Errorf("--http-listen=%s: %w", o.httpListen, err)
-	}
 	h := &http.Server{Handler: control.Handler(metrics), ReadHeaderTimeout: 10 * time.Second}
-	tasks.Go(func() error {
-		if err := h.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
 	context.AfterFunc(ctx, func() { _ = h.Close() })
+	tasks.Go(func() error {
+		return p.serve(ctx, httpFlag, o.httpListen, func(l net.Listener) error {
+			if err := h.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("--%s=%s: %w", httpFlag, o.httpListen, err)
+			}
+			return nil
+		})
+	})
 	return nil
 }
 
 // join registers the node and runs everything that the datastore decides.
-func join(ctx context.Context, o options, name string, control *server.Server, log *zap.Logger) error {
+func join(ctx context.Context, o options, name string, control *server.Server, listen *ports, log *zap.Logger) error {
 	store, closeStore, err := openStore(ctx, o, log)
 	if err != nil {
 		return err
@@ -141,10 +143,12 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 	candidates.Store(&registered.Candidates)
 	control.Show(server.Source{
 		DatastoreType: o.datastore, Datastore: f.tables, BGP: f.speaker, Dataplane: f.agent, Desired: f.Desired,
+		Notices:   listen.Notices,
 		Addresses: func() []server.AddressCandidate { return shown(*candidates.Load()) },
 	})
 
 	tasks, ctx := errgroup.WithContext(ctx)
+	serveGobgp(ctx, tasks, listen, o.gobgpListen, f.speaker, log.Named("gobgp"))
 	tasks.Go(func() error { return f.tables.Run(ctx, store, watched...) })
 	tasks.Go(func() error { return f.agent.Run(ctx) })
 	tasks.Go(func() error { return f.followDatastore(ctx) })

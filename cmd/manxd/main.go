@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -22,11 +23,27 @@ func main() {
 	defer stop()
 	if err := rootCommand().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "manxd:", err)
+		var wrong *usageError
+		if errors.As(err, &wrong) {
+			os.Exit(2)
+		}
 		os.Exit(1)
 	}
 	// BGP sessions are not closed: the end of the process does that without a NOTIFICATION, so that peers keep our
 	// routes until the next start (RFC 4724).
 	os.Exit(0)
+}
+
+// usageError is a setting that can never work: starting again does not help. The exit code is 2.
+type usageError struct{ error }
+
+func (e *usageError) Unwrap() error { return e.error }
+
+func usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &usageError{err}
 }
 
 func rootCommand() *cobra.Command {
@@ -39,21 +56,22 @@ func rootCommand() *cobra.Command {
 IPIP device, and serves the CNI plugin's workloads. It leaves everything in the kernel in place when it ends.
 
 Every setting is a flag or the environment variable that stands behind it in brackets.`,
-		Args:          cobra.NoArgs,
+		Args:          func(cmd *cobra.Command, args []string) error { return usage(cobra.NoArgs(cmd, args)) },
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {
 			used, err = fromEnvironment(cmd.Flags(), os.Getenv)
-			return err
+			return usage(err)
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
-				return err
+				return usage(err)
 			}
 			return run(cmd.Context(), o)
 		},
 	}
 	o.flags(root.PersistentFlags())
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	config := &cobra.Command{Use: "config", Short: "About the settings"}
 	config.AddCommand(&cobra.Command{
 		Use:   "explain",
@@ -61,7 +79,7 @@ Every setting is a flag or the environment variable that stands behind it in bra
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			explain(cmd.Flags(), used)
-			return o.check()
+			return usage(o.check())
 		},
 	})
 	root.AddCommand(config, &cobra.Command{

@@ -90,8 +90,8 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.embeddedKeyFile, "embedded-key-file", "", "key of that certificate", "MANX_EMBEDDED_KEY_FILE")
 
 	b.string(&o.runDir, "run-dir", "/run/manx", "folder of the control sockets", "MANX_RUN_DIR")
-	b.string(&o.gobgpListen, "gobgp-listen", "127.0.0.1:50051", "where the stock gobgp command line (version 3) is served; empty: nowhere", "MANX_GOBGP_LISTEN")
-	b.string(&o.httpListen, "http-listen", "127.0.0.1:9099", "where health and metrics are served; empty: nowhere", "MANX_HTTP_LISTEN")
+	b.string(&o.gobgpListen, gobgpFlag, "127.0.0.1:50051", "where the stock gobgp command line (version 3) is served; empty: nowhere", "MANX_GOBGP_LISTEN")
+	b.string(&o.httpListen, httpFlag, "127.0.0.1:9099", "where health and metrics are served; empty: nowhere", "MANX_HTTP_LISTEN")
 	b.string(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "where the MTU for pods is kept for the CNI plugin", "MANX_MTU_FILE")
 	b.string(&o.logLevel, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL", "CALICO_STARTUP_LOGLEVEL")
 	b.string(&o.logFormat, "log-format", "", "json or text; empty: text on a terminal, else json", "MANX_LOG_FORMAT")
@@ -204,7 +204,7 @@ func (o *options) check() error {
 	if o.logFormat != "" && o.logFormat != "json" && o.logFormat != "text" {
 		return fmt.Errorf("--log-format=%s: want json or text", o.logFormat)
 	}
-	return nil
+	return errors.Join(checkListen(httpFlag, o.httpListen), checkGobgpListen(o.gobgpListen))
 }
 
 // explain prints every setting, its value and where it comes from.

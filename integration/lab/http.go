@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// httpGet reads a page of manxd's HTTP listener, which is on the loopback address of the node's namespace.
-func (n *Node) httpGet(path string) (string, error) {
+// Get reads a page of manxd's HTTP listener, which is on the loopback address of the node's namespace, for instance
+// /metrics. The page comes with the error, too.
+func (n *Node) Get(path string) (string, error) {
 	client := &http.Client{
 		Timeout: 5 * time.Second,
 		Transport: &http.Transport{
@@ -73,4 +74,32 @@ func Inside(ns string, f func()) (err error) {
 // Dial connects from inside the node's namespace, for instance to its gobgp port.
 func (n *Node) Dial(network, address string) (net.Conn, error) {
 	return dialIn(n.Namespace, network, address)
+}
+
+// Forward makes an address that the node can reach, such as that of its datastore, reachable for this process: it
+// returns a local address whose connections end there. stop ends it.
+func (n *Node) Forward(address string) (local string, stop func(), err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	go func() {
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer near.Close()
+				far, err := n.Dial("tcp", address)
+				if err != nil {
+					return
+				}
+				defer far.Close()
+				go func() { _, _ = io.Copy(far, near); far.Close() }()
+				_, _ = io.Copy(near, far)
+			}()
+		}
+	}()
+	return l.Addr().String(), func() { _ = l.Close() }, nil
 }

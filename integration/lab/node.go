@@ -18,7 +18,6 @@ type Node struct {
 
 	lab     *Lab
 	uplinks []uplink
-	pods    []*Pod
 	args    []string
 	manxd   *Process
 }
@@ -112,7 +111,7 @@ func (n *Node) Ready(timeout time.Duration) error {
 			return fmt.Errorf("node %s: manxd has ended; its log:\n%s", n.Name, n.Log())
 		default:
 		}
-		out, err := n.httpGet("/readyz?verbose")
+		out, err := n.Get("/readyz?verbose")
 		if err != nil {
 			return fmt.Errorf("node %s: not ready: %w\n%s", n.Name, err, out)
 		}

@@ -50,7 +50,6 @@ func (n *Node) AddPod(name string, options ...func(conf map[string]any)) (*Pod, 
 	if len(p.IPs) == 0 {
 		return nil, fmt.Errorf("pod %s: the CNI plugin gave it no address: %s", name, out)
 	}
-	n.pods = append(n.pods, p)
 	return p, nil
 }
 

@@ -81,11 +81,16 @@ func (t *ToR) Birdc(words ...string) (string, error) {
 	return command("birdc", append([]string{"-s", t.socket()}, words...)...)
 }
 
-// Address is the router's address in the subnet of a node's first uplink.
-func (t *ToR) Address(n *Node) netip.Addr {
+// Address is the router's address on the cable to a node.
+func (t *ToR) Address(n *Node) netip.Addr { return t.addressOn(n, subnet4) }
+
+// Address6 is its IPv6 address there.
+func (t *ToR) Address6(n *Node) netip.Addr { return t.addressOn(n, subnet6) }
+
+func (t *ToR) addressOn(n *Node, subnet func(int) netip.Prefix) netip.Addr {
 	for _, nb := range t.neighbors {
 		if nb.node == n.Name {
-			return host(subnet4(nb.subnet), 1)
+			return host(subnet(nb.subnet), 1)
 		}
 	}
 	return netip.Addr{}
