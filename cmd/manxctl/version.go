@@ -61,7 +61,7 @@ func (c *cli) daemonVersion(ctx context.Context, v *versions) {
 			return err
 		}
 		d := s.GetVersion()
-		v.Daemon = &versionInfo{Version: d.GetManx(), Commit: d.GetCommit(), GoBGP: d.GetGobgp(), Go: d.GetGo()}
+		v.Daemon = &versionInfo{Version: d.GetManx(), Commit: d.GetCommit(), GoBGP: d.GetGobgp(), Go: strings.TrimPrefix(d.GetGo(), "go")}
 		return nil
 	})
 	if err != nil {
