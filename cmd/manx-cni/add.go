@@ -29,6 +29,10 @@ func (c *call) add(ctx context.Context) (err error) {
 	}
 	var undo undoStack
 	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("bug: %v", r)
+			c.log.Error("panic", zap.Any("value", r), zap.Stack("stack"))
+		}
 		if err != nil {
 			err = errors.Join(err, undo.run(c.log))
 		}
@@ -119,6 +123,9 @@ func (c *call) findAddresses(ctx context.Context, stored *model.Object, undo *un
 func onePerFamily(r *current.Result) ([]netip.Addr, error) {
 	var ips []netip.Addr
 	for _, ip := range r.IPs {
+		if ip == nil {
+			return nil, errors.New("the IPAM plugin gave null in place of an address")
+		}
 		a, ok := netip.AddrFromSlice(ip.Address.IP)
 		if !ok {
 			return nil, fmt.Errorf("the IPAM plugin gave %q, which is no address", ip.Address.String())

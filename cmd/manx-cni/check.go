@@ -63,7 +63,7 @@ func (c *call) previous() ([]netip.Addr, error) {
 	}
 	var addrs []netip.Addr
 	for _, ip := range r.IPs {
-		if i := ip.Interface; i != nil && (*i < 0 || *i >= len(r.Interfaces) || r.Interfaces[*i].Name != c.args.IfName) {
+		if ip == nil || !belongsTo(c.args.IfName, r, ip.Interface) {
 			continue // of another plugin in the chain
 		}
 		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
@@ -78,4 +78,14 @@ func sameAddresses(a, b []netip.Addr) bool {
 	slices.SortFunc(a, netip.Addr.Compare)
 	slices.SortFunc(b, netip.Addr.Compare)
 	return slices.Equal(a, b)
+}
+
+// belongsTo tells whether an address of a result, with the index of its interface, is on the interface of that name.
+// An address without interface is taken to be.
+func belongsTo(name string, r *current.Result, index *int) bool {
+	if index == nil {
+		return true
+	}
+	i := *index
+	return i >= 0 && i < len(r.Interfaces) && r.Interfaces[i] != nil && r.Interfaces[i].Name == name
 }

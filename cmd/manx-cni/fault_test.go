@@ -293,3 +293,24 @@ func TestDatastoreLocked(t *testing.T) {
 		t.Errorf("without ClusterInformation: %v", err)
 	}
 }
+
+func TestPanicInAddLeavesNothing(t *testing.T) {
+	h := newHost(t)
+	for _, step := range []string{"assign addresses", "write the WorkloadEndpoint", "print the result"} {
+		p := h.pod("")
+		plugin := h.direct()
+		plugin.beforeStep = func(s string) error {
+			if s == step {
+				panic("a mistake")
+			}
+			return nil
+		}
+		err := h.inside(func() error { return plugin.funcs(false).Add(p.cmdArgs()) })
+		if err == nil || !strings.Contains(err.Error(), "bug: a mistake") {
+			t.Errorf("%s: error is %v", step, err)
+		}
+		if left := h.leftovers(); left != "" {
+			t.Errorf("%s: left behind:\n%s", step, left)
+		}
+	}
+}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -28,7 +30,33 @@ func main() {
 		getenv: os.Getenv, stdout: os.Stdout, stderr: os.Stderr,
 		mtuFile: defaultMTUFile, now: time.Now, open: openEtcd,
 	}
+	if len(os.Args) == 2 && os.Args[1] == "-t" {
+		if err := p.testDatastore(os.Stdin); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	skel.PluginMainFuncs(p.funcs(isIPAM(os.Args[0])), versions, "CNI plugin manx-cni "+buildVersion)
+}
+
+// testDatastore tells whether ADD could use the datastore of a network configuration now; operators run it as "-t".
+func (p *plugin) testDatastore(conf io.Reader) error {
+	data, err := io.ReadAll(conf)
+	if err != nil {
+		return err
+	}
+	c := &call{plugin: p}
+	if c.conf, err = parseConf(data); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	err = c.connect(ctx)
+	if c.store != nil {
+		_ = c.store.Close()
+	}
+	return err
 }
 
 // openEtcd connects to the servers of the network configuration, or of the environment where that is silent.

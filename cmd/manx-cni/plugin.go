@@ -23,6 +23,7 @@ const (
 	readyTimeout = 10 * time.Second
 	callTimeout  = 90 * time.Second
 	undoTimeout  = 30 * time.Second
+	testTimeout  = 2 * time.Second
 )
 
 // plugin is one run of the binary in either role.
