@@ -43,6 +43,7 @@ func (s *Speaker) peerEvent(ev *apiutil.WatchEventMessage_PeerEvent, at time.Tim
 	case now == gobgp.BGP_FSM_ESTABLISHED && was != now:
 		s.sync.established(addr, at)
 		go s.learnTimers(addr)
+		s.sendAgain(addr)
 	case was == gobgp.BGP_FSM_ESTABLISHED && now != was:
 		s.sync.lost(addr)
 	}

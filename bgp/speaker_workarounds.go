@@ -122,6 +122,32 @@ func (s *Speaker) replacePeer(addr netip.Addr, why string) {
 	}
 }
 
+// sendAgain sends a peer all routes once more, a second after its session came up.
+//
+// Fault: GoBGP sends its routes to a new session before it marks the session as established, and routes that change
+// between the two are sent to nobody: the peer lacks them until they change again. It is a matter of microseconds
+// on an idle machine, but a restart of a busy node brings all sessions up while routes pour in.
+// Shown by TestRouteLearnedWhileASessionComesUp (seen with the race detector; needToAdvertise and handleFSMMessage in
+// GoBGP's server.go). Can go when the state is set before the first routes are collected.
+func (s *Speaker) sendAgain(addr netip.Addr) {
+	time.AfterFunc(time.Second, func() {
+		run := s.current()
+		if run == nil || s.ctx.Err() != nil || !s.status.isEstablished(addr) {
+			return
+		}
+		restarting := false
+		err := run.srv.ListPeer(s.ctx, &api.ListPeerRequest{Address: addr.String()}, func(p *api.Peer) {
+			restarting = p.GetGracefulRestart().GetLocalRestarting()
+		})
+		if err != nil || restarting { // after a restart, everything is sent later, long after the session is established
+			return
+		}
+		if err := s.ResetSession(s.ctx, addr, ResetSoftOut); err != nil {
+			s.log.Debug("routes are not sent again", zap.Stringer("peer", addr), zap.Error(err))
+		}
+	})
+}
+
 // forgetPassword removes the MD5 key of a peer from the listener.
 //
 // Fault: DeletePeer leaves the key on the listening socket; a later session without password with the same address
