@@ -143,7 +143,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 	candidates.Store(&registered.Candidates)
 	control.Show(server.Source{
 		DatastoreType: o.datastore, Datastore: f.tables, BGP: f.speaker, Dataplane: f.agent, Desired: f.Desired,
-		Notices:   listen.Notices,
+		Notices:   func() []server.Notice { return append(listen.Notices(), refusedRoutes(f.speaker.Rejected())...) },
 		Addresses: func() []server.AddressCandidate { return shown(*candidates.Load()) },
 	})
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/manxnet/manx/integration/lab"
 )
 
 const perUpdate = 500
@@ -48,15 +50,15 @@ func measureIngest(b *testing.B, s *site, start func(*site, testing.TB) speaker,
 		s.flush(b)
 	}()
 	p := s.connect(b)
-	defer p.close()
+	defer p.Close()
 	time.Sleep(500 * time.Millisecond) // let what follows the handshake settle
 	var updates [][]byte
-	for list := prefixes(n); len(list) > 0; list = list[min(perUpdate, len(list)):] {
-		updates = append(updates, announce(peerAS, s.ToRs[0].Address(s.node), list[:min(perUpdate, len(list))]))
+	for list := lab.Prefixes(n); len(list) > 0; list = list[min(perUpdate, len(list)):] {
+		updates = append(updates, lab.Announce(peerAS, s.ToRs[0].Address(s.node), list[:min(perUpdate, len(list))]))
 	}
 	base, cpu0, t0 := fibSize(sp.pid), cpu(sp.pid), time.Now()
 	for _, u := range updates {
-		if _, err := p.conn.Write(u); err != nil {
+		if err := p.Send(u); err != nil {
 			b.Fatalf("%s: %v", sp.name, err)
 		}
 	}

@@ -26,7 +26,7 @@ func BenchmarkUpdateToKernel(b *testing.B) {
 			running := sp.start(s, b)
 			defer running.stop()
 			p := s.connect(b)
-			defer p.close()
+			defer p.Close()
 			time.Sleep(500 * time.Millisecond)
 			routes := make(chan netlink.RouteUpdate, 1024)
 			done := make(chan struct{})
@@ -39,10 +39,10 @@ func BenchmarkUpdateToKernel(b *testing.B) {
 				b.Fatal(err)
 			}
 			var took []time.Duration
-			for _, prefix := range prefixes(b.N) {
-				u := announce(peerAS, s.ToRs[0].Address(s.node), []netip.Prefix{prefix})
+			for _, prefix := range lab.Prefixes(b.N) {
+				u := lab.Announce(peerAS, s.ToRs[0].Address(s.node), []netip.Prefix{prefix})
 				t0 := time.Now()
-				if _, err := p.conn.Write(u); err != nil {
+				if err := p.Send(u); err != nil {
 					b.Fatal(err)
 				}
 				awaitRoute(b, routes, prefix)
@@ -118,18 +118,18 @@ func BenchmarkBlockToUpdate(b *testing.B) {
 func measureOrigin(b *testing.B, s *site, originate func(netip.Prefix) time.Time) {
 	b.Helper()
 	p := s.connect(b)
-	defer p.close()
+	defer p.Close()
 	time.Sleep(time.Second)
-	for len(p.updates) > 0 {
-		<-p.updates
+	for len(p.Updates) > 0 {
+		<-p.Updates
 	}
 	var took []time.Duration
 	for i := range b.N {
 		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 2), byte(i<<6) & 0xc0}), 26)
 		t0 := originate(block)
 		select {
-		case u := <-p.updates:
-			took = append(took, u.at.Sub(t0))
+		case u := <-p.Updates:
+			took = append(took, u.At.Sub(t0))
 		case <-time.After(10 * time.Second):
 			b.Fatalf("no UPDATE for %s; log of manxd:\n%s", block, s.node.Log())
 		}

@@ -119,14 +119,14 @@ func (s *site) birdStatics() string { return filepath.Join(s.node.Dir, "statics.
 func (s *site) birdSocket() string  { return filepath.Join(s.node.Dir, "bird.ctl") }
 
 // connect makes the session that the node's speaker waits for.
-func (s *site) connect(tb testing.TB) *peer {
+func (s *site) connect(tb testing.TB) *lab.Peer {
 	tb.Helper()
 	router := s.ToRs[0]
-	p, err := connect(router.Namespace, s.node.IP4.String()+":179", peerAS, router.Address(s.node))
+	p, err := lab.ConnectPeer(router.Namespace, s.node.IP4.String()+":179", peerAS, router.Address(s.node))
 	if err != nil {
 		tb.Fatalf("%v; log of manxd:\n%s", err, s.node.Log())
 	}
-	tb.Cleanup(p.close)
+	tb.Cleanup(p.Close)
 	return p
 }
 

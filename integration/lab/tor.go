@@ -42,14 +42,22 @@ func (t *ToR) start() error {
 	if t.lab.Spec.PlainRouters {
 		return nil
 	}
-	conf := filepath.Join(t.dir, "bird.conf")
-	if err := os.WriteFile(conf, []byte(t.config()), 0o644); err != nil {
+	if err := os.WriteFile(t.configFile(), []byte(t.config()), 0o644); err != nil {
 		return err
 	}
-	p, err := t.lab.start("bird", t.dir, InNamespace(t.Namespace, "bird", "-f", "-c", conf, "-s", t.socket()))
-	t.bird = p
+	return t.StartBIRD()
+}
+
+// StartBIRD runs BIRD, again after it has ended.
+func (t *ToR) StartBIRD() (err error) {
+	t.bird, err = t.lab.start("bird", t.dir, InNamespace(t.Namespace, "bird", "-f", "-c", t.configFile(), "-s", t.socket()))
 	return err
 }
+
+// BIRD is the running router process.
+func (t *ToR) BIRD() *Process { return t.bird }
+
+func (t *ToR) configFile() string { return filepath.Join(t.dir, "bird.conf") }
 
 func (t *ToR) socket() string { return filepath.Join(t.dir, "bird.ctl") }
 

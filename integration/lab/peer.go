@@ -1,4 +1,4 @@
-package bench
+package lab
 
 import (
 	"encoding/binary"
@@ -8,19 +8,20 @@ import (
 	"net"
 	"net/netip"
 	"time"
-
-	"github.com/manxnet/manx/integration/lab"
 )
 
-// peer is a BGP speaker that costs next to nothing: it sends bytes that were made beforehand and notes when UPDATEs come.
-type peer struct {
-	conn    net.Conn
-	updates chan update
+// Peer is a BGP speaker that costs next to nothing and does what it is told: it sends bytes that were made beforehand
+// and notes when UPDATEs come.
+type Peer struct {
+	conn net.Conn
+	// Updates are the UPDATEs that came; closed when the session ends.
+	Updates chan Update
 }
 
-type update struct {
-	at   time.Time
-	body []byte
+// Update is the body of an UPDATE and when it came.
+type Update struct {
+	At   time.Time
+	Body []byte
 }
 
 const (
@@ -52,8 +53,8 @@ func open(as uint32, id netip.Addr) []byte {
 	return message(msgOpen, append(body, capabilities...))
 }
 
-// announce is one UPDATE with these prefixes, from AS as, by next hop nh.
-func announce(as uint32, nh netip.Addr, prefixes []netip.Prefix) []byte {
+// Announce is one UPDATE with these prefixes, from AS as, by next hop nh.
+func Announce(as uint32, nh netip.Addr, prefixes []netip.Prefix) []byte {
 	attrs := []byte{0x40, 1, 1, 0, 0x40, 2, 6, 2, 1, 0, 0, 0, 0, 0x40, 3, 4}
 	binary.BigEndian.PutUint32(attrs[9:], as)
 	attrs = append(attrs, nh.AsSlice()...)
@@ -66,18 +67,18 @@ func announce(as uint32, nh netip.Addr, prefixes []netip.Prefix) []byte {
 	return message(msgUpdate, body)
 }
 
-// connect makes a session to a speaker from a namespace. It tries again until the other side takes it.
-func connect(ns, to string, as uint32, id netip.Addr) (*peer, error) {
+// ConnectPeer makes a session to a speaker (ADDRESS:PORT) from a namespace. It tries again until the other side takes it.
+func ConnectPeer(ns, to string, as uint32, id netip.Addr) (*Peer, error) {
 	var lastErr error
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		var conn net.Conn
-		if err := lab.Inside(ns, func() { conn, lastErr = net.DialTimeout("tcp", to, time.Second) }); err != nil {
+		if err := Inside(ns, func() { conn, lastErr = net.DialTimeout("tcp", to, time.Second) }); err != nil {
 			return nil, err
 		}
 		if lastErr != nil {
 			continue
 		}
-		p := &peer{conn: conn, updates: make(chan update, 1<<16)}
+		p := &Peer{conn: conn, Updates: make(chan Update, 1<<16)}
 		if lastErr = p.handshake(as, id); lastErr == nil {
 			go p.read()
 			return p, nil
@@ -87,7 +88,7 @@ func connect(ns, to string, as uint32, id netip.Addr) (*peer, error) {
 	return nil, fmt.Errorf("no session to %s: %w", to, lastErr)
 }
 
-func (p *peer) handshake(as uint32, id netip.Addr) error {
+func (p *Peer) handshake(as uint32, id netip.Addr) error {
 	_ = p.conn.SetDeadline(time.Now().Add(10 * time.Second))
 	defer func() { _ = p.conn.SetDeadline(time.Time{}) }()
 	if _, err := p.conn.Write(open(as, id)); err != nil {
@@ -110,7 +111,7 @@ func (p *peer) handshake(as uint32, id netip.Addr) error {
 	return nil
 }
 
-func (p *peer) receive() (kind byte, body []byte, err error) {
+func (p *Peer) receive() (kind byte, body []byte, err error) {
 	head := make([]byte, 19)
 	if _, err := io.ReadFull(p.conn, head); err != nil {
 		return 0, nil, err
@@ -125,8 +126,8 @@ func (p *peer) receive() (kind byte, body []byte, err error) {
 }
 
 // read notes UPDATEs until the session ends; keepalives are answered with keepalives.
-func (p *peer) read() {
-	defer close(p.updates)
+func (p *Peer) read() {
+	defer close(p.Updates)
 	for {
 		kind, body, err := p.receive()
 		if err != nil {
@@ -134,17 +135,24 @@ func (p *peer) read() {
 		}
 		switch kind {
 		case msgUpdate:
-			p.updates <- update{time.Now(), body}
+			p.Updates <- Update{time.Now(), body}
 		case msgKeepalive:
 			_, _ = p.conn.Write(message(msgKeepalive, nil))
 		}
 	}
 }
 
-func (p *peer) close() { p.conn.Close() }
+// Send writes messages as they are.
+func (p *Peer) Send(messages []byte) error {
+	_, err := p.conn.Write(messages)
+	return err
+}
 
-// prefixes are n different /24, starting at 20.0.0.0.
-func prefixes(n int) []netip.Prefix {
+// Close ends the connection without a NOTIFICATION.
+func (p *Peer) Close() { p.conn.Close() }
+
+// Prefixes are n different /24, starting at 20.0.0.0.
+func Prefixes(n int) []netip.Prefix {
 	list := make([]netip.Prefix, n)
 	for i := range list {
 		var a [4]byte

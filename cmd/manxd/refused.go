@@ -1,0 +1,25 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/proto/server"
+)
+
+// shownRefusals bounds how many refused routes are told one by one.
+const shownRefusals = 20
+
+// refusedRoutes tells about routes that peers announce and that this node must not use.
+func refusedRoutes(rejected []bgp.RejectedRoute) []server.Notice {
+	var notices []server.Notice
+	for i, r := range rejected {
+		if i == shownRefusals {
+			return append(notices, server.Notice{Topic: "bgp", Subject: "refused routes",
+				Text: fmt.Sprintf("%d more routes of peers are refused", len(rejected)-i)})
+		}
+		notices = append(notices, server.Notice{Topic: "bgp", Subject: "route " + r.Prefix.String(),
+			Text: fmt.Sprintf("refused from %s (next hop %s): %s", r.Path.Peer, r.Path.NextHop, r.Reason)})
+	}
+	return notices
+}
