@@ -243,6 +243,19 @@ func TestOneRefusedObjectDoesNotBlockTheOthers(t *testing.T) {
 	s.pipe(invalid+"---\n"+peer, "apply", "-f", "-").want(t, 1, "bgppeer/tor-1 created\n", "standard input: ", "BGPPeer tor-2", "spec.peerIP", "not-an-address")
 }
 
+func TestPoolsMustNotOverlap(t *testing.T) {
+	s, _ := newShell(t)
+	pool := func(name, cidr string) string {
+		return "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: " + name + "}\nspec: {cidr: " + cidr + "}\n"
+	}
+	s.mustPipe(pool("a", "10.1.0.0/16"), "create", "-f", "-")
+	for _, verb := range []string{"create", "apply"} {
+		s.pipe(pool("b", "10.1.128.0/20"), verb, "-f", "-").want(t, 1, "", "IPPool b is invalid: spec.cidr", "overlaps IPPool a, which is 10.1.0.0/16")
+	}
+	s.pipe(pool("b", "10.2.0.0/16"), "create", "-f", "-").want(t, 0, "ippool/b created\n")
+	s.pipe(pool("a", "10.1.0.0/16")+"  # the same again\n", "apply", "-f", "-").want(t, 0, "ippool/a unchanged\n")
+}
+
 func TestWhatIsStoredButCannotBeUsedIsShown(t *testing.T) {
 	s, server := newShell(t)
 	s.mustPipe(peer, "create", "-f", "-")

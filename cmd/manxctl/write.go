@@ -94,8 +94,27 @@ func createObject(ctx context.Context, store datastore.Store, o *model.Object) (
 	m.SetResourceVersion("")
 	m.SetUID("")
 	m.SetCreationTimestamp(zeroTime)
+	if err := checkPool(ctx, store, o); err != nil {
+		return "", err
+	}
 	_, err := store.Create(ctx, o)
 	return "created", err
+}
+
+// checkPool refuses a new pool that overlaps another: both would give out the same addresses.
+func checkPool(ctx context.Context, store datastore.Store, o *model.Object) error {
+	pool, ok := o.Value.(*model.IPPool)
+	if !ok {
+		return nil
+	}
+	pools, _, err := store.List(ctx, model.KindIPPool, "")
+	if err != nil {
+		return err
+	}
+	if errs := model.CheckPoolOverlap(o.Key, pool, model.NewSet(pools...)); len(errs) > 0 {
+		return &model.InvalidError{Key: o.Key, Fields: errs}
+	}
+	return nil
 }
 
 func applyObject(ctx context.Context, store datastore.Store, o *model.Object) (string, error) {
