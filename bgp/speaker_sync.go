@@ -29,6 +29,31 @@ func newRestartSync(cfg Config, done func(string)) *restartSync {
 // It becomes true once after every start, and Changed fires then.
 func (s *Speaker) Synced() (bool, string) { return s.sync.state(time.Now()) }
 
+// Ready tells whether this node does its part in BGP, and if not, what is waited for. Peers that are up are waited for as
+// in Synced, those that are down only as long as a healthy peer takes to connect: they are no fault of this node.
+func (s *Speaker) Ready() (bool, string) { return s.sync.ready(time.Now()) }
+
+// readyWait is how long after a start a session may take to come up before readiness goes on without it.
+const readyWait = 15 * time.Second
+
+func (r *restartSync) ready(now time.Time) (bool, string) {
+	synced, reason := r.state(now)
+	if synced {
+		return true, ""
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.started.IsZero() || now.Sub(r.started) < readyWait {
+		return false, reason
+	}
+	for _, up := range r.waiting {
+		if !up.IsZero() && r.left(up, now) > 0 {
+			return false, reason
+		}
+	}
+	return true, "routes of before the restart are kept: " + reason
+}
+
 func (r *restartSync) begin(sessions []Session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -162,7 +162,7 @@ func (s *sessions) WatchSessions(ctx context.Context) <-chan bgp.SessionEvent {
 	return out
 }
 
-func (s *sessions) Synced() (bool, string) {
+func (s *sessions) Ready() (bool, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.synced {

@@ -57,7 +57,7 @@ func (s *Source) bgpCheck() Check {
 		c.Reason = "not started yet: manxd is starting"
 		return c
 	}
-	ok, waiting := s.BGP.Synced()
+	ok, waiting := s.BGP.Ready()
 	c.OK, c.Reason = ok, waiting
 	if ok && waiting == "" {
 		c.Reason = "restart is over, all routes are known"

@@ -31,7 +31,7 @@ type BGP interface {
 	Sessions() []bgp.SessionStatus
 	Session(netip.Addr) (bgp.SessionStatus, bool)
 	WatchSessions(context.Context) <-chan bgp.SessionEvent
-	Synced() (bool, string)
+	Ready() (bool, string)
 }
 
 // Dataplane is what the server asks of *dataplane.Agent.
