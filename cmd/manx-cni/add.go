@@ -23,6 +23,9 @@ func (c *call) add(ctx context.Context) (err error) {
 	if err := c.unsupported(); err != nil {
 		return err
 	}
+	if err := c.waitForGates(ctx, gatePause, gateTimeout); err != nil {
+		return err
+	}
 	stored, err := c.storedEndpoint(ctx)
 	if err != nil {
 		return err
@@ -34,7 +37,7 @@ func (c *call) add(ctx context.Context) (err error) {
 			c.log.Error("panic", zap.Any("value", r), zap.Stack("stack"))
 		}
 		if err != nil {
-			err = errors.Join(err, undo.run(c.log))
+			err = afterwards(err, undo.run(c.log))
 		}
 	}()
 	ips, routes, err := c.findAddresses(ctx, stored, &undo)
@@ -168,6 +171,11 @@ func (c *call) wire(stored *model.Object, ips []netip.Addr, undo *undoStack) (ne
 	return mac, pod, nil
 }
 
+// hostRoute marks the routes to local containers. Protocol boot is what Calico's plugin writes: no agent takes such a
+// route for its own before it knows the WorkloadEndpoint. The metric is the agent's, so that it can then put its own
+// route in the same place in one step, without a gap.
+var hostRoute = kernel.PodRoute{Protocol: int(kernel.ProtocolBoot), Metric: 1024}
+
 // pod decides how the container is wired.
 func (c *call) pod(ips []netip.Addr) (kernel.Pod, error) {
 	mtu, err := c.conf.mtu(c.mtuFile)
@@ -261,38 +269,4 @@ func (c *call) ensureProfile(ctx context.Context) error {
 		return err
 	}
 	return nil
-}
-
-// attachment is the result of an ADD: both ends of the interface and the addresses on the container's.
-func attachment(pod kernel.Pod, mac net.HardwareAddr, routes []*types.Route) *current.Result {
-	r := &current.Result{
-		CNIVersion: current.ImplementedSpecVersion,
-		Interfaces: []*current.Interface{
-			{Name: pod.HostIf},
-			{Name: pod.IfName, Mac: mac.String(), Mtu: pod.MTU, Sandbox: pod.Netns},
-		},
-		Routes: routes,
-	}
-	for _, a := range pod.Addresses {
-		r.IPs = append(r.IPs, &current.IPConfig{Interface: current.Int(1), Address: hostNet(a)})
-	}
-	return r
-}
-
-func hostNet(a netip.Addr) net.IPNet {
-	return net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
-}
-
-// hostRoute marks the routes to local containers. Protocol boot is what Calico's plugin writes: no agent takes such a
-// route for its own before it knows the WorkloadEndpoint. The metric is the agent's, so that it can then put its own
-// route in the same place in one step, without a gap.
-var hostRoute = kernel.PodRoute{Protocol: int(kernel.ProtocolBoot), Metric: 1024}
-
-// print writes a result in the version that the runtime asked for.
-func (c *call) print(r *current.Result) error {
-	converted, err := r.GetAsVersion(c.conf.CNIVersion)
-	if err != nil {
-		return err
-	}
-	return converted.PrintTo(c.stdout)
 }

@@ -49,7 +49,11 @@ type netConf struct {
 	ContainerSettings struct {
 		AllowIPForwarding bool `json:"allow_ip_forwarding"`
 	} `json:"container_settings"`
-	PolicySetupTimeout int `json:"policy_setup_timeout_seconds"`
+	PolicySetupTimeout int      `json:"policy_setup_timeout_seconds"`
+	ReadinessGates     []string `json:"readiness_gates"`
+	DataplaneOptions   struct {
+		Type string `json:"type"`
+	} `json:"dataplane_options"`
 }
 
 // ipamConf is the part of the configuration for the IPAM plugin. The two booleans are strings, as Calico has them.
@@ -113,6 +117,9 @@ func (c *netConf) validate() error {
 	}
 	if c.PolicySetupTimeout < 0 {
 		wrong("policy_setup_timeout_seconds", c.PolicySetupTimeout, "must not be negative")
+	}
+	if c.DataplaneOptions.Type != "" && c.DataplaneOptions.Type != "linux" {
+		wrong("dataplane_options.type", c.DataplaneOptions.Type, "this plugin wires containers itself: leave it out")
 	}
 	switch c.DatastoreType {
 	case "", "etcdv3":

@@ -17,6 +17,9 @@ func (c *call) assignAddresses(ctx context.Context) (*current.Result, error) {
 	if isOurIPAM(c.conf.IPAM.Type) {
 		return c.assign(ctx)
 	}
+	if err := c.resolvePodCIDRs(ctx); err != nil {
+		return nil, err
+	}
 	r, err := invoke.DelegateAdd(ctx, c.conf.IPAM.Type, c.args.StdinData, nil)
 	if err != nil {
 		return nil, err
@@ -27,6 +30,11 @@ func (c *call) assignAddresses(ctx context.Context) (*current.Result, error) {
 func (c *call) releaseAddresses(ctx context.Context) error {
 	if isOurIPAM(c.conf.IPAM.Type) {
 		return c.release(ctx)
+	}
+	if c.usesPodCIDRs() {
+		if err := c.putSubnets(everyAddress); err != nil {
+			return err
+		}
 	}
 	return invoke.DelegateDel(ctx, c.conf.IPAM.Type, c.args.StdinData, nil)
 }
@@ -47,6 +55,9 @@ func (c *call) prepareRelease(ctx context.Context) (func(context.Context) error,
 func (c *call) checkAddresses(ctx context.Context, want []netip.Addr) error {
 	if isOurIPAM(c.conf.IPAM.Type) {
 		return c.checkAssigned(ctx, want)
+	}
+	if err := c.resolvePodCIDRs(ctx); err != nil {
+		return err
 	}
 	return invoke.DelegateCheck(ctx, c.conf.IPAM.Type, c.args.StdinData, nil)
 }

@@ -1,13 +1,75 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/stock"
 )
+
+func TestSubnetOfTheNode(t *testing.T) {
+	h := newHost(t)
+	program, err := stock.HostLocal.Path()
+	if err != nil {
+		t.Skip(err)
+	}
+	h.must(os.Symlink(program, filepath.Join(h.dir, "bin", "host-local")))
+	h.conf["ipam"] = map[string]any{
+		"type": "host-local", "dataDir": filepath.Join(h.dir, "host-local"),
+		"ranges": []any{[]any{map[string]any{"subnet": "usePodCidr"}}, []any{map[string]any{"subnet": "usepodcidrIPv6"}}},
+	}
+	p := h.pod("")
+	if err := p.add(); err == nil || !strings.Contains(err.Error(), "podCIDRs") {
+		t.Errorf("without CIDRs of the node: %v", err)
+	}
+	o, err := h.store.Get(context.Background(), model.ResourceKey(model.KindNode, "node-1"))
+	h.must(err)
+	o = o.Clone()
+	o.Value.(*model.Node).Status.PodCIDRs = []string{"10.68.3.0/24", "fd68::/64"}
+	_, err = h.store.Update(context.Background(), o)
+	h.must(err)
+	p.mustAdd()
+	if a := p.addrs(); len(a) != 2 || !strings.HasPrefix(a[0].String(), "10.68.3.") || !strings.HasPrefix(a[1].String(), "fd68::") {
+		t.Errorf("addresses are %v", a)
+	}
+	h.must(p.check())
+	h.must(p.del())
+	if left := h.leftovers(); left != "" {
+		t.Errorf("left behind:\n%s", left)
+	}
+}
+
+func TestReadinessGate(t *testing.T) {
+	var calls atomic.Int32
+	gate := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if calls.Add(1) < 3 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	defer gate.Close()
+	c := &call{conf: &netConf{ReadinessGates: []string{gate.URL}}, log: zap.NewNop()}
+	if err := c.waitForGates(context.Background(), time.Millisecond, time.Minute); err != nil || calls.Load() != 3 {
+		t.Errorf("%v after %d calls, want success after 3", err, calls.Load())
+	}
+	gate.Close()
+	err := c.waitForGates(context.Background(), time.Millisecond, 20*time.Millisecond)
+	var coded *types.Error
+	if !errors.As(err, &coded) || coded.Code != types.ErrTryAgainLater {
+		t.Errorf("a gate that stays closed: %v", err)
+	}
+}
 
 func TestOtherIPAMPluginIsExecuted(t *testing.T) {
 	h := newHost(t)

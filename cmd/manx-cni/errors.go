@@ -16,7 +16,10 @@ func cniError(err error) error {
 	var coded *types.Error
 	switch {
 	case errors.As(err, &coded):
-		return coded
+		if err == error(coded) {
+			return coded
+		}
+		return types.NewError(coded.Code, err.Error(), "") // with the step that failed, and what came after
 	case errors.Is(err, datastore.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
 		return types.NewError(types.ErrTryAgainLater, "the datastore did not answer", err.Error())
 	case errors.Is(err, kernel.ErrNoNetns):

@@ -97,7 +97,7 @@ func (c *call) assignAny(ctx context.Context) ([]netip.Prefix, error) {
 		err = r.Short()
 	}
 	if err != nil {
-		return nil, errors.Join(err, c.giveBack(ctx, addresses(got)))
+		return nil, afterwards(err, c.giveBack(ctx, addresses(got)))
 	}
 	return got, nil
 }

@@ -36,3 +36,18 @@ func (u *undoStack) run(log *zap.Logger) error {
 	*u = nil
 	return errors.Join(problems...)
 }
+
+// takenBackError is the failure of a call, with what went wrong when it was taken back. Only the cause decides what
+// a runtime should do.
+type takenBackError struct{ cause, cleanup error }
+
+func (e *takenBackError) Error() string { return e.cause.Error() + "; " + e.cleanup.Error() }
+func (e *takenBackError) Unwrap() error { return e.cause }
+
+// afterwards adds the outcome of the clean-up to the error of a call.
+func afterwards(cause, cleanup error) error {
+	if cleanup == nil {
+		return cause
+	}
+	return &takenBackError{cause, cleanup}
+}
