@@ -57,6 +57,13 @@ func (s *apiSocket) publish() error {
 	return nil
 }
 
+// discard removes what prepareSocket made.
+func (s *apiSocket) discard() {
+	if s != nil {
+		os.RemoveAll(filepath.Dir(s.temporary))
+	}
+}
+
 // readOnlyOptions let only calls through that read, and session resets.
 func readOnlyOptions(sp *Speaker) []grpc.ServerOption {
 	return []grpc.ServerOption{

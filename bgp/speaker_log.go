@@ -62,6 +62,9 @@ func (t *statusTable) tapOf(addr netip.Addr) *peerTap {
 }
 
 func (b *logBridge) Handle(_ context.Context, rec slog.Record) error {
+	if rec.Message == "failed to stop BGP server" { // speakerRun.stop has stopped it already, in a better way
+		return nil
+	}
 	attrs := make(map[string]slog.Value, rec.NumAttrs()+len(b.attrs))
 	for _, a := range b.attrs {
 		attrs[a.Key] = a.Value

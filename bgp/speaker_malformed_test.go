@@ -180,7 +180,7 @@ func malformedOpens() []malformed {
 // TestMalformedMessages: whatever a peer sends, the process lives, other sessions are untouched, and the peer can
 // come back with a good session.
 func TestMalformedMessages(t *testing.T) { // not parallel: it counts goroutines
-	s, d := testSpeaker(t, Config{})
+	s, d := testSpeaker(t, Config{RestartDeferral: time.Second})
 	var todo []malformed
 	updates, opens := malformedUpdates(), malformedOpens()
 	todo = append(append(todo, updates...), opens...)

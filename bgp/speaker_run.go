@@ -53,6 +53,7 @@ func startRun(ctx context.Context, sp *Speaker, g Global) (*speakerRun, error) {
 		sessions: map[netip.Addr]Session{}, deferred: map[netip.Addr]Session{}, origins: map[netip.Prefix]Origin{}}
 	if err := run.start(ctx, sock); err != nil {
 		run.stop(ctx)
+		sock.discard()
 		return nil, err
 	}
 	return run, nil
@@ -99,9 +100,7 @@ func (r *speakerRun) stop(ctx context.Context) {
 	if err := r.srv.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: true}); err != nil {
 		r.sp.log.Debug("stop of the gobgp server", zap.Error(err))
 	}
-	if r.sp.cfg.GobgpSocket != "" {
-		r.srv.Stop() // ends the gRPC server; its StopBgp fails because of the one above
-	}
+	r.srv.Stop() // ends the gRPC server and what belongs to BFD; its own StopBgp fails because of the one above
 }
 
 // listenAddresses returns what to listen on; without a wish that is every address of the families that this host has.
