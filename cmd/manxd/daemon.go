@@ -32,7 +32,7 @@ import (
 func run(ctx context.Context, o options) error {
 	log, level, err := newLogger(o.logLevel, o.logFormat)
 	if err != nil {
-		return err
+		return usage(err)
 	}
 	tuneRuntime()
 	name, _, err := node.Name(o.nameSources())

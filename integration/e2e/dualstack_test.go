@@ -1,0 +1,126 @@
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/ipam"
+)
+
+func (c *cluster) testDualStack(t *testing.T) {
+	var all sync.WaitGroup
+	pings := 0
+	ping := func(name, ns string, to netip.Addr) {
+		pings++
+		all.Go(func() {
+			if err := lab.Eventually(limit, func() error { return lab.Ping(ns, to) }); err != nil {
+				t.Errorf("%s does not reach %s: %v", name, to, err)
+			}
+		})
+	}
+	for from, p := range c.pods {
+		for to, q := range c.pods {
+			if to != from {
+				ping(from, p.Namespace, q.IP4())
+				ping(from, p.Namespace, q.IP6())
+			}
+		}
+		ping(from, p.Namespace, lab.External.Addr().Next())
+		for _, tor := range c.ToRs {
+			ping(tor.Name, tor.Namespace, p.IP4())
+			ping(tor.Name, tor.Namespace, p.IP6())
+		}
+		all.Wait()
+	}
+	t.Logf("%d pairs ping", pings)
+
+	for _, n := range c.Nodes {
+		for _, family := range []string{"-4", "-6"} {
+			own := blocks(t, n, family)
+			if len(own) == 0 {
+				t.Errorf("%s has no blackhole for a block of family %s", n.Name, family)
+			}
+			for _, b := range own {
+				for _, tor := range c.ToRs {
+					c.torHas(t, tor, family, b, true)
+				}
+			}
+		}
+	}
+}
+
+// blocks are the node's own blocks, which have a blackhole each.
+func blocks(t *testing.T, n *lab.Node, family string) (list []netip.Prefix) {
+	t.Helper()
+	for _, r := range routes(t, n.Namespace, family, "type", "blackhole", "proto", "12") {
+		list = append(list, netip.MustParsePrefix(r.Dst))
+	}
+	return list
+}
+
+// torHas waits until the kernel of a router has a route for a prefix, or none.
+func (c *cluster) torHas(t *testing.T, tor *lab.ToR, family string, p netip.Prefix, want bool) {
+	t.Helper()
+	eventually(t, func() error {
+		found := routes(t, tor.Namespace, family, p.String())
+		if len(found) > 0 != want {
+			return fmt.Errorf("%s: route for %s wanted: %v, there are %v", tor.Name, p, want, found)
+		}
+		return nil
+	})
+}
+
+// testReleasedBlock deletes the pods of n3 and gives its blocks back, as a cluster's garbage collection does.
+func (c *cluster) testReleasedBlock(t *testing.T) {
+	released := map[string][]netip.Prefix{"-4": blocks(t, c.n3, "-4"), "-6": blocks(t, c.n3, "-6")}
+	for _, name := range []string{"n3-p1", "n3-p2"} {
+		must(t, c.pods[name].Delete())
+		delete(c.pods, name)
+	}
+	for family, own := range released {
+		if len(own) == 0 {
+			t.Fatalf("n3 has no block of family %s", family)
+		}
+		for _, b := range own { // the block outlives its pods
+			c.torHas(t, c.tor1, family, b, true)
+		}
+	}
+	local, stop, err := c.n1.Forward(strings.TrimPrefix(c.n1.Etcd(), "http://"))
+	must(t, err)
+	defer stop()
+	store, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{"http://" + local}}, zap.NewNop())
+	must(t, err)
+	defer store.Close()
+	start := time.Now()
+	must(t, ipam.New(store, nil, nil).ReleaseHostAffinities(t.Context(), ipam.Owner{Type: "host", Name: "n3"}, true))
+
+	for family, own := range released {
+		for _, b := range own {
+			for _, tor := range c.ToRs {
+				c.torHas(t, tor, family, b, false)
+			}
+			for _, n := range c.Nodes {
+				eventually(t, func() error {
+					if left := routes(t, n.Namespace, family, b.String()); len(left) > 0 {
+						return fmt.Errorf("%s still has %v", n.Name, left)
+					}
+					return nil
+				})
+			}
+		}
+	}
+	t.Logf("blocks %v are gone everywhere %.0f ms after their release began", released, time.Since(start).Seconds()*1000)
+	for _, name := range []string{"n3-p3", "n3-p4"} {
+		c.pods[strings.Replace(strings.Replace(name, "p3", "p1", 1), "p4", "p2", 1)] = c.addPod(t, c.n3, name)
+		delete(c.pods, name)
+	}
+	c.settled(t)
+}

@@ -1,0 +1,87 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/manxnet/manx/integration/lab"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// testWrongPeers stores BGPPeers that cannot work. Each is told why, and no other session notices.
+func (c *cluster) testWrongPeers(t *testing.T) {
+	n := c.n2
+	tor := c.tor2.Address(n)
+	secret := filepath.Join(secrets(n), "bgp")
+	must(t, os.MkdirAll(secret, 0o700))
+	must(t, os.WriteFile(filepath.Join(secret, "tor2"), []byte("not-what-the-router-has\n"), 0o600))
+
+	others := map[string]*manxv1.Peer{}
+	for _, p := range peers(t, n) {
+		if p.GetAddress() != tor.String() {
+			others[p.GetAddress()] = p
+		}
+	}
+	for _, x := range []struct {
+		name, address, spec string
+		reason              []string // one of them
+	}{
+		{"wrong AS", tor.String(), "asNumber: 65009", []string{"AS is not 65009", "expects another AS"}},
+		{"password that the peer does not have", tor.String(), "asNumber: 65000, password: {secretKeyRef: {name: bgp, key: tor2}}", []string{"password"}},
+		{"password that is not there", tor.String(), "asNumber: 65000, password: {secretKeyRef: {name: bgp, key: absent}}", []string{"password"}},
+		{"nobody has the address", "10.200.1.250", "asNumber: 65000", []string{"no answer from 10.200.1.250"}},
+		{"nobody listens", c.pods["n3-p1"].IP4().String(), "asNumber: 65000", []string{"connection refused by " + c.pods["n3-p1"].IP4().String()}},
+	} {
+		name := "wrong"
+		if x.address == tor.String() {
+			name = "tor2-n2"
+		}
+		must(t, n.Apply(fmt.Sprintf(`
+apiVersion: projectcalico.org/v3
+kind: BGPPeer
+metadata: {name: %s}
+spec: {node: n2, peerIP: %s, sourceAddress: None, %s}
+`, name, x.address, x.spec)))
+		var line string
+		err := lab.Eventually(limit, func() error {
+			out, err := n.Manxctl("node", "status")
+			if err != nil {
+				return err
+			}
+			line = lineWith(out, x.address+" ")
+			for _, r := range x.reason {
+				if strings.Contains(line, r) {
+					return nil
+				}
+			}
+			return fmt.Errorf("%s: manxctl node status should say one of %q:\n%s", x.name, x.reason, out)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		t.Logf("%s: %s", x.name, strings.Join(strings.Fields(line), " "))
+		if name == "wrong" {
+			_, err := n.Manxctl("delete", "bgppeer", "wrong")
+			must(t, err)
+		}
+	}
+	must(t, n.Apply(torPeer(n, "tor2-n2", tor, "None")))
+	c.settled(t)
+	for _, p := range peers(t, n) {
+		if was := others[p.GetAddress()]; was != nil && (p.GetFlaps() != was.GetFlaps() || p.GetEstablishedUnixMs() != was.GetEstablishedUnixMs()) {
+			t.Errorf("the session with %s was disturbed: before %v, now %v", p.GetAddress(), was, p)
+		}
+	}
+}
+
+func lineWith(text, part string) string {
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, part) {
+			return line
+		}
+	}
+	return ""
+}

@@ -1,0 +1,90 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// testTwin starts a second daemon with another name on a host that is a node already.
+func (c *cluster) testTwin(t *testing.T) {
+	dir := t.TempDir()
+	out, err := c.n2.Run(filepath.Join(c.Spec.Bin, "manxd"), "--node-name=twin", "--run-dir="+dir, "--nodename-file="+dir+"/nodename",
+		"--mtu-file="+dir+"/mtu", "--gobgp-listen=", "--http-listen=", "--ip=autodetect", "--etcd-endpoints="+c.n1.Etcd(), "--no-default-pools")
+	if exitCode(err) != 1 {
+		t.Errorf("the second manxd ended with %v, want exit code 1", err)
+	}
+	last := tail(out, 1)
+	contains(t, "the error", last, c.n2.IP4.String(), "already used by node n2", "IP_AUTODETECTION_METHOD")
+	t.Log(last)
+	if found := c.raw(t, resourceKeys+"nodes/"); len(found) != len(c.Nodes) {
+		t.Errorf("the refused node left something: %d nodes, want %d", len(found), len(c.Nodes))
+	}
+	c.settled(t)
+
+	out, err = c.n2.Run(filepath.Join(c.Spec.Bin, "manxd"), "--node-name=n2", "--run-dir="+filepath.Dir(c.n2.Socket()), "--nodename-file="+dir+"/nodename",
+		"--mtu-file="+dir+"/mtu", "--etcd-endpoints="+c.n1.Etcd())
+	if exitCode(err) != 1 {
+		t.Errorf("manxd beside itself ended with %v, want exit code 1", err)
+	}
+	contains(t, "the error", tail(out, 1), "another manxd is running", fmt.Sprint(c.n2.Manxd().PID()))
+	t.Log(tail(out, 1))
+	c.settled(t)
+}
+
+// TestRefusesToStart gives manxd what can never work: 2 is the exit code of a wrong setting, 1 of everything else.
+func TestRefusesToStart(t *testing.T) {
+	bin := binaries(t)
+	for _, x := range []struct {
+		name string
+		args []string
+		env  string
+		code int
+		says []string
+	}{
+		{"no such flag", []string{"--nonsense"}, "", 2, []string{"--nonsense"}},
+		{"an argument", []string{"start"}, "", 2, []string{"start"}},
+		{"not a number", []string{"--ipv4pool-block-size=x"}, "", 2, []string{"ipv4pool-block-size", `"x"`}},
+		{"no such datastore", []string{"--datastore=consul"}, "", 2, []string{"--datastore=consul", "etcdv3 or embedded"}},
+		{"kubernetes as datastore", []string{"--datastore=kubernetes"}, "", 2, []string{"not supported by this version"}},
+		{"no endpoints", []string{"--datastore=etcdv3"}, "", 2, []string{"--etcd-endpoints"}},
+		{"endpoints for the embedded one", []string{"--datastore=embedded", "--etcd-endpoints=http://127.0.0.1:1"}, "", 2, []string{"either is enough"}},
+		{"gobgp for the world", []string{"--gobgp-listen=0.0.0.0:50051"}, "", 2, []string{"0.0.0.0:50051", "loopback"}},
+		{"no port", []string{"--http-listen=127.0.0.1"}, "", 2, []string{"--http-listen=127.0.0.1", "ADDRESS:PORT"}},
+		{"wrong environment", nil, "WAIT_FOR_DATASTORE=perhaps", 2, []string{"WAIT_FOR_DATASTORE", "perhaps"}},
+		{"no such log level", []string{"--log-level=loud"}, "", 2, []string{"--log-level=loud", "debug, info, warn or error"}},
+		{"nobody at the endpoint", []string{"--etcd-endpoints=http://127.0.0.1:1"}, "", 1, []string{"127.0.0.1:1", "refused"}},
+		{"the scheme of an endpoint", []string{"--etcd-endpoints=ftp://127.0.0.1:2379"}, "", 1, []string{"ftp", "http or https"}},
+		{"a certificate that is not there", []string{"--etcd-endpoints=https://127.0.0.1:1", "--etcd-ca-cert-file=/nowhere/ca.pem"}, "", 1, []string{"/nowhere/ca.pem"}},
+		{"open to the world without TLS", []string{"--embedded-listen=0.0.0.0:0"}, "", 1, []string{"--embedded-insecure"}},
+		{"a bad node name", []string{"--node-name=Not_A_Name!"}, "", 1, []string{"Not_A_Name!"}},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			args := append([]string{"--run-dir=" + dir, "--data-dir=" + dir, "--nodename-file=" + dir + "/nodename", "--mtu-file=" + dir + "/mtu",
+				"--gobgp-listen=", "--http-listen=", "--node-name=refused"}, x.args...)
+			cmd := exec.Command(filepath.Join(bin, "manxd"), args...)
+			cmd.Env = []string{x.env}
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			must(t, cmd.Start())
+			timer := time.AfterFunc(limit, func() { _ = cmd.Process.Kill() })
+			err := cmd.Wait()
+			timer.Stop()
+			if exitCode(err) != x.code {
+				t.Errorf("ended with %v, want exit code %d", err, x.code)
+			}
+			last := tail(stderr.String(), 1)
+			contains(t, "the last line", last, append(x.says, "manxd: ")...)
+			if strings.Contains(stderr.String(), "panic") {
+				t.Error(stderr.String())
+			}
+			t.Log(last)
+		})
+	}
+}
