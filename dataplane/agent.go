@@ -185,8 +185,8 @@ func (a *Agent) isNode(addr netip.Addr) bool {
 		a.nodes = map[netip.Addr]bool{}
 		for _, n := range model.All[model.Node](a.reader, model.KindNode) {
 			if n.Spec.BGP != nil {
-				a.nodes[nodeAddress(n.Spec.BGP.IPv4Address).Addr()] = true
-				a.nodes[nodeAddress(n.Spec.BGP.IPv6Address).Addr()] = true
+				a.nodes[address(n.Spec.BGP.IPv4Address).Addr()] = true
+				a.nodes[address(n.Spec.BGP.IPv6Address).Addr()] = true
 			}
 		}
 	}

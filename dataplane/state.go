@@ -120,8 +120,8 @@ func (s *state) bgpSpec() *model.NodeBGPSpec {
 	return s.own.Spec.BGP
 }
 
-// nodeAddress reads "10.0.0.5/24"; without a length it is a subnet of its own.
-func nodeAddress(text string) netip.Prefix {
+// address reads "10.0.0.5/24"; without a length it is a subnet of its own.
+func address(text string) netip.Prefix {
 	if p, err := netip.ParsePrefix(text); err == nil {
 		return p
 	}
@@ -133,8 +133,8 @@ func nodeAddress(text string) netip.Prefix {
 
 func (s *state) routeConfig(isNode func(netip.Addr) bool) route.Config {
 	c := route.Config{
-		Node4:            nodeAddress(s.bgpSpec().IPv4Address),
-		Node6:            nodeAddress(s.bgpSpec().IPv6Address),
+		Node4:            address(s.bgpSpec().IPv4Address),
+		Node6:            address(s.bgpSpec().IPv6Address),
 		Blocks:           slices.SortedFunc(maps.Keys(s.blocks), netip.Prefix.Compare),
 		WorkloadPrefixes: s.workloadPrefixes(),
 		WorkloadMetric4:  metric(s.felix.IPv4NormalRoutePriority),
@@ -152,12 +152,23 @@ func (s *state) routeConfig(isNode func(netip.Addr) bool) route.Config {
 	for k, e := range s.endpoints {
 		if e.Spec.InterfaceName != "" {
 			c.Endpoints = append(c.Endpoints, route.Endpoint{
-				Name: k.Namespace + "/" + k.Name, Interface: e.Spec.InterfaceName, Addresses: strings.Join(e.Spec.IPNetworks, " "),
+				Name: k.Namespace + "/" + k.Name, Interface: e.Spec.InterfaceName, Addresses: hostPrefixes(e.Spec.IPNetworks),
 			})
 		}
 	}
 	slices.SortFunc(c.Endpoints, func(a, b route.Endpoint) int { return strings.Compare(a.Name, b.Name) })
 	return c
+}
+
+// hostPrefixes writes an endpoint's addresses as route.Endpoint has them; Calico accepts them without a length, too.
+func hostPrefixes(networks []string) string {
+	var list []string
+	for _, text := range networks {
+		if p := address(text); p.IsValid() {
+			list = append(list, p.String())
+		}
+	}
+	return strings.Join(list, " ")
 }
 
 func metric(p *int) uint32 {
@@ -224,7 +235,7 @@ func (s *state) linkConfig() link.Config {
 		}
 		end := link.Endpoint{Interface: e.Spec.InterfaceName, Spoof: len(e.Spec.AllowSpoofedSourcePrefixes) > 0}
 		for _, text := range e.Spec.IPNetworks {
-			if p, err := netip.ParsePrefix(text); err == nil {
+			if p := address(text); p.IsValid() {
 				end.V4, end.V6 = end.V4 || p.Addr().Is4(), end.V6 || p.Addr().Is6()
 			}
 		}

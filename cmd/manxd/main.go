@@ -83,6 +83,13 @@ Every setting is a flag or the environment variable that stands behind it in bra
 		},
 	})
 	root.AddCommand(config, &cobra.Command{
+		Use:   "cleanup",
+		Short: "Remove from the kernel what manxd leaves there when it ends",
+		Long: `cleanup removes the routes of protocols 12 and 80 from the main tables and the addresses of tunl0, for a host that
+shall not be a Manx node any more. It refuses while manxd runs. Interfaces of workloads go with their workloads.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cleanup(o) },
+	}, &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,

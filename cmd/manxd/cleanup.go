@@ -1,0 +1,27 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/proto/server"
+)
+
+// cleanup removes what an ended daemon left in the kernel. Holding the control socket keeps a daemon from running meanwhile.
+func cleanup(o options) error {
+	socket, err := server.Listen(filepath.Join(o.runDir, "manxd.sock"))
+	if err != nil {
+		return fmt.Errorf("nothing is removed while manxd runs: %w", err)
+	}
+	defer socket.Close() //nolint:errcheck // nobody uses it
+	k, err := kernel.New()
+	if err != nil {
+		return err
+	}
+	defer k.Close() //nolint:errcheck // everything has been answered
+	n, err := dataplane.Cleanup(k)
+	fmt.Printf("removed %d routes and addresses\n", n)
+	return err
+}

@@ -1,0 +1,63 @@
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/route"
+)
+
+// Cleanup removes from the host what agents leave there when they end: all routes of protocols 12 and 80 in the main
+// tables, and the addresses of tunl0. Workload interfaces stay: they go with their workloads. It returns how many
+// routes and addresses it removed.
+func Cleanup(k kernel.Kernel) (removed int, err error) {
+	routes, err := k.ListRoutes()
+	if err != nil {
+		return 0, err
+	}
+	var ops []kernel.RouteOp
+	for _, r := range routes {
+		if r.Protocol == kernel.ProtocolBIRD || r.Protocol == kernel.ProtocolCalico {
+			ops = append(ops, kernel.RouteOp{Verb: kernel.DeleteRoute, Route: r})
+		}
+	}
+	var errs []error
+	for i, err := range k.ApplyRoutes(ops) {
+		if err != nil {
+			removed--
+			errs = append(errs, fmt.Errorf("remove route %s: %w", ops[i].Route.Dst, err))
+		}
+	}
+	removed += len(ops)
+	addresses, err := tunnelAddresses(k)
+	errs = append(errs, err)
+	for _, a := range addresses {
+		if err := k.DeleteAddress(a); err != nil {
+			errs = append(errs, fmt.Errorf("remove address %s: %w", a.Prefix, err))
+			continue
+		}
+		removed++
+	}
+	return removed, errors.Join(errs...)
+}
+
+func tunnelAddresses(k kernel.Kernel) ([]kernel.Address, error) {
+	links, err := k.ListLinks()
+	if err != nil {
+		return nil, err
+	}
+	all, err := k.ListAddresses()
+	if err != nil {
+		return nil, err
+	}
+	var list []kernel.Address
+	for _, l := range links {
+		for _, a := range all {
+			if l.Name == route.TunnelDevice && a.Link == l.Index {
+				list = append(list, a)
+			}
+		}
+	}
+	return list, nil
+}

@@ -1,0 +1,62 @@
+package dataplane
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+)
+
+func TestCleanupRemovesWhatIsOursAndNothingElse(t *testing.T) {
+	h := newHost(t)
+	h.ip("route add 10.244.1.0/24 via 10.1.0.9 proto 12 metric 1024")
+	h.ip("route add blackhole 10.244.2.0/26 proto 12")
+	h.ip("route add 10.244.3.0/26 via 10.1.0.9 proto 80 metric 1024")
+	h.ip("route add fd02::/64 via fd01::9 proto 12 metric 1024")
+	h.ip("route add 192.0.2.0/24 via 10.1.0.9 proto static")
+	h.ip("route add 10.244.9.0/24 via 10.1.0.9 proto 12 table 7")
+	k, err := kernel.Open("/run/netns/" + h.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close() //nolint:errcheck // the namespace goes with the test
+	n, err := Cleanup(k)
+	if n != 4 || err != nil {
+		t.Errorf("removed %d, %v; want 4", n, err)
+	}
+	rest := h.ip("route show table all") + h.ip("-6 route show table all")
+	for _, gone := range []string{"10.244.1.0/24", "10.244.2.0/26", "10.244.3.0/26", "fd02::/64"} {
+		if strings.Contains(rest, gone) {
+			t.Errorf("%s is still there:\n%s", gone, rest)
+		}
+	}
+	for _, kept := range []string{"default via 10.1.0.1", "192.0.2.0/24", "10.244.9.0/24", "10.1.0.0/24"} {
+		if !strings.Contains(rest, kept) {
+			t.Errorf("%s is gone:\n%s", kept, rest)
+		}
+	}
+	if n, err := Cleanup(k); n != 0 || err != nil {
+		t.Errorf("the second time: removed %d, %v", n, err)
+	}
+}
+
+func TestCleanupGoesOnAfterAFailure(t *testing.T) {
+	f := kernel.NewFake()
+	f.PutLink(kernel.Link{Index: 5, Name: "tunl0"})
+	f.PutAddress(kernel.Address{Link: 5, Prefix: netip.MustParsePrefix("10.244.0.1/32")})
+	f.PutAddress(kernel.Address{Link: 5, Prefix: netip.MustParsePrefix("10.244.0.2/32")})
+	f.Fail("DeleteAddress", 1, unix.EBUSY)
+	if n, err := Cleanup(f); n != 1 || !errors.Is(err, unix.EBUSY) {
+		t.Errorf("removed %d, %v; want 1 and the failure", n, err)
+	}
+}
+
+func TestEndpointAddressesMayLackALength(t *testing.T) {
+	if got := hostPrefixes([]string{"10.0.0.7", "10.0.0.8/32", "nonsense", "fd00::7"}); got != "10.0.0.7/32 10.0.0.8/32 fd00::7/128" {
+		t.Errorf("%q", got)
+	}
+}
