@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -55,6 +56,7 @@ type Embedded struct {
 	stop   context.CancelFunc
 	tasks  sync.WaitGroup
 	close  sync.Once
+	ending atomic.Bool // the server is being closed: that it stops is no trouble
 }
 
 // StartEmbedded starts the server and waits until it serves. It survives kill -9 and power loss: every write is on the
@@ -86,7 +88,7 @@ func (e *Embedded) start(ctx context.Context, listen url.URL) error {
 	if err := e.disk.check(); err != nil {
 		return fmt.Errorf("embedded datastore: %w", err)
 	}
-	server, err := embed.StartEtcd(e.config.server(dir, listen, e.disk, e.log))
+	server, err := embed.StartEtcd(e.config.server(dir, listen, e.disk, e.log, &e.ending))
 	if err != nil {
 		return startError(err, e.config)
 	}
@@ -102,6 +104,7 @@ func (e *Embedded) start(ctx context.Context, listen url.URL) error {
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
+	e.ending.Store(true)
 	server.Close()
 	return fmt.Errorf("embedded datastore in %s: %w", e.config.DataDir, err)
 }
@@ -140,6 +143,7 @@ func (e *Embedded) Close() error {
 	e.close.Do(func() {
 		e.stop()
 		e.tasks.Wait()
+		e.ending.Store(true)
 		e.server.Close()
 		e.lock.Close()
 	})
@@ -197,13 +201,13 @@ func (c EmbeddedConfig) check() (url.URL, error) {
 		}
 	}
 	if !address.IsLoopback() && !c.Insecure && (c.CertFile == "" || c.CAFile == "") {
-		return fail("listen address %s can be reached from other hosts: that wants certificate, key and CA certificate files, or the explicit choice to be insecure", c.Listen)
+		return fail("listen address %s can be reached from other hosts: that wants certificate, key and CA certificate files (--embedded-cert-file, --embedded-key-file, --embedded-ca-file), or --embedded-insecure if everyone who reaches it may change the cluster (--embedded-insecure)", c.Listen)
 	}
 	return url.URL{Scheme: scheme, Host: net.JoinHostPort(host, port)}, nil
 }
 
 // server translates to etcd's own configuration.
-func (c EmbeddedConfig) server(dir string, listen url.URL, disk *diskGuard, log *zap.Logger) *embed.Config {
+func (c EmbeddedConfig) server(dir string, listen url.URL, disk *diskGuard, log *zap.Logger, ending *atomic.Bool) *embed.Config {
 	s := embed.NewConfig()
 	s.Name = "manx"
 	s.Dir = dir
@@ -224,8 +228,7 @@ func (c EmbeddedConfig) server(dir string, listen url.URL, disk *diskGuard, log 
 	s.AutoCompactionMode, s.AutoCompactionRetention = embed.CompactorModePeriodic, "10m"
 	s.EnableGRPCGateway = false
 	s.GRPCAdditionalServerOptions = disk.serverOptions()
-	// etcd tells of each step at level info; an operator of Manx wants to hear of trouble only.
-	s.ZapLoggerBuilder = embed.NewZapLoggerBuilder(log.Named("etcd-server").WithOptions(zap.IncreaseLevel(zap.WarnLevel)))
+	s.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quietServer(log.Named("etcd-server"), ending))
 	return s
 }
 

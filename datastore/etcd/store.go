@@ -85,8 +85,7 @@ func (s *Store) connect(ctx context.Context) error {
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
 			MinConnectTimeout: dialTimeout,
 		})},
-		// The client's own messages repeat what our errors say, once for each retry.
-		Logger: s.log.Named("etcd-client").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)),
+		Logger: quietClient(s.log.Named("etcd-client")),
 	})
 	if err != nil {
 		return s.explain(ctx, err)

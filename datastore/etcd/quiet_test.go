@@ -1,0 +1,49 @@
+package etcd_test
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/manxnet/manx/datastore/etcd"
+)
+
+// A server that starts, serves and is closed has nothing to tell, at any level of the log.
+func TestEmbeddedSaysNothingWhenAllIsWell(t *testing.T) {
+	for _, start := range []zapcore.Level{zap.DebugLevel, zap.ErrorLevel, zap.FatalLevel} {
+		t.Run(start.String(), func(t *testing.T) {
+			level := zap.NewAtomicLevelAt(start)
+			core, log := observer.New(level)
+			var complaints bytes.Buffer
+			logger := zap.New(core, zap.ErrorOutput(zapcore.AddSync(&complaints)))
+
+			e, err := etcd.StartEmbedded(t.Context(), etcd.EmbeddedConfig{DataDir: t.TempDir(), Listen: "127.0.0.1:0", MinFreeBytes: 1}, logger)
+			if err != nil {
+				t.Fatal(err)
+			}
+			level.SetLevel(zap.DebugLevel)
+			s, err := etcd.Open(t.Context(), e.Config(), logger)
+			if err != nil {
+				t.Fatal(err)
+			}
+			create(t, s, peer("a", "10.0.0.1"))
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(10 * time.Millisecond) // etcd's serving goroutines may tell of their end a moment later
+			for _, entry := range log.All() {
+				t.Error("the log has:", entry.Level, entry.LoggerName, entry.Message)
+			}
+			if complaints.Len() > 0 {
+				t.Error("the logger complains:", complaints.String())
+			}
+		})
+	}
+}
