@@ -26,12 +26,12 @@ type decision struct {
 // decide settles the address of one family from the setting and what the Node has. An error means that an address was
 // asked for that cannot be had.
 func decide(ctx context.Context, c *Config, f Family, existing string, host HostAddresses) (decision, error) {
-	setting, method, variable := c.ip(f)
+	setting, _, variable := c.ip(f)
 	switch {
 	case setting == noAddress:
 		return judged(host, f, netip.Prefix{}, variable+"=none: this node has no "+f.String()+" address")
 	case setting == autodetect, setting == "" && existing == "" && f == IPv4:
-		return autodetected(ctx, c, f, setting, method, existing, host)
+		return autodetected(ctx, c, f, existing, host)
 	case setting == "":
 		if existing == "" {
 			return judged(host, f, netip.Prefix{}, variable+" is not set: "+f.String()+" addresses are not looked up")
@@ -52,8 +52,9 @@ func decide(ctx context.Context, c *Config, f Family, existing string, host Host
 	return judged(host, f, p, variable+"="+setting)
 }
 
-func autodetected(ctx context.Context, c *Config, f Family, setting, method, existing string, host HostAddresses) (decision, error) {
-	m, err := ParseMethod(method)
+func autodetected(ctx context.Context, c *Config, f Family, existing string, host HostAddresses) (decision, error) {
+	setting, method, variable := c.ip(f)
+	m, err := parseMethodOf(variable, method)
 	if err != nil {
 		return decision{}, err
 	}

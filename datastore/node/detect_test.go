@@ -157,7 +157,7 @@ func TestDecideAddress(t *testing.T) {
 		{rule: "autodetect replaces what the Node has", family: IPv4, setting: "autodetect", existing: "10.0.0.9/24", want: "10.0.0.1/24"},
 		{rule: "autodetect that finds nothing keeps what the Node has", family: IPv4, setting: "autodetect", method: "interface=x", existing: "10.0.0.9/24", want: "10.0.0.9/24", warning: "the Node keeps 10.0.0.9/24"},
 		{rule: "autodetect that finds nothing fails a new Node", family: IPv4, setting: "autodetect", method: "interface=x", err: "the IPv4 address cannot be detected: interface=x: none"},
-		{rule: "a wrong method fails", family: IPv4, setting: "autodetect", method: "best", existing: "10.0.0.9/24", err: `detection method "best"`},
+		{rule: "a wrong method fails", family: IPv4, setting: "autodetect", method: "best", existing: "10.0.0.9/24", err: `IP_AUTODETECTION_METHOD: detection method "best"`},
 		{rule: "unset: IPv4 is detected for a new Node", family: IPv4, want: "10.0.0.1/24"},
 		{rule: "unset: IPv4 that cannot be detected is told", family: IPv4, host: bare, want: "", warning: "no IPv4 address was found"},
 		{rule: "unset: the Node keeps its IPv4 address", family: IPv4, existing: "10.0.0.1/16", want: "10.0.0.1/16"},

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
-	"github.com/projectcalico/api/pkg/lib/numorstring"
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore"
@@ -31,6 +30,9 @@ func Register(ctx context.Context, c Config, store datastore.Store, host HostAdd
 	name, from, err := Name(c.Name)
 	if err != nil {
 		return Result{}, err
+	}
+	if err := c.Check(); err != nil {
+		return Result{}, fmt.Errorf("register node %s: %w", name, err)
 	}
 	log = log.With(zap.String("node", name))
 	if err := makeDirectories(c.Directories); err != nil {
@@ -184,12 +186,12 @@ func (r *registrar) fill(ctx context.Context, n *model.Node) (candidates []Candi
 	if bgp.IPv4Address == "" && bgp.IPv6Address == "" {
 		return candidates, warnings, errors.New(strings.Join(append([]string{"the node has neither an IPv4 nor an IPv6 address: set IP or IP6"}, warnings...), "; "))
 	}
-	if r.config.AS != "" {
-		as, err := numorstring.ASNumberFromString(r.config.AS)
-		if err != nil || as == 0 {
-			return candidates, warnings, fmt.Errorf("AS = %q: want a number from 1 to 4294967295, or two of 16 bits as HIGH.LOW", r.config.AS)
-		}
-		bgp.ASNumber = &as
+	as, err := r.config.asNumber()
+	if err != nil {
+		return candidates, warnings, err
+	}
+	if as != nil {
+		bgp.ASNumber = as
 	}
 	n.Spec.BGP = &bgp
 	if r.config.K8sNodeRef != "" {

@@ -1,0 +1,64 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/projectcalico/api/pkg/lib/numorstring"
+)
+
+// Check refuses settings that can never work, before the host or the datastore is asked anything. The error names every
+// one of them by its variable.
+func (c *Config) Check() error {
+	var errs []error
+	for _, f := range bothFamilies {
+		errs = append(errs, c.checkAddress(f))
+	}
+	_, err := c.asNumber()
+	errs = append(errs, err)
+	if c.NoDefaultPools {
+		return errors.Join(append(errs, noPoolsWanted(c))...)
+	}
+	for _, f := range bothFamilies {
+		if _, err := defaultPool(c, f, nil); err != nil {
+			errs = append(errs, fmt.Errorf("default %s pool: %w", f, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkAddress leaves a method alone that is not used.
+func (c *Config) checkAddress(f Family) error {
+	setting, method, variable := c.ip(f)
+	switch {
+	case setting == noAddress, setting == "" && f == IPv6:
+		return nil
+	case setting == autodetect, setting == "":
+		_, err := parseMethodOf(variable, method)
+		return err
+	}
+	if _, err := parseAddress(setting, f); err != nil {
+		return fmt.Errorf("%s: %w, autodetect or none", variable, err)
+	}
+	return nil
+}
+
+func parseMethodOf(variable, method string) (Method, error) {
+	m, err := ParseMethod(method)
+	if err != nil {
+		return m, fmt.Errorf("%s_AUTODETECTION_METHOD: %w", variable, err)
+	}
+	return m, nil
+}
+
+// asNumber gives the AS number that is asked for, nil for none.
+func (c *Config) asNumber() (*numorstring.ASNumber, error) {
+	if c.AS == "" {
+		return nil, nil
+	}
+	as, err := numorstring.ASNumberFromString(c.AS)
+	if err != nil || as == 0 {
+		return nil, fmt.Errorf("AS = %q: want a number from 1 to 4294967295, or two of 16 bits as HIGH.LOW", c.AS)
+	}
+	return &as, nil
+}
