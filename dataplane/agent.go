@@ -1,9 +1,9 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"sync"
 	"time"
@@ -195,11 +195,11 @@ func (a *Agent) isNode(addr netip.Addr) bool {
 
 // flush applies to the kernel: interfaces first, since routes need them.
 func (a *Agent) flush() time.Duration {
-	_, failed, err := a.links.Flush()
-	a.report("link", failed, err)
+	_, _, err := a.links.Flush()
+	a.report("link", cmp.Or(err, a.links.Problem()))
 	a.routes.SetNoIPIP(a.noIPIP())
-	steps, failed, err := a.routes.Flush()
-	a.report("route", failed, err)
+	steps, _, err := a.routes.Flush()
+	a.report("route", cmp.Or(err, a.routes.Problem()))
 	if steps > 0 {
 		a.flushed = flushed{at: a.now(), steps: steps}
 	}
@@ -217,21 +217,18 @@ func (a *Agent) noIPIP() error {
 }
 
 // report logs a problem once, and its end.
-func (a *Agent) report(target string, failed int, err error) {
+func (a *Agent) report(target string, err error) {
 	problem := ""
-	switch {
-	case err != nil:
+	if err != nil {
 		problem = err.Error()
-	case failed > 0:
-		problem = fmt.Sprintf("the kernel refused %d changes", failed)
 	}
 	if a.problems[target] == problem {
 		return
 	}
 	if problem != "" {
-		a.log.Warn("dataplane: "+problem, zap.String("target", target))
+		a.log.Warn("the kernel is not as it should be, trying again", zap.String("target", target), zap.String("reason", problem))
 	} else {
-		a.log.Info("dataplane: all changes are applied", zap.String("target", target))
+		a.log.Info("the kernel is as it should be", zap.String("target", target))
 	}
 	a.problems[target] = problem
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/kernel"
@@ -257,12 +258,17 @@ func TestStatusSaysWhatFailed(t *testing.T) {
 // Without IPIP in the kernel the routes that need it say so, and everything else works: also the pool's own subnet.
 func TestNoIPIP(t *testing.T) {
 	w := newWorld(t)
+	core, logged := observer.New(zap.InfoLevel)
+	w.agent.log = zap.New(core)
 	w.fake.WithoutIPIP()
 	for _, e := range w.events() {
 		e()
 	}
 	for range 20 {
 		w.clock = w.clock.Add(w.agent.step())
+	}
+	if n := logged.FilterMessageSnippet("the kernel is").Len(); n != 1 {
+		t.Errorf("the problem is logged %d times, want once:\n%+v", n, logged.All())
 	}
 	const reason = "this kernel has no IPIP (CONFIG_NET_IPIP); pool ipip cannot be used on this node"
 	phases := map[string]route.Status{}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/manxnet/manx/dataplane/kernel"
 )
@@ -81,6 +82,8 @@ type Key struct {
 	Kind Kind
 	Name string // sysctl or address
 }
+
+func (k Key) String() string { return strings.TrimSpace(string(k.Kind) + " " + k.Name) }
 
 // Kind says what a Key sets.
 type Kind string

@@ -364,6 +364,9 @@ func (t *Target) Next() time.Duration {
 // Failures is the number of settings that the kernel refused.
 func (t *Target) Failures() int { return t.table.Failures() }
 
+// Problem says what failed, nil if nothing did.
+func (t *Target) Problem() error { return t.table.Problem() }
+
 // Status is the state of one setting.
 type Status struct {
 	Key

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"fmt"
 	"iter"
 	"time"
 )
@@ -32,6 +33,7 @@ type Table[K comparable, V any] struct {
 	dirty    []*entry[K, V]
 	removals []*entry[K, V] // of the flush that is under way
 	failed   map[K]*failure[K, V]
+	example  K         // of failed, for messages
 	retryAt  time.Time // the earliest of failed
 	revision uint64
 	prune    bool
@@ -235,3 +237,20 @@ func (t *Table[K, V]) Idle() bool { return len(t.dirty) == 0 }
 
 // Failures is the number of objects whose last attempt failed.
 func (t *Table[K, V]) Failures() int { return len(t.failed) }
+
+// Problem says how many objects failed, with the reason of one of them, the same one as long as it fails; nil if none did.
+func (t *Table[K, V]) Problem() error {
+	if len(t.failed) == 0 {
+		return nil
+	}
+	f := t.failed[t.example]
+	if f == nil {
+		for t.example, f = range t.failed {
+			break
+		}
+	}
+	if len(t.failed) == 1 {
+		return fmt.Errorf("%v: %w", t.example, f.err)
+	}
+	return fmt.Errorf("%d changes failed, for instance %v: %w", len(t.failed), t.example, f.err)
+}

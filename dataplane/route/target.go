@@ -273,6 +273,9 @@ func (t *Target) decideDirty() {
 // Failures is the number of routes that the kernel refused.
 func (t *Target) Failures() int { return t.table.Failures() }
 
+// Problem says what failed, nil if nothing did.
+func (t *Target) Problem() error { return t.table.Problem() }
+
 // Listed reports whether the kernel has been read at least once, and the error of the last reading.
 func (t *Target) Listed() (bool, error) { return t.resync.listed, t.resync.lastErr }
 
