@@ -168,6 +168,8 @@ func TestDeleteGoesOnAndConfirmsEach(t *testing.T) {
 	s.mustPipe(peer, "create", "-f", "-")
 	s.run("delete", "bgppeer", "nobody", "tor-1").want(t, 1, "bgppeer/tor-1 deleted\n", "delete BGPPeer nobody: does not exist")
 	s.run("delete", "bgppeer", "nobody", "--ignore-not-found").want(t, 0, "")
+	s.run("delete", "node", "nobody").want(t, 1, "", "Error: delete Node nobody: does not exist")
+	s.run("delete", "node", "nobody", "--ignore-not-found").want(t, 0, "")
 	s.mustPipe(peer, "create", "-f", "-")
 	s.pipe(peer, "delete", "-f", "-").want(t, 0, "bgppeer/tor-1 deleted\n")
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 	"github.com/manxnet/manx/proto/server"
@@ -63,6 +64,10 @@ func (d *playedDaemon) ListPeers(context.Context, *manxv1.ListPeersRequest) (*ma
 func (d *playedDaemon) GetPeer(_ context.Context, r *manxv1.GetPeerRequest) (*manxv1.GetPeerResponse, error) {
 	for _, p := range d.peers {
 		if p.GetAddress() == r.GetAddress() {
+			p = proto.CloneOf(p)
+			if p.Prefixes != nil {
+				p.Prefixes.Advertised = proto.Uint64(1) // which lists do not have
+			}
 			return &manxv1.GetPeerResponse{Peer: p}, nil
 		}
 	}
@@ -142,7 +147,7 @@ func newPlayedDaemon(t *testing.T) (shell, *playedDaemon) {
 		peers: []*manxv1.Peer{
 			{Address: "10.0.0.2", Port: 179, Type: "mesh", PeerAs: 64512, LocalAs: 64512, State: "Established", Phase: "Established", Reason: "routes are exchanged",
 				SinceUnixMs: since, EstablishedUnixMs: since, RequestedBy: []string{"BGPConfiguration/default"}, Source: "10.0.0.1", Password: "none", Flaps: 1,
-				LastError: "hold timer expired", LastErrorAtUnixMs: since, Prefixes: &manxv1.PeerPrefixes{Received: 3, Accepted: 2, Advertised: 1},
+				LastError: "hold timer expired", LastErrorAtUnixMs: since, Prefixes: &manxv1.PeerPrefixes{Received: 3, Accepted: 2},
 				Negotiated: &manxv1.Negotiated{HoldSeconds: 240, KeepaliveSeconds: 80, RouterId: "10.0.0.2", Family: "IPv4", Capabilities: []string{"4-byte AS", "route refresh"}, GracefulRestart: true, RestartSeconds: 120}},
 			{Address: "192.0.2.1", Port: 1179, Type: "global", PeerAs: 64513, LocalAs: 64512, State: "Active", Phase: "Failed", Reason: "connection refused by 192.0.2.1: nothing listens on port 1179",
 				SinceUnixMs: since, RequestedBy: []string{"BGPPeer/tor-1"}},
@@ -210,6 +215,8 @@ func TestRoutesPassesFiltersOn(t *testing.T) {
 		t.Errorf("asked for %v", q)
 	}
 	s.ask("routes", "--within", "10.65").want(t, 2, "", "--within \"10.65\": want a prefix")
+	s.ask("routes", "--phase", "failed,broken").want(t, 2, "", "--phase \"broken\": want pending, applied, failed, blocked, leftover or removing")
+	s.ask("routes", "--source", "static").want(t, 2, "", "--source \"static\": want bgp, block or workload")
 }
 
 // A full routing table is far bigger than the 4 MB that gRPC takes by itself.

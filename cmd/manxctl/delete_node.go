@@ -20,6 +20,10 @@ func deleteObject(ctx context.Context, store datastore.Store, key model.Key) ([]
 	if key.Kind == model.KindNode {
 		node, err := store.Get(ctx, key)
 		if err != nil {
+			var of *datastore.KeyError
+			if errors.As(err, &of) {
+				err = &datastore.KeyError{Op: "delete", Key: key, Err: of.Err} // what was asked for is a delete
+			}
 			return nil, err
 		}
 		if gone, err = releaseNode(ctx, store, node); err != nil {

@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/manxnet/manx/cmd/manxctl/table"
+	"github.com/manxnet/manx/dataplane/reconcile"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
@@ -23,9 +25,19 @@ func (c *cli) routesCommand() *cobra.Command {
 	cmd := q.command(c)
 	cmd.Example = "  manxctl routes\n  manxctl routes --within 10.244.0.0/16 --phase " + phaseFailed
 	cmd.Flags().StringVar(&request.Within, "within", "", "only prefixes inside this one")
-	cmd.Flags().StringSliceVar(&request.Phases, "phase", nil, "only routes in these phases")
-	cmd.Flags().StringSliceVar(&request.Sources, "source", nil, "only routes that these ask for")
+	cmd.Flags().StringSliceVar(&request.Phases, "phase", nil, "only routes in these phases: "+oneOf(routePhases))
+	cmd.Flags().StringSliceVar(&request.Sources, "source", nil, "only routes that these ask for: "+oneOf(routeSources))
 	cmd.PreRunE = func(*cobra.Command, []string) error {
+		for _, p := range request.Phases {
+			if !slices.Contains(routePhases, p) {
+				return usagef("--phase %q: want %s", p, oneOf(routePhases))
+			}
+		}
+		for _, s := range request.Sources {
+			if !slices.Contains(routeSources, s) {
+				return usagef("--source %q: want %s", s, oneOf(routeSources))
+			}
+		}
 		if request.Within == "" {
 			return nil
 		}
@@ -35,6 +47,21 @@ func (c *cli) routesCommand() *cobra.Command {
 		return nil
 	}
 	return cmd
+}
+
+// The words that --phase and --source know.
+var (
+	routePhases = []string{
+		string(reconcile.Pending), string(reconcile.Applied), string(reconcile.Failed), string(reconcile.Blocked),
+		string(reconcile.Leftover), string(reconcile.Removing),
+	}
+	routeSources = []string{"bgp", "block", "workload"}
+)
+
+// oneOf writes "a, b or c".
+func oneOf(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
 func routeGrid(r *manxv1.ListRoutesResponse) *table.Grid {

@@ -25,7 +25,7 @@ func (s *Server) GetPeer(_ context.Context, r *manxv1.GetPeerRequest) (*manxv1.G
 	if b := s.now().BGP; b != nil {
 		if st, ok := b.Session(addr.Unmap()); ok {
 			p := sessionRow(st)
-			p.Prefixes.Advertised = st.Counters.Advertised
+			p.Prefixes.Advertised = &st.Counters.Advertised
 			return &manxv1.GetPeerResponse{Peer: p}, nil
 		}
 	}

@@ -539,7 +539,7 @@ type PeerPrefixes struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Received      uint64                 `protobuf:"varint,1,opt,name=received,proto3" json:"received,omitempty"`
 	Accepted      uint64                 `protobuf:"varint,2,opt,name=accepted,proto3" json:"accepted,omitempty"`
-	Advertised    uint64                 `protobuf:"varint,3,opt,name=advertised,proto3" json:"advertised,omitempty"` // by GetPeer only: counting them takes time
+	Advertised    *uint64                `protobuf:"varint,3,opt,name=advertised,proto3,oneof" json:"advertised,omitempty"` // by GetPeer only: counting them takes time
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -589,8 +589,8 @@ func (x *PeerPrefixes) GetAccepted() uint64 {
 }
 
 func (x *PeerPrefixes) GetAdvertised() uint64 {
-	if x != nil {
-		return x.Advertised
+	if x != nil && x.Advertised != nil {
+		return *x.Advertised
 	}
 	return 0
 }
@@ -2342,13 +2342,14 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x06family\x18\x04 \x01(\tR\x06family\x12\"\n" +
 	"\fcapabilities\x18\x05 \x03(\tR\fcapabilities\x12)\n" +
 	"\x10graceful_restart\x18\x06 \x01(\bR\x0fgracefulRestart\x12'\n" +
-	"\x0frestart_seconds\x18\a \x01(\rR\x0erestartSeconds\"f\n" +
+	"\x0frestart_seconds\x18\a \x01(\rR\x0erestartSeconds\"z\n" +
 	"\fPeerPrefixes\x12\x1a\n" +
 	"\breceived\x18\x01 \x01(\x04R\breceived\x12\x1a\n" +
-	"\baccepted\x18\x02 \x01(\x04R\baccepted\x12\x1e\n" +
+	"\baccepted\x18\x02 \x01(\x04R\baccepted\x12#\n" +
 	"\n" +
-	"advertised\x18\x03 \x01(\x04R\n" +
-	"advertised\"\xee\x04\n" +
+	"advertised\x18\x03 \x01(\x04H\x00R\n" +
+	"advertised\x88\x01\x01B\r\n" +
+	"\v_advertised\"\xee\x04\n" +
 	"\x04Peer\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x12\n" +
@@ -2583,6 +2584,7 @@ func file_manx_v1_manx_proto_init() {
 	if File_manx_v1_manx_proto != nil {
 		return
 	}
+	file_manx_v1_manx_proto_msgTypes[6].OneofWrappers = []any{}
 	file_manx_v1_manx_proto_msgTypes[28].OneofWrappers = []any{
 		(*WatchResponse_Peer)(nil),
 		(*WatchResponse_PeerGone)(nil),
