@@ -42,6 +42,7 @@ type follower struct {
 	agent   *dataplane.Agent
 
 	desired atomic.Pointer[bgp.Desired]
+	failure string // of the last attempt to configure the speaker, as logged
 }
 
 // Desired is what the speaker was last told.
@@ -113,11 +114,22 @@ func (f *follower) concernsBGP(c datastore.Change) bool {
 // configure tells the speaker what it should do; it returns when to do so again if nothing changes before.
 func (f *follower) configure(ctx context.Context, snapshot *datastore.Snapshot) time.Duration {
 	d := bgp.Compute(bgp.Input{Reader: snapshot, Node: f.node, RouterID: f.routerID, Passwords: f.passwords})
+	if before := f.Desired(); d.Global.LocalAS == 0 && before.Global.LocalAS != 0 {
+		// Our Node was deleted or spoilt. That is no reason to cut the node off.
+		before.Notices = []bgp.Notice{{Object: "Node/" + f.node, Reason: "is not there or cannot be used any more: BGP is kept as it was"}}
+		f.desired.Store(&before)
+		f.log.Error("the Node of this node is not there or cannot be used any more: BGP is kept as it was", zap.String("node", f.node))
+		return time.Hour
+	}
 	f.desired.Store(&d)
 	if err := f.speaker.Set(ctx, d); err != nil {
-		f.log.Error("BGP is not as it should be, trying again", zap.Error(err))
+		if text := err.Error(); text != f.failure {
+			f.failure = text
+			f.log.Error("BGP is not as it should be, trying again", zap.Error(err))
+		}
 		return retryAfter
 	}
+	f.failure = ""
 	if f.passwords != "" {
 		return passwordPoll
 	}

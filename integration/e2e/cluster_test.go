@@ -220,6 +220,20 @@ func (c *cluster) flow(t *testing.T, f *flows, name, ns string, to netip.Addr) {
 	f.all, f.name = append(f.all, flow), append(f.name, name)
 }
 
+// run waits until each flow has had that many more answers.
+func (f *flows) run(t *testing.T, answers int) {
+	t.Helper()
+	for i, flow := range f.all {
+		from := flow.Answered()
+		eventually(t, func() error {
+			if flow.Answered() < from+answers {
+				return fmt.Errorf("%s: %d answers, want %d", f.name[i], flow.Answered(), from+answers)
+			}
+			return nil
+		})
+	}
+}
+
 // stop ends the flows and returns how many pings were sent and lost.
 func (f *flows) stop(t *testing.T) (sent, lost int) {
 	t.Helper()

@@ -155,10 +155,14 @@ func (p process) String() string {
 
 func measure(t *testing.T, n *lab.Node) process {
 	t.Helper()
-	pid := n.Manxd().PID()
-	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	return process{openFiles(t, n), int(metric(t, n, "go_goroutines")), memory(t, n.Manxd().PID(), "VmRSS")}
+}
+
+func openFiles(t *testing.T, n *lab.Node) int {
+	t.Helper()
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", n.Manxd().PID()))
 	must(t, err)
-	return process{len(fds), int(metric(t, n, "go_goroutines")), memory(t, pid, "VmRSS")}
+	return len(fds)
 }
 
 // metric reads one value of /metrics.

@@ -27,6 +27,7 @@ func (c *cluster) testOutage(t *testing.T) {
 	c.flow(t, f, "n2-p2 to the world", c.pods["n2-p2"].Namespace, lab.External.Addr().Next())
 	c.flow(t, f, "n1-p1 to n2-p2", c.pods["n1-p1"].Namespace, c.pods["n2-p2"].IP4())
 
+	f.run(t, 20)
 	c.n1.Manxd().Kill()
 	start := time.Now()
 	var out string
@@ -67,6 +68,7 @@ func (c *cluster) testOutage(t *testing.T) {
 	c.reachable(t, "n3-p1", "after")
 	c.reachable(t, "n1-p1", "after")
 	c.settled(t)
+	f.run(t, 50)
 	if sent, lost := f.stop(t); lost > 0 {
 		t.Errorf("%d of %d pings lost, want 0", lost, sent)
 	} else {

@@ -27,13 +27,14 @@ func (c *cluster) testWrongPeers(t *testing.T) {
 	}
 	for _, x := range []struct {
 		name, address, spec string
+		command             string
 		reason              []string // one of them
 	}{
-		{"wrong AS", tor.String(), "asNumber: 65009", []string{"AS is not 65009", "expects another AS"}},
-		{"password that the peer does not have", tor.String(), "asNumber: 65000, password: {secretKeyRef: {name: bgp, key: tor2}}", []string{"password"}},
-		{"password that is not there", tor.String(), "asNumber: 65000, password: {secretKeyRef: {name: bgp, key: absent}}", []string{"password"}},
-		{"nobody has the address", "10.200.1.250", "asNumber: 65000", []string{"no answer from 10.200.1.250"}},
-		{"nobody listens", c.pods["n3-p1"].IP4().String(), "asNumber: 65000", []string{"connection refused by " + c.pods["n3-p1"].IP4().String()}},
+		{"wrong AS", tor.String(), "asNumber: 65009", "node status", []string{"AS is not 65009", "expects another AS"}},
+		{"password that the peer does not have", tor.String(), "asNumber: 65000, password: {secretKeyRef: {name: bgp, key: tor2}}", "node status", []string{"password"}},
+		{"password that is not there", tor.String(), "asNumber: 65000, password: {secretKeyRef: {name: bgp, key: absent}}", "status", []string{`key "absent" of secret "bgp" cannot be read`}},
+		{"nobody has the address", "10.200.1.250", "asNumber: 65000", "node status", []string{"no answer from 10.200.1.250"}},
+		{"nobody listens", c.pods["n3-p1"].IP4().String(), "asNumber: 65000", "node status", []string{"connection refused by " + c.pods["n3-p1"].IP4().String()}},
 	} {
 		name := "wrong"
 		if x.address == tor.String() {
@@ -47,17 +48,16 @@ spec: {node: n2, peerIP: %s, sourceAddress: None, %s}
 `, name, x.address, x.spec)))
 		var line string
 		err := lab.Eventually(limit, func() error {
-			out, err := n.Manxctl("node", "status")
+			out, err := n.Manxctl(strings.Fields(x.command)...)
 			if err != nil {
 				return err
 			}
-			line = lineWith(out, x.address+" ")
 			for _, r := range x.reason {
-				if strings.Contains(line, r) {
+				if line = lineWith(out, r); x.command == "status" && line != "" || strings.Contains(line, x.address+" ") {
 					return nil
 				}
 			}
-			return fmt.Errorf("%s: manxctl node status should say one of %q:\n%s", x.name, x.reason, out)
+			return fmt.Errorf("%s: manxctl %s should say one of %q:\n%s", x.name, x.command, x.reason, out)
 		})
 		if err != nil {
 			t.Error(err)

@@ -23,6 +23,7 @@ func (c *cluster) testRestart(t *testing.T) {
 	watch := watchRoutes(t, n)
 	defer watch.stop()
 
+	f.run(t, 20)
 	start := time.Now()
 	if err := n.Manxd().Stop(limit); err != nil {
 		t.Errorf("manxd after SIGTERM: %v, want exit code 0", err)
@@ -90,6 +91,7 @@ func (c *cluster) testRestart(t *testing.T) {
 		t.Errorf("deleted routes should be the %d leftovers, but are\n%s", len(leftovers), strings.Join(gone, "\n"))
 	}
 	c.prunedInTime(t, n, logged, gone)
+	f.run(t, 50)
 	if sent, lost := f.stop(t); lost > 0 {
 		t.Errorf("%d of %d pings lost, want 0", lost, sent)
 	} else {

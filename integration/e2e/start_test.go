@@ -14,7 +14,7 @@ import (
 func (c *cluster) testTwin(t *testing.T) {
 	dir := t.TempDir()
 	out, err := c.n2.Run(filepath.Join(c.Spec.Bin, "manxd"), "--node-name=twin", "--run-dir="+dir, "--nodename-file="+dir+"/nodename",
-		"--mtu-file="+dir+"/mtu", "--gobgp-listen=", "--http-listen=", "--ip=autodetect", "--etcd-endpoints="+c.n1.Etcd(), "--no-default-pools")
+		"--mtu-file="+dir+"/mtu", "--gobgp-listen=", "--http-listen=", "--ip=autodetect", "--ip-autodetection-method=interface=eth0", "--etcd-endpoints="+c.n1.Etcd(), "--no-default-pools")
 	if exitCode(err) != 1 {
 		t.Errorf("the second manxd ended with %v, want exit code 1", err)
 	}

@@ -71,6 +71,7 @@ func (c *cluster) worldFlows(t *testing.T) *flows {
 // nothing changes on the nodes.
 func (c *cluster) crashedRouter(t *testing.T) {
 	f := c.worldFlows(t)
+	f.run(t, 20)
 	c.tor2.BIRD().Kill()
 	for _, n := range c.Nodes {
 		eventually(t, func() error {
@@ -88,6 +89,7 @@ func (c *cluster) crashedRouter(t *testing.T) {
 			t.Errorf("%s: next hops %v while the router may restart, want both", n.Name, hops)
 		}
 	}
+	f.run(t, 100)
 	if sent, lost := f.stop(t); lost > 0 {
 		t.Errorf("crash of BIRD: %d of %d pings lost, want 0", lost, sent)
 	} else {
@@ -104,6 +106,7 @@ func (c *cluster) crashedRouter(t *testing.T) {
 // moment is lost, and nothing once the nodes have heard of it.
 func (c *cluster) stoppedRouter(t *testing.T) {
 	f := c.worldFlows(t)
+	f.run(t, 20)
 	start := time.Now()
 	must(t, c.tor2.BIRD().Signal(syscall.SIGTERM))
 	<-c.tor2.BIRD().Done()
@@ -111,6 +114,7 @@ func (c *cluster) stoppedRouter(t *testing.T) {
 		c.nextHops(t, n, c.tor1)
 	}
 	took := time.Since(start)
+	f.run(t, 20)
 	sent, lost := f.stop(t)
 	// A ping each 10 ms: what one flow may lose while the Cease travels.
 	if most := len(f.all) * int(took/(10*time.Millisecond)+1); lost > most {
@@ -119,9 +123,7 @@ func (c *cluster) stoppedRouter(t *testing.T) {
 	t.Logf("shutdown of BIRD: one next hop everywhere after %d ms, %d of %d pings lost", took.Milliseconds(), lost, sent)
 
 	f = c.worldFlows(t)
-	for _, p := range c.pods {
-		eventually(t, func() error { return lab.Ping(p.Namespace, lab.External.Addr().Next()) })
-	}
+	f.run(t, 100)
 	if sent, lost := f.stop(t); lost > 0 {
 		t.Errorf("over the other uplink: %d of %d pings lost, want 0", lost, sent)
 	}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"regexp"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -19,6 +20,7 @@ func Ping(ns string, to netip.Addr) error {
 type Flow struct {
 	p        *Process
 	answered map[int]bool
+	count    atomic.Int64
 }
 
 var icmpSeq = regexp.MustCompile(`icmp_seq=(\d+) ttl=`)
@@ -42,6 +44,7 @@ func (l *Lab) StartFlow(ns string, to netip.Addr) (*Flow, error) {
 			if m := icmpSeq.FindStringSubmatch(s.Text()); m != nil {
 				seq, _ := strconv.Atoi(m[1])
 				f.answered[seq] = true
+				f.count.Add(1)
 			}
 		}
 		f.p.err = cmd.Wait()
@@ -51,6 +54,9 @@ func (l *Lab) StartFlow(ns string, to netip.Addr) (*Flow, error) {
 	l.mu.Unlock()
 	return f, nil
 }
+
+// Answered is how many requests have been answered so far.
+func (f *Flow) Answered() int { return int(f.count.Load()) }
 
 // Stop ends the stream and tells how many requests were sent and how many were not answered. Requests after the last
 // answer do not count: they were still under way.
