@@ -6,7 +6,7 @@ export CGO_ENABLED := 0
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
-LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+LDFLAGS := -s -w -X main.version=$(VERSION) -X main.buildVersion=$(VERSION) -X main.commit=$(COMMIT)
 GO      := go
 # Packages of Debian that targets need; those that are missing are installed first (their services are not started).
 NEED    := integration/debian-need
