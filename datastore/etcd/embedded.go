@@ -201,7 +201,7 @@ func (c EmbeddedConfig) check() (url.URL, error) {
 		}
 	}
 	if !address.IsLoopback() && !c.Insecure && (c.CertFile == "" || c.CAFile == "") {
-		return fail("listen address %s can be reached from other hosts: that wants certificate, key and CA certificate files (--embedded-cert-file, --embedded-key-file, --embedded-ca-file), or --embedded-insecure if everyone who reaches it may change the cluster (--embedded-insecure)", c.Listen)
+		return fail("listen address %s can be reached from other hosts: that wants certificate, key and CA certificate files (--embedded-cert-file, --embedded-key-file, --embedded-ca-file), or --embedded-insecure if everyone who reaches it may change the cluster", c.Listen)
 	}
 	return url.URL{Scheme: scheme, Host: net.JoinHostPort(host, port)}, nil
 }
