@@ -61,16 +61,16 @@ func (f *follower) followDatastore(ctx context.Context) error {
 	}
 	f.agent.SetState(snapshot)
 	f.sync(snapshot)
-	again := f.configure(ctx, snapshot)
+	again := time.Now().Add(f.configure(ctx, snapshot))
 	for {
-		wait, cancel := context.WithTimeout(ctx, again)
+		wait, cancel := context.WithDeadline(ctx, again)
 		next, err := f.tables.Wait(wait, snapshot)
 		cancel()
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if err != nil { // the time is up: passwords may have changed, or the speaker has something left to do
-			again = f.configure(ctx, snapshot)
+			again = time.Now().Add(f.configure(ctx, snapshot))
 			continue
 		}
 		var changed []model.Key
@@ -85,7 +85,7 @@ func (f *follower) followDatastore(ctx context.Context) error {
 			f.agent.SetState(snapshot, changed...)
 		}
 		if concerned {
-			again = f.configure(ctx, snapshot)
+			again = time.Now().Add(f.configure(ctx, snapshot))
 		}
 	}
 }
