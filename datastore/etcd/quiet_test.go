@@ -14,14 +14,25 @@ import (
 
 // A server that starts, serves and is closed has nothing to tell, at any level of the log.
 func TestEmbeddedSaysNothingWhenAllIsWell(t *testing.T) {
-	for _, start := range []zapcore.Level{zap.DebugLevel, zap.ErrorLevel, zap.FatalLevel} {
-		t.Run(start.String(), func(t *testing.T) {
-			level := zap.NewAtomicLevelAt(start)
+	pki := newPKI(t)
+	plain := etcd.EmbeddedConfig{}
+	for name, c := range map[string]struct {
+		config etcd.EmbeddedConfig
+		start  zapcore.Level
+	}{
+		"debug": {plain, zap.DebugLevel},
+		"error": {plain, zap.ErrorLevel},
+		"fatal": {plain, zap.FatalLevel},
+		"TLS":   {etcd.EmbeddedConfig{CertFile: pki.server.cert, KeyFile: pki.server.key, CAFile: pki.ca}, zap.DebugLevel},
+	} {
+		t.Run(name, func(t *testing.T) {
+			level := zap.NewAtomicLevelAt(c.start)
 			core, log := observer.New(level)
 			var complaints bytes.Buffer
 			logger := zap.New(core, zap.ErrorOutput(zapcore.AddSync(&complaints)))
 
-			e, err := etcd.StartEmbedded(t.Context(), etcd.EmbeddedConfig{DataDir: t.TempDir(), Listen: "127.0.0.1:0", MinFreeBytes: 1}, logger)
+			c.config.DataDir, c.config.Listen, c.config.MinFreeBytes = t.TempDir(), "127.0.0.1:0", 1
+			e, err := etcd.StartEmbedded(t.Context(), c.config, logger)
 			if err != nil {
 				t.Fatal(err)
 			}
