@@ -80,7 +80,7 @@ func (s *Source) dataplaneCheck() Check {
 	default:
 		c.OK, c.Reason = true, "the kernel is kept as datastore and BGP want it"
 		if n := st.FailedRoutes + st.FailedSettings; n > 0 {
-			c.Reason += fmt.Sprintf(", except for %d objects that failed and are tried again", n)
+			c.Reason += fmt.Sprintf(", except for what failed and is tried again (%d)", n)
 		}
 	}
 	return c
