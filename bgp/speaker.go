@@ -79,6 +79,8 @@ type Speaker struct {
 	status *statusTable
 	sync   *restartSync
 
+	conflicts conflicts
+
 	setMu sync.Mutex // one change at a time
 	mu    sync.RWMutex
 	run   *speakerRun // guarded by mu for readers; written under both

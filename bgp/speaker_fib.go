@@ -31,6 +31,8 @@ type fib struct {
 	ownAddr map[netip.Addr]bool
 	scratch []fibPath
 
+	changes uint64 // of paths, our own included
+
 	// Number of paths by peer. onLevel hears when it passes a limit, without the lock.
 	counts        map[netip.Addr]*peerCount
 	warnAt, maxAt int
@@ -38,8 +40,9 @@ type fib struct {
 }
 
 type peerCount struct {
-	paths int
-	level prefixLevel
+	paths   int
+	changes uint64
+	level   prefixLevel
 }
 
 // prefixLevel tells how many prefixes of a peer are in use.
@@ -81,7 +84,13 @@ func (s *Speaker) Take(max int) []Route { return s.fib.take(max) }
 func (s *Speaker) Snapshot() []Route { return s.fib.snapshot() }
 
 // Rejected returns the announced paths that this node refuses to use, sorted by prefix, with the reason. It looks at all routes.
-func (s *Speaker) Rejected() []RejectedRoute { return s.fib.rejected() }
+func (s *Speaker) Rejected() []RejectedRoute {
+	list := append(s.fib.rejected(), s.conflicting()...)
+	slices.SortFunc(list, func(a, b RejectedRoute) int {
+		return cmp.Or(a.Prefix.Compare(b.Prefix), comparePaths(a.Path, b.Path))
+	})
+	return slices.Compact(list)
+}
 
 func (f *fib) signal() {
 	select {
@@ -95,12 +104,14 @@ func (f *fib) update(paths []*apiutil.Path) {
 	f.mu.Lock()
 	last := netip.Addr{}
 	for _, p := range paths {
+		f.changes++
 		nlri, ok := p.Nlri.(*gobgp.IPAddrPrefix)
 		if !ok || !p.PeerAddress.IsValid() { // not unicast, or our own
 			continue
 		}
 		prefix := nlri.Prefix.Masked()
 		last = p.PeerAddress
+		f.of(last).changes++
 		if p.Withdrawal {
 			f.remove(prefix, p.PeerAddress, p.RemoteID)
 		} else {
@@ -135,13 +146,29 @@ func (f *fib) level(peer netip.Addr) (prefixLevel, bool) {
 	return level, changed
 }
 
-func (f *fib) count(peer netip.Addr, n int) {
+func (f *fib) of(peer netip.Addr) *peerCount {
 	c := f.counts[peer]
 	if c == nil {
 		c = &peerCount{}
 		f.counts[peer] = c
 	}
-	c.paths += n
+	return c
+}
+
+func (f *fib) count(peer netip.Addr, n int) {
+	if n != 0 {
+		f.of(peer).paths += n
+	}
+}
+
+// changesByOthers counts the changes of paths so far that were not this peer's doing.
+func (f *fib) changesByOthers(peer netip.Addr) uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c := f.counts[peer]; c != nil {
+		return f.changes - c.changes
+	}
+	return f.changes
 }
 
 func learnedPath(p *apiutil.Path) fibPath {
@@ -370,6 +397,7 @@ func (f *fib) snapshot() []Route {
 	return routes
 }
 
+// rejected is in no order.
 func (f *fib) rejected() []RejectedRoute {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -381,8 +409,5 @@ func (f *fib) rejected() []RejectedRoute {
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b RejectedRoute) int {
-		return cmp.Or(a.Prefix.Compare(b.Prefix), comparePaths(a.Path, b.Path))
-	})
 	return list
 }

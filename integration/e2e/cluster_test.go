@@ -223,15 +223,18 @@ func (c *cluster) flow(t *testing.T, f *flows, name, ns string, to netip.Addr) {
 // run waits until each flow has had that many more answers.
 func (f *flows) run(t *testing.T, answers int) {
 	t.Helper()
+	want := make([]int, len(f.all))
 	for i, flow := range f.all {
-		from := flow.Answered()
-		eventually(t, func() error {
-			if flow.Answered() < from+answers {
-				return fmt.Errorf("%s: %d answers, want %d", f.name[i], flow.Answered(), from+answers)
-			}
-			return nil
-		})
+		want[i] = flow.Answered() + answers
 	}
+	eventually(t, func() error {
+		for i, flow := range f.all {
+			if flow.Answered() < want[i] {
+				return fmt.Errorf("%s: %d answers, want %d", f.name[i], flow.Answered(), want[i])
+			}
+		}
+		return nil
+	})
 }
 
 // stop ends the flows and returns how many pings were sent and lost.

@@ -143,19 +143,20 @@ func (m *monitor) deleted(t *testing.T) []string {
 	return lines
 }
 
-// process is what a daemon holds.
+// process is what a daemon holds, and the processor time that it has had.
 type process struct {
 	fds, goroutines int
 	rss             float64 // MB
+	cpu             float64 // seconds
 }
 
 func (p process) String() string {
-	return fmt.Sprintf("%d file descriptors, %d goroutines, %.0f MB", p.fds, p.goroutines, p.rss)
+	return fmt.Sprintf("%d file descriptors, %d goroutines, %.0f MB, %.1f s of CPU", p.fds, p.goroutines, p.rss, p.cpu)
 }
 
 func measure(t *testing.T, n *lab.Node) process {
 	t.Helper()
-	return process{openFiles(t, n), int(metric(t, n, "go_goroutines")), memory(t, n.Manxd().PID(), "VmRSS")}
+	return process{openFiles(t, n), int(metric(t, n, "go_goroutines")), memory(t, n.Manxd().PID(), "VmRSS"), metric(t, n, "process_cpu_seconds_total")}
 }
 
 func openFiles(t *testing.T, n *lab.Node) int {

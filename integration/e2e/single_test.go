@@ -123,6 +123,8 @@ func (s *single) connect(t *testing.T) *lab.Peer {
 		}
 		return nil
 	})
+	must(t, p.Send(lab.EndOfRIB()))
+	must(t, s.n.Ready(limit))
 	return p
 }
 
@@ -161,8 +163,13 @@ func (s *single) testRefusedRoutes(t *testing.T) {
 	if now := fmt.Sprint(slices.DeleteFunc(ours(t, s.n.Namespace, "-4"), func(r kernelRoute) bool { return r.Dst == good.String() })); now != own {
 		t.Errorf("own routes changed: %s, were %s", now, own)
 	}
-	status, err := s.n.Manxctl("status")
-	must(t, err)
+	var status string
+	eventually(t, func() error {
+		if status, err = s.n.Manxctl("status"); err != nil || !strings.Contains(status, block.String()+":") {
+			return fmt.Errorf("the status does not name %s: %w\n%s", block, err, status)
+		}
+		return nil
+	})
 	table, err := s.n.Manxctl("routes")
 	must(t, err)
 	for prefix, reason := range map[string]string{
@@ -258,7 +265,7 @@ func (s *single) testFlood(t *testing.T) {
 		}
 		return nil
 	}))
-	t.Logf("gone %.1f s after the session", time.Since(start).Seconds())
+	t.Logf("gone %.1f s after the session; %s", time.Since(start).Seconds(), measure(t, s.n))
 	if sent, lost := f.stop(t); lost > 0 {
 		t.Errorf("%d of %d pings to the pod lost, want 0", lost, sent)
 	} else {

@@ -67,6 +67,9 @@ func Announce(as uint32, nh netip.Addr, prefixes []netip.Prefix) []byte {
 	return message(msgUpdate, body)
 }
 
+// EndOfRIB says that all routes have been sent (RFC 4724 section 2, for IPv4).
+func EndOfRIB() []byte { return message(msgUpdate, []byte{0, 0, 0, 0}) }
+
 // ConnectPeer makes a session to a speaker (ADDRESS:PORT) from a namespace. It tries again until the other side takes it.
 func ConnectPeer(ns, to string, as uint32, id netip.Addr) (*Peer, error) {
 	var lastErr error
