@@ -224,6 +224,6 @@ func (p *planner) password(object string, b *v3.BGPPassword) (password, from str
 			return password, "set"
 		}
 	}
-	p.note(object, fmt.Sprintf("key %q of secret %q cannot be read: its sessions have no password", ref.Key, ref.Name))
+	p.note(object, fmt.Sprintf("key %q of secret %q cannot be read: its sessions have no password (want it in the file %s/%s of the folder --bgp-password-dir)", ref.Key, ref.Name, ref.Name, ref.Key))
 	return "", "missing"
 }
