@@ -10,6 +10,7 @@ import (
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/etcd/embedded"
 )
 
 // openStore connects to the datastore, after starting it if it is embedded. The returned function stops both.
@@ -21,7 +22,7 @@ func openStore(ctx context.Context, o options, log *zap.Logger) (datastore.Store
 	}
 	stop := func() {}
 	if o.datastore == "embedded" {
-		server, err := etcd.StartEmbedded(ctx, etcd.EmbeddedConfig{
+		server, err := embedded.Start(ctx, embedded.Config{
 			DataDir: o.dataDir, Listen: o.embeddedListen, Insecure: o.embeddedInsecure,
 			CAFile: o.embeddedCAFile, CertFile: o.embeddedCertFile, KeyFile: o.embeddedKeyFile,
 		}, log.Named("etcd"))

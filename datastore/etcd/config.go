@@ -110,14 +110,14 @@ func (c Config) tlsConfig() (*tls.Config, error) {
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.CAFile != "" {
-		pool, err := readCA(c.CAFile)
+		pool, err := ReadCA(c.CAFile)
 		if err != nil {
 			return nil, err
 		}
 		config.RootCAs = pool
 	}
 	if c.CertFile != "" {
-		cert, err := readKeyPair(c.CertFile, c.KeyFile)
+		cert, err := ReadKeyPair(c.CertFile, c.KeyFile)
 		if err != nil {
 			return nil, err
 		}
@@ -126,7 +126,8 @@ func (c Config) tlsConfig() (*tls.Config, error) {
 	return config, nil
 }
 
-func readCA(file string) (*x509.CertPool, error) {
+// ReadCA reads a file of PEM certificates.
+func ReadCA(file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("etcd CA certificate file: %w", err)
@@ -138,7 +139,8 @@ func readCA(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-func readKeyPair(certFile, keyFile string) (tls.Certificate, error) {
+// ReadKeyPair reads a certificate and its key from PEM files; the error names the file that is wrong.
+func ReadKeyPair(certFile, keyFile string) (tls.Certificate, error) {
 	for what, file := range map[string]string{"certificate": certFile, "key": keyFile} {
 		if _, err := os.ReadFile(file); err != nil {
 			return tls.Certificate{}, fmt.Errorf("etcd %s file: %w", what, err)

@@ -1,2 +1,2 @@
-// Package etcd keeps the Calico data model in etcd, the user's cluster or a server embedded in this process.
+// Package etcd keeps the Calico data model in etcd.
 package etcd

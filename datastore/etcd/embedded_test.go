@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/etcd/embedded"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -25,7 +26,7 @@ const serveEnv = "MANX_TEST_SERVE"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(serveEnv); dir != "" {
-		e, err := etcd.StartEmbedded(context.Background(), etcd.EmbeddedConfig{DataDir: dir, Listen: "127.0.0.1:0", MinFreeBytes: 1}, zap.NewNop())
+		e, err := embedded.Start(context.Background(), embedded.Config{DataDir: dir, Listen: "127.0.0.1:0", MinFreeBytes: 1}, zap.NewNop())
 		if err != nil {
 			fmt.Println("error", err)
 			os.Exit(1)
@@ -87,7 +88,7 @@ func TestEmbeddedSurvivesKill(t *testing.T) {
 	}
 }
 
-func startEmbedded(t *testing.T, c etcd.EmbeddedConfig) (*etcd.Embedded, error) {
+func startEmbedded(t *testing.T, c embedded.Config) (*embedded.Server, error) {
 	t.Helper()
 	if c.DataDir == "" {
 		c.DataDir = t.TempDir()
@@ -95,7 +96,7 @@ func startEmbedded(t *testing.T, c etcd.EmbeddedConfig) (*etcd.Embedded, error) 
 	if c.MinFreeBytes == 0 {
 		c.MinFreeBytes = 1
 	}
-	e, err := etcd.StartEmbedded(t.Context(), c, zap.NewNop())
+	e, err := embedded.Start(t.Context(), c, zap.NewNop())
 	if err == nil {
 		t.Cleanup(func() { e.Close() })
 	}
@@ -118,21 +119,21 @@ func TestEmbeddedRefusesToStart(t *testing.T) {
 	pki := newPKI(t)
 	taken := free()
 	for name, c := range map[string]struct {
-		config etcd.EmbeddedConfig
+		config embedded.Config
 		want   []string
 	}{
-		"port in use":                       {etcd.EmbeddedConfig{Listen: taken}, []string{taken, "in use by another program"}},
-		"not an address of this host":       {etcd.EmbeddedConfig{Listen: "192.0.2.1:0", Insecure: true}, []string{"192.0.2.1:0", "no address of this host"}},
-		"reachable without TLS":             {etcd.EmbeddedConfig{Listen: "0.0.0.0:0"}, []string{"0.0.0.0:0", "can be reached from other hosts"}},
-		"reachable, clients not verified":   {etcd.EmbeddedConfig{Listen: "[::]:0", CertFile: pki.server.cert, KeyFile: pki.server.key}, []string{"[::]:0", "CA certificate"}},
-		"no port":                           {etcd.EmbeddedConfig{Listen: "127.0.0.1"}, []string{`"127.0.0.1"`, "want ADDRESS:PORT"}},
-		"a name":                            {etcd.EmbeddedConfig{Listen: "localhost:2379"}, []string{"localhost:2379", "IP address"}},
-		"certificate without key":           {etcd.EmbeddedConfig{Listen: "127.0.0.1:0", CertFile: pki.server.cert}, []string{pki.server.cert, "both or none"}},
-		"certificate file missing":          {etcd.EmbeddedConfig{Listen: "127.0.0.1:0", CertFile: "/nowhere/c.pem", KeyFile: pki.server.key}, []string{"/nowhere/c.pem", "no such file"}},
-		"key of another certificate":        {etcd.EmbeddedConfig{Listen: "127.0.0.1:0", CertFile: pki.server.cert, KeyFile: pki.client.key}, []string{pki.client.key, "does not match"}},
-		"CA file without a certificate":     {etcd.EmbeddedConfig{Listen: "127.0.0.1:0", CertFile: pki.server.cert, KeyFile: pki.server.key, CAFile: file}, []string{file, "no PEM certificate"}},
-		"data directory is a file":          {etcd.EmbeddedConfig{DataDir: file, Listen: "127.0.0.1:0"}, []string{file, "not a directory"}},
-		"disk has less than what must stay": {etcd.EmbeddedConfig{Listen: "127.0.0.1:0", MinFreeBytes: 1 << 60}, []string{"is full", "MiB are free"}},
+		"port in use":                       {embedded.Config{Listen: taken}, []string{taken, "in use by another program"}},
+		"not an address of this host":       {embedded.Config{Listen: "192.0.2.1:0", Insecure: true}, []string{"192.0.2.1:0", "no address of this host"}},
+		"reachable without TLS":             {embedded.Config{Listen: "0.0.0.0:0"}, []string{"0.0.0.0:0", "can be reached from other hosts"}},
+		"reachable, clients not verified":   {embedded.Config{Listen: "[::]:0", CertFile: pki.server.cert, KeyFile: pki.server.key}, []string{"[::]:0", "CA certificate"}},
+		"no port":                           {embedded.Config{Listen: "127.0.0.1"}, []string{`"127.0.0.1"`, "want ADDRESS:PORT"}},
+		"a name":                            {embedded.Config{Listen: "localhost:2379"}, []string{"localhost:2379", "IP address"}},
+		"certificate without key":           {embedded.Config{Listen: "127.0.0.1:0", CertFile: pki.server.cert}, []string{pki.server.cert, "both or none"}},
+		"certificate file missing":          {embedded.Config{Listen: "127.0.0.1:0", CertFile: "/nowhere/c.pem", KeyFile: pki.server.key}, []string{"/nowhere/c.pem", "no such file"}},
+		"key of another certificate":        {embedded.Config{Listen: "127.0.0.1:0", CertFile: pki.server.cert, KeyFile: pki.client.key}, []string{pki.client.key, "does not match"}},
+		"CA file without a certificate":     {embedded.Config{Listen: "127.0.0.1:0", CertFile: pki.server.cert, KeyFile: pki.server.key, CAFile: file}, []string{file, "no PEM certificate"}},
+		"data directory is a file":          {embedded.Config{DataDir: file, Listen: "127.0.0.1:0"}, []string{file, "not a directory"}},
+		"disk has less than what must stay": {embedded.Config{Listen: "127.0.0.1:0", MinFreeBytes: 1 << 60}, []string{"is full", "MiB are free"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := startEmbedded(t, c.config)
@@ -151,13 +152,13 @@ func TestEmbeddedRefusesToStart(t *testing.T) {
 func TestEmbeddedDataDirBelongsToOneProcess(t *testing.T) {
 	dir := t.TempDir()
 	process, _ := serveInProcess(t, dir)
-	_, err := startEmbedded(t, etcd.EmbeddedConfig{DataDir: dir, Listen: "127.0.0.1:0"})
+	_, err := startEmbedded(t, embedded.Config{DataDir: dir, Listen: "127.0.0.1:0"})
 	if err == nil || !strings.Contains(err.Error(), dir+" is in use by another manxd") {
 		t.Fatalf("second server: %v", err)
 	}
 	process.Signal(unix.SIGKILL)
 	process.Wait()
-	if _, err := startEmbedded(t, etcd.EmbeddedConfig{DataDir: dir, Listen: "127.0.0.1:0"}); err != nil {
+	if _, err := startEmbedded(t, embedded.Config{DataDir: dir, Listen: "127.0.0.1:0"}); err != nil {
 		t.Fatalf("after the first is dead: %v", err)
 	}
 }
@@ -182,7 +183,7 @@ func TestEmbeddedListensOnNothingElse(t *testing.T) {
 
 func TestEmbeddedOverTLS(t *testing.T) {
 	pki := newPKI(t)
-	e, err := startEmbedded(t, etcd.EmbeddedConfig{Listen: "0.0.0.0:0", CAFile: pki.ca, CertFile: pki.server.cert, KeyFile: pki.server.key})
+	e, err := startEmbedded(t, embedded.Config{Listen: "0.0.0.0:0", CAFile: pki.ca, CertFile: pki.server.cert, KeyFile: pki.server.key})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +209,7 @@ func TestEmbeddedOnAFullDisk(t *testing.T) {
 		t.Skip("no tmpfs:", err)
 	}
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
-	e, err := startEmbedded(t, etcd.EmbeddedConfig{DataDir: dir, Listen: "127.0.0.1:0", MinFreeBytes: 64 << 20})
+	e, err := startEmbedded(t, embedded.Config{DataDir: dir, Listen: "127.0.0.1:0", MinFreeBytes: 64 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,7 +275,7 @@ func fill(t *testing.T, file string) {
 
 // When the quota is reached, writes fail until something is deleted; then the server makes itself writable again.
 func TestEmbeddedRecoversFromItsQuota(t *testing.T) {
-	e, err := startEmbedded(t, etcd.EmbeddedConfig{Listen: "127.0.0.1:0", QuotaBytes: 8 << 20})
+	e, err := startEmbedded(t, embedded.Config{Listen: "127.0.0.1:0", QuotaBytes: 8 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,8 +19,8 @@ type quietCore struct {
 	ending       *atomic.Bool
 }
 
-// quietServer is the logger of the embedded server: each of its steps is told at level info, trouble above.
-func quietServer(log *zap.Logger, ending *atomic.Bool) *zap.Logger {
+// QuietServer is the logger for an embedded server, which sets ending when it is being closed: each of its steps is told at level info, trouble above.
+func QuietServer(log *zap.Logger, ending *atomic.Bool) *zap.Logger {
 	return quiet(log, quietCore{
 		lowest: zap.WarnLevel,
 		ending: ending,

@@ -10,20 +10,21 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/etcd/embedded"
 )
 
 // A server that starts, serves and is closed has nothing to tell, at any level of the log.
 func TestEmbeddedSaysNothingWhenAllIsWell(t *testing.T) {
 	pki := newPKI(t)
-	plain := etcd.EmbeddedConfig{}
+	plain := embedded.Config{}
 	for name, c := range map[string]struct {
-		config etcd.EmbeddedConfig
+		config embedded.Config
 		start  zapcore.Level
 	}{
 		"debug": {plain, zap.DebugLevel},
 		"error": {plain, zap.ErrorLevel},
 		"fatal": {plain, zap.FatalLevel},
-		"TLS":   {etcd.EmbeddedConfig{CertFile: pki.server.cert, KeyFile: pki.server.key, CAFile: pki.ca}, zap.DebugLevel},
+		"TLS":   {embedded.Config{CertFile: pki.server.cert, KeyFile: pki.server.key, CAFile: pki.ca}, zap.DebugLevel},
 	} {
 		t.Run(name, func(t *testing.T) {
 			level := zap.NewAtomicLevelAt(c.start)
@@ -32,7 +33,7 @@ func TestEmbeddedSaysNothingWhenAllIsWell(t *testing.T) {
 			logger := zap.New(core, zap.ErrorOutput(zapcore.AddSync(&complaints)))
 
 			c.config.DataDir, c.config.Listen, c.config.MinFreeBytes = t.TempDir(), "127.0.0.1:0", 1
-			e, err := etcd.StartEmbedded(t.Context(), c.config, logger)
+			e, err := embedded.Start(t.Context(), c.config, logger)
 			if err != nil {
 				t.Fatal(err)
 			}

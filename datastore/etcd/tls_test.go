@@ -22,6 +22,7 @@ import (
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/etcd/embedded"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 )
 
@@ -112,7 +113,7 @@ func (a *authority) write(name, kind string, der []byte) string {
 
 func serveTLS(t *testing.T, ca string, server pair) string {
 	t.Helper()
-	e, err := startEmbedded(t, etcd.EmbeddedConfig{Listen: "127.0.0.1:0", CAFile: ca, CertFile: server.cert, KeyFile: server.key})
+	e, err := startEmbedded(t, embedded.Config{Listen: "127.0.0.1:0", CAFile: ca, CertFile: server.cert, KeyFile: server.key})
 	if err != nil {
 		t.Fatal(err)
 	}

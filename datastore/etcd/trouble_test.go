@@ -15,6 +15,7 @@ import (
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/etcd/embedded"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -200,7 +201,7 @@ func TestNothingLeaks(t *testing.T) {
 func TestEmbeddedLeaksNothing(t *testing.T) {
 	dir := t.TempDir()
 	use := func() {
-		e, err := etcd.StartEmbedded(t.Context(), etcd.EmbeddedConfig{DataDir: dir, Listen: "127.0.0.1:0", MinFreeBytes: 1}, zap.NewNop())
+		e, err := embedded.Start(t.Context(), embedded.Config{DataDir: dir, Listen: "127.0.0.1:0", MinFreeBytes: 1}, zap.NewNop())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/etcd/embedded"
 )
 
 // Server is an embedded etcd server on a free loopback port, with its data in a directory of the test.
@@ -16,7 +17,7 @@ type Server struct {
 	DataDir string
 	// Endpoint is the server's URL. It stays the same over Restart.
 	Endpoint string
-	embedded *etcd.Embedded
+	embedded *embedded.Server
 }
 
 // Start runs a fresh server until the test ends.
@@ -31,7 +32,7 @@ func Start(t testing.TB) *Server {
 
 func (s *Server) start(t testing.TB, listen string) {
 	t.Helper()
-	e, err := etcd.StartEmbedded(context.Background(), etcd.EmbeddedConfig{DataDir: s.DataDir, Listen: listen, MinFreeBytes: 1}, zap.NewNop())
+	e, err := embedded.Start(context.Background(), embedded.Config{DataDir: s.DataDir, Listen: listen, MinFreeBytes: 1}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

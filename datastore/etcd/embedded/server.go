@@ -1,4 +1,4 @@
-package etcd
+package embedded
 
 import (
 	"context"
@@ -18,10 +18,12 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/datastore/etcd"
 )
 
-// EmbeddedConfig says where the embedded server keeps its data and who may use it.
-type EmbeddedConfig struct {
+// Config says where the embedded server keeps its data and who may use it.
+type Config struct {
 	// DataDir is created if it is missing; it belongs to one process at a time.
 	DataDir string
 	// Listen is ADDRESS:PORT, 127.0.0.1:2379 if empty. Port 0 takes a free one.
@@ -43,12 +45,12 @@ const maxSocketPath = 107
 // DefaultListen is where the embedded server is reached by the processes of its own host.
 const DefaultListen = "127.0.0.1:2379"
 
-// Embedded is an etcd server inside this process. Everything else reaches it as it would reach any other, through Config.
+// Server is an etcd server inside this process. Everything else reaches it as it would reach any other, through Config.
 //
 // A full disk makes writes fail until there is room again. When the disk breaks, however, etcd logs why and ends the
 // process: it must not go on without knowing what is stored.
-type Embedded struct {
-	config EmbeddedConfig
+type Server struct {
+	config Config
 	server *embed.Etcd
 	disk   *diskGuard
 	lock   *os.File
@@ -59,9 +61,9 @@ type Embedded struct {
 	ending atomic.Bool // the server is being closed: that it stops is no trouble
 }
 
-// StartEmbedded starts the server and waits until it serves. It survives kill -9 and power loss: every write is on the
+// Start starts the server and waits until it serves. It survives kill -9 and power loss: every write is on the
 // disk before it is acknowledged.
-func StartEmbedded(ctx context.Context, config EmbeddedConfig, log *zap.Logger) (*Embedded, error) {
+func Start(ctx context.Context, config Config, log *zap.Logger) (*Server, error) {
 	config = config.withDefaults()
 	listen, err := config.check()
 	if err != nil {
@@ -71,7 +73,7 @@ func StartEmbedded(ctx context.Context, config EmbeddedConfig, log *zap.Logger) 
 	if err != nil {
 		return nil, err
 	}
-	e := &Embedded{config: config, lock: lock, log: log}
+	e := &Server{config: config, lock: lock, log: log}
 	if err := e.start(ctx, listen); err != nil {
 		lock.Close()
 		return nil, err
@@ -82,7 +84,7 @@ func StartEmbedded(ctx context.Context, config EmbeddedConfig, log *zap.Logger) 
 	return e, nil
 }
 
-func (e *Embedded) start(ctx context.Context, listen url.URL) error {
+func (e *Server) start(ctx context.Context, listen url.URL) error {
 	dir := filepath.Join(e.config.DataDir, "etcd")
 	e.disk = &diskGuard{dir: e.config.DataDir, database: filepath.Join(dir, "member", "snap", "db"), minFree: uint64(e.config.MinFreeBytes)}
 	if err := e.disk.check(); err != nil {
@@ -111,15 +113,15 @@ func (e *Embedded) start(ctx context.Context, listen url.URL) error {
 
 // Config is how this process reaches the server. Over TLS the server's certificate need not name any address of this
 // host, and ours need not be one for clients, so there a unix socket serves instead, for root alone.
-func (e *Embedded) Config() Config {
+func (e *Server) Config() etcd.Config {
 	if e.config.CertFile != "" {
-		return Config{Endpoints: []string{"unix://" + e.config.socket()}}
+		return etcd.Config{Endpoints: []string{"unix://" + e.config.socket()}}
 	}
-	return Config{Endpoints: []string{"http://" + e.Address()}}
+	return etcd.Config{Endpoints: []string{"http://" + e.Address()}}
 }
 
 // Address is the ADDRESS:PORT that the server listens on; 127.0.0.1 stands for all addresses.
-func (e *Embedded) Address() string {
+func (e *Server) Address() string {
 	for _, l := range e.server.Clients {
 		if _, ok := l.Addr().(*net.TCPAddr); !ok {
 			continue
@@ -133,13 +135,13 @@ func (e *Embedded) Address() string {
 	return ""
 }
 
-func (c EmbeddedConfig) socket() string { return filepath.Join(c.DataDir, "etcd.sock") }
+func (c Config) socket() string { return filepath.Join(c.DataDir, "etcd.sock") }
 
 // Err delivers an error if the server fails while it runs, and is closed when it has stopped.
-func (e *Embedded) Err() <-chan error { return e.server.Err() }
+func (e *Server) Err() <-chan error { return e.server.Err() }
 
 // Close stops the server. What was written stays in the data directory.
-func (e *Embedded) Close() error {
+func (e *Server) Close() error {
 	e.close.Do(func() {
 		e.stop()
 		e.tasks.Wait()
@@ -150,7 +152,7 @@ func (e *Embedded) Close() error {
 	return nil
 }
 
-func (c EmbeddedConfig) withDefaults() EmbeddedConfig {
+func (c Config) withDefaults() Config {
 	if c.Listen == "" {
 		c.Listen = DefaultListen
 	}
@@ -164,7 +166,7 @@ func (c EmbeddedConfig) withDefaults() EmbeddedConfig {
 }
 
 // check refuses what would be unsafe or cannot work, and gives the URL to listen on.
-func (c EmbeddedConfig) check() (url.URL, error) {
+func (c Config) check() (url.URL, error) {
 	fail := func(format string, args ...any) (url.URL, error) {
 		return url.URL{}, fmt.Errorf("embedded datastore: "+format, args...)
 	}
@@ -191,11 +193,11 @@ func (c EmbeddedConfig) check() (url.URL, error) {
 		if n := len(c.socket()); n > maxSocketPath {
 			return fail("socket %s: the path has %d bytes, want at most %d: choose a shorter data directory", c.socket(), n, maxSocketPath)
 		}
-		if _, err := readKeyPair(c.CertFile, c.KeyFile); err != nil {
+		if _, err := etcd.ReadKeyPair(c.CertFile, c.KeyFile); err != nil {
 			return fail("%w", err)
 		}
 		if c.CAFile != "" {
-			if _, err := readCA(c.CAFile); err != nil {
+			if _, err := etcd.ReadCA(c.CAFile); err != nil {
 				return fail("%w", err)
 			}
 		}
@@ -207,7 +209,7 @@ func (c EmbeddedConfig) check() (url.URL, error) {
 }
 
 // server translates to etcd's own configuration.
-func (c EmbeddedConfig) server(dir string, listen url.URL, disk *diskGuard, log *zap.Logger, ending *atomic.Bool) *embed.Config {
+func (c Config) server(dir string, listen url.URL, disk *diskGuard, log *zap.Logger, ending *atomic.Bool) *embed.Config {
 	s := embed.NewConfig()
 	s.Name = "manx"
 	s.Dir = dir
@@ -228,7 +230,7 @@ func (c EmbeddedConfig) server(dir string, listen url.URL, disk *diskGuard, log 
 	s.AutoCompactionMode, s.AutoCompactionRetention = embed.CompactorModePeriodic, "10m"
 	s.EnableGRPCGateway = false
 	s.GRPCAdditionalServerOptions = disk.serverOptions()
-	s.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quietServer(log.Named("etcd-server"), ending))
+	s.ZapLoggerBuilder = embed.NewZapLoggerBuilder(etcd.QuietServer(log.Named("etcd-server"), ending))
 	return s
 }
 
@@ -252,7 +254,7 @@ func lockDir(dir string) (*os.File, error) {
 }
 
 // startError says what to do about the usual reasons for etcd not to start.
-func startError(err error, c EmbeddedConfig) error {
+func startError(err error, c Config) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("embedded datastore: %s is in use by another program, perhaps an etcd server (%w)", c.Listen, err)

@@ -1,4 +1,4 @@
-package etcd
+package embedded
 
 import (
 	"context"
@@ -13,7 +13,7 @@ const maintainInterval = time.Second
 
 // maintain does what an operator does for a cluster of one's own: it sees to the disk, and it makes the server writable
 // again when its quota was reached and something was deleted since.
-func (e *Embedded) maintain(ctx context.Context) {
+func (e *Server) maintain(ctx context.Context) {
 	tick := time.NewTicker(maintainInterval)
 	defer tick.Stop()
 	trouble := transitions{log: e.log}
@@ -30,7 +30,7 @@ func (e *Embedded) maintain(ctx context.Context) {
 }
 
 // recoverSpace compacts, defragments and lifts the alarm if the quota was reached and there is enough to gain.
-func (e *Embedded) recoverSpace(ctx context.Context) error {
+func (e *Server) recoverSpace(ctx context.Context) error {
 	server := e.server.Server
 	for _, a := range server.Alarms() {
 		if a.Alarm != etcdserverpb.AlarmType_NOSPACE {
