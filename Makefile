@@ -32,7 +32,7 @@ demo-down: ## remove what `make demo KEEP=1` left (root)
 
 .PHONY: test
 test: build ## every test; installs what it needs from Debian, says what it skips and why (root)
-	@$(NEED) iproute2 iputils-ping bird2 frr gobgpd etcd-server nftables tcpdump
+	@$(NEED) iproute2 iputils-ping bird2 gobgpd etcd-server
 	@integration/run-tests ./...
 	@$(MAKE) --no-print-directory test-vm
 
@@ -57,5 +57,5 @@ proto: ## generate the Go code of proto/manx/v1
 
 .PHONY: bench
 bench: build ## the benchmarks of docs/performance.md, beside BIRD (root)
-	@$(NEED) iproute2 bird2 etcd-server
+	@$(NEED) iproute2 bird2
 	integration/run-bench
