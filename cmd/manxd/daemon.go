@@ -34,7 +34,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return usage(err)
 	}
-	tuneRuntime()
+	go tuneRuntime(ctx)
 	name, _, err := node.Name(o.nameSources())
 	if err != nil {
 		return err
@@ -55,14 +55,6 @@ func run(ctx context.Context, o options) error {
 		return nil
 	}
 	return err
-}
-
-// tuneRuntime trades memory for processor time, up to a bound. GOGC and GOMEMLIMIT override it.
-func tuneRuntime() {
-	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetGCPercent(400)
-		debug.SetMemoryLimit(256 << 20)
-	}
 }
 
 func (o options) nameSources() node.NameSources {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -146,8 +147,10 @@ func (f *follower) followBGP(ctx context.Context) error {
 		}
 		for routes := f.speaker.Take(routeBatch); len(routes) > 0; routes = f.speaker.Take(routeBatch) {
 			learned := make([]route.Learned, len(routes))
+			var hops []netip.Addr
 			for i, r := range routes {
-				learned[i] = learnedRoute(r)
+				learned[i] = learnedRoute(r, hops)
+				hops = learned[i].NextHops
 			}
 			f.agent.UpdateRoutes(learned)
 		}
@@ -155,8 +158,14 @@ func (f *follower) followBGP(ctx context.Context) error {
 	}
 }
 
-func learnedRoute(r bgp.Route) route.Learned {
+// learnedRoute translates r. Routes that follow each other mostly have the same next hops: before, those of the last
+// one, serve both then.
+func learnedRoute(r bgp.Route, before []netip.Addr) route.Learned {
 	l := route.Learned{Prefix: r.Prefix, Metric: r.Metric}
+	if slices.EqualFunc(r.Paths, before, func(p bgp.Path, nh netip.Addr) bool { return p.NextHop == nh }) {
+		l.NextHops = before
+		return l
+	}
 	for _, p := range r.Paths { // sorted by next hop
 		if n := len(l.NextHops); n == 0 || l.NextHops[n-1] != p.NextHop {
 			l.NextHops = append(l.NextHops, p.NextHop)

@@ -32,7 +32,7 @@ func (c *cluster) testWrongPeers(t *testing.T) {
 	}{
 		{"wrong AS", tor.String(), "asNumber: 65009", "node status", []string{"AS is not 65009", "expects another AS"}},
 		{"password that the peer does not have", tor.String(), "asNumber: 65000, password: {secretKeyRef: {name: bgp, key: tor2}}", "node status", []string{"password"}},
-		{"password that is not there", tor.String(), "asNumber: 65000, password: {secretKeyRef: {name: bgp, key: absent}}", "status", []string{`key "absent" of secret "bgp" cannot be read`}},
+		{"password that is not there", tor.String(), "asNumber: 65000, password: {secretKeyRef: {name: bgp, key: absent}}", "status", []string{`key "absent" of secret "bgp" `}},
 		{"nobody has the address", "10.200.1.250", "asNumber: 65000", "node status", []string{"no answer from 10.200.1.250"}},
 		{"nobody listens", c.pods["n3-p1"].IP4().String(), "asNumber: 65000", "node status", []string{"connection refused by " + c.pods["n3-p1"].IP4().String()}},
 	} {

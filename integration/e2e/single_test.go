@@ -257,6 +257,7 @@ func (s *single) testFlood(t *testing.T) {
 		t.Errorf("the control API lists %d routes, want more than %d", len(r.GetRoutes()), many)
 	}
 
+	t.Logf("before the session ends: %s", measure(t, s.n))
 	start = time.Now()
 	p.Close()
 	must(t, lab.Eventually(2*limit, func() error {
