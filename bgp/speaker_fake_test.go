@@ -93,6 +93,7 @@ func dialFrom(t testing.TB, local, speaker string) net.Conn {
 			conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 			if _, err = io.ReadFull(conn, one); err == nil {
 				conn.SetReadDeadline(time.Time{})
+				t.Cleanup(func() { conn.Close() }) // also keeps the collector from closing it
 				return &prefixedConn{Conn: conn, first: one}
 			}
 			conn.Close()

@@ -175,3 +175,16 @@ func TestEqualCostPaths(t *testing.T) {
 	peers[2].send(withdrawal(prefix))
 	awaitRoutes(t, s, table, "no path", func() bool { return len(table) == 0 })
 }
+
+// Routes are sent again to a new session only when such a change may have passed it by.
+func TestChangesByOthers(t *testing.T) {
+	f := newFIB()
+	f.update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0), best("10.2.0.0/24", "10.0.0.3", "10.0.0.3", 100, 0)})
+	f.update([]*apiutil.Path{{Nlri: best("10.9.0.0/24", "10.0.0.2", "", 0, 0).Nlri}}) // our own
+	f.update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "", 0, 0)})
+	for peer, want := range map[string]uint64{"10.0.0.2": 2, "10.0.0.3": 3, "10.0.0.4": 4} {
+		if got := f.changesByOthers(ip(peer)); got != want {
+			t.Errorf("changes that are not %s's: %d, want %d", peer, got, want)
+		}
+	}
+}

@@ -111,6 +111,7 @@ type sessionEntry struct {
 	restartTime uint16
 	counters    Counters
 	tap         *peerTap
+	changes     uint64 // of routes of others when the session was not up yet
 }
 
 func newStatusTable(cfg Config) *statusTable {

@@ -39,6 +39,9 @@ func (s *Speaker) peerEvent(ev *apiutil.WatchEventMessage_PeerEvent, at time.Tim
 		at = time.Now()
 	}
 	was, now := s.status.transition(addr, st, at)
+	if now != gobgp.BGP_FSM_ESTABLISHED {
+		s.status.setChanges(addr, s.fib.changesByOthers(addr))
+	}
 	switch {
 	case now == gobgp.BGP_FSM_ESTABLISHED && was != now:
 		s.sync.established(addr, at)

@@ -122,7 +122,7 @@ func (s *Speaker) replacePeer(addr netip.Addr, why string) {
 	}
 }
 
-// sendAgain sends a peer all routes once more, a second after its session came up.
+// sendAgain sends a peer all routes once more, a second after its session came up, if any changed meanwhile.
 //
 // Fault: GoBGP sends its routes to a new session before it marks the session as established, and routes that change
 // between the two are sent to nobody: the peer lacks them until they change again. It is a matter of microseconds
@@ -135,6 +135,9 @@ func (s *Speaker) sendAgain(addr netip.Addr) {
 		if run == nil || s.ctx.Err() != nil || !s.status.isEstablished(addr) {
 			return
 		}
+		if s.status.changes(addr) == s.fib.changesByOthers(addr) {
+			return // nothing can be lost; to look at each route while a peer sends a full table would be dear
+		}
 		restarting := false
 		err := run.srv.ListPeer(s.ctx, &api.ListPeerRequest{Address: addr.String()}, func(p *api.Peer) {
 			restarting = p.GetGracefulRestart().GetLocalRestarting()
@@ -146,6 +149,24 @@ func (s *Speaker) sendAgain(addr netip.Addr) {
 			s.log.Debug("routes are not sent again", zap.Stringer("peer", addr), zap.Error(err))
 		}
 	})
+}
+
+// setChanges notes how many changes of routes there were when a session was last seen on its way up.
+func (t *statusTable) setChanges(addr netip.Addr, n uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.entries[addr]; e != nil {
+		e.changes = n
+	}
+}
+
+func (t *statusTable) changes(addr netip.Addr) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.entries[addr]; e != nil {
+		return e.changes
+	}
+	return 0
 }
 
 // forgetPassword removes the MD5 key of a peer from the listener.
