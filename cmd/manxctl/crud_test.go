@@ -132,6 +132,8 @@ func TestGetReportsEachNameThatIsMissing(t *testing.T) {
 
 func TestUnknownKindAndBadUsage(t *testing.T) {
 	s, _ := newShell(t)
+	s.run("get", "nodes/").want(t, 2, "", `Error: "nodes/": want KIND/NAME`)
+	s.run("get", "node/a", "b").want(t, 2, "", `Error: "b": want KIND/NAME`)
 	s.run("get", "pigeons").want(t, 2, "", `kind "pigeons" is not known. The kinds are: bgpconfigurations,`, "See 'manxctl get --help'.")
 	s.run("get").want(t, 2, "", "name a kind")
 	s.run("get", "node", "a", "-n", "x").want(t, 2, "", "Node is not namespaced")

@@ -36,7 +36,7 @@ func parseTargets(args []string) ([]target, error) {
 	for _, a := range args {
 		word, name, ok := strings.Cut(a, "/")
 		if !ok || name == "" {
-			return nil, usagef("%q: after KIND/NAME, everything must be KIND/NAME", a)
+			return nil, usagef("%q: want KIND/NAME", a)
 		}
 		kind, err := findKind(word)
 		if err != nil {

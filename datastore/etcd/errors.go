@@ -37,10 +37,14 @@ func (s *Store) explain(ctx context.Context, err error) error {
 	var known rpctypes.EtcdError
 	if errors.As(err, &known) {
 		switch known.Code() {
-		case codes.Unauthenticated, codes.PermissionDenied:
+		case codes.PermissionDenied:
+			return &notAllowed{fmt.Sprintf("the datastore does not let %s do this: grant it to read and write everything below %s (%s)", s.who(), model.Root, known.Error())}
+		case codes.Unauthenticated:
 			return fmt.Errorf("%w: %s", datastore.ErrUnauthorized, known.Error())
 		}
 		switch {
+		case errors.Is(known, rpctypes.ErrUserEmpty) && s.config.Username == "":
+			return &notAllowed{fmt.Sprintf("the datastore wants a user and a password: set ETCD_USERNAME and ETCD_PASSWORD (%s)", known.Error())}
 		case errors.Is(known, rpctypes.ErrAuthFailed), errors.Is(known, rpctypes.ErrUserEmpty):
 			return fmt.Errorf("%w: %s", datastore.ErrUnauthorized, known.Error())
 		case errors.Is(known, rpctypes.ErrNoSpace):
@@ -64,6 +68,22 @@ func (s *Store) explain(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %s: %s", datastore.ErrUnavailable, strings.Join(s.config.Endpoints, ", "), plain(err))
 	}
 	return err
+}
+
+// notAllowed is datastore.ErrUnauthorized in other words, for credentials that are right or absent.
+type notAllowed struct{ text string }
+
+func (e *notAllowed) Error() string { return e.text }
+
+// Is makes it the datastore's error.
+func (e *notAllowed) Is(target error) bool { return target == datastore.ErrUnauthorized }
+
+// who is what the datastore takes us for.
+func (s *Store) who() string {
+	if s.config.Username == "" {
+		return "this client"
+	}
+	return "user " + s.config.Username
 }
 
 // plain drops the frame that gRPC puts around messages.

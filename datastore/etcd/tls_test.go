@@ -209,9 +209,14 @@ func TestCredentials(t *testing.T) {
 	must(raw.UserAdd(ctx, "stranger", "dog"))
 	must(raw.AuthEnable(ctx))
 	config := server.Config()
-	for name, c := range map[string][2]string{"none": {}, "wrong password": {"manx", "dog"}, "unknown user": {"nobody", "x"}, "no permission": {"stranger", "dog"}} {
+	for name, c := range map[string][3]string{
+		"none":           {"", "", "wants a user and a password: set ETCD_USERNAME and ETCD_PASSWORD"},
+		"wrong password": {"manx", "dog", "refuses these credentials"},
+		"unknown user":   {"nobody", "x", "refuses these credentials"},
+		"no permission":  {"stranger", "dog", "does not let user stranger do this: grant it to read and write everything below /calico/"},
+	} {
 		config.Username, config.Password = c[0], c[1]
-		if _, err := etcd.Open(ctx, config, zap.NewNop()); !errors.Is(err, datastore.ErrUnauthorized) {
+		if _, err := etcd.Open(ctx, config, zap.NewNop()); !errors.Is(err, datastore.ErrUnauthorized) || !strings.Contains(err.Error(), c[2]) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -17,6 +17,9 @@ import (
 // missing. A socket that a dead process left is replaced; one that a live process has is an error that names it.
 func Listen(path string) (net.Listener, error) {
 	dir := filepath.Dir(path)
+	if len(dir) > longestDir {
+		return nil, fmt.Errorf("control socket %s: the path of its folder has %d bytes, want at most %d: choose a shorter one", path, len(dir), longestDir)
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("control socket %s: %w", path, err)
 	}
@@ -30,6 +33,9 @@ func Listen(path string) (net.Listener, error) {
 	}
 	return &ownedListener{Listener: l, path: path, lock: lock}, nil
 }
+
+// longestDir leaves room for the hidden name that the socket has at first: the kernel takes 107 bytes.
+const longestDir = 107 - len("/.manxd-0123456789/s")
 
 // lockFile holds the lock until the file is closed, at the latest when the process dies. The file stays: removing it
 // would let two processes hold the lock of one path on different files.

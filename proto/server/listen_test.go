@@ -55,6 +55,19 @@ func TestListenRefusesALiveOwner(t *testing.T) {
 	second.Close()
 }
 
+func TestListenInAFolderWithALongPath(t *testing.T) {
+	dir := t.TempDir() + "/"
+	dir += strings.Repeat("x", longestDir-len(dir))
+	l, err := Listen(filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatalf("the longest path: %v", err)
+	}
+	l.Close()
+	if _, err := Listen(filepath.Join(dir+"x", "s")); err == nil || !strings.Contains(err.Error(), "has 88 bytes, want at most 87") {
+		t.Errorf("a longer one: %v", err)
+	}
+}
+
 func TestListenReplacesOnlyWhatNobodyUses(t *testing.T) {
 	dir := t.TempDir()
 	stale := filepath.Join(dir, "stale")
