@@ -17,24 +17,27 @@ const conflictsAge = 5 * time.Second
 // conflicts remembers who announces prefixes of ours. Best path selection prefers our own path, so that the others
 // never reach the table of learned routes.
 type conflicts struct {
-	mu   sync.Mutex
-	read time.Time
-	list []RejectedRoute
+	mu      sync.Mutex
+	read    time.Time
+	reading bool
+	list    []RejectedRoute
 }
 
-// conflicting returns the paths of other speakers for prefixes that this node originates.
+// conflicting returns the paths of other speakers for prefixes that this node originates, as last seen. When that was
+// some time ago it has them looked for again, but does not wait: GoBGP may have much else to do.
 func (s *Speaker) conflicting() []RejectedRoute {
 	c := &s.conflicts
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if time.Since(c.read) < conflictsAge {
-		return c.list
+	if run := s.current(); run != nil && !c.reading && time.Since(c.read) > conflictsAge {
+		c.reading = true
+		go func() {
+			list := s.readConflicts(run)
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.list, c.read, c.reading = list, time.Now(), false
+		}()
 	}
-	c.list = nil
-	if run := s.current(); run != nil {
-		c.list = s.readConflicts(run)
-	}
-	c.read = time.Now()
 	return c.list
 }
 

@@ -47,6 +47,29 @@ func (c *cluster) testDrift(t *testing.T) {
 		}
 		t.Logf("%s: as before %d ms later", x.name, time.Since(start).Milliseconds())
 	}
+	c.added(t)
+}
+
+// added puts routes there by hand: those that look like ours go, those of others stay.
+func (c *cluster) added(t *testing.T) {
+	n, tor := c.n2, c.tor1.Address(c.n2).String()
+	foreign := "10.244.201.0/28 via " + tor + " proto static"
+	ip(t, n, "route add "+foreign)
+	for _, extra := range []string{"10.244.200.0/28 via " + tor + " proto 12", blocks(t, c.n3, "-4")[0].String() + " via " + tor + " proto 12 metric 77"} {
+		ip(t, n, "route add "+extra)
+		start := time.Now()
+		eventually(t, func() error {
+			if out, err := n.Run("ip", append([]string{"route", "show"}, strings.Fields(extra)...)...); err != nil || strings.TrimSpace(out) != "" {
+				return fmt.Errorf("still there: %s %w", out, err)
+			}
+			return nil
+		})
+		t.Logf("added: %s: gone %d ms later", extra, time.Since(start).Milliseconds())
+	}
+	if out, err := n.Run("ip", append([]string{"route", "show"}, strings.Fields(foreign)...)...); err != nil || out == "" {
+		t.Errorf("the foreign route is gone: %v", err)
+	}
+	ip(t, n, "route del "+foreign)
 }
 
 // mine are the routes of Manx to one destination.

@@ -13,7 +13,7 @@ import (
 // testOutage kills the daemon that holds the datastore, under traffic between the others.
 func (c *cluster) testOutage(t *testing.T) {
 	n := c.n2
-	sessionsBefore := peers(t, n)
+	sessionsBefore, before := peers(t, n), measure(t, n)
 	watch := watchRoutes(t, n)
 	defer watch.stop()
 	f := &flows{}
@@ -89,4 +89,5 @@ func (c *cluster) testOutage(t *testing.T) {
 	sameSessions(t, others, peers(t, n))
 	must(t, p.Delete())
 	delete(c.pods, "after")
+	stable(t, n, before)
 }

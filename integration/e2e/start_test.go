@@ -3,6 +3,8 @@ package e2e
 import (
 	"bytes"
 	"fmt"
+	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -39,6 +41,11 @@ func (c *cluster) testTwin(t *testing.T) {
 // TestRefusesToStart gives manxd what can never work: 2 is the exit code of a wrong setting, 1 of everything else.
 func TestRefusesToStart(t *testing.T) {
 	bin := binaries(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { _ = taken.Close() })
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(file, nil, 0o600))
 	for _, x := range []struct {
 		name string
 		args []string
@@ -61,6 +68,9 @@ func TestRefusesToStart(t *testing.T) {
 		{"the scheme of an endpoint", []string{"--etcd-endpoints=ftp://127.0.0.1:2379"}, "", 1, []string{"ftp", "http or https"}},
 		{"a certificate that is not there", []string{"--etcd-endpoints=https://127.0.0.1:1", "--etcd-ca-cert-file=/nowhere/ca.pem"}, "", 1, []string{"/nowhere/ca.pem"}},
 		{"open to the world without TLS", []string{"--embedded-listen=0.0.0.0:0"}, "", 1, []string{"--embedded-insecure"}},
+		{"the port of the datastore is taken", []string{"--embedded-listen=" + taken.Addr().String()}, "", 1, []string{taken.Addr().String(), "in use"}},
+		{"a file instead of the data folder", []string{"--data-dir=" + file}, "", 1, []string{file}},
+		{"a file instead of the run folder", []string{"--run-dir=" + file}, "", 1, []string{file, "control socket"}},
 		{"a bad node name", []string{"--node-name=Not_A_Name!"}, "", 1, []string{"Not_A_Name!"}},
 	} {
 		t.Run(x.name, func(t *testing.T) {

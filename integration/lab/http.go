@@ -19,7 +19,7 @@ import (
 // /metrics. The page comes with the error, too.
 func (n *Node) Get(path string) (string, error) {
 	client := &http.Client{
-		Timeout: 5 * time.Second,
+		Timeout: 30 * time.Second,
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
 			DialContext: func(_ context.Context, network, address string) (net.Conn, error) {

@@ -90,6 +90,7 @@ func New(spec Spec) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
+	inMemory(dir)
 	l := &Lab{Spec: spec, Dir: dir}
 	if err := l.saveState(false); err != nil {
 		return nil, err
@@ -99,6 +100,10 @@ func New(spec Spec) (*Lab, error) {
 	}
 	return l, nil
 }
+
+// inMemory keeps what the programs write off the disk: a datastore waits for the disk with each change, and disks that
+// others use, too, can take many seconds. Where it cannot be had, the disk must do.
+func inMemory(dir string) { _ = syscall.Mount("manx-lab", dir, "tmpfs", 0, "size=1g,mode=0755") }
 
 func (l *Lab) saveState(keep bool) error {
 	if err := os.MkdirAll(stateDir, 0o755); err != nil {
@@ -139,6 +144,8 @@ func Remove(name string) error {
 	}
 	path := filepath.Join(stateDir, name)
 	if st, err := readState(path); err == nil && strings.Contains(st.Dir, "manx-lab-") {
+		for syscall.Unmount(st.Dir, syscall.MNT_DETACH) == nil {
+		}
 		errs = append(errs, os.RemoveAll(st.Dir))
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
