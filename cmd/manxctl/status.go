@@ -126,8 +126,8 @@ func writeStatus(w io.Writer, s *manxv1.GetStatusResponse, peers []*manxv1.Peer,
 			line("", "%s %s for %s: %s", peerName(p), p.GetState(), ago(p.GetSinceUnixMs(), now), strings.Join(present(p.GetReason(), p.GetWarning()), "; "))
 		}
 	}
-	line("Routes", "%s", counts(s.GetRoutes(), phaseDone, "route"))
-	line("Endpoints", "%s", counts(s.GetEndpoints(), phaseDone, "endpoint"))
+	line("Routes", "%s%s", counts(s.GetRoutes(), phaseDone, "route"), whyBlocked(s.GetRoutes(), "routes --phase "+phaseBlocked))
+	line("Endpoints", "%s%s", counts(s.GetEndpoints(), phaseDone, "endpoint"), whyBlocked(s.GetEndpoints(), "node endpoints"))
 	for _, n := range notices {
 		line("Notice", "%s: %s", n.GetSubject(), n.GetText())
 	}
@@ -142,6 +142,14 @@ func writeStatus(w io.Writer, s *manxv1.GetStatusResponse, peers []*manxv1.Peer,
 	return err
 }
 
+// whyBlocked says which command tells why some cannot be.
+func whyBlocked(by map[string]uint32, command string) string {
+	if by[phaseBlocked] == 0 {
+		return ""
+	}
+	return "; why blocked: see manxctl " + command
+}
+
 func datastoreText(d *manxv1.DatastoreStatus, now time.Time) string {
 	text := d.GetType() + ", "
 	switch {
@@ -150,7 +158,7 @@ func datastoreText(d *manxv1.DatastoreStatus, now time.Time) string {
 	case !d.GetInSync():
 		text += "not in sync yet"
 	default:
-		text += fmt.Sprintf("in sync at revision %d, %d objects", d.GetRevision(), d.GetObjects())
+		text += fmt.Sprintf("in sync at revision %d, %s", d.GetRevision(), plural(d.GetObjects(), "object"))
 	}
 	if since := ago(d.GetSinceUnixMs(), now); since != "" {
 		text += ", for " + since
