@@ -278,6 +278,12 @@ func TestAgainstTheRealServer(t *testing.T) {
 	if r := s.ask("status"); r.code != 4 || !strings.Contains(r.out, "Health:     datastore: not connected yet: manxd is starting\n") {
 		t.Errorf("status: exit code %d\n%s%s", r.code, r.out, r.err)
 	}
+	// What is not known yet is not shown as zero.
+	for _, command := range [][]string{{"status"}, {"node", "status"}} {
+		if out := s.ask(command...).out; !strings.Contains(out, "node-1") || strings.Contains(out, "AS 0") || strings.Contains(out, "router ID") {
+			t.Errorf("%v:\n%s", command, out)
+		}
+	}
 	s.ask("loglevel").want(t, 0, "info\n")
 	s.ask("loglevel", "debug").want(t, 0, "log level is debug, was info\n")
 	s.ask("loglevel", "loud").want(t, 1, "", `level = "loud": want debug, info, warn or error`)

@@ -62,7 +62,11 @@ func (c *cli) nodeStatusCommand() *cobra.Command {
 
 // writeSessions prints the tables that "calicoctl node status" prints.
 func writeSessions(w io.Writer, s *manxv1.GetStatusResponse, peers []*manxv1.Peer, now time.Time) error {
-	if _, err := fmt.Fprintf(w, "manxd is running: node %s, AS %d.\n", s.GetNode(), s.GetAsNumber()); err != nil {
+	as := ""
+	if s.GetAsNumber() != 0 {
+		as = fmt.Sprintf(", AS %d", s.GetAsNumber())
+	}
+	if _, err := fmt.Fprintf(w, "manxd is running: node %s%s.\n", s.GetNode(), as); err != nil {
 		return err
 	}
 	for _, family := range []string{"IPv4", "IPv6"} {

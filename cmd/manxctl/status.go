@@ -116,8 +116,7 @@ func writeStatus(w io.Writer, s *manxv1.GetStatusResponse, peers []*manxv1.Peer,
 		}
 		fmt.Fprintf(&b, "%-12s%s\n", name, fmt.Sprintf(format, args...))
 	}
-	line("Node", "%s (%s)", s.GetNode(), strings.Join(present(s.GetIpv4(), s.GetIpv6(),
-		"AS "+strconv.FormatUint(uint64(s.GetAsNumber()), 10), "router ID "+s.GetRouterId()), ", "))
+	line("Node", "%s", nodeText(s))
 	line("Version", "%s, GoBGP %s, up %s", s.GetVersion().GetManx(), s.GetVersion().GetGobgp(), ago(s.GetStartedUnixMs(), now))
 	line("Datastore", "%s", datastoreText(s.GetDatastore(), now))
 	line("BGP", "%s", counts(s.GetPeers(), established, "session"))
@@ -140,6 +139,21 @@ func writeStatus(w io.Writer, s *manxv1.GetStatusResponse, peers []*manxv1.Peer,
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// nodeText is the node's name and, once it is registered, how others know it.
+func nodeText(s *manxv1.GetStatusResponse) string {
+	known := present(s.GetIpv4(), s.GetIpv6())
+	if s.GetAsNumber() != 0 {
+		known = append(known, "AS "+strconv.FormatUint(uint64(s.GetAsNumber()), 10))
+	}
+	if s.GetRouterId() != "" {
+		known = append(known, "router ID "+s.GetRouterId())
+	}
+	if len(known) == 0 {
+		return s.GetNode()
+	}
+	return s.GetNode() + " (" + strings.Join(known, ", ") + ")"
 }
 
 // whyBlocked says which command tells why some cannot be.
