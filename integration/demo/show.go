@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/manxnet/manx/integration/lab"
 )
@@ -40,7 +41,12 @@ func (d *demo) probes() []probe {
 
 func (d *demo) showSessions() {
 	for _, n := range d.lab.Nodes {
-		out, err := n.Run("gobgp", "neighbor")
+		var out string
+		// gobgp waits a second for an answer, which a busy machine may not have.
+		err := lab.Eventually(20*time.Second, func() (err error) {
+			out, err = n.Run("gobgp", "neighbor")
+			return err
+		})
 		d.show(fmt.Sprintf("%s (%s): gobgp neighbor", n.Name, n.IP4), out, err)
 	}
 	out, err := d.lab.ToRs[0].Birdc("show", "protocols")
