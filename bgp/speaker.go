@@ -118,11 +118,13 @@ func (s *Speaker) Set(ctx context.Context, d Desired) error {
 		s.status.setFatal(nil)
 	}
 	// Local routes come first: a session must not send its End-of-RIB before it has sent them.
-	return errors.Join(
+	err := errors.Join(
 		s.run.setOrigins(d.Originated),
 		s.run.setExport(ctx, exportOf(d)),
 		s.run.setSessions(ctx, d.Sessions),
 	)
+	s.sync.tick(time.Now()) // a node without peers is ready at once
+	return err
 }
 
 // restart replaces the GoBGP server. Sessions of the old one are closed without NOTIFICATION towards peers that

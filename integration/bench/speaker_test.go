@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -30,7 +31,7 @@ func newSite(tb testing.TB) *site {
 	if _, err := exec.LookPath("bird"); err != nil {
 		tb.Skip("bird is not installed")
 	}
-	bin, err := filepath.Abs("../../bin")
+	bin, err := filepath.Abs(cmp.Or(os.Getenv("MANX_BIN"), "../../bin"))
 	if err != nil {
 		tb.Fatal(err)
 	}

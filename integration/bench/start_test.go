@@ -3,25 +3,43 @@ package bench
 import (
 	"context"
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/lab"
 )
 
 // BenchmarkStart is the time from starting manxd, on a datastore with n other nodes of four blocks each, to its being
-// ready. The mesh is off, so that what is measured is Manx and not a thousand absent peers.
+// ready. There are no peers, so that what is measured is Manx and not how long it waits for a thousand absent ones.
+// The datastore is an etcd beside it, or the one in manxd, whose memory and work then count.
 func BenchmarkStart(b *testing.B) {
-	for _, n := range []int{0, 100, 1000} {
-		b.Run(fmt.Sprintf("%d-nodes", n), func(b *testing.B) {
+	for _, c := range []struct {
+		name     string
+		nodes    int
+		embedded bool
+	}{{"0-nodes", 0, false}, {"100-nodes", 100, false}, {"1000-nodes", 1000, false}, {"embedded-0-nodes", 0, true}} {
+		b.Run(c.name, func(b *testing.B) {
 			s := newSite(b)
-			sp := s.startManxd(b)
-			populate(b, s, n)
-			sp.stop()
+			args := s.node.EmbedDatastore()
+			if !c.embedded {
+				startEtcd(b, s)
+				args = []string{"--datastore=etcdv3", "--etcd-endpoints=" + s.node.Etcd()}
+			}
+			if err := s.node.StartManxd(append(args, "--no-default-pools")...); err != nil {
+				b.Fatal(err)
+			}
+			if err := s.node.Ready(30 * time.Second); err != nil {
+				b.Fatal(err)
+			}
+			populate(b, s, c.nodes)
+			s.node.Manxd().Kill()
 			var wall, work time.Duration
-			var rss, private float64
+			var rss, private, anonymous float64
 			for range b.N {
 				t0 := time.Now()
 				if err := s.node.StartManxd(); err != nil {
@@ -33,16 +51,32 @@ func BenchmarkStart(b *testing.B) {
 				wall += time.Since(t0)
 				pid := s.node.Manxd().PID()
 				work += cpu(pid)
-				rss, private = max(rss, statusMB(pid, "VmRSS")), max(private, privateMB(pid))
+				time.Sleep(time.Second)
+				rss, private, anonymous = max(rss, statusMB(pid, "VmRSS")), max(private, privateMB(pid)), max(anonymous, statusMB(pid, "RssAnon"))
 				s.node.Manxd().Kill()
 			}
 			b.ReportMetric(float64(wall.Milliseconds())/float64(b.N), "ready-ms")
 			b.ReportMetric(float64(work.Milliseconds())/float64(b.N), "cpu-ms")
 			b.ReportMetric(rss, "rss-MB")
 			b.ReportMetric(private, "private-MB")
+			b.ReportMetric(anonymous, "anonymous-MB")
 			b.ReportMetric(0, "ns/op")
 		})
 	}
+}
+
+// startEtcd runs an etcd on the node until the benchmark ends.
+func startEtcd(b *testing.B, s *site) {
+	b.Helper()
+	if _, err := exec.LookPath("etcd"); err != nil {
+		b.Skip("etcd is not installed")
+	}
+	cmd := lab.InNamespace(s.node.Namespace, "etcd", "--data-dir="+filepath.Join(s.node.Dir, "etcd"), "--log-level=error",
+		"--listen-client-urls="+s.node.Etcd(), "--advertise-client-urls="+s.node.Etcd(), "--listen-peer-urls=http://127.0.0.1:2380")
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 }
 
 // populate writes n nodes and their blocks.
