@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/dataplane/route"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -213,6 +215,14 @@ func TestRoutesPassesFiltersOn(t *testing.T) {
 	s.ask("routes", "--within", "10.65.0.0/16", "--phase", "failed,blocked", "--source", "bgp", "--no-headers")
 	if q := <-d.asked; q.GetWithin() != "10.65.0.0/16" || len(q.GetPhases()) != 2 || q.GetPhases()[1] != "blocked" || q.GetSources()[0] != "bgp" {
 		t.Errorf("asked for %v", q)
+	}
+	for _, p := range []reconcile.Phase{reconcile.Pending, reconcile.Applied, reconcile.Failed, reconcile.Blocked, reconcile.Leftover, reconcile.Removing} {
+		s.ask("routes", "--phase", string(p), "--source", string(route.SourceBGP), "--source", string(route.SourceBlock), "--source", string(route.SourceWorkload))
+		select {
+		case <-d.asked:
+		default:
+			t.Errorf("phase %s, or a source, is not known", p)
+		}
 	}
 	s.ask("routes", "--within", "10.65").want(t, 2, "", "--within \"10.65\": want a prefix")
 	s.ask("routes", "--phase", "failed,broken").want(t, 2, "", "--phase \"broken\": want pending, applied, failed, blocked, leftover or removing")

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/manxnet/manx/cmd/manxctl/table"
-	"github.com/manxnet/manx/dataplane/reconcile"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
@@ -51,10 +50,7 @@ func (c *cli) routesCommand() *cobra.Command {
 
 // The words that --phase and --source know.
 var (
-	routePhases = []string{
-		string(reconcile.Pending), string(reconcile.Applied), string(reconcile.Failed), string(reconcile.Blocked),
-		string(reconcile.Leftover), string(reconcile.Removing),
-	}
+	routePhases  = []string{"pending", phaseDone, phaseFailed, phaseBlocked, "leftover", "removing"}
 	routeSources = []string{"bgp", "block", "workload"}
 )
 
