@@ -46,6 +46,11 @@ func newLab(t *testing.T, spec lab.Spec) *lab.Lab {
 			for _, n := range l.Nodes {
 				t.Logf("end of the log of manxd on %s:\n%s", n.Name, tail(n.Log(), 30))
 			}
+			if !spec.PlainRouters {
+				for _, tor := range l.ToRs {
+					t.Logf("end of the log of BIRD on %s:\n%s", tor.Name, tail(tor.Log(), 60))
+				}
+			}
 		}
 		if err := l.Close(); err != nil {
 			t.Error(err)

@@ -57,6 +57,15 @@ func (t *ToR) StartBIRD() (err error) {
 // BIRD is the running router process.
 func (t *ToR) BIRD() *Process { return t.bird }
 
+// Log is what BIRD has printed so far.
+func (t *ToR) Log() string {
+	b, err := os.ReadFile(filepath.Join(t.dir, "bird.log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
 func (t *ToR) configFile() string { return filepath.Join(t.dir, "bird.conf") }
 
 func (t *ToR) socket() string { return filepath.Join(t.dir, "bird.ctl") }
@@ -81,7 +90,7 @@ func (t *ToR) config() string {
 func (t *ToR) session(b *strings.Builder, name string, subnet netip.Prefix, address byte, family string) {
 	fmt.Fprintf(b, "protocol bgp '%s' {\n  local %s as %d;\n  neighbor %s as %d;\n  connect retry time 2; connect delay time 1; error wait time 1, 2;\n",
 		name, host(subnet, 1), t.lab.Spec.TorAS, host(subnet, address), t.lab.Spec.NodeAS)
-	fmt.Fprintf(b, "  graceful restart on;\n  %s { import all; export where proto = \"outside\"; };\n}\n", family)
+	fmt.Fprintf(b, "  graceful restart on; debug { states, events };\n  %s { import all; export where proto = \"outside\"; };\n}\n", family)
 }
 
 // Birdc asks the router's BIRD.
