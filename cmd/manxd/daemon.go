@@ -103,7 +103,11 @@ func serve(ctx context.Context, tasks *errgroup.Group, o options, control *serve
 
 // join registers the node and runs everything that the datastore decides.
 func join(ctx context.Context, o options, name string, control *server.Server, listen *ports, log *zap.Logger) error {
-	store, closeStore, err := openStore(ctx, o, log)
+	starting := server.Source{DatastoreType: o.datastore, Notices: listen.Notices}
+	store, closeStore, err := openStore(ctx, o, func(err error) {
+		starting.Waiting = "waiting for it: " + err.Error()
+		control.Show(starting)
+	}, log)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ var (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	if err := rootCommand().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "manxd:", err)
@@ -57,6 +57,7 @@ IPIP device, and serves the CNI plugin's workloads. It leaves everything in the 
 
 Every setting is a flag or the environment variable that stands behind it in brackets.`,
 		Args:          func(cmd *cobra.Command, args []string) error { return usage(cobra.NoArgs(cmd, args)) },
+		Version:       fmt.Sprintf("%s (%s)", version, commit),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {

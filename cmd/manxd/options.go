@@ -204,7 +204,8 @@ func (o *options) check() error {
 	if o.logFormat != "" && o.logFormat != "json" && o.logFormat != "text" {
 		return fmt.Errorf("--log-format=%s: want json or text", o.logFormat)
 	}
-	return errors.Join(checkListen(httpFlag, o.httpListen), checkGobgpListen(o.gobgpListen))
+	config := o.nodeConfig()
+	return errors.Join(config.Check(), checkListen(httpFlag, o.httpListen), checkGobgpListen(o.gobgpListen))
 }
 
 // explain prints every setting, its value and where it comes from.

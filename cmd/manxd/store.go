@@ -13,8 +13,9 @@ import (
 	"github.com/manxnet/manx/datastore/etcd/embedded"
 )
 
-// openStore connects to the datastore, after starting it if it is embedded. The returned function stops both.
-func openStore(ctx context.Context, o options, log *zap.Logger) (datastore.Store, func(), error) {
+// openStore connects to the datastore, after starting it if it is embedded; waiting is told what is waited for. The
+// returned function stops both.
+func openStore(ctx context.Context, o options, waiting func(error), log *zap.Logger) (datastore.Store, func(), error) {
 	config := etcd.Config{
 		Endpoints: etcd.SplitEndpoints(o.etcdEndpoints),
 		CAFile:    o.etcdCAFile, CertFile: o.etcdCertFile, KeyFile: o.etcdKeyFile,
@@ -36,7 +37,7 @@ func openStore(ctx context.Context, o options, log *zap.Logger) (datastore.Store
 		}
 		config = server.Config()
 	}
-	store, err := connect(ctx, config, o.waitForDatastore, log)
+	store, err := connect(ctx, config, o.waitForDatastore, waiting, log)
 	if err != nil {
 		stop()
 		return nil, nil, err
@@ -51,7 +52,8 @@ func openStore(ctx context.Context, o options, log *zap.Logger) (datastore.Store
 
 // connect opens the datastore. If asked to wait it tries until the datastore answers; refused credentials and
 // unusable settings end it in any case.
-func connect(ctx context.Context, config etcd.Config, wait bool, log *zap.Logger) (*etcd.Store, error) {
+func connect(ctx context.Context, config etcd.Config, wait bool, waiting func(error), log *zap.Logger) (*etcd.Store, error) {
+	said := ""
 	for {
 		store, err := etcd.Open(ctx, config, log.Named("datastore"))
 		if err == nil {
@@ -60,7 +62,11 @@ func connect(ctx context.Context, config etcd.Config, wait bool, log *zap.Logger
 		if !wait || !errors.Is(err, datastore.ErrUnavailable) {
 			return nil, fmt.Errorf("datastore: %w", err)
 		}
-		log.Warn("waiting for the datastore", zap.Error(err))
+		waiting(err)
+		if text := err.Error(); text != said {
+			said = text
+			log.Warn("waiting for the datastore", zap.Error(err))
+		}
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()

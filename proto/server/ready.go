@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 )
 
@@ -34,7 +35,7 @@ func (s *Server) Ready() (bool, []Check) {
 func (s *Source) datastoreCheck() Check {
 	c := Check{Name: checkDatastore}
 	if s.Datastore == nil {
-		c.Reason = "not connected yet: manxd is starting"
+		c.Reason = cmp.Or(s.Waiting, "not connected yet: manxd is starting")
 		return c
 	}
 	st := s.Datastore.Status()

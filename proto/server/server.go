@@ -57,6 +57,7 @@ type AddressCandidate struct {
 type Source struct {
 	DatastoreType string // "etcdv3" or "embedded"
 	Datastore     Datastore
+	Waiting       string // why there is no Datastore yet; may be empty
 	BGP           BGP
 	Dataplane     Dataplane
 	// Desired is what the BGP speaker was last told.
