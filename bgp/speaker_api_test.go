@@ -126,6 +126,9 @@ func TestListenerInUse(t *testing.T) {
 	if st := second.Sessions(); len(st) != 1 || st[0].Phase != PhaseFailed || !strings.Contains(st[0].Reason, "another BGP speaker") {
 		t.Errorf("status %+v", st)
 	}
+	if ok, why := second.Ready(); ok || !strings.Contains(why, "another BGP speaker") {
+		t.Errorf("ready %v: %s", ok, why)
+	}
 	d.Global.ListenPort = freePort(t)
 	mustSet(t, second, d) // the next Set tries again
 	if st := second.Sessions(); st[0].Phase != PhaseWaiting {

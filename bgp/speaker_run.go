@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"syscall"
 
 	"github.com/osrg/gobgp/v4/api"
@@ -36,6 +37,9 @@ func startRun(ctx context.Context, sp *Speaker, g Global) (*speakerRun, error) {
 	}
 	if !g.RouterID.Is4() || g.RouterID.IsUnspecified() {
 		return nil, fmt.Errorf("bgp speaker: router ID %q is not an IPv4 address other than 0.0.0.0; a node without IPv4 address needs CALICO_ROUTER_ID", addrText(g.RouterID))
+	}
+	if err := tryListen(g); err != nil {
+		return nil, fmt.Errorf("bgp speaker: start with %s: %w", g, explainListen(err, g))
 	}
 	level := new(slog.LevelVar)
 	level.Set(slog.LevelDebug)
@@ -139,4 +143,22 @@ func addrText(a netip.Addr) string {
 		return ""
 	}
 	return a.String()
+}
+
+// tryListen finds out whether the port can be had, before a whole server is made that could not start. Trouble other
+// than with the port is left to the server to find.
+func tryListen(g Global) error {
+	if g.ListenPort == 0 {
+		return nil
+	}
+	for _, address := range listenAddresses(g.ListenAddresses) {
+		l, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(int(g.ListenPort))))
+		if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES) {
+			return err
+		}
+		if err == nil {
+			_ = l.Close()
+		}
+	}
+	return nil
 }

@@ -158,6 +158,13 @@ func (t *statusTable) reset() {
 	}
 }
 
+// cannotRun says why no session can run, empty if they can.
+func (t *statusTable) cannotRun() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.fatal
+}
+
 func (t *statusTable) setFatal(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

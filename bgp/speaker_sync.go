@@ -31,7 +31,12 @@ func (s *Speaker) Synced() (bool, string) { return s.sync.state(time.Now()) }
 
 // Ready tells whether this node does its part in BGP, and if not, what is waited for. Peers that are up are waited for as
 // in Synced, those that are down only as long as a healthy peer takes to connect: they are no fault of this node.
-func (s *Speaker) Ready() (bool, string) { return s.sync.ready(time.Now()) }
+func (s *Speaker) Ready() (bool, string) {
+	if why := s.status.cannotRun(); why != "" {
+		return false, why
+	}
+	return s.sync.ready(time.Now())
+}
 
 // readyWait is how long after a start a session may take to come up before readiness goes on without it.
 const readyWait = 15 * time.Second
