@@ -14,8 +14,8 @@ import (
 )
 
 // Snapshot is the state of the tables at one moment. It never changes, holds no lock and costs nothing to keep, except
-// that the changes since it cannot be forgotten. It implements model.Reader: objects that are quarantined are not there
-// for its readers, as if they did not exist.
+// that the changes since it cannot be forgotten. It implements model.Reader: of an object that is quarantined readers see
+// the last valid version, if these tables have seen one, and else nothing.
 //
 // Published snapshots hold what the datastore held at one revision, of all watched kinds.
 type Snapshot struct {
@@ -40,6 +40,8 @@ var _ model.Reader = (*Snapshot)(nil)
 type Quarantined struct {
 	Object *model.Object
 	Since  time.Time
+	// InUse is the revision of the last valid version, which stays in use; 0 if there is none.
+	InUse int64
 }
 
 func newSnapshot() *Snapshot {
@@ -76,13 +78,17 @@ func (s *Snapshot) All(kind model.Kind) iter.Seq[*model.Object] {
 	}
 }
 
-// Len is the number of objects that readers see, and Quarantined the number of those they do not.
+// Len is the number of objects that readers see.
 func (s *Snapshot) Len() int { return s.objects.Len() }
 
 // Quarantined visits the entries that cannot be used, in key order.
 func (s *Snapshot) Quarantined() iter.Seq[Quarantined] {
 	return func(yield func(Quarantined) bool) {
-		s.quarantined.Root().Walk(func(_ []byte, q Quarantined) bool { return !yield(q) })
+		s.quarantined.Root().Walk(func(k []byte, q Quarantined) bool {
+			good, _ := s.objects.Get(k)
+			q.InUse = revisionOf(good)
+			return !yield(q)
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,8 +90,8 @@ func waiting(events <-chan Event) []Event {
 
 // Apply takes events as one step. Run calls it; tests may, too.
 //
-// In sync, events of one key may come in any order: the highest revision wins. A valid object that becomes invalid
-// moves to the quarantine, and readers see it go.
+// In sync, events of one key may come in any order: the highest revision wins. A version that is invalid goes to the
+// quarantine, and readers keep the last valid one: a slip of the pen must not take away what works.
 func (t *Tables) Apply(events ...Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -214,35 +215,46 @@ func newWorkingState() *workingState {
 	}
 }
 
-// take enters one event. A full read replaces whatever is there, even by older revisions: the datastore may have been
-// put back to an earlier state.
+// take enters one event. What becomes of a key depends on the newest valid version, the newest invalid one and the newest
+// deletion, in whatever order they come: a valid version that was not deleted since is in use, and stays so while a newer
+// one is invalid.
 func (w *workingState) take(e Event, inSync bool, now func() time.Time) {
 	k := treeKey(e.Key)
 	good, _ := w.objects.Get(k)
 	bad, wasBad := w.quarantined.Get(k)
-	if inSync && e.Revision < max(revisionOf(good), revisionOf(bad.Object), w.deleted[e.Key]) {
-		return // late
+	if !inSync {
+		// A full read replaces whatever is there, even by older revisions: the datastore may have been put back to an
+		// earlier state.
+		delete(w.deleted, e.Key)
+		if e.Type == EventUpdate && e.Object.Err != nil && e.Revision < revisionOf(good) {
+			w.objects.Delete(k)
+			good = nil
+		}
 	}
+	goodAt, badAt, goneAt := revisionOf(good), revisionOf(bad.Object), w.deleted[e.Key]
+	newer := func(revisions ...int64) bool { return !inSync || e.Revision >= slices.Max(revisions) }
 	valid := e.Type == EventUpdate && e.Object.Err == nil
-	invalid := e.Type == EventUpdate && !valid
-	if good != nil && !valid {
-		w.objects.Delete(k)
-	}
-	if wasBad && !invalid {
-		w.quarantined.Delete(k)
-	}
-	delete(w.deleted, e.Key)
 	switch {
-	case valid:
+	case valid && newer(goodAt, goneAt):
 		w.objects.Insert(k, e.Object)
-	case invalid:
+	case e.Type == EventUpdate && !valid && newer(goodAt, badAt, goneAt):
 		q := Quarantined{Object: e.Object, Since: now()}
 		if wasBad {
 			q.Since = bad.Since
 		}
 		w.quarantined.Insert(k, q)
-	case inSync:
-		w.remember(e)
+	case e.Type == EventDelete && newer(goneAt):
+		if good != nil && newer(goodAt) {
+			w.objects.Delete(k)
+		}
+		if inSync {
+			w.remember(e)
+		}
+	default:
+		return // late
+	}
+	if wasBad && newer(badAt) && (valid || e.Type == EventDelete) {
+		w.quarantined.Delete(k)
 	}
 	w.changed = append(w.changed, e.Key)
 	w.revision = max(w.revision, e.Revision)

@@ -154,8 +154,8 @@ func TestInvalidObjectIsQuarantinedUntilItIsValid(t *testing.T) {
 	}
 	tables.Apply(update("b", 11), invalid("a", 12))
 	next := tables.Snapshot()
-	if got := changes(next, s); got != "a:1>0 b:0>11 " {
-		t.Errorf("changes %q", got)
+	if got := changes(next, s); got != "b:0>11 " || content(next) != "a=1 b=11 " {
+		t.Errorf("changes %q to %q, want the valid version of a kept", got, content(next))
 	}
 	since := tables.now()
 	tables.now = func() time.Time { return start.Add(2 * time.Hour) }
@@ -168,10 +168,13 @@ func TestInvalidObjectIsQuarantinedUntilItIsValid(t *testing.T) {
 	for q := range last.Quarantined() {
 		quarantined = append(quarantined, q)
 	}
-	if len(quarantined) != 1 || quarantined[0].Object.Revision != 13 || !quarantined[0].Since.Equal(since) || quarantined[0].Object.Err == nil {
-		t.Errorf("quarantine %+v, want a of revision 13 since %v", quarantined, since)
+	if len(quarantined) != 1 || quarantined[0].Object.Revision != 13 || !quarantined[0].Since.Equal(since) || quarantined[0].Object.Err == nil || quarantined[0].InUse != 1 {
+		t.Errorf("quarantine %+v, want a of revision 13 since %v, with 1 in use", quarantined, since)
 	}
 	tables.Apply(remove("a", 14))
+	if got := content(tables.Snapshot()); got != "b=11 " {
+		t.Errorf("after the deletion: %q", got)
+	}
 	for q := range tables.Snapshot().Quarantined() {
 		t.Errorf("%v is gone, but in quarantine", q.Object.Key)
 	}
@@ -212,6 +215,12 @@ func TestDatastorePutBackToAnEarlierState(t *testing.T) {
 	if s := tables.Snapshot(); content(s) != "a=3 b=5 " {
 		t.Errorf("%q", content(s))
 	}
+	// What is valid only in a future that was taken back is not kept.
+	tables.Apply(lost("restored again"), invalid("a", 2), inSync(5))
+	tables.Apply(update("a", 6))
+	if s := tables.Snapshot(); content(s) != "a=6 b=5 " {
+		t.Errorf("%q", content(s))
+	}
 }
 
 // Any order of the same updates ends in the same tables.
@@ -233,7 +242,9 @@ func TestPermutation(t *testing.T) {
 	next(update, "d")
 	next(remove, "d")
 	next(remove, "f")
-	const want = "b=31 "
+	next(update, "g")
+	next(invalid, "g")
+	const want = "b=31 g=36 "
 	random := rand.New(rand.NewSource(1))
 	for range 2000 {
 		random.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
@@ -246,7 +257,7 @@ func TestPermutation(t *testing.T) {
 		for q := range s.Quarantined() {
 			bad = append(bad, q.Object.Key.Name)
 		}
-		if content(s) != want || !slices.Equal(bad, []string{"c"}) || s.Revision() != revision {
+		if content(s) != want || !slices.Equal(bad, []string{"c", "g"}) || s.Revision() != revision {
 			t.Fatalf("%q, quarantined %v, at %d", content(s), bad, s.Revision())
 		}
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/manxnet/manx/datastore/model"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
@@ -80,9 +81,13 @@ func (s *Server) ListQuarantined(context.Context, *manxv1.ListQuarantinedRequest
 	}
 	for q := range d.Snapshot().Quarantined() {
 		k := q.Object.Key
+		reason := q.Object.Err.Error()
+		if q.InUse != 0 {
+			reason += fmt.Sprintf("; the last valid version, of revision %d, stays in use", q.InUse)
+		}
 		r.Objects = append(r.Objects, &manxv1.QuarantinedObject{
 			Kind: string(k.Kind), Namespace: k.Namespace, Name: k.Name,
-			Revision: q.Object.Revision, Reason: q.Object.Err.Error(), SinceUnixMs: unixMs(q.Since),
+			Revision: q.Object.Revision, Reason: reason, SinceUnixMs: unixMs(q.Since),
 		})
 	}
 	return r, nil
