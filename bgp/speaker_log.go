@@ -128,7 +128,7 @@ func (t *statusTable) heard(peer netip.Addr, message string, attrs map[string]sl
 	case "outgoing connection IO error":
 		f = func(e *sessionEntry, now time.Time) {
 			e.connectedAt = time.Time{}
-			e.fail(e.peerName()+" closed the connection before it sent an OPEN: it probably has no session for our address", now)
+			e.guess(e.peerName()+" closed the connection before it sent an OPEN: it probably has no session for our address", now)
 		}
 	case "Session will be reset due to malformed BGP Header", "Session will be reset due to malformed BGP message",
 		"Session will be reset due to malformed BGP update message":

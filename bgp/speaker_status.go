@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -228,6 +229,15 @@ func (e *sessionEntry) fail(sentence string, now time.Time) {
 	e.failure, e.failureAt, e.tried = sentence, now, true
 }
 
+// guess records why a session does not come up when the cause can only be guessed. What a NOTIFICATION said a moment ago
+// is better: BIRD, for one, closes further connections without a word while it waits after an error.
+func (e *sessionEntry) guess(sentence string, now time.Time) {
+	if e.tried && strings.Contains(e.failure, "NOTIFICATION") && now.Sub(e.failureAt) < time.Minute {
+		return
+	}
+	e.fail(sentence, now)
+}
+
 // transition takes over a state that GoBGP tells and returns the state before and now.
 func (t *statusTable) transition(addr netip.Addr, st apiutil.PeerState, at time.Time) (was, now gobgp.FSMState) {
 	was, now = gobgp.BGP_FSM_IDLE, st.SessionState
@@ -255,7 +265,7 @@ func (t *statusTable) transition(addr netip.Addr, st apiutil.PeerState, at time.
 		case now == gobgp.BGP_FSM_IDLE && was != now:
 			if e.failureAt.Before(e.since.Add(-2*time.Second)) || !e.tried {
 				if w := openingWords(e, was, st); w != "" {
-					e.fail(w, at)
+					e.guess(w, at)
 				}
 			}
 		}
