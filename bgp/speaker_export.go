@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/osrg/gobgp/v4/api"
 	"go.uber.org/zap"
@@ -83,9 +84,13 @@ func exportOf(d Desired) exportRules {
 	return rules
 }
 
+// isNeighbour tells whether the element is a neighbour; else it is a prefix of routes.
+func (e exportElement) isNeighbour() bool {
+	return e.set == setNextHopSelf || e.set == setNextHopKeep || e.set == setExternal
+}
+
 func (e exportElement) definedSet() *api.DefinedSet {
-	switch e.set {
-	case setNextHopSelf, setNextHopKeep, setExternal:
+	if e.isNeighbour() {
 		return &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: e.set, List: []string{e.prefix.String()}}
 	}
 	return &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: e.set, Prefixes: []*api.Prefix{{
@@ -138,11 +143,11 @@ func exportStatements() []*api.Statement {
 	}
 }
 
-// setExport makes the sets as wanted and, if they changed, at once sends peers what changes for them:
-// until then GoBGP would leave routes behind that the new policy does not let it withdraw.
+// setExport makes the sets as wanted and, where that changes what peers should have, sends it at once: until then GoBGP
+// would leave routes behind that the new policy does not let it withdraw.
 func (r *speakerRun) setExport(ctx context.Context, want exportRules) error {
 	var errs []error
-	changed := false
+	var changed []exportElement
 	for e := range want {
 		if r.export[e] {
 			continue
@@ -151,7 +156,7 @@ func (r *speakerRun) setExport(ctx context.Context, want exportRules) error {
 			errs = append(errs, fmt.Errorf("bgp export: add %s to %s: %w", e.prefix, e.set, err))
 			continue
 		}
-		r.export[e], changed = true, true
+		r.export[e], changed = true, append(changed, e)
 	}
 	for e := range r.export {
 		if want[e] {
@@ -162,14 +167,54 @@ func (r *speakerRun) setExport(ctx context.Context, want exportRules) error {
 			continue
 		}
 		delete(r.export, e)
-		changed = true
+		changed = append(changed, e)
 	}
-	if changed && len(r.sessions) > 0 {
-		err := r.srv.ResetPeer(ctx, &api.ResetPeerRequest{Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT})
-		if err != nil {
-			errs = append(errs, fmt.Errorf("bgp export: send changes: %w", err))
-		}
-		r.sp.log.Info("bgp export rules changed", zap.Int("elements", len(r.export)))
+	if len(changed) > 0 {
+		r.sp.log.Debug("bgp export rules changed", zap.Int("elements", len(r.export)))
+		errs = append(errs, r.resend(ctx, changed))
 	}
 	return errors.Join(errs...)
+}
+
+// resend sends routes again to those peers for which changed elements make a difference. A prefix makes one only if a
+// learned route lies inside it, which for the node's own new blocks is next to never so.
+func (r *speakerRun) resend(ctx context.Context, changed []exportElement) error {
+	var prefixes []netip.Prefix
+	var errs []error
+	for _, e := range changed {
+		if !e.isNeighbour() {
+			prefixes = append(prefixes, e.prefix)
+		} else if _, up := r.sessions[e.prefix.Addr()]; up {
+			errs = append(errs, r.softOut(ctx, e.prefix.Addr().String()))
+		}
+	}
+	if len(prefixes) == 0 {
+		return errors.Join(errs...)
+	}
+	if r.sp.fib.learnedInside(prefixes) {
+		return errors.Join(append(errs, r.softOut(ctx, "all"))...)
+	}
+	// A route may be on its way into our table that GoBGP has decided about before the change.
+	time.AfterFunc(time.Second, func() {
+		r.sp.setMu.Lock()
+		defer r.sp.setMu.Unlock()
+		if r.sp.current() != r || !r.sp.fib.learnedInside(prefixes) {
+			return
+		}
+		if err := r.softOut(context.Background(), "all"); err != nil {
+			r.sp.log.Warn("bgp export", zap.Error(err))
+		}
+	})
+	return errors.Join(errs...)
+}
+
+func (r *speakerRun) softOut(ctx context.Context, peer string) error {
+	if len(r.sessions) == 0 {
+		return nil
+	}
+	err := r.srv.ResetPeer(ctx, &api.ResetPeerRequest{Address: peer, Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT})
+	if err != nil {
+		return fmt.Errorf("bgp export: send changes to %s: %w", peer, err)
+	}
+	return nil
 }

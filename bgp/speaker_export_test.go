@@ -3,6 +3,7 @@ package bgp
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
@@ -65,6 +66,24 @@ func TestExportRulesChange(t *testing.T) {
 	exported("172.20.0.0/24")
 	if in.isClosed() || out.isClosed() {
 		t.Error("a change of the rules ended a session")
+	}
+}
+
+// A new own block is announced, and nothing else is sent again because of it.
+func TestOwnBlockIsSentAlone(t *testing.T) {
+	t.Parallel()
+	s, d, in, out := exportLab(t, "127.0.1.80", "127.0.1.81", nil)
+	in.send(update("10.0.0.70", 0, 100, pfx("10.244.1.0/26")))
+	out.await("the learned route", func() bool { return out.routes[pfx("10.244.1.0/26")] != nil })
+	time.Sleep(1500 * time.Millisecond) // what is sent again after a session came up
+	before := out.count(gobgp.BGP_MSG_UPDATE)
+	d.Originated = append(d.Originated, Origin{Prefix: pfx("10.244.7.0/26"), LocalPref: MaxPriority - NormalPriority})
+	d.NoExportPrefixes = append(d.NoExportPrefixes, pfx("10.244.7.0/26"))
+	mustSet(t, s, d)
+	out.await("the block", func() bool { return out.routes[pfx("10.244.7.0/26")] != nil })
+	time.Sleep(1500 * time.Millisecond) // the second look
+	if n := out.count(gobgp.BGP_MSG_UPDATE) - before; n != 1 {
+		t.Errorf("%d UPDATEs were sent for one block", n)
 	}
 }
 

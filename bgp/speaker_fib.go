@@ -92,6 +92,20 @@ func (s *Speaker) Rejected() []RejectedRoute {
 	return slices.Compact(list)
 }
 
+// learnedInside tells whether a learned route lies in one of the prefixes.
+func (f *fib) learnedInside(prefixes []netip.Prefix) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for learned := range f.entries {
+		for _, p := range prefixes {
+			if p.Bits() <= learned.Bits() && p.Contains(learned.Addr()) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func (f *fib) signal() {
 	select {
 	case f.changed <- struct{}{}:
