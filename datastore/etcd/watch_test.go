@@ -225,16 +225,16 @@ func TestWatchOverReplacedDatastore(t *testing.T) {
 	server.Restart(t)
 	fresh := server.Store(t)
 	a := create(t, fresh, peer("a", "10.9.9.9")) // the same key and even the same revision as before
-	m.untilState(map[model.Key]int64{a.Key: a.Revision})
-	var ip string
-	for _, e := range m.seen {
-		if e.Key == a.Key && e.Object != nil {
-			ip = peerIP(e.Object)
+	m.until("the new version of a", func() bool {
+		var ip string
+		for _, e := range m.seen {
+			if e.Key == a.Key && e.Object != nil {
+				ip = peerIP(e.Object)
+			}
 		}
-	}
-	if ip != "10.9.9.9" {
-		t.Errorf("a is still %s", ip)
-	}
+		return ip == "10.9.9.9"
+	})
+	m.untilState(map[model.Key]int64{a.Key: a.Revision})
 }
 
 func TestWatchEndsWithItsContextAndWithTheStore(t *testing.T) {
