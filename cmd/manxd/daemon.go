@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,6 +114,11 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 	}
 	defer closeStore()
 	config := o.nodeConfig()
+	if o.asksKubernetes() {
+		if config.Kubernetes, err = kubernetesAddress(o.kubeconfig, cmp.Or(o.k8sNodeRef, name)); err != nil {
+			return err
+		}
+	}
 	registered, err := node.Register(ctx, config, store, node.System{}, log.Named("node"))
 	if err != nil {
 		return err

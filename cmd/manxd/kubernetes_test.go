@@ -1,0 +1,85 @@
+package main
+
+import (
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/manxnet/manx/datastore/node"
+)
+
+func TestKubernetesInternalIP(t *testing.T) {
+	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Header.Get("Authorization") != "Bearer secret":
+			w.WriteHeader(http.StatusUnauthorized)
+		case r.URL.Path == "/api/v1/nodes/n1":
+			fmt.Fprint(w, `{"kind":"Node","metadata":{"name":"n1"},"status":{"addresses":[
+				{"type":"Hostname","address":"n1"},{"type":"ExternalIP","address":"203.0.113.1"},
+				{"type":"InternalIP","address":"10.0.0.1"},{"type":"InternalIP","address":"10.0.0.2"}]}}`)
+		default:
+			w.WriteHeader(http.StatusNotFound)
+			fmt.Fprint(w, `{"kind":"Status","message":"nodes \"other\" not found"}`)
+		}
+	}))
+	defer api.Close()
+	kubeconfig := writeKubeconfig(t, api, "secret")
+
+	lookup, err := kubernetesAddress(kubeconfig, "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ip, err := lookup(t.Context(), node.IPv4); err != nil || ip.String() != "10.0.0.1" {
+		t.Errorf("%s, %v", ip, err)
+	}
+	for _, c := range []struct {
+		what, kubeconfig, node string
+		family                 node.Family
+		want                   string
+	}{
+		{"no address of the family", kubeconfig, "n1", node.IPv6, "no InternalIP of IPv6"},
+		{"no such node", kubeconfig, "other", node.IPv4, `nodes "other" not found`},
+		{"a wrong token", writeKubeconfig(t, api, "wrong"), "n1", node.IPv4, "401 Unauthorized"},
+	} {
+		lookup, err := kubernetesAddress(c.kubeconfig, c.node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lookup(t.Context(), c.family); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.what, err, c.want)
+		}
+	}
+	if _, err := kubernetesAddress(filepath.Join(t.TempDir(), "none"), "n1"); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("a kubeconfig that is not there: %v", err)
+	}
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	if lookup, err := kubernetesAddress("", "n1"); lookup != nil || err != nil {
+		t.Errorf("outside of a cluster: %v", err)
+	}
+}
+
+func writeKubeconfig(t *testing.T, api *httptest.Server, token string) string {
+	t.Helper()
+	dir := t.TempDir()
+	ca := filepath.Join(dir, "ca.pem")
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw})
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "%s", certificate-authority: %s}}]
+users: [{name: u, user: {token: %s}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`, api.URL, ca, token)
+	path := filepath.Join(dir, "kubeconfig")
+	for file, content := range map[string][]byte{ca: cert, path: []byte(text)} {
+		if err := os.WriteFile(file, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return path
+}
