@@ -1,10 +1,8 @@
 package bench
 
 import (
-	"cmp"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -25,18 +23,9 @@ type site struct {
 
 func newSite(tb testing.TB) *site {
 	tb.Helper()
-	if os.Geteuid() != 0 {
-		tb.Skip("network namespaces need root")
-	}
-	if _, err := exec.LookPath("bird"); err != nil {
-		tb.Skip("bird is not installed")
-	}
-	bin, err := filepath.Abs(cmp.Or(os.Getenv("MANX_BIN"), "../../bin"))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(bin, "manxd")); err != nil {
-		tb.Skip("bin/manxd is not built: run `make build`")
+	bin, missing := lab.Require("ip", "bird")
+	if missing != nil {
+		tb.Skip(missing)
 	}
 	l, err := lab.New(lab.Spec{Name: fmt.Sprintf("b%d", os.Getpid()), Bin: bin, PlainRouters: true,
 		Nodes: []lab.NodeSpec{{Name: "n1"}}})

@@ -1,35 +1,19 @@
 package main
 
 import (
-	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
+
+	"github.com/manxnet/manx/integration/lab"
 )
 
 // binaries is the folder of the built programs; the test is skipped without them.
 func binaries(t *testing.T) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
+	bin, missing := lab.Require("ip", "ping", "bird", "gobgp")
+	if missing != nil {
+		t.Skip(missing)
 	}
-	for _, program := range []string{"ip", "ping", "bird", "gobgp"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("%s is not installed", program)
-		}
-	}
-	dir := os.Getenv("MANX_BIN")
-	if dir == "" {
-		dir = "../../bin"
-	}
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(dir, "manxd")); err != nil {
-		t.Skip("bin/manxd is not built: run `make build`")
-	}
-	return dir
+	return bin
 }
 
 // TestDemo is what `make demo` shows, on the kernel of this machine.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -28,14 +27,6 @@ const limit = time.Minute
 // newLab builds a lab that goes away with the test; when the test fails, the ends of the daemons' logs are printed.
 func newLab(t *testing.T, spec lab.Spec) *lab.Lab {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
-	for _, program := range []string{"ip", "ping", "bird", "birdc"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("%s is not installed", program)
-		}
-	}
 	spec.Bin = binaries(t)
 	l, err := lab.New(spec)
 	if err != nil {
@@ -62,18 +53,11 @@ func newLab(t *testing.T, spec lab.Spec) *lab.Lab {
 // binaries is the folder of the built programs; the test is skipped without them.
 func binaries(t *testing.T) string {
 	t.Helper()
-	dir := os.Getenv("MANX_BIN")
-	if dir == "" {
-		dir = "../../bin"
+	bin, missing := lab.Require("ip", "ping", "bird", "birdc")
+	if missing != nil {
+		t.Skip(missing)
 	}
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(dir, "manxd")); err != nil {
-		t.Skip("bin/manxd is not built: run `make build`")
-	}
-	return dir
+	return bin
 }
 
 func labName(prefix string) string { return fmt.Sprintf("%s%d", prefix, os.Getpid()%1e6) }
