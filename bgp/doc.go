@@ -1,2 +1,2 @@
-// Package bgp decides which BGP sessions and routes a node should have and runs them on an embedded GoBGP speaker.
+// Package bgp decides which BGP sessions and routes a node should have; it has no side effects.
 package bgp

@@ -1,7 +1,10 @@
 package bgp
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
+	"time"
 )
 
 // MaxPriority is the LOCAL_PREF of a route with kernel metric 0: LOCAL_PREF = MaxPriority - metric, as BIRD in calico/node has it.
@@ -24,7 +27,27 @@ type Desired struct {
 	// The speaker's own routes (Originated) are decided here and need no check.
 	ExportPrefixes   []netip.Prefix // IP pools; sorted
 	NoExportPrefixes []netip.Prefix // IP pools with disableBGPExport, and own blocks; sorted
+
+	Filters   []Filter       // those that sessions name, sorted by name
+	Statics   []Static       // kernel routes that peers are reached by; sorted by prefix
+	NoInstall []netip.Prefix // learned routes inside one of these are not for the kernel; sorted
+	Drain     Drain
 }
+
+// Static is a kernel route to a peer through a gateway (BGPPeer reachableBy).
+type Static struct {
+	Prefix netip.Prefix
+	Via    netip.Addr
+}
+
+// Drain is how far this node has left the network for maintenance.
+type Drain string
+
+const (
+	DrainNone      Drain = ""          // in service
+	DrainDraining  Drain = "draining"  // routes carry GRACEFUL_SHUTDOWN and the lowest preference (RFC 8326)
+	DrainWithdrawn Drain = "withdrawn" // no routes are announced
+)
 
 // Global is what the whole speaker shares; a change of it needs a new speaker.
 type Global struct {
@@ -32,6 +55,15 @@ type Global struct {
 	RouterID        netip.Addr   // IPv4 form
 	ListenPort      uint16       // 0: no listener
 	ListenAddresses []netip.Addr // none: all
+}
+
+// Equal tells whether the two ask for the same speaker.
+func (g Global) Equal(o Global) bool {
+	return g.LocalAS == o.LocalAS && g.RouterID == o.RouterID && g.ListenPort == o.ListenPort && slices.Equal(g.ListenAddresses, o.ListenAddresses)
+}
+
+func (g Global) String() string {
+	return fmt.Sprintf("AS %d, router ID %s, port %d", g.LocalAS, g.RouterID, g.ListenPort)
 }
 
 // SessionType tells where a session comes from.
@@ -78,7 +110,20 @@ type Session struct {
 	ReflectorClusterID netip.Addr
 	AllowOwnAS         uint32
 	NextHop            NextHopMode
-	Filters            []string // BGPFilter names, in order
+	Filters            []string // names of BGPFilters that exist, in order
+
+	Workload    string // interface of the local workload that the peer is; empty for any other
+	MaxPrefixes uint32 // limit on what the peer may announce; 0: the speaker's default
+	BFD         BFD    // not part of the BGP session: a change does not touch it
+}
+
+// BFD says how the path to a peer is watched (RFC 5880); the zero value is off.
+type BFD struct {
+	Enabled    bool
+	Transmit   time.Duration // desired minimum interval
+	Receive    time.Duration // required minimum interval
+	Multiplier uint8
+	Multihop   bool // RFC 5883 instead of RFC 5881
 }
 
 // Conflict tells that several wishes for one address cannot be met together.
@@ -100,6 +145,8 @@ type Origin struct {
 	// Withheld: only the blackhole is wanted, the prefix is not advertised to any peer
 	// (a block that is being released, or one of a pool with disableBGPExport).
 	Withheld         bool
+	FilterOnly       bool   // it goes only to peers whose export filters accept it
+	Interface        string // that traffic to it leaves by; empty for a block or a service
 	Prefix           netip.Prefix
 	LocalPref        uint32
 	Communities      []uint32    // sorted

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/integration/stock"
 )
 
@@ -27,7 +28,7 @@ const secret = "not-to-be-seen" // of the session
 
 // scene is a speaker with a session to BIRD for each family, and its API.
 type scene struct {
-	speaker *bgp.Speaker
+	speaker *speaker.Speaker
 	desired bgp.Desired
 	port    string // of the v3 API
 	socket  string // of GoBGP's own
@@ -51,7 +52,7 @@ func newScene(t *testing.T) *scene {
 	listen, remote := freePort(t), freePort(t)
 	startBird(t, dir, fmt.Sprintf(birdConfig, remote, own4, listen, secret, peer6, remote, own6, listen))
 	s := &scene{socket: filepath.Join(dir, "gobgp.sock"), peer4: peer4, peer6: peer6}
-	s.speaker = bgp.NewSpeaker(bgp.Config{GobgpSocket: s.socket, ConnectRetry: time.Second})
+	s.speaker = speaker.New(speaker.Config{GobgpSocket: s.socket, ConnectRetry: time.Second})
 	t.Cleanup(s.speaker.Close)
 	session := func(peer, own netip.Addr, password string) bgp.Session {
 		return bgp.Session{Address: peer, Port: remote, Type: bgp.SessionGlobal, LocalAS: 64512, PeerAS: 64513, Source: own, Password: password}
@@ -368,7 +369,7 @@ func testMonitorShowsChanges(t *testing.T, s *scene, clis []cli) {
 				t.Fatal(err)
 			}
 			rib(fmt.Sprintf(`\[ROUTE\] 10\.245\.%d\.0/26`, i))
-			if err := s.speaker.ResetSession(context.Background(), s.peer4, bgp.ResetHard); err != nil {
+			if err := s.speaker.ResetSession(context.Background(), s.peer4, speaker.ResetHard); err != nil {
 				t.Fatal(err)
 			}
 			neighbour(`\[NEIGH\] 127\.0\.77\.2 fsm: (SESSION_STATE_)?IDLE`)

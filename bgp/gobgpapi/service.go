@@ -14,18 +14,18 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/speaker"
 )
 
 // Service answers the calls of the stock gobgp command.
 type Service struct {
 	v3.UnimplementedGobgpApiServer
-	speaker *bgp.Speaker
+	speaker *speaker.Speaker
 	log     *zap.Logger
 }
 
 // New makes the service over a speaker, which may start and restart at any time.
-func New(speaker *bgp.Speaker, log *zap.Logger) *Service {
+func New(speaker *speaker.Speaker, log *zap.Logger) *Service {
 	return &Service{speaker: speaker, log: log}
 }
 
@@ -110,12 +110,12 @@ func (s *Service) ResetPeer(ctx context.Context, r *v3.ResetPeerRequest) (*empty
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "address = %q: must be the address of one peer", r.Address)
 	}
-	var kinds []bgp.ResetKind
+	var kinds []speaker.ResetKind
 	if r.Direction != v3.ResetPeerRequest_OUT {
-		kinds = append(kinds, bgp.ResetSoftIn)
+		kinds = append(kinds, speaker.ResetSoftIn)
 	}
 	if r.Direction != v3.ResetPeerRequest_IN {
-		kinds = append(kinds, bgp.ResetSoftOut)
+		kinds = append(kinds, speaker.ResetSoftOut)
 	}
 	for _, kind := range kinds {
 		if err := s.speaker.ResetSession(ctx, addr, kind); err != nil {

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore"
@@ -137,7 +138,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 
 	f := &follower{node: name, routerID: o.routerID, passwords: bgp.PasswordDir(o.passwordDir), log: log.Named("bgp"),
 		tables:  datastore.NewTables(log.Named("datastore")),
-		speaker: bgp.NewSpeaker(bgp.Config{Logger: log.Named("bgp"), GobgpSocket: filepath.Join(o.runDir, "gobgp.sock")}),
+		speaker: speaker.New(speaker.Config{Logger: log.Named("bgp"), GobgpSocket: filepath.Join(o.runDir, "gobgp.sock")}),
 		agent:   dataplane.New(dataplane.Config{Kernel: k, NodeName: name, Logger: log.Named("dataplane"), MTUFile: o.mtuFile}),
 	}
 	defer f.speaker.Close()

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore"
@@ -39,7 +40,7 @@ type follower struct {
 	log       *zap.Logger
 
 	tables  *datastore.Tables
-	speaker *bgp.Speaker
+	speaker *speaker.Speaker
 	agent   *dataplane.Agent
 
 	desired atomic.Pointer[bgp.Desired]

@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
-	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/gobgpapi"
+	"github.com/manxnet/manx/bgp/speaker"
 )
 
 const gobgpFlag = "gobgp-listen"
 
 // serveGobgp serves the stock gobgp command line of version 3.
-func serveGobgp(ctx context.Context, tasks *errgroup.Group, p *ports, listen string, speaker *bgp.Speaker, log *zap.Logger) {
+func serveGobgp(ctx context.Context, tasks *errgroup.Group, p *ports, listen string, speaker *speaker.Speaker, log *zap.Logger) {
 	if listen == "" {
 		return
 	}

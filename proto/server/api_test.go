@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
@@ -60,8 +61,8 @@ func TestStatusSumsUp(t *testing.T) {
 	r.server.Show(r.source)
 	bad := object(t, model.KindBGPPeer, "", "broken", `{"spec":`)
 	r.store(node(t), pod(t, "web", "cali1", "10.65.0.1/32"), pod(t, "gone", "cali9", "10.65.0.2/32"), bad)
-	r.bgp.set(session("192.0.2.1", bgp.SessionGlobal, bgp.PhaseEstablished, "Established", "up"))
-	r.bgp.set(session("192.0.2.2", bgp.SessionMesh, bgp.PhaseFailed, "Active", "connection refused"))
+	r.bgp.set(session("192.0.2.1", bgp.SessionGlobal, speaker.PhaseEstablished, "Established", "up"))
+	r.bgp.set(session("192.0.2.2", bgp.SessionMesh, speaker.PhaseFailed, "Active", "connection refused"))
 	r.bgp.finish()
 
 	var st *manxv1.GetStatusResponse
@@ -165,8 +166,8 @@ func TestRoutesAreFiltered(t *testing.T) {
 func TestPeerInFull(t *testing.T) {
 	r := newRig(t)
 	r.start()
-	st := session("2001:db8::1", bgp.SessionNode, bgp.PhaseEstablished, "Established", "up")
-	st.Counters = bgp.Counters{Received: 5, Accepted: 4, Advertised: 3}
+	st := session("2001:db8::1", bgp.SessionNode, speaker.PhaseEstablished, "Established", "up")
+	st.Counters = speaker.Counters{Received: 5, Accepted: 4, Advertised: 3}
 	st.HoldTime, st.PeerRouterID, st.Session.Password = 240*time.Second, netip.MustParseAddr("9.9.9.9"), "secret"
 	r.bgp.set(st)
 	answer, err := r.client.GetPeer(r.context(), &manxv1.GetPeerRequest{Address: "2001:DB8::1"})
@@ -264,7 +265,7 @@ func TestWatchSendsAllThenEachChange(t *testing.T) {
 	noLeak(t)
 	r := newRig(t)
 	r.start()
-	r.bgp.set(session("192.0.2.1", bgp.SessionGlobal, bgp.PhaseConnecting, "Connect", "on its way"))
+	r.bgp.set(session("192.0.2.1", bgp.SessionGlobal, speaker.PhaseConnecting, "Connect", "on its way"))
 	stream, err := r.client.Watch(r.context(), &manxv1.WatchRequest{Peers: true, Routes: true})
 	if err != nil {
 		t.Fatal(err)
@@ -283,7 +284,7 @@ func TestWatchSendsAllThenEachChange(t *testing.T) {
 	if e := next(); !e.GetSynced() {
 		t.Errorf("second event is %v", e)
 	}
-	r.bgp.set(session("192.0.2.1", bgp.SessionGlobal, bgp.PhaseEstablished, "Established", "up"))
+	r.bgp.set(session("192.0.2.1", bgp.SessionGlobal, speaker.PhaseEstablished, "Established", "up"))
 	if e := next(); e.GetPeer().GetState() != "Established" {
 		t.Errorf("after the session came up: %v", e)
 	}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore"
@@ -89,7 +90,7 @@ func (r *rig) start() {
 	r.tables = datastore.NewTables(zap.NewNop())
 	r.agent = dataplane.New(dataplane.Config{Kernel: r.kernel, NodeName: "node-1", Logger: zap.NewNop()})
 	r.run(r.agent.Run)
-	r.bgp = &sessions{list: map[netip.Addr]bgp.SessionStatus{}, wake: map[chan bgp.SessionEvent]bool{}}
+	r.bgp = &sessions{list: map[netip.Addr]speaker.SessionStatus{}, wake: map[chan speaker.SessionEvent]bool{}}
 	r.source = Source{DatastoreType: "embedded", Datastore: r.tables, BGP: r.bgp, Dataplane: r.agent}
 	r.server.Show(r.source)
 }
@@ -119,15 +120,15 @@ func object(t *testing.T, kind model.Kind, namespace, name, json string) *model.
 // sessions plays a speaker whose sessions the test decides.
 type sessions struct {
 	mu     sync.Mutex
-	list   map[netip.Addr]bgp.SessionStatus
-	wake   map[chan bgp.SessionEvent]bool
+	list   map[netip.Addr]speaker.SessionStatus
+	wake   map[chan speaker.SessionEvent]bool
 	synced bool
 }
 
 var _ BGP = (*sessions)(nil)
-var _ BGP = (*bgp.Speaker)(nil)
+var _ BGP = (*speaker.Speaker)(nil)
 
-func (s *sessions) set(st bgp.SessionStatus) {
+func (s *sessions) set(st speaker.SessionStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.list[st.Session.Address] = st
@@ -139,25 +140,25 @@ func (s *sessions) drop(a string) {
 	delete(s.list, netip.MustParseAddr(a))
 }
 
-func (s *sessions) Sessions() []bgp.SessionStatus {
+func (s *sessions) Sessions() []speaker.SessionStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []bgp.SessionStatus
+	var all []speaker.SessionStatus
 	for _, st := range s.list {
 		all = append(all, st)
 	}
 	return all
 }
 
-func (s *sessions) Session(a netip.Addr) (bgp.SessionStatus, bool) {
+func (s *sessions) Session(a netip.Addr) (speaker.SessionStatus, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st, ok := s.list[a]
 	return st, ok
 }
 
-func (s *sessions) WatchSessions(ctx context.Context) <-chan bgp.SessionEvent {
-	out := make(chan bgp.SessionEvent)
+func (s *sessions) WatchSessions(ctx context.Context) <-chan speaker.SessionEvent {
+	out := make(chan speaker.SessionEvent)
 	context.AfterFunc(ctx, func() { close(out) })
 	return out
 }
@@ -179,8 +180,8 @@ func (s *sessions) finish() {
 
 var since = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
-func session(address string, typ bgp.SessionType, phase bgp.Phase, state, reason string) bgp.SessionStatus {
-	return bgp.SessionStatus{
+func session(address string, typ bgp.SessionType, phase speaker.Phase, state, reason string) speaker.SessionStatus {
+	return speaker.SessionStatus{
 		Session: bgp.Session{Address: netip.MustParseAddr(address), Port: 179, Type: typ, From: []string{"BGPPeer/x"}, LocalAS: 64512, PeerAS: 64513, PasswordFrom: "none"},
 		State:   state, Phase: phase, Reason: reason, Since: since,
 	}

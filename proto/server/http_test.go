@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
@@ -71,7 +72,7 @@ func TestReadyzSaysWhatIsMissing(t *testing.T) {
 		"[+]dataplane: the kernel is kept as datastore and BGP want it\nok\n")
 
 	// Neighbours that are down are no fault of this node.
-	r.bgp.set(session("192.0.2.2", bgp.SessionMesh, bgp.PhaseFailed, "Active", "connection refused"))
+	r.bgp.set(session("192.0.2.2", bgp.SessionMesh, speaker.PhaseFailed, "Active", "connection refused"))
 	want("/readyz", http.StatusOK, "ok\n")
 
 	r.tables.Apply(datastore.Event{Type: datastore.EventLost, Err: fmt.Errorf("connection refused")})
@@ -111,10 +112,10 @@ func TestMetrics(t *testing.T) {
 	r.start()
 	get := r.web()
 	r.store(node(t), pod(t, "web", "cali1", "10.65.0.1/32"), object(t, model.KindIPPool, "", "broken", "{"))
-	up := session("192.0.2.1", bgp.SessionGlobal, bgp.PhaseEstablished, "Established", "up")
+	up := session("192.0.2.1", bgp.SessionGlobal, speaker.PhaseEstablished, "Established", "up")
 	up.Flaps, up.Counters.Received = 2, 17
 	r.bgp.set(up)
-	r.bgp.set(session("192.0.2.2", bgp.SessionMesh, bgp.PhaseFailed, "Active", "connection refused"))
+	r.bgp.set(session("192.0.2.2", bgp.SessionMesh, speaker.PhaseFailed, "Active", "connection refused"))
 	want := []string{
 		`manx_build_info{commit="abc",go="1.26",gobgp="v4",version="v1"} 1`,
 		`manx_ready{check="bgp"} 0`,
@@ -148,10 +149,10 @@ func TestSeriesPerSessionAreBounded(t *testing.T) {
 	r.start()
 	a := netip.MustParseAddr("10.0.0.1")
 	for range 1000 {
-		r.bgp.set(session(a.String(), bgp.SessionMesh, bgp.PhaseEstablished, "Established", "up"))
+		r.bgp.set(session(a.String(), bgp.SessionMesh, speaker.PhaseEstablished, "Established", "up"))
 		a = a.Next()
 	}
-	r.bgp.set(session("192.0.2.1", bgp.SessionGlobal, bgp.PhaseEstablished, "Established", "up"))
+	r.bgp.set(session("192.0.2.1", bgp.SessionGlobal, speaker.PhaseEstablished, "Established", "up"))
 	_, body := r.web()("/metrics")
 	if n := strings.Count(body, "\nmanx_bgp_session_up{"); n != 256 {
 		t.Errorf("%d series, want 256", n)

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/speaker"
 )
 
 // The names of the metrics are promises.
@@ -110,7 +111,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 
 type metricFunc func(name string, v float64, labels ...string)
 
-func collectSessions(sessions []bgp.SessionStatus, gauge, counter metricFunc) {
+func collectSessions(sessions []speaker.SessionStatus, gauge, counter metricFunc) {
 	type group struct {
 		typ   bgp.SessionType
 		state string
@@ -122,12 +123,12 @@ func collectSessions(sessions []bgp.SessionStatus, gauge, counter metricFunc) {
 	for g, n := range groups {
 		gauge(metricSessions, float64(n), string(g.typ), g.state)
 	}
-	slices.SortStableFunc(sessions, func(a, b bgp.SessionStatus) int {
+	slices.SortStableFunc(sessions, func(a, b speaker.SessionStatus) int {
 		return int(number(a.Session.Type == bgp.SessionMesh) - number(b.Session.Type == bgp.SessionMesh))
 	})
 	for _, s := range sessions[:min(len(sessions), sessionSeries)] {
 		labels := []string{s.Session.Address.String(), string(s.Session.Type)}
-		gauge(metricSessionUp, number(s.Phase == bgp.PhaseEstablished), labels...)
+		gauge(metricSessionUp, number(s.Phase == speaker.PhaseEstablished), labels...)
 		gauge(metricPrefixes, float64(s.Counters.Received), labels...)
 		counter(metricSessionFlaps, float64(s.Flaps), labels...)
 	}

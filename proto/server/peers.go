@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/speaker"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
@@ -44,7 +44,7 @@ func (s *Source) peers() []*manxv1.Peer {
 }
 
 // sessionRow is a session without the number of advertised prefixes, which lists do not have.
-func sessionRow(st bgp.SessionStatus) *manxv1.Peer {
+func sessionRow(st speaker.SessionStatus) *manxv1.Peer {
 	w := st.Session
 	p := &manxv1.Peer{
 		Address: text(w.Address), Port: uint32(w.Port), Type: string(w.Type), PeerAs: w.PeerAS, LocalAs: w.LocalAS,
@@ -56,7 +56,7 @@ func sessionRow(st bgp.SessionStatus) *manxv1.Peer {
 	if st.LocalAddress.IsValid() {
 		p.Source = st.LocalAddress.String()
 	}
-	if st.Phase == bgp.PhaseEstablished {
+	if st.Phase == speaker.PhaseEstablished {
 		p.EstablishedUnixMs = p.SinceUnixMs
 		p.Negotiated = &manxv1.Negotiated{
 			HoldSeconds: uint32(st.HoldTime.Seconds()), KeepaliveSeconds: uint32(st.Keepalive.Seconds()),

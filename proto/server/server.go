@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
@@ -26,11 +27,11 @@ type Datastore interface {
 	Snapshot() *datastore.Snapshot
 }
 
-// BGP is what the server asks of *bgp.Speaker.
+// BGP is what the server asks of *speaker.Speaker.
 type BGP interface {
-	Sessions() []bgp.SessionStatus
-	Session(netip.Addr) (bgp.SessionStatus, bool)
-	WatchSessions(context.Context) <-chan bgp.SessionEvent
+	Sessions() []speaker.SessionStatus
+	Session(netip.Addr) (speaker.SessionStatus, bool)
+	WatchSessions(context.Context) <-chan speaker.SessionEvent
 	Ready() (bool, string)
 }
 

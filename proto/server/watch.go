@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/speaker"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
@@ -48,7 +48,7 @@ func (s *Server) Watch(r *manxv1.WatchRequest, stream grpc.ServerStreamingServer
 // wakeUp follows the session events of a speaker that may not run yet.
 type wakeUp struct {
 	bgp, gone BGP
-	events    <-chan bgp.SessionEvent
+	events    <-chan speaker.SessionEvent
 }
 
 func (u *wakeUp) follow(ctx context.Context, wanted bool, b BGP) {

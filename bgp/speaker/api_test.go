@@ -1,0 +1,155 @@
+package speaker
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/osrg/gobgp/v4/api"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+func TestGobgpSocketReadsOnly(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "gobgp.sock")
+	if err := os.WriteFile(path, nil, 0o666); err != nil { // left by a killed process
+		t.Fatal(err)
+	}
+	s, d := testSpeaker(t, Config{GobgpSocket: path})
+	sess := passive("127.0.1.90")
+	sess.Password = "hunter2"
+	d.Sessions = []bgp.Session{sess}
+	mustSet(t, s, d)
+	// A new server serves the same socket.
+	d.Global.RouterID = ip("10.99.0.9")
+	mustSet(t, s, d)
+
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o600 || info.Mode()&os.ModeSocket == 0 {
+		t.Fatalf("socket: %v %v, want mode 0600", info.Mode(), err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".gobgp-*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client, ctx := api.NewGoBgpServiceClient(conn), context.Background()
+	g, err := client.GetBgp(ctx, &api.GetBgpRequest{})
+	if err != nil || g.GetGlobal().GetRouterId() != "10.99.0.9" {
+		t.Fatalf("GetBgp: %v %v", g, err)
+	}
+	stream, err := client.ListPeer(ctx, &api.ListPeerRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := peer.String(); strings.Contains(text, "hunter2") || !strings.Contains(text, "127.0.1.90") {
+		t.Errorf("ListPeer: %s", text)
+	}
+	for name, call := range map[string]func() error{
+		"DeletePeer": func() error {
+			_, err := client.DeletePeer(ctx, &api.DeletePeerRequest{Address: "127.0.1.90"})
+			return err
+		},
+		"AddPath":  func() error { _, err := client.AddPath(ctx, &api.AddPathRequest{}); return err },
+		"StopBgp":  func() error { _, err := client.StopBgp(ctx, &api.StopBgpRequest{}); return err },
+		"SetLevel": func() error { _, err := client.SetLogLevel(ctx, &api.SetLogLevelRequest{}); return err },
+		"AddPathStream": func() error {
+			st, err := client.AddPathStream(ctx)
+			if err != nil {
+				return err
+			}
+			_, err = st.CloseAndRecv()
+			return err
+		},
+	} {
+		if err := call(); status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "BGPPeer") {
+			t.Errorf("%s: %v, want PermissionDenied that names the right way", name, err)
+		}
+	}
+	if _, err := client.ResetPeer(ctx, &api.ResetPeerRequest{Address: "127.0.1.90"}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("hard reset of a session that is down: %v", err)
+	}
+	if _, err := client.ResetPeer(ctx, &api.ResetPeerRequest{Address: "127.0.1.90", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT}); err != nil {
+		t.Errorf("soft reset: %v", err)
+	}
+}
+
+func TestLogHasNoPasswords(t *testing.T) {
+	t.Parallel()
+	core, logs := observer.New(zapcore.DebugLevel)
+	s, d := testSpeaker(t, Config{Logger: zap.New(core)})
+	sess := passive("127.0.1.91")
+	for _, password := range []string{"hunter2", "hunter3", ""} {
+		sess.Password = password
+		d.Sessions = []bgp.Session{sess}
+		mustSet(t, s, d)
+	}
+	d.Sessions = nil
+	mustSet(t, s, d)
+	if logs.Len() < 5 {
+		t.Fatalf("%d log entries only", logs.Len())
+	}
+	enc := zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig())
+	for _, e := range logs.All() {
+		b, err := enc.EncodeEntry(e.Entry, e.Context)
+		if err != nil || strings.Contains(b.String(), "hunter") {
+			t.Errorf("log entry %s, %v", b, err)
+		}
+	}
+}
+
+func TestListenerInUse(t *testing.T) {
+	t.Parallel()
+	first, d := testSpeaker(t, Config{})
+	mustSet(t, first, d)
+	second, _ := testSpeaker(t, Config{})
+	d.Sessions = []bgp.Session{passive("127.0.1.92")}
+	err := second.Set(t.Context(), d)
+	if err == nil || !strings.Contains(err.Error(), "another BGP speaker") {
+		t.Fatalf("Set: %v", err)
+	}
+	if st := second.Sessions(); len(st) != 1 || st[0].Phase != PhaseFailed || !strings.Contains(st[0].Reason, "another BGP speaker") {
+		t.Errorf("status %+v", st)
+	}
+	if ok, why := second.Ready(); ok || !strings.Contains(why, "another BGP speaker") {
+		t.Errorf("ready %v: %s", ok, why)
+	}
+	d.Global.ListenPort = freePort(t)
+	mustSet(t, second, d) // the next Set tries again
+	if st := second.Sessions(); st[0].Phase != PhaseWaiting {
+		t.Errorf("status %+v", st)
+	}
+}
+
+func TestGlobalIsChecked(t *testing.T) {
+	for want, g := range map[string]bgp.Global{
+		"local AS is 0": {RouterID: ip("1.1.1.1")},
+		"router ID":     {LocalAS: 1},
+		"not an IPv4":   {LocalAS: 1, RouterID: ip("::1")},
+	} {
+		s, _ := testSpeaker(t, Config{})
+		if err := s.Set(t.Context(), bgp.Desired{Global: g}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", g, err, want)
+		}
+		if s.Server() != nil {
+			t.Error("a server without Set")
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package speaker
+
+import (
+	"fmt"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+// BenchmarkIngest measures from the first UPDATE of a peer until Take has handed out all routes.
+func BenchmarkIngest(b *testing.B) {
+	for _, n := range []int{1_000, 10_000, 100_000} {
+		b.Run(fmt.Sprintf("routes=%d", n), func(b *testing.B) {
+			s, d := testSpeaker(b, Config{Logger: zap.NewNop()})
+			d.Sessions = []bgp.Session{passive("127.0.1.60")}
+			mustSet(b, s, d)
+			p := dialFake(b, "127.0.1.60", listenOf(d), fakeOptions{as: 64512, id: "10.99.0.60"})
+			var updates [][]byte
+			list := manyPrefixes(n)
+			var gone [][]byte
+			for k := 0; k < n; k += 500 {
+				part := list[k:min(n, k+500)]
+				u, err := update("10.0.0.2", 0, 100, part...).Serialize()
+				if err != nil {
+					b.Fatal(err)
+				}
+				w, err := withdrawal(part...).Serialize()
+				if err != nil {
+					b.Fatal(err)
+				}
+				updates, gone = append(updates, u), append(gone, w)
+			}
+			count := func(want int, have bool) {
+				for got := 0; got < want; {
+					for _, r := range s.Take(0) {
+						if (len(r.Paths) > 0) == have {
+							got++
+						}
+					}
+					if got < want {
+						<-s.Changed()
+					}
+				}
+			}
+			b.ReportAllocs()
+			cpu := time.Duration(0)
+			for b.Loop() {
+				start := processCPU()
+				for _, u := range updates {
+					p.write(u)
+				}
+				count(n, true)
+				cpu += processCPU() - start
+				b.StopTimer()
+				for _, w := range gone {
+					p.write(w)
+				}
+				count(n, false)
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(cpu.Nanoseconds())/1000/float64(b.N)/float64(n), "cpu-us/route")
+		})
+	}
+}
+
+// processCPU is the CPU time of this process so far, the peer's part included.
+func processCPU() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkOriginate measures from Set with one more local prefix until a peer has the UPDATE.
+func BenchmarkOriginate(b *testing.B) {
+	s, d := testSpeaker(b, Config{Logger: zap.NewNop()})
+	d.Sessions = []bgp.Session{passive("127.0.1.61")}
+	mustSet(b, s, d)
+	p := dialFake(b, "127.0.1.61", listenOf(d), fakeOptions{as: 64512, id: "10.99.0.61"})
+	awaitSession(b, s, "127.0.1.61", "Established", established)
+	i := 0
+	for b.Loop() {
+		i++
+		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)
+		d.Originated = []bgp.Origin{{Prefix: prefix, LocalPref: 100}}
+		mustSet(b, s, d)
+		p.await("the route", func() bool { return p.routes[prefix] != nil })
+	}
+}

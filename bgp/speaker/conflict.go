@@ -1,0 +1,87 @@
+package speaker
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+// conflictsAge is for how long an answer about conflicts is good: each costs GoBGP a stop.
+const conflictsAge = 5 * time.Second
+
+// conflicts remembers who announces prefixes of ours. Best path selection prefers our own path, so that the others
+// never reach the table of learned routes.
+type conflicts struct {
+	mu      sync.Mutex
+	read    time.Time
+	reading bool
+	list    []RejectedRoute
+}
+
+// conflicting returns the paths of other speakers for prefixes that this node originates, as last seen. When that was
+// some time ago it has them looked for again, but does not wait: GoBGP may have much else to do.
+func (s *Speaker) conflicting() []RejectedRoute {
+	c := &s.conflicts
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if run := s.current(); run != nil && !c.reading && time.Since(c.read) > conflictsAge {
+		c.reading = true
+		go func() {
+			list := s.readConflicts(run)
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.list, c.read, c.reading = list, time.Now(), false
+		}()
+	}
+	return c.list
+}
+
+func (s *Speaker) readConflicts(run *speakerRun) (list []RejectedRoute) {
+	byFamily := map[gobgp.Family][]*apiutil.LookupPrefix{}
+	for _, p := range s.fib.ownPrefixes() {
+		family := gobgp.RF_IPv4_UC
+		if p.Addr().Is6() {
+			family = gobgp.RF_IPv6_UC
+		}
+		byFamily[family] = append(byFamily[family], &apiutil.LookupPrefix{Prefix: p.String(), LookupOption: apiutil.LOOKUP_EXACT})
+	}
+	for family, prefixes := range byFamily {
+		err := run.srv.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family, Prefixes: prefixes},
+			func(nlri gobgp.NLRI, paths []*apiutil.Path) {
+				prefix, ok := nlri.(*gobgp.IPAddrPrefix)
+				for _, p := range paths {
+					if ok && p.PeerAddress.IsValid() && !p.PeerAddress.IsUnspecified() {
+						list = append(list, s.fib.conflict(prefix.Prefix.Masked(), learnedPath(p)))
+					}
+				}
+			})
+		if err != nil {
+			s.log.Debug("look for other speakers of own prefixes", zap.Error(err))
+		}
+	}
+	return list
+}
+
+// ownPrefixes are those that only this node may announce.
+func (f *fib) ownPrefixes() []netip.Prefix {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	list := make([]netip.Prefix, 0, len(f.own))
+	for p := range f.own {
+		list = append(list, p)
+	}
+	return list
+}
+
+func (f *fib) conflict(prefix netip.Prefix, p fibPath) RejectedRoute {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return RejectedRoute{Prefix: prefix, Path: bgp.Path{NextHop: p.nextHop, Peer: p.peer}, Reason: f.refuse(prefix, p)}
+}

@@ -1,0 +1,2 @@
+// Package speaker runs the sessions and routes that package bgp decides on, on an embedded GoBGP server.
+package speaker

@@ -1,0 +1,429 @@
+package speaker
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+const defaultLocalPref = 100 // RFC 4271 section 9.1.1 leaves it to the speaker; BIRD and most others use 100
+
+// RejectedRoute is a path that other speakers announced and that this node does not use.
+type RejectedRoute struct {
+	Prefix netip.Prefix
+	Path   bgp.Path
+	Reason string
+}
+
+// fib holds the best paths of all prefixes that others announce and the set of prefixes that changed since they
+// were last taken. Many changes of one prefix between two Takes are one.
+type fib struct {
+	changed chan struct{} // holds one token while something is dirty
+
+	mu      sync.Mutex
+	entries map[netip.Prefix]*fibEntry
+	dirty   []netip.Prefix
+	own     map[netip.Prefix]bool
+	ownAddr map[netip.Addr]bool
+	scratch []fibPath
+
+	changes uint64 // of paths, our own included
+
+	// Number of paths by peer. onLevel hears when it passes a limit, without the lock.
+	counts        map[netip.Addr]*peerCount
+	warnAt, maxAt int
+	onLevel       func(peer netip.Addr, level prefixLevel)
+}
+
+type peerCount struct {
+	paths   int
+	changes uint64
+	level   prefixLevel
+}
+
+// prefixLevel tells how many prefixes of a peer are in use.
+type prefixLevel int
+
+const (
+	prefixesNormal  prefixLevel = iota
+	prefixesMany                // more than WarnPrefixes
+	prefixesTooMany             // more than MaxPrefixes
+)
+
+type fibEntry struct {
+	paths []fibPath
+	one   [1]fibPath // backs paths while there is only one, as is usual
+	dirty bool
+}
+
+// fibPath is one path; peer and id are its key (RFC 7911).
+type fibPath struct {
+	peer      netip.Addr
+	nextHop   netip.Addr
+	id        uint32
+	localPref uint32
+	stale     bool // from before a restart of the speaker
+}
+
+func newFIB() *fib {
+	return &fib{changed: make(chan struct{}, 1), entries: map[netip.Prefix]*fibEntry{}, counts: map[netip.Addr]*peerCount{}}
+}
+
+// Changed receives after something changed that Take has not handed out yet, also when Synced changes.
+func (s *Speaker) Changed() <-chan struct{} { return s.fib.changed }
+
+// Take hands out up to max changed prefixes (0: all), each with its complete current set of paths; no paths mean
+// that the prefix is gone. It returns nothing when nothing changed. If more is left, Changed fires again.
+func (s *Speaker) Take(max int) []bgp.Route { return s.fib.take(max) }
+
+// Snapshot returns all prefixes with usable paths, in no order, and leaves Take alone.
+func (s *Speaker) Snapshot() []bgp.Route { return s.fib.snapshot() }
+
+// Rejected returns the announced paths that this node refuses to use, sorted by prefix, with the reason. It looks at all routes.
+func (s *Speaker) Rejected() []RejectedRoute {
+	list := append(s.fib.rejected(), s.conflicting()...)
+	slices.SortFunc(list, func(a, b RejectedRoute) int {
+		return cmp.Or(a.Prefix.Compare(b.Prefix), comparePaths(a.Path, b.Path))
+	})
+	return slices.Compact(list)
+}
+
+// learnedInside tells whether a learned route lies in one of the prefixes.
+func (f *fib) learnedInside(prefixes []netip.Prefix) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for learned := range f.entries {
+		for _, p := range prefixes {
+			if p.Bits() <= learned.Bits() && p.Contains(learned.Addr()) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (f *fib) signal() {
+	select {
+	case f.changed <- struct{}{}:
+	default:
+	}
+}
+
+// update applies the changes of one callback.
+func (f *fib) update(paths []*apiutil.Path) {
+	f.mu.Lock()
+	last := netip.Addr{}
+	for _, p := range paths {
+		f.changes++
+		nlri, ok := p.Nlri.(*gobgp.IPAddrPrefix)
+		if !ok || !p.PeerAddress.IsValid() { // not unicast, or our own
+			continue
+		}
+		prefix := nlri.Prefix.Masked()
+		last = p.PeerAddress
+		f.of(last).changes++
+		if p.Withdrawal {
+			f.remove(prefix, p.PeerAddress, p.RemoteID)
+		} else {
+			f.add(prefix, learnedPath(p))
+		}
+	}
+	if len(f.dirty) > 0 {
+		f.signal()
+	}
+	level, changed := f.level(last) // nearly every callback is about one peer
+	f.mu.Unlock()
+	if changed && f.onLevel != nil {
+		f.onLevel(last, level)
+	}
+}
+
+// level finds out whether the number of paths of a peer has passed a limit since the last call.
+func (f *fib) level(peer netip.Addr) (prefixLevel, bool) {
+	c := f.counts[peer]
+	if c == nil || f.maxAt == 0 {
+		return prefixesNormal, false
+	}
+	level := prefixesNormal
+	switch {
+	case c.paths > f.maxAt:
+		level = prefixesTooMany
+	case c.paths > f.warnAt, c.level != prefixesNormal && c.paths > f.warnAt*9/10:
+		level = prefixesMany
+	}
+	changed := level != c.level
+	c.level = level
+	return level, changed
+}
+
+func (f *fib) of(peer netip.Addr) *peerCount {
+	c := f.counts[peer]
+	if c == nil {
+		c = &peerCount{}
+		f.counts[peer] = c
+	}
+	return c
+}
+
+func (f *fib) count(peer netip.Addr, n int) {
+	if n != 0 {
+		f.of(peer).paths += n
+	}
+}
+
+// changesByOthers counts the changes of paths so far that were not this peer's doing.
+func (f *fib) changesByOthers(peer netip.Addr) uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c := f.counts[peer]; c != nil {
+		return f.changes - c.changes
+	}
+	return f.changes
+}
+
+func learnedPath(p *apiutil.Path) fibPath {
+	l := fibPath{peer: p.PeerAddress, id: p.RemoteID, localPref: defaultLocalPref}
+	for _, a := range p.Attrs {
+		switch a := a.(type) {
+		case *gobgp.PathAttributeNextHop:
+			l.nextHop = a.Value
+		case *gobgp.PathAttributeMpReachNLRI:
+			l.nextHop = a.Nexthop
+		case *gobgp.PathAttributeLocalPref:
+			l.localPref = a.Value
+		}
+	}
+	return l
+}
+
+func (f *fib) add(prefix netip.Prefix, p fibPath) {
+	e := f.entries[prefix]
+	if e == nil {
+		e = &fibEntry{}
+		e.paths = e.one[:0]
+		f.entries[prefix] = e
+	}
+	// Stale paths of the same peer are replaced whatever their identifier was.
+	n := len(e.paths)
+	e.paths = slices.DeleteFunc(e.paths, func(o fibPath) bool { return o.peer == p.peer && o.stale && o.id != p.id })
+	f.count(p.peer, len(e.paths)-n)
+	i := slices.IndexFunc(e.paths, func(o fibPath) bool { return o.peer == p.peer && o.id == p.id })
+	switch {
+	case i < 0:
+		e.paths = append(e.paths, p)
+		f.count(p.peer, 1)
+	case e.paths[i] == p && n == len(e.paths):
+		return
+	default:
+		e.paths[i] = p
+	}
+	f.touch(prefix, e)
+}
+
+func (f *fib) remove(prefix netip.Prefix, peer netip.Addr, id uint32) {
+	e := f.entries[prefix]
+	if e == nil {
+		return
+	}
+	i := slices.IndexFunc(e.paths, func(o fibPath) bool { return o.peer == peer && o.id == id })
+	if i < 0 {
+		return
+	}
+	e.paths = slices.Delete(e.paths, i, i+1)
+	f.count(peer, -1)
+	f.touch(prefix, e)
+}
+
+func (f *fib) touch(prefix netip.Prefix, e *fibEntry) {
+	if !e.dirty {
+		e.dirty = true
+		f.dirty = append(f.dirty, prefix)
+	}
+}
+
+// take returns routes for the oldest dirty prefixes.
+func (f *fib) take(limit int) []bgp.Route {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := len(f.dirty)
+	if n == 0 {
+		return nil
+	}
+	if limit > 0 && limit < n {
+		n = limit
+	}
+	routes := make([]bgp.Route, 0, n)
+	arena := make([]bgp.Path, 0, n) // one allocation for the paths of all routes, as long as there is one each
+	for _, prefix := range f.dirty[:n] {
+		e := f.entries[prefix]
+		e.dirty = false
+		var r bgp.Route
+		r, arena = f.route(prefix, e, arena)
+		routes = append(routes, r)
+		if len(e.paths) == 0 {
+			delete(f.entries, prefix)
+		}
+	}
+	if n == len(f.dirty) {
+		f.dirty = f.dirty[:0]
+		if cap(f.dirty) > 4096 {
+			f.dirty = nil
+		}
+	} else {
+		f.dirty = f.dirty[n:]
+		f.signal()
+	}
+	return routes
+}
+
+// route turns the paths of a prefix into a route; of several groups of paths the one with the highest preference counts.
+func (f *fib) route(prefix netip.Prefix, e *fibEntry, arena []bgp.Path) (bgp.Route, []bgp.Path) {
+	r := bgp.Route{Prefix: prefix}
+	best := uint32(0)
+	usable := f.scratch[:0]
+	for _, p := range e.paths {
+		if f.refuse(prefix, p) != "" {
+			continue
+		}
+		usable = append(usable, p)
+		best = max(best, p.localPref)
+	}
+	f.scratch = usable
+	start := len(arena)
+	for _, p := range usable {
+		if p.localPref == best {
+			arena = append(arena, bgp.Path{NextHop: p.nextHop, Peer: p.peer})
+		}
+	}
+	if len(arena) == start {
+		return r, arena
+	}
+	r.Paths = arena[start:len(arena):len(arena)]
+	if len(r.Paths) > 1 {
+		slices.SortFunc(r.Paths, comparePaths)
+		r.Paths = slices.CompactFunc(r.Paths, func(a, b bgp.Path) bool { return a == b }) // one peer may send one next hop twice (RFC 7911)
+	}
+	if best < bgp.MaxPriority {
+		r.Metric = bgp.MaxPriority - best
+	}
+	return r, arena
+}
+
+func comparePaths(a, b bgp.Path) int {
+	return cmp.Or(a.NextHop.Compare(b.NextHop), a.Peer.Compare(b.Peer))
+}
+
+// refuse says why a path is not used, or nothing.
+func (f *fib) refuse(prefix netip.Prefix, p fibPath) string {
+	nh := p.nextHop
+	switch {
+	case f.own[prefix]:
+		return "this node originates the prefix itself; no other speaker may announce it"
+	case prefix.IsSingleIP() && f.ownAddr[prefix.Addr()]:
+		return "the prefix is the address of this node"
+	case f.ownAddr[nh]:
+		return "the next hop is this node: the route would loop"
+	case !nh.IsValid() || nh.IsUnspecified() || nh.IsMulticast() || nh.IsLoopback():
+		return "the next hop " + addrText(nh) + " is not the address of another host"
+	case prefix.Addr().Is4() && !nh.Unmap().Is4():
+		return "the next hop " + nh.String() + " of the IPv4 prefix is an IPv6 address (RFC 8950), which is not supported"
+	case nh.IsLinkLocalUnicast() && nh.Is6() && nh.Zone() == "":
+		return "the next hop " + nh.String() + " is link-local and names no interface; the peer should send a global one"
+	case prefix.Addr().IsMulticast() || prefix.Addr().IsLoopback() && prefix.Bits() > 0:
+		return "the prefix is not for unicast traffic between hosts"
+	}
+	return ""
+}
+
+// setOwn tells what must not be learned from others. Only what it affects is looked at again.
+func (f *fib) setOwn(prefixes map[netip.Prefix]bool, addrs map[netip.Addr]bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, diff := range [][2]map[netip.Prefix]bool{{f.own, prefixes}, {prefixes, f.own}} {
+		for p := range diff[0] {
+			if e := f.entries[p]; e != nil && !diff[1][p] {
+				f.touch(p, e)
+			}
+		}
+	}
+	all := false
+	for _, diff := range [][2]map[netip.Addr]bool{{f.ownAddr, addrs}, {addrs, f.ownAddr}} {
+		for a := range diff[0] {
+			all = all || !diff[1][a]
+		}
+	}
+	f.own, f.ownAddr = prefixes, addrs
+	if all {
+		for p, e := range f.entries {
+			f.touch(p, e)
+		}
+	}
+	if len(f.dirty) > 0 {
+		f.signal()
+	}
+}
+
+// markStale keeps all paths until sweepStale, unless they are announced again.
+func (f *fib) markStale() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range f.entries {
+		for i := range e.paths {
+			e.paths[i].stale = true
+		}
+	}
+}
+
+// sweepStale removes what was not announced again since markStale, and wakes the reader in any case.
+func (f *fib) sweepStale() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for prefix, e := range f.entries {
+		n := len(e.paths)
+		e.paths = slices.DeleteFunc(e.paths, func(p fibPath) bool {
+			if p.stale {
+				f.count(p.peer, -1)
+			}
+			return p.stale
+		})
+		if n != len(e.paths) {
+			f.touch(prefix, e)
+		}
+	}
+	f.signal()
+}
+
+func (f *fib) snapshot() []bgp.Route {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	routes := make([]bgp.Route, 0, len(f.entries))
+	arena := make([]bgp.Path, 0, len(f.entries))
+	for prefix, e := range f.entries {
+		var r bgp.Route
+		if r, arena = f.route(prefix, e, arena); len(r.Paths) > 0 {
+			routes = append(routes, r)
+		}
+	}
+	return routes
+}
+
+// rejected is in no order.
+func (f *fib) rejected() []RejectedRoute {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var list []RejectedRoute
+	for prefix, e := range f.entries {
+		for _, p := range e.paths {
+			if reason := f.refuse(prefix, p); reason != "" {
+				list = append(list, RejectedRoute{Prefix: prefix, Path: bgp.Path{NextHop: p.nextHop, Peer: p.peer}, Reason: reason})
+			}
+		}
+	}
+	return list
+}

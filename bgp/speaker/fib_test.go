@@ -1,0 +1,192 @@
+package speaker
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+func best(prefix, peer, nextHop string, lp, id uint32) *apiutil.Path {
+	nlri, _ := gobgp.NewIPAddrPrefix(pfx(prefix))
+	p := &apiutil.Path{Family: gobgp.RF_IPv4_UC, Nlri: nlri, PeerAddress: ip(peer), RemoteID: id}
+	if nextHop == "" {
+		p.Withdrawal = true
+		return p
+	}
+	nh, _ := gobgp.NewPathAttributeNextHop(ip(nextHop))
+	p.Attrs = []gobgp.PathAttributeInterface{nh, gobgp.NewPathAttributeLocalPref(lp)}
+	return p
+}
+
+func TestFIBCoalescesByPrefix(t *testing.T) {
+	f := newFIB()
+	f.update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0), best("10.2.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0)})
+	f.update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "", 0, 0), best("10.1.0.0/24", "10.0.0.2", "10.0.0.9", 100, 0)})
+	got := f.take(1)
+	if len(got) != 1 || got[0].Paths[0].NextHop != ip("10.0.0.9") {
+		t.Fatalf("took %v, want one route for 10.1.0.0/24 via 10.0.0.9", got)
+	}
+	select {
+	case <-f.changed:
+	default:
+		t.Fatal("no signal although a route is left")
+	}
+	if got = f.take(0); len(got) != 1 || got[0].Prefix != pfx("10.2.0.0/24") {
+		t.Fatalf("took %v, want the rest", got)
+	}
+	if got = f.take(0); got != nil {
+		t.Fatalf("took %v, want nothing", got)
+	}
+	f.update([]*apiutil.Path{best("10.2.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0)})
+	if got = f.take(0); got != nil {
+		t.Fatalf("an announcement without a difference gave %v", got)
+	}
+	f.update([]*apiutil.Path{best("10.2.0.0/24", "10.0.0.2", "", 0, 0)})
+	if got = f.take(0); len(got) != 1 || len(got[0].Paths) != 0 || len(f.entries) != 1 {
+		t.Fatalf("after the withdrawal: %v, %d entries", got, len(f.entries))
+	}
+	f.update([]*apiutil.Path{{PeerAddress: netip.Addr{}, Nlri: best("10.9.0.0/24", "10.0.0.2", "", 0, 0).Nlri}})
+	if got = f.take(0); got != nil {
+		t.Fatalf("a local path gave %v", got)
+	}
+}
+
+// TestFIBAnyOrder: the same announcements in any order end in the same routes.
+func TestFIBAnyOrder(t *testing.T) {
+	paths := []*apiutil.Path{
+		best("10.1.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0), best("10.1.0.0/24", "10.0.0.3", "10.0.0.3", 100, 0),
+		best("10.1.0.0/24", "10.0.0.3", "10.0.0.3", 100, 7), best("10.1.0.0/24", "10.0.0.4", "10.0.0.1", 100, 1),
+	}
+	var want []bgp.Path
+	var permute func(done, rest []*apiutil.Path)
+	permute = func(done, rest []*apiutil.Path) {
+		if len(rest) == 0 {
+			f := newFIB()
+			for _, p := range done {
+				f.update([]*apiutil.Path{p})
+			}
+			got := f.take(0)[0].Paths
+			if want == nil {
+				want = got
+			}
+			if !slices.Equal(got, want) || len(got) != 3 || !slices.IsSortedFunc(got, comparePaths) {
+				t.Fatalf("got %v, want %v", got, want)
+			}
+			return
+		}
+		for i := range rest {
+			permute(append(slices.Clone(done), rest[i]), slices.Delete(slices.Clone(rest), i, i+1))
+		}
+	}
+	permute(nil, paths)
+}
+
+func TestFIBRefuses(t *testing.T) {
+	f := newFIB()
+	own := map[netip.Prefix]bool{pfx("10.244.0.0/26"): true}
+	addrs := map[netip.Addr]bool{ip("10.0.0.1"): true}
+	f.setOwn(own, addrs)
+	v6, _ := gobgp.NewPathAttributeMpReachNLRI(gobgp.RF_IPv4_UC, []gobgp.PathNLRI{{NLRI: best("10.8.0.0/24", "10.0.0.2", "", 0, 0).Nlri}}, ip("fd00::2"))
+	rfc8950 := best("10.8.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0)
+	rfc8950.Attrs = []gobgp.PathAttributeInterface{v6}
+	f.update([]*apiutil.Path{
+		best("10.244.0.0/26", "10.0.0.2", "10.0.0.2", 100, 0), best("10.0.0.1/32", "10.0.0.2", "10.0.0.2", 100, 0),
+		best("10.3.0.0/24", "10.0.0.2", "10.0.0.1", 100, 0), best("10.4.0.0/24", "10.0.0.2", "127.0.0.1", 100, 0),
+		best("224.1.0.0/16", "10.0.0.2", "10.0.0.2", 100, 0), rfc8950,
+		best("10.244.0.5/32", "10.0.0.2", "10.0.0.2", 100, 0), // a borrowed address inside our block is another node's right
+		best("0.0.0.0/0", "10.0.0.2", "10.0.0.2", 100, 0),
+	})
+	var ok []string
+	for _, r := range f.take(0) {
+		if len(r.Paths) > 0 {
+			ok = append(ok, r.Prefix.String())
+		}
+	}
+	if want := []string{"10.244.0.5/32", "0.0.0.0/0"}; !slices.Equal(ok, want) {
+		t.Errorf("usable %v, want %v", ok, want)
+	}
+	reasons := map[string]string{"10.244.0.0/26": "originates the prefix itself", "10.0.0.1/32": "address of this node", "10.3.0.0/24": "would loop",
+		"10.4.0.0/24": "not the address of another host", "224.1.0.0/16": "unicast", "10.8.0.0/24": "RFC 8950"}
+	for _, r := range f.rejected() {
+		want := reasons[r.Prefix.String()]
+		if want == "" || !strings.Contains(r.Reason, want) {
+			t.Errorf("%s: reason %q, want %q", r.Prefix, r.Reason, want)
+		}
+		delete(reasons, r.Prefix.String())
+	}
+	if len(reasons) > 0 {
+		t.Errorf("not refused: %v", reasons)
+	}
+	// The block is released: whoever announces it may now have it.
+	f.setOwn(nil, addrs)
+	if got := f.take(0); len(got) != 1 || got[0].Prefix != pfx("10.244.0.0/26") || len(got[0].Paths) != 1 {
+		t.Errorf("after the release: %v", got)
+	}
+	f.setOwn(own, addrs)
+	if got := f.take(0); len(got) != 1 || len(got[0].Paths) != 0 {
+		t.Errorf("after taking the block again: %v", got)
+	}
+}
+
+func TestEqualCostPaths(t *testing.T) {
+	t.Parallel()
+	s, d := testSpeaker(t, Config{})
+	d.Sessions = []bgp.Session{passive("127.0.1.40"), passive("127.0.1.41"), passive("127.0.1.42")}
+	mustSet(t, s, d)
+	var peers []*fakePeer
+	for i, sess := range d.Sessions {
+		p := dialFake(t, sess.Address.String(), listenOf(d), fakeOptions{as: 64512, id: netip.AddrFrom4([4]byte{10, 99, 4, byte(i)}).String()})
+		awaitSession(t, s, sess.Address.String(), "Established", established)
+		peers = append(peers, p)
+	}
+	table := routeTable{}
+	prefix := pfx("10.250.0.0/24")
+	next := func(hops ...string) func() bool {
+		return func() bool {
+			var got []string
+			for _, p := range table[prefix].Paths {
+				got = append(got, p.NextHop.String())
+			}
+			return slices.Equal(got, hops)
+		}
+	}
+	peers[0].send(update("10.0.0.40", 0, 200, prefix))
+	peers[1].send(update("10.0.0.41", 0, 200, prefix))
+	peers[2].send(update("10.0.0.42", 0, 100, prefix))
+	awaitRoutes(t, s, table, "two equal paths", next("10.0.0.40", "10.0.0.41"))
+	if m := table[prefix].Metric; m != bgp.MaxPriority-200 {
+		t.Errorf("metric %d", m)
+	}
+	peers[0].send(withdrawal(prefix))
+	awaitRoutes(t, s, table, "one path", next("10.0.0.41"))
+	peers[0].send(update("10.0.0.40", 0, 200, prefix))
+	awaitRoutes(t, s, table, "two paths again", next("10.0.0.40", "10.0.0.41"))
+	peers[1].conn.Close() // the loss of a session is the loss of its path
+	awaitRoutes(t, s, table, "the path of the lost peer to go", next("10.0.0.40"))
+	peers[0].send(withdrawal(prefix))
+	awaitRoutes(t, s, table, "the less preferred path", next("10.0.0.42"))
+	if m := table[prefix].Metric; m != bgp.MaxPriority-100 {
+		t.Errorf("metric %d", m)
+	}
+	peers[2].send(withdrawal(prefix))
+	awaitRoutes(t, s, table, "no path", func() bool { return len(table) == 0 })
+}
+
+// Routes are sent again to a new session only when such a change may have passed it by.
+func TestChangesByOthers(t *testing.T) {
+	f := newFIB()
+	f.update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0), best("10.2.0.0/24", "10.0.0.3", "10.0.0.3", 100, 0)})
+	f.update([]*apiutil.Path{{Nlri: best("10.9.0.0/24", "10.0.0.2", "", 0, 0).Nlri}}) // our own
+	f.update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "", 0, 0)})
+	for peer, want := range map[string]uint64{"10.0.0.2": 2, "10.0.0.3": 3, "10.0.0.4": 4} {
+		if got := f.changesByOthers(ip(peer)); got != want {
+			t.Errorf("changes that are not %s's: %d, want %d", peer, got, want)
+		}
+	}
+}

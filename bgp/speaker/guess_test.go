@@ -1,0 +1,29 @@
+package speaker
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+func TestAGuessDoesNotReplaceWhatANotificationSaid(t *testing.T) {
+	now := time.Now()
+	e := &sessionEntry{session: bgp.Session{Address: netip.MustParseAddr("10.0.0.2"), LocalAS: 64512}}
+	told := receivedWords(e, 2, 2, "")
+	e.fail(told, now)
+	e.guess("closed without a word", now.Add(5*time.Second))
+	if e.failure != told {
+		t.Errorf("%q", e.failure)
+	}
+	e.guess("closed without a word", now.Add(2*time.Minute))
+	if e.failure != "closed without a word" {
+		t.Errorf("an old NOTIFICATION is still shown: %q", e.failure)
+	}
+	e.fail("connection refused", now)
+	e.guess("closed without a word", now.Add(time.Second))
+	if e.failure != "closed without a word" {
+		t.Errorf("%q", e.failure)
+	}
+}

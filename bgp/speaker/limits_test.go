@@ -1,0 +1,100 @@
+package speaker
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+// sendMany announces n prefixes, as many per UPDATE as a peer would pack.
+func sendMany(p *fakePeer, n int) {
+	list := manyPrefixes(n)
+	for len(list) > 0 {
+		k := min(500, len(list))
+		p.send(update("10.0.0.2", 0, 100, list[:k]...))
+		list = list[k:]
+	}
+}
+
+func TestManyUnexpectedRoutes(t *testing.T) {
+	t.Parallel()
+	s, d := testSpeaker(t, Config{})
+	d.Sessions = []bgp.Session{passive("127.0.1.50"), passive("127.0.1.51")}
+	d.Originated = []bgp.Origin{{Prefix: pfx("10.244.0.0/26"), LocalPref: 1}}
+	mustSet(t, s, d)
+	noisy := dialFake(t, "127.0.1.50", listenOf(d), fakeOptions{as: 64512, id: "10.99.0.50"})
+	quiet := dialFake(t, "127.0.1.51", listenOf(d), fakeOptions{as: 64512, id: "10.99.0.51"})
+	awaitSession(t, s, "127.0.1.50", "Established", established)
+	awaitSession(t, s, "127.0.1.51", "Established", established)
+	go sendMany(noisy, 200_000)
+	table := routeTable{}
+	awaitRoutes(t, s, table, "200,000 routes", func() bool { return len(table) == 200_000 })
+	st := awaitSession(t, s, "127.0.1.50", "the warning", func(st SessionStatus) bool { return st.Warning != "" })
+	if !established(st) || !strings.Contains(st.Warning, "more than 50000 prefixes; above 500000 the session is shut down") {
+		t.Errorf("%s, warning %q", st.Phase, st.Warning)
+	}
+	quiet.await("our route", func() bool { return quiet.routes[pfx("10.244.0.0/26")] != nil })
+	if noisy.isClosed() || quiet.isClosed() {
+		t.Error("a session was lost")
+	}
+}
+
+func TestMaxPrefixesHoldsTheSessionDown(t *testing.T) {
+	t.Parallel()
+	s, d := testSpeaker(t, Config{WarnPrefixes: 500, MaxPrefixes: 1000, PrefixHold: 2 * time.Second})
+	d.Sessions = []bgp.Session{passive("127.0.1.52")}
+	mustSet(t, s, d)
+	o := fakeOptions{as: 64512, id: "10.99.0.52", graceful: true}
+	p := dialFake(t, "127.0.1.52", listenOf(d), o)
+	awaitSession(t, s, "127.0.1.52", "Established", established)
+	sendMany(p, 3000)
+	if n := p.awaitClosed(); n == nil || n.ErrorCode != 6 || n.ErrorSubcode != 2 {
+		t.Errorf("got %+v, want NOTIFICATION 6/2", n)
+	}
+	awaitSession(t, s, "127.0.1.52", "the reason", func(st SessionStatus) bool {
+		return st.Phase == PhaseFailed && strings.Contains(st.Reason, "announced more than 1000 prefixes; the session is held down for 2s")
+	})
+	p = dialFake(t, "127.0.1.52", listenOf(d), o)
+	awaitSession(t, s, "127.0.1.52", "Established again", established)
+	p.send(update("10.0.0.2", 0, 100, pfx("10.1.0.0/24")))
+	table := routeTable{}
+	awaitRoutes(t, s, table, "only the new route", func() bool { return len(table) == 1 && len(table[pfx("10.1.0.0/24")].Paths) == 1 })
+}
+
+func TestRoutesForOwnBlocks(t *testing.T) {
+	t.Parallel()
+	s, d := testSpeaker(t, Config{})
+	d.Sessions = []bgp.Session{passive("127.0.1.53")}
+	d.Originated = []bgp.Origin{{Prefix: pfx("10.244.0.0/26"), LocalPref: 1, Blackhole: true}}
+	mustSet(t, s, d)
+	p := dialFake(t, "127.0.1.53", listenOf(d), fakeOptions{as: 64512, id: "10.99.0.53"})
+	awaitSession(t, s, "127.0.1.53", "Established", established)
+	p.send(update("10.0.0.2", 0, 4000000000, pfx("10.244.0.0/26"), pfx("10.244.0.1/32")))
+	p.send(update("127.0.0.1", 0, 100, pfx("10.3.0.0/24")))
+	table := routeTable{}
+	awaitRoutes(t, s, table, "the borrowed address", func() bool { return len(table) == 1 })
+	if r := table[pfx("10.244.0.1/32")]; r.Metric != 0 || len(r.Paths) != 1 {
+		t.Errorf("route %+v; a LOCAL_PREF above 2147483647 is metric 0", r)
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for len(s.Rejected()) < 2 {
+		if time.Now().After(deadline) {
+			t.Fatalf("rejected %v, want two", s.Rejected())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, r := range s.Rejected() {
+		if r.Path.Peer != ip("127.0.1.53") || r.Reason == "" {
+			t.Errorf("%+v", r)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.count(gobgp.BGP_MSG_NOTIFICATION) != 0 {
+		t.Error("the session was reset")
+	}
+}

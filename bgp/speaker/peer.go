@@ -1,0 +1,276 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+const (
+	speakerHoldSeconds    = 240 // as BIRD in calico/node; the lower of the two ends wins
+	speakerRestartSeconds = 120
+	speakerMultihopTTL    = 64
+	addPathSendMax        = 64
+)
+
+// sessionChange says what a difference between two sessions with one address asks for.
+type sessionChange int
+
+const (
+	changeNone    sessionChange = iota
+	changeDefer                 // takes effect with the next OPEN anyway: wait until the session is down
+	changeUpdate                // GoBGP's UpdatePeer restarts the session
+	changeReplace               // GoBGP's UpdatePeer would ignore it: delete and add
+)
+
+// compareSessions tells how to get from one session to another with the same address.
+func compareSessions(old, new bgp.Session) sessionChange {
+	o, n := wireSession(old), wireSession(new)
+	if o == n {
+		return changeNone
+	}
+	if o.reflectorClient != n.reflectorClient || o.reflectorClusterID != n.reflectorClusterID {
+		return changeReplace
+	}
+	o.hold, o.keepalive, o.restart = n.hold, n.keepalive, n.restart
+	if o == n {
+		return changeDefer
+	}
+	return changeUpdate
+}
+
+// wire holds what of a session GoBGP's peer is made of.
+type wire struct {
+	address, source, reflectorClusterID netip.Addr
+	port                                uint16
+	localAS, peerAS, allowOwnAS         uint32
+	passive, reflectorClient            bool
+	password                            string
+	ttl, ttlSecurity                    uint8
+	hold, keepalive, restart            uint32
+}
+
+func wireSession(s bgp.Session) wire {
+	w := wire{
+		address: s.Address.Unmap(), source: s.Source, reflectorClusterID: s.ReflectorClusterID, port: s.Port,
+		localAS: s.LocalAS, peerAS: s.PeerAS, allowOwnAS: min(s.AllowOwnAS, 255), passive: s.Passive, reflectorClient: s.ReflectorClient,
+		password: s.Password, ttl: s.MultihopTTL, ttlSecurity: s.TTLSecurity,
+		hold: s.HoldSeconds, keepalive: s.KeepaliveSeconds, restart: s.RestartSeconds,
+	}
+	setDefault(&w.hold, speakerHoldSeconds)
+	setDefault(&w.keepalive, w.hold/3)
+	setDefault(&w.restart, speakerRestartSeconds)
+	w.restart = min(w.restart, 4095) // 12 bits (RFC 4724 section 3)
+	if w.ttlSecurity == 0 {
+		setDefault(&w.ttl, speakerMultihopTTL)
+	} else {
+		w.ttl = 0
+	}
+	return w
+}
+
+func gobgpFamily(a netip.Addr) *api.Family {
+	if a.Unmap().Is4() {
+		return &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}
+	}
+	return &api.Family{Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_UNICAST}
+}
+
+// peerConfig translates a session for GoBGP. restarting sets the Restart State and Forwarding State bits of the
+// first OPEN (RFC 4724 section 4.1): without them a peer flushes our routes the moment the session is back.
+func (c Config) peerConfig(s bgp.Session, restarting bool) *api.Peer {
+	w := wireSession(s)
+	family := gobgpFamily(w.address)
+	p := &api.Peer{
+		// No description: a change of it would restart the session.
+		Conf: &api.PeerConf{
+			NeighborAddress: w.address.String(),
+			LocalAsn:        w.localAS,
+			PeerAsn:         w.peerAS,
+			AuthPassword:    w.password,
+			AllowOwnAsn:     w.allowOwnAS,
+		},
+		Transport: &api.Transport{
+			RemotePort:  uint32(w.port),
+			PassiveMode: w.passive,
+		},
+		Timers: &api.Timers{Config: &api.TimersConfig{
+			HoldTime:               uint64(w.hold),
+			KeepaliveInterval:      uint64(w.keepalive),
+			ConnectRetry:           uint64(c.ConnectRetry / time.Second),
+			IdleHoldTimeAfterReset: 1,
+		}},
+		GracefulRestart: &api.GracefulRestart{
+			Enabled:         true,
+			RestartTime:     w.restart,
+			DeferralTime:    uint32(c.RestartDeferral / time.Second),
+			LocalRestarting: restarting,
+		},
+		AfiSafis: []*api.AfiSafi{{
+			Config:            &api.AfiSafiConfig{Family: family, Enabled: true},
+			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: true}},
+			AddPaths:          &api.AddPaths{Config: &api.AddPathsConfig{Receive: true, SendMax: addPathSendMax}},
+		}},
+	}
+	if w.source.IsValid() {
+		p.Transport.LocalAddress = w.source.Unmap().String()
+	}
+	if w.ttlSecurity != 0 {
+		p.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: 256 - uint32(w.ttlSecurity)}
+	} else {
+		p.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: uint32(w.ttl)}
+	}
+	if w.reflectorClient {
+		p.RouteReflector = &api.RouteReflector{RouteReflectorClient: true, RouteReflectorClusterId: addrText(w.reflectorClusterID)}
+	}
+	return p
+}
+
+func checkSession(s bgp.Session, g bgp.Global) error {
+	switch {
+	case !s.Address.IsValid() || s.Address.IsUnspecified() || s.Address.IsMulticast():
+		return fmt.Errorf("peer address %q is not a unicast address", addrText(s.Address))
+	case s.PeerAS == 0:
+		return errors.New("AS of the peer is 0 or unknown; want 1 to 4294967295")
+	case s.Source.IsValid() && s.Source.Unmap() == s.Address.Unmap():
+		return fmt.Errorf("source address %s is the address of the peer", s.Source)
+	case s.Source.IsValid() && s.Source.Unmap().Is4() != s.Address.Unmap().Is4():
+		return fmt.Errorf("source address %s is of another family than the peer", s.Source)
+	case s.Passive && g.ListenPort == 0:
+		return errors.New("the peer should connect to us, but the speaker does not listen (listen port 0)")
+	case s.Passive && s.Source.IsValid() && !listensOn(g, s.Source):
+		return fmt.Errorf("the peer should connect to %s, but the speaker listens on %v only", s.Source, g.ListenAddresses)
+	}
+	return nil
+}
+
+func listensOn(g bgp.Global, a netip.Addr) bool {
+	if len(g.ListenAddresses) == 0 {
+		return true
+	}
+	for _, l := range g.ListenAddresses {
+		if l.Unmap() == a.Unmap() || l.IsUnspecified() && l.Unmap().Is4() == a.Unmap().Is4() {
+			return true
+		}
+	}
+	return false
+}
+
+// setSessions adds, changes and removes peers so that they are as wanted. Unchanged ones are not touched.
+func (r *speakerRun) setSessions(ctx context.Context, want []bgp.Session) error {
+	var errs []error
+	failed := func(s bgp.Session, err error) {
+		if err != nil {
+			err = fmt.Errorf("bgp session with %s: %w", s.Address, err)
+			errs = append(errs, err)
+		}
+		r.sp.status.configured(s.Address.Unmap(), err)
+	}
+	wanted := make(map[netip.Addr]bool, len(want))
+	for _, s := range want {
+		wanted[s.Address.Unmap()] = true
+	}
+	for addr, old := range maps.Clone(r.sessions) {
+		if !wanted[addr] {
+			if err := r.removeSession(ctx, old); err != nil {
+				errs = append(errs, fmt.Errorf("bgp session with %s: remove: %w", addr, err))
+			}
+		}
+	}
+	for _, s := range want {
+		failed(s, r.setSession(ctx, s))
+	}
+	r.restarting = false // what comes later is new to the network
+	return errors.Join(errs...)
+}
+
+func (r *speakerRun) setSession(ctx context.Context, s bgp.Session) error {
+	if err := checkSession(s, r.global); err != nil {
+		return err
+	}
+	addr := s.Address.Unmap()
+	old, exists := r.sessions[addr]
+	if !exists {
+		return r.addSession(ctx, s)
+	}
+	delete(r.deferred, addr)
+	switch change := compareSessions(old, s); {
+	case change == changeNone:
+		r.sessions[addr] = s
+		return nil
+	case change == changeDefer && r.sp.status.holdsRoutes(addr):
+		r.deferred[addr] = s
+		r.sp.status.note(addr, "new timers take effect with the next session")
+		return nil
+	case change == changeReplace:
+		r.log(s).Info("bgp session is replaced because its reflector settings change")
+		if err := r.removeSession(ctx, old); err != nil {
+			return err
+		}
+		return r.addSession(ctx, s)
+	default:
+		r.log(s).Info("bgp session restarts because its settings change")
+		if _, err := r.srv.UpdatePeer(ctx, &api.UpdatePeerRequest{Peer: r.sp.cfg.peerConfig(s, false)}); err != nil {
+			return err
+		}
+		r.sessions[addr] = s
+		return nil
+	}
+}
+
+func (r *speakerRun) addSession(ctx context.Context, s bgp.Session) error {
+	restarting := r.restarting
+	if err := r.srv.AddPeer(ctx, &api.AddPeerRequest{Peer: r.sp.cfg.peerConfig(s, restarting)}); err != nil {
+		return err
+	}
+	r.sessions[s.Address.Unmap()] = s
+	r.log(s).Info("bgp session configured", zap.Uint32("peerAS", s.PeerAS), zap.Bool("passive", s.Passive), zap.Bool("restarting", restarting))
+	return nil
+}
+
+func (r *speakerRun) removeSession(ctx context.Context, s bgp.Session) error {
+	addr := s.Address.Unmap()
+	if err := r.forgetPassword(ctx, s); err != nil {
+		return err
+	}
+	if err := r.srv.DeletePeer(ctx, &api.DeletePeerRequest{Address: addr.String()}); err != nil {
+		return err
+	}
+	delete(r.sessions, addr)
+	delete(r.deferred, addr)
+	r.sp.sync.forget(addr)
+	r.log(s).Info("bgp session removed")
+	return nil
+}
+
+// applyDeferred configures what had to wait until the session was down.
+func (s *Speaker) applyDeferred(addr netip.Addr) {
+	s.setMu.Lock()
+	defer s.setMu.Unlock()
+	if s.run == nil || s.status.holdsRoutes(addr) {
+		return
+	}
+	want, ok := s.run.deferred[addr]
+	if !ok {
+		return
+	}
+	if _, err := s.run.srv.UpdatePeer(s.ctx, &api.UpdatePeerRequest{Peer: s.cfg.peerConfig(want, false)}); err != nil {
+		s.log.Warn("bgp session: new timers cannot be set", zap.Stringer("peer", addr), zap.Error(err))
+		return
+	}
+	s.run.sessions[addr] = want
+	delete(s.run.deferred, addr)
+	s.status.note(addr, "")
+}
+
+func (r *speakerRun) log(s bgp.Session) *zap.Logger {
+	return r.sp.log.With(zap.String("target", "bgp-session"), zap.String("key", s.Address.String()))
+}

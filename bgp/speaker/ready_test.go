@@ -1,0 +1,39 @@
+package speaker
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+func TestReadyDoesNotWaitForPeersThatAreDown(t *testing.T) {
+	dead, live := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
+	r := newRestartSync(Config{}.withDefaults(), func(string) {})
+	if ok, _ := r.ready(time.Now()); ok {
+		t.Error("ready before the start")
+	}
+	r.begin([]bgp.Session{{Address: dead}, {Address: live}})
+	start := r.started
+	check := func(after time.Duration, ready, synced bool) {
+		t.Helper()
+		gotReady, why := r.ready(start.Add(after))
+		gotSynced, _ := r.state(start.Add(after))
+		if gotReady != ready || gotSynced != synced {
+			t.Errorf("%s after the start: ready %v (%s), synced %v; want %v, %v", after, gotReady, why, gotSynced, ready, synced)
+		}
+	}
+	check(time.Second, false, false)
+	r.established(live, start.Add(readyWait-time.Second))
+	check(readyWait, false, false) // the live peer still sends its routes
+	r.forget(live)                 // it has sent them
+	check(readyWait-time.Second, false, false)
+	check(readyWait, true, false)
+	if _, why := r.ready(start.Add(readyWait)); !strings.Contains(why, dead.String()) {
+		t.Errorf("the peer that is waited for is not named: %q", why)
+	}
+	r.tick(start.Add(121 * time.Second))
+	check(121*time.Second, true, true)
+}

@@ -1,0 +1,166 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/server"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+// speakerRun is one GoBGP server with what was configured on it. Its maps hold what is really there.
+type speakerRun struct {
+	sp     *Speaker
+	srv    *server.BgpServer
+	global bgp.Global
+	cancel context.CancelFunc // ends the watch
+
+	restarting bool // sessions that are added now existed before the restart
+	sessions   map[netip.Addr]bgp.Session
+	deferred   map[netip.Addr]bgp.Session // changes that wait until the session is down
+	origins    map[netip.Prefix]bgp.Origin
+	export     exportRules
+}
+
+// startRun starts a GoBGP server with its policy and its watch, without sessions.
+func startRun(ctx context.Context, sp *Speaker, g bgp.Global) (*speakerRun, error) {
+	if g.LocalAS == 0 {
+		return nil, errors.New("bgp speaker: local AS is 0; want 1 to 4294967295")
+	}
+	if !g.RouterID.Is4() || g.RouterID.IsUnspecified() {
+		return nil, fmt.Errorf("bgp speaker: router ID %q is not an IPv4 address other than 0.0.0.0; a node without IPv4 address needs CALICO_ROUTER_ID", addrText(g.RouterID))
+	}
+	if err := tryListen(g); err != nil {
+		return nil, fmt.Errorf("bgp speaker: start with %s: %w", g, explainListen(err, g))
+	}
+	level := new(slog.LevelVar)
+	level.Set(slog.LevelDebug)
+	opts := []server.ServerOption{server.LoggerOption(slog.New(newLogBridge(sp.log, sp.status)), level)}
+	sock, err := prepareSocket(sp.cfg.GobgpSocket)
+	if err != nil {
+		return nil, err
+	}
+	if sock != nil {
+		opts = append(opts, server.GrpcListenAddress("unix://"+sock.temporary), server.GrpcOption(readOnlyOptions(sp)))
+	}
+	srv := server.NewBgpServer(opts...)
+	go srv.Serve()
+	run := &speakerRun{sp: sp, srv: srv, global: g,
+		sessions: map[netip.Addr]bgp.Session{}, deferred: map[netip.Addr]bgp.Session{}, origins: map[netip.Prefix]bgp.Origin{}}
+	if err := run.start(ctx, sock); err != nil {
+		run.stop(ctx)
+		sock.discard()
+		return nil, err
+	}
+	return run, nil
+}
+
+func (r *speakerRun) start(ctx context.Context, sock *apiSocket) error {
+	global := &api.Global{
+		Asn:              r.global.LocalAS,
+		RouterId:         r.global.RouterID.String(),
+		ListenPort:       -1,
+		Families:         []uint32{0, 1}, // IPv4 and IPv6 unicast; each more family costs memory for every peer
+		UseMultiplePaths: true,
+	}
+	if r.global.ListenPort != 0 {
+		global.ListenPort = int32(r.global.ListenPort)
+		global.ListenAddresses = listenAddresses(r.global.ListenAddresses)
+	}
+	if err := r.srv.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
+		return fmt.Errorf("bgp speaker: start with %s: %w", r.global, explainListen(err, r.global))
+	}
+	if err := r.startExport(ctx); err != nil {
+		return err
+	}
+	watchCtx, cancel := context.WithCancel(r.sp.ctx)
+	r.cancel = cancel
+	if err := r.watch(watchCtx); err != nil {
+		return fmt.Errorf("bgp speaker: watch events: %w", err)
+	}
+	if sock != nil {
+		if err := sock.publish(); err != nil {
+			return err
+		}
+	}
+	r.sp.log.Info("bgp speaker started", zap.Uint32("as", r.global.LocalAS), zap.Stringer("routerID", r.global.RouterID),
+		zap.Uint16("port", r.global.ListenPort))
+	return nil
+}
+
+// stop ends the server for good. Peers that can restart gracefully see no NOTIFICATION.
+func (r *speakerRun) stop(ctx context.Context) {
+	if r.cancel != nil {
+		r.cancel()
+	}
+	if err := r.srv.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: true}); err != nil {
+		r.sp.log.Debug("stop of the gobgp server", zap.Error(err))
+	}
+	r.srv.Stop() // ends the gRPC server and what belongs to BFD; its own StopBgp fails because of the one above
+}
+
+// listenAddresses returns what to listen on; without a wish that is every address of the families that this host has.
+func listenAddresses(wish []netip.Addr) []string {
+	if len(wish) == 0 {
+		all := []string{"0.0.0.0"}
+		if l, err := net.Listen("tcp6", "[::1]:0"); err == nil {
+			l.Close()
+			all = append(all, "::")
+		}
+		return all
+	}
+	var list []string
+	for _, a := range wish {
+		if t := a.Unmap().String(); !slices.Contains(list, t) {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+func explainListen(err error, g bgp.Global) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%w: another BGP speaker (BIRD, FRR, gobgpd) uses port %d on this host; stop it first", err, g.ListenPort)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("%w: a listen address %v is not on this host (yet)", err, g.ListenAddresses)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("%w: port %d needs root or CAP_NET_BIND_SERVICE", err, g.ListenPort)
+	}
+	return err
+}
+
+func addrText(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
+}
+
+// tryListen finds out whether the port can be had, before a whole server is made that could not start. Trouble other
+// than with the port is left to the server to find.
+func tryListen(g bgp.Global) error {
+	if g.ListenPort == 0 {
+		return nil
+	}
+	for _, address := range listenAddresses(g.ListenAddresses) {
+		l, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(int(g.ListenPort))))
+		if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES) {
+			return err
+		}
+		if err == nil {
+			_ = l.Close()
+		}
+	}
+	return nil
+}

@@ -1,0 +1,223 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/osrg/gobgp/v4/pkg/server"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+// Config is what a Speaker needs to run. Zero values mean the defaults that are named beside the fields.
+type Config struct {
+	Logger *zap.Logger // none: nothing is logged
+
+	// GobgpSocket is the path of a unix socket, mode 0600, where GoBGP's own v4 API is served for reading
+	// (session resets are allowed too). Empty: not served.
+	GobgpSocket string
+
+	// RestartDeferral is how long after a restart a peer that is up is waited for until it has sent its
+	// routes (RFC 4724 section 4.1, Selection_Deferral_Timer). Whole seconds; default 10 s.
+	RestartDeferral time.Duration
+	// RestartWindow is how long after a restart peers that are not up are waited for before the kernel may be
+	// pruned. Default 120 s: after the restart time that we announce, peers have dropped our routes anyway.
+	RestartWindow time.Duration
+	// ConnectRetry is the time between two attempts to connect (RFC 4271 section 8.2.1.3 suggests 120 s,
+	// which is far too long for a rack switch that comes back). Whole seconds, default 3 s.
+	ConnectRetry time.Duration
+
+	// OpenTimeout is how long the OPEN exchange may take; default 30 s. RFC 4271 suggests four minutes.
+	OpenTimeout time.Duration
+
+	// WarnPrefixes is the number of prefixes learned from one peer above which its status carries a warning; default 50,000.
+	WarnPrefixes int
+	// MaxPrefixes is the number of prefixes learned from one peer above which the session is shut down for
+	// PrefixHold; default 500,000, about 0.6 GB of memory. Only prefixes count for which the peer is the best, or
+	// one of the best.
+	MaxPrefixes int
+	// PrefixHold is how long a session stays down after it exceeded MaxPrefixes; default 5 minutes.
+	PrefixHold time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+	setDefault(&c.RestartDeferral, 10*time.Second)
+	setDefault(&c.RestartWindow, 120*time.Second)
+	setDefault(&c.ConnectRetry, 3*time.Second)
+	setDefault(&c.OpenTimeout, 30*time.Second)
+	setDefault(&c.WarnPrefixes, 50_000)
+	setDefault(&c.MaxPrefixes, 500_000)
+	setDefault(&c.PrefixHold, 5*time.Minute)
+	return c
+}
+
+func setDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+// Speaker runs the sessions and originates the routes of a Desired on an embedded GoBGP server, and hands out
+// what other speakers announce. GoBGP keeps some options in package variables, so a process should have one Speaker.
+//
+// Nothing that ends the process or the Speaker sends a NOTIFICATION: peers with graceful restart keep our routes
+// until the next start (RFC 4724), and a Cease would make them drop the routes at once.
+type Speaker struct {
+	cfg    Config
+	log    *zap.Logger
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	fib    *fib
+	status *statusTable
+	sync   *restartSync
+
+	conflicts conflicts
+
+	setMu sync.Mutex // one change at a time
+	mu    sync.RWMutex
+	run   *speakerRun // guarded by mu for readers; written under both
+}
+
+// New returns a speaker that does nothing until the first Set.
+func New(cfg Config) *Speaker {
+	cfg = cfg.withDefaults()
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &Speaker{cfg: cfg, log: cfg.Logger, ctx: ctx, cancel: cancel, fib: newFIB()}
+	s.fib.warnAt, s.fib.maxAt, s.fib.onLevel = cfg.WarnPrefixes, cfg.MaxPrefixes, s.prefixLevel
+	s.status = newStatusTable(cfg)
+	s.sync = newRestartSync(cfg, s.syncFinished)
+	go s.maintain()
+	return s
+}
+
+// Set makes the speaker do what d says. It is idempotent and touches only what differs from the previous Set; what
+// fails is reported, does not keep the rest from being done and is tried again by the next Set.
+// A change of d.Global restarts the whole speaker, gracefully where the peers can; nothing else does.
+func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
+	s.setMu.Lock()
+	defer s.setMu.Unlock()
+	if s.ctx.Err() != nil {
+		return errors.New("bgp speaker is closed")
+	}
+	s.status.setSessions(d.Sessions)
+	s.fib.setOwn(ownPrefixes(d.Originated), ownAddresses(d))
+
+	if s.run == nil || !s.run.global.Equal(d.Global) {
+		if err := s.restart(ctx, d); err != nil {
+			s.status.setFatal(err)
+			return err
+		}
+		s.status.setFatal(nil)
+	}
+	// Local routes come first: a session must not send its End-of-RIB before it has sent them.
+	err := errors.Join(
+		s.run.setOrigins(d.Originated),
+		s.run.setExport(ctx, exportOf(d)),
+		s.run.setSessions(ctx, d.Sessions),
+	)
+	s.sync.tick(time.Now()) // a node without peers is ready at once
+	return err
+}
+
+// restart replaces the GoBGP server. Sessions of the old one are closed without NOTIFICATION towards peers that
+// can restart gracefully, and what was learned stays in the table until the new server knows better.
+func (s *Speaker) restart(ctx context.Context, d bgp.Desired) error {
+	if old := s.run; old != nil {
+		s.log.Info("bgp speaker restarts because its AS, router ID or listener changes",
+			zap.Uint32("as", d.Global.LocalAS), zap.Stringer("routerID", d.Global.RouterID))
+		s.setRun(nil)
+		old.stop(ctx)
+		s.fib.markStale()
+		s.status.reset()
+	}
+	run, err := startRun(ctx, s, d.Global)
+	if err != nil {
+		return err
+	}
+	run.restarting = true
+	s.sync.begin(d.Sessions)
+	s.setRun(run)
+	return nil
+}
+
+func (s *Speaker) setRun(run *speakerRun) {
+	s.mu.Lock()
+	s.run = run
+	s.mu.Unlock()
+}
+
+func (s *Speaker) current() *speakerRun {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.run
+}
+
+// Server returns the GoBGP server, nil before the first successful Set. Only the API in bgp/gobgpapi may use it,
+// and only to read: what it changes is not seen by the Speaker. A later Set may replace it.
+func (s *Speaker) Server() *server.BgpServer {
+	if run := s.current(); run != nil {
+		return run.srv
+	}
+	return nil
+}
+
+// Close stops watching. Sessions stay as they are until the process exits, which closes their connections without
+// a NOTIFICATION, so that peers keep our routes over the restart.
+func (s *Speaker) Close() {
+	s.cancel()
+}
+
+// maintain runs the timers of the speaker.
+func (s *Speaker) maintain() {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case now := <-tick.C:
+			s.sync.tick(now)
+			s.watchdog(now)
+		}
+	}
+}
+
+func (s *Speaker) syncFinished(reason string) {
+	s.log.Info("bgp restart finished", zap.String("reason", reason))
+	s.fib.sweepStale()
+}
+
+// ownPrefixes returns the prefixes that only this node may announce.
+func ownPrefixes(origins []bgp.Origin) map[netip.Prefix]bool {
+	own := make(map[netip.Prefix]bool, len(origins))
+	for _, o := range origins {
+		own[o.Prefix.Masked()] = true
+	}
+	return own
+}
+
+// ownAddresses returns the addresses of this node as far as the sessions and the listener name them.
+func ownAddresses(d bgp.Desired) map[netip.Addr]bool {
+	own := map[netip.Addr]bool{}
+	add := func(a netip.Addr) {
+		if a.IsValid() && !a.IsUnspecified() {
+			own[a.Unmap().WithZone("")] = true
+		}
+	}
+	for _, s := range d.Sessions {
+		add(s.Source)
+	}
+	for _, a := range d.Global.ListenAddresses {
+		add(a)
+	}
+	return own
+}

@@ -1,0 +1,105 @@
+package speaker
+
+import (
+	"context"
+	"time"
+
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/osrg/gobgp/v4/pkg/server"
+)
+
+// watch feeds the table of learned routes and the session states from one subscription, so that the End-of-RIB of
+// a peer is never seen before its routes.
+func (r *speakerRun) watch(ctx context.Context) error {
+	live := func() bool { return ctx.Err() == nil }
+	return r.srv.WatchEvent(ctx, server.WatchEventMessageCallbacks{
+		OnBestPath: func(paths []*apiutil.Path, _ time.Time) {
+			if len(paths) > 0 && live() {
+				r.sp.fib.update(paths)
+			}
+		},
+		OnPathEor: func(eor *apiutil.Path, _ time.Time) {
+			if addr := eor.PeerAddress.Unmap(); addr.IsValid() && live() {
+				r.sp.sync.forget(addr)
+			}
+		},
+		OnPeerUpdate: func(ev *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
+			if ev.Peer.State.NeighborAddress.IsValid() && live() {
+				r.sp.peerEvent(ev, at)
+			}
+		},
+	}, server.WatchBestPath(true), server.WatchEor(true), server.WatchPeer())
+}
+
+func (s *Speaker) peerEvent(ev *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
+	st := ev.Peer.State
+	addr := st.NeighborAddress.Unmap()
+	if at.IsZero() {
+		at = time.Now()
+	}
+	was, now := s.status.transition(addr, st, at)
+	if now != gobgp.BGP_FSM_ESTABLISHED {
+		s.status.setChanges(addr, s.fib.changesByOthers(addr))
+	}
+	switch {
+	case now == gobgp.BGP_FSM_ESTABLISHED && was != now:
+		s.sync.established(addr, at)
+		go s.learnTimers(addr)
+		s.sendAgain(addr)
+	case was == gobgp.BGP_FSM_ESTABLISHED && now != was:
+		s.sync.lost(addr)
+	}
+	if now != gobgp.BGP_FSM_ESTABLISHED && s.status.hasNote(addr) {
+		go s.applyDeferred(addr) // a change of GoBGP from its callback could wait for itself
+	}
+}
+
+// capabilityNames lists what a peer announced in its OPEN, by the names of the IANA registry.
+func capabilityNames(caps []gobgp.ParameterCapabilityInterface) (names []string, graceful bool, restart uint16) {
+	for _, c := range caps {
+		name, known := capabilityName[c.Code()]
+		if !known {
+			name = c.Code().String()
+		}
+		if mp, ok := c.(*gobgp.CapMultiProtocol); ok {
+			name += " " + mp.CapValue.String()
+		}
+		if gr, ok := c.(*gobgp.CapGracefulRestart); ok {
+			graceful, restart = len(gr.Tuples) > 0, gr.Time
+		}
+		names = append(names, name)
+	}
+	return names, graceful, restart
+}
+
+var capabilityName = map[gobgp.BGPCapabilityCode]string{
+	gobgp.BGP_CAP_MULTIPROTOCOL:               "multiprotocol",
+	gobgp.BGP_CAP_ROUTE_REFRESH:               "route refresh",
+	gobgp.BGP_CAP_EXTENDED_NEXTHOP:            "extended next hop",
+	gobgp.BGP_CAP_EXTENDED_MESSAGE:            "extended message",
+	gobgp.BGP_CAP_GRACEFUL_RESTART:            "graceful restart",
+	gobgp.BGP_CAP_FOUR_OCTET_AS_NUMBER:        "4-octet AS",
+	gobgp.BGP_CAP_ADD_PATH:                    "ADD-PATH",
+	gobgp.BGP_CAP_ENHANCED_ROUTE_REFRESH:      "enhanced route refresh",
+	gobgp.BGP_CAP_LONG_LIVED_GRACEFUL_RESTART: "long-lived graceful restart",
+	gobgp.BGP_CAP_FQDN:                        "FQDN",
+	gobgp.BGP_CAP_SOFT_VERSION:                "software version",
+	gobgp.BGP_CAP_ROUTE_REFRESH_CISCO:         "route refresh (pre-standard)",
+}
+
+func stateName(s gobgp.FSMState) string {
+	switch s {
+	case gobgp.BGP_FSM_CONNECT:
+		return "Connect"
+	case gobgp.BGP_FSM_ACTIVE:
+		return "Active"
+	case gobgp.BGP_FSM_OPENSENT:
+		return "OpenSent"
+	case gobgp.BGP_FSM_OPENCONFIRM:
+		return "OpenConfirm"
+	case gobgp.BGP_FSM_ESTABLISHED:
+		return "Established"
+	}
+	return "Idle"
+}
