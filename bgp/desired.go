@@ -33,7 +33,7 @@ func Compute(in Input) Desired {
 		c.note("Node/"+in.Node, "does not exist: this node is not registered, so it has no BGP sessions")
 		return Desired{Notices: c.sortedNotices()}
 	}
-	d := Desired{Global: c.global(in.RouterID)}
+	d := Desired{Global: c.global(in.RouterID), Drain: c.drain()}
 	p := planner{cluster: c, passwords: in.Passwords}
 	d.Sessions, d.Conflicts = settle(p.wishes(c.peerings(in.Reader)))
 	c.originate(in.Reader, &d)

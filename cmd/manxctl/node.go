@@ -17,11 +17,12 @@ import (
 func (c *cli) nodeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Ask the local manxd about this node",
+		Short: "Ask the local manxd about this node; drain a node",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(c.nodeStatusCommand(), c.nodePeerCommand(), c.nodeAddressesCommand(), c.nodeProblemsCommand(), c.nodeEndpointsCommand())
+	cmd.AddCommand(c.nodeStatusCommand(), c.nodePeerCommand(), c.nodeAddressesCommand(), c.nodeProblemsCommand(), c.nodeEndpointsCommand(),
+		c.nodeDrainCommand(), c.nodeUndrainCommand())
 	return cmd
 }
 

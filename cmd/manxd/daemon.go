@@ -142,11 +142,15 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 		agent:   dataplane.New(dataplane.Config{Kernel: k, NodeName: name, Logger: log.Named("dataplane"), MTUFile: o.mtuFile}),
 	}
 	defer f.speaker.Close()
+	drainer := &node.Drainer{Store: store, Node: name, Log: log.Named("drain"),
+		Packets: func() (uint64, error) { return k.SentPackets(workloadInterfaces) }}
 	var candidates atomic.Pointer[[]node.Candidate]
 	candidates.Store(&registered.Candidates)
 	control.Show(server.Source{
 		DatastoreType: o.datastore, Datastore: f.tables, BGP: f.speaker, Dataplane: f.agent, Desired: f.Desired,
-		Notices:   func() []server.Notice { return append(listen.Notices(), refusedRoutes(f.speaker.Rejected())...) },
+		Notices: func() []server.Notice {
+			return append(append(listen.Notices(), drainNotice(name, drainer.State())...), refusedRoutes(f.speaker.Rejected())...)
+		},
 		Addresses: func() []server.AddressCandidate { return shown(*candidates.Load()) },
 	})
 
@@ -157,6 +161,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 	tasks.Go(func() error { return f.followDatastore(ctx) })
 	tasks.Go(func() error { return f.followBGP(ctx) })
 	tasks.Go(func() error { return tunnels.Run(ctx, f.tables) })
+	tasks.Go(func() error { return drainer.Run(ctx, f.tables) })
 	tasks.Go(func() error {
 		node.Monitor(ctx, config, registered, store, node.System{}, func(r node.Result) { candidates.Store(&r.Candidates) }, log.Named("node"))
 		return nil

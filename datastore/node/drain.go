@@ -1,0 +1,196 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Drainer carries this node out of service and back as its annotations order. What is announced in each phase follows from
+// the Node; the Drainer finds out when a phase is over and says so in the Node.
+type Drainer struct {
+	Store datastore.Store
+	Node  string
+	// Packets counts what was delivered to workloads so far.
+	Packets func() (uint64, error)
+	Log     *zap.Logger
+
+	// Interval is the time between two looks at the counters; default one second.
+	Interval time.Duration
+	// Settle is the least time that routes are announced as the last choice, for other routers to act; default 5 s.
+	Settle time.Duration
+
+	mu    sync.Mutex
+	state DrainState
+}
+
+// DrainState is how far the node is.
+type DrainState struct {
+	Phase  model.DrainPhase
+	Reason string // what is waited for, or what was done
+}
+
+// quietRate is the number of packets a second below which traffic counts as gone: what is left are probes and the like.
+const quietRate = 10
+
+// quietLooks is how many looks in a row must find no traffic.
+const quietLooks = 3
+
+// State returns how far the node is.
+func (d *Drainer) State() DrainState {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.state
+}
+
+func (d *Drainer) set(s DrainState) {
+	d.mu.Lock()
+	changed := d.state.Phase != s.Phase
+	d.state = s
+	d.mu.Unlock()
+	if changed {
+		d.Log.Info("drain", zap.String("target", "node"), zap.String("key", d.Node), zap.String("phase", string(s.Phase)), zap.String("reason", s.Reason))
+	}
+}
+
+// Run acts on the annotations of the own Node until ctx ends.
+func (d *Drainer) Run(ctx context.Context, tables *datastore.Tables) error {
+	if d.Interval == 0 {
+		d.Interval = time.Second
+	}
+	if d.Settle == 0 {
+		d.Settle = 5 * time.Second
+	}
+	snapshot, err := tables.WaitInSync(ctx)
+	if err != nil {
+		return err
+	}
+	w := drainWatch{}
+	for {
+		if n := model.Get[model.Node](snapshot, model.ResourceKey(model.KindNode, d.Node)); n != nil {
+			d.step(ctx, n, &w)
+		}
+		wait, cancel := ctx, context.CancelFunc(func() {})
+		if w.phase == model.Draining || w.phase == model.Returning {
+			wait, cancel = context.WithTimeout(ctx, d.Interval)
+		}
+		next, err := tables.Wait(wait, snapshot)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
+			snapshot = next
+		case !errors.Is(err, context.DeadlineExceeded):
+			return err
+		}
+	}
+}
+
+// drainWatch is what is known of the phase that the node is in.
+type drainWatch struct {
+	phase   model.DrainPhase
+	since   time.Time
+	looked  time.Time
+	packets uint64
+	quiet   int // looks in a row without traffic
+}
+
+// step looks once and ends the phase if it is over.
+func (d *Drainer) step(ctx context.Context, n *model.Node, w *drainWatch) {
+	now := time.Now()
+	if phase := n.DrainPhase(); phase != w.phase {
+		*w = drainWatch{phase: phase, since: now}
+		if _, err := n.DrainTimeout(); err != nil && phase == model.Draining {
+			d.Log.Warn("drain", zap.String("key", d.Node), zap.Error(err))
+		}
+	}
+	switch w.phase {
+	case model.InService:
+		d.set(DrainState{})
+	case model.Drained:
+		d.set(DrainState{model.Drained, "routes are withdrawn since " + n.Annotations[model.AnnotationDrained] + "; manxctl node undrain brings the node back"})
+	case model.Draining:
+		rate, known := d.look(w, now)
+		over, reason := d.draining(n, w, now, rate, known)
+		d.set(DrainState{model.Draining, reason})
+		if over {
+			d.answer(ctx, now.UTC().Format(time.RFC3339))
+		}
+	case model.Returning:
+		d.set(DrainState{model.Returning, "routes are announced as the last choice until other routers have them"})
+		if now.Sub(w.since) >= d.Settle {
+			d.answer(ctx, "")
+		}
+	}
+}
+
+// look reads the counters, at most once in half an interval.
+func (d *Drainer) look(w *drainWatch, now time.Time) (rate float64, known bool) {
+	packets, err := d.Packets()
+	if err != nil {
+		d.Log.Warn("interface counters cannot be read: the drain waits for its timeout", zap.Error(err))
+		w.looked = time.Time{}
+		return 0, false
+	}
+	last, before := w.looked, w.packets
+	if !last.IsZero() && now.Sub(last) < d.Interval/2 {
+		return 0, false
+	}
+	w.looked, w.packets = now, packets
+	if last.IsZero() {
+		return 0, false
+	}
+	rate = float64(max(packets, before)-before) / now.Sub(last).Seconds() // a removed interface takes its counter along
+	if rate < quietRate {
+		w.quiet++
+	} else {
+		w.quiet = 0
+	}
+	return rate, true
+}
+
+func (d *Drainer) draining(n *model.Node, w *drainWatch, now time.Time, rate float64, known bool) (over bool, reason string) {
+	timeout, _ := n.DrainTimeout()
+	waited := now.Sub(w.since)
+	switch {
+	case waited < d.Settle:
+		return false, "routes are announced as the last choice; waiting for other routers to act"
+	case waited >= timeout:
+		return true, fmt.Sprintf("%s are over; traffic that is left loses its routes", timeout)
+	case w.quiet >= quietLooks:
+		return true, fmt.Sprintf("traffic has left (less than %d packets/s)", quietRate)
+	case known:
+		return false, fmt.Sprintf("waiting for traffic to leave: %.0f packets/s go to workloads, at most %s more", rate, (timeout - waited).Round(time.Second))
+	}
+	return false, d.State().Reason
+}
+
+// answer writes the annotation, or removes it. A failure is only told: the next look tries again.
+func (d *Drainer) answer(ctx context.Context, drained string) {
+	key := model.ResourceKey(model.KindNode, d.Node)
+	o, err := d.Store.Get(ctx, key)
+	if err == nil {
+		n, ok := o.Value.(*model.Node)
+		if !ok {
+			err = o.Err
+		} else if drained != "" {
+			n.Annotations[model.AnnotationDrained] = drained // the order is one too, so the map is there
+		} else {
+			delete(n.Annotations, model.AnnotationDrained)
+		}
+	}
+	if err == nil {
+		_, err = d.Store.Update(ctx, o)
+	}
+	if err != nil {
+		d.Log.Warn("the drain cannot be noted in the Node, trying again", zap.String("node", d.Node), zap.Error(err))
+	}
+}

@@ -1,0 +1,114 @@
+package node
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// drainTest runs a Drainer of node "n" whose workloads get rate packets at each look.
+type drainTest struct {
+	tunnelTest
+	drainer *Drainer
+	rate    atomic.Uint64
+	tables  *datastore.Tables
+}
+
+func newDrainTest(t *testing.T) *drainTest {
+	x := &drainTest{tunnelTest: newTunnelTest(t)}
+	x.rate.Store(1000)
+	var total atomic.Uint64
+	x.drainer = &Drainer{Store: x.store, Node: "n", Log: zap.NewNop(), Interval: 20 * time.Millisecond, Settle: 50 * time.Millisecond,
+		Packets: func() (uint64, error) { return total.Add(x.rate.Load()), nil }}
+	x.tables = datastore.NewTables(zap.NewNop())
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 2)
+	go func() { done <- x.tables.Run(ctx, x.store, model.KindNode) }()
+	go func() { done <- x.drainer.Run(ctx, x.tables) }()
+	t.Cleanup(func() { cancel(); <-done; <-done })
+	return x
+}
+
+func (x *drainTest) annotate(change func(map[string]string)) {
+	x.Helper()
+	for range 10 {
+		o, err := x.store.Get(context.Background(), model.ResourceKey(model.KindNode, "n"))
+		if err != nil {
+			x.Fatal(err)
+		}
+		n := o.Value.(*model.Node)
+		if n.Annotations == nil {
+			n.Annotations = map[string]string{}
+		}
+		change(n.Annotations)
+		if _, err = x.store.Update(context.Background(), o); err == nil {
+			return
+		}
+	}
+	x.Fatal("the node cannot be updated")
+}
+
+func (x *drainTest) waitPhase(want model.DrainPhase) string {
+	x.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		s := x.drainer.State()
+		if s.Phase == want {
+			return s.Reason
+		}
+		if time.Now().After(deadline) {
+			x.Fatalf("phase %q (%s), want %q", s.Phase, s.Reason, want)
+		}
+	}
+}
+
+func TestDrainWaitsUntilTrafficHasLeft(t *testing.T) {
+	x := newDrainTest(t)
+	x.annotate(func(a map[string]string) { a[model.AnnotationDrain] = "2026-01-01T00:00:00Z" })
+	x.waitPhase(model.Draining)
+	for !strings.Contains(x.waitPhase(model.Draining), "packets/s go to workloads") {
+		time.Sleep(5 * time.Millisecond)
+	}
+	x.rate.Store(0)
+	x.waitPhase(model.Drained)
+	if raw := x.raw("nodes/n"); !strings.Contains(raw, model.AnnotationDrained) || !strings.Contains(raw, `"futureSpec":{"a":1}`) {
+		t.Errorf("the node does not tell, or lost what this version does not know: %s", raw)
+	}
+	x.annotate(func(a map[string]string) { delete(a, model.AnnotationDrain) })
+	x.waitPhase(model.Returning)
+	x.waitPhase(model.InService)
+	if raw := x.raw("nodes/n"); strings.Contains(raw, "manx.io/") {
+		t.Errorf("annotations are left: %s", raw)
+	}
+}
+
+func TestDrainDoesNotWaitForEver(t *testing.T) {
+	x := newDrainTest(t)
+	x.annotate(func(a map[string]string) {
+		a[model.AnnotationDrain], a[model.AnnotationDrainTimeout] = "2026-01-01T00:00:00Z", "200ms"
+	})
+	x.waitPhase(model.Drained)
+}
+
+func TestDrainCanBeCalledOff(t *testing.T) {
+	x := newDrainTest(t)
+	x.annotate(func(a map[string]string) { a[model.AnnotationDrain] = "2026-01-01T00:00:00Z" })
+	x.waitPhase(model.Draining)
+	x.annotate(func(a map[string]string) { delete(a, model.AnnotationDrain) })
+	x.waitPhase(model.InService)
+}
+
+func TestDrainTimeoutMustBeADuration(t *testing.T) {
+	n := &model.Node{}
+	n.Annotations = map[string]string{model.AnnotationDrainTimeout: "soon"}
+	d, err := n.DrainTimeout()
+	if d != model.DefaultDrainTimeout || err == nil || !strings.Contains(err.Error(), `"soon"`) {
+		t.Errorf("DrainTimeout = %s, %v", d, err)
+	}
+}
