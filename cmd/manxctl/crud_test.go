@@ -314,3 +314,14 @@ func write(t *testing.T, dir, name, text string) string {
 	}
 	return path
 }
+
+func TestWhatBelongsToKubernetesIsRefused(t *testing.T) {
+	s, _ := newShell(t)
+	const service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {type: ClusterIP, clusterIP: 10.96.0.7, ports: [{port: 80}]}\n"
+	for _, verb := range []string{"apply", "create", "replace"} {
+		s.pipe(peer+service, verb, "-f", "-").want(t, 1, "", "Service shop/web: belongs to Kubernetes and is not kept in Calico's datastore: use kubectl")
+	}
+	s.run("get", "bgppeer", "tor-1").want(t, 1, "", "does not exist") // nothing was written
+	s.pipe(service, "get", "-f", "-").want(t, 1, "", "belongs to Kubernetes")
+	s.pipe(service, "delete", "-f", "-").want(t, 1, "", "belongs to Kubernetes")
+}

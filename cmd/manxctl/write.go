@@ -54,12 +54,29 @@ func (c *cli) writeCommand(verb, short string, write writer) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := c.refuseForeign(docs); err != nil {
+				return err
+			}
 			return c.writeAll(cmd.Context(), docs, write)
 		},
 	}
 	f.add(cmd)
 	cmd.Flags().StringVarP(&ns.name, "namespace", "n", "", "namespace of documents that name none (\"default\" if not given)")
 	return cmd
+}
+
+// refuseForeign refuses documents of Kubernetes, before any other is written.
+func (c *cli) refuseForeign(docs []manifest.Document) error {
+	var errs []error
+	for _, d := range docs {
+		if kind, _ := model.Lookup(d.Object.Key.Kind); kind.Kubernetes {
+			errs = append(errs, fmt.Errorf("%s: %s: %w", d.Source, d.Object.Key, model.ErrKubernetes))
+		}
+	}
+	if len(errs) > 0 {
+		return c.report(errs)
+	}
+	return nil
 }
 
 // writeAll goes on after a failure and reports all of them.

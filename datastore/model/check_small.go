@@ -105,3 +105,26 @@ func printable[T any](p *T) any {
 	}
 	return *p
 }
+
+// maxUpdatePeriod is a day.
+const maxUpdatePeriod = 86400
+
+func checkCalicoNodeStatus(c *check, s *v3.CalicoNodeStatus) {
+	c.failIf(s.Spec.Node == "", "spec.node", "", "is required: the node that reports its status here")
+	c.name("spec.node", s.Spec.Node)
+	c.failIf(len(s.Spec.Classes) == 0, "spec.classes", "", "is required: "+list(nodeStatusClasses))
+	seen := map[v3.NodeStatusClassType]bool{}
+	for i, class := range s.Spec.Classes {
+		enum(c, at("spec.classes", i), class, nodeStatusClasses...)
+		c.failIf(seen[class], at("spec.classes", i), class, "must not stand there twice")
+		seen[class] = true
+	}
+	switch p := s.Spec.UpdatePeriodSeconds; {
+	case p == nil:
+		c.fail("spec.updatePeriodSeconds", "", "is required: seconds between reports, 0 for none after the first")
+	case *p > maxUpdatePeriod:
+		c.fail("spec.updatePeriodSeconds", *p, "must be from 0 to %d", maxUpdatePeriod)
+	}
+}
+
+var nodeStatusClasses = []v3.NodeStatusClassType{v3.NodeStatusClassTypeAgent, v3.NodeStatusClassTypeBGP, v3.NodeStatusClassTypeRoutes}

@@ -51,7 +51,7 @@ func exact(t testing.TB, b []byte) any {
 
 func TestEveryKeyOfCalicoParsesAndFormatsBack(t *testing.T) {
 	seen := map[Kind]int{}
-	for _, file := range []string{"objects.jsonl", "history.jsonl"} {
+	for _, file := range []string{"objects.jsonl", "history.jsonl", "nodestatus.jsonl"} {
 		for _, s := range readLines[stored](t, file) {
 			k, ok, err := ParseEtcdPath(s.Key)
 			if !ok || err != nil {
@@ -72,7 +72,7 @@ func TestEveryKeyOfCalicoParsesAndFormatsBack(t *testing.T) {
 }
 
 func TestNothingOfCalicosObjectsIsLost(t *testing.T) {
-	for _, file := range []string{"objects.jsonl", "history.jsonl"} {
+	for _, file := range []string{"objects.jsonl", "history.jsonl", "nodestatus.jsonl"} {
 		for _, s := range readLines[stored](t, file) {
 			k, _, _ := ParseEtcdPath(s.Key)
 			if s.Op == "delete" {

@@ -159,12 +159,12 @@ func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string)
 	if head.Kind == "" {
 		return nil, d.fail(d.lineOf(path), errors.New("kind is missing"))
 	}
-	if head.APIVersion != "" && head.APIVersion != APIVersion {
-		return nil, d.fail(d.lineOf(append(path, "apiVersion")), fmt.Errorf("apiVersion = %q: must be %s", head.APIVersion, APIVersion))
-	}
 	info, ok := Lookup(Kind(head.Kind))
 	if !ok || !info.Resource {
 		return nil, d.fail(d.lineOf(append(path, "kind")), fmt.Errorf("kind = %q: must be one of %s", head.Kind, resourceKinds()))
+	}
+	if head.APIVersion != "" && head.APIVersion != info.APIVersion {
+		return nil, d.fail(d.lineOf(append(path, "apiVersion")), fmt.Errorf("apiVersion = %q: must be %s", head.APIVersion, info.APIVersion))
 	}
 	value := info.New()
 	strict, err := kjson.UnmarshalStrict(text, value)
@@ -179,12 +179,18 @@ func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string)
 		return nil, d.fail(d.lineOf(append(path, splitField(field)...)), errors.New(reason))
 	}
 	var errs []error
+	if info.Kubernetes {
+		strict = nil // its types hold only what Manx reads
+	}
 	for _, e := range strict {
 		field, reason := strictError(e)
 		errs = append(errs, d.fail(d.lineOf(append(path, splitField(field)...)), errors.New(reason)))
 	}
 	m := value.(metav1.Object)
 	o := NewObject(Key{Kind: info.Kind, Namespace: m.GetNamespace(), Name: m.GetName()}, value)
+	if info.Kubernetes {
+		o.raw = text
+	}
 	if rv := m.GetResourceVersion(); rv != "" {
 		if o.Revision, err = strconv.ParseInt(rv, 10, 64); err != nil || o.Revision < 0 {
 			errs = append(errs, d.fail(d.lineOf(append(path, "metadata", "resourceVersion")),

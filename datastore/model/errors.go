@@ -10,4 +10,6 @@ var (
 	ErrConflict     = errors.New("update conflict: it was changed by someone else")
 	ErrUnauthorized = errors.New("the datastore refuses these credentials")
 	ErrUnavailable  = errors.New("the datastore cannot be reached")
+	// ErrKubernetes is for kinds that no datastore keeps.
+	ErrKubernetes = errors.New("belongs to Kubernetes and is not kept in Calico's datastore: use kubectl")
 )

@@ -22,10 +22,13 @@ const (
 	KindProfile            Kind = "Profile"
 	KindTier               Kind = "Tier"
 	KindWorkloadEndpoint   Kind = "WorkloadEndpoint"
+	KindCalicoNodeStatus   Kind = "CalicoNodeStatus"
 	KindIPAMBlock          Kind = "IPAMBlock"
 	KindBlockAffinity      Kind = "BlockAffinity"
 	KindIPAMHandle         Kind = "IPAMHandle"
 	KindIPAMConfig         Kind = "IPAMConfig"
+	KindService            Kind = "Service"
+	KindEndpointSlice      Kind = "EndpointSlice"
 )
 
 // Key identifies one object. It is comparable and independent of the backend.

@@ -1,17 +1,23 @@
 package model
 
 import (
+	"slices"
+
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 )
 
 // KindInfo is one row of the table of kinds: all that the rest of Manx needs to know of a kind.
 type KindInfo struct {
 	Kind       Kind
+	APIVersion string   // of documents; empty for the IPAM kinds
 	Plural     string   // lower case, as in keys and on the command line
 	Aliases    []string // further names that the command line accepts
 	Namespaced bool
 	// Resource is false for the IPAM kinds, which have no metadata and which users do not write.
 	Resource bool
+	// Kubernetes marks kinds that belong to Kubernetes: they come from its API or from files and are never stored in
+	// Calico's datastore. Their types hold only a part of what documents may say.
+	Kubernetes bool
 	// New makes an empty value: a pointer to the kind's type.
 	New func() any
 
@@ -32,16 +38,23 @@ var kinds = []KindInfo{
 	resource[v3.Profile](KindProfile, "profiles", nil, checkProfile, "profile", "pro"),
 	resource(KindTier, "tiers", defaultTier, checkTier, "tier"),
 	namespaced(resource(KindWorkloadEndpoint, "workloadendpoints", defaultWorkloadEndpoint, checkWorkloadEndpoint, "workloadendpoint", "wep", "weps")),
+	resource(KindCalicoNodeStatus, "caliconodestatuses", nil, checkCalicoNodeStatus, "caliconodestatus", "nodestatus"),
 	internal(KindIPAMBlock, "ipamblocks", blockPath, checkStoredBlock),
 	internal(KindBlockAffinity, "blockaffinities", affinityPath, checkAffinity),
 	internal(KindIPAMHandle, "ipamhandles", handlePath, checkHandle),
 	internal(KindIPAMConfig, "ipamconfigs", ipamConfigPath, checkIPAMConfig),
 }
 
+// kubernetesKinds are the further ones that Lookup knows, but that no datastore keeps.
+var kubernetesKinds = []KindInfo{
+	kubernetes("v1", resource(KindService, "services", nil, checkService, "service", "svc")),
+	kubernetes("discovery.k8s.io/v1", resource(KindEndpointSlice, "endpointslices", nil, checkEndpointSlice, "endpointslice")),
+}
+
 func resource[T any](kind Kind, plural string, defaults func(*T), rules func(*check, *T), aliases ...string) KindInfo {
 	i := internal(kind, plural, resourcePath(kind, plural, false), rules)
 	i.Aliases = aliases
-	i.Resource = true
+	i.Resource, i.APIVersion = true, APIVersion
 	if defaults != nil {
 		i.defaults = func(value any) { defaults(value.(*T)) }
 	}
@@ -51,6 +64,13 @@ func resource[T any](kind Kind, plural string, defaults func(*T), rules func(*ch
 func namespaced(i KindInfo) KindInfo {
 	i.Namespaced = true
 	i.path = resourcePath(i.Kind, i.Plural, true)
+	return i
+}
+
+func kubernetes(apiVersion string, i KindInfo) KindInfo {
+	i.APIVersion = apiVersion
+	i.Namespaced, i.Kubernetes = true, true
+	i.path = pathRule{}
 	return i
 }
 
@@ -64,18 +84,18 @@ func internal[T any](kind Kind, plural string, path pathRule, rules func(*check,
 	}
 }
 
-// Kinds returns the table, in a fixed order. Callers must not change it.
+// Kinds returns the table of the kinds that Calico's datastore keeps, in a fixed order. Callers must not change it.
 func Kinds() []KindInfo { return kinds }
 
 var kindsByName = func() map[Kind]KindInfo {
 	m := map[Kind]KindInfo{}
-	for _, i := range kinds {
+	for _, i := range slices.Concat(kinds, kubernetesKinds) {
 		m[i.Kind] = i
 	}
 	return m
 }()
 
-// Lookup finds the row of a kind.
+// Lookup finds the row of a kind, be it stored or Kubernetes' own.
 func Lookup(kind Kind) (KindInfo, bool) {
 	i, ok := kindsByName[kind]
 	return i, ok

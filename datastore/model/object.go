@@ -37,7 +37,8 @@ type Reader interface {
 // Type lists the types of Value, so that a wrong one (the API module's type of the same name, say) does not compile.
 type Type interface {
 	Node | IPPool | v3.IPReservation | BGPConfiguration | BGPPeer | v3.ClusterInformation | FelixConfiguration |
-		IPAMConfiguration | v3.Profile | Tier | WorkloadEndpoint | Block | BlockAffinity | Handle | IPAMConfig
+		IPAMConfiguration | v3.Profile | Tier | WorkloadEndpoint | v3.CalicoNodeStatus | Block | BlockAffinity | Handle | IPAMConfig |
+		Service | EndpointSlice
 }
 
 // Get returns the typed value of an object, or nil if it is absent.

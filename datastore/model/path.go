@@ -29,6 +29,9 @@ func EtcdPath(k Key) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("unknown kind %q", k.Kind)
 	}
+	if info.Kubernetes {
+		return "", ErrKubernetes
+	}
 	if k.Name == "" {
 		return "", fmt.Errorf("%s: name is missing", k.Kind)
 	}
@@ -46,6 +49,9 @@ func EtcdPrefixes(kind Kind, namespace string) ([]string, error) {
 	info, ok := Lookup(kind)
 	if !ok {
 		return nil, fmt.Errorf("unknown kind %q", kind)
+	}
+	if info.Kubernetes {
+		return nil, ErrKubernetes
 	}
 	return info.path.prefix(namespace), nil
 }

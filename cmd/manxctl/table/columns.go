@@ -71,6 +71,10 @@ func columns(kind model.Kind) []column {
 		return []column{nameColumn, {"ORDER", both, of(func(v *model.Tier) string { return order(v.Spec.Order) })}}
 	case model.KindWorkloadEndpoint:
 		return endpointColumns
+	case model.KindCalicoNodeStatus:
+		return []column{nameColumn,
+			{"NODE", both, of(func(v *v3.CalicoNodeStatus) string { return v.Spec.Node })},
+			{"CLASSES", onlyWide, of(func(v *v3.CalicoNodeStatus) string { return joined(v.Spec.Classes) })}}
 	case model.KindIPAMBlock:
 		return blockColumns
 	case model.KindBlockAffinity:
@@ -181,6 +185,15 @@ func orDash[T any](p *T) string {
 		return "-"
 	}
 	return fmt.Sprint(*p)
+}
+
+// joined separates words by commas.
+func joined[T ~string](words []T) string {
+	out := make([]string, len(words))
+	for i, w := range words {
+		out[i] = string(w)
+	}
+	return strings.Join(out, ",")
 }
 
 func labelText(labels map[string]string) string {

@@ -1,0 +1,105 @@
+package model
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+const web = `apiVersion: v1
+kind: Service
+metadata:
+  name: web
+  namespace: shop
+  uid: 2fb74e0c-260c-42ac-a8be-d4cd7681999c
+  resourceVersion: "4711"
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.17
+  clusterIPs: [10.96.0.17, "fd00:96::17"]
+  ipFamilies: [IPv4, IPv6]
+  externalTrafficPolicy: Local
+  ports: [{name: http, port: 80, targetPort: 8080, nodePort: 30080}]
+  selector: {app: web}
+status:
+  loadBalancer:
+    ingress: [{ip: 80.15.0.9, ipMode: VIP}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: web-x7
+  namespace: shop
+  labels: {kubernetes.io/service-name: web}
+addressType: IPv4
+endpoints:
+- addresses: [10.244.1.7]
+  conditions: {ready: true, serving: true, terminating: false}
+  nodeName: node-1
+  targetRef: {kind: Pod, name: web-1}
+ports: [{name: http, port: 8080, protocol: TCP}]
+`
+
+func TestKubernetesDocumentsAreReadForWhatManxNeeds(t *testing.T) {
+	objects, err := DecodeDocument([]byte(web))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := NewSet(objects...)
+	s := Get[Service](r, Key{Kind: KindService, Namespace: "shop", Name: "web"})
+	if s == nil || s.Spec.ClusterIPs[1] != "fd00:96::17" || s.Spec.ExternalTrafficPolicy != TrafficPolicyLocal || s.Status.LoadBalancer.Ingress[0].IP != "80.15.0.9" {
+		t.Fatalf("%+v", s)
+	}
+	e := Get[EndpointSlice](r, Key{Kind: KindEndpointSlice, Namespace: "shop", Name: "web-x7"})
+	if e == nil || e.Labels[LabelServiceName] != "web" || *e.Endpoints[0].NodeName != "node-1" || !*e.Endpoints[0].Conditions.Ready {
+		t.Fatalf("%+v", e)
+	}
+	for _, o := range objects {
+		if err := o.PrepareUpdate(); err != nil {
+			t.Error(err)
+		}
+		info, _ := Lookup(o.Key.Kind)
+		text, err := o.Encode()
+		if err != nil || !strings.Contains(string(text), info.APIVersion) || !strings.Contains(string(text), `"ports"`) {
+			t.Errorf("%s lost something: %s, %v", o.Key, text, err)
+		}
+	}
+}
+
+func TestKubernetesKindsHaveNoPlaceInEtcd(t *testing.T) {
+	for _, kind := range []Kind{KindService, KindEndpointSlice} {
+		if _, err := EtcdPath(Key{Kind: kind, Namespace: "shop", Name: "web"}); !errors.Is(err, ErrKubernetes) {
+			t.Errorf("path of a %s: %v", kind, err)
+		}
+		if _, err := EtcdPrefixes(kind, ""); !errors.Is(err, ErrKubernetes) {
+			t.Errorf("prefixes of a %s: %v", kind, err)
+		}
+		for _, i := range Kinds() {
+			if i.Kind == kind {
+				t.Errorf("%s is among the kinds that a datastore keeps", kind)
+			}
+		}
+	}
+}
+
+func TestKubernetesRules(t *testing.T) {
+	for _, c := range []struct{ rule, in, want string }{
+		{"API version", strings.Replace(web, "apiVersion: v1", "apiVersion: projectcalico.org/v3", 1), `apiVersion = "projectcalico.org/v3": must be v1`},
+		{"wrong type", strings.Replace(web, "externalTrafficPolicy: Local", "externalIPs: 1", 1), "spec.externalIPs"},
+		{"address", strings.Replace(web, "clusterIP: 10.96.0.17", "clusterIP: web", 1), `spec.clusterIP = "web": must be an IP address`},
+		{"traffic policy", strings.Replace(web, "Policy: Local", "Policy: Near", 1), `spec.externalTrafficPolicy = "Near": must be one of Cluster, Local`},
+		{"family", strings.Replace(web, "[IPv4, IPv6]", "[IPv5]", 1), `spec.ipFamilies[0] = "IPv5"`},
+		{"address type", strings.Replace(web, "addressType: IPv4", "addressType: v4", 1), `addressType = "v4"`},
+		{"namespace", strings.Replace(web, "  namespace: shop\n", "", 1), `metadata.namespace`},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			objects, err := DecodeDocument([]byte(c.in))
+			for _, o := range objects {
+				err = errors.Join(err, o.PrepareCreate(testTime))
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v lacks %q", err, c.want)
+			}
+		})
+	}
+}
