@@ -156,6 +156,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 
 	tasks, ctx := errgroup.WithContext(ctx)
 	serveGobgp(ctx, tasks, listen, o.gobgpListen, f.speaker, log.Named("gobgp"))
+	serveBird(ctx, tasks, o.birdSocket, time.Now(), f, log.Named("bird-socket"))
 	tasks.Go(func() error { return f.tables.Run(ctx, store, watched...) })
 	tasks.Go(func() error { return f.agent.Run(ctx) })
 	tasks.Go(func() error { return f.followDatastore(ctx) })

@@ -44,7 +44,8 @@ type follower struct {
 	agent   *dataplane.Agent
 
 	desired atomic.Pointer[bgp.Desired]
-	failure string // of the last attempt to configure the speaker, as logged
+	changed atomic.Pointer[time.Time] // when desired was stored
+	failure string                    // of the last attempt to configure the speaker, as logged
 }
 
 // Desired is what the speaker was last told.
@@ -124,6 +125,8 @@ func (f *follower) configure(ctx context.Context, snapshot *datastore.Snapshot) 
 		return time.Hour
 	}
 	f.desired.Store(&d)
+	now := time.Now()
+	f.changed.Store(&now)
 	if err := f.speaker.Set(ctx, d); err != nil {
 		if text := err.Error(); text != f.failure {
 			f.failure = text

@@ -41,6 +41,7 @@ type options struct {
 	logLevel    string
 	logFormat   string
 	passwordDir string
+	birdSocket  string
 
 	ip, ip6              string
 	ipMethod, ip6Method  string
@@ -99,6 +100,8 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.logLevel, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL", "CALICO_STARTUP_LOGLEVEL")
 	b.string(&o.logFormat, "log-format", "", "json or text; empty: text on a terminal, else json", "MANX_LOG_FORMAT")
 	b.string(&o.passwordDir, "bgp-password-dir", "", "folder of BGP passwords: DIR/SECRET/KEY, as Kubernetes mounts secrets", "MANX_BGP_PASSWORD_DIR")
+
+	b.string(&o.birdSocket, "bird-socket", "", "where BIRD's control socket is emulated for reading, such as /var/run/calico/bird.ctl (IPv6: bird6.ctl beside it); empty: nowhere", "MANX_BIRD_SOCKET")
 
 	b.string(&o.ip, "ip", "", "IPv4 address of this node, autodetect, or none; empty: keep the Node's, else autodetect", "IP")
 	b.string(&o.ip6, "ip6", "", "IPv6 address of this node, autodetect, or none; empty: keep the Node's", "IP6")
