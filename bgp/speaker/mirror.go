@@ -1,0 +1,229 @@
+package speaker
+
+import (
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+// statusTable mirrors the sessions, fed by GoBGP's events and log messages: asking GoBGP itself would stop it meanwhile.
+type statusTable struct {
+	log *zap.Logger
+	cfg Config
+
+	mu       sync.Mutex
+	entries  map[netip.Addr]*sessionEntry
+	fatal    string // why no session can run
+	watchers map[*statusWatcher]bool
+	taps     int       // peers whose packets are looked at
+	read     time.Time // when the counters were read
+}
+
+// sessionEntry is the state of one session. The FSM of GoBGP reaches it through tap without holding mu.
+type sessionEntry struct {
+	session   bgp.Session
+	state     gobgp.FSMState
+	since     time.Time // of state
+	phase     Phase
+	phaseAt   time.Time
+	reason    string
+	upAt      time.Time
+	flaps     uint64
+	failure   string
+	failureAt time.Time
+	tried     bool   // failed since it was last established or configured
+	refused   string // cannot be configured
+	note      string // what waits
+	warning   string // what is not right
+	many      string // that the peer announces many prefixes
+	shown     string // both, as published
+	malformed string // what GoBGP said about the last message that it could not parse
+
+	shownState  gobgp.FSMState
+	refusal     string    // what it said, once heard
+	tapped      time.Time // until when the packets of the peer are looked at
+	connectedAt time.Time // our side has a TCP connection and waits for an OPEN
+	stale       time.Time // routes are kept until then although the session is down
+	held        time.Time // since when the session is held down for too many prefixes
+	peerAS      uint32
+	routerID    netip.Addr
+	local       netip.Addr
+	hold        time.Duration
+	keepalive   time.Duration
+	caps        []string
+	graceful    bool
+	restartTime uint16
+	counters    Counters
+	tap         *peerTap
+	changes     uint64 // of routes of others when the session was not up yet
+}
+
+func newStatusTable(cfg Config) *statusTable {
+	return &statusTable{log: cfg.Logger, cfg: cfg, entries: map[netip.Addr]*sessionEntry{}, watchers: map[*statusWatcher]bool{}}
+}
+
+// setSessions makes the table hold exactly the wanted sessions.
+func (t *statusTable) setSessions(want []bgp.Session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	keep := make(map[netip.Addr]bool, len(want))
+	for _, s := range want {
+		addr := s.Address.Unmap()
+		keep[addr] = true
+		e := t.entries[addr]
+		if e == nil {
+			e = &sessionEntry{state: gobgp.BGP_FSM_IDLE, since: now, tap: &peerTap{}}
+			t.entries[addr] = e
+		}
+		e.session = s
+		t.refresh(addr, e, now)
+	}
+	for addr, e := range t.entries {
+		if !keep[addr] {
+			delete(t.entries, addr)
+			t.publish(e, now, true)
+		}
+	}
+}
+
+// reset forgets all states, because the speaker restarts.
+func (t *statusTable) reset() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	for addr, e := range t.entries {
+		if e.state == gobgp.BGP_FSM_ESTABLISHED {
+			e.flaps++
+		}
+		e.state, e.since, e.tried = gobgp.BGP_FSM_IDLE, now, false
+		e.tap.established.Store(false)
+		t.refresh(addr, e, now)
+	}
+}
+
+// cannotRun says why no session can run, empty if they can.
+func (t *statusTable) cannotRun() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.fatal
+}
+
+func (t *statusTable) setFatal(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.fatal = ""
+	if err != nil {
+		t.fatal = err.Error()
+	}
+	now := time.Now()
+	for addr, e := range t.entries {
+		t.refresh(addr, e, now)
+	}
+}
+
+// change runs f on the entry of addr, if it has one, and publishes the outcome.
+func (t *statusTable) change(addr netip.Addr, f func(e *sessionEntry, now time.Time)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.entries[addr]; e != nil {
+		now := time.Now()
+		f(e, now)
+		if e.failure == refusedOpenWords(e) {
+			t.tapPeer(addr, e, now)
+		}
+		t.refresh(addr, e, now)
+	}
+}
+
+func (t *statusTable) configured(addr netip.Addr, err error) {
+	t.change(addr, func(e *sessionEntry, _ time.Time) {
+		e.refused = ""
+		if err != nil {
+			e.refused = err.Error()
+		}
+	})
+}
+
+func (t *statusTable) note(addr netip.Addr, text string) {
+	t.change(addr, func(e *sessionEntry, _ time.Time) { e.note = text })
+}
+
+func (t *statusTable) hasNote(addr netip.Addr) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[addr]
+	return e != nil && e.note != ""
+}
+
+// holdsRoutes tells whether a change of the peer's settings would cost routes: it is up, or restarts gracefully.
+func (t *statusTable) holdsRoutes(addr netip.Addr) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[addr]
+	return e != nil && (e.state == gobgp.BGP_FSM_ESTABLISHED || time.Now().Before(e.stale))
+}
+
+// fail records why a session does not come up, or was lost.
+func (e *sessionEntry) fail(sentence string, now time.Time) {
+	if !e.held.IsZero() && e.tried {
+		return // what holds the session down is what matters
+	}
+	e.failure, e.failureAt, e.tried = sentence, now, true
+}
+
+// guess records why a session does not come up when the cause can only be guessed. What a NOTIFICATION said a moment ago
+// is better: BIRD, for one, closes further connections without a word while it waits after an error.
+func (e *sessionEntry) guess(sentence string, now time.Time) {
+	if e.tried && strings.Contains(e.failure, "NOTIFICATION") && now.Sub(e.failureAt) < time.Minute {
+		return
+	}
+	e.fail(sentence, now)
+}
+
+// transition takes over a state that GoBGP tells and returns the state before and now.
+func (t *statusTable) transition(addr netip.Addr, st apiutil.PeerState, at time.Time) (was, now gobgp.FSMState) {
+	was, now = gobgp.BGP_FSM_IDLE, st.SessionState
+	t.change(addr, func(e *sessionEntry, _ time.Time) {
+		was = e.state
+		if was != now {
+			e.since = at
+		}
+		e.state = now
+		switch {
+		case now == gobgp.BGP_FSM_ESTABLISHED:
+			e.upAt, e.tried, e.warning, e.connectedAt, e.stale = at, false, "", time.Time{}, time.Time{}
+			e.many, e.refusal, e.tapped = "", "", time.Time{}
+			e.peerAS, e.routerID = st.PeerASN, st.RouterID
+			e.caps, e.graceful, e.restartTime = capabilityNames(st.RemoteCap)
+		case was == gobgp.BGP_FSM_ESTABLISHED:
+			e.flaps++
+			if st.DisconnectReason == api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART {
+				e.stale = at.Add(time.Duration(e.restartTime) * time.Second)
+			}
+			if said := e.tried && !e.failureAt.Before(e.upAt) || !e.held.IsZero(); !said {
+				e.fail(lossWords(e, st), at)
+			}
+			e.upAt = time.Time{}
+		case now == gobgp.BGP_FSM_IDLE && was != now:
+			if e.failureAt.Before(e.since.Add(-2*time.Second)) || !e.tried {
+				if w := openingWords(e, was, st); w != "" {
+					e.guess(w, at)
+				}
+			}
+		}
+		if now != gobgp.BGP_FSM_ACTIVE {
+			e.connectedAt = time.Time{}
+		}
+		e.tap.established.Store(now == gobgp.BGP_FSM_ESTABLISHED)
+	})
+	return was, now
+}
