@@ -58,6 +58,8 @@ type cluster struct {
 	perNode    map[string]model.BGPConfigurationSpec // "node.<name>"
 	priorities [families]uint32                      // metric of ordinary routes
 
+	clusterIPs string // the setting CALICO_ADVERTISE_CLUSTER_IPS
+
 	notices []Notice
 }
 
@@ -91,9 +93,6 @@ func (c *cluster) addConfig(name string, v *model.BGPConfiguration) {
 		return
 	}
 	c.config = v.Spec
-	if len(v.Spec.ServiceClusterIPs)+len(v.Spec.ServiceExternalIPs)+len(v.Spec.ServiceLoadBalancerIPs) > 0 {
-		c.note(object, "services are not advertised: serviceClusterIPs, serviceExternalIPs and serviceLoadBalancerIPs are not supported yet")
-	}
 	c.normalPriority(object, ipv4, "ipv4NormalRoutePriority", v.Spec.IPv4NormalRoutePriority)
 	c.normalPriority(object, ipv6, "ipv6NormalRoutePriority", v.Spec.IPv6NormalRoutePriority)
 }

@@ -16,6 +16,9 @@ type Input struct {
 	Node   string // name of the node that we are
 	// RouterID is the setting CALICO_ROUTER_ID: empty for the node's IPv4 address, an IPv4 address, or "hash".
 	RouterID string
+	// ClusterIPs is the setting CALICO_ADVERTISE_CLUSTER_IPS: CIDRs, comma separated, instead of those of
+	// serviceClusterIPs; empty for the latter.
+	ClusterIPs string
 	// Passwords may be nil: then no secret can be read.
 	Passwords PasswordSource
 }
@@ -29,6 +32,7 @@ type PasswordSource interface {
 // result depends on the objects only, not on the order in which they came.
 func Compute(in Input) Desired {
 	c := newCluster(in.Reader, in.Node)
+	c.clusterIPs = in.ClusterIPs
 	if c.me == nil {
 		c.note("Node/"+in.Node, "does not exist: this node is not registered, so it has no BGP sessions")
 		return Desired{Notices: c.sortedNotices()}

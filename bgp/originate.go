@@ -12,7 +12,7 @@ import (
 )
 
 // originate decides what the node announces: each of its blocks as one prefix, and those of its addresses that are in
-// none of them (borrowed from another node's block), if a pool contains them.
+// none of them (borrowed from another node's block), if a pool contains them; and addresses of services.
 func (c *cluster) originate(r model.Reader, d *Desired) {
 	pools, hidden := c.pools(r)
 	tags := c.communities()
@@ -39,8 +39,15 @@ func (c *cluster) originate(r model.Reader, d *Desired) {
 			add(Origin{Prefix: p})
 		}
 	}
+	services := c.services(r, c.clusterIPs)
+	for _, p := range services.own {
+		if _, ok := origins[p]; !ok && !insideAny(confirmed, p) && !insideAny(hidden, p) {
+			add(Origin{Prefix: p, Shared: true})
+		}
+	}
+	d.NoInstall = services.aggregates
 	d.Originated = slices.SortedFunc(maps.Values(origins), func(a, b Origin) int { return comparePrefix(a.Prefix, b.Prefix) })
-	d.ExportPrefixes = sortedPrefixes(pools)
+	d.ExportPrefixes = sortedPrefixes(slices.Concat(pools, services.own, services.reflected))
 	d.NoExportPrefixes = sortedPrefixes(append(hidden, slices.DeleteFunc(confirmed, netip.Prefix.IsSingleIP)...))
 }
 

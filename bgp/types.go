@@ -25,7 +25,7 @@ type Desired struct {
 	// those that lie inside one of ExportPrefixes and not inside one of NoExportPrefixes. So a default route
 	// from one switch never reaches another, and what is hidden in an own block stays hidden.
 	// The speaker's own routes (Originated) are decided here and need no check.
-	ExportPrefixes   []netip.Prefix // IP pools; sorted
+	ExportPrefixes   []netip.Prefix // IP pools and own services; on a route reflector all services; sorted
 	NoExportPrefixes []netip.Prefix // IP pools with disableBGPExport, and own blocks; sorted
 
 	Filters   []Filter       // those that sessions name, sorted by name
@@ -151,6 +151,7 @@ type Origin struct {
 	LocalPref        uint32
 	Communities      []uint32    // sorted
 	LargeCommunities [][3]uint32 // sorted
+	Shared           bool        // other nodes may announce it, too (an address of a service)
 	Blackhole        bool        // the kernel gets a blackhole route for what is unassigned in it
 }
 

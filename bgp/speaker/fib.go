@@ -31,6 +31,7 @@ type fib struct {
 	dirty   []netip.Prefix
 	own     map[netip.Prefix]bool
 	ownAddr map[netip.Addr]bool
+	outward outward
 	scratch []fibPath
 
 	changes uint64 // of paths, our own included
@@ -319,10 +320,12 @@ func comparePaths(a, b bgp.Path) int {
 	return cmp.Or(a.NextHop.Compare(b.NextHop), a.Peer.Compare(b.Peer))
 }
 
-// refuse says why a path is not used, or nothing.
+// refuse says why a path is not used, or nothing. That may be a fault or, for services, by design.
 func (f *fib) refuse(prefix netip.Prefix, p fibPath) string {
 	nh := p.nextHop
 	switch {
+	case f.outward.has(prefix):
+		return "the prefix is an address of services: it is announced for others, while this host reaches services by itself"
 	case f.own[prefix]:
 		return "this node originates the prefix itself; no other speaker may announce it"
 	case prefix.IsSingleIP() && f.ownAddr[prefix.Addr()]:
@@ -420,7 +423,7 @@ func (f *fib) rejected() []RejectedRoute {
 	var list []RejectedRoute
 	for prefix, e := range f.entries {
 		for _, p := range e.paths {
-			if reason := f.refuse(prefix, p); reason != "" {
+			if reason := f.refuse(prefix, p); reason != "" && !f.outward.has(prefix) {
 				list = append(list, RejectedRoute{Prefix: prefix, Path: bgp.Path{NextHop: p.nextHop, Peer: p.peer}, Reason: reason})
 			}
 		}

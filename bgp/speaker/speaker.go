@@ -21,6 +21,9 @@ type Config struct {
 	// (session resets are allowed too). Empty: not served.
 	GobgpSocket string
 
+	// BMP are the collectors that are told about sessions and routes.
+	BMP []BMP
+
 	// RestartDeferral is how long after a restart a peer that is up is waited for until it has sent its
 	// routes (RFC 4724 section 4.1, Selection_Deferral_Timer). Whole seconds; default 10 s.
 	RestartDeferral time.Duration
@@ -110,6 +113,7 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 	}
 	s.status.setSessions(d.Sessions)
 	s.fib.setOwn(ownPrefixes(d.Originated), ownAddresses(d))
+	s.fib.setOutward(sharedPrefixes(d.Originated), d.NoInstall)
 
 	if s.run == nil || !s.run.global.Equal(d.Global) {
 		if err := s.restart(ctx, d); err != nil {
@@ -200,9 +204,21 @@ func (s *Speaker) syncFinished(reason string) {
 func ownPrefixes(origins []bgp.Origin) map[netip.Prefix]bool {
 	own := make(map[netip.Prefix]bool, len(origins))
 	for _, o := range origins {
-		own[o.Prefix.Masked()] = true
+		if !o.Shared {
+			own[o.Prefix.Masked()] = true
+		}
 	}
 	return own
+}
+
+func sharedPrefixes(origins []bgp.Origin) map[netip.Prefix]bool {
+	shared := map[netip.Prefix]bool{}
+	for _, o := range origins {
+		if o.Shared {
+			shared[o.Prefix.Masked()] = true
+		}
+	}
+	return shared
 }
 
 // ownAddresses returns the addresses of this node as far as the sessions and the listener name them.

@@ -83,6 +83,11 @@ type EndpointConditions struct {
 	Ready *bool `json:"ready,omitempty"`
 }
 
+// FromOutside tells whether the service is meant to be reached from outside the cluster.
+func (s *Service) FromOutside() bool {
+	return s.Spec.Type == ServiceNodePort || s.Spec.Type == ServiceLoadBalancer || len(s.Spec.ExternalIPs) > 0
+}
+
 func checkService(c *check, s *Service) {
 	c.ip("spec.loadBalancerIP", s.Spec.LoadBalancerIP, 0)
 	if s.Spec.ClusterIP != ClusterIPNone {

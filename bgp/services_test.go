@@ -1,0 +1,219 @@
+package bgp
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// serviceCase is a file of testdata/services: documents, and in its first comment what is expected of each node.
+type serviceCase struct {
+	objects []*model.Object
+	own     map[string][]string // originated, by node
+	refused map[string][]string // NoInstall, by node
+	notices []string
+}
+
+func readServiceCase(t *testing.T, file string) serviceCase {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := serviceCase{own: map[string][]string{}, refused: map[string][]string{}}
+	var blocks []string
+	explained := false // the lines up to an empty comment are for people
+	for line := range strings.Lines(string(text)) {
+		line, ok := strings.CutPrefix(strings.TrimSpace(line), "#")
+		if !ok {
+			break
+		}
+		key, value, ok := strings.Cut(strings.TrimSpace(line), ":")
+		node, kernel := strings.CutSuffix(strings.TrimPrefix(key, "kernel of "), " refuses")
+		switch {
+		case !explained || !ok:
+			explained = explained || line == ""
+		case key == "notice":
+			c.notices = append(c.notices, strings.TrimSpace(value))
+		case key == "block":
+			blocks = append(blocks, "block "+strings.TrimSpace(value))
+		case kernel:
+			c.refused[node] = sortedTexts(value)
+		default:
+			c.own[key] = sortedTexts(value)
+		}
+	}
+	if c.objects, err = model.DecodeDocument(text); err != nil {
+		t.Fatal(err)
+	}
+	c.objects = append(c.objects, world(t, blocks...)...)
+	return c
+}
+
+func sortedTexts(line string) []string {
+	var ps []netip.Prefix
+	for _, f := range strings.Fields(line) {
+		ps = append(ps, netip.MustParsePrefix(f))
+	}
+	return texts(sortedPrefixes(ps))
+}
+
+func texts(ps []netip.Prefix) []string {
+	var out []string
+	for _, p := range ps {
+		out = append(out, p.String())
+	}
+	return out
+}
+
+func originated(d Desired) []string {
+	var out []string
+	for _, o := range d.Originated {
+		out = append(out, o.Prefix.String())
+	}
+	return out
+}
+
+func serviceFiles(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("testdata/services/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no test data", err)
+	}
+	return files
+}
+
+func TestServices(t *testing.T) {
+	for _, file := range serviceFiles(t) {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
+			c := readServiceCase(t, file)
+			if len(c.own) == 0 {
+				t.Fatal("nothing is expected")
+			}
+			for node, want := range c.own {
+				d := Compute(Input{Reader: model.NewSet(c.objects...), Node: node})
+				equalLines(t, "announced by "+node, originated(d), want)
+				for _, o := range d.Originated {
+					if o.Blackhole != (o.Prefix.String() == "10.9.0.0/26") || o.Shared == o.Blackhole {
+						t.Errorf("%s: a service must not get a blackhole in the kernel: %+v", node, o)
+					}
+				}
+				if refused, ok := c.refused[node]; ok {
+					equalLines(t, "refused by the kernel of "+node, texts(d.NoInstall), refused)
+				}
+				wantNotices(t, d, c.notices...)
+			}
+		})
+	}
+}
+
+// Services and slices come in any order, and what went is as if it had never been: the result follows from what is there.
+func TestServicesComeAndGoInAnyOrder(t *testing.T) {
+	for _, file := range serviceFiles(t) {
+		c := readServiceCase(t, file)
+		r := rand.New(rand.NewPCG(1, 1))
+		for node := range c.own {
+			want := Compute(Input{Reader: model.NewSet(c.objects...), Node: node})
+			for range 20 {
+				other := slices.Clone(c.objects)
+				r.Shuffle(len(other), func(i, j int) { other[i], other[j] = other[j], other[i] })
+				if got := Compute(Input{Reader: shuffled{other}, Node: node}); !reflect.DeepEqual(got, want) {
+					t.Fatalf("%s, node %s:\n got  %+v\n want %+v", file, node, got, want)
+				}
+			}
+		}
+	}
+}
+
+// A slice of several is deleted: the others decide.
+func TestDeletedSlice(t *testing.T) {
+	all := model.NewSet(readServiceCase(t, "testdata/services/static-routes.yaml").objects...)
+	announces := func(node string, without ...string) bool {
+		set := maps.Clone(all)
+		for _, name := range without {
+			delete(set, model.Key{Kind: model.KindEndpointSlice, Namespace: "default", Name: name})
+		}
+		return slices.Contains(originated(Compute(Input{Reader: set, Node: node})), "fd00:96::105/128")
+	}
+	for _, c := range []struct {
+		node    string
+		without []string
+		want    bool
+	}{
+		{"kube-master", nil, true},
+		{"kube-master", []string{"dual-6"}, true},
+		{"kube-master", []string{"dual-4"}, false},
+		{"kube-node-1", []string{"dual-4"}, true},
+		{"kube-node-1", []string{"dual-4", "dual-6"}, false},
+	} {
+		if got := announces(c.node, c.without...); got != c.want {
+			t.Errorf("%s without %v announces: %v, want %v", c.node, c.without, got, c.want)
+		}
+	}
+}
+
+func TestSameAddressOfTwoServices(t *testing.T) {
+	all := model.NewSet(readServiceCase(t, "testdata/services/single-addresses.yaml").objects...)
+	for _, gone := range [][]string{{"external"}, {"twice"}, {"external", "twice"}} {
+		set := maps.Clone(all)
+		for _, name := range gone {
+			delete(set, model.Key{Kind: model.KindService, Namespace: "default", Name: name})
+		}
+		got := slices.Contains(originated(Compute(Input{Reader: set, Node: "a"})), "198.51.100.20/32")
+		if want := len(gone) == 1; got != want {
+			t.Errorf("without %v the shared address is announced: %v, want %v", gone, got, want)
+		}
+	}
+}
+
+func TestClusterIPsSetting(t *testing.T) {
+	objects := world(t, v4node("a", "10.192.0.2"), `config default {"serviceClusterIPs":[{"cidr":"10.96.0.0/12"}],"prefixAdvertisements":[{"cidr":"10.97.0.0/16","communities":["65000:7"]}]}`)
+	for _, c := range []struct {
+		setting string
+		want    []string
+		notices []string
+	}{
+		{"", []string{"10.96.0.0/12"}, []string{"no Service is known"}},
+		{"10.97.0.0/16", []string{"10.97.0.0/16"}, []string{"no Service is known"}},
+		{"10.97.0.0/16, fd00:97::/112", []string{"10.97.0.0/16", "fd00:97::/112"}, []string{"no Service is known"}},
+		{"10.97.0.0", nil, []string{`Node/a: CALICO_ADVERTISE_CLUSTER_IPS: "10.97.0.0" is ignored`}},
+	} {
+		d := Compute(Input{Reader: model.NewSet(objects...), Node: "a", ClusterIPs: c.setting})
+		equalLines(t, fmt.Sprintf("with %q", c.setting), originated(d), c.want)
+		wantNotices(t, d, c.notices...)
+		for _, o := range d.Originated {
+			if tagged := len(o.Communities) == 1; tagged != (o.Prefix.String() == "10.97.0.0/16") || o.LocalPref != MaxPriority-NormalPriority {
+				t.Errorf("%+v", o)
+			}
+		}
+	}
+}
+
+// What a node may pass on of what it learned: routes inside its own services, and on a route reflector those of all.
+func TestServicesOfOthersArePassedOn(t *testing.T) {
+	config := `config default {"serviceClusterIPs":[{"cidr":"10.96.0.0/12"}],"serviceLoadBalancerIPs":[{"cidr":"80.15.0.0/24"}],"serviceExternalIPs":[{"cidr":"203.0.113.7/32"}]}`
+	excluded := `@{"node.kubernetes.io/exclude-from-external-load-balancers":"true"}`
+	for _, c := range []struct {
+		rule string
+		node string
+		want string
+	}{
+		{"ranges that it announces", v4node("a", "10.192.0.2"), "10.96.0.0/12 80.15.0.0/24"},
+		{"an excluded node passes nothing on", v4node("a", "10.192.0.2") + excluded, ""},
+		{"a reflector", v4node("a", "10.192.0.2", `"routeReflectorClusterID":"10.9.9.9"`), "10.96.0.0/12 80.15.0.0/24 203.0.113.7/32"},
+		{"an excluded reflector reflects what is for the outside", v4node("a", "10.192.0.2", `"routeReflectorClusterID":"10.9.9.9"`) + excluded, "80.15.0.0/24 203.0.113.7/32"},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			equalLines(t, "passed on", texts(compute(t, "a", c.node, config).ExportPrefixes), sortedTexts(c.want))
+		})
+	}
+}

@@ -1,0 +1,39 @@
+package speaker
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// outward are the prefixes that are announced for the world outside and not for the kernels of nodes: addresses of
+// services. Several nodes announce the same, and that is no fault.
+type outward struct {
+	shared map[netip.Prefix]bool // exactly these, which this node announces itself
+	ranges []netip.Prefix        // all inside these
+}
+
+func (o outward) has(prefix netip.Prefix) bool {
+	return o.shared[prefix] || slices.ContainsFunc(o.ranges, func(r netip.Prefix) bool {
+		return r.Bits() <= prefix.Bits() && r.Contains(prefix.Addr())
+	})
+}
+
+// setOutward tells what is announced for others alone. All that it affects is looked at again.
+func (f *fib) setOutward(shared map[netip.Prefix]bool, ranges []netip.Prefix) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before := f.outward
+	if maps.Equal(before.shared, shared) && slices.Equal(before.ranges, ranges) {
+		return
+	}
+	f.outward = outward{shared: shared, ranges: slices.Clone(ranges)}
+	for p, e := range f.entries {
+		if before.has(p) != f.outward.has(p) {
+			f.touch(p, e)
+		}
+	}
+	if len(f.dirty) > 0 {
+		f.signal()
+	}
+}
