@@ -83,6 +83,9 @@ func (r *speakerRun) start(ctx context.Context, sock *apiSocket) error {
 	if err := r.startExport(ctx); err != nil {
 		return err
 	}
+	if err := r.startBMP(ctx); err != nil {
+		return err
+	}
 	watchCtx, cancel := context.WithCancel(r.sp.ctx)
 	r.cancel = cancel
 	if err := r.watch(watchCtx); err != nil {

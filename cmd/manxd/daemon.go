@@ -135,10 +135,14 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 		return err
 	}
 	defer k.Close()
+	bmp, err := o.bmp(name)
+	if err != nil {
+		return usage(err)
+	}
 
 	f := &follower{node: name, routerID: o.routerID, passwords: bgp.PasswordDir(o.passwordDir), log: log.Named("bgp"),
 		tables:  datastore.NewTables(log.Named("datastore")),
-		speaker: speaker.New(speaker.Config{Logger: log.Named("bgp"), GobgpSocket: filepath.Join(o.runDir, "gobgp.sock")}),
+		speaker: speaker.New(speaker.Config{Logger: log.Named("bgp"), GobgpSocket: filepath.Join(o.runDir, "gobgp.sock"), BMP: bmp}),
 		agent:   dataplane.New(dataplane.Config{Kernel: k, NodeName: name, Logger: log.Named("dataplane"), MTUFile: o.mtuFile}),
 	}
 	defer f.speaker.Close()

@@ -34,14 +34,15 @@ type options struct {
 	embeddedCertFile string
 	embeddedKeyFile  string
 
-	runDir      string
-	gobgpListen string
-	httpListen  string
-	mtuFile     string
-	logLevel    string
-	logFormat   string
-	passwordDir string
-	birdSocket  string
+	runDir                   string
+	gobgpListen              string
+	httpListen               string
+	mtuFile                  string
+	logLevel                 string
+	logFormat                string
+	passwordDir              string
+	birdSocket               string
+	bmpCollectors, bmpPolicy string
 
 	ip, ip6              string
 	ipMethod, ip6Method  string
@@ -102,6 +103,9 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.passwordDir, "bgp-password-dir", "", "folder of BGP passwords: DIR/SECRET/KEY, as Kubernetes mounts secrets", "MANX_BGP_PASSWORD_DIR")
 
 	b.string(&o.birdSocket, "bird-socket", "", "where BIRD's control socket is emulated for reading, such as /var/run/calico/bird.ctl (IPv6: bird6.ctl beside it); empty: nowhere", "MANX_BIRD_SOCKET")
+
+	b.string(&o.bmpCollectors, "bmp-collector", "", "who is told about sessions and routes by BMP (RFC 7854): ADDRESS:PORT, several separated by commas", "MANX_BMP_COLLECTOR")
+	b.string(&o.bmpPolicy, "bmp-policy", "pre-policy", "which routes: pre-policy (as received), post-policy (as accepted), local-rib (as chosen, RFC 9069) or all", "MANX_BMP_POLICY")
 
 	b.string(&o.ip, "ip", "", "IPv4 address of this node, autodetect, or none; empty: keep the Node's, else autodetect", "IP")
 	b.string(&o.ip6, "ip6", "", "IPv6 address of this node, autodetect, or none; empty: keep the Node's", "IP6")
@@ -211,7 +215,8 @@ func (o *options) check() error {
 		return fmt.Errorf("--log-format=%s: want json or text", o.logFormat)
 	}
 	config := o.nodeConfig()
-	return errors.Join(config.Check(), checkListen(httpFlag, o.httpListen), checkGobgpListen(o.gobgpListen))
+	_, bmpErr := o.bmp("")
+	return errors.Join(config.Check(), bmpErr, checkListen(httpFlag, o.httpListen), checkGobgpListen(o.gobgpListen))
 }
 
 // explain prints every setting, its value and where it comes from.

@@ -92,7 +92,7 @@ func newCluster(t *testing.T) *cluster {
 	must(t, c.n1.Ready(limit))
 	must(t, c.n1.Apply(c.resources()))
 	for _, n := range c.Nodes[1:] {
-		must(t, n.StartManxd(append(lab.UseDatastore(c.n1), append(flags, "--bgp-password-dir="+secrets(n))...)...))
+		must(t, n.StartManxd(append(lab.UseDatastore(c.n1), append(flags, "--bgp-password-dir="+secrets(n), "--bird-socket="+birdSocket(n))...)...))
 	}
 	c.etcd = dialEtcd(t, c.n1)
 	for _, n := range c.Nodes {
@@ -300,6 +300,7 @@ func TestCluster(t *testing.T) {
 		{"a released block is withdrawn", (*cluster).testReleasedBlock},
 		{"two uplinks make two next hops", (*cluster).testUplinks},
 		{"the status commands tell how the node is", (*cluster).testStatus},
+		{"BIRD's clients are answered", (*cluster).testBIRDSocket},
 		{"thirty pods at once", (*cluster).testManyPods},
 		{"what was changed by hand is repaired", (*cluster).testDrift},
 		{"wrong peers are told why", (*cluster).testWrongPeers},

@@ -1,0 +1,60 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/osrg/gobgp/v4/api"
+)
+
+// BMP is a collector that is told about sessions and routes (RFC 7854). GoBGP keeps connecting to it, at most 30 s apart.
+type BMP struct {
+	Collector netip.AddrPort
+	Policy    BMPPolicy
+	SysName   string
+	SysDescr  string
+}
+
+// BMPPolicy says which routes a collector is told about.
+type BMPPolicy string
+
+const (
+	BMPPrePolicy  BMPPolicy = "pre-policy"  // as received (RFC 7854 section 5)
+	BMPPostPolicy BMPPolicy = "post-policy" // as accepted by import filters
+	BMPLocalRIB   BMPPolicy = "local-rib"   // as chosen (RFC 9069)
+	BMPAll        BMPPolicy = "all"
+)
+
+var bmpPolicies = map[BMPPolicy]api.AddBmpRequest_MonitoringPolicy{
+	BMPPrePolicy:  api.AddBmpRequest_MONITORING_POLICY_PRE,
+	BMPPostPolicy: api.AddBmpRequest_MONITORING_POLICY_POST,
+	BMPLocalRIB:   api.AddBmpRequest_MONITORING_POLICY_LOCAL,
+	BMPAll:        api.AddBmpRequest_MONITORING_POLICY_ALL,
+}
+
+// ParseBMPPolicy reads a policy.
+func ParseBMPPolicy(text string) (BMPPolicy, error) {
+	if _, ok := bmpPolicies[BMPPolicy(text)]; !ok {
+		return "", fmt.Errorf("%q: want %s, %s, %s or %s", text, BMPPrePolicy, BMPPostPolicy, BMPLocalRIB, BMPAll)
+	}
+	return BMPPolicy(text), nil
+}
+
+// bmpStatisticsSeconds is the time between two statistics reports (RFC 7854 section 4.8).
+const bmpStatisticsSeconds = 60
+
+func (r *speakerRun) startBMP(ctx context.Context) error {
+	var errs []error
+	for _, b := range r.sp.cfg.BMP {
+		err := r.srv.AddBmp(ctx, &api.AddBmpRequest{
+			Address: b.Collector.Addr().String(), Port: uint32(b.Collector.Port()), Policy: bmpPolicies[b.Policy],
+			StatisticsTimeout: bmpStatisticsSeconds, SysName: b.SysName, SysDescr: b.SysDescr,
+		})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("bgp speaker: BMP collector %s: %w", b.Collector, err))
+		}
+	}
+	return errors.Join(errs...)
+}
