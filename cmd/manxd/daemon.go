@@ -140,7 +140,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 		return usage(err)
 	}
 
-	f := &follower{node: name, routerID: o.routerID, passwords: bgp.PasswordDir(o.passwordDir), log: log.Named("bgp"),
+	f := &follower{node: name, routerID: o.routerID, clusterIPs: o.clusterIPs, passwords: bgp.PasswordDir(o.passwordDir), log: log.Named("bgp"),
 		tables:  datastore.NewTables(log.Named("datastore")),
 		speaker: speaker.New(speaker.Config{Logger: log.Named("bgp"), GobgpSocket: filepath.Join(o.runDir, "gobgp.sock"), BMP: bmp}),
 		agent:   dataplane.New(dataplane.Config{Kernel: k, NodeName: name, Logger: log.Named("dataplane"), MTUFile: o.mtuFile}),

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -49,6 +50,7 @@ type options struct {
 	pollInterval         time.Duration
 	as                   string
 	routerID             string
+	clusterIPs           string
 	disableConflictCheck bool
 	clusterType          string
 
@@ -114,6 +116,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.duration(&o.pollInterval, "autodetect-poll-interval", time.Minute, "how often an autodetected address is looked up again", "AUTODETECT_POLL_INTERVAL")
 	b.string(&o.as, "as", "", "AS number of this node; empty: keep the Node's, else the cluster's", "AS")
 	b.string(&o.routerID, "router-id", "", "BGP router ID: an IPv4 address, or hash; empty: the node's IPv4 address", "CALICO_ROUTER_ID")
+	b.string(&o.clusterIPs, clusterIPsFlag, "", "cluster IPs of services to advertise: prefixes, comma separated; empty: serviceClusterIPs of BGPConfiguration", "CALICO_ADVERTISE_CLUSTER_IPS")
 	b.bool(&o.disableConflictCheck, "disable-node-ip-check", false, "do not look whether another node has this node's address", "DISABLE_NODE_IP_CHECK")
 	b.string(&o.clusterType, "cluster-type", "", "added to the cluster's type in ClusterInformation, comma separated", "CLUSTER_TYPE")
 
@@ -216,7 +219,22 @@ func (o *options) check() error {
 	}
 	config := o.nodeConfig()
 	_, bmpErr := o.bmp("")
-	return errors.Join(config.Check(), bmpErr, checkListen(httpFlag, o.httpListen), checkGobgpListen(o.gobgpListen))
+	return errors.Join(config.Check(), checkPrefixes(clusterIPsFlag, o.clusterIPs), bmpErr, checkListen(httpFlag, o.httpListen), checkGobgpListen(o.gobgpListen))
+}
+
+const clusterIPsFlag = "advertise-cluster-ips"
+
+// checkPrefixes refuses what is no list of prefixes.
+func checkPrefixes(flag, list string) error {
+	if list == "" {
+		return nil
+	}
+	for text := range strings.SplitSeq(list, ",") {
+		if _, err := netip.ParsePrefix(strings.TrimSpace(text)); err != nil {
+			return fmt.Errorf("--%s=%s: %q is no prefix: want ADDRESS/LENGTH, several with commas", flag, list, text)
+		}
+	}
+	return nil
 }
 
 // explain prints every setting, its value and where it comes from.
