@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"context"
 	"net/netip"
 	"time"
 
@@ -8,16 +9,61 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-const countersAge = 5 * time.Second // counters are read again when somebody asks and they are older
+const (
+	countersAge  = 5 * time.Second        // of counters that are shown
+	countersWait = 250 * time.Millisecond // for fresh ones, before old ones are shown
+	countersCost = 50                     // GoBGP, which stops while it counts, works this many times as long in between
+)
 
-func (t *statusTable) countersDue() bool {
+// budget bounds how much of GoBGP's time goes into counting, however often somebody asks. It is guarded by statusTable.mu.
+type budget struct {
+	running chan struct{} // closed when the count that is under way is done
+	next    time.Time     // not before
+}
+
+// spend runs count in the background unless it runs already or has run less than age ago, and waits for it a little.
+func (t *statusTable) spend(b *budget, age time.Duration, count func()) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	due := time.Since(t.read) >= countersAge
-	if due {
-		t.read = time.Now()
+	done := b.running
+	if done == nil {
+		if time.Now().Before(b.next) {
+			t.mu.Unlock()
+			return
+		}
+		done = make(chan struct{})
+		b.running = done
+		go func() {
+			start := time.Now()
+			count()
+			t.mu.Lock()
+			b.next, b.running = time.Now().Add(max(age, countersCost*time.Since(start))), nil
+			t.mu.Unlock()
+			close(done)
+		}()
 	}
-	return due
+	t.mu.Unlock()
+	wait, cancel := context.WithTimeout(context.Background(), countersWait)
+	defer cancel()
+	select {
+	case <-done:
+	case <-wait.Done():
+	}
+}
+
+// refreshCounters reads the counters of all sessions, without the advertised prefixes.
+func (s *Speaker) refreshCounters() {
+	s.status.spend(&s.status.reads, countersAge, func() { s.readCounters("", false) })
+}
+
+// countPeer reads the counters of one session.
+func (s *Speaker) countPeer(addr netip.Addr) {
+	s.status.mu.Lock()
+	e := s.status.entries[addr]
+	s.status.mu.Unlock()
+	if e == nil {
+		return
+	}
+	s.status.spend(&e.counted, 0, func() { s.readCounters(addr.String(), true) })
 }
 
 // readCounters asks GoBGP for the counters of one peer, or of all.

@@ -12,18 +12,18 @@ func TestAGuessDoesNotReplaceWhatANotificationSaid(t *testing.T) {
 	now := time.Now()
 	e := &sessionEntry{session: bgp.Session{Address: netip.MustParseAddr("10.0.0.2"), LocalAS: 64512}}
 	told := receivedWords(e, 2, 2, "")
-	e.fail(told, now)
-	e.guess("closed without a word", now.Add(5*time.Second))
-	if e.failure != told {
-		t.Errorf("%q", e.failure)
+	e.fail(DirectionReceived, told, now)
+	e.guess(DirectionLocal, "closed without a word", now.Add(5*time.Second))
+	if e.failure.words != told {
+		t.Errorf("%q", e.failure.words)
 	}
-	e.guess("closed without a word", now.Add(2*time.Minute))
-	if e.failure != "closed without a word" {
-		t.Errorf("an old NOTIFICATION is still shown: %q", e.failure)
+	e.guess(DirectionLocal, "closed without a word", now.Add(2*time.Minute))
+	if e.failure.words != "closed without a word" {
+		t.Errorf("an old NOTIFICATION is still shown: %q", e.failure.words)
 	}
-	e.fail("connection refused", now)
-	e.guess("closed without a word", now.Add(time.Second))
-	if e.failure != "closed without a word" {
-		t.Errorf("%q", e.failure)
+	e.fail(DirectionLocal, "connection refused", now)
+	e.guess(DirectionLocal, "closed without a word", now.Add(time.Second))
+	if e.failure.words != "closed without a word" {
+		t.Errorf("%q", e.failure.words)
 	}
 }

@@ -42,9 +42,9 @@ func (t *statusTable) judge(addr netip.Addr, e *sessionEntry) (Phase, string) {
 	case e.state == gobgp.BGP_FSM_ESTABLISHED:
 		return PhaseEstablished, establishedWords(e)
 	case !e.held.IsZero():
-		return PhaseFailed, e.failure
+		return PhaseFailed, e.failure.words
 	case e.tried:
-		return PhaseFailed, e.failure
+		return PhaseFailed, e.failure.words
 	case e.session.Passive:
 		return PhaseWaiting, "waiting for " + addr.String() + " to connect: this side is passive"
 	}

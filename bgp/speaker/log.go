@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"go.uber.org/zap"
 )
 
@@ -121,14 +122,16 @@ func (t *statusTable) heard(peer netip.Addr, message string, attrs map[string]sl
 	case "failed to connect":
 		f = func(e *sessionEntry, now time.Time) {
 			e.connectedAt = time.Time{}
-			e.fail(dialWords(e, text("Error")), now)
+			e.fail(DirectionLocal, dialWords(e, text("Error")), now)
+			e.dialBy = now.Add(t.cfg.ConnectRetry)
 		}
 	case "outgoing connection established":
-		f = func(e *sessionEntry, now time.Time) { e.connectedAt = now }
+		f = func(e *sessionEntry, now time.Time) { e.connectedAt, e.dialBy = now, time.Time{} }
 	case "outgoing connection IO error":
 		f = func(e *sessionEntry, now time.Time) {
 			e.connectedAt = time.Time{}
-			e.guess(e.peerName()+" closed the connection before it sent an OPEN: it probably has no session for our address", now)
+			e.dialBy = now.Add(firstDial)
+			e.guess(DirectionLocal, e.peerName()+" closed the connection before it sent an OPEN: it probably has no session for our address", now)
 		}
 	case "Session will be reset due to malformed BGP Header", "Session will be reset due to malformed BGP message",
 		"Session will be reset due to malformed BGP update message":
@@ -144,25 +147,28 @@ func (t *statusTable) heard(peer netip.Addr, message string, attrs map[string]sl
 	case "sent notification":
 		f = func(e *sessionEntry, now time.Time) {
 			e.connectedAt = time.Time{}
-			if w := sentWords(e, number("Code"), number("Subcode")); w != "" {
-				e.fail(w, now)
+			if by, w := sentWords(e, number("Code"), number("Subcode")); w != "" {
+				e.fail(by, w, now)
+			}
+			if e.state == gobgp.BGP_FSM_ACTIVE {
+				e.dialBy = now.Add(firstDial)
 			}
 			e.malformed = ""
 		}
 	case "received notification":
 		f = func(e *sessionEntry, now time.Time) {
-			e.fail(receivedWords(e, number("Code"), number("Subcode"), text("Communicated-Reason")), now)
+			e.fail(DirectionReceived, receivedWords(e, number("Code"), number("Subcode"), text("Communicated-Reason")), now)
 		}
 	case "hold timer expired":
-		f = func(e *sessionEntry, now time.Time) { e.fail(holdWords(e), now) }
+		f = func(e *sessionEntry, now time.Time) { e.fail(DirectionSent, holdWords(e), now) }
 	case "Mismatched local address":
 		f = func(e *sessionEntry, now time.Time) {
-			e.fail(fmt.Sprintf("%s connects to %s, but this session uses %s: change the address that it peers with, or the source address here",
+			e.fail(DirectionLocal, fmt.Sprintf("%s connects to %s, but this session uses %s: change the address that it peers with, or the source address here",
 				e.peerName(), text("Addr"), text("Configured addr")), now)
 		}
 	case "failed to set md5":
 		f = func(e *sessionEntry, now time.Time) {
-			e.fail("the kernel does not take the MD5 password: "+text("Err"), now)
+			e.fail(DirectionLocal, "the kernel does not take the MD5 password: "+text("Err"), now)
 		}
 	default:
 		return

@@ -2,7 +2,6 @@ package speaker
 
 import (
 	"net/netip"
-	"strings"
 	"sync"
 	"time"
 
@@ -23,8 +22,9 @@ type statusTable struct {
 	entries  map[netip.Addr]*sessionEntry
 	fatal    string // why no session can run
 	watchers map[*statusWatcher]bool
-	taps     int       // peers whose packets are looked at
-	read     time.Time // when the counters were read
+	taps     int // peers whose packets are looked at
+
+	reads budget // of reading the counters of all
 }
 
 // sessionEntry is the state of one session. The FSM of GoBGP reaches it through tap without holding mu.
@@ -37,15 +37,16 @@ type sessionEntry struct {
 	reason    string
 	upAt      time.Time
 	flaps     uint64
-	failure   string
-	failureAt time.Time
-	tried     bool   // failed since it was last established or configured
-	refused   string // cannot be configured
-	note      string // what waits
-	warning   string // what is not right
-	many      string // that the peer announces many prefixes
-	shown     string // both, as published
-	malformed string // what GoBGP said about the last message that it could not parse
+	restarts  uint64
+	failure   failure
+	dialBy    time.Time // when GoBGP connects next at the latest; zero when it does not, or has
+	tried     bool      // failed since it was last established or configured
+	refused   string    // cannot be configured
+	note      string    // what waits
+	warning   string    // what is not right
+	many      string    // that the peer announces many prefixes
+	shown     string    // both, as published
+	malformed string    // what GoBGP said about the last message that it could not parse
 
 	shownState  gobgp.FSMState
 	refusal     string    // what it said, once heard
@@ -58,10 +59,9 @@ type sessionEntry struct {
 	local       netip.Addr
 	hold        time.Duration
 	keepalive   time.Duration
-	caps        []string
-	graceful    bool
-	restartTime uint16
+	open        peerOpen
 	counters    Counters
+	counted     budget // of counting what the peer is sent
 	tap         *peerTap
 	changes     uint64 // of routes of others when the session was not up yet
 }
@@ -137,7 +137,7 @@ func (t *statusTable) change(addr netip.Addr, f func(e *sessionEntry, now time.T
 	if e := t.entries[addr]; e != nil {
 		now := time.Now()
 		f(e, now)
-		if e.failure == refusedOpenWords(e) {
+		if e.failure.words == refusedOpenWords(e) {
 			t.tapPeer(addr, e, now)
 		}
 		t.refresh(addr, e, now)
@@ -172,21 +172,28 @@ func (t *statusTable) holdsRoutes(addr netip.Addr) bool {
 	return e != nil && (e.state == gobgp.BGP_FSM_ESTABLISHED || time.Now().Before(e.stale))
 }
 
+// failure is why a session did not come up, or was lost.
+type failure struct {
+	words string
+	by    Direction
+	at    time.Time
+}
+
 // fail records why a session does not come up, or was lost.
-func (e *sessionEntry) fail(sentence string, now time.Time) {
+func (e *sessionEntry) fail(by Direction, sentence string, now time.Time) {
 	if !e.held.IsZero() && e.tried {
 		return // what holds the session down is what matters
 	}
-	e.failure, e.failureAt, e.tried = sentence, now, true
+	e.failure, e.tried = failure{sentence, by, now}, true
 }
 
 // guess records why a session does not come up when the cause can only be guessed. What a NOTIFICATION said a moment ago
 // is better: BIRD, for one, closes further connections without a word while it waits after an error.
-func (e *sessionEntry) guess(sentence string, now time.Time) {
-	if e.tried && strings.Contains(e.failure, "NOTIFICATION") && now.Sub(e.failureAt) < time.Minute {
+func (e *sessionEntry) guess(by Direction, sentence string, now time.Time) {
+	if e.tried && e.failure.by != DirectionLocal && now.Sub(e.failure.at) < time.Minute {
 		return
 	}
-	e.fail(sentence, now)
+	e.fail(by, sentence, now)
 }
 
 // transition takes over a state that GoBGP tells and returns the state before and now.
@@ -202,27 +209,28 @@ func (t *statusTable) transition(addr netip.Addr, st apiutil.PeerState, at time.
 		case now == gobgp.BGP_FSM_ESTABLISHED:
 			e.upAt, e.tried, e.warning, e.connectedAt, e.stale = at, false, "", time.Time{}, time.Time{}
 			e.many, e.refusal, e.tapped = "", "", time.Time{}
-			e.peerAS, e.routerID = st.PeerASN, st.RouterID
-			e.caps, e.graceful, e.restartTime = capabilityNames(st.RemoteCap)
+			e.peerAS, e.routerID, e.open = st.PeerASN, st.RouterID, readOpen(st.RemoteCap, e.session.Address)
 		case was == gobgp.BGP_FSM_ESTABLISHED:
 			e.flaps++
 			if st.DisconnectReason == api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART {
-				e.stale = at.Add(time.Duration(e.restartTime) * time.Second)
+				e.restarts++
+				e.stale = at.Add(time.Duration(e.open.restartTime) * time.Second)
 			}
-			if said := e.tried && !e.failureAt.Before(e.upAt) || !e.held.IsZero(); !said {
-				e.fail(lossWords(e, st), at)
+			if said := e.tried && !e.failure.at.Before(e.upAt) || !e.held.IsZero(); !said {
+				e.fail(lossBy(st), lossWords(e, st), at)
 			}
 			e.upAt = time.Time{}
 		case now == gobgp.BGP_FSM_IDLE && was != now:
-			if e.failureAt.Before(e.since.Add(-2*time.Second)) || !e.tried {
-				if w := openingWords(e, was, st); w != "" {
-					e.guess(w, at)
+			if e.failure.at.Before(e.since.Add(-2*time.Second)) || !e.tried {
+				if by, w := openingWords(e, was, st); w != "" {
+					e.guess(by, w, at)
 				}
 			}
 		}
 		if now != gobgp.BGP_FSM_ACTIVE {
 			e.connectedAt = time.Time{}
 		}
+		e.expectDial(was, at)
 		e.tap.established.Store(now == gobgp.BGP_FSM_ESTABLISHED)
 	})
 	return was, now

@@ -34,6 +34,9 @@ func TestReadyDoesNotWaitForPeersThatAreDown(t *testing.T) {
 	if _, why := r.ready(start.Add(readyWait)); !strings.Contains(why, dead.String()) {
 		t.Errorf("the peer that is waited for is not named: %q", why)
 	}
+	r.established(dead, start.Add(20*time.Second)) // it still sends its routes, but this node was ready before it came
+	check(21*time.Second, true, false)
+	r.lost(dead)
 	r.tick(start.Add(121 * time.Second))
 	check(121*time.Second, true, true)
 }

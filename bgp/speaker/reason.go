@@ -73,7 +73,7 @@ func passwordGuess(e *sessionEntry) string {
 func lossWords(e *sessionEntry, st apiutil.PeerState) string {
 	switch st.DisconnectReason {
 	case api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART:
-		return fmt.Sprintf("connection with %s lost; its routes are kept for %d s (graceful restart)", e.peerName(), e.restartTime)
+		return fmt.Sprintf("connection with %s lost; its routes are kept for %d s (graceful restart)", e.peerName(), e.open.restartTime)
 	case api.PeerState_DISCONNECT_REASON_HOLD_TIMER_EXPIRED:
 		return holdWords(e)
 	case api.PeerState_DISCONNECT_REASON_READ_FAILED, api.PeerState_DISCONNECT_REASON_WRITE_FAILED:
@@ -86,6 +86,15 @@ func lossWords(e *sessionEntry, st apiutil.PeerState) string {
 	return fmt.Sprintf("session with %s lost: %s", e.peerName(), st.DisconnectMessage)
 }
 
+// lossBy tells whether this side said something when the session ended.
+func lossBy(st apiutil.PeerState) Direction {
+	switch st.DisconnectReason {
+	case api.PeerState_DISCONNECT_REASON_HOLD_TIMER_EXPIRED, api.PeerState_DISCONNECT_REASON_ADMIN_DOWN, api.PeerState_DISCONNECT_REASON_DECONFIGURED:
+		return DirectionSent
+	}
+	return DirectionLocal
+}
+
 func holdWords(e *sessionEntry) string {
 	hold := ""
 	if e.hold != 0 {
@@ -95,16 +104,16 @@ func holdWords(e *sessionEntry) string {
 }
 
 // openingWords explains why a connection did not become a session; empty when the log has said more.
-func openingWords(e *sessionEntry, was gobgp.FSMState, st apiutil.PeerState) string {
+func openingWords(e *sessionEntry, was gobgp.FSMState, st apiutil.PeerState) (Direction, string) {
 	switch st.DisconnectReason {
 	case api.PeerState_DISCONNECT_REASON_READ_FAILED, api.PeerState_DISCONNECT_REASON_WRITE_FAILED:
-		return fmt.Sprintf("%s closed the connection before the session was up: it may have no session for our address, or not accept our AS %d", e.peerName(), e.session.LocalAS)
+		return DirectionLocal, fmt.Sprintf("%s closed the connection before the session was up: it may have no session for our address, or not accept our AS %d", e.peerName(), e.session.LocalAS)
 	case api.PeerState_DISCONNECT_REASON_INVALID_MSG:
 		if was == gobgp.BGP_FSM_OPENCONFIRM {
-			return refusedOpenWords(e)
+			return DirectionReceived, refusedOpenWords(e)
 		}
 	}
-	return ""
+	return "", ""
 }
 
 // refusedOpenWords is for a NOTIFICATION that answers our OPEN, of which GoBGP keeps only that it came.
@@ -116,26 +125,26 @@ func refusedOpenWords(e *sessionEntry) string {
 		e.peerName(), e.session.LocalAS, wireSession(e.session).hold, e.session.LocalAS)
 }
 
-// sentWords explains a NOTIFICATION that this side sent.
-func sentWords(e *sessionEntry, code, sub uint8) string {
+// sentWords explains a NOTIFICATION that this side sent. When it answers one of the peer, it is the peer who noticed.
+func sentWords(e *sessionEntry, code, sub uint8) (Direction, string) {
 	n := fmt.Sprintf("sent NOTIFICATION %d/%d", code, sub)
 	switch {
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_BAD_PEER_AS:
-		return fmt.Sprintf("OPEN of %s refused: its AS is not %d as configured here (%s)", e.peerName(), e.session.PeerAS, n)
+		return DirectionSent, fmt.Sprintf("OPEN of %s refused: its AS is not %d as configured here (%s)", e.peerName(), e.session.PeerAS, n)
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_BAD_BGP_IDENTIFIER:
-		return fmt.Sprintf("OPEN of %s refused: its router ID is 0.0.0.0 or the same as ours (%s)", e.peerName(), n)
+		return DirectionSent, fmt.Sprintf("OPEN of %s refused: its router ID is 0.0.0.0 or the same as ours (%s)", e.peerName(), n)
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_UNACCEPTABLE_HOLD_TIME:
-		return fmt.Sprintf("OPEN of %s refused: its hold time is 1 or 2 s; RFC 4271 wants 0 or at least 3 s (%s)", e.peerName(), n)
+		return DirectionSent, fmt.Sprintf("OPEN of %s refused: its hold time is 1 or 2 s; RFC 4271 wants 0 or at least 3 s (%s)", e.peerName(), n)
 	case code == gobgp.BGP_ERROR_FSM_ERROR && e.state != gobgp.BGP_FSM_ESTABLISHED:
-		return refusedOpenWords(e)
+		return DirectionReceived, refusedOpenWords(e)
 	case code == gobgp.BGP_ERROR_HOLD_TIMER_EXPIRED && e.state == gobgp.BGP_FSM_ESTABLISHED:
-		return holdWords(e)
+		return DirectionSent, holdWords(e)
 	case code == gobgp.BGP_ERROR_HOLD_TIMER_EXPIRED:
-		return fmt.Sprintf("%s accepted the connection but sent no OPEN", e.peerName())
+		return DirectionSent, fmt.Sprintf("%s accepted the connection but sent no OPEN", e.peerName())
 	case code == gobgp.BGP_ERROR_CEASE && sub == gobgp.BGP_ERROR_SUB_MAXIMUM_NUMBER_OF_PREFIXES_REACHED:
-		return ""
+		return "", ""
 	case code == gobgp.BGP_ERROR_CEASE:
-		return fmt.Sprintf("session ended on this side: %s (%s)", notificationName(code, sub), n)
+		return DirectionSent, fmt.Sprintf("session ended on this side: %s (%s)", notificationName(code, sub), n)
 	}
 	detail := ""
 	if e.malformed != "" {
@@ -143,9 +152,9 @@ func sentWords(e *sessionEntry, code, sub uint8) string {
 	}
 	what := "a message of " + e.peerName()
 	if code == gobgp.BGP_ERROR_MESSAGE_HEADER_ERROR && e.state != gobgp.BGP_FSM_ESTABLISHED {
-		return fmt.Sprintf("%s does not speak BGP: %s%s (%s)", e.endpoint(), notificationName(code, sub), detail, n)
+		return DirectionSent, fmt.Sprintf("%s does not speak BGP: %s%s (%s)", e.endpoint(), notificationName(code, sub), detail, n)
 	}
-	return fmt.Sprintf("session reset because %s is malformed: %s%s (%s)", what, notificationName(code, sub), detail, n)
+	return DirectionSent, fmt.Sprintf("session reset because %s is malformed: %s%s (%s)", what, notificationName(code, sub), detail, n)
 }
 
 // receivedWords explains a NOTIFICATION that the peer sent; text is its shutdown communication (RFC 9003).

@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"cmp"
 	"encoding/binary"
 	"io"
 	"net"
@@ -77,26 +78,27 @@ func TestReasons(t *testing.T) {
 		script func(net.Conn) // none: nothing listens
 		change func(*bgp.Session)
 		want   []string
+		by     Direction // local if empty
 	}{
 		{name: "nothing listens", want: []string{"connection refused by 127.0.3.", "nothing listens on port"}},
-		{name: "the peer has another AS", script: func(c net.Conn) { put(c, fakeOptions{as: 64513, id: "10.99.3.1"}.open()); silence(c) },
+		{by: DirectionSent, name: "the peer has another AS", script: func(c net.Conn) { put(c, fakeOptions{as: 64513, id: "10.99.3.1"}.open()); silence(c) },
 			want: []string{"OPEN of 127.0.3.", "refused", "64512 as configured here", "sent NOTIFICATION 2/2"}},
-		{name: "same router ID", script: func(c net.Conn) { put(c, fakeOptions{as: 64512, id: "10.99.0.1"}.open()); silence(c) },
+		{by: DirectionSent, name: "same router ID", script: func(c net.Conn) { put(c, fakeOptions{as: 64512, id: "10.99.0.1"}.open()); silence(c) },
 			want: []string{"router ID", "same as ours", "2/3"}},
-		{name: "hold time of one second", script: func(c net.Conn) { put(c, fakeOptions{as: 64512, id: "10.99.3.1", hold: 1}.open()); silence(c) },
+		{by: DirectionSent, name: "hold time of one second", script: func(c net.Conn) { put(c, fakeOptions{as: 64512, id: "10.99.3.1", hold: 1}.open()); silence(c) },
 			want: []string{"hold time is 1 or 2 s", "sent NOTIFICATION 2/6"}},
-		{name: "the peer refuses our AS before its OPEN", script: func(c net.Conn) {
+		{by: DirectionReceived, name: "the peer refuses our AS before its OPEN", script: func(c net.Conn) {
 			_, _ = readMessage(c)
 			put(c, gobgp.NewBGPNotificationMessage(2, 2, badAS))
 			silence(c)
 		}, want: refused},
-		{name: "the peer refuses our AS after its OPEN", script: func(c net.Conn) {
+		{by: DirectionReceived, name: "the peer refuses our AS after its OPEN", script: func(c net.Conn) {
 			put(c, goodOpen.open())
 			_, _ = readMessage(c)
 			put(c, gobgp.NewBGPNotificationMessage(2, 2, badAS))
 			silence(c)
 		}, want: refused},
-		{name: "garbage instead of an OPEN", script: func(c net.Conn) {
+		{by: DirectionSent, name: "garbage instead of an OPEN", script: func(c net.Conn) {
 			_, _ = c.Write([]byte(strings.Repeat("HTTP/1.1 400 Bad Request\r\n", 4)))
 			silence(c)
 		},
@@ -138,9 +140,22 @@ func TestReasons(t *testing.T) {
 			if st.Phase == PhaseRefused != (err != nil) {
 				t.Errorf("phase %s, but Set returned %v", st.Phase, err)
 			}
-			if st.Phase != PhaseFailed && st.Phase != PhaseRefused {
+			if st.Phase == PhaseRefused {
+				if !st.NextAttempt.IsZero() {
+					t.Errorf("next attempt at %s, although the session cannot be configured", st.NextAttempt)
+				}
+				return
+			}
+			if st.Phase != PhaseFailed {
 				t.Errorf("phase %s, want Failed", st.Phase)
 			}
+			if want := cmp.Or(c.by, DirectionLocal); st.LastErrorBy != want || st.LastError != st.Reason || st.LastErrorAt.IsZero() {
+				t.Errorf("last error %q at %s, %s; want it %s", st.LastError, st.LastErrorAt, st.LastErrorBy, want)
+			}
+			awaitSession(t, s, addr, "the next attempt", func(st SessionStatus) bool {
+				left := time.Until(st.NextAttempt)
+				return left > 0 && left <= idleAfterLoss+firstDial
+			})
 		})
 	}
 }
@@ -192,13 +207,14 @@ func TestLossReasons(t *testing.T) {
 		graceful bool
 		end      func(*fakePeer)
 		want     string
+		by       Direction
 	}{
 		{"cease with text", false, func(p *fakePeer) {
 			p.send(gobgp.NewBGPNotificationMessage(6, 2, append([]byte{11}, "maintenance"...)))
-		}, `ended the session: administrative shutdown, saying "maintenance" (received NOTIFICATION 6/2)`},
-		{"connection closed", false, func(p *fakePeer) { p.conn.Close() }, "closed the connection, or the network between was cut"},
-		{"graceful restart", true, func(p *fakePeer) { p.conn.Close() }, "routes are kept for 120 s (graceful restart)"},
-		{"malformed message", false, func(p *fakePeer) { p.write(make([]byte, 19)) }, "malformed: connection not synchronized"},
+		}, `ended the session: administrative shutdown, saying "maintenance" (received NOTIFICATION 6/2)`, DirectionReceived},
+		{"connection closed", false, func(p *fakePeer) { p.conn.Close() }, "closed the connection, or the network between was cut", DirectionLocal},
+		{"graceful restart", true, func(p *fakePeer) { p.conn.Close() }, "routes are kept for 120 s (graceful restart)", DirectionLocal},
+		{"malformed message", false, func(p *fakePeer) { p.write(make([]byte, 19)) }, "malformed: connection not synchronized", DirectionSent},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -210,6 +226,9 @@ func TestLossReasons(t *testing.T) {
 			awaitSession(t, s, addr, "Established", established)
 			c.end(p)
 			st := awaitSession(t, s, addr, c.want, func(st SessionStatus) bool { return strings.Contains(st.Reason, c.want) })
+			if st.LastErrorBy != c.by || (st.Restarts == 1) != c.graceful {
+				t.Errorf("said by %q, want %q; %d graceful restarts", st.LastErrorBy, c.by, st.Restarts)
+			}
 			if st.Flaps != 1 || st.LastError != st.Reason || st.LastErrorAt.IsZero() {
 				t.Errorf("flaps %d, last error %q at %s", st.Flaps, st.LastError, st.LastErrorAt)
 			}

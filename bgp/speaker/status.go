@@ -31,8 +31,11 @@ type SessionStatus struct {
 
 	Uptime      time.Duration // 0 when not established
 	Flaps       uint64        // times that it was established and lost
+	Restarts    uint64        // those of the flaps that were graceful: routes of the peer were kept meanwhile
 	LastError   string        // the last failure, also when the session is up again
 	LastErrorAt time.Time
+	LastErrorBy Direction // who said so
+	NextAttempt time.Time // when this side connects next at the latest; zero if it does not, or already tries
 
 	PeerAS       uint32 // as in the peer's OPEN; these are 0 before the first one
 	PeerRouterID netip.Addr
@@ -41,15 +44,29 @@ type SessionStatus struct {
 	LocalAddress netip.Addr
 	Capabilities []string // of the peer
 
-	GracefulRestart bool          // the peer announced it for our family
-	RestartTime     time.Duration // that the peer announced
-	Counters        Counters
+	Families                   []string      // that the peer announced
+	AddPathReceive             bool          // the peer sends several paths for a prefix (RFC 7911)
+	AddPathSend                bool          // the peer takes several paths for a prefix
+	GracefulRestart            bool          // the peer announced it for our family
+	RestartTime                time.Duration // that the peer announced
+	PeerRestarted, PeerForward bool          // the peer said that it had restarted, and that it had kept forwarding meanwhile
+	RestartNotification        bool          // NOTIFICATIONs do not end a graceful restart (RFC 8538)
+	Counters                   Counters
 }
+
+// Direction tells where an error was noticed.
+type Direction string
+
+const (
+	DirectionSent     Direction = "sent"     // by this side, which sent a NOTIFICATION
+	DirectionReceived Direction = "received" // by the peer, which sent a NOTIFICATION
+	DirectionLocal    Direction = "local"    // by this side, and nobody was told
+)
 
 // Counters of a session since the peer was configured.
 type Counters struct {
 	At                             time.Time // when they were read
-	Received, Accepted, Advertised uint64    // prefixes; Advertised is filled by Speaker.Session only
+	Received, Accepted, Advertised uint64    // prefixes; Advertised is counted by Speaker.Session only
 	MessagesIn, MessagesOut        uint64
 	UpdatesIn, UpdatesOut          uint64
 }
@@ -57,9 +74,11 @@ type Counters struct {
 func (e *sessionEntry) status(now time.Time) SessionStatus {
 	s := SessionStatus{
 		Session: e.session, State: stateName(e.state), Phase: e.phase, Reason: e.reason, Warning: e.shown, Since: e.phaseAt,
-		Flaps: e.flaps, LastError: e.failure, LastErrorAt: e.failureAt,
-		PeerAS: e.peerAS, PeerRouterID: e.routerID, HoldTime: e.hold, Keepalive: e.keepalive, LocalAddress: e.local, Capabilities: e.caps,
-		GracefulRestart: e.graceful, RestartTime: time.Duration(e.restartTime) * time.Second, Counters: e.counters,
+		Flaps: e.flaps, Restarts: e.restarts, LastError: e.failure.words, LastErrorAt: e.failure.at, LastErrorBy: e.failure.by, NextAttempt: e.nextAttempt(),
+		PeerAS: e.peerAS, PeerRouterID: e.routerID, HoldTime: e.hold, Keepalive: e.keepalive, LocalAddress: e.local, Counters: e.counters,
+		Capabilities: e.open.names, Families: e.open.families, AddPathReceive: e.open.addPathSend, AddPathSend: e.open.addPathReceive,
+		GracefulRestart: e.open.graceful, RestartTime: time.Duration(e.open.restartTime) * time.Second,
+		PeerRestarted: e.open.restarted, PeerForward: e.open.forwarding, RestartNotification: e.open.notification,
 	}
 	s.Session.Password = ""
 	if !e.upAt.IsZero() {
@@ -82,19 +101,18 @@ func (t *statusTable) list() []SessionStatus {
 	return list
 }
 
-// Sessions returns the status of every wanted session, IPv4 first, in order of addresses. Counters are at most five seconds old.
+// Sessions returns the status of every wanted session, IPv4 first, in order of addresses. Counters are a few seconds old,
+// more when there are so many routes that reading them keeps GoBGP from its work.
 func (s *Speaker) Sessions() []SessionStatus {
-	if s.status.countersDue() {
-		s.readCounters("", false)
-	}
+	s.refreshCounters()
 	return s.status.list()
 }
 
-// Session returns the status of one session with fresh counters, including the number of advertised prefixes, which
-// costs time proportional to the number of routes.
+// Session returns the status of one session including the number of advertised prefixes, whose count looks at all routes
+// and is therefore made anew only after a while.
 func (s *Speaker) Session(addr netip.Addr) (SessionStatus, bool) {
 	addr = addr.Unmap()
-	s.readCounters(addr.String(), true)
+	s.countPeer(addr)
 	s.status.mu.Lock()
 	defer s.status.mu.Unlock()
 	e := s.status.entries[addr]

@@ -54,7 +54,8 @@ func (r *restartSync) ready(now time.Time) (bool, string) {
 		return false, reason
 	}
 	for _, up := range r.waiting {
-		if !up.IsZero() && r.left(up, now) > 0 {
+		inTime := !up.IsZero() && up.Sub(r.started) < readyWait // a later one must not make a ready node unready
+		if inTime && r.left(up, now) > 0 {
 			return false, reason
 		}
 	}

@@ -42,7 +42,7 @@ func (t *statusTable) tapPeer(addr netip.Addr, e *sessionEntry, now time.Time) {
 		t.change(addr, func(e *sessionEntry, now time.Time) {
 			if e.state != gobgp.BGP_FSM_ESTABLISHED {
 				e.refusal = receivedWords(e, code, sub, "")
-				e.fail(e.refusal, now)
+				e.fail(DirectionReceived, e.refusal, now)
 			}
 		})
 	}()

@@ -55,39 +55,6 @@ func (s *Speaker) peerEvent(ev *apiutil.WatchEventMessage_PeerEvent, at time.Tim
 	}
 }
 
-// capabilityNames lists what a peer announced in its OPEN, by the names of the IANA registry.
-func capabilityNames(caps []gobgp.ParameterCapabilityInterface) (names []string, graceful bool, restart uint16) {
-	for _, c := range caps {
-		name, known := capabilityName[c.Code()]
-		if !known {
-			name = c.Code().String()
-		}
-		if mp, ok := c.(*gobgp.CapMultiProtocol); ok {
-			name += " " + mp.CapValue.String()
-		}
-		if gr, ok := c.(*gobgp.CapGracefulRestart); ok {
-			graceful, restart = len(gr.Tuples) > 0, gr.Time
-		}
-		names = append(names, name)
-	}
-	return names, graceful, restart
-}
-
-var capabilityName = map[gobgp.BGPCapabilityCode]string{
-	gobgp.BGP_CAP_MULTIPROTOCOL:               "multiprotocol",
-	gobgp.BGP_CAP_ROUTE_REFRESH:               "route refresh",
-	gobgp.BGP_CAP_EXTENDED_NEXTHOP:            "extended next hop",
-	gobgp.BGP_CAP_EXTENDED_MESSAGE:            "extended message",
-	gobgp.BGP_CAP_GRACEFUL_RESTART:            "graceful restart",
-	gobgp.BGP_CAP_FOUR_OCTET_AS_NUMBER:        "4-octet AS",
-	gobgp.BGP_CAP_ADD_PATH:                    "ADD-PATH",
-	gobgp.BGP_CAP_ENHANCED_ROUTE_REFRESH:      "enhanced route refresh",
-	gobgp.BGP_CAP_LONG_LIVED_GRACEFUL_RESTART: "long-lived graceful restart",
-	gobgp.BGP_CAP_FQDN:                        "FQDN",
-	gobgp.BGP_CAP_SOFT_VERSION:                "software version",
-	gobgp.BGP_CAP_ROUTE_REFRESH_CISCO:         "route refresh (pre-standard)",
-}
-
 func stateName(s gobgp.FSMState) string {
 	switch s {
 	case gobgp.BGP_FSM_CONNECT:

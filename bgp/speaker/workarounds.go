@@ -51,8 +51,8 @@ func (s *Speaker) prefixLevel(peer netip.Addr, level prefixLevel) {
 			e.many = fmt.Sprintf("the peer announces more than %d prefixes; above %d the session is shut down", s.cfg.WarnPrefixes, s.cfg.MaxPrefixes)
 		case prefixesTooMany:
 			if e.held.IsZero() && e.state == gobgp.BGP_FSM_ESTABLISHED {
-				e.held = now
-				e.fail(fmt.Sprintf("%s announced more than %d prefixes; the session is held down for %s", e.peerName(), s.cfg.MaxPrefixes, s.cfg.PrefixHold), now)
+				e.held, e.dialBy = now, now.Add(s.cfg.PrefixHold)
+				e.fail(DirectionSent, fmt.Sprintf("%s announced more than %d prefixes; the session is held down for %s", e.peerName(), s.cfg.MaxPrefixes, s.cfg.PrefixHold), now)
 				go s.shutDown(peer, fmt.Sprintf("more than %d prefixes", s.cfg.MaxPrefixes))
 			}
 		}
@@ -78,7 +78,7 @@ func (t *statusTable) stuck(now time.Time) (list []netip.Addr) {
 		waiting := !e.connectedAt.IsZero() && now.Sub(e.connectedAt) > t.cfg.OpenTimeout
 		if opening && now.Sub(e.since) > t.cfg.OpenTimeout || waiting {
 			e.since, e.connectedAt = now, time.Time{}
-			e.fail(fmt.Sprintf("%s is connected but did not finish the OPEN exchange within %s", e.peerName(), t.cfg.OpenTimeout), now)
+			e.fail(DirectionLocal, fmt.Sprintf("%s is connected but did not finish the OPEN exchange within %s", e.peerName(), t.cfg.OpenTimeout), now)
 			t.refresh(addr, e, now)
 			list = append(list, addr)
 		}
