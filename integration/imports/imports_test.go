@@ -22,6 +22,7 @@ var allowed = []struct {
 	{"datastore/model", []string{"datastore/selector"}},
 	{"datastore", []string{"datastore/model", "datastore/selector"}},
 	{"datastore/etcd/...", []string{"datastore", "datastore/model", "datastore/etcd/..."}},
+	{"datastore/nodestatus", []string{"datastore", "datastore/model"}},
 	{"datastore/node", []string{"datastore", "datastore/model", "datastore/selector", "ipam"}},
 	{"ipam", []string{"datastore/model", "datastore/selector"}},
 	{"bgp", []string{"datastore/model", "datastore/selector"}},

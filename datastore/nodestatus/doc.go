@@ -1,0 +1,2 @@
+// Package nodestatus fills in the CalicoNodeStatus objects that ask for the status of one node.
+package nodestatus
