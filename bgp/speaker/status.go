@@ -22,7 +22,7 @@ const (
 
 // SessionStatus is what is known about one session. It holds no password.
 type SessionStatus struct {
-	Session bgp.Session // with an empty Password
+	Session bgp.Session // with an empty Password, and the values of defaults
 	State   string      // of RFC 4271 section 8.2.2: Idle, Connect, Active, OpenSent, OpenConfirm, Established
 	Phase   Phase
 	Reason  string    // why it is in this phase, as a sentence to act on
@@ -81,6 +81,8 @@ func (e *sessionEntry) status(now time.Time) SessionStatus {
 		PeerRestarted: e.open.restarted, PeerForward: e.open.forwarding, RestartNotification: e.open.notification,
 	}
 	s.Session.Password = ""
+	w := wireSession(e.session)
+	s.Session.HoldSeconds, s.Session.KeepaliveSeconds, s.Session.RestartSeconds, s.Session.MultihopTTL = w.hold, w.keepalive, w.restart, w.ttl
 	if !e.upAt.IsZero() {
 		s.Uptime = now.Sub(e.upAt)
 	}

@@ -310,6 +310,7 @@ type GetStatusResponse struct {
 	Routes        map[string]uint32 `protobuf:"bytes,12,rep,name=routes,proto3" json:"routes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Endpoints     map[string]uint32 `protobuf:"bytes,13,rep,name=endpoints,proto3" json:"endpoints,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Notices       uint32            `protobuf:"varint,14,opt,name=notices,proto3" json:"notices,omitempty"`
+	Drain         string            `protobuf:"bytes,15,opt,name=drain,proto3" json:"drain,omitempty"` // "draining", "withdrawn", or empty while in service
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -442,18 +443,32 @@ func (x *GetStatusResponse) GetNotices() uint32 {
 	return 0
 }
 
+func (x *GetStatusResponse) GetDrain() string {
+	if x != nil {
+		return x.Drain
+	}
+	return ""
+}
+
 // Negotiated is what the two OPEN messages of an established session agreed on.
 type Negotiated struct {
-	state            protoimpl.MessageState `protogen:"open.v1"`
-	HoldSeconds      uint32                 `protobuf:"varint,1,opt,name=hold_seconds,json=holdSeconds,proto3" json:"hold_seconds,omitempty"`
-	KeepaliveSeconds uint32                 `protobuf:"varint,2,opt,name=keepalive_seconds,json=keepaliveSeconds,proto3" json:"keepalive_seconds,omitempty"`
-	RouterId         string                 `protobuf:"bytes,3,opt,name=router_id,json=routerId,proto3" json:"router_id,omitempty"` // of the peer
-	Family           string                 `protobuf:"bytes,4,opt,name=family,proto3" json:"family,omitempty"`                     // "IPv4" or "IPv6": a session carries one
-	Capabilities     []string               `protobuf:"bytes,5,rep,name=capabilities,proto3" json:"capabilities,omitempty"`         // of the peer
-	GracefulRestart  bool                   `protobuf:"varint,6,opt,name=graceful_restart,json=gracefulRestart,proto3" json:"graceful_restart,omitempty"`
-	RestartSeconds   uint32                 `protobuf:"varint,7,opt,name=restart_seconds,json=restartSeconds,proto3" json:"restart_seconds,omitempty"` // that the peer announced
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	state               protoimpl.MessageState `protogen:"open.v1"`
+	HoldSeconds         uint32                 `protobuf:"varint,1,opt,name=hold_seconds,json=holdSeconds,proto3" json:"hold_seconds,omitempty"`
+	KeepaliveSeconds    uint32                 `protobuf:"varint,2,opt,name=keepalive_seconds,json=keepaliveSeconds,proto3" json:"keepalive_seconds,omitempty"`
+	RouterId            string                 `protobuf:"bytes,3,opt,name=router_id,json=routerId,proto3" json:"router_id,omitempty"` // of the peer
+	Family              string                 `protobuf:"bytes,4,opt,name=family,proto3" json:"family,omitempty"`                     // "IPv4" or "IPv6": a session carries one
+	Capabilities        []string               `protobuf:"bytes,5,rep,name=capabilities,proto3" json:"capabilities,omitempty"`         // of the peer
+	GracefulRestart     bool                   `protobuf:"varint,6,opt,name=graceful_restart,json=gracefulRestart,proto3" json:"graceful_restart,omitempty"`
+	RestartSeconds      uint32                 `protobuf:"varint,7,opt,name=restart_seconds,json=restartSeconds,proto3" json:"restart_seconds,omitempty"`                 // that the peer announced
+	Families            []string               `protobuf:"bytes,8,rep,name=families,proto3" json:"families,omitempty"`                                                    // that the peer announced
+	AddPathReceive      bool                   `protobuf:"varint,9,opt,name=add_path_receive,json=addPathReceive,proto3" json:"add_path_receive,omitempty"`               // the peer sends several paths for a prefix
+	AddPathSend         bool                   `protobuf:"varint,10,opt,name=add_path_send,json=addPathSend,proto3" json:"add_path_send,omitempty"`                       // the peer is sent several paths for a prefix
+	PeerRestarted       bool                   `protobuf:"varint,11,opt,name=peer_restarted,json=peerRestarted,proto3" json:"peer_restarted,omitempty"`                   // the peer said in its OPEN that it had restarted,
+	PeerForwarding      bool                   `protobuf:"varint,12,opt,name=peer_forwarding,json=peerForwarding,proto3" json:"peer_forwarding,omitempty"`                // and that it had gone on forwarding meanwhile
+	RestartNotification bool                   `protobuf:"varint,13,opt,name=restart_notification,json=restartNotification,proto3" json:"restart_notification,omitempty"` // a NOTIFICATION does not end a graceful restart (RFC 8538)
+	LocalAddress        string                 `protobuf:"bytes,14,opt,name=local_address,json=localAddress,proto3" json:"local_address,omitempty"`                       // that the connection has on this node
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Negotiated) Reset() {
@@ -535,6 +550,373 @@ func (x *Negotiated) GetRestartSeconds() uint32 {
 	return 0
 }
 
+func (x *Negotiated) GetFamilies() []string {
+	if x != nil {
+		return x.Families
+	}
+	return nil
+}
+
+func (x *Negotiated) GetAddPathReceive() bool {
+	if x != nil {
+		return x.AddPathReceive
+	}
+	return false
+}
+
+func (x *Negotiated) GetAddPathSend() bool {
+	if x != nil {
+		return x.AddPathSend
+	}
+	return false
+}
+
+func (x *Negotiated) GetPeerRestarted() bool {
+	if x != nil {
+		return x.PeerRestarted
+	}
+	return false
+}
+
+func (x *Negotiated) GetPeerForwarding() bool {
+	if x != nil {
+		return x.PeerForwarding
+	}
+	return false
+}
+
+func (x *Negotiated) GetRestartNotification() bool {
+	if x != nil {
+		return x.RestartNotification
+	}
+	return false
+}
+
+func (x *Negotiated) GetLocalAddress() string {
+	if x != nil {
+		return x.LocalAddress
+	}
+	return ""
+}
+
+// Wanted is what the datastore asks for, beyond what Peer itself says.
+type Wanted struct {
+	state              protoimpl.MessageState `protogen:"open.v1"`
+	Source             string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"` // empty: the kernel chooses
+	HoldSeconds        uint32                 `protobuf:"varint,2,opt,name=hold_seconds,json=holdSeconds,proto3" json:"hold_seconds,omitempty"`
+	KeepaliveSeconds   uint32                 `protobuf:"varint,3,opt,name=keepalive_seconds,json=keepaliveSeconds,proto3" json:"keepalive_seconds,omitempty"`
+	RestartSeconds     uint32                 `protobuf:"varint,4,opt,name=restart_seconds,json=restartSeconds,proto3" json:"restart_seconds,omitempty"` // that this node announces
+	MultihopTtl        uint32                 `protobuf:"varint,5,opt,name=multihop_ttl,json=multihopTtl,proto3" json:"multihop_ttl,omitempty"`          // 0 with TTL security
+	TtlSecurity        uint32                 `protobuf:"varint,6,opt,name=ttl_security,json=ttlSecurity,proto3" json:"ttl_security,omitempty"`          // hops; 0 for off
+	NextHop            string                 `protobuf:"bytes,7,opt,name=next_hop,json=nextHop,proto3" json:"next_hop,omitempty"`                       // "auto", "self" or "keep"
+	ReflectorClient    bool                   `protobuf:"varint,8,opt,name=reflector_client,json=reflectorClient,proto3" json:"reflector_client,omitempty"`
+	ReflectorClusterId string                 `protobuf:"bytes,9,opt,name=reflector_cluster_id,json=reflectorClusterId,proto3" json:"reflector_cluster_id,omitempty"`
+	AllowOwnAs         uint32                 `protobuf:"varint,10,opt,name=allow_own_as,json=allowOwnAs,proto3" json:"allow_own_as,omitempty"`
+	MaxPrefixes        uint32                 `protobuf:"varint,11,opt,name=max_prefixes,json=maxPrefixes,proto3" json:"max_prefixes,omitempty"` // 0: the default
+	Workload           string                 `protobuf:"bytes,12,opt,name=workload,proto3" json:"workload,omitempty"`                           // interface of the workload that the peer is
+	Filters            []string               `protobuf:"bytes,13,rep,name=filters,proto3" json:"filters,omitempty"`                             // in order
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *Wanted) Reset() {
+	*x = Wanted{}
+	mi := &file_manx_v1_manx_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Wanted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Wanted) ProtoMessage() {}
+
+func (x *Wanted) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Wanted.ProtoReflect.Descriptor instead.
+func (*Wanted) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Wanted) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Wanted) GetHoldSeconds() uint32 {
+	if x != nil {
+		return x.HoldSeconds
+	}
+	return 0
+}
+
+func (x *Wanted) GetKeepaliveSeconds() uint32 {
+	if x != nil {
+		return x.KeepaliveSeconds
+	}
+	return 0
+}
+
+func (x *Wanted) GetRestartSeconds() uint32 {
+	if x != nil {
+		return x.RestartSeconds
+	}
+	return 0
+}
+
+func (x *Wanted) GetMultihopTtl() uint32 {
+	if x != nil {
+		return x.MultihopTtl
+	}
+	return 0
+}
+
+func (x *Wanted) GetTtlSecurity() uint32 {
+	if x != nil {
+		return x.TtlSecurity
+	}
+	return 0
+}
+
+func (x *Wanted) GetNextHop() string {
+	if x != nil {
+		return x.NextHop
+	}
+	return ""
+}
+
+func (x *Wanted) GetReflectorClient() bool {
+	if x != nil {
+		return x.ReflectorClient
+	}
+	return false
+}
+
+func (x *Wanted) GetReflectorClusterId() string {
+	if x != nil {
+		return x.ReflectorClusterId
+	}
+	return ""
+}
+
+func (x *Wanted) GetAllowOwnAs() uint32 {
+	if x != nil {
+		return x.AllowOwnAs
+	}
+	return 0
+}
+
+func (x *Wanted) GetMaxPrefixes() uint32 {
+	if x != nil {
+		return x.MaxPrefixes
+	}
+	return 0
+}
+
+func (x *Wanted) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *Wanted) GetFilters() []string {
+	if x != nil {
+		return x.Filters
+	}
+	return nil
+}
+
+type PeerMessages struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	In            uint64                 `protobuf:"varint,1,opt,name=in,proto3" json:"in,omitempty"`
+	Out           uint64                 `protobuf:"varint,2,opt,name=out,proto3" json:"out,omitempty"`
+	UpdatesIn     uint64                 `protobuf:"varint,3,opt,name=updates_in,json=updatesIn,proto3" json:"updates_in,omitempty"`
+	UpdatesOut    uint64                 `protobuf:"varint,4,opt,name=updates_out,json=updatesOut,proto3" json:"updates_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerMessages) Reset() {
+	*x = PeerMessages{}
+	mi := &file_manx_v1_manx_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerMessages) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerMessages) ProtoMessage() {}
+
+func (x *PeerMessages) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerMessages.ProtoReflect.Descriptor instead.
+func (*PeerMessages) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PeerMessages) GetIn() uint64 {
+	if x != nil {
+		return x.In
+	}
+	return 0
+}
+
+func (x *PeerMessages) GetOut() uint64 {
+	if x != nil {
+		return x.Out
+	}
+	return 0
+}
+
+func (x *PeerMessages) GetUpdatesIn() uint64 {
+	if x != nil {
+		return x.UpdatesIn
+	}
+	return 0
+}
+
+func (x *PeerMessages) GetUpdatesOut() uint64 {
+	if x != nil {
+		return x.UpdatesOut
+	}
+	return 0
+}
+
+// PeerBFD is how the path to the peer is watched (RFC 5880).
+type PeerBFD struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	State         string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"` // "Up", "Down", "Init" or "AdminDown"
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	SinceUnixMs   int64                  `protobuf:"varint,3,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
+	Downs         uint64                 `protobuf:"varint,4,opt,name=downs,proto3" json:"downs,omitempty"`                             // times that it found the path down
+	TransmitMs    uint32                 `protobuf:"varint,5,opt,name=transmit_ms,json=transmitMs,proto3" json:"transmit_ms,omitempty"` // wanted
+	ReceiveMs     uint32                 `protobuf:"varint,6,opt,name=receive_ms,json=receiveMs,proto3" json:"receive_ms,omitempty"`
+	Multiplier    uint32                 `protobuf:"varint,7,opt,name=multiplier,proto3" json:"multiplier,omitempty"`
+	Multihop      bool                   `protobuf:"varint,8,opt,name=multihop,proto3" json:"multihop,omitempty"`
+	DetectionMs   uint32                 `protobuf:"varint,9,opt,name=detection_ms,json=detectionMs,proto3" json:"detection_ms,omitempty"` // negotiated
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerBFD) Reset() {
+	*x = PeerBFD{}
+	mi := &file_manx_v1_manx_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerBFD) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerBFD) ProtoMessage() {}
+
+func (x *PeerBFD) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerBFD.ProtoReflect.Descriptor instead.
+func (*PeerBFD) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *PeerBFD) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *PeerBFD) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PeerBFD) GetSinceUnixMs() int64 {
+	if x != nil {
+		return x.SinceUnixMs
+	}
+	return 0
+}
+
+func (x *PeerBFD) GetDowns() uint64 {
+	if x != nil {
+		return x.Downs
+	}
+	return 0
+}
+
+func (x *PeerBFD) GetTransmitMs() uint32 {
+	if x != nil {
+		return x.TransmitMs
+	}
+	return 0
+}
+
+func (x *PeerBFD) GetReceiveMs() uint32 {
+	if x != nil {
+		return x.ReceiveMs
+	}
+	return 0
+}
+
+func (x *PeerBFD) GetMultiplier() uint32 {
+	if x != nil {
+		return x.Multiplier
+	}
+	return 0
+}
+
+func (x *PeerBFD) GetMultihop() bool {
+	if x != nil {
+		return x.Multihop
+	}
+	return false
+}
+
+func (x *PeerBFD) GetDetectionMs() uint32 {
+	if x != nil {
+		return x.DetectionMs
+	}
+	return 0
+}
+
 type PeerPrefixes struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Received      uint64                 `protobuf:"varint,1,opt,name=received,proto3" json:"received,omitempty"`
@@ -546,7 +928,7 @@ type PeerPrefixes struct {
 
 func (x *PeerPrefixes) Reset() {
 	*x = PeerPrefixes{}
-	mi := &file_manx_v1_manx_proto_msgTypes[6]
+	mi := &file_manx_v1_manx_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -558,7 +940,7 @@ func (x *PeerPrefixes) String() string {
 func (*PeerPrefixes) ProtoMessage() {}
 
 func (x *PeerPrefixes) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[6]
+	mi := &file_manx_v1_manx_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -571,7 +953,7 @@ func (x *PeerPrefixes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrefixes.ProtoReflect.Descriptor instead.
 func (*PeerPrefixes) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{6}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PeerPrefixes) GetReceived() uint64 {
@@ -615,15 +997,24 @@ type Peer struct {
 	Prefixes          *PeerPrefixes          `protobuf:"bytes,16,opt,name=prefixes,proto3" json:"prefixes,omitempty"`
 	Passive           bool                   `protobuf:"varint,17,opt,name=passive,proto3" json:"passive,omitempty"`
 	Source            string                 `protobuf:"bytes,18,opt,name=source,proto3" json:"source,omitempty"`
-	Password          string                 `protobuf:"bytes,19,opt,name=password,proto3" json:"password,omitempty"` // "none", "set" or "missing"; never the password
-	Warning           string                 `protobuf:"bytes,20,opt,name=warning,proto3" json:"warning,omitempty"`   // what is not right although the session is up
+	Password          string                 `protobuf:"bytes,19,opt,name=password,proto3" json:"password,omitempty"`                                                 // "none", "set" or "missing"; never the password
+	Warning           string                 `protobuf:"bytes,20,opt,name=warning,proto3" json:"warning,omitempty"`                                                   // what is not right although the session is up
+	LastErrorBy       string                 `protobuf:"bytes,21,opt,name=last_error_by,json=lastErrorBy,proto3" json:"last_error_by,omitempty"`                      // "sent": this node sent a NOTIFICATION, "received": the peer did, "local": nobody was told
+	NextAttemptUnixMs int64                  `protobuf:"varint,22,opt,name=next_attempt_unix_ms,json=nextAttemptUnixMs,proto3" json:"next_attempt_unix_ms,omitempty"` // when this node connects next at the latest; 0 if it does not, or tries now
+	Restarts          uint64                 `protobuf:"varint,23,opt,name=restarts,proto3" json:"restarts,omitempty"`                                                // flaps during which the peer's routes were kept (graceful restart)
+	Messages          *PeerMessages          `protobuf:"bytes,24,opt,name=messages,proto3" json:"messages,omitempty"`
+	Wanted            *Wanted                `protobuf:"bytes,25,opt,name=wanted,proto3" json:"wanted,omitempty"`
+	Differences       []string               `protobuf:"bytes,26,rep,name=differences,proto3" json:"differences,omitempty"` // between what is wanted and what was negotiated, and what each means
+	Conflicts         []string               `protobuf:"bytes,27,rep,name=conflicts,proto3" json:"conflicts,omitempty"`     // objects that lost this address to another, or would have liked it otherwise
+	Notices           []string               `protobuf:"bytes,28,rep,name=notices,proto3" json:"notices,omitempty"`         // about the objects that ask for the session
+	Bfd               *PeerBFD               `protobuf:"bytes,29,opt,name=bfd,proto3" json:"bfd,omitempty"`                 // absent if off
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_manx_v1_manx_proto_msgTypes[7]
+	mi := &file_manx_v1_manx_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -635,7 +1026,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[7]
+	mi := &file_manx_v1_manx_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -648,7 +1039,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{7}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Peer) GetAddress() string {
@@ -791,15 +1182,148 @@ func (x *Peer) GetWarning() string {
 	return ""
 }
 
+func (x *Peer) GetLastErrorBy() string {
+	if x != nil {
+		return x.LastErrorBy
+	}
+	return ""
+}
+
+func (x *Peer) GetNextAttemptUnixMs() int64 {
+	if x != nil {
+		return x.NextAttemptUnixMs
+	}
+	return 0
+}
+
+func (x *Peer) GetRestarts() uint64 {
+	if x != nil {
+		return x.Restarts
+	}
+	return 0
+}
+
+func (x *Peer) GetMessages() *PeerMessages {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
+func (x *Peer) GetWanted() *Wanted {
+	if x != nil {
+		return x.Wanted
+	}
+	return nil
+}
+
+func (x *Peer) GetDifferences() []string {
+	if x != nil {
+		return x.Differences
+	}
+	return nil
+}
+
+func (x *Peer) GetConflicts() []string {
+	if x != nil {
+		return x.Conflicts
+	}
+	return nil
+}
+
+func (x *Peer) GetNotices() []string {
+	if x != nil {
+		return x.Notices
+	}
+	return nil
+}
+
+func (x *Peer) GetBfd() *PeerBFD {
+	if x != nil {
+		return x.Bfd
+	}
+	return nil
+}
+
+// PeerConflict says that objects want one address in ways that cannot be had together.
+type PeerConflict struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Address       string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	Kept          string                 `protobuf:"bytes,2,opt,name=kept,proto3" json:"kept,omitempty"` // "BGPPeer/tor-1"
+	Dropped       []string               `protobuf:"bytes,3,rep,name=dropped,proto3" json:"dropped,omitempty"`
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerConflict) Reset() {
+	*x = PeerConflict{}
+	mi := &file_manx_v1_manx_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerConflict) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerConflict) ProtoMessage() {}
+
+func (x *PeerConflict) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerConflict.ProtoReflect.Descriptor instead.
+func (*PeerConflict) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PeerConflict) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *PeerConflict) GetKept() string {
+	if x != nil {
+		return x.Kept
+	}
+	return ""
+}
+
+func (x *PeerConflict) GetDropped() []string {
+	if x != nil {
+		return x.Dropped
+	}
+	return nil
+}
+
+func (x *PeerConflict) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type ListPeersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	RequestedBy   string                 `protobuf:"bytes,1,opt,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"` // only sessions, conflicts and notices of this object, such as "BGPPeer/tor-1"; empty for all
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListPeersRequest) Reset() {
 	*x = ListPeersRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[8]
+	mi := &file_manx_v1_manx_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -811,7 +1335,7 @@ func (x *ListPeersRequest) String() string {
 func (*ListPeersRequest) ProtoMessage() {}
 
 func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[8]
+	mi := &file_manx_v1_manx_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -824,19 +1348,28 @@ func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersRequest.ProtoReflect.Descriptor instead.
 func (*ListPeersRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{8}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ListPeersRequest) GetRequestedBy() string {
+	if x != nil {
+		return x.RequestedBy
+	}
+	return ""
 }
 
 type ListPeersResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Peers         []*Peer                `protobuf:"bytes,1,rep,name=peers,proto3" json:"peers,omitempty"`
+	Conflicts     []*PeerConflict        `protobuf:"bytes,2,rep,name=conflicts,proto3" json:"conflicts,omitempty"`
+	Notices       []string               `protobuf:"bytes,3,rep,name=notices,proto3" json:"notices,omitempty"` // about objects that ask for sessions, or would
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListPeersResponse) Reset() {
 	*x = ListPeersResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[9]
+	mi := &file_manx_v1_manx_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +1381,7 @@ func (x *ListPeersResponse) String() string {
 func (*ListPeersResponse) ProtoMessage() {}
 
 func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[9]
+	mi := &file_manx_v1_manx_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,12 +1394,26 @@ func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersResponse.ProtoReflect.Descriptor instead.
 func (*ListPeersResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{9}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListPeersResponse) GetPeers() []*Peer {
 	if x != nil {
 		return x.Peers
+	}
+	return nil
+}
+
+func (x *ListPeersResponse) GetConflicts() []*PeerConflict {
+	if x != nil {
+		return x.Conflicts
+	}
+	return nil
+}
+
+func (x *ListPeersResponse) GetNotices() []string {
+	if x != nil {
+		return x.Notices
 	}
 	return nil
 }
@@ -880,7 +1427,7 @@ type GetPeerRequest struct {
 
 func (x *GetPeerRequest) Reset() {
 	*x = GetPeerRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[10]
+	mi := &file_manx_v1_manx_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -892,7 +1439,7 @@ func (x *GetPeerRequest) String() string {
 func (*GetPeerRequest) ProtoMessage() {}
 
 func (x *GetPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[10]
+	mi := &file_manx_v1_manx_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -905,7 +1452,7 @@ func (x *GetPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeerRequest.ProtoReflect.Descriptor instead.
 func (*GetPeerRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{10}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetPeerRequest) GetAddress() string {
@@ -924,7 +1471,7 @@ type GetPeerResponse struct {
 
 func (x *GetPeerResponse) Reset() {
 	*x = GetPeerResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[11]
+	mi := &file_manx_v1_manx_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +1483,7 @@ func (x *GetPeerResponse) String() string {
 func (*GetPeerResponse) ProtoMessage() {}
 
 func (x *GetPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[11]
+	mi := &file_manx_v1_manx_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +1496,7 @@ func (x *GetPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeerResponse.ProtoReflect.Descriptor instead.
 func (*GetPeerResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{11}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetPeerResponse) GetPeer() *Peer {
@@ -957,6 +1504,243 @@ func (x *GetPeerResponse) GetPeer() *Peer {
 		return x.Peer
 	}
 	return nil
+}
+
+type ListPeerRoutesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Direction     string                 `protobuf:"bytes,1,opt,name=direction,proto3" json:"direction,omitempty"` // "advertised" to the peer, "received" from it, or "rejected"
+	Peer          string                 `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`           // its address, or the name of a BGPPeer with one session; with "rejected" empty for all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPeerRoutesRequest) Reset() {
+	*x = ListPeerRoutesRequest{}
+	mi := &file_manx_v1_manx_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPeerRoutesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPeerRoutesRequest) ProtoMessage() {}
+
+func (x *ListPeerRoutesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPeerRoutesRequest.ProtoReflect.Descriptor instead.
+func (*ListPeerRoutesRequest) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ListPeerRoutesRequest) GetDirection() string {
+	if x != nil {
+		return x.Direction
+	}
+	return ""
+}
+
+func (x *ListPeerRoutesRequest) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+type ListPeerRoutesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Routes        []*PeerRoute           `protobuf:"bytes,1,rep,name=routes,proto3" json:"routes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPeerRoutesResponse) Reset() {
+	*x = ListPeerRoutesResponse{}
+	mi := &file_manx_v1_manx_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPeerRoutesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPeerRoutesResponse) ProtoMessage() {}
+
+func (x *ListPeerRoutesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPeerRoutesResponse.ProtoReflect.Descriptor instead.
+func (*ListPeerRoutesResponse) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ListPeerRoutesResponse) GetRoutes() []*PeerRoute {
+	if x != nil {
+		return x.Routes
+	}
+	return nil
+}
+
+// PeerRoute is one BGP route with its attributes (RFC 4271 section 5) and what decided about it.
+type PeerRoute struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Prefix           string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	Peer             string                 `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"` // that announced it, or that it is or would be sent to
+	Accepted         bool                   `protobuf:"varint,3,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	Rule             string                 `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"` // what accepted or rejected it
+	NextHop          string                 `protobuf:"bytes,5,opt,name=next_hop,json=nextHop,proto3" json:"next_hop,omitempty"`
+	Origin           string                 `protobuf:"bytes,6,opt,name=origin,proto3" json:"origin,omitempty"` // "IGP", "EGP" or "Incomplete"
+	AsPath           []uint32               `protobuf:"varint,7,rep,packed,name=as_path,json=asPath,proto3" json:"as_path,omitempty"`
+	LocalPref        *uint32                `protobuf:"varint,8,opt,name=local_pref,json=localPref,proto3,oneof" json:"local_pref,omitempty"`
+	Med              *uint32                `protobuf:"varint,9,opt,name=med,proto3,oneof" json:"med,omitempty"`
+	Communities      []string               `protobuf:"bytes,10,rep,name=communities,proto3" json:"communities,omitempty"`                                   // "64512:100"
+	LargeCommunities []string               `protobuf:"bytes,11,rep,name=large_communities,json=largeCommunities,proto3" json:"large_communities,omitempty"` // "64512:1:2"
+	SinceUnixMs      int64                  `protobuf:"varint,12,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
+	Direction        string                 `protobuf:"bytes,13,opt,name=direction,proto3" json:"direction,omitempty"` // "in" or "out"
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *PeerRoute) Reset() {
+	*x = PeerRoute{}
+	mi := &file_manx_v1_manx_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerRoute) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerRoute) ProtoMessage() {}
+
+func (x *PeerRoute) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerRoute.ProtoReflect.Descriptor instead.
+func (*PeerRoute) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PeerRoute) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *PeerRoute) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *PeerRoute) GetAccepted() bool {
+	if x != nil {
+		return x.Accepted
+	}
+	return false
+}
+
+func (x *PeerRoute) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *PeerRoute) GetNextHop() string {
+	if x != nil {
+		return x.NextHop
+	}
+	return ""
+}
+
+func (x *PeerRoute) GetOrigin() string {
+	if x != nil {
+		return x.Origin
+	}
+	return ""
+}
+
+func (x *PeerRoute) GetAsPath() []uint32 {
+	if x != nil {
+		return x.AsPath
+	}
+	return nil
+}
+
+func (x *PeerRoute) GetLocalPref() uint32 {
+	if x != nil && x.LocalPref != nil {
+		return *x.LocalPref
+	}
+	return 0
+}
+
+func (x *PeerRoute) GetMed() uint32 {
+	if x != nil && x.Med != nil {
+		return *x.Med
+	}
+	return 0
+}
+
+func (x *PeerRoute) GetCommunities() []string {
+	if x != nil {
+		return x.Communities
+	}
+	return nil
+}
+
+func (x *PeerRoute) GetLargeCommunities() []string {
+	if x != nil {
+		return x.LargeCommunities
+	}
+	return nil
+}
+
+func (x *PeerRoute) GetSinceUnixMs() int64 {
+	if x != nil {
+		return x.SinceUnixMs
+	}
+	return 0
+}
+
+func (x *PeerRoute) GetDirection() string {
+	if x != nil {
+		return x.Direction
+	}
+	return ""
 }
 
 type Route struct {
@@ -976,7 +1760,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_manx_v1_manx_proto_msgTypes[12]
+	mi := &file_manx_v1_manx_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -988,7 +1772,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[12]
+	mi := &file_manx_v1_manx_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1001,7 +1785,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{12}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Route) GetPrefix() string {
@@ -1079,7 +1863,7 @@ type ListRoutesRequest struct {
 
 func (x *ListRoutesRequest) Reset() {
 	*x = ListRoutesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[13]
+	mi := &file_manx_v1_manx_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1091,7 +1875,7 @@ func (x *ListRoutesRequest) String() string {
 func (*ListRoutesRequest) ProtoMessage() {}
 
 func (x *ListRoutesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[13]
+	mi := &file_manx_v1_manx_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1104,7 +1888,7 @@ func (x *ListRoutesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoutesRequest.ProtoReflect.Descriptor instead.
 func (*ListRoutesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{13}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListRoutesRequest) GetWithin() string {
@@ -1137,7 +1921,7 @@ type ListRoutesResponse struct {
 
 func (x *ListRoutesResponse) Reset() {
 	*x = ListRoutesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[14]
+	mi := &file_manx_v1_manx_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1149,7 +1933,7 @@ func (x *ListRoutesResponse) String() string {
 func (*ListRoutesResponse) ProtoMessage() {}
 
 func (x *ListRoutesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[14]
+	mi := &file_manx_v1_manx_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1162,7 +1946,7 @@ func (x *ListRoutesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoutesResponse.ProtoReflect.Descriptor instead.
 func (*ListRoutesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{14}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListRoutesResponse) GetRoutes() []*Route {
@@ -1188,7 +1972,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_manx_v1_manx_proto_msgTypes[15]
+	mi := &file_manx_v1_manx_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1984,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[15]
+	mi := &file_manx_v1_manx_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1997,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{15}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Endpoint) GetNamespace() string {
@@ -1280,7 +2064,7 @@ type ListEndpointsRequest struct {
 
 func (x *ListEndpointsRequest) Reset() {
 	*x = ListEndpointsRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[16]
+	mi := &file_manx_v1_manx_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1292,7 +2076,7 @@ func (x *ListEndpointsRequest) String() string {
 func (*ListEndpointsRequest) ProtoMessage() {}
 
 func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[16]
+	mi := &file_manx_v1_manx_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1305,7 +2089,7 @@ func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsRequest.ProtoReflect.Descriptor instead.
 func (*ListEndpointsRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{16}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{23}
 }
 
 type ListEndpointsResponse struct {
@@ -1317,7 +2101,7 @@ type ListEndpointsResponse struct {
 
 func (x *ListEndpointsResponse) Reset() {
 	*x = ListEndpointsResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[17]
+	mi := &file_manx_v1_manx_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1329,7 +2113,7 @@ func (x *ListEndpointsResponse) String() string {
 func (*ListEndpointsResponse) ProtoMessage() {}
 
 func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[17]
+	mi := &file_manx_v1_manx_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1342,7 +2126,7 @@ func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsResponse.ProtoReflect.Descriptor instead.
 func (*ListEndpointsResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{17}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListEndpointsResponse) GetEndpoints() []*Endpoint {
@@ -1366,7 +2150,7 @@ type AddressCandidate struct {
 
 func (x *AddressCandidate) Reset() {
 	*x = AddressCandidate{}
-	mi := &file_manx_v1_manx_proto_msgTypes[18]
+	mi := &file_manx_v1_manx_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1378,7 +2162,7 @@ func (x *AddressCandidate) String() string {
 func (*AddressCandidate) ProtoMessage() {}
 
 func (x *AddressCandidate) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[18]
+	mi := &file_manx_v1_manx_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1391,7 +2175,7 @@ func (x *AddressCandidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressCandidate.ProtoReflect.Descriptor instead.
 func (*AddressCandidate) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{18}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AddressCandidate) GetFamily() string {
@@ -1444,7 +2228,7 @@ type ListAddressesRequest struct {
 
 func (x *ListAddressesRequest) Reset() {
 	*x = ListAddressesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[19]
+	mi := &file_manx_v1_manx_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +2240,7 @@ func (x *ListAddressesRequest) String() string {
 func (*ListAddressesRequest) ProtoMessage() {}
 
 func (x *ListAddressesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[19]
+	mi := &file_manx_v1_manx_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,7 +2253,7 @@ func (x *ListAddressesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAddressesRequest.ProtoReflect.Descriptor instead.
 func (*ListAddressesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{19}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{26}
 }
 
 type ListAddressesResponse struct {
@@ -1481,7 +2265,7 @@ type ListAddressesResponse struct {
 
 func (x *ListAddressesResponse) Reset() {
 	*x = ListAddressesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[20]
+	mi := &file_manx_v1_manx_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1493,7 +2277,7 @@ func (x *ListAddressesResponse) String() string {
 func (*ListAddressesResponse) ProtoMessage() {}
 
 func (x *ListAddressesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[20]
+	mi := &file_manx_v1_manx_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1506,7 +2290,7 @@ func (x *ListAddressesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAddressesResponse.ProtoReflect.Descriptor instead.
 func (*ListAddressesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{20}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListAddressesResponse) GetAddresses() []*AddressCandidate {
@@ -1530,7 +2314,7 @@ type QuarantinedObject struct {
 
 func (x *QuarantinedObject) Reset() {
 	*x = QuarantinedObject{}
-	mi := &file_manx_v1_manx_proto_msgTypes[21]
+	mi := &file_manx_v1_manx_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1542,7 +2326,7 @@ func (x *QuarantinedObject) String() string {
 func (*QuarantinedObject) ProtoMessage() {}
 
 func (x *QuarantinedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[21]
+	mi := &file_manx_v1_manx_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1555,7 +2339,7 @@ func (x *QuarantinedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedObject.ProtoReflect.Descriptor instead.
 func (*QuarantinedObject) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{21}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *QuarantinedObject) GetKind() string {
@@ -1608,7 +2392,7 @@ type ListQuarantinedRequest struct {
 
 func (x *ListQuarantinedRequest) Reset() {
 	*x = ListQuarantinedRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[22]
+	mi := &file_manx_v1_manx_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1620,7 +2404,7 @@ func (x *ListQuarantinedRequest) String() string {
 func (*ListQuarantinedRequest) ProtoMessage() {}
 
 func (x *ListQuarantinedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[22]
+	mi := &file_manx_v1_manx_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1633,7 +2417,7 @@ func (x *ListQuarantinedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantinedRequest.ProtoReflect.Descriptor instead.
 func (*ListQuarantinedRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{22}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{29}
 }
 
 type ListQuarantinedResponse struct {
@@ -1645,7 +2429,7 @@ type ListQuarantinedResponse struct {
 
 func (x *ListQuarantinedResponse) Reset() {
 	*x = ListQuarantinedResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[23]
+	mi := &file_manx_v1_manx_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1657,7 +2441,7 @@ func (x *ListQuarantinedResponse) String() string {
 func (*ListQuarantinedResponse) ProtoMessage() {}
 
 func (x *ListQuarantinedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[23]
+	mi := &file_manx_v1_manx_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1670,7 +2454,7 @@ func (x *ListQuarantinedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantinedResponse.ProtoReflect.Descriptor instead.
 func (*ListQuarantinedResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{23}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListQuarantinedResponse) GetObjects() []*QuarantinedObject {
@@ -1692,7 +2476,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_manx_v1_manx_proto_msgTypes[24]
+	mi := &file_manx_v1_manx_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1704,7 +2488,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[24]
+	mi := &file_manx_v1_manx_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1717,7 +2501,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{24}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Notice) GetTopic() string {
@@ -1756,7 +2540,7 @@ type ListNoticesRequest struct {
 
 func (x *ListNoticesRequest) Reset() {
 	*x = ListNoticesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[25]
+	mi := &file_manx_v1_manx_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1768,7 +2552,7 @@ func (x *ListNoticesRequest) String() string {
 func (*ListNoticesRequest) ProtoMessage() {}
 
 func (x *ListNoticesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[25]
+	mi := &file_manx_v1_manx_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1781,7 +2565,7 @@ func (x *ListNoticesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNoticesRequest.ProtoReflect.Descriptor instead.
 func (*ListNoticesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{25}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{32}
 }
 
 type ListNoticesResponse struct {
@@ -1793,7 +2577,7 @@ type ListNoticesResponse struct {
 
 func (x *ListNoticesResponse) Reset() {
 	*x = ListNoticesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[26]
+	mi := &file_manx_v1_manx_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1805,7 +2589,7 @@ func (x *ListNoticesResponse) String() string {
 func (*ListNoticesResponse) ProtoMessage() {}
 
 func (x *ListNoticesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[26]
+	mi := &file_manx_v1_manx_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1818,7 +2602,7 @@ func (x *ListNoticesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNoticesResponse.ProtoReflect.Descriptor instead.
 func (*ListNoticesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{26}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListNoticesResponse) GetNotices() []*Notice {
@@ -1840,7 +2624,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[27]
+	mi := &file_manx_v1_manx_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +2636,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[27]
+	mi := &file_manx_v1_manx_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +2649,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{27}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WatchRequest) GetStatus() bool {
@@ -1906,7 +2690,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[28]
+	mi := &file_manx_v1_manx_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1918,7 +2702,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[28]
+	mi := &file_manx_v1_manx_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1931,7 +2715,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{28}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WatchResponse) GetEvent() isWatchResponse_Event {
@@ -2043,7 +2827,7 @@ type GetLogLevelRequest struct {
 
 func (x *GetLogLevelRequest) Reset() {
 	*x = GetLogLevelRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[29]
+	mi := &file_manx_v1_manx_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2055,7 +2839,7 @@ func (x *GetLogLevelRequest) String() string {
 func (*GetLogLevelRequest) ProtoMessage() {}
 
 func (x *GetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[29]
+	mi := &file_manx_v1_manx_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2068,7 +2852,7 @@ func (x *GetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*GetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{29}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{36}
 }
 
 type GetLogLevelResponse struct {
@@ -2080,7 +2864,7 @@ type GetLogLevelResponse struct {
 
 func (x *GetLogLevelResponse) Reset() {
 	*x = GetLogLevelResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[30]
+	mi := &file_manx_v1_manx_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2092,7 +2876,7 @@ func (x *GetLogLevelResponse) String() string {
 func (*GetLogLevelResponse) ProtoMessage() {}
 
 func (x *GetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[30]
+	mi := &file_manx_v1_manx_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2105,7 +2889,7 @@ func (x *GetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*GetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{30}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetLogLevelResponse) GetLevel() string {
@@ -2124,7 +2908,7 @@ type SetLogLevelRequest struct {
 
 func (x *SetLogLevelRequest) Reset() {
 	*x = SetLogLevelRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[31]
+	mi := &file_manx_v1_manx_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2136,7 +2920,7 @@ func (x *SetLogLevelRequest) String() string {
 func (*SetLogLevelRequest) ProtoMessage() {}
 
 func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[31]
+	mi := &file_manx_v1_manx_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2149,7 +2933,7 @@ func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*SetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{31}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SetLogLevelRequest) GetLevel() string {
@@ -2168,7 +2952,7 @@ type SetLogLevelResponse struct {
 
 func (x *SetLogLevelResponse) Reset() {
 	*x = SetLogLevelResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[32]
+	mi := &file_manx_v1_manx_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2180,7 +2964,7 @@ func (x *SetLogLevelResponse) String() string {
 func (*SetLogLevelResponse) ProtoMessage() {}
 
 func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[32]
+	mi := &file_manx_v1_manx_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2193,7 +2977,7 @@ func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*SetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{32}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SetLogLevelResponse) GetPrevious() string {
@@ -2211,7 +2995,7 @@ type ResyncRequest struct {
 
 func (x *ResyncRequest) Reset() {
 	*x = ResyncRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[33]
+	mi := &file_manx_v1_manx_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2223,7 +3007,7 @@ func (x *ResyncRequest) String() string {
 func (*ResyncRequest) ProtoMessage() {}
 
 func (x *ResyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[33]
+	mi := &file_manx_v1_manx_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2236,7 +3020,7 @@ func (x *ResyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResyncRequest.ProtoReflect.Descriptor instead.
 func (*ResyncRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{33}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{40}
 }
 
 type ResyncResponse struct {
@@ -2249,7 +3033,7 @@ type ResyncResponse struct {
 
 func (x *ResyncResponse) Reset() {
 	*x = ResyncResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[34]
+	mi := &file_manx_v1_manx_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2261,7 +3045,7 @@ func (x *ResyncResponse) String() string {
 func (*ResyncResponse) ProtoMessage() {}
 
 func (x *ResyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[34]
+	mi := &file_manx_v1_manx_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2274,7 +3058,7 @@ func (x *ResyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResyncResponse.ProtoReflect.Descriptor instead.
 func (*ResyncResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{34}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ResyncResponse) GetResults() []string {
@@ -2307,7 +3091,7 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\rsince_unix_ms\x18\x06 \x01(\x03R\vsinceUnixMs\x12\x18\n" +
 	"\aobjects\x18\a \x01(\rR\aobjects\x12 \n" +
 	"\vquarantined\x18\b \x01(\rR\vquarantined\"\x12\n" +
-	"\x10GetStatusRequest\"\xe6\x05\n" +
+	"\x10GetStatusRequest\"\xfc\x05\n" +
 	"\x11GetStatusResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04ipv4\x18\x02 \x01(\tR\x04ipv4\x12\x12\n" +
@@ -2323,7 +3107,8 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x05peers\x18\v \x03(\v2%.manx.v1.GetStatusResponse.PeersEntryR\x05peers\x12>\n" +
 	"\x06routes\x18\f \x03(\v2&.manx.v1.GetStatusResponse.RoutesEntryR\x06routes\x12G\n" +
 	"\tendpoints\x18\r \x03(\v2).manx.v1.GetStatusResponse.EndpointsEntryR\tendpoints\x12\x18\n" +
-	"\anotices\x18\x0e \x01(\rR\anotices\x1a8\n" +
+	"\anotices\x18\x0e \x01(\rR\anotices\x12\x14\n" +
+	"\x05drain\x18\x0f \x01(\tR\x05drain\x1a8\n" +
 	"\n" +
 	"PeersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -2333,7 +3118,7 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\x1a<\n" +
 	"\x0eEndpointsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\x89\x02\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\x9b\x04\n" +
 	"\n" +
 	"Negotiated\x12!\n" +
 	"\fhold_seconds\x18\x01 \x01(\rR\vholdSeconds\x12+\n" +
@@ -2342,14 +3127,59 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x06family\x18\x04 \x01(\tR\x06family\x12\"\n" +
 	"\fcapabilities\x18\x05 \x03(\tR\fcapabilities\x12)\n" +
 	"\x10graceful_restart\x18\x06 \x01(\bR\x0fgracefulRestart\x12'\n" +
-	"\x0frestart_seconds\x18\a \x01(\rR\x0erestartSeconds\"z\n" +
+	"\x0frestart_seconds\x18\a \x01(\rR\x0erestartSeconds\x12\x1a\n" +
+	"\bfamilies\x18\b \x03(\tR\bfamilies\x12(\n" +
+	"\x10add_path_receive\x18\t \x01(\bR\x0eaddPathReceive\x12\"\n" +
+	"\radd_path_send\x18\n" +
+	" \x01(\bR\vaddPathSend\x12%\n" +
+	"\x0epeer_restarted\x18\v \x01(\bR\rpeerRestarted\x12'\n" +
+	"\x0fpeer_forwarding\x18\f \x01(\bR\x0epeerForwarding\x121\n" +
+	"\x14restart_notification\x18\r \x01(\bR\x13restartNotification\x12#\n" +
+	"\rlocal_address\x18\x0e \x01(\tR\flocalAddress\"\xd2\x03\n" +
+	"\x06Wanted\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12!\n" +
+	"\fhold_seconds\x18\x02 \x01(\rR\vholdSeconds\x12+\n" +
+	"\x11keepalive_seconds\x18\x03 \x01(\rR\x10keepaliveSeconds\x12'\n" +
+	"\x0frestart_seconds\x18\x04 \x01(\rR\x0erestartSeconds\x12!\n" +
+	"\fmultihop_ttl\x18\x05 \x01(\rR\vmultihopTtl\x12!\n" +
+	"\fttl_security\x18\x06 \x01(\rR\vttlSecurity\x12\x19\n" +
+	"\bnext_hop\x18\a \x01(\tR\anextHop\x12)\n" +
+	"\x10reflector_client\x18\b \x01(\bR\x0freflectorClient\x120\n" +
+	"\x14reflector_cluster_id\x18\t \x01(\tR\x12reflectorClusterId\x12 \n" +
+	"\fallow_own_as\x18\n" +
+	" \x01(\rR\n" +
+	"allowOwnAs\x12!\n" +
+	"\fmax_prefixes\x18\v \x01(\rR\vmaxPrefixes\x12\x1a\n" +
+	"\bworkload\x18\f \x01(\tR\bworkload\x12\x18\n" +
+	"\afilters\x18\r \x03(\tR\afilters\"p\n" +
+	"\fPeerMessages\x12\x0e\n" +
+	"\x02in\x18\x01 \x01(\x04R\x02in\x12\x10\n" +
+	"\x03out\x18\x02 \x01(\x04R\x03out\x12\x1d\n" +
+	"\n" +
+	"updates_in\x18\x03 \x01(\x04R\tupdatesIn\x12\x1f\n" +
+	"\vupdates_out\x18\x04 \x01(\x04R\n" +
+	"updatesOut\"\x90\x02\n" +
+	"\aPeerBFD\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\"\n" +
+	"\rsince_unix_ms\x18\x03 \x01(\x03R\vsinceUnixMs\x12\x14\n" +
+	"\x05downs\x18\x04 \x01(\x04R\x05downs\x12\x1f\n" +
+	"\vtransmit_ms\x18\x05 \x01(\rR\n" +
+	"transmitMs\x12\x1d\n" +
+	"\n" +
+	"receive_ms\x18\x06 \x01(\rR\treceiveMs\x12\x1e\n" +
+	"\n" +
+	"multiplier\x18\a \x01(\rR\n" +
+	"multiplier\x12\x1a\n" +
+	"\bmultihop\x18\b \x01(\bR\bmultihop\x12!\n" +
+	"\fdetection_ms\x18\t \x01(\rR\vdetectionMs\"z\n" +
 	"\fPeerPrefixes\x12\x1a\n" +
 	"\breceived\x18\x01 \x01(\x04R\breceived\x12\x1a\n" +
 	"\baccepted\x18\x02 \x01(\x04R\baccepted\x12#\n" +
 	"\n" +
 	"advertised\x18\x03 \x01(\x04H\x00R\n" +
 	"advertised\x88\x01\x01B\r\n" +
-	"\v_advertised\"\xee\x04\n" +
+	"\v_advertised\"\xb9\a\n" +
 	"\x04Peer\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x12\n" +
@@ -2374,14 +3204,54 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\apassive\x18\x11 \x01(\bR\apassive\x12\x16\n" +
 	"\x06source\x18\x12 \x01(\tR\x06source\x12\x1a\n" +
 	"\bpassword\x18\x13 \x01(\tR\bpassword\x12\x18\n" +
-	"\awarning\x18\x14 \x01(\tR\awarning\"\x12\n" +
-	"\x10ListPeersRequest\"8\n" +
+	"\awarning\x18\x14 \x01(\tR\awarning\x12\"\n" +
+	"\rlast_error_by\x18\x15 \x01(\tR\vlastErrorBy\x12/\n" +
+	"\x14next_attempt_unix_ms\x18\x16 \x01(\x03R\x11nextAttemptUnixMs\x12\x1a\n" +
+	"\brestarts\x18\x17 \x01(\x04R\brestarts\x121\n" +
+	"\bmessages\x18\x18 \x01(\v2\x15.manx.v1.PeerMessagesR\bmessages\x12'\n" +
+	"\x06wanted\x18\x19 \x01(\v2\x0f.manx.v1.WantedR\x06wanted\x12 \n" +
+	"\vdifferences\x18\x1a \x03(\tR\vdifferences\x12\x1c\n" +
+	"\tconflicts\x18\x1b \x03(\tR\tconflicts\x12\x18\n" +
+	"\anotices\x18\x1c \x03(\tR\anotices\x12\"\n" +
+	"\x03bfd\x18\x1d \x01(\v2\x10.manx.v1.PeerBFDR\x03bfd\"n\n" +
+	"\fPeerConflict\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
+	"\x04kept\x18\x02 \x01(\tR\x04kept\x12\x18\n" +
+	"\adropped\x18\x03 \x03(\tR\adropped\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"5\n" +
+	"\x10ListPeersRequest\x12!\n" +
+	"\frequested_by\x18\x01 \x01(\tR\vrequestedBy\"\x87\x01\n" +
 	"\x11ListPeersResponse\x12#\n" +
-	"\x05peers\x18\x01 \x03(\v2\r.manx.v1.PeerR\x05peers\"*\n" +
+	"\x05peers\x18\x01 \x03(\v2\r.manx.v1.PeerR\x05peers\x123\n" +
+	"\tconflicts\x18\x02 \x03(\v2\x15.manx.v1.PeerConflictR\tconflicts\x12\x18\n" +
+	"\anotices\x18\x03 \x03(\tR\anotices\"*\n" +
 	"\x0eGetPeerRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\"4\n" +
 	"\x0fGetPeerResponse\x12!\n" +
-	"\x04peer\x18\x01 \x01(\v2\r.manx.v1.PeerR\x04peer\"\xf4\x01\n" +
+	"\x04peer\x18\x01 \x01(\v2\r.manx.v1.PeerR\x04peer\"I\n" +
+	"\x15ListPeerRoutesRequest\x12\x1c\n" +
+	"\tdirection\x18\x01 \x01(\tR\tdirection\x12\x12\n" +
+	"\x04peer\x18\x02 \x01(\tR\x04peer\"D\n" +
+	"\x16ListPeerRoutesResponse\x12*\n" +
+	"\x06routes\x18\x01 \x03(\v2\x12.manx.v1.PeerRouteR\x06routes\"\x96\x03\n" +
+	"\tPeerRoute\x12\x16\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x12\n" +
+	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x1a\n" +
+	"\baccepted\x18\x03 \x01(\bR\baccepted\x12\x12\n" +
+	"\x04rule\x18\x04 \x01(\tR\x04rule\x12\x19\n" +
+	"\bnext_hop\x18\x05 \x01(\tR\anextHop\x12\x16\n" +
+	"\x06origin\x18\x06 \x01(\tR\x06origin\x12\x17\n" +
+	"\aas_path\x18\a \x03(\rR\x06asPath\x12\"\n" +
+	"\n" +
+	"local_pref\x18\b \x01(\rH\x00R\tlocalPref\x88\x01\x01\x12\x15\n" +
+	"\x03med\x18\t \x01(\rH\x01R\x03med\x88\x01\x01\x12 \n" +
+	"\vcommunities\x18\n" +
+	" \x03(\tR\vcommunities\x12+\n" +
+	"\x11large_communities\x18\v \x03(\tR\x10largeCommunities\x12\"\n" +
+	"\rsince_unix_ms\x18\f \x01(\x03R\vsinceUnixMs\x12\x1c\n" +
+	"\tdirection\x18\r \x01(\tR\tdirectionB\r\n" +
+	"\v_local_prefB\x06\n" +
+	"\x04_med\"\xf4\x01\n" +
 	"\x05Route\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x18\n" +
 	"\adesired\x18\x02 \x01(\tR\adesired\x12\x16\n" +
@@ -2460,11 +3330,12 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\bprevious\x18\x01 \x01(\tR\bprevious\"\x0f\n" +
 	"\rResyncRequest\"*\n" +
 	"\x0eResyncResponse\x12\x18\n" +
-	"\aresults\x18\x01 \x03(\tR\aresults2\xdc\x06\n" +
+	"\aresults\x18\x01 \x03(\tR\aresults2\xaf\a\n" +
 	"\x04Manx\x12B\n" +
 	"\tGetStatus\x12\x19.manx.v1.GetStatusRequest\x1a\x1a.manx.v1.GetStatusResponse\x12B\n" +
 	"\tListPeers\x12\x19.manx.v1.ListPeersRequest\x1a\x1a.manx.v1.ListPeersResponse\x12<\n" +
-	"\aGetPeer\x12\x17.manx.v1.GetPeerRequest\x1a\x18.manx.v1.GetPeerResponse\x12E\n" +
+	"\aGetPeer\x12\x17.manx.v1.GetPeerRequest\x1a\x18.manx.v1.GetPeerResponse\x12Q\n" +
+	"\x0eListPeerRoutes\x12\x1e.manx.v1.ListPeerRoutesRequest\x1a\x1f.manx.v1.ListPeerRoutesResponse\x12E\n" +
 	"\n" +
 	"ListRoutes\x12\x1a.manx.v1.ListRoutesRequest\x1a\x1b.manx.v1.ListRoutesResponse\x12N\n" +
 	"\rListEndpoints\x12\x1d.manx.v1.ListEndpointsRequest\x1a\x1e.manx.v1.ListEndpointsResponse\x12N\n" +
@@ -2488,7 +3359,7 @@ func file_manx_v1_manx_proto_rawDescGZIP() []byte {
 	return file_manx_v1_manx_proto_rawDescData
 }
 
-var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_manx_v1_manx_proto_goTypes = []any{
 	(*Check)(nil),                   // 0: manx.v1.Check
 	(*Version)(nil),                 // 1: manx.v1.Version
@@ -2496,87 +3367,101 @@ var file_manx_v1_manx_proto_goTypes = []any{
 	(*GetStatusRequest)(nil),        // 3: manx.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),       // 4: manx.v1.GetStatusResponse
 	(*Negotiated)(nil),              // 5: manx.v1.Negotiated
-	(*PeerPrefixes)(nil),            // 6: manx.v1.PeerPrefixes
-	(*Peer)(nil),                    // 7: manx.v1.Peer
-	(*ListPeersRequest)(nil),        // 8: manx.v1.ListPeersRequest
-	(*ListPeersResponse)(nil),       // 9: manx.v1.ListPeersResponse
-	(*GetPeerRequest)(nil),          // 10: manx.v1.GetPeerRequest
-	(*GetPeerResponse)(nil),         // 11: manx.v1.GetPeerResponse
-	(*Route)(nil),                   // 12: manx.v1.Route
-	(*ListRoutesRequest)(nil),       // 13: manx.v1.ListRoutesRequest
-	(*ListRoutesResponse)(nil),      // 14: manx.v1.ListRoutesResponse
-	(*Endpoint)(nil),                // 15: manx.v1.Endpoint
-	(*ListEndpointsRequest)(nil),    // 16: manx.v1.ListEndpointsRequest
-	(*ListEndpointsResponse)(nil),   // 17: manx.v1.ListEndpointsResponse
-	(*AddressCandidate)(nil),        // 18: manx.v1.AddressCandidate
-	(*ListAddressesRequest)(nil),    // 19: manx.v1.ListAddressesRequest
-	(*ListAddressesResponse)(nil),   // 20: manx.v1.ListAddressesResponse
-	(*QuarantinedObject)(nil),       // 21: manx.v1.QuarantinedObject
-	(*ListQuarantinedRequest)(nil),  // 22: manx.v1.ListQuarantinedRequest
-	(*ListQuarantinedResponse)(nil), // 23: manx.v1.ListQuarantinedResponse
-	(*Notice)(nil),                  // 24: manx.v1.Notice
-	(*ListNoticesRequest)(nil),      // 25: manx.v1.ListNoticesRequest
-	(*ListNoticesResponse)(nil),     // 26: manx.v1.ListNoticesResponse
-	(*WatchRequest)(nil),            // 27: manx.v1.WatchRequest
-	(*WatchResponse)(nil),           // 28: manx.v1.WatchResponse
-	(*GetLogLevelRequest)(nil),      // 29: manx.v1.GetLogLevelRequest
-	(*GetLogLevelResponse)(nil),     // 30: manx.v1.GetLogLevelResponse
-	(*SetLogLevelRequest)(nil),      // 31: manx.v1.SetLogLevelRequest
-	(*SetLogLevelResponse)(nil),     // 32: manx.v1.SetLogLevelResponse
-	(*ResyncRequest)(nil),           // 33: manx.v1.ResyncRequest
-	(*ResyncResponse)(nil),          // 34: manx.v1.ResyncResponse
-	nil,                             // 35: manx.v1.GetStatusResponse.PeersEntry
-	nil,                             // 36: manx.v1.GetStatusResponse.RoutesEntry
-	nil,                             // 37: manx.v1.GetStatusResponse.EndpointsEntry
+	(*Wanted)(nil),                  // 6: manx.v1.Wanted
+	(*PeerMessages)(nil),            // 7: manx.v1.PeerMessages
+	(*PeerBFD)(nil),                 // 8: manx.v1.PeerBFD
+	(*PeerPrefixes)(nil),            // 9: manx.v1.PeerPrefixes
+	(*Peer)(nil),                    // 10: manx.v1.Peer
+	(*PeerConflict)(nil),            // 11: manx.v1.PeerConflict
+	(*ListPeersRequest)(nil),        // 12: manx.v1.ListPeersRequest
+	(*ListPeersResponse)(nil),       // 13: manx.v1.ListPeersResponse
+	(*GetPeerRequest)(nil),          // 14: manx.v1.GetPeerRequest
+	(*GetPeerResponse)(nil),         // 15: manx.v1.GetPeerResponse
+	(*ListPeerRoutesRequest)(nil),   // 16: manx.v1.ListPeerRoutesRequest
+	(*ListPeerRoutesResponse)(nil),  // 17: manx.v1.ListPeerRoutesResponse
+	(*PeerRoute)(nil),               // 18: manx.v1.PeerRoute
+	(*Route)(nil),                   // 19: manx.v1.Route
+	(*ListRoutesRequest)(nil),       // 20: manx.v1.ListRoutesRequest
+	(*ListRoutesResponse)(nil),      // 21: manx.v1.ListRoutesResponse
+	(*Endpoint)(nil),                // 22: manx.v1.Endpoint
+	(*ListEndpointsRequest)(nil),    // 23: manx.v1.ListEndpointsRequest
+	(*ListEndpointsResponse)(nil),   // 24: manx.v1.ListEndpointsResponse
+	(*AddressCandidate)(nil),        // 25: manx.v1.AddressCandidate
+	(*ListAddressesRequest)(nil),    // 26: manx.v1.ListAddressesRequest
+	(*ListAddressesResponse)(nil),   // 27: manx.v1.ListAddressesResponse
+	(*QuarantinedObject)(nil),       // 28: manx.v1.QuarantinedObject
+	(*ListQuarantinedRequest)(nil),  // 29: manx.v1.ListQuarantinedRequest
+	(*ListQuarantinedResponse)(nil), // 30: manx.v1.ListQuarantinedResponse
+	(*Notice)(nil),                  // 31: manx.v1.Notice
+	(*ListNoticesRequest)(nil),      // 32: manx.v1.ListNoticesRequest
+	(*ListNoticesResponse)(nil),     // 33: manx.v1.ListNoticesResponse
+	(*WatchRequest)(nil),            // 34: manx.v1.WatchRequest
+	(*WatchResponse)(nil),           // 35: manx.v1.WatchResponse
+	(*GetLogLevelRequest)(nil),      // 36: manx.v1.GetLogLevelRequest
+	(*GetLogLevelResponse)(nil),     // 37: manx.v1.GetLogLevelResponse
+	(*SetLogLevelRequest)(nil),      // 38: manx.v1.SetLogLevelRequest
+	(*SetLogLevelResponse)(nil),     // 39: manx.v1.SetLogLevelResponse
+	(*ResyncRequest)(nil),           // 40: manx.v1.ResyncRequest
+	(*ResyncResponse)(nil),          // 41: manx.v1.ResyncResponse
+	nil,                             // 42: manx.v1.GetStatusResponse.PeersEntry
+	nil,                             // 43: manx.v1.GetStatusResponse.RoutesEntry
+	nil,                             // 44: manx.v1.GetStatusResponse.EndpointsEntry
 }
 var file_manx_v1_manx_proto_depIdxs = []int32{
 	1,  // 0: manx.v1.GetStatusResponse.version:type_name -> manx.v1.Version
 	2,  // 1: manx.v1.GetStatusResponse.datastore:type_name -> manx.v1.DatastoreStatus
 	0,  // 2: manx.v1.GetStatusResponse.checks:type_name -> manx.v1.Check
-	35, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
-	36, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
-	37, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
+	42, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
+	43, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
+	44, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
 	5,  // 6: manx.v1.Peer.negotiated:type_name -> manx.v1.Negotiated
-	6,  // 7: manx.v1.Peer.prefixes:type_name -> manx.v1.PeerPrefixes
-	7,  // 8: manx.v1.ListPeersResponse.peers:type_name -> manx.v1.Peer
-	7,  // 9: manx.v1.GetPeerResponse.peer:type_name -> manx.v1.Peer
-	12, // 10: manx.v1.ListRoutesResponse.routes:type_name -> manx.v1.Route
-	15, // 11: manx.v1.ListEndpointsResponse.endpoints:type_name -> manx.v1.Endpoint
-	18, // 12: manx.v1.ListAddressesResponse.addresses:type_name -> manx.v1.AddressCandidate
-	21, // 13: manx.v1.ListQuarantinedResponse.objects:type_name -> manx.v1.QuarantinedObject
-	24, // 14: manx.v1.ListNoticesResponse.notices:type_name -> manx.v1.Notice
-	7,  // 15: manx.v1.WatchResponse.peer:type_name -> manx.v1.Peer
-	12, // 16: manx.v1.WatchResponse.route:type_name -> manx.v1.Route
-	4,  // 17: manx.v1.WatchResponse.status:type_name -> manx.v1.GetStatusResponse
-	3,  // 18: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
-	8,  // 19: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
-	10, // 20: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
-	13, // 21: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
-	16, // 22: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
-	19, // 23: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
-	22, // 24: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
-	25, // 25: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
-	27, // 26: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
-	29, // 27: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
-	31, // 28: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
-	33, // 29: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
-	4,  // 30: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
-	9,  // 31: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
-	11, // 32: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
-	14, // 33: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
-	17, // 34: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
-	20, // 35: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
-	23, // 36: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
-	26, // 37: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
-	28, // 38: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
-	30, // 39: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
-	32, // 40: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
-	34, // 41: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
-	30, // [30:42] is the sub-list for method output_type
-	18, // [18:30] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	9,  // 7: manx.v1.Peer.prefixes:type_name -> manx.v1.PeerPrefixes
+	7,  // 8: manx.v1.Peer.messages:type_name -> manx.v1.PeerMessages
+	6,  // 9: manx.v1.Peer.wanted:type_name -> manx.v1.Wanted
+	8,  // 10: manx.v1.Peer.bfd:type_name -> manx.v1.PeerBFD
+	10, // 11: manx.v1.ListPeersResponse.peers:type_name -> manx.v1.Peer
+	11, // 12: manx.v1.ListPeersResponse.conflicts:type_name -> manx.v1.PeerConflict
+	10, // 13: manx.v1.GetPeerResponse.peer:type_name -> manx.v1.Peer
+	18, // 14: manx.v1.ListPeerRoutesResponse.routes:type_name -> manx.v1.PeerRoute
+	19, // 15: manx.v1.ListRoutesResponse.routes:type_name -> manx.v1.Route
+	22, // 16: manx.v1.ListEndpointsResponse.endpoints:type_name -> manx.v1.Endpoint
+	25, // 17: manx.v1.ListAddressesResponse.addresses:type_name -> manx.v1.AddressCandidate
+	28, // 18: manx.v1.ListQuarantinedResponse.objects:type_name -> manx.v1.QuarantinedObject
+	31, // 19: manx.v1.ListNoticesResponse.notices:type_name -> manx.v1.Notice
+	10, // 20: manx.v1.WatchResponse.peer:type_name -> manx.v1.Peer
+	19, // 21: manx.v1.WatchResponse.route:type_name -> manx.v1.Route
+	4,  // 22: manx.v1.WatchResponse.status:type_name -> manx.v1.GetStatusResponse
+	3,  // 23: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
+	12, // 24: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
+	14, // 25: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
+	16, // 26: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
+	20, // 27: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
+	23, // 28: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
+	26, // 29: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
+	29, // 30: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
+	32, // 31: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
+	34, // 32: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
+	36, // 33: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
+	38, // 34: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
+	40, // 35: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
+	4,  // 36: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
+	13, // 37: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
+	15, // 38: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
+	17, // 39: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
+	21, // 40: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
+	24, // 41: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
+	27, // 42: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
+	30, // 43: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
+	33, // 44: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
+	35, // 45: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
+	37, // 46: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
+	39, // 47: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
+	41, // 48: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
+	36, // [36:49] is the sub-list for method output_type
+	23, // [23:36] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_manx_v1_manx_proto_init() }
@@ -2584,8 +3469,9 @@ func file_manx_v1_manx_proto_init() {
 	if File_manx_v1_manx_proto != nil {
 		return
 	}
-	file_manx_v1_manx_proto_msgTypes[6].OneofWrappers = []any{}
-	file_manx_v1_manx_proto_msgTypes[28].OneofWrappers = []any{
+	file_manx_v1_manx_proto_msgTypes[9].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[18].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[35].OneofWrappers = []any{
 		(*WatchResponse_Peer)(nil),
 		(*WatchResponse_PeerGone)(nil),
 		(*WatchResponse_Route)(nil),
@@ -2599,7 +3485,7 @@ func file_manx_v1_manx_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_manx_v1_manx_proto_rawDesc), len(file_manx_v1_manx_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

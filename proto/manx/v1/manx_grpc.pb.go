@@ -29,6 +29,7 @@ const (
 	Manx_GetStatus_FullMethodName       = "/manx.v1.Manx/GetStatus"
 	Manx_ListPeers_FullMethodName       = "/manx.v1.Manx/ListPeers"
 	Manx_GetPeer_FullMethodName         = "/manx.v1.Manx/GetPeer"
+	Manx_ListPeerRoutes_FullMethodName  = "/manx.v1.Manx/ListPeerRoutes"
 	Manx_ListRoutes_FullMethodName      = "/manx.v1.Manx/ListRoutes"
 	Manx_ListEndpoints_FullMethodName   = "/manx.v1.Manx/ListEndpoints"
 	Manx_ListAddresses_FullMethodName   = "/manx.v1.Manx/ListAddresses"
@@ -52,6 +53,8 @@ type ManxClient interface {
 	ListPeers(ctx context.Context, in *ListPeersRequest, opts ...grpc.CallOption) (*ListPeersResponse, error)
 	// GetPeer gives one BGP session, or NOT_FOUND.
 	GetPeer(ctx context.Context, in *GetPeerRequest, opts ...grpc.CallOption) (*GetPeerResponse, error)
+	// ListPeerRoutes gives the BGP routes of one peer, or those that were rejected, sorted by prefix, and what decided each.
+	ListPeerRoutes(ctx context.Context, in *ListPeerRoutesRequest, opts ...grpc.CallOption) (*ListPeerRoutesResponse, error)
 	// ListRoutes gives the kernel routes that this node wants or has, sorted by prefix.
 	ListRoutes(ctx context.Context, in *ListRoutesRequest, opts ...grpc.CallOption) (*ListRoutesResponse, error)
 	// ListEndpoints gives the workload endpoints of this node, sorted by namespace and name.
@@ -103,6 +106,16 @@ func (c *manxClient) GetPeer(ctx context.Context, in *GetPeerRequest, opts ...gr
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetPeerResponse)
 	err := c.cc.Invoke(ctx, Manx_GetPeer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *manxClient) ListPeerRoutes(ctx context.Context, in *ListPeerRoutesRequest, opts ...grpc.CallOption) (*ListPeerRoutesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPeerRoutesResponse)
+	err := c.cc.Invoke(ctx, Manx_ListPeerRoutes_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -220,6 +233,8 @@ type ManxServer interface {
 	ListPeers(context.Context, *ListPeersRequest) (*ListPeersResponse, error)
 	// GetPeer gives one BGP session, or NOT_FOUND.
 	GetPeer(context.Context, *GetPeerRequest) (*GetPeerResponse, error)
+	// ListPeerRoutes gives the BGP routes of one peer, or those that were rejected, sorted by prefix, and what decided each.
+	ListPeerRoutes(context.Context, *ListPeerRoutesRequest) (*ListPeerRoutesResponse, error)
 	// ListRoutes gives the kernel routes that this node wants or has, sorted by prefix.
 	ListRoutes(context.Context, *ListRoutesRequest) (*ListRoutesResponse, error)
 	// ListEndpoints gives the workload endpoints of this node, sorted by namespace and name.
@@ -255,6 +270,9 @@ func (UnimplementedManxServer) ListPeers(context.Context, *ListPeersRequest) (*L
 }
 func (UnimplementedManxServer) GetPeer(context.Context, *GetPeerRequest) (*GetPeerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetPeer not implemented")
+}
+func (UnimplementedManxServer) ListPeerRoutes(context.Context, *ListPeerRoutesRequest) (*ListPeerRoutesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPeerRoutes not implemented")
 }
 func (UnimplementedManxServer) ListRoutes(context.Context, *ListRoutesRequest) (*ListRoutesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRoutes not implemented")
@@ -354,6 +372,24 @@ func _Manx_GetPeer_Handler(srv interface{}, ctx context.Context, dec func(interf
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ManxServer).GetPeer(ctx, req.(*GetPeerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Manx_ListPeerRoutes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPeerRoutesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ManxServer).ListPeerRoutes(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Manx_ListPeerRoutes_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ManxServer).ListPeerRoutes(ctx, req.(*ListPeerRoutesRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -531,6 +567,10 @@ var Manx_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetPeer",
 			Handler:    _Manx_GetPeer_Handler,
+		},
+		{
+			MethodName: "ListPeerRoutes",
+			Handler:    _Manx_ListPeerRoutes_Handler,
 		},
 		{
 			MethodName: "ListRoutes",
