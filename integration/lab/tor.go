@@ -48,9 +48,9 @@ func (t *ToR) start() error {
 	return t.StartBIRD()
 }
 
-// StartBIRD runs BIRD, again after it has ended.
-func (t *ToR) StartBIRD() (err error) {
-	t.bird, err = t.lab.start("bird", t.dir, InNamespace(t.Namespace, "bird", "-f", "-c", t.configFile(), "-s", t.socket()))
+// StartBIRD runs BIRD, again after it has ended; "-R" has it recover by graceful restart.
+func (t *ToR) StartBIRD(args ...string) (err error) {
+	t.bird, err = t.lab.start("bird", t.dir, InNamespace(t.Namespace, "bird", append([]string{"-f", "-c", t.configFile(), "-s", t.socket()}, args...)...))
 	return err
 }
 
@@ -76,8 +76,8 @@ func (t *ToR) config() string {
 	fmt.Fprintf(&b, "log stderr all;\nrouter id %s;\n", host(subnet4(t.neighbors[0].subnet), 1))
 	b.WriteString("protocol device { scan time 5; }\nprotocol direct { ipv4; ipv6; }\n")
 	fmt.Fprintf(&b, "protocol static outside { ipv4; route %s blackhole; }\n", External)
-	b.WriteString("protocol kernel { ipv4 { export filter { if source = RTS_BGP then accept; reject; }; }; merge paths on; }\n")
-	b.WriteString("protocol kernel { ipv6 { export filter { if source = RTS_BGP then accept; reject; }; }; merge paths on; }\n")
+	b.WriteString("protocol kernel { ipv4 { export filter { if source = RTS_BGP then accept; reject; }; }; merge paths on; graceful restart on; }\n")
+	b.WriteString("protocol kernel { ipv6 { export filter { if source = RTS_BGP then accept; reject; }; }; merge paths on; graceful restart on; }\n")
 	for _, n := range t.neighbors {
 		t.session(&b, n.node, subnet4(n.subnet), n.address, "ipv4")
 		if t.lab.Spec.IPv6 {
