@@ -14,68 +14,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-const (
-	speakerHoldSeconds    = 240 // as BIRD in calico/node; the lower of the two ends wins
-	speakerRestartSeconds = 120
-	speakerMultihopTTL    = 64
-	addPathSendMax        = 64
-)
-
-// sessionChange says what a difference between two sessions with one address asks for.
-type sessionChange int
-
-const (
-	changeNone    sessionChange = iota
-	changeDefer                 // takes effect with the next OPEN anyway: wait until the session is down
-	changeUpdate                // GoBGP's UpdatePeer restarts the session
-	changeReplace               // GoBGP's UpdatePeer would ignore it: delete and add
-)
-
-// compareSessions tells how to get from one session to another with the same address.
-func compareSessions(old, new bgp.Session) sessionChange {
-	o, n := wireSession(old), wireSession(new)
-	if o == n {
-		return changeNone
-	}
-	if o.reflectorClient != n.reflectorClient || o.reflectorClusterID != n.reflectorClusterID {
-		return changeReplace
-	}
-	o.hold, o.keepalive, o.restart = n.hold, n.keepalive, n.restart
-	if o == n {
-		return changeDefer
-	}
-	return changeUpdate
-}
-
-// wire holds what of a session GoBGP's peer is made of.
-type wire struct {
-	address, source, reflectorClusterID netip.Addr
-	port                                uint16
-	localAS, peerAS, allowOwnAS         uint32
-	passive, reflectorClient            bool
-	password                            string
-	ttl, ttlSecurity                    uint8
-	hold, keepalive, restart            uint32
-}
-
-func wireSession(s bgp.Session) wire {
-	w := wire{
-		address: s.Address.Unmap(), source: s.Source, reflectorClusterID: s.ReflectorClusterID, port: s.Port,
-		localAS: s.LocalAS, peerAS: s.PeerAS, allowOwnAS: min(s.AllowOwnAS, 255), passive: s.Passive, reflectorClient: s.ReflectorClient,
-		password: s.Password, ttl: s.MultihopTTL, ttlSecurity: s.TTLSecurity,
-		hold: s.HoldSeconds, keepalive: s.KeepaliveSeconds, restart: s.RestartSeconds,
-	}
-	setDefault(&w.hold, speakerHoldSeconds)
-	setDefault(&w.keepalive, w.hold/3)
-	setDefault(&w.restart, speakerRestartSeconds)
-	w.restart = min(w.restart, 4095) // 12 bits (RFC 4724 section 3)
-	if w.ttlSecurity == 0 {
-		setDefault(&w.ttl, speakerMultihopTTL)
-	} else {
-		w.ttl = 0
-	}
-	return w
-}
+const addPathSendMax = 64
 
 func gobgpFamily(a netip.Addr) *api.Family {
 	if a.Unmap().Is4() {
@@ -87,30 +26,30 @@ func gobgpFamily(a netip.Addr) *api.Family {
 // peerConfig translates a session for GoBGP. restarting sets the Restart State and Forwarding State bits of the
 // first OPEN (RFC 4724 section 4.1): without them a peer flushes our routes the moment the session is back.
 func (c Config) peerConfig(s bgp.Session, restarting bool) *api.Peer {
-	w := wireSession(s)
-	family := gobgpFamily(w.address)
+	w := s.Wire()
+	family := gobgpFamily(w.Address)
 	p := &api.Peer{
 		// No description: a change of it would restart the session.
 		Conf: &api.PeerConf{
-			NeighborAddress: w.address.String(),
-			LocalAsn:        w.localAS,
-			PeerAsn:         w.peerAS,
-			AuthPassword:    w.password,
-			AllowOwnAsn:     w.allowOwnAS,
+			NeighborAddress: w.Address.String(),
+			LocalAsn:        w.LocalAS,
+			PeerAsn:         w.PeerAS,
+			AuthPassword:    w.Password,
+			AllowOwnAsn:     w.AllowOwnAS,
 		},
 		Transport: &api.Transport{
-			RemotePort:  uint32(w.port),
-			PassiveMode: w.passive,
+			RemotePort:  uint32(w.Port),
+			PassiveMode: w.Passive,
 		},
 		Timers: &api.Timers{Config: &api.TimersConfig{
-			HoldTime:               uint64(w.hold),
-			KeepaliveInterval:      uint64(w.keepalive),
+			HoldTime:               uint64(w.Hold),
+			KeepaliveInterval:      uint64(w.Keepalive),
 			ConnectRetry:           uint64(c.ConnectRetry / time.Second),
 			IdleHoldTimeAfterReset: 1,
 		}},
 		GracefulRestart: &api.GracefulRestart{
 			Enabled:         true,
-			RestartTime:     w.restart,
+			RestartTime:     w.Restart,
 			DeferralTime:    uint32(c.RestartDeferral / time.Second),
 			LocalRestarting: restarting,
 		},
@@ -120,16 +59,16 @@ func (c Config) peerConfig(s bgp.Session, restarting bool) *api.Peer {
 			AddPaths:          &api.AddPaths{Config: &api.AddPathsConfig{Receive: true, SendMax: addPathSendMax}},
 		}},
 	}
-	if w.source.IsValid() {
-		p.Transport.LocalAddress = w.source.Unmap().String()
+	if w.Source.IsValid() {
+		p.Transport.LocalAddress = w.Source.Unmap().String()
 	}
-	if w.ttlSecurity != 0 {
-		p.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: 256 - uint32(w.ttlSecurity)}
+	if w.TTLSecurity != 0 {
+		p.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: 256 - uint32(w.TTLSecurity)}
 	} else {
-		p.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: uint32(w.ttl)}
+		p.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: uint32(w.TTL)}
 	}
-	if w.reflectorClient {
-		p.RouteReflector = &api.RouteReflector{RouteReflectorClient: true, RouteReflectorClusterId: addrText(w.reflectorClusterID)}
+	if w.ReflectorClient {
+		p.RouteReflector = &api.RouteReflector{RouteReflectorClient: true, RouteReflectorClusterId: addrText(w.ReflectorClusterID)}
 	}
 	return p
 }
@@ -202,15 +141,15 @@ func (r *speakerRun) setSession(ctx context.Context, s bgp.Session) error {
 		return r.addSession(ctx, s)
 	}
 	delete(r.deferred, addr)
-	switch change := compareSessions(old, s); {
-	case change == changeNone:
+	switch change := bgp.CompareSessions(old, s); {
+	case change == bgp.ChangeNone:
 		r.sessions[addr] = s
 		return nil
-	case change == changeDefer && r.sp.status.holdsRoutes(addr):
+	case change == bgp.ChangeDefer && r.sp.status.holdsRoutes(addr):
 		r.deferred[addr] = s
 		r.sp.status.note(addr, "new timers take effect with the next session")
 		return nil
-	case change == changeReplace:
+	case change == bgp.ChangeReplace:
 		r.log(s).Info("bgp session is replaced because its reflector settings change")
 		if err := r.removeSession(ctx, old); err != nil {
 			return err

@@ -122,7 +122,7 @@ func refusedOpenWords(e *sessionEntry) string {
 		return e.refusal
 	}
 	return fmt.Sprintf("%s answered our OPEN (AS %d, hold time %d s) with a NOTIFICATION: check that it expects AS %d, this address and these timers",
-		e.peerName(), e.session.LocalAS, wireSession(e.session).hold, e.session.LocalAS)
+		e.peerName(), e.session.LocalAS, e.session.Wire().Hold, e.session.LocalAS)
 }
 
 // sentWords explains a NOTIFICATION that this side sent. When it answers one of the peer, it is the peer who noticed.
@@ -166,7 +166,7 @@ func receivedWords(e *sessionEntry, code, sub uint8, text string) string {
 		// What follows the codes, if anything, is the AS of our OPEN, not the one that is expected.
 		return fmt.Sprintf("OPEN refused by %s: it expects another AS, we are %d (%s)", peer, e.session.LocalAS, n)
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_UNACCEPTABLE_HOLD_TIME:
-		return fmt.Sprintf("OPEN refused by %s: it does not accept our hold time of %d s (%s)", peer, wireSession(e.session).hold, n)
+		return fmt.Sprintf("OPEN refused by %s: it does not accept our hold time of %d s (%s)", peer, e.session.Wire().Hold, n)
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_BAD_BGP_IDENTIFIER:
 		return fmt.Sprintf("OPEN refused by %s: it has the same router ID as this node (%s)", peer, n)
 	case code == gobgp.BGP_ERROR_HOLD_TIMER_EXPIRED:

@@ -15,35 +15,6 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-func TestCompareSessions(t *testing.T) {
-	base := bgp.Session{Address: ip("10.0.0.2"), Port: 179, LocalAS: 64512, PeerAS: 64512, HoldSeconds: 240}
-	for name, c := range map[string]struct {
-		change func(*bgp.Session)
-		want   sessionChange
-	}{
-		"same":                       {func(*bgp.Session) {}, changeNone},
-		"default written out":        {func(s *bgp.Session) { s.KeepaliveSeconds, s.RestartSeconds, s.MultihopTTL = 80, 120, 64 }, changeNone},
-		"where it comes from":        {func(s *bgp.Session) { s.From, s.Type = []string{"BGPPeer/a"}, bgp.SessionNode }, changeNone},
-		"next hop is policy":         {func(s *bgp.Session) { s.NextHop = bgp.NextHopSelf }, changeNone},
-		"keepalive":                  {func(s *bgp.Session) { s.KeepaliveSeconds = 10 }, changeDefer},
-		"hold time":                  {func(s *bgp.Session) { s.HoldSeconds = 90 }, changeDefer},
-		"restart time":               {func(s *bgp.Session) { s.RestartSeconds = 60 }, changeDefer},
-		"password":                   {func(s *bgp.Session) { s.Password = "x" }, changeUpdate},
-		"peer AS":                    {func(s *bgp.Session) { s.PeerAS = 1 }, changeUpdate},
-		"TTL security":               {func(s *bgp.Session) { s.TTLSecurity = 1 }, changeUpdate},
-		"passive":                    {func(s *bgp.Session) { s.Passive = true }, changeUpdate},
-		"source":                     {func(s *bgp.Session) { s.Source = ip("10.0.0.1") }, changeUpdate},
-		"reflector client":           {func(s *bgp.Session) { s.ReflectorClient = true }, changeReplace},
-		"reflector cluster and more": {func(s *bgp.Session) { s.ReflectorClusterID, s.Port = ip("1.1.1.1"), 1 }, changeReplace},
-	} {
-		s := base
-		c.change(&s)
-		if got := compareSessions(base, s); got != c.want {
-			t.Errorf("%s: got %d, want %d", name, got, c.want)
-		}
-	}
-}
-
 // fifty brings up many sessions.
 func fifty(t *testing.T, s *Speaker, d *bgp.Desired) map[string]*fakePeer {
 	t.Helper()

@@ -81,8 +81,8 @@ func (e *sessionEntry) status(now time.Time) SessionStatus {
 		PeerRestarted: e.open.restarted, PeerForward: e.open.forwarding, RestartNotification: e.open.notification,
 	}
 	s.Session.Password = ""
-	w := wireSession(e.session)
-	s.Session.HoldSeconds, s.Session.KeepaliveSeconds, s.Session.RestartSeconds, s.Session.MultihopTTL = w.hold, w.keepalive, w.restart, w.ttl
+	w := e.session.Wire()
+	s.Session.HoldSeconds, s.Session.KeepaliveSeconds, s.Session.RestartSeconds, s.Session.MultihopTTL = w.Hold, w.Keepalive, w.Restart, w.TTL
 	if !e.upAt.IsZero() {
 		s.Uptime = now.Sub(e.upAt)
 	}

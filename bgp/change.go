@@ -1,0 +1,67 @@
+package bgp
+
+import "net/netip"
+
+// SessionChange says what a difference between two sessions with one address costs.
+type SessionChange int
+
+const (
+	ChangeNone    SessionChange = iota
+	ChangeDefer                 // takes effect with the next OPEN: nothing happens until the session is down for another reason
+	ChangeRestart               // the session goes down and comes back with new settings
+	ChangeReplace               // as ChangeRestart, but the neighbour has to be removed and added
+)
+
+// Resets tells whether the session goes down.
+func (c SessionChange) Resets() bool { return c == ChangeRestart || c == ChangeReplace }
+
+// CompareSessions tells how to get from one session to another with the same address. What is not part of Wire, like
+// filters, next hop mode and BFD, changes while the session is up.
+func CompareSessions(old, new Session) SessionChange {
+	o, n := old.Wire(), new.Wire()
+	if o == n {
+		return ChangeNone
+	}
+	if o.ReflectorClient != n.ReflectorClient || o.ReflectorClusterID != n.ReflectorClusterID {
+		return ChangeReplace
+	}
+	o.Hold, o.Keepalive, o.Restart = n.Hold, n.Keepalive, n.Restart
+	if o == n {
+		return ChangeDefer
+	}
+	return ChangeRestart
+}
+
+// Wire is what of a session its connection and its OPEN are made of, with all defaults applied.
+type Wire struct {
+	Address, Source, ReflectorClusterID netip.Addr
+	Port                                uint16
+	LocalAS, PeerAS, AllowOwnAS         uint32
+	Passive, ReflectorClient            bool
+	Password                            string
+	TTL, TTLSecurity                    uint8
+	Hold, Keepalive, Restart            uint32 // seconds
+}
+
+// Wire applies the defaults.
+func (s Session) Wire() Wire {
+	w := Wire{
+		Address: s.Address.Unmap(), Source: s.Source, ReflectorClusterID: s.ReflectorClusterID, Port: s.Port,
+		LocalAS: s.LocalAS, PeerAS: s.PeerAS, AllowOwnAS: min(s.AllowOwnAS, 255), Passive: s.Passive, ReflectorClient: s.ReflectorClient,
+		Password: s.Password, TTLSecurity: s.TTLSecurity,
+		Hold: orDefault(s.HoldSeconds, holdSeconds), Restart: min(orDefault(s.RestartSeconds, defaultRestartSeconds), maxRestartSeconds),
+	}
+	w.Keepalive = orDefault(s.KeepaliveSeconds, w.Hold/3)
+	if w.TTLSecurity == 0 {
+		w.TTL = orDefault(s.MultihopTTL, multihopTTL)
+	}
+	return w
+}
+
+func orDefault[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}
