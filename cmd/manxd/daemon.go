@@ -25,6 +25,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/node"
+	"github.com/manxnet/manx/datastore/nodestatus"
 	"github.com/manxnet/manx/ipam"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -167,6 +168,8 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 	tasks.Go(func() error { return f.followBGP(ctx) })
 	tasks.Go(func() error { return tunnels.Run(ctx, f.tables) })
 	tasks.Go(func() error { return drainer.Run(ctx, f.tables) })
+	status := &nodestatus.Reporter{Store: store, Node: name, Facts: nodeFacts{f, k, time.Now()}.gather, Log: log.Named("node-status"), Retry: time.Second}
+	tasks.Go(func() error { return status.Run(ctx) })
 	tasks.Go(func() error {
 		node.Monitor(ctx, config, registered, store, node.System{}, func(r node.Result) { candidates.Store(&r.Candidates) }, log.Named("node"))
 		return nil

@@ -22,7 +22,8 @@ import (
 type Reporter struct {
 	Store datastore.Store
 	Node  string
-	// Facts gathers what is to be reported; routes only if asked for. After an error nothing is written.
+	// Facts gathers what is to be reported; routes only if asked for. After an error nothing is written, and it is tried
+	// again; ErrNotYet is for one that is no fault.
 	Facts func(routes bool) (Facts, error)
 	Log   *zap.Logger
 	// Retry is the time after which a report that failed is tried again, unless its period is shorter; default 10 s.
@@ -158,7 +159,7 @@ func (r *Reporter) settle(key model.Key, x *reported, err error) {
 		if period == 0 || period > r.Retry {
 			x.due = time.Now().Add(r.Retry)
 		}
-		if text := err.Error(); text != x.failure && !errors.Is(err, context.Canceled) {
+		if text := err.Error(); text != x.failure && !errors.Is(err, context.Canceled) && !errors.Is(err, ErrNotYet) {
 			x.failure = text
 			r.Log.Warn("the status of this node is not reported, trying again", zap.String("target", "node-status"), zap.String("key", key.Name), zap.Error(err))
 		}
@@ -166,6 +167,9 @@ func (r *Reporter) settle(key model.Key, x *reported, err error) {
 		x.failure = ""
 	}
 }
+
+// ErrNotYet tells that there is nothing to report yet.
+var ErrNotYet = errors.New("the node is starting")
 
 var errNotOurs = errors.New("the object is about another node now")
 

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
+	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/datastore/nodestatus"
+)
+
+// statusGrace is how long after a start sessions may take to come up before CalicoNodeStatus objects tell that they are
+// not: one that is written only once should not say what is over a moment later.
+const statusGrace = 30 * time.Second
+
+// nodeFacts gathers what CalicoNodeStatus objects tell.
+type nodeFacts struct {
+	follower *follower
+	kernel   interface {
+		ListRoutes() ([]kernel.Route, error)
+		ListLinks() ([]kernel.Link, error)
+	}
+	started time.Time
+}
+
+func (n nodeFacts) gather(routes bool) (nodestatus.Facts, error) {
+	s := n.follower.speaker
+	if ready, _ := s.Ready(); !ready && time.Since(n.started) < statusGrace {
+		return nodestatus.Facts{}, nodestatus.ErrNotYet
+	}
+	d := n.follower.Desired()
+	f := nodestatus.Facts{Running: s.Server() != nil, Version: "manx " + version, RouterID: d.Global.RouterID, Started: n.started}
+	if at := n.follower.changed.Load(); at != nil {
+		f.Reconfigured = *at
+	}
+	sessions := s.Sessions()
+	f.Sessions = statusSessions(sessions)
+	if !routes {
+		return f, nil
+	}
+	inKernel, err := n.kernel.ListRoutes()
+	if err != nil {
+		return f, err
+	}
+	links, err := n.kernel.ListLinks()
+	if err != nil {
+		return f, err
+	}
+	f.Routes = statusRoutes(inKernel, links, s.Snapshot(), sessions, d.Originated)
+	return f, nil
+}
+
+// statusSessions leaves out the sessions with workloads, as Calico does: they are no peers of the node in its sense.
+func statusSessions(sessions []speaker.SessionStatus) []nodestatus.Session {
+	var list []nodestatus.Session
+	for _, s := range sessions {
+		if s.Session.Workload != "" {
+			continue
+		}
+		x := nodestatus.Session{Peer: s.Session.Address, State: v3.BGPSessionState(s.State), Since: s.Since, Type: v3.BGPPeerTypeNodePeer}
+		switch s.Session.Type {
+		case bgp.SessionMesh:
+			x.Type = v3.BGPPeerTypeNodeMesh
+		case bgp.SessionGlobal:
+			x.Type = v3.BGPPeerTypeGlobalPeer
+		}
+		if x.State == "" {
+			x.State = v3.BGPSessionStateIdle
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
+// statusRoutes lists the kernel's routes, which are used for forwarding, and of what is learned and announced that which
+// is not in the kernel.
+func statusRoutes(inKernel []kernel.Route, links []kernel.Link, learned []bgp.Route, sessions []speaker.SessionStatus, own []bgp.Origin) []nodestatus.Route {
+	names := map[int]string{}
+	for _, l := range links {
+		names[l.Index] = l.Name
+	}
+	mesh := map[netip.Addr]bool{}
+	for _, s := range sessions {
+		mesh[s.Session.Address] = s.Session.Type == bgp.SessionMesh
+	}
+	source := func(peer netip.Addr) v3.CalicoNodeRouteSourceType {
+		if mesh[peer] {
+			return v3.RouteSourceTypeNodeMesh
+		}
+		return v3.RouteSourceTypeBGPPeer
+	}
+	paths := map[netip.Prefix][]bgp.Path{}
+	for _, r := range learned {
+		paths[r.Prefix] = r.Paths
+	}
+	var list []nodestatus.Route
+	installed := map[netip.Prefix]bool{} // as learned, or as our own
+	known := map[netip.Prefix]bool{}
+	for _, r := range inKernel {
+		if a := r.Dst.Addr(); a.Is6() && (a.IsLinkLocalUnicast() || a.IsMulticast()) {
+			continue // of every interface; BGP has nothing to do with them
+		}
+		known[r.Dst] = true
+		x := nodestatus.Route{Prefix: r.Dst, Used: true, Source: kernelSource(r)}
+		if r.Type != kernel.Unicast {
+			x.Interface = r.Type.String()
+			list = append(list, x)
+			continue
+		}
+		for _, hop := range r.NextHops {
+			x := x
+			x.Gateway, x.Interface = hop.Gateway, names[hop.Link]
+			if from := paths[r.Dst]; r.Protocol == kernel.ProtocolBIRD && len(from) > 0 {
+				installed[r.Dst] = true
+				at := max(0, slices.IndexFunc(from, func(p bgp.Path) bool { return p.NextHop == hop.Gateway })) // a gateway may stand for the next hop
+				x.Peer, x.Source = from[at].Peer, source(from[at].Peer)
+			}
+			list = append(list, x)
+		}
+	}
+	for prefix, from := range paths {
+		for _, p := range from {
+			if !installed[prefix] {
+				list = append(list, nodestatus.Route{Prefix: prefix, Gateway: p.NextHop, Source: source(p.Peer), Peer: p.Peer})
+			}
+		}
+	}
+	for _, o := range own {
+		if !o.Withheld && !known[o.Prefix] {
+			list = append(list, nodestatus.Route{Prefix: o.Prefix, Source: v3.RouteSourceTypeStatic})
+		}
+	}
+	return list
+}
+
+// kernelSource says what made a route that BGP has not learned, in the words of Calico's BGP daemon: its own are static,
+// those of interfaces direct.
+func kernelSource(r kernel.Route) v3.CalicoNodeRouteSourceType {
+	switch {
+	case r.Protocol == kernel.ProtocolKernel:
+		return v3.RouteSourceTypeDirect
+	case r.Protocol == kernel.ProtocolBIRD && r.Type == kernel.Blackhole:
+		return v3.RouteSourceTypeStatic
+	}
+	return v3.RouteSourceTypeKernel
+}
