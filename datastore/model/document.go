@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -37,21 +39,52 @@ func (e *DocumentError) Unwrap() error { return e.Err }
 func DecodeDocument(input []byte) ([]*Object, error) {
 	var objects []*Object
 	var errs []error
-	for _, d := range splitDocuments(input) {
-		found, err := d.decode()
-		objects = append(objects, found...)
-		if err != nil {
-			errs = append(errs, err)
+	for d, err := range Documents(input) {
+		var o *Object
+		if err == nil {
+			o, err = d.Decode()
 		}
+		objects = append(objects, o)
+		errs = append(errs, err)
 	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	if len(objects) == 0 {
 		return nil, errors.New("there is no object in the input")
 	}
 	return objects, nil
 }
+
+// Document is one object of a user's input, not decoded yet.
+type Document struct {
+	metav1.TypeMeta
+	JSON []byte
+
+	in   document
+	path []string // where it stands in there
+}
+
+// Documents visits the objects of YAML documents, JSON, arrays and lists, in the order in which they stand. What cannot be
+// read comes as a *DocumentError in the place of an object.
+func Documents(input []byte) iter.Seq2[Document, error] {
+	return func(yield func(Document, error) bool) {
+		for _, d := range splitDocuments(input) {
+			if !d.each(yield) {
+				return
+			}
+		}
+	}
+}
+
+// Line is the line of the input, counted from 1, that a field like "spec.peerIP" is in, or of the innermost part of its
+// path that there is; that of the object for the empty field.
+func (d Document) Line(field string) int {
+	return d.in.lineOf(append(slices.Clone(d.path), splitField(field)...))
+}
+
+// Decode reads the object as strictly as DecodeDocument.
+func (d Document) Decode() (*Object, error) { return d.in.decodeObject(d.TypeMeta, d.JSON, d.path) }
 
 // document is one YAML document and where it begins in the input.
 type document struct {
@@ -98,9 +131,10 @@ func (d document) fail(line int, err error) error {
 	return &DocumentError{Document: d.number, Line: line, Err: err}
 }
 
-func (d document) decode() ([]*Object, error) {
+// each visits the objects of a document, until yield returns false.
+func (d document) each(yield func(Document, error) bool) bool {
 	if json.Valid(d.text) { // also what YAML does not take, like tabs; fields that stand twice are found later
-		return d.decodeAny(d.text, nil, "")
+		return d.eachIn(d.text, nil, metav1.TypeMeta{}, yield)
 	}
 	text, err := yaml.YAMLToJSONStrict(d.text)
 	if err != nil {
@@ -108,51 +142,48 @@ func (d document) decode() ([]*Object, error) {
 		if line > 0 {
 			line += d.line - 1
 		}
-		return nil, d.fail(line, errors.New(reason))
+		return yield(Document{}, d.fail(line, errors.New(reason)))
 	}
-	return d.decodeAny(text, nil, "")
+	return d.eachIn(text, nil, metav1.TypeMeta{}, yield)
 }
 
-// decodeAny decodes an object, an array of objects or a list kind. path is where it stands in the document.
-func (d document) decodeAny(text []byte, path []string, kind string) ([]*Object, error) {
+// eachIn visits an object, or those of an array or of a list kind. path is where it stands in the document, list what the
+// list around it says of its items.
+func (d document) eachIn(text []byte, path []string, list metav1.TypeMeta, yield func(Document, error) bool) bool {
 	if trimmed := bytes.TrimSpace(text); len(trimmed) > 0 && trimmed[0] == '[' {
 		var items []json.RawMessage
 		if err := json.Unmarshal(text, &items); err != nil {
-			return nil, d.fail(d.line, err)
+			return yield(Document{}, d.fail(d.line, err))
 		}
-		return d.decodeItems(items, path, kind)
+		return d.eachItem(items, path, list, yield)
 	}
 	var head struct {
 		metav1.TypeMeta `json:",inline"`
 		Items           []json.RawMessage `json:"items"`
 	}
 	if err := json.Unmarshal(text, &head); err != nil {
-		return nil, d.fail(d.lineOf(path), errors.New("must be an object with apiVersion, kind, metadata and spec"))
+		return yield(Document{}, d.fail(d.lineOf(path), errors.New("must be an object with apiVersion, kind, metadata and spec")))
 	}
 	if head.Kind == "" {
-		head.Kind = kind
+		head.TypeMeta = list
 	}
 	if item, ok := strings.CutSuffix(head.Kind, "List"); ok {
-		return d.decodeItems(head.Items, append(path, "items"), item)
+		of := metav1.TypeMeta{Kind: item, APIVersion: head.APIVersion}
+		if item == "" {
+			of.APIVersion = "" // v1 is that of the list
+		}
+		return d.eachItem(head.Items, append(slices.Clone(path), "items"), of, yield)
 	}
-	o, err := d.decodeObject(head.TypeMeta, text, path)
-	if err != nil {
-		return nil, err
-	}
-	return []*Object{o}, nil
+	return yield(Document{TypeMeta: head.TypeMeta, JSON: text, in: d, path: path}, nil)
 }
 
-func (d document) decodeItems(items []json.RawMessage, path []string, kind string) ([]*Object, error) {
-	var objects []*Object
-	var errs []error
+func (d document) eachItem(items []json.RawMessage, path []string, list metav1.TypeMeta, yield func(Document, error) bool) bool {
 	for i, item := range items {
-		found, err := d.decodeAny(item, append(append([]string{}, path...), strconv.Itoa(i)), kind)
-		objects = append(objects, found...)
-		if err != nil {
-			errs = append(errs, err)
+		if !d.eachIn(item, append(slices.Clone(path), strconv.Itoa(i)), list, yield) {
+			return false
 		}
 	}
-	return objects, errors.Join(errs...)
+	return true
 }
 
 func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string) (*Object, error) {
@@ -161,10 +192,10 @@ func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string)
 	}
 	info, ok := Lookup(Kind(head.Kind))
 	if !ok || !info.Resource {
-		return nil, d.fail(d.lineOf(append(path, "kind")), fmt.Errorf("kind = %q: must be one of %s", head.Kind, resourceKinds()))
+		return nil, d.fail(d.lineOf(append(slices.Clone(path), "kind")), fmt.Errorf("kind = %q: must be one of %s", head.Kind, resourceKinds()))
 	}
 	if head.APIVersion != "" && head.APIVersion != info.APIVersion {
-		return nil, d.fail(d.lineOf(append(path, "apiVersion")), fmt.Errorf("apiVersion = %q: must be %s", head.APIVersion, info.APIVersion))
+		return nil, d.fail(d.lineOf(append(slices.Clone(path), "apiVersion")), fmt.Errorf("apiVersion = %q: must be %s", head.APIVersion, info.APIVersion))
 	}
 	value := info.New()
 	strict, err := kjson.UnmarshalStrict(text, value)
@@ -176,7 +207,7 @@ func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string)
 	}
 	if err != nil {
 		field, reason := typeError(err)
-		return nil, d.fail(d.lineOf(append(path, splitField(field)...)), errors.New(reason))
+		return nil, d.fail(d.lineOf(append(slices.Clone(path), splitField(field)...)), errors.New(reason))
 	}
 	var errs []error
 	if info.Kubernetes {
@@ -184,7 +215,7 @@ func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string)
 	}
 	for _, e := range strict {
 		field, reason := strictError(e)
-		errs = append(errs, d.fail(d.lineOf(append(path, splitField(field)...)), errors.New(reason)))
+		errs = append(errs, d.fail(d.lineOf(append(slices.Clone(path), splitField(field)...)), errors.New(reason)))
 	}
 	m := value.(metav1.Object)
 	o := NewObject(Key{Kind: info.Kind, Namespace: m.GetNamespace(), Name: m.GetName()}, value)
@@ -193,7 +224,7 @@ func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string)
 	}
 	if rv := m.GetResourceVersion(); rv != "" {
 		if o.Revision, err = strconv.ParseInt(rv, 10, 64); err != nil || o.Revision < 0 {
-			errs = append(errs, d.fail(d.lineOf(append(path, "metadata", "resourceVersion")),
+			errs = append(errs, d.fail(d.lineOf(append(slices.Clone(path), "metadata", "resourceVersion")),
 				fmt.Errorf("metadata.resourceVersion = %q: must be a number", rv)))
 		}
 	}
