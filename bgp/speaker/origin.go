@@ -59,12 +59,16 @@ func sameOnWire(a, b bgp.Origin) bool {
 }
 
 // setOrigins announces and withdraws local routes so that they are as wanted; announcements go first.
-func (r *speakerRun) setOrigins(origins []bgp.Origin) error {
+func (r *speakerRun) setOrigins(origins []bgp.Origin, drain bgp.Drain) error {
 	want := make(map[netip.Prefix]bgp.Origin, len(origins))
 	for _, o := range origins {
-		if !o.Withheld {
-			want[o.Prefix.Masked()] = o
+		if o.Withheld {
+			continue
 		}
+		if drain != bgp.DrainNone {
+			o = drained(o)
+		}
+		want[o.Prefix.Masked()] = o
 	}
 	var errs []error
 	now := time.Now()

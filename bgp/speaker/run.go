@@ -29,7 +29,7 @@ type speakerRun struct {
 	sessions   map[netip.Addr]bgp.Session
 	deferred   map[netip.Addr]bgp.Session // changes that wait until the session is down
 	origins    map[netip.Prefix]bgp.Origin
-	export     exportRules
+	policy     policy
 }
 
 // startRun starts a GoBGP server with its policy and its watch, without sessions.
@@ -80,7 +80,7 @@ func (r *speakerRun) start(ctx context.Context, sock *apiSocket) error {
 	if err := r.srv.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
 		return fmt.Errorf("bgp speaker: start with %s: %w", r.global, explainListen(err, r.global))
 	}
-	if err := r.startExport(ctx); err != nil {
+	if err := r.startPolicy(ctx); err != nil {
 		return err
 	}
 	if err := r.startBMP(ctx); err != nil {

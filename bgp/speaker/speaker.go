@@ -45,6 +45,10 @@ type Config struct {
 	MaxPrefixes int
 	// PrefixHold is how long a session stays down after it exceeded MaxPrefixes; default 5 minutes.
 	PrefixHold time.Duration
+
+	// InterfaceOf names the interface that traffic to a next hop leaves by, empty if there is none; it is asked while a
+	// filter has a rule about interfaces. None: such rules match no learned route.
+	InterfaceOf func(nextHop netip.Addr) string
 }
 
 func (c Config) withDefaults() Config {
@@ -83,7 +87,8 @@ type Speaker struct {
 	status *statusTable
 	sync   *restartSync
 
-	conflicts conflicts
+	conflicts  conflicts
+	interfaces hopInterfaces
 
 	setMu sync.Mutex // one change at a time
 	mu    sync.RWMutex
@@ -95,6 +100,7 @@ func New(cfg Config) *Speaker {
 	cfg = cfg.withDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Speaker{cfg: cfg, log: cfg.Logger, ctx: ctx, cancel: cancel, fib: newFIB()}
+	s.interfaces.lookup = cfg.InterfaceOf
 	s.fib.warnAt, s.fib.maxAt, s.fib.onLevel = cfg.WarnPrefixes, cfg.MaxPrefixes, s.prefixLevel
 	s.status = newStatusTable(cfg)
 	s.sync = newRestartSync(cfg, s.syncFinished)
@@ -122,12 +128,7 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 		}
 		s.status.setFatal(nil)
 	}
-	// Local routes come first: a session must not send its End-of-RIB before it has sent them.
-	err := errors.Join(
-		s.run.setOrigins(d.Originated),
-		s.run.setExport(ctx, exportOf(d)),
-		s.run.setSessions(ctx, d.Sessions),
-	)
+	err := s.run.set(ctx, d)
 	s.sync.tick(time.Now()) // a node without peers is ready at once
 	return err
 }

@@ -1,0 +1,209 @@
+package speaker
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/osrg/gobgp/v4/api"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+// GoBGP has one export and one import policy for all peers. The differences between peers are neighbour sets: sessions
+// whose routes are decided alike form a group, and each statement that is not for all is guarded by the set of a group.
+// The whole policy is always replaced at once, so that no route is ever decided by a part of it.
+const (
+	exportPolicy = "manx-export"
+	importPolicy = "manx-import"
+)
+
+// policy is what GoBGP should do with routes, and what of it concerns each peer.
+type policy struct {
+	request *api.SetPoliciesRequest
+	encoded []byte // of request, to compare
+	peers   map[netip.Addr]peerPolicy
+	export  []netip.Prefix // ranges that decide which learned routes are passed on
+	blocked []netip.Prefix // ranges that are not
+	drain   bgp.Drain
+	watched bool // a rule asks for the interface that a learned route leaves by
+}
+
+// peerPolicy changes exactly if routes that were decided before must be decided again for the peer.
+type peerPolicy struct {
+	in, out string                  // the statements about learned routes
+	own     map[netip.Prefix]string // what becomes of each of our own
+}
+
+// group is a set of sessions whose routes are decided alike.
+type group struct {
+	name     string
+	session  bgp.Session // any of them
+	ipv6     bool
+	external bool
+	filters  []*bgp.Filter // those that sessions name and that exist, in order
+	peers    []netip.Addr
+}
+
+// policyBuilder turns a Desired into statements.
+type policyBuilder struct {
+	d          bgp.Desired
+	interfaces map[netip.Addr]string // of next hops
+	sets       map[string]*api.DefinedSet
+	statements []*api.Statement
+	seen       strings.Builder // what was said since the last call of since
+	watched    bool
+}
+
+// buildPolicy is pure; interfaces holds the interface of each known next hop.
+func buildPolicy(d bgp.Desired, interfaces map[netip.Addr]string) policy {
+	b := &policyBuilder{d: d, interfaces: interfaces, sets: map[string]*api.DefinedSet{}}
+	p := policy{peers: map[netip.Addr]peerPolicy{}, drain: d.Drain}
+	groups := groupsOf(d)
+	out := make([]peerPolicy, len(groups))
+	exporting := b.exportStatements(groups, out)
+	importing := b.importStatements(groups, out)
+	for i, g := range groups {
+		for _, a := range g.peers {
+			p.peers[a] = out[i]
+		}
+	}
+	for _, s := range d.Sessions {
+		mine := p.peers[plainAddr(s.Address)]
+		mine.out += string(s.NextHop)
+		p.peers[plainAddr(s.Address)] = mine
+	}
+	p.export, p.blocked, p.watched = d.ExportPrefixes, d.NoExportPrefixes, b.watched
+	p.request = &api.SetPoliciesRequest{
+		Policies: []*api.Policy{{Name: exportPolicy, Statements: exporting}, {Name: importPolicy, Statements: importing}},
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.sets)) {
+		p.request.DefinedSets = append(p.request.DefinedSets, b.sets[name])
+	}
+	p.encoded, _ = proto.MarshalOptions{Deterministic: true}.Marshal(p.request) // of valid text only, so that it cannot fail
+	return p
+}
+
+// groupsOf sorts sessions into groups. The AS that a session uses for us counts, because GoBGP asks the export policy
+// after it has put that AS into the path.
+func groupsOf(d bgp.Desired) []*group {
+	filters := map[string]*bgp.Filter{}
+	for i := range d.Filters {
+		filters[d.Filters[i].Name] = &d.Filters[i]
+	}
+	byName := map[string]*group{}
+	for _, s := range d.Sessions {
+		addr := plainAddr(s.Address)
+		g := &group{session: s, ipv6: addr.Is6(), external: s.PeerAS != s.LocalAS}
+		for _, name := range s.Filters {
+			if f := filters[name]; f != nil {
+				g.filters = append(g.filters, f)
+			}
+		}
+		g.name = groupName(g)
+		if byName[g.name] == nil {
+			byName[g.name] = g
+		}
+		byName[g.name].peers = append(byName[g.name].peers, addr)
+	}
+	list := make([]*group, 0, len(byName))
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		list = append(list, byName[name])
+	}
+	return list
+}
+
+func groupName(g *group) string {
+	family, kind := "v4", "internal"
+	if g.ipv6 {
+		family = "v6"
+	}
+	if g.external {
+		kind = fmt.Sprintf("external-AS%d", g.session.LocalAS)
+	}
+	names := make([]string, 0, len(g.filters))
+	for _, f := range g.filters {
+		names = append(names, f.Name)
+	}
+	return "manx-" + family + "-" + kind + ":" + strings.Join(names, ",")
+}
+
+func plainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+
+func (g *group) rules(export bool) []bgp.Rule {
+	var rules []bgp.Rule
+	for _, f := range g.filters {
+		switch {
+		case export && g.ipv6:
+			rules = append(rules, f.ExportV6...)
+		case export:
+			rules = append(rules, f.ExportV4...)
+		case g.ipv6:
+			rules = append(rules, f.ImportV6...)
+		default:
+			rules = append(rules, f.ImportV4...)
+		}
+	}
+	return rules
+}
+
+// neighbours is the set of a group's peers.
+func (b *policyBuilder) neighbours(name string, peers []netip.Addr) *api.MatchSet {
+	list := make([]string, 0, len(peers))
+	for _, a := range peers {
+		list = append(list, netip.PrefixFrom(a, a.BitLen()).String())
+	}
+	slices.Sort(list)
+	return b.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: name, List: list})
+}
+
+// set defines a set, once per name. No set is ever empty: an empty neighbour set would match every neighbour.
+func (b *policyBuilder) set(s *api.DefinedSet) *api.MatchSet {
+	b.sets[fmt.Sprintf("%d %s", s.DefinedType, s.Name)] = s
+	return &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: s.Name}
+}
+
+func (b *policyBuilder) prefixes(name string, prefixes []netip.Prefix, exact bool) *api.MatchSet {
+	s := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: name}
+	for _, p := range prefixes {
+		longest := p.Addr().BitLen()
+		if exact {
+			longest = p.Bits()
+		}
+		s.Prefixes = append(s.Prefixes, &api.Prefix{IpPrefix: p.Masked().String(), MaskLengthMin: uint32(p.Bits()), MaskLengthMax: uint32(longest)})
+	}
+	return b.set(s)
+}
+
+// say appends a statement; guard limits it to a group of neighbours.
+func (b *policyBuilder) say(name string, guard *api.MatchSet, c *api.Conditions, a *api.Actions) {
+	b.note(c)
+	b.note(a)
+	c = proto.Clone(c).(*api.Conditions)
+	c.NeighborSet = guard
+	b.statements = append(b.statements, &api.Statement{Name: fmt.Sprintf("%04d %s", len(b.statements), name), Conditions: c, Actions: a})
+}
+
+func (b *policyBuilder) note(m proto.Message) {
+	text, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	fmt.Fprintf(&b.seen, "%d:%s", len(text), text)
+}
+
+// since returns what was said since its last call, without names and guards.
+func (b *policyBuilder) since() string {
+	defer b.seen.Reset()
+	return b.seen.String()
+}
+
+// take ends a policy: statements are named with its direction, because names are unique over all policies.
+func (b *policyBuilder) take(direction string) []*api.Statement {
+	list := b.statements
+	b.statements = nil
+	for _, s := range list {
+		s.Name = direction + " " + s.Name
+	}
+	return list
+}

@@ -1,0 +1,140 @@
+package speaker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+// startPolicy assigns the two policies. Until the first setPolicy nothing is exported.
+func (r *speakerRun) startPolicy(ctx context.Context) error {
+	for _, p := range []struct {
+		name      string
+		direction api.PolicyDirection
+		otherwise api.RouteAction
+	}{
+		{exportPolicy, api.PolicyDirection_POLICY_DIRECTION_EXPORT, reject},
+		{importPolicy, api.PolicyDirection_POLICY_DIRECTION_IMPORT, accept},
+	} {
+		if err := r.srv.AddPolicy(ctx, &api.AddPolicyRequest{Policy: &api.Policy{Name: p.name}}); err != nil {
+			return fmt.Errorf("bgp speaker: define policy %s: %w", p.name, err)
+		}
+		err := r.srv.AddPolicyAssignment(ctx, &api.AddPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+			Name: "global", Direction: p.direction, Policies: []*api.Policy{{Name: p.name}}, DefaultAction: p.otherwise,
+		}})
+		if err != nil {
+			return fmt.Errorf("bgp speaker: assign policy %s: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+// setPolicy makes GoBGP decide about routes as d says. The answer is what must be decided again.
+func (r *speakerRun) setPolicy(ctx context.Context, d bgp.Desired) (again, error) {
+	p := buildPolicy(d, r.sp.interfaces.known())
+	if bytes.Equal(p.encoded, r.policy.encoded) {
+		return again{}, nil
+	}
+	if err := r.srv.SetPolicies(ctx, p.request); err != nil {
+		return again{}, fmt.Errorf("bgp policy: %w", err)
+	}
+	old := r.policy
+	r.policy = p
+	r.sp.log.Debug("bgp policy changed", zap.Int("export", len(p.request.Policies[0].Statements)), zap.Int("import", len(p.request.Policies[1].Statements)))
+	return r.compare(old, p), nil
+}
+
+// again says which routes must be decided again after a change of the policy.
+type again struct {
+	in, out []netip.Addr   // all routes from, or to, these peers
+	ranges  []netip.Prefix // learned routes inside these, to all peers
+	all     bool           // to all peers
+}
+
+func (r *speakerRun) compare(old, new policy) again {
+	a := again{all: old.drain != new.drain}
+	for addr := range r.sessions {
+		was, is := old.peers[plainAddr(addr)], new.peers[plainAddr(addr)]
+		if was.in != is.in {
+			a.in = append(a.in, addr)
+		}
+		if was.out != is.out || r.ownChanged(was.own, is.own) {
+			a.out = append(a.out, addr)
+		}
+	}
+	a.ranges = append(outsideOf(old.export, new.export), outsideOf(old.blocked, new.blocked)...)
+	return a
+}
+
+// ownChanged tells whether one of our routes that is announced already is decided otherwise now.
+func (r *speakerRun) ownChanged(was, is map[netip.Prefix]string) bool {
+	for p := range r.origins {
+		before, known := was[p]
+		if now, still := is[p]; known && still && before != now {
+			return true
+		}
+	}
+	return false
+}
+
+// decide makes GoBGP decide again. It must follow a change of the policy at once: until then GoBGP would leave routes
+// behind at peers, because what the new policy rejects it believes not to have sent.
+func (r *speakerRun) decide(ctx context.Context, a again) error {
+	var errs []error
+	for _, addr := range a.in {
+		errs = append(errs, r.softIn(ctx, addr.String()))
+	}
+	switch {
+	case a.all || len(a.ranges) > 0 && r.sp.fib.learnedInside(a.ranges):
+		errs = append(errs, r.softOut(ctx, "all"))
+	default:
+		for _, addr := range a.out {
+			errs = append(errs, r.softOut(ctx, addr.String()))
+		}
+		if len(a.ranges) > 0 {
+			r.lookAgain(a.ranges)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// lookAgain minds routes that were on their way into our table when the policy changed, so that GoBGP decided about them
+// before it did.
+func (r *speakerRun) lookAgain(ranges []netip.Prefix) {
+	time.AfterFunc(time.Second, func() {
+		r.sp.setMu.Lock()
+		defer r.sp.setMu.Unlock()
+		if r.sp.current() != r || !r.sp.fib.learnedInside(ranges) {
+			return
+		}
+		if err := r.softOut(context.Background(), "all"); err != nil {
+			r.sp.log.Warn("bgp export", zap.Error(err))
+		}
+	})
+}
+
+func (r *speakerRun) softOut(ctx context.Context, peer string) error {
+	return r.soft(ctx, peer, api.ResetPeerRequest_DIRECTION_OUT)
+}
+
+func (r *speakerRun) softIn(ctx context.Context, peer string) error {
+	return r.soft(ctx, peer, api.ResetPeerRequest_DIRECTION_IN)
+}
+
+func (r *speakerRun) soft(ctx context.Context, peer string, direction api.ResetPeerRequest_Direction) error {
+	if len(r.sessions) == 0 {
+		return nil
+	}
+	if err := r.srv.ResetPeer(ctx, &api.ResetPeerRequest{Address: peer, Soft: true, Direction: direction}); err != nil {
+		return fmt.Errorf("bgp policy: decide again about routes of %s: %w", peer, err)
+	}
+	return nil
+}
