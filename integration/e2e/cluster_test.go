@@ -301,6 +301,8 @@ func TestCluster(t *testing.T) {
 		{"two uplinks make two next hops", (*cluster).testUplinks},
 		{"the status commands tell how the node is", (*cluster).testStatus},
 		{"BIRD's clients are answered", (*cluster).testBIRDSocket},
+		{"services are announced and not installed", (*cluster).testServices},
+		{"CalicoNodeStatus objects are filled in", (*cluster).testNodeStatus},
 		{"thirty pods at once", (*cluster).testManyPods},
 		{"what was changed by hand is repaired", (*cluster).testDrift},
 		{"wrong peers are told why", (*cluster).testWrongPeers},
