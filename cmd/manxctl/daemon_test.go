@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,6 +53,8 @@ type playedDaemon struct {
 	status *manxv1.GetStatusResponse
 	peers  []*manxv1.Peer
 	asked  chan *manxv1.ListRoutesRequest
+
+	askedPeer chan *manxv1.ListPeerRoutesRequest
 	many   int // routes, if not 0
 }
 
@@ -59,8 +62,33 @@ func (d *playedDaemon) GetStatus(context.Context, *manxv1.GetStatusRequest) (*ma
 	return d.status, nil
 }
 
-func (d *playedDaemon) ListPeers(context.Context, *manxv1.ListPeersRequest) (*manxv1.ListPeersResponse, error) {
-	return &manxv1.ListPeersResponse{Peers: d.peers}, nil
+func (d *playedDaemon) ListPeers(_ context.Context, r *manxv1.ListPeersRequest) (*manxv1.ListPeersResponse, error) {
+	all := &manxv1.ListPeersResponse{Peers: d.peers}
+	if r.GetRequestedBy() == "" {
+		return all, nil
+	}
+	found := &manxv1.ListPeersResponse{}
+	for _, p := range d.peers {
+		if slices.Contains(p.GetRequestedBy(), r.GetRequestedBy()) {
+			found.Peers = append(found.Peers, p)
+		}
+	}
+	if r.GetRequestedBy() == "BGPPeer/tor-1" || r.GetRequestedBy() == "BGPPeer/tor-9" {
+		found.Conflicts = []*manxv1.PeerConflict{{Address: "192.0.2.1", Kept: "BGPPeer/tor-1", Dropped: []string{"BGPPeer/tor-9"}, Reason: "both want AS numbers of their own for one address"}}
+	}
+	return found, nil
+}
+
+func (d *playedDaemon) ListPeerRoutes(_ context.Context, r *manxv1.ListPeerRoutesRequest) (*manxv1.ListPeerRoutesResponse, error) {
+	d.askedPeer <- r
+	if r.GetPeer() == "nothing" {
+		return &manxv1.ListPeerRoutesResponse{}, nil
+	}
+	return &manxv1.ListPeerRoutesResponse{Routes: []*manxv1.PeerRoute{
+		{Prefix: "10.65.1.0/26", Peer: "10.0.0.2", Direction: "in", Accepted: true, Rule: "default: no filter", NextHop: "10.0.0.2", Origin: "IGP", LocalPref: proto.Uint32(2147482623)},
+		{Prefix: "172.16.0.0/12", Peer: "10.0.0.2", Direction: "in", Rule: "BGPFilter/f1 importV4[0]", NextHop: "10.0.0.2", Origin: "Incomplete", AsPath: []uint32{65001, 65002},
+			Med: proto.Uint32(0), Communities: []string{"65001:7"}, LargeCommunities: []string{"65001:1:2"}},
+	}}, nil
 }
 
 func (d *playedDaemon) GetPeer(_ context.Context, r *manxv1.GetPeerRequest) (*manxv1.GetPeerResponse, error) {
@@ -136,7 +164,7 @@ func newPlayedDaemon(t *testing.T) (shell, *playedDaemon) {
 	t.Helper()
 	const since = 1772600767000 // 2026-03-04 05:06:07 UTC
 	d := &playedDaemon{
-		asked: make(chan *manxv1.ListRoutesRequest, 1),
+		asked: make(chan *manxv1.ListRoutesRequest, 1), askedPeer: make(chan *manxv1.ListPeerRoutesRequest, 1),
 		status: &manxv1.GetStatusResponse{
 			Node: "node-1", Ipv4: "10.0.0.1/24", AsNumber: 64512, RouterId: "10.0.0.1", StartedUnixMs: since, Ready: true,
 			Version:   &manxv1.Version{Manx: "v1.0.0", Commit: "abc", Gobgp: "v4.8.0", Go: "1.26"},
@@ -201,12 +229,10 @@ func TestOutputOfQuestionsToTheDaemon(t *testing.T) {
 			<-d.asked
 		}
 	}
-	golden(t, "node-peer", ages.ReplaceAllString(s.ask("node", "peer", "10.0.0.2").out, "AGE"))
 	golden(t, "node-status-wide", wideAges(s.ask("node", "status", "-o", "wide").out))
 	watched := s.ask("watch")
 	golden(t, "watch", clocks.ReplaceAllString(watched.out, "CLOCK"))
 	golden(t, "watch-json", s.ask("watch", "-o", "json").out)
-	s.ask("node", "peer", "10.9.9.9").want(t, 1, "", "Error: there is no session with 10.9.9.9")
 	s.ask("node", "endpoints").want(t, 0, "", "This node has no workload endpoints.")
 }
 

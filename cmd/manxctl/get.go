@@ -28,6 +28,7 @@ type getOptions struct {
 	selector   string
 	noHeaders  bool
 	showLabels bool
+	watch      bool
 
 	format table.Format
 	match  labels.Selector
@@ -37,11 +38,17 @@ func (c *cli) getCommand() *cobra.Command {
 	var o getOptions
 	cmd := &cobra.Command{
 		Use:     "get KIND [NAME...] | KIND/NAME... | -f FILE",
-		Short:   "Show objects of the datastore",
-		Example: "  manxctl get bgppeers\n  manxctl get node node-1 -o yaml\n  manxctl get weps -A -o wide",
+		Short:   "Show objects of the datastore, or peers: the BGP sessions of this node",
+		Example: "  manxctl get peers -w\n  manxctl get bgppeers\n  manxctl get node node-1 -o yaml\n  manxctl get weps -A -o wide",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(); err != nil {
 				return err
+			}
+			if len(args) > 0 && isPeers(args[0]) {
+				return c.getPeers(cmd.Context(), o, args[1:])
+			}
+			if o.watch {
+				return usagef("-w is for peers; \"manxctl watch\" tells of routes, too")
 			}
 			return c.get(cmd.Context(), o, args)
 		},
@@ -54,6 +61,7 @@ func (c *cli) getCommand() *cobra.Command {
 	f.BoolVarP(&o.namespaces.all, "all-namespaces", "A", false, "objects of all namespaces")
 	f.StringVarP(&o.selector, "selector", "l", "", "only objects with these labels, for instance app=web,tier!=db")
 	f.BoolVar(&o.noHeaders, "no-headers", false, "tables without the heading")
+	f.BoolVarP(&o.watch, "watch", "w", false, "peers: go on with each change")
 	f.BoolVar(&o.showLabels, "show-labels", false, "tables with a column of labels")
 	return cmd
 }
@@ -231,5 +239,5 @@ func completeKind(_ *cobra.Command, args []string, _ string) ([]string, cobra.Sh
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return kindNames(), cobra.ShellCompDirectiveNoFileComp
+	return append(kindNames(), "peers"), cobra.ShellCompDirectiveNoFileComp
 }

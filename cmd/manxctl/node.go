@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,7 +20,7 @@ func (c *cli) nodeCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(c.nodeStatusCommand(), c.nodePeerCommand(), c.nodeAddressesCommand(), c.nodeProblemsCommand(), c.nodeEndpointsCommand(),
+	cmd.AddCommand(c.nodeStatusCommand(), c.nodeAddressesCommand(), c.nodeProblemsCommand(), c.nodeEndpointsCommand(),
 		c.nodeDrainCommand(), c.nodeUndrainCommand())
 	return cmd
 }
@@ -52,7 +51,7 @@ func (c *cli) nodeStatusCommand() *cobra.Command {
 			case format == table.Table:
 				return writeSessions(c.out, status, peers.GetPeers(), time.Now())
 			case format == table.Wide:
-				return wideSessions(peers.GetPeers(), time.Now()).Write(c.out, true)
+				return peerGrid(peers.GetPeers(), true, time.Now()).Write(c.out, true)
 			}
 			return c.printStructured(format, peers)
 		},
@@ -91,17 +90,6 @@ func writeSessions(w io.Writer, s *manxv1.GetStatusResponse, peers []*manxv1.Pee
 		}
 	}
 	return nil
-}
-
-func wideSessions(peers []*manxv1.Peer, now time.Time) *table.Grid {
-	g := &table.Grid{Heading: []string{"PEER", "TYPE", "AS", "LOCAL-AS", "STATE", "SINCE", "UPTIME", "FLAPS", "RECEIVED", "ACCEPTED", "REQUESTED-BY", "REASON"}}
-	for _, p := range peers {
-		n := p.GetPrefixes()
-		g.Add(peerName(p), p.GetType(), utoa(p.GetPeerAs()), utoa(p.GetLocalAs()), p.GetState(), clock(p.GetSinceUnixMs(), now),
-			ago(p.GetEstablishedUnixMs(), now), fmt.Sprint(p.GetFlaps()), fmt.Sprint(n.GetReceived()), fmt.Sprint(n.GetAccepted()),
-			strings.Join(p.GetRequestedBy(), ","), strings.Join(present(p.GetReason(), p.GetWarning()), "; "))
-	}
-	return g
 }
 
 func familyOf(address string) string {

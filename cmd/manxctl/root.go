@@ -89,7 +89,7 @@ func (c *cli) root() *cobra.Command {
 	f.StringVar(&c.socket, "socket", "/run/manx/manxd.sock", "control socket of the local manxd")
 	c.etcd.add(f)
 	root.AddCommand(
-		c.getCommand(), c.applyCommand(), c.createCommand(), c.replaceCommand(), c.deleteCommand(),
+		c.getCommand(), c.describeCommand(), c.applyCommand(), c.createCommand(), c.replaceCommand(), c.deleteCommand(),
 		c.statusCommand(), c.nodeCommand(), c.routesCommand(), c.watchCommand(), c.logLevelCommand(), c.resyncCommand(), c.versionCommand(),
 	)
 	return root

@@ -15,14 +15,30 @@ import (
 func (c *cli) routesCommand() *cobra.Command {
 	request := &manxv1.ListRoutesRequest{}
 	q := question[*manxv1.ListRoutesResponse]{
-		use: "routes", short: "Show the routes that this node wants, what the kernel has, and why they differ",
+		use: "routes", short: "Show the routes that this node wants, what the kernel has, and why they differ; or the BGP routes of a peer",
 		ask: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListRoutesResponse, error) {
 			return m.ListRoutes(ctx, request)
 		},
 		grid: routeGrid, none: "No routes found.",
 	}
 	cmd := q.command(c)
-	cmd.Example = "  manxctl routes\n  manxctl routes --within 10.244.0.0/16 --phase " + phaseFailed
+	cmd.Example = "  manxctl routes\n  manxctl routes --within 10.244.0.0/16 --phase " + phaseFailed +
+		"\n  manxctl routes --received-from tor-1 -o wide\n  manxctl routes --rejected"
+	var peer peerRouteFlags
+	peer.add(cmd)
+	ofKernel := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		r, err := peer.request(cmd)
+		switch {
+		case err != nil:
+			return err
+		case r == nil:
+			return ofKernel(cmd, args)
+		}
+		output, _ := cmd.Flags().GetString("output")
+		noHeaders, _ := cmd.Flags().GetBool("no-headers")
+		return c.peerRoutes(cmd.Context(), r, output, !noHeaders)
+	}
 	cmd.Flags().StringVar(&request.Within, "within", "", "only prefixes inside this one")
 	cmd.Flags().StringSliceVar(&request.Phases, "phase", nil, "only routes in these phases: "+oneOf(routePhases))
 	cmd.Flags().StringSliceVar(&request.Sources, "source", nil, "only routes that these ask for: "+oneOf(routeSources))

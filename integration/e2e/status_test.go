@@ -33,9 +33,9 @@ func (c *cluster) testStatus(t *testing.T) {
 		t.Errorf("manxctl node status shows %d sessions up, want %d:\n%s", n, sessions, out)
 	}
 
-	out, err = c.n2.Manxctl("node", "peer", c.tor2.Address(c.n2).String())
+	out, err = c.n2.Manxctl("describe", "peer", c.tor2.Address(c.n2).String())
 	must(t, err)
-	contains(t, "manxctl node peer", out, "BGPPeer/tor2-n2", "AS 65000", "hold time 240 s", "graceful restart")
+	contains(t, "manxctl describe peer", out, "BGPPeer/tor2-n2", "AS 65000", "hold time 240 s", "graceful restart")
 
 	out, err = c.n2.Manxctl("node", "addresses")
 	must(t, err)

@@ -123,6 +123,9 @@ type sessions struct {
 	list   map[netip.Addr]speaker.SessionStatus
 	wake   map[chan speaker.SessionEvent]bool
 	synced bool
+
+	received, sent map[netip.Addr][]speaker.JudgedPath
+	refused        []speaker.RejectedRoute
 }
 
 var _ BGP = (*sessions)(nil)
@@ -171,6 +174,16 @@ func (s *sessions) Ready() (bool, string) {
 	}
 	return true, ""
 }
+
+func (s *sessions) ReceivedFrom(_ context.Context, a netip.Addr) ([]speaker.JudgedPath, error) {
+	return s.received[a], nil
+}
+
+func (s *sessions) AdvertisedTo(_ context.Context, a netip.Addr) ([]speaker.JudgedPath, error) {
+	return s.sent[a], nil
+}
+
+func (s *sessions) Rejected() []speaker.RejectedRoute { return s.refused }
 
 func (s *sessions) finish() {
 	s.mu.Lock()

@@ -4,8 +4,13 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
+
+func conflictText(c bgp.Conflict) string {
+	return fmt.Sprintf("%s is kept, %s dropped: %s", c.Kept, strings.Join(c.Dropped, ", "), c.Reason)
+}
 
 // notices collects what a person should know: from BGP's decisions, from settings of the host that cannot be made, and
 // what the daemon itself has to say.
@@ -18,7 +23,7 @@ func (s *Source) notices() []Notice {
 		d := s.Desired()
 		for _, c := range d.Conflicts {
 			all = append(all, Notice{Topic: "bgp", Subject: "session with " + c.Address.String(),
-				Text: fmt.Sprintf("%s is kept, %s dropped: %s", c.Kept, strings.Join(c.Dropped, ", "), c.Reason)})
+				Text: conflictText(c)})
 		}
 		for _, n := range d.Notices {
 			all = append(all, Notice{Topic: "bgp", Subject: n.Object, Text: n.Reason})

@@ -3,17 +3,40 @@ package server
 import (
 	"context"
 	"net/netip"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
 // ListPeers implements manxv1.ManxServer.
-func (s *Server) ListPeers(context.Context, *manxv1.ListPeersRequest) (*manxv1.ListPeersResponse, error) {
-	return &manxv1.ListPeersResponse{Peers: s.now().peers()}, nil
+func (s *Server) ListPeers(_ context.Context, r *manxv1.ListPeersRequest) (*manxv1.ListPeersResponse, error) {
+	now, object := s.now(), r.GetRequestedBy()
+	answer := &manxv1.ListPeersResponse{}
+	for _, p := range now.peers() {
+		if object == "" || slices.Contains(p.GetRequestedBy(), object) {
+			answer.Peers = append(answer.Peers, p)
+		}
+	}
+	d := now.desired()
+	for _, c := range d.Conflicts {
+		if object == "" || concerns(c, object) {
+			answer.Conflicts = append(answer.Conflicts, &manxv1.PeerConflict{Address: text(c.Address), Kept: c.Kept, Dropped: c.Dropped, Reason: c.Reason})
+		}
+	}
+	for _, n := range d.Notices {
+		switch object {
+		case "":
+			answer.Notices = append(answer.Notices, n.Object+": "+n.Reason)
+		case n.Object:
+			answer.Notices = append(answer.Notices, n.Reason)
+		}
+	}
+	return answer, nil
 }
 
 // GetPeer implements manxv1.ManxServer.
@@ -22,34 +45,77 @@ func (s *Server) GetPeer(_ context.Context, r *manxv1.GetPeerRequest) (*manxv1.G
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "address = %q: want an IP address", r.GetAddress())
 	}
-	if b := s.now().BGP; b != nil {
-		if st, ok := b.Session(addr.Unmap()); ok {
-			p := sessionRow(st)
-			p.Prefixes.Advertised = &st.Counters.Advertised
-			return &manxv1.GetPeerResponse{Peer: p}, nil
+	now := s.now()
+	if now.BGP != nil {
+		if st, ok := now.BGP.Session(addr.Unmap()); ok {
+			return &manxv1.GetPeerResponse{Peer: peerDetails(st, now.desired())}, nil
 		}
 	}
 	return nil, status.Errorf(codes.NotFound, "there is no session with %s: neither the mesh nor a BGPPeer asks for one", addr)
+}
+
+func (s *Source) desired() bgp.Desired {
+	if s.Desired == nil {
+		return bgp.Desired{}
+	}
+	return s.Desired()
 }
 
 func (s *Source) peers() []*manxv1.Peer {
 	if s.BGP == nil {
 		return nil
 	}
+	d := s.desired()
 	var peers []*manxv1.Peer
 	for _, st := range s.BGP.Sessions() {
-		peers = append(peers, sessionRow(st))
+		p := sessionRow(st)
+		p.Conflicts = conflictsOf(st, d)
+		peers = append(peers, p)
 	}
 	return peers
 }
 
-// sessionRow is a session without the number of advertised prefixes, which lists do not have.
+// peerDetails is a session with what lists leave out.
+func peerDetails(st speaker.SessionStatus, d bgp.Desired) *manxv1.Peer {
+	p, w, c := sessionRow(st), st.Session, st.Counters
+	p.Prefixes.Advertised = &c.Advertised
+	p.Messages = &manxv1.PeerMessages{In: c.MessagesIn, Out: c.MessagesOut, UpdatesIn: c.UpdatesIn, UpdatesOut: c.UpdatesOut}
+	p.Wanted = &manxv1.Wanted{
+		Source: text(w.Source), HoldSeconds: w.HoldSeconds, KeepaliveSeconds: w.KeepaliveSeconds, RestartSeconds: w.RestartSeconds,
+		MultihopTtl: uint32(w.MultihopTTL), TtlSecurity: uint32(w.TTLSecurity), NextHop: string(w.NextHop), ReflectorClient: w.ReflectorClient,
+		ReflectorClusterId: text(w.ReflectorClusterID), AllowOwnAs: w.AllowOwnAS, MaxPrefixes: w.MaxPrefixes, Workload: w.Workload, Filters: w.Filters,
+	}
+	p.Differences, p.Conflicts = differences(st), conflictsOf(st, d)
+	for _, n := range d.Notices {
+		if slices.Contains(w.From, n.Object) {
+			p.Notices = append(p.Notices, n.Object+": "+n.Reason)
+		}
+	}
+	return p
+}
+
+// conflictsOf says what else was wanted for the address of a session.
+func conflictsOf(st speaker.SessionStatus, d bgp.Desired) (list []string) {
+	for _, c := range d.Conflicts {
+		if c.Address == st.Session.Address {
+			list = append(list, conflictText(c))
+		}
+	}
+	return list
+}
+
+func concerns(c bgp.Conflict, object string) bool {
+	return c.Kept == object || slices.Contains(c.Dropped, object)
+}
+
+// sessionRow is a session as lists have it.
 func sessionRow(st speaker.SessionStatus) *manxv1.Peer {
 	w := st.Session
 	p := &manxv1.Peer{
 		Address: text(w.Address), Port: uint32(w.Port), Type: string(w.Type), PeerAs: w.PeerAS, LocalAs: w.LocalAS,
 		Phase: string(st.Phase), Reason: st.Reason, Warning: st.Warning, State: st.State, SinceUnixMs: unixMs(st.Since),
-		Flaps: st.Flaps, LastError: st.LastError, LastErrorAtUnixMs: unixMs(st.LastErrorAt), RequestedBy: w.From,
+		Flaps: st.Flaps, Restarts: st.Restarts, NextAttemptUnixMs: unixMs(st.NextAttempt), RequestedBy: w.From,
+		LastError: st.LastError, LastErrorAtUnixMs: unixMs(st.LastErrorAt), LastErrorBy: string(st.LastErrorBy),
 		Prefixes: &manxv1.PeerPrefixes{Received: st.Counters.Received, Accepted: st.Counters.Accepted},
 		Passive:  w.Passive, Source: text(w.Source), Password: w.PasswordFrom,
 	}
@@ -58,13 +124,20 @@ func sessionRow(st speaker.SessionStatus) *manxv1.Peer {
 	}
 	if st.Phase == speaker.PhaseEstablished {
 		p.EstablishedUnixMs = p.SinceUnixMs
-		p.Negotiated = &manxv1.Negotiated{
-			HoldSeconds: uint32(st.HoldTime.Seconds()), KeepaliveSeconds: uint32(st.Keepalive.Seconds()),
-			RouterId: text(st.PeerRouterID), Family: family(w.Address), Capabilities: st.Capabilities,
-			GracefulRestart: st.GracefulRestart, RestartSeconds: uint32(st.RestartTime.Seconds()),
-		}
+		p.Negotiated = negotiated(st)
 	}
 	return p
+}
+
+func negotiated(st speaker.SessionStatus) *manxv1.Negotiated {
+	return &manxv1.Negotiated{
+		HoldSeconds: uint32(st.HoldTime.Seconds()), KeepaliveSeconds: uint32(st.Keepalive.Seconds()),
+		RouterId: text(st.PeerRouterID), Family: family(st.Session.Address), Capabilities: st.Capabilities,
+		GracefulRestart: st.GracefulRestart, RestartSeconds: uint32(st.RestartTime.Seconds()),
+		Families: st.Families, AddPathReceive: st.AddPathReceive, AddPathSend: st.AddPathSend,
+		PeerRestarted: st.PeerRestarted, PeerForwarding: st.PeerForward, RestartNotification: st.RestartNotification,
+		LocalAddress: text(st.LocalAddress),
+	}
 }
 
 // family is the address family of a, as people write it.

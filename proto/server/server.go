@@ -32,6 +32,9 @@ type BGP interface {
 	Sessions() []speaker.SessionStatus
 	Session(netip.Addr) (speaker.SessionStatus, bool)
 	WatchSessions(context.Context) <-chan speaker.SessionEvent
+	ReceivedFrom(context.Context, netip.Addr) ([]speaker.JudgedPath, error)
+	AdvertisedTo(context.Context, netip.Addr) ([]speaker.JudgedPath, error)
+	Rejected() []speaker.RejectedRoute
 	Ready() (bool, string)
 }
 

@@ -48,6 +48,7 @@ func (s *Source) identity(node string, r *manxv1.GetStatusResponse) {
 	if s.Desired != nil {
 		g := s.Desired().Global
 		r.AsNumber, r.RouterId = g.LocalAS, text(g.RouterID)
+		r.Drain = string(s.Desired().Drain)
 	}
 	if s.Datastore == nil {
 		return

@@ -89,8 +89,13 @@ func (w *watcher) update() error {
 	return nil
 }
 
+// updatePeers leaves out when a session is tried and when it last failed: that alone is no change to tell of.
 func (w *watcher) updatePeers() error {
-	return update(w.peers, w.server.now().peers(), (*manxv1.Peer).GetAddress,
+	rows := w.server.now().peers()
+	for _, p := range rows {
+		p.NextAttemptUnixMs, p.LastErrorAtUnixMs = 0, 0
+	}
+	return update(w.peers, rows, (*manxv1.Peer).GetAddress,
 		func(p *manxv1.Peer) error {
 			return w.send(&manxv1.WatchResponse{Event: &manxv1.WatchResponse_Peer{Peer: p}})
 		},

@@ -1,0 +1,157 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/manxnet/manx/bgp/speaker"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// The words for which routes are asked for, and which way a route goes.
+const (
+	routesAdvertised = "advertised"
+	routesReceived   = "received"
+	routesRejected   = "rejected"
+
+	wayIn  = "in"
+	wayOut = "out"
+)
+
+// ListPeerRoutes implements manxv1.ManxServer.
+func (s *Server) ListPeerRoutes(ctx context.Context, r *manxv1.ListPeerRoutesRequest) (*manxv1.ListPeerRoutesResponse, error) {
+	now := s.now()
+	if now.BGP == nil {
+		return nil, status.Error(codes.Unavailable, "BGP is not running yet")
+	}
+	var peer netip.Addr
+	if r.GetPeer() != "" || r.GetDirection() != routesRejected {
+		var err error
+		if peer, err = now.findPeer(r.GetPeer()); err != nil {
+			return nil, err
+		}
+	}
+	q := peerRoutes{ctx: ctx, bgp: now.BGP}
+	switch r.GetDirection() {
+	case routesAdvertised:
+		q.advertised(peer, true)
+	case routesReceived:
+		q.received(peer, func(p *manxv1.PeerRoute) bool { return true })
+	case routesRejected:
+		q.rejected(peer)
+	default:
+		return nil, status.Errorf(codes.InvalidArgument, "direction = %q: want %s, %s or %s", r.GetDirection(), routesAdvertised, routesReceived, routesRejected)
+	}
+	if q.err != nil {
+		return nil, status.Error(codes.Unavailable, q.err.Error())
+	}
+	return &manxv1.ListPeerRoutesResponse{Routes: q.rows}, nil
+}
+
+// findPeer finds the one session that an address or the name of a BGPPeer stands for.
+func (s *Source) findPeer(name string) (netip.Addr, error) {
+	addr, err := netip.ParseAddr(name)
+	object := "BGPPeer/" + name
+	var found []string
+	for _, st := range s.BGP.Sessions() {
+		a := st.Session.Address
+		if err == nil && a.Unmap() == addr.Unmap() {
+			return a, nil
+		}
+		if slices.Contains(st.Session.From, object) {
+			found = append(found, a.String())
+		}
+	}
+	switch {
+	case err == nil:
+		return addr, status.Errorf(codes.NotFound, "there is no session with %s: neither the mesh nor a BGPPeer asks for one", addr)
+	case len(found) == 0:
+		return addr, status.Errorf(codes.NotFound, "peer = %q: want the address of a session or the name of a BGPPeer that this node has a session for", name)
+	case len(found) > 1:
+		return addr, status.Errorf(codes.InvalidArgument, "%s asks for several sessions: name one of %s", object, strings.Join(found, ", "))
+	}
+	return netip.MustParseAddr(found[0]), nil
+}
+
+// peerRoutes collects the routes of an answer, until something fails.
+type peerRoutes struct {
+	ctx  context.Context
+	bgp  BGP
+	rows []*manxv1.PeerRoute
+	err  error
+}
+
+// advertised adds what is sent to a peer, or what is not.
+func (q *peerRoutes) advertised(peer netip.Addr, accepted bool) {
+	paths, err := q.bgp.AdvertisedTo(q.ctx, peer)
+	q.err = cmp.Or(q.err, err)
+	for _, p := range paths {
+		if p.Verdict.Accept == accepted {
+			q.rows = append(q.rows, routeOf(p, peer, wayOut))
+		}
+	}
+}
+
+// received adds what a peer has sent, with what the kernel cannot have of it.
+func (q *peerRoutes) received(peer netip.Addr, wanted func(*manxv1.PeerRoute) bool) {
+	paths, err := q.bgp.ReceivedFrom(q.ctx, peer)
+	q.err = cmp.Or(q.err, err)
+	refused := map[netip.Prefix]string{}
+	for _, x := range q.bgp.Rejected() {
+		if x.Path.Peer.Unmap() == peer.Unmap() {
+			refused[x.Prefix] = x.Reason
+		}
+	}
+	for _, p := range paths {
+		row := routeOf(p, peer, wayIn)
+		if why := refused[p.Prefix]; row.Accepted && why != "" {
+			row.Accepted, row.Rule = false, why
+		}
+		if wanted(row) {
+			q.rows = append(q.rows, row)
+		}
+	}
+}
+
+// rejected adds what is not taken from a peer and not sent to it, or what is not taken from any.
+func (q *peerRoutes) rejected(peer netip.Addr) {
+	no := func(p *manxv1.PeerRoute) bool { return !p.GetAccepted() }
+	if peer.IsValid() {
+		q.received(peer, no)
+		q.advertised(peer, false)
+		return
+	}
+	for _, st := range q.bgp.Sessions() {
+		if st.Phase == speaker.PhaseEstablished {
+			q.received(st.Session.Address, no)
+		}
+	}
+	slices.SortStableFunc(q.rows, func(a, b *manxv1.PeerRoute) int {
+		return netip.MustParsePrefix(a.GetPrefix()).Compare(netip.MustParsePrefix(b.GetPrefix()))
+	})
+}
+
+func routeOf(p speaker.JudgedPath, peer netip.Addr, way string) *manxv1.PeerRoute {
+	r := &manxv1.PeerRoute{
+		Prefix: text(p.Prefix), Peer: text(peer), Direction: way, Accepted: p.Verdict.Accept, Rule: p.Verdict.Rule, NextHop: text(p.NextHop),
+		Origin: p.Origin, AsPath: p.ASPath, LocalPref: p.LocalPref, Med: p.MED, SinceUnixMs: unixMs(p.Since),
+	}
+	communities, large := p.Communities, p.LargeCommunities
+	if sent := p.Verdict.Route; way == wayOut && p.Verdict.Accept && sent.Prefix.IsValid() { // as filters have made it
+		communities, large, r.AsPath = sent.Communities, sent.LargeCommunities, sent.ASPath
+	}
+	for _, c := range communities {
+		r.Communities = append(r.Communities, fmt.Sprintf("%d:%d", c>>16, c&0xffff))
+	}
+	for _, c := range large {
+		r.LargeCommunities = append(r.LargeCommunities, fmt.Sprintf("%d:%d:%d", c[0], c[1], c[2]))
+	}
+	return r
+}
