@@ -71,6 +71,9 @@ func newCluster(r model.Reader, me string) *cluster {
 	}
 	for k, v := range model.All[model.BGPConfiguration](r, model.KindBGPConfiguration) {
 		c.addConfig(k.Name, v)
+		if k.Name == "default" || k.Name == "node."+me {
+			c.noteUnknownAnnotations("BGPConfiguration/"+k.Name, model.KindBGPConfiguration, v.Annotations)
+		}
 	}
 	nodes := map[string]*model.Node{}
 	for k, v := range model.All[model.Node](r, model.KindNode) {

@@ -38,8 +38,9 @@ func Compute(in Input) Desired {
 		return Desired{Notices: c.sortedNotices()}
 	}
 	d := Desired{Global: c.global(in.RouterID), Drain: c.drain()}
-	p := planner{cluster: c, passwords: in.Passwords}
+	p := planner{cluster: c, reader: in.Reader, passwords: in.Passwords}
 	d.Sessions, d.Conflicts = settle(p.wishes(c.peerings(in.Reader)))
+	d.Statics = statics(d.Sessions)
 	c.originate(in.Reader, &d)
 	d.Notices = c.sortedNotices()
 	return d

@@ -121,18 +121,17 @@ func TestSessions(t *testing.T) {
 		{rule: "invalid peers are skipped one by one", objects: []string{a, off,
 			`peer p0 {"peerIP":"10.9.9.9","asNumber":65100}`, `peer p1 {"peerIP":"10.9.9","asNumber":1}`, `peer p2 {"asNumber":1}`,
 			`peer p3 {"node":"a","nodeSelector":"all()","peerIP":"10.1.1.1","asNumber":1}`, `peer p4 {"peerSelector":"all()","asNumber":1}`,
-			`peer p5 {"nodeSelector":"((","peerIP":"10.1.1.1","asNumber":1}`, `peer p6 {"localWorkloadSelector":"all()","asNumber":1}`,
+			`peer p5 {"nodeSelector":"((","peerIP":"10.1.1.1","asNumber":1}`, `peer p6 {"localWorkloadSelector":"all()"}`,
 			`peer p7 {"peerIP":"10.1.1.1:99999","asNumber":1}`, `peer p8 {"peerIP":"10.1.1.1","asNumber":1,"keepOriginalNextHop":true,"nextHopMode":"Self"}`, `peer p9 {"peerSelector":"a ==="}`},
 			want: []string{"10.9.9.9:179 global 64512-65100 active from BGPPeer/p0"},
 			notices: []string{`BGPPeer/p1: is skipped: spec.peerIP = "10.9.9"`, "BGPPeer/p2: is skipped: want exactly one of spec.peerIP, spec.peerSelector",
 				"BGPPeer/p3: is skipped: spec.node and spec.nodeSelector are both set", "BGPPeer/p4: is skipped: spec.asNumber = 1 does not go with spec.peerSelector",
-				`BGPPeer/p5: is skipped: spec.nodeSelector = "(("`, "BGPPeer/p6: is skipped: spec.localWorkloadSelector is not supported yet",
+				`BGPPeer/p5: is skipped: spec.nodeSelector = "(("`, "BGPPeer/p6: is skipped: spec.asNumber is missing: spec.localWorkloadSelector needs",
 				`BGPPeer/p7: is skipped: spec.peerIP = "10.1.1.1:99999": the port`, "BGPPeer/p8: is skipped: spec.keepOriginalNextHop and spec.nextHopMode", `BGPPeer/p9: is skipped: spec.peerSelector = "a ==="`}},
-		{rule: "fields without effect are told", objects: []string{a, off, `peer p {"peerIP":"10.9.9.9","asNumber":65100,"reachableBy":"10.192.0.1","filters":["f"],"maxRestartTime":"2h"}`, `config other {}`,
+		{rule: "fields without effect are told", objects: []string{a, off, `peer p {"peerIP":"10.9.9.9","asNumber":65100,"filters":["f"],"maxRestartTime":"2h"}`, `config other {}`,
 			`config node.a {"listenPort":500}`},
-			want: []string{"10.9.9.9:179 global 64512-65100 active from BGPPeer/p"},
-			notices: []string{"BGPConfiguration/other: is ignored", "BGPPeer/p: spec.filters = f have no effect", "BGPPeer/p: spec.maxRestartTime = 2h0m0s is ignored: want 0s to 4095s",
-				"BGPPeer/p: spec.reachableBy = 10.192.0.1 has no effect"}},
+			want:    []string{"10.9.9.9:179 global 64512-65100 active from BGPPeer/p"},
+			notices: []string{"BGPConfiguration/other: is ignored", "BGPPeer/p: spec.filters = f have no effect", "BGPPeer/p: spec.maxRestartTime = 2h0m0s is ignored: want 0s to 4095s"}},
 	} {
 		t.Run(tc.rule, func(t *testing.T) {
 			me := tc.me

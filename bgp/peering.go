@@ -33,11 +33,15 @@ type peering struct {
 	addr netip.Addr
 	port uint16
 	as   uint32 // 0: that of the node with the address
-	// ... or a set of nodes.
+	// ... or a set of nodes ...
 	remote func(*node) bool
+	// ... or workloads of each node that it applies to.
+	workloads func(*model.Object) bool
 
-	restart, keepalive uint32 // seconds
-	reverse            bool   // the far side, if it is a Calico node, peers back
+	via                netip.Addr // gateway to addr (reachableBy); invalid: none
+	restart, keepalive uint32     // seconds
+	maxPrefixes        uint32     // 0: the speaker's default
+	reverse            bool       // the far side, if it is a Calico node, peers back
 }
 
 // peerings makes all BGPPeers ready, and notes those that cannot be used.
@@ -45,13 +49,15 @@ func (c *cluster) peerings(r model.Reader) []*peering {
 	var ps []*peering
 	for k, v := range model.All[model.BGPPeer](r, model.KindBGPPeer) {
 		p := &peering{object: "BGPPeer/" + k.Name, spec: v.Spec}
+		c.noteUnknownAnnotations(p.object, model.KindBGPPeer, v.Annotations)
 		if err := p.read(); err != nil {
 			c.note(p.object, "is skipped: "+err.Error())
 			continue
 		}
 		p.restart = c.seconds(p.object, "spec.maxRestartTime", p.spec.MaxRestartTime, maxRestartSeconds, defaultRestartSeconds)
 		p.keepalive = c.seconds(p.object, "spec.keepaliveTime", p.spec.KeepaliveTime, maxKeepaliveSeconds, 0)
-		p.noteUnsupported(c)
+		p.maxPrefixes = c.numberAnnotation(p.object, v.Annotations, AnnotationMaxPrefixes, math.MaxInt32, 0)
+		p.noteWithoutEffect(c)
 		ps = append(ps, p)
 	}
 	return ps
@@ -70,8 +76,10 @@ func (p *peering) read() (err error) {
 		return errors.New("spec.node and spec.nodeSelector are both set: want at most one")
 	case far != 1:
 		return errors.New("want exactly one of spec.peerIP, spec.peerSelector and spec.localWorkloadSelector")
-	case s.LocalWorkloadSelector != "":
-		return errors.New("spec.localWorkloadSelector is not supported yet")
+	case s.LocalWorkloadSelector != "" && s.ASNumber == 0:
+		return errors.New("spec.asNumber is missing: spec.localWorkloadSelector needs the workloads' AS number")
+	case s.ReachableBy != "" && s.PeerIP == "":
+		return fmt.Errorf("spec.reachableBy = %s does not go without spec.peerIP", s.ReachableBy)
 	case s.PeerSelector != "" && s.ASNumber != 0:
 		return fmt.Errorf("spec.asNumber = %d does not go with spec.peerSelector: each node has its own", s.ASNumber)
 	case s.KeepOriginalNextHop && s.NextHopMode != nil:
@@ -86,8 +94,29 @@ func (p *peering) read() (err error) {
 		return err
 	}
 	p.as = uint32(s.ASNumber)
-	p.addr, p.port, err = parsePeerIP(s.PeerIP)
+	if s.LocalWorkloadSelector != "" {
+		p.reverse = false
+		p.workloads, err = workloadsMatching("spec.localWorkloadSelector", s.LocalWorkloadSelector)
+		return err
+	}
+	if p.addr, p.port, err = parsePeerIP(s.PeerIP); err != nil || s.ReachableBy == "" {
+		return err
+	}
+	p.via, err = parseGateway(s.ReachableBy, p.addr)
 	return err
+}
+
+// parseGateway reads the address of a gateway to a peer, which has to be of the peer's family.
+func parseGateway(text string, peer netip.Addr) (netip.Addr, error) {
+	via, err := netip.ParseAddr(text)
+	via = via.Unmap()
+	if err != nil || via.Zone() != "" || via.IsUnspecified() || via.IsMulticast() || via.IsLoopback() {
+		return netip.Addr{}, fmt.Errorf("spec.reachableBy = %q: want the address of the gateway to spec.peerIP", text)
+	}
+	if via.Is4() != peer.Is4() {
+		return netip.Addr{}, fmt.Errorf("spec.reachableBy = %s: want an %s address, as spec.peerIP %s is one", text, familyNames[familyOf(peer)], peer)
+	}
+	return via, nil
 }
 
 func localSide(s model.BGPPeerSpec) (local func(*node) bool, scope int, err error) {
@@ -142,16 +171,13 @@ func (c *cluster) seconds(object, field string, d *metav1.Duration, limit, other
 	return uint32(s)
 }
 
-// noteUnsupported says which fields have no effect.
-func (p *peering) noteUnsupported(c *cluster) {
+// noteWithoutEffect says which fields have no effect.
+func (p *peering) noteWithoutEffect(c *cluster) {
 	if p.remote != nil && p.spec.LocalASNumber != nil {
-		c.note(p.object, "spec.localASNumber has no effect: it goes with spec.peerIP only")
+		c.note(p.object, "spec.localASNumber has no effect: it goes with spec.peerIP and spec.localWorkloadSelector only")
 	}
-	if p.remote != nil && p.spec.NumAllowedLocalASNumbers != nil {
+	if !p.addr.IsValid() && p.spec.NumAllowedLocalASNumbers != nil {
 		c.note(p.object, "spec.numAllowedLocalASNumbers has no effect: it goes with spec.peerIP only")
-	}
-	if p.spec.ReachableBy != "" {
-		c.note(p.object, fmt.Sprintf("spec.reachableBy = %s has no effect: it is not supported yet; add a route to the peer on the host", p.spec.ReachableBy))
 	}
 	if len(p.spec.Filters) > 0 {
 		c.note(p.object, fmt.Sprintf("spec.filters = %s have no effect: BGPFilter is not supported yet", strings.Join(p.spec.Filters, ", ")))

@@ -2,7 +2,9 @@ package bgp
 
 import (
 	"fmt"
+	"maps"
 
+	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/selector"
 )
 
@@ -13,4 +15,21 @@ func nodesMatching(field, text string) (func(*node) bool, error) {
 		return nil, fmt.Errorf("%s = %q is no selector: %w", field, text, err)
 	}
 	return func(n *node) bool { return s.Matches(n.labels) }, nil
+}
+
+// workloadsMatching reads a selector over the labels of WorkloadEndpoints; the namespace counts as a label, too.
+func workloadsMatching(field, text string) (func(*model.Object) bool, error) {
+	s, err := selector.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s = %q is no selector: %w", field, text, err)
+	}
+	return func(o *model.Object) bool {
+		w, ok := o.Value.(*model.WorkloadEndpoint)
+		if !ok {
+			return false
+		}
+		labels := map[string]string{"projectcalico.org/namespace": o.Key.Namespace, "projectcalico.org/orchestrator": w.Spec.Orchestrator}
+		maps.Copy(labels, w.Labels)
+		return s.Matches(labels)
+	}, nil
 }

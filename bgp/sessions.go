@@ -30,6 +30,7 @@ type wish struct {
 // planner turns peerings into wishes, for the node that we are.
 type planner struct {
 	*cluster
+	reader    model.Reader
 	passwords PasswordSource
 }
 
@@ -79,7 +80,10 @@ func (p *planner) forward(b *peering) []wish {
 	if !b.local(p.me) {
 		return nil
 	}
-	if b.remote == nil {
+	switch {
+	case b.workloads != nil:
+		return p.forwardWorkloads(b)
+	case b.remote == nil:
 		return p.forwardAddr(b)
 	}
 	var ws []wish
@@ -123,15 +127,20 @@ func (p *planner) forwardAddr(b *peering) []wish {
 			port = n.port
 		}
 	}
-	localAS := p.me.as
-	if l := b.spec.LocalASNumber; l != nil && *l != 0 {
-		localAS = uint32(*l)
-	}
-	w := p.peer(b, p.session(b.addr, port, localAS, as))
+	w := p.peer(b, p.session(b.addr, port, p.localAS(b), as))
+	w.Via = b.via
 	if n := b.spec.NumAllowedLocalASNumbers; n != nil && *n > 0 {
 		w.AllowOwnAS = uint32(*n)
 	}
 	return []wish{w}
+}
+
+// localAS is the AS number that we have towards the peer.
+func (p *planner) localAS(b *peering) uint32 {
+	if l := b.spec.LocalASNumber; l != nil && *l != 0 {
+		return uint32(*l)
+	}
+	return p.me.as
 }
 
 // reverse lists the sessions of a BGPPeer whose far side we are: with every node that it applies to.
@@ -186,7 +195,7 @@ func (p *planner) peer(b *peering, s Session) wish {
 	if b.scope != scopeGlobal {
 		s.Type = SessionNode
 	}
-	s.RestartSeconds, s.KeepaliveSeconds = b.restart, b.keepalive
+	s.RestartSeconds, s.KeepaliveSeconds, s.MaxPrefixes = b.restart, b.keepalive, b.maxPrefixes
 	s.Filters = b.spec.Filters
 	s.NextHop = nextHop(b.spec, s.LocalAS != s.PeerAS)
 	if b.spec.SourceAddress == v3.SourceAddressNone {

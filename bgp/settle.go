@@ -38,9 +38,10 @@ func settle(wishes []wish) (sessions []Session, conflicts []Conflict) {
 }
 
 func settleAddress(wishes []wish) (Session, Conflict) {
-	s := wishes[0].Session
-	s.From = []string{wishes[0].object}
-	c := Conflict{Address: s.Address, Kept: wishes[0].object}
+	kept := wishes[0]
+	s := kept.Session
+	s.From = []string{kept.object}
+	c := Conflict{Address: s.Address, Kept: kept.object}
 	var reasons []string
 	for _, w := range wishes[1:] {
 		if slices.Contains(s.From, w.object) || slices.Contains(c.Dropped, w.object) {
@@ -49,10 +50,11 @@ func settleAddress(wishes []wish) (Session, Conflict) {
 		diff := differences(s, w.Session)
 		if len(diff) == 0 {
 			s.From = append(s.From, w.object)
+			s.Via = cmp.Or(s.Via, w.Via)
 			continue
 		}
 		c.Dropped = append(c.Dropped, w.object)
-		reasons = append(reasons, fmt.Sprintf("%s wants %s", w.object, strings.Join(diff, ", ")))
+		reasons = append(reasons, fmt.Sprintf("%s wants %s, and %s", w.object, strings.Join(diff, ", "), precedence(kept, w)))
 	}
 	if len(reasons) > 0 {
 		c.Reason = fmt.Sprintf("there can be one session with %s and %s decides what it is; %s", s.Address, c.Kept, strings.Join(reasons, "; "))
@@ -60,7 +62,19 @@ func settleAddress(wishes []wish) (Session, Conflict) {
 	return s, c
 }
 
-// differences says what another wish wants differently. Passwords are compared but not shown.
+// precedence says by which rule one wish goes before another.
+func precedence(kept, dropped wish) string {
+	switch {
+	case dropped.scope == scopeMesh && kept.scope != scopeMesh:
+		return "a BGPPeer goes before the node-to-node mesh"
+	case kept.scope != dropped.scope:
+		return "a BGPPeer for all nodes goes before one for some"
+	}
+	return "the lowest name goes first"
+}
+
+// differences says what another wish wants differently. Passwords are compared but not shown. A wish without gateway or
+// limit has nothing against those of another.
 func differences(have, want Session) []string {
 	var diff []string
 	add := func(differs bool, format string, args ...any) {
@@ -72,6 +86,7 @@ func differences(have, want Session) []string {
 	add(have.LocalAS != want.LocalAS, "local AS %d", want.LocalAS)
 	add(have.PeerAS != want.PeerAS, "peer AS %d", want.PeerAS)
 	add(have.Source != want.Source, "another source address")
+	add(have.Via.IsValid() && want.Via.IsValid() && have.Via != want.Via, "to be reached by %s", want.Via)
 	add(have.Passive != want.Passive, "passive %t", want.Passive)
 	add(have.Password != want.Password || have.PasswordFrom != want.PasswordFrom, "another password")
 	add(have.TTLSecurity != want.TTLSecurity, "TTL security %d", want.TTLSecurity)
@@ -80,6 +95,7 @@ func differences(have, want Session) []string {
 	add(have.AllowOwnAS != want.AllowOwnAS, "own AS allowed %d times", want.AllowOwnAS)
 	add(have.NextHop != want.NextHop, "next hop mode %s", want.NextHop)
 	add(!slices.Equal(have.Filters, want.Filters), "filters [%s]", strings.Join(want.Filters, " "))
+	add(want.MaxPrefixes != 0 && have.MaxPrefixes != want.MaxPrefixes, "at most %d prefixes", want.MaxPrefixes)
 	return diff
 }
 

@@ -94,6 +94,7 @@ type Session struct {
 	LocalAS uint32
 	PeerAS  uint32
 	Source  netip.Addr // invalid: the kernel chooses
+	Via     netip.Addr // the gateway of the kernel route to the peer that we make (reachableBy); invalid: none
 	Passive bool
 
 	Password     string // MD5 (RFC 2385); empty for none. Never logged or served.

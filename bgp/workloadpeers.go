@@ -1,0 +1,82 @@
+package bgp
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// forwardWorkloads lists the sessions with those workloads of this node that a BGPPeer selects: one for the first
+// address of each family. The workload connects, to whatever address of the node it can reach.
+//
+// calico/node ignores password, restart and keepalive time and TTL security of such a BGPPeer; we do not.
+func (p *planner) forwardWorkloads(b *peering) []wish {
+	var ws []wish
+	lacks := [families]bool{}
+	for o := range p.reader.All(model.KindWorkloadEndpoint) {
+		e, ok := o.Value.(*model.WorkloadEndpoint)
+		if !ok || e.Spec.Node != p.me.name || e.Spec.InterfaceName == "" || !b.workloads(o) {
+			continue
+		}
+		for f, addr := range firstAddresses(e.Spec.IPNetworks) {
+			switch {
+			case !addr.IsValid():
+			case !p.me.addrs[f].IsValid():
+				lacks[f] = true
+			default:
+				ws = append(ws, p.workload(b, addr, e.Spec.InterfaceName))
+			}
+		}
+	}
+	for f, lack := range lacks {
+		if lack {
+			p.note(b.object, fmt.Sprintf("is skipped for %s: this node has no %[1]s address, so its workloads have no %[1]s peer", familyNames[f]))
+		}
+	}
+	p.noteUnreachable(b, ws)
+	return ws
+}
+
+func (p *planner) workload(b *peering, addr netip.Addr, link string) wish {
+	w := p.peer(b, p.session(addr, DefaultPort, p.localAS(b), b.as))
+	w.Source, w.Passive, w.Workload = netip.Addr{}, true, link
+	return w
+}
+
+// firstAddresses returns the first address of each family, invalid where there is none.
+func firstAddresses(networks []string) (first [families]netip.Addr) {
+	for _, text := range networks {
+		addr, err := netip.ParseAddr(text)
+		if n, bad := netip.ParsePrefix(text); bad == nil {
+			addr, err = n.Addr(), nil
+		}
+		if addr = addr.Unmap(); err == nil && !first[familyOf(addr)].IsValid() {
+			first[familyOf(addr)] = addr
+		}
+	}
+	return first
+}
+
+// noteUnreachable: a speaker that listens on the node's addresses only cannot be found at the address that is put on the
+// workloads' interfaces for this.
+func (p *planner) noteUnreachable(b *peering, ws []wish) {
+	bound := p.config.BindMode != nil && *p.config.BindMode == bindNodeIP
+	special := p.config.LocalWorkloadPeeringIPV4 != "" || p.config.LocalWorkloadPeeringIPV6 != ""
+	if bound && special && len(ws) > 0 {
+		p.note(b.object, "with bindMode NodeIP of BGPConfiguration/default workloads have to peer with the address of the node: nothing listens on localWorkloadPeeringIPV4 and localWorkloadPeeringIPV6")
+	}
+}
+
+// statics are the kernel routes that sessions need.
+func statics(sessions []Session) []Static {
+	var list []Static
+	for _, s := range sessions {
+		if s.Via.IsValid() {
+			list = append(list, Static{Prefix: netip.PrefixFrom(s.Address, s.Address.BitLen()), Via: s.Via})
+		}
+	}
+	slices.SortFunc(list, func(a, b Static) int { return a.Prefix.Compare(b.Prefix) })
+	return list
+}
