@@ -14,13 +14,6 @@ import (
 
 const defaultLocalPref = 100 // RFC 4271 section 9.1.1 leaves it to the speaker; BIRD and most others use 100
 
-// RejectedRoute is a path that other speakers announced and that this node does not use.
-type RejectedRoute struct {
-	Prefix netip.Prefix
-	Path   bgp.Path
-	Reason string
-}
-
 // fib holds the best paths of all prefixes that others announce and the set of prefixes that changed since they
 // were last taken. Many changes of one prefix between two Takes are one.
 type fib struct {
@@ -32,6 +25,7 @@ type fib struct {
 	own     map[netip.Prefix]bool
 	ownAddr map[netip.Addr]bool
 	outward outward
+	reflect map[netip.Addr]netip.Addr // our cluster ID on sessions with clients, by peer
 	scratch []fibPath
 
 	changes uint64 // of paths, our own included
@@ -69,7 +63,8 @@ type fibPath struct {
 	nextHop   netip.Addr
 	id        uint32
 	localPref uint32
-	stale     bool // from before a restart of the speaker
+	stale     bool   // from before a restart of the speaker
+	clusters  string // CLUSTER_LIST (RFC 4456), four bytes each
 }
 
 func newFIB() *fib {
@@ -85,15 +80,6 @@ func (s *Speaker) Take(max int) []bgp.Route { return s.fib.take(max) }
 
 // Snapshot returns all prefixes with usable paths, in no order, and leaves Take alone.
 func (s *Speaker) Snapshot() []bgp.Route { return s.fib.snapshot() }
-
-// Rejected returns the announced paths that this node refuses to use, sorted by prefix, with the reason. It looks at all routes.
-func (s *Speaker) Rejected() []RejectedRoute {
-	list := append(s.fib.rejected(), s.conflicting()...)
-	slices.SortFunc(list, func(a, b RejectedRoute) int {
-		return cmp.Or(a.Prefix.Compare(b.Prefix), comparePaths(a.Path, b.Path))
-	})
-	return slices.Compact(list)
-}
 
 // learnedInside tells whether a learned route lies in one of the prefixes.
 func (f *fib) learnedInside(prefixes []netip.Prefix) bool {
@@ -198,6 +184,10 @@ func learnedPath(p *apiutil.Path) fibPath {
 			l.nextHop = a.Nexthop
 		case *gobgp.PathAttributeLocalPref:
 			l.localPref = a.Value
+		case *gobgp.PathAttributeClusterList:
+			for _, id := range a.Value {
+				l.clusters += string(id.AsSlice())
+			}
 		}
 	}
 	return l
@@ -289,7 +279,7 @@ func (f *fib) route(prefix netip.Prefix, e *fibEntry, arena []bgp.Path) (bgp.Rou
 	best := uint32(0)
 	usable := f.scratch[:0]
 	for _, p := range e.paths {
-		if f.refuse(prefix, p) != "" {
+		if why, _ := f.refuse(prefix, p); why != "" {
 			continue
 		}
 		usable = append(usable, p)
@@ -318,30 +308,6 @@ func (f *fib) route(prefix netip.Prefix, e *fibEntry, arena []bgp.Path) (bgp.Rou
 
 func comparePaths(a, b bgp.Path) int {
 	return cmp.Or(a.NextHop.Compare(b.NextHop), a.Peer.Compare(b.Peer))
-}
-
-// refuse says why a path is not used, or nothing. That may be a fault or, for services, by design.
-func (f *fib) refuse(prefix netip.Prefix, p fibPath) string {
-	nh := p.nextHop
-	switch {
-	case f.outward.has(prefix):
-		return "the prefix is an address of services: it is announced for others, while this host reaches services by itself"
-	case f.own[prefix]:
-		return "this node originates the prefix itself; no other speaker may announce it"
-	case prefix.IsSingleIP() && f.ownAddr[prefix.Addr()]:
-		return "the prefix is the address of this node"
-	case f.ownAddr[nh]:
-		return "the next hop is this node: the route would loop"
-	case !nh.IsValid() || nh.IsUnspecified() || nh.IsMulticast() || nh.IsLoopback():
-		return "the next hop " + addrText(nh) + " is not the address of another host"
-	case prefix.Addr().Is4() && !nh.Unmap().Is4():
-		return "the next hop " + nh.String() + " of the IPv4 prefix is an IPv6 address (RFC 8950), which is not supported"
-	case nh.IsLinkLocalUnicast() && nh.Is6() && nh.Zone() == "":
-		return "the next hop " + nh.String() + " is link-local and names no interface; the peer should send a global one"
-	case prefix.Addr().IsMulticast() || prefix.Addr().IsLoopback() && prefix.Bits() > 0:
-		return "the prefix is not for unicast traffic between hosts"
-	}
-	return ""
 }
 
 // setOwn tells what must not be learned from others. Only what it affects is looked at again.
@@ -414,19 +380,4 @@ func (f *fib) snapshot() []bgp.Route {
 		}
 	}
 	return routes
-}
-
-// rejected is in no order.
-func (f *fib) rejected() []RejectedRoute {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var list []RejectedRoute
-	for prefix, e := range f.entries {
-		for _, p := range e.paths {
-			if reason := f.refuse(prefix, p); reason != "" && !f.outward.has(prefix) {
-				list = append(list, RejectedRoute{Prefix: prefix, Path: bgp.Path{NextHop: p.nextHop, Peer: p.peer}, Reason: reason})
-			}
-		}
-	}
-	return list
 }

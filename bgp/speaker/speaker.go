@@ -120,6 +120,7 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 	s.status.setSessions(d.Sessions)
 	s.fib.setOwn(ownPrefixes(d.Originated), ownAddresses(d))
 	s.fib.setOutward(sharedPrefixes(d.Originated), d.NoInstall)
+	s.fib.setReflecting(d.Sessions)
 
 	if s.run == nil || !s.run.global.Equal(d.Global) {
 		if err := s.restart(ctx, d); err != nil {
