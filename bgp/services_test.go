@@ -217,3 +217,38 @@ func TestServicesOfOthersArePassedOn(t *testing.T) {
 		})
 	}
 }
+
+// Whatever services and slices say, the result is well-formed and the same each time.
+func FuzzServices(f *testing.F) {
+	f.Add("", `{"serviceClusterIPs":[{"cidr":"10.96.0.1/12"}],"serviceExternalIPs":[{"cidr":"::/0"}],"serviceLoadBalancerAggregation":"Disabled"}`,
+		`{"type":"LoadBalancer","clusterIP":"10.96.0.1","externalIPs":["fe80::1%eth0","::ffff:1.2.3.4"],"ipFamilies":["IPv6"]}`, `{"addressType":"IPv4","endpoints":[{"nodeName":"a"}]}`)
+	f.Add("::ffff:10.0.0.0/100,,x", `{"serviceLoadBalancerIPs":[{"cidr":"::ffff:1.2.3.4/128"}]}`, `{"clusterIP":"x","clusterIPs":["None"],"externalTrafficPolicy":"Local"}`, `{"addressType":"IPv6","endpoints":[{}]}`)
+	f.Fuzz(func(t *testing.T, setting, config, service, slice string) {
+		set := model.Set{}
+		for _, x := range []struct {
+			key model.Key
+			raw string
+		}{{model.ResourceKey(model.KindNode, "a"), `{"metadata":{"name":"a"},"spec":{"bgp":{"ipv4Address":"10.0.0.1/24","ipv6Address":"fd00::1/64"}}}`},
+			{model.ResourceKey(model.KindBGPConfiguration, "default"), `{"spec":` + config + `}`},
+			{model.Key{Kind: model.KindService, Namespace: "d", Name: "s"}, `{"spec":` + service + `,"status":{"loadBalancer":{"ingress":[{"ip":"1.2.3.4"},{"ip":"x"}]}}}`},
+			{model.Key{Kind: model.KindEndpointSlice, Namespace: "d", Name: "s-1"}, slice}} {
+			if o, err := unchecked(x.key, x.raw); err == nil {
+				if s, ok := o.Value.(*model.EndpointSlice); ok {
+					s.Labels = map[string]string{model.LabelServiceName: "s"}
+				}
+				set[o.Key] = o
+			}
+		}
+		in := Input{Reader: set, Node: "a", ClusterIPs: setting}
+		d := Compute(in)
+		checkWellFormed(t, d)
+		if again := Compute(in); !reflect.DeepEqual(d, again) {
+			t.Errorf("not the same twice:\n%+v\n%+v", d, again)
+		}
+		for _, p := range slices.Concat(d.NoInstall, d.ExportPrefixes, d.NoExportPrefixes) {
+			if p != p.Masked() || p.Addr().Is4In6() {
+				t.Errorf("bad prefix %s", p)
+			}
+		}
+	})
+}

@@ -272,3 +272,28 @@ func TestStatusOfOthers(t *testing.T) {
 	w.put("x", "n", `"BGP"`, 0)
 	w.await("a new report", "x", established(1))
 }
+
+// The datastore goes away while a report is due: it is made when the datastore is back.
+func TestOutage(t *testing.T) {
+	server := etcdtest.Start(t)
+	w := &world{T: t, store: server.Store(t), client: server.Client(t)}
+	w.facts.Store(&someFacts)
+	w.put("often", "n", `"BGP"`, 1)
+	w.put("once", "n", `"BGP"`, 0)
+	w.run(w.store)
+	w.await("the first report", "often", established(1))
+	w.await("the first report", "once", established(1))
+	_, _, revision := w.get("once")
+	server.Stop()
+	w.facts.Store(&Facts{Running: true})
+	asked := w.asked.Load()
+	deadline := time.Now().Add(20 * time.Second)
+	for w.asked.Load() == asked && time.Now().Before(deadline) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	server.Restart(t)
+	w.await("a report after the outage", "often", established(0))
+	if _, _, now := w.get("once"); now != revision {
+		t.Error("an object with period 0 was reported again after an outage")
+	}
+}
