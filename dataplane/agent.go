@@ -81,6 +81,12 @@ func (a *Agent) UpdateRoutes(changes []route.Learned) {
 	a.loop.Trigger()
 }
 
+// SetStatic hands over all routes to peers that are reached by a gateway. The slice belongs to the agent from then on.
+func (a *Agent) SetStatic(list []route.Static) {
+	a.inbox.put(func(b *batch) { b.static = &list })
+	a.loop.Trigger()
+}
+
 // SetSynced says whether the datastore and BGP have told everything. Both allow to remove what nobody wants.
 func (a *Agent) SetSynced(datastore, bgp bool) {
 	a.inbox.put(func(b *batch) { b.synced = &synced{datastore, bgp} })
@@ -139,6 +145,9 @@ func (a *Agent) step() time.Duration {
 	a.takeState(b)
 	for _, changes := range b.learned {
 		a.routes.Learn(changes)
+	}
+	if b.static != nil {
+		a.routes.SetStatic(*b.static)
 	}
 	a.links.Handle(b.events)
 	a.routes.Handle(b.events)

@@ -20,6 +20,7 @@ type batch struct {
 	changed []model.Key
 	all     bool
 	learned [][]route.Learned
+	static  *[]route.Static
 	events  []kernel.Event
 	synced  *synced
 	resync  bool
@@ -70,5 +71,5 @@ func (i *inbox) empty() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	b := &i.next
-	return b.reader == nil && len(b.learned) == 0 && len(b.events) == 0 && b.synced == nil && !b.resync
+	return b.reader == nil && len(b.learned) == 0 && b.static == nil && len(b.events) == 0 && b.synced == nil && !b.resync
 }

@@ -126,6 +126,7 @@ func (f *follower) configure(ctx context.Context, snapshot *datastore.Snapshot) 
 		return time.Hour
 	}
 	f.desired.Store(&d)
+	f.agent.SetStatic(staticRoutes(d.Statics))
 	now := time.Now()
 	f.changed.Store(&now)
 	if err := f.speaker.Set(ctx, d); err != nil {
@@ -140,6 +141,15 @@ func (f *follower) configure(ctx context.Context, snapshot *datastore.Snapshot) 
 		return passwordPoll
 	}
 	return time.Hour
+}
+
+// staticRoutes translates the routes to peers.
+func staticRoutes(statics []bgp.Static) []route.Static {
+	list := make([]route.Static, len(statics))
+	for i, s := range statics {
+		list[i] = route.Static{Prefix: s.Prefix, Via: s.Via}
+	}
+	return list
 }
 
 // followBGP carries learned routes to the kernel side.

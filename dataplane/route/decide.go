@@ -17,8 +17,9 @@ type rules struct {
 	blockBits [2][]int // the lengths of own blocks
 	blocks    map[netip.Prefix]bool
 	*underlay
-	workloadAt func(netip.Addr) string // the interface of a local workload
-	noIPIP     error                   // why there is no tunnel device
+	workloadAt func(netip.Addr) string     // the interface of a local workload
+	gatewayTo  func(netip.Addr) netip.Addr // the gateway of the static route to a peer
+	noIPIP     error                       // why there is no tunnel device
 	hops       map[netip.Addr]*hop
 }
 
@@ -42,6 +43,7 @@ type state struct {
 
 type extras struct {
 	endpoints []*Endpoint // the first one counts
+	via       netip.Addr  // gateway to the peer that has the address
 	note      string      // why there is no route, or what is remarkable about it
 	since     time.Time   // of note
 }
@@ -62,6 +64,8 @@ func (s *state) source() Source {
 		return SourceWorkload
 	case s.block:
 		return SourceBlock
+	case s.via.IsValid():
+		return SourceStatic
 	case len(s.learned) > 0:
 		return SourceBGP
 	}
@@ -78,10 +82,28 @@ func (r *rules) decide(p netip.Prefix, s *state) (route *kernel.Route, note stri
 		return r.workload(p, s)
 	case SourceBlock:
 		return r.blackhole(p), ""
+	case SourceStatic:
+		return r.static(p, s.via)
 	case SourceBGP:
 		return r.learned(p, s)
 	}
 	return nil, ""
+}
+
+func (r *rules) static(p netip.Prefix, via netip.Addr) (*kernel.Route, string) {
+	h := r.hop(via)
+	hops := slices.DeleteFunc(slices.Clone(h.direct), func(n kernel.NextHop) bool { return n.Gateway != via })
+	switch {
+	case len(h.direct) == 0:
+		return nil, fmt.Sprintf("gateway %s (reachableBy) cannot be used: %s", via, h.reason)
+	case len(hops) == 0:
+		return nil, fmt.Sprintf("gateway %s (reachableBy) is on no link of this node: it is itself behind %s", via, h.direct[0].Gateway)
+	}
+	route := &kernel.Route{Dst: p, Metric: staticMetric4, Protocol: kernel.ProtocolBIRD, Type: kernel.Unicast, NextHops: hops}
+	if p.Addr().Is6() {
+		route.Metric = staticMetric6
+	}
+	return route, ""
 }
 
 func (r *rules) workload(p netip.Prefix, s *state) (*kernel.Route, string) {
@@ -114,9 +136,9 @@ func (c *Config) workloadMetric(a netip.Addr) uint32 {
 }
 
 func (r *rules) blackhole(p netip.Prefix) *kernel.Route {
-	route := &kernel.Route{Dst: p, Metric: blackhole4, Protocol: kernel.ProtocolBIRD, Type: kernel.Blackhole}
+	route := &kernel.Route{Dst: p, Metric: staticMetric4, Protocol: kernel.ProtocolBIRD, Type: kernel.Blackhole}
 	if p.Addr().Is6() {
-		route.Metric = blackhole6
+		route.Metric = staticMetric6
 	}
 	return route
 }
@@ -235,7 +257,11 @@ func (r *rules) resolveHop(nh netip.Addr) *hop {
 	if l, ok := r.link(r.workloadAt(nh)); ok && l.Up {
 		h.direct = []kernel.NextHop{{Gateway: nh, Link: l.Index}} // a workload that speaks BGP itself
 	} else {
-		h.direct, h.reason = r.resolve(nh)
+		via := r.gatewayTo(nh) // our own route to a peer is not among those of others
+		if !via.IsValid() {
+			via = nh
+		}
+		h.direct, h.reason = r.resolve(via)
 	}
 	if l, ok := r.link(TunnelDevice); ok && l.Up && nh.Is4() && r.noIPIP == nil {
 		h.tunnel = []kernel.NextHop{{Gateway: nh, Link: l.Index, OnLink: true}}

@@ -61,6 +61,9 @@ func (t *Target) row(p netip.Prefix, extra []kernel.RouteKey) Status {
 	if s := t.states[p]; s != nil {
 		row.Source = s.source()
 		row.NextHops = s.learned
+		if row.Source == SourceStatic {
+			row.NextHops = []netip.Addr{s.via}
+		}
 		if len(s.endpoints) > 0 {
 			row.Endpoint = s.endpoints[0].Name
 		}

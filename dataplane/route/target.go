@@ -25,6 +25,7 @@ type Target struct {
 	states map[netip.Prefix]*state
 	dirty  []dirty
 	byLink map[string]map[netip.Prefix]bool // workload addresses by interface name
+	static []Static
 	under  *kernelTarget
 	table  *reconcile.Table[kernel.RouteKey, *kernel.Route]
 
@@ -44,7 +45,7 @@ func New(k Kernel, now func() time.Time) *Target {
 		kernel: k, now: now, states: map[netip.Prefix]*state{}, byLink: map[string]map[netip.Prefix]bool{},
 		rules: &rules{blocks: map[netip.Prefix]bool{}, underlay: newUnderlay(), hops: map[netip.Addr]*hop{}},
 	}
-	t.rules.workloadAt = t.workloadAt
+	t.rules.workloadAt, t.rules.gatewayTo = t.workloadAt, t.gatewayTo
 	t.under = &kernelTarget{kernel: k, rules: t.rules}
 	equal := func(a, b *kernel.Route) bool { return a == b || a.Equal(*b) }
 	t.table = reconcile.NewTable(t.under, equal, now, reconcile.DefaultBackoff)
@@ -58,6 +59,37 @@ func (t *Target) workloadAt(a netip.Addr) string {
 		return s.endpoints[0].Interface
 	}
 	return ""
+}
+
+// gatewayTo returns the gateway of the static route to an address, an invalid one if there is none.
+func (t *Target) gatewayTo(a netip.Addr) netip.Addr {
+	if s := t.states[netip.PrefixFrom(a.WithZone(""), a.BitLen())]; s != nil {
+		return s.via
+	}
+	return netip.Addr{}
+}
+
+// SetStatic takes over the routes to peers, each with another prefix.
+func (t *Target) SetStatic(list []Static) {
+	keep := map[netip.Prefix]bool{}
+	for _, r := range list {
+		keep[r.Prefix] = true
+		t.setVia(r.Prefix, r.Via)
+	}
+	for _, r := range t.static {
+		if !keep[r.Prefix] {
+			t.setVia(r.Prefix, netip.Addr{})
+		}
+	}
+	t.static = list
+}
+
+func (t *Target) setVia(p netip.Prefix, via netip.Addr) {
+	if s := t.state(p); s.via != via {
+		s.own().via = via
+		t.touchState(p, s)
+		t.changedLinks = true // what is learned from the peer goes the same way
+	}
 }
 
 // Learn takes over what changed in BGP.
@@ -224,6 +256,12 @@ func (t *Target) resolveAgain() {
 		return
 	}
 	used := make(map[netip.Addr]bool, len(t.rules.hops))
+	for _, r := range t.static {
+		used[r.Via] = true
+		if changed[r.Via] {
+			t.touch(r.Prefix)
+		}
+	}
 	t.touchLearned(func(_ netip.Prefix, learned []netip.Addr) bool {
 		hit := false
 		for _, nh := range learned {

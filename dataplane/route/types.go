@@ -11,10 +11,10 @@ import (
 // ipv6NormalRoutePriority say otherwise.
 const DefaultWorkloadMetric = 1024
 
-// The metrics of own blocks' blackholes: none, as BIRD's static routes have it.
+// The metrics of own blocks' blackholes and of routes to peers: none, as BIRD's static routes have it.
 const (
-	blackhole4 = 0
-	blackhole6 = kernel.RouteMetric6
+	staticMetric4 = 0
+	staticMetric6 = kernel.RouteMetric6
 )
 
 // TunnelDevice is the one IPIP device of a node.
@@ -27,6 +27,12 @@ type Learned struct {
 	NextHops []netip.Addr
 	// Metric is that of the kernel's route; the lowest wins.
 	Metric uint32
+}
+
+// Static is a route to a BGP peer through a gateway (BGPPeer reachableBy), which has to be on a link of this node.
+type Static struct {
+	Prefix netip.Prefix
+	Via    netip.Addr
 }
 
 // Mode says when packets to a pool's addresses are encapsulated between nodes.
@@ -77,7 +83,8 @@ const (
 	SourceBGP      Source = "bgp"
 	SourceBlock    Source = "block"
 	SourceWorkload Source = "workload"
-	SourceNone     Source = "" // nobody wants it
+	SourceStatic   Source = "static" // to a peer that is reached by a gateway
+	SourceNone     Source = ""       // nobody wants it
 )
 
 // Status is one row of the route table as users see it.
@@ -87,7 +94,7 @@ type Status struct {
 	// Desired and Actual are written as by ip(8); empty for none.
 	Desired string
 	Actual  []string
-	// NextHops are the learned ones; Endpoint names the workload.
+	// NextHops are the learned ones, or the gateway to a peer; Endpoint names the workload.
 	NextHops []netip.Addr
 	Endpoint string
 	reconcile.Status
