@@ -14,6 +14,7 @@ const (
 	exitOK        = 0
 	exitError     = 1
 	exitUsage     = 2
+	exitDifferent = 3
 	exitUnhealthy = 4
 )
 
@@ -90,7 +91,7 @@ func (c *cli) root() *cobra.Command {
 	c.etcd.add(f)
 	root.AddCommand(
 		c.getCommand(), c.describeCommand(), c.applyCommand(), c.createCommand(), c.replaceCommand(), c.deleteCommand(),
-		c.statusCommand(), c.nodeCommand(), c.routesCommand(), c.watchCommand(), c.logLevelCommand(), c.resyncCommand(), c.versionCommand(),
+		c.planCommand(), c.statusCommand(), c.nodeCommand(), c.routesCommand(), c.watchCommand(), c.logLevelCommand(), c.resyncCommand(), c.versionCommand(),
 	)
 	return root
 }

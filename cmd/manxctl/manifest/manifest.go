@@ -17,33 +17,57 @@ type Document struct {
 	Object *model.Object
 }
 
-// Load reads a file, the resource files of a folder in the order of their names ("-" is standard input), and of its
-// sub-folders if recursive. It returns what could be read and an error for each thing that could not.
+// Source is a file, or standard input, and what is in it.
+type Source struct {
+	Name string
+	Text []byte
+}
+
+// Load reads and decodes what Read finds. It returns what could be read and an error for each thing that could not.
 func Load(path string, stdin io.Reader, recursive bool) ([]Document, []error) {
+	sources, errs := Read(path, stdin, recursive)
+	var docs []Document
+	for _, s := range sources {
+		d, e := s.decode()
+		docs, errs = append(docs, d...), append(errs, e...)
+	}
+	return docs, errs
+}
+
+// Read reads a file, the resource files of a folder in the order of their names ("-" is standard input), and of its
+// sub-folders if recursive.
+func Read(path string, stdin io.Reader, recursive bool) ([]Source, []error) {
 	if path == "-" {
-		return read("standard input", stdin)
+		raw, err := io.ReadAll(stdin)
+		if err != nil {
+			return nil, []error{fmt.Errorf("standard input: %w", err)}
+		}
+		return []Source{{"standard input", raw}}, nil
 	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, []error{err}
 	}
-	if !info.IsDir() {
-		return readFile(path)
-	}
-	files, err := filesOf(path, recursive)
-	if err != nil {
-		return nil, []error{err}
+	files := []string{path}
+	if info.IsDir() {
+		if files, err = filesOf(path, recursive); err != nil {
+			return nil, []error{err}
+		}
 	}
 	if len(files) == 0 {
 		return nil, []error{fmt.Errorf("%s: no file in it ends in .yaml, .yml or .json", path)}
 	}
-	var docs []Document
+	var sources []Source
 	var errs []error
 	for _, f := range files {
-		d, e := readFile(f)
-		docs, errs = append(docs, d...), append(errs, e...)
+		raw, err := os.ReadFile(f)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		sources = append(sources, Source{f, raw})
 	}
-	return docs, errs
+	return sources, errs
 }
 
 func filesOf(dir string, recursive bool) ([]string, error) {
@@ -62,28 +86,15 @@ func filesOf(dir string, recursive bool) ([]string, error) {
 	return files, err
 }
 
-func readFile(path string) ([]Document, []error) {
-	f, err := os.Open(path)
+// decode is strict.
+func (s Source) decode() ([]Document, []error) {
+	objects, err := model.DecodeDocument(s.Text)
 	if err != nil {
-		return nil, []error{err}
-	}
-	defer f.Close() //nolint:errcheck // only read
-	return read(path, f)
-}
-
-// read decodes a stream strictly.
-func read(source string, r io.Reader) ([]Document, []error) {
-	raw, err := io.ReadAll(r)
-	if err != nil {
-		return nil, []error{fmt.Errorf("%s: %w", source, err)}
-	}
-	objects, err := model.DecodeDocument(raw)
-	if err != nil {
-		return nil, mistakes(source, err)
+		return nil, mistakes(s.Name, err)
 	}
 	docs := make([]Document, len(objects))
 	for i, o := range objects {
-		docs[i] = Document{Source: source, Object: o}
+		docs[i] = Document{Source: s.Name, Object: o}
 	}
 	return docs, nil
 }

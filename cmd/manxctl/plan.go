@@ -1,0 +1,170 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/manxnet/manx/cmd/manxctl/manifest"
+	"github.com/manxnet/manx/cmd/manxctl/plan"
+	"github.com/manxnet/manx/cmd/manxctl/table"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// planText is plan's format for people.
+const planText table.Format = "text"
+
+// planOptions are the flags of plan.
+type planOptions struct {
+	settings  plan.Settings
+	files     files
+	against   []string
+	namespace string
+	output    string
+}
+
+func (c *cli) planCommand() *cobra.Command {
+	var o planOptions
+	cmd := &cobra.Command{
+		Use:   "plan --node NODE -f FILE|DIR [-f ...] [--against FILE|DIR]",
+		Short: "Show from files what BGP would be on a node, or what a change of files would change",
+		Long: `Show the sessions that a node would have, the prefixes that it would originate and which of them each
+peer would be sent, from resource files alone: no daemon and no datastore is asked. manxd decides with the same code.
+
+Files hold YAML or JSON: resources of Calico, also as Kubernetes stores them, Nodes, Services, EndpointSlices and Secrets
+of Kubernetes, and BlockAffinity objects, without which a node has no blocks to originate. The order of files and of
+documents does not matter. What cannot be used is skipped and reported on standard error.
+
+With --against only the difference is shown: --against is the state now, -f the state then. "+" is only then, "-" is
+only now, "~" changes; of each session it is said whether it is reset.
+
+Exit codes: 0 fine, or no difference; 1 error; 2 usage; 3 with --against: there are differences.`,
+		Example: `  manxctl plan --node node-1 -f cluster/
+  manxctl plan --node node-1 -f nodes.yaml -f peers.yaml -o json
+  manxctl plan --node node-1 -f new/ --against current/
+  kubectl get bgppeers,nodes,blockaffinities -o yaml | manxctl plan --node node-1 -f -`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return c.plan(o) },
+	}
+	o.files.add(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.settings.Node, "node", "", "name of the node")
+	f.StringSliceVar(&o.against, "against", nil, "file or folder with the state now; shows only how -f, the state then, differs from it")
+	f.StringVar(&o.settings.RouterID, "router-id", c.env("CALICO_ROUTER_ID"), "router ID: an IPv4 address or \"hash\" (CALICO_ROUTER_ID; default the node's IPv4 address)")
+	f.StringVar(&o.settings.ClusterIPs, "advertise-cluster-ips", c.env("CALICO_ADVERTISE_CLUSTER_IPS"), "CIDRs of cluster IPs instead of BGPConfiguration's (CALICO_ADVERTISE_CLUSTER_IPS)")
+	f.StringVar(&o.namespace, "namespace", cmp.Or(c.env("NAMESPACE"), "kube-system"), "namespace of the Secrets with passwords (NAMESPACE)")
+	outputFlag(cmd, &o.output, planText, table.JSON, table.YAML)
+	return cmd
+}
+
+func (c *cli) plan(o planOptions) error {
+	format, err := table.ParseFormat(cmp.Or(o.output, string(planText)), planText, table.JSON, table.YAML)
+	switch {
+	case err != nil:
+		return usagef("%v", err)
+	case o.settings.Node == "":
+		return usagef("plan needs --node NODE")
+	case len(o.files.paths) == 0:
+		return usagef("plan needs -f FILE, -f FOLDER or -f -")
+	case slices.Contains(o.files.paths, "-") && slices.Contains(o.against, "-"):
+		return usagef("standard input (-) can be either -f or --against")
+	}
+	then, err := c.readState(o.files.paths, o)
+	if err != nil {
+		return err
+	}
+	if len(o.against) > 0 {
+		return c.planAgainst(then, o, format)
+	}
+	c.complain(then.Remarks)
+	if err := knownNode(o.settings.Node, then); err != nil {
+		return err
+	}
+	desired := then.Compute(o.settings)
+	c.complain(plan.Notices(desired))
+	return c.show(plan.New(o.settings.Node, desired), format)
+}
+
+func (c *cli) planAgainst(then plan.State, o planOptions, format table.Format) error {
+	now, err := c.readState(o.against, o)
+	if err != nil {
+		return err
+	}
+	c.complainBoth(now.Remarks, then.Remarks)
+	if err := knownNode(o.settings.Node, now, then); err != nil {
+		return err
+	}
+	from, to := now.Compute(o.settings), then.Compute(o.settings)
+	c.complainBoth(plan.Notices(from), plan.Notices(to))
+	diff := plan.Compare(o.settings.Node, from, to)
+	if diff.Empty() && format == planText {
+		return nil
+	}
+	if err := c.show(diff, format); err != nil || diff.Empty() {
+		return err
+	}
+	return &exitErr{exitDifferent, ""}
+}
+
+func (c *cli) readState(paths []string, o planOptions) (plan.State, error) {
+	var sources []manifest.Source
+	var errs []error
+	for _, p := range paths {
+		s, e := manifest.Read(p, c.in, o.files.recursive)
+		sources, errs = append(sources, s...), append(errs, e...)
+	}
+	if len(errs) > 0 {
+		return plan.State{}, c.report(errs)
+	}
+	return plan.Read(sources, o.namespace), nil
+}
+
+// knownNode refuses a node that is in none of the states.
+func knownNode(name string, states ...plan.State) error {
+	var known []string
+	for _, s := range states {
+		known = append(known, s.Nodes()...)
+		if s.Objects.Get(model.ResourceKey(model.KindNode, name)) != nil {
+			return nil
+		}
+	}
+	if len(known) == 0 {
+		return fmt.Errorf("node %q is not in the files: they hold no node that can be used", name)
+	}
+	slices.Sort(known)
+	return fmt.Errorf("node %q is not in the files; the nodes are: %s", name, strings.Join(slices.Compact(known), ", "))
+}
+
+// show prints a plan or a difference.
+func (c *cli) show(v interface{ WriteText(io.Writer) error }, format table.Format) error {
+	if format == planText {
+		return v.WriteText(c.out)
+	}
+	return table.Value(c.out, format, v)
+}
+
+// complain prints lines on standard error.
+func (c *cli) complain(lines []string) {
+	for _, l := range lines {
+		fmt.Fprintln(c.err, l) //nolint:errcheck // nowhere to report it
+	}
+}
+
+// complainBoth prints what is to be said of two states, once if it is the same.
+func (c *cli) complainBoth(now, then []string) {
+	for _, l := range now {
+		if !slices.Contains(then, l) {
+			c.complain([]string{"now: " + l})
+		}
+	}
+	for _, l := range then {
+		if !slices.Contains(now, l) {
+			l = "then: " + l
+		}
+		c.complain([]string{l})
+	}
+}

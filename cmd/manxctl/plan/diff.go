@@ -1,0 +1,288 @@
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+// Diff is how two plans for one node differ: what only the later has, what only the earlier has, and what both have in
+// other ways. Its form as JSON is a promise.
+type Diff struct {
+	Node    string  `json:"node"`
+	Added   Part    `json:"added"`
+	Removed Part    `json:"removed"`
+	Changed Changed `json:"changed"`
+}
+
+// Part is a part of a plan.
+type Part struct {
+	Sessions   []Session           `json:"sessions"`
+	Conflicts  []Conflict          `json:"conflicts"`
+	Originated []Origin            `json:"originated"`
+	Exports    map[string][]string `json:"exports"` // only peers for which there is something
+}
+
+// Changed holds what both plans have.
+type Changed struct {
+	// Speaker is what changes for the speaker as a whole; any of it restarts all sessions.
+	Speaker    []Field          `json:"speaker"`
+	Sessions   []SessionChange  `json:"sessions"`
+	Conflicts  []ConflictChange `json:"conflicts"`
+	Originated []OriginChange   `json:"originated"`
+	// Rules is what decides about learned routes and is not part of a plan.
+	Rules []RuleChange `json:"rules"`
+}
+
+// Field is a value that changes.
+type Field struct {
+	Field string `json:"field"`
+	From  any    `json:"from"`
+	To    any    `json:"to"`
+}
+
+// SessionChange is a session that changes.
+type SessionChange struct {
+	Address string  `json:"address"`
+	Resets  bool    `json:"resets"` // the session goes down and comes back
+	Effect  string  `json:"effect"` // in words
+	Fields  []Field `json:"fields"`
+}
+
+// ConflictChange is another outcome of a conflict.
+type ConflictChange struct {
+	Address string  `json:"address"`
+	Fields  []Field `json:"fields"`
+}
+
+// OriginChange is a prefix that stays and changes.
+type OriginChange struct {
+	Prefix string  `json:"prefix"`
+	Fields []Field `json:"fields"`
+}
+
+// RuleChange is a list that changes: a filter, the pools whose learned routes are passed on, static routes.
+type RuleChange struct {
+	Rule    string   `json:"rule"`
+	Added   []string `json:"added"`
+	Removed []string `json:"removed"`
+}
+
+// Empty tells whether the plans are equal.
+func (d Diff) Empty() bool {
+	return reflect.DeepEqual(d, newDiff(d.Node))
+}
+
+func newDiff(node string) Diff {
+	part := func() Part {
+		return Part{Sessions: []Session{}, Conflicts: []Conflict{}, Originated: []Origin{}, Exports: map[string][]string{}}
+	}
+	return Diff{Node: node, Added: part(), Removed: part(), Changed: Changed{
+		Speaker: []Field{}, Sessions: []SessionChange{}, Conflicts: []ConflictChange{}, Originated: []OriginChange{}, Rules: []RuleChange{},
+	}}
+}
+
+// Compare tells what becomes of a node that goes from one state to another.
+func Compare(node string, from, to bgp.Desired) Diff {
+	d := newDiff(node)
+	a, b := New(node, from).BGP, New(node, to).BGP
+	d.speaker(from.Global, to.Global)
+	d.sessions(from, to)
+	pair(a.Conflicts, b.Conflicts, func(c Conflict) string { return c.Address }, &d.Removed.Conflicts, &d.Added.Conflicts,
+		func(x, y Conflict) {
+			if f := fields(x, y); len(f) > 0 {
+				d.Changed.Conflicts = append(d.Changed.Conflicts, ConflictChange{x.Address, f})
+			}
+		})
+	pair(a.Originated, b.Originated, func(o Origin) string { return o.Prefix }, &d.Removed.Originated, &d.Added.Originated,
+		func(x, y Origin) {
+			if f := fields(x, y); len(f) > 0 {
+				d.Changed.Originated = append(d.Changed.Originated, OriginChange{x.Prefix, f})
+			}
+		})
+	exportDiff(a.Exports, b.Exports, d.Removed.Exports)
+	exportDiff(b.Exports, a.Exports, d.Added.Exports)
+	d.rules(from, to)
+	return d
+}
+
+// pair sorts two lists into what only one has, and what both have.
+func pair[T any](from, to []T, key func(T) string, removed, added *[]T, both func(x, y T)) {
+	index := func(list []T) map[string]T {
+		m := map[string]T{}
+		for _, x := range list {
+			m[key(x)] = x
+		}
+		return m
+	}
+	before, after := index(from), index(to)
+	for _, x := range from {
+		if y, ok := after[key(x)]; ok {
+			both(x, y)
+		} else {
+			*removed = append(*removed, x)
+		}
+	}
+	for _, y := range to {
+		if _, ok := before[key(y)]; !ok {
+			*added = append(*added, y)
+		}
+	}
+}
+
+// exportDiff collects what is in a and not in b.
+func exportDiff(a, b, into map[string][]string) {
+	for peer, list := range a {
+		for _, p := range list {
+			if !slices.Contains(b[peer], p) {
+				into[peer] = append(into[peer], p)
+			}
+		}
+	}
+}
+
+// fields compares two values of a struct by their fields as JSON has them.
+func fields(from, to any) []Field {
+	list := []Field{}
+	a, b := reflect.ValueOf(from), reflect.ValueOf(to)
+	for i := range a.NumField() {
+		x, y := a.Field(i).Interface(), b.Field(i).Interface()
+		if !reflect.DeepEqual(x, y) {
+			list = append(list, Field{a.Type().Field(i).Tag.Get("json"), x, y})
+		}
+	}
+	return list
+}
+
+func (d *Diff) speaker(from, to bgp.Global) {
+	type speaker struct {
+		LocalAS         uint32   `json:"localAS"`
+		RouterID        string   `json:"routerID"`
+		ListenPort      uint16   `json:"listenPort"`
+		ListenAddresses []string `json:"listenAddresses"`
+	}
+	show := func(g bgp.Global) speaker {
+		s := speaker{g.LocalAS, addrText(g.RouterID), g.ListenPort, []string{}}
+		for _, a := range g.ListenAddresses {
+			s.ListenAddresses = append(s.ListenAddresses, a.String())
+		}
+		return s
+	}
+	d.Changed.Speaker = fields(show(from), show(to))
+}
+
+// more are fields of sessions that a plan does not show and that make a difference all the same.
+type more struct {
+	ClusterID   string `json:"reflectorClusterID"`
+	HoldSeconds uint32 `json:"holdSeconds"`
+	Workload    string `json:"workload"`
+	MaxPrefixes uint32 `json:"maxPrefixes"`
+	BFD         string `json:"bfd"`
+}
+
+func moreOf(s bgp.Session) more {
+	bfd := "off"
+	if s.BFD.Enabled {
+		bfd = fmt.Sprintf("%s/%s x %d multihop %t", s.BFD.Transmit, s.BFD.Receive, s.BFD.Multiplier, s.BFD.Multihop)
+	}
+	return more{addrText(s.ReflectorClusterID), s.HoldSeconds, s.Workload, s.MaxPrefixes, bfd}
+}
+
+func (d *Diff) sessions(from, to bgp.Desired) {
+	var removed, added []bgp.Session
+	restart := !from.Global.Equal(to.Global)
+	pair(from.Sessions, to.Sessions, func(s bgp.Session) string { return s.Address.String() }, &removed, &added, func(x, y bgp.Session) {
+		f := append(fields(newSession(x), newSession(y)), fields(moreOf(x), moreOf(y))...)
+		if x.Password != y.Password && x.PasswordFrom == y.PasswordFrom {
+			f = append(f, Field{"password", x.PasswordFrom, "another one"})
+		}
+		if len(f) == 0 {
+			return
+		}
+		change := bgp.CompareSessions(x, y)
+		c := SessionChange{Address: x.Address.String(), Resets: change.Resets() || restart, Effect: effect(change), Fields: f}
+		if restart {
+			c.Effect = "resets the session: the speaker restarts"
+		}
+		d.Changed.Sessions = append(d.Changed.Sessions, c)
+	})
+	for _, s := range removed {
+		d.Removed.Sessions = append(d.Removed.Sessions, newSession(s))
+	}
+	for _, s := range added {
+		d.Added.Sessions = append(d.Added.Sessions, newSession(s))
+	}
+}
+
+func effect(c bgp.SessionChange) string {
+	switch c {
+	case bgp.ChangeNone:
+		return "no reset"
+	case bgp.ChangeDefer:
+		return "no reset: takes effect the next time that the session comes up"
+	}
+	return "resets the session"
+}
+
+// rules compares what decides about routes that others announce.
+func (d *Diff) rules(from, to bgp.Desired) {
+	a, b := ruleTexts(from), ruleTexts(to)
+	names := maps.Clone(a)
+	maps.Copy(names, b)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		c := RuleChange{Rule: name, Added: without(b[name], a[name]), Removed: without(a[name], b[name])}
+		if len(c.Added)+len(c.Removed) == 0 && !slices.Equal(a[name], b[name]) {
+			c.Added, c.Removed = b[name], a[name] // another order
+		}
+		if len(c.Added)+len(c.Removed) > 0 {
+			d.Changed.Rules = append(d.Changed.Rules, c)
+		}
+	}
+}
+
+func without(list, other []string) []string {
+	return slices.DeleteFunc(texts(list), func(s string) bool { return slices.Contains(other, s) })
+}
+
+// ruleTexts lists, by name, what is not shown in a plan.
+func ruleTexts(d bgp.Desired) map[string][]string {
+	m := map[string][]string{}
+	add := func(name string, value any) { m[name] = append(m[name], strings.TrimSpace(fmt.Sprint(value))) }
+	for _, p := range d.ExportPrefixes {
+		add("pass on learned routes inside", p)
+	}
+	for _, p := range d.NoExportPrefixes {
+		add("keep back learned routes inside", p)
+	}
+	for _, p := range d.NoInstall {
+		add("not for the kernel", p)
+	}
+	for _, s := range d.Statics {
+		add("static route to a peer", fmt.Sprintf("%s via %s", s.Prefix, s.Via))
+	}
+	if d.Drain != bgp.DrainNone {
+		add("drain", d.Drain)
+	}
+	for _, o := range d.Originated {
+		if o.LocalPref != bgp.MaxPriority-bgp.NormalPriority && o.LocalPref != 0 {
+			add("route metric", fmt.Sprintf("%s %d", o.Prefix, bgp.MaxPriority-o.LocalPref))
+		}
+	}
+	for _, f := range d.Filters {
+		for side, rules := range map[string][]bgp.Rule{"importV4": f.ImportV4, "exportV4": f.ExportV4, "importV6": f.ImportV6, "exportV6": f.ExportV6} {
+			for _, r := range rules {
+				r.Name = ""
+				text, err := json.Marshal(r)
+				if err == nil {
+					add(fmt.Sprintf("BGPFilter/%s %s", f.Name, side), string(text))
+				}
+			}
+		}
+	}
+	return m
+}

@@ -1,0 +1,314 @@
+package plan
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/manxnet/manx/cmd/manxctl/manifest"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// State is a set of objects as a daemon would see it in its datastore.
+type State struct {
+	Objects model.Set
+	// Remarks say what was skipped, and why; sorted. The order of files and of documents in them has no influence on
+	// a State.
+	Remarks []string
+
+	passwords passwords
+}
+
+// Nodes are the names of the nodes, sorted.
+func (s State) Nodes() []string {
+	var names []string
+	for k := range model.All[model.Node](s.Objects, model.KindNode) {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
+// Read makes a State of files. namespace is where the Secrets of passwords are.
+//
+// Objects are read as the daemon reads its datastore: what it does not know is passed over, and an object that it could not
+// act upon safely is skipped. Either is remarked.
+func Read(sources []manifest.Source, namespace string) State {
+	r := reader{namespace: namespace, found: map[model.Key][]found{}}
+	for _, s := range sources {
+		for d, err := range model.Documents(s.Text) {
+			if err != nil {
+				r.unreadable(s.Name, err)
+				continue
+			}
+			r.take(place{s.Name, d})
+		}
+	}
+	return r.state()
+}
+
+// place is a document and the file it is in.
+type place struct {
+	file string
+	model.Document
+}
+
+func (p place) at(field string) string { return fmt.Sprintf("%s:%d", p.file, p.Line(field)) }
+
+// found is an object that can be used, and where it stands.
+type found struct {
+	place
+	object  *model.Object     // nil for a Secret
+	secret  map[string]string // by key
+	meta    metadata
+	content []byte
+}
+
+// metadata is what tells which of several versions of an object is the newest.
+type metadata struct {
+	Name            string            `json:"name"`
+	Namespace       string            `json:"namespace"`
+	Labels          map[string]string `json:"labels"`
+	Annotations     map[string]string `json:"annotations"`
+	ResourceVersion string            `json:"resourceVersion"`
+}
+
+type reader struct {
+	namespace string
+	found     map[model.Key][]found
+	remarks   []remark
+}
+
+type remark struct {
+	file string
+	line int
+	text string
+}
+
+func (r *reader) remark(p place, field, format string, args ...any) {
+	r.remarks = append(r.remarks, remark{p.file, p.Line(field), fmt.Sprintf(format, args...)})
+}
+
+func (r *reader) unreadable(file string, err error) {
+	var at *model.DocumentError
+	line := 0
+	if errors.As(err, &at) {
+		line, err = at.Line, at.Err
+	}
+	r.remarks = append(r.remarks, remark{file, line, "skipped: " + err.Error()})
+}
+
+// take enters a document.
+func (r *reader) take(p place) {
+	var head struct {
+		Metadata metadata `json:"metadata"`
+	}
+	if err := json.Unmarshal(p.JSON, &head); err != nil {
+		r.remark(p, "metadata", "%s is skipped: its metadata cannot be read: %v", p.Kind, err)
+		return
+	}
+	f := found{place: p, meta: head.Metadata, content: content(p.JSON)}
+	switch convert := forms[p.TypeMeta.APIVersion+"/"+p.Kind]; {
+	case p.Kind == "":
+		r.remark(p, "", "skipped: kind is missing")
+	case convert != nil:
+		convert(r, f)
+	default:
+		r.takeResource(f)
+	}
+}
+
+// takeResource enters an object of a kind that the daemon reads, in the form in which it is stored.
+func (r *reader) takeResource(f found) {
+	info, ok := model.Lookup(model.Kind(f.Kind))
+	switch {
+	case !ok:
+		r.remark(f.place, "kind", "%s %s is skipped: Manx does not read this kind", f.Kind, f.meta.Name)
+		return
+	case !info.Resource:
+		return // IPAM's books: BGP follows from the affinities alone
+	case f.APIVersion == customResource && info.APIVersion == model.APIVersion:
+		f.APIVersion = ""
+	case f.APIVersion != "" && f.APIVersion != info.APIVersion:
+		r.remark(f.place, "apiVersion", "%s %s is skipped: apiVersion = %q: must be %s", f.Kind, f.meta.Name, f.APIVersion, info.APIVersion)
+		return
+	}
+	key := model.Key{Kind: info.Kind, Name: f.meta.Name}
+	if info.Namespaced {
+		key.Namespace = cmp.Or(f.meta.Namespace, "default")
+	}
+	raw := f.JSON
+	strict, err := f.Decode()
+	if err == nil {
+		if key.Name == "" {
+			key.Name = nameOf(strict)
+		}
+		raw, err = strict.Encode() // has text where a number or boolean stood for one
+	}
+	if key.Name == "" {
+		r.remark(f.place, "metadata", "%s is skipped: metadata.name is missing", f.Kind)
+		return
+	}
+	r.enter(f, key, raw, err)
+}
+
+// nameOf gives an endpoint the name that follows from its fields.
+func nameOf(o *model.Object) string {
+	w, ok := o.Value.(*model.WorkloadEndpoint)
+	if !ok {
+		return ""
+	}
+	name, _ := model.WorkloadEndpointName(w.Spec.IDs())
+	return name
+}
+
+// enter decodes an object as the daemon does. mistakes are what a strict reader has against the document.
+func (r *reader) enter(f found, key model.Key, raw []byte, mistakes error) {
+	info, _ := model.Lookup(key.Kind)
+	o := model.Decode(key, raw, 0)
+	if o.Value != nil {
+		info.Default(o.Value) // as it would have been when the object was stored
+		if raw, err := o.Encode(); err == nil {
+			o = model.Decode(key, raw, 0)
+		}
+	}
+	if o.Err != nil {
+		r.refuse(f, key, o, mistakes)
+		return
+	}
+	f.object = o
+	r.found[key] = append(r.found[key], f)
+	for _, e := range flatten(mistakes) {
+		r.remarks = append(r.remarks, remark{f.file, e.Line, fmt.Sprintf("%s: %v (passed over; apply would refuse the object)", key, e.Err)})
+	}
+	for _, e := range info.Validate(key, o.Value) {
+		r.remark(f.place, e.Field, "%s: %v (apply would refuse the object)", key, e)
+	}
+}
+
+// refuse remarks why an object is skipped.
+func (r *reader) refuse(f found, key model.Key, o *model.Object, mistakes error) {
+	var invalid *model.InvalidError
+	if errors.As(o.Err, &invalid) {
+		for _, e := range invalid.Fields {
+			r.remark(f.place, e.Field, "%s is skipped: %v", key, e)
+		}
+		return
+	}
+	if all := flatten(mistakes); len(all) > 0 {
+		for _, e := range all {
+			r.remarks = append(r.remarks, remark{f.file, e.Line, fmt.Sprintf("%s is skipped: %v", key, e.Err)})
+		}
+		return
+	}
+	r.remark(f.place, "", "%s is skipped: %v", key, o.Err)
+}
+
+func flatten(err error) []*model.DocumentError {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []*model.DocumentError
+		for _, e := range joined.Unwrap() {
+			all = append(all, flatten(e)...)
+		}
+		return all
+	}
+	var at *model.DocumentError
+	if errors.As(err, &at) {
+		return []*model.DocumentError{at}
+	}
+	return nil
+}
+
+// state picks one version of each object.
+func (r *reader) state() State {
+	s := State{Objects: model.Set{}, passwords: passwords{}}
+	for key, versions := range r.found {
+		slices.SortFunc(versions, newest)
+		best := versions[0]
+		for _, other := range versions[1:] {
+			if !bytes.Equal(other.content, best.content) {
+				r.remark(other.place, "", "%s is skipped: the one in %s counts, %s", key, best.at(""), whyNewer(best, other))
+			}
+		}
+		if best.object == nil {
+			s.passwords[key.Name] = best.secret
+			continue
+		}
+		s.Objects[key] = best.object
+	}
+	slices.SortFunc(r.remarks, func(a, b remark) int {
+		return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.line, b.line), cmp.Compare(a.text, b.text))
+	})
+	for _, m := range slices.Compact(r.remarks) {
+		at := m.file
+		if m.line > 0 {
+			at += ":" + strconv.Itoa(m.line)
+		}
+		s.Remarks = append(s.Remarks, at+": "+m.text)
+	}
+	return s
+}
+
+// newest orders versions of one object: Calico's form before Kubernetes', one that somebody wrote before one that was
+// dumped, the highest revision, and then by content, which has no meaning but does not depend on the order either.
+func newest(a, b found) int {
+	return cmp.Or(
+		compareBool(b.isCalico(), a.isCalico()),
+		compareBool(b.meta.ResourceVersion == "", a.meta.ResourceVersion == ""),
+		cmp.Compare(b.meta.revision(), a.meta.revision()),
+		bytes.Compare(a.content, b.content),
+		cmp.Compare(a.file, b.file), cmp.Compare(a.Line(""), b.Line("")))
+}
+
+func (f found) isCalico() bool {
+	return f.APIVersion == "" || strings.Contains(f.APIVersion, "projectcalico.org")
+}
+
+func (m metadata) revision() uint64 {
+	n, _ := strconv.ParseUint(m.ResourceVersion, 10, 64)
+	return n
+}
+
+func whyNewer(best, other found) string {
+	switch {
+	case best.isCalico() != other.isCalico():
+		return "as it is Calico's own object"
+	case best.meta.ResourceVersion == "" && other.meta.ResourceVersion != "":
+		return "as it has no resourceVersion and so is an edit"
+	case best.meta.revision() != other.meta.revision():
+		return "as its resourceVersion is higher"
+	}
+	return "by chance: nothing tells which one is newer; leave out one of them"
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// content is a document without what changes each time that it is stored.
+func content(text []byte) []byte {
+	var v map[string]any
+	if json.Unmarshal(text, &v) != nil {
+		return text
+	}
+	if m, ok := v["metadata"].(map[string]any); ok {
+		for _, field := range []string{"resourceVersion", "uid", "creationTimestamp", "generation", "managedFields", "selfLink"} {
+			delete(m, field)
+		}
+	}
+	out, err := json.Marshal(v)
+	if err != nil {
+		return text
+	}
+	return out
+}
