@@ -252,3 +252,30 @@ func FuzzServices(f *testing.F) {
 		}
 	})
 }
+
+// The shape of a large cluster: 5,000 services with two slices of 50 endpoints each.
+func BenchmarkComputeServices5000(b *testing.B) {
+	all := shuffled{world(b, v4node("a", "10.192.0.2"), `config default {"serviceClusterIPs":[{"cidr":"10.96.0.0/12"}],"serviceLoadBalancerIPs":[{"cidr":"80.0.0.0/8"}]}`)}
+	for i := range 5000 {
+		name := fmt.Sprintf("s%d", i)
+		all.objects = append(all.objects, model.NewObject(model.Key{Kind: model.KindService, Namespace: "d", Name: name}, &model.Service{Spec: model.ServiceSpec{
+			Type: model.ServiceLoadBalancer, ClusterIP: fmt.Sprintf("10.96.%d.%d", i>>8, i&255), IPFamilies: []string{"IPv4"}, ExternalTrafficPolicy: model.TrafficPolicyLocal}}))
+		for j := range 2 {
+			s := &model.EndpointSlice{AddressType: "IPv4"}
+			s.Labels = map[string]string{model.LabelServiceName: name}
+			for k := range 50 {
+				on := fmt.Sprintf("n%d", k)
+				if i%2+j+k == 0 {
+					on = "a"
+				}
+				s.Endpoints = append(s.Endpoints, model.Endpoint{NodeName: &on})
+			}
+			all.objects = append(all.objects, model.NewObject(model.Key{Kind: model.KindEndpointSlice, Namespace: "d", Name: fmt.Sprintf("%s-%d", name, j)}, s))
+		}
+	}
+	for b.Loop() {
+		if d := Compute(Input{Reader: all, Node: "a"}); len(d.Originated) != 2502 {
+			b.Fatal(len(d.Originated))
+		}
+	}
+}

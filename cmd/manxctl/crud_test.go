@@ -322,6 +322,7 @@ func TestWhatBelongsToKubernetesIsRefused(t *testing.T) {
 		s.pipe(peer+service, verb, "-f", "-").want(t, 1, "", "Service shop/web: belongs to Kubernetes and is not kept in Calico's datastore: use kubectl")
 	}
 	s.run("get", "bgppeer", "tor-1").want(t, 1, "", "does not exist") // nothing was written
+	s.run("get", "svc", "web").want(t, 2, "", `kind "svc" belongs to Kubernetes`)
 	s.pipe(service, "get", "-f", "-").want(t, 1, "", "belongs to Kubernetes")
 	s.pipe(service, "delete", "-f", "-").want(t, 1, "", "belongs to Kubernetes")
 }

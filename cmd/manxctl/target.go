@@ -60,6 +60,11 @@ func findKind(word string) (model.KindInfo, error) {
 			return k, nil
 		}
 	}
+	for _, k := range model.KubernetesKinds() {
+		if k.Plural == w || slices.Contains(k.Aliases, w) {
+			return model.KindInfo{}, usagef("kind %q %v", word, model.ErrKubernetes)
+		}
+	}
 	return model.KindInfo{}, usagef("kind %q is not known. The kinds are: %s", word, strings.Join(kindNames(), ", "))
 }
 

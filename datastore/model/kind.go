@@ -87,6 +87,9 @@ func internal[T any](kind Kind, plural string, path pathRule, rules func(*check,
 // Kinds returns the table of the kinds that Calico's datastore keeps, in a fixed order. Callers must not change it.
 func Kinds() []KindInfo { return kinds }
 
+// KubernetesKinds returns the kinds that no datastore keeps. Callers must not change it.
+func KubernetesKinds() []KindInfo { return kubernetesKinds }
+
 var kindsByName = func() map[Kind]KindInfo {
 	m := map[Kind]KindInfo{}
 	for _, i := range slices.Concat(kinds, kubernetesKinds) {
