@@ -80,7 +80,6 @@ spec: {cidr: 10.244.0.0/16}
 
 func (s *site) startBird(tb testing.TB) speaker {
 	tb.Helper()
-	conf := filepath.Join(s.node.Dir, "bird.conf")
 	text := fmt.Sprintf(`router id %[1]s;
 protocol device {}
 protocol direct { ipv4; }
@@ -90,6 +89,13 @@ include "%[5]s";
 protocol kernel { ipv4 { export where source = RTS_BGP; import none; }; merge paths on; }
 protocol bgp peer { local %[1]s as %[2]d; neighbor %[3]s as %[4]d; connect delay time 1; ipv4 { import all; export where source = RTS_STATIC; }; }
 `, s.node.IP4, nodeAS, s.ToRs[0].Address(s.node), peerAS, s.birdStatics())
+	return s.runBird(tb, text)
+}
+
+// runBird starts BIRD on the node; the file of statics is empty at first.
+func (s *site) runBird(tb testing.TB, text string) speaker {
+	tb.Helper()
+	conf := filepath.Join(s.node.Dir, "bird.conf")
 	for file, content := range map[string]string{conf: text, s.birdStatics(): ""} {
 		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
 			tb.Fatal(err)

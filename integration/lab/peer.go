@@ -57,7 +57,16 @@ func open(as uint32, id netip.Addr) []byte {
 func Announce(as uint32, nh netip.Addr, prefixes []netip.Prefix) []byte {
 	attrs := []byte{0x40, 1, 1, 0, 0x40, 2, 6, 2, 1, 0, 0, 0, 0, 0x40, 3, 4}
 	binary.BigEndian.PutUint32(attrs[9:], as)
-	attrs = append(attrs, nh.AsSlice()...)
+	return announce(append(attrs, nh.AsSlice()...), prefixes)
+}
+
+// AnnounceInternal is one UPDATE with these prefixes of the own AS, with the LOCAL_PREF that Calico nodes send.
+func AnnounceInternal(nh netip.Addr, prefixes []netip.Prefix) []byte {
+	attrs := append([]byte{0x40, 1, 1, 0, 0x40, 2, 0, 0x40, 3, 4}, nh.AsSlice()...)
+	return announce(append(attrs, 0x40, 5, 4, 0x7f, 0xff, 0xfb, 0xff), prefixes)
+}
+
+func announce(attrs []byte, prefixes []netip.Prefix) []byte {
 	body := []byte{0, 0, 0, byte(len(attrs))}
 	body = append(body, attrs...)
 	for _, p := range prefixes {
@@ -72,10 +81,21 @@ func EndOfRIB() []byte { return message(msgUpdate, []byte{0, 0, 0, 0}) }
 
 // ConnectPeer makes a session to a speaker (ADDRESS:PORT) from a namespace. It tries again until the other side takes it.
 func ConnectPeer(ns, to string, as uint32, id netip.Addr) (*Peer, error) {
+	return connectPeer(ns, nil, to, as, id, 200*time.Millisecond)
+}
+
+// ConnectPeerFrom does the same from an address of the namespace, which is the router ID too, with this pause between
+// attempts.
+func ConnectPeerFrom(ns string, from netip.Addr, to string, as uint32, pause time.Duration) (*Peer, error) {
+	return connectPeer(ns, &net.TCPAddr{IP: from.AsSlice()}, to, as, from, pause)
+}
+
+func connectPeer(ns string, from net.Addr, to string, as uint32, id netip.Addr, pause time.Duration) (*Peer, error) {
 	var lastErr error
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+	dialer := net.Dialer{Timeout: time.Second, LocalAddr: from}
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(pause) {
 		var conn net.Conn
-		if err := Inside(ns, func() { conn, lastErr = net.DialTimeout("tcp", to, time.Second) }); err != nil {
+		if err := Inside(ns, func() { conn, lastErr = dialer.Dial("tcp", to) }); err != nil {
 			return nil, err
 		}
 		if lastErr != nil {
