@@ -83,5 +83,6 @@ func (f *fib) ownPrefixes() []netip.Prefix {
 func (f *fib) conflict(prefix netip.Prefix, p fibPath) RejectedRoute {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return RejectedRoute{Prefix: prefix, Path: bgp.Path{NextHop: p.nextHop, Peer: p.peer}, Reason: f.refuse(prefix, p)}
+	class, reason := f.refuse(prefix, p)
+	return RejectedRoute{Prefix: prefix, Path: bgp.Path{NextHop: p.nextHop, Peer: p.peer}, Class: class, Reason: reason}
 }

@@ -7,12 +7,15 @@ import (
 
 	"github.com/osrg/gobgp/v4/api"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/manxnet/manx/bgp"
 )
 
 const (
-	countersAge  = 5 * time.Second        // of counters that are shown
-	countersWait = 250 * time.Millisecond // for fresh ones, before old ones are shown
-	countersCost = 50                     // GoBGP, which stops while it counts, works this many times as long in between
+	countersAge    = 5 * time.Second        // of counters that are shown
+	countersWait   = 250 * time.Millisecond // for fresh ones, before old ones are shown
+	advertisedMost = 20_000                 // prefixes to look at, some 50 ms, to count what is advertised without having been asked
+	countersCost   = 50                     // GoBGP, which stops while it counts, works this many times as long in between
 )
 
 // budget bounds how much of GoBGP's time goes into counting, however often somebody asks. It is guarded by statusTable.mu.
@@ -50,9 +53,36 @@ func (t *statusTable) spend(b *budget, age time.Duration, count func()) {
 	}
 }
 
-// refreshCounters reads the counters of all sessions, without the advertised prefixes.
+// refreshCounters reads the counters of all sessions, and the advertised prefixes of those outside the mesh if that is cheap.
 func (s *Speaker) refreshCounters() {
-	s.status.spend(&s.status.reads, countersAge, func() { s.readCounters("", false) })
+	s.status.spend(&s.status.reads, countersAge, func() {
+		s.readCounters("", false)
+		up := s.status.upOutsideMesh()
+		if len(up)*s.fib.size() > advertisedMost {
+			return
+		}
+		for _, addr := range up {
+			s.readCounters(addr.String(), true)
+		}
+	})
+}
+
+func (t *statusTable) upOutsideMesh() (list []netip.Addr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for addr, e := range t.entries {
+		if e.session.Type != bgp.SessionMesh && e.state == gobgp.BGP_FSM_ESTABLISHED {
+			list = append(list, addr)
+		}
+	}
+	return list
+}
+
+// size is the number of prefixes, our own included.
+func (f *fib) size() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.entries) + len(f.own)
 }
 
 // countPeer reads the counters of one session.
@@ -92,12 +122,12 @@ func (s *Speaker) readCounters(addr string, advertised bool) {
 }
 
 func (e *sessionEntry) count(p *api.Peer, now time.Time, advertised bool) {
-	c := Counters{At: now, Advertised: e.counters.Advertised}
+	c := Counters{At: now, Advertised: e.counters.Advertised, AdvertisedAt: e.counters.AdvertisedAt}
 	for _, f := range p.GetAfiSafis() {
 		c.Received += f.GetState().GetReceived()
 		c.Accepted += f.GetState().GetAccepted()
 		if advertised {
-			c.Advertised = f.GetState().GetAdvertised()
+			c.Advertised, c.AdvertisedAt = f.GetState().GetAdvertised(), now
 		}
 	}
 	in, out := p.GetState().GetMessages().GetReceived(), p.GetState().GetMessages().GetSent()

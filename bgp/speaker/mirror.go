@@ -24,7 +24,10 @@ type statusTable struct {
 	watchers map[*statusWatcher]bool
 	taps     int // peers whose packets are looked at
 
-	reads budget // of reading the counters of all
+	reads budget                     // of reading the counters of all
+	gone  map[bgp.SessionType]Totals // of sessions that are no longer wanted
+
+	rejects rejects
 }
 
 // sessionEntry is the state of one session. The FSM of GoBGP reaches it through tap without holding mu.
@@ -67,7 +70,7 @@ type sessionEntry struct {
 }
 
 func newStatusTable(cfg Config) *statusTable {
-	return &statusTable{log: cfg.Logger, cfg: cfg, entries: map[netip.Addr]*sessionEntry{}, watchers: map[*statusWatcher]bool{}}
+	return &statusTable{log: cfg.Logger, cfg: cfg, entries: map[netip.Addr]*sessionEntry{}, watchers: map[*statusWatcher]bool{}, gone: map[bgp.SessionType]Totals{}}
 }
 
 // setSessions makes the table hold exactly the wanted sessions.
@@ -90,6 +93,7 @@ func (t *statusTable) setSessions(want []bgp.Session) {
 	for addr, e := range t.entries {
 		if !keep[addr] {
 			delete(t.entries, addr)
+			t.gone[e.session.Type] = t.gone[e.session.Type].plus(e)
 			t.publish(e, now, true)
 		}
 	}

@@ -2,6 +2,7 @@ package speaker
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -66,7 +67,8 @@ const (
 // Counters of a session since the peer was configured.
 type Counters struct {
 	At                             time.Time // when they were read
-	Received, Accepted, Advertised uint64    // prefixes; Advertised is counted by Speaker.Session only
+	Received, Accepted, Advertised uint64    // prefixes
+	AdvertisedAt                   time.Time // Advertised costs more and may be older; zero: never counted
 	MessagesIn, MessagesOut        uint64
 	UpdatesIn, UpdatesOut          uint64
 }
@@ -108,6 +110,25 @@ func (t *statusTable) list() []SessionStatus {
 func (s *Speaker) Sessions() []SessionStatus {
 	s.refreshCounters()
 	return s.status.list()
+}
+
+// Totals are counters of many sessions, also of those that are no longer wanted: they never decrease.
+type Totals struct{ Flaps, Restarts uint64 }
+
+func (x Totals) plus(e *sessionEntry) Totals {
+	return Totals{Flaps: x.Flaps + e.flaps, Restarts: x.Restarts + e.restarts}
+}
+
+// Totals returns the counters of the sessions by type.
+func (s *Speaker) Totals() map[bgp.SessionType]Totals {
+	t := s.status
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := maps.Clone(t.gone)
+	for _, e := range t.entries {
+		all[e.session.Type] = all[e.session.Type].plus(e)
+	}
+	return all
 }
 
 // Session returns the status of one session including the number of advertised prefixes, whose count looks at all routes

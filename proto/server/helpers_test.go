@@ -183,6 +183,16 @@ func (s *sessions) AdvertisedTo(_ context.Context, a netip.Addr) ([]speaker.Judg
 	return s.sent[a], nil
 }
 
+func (s *sessions) Totals() map[bgp.SessionType]speaker.Totals {
+	all := map[bgp.SessionType]speaker.Totals{}
+	for _, st := range s.Sessions() {
+		n := all[st.Session.Type]
+		n.Flaps, n.Restarts = n.Flaps+st.Flaps, n.Restarts+st.Restarts
+		all[st.Session.Type] = n
+	}
+	return all
+}
+
 func (s *sessions) Rejected() []speaker.RejectedRoute { return s.refused }
 
 func (s *sessions) finish() {

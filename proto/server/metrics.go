@@ -1,35 +1,22 @@
 package server
 
 import (
-	"slices"
-
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/manxnet/manx/bgp"
-	"github.com/manxnet/manx/bgp/speaker"
 )
 
 // The names of the metrics are promises.
 const (
-	metricBuildInfo    = "manx_build_info"
-	metricReady        = "manx_ready"
-	metricInSync       = "manx_datastore_in_sync"
-	metricRevision     = "manx_datastore_revision"
-	metricObjects      = "manx_datastore_objects"
-	metricQuarantined  = "manx_datastore_quarantined"
-	metricRestarts     = "manx_datastore_full_reads_total"
-	metricSessions     = "manx_bgp_sessions"
-	metricSessionUp    = "manx_bgp_session_up"
-	metricSessionFlaps = "manx_bgp_session_flaps_total"
-	metricPrefixes     = "manx_bgp_prefixes_received"
-	metricRoutes       = "manx_routes"
-	metricEndpoints    = "manx_endpoints"
-	metricNotices      = "manx_notices"
+	metricBuildInfo   = "manx_build_info"
+	metricReady       = "manx_ready"
+	metricInSync      = "manx_datastore_in_sync"
+	metricRevision    = "manx_datastore_revision"
+	metricObjects     = "manx_datastore_objects"
+	metricQuarantined = "manx_datastore_quarantined"
+	metricRestarts    = "manx_datastore_full_reads_total"
+	metricRoutes      = "manx_routes"
+	metricEndpoints   = "manx_endpoints"
+	metricNotices     = "manx_notices"
 )
-
-// sessionSeries bounds how many sessions have series of their own. Those that a BGPPeer asks for come first: a full
-// mesh of thousands of nodes would otherwise give every node thousands of series.
-const sessionSeries = 256
 
 // collector reads the metrics from the source when they are asked for.
 type collector struct {
@@ -40,10 +27,7 @@ type collector struct {
 // Collector makes the metrics of the server's source, for a registry.
 func (s *Server) Collector() prometheus.Collector {
 	c := &collector{server: s, descriptions: map[string]*prometheus.Desc{}}
-	for _, d := range []struct {
-		name, help string
-		labels     []string
-	}{
+	for _, d := range append([]description{
 		{metricBuildInfo, "Always 1; the labels say what runs.", []string{"version", "commit", "gobgp", "go"}},
 		{metricReady, "Whether a check of readiness is passed.", []string{"check"}},
 		{metricInSync, "Whether the state of the datastore is complete and up to date.", nil},
@@ -51,17 +35,19 @@ func (s *Server) Collector() prometheus.Collector {
 		{metricObjects, "Objects of the datastore in use.", nil},
 		{metricQuarantined, "Objects of the datastore that cannot be used.", nil},
 		{metricRestarts, "Full reads of the datastore after the first.", nil},
-		{metricSessions, "BGP sessions by type and state of RFC 4271.", []string{"type", "state"}},
-		{metricSessionUp, "Whether a BGP session is established; at most 256 sessions.", []string{"peer", "type"}},
-		{metricSessionFlaps, "How often a BGP session was established and lost; at most 256 sessions.", []string{"peer", "type"}},
-		{metricPrefixes, "Prefixes received from a BGP peer; at most 256 sessions.", []string{"peer", "type"}},
 		{metricRoutes, "Routes that are wanted or there, by phase.", []string{"phase"}},
 		{metricEndpoints, "Workload endpoints of this node, by phase.", []string{"phase"}},
 		{metricNotices, "Things that a person should look at; see manxctl status.", nil},
-	} {
+	}, bgpDescriptions...) {
 		c.descriptions[d.name] = prometheus.NewDesc(d.name, d.help, d.labels, nil)
 	}
 	return c
+}
+
+// description is what a metric says of itself.
+type description struct {
+	name, help string
+	labels     []string
 }
 
 // Describe implements prometheus.Collector.
@@ -95,7 +81,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		counter(metricRestarts, float64(st.Restarts))
 	}
 	if now.BGP != nil {
-		collectSessions(now.BGP.Sessions(), gauge, counter)
+		collectBGP(now, gauge, counter)
 	}
 	for phase, n := range now.routeCounts() {
 		gauge(metricRoutes, float64(n), string(phase))
@@ -106,31 +92,6 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	for phase, n := range endpoints {
 		gauge(metricEndpoints, float64(n), phase)
-	}
-}
-
-type metricFunc func(name string, v float64, labels ...string)
-
-func collectSessions(sessions []speaker.SessionStatus, gauge, counter metricFunc) {
-	type group struct {
-		typ   bgp.SessionType
-		state string
-	}
-	groups := map[group]int{}
-	for _, s := range sessions {
-		groups[group{s.Session.Type, s.State}]++
-	}
-	for g, n := range groups {
-		gauge(metricSessions, float64(n), string(g.typ), g.state)
-	}
-	slices.SortStableFunc(sessions, func(a, b speaker.SessionStatus) int {
-		return int(number(a.Session.Type == bgp.SessionMesh) - number(b.Session.Type == bgp.SessionMesh))
-	})
-	for _, s := range sessions[:min(len(sessions), sessionSeries)] {
-		labels := []string{s.Session.Address.String(), string(s.Session.Type)}
-		gauge(metricSessionUp, number(s.Phase == speaker.PhaseEstablished), labels...)
-		gauge(metricPrefixes, float64(s.Counters.Received), labels...)
-		counter(metricSessionFlaps, float64(s.Flaps), labels...)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -78,7 +79,7 @@ func (s *Source) peers() []*manxv1.Peer {
 // peerDetails is a session with what lists leave out.
 func peerDetails(st speaker.SessionStatus, d bgp.Desired) *manxv1.Peer {
 	p, w, c := sessionRow(st), st.Session, st.Counters
-	p.Prefixes.Advertised = &c.Advertised
+	p.Prefixes.Advertised = &c.Advertised // just counted
 	p.Messages = &manxv1.PeerMessages{In: c.MessagesIn, Out: c.MessagesOut, UpdatesIn: c.UpdatesIn, UpdatesOut: c.UpdatesOut}
 	p.Wanted = &manxv1.Wanted{
 		Source: text(w.Source), HoldSeconds: w.HoldSeconds, KeepaliveSeconds: w.KeepaliveSeconds, RestartSeconds: w.RestartSeconds,
@@ -108,6 +109,9 @@ func concerns(c bgp.Conflict, object string) bool {
 	return c.Kept == object || slices.Contains(c.Dropped, object)
 }
 
+// advertisedAge is how much older than the rest the number of advertised prefixes may be to be shown.
+const advertisedAge = time.Minute
+
 // sessionRow is a session as lists have it.
 func sessionRow(st speaker.SessionStatus) *manxv1.Peer {
 	w := st.Session
@@ -118,6 +122,9 @@ func sessionRow(st speaker.SessionStatus) *manxv1.Peer {
 		LastError: st.LastError, LastErrorAtUnixMs: unixMs(st.LastErrorAt), LastErrorBy: string(st.LastErrorBy),
 		Prefixes: &manxv1.PeerPrefixes{Received: st.Counters.Received, Accepted: st.Counters.Accepted},
 		Passive:  w.Passive, Source: text(w.Source), Password: w.PasswordFrom,
+	}
+	if c := st.Counters; !c.AdvertisedAt.IsZero() && c.At.Sub(c.AdvertisedAt) <= advertisedAge {
+		p.Prefixes.Advertised = &c.Advertised
 	}
 	if st.LocalAddress.IsValid() {
 		p.Source = st.LocalAddress.String()

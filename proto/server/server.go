@@ -35,6 +35,7 @@ type BGP interface {
 	ReceivedFrom(context.Context, netip.Addr) ([]speaker.JudgedPath, error)
 	AdvertisedTo(context.Context, netip.Addr) ([]speaker.JudgedPath, error)
 	Rejected() []speaker.RejectedRoute
+	Totals() map[bgp.SessionType]speaker.Totals
 	Ready() (bool, string)
 }
 

@@ -921,7 +921,7 @@ type PeerPrefixes struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Received      uint64                 `protobuf:"varint,1,opt,name=received,proto3" json:"received,omitempty"`
 	Accepted      uint64                 `protobuf:"varint,2,opt,name=accepted,proto3" json:"accepted,omitempty"`
-	Advertised    *uint64                `protobuf:"varint,3,opt,name=advertised,proto3,oneof" json:"advertised,omitempty"` // by GetPeer only: counting them takes time
+	Advertised    *uint64                `protobuf:"varint,3,opt,name=advertised,proto3,oneof" json:"advertised,omitempty"` // lists have it only while counting is cheap
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

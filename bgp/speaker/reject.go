@@ -1,0 +1,91 @@
+package speaker
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+// RejectedRoute is a path that other speakers announced and that this node does not use.
+type RejectedRoute struct {
+	Prefix netip.Prefix
+	Path   bgp.Path
+	Class  RejectClass
+	Reason string
+}
+
+// RejectClass groups the reasons for which paths are not used.
+type RejectClass string
+
+const (
+	RejectOwn     RejectClass = "own_prefix" // it is this node's own prefix or address
+	RejectNextHop RejectClass = "next_hop"   // the next hop cannot be used
+	RejectPrefix  RejectClass = "prefix"     // the prefix is not for traffic between hosts
+	RejectService RejectClass = "service"    // announced for others; Rejected does not tell of it
+)
+
+// rejects remembers what Rejected has found.
+type rejects struct {
+	budget budget
+	list   []RejectedRoute // guarded by statusTable.mu
+}
+
+// Rejected returns the announced paths that this node refuses to use, sorted by prefix, with the reason. It looks at all
+// routes, so that with very many of them it may give what it found a short time ago.
+func (s *Speaker) Rejected() []RejectedRoute {
+	s.status.spend(&s.status.rejects.budget, 0, func() {
+		list := append(s.fib.rejected(), s.conflicting()...)
+		slices.SortFunc(list, func(a, b RejectedRoute) int {
+			return cmp.Or(a.Prefix.Compare(b.Prefix), comparePaths(a.Path, b.Path))
+		})
+		s.status.mu.Lock()
+		s.status.rejects.list = slices.Compact(list)
+		s.status.mu.Unlock()
+	})
+	s.status.mu.Lock()
+	defer s.status.mu.Unlock()
+	return s.status.rejects.list
+}
+
+// refuse says why a path is not used, or nothing. That may be a fault or, for services, by design.
+func (f *fib) refuse(prefix netip.Prefix, p fibPath) (RejectClass, string) {
+	nh := p.nextHop
+	switch {
+	case f.outward.has(prefix):
+		return RejectService, "the prefix is an address of services: it is announced for others, while this host reaches services by itself"
+	case f.own[prefix]:
+		return RejectOwn, "this node originates the prefix itself; no other speaker may announce it"
+	case prefix.IsSingleIP() && f.ownAddr[prefix.Addr()]:
+		return RejectOwn, "the prefix is the address of this node"
+	case f.ownAddr[nh]:
+		return RejectNextHop, "the next hop is this node: the route would loop"
+	case !nh.IsValid() || nh.IsUnspecified() || nh.IsMulticast() || nh.IsLoopback():
+		return RejectNextHop, "the next hop " + addrText(nh) + " is not the address of another host"
+	case f.reflectedBack(p):
+		return RejectNextHop, "the route has come back: its CLUSTER_LIST names our own cluster " + f.reflect[p.peer.Unmap()].String() + " (RFC 4456 section 8)"
+	case prefix.Addr().Is4() && !nh.Unmap().Is4():
+		return RejectNextHop, "the next hop " + nh.String() + " of the IPv4 prefix is an IPv6 address (RFC 8950), which is not supported"
+	case nh.IsLinkLocalUnicast() && nh.Is6() && nh.Zone() == "":
+		return RejectNextHop, "the next hop " + nh.String() + " is link-local and names no interface; the peer should send a global one"
+	case prefix.Addr().IsMulticast() || prefix.Addr().IsLoopback() && prefix.Bits() > 0:
+		return RejectPrefix, "the prefix is not for unicast traffic between hosts"
+	}
+	return "", ""
+}
+
+// rejected is in no order.
+func (f *fib) rejected() []RejectedRoute {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var list []RejectedRoute
+	for prefix, e := range f.entries {
+		for _, p := range e.paths {
+			if class, reason := f.refuse(prefix, p); class != "" && class != RejectService {
+				list = append(list, RejectedRoute{Prefix: prefix, Path: bgp.Path{NextHop: p.nextHop, Peer: p.peer}, Class: class, Reason: reason})
+			}
+		}
+	}
+	return list
+}
