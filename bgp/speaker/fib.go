@@ -31,9 +31,10 @@ type fib struct {
 	changes uint64 // of paths, our own included
 
 	// Number of paths by peer. onLevel hears when it passes a limit, without the lock.
-	counts        map[netip.Addr]*peerCount
-	warnAt, maxAt int
-	onLevel       func(peer netip.Addr, level prefixLevel)
+	counts  map[netip.Addr]*peerCount
+	limit   limit                // of peers that are not in limits
+	limits  map[netip.Addr]limit // of single peers
+	onLevel func(peer netip.Addr, level prefixLevel, l limit)
 }
 
 type peerCount struct {
@@ -47,8 +48,8 @@ type prefixLevel int
 
 const (
 	prefixesNormal  prefixLevel = iota
-	prefixesMany                // more than WarnPrefixes
-	prefixesTooMany             // more than MaxPrefixes
+	prefixesMany                // so many that the status warns
+	prefixesTooMany             // more than the limit
 )
 
 type fibEntry struct {
@@ -95,6 +96,14 @@ func (f *fib) learnedInside(prefixes []netip.Prefix) bool {
 	return false
 }
 
+// knows tells whether there is a learned route for a prefix.
+func (f *fib) knows(prefix netip.Prefix) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := f.entries[prefix]
+	return e != nil && len(e.paths) > 0
+}
+
 func (f *fib) signal() {
 	select {
 	case f.changed <- struct{}{}:
@@ -125,25 +134,21 @@ func (f *fib) update(paths []*apiutil.Path) {
 		f.signal()
 	}
 	level, changed := f.level(last) // nearly every callback is about one peer
+	l := f.limitOf(last)
 	f.mu.Unlock()
 	if changed && f.onLevel != nil {
-		f.onLevel(last, level)
+		f.onLevel(last, level, l)
 	}
 }
 
 // level finds out whether the number of paths of a peer has passed a limit since the last call.
 func (f *fib) level(peer netip.Addr) (prefixLevel, bool) {
 	c := f.counts[peer]
-	if c == nil || f.maxAt == 0 {
+	l := f.limitOf(peer)
+	if c == nil || l.most == 0 {
 		return prefixesNormal, false
 	}
-	level := prefixesNormal
-	switch {
-	case c.paths > f.maxAt:
-		level = prefixesTooMany
-	case c.paths > f.warnAt, c.level != prefixesNormal && c.paths > f.warnAt*9/10:
-		level = prefixesMany
-	}
+	level := l.level(c.paths, c.level)
 	changed := level != c.level
 	c.level = level
 	return level, changed

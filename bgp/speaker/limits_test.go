@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,6 +64,51 @@ func TestMaxPrefixesHoldsTheSessionDown(t *testing.T) {
 	p.send(update("10.0.0.2", 0, 100, pfx("10.1.0.0/24")))
 	table := routeTable{}
 	awaitRoutes(t, s, table, "only the new route", func() bool { return len(table) == 1 && len(table[pfx("10.1.0.0/24")].Paths) == 1 })
+}
+
+// The limit of one peer: a warning before it, the session held down above it, and a higher one at once of effect.
+func TestMaxPrefixesOfOnePeer(t *testing.T) {
+	t.Parallel()
+	s, d := testSpeaker(t, Config{PrefixHold: time.Hour})
+	d.Sessions = []bgp.Session{passive("127.0.1.54"), passive("127.0.1.55")}
+	d.Sessions[0].MaxPrefixes = 100
+	mustSet(t, s, d)
+	o := fakeOptions{as: 64512, id: "10.99.0.54"}
+	p, free := dialFake(t, "127.0.1.54", listenOf(d), o), dialFake(t, "127.0.1.55", listenOf(d), fakeOptions{as: 64512, id: "10.99.0.55"})
+	awaitSession(t, s, "127.0.1.54", "Established", established)
+	awaitSession(t, s, "127.0.1.55", "Established", established)
+	warned := func(text string) func(SessionStatus) bool {
+		return func(st SessionStatus) bool { return established(st) && strings.Contains(st.Warning, text) }
+	}
+	sendMany(p, 90)
+	awaitSession(t, s, "127.0.1.54", "the warning", warned("more than 80 prefixes; above 100 the session is shut down"))
+	set := func(limit uint32) {
+		d.Sessions = slices.Clone(d.Sessions)
+		d.Sessions[0].MaxPrefixes = limit
+		mustSet(t, s, d)
+	}
+	set(110) // live
+	awaitSession(t, s, "127.0.1.54", "the warning with new numbers", warned("more than 88 prefixes; above 110 the session is shut down"))
+	sendMany(free, 3000)
+	table := routeTable{}
+	awaitRoutes(t, s, table, "the routes of the other", func() bool { return len(table) == 3000 })
+	if st := awaitSession(t, s, "127.0.1.55", "Established", established); st.Warning != "" {
+		t.Errorf("the other is warned of a limit that is not its own: %q", st.Warning)
+	}
+	set(80) // also a limit that is exceeded already counts
+	if n := p.awaitClosed(); n == nil || n.ErrorCode != 6 || n.ErrorSubcode != 2 {
+		t.Errorf("got %+v, want NOTIFICATION 6/2", n)
+	}
+	awaitSession(t, s, "127.0.1.54", "the reason", func(st SessionStatus) bool {
+		return st.Phase == PhaseFailed && strings.Contains(st.Reason, "announced more than 80 prefixes; the session is held down for 1h0m0s")
+	})
+	set(0) // that of all: held down no more
+	p = dialFake(t, "127.0.1.54", listenOf(d), o)
+	awaitSession(t, s, "127.0.1.54", "Established again", established)
+	sendMany(p, 200)
+	if st := awaitSession(t, s, "127.0.1.54", "Established", established); st.Warning != "" || p.isClosed() {
+		t.Errorf("warning %q, closed %v", st.Warning, p.isClosed())
+	}
 }
 
 func TestRoutesForOwnBlocks(t *testing.T) {

@@ -101,7 +101,7 @@ func New(cfg Config) *Speaker {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Speaker{cfg: cfg, log: cfg.Logger, ctx: ctx, cancel: cancel, fib: newFIB()}
 	s.interfaces.lookup = cfg.InterfaceOf
-	s.fib.warnAt, s.fib.maxAt, s.fib.onLevel = cfg.WarnPrefixes, cfg.MaxPrefixes, s.prefixLevel
+	s.fib.limit, s.fib.onLevel = cfg.limit(bgp.Session{}), s.prefixLevel
 	s.status = newStatusTable(cfg)
 	s.sync = newRestartSync(cfg, s.syncFinished)
 	go s.maintain()
@@ -118,6 +118,7 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 		return errors.New("bgp speaker is closed")
 	}
 	s.status.setSessions(d.Sessions)
+	s.setLimits(d.Sessions)
 	s.fib.setOwn(ownPrefixes(d.Originated), ownAddresses(d))
 	s.fib.setOutward(sharedPrefixes(d.Originated), d.NoInstall)
 	s.fib.setReflecting(d.Sessions)

@@ -42,18 +42,18 @@ func (s *Speaker) watchdog(now time.Time) {
 // Fault: GoBGP's own prefix limit walks all routes of the peer for every UPDATE, which makes 100,000 routes ten times
 // slower (BenchmarkIngest), and after its Cease keeps the routes as those of a peer that restarts.
 // Shown by TestMaxPrefixesHoldsTheSessionDown. Can go when GoBGP counts, and drops the routes.
-func (s *Speaker) prefixLevel(peer netip.Addr, level prefixLevel) {
+func (s *Speaker) prefixLevel(peer netip.Addr, level prefixLevel, l limit) {
 	s.status.change(peer.Unmap(), func(e *sessionEntry, now time.Time) {
 		switch level {
 		case prefixesNormal:
 			e.many = ""
 		case prefixesMany:
-			e.many = fmt.Sprintf("the peer announces more than %d prefixes; above %d the session is shut down", s.cfg.WarnPrefixes, s.cfg.MaxPrefixes)
+			e.many = fmt.Sprintf("the peer announces more than %d prefixes; above %d the session is shut down", l.warn, l.most)
 		case prefixesTooMany:
 			if e.held.IsZero() && e.state == gobgp.BGP_FSM_ESTABLISHED {
 				e.held, e.dialBy = now, now.Add(s.cfg.PrefixHold)
-				e.fail(DirectionSent, fmt.Sprintf("%s announced more than %d prefixes; the session is held down for %s", e.peerName(), s.cfg.MaxPrefixes, s.cfg.PrefixHold), now)
-				go s.shutDown(peer, fmt.Sprintf("more than %d prefixes", s.cfg.MaxPrefixes))
+				e.fail(DirectionSent, fmt.Sprintf("%s announced more than %d prefixes; the session is held down for %s", e.peerName(), l.most, s.cfg.PrefixHold), now)
+				go s.shutDown(peer, fmt.Sprintf("more than %d prefixes", l.most))
 			}
 		}
 	})

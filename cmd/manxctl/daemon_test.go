@@ -243,7 +243,7 @@ func TestRoutesPassesFiltersOn(t *testing.T) {
 		t.Errorf("asked for %v", q)
 	}
 	for _, p := range []reconcile.Phase{reconcile.Pending, reconcile.Applied, reconcile.Failed, reconcile.Blocked, reconcile.Leftover, reconcile.Removing} {
-		s.ask("routes", "--phase", string(p), "--source", string(route.SourceBGP), "--source", string(route.SourceBlock), "--source", string(route.SourceWorkload))
+		s.ask("routes", "--phase", string(p), "--source", string(route.SourceBGP), "--source", string(route.SourceBlock), "--source", string(route.SourceWorkload), "--source", string(route.SourceStatic))
 		select {
 		case <-d.asked:
 		default:

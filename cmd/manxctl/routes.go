@@ -67,7 +67,7 @@ func (c *cli) routesCommand() *cobra.Command {
 // The words that --phase and --source know.
 var (
 	routePhases  = []string{"pending", phaseDone, phaseFailed, phaseBlocked, "leftover", "removing"}
-	routeSources = []string{"bgp", "block", "workload"}
+	routeSources = []string{"bgp", "block", "workload", "static"}
 )
 
 // oneOf writes "a, b or c".
