@@ -1,22 +1,135 @@
 package speaker
 
 import (
+	"context"
 	"maps"
 	"net/netip"
 	"sync"
+	"time"
+
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/osrg/gobgp/v4/pkg/server"
+	"go.uber.org/zap"
 )
 
-// hopInterfaces knows the interface that each next hop of learned routes is reached by, while a filter asks for it.
+// hopInterfaces knows the interface that each next hop of received routes is reached by, while a filter asks for it:
+// GoBGP's policies know next hops, but no interfaces.
 type hopInterfaces struct {
 	lookup func(netip.Addr) string // nil: unknown
 
-	mu   sync.Mutex
-	hops map[netip.Addr]string
+	mu     sync.Mutex
+	hops   map[netip.Addr]string
+	cancel context.CancelFunc // ends the watch; nil while nobody asks
 }
+
+// hopRefresh is how often interfaces are looked up again, because routes of the kernel change.
+const hopRefresh = 5 * time.Second
 
 // known returns the interfaces by next hop.
 func (h *hopInterfaces) known() map[netip.Addr]string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return maps.Clone(h.hops)
+}
+
+// note takes in next hops and tells whether any of them is new.
+func (h *hopInterfaces) note(hops []netip.Addr) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	changed := false
+	for _, hop := range hops {
+		if _, known := h.hops[hop]; h.hops != nil && !known {
+			h.hops[hop] = h.lookup(hop)
+			changed = changed || h.hops[hop] != ""
+		}
+	}
+	return changed
+}
+
+// refresh looks all next hops up again and tells whether anything changed.
+func (h *hopInterfaces) refresh() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	changed := false
+	for hop, before := range h.hops {
+		h.hops[hop] = h.lookup(hop)
+		changed = changed || h.hops[hop] != before
+	}
+	return changed
+}
+
+// stop forgets everything. The watch ends with it.
+func (h *hopInterfaces) stop() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cancel != nil {
+		h.cancel()
+	}
+	h.hops, h.cancel = nil, nil
+}
+
+// watchHops follows the next hops of received routes while the policy asks for interfaces.
+func (r *speakerRun) watchHops() error {
+	h := &r.sp.interfaces
+	if !r.policy.watched || h.lookup == nil {
+		h.stop()
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cancel != nil {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(r.sp.ctx)
+	h.cancel, h.hops = cancel, map[netip.Addr]string{}
+	return r.srv.WatchEvent(ctx, server.WatchEventMessageCallbacks{OnPathUpdate: func(paths []*apiutil.Path, _ time.Time) {
+		if ctx.Err() == nil && h.note(nextHops(paths)) {
+			r.sp.reconsider()
+		}
+	}}, server.WatchUpdate(true, "", ""))
+}
+
+func nextHops(paths []*apiutil.Path) (hops []netip.Addr) {
+	for _, p := range paths {
+		for _, a := range p.Attrs {
+			switch a := a.(type) {
+			case *gobgp.PathAttributeNextHop:
+				hops = append(hops, a.Value)
+			case *gobgp.PathAttributeMpReachNLRI:
+				hops = append(hops, a.Nexthop)
+			}
+		}
+	}
+	return hops
+}
+
+// refreshHops looks at the kernel's routes every few seconds.
+func (s *Speaker) refreshHops(now time.Time) {
+	if now.Unix()%int64(hopRefresh/time.Second) == 0 && s.interfaces.refresh() {
+		s.reconsider()
+	}
+}
+
+// reconsider makes the policy again after interfaces of next hops became known or changed.
+func (s *Speaker) reconsider() {
+	s.setMu.Lock()
+	defer s.setMu.Unlock()
+	r := s.run
+	if r == nil || r.desired == nil || s.ctx.Err() != nil {
+		return
+	}
+	again, err := r.setPolicy(s.ctx, *r.desired)
+	if err == nil {
+		err = r.decide(s.ctx, again)
+	}
+	if err != nil {
+		s.log.Warn("bgp policy: interfaces of next hops changed", zap.Error(err))
+	}
+}
+
+func (h *hopInterfaces) of(hop netip.Addr) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.hops[hop]
 }

@@ -29,6 +29,7 @@ type policy struct {
 	export  []netip.Prefix // ranges that decide which learned routes are passed on
 	blocked []netip.Prefix // ranges that are not
 	drain   bgp.Drain
+	groups  []*group
 	watched bool // a rule asks for the interface that a learned route leaves by
 }
 
@@ -76,6 +77,7 @@ func buildPolicy(d bgp.Desired, interfaces map[netip.Addr]string) policy {
 		mine.out += string(s.NextHop)
 		p.peers[plainAddr(s.Address)] = mine
 	}
+	p.groups = groups
 	p.export, p.blocked, p.watched = d.ExportPrefixes, d.NoExportPrefixes, b.watched
 	p.request = &api.SetPoliciesRequest{
 		Policies: []*api.Policy{{Name: exportPolicy, Statements: exporting}, {Name: importPolicy, Statements: importing}},

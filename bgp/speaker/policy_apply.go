@@ -48,6 +48,7 @@ func (r *speakerRun) setPolicy(ctx context.Context, d bgp.Desired) (again, error
 	}
 	old := r.policy
 	r.policy = p
+	r.judge.Store(judgeOf(d, p))
 	r.sp.log.Debug("bgp policy changed", zap.Int("export", len(p.request.Policies[0].Statements)), zap.Int("import", len(p.request.Policies[1].Statements)))
 	return r.compare(old, p), nil
 }

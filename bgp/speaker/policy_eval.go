@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"net/netip"
 	"path"
 	"slices"
 
@@ -8,7 +9,14 @@ import (
 )
 
 func exportVerdict(d bgp.Desired, g *group, c bgp.Candidate) bgp.Verdict {
-	return evaluate(g, g.rules(true), c, bgp.Verdict{Accept: c.Source == bgp.SourceOwn && !c.FilterOnly, Route: c})
+	within := func(list []netip.Prefix) bool {
+		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Bits() <= c.Prefix.Bits() && p.Contains(c.Prefix.Addr()) })
+	}
+	otherwise := bgp.Verdict{Accept: within(d.ExportPrefixes) && !within(d.NoExportPrefixes), Route: c}
+	if c.Source == bgp.SourceOwn {
+		otherwise.Accept = !c.FilterOnly
+	}
+	return evaluate(g, g.rules(true), c, otherwise)
 }
 
 func evaluate(g *group, rules []bgp.Rule, c bgp.Candidate, otherwise bgp.Verdict) bgp.Verdict {

@@ -1,7 +1,6 @@
 package speaker
 
 import (
-	"net/netip"
 	"slices"
 
 	"github.com/manxnet/manx/bgp"
@@ -14,14 +13,7 @@ func oracleGroup(d bgp.Desired, s bgp.Session) *group {
 
 func oracleExport(d bgp.Desired, s bgp.Session, c bgp.Candidate) bgp.Verdict {
 	g := oracleGroup(d, s)
-	within := func(list []netip.Prefix) bool {
-		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Bits() <= c.Prefix.Bits() && p.Contains(c.Prefix.Addr()) })
-	}
-	otherwise := bgp.Verdict{Accept: within(d.ExportPrefixes) && !within(d.NoExportPrefixes), Route: c}
-	if c.Source == bgp.SourceOwn {
-		otherwise.Accept = !c.FilterOnly
-	}
-	v := evaluate(g, g.rules(true), c, otherwise)
+	v := exportVerdict(d, g, c)
 	switch d.Drain {
 	case bgp.DrainWithdrawn:
 		v.Accept = false

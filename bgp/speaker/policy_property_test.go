@@ -31,7 +31,7 @@ type policyLab struct {
 func newPolicyLab(t *testing.T, seed uint64, base int) *policyLab {
 	l := &policyLab{t: t, rnd: rand.New(rand.NewPCG(seed, 0)), senders: map[netip.Addr]*fakePeer{}, receivers: map[netip.Addr]*fakePeer{},
 		sent: map[netip.Addr]map[netip.Prefix]bgp.Candidate{}}
-	l.s, l.d = testSpeaker(t, Config{})
+	l.s, l.d = testSpeaker(t, Config{InterfaceOf: func(hop netip.Addr) string { return hopOf[hop] }})
 	l.d.ExportPrefixes = []netip.Prefix{pfx("10.0.0.0/8")}
 	l.d.NoExportPrefixes = []netip.Prefix{pfx("10.3.0.0/16")}
 	type peer struct {
@@ -61,7 +61,8 @@ var (
 	someCommunities = []uint32{65000<<16 | 1, 65000<<16 | 2, 65000<<16 | 11, gracefulShutdown}
 	someLarge       = [][3]uint32{{65000, 0, 1}, {65000, 0, 2}, {4200000000, 1, 11}}
 	somePaths       = [][]uint32{{}, {65000}, {65000, 65001}, {65001, 65000}, {650001, 65000}, {65000, 65000, 65001}}
-	someInterfaces  = []string{"", "cali1", "cali2", "eth0"}
+	someInterfaces  = []string{"", "cali1", "eth0"}
+	hopOf           = map[netip.Addr]string{ip("10.0.0.70"): "", ip("10.0.0.71"): "cali1", ip("10.0.0.72"): "eth0"}
 	someCIDRs       = []string{"10.0.0.0/8", "10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16", "10.1.1.0/24", "10.2.2.0/24", "0.0.0.0/0"}
 	somePriorities  = []uint32{1024, 512, bgp.MaxPriority - 100, 7}
 )
@@ -102,7 +103,7 @@ func (l *policyLab) announce() {
 			if l.sent[addr][prefix].Prefix.IsValid() && l.often(70) {
 				continue
 			}
-			c := l.attributes(bgp.Candidate{Prefix: prefix, Source: bgp.SourceInternal, ASPath: pick(l, somePaths), LocalPref: bgp.MaxPriority - pick(l, somePriorities)})
+			c := l.attributes(bgp.Candidate{Prefix: prefix, Source: bgp.SourceInternal, ASPath: pick(l, somePaths), Interface: pick(l, someInterfaces), LocalPref: bgp.MaxPriority - pick(l, somePriorities)})
 			if i == 1 {
 				c.Source, c.LocalPref = bgp.SourceExternal, defaultLocalPref
 				c.ASPath = append([]uint32{64601}, c.ASPath...)
@@ -114,7 +115,8 @@ func (l *policyLab) announce() {
 }
 
 func updateOf(c bgp.Candidate) *gobgp.BGPMessage {
-	m := update("10.0.0.70", 0, 0, c.Prefix)
+	hop := fmt.Sprintf("10.0.0.7%d", slices.Index(someInterfaces, c.Interface))
+	m := update(hop, 0, 0, c.Prefix)
 	u := m.Body.(*gobgp.BGPUpdate)
 	if len(c.ASPath) > 0 {
 		u.PathAttributes[1] = gobgp.NewPathAttributeAsPath([]gobgp.AsPathParamInterface{gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ, c.ASPath)})
@@ -158,7 +160,7 @@ func (l *policyLab) rule(name string, export bool) bgp.Rule {
 		r.PeerType = pick(l, []string{"eBGP", "iBGP"})
 	}
 	r.RemotePeers = l.often(10)
-	if export && l.often(10) {
+	if l.often(10) {
 		r.Interface = pick(l, []string{"cali*", "eth?", "*"})
 	}
 	if r.Accept {
@@ -267,7 +269,9 @@ func onWire(session bgp.Session, before, after bgp.Candidate) string {
 func wireText(path []uint32, pref, med string, communities []uint32, large [][3]uint32) string {
 	communities, large = slices.Clone(communities), slices.Clone(large)
 	slices.Sort(communities)
-	slices.SortFunc(large, func(a, b [3]uint32) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1]), cmp.Compare(a[2], b[2])) })
+	slices.SortFunc(large, func(a, b [3]uint32) int {
+		return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1]), cmp.Compare(a[2], b[2]))
+	})
 	return fmt.Sprintf("path %v pref %s med %s communities %v large %v", path, pref, med, communities, large)
 }
 

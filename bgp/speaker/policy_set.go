@@ -28,7 +28,8 @@ func (r *speakerRun) set(ctx context.Context, d bgp.Desired) error {
 		_, err := r.setPolicy(ctx, d)
 		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	r.desired = &d
+	return errors.Join(append(errs, r.watchHops())...)
 }
 
 // originsIn are those of d, and those that are still announced.

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/osrg/gobgp/v4/api"
@@ -30,6 +31,9 @@ type speakerRun struct {
 	deferred   map[netip.Addr]bgp.Session // changes that wait until the session is down
 	origins    map[netip.Prefix]bgp.Origin
 	policy     policy
+	desired    *bgp.Desired // what the policy was made from last
+	judge      atomic.Pointer[judge]
+	rechecks   rechecks
 }
 
 // startRun starts a GoBGP server with its policy and its watch, without sessions.

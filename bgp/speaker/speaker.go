@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
@@ -143,6 +144,7 @@ func (s *Speaker) restart(ctx context.Context, d bgp.Desired) error {
 			zap.Uint32("as", d.Global.LocalAS), zap.Stringer("routerID", d.Global.RouterID))
 		s.setRun(nil)
 		old.stop(ctx)
+		s.interfaces.stop()
 		s.fib.markStale()
 		s.status.reset()
 	}
@@ -181,6 +183,9 @@ func (s *Speaker) Server() *server.BgpServer {
 // a NOTIFICATION, so that peers keep our routes over the restart.
 func (s *Speaker) Close() {
 	s.cancel()
+	if s.current() != nil && s.cfg.GobgpSocket != "" {
+		_ = os.Remove(s.cfg.GobgpSocket) // nobody answers there any more
+	}
 }
 
 // maintain runs the timers of the speaker.
@@ -194,6 +199,7 @@ func (s *Speaker) maintain() {
 		case now := <-tick.C:
 			s.sync.tick(now)
 			s.watchdog(now)
+			s.refreshHops(now)
 		}
 	}
 }

@@ -16,6 +16,7 @@ func (r *speakerRun) watch(ctx context.Context) error {
 	return r.srv.WatchEvent(ctx, server.WatchEventMessageCallbacks{
 		OnBestPath: func(paths []*apiutil.Path, _ time.Time) {
 			if len(paths) > 0 && live() {
+				r.recheck(paths, r.sp.fib.knows)
 				r.sp.fib.update(paths)
 			}
 		},

@@ -142,8 +142,10 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 	}
 
 	f := &follower{node: name, routerID: o.routerID, clusterIPs: o.clusterIPs, passwords: bgp.PasswordDir(o.passwordDir), log: log.Named("bgp"),
+		passwordsChanged: make(chan struct{}, 1),
 		tables:  datastore.NewTables(log.Named("datastore")),
-		speaker: speaker.New(speaker.Config{Logger: log.Named("bgp"), GobgpSocket: filepath.Join(o.runDir, "gobgp.sock"), BMP: bmp}),
+		speaker: speaker.New(speaker.Config{Logger: log.Named("bgp"), GobgpSocket: filepath.Join(o.runDir, "gobgp.sock"), BMP: bmp,
+			MaxPrefixes: o.maxPrefixes, WarnPrefixes: o.warnPrefixes, InterfaceOf: interfaceOf(k, log.Named("bgp"))}),
 		agent:   dataplane.New(dataplane.Config{Kernel: k, NodeName: name, Logger: log.Named("dataplane"), MTUFile: o.mtuFile}),
 	}
 	defer f.speaker.Close()
@@ -166,6 +168,12 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 	tasks.Go(func() error { return f.agent.Run(ctx) })
 	tasks.Go(func() error { return f.followDatastore(ctx) })
 	tasks.Go(func() error { return f.followBGP(ctx) })
+	if o.passwordDir != "" {
+		tasks.Go(func() error {
+			watchPasswords(ctx, o.passwordDir, f.lookAtPasswords, log.Named("bgp"))
+			return nil
+		})
+	}
 	tasks.Go(func() error { return tunnels.Run(ctx, f.tables) })
 	tasks.Go(func() error { return drainer.Run(ctx, f.tables) })
 	status := &nodestatus.Reporter{Store: store, Node: name, Facts: nodeFacts{f, k, time.Now()}.gather, Log: log.Named("node-status"), Retry: time.Second}

@@ -1,0 +1,115 @@
+package speaker
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+// rechecks are peers that may hold a route which their export filters reject since the route changed.
+//
+// Fault: when a route that GoBGP has sent is replaced by one that the export policy rejects, the withdrawal is lost on a
+// session with ADD-PATH, and on any session if the policy asks for the next hop, because GoBGP asks it about the old route
+// with the next hop of the new one. Shown by TestPolicyDoesWhatTheRulesSay (interfaces) and TestFiltersWithBIRD (ADD-PATH).
+// Can go when GoBGP withdraws what it remembers to have sent.
+type rechecks struct {
+	mu      sync.Mutex
+	pending map[netip.Addr]bool
+}
+
+// recheckDelay bounds how often all routes are sent again because of routes that change all the time.
+const recheckDelay = 300 * time.Millisecond
+
+// recheck looks at best routes that have changed; replaced tells that there was a route for the prefix before.
+func (r *speakerRun) recheck(paths []*apiutil.Path, replaced func(netip.Prefix) bool) {
+	judge := r.judge.Load()
+	if judge == nil || len(judge.groups) == 0 {
+		return
+	}
+	for _, p := range paths {
+		nlri, ok := p.Nlri.(*gobgp.IPAddrPrefix)
+		if !ok || p.Withdrawal || !p.PeerAddress.IsValid() || !replaced(nlri.Prefix.Masked()) {
+			continue
+		}
+		t, _ := tablePath(p)
+		for _, g := range judge.groups {
+			if g.ipv6 == t.Prefix.Addr().Is6() && !exportVerdict(judge.desired, g, r.candidate(judge.desired, t)).Accept {
+				r.recheckLater(g.peers)
+			}
+		}
+	}
+}
+
+func (r *speakerRun) recheckLater(peers []netip.Addr) {
+	r.rechecks.mu.Lock()
+	defer r.rechecks.mu.Unlock()
+	if r.rechecks.pending == nil {
+		r.rechecks.pending = map[netip.Addr]bool{}
+		time.AfterFunc(recheckDelay, r.recheckNow)
+	}
+	for _, a := range peers {
+		r.rechecks.pending[a] = true
+	}
+}
+
+func (r *speakerRun) recheckNow() {
+	r.rechecks.mu.Lock()
+	peers := r.rechecks.pending
+	r.rechecks.pending = nil
+	r.rechecks.mu.Unlock()
+	for a := range peers {
+		if r.sp.current() != r || !r.sp.status.isEstablished(a) {
+			continue
+		}
+		if err := r.softOut(r.sp.ctx, a.String()); err != nil {
+			r.sp.log.Debug("bgp export: changed routes are not looked at again", zap.Stringer("peer", a), zap.Error(err))
+		}
+	}
+}
+
+// judge is what is needed to ask the rules of the current policy.
+type judge struct {
+	desired bgp.Desired
+	groups  []*group // those with rules that ask for what may change about a learned route
+}
+
+func judgeOf(d bgp.Desired, p policy) *judge {
+	j := &judge{desired: d}
+	for _, g := range p.groups {
+		if asksForAttributes(g.rules(true)) {
+			j.groups = append(j.groups, g)
+		}
+	}
+	return j
+}
+
+// candidate is a route of our table as filters see it.
+func (r *speakerRun) candidate(d bgp.Desired, t TablePath) bgp.Candidate {
+	c := bgp.Candidate{Prefix: t.Prefix, Source: bgp.SourceInternal, Communities: t.Communities, LargeCommunities: t.LargeCommunities,
+		ASPath: t.ASPath, LocalPref: defaultLocalPref, Interface: r.sp.interfaces.of(t.NextHop)}
+	if t.LocalPref != nil {
+		c.LocalPref = *t.LocalPref
+	}
+	for _, s := range d.Sessions {
+		if s.Address.Unmap() == t.Peer.Unmap() && s.PeerAS != s.LocalAS {
+			c.Source = bgp.SourceExternal
+		}
+	}
+	return c
+}
+
+// asksForAttributes tells whether a rule's answer about a prefix depends on the route.
+func asksForAttributes(rules []bgp.Rule) bool {
+	for _, r := range rules {
+		if r.Community != nil || r.Large != nil || len(r.ASPathPrefix) > 0 || r.Priority != 0 || r.Interface != "" {
+			return true
+		}
+	}
+	return false
+}

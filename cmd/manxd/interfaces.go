@@ -1,0 +1,20 @@
+package main
+
+import (
+	"net/netip"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+)
+
+// interfaceOf looks interfaces up for filters that ask for them.
+func interfaceOf(k *kernel.Conn, log *zap.Logger) func(netip.Addr) string {
+	return func(hop netip.Addr) string {
+		name, err := k.InterfaceTo(hop)
+		if err != nil {
+			log.Warn("a filter asks for the interface of a next hop, which cannot be looked up", zap.Error(err))
+		}
+		return name
+	}
+}
