@@ -58,7 +58,7 @@ func TestGetPrintsWhatCalicoctlPrints(t *testing.T) {
 	s, server := newShell(t)
 	loadUpstream(t, server)
 	kinds := []string{"bgpconfiguration", "bgppeer", "clusterinformation", "felixconfiguration", "ipamconfiguration",
-		"ippool", "ipreservation", "node", "profile", "tier", "workloadendpoint", "caliconodestatus"}
+		"ippool", "ipreservation", "node", "profile", "tier", "workloadendpoint", "caliconodestatus", "bgpfilter"}
 	for _, kind := range kinds {
 		args := []string{"get", kind}
 		if kind == "workloadendpoint" {

@@ -19,14 +19,14 @@ import (
 
 // watched are the kinds that decide what this node does.
 var watched = []model.Kind{
-	model.KindNode, model.KindIPPool, model.KindBGPConfiguration, model.KindBGPPeer, model.KindClusterInformation,
+	model.KindNode, model.KindIPPool, model.KindBGPConfiguration, model.KindBGPPeer, model.KindBGPFilter, model.KindClusterInformation,
 	model.KindFelixConfiguration, model.KindWorkloadEndpoint, model.KindBlockAffinity,
 }
 
 const (
 	// retryAfter is how soon a speaker that could not do everything is told again.
 	retryAfter = time.Second
-	// passwordPoll is how often passwords in files are looked at again.
+	// passwordPoll is how often passwords in files are looked at again when nothing tells that they changed.
 	passwordPoll = 10 * time.Second
 	// routeBatch bounds how many routes go from the speaker to the kernel side at once.
 	routeBatch = 4096
@@ -47,6 +47,35 @@ type follower struct {
 	desired atomic.Pointer[bgp.Desired]
 	changed atomic.Pointer[time.Time] // when desired was stored
 	failure string                    // of the last attempt to configure the speaker, as logged
+
+	passwordsChanged chan struct{} // holds one token when passwords may have changed
+}
+
+// lookAtPasswords makes passwords be read again soon. It does not wait.
+func (f *follower) lookAtPasswords() {
+	select {
+	case f.passwordsChanged <- struct{}{}:
+	default:
+	}
+}
+
+// waitForSnapshot waits for another snapshot, but not longer than until a time, or until passwords may have changed: then
+// it returns the one that was seen.
+func (f *follower) waitForSnapshot(ctx context.Context, seen *datastore.Snapshot, until time.Time) *datastore.Snapshot {
+	newer := f.tables.Changed()
+	if s := f.tables.Snapshot(); s != seen {
+		return s
+	}
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-newer:
+		return f.tables.Snapshot()
+	case <-f.passwordsChanged:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return seen
 }
 
 // Desired is what the speaker was last told.
@@ -67,13 +96,11 @@ func (f *follower) followDatastore(ctx context.Context) error {
 	f.sync(snapshot)
 	again := time.Now().Add(f.configure(ctx, snapshot))
 	for {
-		wait, cancel := context.WithDeadline(ctx, again)
-		next, err := f.tables.Wait(wait, snapshot)
-		cancel()
+		next := f.waitForSnapshot(ctx, snapshot, again)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if err != nil { // the time is up: passwords may have changed, or the speaker has something left to do
+		if next == snapshot { // passwords may have changed, or the speaker has something left to do
 			again = time.Now().Add(f.configure(ctx, snapshot))
 			continue
 		}

@@ -15,6 +15,7 @@ const (
 	KindIPPool             Kind = "IPPool"
 	KindIPReservation      Kind = "IPReservation"
 	KindBGPConfiguration   Kind = "BGPConfiguration"
+	KindBGPFilter          Kind = "BGPFilter"
 	KindBGPPeer            Kind = "BGPPeer"
 	KindClusterInformation Kind = "ClusterInformation"
 	KindFelixConfiguration Kind = "FelixConfiguration"

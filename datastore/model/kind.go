@@ -31,6 +31,7 @@ var kinds = []KindInfo{
 	resource(KindIPPool, "ippools", defaultIPPool, checkIPPool, "ippool", "ipp", "pool", "pools"),
 	resource(KindIPReservation, "ipreservations", nil, checkIPReservation, "ipreservation", "reservation", "reservations"),
 	resource(KindBGPConfiguration, "bgpconfigurations", defaultBGPConfiguration, checkBGPConfiguration, "bgpconfiguration", "bgpconfig", "bgpconfigs"),
+	resource(KindBGPFilter, "bgpfilters", nil, checkBGPFilter, "bgpfilter", "bgpf", "bgpfs", "bf", "bfs"),
 	resource(KindBGPPeer, "bgppeers", nil, checkBGPPeer, "bgppeer", "bgpp", "bp"),
 	resource(KindClusterInformation, "clusterinformations", nil, checkClusterInformation, "clusterinformation", "clusterinfo"),
 	resource(KindFelixConfiguration, "felixconfigurations", defaultFelixConfiguration, checkFelixConfiguration, "felixconfiguration", "felixconfig", "felixconfigs"),

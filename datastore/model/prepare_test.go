@@ -33,7 +33,7 @@ func TestDefaultsAreThoseOfCalico(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(objects) != 48 {
+	if len(objects) != 51 {
 		t.Fatalf("%d objects", len(objects))
 	}
 	compared := 0
@@ -202,7 +202,7 @@ func TestWhatCalicoAcceptsIsAccepted(t *testing.T) {
 }
 
 func TestRules(t *testing.T) {
-	const pool, peer, conf = KindIPPool, KindBGPPeer, KindBGPConfiguration
+	const pool, peer, conf, filter = KindIPPool, KindBGPPeer, KindBGPConfiguration, KindBGPFilter
 	for _, c := range []struct {
 		rule string
 		kind Kind
@@ -231,6 +231,33 @@ func TestRules(t *testing.T) {
 		{"service range of a node", conf, "node.n", `serviceClusterIPs: [{cidr: 10.0.0.0/8}]`, "spec.serviceClusterIPs"},
 		{"route priority", conf, "default", `ipv4NormalRoutePriority: 2147483647`, `spec.ipv4NormalRoutePriority = "2147483647"`},
 		{"ignored interfaces", conf, "default", `ignoredInterfaces: ["eth*", "*"]`, "spec.ignoredInterfaces[1]"},
+		{"a rule without conditions", filter, "f", `exportV4: [{action: Reject}]`, ""},
+		{"a rule with everything", filter, "f", `importV6: [{action: Accept, cidr: "fd00::/8", matchOperator: NotIn, prefixLength: {min: 0, max: 128}, source: RemotePeers, interface: "eth*", peerType: iBGP,
+			communities: {values: ["1:2:3"]}, asPathPrefix: [65000, "1.5"], priority: 2147483646, operations: [{addCommunity: {value: "1:2"}}, {prependASPath: {prefix: [1]}}, {setPriority: {value: 1}}]}]`, ""},
+		{"no action", filter, "f", `exportV4: [{interface: eth0}]`, `spec.exportV4[0].action = ""`},
+		{"unknown action", filter, "f", `exportV4: [{action: Drop}]`, `spec.exportV4[0].action = "Drop": must be one of Accept, Reject`},
+		{"cidr of the other family", filter, "f", `importV4: [{action: Accept}, {action: Accept, cidr: "fd00::/8", matchOperator: In}]`, `spec.importV4[1].cidr = "fd00::/8"`},
+		{"operator without cidr", filter, "f", `exportV6: [{action: Accept, matchOperator: In}]`, "spec.exportV6[0].cidr"},
+		{"cidr without operator", filter, "f", `exportV6: [{action: Accept, cidr: "fd00::/8"}]`, "spec.exportV6[0].matchOperator"},
+		{"unknown operator", filter, "f", `exportV4: [{action: Accept, cidr: 10.0.0.0/8, matchOperator: Near}]`, "must be one of Equal, NotEqual, In, NotIn"},
+		{"length without cidr", filter, "f", `exportV4: [{action: Accept, prefixLength: {max: 20}}]`, "spec.exportV4[0].cidr"},
+		{"length with Equal", filter, "f", `exportV4: [{action: Accept, cidr: 10.0.0.0/8, matchOperator: Equal, prefixLength: {max: 20}}]`, "goes with matchOperator In and NotIn only"},
+		{"length with NotEqual", filter, "f", `exportV4: [{action: Accept, cidr: 10.0.0.0/8, matchOperator: NotEqual, prefixLength: {max: 20}}]`, "spec.exportV4[0].prefixLength"},
+		{"length beyond the family's", filter, "f", `exportV6: [{action: Accept, cidr: "fd00::/8", matchOperator: In, prefixLength: {max: 129}}]`, `spec.exportV6[0].prefixLength.max = "129": must be from 0 to 128`},
+		{"lengths the wrong way round", filter, "f", `exportV4: [{action: Accept, cidr: 10.0.0.0/8, matchOperator: In, prefixLength: {min: 24, max: 16}}]`, "must not exceed max, which is 16"},
+		{"unknown source", filter, "f", `exportV4: [{action: Accept, source: Local}]`, "spec.exportV4[0].source"},
+		{"interface of 16 characters", filter, "f", `exportV4: [{action: Accept, interface: abcdefghijklmnop}]`, "spec.exportV4[0].interface"},
+		{"unknown peer type", filter, "f", `exportV4: [{action: Accept, peerType: ebgp}]`, "spec.exportV4[0].peerType"},
+		{"no community", filter, "f", `exportV4: [{action: Accept, communities: {values: []}}]`, "spec.exportV4[0].communities.values"},
+		{"two communities", filter, "f", `exportV4: [{action: Accept, communities: {values: ["1:1", "1:2"]}}]`, "must have exactly one community"},
+		{"a bad community", filter, "f", `exportV4: [{action: Accept, communities: {values: ["1:65536"]}}]`, "spec.exportV4[0].communities.values[0]"},
+		{"priority of a rule", filter, "f", `exportV4: [{action: Accept, priority: 2147483647}]`, "spec.exportV4[0].priority"},
+		{"operations of Reject", filter, "f", `exportV4: [{action: Reject, operations: [{setPriority: {value: 1}}]}]`, "go with action Accept only"},
+		{"eleven operations", filter, "f", `exportV4: [{action: Accept, operations: [` + strings.Repeat(`{setPriority: {value: 1}},`, 11) + `]}]`, "can have at most 10 entries"},
+		{"two operations in one", filter, "f", `exportV4: [{action: Accept, operations: [{setPriority: {value: 1}, addCommunity: {value: "1:1"}}]}]`, "spec.exportV4[0].operations[0]"},
+		{"nothing to prepend", filter, "f", `exportV4: [{action: Accept, operations: [{prependASPath: {prefix: []}}]}]`, "must have 1 to 10 AS numbers"},
+		{"a priority to set", filter, "f", `exportV4: [{action: Accept, operations: [{setPriority: {value: 0}}]}]`, "spec.exportV4[0].operations[0].setPriority.value"},
+		{"a community to add", filter, "f", `exportV4: [{action: Accept, operations: [{addCommunity: {value: "gold"}}]}]`, "spec.exportV4[0].operations[0].addCommunity.value"},
 		{"pool as small as its block", pool, "p", `cidr: 10.0.0.0/26`, ""},
 		{"pool smaller than its block", pool, "p", `cidr: 10.0.0.0/27`, `spec.blockSize = "26"`},
 		{"disabled pool smaller than its block", pool, "p", `cidr: 10.0.0.0/27, disabled: true`, ""},

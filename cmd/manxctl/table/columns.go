@@ -60,6 +60,11 @@ func columns(kind model.Kind) []column {
 		return bgpConfigurationColumns
 	case model.KindBGPPeer:
 		return peerColumns
+	case model.KindBGPFilter:
+		return []column{nameColumn, rulesColumn("EXPORTV4", func(s *model.BGPFilterSpec) []model.BGPFilterRule { return s.ExportV4 }),
+			rulesColumn("IMPORTV4", func(s *model.BGPFilterSpec) []model.BGPFilterRule { return s.ImportV4 }),
+			rulesColumn("EXPORTV6", func(s *model.BGPFilterSpec) []model.BGPFilterRule { return s.ExportV6 }),
+			rulesColumn("IMPORTV6", func(s *model.BGPFilterSpec) []model.BGPFilterRule { return s.ImportV6 })}
 	case model.KindClusterInformation:
 		return clusterColumns
 	case model.KindIPAMConfiguration:
@@ -148,6 +153,11 @@ var peerColumns = []column{
 		return "(global)"
 	})},
 	{"ASN", both, of(func(v *model.BGPPeer) string { return strconv.FormatUint(uint64(v.Spec.ASNumber), 10) })},
+}
+
+// rulesColumn counts the rules of one list of a filter.
+func rulesColumn(heading string, list func(*model.BGPFilterSpec) []model.BGPFilterRule) column {
+	return column{heading, both, of(func(v *model.BGPFilter) string { return strconv.Itoa(len(list(&v.Spec))) })}
 }
 
 var clusterColumns = []column{

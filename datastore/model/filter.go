@@ -1,0 +1,184 @@
+package model
+
+import (
+	"regexp"
+
+	"github.com/projectcalico/api/pkg/lib/numorstring"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// BGPFilter is a list of rules for each direction and address family. BGPPeers name the filters that hold for their
+// sessions. (The public API module's type lacks most of the conditions and all operations.)
+type BGPFilter struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	Spec              BGPFilterSpec `json:"spec,omitempty"`
+}
+
+// BGPFilterSpec holds the rules. They are tried in order; the first that matches decides.
+type BGPFilterSpec struct {
+	ExportV4 []BGPFilterRule `json:"exportV4,omitempty"`
+	ImportV4 []BGPFilterRule `json:"importV4,omitempty"`
+	ExportV6 []BGPFilterRule `json:"exportV6,omitempty"`
+	ImportV6 []BGPFilterRule `json:"importV6,omitempty"`
+}
+
+// BGPFilterRule accepts or rejects routes that meet all of the conditions that are set.
+type BGPFilterRule struct {
+	CIDR          string                   `json:"cidr,omitempty"`
+	PrefixLength  *BGPFilterPrefixLength   `json:"prefixLength,omitempty"`
+	Source        string                   `json:"source,omitempty"`
+	Interface     string                   `json:"interface,omitempty"`
+	MatchOperator string                   `json:"matchOperator,omitempty"`
+	PeerType      string                   `json:"peerType,omitempty"`
+	Communities   *BGPFilterCommunityMatch `json:"communities,omitempty"`
+	ASPathPrefix  []numorstring.ASNumber   `json:"asPathPrefix,omitempty"`
+	Priority      *int                     `json:"priority,omitempty"`
+	Action        string                   `json:"action"`
+	Operations    []BGPFilterOperation     `json:"operations,omitempty"`
+}
+
+// What the fields of a BGPFilterRule may say.
+const (
+	FilterAccept = "Accept"
+	FilterReject = "Reject"
+
+	FilterEqual    = "Equal"
+	FilterNotEqual = "NotEqual"
+	FilterIn       = "In"
+	FilterNotIn    = "NotIn"
+
+	FilterRemotePeers = "RemotePeers"
+
+	FilterExternalPeers = "eBGP"
+	FilterInternalPeers = "iBGP"
+)
+
+// BGPFilterPrefixLength narrows a CIDR to prefixes of some lengths.
+type BGPFilterPrefixLength struct {
+	Min *int32 `json:"min,omitempty"`
+	Max *int32 `json:"max,omitempty"`
+}
+
+// BGPFilterCommunityMatch names the community that a route must carry. There is exactly one.
+type BGPFilterCommunityMatch struct {
+	Values []string `json:"values"`
+}
+
+// BGPFilterOperation changes a route that is accepted. Exactly one field is set.
+type BGPFilterOperation struct {
+	AddCommunity  *BGPFilterAddCommunity  `json:"addCommunity,omitempty"`
+	PrependASPath *BGPFilterPrependASPath `json:"prependASPath,omitempty"`
+	SetPriority   *BGPFilterSetPriority   `json:"setPriority,omitempty"`
+}
+
+// BGPFilterAddCommunity adds a community, AA:NN or AA:NN:MM.
+type BGPFilterAddCommunity struct {
+	Value string `json:"value"`
+}
+
+// BGPFilterPrependASPath puts AS numbers before the path, which then starts with them in this order.
+type BGPFilterPrependASPath struct {
+	Prefix []numorstring.ASNumber `json:"prefix"`
+}
+
+// BGPFilterSetPriority sets the route's metric.
+type BGPFilterSetPriority struct {
+	Value int `json:"value"`
+}
+
+// checkBGPFilter has no rule that breaks an object: readers skip the rules that they cannot use one by one, which is
+// safer than a filter that is gone as a whole.
+func checkBGPFilter(c *check, f *BGPFilter) {
+	for _, x := range []struct {
+		field  string
+		family int
+		rules  []BGPFilterRule
+	}{
+		{"spec.exportV4", 4, f.Spec.ExportV4}, {"spec.importV4", 4, f.Spec.ImportV4},
+		{"spec.exportV6", 6, f.Spec.ExportV6}, {"spec.importV6", 6, f.Spec.ImportV6},
+	} {
+		for i, r := range x.rules {
+			c.filterRule(at(x.field, i), x.family, r)
+		}
+	}
+}
+
+// filterInterface is an interface name, or a pattern with "*".
+var filterInterface = regexp.MustCompile(`^[a-zA-Z0-9_.*-]{1,15}$`)
+
+func (c *check) filterRule(field string, family int, r BGPFilterRule) {
+	c.failIf(r.Action == "", field+".action", "", "is required: Accept or Reject")
+	enum(c, field+".action", r.Action, FilterAccept, FilterReject)
+	c.filterPrefix(field, family, r)
+	enum(c, field+".source", r.Source, FilterRemotePeers)
+	c.failIf(r.Interface != "" && !filterInterface.MatchString(r.Interface), field+".interface", r.Interface,
+		`must be an interface name or a pattern with "*", of at most 15 characters`)
+	enum(c, field+".peerType", r.PeerType, FilterExternalPeers, FilterInternalPeers)
+	if r.Communities != nil {
+		c.failIf(len(r.Communities.Values) != 1, field+".communities.values", r.Communities.Values, "must have exactly one community")
+		for i, v := range r.Communities.Values {
+			c.community(at(field+".communities.values", i), v)
+		}
+	}
+	c.priority(field+".priority", r.Priority)
+	c.failIf(len(r.Operations) > 0 && r.Action == FilterReject, field+".operations", len(r.Operations), "go with action Accept only")
+	c.failIf(len(r.Operations) > 10, field+".operations", len(r.Operations), "can have at most 10 entries")
+	for i, o := range r.Operations {
+		c.filterOperation(at(field+".operations", i), o)
+	}
+}
+
+func (c *check) filterPrefix(field string, family int, r BGPFilterRule) {
+	enum(c, field+".matchOperator", r.MatchOperator, FilterEqual, FilterNotEqual, FilterIn, FilterNotIn)
+	c.failIf(r.CIDR != "" && r.MatchOperator == "", field+".matchOperator", "", "is required with cidr")
+	c.failIf(r.CIDR == "" && r.MatchOperator != "", field+".cidr", "", "is required with matchOperator")
+	if r.CIDR != "" {
+		if _, rule := parseNet(r.CIDR, family); rule != "" {
+			c.fail(field+".cidr", r.CIDR, "%s", rule)
+		}
+	}
+	l := r.PrefixLength
+	if l == nil {
+		return
+	}
+	c.failIf(r.CIDR == "", field+".cidr", "", "is required with prefixLength")
+	c.failIf(r.MatchOperator == FilterEqual || r.MatchOperator == FilterNotEqual, field+".prefixLength", r.MatchOperator,
+		"goes with matchOperator In and NotIn only")
+	longest := map[int]int32{4: 32, 6: 128}[family]
+	for _, x := range []struct {
+		name  string
+		value *int32
+	}{{"min", l.Min}, {"max", l.Max}} {
+		if x.value != nil && (*x.value < 0 || *x.value > longest) {
+			c.fail(field+".prefixLength."+x.name, *x.value, "must be from 0 to %d", longest)
+		}
+	}
+	if l.Min != nil && l.Max != nil && *l.Min > *l.Max {
+		c.fail(field+".prefixLength.min", *l.Min, "must not exceed max, which is %d", *l.Max)
+	}
+}
+
+func (c *check) filterOperation(field string, o BGPFilterOperation) {
+	set := 0
+	if o.AddCommunity != nil {
+		set++
+		c.community(field+".addCommunity.value", o.AddCommunity.Value)
+	}
+	if o.PrependASPath != nil {
+		set++
+		n := len(o.PrependASPath.Prefix)
+		c.failIf(n < 1 || n > 10, field+".prependASPath.prefix", n, "must have 1 to 10 AS numbers")
+	}
+	if o.SetPriority != nil {
+		set++
+		c.priority(field+".setPriority.value", &o.SetPriority.Value)
+	}
+	c.failIf(set != 1, field, set, "must be exactly one of addCommunity, prependASPath and setPriority")
+}
+
+func (c *check) community(field, text string) {
+	if err := checkCommunity(text); err != nil {
+		c.fail(field, text, "%s", err)
+	}
+}
