@@ -182,6 +182,7 @@ type more struct {
 	HoldSeconds uint32 `json:"holdSeconds"`
 	Workload    string `json:"workload"`
 	MaxPrefixes uint32 `json:"maxPrefixes"`
+	Via         string `json:"reachableBy"`
 	BFD         string `json:"bfd"`
 }
 
@@ -190,7 +191,7 @@ func moreOf(s bgp.Session) more {
 	if s.BFD.Enabled {
 		bfd = fmt.Sprintf("%s/%s x %d multihop %t", s.BFD.Transmit, s.BFD.Receive, s.BFD.Multiplier, s.BFD.Multihop)
 	}
-	return more{addrText(s.ReflectorClusterID), s.HoldSeconds, s.Workload, s.MaxPrefixes, bfd}
+	return more{addrText(s.ReflectorClusterID), s.HoldSeconds, s.Workload, s.MaxPrefixes, addrText(s.Via), bfd}
 }
 
 func (d *Diff) sessions(from, to bgp.Desired) {
@@ -224,7 +225,7 @@ func effect(c bgp.SessionChange) string {
 	case bgp.ChangeNone:
 		return "no reset"
 	case bgp.ChangeDefer:
-		return "no reset: takes effect the next time that the session comes up"
+		return "no reset; timers change when the session next comes up"
 	}
 	return "resets the session"
 }

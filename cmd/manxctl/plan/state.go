@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/manxnet/manx/cmd/manxctl/manifest"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -107,7 +109,7 @@ func (r *reader) take(p place) {
 	var head struct {
 		Metadata metadata `json:"metadata"`
 	}
-	if err := json.Unmarshal(p.JSON, &head); err != nil {
+	if err := yaml.Unmarshal(p.JSON, &head); err != nil { // takes numbers for text, as the decoder does
 		r.remark(p, "metadata", "%s is skipped: its metadata cannot be read: %v", p.Kind, err)
 		return
 	}
