@@ -143,10 +143,10 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 
 	f := &follower{node: name, routerID: o.routerID, clusterIPs: o.clusterIPs, passwords: bgp.PasswordDir(o.passwordDir), log: log.Named("bgp"),
 		passwordsChanged: make(chan struct{}, 1),
-		tables:  datastore.NewTables(log.Named("datastore")),
+		tables:           datastore.NewTables(log.Named("datastore")),
 		speaker: speaker.New(speaker.Config{Logger: log.Named("bgp"), GobgpSocket: filepath.Join(o.runDir, "gobgp.sock"), BMP: bmp,
 			MaxPrefixes: o.maxPrefixes, WarnPrefixes: o.warnPrefixes, InterfaceOf: interfaceOf(k, log.Named("bgp"))}),
-		agent:   dataplane.New(dataplane.Config{Kernel: k, NodeName: name, Logger: log.Named("dataplane"), MTUFile: o.mtuFile}),
+		agent: dataplane.New(dataplane.Config{Kernel: k, NodeName: name, Logger: log.Named("dataplane"), MTUFile: o.mtuFile}),
 	}
 	defer f.speaker.Close()
 	drainer := &node.Drainer{Store: store, Node: name, Log: log.Named("drain"),

@@ -42,6 +42,8 @@ type options struct {
 	logLevel                 string
 	logFormat                string
 	passwordDir              string
+	maxPrefixes              int
+	warnPrefixes             int
 	birdSocket               string
 	bmpCollectors, bmpPolicy string
 
@@ -103,6 +105,9 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.logLevel, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL", "CALICO_STARTUP_LOGLEVEL")
 	b.string(&o.logFormat, "log-format", "", "json or text; empty: text on a terminal, else json", "MANX_LOG_FORMAT")
 	b.string(&o.passwordDir, "bgp-password-dir", "", "folder of BGP passwords: DIR/SECRET/KEY, as Kubernetes mounts secrets", "MANX_BGP_PASSWORD_DIR")
+
+	b.int(&o.maxPrefixes, "bgp-max-prefixes", 500_000, "prefixes that one BGP peer may announce; above, its session is shut down for five minutes. A BGPPeer's annotation manx.io/max-prefixes comes first", "MANX_BGP_MAX_PREFIXES")
+	b.int(&o.warnPrefixes, "bgp-warn-prefixes", 50_000, "prefixes of one BGP peer above which its status carries a warning", "MANX_BGP_WARN_PREFIXES")
 
 	b.string(&o.birdSocket, "bird-socket", "", "where BIRD's control socket is emulated for reading, such as /var/run/calico/bird.ctl (IPv6: bird6.ctl beside it); empty: nowhere", "MANX_BIRD_SOCKET")
 
@@ -216,6 +221,11 @@ func (o *options) check() error {
 	}
 	if o.logFormat != "" && o.logFormat != "json" && o.logFormat != "text" {
 		return fmt.Errorf("--log-format=%s: want json or text", o.logFormat)
+	}
+	for flag, n := range map[string]int{"bgp-max-prefixes": o.maxPrefixes, "bgp-warn-prefixes": o.warnPrefixes} {
+		if n < 1 {
+			return fmt.Errorf("--%s=%d: want 1 or more", flag, n)
+		}
 	}
 	config := o.nodeConfig()
 	_, bmpErr := o.bmp("")
