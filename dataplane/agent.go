@@ -209,6 +209,8 @@ func (a *Agent) flush() time.Duration {
 	a.routes.SetNoIPIP(a.noIPIP())
 	steps, _, err := a.routes.Flush()
 	a.report("route", cmp.Or(err, a.routes.Problem()))
+	a.reportRepairs("link", a.links.Repairs)
+	a.reportRepairs("route", a.routes.Repairs)
 	if steps > 0 {
 		a.flushed = flushed{at: a.now(), steps: steps}
 	}
@@ -223,6 +225,18 @@ func (a *Agent) noIPIP() error {
 		return errIPIPDisabled
 	}
 	return a.links.NoIPIP()
+}
+
+// reportRepairs logs what others had changed and was put right.
+func (a *Agent) reportRepairs(target string, repairs func() ([]reconcile.Repair, int)) {
+	list, more := repairs()
+	for _, r := range list {
+		a.log.Warn("repaired what another program had changed", zap.String("target", target), zap.String("key", r.Key),
+			zap.String("found", cmp.Or(r.Found, "nothing")), zap.String("wanted", cmp.Or(r.Wanted, "nothing")))
+	}
+	if more > 0 {
+		a.log.Warn("repaired more than is told one by one", zap.String("target", target), zap.Int("more", more))
+	}
 }
 
 // report logs a problem once, and its end.

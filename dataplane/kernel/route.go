@@ -100,6 +100,14 @@ type RouteKey struct {
 	Metric uint32
 }
 
+// String names the route as ip(8) does.
+func (k RouteKey) String() string {
+	if k.Metric == 0 {
+		return k.Dst.String()
+	}
+	return fmt.Sprintf("%s metric %d", k.Dst, k.Metric)
+}
+
 // Key returns the kernel's identity of r.
 func (r Route) Key() RouteKey { return RouteKey{Dst: r.Dst, Metric: r.Metric} }
 

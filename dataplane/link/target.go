@@ -44,6 +44,9 @@ type Target struct {
 	noIPIP  error
 }
 
+// Repairs tells what others had changed and Flush put right since the last call, and how many more there were.
+func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }
+
 // New makes a Target. mtuFile is where the CNI plugin looks for the MTU, empty for nowhere; now is the clock.
 func New(k Kernel, mtuFile string, now func() time.Time) *Target {
 	t := &Target{
@@ -78,6 +81,7 @@ func (t *Target) Handle(events []kernel.Event) {
 			if l, ok := t.links[TunnelDevice]; ok && l.Index == e.Address.Link {
 				t.touch(TunnelDevice)
 			}
+			t.touchPeering(e.Address)
 		}
 	}
 }
@@ -94,6 +98,18 @@ func (t *Target) putLink(l kernel.Link) {
 	}
 	t.links[l.Name] = l
 	t.touch(l.Name)
+}
+
+// touchPeering has the addresses towards workloads looked at if a is, or was, one.
+func (t *Target) touchPeering(a kernel.Address) {
+	for name, l := range t.links {
+		if l.Index == a.Link {
+			if _, wanted := t.wanted[peeringKey(name, a.Prefix)]; wanted {
+				t.touch(name)
+			}
+			return
+		}
+	}
 }
 
 func (t *Target) touch(name string) { t.touched[name], t.stale = true, true }
@@ -203,7 +219,7 @@ func (t *Target) decide() (unknown []Key) {
 
 // unset: only addresses are removed when nobody wants them; everything else is left as it is.
 func (t *Target) unset(k Key) {
-	if k.Kind != Address {
+	if k.Kind != Address && k.Kind != Peering {
 		t.table.ObserveGone(k)
 	}
 	t.table.Unset(k)
@@ -256,6 +272,8 @@ func (t *Target) read(k Key) (value string, ok bool, err error) {
 		return strconv.Itoa(tunnel.MTU), exists, nil
 	case Up:
 		return "up", exists && tunnel.Up, nil
+	case Peering:
+		return t.readPeering(k)
 	case Sysctl:
 		value, err = t.kernel.Sysctl(k.Name)
 	case File:
@@ -269,6 +287,20 @@ func (t *Target) read(k Key) (value string, ok bool, err error) {
 		return "", false, nil
 	}
 	return value, err == nil, err
+}
+
+// readPeering looks whether an address is on a workload's interface.
+func (t *Target) readPeering(k Key) (value string, ok bool, err error) {
+	link, address, _ := strings.Cut(k.Name, " ")
+	l, exists := t.links[link]
+	if !exists {
+		return "", false, nil
+	}
+	addresses, err := t.kernel.ListAddresses()
+	for _, a := range addresses {
+		ok = ok || a.Link == l.Index && a.Prefix.String() == address
+	}
+	return "", ok && err == nil, err
 }
 
 // Apply implements reconcile.Target.
@@ -309,7 +341,17 @@ func (t *Target) apply(s reconcile.Step[Key, string]) error {
 	case Up:
 		return t.kernel.SetUp(tunnel.Index)
 	case Address:
-		return t.applyAddress(tunnel, s)
+		return t.applyAddress(tunnel.Index, s.Key.Name, s.Action)
+	case Peering:
+		link, address, _ := strings.Cut(s.Key.Name, " ")
+		l, ok := t.links[link]
+		switch {
+		case ok:
+			return t.applyAddress(l.Index, address, s.Action)
+		case s.Action == reconcile.Remove:
+			return nil // it went with the interface
+		}
+		return fmt.Errorf("interface %s does not exist", link)
 	case Sysctl:
 		return t.kernel.SetSysctl(s.Key.Name, s.New)
 	case File:
@@ -318,15 +360,15 @@ func (t *Target) apply(s reconcile.Step[Key, string]) error {
 	return fmt.Errorf("unknown kind of setting %q", s.Key.Kind)
 }
 
-func (t *Target) applyAddress(tunnel kernel.Link, s reconcile.Step[Key, string]) error {
-	p, err := netip.ParsePrefix(s.Key.Name)
+func (t *Target) applyAddress(link int, address string, action reconcile.Action) error {
+	p, err := netip.ParsePrefix(address)
 	if err != nil {
 		return err
 	}
-	if s.Action == reconcile.Remove {
-		return t.kernel.DeleteAddress(kernel.Address{Link: tunnel.Index, Prefix: p})
+	if action == reconcile.Remove {
+		return t.kernel.DeleteAddress(kernel.Address{Link: link, Prefix: p})
 	}
-	return t.kernel.AddAddress(kernel.Address{Link: tunnel.Index, Prefix: p})
+	return t.kernel.AddAddress(kernel.Address{Link: link, Prefix: p})
 }
 
 // writeFile replaces the file as a whole: readers never see a part of it. As Felix, without a newline.

@@ -121,6 +121,7 @@ func (t *Table[K, V]) fail(e *entry[K, V], err error, now time.Time) {
 }
 
 func (t *Table[K, V]) succeed(e *entry[K, V], s *Step[K, V], now time.Time) {
+	t.repaired(e, s)
 	if s.Action == Remove {
 		var none V
 		e.have, e.present = none, false
@@ -136,7 +137,7 @@ func (t *Table[K, V]) succeed(e *entry[K, V], s *Step[K, V], now time.Time) {
 // settle: the object is as desired.
 func (t *Table[K, V]) settle(e *entry[K, V]) {
 	t.forgive(e)
-	e.have = e.want
+	e.have, e.drifted = e.want, false
 }
 
 func (t *Table[K, V]) forgive(e *entry[K, V]) {

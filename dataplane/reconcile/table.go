@@ -39,6 +39,9 @@ type Table[K comparable, V any] struct {
 	prune    bool
 	steps    []Step[K, V]
 	stepped  []*entry[K, V]
+
+	repairs     []Repair
+	moreRepairs int
 }
 
 // entry is one object. There may be a million of them.
@@ -51,6 +54,7 @@ type entry[K comparable, V any] struct {
 	present    bool
 	adopted    bool // present since before anyone wanted it
 	dirty      bool
+	drifted    bool // others made it differ
 }
 
 // failure is what is known beyond that of an object whose last attempt failed.
@@ -92,7 +96,7 @@ func (t *Table[K, V]) Unset(k K) {
 
 func (t *Table[K, V]) changed(e *entry[K, V]) {
 	t.revision++
-	e.revision, e.since = t.revision, 0
+	e.revision, e.since, e.drifted = t.revision, 0, false
 	t.forgive(e)
 	t.touch(e)
 }
@@ -103,6 +107,7 @@ func (t *Table[K, V]) Observe(k K, v V) {
 	if !e.wanted && !e.present {
 		e.adopted = true
 	}
+	t.drift(e, true, v)
 	e.have, e.present = v, true
 	t.touch(e)
 }
@@ -114,6 +119,7 @@ func (t *Table[K, V]) ObserveGone(k K) {
 		return
 	}
 	var none V
+	t.drift(e, false, none)
 	e.have, e.present = none, false
 	t.touch(e)
 }

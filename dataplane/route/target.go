@@ -39,6 +39,9 @@ type dirty struct {
 	*state
 }
 
+// Repairs tells what others had changed and Flush put right since the last call, and how many more there were.
+func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }
+
 // New makes a Target. now is the clock.
 func New(k Kernel, now func() time.Time) *Target {
 	t := &Target{
