@@ -25,8 +25,8 @@ func (r *speakerRun) set(ctx context.Context, d bgp.Desired) error {
 	}
 	if !narrow {
 		d.Sessions = r.sessionsIn(d) // some may have stayed
-		_, err := r.setPolicy(ctx, d)
-		errs = append(errs, err)
+		again, err := r.setPolicy(ctx, d)
+		errs = append(errs, err, r.decide(ctx, again)) // interfaces may have become known meanwhile
 	}
 	r.desired = &d
 	return errors.Join(append(errs, r.watchHops())...)
