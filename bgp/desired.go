@@ -40,7 +40,7 @@ func Compute(in Input) Desired {
 	d := Desired{Global: c.global(in.RouterID), Drain: c.drain()}
 	p := planner{cluster: c, reader: in.Reader, passwords: in.Passwords}
 	d.Sessions, d.Conflicts = settle(p.wishes(c.peerings(in.Reader)))
-	d.Statics = statics(d.Sessions)
+	d.Statics, d.Peering = statics(d.Sessions), c.peering(d.Sessions)
 	c.originate(in.Reader, &d)
 	d.Notices = c.sortedNotices()
 	return d

@@ -30,6 +30,7 @@ type Desired struct {
 
 	Filters   []Filter       // those that sessions name, sorted by name
 	Statics   []Static       // kernel routes that peers are reached by; sorted by prefix
+	Peering   []Peering      // addresses on the interfaces of workloads that we peer with; sorted
 	NoInstall []netip.Prefix // learned routes inside one of these are not for the kernel; sorted
 	Drain     Drain
 }
@@ -38,6 +39,13 @@ type Desired struct {
 type Static struct {
 	Prefix netip.Prefix
 	Via    netip.Addr
+}
+
+// Peering is an address of this node that a local workload peers with (BGPConfiguration localWorkloadPeeringIPV4 and
+// localWorkloadPeeringIPV6), on the interface of that workload.
+type Peering struct {
+	Interface string
+	Address   netip.Addr
 }
 
 // Drain is how far this node has left the network for maintenance.

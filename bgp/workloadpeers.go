@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -67,6 +68,36 @@ func (p *planner) noteUnreachable(b *peering, ws []wish) {
 	if bound && special && len(ws) > 0 {
 		p.note(b.object, "with bindMode NodeIP of BGPConfiguration/default workloads have to peer with the address of the node: nothing listens on localWorkloadPeeringIPV4 and localWorkloadPeeringIPV6")
 	}
+}
+
+// peering lists the addresses that workloads with a session find us at, if there are special ones.
+func (c *cluster) peering(sessions []Session) []Peering {
+	own := [families]netip.Addr{
+		c.peeringAddr(ipv4, "localWorkloadPeeringIPV4", c.config.LocalWorkloadPeeringIPV4),
+		c.peeringAddr(ipv6, "localWorkloadPeeringIPV6", c.config.LocalWorkloadPeeringIPV6),
+	}
+	var list []Peering
+	for _, s := range sessions {
+		if a := own[familyOf(s.Address)]; s.Workload != "" && a.IsValid() {
+			list = append(list, Peering{s.Workload, a})
+		}
+	}
+	slices.SortFunc(list, func(a, b Peering) int {
+		return cmp.Or(cmp.Compare(a.Interface, b.Interface), a.Address.Compare(b.Address))
+	})
+	return slices.Compact(list)
+}
+
+func (c *cluster) peeringAddr(family int, field, text string) netip.Addr {
+	if text == "" {
+		return netip.Addr{}
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil || familyOf(a) != family || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() {
+		c.note("BGPConfiguration/default", fmt.Sprintf("spec.%s = %q is ignored: want an %s address", field, text, familyNames[family]))
+		return netip.Addr{}
+	}
+	return a
 }
 
 // statics are the kernel routes that sessions need.

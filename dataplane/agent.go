@@ -87,6 +87,12 @@ func (a *Agent) SetStatic(list []route.Static) {
 	a.loop.Trigger()
 }
 
+// SetPeering hands over all addresses towards workloads that speak BGP. The slice belongs to the agent from then on.
+func (a *Agent) SetPeering(list []link.Peering) {
+	a.inbox.put(func(b *batch) { b.peering = &list })
+	a.loop.Trigger()
+}
+
 // SetSynced says whether the datastore and BGP have told everything. Both allow to remove what nobody wants.
 func (a *Agent) SetSynced(datastore, bgp bool) {
 	a.inbox.put(func(b *batch) { b.synced = &synced{datastore, bgp} })
@@ -148,6 +154,9 @@ func (a *Agent) step() time.Duration {
 	}
 	if b.static != nil {
 		a.routes.SetStatic(*b.static)
+	}
+	if b.peering != nil {
+		a.links.SetPeering(*b.peering)
 	}
 	a.links.Handle(b.events)
 	a.routes.Handle(b.events)

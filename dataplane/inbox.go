@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -21,6 +22,7 @@ type batch struct {
 	all     bool
 	learned [][]route.Learned
 	static  *[]route.Static
+	peering *[]link.Peering
 	events  []kernel.Event
 	synced  *synced
 	resync  bool
@@ -71,5 +73,5 @@ func (i *inbox) empty() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	b := &i.next
-	return b.reader == nil && len(b.learned) == 0 && b.static == nil && len(b.events) == 0 && b.synced == nil && !b.resync
+	return b.reader == nil && len(b.learned) == 0 && b.static == nil && b.peering == nil && len(b.events) == 0 && b.synced == nil && !b.resync
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
@@ -154,6 +155,7 @@ func (f *follower) configure(ctx context.Context, snapshot *datastore.Snapshot) 
 	}
 	f.desired.Store(&d)
 	f.agent.SetStatic(staticRoutes(d.Statics))
+	f.agent.SetPeering(peeringAddresses(d.Peering))
 	now := time.Now()
 	f.changed.Store(&now)
 	if err := f.speaker.Set(ctx, d); err != nil {
@@ -175,6 +177,15 @@ func staticRoutes(statics []bgp.Static) []route.Static {
 	list := make([]route.Static, len(statics))
 	for i, s := range statics {
 		list[i] = route.Static{Prefix: s.Prefix, Via: s.Via}
+	}
+	return list
+}
+
+// peeringAddresses translates the addresses towards workloads.
+func peeringAddresses(peerings []bgp.Peering) []link.Peering {
+	list := make([]link.Peering, len(peerings))
+	for i, p := range peerings {
+		list[i] = link.Peering(p)
 	}
 	return list
 }

@@ -43,6 +43,12 @@ type Config struct {
 	Endpoints    []Endpoint
 }
 
+// Peering is the address of this node towards a workload that speaks BGP with it; it is put on the workload's interface.
+type Peering struct {
+	Interface string
+	Address   netip.Addr
+}
+
 var defaultPattern = regexp.MustCompile(DefaultMTUPattern)
 
 // hostMTU is the smallest MTU of the interfaces that lead to other hosts.
@@ -80,7 +86,7 @@ func (c Config) podMTU(host int) int {
 // Key names one setting.
 type Key struct {
 	Kind Kind
-	Name string // sysctl or address
+	Name string // sysctl or address; for PeeringAddress "INTERFACE ADDRESS"
 }
 
 func (k Key) String() string { return strings.TrimSpace(string(k.Kind) + " " + k.Name) }
@@ -90,15 +96,16 @@ type Kind string
 
 // The kinds of settings, in the order in which they are applied.
 const (
-	Device  Kind = "device"  // tunl0 exists; value: its kind
-	MTU     Kind = "mtu"     // of tunl0
-	Address Kind = "address" // of tunl0
-	Up      Kind = "up"      // tunl0 is up
-	Sysctl  Kind = "sysctl"
-	File    Kind = "file" // the MTU file
+	Device         Kind = "device"  // tunl0 exists; value: its kind
+	MTU            Kind = "mtu"     // of tunl0
+	Address        Kind = "address" // of tunl0
+	Up             Kind = "up"      // tunl0 is up
+	PeeringAddress Kind = "peering" // the address on a workload's interface that the workload has its BGP session with
+	Sysctl         Kind = "sysctl"
+	File           Kind = "file" // the MTU file
 )
 
-var kindOrder = []Kind{Device, MTU, Address, Up, Sysctl, File}
+var kindOrder = []Kind{Device, MTU, Address, Up, Sysctl, PeeringAddress, File}
 
 // Setting is one desired value, and the interface that it belongs to, if any.
 type Setting struct {
@@ -150,6 +157,19 @@ func (c Config) tunnelSettings(links map[string]kernel.Link, host int) []Setting
 	add(Sysctl, "net/ipv4/conf/"+TunnelDevice+"/rp_filter", "2")
 	return list
 }
+
+// peeringSettings are those of the interfaces that exist.
+func peeringSettings(peerings []Peering, links map[string]kernel.Link, ipv6 bool) []Setting {
+	var list []Setting
+	for _, p := range peerings {
+		if _, exists := links[p.Interface]; exists && (ipv6 || p.Address.Is4()) {
+			list = append(list, Setting{peeringKey(p.Interface, netip.PrefixFrom(p.Address, p.Address.BitLen())), "", p.Interface})
+		}
+	}
+	return list
+}
+
+func peeringKey(link string, p netip.Prefix) Key { return Key{PeeringAddress, link + " " + p.String()} }
 
 // sysctls make the host end of a workload's interface a router that answers for the workload's gateway.
 func (e Endpoint) sysctls(ipv6 bool) []Setting {

@@ -32,6 +32,7 @@ type Target struct {
 	now     func() time.Time
 	mtuFile string
 	config  Config
+	peering []Peering
 	table   *reconcile.Table[Key, string]
 	links   map[string]kernel.Link
 	wanted  map[Key]Setting
@@ -62,6 +63,13 @@ func New(k Kernel, mtuFile string, now func() time.Time) *Target {
 // Configure takes over what the datastore says.
 func (t *Target) Configure(c Config) {
 	t.config, t.stale = c, true
+}
+
+// SetPeering takes over the addresses towards workloads that speak BGP.
+func (t *Target) SetPeering(list []Peering) {
+	if !slices.Equal(t.peering, list) {
+		t.peering, t.stale = list, true
+	}
 }
 
 // Handle takes over what happened in the kernel: interfaces that came or changed are looked at again.
@@ -201,7 +209,8 @@ func (t *Target) observe(k Key) error {
 // decide tells the table what is wanted. It returns the settings whose actual value may not be known.
 func (t *Target) decide() (unknown []Key) {
 	fresh := make(map[Key]Setting, len(t.wanted))
-	for _, s := range desired(t.config, t.links, t.ipv6, t.mtuFile) {
+	settings := desired(t.config, t.links, t.ipv6, t.mtuFile)
+	for _, s := range append(settings, peeringSettings(t.peering, t.links, t.ipv6)...) {
 		fresh[s.Key] = s
 		if _, known := t.wanted[s.Key]; !known || t.touched[s.Link] {
 			unknown = append(unknown, s.Key)
@@ -219,13 +228,14 @@ func (t *Target) decide() (unknown []Key) {
 
 // unset: only addresses are removed when nobody wants them; everything else is left as it is.
 func (t *Target) unset(k Key) {
-	if k.Kind != Address && k.Kind != Peering {
+	if k.Kind != Address && k.Kind != PeeringAddress {
 		t.table.ObserveGone(k)
 	}
 	t.table.Unset(k)
 }
 
-// List implements reconcile.Target: the values of all wanted settings, and all addresses of tunl0.
+// List implements reconcile.Target: the values of all wanted settings, all addresses of tunl0, and what is still to be
+// removed from workloads' interfaces.
 func (t *Target) List() (map[Key]string, error) {
 	actual := map[Key]string{}
 	for k := range t.wanted {
@@ -233,6 +243,13 @@ func (t *Target) List() (map[Key]string, error) {
 			return nil, err
 		} else if ok {
 			actual[k] = v
+		}
+	}
+	for k := range t.table.All() {
+		if _, ok, err := t.readPeering(k); err != nil {
+			return nil, err
+		} else if ok {
+			actual[k] = ""
 		}
 	}
 	addresses, err := t.tunnelAddresses()
@@ -272,7 +289,7 @@ func (t *Target) read(k Key) (value string, ok bool, err error) {
 		return strconv.Itoa(tunnel.MTU), exists, nil
 	case Up:
 		return "up", exists && tunnel.Up, nil
-	case Peering:
+	case PeeringAddress:
 		return t.readPeering(k)
 	case Sysctl:
 		value, err = t.kernel.Sysctl(k.Name)
@@ -293,7 +310,7 @@ func (t *Target) read(k Key) (value string, ok bool, err error) {
 func (t *Target) readPeering(k Key) (value string, ok bool, err error) {
 	link, address, _ := strings.Cut(k.Name, " ")
 	l, exists := t.links[link]
-	if !exists {
+	if k.Kind != PeeringAddress || !exists {
 		return "", false, nil
 	}
 	addresses, err := t.kernel.ListAddresses()
@@ -342,7 +359,7 @@ func (t *Target) apply(s reconcile.Step[Key, string]) error {
 		return t.kernel.SetUp(tunnel.Index)
 	case Address:
 		return t.applyAddress(tunnel.Index, s.Key.Name, s.Action)
-	case Peering:
+	case PeeringAddress:
 		link, address, _ := strings.Cut(s.Key.Name, " ")
 		l, ok := t.links[link]
 		switch {
