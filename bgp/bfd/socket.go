@@ -1,0 +1,184 @@
+package bfd
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"runtime"
+	"syscall"
+
+	"go.uber.org/zap"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	portSingleHop = 3784 // RFC 5881 section 4
+	portMultihop  = 4784 // RFC 5883 section 5
+	maxTTL        = 255
+
+	firstSourcePort = 49152 // RFC 5881 section 4
+	sourcePorts     = 65536 - firstSourcePort
+)
+
+// listenerKey tells the sockets apart on which packets come in.
+type listenerKey struct{ multihop, ipv4 bool }
+
+func (k listenerKey) port() int {
+	if k.multihop {
+		return portMultihop
+	}
+	return portSingleHop
+}
+
+func (k listenerKey) network() string {
+	if k.ipv4 {
+		return "udp4"
+	}
+	return "udp6"
+}
+
+// listener receives the packets of all sessions of one kind.
+type listener struct {
+	conn *net.UDPConn
+}
+
+// listen opens the socket for a kind of session, if it is not open.
+func (e *Engine) listen(multihop, v4 bool) error {
+	k := listenerKey{multihop, v4}
+	if e.listeners[k] != nil {
+		return nil
+	}
+	conn, err := net.ListenUDP(k.network(), &net.UDPAddr{Port: k.port()})
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("UDP port %d is taken: another BFD daemon (BIRD, bfdd of FRR) runs on this host; stop it or switch its BFD off", k.port())
+	}
+	if err != nil {
+		return fmt.Errorf("listen on UDP port %d: %w", k.port(), err)
+	}
+	_ = conn.SetReadBuffer(1 << 20) // bursts of many sessions, read late
+	e.listeners[k] = &listener{conn}
+	go e.read(k, conn)
+	return nil
+}
+
+// read takes packets in until the socket is closed.
+func (e *Engine) read(k listenerKey, conn *net.UDPConn) {
+	prioritise(e.log)
+	buffer := make([]byte, 128)
+	var next func() (n, ttl int, from net.Addr, err error)
+	if k.ipv4 {
+		p := ipv4.NewPacketConn(conn)
+		_ = p.SetControlMessage(ipv4.FlagTTL, true)
+		next = func() (int, int, net.Addr, error) {
+			n, cm, from, err := p.ReadFrom(buffer)
+			if cm == nil {
+				return n, 0, from, err
+			}
+			return n, cm.TTL, from, err
+		}
+	} else {
+		p := ipv6.NewPacketConn(conn)
+		_ = p.SetControlMessage(ipv6.FlagHopLimit, true)
+		next = func() (int, int, net.Addr, error) {
+			n, cm, from, err := p.ReadFrom(buffer)
+			if cm == nil {
+				return n, 0, from, err
+			}
+			return n, cm.HopLimit, from, err
+		}
+	}
+	for {
+		n, ttl, from, err := next()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue
+		}
+		if a, ok := from.(*net.UDPAddr); ok {
+			e.received(buffer[:n], a.AddrPort().Addr().Unmap(), ttl, k.multihop)
+		}
+	}
+}
+
+// closeIdleListeners closes the sockets that no session needs.
+func (e *Engine) closeIdleListeners() {
+	used := map[listenerKey]bool{}
+	for _, s := range e.sessions {
+		used[listenerKey{s.Multihop, s.Remote.Is4()}] = true
+	}
+	for k, l := range e.listeners {
+		if !used[k] {
+			_ = l.conn.Close()
+			delete(e.listeners, k)
+		}
+	}
+}
+
+// socket sends the packets of one session.
+type socket struct {
+	conn *net.UDPConn
+	to   netip.AddrPort
+}
+
+// openSocket binds to a source port that is the session's own.
+func openSocket(s Session) (*socket, error) {
+	k := listenerKey{s.Multihop, s.Remote.Is4()}
+	local := s.Local
+	if !local.IsValid() {
+		local = netip.IPv6Unspecified()
+		if k.ipv4 {
+			local = netip.IPv4Unspecified()
+		}
+	}
+	var conn *net.UDPConn
+	var err error
+	start := rand.IntN(sourcePorts)
+	for i := range sourcePorts {
+		at := netip.AddrPortFrom(local, uint16(firstSourcePort+(start+i)%sourcePorts))
+		if conn, err = net.ListenUDP(k.network(), net.UDPAddrFromAddrPort(at)); !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return nil, fmt.Errorf("source address %s is not an address of this host", local)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if k.ipv4 {
+		err = ipv4.NewConn(conn).SetTTL(maxTTL)
+		_ = ipv4.NewConn(conn).SetTOS(trafficClass)
+	} else {
+		err = ipv6.NewConn(conn).SetHopLimit(maxTTL)
+		_ = ipv6.NewConn(conn).SetTrafficClass(trafficClass)
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return &socket{conn, netip.AddrPortFrom(s.Remote, uint16(k.port()))}, nil
+}
+
+// trafficClass is DSCP CS6, for network control.
+const trafficClass = 48 << 2
+
+func (s *socket) send(b []byte) error {
+	_, err := s.conn.WriteToUDPAddrPort(b, s.to)
+	return err
+}
+
+func (s *socket) close() { _ = s.conn.Close() }
+
+// prioritise gives the goroutine a thread of its own, until both end, that the kernel runs before others: a busy host must
+// not look like a broken path.
+func prioritise(log *zap.Logger) {
+	runtime.LockOSThread()
+	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20); err != nil {
+		log.Debug("bfd runs with normal priority", zap.Error(err))
+	}
+}
