@@ -56,6 +56,9 @@ func translateList(from protoreflect.List, src protoreflect.FieldDescriptor, to 
 	}
 }
 
+// noAddress is what GoBGP v4 writes for an address that it does not know, such as the router ID of a peer that is down.
+const noAddress = "invalid IP"
+
 // translateValue gives the value of one field or list element; into is an empty message to fill, if it is one.
 func translateValue(v protoreflect.Value, src protoreflect.FieldDescriptor, into protoreflect.Value, dst protoreflect.FieldDescriptor) (protoreflect.Value, bool) {
 	switch {
@@ -63,6 +66,8 @@ func translateValue(v protoreflect.Value, src protoreflect.FieldDescriptor, into
 		return v, false
 	case dst.Kind() == protoreflect.EnumKind:
 		return protoreflect.ValueOfEnum(translateEnum(src.Enum(), v.Enum(), dst.Enum())), true
+	case dst.Kind() == protoreflect.StringKind && v.String() == noAddress:
+		return v, false
 	case dst.Kind() != protoreflect.MessageKind:
 		return v, true
 	case src.Message().FullName() == dst.Message().FullName(): // a well-known type

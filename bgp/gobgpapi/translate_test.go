@@ -1,6 +1,7 @@
 package gobgpapi
 
 import (
+	"net/netip"
 	"testing"
 
 	v3 "github.com/osrg/gobgp/v3/api"
@@ -41,6 +42,14 @@ func TestEnumerationsKeepTheirMeaning(t *testing.T) {
 		if have := translateEnum(x.from.Descriptor(), x.from.Number(), x.to.Descriptor()); have != x.to.Number() {
 			t.Errorf("%s.%v became %d, want %v", x.from.Descriptor().FullName(), x.from, have, x.to)
 		}
+	}
+}
+
+func TestUnknownAddressesAreEmpty(t *testing.T) {
+	out := &v3.Peer{}
+	translate(&v4.Peer{State: &v4.PeerState{RouterId: netip.Addr{}.String(), NeighborAddress: "10.0.0.2"}}, out)
+	if out.State.RouterId != "" || out.State.NeighborAddress != "10.0.0.2" {
+		t.Errorf("peer is %v", out)
 	}
 }
 

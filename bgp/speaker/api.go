@@ -109,7 +109,7 @@ func (s *Speaker) allowReset(r *api.ResetPeerRequest) error {
 	return nil
 }
 
-// scrubbedStream removes passwords from what the server sends.
+// scrubbedStream removes passwords, and words in place of addresses, from what the server sends.
 type scrubbedStream struct{ grpc.ServerStream }
 
 func (s scrubbedStream) SendMsg(m any) error {
@@ -132,5 +132,8 @@ func scrubPeer(p *api.Peer) {
 	}
 	if st := p.GetState(); st != nil {
 		st.AuthPassword = ""
+		if st.RouterId == "invalid IP" { // of a session that is down
+			st.RouterId = ""
+		}
 	}
 }

@@ -62,6 +62,9 @@ func TestGobgpSocketReadsOnly(t *testing.T) {
 	if text := peer.String(); strings.Contains(text, "hunter2") || !strings.Contains(text, "127.0.1.90") {
 		t.Errorf("ListPeer: %s", text)
 	}
+	if id := peer.GetPeer().GetState().GetRouterId(); id != "" {
+		t.Errorf("router ID of a peer that is down: %q", id)
+	}
 	for name, call := range map[string]func() error{
 		"DeletePeer": func() error {
 			_, err := client.DeletePeer(ctx, &api.DeletePeerRequest{Address: "127.0.1.90"})
@@ -88,6 +91,10 @@ func TestGobgpSocketReadsOnly(t *testing.T) {
 	}
 	if _, err := client.ResetPeer(ctx, &api.ResetPeerRequest{Address: "127.0.1.90", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT}); err != nil {
 		t.Errorf("soft reset: %v", err)
+	}
+	s.Close()
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("the socket is there after the end: %v", err)
 	}
 }
 
