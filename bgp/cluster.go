@@ -56,9 +56,11 @@ type cluster struct {
 
 	config     model.BGPConfigurationSpec            // "default"
 	perNode    map[string]model.BGPConfigurationSpec // "node.<name>"
-	priorities [families]uint32                      // metric of ordinary routes
+	meshBFD    bfdSetting
+	priorities [families]uint32 // metric of ordinary routes
 
 	clusterIPs string // the setting CALICO_ADVERTISE_CLUSTER_IPS
+	filters    map[string]compiled
 
 	notices []Notice
 }
@@ -96,6 +98,7 @@ func (c *cluster) addConfig(name string, v *model.BGPConfiguration) {
 		return
 	}
 	c.config = v.Spec
+	c.meshBFD = c.bfd(object, v.Annotations)
 	c.normalPriority(object, ipv4, "ipv4NormalRoutePriority", v.Spec.IPv4NormalRoutePriority)
 	c.normalPriority(object, ipv6, "ipv6NormalRoutePriority", v.Spec.IPv6NormalRoutePriority)
 }

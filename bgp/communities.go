@@ -1,7 +1,6 @@
 package bgp
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,12 +10,8 @@ import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 )
 
-// tagging says which communities routes get that lie inside a prefix.
-type tagging []struct {
-	cidr     netip.Prefix
-	standard []uint32    // RFC 1997
-	large    [][3]uint32 // RFC 8092
-}
+// tagging is what prefixAdvertisements say.
+type tagging []Tag
 
 // communities reads prefixAdvertisements. The node's own BGPConfiguration, if it has any, replaces the list of the default
 // as a whole; names are looked up in the same object.
@@ -43,7 +38,7 @@ func (c *cluster) readTags(object string, a v3.PrefixAdvertisement, names map[st
 		return nil
 	}
 	t := make(tagging, 1)
-	t[0].cidr = p.Masked()
+	t[0].Prefix = p.Masked()
 	for _, text := range a.Communities {
 		if value, ok := names[text]; ok {
 			text = value
@@ -52,9 +47,9 @@ func (c *cluster) readTags(object string, a v3.PrefixAdvertisement, names map[st
 		case err != nil:
 			c.note(object, fmt.Sprintf("community %q of %s is ignored: %v", text, a.CIDR, err))
 		case len(n) == 2:
-			t[0].standard = append(t[0].standard, n[0]<<16|n[1])
+			t[0].Communities = append(t[0].Communities, n[0]<<16|n[1])
 		default:
-			t[0].large = append(t[0].large, [3]uint32(n))
+			t[0].LargeCommunities = append(t[0].LargeCommunities, [3]uint32(n))
 		}
 	}
 	return t
@@ -83,14 +78,12 @@ func parseCommunity(text string) ([]uint32, error) {
 // of gives the communities of a route, sorted and each once.
 func (t tagging) of(p netip.Prefix) (standard []uint32, large [][3]uint32) {
 	for _, tag := range t {
-		if contains(tag.cidr, p) {
-			standard = append(standard, tag.standard...)
-			large = append(large, tag.large...)
+		if contains(tag.Prefix, p) {
+			standard = append(standard, tag.Communities...)
+			large = append(large, tag.LargeCommunities...)
 		}
 	}
 	slices.Sort(standard)
-	slices.SortFunc(large, func(a, b [3]uint32) int {
-		return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1]), cmp.Compare(a[2], b[2]))
-	})
+	slices.SortFunc(large, compareLarge)
 	return slices.Compact(standard), slices.Compact(large)
 }

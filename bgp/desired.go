@@ -33,6 +33,7 @@ type PasswordSource interface {
 func Compute(in Input) Desired {
 	c := newCluster(in.Reader, in.Node)
 	c.clusterIPs = in.ClusterIPs
+	c.filters = compileFilters(in.Reader)
 	if c.me == nil {
 		c.note("Node/"+in.Node, "does not exist: this node is not registered, so it has no BGP sessions")
 		return Desired{Notices: c.sortedNotices()}
@@ -41,6 +42,7 @@ func Compute(in Input) Desired {
 	p := planner{cluster: c, reader: in.Reader, passwords: in.Passwords}
 	d.Sessions, d.Conflicts = settle(p.wishes(c.peerings(in.Reader)))
 	d.Statics, d.Peering = statics(d.Sessions), c.peering(d.Sessions)
+	d.Filters = c.usedFilters(d.Sessions)
 	c.originate(in.Reader, &d)
 	d.Notices = c.sortedNotices()
 	return d

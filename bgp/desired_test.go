@@ -131,7 +131,7 @@ func TestSessions(t *testing.T) {
 		{rule: "fields without effect are told", objects: []string{a, off, `peer p {"peerIP":"10.9.9.9","asNumber":65100,"filters":["f"],"maxRestartTime":"2h"}`, `config other {}`,
 			`config node.a {"listenPort":500}`},
 			want:    []string{"10.9.9.9:179 global 64512-65100 active from BGPPeer/p"},
-			notices: []string{"BGPConfiguration/other: is ignored", "BGPPeer/p: spec.filters = f have no effect", "BGPPeer/p: spec.maxRestartTime = 2h0m0s is ignored: want 0s to 4095s"}},
+			notices: []string{"BGPConfiguration/other: is ignored", "BGPPeer/p: spec.filters: BGPFilter/f does not exist", "BGPPeer/p: spec.maxRestartTime = 2h0m0s is ignored: want 0s to 4095s"}},
 	} {
 		t.Run(tc.rule, func(t *testing.T) {
 			me := tc.me

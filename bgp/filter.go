@@ -1,6 +1,14 @@
 package bgp
 
-import "net/netip"
+import (
+	"cmp"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/manxnet/manx/datastore/model"
+)
 
 // Filter is a BGPFilter made ready for use. Rules are tried in order; the first that matches decides, and if none does,
 // the next filter of the session is asked.
@@ -68,3 +76,99 @@ type Verdict struct {
 	Rule   string    // what decided, in words: the name of a filter's rule, or "default: inside pool 10.0.0.0/16"
 	Route  Candidate // as changed by operations
 }
+
+// filtered asks the filters of a session in order; false if none of their rules matches.
+func (d Desired) filtered(s Session, c Candidate, export bool) (Verdict, bool) {
+	for _, name := range s.Filters {
+		i, ok := slices.BinarySearchFunc(d.Filters, name, func(f Filter, name string) int { return strings.Compare(f.Name, name) })
+		if !ok {
+			continue
+		}
+		for _, r := range d.Filters[i].rules(s.Address.Unmap().Is6(), export) {
+			if r.matches(s, c, export) {
+				return r.verdict(c), true
+			}
+		}
+	}
+	return Verdict{}, false
+}
+
+func (f Filter) rules(six, export bool) []Rule {
+	switch {
+	case six && export:
+		return f.ExportV6
+	case six:
+		return f.ImportV6
+	case export:
+		return f.ExportV4
+	}
+	return f.ImportV4
+}
+
+// matches tells whether all conditions of the rule hold.
+func (r Rule) matches(s Session, c Candidate, export bool) bool {
+	return (r.Prefix == nil || r.Prefix.matches(c.Prefix)) &&
+		(!r.RemotePeers || !export || c.Source != SourceOwn) &&
+		(r.Interface == "" || matchInterface(r.Interface, c.Interface)) &&
+		(r.PeerType == "" || (r.PeerType == model.FilterExternalPeers) == (s.PeerAS != s.LocalAS)) &&
+		r.matchesCommunity(c) &&
+		len(r.ASPathPrefix) <= len(c.ASPath) && slices.Equal(r.ASPathPrefix, c.ASPath[:len(r.ASPathPrefix)]) &&
+		(r.Priority == 0 || c.LocalPref == MaxPriority-r.Priority)
+}
+
+// matchesCommunity looks at what a peer or an import filter has put on the route. The communities of own routes, which
+// come from prefixAdvertisements, are no concern of filters: calico/node adds them later.
+func (r Rule) matchesCommunity(c Candidate) bool {
+	switch {
+	case r.Community == nil && r.Large == nil:
+		return true
+	case c.Source == SourceOwn:
+		return false
+	}
+	return (r.Community == nil || slices.Contains(c.Communities, *r.Community)) &&
+		(r.Large == nil || slices.Contains(c.LargeCommunities, *r.Large))
+}
+
+func (m PrefixMatch) matches(p netip.Prefix) bool {
+	return (contains(m.CIDR, p) && m.Min <= p.Bits() && p.Bits() <= m.Max) != m.Not
+}
+
+// matchInterface is false for a route whose interface is not known.
+func matchInterface(pattern, name string) bool {
+	ok, err := path.Match(pattern, name)
+	return ok && err == nil && name != ""
+}
+
+func (r Rule) verdict(c Candidate) Verdict {
+	if !r.Accept {
+		return Verdict{Rule: r.Name + " rejects", Route: c}
+	}
+	for _, o := range r.Operations {
+		c = o.apply(c)
+	}
+	return Verdict{Accept: true, Rule: r.Name + " accepts", Route: c}
+}
+
+// apply changes a copy: the lists of a candidate may be shared.
+func (o Operation) apply(c Candidate) Candidate {
+	switch {
+	case o.AddCommunity != nil:
+		c.Communities = union(c.Communities, []uint32{*o.AddCommunity}, cmp.Compare)
+	case o.AddLarge != nil:
+		c.LargeCommunities = union(c.LargeCommunities, [][3]uint32{*o.AddLarge}, compareLarge)
+	case len(o.PrependASPath) > 0:
+		c.ASPath = slices.Concat(o.PrependASPath, c.ASPath)
+	case o.SetPriority != 0:
+		c.LocalPref = MaxPriority - o.SetPriority
+	}
+	return c
+}
+
+// union makes a new list, sorted and without duplicates.
+func union[T comparable](a, b []T, compare func(T, T) int) []T {
+	all := slices.Concat(a, b)
+	slices.SortFunc(all, compare)
+	return slices.Compact(all)
+}
+
+func compareLarge(a, b [3]uint32) int { return slices.Compare(a[:], b[:]) }

@@ -3,7 +3,6 @@ package bgp
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,44 +10,91 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// originate decides what the node announces: each of its blocks as one prefix, and those of its addresses that are in
-// none of them (borrowed from another node's block), if a pool contains them; and addresses of services.
+// originate decides what the node announces: its blocks, each as one prefix; its addresses, of which those inside its
+// blocks are hidden; and services. What is hidden is announced only where a filter accepts it.
 func (c *cluster) originate(r model.Reader, d *Desired) {
-	pools, hidden := c.pools(r)
-	tags := c.communities()
-	origins := map[netip.Prefix]Origin{}
-	add := func(o Origin) {
-		o.LocalPref = MaxPriority - c.priorities[familyOf(o.Prefix.Addr())]
-		o.Communities, o.LargeCommunities = tags.of(o.Prefix)
-		origins[o.Prefix] = o
-	}
-	var confirmed []netip.Prefix
-	for block, releasing := range c.ownBlocks(r) {
-		single := block.IsSingleIP()
-		o := Origin{Prefix: block, Blackhole: !single, Withheld: releasing || insideAny(hidden, block)}
-		if !releasing {
-			confirmed = append(confirmed, block)
-		}
-		if o.Blackhole || !o.Withheld {
-			add(o)
-		}
-	}
-	for _, a := range c.ownAddresses(r) {
-		p := netip.PrefixFrom(a, a.BitLen())
-		if !insideAny(confirmed, p) && !insideAny(hidden, p) && insideAny(pools, p) {
-			add(Origin{Prefix: p})
-		}
-	}
 	services := c.services(r, c.clusterIPs)
-	for _, p := range services.own {
-		if _, ok := origins[p]; !ok && !insideAny(confirmed, p) && !insideAny(hidden, p) {
-			add(Origin{Prefix: p, Shared: true})
+	blocks := c.ownBlocks(r)
+	c.exportRules(r, d, blocks, services)
+	devices := c.ownAddresses(r)
+	origins := map[netip.Prefix]Origin{}
+	for p, device := range devices {
+		origins[p] = Origin{Prefix: p, Interface: device}
+	}
+	for p, releasing := range blocks {
+		if _, used := devices[p]; !releasing || !used { // or else a workload still has the one address of it
+			origins[p] = Origin{Prefix: p, Interface: devices[p], Blackhole: !p.IsSingleIP(), Withheld: releasing}
 		}
 	}
+	for _, p := range services.own {
+		if _, taken := origins[p]; !taken && !insideAny(d.NoExportPrefixes, p) {
+			origins[p] = Origin{Prefix: p, Shared: true}
+		}
+	}
+	for p, o := range origins {
+		o.LocalPref = MaxPriority - c.priorities[familyOf(p.Addr())]
+		o.Communities, o.LargeCommunities = tagging(d.Tags).of(p)
+		if !o.Withheld {
+			_, own := blocks[p]
+			o = d.limit(o, own)
+		}
+		if !o.Withheld || o.Blackhole {
+			d.Originated = append(d.Originated, o)
+		}
+	}
+	slices.SortFunc(d.Originated, func(a, b Origin) int { return comparePrefix(a.Prefix, b.Prefix) })
 	d.NoInstall = services.aggregates
-	d.Originated = slices.SortedFunc(maps.Values(origins), func(a, b Origin) int { return comparePrefix(a.Prefix, b.Prefix) })
-	d.ExportPrefixes = sortedPrefixes(slices.Concat(pools, services.own, services.reflected))
-	d.NoExportPrefixes = sortedPrefixes(append(hidden, slices.DeleteFunc(confirmed, netip.Prefix.IsSingleIP)...))
+}
+
+// limit says whom a route goes to. A block of one address is not among OwnBlocks, but the same holds for it.
+func (d Desired) limit(o Origin, ownBlock bool) Origin {
+	exported, _ := d.exportable(o.Candidate())
+	switch {
+	case exported, ownBlock && !insideAny(d.NoExportPrefixes, o.Prefix):
+	case d.letOut(o.Candidate()):
+		o.FilterOnly = true
+	default:
+		o.Withheld = true
+	}
+	return o
+}
+
+// letOut tells whether the filters of any session accept a route.
+func (d Desired) letOut(c Candidate) bool {
+	asked := map[string]bool{}
+	for _, s := range d.Sessions {
+		six := s.Address.Unmap().Is6()
+		view := fmt.Sprint(s.PeerAS == s.LocalAS, s.Filters)
+		if len(s.Filters) == 0 || six != c.Prefix.Addr().Is6() || asked[view] {
+			continue
+		}
+		asked[view] = true
+		if v, ok := d.filtered(s, c, true); ok && v.Accept {
+			return true
+		}
+	}
+	return false
+}
+
+// exportRules sets what Export goes by.
+func (c *cluster) exportRules(r model.Reader, d *Desired, blocks map[netip.Prefix]bool, services serviceRoutes) {
+	pools, hidden := c.pools(r)
+	var own, open []netip.Prefix
+	for block, releasing := range blocks {
+		if releasing || block.IsSingleIP() { // nothing is inside a block of one address
+			continue
+		}
+		own = append(own, block)
+		if !insideAny(hidden, block) {
+			open = append(open, block)
+		}
+	}
+	d.OwnBlocks = sortedPrefixes(open)
+	d.Services = sortedPrefixes(slices.Concat(services.own, services.reflected))
+	d.ExportPrefixes = sortedPrefixes(slices.Concat(pools, d.Services))
+	d.NoExportPrefixes = sortedPrefixes(append(hidden, own...))
+	d.Tags = c.communities()
+	d.Elevated = c.elevated(r, d.Filters)
 }
 
 // pools lists those whose routes may be exported and those with disableBGPExport. Disabled pools count: that switch is
@@ -87,13 +133,27 @@ func (c *cluster) ownBlocks(r model.Reader) map[netip.Prefix]bool {
 	return blocks
 }
 
-// ownAddresses lists the addresses of the node's workloads and of its tunnel devices.
-func (c *cluster) ownAddresses(r model.Reader) []netip.Addr {
-	var addrs []netip.Addr
-	add := func(text string) {
+// The devices that Calico creates for encapsulation.
+const (
+	deviceIPIP        = "tunl0"
+	deviceVXLAN       = "vxlan.calico"
+	deviceVXLANv6     = "vxlan-v6.calico"
+	deviceWireguard   = "wireguard.cali"
+	deviceWireguardV6 = "wg-v6.cali"
+)
+
+// ownAddresses lists the addresses of the node's workloads and of its tunnel devices, with the device of each.
+func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
+	devices := map[netip.Prefix]string{}
+	add := func(text, device string) {
 		text, _, _ = strings.Cut(text, "/")
-		if a, err := netip.ParseAddr(text); err == nil {
-			addrs = append(addrs, a.Unmap())
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return
+		}
+		p := hostPrefix(a)
+		if other, ok := devices[p]; !ok || device < other { // which comes first must not matter
+			devices[p] = device
 		}
 	}
 	for _, v := range model.All[model.WorkloadEndpoint](r, model.KindWorkloadEndpoint) {
@@ -101,20 +161,20 @@ func (c *cluster) ownAddresses(r model.Reader) []netip.Addr {
 			continue
 		}
 		for _, n := range v.Spec.IPNetworks {
-			add(n)
+			add(n, v.Spec.InterfaceName)
 		}
 	}
 	s := c.me.object.Spec
-	add(s.IPv4VXLANTunnelAddr)
-	add(s.IPv6VXLANTunnelAddr)
+	add(s.IPv4VXLANTunnelAddr, deviceVXLAN)
+	add(s.IPv6VXLANTunnelAddr, deviceVXLANv6)
 	if s.BGP != nil {
-		add(s.BGP.IPv4IPIPTunnelAddr)
+		add(s.BGP.IPv4IPIPTunnelAddr, deviceIPIP)
 	}
 	if s.Wireguard != nil {
-		add(s.Wireguard.InterfaceIPv4Address)
-		add(s.Wireguard.InterfaceIPv6Address)
+		add(s.Wireguard.InterfaceIPv4Address, deviceWireguard)
+		add(s.Wireguard.InterfaceIPv6Address, deviceWireguardV6)
 	}
-	return addrs
+	return devices
 }
 
 // insideAny tells whether p equals or lies inside one of the prefixes.

@@ -41,7 +41,9 @@ type peering struct {
 	via                netip.Addr // gateway to addr (reachableBy); invalid: none
 	restart, keepalive uint32     // seconds
 	maxPrefixes        uint32     // 0: the speaker's default
-	reverse            bool       // the far side, if it is a Calico node, peers back
+	filters            []string   // those that exist
+	bfd                bfdSetting
+	reverse            bool // the far side, if it is a Calico node, peers back
 }
 
 // peerings makes all BGPPeers ready, and notes those that cannot be used.
@@ -57,6 +59,8 @@ func (c *cluster) peerings(r model.Reader) []*peering {
 		p.restart = c.seconds(p.object, "spec.maxRestartTime", p.spec.MaxRestartTime, maxRestartSeconds, defaultRestartSeconds)
 		p.keepalive = c.seconds(p.object, "spec.keepaliveTime", p.spec.KeepaliveTime, maxKeepaliveSeconds, 0)
 		p.maxPrefixes = c.numberAnnotation(p.object, v.Annotations, AnnotationMaxPrefixes, math.MaxInt32, 0)
+		p.bfd = c.bfd(p.object, v.Annotations)
+		p.filters = c.existing(p.object, p.spec.Filters)
 		p.noteWithoutEffect(c)
 		ps = append(ps, p)
 	}
@@ -178,9 +182,6 @@ func (p *peering) noteWithoutEffect(c *cluster) {
 	}
 	if !p.addr.IsValid() && p.spec.NumAllowedLocalASNumbers != nil {
 		c.note(p.object, "spec.numAllowedLocalASNumbers has no effect: it goes with spec.peerIP only")
-	}
-	if len(p.spec.Filters) > 0 {
-		c.note(p.object, fmt.Sprintf("spec.filters = %s have no effect: BGPFilter is not supported yet", strings.Join(p.spec.Filters, ", ")))
 	}
 }
 

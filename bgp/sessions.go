@@ -64,6 +64,7 @@ func (p *planner) mesh() []wish {
 			}
 			s := p.session(addr, n.port, p.me.as, n.as)
 			s.Type, s.RestartSeconds, s.Password, s.PasswordFrom = SessionMesh, restart, password, from
+			s.BFD = p.watch(p.meshBFD, s)
 			ws = append(ws, wish{Session: s, object: meshObject, scope: scopeMesh})
 		}
 	}
@@ -196,7 +197,7 @@ func (p *planner) peer(b *peering, s Session) wish {
 		s.Type = SessionNode
 	}
 	s.RestartSeconds, s.KeepaliveSeconds, s.MaxPrefixes = b.restart, b.keepalive, b.maxPrefixes
-	s.Filters = b.spec.Filters
+	s.Filters = b.filters
 	s.NextHop = nextHop(b.spec, s.LocalAS != s.PeerAS)
 	if b.spec.SourceAddress == v3.SourceAddressNone {
 		s.Source = netip.Addr{}
@@ -205,6 +206,9 @@ func (p *planner) peer(b *peering, s Session) wish {
 		s.TTLSecurity, s.MultihopTTL = *t, 0
 	}
 	s.Password, s.PasswordFrom = p.password(b.object, b.spec.Password)
+	if s.Workload == "" {
+		s.BFD = p.watch(b.bfd, s)
+	}
 	return wish{Session: s, object: b.object, scope: b.scope}
 }
 

@@ -25,14 +25,28 @@ type Desired struct {
 	// those that lie inside one of ExportPrefixes and not inside one of NoExportPrefixes. So a default route
 	// from one switch never reaches another, and what is hidden in an own block stays hidden.
 	// The speaker's own routes (Originated) are decided here and need no check.
+	//
+	// Inside OwnBlocks, routes with one of the Elevated priorities are passed on all the same: a workload that moves
+	// between nodes is announced by both for a while.
 	ExportPrefixes   []netip.Prefix // IP pools and own services; on a route reflector all services; sorted
 	NoExportPrefixes []netip.Prefix // IP pools with disableBGPExport, and own blocks; sorted
+	OwnBlocks        []netip.Prefix // the own blocks of NoExportPrefixes, but for those in pools with disableBGPExport; sorted
+	Services         []netip.Prefix // the services of ExportPrefixes; sorted
+	Elevated         [2][]uint32    // by family, IPv4 first: metrics below the ordinary one that routes can have; sorted
+	Tags             []Tag          // communities of what is exported, as prefixAdvertisements say
 
 	Filters   []Filter       // those that sessions name, sorted by name
 	Statics   []Static       // kernel routes that peers are reached by; sorted by prefix
 	Peering   []Peering      // addresses on the interfaces of workloads that we peer with; sorted
 	NoInstall []netip.Prefix // learned routes inside one of these are not for the kernel; sorted
 	Drain     Drain
+}
+
+// Tag says which communities exported routes get that lie inside a prefix.
+type Tag struct {
+	Prefix           netip.Prefix
+	Communities      []uint32    // RFC 1997
+	LargeCommunities [][3]uint32 // RFC 8092
 }
 
 // Static is a kernel route to a peer through a gateway (BGPPeer reachableBy).

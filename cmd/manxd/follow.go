@@ -126,7 +126,7 @@ func (f *follower) followDatastore(ctx context.Context) error {
 // sessions computed again.
 func (f *follower) concernsBGP(c datastore.Change) bool {
 	switch c.Key.Kind {
-	case model.KindClusterInformation, model.KindFelixConfiguration:
+	case model.KindClusterInformation:
 		return false
 	case model.KindBlockAffinity:
 		a, ok := c.Key.Affinity()

@@ -36,7 +36,7 @@ type Reader interface {
 
 // Type lists the types of Value, so that a wrong one (the API module's type of the same name, say) does not compile.
 type Type interface {
-	Node | IPPool | v3.IPReservation | BGPConfiguration | BGPPeer | v3.ClusterInformation | FelixConfiguration |
+	Node | IPPool | v3.IPReservation | BGPConfiguration | BGPFilter | BGPPeer | v3.ClusterInformation | FelixConfiguration |
 		IPAMConfiguration | v3.Profile | Tier | WorkloadEndpoint | v3.CalicoNodeStatus | Block | BlockAffinity | Handle | IPAMConfig |
 		Service | EndpointSlice
 }

@@ -1,0 +1,55 @@
+package bgp
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// ElevatedPriority is the kernel metric of routes that come before ordinary ones when FelixConfiguration sets none.
+const ElevatedPriority = 512
+
+// elevated lists the metrics below the ordinary one, by family, that routes can have: the elevated priority of
+// FelixConfiguration, and those that import filters set.
+func (c *cluster) elevated(r model.Reader, filters []Filter) [families][]uint32 {
+	metrics := c.felixPriorities(r)
+	for _, f := range filters {
+		for family, rules := range [families][]Rule{f.ImportV4, f.ImportV6} {
+			for _, rule := range rules {
+				for _, o := range rule.Operations {
+					metrics[family] = append(metrics[family], o.SetPriority)
+				}
+			}
+		}
+	}
+	for family, list := range metrics {
+		list = slices.DeleteFunc(list, func(m uint32) bool { return m == 0 || m >= c.priorities[family] })
+		slices.Sort(list)
+		metrics[family] = slices.Compact(list)
+	}
+	return metrics
+}
+
+// felixPriorities reads the elevated priorities; the settings of the node win over those of the cluster.
+func (c *cluster) felixPriorities(r model.Reader) [families][]uint32 {
+	metrics := [families][]uint32{{ElevatedPriority}, {ElevatedPriority}}
+	for _, name := range []string{"default", "node." + c.me.name} {
+		f := model.Get[model.FelixConfiguration](r, model.ResourceKey(model.KindFelixConfiguration, name))
+		if f == nil {
+			continue
+		}
+		for family, value := range [families]*int{f.Spec.IPv4ElevatedRoutePriority, f.Spec.IPv6ElevatedRoutePriority} {
+			if value == nil {
+				continue
+			}
+			m, err := priority(fmt.Sprintf("spec.ip%sElevatedRoutePriority", [families]string{"v4", "v6"}[family]), *value)
+			if err != nil {
+				c.note("FelixConfiguration/"+name, "is ignored: "+err.Error())
+				continue
+			}
+			metrics[family] = []uint32{m}
+		}
+	}
+	return metrics
+}
