@@ -19,9 +19,13 @@ const AnnotationMaxPrefixes = annotationPrefix + "max-prefixes"
 
 // annotationKinds lists all annotations that are known, with the kinds of objects that may have them.
 func annotationKinds() map[string][]model.Kind {
-	return map[string][]model.Kind{
+	known := map[string][]model.Kind{
 		AnnotationMaxPrefixes: {model.KindBGPPeer},
 	}
+	for _, name := range bfdAnnotations {
+		known[name] = []model.Kind{model.KindBGPPeer, model.KindBGPConfiguration}
+	}
+	return known
 }
 
 // noteUnknownAnnotations notes those that begin as ours do but mean nothing on an object of this kind, as a slip of the

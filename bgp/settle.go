@@ -93,6 +93,7 @@ func differences(have, want Session) []string {
 	add(have.KeepaliveSeconds != want.KeepaliveSeconds, "keepalive time %ds", want.KeepaliveSeconds)
 	add(have.RestartSeconds != want.RestartSeconds, "restart time %ds", want.RestartSeconds)
 	add(have.AllowOwnAS != want.AllowOwnAS, "own AS allowed %d times", want.AllowOwnAS)
+	add(have.BFD != want.BFD, "other BFD settings")
 	add(have.NextHop != want.NextHop, "next hop mode %s", want.NextHop)
 	add(!slices.Equal(have.Filters, want.Filters), "filters [%s]", strings.Join(want.Filters, " "))
 	add(want.MaxPrefixes != 0 && have.MaxPrefixes != want.MaxPrefixes, "at most %d prefixes", want.MaxPrefixes)

@@ -1,0 +1,119 @@
+package bgp
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// Annotations that have the path to a peer watched (RFC 5880), on a BGPPeer for its sessions and on the default
+// BGPConfiguration for those of the mesh.
+const (
+	AnnotationBFD           = annotationPrefix + "bfd"            // "true" or "false"
+	AnnotationBFDInterval   = annotationPrefix + "bfd-interval"   // both of the next two, as a duration
+	AnnotationBFDTransmit   = annotationPrefix + "bfd-transmit"   // desired minimum interval of sending
+	AnnotationBFDReceive    = annotationPrefix + "bfd-receive"    // required minimum interval of receiving
+	AnnotationBFDMultiplier = annotationPrefix + "bfd-multiplier" // packets that may be missing
+	AnnotationBFDMultihop   = annotationPrefix + "bfd-multihop"   // "auto", "true" or "false"
+)
+
+// bfdAnnotations are all of them.
+var bfdAnnotations = []string{AnnotationBFD, AnnotationBFDInterval, AnnotationBFDTransmit, AnnotationBFDReceive, AnnotationBFDMultiplier, AnnotationBFDMultihop}
+
+// Values that count where annotations say nothing, and their limits.
+const (
+	bfdInterval    = 300 * time.Millisecond
+	bfdMinInterval = 10 * time.Millisecond
+	bfdMaxInterval = time.Minute
+	bfdMultiplier  = 3
+)
+
+// bfdSetting is what the annotations of one object say.
+type bfdSetting struct {
+	BFD
+	auto bool // whether it is multihop follows from the addresses
+}
+
+// bfd reads annotations. What cannot be read is noted, and the default counts.
+func (c *cluster) bfd(object string, annotations map[string]string) bfdSetting {
+	s := bfdSetting{auto: true, BFD: BFD{Multiplier: bfdMultiplier}}
+	s.Enabled = c.wordAnnotation(object, annotations, AnnotationBFD, "false", "true", "false") == "true"
+	interval := c.durationAnnotation(object, annotations, AnnotationBFDInterval, bfdInterval)
+	s.Transmit = c.durationAnnotation(object, annotations, AnnotationBFDTransmit, interval)
+	s.Receive = c.durationAnnotation(object, annotations, AnnotationBFDReceive, interval)
+	if n := c.numberAnnotation(object, annotations, AnnotationBFDMultiplier, 255, bfdMultiplier); n > 0 {
+		s.Multiplier = uint8(n)
+	} else {
+		c.note(object, fmt.Sprintf("annotation %s = 0 is ignored: want 1 to 255", AnnotationBFDMultiplier))
+	}
+	multihop := c.wordAnnotation(object, annotations, AnnotationBFDMultihop, "auto", "auto", "true", "false")
+	s.auto, s.Multihop = multihop == "auto", multihop == "true"
+	return s
+}
+
+func (c *cluster) wordAnnotation(object string, annotations map[string]string, name, otherwise string, words ...string) string {
+	text, ok := annotations[name]
+	if !ok {
+		return otherwise
+	}
+	for _, w := range words {
+		if text == w {
+			return w
+		}
+	}
+	c.note(object, fmt.Sprintf("annotation %s = %q is ignored: want %s", name, text, strings.Join(words, ", ")))
+	return otherwise
+}
+
+func (c *cluster) durationAnnotation(object string, annotations map[string]string, name string, otherwise time.Duration) time.Duration {
+	text, ok := annotations[name]
+	if !ok {
+		return otherwise
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < bfdMinInterval || d > bfdMaxInterval {
+		c.note(object, fmt.Sprintf("annotation %s = %q is ignored: want a duration from %s to %s, such as 300ms", name, text, bfdMinInterval, bfdMaxInterval))
+		return otherwise
+	}
+	return d
+}
+
+// watch is the setting for one session. It is multihop (RFC 5883) unless both ends see each other on their own subnet, so
+// that the two ends of a session between nodes come to the same answer.
+func (c *cluster) watch(setting bfdSetting, s Session) BFD {
+	if !setting.Enabled {
+		return BFD{}
+	}
+	b := setting.BFD
+	if setting.auto {
+		b.Multihop = !c.neighbours(s.Address)
+	}
+	return b
+}
+
+// neighbours tells whether addr is on our subnet, and we are on its if it is a node's.
+func (c *cluster) neighbours(addr netip.Addr) bool {
+	f := familyOf(addr)
+	if !c.me.subnet(f).Contains(addr) {
+		return false
+	}
+	peer := c.byAddr[addr]
+	return peer == nil || peer.subnet(f).Contains(c.me.addrs[f])
+}
+
+// subnet is the network of a node's address; invalid if it is not known.
+func (n *node) subnet(family int) netip.Prefix {
+	if n.object == nil || n.object.Spec.BGP == nil {
+		return netip.Prefix{}
+	}
+	text := n.object.Spec.BGP.IPv4Address
+	if family == ipv6 {
+		text = n.object.Spec.BGP.IPv6Address
+	}
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	return p.Masked()
+}

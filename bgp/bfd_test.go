@@ -1,0 +1,58 @@
+package bgp
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+func TestBFDAnnotations(t *testing.T) {
+	const ms = time.Millisecond
+	for _, tc := range []struct {
+		name        string
+		annotations map[string]string
+		want        BFD
+		note        string
+	}{
+		{"absent", nil, BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, ""},
+		{"defaults", map[string]string{AnnotationBFD: "true"}, BFD{Enabled: true, Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, ""},
+		{"all", map[string]string{AnnotationBFD: "true", AnnotationBFDInterval: "50ms", AnnotationBFDReceive: "1s", AnnotationBFDMultiplier: "5", AnnotationBFDMultihop: "true"},
+			BFD{Enabled: true, Transmit: 50 * ms, Receive: time.Second, Multiplier: 5, Multihop: true}, ""},
+		{"not a word", map[string]string{AnnotationBFD: "yes"}, BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, `"yes" is ignored`},
+		{"too fast", map[string]string{AnnotationBFDInterval: "1ms"}, BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, "10ms to 1m0s"},
+		{"no unit", map[string]string{AnnotationBFDTransmit: "300"}, BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, `"300" is ignored`},
+		{"multiplier 0", map[string]string{AnnotationBFDMultiplier: "0"}, BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, "1 to 255"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := &cluster{}
+			if got := c.bfd("BGPPeer/p", tc.annotations); got.BFD != tc.want {
+				t.Errorf("bfd = %+v, want %+v", got.BFD, tc.want)
+			}
+			if tc.note == "" && len(c.notices) > 0 || tc.note != "" && (len(c.notices) != 1 || !strings.Contains(c.notices[0].Reason, tc.note)) {
+				t.Errorf("notices %v, want %q", c.notices, tc.note)
+			}
+		})
+	}
+}
+
+func TestBFDIsMultihopUnlessBothSeeEachOther(t *testing.T) {
+	mk := func(addr string) *node {
+		p := netip.MustParsePrefix(addr)
+		n := &node{object: &model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: addr}}}}
+		n.addrs[ipv4] = p.Addr()
+		return n
+	}
+	c := &cluster{me: mk("10.0.0.1/24"), byAddr: map[netip.Addr]*node{}}
+	for _, n := range []*node{mk("10.0.0.2/24"), mk("10.0.0.3/32"), mk("10.0.1.4/16")} {
+		c.byAddr[n.addrs[ipv4]] = n
+	}
+	for addr, multihop := range map[string]bool{"10.0.0.2": false, "10.0.0.3": true, "10.0.1.4": true, "10.0.0.254": false, "192.0.2.1": true} {
+		b := c.watch(bfdSetting{BFD: BFD{Enabled: true}, auto: true}, Session{Address: netip.MustParseAddr(addr)})
+		if b.Multihop != multihop {
+			t.Errorf("%s: multihop %t, want %t", addr, b.Multihop, multihop)
+		}
+	}
+}
