@@ -1,12 +1,9 @@
 package plan
 
 import (
-	"encoding/json"
-	"fmt"
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/manxnet/manx/bgp"
 )
@@ -99,9 +96,12 @@ func Compare(node string, from, to bgp.Desired) Diff {
 				d.Changed.Conflicts = append(d.Changed.Conflicts, ConflictChange{x.Address, f})
 			}
 		})
+	more := map[string][]Field{}
+	pair(from.Originated, to.Originated, func(o bgp.Origin) string { return o.Prefix.String() }, new([]bgp.Origin), new([]bgp.Origin),
+		func(x, y bgp.Origin) { more[x.Prefix.String()] = unshown(x, y, shownOfOrigin) })
 	pair(a.Originated, b.Originated, func(o Origin) string { return o.Prefix }, &d.Removed.Originated, &d.Added.Originated,
 		func(x, y Origin) {
-			if f := fields(x, y); len(f) > 0 {
+			if f := append(fields(x, y), more[x.Prefix]...); len(f) > 0 {
 				d.Changed.Originated = append(d.Changed.Originated, OriginChange{x.Prefix, f})
 			}
 		})
@@ -176,29 +176,11 @@ func (d *Diff) speaker(from, to bgp.Global) {
 	d.Changed.Speaker = fields(show(from), show(to))
 }
 
-// more are fields of sessions that a plan does not show and that make a difference all the same.
-type more struct {
-	ClusterID   string `json:"reflectorClusterID"`
-	HoldSeconds uint32 `json:"holdSeconds"`
-	Workload    string `json:"workload"`
-	MaxPrefixes uint32 `json:"maxPrefixes"`
-	Via         string `json:"reachableBy"`
-	BFD         string `json:"bfd"`
-}
-
-func moreOf(s bgp.Session) more {
-	bfd := "off"
-	if s.BFD.Enabled {
-		bfd = fmt.Sprintf("%s/%s x %d multihop %t", s.BFD.Transmit, s.BFD.Receive, s.BFD.Multiplier, s.BFD.Multihop)
-	}
-	return more{addrText(s.ReflectorClusterID), s.HoldSeconds, s.Workload, s.MaxPrefixes, addrText(s.Via), bfd}
-}
-
 func (d *Diff) sessions(from, to bgp.Desired) {
 	var removed, added []bgp.Session
 	restart := !from.Global.Equal(to.Global)
 	pair(from.Sessions, to.Sessions, func(s bgp.Session) string { return s.Address.String() }, &removed, &added, func(x, y bgp.Session) {
-		f := append(fields(newSession(x), newSession(y)), fields(moreOf(x), moreOf(y))...)
+		f := append(fields(newSession(x), newSession(y)), unshown(x, y, shownOfSession)...)
 		if x.Password != y.Password && x.PasswordFrom == y.PasswordFrom {
 			f = append(f, Field{"password", x.PasswordFrom, "another one"})
 		}
@@ -248,42 +230,4 @@ func (d *Diff) rules(from, to bgp.Desired) {
 
 func without(list, other []string) []string {
 	return slices.DeleteFunc(texts(list), func(s string) bool { return slices.Contains(other, s) })
-}
-
-// ruleTexts lists, by name, what is not shown in a plan.
-func ruleTexts(d bgp.Desired) map[string][]string {
-	m := map[string][]string{}
-	add := func(name string, value any) { m[name] = append(m[name], strings.TrimSpace(fmt.Sprint(value))) }
-	for _, p := range d.ExportPrefixes {
-		add("pass on learned routes inside", p)
-	}
-	for _, p := range d.NoExportPrefixes {
-		add("keep back learned routes inside", p)
-	}
-	for _, p := range d.NoInstall {
-		add("not for the kernel", p)
-	}
-	for _, s := range d.Statics {
-		add("static route to a peer", fmt.Sprintf("%s via %s", s.Prefix, s.Via))
-	}
-	if d.Drain != bgp.DrainNone {
-		add("drain", d.Drain)
-	}
-	for _, o := range d.Originated {
-		if o.LocalPref != bgp.MaxPriority-bgp.NormalPriority && o.LocalPref != 0 {
-			add("route metric", fmt.Sprintf("%s %d", o.Prefix, bgp.MaxPriority-o.LocalPref))
-		}
-	}
-	for _, f := range d.Filters {
-		for side, rules := range map[string][]bgp.Rule{"importV4": f.ImportV4, "exportV4": f.ExportV4, "importV6": f.ImportV6, "exportV6": f.ExportV6} {
-			for _, r := range rules {
-				r.Name = ""
-				text, err := json.Marshal(r)
-				if err == nil {
-					add(fmt.Sprintf("BGPFilter/%s %s", f.Name, side), string(text))
-				}
-			}
-		}
-	}
-	return m
 }

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -53,7 +54,7 @@ func (d Diff) WriteText(w io.Writer) error {
 		changed(o.Fields)
 	}
 	for _, r := range d.Changed.Rules {
-		line("  ~ %s", r.Rule)
+		line("  ~ %s", cmp.Or(ruleWords[r.Rule], r.Rule))
 		for _, x := range r.Removed {
 			line("      - %s", x)
 		}
@@ -72,6 +73,14 @@ func (d Diff) WriteText(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// ruleWords say what lists of the daemon's are for.
+var ruleWords = map[string]string{
+	"exportPrefixes":   "learned routes inside these are passed on",
+	"noExportPrefixes": "learned routes inside these are not passed on",
+	"noInstall":        "learned routes inside these are not for the kernel",
+	"statics":          "kernel routes to peers",
 }
 
 func (d Diff) exportPeers() []string {

@@ -141,10 +141,12 @@ func communityTexts(o bgp.Origin) []string {
 func exports(d bgp.Desired, s bgp.Session) []netip.Prefix {
 	var list []netip.Prefix
 	for _, o := range d.Originated {
-		if d.Drain == bgp.DrainWithdrawn || o.Withheld || o.FilterOnly || o.Prefix.Addr().Is4() != s.Address.Is4() {
+		if d.Drain == bgp.DrainWithdrawn || o.Withheld || o.Prefix.Addr().Is4() != s.Address.Is4() {
 			continue
 		}
-		list = append(list, o.Prefix)
+		if d.Export(s, o.Candidate()).Accept {
+			list = append(list, o.Prefix)
+		}
 	}
 	return list
 }

@@ -1,0 +1,96 @@
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+// A plan does not show all that the daemon acts upon, but a difference must not go unnoticed. So what is not shown is
+// compared field by field, also fields that come to package bgp later.
+
+// The fields that a plan shows, or that Compare looks at itself.
+var (
+	shownOfSession = []string{"Address", "Port", "Type", "From", "LocalAS", "PeerAS", "Source", "Passive", "Password", "PasswordFrom", "MultihopTTL",
+		"TTLSecurity", "KeepaliveSeconds", "RestartSeconds", "ReflectorClient", "AllowOwnAS", "NextHop", "Filters"}
+	shownOfOrigin  = []string{"Prefix", "Communities", "LargeCommunities", "Blackhole"}
+	shownOfDesired = []string{"Global", "Sessions", "Conflicts", "Notices", "Originated", "Filters"}
+)
+
+// unshown compares the fields of two structs that are not shown.
+func unshown(from, to any, shown []string) []Field {
+	var list []Field
+	a, b := reflect.ValueOf(from), reflect.ValueOf(to)
+	for i := range a.NumField() {
+		name := a.Type().Field(i).Name
+		x, y := a.Field(i).Interface(), b.Field(i).Interface()
+		if !slices.Contains(shown, name) && !reflect.DeepEqual(x, y) {
+			list = append(list, Field{camel(name), plainText(x), plainText(y)})
+		}
+	}
+	return list
+}
+
+// camel writes a field's name as JSON has it: "holdSeconds", "bfd".
+func camel(name string) string {
+	if strings.ToUpper(name) == name {
+		return strings.ToLower(name)
+	}
+	return strings.ToLower(name[:1]) + name[1:]
+}
+
+// plainText shows any value; an address that is not there is empty.
+func plainText(v any) string {
+	if a, ok := v.(netip.Addr); ok {
+		return addrText(a)
+	}
+	return fmt.Sprintf("%+v", v)
+}
+
+// ruleTexts lists, by name, what is not shown of a node's whole state.
+func ruleTexts(d bgp.Desired) map[string][]string {
+	m := map[string][]string{}
+	v := reflect.ValueOf(d)
+	for i := range v.NumField() {
+		name := v.Type().Field(i).Name
+		if slices.Contains(shownOfDesired, name) || v.Field(i).IsZero() {
+			continue
+		}
+		if f := v.Field(i); f.Kind() == reflect.Slice {
+			for j := range f.Len() {
+				m[camel(name)] = append(m[camel(name)], plainText(f.Index(j).Interface()))
+			}
+			continue
+		}
+		m[camel(name)] = []string{plainText(v.Field(i).Interface())}
+	}
+	for _, f := range d.Filters {
+		for side, rules := range map[string][]bgp.Rule{"importV4": f.ImportV4, "exportV4": f.ExportV4, "importV6": f.ImportV6, "exportV6": f.ExportV6} {
+			for _, r := range rules {
+				m["BGPFilter/"+f.Name+" "+side] = append(m["BGPFilter/"+f.Name+" "+side], ruleText(r))
+			}
+		}
+	}
+	return m
+}
+
+// ruleText shows the conditions and operations of a rule that are set.
+func ruleText(r bgp.Rule) string {
+	set := map[string]any{}
+	v := reflect.ValueOf(r)
+	for i := range v.NumField() {
+		if name := v.Type().Field(i).Name; name != "Name" && !v.Field(i).IsZero() {
+			set[camel(name)] = v.Field(i).Interface()
+		}
+	}
+	text, err := json.Marshal(set)
+	if err != nil {
+		return fmt.Sprintf("%+v", r)
+	}
+	return string(text)
+}
