@@ -372,3 +372,14 @@ func TestRestartUnderBIRD(t *testing.T) {
 		t.Errorf("routes %v went away while BIRD restarted", removed)
 	}
 }
+
+// reconfigure gives BIRD a new configuration while it runs.
+func (n *birdNet) reconfigure(config string) {
+	n.t.Helper()
+	if err := os.WriteFile(n.config, []byte(config), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	if out := n.birdc("configure"); !strings.Contains(out, "econfigur") {
+		n.t.Fatalf("birdc configure: %s", out)
+	}
+}

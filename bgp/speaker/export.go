@@ -1,10 +1,12 @@
 package speaker
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/osrg/gobgp/v4/api"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/manxnet/manx/bgp"
 )
@@ -15,6 +17,7 @@ import (
 //	learned, to an external peer      set MED to relayMED, and go on
 //	own routes                        as filters have it; else accept, but for those with FilterOnly
 //	filters of the session            the first rule that matches decides
+//	prefixAdvertisements              add communities, and go on
 //	inside NoExportPrefixes           reject, but for elevated routes inside our own blocks
 //	inside ExportPrefixes             accept
 //	anything else                     reject
@@ -86,19 +89,53 @@ func (b *policyBuilder) sessionStatements() {
 
 const setExternal = "manx-external"
 
-// relayStatements decide about learned routes that no filter decides about.
+// relayStatements decide about learned routes that no filter decides about, in the order of bgp.Desired.Export.
 func (b *policyBuilder) relayStatements() {
-	for _, ipv6 := range []bool{false, true} {
-		family := familyName(ipv6)
-		if list := sameFamily(b.d.NoExportPrefixes, ipv6); len(list) > 0 {
-			b.say("not exported", nil, &api.Conditions{PrefixSet: b.prefixes("manx-noexport-"+family, list, false)}, &api.Actions{RouteAction: reject})
+	for i, tag := range b.d.Tags {
+		c := &api.Conditions{PrefixSet: b.prefixes(fmt.Sprintf("manx-tag-%d", i), []netip.Prefix{tag.Prefix}, false)}
+		b.add(fmt.Sprintf("communities of %s", tag.Prefix), nil, c, changes{communities: tag.Communities, large: tag.LargeCommunities})
+	}
+	var do changes
+	b.draining(&do)
+	hidden := slices.DeleteFunc(slices.Clone(b.d.NoExportPrefixes), func(p netip.Prefix) bool { return slices.Contains(b.d.OwnBlocks, p) })
+	for six, family := range []string{"v4", "v6"} {
+		inside := func(name string, list []netip.Prefix, exact bool, say func(*api.Conditions)) {
+			if list = sameFamily(list, six == 1); len(list) > 0 {
+				say(&api.Conditions{PrefixSet: b.prefixes("manx-"+name+"-"+family, list, exact)})
+			}
 		}
-		if list := sameFamily(b.d.ExportPrefixes, ipv6); len(list) > 0 {
-			var do changes
-			b.draining(&do)
-			b.accept("exported "+family, nil, &api.Conditions{PrefixSet: b.prefixes("manx-export-"+family, list, false)}, do)
+		rejected := func(c *api.Conditions) { b.say("not exported "+family, nil, c, &api.Actions{RouteAction: reject}) }
+		accepted := func(c *api.Conditions) { b.accept("exported "+family, nil, c, do) }
+		inside("noexport", hidden, false, rejected)
+		inside("own-block", b.d.OwnBlocks, true, accepted)
+		inside("own-blocks", b.d.OwnBlocks, false, func(c *api.Conditions) {
+			for _, priority := range b.d.Elevated[six] {
+				elevated := proto.Clone(c).(*api.Conditions)
+				elevated.LocalPrefEq = &api.LocalPrefEq{Value: localPrefOf(priority)}
+				accepted(elevated)
+			}
+			rejected(c)
+		})
+		inside("export", slices.Concat(b.d.ExportPrefixes, b.d.Services), false, accepted)
+	}
+}
+
+// rangesOf describes what relayStatements say about prefixes inside of others.
+func rangesOf(d bgp.Desired) map[netip.Prefix]string {
+	ranges := map[netip.Prefix]string{}
+	note := func(list []netip.Prefix, what string) {
+		for _, p := range list {
+			ranges[p.Masked()] += what
 		}
 	}
+	note(d.ExportPrefixes, "export ")
+	note(d.Services, "service ")
+	note(d.NoExportPrefixes, "hidden ")
+	note(d.OwnBlocks, fmt.Sprint("own but ", d.Elevated))
+	for _, t := range d.Tags {
+		note([]netip.Prefix{t.Prefix}, fmt.Sprint(t.Communities, t.LargeCommunities))
+	}
+	return ranges
 }
 
 func (b *policyBuilder) importStatements(groups []*group, peers []peerPolicy) []*api.Statement {
@@ -139,13 +176,16 @@ func familyName(ipv6 bool) string {
 	return "v4"
 }
 
-// outsideOf returns the prefixes that are in only one of two lists.
-func outsideOf(a, b []netip.Prefix) (list []netip.Prefix) {
-	for _, pair := range [][2][]netip.Prefix{{a, b}, {b, a}} {
-		for _, p := range pair[0] {
-			if !slices.Contains(pair[1], p) {
-				list = append(list, p)
-			}
+// unequal returns the prefixes about which two maps differ.
+func unequal(a, b map[netip.Prefix]string) (list []netip.Prefix) {
+	for p, was := range a {
+		if is, ok := b[p]; !ok || is != was {
+			list = append(list, p)
+		}
+	}
+	for p := range b {
+		if _, ok := a[p]; !ok {
+			list = append(list, p)
 		}
 	}
 	return list

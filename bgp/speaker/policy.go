@@ -26,8 +26,7 @@ type policy struct {
 	request *api.SetPoliciesRequest
 	encoded []byte // of request, to compare
 	peers   map[netip.Addr]peerPolicy
-	export  []netip.Prefix // ranges that decide which learned routes are passed on
-	blocked []netip.Prefix // ranges that are not
+	ranges  map[netip.Prefix]string // what decides about learned routes inside of them
 	drain   bgp.Drain
 	groups  []*group
 	watched bool // a rule asks for the interface that a learned route leaves by
@@ -78,7 +77,7 @@ func buildPolicy(d bgp.Desired, interfaces map[netip.Addr]string) policy {
 		p.peers[plainAddr(s.Address)] = mine
 	}
 	p.groups = groups
-	p.export, p.blocked, p.watched = d.ExportPrefixes, d.NoExportPrefixes, b.watched
+	p.ranges, p.watched = rangesOf(d), b.watched
 	p.request = &api.SetPoliciesRequest{
 		Policies: []*api.Policy{{Name: exportPolicy, Statements: exporting}, {Name: importPolicy, Statements: importing}},
 	}

@@ -71,7 +71,7 @@ func (r *speakerRun) compare(old, new policy) again {
 			a.out = append(a.out, addr)
 		}
 	}
-	a.ranges = append(outsideOf(old.export, new.export), outsideOf(old.blocked, new.blocked)...)
+	a.ranges = unequal(old.ranges, new.ranges)
 	return a
 }
 

@@ -6,19 +6,14 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-func oracleGroup(d bgp.Desired, s bgp.Session) *group {
-	d.Sessions = []bgp.Session{s}
-	return groupsOf(d)[0]
-}
-
-func oracleExport(d bgp.Desired, s bgp.Session, c bgp.Candidate) bgp.Verdict {
-	g := oracleGroup(d, s)
-	v := exportVerdict(d, g, c)
+// wantExport is what bgp.Desired says, on a node that may be drained.
+func wantExport(d bgp.Desired, s bgp.Session, c bgp.Candidate) bgp.Verdict {
+	v := d.Export(s, c)
 	switch d.Drain {
 	case bgp.DrainWithdrawn:
 		v.Accept = false
 	case bgp.DrainDraining:
-		v.Route.LocalPref = 1
+		v.Route.LocalPref = lowestLocalPref
 		if c.Source == bgp.SourceOwn {
 			v.Route.LocalPref = 0
 		}
@@ -29,12 +24,11 @@ func oracleExport(d bgp.Desired, s bgp.Session, c bgp.Candidate) bgp.Verdict {
 	return v
 }
 
-func oracleImport(d bgp.Desired, s bgp.Session, c bgp.Candidate) bgp.Verdict {
-	g := oracleGroup(d, s)
-	leaving := g.external && slices.Contains(c.Communities, gracefulShutdown)
-	v := evaluate(g, g.rules(false), c, bgp.Verdict{Accept: true, Route: c})
-	if leaving {
-		v.Route.LocalPref = 1
+// wantImport is what bgp.Desired says, and RFC 8326.
+func wantImport(d bgp.Desired, s bgp.Session, c bgp.Candidate) bgp.Verdict {
+	v := d.Import(s, c)
+	if s.PeerAS != s.LocalAS && slices.Contains(c.Communities, gracefulShutdown) {
+		v.Route.LocalPref = lowestLocalPref
 	}
 	return v
 }

@@ -62,7 +62,7 @@ func (b *policyBuilder) judgeOwn(g *group, o bgp.Origin) ownVerdict {
 	if len(g.filters) == 0 {
 		return ownVerdict{accept: !o.FilterOnly}
 	}
-	v := exportVerdict(b.d, g, ownCandidate(o))
+	v := b.d.Export(g.session, ownCandidate(o))
 	if !v.Accept {
 		return ownVerdict{}
 	}

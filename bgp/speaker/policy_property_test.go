@@ -33,7 +33,8 @@ func newPolicyLab(t *testing.T, seed uint64, base int) *policyLab {
 		sent: map[netip.Addr]map[netip.Prefix]bgp.Candidate{}}
 	l.s, l.d = testSpeaker(t, Config{InterfaceOf: func(hop netip.Addr) string { return hopOf[hop] }})
 	l.d.ExportPrefixes = []netip.Prefix{pfx("10.0.0.0/8")}
-	l.d.NoExportPrefixes = []netip.Prefix{pfx("10.3.0.0/16")}
+	l.d.NoExportPrefixes = []netip.Prefix{pfx("10.2.1.0/24"), pfx("10.3.0.0/16")}
+	l.d.OwnBlocks, l.d.Elevated = []netip.Prefix{pfx("10.2.1.0/24")}, [2][]uint32{{7, 512}, {}}
 	type peer struct {
 		as     uint32
 		client bool
@@ -220,6 +221,11 @@ func (l *policyLab) change() {
 			Interface: pick(l, someInterfaces), FilterOnly: l.often(30), Withheld: l.often(10), Communities: c.Communities, LargeCommunities: c.LargeCommunities}
 		l.d.Originated = append(l.d.Originated, o)
 	}
+	l.d.Tags = nil
+	for range l.rnd.IntN(3) {
+		c := l.attributes(bgp.Candidate{})
+		l.d.Tags = append(l.d.Tags, bgp.Tag{Prefix: pfx(pick(l, someCIDRs)), Communities: c.Communities, LargeCommunities: c.LargeCommunities})
+	}
 	l.d.Drain = pick(l, []bgp.Drain{bgp.DrainNone, bgp.DrainNone, bgp.DrainNone, bgp.DrainDraining, bgp.DrainWithdrawn})
 }
 
@@ -229,7 +235,7 @@ func (l *policyLab) want() (out map[netip.Addr]map[netip.Prefix]string, fib map[
 	var learned, own []bgp.Candidate
 	for _, session := range l.d.Sessions[:2] {
 		for prefix, c := range l.sent[session.Address] {
-			if v := oracleImport(l.d, session, c); v.Accept {
+			if v := wantImport(l.d, session, c); v.Accept {
 				learned = append(learned, v.Route)
 				fib[prefix] = bgp.MaxPriority - v.Route.LocalPref
 			}
@@ -243,7 +249,7 @@ func (l *policyLab) want() (out map[netip.Addr]map[netip.Prefix]string, fib map[
 	for _, session := range l.d.Sessions[2:] {
 		routes := map[netip.Prefix]string{}
 		for _, c := range slices.Concat(learned, own) {
-			if v := oracleExport(l.d, session, c); v.Accept {
+			if v := wantExport(l.d, session, c); v.Accept {
 				routes[c.Prefix] = onWire(session, c, v.Route)
 			}
 		}

@@ -222,12 +222,8 @@ func (b *policyBuilder) draining(do *changes) {
 func (b *policyBuilder) accept(name string, guard *api.MatchSet, c *api.Conditions, do changes) {
 	runs := prependRuns(do.prepend)
 	chain := len(runs) > 1
-	first := &api.Actions{RouteAction: accept}
-	if len(do.communities) > 0 || len(do.large) > 0 || chain {
-		b.say(name+", as if new", guard, c, freshCommunities(do))
-		first.Community = communityAction(api.CommunityAction_TYPE_ADD, do.communities)
-		first.LargeCommunity = largeAction(api.CommunityAction_TYPE_ADD, do.large, chain)
-	}
+	first := b.adding(name, guard, c, do, chain)
+	first.RouteAction = accept
 	if do.localPref != 0 {
 		first.LocalPref = &api.LocalPrefAction{Value: do.localPref}
 	}
@@ -246,6 +242,25 @@ func (b *policyBuilder) accept(name string, guard *api.MatchSet, c *api.Conditio
 			a.LargeCommunity, a.RouteAction = largeAction(api.CommunityAction_TYPE_REMOVE, nil, true), accept
 		}
 		b.say(fmt.Sprintf("%s, AS path %d", name, i+2), guard, marked, a)
+	}
+}
+
+// add says that routes with the conditions get communities, without deciding about them.
+func (b *policyBuilder) add(name string, guard *api.MatchSet, c *api.Conditions, do changes) {
+	if len(do.communities)+len(do.large) > 0 {
+		b.say(name, guard, c, b.adding(name, guard, c, do, false))
+	}
+}
+
+// adding says what must come before communities are added, and returns the actions that add them.
+func (b *policyBuilder) adding(name string, guard *api.MatchSet, c *api.Conditions, do changes, mark bool) *api.Actions {
+	if len(do.communities)+len(do.large) == 0 && !mark {
+		return &api.Actions{}
+	}
+	b.say(name+", as if new", guard, c, freshCommunities(do))
+	return &api.Actions{
+		Community:      communityAction(api.CommunityAction_TYPE_ADD, do.communities),
+		LargeCommunity: largeAction(api.CommunityAction_TYPE_ADD, do.large, mark),
 	}
 }
 

@@ -39,7 +39,7 @@ func (r *speakerRun) recheck(paths []*apiutil.Path, replaced func(netip.Prefix) 
 		}
 		t, _ := tablePath(p)
 		for _, g := range judge.groups {
-			if g.ipv6 == t.Prefix.Addr().Is6() && !exportVerdict(judge.desired, g, r.candidate(judge.desired, t)).Accept {
+			if g.ipv6 == t.Prefix.Addr().Is6() && !judge.desired.Export(g.session, r.candidate(judge.desired, t)).Accept {
 				r.recheckLater(g.peers)
 			}
 		}
