@@ -303,6 +303,7 @@ func TestCluster(t *testing.T) {
 		{"BIRD's clients are answered", (*cluster).testBIRDSocket},
 		{"services are announced and not installed", (*cluster).testServices},
 		{"CalicoNodeStatus objects are filled in", (*cluster).testNodeStatus},
+		{"a plan from files is what the daemons do", (*cluster).testPlan},
 		{"thirty pods at once", (*cluster).testManyPods},
 		{"what was changed by hand is repaired", (*cluster).testDrift},
 		{"wrong peers are told why", (*cluster).testWrongPeers},
