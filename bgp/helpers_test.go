@@ -35,11 +35,12 @@ func unchecked(key model.Key, raw string) (*model.Object, error) {
 	return model.NewObject(key, value), err
 }
 
-// world makes objects from lines "KIND NAME JSON". Kinds: node, peer, config, pool, wep (in namespace "default").
+// world makes objects from lines "KIND NAME JSON". Kinds: node, peer, config, pool, filter, felix, wep (in namespace "default").
 // "block NODE CIDR STATE" is a block affinity.
 func world(t testing.TB, lines ...string) []*model.Object {
 	t.Helper()
-	kinds := map[string]model.Kind{"node": model.KindNode, "peer": model.KindBGPPeer, "config": model.KindBGPConfiguration, "pool": model.KindIPPool, "wep": model.KindWorkloadEndpoint}
+	kinds := map[string]model.Kind{"node": model.KindNode, "peer": model.KindBGPPeer, "config": model.KindBGPConfiguration, "pool": model.KindIPPool, "wep": model.KindWorkloadEndpoint,
+		"filter": model.KindBGPFilter, "felix": model.KindFelixConfiguration}
 	var objects []*model.Object
 	for _, line := range lines {
 		f := strings.SplitN(line, " ", 3)

@@ -132,7 +132,9 @@ func TestPermutations(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		nodes, lines := randomCluster(r)
 		lines = append(lines, v4node("twin", "10.0.0.1"), `peer bad {"peerIP":"x"}`, `peer odd {"peerIP":"10.0.0.1","asNumber":5}`, `pool p {"cidr":"10.1.0.0/16"}`, `pool q {"cidr":"10.2.0.0/16","disableBGPExport":true}`,
-			"block n0 10.1.2.0/26 confirmed", "block n0 10.1.1.0/26", "block n0 10.2.1.0/26 confirmed", `wep w {"node":"n0","ipNetworks":["10.1.9.1/32"]}`)
+			"block n0 10.1.2.0/26 confirmed", "block n0 10.1.1.0/26", "block n0 10.2.1.0/26 confirmed", `wep w {"node":"n0","ipNetworks":["10.1.9.1/32"]}`,
+			`wep x {"node":"n0","interfaceName":"cali1","ipNetworks":["10.1.9.1/32","10.1.1.7/32"]}`, `felix default {"ipv4ElevatedRoutePriority":77}`, `peer filtered {"peerIP":"192.0.2.1","asNumber":9,"filters":["g","none","f"]}`,
+			`filter f {"exportV4":[{"action":"Accept","interface":"cali*"},{"action":"x"}],"importV4":[{"action":"Accept","operations":[{"setPriority":{"value":9}}]}]}`, `filter g {"exportV4":[{"action":"Reject","cidr":"x","matchOperator":"In"}]}`)
 		objects := world(t, lines...)
 		for _, me := range nodes[:2] {
 			want := Compute(Input{Reader: shuffled{objects}, Node: me})
@@ -145,6 +147,43 @@ func TestPermutations(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Whatever a filter says, each route is decided about, the same way each time, and what is announced to nobody is not
+// originated.
+func FuzzFilters(f *testing.F) {
+	f.Add(`{"action":"Accept","cidr":"10.1.0.0/16","matchOperator":"NotIn","prefixLength":{"min":20,"max":8},"operations":[{"prependASPath":{"prefix":[1,"1.1"]}},{"addCommunity":{"value":"1:2:3"}},{"setPriority":{"value":9}}]}`, "10.1.0.0/24", "cali1", uint32(9))
+	f.Add(`{"action":"Reject","interface":"cali[","communities":{"values":["1:2"]}}`, "fd00::/8", "", uint32(0))
+	f.Add(`{"action":"Accept","interface":"cali*","asPathPrefix":[1],"priority":1024,"peerType":"eBGP","source":"RemotePeers"}`, "0.0.0.0/0", "cali1", uint32(1<<31))
+	f.Fuzz(func(t *testing.T, rule, prefix, device string, localPref uint32) {
+		set := model.NewSet(world(t, v4node("a", "10.0.0.1"), v4node("b", "10.0.0.2"), `peer p {"peerIP":"10.0.0.9","asNumber":9,"filters":["f"]}`, `pool p {"cidr":"10.1.0.0/16"}`,
+			"block a 10.1.0.0/26", `wep w {"node":"a","interfaceName":"cali1","ipNetworks":["10.1.0.1/32","192.0.2.1/32"]}`)...)
+		raw := fmt.Sprintf(`{"metadata":{"name":"f"},"spec":{"exportV4":[%[1]s],"importV4":[%[1]s],"exportV6":[%[1]s],"importV6":[%[1]s]}}`, rule)
+		o, err := unchecked(model.ResourceKey(model.KindBGPFilter, "f"), raw)
+		p, bad := netip.ParsePrefix(prefix)
+		if err != nil || bad != nil {
+			return
+		}
+		set[o.Key] = o
+		d := Compute(Input{Reader: set, Node: "a"})
+		checkWellFormed(t, d)
+		for _, s := range d.Sessions {
+			for _, source := range []RouteSource{SourceOwn, SourceInternal, SourceExternal} {
+				c := Candidate{Prefix: p.Masked(), Source: source, Interface: device, LocalPref: localPref, ASPath: []uint32{1, 2}, Communities: []uint32{65538}}
+				for _, decide := range []func(Session, Candidate) Verdict{d.Export, d.Import} {
+					v := decide(s, c)
+					if v.Rule == "" || v.Route.Prefix != c.Prefix || !reflect.DeepEqual(v, decide(s, c)) {
+						t.Errorf("%+v: %+v", c, v)
+					}
+				}
+			}
+		}
+		for _, o := range d.Originated {
+			if o.FilterOnly && !slices.ContainsFunc(d.Sessions, func(s Session) bool { return d.Export(s, o.Candidate()).Accept }) {
+				t.Errorf("originated for nobody: %+v", o)
+			}
+		}
+	})
 }
 
 // Whatever is written in the datastore, the result is well-formed.
