@@ -16,6 +16,7 @@ import (
 //	next hop self or keep             set, where the peer asks for it, and go on
 //	learned, to an external peer      set MED to relayMED, and go on
 //	own routes                        as filters have it; else accept, but for those with FilterOnly
+//	NO_ADVERTISE, NO_EXPORT           reject, the latter to external peers
 //	filters of the session            the first rule that matches decides
 //	prefixAdvertisements              add communities, and go on
 //	inside NoExportPrefixes           reject, but for elevated routes inside our own blocks
@@ -46,6 +47,7 @@ func (b *policyBuilder) exportStatements(groups []*group, peers []peerPolicy) []
 		}
 	}
 	b.say("own", nil, local(), &api.Actions{RouteAction: accept})
+	b.wellKnown() // from here on all routes are learned
 	for i, g := range groups {
 		b.since()
 		for _, r := range g.rules(true) {
@@ -59,7 +61,7 @@ func (b *policyBuilder) exportStatements(groups []*group, peers []peerPolicy) []
 
 // sessionStatements say what follows from settings of sessions, not from routes.
 func (b *policyBuilder) sessionStatements() {
-	var self, keep, external []netip.Addr
+	var self, keep []netip.Addr
 	for _, s := range b.d.Sessions {
 		a := plainAddr(s.Address)
 		switch s.NextHop {
@@ -68,9 +70,6 @@ func (b *policyBuilder) sessionStatements() {
 		case bgp.NextHopKeep:
 			keep = append(keep, a)
 		}
-		if s.PeerAS != s.LocalAS {
-			external = append(external, a)
-		}
 	}
 	if len(self) > 0 {
 		b.say("next hop self", b.neighbours("manx-next-hop-self", self), &api.Conditions{}, &api.Actions{Nexthop: &api.NexthopAction{Self: true}})
@@ -78,6 +77,7 @@ func (b *policyBuilder) sessionStatements() {
 	if len(keep) > 0 {
 		b.say("next hop keep", b.neighbours("manx-next-hop-keep", keep), &api.Conditions{}, &api.Actions{Nexthop: &api.NexthopAction{Unchanged: true}})
 	}
+	external := b.external()
 	if len(external) == 0 {
 		return
 	}
@@ -85,6 +85,31 @@ func (b *policyBuilder) sessionStatements() {
 		med := &api.MedAction{Type: api.MedAction_TYPE_REPLACE, Value: relayMED}
 		b.say("relayed", b.neighbours(setExternal, external), &api.Conditions{RouteType: kind}, &api.Actions{Med: med})
 	}
+}
+
+// wellKnown says what communities of learned routes forbid (RFC 1997); GoBGP leaves that to its users.
+func (b *policyBuilder) wellKnown() {
+	refuse := &api.Actions{RouteAction: reject}
+	b.say("NO_ADVERTISE", nil, &api.Conditions{CommunitySet: b.communitySet(noAdvertise)}, refuse)
+	if external := b.external(); len(external) > 0 {
+		b.say("NO_EXPORT", b.neighbours(setExternal, external), &api.Conditions{CommunitySet: b.communitySet(noExport)}, refuse)
+	}
+}
+
+// Well-known communities of RFC 1997.
+const (
+	noExport    = 0xffffff01
+	noAdvertise = 0xffffff02
+)
+
+// external lists the peers in other ASes.
+func (b *policyBuilder) external() (list []netip.Addr) {
+	for _, s := range b.d.Sessions {
+		if s.PeerAS != s.LocalAS {
+			list = append(list, plainAddr(s.Address))
+		}
+	}
+	return list
 }
 
 const setExternal = "manx-external"
@@ -140,13 +165,7 @@ func rangesOf(d bgp.Desired) map[netip.Prefix]string {
 
 func (b *policyBuilder) importStatements(groups []*group, peers []peerPolicy) []*api.Statement {
 	b.say("nobody else's marker", nil, &api.Conditions{LargeCommunitySet: b.markers()}, freshCommunities(changes{}))
-	var external []netip.Addr
-	for _, s := range b.d.Sessions {
-		if s.PeerAS != s.LocalAS {
-			external = append(external, plainAddr(s.Address))
-		}
-	}
-	if len(external) > 0 {
+	if external := b.external(); len(external) > 0 {
 		c := &api.Conditions{CommunitySet: b.communitySet(gracefulShutdown)}
 		b.say("graceful shutdown", b.neighbours(setExternal, external), c, &api.Actions{LocalPref: &api.LocalPrefAction{Value: lowestLocalPref}})
 	}

@@ -62,7 +62,7 @@ func (b *policyBuilder) judgeOwn(g *group, o bgp.Origin) ownVerdict {
 	if len(g.filters) == 0 {
 		return ownVerdict{accept: !o.FilterOnly}
 	}
-	v := b.d.Export(g.session, ownCandidate(o))
+	v := b.d.Export(g.session, o.Candidate())
 	if !v.Accept {
 		return ownVerdict{}
 	}
@@ -85,14 +85,6 @@ func (b *policyBuilder) judgeOwn(g *group, o bgp.Origin) ownVerdict {
 		do.prepend = behindOwnAS(g.session.LocalAS, do.prepend)
 	}
 	return ownVerdict{accept: true, do: do}
-}
-
-// ownCandidate is one of our own routes as filters see it. Draining does not change what they see.
-func ownCandidate(o bgp.Origin) bgp.Candidate {
-	return bgp.Candidate{
-		Prefix: o.Prefix, Source: bgp.SourceOwn, Interface: o.Interface, LocalPref: o.LocalPref, FilterOnly: o.FilterOnly,
-		Communities: slices.Clone(o.Communities), LargeCommunities: slices.Clone(o.LargeCommunities),
-	}
 }
 
 // drained is an own route as a node announces it that is being drained (RFC 8326 section 4.1).

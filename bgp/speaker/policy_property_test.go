@@ -59,7 +59,7 @@ func newPolicyLab(t *testing.T, seed uint64, base int) *policyLab {
 }
 
 var (
-	someCommunities = []uint32{65000<<16 | 1, 65000<<16 | 2, 65000<<16 | 11, gracefulShutdown}
+	someCommunities = []uint32{65000<<16 | 1, 65000<<16 | 2, 65000<<16 | 11, gracefulShutdown, noExport, noAdvertise}
 	someLarge       = [][3]uint32{{65000, 0, 1}, {65000, 0, 2}, {4200000000, 1, 11}}
 	somePaths       = [][]uint32{{}, {65000}, {65000, 65001}, {65001, 65000}, {650001, 65000}, {65000, 65000, 65001}}
 	someInterfaces  = []string{"", "cali1", "eth0"}
@@ -74,7 +74,7 @@ func (l *policyLab) often(percent int) bool { return l.rnd.IntN(100) < percent }
 
 func (l *policyLab) subset(list []uint32) (kept []uint32) {
 	for _, v := range list {
-		if l.often(25) {
+		if l.often(20) {
 			kept = append(kept, v)
 		}
 	}
@@ -235,7 +235,7 @@ func (l *policyLab) want() (out map[netip.Addr]map[netip.Prefix]string, fib map[
 	var learned, own []bgp.Candidate
 	for _, session := range l.d.Sessions[:2] {
 		for prefix, c := range l.sent[session.Address] {
-			if v := wantImport(l.d, session, c); v.Accept {
+			if v := importVerdict(l.d, session, TablePath{}, c); v.Accept {
 				learned = append(learned, v.Route)
 				fib[prefix] = bgp.MaxPriority - v.Route.LocalPref
 			}
@@ -243,13 +243,16 @@ func (l *policyLab) want() (out map[netip.Addr]map[netip.Prefix]string, fib map[
 	}
 	for _, o := range l.d.Originated {
 		if !o.Withheld {
-			own = append(own, ownCandidate(o))
+			own = append(own, o.Candidate())
 		}
 	}
 	for _, session := range l.d.Sessions[2:] {
 		routes := map[netip.Prefix]string{}
 		for _, c := range slices.Concat(learned, own) {
-			if v := wantExport(l.d, session, c); v.Accept {
+			if c.Source != bgp.SourceOwn && forbidden(session, c.Communities) {
+				continue
+			}
+			if v := exportVerdict(l.d, session, c); v.Accept {
 				routes[c.Prefix] = onWire(session, c, v.Route)
 			}
 		}

@@ -2,6 +2,7 @@ package speaker
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,21 +30,31 @@ const recheckDelay = 300 * time.Millisecond
 // recheck looks at best routes that have changed; replaced tells that there was a route for the prefix before.
 func (r *speakerRun) recheck(paths []*apiutil.Path, replaced func(netip.Prefix) bool) {
 	judge := r.judge.Load()
-	if judge == nil || len(judge.groups) == 0 {
+	if judge == nil {
 		return
 	}
 	for _, p := range paths {
 		nlri, ok := p.Nlri.(*gobgp.IPAddrPrefix)
-		if !ok || p.Withdrawal || !p.PeerAddress.IsValid() || !replaced(nlri.Prefix.Masked()) {
+		if !ok || p.Withdrawal || !p.PeerAddress.IsValid() || !judge.asks && !hasWellKnown(p) || !replaced(nlri.Prefix.Masked()) {
 			continue
 		}
 		t, _ := tablePath(p)
 		for _, g := range judge.groups {
-			if g.ipv6 == t.Prefix.Addr().Is6() && !judge.desired.Export(g.session, r.candidate(judge.desired, t)).Accept {
+			if g.ipv6 == t.Prefix.Addr().Is6() && (forbidden(g.session, t.Communities) ||
+				asksForAttributes(g.rules(true)) && !judge.desired.Export(g.session, r.candidate(judge.desired, t)).Accept) {
 				r.recheckLater(g.peers)
 			}
 		}
 	}
+}
+
+func hasWellKnown(p *apiutil.Path) bool {
+	for _, a := range p.Attrs {
+		if c, ok := a.(*gobgp.PathAttributeCommunities); ok {
+			return slices.Contains(c.Value, noExport) || slices.Contains(c.Value, noAdvertise)
+		}
+	}
+	return false
 }
 
 func (r *speakerRun) recheckLater(peers []netip.Addr) {
@@ -76,15 +87,14 @@ func (r *speakerRun) recheckNow() {
 // judge is what is needed to ask the rules of the current policy.
 type judge struct {
 	desired bgp.Desired
-	groups  []*group // those with rules that ask for what may change about a learned route
+	groups  []*group
+	asks    bool // a rule asks for what may change about a learned route
 }
 
 func judgeOf(d bgp.Desired, p policy) *judge {
-	j := &judge{desired: d}
+	j := &judge{desired: d, groups: p.groups}
 	for _, g := range p.groups {
-		if asksForAttributes(g.rules(true)) {
-			j.groups = append(j.groups, g)
-		}
+		j.asks = j.asks || asksForAttributes(g.rules(true))
 	}
 	return j
 }

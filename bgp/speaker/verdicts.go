@@ -20,39 +20,160 @@ type JudgedPath struct {
 	Verdict   bgp.Verdict // accepted or not, by which rule, and the route as it is afterwards
 }
 
-// ReceivedFrom returns all paths that a peer has announced, also those that its import filters reject, sorted by prefix.
-// It looks at all routes of the peer.
-func (s *Speaker) ReceivedFrom(ctx context.Context, peer netip.Addr) ([]JudgedPath, error) {
-	return s.judged(ctx, peer, api.TableType_TABLE_TYPE_ADJ_IN)
-}
-
-// AdvertisedTo returns the best path of every prefix, our own included, that could be sent to a peer, sorted by prefix;
-// the verdict tells which are. It looks at all routes.
-func (s *Speaker) AdvertisedTo(ctx context.Context, peer netip.Addr) ([]JudgedPath, error) {
-	return s.judged(ctx, peer, api.TableType_TABLE_TYPE_ADJ_OUT)
-}
-
-func (s *Speaker) judged(_ context.Context, peer netip.Addr, table api.TableType) ([]JudgedPath, error) {
-	run := s.current()
-	if run == nil {
-		return nil, errors.New("the BGP speaker is not running yet")
-	}
-	peer = peer.Unmap()
-	r := apiutil.ListPathRequest{TableType: table, Name: peer.String(), Family: gobgp.RF_IPv4_UC, EnableFiltered: true}
-	if !peer.Is4() {
-		r.Family = gobgp.RF_IPv6_UC
+// ReceivedFrom returns all paths that a peer has announced, also those that are rejected, sorted by prefix. It looks at
+// all routes of the peer.
+func (s *Speaker) ReceivedFrom(_ context.Context, peer netip.Addr) ([]JudgedPath, error) {
+	run, judge, session, err := s.judgeOf(peer)
+	if err != nil {
+		return nil, err
 	}
 	var list []JudgedPath
-	err := run.srv.ListPath(r, func(_ gobgp.NLRI, paths []*apiutil.Path) {
+	err = run.paths(api.TableType_TABLE_TYPE_ADJ_IN, session.Address, func(t TablePath) {
+		t.Peer = session.Address // which routes of a peer do not name
+		c := run.candidate(judge.desired, t)
+		if c.Source == bgp.SourceExternal {
+			c.LocalPref = defaultLocalPref // the one of another AS is dropped
+		}
+		list = append(list, JudgedPath{TablePath: t, Verdict: importVerdict(judge.desired, session, t, c)})
+	})
+	return sortJudged(list), err
+}
+
+// AdvertisedTo returns the best path of every prefix, our own included, sorted by prefix; the verdict tells whether the
+// peer is sent it. It looks at all routes.
+func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]JudgedPath, error) {
+	run, judge, session, err := s.judgeOf(peer)
+	if err != nil {
+		return nil, err
+	}
+	sent := map[netip.Prefix]bool{}
+	if err := run.paths(api.TableType_TABLE_TYPE_ADJ_OUT, session.Address, func(t TablePath) { sent[t.Prefix] = true }); err != nil {
+		return nil, err
+	}
+	all, err := s.Table(plainAddr(session.Address).Is6())
+	var list []JudgedPath
+	for i, t := range all {
+		if i > 0 && all[i-1].Prefix == t.Prefix {
+			continue // the best of each is the first
+		}
+		v := exportVerdict(judge.desired, session, run.anyCandidate(judge.desired, t))
+		switch {
+		case v.Accept && !sent[t.Prefix]:
+			v.Accept, v.Rule = false, keptBack(session, t)
+		case !v.Accept && sent[t.Prefix]:
+			v.Accept, v.Rule = true, "is sent for now, until this takes effect: "+v.Rule
+		}
+		list = append(list, JudgedPath{TablePath: t, Verdict: v})
+	}
+	return sortJudged(list), err
+}
+
+func (s *Speaker) judgeOf(peer netip.Addr) (*speakerRun, *judge, bgp.Session, error) {
+	run := s.current()
+	if run == nil || run.judge.Load() == nil {
+		return nil, nil, bgp.Session{}, errors.New("the BGP speaker is not running yet")
+	}
+	judge := run.judge.Load()
+	for _, session := range judge.desired.Sessions {
+		if session.Address.Unmap() == peer.Unmap() {
+			return run, judge, session, nil
+		}
+	}
+	return nil, nil, bgp.Session{}, fmt.Errorf("there is no session with %s", peer)
+}
+
+// paths calls f with all paths that a peer has sent, or is sent.
+func (r *speakerRun) paths(table api.TableType, peer netip.Addr, f func(TablePath)) error {
+	req := apiutil.ListPathRequest{TableType: table, Name: peer.Unmap().String(), Family: gobgp.RF_IPv4_UC}
+	if plainAddr(peer).Is6() {
+		req.Family = gobgp.RF_IPv6_UC
+	}
+	err := r.srv.ListPath(req, func(_ gobgp.NLRI, paths []*apiutil.Path) {
 		for _, p := range paths {
 			if t, ok := tablePath(p); ok {
-				list = append(list, JudgedPath{TablePath: t, Verdict: bgp.Verdict{Accept: !p.Filtered}})
+				f(t)
 			}
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("routes of peer %s: %w", peer, err)
+		return fmt.Errorf("routes of peer %s: %w", peer, err)
 	}
+	return nil
+}
+
+func sortJudged(list []JudgedPath) []JudgedPath {
 	slices.SortStableFunc(list, func(a, b JudgedPath) int { return a.Prefix.Compare(b.Prefix) })
-	return list, nil
+	return list
+}
+
+// importVerdict is what the policy does with a path of a peer, and what GoBGP does before it asks the policy.
+func importVerdict(d bgp.Desired, s bgp.Session, t TablePath, c bgp.Candidate) bgp.Verdict {
+	own := 0
+	for _, as := range t.ASPath {
+		if as == s.LocalAS {
+			own++
+		}
+	}
+	switch {
+	case own > int(s.AllowOwnAS):
+		return bgp.Verdict{Route: c, Rule: fmt.Sprintf("the AS path holds our own AS %d (RFC 4271 section 9.1.2)", s.LocalAS)}
+	case t.OriginatorID == d.Global.RouterID && t.OriginatorID.IsValid():
+		return bgp.Verdict{Route: c, Rule: "the route comes from this node: its ORIGINATOR_ID is ours (RFC 4456 section 8)"}
+	}
+	v := d.Import(s, c)
+	if s.PeerAS != s.LocalAS && slices.Contains(c.Communities, gracefulShutdown) {
+		v.Route.LocalPref = lowestLocalPref
+	}
+	return v
+}
+
+// exportVerdict is what the policy does with a route towards a peer.
+func exportVerdict(d bgp.Desired, s bgp.Session, c bgp.Candidate) bgp.Verdict {
+	v := d.Export(s, c)
+	switch d.Drain {
+	case bgp.DrainWithdrawn:
+		v.Accept, v.Rule = false, "the node is drained: it announces nothing"
+	case bgp.DrainDraining:
+		v.Route.LocalPref = lowestLocalPref
+		if c.Source == bgp.SourceOwn {
+			v.Route.LocalPref = 0
+		}
+		if !slices.Contains(v.Route.Communities, gracefulShutdown) {
+			v.Route.Communities = append(slices.Clone(v.Route.Communities), gracefulShutdown)
+		}
+	}
+	return v
+}
+
+// anyCandidate is a route of our table, ours or learned, as filters see it.
+func (r *speakerRun) anyCandidate(d bgp.Desired, t TablePath) bgp.Candidate {
+	if t.Peer.IsValid() {
+		return r.candidate(d, t)
+	}
+	for _, o := range d.Originated {
+		if o.Prefix.Masked() == t.Prefix {
+			return o.Candidate()
+		}
+	}
+	return bgp.Candidate{Prefix: t.Prefix, Source: bgp.SourceOwn}
+}
+
+// forbidden tells whether its communities keep a learned route from a peer (RFC 1997).
+func forbidden(s bgp.Session, communities []uint32) bool {
+	return slices.Contains(communities, noAdvertise) || s.PeerAS != s.LocalAS && slices.Contains(communities, noExport)
+}
+
+// keptBack says why BGP does not send a route that every rule lets out.
+func keptBack(s bgp.Session, t TablePath) string {
+	switch {
+	case t.Peer.Unmap() == s.Address.Unmap():
+		return "it was learned from this peer"
+	case slices.Contains(t.ASPath, s.PeerAS):
+		return fmt.Sprintf("its AS path holds the AS of the peer, %d", s.PeerAS)
+	case forbidden(s, t.Communities):
+		return "its communities forbid it (RFC 1997)"
+	case s.PeerAS == s.LocalAS && !s.ReflectorClient:
+		return "it was learned from an internal peer, and this node does not reflect to this one (RFC 4456)"
+	}
+	return "BGP keeps it back: the session is not up, or the route has come from this peer on another way"
 }
