@@ -63,9 +63,11 @@ func (d Desired) limit(o Origin, ownBlock bool) Origin {
 func (d Desired) letOut(c Candidate) bool {
 	asked := map[string]bool{}
 	for _, s := range d.Sessions {
-		six := s.Address.Unmap().Is6()
+		if len(s.Filters) == 0 || s.Address.Is6() != c.Prefix.Addr().Is6() {
+			continue
+		}
 		view := fmt.Sprint(s.PeerAS == s.LocalAS, s.Filters)
-		if len(s.Filters) == 0 || six != c.Prefix.Addr().Is6() || asked[view] {
+		if asked[view] {
 			continue
 		}
 		asked[view] = true
