@@ -78,7 +78,11 @@ func (t *statusTable) stuck(now time.Time) (list []netip.Addr) {
 		waiting := !e.connectedAt.IsZero() && now.Sub(e.connectedAt) > t.cfg.OpenTimeout
 		if opening && now.Sub(e.since) > t.cfg.OpenTimeout || waiting {
 			e.since, e.connectedAt = now, time.Time{}
-			e.fail(DirectionLocal, fmt.Sprintf("%s is connected but did not finish the OPEN exchange within %s", e.peerName(), t.cfg.OpenTimeout), now)
+			why := fmt.Sprintf("%s is connected but did not finish the OPEN exchange within %s", e.peerName(), t.cfg.OpenTimeout)
+			if hops := e.session.TTLSecurity; hops != 0 {
+				why += fmt.Sprintf(": it may be more than %d hops away, or send with a TTL below 255 (ttlSecurity)", hops)
+			}
+			e.fail(DirectionLocal, why, now)
 			t.refresh(addr, e, now)
 			list = append(list, addr)
 		}
