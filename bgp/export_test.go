@@ -224,3 +224,15 @@ func TestCandidateOfOrigin(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// A pool with disableBGPExport that is no larger than the node's block in it.
+func TestHiddenPoolOfOneBlock(t *testing.T) {
+	d, s := filteredWith(t, []string{`pool p {"cidr":"10.9.0.0/26","disableBGPExport":true}`, "block a 10.9.0.0/26", `filter f {}`})
+	moving := learned("10.9.0.5/32")
+	moving.LocalPref = MaxPriority - ElevatedPriority
+	for _, c := range []Candidate{moving, {Prefix: netip.MustParsePrefix("10.9.0.0/26"), Source: SourceOwn, FilterOnly: true}} {
+		if v := d.Export(s, c); v.Accept || v.Rule != "default: pool 10.9.0.0/26 has disableBGPExport" {
+			t.Errorf("%s: %+v", c.Prefix, v)
+		}
+	}
+}

@@ -224,3 +224,11 @@ func TestFiltersOfSessions(t *testing.T) {
 		t.Errorf("notices %q", got)
 	}
 }
+
+// The speaker relies on bounds that lie within those of the CIDR.
+func TestLengthsAreBoundedByTheCIDR(t *testing.T) {
+	d, _ := filtered(t, external, `filter f {"exportV4":[{"action":"Reject","cidr":"10.1.0.0/16","matchOperator":"In","prefixLength":{"min":8,"max":24}}]}`)
+	if m := d.Filters[0].ExportV4[0].Prefix; m.Min != 16 || m.Max != 24 {
+		t.Errorf("%+v", m)
+	}
+}
