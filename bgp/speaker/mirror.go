@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/bfd"
 )
 
 // statusTable mirrors the sessions, fed by GoBGP's events and log messages: asking GoBGP itself would stop it meanwhile.
@@ -23,6 +24,8 @@ type statusTable struct {
 	fatal    string // why no session can run
 	watchers map[*statusWatcher]bool
 	taps     int // peers whose packets are looked at
+
+	path func(netip.Addr) (bfd.Status, bool) // what BFD says
 
 	reads budget                     // of reading the counters of all
 	gone  map[bgp.SessionType]Totals // of sessions that are no longer wanted
@@ -63,6 +66,8 @@ type sessionEntry struct {
 	hold        time.Duration
 	keepalive   time.Duration
 	open        peerOpen
+	cut         time.Time // when BFD found the path broken
+	path        func(netip.Addr) (bfd.Status, bool)
 	counters    Counters
 	counted     budget // of counting what the peer is sent
 	tap         *peerTap
@@ -84,7 +89,7 @@ func (t *statusTable) setSessions(want []bgp.Session) {
 		keep[addr] = true
 		e := t.entries[addr]
 		if e == nil {
-			e = &sessionEntry{state: gobgp.BGP_FSM_IDLE, since: now, tap: &peerTap{}}
+			e = &sessionEntry{state: gobgp.BGP_FSM_IDLE, since: now, tap: &peerTap{}, path: t.path}
 			t.entries[addr] = e
 		}
 		e.session = s
@@ -188,6 +193,9 @@ func (e *sessionEntry) fail(by Direction, sentence string, now time.Time) {
 	if !e.held.IsZero() && e.tried {
 		return // what holds the session down is what matters
 	}
+	if !e.cut.IsZero() && now.Sub(e.cut) < cutMatters {
+		return // all that follows from a broken path says less
+	}
 	e.failure, e.tried = failure{sentence, by, now}, true
 }
 
@@ -211,7 +219,7 @@ func (t *statusTable) transition(addr netip.Addr, st apiutil.PeerState, at time.
 		e.state = now
 		switch {
 		case now == gobgp.BGP_FSM_ESTABLISHED:
-			e.upAt, e.tried, e.warning, e.connectedAt, e.stale = at, false, "", time.Time{}, time.Time{}
+			e.upAt, e.tried, e.warning, e.connectedAt, e.stale, e.cut = at, false, "", time.Time{}, time.Time{}, time.Time{}
 			e.many, e.refusal, e.tapped = "", "", time.Time{}
 			e.peerAS, e.routerID, e.open = st.PeerASN, st.RouterID, readOpen(st.RemoteCap, e.session.Address)
 		case was == gobgp.BGP_FSM_ESTABLISHED:

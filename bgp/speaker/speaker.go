@@ -90,6 +90,7 @@ type Speaker struct {
 
 	conflicts  conflicts
 	interfaces hopInterfaces
+	paths      paths
 
 	setMu sync.Mutex // one change at a time
 	mu    sync.RWMutex
@@ -104,6 +105,7 @@ func New(cfg Config) *Speaker {
 	s.interfaces.lookup = cfg.InterfaceOf
 	s.fib.limit, s.fib.onLevel = cfg.limit(bgp.Session{}), s.prefixLevel
 	s.status = newStatusTable(cfg)
+	s.status.path = s.paths.status
 	s.sync = newRestartSync(cfg, s.syncFinished)
 	go s.maintain()
 	return s
@@ -132,6 +134,7 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 		s.status.setFatal(nil)
 	}
 	err := s.run.set(ctx, d)
+	s.setPaths(d.Sessions)
 	s.sync.tick(time.Now()) // a node without peers is ready at once
 	return err
 }
@@ -183,6 +186,7 @@ func (s *Speaker) Server() *server.BgpServer {
 // a NOTIFICATION, so that peers keep our routes over the restart.
 func (s *Speaker) Close() {
 	s.cancel()
+	s.paths.close()
 	if s.current() != nil && s.cfg.GobgpSocket != "" {
 		_ = os.Remove(s.cfg.GobgpSocket) // nobody answers there any more
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/bfd"
 )
 
 // Phase is the outcome of a session in one word.
@@ -53,6 +54,8 @@ type SessionStatus struct {
 	PeerRestarted, PeerForward bool          // the peer said that it had restarted, and that it had kept forwarding meanwhile
 	RestartNotification        bool          // NOTIFICATIONs do not end a graceful restart (RFC 8538)
 	Counters                   Counters
+
+	BFD *bfd.Status // nil: the path is not watched
 }
 
 // Direction tells where an error was noticed.
@@ -81,6 +84,11 @@ func (e *sessionEntry) status(now time.Time) SessionStatus {
 		Capabilities: e.open.names, Families: e.open.families, AddPathReceive: e.open.addPathSend, AddPathSend: e.open.addPathReceive,
 		GracefulRestart: e.open.graceful, RestartTime: time.Duration(e.open.restartTime) * time.Second,
 		PeerRestarted: e.open.restarted, PeerForward: e.open.forwarding, RestartNotification: e.open.notification,
+	}
+	if e.session.BFD.Enabled && e.path != nil {
+		if b, ok := e.path(e.session.Address.Unmap()); ok {
+			s.BFD = &b
+		}
 	}
 	s.Session.Password = ""
 	w := e.session.Wire()

@@ -1,0 +1,123 @@
+package speaker
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/bfd"
+)
+
+// paths watches the paths to peers by BFD, as soon as a session asks for it.
+type paths struct {
+	mu      sync.Mutex
+	engine  *bfd.Engine
+	failure string // of the last configuration, as logged
+}
+
+// setPaths makes BFD watch the paths of these sessions. What fails is told in the status of BFD and tried again by itself:
+// it is no reason to be without BGP.
+func (s *Speaker) setPaths(sessions []bgp.Session) {
+	var want []bfd.Session
+	for _, b := range sessions {
+		if b.BFD.Enabled {
+			want = append(want, bfd.Session{Remote: b.Address.Unmap(), Local: b.Source, Multihop: b.BFD.Multihop,
+				Transmit: b.BFD.Transmit, Receive: b.BFD.Receive, Multiplier: b.BFD.Multiplier})
+		}
+	}
+	s.paths.mu.Lock()
+	defer s.paths.mu.Unlock()
+	if s.paths.engine == nil {
+		if len(want) == 0 {
+			return
+		}
+		s.paths.engine = bfd.New(bfd.Config{Logger: s.log, OnEvent: func(e bfd.Event) { go s.pathChanged(e) }})
+	}
+	failure := ""
+	if err := s.paths.engine.Set(want); err != nil {
+		failure = err.Error()
+	}
+	if failure != s.paths.failure && failure != "" {
+		s.log.Warn("bfd is not as it should be, trying again", zap.String("error", failure))
+	}
+	s.paths.failure = failure
+}
+
+func (p *paths) status(addr netip.Addr) (bfd.Status, bool) {
+	p.mu.Lock()
+	engine := p.engine
+	p.mu.Unlock()
+	if engine == nil {
+		return bfd.Status{}, false
+	}
+	return engine.Session(addr)
+}
+
+func (p *paths) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.engine != nil {
+		p.engine.Close()
+	}
+}
+
+// cutMatters is how long a broken path explains why a session is down better than what is heard of it.
+const cutMatters = 10 * time.Second
+
+// pathChanged acts on a path that broke: the session ends at once, and with it the peer's routes.
+//
+// A peer that restarts goes down in BFD too, since its BFD does not outlive it (C bit clear). But its kernel closes the
+// BGP connection before BFD can notice, so that the session is not established any more, its routes are kept (RFC 4724)
+// and there is nothing to do here. A path that breaks, or a host that dies, closes nothing. So graceful restart and fast
+// detection go together, although RFC 5882 section 4.3 could only advise to give one of them up.
+//
+// BIRD begins its BFD session anew with each BGP session. Silence that began before the session was up may be that; if
+// BFD is not back soon, it is none.
+func (s *Speaker) pathChanged(e bfd.Event) {
+	addr, path := e.Status.Session.Remote, e.Status
+	up := s.publishPath(addr)
+	switch {
+	case !e.Failure || up.IsZero():
+	case path.LastUp.After(up):
+		s.endPath(addr, up, path.Reason)
+	default:
+		time.AfterFunc(max(newSessionTime, 2*path.Detection), func() {
+			if now, ok := s.paths.status(addr); ok && now.State != bfd.Up && now.RemoteState != bfd.AdminDown {
+				s.endPath(addr, up, path.Reason)
+			}
+		})
+	}
+}
+
+// newSessionTime is how long a BFD session takes to come up, at the slow rate of RFC 5880 section 6.8.3.
+const newSessionTime = 3 * time.Second
+
+// publishPath publishes the status of a session whose BFD changed, and returns since when it is up; zero: it is not.
+func (s *Speaker) publishPath(addr netip.Addr) (up time.Time) {
+	s.status.change(addr, func(e *sessionEntry, at time.Time) {
+		s.status.publish(e, at, false)
+		if e.state == gobgp.BGP_FSM_ESTABLISHED {
+			up = e.upAt
+		}
+	})
+	return up
+}
+
+// endPath ends the session that is up since then.
+func (s *Speaker) endPath(addr netip.Addr, up time.Time, reason string) {
+	end := false
+	s.status.change(addr, func(e *sessionEntry, now time.Time) {
+		if e.state == gobgp.BGP_FSM_ESTABLISHED && e.upAt.Equal(up) {
+			e.fail(DirectionLocal, fmt.Sprintf("BFD: the path to %s is broken: %s", e.peerName(), reason), now)
+			e.cut, end = now, true
+		}
+	})
+	if end {
+		s.replacePeer(addr, "bgp session ends because BFD found its path broken")
+	}
+}
