@@ -151,21 +151,47 @@ func (g *group) rules(export bool) []bgp.Rule {
 	return rules
 }
 
-// neighbours is the set of a group's peers.
+// neighbours is the set of some peers, of all with that name the same.
 func (b *policyBuilder) neighbours(name string, peers []netip.Addr) *api.MatchSet {
-	list := make([]string, 0, len(peers))
+	const kind = api.DefinedType_DEFINED_TYPE_NEIGHBOR
+	if known := b.sets[setKey(kind, name)]; known != nil {
+		return b.set(known)
+	}
+	return b.set(&api.DefinedSet{DefinedType: kind, Name: name, List: b.cover(peers)})
+}
+
+// cover returns the shortest prefixes that hold the peers and no peer of another session: GoBGP goes through the list of a
+// set for every route and statement.
+func (b *policyBuilder) cover(peers []netip.Addr) []string {
+	var others []netip.Addr
+	for _, s := range b.d.Sessions {
+		if a := plainAddr(s.Address); !slices.Contains(peers, a) {
+			others = append(others, a)
+		}
+	}
+	var list []string
 	for _, a := range peers {
-		list = append(list, netip.PrefixFrom(a, a.BitLen()).String())
+		p := netip.PrefixFrom(a, a.BitLen())
+		for p.Bits() > 1 {
+			wider := netip.PrefixFrom(a, p.Bits()-1).Masked()
+			if slices.ContainsFunc(others, wider.Contains) {
+				break
+			}
+			p = wider
+		}
+		list = append(list, p.String())
 	}
 	slices.Sort(list)
-	return b.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: name, List: list})
+	return slices.Compact(list)
 }
 
 // set defines a set, once per name. No set is ever empty: an empty neighbour set would match every neighbour.
 func (b *policyBuilder) set(s *api.DefinedSet) *api.MatchSet {
-	b.sets[fmt.Sprintf("%d %s", s.DefinedType, s.Name)] = s
+	b.sets[setKey(s.DefinedType, s.Name)] = s
 	return &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: s.Name}
 }
+
+func setKey(kind api.DefinedType, name string) string { return fmt.Sprintf("%d %s", kind, name) }
 
 func (b *policyBuilder) prefixes(name string, prefixes []netip.Prefix, exact bool) *api.MatchSet {
 	s := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: name}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/manxnet/manx/bgp"
 )
@@ -93,6 +94,7 @@ func TestFiltersWithBIRD(t *testing.T) {
 	// A route that changes so that it is rejected is withdrawn, also from a peer with ADD-PATH.
 	c.set(withFilters(d, 1, bgp.Filter{Name: "f1", ExportV4: []bgp.Rule{{Name: "r", Community: new(uint32(65000<<16 | 99))}}}))
 	n.await("show route all 10.244.2.0/26 protocol ebgp4", "(65000,1)")
+	time.Sleep(1500 * time.Millisecond) // what is sent again after a session came up would hide the fault
 	n.reconfigure(config("65000,99"))
 	n.awaitNot("show route protocol ebgp4", "10.244.2.0/26")
 	n.reconfigure(config("65000,1"))
