@@ -301,6 +301,7 @@ func TestCluster(t *testing.T) {
 		{"two uplinks make two next hops", (*cluster).testUplinks},
 		{"the status commands tell how the node is", (*cluster).testStatus},
 		{"BIRD's clients are answered", (*cluster).testBIRDSocket},
+		{"a drained node leaves the network and comes back", (*cluster).testDrain},
 		{"services are announced and not installed", (*cluster).testServices},
 		{"CalicoNodeStatus objects are filled in", (*cluster).testNodeStatus},
 		{"a plan from files is what the daemons do", (*cluster).testPlan},
