@@ -252,7 +252,7 @@ func TestRoutesPassesFiltersOn(t *testing.T) {
 	}
 	s.ask("routes", "--within", "10.65").want(t, 2, "", "--within \"10.65\": want a prefix")
 	s.ask("routes", "--phase", "failed,broken").want(t, 2, "", "--phase \"broken\": want pending, applied, failed, blocked, leftover or removing")
-	s.ask("routes", "--source", "static").want(t, 2, "", "--source \"static\": want bgp, block or workload")
+	s.ask("routes", "--source", "kernel").want(t, 2, "", "--source \"kernel\": want bgp, block, workload or static")
 }
 
 // A full routing table is far bigger than the 4 MB that gRPC takes by itself.

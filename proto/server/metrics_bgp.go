@@ -20,6 +20,7 @@ const (
 	metricSessionPrefixes   = "manx_bgp_session_prefixes"
 	metricSessionLimit      = "manx_bgp_session_prefix_limit"
 	metricSessionUpdates    = "manx_bgp_session_updates_total"
+	metricSessionBFDDowns   = "manx_bgp_session_bfd_downs_total"
 	metricSessionFailedTime = "manx_bgp_session_last_error_timestamp_seconds"
 )
 
@@ -40,6 +41,7 @@ var bgpDescriptions = []description{
 	{metricSessionPrefixes, "Prefixes received, accepted and, while counting them is cheap, advertised on a BGP session.", append(perSession, "direction")},
 	{metricSessionLimit, "Number of prefixes from the peer above which a BGP session is shut down, where a limit of its own is set.", perSession},
 	{metricSessionUpdates, "UPDATE messages of a BGP session.", append(perSession, "direction")},
+	{metricSessionBFDDowns, "How often BFD found the path of a BGP session broken, where it is on.", perSession},
 	{metricSessionFailedTime, "When a BGP session last failed.", perSession},
 }
 
@@ -119,6 +121,9 @@ func collectSession(s speaker.SessionStatus, gauge, counter metricFunc) {
 	}
 	counter(metricSessionUpdates, float64(n.UpdatesIn), peer, typ, "in")
 	counter(metricSessionUpdates, float64(n.UpdatesOut), peer, typ, "out")
+	if s.BFD != nil {
+		counter(metricSessionBFDDowns, float64(s.BFD.Downs), peer, typ)
+	}
 	if !s.LastErrorAt.IsZero() {
 		gauge(metricSessionFailedTime, float64(s.LastErrorAt.Unix()), peer, typ)
 	}

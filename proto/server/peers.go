@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -122,6 +123,11 @@ func sessionRow(st speaker.SessionStatus) *manxv1.Peer {
 		LastError: st.LastError, LastErrorAtUnixMs: unixMs(st.LastErrorAt), LastErrorBy: string(st.LastErrorBy),
 		Prefixes: &manxv1.PeerPrefixes{Received: st.Counters.Received, Accepted: st.Counters.Accepted},
 		Passive:  w.Passive, Source: text(w.Source), Password: w.PasswordFrom,
+	}
+	if b := st.BFD; b != nil {
+		p.Bfd = &manxv1.PeerBFD{State: b.State.String(), Reason: cmp.Or(b.Error, b.Reason), SinceUnixMs: unixMs(b.Since), Downs: b.Downs,
+			TransmitMs: uint32(b.Session.Transmit.Milliseconds()), ReceiveMs: uint32(b.Session.Receive.Milliseconds()),
+			Multiplier: uint32(b.Session.Multiplier), Multihop: b.Session.Multihop, DetectionMs: uint32(b.Detection.Milliseconds())}
 	}
 	if c := st.Counters; !c.AdvertisedAt.IsZero() && c.At.Sub(c.AdvertisedAt) <= advertisedAge {
 		p.Prefixes.Advertised = &c.Advertised
