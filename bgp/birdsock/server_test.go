@@ -46,7 +46,9 @@ func testServer(ipv6 bool) *Server {
 	}
 	return &Server{IPv6: ipv6, Log: zap.NewNop(), now: func() time.Time { return start.Add(time.Hour) }, Source: Source{
 		Version: "v1", Started: start,
-		Desired:  func() (bgp.Desired, time.Time) { return bgp.Desired{Global: bgp.Global{RouterID: ip("10.0.0.1")}}, start },
+		Desired: func() (bgp.Desired, time.Time) {
+			return bgp.Desired{Global: bgp.Global{RouterID: ip("10.0.0.1")}}, start
+		},
 		Sessions: func() []speaker.SessionStatus { return sessions },
 		Session:  func(netip.Addr) (speaker.SessionStatus, bool) { return speaker.SessionStatus{}, false },
 		Table: func(v6 bool) ([]speaker.TablePath, error) {

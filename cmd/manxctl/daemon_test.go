@@ -55,7 +55,7 @@ type playedDaemon struct {
 	asked  chan *manxv1.ListRoutesRequest
 
 	askedPeer chan *manxv1.ListPeerRoutesRequest
-	many   int // routes, if not 0
+	many      int // routes, if not 0
 }
 
 func (d *playedDaemon) GetStatus(context.Context, *manxv1.GetStatusRequest) (*manxv1.GetStatusResponse, error) {
