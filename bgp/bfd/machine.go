@@ -73,6 +73,9 @@ func (m *machine) receive(p packet, now time.Time) (c change, answer bool) {
 		done := m.pollDone
 		m.pollDone = nil
 		done()
+		if m.state == Up {
+			m.setTimers(now)
+		}
 	}
 	m.late = false
 	if m.state == AdminDown {
@@ -131,8 +134,8 @@ func (m *machine) configure(transmit, receive time.Duration, multiplier uint8, n
 // setTimers announces the configured timers in a poll sequence. Slower sending and faster detection wait until the remote
 // has answered, or it would think that packets are missing, or we would (RFC 5880 section 6.8.3).
 func (m *machine) setTimers(now time.Time) {
-	if m.desiredTx == m.transmit && m.requiredRx == m.receiveEvery {
-		return
+	if m.pollDone != nil || m.desiredTx == m.transmit && m.requiredRx == m.receiveEvery {
+		return // a change during a poll sequence waits for its end: a late answer must not count for it
 	}
 	m.desiredTx, m.requiredRx = m.transmit, m.receiveEvery
 	m.sendTx = min(m.sendTx, m.transmit)

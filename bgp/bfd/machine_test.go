@@ -183,6 +183,24 @@ func TestTimersChangeWithoutADrop(t *testing.T) {
 	}
 }
 
+func TestASecondChangeWaitsForTheAnswerToTheFirst(t *testing.T) {
+	a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
+	w := up(t, a, b)
+	a.configure(time.Second, time.Second, 3, w.now)
+	a.configure(20*ms, 20*ms, 3, w.now)
+	if a.desiredTx != time.Second {
+		t.Errorf("announces %s before the remote has answered to 1s", a.desiredTx)
+	}
+	a.receive(packet{state: Up, final: true, multiplier: 3, my: 2, your: 1, desiredTx: 50 * ms, requiredRx: 50 * ms}, w.now)
+	if a.desiredTx != 20*ms || a.pollDone == nil || a.detectRx != time.Second {
+		t.Errorf("after the answer: announces %s, poll open: %t, detection by %s", a.desiredTx, a.pollDone != nil, a.detectRx)
+	}
+	w.run(3 * time.Second)
+	if a.detectRx != 20*ms || a.state != Up {
+		t.Errorf("in the end: detection by %s, %s", a.detectRx, a.state)
+	}
+}
+
 func TestRemoteThatWantsNoPackets(t *testing.T) {
 	a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
 	w := up(t, a, b)
