@@ -58,8 +58,9 @@ func newScene(t *testing.T) *scene {
 		return bgp.Session{Address: peer, Port: remote, Type: bgp.SessionGlobal, LocalAS: 64512, PeerAS: 64513, Source: own, Password: password}
 	}
 	s.desired = bgp.Desired{
-		Global:   bgp.Global{LocalAS: 64512, RouterID: netip.MustParseAddr("192.0.2.1"), ListenPort: listen, ListenAddresses: []netip.Addr{own4, own6}},
-		Sessions: []bgp.Session{session(peer4, own4, secret), session(peer6, own6, "")},
+		Global:         bgp.Global{LocalAS: 64512, RouterID: netip.MustParseAddr("192.0.2.1"), ListenPort: listen, ListenAddresses: []netip.Addr{own4, own6}},
+		Sessions:       []bgp.Session{session(peer4, own4, secret), session(peer6, own6, "")},
+		ExportPrefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 		Originated: []bgp.Origin{
 			{Prefix: netip.MustParsePrefix("10.244.0.0/26"), LocalPref: 100, Communities: []uint32{64512<<16 | 9}, LargeCommunities: [][3]uint32{{64512, 1, 2}}},
 			{Prefix: netip.MustParsePrefix("fd00:244::/122"), LocalPref: 100},
@@ -277,7 +278,7 @@ func testStockCommands(t *testing.T, s *scene, clis []cli) {
 				{"global policy", []string{`(?i)export policy`, `manx-export`}},
 				{"policy", []string{`manx-export`}},
 				{"policy prefix", []string{`manx-export-v4`}},
-				{"policy neighbor", []string{`manx-next-hop-self`}},
+				{"policy neighbor", []string{`manx-external`}},
 				{"policy statement", []string{`(?i)StatementName`}},
 			} {
 				matches(t, x.args, c.run(t, strings.Fields(x.args)...), x.want...)
