@@ -17,7 +17,7 @@ import (
 
 // twoHosts are two namespaces on one link: ours, and that of another BFD daemon.
 type twoHosts struct {
-	t            *testing.T
+	t            testing.TB
 	ours, theirs string
 	dir          string
 	events       chan Event
@@ -29,7 +29,7 @@ var (
 	our6, their6 = netip.MustParseAddr("fd77::1"), netip.MustParseAddr("fd77::2")
 )
 
-func newTwoHosts(t *testing.T, programs ...string) *twoHosts {
+func newTwoHosts(t testing.TB, programs ...string) *twoHosts {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root for network namespaces")
