@@ -214,7 +214,7 @@ func (e *Engine) run() {
 }
 
 // retryOpen is how often sockets are tried that could not be had.
-const retryOpen = 5 * time.Second
+const retryOpen = 2 * time.Second
 
 // act does what is due for one session.
 func (e *Engine) act(s *session, now time.Time) {

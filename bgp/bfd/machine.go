@@ -144,10 +144,13 @@ func (m *machine) setTimers(now time.Time) {
 	m.pollDone = func() { m.sendTx, m.detectRx = m.desiredTx, m.requiredRx }
 }
 
+// longestGoodbye bounds it where the remote wants hardly any packets.
+const longestGoodbye = 10 * time.Second
+
 // close says goodbye for as long as the remote may need to hear it (RFC 5880 section 6.8.16).
 func (m *machine) close(now time.Time) {
 	m.state, m.diag, m.nextSend, m.pollDone = AdminDown, AdministrativelyDown, now, nil
-	m.closingUntil = now.Add(max(m.detection(), time.Duration(m.multiplier)*m.interval()))
+	m.closingUntil = now.Add(min(longestGoodbye, max(m.detection(), time.Duration(m.multiplier)*m.interval())))
 	m.expires = time.Time{}
 }
 

@@ -22,6 +22,7 @@ type twoHosts struct {
 	dir          string
 	events       chan Event
 	engine       *Engine
+	bird         *exec.Cmd
 }
 
 var (
@@ -112,7 +113,7 @@ func (x *twoHosts) quiet(what string, d time.Duration) {
 	}
 }
 
-func (x *twoHosts) run(ready func() (string, bool), name string, args ...string) {
+func (x *twoHosts) run(ready func() (string, bool), name string, args ...string) *exec.Cmd {
 	x.t.Helper()
 	cmd := lab.InNamespace(x.theirs, name, args...)
 	log, err := os.Create(filepath.Join(x.dir, filepath.Base(name)+".log"))
@@ -127,7 +128,7 @@ func (x *twoHosts) run(ready func() (string, bool), name string, args ...string)
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		text, ok := ready()
 		if ok {
-			return
+			return cmd
 		}
 		if time.Now().After(end) {
 			b, _ := os.ReadFile(log.Name())
@@ -151,7 +152,7 @@ func (x *twoHosts) startBIRD(bfd string) (configure func(bfd string)) {
 		return string(out), err == nil
 	}
 	write(bfd)
-	x.run(func() (string, bool) { return birdc("show", "status") }, "bird", "-f", "-c", conf, "-s", ctl)
+	x.bird = x.run(func() (string, bool) { return birdc("show", "status") }, "bird", "-f", "-c", conf, "-s", ctl)
 	return func(bfd string) {
 		write(bfd)
 		if out, ok := birdc("configure"); !ok || !strings.Contains(out, "Reconfigur") {

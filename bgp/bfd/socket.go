@@ -122,7 +122,8 @@ func (e *Engine) closeIdleListeners() {
 // socket sends the packets of one session.
 type socket struct {
 	conn *net.UDPConn
-	to   netip.AddrPort
+	raw  syscall.RawConn
+	to   unix.Sockaddr
 }
 
 // openSocket binds to a source port that is the session's own.
@@ -157,19 +158,49 @@ func openSocket(s Session) (*socket, error) {
 		err = ipv6.NewConn(conn).SetHopLimit(maxTTL)
 		_ = ipv6.NewConn(conn).SetTrafficClass(trafficClass)
 	}
+	sock := &socket{conn: conn}
+	if err == nil {
+		sock.raw, err = conn.SyscallConn()
+	}
+	if err == nil {
+		sock.to, err = destination(s.Remote, k.port())
+	}
 	if err != nil {
 		_ = conn.Close()
 		return nil, err
 	}
-	return &socket{conn, netip.AddrPortFrom(s.Remote, uint16(k.port()))}, nil
+	return sock, nil
+}
+
+// destination is an address as system calls want it.
+func destination(addr netip.Addr, port int) (unix.Sockaddr, error) {
+	if addr.Is4() {
+		return &unix.SockaddrInet4{Port: port, Addr: addr.As4()}, nil
+	}
+	to := &unix.SockaddrInet6{Port: port, Addr: addr.As16()}
+	if zone := addr.Zone(); zone != "" {
+		dev, err := net.InterfaceByName(zone)
+		if err != nil {
+			return nil, fmt.Errorf("interface %s of address %s: %w", zone, addr, err)
+		}
+		to.ZoneId = uint32(dev.Index)
+	}
+	return to, nil
 }
 
 // trafficClass is DSCP CS6, for network control.
 const trafficClass = 48 << 2
 
+// send never waits for room in the socket: one neighbour that cannot be resolved must not hold up all sessions.
 func (s *socket) send(b []byte) error {
-	_, err := s.conn.WriteToUDPAddrPort(b, s.to)
-	return err
+	var sent error
+	if err := s.raw.Write(func(fd uintptr) bool {
+		sent = unix.Sendto(int(fd), b, unix.MSG_DONTWAIT, s.to)
+		return true
+	}); err != nil {
+		return err
+	}
+	return sent
 }
 
 func (s *socket) close() { _ = s.conn.Close() }
