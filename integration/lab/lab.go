@@ -34,6 +34,8 @@ type Spec struct {
 	IPv6 bool
 	// PlainRouters keeps the routers from running BIRD: something else takes the part of a peer.
 	PlainRouters bool
+	// BFD has the routers watch the paths to the nodes, 3 x 100 ms, and keep routes of nodes that restart.
+	BFD bool
 	// TorAS and NodeAS are the AS numbers of the two sides; 65000 and 64512 if unset.
 	TorAS, NodeAS uint32
 	// Log receives the output of all programs; nil drops it into files under Dir.

@@ -78,6 +78,9 @@ func (t *ToR) config() string {
 	fmt.Fprintf(&b, "protocol static outside { ipv4; route %s blackhole; }\n", External)
 	b.WriteString("protocol kernel { ipv4 { export filter { if source = RTS_BGP then accept; reject; }; }; merge paths on; graceful restart on; }\n")
 	b.WriteString("protocol kernel { ipv6 { export filter { if source = RTS_BGP then accept; reject; }; }; merge paths on; graceful restart on; }\n")
+	if t.lab.Spec.BFD {
+		b.WriteString("protocol bfd { interface \"*\" { min rx interval 100 ms; min tx interval 100 ms; multiplier 3; }; }\n")
+	}
 	for _, n := range t.neighbors {
 		t.session(&b, n.node, subnet4(n.subnet), n.address, "ipv4")
 		if t.lab.Spec.IPv6 {
@@ -90,6 +93,9 @@ func (t *ToR) config() string {
 func (t *ToR) session(b *strings.Builder, name string, subnet netip.Prefix, address byte, family string) {
 	fmt.Fprintf(b, "protocol bgp '%s' {\n  local %s as %d;\n  neighbor %s as %d;\n  connect retry time 2; connect delay time 1; error wait time 1, 2;\n",
 		name, host(subnet, 1), t.lab.Spec.TorAS, host(subnet, address), t.lab.Spec.NodeAS)
+	if t.lab.Spec.BFD {
+		b.WriteString("  bfd graceful;\n")
+	}
 	fmt.Fprintf(b, "  graceful restart on; debug { states, events };\n  %s { import all; export where proto = \"outside\"; };\n}\n", family)
 }
 
