@@ -32,13 +32,18 @@ demo-down: ## remove what `make demo KEEP=1` left (root)
 
 .PHONY: test
 test: build ## every test; installs what it needs from Debian, says what it skips and why (root)
-	@$(NEED) iproute2 iputils-ping bird2 gobgpd etcd-server prometheus-bird-exporter pmacct
+	@$(NEED) iproute2 iputils-ping bird2 gobgpd etcd-server frr prometheus-bird-exporter pmacct
 	@integration/run-tests ./...
 	@$(MAKE) --no-print-directory test-vm
 
 .PHONY: test-vm
 test-vm: ## the tests that need IPIP, in a booted virtual machine (root)
 	@integration/vm/test
+
+.PHONY: interop
+interop: build ## the matrix of Manx beside BIRD and FRR; writes the table of docs/bgp.md (root)
+	@$(NEED) iproute2 iputils-ping bird2 frr
+	$(GO) test -count=1 -v ./integration/interop -write-table
 
 .PHONY: check
 check: ## gofmt, vet, staticcheck, import table, generated code

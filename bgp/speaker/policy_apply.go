@@ -41,6 +41,7 @@ func (r *speakerRun) startPolicy(ctx context.Context) error {
 func (r *speakerRun) setPolicy(ctx context.Context, d bgp.Desired) (again, error) {
 	p := buildPolicy(d, r.sp.interfaces.known())
 	if bytes.Equal(p.encoded, r.policy.encoded) {
+		r.judge.Store(judgeOf(d, p)) // there may be other sessions, although the same rules
 		return again{}, nil
 	}
 	if err := r.srv.SetPolicies(ctx, p.request); err != nil {

@@ -1,0 +1,343 @@
+package interop
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// cells are the rows of the matrix.
+var cells = []struct {
+	name string
+	run  func(*bench, *testing.T)
+}{
+	{"IPv4", (*bench).testIPv4},
+	{"IPv6", (*bench).testIPv6},
+	{"iBGP", (*bench).testInternal},
+	{"eBGP", (*bench).testExternal},
+	{"MD5", (*bench).testMD5},
+	{"GTSM", (*bench).testGTSM},
+	{"4-byte AS", (*bench).testFourByteAS},
+	{"communities", (*bench).testCommunities},
+	{"large communities", (*bench).testLargeCommunities},
+	{"ADD-PATH", (*bench).testAddPath},
+	{"ECMP", (*bench).testECMP},
+	{"GR helper", (*bench).testHelper},
+	{"GR restarter", (*bench).testRestarter},
+	{"filters", (*bench).testFilters},
+	{"BFD", (*bench).testBFD},
+	{"reflector client", (*bench).testReflectorClient},
+	{"reflector", (*bench).testReflector},
+}
+
+// makers are the columns.
+var makers = []struct {
+	name     string
+	programs []string
+	make     func(site) router
+}{
+	{"BIRD", []string{"bird", "birdc"}, func(s site) router { return &bird{site: s} }},
+	{"FRR", []string{frrFolder + "bgpd", "vtysh"}, func(s site) router { return &frr{site: s} }},
+}
+
+func TestInterop(t *testing.T) {
+	results := map[string]map[string]bool{}
+	for _, m := range makers {
+		t.Run(m.name, func(t *testing.T) {
+			b := newBench(t, m.make, m.programs...)
+			results[m.name] = map[string]bool{}
+			for _, c := range cells {
+				results[m.name][c.name] = t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
+					start := time.Now()
+					defer func() {
+						if t.Failed() {
+							t.Logf("sessions of %s:\n%s\nof manxd:\n%s", b.r.name(), b.r.sessions(), b.peers())
+						}
+						b.clean(t)
+						t.Logf("%.1f s", time.Since(start).Seconds())
+					}()
+					c.run(b, t)
+				})
+			}
+		})
+	}
+	writeTable(t, results)
+}
+
+func (b *bench) testIPv4(t *testing.T) { b.up(t, b.external(), "", "") }
+
+func (b *bench) testIPv6(t *testing.T) {
+	p := b.external()
+	p.local, p.manx, p.announce = b.addr6, b.n.IP6, []netip.Prefix{theirs6}
+	b.up(t, p, "", "")
+}
+
+func (b *bench) testInternal(t *testing.T) {
+	b.up(t, b.internal(), "", "")
+	text := "BGP.local_pref: " + calicoPriority
+	if b.r.name() == "FRR" {
+		text = "localpref " + calicoPriority
+	}
+	learned(t, b.r, b.own4, text)
+}
+
+func (b *bench) testExternal(t *testing.T) {
+	b.up(t, b.external(), "", "")
+	text := "BGP.as_path: 64512"
+	if b.r.name() == "FRR" {
+		text = "64512"
+	}
+	learned(t, b.r, b.own4, text)
+}
+
+func (b *bench) testMD5(t *testing.T) {
+	p := b.external()
+	p.password = "s3cret"
+	must(t, os.WriteFile(b.passwordFile, []byte("wrong"), 0o600))
+	b.r.run(t, p)
+	must(t, b.n.Apply(bgpPeer("router", p.local, p.as, "", ", password: {secretKeyRef: {name: bgp, key: router}}")))
+	time.Sleep(4 * time.Second)
+	if s := b.peer(t, p.local); s.State == "Established" {
+		t.Fatal("the session is up with a wrong password")
+	}
+	must(t, os.WriteFile(b.passwordFile, []byte(p.password), 0o600))
+	learned(t, b.r, b.own4)
+	b.route(t, theirs4, p.local)
+}
+
+func (b *bench) testGTSM(t *testing.T) {
+	p := b.external()
+	p.ttl = true
+	b.up(t, p, "", ", ttlSecurity: 1")
+	p.ttl = false // its packets leave with TTL 1, as those of a neighbour without TTL security do
+	b.r.run(t, p)
+	time.Sleep(4 * time.Second)
+	if s := b.peer(t, p.local); s.State == "Established" {
+		t.Fatal("the session is up although the router's packets may come from afar")
+	}
+}
+
+func (b *bench) testFourByteAS(t *testing.T) {
+	p := b.external()
+	p.as, p.manxAS = 4200000002, 4200000001
+	b.up(t, p, "", ", localASNumber: 4200000001")
+	learned(t, b.r, b.own4, "4200000001")
+}
+
+// tagged announces with communities both ways.
+func (b *bench) tagged(t *testing.T) {
+	must(t, b.n.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: BGPConfiguration\nmetadata: {name: default}\n"+
+		"spec: {prefixAdvertisements: [{cidr: %s, communities: [\"64512:5\", \"64512:6:7\"]}]}\n", pool4)))
+	p := b.external()
+	p.tagged = true
+	b.up(t, p, "", "")
+}
+
+// received waits until manxctl shows a text with what the router sent.
+func (b *bench) received(t *testing.T, text string) {
+	t.Helper()
+	eventually(t, func() error {
+		out, err := b.n.Manxctl("routes", "--received-from", b.addr.String(), "-o", "json")
+		if err == nil && !strings.Contains(out, text) {
+			err = fmt.Errorf("no %q in what the node received:\n%s", text, out)
+		}
+		return err
+	})
+}
+
+func (b *bench) testCommunities(t *testing.T) {
+	b.tagged(t)
+	text := "(64512,5)"
+	if b.r.name() == "FRR" {
+		text = "64512:5"
+	}
+	learned(t, b.r, b.own4, text)
+	b.received(t, tagStandard)
+}
+
+func (b *bench) testLargeCommunities(t *testing.T) {
+	b.tagged(t)
+	text := "(64512, 6, 7)"
+	if b.r.name() == "FRR" {
+		text = "64512:6:7"
+	}
+	learned(t, b.r, b.own4, text)
+	b.received(t, tagLarge)
+}
+
+// testAddPath has a BIRD announce a prefix of the pool by two next hops, which the node passes on to the router.
+func (b *bench) testAddPath(t *testing.T) {
+	feeder := &bird{site: newSite(t, b.Lab, 1)}
+	defer feeder.stop()
+	hops := []netip.Addr{netip.MustParseAddr("10.200.101.51"), netip.MustParseAddr("10.200.101.52")}
+	feeder.run(t, peering{as: 65020, manxAS: 64512, local: b.addr2, manx: b.node2, announce: []netip.Prefix{shared}, nextHops: hops})
+	must(t, b.n.Apply(bgpPeer("feeder", b.addr2, 65020, "", ", sourceAddress: None")))
+	b.route(t, shared, hops...)
+	b.up(t, b.internal(), "", "")
+	eventually(t, func() error {
+		if n := b.r.paths(shared); n != 2 {
+			return fmt.Errorf("%s has %d paths to %s, want 2:\n%s", b.r.name(), n, shared, b.r.routes(shared))
+		}
+		return nil
+	})
+	learned(t, b.r, shared, hops[0].String(), hops[1].String())
+}
+
+// testECMP has both routers announce one prefix.
+func (b *bench) testECMP(t *testing.T) {
+	p := b.external()
+	b.r.run(t, p)
+	p.local, p.manx = b.addr2, b.node2
+	b.feeder.run(t, p)
+	must(t, b.n.Apply(bgpPeer("router", b.addr, p.as, "", "")+bgpPeer("second", b.addr2, p.as, "", ", sourceAddress: None")))
+	b.route(t, theirs4, b.addr, b.addr2)
+	b.feeder.stop()
+	b.feeder.run(t, peering{as: p.as, manxAS: p.manxAS, local: p.local, manx: p.manx}) // it has the prefix no more
+	b.route(t, theirs4, b.addr)
+}
+
+// testHelper restarts manxd: the router helps.
+func (b *bench) testHelper(t *testing.T) {
+	b.up(t, b.external(), "", "")
+	deleted := watch(t, b.ToRs[0].Namespace)
+	b.n.Manxd().Kill()
+	time.Sleep(time.Second)
+	must(t, b.n.StartManxd())
+	must(t, b.n.Ready(patience))
+	b.established(t, b.addr)
+	b.route(t, theirs4, b.addr)
+	time.Sleep(time.Second)
+	if deleted(b.own4) {
+		t.Errorf("%s dropped %s while manxd restarted", b.r.name(), b.own4)
+	}
+	learned(t, b.r, b.own4)
+}
+
+// testRestarter restarts the router: Manx helps.
+func (b *bench) testRestarter(t *testing.T) {
+	b.up(t, b.external(), "", "")
+	deleted, deletedThere := watch(t, b.n.Namespace), watch(t, b.ToRs[0].Namespace)
+	b.r.crash()
+	eventually(t, func() error {
+		if p := b.peer(t, b.addr); p.State == "Established" {
+			return fmt.Errorf("the node has not noticed that %s is gone", b.r.name())
+		}
+		return nil
+	})
+	b.r.recover(t)
+	b.established(t, b.addr)
+	learned(t, b.r, b.own4)
+	time.Sleep(time.Second)
+	if deleted(theirs4) {
+		t.Errorf("Manx dropped %s while %s restarted", theirs4, b.r.name())
+	}
+	if deletedThere(b.own4) {
+		t.Errorf("%s dropped %s while it restarted", b.r.name(), b.own4)
+	}
+}
+
+func filter(direction string, p netip.Prefix) string {
+	return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: BGPFilter\nmetadata: {name: f}\nspec: {%s: [{cidr: %s, matchOperator: In, action: Reject}]}\n", direction, p)
+}
+
+func (b *bench) testFilters(t *testing.T) {
+	must(t, b.n.Apply(filter("exportV4", theirs4))) // meets nothing that is exported
+	was := b.up(t, b.external(), "", ", filters: [f]")
+	must(t, b.n.Apply(filter("exportV4", pool4)))
+	unlearned(t, b.r, b.own4)
+	must(t, b.n.Apply(filter("importV4", theirs4)))
+	b.route(t, theirs4)
+	learned(t, b.r, b.own4)
+	if out, err := b.n.Manxctl("delete", "bgpfilter", "f"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	b.route(t, theirs4, b.addr)
+	b.stays(t, b.addr, was)
+}
+
+func (b *bench) testBFD(t *testing.T) {
+	p := b.external()
+	p.bfd = true
+	b.up(t, p, `manx.io/bfd: "true", manx.io/bfd-interval: 100ms`, "")
+	bfdUp := func() error {
+		out, err := b.n.Manxctl("describe", "peer", b.addr.String())
+		if err == nil && !strings.Contains(out, "Up") {
+			err = fmt.Errorf("BFD is not up:\n%s", out)
+		}
+		return err
+	}
+	eventually(t, bfdUp)
+	time.Sleep(time.Second)
+	port := func(state string) {
+		t.Helper()
+		if out := run("ip", "-n", b.ToRs[0].Namespace, "link", "set", "p0", state); out != "" {
+			t.Fatal(out)
+		}
+	}
+	port("down")
+	defer port("up")
+	eventually(t, func() error {
+		if s := b.peer(t, b.addr); !strings.Contains(s.Reason, "BFD") {
+			return fmt.Errorf("the session has not ended because of BFD: %+v", s)
+		}
+		return nil
+	})
+	b.route(t, theirs4)
+	port("up")
+	b.route(t, theirs4, b.addr)
+	learned(t, b.r, b.own4)
+	eventually(t, bfdUp)
+}
+
+// between lets the two routers reach each other through the node.
+func (b *bench) between(t *testing.T) {
+	t.Helper()
+	for i, via := range []netip.Addr{b.n.IP4, b.node2} {
+		to := []netip.Addr{b.addr2, b.addr}[i]
+		if out := run("ip", "-n", b.ToRs[i].Namespace, "route", "replace", to.String()+"/32", "via", via.String()); out != "" {
+			t.Fatal(out)
+		}
+	}
+}
+
+// testReflectorClient has the router reflect to the node what the other router announces.
+func (b *bench) testReflectorClient(t *testing.T) {
+	b.between(t)
+	p := b.internal()
+	p.client, p.others = true, []netip.Addr{b.addr2}
+	b.up(t, p, "", "")
+	b.feeder.run(t, peering{as: 64512, manxAS: 64512, local: b.addr2, manx: b.addr, announce: []netip.Prefix{shared}})
+	b.route(t, shared, b.addr2)
+	eventually(t, func() error {
+		out, err := b.n.Manxctl("routes", "--received-from", b.addr.String(), "-o", "json")
+		if err == nil && !strings.Contains(out, shared.String()) {
+			err = fmt.Errorf("not received by reflection:\n%s", out)
+		}
+		return err
+	})
+	learned(t, b.feeder, b.own4, b.n.IP4.String()) // and the other way round
+}
+
+// testReflector makes the node a reflector of the two routers.
+func (b *bench) testReflector(t *testing.T) {
+	b.between(t)
+	node := func(cluster string) string {
+		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Node\nmetadata: {name: n1}\nspec: {bgp: {ipv4Address: %s/24, ipv6Address: \"%s/64\"%s}}\n", b.n.IP4, b.n.IP6, cluster)
+	}
+	must(t, b.n.Apply(node(", routeReflectorClusterID: 10.11.12.13")))
+	defer func() { must(t, b.n.Apply(node(""))) }()
+	b.feeder.run(t, peering{as: 64512, manxAS: 64512, local: b.addr2, manx: b.node2, announce: []netip.Prefix{shared}})
+	must(t, b.n.Apply(bgpPeer("feeder", b.addr2, 64512, "", ", sourceAddress: None")))
+	b.up(t, b.internal(), "", "")
+	texts := []string{"BGP.originator_id: " + b.addr2.String(), "BGP.cluster_list: 10.11.12.13"}
+	if b.r.name() == "FRR" {
+		texts = []string{"Originator: " + b.addr2.String(), "Cluster list: 10.11.12.13"}
+	}
+	learned(t, b.r, shared, texts...)
+	b.feeder.stop()
+	b.feeder.run(t, peering{as: 64512, manxAS: 64512, local: b.addr2, manx: b.node2})
+	unlearned(t, b.r, shared)
+}

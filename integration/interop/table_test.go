@@ -1,0 +1,86 @@
+package interop
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var write = flag.Bool("write-table", false, "write the table into docs/bgp.md")
+
+const (
+	document    = "../../docs/bgp.md"
+	tableHead   = "<!-- interoperability table -->\n"
+	tableEnd    = "<!-- end of the table -->\n"
+	passed      = "yes"
+	failed      = "**no**"
+	tableLegend = "Written by `make interop` from what was tested: Manx beside %s.\n\n"
+)
+
+// table is the outcome as people read it.
+func table(results map[string]map[string]bool) string {
+	var b strings.Builder
+	b.WriteString("| |")
+	for _, m := range makers {
+		fmt.Fprintf(&b, " %s |", m.name)
+	}
+	b.WriteString("\n|---|" + strings.Repeat("---|", len(makers)) + "\n")
+	for _, c := range cells {
+		fmt.Fprintf(&b, "| %s |", c.name)
+		for _, m := range makers {
+			word := failed
+			if results[m.name][c.name] {
+				word = passed
+			}
+			fmt.Fprintf(&b, " %s |", word)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func versions() string {
+	version := regexp.MustCompile(`\d+\.\d+(\.\d+)?`)
+	return fmt.Sprintf("BIRD %s and FRR %s", version.FindString(run("bird", "--version")), version.FindString(run(frrFolder+"bgpd", "--version")))
+}
+
+func split(t *testing.T) (before, between, after string) {
+	t.Helper()
+	b, err := os.ReadFile(document)
+	must(t, err)
+	before, rest, ok := strings.Cut(string(b), tableHead)
+	between, after, ok2 := strings.Cut(rest, tableEnd)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no marks %q and %q", document, tableHead, tableEnd)
+	}
+	return before, between, after
+}
+
+// writeTable puts the table into the documentation if that is wanted.
+func writeTable(t *testing.T, results map[string]map[string]bool) {
+	if !*write || len(results) < len(makers) {
+		return
+	}
+	before, _, after := split(t)
+	text := before + tableHead + fmt.Sprintf(tableLegend, versions()) + table(results) + tableEnd + after
+	must(t, os.WriteFile(document, []byte(text), 0o644))
+}
+
+// TestTableInTheDocumentation checks that the table that people read has the cells that are tested, and what the last run
+// that wrote it found.
+func TestTableInTheDocumentation(t *testing.T) {
+	all := map[string]map[string]bool{}
+	for _, m := range makers {
+		all[m.name] = map[string]bool{}
+		for _, c := range cells {
+			all[m.name][c.name] = true
+		}
+	}
+	_, between, _ := split(t)
+	if want := table(all); !strings.HasSuffix(strings.ReplaceAll(between, failed, passed), want) {
+		t.Errorf("the table of %s has not the cells of this test; `make interop` writes it anew:\n%s", document, between)
+	}
+}
