@@ -116,7 +116,7 @@ func TestMetrics(t *testing.T) {
 	up := session("192.0.2.1", bgp.SessionGlobal, speaker.PhaseEstablished, "Established", "up")
 	up.Flaps, up.Restarts, up.Uptime, up.LastErrorAt, up.Session.MaxPrefixes = 2, 1, 90*time.Second, since, 1000
 	up.Counters = speaker.Counters{At: since, AdvertisedAt: since, Received: 17, Accepted: 15, Advertised: 4, UpdatesIn: 9, UpdatesOut: 3}
-	up.BFD = &bfd.Status{Downs: 5}
+	up.BFD = &bfd.Status{State: bfd.Up, Downs: 5}
 	r.bgp.set(up)
 	uncounted := session("192.0.2.3", bgp.SessionNode, speaker.PhaseEstablished, "Established", "up")
 	uncounted.Counters = speaker.Counters{At: since, AdvertisedAt: since.Add(-time.Hour), Advertised: 4}
@@ -146,6 +146,7 @@ func TestMetrics(t *testing.T) {
 		`manx_bgp_session_updates_total{direction="in",peer="192.0.2.1",type="global"} 9`,
 		`manx_bgp_session_updates_total{direction="out",peer="192.0.2.1",type="global"} 3`,
 		`manx_bgp_session_last_error_timestamp_seconds{peer="192.0.2.1",type="global"} 1.772600767e+09`,
+		`manx_bgp_session_bfd_up{peer="192.0.2.1",type="global"} 1`,
 		`manx_bgp_session_bfd_downs_total{peer="192.0.2.1",type="global"} 5`,
 		`manx_bgp_flaps_total{type="mesh"} 3`,
 		`manx_bgp_graceful_restarts_total{type="global"} 1`,

@@ -2,6 +2,7 @@ package server
 
 import (
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/bfd"
 	"github.com/manxnet/manx/bgp/speaker"
 )
 
@@ -20,6 +21,7 @@ const (
 	metricSessionPrefixes   = "manx_bgp_session_prefixes"
 	metricSessionLimit      = "manx_bgp_session_prefix_limit"
 	metricSessionUpdates    = "manx_bgp_session_updates_total"
+	metricSessionBFDUp      = "manx_bgp_session_bfd_up"
 	metricSessionBFDDowns   = "manx_bgp_session_bfd_downs_total"
 	metricSessionFailedTime = "manx_bgp_session_last_error_timestamp_seconds"
 )
@@ -41,6 +43,7 @@ var bgpDescriptions = []description{
 	{metricSessionPrefixes, "Prefixes received, accepted and, while counting them is cheap, advertised on a BGP session.", append(perSession, "direction")},
 	{metricSessionLimit, "Number of prefixes from the peer above which a BGP session is shut down, where a limit of its own is set.", perSession},
 	{metricSessionUpdates, "UPDATE messages of a BGP session.", append(perSession, "direction")},
+	{metricSessionBFDUp, "Whether BFD finds the path of a BGP session good, where it is on.", perSession},
 	{metricSessionBFDDowns, "How often BFD found the path of a BGP session broken, where it is on.", perSession},
 	{metricSessionFailedTime, "When a BGP session last failed.", perSession},
 }
@@ -122,6 +125,7 @@ func collectSession(s speaker.SessionStatus, gauge, counter metricFunc) {
 	counter(metricSessionUpdates, float64(n.UpdatesIn), peer, typ, "in")
 	counter(metricSessionUpdates, float64(n.UpdatesOut), peer, typ, "out")
 	if s.BFD != nil {
+		gauge(metricSessionBFDUp, number(s.BFD.State == bfd.Up), peer, typ)
 		counter(metricSessionBFDDowns, float64(s.BFD.Downs), peer, typ)
 	}
 	if !s.LastErrorAt.IsZero() {
