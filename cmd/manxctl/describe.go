@@ -140,7 +140,7 @@ func describePeer(p *manxv1.Peer, now time.Time) string {
 	s.line("Prefixes", "%d received, %d accepted, %d advertised", n.GetReceived(), n.GetAccepted(), n.GetAdvertised())
 	s.line("Messages", "%d in (%d updates), %d out (%d updates)", m.GetIn(), m.GetUpdatesIn(), m.GetOut(), m.GetUpdatesOut())
 	if b := p.GetBfd(); b != nil {
-		s.line("BFD", "%s for %s, %d downs; every %d ms, %d missing are too many%s", b.GetState(), ago(b.GetSinceUnixMs(), now), b.GetDowns(), b.GetTransmitMs(), b.GetMultiplier(), when(b.GetMultihop(), " (multihop)"))
+		s.line("BFD", "%s for %s, %d downs; sends every %d ms, wants %d ms, notices silence after %d ms%s", b.GetState(), ago(b.GetSinceUnixMs(), now), b.GetDowns(), b.GetTransmitMs(), b.GetReceiveMs(), b.GetDetectionMs(), when(b.GetMultihop(), " (multihop)"))
 		s.line("", "%s", b.GetReason())
 	}
 	describeWanted(&s, p)

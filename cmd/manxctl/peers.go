@@ -71,7 +71,7 @@ func (c *cli) getPeers(ctx context.Context, o getOptions, names []string) error 
 func peerGrid(peers []*manxv1.Peer, wide bool, now time.Time) *table.Grid {
 	g := &table.Grid{Heading: []string{"PEER", "TYPE", "AS", "PHASE", "SINCE", "FLAPS", "RECEIVED", "ACCEPTED"}}
 	if wide {
-		g.Heading = append(g.Heading, "LOCAL-AS", "STATE", "SOURCE", "NEXT-ATTEMPT", "LAST-ERROR-AT", "LAST-ERROR-BY", "LAST-ERROR", "REQUESTED-BY")
+		g.Heading = append(g.Heading, "LOCAL-AS", "STATE", "BFD", "SOURCE", "NEXT-ATTEMPT", "LAST-ERROR-AT", "LAST-ERROR-BY", "LAST-ERROR", "REQUESTED-BY")
 	}
 	g.Heading = append(g.Heading, "REASON")
 	for _, p := range peers {
@@ -79,7 +79,7 @@ func peerGrid(peers []*manxv1.Peer, wide bool, now time.Time) *table.Grid {
 		row := []string{peerName(p), p.GetType(), utoa(p.GetPeerAs()), p.GetPhase(), ago(p.GetSinceUnixMs(), now),
 			fmt.Sprint(p.GetFlaps()), fmt.Sprint(n.GetReceived()), fmt.Sprint(n.GetAccepted())}
 		if wide {
-			row = append(row, utoa(p.GetLocalAs()), p.GetState(), dash(p.GetSource()), dash(until(p.GetNextAttemptUnixMs(), now)),
+			row = append(row, utoa(p.GetLocalAs()), p.GetState(), dash(p.GetBfd().GetState()), dash(p.GetSource()), dash(until(p.GetNextAttemptUnixMs(), now)),
 				dash(clock(p.GetLastErrorAtUnixMs(), now)), dash(p.GetLastErrorBy()), dash(p.GetLastError()), dash(strings.Join(p.GetRequestedBy(), ",")))
 		}
 		g.Add(append(row, strings.Join(present(p.GetReason(), p.GetWarning()), "; "))...)

@@ -19,7 +19,7 @@ func describable(p *manxv1.Peer) {
 	p.Differences = []string{"the peer takes only one path for each prefix (no ADD-PATH, RFC 7911)"}
 	p.Conflicts = []string{"BGPConfiguration/default is kept, BGPPeer/tor-9 dropped: the mesh has the address"}
 	p.Notices = []string{"BGPConfiguration/default: spec.x is unknown"}
-	p.Bfd = &manxv1.PeerBFD{State: "Up", SinceUnixMs: p.SinceUnixMs, Downs: 1, TransmitMs: 50, ReceiveMs: 50, Multiplier: 3, Multihop: true}
+	p.Bfd = &manxv1.PeerBFD{State: "Up", SinceUnixMs: p.SinceUnixMs, Downs: 1, TransmitMs: 50, ReceiveMs: 50, DetectionMs: 200, Multiplier: 3, Multihop: true}
 }
 
 func TestPeersAreTheSessionsOfThisNode(t *testing.T) {
