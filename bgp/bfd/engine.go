@@ -58,6 +58,7 @@ func New(cfg Config) *Engine {
 	}
 	e := &Engine{cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1),
 		sessions: map[netip.Addr]*session{}, byMine: map[uint32]*session{}, listeners: map[listenerKey]*listener{}}
+	prioritiseProcess(e.log)
 	go e.run()
 	return e
 }

@@ -6,10 +6,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"runtime"
 	"syscall"
 
-	"go.uber.org/zap"
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
@@ -204,12 +202,3 @@ func (s *socket) send(b []byte) error {
 }
 
 func (s *socket) close() { _ = s.conn.Close() }
-
-// prioritise gives the goroutine a thread of its own, until both end, that the kernel runs before others: a busy host must
-// not look like a broken path.
-func prioritise(log *zap.Logger) {
-	runtime.LockOSThread()
-	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20); err != nil {
-		log.Debug("bfd runs with normal priority", zap.Error(err))
-	}
-}

@@ -68,11 +68,15 @@ func Listen(path string) (net.Listener, error) {
 
 // Serve answers clients until ctx ends; then the socket is removed.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	defer l.Close()
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	for {
 		c, err := l.Accept()
 		if ctx.Err() != nil {
+			if err == nil {
+				_ = c.Close()
+			}
 			return ctx.Err()
 		}
 		if err != nil {
