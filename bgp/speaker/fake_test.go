@@ -7,8 +7,10 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -320,15 +322,24 @@ func manyPrefixes(n int) []netip.Prefix {
 func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 func ip(s string) netip.Addr    { return netip.MustParseAddr(s) }
 
-// freePort returns a TCP port of 127.0.0.1 that nobody listens on.
+var lastPort atomic.Uint32
+
+// freePort returns a TCP port of 127.0.0.1 that nobody listens on and that it has not given before. It is below those that
+// the kernel takes for outgoing connections, which tests that run beside make all the time.
 func freePort(t testing.TB) uint16 {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	const first, ports = 12000, 20000
+	start := uint32(os.Getpid()) * 97
+	for range ports {
+		port := uint16(first + (start+lastPort.Add(1))%ports)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			l.Close()
+			return port
+		}
 	}
-	defer l.Close()
-	return uint16(l.Addr().(*net.TCPAddr).Port)
+	t.Fatal("no port is free")
+	return 0
 }
 
 // testSpeaker returns a speaker that is stopped at the end of the test, and a Desired for 127.0.0.1 without sessions.
