@@ -1,0 +1,20 @@
+package ruleset
+
+// Actual is what the kernel has. Rules are known by their IDs, which are stored with them: who edits a rule loses it.
+type Actual struct {
+	Chains map[string]ActualChain
+	Sets   map[string]ActualSet
+	Maps   map[string]map[string]Verdict
+}
+
+// ActualChain is a chain in the kernel.
+type ActualChain struct {
+	Base  *Base    // nil for a chain that others jump to
+	Rules []string // IDs in order, empty for a rule that has none: somebody else's
+}
+
+// ActualSet is a set in the kernel.
+type ActualSet struct {
+	Set
+	Elements []Element
+}

@@ -1,0 +1,139 @@
+package ruleset
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Changes is what leads from one state of a table to another, to be made in one transaction: sets, maps and chains in
+// order of their names.
+type Changes struct {
+	Chains []ChainChange
+	Sets   []SetChange
+	Maps   []MapChange
+}
+
+// ChainChange is how one chain differs. Old is nil for a new one, New is nil for one that goes.
+type ChainChange struct {
+	Name     string
+	Old, New *Chain
+}
+
+// SetChange is how one set differs. A set that goes lists no elements. One that is replaced by one of another type has
+// both Created and Deleted.
+type SetChange struct {
+	Set
+	Created, Deleted bool
+	Add, Remove      []Element // to be removed first
+}
+
+// MapChange is how one map differs. A map that goes lists no elements; an element that changes is in both lists.
+type MapChange struct {
+	Map
+	Created, Deleted bool
+	Add, Remove      map[string]Verdict // to be removed first
+}
+
+// Empty tells whether there is nothing to do.
+func (c Changes) Empty() bool { return len(c.Chains) == 0 && len(c.Sets) == 0 && len(c.Maps) == 0 }
+
+// TakeChanges returns what changed since it was last called, and forgets it.
+func (t *Table) TakeChanges() Changes {
+	var c Changes
+	for name, old := range t.oldChains {
+		if n := t.chains[name]; n != old && !(n != nil && n.Equal(old)) {
+			c.Chains = append(c.Chains, ChainChange{Name: name, Old: old, New: n})
+		}
+	}
+	c.Sets = t.takeSets()
+	c.Maps = t.takeMaps()
+	slices.SortFunc(c.Chains, func(a, b ChainChange) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(c.Sets, func(a, b SetChange) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(c.Maps, func(a, b MapChange) int { return strings.Compare(a.Name, b.Name) })
+	clear(t.oldChains)
+	clear(t.oldSets)
+	clear(t.oldMaps)
+	return c
+}
+
+func (t *Table) takeSets() []SetChange {
+	var list []SetChange
+	for name, old := range t.oldSets {
+		s := t.sets[name]
+		switch {
+		case s == nil && old == nil:
+			continue // came and went
+		case s == nil:
+			list = append(list, SetChange{Set: *old, Deleted: true})
+			continue
+		}
+		list = append(list, SetChange{Set: s.Set, Created: true, Deleted: old != nil, Add: sortedElements(maps.Keys(s.elements))})
+		s.changed = nil
+	}
+	for name := range t.dirtySets {
+		s := t.sets[name]
+		if s == nil || len(s.changed) == 0 {
+			continue
+		}
+		c := SetChange{Set: s.Set}
+		for e, was := range s.changed {
+			if was {
+				c.Remove = append(c.Remove, e)
+			} else {
+				c.Add = append(c.Add, e)
+			}
+		}
+		slices.SortFunc(c.Add, CompareElements)
+		slices.SortFunc(c.Remove, CompareElements)
+		list = append(list, c)
+		s.changed = nil
+	}
+	clear(t.dirtySets)
+	return list
+}
+
+func (t *Table) takeMaps() []MapChange {
+	var list []MapChange
+	for name, was := range t.oldMaps {
+		m := t.maps[name]
+		switch {
+		case m == nil && was:
+			list = append(list, MapChange{Map: Map{Name: name}, Deleted: true})
+		case m != nil:
+			list = append(list, MapChange{Map: m.Map, Created: true, Deleted: was, Add: maps.Clone(m.elements)})
+			m.changed = nil
+		}
+	}
+	for name := range t.dirtyMaps {
+		m := t.maps[name]
+		if m == nil || len(m.changed) == 0 {
+			continue
+		}
+		c := MapChange{Map: m.Map, Add: map[string]Verdict{}, Remove: map[string]Verdict{}}
+		for k, old := range m.changed {
+			if old != (Verdict{}) {
+				c.Remove[k] = old
+			}
+			if v, ok := m.elements[k]; ok {
+				c.Add[k] = v
+			}
+		}
+		list = append(list, c)
+		m.changed = nil
+	}
+	clear(t.dirtyMaps)
+	return list
+}
+
+func sortedElements(seq iter.Seq[Element]) []Element {
+	return slices.SortedFunc(seq, CompareElements)
+}
+
+// CompareElements orders by address, protocol and port.
+func CompareElements(a, b Element) int {
+	return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()),
+		cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Low, b.Low), cmp.Compare(a.High, b.High))
+}

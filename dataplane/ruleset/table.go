@@ -1,0 +1,226 @@
+package ruleset
+
+import (
+	"iter"
+	"maps"
+	"slices"
+)
+
+// Table is the desired content of the table, which changes step by step, and remembers what changed since it was last
+// asked (TakeChanges). The cost of each method follows what it changes. Not safe for concurrent use.
+type Table struct {
+	chains map[string]*Chain
+	sets   map[string]*setState
+	maps   map[string]*mapState
+
+	// What was, before the changes since the last TakeChanges.
+	oldChains map[string]*Chain // nil: was not there
+	oldSets   map[string]*Set
+	oldMaps   map[string]bool // was there
+	dirtySets map[string]bool // have elements that changed
+	dirtyMaps map[string]bool
+}
+
+type setState struct {
+	Set
+	elements map[Element]struct{}
+	// changed tells of each element that was touched whether it was there before. nil for none.
+	changed map[Element]bool
+}
+
+type mapState struct {
+	Map
+	elements map[string]Verdict
+	changed  map[string]Verdict // what was there before; the zero Verdict for nothing
+}
+
+// NewTable makes an empty table.
+func NewTable() *Table {
+	return &Table{
+		chains: map[string]*Chain{}, sets: map[string]*setState{}, maps: map[string]*mapState{},
+		oldChains: map[string]*Chain{}, oldSets: map[string]*Set{}, oldMaps: map[string]bool{},
+		dirtySets: map[string]bool{}, dirtyMaps: map[string]bool{},
+	}
+}
+
+// SetChain makes c a chain of the table, in the place of one of the same name. c must not be changed any more.
+func (t *Table) SetChain(c *Chain) {
+	old := t.chains[c.Name]
+	if old != nil && old.Equal(c) {
+		return
+	}
+	t.rememberChain(c.Name, old)
+	t.chains[c.Name] = c
+}
+
+// DeleteChain removes a chain. Nothing may jump to it when the changes are next taken.
+func (t *Table) DeleteChain(name string) {
+	if old := t.chains[name]; old != nil {
+		t.rememberChain(name, old)
+		delete(t.chains, name)
+	}
+}
+
+func (t *Table) rememberChain(name string, old *Chain) {
+	if _, ok := t.oldChains[name]; !ok {
+		t.oldChains[name] = old
+	}
+}
+
+// AddSet makes an empty set unless it is there. One of another type must be deleted and its changes taken before.
+func (t *Table) AddSet(s Set) {
+	if t.sets[s.Name] != nil {
+		t.sets[s.Name].Comment = s.Comment
+		return
+	}
+	if _, ok := t.oldSets[s.Name]; !ok {
+		t.oldSets[s.Name] = nil
+	}
+	state := &setState{Set: s, elements: map[Element]struct{}{}}
+	t.sets[s.Name] = state
+}
+
+// DeleteSet removes a set with its elements. No rule may name it when the changes are next taken.
+func (t *Table) DeleteSet(name string) {
+	s := t.sets[name]
+	if s == nil {
+		return
+	}
+	if _, ok := t.oldSets[name]; !ok {
+		t.oldSets[name] = &s.Set
+	}
+	delete(t.sets, name)
+}
+
+// AddElement puts e into a set that is there.
+func (t *Table) AddElement(set string, e Element) {
+	s := t.sets[set]
+	if _, ok := s.elements[e]; ok {
+		return
+	}
+	s.elements[e] = struct{}{}
+	t.touch(s, e, false)
+}
+
+// RemoveElement takes e out of a set, if that is there.
+func (t *Table) RemoveElement(set string, e Element) {
+	s := t.sets[set]
+	if s == nil {
+		return
+	}
+	if _, ok := s.elements[e]; !ok {
+		return
+	}
+	delete(s.elements, e)
+	t.touch(s, e, true)
+}
+
+func (t *Table) touch(s *setState, e Element, was bool) {
+	t.dirtySets[s.Name] = true
+	if s.changed == nil {
+		s.changed = map[Element]bool{}
+	}
+	if before, ok := s.changed[e]; ok && before != was {
+		delete(s.changed, e) // back to what it was
+	} else {
+		s.changed[e] = was
+	}
+}
+
+// AddMap makes an empty verdict map unless it is there.
+func (t *Table) AddMap(m Map) {
+	if t.maps[m.Name] != nil {
+		return
+	}
+	if _, ok := t.oldMaps[m.Name]; !ok {
+		t.oldMaps[m.Name] = false
+	}
+	t.maps[m.Name] = &mapState{Map: m, elements: map[string]Verdict{}}
+}
+
+// DeleteMap removes a map with its elements. No rule may name it when the changes are next taken.
+func (t *Table) DeleteMap(name string) {
+	if t.maps[name] == nil {
+		return
+	}
+	if _, ok := t.oldMaps[name]; !ok {
+		t.oldMaps[name] = true
+	}
+	delete(t.maps, name)
+}
+
+// SetVerdict says what a map that is there has for an interface; the zero Verdict removes the entry.
+func (t *Table) SetVerdict(name, iface string, v Verdict) {
+	m := t.maps[name]
+	old := m.elements[iface]
+	if old == v {
+		return
+	}
+	t.dirtyMaps[name] = true
+	if m.changed == nil {
+		m.changed = map[string]Verdict{}
+	}
+	if before, ok := m.changed[iface]; !ok {
+		m.changed[iface] = old
+	} else if before == v {
+		delete(m.changed, iface)
+	}
+	if v == (Verdict{}) {
+		delete(m.elements, iface)
+	} else {
+		m.elements[iface] = v
+	}
+}
+
+// Chain returns a chain, nil if there is none of that name.
+func (t *Table) Chain(name string) *Chain { return t.chains[name] }
+
+// Set returns a set and how many elements it has.
+func (t *Table) Set(name string) (s Set, elements int, ok bool) {
+	if state := t.sets[name]; state != nil {
+		return state.Set, len(state.elements), true
+	}
+	return Set{}, 0, false
+}
+
+// Contains tells whether the very element is in a set.
+func (t *Table) Contains(set string, e Element) bool {
+	if s := t.sets[set]; s != nil {
+		_, ok := s.elements[e]
+		return ok
+	}
+	return false
+}
+
+// Elements visits a set's elements, in no order.
+func (t *Table) Elements(set string) iter.Seq[Element] {
+	if s := t.sets[set]; s != nil {
+		return maps.Keys(s.elements)
+	}
+	return func(func(Element) bool) {}
+}
+
+// Verdict returns what a map has for an interface, the zero Verdict if nothing.
+func (t *Table) Verdict(name, iface string) Verdict {
+	if m := t.maps[name]; m != nil {
+		return m.elements[iface]
+	}
+	return Verdict{}
+}
+
+// Verdicts visits the entries of a map, in no order.
+func (t *Table) Verdicts(name string) iter.Seq2[string, Verdict] {
+	if m := t.maps[name]; m != nil {
+		return maps.All(m.elements)
+	}
+	return func(func(string, Verdict) bool) {}
+}
+
+// Chains, Sets and Maps list names in order.
+func (t *Table) Chains() []string { return slices.Sorted(maps.Keys(t.chains)) }
+
+// Sets lists the names of the sets in order.
+func (t *Table) Sets() []string { return slices.Sorted(maps.Keys(t.sets)) }
+
+// Maps lists the names of the maps in order.
+func (t *Table) Maps() []string { return slices.Sorted(maps.Keys(t.maps)) }

@@ -1,0 +1,222 @@
+package ruleset
+
+import (
+	"net/netip"
+)
+
+// Hook is a place where the kernel hands packets to base chains.
+type Hook uint8
+
+// The hooks of the inet family, in the order in which a forwarded packet meets them.
+const (
+	Prerouting Hook = iota + 1
+	Input
+	Forward
+	Output
+	Postrouting
+)
+
+// ChainType says what a base chain may do.
+type ChainType uint8
+
+// Only the first packet of a connection meets NAT chains.
+const (
+	Filter ChainType = iota + 1
+	NAT
+)
+
+// Base attaches a chain to a hook. Chains of one hook are asked in order of Priority; the policy is always to accept.
+type Base struct {
+	Hook     Hook
+	Type     ChainType
+	Priority int32
+}
+
+// Chain is a list of rules. An accept ends only the base chain that the packet is in: the base chains that follow, of
+// this table or of others, still see it. That is how egress policy of one endpoint and ingress policy of another are
+// both asked without a mark: each is a base chain of its own.
+type Chain struct {
+	Name  string
+	Base  *Base // nil for a chain that others jump to
+	Rules []Rule
+}
+
+// Rule acts on the packets that all of Matches hold for: first it counts, then it logs, then it sets the mark, then it
+// gives the verdict. It is plain data: rules are equal if all fields are (see Equal).
+type Rule struct {
+	Matches []Match
+	Over    Limit // matches only above this limit
+	Counter bool
+	Log     Log
+	Mark    Mark
+	NoTrack bool
+	Verdict Verdict
+	// Comment says whose rule it is, such as "NetworkPolicy/default/web ingress 1", for people and for counters.
+	Comment string
+}
+
+// Field is what of a packet a Match looks at.
+type Field uint8
+
+// In brackets: which members of Match tell what to compare with.
+const (
+	Family               Field = iota + 1 // [Low] 4 or 6
+	InInterface                           // [Name] a final * stands for any ending
+	OutInterface                          // [Name]
+	Protocol                              // [Low] the transport protocol's number
+	Source                                // [Prefix or Set] the address
+	Destination                           // [Prefix or Set]
+	SourcePort                            // [Low to High, or Set]; needs a Match of Protocol TCP, UDP or SCTP before it, or High 0 never matches others
+	DestinationPort                       // [Low to High, or Set]
+	SourceEndpoint                        // [Set] address, protocol and port together
+	DestinationEndpoint                   // [Set]
+	ICMP                                  // [Low, Mask] type<<8|code of ICMP or ICMPv6; needs a Match of Protocol before it
+	ConnState                             // [Mask] one of the bits (ConnNew, ...)
+	ConnStatus                            // [Mask] one of the bits (ConnDNAT, ...)
+	PacketMark                            // [Low, Mask] the mark's bits under Mask are Low
+	NoReturnRoute                         // the route back to the source does not lead through the incoming interface
+	SourceLocal                           // the source is an address of this host
+	DestinationLocal                      // the destination is an address of this host
+	SourceOfOutInterface                  // the source is an address of the outgoing interface
+)
+
+// Bits of ConnState and ConnStatus, as the kernel has them.
+const (
+	ConnInvalid     uint32 = 1
+	ConnEstablished uint32 = 2
+	ConnRelated     uint32 = 4
+	ConnNew         uint32 = 8
+	ConnUntracked   uint32 = 64
+
+	ConnSNAT uint32 = 1 << 4
+	ConnDNAT uint32 = 1 << 5
+)
+
+// Match is one condition; Not turns it round. Addresses match only packets of their own family: a rule that matches
+// addresses has a Match of Family before.
+type Match struct {
+	Field     Field
+	Not       bool
+	Name      string       // of an interface
+	Prefix    netip.Prefix // a single address or network
+	Set       string       // name of a Set of this table
+	Low, High uint32       // inclusive; High 0 stands for Low
+	Mask      uint32
+}
+
+// Limit holds while there is more than it allows. The zero value is no limit. Eval takes limits as not exceeded.
+type Limit struct {
+	Packets     uint64 // a second
+	Burst       uint32 // packets
+	Connections uint32 // at the same time
+}
+
+// Log sends the packet's headers to user space (NFLOG). The zero value does not log.
+type Log struct {
+	Group  uint16 // of NFLOG; 0 with a Prefix logs to the kernel's log
+	Prefix string // at most 127 bytes
+	// Rate and Burst bound how many packets a second are logged; 0 for all. A packet that is not logged goes on to the
+	// verdict all the same, so a rule with a Rate must have no Verdict.
+	Rate  uint64
+	Burst uint32
+}
+
+// Mark sets the bits under Mask to Value.
+type Mark struct{ Value, Mask uint32 }
+
+// Action is what a verdict does.
+type Action uint8
+
+// The zero Action goes on with the next rule.
+const (
+	Continue   Action = iota
+	Accept            // ends this base chain
+	Drop              // ends everything
+	Reject            // drops and tells the sender (ICMP port unreachable)
+	RejectTCP         // drops and resets the TCP connection
+	Return            // to the chain that jumped here
+	Jump              // to Chain, and back on Return or at its end
+	Goto              // to Chain, for good
+	Lookup            // the verdict that Map has for the interface (ByIn or ByOut); goes on with the next rule if it has none
+	Masquerade        // source becomes the outgoing interface's address
+	SNAT              // source becomes Address
+	DNAT              // destination becomes Address
+)
+
+// Verdict ends a rule.
+type Verdict struct {
+	Action  Action
+	Chain   string     // of Jump and Goto
+	Map     string     // of Lookup
+	Out     bool       // Lookup by the outgoing interface rather than the incoming one
+	Address netip.Addr // of SNAT and DNAT
+	// Low and High bound the source ports of Masquerade and SNAT; 0 for any. Random makes the choice of port random.
+	Low, High uint16
+	Random    bool
+}
+
+// SetType says what the elements of a Set are.
+type SetType uint8
+
+// Families are separate types in the kernel.
+const (
+	Addresses4 SetType = iota + 1
+	Addresses6
+	Ports      // ranges of ports; always an interval set
+	Endpoints4 // address, protocol, port
+	Endpoints6
+)
+
+// Set is a named set. Its elements are kept apart, since there may be very many.
+type Set struct {
+	Name string
+	Type SetType
+	// Interval sets hold networks and ranges, none of which overlap; others hold single addresses and are quicker.
+	Interval bool
+	// Comment says what is in it, such as the selector. It is not programmed, and differences in it do not count.
+	Comment string
+}
+
+// Element is a member of a Set. Which fields are used depends on the set's type; the others are zero.
+type Element struct {
+	Prefix   netip.Prefix // Addresses, Endpoints
+	Protocol uint8        // Endpoints
+	Low      uint16       // Ports, Endpoints: the port
+	High     uint16       // Ports: the last one
+}
+
+// Map is a named verdict map from interface names to verdicts (Goto and Jump only).
+type Map struct {
+	Name    string
+	Comment string
+}
+
+// Equal tells whether two rules do the same under the same name.
+func (r Rule) Equal(o Rule) bool {
+	if len(r.Matches) != len(o.Matches) {
+		return false
+	}
+	for i := range r.Matches {
+		if r.Matches[i] != o.Matches[i] {
+			return false
+		}
+	}
+	return r.Over == o.Over && r.Counter == o.Counter && r.Log == o.Log && r.Mark == o.Mark && r.NoTrack == o.NoTrack &&
+		r.Verdict == o.Verdict && r.Comment == o.Comment
+}
+
+// Equal tells whether two chains are the same.
+func (c *Chain) Equal(o *Chain) bool {
+	if c == nil || o == nil || c.Name != o.Name || (c.Base == nil) != (o.Base == nil) || len(c.Rules) != len(o.Rules) {
+		return c == o
+	}
+	if c.Base != nil && *c.Base != *o.Base {
+		return false
+	}
+	for i := range c.Rules {
+		if !c.Rules[i].Equal(o.Rules[i]) {
+			return false
+		}
+	}
+	return true
+}
