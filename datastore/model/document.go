@@ -190,7 +190,7 @@ func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string)
 	if head.Kind == "" {
 		return nil, d.fail(d.lineOf(path), errors.New("kind is missing"))
 	}
-	info, ok := Lookup(Kind(head.Kind))
+	info, ok := LookupDocument(head.APIVersion, head.Kind)
 	if !ok || !info.Resource {
 		return nil, d.fail(d.lineOf(append(slices.Clone(path), "kind")), fmt.Errorf("kind = %q: must be one of %s", head.Kind, resourceKinds()))
 	}

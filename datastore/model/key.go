@@ -28,8 +28,24 @@ const (
 	KindBlockAffinity      Kind = "BlockAffinity"
 	KindIPAMHandle         Kind = "IPAMHandle"
 	KindIPAMConfig         Kind = "IPAMConfig"
-	KindService            Kind = "Service"
-	KindEndpointSlice      Kind = "EndpointSlice"
+
+	KindNetworkPolicy                 Kind = "NetworkPolicy"
+	KindGlobalNetworkPolicy           Kind = "GlobalNetworkPolicy"
+	KindStagedNetworkPolicy           Kind = "StagedNetworkPolicy"
+	KindStagedGlobalNetworkPolicy     Kind = "StagedGlobalNetworkPolicy"
+	KindStagedKubernetesNetworkPolicy Kind = "StagedKubernetesNetworkPolicy"
+	KindNetworkSet                    Kind = "NetworkSet"
+	KindGlobalNetworkSet              Kind = "GlobalNetworkSet"
+	KindHostEndpoint                  Kind = "HostEndpoint"
+
+	KindService       Kind = "Service"
+	KindEndpointSlice Kind = "EndpointSlice"
+	// KindKubernetesNetworkPolicy is Kubernetes' own NetworkPolicy: its documents say just that, and differ by apiVersion.
+	KindKubernetesNetworkPolicy Kind = "KubernetesNetworkPolicy"
+	KindClusterNetworkPolicy    Kind = "ClusterNetworkPolicy"
+	KindNamespace               Kind = "Namespace"
+	KindServiceAccount          Kind = "ServiceAccount"
+	KindPod                     Kind = "Pod"
 )
 
 // Key identifies one object. It is comparable and independent of the backend.

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	networkingv1 "k8s.io/api/networking/v1"
 )
 
 // KindInfo is one row of the table of kinds: all that the rest of Manx needs to know of a kind.
@@ -18,6 +19,8 @@ type KindInfo struct {
 	// Kubernetes marks kinds that belong to Kubernetes: they come from its API or from files and are never stored in
 	// Calico's datastore. Their types hold only a part of what documents may say.
 	Kubernetes bool
+	// Document is what documents have in their kind field, where that is not Kind.
+	Document string
 	// New makes an empty value: a pointer to the kind's type.
 	New func() any
 
@@ -40,6 +43,14 @@ var kinds = []KindInfo{
 	resource(KindTier, "tiers", defaultTier, checkTier, "tier"),
 	namespaced(resource(KindWorkloadEndpoint, "workloadendpoints", defaultWorkloadEndpoint, checkWorkloadEndpoint, "workloadendpoint", "wep", "weps")),
 	resource(KindCalicoNodeStatus, "caliconodestatuses", nil, checkCalicoNodeStatus, "caliconodestatus", "nodestatus"),
+	namespaced(resource(KindNetworkPolicy, "networkpolicies", defaultNetworkPolicy, checkNetworkPolicy, "networkpolicy", "np", "policy", "policies", "pol", "pols")),
+	resource(KindGlobalNetworkPolicy, "globalnetworkpolicies", defaultGlobalNetworkPolicy, checkGlobalNetworkPolicy, "globalnetworkpolicy", "gnp", "gnps"),
+	namespaced(resource(KindStagedNetworkPolicy, "stagednetworkpolicies", defaultStagedNetworkPolicy, checkStagedNetworkPolicy, "stagednetworkpolicy", "snp", "snps")),
+	resource(KindStagedGlobalNetworkPolicy, "stagedglobalnetworkpolicies", defaultStagedGlobalNetworkPolicy, checkStagedGlobalNetworkPolicy, "stagedglobalnetworkpolicy", "sgnp", "sgnps"),
+	namespaced(resource(KindStagedKubernetesNetworkPolicy, "stagedkubernetesnetworkpolicies", defaultStagedKubernetesNetworkPolicy, checkStagedKubernetesNetworkPolicy, "stagedkubernetesnetworkpolicy", "sknp", "skpol")),
+	namespaced(resource(KindNetworkSet, "networksets", nil, checkNetworkSet, "networkset", "netset", "netsets")),
+	resource(KindGlobalNetworkSet, "globalnetworksets", nil, checkGlobalNetworkSet, "globalnetworkset", "gnetset", "gnetsets"),
+	resource(KindHostEndpoint, "hostendpoints", nil, checkHostEndpoint, "hostendpoint", "hep", "heps"),
 	internal(KindIPAMBlock, "ipamblocks", blockPath, checkStoredBlock),
 	internal(KindBlockAffinity, "blockaffinities", affinityPath, checkAffinity),
 	internal(KindIPAMHandle, "ipamhandles", handlePath, checkHandle),
@@ -48,8 +59,13 @@ var kinds = []KindInfo{
 
 // kubernetesKinds are the further ones that Lookup knows, but that no datastore keeps.
 var kubernetesKinds = []KindInfo{
-	kubernetes("v1", resource(KindService, "services", nil, checkService, "service", "svc")),
-	kubernetes("discovery.k8s.io/v1", resource(KindEndpointSlice, "endpointslices", nil, checkEndpointSlice, "endpointslice")),
+	kubernetes("v1", namespaced(resource(KindService, "services", nil, checkService, "service", "svc"))),
+	kubernetes("discovery.k8s.io/v1", namespaced(resource(KindEndpointSlice, "endpointslices", nil, checkEndpointSlice, "endpointslice"))),
+	documentsSay("NetworkPolicy", kubernetes("networking.k8s.io/v1", namespaced(resource[networkingv1.NetworkPolicy](KindKubernetesNetworkPolicy, "kubernetesnetworkpolicies", nil, checkKubernetesNetworkPolicy, "kubernetesnetworkpolicy", "knp")))),
+	kubernetes("policy.networking.k8s.io/v1alpha2", resource(KindClusterNetworkPolicy, "clusternetworkpolicies", nil, checkClusterNetworkPolicy, "clusternetworkpolicy", "cnp")),
+	kubernetes("v1", resource(KindNamespace, "namespaces", nil, noRules[Namespace], "namespace", "ns")),
+	kubernetes("v1", namespaced(resource(KindServiceAccount, "serviceaccounts", nil, noRules[ServiceAccount], "serviceaccount", "sa"))),
+	kubernetes("v1", namespaced(resource(KindPod, "pods", nil, noRules[Pod], "pod", "po"))),
 }
 
 func resource[T any](kind Kind, plural string, defaults func(*T), rules func(*check, *T), aliases ...string) KindInfo {
@@ -70,8 +86,14 @@ func namespaced(i KindInfo) KindInfo {
 
 func kubernetes(apiVersion string, i KindInfo) KindInfo {
 	i.APIVersion = apiVersion
-	i.Namespaced, i.Kubernetes = true, true
+	i.Kubernetes = true
 	i.path = pathRule{}
+	return i
+}
+
+// documentsSay is for a kind whose documents call it by the name of another kind, which has another API version.
+func documentsSay(name string, i KindInfo) KindInfo {
+	i.Document = name
 	return i
 }
 
@@ -103,6 +125,26 @@ var kindsByName = func() map[Kind]KindInfo {
 func Lookup(kind Kind) (KindInfo, bool) {
 	i, ok := kindsByName[kind]
 	return i, ok
+}
+
+// LookupDocument finds the row of the kind that a document says it has. Documents of two kinds may have the same kind
+// field: then the API version decides, and one that is missing or unknown means Calico's.
+func LookupDocument(apiVersion, kind string) (KindInfo, bool) {
+	for _, i := range kubernetesKinds {
+		if i.Document == kind && i.APIVersion == apiVersion {
+			return i, true
+		}
+	}
+	i, ok := Lookup(Kind(kind))
+	return i, ok && i.Document == ""
+}
+
+// documentKind is what documents of the kind have in their kind field.
+func (i KindInfo) documentKind() string {
+	if i.Document != "" {
+		return i.Document
+	}
+	return string(i.Kind)
 }
 
 // Default fills in what a writer may leave out, as Calico's stored form has it.

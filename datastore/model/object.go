@@ -4,6 +4,7 @@ import (
 	"iter"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	networkingv1 "k8s.io/api/networking/v1"
 )
 
 // Object is one entry of the datastore: its key, its revision and its decoded value.
@@ -38,7 +39,9 @@ type Reader interface {
 type Type interface {
 	Node | IPPool | v3.IPReservation | BGPConfiguration | BGPFilter | BGPPeer | v3.ClusterInformation | FelixConfiguration |
 		IPAMConfiguration | v3.Profile | Tier | WorkloadEndpoint | v3.CalicoNodeStatus | Block | BlockAffinity | Handle | IPAMConfig |
-		Service | EndpointSlice
+		v3.NetworkPolicy | v3.GlobalNetworkPolicy | v3.StagedNetworkPolicy | v3.StagedGlobalNetworkPolicy |
+		v3.StagedKubernetesNetworkPolicy | v3.NetworkSet | v3.GlobalNetworkSet | v3.HostEndpoint |
+		Service | EndpointSlice | networkingv1.NetworkPolicy | ClusterNetworkPolicy | Namespace | ServiceAccount | Pod
 }
 
 // Get returns the typed value of an object, or nil if it is absent.

@@ -83,7 +83,7 @@ func (o *Object) prepare() error {
 			return err
 		}
 		o.Value.(interface{ GetObjectKind() schema.ObjectKind }).GetObjectKind().
-			SetGroupVersionKind(schema.FromAPIVersionAndKind(info.APIVersion, string(info.Kind)))
+			SetGroupVersionKind(schema.FromAPIVersionAndKind(info.APIVersion, info.documentKind()))
 	}
 	info.Default(o.Value)
 	return nil

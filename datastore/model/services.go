@@ -43,6 +43,15 @@ type ServiceSpec struct {
 	LoadBalancerIP        string      `json:"loadBalancerIP,omitempty"`
 	IPFamilies            []string    `json:"ipFamilies,omitempty"` // IPv4, IPv6; none: not said
 	ExternalTrafficPolicy string      `json:"externalTrafficPolicy,omitempty"`
+	// Ports is what the service offers. Where traffic arrives at its endpoints is said by the EndpointSlices.
+	Ports []ServicePort `json:"ports,omitempty"`
+}
+
+// ServicePort is one port of a service.
+type ServicePort struct {
+	Name     string `json:"name,omitempty"`
+	Protocol string `json:"protocol,omitempty"` // TCP, UDP or SCTP; empty is TCP
+	Port     int32  `json:"port,omitempty"`
 }
 
 // ServiceStatus holds the addresses that a load balancer gave to a service.
@@ -69,6 +78,15 @@ type EndpointSlice struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	AddressType       string     `json:"addressType,omitempty"` // IPv4, IPv6 or FQDN
 	Endpoints         []Endpoint `json:"endpoints,omitempty"`
+	// Ports are those at which all of the endpoints serve.
+	Ports []SlicePort `json:"ports,omitempty"`
+}
+
+// SlicePort is one port at which the endpoints of a slice serve. Protocol nil is TCP, Port nil is every port.
+type SlicePort struct {
+	Name     *string `json:"name,omitempty"`
+	Protocol *string `json:"protocol,omitempty"`
+	Port     *int32  `json:"port,omitempty"`
 }
 
 // Endpoint is one pod or host that serves a service.
