@@ -5,7 +5,6 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"strings"
 )
 
 // Changes is what leads from one state of a table to another, to be made in one transaction: sets, maps and chains in
@@ -50,9 +49,7 @@ func (t *Table) TakeChanges() Changes {
 	}
 	c.Sets = t.takeSets()
 	c.Maps = t.takeMaps()
-	slices.SortFunc(c.Chains, func(a, b ChainChange) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortFunc(c.Sets, func(a, b SetChange) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortFunc(c.Maps, func(a, b MapChange) int { return strings.Compare(a.Name, b.Name) })
+	c.sort()
 	clear(t.oldChains)
 	clear(t.oldSets)
 	clear(t.oldMaps)
