@@ -1,0 +1,196 @@
+package policy
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/manxnet/manx/dataplane/ruleset"
+)
+
+// Names of maps and of the chains that look interfaces up in them.
+const (
+	fromWorkload = "from-workload"
+	toWorkload   = "to-workload"
+	sourceCheck  = "source-check"
+
+	poolsSet      = "pools"
+	masqueradeSet = "masquerade"
+	hostsSet      = "hosts"
+	loopSet       = "service-loop"
+)
+
+// writeBase writes the chains that do not depend on endpoints: where packets enter and which way they go. Each stage is a
+// base chain of its own, so that to accept in one of them leads on to the next.
+func (c *Calculator) writeBase() {
+	s := &c.settings
+	for _, m := range []string{fromWorkload, toWorkload, sourceCheck} {
+		c.table.AddMap(ruleset.Map{Name: m})
+	}
+	c.table.SetChain(dispatch(fromWorkload, false, s.deny("no endpoint is known for this interface", normalOut)))
+	c.table.SetChain(dispatch(toWorkload, true, s.deny("no endpoint is known for this interface", normalIn)))
+	c.table.SetChain(dispatch(sourceCheck, false, s.noReturnRoute()))
+
+	c.table.SetChain(&ruleset.Chain{Name: "prerouting-source", Base: base(ruleset.Prerouting, -300), Rules: append(
+		unspecified(), s.from(jump(sourceCheck))...)})
+	c.table.SetChain(&ruleset.Chain{Name: "input-tunnels", Base: base(ruleset.Input, -1), Rules: s.foreignTunnels()})
+	c.table.SetChain(&ruleset.Chain{Name: "input-from-workload", Base: base(ruleset.Input, 0), Rules: append(
+		s.neighbourDiscovery(), s.from(jump(fromWorkload))...)})
+	c.table.SetChain(&ruleset.Chain{Name: "input-to-host", Base: base(ruleset.Input, 1), Rules: s.toHostRules()})
+	c.table.SetChain(&ruleset.Chain{Name: "forward-from-workload", Base: base(ruleset.Forward, 0), Rules: s.from(jump(fromWorkload))})
+	c.table.SetChain(&ruleset.Chain{Name: "forward-to-workload", Base: base(ruleset.Forward, 1), Rules: s.to(jump(toWorkload))})
+	c.table.SetChain(&ruleset.Chain{Name: "forward-service-loop", Base: base(ruleset.Forward, 3), Rules: s.serviceLoop()})
+	c.table.SetChain(&ruleset.Chain{Name: "postrouting-nat", Rules: s.masquerade(),
+		Base: &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.NAT, Priority: natAfterKubeProxy}})
+}
+
+// natAfterKubeProxy: kube-proxy clears its masquerade mark in its own chain at 100. Translating earlier would leave the mark
+// on the packet, and with it on the packet around it in a tunnel.
+const natAfterKubeProxy = 110
+
+func base(h ruleset.Hook, priority int32) *ruleset.Base {
+	return &ruleset.Base{Hook: h, Type: ruleset.Filter, Priority: priority}
+}
+
+func jump(chain string) ruleset.Verdict { return ruleset.Verdict{Action: ruleset.Jump, Chain: chain} }
+
+// dispatch finds the chain of an interface's endpoint. A map that is asked in the base chain itself would not do: a packet
+// that came back from there would be accepted by the base chain's policy.
+func dispatch(name string, out bool, miss ruleset.Rule) *ruleset.Chain {
+	return &ruleset.Chain{Name: name, Rules: []ruleset.Rule{
+		{Verdict: ruleset.Verdict{Action: ruleset.Lookup, Map: name, Out: out}},
+		miss,
+	}}
+}
+
+// from are rules for packets that come from workloads.
+func (s *settings) from(v ruleset.Verdict) []ruleset.Rule {
+	var rules []ruleset.Rule
+	for _, p := range s.prefixes {
+		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.InInterface, Name: p + "*"}}, Verdict: v})
+	}
+	return rules
+}
+
+// to are rules for packets that go to workloads.
+func (s *settings) to(v ruleset.Verdict) []ruleset.Rule {
+	var rules []ruleset.Rule
+	for _, p := range s.prefixes {
+		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.OutInterface, Name: p + "*"}}, Verdict: v})
+	}
+	return rules
+}
+
+// unspecified lets duplicate address detection pass, which has no source address that could be routed.
+func unspecified() []ruleset.Rule {
+	return []ruleset.Rule{{
+		Matches: []ruleset.Match{{Field: ruleset.Family, Low: 6}, {Field: ruleset.Source, Prefix: netip.MustParsePrefix("::/128")},
+			{Field: ruleset.Protocol, Low: protoICMPv6}},
+		Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: "duplicate address detection",
+	}}
+}
+
+// neighbourDiscovery lets workloads find this host as their router, and join multicast groups, whatever policy says.
+func (s *settings) neighbourDiscovery() []ruleset.Rule {
+	var rules []ruleset.Rule
+	for _, p := range s.prefixes {
+		for _, kind := range []uint32{130, 131, 132, 133, 135, 136} {
+			rules = append(rules, ruleset.Rule{
+				Matches: []ruleset.Match{{Field: ruleset.InInterface, Name: p + "*"}, {Field: ruleset.Family, Low: 6},
+					{Field: ruleset.Protocol, Low: protoICMPv6}, {Field: ruleset.ICMP, Low: kind << 8, Mask: 0xff00}},
+				Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: "neighbour discovery"})
+		}
+	}
+	return rules
+}
+
+// toHostRules say what becomes of packets from workloads to this host that their policies allow.
+func (s *settings) toHostRules() []ruleset.Rule {
+	if s.toHost.Action == ruleset.Accept {
+		return nil
+	}
+	rules := append(s.neighbourDiscovery(), s.from(ruleset.Verdict{Action: ruleset.Accept})...)
+	for i := len(rules) - len(s.prefixes); i < len(rules); i++ {
+		rules[i].Matches = append(rules[i].Matches, established)
+	}
+	for _, r := range s.from(s.toHost) {
+		r.Comment = "defaultEndpointToHostAction"
+		rules = append(rules, r)
+	}
+	return rules
+}
+
+// foreignTunnels drops tunnelled packets that do not come from a node of the cluster.
+func (s *settings) foreignTunnels() []ruleset.Rule {
+	if !s.ipip {
+		return nil
+	}
+	return []ruleset.Rule{{
+		Matches: []ruleset.Match{{Field: ruleset.Family, Low: 4}, {Field: ruleset.Protocol, Low: protoIPIP},
+			{Field: ruleset.DestinationLocal}, {Field: ruleset.Source, Not: true, Set: hostsSet + "4"}},
+		Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "IPIP from a host that is no node",
+	}}
+}
+
+// serviceLoop stops packets to addresses of services that nothing translated: their route would lead in circles.
+func (s *settings) serviceLoop() []ruleset.Rule {
+	if s.loop == ruleset.Continue {
+		return nil
+	}
+	var rules []ruleset.Rule
+	for i, family := range []string{"4", "6"} {
+		rules = append(rules, ruleset.Rule{
+			Matches: []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]}, {Field: ruleset.Destination, Set: loopSet + family}},
+			Verdict: ruleset.Verdict{Action: s.loop}, Comment: "a service address that nobody serves"})
+	}
+	return rules
+}
+
+// masquerade translates what leaves the cluster from pools with natOutgoing, and what this host sends into a tunnel from
+// an address that the other end could not answer to.
+func (s *settings) masquerade() []ruleset.Rule {
+	var rules []ruleset.Rule
+	for i, family := range []string{"4", "6"} {
+		m := []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]}, {Field: ruleset.Source, Set: masqueradeSet + family},
+			{Field: ruleset.Destination, Not: true, Set: poolsSet + family}}
+		if s.natHosts {
+			m = append(m, ruleset.Match{Field: ruleset.Destination, Not: true, Set: hostsSet + family})
+		}
+		if s.natInterface != "" {
+			m = append(m, ruleset.Match{Field: ruleset.OutInterface, Name: wildcard(s.natInterface)})
+		}
+		v := ruleset.Verdict{Action: ruleset.Masquerade, Random: true}
+		if s.natAddress.IsValid() && s.natAddress.Is4() == (family == "4") {
+			v = ruleset.Verdict{Action: ruleset.SNAT, Address: s.natAddress, Random: true}
+		}
+		rules = append(rules, s.withPorts(ruleset.Rule{Matches: m, Verdict: v, Comment: "natOutgoing"})...)
+	}
+	if s.ipip {
+		rules = append(rules, ruleset.Rule{
+			Matches: []ruleset.Match{{Field: ruleset.OutInterface, Name: "tunl0"}, {Field: ruleset.SourceLocal}, {Field: ruleset.SourceOfOutInterface, Not: true}},
+			Verdict: ruleset.Verdict{Action: ruleset.Masquerade, Random: true}, Comment: "the tunnel's own address"})
+	}
+	return rules
+}
+
+// withPorts limits translated ports as configured, for the protocols that have ports.
+func (s *settings) withPorts(r ruleset.Rule) []ruleset.Rule {
+	if s.natPorts[1] == 0 {
+		return []ruleset.Rule{r}
+	}
+	var rules []ruleset.Rule
+	for _, protocol := range []uint32{protoTCP, protoUDP} {
+		limited := r
+		limited.Matches = append(slices.Clone(r.Matches), ruleset.Match{Field: ruleset.Protocol, Low: protocol})
+		limited.Verdict.Low, limited.Verdict.High = s.natPorts[0], s.natPorts[1]
+		rules = append(rules, limited)
+	}
+	return append(rules, r)
+}
+
+// wildcard turns iptables' spelling of "begins with" into nftables'.
+func wildcard(name string) string {
+	if n := len(name); n > 0 && name[n-1] == '+' {
+		return name[:n-1] + "*"
+	}
+	return name
+}

@@ -1,0 +1,236 @@
+package policy
+
+import (
+	"iter"
+	"net/netip"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
+	"github.com/manxnet/manx/dataplane/policy/labels"
+	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Kinds are those that decide what the rules are.
+var Kinds = []model.Kind{
+	model.KindFelixConfiguration, model.KindIPPool, model.KindNode, model.KindBGPConfiguration, model.KindTier, model.KindProfile,
+	model.KindNetworkSet, model.KindGlobalNetworkSet, model.KindWorkloadEndpoint, model.KindHostEndpoint,
+	model.KindEndpointSlice, model.KindNetworkPolicy, model.KindGlobalNetworkPolicy,
+	model.KindStagedNetworkPolicy, model.KindStagedGlobalNetworkPolicy, model.KindStagedKubernetesNetworkPolicy,
+	model.KindKubernetesNetworkPolicy, model.KindClusterNetworkPolicy,
+}
+
+// Calculator keeps a ruleset.Table as one node needs it. The outcome depends on the newest state only, not on the way there,
+// and the cost of an update follows what it concerns. Not safe for concurrent use.
+type Calculator struct {
+	config Config
+	table  *ruleset.Table
+	reader model.Reader
+
+	settings settings
+	// items are all that selectors in rules can name, in the whole cluster.
+	items map[model.Key]*item
+	peers *labels.Index[*item, setKey]
+	sets  map[setKey]*memberSet
+	// endpoints are this node's; subjects finds the policies that select them.
+	endpoints  map[model.Key]*endpoint
+	subjects   *labels.Index[*endpoint, ID]
+	interfaces map[string]*claim // of workloads: who says to have that one
+	policies   map[ID]*policyState
+	profiles   map[string]*policyState
+	tiers      map[string]tier
+	services   map[Service]map[model.Key]*model.EndpointSlice
+	slices     map[model.Key]Service
+	lists      map[string]*list
+	constants  map[string]int       // how many policies use each set with a fixed content
+	bad        map[model.Key]string // why objects cannot be used
+
+	hosts      hosts
+	hostLinks  map[string][]netip.Addr // this host's interfaces and their addresses
+	dirty      dirty
+	everything bool // the settings changed
+}
+
+// dirty is what the next settle has to look at again.
+type dirty struct {
+	policies  map[*policyState]bool
+	endpoints map[*endpoint]bool
+	claims    map[string]bool
+	sets      map[*memberSet]bool // may be of the wrong kind
+	released  map[setKey]bool
+	constants map[string]bool
+	lists     map[string]bool
+	settings  bool
+	hosts     bool
+}
+
+// Config is what the node's administrator decides.
+type Config struct {
+	Node string
+	// Counters makes every rule of a policy count packets and bytes. Rules of staged policies always do.
+	Counters bool
+	// FlowLog sends the headers of packets that policy drops to this NFLOG group; 0 for nowhere.
+	FlowLog uint16
+	// Felix overrides settings of FelixConfiguration objects, as Calico's environment variables do.
+	Felix func(*model.FelixConfigurationSpec)
+}
+
+// New makes a Calculator with an empty state: nothing is allowed or forbidden before the first Update.
+func New(c Config) *Calculator {
+	calc := &Calculator{
+		config: c, table: ruleset.NewTable(),
+		items: map[model.Key]*item{}, sets: map[setKey]*memberSet{},
+		endpoints: map[model.Key]*endpoint{}, interfaces: map[string]*claim{},
+		policies: map[ID]*policyState{}, profiles: map[string]*policyState{}, tiers: map[string]tier{},
+		services: map[Service]map[model.Key]*model.EndpointSlice{}, slices: map[model.Key]Service{},
+		lists: map[string]*list{}, constants: map[string]int{}, bad: map[model.Key]string{},
+	}
+	calc.hosts.init()
+	calc.dirty.clear()
+	calc.dirty.settings = true
+	calc.peers = labels.New(calc.peerStarted, calc.peerStopped)
+	calc.subjects = labels.New(calc.subjectStarted, calc.subjectStopped)
+	return calc
+}
+
+// Build computes everything for one node from scratch.
+func Build(c Config, r model.Reader, links map[string][]netip.Addr) *Calculator {
+	calc := New(c)
+	calc.SetInterfaces(links)
+	calc.Update(r)
+	return calc
+}
+
+func (d *dirty) clear() {
+	*d = dirty{
+		policies: map[*policyState]bool{}, endpoints: map[*endpoint]bool{}, claims: map[string]bool{},
+		sets: map[*memberSet]bool{}, released: map[setKey]bool{}, constants: map[string]bool{}, lists: map[string]bool{},
+	}
+}
+
+// Table is the outcome. It belongs to the Calculator: take its changes after each Update.
+func (c *Calculator) Table() *ruleset.Table { return c.table }
+
+// Update takes over the objects that changed, all if none are named, and brings the table up to date.
+func (c *Calculator) Update(r model.Reader, changed ...model.Key) {
+	c.reader = r
+	if len(changed) > 0 {
+		for _, k := range changed {
+			c.take(k, r.Get(k))
+		}
+	} else {
+		c.takeAll(r)
+	}
+	c.settle()
+}
+
+func (c *Calculator) takeAll(r model.Reader) {
+	for _, k := range c.known() {
+		if r.Get(k) == nil {
+			c.take(k, nil)
+		}
+	}
+	for _, kind := range Kinds {
+		for o := range r.All(kind) {
+			c.take(o.Key, o)
+		}
+	}
+}
+
+// known lists all objects that were taken.
+func (c *Calculator) known() []model.Key {
+	var keys []model.Key
+	for k := range c.items {
+		keys = append(keys, k)
+	}
+	for id := range c.policies {
+		keys = append(keys, model.Key{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name})
+	}
+	for name := range c.profiles {
+		keys = append(keys, model.ResourceKey(model.KindProfile, name))
+	}
+	for name := range c.tiers {
+		keys = append(keys, model.ResourceKey(model.KindTier, name))
+	}
+	for k := range c.slices {
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+// SetInterfaces tells which interfaces the host has and their addresses, which decides about HostEndpoints. It takes effect
+// at the next Update or Settle.
+func (c *Calculator) SetInterfaces(links map[string][]netip.Addr) {
+	c.hostLinks = links
+	c.dirty.hosts = true
+}
+
+// Settle brings the table up to date after SetInterfaces.
+func (c *Calculator) Settle() { c.settle() }
+
+// take enters one object; nil is gone.
+func (c *Calculator) take(k model.Key, o *model.Object) {
+	switch k.Kind {
+	case model.KindFelixConfiguration, model.KindIPPool, model.KindNode, model.KindBGPConfiguration:
+		c.dirty.settings = c.dirty.settings || c.concernsSettings(k)
+	case model.KindTier:
+		c.takeTier(k.Name, value[model.Tier](o))
+	case model.KindProfile:
+		c.takeProfile(k.Name, value[v3.Profile](o))
+	case model.KindNetworkSet:
+		c.takeNetworkSet(k, value[v3.NetworkSet](o))
+	case model.KindGlobalNetworkSet:
+		c.takeGlobalNetworkSet(k, value[v3.GlobalNetworkSet](o))
+	case model.KindWorkloadEndpoint:
+		c.takeWorkload(k, value[model.WorkloadEndpoint](o))
+	case model.KindHostEndpoint:
+		c.takeHost(k, value[v3.HostEndpoint](o))
+	case model.KindEndpointSlice:
+		c.takeSlice(k, value[model.EndpointSlice](o))
+	default:
+		if isPolicy(k.Kind) {
+			c.takePolicy(k, o)
+		}
+	}
+}
+
+func value[T any](o *model.Object) *T {
+	if o == nil {
+		return nil
+	}
+	v, _ := o.Value.(*T)
+	return v
+}
+
+func isPolicy(k model.Kind) bool {
+	switch k {
+	case model.KindNetworkPolicy, model.KindGlobalNetworkPolicy, model.KindStagedNetworkPolicy, model.KindStagedGlobalNetworkPolicy,
+		model.KindStagedKubernetesNetworkPolicy, model.KindKubernetesNetworkPolicy, model.KindClusterNetworkPolicy:
+		return true
+	}
+	return false
+}
+
+// settle brings the table up to date with what was taken.
+func (c *Calculator) settle() {
+	c.settleSettings()
+	c.settleSetKinds()
+	c.settlePolicies()
+	c.settleClaims()
+	c.settleHosts()
+	c.settleEndpoints()
+	c.collect()
+	c.dirty.clear()
+	c.everything = false
+}
+
+// Bad visits the objects that cannot be used, with the reason.
+func (c *Calculator) Bad() iter.Seq2[model.Key, string] {
+	return func(yield func(model.Key, string) bool) {
+		for k, why := range c.bad {
+			if !yield(k, why) {
+				return
+			}
+		}
+	}
+}

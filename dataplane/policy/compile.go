@@ -1,0 +1,432 @@
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"github.com/projectcalico/api/pkg/lib/numorstring"
+
+	"github.com/manxnet/manx/dataplane/policy/members"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/selector"
+)
+
+// Prefixes of labels that endpoints inherit from their namespace and service account.
+const (
+	namespacePrefix      = "pcns."
+	serviceAccountPrefix = "pcsa."
+)
+
+// spec is what the kinds of policy have in common.
+type spec struct {
+	id                                  ID
+	tier                                string
+	order                               *float64
+	selector                            string
+	namespaceSelector                   string
+	serviceAccountSelector              string
+	types                               []v3.PolicyType
+	ingress, egress                     []v3.Rule
+	staged                              bool
+	doNotTrack, preDNAT, applyOnForward bool
+}
+
+// Compile translates a stored policy of any kind. It returns nil for objects that ask for nothing: staged deletions, for
+// instance. An error means that the object cannot be used; it names the field.
+func Compile(o *model.Object) (*Policy, error) {
+	s, ok := specOf(o)
+	if !ok {
+		return nil, nil
+	}
+	p := &Policy{
+		ID: s.id, Tier: cmp.Or(s.tier, "default"), Order: orderOf(s.order), Staged: s.staged,
+		DoNotTrack: s.doNotTrack, PreDNAT: s.preDNAT, ApplyOnForward: s.applyOnForward || s.doNotTrack || s.preDNAT,
+	}
+	var err error
+	if p.Selector, err = subject(s); err != nil {
+		return nil, err
+	}
+	p.Text = p.Selector.String()
+	in, out := directions(s)
+	if p.Ingress, err = direction(s.id.Namespace, "ingress", in, s.ingress); err != nil {
+		return nil, err
+	}
+	if p.Egress, err = direction(s.id.Namespace, "egress", out, s.egress); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func specOf(o *model.Object) (spec, bool) {
+	id := ID{Kind: o.Key.Kind, Namespace: o.Key.Namespace, Name: o.Key.Name}
+	switch v := o.Value.(type) {
+	case *v3.NetworkPolicy:
+		s := v.Spec
+		return spec{id: id, tier: s.Tier, order: s.Order, selector: s.Selector, serviceAccountSelector: s.ServiceAccountSelector,
+			types: s.Types, ingress: s.Ingress, egress: s.Egress}, true
+	case *v3.StagedNetworkPolicy:
+		s := v.Spec
+		return spec{id: id, tier: s.Tier, order: s.Order, selector: s.Selector, serviceAccountSelector: s.ServiceAccountSelector,
+			types: s.Types, ingress: s.Ingress, egress: s.Egress, staged: true}, enforceable(s.StagedAction)
+	case *v3.GlobalNetworkPolicy:
+		s := v.Spec
+		return spec{id: id, tier: s.Tier, order: s.Order, selector: s.Selector, namespaceSelector: s.NamespaceSelector,
+			serviceAccountSelector: s.ServiceAccountSelector, types: s.Types, ingress: s.Ingress, egress: s.Egress,
+			doNotTrack: s.DoNotTrack, preDNAT: s.PreDNAT, applyOnForward: s.ApplyOnForward}, true
+	case *v3.StagedGlobalNetworkPolicy:
+		s := v.Spec
+		return spec{id: id, tier: s.Tier, order: s.Order, selector: s.Selector, namespaceSelector: s.NamespaceSelector,
+			serviceAccountSelector: s.ServiceAccountSelector, types: s.Types, ingress: s.Ingress, egress: s.Egress,
+			doNotTrack: s.DoNotTrack, preDNAT: s.PreDNAT, applyOnForward: s.ApplyOnForward, staged: true}, enforceable(s.StagedAction)
+	}
+	return spec{}, false
+}
+
+// enforceable: a staged policy that stands for a change to come, not for a deletion or nothing.
+func enforceable(a v3.StagedAction) bool {
+	return a == "" || a == v3.StagedActionSet || a == v3.StagedActionLearn
+}
+
+// directions infers the types when the author left them out: egress rules ask for egress, and ingress is meant unless there
+// are only egress rules.
+func directions(s spec) (ingress, egress bool) {
+	if len(s.types) == 0 {
+		return len(s.ingress) > 0 || len(s.egress) == 0, len(s.egress) > 0
+	}
+	return slices.Contains(s.types, v3.PolicyTypeIngress), slices.Contains(s.types, v3.PolicyTypeEgress)
+}
+
+// subject is the selector of the endpoints that the policy is about.
+func subject(s spec) (*selector.Selector, error) {
+	text := s.selector
+	if s.id.Namespace != "" {
+		own := fmt.Sprintf("%s == '%s'", model.LabelNamespace, s.id.Namespace)
+		text = both(text, own)
+	}
+	if s.namespaceSelector != "" {
+		scope, err := prefixed(s.namespaceSelector, namespacePrefix)
+		if err != nil {
+			return nil, fmt.Errorf("spec.namespaceSelector: %w", err)
+		}
+		text = both(text, scope)
+	}
+	if s.serviceAccountSelector != "" {
+		accounts, err := prefixed(s.serviceAccountSelector, serviceAccountPrefix)
+		if err != nil {
+			return nil, fmt.Errorf("spec.serviceAccountSelector: %w", err)
+		}
+		text = both(text, accounts)
+	}
+	parsed, err := selector.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("spec.selector: %w", err)
+	}
+	return parsed, nil
+}
+
+// both joins two selectors; an empty one adds nothing.
+func both(a, b string) string {
+	switch {
+	case strings.TrimSpace(a) == "":
+		return b
+	case strings.TrimSpace(b) == "":
+		return a
+	}
+	return "(" + a + ") && (" + b + ")"
+}
+
+// prefixed puts a prefix before every label name of a selector.
+func prefixed(text, prefix string) (string, error) {
+	s, err := selector.Parse(text)
+	if err != nil {
+		return "", err
+	}
+	return selector.New(prefixNode(s.Root(), prefix)).String(), nil
+}
+
+func prefixNode(n selector.Node, prefix string) selector.Node {
+	switch n := n.(type) {
+	case selector.Has:
+		n.Label = prefix + n.Label
+		return n
+	case selector.Comparison:
+		n.Label = prefix + n.Label
+		return n
+	case selector.In:
+		n.Label = prefix + n.Label
+		return n
+	case selector.Not:
+		return selector.Not{Operand: prefixNode(n.Operand, prefix)}
+	case selector.And:
+		return selector.And{Operands: prefixNodes(n.Operands, prefix)}
+	case selector.Or:
+		return selector.Or{Operands: prefixNodes(n.Operands, prefix)}
+	}
+	return n
+}
+
+func prefixNodes(list []selector.Node, prefix string) []selector.Node {
+	out := make([]selector.Node, len(list))
+	for i, n := range list {
+		out[i] = prefixNode(n, prefix)
+	}
+	return out
+}
+
+func direction(namespace, name string, applies bool, rules []v3.Rule) (Direction, error) {
+	d := Direction{Applies: applies}
+	if !applies {
+		return d, nil
+	}
+	for i := range rules {
+		r, err := compileRule(namespace, &rules[i])
+		if err != nil {
+			return d, fmt.Errorf("spec.%s[%d].%w", name, i, err)
+		}
+		d.Rules = append(d.Rules, r)
+	}
+	return d, nil
+}
+
+var actions = map[v3.Action]Action{v3.Allow: Allow, v3.Deny: Deny, v3.Pass: Pass, v3.Log: Log}
+
+func compileRule(namespace string, in *v3.Rule) (Rule, error) {
+	r := Rule{Action: actions[in.Action]}
+	if r.Action == 0 {
+		return r, fmt.Errorf("action = %q: must be Allow, Deny, Pass or Log", in.Action)
+	}
+	if in.Metadata != nil {
+		r.Name = in.Metadata.Annotations["name"]
+	}
+	if in.IPVersion != nil {
+		r.Family = *in.IPVersion
+	}
+	var err error
+	if r.Protocol, err = protocolNumber(in.Protocol); err != nil {
+		return r, fmt.Errorf("protocol: %w", err)
+	}
+	if r.NotProtocol, err = protocolNumber(in.NotProtocol); err != nil {
+		return r, fmt.Errorf("notProtocol: %w", err)
+	}
+	r.ICMP, r.NotICMP = icmp(in.ICMP), icmp(in.NotICMP)
+	if r.Source, err = entity(namespace, &in.Source); err != nil {
+		return r, fmt.Errorf("source.%w", err)
+	}
+	if r.Destination, err = entity(namespace, &in.Destination); err != nil {
+		return r, fmt.Errorf("destination.%w", err)
+	}
+	return r, r.settleFamily()
+}
+
+const (
+	protoICMP   = 1
+	protoTCP    = 6
+	protoUDP    = 17
+	protoICMPv6 = 58
+	protoSCTP   = 132
+)
+
+var protocols = map[string]uint8{
+	"tcp": protoTCP, "udp": protoUDP, "icmp": protoICMP, "icmpv6": protoICMPv6, "sctp": protoSCTP, "udplite": 136,
+}
+
+// protocolNumber is 0 for none.
+func protocolNumber(p *numorstring.Protocol) (uint8, error) {
+	if p == nil {
+		return 0, nil
+	}
+	if p.Type == numorstring.NumOrStringNum {
+		return p.NumVal, nil
+	}
+	if n, ok := protocols[strings.ToLower(p.StrVal)]; ok {
+		return n, nil
+	}
+	n, err := p.NumValue()
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a protocol: must be a number, TCP, UDP, SCTP, UDPLite, ICMP or ICMPv6", p.StrVal)
+	}
+	return n, nil
+}
+
+func icmp(f *v3.ICMPFields) *ICMP {
+	if f == nil || f.Type == nil {
+		return nil
+	}
+	i := &ICMP{Type: uint8(*f.Type)}
+	if f.Code != nil {
+		i.HasCode, i.Code = true, uint8(*f.Code)
+	}
+	return i
+}
+
+func entity(namespace string, in *v3.EntityRule) (Entity, error) {
+	var e Entity
+	var err error
+	if e.Nets, err = nets(in.Nets); err != nil {
+		return e, fmt.Errorf("nets: %w", err)
+	}
+	if e.NotNets, err = nets(in.NotNets); err != nil {
+		return e, fmt.Errorf("notNets: %w", err)
+	}
+	if e.Selector, err = peers(namespace, in); err != nil {
+		return e, err
+	}
+	if in.NotSelector != "" {
+		if e.NotSelector, err = selector.Parse(in.NotSelector); err != nil {
+			return e, fmt.Errorf("notSelector: %w", err)
+		}
+	}
+	e.Ports, e.NotPorts = ports(in.Ports), ports(in.NotPorts)
+	if in.Services != nil {
+		e.Service = Service{Namespace: cmp.Or(in.Services.Namespace, namespace), Name: in.Services.Name}
+	}
+	return e, nil
+}
+
+// peers combines what an entity says about endpoints: namespaces, service accounts, labels. Without any of it a namespaced
+// policy's entity is not limited to the namespace; with some it is, unless it says otherwise. notSelector alone does count.
+func peers(namespace string, in *v3.EntityRule) (*selector.Selector, error) {
+	scope, err := namespaceScope(namespace, in.NamespaceSelector)
+	if err != nil {
+		return nil, fmt.Errorf("namespaceSelector: %w", err)
+	}
+	accounts := ""
+	if a := in.ServiceAccounts; a != nil {
+		if a.Selector != "" {
+			if accounts, err = prefixed(a.Selector, serviceAccountPrefix); err != nil {
+				return nil, fmt.Errorf("serviceAccounts.selector: %w", err)
+			}
+		}
+		if len(a.Names) > 0 {
+			quoted := make([]string, len(a.Names))
+			for i, n := range a.Names {
+				quoted[i] = "'" + n + "'"
+			}
+			accounts = both(accounts, model.LabelServiceAccount+" in {"+strings.Join(quoted, ", ")+"}")
+		}
+	}
+	body := both(accounts, in.Selector)
+	text := body
+	if scope != "" && (body != "" || in.NotSelector != "" || in.NamespaceSelector != "") {
+		text = both(scope, body)
+	}
+	if text == "" {
+		return nil, nil
+	}
+	s, err := selector.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("selector: %w", err)
+	}
+	return s, nil
+}
+
+func namespaceScope(namespace, text string) (string, error) {
+	switch {
+	case text == "" && namespace == "":
+		return "", nil
+	case text == "":
+		return model.LabelNamespace + " == '" + namespace + "'", nil
+	}
+	s, err := selector.Parse(text)
+	if err != nil {
+		return "", err
+	}
+	return selector.New(scopeNode(s.Root())).String(), nil
+}
+
+// scopeNode: all() means all namespaces, global() what is in none.
+func scopeNode(n selector.Node) selector.Node {
+	switch n := n.(type) {
+	case selector.All:
+		return selector.Has{Label: model.LabelNamespace}
+	case selector.Global:
+		return selector.Not{Operand: selector.Has{Label: model.LabelNamespace}}
+	case selector.Not:
+		return selector.Not{Operand: scopeNode(n.Operand)}
+	case selector.And:
+		list := make([]selector.Node, len(n.Operands))
+		for i, o := range n.Operands {
+			list[i] = scopeNode(o)
+		}
+		return selector.And{Operands: list}
+	case selector.Or:
+		list := make([]selector.Node, len(n.Operands))
+		for i, o := range n.Operands {
+			list[i] = scopeNode(o)
+		}
+		return selector.Or{Operands: list}
+	}
+	return prefixNode(n, namespacePrefix)
+}
+
+func nets(texts []string) ([]netip.Prefix, error) {
+	var list []netip.Prefix
+	for _, t := range texts {
+		p, err := ParseNet(t)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+// ParseNet reads "10.0.0.0/8" or a single address; bits beyond the length are dropped.
+func ParseNet(text string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(text); err == nil {
+		return netip.PrefixFrom(a.WithZone("").Unmap(), a.Unmap().BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		return p, fmt.Errorf("%q is neither an address nor a CIDR", text)
+	}
+	return p.Masked(), nil
+}
+
+func ports(list []numorstring.Port) PortList {
+	var p PortList
+	for _, q := range list {
+		if q.PortName != "" {
+			p.Names = append(p.Names, q.PortName)
+		} else {
+			p.Ranges = append(p.Ranges, [2]uint16{q.MinPort, q.MaxPort})
+		}
+	}
+	p.Ranges = members.MergePorts(p.Ranges)
+	slices.Sort(p.Names)
+	p.Names = slices.Compact(p.Names)
+	return p
+}
+
+// settleFamily finds the one family that the rule can be about, if there is only one.
+func (r *Rule) settleFamily() error {
+	want := func(family int, why string) {
+		switch {
+		case r.Family == 0:
+			r.Family = family
+		case r.Family != family:
+			r.Never = fmt.Sprintf("it asks for IPv%d and for %s", r.Family, why)
+		}
+	}
+	if r.Protocol == protoICMP {
+		want(4, "ICMP, which is IPv4's")
+	}
+	if r.Protocol == protoICMPv6 {
+		want(6, "ICMPv6")
+	}
+	for _, list := range [][]netip.Prefix{r.Source.Nets, r.Destination.Nets} {
+		has4 := slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Addr().Is4() })
+		has6 := slices.ContainsFunc(list, func(p netip.Prefix) bool { return !p.Addr().Is4() })
+		switch {
+		case has4 && !has6:
+			want(4, "IPv4 networks")
+		case has6 && !has4:
+			want(6, "IPv6 networks")
+		}
+	}
+	return nil
+}

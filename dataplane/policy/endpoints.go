@@ -1,0 +1,249 @@
+package policy
+
+import (
+	"maps"
+	"slices"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
+	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// endpoint is one of this node's: a workload's or a host's.
+type endpoint struct {
+	key      model.Key
+	workload *model.WorkloadEndpoint // one of them is set
+	host     *v3.HostEndpoint
+	profiles []string
+	policies map[*policyState]bool
+	held     map[*policyState]bool // profiles that know of it
+	lists    []*list
+	iface    string // in the maps under this name
+	own      []string
+}
+
+// takeEndpoint enters a new version of an endpoint.
+func (c *Calculator) takeEndpoint(now *endpoint, labels map[string]string) {
+	e := c.endpoints[now.key]
+	if e == nil {
+		e = &endpoint{key: now.key, policies: map[*policyState]bool{}, held: map[*policyState]bool{}}
+		c.endpoints[now.key] = e
+	}
+	if e.workload != nil && now.workload != nil && e.workload.Spec.InterfaceName != now.workload.Spec.InterfaceName {
+		c.unclaim(e.workload.Spec.InterfaceName, e)
+	}
+	e.workload, e.host, e.profiles = now.workload, now.host, now.profiles
+	c.holdProfiles(e)
+	c.subjects.SetItem(e, labels, now.profiles)
+	c.dirty.endpoints[e] = true
+	if e.workload != nil {
+		c.claim(e.workload.Spec.InterfaceName, e)
+	} else {
+		c.dirty.hosts = true
+	}
+}
+
+// holdProfiles makes the endpoint's profiles needed.
+func (c *Calculator) holdProfiles(e *endpoint) {
+	now := map[*policyState]bool{}
+	for _, name := range e.profiles {
+		p := c.profile(name)
+		now[p] = true
+		p.endpoints[e] = true
+		c.dirty.policies[p] = true
+	}
+	for p := range e.held {
+		if !now[p] {
+			delete(p.endpoints, e)
+			c.dirty.policies[p] = true
+		}
+	}
+	e.held = now
+}
+
+func (c *Calculator) dropEndpoint(k model.Key) {
+	e := c.endpoints[k]
+	if e == nil {
+		return
+	}
+	e.profiles = nil
+	c.holdProfiles(e)
+	c.subjects.DeleteItem(e)
+	delete(c.endpoints, k)
+	delete(c.dirty.endpoints, e)
+	if e.workload != nil {
+		c.unclaim(e.workload.Spec.InterfaceName, e)
+		c.withdraw(e)
+	} else {
+		c.dirty.hosts = true
+	}
+	c.use(e, nil)
+}
+
+// claim is who says to have an interface. If there are several, the first one by key has it, the others wait.
+type claim struct{ endpoints []*endpoint }
+
+func (c *Calculator) claim(iface string, e *endpoint) {
+	cl := c.interfaces[iface]
+	if cl == nil {
+		cl = &claim{}
+		c.interfaces[iface] = cl
+	}
+	if !slices.Contains(cl.endpoints, e) {
+		cl.endpoints = append(cl.endpoints, e)
+		slices.SortFunc(cl.endpoints, func(a, b *endpoint) int { return compareKeys(a.key, b.key) })
+	}
+	c.dirty.claims[iface] = true
+}
+
+func (c *Calculator) unclaim(iface string, e *endpoint) {
+	if cl := c.interfaces[iface]; cl != nil {
+		cl.endpoints = slices.DeleteFunc(cl.endpoints, func(x *endpoint) bool { return x == e })
+		if len(cl.endpoints) == 0 {
+			delete(c.interfaces, iface)
+		}
+	}
+	c.dirty.claims[iface] = true
+}
+
+// settleClaims finds out who has each interface that somebody came to or left.
+func (c *Calculator) settleClaims() {
+	for iface := range c.dirty.claims {
+		cl := c.interfaces[iface]
+		if cl == nil {
+			continue
+		}
+		for i, e := range cl.endpoints {
+			switch {
+			case i == 0:
+				delete(c.bad, e.key)
+			default:
+				c.bad[e.key] = "its interface " + iface + " is also that of " + cl.endpoints[0].key.String() + ", which comes first"
+				c.withdraw(e)
+			}
+			c.dirty.endpoints[e] = true
+		}
+	}
+}
+
+// owner is the endpoint that has the interface.
+func (c *Calculator) owner(iface string) *endpoint {
+	if cl := c.interfaces[iface]; cl != nil {
+		return cl.endpoints[0]
+	}
+	return nil
+}
+
+// settleEndpoints gives every workload that changed its lists of policies.
+func (c *Calculator) settleEndpoints() {
+	if c.everything {
+		for _, e := range c.endpoints {
+			c.dirty.endpoints[e] = true
+		}
+	}
+	// In order of their keys, since one may take over the interface of another.
+	for _, e := range slices.SortedFunc(maps.Keys(c.dirty.endpoints), func(a, b *endpoint) int { return compareKeys(a.key, b.key) }) {
+		if e.workload != nil {
+			c.settleWorkload(e)
+		}
+	}
+}
+
+func compareKeys(a, b model.Key) int {
+	return slices.Compare([]string{string(a.Kind), a.Namespace, a.Name}, []string{string(b.Kind), b.Namespace, b.Name})
+}
+
+func (c *Calculator) settleWorkload(e *endpoint) {
+	iface := e.workload.Spec.InterfaceName
+	if c.owner(iface) != e {
+		return
+	}
+	if e.iface != "" && e.iface != iface {
+		c.withdraw(e)
+	}
+	in, out := c.listFor(e, normalIn), c.listFor(e, normalOut)
+	c.use(e, []*list{in, out})
+	q := e.workload.Spec.QoSControls
+	var own []string
+	enter := func(m string, l *list, packets, burst, connections int64) {
+		target := l.chain()
+		if packets > 0 || connections > 0 {
+			chain := limited(m, iface, target, packets, burst, connections)
+			c.table.SetChain(chain)
+			own = append(own, chain.Name)
+			target = chain.Name
+		}
+		c.table.SetVerdict(m, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: target})
+	}
+	if q == nil {
+		q = &model.QoSControls{}
+	}
+	enter(toWorkload, in, q.IngressPacketRate, q.IngressPacketBurst, q.IngressMaxConnections)
+	enter(fromWorkload, out, q.EgressPacketRate, q.EgressPacketBurst, q.EgressMaxConnections)
+	if chain := c.spoofing(e, iface); chain != nil {
+		c.table.SetChain(chain)
+		own = append(own, chain.Name)
+		c.table.SetVerdict(sourceCheck, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: chain.Name})
+	} else {
+		c.table.SetVerdict(sourceCheck, iface, ruleset.Verdict{})
+	}
+	for _, name := range e.own {
+		if !slices.Contains(own, name) {
+			c.table.DeleteChain(name)
+		}
+	}
+	e.iface, e.own = iface, own
+}
+
+// withdraw takes a workload out of the maps: what it sends and what is sent to it is dropped from then on.
+func (c *Calculator) withdraw(e *endpoint) {
+	if e.iface == "" {
+		return
+	}
+	for _, m := range []string{toWorkload, fromWorkload, sourceCheck} {
+		c.table.SetVerdict(m, e.iface, ruleset.Verdict{})
+	}
+	for _, name := range e.own {
+		c.table.DeleteChain(name)
+	}
+	e.iface, e.own = "", nil
+	c.use(e, nil)
+}
+
+// limited checks the rates of one endpoint before its policies.
+func limited(direction, iface, next string, packets, burst, connections int64) *ruleset.Chain {
+	chain := &ruleset.Chain{Name: "qos-" + direction + "/" + iface}
+	if packets > 0 {
+		if burst <= 0 {
+			burst = 5
+		}
+		chain.Rules = append(chain.Rules, ruleset.Rule{
+			Over: ruleset.Limit{Packets: uint64(packets), Burst: uint32(burst)}, Verdict: ruleset.Verdict{Action: ruleset.Drop},
+			Comment: "packet rate limit"})
+	}
+	if connections > 0 {
+		chain.Rules = append(chain.Rules,
+			ruleset.Rule{Matches: []ruleset.Match{established}, Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: next}},
+			ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: protoTCP}}, Over: ruleset.Limit{Connections: uint32(connections)},
+				Verdict: ruleset.Verdict{Action: ruleset.RejectTCP}, Comment: "connection limit"},
+			ruleset.Rule{Over: ruleset.Limit{Connections: uint32(connections)}, Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "connection limit"})
+	}
+	chain.Rules = append(chain.Rules, ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: next}})
+	return chain
+}
+
+// spoofing lets a workload send from the prefixes that it is allowed to pretend to.
+func (c *Calculator) spoofing(e *endpoint, iface string) *ruleset.Chain {
+	if len(e.workload.Spec.AllowSpoofedSourcePrefixes) == 0 || !c.settings.spoofing {
+		return nil
+	}
+	chain := &ruleset.Chain{Name: "source/" + iface}
+	for _, p := range parseNets(e.workload.Spec.AllowSpoofedSourcePrefixes) {
+		chain.Rules = append(chain.Rules, ruleset.Rule{
+			Matches: []ruleset.Match{familyOf(p), {Field: ruleset.Source, Prefix: p}}, Verdict: ruleset.Verdict{Action: ruleset.Accept},
+			Comment: "allowed source prefix"})
+	}
+	chain.Rules = append(chain.Rules, c.settings.noReturnRoute())
+	return chain
+}

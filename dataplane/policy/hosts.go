@@ -1,0 +1,192 @@
+package policy
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/manxnet/manx/dataplane/ruleset"
+)
+
+// hosts is what is written for host endpoints: nothing while there are none.
+type hosts struct {
+	verdicts map[string]map[string]bool // interfaces in each map
+	written  bool
+}
+
+func (h *hosts) init() { h.verdicts = map[string]map[string]bool{} }
+
+// hostStage is one place where host endpoints' policies are asked.
+type hostStage struct {
+	name    string // of the base chain and of its map
+	purpose purpose
+	base    *ruleset.Base
+	// all: also for packets from and to workloads.
+	all bool
+	// own: only interfaces with an endpoint of their own, not those that a wildcard stands for.
+	own bool
+	out bool
+}
+
+var hostStages = []hostStage{
+	{name: "host-untracked-in", purpose: untrackedIn, base: base(ruleset.Prerouting, -299), own: true},
+	{name: "host-untracked-out", purpose: untrackedOut, base: base(ruleset.Output, -300), own: true, out: true},
+	{name: "host-pre-dnat", purpose: preDNAT, base: base(ruleset.Prerouting, -150), all: true},
+	{name: "host-in", purpose: normalIn, base: base(ruleset.Input, 0)},
+	{name: "host-out", purpose: normalOut, base: base(ruleset.Output, 0), out: true},
+	// What the host sends to a service is known with its real destination only after translation.
+	{name: "host-out-translated", purpose: normalOut, base: base(ruleset.Postrouting, -150), out: true},
+	{name: "host-forward-in", purpose: forwardIn, base: base(ruleset.Forward, -1)},
+	{name: "host-forward-out", purpose: forwardOut, base: base(ruleset.Forward, 2), out: true},
+}
+
+// MatchHosts finds the host endpoint of each interface: by the interface's name, or by one of its addresses for one that
+// names no interface. If several match, the first one by name has it. The wildcard "*" stands for all other interfaces.
+func (c *Calculator) matchHosts() (own map[string]*endpoint, all *endpoint) {
+	own = map[string]*endpoint{}
+	keys := slices.SortedFunc(maps.Keys(c.endpoints), compareKeys)
+	for _, k := range keys {
+		e := c.endpoints[k]
+		if e.host == nil {
+			continue
+		}
+		delete(c.bad, k)
+		if e.host.Spec.InterfaceName == "*" {
+			if all == nil {
+				all = e
+			} else {
+				c.bad[k] = `"*" is also ` + all.key.String() + "'s, which comes first"
+			}
+			continue
+		}
+		matched := false
+		for iface, addrs := range c.hostLinks {
+			if iface == "lo" || c.isWorkload(iface) || !matchesHost(e, iface, addrs) {
+				continue
+			}
+			matched = true
+			if own[iface] == nil {
+				own[iface] = e
+			}
+		}
+		if !matched {
+			c.bad[k] = "no interface of this host is meant by it"
+			if name := e.host.Spec.InterfaceName; name != "" {
+				// It will be there before its policy is needed.
+				if own[name] == nil && !c.isWorkload(name) {
+					own[name] = e
+				}
+			}
+		}
+	}
+	return own, all
+}
+
+func (c *Calculator) isWorkload(iface string) bool {
+	return slices.ContainsFunc(c.settings.prefixes, func(p string) bool { return strings.HasPrefix(iface, p) })
+}
+
+func matchesHost(e *endpoint, iface string, addrs []netip.Addr) bool {
+	if name := e.host.Spec.InterfaceName; name != "" {
+		return name == iface
+	}
+	for _, text := range e.host.Spec.ExpectedIPs {
+		if a, err := netip.ParseAddr(text); err == nil && slices.Contains(addrs, a.Unmap()) {
+			return true
+		}
+	}
+	return false
+}
+
+// settleHosts writes the stages for host endpoints again if one of them, or an interface, changed.
+func (c *Calculator) settleHosts() {
+	for e := range c.dirty.endpoints {
+		c.dirty.hosts = c.dirty.hosts || e.host != nil
+	}
+	if !c.dirty.hosts {
+		return
+	}
+	own, all := c.matchHosts()
+	if len(own) == 0 && all == nil {
+		c.clearHosts()
+		return
+	}
+	used := map[*endpoint][]*list{}
+	get := func(e *endpoint, p purpose) *list {
+		l := c.listFor(e, p)
+		used[e] = append(used[e], l)
+		return l
+	}
+	for _, stage := range hostStages {
+		c.table.AddMap(ruleset.Map{Name: stage.name})
+		want := map[string]bool{}
+		for iface, e := range own {
+			c.table.SetVerdict(stage.name, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: get(e, stage.purpose).chain()})
+			want[iface] = true
+		}
+		for iface := range c.hosts.verdicts[stage.name] {
+			if !want[iface] {
+				c.table.SetVerdict(stage.name, iface, ruleset.Verdict{})
+			}
+		}
+		c.hosts.verdicts[stage.name] = want
+		var rest *list
+		if all != nil && !stage.own {
+			rest = get(all, stage.purpose)
+		}
+		c.table.SetChain(c.stageChain(stage, rest))
+	}
+	for _, e := range c.endpoints {
+		if e.host != nil {
+			c.use(e, used[e])
+		}
+	}
+	c.hosts.written = true
+}
+
+// stageChain sends packets to the lists of their interface's endpoint.
+func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
+	chain := &ruleset.Chain{Name: s.name, Base: s.base}
+	field := ruleset.InInterface
+	if s.out {
+		field = ruleset.OutInterface
+	}
+	accept := ruleset.Verdict{Action: ruleset.Accept}
+	skip := func(m ...ruleset.Match) { chain.Rules = append(chain.Rules, ruleset.Rule{Matches: m, Verdict: accept}) }
+	skip(ruleset.Match{Field: field, Name: "lo"})
+	if !s.all {
+		for _, p := range c.settings.prefixes {
+			skip(ruleset.Match{Field: field, Name: p + "*"})
+		}
+	}
+	switch s.name {
+	case "host-out":
+		skip(ruleset.Match{Field: ruleset.ConnStatus, Mask: ruleset.ConnDNAT})
+	case "host-out-translated":
+		skip(ruleset.Match{Field: ruleset.ConnStatus, Not: true, Mask: ruleset.ConnDNAT})
+		skip(ruleset.Match{Field: ruleset.SourceLocal, Not: true})
+	}
+	chain.Rules = append(chain.Rules, ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Lookup, Map: s.name, Out: s.out}})
+	if rest != nil {
+		chain.Rules = append(chain.Rules, ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: rest.chain()}})
+	}
+	return chain
+}
+
+func (c *Calculator) clearHosts() {
+	if !c.hosts.written {
+		return
+	}
+	for _, s := range hostStages {
+		c.table.DeleteChain(s.name)
+		c.table.DeleteMap(s.name)
+	}
+	for _, e := range c.endpoints {
+		if e.host != nil {
+			c.use(e, nil)
+		}
+	}
+	c.hosts.written = false
+	c.hosts.init()
+}

@@ -1,0 +1,152 @@
+package policy
+
+import (
+	"net/netip"
+	"slices"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
+	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// item is something that selectors in rules can name: an endpoint anywhere in the cluster, or a network set.
+type item struct {
+	key   model.Key
+	nets  []netip.Prefix // sorted
+	ports []port
+}
+
+type port struct {
+	name     string
+	protocol uint8
+	number   uint16
+}
+
+// takeItem enters what selectors see of an object; nets nil and labels nil for none.
+func (c *Calculator) takeItem(k model.Key, labels map[string]string, parents []string, nets []netip.Prefix, ports []port) {
+	it := c.items[k]
+	if it == nil {
+		it = &item{key: k}
+		c.items[k] = it
+	}
+	nets = sortedNets(nets)
+	if !slices.Equal(it.nets, nets) || !slices.Equal(it.ports, ports) {
+		before := *it
+		it.nets, it.ports = nets, ports
+		for key := range c.peers.Selectors(it) {
+			c.sets[key].replace(before.contributions(key), it.contributions(key))
+		}
+	}
+	c.peers.SetItem(it, labels, parents)
+}
+
+func (c *Calculator) dropItem(k model.Key) {
+	if it := c.items[k]; it != nil {
+		c.peers.DeleteItem(it)
+		delete(c.items, k)
+	}
+}
+
+func sortedNets(nets []netip.Prefix) []netip.Prefix {
+	slices.SortFunc(nets, netip.Prefix.Compare)
+	return slices.Compact(nets)
+}
+
+// contributions are the elements that an item has in a set whose selector matches it.
+func (it *item) contributions(key setKey) []ruleset.Element {
+	var list []ruleset.Element
+	if key.kind == bySelector {
+		for _, n := range it.nets {
+			list = append(list, ruleset.Element{Prefix: n})
+		}
+		return list
+	}
+	for _, p := range it.ports {
+		if p.name != key.port || (key.protocol != 0 && p.protocol != key.protocol) {
+			continue
+		}
+		for _, n := range it.nets {
+			if n.IsSingleIP() {
+				list = append(list, ruleset.Element{Prefix: n, Protocol: p.protocol, Low: p.number})
+			}
+		}
+	}
+	return list
+}
+
+func (c *Calculator) peerStarted(key setKey, it *item) { c.sets[key].replace(nil, it.contributions(key)) }
+func (c *Calculator) peerStopped(key setKey, it *item) { c.sets[key].replace(it.contributions(key), nil) }
+
+func (c *Calculator) takeNetworkSet(k model.Key, s *v3.NetworkSet) {
+	if s == nil {
+		c.dropItem(k)
+		return
+	}
+	labels := map[string]string{}
+	for name, v := range s.Labels {
+		labels[name] = v
+	}
+	labels[model.LabelNamespace] = k.Namespace
+	// Labels of the namespace select its network sets, too.
+	c.takeItem(k, labels, []string{"kns." + k.Namespace}, parseNets(s.Spec.Nets), nil)
+}
+
+func (c *Calculator) takeGlobalNetworkSet(k model.Key, s *v3.GlobalNetworkSet) {
+	if s == nil {
+		c.dropItem(k)
+		return
+	}
+	c.takeItem(k, s.Labels, nil, parseNets(s.Spec.Nets), nil)
+}
+
+// parseNets leaves out what cannot be read: validation has said so.
+func parseNets(texts []string) []netip.Prefix {
+	var list []netip.Prefix
+	for _, t := range texts {
+		if p, err := ParseNet(t); err == nil {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+func (c *Calculator) takeWorkload(k model.Key, w *model.WorkloadEndpoint) {
+	if w == nil || w.Spec.InterfaceName == "" {
+		c.dropItem(k)
+		c.dropEndpoint(k)
+		return
+	}
+	var ports []port
+	for _, p := range w.Spec.Ports {
+		if n, err := protocolNumber(&p.Protocol); err == nil && p.Name != "" {
+			ports = append(ports, port{p.Name, n, p.Port})
+		}
+	}
+	c.takeItem(k, w.Labels, w.Spec.Profiles, parseNets(w.Spec.IPNetworks), ports)
+	if w.Spec.Node != c.config.Node {
+		c.dropEndpoint(k)
+		return
+	}
+	c.takeEndpoint(&endpoint{key: k, workload: w, profiles: w.Spec.Profiles}, w.Labels)
+}
+
+func (c *Calculator) takeHost(k model.Key, h *v3.HostEndpoint) {
+	if h == nil {
+		c.dropItem(k)
+		c.dropEndpoint(k)
+		return
+	}
+	var ports []port
+	for _, p := range h.Spec.Ports {
+		if n, err := protocolNumber(&p.Protocol); err == nil {
+			ports = append(ports, port{p.Name, n, p.Port})
+		}
+	}
+	c.takeItem(k, h.Labels, h.Spec.Profiles, parseNets(h.Spec.ExpectedIPs), ports)
+	if h.Spec.Node != c.config.Node {
+		c.dropEndpoint(k)
+		return
+	}
+	c.takeEndpoint(&endpoint{key: k, host: h, profiles: h.Spec.Profiles}, h.Labels)
+}

@@ -1,0 +1,288 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/manxnet/manx/dataplane/ruleset"
+)
+
+// purpose is at which place of a packet's way policies are asked, and which.
+type purpose uint8
+
+const (
+	normalIn    purpose = iota // to a workload, or to the host itself
+	normalOut                  // from
+	forwardIn                  // through a host endpoint
+	forwardOut                 //
+	untrackedIn                // before connections are tracked
+	untrackedOut
+	preDNAT
+)
+
+func (p purpose) in() bool { return p == normalIn || p == forwardIn || p == untrackedIn || p == preDNAT }
+
+func (p purpose) untracked() bool { return p == untrackedIn || p == untrackedOut }
+func (p purpose) forward() bool   { return p == forwardIn || p == forwardOut }
+func (p purpose) normal() bool    { return p == normalIn || p == normalOut }
+
+// asks tells whether a policy is asked at that place of a host endpoint, or of a workload.
+func (p purpose) asks(x *Policy, host bool) bool {
+	if d := x.direction(p.in()); !d.Applies {
+		return false
+	}
+	switch {
+	case !host:
+		return p.normal() && !x.DoNotTrack && !x.PreDNAT
+	case x.DoNotTrack:
+		return p.untracked()
+	case x.PreDNAT:
+		return p == preDNAT
+	case p.forward():
+		return x.ApplyOnForward
+	}
+	return p.normal()
+}
+
+func (p *Policy) direction(in bool) *Direction {
+	if in {
+		return &p.Ingress
+	}
+	return &p.Egress
+}
+
+// list is tiers of policies, then profiles, in the order in which they are asked. Endpoints with the same list share it.
+type list struct {
+	key      string
+	name     string // of its first chain
+	purpose  purpose
+	host     bool
+	tiers    []tierList
+	profiles []*policyState
+	users    map[*endpoint]int
+	chains   []string
+}
+
+type tierList struct {
+	tier
+	policies []*policyState
+}
+
+func (l *list) chain() string { return l.name }
+
+// listFor returns the list of an endpoint, which exists once however many have it.
+func (c *Calculator) listFor(e *endpoint, p purpose) *list {
+	host := e.host != nil
+	l := &list{purpose: p, host: host, tiers: c.tiersOf(e, p), users: map[*endpoint]int{}}
+	if p.normal() {
+		for _, name := range e.profiles {
+			l.profiles = append(l.profiles, c.profile(name))
+		}
+	}
+	l.key = l.text()
+	if have := c.lists[l.key]; have != nil {
+		if c.everything {
+			c.writeList(have)
+		}
+		return have
+	}
+	names := [...]string{"in", "out", "forward-in", "forward-out", "untracked-in", "untracked-out", "pre-dnat"}
+	l.name = names[p] + "/" + shortHash(l.key)
+	if host {
+		l.name = "host-" + l.name
+	}
+	c.lists[l.key] = l
+	c.writeList(l)
+	return l
+}
+
+// text tells lists apart: all that their chains depend on.
+func (l *list) text() string {
+	var b strings.Builder
+	fmt.Fprintln(&b, l.purpose, l.host)
+	for _, t := range l.tiers {
+		fmt.Fprintln(&b, "tier", t.name, t.pass)
+		for _, p := range t.policies {
+			fmt.Fprintln(&b, p.id, p.Staged, p.hasPass(l.purpose.in()))
+		}
+	}
+	for _, p := range l.profiles {
+		fmt.Fprintln(&b, p.id)
+	}
+	return b.String()
+}
+
+// tiersOf sorts the policies that select an endpoint.
+func (c *Calculator) tiersOf(e *endpoint, p purpose) []tierList {
+	byTier := map[string][]*policyState{}
+	for s := range e.policies {
+		if p.asks(s.Policy, e.host != nil) {
+			byTier[s.Tier] = append(byTier[s.Tier], s)
+		}
+	}
+	var tiers []tierList
+	for name, policies := range byTier {
+		slices.SortFunc(policies, func(a, b *policyState) int { return a.less(b.Policy) })
+		t := tierList{tier: c.tier(name), policies: policies}
+		if p.untracked() || p == preDNAT {
+			t.pass = true // these only ever add exceptions
+		}
+		tiers = append(tiers, t)
+	}
+	slices.SortFunc(tiers, func(a, b tierList) int { return a.less(b.tier) })
+	return tiers
+}
+
+// less orders tiers: those that exist, then by order, then by name.
+func (t tier) less(o tier) int {
+	switch {
+	case t.exists != o.exists && t.exists:
+		return -1
+	case t.exists != o.exists:
+		return 1
+	case t.order < o.order || (math.IsInf(o.order, 1) && !math.IsInf(t.order, 1)):
+		return -1
+	case t.order > o.order:
+		return 1
+	}
+	return strings.Compare(t.name, o.name)
+}
+
+// use makes these the lists of an endpoint.
+func (c *Calculator) use(e *endpoint, lists []*list) {
+	for _, l := range lists {
+		l.users[e]++
+	}
+	for _, l := range e.lists {
+		if l.users[e]--; l.users[e] == 0 {
+			delete(l.users, e)
+			c.dirty.lists[l.key] = true
+		}
+	}
+	e.lists = lists
+}
+
+func (c *Calculator) dropList(l *list) {
+	delete(c.lists, l.key)
+	for _, name := range l.chains {
+		c.table.DeleteChain(name)
+	}
+}
+
+// passMark is the bit of a packet's mark that says that a policy passed it to the next tier. It is one of those that
+// Calico reserves, which other software leaves alone.
+const passMark = 0x20000
+
+var (
+	established = ruleset.Match{Field: ruleset.ConnState, Mask: ruleset.ConnEstablished | ruleset.ConnRelated}
+	passed      = ruleset.Match{Field: ruleset.PacketMark, Low: passMark, Mask: passMark}
+	unmark      = ruleset.Mark{Mask: passMark}
+)
+
+// writeList renders the chains of a list: one, and one more after each tier that can be left by Pass.
+func (c *Calculator) writeList(l *list) {
+	w := listWriter{list: l, settings: &c.settings}
+	w.start()
+	w.prologue(c)
+	for i, t := range l.tiers {
+		w.tier(t, i)
+	}
+	w.end()
+	for i, chain := range w.done {
+		c.table.SetChain(chain)
+		if i >= len(l.chains) {
+			l.chains = append(l.chains, chain.Name)
+		}
+	}
+	for _, name := range l.chains[len(w.done):] {
+		c.table.DeleteChain(name)
+	}
+	l.chains = l.chains[:len(w.done)]
+}
+
+type listWriter struct {
+	*list
+	settings *settings
+	done     []*ruleset.Chain
+}
+
+func (w *listWriter) start() {
+	name := w.name
+	if n := len(w.done); n > 0 {
+		name = fmt.Sprintf("%s/%d", w.name, n+1)
+	}
+	w.done = append(w.done, &ruleset.Chain{Name: name})
+}
+
+func (w *listWriter) add(r ruleset.Rule) {
+	chain := w.done[len(w.done)-1]
+	chain.Rules = append(chain.Rules, r)
+}
+
+// prologue is what comes before policy.
+func (w *listWriter) prologue(c *Calculator) {
+	if !w.purpose.untracked() {
+		w.add(ruleset.Rule{Matches: []ruleset.Match{established}, Verdict: ruleset.Verdict{Action: ruleset.Accept}})
+		if !w.settings.keepInvalid {
+			w.add(ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.ConnState, Mask: ruleset.ConnInvalid}},
+				Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "a packet of no connection"})
+		}
+	}
+	if w.host && !w.purpose.forward() {
+		for _, r := range w.settings.failsafes(w.purpose) {
+			w.add(r)
+		}
+	}
+	if !w.host && w.purpose == normalOut {
+		for _, r := range w.settings.tunnelsFromWorkloads() {
+			w.add(r)
+		}
+	}
+	if slices.ContainsFunc(w.tiers, func(t tierList) bool { return t.canPass(w.purpose.in()) }) {
+		w.add(ruleset.Rule{Mark: unmark})
+	}
+}
+
+func (t tierList) canPass(in bool) bool {
+	return slices.ContainsFunc(t.policies, func(p *policyState) bool { return !p.Staged && p.hasPass(in) })
+}
+
+func (w *listWriter) tier(t tierList, i int) {
+	in := w.purpose.in()
+	enforced, next := false, fmt.Sprintf("%s/%d", w.name, len(w.done)+1)
+	for _, p := range t.policies {
+		w.add(ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Jump, Chain: chainName(p.id, in)}})
+		if p.Staged {
+			continue
+		}
+		enforced = true
+		if p.hasPass(in) {
+			w.add(ruleset.Rule{Matches: []ruleset.Match{passed}, Mark: unmark, Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: next},
+				Comment: "passed by " + p.id.String()})
+		}
+	}
+	if enforced && !t.pass {
+		w.add(w.settings.deny("end of tier "+t.name, w.purpose))
+	}
+	if t.canPass(in) {
+		if !enforced || t.pass {
+			w.add(ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: next}})
+		}
+		w.start()
+	}
+}
+
+// end is what becomes of packets that no policy decided about.
+func (w *listWriter) end() {
+	if !w.purpose.normal() {
+		// Untracked and pre-DNAT policy only adds exceptions; what is forwarded is allowed unless a tier forbids it.
+		w.add(ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: "no policy decides"})
+		return
+	}
+	for _, p := range w.profiles {
+		w.add(ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Jump, Chain: chainName(p.id, w.purpose.in())}})
+	}
+	w.add(w.settings.deny("no policy and no profile allows it", w.purpose))
+}

@@ -1,0 +1,299 @@
+package policy
+
+import (
+	"math"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
+	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// policyState is a policy or profile and what it has in the table. It is active, which is to say in the table, while
+// endpoints of this node are subject to it.
+type policyState struct {
+	*Policy             // nil for a profile that does not exist: nothing passes
+	id        ID        // also when Policy is nil
+	endpoints map[*endpoint]bool
+	active    bool
+	sets      map[setKey]bool // acquired
+	constants map[string]bool
+}
+
+func newPolicyState(id ID) *policyState {
+	return &policyState{id: id, endpoints: map[*endpoint]bool{}, sets: map[setKey]bool{}, constants: map[string]bool{}}
+}
+
+// tier is a group of policies.
+type tier struct {
+	name   string
+	exists bool
+	order  float64
+	pass   bool // default action
+}
+
+func (c *Calculator) takeTier(name string, t *model.Tier) {
+	before := c.tier(name)
+	if t == nil {
+		delete(c.tiers, name)
+	} else {
+		order := math.Inf(1)
+		if t.Spec.Order != nil {
+			order = *t.Spec.Order
+		}
+		c.tiers[name] = tier{name: name, exists: true, order: order, pass: t.Spec.DefaultAction != nil && *t.Spec.DefaultAction == v3.Pass}
+	}
+	if c.tier(name) == before {
+		return
+	}
+	for _, p := range c.policies {
+		if p.Tier == name {
+			c.touchEndpoints(p)
+		}
+	}
+}
+
+// builtIn are the tiers that exist in every cluster, stored or not.
+var builtIn = map[string]tier{
+	"default":       {name: "default", exists: true, order: v3.DefaultTierOrder},
+	"kube-admin":    {name: "kube-admin", exists: true, order: v3.AdminNetworkPolicyTierOrder, pass: true},
+	"kube-baseline": {name: "kube-baseline", exists: true, order: v3.BaselineAdminNetworkPolicyTierOrder, pass: true},
+}
+
+// tier returns a tier. One that is missing comes last and denies, so that a deleted tier opens nothing.
+func (c *Calculator) tier(name string) tier {
+	if t, ok := c.tiers[name]; ok {
+		return t
+	}
+	if t, ok := builtIn[name]; ok {
+		return t
+	}
+	return tier{name: name, order: math.Inf(1)}
+}
+
+func (c *Calculator) takePolicy(k model.Key, o *model.Object) {
+	id := ID{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name}
+	delete(c.bad, k)
+	var p *Policy
+	if o != nil {
+		var err error
+		if p, err = compileAny(o); err != nil {
+			c.bad[k] = err.Error()
+			if c.policies[id] != nil {
+				return // what was valid last stays in force
+			}
+		}
+	}
+	if p == nil {
+		c.dropPolicy(id)
+		return
+	}
+	p.ID = id
+	s := c.policies[id]
+	if s == nil {
+		s = newPolicyState(id)
+		c.policies[id] = s
+	} else if s.Policy != nil {
+		c.touchEndpoints(s)
+	}
+	s.Policy = p
+	c.dirty.policies[s] = true
+	c.subjects.SetSelector(id, p.Selector)
+}
+
+// compileAny compiles Kubernetes' own kinds by way of Calico's.
+func compileAny(o *model.Object) (*Policy, error) {
+	converted, err := kubernetes.Policy(o)
+	if err != nil || converted == nil {
+		return nil, err
+	}
+	p, err := Compile(converted)
+	if p != nil {
+		p.Staged = p.Staged || o.Key.Kind == model.KindStagedKubernetesNetworkPolicy
+	}
+	return p, err
+}
+
+func (c *Calculator) dropPolicy(id ID) {
+	s := c.policies[id]
+	if s == nil {
+		return
+	}
+	c.subjects.DeleteSelector(id) // its endpoints are told
+	delete(c.policies, id)
+	c.dirty.policies[s] = true
+}
+
+// subjectStarted and subjectStopped hear from the index which policies select this node's endpoints.
+func (c *Calculator) subjectStarted(id ID, e *endpoint) {
+	if p := c.policies[id]; p != nil {
+		p.endpoints[e] = true
+		e.policies[p] = true
+		c.dirty.policies[p] = true
+		c.dirty.endpoints[e] = true
+	}
+}
+
+func (c *Calculator) subjectStopped(id ID, e *endpoint) {
+	if p := c.policies[id]; p != nil {
+		delete(p.endpoints, e)
+		delete(e.policies, p)
+		c.dirty.policies[p] = true
+		c.dirty.endpoints[e] = true
+	}
+}
+
+func (c *Calculator) touchEndpoints(p *policyState) {
+	for e := range p.endpoints {
+		c.dirty.endpoints[e] = true
+	}
+}
+
+func (c *Calculator) takeProfile(name string, v *v3.Profile) {
+	k := model.ResourceKey(model.KindProfile, name)
+	delete(c.bad, k)
+	if v == nil {
+		c.peers.SetParent(name, nil)
+		c.subjects.SetParent(name, nil)
+		if s := c.profiles[name]; s != nil {
+			s.Policy = nil
+			c.dirty.policies[s] = true
+		}
+		return
+	}
+	labels := v.Spec.LabelsToApply
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	c.peers.SetParent(name, labels)
+	c.subjects.SetParent(name, labels)
+	s := c.profile(name)
+	c.dirty.policies[s] = true
+	p, err := compileProfile(name, v)
+	if err != nil {
+		c.bad[k] = err.Error()
+		return
+	}
+	s.Policy = p
+}
+
+func compileProfile(name string, v *v3.Profile) (*Policy, error) {
+	p := &Policy{ID: profileID(name)}
+	var err error
+	if p.Ingress, err = direction("", "ingress", true, v.Spec.Ingress); err != nil {
+		return nil, err
+	}
+	p.Egress, err = direction("", "egress", true, v.Spec.Egress)
+	return p, err
+}
+
+func profileID(name string) ID { return ID{Kind: model.KindProfile, Name: name} }
+
+// profile returns the state of a profile, whether it exists or not.
+func (c *Calculator) profile(name string) *policyState {
+	s := c.profiles[name]
+	if s == nil {
+		s = newPolicyState(profileID(name))
+		if name == model.DefaultAllowProfile {
+			allow := Direction{Applies: true, Rules: []Rule{{Action: Allow}}}
+			s.Policy = &Policy{ID: s.id, Ingress: allow, Egress: allow}
+		}
+		c.profiles[name] = s
+		c.dirty.policies[s] = true
+	}
+	return s
+}
+
+// settlePolicies writes the chains of the policies that changed and are needed, and removes those of the others.
+func (c *Calculator) settlePolicies() {
+	if c.everything {
+		for _, p := range c.policies {
+			c.dirty.policies[p] = true
+		}
+		for _, p := range c.profiles {
+			c.dirty.policies[p] = true
+		}
+	}
+	for p := range c.dirty.policies {
+		if len(p.endpoints) > 0 {
+			c.write(p)
+		}
+	}
+}
+
+// write renders a policy's chains and settles which sets it uses.
+func (c *Calculator) write(p *policyState) {
+	before, constants := p.sets, p.constants
+	p.sets, p.constants = map[setKey]bool{}, map[string]bool{}
+	for _, in := range []bool{true, false} {
+		chain := c.render(p, in)
+		if chain == nil {
+			c.table.DeleteChain(chainName(p.id, in))
+			continue
+		}
+		c.table.SetChain(chain)
+	}
+	for key := range before {
+		if !p.sets[key] {
+			c.release(key, p)
+		}
+	}
+	c.releaseConstants(constants)
+	p.active = true
+}
+
+// unwrite removes a policy from the table.
+func (c *Calculator) unwrite(p *policyState) {
+	for key := range p.sets {
+		c.release(key, p)
+	}
+	c.releaseConstants(p.constants)
+	p.sets, p.constants, p.active = map[setKey]bool{}, map[string]bool{}, false
+	c.table.DeleteChain(chainName(p.id, true))
+	c.table.DeleteChain(chainName(p.id, false))
+}
+
+// collect removes what nothing refers to any more. It comes last, when everything that is needed has been written.
+func (c *Calculator) collect() {
+	for p := range c.dirty.policies {
+		if len(p.endpoints) > 0 {
+			continue
+		}
+		if p.active {
+			c.unwrite(p)
+		}
+		if p.Policy == nil && p.id.Kind == model.KindProfile {
+			delete(c.profiles, p.id.Name)
+		}
+	}
+	for name := range c.dirty.lists {
+		if l := c.lists[name]; l != nil && len(l.users) == 0 {
+			c.dropList(l)
+		}
+	}
+	for key := range c.dirty.released {
+		if s := c.sets[key]; s != nil && len(s.users) == 0 {
+			c.dropSet(s)
+		}
+	}
+	for name := range c.dirty.constants {
+		if c.constants[name] == 0 {
+			delete(c.constants, name)
+			c.table.DeleteSet(name)
+		}
+	}
+}
+
+// chainName is the chain of a policy for one direction. nftables allows 255 characters.
+func chainName(id ID, in bool) string {
+	name := "po/" + id.String()
+	if in {
+		name = "pi/" + id.String()
+	}
+	const longest = 200
+	if len(name) > longest {
+		return name[:longest-17] + "." + shortHash(name)
+	}
+	return name
+}
+

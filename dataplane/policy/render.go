@@ -1,0 +1,298 @@
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/manxnet/manx/dataplane/policy/members"
+	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/selector"
+)
+
+// render writes the chain of a policy for one direction, nil if it has none. A packet that no rule decides about comes back
+// to the list.
+func (c *Calculator) render(p *policyState, in bool) *ruleset.Chain {
+	chain := &ruleset.Chain{Name: chainName(p.id, in)}
+	if p.Policy == nil {
+		chain.Rules = []ruleset.Rule{c.settings.deny(p.id.String()+" does not exist", normalIn)}
+		return chain
+	}
+	d := p.direction(in)
+	if !d.Applies {
+		return nil
+	}
+	name := "egress"
+	if in {
+		name = "ingress"
+	}
+	for i := range d.Rules {
+		r := &d.Rules[i]
+		if r.Never != "" {
+			continue
+		}
+		w := ruleWriter{calc: c, policy: p, rule: r, base: c.effect(p, r)}
+		if w.base == nil {
+			continue
+		}
+		w.base.Comment = fmt.Sprintf("%s %s %d", p.id, name, i+1)
+		if r.Name != "" {
+			w.base.Comment += " (" + r.Name + ")"
+		}
+		chain.Rules = append(chain.Rules, w.write()...)
+	}
+	return chain
+}
+
+// effect is what a rule does when it matches; nil for nothing.
+func (c *Calculator) effect(p *policyState, r *Rule) *ruleset.Rule {
+	out := &ruleset.Rule{Counter: c.config.Counters || p.Staged}
+	switch {
+	case p.Staged:
+		if r.Action == Log {
+			return nil
+		}
+		out.Verdict.Action = ruleset.Return
+	case r.Action == Allow:
+		out.NoTrack = p.DoNotTrack
+		out.Verdict.Action = ruleset.Accept
+	case r.Action == Deny:
+		deny := c.settings.deny("", normalIn)
+		out.Verdict, out.Log = deny.Verdict, deny.Log
+		if p.DoNotTrack || p.PreDNAT {
+			out.Verdict.Action = ruleset.Drop // there is no way to answer so early
+		}
+	case r.Action == Pass:
+		if p.id.Kind == "Profile" {
+			return nil // there is nothing after profiles
+		}
+		out.Mark = ruleset.Mark{Value: passMark, Mask: passMark}
+		out.Verdict.Action = ruleset.Return
+	case r.Action == Log:
+		out.Log = c.settings.log(p)
+	}
+	return out
+}
+
+// ruleWriter turns one rule into as many as nftables needs.
+type ruleWriter struct {
+	calc   *Calculator
+	policy *policyState
+	rule   *Rule
+	base   *ruleset.Rule
+}
+
+func (w *ruleWriter) write() []ruleset.Rule {
+	if !w.familyMatters() {
+		return w.family(0)
+	}
+	return append(w.family(4), w.family(6)...)
+}
+
+// familyMatters: addresses can only be looked at when the family is known.
+func (w *ruleWriter) familyMatters() bool {
+	r := w.rule
+	if r.Family != 0 {
+		return true
+	}
+	for _, e := range []*Entity{&r.Source, &r.Destination} {
+		if len(e.Nets)+len(e.NotNets) > 0 || e.Selector != nil || e.NotSelector != nil || e.Service != (Service{}) ||
+			len(e.Ports.Names)+len(e.NotPorts.Names) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// family writes the rule for one family; 0 for one that does not look at addresses.
+func (w *ruleWriter) family(family int) []ruleset.Rule {
+	r := w.rule
+	if family != 0 && r.Family != 0 && r.Family != family {
+		return nil
+	}
+	var common []ruleset.Match
+	if family != 0 {
+		common = append(common, ruleset.Match{Field: ruleset.Family, Low: uint32(family)})
+	}
+	if r.Protocol != 0 {
+		common = append(common, ruleset.Match{Field: ruleset.Protocol, Low: uint32(r.Protocol)})
+	}
+	if r.NotProtocol != 0 {
+		common = append(common, ruleset.Match{Field: ruleset.Protocol, Not: true, Low: uint32(r.NotProtocol)})
+	}
+	sources, ok := w.entity(&r.Source, sourceFields, family)
+	if !ok {
+		return nil
+	}
+	destinations, ok := w.entity(&r.Destination, destinationFields, family)
+	if !ok {
+		return nil
+	}
+	if r.ICMP != nil {
+		common = append(common, r.ICMP.match(false))
+	}
+	if r.NotICMP != nil {
+		common = append(common, r.NotICMP.match(true))
+	}
+	var rules []ruleset.Rule
+	for _, s := range sources {
+		for _, d := range destinations {
+			out := *w.base
+			out.Matches = append(append(append([]ruleset.Match(nil), common...), s...), d...)
+			rules = append(rules, out)
+		}
+	}
+	return rules
+}
+
+func (i *ICMP) match(not bool) ruleset.Match {
+	m := ruleset.Match{Field: ruleset.ICMP, Not: not, Low: uint32(i.Type) << 8, Mask: 0xff00}
+	if i.HasCode {
+		m.Low, m.Mask = m.Low|uint32(i.Code), 0xffff
+	}
+	return m
+}
+
+// fields are what of a packet one of its ends is in.
+type fields struct{ address, port, endpoint ruleset.Field }
+
+var (
+	sourceFields      = fields{ruleset.Source, ruleset.SourcePort, ruleset.SourceEndpoint}
+	destinationFields = fields{ruleset.Destination, ruleset.DestinationPort, ruleset.DestinationEndpoint}
+)
+
+// entity returns the alternatives, each a conjunction, of which one must hold; false if none can in that family.
+func (w *ruleWriter) entity(e *Entity, f fields, family int) ([][]ruleset.Match, bool) {
+	var common []ruleset.Match
+	for _, n := range []struct {
+		nets []netip.Prefix
+		not  bool
+	}{{e.Nets, false}, {e.NotNets, true}} {
+		m, possible := w.nets(n.nets, n.not, f, family)
+		if !possible {
+			return nil, false
+		}
+		common = append(common, m...)
+	}
+	if e.NotSelector != nil {
+		common = append(common, ruleset.Match{Field: f.address, Not: true, Set: w.selectorSet(e.NotSelector, family)})
+	}
+	if e.Service != (Service{}) {
+		common = append(common, w.service(e.Service, f, family))
+	}
+	if !e.NotPorts.empty() {
+		common = append(common, w.notPorts(e, f, family)...)
+	}
+	var peers []ruleset.Match
+	if e.Selector != nil {
+		peers = []ruleset.Match{{Field: f.address, Set: w.selectorSet(e.Selector, family)}}
+	}
+	if e.Ports.empty() {
+		return [][]ruleset.Match{append(common, peers...)}, true
+	}
+	var alternatives [][]ruleset.Match
+	if len(e.Ports.Ranges) > 0 {
+		numbers := append(append([]ruleset.Match(nil), common...), peers...)
+		alternatives = append(alternatives, append(numbers, w.numbers(e.Ports.Ranges, f, false)))
+	}
+	for _, name := range e.Ports.Names {
+		set := w.portSet(name, e.Selector, family)
+		alternatives = append(alternatives, append(append([]ruleset.Match(nil), common...), ruleset.Match{Field: f.endpoint, Set: set}))
+	}
+	return alternatives, true
+}
+
+// nets matches a list of networks of one family, or what is not in it.
+func (w *ruleWriter) nets(all []netip.Prefix, not bool, f fields, family int) (matches []ruleset.Match, possible bool) {
+	if len(all) == 0 {
+		return nil, true
+	}
+	var own []netip.Prefix
+	for _, n := range all {
+		if n.Addr().Is4() == (family == 4) {
+			own = append(own, n)
+		}
+	}
+	own = members.Reduce(own)
+	everything := len(own) == 1 && own[0].Bits() == 0
+	switch {
+	case not && len(own) == 0, !not && everything:
+		return nil, true
+	case !not && len(own) == 0, not && everything:
+		return nil, false
+	case len(own) == 1:
+		return []ruleset.Match{{Field: f.address, Not: not, Prefix: own[0]}}, true
+	}
+	elements := make([]ruleset.Element, len(own))
+	for i, n := range own {
+		elements[i].Prefix = n
+	}
+	name, kind := "c4", ruleset.Addresses4
+	if family == 6 {
+		name, kind = "c6", ruleset.Addresses6
+	}
+	return []ruleset.Match{{Field: f.address, Not: not, Set: w.calc.constant(name, kind, elements, "networks of rules", w.policy)}}, true
+}
+
+func (w *ruleWriter) numbers(ranges [][2]uint16, f fields, not bool) ruleset.Match {
+	if len(ranges) == 1 {
+		return ruleset.Match{Field: f.port, Not: not, Low: uint32(ranges[0][0]), High: uint32(ranges[0][1])}
+	}
+	elements := make([]ruleset.Element, len(ranges))
+	for i, r := range ranges {
+		elements[i] = ruleset.Element{Low: r[0], High: r[1]}
+	}
+	return ruleset.Match{Field: f.port, Not: not, Set: w.calc.constant("p", ruleset.Ports, elements, "ports of rules", w.policy)}
+}
+
+func (w *ruleWriter) notPorts(e *Entity, f fields, family int) []ruleset.Match {
+	var list []ruleset.Match
+	if len(e.NotPorts.Ranges) > 0 {
+		list = append(list, w.numbers(e.NotPorts.Ranges, f, true))
+	}
+	for _, name := range e.NotPorts.Names {
+		list = append(list, ruleset.Match{Field: f.endpoint, Not: true, Set: w.portSet(name, e.Selector, family)})
+	}
+	return list
+}
+
+func (w *ruleWriter) acquire(key setKey, sel *selector.Selector, family int) string {
+	s := w.calc.acquire(key, w.policy, sel)
+	if family == 6 {
+		return s.half[1].name
+	}
+	return s.half[0].name
+}
+
+func (w *ruleWriter) selectorSet(s *selector.Selector, family int) string {
+	return w.acquire(setKey{kind: bySelector, selector: s.String()}, s, family)
+}
+
+// portSet holds the endpoints with a port of that name, of those that sel matches or of all.
+func (w *ruleWriter) portSet(name string, sel *selector.Selector, family int) string {
+	if sel == nil {
+		sel = selector.New(selector.All{})
+	}
+	return w.acquire(setKey{kind: byPort, selector: sel.String(), port: name, protocol: w.rule.Protocol}, sel, family)
+}
+
+func (w *ruleWriter) service(s Service, f fields, family int) ruleset.Match {
+	if f == destinationFields {
+		return ruleset.Match{Field: f.endpoint, Set: w.acquire(setKey{kind: byServicePorts, service: s}, nil, family)}
+	}
+	return ruleset.Match{Field: f.address, Set: w.acquire(setKey{kind: byService, service: s}, nil, family)}
+}
+
+// log is what the Log action of a policy does: to the kernel's log, with a prefix in which %t, %k, %n and %p stand for
+// tier, kind, name and namespace/name.
+func (s *settings) log(p *policyState) ruleset.Log {
+	full := p.id.Name
+	if p.id.Namespace != "" {
+		full = p.id.Namespace + "/" + p.id.Name
+	}
+	prefix := strings.NewReplacer("%t", p.Tier, "%k", string(p.id.Kind), "%n", p.id.Name, "%p", full).Replace(s.logPrefix) + ": "
+	if len(prefix) > 127 {
+		prefix = prefix[:124] + "..."
+	}
+	return ruleset.Log{Prefix: prefix, Rate: s.logRate, Burst: s.logBurst}
+}

@@ -1,0 +1,304 @@
+package policy
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/manxnet/manx/dataplane/policy/members"
+	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/selector"
+)
+
+// setKind says what decides who is in a set.
+type setKind uint8
+
+const (
+	bySelector     setKind = iota + 1 // addresses of what the selector matches
+	byPort                            // address, protocol, port of what the selector matches, for one named port
+	byService                         // addresses of a service's endpoints
+	byServicePorts                    // with their ports
+)
+
+// setKey is what makes two sets the same.
+type setKey struct {
+	kind     setKind
+	selector string // canonical
+	port     string
+	protocol uint8 // 0: any
+	service  Service
+}
+
+func (k setKey) String() string {
+	switch k.kind {
+	case byPort:
+		protocol := "any protocol"
+		for name, n := range protocols {
+			if n == k.protocol {
+				protocol = name
+			}
+		}
+		return fmt.Sprintf("port %q (%s) of %s", k.port, protocol, k.selector)
+	case byService, byServicePorts:
+		return "service " + k.service.Namespace + "/" + k.service.Name
+	}
+	return k.selector
+}
+
+// endpoints tells whether elements have protocol and port.
+func (k setKey) endpoints() bool { return k.kind == byPort || k.kind == byServicePorts }
+
+// memberSet is a set whose members come from the datastore: one in the table for each family.
+type memberSet struct {
+	calc  *Calculator
+	key   setKey
+	hash  string
+	users map[*policyState]bool
+	half  [2]half // IPv4, IPv6
+}
+
+type half struct {
+	name    string
+	wide    int // contributions that are networks rather than addresses
+	members *members.Set
+}
+
+func index(p netip.Prefix) int {
+	if p.Addr().Is4() {
+		return 0
+	}
+	return 1
+}
+
+// acquire makes the set of a key for one user more.
+func (c *Calculator) acquire(key setKey, user *policyState, sel *selector.Selector) *memberSet {
+	s := c.sets[key]
+	if s == nil {
+		s = &memberSet{calc: c, key: key, hash: shortHash(fmt.Sprint(key.kind, "\x00", key.selector, "\x00", key.port, "\x00", key.protocol, "\x00", key.service)), users: map[*policyState]bool{}}
+		c.sets[key] = s
+		s.make(0, false)
+		s.make(1, false)
+		switch key.kind {
+		case byService, byServicePorts:
+			for _, slice := range c.services[key.service] {
+				s.replace(nil, sliceContributions(key, slice))
+			}
+		default:
+			c.peers.SetSelector(key, sel)
+		}
+		s.settleKind()
+	}
+	s.users[user] = true
+	user.sets[key] = true
+	return s
+}
+
+// release ends a use; collect removes sets that nobody uses any more.
+func (c *Calculator) release(key setKey, user *policyState) {
+	delete(user.sets, key)
+	if s := c.sets[key]; s != nil {
+		delete(s.users, user)
+		c.dirty.released[key] = true
+	}
+}
+
+// make creates one half in the table.
+func (s *memberSet) make(i int, interval bool) {
+	prefix, kind := "h", [...]ruleset.SetType{ruleset.Addresses4, ruleset.Addresses6}[i]
+	switch {
+	case s.key.endpoints():
+		prefix, kind = "e", [...]ruleset.SetType{ruleset.Endpoints4, ruleset.Endpoints6}[i]
+	case interval:
+		prefix = "n"
+	}
+	name := fmt.Sprintf("%s%d/%s", prefix, [...]int{4, 6}[i], s.hash)
+	table := s.calc.table
+	table.AddSet(ruleset.Set{Name: name, Type: kind, Interval: interval, Comment: s.key.String()})
+	s.half[i].name = name
+	s.half[i].members = members.New(interval,
+		func(e ruleset.Element) { table.AddElement(name, e) },
+		func(e ruleset.Element) { table.RemoveElement(name, e) })
+}
+
+// replace changes what one contributor has in the set. New elements come first, so that what stays is not touched.
+func (s *memberSet) replace(before, now []ruleset.Element) {
+	for _, e := range now {
+		h := &s.half[index(e.Prefix)]
+		h.members.Add(e)
+		h.wide += wide(e)
+	}
+	for _, e := range before {
+		h := &s.half[index(e.Prefix)]
+		h.members.Remove(e)
+		h.wide -= wide(e)
+	}
+	s.calc.dirty.sets[s] = true
+}
+
+func wide(e ruleset.Element) int {
+	if e.Prefix.IsSingleIP() {
+		return 0
+	}
+	return 1
+}
+
+// settleKind makes each half an interval set if there are networks in it, and a plain one if not: the name tells which, so
+// that the rules which use it must be written again. It reports whether something changed.
+func (s *memberSet) settleKind() bool {
+	changed := false
+	for i := range s.half {
+		h := &s.half[i]
+		if want := h.wide > 0; want != h.members.Interval() && !s.key.endpoints() {
+			s.calc.table.DeleteSet(h.name)
+			s.make(i, want)
+			s.calc.contribute(s, i)
+			changed = true
+		}
+	}
+	return changed
+}
+
+// contribute fills one half anew.
+func (c *Calculator) contribute(s *memberSet, i int) {
+	add := func(list []ruleset.Element) {
+		for _, e := range list {
+			if index(e.Prefix) == i {
+				s.half[i].members.Add(e)
+			}
+		}
+	}
+	switch s.key.kind {
+	case byService, byServicePorts:
+		for _, slice := range c.services[s.key.service] {
+			add(sliceContributions(s.key, slice))
+		}
+	default:
+		for it := range c.peers.Matches(s.key) {
+			add(it.contributions(s.key))
+		}
+	}
+}
+
+func (c *Calculator) settleSetKinds() {
+	for s := range c.dirty.sets {
+		if c.sets[s.key] == s && s.settleKind() {
+			for u := range s.users {
+				c.dirty.policies[u] = true
+			}
+		}
+	}
+}
+
+// dropSet removes a set from the table.
+func (c *Calculator) dropSet(s *memberSet) {
+	if s.key.kind == bySelector || s.key.kind == byPort {
+		c.peers.DeleteSelector(s.key)
+	}
+	delete(c.sets, s.key)
+	for _, h := range s.half {
+		c.table.DeleteSet(h.name)
+	}
+}
+
+// takeSlice enters endpoints of a service.
+func (c *Calculator) takeSlice(k model.Key, slice *model.EndpointSlice) {
+	service := Service{Namespace: k.Namespace}
+	if slice != nil {
+		service.Name = slice.Labels[model.LabelServiceName]
+	}
+	was, known := c.slices[k]
+	if known && (slice == nil || was != service) {
+		c.replaceSlice(was, k, nil)
+	}
+	if slice != nil {
+		c.slices[k] = service
+		c.replaceSlice(service, k, slice)
+	}
+}
+
+func (c *Calculator) replaceSlice(service Service, k model.Key, slice *model.EndpointSlice) {
+	old := c.services[service][k]
+	for _, kind := range []setKind{byService, byServicePorts} {
+		key := setKey{kind: kind, service: service}
+		if s := c.sets[key]; s != nil {
+			s.replace(sliceContributions(key, old), sliceContributions(key, slice))
+		}
+	}
+	if slice == nil {
+		delete(c.services[service], k)
+		delete(c.slices, k)
+		if len(c.services[service]) == 0 {
+			delete(c.services, service)
+		}
+		return
+	}
+	if c.services[service] == nil {
+		c.services[service] = map[model.Key]*model.EndpointSlice{}
+	}
+	c.services[service][k] = slice
+}
+
+func sliceContributions(key setKey, slice *model.EndpointSlice) []ruleset.Element {
+	if slice == nil {
+		return nil
+	}
+	var list []ruleset.Element
+	for _, e := range slice.Endpoints {
+		for _, n := range parseNets(e.Addresses) {
+			if key.kind == byService {
+				list = append(list, ruleset.Element{Prefix: n})
+				continue
+			}
+			for _, p := range slice.Ports {
+				if p.Port == nil || *p.Port <= 0 || *p.Port > 65535 {
+					continue
+				}
+				protocol := uint8(protoTCP)
+				if p.Protocol != nil {
+					protocol = protocols[strings.ToLower(string(*p.Protocol))]
+				}
+				list = append(list, ruleset.Element{Prefix: n, Protocol: protocol, Low: uint16(*p.Port)})
+			}
+		}
+	}
+	return list
+}
+
+// constant makes a set with a fixed content, shared by all who need the same; name begins with prefix.
+func (c *Calculator) constant(prefix string, kind ruleset.SetType, elements []ruleset.Element, comment string, user *policyState) string {
+	var text strings.Builder
+	for _, e := range elements {
+		fmt.Fprintln(&text, e.Prefix, e.Protocol, e.Low, e.High)
+	}
+	name := prefix + "/" + shortHash(text.String())
+	if !user.constants[name] {
+		user.constants[name] = true
+		c.constants[name]++
+	}
+	if _, _, ok := c.table.Set(name); ok {
+		return name
+	}
+	c.table.AddSet(ruleset.Set{Name: name, Type: kind, Interval: true, Comment: comment})
+	for _, e := range elements {
+		c.table.AddElement(name, e)
+	}
+	return name
+}
+
+// releaseConstants ends the use of constant sets.
+func (c *Calculator) releaseConstants(names map[string]bool) {
+	for name := range names {
+		if c.constants[name]--; c.constants[name] == 0 {
+			c.dirty.constants[name] = true
+		}
+	}
+}
+
+// shortHash names content; 80 bits are enough for the sets and chains of a node.
+func shortHash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:10]))
+}

@@ -1,0 +1,385 @@
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
+	"github.com/manxnet/manx/dataplane/policy/members"
+	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// settings are what FelixConfiguration, pools and nodes decide about the rules of every endpoint.
+type settings struct {
+	prefixes     []string // of workload interfaces
+	toHost       ruleset.Verdict
+	denyVerdict  ruleset.Action
+	flowLog      uint16
+	keepInvalid  bool
+	spoofing     bool // allowed for workloads that ask for it
+	allowVXLAN   bool
+	allowIPIP    bool
+	vxlanPort    uint32
+	ipip         bool
+	failsafeIn   []failsafe
+	failsafeOut  []failsafe
+	logPrefix    string
+	logRate      uint64
+	logBurst     uint32
+	natPorts     [2]uint16
+	natAddress   netip.Addr
+	natInterface string
+	natHosts     bool // traffic to hosts is not translated either
+	floating     bool
+	loop         ruleset.Action // for service addresses that nobody took; Continue for nothing
+}
+
+// failsafe is a port that stays open on host endpoints, whatever policy says.
+type failsafe struct {
+	protocol uint8
+	net      netip.Prefix // invalid: any
+	port     uint16
+}
+
+var defaultFailsafeIn = "tcp:22,udp:68,tcp:179,tcp:2379,tcp:2380,tcp:5473,tcp:6443,tcp:6666,tcp:6667"
+var defaultFailsafeOut = "udp:53,udp:67,tcp:179,tcp:2379,tcp:2380,tcp:5473,tcp:6443,tcp:6666,tcp:6667"
+
+// concernsSettings tells whether an object of a kind that decides about settings is one that does on this node.
+func (c *Calculator) concernsSettings(k model.Key) bool {
+	switch k.Kind {
+	case model.KindFelixConfiguration:
+		return k.Name == "default" || k.Name == "node."+c.config.Node
+	case model.KindBGPConfiguration:
+		return k.Name == "default"
+	}
+	return true
+}
+
+// Felix merges the settings of the cluster and of the node; what the node's administrator set wins.
+func (c *Calculator) felix() model.FelixConfigurationSpec {
+	var s model.FelixConfigurationSpec
+	if c.reader != nil {
+		for _, name := range []string{"default", "node." + c.config.Node} {
+			if f := model.Get[model.FelixConfiguration](c.reader, model.ResourceKey(model.KindFelixConfiguration, name)); f != nil {
+				overlay(&s, &f.Spec)
+			}
+		}
+	}
+	if c.config.Felix != nil {
+		c.config.Felix(&s)
+	}
+	return s
+}
+
+// overlay puts what top sets over s, for the fields that are used here.
+func overlay(s, top *model.FelixConfigurationSpec) {
+	s.InterfacePrefix = cmp.Or(top.InterfacePrefix, s.InterfacePrefix)
+	s.DefaultEndpointToHostAction = cmp.Or(top.DefaultEndpointToHostAction, s.DefaultEndpointToHostAction)
+	s.NftablesFilterDenyAction = cmp.Or(top.NftablesFilterDenyAction, s.NftablesFilterDenyAction)
+	s.IptablesFilterDenyAction = cmp.Or(top.IptablesFilterDenyAction, s.IptablesFilterDenyAction)
+	s.DisableConntrackInvalidCheck = cmp.Or(top.DisableConntrackInvalidCheck, s.DisableConntrackInvalidCheck)
+	s.WorkloadSourceSpoofing = cmp.Or(top.WorkloadSourceSpoofing, s.WorkloadSourceSpoofing)
+	s.AllowVXLANPacketsFromWorkloads = cmp.Or(top.AllowVXLANPacketsFromWorkloads, s.AllowVXLANPacketsFromWorkloads)
+	s.AllowIPIPPacketsFromWorkloads = cmp.Or(top.AllowIPIPPacketsFromWorkloads, s.AllowIPIPPacketsFromWorkloads)
+	s.VXLANPort = cmp.Or(top.VXLANPort, s.VXLANPort)
+	s.IPIPEnabled = cmp.Or(top.IPIPEnabled, s.IPIPEnabled)
+	s.FailsafeInboundHostPorts = cmp.Or(top.FailsafeInboundHostPorts, s.FailsafeInboundHostPorts)
+	s.FailsafeOutboundHostPorts = cmp.Or(top.FailsafeOutboundHostPorts, s.FailsafeOutboundHostPorts)
+	s.LogPrefix = cmp.Or(top.LogPrefix, s.LogPrefix)
+	s.LogActionRateLimit = cmp.Or(top.LogActionRateLimit, s.LogActionRateLimit)
+	s.LogActionRateLimitBurst = cmp.Or(top.LogActionRateLimitBurst, s.LogActionRateLimitBurst)
+	s.NATPortRange = cmp.Or(top.NATPortRange, s.NATPortRange)
+	s.NATOutgoingAddress = cmp.Or(top.NATOutgoingAddress, s.NATOutgoingAddress)
+	s.NATOutgoingExclusions = cmp.Or(top.NATOutgoingExclusions, s.NATOutgoingExclusions)
+	s.IptablesNATOutgoingInterfaceFilter = cmp.Or(top.IptablesNATOutgoingInterfaceFilter, s.IptablesNATOutgoingInterfaceFilter)
+	s.FloatingIPs = cmp.Or(top.FloatingIPs, s.FloatingIPs)
+	s.ServiceLoopPrevention = cmp.Or(top.ServiceLoopPrevention, s.ServiceLoopPrevention)
+	s.ExternalNodesCIDRList = cmp.Or(top.ExternalNodesCIDRList, s.ExternalNodesCIDRList)
+}
+
+func readSettings(f *model.FelixConfigurationSpec, flowLog uint16) settings {
+	s := settings{
+		prefixes: workloadPrefixes(f.InterfacePrefix), denyVerdict: ruleset.Drop, flowLog: flowLog,
+		keepInvalid: is(f.DisableConntrackInvalidCheck), spoofing: f.WorkloadSourceSpoofing == "Any",
+		allowVXLAN: is(f.AllowVXLANPacketsFromWorkloads), allowIPIP: is(f.AllowIPIPPacketsFromWorkloads),
+		vxlanPort: 4789, logPrefix: cmp.Or(f.LogPrefix, "calico-packet"), natInterface: f.IptablesNATOutgoingInterfaceFilter,
+		floating:   f.FloatingIPs != nil && *f.FloatingIPs == v3.FloatingIPsEnabled,
+		natHosts:   f.NATOutgoingExclusions != nil && *f.NATOutgoingExclusions == "IPPoolsAndHostIPs",
+		failsafeIn: failsafeList(f.FailsafeInboundHostPorts, defaultFailsafeIn), failsafeOut: failsafeList(f.FailsafeOutboundHostPorts, defaultFailsafeOut),
+	}
+	if strings.EqualFold(cmp.Or(f.NftablesFilterDenyAction, f.IptablesFilterDenyAction), "Reject") {
+		s.denyVerdict = ruleset.Reject
+	}
+	switch strings.ToLower(f.DefaultEndpointToHostAction) {
+	case "accept", "return":
+		s.toHost.Action = ruleset.Accept
+	default:
+		s.toHost.Action = s.denyVerdict
+	}
+	if f.VXLANPort != nil && *f.VXLANPort > 0 {
+		s.vxlanPort = uint32(*f.VXLANPort)
+	}
+	if f.LogActionRateLimit != nil {
+		s.logRate, s.logBurst = rate(*f.LogActionRateLimit), 5
+		if f.LogActionRateLimitBurst != nil && *f.LogActionRateLimitBurst > 0 {
+			s.logBurst = uint32(*f.LogActionRateLimitBurst)
+		}
+	}
+	if f.NATPortRange != nil {
+		s.natPorts = [2]uint16{f.NATPortRange.MinPort, f.NATPortRange.MaxPort}
+	}
+	if a, err := netip.ParseAddr(f.NATOutgoingAddress); err == nil {
+		s.natAddress = a
+	}
+	switch f.ServiceLoopPrevention {
+	case "", "Drop":
+		s.loop = ruleset.Drop
+	case "Reject":
+		s.loop = ruleset.Reject
+	}
+	return s
+}
+
+func is(b *bool) bool { return b != nil && *b }
+
+func workloadPrefixes(text string) []string {
+	var list []string
+	for _, p := range strings.Split(text, ",") {
+		if p = strings.TrimSpace(p); p != "" {
+			list = append(list, p)
+		}
+	}
+	if len(list) == 0 {
+		return []string{"cali"}
+	}
+	return list
+}
+
+// rate reads "10/second" and the like as packets a second, at least one; 0 for what cannot be read.
+func rate(text string) uint64 {
+	number, unit, _ := strings.Cut(text, "/")
+	n, err := strconv.ParseUint(strings.TrimSpace(number), 10, 64)
+	if err != nil || n == 0 {
+		return 0
+	}
+	per := map[string]time.Duration{"": time.Second, "second": time.Second, "minute": time.Minute, "hour": time.Hour, "day": 24 * time.Hour}
+	d, ok := per[strings.TrimSuffix(strings.TrimSpace(unit), "s")]
+	if !ok {
+		d = time.Second
+	}
+	return max(1, n/uint64(d/time.Second))
+}
+
+func failsafeList(list *[]v3.ProtoPort, defaults string) []failsafe {
+	var out []failsafe
+	if list == nil {
+		for _, text := range strings.Split(defaults, ",") {
+			protocol, port, _ := strings.Cut(text, ":")
+			n, _ := strconv.ParseUint(port, 10, 16)
+			out = append(out, failsafe{protocol: protocols[protocol], port: uint16(n)})
+		}
+		return out
+	}
+	for _, p := range *list {
+		f := failsafe{protocol: protocols[strings.ToLower(p.Protocol)], port: p.Port}
+		if p.Net != "" {
+			net, err := ParseNet(p.Net)
+			if err != nil {
+				continue
+			}
+			f.net = net
+		}
+		if f.protocol != 0 {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// failsafes are the rules for a host endpoint. Where connections are not tracked, replies need rules of their own.
+func (s *settings) failsafes(p purpose) []ruleset.Rule {
+	var rules []ruleset.Rule
+	add := func(list []failsafe, address, port ruleset.Field, comment string) {
+		for _, f := range list {
+			var m []ruleset.Match
+			if f.net.IsValid() {
+				m = append(m, familyOf(f.net), ruleset.Match{Field: address, Prefix: f.net})
+			}
+			m = append(m, ruleset.Match{Field: ruleset.Protocol, Low: uint32(f.protocol)}, ruleset.Match{Field: port, Low: uint32(f.port)})
+			rules = append(rules, ruleset.Rule{Matches: m, Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: comment})
+		}
+	}
+	if p.in() {
+		add(s.failsafeIn, ruleset.Source, ruleset.DestinationPort, "failsafe")
+		if p.untracked() {
+			add(s.failsafeOut, ruleset.Source, ruleset.SourcePort, "failsafe, replies")
+		}
+		return rules
+	}
+	add(s.failsafeOut, ruleset.Destination, ruleset.DestinationPort, "failsafe")
+	if p.untracked() {
+		add(s.failsafeIn, ruleset.Destination, ruleset.SourcePort, "failsafe, replies")
+	}
+	return rules
+}
+
+// deny is how policy drops packets.
+func (s *settings) deny(comment string, p purpose) ruleset.Rule {
+	r := ruleset.Rule{Verdict: ruleset.Verdict{Action: s.denyVerdict}, Comment: comment}
+	if p.untracked() || p == preDNAT {
+		r.Verdict.Action = ruleset.Drop
+	}
+	if s.flowLog != 0 {
+		r.Log = ruleset.Log{Group: s.flowLog, Prefix: "D|" + comment}
+	}
+	return r
+}
+
+// noReturnRoute drops packets whose source is not routed to where they come from.
+func (s *settings) noReturnRoute() ruleset.Rule {
+	return ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.NoReturnRoute}}, Verdict: ruleset.Verdict{Action: ruleset.Drop},
+		Comment: "the source is not this workload's"}
+}
+
+// tunnelsFromWorkloads keeps workloads from sending packets that look like the tunnels' between nodes.
+func (s *settings) tunnelsFromWorkloads() []ruleset.Rule {
+	var rules []ruleset.Rule
+	if !s.allowVXLAN {
+		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: protoUDP}, {Field: ruleset.DestinationPort, Low: s.vxlanPort}},
+			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "VXLAN from a workload"})
+	}
+	if !s.allowIPIP {
+		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: protoIPIP}},
+			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "IPIP from a workload"})
+	}
+	return rules
+}
+
+const protoIPIP = 4
+
+func familyOf(p netip.Prefix) ruleset.Match {
+	if p.Addr().Is4() {
+		return ruleset.Match{Field: ruleset.Family, Low: 4}
+	}
+	return ruleset.Match{Field: ruleset.Family, Low: 6}
+}
+
+// systemSets are those that the settings decide.
+func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
+	var pools, masquerade, hosts, loop [2][]netip.Prefix
+	put := func(list *[2][]netip.Prefix, p netip.Prefix) { list[index(p)] = append(list[index(p)], p) }
+	if c.reader != nil {
+		for _, p := range model.All[model.IPPool](c.reader, model.KindIPPool) {
+			cidr, err := netip.ParsePrefix(p.Spec.CIDR)
+			if err != nil {
+				continue
+			}
+			c.settings.ipip = c.settings.ipip || cidr.Addr().Is4() && p.Spec.IPIPMode != "" && p.Spec.IPIPMode != v3.IPIPModeNever
+			if len(p.Spec.AllowedUses) == 1 && p.Spec.AllowedUses[0] == v3.IPPoolAllowedUseLoadBalancer {
+				continue
+			}
+			put(&pools, cidr.Masked())
+			if p.Spec.NATOutgoing {
+				put(&masquerade, cidr.Masked())
+			}
+		}
+		for _, n := range model.All[model.Node](c.reader, model.KindNode) {
+			for _, a := range nodeAddresses(n) {
+				put(&hosts, netip.PrefixFrom(a, a.BitLen()))
+			}
+		}
+		if b := model.Get[model.BGPConfiguration](c.reader, model.ResourceKey(model.KindBGPConfiguration, "default")); b != nil {
+			for _, p := range serviceNets(b) {
+				put(&loop, p)
+			}
+		}
+	}
+	if f.ExternalNodesCIDRList != nil {
+		for _, p := range parseNets(*f.ExternalNodesCIDRList) {
+			put(&hosts, p)
+		}
+	}
+	for _, s := range []struct {
+		name    string
+		nets    [2][]netip.Prefix
+		comment string
+	}{
+		{poolsSet, pools, "all IP pools"}, {masqueradeSet, masquerade, "IP pools with natOutgoing"},
+		{hostsSet, hosts, "addresses of all nodes"}, {loopSet, loop, "addresses of services"},
+	} {
+		for i, family := range []string{"4", "6"} {
+			kind := [...]ruleset.SetType{ruleset.Addresses4, ruleset.Addresses6}[i]
+			c.table.AddSet(ruleset.Set{Name: s.name + family, Type: kind, Interval: true, Comment: s.comment})
+			c.fill(s.name+family, members.Reduce(s.nets[i]))
+		}
+	}
+}
+
+// fill makes nets the content of a set.
+func (c *Calculator) fill(set string, nets []netip.Prefix) {
+	want := map[ruleset.Element]bool{}
+	for _, n := range nets {
+		want[ruleset.Element{Prefix: n}] = true
+	}
+	for _, e := range slices.Collect(c.table.Elements(set)) {
+		if !want[e] {
+			c.table.RemoveElement(set, e)
+		}
+	}
+	for e := range want {
+		c.table.AddElement(set, e)
+	}
+}
+
+func nodeAddresses(n *model.Node) []netip.Addr {
+	var list []netip.Addr
+	add := func(text string) {
+		text, _, _ = strings.Cut(text, "/")
+		if a, err := netip.ParseAddr(text); err == nil {
+			list = append(list, a)
+		}
+	}
+	if n.Spec.BGP != nil {
+		add(n.Spec.BGP.IPv4Address)
+		add(n.Spec.BGP.IPv6Address)
+	}
+	for _, a := range n.Spec.Addresses {
+		add(a.Address)
+	}
+	return list
+}
+
+func serviceNets(b *model.BGPConfiguration) []netip.Prefix {
+	var texts []string
+	for _, s := range b.Spec.ServiceClusterIPs {
+		texts = append(texts, s.CIDR)
+	}
+	for _, s := range b.Spec.ServiceExternalIPs {
+		texts = append(texts, s.CIDR)
+	}
+	for _, s := range b.Spec.ServiceLoadBalancerIPs {
+		texts = append(texts, s.CIDR)
+	}
+	return parseNets(texts)
+}
+
+// settleSettings reads the settings again if they may have changed.
+func (c *Calculator) settleSettings() {
+	if !c.dirty.settings {
+		return
+	}
+	f := c.felix()
+	before := fmt.Sprint(c.settings)
+	c.settings = readSettings(&f, c.config.FlowLog)
+	c.systemSets(&f)
+	c.everything = c.everything || fmt.Sprint(c.settings) != before
+	c.dirty.hosts = true
+	c.writeBase()
+}

@@ -1,0 +1,132 @@
+package policy
+
+import (
+	"math"
+	"net/netip"
+	"strings"
+
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/selector"
+)
+
+// ID names a policy or a profile.
+type ID struct {
+	Kind            model.Kind
+	Namespace, Name string
+}
+
+// String is how people, comments and chain names call it: "NetworkPolicy/default/web".
+func (i ID) String() string {
+	if i.Namespace == "" {
+		return string(i.Kind) + "/" + i.Name
+	}
+	return string(i.Kind) + "/" + i.Namespace + "/" + i.Name
+}
+
+// rank is Calico's order among policies of the same order: by name, then namespace, then kind.
+func (i ID) rank() string { return i.Name + "/" + i.Namespace + "/" + string(i.Kind) }
+
+// Policy is a policy or profile, compiled: selectors are about endpoints' labels, names are numbers.
+type Policy struct {
+	ID    ID
+	Tier  string
+	Order float64
+	// Selector tells which endpoints it is about; nil for a profile.
+	Selector *selector.Selector
+	// Staged policies are computed and counted, never enforced.
+	Staged                              bool
+	DoNotTrack, PreDNAT, ApplyOnForward bool
+	Ingress, Egress                     Direction
+	// Text is the selector as its author wrote it, for people.
+	Text string
+}
+
+// Direction is the half of a policy about packets to (ingress) or from (egress) an endpoint.
+type Direction struct {
+	Applies bool // of types
+	Rules   []Rule
+}
+
+// Action is what a rule does.
+type Action uint8
+
+// Calico's actions.
+const (
+	Allow Action = iota + 1
+	Deny
+	Pass
+	Log
+)
+
+func (a Action) String() string { return [...]string{"", "Allow", "Deny", "Pass", "Log"}[a] }
+
+// Rule acts on packets that all its conditions hold for.
+type Rule struct {
+	Action              Action
+	Family              int // 4 or 6; 0 for both
+	Protocol            uint8
+	NotProtocol         uint8
+	ICMP, NotICMP       *ICMP
+	Source, Destination Entity
+	// Name is the rule's own, of its metadata.
+	Name string
+	// Never tells why the rule can match nothing, for people.
+	Never string
+}
+
+// ICMP is a type and perhaps a code of ICMP or ICMPv6.
+type ICMP struct {
+	Type    uint8
+	HasCode bool
+	Code    uint8
+}
+
+// Entity is one end of a packet.
+type Entity struct {
+	Nets, NotNets         []netip.Prefix
+	Selector, NotSelector *selector.Selector // nil for none
+	Ports, NotPorts       PortList
+	Service               Service // with its ports if it is a destination, its addresses if a source
+}
+
+// Service names a Kubernetes service; the zero value none.
+type Service struct{ Namespace, Name string }
+
+// PortList is numbers and names.
+type PortList struct {
+	Ranges [][2]uint16
+	Names  []string
+}
+
+func (p PortList) empty() bool { return len(p.Ranges) == 0 && len(p.Names) == 0 }
+
+// less orders policies inside a tier.
+func (p *Policy) less(o *Policy) int {
+	switch {
+	case p.Order < o.Order:
+		return -1
+	case p.Order > o.Order:
+		return 1
+	}
+	return strings.Compare(p.ID.rank(), o.ID.rank())
+}
+
+func orderOf(o *float64) float64 {
+	if o == nil {
+		return math.Inf(1)
+	}
+	return *o
+}
+
+func (p *Policy) hasPass(in bool) bool {
+	d := p.Egress
+	if in {
+		d = p.Ingress
+	}
+	for i := range d.Rules {
+		if d.Rules[i].Action == Pass {
+			return true
+		}
+	}
+	return false
+}
