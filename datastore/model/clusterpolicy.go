@@ -97,5 +97,3 @@ type ClusterPolicyPortRange struct {
 	Start int32 `json:"start"`
 	End   int32 `json:"end"`
 }
-
-func checkClusterNetworkPolicy(*check, *ClusterNetworkPolicy) {}

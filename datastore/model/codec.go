@@ -58,7 +58,30 @@ func decodeValue(info KindInfo, key Key, raw []byte) (any, error) {
 		m.SetResourceVersion("")
 		m.SetSelfLink("")
 	}
+	settlePolicy(key.Name, value)
 	return value, nil
+}
+
+// encodeValue gives the JSON of a value as Calico stores it. value is changed.
+func encodeValue(value any) ([]byte, error) {
+	if m, ok := value.(metav1.Object); ok {
+		m.SetResourceVersion("")
+		m.SetSelfLink("")
+	}
+	if err := annotatePolicy(value); err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(value)
+	return WithoutEmptyEnds(b), err
+}
+
+// WithoutEmptyEnds leaves out the source and destination of rules that say nothing about them, as Calico does; the type
+// of rules in the public API module cannot. Inside a JSON string the quotes would be escaped, so only members match.
+func WithoutEmptyEnds(compact []byte) []byte {
+	for _, end := range []string{`,"source":{}`, `,"destination":{}`} {
+		compact = bytes.ReplaceAll(compact, []byte(end), nil)
+	}
+	return compact
 }
 
 // Metadata returns the metadata of a v3 resource, nil for an IPAM object.
@@ -83,13 +106,10 @@ func (o *Object) Encode() ([]byte, error) {
 		return nil, fmt.Errorf("%s has no value to encode", o.Key)
 	}
 	value := o.Value
-	if m := o.Metadata(); m != nil && (m.GetResourceVersion() != "" || m.GetSelfLink() != "") {
-		c := o.Clone()
-		c.Metadata().SetResourceVersion("")
-		c.Metadata().SetSelfLink("")
-		value = c.Value
+	if o.Metadata() != nil {
+		value = o.Clone().Value
 	}
-	known, err := json.Marshal(value)
+	known, err := encodeValue(value)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.Key, err)
 	}
@@ -107,7 +127,7 @@ func keepUnknown(key Key, known, raw []byte) ([]byte, error) {
 	if err != nil {
 		return known, nil //nolint:nilerr // nothing to keep of an unreadable entry that is being replaced
 	}
-	again, err := json.Marshal(understood)
+	again, err := encodeValue(understood)
 	if err != nil {
 		return nil, err
 	}

@@ -87,6 +87,9 @@ func TestNothingOfCalicosObjectsIsLost(t *testing.T) {
 			if err != nil || string(same) != s.Raw {
 				t.Errorf("%s: %v\n%s\nbecame\n%s", s.Key, err, s.Raw, same)
 			}
+			if k.Kind == KindStagedKubernetesNetworkPolicy && !strings.Contains(s.Raw, "policyTypes") {
+				continue // Calico stores no directions that the user did not name; readers infer them
+			}
 			fresh, err := NewObject(k, o.Value).Encode()
 			if err != nil {
 				t.Fatal(err)
@@ -119,8 +122,8 @@ func withoutNewFields(v any) any {
 func TestFreshObjectsHaveCalicosBytes(t *testing.T) {
 	for _, s := range readLines[stored](t, "objects.jsonl") {
 		k, _, _ := ParseEtcdPath(s.Key)
-		if k.Kind == KindProfile || k.Kind == KindFelixConfiguration {
-			continue // the API module's types, with other fields in another order
+		if k.Kind == KindFelixConfiguration {
+			continue // the API module's type, with other fields in another order
 		}
 		got, err := NewObject(k, Decode(k, []byte(s.Raw), 1).Value).Encode()
 		if err != nil || string(got) != s.Raw {

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
-	networkingv1 "k8s.io/api/networking/v1"
 )
 
 // KindInfo is one row of the table of kinds: all that the rest of Manx needs to know of a kind.
@@ -61,7 +60,7 @@ var kinds = []KindInfo{
 var kubernetesKinds = []KindInfo{
 	kubernetes("v1", namespaced(resource(KindService, "services", nil, checkService, "service", "svc"))),
 	kubernetes("discovery.k8s.io/v1", namespaced(resource(KindEndpointSlice, "endpointslices", nil, checkEndpointSlice, "endpointslice"))),
-	documentsSay("NetworkPolicy", kubernetes("networking.k8s.io/v1", namespaced(resource[networkingv1.NetworkPolicy](KindKubernetesNetworkPolicy, "kubernetesnetworkpolicies", nil, checkKubernetesNetworkPolicy, "kubernetesnetworkpolicy", "knp")))),
+	documentsSay("NetworkPolicy", kubernetes("networking.k8s.io/v1", namespaced(resource(KindKubernetesNetworkPolicy, "kubernetesnetworkpolicies", defaultKubernetesNetworkPolicy, checkKubernetesNetworkPolicy, "kubernetesnetworkpolicy", "knp")))),
 	kubernetes("policy.networking.k8s.io/v1alpha2", resource(KindClusterNetworkPolicy, "clusternetworkpolicies", nil, checkClusterNetworkPolicy, "clusternetworkpolicy", "cnp")),
 	kubernetes("v1", resource(KindNamespace, "namespaces", nil, noRules[Namespace], "namespace", "ns")),
 	kubernetes("v1", namespaced(resource(KindServiceAccount, "serviceaccounts", nil, noRules[ServiceAccount], "serviceaccount", "sa"))),

@@ -89,7 +89,8 @@ func (o *Object) prepare() error {
 	return nil
 }
 
-// settleName makes key and metadata agree; either may have been left out.
+// settleName makes key and metadata agree; either may have been left out. A policy that is stored under the old spelling of
+// its name stays there.
 func (o *Object) settleName(m metav1.Object) error {
 	if o.Key.Name == "" {
 		o.Key.Name = m.GetName()
@@ -98,7 +99,8 @@ func (o *Object) settleName(m metav1.Object) error {
 		o.Key.Namespace = m.GetNamespace()
 	}
 	var errs []FieldError
-	if n := m.GetName(); n != "" && n != o.Key.Name {
+	isOld := tiered(o.Key.Kind) && m.GetName() != "" && o.Key.Name == oldPrefix+m.GetName()
+	if n := m.GetName(); n != "" && n != o.Key.Name && !isOld {
 		errs = append(errs, FieldError{Field: "metadata.name", Value: n, Rule: "must be " + o.Key.Name})
 	}
 	if n := m.GetNamespace(); n != "" && n != o.Key.Namespace {
@@ -107,7 +109,9 @@ func (o *Object) settleName(m metav1.Object) error {
 	if len(errs) > 0 {
 		return &InvalidError{Key: o.Key, Fields: errs}
 	}
-	m.SetName(o.Key.Name)
+	if !isOld {
+		m.SetName(o.Key.Name)
+	}
 	m.SetNamespace(o.Key.Namespace)
 	return nil
 }

@@ -33,11 +33,14 @@ func TestDefaultsAreThoseOfCalico(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(objects) != 51 {
+	if len(objects) != 79 {
 		t.Fatalf("%d objects", len(objects))
 	}
 	compared := 0
 	for _, o := range objects {
+		if info, _ := Lookup(o.Key.Kind); info.Namespaced && o.Key.Namespace == "" {
+			o.Key.Namespace = "default" // as calicoctl does
+		}
 		if err := o.PrepareCreate(testTime); err != nil {
 			t.Error(err)
 			continue
@@ -118,6 +121,9 @@ func refuse(r refusal, others Reader) ([]string, error) {
 				err = &InvalidError{Key: o.Key, Fields: errs}
 			}
 		}
+		if errs := CheckPolicyTier(o.Value, others); len(errs) > 0 && err == nil {
+			err = &InvalidError{Key: o.Key, Fields: errs}
+		}
 	}
 	var invalid *InvalidError
 	if !errors.As(err, &invalid) {
@@ -178,7 +184,7 @@ func namesField(fields []string, calico any) bool {
 	case string:
 		c = plain(c)
 		for _, i := range Kinds() {
-			if c == strings.ToLower(string(i.Kind)) {
+			if k := strings.ToLower(string(i.Kind)); c == k || c == k+"spec" {
 				c = "spec"
 			}
 			c = strings.TrimPrefix(c, strings.ToLower(string(i.Kind))+".")

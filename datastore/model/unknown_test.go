@@ -9,7 +9,7 @@ import (
 // freeForm are the members whose names are the user's, so that nothing can be unknown in them.
 var freeForm = map[string]bool{
 	"labels": true, "annotations": true, "secondary": true, "alternateOwnerAttrs": true, "block": true, "labelsToApply": true,
-	"bpfLogFilters": true, "sequenceNumberForAllocation": true,
+	"matchLabels": true, "bpfLogFilters": true, "sequenceNumberForAllocation": true,
 }
 
 // inject puts a member that nobody knows into every object inside v and counts them.
