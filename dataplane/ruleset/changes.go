@@ -61,47 +61,99 @@ func (t *Table) takeSets() []SetChange {
 	for name, old := range t.oldSets {
 		s := t.sets[name]
 		switch {
-		case s == nil && old == nil:
-			continue // came and went
+		case s == nil && old == nil: // came and went
 		case s == nil:
-			list = append(list, SetChange{Set: *old, Deleted: true})
-			continue
+			list = append(list, SetChange{Set: old.Set, Deleted: true})
+		case old == nil || !old.sameKind(s.Set):
+			list = append(list, SetChange{Set: s.Set, Created: true, Deleted: old != nil, Add: sortedElements(s.elements.all)})
+		default:
+			list = appendSetChange(list, s.Set, s.elements.all, s.elements.has, old.before, old.hadBefore)
 		}
-		list = append(list, SetChange{Set: s.Set, Created: true, Deleted: old != nil, Add: sortedElements(maps.Keys(s.elements))})
-		s.changed = nil
+		if s != nil {
+			s.fresh = false
+		}
 	}
 	for name := range t.dirtySets {
-		s := t.sets[name]
-		if s == nil || len(s.changed) == 0 {
-			continue
+		if s := t.sets[name]; s != nil && len(s.changed) > 0 {
+			list = append(list, s.takeChanged())
 		}
-		c := SetChange{Set: s.Set}
-		for e, was := range s.changed {
-			if was {
-				c.Remove = append(c.Remove, e)
-			} else {
-				c.Add = append(c.Add, e)
-			}
-		}
-		slices.SortFunc(c.Add, CompareElements)
-		slices.SortFunc(c.Remove, CompareElements)
-		list = append(list, c)
-		s.changed = nil
 	}
 	clear(t.dirtySets)
 	return list
 }
 
+func (s *setState) takeChanged() SetChange {
+	c := SetChange{Set: s.Set}
+	for e, was := range s.changed {
+		if was {
+			c.Remove = append(c.Remove, e)
+		} else {
+			c.Add = append(c.Add, e)
+		}
+	}
+	slices.SortFunc(c.Add, CompareElements)
+	slices.SortFunc(c.Remove, CompareElements)
+	s.changed = nil
+	return c
+}
+
+// before visits what was in a set when changes were last taken.
+func (s *setState) before(yield func(Element) bool) {
+	for e := range s.elements.all {
+		if _, new := s.changed[e]; !new && !yield(e) {
+			return
+		}
+	}
+	for e, was := range s.changed {
+		if was && !yield(e) {
+			return
+		}
+	}
+}
+
+func (s *setState) hadBefore(e Element) bool {
+	if was, ok := s.changed[e]; ok {
+		return was
+	}
+	return s.elements.has(e)
+}
+
+// appendSetChange appends what leads from one content of a set to another, unless they are the same.
+func appendSetChange(list []SetChange, s Set, now iter.Seq[Element], has func(Element) bool, old iter.Seq[Element], had func(Element) bool) []SetChange {
+	c := SetChange{Set: s, Add: without(now, had), Remove: without(old, has)}
+	if len(c.Add)+len(c.Remove) == 0 {
+		return list
+	}
+	return append(list, c)
+}
+
+// without returns, in order, the elements of one set that another one has not.
+func without(seq iter.Seq[Element], has func(Element) bool) []Element {
+	var list []Element
+	for e := range seq {
+		if !has(e) {
+			list = append(list, e)
+		}
+	}
+	slices.SortFunc(list, CompareElements)
+	return list
+}
+
 func (t *Table) takeMaps() []MapChange {
 	var list []MapChange
-	for name, was := range t.oldMaps {
+	for name, old := range t.oldMaps {
 		m := t.maps[name]
 		switch {
-		case m == nil && was:
+		case m == nil && old == nil: // came and went
+		case m == nil:
 			list = append(list, MapChange{Map: Map{Name: name}, Deleted: true})
-		case m != nil:
-			list = append(list, MapChange{Map: m.Map, Created: true, Deleted: was, Add: maps.Clone(m.elements)})
-			m.changed = nil
+		case old == nil:
+			list = append(list, MapChange{Map: m.Map, Created: true, Add: maps.Clone(m.elements)})
+		default:
+			list = appendMapChange(list, m.Map, old.before(), m.elements)
+		}
+		if m != nil {
+			m.fresh = false
 		}
 	}
 	for name := range t.dirtyMaps {
@@ -123,6 +175,38 @@ func (t *Table) takeMaps() []MapChange {
 	}
 	clear(t.dirtyMaps)
 	return list
+}
+
+// before returns what was in a map when changes were last taken.
+func (m *mapState) before() map[string]Verdict {
+	old := maps.Clone(m.elements)
+	for k, v := range m.changed {
+		if v == (Verdict{}) {
+			delete(old, k)
+		} else {
+			old[k] = v
+		}
+	}
+	return old
+}
+
+// appendMapChange appends what leads from one content of a map to another, unless they are the same.
+func appendMapChange(list []MapChange, m Map, old, now map[string]Verdict) []MapChange {
+	c := MapChange{Map: m, Add: map[string]Verdict{}, Remove: map[string]Verdict{}}
+	for k, v := range old {
+		if now[k] != v {
+			c.Remove[k] = v
+		}
+	}
+	for k, v := range now {
+		if old[k] != v {
+			c.Add[k] = v
+		}
+	}
+	if len(c.Add)+len(c.Remove) == 0 {
+		return list
+	}
+	return append(list, c)
 }
 
 func sortedElements(seq iter.Seq[Element]) []Element {

@@ -8,7 +8,7 @@ import (
 
 // Difference returns what leads from what the kernel has, nil for no table, to the desired state, whether that was taken
 // already or not. Rules are compared by their IDs; chains, sets and maps that are not desired go. The Old of a chain has no
-// rules, since the kernel cannot tell them. The elements of each set of a must be distinct. It costs one pass over both.
+// rules, since the kernel cannot tell them. The cost is one pass over both.
 func (t *Table) Difference(a *Actual) Changes {
 	if a == nil {
 		a = &Actual{}
@@ -67,13 +67,11 @@ func (t *Table) setDifference(actual map[string]ActualSet) []SetChange {
 	var list []SetChange
 	for name, s := range t.sets {
 		old, ok := actual[name]
-		if !ok || old.Type != s.Type || old.Interval != s.Interval {
-			list = append(list, SetChange{Set: s.Set, Created: true, Deleted: ok, Add: sortedElements(maps.Keys(s.elements))})
+		if !ok || !s.sameKind(old.Set) {
+			list = append(list, SetChange{Set: s.Set, Created: true, Deleted: ok, Add: sortedElements(s.elements.all)})
 			continue
 		}
-		if c := s.difference(old.Elements); len(c.Add)+len(c.Remove) > 0 {
-			list = append(list, c)
-		}
+		list = appendSetChange(list, s.Set, s.elements.all, s.elements.has, slices.Values(old.Elements), hasElement(old.Elements))
 	}
 	for name, old := range actual {
 		if t.sets[name] == nil {
@@ -84,27 +82,12 @@ func (t *Table) setDifference(actual map[string]ActualSet) []SetChange {
 	return list
 }
 
-func (s *setState) difference(actual []Element) SetChange {
-	c := SetChange{Set: s.Set}
-	for _, e := range actual {
-		if _, ok := s.elements[e]; !ok {
-			c.Remove = append(c.Remove, e)
-		}
+func hasElement(list []Element) func(Element) bool {
+	there := make(map[Element]struct{}, len(list))
+	for _, e := range list {
+		there[e] = struct{}{}
 	}
-	if missing := len(s.elements) - (len(actual) - len(c.Remove)); missing > 0 {
-		there := make(map[Element]struct{}, len(actual))
-		for _, e := range actual {
-			there[e] = struct{}{}
-		}
-		for e := range s.elements {
-			if _, ok := there[e]; !ok {
-				c.Add = append(c.Add, e)
-			}
-		}
-	}
-	slices.SortFunc(c.Add, CompareElements)
-	slices.SortFunc(c.Remove, CompareElements)
-	return c
+	return func(e Element) bool { _, ok := there[e]; return ok }
 }
 
 func (t *Table) mapDifference(actual map[string]map[string]Verdict) []MapChange {
@@ -115,9 +98,7 @@ func (t *Table) mapDifference(actual map[string]map[string]Verdict) []MapChange 
 			list = append(list, MapChange{Map: m.Map, Created: true, Add: maps.Clone(m.elements)})
 			continue
 		}
-		if c := verdictChange(m.Map, old, m.elements); len(c.Add)+len(c.Remove) > 0 {
-			list = append(list, c)
-		}
+		list = appendMapChange(list, m.Map, old, m.elements)
 	}
 	for name := range actual {
 		if t.maps[name] == nil {
@@ -125,20 +106,4 @@ func (t *Table) mapDifference(actual map[string]map[string]Verdict) []MapChange 
 		}
 	}
 	return list
-}
-
-// verdictChange is what leads from one content of a map to another.
-func verdictChange(m Map, old, now map[string]Verdict) MapChange {
-	c := MapChange{Map: m, Add: map[string]Verdict{}, Remove: map[string]Verdict{}}
-	for k, v := range old {
-		if now[k] != v {
-			c.Remove[k] = v
-		}
-	}
-	for k, v := range now {
-		if old[k] != v {
-			c.Add[k] = v
-		}
-	}
-	return c
 }

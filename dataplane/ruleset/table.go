@@ -12,18 +12,20 @@ type Table struct {
 	chains map[string]*Chain
 	sets   map[string]*setState
 	maps   map[string]*mapState
+	hooked [Postrouting + 1][]*Chain // the base chains of each hook in the order in which the kernel asks them
 
-	// What was, before the changes since the last TakeChanges.
-	oldChains map[string]*Chain // nil: was not there
-	oldSets   map[string]*Set
-	oldMaps   map[string]bool // was there
+	// What was, before the changes since the last TakeChanges; nil for nothing.
+	oldChains map[string]*Chain
+	oldSets   map[string]*setState
+	oldMaps   map[string]*mapState
 	dirtySets map[string]bool // have elements that changed
 	dirtyMaps map[string]bool
 }
 
 type setState struct {
 	Set
-	elements map[Element]struct{}
+	elements elements
+	fresh    bool // made after the last TakeChanges: changed is not kept
 	// changed tells of each element that was touched whether it was there before. nil for none.
 	changed map[Element]bool
 }
@@ -31,6 +33,7 @@ type setState struct {
 type mapState struct {
 	Map
 	elements map[string]Verdict
+	fresh    bool
 	changed  map[string]Verdict // what was there before; the zero Verdict for nothing
 }
 
@@ -38,7 +41,7 @@ type mapState struct {
 func NewTable() *Table {
 	return &Table{
 		chains: map[string]*Chain{}, sets: map[string]*setState{}, maps: map[string]*mapState{},
-		oldChains: map[string]*Chain{}, oldSets: map[string]*Set{}, oldMaps: map[string]bool{},
+		oldChains: map[string]*Chain{}, oldSets: map[string]*setState{}, oldMaps: map[string]*mapState{},
 		dirtySets: map[string]bool{}, dirtyMaps: map[string]bool{},
 	}
 }
@@ -50,6 +53,8 @@ func (t *Table) SetChain(c *Chain) {
 		return
 	}
 	t.rememberChain(c.Name, old)
+	t.unhook(old)
+	t.hook(c)
 	t.chains[c.Name] = c
 }
 
@@ -57,6 +62,7 @@ func (t *Table) SetChain(c *Chain) {
 func (t *Table) DeleteChain(name string) {
 	if old := t.chains[name]; old != nil {
 		t.rememberChain(name, old)
+		t.unhook(old)
 		delete(t.chains, name)
 	}
 }
@@ -67,18 +73,22 @@ func (t *Table) rememberChain(name string, old *Chain) {
 	}
 }
 
-// AddSet makes an empty set unless it is there. One of another type must be deleted and its changes taken before.
+// AddSet makes an empty set, unless it is there. One of another type or kind is replaced.
 func (t *Table) AddSet(s Set) {
-	if t.sets[s.Name] != nil {
-		t.sets[s.Name].Comment = s.Comment
-		return
+	if old := t.sets[s.Name]; old != nil {
+		if old.sameKind(s) {
+			old.Comment = s.Comment
+			return
+		}
+		t.DeleteSet(s.Name)
 	}
 	if _, ok := t.oldSets[s.Name]; !ok {
 		t.oldSets[s.Name] = nil
 	}
-	state := &setState{Set: s, elements: map[Element]struct{}{}}
-	t.sets[s.Name] = state
+	t.sets[s.Name] = &setState{Set: s, elements: newElements(s), fresh: true}
 }
+
+func (s Set) sameKind(o Set) bool { return s.Type == o.Type && s.Interval == o.Interval }
 
 // DeleteSet removes a set with its elements. No rule may name it when the changes are next taken.
 func (t *Table) DeleteSet(name string) {
@@ -87,35 +97,31 @@ func (t *Table) DeleteSet(name string) {
 		return
 	}
 	if _, ok := t.oldSets[name]; !ok {
-		t.oldSets[name] = &s.Set
+		t.oldSets[name] = s
 	}
 	delete(t.sets, name)
 }
 
-// AddElement puts e into a set that is there.
+// AddElement puts e into a set that is there. Fields that elements of its type do not use do not count, nor do a prefix's
+// bits beyond its length; an element of the other family is left out.
 func (t *Table) AddElement(set string, e Element) {
-	s := t.sets[set]
-	if _, ok := s.elements[e]; ok {
-		return
+	if s := t.sets[set]; s.elements.add(e) {
+		t.touch(s, e, false)
 	}
-	s.elements[e] = struct{}{}
-	t.touch(s, e, false)
 }
 
 // RemoveElement takes e out of a set, if that is there.
 func (t *Table) RemoveElement(set string, e Element) {
-	s := t.sets[set]
-	if s == nil {
-		return
+	if s := t.sets[set]; s != nil && s.elements.remove(e) {
+		t.touch(s, e, true)
 	}
-	if _, ok := s.elements[e]; !ok {
-		return
-	}
-	delete(s.elements, e)
-	t.touch(s, e, true)
 }
 
 func (t *Table) touch(s *setState, e Element, was bool) {
+	if s.fresh {
+		return
+	}
+	e, _ = s.elements.normal(e)
 	t.dirtySets[s.Name] = true
 	if s.changed == nil {
 		s.changed = map[Element]bool{}
@@ -129,22 +135,24 @@ func (t *Table) touch(s *setState, e Element, was bool) {
 
 // AddMap makes an empty verdict map unless it is there.
 func (t *Table) AddMap(m Map) {
-	if t.maps[m.Name] != nil {
+	if old := t.maps[m.Name]; old != nil {
+		old.Comment = m.Comment
 		return
 	}
 	if _, ok := t.oldMaps[m.Name]; !ok {
-		t.oldMaps[m.Name] = false
+		t.oldMaps[m.Name] = nil
 	}
-	t.maps[m.Name] = &mapState{Map: m, elements: map[string]Verdict{}}
+	t.maps[m.Name] = &mapState{Map: m, elements: map[string]Verdict{}, fresh: true}
 }
 
 // DeleteMap removes a map with its elements. No rule may name it when the changes are next taken.
 func (t *Table) DeleteMap(name string) {
-	if t.maps[name] == nil {
+	m := t.maps[name]
+	if m == nil {
 		return
 	}
 	if _, ok := t.oldMaps[name]; !ok {
-		t.oldMaps[name] = true
+		t.oldMaps[name] = m
 	}
 	delete(t.maps, name)
 }
@@ -152,8 +160,19 @@ func (t *Table) DeleteMap(name string) {
 // SetVerdict says what a map that is there has for an interface; the zero Verdict removes the entry.
 func (t *Table) SetVerdict(name, iface string, v Verdict) {
 	m := t.maps[name]
+	if m == nil && v == (Verdict{}) {
+		return
+	}
 	old := m.elements[iface]
 	if old == v {
+		return
+	}
+	if v == (Verdict{}) {
+		delete(m.elements, iface)
+	} else {
+		m.elements[iface] = v
+	}
+	if m.fresh {
 		return
 	}
 	t.dirtyMaps[name] = true
@@ -165,11 +184,6 @@ func (t *Table) SetVerdict(name, iface string, v Verdict) {
 	} else if before == v {
 		delete(m.changed, iface)
 	}
-	if v == (Verdict{}) {
-		delete(m.elements, iface)
-	} else {
-		m.elements[iface] = v
-	}
 }
 
 // Chain returns a chain, nil if there is none of that name.
@@ -178,7 +192,7 @@ func (t *Table) Chain(name string) *Chain { return t.chains[name] }
 // Set returns a set and how many elements it has.
 func (t *Table) Set(name string) (s Set, elements int, ok bool) {
 	if state := t.sets[name]; state != nil {
-		return state.Set, len(state.elements), true
+		return state.Set, state.elements.len(), true
 	}
 	return Set{}, 0, false
 }
@@ -186,8 +200,7 @@ func (t *Table) Set(name string) (s Set, elements int, ok bool) {
 // Contains tells whether the very element is in a set.
 func (t *Table) Contains(set string, e Element) bool {
 	if s := t.sets[set]; s != nil {
-		_, ok := s.elements[e]
-		return ok
+		return s.elements.has(e)
 	}
 	return false
 }
@@ -195,7 +208,7 @@ func (t *Table) Contains(set string, e Element) bool {
 // Elements visits a set's elements, in no order.
 func (t *Table) Elements(set string) iter.Seq[Element] {
 	if s := t.sets[set]; s != nil {
-		return maps.Keys(s.elements)
+		return s.elements.all
 	}
 	return func(func(Element) bool) {}
 }
@@ -216,7 +229,7 @@ func (t *Table) Verdicts(name string) iter.Seq2[string, Verdict] {
 	return func(func(string, Verdict) bool) {}
 }
 
-// Chains, Sets and Maps list names in order.
+// Chains lists the names of the chains in order.
 func (t *Table) Chains() []string { return slices.Sorted(maps.Keys(t.chains)) }
 
 // Sets lists the names of the sets in order.
