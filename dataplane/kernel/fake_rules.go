@@ -1,0 +1,335 @@
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/ruleset"
+)
+
+// FakeRules is the table in memory, for tests. It refuses what the kernel refuses: rules and entries that name chains, sets
+// or maps which are not there, and the removal of what is not there. The zero value is not usable; see NewFakeRules.
+type FakeRules struct {
+	mu       sync.Mutex
+	actual   *ruleset.Actual
+	counters map[string][]Counter
+	commits  int
+	reads    int
+	refuse   func(ruleset.Changes) error
+	lose     func(ruleset.Changes) bool
+	failRead func() error
+	watchers map[int]func()
+	next     int
+}
+
+var _ Rules = (*FakeRules)(nil)
+
+// NewFakeRules returns a kernel without the table.
+func NewFakeRules() *FakeRules {
+	return &FakeRules{watchers: map[int]func(){}, counters: map[string][]Counter{}}
+}
+
+// Refuse asks f before each commit; its error is the commit's, and nothing is changed. nil refuses nothing.
+func (f *FakeRules) Refuse(refuse func(ruleset.Changes) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refuse = refuse
+}
+
+// Lose asks f after each successful commit whether its answer is lost, so that CommitRules returns ErrUncertain although
+// the changes were made. nil loses none.
+func (f *FakeRules) Lose(lose func(ruleset.Changes) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lose = lose
+}
+
+// FailRead asks f at each ReadRules; its error is the answer. nil fails none.
+func (f *FakeRules) FailRead(fail func() error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.failRead = fail
+}
+
+// Commits returns how many transactions were tried, refused ones among them.
+func (f *FakeRules) Commits() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.commits
+}
+
+// Reads returns how often ReadRules was called.
+func (f *FakeRules) Reads() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.reads
+}
+
+// Edit plays somebody else: change gets the table, nil if there is none, and returns what it is from now on. Watchers are
+// told.
+func (f *FakeRules) Edit(change func(*ruleset.Actual) *ruleset.Actual) {
+	f.mu.Lock()
+	f.actual = change(f.actual)
+	watchers := slices.Collect(maps.Values(f.watchers))
+	f.mu.Unlock()
+	for _, handle := range watchers {
+		handle()
+	}
+}
+
+// SetCounters makes RuleCounters return counters for a chain.
+func (f *FakeRules) SetCounters(chain string, counters []Counter) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.counters[chain] = counters
+}
+
+// ReadRules implements Rules.
+func (f *FakeRules) ReadRules() (*ruleset.Actual, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reads++
+	if f.failRead != nil {
+		if err := f.failRead(); err != nil {
+			return nil, err
+		}
+	}
+	return cloneActual(f.actual), nil
+}
+
+func cloneActual(a *ruleset.Actual) *ruleset.Actual {
+	if a == nil {
+		return nil
+	}
+	c := newActual()
+	for name, chain := range a.Chains {
+		if chain.Base != nil {
+			base := *chain.Base
+			chain.Base = &base
+		}
+		chain.Rules = slices.Clone(chain.Rules)
+		c.Chains[name] = chain
+	}
+	for name, set := range a.Sets {
+		set.Elements = slices.Clone(set.Elements)
+		c.Sets[name] = set
+	}
+	for name, elements := range a.Maps {
+		c.Maps[name] = maps.Clone(elements)
+	}
+	return c
+}
+
+func newActual() *ruleset.Actual {
+	return &ruleset.Actual{Chains: map[string]ruleset.ActualChain{}, Sets: map[string]ruleset.ActualSet{}, Maps: map[string]map[string]ruleset.Verdict{}}
+}
+
+// CommitRules implements Rules.
+func (f *FakeRules) CommitRules(c ruleset.Changes) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.commits++
+	if f.refuse != nil {
+		if err := f.refuse(c); err != nil {
+			return err
+		}
+	}
+	a := cloneActual(f.actual)
+	if a == nil {
+		a = newActual()
+	}
+	if err := change(a, c); err != nil {
+		return err
+	}
+	f.actual = a
+	if f.lose != nil && f.lose(c) {
+		return fmt.Errorf("commit: %w", ErrUncertain)
+	}
+	return nil
+}
+
+// change makes the changes in the order in which the kernel's driver asks for them.
+func change(a *ruleset.Actual, c ruleset.Changes) error {
+	for _, m := range c.Maps {
+		if err := removeVerdicts(a, m); err != nil {
+			return err
+		}
+	}
+	for _, ch := range c.Chains {
+		if _, ok := a.Chains[ch.Name]; ch.Old != nil && !ok {
+			return fmt.Errorf("chain %s: %w", ch.Name, unix.ENOENT)
+		}
+		delete(a.Chains, ch.Name)
+	}
+	for _, s := range c.Sets {
+		if err := changeSet(a, s); err != nil {
+			return err
+		}
+	}
+	for _, ch := range c.Chains {
+		if ch.New != nil {
+			a.Chains[ch.Name] = actualChain(ch.New)
+		}
+	}
+	for _, m := range c.Maps {
+		if m.Created && a.Maps[m.Name] == nil {
+			a.Maps[m.Name] = map[string]ruleset.Verdict{}
+		}
+	}
+	for _, ch := range c.Chains {
+		if err := checkNames(a, ch.New); err != nil {
+			return err
+		}
+	}
+	for _, m := range c.Maps {
+		if err := addVerdicts(a, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func actualChain(c *ruleset.Chain) ruleset.ActualChain {
+	a := ruleset.ActualChain{}
+	if c.Base != nil {
+		base := *c.Base
+		a.Base = &base
+	}
+	for _, r := range c.Rules {
+		a.Rules = append(a.Rules, r.ID())
+	}
+	return a
+}
+
+func changeSet(a *ruleset.Actual, c ruleset.SetChange) error {
+	set, ok := a.Sets[c.Name]
+	if !ok && !c.Created {
+		return fmt.Errorf("set %s: %w", c.Name, unix.ENOENT)
+	}
+	if c.Deleted {
+		delete(a.Sets, c.Name)
+		ok = false
+	}
+	if c.Deleted && !c.Created {
+		return nil
+	}
+	if !ok {
+		set = ruleset.ActualSet{Set: c.Set}
+		set.Comment = ""
+	}
+	there := make(map[ruleset.Element]bool, len(set.Elements)+len(c.Add))
+	for _, e := range set.Elements {
+		there[e] = true
+	}
+	for _, e := range c.Remove {
+		if !there[e] {
+			return fmt.Errorf("set %s: remove %v: %w", c.Name, e, unix.ENOENT)
+		}
+		delete(there, e)
+	}
+	for _, e := range c.Add {
+		there[e] = true
+	}
+	set.Elements = slices.SortedFunc(maps.Keys(there), ruleset.CompareElements)
+	a.Sets[c.Name] = set
+	return nil
+}
+
+func removeVerdicts(a *ruleset.Actual, c ruleset.MapChange) error {
+	entries, ok := a.Maps[c.Name]
+	if !ok && !c.Created {
+		return fmt.Errorf("map %s: %w", c.Name, unix.ENOENT)
+	}
+	for iface := range c.Remove {
+		if _, ok := entries[iface]; !ok {
+			return fmt.Errorf("map %s: remove %s: %w", c.Name, iface, unix.ENOENT)
+		}
+		delete(entries, iface)
+	}
+	if c.Deleted {
+		delete(a.Maps, c.Name)
+	}
+	return nil
+}
+
+func addVerdicts(a *ruleset.Actual, c ruleset.MapChange) error {
+	for iface, v := range c.Add {
+		if _, ok := a.Chains[v.Chain]; !ok {
+			return fmt.Errorf("map %s: %s leads to chain %s: %w", c.Name, iface, v.Chain, unix.ENOENT)
+		}
+		if old, ok := a.Maps[c.Name][iface]; ok && old != v {
+			return fmt.Errorf("map %s: %s: %w", c.Name, iface, unix.EEXIST)
+		}
+		a.Maps[c.Name][iface] = v
+	}
+	return nil
+}
+
+// checkNames refuses a chain whose rules name what is not there.
+func checkNames(a *ruleset.Actual, c *ruleset.Chain) error {
+	if c == nil {
+		return nil
+	}
+	for i, r := range c.Rules {
+		for _, m := range r.Matches {
+			if _, ok := a.Sets[m.Set]; m.Set != "" && !ok {
+				return fmt.Errorf("chain %s: rule %d names set %s: %w", c.Name, i+1, m.Set, unix.ENOENT)
+			}
+		}
+		if _, ok := a.Chains[r.Verdict.Chain]; r.Verdict.Chain != "" && !ok {
+			return fmt.Errorf("chain %s: rule %d leads to chain %s: %w", c.Name, i+1, r.Verdict.Chain, unix.ENOENT)
+		}
+		if _, ok := a.Maps[r.Verdict.Map]; r.Verdict.Map != "" && !ok {
+			return fmt.Errorf("chain %s: rule %d names map %s: %w", c.Name, i+1, r.Verdict.Map, unix.ENOENT)
+		}
+	}
+	return nil
+}
+
+// DeleteRules implements Rules.
+func (f *FakeRules) DeleteRules() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.actual = nil
+	return nil
+}
+
+// WatchRules implements Rules.
+func (f *FakeRules) WatchRules(ctx context.Context, handle func()) error {
+	changed := make(chan struct{}, 1)
+	f.mu.Lock()
+	id := f.next
+	f.next++
+	f.watchers[id] = func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		delete(f.watchers, id)
+		f.mu.Unlock()
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+			handle()
+		}
+	}
+}
+
+// RuleCounters implements Rules.
+func (f *FakeRules) RuleCounters() (map[string][]Counter, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.counters), nil
+}
