@@ -75,8 +75,12 @@ func (it *item) contributions(key setKey) []ruleset.Element {
 	return list
 }
 
-func (c *Calculator) peerStarted(key setKey, it *item) { c.sets[key].replace(nil, it.contributions(key)) }
-func (c *Calculator) peerStopped(key setKey, it *item) { c.sets[key].replace(it.contributions(key), nil) }
+func (c *Calculator) peerStarted(key setKey, it *item) {
+	c.sets[key].replace(nil, it.contributions(key))
+}
+func (c *Calculator) peerStopped(key setKey, it *item) {
+	c.sets[key].replace(it.contributions(key), nil)
+}
 
 func (c *Calculator) takeNetworkSet(k model.Key, s *v3.NetworkSet) {
 	if s == nil {

@@ -22,7 +22,9 @@ const (
 	preDNAT
 )
 
-func (p purpose) in() bool { return p == normalIn || p == forwardIn || p == untrackedIn || p == preDNAT }
+func (p purpose) in() bool {
+	return p == normalIn || p == forwardIn || p == untrackedIn || p == preDNAT
+}
 
 func (p purpose) untracked() bool { return p == untrackedIn || p == untrackedOut }
 func (p purpose) forward() bool   { return p == forwardIn || p == forwardOut }

@@ -12,8 +12,8 @@ import (
 // policyState is a policy or profile and what it has in the table. It is active, which is to say in the table, while
 // endpoints of this node are subject to it.
 type policyState struct {
-	*Policy             // nil for a profile that does not exist: nothing passes
-	id        ID        // also when Policy is nil
+	*Policy      // nil for a profile that does not exist: nothing passes
+	id        ID // also when Policy is nil
 	endpoints map[*endpoint]bool
 	active    bool
 	sets      map[setKey]bool // acquired
@@ -296,4 +296,3 @@ func chainName(id ID, in bool) string {
 	}
 	return name
 }
-

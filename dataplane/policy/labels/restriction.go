@@ -1,8 +1,6 @@
 package labels
 
 import (
-	"strings"
-
 	"github.com/manxnet/manx/datastore/selector"
 )
 
@@ -12,64 +10,91 @@ type key struct {
 	any          bool
 }
 
-// restriction lists keys of which an item must have at least one to match; nil if a match needs none in particular.
-func restriction(n selector.Node) []key {
-	switch n := n.(type) {
-	case selector.Has:
-		return []key{{label: n.Label, any: true}}
-	case selector.Comparison:
-		switch n.Op {
-		case selector.Equal:
-			return []key{{label: n.Label, value: n.Value}}
-		case selector.NotEqual:
-			return nil
-		}
-		return []key{{label: n.Label, any: true}}
-	case selector.In:
-		if n.Not || len(n.Values) == 0 {
-			return nil
-		}
-		keys := make([]key, len(n.Values))
-		for i, v := range n.Values {
-			keys[i] = key{label: n.Label, value: v}
-		}
-		return keys
-	case selector.And:
-		var best []key
-		for _, o := range n.Operands {
-			if r := restriction(o); r != nil && (best == nil || weight(r) < weight(best)) {
-				best = r
-			}
-		}
-		return best
-	case selector.Or:
-		var all []key
-		for _, o := range n.Operands {
-			r := restriction(o)
-			if r == nil {
-				return nil
-			}
-			all = append(all, r...)
-		}
-		return all
-	}
-	return nil
+// restriction says what labels must have to match: one of the keys, if it is restricted. Restricted to no keys is what
+// never matches.
+type restriction struct {
+	restricted bool
+	keys       []key
+	cost       int // how many have one of the keys
 }
 
-// weight guesses how little a restriction restricts. A namespace is a small part of a cluster; that something is a pod
-// says next to nothing.
-func weight(keys []key) int {
-	sum := 0
-	for _, k := range keys {
+// restrict finds the least costly restriction of a part of a selector, or of its opposite. size tells how many have a key.
+func restrict(n selector.Node, opposite bool, size func(key) int) restriction {
+	one := func(k key) restriction { return restriction{true, []key{k}, size(k)} }
+	switch n := n.(type) {
+	case selector.All, selector.Global:
+		return restriction{restricted: opposite}
+	case selector.Has:
+		if !opposite {
+			return one(key{label: n.Label, any: true})
+		}
+	case selector.Comparison:
 		switch {
-		case strings.HasSuffix(k.label, "projectcalico.org/orchestrator"):
-			sum += 10000
-		case k.any:
-			sum += 1000
-		case strings.HasSuffix(k.label, "projectcalico.org/namespace") || strings.HasSuffix(k.label, "projectcalico.org/name"):
-			sum += 10
-		default:
-			sum += 15
+		case n.Op == selector.Equal && !opposite, n.Op == selector.NotEqual && opposite:
+			return one(key{label: n.Label, value: n.Value})
+		case n.Op != selector.NotEqual && !opposite:
+			return one(key{label: n.Label, any: true})
+		}
+	case selector.In:
+		if n.Not == opposite {
+			parts := make([]restriction, len(n.Values))
+			for i, v := range n.Values {
+				parts[i] = one(key{label: n.Label, value: v})
+			}
+			return either(parts)
+		}
+	case selector.Not:
+		return restrict(n.Operand, !opposite, size)
+	case selector.And:
+		return join(n.Operands, opposite, opposite, size)
+	case selector.Or:
+		return join(n.Operands, opposite, !opposite, size)
+	}
+	return restriction{}
+}
+
+// join restricts a conjunction, or with any a disjunction, of parts or of their opposites.
+func join(operands []selector.Node, opposite, any bool, size func(key) int) restriction {
+	parts := make([]restriction, len(operands))
+	for i, o := range operands {
+		parts[i] = restrict(o, opposite, size)
+	}
+	if any {
+		return either(parts)
+	}
+	return cheapest(parts)
+}
+
+// either is what one of the parts needs. It is restricted if all are.
+func either(parts []restriction) restriction {
+	all := restriction{restricted: true}
+	for _, p := range parts {
+		if !p.restricted {
+			return restriction{}
+		}
+		all.keys = append(all.keys, p.keys...)
+		all.cost += p.cost
+	}
+	return all
+}
+
+// cheapest is the best one of what all of the parts need. Of two that cost the same a label with a value is better than a
+// mere label, of which there may be many before long.
+func cheapest(parts []restriction) restriction {
+	var best restriction
+	for _, p := range parts {
+		if p.restricted && (!best.restricted || p.cost < best.cost || p.cost == best.cost && p.broad() < best.broad()) {
+			best = p
+		}
+	}
+	return best
+}
+
+func (r restriction) broad() int {
+	sum := 0
+	for _, k := range r.keys {
+		if k.any {
+			sum++
 		}
 	}
 	return sum

@@ -1,0 +1,124 @@
+package labels
+
+import (
+	"encoding/binary"
+	"slices"
+	"strings"
+)
+
+// Get implements selector.Labels: own labels come first, then those of the parents in their order.
+func (c *class[I, S]) Get(label string) (string, bool) {
+	for _, p := range c.own {
+		if p.name.label == label {
+			return p.value, true
+		}
+	}
+	for _, from := range c.parents {
+		for _, p := range from.labels {
+			if p.name.label == label {
+				return p.value, true
+			}
+		}
+	}
+	return "", false
+}
+
+// class finds or makes the class of these labels and parents. A new one is evaluated, and has no item yet.
+func (x *Index[I, S]) class(own map[string]string, parents []string) *class[I, S] {
+	x.own, x.from = x.own[:0], x.from[:0]
+	for label, value := range own {
+		x.own = append(x.own, x.pair(label, value))
+	}
+	slices.SortFunc(x.own, func(a, b *pair[I, S]) int { return strings.Compare(a.name.label, b.name.label) })
+	for _, name := range parents {
+		x.from = append(x.from, x.parent(name))
+	}
+	identity := x.identify(x.own, x.from)
+	if c := x.classes[string(identity)]; c != nil {
+		return c
+	}
+	c := &class[I, S]{own: slices.Clip(slices.Clone(x.own)), parents: slices.Clip(slices.Clone(x.from))}
+	x.classes[string(identity)] = c
+	for _, p := range c.own {
+		put(&p.classes, c)
+		p.name.classes++
+	}
+	for _, p := range c.parents {
+		put(&p.classes, c)
+	}
+	x.evaluate(c)
+	return c
+}
+
+// identify writes the numbers of the pairs and parents, which are never used twice. The result is overwritten by the next call.
+func (x *Index[I, S]) identify(own []*pair[I, S], parents []*parent[I, S]) []byte {
+	b := x.scratch[:0]
+	for _, p := range own {
+		b = binary.AppendUvarint(b, p.id)
+	}
+	b = append(b, 0) // no number
+	for _, p := range parents {
+		b = binary.AppendUvarint(b, p.id)
+	}
+	x.scratch = b
+	return b
+}
+
+// dissolve removes a class without items and all that is there for it only.
+func (x *Index[I, S]) dissolve(c *class[I, S]) {
+	delete(x.classes, string(x.identify(c.own, c.parents)))
+	for _, e := range c.matched {
+		delete(e.matched, c)
+	}
+	for _, p := range c.own {
+		delete(p.classes, c)
+		p.name.classes--
+		x.dropPair(p)
+	}
+	for _, p := range c.parents {
+		delete(p.classes, c)
+		x.dropParent(p)
+	}
+}
+
+// evaluate finds out anew which selectors match a class, among those that can, and tells.
+func (x *Index[I, S]) evaluate(c *class[I, S]) {
+	x.round++
+	var now []*entry[I, S]
+	try := func(list map[*entry[I, S]]struct{}) {
+		for e := range list {
+			if e.round == x.round {
+				continue // has been tried because of another label
+			}
+			e.round = x.round
+			x.tried++
+			if e.selector.MatchesLabels(c) {
+				now = append(now, e)
+			} else if e.vain++; e.vain >= e.patience {
+				e.patience *= 2
+				x.unfile(e)
+				x.file(e)
+			}
+		}
+	}
+	labels := func(list []*pair[I, S]) {
+		for _, p := range list {
+			try(p.selectors)
+			try(p.name.selectors)
+		}
+	}
+	try(x.always)
+	labels(c.own)
+	for _, p := range c.parents {
+		labels(p.labels)
+	}
+	before := c.matched
+	c.matched = slices.Clip(now)
+	for _, e := range before {
+		delete(e.matched, c)
+	}
+	for _, e := range now {
+		put(&e.matched, c)
+	}
+	x.tell(before, now, c.items...)
+}

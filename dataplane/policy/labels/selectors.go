@@ -1,0 +1,203 @@
+package labels
+
+import (
+	"iter"
+
+	"github.com/manxnet/manx/datastore/selector"
+)
+
+// entry is a selector. It is filed under labels of which an item must have one to match.
+type entry[I, S comparable] struct {
+	id       S
+	selector *selector.Selector
+	keys     []key // where it is filed; see always if it is not restricted
+	matched  map[*class[I, S]]struct{}
+	round    uint64
+	// vain counts evaluations that came to nothing. Each time that it reaches patience, the selector is filed anew: what
+	// was a rare label when it came may be common now.
+	vain, patience uint64
+}
+
+const firstPatience = 64
+
+// SetSelector enters a selector, or puts it in the place of the one of that id, and tells which items it matches.
+func (x *Index[I, S]) SetSelector(id S, s *selector.Selector) {
+	e := x.selectors[id]
+	switch {
+	case e == nil:
+		e = &entry[I, S]{id: id}
+		x.selectors[id] = e
+	case e.selector.String() == s.String():
+		return
+	default:
+		x.unfile(e)
+	}
+	e.selector, e.vain, e.patience = s, 0, firstPatience
+	x.file(e)
+	before := e.matched
+	e.matched = x.search(e)
+	for c := range before {
+		if _, ok := e.matched[c]; !ok {
+			c.unmatch(e)
+			for _, i := range c.items {
+				x.stopped(id, i)
+			}
+		}
+	}
+	for c := range e.matched {
+		if _, ok := before[c]; !ok {
+			c.matched = append(c.matched, e)
+			for _, i := range c.items {
+				x.started(id, i)
+			}
+		}
+	}
+}
+
+// DeleteSelector removes a selector.
+func (x *Index[I, S]) DeleteSelector(id S) {
+	e := x.selectors[id]
+	if e == nil {
+		return
+	}
+	x.unfile(e)
+	delete(x.selectors, id)
+	for c := range e.matched {
+		c.unmatch(e)
+		for _, i := range c.items {
+			x.stopped(id, i)
+		}
+	}
+}
+
+func (c *class[I, S]) unmatch(e *entry[I, S]) {
+	for i := range c.matched {
+		if c.matched[i] == e {
+			last := len(c.matched) - 1
+			c.matched[i], c.matched[last] = c.matched[last], nil
+			c.matched = c.matched[:last]
+			return
+		}
+	}
+}
+
+// search evaluates a selector for the classes that it can match.
+func (x *Index[I, S]) search(e *entry[I, S]) map[*class[I, S]]struct{} {
+	var found map[*class[I, S]]struct{}
+	x.round++
+	for c := range x.candidates(e) {
+		if c.round == x.round {
+			continue
+		}
+		c.round = x.round
+		x.tried++
+		if e.selector.MatchesLabels(c) {
+			put(&found, c)
+		}
+	}
+	return found
+}
+
+// candidates visits the classes that have one of the labels that a match needs, some more than once.
+func (x *Index[I, S]) candidates(e *entry[I, S]) iter.Seq[*class[I, S]] {
+	return func(yield func(*class[I, S]) bool) {
+		if _, ok := x.always[e]; ok {
+			for _, c := range x.classes {
+				if !yield(c) {
+					return
+				}
+			}
+			return
+		}
+		for _, k := range e.keys {
+			for p := range x.pairs(k) {
+				for c := range p.classes {
+					if !yield(c) {
+						return
+					}
+				}
+				for from := range p.parents {
+					for c := range from.classes {
+						if !yield(c) {
+							return
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// pairs visits the pairs that a key stands for.
+func (x *Index[I, S]) pairs(k key) iter.Seq[*pair[I, S]] {
+	return func(yield func(*pair[I, S]) bool) {
+		n := x.names[k.label]
+		switch {
+		case n == nil:
+		case k.any:
+			for _, p := range n.values {
+				if !yield(p) {
+					return
+				}
+			}
+		case n.values[k.value] != nil:
+			yield(n.values[k.value])
+		}
+	}
+}
+
+// file puts a selector where the fewest classes find it.
+func (x *Index[I, S]) file(e *entry[I, S]) {
+	r := restrict(e.selector.Root(), false, x.size)
+	e.keys = r.keys
+	if !r.restricted {
+		x.always[e] = struct{}{}
+	}
+	for _, k := range e.keys {
+		if k.any {
+			put(&x.name(k.label).selectors, e)
+		} else {
+			put(&x.pair(k.label, k.value).selectors, e)
+		}
+	}
+}
+
+func (x *Index[I, S]) unfile(e *entry[I, S]) {
+	delete(x.always, e)
+	for _, k := range e.keys {
+		n := x.names[k.label]
+		if n == nil {
+			continue // the key was there twice
+		}
+		if k.any {
+			delete(n.selectors, e)
+			x.dropName(n)
+		} else if p := n.values[k.value]; p != nil {
+			delete(p.selectors, e)
+			x.dropPair(p)
+		}
+	}
+	e.keys = nil
+}
+
+// size is how many classes have a label, those that inherit it included.
+func (x *Index[I, S]) size(k key) int {
+	n := x.names[k.label]
+	if n == nil {
+		return 0
+	}
+	sum := 0
+	if k.any {
+		sum = n.classes
+		if sum > 0 {
+			return sum // few labels are both own and inherited: no need to look at all values
+		}
+	}
+	for p := range x.pairs(k) {
+		sum += len(p.classes)
+		for from := range p.parents {
+			sum += len(from.classes)
+		}
+	}
+	return sum
+}

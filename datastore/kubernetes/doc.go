@@ -1,0 +1,2 @@
+// Package kubernetes turns Kubernetes' objects into Calico's, as pure functions.
+package kubernetes
