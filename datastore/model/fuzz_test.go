@@ -17,6 +17,9 @@ func fuzzKind(f *testing.F, kind Kind) {
 	key, ok := keys[kind]
 	if !ok {
 		key = Key{Kind: kind, Name: "default"}
+		if info.Namespaced {
+			key.Namespace = "ns"
+		}
 	}
 	for _, file := range []string{"objects.jsonl", "history.jsonl"} {
 		for _, s := range readLines[stored](f, file) {
@@ -91,3 +94,14 @@ func FuzzDecodeBlock(f *testing.F)              { fuzzKind(f, KindIPAMBlock) }
 func FuzzDecodeBlockAffinity(f *testing.F)      { fuzzKind(f, KindBlockAffinity) }
 func FuzzDecodeHandle(f *testing.F)             { fuzzKind(f, KindIPAMHandle) }
 func FuzzDecodeIPAMConfig(f *testing.F)         { fuzzKind(f, KindIPAMConfig) }
+
+func FuzzDecodeNetworkPolicy(f *testing.F)             { fuzzKind(f, KindNetworkPolicy) }
+func FuzzDecodeGlobalNetworkPolicy(f *testing.F)       { fuzzKind(f, KindGlobalNetworkPolicy) }
+func FuzzDecodeStagedNetworkPolicy(f *testing.F)       { fuzzKind(f, KindStagedNetworkPolicy) }
+func FuzzDecodeStagedGlobalNetworkPolicy(f *testing.F) { fuzzKind(f, KindStagedGlobalNetworkPolicy) }
+func FuzzDecodeStagedKubernetesNetworkPolicy(f *testing.F) {
+	fuzzKind(f, KindStagedKubernetesNetworkPolicy)
+}
+func FuzzDecodeNetworkSet(f *testing.F)       { fuzzKind(f, KindNetworkSet) }
+func FuzzDecodeGlobalNetworkSet(f *testing.F) { fuzzKind(f, KindGlobalNetworkSet) }
+func FuzzDecodeHostEndpoint(f *testing.F)     { fuzzKind(f, KindHostEndpoint) }
