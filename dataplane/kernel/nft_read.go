@@ -124,10 +124,22 @@ func readSets(c *nftables.Conn, t *nftables.Table, a *ruleset.Actual) error {
 func decodeEntries(list []nftables.SetElement) map[string]ruleset.Verdict {
 	entries := map[string]ruleset.Verdict{}
 	for _, e := range list {
-		v := ruleset.Verdict{}
-		if e.VerdictData != nil {
-			v.Chain = e.VerdictData.Chain
-			switch e.VerdictData.Kind {
+		entries[string(bytes.TrimRight(e.Key, "\x00"))] = decodeVerdict(e.Val)
+	}
+	return entries
+}
+
+// decodeVerdict translates a verdict of a map, which the library hands on as it came.
+func decodeVerdict(data []byte) ruleset.Verdict {
+	v := ruleset.Verdict{}
+	d, err := netlink.NewAttributeDecoder(data)
+	if err != nil {
+		return v
+	}
+	for d.Next() {
+		switch d.Type() {
+		case unix.NFTA_VERDICT_CODE:
+			switch expr.VerdictKind(int32(be64(d.Bytes()))) {
 			case expr.VerdictGoto:
 				v.Action = ruleset.Goto
 			case expr.VerdictJump:
@@ -139,10 +151,11 @@ func decodeEntries(list []nftables.SetElement) map[string]ruleset.Verdict {
 			default:
 				v.Action = ruleset.Return
 			}
+		case unix.NFTA_VERDICT_CHAIN:
+			v.Chain = d.String()
 		}
-		entries[string(bytes.TrimRight(e.Key, "\x00"))] = v
 	}
-	return entries
+	return v
 }
 
 // decodeSet translates a set. One that we would never have made gets no type, so that it is made anew.
