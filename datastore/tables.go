@@ -257,6 +257,7 @@ func (w *workingState) take(e Event, inSync bool, now func() time.Time) {
 		w.quarantined.Delete(k)
 	}
 	w.changed = append(w.changed, e.Key)
+	w.settleSpelling(e.Key, now)
 	w.revision = max(w.revision, e.Revision)
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore"
@@ -28,6 +29,11 @@ func deleteObject(ctx context.Context, store datastore.Store, key model.Key) ([]
 		}
 		if gone, err = releaseNode(ctx, store, node); err != nil {
 			return gone, fmt.Errorf("%s is kept, because not all that belongs to it could be removed: %w", key, err)
+		}
+	}
+	if key.Kind == model.KindTier {
+		if err := deletableTier(ctx, store, key); err != nil {
+			return nil, err
 		}
 	}
 	if _, err := store.Delete(ctx, key, 0); err != nil {
@@ -55,6 +61,14 @@ func releaseNode(ctx context.Context, store datastore.Store, node *model.Object)
 	}
 	err = eachOf(ctx, store, model.KindBGPPeer, func(k model.Key, p *model.BGPPeer) {
 		if p.Spec.Node == name {
+			keys = append(keys, k)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = eachOf(ctx, store, model.KindHostEndpoint, func(k model.Key, h *v3.HostEndpoint) {
+		if h.Spec.Node == name {
 			keys = append(keys, k)
 		}
 	})

@@ -58,10 +58,13 @@ func TestGetPrintsWhatCalicoctlPrints(t *testing.T) {
 	s, server := newShell(t)
 	loadUpstream(t, server)
 	kinds := []string{"bgpconfiguration", "bgppeer", "clusterinformation", "felixconfiguration", "ipamconfiguration",
-		"ippool", "ipreservation", "node", "profile", "tier", "workloadendpoint", "caliconodestatus", "bgpfilter"}
+		"ippool", "ipreservation", "node", "profile", "tier", "workloadendpoint", "caliconodestatus", "bgpfilter",
+		"networkpolicy", "globalnetworkpolicy", "stagednetworkpolicy", "stagedglobalnetworkpolicy", "stagedkubernetesnetworkpolicy",
+		"networkset", "globalnetworkset", "hostendpoint"}
 	for _, kind := range kinds {
 		args := []string{"get", kind}
-		if kind == "workloadendpoint" {
+		switch kind {
+		case "workloadendpoint", "networkpolicy", "stagednetworkpolicy", "stagedkubernetesnetworkpolicy", "networkset":
 			args = append(args, "-A")
 		}
 		for form, file := range map[string]string{"table": ".ps.txt", "wide": ".wide.txt"} {

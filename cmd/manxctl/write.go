@@ -111,24 +111,36 @@ func createObject(ctx context.Context, store datastore.Store, o *model.Object) (
 	m.SetResourceVersion("")
 	m.SetUID("")
 	m.SetCreationTimestamp(zeroTime)
-	if err := checkPool(ctx, store, o); err != nil {
+	if err := checkOthers(ctx, store, o); err != nil {
 		return "", err
 	}
 	_, err := store.Create(ctx, o)
 	return "created", err
 }
 
-// checkPool refuses a new pool that overlaps another: both would give out the same addresses.
-func checkPool(ctx context.Context, store datastore.Store, o *model.Object) error {
-	pool, ok := o.Value.(*model.IPPool)
-	if !ok {
-		return nil
+// checkOthers applies the rules on a new object that need others: a pool that overlaps another would give out the same
+// addresses, and a policy has no place without its tier.
+func checkOthers(ctx context.Context, store datastore.Store, o *model.Object) error {
+	list := func(kind model.Kind) (model.Set, error) {
+		objects, _, err := store.List(ctx, kind, "")
+		return model.NewSet(objects...), err
 	}
-	pools, _, err := store.List(ctx, model.KindIPPool, "")
-	if err != nil {
-		return err
+	var errs []model.FieldError
+	if pool, ok := o.Value.(*model.IPPool); ok {
+		pools, err := list(model.KindIPPool)
+		if err != nil {
+			return err
+		}
+		errs = model.CheckPoolOverlap(o.Key, pool, pools)
 	}
-	if errs := model.CheckPoolOverlap(o.Key, pool, model.NewSet(pools...)); len(errs) > 0 {
+	if model.PolicyTier(o.Value) != "" {
+		tiers, err := list(model.KindTier)
+		if err != nil {
+			return err
+		}
+		errs = model.CheckPolicyTier(o.Value, tiers)
+	}
+	if len(errs) > 0 {
 		return &model.InvalidError{Key: o.Key, Fields: errs}
 	}
 	return nil

@@ -121,7 +121,7 @@ func (r *reader) take(p place) {
 
 // takeResource enters an object of a kind that the daemon reads, in the form in which it is stored.
 func (r *reader) takeResource(f found) {
-	info, ok := model.Lookup(model.Kind(f.Kind))
+	info, ok := model.LookupDocument(f.APIVersion, f.Kind)
 	switch {
 	case !ok:
 		r.remark(f.place, "kind", "%s %s is skipped: Manx does not read this kind", f.Kind, f.meta.Name)

@@ -80,6 +80,22 @@ func columns(kind model.Kind) []column {
 		return []column{nameColumn,
 			{"NODE", both, of(func(v *v3.CalicoNodeStatus) string { return v.Spec.Node })},
 			{"CLASSES", onlyWide, of(func(v *v3.CalicoNodeStatus) string { return joined(v.Spec.Classes) })}}
+	case model.KindNetworkPolicy:
+		return networkPolicyColumns
+	case model.KindGlobalNetworkPolicy:
+		return globalNetworkPolicyColumns
+	case model.KindStagedNetworkPolicy:
+		return stagedNetworkPolicyColumns
+	case model.KindStagedGlobalNetworkPolicy:
+		return stagedGlobalNetworkPolicyColumns
+	case model.KindStagedKubernetesNetworkPolicy:
+		return stagedKubernetesNetworkPolicyColumns
+	case model.KindNetworkSet:
+		return networkSetColumns
+	case model.KindGlobalNetworkSet:
+		return globalNetworkSetColumns
+	case model.KindHostEndpoint:
+		return hostEndpointColumns
 	case model.KindIPAMBlock:
 		return blockColumns
 	case model.KindBlockAffinity:

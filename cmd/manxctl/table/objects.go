@@ -145,7 +145,7 @@ func structured(w io.Writer, f Format, v any) error {
 	if err := e.Encode(v); err != nil {
 		return err
 	}
-	out := withoutEmptyEnds(b.Bytes())
+	out := model.WithoutEmptyEnds(b.Bytes())
 	if f == YAML {
 		y, err := yaml.JSONToYAML(out)
 		if err != nil {
@@ -160,13 +160,4 @@ func structured(w io.Writer, f Format, v any) error {
 	}
 	_, err := w.Write(indented.Bytes())
 	return err
-}
-
-// withoutEmptyEnds leaves out the source and destination of rules that say nothing about them, as Calico does; the type
-// of rules in the public API module cannot. Inside a JSON string the quotes would be escaped, so only members match.
-func withoutEmptyEnds(compact []byte) []byte {
-	for _, end := range []string{`,"source":{}`, `,"destination":{}`} {
-		compact = bytes.ReplaceAll(compact, []byte(end), nil)
-	}
-	return compact
 }
