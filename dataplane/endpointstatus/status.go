@@ -1,0 +1,112 @@
+package endpointstatus
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// DefaultPathPrefix is Calico's folder for what is true until the host restarts (FelixConfiguration, endpointStatusPathPrefix).
+const DefaultPathPrefix = "/var/run/calico"
+
+// FolderName is that of the files' folder below the path prefix.
+const FolderName = "endpoint-status"
+
+// Status is the content of a file, with Calico's names. Calico's bgpPeerName, for a program that configures BIRD from the
+// files, is left out.
+type Status struct {
+	IfaceName string   `json:"ifaceName,omitempty"` // the host's end
+	MAC       string   `json:"mac,omitempty"`       // the workload's
+	IPv4Nets  []string `json:"ipv4Nets,omitempty"`  // host prefixes
+	IPv6Nets  []string `json:"ipv6Nets,omitempty"`
+}
+
+// String is the file's content.
+func (s Status) String() string {
+	text, _ := json.Marshal(s) // strings only: cannot fail
+	return string(text)
+}
+
+const separator = " "
+
+// FileName names the file of a WorkloadEndpoint: orchestrator, NAMESPACE/WORKLOAD and endpoint, each escaped as in a
+// path of a URL, separated by spaces. For instance "k8s shop%2Fweb-0 eth0".
+func FileName(k model.Key) (string, error) {
+	ids, err := model.ParseWorkloadEndpointName(k.Name)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", k, err)
+	}
+	workload := ids.Pod + ids.ContainerID + ids.Workload // one of them is set
+	parts := []string{ids.Orchestrator, k.Namespace + "/" + workload, ids.Endpoint}
+	for i, p := range parts {
+		parts[i] = url.PathEscape(p)
+	}
+	return strings.Join(parts, separator), nil
+}
+
+// isFileName tells the files from what else may be in the folder.
+func isFileName(name string) bool { return strings.Count(name, separator) == 2 }
+
+// Endpoint is a WorkloadEndpoint of this node.
+type Endpoint struct {
+	Key model.Key
+	// Revision is that of the datastore when the endpoint was last written.
+	Revision  int64
+	Interface string
+	MAC       string
+	Addresses []netip.Prefix
+}
+
+// Policy tells whose policy is in the kernel.
+type Policy struct {
+	// Revision is that of the datastore which the kernel's rules are computed from.
+	Revision int64
+	// Interfaces have their rules in the kernel.
+	Interfaces map[string]bool
+}
+
+// has reports whether an endpoint's policy is in the kernel: that of the endpoint as it is now, not of a container
+// which had the same interface before. Without p nobody programs policy here.
+func (p *Policy) has(e Endpoint) bool {
+	return p == nil || p.Interfaces[e.Interface] && p.Revision >= e.Revision
+}
+
+// Decide returns the files that should exist, by name: those of the endpoints with addresses whose policy is in the
+// kernel, and all whose routes are.
+func Decide(endpoints []Endpoint, policy *Policy, routed func(Endpoint, netip.Prefix) bool) map[string]Status {
+	files := map[string]Status{}
+	for _, e := range endpoints {
+		if name, err := FileName(e.Key); err == nil && e.ready(policy, routed) {
+			files[name] = e.status()
+		}
+	}
+	return files
+}
+
+func (e Endpoint) ready(policy *Policy, routed func(Endpoint, netip.Prefix) bool) bool {
+	if len(e.Addresses) == 0 || !policy.has(e) {
+		return false
+	}
+	for _, a := range e.Addresses {
+		if !routed(e, a) {
+			return false
+		}
+	}
+	return true
+}
+
+func (e Endpoint) status() Status {
+	s := Status{IfaceName: e.Interface, MAC: e.MAC}
+	for _, a := range e.Addresses {
+		if a.Addr().Is4() {
+			s.IPv4Nets = append(s.IPv4Nets, a.String())
+		} else {
+			s.IPv6Nets = append(s.IPv6Nets, a.String())
+		}
+	}
+	return s
+}

@@ -1,0 +1,77 @@
+package endpointstatus
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+func key(namespace, name string) model.Key {
+	return model.Key{Kind: model.KindWorkloadEndpoint, Namespace: namespace, Name: name}
+}
+
+func TestFileNamesAreCalicos(t *testing.T) {
+	for _, c := range []struct{ namespace, name, want string }{
+		{"shop", "node--1-k8s-web--0-eth0", "k8s shop%2Fweb-0 eth0"},
+		{"default", "n-cni-1234567890abcdef-eth0", "cni default%2F1234567890abcdef eth0"},
+		{"openstack", "n-openstack-vm%1-tap0", "openstack openstack%2Fvm%251 tap0"},
+		{"x", "n-k8s-a.b-eth0", "k8s x%2Fa.b eth0"},
+		{"x", "nodashes", ""},
+	} {
+		have, err := FileName(key(c.namespace, c.name))
+		if have != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%s/%s: %q, %v; want %q", c.namespace, c.name, have, err, c.want)
+		}
+		if err == nil && !isFileName(have) {
+			t.Errorf("%q is not taken for a file of ours", have)
+		}
+	}
+}
+
+func TestContentIsCalicos(t *testing.T) {
+	s := Status{IfaceName: "cali1", MAC: "02:00:00:00:00:01", IPv4Nets: []string{"10.0.0.1/32"}, IPv6Nets: []string{"fd00::1/128"}}
+	want := `{"ifaceName":"cali1","mac":"02:00:00:00:00:01","ipv4Nets":["10.0.0.1/32"],"ipv6Nets":["fd00::1/128"]}`
+	if s.String() != want {
+		t.Errorf("%s, want %s", s, want)
+	}
+}
+
+func TestFileNeedsPolicyAndEveryRoute(t *testing.T) {
+	prefix := netip.MustParsePrefix
+	endpoint := func(revision int64, addresses ...netip.Prefix) Endpoint {
+		return Endpoint{Key: key("shop", "n-k8s-web-eth0"), Revision: revision, Interface: "cali1", MAC: "02:00:00:00:00:01", Addresses: addresses}
+	}
+	v4, v6 := prefix("10.0.0.1/32"), prefix("fd00::1/128")
+	programmed := map[string]bool{"cali1": true}
+	for name, c := range map[string]struct {
+		endpoint Endpoint
+		policy   *Policy
+		routes   []netip.Prefix
+		want     bool
+	}{
+		"policy and both routes":                    {endpoint(7, v4, v6), &Policy{7, programmed}, []netip.Prefix{v4, v6}, true},
+		"nobody programs policy":                    {endpoint(7, v4), nil, []netip.Prefix{v4}, true},
+		"no policy yet":                             {endpoint(7, v4), &Policy{9, nil}, []netip.Prefix{v4}, false},
+		"policy of the container before":            {endpoint(7, v4), &Policy{6, programmed}, []netip.Prefix{v4}, false},
+		"policy of a later state":                   {endpoint(7, v4), &Policy{8, programmed}, []netip.Prefix{v4}, true},
+		"no route":                                  {endpoint(7, v4), &Policy{7, programmed}, nil, false},
+		"one of two routes":                         {endpoint(7, v4, v6), &Policy{7, programmed}, []netip.Prefix{v4}, false},
+		"without addresses it cannot be programmed": {endpoint(7), &Policy{7, programmed}, nil, false},
+	} {
+		files := Decide([]Endpoint{c.endpoint}, c.policy, func(e Endpoint, p netip.Prefix) bool { return slices.Contains(c.routes, p) })
+		want := map[string]string{}
+		if c.want {
+			want["k8s shop%2Fweb eth0"] = c.endpoint.status().String()
+		}
+		have := map[string]string{}
+		for n, s := range files {
+			have[n] = s.String()
+		}
+		if !maps.Equal(have, want) {
+			t.Errorf("%s: %v, want %v", name, have, want)
+		}
+	}
+}
