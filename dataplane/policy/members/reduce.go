@@ -1,39 +1,58 @@
 package members
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 )
 
-// Reduce returns the same addresses as nets, without networks that are inside others, sorted. Bits beyond a network's length
-// are dropped.
+// Reduce returns the same addresses as nets in as few networks as possible, sorted. Bits beyond a network's length are
+// dropped, and so is what is no network.
 func Reduce(nets []netip.Prefix) []netip.Prefix {
 	sorted := make([]netip.Prefix, 0, len(nets))
 	for _, n := range nets {
-		sorted = append(sorted, n.Masked())
+		if n.IsValid() {
+			sorted = append(sorted, n.Masked())
+		}
 	}
-	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	})
-	var list []netip.Prefix
+	slices.SortFunc(sorted, netip.Prefix.Compare)
+	list := sorted[:0]
 	for _, n := range sorted {
-		if k := len(list); k == 0 || !list[k-1].Overlaps(n) {
-			list = append(list, n)
+		if k := len(list); k > 0 && list[k-1].Overlaps(n) {
+			continue
+		}
+		list = append(list, n)
+		for k := len(list); k > 1; k = len(list) {
+			whole, ok := siblings(list[k-2], list[k-1])
+			if !ok {
+				break
+			}
+			list = append(list[:k-2], whole)
 		}
 	}
 	return list
 }
 
-// MergePorts returns the same ports as ranges, in as few ranges as possible, sorted.
+// siblings tells whether two networks are the halves of a third one, and of which.
+func siblings(a, b netip.Prefix) (netip.Prefix, bool) {
+	if a.Bits() != b.Bits() || a.Bits() == 0 || a.Addr().BitLen() != b.Addr().BitLen() {
+		return netip.Prefix{}, false
+	}
+	whole := netip.PrefixFrom(a.Addr(), a.Bits()-1).Masked()
+	return whole, a != b && whole.Contains(b.Addr())
+}
+
+// MergePorts returns the same ports as ranges (first and last), in as few ranges as possible, sorted. Ranges whose last port
+// is below the first have no ports.
 func MergePorts(ranges [][2]uint16) [][2]uint16 {
 	sorted := slices.Clone(ranges)
-	slices.SortFunc(sorted, func(a, b [2]uint16) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
+	slices.SortFunc(sorted, func(a, b [2]uint16) int { return slices.Compare(a[:], b[:]) })
 	var list [][2]uint16
 	for _, r := range sorted {
-		if k := len(list); k > 0 && uint32(r[0]) <= uint32(list[k-1][1])+1 {
+		switch k := len(list); {
+		case r[1] < r[0]:
+		case k > 0 && uint32(r[0]) <= uint32(list[k-1][1])+1:
 			list[k-1][1] = max(list[k-1][1], r[1])
-		} else {
+		default:
 			list = append(list, r)
 		}
 	}

@@ -1,82 +1,269 @@
 package members
 
 import (
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// kernel is what an interval set in the kernel would hold; it refuses overlaps.
+// kernel is what a set in the kernel would hold. As the kernel does, an interval set refuses overlaps at every single step.
 type kernel struct {
-	t    *testing.T
-	have map[netip.Prefix]bool
+	t        *testing.T
+	interval bool
+	have     map[ruleset.Element]bool
+	added    bool // since the last step
 }
 
 func (k *kernel) add(e ruleset.Element) {
-	for p := range k.have {
-		if p.Overlaps(e.Prefix) {
-			k.t.Fatalf("%s is added while %s is there", e.Prefix, p)
+	for o := range k.have {
+		if o == e || k.interval && o.Prefix.Overlaps(e.Prefix) {
+			k.t.Fatalf("%v is added while %v is there", e, o)
 		}
 	}
-	k.have[e.Prefix] = true
+	k.have[e], k.added = true, true
 }
 
 func (k *kernel) remove(e ruleset.Element) {
-	if !k.have[e.Prefix] {
-		k.t.Fatalf("%s is removed but not there", e.Prefix)
+	if !k.have[e] {
+		k.t.Fatalf("%v is removed but not there", e)
 	}
-	delete(k.have, e.Prefix)
+	if k.added {
+		k.t.Fatalf("%v is removed after something was added", e)
+	}
+	delete(k.have, e)
+}
+
+func (k *kernel) networks() []netip.Prefix {
+	var list []netip.Prefix
+	for e := range k.have {
+		list = append(list, e.Prefix)
+	}
+	slices.SortFunc(list, netip.Prefix.Compare)
+	return list
+}
+
+// randomNetwork is often equal to another one, around, inside or beside it; its host bits are not always zero.
+func randomNetwork(r *rand.Rand) netip.Prefix {
+	if r.IntN(3) == 0 {
+		a := [16]byte{0: 0x20 * byte(r.IntN(3)), 7: byte(r.IntN(2)), 8: 0x80 * byte(r.IntN(2)), 15: byte(r.IntN(4))}
+		return netip.PrefixFrom(netip.AddrFrom16(a), []int{0, 1, 2, 3, 32, 56, 63, 64, 65, 120, 126, 127, 128}[r.IntN(13)])
+	}
+	a := [4]byte{byte(r.IntN(4)) << 6, byte(r.IntN(3)) << 6, 0, byte(r.IntN(4))}
+	return netip.PrefixFrom(netip.AddrFrom4(a), []int{0, 1, 4, 8, 9, 10, 12, 24, 30, 31, 32, 32}[r.IntN(12)])
+}
+
+// outermost is what the kernel must have: all contributions that are inside no other one.
+func outermost(counts map[netip.Prefix]int) []netip.Prefix {
+	var list []netip.Prefix
+	for p, n := range counts {
+		if n > 0 && !covered(counts, p) {
+			list = append(list, p)
+		}
+	}
+	slices.SortFunc(list, netip.Prefix.Compare)
+	return list
+}
+
+func covered(counts map[netip.Prefix]int, p netip.Prefix) bool {
+	for o, n := range counts {
+		if n > 0 && o.Bits() < p.Bits() && o.Contains(p.Addr()) {
+			return true
+		}
+	}
+	return false
 }
 
 // Whatever is added and removed, the kernel's elements never overlap and cover what the contributions cover.
 func TestIntervalSetsNeverOverlap(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		k := &kernel{t, map[netip.Prefix]bool{}}
+		k := &kernel{t: t, interval: true, have: map[ruleset.Element]bool{}}
 		s := New(true, k.add, k.remove)
-		count := map[netip.Prefix]int{}
+		counts := map[netip.Prefix]int{}
+		var held []netip.Prefix // all contributions, as they were given
 		for range 120 {
-			bits := []int{0, 4, 8, 9, 10, 12, 31, 32}[r.IntN(8)]
-			p := netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(r.IntN(4)) << 6, byte(r.IntN(3)) << 6, 0, byte(r.IntN(4))}), bits).Masked()
-			if r.IntN(5) < 2 {
-				s.Remove(ruleset.Element{Prefix: p})
-				count[p] = max(0, count[p]-1)
-			} else {
-				s.Add(ruleset.Element{Prefix: p})
-				count[p]++
-			}
-			var all []netip.Prefix
-			for p, n := range count {
-				if n > 0 {
-					all = append(all, p)
+			k.added = false
+			switch i := r.IntN(10); {
+			case i < 3 && len(held) > 0:
+				n := r.IntN(len(held))
+				s.Remove(ruleset.Element{Prefix: held[n]})
+				counts[held[n].Masked()]--
+				held = slices.Delete(held, n, n+1)
+			case i == 3: // may not be there: nothing happens
+				if p := randomNetwork(r); counts[p.Masked()] == 0 {
+					s.Remove(ruleset.Element{Prefix: p})
 				}
+			default:
+				p := randomNetwork(r)
+				s.Add(ruleset.Element{Prefix: p})
+				counts[p.Masked()]++
+				held = append(held, p)
 			}
-			want := map[netip.Prefix]bool{}
-			for _, p := range Reduce(all) {
-				want[p] = true
+			if got, want := k.networks(), outermost(counts); !slices.Equal(got, want) {
+				t.Fatalf("seed %d: %v, want %v", seed, got, want)
 			}
-			if !maps.Equal(k.have, want) {
-				t.Fatalf("seed %d: %v, want %v", seed, k.have, want)
+			different := 0
+			for _, n := range counts {
+				different += min(1, n)
+			}
+			if s.Len() != different {
+				t.Fatalf("seed %d: length %d, want %d", seed, s.Len(), different)
 			}
 		}
-		for p, n := range count {
-			for range n {
-				s.Remove(ruleset.Element{Prefix: p})
-			}
+		again := &kernel{t: t, interval: true, have: map[ruleset.Element]bool{}}
+		other := New(true, again.add, again.remove)
+		for _, i := range r.Perm(len(held)) {
+			again.added = false
+			other.Add(ruleset.Element{Prefix: held[i]})
 		}
-		if len(k.have) != 0 || s.nets.root != nil || s.Len() != 0 {
-			t.Fatalf("seed %d: something is left: %v", seed, k.have)
+		if !maps.Equal(k.have, again.have) {
+			t.Fatalf("seed %d: %v in another order, want %v", seed, again.networks(), k.networks())
+		}
+		for _, i := range r.Perm(len(held)) {
+			k.added = false
+			s.Remove(ruleset.Element{Prefix: held[i]})
+		}
+		if len(k.have) != 0 || s.Len() != 0 || s.nets[0].nodes != nil || s.nets[1].nodes != nil {
+			t.Fatalf("seed %d: something is left: %v, %d", seed, k.networks(), s.Len())
 		}
 	}
 }
 
-func TestMergePorts(t *testing.T) {
-	got := MergePorts([][2]uint16{{80, 80}, {65535, 65535}, {81, 90}, {1, 3}, {2, 2}, {85, 100}})
-	want := [][2]uint16{{1, 3}, {80, 100}, {65535, 65535}}
-	if len(got) != len(want) || got[0] != want[0] || got[1] != want[1] || got[2] != want[2] {
-		t.Fatal(got)
+func TestNetworksMakeWayForLargerOnesAndComeBack(t *testing.T) {
+	var told []string
+	s := New(true, func(e ruleset.Element) { told = append(told, "+"+e.Prefix.String()) },
+		func(e ruleset.Element) { told = append(told, "-"+e.Prefix.String()) })
+	for _, step := range []struct {
+		what string
+		want []string
+	}{
+		{"+10.0.1.0/24", []string{"+10.0.1.0/24"}},
+		{"+10.0.0.0/16", []string{"-10.0.1.0/24", "+10.0.0.0/16"}},
+		{"+10.0.2.5/32", nil},
+		{"+10.0.1.7/32", nil},
+		{"+0.0.0.0/0", []string{"-10.0.0.0/16", "+0.0.0.0/0"}},
+		{"+0.0.0.0/0", nil},
+		{"+::/0", []string{"+::/0"}},
+		{"+255.255.255.255/32", nil},
+		{"-0.0.0.0/0", nil},
+		{"-10.0.0.0/16", nil},
+		{"-0.0.0.0/0", []string{"-0.0.0.0/0", "+10.0.1.0/24", "+10.0.2.5/32", "+255.255.255.255/32"}},
+		{"-10.0.1.0/24", []string{"-10.0.1.0/24", "+10.0.1.7/32"}},
+		{"+10.0.99.1/16", []string{"-10.0.1.7/32", "-10.0.2.5/32", "+10.0.0.0/16"}},
+		{"-192.0.2.0/24", nil},
+		{"-::/0", []string{"-::/0"}},
+	} {
+		told = nil
+		change := s.Add
+		if step.what[0] == '-' {
+			change = s.Remove
+		}
+		change(ruleset.Element{Prefix: netip.MustParsePrefix(step.what[1:])})
+		if !slices.Equal(told, step.want) {
+			t.Errorf("%s: %v, want %v", step.what, told, step.want)
+		}
+	}
+}
+
+// Sets without intervals count each element by itself, with protocol and port.
+func TestElementsOfOtherSetsAreCounted(t *testing.T) {
+	var kinds []ruleset.Element
+	for _, a := range []string{"10.0.0.1/32", "10.0.0.2/32", "::ffff:10.0.0.1/128", "2001:db8::1/128"} {
+		for _, port := range []uint16{0, 80} {
+			for _, protocol := range []uint8{6, 17} {
+				kinds = append(kinds, ruleset.Element{Prefix: netip.MustParsePrefix(a), Protocol: protocol, Low: port})
+			}
+		}
+	}
+	kinds = append(kinds, ruleset.Element{Low: 80, High: 90}, ruleset.Element{Low: 80, High: 91}, ruleset.Element{Low: 80})
+	r := rand.New(rand.NewPCG(1, 1))
+	k := &kernel{t: t, have: map[ruleset.Element]bool{}}
+	s := New(false, k.add, k.remove)
+	counts := map[ruleset.Element]int{}
+	for range 3000 {
+		e := kinds[r.IntN(len(kinds))]
+		k.added = false
+		if r.IntN(2) == 0 {
+			s.Add(e)
+			counts[e]++
+		} else {
+			s.Remove(e)
+			counts[e] = max(0, counts[e]-1)
+		}
+		n := 0
+		for e, c := range counts {
+			if k.have[e] != (c > 0) {
+				t.Fatalf("%v is there: %v, with %d contributions", e, k.have[e], c)
+			}
+			n += min(1, c)
+		}
+		if s.Len() != n || len(k.have) != n {
+			t.Fatalf("length %d, %d told, want %d", s.Len(), len(k.have), n)
+		}
+	}
+}
+
+func addresses(n int) []ruleset.Element {
+	list := make([]ruleset.Element, n)
+	for i := range list {
+		list[i].Prefix = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)
+	}
+	return list
+}
+
+func BenchmarkAdd100k(b *testing.B) {
+	for _, interval := range []bool{false, true} {
+		b.Run(fmt.Sprintf("interval=%v", interval), func(b *testing.B) {
+			list := addresses(100000)
+			for b.Loop() {
+				var before, after runtime.MemStats
+				runtime.GC()
+				runtime.ReadMemStats(&before)
+				s := New(interval, func(ruleset.Element) {}, func(ruleset.Element) {})
+				for _, e := range list {
+					s.Add(e)
+				}
+				runtime.GC()
+				runtime.ReadMemStats(&after)
+				b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/1e6, "MB")
+				runtime.KeepAlive(s)
+			}
+		})
+	}
+}
+
+func BenchmarkChangeAmong100k(b *testing.B) {
+	for _, interval := range []bool{false, true} {
+		b.Run(fmt.Sprintf("interval=%v", interval), func(b *testing.B) {
+			s := New(interval, func(ruleset.Element) {}, func(ruleset.Element) {})
+			list := addresses(100000)
+			for _, e := range list {
+				s.Add(e)
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				s.Remove(list[i%len(list)])
+				s.Add(list[i%len(list)])
+			}
+		})
+	}
+}
+
+// A network around everything is the most expensive change there is.
+func BenchmarkCover100k(b *testing.B) {
+	s := New(true, func(ruleset.Element) {}, func(ruleset.Element) {})
+	for _, e := range addresses(100000) {
+		s.Add(e)
+	}
+	all := ruleset.Element{Prefix: netip.MustParsePrefix("10.0.0.0/8")}
+	for b.Loop() {
+		s.Add(all)
+		s.Remove(all)
 	}
 }
