@@ -11,19 +11,23 @@ import (
 
 // cluster is a big one: pods of Deployments in namespaces, and policies the way people write them.
 type cluster struct {
-	x                          *Index[*int, string]
-	ids                        []*int
-	pods, selectors, namespace int
-	distinct                   bool // each pod has a label of its own, as those of StatefulSets do
+	x               *Index[*int, int]
+	ids             []*int
+	selectors       []*selector.Selector
+	pods, namespace int
+	distinct        bool // each pod has a label of its own, as those of StatefulSets do
 }
 
 func newCluster(pods, selectors, namespaces int, distinct bool) *cluster {
-	c := &cluster{pods: pods, selectors: selectors, namespace: namespaces, distinct: distinct, ids: make([]*int, pods)}
+	c := &cluster{pods: pods, namespace: namespaces, distinct: distinct, ids: make([]*int, pods)}
 	numbers := make([]int, pods)
 	for i := range c.ids {
 		c.ids[i] = &numbers[i]
 	}
-	c.x = New(func(string, *int) {}, func(string, *int) {})
+	for i := range selectors {
+		c.selectors = append(c.selectors, c.selector(i))
+	}
+	c.x = New(func(int, *int) {}, func(int, *int) {})
 	return c
 }
 
@@ -79,8 +83,8 @@ func (c *cluster) setItems() {
 }
 
 func (c *cluster) setSelectors() {
-	for i := range c.selectors {
-		c.x.SetSelector(fmt.Sprint("s", i), c.selector(i))
+	for i, s := range c.selectors {
+		c.x.SetSelector(i, s)
 	}
 }
 
@@ -106,7 +110,7 @@ func TestOnlyCandidatesAreEvaluated(t *testing.T) {
 				}
 			}
 			tried("a changed item", 60, func() { c.setItem(17, "v2") })
-			tried("a new selector", 250, func() { c.x.SetSelector("new", c.selector(1001)) })
+			tried("a new selector", 250, func() { c.x.SetSelector(-1, c.selector(1001)) })
 			tried("a changed namespace", 200*60, func() { c.x.SetParent("kns.ns-3", map[string]string{"pcns.team": "other"}) })
 		})
 	}
@@ -145,14 +149,11 @@ func BenchmarkSelectorAdded(b *testing.B) {
 	c.setParents()
 	c.setItems()
 	c.setSelectors()
-	var list []*selector.Selector
-	for i := range 1000 {
-		list = append(list, c.selector(i))
-	}
+	list := c.selectors[:1000]
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		c.x.SetSelector("new", list[i%len(list)])
-		c.x.DeleteSelector("new")
+		c.x.SetSelector(-1, list[i%len(list)])
+		c.x.DeleteSelector(-1)
 	}
 }
 
@@ -161,9 +162,9 @@ func BenchmarkLoad100k(b *testing.B) {
 		b.Run(map[bool]string{true: "distinct", false: "replicas"}[distinct], func(b *testing.B) {
 			for b.Loop() {
 				var before, after runtime.MemStats
+				c := newCluster(100000, 10000, 500, distinct)
 				runtime.GC()
 				runtime.ReadMemStats(&before)
-				c := newCluster(100000, 10000, 500, distinct)
 				c.setParents()
 				c.setItems()
 				c.setSelectors()
