@@ -88,7 +88,7 @@ func TestNothingOfCalicosObjectsIsLost(t *testing.T) {
 				t.Errorf("%s: %v\n%s\nbecame\n%s", s.Key, err, s.Raw, same)
 			}
 			if k.Kind == KindStagedKubernetesNetworkPolicy && !strings.Contains(s.Raw, "policyTypes") {
-				continue // Calico stores no directions that the user did not name; readers infer them
+				continue // here Calico stores no directions that the user did not name, and we do
 			}
 			fresh, err := NewObject(k, o.Value).Encode()
 			if err != nil {
