@@ -1,0 +1,214 @@
+package nft
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/dataplane/ruleset"
+)
+
+const (
+	// DefaultCompare is the time after which the whole table is compared without a reason.
+	DefaultCompare = 10 * time.Minute
+	// slow is the pause when the kernel cannot do what is asked at all: an administrator may load a module.
+	slow = time.Minute
+	// transient is how often in a row an error that should pass by itself is believed to do so.
+	transient = 3
+)
+
+// Target brings the kernel's table to the desired one. Not safe for concurrent use.
+type Target struct {
+	// Compare is how long after the last comparison with the kernel's table the next one is made. Set it before the first Flush.
+	Compare time.Duration
+	// OnCommit, if set, is told of each transaction that the kernel accepted and how long it took.
+	OnCommit func(d time.Duration, c ruleset.Changes)
+
+	kernel  kernel.Rules
+	now     func() time.Time
+	backoff reconcile.Backoff
+
+	table     *ruleset.Table
+	stale     bool          // what the kernel has is not known
+	known     bool          // the kernel had all that was asked for before pending
+	pending   map[unit]bool // changed since the kernel last had all that was asked for
+	compareAt time.Time
+	waitUntil time.Time // nothing is tried before, after a failure of the whole
+	failures  int       // of the whole, in a row
+
+	refused map[unit]*refusal
+	users   map[string]string // chains that are replaced because they name a refused set
+
+	repairs     []reconcile.Repair
+	moreRepairs int
+	status      Status
+}
+
+// refusal is what is known about a refused unit.
+type refusal struct {
+	reason   string
+	since    time.Time
+	attempts int
+	retryAt  time.Time
+}
+
+// Result is what a Flush did.
+type Result struct {
+	Transactions int   // accepted by the kernel
+	Compared     bool  // with the whole table in the kernel
+	Refused      int   // units that are replaced
+	Err          error // why nothing could be done, or not all that was tried
+}
+
+// New makes a target of which nothing is known yet. now is the clock.
+func New(k kernel.Rules, now func() time.Time) *Target {
+	return &Target{
+		Compare: DefaultCompare, kernel: k, now: now, backoff: reconcile.DefaultBackoff,
+		stale: true, pending: map[unit]bool{}, refused: map[unit]*refusal{}, status: Status{Since: now()},
+	}
+}
+
+// Resync makes the next Flush compare with what the kernel has: somebody else changed the table, or may have.
+func (g *Target) Resync() { g.stale = true }
+
+// Flush commits what changed in t since the last call, as one transaction if the kernel accepts it. It compares with the
+// kernel's table first if that is not known. It returns after which time to be called again even if nothing changes; 0 for none.
+func (g *Target) Flush(t *ruleset.Table) (Result, time.Duration) {
+	g.table = t
+	c := t.TakeChanges()
+	g.touch(c)
+	var r Result
+	before := g.status.Transactions
+	if now := g.now(); !now.Before(g.waitUntil) {
+		switch {
+		case g.stale || g.due(now) || !now.Before(g.compareAt) || !g.independent(c):
+			r.Compared = true
+			r.Err = g.settle(g.compare())
+		case !c.Empty():
+			r.Err = g.commitChanges(c, &r)
+		}
+	} else if !c.Empty() {
+		g.stale = true // they are taken: only a comparison tells them again
+	}
+	g.noteSync()
+	r.Transactions, r.Refused = int(g.status.Transactions-before), len(g.refused)
+	return r, g.wait()
+}
+
+// touch notes the units that change: those that were refused are tried again at once.
+func (g *Target) touch(c ruleset.Changes) {
+	for _, u := range units(c) {
+		g.pending[u] = true
+		if r := g.refused[u]; r != nil {
+			r.retryAt, r.attempts = time.Time{}, 0
+		}
+	}
+}
+
+// due tells whether a refused unit is to be tried again.
+func (g *Target) due(now time.Time) bool {
+	for _, r := range g.refused {
+		if !now.Before(r.retryAt) {
+			return true
+		}
+	}
+	return false
+}
+
+// independent tells whether changes fit the kernel's table although that has replacements: chains that drop all are
+// there under their names, but refused sets and what names them are not as the changes take for granted.
+func (g *Target) independent(c ruleset.Changes) bool {
+	if c.Empty() || len(g.refused) == 0 {
+		return true
+	}
+	for u := range g.refused {
+		ch := g.table.Chain(u.name)
+		if u.kind != chain || ch == nil || ch.Base != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// commitChanges is the usual way: the kernel has what was taken before, so the changes are all there is to do.
+func (g *Target) commitChanges(c ruleset.Changes, r *Result) error {
+	err := g.commit(c)
+	switch {
+	case err == nil:
+		clear(g.pending)
+		return g.settle(nil)
+	case passes(err), hopeless(err):
+		return g.settle(err)
+	}
+	r.Compared = true // perhaps it was refused because the kernel's table is not what it should be
+	return g.settle(g.compare())
+}
+
+// settle takes note of how an attempt ended as a whole.
+func (g *Target) settle(err error) error {
+	g.stale = err != nil
+	if err == nil {
+		g.failures, g.waitUntil, g.status.LastError = 0, time.Time{}, ""
+		return nil
+	}
+	g.failures++
+	pause := g.backoff.After(g.failures)
+	if hopeless(err) {
+		pause = slow
+	}
+	g.waitUntil, g.status.LastError = g.now().Add(pause), err.Error()
+	return err
+}
+
+func (g *Target) commit(c ruleset.Changes) error {
+	start := g.now()
+	err := g.kernel.CommitRules(c)
+	if err != nil {
+		g.status.FailedTransactions++
+		return err
+	}
+	g.status.Transactions++
+	g.status.LastCommit = g.now().Sub(start)
+	if g.OnCommit != nil {
+		g.OnCommit(g.status.LastCommit, c)
+	}
+	return nil
+}
+
+func (g *Target) noteSync() {
+	if ok := !g.stale && len(g.refused) == 0; ok != g.status.InSync {
+		g.status.InSync, g.status.Since = ok, g.now()
+	}
+}
+
+// wait is the time to the next thing to do by itself.
+func (g *Target) wait() time.Duration {
+	now, at := g.now(), g.compareAt
+	for _, r := range g.refused {
+		if r.retryAt.Before(at) {
+			at = r.retryAt
+		}
+	}
+	if g.stale {
+		at = g.waitUntil
+	}
+	return max(at.Sub(now), time.Millisecond)
+}
+
+// passes: the error says nothing about what was asked; the same may be accepted later.
+func passes(err error) bool {
+	for _, e := range []error{kernel.ErrUncertain, unix.EAGAIN, unix.EBUSY, unix.EINTR, unix.ENOMEM, unix.ENOBUFS} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// hopeless: the kernel would refuse anything.
+func hopeless(err error) bool {
+	return errors.Is(err, kernel.ErrNoNFTables) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
+}
