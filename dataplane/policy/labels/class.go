@@ -37,14 +37,14 @@ func (x *Index[I, S]) class(own map[string]string, parents []string) *class[I, S
 	if c := x.classes[string(identity)]; c != nil {
 		return c
 	}
-	c := &class[I, S]{own: slices.Clip(slices.Clone(x.own)), parents: slices.Clip(slices.Clone(x.from))}
+	c := &class[I, S]{own: slices.Clone(x.own), parents: slices.Clone(x.from)}
 	x.classes[string(identity)] = c
 	for _, p := range c.own {
-		put(&p.classes, c)
+		p.classes.add(c)
 		p.name.classes++
 	}
 	for _, p := range c.parents {
-		put(&p.classes, c)
+		p.classes.add(c)
 	}
 	x.evaluate(c)
 	return c
@@ -68,15 +68,15 @@ func (x *Index[I, S]) identify(own []*pair[I, S], parents []*parent[I, S]) []byt
 func (x *Index[I, S]) dissolve(c *class[I, S]) {
 	delete(x.classes, string(x.identify(c.own, c.parents)))
 	for _, e := range c.matched {
-		delete(e.matched, c)
+		e.matched.remove(c)
 	}
 	for _, p := range c.own {
-		delete(p.classes, c)
+		p.classes.remove(c)
 		p.name.classes--
 		x.dropPair(p)
 	}
 	for _, p := range c.parents {
-		delete(p.classes, c)
+		p.classes.remove(c)
 		x.dropParent(p)
 	}
 }
@@ -84,9 +84,9 @@ func (x *Index[I, S]) dissolve(c *class[I, S]) {
 // evaluate finds out anew which selectors match a class, among those that can, and tells.
 func (x *Index[I, S]) evaluate(c *class[I, S]) {
 	x.round++
-	var now []*entry[I, S]
-	try := func(list map[*entry[I, S]]struct{}) {
-		for e := range list {
+	now := x.now[:0]
+	try := func(list *set[entry[I, S]]) {
+		for e := range list.all() {
 			if e.round == x.round {
 				continue // has been tried because of another label
 			}
@@ -103,22 +103,24 @@ func (x *Index[I, S]) evaluate(c *class[I, S]) {
 	}
 	labels := func(list []*pair[I, S]) {
 		for _, p := range list {
-			try(p.selectors)
-			try(p.name.selectors)
+			try(&p.selectors)
+			try(&p.name.selectors)
 		}
 	}
-	try(x.always)
+	try(&x.always)
 	labels(c.own)
 	for _, p := range c.parents {
 		labels(p.labels)
 	}
 	before := c.matched
-	c.matched = slices.Clip(now)
+	c.matched = append(make([]*entry[I, S], 0, len(now)), now...)
 	for _, e := range before {
-		delete(e.matched, c)
+		e.matched.remove(c)
 	}
 	for _, e := range now {
-		put(&e.matched, c)
+		e.matched.add(c)
 	}
 	x.tell(before, now, c.items...)
+	clear(now)
+	x.now = now
 }

@@ -19,13 +19,14 @@ type Index[I, S comparable] struct {
 	parents   map[string]*parent[I, S]
 	names     map[string]*name[I, S]
 	selectors map[S]*entry[I, S]
-	always    map[*entry[I, S]]struct{} // selectors that can match whatever the labels are
+	always    set[entry[I, S]] // selectors that can match whatever the labels are
 
 	lastID  uint64        // of pairs and parents
 	round   uint64        // of the newest marks on classes and entries
 	tried   uint64        // evaluations of a selector for a class so far
-	own     []*pair[I, S] // these three are room for what is needed again and again
+	own     []*pair[I, S] // this and the rest is room for what is needed again and again
 	from    []*parent[I, S]
+	now     []*entry[I, S]
 	scratch []byte
 }
 
@@ -50,7 +51,7 @@ func New[I, S comparable](started, stopped func(S, I)) *Index[I, S] {
 	return &Index[I, S]{
 		started: started, stopped: stopped,
 		items: map[I]place[I, S]{}, classes: map[string]*class[I, S]{}, parents: map[string]*parent[I, S]{},
-		names: map[string]*name[I, S]{}, selectors: map[S]*entry[I, S]{}, always: map[*entry[I, S]]struct{}{},
+		names: map[string]*name[I, S]{}, selectors: map[S]*entry[I, S]{},
 	}
 }
 
@@ -135,7 +136,7 @@ func (x *Index[I, S]) Matches(id S) iter.Seq[I] {
 		if e == nil {
 			return
 		}
-		for c := range e.matched {
+		for c := range e.matched.all() {
 			for _, i := range c.items {
 				if !yield(i) {
 					return

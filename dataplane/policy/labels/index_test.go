@@ -201,7 +201,7 @@ func TestMatchesAreThoseOfTheWholeEvaluation(t *testing.T) {
 				t.Fatalf("seed %d: %s matches %v after all is gone", seed, s, items)
 			}
 		}
-		if n := len(x.items) + len(x.classes) + len(x.parents) + len(x.names) + len(x.selectors) + len(x.always); n > 0 {
+		if n := len(x.items) + len(x.classes) + len(x.parents) + len(x.names) + len(x.selectors) + x.always.len(); n > 0 {
 			t.Fatalf("seed %d: %d things are left in the index", seed, n)
 		}
 	}

@@ -10,7 +10,7 @@ type parent[I, S comparable] struct {
 	id      uint64
 	name    string
 	labels  []*pair[I, S] // in the order of names
-	classes map[*class[I, S]]struct{}
+	classes set[class[I, S]]
 }
 
 // name is a label whatever its value is.
@@ -18,7 +18,7 @@ type name[I, S comparable] struct {
 	label     string
 	values    map[string]*pair[I, S]
 	classes   int // with this label of their own
-	selectors map[*entry[I, S]]struct{}
+	selectors set[entry[I, S]]
 }
 
 // pair is a label with a value. It is there as long as an item, a parent or a selector needs it.
@@ -26,9 +26,9 @@ type pair[I, S comparable] struct {
 	id        uint64
 	name      *name[I, S]
 	value     string
-	classes   map[*class[I, S]]struct{}
-	parents   map[*parent[I, S]]struct{}
-	selectors map[*entry[I, S]]struct{}
+	classes   set[class[I, S]]
+	parents   set[parent[I, S]]
+	selectors set[entry[I, S]]
 }
 
 // SetParent says which labels a parent hands down; nil: it does not exist (any more).
@@ -45,15 +45,15 @@ func (x *Index[I, S]) SetParent(name string, labels map[string]string) {
 	}
 	slices.SortFunc(p.labels, func(a, b *pair[I, S]) int { return strings.Compare(a.name.label, b.name.label) })
 	for _, l := range before {
-		delete(l.parents, p)
+		l.parents.remove(p)
 	}
 	for _, l := range p.labels {
-		put(&l.parents, p)
+		l.parents.add(p)
 	}
 	for _, l := range before {
 		x.dropPair(l)
 	}
-	for c := range p.classes {
+	for c := range p.classes.all() {
 		x.evaluate(c)
 	}
 	x.dropParent(p)
@@ -84,7 +84,7 @@ func (x *Index[I, S]) parent(name string) *parent[I, S] {
 
 // dropParent forgets a parent that hands nothing down and that nobody names.
 func (x *Index[I, S]) dropParent(p *parent[I, S]) {
-	if len(p.labels) == 0 && len(p.classes) == 0 {
+	if len(p.labels) == 0 && p.classes.len() == 0 {
 		delete(x.parents, p.name)
 	}
 }
@@ -100,7 +100,7 @@ func (x *Index[I, S]) name(label string) *name[I, S] {
 }
 
 func (x *Index[I, S]) dropName(n *name[I, S]) {
-	if len(n.values) == 0 && len(n.selectors) == 0 {
+	if len(n.values) == 0 && n.selectors.len() == 0 {
 		delete(x.names, n.label)
 	}
 }
@@ -119,16 +119,8 @@ func (x *Index[I, S]) pair(label, value string) *pair[I, S] {
 
 // dropPair forgets a pair that is no longer needed.
 func (x *Index[I, S]) dropPair(p *pair[I, S]) {
-	if len(p.classes) == 0 && len(p.parents) == 0 && len(p.selectors) == 0 {
+	if p.classes.len() == 0 && p.parents.len() == 0 && p.selectors.len() == 0 {
 		delete(p.name.values, p.value)
 		x.dropName(p.name)
 	}
-}
-
-// put adds to a set that is made when something comes into it.
-func put[V comparable](set *map[V]struct{}, v V) {
-	if *set == nil {
-		*set = map[V]struct{}{}
-	}
-	(*set)[v] = struct{}{}
 }

@@ -11,7 +11,7 @@ type entry[I, S comparable] struct {
 	id       S
 	selector *selector.Selector
 	keys     []key // where it is filed; see always if it is not restricted
-	matched  map[*class[I, S]]struct{}
+	matched  set[class[I, S]]
 	round    uint64
 	// vain counts evaluations that came to nothing. Each time that it reaches patience, the selector is filed anew: what
 	// was a rare label when it came may be common now.
@@ -36,16 +36,16 @@ func (x *Index[I, S]) SetSelector(id S, s *selector.Selector) {
 	x.file(e)
 	before := e.matched
 	e.matched = x.search(e)
-	for c := range before {
-		if _, ok := e.matched[c]; !ok {
+	for c := range before.all() {
+		if !e.matched.has(c) {
 			c.unmatch(e)
 			for _, i := range c.items {
 				x.stopped(id, i)
 			}
 		}
 	}
-	for c := range e.matched {
-		if _, ok := before[c]; !ok {
+	for c := range e.matched.all() {
+		if !before.has(c) {
 			c.matched = append(c.matched, e)
 			for _, i := range c.items {
 				x.started(id, i)
@@ -62,7 +62,7 @@ func (x *Index[I, S]) DeleteSelector(id S) {
 	}
 	x.unfile(e)
 	delete(x.selectors, id)
-	for c := range e.matched {
+	for c := range e.matched.all() {
 		c.unmatch(e)
 		for _, i := range c.items {
 			x.stopped(id, i)
@@ -82,8 +82,8 @@ func (c *class[I, S]) unmatch(e *entry[I, S]) {
 }
 
 // search evaluates a selector for the classes that it can match.
-func (x *Index[I, S]) search(e *entry[I, S]) map[*class[I, S]]struct{} {
-	var found map[*class[I, S]]struct{}
+func (x *Index[I, S]) search(e *entry[I, S]) set[class[I, S]] {
+	var found set[class[I, S]]
 	x.round++
 	for c := range x.candidates(e) {
 		if c.round == x.round {
@@ -92,7 +92,7 @@ func (x *Index[I, S]) search(e *entry[I, S]) map[*class[I, S]]struct{} {
 		c.round = x.round
 		x.tried++
 		if e.selector.MatchesLabels(c) {
-			put(&found, c)
+			found.add(c)
 		}
 	}
 	return found
@@ -101,7 +101,7 @@ func (x *Index[I, S]) search(e *entry[I, S]) map[*class[I, S]]struct{} {
 // candidates visits the classes that have one of the labels that a match needs, some more than once.
 func (x *Index[I, S]) candidates(e *entry[I, S]) iter.Seq[*class[I, S]] {
 	return func(yield func(*class[I, S]) bool) {
-		if _, ok := x.always[e]; ok {
+		if x.always.has(e) {
 			for _, c := range x.classes {
 				if !yield(c) {
 					return
@@ -111,13 +111,13 @@ func (x *Index[I, S]) candidates(e *entry[I, S]) iter.Seq[*class[I, S]] {
 		}
 		for _, k := range e.keys {
 			for p := range x.pairs(k) {
-				for c := range p.classes {
+				for c := range p.classes.all() {
 					if !yield(c) {
 						return
 					}
 				}
-				for from := range p.parents {
-					for c := range from.classes {
+				for from := range p.parents.all() {
+					for c := range from.classes.all() {
 						if !yield(c) {
 							return
 						}
@@ -151,29 +151,29 @@ func (x *Index[I, S]) file(e *entry[I, S]) {
 	r := restrict(e.selector.Root(), false, x.size)
 	e.keys = r.keys
 	if !r.restricted {
-		x.always[e] = struct{}{}
+		x.always.add(e)
 	}
 	for _, k := range e.keys {
 		if k.any {
-			put(&x.name(k.label).selectors, e)
+			x.name(k.label).selectors.add(e)
 		} else {
-			put(&x.pair(k.label, k.value).selectors, e)
+			x.pair(k.label, k.value).selectors.add(e)
 		}
 	}
 }
 
 func (x *Index[I, S]) unfile(e *entry[I, S]) {
-	delete(x.always, e)
+	x.always.remove(e)
 	for _, k := range e.keys {
 		n := x.names[k.label]
 		if n == nil {
 			continue // the key was there twice
 		}
 		if k.any {
-			delete(n.selectors, e)
+			n.selectors.remove(e)
 			x.dropName(n)
 		} else if p := n.values[k.value]; p != nil {
-			delete(p.selectors, e)
+			p.selectors.remove(e)
 			x.dropPair(p)
 		}
 	}
@@ -194,9 +194,9 @@ func (x *Index[I, S]) size(k key) int {
 		}
 	}
 	for p := range x.pairs(k) {
-		sum += len(p.classes)
-		for from := range p.parents {
-			sum += len(from.classes)
+		sum += p.classes.len()
+		for from := range p.parents.all() {
+			sum += from.classes.len()
 		}
 	}
 	return sum
