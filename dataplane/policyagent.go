@@ -1,0 +1,245 @@
+package dataplane
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/nft"
+	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// PolicyAgent keeps the host's packet filter as the datastore wants it, apart from routes: neither waits for the other. Its
+// methods are safe for concurrent use. Nothing is changed before the first SetState, and nothing is undone when Run ends.
+type PolicyAgent struct {
+	rules kernel.Rules
+	log   *zap.Logger
+	now   func() time.Time
+	loop  *reconcile.Loop
+
+	inboxMu sync.Mutex
+	inbox   policyBatch
+
+	mu         sync.Mutex // guards what follows: the loop works, or somebody looks
+	calculator *policy.Calculator
+	target     *nft.Target
+	reader     model.Reader
+	problem    string
+	watchErr   error
+	reached    chan struct{} // closed and replaced when the kernel has something new
+	programmed time.Time     // when the newest state was in the kernel
+	revision   int64
+	latency    func(time.Duration)
+}
+
+// policyBatch is what came in since the last step.
+type policyBatch struct {
+	reader  model.Reader
+	all     bool
+	changed []model.Key
+	links   map[string][]netip.Addr
+	resync  bool
+	since   time.Time // when the first of it came
+}
+
+// PolicyConfig is what a PolicyAgent needs.
+type PolicyConfig struct {
+	Rules  kernel.Rules
+	Policy policy.Config
+	Logger *zap.Logger
+	// Programmed is told how long each change took from its arrival to the kernel, if set.
+	Programmed func(time.Duration)
+}
+
+// NewPolicy makes a PolicyAgent; Run starts it.
+func NewPolicy(c PolicyConfig) *PolicyAgent {
+	return &PolicyAgent{
+		rules: c.Rules, log: c.Logger, now: time.Now, loop: reconcile.NewLoop(),
+		calculator: policy.New(c.Policy), target: nft.New(c.Rules, time.Now), reached: make(chan struct{}), latency: c.Programmed,
+	}
+}
+
+// SetState hands over the newest state of the datastore. changed names the objects that differ from the state before; without
+// any, everything is looked at.
+func (a *PolicyAgent) SetState(r model.Reader, changed ...model.Key) {
+	a.put(func(b *policyBatch) {
+		b.all = b.all || len(changed) == 0
+		b.reader, b.changed = r, append(b.changed, changed...)
+	})
+}
+
+// SetInterfaces hands over the host's interfaces with their addresses. The map belongs to the agent from then on.
+func (a *PolicyAgent) SetInterfaces(links map[string][]netip.Addr) {
+	a.put(func(b *policyBatch) { b.links = links })
+}
+
+// Resync makes the agent compare with all that is in the kernel.
+func (a *PolicyAgent) Resync() { a.put(func(b *policyBatch) { b.resync = true }) }
+
+func (a *PolicyAgent) put(f func(*policyBatch)) {
+	a.inboxMu.Lock()
+	if a.inbox.since.IsZero() {
+		a.inbox.since = a.now()
+	}
+	f(&a.inbox)
+	a.inboxMu.Unlock()
+	a.loop.Trigger()
+}
+
+// Run works until ctx ends; it leaves everything in place.
+func (a *PolicyAgent) Run(ctx context.Context) error {
+	var watcher sync.WaitGroup
+	watcher.Go(func() { a.watch(ctx) })
+	defer watcher.Wait()
+	a.loop.Run(ctx, a.step)
+	return nil
+}
+
+// watch hears when somebody else changes the table.
+func (a *PolicyAgent) watch(ctx context.Context) {
+	for failures := 1; ctx.Err() == nil; failures++ {
+		err := a.rules.WatchRules(ctx, a.Resync)
+		if ctx.Err() != nil {
+			return
+		}
+		a.mu.Lock()
+		a.watchErr = err
+		a.mu.Unlock()
+		a.log.Warn("changes that others make to the rules are not heard, trying again", zap.Error(err))
+		select {
+		case <-ctx.Done():
+		case <-a.loop.After(reconcile.DefaultBackoff.After(failures)):
+		}
+	}
+}
+
+// step takes what came in and brings the kernel there. It returns when to be called again at the latest.
+func (a *PolicyAgent) step() time.Duration {
+	a.inboxMu.Lock()
+	b := a.inbox
+	a.inbox = policyBatch{}
+	a.inboxMu.Unlock()
+
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if b.links != nil {
+		a.calculator.SetInterfaces(b.links)
+	}
+	if b.resync {
+		a.target.Resync()
+	}
+	if b.reader == nil && a.reader == nil {
+		return 0
+	}
+	switch {
+	case b.reader == nil:
+		if b.links != nil {
+			a.calculator.Settle()
+		}
+	case b.all || a.reader == nil:
+		a.reader = b.reader
+		a.calculator.Update(b.reader)
+	default:
+		a.reader = b.reader
+		a.calculator.Update(b.reader, b.changed...)
+	}
+	before := a.target.Status().Transactions
+	pause := a.target.Flush(a.calculator.Table())
+	a.report()
+	if s := a.target.Status(); s.LastError == "" {
+		if r, ok := a.reader.(interface{ Revision() int64 }); ok {
+			a.revision = r.Revision()
+		}
+		a.programmed = a.now()
+		close(a.reached)
+		a.reached = make(chan struct{})
+		if a.latency != nil && s.Transactions > before && !b.since.IsZero() {
+			a.latency(a.now().Sub(b.since))
+		}
+	}
+	return pause
+}
+
+// report logs a problem once, its end, and what was repaired.
+func (a *PolicyAgent) report() {
+	s := a.target.Status()
+	switch {
+	case s.LastError == a.problem:
+	case s.LastError == "":
+		a.log.Info("the rules are as they should be", zap.String("target", "nft"))
+	default:
+		a.log.Error("the rules are not as they should be, trying again", zap.String("target", "nft"), zap.String("reason", s.LastError))
+	}
+	a.problem = s.LastError
+	list, more := a.target.Repairs()
+	for _, r := range list {
+		a.log.Warn("repaired what another program had changed", zap.String("target", "nft"), zap.String("key", r.Key),
+			zap.String("found", r.Found), zap.String("wanted", r.Wanted))
+	}
+	if more > 0 {
+		a.log.Warn("repaired more than is told one by one", zap.String("target", "nft"), zap.Int("more", more))
+	}
+}
+
+// PolicyStatus tells how the packet filter stands.
+type PolicyStatus struct {
+	nft.Status
+	// Revision of the datastore that is in the kernel.
+	Revision int64
+	Refused  []nft.Refused
+	// Bad are the objects that cannot be used, with the reason.
+	Bad map[model.Key]string
+}
+
+// Status tells how the packet filter stands.
+func (a *PolicyAgent) Status() PolicyStatus {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := PolicyStatus{Status: a.target.Status(), Revision: a.revision, Refused: a.target.Refused(), Bad: map[model.Key]string{}}
+	for k, why := range a.calculator.Bad() {
+		s.Bad[k] = why
+	}
+	return s
+}
+
+// Look runs f with the desired table and the calculator while nothing changes. f must not keep them.
+func (a *PolicyAgent) Look(f func(*policy.Calculator, *ruleset.Table)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f(a.calculator, a.calculator.Table())
+}
+
+// Reached returns a channel that is closed when the kernel next has what is wanted.
+func (a *PolicyAgent) Reached() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.reached
+}
+
+// Programmed tells whether the kernel has the rules of a workload's interface, for both directions.
+func (a *PolicyAgent) Programmed(iface string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.target.Status().LastError == "" && a.calculator.HasWorkload(iface)
+}
+
+// Workloads lists the interfaces of workloads whose rules are in the kernel, in order; nil while it is not known.
+func (a *PolicyAgent) Workloads() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.target.Status(); !s.InSync && s.LastError != "" {
+		return nil
+	}
+	return slices.Sorted(a.calculator.Workloads())
+}
+
+// Counters returns what the rules that count have counted.
+func (a *PolicyAgent) Counters() (map[string][]kernel.Counter, error) { return a.rules.RuleCounters() }
