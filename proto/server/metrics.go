@@ -16,6 +16,10 @@ const (
 	metricRoutes      = "manx_routes"
 	metricEndpoints   = "manx_endpoints"
 	metricNotices     = "manx_notices"
+
+	metricPolicyWaits        = "manx_cni_policy_waits_total"
+	metricPolicyWaitSeconds  = "manx_cni_policy_wait_seconds_total"
+	metricPolicyWaitTimeouts = "manx_cni_policy_wait_timeouts_total"
 )
 
 // collector reads the metrics from the source when they are asked for.
@@ -38,6 +42,9 @@ func (s *Server) Collector() prometheus.Collector {
 		{metricRoutes, "Routes that are wanted or there, by phase.", []string{"phase"}},
 		{metricEndpoints, "Workload endpoints of this node, by phase.", []string{"phase"}},
 		{metricNotices, "Things that a person should look at; see manxctl status.", nil},
+		{metricPolicyWaits, "Workloads whose start waited for policy and routes.", nil},
+		{metricPolicyWaitSeconds, "Time that the start of workloads waited for policy and routes.", nil},
+		{metricPolicyWaitTimeouts, "Workloads that were started before their policy and routes were in the kernel.", nil},
 	}, bgpDescriptions...) {
 		c.descriptions[d.name] = prometheus.NewDesc(d.name, d.help, d.labels, nil)
 	}
@@ -72,6 +79,10 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		gauge(metricReady, number(check.OK), check.Name)
 	}
 	gauge(metricNotices, float64(len(now.notices())))
+	w := &c.server.policyWaits
+	counter(metricPolicyWaits, float64(w.waits.Load()))
+	counter(metricPolicyWaitSeconds, float64(w.waitedMs.Load())/1000)
+	counter(metricPolicyWaitTimeouts, float64(w.timeouts.Load()))
 	if now.Datastore != nil {
 		st := now.Datastore.Status()
 		gauge(metricInSync, number(st.InSync))

@@ -96,13 +96,14 @@ type Config struct {
 	Poll time.Duration
 }
 
-// Server answers the control API. It keeps no state of its own.
+// Server answers the control API. It keeps no state of its own but for what CNI plugins report.
 type Server struct {
 	manxv1.UnimplementedManxServer
-	config   Config
-	started  time.Time
-	liveness time.Duration // see livenessTimeout
-	source   atomic.Pointer[Source]
+	config      Config
+	started     time.Time
+	liveness    time.Duration // see livenessTimeout
+	source      atomic.Pointer[Source]
+	policyWaits policyWaits
 }
 
 // New makes a server that shows nothing but its version until Show.

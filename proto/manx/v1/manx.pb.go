@@ -3068,6 +3068,102 @@ func (x *ResyncResponse) GetResults() []string {
 	return nil
 }
 
+type ReportPolicyWaitRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Endpoint      string                 `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // namespace/name of the WorkloadEndpoint
+	WaitedMs      int64                  `protobuf:"varint,2,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
+	TimedOut      bool                   `protobuf:"varint,3,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"` // the workload was started without
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportPolicyWaitRequest) Reset() {
+	*x = ReportPolicyWaitRequest{}
+	mi := &file_manx_v1_manx_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportPolicyWaitRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportPolicyWaitRequest) ProtoMessage() {}
+
+func (x *ReportPolicyWaitRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportPolicyWaitRequest.ProtoReflect.Descriptor instead.
+func (*ReportPolicyWaitRequest) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *ReportPolicyWaitRequest) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *ReportPolicyWaitRequest) GetWaitedMs() int64 {
+	if x != nil {
+		return x.WaitedMs
+	}
+	return 0
+}
+
+func (x *ReportPolicyWaitRequest) GetTimedOut() bool {
+	if x != nil {
+		return x.TimedOut
+	}
+	return false
+}
+
+type ReportPolicyWaitResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportPolicyWaitResponse) Reset() {
+	*x = ReportPolicyWaitResponse{}
+	mi := &file_manx_v1_manx_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportPolicyWaitResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportPolicyWaitResponse) ProtoMessage() {}
+
+func (x *ReportPolicyWaitResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportPolicyWaitResponse.ProtoReflect.Descriptor instead.
+func (*ReportPolicyWaitResponse) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{43}
+}
+
 var File_manx_v1_manx_proto protoreflect.FileDescriptor
 
 const file_manx_v1_manx_proto_rawDesc = "" +
@@ -3330,7 +3426,12 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\bprevious\x18\x01 \x01(\tR\bprevious\"\x0f\n" +
 	"\rResyncRequest\"*\n" +
 	"\x0eResyncResponse\x12\x18\n" +
-	"\aresults\x18\x01 \x03(\tR\aresults2\xaf\a\n" +
+	"\aresults\x18\x01 \x03(\tR\aresults\"o\n" +
+	"\x17ReportPolicyWaitRequest\x12\x1a\n" +
+	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12\x1b\n" +
+	"\twaited_ms\x18\x02 \x01(\x03R\bwaitedMs\x12\x1b\n" +
+	"\ttimed_out\x18\x03 \x01(\bR\btimedOut\"\x1a\n" +
+	"\x18ReportPolicyWaitResponse2\x88\b\n" +
 	"\x04Manx\x12B\n" +
 	"\tGetStatus\x12\x19.manx.v1.GetStatusRequest\x1a\x1a.manx.v1.GetStatusResponse\x12B\n" +
 	"\tListPeers\x12\x19.manx.v1.ListPeersRequest\x1a\x1a.manx.v1.ListPeersResponse\x12<\n" +
@@ -3345,7 +3446,8 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x05Watch\x12\x15.manx.v1.WatchRequest\x1a\x16.manx.v1.WatchResponse0\x01\x12H\n" +
 	"\vGetLogLevel\x12\x1b.manx.v1.GetLogLevelRequest\x1a\x1c.manx.v1.GetLogLevelResponse\x12H\n" +
 	"\vSetLogLevel\x12\x1b.manx.v1.SetLogLevelRequest\x1a\x1c.manx.v1.SetLogLevelResponse\x129\n" +
-	"\x06Resync\x12\x16.manx.v1.ResyncRequest\x1a\x17.manx.v1.ResyncResponseB.Z,github.com/manxnet/manx/proto/manx/v1;manxv1b\x06proto3"
+	"\x06Resync\x12\x16.manx.v1.ResyncRequest\x1a\x17.manx.v1.ResyncResponse\x12W\n" +
+	"\x10ReportPolicyWait\x12 .manx.v1.ReportPolicyWaitRequest\x1a!.manx.v1.ReportPolicyWaitResponseB.Z,github.com/manxnet/manx/proto/manx/v1;manxv1b\x06proto3"
 
 var (
 	file_manx_v1_manx_proto_rawDescOnce sync.Once
@@ -3359,61 +3461,63 @@ func file_manx_v1_manx_proto_rawDescGZIP() []byte {
 	return file_manx_v1_manx_proto_rawDescData
 }
 
-var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_manx_v1_manx_proto_goTypes = []any{
-	(*Check)(nil),                   // 0: manx.v1.Check
-	(*Version)(nil),                 // 1: manx.v1.Version
-	(*DatastoreStatus)(nil),         // 2: manx.v1.DatastoreStatus
-	(*GetStatusRequest)(nil),        // 3: manx.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),       // 4: manx.v1.GetStatusResponse
-	(*Negotiated)(nil),              // 5: manx.v1.Negotiated
-	(*Wanted)(nil),                  // 6: manx.v1.Wanted
-	(*PeerMessages)(nil),            // 7: manx.v1.PeerMessages
-	(*PeerBFD)(nil),                 // 8: manx.v1.PeerBFD
-	(*PeerPrefixes)(nil),            // 9: manx.v1.PeerPrefixes
-	(*Peer)(nil),                    // 10: manx.v1.Peer
-	(*PeerConflict)(nil),            // 11: manx.v1.PeerConflict
-	(*ListPeersRequest)(nil),        // 12: manx.v1.ListPeersRequest
-	(*ListPeersResponse)(nil),       // 13: manx.v1.ListPeersResponse
-	(*GetPeerRequest)(nil),          // 14: manx.v1.GetPeerRequest
-	(*GetPeerResponse)(nil),         // 15: manx.v1.GetPeerResponse
-	(*ListPeerRoutesRequest)(nil),   // 16: manx.v1.ListPeerRoutesRequest
-	(*ListPeerRoutesResponse)(nil),  // 17: manx.v1.ListPeerRoutesResponse
-	(*PeerRoute)(nil),               // 18: manx.v1.PeerRoute
-	(*Route)(nil),                   // 19: manx.v1.Route
-	(*ListRoutesRequest)(nil),       // 20: manx.v1.ListRoutesRequest
-	(*ListRoutesResponse)(nil),      // 21: manx.v1.ListRoutesResponse
-	(*Endpoint)(nil),                // 22: manx.v1.Endpoint
-	(*ListEndpointsRequest)(nil),    // 23: manx.v1.ListEndpointsRequest
-	(*ListEndpointsResponse)(nil),   // 24: manx.v1.ListEndpointsResponse
-	(*AddressCandidate)(nil),        // 25: manx.v1.AddressCandidate
-	(*ListAddressesRequest)(nil),    // 26: manx.v1.ListAddressesRequest
-	(*ListAddressesResponse)(nil),   // 27: manx.v1.ListAddressesResponse
-	(*QuarantinedObject)(nil),       // 28: manx.v1.QuarantinedObject
-	(*ListQuarantinedRequest)(nil),  // 29: manx.v1.ListQuarantinedRequest
-	(*ListQuarantinedResponse)(nil), // 30: manx.v1.ListQuarantinedResponse
-	(*Notice)(nil),                  // 31: manx.v1.Notice
-	(*ListNoticesRequest)(nil),      // 32: manx.v1.ListNoticesRequest
-	(*ListNoticesResponse)(nil),     // 33: manx.v1.ListNoticesResponse
-	(*WatchRequest)(nil),            // 34: manx.v1.WatchRequest
-	(*WatchResponse)(nil),           // 35: manx.v1.WatchResponse
-	(*GetLogLevelRequest)(nil),      // 36: manx.v1.GetLogLevelRequest
-	(*GetLogLevelResponse)(nil),     // 37: manx.v1.GetLogLevelResponse
-	(*SetLogLevelRequest)(nil),      // 38: manx.v1.SetLogLevelRequest
-	(*SetLogLevelResponse)(nil),     // 39: manx.v1.SetLogLevelResponse
-	(*ResyncRequest)(nil),           // 40: manx.v1.ResyncRequest
-	(*ResyncResponse)(nil),          // 41: manx.v1.ResyncResponse
-	nil,                             // 42: manx.v1.GetStatusResponse.PeersEntry
-	nil,                             // 43: manx.v1.GetStatusResponse.RoutesEntry
-	nil,                             // 44: manx.v1.GetStatusResponse.EndpointsEntry
+	(*Check)(nil),                    // 0: manx.v1.Check
+	(*Version)(nil),                  // 1: manx.v1.Version
+	(*DatastoreStatus)(nil),          // 2: manx.v1.DatastoreStatus
+	(*GetStatusRequest)(nil),         // 3: manx.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),        // 4: manx.v1.GetStatusResponse
+	(*Negotiated)(nil),               // 5: manx.v1.Negotiated
+	(*Wanted)(nil),                   // 6: manx.v1.Wanted
+	(*PeerMessages)(nil),             // 7: manx.v1.PeerMessages
+	(*PeerBFD)(nil),                  // 8: manx.v1.PeerBFD
+	(*PeerPrefixes)(nil),             // 9: manx.v1.PeerPrefixes
+	(*Peer)(nil),                     // 10: manx.v1.Peer
+	(*PeerConflict)(nil),             // 11: manx.v1.PeerConflict
+	(*ListPeersRequest)(nil),         // 12: manx.v1.ListPeersRequest
+	(*ListPeersResponse)(nil),        // 13: manx.v1.ListPeersResponse
+	(*GetPeerRequest)(nil),           // 14: manx.v1.GetPeerRequest
+	(*GetPeerResponse)(nil),          // 15: manx.v1.GetPeerResponse
+	(*ListPeerRoutesRequest)(nil),    // 16: manx.v1.ListPeerRoutesRequest
+	(*ListPeerRoutesResponse)(nil),   // 17: manx.v1.ListPeerRoutesResponse
+	(*PeerRoute)(nil),                // 18: manx.v1.PeerRoute
+	(*Route)(nil),                    // 19: manx.v1.Route
+	(*ListRoutesRequest)(nil),        // 20: manx.v1.ListRoutesRequest
+	(*ListRoutesResponse)(nil),       // 21: manx.v1.ListRoutesResponse
+	(*Endpoint)(nil),                 // 22: manx.v1.Endpoint
+	(*ListEndpointsRequest)(nil),     // 23: manx.v1.ListEndpointsRequest
+	(*ListEndpointsResponse)(nil),    // 24: manx.v1.ListEndpointsResponse
+	(*AddressCandidate)(nil),         // 25: manx.v1.AddressCandidate
+	(*ListAddressesRequest)(nil),     // 26: manx.v1.ListAddressesRequest
+	(*ListAddressesResponse)(nil),    // 27: manx.v1.ListAddressesResponse
+	(*QuarantinedObject)(nil),        // 28: manx.v1.QuarantinedObject
+	(*ListQuarantinedRequest)(nil),   // 29: manx.v1.ListQuarantinedRequest
+	(*ListQuarantinedResponse)(nil),  // 30: manx.v1.ListQuarantinedResponse
+	(*Notice)(nil),                   // 31: manx.v1.Notice
+	(*ListNoticesRequest)(nil),       // 32: manx.v1.ListNoticesRequest
+	(*ListNoticesResponse)(nil),      // 33: manx.v1.ListNoticesResponse
+	(*WatchRequest)(nil),             // 34: manx.v1.WatchRequest
+	(*WatchResponse)(nil),            // 35: manx.v1.WatchResponse
+	(*GetLogLevelRequest)(nil),       // 36: manx.v1.GetLogLevelRequest
+	(*GetLogLevelResponse)(nil),      // 37: manx.v1.GetLogLevelResponse
+	(*SetLogLevelRequest)(nil),       // 38: manx.v1.SetLogLevelRequest
+	(*SetLogLevelResponse)(nil),      // 39: manx.v1.SetLogLevelResponse
+	(*ResyncRequest)(nil),            // 40: manx.v1.ResyncRequest
+	(*ResyncResponse)(nil),           // 41: manx.v1.ResyncResponse
+	(*ReportPolicyWaitRequest)(nil),  // 42: manx.v1.ReportPolicyWaitRequest
+	(*ReportPolicyWaitResponse)(nil), // 43: manx.v1.ReportPolicyWaitResponse
+	nil,                              // 44: manx.v1.GetStatusResponse.PeersEntry
+	nil,                              // 45: manx.v1.GetStatusResponse.RoutesEntry
+	nil,                              // 46: manx.v1.GetStatusResponse.EndpointsEntry
 }
 var file_manx_v1_manx_proto_depIdxs = []int32{
 	1,  // 0: manx.v1.GetStatusResponse.version:type_name -> manx.v1.Version
 	2,  // 1: manx.v1.GetStatusResponse.datastore:type_name -> manx.v1.DatastoreStatus
 	0,  // 2: manx.v1.GetStatusResponse.checks:type_name -> manx.v1.Check
-	42, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
-	43, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
-	44, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
+	44, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
+	45, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
+	46, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
 	5,  // 6: manx.v1.Peer.negotiated:type_name -> manx.v1.Negotiated
 	9,  // 7: manx.v1.Peer.prefixes:type_name -> manx.v1.PeerPrefixes
 	7,  // 8: manx.v1.Peer.messages:type_name -> manx.v1.PeerMessages
@@ -3444,21 +3548,23 @@ var file_manx_v1_manx_proto_depIdxs = []int32{
 	36, // 33: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
 	38, // 34: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
 	40, // 35: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
-	4,  // 36: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
-	13, // 37: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
-	15, // 38: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
-	17, // 39: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
-	21, // 40: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
-	24, // 41: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
-	27, // 42: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
-	30, // 43: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
-	33, // 44: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
-	35, // 45: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
-	37, // 46: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
-	39, // 47: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
-	41, // 48: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
-	36, // [36:49] is the sub-list for method output_type
-	23, // [23:36] is the sub-list for method input_type
+	42, // 36: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
+	4,  // 37: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
+	13, // 38: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
+	15, // 39: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
+	17, // 40: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
+	21, // 41: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
+	24, // 42: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
+	27, // 43: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
+	30, // 44: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
+	33, // 45: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
+	35, // 46: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
+	37, // 47: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
+	39, // 48: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
+	41, // 49: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
+	43, // 50: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
+	37, // [37:51] is the sub-list for method output_type
+	23, // [23:37] is the sub-list for method input_type
 	23, // [23:23] is the sub-list for extension type_name
 	23, // [23:23] is the sub-list for extension extendee
 	0,  // [0:23] is the sub-list for field type_name
@@ -3485,7 +3591,7 @@ func file_manx_v1_manx_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_manx_v1_manx_proto_rawDesc), len(file_manx_v1_manx_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   45,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,19 +26,20 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Manx_GetStatus_FullMethodName       = "/manx.v1.Manx/GetStatus"
-	Manx_ListPeers_FullMethodName       = "/manx.v1.Manx/ListPeers"
-	Manx_GetPeer_FullMethodName         = "/manx.v1.Manx/GetPeer"
-	Manx_ListPeerRoutes_FullMethodName  = "/manx.v1.Manx/ListPeerRoutes"
-	Manx_ListRoutes_FullMethodName      = "/manx.v1.Manx/ListRoutes"
-	Manx_ListEndpoints_FullMethodName   = "/manx.v1.Manx/ListEndpoints"
-	Manx_ListAddresses_FullMethodName   = "/manx.v1.Manx/ListAddresses"
-	Manx_ListQuarantined_FullMethodName = "/manx.v1.Manx/ListQuarantined"
-	Manx_ListNotices_FullMethodName     = "/manx.v1.Manx/ListNotices"
-	Manx_Watch_FullMethodName           = "/manx.v1.Manx/Watch"
-	Manx_GetLogLevel_FullMethodName     = "/manx.v1.Manx/GetLogLevel"
-	Manx_SetLogLevel_FullMethodName     = "/manx.v1.Manx/SetLogLevel"
-	Manx_Resync_FullMethodName          = "/manx.v1.Manx/Resync"
+	Manx_GetStatus_FullMethodName        = "/manx.v1.Manx/GetStatus"
+	Manx_ListPeers_FullMethodName        = "/manx.v1.Manx/ListPeers"
+	Manx_GetPeer_FullMethodName          = "/manx.v1.Manx/GetPeer"
+	Manx_ListPeerRoutes_FullMethodName   = "/manx.v1.Manx/ListPeerRoutes"
+	Manx_ListRoutes_FullMethodName       = "/manx.v1.Manx/ListRoutes"
+	Manx_ListEndpoints_FullMethodName    = "/manx.v1.Manx/ListEndpoints"
+	Manx_ListAddresses_FullMethodName    = "/manx.v1.Manx/ListAddresses"
+	Manx_ListQuarantined_FullMethodName  = "/manx.v1.Manx/ListQuarantined"
+	Manx_ListNotices_FullMethodName      = "/manx.v1.Manx/ListNotices"
+	Manx_Watch_FullMethodName            = "/manx.v1.Manx/Watch"
+	Manx_GetLogLevel_FullMethodName      = "/manx.v1.Manx/GetLogLevel"
+	Manx_SetLogLevel_FullMethodName      = "/manx.v1.Manx/SetLogLevel"
+	Manx_Resync_FullMethodName           = "/manx.v1.Manx/Resync"
+	Manx_ReportPolicyWait_FullMethodName = "/manx.v1.Manx/ReportPolicyWait"
 )
 
 // ManxClient is the client API for Manx service.
@@ -72,6 +73,8 @@ type ManxClient interface {
 	SetLogLevel(ctx context.Context, in *SetLogLevelRequest, opts ...grpc.CallOption) (*SetLogLevelResponse, error)
 	// Resync compares the kernel with what is wanted now, without waiting for the timer.
 	Resync(ctx context.Context, in *ResyncRequest, opts ...grpc.CallOption) (*ResyncResponse, error)
+	// ReportPolicyWait tells that the CNI plugin has waited for the policy of a new workload, so that metrics can show it.
+	ReportPolicyWait(ctx context.Context, in *ReportPolicyWaitRequest, opts ...grpc.CallOption) (*ReportPolicyWaitResponse, error)
 }
 
 type manxClient struct {
@@ -221,6 +224,16 @@ func (c *manxClient) Resync(ctx context.Context, in *ResyncRequest, opts ...grpc
 	return out, nil
 }
 
+func (c *manxClient) ReportPolicyWait(ctx context.Context, in *ReportPolicyWaitRequest, opts ...grpc.CallOption) (*ReportPolicyWaitResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportPolicyWaitResponse)
+	err := c.cc.Invoke(ctx, Manx_ReportPolicyWait_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ManxServer is the server API for Manx service.
 // All implementations must embed UnimplementedManxServer
 // for forward compatibility.
@@ -252,6 +265,8 @@ type ManxServer interface {
 	SetLogLevel(context.Context, *SetLogLevelRequest) (*SetLogLevelResponse, error)
 	// Resync compares the kernel with what is wanted now, without waiting for the timer.
 	Resync(context.Context, *ResyncRequest) (*ResyncResponse, error)
+	// ReportPolicyWait tells that the CNI plugin has waited for the policy of a new workload, so that metrics can show it.
+	ReportPolicyWait(context.Context, *ReportPolicyWaitRequest) (*ReportPolicyWaitResponse, error)
 	mustEmbedUnimplementedManxServer()
 }
 
@@ -300,6 +315,9 @@ func (UnimplementedManxServer) SetLogLevel(context.Context, *SetLogLevelRequest)
 }
 func (UnimplementedManxServer) Resync(context.Context, *ResyncRequest) (*ResyncResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Resync not implemented")
+}
+func (UnimplementedManxServer) ReportPolicyWait(context.Context, *ReportPolicyWaitRequest) (*ReportPolicyWaitResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportPolicyWait not implemented")
 }
 func (UnimplementedManxServer) mustEmbedUnimplementedManxServer() {}
 func (UnimplementedManxServer) testEmbeddedByValue()              {}
@@ -549,6 +567,24 @@ func _Manx_Resync_Handler(srv interface{}, ctx context.Context, dec func(interfa
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Manx_ReportPolicyWait_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportPolicyWaitRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ManxServer).ReportPolicyWait(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Manx_ReportPolicyWait_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ManxServer).ReportPolicyWait(ctx, req.(*ReportPolicyWaitRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Manx_ServiceDesc is the grpc.ServiceDesc for Manx service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -603,6 +639,10 @@ var Manx_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Resync",
 			Handler:    _Manx_Resync_Handler,
+		},
+		{
+			MethodName: "ReportPolicyWait",
+			Handler:    _Manx_ReportPolicyWait_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
