@@ -32,13 +32,10 @@ func Reduce(nets []netip.Prefix) []netip.Prefix {
 	return list
 }
 
-// siblings tells whether two networks are the halves of a third one, and of which.
+// siblings tells whether two networks that do not overlap are the halves of a third one, and of which.
 func siblings(a, b netip.Prefix) (netip.Prefix, bool) {
-	if a.Bits() != b.Bits() || a.Bits() == 0 || a.Addr().BitLen() != b.Addr().BitLen() {
-		return netip.Prefix{}, false
-	}
-	whole := netip.PrefixFrom(a.Addr(), a.Bits()-1).Masked()
-	return whole, a != b && whole.Contains(b.Addr())
+	whole := netip.PrefixFrom(a.Addr(), a.Bits()-1).Masked() // contains nothing if a is everything
+	return whole, a.Bits() == b.Bits() && whole.Contains(b.Addr())
 }
 
 // MergePorts returns the same ports as ranges (first and last), in as few ranges as possible, sorted. Ranges whose last port

@@ -112,6 +112,9 @@ func TestIntervalSetsNeverOverlap(t *testing.T) {
 			for _, n := range counts {
 				different += min(1, n)
 			}
+			if nodes := forks(t, &s.nets[0], s.nets[0].root) + forks(t, &s.nets[1], s.nets[1].root); nodes > max(0, 2*different-1) {
+				t.Fatalf("seed %d: %d nodes for %d networks", seed, nodes, different)
+			}
 			if s.Len() != different {
 				t.Fatalf("seed %d: length %d, want %d", seed, s.Len(), different)
 			}
@@ -133,6 +136,18 @@ func TestIntervalSetsNeverOverlap(t *testing.T) {
 			t.Fatalf("seed %d: something is left: %v, %d", seed, k.networks(), s.Len())
 		}
 	}
+}
+
+// forks counts the nodes of a tree, and fails if one has no purpose.
+func forks(t *testing.T, tr *tree, at uint32) int {
+	if at == 0 {
+		return 0
+	}
+	n := tr.nodes[at]
+	if n.count == 0 && (n.child[0] == 0 || n.child[1] == 0) {
+		t.Fatalf("%v is neither a network nor a fork", n)
+	}
+	return 1 + forks(t, tr, n.child[0]) + forks(t, tr, n.child[1])
 }
 
 func TestNetworksMakeWayForLargerOnesAndComeBack(t *testing.T) {
@@ -182,6 +197,9 @@ func TestElementsOfOtherSetsAreCounted(t *testing.T) {
 		}
 	}
 	kinds = append(kinds, ruleset.Element{Low: 80, High: 90}, ruleset.Element{Low: 80, High: 91}, ruleset.Element{Low: 80})
+	for _, a := range []string{"10.0.0.1/32", "::ffff:10.0.0.1/32", "::ffff:10.0.0.1/128"} {
+		kinds = append(kinds, ruleset.Element{Prefix: netip.MustParsePrefix(a), Low: 80, High: 90})
+	}
 	r := rand.New(rand.NewPCG(1, 1))
 	k := &kernel{t: t, have: map[ruleset.Element]bool{}}
 	s := New(false, k.add, k.remove)
