@@ -73,7 +73,7 @@ func (s Step) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %d", printable(s.Chain), s.Rule)
 	if c := s.Asked.Comment; c != "" {
-		fmt.Fprintf(&b, " (%s)", printable(c))
+		fmt.Fprintf(&b, " (%s)", clean(c))
 	}
 	context := contextOf(s.Asked)
 	switch {
