@@ -95,7 +95,7 @@ func (a *comparison) try(replaced func(unit) bool) (refused, fatal error) {
 
 // lasts: an error that should have passed by itself does not, so it is about what was asked.
 func (a *comparison) lasts(err error) bool {
-	return errors.Is(err, unix.EBUSY) && !errors.Is(err, kernel.ErrUncertain) && a.g.failures >= transient
+	return errors.Is(err, unix.EBUSY) && !errors.Is(err, kernel.ErrUncertain) && (a.g.failures >= transient || len(a.g.refused) > 0)
 }
 
 func (a *comparison) refresh() error {
@@ -143,4 +143,3 @@ func attempts(r *refusal) int {
 	}
 	return r.attempts
 }
-

@@ -3,7 +3,6 @@ package nft
 import (
 	"fmt"
 
-	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
@@ -38,7 +37,7 @@ func drift(actual *ruleset.Actual, c ruleset.Changes, asked func(unit) bool) []r
 			return nil
 		}
 		wanted := fmt.Sprintf("%d chains, %d sets, %d maps", len(c.Chains), len(c.Sets), len(c.Maps))
-		return []reconcile.Repair{{Key: "table inet " + tableName, Wanted: wanted}}
+		return []reconcile.Repair{{Key: "table inet manx", Wanted: wanted}}
 	}
 	for _, ch := range c.Chains {
 		add(unit{chain, ch.Name}, foundChain(actual, ch), wantedChain(ch))
@@ -79,5 +78,3 @@ func content(created, deleted bool, add, remove int) (found, wanted string) {
 	}
 	return fmt.Sprintf("%d elements missing or changed, %d not ours", add, remove), "as desired"
 }
-
-const tableName = kernel.TableName

@@ -90,8 +90,6 @@ func (g *Target) Flush(t *ruleset.Table) (Result, time.Duration) {
 		case !c.Empty():
 			r.Err = g.commitChanges(c, &r)
 		}
-	} else if !c.Empty() {
-		g.stale = true // they are taken: only a comparison tells them again
 	}
 	g.noteSync()
 	r.Transactions, r.Refused = int(g.status.Transactions-before), len(g.refused)
