@@ -59,20 +59,27 @@ func (p *packed[K]) normal(e Element) (Element, bool) {
 
 func (p *packed[K]) add(e Element) bool {
 	e, ok := p.normal(e)
-	if !ok || p.holds(e) {
+	if !ok {
 		return false
 	}
+	before := len(p.keys)
 	p.keys[p.pack(e)] = struct{}{}
+	if len(p.keys) == before {
+		return false
+	}
 	p.count(e, 1)
 	return true
 }
 
 func (p *packed[K]) remove(e Element) bool {
 	e, ok := p.normal(e)
-	if !ok || !p.holds(e) {
+	before := len(p.keys)
+	if ok {
+		delete(p.keys, p.pack(e))
+	}
+	if len(p.keys) == before {
 		return false
 	}
-	delete(p.keys, p.pack(e))
 	p.count(e, -1)
 	return true
 }

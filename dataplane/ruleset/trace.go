@@ -19,7 +19,6 @@ type Step struct {
 	Matched bool
 	Failed  *Match  // the first condition that did not hold; nil if the limit was not exceeded
 	Verdict Verdict // what the rule asks for, of a Lookup what the map has
-	Packet  Packet  // as the rule left it, its marks set; translations show in the next step
 }
 
 func (tr *Trace) failed(r *run, rule *Rule, m *Match) {
@@ -41,7 +40,7 @@ func (tr *Trace) end(r *run) {
 }
 
 func (tr *Trace) add(r *run, s Step) {
-	s.Hook, s.Base, s.Chain, s.Depth, s.Packet = r.hook, r.first.Name, r.chain.Name, r.depth, r.packet
+	s.Hook, s.Base, s.Chain, s.Depth = r.hook, r.first.Name, r.chain.Name, r.depth
 	tr.Steps = append(tr.Steps, s)
 }
 

@@ -66,8 +66,8 @@ const (
 	Protocol                              // [Low] the transport protocol's number
 	Source                                // [Prefix or Set] the address
 	Destination                           // [Prefix or Set]
-	SourcePort                            // [Low to High, or Set]; needs a Match of Protocol TCP, UDP or SCTP before it, or High 0 never matches others
-	DestinationPort                       // [Low to High, or Set]
+	SourcePort                            // [Low to High, or Set] needs a Match of Protocol TCP, UDP or SCTP before it; High 0 stands for Low
+	DestinationPort                       // [Low to High, or Set] the same
 	SourceEndpoint                        // [Set] address, protocol and port together
 	DestinationEndpoint                   // [Set]
 	ICMP                                  // [Low, Mask] type<<8|code of ICMP or ICMPv6; needs a Match of Protocol before it
@@ -116,7 +116,7 @@ type Log struct {
 	Group  uint16 // of NFLOG; 0 with a Prefix logs to the kernel's log
 	Prefix string // at most 127 bytes
 	// Rate and Burst bound how many packets a second are logged; 0 for all. A packet that is not logged goes on to the
-	// verdict all the same, so a rule with a Rate must have no Verdict.
+	// verdict all the same, so a rule with a Rate must have no Mark, NoTrack or Verdict.
 	Rate  uint64
 	Burst uint32
 }
