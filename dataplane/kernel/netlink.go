@@ -133,7 +133,7 @@ func (b *builder) endNest(at int) { native.PutUint16(b.buf[at:], uint16(len(b.bu
 // answer to a request.
 var errTransport = errors.New("netlink")
 
-// socket is one rtnetlink socket.
+// socket is one netlink socket.
 type socket struct {
 	fd   int
 	port uint32
@@ -143,16 +143,21 @@ type socket struct {
 
 const receiveBuffer = 64 << 10
 
-// openSocket opens a socket in the namespace of the calling thread. bufferSize is that of the kernel's receive queue.
+// openSocket opens an rtnetlink socket.
 func openSocket(bufferSize int) (*socket, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	return openNetlink(unix.NETLINK_ROUTE, "rtnetlink", bufferSize)
+}
+
+// openNetlink opens a socket in the namespace of the calling thread. bufferSize is that of the kernel's receive queue.
+func openNetlink(protocol int, name string, bufferSize int) (*socket, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
-		return nil, fmt.Errorf("open an rtnetlink socket: %w", err)
+		return nil, fmt.Errorf("open an %s socket: %w", name, err)
 	}
 	s := &socket{fd: fd, buf: make([]byte, receiveBuffer)}
 	if err := s.setup(bufferSize); err != nil {
 		_ = unix.Close(fd)
-		return nil, fmt.Errorf("prepare an rtnetlink socket: %w", err)
+		return nil, fmt.Errorf("prepare an %s socket: %w", name, err)
 	}
 	return s, nil
 }

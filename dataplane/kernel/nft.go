@@ -6,26 +6,32 @@ import (
 	"os"
 	"sync"
 
-	"github.com/google/nftables"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
 // TableName is the one table that this package reads and changes, of the family inet.
 const TableName = "manx"
 
-// NFT is the nftables of one network namespace. It is safe for concurrent use.
+// sendBuffer holds a transaction: the kernel takes none that is larger than the socket's buffer.
+const sendBuffer = 64 << 20
+
+// NFT is the nftables of one network namespace. Transactions are written here and not by google/nftables, which asks for an
+// answer to every message, so that large ones lose them, and which cannot tell what the kernel refused; it serves to encode
+// expressions. It is safe for concurrent use.
 type NFT struct {
-	mu        sync.Mutex // one transaction at a time
-	namespace *os.File   // nil: that of the process
+	namespace *Conn // for its namespace only
+
+	mu sync.Mutex // one transaction at a time
+	// commits is for nothing but transactions, so that watchers know them by its port. Nothing that fails needs it replaced: an
+	// answer that nobody read has a number that belongs to no later transaction.
+	commits *socket
+	closed  bool
 }
 
 var _ Rules = (*NFT)(nil)
 
 // NewRules gives access to the rules of the process's network namespace.
-func NewRules() *NFT { return &NFT{} }
+func NewRules() *NFT { return &NFT{namespace: &Conn{}} }
 
 // OpenRules gives access to the rules of the network namespace at path, such as /run/netns/x.
 func OpenRules(path string) (*NFT, error) {
@@ -33,125 +39,62 @@ func OpenRules(path string) (*NFT, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open network namespace: %w", err)
 	}
-	return &NFT{namespace: f}, nil
+	return &NFT{namespace: &Conn{namespace: f}}, nil
 }
 
-// Close releases the namespace. Nothing that was made in the kernel goes away.
-func (n *NFT) Close() error {
-	if n.namespace == nil {
+func (r *NFT) open(bufferSize int) (s *socket, err error) {
+	err = r.namespace.inside(func() (err error) {
+		s, err = openNetlink(unix.NETLINK_NETFILTER, "nfnetlink", bufferSize)
+		return err
+	})
+	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) {
+		err = fmt.Errorf("%w: no nfnetlink: %w", ErrNoNFTables, err)
+	}
+	return s, err
+}
+
+// committer returns the socket of transactions, opened when it is first needed. The lock is held.
+func (r *NFT) committer() (*socket, error) {
+	if r.closed {
+		return nil, os.ErrClosed
+	}
+	if r.commits == nil {
+		s, err := r.open(requestQueue)
+		if err != nil {
+			return nil, err
+		}
+		// Without the privilege the commit says so.
+		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer)
+		r.commits = s
+	}
+	return r.commits, nil
+}
+
+// Close releases the connection. The table stays.
+func (r *NFT) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
 		return nil
 	}
-	return n.namespace.Close()
-}
-
-// socketBuffer is large enough for the requests, the answers and the events of the largest transactions: the kernel answers
-// each message of one, and rules are repeated to those who make them.
-const socketBuffer = 64 << 20
-
-func enlarge(c *netlink.Conn) error {
-	return errors.Join(force(c, unix.SO_SNDBUFFORCE, c.SetWriteBuffer), force(c, unix.SO_RCVBUFFORCE, c.SetReadBuffer))
-}
-
-// force sets a buffer beyond the system's limit, which needs privileges, or up to it.
-func force(c *netlink.Conn, option int, otherwise func(int) error) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
+	r.closed = true
+	if r.commits != nil {
+		r.commits.close()
 	}
-	var failed error
-	if err := raw.Control(func(fd uintptr) {
-		failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, option, socketBuffer)
-	}); err != nil {
-		return err
-	}
-	if failed != nil {
-		return otherwise(socketBuffer)
+	if f := r.namespace.namespace; f != nil {
+		return f.Close()
 	}
 	return nil
 }
 
-func (n *NFT) fd() int {
-	if n.namespace == nil {
-		return 0
-	}
-	return int(n.namespace.Fd())
-}
-
-// conn makes a connection that opens a fresh socket for each of its operations, so that no answer is ever taken for another's.
-func (n *NFT) conn() (*nftables.Conn, error) {
-	options := []nftables.ConnOption{nftables.WithSockOptions(enlarge)}
-	if n.namespace != nil {
-		options = append(options, nftables.WithNetNSFd(n.fd()))
-	}
-	return nftables.New(options...)
-}
-
-func (n *NFT) socket() (*netlink.Conn, error) {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: n.fd()})
-	if err != nil {
-		return nil, classify("open a netlink socket", err)
-	}
-	if err := enlarge(c); err != nil {
-		_ = c.Close()
-		return nil, fmt.Errorf("enlarge a netlink socket's buffers: %w", err)
-	}
-	return c, nil
-}
-
-// classify says what an error of the kernel means for the caller.
-func classify(doing string, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EAGAIN):
-		return fmt.Errorf("%s: %w: %w", doing, ErrUncertain, err)
-	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EAFNOSUPPORT):
-		return fmt.Errorf("%s: %w: %w", doing, ErrNoNFTables, err)
-	case errors.Is(err, unix.EOPNOTSUPP):
-		return fmt.Errorf("%s: %w, or not all that is used of it: %w", doing, ErrNoNFTables, err)
-	}
-	return fmt.Errorf("%s: %w", doing, err)
-}
-
 // DeleteRules implements Rules.
-func (n *NFT) DeleteRules() error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	c, err := n.conn()
-	if err != nil {
-		return classify("open nftables", err)
+func (r *NFT) DeleteRules() error {
+	var b batch
+	b.begin()
+	b.table(unix.NFT_MSG_NEWTABLE) // so that there is one
+	b.table(unix.NFT_MSG_DELTABLE)
+	if err := r.commit(&b); err != nil {
+		return fmt.Errorf("delete table inet %s: %w", TableName, err)
 	}
-	table, err := n.find(c)
-	if err != nil || table == nil {
-		return err
-	}
-	c.DelTable(table)
-	return classify("delete table inet "+TableName, c.Flush())
-}
-
-// find returns the table, nil if there is none.
-func (n *NFT) find(c *nftables.Conn) (*nftables.Table, error) {
-	tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
-	if err != nil {
-		return nil, classify("list tables", err)
-	}
-	for _, t := range tables {
-		if t.Name == TableName {
-			return t, nil
-		}
-	}
-	return nil, nil
-}
-
-func table() *nftables.Table {
-	return &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
-}
-
-var hooks = map[ruleset.Hook]*nftables.ChainHook{
-	ruleset.Prerouting: nftables.ChainHookPrerouting, ruleset.Input: nftables.ChainHookInput, ruleset.Forward: nftables.ChainHookForward,
-	ruleset.Output: nftables.ChainHookOutput, ruleset.Postrouting: nftables.ChainHookPostrouting,
-}
-
-var chainTypes = map[ruleset.ChainType]nftables.ChainType{
-	ruleset.Filter: nftables.ChainTypeFilter, ruleset.NAT: nftables.ChainTypeNAT,
+	return nil
 }

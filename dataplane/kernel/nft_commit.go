@@ -1,222 +1,231 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
 
-	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// CommitRules implements Rules.
-func (n *NFT) CommitRules(c ruleset.Changes) error {
-	if c.Empty() {
-		return nil
+// CommitRules implements Rules. What goes, goes first, from what names others to what is named: so a name can be taken again
+// by something of another kind in the same transaction.
+func (r *NFT) CommitRules(c ruleset.Changes) error {
+	b, err := r.batchOf(c)
+	if err == nil {
+		err = r.commit(b)
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	conn, err := n.conn()
 	if err != nil {
-		return classify("open nftables", err)
-	}
-	b := batch{conn: conn, table: conn.AddTable(table())}
-	if err := b.fill(c); err != nil {
-		return err
-	}
-	return classify("commit rules", conn.Flush())
-}
-
-// batch puts changes in the order in which the kernel takes them: it looks at one after the other, as if each had been made
-// already, so that what is named must be there and what goes must not be named any more.
-type batch struct {
-	conn  *nftables.Conn
-	table *nftables.Table
-}
-
-func (b *batch) fill(c ruleset.Changes) error {
-	b.empty(c)
-	if err := b.removeElements(c); err != nil {
-		return err
-	}
-	for _, ch := range c.Chains {
-		if ch.Old != nil && (ch.New == nil || moved(ch)) {
-			b.conn.DelChain(&nftables.Chain{Table: b.table, Name: ch.Name})
-		}
-	}
-	if err := b.addSets(c); err != nil {
-		return err
-	}
-	for _, ch := range c.Chains {
-		if ch.New != nil && (ch.Old == nil || moved(ch)) {
-			b.conn.AddChain(b.chain(ch.New))
-		}
-	}
-	for _, ch := range c.Chains {
-		if err := b.addRules(ch.New); err != nil {
-			return err
-		}
-	}
-	return b.addEntries(c)
-}
-
-// moved: a chain's hook cannot be changed, so it has to be made anew.
-func moved(ch ruleset.ChainChange) bool {
-	if (ch.Old.Base == nil) != (ch.New.Base == nil) {
-		return true
-	}
-	return ch.Old.Base != nil && *ch.Old.Base != *ch.New.Base
-}
-
-// empty takes the rules out of all chains that change or go, and with them what they name.
-func (b *batch) empty(c ruleset.Changes) {
-	for _, ch := range c.Chains {
-		if ch.Old != nil {
-			b.conn.FlushChain(&nftables.Chain{Table: b.table, Name: ch.Name})
-		}
-	}
-}
-
-func (b *batch) removeElements(c ruleset.Changes) error {
-	for _, m := range c.Maps {
-		if m.Deleted {
-			b.conn.DelSet(&nftables.Set{Table: b.table, Name: m.Name})
-			continue
-		}
-		if err := b.each(encodeMap(m.Name), entries(m.Remove), b.conn.SetDeleteElements); err != nil {
-			return err
-		}
-	}
-	for _, s := range c.Sets {
-		if s.Deleted {
-			b.conn.DelSet(&nftables.Set{Table: b.table, Name: s.Name})
-			continue
-		}
-		if err := b.each(encodeSet(s.Set), elements(s.Set, s.Remove), b.conn.SetDeleteElements); err != nil {
-			return err
-		}
+		return fmt.Errorf("change table inet %s: %w", TableName, err)
 	}
 	return nil
 }
 
-func (b *batch) addSets(c ruleset.Changes) error {
+func (r *NFT) batchOf(c ruleset.Changes) (*batch, error) {
+	b := &batch{}
+	b.begin()
+	b.table(unix.NFT_MSG_NEWTABLE)
+	kept, err := r.replacedSets(c)
+	if err != nil {
+		return nil, err
+	}
+	b.flushChains(c.Chains)
+	for _, chain := range kept.chains {
+		b.flushChain(chain.name)
+	}
+	for _, m := range c.Maps {
+		b.verdicts(unix.NFT_MSG_DELSETELEM, m.Name, m.Remove)
+	}
+	for _, m := range c.Maps {
+		if m.Deleted {
+			b.deleteSet("map", m.Name)
+		}
+	}
+	b.deleteChains(c.Chains)
 	for _, s := range c.Sets {
-		if s.Deleted && !s.Created {
-			continue
+		if s.Deleted && !kept.emptied[s.Name] {
+			b.deleteSet("set", s.Name)
 		}
-		set := encodeSet(s.Set)
-		if s.Created {
-			if err := b.conn.AddSet(set, nil); err != nil {
-				return fmt.Errorf("set %s: %w", s.Name, err)
-			}
-		}
-		if err := b.each(set, elements(s.Set, s.Add), b.conn.SetAddElements); err != nil {
-			return err
+	}
+	for _, s := range c.Sets {
+		if err := b.changeSet(s, kept.emptied[s.Name]); err != nil {
+			return nil, err
 		}
 	}
 	for _, m := range c.Maps {
 		if m.Created {
-			if err := b.conn.AddSet(encodeMap(m.Name), nil); err != nil {
-				return fmt.Errorf("map %s: %w", m.Name, err)
-			}
+			b.addMap(m.Map)
 		}
 	}
-	return nil
-}
-
-func (b *batch) addEntries(c ruleset.Changes) error {
+	for _, chain := range kept.chains {
+		b.rawRules(chain)
+	}
+	if err := b.addChains(c.Chains); err != nil {
+		return nil, err
+	}
 	for _, m := range c.Maps {
-		if err := b.each(encodeMap(m.Name), entries(m.Add), b.conn.SetAddElements); err != nil {
-			return err
-		}
+		b.verdicts(unix.NFT_MSG_NEWSETELEM, m.Name, m.Add)
 	}
-	return nil
+	return b, nil
 }
 
-func (b *batch) chain(c *ruleset.Chain) *nftables.Chain {
-	chain := &nftables.Chain{Table: b.table, Name: c.Name}
-	if c.Base != nil {
-		accept := nftables.ChainPolicyAccept
-		chain.Type, chain.Hooknum, chain.Policy = chainTypes[c.Base.Type], hooks[c.Base.Hook], &accept
-		chain.Priority = nftables.ChainPriorityRef(nftables.ChainPriority(c.Base.Priority))
+func (b *batch) table(kind uint16) {
+	verb := "add"
+	if kind == unix.NFT_MSG_DELTABLE {
+		verb = "delete"
 	}
-	return chain
+	b.message(kind, unix.NLM_F_CREATE, operation{verb: verb, kind: "table", name: TableName})
+	b.attrText(unix.NFTA_TABLE_NAME, TableName)
+	if kind == unix.NFT_MSG_NEWTABLE {
+		b.attrBig(unix.NFTA_TABLE_FLAGS, 0) // wakes it if somebody put it to sleep
+	}
+	b.end()
 }
 
-func (b *batch) addRules(c *ruleset.Chain) error {
-	if c == nil {
-		return nil
-	}
-	chain := &nftables.Chain{Table: b.table, Name: c.Name}
-	for i := range c.Rules {
-		exprs, err := encodeRule(&c.Rules[i])
-		if err != nil {
-			return fmt.Errorf("chain %s, rule %d: %w", c.Name, i+1, err)
+func (b *batch) flushChains(changes []ruleset.ChainChange) {
+	for _, c := range changes {
+		if c.Old != nil {
+			b.flushChain(c.Name)
 		}
-		b.conn.AddRule(&nftables.Rule{Table: b.table, Chain: chain, Exprs: exprs, UserData: comment(&c.Rules[i])})
 	}
-	return nil
 }
 
-func entries(m map[string]ruleset.Verdict) [][]nftables.SetElement {
-	var list [][]nftables.SetElement
-	for _, iface := range slices.Sorted(maps.Keys(m)) {
-		list = append(list, []nftables.SetElement{encodeEntry(iface, m[iface])})
-	}
-	return list
+func (b *batch) flushChain(name string) {
+	b.message(unix.NFT_MSG_DELRULE, 0, operation{verb: "flush", kind: "chain", name: name})
+	b.attrText(unix.NFTA_RULE_TABLE, TableName)
+	b.attrText(unix.NFTA_RULE_CHAIN, name)
+	b.end()
 }
 
-func elements(s ruleset.Set, list []ruleset.Element) [][]nftables.SetElement {
-	encoded := make([][]nftables.SetElement, len(list))
-	for i, e := range list {
-		encoded[i] = encodeElement(s, e)
+func (b *batch) deleteChains(changes []ruleset.ChainChange) {
+	for _, c := range changes {
+		if c.Old == nil || c.New != nil && sameBase(c.Old.Base, c.New.Base) {
+			continue
+		}
+		b.message(unix.NFT_MSG_DELCHAIN, 0, operation{verb: "delete", kind: "chain", name: c.Name})
+		b.attrText(unix.NFTA_CHAIN_TABLE, TableName)
+		b.attrText(unix.NFTA_CHAIN_NAME, c.Name)
+		b.end()
 	}
-	return encoded
 }
 
-// messageBytes and messageElements bound one message: the length of its list is a 16-bit number, which the library would
-// let overflow without a word.
-const messageBytes, messageElements = 60000, 8000
+func sameBase(a, b *ruleset.Base) bool { return a == b || a != nil && b != nil && *a == *b }
 
-// each passes elements on in messages that are not too long.
-func (b *batch) each(set *nftables.Set, list [][]nftables.SetElement, send func(*nftables.Set, []nftables.SetElement) error) error {
-	var chunk []nftables.SetElement
-	size := 0
-	flush := func() error {
-		if len(chunk) == 0 {
-			return nil
-		}
-		err := send(set, chunk)
-		chunk, size = nil, 0
-		if err != nil {
-			return fmt.Errorf("elements of %s: %w", set.Name, err)
-		}
-		return nil
-	}
-	for _, group := range list {
-		length := 0
-		for _, e := range group {
-			length += encodedLength(e)
-		}
-		if size+length > messageBytes || len(chunk)+len(group) > messageElements {
-			if err := flush(); err != nil {
+// addChains makes all new chains before the first rule, which may jump to any of them.
+func (b *batch) addChains(changes []ruleset.ChainChange) error {
+	for _, c := range changes {
+		if c.New != nil && (c.Old == nil || !sameBase(c.Old.Base, c.New.Base)) {
+			if err := b.addChain(c.New); err != nil {
 				return err
 			}
 		}
-		chunk, size = append(chunk, group...), size+length
 	}
-	return flush()
+	for _, c := range changes {
+		if c.New == nil {
+			continue
+		}
+		for i, rule := range c.New.Rules {
+			if err := b.addRule(c.Name, i+1, rule); err != nil {
+				return fmt.Errorf("rule %d of chain %s: %w", i+1, c.Name, err)
+			}
+		}
+	}
+	return nil
 }
 
-// encodedLength is what an element takes in a message, at most.
-func encodedLength(e nftables.SetElement) int {
-	const header = 4
-	n := header + 2*header + aligned(len(e.Key)) + 2*header
-	if e.VerdictData != nil {
-		n += 4*header + 4 + aligned(len(e.VerdictData.Chain)+1)
+func (b *batch) addChain(c *ruleset.Chain) error {
+	kind := "chain"
+	if c.Base != nil {
+		kind = "base chain"
 	}
-	return n
+	b.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, operation{verb: "add", kind: kind, name: c.Name})
+	b.attrText(unix.NFTA_CHAIN_TABLE, TableName)
+	b.attrText(unix.NFTA_CHAIN_NAME, c.Name)
+	if c.Base != nil {
+		if c.Base.Hook < ruleset.Prerouting || c.Base.Hook > ruleset.Postrouting || chainTypes[c.Base.Type] == "" {
+			return fmt.Errorf("base chain %s: hook %d or type %d is unknown", c.Name, c.Base.Hook, c.Base.Type)
+		}
+		hook := b.nestFlagged(unix.NFTA_CHAIN_HOOK)
+		b.attrBig(unix.NFTA_HOOK_HOOKNUM, uint32(c.Base.Hook-ruleset.Prerouting))
+		b.attrBig(unix.NFTA_HOOK_PRIORITY, uint32(c.Base.Priority))
+		b.endNest(hook)
+		b.attrBig(unix.NFTA_CHAIN_POLICY, netfilterAccept)
+		b.attrText(unix.NFTA_CHAIN_TYPE, chainTypes[c.Base.Type])
+	}
+	b.end()
+	return nil
 }
 
-func aligned(n int) int { return (n + 3) &^ 3 }
+var chainTypes = map[ruleset.ChainType]string{ruleset.Filter: "filter", ruleset.NAT: "nat"}
+
+func (b *batch) addRule(chain string, number int, r ruleset.Rule) error {
+	b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, operation{verb: "add", name: chain, rule: number})
+	b.attrText(unix.NFTA_RULE_TABLE, TableName)
+	b.attrText(unix.NFTA_RULE_CHAIN, chain)
+	list := b.nestFlagged(unix.NFTA_RULE_EXPRESSIONS)
+	if err := encodeRule(&b.builder, r); err != nil {
+		return err
+	}
+	if len(b.buf)-list > 0xffff {
+		return fmt.Errorf("its %d matches do not fit into a message", len(r.Matches))
+	}
+	b.endNest(list)
+	b.attr(unix.NFTA_RULE_USERDATA, ruleUserdata(r))
+	b.end()
+	return nil
+}
+
+// verdicts adds or removes entries of a map.
+func (b *batch) verdicts(kind uint16, name string, entries map[string]ruleset.Verdict) {
+	list := elementList{b: b, kind: kind, of: "map", name: name}
+	for _, iface := range slices.Sorted(maps.Keys(entries)) {
+		list.room()
+		list.next()
+		b.elementKey(unix.NFTA_SET_ELEM_KEY, ifname(iface))
+		if kind == unix.NFT_MSG_NEWSETELEM {
+			b.elementVerdict(entries[iface])
+		}
+		list.done()
+	}
+	list.close()
+}
+
+func (b *batch) elementVerdict(v ruleset.Verdict) {
+	data := b.nestFlagged(unix.NFTA_SET_ELEM_DATA)
+	verdict := b.nestFlagged(unix.NFTA_DATA_VERDICT)
+	code := int32(unix.NFT_GOTO)
+	if v.Action == ruleset.Jump {
+		code = unix.NFT_JUMP
+	}
+	b.attrBig(unix.NFTA_VERDICT_CODE, uint32(code))
+	b.attrText(unix.NFTA_VERDICT_CHAIN, v.Chain)
+	b.endNest(verdict)
+	b.endNest(data)
+}
+
+// ifname is an interface name as the kernel compares it.
+func ifname(name string) []byte {
+	b := make([]byte, unix.IFNAMSIZ)
+	copy(b[:unix.IFNAMSIZ-1], name)
+	return b
+}
+
+func (b *batch) rawRules(c rawChain) {
+	for i, rule := range c.rules {
+		b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, operation{verb: "put back", name: c.name, rule: i + 1})
+		b.attrText(unix.NFTA_RULE_TABLE, TableName)
+		b.attrText(unix.NFTA_RULE_CHAIN, c.name)
+		b.attr(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, rule.expressions)
+		if len(rule.userdata) > 0 {
+			b.attr(unix.NFTA_RULE_USERDATA, rule.userdata)
+		}
+		b.end()
+	}
+}
+
+func bigEndian(v uint16) []byte { return binary.BigEndian.AppendUint16(nil, v) }
+
+const netfilterAccept = 1 // NF_ACCEPT

@@ -1,443 +1,247 @@
 package kernel
 
 import (
-	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/bits"
-	"net/netip"
-	"slices"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// readAttempts bounds how often the table is read again because somebody changed rules meanwhile.
+// readAttempts bounds how often the table is read again because parts of it went away meanwhile.
 const readAttempts = 5
 
 // ReadRules implements Rules.
-func (n *NFT) ReadRules() (*ruleset.Actual, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for attempt := 1; ; attempt++ {
-		before, err := n.generation()
-		if err != nil {
-			return nil, err
-		}
-		actual, err := n.read()
-		after, gerr := n.generation()
-		if gerr != nil {
-			return nil, gerr
-		}
-		// What others do to their tables counts, too; if they never pause, a reading that may be torn has to do: what is
-		// wrong about it shows at the next commit.
-		if before == after && err == nil || attempt == readAttempts {
-			return actual, err
-		}
-	}
-}
-
-func (n *NFT) read() (*ruleset.Actual, error) {
-	c, err := n.conn()
-	if err != nil {
-		return nil, classify("open nftables", err)
-	}
-	t, err := n.find(c)
-	if err != nil || t == nil {
-		return nil, err
-	}
-	a := &ruleset.Actual{Chains: map[string]ruleset.ActualChain{}, Sets: map[string]ruleset.ActualSet{}, Maps: map[string]map[string]ruleset.Verdict{}}
-	if err := readChains(c, a); err != nil {
-		return nil, err
-	}
-	err = n.rules(func(r readRule) {
-		chain := a.Chains[r.chain]
-		chain.Rules = append(chain.Rules, r.id)
-		a.Chains[r.chain] = chain
+func (r *NFT) ReadRules() (*ruleset.Actual, error) {
+	var a *ruleset.Actual
+	err := r.reading(func(t *tableReader) (err error) {
+		a, err = t.read()
+		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read table inet %s: %w", TableName, err)
 	}
-	return a, readSets(c, t, a)
+	return a, nil
 }
 
-func readChains(c *nftables.Conn, a *ruleset.Actual) error {
-	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+// reading runs f with a socket of its own, again if what it reads goes away under its hands.
+func (r *NFT) reading(f func(*tableReader) error) error {
+	s, err := r.open(requestQueue)
 	if err != nil {
-		return classify("list chains", err)
+		return err
 	}
-	for _, ch := range chains {
-		if ch.Table.Name != TableName {
-			continue
-		}
-		chain := ruleset.ActualChain{}
-		if ch.Hooknum != nil {
-			chain.Base = &ruleset.Base{}
-			for h, number := range hooks {
-				if *number == *ch.Hooknum {
-					chain.Base.Hook = h
-				}
-			}
-			for t, name := range chainTypes {
-				if name == ch.Type {
-					chain.Base.Type = t
-				}
-			}
-			if ch.Priority != nil {
-				chain.Base.Priority = int32(*ch.Priority)
-			}
-			if ch.Policy != nil && *ch.Policy != nftables.ChainPolicyAccept {
-				chain.Base.Hook = 0 // somebody changed what becomes of packets at its end: to be made anew
-			}
-		}
-		a.Chains[ch.Name] = chain
-	}
-	return nil
-}
-
-func readSets(c *nftables.Conn, t *nftables.Table, a *ruleset.Actual) error {
-	sets, err := c.GetSets(t)
-	if err != nil {
-		return classify("list sets", err)
-	}
-	for _, s := range sets {
-		if s.Table == nil || s.Table.Name != TableName || s.Anonymous {
-			continue
-		}
-		list, err := c.GetSetElements(s)
-		if err != nil {
-			return classify("list the elements of "+s.Name, err)
-		}
-		if s.IsMap {
-			a.Maps[s.Name] = decodeEntries(list)
-			continue
-		}
-		a.Sets[s.Name] = decodeSet(s, list)
-	}
-	return nil
-}
-
-func decodeEntries(list []nftables.SetElement) map[string]ruleset.Verdict {
-	entries := map[string]ruleset.Verdict{}
-	for _, e := range list {
-		entries[string(bytes.TrimRight(e.Key, "\x00"))] = decodeVerdict(e.Val)
-	}
-	return entries
-}
-
-// decodeVerdict translates a verdict of a map, which the library hands on as it came.
-func decodeVerdict(data []byte) ruleset.Verdict {
-	v := ruleset.Verdict{}
-	d, err := netlink.NewAttributeDecoder(data)
-	if err != nil {
-		return v
-	}
-	for d.Next() {
-		switch d.Type() {
-		case unix.NFTA_VERDICT_CODE:
-			switch expr.VerdictKind(int32(be64(d.Bytes()))) {
-			case expr.VerdictGoto:
-				v.Action = ruleset.Goto
-			case expr.VerdictJump:
-				v.Action = ruleset.Jump
-			case expr.VerdictDrop:
-				v.Action = ruleset.Drop
-			case expr.VerdictAccept:
-				v.Action = ruleset.Accept
-			default:
-				v.Action = ruleset.Return
-			}
-		case unix.NFTA_VERDICT_CHAIN:
-			v.Chain = d.String()
-		}
-	}
-	return v
-}
-
-// decodeSet translates a set. One that we would never have made gets no type, so that it is made anew.
-func decodeSet(s *nftables.Set, list []nftables.SetElement) ruleset.ActualSet {
-	out := ruleset.ActualSet{Set: ruleset.Set{Name: s.Name, Interval: s.Interval}}
-	for _, t := range []ruleset.SetType{ruleset.Addresses4, ruleset.Addresses6, ruleset.Ports, ruleset.Endpoints4, ruleset.Endpoints6} {
-		if want := encodeSet(ruleset.Set{Type: t}); want.KeyType.GetNFTMagic() == s.KeyType.GetNFTMagic() {
-			out.Type = t
-		}
-	}
-	var ok bool
-	switch {
-	case out.Type == ruleset.Endpoints4 || out.Type == ruleset.Endpoints6:
-		out.Elements, ok = decodeEndpoints(list, out.Type)
-	case s.Interval:
-		out.Elements, ok = decodeIntervals(list, out.Type)
-	default:
-		ok = true
-		for _, e := range list {
-			if a, valid := netip.AddrFromSlice(e.Key); valid {
-				out.Elements = append(out.Elements, ruleset.Element{Prefix: netip.PrefixFrom(a, a.BitLen())})
-			}
-		}
-	}
-	if !ok {
-		out.Type = 0
-	}
-	return out
-}
-
-func decodeEndpoints(list []nftables.SetElement, t ruleset.SetType) ([]ruleset.Element, bool) {
-	length := 4
-	if t == ruleset.Endpoints6 {
-		length = 16
-	}
-	var out []ruleset.Element
-	for _, e := range list {
-		if len(e.Key) < length+8 {
-			return nil, false
-		}
-		a, _ := netip.AddrFromSlice(e.Key[:length])
-		out = append(out, ruleset.Element{Prefix: netip.PrefixFrom(a, a.BitLen()), Protocol: e.Key[length],
-			Low: uint16(e.Key[length+4])<<8 | uint16(e.Key[length+5])})
-	}
-	return out, true
-}
-
-// decodeIntervals pairs starts with ends: an end is the first value that does not belong to the interval any more.
-func decodeIntervals(list []nftables.SetElement, t ruleset.SetType) ([]ruleset.Element, bool) {
-	// At the same value one interval ends before the next one begins.
-	slices.SortFunc(list, func(a, b nftables.SetElement) int {
-		if c := bytes.Compare(a.Key, b.Key); c != 0 || a.IntervalEnd == b.IntervalEnd {
-			return c
-		}
-		if a.IntervalEnd {
-			return -1
-		}
-		return 1
-	})
-	var out []ruleset.Element
-	for i, e := range list {
-		if e.IntervalEnd {
-			continue
-		}
-		var end []byte // nil: the interval goes on to the last value
-		if i+1 < len(list) {
-			if !list[i+1].IntervalEnd {
-				return nil, false
-			}
-			end = list[i+1].Key
-		}
-		element, ok := interval(e.Key, end, t)
-		if !ok {
-			return nil, false
-		}
-		out = append(out, element)
-	}
-	return out, true
-}
-
-func interval(start, end []byte, t ruleset.SetType) (ruleset.Element, bool) {
-	if t == ruleset.Ports {
-		if len(start) < 2 {
-			return ruleset.Element{}, false
-		}
-		e := ruleset.Element{Low: uint16(start[0])<<8 | uint16(start[1]), High: 65535}
-		if end != nil {
-			e.High = uint16(end[0])<<8 | uint16(end[1]) - 1
-		}
-		return e, true
-	}
-	first, ok := netip.AddrFromSlice(start)
-	if !ok {
-		return ruleset.Element{}, false
-	}
-	// The network is the one that begins there and ends there: its length follows from the last address.
-	last := make([]byte, len(start))
-	if end == nil {
-		for i := range last {
-			last[i] = 0xff
-		}
-	} else {
-		before, _ := netip.AddrFromSlice(end)
-		copy(last, before.Prev().AsSlice())
-	}
-	length := 0
-	for i := range start {
-		if d := start[i] ^ last[i]; d != 0 {
-			length += bits.LeadingZeros8(d)
+	defer s.close()
+	for range readAttempts {
+		err = f(&tableReader{sock: s})
+		if !errors.Is(err, unix.ENOENT) {
 			break
 		}
-		length += 8
 	}
-	p := netip.PrefixFrom(first, length)
-	next := after(p)
-	if p.Masked() != p || next.IsValid() != (end != nil) || end != nil && !bytes.Equal(next.AsSlice(), end) {
-		return ruleset.Element{}, false
+	if errors.Is(err, errTransport) {
+		return fmt.Errorf("%w: %w", ErrUncertain, err)
 	}
-	return ruleset.Element{Prefix: p}, true
+	return err
 }
 
-// readRule is what is read of a rule.
-type readRule struct {
-	chain, id string
-	counter   *Counter
+// tableReader reads the table, part by part.
+type tableReader struct {
+	sock   *socket
+	asleep bool // the table is dormant: somebody turned all its hooks off
 }
 
-// rules visits all rules of the table in order. (The library would ask for each chain apart.)
-func (n *NFT) rules(visit func(readRule)) error {
-	c, err := n.socket()
-	if err != nil {
-		return err
+// dump asks for all objects of a kind; about appends what narrows the request. parse gets the attributes of each.
+func (t *tableReader) dump(kind uint16, begin func(), about func(*builder), parse func(attrs []byte)) error {
+	body := func(b *builder) {
+		b.buf = append(b.buf, unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0)
+		about(b)
 	}
-	defer c.Close()
-	body, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_RULE_TABLE, Data: []byte(TableName + "\x00")}})
-	if err != nil {
-		return err
+	each := func(m message) {
+		if len(m.data) >= 4 {
+			parse(m.data[4:])
+		}
 	}
-	messages, err := c.Execute(netlink.Message{
-		Header: netlink.Header{Type: nftMessage(unix.NFT_MSG_GETRULE), Flags: netlink.Request | netlink.Dump},
-		Data:   append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, body...),
+	return t.sock.dump(nftKind(kind), begin, body, each)
+}
+
+func ofTable(b *builder) { b.attrText(unix.NFTA_TABLE_NAME, TableName) } // attribute 1 of all objects
+
+func (t *tableReader) read() (*ruleset.Actual, error) {
+	there, err := t.readTable()
+	if err != nil || !there {
+		return nil, err
+	}
+	a := newActual()
+	if err := t.readChains(a); err != nil {
+		return nil, fmt.Errorf("chains: %w", err)
+	}
+	if err := t.readRules(a); err != nil {
+		return nil, fmt.Errorf("rules: %w", err)
+	}
+	if err := t.readSets(a); err != nil {
+		return nil, fmt.Errorf("sets: %w", err)
+	}
+	return a, nil
+}
+
+func (t *tableReader) readTable() (there bool, err error) {
+	err = t.dump(unix.NFT_MSG_GETTABLE, func() { there = false }, func(*builder) {}, func(attrs []byte) {
+		if l := attrList(attrs); text(l[unix.NFTA_TABLE_NAME]) == TableName {
+			there = true
+			t.asleep = l.number(unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
+		}
 	})
-	if err != nil {
-		return classify("list rules", err)
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return false, fmt.Errorf("reading nftables needs CAP_NET_ADMIN in the network namespace: %w", err)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP): // nfnetlink has no such subsystem
+		return false, fmt.Errorf("%w: %w", ErrNoNFTables, err)
+	case err != nil:
+		return false, fmt.Errorf("tables: %w", err)
 	}
-	for _, m := range messages {
-		r, err := parseRule(m.Data)
-		if err != nil {
-			return fmt.Errorf("list rules: %w", err)
+	return there, nil
+}
+
+// attributes of one object, by kind.
+type attributes map[uint16][]byte
+
+func attrList(b []byte) attributes {
+	l := attributes{}
+	for kind, value, rest, ok := nextAttr(b); ok; kind, value, rest, ok = nextAttr(rest) {
+		l[kind] = value
+	}
+	return l
+}
+
+// number of an attribute, 0 if it is not there.
+func (l attributes) number(kind uint16) uint32 {
+	if v := l[kind]; len(v) == 4 {
+		return binary.BigEndian.Uint32(v)
+	}
+	return 0
+}
+
+// readChains: the kernel tells the chains of all tables of the family.
+func (t *tableReader) readChains(a *ruleset.Actual) error {
+	return t.dump(unix.NFT_MSG_GETCHAIN, func() { clear(a.Chains) }, ofTable, func(attrs []byte) {
+		if _, table, _, ok := nextAttr(attrs); !ok || text(table) != TableName {
+			return
 		}
-		visit(r)
-	}
-	return nil
+		l := attrList(attrs)
+		chain := ruleset.ActualChain{}
+		if hook, ok := l[unix.NFTA_CHAIN_HOOK]; ok {
+			chain.Base = t.base(attrList(hook), l)
+		}
+		a.Chains[text(l[unix.NFTA_CHAIN_NAME])] = chain
+	})
 }
 
-func nftMessage(kind int) netlink.HeaderType {
-	return netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind)
-}
-
-var errShort = errors.New("the kernel sent a message that is too short")
-
-func parseRule(data []byte) (readRule, error) {
-	var r readRule
-	if len(data) < 4 {
-		return r, errShort
+// base returns where a chain is attached. What Manx would never make has no type: another kind of chain, another policy, a
+// table that sleeps.
+func (t *tableReader) base(hook, chain attributes) *ruleset.Base {
+	b := &ruleset.Base{
+		Hook:     ruleset.Hook(hook.number(unix.NFTA_HOOK_HOOKNUM)) + ruleset.Prerouting,
+		Priority: int32(hook.number(unix.NFTA_HOOK_PRIORITY)),
 	}
-	d, err := netlink.NewAttributeDecoder(data[4:])
-	if err != nil {
-		return r, err
+	if t.asleep || chain.number(unix.NFTA_CHAIN_POLICY) != netfilterAccept {
+		return b
 	}
-	for d.Next() {
-		switch d.Type() {
-		case unix.NFTA_RULE_CHAIN:
-			r.chain = d.String()
-		case unix.NFTA_RULE_USERDATA:
-			r.id = commentID(d.Bytes())
-		case unix.NFTA_RULE_EXPRESSIONS:
-			d.Nested(func(list *netlink.AttributeDecoder) error {
-				for list.Next() {
-					list.Nested(r.parseExpression)
-				}
-				return nil
-			})
+	for kind, name := range chainTypes {
+		if name == text(chain[unix.NFTA_CHAIN_TYPE]) {
+			b.Type = kind
 		}
 	}
-	if r.counter != nil {
-		r.counter.ID = r.id
-	}
-	return r, d.Err()
+	return b
 }
 
-// parseExpression looks for the counter.
-func (r *readRule) parseExpression(d *netlink.AttributeDecoder) error {
-	name := ""
-	for d.Next() {
-		switch d.Type() {
-		case unix.NFTA_EXPR_NAME:
-			name = d.String()
-		case unix.NFTA_EXPR_DATA:
-			if name != "counter" {
-				continue
+// readRules reads the rules of all chains at once, which come chain by chain and in order.
+func (t *tableReader) readRules(a *ruleset.Actual) error {
+	begin := func() {
+		for name, c := range a.Chains {
+			c.Rules = nil
+			a.Chains[name] = c
+		}
+	}
+	var chain string
+	var ids []string
+	keep := func() {
+		if c, ok := a.Chains[chain]; ok {
+			c.Rules = append(c.Rules, ids...)
+			a.Chains[chain] = c
+		}
+		ids = nil
+	}
+	err := t.dumpRules(func() { begin(); chain, ids = "", nil }, func(r kernelRule) {
+		if string(r.chain) != chain {
+			keep()
+			chain = string(r.chain)
+		}
+		ids = append(ids, ruleID(r.userdata))
+	})
+	keep()
+	return err
+}
+
+// kernelRule is a rule as the kernel tells it. The fields point into the receive buffer.
+type kernelRule struct{ chain, expressions, userdata []byte }
+
+func (t *tableReader) dumpRules(begin func(), each func(kernelRule)) error {
+	return t.dump(unix.NFT_MSG_GETRULE, begin, ofTable, func(attrs []byte) {
+		var r kernelRule
+		var table []byte
+		for kind, value, rest, ok := nextAttr(attrs); ok; kind, value, rest, ok = nextAttr(rest) {
+			switch kind {
+			case unix.NFTA_RULE_TABLE:
+				table = value
+			case unix.NFTA_RULE_CHAIN:
+				r.chain = value[:max(len(value)-1, 0)]
+			case unix.NFTA_RULE_EXPRESSIONS:
+				r.expressions = value
+			case unix.NFTA_RULE_USERDATA:
+				r.userdata = value
 			}
-			r.counter = &Counter{}
-			d.Nested(func(c *netlink.AttributeDecoder) error {
-				for c.Next() {
-					switch v := c.Bytes(); c.Type() {
-					case unix.NFTA_COUNTER_BYTES:
-						r.counter.Bytes = be64(v)
-					case unix.NFTA_COUNTER_PACKETS:
-						r.counter.Packets = be64(v)
-					}
-				}
-				return nil
-			})
 		}
-	}
-	return nil
-}
-
-func be64(b []byte) (v uint64) {
-	for _, x := range b {
-		v = v<<8 | uint64(x)
-	}
-	return v
+		if text(table) == TableName {
+			each(r)
+		}
+	})
 }
 
 // RuleCounters implements Rules.
-func (n *NFT) RuleCounters() (map[string][]Counter, error) {
+func (r *NFT) RuleCounters() (map[string][]Counter, error) {
 	counters := map[string][]Counter{}
-	err := n.rules(func(r readRule) {
-		if r.counter != nil {
-			counters[r.chain] = append(counters[r.chain], *r.counter)
+	err := r.reading(func(t *tableReader) error {
+		there, err := t.readTable()
+		if err != nil || !there {
+			return err
 		}
-	})
-	return counters, err
-}
-
-// generation is a number that grows with each transaction of anybody.
-func (n *NFT) generation() (uint32, error) {
-	c, err := n.socket()
-	if err != nil {
-		return 0, err
-	}
-	defer c.Close()
-	messages, err := c.Execute(netlink.Message{
-		Header: netlink.Header{Type: nftMessage(unix.NFT_MSG_GETGEN), Flags: netlink.Request},
-		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
+		return t.dumpRules(func() { clear(counters) }, func(rule kernelRule) {
+			if c, ok := counterOf(rule.expressions); ok {
+				c.ID = ruleID(rule.userdata)
+				counters[string(rule.chain)] = append(counters[string(rule.chain)], c)
+			}
+		})
 	})
 	if err != nil {
-		return 0, classify("ask for the generation of the rules", err)
+		return nil, fmt.Errorf("read the counters of table inet %s: %w", TableName, err)
 	}
-	for _, m := range messages {
-		g, err := parseGeneration(m.Data)
-		if err == nil {
-			return g.id, nil
-		}
-	}
-	return 0, errShort
+	return counters, nil
 }
 
-// generation is the end of a transaction.
-type generation struct {
-	id      uint32
-	process string // the name of who made it
-}
-
-func parseGeneration(data []byte) (generation, error) {
-	var g generation
-	if len(data) < 4 {
-		return g, errShort
-	}
-	d, err := netlink.NewAttributeDecoder(data[4:])
-	if err != nil {
-		return g, err
-	}
-	for d.Next() {
-		switch d.Type() {
-		case unix.NFTA_GEN_ID:
-			g.id = uint32(be64(d.Bytes()))
-		case unix.NFTA_GEN_PROC_NAME:
-			g.process = d.String()
+// counterOf returns what the first counter among a rule's expressions has.
+func counterOf(expressions []byte) (Counter, bool) {
+	for _, element, rest, ok := nextAttr(expressions); ok; _, element, rest, ok = nextAttr(rest) {
+		_, name, data, ok := nextAttr(element)
+		if !ok || text(name) != "counter" {
+			continue
+		}
+		_, data, _, _ = nextAttr(data)
+		l := attrList(data)
+		bytes, packets := l[unix.NFTA_COUNTER_BYTES], l[unix.NFTA_COUNTER_PACKETS]
+		if len(bytes) == 8 && len(packets) == 8 {
+			return Counter{Packets: binary.BigEndian.Uint64(packets), Bytes: binary.BigEndian.Uint64(bytes)}, true
 		}
 	}
-	return g, d.Err()
+	return Counter{}, false
 }

@@ -1,72 +1,114 @@
 package kernel
 
 import (
-	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"unsafe"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// WatchRules implements Rules. Who made a transaction is known by its name, which the kernel tells at the end of it: changes
-// by processes of the same name as this one are taken for its own.
-func (n *NFT) WatchRules(ctx context.Context, handle func()) error {
-	own, err := os.ReadFile("/proc/self/comm")
+// WatchRules implements Rules. handle is called once at the start, since whatever was before is not known.
+func (r *NFT) WatchRules(ctx context.Context, handle func()) error {
+	s, err := r.openRulesWatch()
 	if err != nil {
-		return err
+		return fmt.Errorf("watch nftables: %w", err)
 	}
-	c, err := n.socket()
+	f := os.NewFile(uintptr(s.fd), "nfnetlink") // waits in the runtime's poller, so that closing wakes it up
+	stop := context.AfterFunc(ctx, func() { _ = f.Close() })
+	defer func() {
+		if stop() {
+			_ = f.Close()
+		}
+	}()
+	raw, err := f.SyscallConn()
 	if err != nil {
-		return err
+		return fmt.Errorf("watch nftables: %w", err)
 	}
-	defer c.Close()
-	if err := c.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
-		return classify("subscribe to changes of rules", err)
-	}
-	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
-	handle() // there may have been changes before
-	touched := false
+	handle()
 	for {
-		messages, err := c.Receive()
-		switch {
-		case ctx.Err() != nil:
+		var changed bool
+		var failure error
+		err := raw.Read(func(uintptr) bool {
+			changed, failure = s.drainRules()
+			return changed || failure != nil
+		})
+		if ctx.Err() != nil {
 			return nil
+		}
+		if err := errors.Join(err, failure); err != nil {
+			return fmt.Errorf("watch nftables: %w", err)
+		}
+		handle()
+	}
+}
+
+func (r *NFT) openRulesWatch() (*socket, error) {
+	r.mu.Lock()
+	commits, err := r.committer()
+	r.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	s, err := r.open(watchQueue)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.subscribeRules(commits.port); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *socket) subscribeRules(own uint32) error {
+	if err := s.dropOwn(own); err != nil {
+		return fmt.Errorf("attach the filter: %w", err)
+	}
+	if err := unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTABLES); err != nil {
+		return fmt.Errorf("subscribe to nftables: %w", err)
+	}
+	return unix.SetNonblock(s.fd, true)
+}
+
+// dropOwn lets the kernel drop the events of transactions that came from our port: there are as many as there are elements.
+func (s *socket) dropOwn(port uint32) error {
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 12}, // nlmsg_pid; all messages of a datagram have the same
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: bigEndian32(port), Jt: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	}
+	return unix.SetsockoptSockFprog(s.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(program)), Filter: (*unix.SockFilter)(unsafe.Pointer(&program[0]))})
+}
+
+// drainRules reads what is there and tells whether our table is in it, or may be because events were lost.
+func (s *socket) drainRules() (changed bool, err error) {
+	for {
+		data, err := s.receive(0)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return changed, nil
 		case errors.Is(err, unix.ENOBUFS):
-			handle() // something was lost
+			changed = true
 			continue
 		case err != nil:
-			return classify("receive changes of rules", err)
+			return changed, err
 		}
-		for _, m := range messages {
-			if m.Header.Type == nftMessage(unix.NFT_MSG_NEWGEN) {
-				g, err := parseGeneration(m.Data)
-				if touched && (err != nil || g.process != string(bytes.TrimSpace(own))) {
-					handle()
-				}
-				touched = false
-				continue
-			}
-			touched = touched || ofTable(m)
+		for m, rest, ok := nextMessage(data); ok; m, rest, ok = nextMessage(rest) {
+			changed = changed || aboutRulesTable(m)
 		}
 	}
 }
 
-// ofTable tells whether an event is about the table or something in it: the first attribute of each kind of object, NFTA_*_TABLE
-// or the table's own name, has the same number.
-func ofTable(m netlink.Message) bool {
-	if len(m.Data) < 4 || m.Data[0] != unix.NFPROTO_INET {
+// aboutRulesTable: all objects of nf_tables have the name of their table as attribute 1.
+func aboutRulesTable(m message) bool {
+	if m.kind>>8 != unix.NFNL_SUBSYS_NFTABLES || m.kind&0xff == unix.NFT_MSG_NEWGEN || len(m.data) < 4 || m.data[0] != unix.NFPROTO_INET {
 		return false
 	}
-	d, err := netlink.NewAttributeDecoder(m.Data[4:])
-	if err != nil {
-		return false
-	}
-	for d.Next() {
-		if d.Type() == unix.NFTA_TABLE_NAME {
-			return d.String() == TableName
-		}
-	}
-	return false
+	kind, name, _, ok := nextAttr(m.data[4:])
+	return ok && kind == unix.NFTA_TABLE_NAME && text(name) == TableName
 }

@@ -1,0 +1,237 @@
+package kernel
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/ruleset"
+)
+
+// readSets reads sets and maps with their elements. A set that Manx would never make has no type, so that it differs from
+// whatever is wanted; those that belong to somebody's rule go with that rule.
+func (t *tableReader) readSets(a *ruleset.Actual) error {
+	err := t.dump(unix.NFT_MSG_GETSET, func() { clear(a.Sets); clear(a.Maps) }, ofTable, func(attrs []byte) {
+		l := attrList(attrs)
+		name, flags := text(l[unix.NFTA_SET_NAME]), l.number(unix.NFTA_SET_FLAGS)
+		if text(l[unix.NFTA_SET_TABLE]) != TableName || flags&unix.NFT_SET_ANONYMOUS != 0 {
+			return
+		}
+		if isVerdictMap(l) {
+			a.Maps[name] = map[string]ruleset.Verdict{}
+			return
+		}
+		s := setOf(l)
+		s.Name = name
+		a.Sets[name] = ruleset.ActualSet{Set: s}
+	})
+	if err != nil {
+		return err
+	}
+	for name, s := range a.Sets {
+		if s.Type == 0 {
+			continue
+		}
+		s, err := t.readElements(s)
+		if err != nil {
+			return fmt.Errorf("elements of set %s: %w", name, err)
+		}
+		a.Sets[name] = s
+	}
+	for name := range a.Maps {
+		if err := t.readVerdicts(a, name); err != nil {
+			return fmt.Errorf("elements of map %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func isVerdictMap(l attributes) bool {
+	return l.number(unix.NFTA_SET_FLAGS) == unix.NFT_SET_MAP && l.number(unix.NFTA_SET_DATA_TYPE) == unix.NFT_DATA_VERDICT &&
+		l.number(unix.NFTA_SET_KEY_TYPE) == nftables.TypeIFName.GetNFTMagic()
+}
+
+// setOf returns type and kind of a set; the type is 0 if Manx makes none like that.
+func setOf(l attributes) ruleset.Set {
+	flags := l.number(unix.NFTA_SET_FLAGS)
+	for t := ruleset.Addresses4; t <= ruleset.Endpoints6; t++ {
+		fields := keyFields(t)
+		magic, size := keyType(fields)
+		if l.number(unix.NFTA_SET_KEY_TYPE) != magic || l.number(unix.NFTA_SET_KEY_LEN) != size {
+			continue
+		}
+		var want uint32
+		if len(fields) > 1 {
+			want = setConcat
+		}
+		switch {
+		case flags == want && t != ruleset.Ports:
+			return ruleset.Set{Type: t}
+		case flags == unix.NFT_SET_INTERVAL && len(fields) == 1:
+			return ruleset.Set{Type: t, Interval: true}
+		}
+	}
+	return ruleset.Set{}
+}
+
+// kernelElement is one element; key has 16 bytes at most, or the address with protocol and port.
+type kernelElement struct {
+	key  [24]byte
+	end  bool // the range that is open ends before it
+	data []byte
+}
+
+func (t *tableReader) dumpElements(name string, begin func(), each func(kernelElement)) error {
+	about := func(b *builder) {
+		b.attrText(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+		b.attrText(unix.NFTA_SET_ELEM_LIST_SET, name)
+	}
+	return t.dump(unix.NFT_MSG_GETSETELEM, begin, about, func(attrs []byte) {
+		for kind, list, rest, ok := nextAttr(attrs); ok; kind, list, rest, ok = nextAttr(rest) {
+			if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+				continue
+			}
+			for _, item, rest, ok := nextAttr(list); ok; _, item, rest, ok = nextAttr(rest) {
+				each(parseElement(item))
+			}
+		}
+	})
+}
+
+func parseElement(b []byte) (e kernelElement) {
+	for kind, value, rest, ok := nextAttr(b); ok; kind, value, rest, ok = nextAttr(rest) {
+		switch kind {
+		case unix.NFTA_SET_ELEM_KEY:
+			_, key, _, _ := nextAttr(value)
+			copy(e.key[:], key)
+		case unix.NFTA_SET_ELEM_FLAGS:
+			e.end = len(value) == 4 && binary.BigEndian.Uint32(value)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+		case unix.NFTA_SET_ELEM_DATA:
+			e.data = value
+		}
+	}
+	return e
+}
+
+func (t *tableReader) readElements(s ruleset.ActualSet) (ruleset.ActualSet, error) {
+	var all []kernelElement
+	err := t.dumpElements(s.Name, func() { all = all[:0] }, func(e kernelElement) {
+		if !interval(s.Set) {
+			s.Elements = append(s.Elements, plainElement(s.Type, e.key[:]))
+			return
+		}
+		e.data = nil
+		all = append(all, e)
+	})
+	if err != nil || !interval(s.Set) {
+		return s, err
+	}
+	var ok bool
+	if s.Elements, ok = ranges(s.Type, all); !ok {
+		s.Type, s.Elements = 0, nil // somebody put in what is no prefix
+	}
+	return s, nil
+}
+
+func plainElement(t ruleset.SetType, key []byte) ruleset.Element {
+	size := addressSize(t)
+	addr, _ := netip.AddrFromSlice(key[:size])
+	e := ruleset.Element{Prefix: netip.PrefixFrom(addr, size*8)}
+	if t == ruleset.Endpoints4 || t == ruleset.Endpoints6 {
+		e.Protocol, e.Low = key[size], binary.BigEndian.Uint16(key[size+4:])
+	}
+	return e
+}
+
+func addressSize(t ruleset.SetType) int {
+	if t == ruleset.Addresses6 || t == ruleset.Endpoints6 {
+		return 16
+	}
+	return 4
+}
+
+// ranges puts the ends of ranges together; one without an end goes to the last key. It fails on a range of addresses that is
+// no prefix.
+func ranges(t ruleset.SetType, all []kernelElement) ([]ruleset.Element, bool) {
+	slices.SortFunc(all, func(a, b kernelElement) int {
+		if c := bytes.Compare(a.key[:], b.key[:]); c != 0 || a.end == b.end {
+			return c
+		}
+		if a.end { // of the range before the one that begins here
+			return -1
+		}
+		return 1
+	})
+	var list []ruleset.Element
+	for i, e := range all {
+		if e.end {
+			continue // what begins there is in no range
+		}
+		var after []byte
+		if i+1 < len(all) {
+			after = all[i+1].key[:]
+		}
+		element, ok := rangeElement(t, e.key[:], after)
+		if !ok {
+			return nil, false
+		}
+		list = append(list, element)
+	}
+	return list, true
+}
+
+// rangeElement is the range from first to the one before after, nil for the last.
+func rangeElement(t ruleset.SetType, first, after []byte) (ruleset.Element, bool) {
+	if t == ruleset.Ports {
+		e := ruleset.Element{Low: binary.BigEndian.Uint16(first), High: 0xffff}
+		if after != nil {
+			e.High = binary.BigEndian.Uint16(after) - 1
+		}
+		return e, true
+	}
+	size := addressSize(t)
+	from, _ := netip.AddrFromSlice(first[:size])
+	for bits := range size*8 + 1 { // the shortest prefix that begins there and ends where the range does
+		p := netip.PrefixFrom(from, bits)
+		if p.Masked() != p {
+			continue
+		}
+		next := lastAddr(p).Next()
+		if after == nil && !next.IsValid() || after != nil && next.IsValid() && bytes.Equal(next.AsSlice(), after[:size]) {
+			return ruleset.Element{Prefix: p}, true
+		}
+	}
+	return ruleset.Element{}, false
+}
+
+func (t *tableReader) readVerdicts(a *ruleset.Actual, name string) error {
+	entries := a.Maps[name]
+	return t.dumpElements(name, func() { clear(entries) }, func(e kernelElement) {
+		entries[text(e.key[:unix.IFNAMSIZ])] = verdictOf(e.data)
+	})
+}
+
+// verdictOf decodes the verdict of an entry. One that Manx makes no entries with is told as what differs from all of those.
+func verdictOf(data []byte) ruleset.Verdict {
+	_, verdict, _, _ := nextAttr(data)
+	l := attrList(verdict)
+	v := ruleset.Verdict{Chain: text(l[unix.NFTA_VERDICT_CHAIN])}
+	switch int32(l.number(unix.NFTA_VERDICT_CODE)) {
+	case unix.NFT_GOTO:
+		v.Action = ruleset.Goto
+	case unix.NFT_JUMP:
+		v.Action = ruleset.Jump
+	case unix.NFT_RETURN:
+		v.Action = ruleset.Return
+	case netfilterAccept:
+		v.Action = ruleset.Accept
+	default:
+		v.Action = ruleset.Drop
+	}
+	return v
+}
