@@ -2,63 +2,52 @@ package kubernetes
 
 import (
 	"fmt"
+	"strings"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"github.com/projectcalico/api/pkg/lib/numorstring"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/manxnet/manx/datastore/model"
 )
 
-var clusterTiers = map[string]string{model.ClusterPolicyAdmin: "kube-admin", model.ClusterPolicyBaseline: "kube-baseline"}
-
-var clusterActions = map[string]v3.Action{
-	model.ClusterPolicyAccept: v3.Allow, model.ClusterPolicyDeny: v3.Deny, model.ClusterPolicyPass: v3.Pass,
-}
+const (
+	// ruleName is the annotation of a rule that keeps the name that Kubernetes' policy gave it.
+	ruleName  = "name"
+	deniesAll = "the rule denies everything instead, since less could open what it was to close"
+)
 
 // ClusterNetworkPolicy turns a cluster administrator's policy into a global policy of the tier kube-admin or kube-baseline. A
-// rule that cannot be converted is left out if it accepts; if it denies or passes, it denies everything in its place, since
-// less would open what was meant to be closed. The notices tell of them.
-func ClusterNetworkPolicy(in *model.ClusterNetworkPolicy) (*v3.GlobalNetworkPolicy, []string, error) {
-	tier, ok := clusterTiers[in.Spec.Tier]
-	if !ok {
-		return nil, nil, fmt.Errorf("spec.tier = %q: must be Admin or Baseline", in.Spec.Tier)
+// rule that cannot be converted is left out if it accepts; any other denies everything in its place. The notices tell of them.
+// The result is nil for a policy without rules, which affects nobody. The error is a model.FieldError: it is not known where
+// the policy stands or which pods are meant.
+func ClusterNetworkPolicy(in *model.ClusterNetworkPolicy) (*v3.GlobalNetworkPolicy, []Notice, error) {
+	tier, err := clusterTier(in.Spec.Tier)
+	if err != nil {
+		return nil, nil, err
+	}
+	subject, err := clusterSubject(in.Spec.Subject)
+	if err != nil {
+		return nil, nil, err
 	}
 	order := float64(in.Spec.Priority)
 	p := &v3.GlobalNetworkPolicy{
 		TypeMeta:   metav1.TypeMeta{Kind: string(model.KindGlobalNetworkPolicy), APIVersion: model.APIVersion},
 		ObjectMeta: metav1.ObjectMeta{Name: in.Name, UID: in.UID, CreationTimestamp: in.CreationTimestamp},
-		Spec:       v3.GlobalNetworkPolicySpec{Tier: tier, Order: &order},
+		Spec: v3.GlobalNetworkPolicySpec{
+			Tier: tier, Order: &order, Selector: subject.Selector, NamespaceSelector: subject.NamespaceSelector,
+		},
 	}
-	var err error
-	switch s := in.Spec.Subject; {
-	case s.Namespaces != nil:
-		p.Spec.Selector = isPod
-		p.Spec.NamespaceSelector, err = namespaceSelector(s.Namespaces)
-	case s.Pods != nil:
-		if p.Spec.Selector, err = podSelector(&s.Pods.PodSelector); err == nil {
-			p.Spec.NamespaceSelector, err = namespaceSelector(&s.Pods.NamespaceSelector)
-		}
-	default:
-		err = fmt.Errorf("must be namespaces or pods")
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("spec.subject: %w", err)
-	}
-	var notices []string
+	n := notices{key: model.ResourceKey(model.KindClusterNetworkPolicy, in.Name)}
 	for i, r := range in.Spec.Ingress {
-		list, notice := clusterRules(r.Name, r.Action, r.From, r.Protocols, false)
-		if notice != "" {
-			notices = append(notices, fmt.Sprintf("spec.ingress[%d] %s", i, notice))
-		}
-		p.Spec.Ingress = append(p.Spec.Ingress, list...)
+		c := clusterRule{at("spec.ingress", i), "from", r.Name, r.Action, r.From, r.Protocols}
+		p.Spec.Ingress = append(p.Spec.Ingress, c.rules(&n)...)
 	}
 	for i, r := range in.Spec.Egress {
-		list, notice := clusterRules(r.Name, r.Action, r.To, r.Protocols, true)
-		if notice != "" {
-			notices = append(notices, fmt.Sprintf("spec.egress[%d] %s", i, notice))
-		}
-		p.Spec.Egress = append(p.Spec.Egress, list...)
+		c := clusterRule{at("spec.egress", i), "to", r.Name, r.Action, r.To, r.Protocols}
+		p.Spec.Egress = append(p.Spec.Egress, c.rules(&n)...)
 	}
 	if len(in.Spec.Ingress) > 0 {
 		p.Spec.Types = append(p.Spec.Types, v3.PolicyTypeIngress)
@@ -67,113 +56,191 @@ func ClusterNetworkPolicy(in *model.ClusterNetworkPolicy) (*v3.GlobalNetworkPoli
 		p.Spec.Types = append(p.Spec.Types, v3.PolicyTypeEgress)
 	}
 	if len(p.Spec.Types) == 0 {
-		return nil, nil, nil // no direction is affected
+		return nil, nil, nil
 	}
-	return p, notices, nil
+	return p, n.list, nil
 }
 
-func clusterRules(name, action string, peers []model.ClusterPolicyPeer, protocols []model.ClusterPolicyProtocol, egress bool) ([]v3.Rule, string) {
-	rules, err := convertClusterRules(action, peers, protocols, egress)
-	notice := ""
-	switch {
-	case err != nil && action == model.ClusterPolicyAccept:
-		return nil, "is left out: " + err.Error()
-	case err != nil:
-		rules, notice = []v3.Rule{{Action: v3.Deny}}, "denies everything: "+err.Error()
+func clusterTier(name string) (string, error) {
+	switch name {
+	case model.ClusterPolicyAdmin:
+		return "kube-admin", nil
+	case model.ClusterPolicyBaseline:
+		return "kube-baseline", nil
 	}
-	if name != "" {
-		for i := range rules {
-			rules[i].Metadata = &v3.RuleMetadata{Annotations: map[string]string{"name": name}}
-		}
-	}
-	return rules, notice
+	return "", wrong("spec.tier", name, "must be %s or %s", model.ClusterPolicyAdmin, model.ClusterPolicyBaseline)
 }
 
-func convertClusterRules(action string, peers []model.ClusterPolicyPeer, protocols []model.ClusterPolicyProtocol, egress bool) ([]v3.Rule, error) {
-	calico, ok := clusterActions[action]
-	if !ok {
-		return nil, fmt.Errorf("action = %q: must be Accept, Deny or Pass", action)
+func clusterSubject(s model.ClusterPolicySubject) (v3.EntityRule, error) {
+	if (s.Namespaces == nil) == (s.Pods == nil) {
+		return v3.EntityRule{}, wrong("spec.subject", "", "must have exactly one of namespaces and pods")
 	}
-	if len(peers) == 0 {
-		return nil, fmt.Errorf("it names no peers")
-	}
-	matches := []protocolPorts{{}}
-	if len(protocols) > 0 {
-		matches = nil
-		for i, p := range protocols {
-			m, err := clusterProtocol(p)
-			if err != nil {
-				return nil, fmt.Errorf("protocols[%d]: %w", i, err)
-			}
-			matches = append(matches, m)
-		}
-	}
-	var rules []v3.Rule
-	for _, m := range matches {
-		for i, p := range peers {
-			e, err := clusterPeer(p, egress)
-			if err != nil {
-				return nil, fmt.Errorf("peer %d: %w", i, err)
-			}
-			r := v3.Rule{Action: calico, Protocol: m.protocol}
-			if egress {
-				r.Destination = e
-			} else {
-				r.Source = e
-			}
-			r.Destination.Ports = m.ports
-			rules = append(rules, r)
-		}
-	}
-	return rules, nil
+	return clusterPods("spec.subject", s.Namespaces, s.Pods)
 }
 
-func clusterPeer(p model.ClusterPolicyPeer, egress bool) (v3.EntityRule, error) {
-	var e v3.EntityRule
-	var err error
-	switch {
-	case p.Namespaces != nil:
-		e.Selector = isPod
-		e.NamespaceSelector, err = namespaceSelector(p.Namespaces)
-	case p.Pods != nil:
-		if e.Selector, err = podSelector(&p.Pods.PodSelector); err == nil {
-			e.NamespaceSelector, err = namespaceSelector(&p.Pods.NamespaceSelector)
-		}
-	case len(p.Networks) > 0 && egress:
-		e.Nets, err = masked(p.Networks...)
-	default:
-		err = fmt.Errorf("this kind of peer is not supported here")
+// clusterPods selects all pods of some namespaces, or some pods of them.
+func clusterPods(field string, namespaces *metav1.LabelSelector, pods *model.NamespacedPods) (e v3.EntityRule, err error) {
+	if pods != nil {
+		return selected(field+".pods", &pods.PodSelector, &pods.NamespaceSelector)
 	}
+	e.Selector = isPod
+	e.NamespaceSelector, err = namespaceSelector(field+".namespaces", namespaces)
 	return e, err
 }
 
-func clusterProtocol(p model.ClusterPolicyProtocol) (protocolPorts, error) {
-	for name, ports := range map[string]*model.ClusterPolicyPorts{"TCP": p.TCP, "UDP": p.UDP, "SCTP": p.SCTP} {
-		if ports == nil {
-			continue
-		}
-		protocol := numorstring.ProtocolFromString(name)
-		out := protocolPorts{protocol: &protocol}
-		if ports.DestinationPort == nil {
-			return out, nil
-		}
-		port, err := clusterPort(ports.DestinationPort)
-		out.ports = []numorstring.Port{port}
-		return out, err
-	}
-	if p.DestinationNamedPort != "" {
-		return protocolPorts{ports: []numorstring.Port{numorstring.NamedPort(p.DestinationNamedPort)}}, nil
-	}
-	return protocolPorts{}, fmt.Errorf("this kind of protocol is not supported")
+// clusterRule is one rule of either direction.
+type clusterRule struct {
+	field, side, name, action string
+	peers                     []model.ClusterPolicyPeer
+	protocols                 []model.ClusterPolicyProtocol
 }
 
-func clusterPort(p *model.ClusterPolicyPort) (numorstring.Port, error) {
+// rules makes one rule for each protocol and peer, or what stands for a rule that cannot be converted.
+func (c clusterRule) rules(n *notices) []v3.Rule {
+	list, err := c.convert()
+	switch {
+	case err != nil && c.action == model.ClusterPolicyAccept:
+		n.add(err, leftOut)
+		return nil
+	case err != nil:
+		n.add(err, deniesAll)
+		list = []v3.Rule{{Action: v3.Deny}}
+	}
+	for i := range list {
+		if c.name != "" {
+			list[i].Metadata = &v3.RuleMetadata{Annotations: map[string]string{ruleName: c.name}}
+		}
+	}
+	return list
+}
+
+func (c clusterRule) convert() ([]v3.Rule, error) {
+	action, err := c.calicoAction()
+	if err != nil {
+		return nil, err
+	}
+	if len(c.peers) == 0 {
+		return nil, wrong(c.field+"."+c.side, "", "must have at least one peer")
+	}
+	var entities []v3.EntityRule
+	for i, p := range c.peers {
+		e, err := c.peer(at(c.field+"."+c.side, i), p)
+		if err != nil {
+			return nil, err
+		}
+		entities = append(entities, e)
+	}
+	var protocols []protocolPorts
+	for i, p := range c.protocols {
+		m, err := clusterProtocol(at(c.field+".protocols", i), p)
+		if err != nil {
+			return nil, err
+		}
+		protocols = append(protocols, m)
+	}
+	if len(c.protocols) == 0 {
+		protocols = []protocolPorts{{}} // any
+	}
+	var list []v3.Rule
+	for _, p := range protocols {
+		for _, e := range entities {
+			list = append(list, rule(action, p, e, c.side == "to"))
+		}
+	}
+	return list, nil
+}
+
+func (c clusterRule) calicoAction() (v3.Action, error) {
+	switch c.action {
+	case model.ClusterPolicyAccept:
+		return v3.Allow, nil
+	case model.ClusterPolicyDeny:
+		return v3.Deny, nil
+	case model.ClusterPolicyPass:
+		return v3.Pass, nil
+	}
+	return "", wrong(c.field+".action", c.action, "must be Accept, Deny or Pass")
+}
+
+func (c clusterRule) peer(field string, p model.ClusterPolicyPeer) (v3.EntityRule, error) {
+	var kinds []string
+	for _, k := range []struct {
+		name string
+		set  bool
+	}{
+		{"namespaces", p.Namespaces != nil}, {"pods", p.Pods != nil}, {"networks", len(p.Networks) > 0},
+		{"nodes", p.Nodes != nil}, {"domainNames", len(p.DomainNames) > 0},
+	} {
+		if k.set {
+			kinds = append(kinds, k.name)
+		}
+	}
+	switch kind := strings.Join(kinds, ", "); {
+	case kind == "namespaces", kind == "pods":
+		return clusterPods(field, p.Namespaces, p.Pods)
+	case kind == "networks" && c.side == "to":
+		return networks(field+".networks", p.Networks)
+	case c.side == "to":
+		return v3.EntityRule{}, wrong(field, kind, "must be one of namespaces, pods and networks: other peers cannot be matched")
+	default:
+		return v3.EntityRule{}, wrong(field, kind, "must be one of namespaces and pods: other peers cannot be the source")
+	}
+}
+
+func networks(field string, texts []string) (v3.EntityRule, error) {
+	var e v3.EntityRule
+	for i, t := range texts {
+		n, err := network(at(field, i), t)
+		if err != nil {
+			return v3.EntityRule{}, err
+		}
+		e.Nets = append(e.Nets, n.String())
+	}
+	return e, nil
+}
+
+func clusterProtocol(field string, p model.ClusterPolicyProtocol) (protocolPorts, error) {
+	var found []protocolPorts
+	for _, x := range []struct {
+		name  corev1.Protocol
+		ports *model.ClusterPolicyPorts
+	}{{corev1.ProtocolTCP, p.TCP}, {corev1.ProtocolUDP, p.UDP}, {corev1.ProtocolSCTP, p.SCTP}} {
+		if x.ports == nil {
+			continue
+		}
+		protocol := numorstring.ProtocolFromString(string(x.name))
+		ports, err := clusterPorts(field+"."+strings.ToLower(string(x.name))+".destinationPort", x.ports.DestinationPort)
+		if err != nil {
+			return protocolPorts{}, err
+		}
+		found = append(found, protocolPorts{&protocol, ports})
+	}
+	if name := p.DestinationNamedPort; name != "" {
+		if msgs := validation.IsValidPortName(name); len(msgs) > 0 {
+			return protocolPorts{}, wrong(field+".destinationNamedPort", name, "must be the name of a port: %s", msgs[0])
+		}
+		found = append(found, protocolPorts{ports: []numorstring.Port{numorstring.NamedPort(name)}})
+	}
+	if len(found) != 1 {
+		return protocolPorts{}, wrong(field, len(found), "must have exactly one of tcp, udp, sctp and destinationNamedPort")
+	}
+	return found[0], nil
+}
+
+// clusterPorts gives no ports for the whole protocol.
+func clusterPorts(field string, p *model.ClusterPolicyPort) ([]numorstring.Port, error) {
+	if p == nil {
+		return nil, nil
+	}
+	if (p.Number == 0) == (p.Range == nil) {
+		return nil, wrong(field, "", "must have exactly one of number and range")
+	}
 	low, high := p.Number, p.Number
 	if p.Range != nil {
 		low, high = p.Range.Start, p.Range.End
 	}
-	if low < 1 || high > 65535 || high < low {
-		return numorstring.Port{}, fmt.Errorf("%d to %d is not a range of ports", low, high)
+	if low < 1 || high < low || high > 65535 {
+		return nil, wrong(field, fmt.Sprintf("%d-%d", low, high), "must be ports from 1 to 65535, the lower first")
 	}
-	return numorstring.Port{MinPort: uint16(low), MaxPort: uint16(high)}, nil
+	return []numorstring.Port{{MinPort: uint16(low), MaxPort: uint16(high)}}, nil
 }

@@ -1,17 +1,12 @@
 package kubernetes
 
 import (
-	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
-	"github.com/projectcalico/api/pkg/lib/numorstring"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -19,189 +14,155 @@ import (
 // networkPolicyOrder is where Kubernetes' policies stand among Calico's in the default tier.
 const networkPolicyOrder = 1000.0
 
+const leftOut = "the rule is left out, so it allows nothing"
+
 // NetworkPolicy turns a Kubernetes NetworkPolicy into one of Calico's, of the same name. Rules that cannot be converted are
-// left out, which only forbids more since the policy still selects its pods; the notices tell of them.
-func NetworkPolicy(in *networkingv1.NetworkPolicy) (*v3.NetworkPolicy, []string, error) {
-	spec, notices, err := networkPolicySpec(&in.Spec)
+// left out, which only forbids more since the policy still selects its pods; the notices tell of them. The error is a
+// model.FieldError: it is not known which pods are meant.
+func NetworkPolicy(in *networkingv1.NetworkPolicy) (*v3.NetworkPolicy, []Notice, error) {
+	return networkPolicy(model.KindKubernetesNetworkPolicy, in.ObjectMeta, in.Spec)
+}
+
+// StagedKubernetesNetworkPolicy does the same for a policy that is only tried out. One that names no directions but has rules
+// for egress holds for both: no API server has said so in its place. It does not look at the staged action.
+func StagedKubernetesNetworkPolicy(in *v3.StagedKubernetesNetworkPolicy) (*v3.NetworkPolicy, []Notice, error) {
+	spec := networkingv1.NetworkPolicySpec{
+		PodSelector: in.Spec.PodSelector, Ingress: in.Spec.Ingress, Egress: in.Spec.Egress, PolicyTypes: in.Spec.PolicyTypes,
+	}
+	if len(spec.PolicyTypes) == 0 && len(spec.Egress) > 0 {
+		spec.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}
+	}
+	return networkPolicy(model.KindStagedKubernetesNetworkPolicy, in.ObjectMeta, spec)
+}
+
+func networkPolicy(kind model.Kind, meta metav1.ObjectMeta, in networkingv1.NetworkPolicySpec) (*v3.NetworkPolicy, []Notice, error) {
+	pods, err := podSelector("spec.podSelector", &in.PodSelector)
 	if err != nil {
 		return nil, nil, err
 	}
-	return &v3.NetworkPolicy{
-		TypeMeta:   metav1.TypeMeta{Kind: string(model.KindNetworkPolicy), APIVersion: model.APIVersion},
-		ObjectMeta: metav1.ObjectMeta{Namespace: in.Namespace, Name: in.Name, UID: in.UID, CreationTimestamp: in.CreationTimestamp},
-		Spec:       spec,
-	}, notices, nil
-}
-
-func networkPolicySpec(in *networkingv1.NetworkPolicySpec) (v3.NetworkPolicySpec, []string, error) {
 	order := networkPolicyOrder
-	spec := v3.NetworkPolicySpec{Tier: "default", Order: &order}
-	var err error
-	if spec.Selector, err = podSelector(&in.PodSelector); err != nil {
-		return spec, nil, fmt.Errorf("spec.podSelector: %w", err)
+	p := &v3.NetworkPolicy{
+		TypeMeta:   metav1.TypeMeta{Kind: string(model.KindNetworkPolicy), APIVersion: model.APIVersion},
+		ObjectMeta: metav1.ObjectMeta{Namespace: meta.Namespace, Name: meta.Name, UID: meta.UID, CreationTimestamp: meta.CreationTimestamp},
+		Spec:       v3.NetworkPolicySpec{Tier: model.DefaultTier, Order: &order, Selector: pods, Types: policyTypes(in.PolicyTypes)},
 	}
-	var notices []string
+	n := notices{key: model.Key{Kind: kind, Namespace: meta.Namespace, Name: meta.Name}}
 	for i, r := range in.Ingress {
-		rules, err := rules(r.Ports, r.From, func(rule *v3.Rule, peer v3.EntityRule) { rule.Source = peer })
+		list, err := rules(at("spec.ingress", i), "from", r.Ports, r.From)
 		if err != nil {
-			notices = append(notices, fmt.Sprintf("spec.ingress[%d] is left out: %v", i, err))
+			n.add(err, leftOut)
 		}
-		spec.Ingress = append(spec.Ingress, rules...)
+		p.Spec.Ingress = append(p.Spec.Ingress, list...)
 	}
 	for i, r := range in.Egress {
-		rules, err := rules(r.Ports, r.To, func(rule *v3.Rule, peer v3.EntityRule) {
-			peer.Ports = rule.Destination.Ports
-			rule.Destination = peer
-		})
+		list, err := rules(at("spec.egress", i), "to", r.Ports, r.To)
 		if err != nil {
-			notices = append(notices, fmt.Sprintf("spec.egress[%d] is left out: %v", i, err))
+			n.add(err, leftOut)
 		}
-		spec.Egress = append(spec.Egress, rules...)
+		p.Spec.Egress = append(p.Spec.Egress, list...)
 	}
-	for _, t := range in.PolicyTypes {
-		spec.Types = append(spec.Types, v3.PolicyType(t))
-	}
-	if len(spec.Types) == 0 {
-		spec.Types = []v3.PolicyType{v3.PolicyTypeIngress}
-	}
-	return spec, notices, nil
+	return p, n.list, nil
 }
 
-// rules makes one rule for each protocol and peer.
-func rules(ports []networkingv1.NetworkPolicyPort, peers []networkingv1.NetworkPolicyPeer, set func(*v3.Rule, v3.EntityRule)) ([]v3.Rule, error) {
-	protocols, err := byProtocol(ports)
+// policyTypes gives the directions that are affected. A policy always affects one.
+func policyTypes(in []networkingv1.PolicyType) []v3.PolicyType {
+	var types []v3.PolicyType
+	for _, t := range []v3.PolicyType{v3.PolicyTypeIngress, v3.PolicyTypeEgress} {
+		if slices.Contains(in, networkingv1.PolicyType(t)) {
+			types = append(types, t)
+		}
+	}
+	if len(types) == 0 {
+		return []v3.PolicyType{v3.PolicyTypeIngress}
+	}
+	return types
+}
+
+// rules makes one rule for each protocol and peer. side is "from" or "to".
+func rules(field, side string, ports []networkingv1.NetworkPolicyPort, peers []networkingv1.NetworkPolicyPeer) ([]v3.Rule, error) {
+	protocols, err := byProtocol(field+".ports", ports)
 	if err != nil {
 		return nil, err
 	}
-	entities := []v3.EntityRule{{}}
-	if len(peers) > 0 {
-		entities = nil
-		for i, p := range peers {
-			e, err := peer(p)
-			if err != nil {
-				return nil, fmt.Errorf("peer %d: %w", i, err)
-			}
-			entities = append(entities, e)
+	var entities []v3.EntityRule
+	for i, p := range peers {
+		e, err := peer(at(field+"."+side, i), p)
+		if err != nil {
+			return nil, err
 		}
+		entities = append(entities, e)
+	}
+	if len(peers) == 0 {
+		entities = []v3.EntityRule{{}} // anybody
 	}
 	var list []v3.Rule
 	for _, p := range protocols {
 		for _, e := range entities {
-			r := v3.Rule{Action: v3.Allow, Protocol: p.protocol}
-			r.Destination.Ports = p.ports
-			set(&r, e)
-			list = append(list, r)
+			list = append(list, rule(v3.Allow, p, e, side == "to"))
 		}
 	}
 	return list, nil
 }
 
-// protocolPorts is one protocol, nil for any, with its ports, none for all.
-type protocolPorts struct {
-	protocol *numorstring.Protocol
-	ports    []numorstring.Port
+// rule puts together what a rule says. The peer of egress is the destination, and ports are always the destination's.
+func rule(action v3.Action, p protocolPorts, peer v3.EntityRule, egress bool) v3.Rule {
+	r := v3.Rule{Action: action, Protocol: p.protocol}
+	if egress {
+		r.Destination = peer
+	} else {
+		r.Source = peer
+	}
+	r.Destination.Ports = p.ports
+	return r
 }
 
-// byProtocol groups ports: numbers as few ranges, after the names. A port without a number is the whole protocol.
-func byProtocol(ports []networkingv1.NetworkPolicyPort) ([]protocolPorts, error) {
-	if len(ports) == 0 {
-		return []protocolPorts{{}}, nil
+func peer(field string, p networkingv1.NetworkPolicyPeer) (v3.EntityRule, error) {
+	switch selects := p.PodSelector != nil || p.NamespaceSelector != nil; {
+	case p.IPBlock != nil && selects:
+		return v3.EntityRule{}, wrong(field+".ipBlock", p.IPBlock.CIDR, "cannot stand beside selectors")
+	case p.IPBlock != nil:
+		return ipBlock(field+".ipBlock", p.IPBlock)
+	case !selects:
+		return v3.EntityRule{}, wrong(field, "", "must have an ipBlock or selectors")
 	}
-	type group struct {
-		all    bool
-		names  []string
-		ranges [][2]uint16
-	}
-	groups := map[string]*group{}
-	for i, p := range ports {
-		name := "TCP"
-		if p.Protocol != nil && *p.Protocol != "" {
-			name = string(*p.Protocol)
-		}
-		g := groups[name]
-		if g == nil {
-			g = &group{}
-			groups[name] = g
-		}
-		switch {
-		case p.Port == nil:
-			g.all = true
-		case p.Port.Type == intstr.String:
-			g.names = append(g.names, p.Port.StrVal)
-		default:
-			low, high := p.Port.IntVal, p.Port.IntVal
-			if p.EndPort != nil {
-				high = *p.EndPort
-			}
-			if low < 0 || high > 65535 || high < low {
-				return nil, fmt.Errorf("ports[%d]: %d to %d is not a range of ports", i, low, high)
-			}
-			g.ranges = append(g.ranges, [2]uint16{uint16(low), uint16(high)})
-		}
-	}
-	var list []protocolPorts
-	for name, g := range groups {
-		protocol := numorstring.ProtocolFromString(name)
-		p := protocolPorts{protocol: &protocol}
-		if !g.all {
-			slices.Sort(g.names)
-			for _, n := range slices.Compact(g.names) {
-				p.ports = append(p.ports, numorstring.NamedPort(n))
-			}
-			for _, r := range merge(g.ranges) {
-				p.ports = append(p.ports, numorstring.Port{MinPort: r[0], MaxPort: r[1]})
-			}
-		}
-		list = append(list, p)
-	}
-	slices.SortFunc(list, func(a, b protocolPorts) int { return strings.Compare(a.protocol.String(), b.protocol.String()) })
-	return list, nil
+	return selected(field, p.PodSelector, p.NamespaceSelector)
 }
 
-// merge returns the same ports in as few ranges as possible.
-func merge(ranges [][2]uint16) [][2]uint16 {
-	slices.SortFunc(ranges, func(a, b [2]uint16) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
-	var list [][2]uint16
-	for _, r := range ranges {
-		if n := len(list); n > 0 && uint32(r[0]) <= uint32(list[n-1][1])+1 {
-			list[n-1][1] = max(list[n-1][1], r[1])
-		} else {
-			list = append(list, r)
-		}
+// selected is the pods of a selector, in the policy's own namespace if there is none of namespaces.
+func selected(field string, pods, namespaces *metav1.LabelSelector) (e v3.EntityRule, err error) {
+	if e.Selector, err = podSelector(field+".podSelector", pods); err != nil {
+		return v3.EntityRule{}, err
 	}
-	return list
-}
-
-func peer(p networkingv1.NetworkPolicyPeer) (v3.EntityRule, error) {
-	var e v3.EntityRule
-	if p.IPBlock != nil {
-		var err error
-		if e.Nets, err = masked(p.IPBlock.CIDR); err != nil {
-			return e, fmt.Errorf("ipBlock.cidr: %w", err)
-		}
-		if e.NotNets, err = masked(p.IPBlock.Except...); err != nil {
-			return e, fmt.Errorf("ipBlock.except: %w", err)
-		}
-		return e, nil
-	}
-	var err error
-	if e.Selector, err = podSelector(p.PodSelector); err != nil {
-		return e, fmt.Errorf("podSelector: %w", err)
-	}
-	if e.NamespaceSelector, err = namespaceSelector(p.NamespaceSelector); err != nil {
-		return e, fmt.Errorf("namespaceSelector: %w", err)
+	if e.NamespaceSelector, err = namespaceSelector(field+".namespaceSelector", namespaces); err != nil {
+		return v3.EntityRule{}, err
 	}
 	return e, nil
 }
 
-func masked(texts ...string) ([]string, error) {
-	var list []string
-	for _, t := range texts {
-		p, err := netip.ParsePrefix(t)
-		if err != nil {
-			return nil, fmt.Errorf("%q is not a CIDR", t)
-		}
-		list = append(list, p.Masked().String())
+func ipBlock(field string, b *networkingv1.IPBlock) (v3.EntityRule, error) {
+	block, err := network(field+".cidr", b.CIDR)
+	if err != nil {
+		return v3.EntityRule{}, err
 	}
-	return list, nil
+	e := v3.EntityRule{Nets: []string{block.String()}}
+	for i, x := range b.Except {
+		except, err := network(at(field+".except", i), x)
+		if err != nil {
+			return v3.EntityRule{}, err
+		}
+		if !block.Contains(except.Addr()) || except.Bits() <= block.Bits() {
+			return v3.EntityRule{}, wrong(at(field+".except", i), x, "must be a part of %s", block)
+		}
+		e.NotNets = append(e.NotNets, except.String())
+	}
+	return e, nil
+}
+
+// network reads a CIDR and clears its host bits.
+func network(field, text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	if err != nil || p.Addr().Is4In6() {
+		return p, wrong(field, text, "must be a CIDR: ADDRESS/LENGTH")
+	}
+	return p.Masked(), nil
 }

@@ -18,8 +18,7 @@ func Policy(o *model.Object) (*model.Object, error) {
 		if v.Spec.StagedAction == v3.StagedActionDelete || v.Spec.StagedAction == v3.StagedActionIgnore {
 			return nil, nil
 		}
-		p, _, err := NetworkPolicy(&networkingv1.NetworkPolicy{ObjectMeta: v.ObjectMeta, Spec: networkingv1.NetworkPolicySpec{
-			PodSelector: v.Spec.PodSelector, Ingress: v.Spec.Ingress, Egress: v.Spec.Egress, PolicyTypes: v.Spec.PolicyTypes}})
+		p, _, err := StagedKubernetesNetworkPolicy(v)
 		return of(o, p), err
 	case *model.ClusterNetworkPolicy:
 		p, _, err := ClusterNetworkPolicy(v)
