@@ -24,22 +24,38 @@ type NFT struct {
 	mu sync.Mutex // one transaction at a time
 	// commits is for nothing but transactions, so that watchers know them by its port. Nothing that fails needs it replaced: an
 	// answer that nobody read has a number that belongs to no later transaction.
-	commits *socket
-	closed  bool
+	commits *socket // nil: closed
 }
 
 var _ Rules = (*NFT)(nil)
 
-// NewRules gives access to the rules of the process's network namespace.
-func NewRules() *NFT { return &NFT{namespace: &Conn{}} }
+// NewRules connects to the nftables of the process's network namespace.
+func NewRules() (*NFT, error) { return openRules(nil) }
 
-// OpenRules gives access to the rules of the network namespace at path, such as /run/netns/x.
+// OpenRules connects to those of the network namespace at path, such as /run/netns/x.
 func OpenRules(path string) (*NFT, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open network namespace: %w", err)
 	}
-	return &NFT{namespace: &Conn{namespace: f}}, nil
+	r, err := openRules(f)
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("network namespace %s: %w", path, err)
+	}
+	return r, nil
+}
+
+func openRules(namespace *os.File) (*NFT, error) {
+	r := &NFT{namespace: &Conn{namespace: namespace}}
+	s, err := r.open(requestQueue)
+	if err != nil {
+		return nil, err
+	}
+	// Without the privilege the commit says so.
+	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer)
+	r.commits = s
+	return r, nil
 }
 
 func (r *NFT) open(bufferSize int) (s *socket, err error) {
@@ -53,34 +69,15 @@ func (r *NFT) open(bufferSize int) (s *socket, err error) {
 	return s, err
 }
 
-// committer returns the socket of transactions, opened when it is first needed. The lock is held.
-func (r *NFT) committer() (*socket, error) {
-	if r.closed {
-		return nil, os.ErrClosed
-	}
-	if r.commits == nil {
-		s, err := r.open(requestQueue)
-		if err != nil {
-			return nil, err
-		}
-		// Without the privilege the commit says so.
-		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer)
-		r.commits = s
-	}
-	return r.commits, nil
-}
-
 // Close releases the connection. The table stays.
 func (r *NFT) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
+	if r.commits == nil {
 		return nil
 	}
-	r.closed = true
-	if r.commits != nil {
-		r.commits.close()
-	}
+	r.commits.close()
+	r.commits = nil
 	if f := r.namespace.namespace; f != nil {
 		return f.Close()
 	}

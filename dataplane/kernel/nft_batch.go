@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -74,9 +75,9 @@ func (b *batch) close(before uint32) {
 func (r *NFT) commit(b *batch) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s, err := r.committer()
-	if err != nil {
-		return err
+	s := r.commits
+	if s == nil {
+		return os.ErrClosed
 	}
 	before := s.seq + 1
 	s.seq += uint32(len(b.ops)) + 2

@@ -47,10 +47,10 @@ func (r *NFT) WatchRules(ctx context.Context, handle func()) error {
 
 func (r *NFT) openRulesWatch() (*socket, error) {
 	r.mu.Lock()
-	commits, err := r.committer()
+	commits := r.commits
 	r.mu.Unlock()
-	if err != nil {
-		return nil, err
+	if commits == nil {
+		return nil, os.ErrClosed
 	}
 	s, err := r.open(watchQueue)
 	if err != nil {
