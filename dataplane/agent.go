@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,11 @@ type Config struct {
 	Logger   *zap.Logger
 	// MTUFile is where the CNI plugin looks for the MTU of workloads, usually /var/lib/calico/mtu; empty for nowhere.
 	MTUFile string
+	// EndpointStatusDir is where CNI plugins look for the workloads that are connected, usually
+	// /var/run/calico/endpoint-status; empty for nowhere.
+	EndpointStatusDir string
+	// WithPolicy says that a workload also has to have its policy first; see SetPolicy.
+	WithPolicy bool
 }
 
 // Agent keeps the host as the datastore and BGP want it. Its methods are safe for concurrent use and, but for Status and
@@ -37,7 +43,8 @@ type Agent struct {
 	now     func() time.Time
 	loop    *reconcile.Loop
 
-	inbox inbox
+	inbox   inbox
+	onLinks func()
 
 	mu       sync.Mutex // guards what follows: the loop works, or somebody looks
 	state    *state
@@ -45,6 +52,7 @@ type Agent struct {
 	nodes    map[netip.Addr]bool
 	links    *link.Target
 	routes   *route.Target
+	files    endpointFiles
 	synced   synced
 	flushed  flushed
 	problems map[string]string // what was logged last, by target
@@ -60,9 +68,13 @@ func newAgent(c Config, now func() time.Time) *Agent {
 	return &Agent{
 		kernel: c.Kernel, node: c.NodeName, mtuFile: c.MTUFile, log: c.Logger, now: now, loop: reconcile.NewLoop(),
 		links: link.New(c.Kernel, c.MTUFile, now), routes: route.New(c.Kernel, now),
+		files:    newEndpointFiles(c, now),
 		problems: map[string]string{},
 	}
 }
+
+// OnLinks sets what is called when interfaces or addresses of the host may have changed. Call it before Run; f must not wait.
+func (a *Agent) OnLinks(f func()) { a.onLinks = f }
 
 // SetState hands over the newest state of the datastore. changed names the objects that differ from the state before,
 // so that the work follows the change; without any, everything is looked at.
@@ -118,6 +130,9 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) watch(ctx context.Context) {
 	for failures := 1; ctx.Err() == nil; failures++ {
 		err := a.kernel.Watch(ctx, func(events []kernel.Event) {
+			if a.onLinks != nil && slices.ContainsFunc(events, aboutLinks) {
+				a.onLinks()
+			}
 			a.inbox.put(func(b *batch) { b.addEvents(events) })
 			a.loop.Trigger()
 		})
@@ -131,6 +146,10 @@ func (a *Agent) watch(ctx context.Context) {
 		case <-a.loop.After(reconcile.DefaultBackoff.After(failures)):
 		}
 	}
+}
+
+func aboutLinks(e kernel.Event) bool {
+	return e.Type != kernel.EventRoute && e.Type != kernel.EventRouteGone
 }
 
 func (a *Agent) setWatchError(err error) {
@@ -160,13 +179,18 @@ func (a *Agent) step() time.Duration {
 	}
 	a.links.Handle(b.events)
 	a.routes.Handle(b.events)
+	if b.policy != nil {
+		a.files.policy = b.policy
+	}
 	if b.resync {
 		a.links.Resync()
 		a.routes.Resync()
+		a.files.resync()
 	}
 	if b.synced != nil {
 		a.synced = *b.synced
 		a.routes.Synced(a.synced.datastore && a.synced.bgp)
+		a.files.synced(a.synced.datastore)
 	}
 	if a.state == nil {
 		return 0
@@ -193,6 +217,7 @@ func (a *Agent) takeState(b *batch) {
 	if relevant {
 		a.links.Configure(a.state.linkConfig())
 		a.routes.Configure(a.state.routeConfig(a.isNode))
+		a.configureFiles()
 	}
 }
 
@@ -223,7 +248,7 @@ func (a *Agent) flush() time.Duration {
 	if steps > 0 {
 		a.flushed = flushed{at: a.now(), steps: steps}
 	}
-	return min(a.links.Next(), a.routes.Next())
+	return min(a.links.Next(), a.routes.Next(), a.flushFiles())
 }
 
 var errIPIPDisabled = errors.New("IPIP is switched off (FelixConfiguration, ipipEnabled: false)")

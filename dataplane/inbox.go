@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/route"
@@ -25,6 +26,7 @@ type batch struct {
 	peering *[]link.Peering
 	events  []kernel.Event
 	synced  *synced
+	policy  *endpointstatus.Policy
 	resync  bool
 }
 
@@ -73,5 +75,5 @@ func (i *inbox) empty() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	b := &i.next
-	return b.reader == nil && len(b.learned) == 0 && b.static == nil && b.peering == nil && len(b.events) == 0 && b.synced == nil && !b.resync
+	return b.reader == nil && len(b.learned) == 0 && b.static == nil && b.peering == nil && len(b.events) == 0 && b.synced == nil && b.policy == nil && !b.resync
 }

@@ -57,8 +57,23 @@ type Endpoint struct {
 	// Revision is that of the datastore when the endpoint was last written.
 	Revision  int64
 	Interface string
-	MAC       string
 	Addresses []netip.Prefix
+
+	file, content string
+}
+
+// NewEndpoint makes an Endpoint. mac is the workload's. The error is about the name of the endpoint.
+func NewEndpoint(k model.Key, revision int64, iface, mac string, addresses []netip.Prefix) (Endpoint, error) {
+	file, err := FileName(k)
+	s := Status{IfaceName: iface, MAC: mac}
+	for _, a := range addresses {
+		if a.Addr().Is4() {
+			s.IPv4Nets = append(s.IPv4Nets, a.String())
+		} else {
+			s.IPv6Nets = append(s.IPv6Nets, a.String())
+		}
+	}
+	return Endpoint{Key: k, Revision: revision, Interface: iface, Addresses: addresses, file: file, content: s.String()}, err
 }
 
 // Policy tells whose policy is in the kernel.
@@ -75,13 +90,13 @@ func (p *Policy) has(e Endpoint) bool {
 	return p == nil || p.Interfaces[e.Interface] && p.Revision >= e.Revision
 }
 
-// Decide returns the files that should exist, by name: those of the endpoints with addresses whose policy is in the
-// kernel, and all whose routes are.
-func Decide(endpoints []Endpoint, policy *Policy, routed func(Endpoint, netip.Prefix) bool) map[string]Status {
-	files := map[string]Status{}
+// Decide returns the files that should exist, with their content by name: those of the endpoints with addresses whose
+// policy is in the kernel, and all whose routes are.
+func Decide(endpoints []Endpoint, policy *Policy, routed func(Endpoint, netip.Prefix) bool) map[string]string {
+	files := map[string]string{}
 	for _, e := range endpoints {
-		if name, err := FileName(e.Key); err == nil && e.ready(policy, routed) {
-			files[name] = e.status()
+		if e.ready(policy, routed) {
+			files[e.file] = e.content
 		}
 	}
 	return files
@@ -97,16 +112,4 @@ func (e Endpoint) ready(policy *Policy, routed func(Endpoint, netip.Prefix) bool
 		}
 	}
 	return true
-}
-
-func (e Endpoint) status() Status {
-	s := Status{IfaceName: e.Interface, MAC: e.MAC}
-	for _, a := range e.Addresses {
-		if a.Addr().Is4() {
-			s.IPv4Nets = append(s.IPv4Nets, a.String())
-		} else {
-			s.IPv6Nets = append(s.IPv6Nets, a.String())
-		}
-	}
-	return s
 }

@@ -32,17 +32,22 @@ func TestFileNamesAreCalicos(t *testing.T) {
 }
 
 func TestContentIsCalicos(t *testing.T) {
-	s := Status{IfaceName: "cali1", MAC: "02:00:00:00:00:01", IPv4Nets: []string{"10.0.0.1/32"}, IPv6Nets: []string{"fd00::1/128"}}
+	e, err := NewEndpoint(key("shop", "n-k8s-web-eth0"), 1, "cali1", "02:00:00:00:00:01",
+		[]netip.Prefix{netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("fd00::1/128")})
 	want := `{"ifaceName":"cali1","mac":"02:00:00:00:00:01","ipv4Nets":["10.0.0.1/32"],"ipv6Nets":["fd00::1/128"]}`
-	if s.String() != want {
-		t.Errorf("%s, want %s", s, want)
+	if err != nil || e.content != want {
+		t.Errorf("%s, %v; want %s", e.content, err, want)
 	}
 }
 
 func TestFileNeedsPolicyAndEveryRoute(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	endpoint := func(revision int64, addresses ...netip.Prefix) Endpoint {
-		return Endpoint{Key: key("shop", "n-k8s-web-eth0"), Revision: revision, Interface: "cali1", MAC: "02:00:00:00:00:01", Addresses: addresses}
+		e, err := NewEndpoint(key("shop", "n-k8s-web-eth0"), revision, "cali1", "02:00:00:00:00:01", addresses)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
 	}
 	v4, v6 := prefix("10.0.0.1/32"), prefix("fd00::1/128")
 	programmed := map[string]bool{"cali1": true}
@@ -61,14 +66,10 @@ func TestFileNeedsPolicyAndEveryRoute(t *testing.T) {
 		"one of two routes":                         {endpoint(7, v4, v6), &Policy{7, programmed}, []netip.Prefix{v4}, false},
 		"without addresses it cannot be programmed": {endpoint(7), &Policy{7, programmed}, nil, false},
 	} {
-		files := Decide([]Endpoint{c.endpoint}, c.policy, func(e Endpoint, p netip.Prefix) bool { return slices.Contains(c.routes, p) })
+		have := Decide([]Endpoint{c.endpoint}, c.policy, func(e Endpoint, p netip.Prefix) bool { return slices.Contains(c.routes, p) })
 		want := map[string]string{}
 		if c.want {
-			want["k8s shop%2Fweb eth0"] = c.endpoint.status().String()
-		}
-		have := map[string]string{}
-		for n, s := range files {
-			have[n] = s.String()
+			want["k8s shop%2Fweb eth0"] = c.endpoint.content
 		}
 		if !maps.Equal(have, want) {
 			t.Errorf("%s: %v, want %v", name, have, want)

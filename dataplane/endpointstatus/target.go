@@ -19,7 +19,7 @@ type Target struct {
 	dir     string
 	now     func() time.Time
 	table   *reconcile.Table[string, string]
-	wanted  map[string]Status
+	wanted  map[string]string
 	checkAt time.Time
 	lastErr error
 }
@@ -32,15 +32,15 @@ func New(dir string, now func() time.Time) *Target {
 	return t
 }
 
-// Set takes over which files should exist, usually from Decide.
-func (t *Target) Set(files map[string]Status) {
+// Set takes over which files should exist, as Decide returns them.
+func (t *Target) Set(files map[string]string) {
 	for name := range t.wanted {
 		if _, still := files[name]; !still {
 			t.table.Unset(name)
 		}
 	}
-	for name, s := range files {
-		t.table.Set(name, s.String())
+	for name, content := range files {
+		t.table.Set(name, content)
 	}
 	t.wanted = files
 }

@@ -59,17 +59,15 @@ const (
 	two     = `{"ifaceName":"cali2"}`
 )
 
-var statusOne, statusTwo = Status{IfaceName: "cali1"}, Status{IfaceName: "cali2"}
-
 func TestFilesComeChangeAndGo(t *testing.T) {
 	f := newFolder(t)
 	target := f.target()
 	f.flush(target, 0) // the folder does not exist
-	target.Set(map[string]Status{web: statusOne, db: statusTwo})
+	target.Set(map[string]string{web: one, db: two})
 	f.flush(target, 2)
 	f.want(map[string]string{web: one, db: two})
 	f.flush(target, 0)
-	target.Set(map[string]Status{web: statusTwo})
+	target.Set(map[string]string{web: two})
 	f.flush(target, 2)
 	f.want(map[string]string{web: two})
 }
@@ -82,7 +80,7 @@ func TestFilesOfAnEarlierRunAreReusedOrRemovedOnceInSync(t *testing.T) {
 	f.put("README", "somebody's")
 	before, _ := os.Stat(filepath.Join(f.path, web))
 	target := f.target()
-	target.Set(map[string]Status{web: statusOne})
+	target.Set(map[string]string{web: one})
 	f.flush(target, 0)
 	f.want(map[string]string{web: one, db: two, "README": "somebody's"})
 	target.Synced(true)
@@ -96,7 +94,7 @@ func TestFilesOfAnEarlierRunAreReusedOrRemovedOnceInSync(t *testing.T) {
 func TestFilesThatOthersRemoveComeBack(t *testing.T) {
 	f := newFolder(t)
 	target := f.target()
-	target.Set(map[string]Status{web: statusOne})
+	target.Set(map[string]string{web: one})
 	f.flush(target, 1)
 	if err := os.RemoveAll(f.path); err != nil {
 		t.Fatal(err)
@@ -117,7 +115,7 @@ func TestAFolderThatCannotBeMadeIsReportedAndTriedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	target := f.target()
-	target.Set(map[string]Status{web: statusOne})
+	target.Set(map[string]string{web: one})
 	if _, _, err := target.Flush(); err == nil {
 		if target.Problem() == nil {
 			t.Fatal("nothing is reported")

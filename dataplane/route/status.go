@@ -99,3 +99,9 @@ func (t *Target) wanted(s *state) reconcile.Status {
 	}
 	return status
 }
+
+// ServesEndpoint reports whether the kernel has the route to an address of the endpoint of that name (namespace/name).
+func (t *Target) ServesEndpoint(p netip.Prefix, name string) bool {
+	s := t.states[p]
+	return s != nil && s.source() == SourceWorkload && s.endpoints[0].Name == name && t.wanted(s).Phase == reconcile.Applied
+}

@@ -1,0 +1,83 @@
+package dataplane
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/dataplane/endpointstatus"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// A CNI plugin hears of a workload when its route and the policy of just this container are in the kernel, not before;
+// a restart keeps the files of those that are still there.
+func TestFilesTellWhoIsConnected(t *testing.T) {
+	h := newHost(t)
+	dir := filepath.Join(t.TempDir(), "endpoint-status")
+	start := func() (*Agent, func()) {
+		a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(), EndpointStatusDir: dir, WithPolicy: true})
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- a.Run(ctx) }()
+		t.Cleanup(cancel)
+		return a, func() { cancel(); <-done }
+	}
+	pod := func(revision int64, address string) *model.Object {
+		o := endpointObject("node--1-k8s-web-eth0", "node-1", "cali1", address)
+		o.Revision = revision
+		return o
+	}
+	const file = "k8s default%2Fweb eth0"
+	content := func() string {
+		text, _ := os.ReadFile(filepath.Join(dir, file))
+		return string(text)
+	}
+	one, two := `{"ifaceName":"cali1","ipv4Nets":["10.244.1.7/32"]}`, `{"ifaceName":"cali1","ipv4Nets":["10.244.1.8/32"]}`
+	node := nodeObject("node-1", "10.1.0.5/24", "")
+	programmed := func(revision int64) endpointstatus.Policy {
+		return endpointstatus.Policy{Revision: revision, Interfaces: map[string]bool{"cali1": true}}
+	}
+
+	a, stop := start()
+	a.SetState(model.NewSet(node, pod(7, "10.244.1.7/32")))
+	a.SetPolicy(programmed(7))
+	settle(t, a)
+	if content() != "" {
+		t.Fatal("there is a file before there is an interface")
+	}
+	h.pod("cali1")
+	waitFor(t, "the file", func() bool { return content() == one })
+
+	a.SetState(model.NewSet(node, pod(8, "10.244.1.8/32"))) // a new container of the same pod
+	waitFor(t, "the file of the old container to go", func() bool { return content() == "" })
+	h.eventually("-4", "default via 10.1.0.1 dev eth0", "10.244.1.8 dev cali1 proto 80 scope link metric 1024")
+	settle(t, a)
+	if content() != "" {
+		t.Fatal("there is a file before there is policy")
+	}
+	a.SetPolicy(programmed(8))
+	waitFor(t, "the file of the new container", func() bool { return content() == two })
+
+	stop()
+	gone := filepath.Join(dir, "k8s default%2Fgone eth0")
+	if err := os.WriteFile(gone, []byte(one), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	a, _ = start()
+	a.SetState(model.NewSet(node, pod(8, "10.244.1.8/32")))
+	settle(t, a)
+	if content() != two {
+		t.Fatal("a restart has removed a file that is still true")
+	}
+	a.SetPolicy(programmed(8))
+	a.SetSynced(true, true)
+	waitFor(t, "the file that nobody wants to go", func() bool { _, err := os.Stat(gone); return err != nil })
+	if content() != two {
+		t.Fatal("the wrong file has gone")
+	}
+	a.SetState(model.NewSet(node))
+	waitFor(t, "the file to go with the workload", func() bool { return content() == "" })
+}
