@@ -17,6 +17,7 @@ type comparison struct {
 	actual *ruleset.Actual
 	diff   ruleset.Changes
 	read   bool // actual and diff are what the kernel has
+	search bool // something is refused for sure
 }
 
 // compare reads the kernel's table and commits the difference, without what the kernel refuses.
@@ -62,6 +63,7 @@ func (a *comparison) run(all []unit, held map[unit]bool) (bad map[unit]error, er
 			suspects = append(suspects, u)
 		}
 	}
+	a.search = true
 	bad, fatal = isolate(suspects, refused, func(replaced func(unit) bool) (error, error) {
 		return a.try(func(u unit) bool { return held[u] || replaced(u) })
 	})
@@ -93,9 +95,11 @@ func (a *comparison) try(replaced func(unit) bool) (refused, fatal error) {
 	return err, nil
 }
 
-// lasts: an error that should have passed by itself does not, so it is about what was asked.
+// lasts: an error that should have passed by itself does not, so it is about what was asked. Something that is replaced
+// may well use what is to be deleted.
 func (a *comparison) lasts(err error) bool {
-	return errors.Is(err, unix.EBUSY) && !errors.Is(err, kernel.ErrUncertain) && (a.g.failures >= transient || len(a.g.refused) > 0)
+	return errors.Is(err, unix.EBUSY) && !errors.Is(err, kernel.ErrUncertain) &&
+		(a.search || a.g.failures >= transient || len(a.g.refused) > 0)
 }
 
 func (a *comparison) refresh() error {

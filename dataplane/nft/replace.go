@@ -23,7 +23,8 @@ func closed(name string, base *ruleset.Base) *ruleset.Chain {
 //   - a set keeps its old content, or is not made;
 //   - a map loses the entries that change: what is not in it is dropped;
 //   - a base chain stays as it is, since to drop all in it would cut off the host. A new one is not made, except where
-//     packets are forwarded: there it drops all.
+//     packets are forwarded: there it drops all;
+//   - what should go but is still used stays as it is.
 func replace(t *ruleset.Table, actual *ruleset.Actual, c ruleset.Changes, replaced func(unit) bool) ruleset.Changes {
 	users := usersOf(t, c, replaced)
 	var r ruleset.Changes
@@ -84,9 +85,11 @@ func usersOf(t *ruleset.Table, c ruleset.Changes, replaced func(unit) bool) map[
 func appendClosed(list []ruleset.ChainChange, actual *ruleset.Actual, ch ruleset.ChainChange) []ruleset.ChainChange {
 	var base *ruleset.Base
 	switch {
-	case ch.Old != nil && ch.Old.Base != nil, ch.New != nil && ch.New.Base != nil && ch.Old != nil:
+	case ch.New == nil:
 		return list
-	case ch.New != nil && ch.New.Base != nil:
+	case ch.Old != nil && ch.Old.Base != nil, ch.Old != nil && ch.New.Base != nil:
+		return list
+	case ch.New.Base != nil:
 		if base = ch.New.Base; base.Hook != ruleset.Forward || base.Type != ruleset.Filter {
 			return list
 		}
