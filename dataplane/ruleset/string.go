@@ -148,7 +148,7 @@ func (m *Match) text(c context) string {
 	case PacketMark:
 		return fmt.Sprintf("meta mark & 0x%x %s 0x%x", m.Mask, map[bool]string{false: "==", true: "!="}[m.Not], m.Low)
 	case NoReturnRoute:
-		return "fib saddr . iif oif " + map[bool]string{false: "missing", true: "exists"}[m.Not]
+		return "fib saddr . mark . iif oif " + map[bool]string{false: "missing", true: "exists"}[m.Not]
 	case SourceLocal:
 		return "fib saddr type " + m.not() + "local"
 	case DestinationLocal:

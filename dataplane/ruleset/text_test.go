@@ -101,8 +101,8 @@ func special() map[Base][]named {
 	a4, a6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	return map[Base][]named{
 		{Prerouting, Filter, -300}: {
-			rule("fib saddr . iif oif missing drop", verdict(Drop), match(NoReturnRoute)),
-			rule("fib saddr . iif oif exists accept", verdict(Accept), Match{Field: NoReturnRoute, Not: true}),
+			rule("fib saddr . mark . iif oif missing drop", verdict(Drop), match(NoReturnRoute)),
+			rule("fib saddr . mark . iif oif exists accept", verdict(Accept), Match{Field: NoReturnRoute, Not: true}),
 			{Rule{NoTrack: true, Verdict: verdict(Accept)}, "notrack accept"},
 		},
 		{Prerouting, NAT, -100}: {
@@ -268,7 +268,7 @@ func TestNFTLoadsText(t *testing.T) {
 	}
 	for _, want := range []string{
 		`"cali34cd" : jump pi/NetworkPolicy/default/web.x_1`, "224.0.0.0/3", "8080-8090", "10.0.0.1 . sctp . 80", "fd00::1 . udp . 53",
-		`fib saddr . iif oif missing drop`, `ip6 daddr . meta l4proto . th dport != @e6/xyz accept`, "masquerade to :4790-65535 fully-random",
+		`fib saddr . mark . iif oif missing drop`, `ip6 daddr . meta l4proto . th dport != @e6/xyz accept`, "masquerade to :4790-65535 fully-random",
 		"type nat hook postrouting priority srcnat + 10", `comment "NetworkPolicy/default/web ingress 1"`,
 	} {
 		if !strings.Contains(listed, want) {

@@ -74,7 +74,7 @@ const (
 	ConnState                             // [Mask] one of the bits (ConnNew, ...)
 	ConnStatus                            // [Mask] one of the bits (ConnDNAT, ...)
 	PacketMark                            // [Low, Mask] the mark's bits under Mask are Low
-	NoReturnRoute                         // the route back to the source does not lead through the incoming interface
+	NoReturnRoute                         // the route back to the source, for the same mark, does not lead through the incoming interface
 	SourceLocal                           // the source is an address of this host
 	DestinationLocal                      // the destination is an address of this host
 	SourceOfOutInterface                  // the source is an address of the outgoing interface
