@@ -52,6 +52,7 @@ func (c *call) add(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	c.waitForPolicy(ctx, mac, ips)
 	c.log.Info("attached", zap.String("hostInterface", pod.HostIf), zap.Stringers("addresses", ips))
 	return c.step("print the result", func() error { return c.print(attachment(pod, mac, routes)) })
 }
@@ -62,9 +63,6 @@ func (c *call) unsupported() error {
 		return types.NewError(types.ErrInvalidNetworkConfig, "policy.type = \"k8s\" cannot be used yet",
 			fmt.Sprintf("it needs labels and annotations of pod %s/%s from the Kubernetes API, which this version does not read: "+
 				"leave policy.type empty", c.work.Namespace, c.work.Pod))
-	}
-	if c.conf.PolicySetupTimeout > 0 {
-		c.log.Warn("policy_setup_timeout_seconds is ignored: this version programs no policy to wait for")
 	}
 	if c.conf.DeviceType == "netkit" {
 		c.log.Info("device_type netkit: a veth pair is used instead")

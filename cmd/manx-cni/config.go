@@ -7,10 +7,13 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/manxnet/manx/dataplane/endpointstatus"
 )
 
 // netConf is a network configuration as the container runtime passes it, with Calico's keys.
@@ -49,9 +52,13 @@ type netConf struct {
 	ContainerSettings struct {
 		AllowIPForwarding bool `json:"allow_ip_forwarding"`
 	} `json:"container_settings"`
-	PolicySetupTimeout int      `json:"policy_setup_timeout_seconds"`
-	ReadinessGates     []string `json:"readiness_gates"`
-	DataplaneOptions   struct {
+	// PolicySetupTimeout is in seconds; 0 does not wait, and nil leaves it to the plugin.
+	PolicySetupTimeout *int   `json:"policy_setup_timeout_seconds"`
+	EndpointStatusDir  string `json:"endpoint_status_dir"`
+	// ManxdSocket is the only key that Calico's plugin does not have.
+	ManxdSocket      string   `json:"manxd_socket"`
+	ReadinessGates   []string `json:"readiness_gates"`
+	DataplaneOptions struct {
 		Type string `json:"type"`
 	} `json:"dataplane_options"`
 }
@@ -79,6 +86,7 @@ const (
 	defaultMTUFile      = "/var/lib/calico/mtu"
 	defaultLockFile     = "/var/run/calico/ipam.lock"
 	defaultCNIVersion   = "0.2.0" // of a configuration that names none
+	defaultManxdSocket  = "/run/manx/manxd.sock"
 )
 
 func parseConf(stdin []byte) (*netConf, error) {
@@ -94,6 +102,12 @@ func parseConf(stdin []byte) (*netConf, error) {
 	}
 	if c.IPAMLockFile == "" {
 		c.IPAMLockFile = defaultLockFile
+	}
+	if c.EndpointStatusDir == "" {
+		c.EndpointStatusDir = filepath.Join(endpointstatus.DefaultPathPrefix, endpointstatus.FolderName)
+	}
+	if c.ManxdSocket == "" {
+		c.ManxdSocket = defaultManxdSocket
 	}
 	return c, c.validate()
 }
@@ -115,8 +129,8 @@ func (c *netConf) validate() error {
 	if c.DeviceType != "" && c.DeviceType != "veth" && c.DeviceType != "netkit" {
 		wrong("device_type", c.DeviceType, "must be veth or netkit")
 	}
-	if c.PolicySetupTimeout < 0 {
-		wrong("policy_setup_timeout_seconds", c.PolicySetupTimeout, "must not be negative")
+	if t := c.PolicySetupTimeout; t != nil && *t < 0 {
+		wrong("policy_setup_timeout_seconds", *t, "must not be negative: 0 does not wait")
 	}
 	if c.DataplaneOptions.Type != "" && c.DataplaneOptions.Type != "linux" {
 		wrong("dataplane_options.type", c.DataplaneOptions.Type, "this plugin wires containers itself: leave it out")

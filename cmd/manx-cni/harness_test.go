@@ -83,11 +83,13 @@ func newHost(t *testing.T) *host {
 	h.ip("netns", "exec", h.name, "sysctl", "-qw", "net.ipv6.conf.all.forwarding=1") // the agent's part
 	h.conf = map[string]any{
 		"cniVersion": "1.0.0", "name": network, "type": "calico",
-		"etcd_endpoints": "http://" + h.forwardEtcd(),
-		"nodename_file":  filepath.Join(h.dir, "nodename"),
-		"ipam_lock_file": filepath.Join(h.dir, "ipam.lock"),
-		"mtu":            1440,
-		"ipam":           map[string]any{"type": "calico-ipam"},
+		"etcd_endpoints":      "http://" + h.forwardEtcd(),
+		"nodename_file":       filepath.Join(h.dir, "nodename"),
+		"ipam_lock_file":      filepath.Join(h.dir, "ipam.lock"),
+		"endpoint_status_dir": filepath.Join(h.dir, "endpoint-status"),
+		"manxd_socket":        filepath.Join(h.dir, "manxd.sock"),
+		"mtu":                 1440,
+		"ipam":                map[string]any{"type": "calico-ipam"},
 	}
 	h.write("nodename", "node-1")
 	h.write("bin/.keep", "")
