@@ -2,6 +2,9 @@ package dataplane
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -21,6 +24,7 @@ import (
 // methods are safe for concurrent use. Nothing is changed before the first SetState, and nothing is undone when Run ends.
 type PolicyAgent struct {
 	rules kernel.Rules
+	links kernel.Links
 	log   *zap.Logger
 	now   func() time.Time
 	loop  *reconcile.Loop
@@ -35,7 +39,7 @@ type PolicyAgent struct {
 	problem    string
 	watchErr   error
 	reached    chan struct{} // closed and replaced when the kernel has something new
-	programmed time.Time     // when the newest state was in the kernel
+	inSync     bool
 	revision   int64
 	latency    func(time.Duration)
 }
@@ -45,7 +49,7 @@ type policyBatch struct {
 	reader  model.Reader
 	all     bool
 	changed []model.Key
-	links   map[string][]netip.Addr
+	links   bool // may have changed
 	resync  bool
 	since   time.Time // when the first of it came
 }
@@ -53,6 +57,7 @@ type policyBatch struct {
 // PolicyConfig is what a PolicyAgent needs.
 type PolicyConfig struct {
 	Rules  kernel.Rules
+	Links  kernel.Links
 	Policy policy.Config
 	Logger *zap.Logger
 	// Programmed is told how long each change took from its arrival to the kernel, if set.
@@ -62,7 +67,7 @@ type PolicyConfig struct {
 // NewPolicy makes a PolicyAgent; Run starts it.
 func NewPolicy(c PolicyConfig) *PolicyAgent {
 	return &PolicyAgent{
-		rules: c.Rules, log: c.Logger, now: time.Now, loop: reconcile.NewLoop(),
+		rules: c.Rules, links: c.Links, log: c.Logger, now: time.Now, loop: reconcile.NewLoop(),
 		calculator: policy.New(c.Policy), target: nft.New(c.Rules, time.Now), reached: make(chan struct{}), latency: c.Programmed,
 	}
 }
@@ -76,10 +81,8 @@ func (a *PolicyAgent) SetState(r model.Reader, changed ...model.Key) {
 	})
 }
 
-// SetInterfaces hands over the host's interfaces with their addresses. The map belongs to the agent from then on.
-func (a *PolicyAgent) SetInterfaces(links map[string][]netip.Addr) {
-	a.put(func(b *policyBatch) { b.links = links })
-}
+// LookAtInterfaces tells that interfaces of the host, or their addresses, may have changed.
+func (a *PolicyAgent) LookAtInterfaces() { a.put(func(b *policyBatch) { b.links = true }) }
 
 // Resync makes the agent compare with all that is in the kernel.
 func (a *PolicyAgent) Resync() { a.put(func(b *policyBatch) { b.resync = true }) }
@@ -130,8 +133,8 @@ func (a *PolicyAgent) step() time.Duration {
 
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if b.links != nil {
-		a.calculator.SetInterfaces(b.links)
+	if b.links {
+		a.readLinks()
 	}
 	if b.resync {
 		a.target.Resync()
@@ -141,7 +144,7 @@ func (a *PolicyAgent) step() time.Duration {
 	}
 	switch {
 	case b.reader == nil:
-		if b.links != nil {
+		if b.links {
 			a.calculator.Settle()
 		}
 	case b.all || a.reader == nil:
@@ -151,34 +154,58 @@ func (a *PolicyAgent) step() time.Duration {
 		a.reader = b.reader
 		a.calculator.Update(b.reader, b.changed...)
 	}
-	before := a.target.Status().Transactions
-	pause := a.target.Flush(a.calculator.Table())
-	a.report()
-	if s := a.target.Status(); s.LastError == "" {
+	result, pause := a.target.Flush(a.calculator.Table())
+	a.report(result)
+	if a.inSync = result.Err == nil; a.inSync {
 		if r, ok := a.reader.(interface{ Revision() int64 }); ok {
 			a.revision = r.Revision()
 		}
-		a.programmed = a.now()
 		close(a.reached)
 		a.reached = make(chan struct{})
-		if a.latency != nil && s.Transactions > before && !b.since.IsZero() {
+		if a.latency != nil && result.Transactions > 0 && !b.since.IsZero() {
 			a.latency(a.now().Sub(b.since))
 		}
 	}
 	return pause
 }
 
+// readLinks tells the calculator which interfaces the host has; host endpoints depend on it.
+func (a *PolicyAgent) readLinks() {
+	links, err := a.links.ListLinks()
+	addresses, aerr := a.links.ListAddresses()
+	if err != nil || aerr != nil {
+		a.log.Warn("the host's interfaces cannot be listed, host endpoints stay as they were", zap.Error(errors.Join(err, aerr)))
+		return
+	}
+	names, list := map[int]string{}, map[string][]netip.Addr{}
+	for _, l := range links {
+		names[l.Index], list[l.Name] = l.Name, nil
+	}
+	for _, x := range addresses {
+		if name := names[x.Link]; name != "" {
+			list[name] = append(list[name], x.Prefix.Addr())
+		}
+	}
+	a.calculator.SetInterfaces(list)
+}
+
 // report logs a problem once, its end, and what was repaired.
-func (a *PolicyAgent) report() {
-	s := a.target.Status()
+func (a *PolicyAgent) report(result nft.Result) {
+	problem := ""
+	if result.Err != nil {
+		problem = result.Err.Error()
+	} else if result.Refused > 0 {
+		r := a.target.Status().Refused[0]
+		problem = fmt.Sprintf("%d parts of the rules are refused by the kernel, for instance %s (%s): %s", result.Refused, r.Object, r.Comment, r.Reason)
+	}
 	switch {
-	case s.LastError == a.problem:
-	case s.LastError == "":
+	case problem == a.problem:
+	case problem == "":
 		a.log.Info("the rules are as they should be", zap.String("target", "nft"))
 	default:
-		a.log.Error("the rules are not as they should be, trying again", zap.String("target", "nft"), zap.String("reason", s.LastError))
+		a.log.Error("the rules are not as they should be, trying again", zap.String("target", "nft"), zap.String("reason", problem))
 	}
-	a.problem = s.LastError
+	a.problem = problem
 	list, more := a.target.Repairs()
 	for _, r := range list {
 		a.log.Warn("repaired what another program had changed", zap.String("target", "nft"), zap.String("key", r.Key),
@@ -194,20 +221,22 @@ type PolicyStatus struct {
 	nft.Status
 	// Revision of the datastore that is in the kernel.
 	Revision int64
-	Refused  []nft.Refused
 	// Bad are the objects that cannot be used, with the reason.
 	Bad map[model.Key]string
 }
 
-// Status tells how the packet filter stands.
+// Status tells how the packet filter stands. Its cost follows the size of the table.
 func (a *PolicyAgent) Status() PolicyStatus {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := PolicyStatus{Status: a.target.Status(), Revision: a.revision, Refused: a.target.Refused(), Bad: map[model.Key]string{}}
-	for k, why := range a.calculator.Bad() {
-		s.Bad[k] = why
-	}
-	return s
+	return PolicyStatus{Status: a.target.Status(), Revision: a.revision, Bad: maps.Collect(a.calculator.Bad())}
+}
+
+// Revision is the datastore's that is in the kernel.
+func (a *PolicyAgent) Revision() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.revision
 }
 
 // Look runs f with the desired table and the calculator while nothing changes. f must not keep them.
@@ -228,14 +257,14 @@ func (a *PolicyAgent) Reached() <-chan struct{} {
 func (a *PolicyAgent) Programmed(iface string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.target.Status().LastError == "" && a.calculator.HasWorkload(iface)
+	return a.inSync && a.calculator.HasWorkload(iface)
 }
 
 // Workloads lists the interfaces of workloads whose rules are in the kernel, in order; nil while it is not known.
 func (a *PolicyAgent) Workloads() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if s := a.target.Status(); !s.InSync && s.LastError != "" {
+	if !a.inSync {
 		return nil
 	}
 	return slices.Sorted(a.calculator.Workloads())

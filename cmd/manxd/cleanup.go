@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 
 	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -23,5 +25,10 @@ func cleanup(o options) error {
 	defer k.Close() //nolint:errcheck // everything has been answered
 	n, err := dataplane.Cleanup(k)
 	fmt.Printf("removed %d routes and addresses\n", n)
+	if dir := o.endpointStatusDir(); dir != "" {
+		files, fileErr := endpointstatus.Cleanup(dir)
+		fmt.Printf("removed %d status files of endpoints\n", files)
+		err = errors.Join(err, fileErr)
+	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -146,9 +147,21 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 		tables:           datastore.NewTables(log.Named("datastore")),
 		speaker: speaker.New(speaker.Config{Logger: log.Named("bgp"), GobgpSocket: filepath.Join(o.runDir, "gobgp.sock"), BMP: bmp,
 			MaxPrefixes: o.maxPrefixes, WarnPrefixes: o.warnPrefixes, InterfaceOf: interfaceOf(k, log.Named("bgp"))}),
-		agent: dataplane.New(dataplane.Config{Kernel: k, NodeName: name, Logger: log.Named("dataplane"), MTUFile: o.mtuFile}),
+		agent: dataplane.New(dataplane.Config{Kernel: k, NodeName: name, Logger: log.Named("dataplane"), MTUFile: o.mtuFile,
+			EndpointStatusDir: o.endpointStatusDir(), WithPolicy: o.policy}),
 	}
 	defer f.speaker.Close()
+	kinds := watched
+	if o.policy {
+		rules, err := kernel.NewRules()
+		if err != nil {
+			return err
+		}
+		defer rules.Close() //nolint:errcheck // everything has been answered
+		f.policy = dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: k, Policy: o.policyConfig(name), Logger: log.Named("policy")})
+		f.agent.OnLinks(f.policy.LookAtInterfaces)
+		kinds = slices.Concat(watched, watchedForPolicy)
+	}
 	drainer := &node.Drainer{Store: store, Node: name, Log: log.Named("drain"),
 		Packets: func() (uint64, error) { return k.SentPackets(workloadInterfaces) }}
 	var candidates atomic.Pointer[[]node.Candidate]
@@ -164,8 +177,12 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 	tasks, ctx := errgroup.WithContext(ctx)
 	serveGobgp(ctx, tasks, listen, o.gobgpListen, f.speaker, log.Named("gobgp"))
 	serveBird(ctx, tasks, o.birdSocket, time.Now(), f, log.Named("bird-socket"))
-	tasks.Go(func() error { return f.tables.Run(ctx, store, watched...) })
+	tasks.Go(func() error { return f.tables.Run(ctx, store, kinds...) })
 	tasks.Go(func() error { return f.agent.Run(ctx) })
+	if f.policy != nil {
+		tasks.Go(func() error { return f.policy.Run(ctx) })
+		tasks.Go(func() error { return f.agent.FollowPolicy(ctx, f.policy) })
+	}
 	tasks.Go(func() error { return f.followDatastore(ctx) })
 	tasks.Go(func() error { return f.followBGP(ctx) })
 	if o.passwordDir != "" {

@@ -13,6 +13,7 @@ import (
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
@@ -23,6 +24,17 @@ var watched = []model.Kind{
 	model.KindNode, model.KindIPPool, model.KindBGPConfiguration, model.KindBGPPeer, model.KindBGPFilter, model.KindClusterInformation,
 	model.KindFelixConfiguration, model.KindWorkloadEndpoint, model.KindBlockAffinity,
 }
+
+// watchedForPolicy are the further kinds that decide about its packet filter.
+var watchedForPolicy = func() []model.Kind {
+	var list []model.Kind
+	for _, k := range policy.Kinds {
+		if info, ok := model.Lookup(k); ok && !info.Kubernetes && !slices.Contains(watched, k) {
+			list = append(list, k)
+		}
+	}
+	return list
+}()
 
 const (
 	// retryAfter is how soon a speaker that could not do everything is told again.
@@ -44,6 +56,7 @@ type follower struct {
 	tables  *datastore.Tables
 	speaker *speaker.Speaker
 	agent   *dataplane.Agent
+	policy  *dataplane.PolicyAgent // nil: policy is not this daemon's business
 
 	desired atomic.Pointer[bgp.Desired]
 	changed atomic.Pointer[time.Time] // when desired was stored
@@ -94,6 +107,9 @@ func (f *follower) followDatastore(ctx context.Context) error {
 		return err
 	}
 	f.agent.SetState(snapshot)
+	if f.policy != nil {
+		f.policy.SetState(snapshot)
+	}
 	f.sync(snapshot)
 	again := time.Now().Add(f.configure(ctx, snapshot))
 	for {
@@ -115,6 +131,9 @@ func (f *follower) followDatastore(ctx context.Context) error {
 		f.sync(snapshot)
 		if len(changed) > 0 {
 			f.agent.SetState(snapshot, changed...)
+			if f.policy != nil {
+				f.policy.SetState(snapshot, changed...)
+			}
 		}
 		if concerned {
 			again = time.Now().Add(f.configure(ctx, snapshot))
@@ -125,6 +144,9 @@ func (f *follower) followDatastore(ctx context.Context) error {
 // concernsBGP keeps the pods and blocks of other nodes, which are most of what changes in a cluster, from having the
 // sessions computed again.
 func (f *follower) concernsBGP(c datastore.Change) bool {
+	if !slices.Contains(watched, c.Key.Kind) {
+		return false
+	}
 	switch c.Key.Kind {
 	case model.KindClusterInformation:
 		return false

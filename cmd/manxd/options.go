@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/manxnet/manx/dataplane/endpointstatus"
 )
 
 // options are the settings of the daemon. Each has a flag; most can come from the environment, under the names that
@@ -39,6 +42,7 @@ type options struct {
 	gobgpListen              string
 	httpListen               string
 	mtuFile                  string
+	endpointStatusPrefix     string
 	logLevel                 string
 	logFormat                string
 	passwordDir              string
@@ -55,6 +59,10 @@ type options struct {
 	clusterIPs           string
 	disableConflictCheck bool
 	clusterType          string
+
+	policy         bool
+	policyCounters bool
+	toHostAction   string
 
 	noDefaultPools bool
 	pool4, pool6   poolOptions
@@ -102,6 +110,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.gobgpListen, gobgpFlag, "127.0.0.1:50051", "where the stock gobgp command line (version 3) is served; empty: nowhere", "MANX_GOBGP_LISTEN")
 	b.string(&o.httpListen, httpFlag, "127.0.0.1:9099", "where health and metrics are served; empty: nowhere", "MANX_HTTP_LISTEN")
 	b.string(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "where the MTU for pods is kept for the CNI plugin", "MANX_MTU_FILE")
+	b.string(&o.endpointStatusPrefix, "endpoint-status-path-prefix", endpointstatus.DefaultPathPrefix, "the CNI plugin is told in the folder endpoint-status below this one which workloads have their policy and routes; empty: nowhere", "FELIX_ENDPOINTSTATUSPATHPREFIX")
 	b.string(&o.logLevel, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL", "CALICO_STARTUP_LOGLEVEL")
 	b.string(&o.logFormat, "log-format", "", "json or text; empty: text on a terminal, else json", "MANX_LOG_FORMAT")
 	b.string(&o.passwordDir, "bgp-password-dir", "", "folder of BGP passwords: DIR/SECRET/KEY, as Kubernetes mounts secrets", "MANX_BGP_PASSWORD_DIR")
@@ -124,6 +133,10 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.clusterIPs, clusterIPsFlag, "", "cluster IPs of services to advertise: prefixes, comma separated; empty: serviceClusterIPs of BGPConfiguration", "CALICO_ADVERTISE_CLUSTER_IPS")
 	b.bool(&o.disableConflictCheck, "disable-node-ip-check", false, "do not look whether another node has this node's address", "DISABLE_NODE_IP_CHECK")
 	b.string(&o.clusterType, "cluster-type", "", "added to the cluster's type in ClusterInformation, comma separated", "CLUSTER_TYPE")
+
+	b.bool(&o.policy, "policy", true, "enforce policy: keep the table inet manx of nftables; with false all traffic of workloads passes, and natOutgoing does nothing", "MANX_POLICY")
+	b.bool(&o.policyCounters, "policy-counters", false, "count packets and bytes of every rule of every policy, not only of staged ones", "MANX_POLICY_COUNTERS")
+	b.string(&o.toHostAction, "endpoint-to-host-action", "", "what becomes of traffic from workloads to this host that their policies allow: Drop, Accept or Return; empty: defaultEndpointToHostAction of FelixConfiguration, else Drop", "FELIX_DEFAULTENDPOINTTOHOSTACTION")
 
 	b.bool(&o.noDefaultPools, "no-default-pools", false, "do not make a pool when there is none", "NO_DEFAULT_POOLS")
 	b.pool(&o.pool4, "4", 26)
@@ -219,6 +232,9 @@ func (o *options) check() error {
 	default:
 		return fmt.Errorf("--datastore=%s: want etcdv3 or embedded", o.datastore)
 	}
+	if err := o.checkPolicy(); err != nil {
+		return err
+	}
 	if o.logFormat != "" && o.logFormat != "json" && o.logFormat != "text" {
 		return fmt.Errorf("--log-format=%s: want json or text", o.logFormat)
 	}
@@ -266,4 +282,12 @@ func explain(fs *pflag.FlagSet, used map[string]string) {
 		}
 		fmt.Fprintf(os.Stdout, "%-28s %-28q %-34s %s\n", f.Name, value, source, strings.Join(envs, " "))
 	})
+}
+
+// endpointStatusDir is where the CNI plugin is told which workloads are ready; empty for nowhere.
+func (o *options) endpointStatusDir() string {
+	if o.endpointStatusPrefix == "" {
+		return ""
+	}
+	return filepath.Join(o.endpointStatusPrefix, endpointstatus.FolderName)
 }

@@ -58,6 +58,9 @@ type Lab struct {
 	mu         sync.Mutex
 	namespaces []string
 	processes  []*Process
+
+	opening sync.Mutex // guards opened
+	opened  bool       // the pods' network lets everybody in
 }
 
 type stateFile struct {

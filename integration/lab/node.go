@@ -50,6 +50,7 @@ func (n *Node) StartManxd(args ...string) error {
 		"--data-dir=" + filepath.Join(n.Dir, "data"),
 		"--nodename-file=" + filepath.Join(n.Dir, "nodename"),
 		"--mtu-file=" + filepath.Join(n.Dir, "mtu"),
+		"--endpoint-status-path-prefix=" + n.Dir,
 		"--log-format=text",
 		"--wait-for-datastore",
 	}, n.args...)

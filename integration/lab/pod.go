@@ -21,9 +21,39 @@ type Pod struct {
 	conf map[string]any
 }
 
+// openNetwork lets anybody reach the pods of the lab and be reached by them. By itself the CNI plugin makes a profile that
+// lets in only what comes from other pods of the network, and tests of routes come from outside.
+const openNetwork = `
+apiVersion: projectcalico.org/v3
+kind: Profile
+metadata: {name: k8s-pod-network}
+spec:
+  ingress: [{action: Allow}]
+  egress: [{action: Allow}]
+`
+
+// open makes that profile before the first pod comes, unless there is one already.
+func (n *Node) open() error {
+	n.lab.opening.Lock()
+	defer n.lab.opening.Unlock()
+	if n.lab.opened {
+		return nil
+	}
+	if _, err := n.Manxctl("get", "profile", "k8s-pod-network"); err != nil {
+		if err := n.Apply(openNetwork); err != nil {
+			return err
+		}
+	}
+	n.lab.opened = true
+	return nil
+}
+
 // AddPod makes a namespace and has the CNI plugin of the node attach it, as a container runtime would.
 // The name must be unique in the lab. Options change the network configuration.
 func (n *Node) AddPod(name string, options ...func(conf map[string]any)) (*Pod, error) {
+	if err := n.open(); err != nil {
+		return nil, err
+	}
 	p := &Pod{Name: name, Namespace: n.lab.Spec.Name + "-" + name, Node: n}
 	if err := n.lab.namespace(p.Namespace, filepath.Join(n.Dir, "pods")); err != nil {
 		return nil, err
@@ -70,8 +100,9 @@ func (n *Node) cniConf() map[string]any {
 		"datastore_type": "etcdv3", "etcd_endpoints": endpoints,
 		"nodename_file":  filepath.Join(n.Dir, "nodename"),
 		"ipam_lock_file": filepath.Join(n.Dir, "ipam.lock"),
-		"log_level":      "info",
-		"ipam":           map[string]any{"type": "calico-ipam"},
+		"manxd_socket":   n.Socket(), "endpoint_status_dir": filepath.Join(n.Dir, "endpoint-status"),
+		"log_level": "info",
+		"ipam":      map[string]any{"type": "calico-ipam"},
 	}
 }
 
