@@ -79,7 +79,9 @@ func encodeValue(value any) ([]byte, error) {
 // of rules in the public API module cannot. Inside a JSON string the quotes would be escaped, so only members match.
 func WithoutEmptyEnds(compact []byte) []byte {
 	for _, end := range []string{`,"source":{}`, `,"destination":{}`} {
-		compact = bytes.ReplaceAll(compact, []byte(end), nil)
+		if bytes.Contains(compact, []byte(end)) {
+			compact = bytes.ReplaceAll(compact, []byte(end), nil)
+		}
 	}
 	return compact
 }

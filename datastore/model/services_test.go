@@ -54,6 +54,12 @@ func TestKubernetesDocumentsAreReadForWhatManxNeeds(t *testing.T) {
 	if e == nil || e.Labels[LabelServiceName] != "web" || *e.Endpoints[0].NodeName != "node-1" || !*e.Endpoints[0].Conditions.Ready {
 		t.Fatalf("%+v", e)
 	}
+	if p := s.Spec.Ports[0]; p != (ServicePort{Name: "http", Port: 80}) {
+		t.Errorf("the service offers %+v", p)
+	}
+	if p := e.Ports[0]; *p.Name != "http" || *p.Protocol != "TCP" || *p.Port != 8080 {
+		t.Errorf("the endpoints serve %+v", p)
+	}
 	for _, o := range objects {
 		if err := o.PrepareUpdate(); err != nil {
 			t.Error(err)
