@@ -47,6 +47,9 @@ func contextOf(r *Rule) context {
 // String renders the rule as nft would have it.
 func (r Rule) String() string {
 	words := append(r.conditions(), r.effects(contextOf(&r))...)
+	if len(words) == 0 {
+		words = []string{Verdict{}.text()} // nft takes a comment alone as the chain's
+	}
 	if r.Comment != "" {
 		words = append(words, commentText(r.Comment))
 	}
@@ -275,7 +278,7 @@ func (l Log) text() string {
 		text += " prefix " + quoted(l.Prefix)
 	}
 	if l.Group > 0 || l.Prefix == "" {
-		text += fmt.Sprintf(" group %d", l.Group)
+		text += fmt.Sprintf(" group %d snaplen 128", l.Group) // enough for the headers
 	}
 	return text
 }
