@@ -136,7 +136,7 @@ func without(seq iter.Seq[Element], has func(Element) bool) []Element {
 		}
 	}
 	slices.SortFunc(list, CompareElements)
-	return list
+	return slices.Compact(list) // a dump of the kernel may have an element twice
 }
 
 func (t *Table) takeMaps() []MapChange {

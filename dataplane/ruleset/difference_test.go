@@ -112,6 +112,11 @@ func TestDifference(t *testing.T) {
 			return len(c.Sets) == 1 && !c.Sets[0].Created && !c.Sets[0].Deleted &&
 				slices.Equal(c.Sets[0].Remove, []Element{other}) && slices.Equal(c.Sets[0].Add, []Element{element("10.0.0.0/8")})
 		}},
+		{"an element listed twice", func(a *Actual) {
+			s := a.Sets["n4/a"]
+			s.Elements = append(s.Elements, s.Elements[0], other, other)
+			a.Sets["n4/a"] = s
+		}, func(c Changes) bool { return slices.Equal(c.Sets[0].Remove, []Element{other}) && c.Sets[0].Add == nil }},
 		{"a set that is not ours", func(a *Actual) { a.Sets["x"] = ActualSet{Elements: []Element{other}} },
 			func(c Changes) bool {
 				return len(c.Sets) == 1 && c.Sets[0].Name == "x" && c.Sets[0].Deleted && !c.Sets[0].Created && c.Sets[0].Remove == nil
