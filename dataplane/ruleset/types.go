@@ -137,7 +137,7 @@ const (
 	Return            // to the chain that jumped here
 	Jump              // to Chain, and back on Return or at its end
 	Goto              // to Chain, for good
-	Lookup            // the verdict that Map has for the interface (ByIn or ByOut); goes on with the next rule if it has none
+	Lookup            // the verdict that Map has for the interface; goes on with the next rule if it has none
 	Masquerade        // source becomes the outgoing interface's address
 	SNAT              // source becomes Address
 	DNAT              // destination becomes Address
