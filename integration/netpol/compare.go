@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// answers tell for each expectation, source and destination whether the destination was reached.
+type answers [][][]bool
+
+func newAnswers(s *step) answers {
+	out := make(answers, len(s.Expected))
+	for x := range out {
+		out[x] = make([][]bool, len(s.Pods))
+		for i := range out[x] {
+			out[x][i] = make([]bool, len(s.Pods))
+		}
+	}
+	return out
+}
+
+// cell is one answer that can be asked for.
+type cell struct{ expectation, from, to int }
+
+// wrong lists the cells that are not as the table wants.
+func (s *step) wrong(got answers) []cell {
+	var list []cell
+	for x, e := range s.Expected {
+		for i := range s.Pods {
+			for j := range s.Pods {
+				if want := e.Combined[i][j]; want != itself && (want == allowed) != got[x][i][j] {
+					list = append(list, cell{x, i, j})
+				}
+			}
+		}
+	}
+	return list
+}
+
+// describe tells which cell is wrong, and whose policies are to blame if a packet was wrongly allowed or blocked.
+func (s *step) describe(c cell, got answers) string {
+	e := s.Expected[c.expectation]
+	word := func(ok bool) string {
+		if ok {
+			return "allowed"
+		}
+		return "blocked"
+	}
+	return fmt.Sprintf("%s -> %s %s/%d: want %s, got %s (the table: ingress of %s %s, egress of %s %s)",
+		s.Pods[c.from].id(), s.Pods[c.to].id(), e.Protocol, e.Port,
+		word(e.Combined[c.from][c.to] == allowed), word(got[c.expectation][c.from][c.to]),
+		s.Pods[c.to].id(), word(e.Ingress[c.from][c.to] == allowed), s.Pods[c.from].id(), word(e.Egress[c.from][c.to] == allowed))
+}
+
+// indent moves text below a heading.
+func indent(text string) string {
+	return "      " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n      ")
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/pflag"
+)
+
+const nodeName = "node1"
+
+// options of the command line.
+type options struct {
+	table    string
+	mode     string
+	family   int
+	sample   int
+	id       string
+	evalOnly bool
+	bin      string
+	restarts int
+	traces   int
+}
+
+func main() {
+	var o options
+	flags := pflag.NewFlagSet("netpol", pflag.ContinueOnError)
+	flags.StringVar(&o.table, "table", "", "file of cases in the format netpol-tables/1, gzip or plain")
+	flags.StringVar(&o.mode, "mode", "both", "steps: one change after the other; snapshot: each state anew; both")
+	flags.IntVar(&o.family, "family", 0, "4 or 6: do nothing with a table of the other family")
+	flags.IntVar(&o.sample, "sample", 0, "only so many cases, the same ones each time; 0: all")
+	flags.StringVar(&o.id, "case", "", "only this case")
+	flags.BoolVar(&o.evalOnly, "eval-only", false, "only evaluate the rules: no daemon, no kernel")
+	flags.StringVar(&o.bin, "bin", "", "folder with manxd; empty: build it")
+	flags.IntVar(&o.restarts, "restarts", 10, "in mode snapshot kill manxd, remove its table and start it with every so-manieth state; 0: never")
+	flags.IntVar(&o.traces, "traces", 2, "wrong cells of a step whose way through the rules is printed")
+	if err := flags.Parse(os.Args[1:]); err != nil {
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := o.run(ctx, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "netpol:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// errWrong is the outcome of a run with wrong cells, which are printed by then.
+var errWrong = errors.New("some cells are wrong")
+
+func (o options) run(ctx context.Context, out io.Writer) (err error) {
+	modes, err := o.modes()
+	if err != nil {
+		return err
+	}
+	t, err := load(o.table)
+	if err != nil {
+		return err
+	}
+	if o.family != 0 && o.family != t.family() {
+		fmt.Fprintf(out, "%s is about IPv%d: nothing to do for IPv%d\n", o.table, t.family(), o.family)
+		return nil
+	}
+	cases, err := choose(t.Cases, o.id, o.sample)
+	if err != nil {
+		return err
+	}
+	r := &runner{table: t, writer: writer{node: nodeName, ports: t.PodPorts}, out: out, traces: o.traces}
+	if !o.evalOnly {
+		bin, done := o.bin, func() {}
+		if bin == "" {
+			if bin, done, err = build(ctx); err != nil {
+				return err
+			}
+		}
+		defer done()
+		n, err := newNode(ctx, labName(), bin, t.PodPorts)
+		if err != nil {
+			return err
+		}
+		n.restarts = o.restarts
+		defer func() { err = errors.Join(err, n.close()) }()
+		r.subject = n
+	}
+	for _, mode := range modes {
+		if err := r.run(ctx, mode, cases); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(out, "IPv%d: %s\n", t.family(), &r.tally)
+	if r.tally.failed() {
+		return errWrong
+	}
+	return nil
+}
+
+func (o options) modes() ([]string, error) {
+	switch o.mode {
+	case modeSteps, modeSnapshot:
+		return []string{o.mode}, nil
+	case "both":
+		return []string{modeSteps, modeSnapshot}, nil
+	}
+	return nil, fmt.Errorf("--mode=%s: want %s, %s or both", o.mode, modeSteps, modeSnapshot)
+}
+
+// build makes manxd in a folder of its own; done removes it.
+func build(ctx context.Context) (bin string, done func(), err error) {
+	bin, err = os.MkdirTemp("", "manx-netpol-")
+	if err != nil {
+		return "", nil, err
+	}
+	done = func() { _ = os.RemoveAll(bin) }
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", bin, "github.com/manxnet/manx/cmd/manxd")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		done()
+		return "", nil, fmt.Errorf("build manxd: %w: %s", err, out)
+	}
+	return bin, done, nil
+}
+
+// labName is unique among the running programs, and short enough for a lab.
+func labName() string { return fmt.Sprintf("np%d", os.Getpid()%1_000_000) }

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/lab"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+const (
+	// patience is how long anything may take that usually takes milliseconds.
+	patience = 30 * time.Second
+	// probeWait is how long an answer may take; a host under load gets the longer one in a second and third try.
+	probeWait  = 250 * time.Millisecond
+	probeRetry = time.Second
+)
+
+// node is a host with manxd, its embedded datastore and pods: a subject.
+type node struct {
+	lab      *lab.Lab
+	host     *lab.Node
+	store    datastore.Store
+	control  *grpc.ClientConn
+	pods     *pods
+	closers  []func()
+	state    model.Set // in the datastore
+	writes   uint64    // marks of writes
+	loads    int
+	restarts int // every so many loads the daemon is killed, its table removed, and it starts with the new state; 0: never
+}
+
+var _ subject = (*node)(nil)
+
+// newNode starts manxd in a new lab. name is that of the lab.
+func newNode(ctx context.Context, name, bin string, ports []podPort) (_ *node, err error) {
+	n := &node{}
+	if n.lab, err = lab.New(lab.Spec{Name: name, Bin: bin, Nodes: []lab.NodeSpec{{Name: nodeName}}, PlainRouters: true, IPv6: true}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.close())
+		}
+	}()
+	n.host = n.lab.Node(nodeName)
+	n.pods = &pods{prefix: name, node: n.host, ports: ports, have: map[string]*prober{}}
+	if err := n.host.StartManxd(append(n.host.EmbedDatastore(), "--no-default-pools")...); err != nil {
+		return nil, err
+	}
+	if err := n.host.Ready(patience); err != nil {
+		return nil, err
+	}
+	return n, n.connect(ctx)
+}
+
+// connect opens the datastore and the control socket of the daemon.
+func (n *node) connect(ctx context.Context) error {
+	local, stop, err := n.host.Forward(n.host.IP4.String() + ":2379")
+	if err != nil {
+		return err
+	}
+	n.closers = append(n.closers, stop)
+	store, err := etcd.Open(ctx, etcd.Config{Endpoints: []string{"http://" + local}}, zap.NewNop())
+	if err != nil {
+		return err
+	}
+	n.closers = append(n.closers, func() { _ = store.Close() })
+	n.store = store
+	if n.control, err = grpc.NewClient("unix://"+n.host.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		return err
+	}
+	n.closers = append(n.closers, func() { _ = n.control.Close() })
+	return nil
+}
+
+func (n *node) close() error {
+	for _, f := range slices.Backward(n.closers) {
+		f()
+	}
+	if n.pods != nil {
+		n.pods.close()
+	}
+	return n.lab.Close()
+}
+
+// attach makes the pods of the cluster, and no others, exist on the host.
+func (n *node) attach(c cluster) error { return n.pods.sync(c.pods) }
+
+// apply writes changes one after the other, and waits until the kernel has all of them.
+func (n *node) apply(ctx context.Context, writes []write) error {
+	revision, err := n.write(ctx, writes)
+	if err != nil {
+		return err
+	}
+	return n.programmed(ctx, revision)
+}
+
+// load deletes what is there and writes the state in an order that means nothing. From time to time a new daemon finds it.
+func (n *node) load(ctx context.Context, state model.Set) error {
+	wipe := difference(n.state, nil)
+	fresh := difference(nil, state)
+	n.loads++
+	order := rand.New(rand.NewPCG(uint64(n.loads), 0))
+	order.Shuffle(len(fresh), func(i, j int) { fresh[i], fresh[j] = fresh[j], fresh[i] })
+	revision, err := n.write(ctx, append(wipe, fresh...))
+	if err != nil {
+		return err
+	}
+	if n.restarts > 0 && n.loads%n.restarts == 0 {
+		if err := n.restart(); err != nil {
+			return err
+		}
+	}
+	return n.programmed(ctx, revision)
+}
+
+// restart kills the daemon, takes its table away and starts it.
+func (n *node) restart() error {
+	n.host.Manxd().Kill()
+	if out, err := exec.Command("ip", "netns", "exec", n.host.Namespace, "nft", "delete table inet manx").CombinedOutput(); err != nil {
+		return fmt.Errorf("nft: %w: %s", err, out)
+	}
+	if err := n.host.StartManxd(); err != nil {
+		return err
+	}
+	return n.host.Ready(patience)
+}
+
+// write returns the revision of the last write.
+func (n *node) write(ctx context.Context, writes []write) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if n.state == nil {
+		n.state = model.Set{}
+	}
+	for _, w := range writes {
+		if _, err := n.put(ctx, w); err != nil {
+			return 0, err
+		}
+		if w.object == nil {
+			delete(n.state, w.key)
+		} else {
+			n.state[w.key] = w.object
+		}
+	}
+	// What a deletion's revision was is not told: a last write, which concerns nobody, has one.
+	n.writes++
+	key := model.ResourceKey(model.KindGlobalNetworkSet, "netpol-mark")
+	return n.put(ctx, write{key, mark(key, n.writes)})
+}
+
+// put writes one object, be it there or not.
+func (n *node) put(ctx context.Context, w write) (int64, error) {
+	if w.object == nil {
+		_, err := n.store.Delete(ctx, w.key, 0)
+		return 0, err
+	}
+	o := w.object.Clone()
+	there, err := n.store.Get(ctx, w.key)
+	var done *model.Object
+	switch {
+	case errors.Is(err, datastore.ErrNotFound):
+		done, err = n.store.Create(ctx, o)
+	case err == nil:
+		o.Revision = there.Revision
+		done, err = n.store.Update(ctx, o)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return done.Revision, nil
+}
+
+// programmed waits until the kernel has what the datastore had at a revision.
+func (n *node) programmed(ctx context.Context, revision int64) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	client := manxv1.NewManxClient(n.control)
+	for {
+		status, err := client.GetStatus(ctx, &manxv1.GetStatusRequest{}, grpc.WaitForReady(true))
+		if err != nil {
+			return fmt.Errorf("the daemon does not tell its status: %w; its log:\n%s", err, n.host.Log())
+		}
+		if status.GetDatastore().GetRevision() >= revision {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the kernel does not get what the datastore had at revision %d: %w; the daemon's log:\n%s", revision, ctx.Err(), n.host.Log())
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// answers asks every cell once. A missing answer where one is wanted can also be a host that had no time: it is asked for
+// again. An answer where none is wanted cannot be an accident.
+func (n *node) answers(ctx context.Context, s *step) (answers, error) {
+	got := newAnswers(s)
+	if err := n.pods.ask(ctx, s, got, s.all(), probeWait); err != nil {
+		return nil, err
+	}
+	for range 2 {
+		missing := slices.DeleteFunc(s.wrong(got), func(c cell) bool { return got[c.expectation][c.from][c.to] })
+		if len(missing) == 0 {
+			break
+		}
+		if err := n.pods.ask(ctx, s, got, missing, probeRetry); err != nil {
+			return nil, err
+		}
+	}
+	return got, nil
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// The ways in which a case is fed.
+const (
+	modeSteps    = "steps"    // one action after the other, all cases to the same daemon
+	modeSnapshot = "snapshot" // the state of each step to a daemon that knows nothing else
+)
+
+// subject is what is asked: the kernel of a node, or nothing but Eval.
+type subject interface {
+	// attach makes the pods of a cluster, and no others, exist.
+	attach(c cluster) error
+	// apply makes changes one by one, as they happen in a cluster, and returns when they are in force.
+	apply(ctx context.Context, writes []write) error
+	// load replaces everything that was there, and returns when it is in force.
+	load(ctx context.Context, state model.Set) error
+	answers(ctx context.Context, s *step) (answers, error)
+}
+
+// runner feeds the cases of a table to Eval and, unless that is nil, to the subject.
+type runner struct {
+	table   *table
+	writer  writer
+	subject subject
+	out     io.Writer
+	traces  int // wrong cells of a step that are explained
+
+	tally tally
+	state model.Set // that was written last, in mode steps
+	eval  *evaluator
+}
+
+// tally counts what was done.
+type tally struct {
+	cases, steps, cells int
+	wrongEval, wrong    int
+	wrongSteps          int
+	took                time.Duration
+}
+
+func (t *tally) failed() bool { return t.wrong+t.wrongEval > 0 }
+
+func (t *tally) String() string {
+	return fmt.Sprintf("%d cases, %d steps, %d cells: %d wrong in the kernel, %d wrong by Eval, in %d steps; %.1f s",
+		t.cases, t.steps, t.cells, t.wrong, t.wrongEval, t.wrongSteps, t.took.Seconds())
+}
+
+// run feeds the cases in one mode.
+func (r *runner) run(ctx context.Context, mode string, cases []tcase) error {
+	start := time.Now()
+	defer func() { r.tally.took += time.Since(start) }()
+	r.state, r.eval = nil, nil
+	for i := range cases {
+		var err error
+		if mode == modeSteps {
+			err = r.steps(ctx, &cases[i])
+		} else {
+			err = r.snapshots(ctx, &cases[i])
+		}
+		if err != nil {
+			return fmt.Errorf("%s, case %s: %w", mode, cases[i].ID, err)
+		}
+		r.tally.cases++
+		if done := i + 1; done%20 == 0 || done == len(cases) {
+			fmt.Fprintf(r.out, "IPv%d %s: %d of %d cases, %.0f s\n", r.table.family(), mode, done, len(cases), time.Since(start).Seconds())
+		}
+	}
+	return nil
+}
+
+func (r *runner) steps(ctx context.Context, c *tcase) error {
+	now := c.before()
+	if err := r.become(ctx, now); err != nil {
+		return err
+	}
+	for i := range c.Steps {
+		s := &c.Steps[i]
+		for _, a := range s.Actions {
+			if err := now.do(a); err != nil {
+				return err
+			}
+			if err := r.become(ctx, now); err != nil {
+				return err
+			}
+		}
+		if d := now.differs(s.cluster()); d != "" {
+			return fmt.Errorf("step %d: its actions do not lead to its state: %s", i+1, d)
+		}
+		if err := r.check(ctx, modeSteps, c, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// become writes what leads from the last state to this one.
+func (r *runner) become(ctx context.Context, c cluster) error {
+	want, err := r.writer.objects(c)
+	if err != nil {
+		return err
+	}
+	first := r.state == nil
+	writes := difference(r.state, want)
+	r.state = want
+	if first {
+		if r.eval, err = newEvaluator(r.writer.node, want); err != nil {
+			return err
+		}
+	} else if err := r.eval.apply(writes); err != nil {
+		return err
+	}
+	if r.subject == nil {
+		return nil
+	}
+	if err := r.subject.attach(c); err != nil {
+		return err
+	}
+	if first {
+		return r.subject.load(ctx, want)
+	}
+	if len(writes) == 0 {
+		return nil
+	}
+	return r.subject.apply(ctx, writes)
+}
+
+func (r *runner) snapshots(ctx context.Context, c *tcase) error {
+	for i := range c.Steps {
+		want, err := r.writer.objects(c.Steps[i].cluster())
+		if err != nil {
+			return err
+		}
+		if r.eval, err = newEvaluator(r.writer.node, want); err != nil {
+			return err
+		}
+		if r.subject != nil {
+			if err := r.subject.attach(c.Steps[i].cluster()); err != nil {
+				return err
+			}
+			if err := r.subject.load(ctx, want); err != nil {
+				return err
+			}
+		}
+		if err := r.check(ctx, modeSnapshot, c, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check asks all cells of a step and prints those that are wrong.
+func (r *runner) check(ctx context.Context, mode string, c *tcase, i int) error {
+	s := &c.Steps[i]
+	r.tally.steps++
+	r.tally.cells += s.cells()
+	heading := fmt.Sprintf("%s, %s, step %d", c.ID, mode, i+1)
+	got := r.eval.answers(s)
+	wrong := r.report(heading+", Eval", s, got)
+	r.tally.wrongEval += wrong
+	if r.subject != nil {
+		got, err := r.subject.answers(ctx, s)
+		if err != nil {
+			return err
+		}
+		n := r.report(heading+", kernel", s, got)
+		r.tally.wrong += n
+		wrong += n
+	}
+	if wrong > 0 {
+		r.tally.wrongSteps++
+	}
+	return nil
+}
+
+// report prints the wrong cells, the first ones with the way that a packet takes through the rules.
+func (r *runner) report(heading string, s *step, got answers) int {
+	wrong := s.wrong(got)
+	if len(wrong) > 0 {
+		fmt.Fprintf(r.out, "WRONG: %s: %d of %d cells\n", heading, len(wrong), s.cells())
+	}
+	for n, c := range wrong {
+		fmt.Fprintf(r.out, "  %s\n", s.describe(c, got))
+		if n < r.traces {
+			var trace ruleset.Trace
+			r.eval.ask(s, c.from, c.to, s.Expected[c.expectation], &trace)
+			fmt.Fprintln(r.out, indent(trace.String()))
+		}
+	}
+	return len(wrong)
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+)
+
+// serve opens what a pod serves, in the namespace of the calling thread: TCP connections are accepted, UDP packets sent
+// back, SCTP associations answered.
+func serve(ip netip.Addr, ports []podPort) (closers []io.Closer, err error) {
+	sctp := map[uint16]bool{}
+	for _, p := range ports {
+		address := netip.AddrPortFrom(ip, p.Port)
+		var c io.Closer
+		switch p.Protocol {
+		case "TCP":
+			c, err = serveTCP(address)
+		case "UDP":
+			c, err = serveUDP(address)
+		case "SCTP":
+			sctp[p.Port] = true
+			continue
+		default:
+			err = fmt.Errorf("protocol %q is unknown: want TCP, UDP or SCTP", p.Protocol)
+		}
+		if err != nil {
+			return closers, err
+		}
+		closers = append(closers, c)
+	}
+	if len(sctp) > 0 {
+		c, err := serveSCTP(ip, sctp)
+		if err != nil {
+			return closers, err
+		}
+		closers = append(closers, c)
+	}
+	return closers, nil
+}
+
+func serveTCP(address netip.AddrPort) (io.Closer, error) {
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(address))
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	return l, nil
+}
+
+func serveUDP(address netip.AddrPort) (io.Closer, error) {
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(address))
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		buf := make([]byte, 64)
+		for {
+			n, from, err := c.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteToUDPAddrPort(buf[:n], from)
+		}
+	}()
+	return c, nil
+}
+
+func serveSCTP(ip netip.Addr, ports map[uint16]bool) (io.Closer, error) {
+	network := "ip4:132"
+	if ip.Is6() {
+		network = "ip6:132"
+	}
+	c, err := net.ListenPacket(network, ip.String())
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			n, from, err := c.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if p, ok := decodeSCTP(buf[:n]); ok && p.chunk == chunkInit && ports[p.destination] {
+				answer := sctpPacket{source: p.destination, destination: p.source, verification: p.initiate, chunk: chunkInitAck, initiate: 1 + p.initiate}
+				_, _ = c.WriteTo(answer.encode(), from)
+			}
+		}
+	}()
+	return c, nil
+}
