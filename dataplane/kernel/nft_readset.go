@@ -16,12 +16,14 @@ import (
 // readSets reads sets and maps with their elements. A set that Manx would never make has no type, so that it differs from
 // whatever is wanted; those that belong to somebody's rule go with that rule.
 func (t *tableReader) readSets(a *ruleset.Actual) error {
-	err := t.dump(unix.NFT_MSG_GETSET, func() { clear(a.Sets); clear(a.Maps) }, ofTable, func(attrs []byte) {
+	counts := map[string]uint32{}
+	err := t.dump(unix.NFT_MSG_GETSET, func() { clear(a.Sets); clear(a.Maps); clear(counts) }, ofTable, func(attrs []byte) {
 		l := attrList(attrs)
 		name, flags := text(l[unix.NFTA_SET_NAME]), l.number(unix.NFTA_SET_FLAGS)
 		if text(l[unix.NFTA_SET_TABLE]) != TableName || flags&unix.NFT_SET_ANONYMOUS != 0 {
 			return
 		}
+		counts[name] = l.number(setCount)
 		if isVerdictMap(l) {
 			a.Maps[name] = map[string]ruleset.Verdict{}
 			return
@@ -37,7 +39,7 @@ func (t *tableReader) readSets(a *ruleset.Actual) error {
 		if s.Type == 0 {
 			continue
 		}
-		s, err := t.readElements(s)
+		s, err := t.readElements(s, int(counts[name]))
 		if err != nil {
 			return fmt.Errorf("elements of set %s: %w", name, err)
 		}
@@ -65,12 +67,8 @@ func setOf(l attributes) ruleset.Set {
 		if l.number(unix.NFTA_SET_KEY_TYPE) != magic || l.number(unix.NFTA_SET_KEY_LEN) != size {
 			continue
 		}
-		var want uint32
-		if len(fields) > 1 {
-			want = setConcat
-		}
 		switch {
-		case flags == want && t != ruleset.Ports:
+		case flags == 0 && t != ruleset.Ports, flags == setConcat && len(fields) > 1: // nft leaves it out
 			return ruleset.Set{Type: t}
 		case flags == unix.NFT_SET_INTERVAL && len(fields) == 1:
 			return ruleset.Set{Type: t, Interval: true}
@@ -118,17 +116,17 @@ func parseElement(b []byte) (e kernelElement) {
 	return e
 }
 
-func (t *tableReader) readElements(s ruleset.ActualSet) (ruleset.ActualSet, error) {
+func (t *tableReader) readElements(s ruleset.ActualSet, count int) (_ ruleset.ActualSet, err error) {
+	if !interval(s.Set) {
+		s.Elements, err = t.readPlain(s, count)
+		return s, err
+	}
 	var all []kernelElement
-	err := t.dumpElements(s.Name, func() { all = all[:0] }, func(e kernelElement) {
-		if !interval(s.Set) {
-			s.Elements = append(s.Elements, plainElement(s.Type, e.key[:]))
-			return
-		}
+	err = t.dumpElements(s.Name, func() { all = all[:0] }, func(e kernelElement) {
 		e.data = nil
 		all = append(all, e)
 	})
-	if err != nil || !interval(s.Set) {
+	if err != nil {
 		return s, err
 	}
 	var ok bool
@@ -136,6 +134,37 @@ func (t *tableReader) readElements(s ruleset.ActualSet) (ruleset.ActualSet, erro
 		s.Type, s.Elements = 0, nil // somebody put in what is no prefix
 	}
 	return s, nil
+}
+
+// setCount is the attribute with the number of elements, since Linux 6.16.
+const setCount = 20
+
+// fewElements come in one part, which is complete.
+const fewElements = 100
+
+// readPlain reads a hash set. While the kernel enlarges one, which it does in the background after a commit, it leaves some
+// elements out of a long answer and tells others twice, without a word. So the answer must have as many as the set is said to
+// have, or as the answer before.
+func (t *tableReader) readPlain(s ruleset.ActualSet, count int) ([]ruleset.Element, error) {
+	before := -1
+	for range readAttempts {
+		var list []ruleset.Element
+		err := t.dumpElements(s.Name, func() { list = list[:0] }, func(e kernelElement) {
+			list = append(list, plainElement(s.Type, e.key[:]))
+		})
+		if err != nil {
+			return nil, err
+		}
+		if len(list) >= fewElements {
+			slices.SortFunc(list, ruleset.CompareElements)
+			list = slices.Compact(list)
+		}
+		if len(list) == count || len(list) == before || len(list) < fewElements && count == 0 {
+			return list, nil
+		}
+		before = len(list)
+	}
+	return nil, fmt.Errorf("the kernel tells another number of them each time: %w", unix.EAGAIN)
 }
 
 func plainElement(t ruleset.SetType, key []byte) ruleset.Element {
