@@ -1,0 +1,141 @@
+package kubernetes
+
+import (
+	"cmp"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+const (
+	// interfacePrefix is Calico's own choice; files do not say what a cluster's is.
+	interfacePrefix = "cali"
+	// metadataName is the label that Kubernetes' API server puts on every namespace.
+	metadataName     = "kubernetes.io/metadata.name"
+	defaultNamespace = "default"
+)
+
+// FromDocuments turns a cluster that is described by documents of Calico's and Kubernetes' kinds into what Calico's datastore
+// would hold of it: profiles of Namespaces and ServiceAccounts, endpoints of Pods, and policies (NetworkPolicies as
+// "knp.default.NAME", as calico-kube-controllers name them; ClusterNetworkPolicies as "TIER.NAME"). Calico's objects, Services
+// and EndpointSlices stay what they are. What the API server fills in is filled in. A namespace that pods are in but that is
+// not among the documents counts as one without labels. The notices tell of that and of all that is left out. The objects
+// that are given are not changed.
+func FromDocuments(objects []*model.Object) ([]*model.Object, []Notice) {
+	var c conversion
+	for _, o := range objects {
+		info, ok := model.Lookup(o.Key.Kind)
+		if !ok || !info.Kubernetes || o.Value == nil || o.Err != nil {
+			c.objects = append(c.objects, o)
+			continue
+		}
+		o = o.Clone()
+		if m := o.Metadata(); m != nil && info.Namespaced && m.GetNamespace() == "" {
+			m.SetNamespace(defaultNamespace)
+			o.Key.Namespace = defaultNamespace
+		}
+		info.Default(o.Value)
+		c.convert(o)
+	}
+	c.completeProfiles()
+	return c.objects, c.notices
+}
+
+// conversion is a conversion under way.
+type conversion struct {
+	objects   []*model.Object
+	endpoints []*model.WorkloadEndpoint // those made of pods
+	notices   []Notice
+}
+
+func (c *conversion) convert(o *model.Object) {
+	switch v := o.Value.(type) {
+	case *model.Namespace:
+		if v.Labels == nil {
+			v.Labels = map[string]string{}
+		}
+		v.Labels[metadataName] = v.Name
+		c.add(o, model.ResourceKey(model.KindProfile, NamespaceProfile(v.Name)), Namespace(v))
+	case *model.ServiceAccount:
+		c.add(o, model.ResourceKey(model.KindProfile, ServiceAccountProfile(v.Namespace, v.Name)), ServiceAccount(v))
+	case *model.Pod:
+		c.pod(o, v)
+	case *networkingv1.NetworkPolicy:
+		p, notices, err := NetworkPolicy(v)
+		c.note(o.Key, notices, err, "the policy is left out")
+		if p != nil {
+			p.Name = model.KubernetesPolicyPrefix + p.Name
+			c.add(o, model.Key{Kind: model.KindNetworkPolicy, Namespace: p.Namespace, Name: p.Name}, p)
+		}
+	case *model.ClusterNetworkPolicy:
+		p, notices, err := ClusterNetworkPolicy(v)
+		c.note(o.Key, notices, err, "the policy is left out")
+		if p != nil {
+			p.Name = p.Spec.Tier + "." + p.Name
+			c.add(o, model.ResourceKey(model.KindGlobalNetworkPolicy, p.Name), p)
+		}
+	default:
+		c.objects = append(c.objects, o)
+	}
+}
+
+func (c *conversion) pod(o *model.Object, in *model.Pod) {
+	in.Spec.ServiceAccountName = cmp.Or(in.Spec.ServiceAccountName, "default")
+	w, notices, err := Pod(in, interfacePrefix)
+	const noEndpoint = "the pod has no endpoint"
+	c.note(o.Key, notices, err, noEndpoint)
+	switch {
+	case w != nil && len(w.Spec.IPNetworks) > 0:
+		c.add(o, model.Key{Kind: model.KindWorkloadEndpoint, Namespace: w.Namespace, Name: w.Name}, w)
+		c.endpoints = append(c.endpoints, w)
+	case err != nil, in.Spec.HostNetwork, finished(in):
+	case w == nil:
+		c.note(o.Key, nil, wrong("spec.nodeName", "", "is not set: the pod runs nowhere yet"), noEndpoint)
+	default:
+		c.note(o.Key, nil, wrong("status.podIPs", "", "is empty: the pod has no address yet"), noEndpoint)
+	}
+}
+
+// completeProfiles adds the profiles that pods need. Without that of its namespace a pod would be cut off.
+func (c *conversion) completeProfiles() {
+	have := model.NewSet(c.objects...)
+	missing := func(p *v3.Profile) bool {
+		o := model.NewObject(model.ResourceKey(model.KindProfile, p.Name), p)
+		if have[o.Key] != nil {
+			return false
+		}
+		have[o.Key] = o
+		c.objects = append(c.objects, o)
+		return true
+	}
+	for _, w := range c.endpoints {
+		labels := map[string]string{metadataName: w.Namespace}
+		if missing(Namespace(&model.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace, Labels: labels}})) {
+			c.note(model.ResourceKey(model.KindNamespace, w.Namespace), nil,
+				wrong("metadata.labels", "", "the namespace has pods, but is not among the documents"), "it counts as one without labels")
+		}
+		account := metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Spec.ServiceAccountName}
+		missing(ServiceAccount(&model.ServiceAccount{ObjectMeta: account}))
+	}
+}
+
+// add puts value, as Calico would store it, in the place of what it was made of.
+func (c *conversion) add(from *model.Object, key model.Key, value any) {
+	o := model.NewObject(key, value)
+	o.Revision = from.Revision
+	info, _ := model.Lookup(key.Kind)
+	info.Default(value)
+	c.objects = append(c.objects, o)
+}
+
+func (c *conversion) note(key model.Key, list []Notice, err error, effect string) {
+	c.notices = append(c.notices, list...)
+	if err != nil {
+		n := notices{key: key}
+		n.add(err, effect)
+		c.notices = append(c.notices, n.list...)
+	}
+}

@@ -1,0 +1,245 @@
+package kubernetes
+
+import (
+	"crypto/sha1" //nolint:gosec // a name, not a secret
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/projectcalico/api/pkg/lib/numorstring"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+const (
+	orchestrator = "k8s"
+	endpoint     = "eth0" // a pod's only interface that Calico knows
+
+	annotationIPs         = "cni.projectcalico.org/podIPs"
+	annotationIP          = "cni.projectcalico.org/podIP"
+	annotationAWSIPs      = "vpc.amazonaws.com/pod-ips"
+	annotationContainer   = "cni.projectcalico.org/containerID"
+	annotationFloatingIPs = "cni.projectcalico.org/floatingIPs"
+	annotationSources     = "cni.projectcalico.org/allowedSourcePrefixes"
+	annotationNetworks    = "k8s.v1.cni.cncf.io/network-status"
+)
+
+// longestLabelledAccount is how long the name of a service account may be to stand in the endpoint's label too.
+const longestLabelledAccount = 62
+
+// Pod gives the endpoint of a pod, whose interface on the host has a name that begins with prefix. It is nil for a pod that
+// has none: one of the host's network, or one that no node was chosen for yet. A pod that is finished has an endpoint without
+// addresses, for they may be another pod's by now. What of the annotations cannot be used is left out; the notices tell of it.
+// The error is a model.FieldError: the pod or its node has a name that no endpoint can have.
+func Pod(in *model.Pod, prefix string) (*model.WorkloadEndpoint, []Notice, error) {
+	if in.Spec.HostNetwork || in.Spec.NodeName == "" {
+		return nil, nil, nil
+	}
+	ids := model.WorkloadEndpointIDs{Node: in.Spec.NodeName, Orchestrator: orchestrator, Pod: in.Name, Endpoint: endpoint}
+	name, err := model.WorkloadEndpointName(ids)
+	if err != nil {
+		return nil, nil, err
+	}
+	n := &notices{key: model.Key{Kind: model.KindPod, Namespace: in.Namespace, Name: in.Name}}
+	w := &model.WorkloadEndpoint{
+		TypeMeta: metav1.TypeMeta{Kind: string(model.KindWorkloadEndpoint), APIVersion: model.APIVersion},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: in.Namespace, GenerateName: in.GenerateName, UID: in.UID, CreationTimestamp: in.CreationTimestamp,
+			Labels: podLabels(in),
+		},
+		Spec: model.WorkloadEndpointSpec{
+			Orchestrator: orchestrator, Node: in.Spec.NodeName, Pod: in.Name, Endpoint: endpoint,
+			ContainerID: in.Annotations[annotationContainer], ServiceAccountName: in.Spec.ServiceAccountName,
+			Profiles: []string{NamespaceProfile(in.Namespace)}, InterfaceName: InterfaceName(prefix, in.Namespace, in.Name),
+			Ports: podPorts(n, in), AllowSpoofedSourcePrefixes: sources(n, in), QoSControls: qosControls(n, in.Annotations),
+		},
+	}
+	if a := in.Spec.ServiceAccountName; a != "" {
+		w.Spec.Profiles = append(w.Spec.Profiles, ServiceAccountProfile(in.Namespace, a))
+	}
+	if status, ok := in.Annotations[annotationNetworks]; ok {
+		w.Annotations = map[string]string{annotationNetworks: status}
+	}
+	if !finished(in) {
+		ips := podIPs(n, in)
+		for _, a := range ips {
+			w.Spec.IPNetworks = append(w.Spec.IPNetworks, netip.PrefixFrom(a, a.BitLen()).String())
+		}
+		w.Spec.IPNATs = floatingIPs(n, in, ips)
+	}
+	return w, n.list, nil
+}
+
+// InterfaceName is the name that Calico gives the host's end of a pod's interface.
+func InterfaceName(prefix, namespace, pod string) string {
+	sum := sha1.Sum([]byte(namespace + "." + pod)) //nolint:gosec
+	return prefix + hex.EncodeToString(sum[:])[:11]
+}
+
+func podLabels(in *model.Pod) map[string]string {
+	labels := make(map[string]string, len(in.Labels)+3)
+	maps.Copy(labels, in.Labels)
+	labels[model.LabelNamespace] = in.Namespace
+	labels[model.LabelOrchestrator] = orchestrator
+	if a := in.Spec.ServiceAccountName; a != "" && len(a) <= longestLabelledAccount {
+		labels[model.LabelServiceAccount] = a
+	}
+	return labels
+}
+
+// finished tells whether a pod has given its addresses back. While it is being deleted, the CNI plugin says so by an
+// annotation that is there but empty.
+func finished(in *model.Pod) bool {
+	switch corev1.PodPhase(in.Status.Phase) {
+	case corev1.PodSucceeded, corev1.PodFailed, "Completed":
+		return true
+	}
+	return in.DeletionTimestamp != nil && slices.ContainsFunc([]string{annotationIP, annotationAWSIPs}, func(a string) bool {
+		text, ok := in.Annotations[a]
+		return ok && text == ""
+	})
+}
+
+// podIPs gives the addresses of the first source that names any: the plugin's annotations are there before the status is.
+func podIPs(n *notices, in *model.Pod) []netip.Addr {
+	type source struct {
+		field string
+		texts []string
+	}
+	status := source{field: "status.podIPs"}
+	for _, ip := range in.Status.PodIPs {
+		status.texts = append(status.texts, ip.IP)
+	}
+	sources := []source{status, {"status.podIP", []string{in.Status.PodIP}}}
+	for _, a := range []string{annotationIPs, annotationIP, annotationAWSIPs} {
+		sources = append(sources, source{annotation(a), strings.Split(in.Annotations[a], ",")})
+	}
+	for _, s := range sources {
+		var ips []netip.Addr
+		named := false
+		for _, text := range s.texts {
+			if text = strings.TrimSpace(text); text == "" {
+				continue
+			}
+			named = true
+			if ip, ok := address(text); ok {
+				ips = append(ips, ip)
+			} else {
+				n.add(wrong(s.field, text, "must be an IP address"), "the address is left out")
+			}
+		}
+		if named {
+			return ips
+		}
+	}
+	return nil
+}
+
+// address reads an address, alone or as a CIDR of nothing but it.
+func address(text string) (netip.Addr, bool) {
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return p.Addr(), p.IsSingleIP() && !p.Addr().Is4In6()
+	}
+	ip, err := netip.ParseAddr(text)
+	return ip, err == nil && !ip.Is4In6() && ip.Zone() == ""
+}
+
+// podPorts gives the ports that have a name or are mapped to the host.
+func podPorts(n *notices, in *model.Pod) []model.EndpointPort {
+	var ports []model.EndpointPort
+	for _, list := range []struct {
+		field      string
+		containers []model.Container
+	}{{"spec.containers", in.Spec.Containers}, {"spec.initContainers", in.Spec.InitContainers}} {
+		for i, c := range list.containers {
+			for j, p := range c.Ports {
+				if p.ContainerPort == 0 || (p.Name == "" && p.HostPort == 0) {
+					continue
+				}
+				port, err := endpointPort(at(at(list.field, i)+".ports", j), p)
+				if err != nil {
+					n.add(err, "the port is left out")
+					continue
+				}
+				ports = append(ports, port)
+			}
+		}
+	}
+	return ports
+}
+
+func endpointPort(field string, p model.ContainerPort) (model.EndpointPort, error) {
+	protocol := numorstring.ProtocolTCP
+	switch p.Protocol {
+	case "":
+	case numorstring.ProtocolTCP, numorstring.ProtocolUDP, numorstring.ProtocolSCTP:
+		protocol = p.Protocol
+	default:
+		return model.EndpointPort{}, wrong(field+".protocol", p.Protocol, "must be TCP, UDP or SCTP")
+	}
+	switch {
+	case p.ContainerPort < 1 || p.ContainerPort > 65535:
+		return model.EndpointPort{}, wrong(field+".containerPort", p.ContainerPort, "must be from 1 to 65535")
+	case p.HostPort < 0 || p.HostPort > 65535:
+		return model.EndpointPort{}, wrong(field+".hostPort", p.HostPort, "must be from 1 to 65535")
+	}
+	return model.EndpointPort{
+		Name: p.Name, Protocol: numorstring.ProtocolFromString(protocol), Port: uint16(p.ContainerPort),
+		HostPort: uint16(p.HostPort), HostIP: p.HostIP,
+	}, nil
+}
+
+// floatingIPs maps each floating address to the pod's own of the same family.
+func floatingIPs(n *notices, in *model.Pod, own []netip.Addr) []model.IPNAT {
+	var nats []model.IPNAT
+	for _, text := range annotatedList(n, in, annotationFloatingIPs) {
+		external, err := netip.ParseAddr(text)
+		if err != nil || external.Is4In6() || external.Zone() != "" {
+			n.add(wrong(annotation(annotationFloatingIPs), text, "must be an IP address"), "the floating address is left out")
+			continue
+		}
+		i := slices.IndexFunc(own, func(ip netip.Addr) bool { return ip.Is4() == external.Is4() })
+		if i < 0 {
+			n.add(wrong(annotation(annotationFloatingIPs), text, "must be of a family of which the pod has an address"), "the floating address is left out")
+			continue
+		}
+		nats = append(nats, model.IPNAT{InternalIP: own[i].String(), ExternalIP: external.String()})
+	}
+	return nats
+}
+
+// sources gives the networks that the pod may send from besides its own addresses.
+func sources(n *notices, in *model.Pod) []string {
+	var prefixes []string
+	for _, text := range annotatedList(n, in, annotationSources) {
+		p, err := network(annotation(annotationSources), text)
+		if err != nil {
+			n.add(err, "the prefix is left out")
+			continue
+		}
+		prefixes = append(prefixes, p.String())
+	}
+	return prefixes
+}
+
+// annotatedList reads an annotation that holds a JSON list of texts.
+func annotatedList(n *notices, in *model.Pod, key string) []string {
+	text := in.Annotations[key]
+	if text == "" {
+		return nil
+	}
+	var list []string
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		n.add(wrong(annotation(key), text, `must be a JSON list of texts, like ["10.0.0.1"]`), "the annotation is left out")
+		return nil
+	}
+	return list
+}
+
+// annotation is the name of an annotation's field in messages.
+func annotation(key string) string { return "metadata.annotations[" + key + "]" }

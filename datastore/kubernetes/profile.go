@@ -1,0 +1,48 @@
+package kubernetes
+
+import (
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Endpoints inherit labels from their profiles. The prefixes keep those of namespaces and service accounts apart from the
+// endpoints' own; the names stand under nameLabel.
+const (
+	namespacePrefix      = "pcns."
+	serviceAccountPrefix = "pcsa."
+	nameLabel            = "projectcalico.org/name"
+)
+
+// NamespaceProfile is the name of the profile that a namespace gives its pods.
+func NamespaceProfile(namespace string) string { return "kns." + namespace }
+
+// ServiceAccountProfile is the name of the profile that a service account gives its pods.
+func ServiceAccountProfile(namespace, name string) string { return "ksa." + namespace + "." + name }
+
+// Namespace gives the profile of a namespace: its labels, and leave for all traffic that no policy decides on.
+func Namespace(in *model.Namespace) *v3.Profile {
+	p := profile(NamespaceProfile(in.Name), in.ObjectMeta, namespacePrefix)
+	p.Spec.Ingress = []v3.Rule{{Action: v3.Allow}}
+	p.Spec.Egress = []v3.Rule{{Action: v3.Allow}}
+	return p
+}
+
+// ServiceAccount gives the profile of a service account: its labels, and no rules.
+func ServiceAccount(in *model.ServiceAccount) *v3.Profile {
+	return profile(ServiceAccountProfile(in.Namespace, in.Name), in.ObjectMeta, serviceAccountPrefix)
+}
+
+func profile(name string, of metav1.ObjectMeta, prefix string) *v3.Profile {
+	labels := make(map[string]string, len(of.Labels)+1)
+	for k, v := range of.Labels {
+		labels[prefix+k] = v
+	}
+	labels[prefix+nameLabel] = of.Name
+	return &v3.Profile{
+		TypeMeta:   metav1.TypeMeta{Kind: string(model.KindProfile), APIVersion: model.APIVersion},
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: of.UID, CreationTimestamp: of.CreationTimestamp},
+		Spec:       v3.ProfileSpec{LabelsToApply: labels},
+	}
+}

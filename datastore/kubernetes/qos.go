@@ -1,0 +1,113 @@
+package kubernetes
+
+import (
+	"math"
+
+	"github.com/projectcalico/api/pkg/lib/numorstring"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// limit is the range of a setting; what is outside becomes the nearest end.
+type limit struct{ least, most int64 }
+
+// The ranges that Calico documents: bits per second, bits, bytes (minburst), packets per second, packets, connections.
+var (
+	bandwidthLimit   = limit{1_000, 1_000_000_000_000_000}
+	burstLimit       = limit{1_000, 8 * math.MaxUint32}
+	peakrateLimit    = limit{1_010, 1_010_000_000_000_000}
+	minburstLimit    = limit{1_000, 100_000_000}
+	packetRateLimit  = limit{1, 10_000}
+	packetBurstLimit = limit{1, 10_000}
+	connectionLimit  = limit{1, math.MaxUint32}
+)
+
+const (
+	defaultBurst       = 4 << 30 // bits
+	defaultPacketBurst = 5
+	qosPrefix          = "qos.projectcalico.org/"
+)
+
+// qosControls reads the traffic limits of a pod, nil for none.
+func qosControls(n *notices, annotations map[string]string) *model.QoSControls {
+	in, out := qosOf(n, annotations, "ingress"), qosOf(n, annotations, "egress")
+	q := model.QoSControls{
+		IngressBandwidth: in.bandwidth, IngressBurst: in.burst, IngressPeakrate: in.peakrate, IngressMinburst: in.minburst,
+		IngressPacketRate: in.packetRate, IngressPacketBurst: in.packetBurst, IngressMaxConnections: in.connections,
+		EgressBandwidth: out.bandwidth, EgressBurst: out.burst, EgressPeakrate: out.peakrate, EgressMinburst: out.minburst,
+		EgressPacketRate: out.packetRate, EgressPacketBurst: out.packetBurst, EgressMaxConnections: out.connections,
+	}
+	if text, ok := annotations[qosPrefix+"dscp"]; ok {
+		dscp := numorstring.DSCPFromString(text)
+		if dscp.Validate() != nil {
+			n.add(wrong(annotation(qosPrefix+"dscp"), text, "must be a number from 0 to 63 or a name like EF, AF11 or CS1"), "the annotation is left out")
+		} else {
+			q.DSCP = dscp.String()
+		}
+	}
+	if q == (model.QoSControls{}) {
+		return nil
+	}
+	return &q
+}
+
+// qos is the limits of one direction; 0 is none.
+type qos struct {
+	bandwidth, burst, peakrate, minburst, packetRate, packetBurst, connections int64
+}
+
+func qosOf(n *notices, annotations map[string]string, direction string) qos {
+	read := func(key string, l limit) int64 { return quantity(n, annotations, key, l) }
+	own := qosPrefix + direction
+	q := qos{
+		burst: read(own+"Burst", burstLimit), peakrate: read(own+"Peakrate", peakrateLimit), minburst: read(own+"Minburst", minburstLimit),
+		packetRate: read(own+"PacketRate", packetRateLimit), packetBurst: read(own+"PacketBurst", packetBurstLimit),
+		connections: read(own+"MaxConnections", connectionLimit),
+	}
+	if _, ok := annotations[own+"Bandwidth"]; ok {
+		q.bandwidth = read(own+"Bandwidth", bandwidthLimit)
+	} else {
+		q.bandwidth = read("kubernetes.io/"+direction+"-bandwidth", bandwidthLimit)
+	}
+	needs := func(value *int64, key string, fits bool, rule string) {
+		if *value != 0 && !fits {
+			n.add(wrong(annotation(own+key), annotations[own+key], "%s", rule), "the annotation is left out")
+			*value = 0
+		}
+	}
+	needs(&q.burst, "Burst", q.bandwidth != 0, "needs "+direction+"Bandwidth")
+	needs(&q.peakrate, "Peakrate", q.bandwidth != 0 && q.peakrate > q.bandwidth, "must be greater than "+direction+"Bandwidth")
+	needs(&q.minburst, "Minburst", q.peakrate != 0, "needs "+direction+"Peakrate")
+	needs(&q.packetBurst, "PacketBurst", q.packetRate != 0, "needs "+direction+"PacketRate")
+	if q.bandwidth != 0 && q.burst == 0 {
+		q.burst = defaultBurst
+	}
+	if q.packetRate != 0 && q.packetBurst == 0 {
+		q.packetBurst = defaultPacketBurst
+	}
+	return q
+}
+
+// quantity reads a number such as "10M", 0 for none.
+func quantity(n *notices, annotations map[string]string, key string, l limit) int64 {
+	text, ok := annotations[key]
+	if !ok {
+		return 0
+	}
+	q, err := resource.ParseQuantity(text)
+	if err != nil {
+		n.add(wrong(annotation(key), text, "must be a number, like 1000 or 10M"), "the annotation is left out")
+		return 0
+	}
+	for _, end := range []struct {
+		outside bool
+		value   int64
+	}{{q.CmpInt64(l.least) < 0, l.least}, {q.CmpInt64(l.most) > 0, l.most}} {
+		if end.outside {
+			n.add(wrong(annotation(key), text, "must be from %d to %d", l.least, l.most), "it is taken as the nearest of these")
+			return end.value
+		}
+	}
+	return q.Value()
+}
