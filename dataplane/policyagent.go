@@ -221,6 +221,8 @@ type PolicyStatus struct {
 	nft.Status
 	// Revision of the datastore that is in the kernel.
 	Revision int64
+	// Endpoints are the workloads of this node whose rules are there.
+	Endpoints int
 	// Bad are the objects that cannot be used, with the reason.
 	Bad map[model.Key]string
 }
@@ -229,7 +231,8 @@ type PolicyStatus struct {
 func (a *PolicyAgent) Status() PolicyStatus {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return PolicyStatus{Status: a.target.Status(), Revision: a.revision, Bad: maps.Collect(a.calculator.Bad())}
+	return PolicyStatus{Status: a.target.Status(), Revision: a.revision, Bad: maps.Collect(a.calculator.Bad()),
+		Endpoints: a.calculator.WorkloadCount()}
 }
 
 // Revision is the datastore's that is in the kernel.

@@ -158,7 +158,8 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 			return err
 		}
 		defer rules.Close() //nolint:errcheck // everything has been answered
-		f.policy = dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: k, Policy: o.policyConfig(name), Logger: log.Named("policy")})
+		f.policy = dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: k, Policy: o.policyConfig(name), Logger: log.Named("policy"),
+			Programmed: control.ObserveProgramming})
 		f.agent.OnLinks(f.policy.LookAtInterfaces)
 		kinds = slices.Concat(watched, watchedForPolicy)
 	}
@@ -166,8 +167,12 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 		Packets: func() (uint64, error) { return k.SentPackets(workloadInterfaces) }}
 	var candidates atomic.Pointer[[]node.Candidate]
 	candidates.Store(&registered.Candidates)
+	shownPolicy := server.Policy(nil)
+	if f.policy != nil {
+		shownPolicy = f.policy
+	}
 	control.Show(server.Source{
-		DatastoreType: o.datastore, Datastore: f.tables, BGP: f.speaker, Dataplane: f.agent, Desired: f.Desired,
+		DatastoreType: o.datastore, Policy: shownPolicy, Datastore: f.tables, BGP: f.speaker, Dataplane: f.agent, Desired: f.Desired,
 		Notices: func() []server.Notice {
 			return append(append(listen.Notices(), drainNotice(name, drainer.State())...), refusedRoutes(f.speaker.Rejected())...)
 		},

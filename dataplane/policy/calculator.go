@@ -250,3 +250,12 @@ func (c *Calculator) Workloads() iter.Seq[string] {
 		}
 	}
 }
+
+// WorkloadCount is how many there are.
+func (c *Calculator) WorkloadCount() int {
+	n := 0
+	for range c.Workloads() {
+		n++
+	}
+	return n
+}

@@ -35,7 +35,7 @@ func (h *health) statuses() map[string]grpc_health_v1.HealthCheckResponse_Servin
 func (h *health) Check(_ context.Context, r *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
 	st, ok := h.statuses()[r.GetService()]
 	if !ok {
-		return nil, status.Errorf(codes.NotFound, "service = %q: want %q, %q, %q or none", r.GetService(), checkDatastore, checkBGP, checkDataplane)
+		return nil, status.Errorf(codes.NotFound, "service = %q: want %q, %q, %q, %q or none", r.GetService(), checkDatastore, checkBGP, checkDataplane, checkPolicy)
 	}
 	return &grpc_health_v1.HealthCheckResponse{Status: st}, nil
 }

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -45,7 +47,7 @@ func (s *Server) Collector() prometheus.Collector {
 		{metricPolicyWaits, "Workloads whose start waited for policy and routes.", nil},
 		{metricPolicyWaitSeconds, "Time that the start of workloads waited for policy and routes.", nil},
 		{metricPolicyWaitTimeouts, "Workloads that were started before their policy and routes were in the kernel.", nil},
-	}, bgpDescriptions...) {
+	}, slices.Concat(bgpDescriptions, policyDescriptions)...) {
 		c.descriptions[d.name] = prometheus.NewDesc(d.name, d.help, d.labels, nil)
 	}
 	return c
@@ -62,6 +64,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range c.descriptions {
 		out <- d
 	}
+	c.server.programming.Describe(out)
 }
 
 // Collect implements prometheus.Collector.
@@ -94,6 +97,8 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	if now.BGP != nil {
 		collectBGP(now, gauge, counter)
 	}
+	c.collectPolicy(now, out)
+	c.server.programming.Collect(out)
 	for phase, n := range now.routeCounts() {
 		gauge(metricRoutes, float64(n), string(phase))
 	}

@@ -36,5 +36,5 @@ func (s *Source) notices() []Notice {
 			}
 		}
 	}
-	return all
+	return append(all, s.policyNotices()...)
 }

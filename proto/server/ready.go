@@ -17,6 +17,7 @@ const (
 	checkDatastore = "datastore"
 	checkBGP       = "bgp"
 	checkDataplane = "dataplane"
+	checkPolicy    = "policy"
 )
 
 // Ready tells whether this node does its part: it knows the datastore, has brought the kernel to it once, and BGP's
@@ -24,6 +25,9 @@ const (
 func (s *Server) Ready() (bool, []Check) {
 	now := s.now()
 	checks := []Check{now.datastoreCheck(), now.bgpCheck(), now.dataplaneCheck()}
+	if now.Policy != nil {
+		checks = append(checks, now.policyCheck())
+	}
 	for _, c := range checks {
 		if !c.OK {
 			return false, checks

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -39,6 +40,11 @@ type BGP interface {
 	Ready() (bool, string)
 }
 
+// Policy is what the server asks of *dataplane.PolicyAgent.
+type Policy interface {
+	Status() dataplane.PolicyStatus
+}
+
 // Dataplane is what the server asks of *dataplane.Agent.
 type Dataplane interface {
 	Status() dataplane.Status
@@ -65,6 +71,7 @@ type Source struct {
 	Waiting       string // why there is no Datastore yet; may be empty
 	BGP           BGP
 	Dataplane     Dataplane
+	Policy        Policy // nil: not this daemon's business, or not started
 	// Desired is what the BGP speaker was last told.
 	Desired func() bgp.Desired
 	// Addresses are the candidates of the last address detection.
@@ -96,7 +103,7 @@ type Config struct {
 	Poll time.Duration
 }
 
-// Server answers the control API. It keeps no state of its own but for what CNI plugins report.
+// Server answers the control API. It keeps no state of its own but for what CNI plugins report and how long policy took.
 type Server struct {
 	manxv1.UnimplementedManxServer
 	config      Config
@@ -104,6 +111,7 @@ type Server struct {
 	liveness    time.Duration // see livenessTimeout
 	source      atomic.Pointer[Source]
 	policyWaits policyWaits
+	programming prometheus.Histogram
 }
 
 // New makes a server that shows nothing but its version until Show.
@@ -111,7 +119,7 @@ func New(c Config) *Server {
 	if c.Poll <= 0 {
 		c.Poll = time.Second
 	}
-	s := &Server{config: c, started: time.Now(), liveness: livenessTimeout}
+	s := &Server{config: c, started: time.Now(), liveness: livenessTimeout, programming: newProgramming()}
 	s.source.Store(&Source{})
 	return s
 }

@@ -27,6 +27,7 @@ func (s *Server) status() *manxv1.GetStatusResponse {
 		Endpoints:     map[string]uint32{},
 		Notices:       uint32(len(now.notices())),
 	}
+	r.Policy = now.policyStatus()
 	for _, c := range checks {
 		r.Checks = append(r.Checks, &manxv1.Check{Name: c.Name, Ok: c.OK, Reason: c.Reason})
 	}

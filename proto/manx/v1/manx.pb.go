@@ -310,7 +310,8 @@ type GetStatusResponse struct {
 	Routes        map[string]uint32 `protobuf:"bytes,12,rep,name=routes,proto3" json:"routes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Endpoints     map[string]uint32 `protobuf:"bytes,13,rep,name=endpoints,proto3" json:"endpoints,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Notices       uint32            `protobuf:"varint,14,opt,name=notices,proto3" json:"notices,omitempty"`
-	Drain         string            `protobuf:"bytes,15,opt,name=drain,proto3" json:"drain,omitempty"` // "draining", "withdrawn", or empty while in service
+	Drain         string            `protobuf:"bytes,15,opt,name=drain,proto3" json:"drain,omitempty"`   // "draining", "withdrawn", or empty while in service
+	Policy        *PolicyStatus     `protobuf:"bytes,16,opt,name=policy,proto3" json:"policy,omitempty"` // absent if policy is not this daemon's business
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -450,6 +451,207 @@ func (x *GetStatusResponse) GetDrain() string {
 	return ""
 }
 
+func (x *GetStatusResponse) GetPolicy() *PolicyStatus {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+// PolicyStatus tells how the kernel's rules stand to policy.
+type PolicyStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	InSync        bool                   `protobuf:"varint,1,opt,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`                  // the kernel has what is wanted, as far as it accepts it
+	SinceUnixMs   int64                  `protobuf:"varint,2,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"` // when in_sync became what it is
+	Revision      int64                  `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`                            // of the datastore, that is in the kernel
+	LastError     string                 `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	Refused       []*RefusedRules        `protobuf:"bytes,5,rep,name=refused,proto3" json:"refused,omitempty"`
+	Chains        uint32                 `protobuf:"varint,6,opt,name=chains,proto3" json:"chains,omitempty"`
+	Rules         uint32                 `protobuf:"varint,7,opt,name=rules,proto3" json:"rules,omitempty"`
+	Sets          uint32                 `protobuf:"varint,8,opt,name=sets,proto3" json:"sets,omitempty"`
+	Elements      uint32                 `protobuf:"varint,9,opt,name=elements,proto3" json:"elements,omitempty"`
+	Endpoints     uint32                 `protobuf:"varint,10,opt,name=endpoints,proto3" json:"endpoints,omitempty"`       // workloads of this node whose rules are there
+	Transactions  uint64                 `protobuf:"varint,11,opt,name=transactions,proto3" json:"transactions,omitempty"` // since the start
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicyStatus) Reset() {
+	*x = PolicyStatus{}
+	mi := &file_manx_v1_manx_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyStatus) ProtoMessage() {}
+
+func (x *PolicyStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyStatus.ProtoReflect.Descriptor instead.
+func (*PolicyStatus) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PolicyStatus) GetInSync() bool {
+	if x != nil {
+		return x.InSync
+	}
+	return false
+}
+
+func (x *PolicyStatus) GetSinceUnixMs() int64 {
+	if x != nil {
+		return x.SinceUnixMs
+	}
+	return 0
+}
+
+func (x *PolicyStatus) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *PolicyStatus) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
+func (x *PolicyStatus) GetRefused() []*RefusedRules {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+func (x *PolicyStatus) GetChains() uint32 {
+	if x != nil {
+		return x.Chains
+	}
+	return 0
+}
+
+func (x *PolicyStatus) GetRules() uint32 {
+	if x != nil {
+		return x.Rules
+	}
+	return 0
+}
+
+func (x *PolicyStatus) GetSets() uint32 {
+	if x != nil {
+		return x.Sets
+	}
+	return 0
+}
+
+func (x *PolicyStatus) GetElements() uint32 {
+	if x != nil {
+		return x.Elements
+	}
+	return 0
+}
+
+func (x *PolicyStatus) GetEndpoints() uint32 {
+	if x != nil {
+		return x.Endpoints
+	}
+	return 0
+}
+
+func (x *PolicyStatus) GetTransactions() uint64 {
+	if x != nil {
+		return x.Transactions
+	}
+	return 0
+}
+
+// RefusedRules is a part of the rules that the kernel does not accept; what it is about is dropped meanwhile.
+type RefusedRules struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Object        string                 `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	Comment       string                 `protobuf:"bytes,2,opt,name=comment,proto3" json:"comment,omitempty"` // whose rules
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	SinceUnixMs   int64                  `protobuf:"varint,4,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefusedRules) Reset() {
+	*x = RefusedRules{}
+	mi := &file_manx_v1_manx_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefusedRules) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefusedRules) ProtoMessage() {}
+
+func (x *RefusedRules) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefusedRules.ProtoReflect.Descriptor instead.
+func (*RefusedRules) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RefusedRules) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
+func (x *RefusedRules) GetComment() string {
+	if x != nil {
+		return x.Comment
+	}
+	return ""
+}
+
+func (x *RefusedRules) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RefusedRules) GetSinceUnixMs() int64 {
+	if x != nil {
+		return x.SinceUnixMs
+	}
+	return 0
+}
+
 // Negotiated is what the two OPEN messages of an established session agreed on.
 type Negotiated struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
@@ -473,7 +675,7 @@ type Negotiated struct {
 
 func (x *Negotiated) Reset() {
 	*x = Negotiated{}
-	mi := &file_manx_v1_manx_proto_msgTypes[5]
+	mi := &file_manx_v1_manx_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -485,7 +687,7 @@ func (x *Negotiated) String() string {
 func (*Negotiated) ProtoMessage() {}
 
 func (x *Negotiated) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[5]
+	mi := &file_manx_v1_manx_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -498,7 +700,7 @@ func (x *Negotiated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Negotiated.ProtoReflect.Descriptor instead.
 func (*Negotiated) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{5}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Negotiated) GetHoldSeconds() uint32 {
@@ -621,7 +823,7 @@ type Wanted struct {
 
 func (x *Wanted) Reset() {
 	*x = Wanted{}
-	mi := &file_manx_v1_manx_proto_msgTypes[6]
+	mi := &file_manx_v1_manx_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -633,7 +835,7 @@ func (x *Wanted) String() string {
 func (*Wanted) ProtoMessage() {}
 
 func (x *Wanted) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[6]
+	mi := &file_manx_v1_manx_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -646,7 +848,7 @@ func (x *Wanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wanted.ProtoReflect.Descriptor instead.
 func (*Wanted) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{6}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Wanted) GetSource() string {
@@ -752,7 +954,7 @@ type PeerMessages struct {
 
 func (x *PeerMessages) Reset() {
 	*x = PeerMessages{}
-	mi := &file_manx_v1_manx_proto_msgTypes[7]
+	mi := &file_manx_v1_manx_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +966,7 @@ func (x *PeerMessages) String() string {
 func (*PeerMessages) ProtoMessage() {}
 
 func (x *PeerMessages) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[7]
+	mi := &file_manx_v1_manx_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +979,7 @@ func (x *PeerMessages) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerMessages.ProtoReflect.Descriptor instead.
 func (*PeerMessages) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{7}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PeerMessages) GetIn() uint64 {
@@ -826,7 +1028,7 @@ type PeerBFD struct {
 
 func (x *PeerBFD) Reset() {
 	*x = PeerBFD{}
-	mi := &file_manx_v1_manx_proto_msgTypes[8]
+	mi := &file_manx_v1_manx_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +1040,7 @@ func (x *PeerBFD) String() string {
 func (*PeerBFD) ProtoMessage() {}
 
 func (x *PeerBFD) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[8]
+	mi := &file_manx_v1_manx_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +1053,7 @@ func (x *PeerBFD) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerBFD.ProtoReflect.Descriptor instead.
 func (*PeerBFD) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{8}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PeerBFD) GetState() string {
@@ -928,7 +1130,7 @@ type PeerPrefixes struct {
 
 func (x *PeerPrefixes) Reset() {
 	*x = PeerPrefixes{}
-	mi := &file_manx_v1_manx_proto_msgTypes[9]
+	mi := &file_manx_v1_manx_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -940,7 +1142,7 @@ func (x *PeerPrefixes) String() string {
 func (*PeerPrefixes) ProtoMessage() {}
 
 func (x *PeerPrefixes) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[9]
+	mi := &file_manx_v1_manx_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -953,7 +1155,7 @@ func (x *PeerPrefixes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrefixes.ProtoReflect.Descriptor instead.
 func (*PeerPrefixes) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{9}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PeerPrefixes) GetReceived() uint64 {
@@ -1014,7 +1216,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_manx_v1_manx_proto_msgTypes[10]
+	mi := &file_manx_v1_manx_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1026,7 +1228,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[10]
+	mi := &file_manx_v1_manx_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1039,7 +1241,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{10}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Peer) GetAddress() string {
@@ -1258,7 +1460,7 @@ type PeerConflict struct {
 
 func (x *PeerConflict) Reset() {
 	*x = PeerConflict{}
-	mi := &file_manx_v1_manx_proto_msgTypes[11]
+	mi := &file_manx_v1_manx_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1270,7 +1472,7 @@ func (x *PeerConflict) String() string {
 func (*PeerConflict) ProtoMessage() {}
 
 func (x *PeerConflict) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[11]
+	mi := &file_manx_v1_manx_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1283,7 +1485,7 @@ func (x *PeerConflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerConflict.ProtoReflect.Descriptor instead.
 func (*PeerConflict) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{11}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PeerConflict) GetAddress() string {
@@ -1323,7 +1525,7 @@ type ListPeersRequest struct {
 
 func (x *ListPeersRequest) Reset() {
 	*x = ListPeersRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[12]
+	mi := &file_manx_v1_manx_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1335,7 +1537,7 @@ func (x *ListPeersRequest) String() string {
 func (*ListPeersRequest) ProtoMessage() {}
 
 func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[12]
+	mi := &file_manx_v1_manx_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1348,7 +1550,7 @@ func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersRequest.ProtoReflect.Descriptor instead.
 func (*ListPeersRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{12}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListPeersRequest) GetRequestedBy() string {
@@ -1369,7 +1571,7 @@ type ListPeersResponse struct {
 
 func (x *ListPeersResponse) Reset() {
 	*x = ListPeersResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[13]
+	mi := &file_manx_v1_manx_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1381,7 +1583,7 @@ func (x *ListPeersResponse) String() string {
 func (*ListPeersResponse) ProtoMessage() {}
 
 func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[13]
+	mi := &file_manx_v1_manx_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1394,7 +1596,7 @@ func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersResponse.ProtoReflect.Descriptor instead.
 func (*ListPeersResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{13}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListPeersResponse) GetPeers() []*Peer {
@@ -1427,7 +1629,7 @@ type GetPeerRequest struct {
 
 func (x *GetPeerRequest) Reset() {
 	*x = GetPeerRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[14]
+	mi := &file_manx_v1_manx_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1439,7 +1641,7 @@ func (x *GetPeerRequest) String() string {
 func (*GetPeerRequest) ProtoMessage() {}
 
 func (x *GetPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[14]
+	mi := &file_manx_v1_manx_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1452,7 +1654,7 @@ func (x *GetPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeerRequest.ProtoReflect.Descriptor instead.
 func (*GetPeerRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{14}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetPeerRequest) GetAddress() string {
@@ -1471,7 +1673,7 @@ type GetPeerResponse struct {
 
 func (x *GetPeerResponse) Reset() {
 	*x = GetPeerResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[15]
+	mi := &file_manx_v1_manx_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1685,7 @@ func (x *GetPeerResponse) String() string {
 func (*GetPeerResponse) ProtoMessage() {}
 
 func (x *GetPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[15]
+	mi := &file_manx_v1_manx_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1698,7 @@ func (x *GetPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeerResponse.ProtoReflect.Descriptor instead.
 func (*GetPeerResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{15}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetPeerResponse) GetPeer() *Peer {
@@ -1516,7 +1718,7 @@ type ListPeerRoutesRequest struct {
 
 func (x *ListPeerRoutesRequest) Reset() {
 	*x = ListPeerRoutesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[16]
+	mi := &file_manx_v1_manx_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1528,7 +1730,7 @@ func (x *ListPeerRoutesRequest) String() string {
 func (*ListPeerRoutesRequest) ProtoMessage() {}
 
 func (x *ListPeerRoutesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[16]
+	mi := &file_manx_v1_manx_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1541,7 +1743,7 @@ func (x *ListPeerRoutesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeerRoutesRequest.ProtoReflect.Descriptor instead.
 func (*ListPeerRoutesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{16}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListPeerRoutesRequest) GetDirection() string {
@@ -1567,7 +1769,7 @@ type ListPeerRoutesResponse struct {
 
 func (x *ListPeerRoutesResponse) Reset() {
 	*x = ListPeerRoutesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[17]
+	mi := &file_manx_v1_manx_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1579,7 +1781,7 @@ func (x *ListPeerRoutesResponse) String() string {
 func (*ListPeerRoutesResponse) ProtoMessage() {}
 
 func (x *ListPeerRoutesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[17]
+	mi := &file_manx_v1_manx_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1592,7 +1794,7 @@ func (x *ListPeerRoutesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeerRoutesResponse.ProtoReflect.Descriptor instead.
 func (*ListPeerRoutesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{17}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListPeerRoutesResponse) GetRoutes() []*PeerRoute {
@@ -1624,7 +1826,7 @@ type PeerRoute struct {
 
 func (x *PeerRoute) Reset() {
 	*x = PeerRoute{}
-	mi := &file_manx_v1_manx_proto_msgTypes[18]
+	mi := &file_manx_v1_manx_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1636,7 +1838,7 @@ func (x *PeerRoute) String() string {
 func (*PeerRoute) ProtoMessage() {}
 
 func (x *PeerRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[18]
+	mi := &file_manx_v1_manx_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1649,7 +1851,7 @@ func (x *PeerRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRoute.ProtoReflect.Descriptor instead.
 func (*PeerRoute) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{18}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PeerRoute) GetPrefix() string {
@@ -1760,7 +1962,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_manx_v1_manx_proto_msgTypes[19]
+	mi := &file_manx_v1_manx_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1772,7 +1974,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[19]
+	mi := &file_manx_v1_manx_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1785,7 +1987,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{19}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Route) GetPrefix() string {
@@ -1863,7 +2065,7 @@ type ListRoutesRequest struct {
 
 func (x *ListRoutesRequest) Reset() {
 	*x = ListRoutesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[20]
+	mi := &file_manx_v1_manx_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1875,7 +2077,7 @@ func (x *ListRoutesRequest) String() string {
 func (*ListRoutesRequest) ProtoMessage() {}
 
 func (x *ListRoutesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[20]
+	mi := &file_manx_v1_manx_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1888,7 +2090,7 @@ func (x *ListRoutesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoutesRequest.ProtoReflect.Descriptor instead.
 func (*ListRoutesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{20}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListRoutesRequest) GetWithin() string {
@@ -1921,7 +2123,7 @@ type ListRoutesResponse struct {
 
 func (x *ListRoutesResponse) Reset() {
 	*x = ListRoutesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[21]
+	mi := &file_manx_v1_manx_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1933,7 +2135,7 @@ func (x *ListRoutesResponse) String() string {
 func (*ListRoutesResponse) ProtoMessage() {}
 
 func (x *ListRoutesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[21]
+	mi := &file_manx_v1_manx_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1946,7 +2148,7 @@ func (x *ListRoutesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoutesResponse.ProtoReflect.Descriptor instead.
 func (*ListRoutesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{21}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListRoutesResponse) GetRoutes() []*Route {
@@ -1972,7 +2174,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_manx_v1_manx_proto_msgTypes[22]
+	mi := &file_manx_v1_manx_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1984,7 +2186,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[22]
+	mi := &file_manx_v1_manx_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1997,7 +2199,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{22}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Endpoint) GetNamespace() string {
@@ -2064,7 +2266,7 @@ type ListEndpointsRequest struct {
 
 func (x *ListEndpointsRequest) Reset() {
 	*x = ListEndpointsRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[23]
+	mi := &file_manx_v1_manx_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2076,7 +2278,7 @@ func (x *ListEndpointsRequest) String() string {
 func (*ListEndpointsRequest) ProtoMessage() {}
 
 func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[23]
+	mi := &file_manx_v1_manx_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2089,7 +2291,7 @@ func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsRequest.ProtoReflect.Descriptor instead.
 func (*ListEndpointsRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{23}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{25}
 }
 
 type ListEndpointsResponse struct {
@@ -2101,7 +2303,7 @@ type ListEndpointsResponse struct {
 
 func (x *ListEndpointsResponse) Reset() {
 	*x = ListEndpointsResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[24]
+	mi := &file_manx_v1_manx_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2113,7 +2315,7 @@ func (x *ListEndpointsResponse) String() string {
 func (*ListEndpointsResponse) ProtoMessage() {}
 
 func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[24]
+	mi := &file_manx_v1_manx_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2126,7 +2328,7 @@ func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsResponse.ProtoReflect.Descriptor instead.
 func (*ListEndpointsResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{24}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListEndpointsResponse) GetEndpoints() []*Endpoint {
@@ -2150,7 +2352,7 @@ type AddressCandidate struct {
 
 func (x *AddressCandidate) Reset() {
 	*x = AddressCandidate{}
-	mi := &file_manx_v1_manx_proto_msgTypes[25]
+	mi := &file_manx_v1_manx_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2162,7 +2364,7 @@ func (x *AddressCandidate) String() string {
 func (*AddressCandidate) ProtoMessage() {}
 
 func (x *AddressCandidate) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[25]
+	mi := &file_manx_v1_manx_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2175,7 +2377,7 @@ func (x *AddressCandidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressCandidate.ProtoReflect.Descriptor instead.
 func (*AddressCandidate) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{25}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AddressCandidate) GetFamily() string {
@@ -2228,7 +2430,7 @@ type ListAddressesRequest struct {
 
 func (x *ListAddressesRequest) Reset() {
 	*x = ListAddressesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[26]
+	mi := &file_manx_v1_manx_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2240,7 +2442,7 @@ func (x *ListAddressesRequest) String() string {
 func (*ListAddressesRequest) ProtoMessage() {}
 
 func (x *ListAddressesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[26]
+	mi := &file_manx_v1_manx_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2253,7 +2455,7 @@ func (x *ListAddressesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAddressesRequest.ProtoReflect.Descriptor instead.
 func (*ListAddressesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{26}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{28}
 }
 
 type ListAddressesResponse struct {
@@ -2265,7 +2467,7 @@ type ListAddressesResponse struct {
 
 func (x *ListAddressesResponse) Reset() {
 	*x = ListAddressesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[27]
+	mi := &file_manx_v1_manx_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2277,7 +2479,7 @@ func (x *ListAddressesResponse) String() string {
 func (*ListAddressesResponse) ProtoMessage() {}
 
 func (x *ListAddressesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[27]
+	mi := &file_manx_v1_manx_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2290,7 +2492,7 @@ func (x *ListAddressesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAddressesResponse.ProtoReflect.Descriptor instead.
 func (*ListAddressesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{27}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListAddressesResponse) GetAddresses() []*AddressCandidate {
@@ -2314,7 +2516,7 @@ type QuarantinedObject struct {
 
 func (x *QuarantinedObject) Reset() {
 	*x = QuarantinedObject{}
-	mi := &file_manx_v1_manx_proto_msgTypes[28]
+	mi := &file_manx_v1_manx_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2326,7 +2528,7 @@ func (x *QuarantinedObject) String() string {
 func (*QuarantinedObject) ProtoMessage() {}
 
 func (x *QuarantinedObject) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[28]
+	mi := &file_manx_v1_manx_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2339,7 +2541,7 @@ func (x *QuarantinedObject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedObject.ProtoReflect.Descriptor instead.
 func (*QuarantinedObject) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{28}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *QuarantinedObject) GetKind() string {
@@ -2392,7 +2594,7 @@ type ListQuarantinedRequest struct {
 
 func (x *ListQuarantinedRequest) Reset() {
 	*x = ListQuarantinedRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[29]
+	mi := &file_manx_v1_manx_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2404,7 +2606,7 @@ func (x *ListQuarantinedRequest) String() string {
 func (*ListQuarantinedRequest) ProtoMessage() {}
 
 func (x *ListQuarantinedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[29]
+	mi := &file_manx_v1_manx_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2417,7 +2619,7 @@ func (x *ListQuarantinedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantinedRequest.ProtoReflect.Descriptor instead.
 func (*ListQuarantinedRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{29}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{31}
 }
 
 type ListQuarantinedResponse struct {
@@ -2429,7 +2631,7 @@ type ListQuarantinedResponse struct {
 
 func (x *ListQuarantinedResponse) Reset() {
 	*x = ListQuarantinedResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[30]
+	mi := &file_manx_v1_manx_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2441,7 +2643,7 @@ func (x *ListQuarantinedResponse) String() string {
 func (*ListQuarantinedResponse) ProtoMessage() {}
 
 func (x *ListQuarantinedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[30]
+	mi := &file_manx_v1_manx_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2454,7 +2656,7 @@ func (x *ListQuarantinedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantinedResponse.ProtoReflect.Descriptor instead.
 func (*ListQuarantinedResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{30}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListQuarantinedResponse) GetObjects() []*QuarantinedObject {
@@ -2476,7 +2678,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_manx_v1_manx_proto_msgTypes[31]
+	mi := &file_manx_v1_manx_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2488,7 +2690,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[31]
+	mi := &file_manx_v1_manx_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2501,7 +2703,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{31}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Notice) GetTopic() string {
@@ -2540,7 +2742,7 @@ type ListNoticesRequest struct {
 
 func (x *ListNoticesRequest) Reset() {
 	*x = ListNoticesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[32]
+	mi := &file_manx_v1_manx_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2552,7 +2754,7 @@ func (x *ListNoticesRequest) String() string {
 func (*ListNoticesRequest) ProtoMessage() {}
 
 func (x *ListNoticesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[32]
+	mi := &file_manx_v1_manx_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2565,7 +2767,7 @@ func (x *ListNoticesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNoticesRequest.ProtoReflect.Descriptor instead.
 func (*ListNoticesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{32}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{34}
 }
 
 type ListNoticesResponse struct {
@@ -2577,7 +2779,7 @@ type ListNoticesResponse struct {
 
 func (x *ListNoticesResponse) Reset() {
 	*x = ListNoticesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[33]
+	mi := &file_manx_v1_manx_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2589,7 +2791,7 @@ func (x *ListNoticesResponse) String() string {
 func (*ListNoticesResponse) ProtoMessage() {}
 
 func (x *ListNoticesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[33]
+	mi := &file_manx_v1_manx_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2602,7 +2804,7 @@ func (x *ListNoticesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNoticesResponse.ProtoReflect.Descriptor instead.
 func (*ListNoticesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{33}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListNoticesResponse) GetNotices() []*Notice {
@@ -2624,7 +2826,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[34]
+	mi := &file_manx_v1_manx_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2636,7 +2838,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[34]
+	mi := &file_manx_v1_manx_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2649,7 +2851,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{34}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WatchRequest) GetStatus() bool {
@@ -2690,7 +2892,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[35]
+	mi := &file_manx_v1_manx_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2702,7 +2904,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[35]
+	mi := &file_manx_v1_manx_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2715,7 +2917,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{35}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WatchResponse) GetEvent() isWatchResponse_Event {
@@ -2827,7 +3029,7 @@ type GetLogLevelRequest struct {
 
 func (x *GetLogLevelRequest) Reset() {
 	*x = GetLogLevelRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[36]
+	mi := &file_manx_v1_manx_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2839,7 +3041,7 @@ func (x *GetLogLevelRequest) String() string {
 func (*GetLogLevelRequest) ProtoMessage() {}
 
 func (x *GetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[36]
+	mi := &file_manx_v1_manx_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2852,7 +3054,7 @@ func (x *GetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*GetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{36}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{38}
 }
 
 type GetLogLevelResponse struct {
@@ -2864,7 +3066,7 @@ type GetLogLevelResponse struct {
 
 func (x *GetLogLevelResponse) Reset() {
 	*x = GetLogLevelResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[37]
+	mi := &file_manx_v1_manx_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2876,7 +3078,7 @@ func (x *GetLogLevelResponse) String() string {
 func (*GetLogLevelResponse) ProtoMessage() {}
 
 func (x *GetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[37]
+	mi := &file_manx_v1_manx_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2889,7 +3091,7 @@ func (x *GetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*GetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{37}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetLogLevelResponse) GetLevel() string {
@@ -2908,7 +3110,7 @@ type SetLogLevelRequest struct {
 
 func (x *SetLogLevelRequest) Reset() {
 	*x = SetLogLevelRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[38]
+	mi := &file_manx_v1_manx_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2920,7 +3122,7 @@ func (x *SetLogLevelRequest) String() string {
 func (*SetLogLevelRequest) ProtoMessage() {}
 
 func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[38]
+	mi := &file_manx_v1_manx_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2933,7 +3135,7 @@ func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*SetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{38}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SetLogLevelRequest) GetLevel() string {
@@ -2952,7 +3154,7 @@ type SetLogLevelResponse struct {
 
 func (x *SetLogLevelResponse) Reset() {
 	*x = SetLogLevelResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[39]
+	mi := &file_manx_v1_manx_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2964,7 +3166,7 @@ func (x *SetLogLevelResponse) String() string {
 func (*SetLogLevelResponse) ProtoMessage() {}
 
 func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[39]
+	mi := &file_manx_v1_manx_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2977,7 +3179,7 @@ func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*SetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{39}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SetLogLevelResponse) GetPrevious() string {
@@ -2995,7 +3197,7 @@ type ResyncRequest struct {
 
 func (x *ResyncRequest) Reset() {
 	*x = ResyncRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[40]
+	mi := &file_manx_v1_manx_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3007,7 +3209,7 @@ func (x *ResyncRequest) String() string {
 func (*ResyncRequest) ProtoMessage() {}
 
 func (x *ResyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[40]
+	mi := &file_manx_v1_manx_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3020,7 +3222,7 @@ func (x *ResyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResyncRequest.ProtoReflect.Descriptor instead.
 func (*ResyncRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{40}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{42}
 }
 
 type ResyncResponse struct {
@@ -3033,7 +3235,7 @@ type ResyncResponse struct {
 
 func (x *ResyncResponse) Reset() {
 	*x = ResyncResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[41]
+	mi := &file_manx_v1_manx_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3045,7 +3247,7 @@ func (x *ResyncResponse) String() string {
 func (*ResyncResponse) ProtoMessage() {}
 
 func (x *ResyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[41]
+	mi := &file_manx_v1_manx_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3058,7 +3260,7 @@ func (x *ResyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResyncResponse.ProtoReflect.Descriptor instead.
 func (*ResyncResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{41}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ResyncResponse) GetResults() []string {
@@ -3079,7 +3281,7 @@ type ReportPolicyWaitRequest struct {
 
 func (x *ReportPolicyWaitRequest) Reset() {
 	*x = ReportPolicyWaitRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[42]
+	mi := &file_manx_v1_manx_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3091,7 +3293,7 @@ func (x *ReportPolicyWaitRequest) String() string {
 func (*ReportPolicyWaitRequest) ProtoMessage() {}
 
 func (x *ReportPolicyWaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[42]
+	mi := &file_manx_v1_manx_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3104,7 +3306,7 @@ func (x *ReportPolicyWaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportPolicyWaitRequest.ProtoReflect.Descriptor instead.
 func (*ReportPolicyWaitRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{42}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ReportPolicyWaitRequest) GetEndpoint() string {
@@ -3136,7 +3338,7 @@ type ReportPolicyWaitResponse struct {
 
 func (x *ReportPolicyWaitResponse) Reset() {
 	*x = ReportPolicyWaitResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[43]
+	mi := &file_manx_v1_manx_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3148,7 +3350,7 @@ func (x *ReportPolicyWaitResponse) String() string {
 func (*ReportPolicyWaitResponse) ProtoMessage() {}
 
 func (x *ReportPolicyWaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[43]
+	mi := &file_manx_v1_manx_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3161,7 +3363,7 @@ func (x *ReportPolicyWaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportPolicyWaitResponse.ProtoReflect.Descriptor instead.
 func (*ReportPolicyWaitResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{43}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{45}
 }
 
 var File_manx_v1_manx_proto protoreflect.FileDescriptor
@@ -3187,7 +3389,7 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\rsince_unix_ms\x18\x06 \x01(\x03R\vsinceUnixMs\x12\x18\n" +
 	"\aobjects\x18\a \x01(\rR\aobjects\x12 \n" +
 	"\vquarantined\x18\b \x01(\rR\vquarantined\"\x12\n" +
-	"\x10GetStatusRequest\"\xfc\x05\n" +
+	"\x10GetStatusRequest\"\xab\x06\n" +
 	"\x11GetStatusResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04ipv4\x18\x02 \x01(\tR\x04ipv4\x12\x12\n" +
@@ -3204,7 +3406,8 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x06routes\x18\f \x03(\v2&.manx.v1.GetStatusResponse.RoutesEntryR\x06routes\x12G\n" +
 	"\tendpoints\x18\r \x03(\v2).manx.v1.GetStatusResponse.EndpointsEntryR\tendpoints\x12\x18\n" +
 	"\anotices\x18\x0e \x01(\rR\anotices\x12\x14\n" +
-	"\x05drain\x18\x0f \x01(\tR\x05drain\x1a8\n" +
+	"\x05drain\x18\x0f \x01(\tR\x05drain\x12-\n" +
+	"\x06policy\x18\x10 \x01(\v2\x15.manx.v1.PolicyStatusR\x06policy\x1a8\n" +
 	"\n" +
 	"PeersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -3214,7 +3417,26 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\x1a<\n" +
 	"\x0eEndpointsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\x9b\x04\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\xd7\x02\n" +
+	"\fPolicyStatus\x12\x17\n" +
+	"\ain_sync\x18\x01 \x01(\bR\x06inSync\x12\"\n" +
+	"\rsince_unix_ms\x18\x02 \x01(\x03R\vsinceUnixMs\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\x04 \x01(\tR\tlastError\x12/\n" +
+	"\arefused\x18\x05 \x03(\v2\x15.manx.v1.RefusedRulesR\arefused\x12\x16\n" +
+	"\x06chains\x18\x06 \x01(\rR\x06chains\x12\x14\n" +
+	"\x05rules\x18\a \x01(\rR\x05rules\x12\x12\n" +
+	"\x04sets\x18\b \x01(\rR\x04sets\x12\x1a\n" +
+	"\belements\x18\t \x01(\rR\belements\x12\x1c\n" +
+	"\tendpoints\x18\n" +
+	" \x01(\rR\tendpoints\x12\"\n" +
+	"\ftransactions\x18\v \x01(\x04R\ftransactions\"|\n" +
+	"\fRefusedRules\x12\x16\n" +
+	"\x06object\x18\x01 \x01(\tR\x06object\x12\x18\n" +
+	"\acomment\x18\x02 \x01(\tR\acomment\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\"\n" +
+	"\rsince_unix_ms\x18\x04 \x01(\x03R\vsinceUnixMs\"\x9b\x04\n" +
 	"\n" +
 	"Negotiated\x12!\n" +
 	"\fhold_seconds\x18\x01 \x01(\rR\vholdSeconds\x12+\n" +
@@ -3461,113 +3683,117 @@ func file_manx_v1_manx_proto_rawDescGZIP() []byte {
 	return file_manx_v1_manx_proto_rawDescData
 }
 
-var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_manx_v1_manx_proto_goTypes = []any{
 	(*Check)(nil),                    // 0: manx.v1.Check
 	(*Version)(nil),                  // 1: manx.v1.Version
 	(*DatastoreStatus)(nil),          // 2: manx.v1.DatastoreStatus
 	(*GetStatusRequest)(nil),         // 3: manx.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),        // 4: manx.v1.GetStatusResponse
-	(*Negotiated)(nil),               // 5: manx.v1.Negotiated
-	(*Wanted)(nil),                   // 6: manx.v1.Wanted
-	(*PeerMessages)(nil),             // 7: manx.v1.PeerMessages
-	(*PeerBFD)(nil),                  // 8: manx.v1.PeerBFD
-	(*PeerPrefixes)(nil),             // 9: manx.v1.PeerPrefixes
-	(*Peer)(nil),                     // 10: manx.v1.Peer
-	(*PeerConflict)(nil),             // 11: manx.v1.PeerConflict
-	(*ListPeersRequest)(nil),         // 12: manx.v1.ListPeersRequest
-	(*ListPeersResponse)(nil),        // 13: manx.v1.ListPeersResponse
-	(*GetPeerRequest)(nil),           // 14: manx.v1.GetPeerRequest
-	(*GetPeerResponse)(nil),          // 15: manx.v1.GetPeerResponse
-	(*ListPeerRoutesRequest)(nil),    // 16: manx.v1.ListPeerRoutesRequest
-	(*ListPeerRoutesResponse)(nil),   // 17: manx.v1.ListPeerRoutesResponse
-	(*PeerRoute)(nil),                // 18: manx.v1.PeerRoute
-	(*Route)(nil),                    // 19: manx.v1.Route
-	(*ListRoutesRequest)(nil),        // 20: manx.v1.ListRoutesRequest
-	(*ListRoutesResponse)(nil),       // 21: manx.v1.ListRoutesResponse
-	(*Endpoint)(nil),                 // 22: manx.v1.Endpoint
-	(*ListEndpointsRequest)(nil),     // 23: manx.v1.ListEndpointsRequest
-	(*ListEndpointsResponse)(nil),    // 24: manx.v1.ListEndpointsResponse
-	(*AddressCandidate)(nil),         // 25: manx.v1.AddressCandidate
-	(*ListAddressesRequest)(nil),     // 26: manx.v1.ListAddressesRequest
-	(*ListAddressesResponse)(nil),    // 27: manx.v1.ListAddressesResponse
-	(*QuarantinedObject)(nil),        // 28: manx.v1.QuarantinedObject
-	(*ListQuarantinedRequest)(nil),   // 29: manx.v1.ListQuarantinedRequest
-	(*ListQuarantinedResponse)(nil),  // 30: manx.v1.ListQuarantinedResponse
-	(*Notice)(nil),                   // 31: manx.v1.Notice
-	(*ListNoticesRequest)(nil),       // 32: manx.v1.ListNoticesRequest
-	(*ListNoticesResponse)(nil),      // 33: manx.v1.ListNoticesResponse
-	(*WatchRequest)(nil),             // 34: manx.v1.WatchRequest
-	(*WatchResponse)(nil),            // 35: manx.v1.WatchResponse
-	(*GetLogLevelRequest)(nil),       // 36: manx.v1.GetLogLevelRequest
-	(*GetLogLevelResponse)(nil),      // 37: manx.v1.GetLogLevelResponse
-	(*SetLogLevelRequest)(nil),       // 38: manx.v1.SetLogLevelRequest
-	(*SetLogLevelResponse)(nil),      // 39: manx.v1.SetLogLevelResponse
-	(*ResyncRequest)(nil),            // 40: manx.v1.ResyncRequest
-	(*ResyncResponse)(nil),           // 41: manx.v1.ResyncResponse
-	(*ReportPolicyWaitRequest)(nil),  // 42: manx.v1.ReportPolicyWaitRequest
-	(*ReportPolicyWaitResponse)(nil), // 43: manx.v1.ReportPolicyWaitResponse
-	nil,                              // 44: manx.v1.GetStatusResponse.PeersEntry
-	nil,                              // 45: manx.v1.GetStatusResponse.RoutesEntry
-	nil,                              // 46: manx.v1.GetStatusResponse.EndpointsEntry
+	(*PolicyStatus)(nil),             // 5: manx.v1.PolicyStatus
+	(*RefusedRules)(nil),             // 6: manx.v1.RefusedRules
+	(*Negotiated)(nil),               // 7: manx.v1.Negotiated
+	(*Wanted)(nil),                   // 8: manx.v1.Wanted
+	(*PeerMessages)(nil),             // 9: manx.v1.PeerMessages
+	(*PeerBFD)(nil),                  // 10: manx.v1.PeerBFD
+	(*PeerPrefixes)(nil),             // 11: manx.v1.PeerPrefixes
+	(*Peer)(nil),                     // 12: manx.v1.Peer
+	(*PeerConflict)(nil),             // 13: manx.v1.PeerConflict
+	(*ListPeersRequest)(nil),         // 14: manx.v1.ListPeersRequest
+	(*ListPeersResponse)(nil),        // 15: manx.v1.ListPeersResponse
+	(*GetPeerRequest)(nil),           // 16: manx.v1.GetPeerRequest
+	(*GetPeerResponse)(nil),          // 17: manx.v1.GetPeerResponse
+	(*ListPeerRoutesRequest)(nil),    // 18: manx.v1.ListPeerRoutesRequest
+	(*ListPeerRoutesResponse)(nil),   // 19: manx.v1.ListPeerRoutesResponse
+	(*PeerRoute)(nil),                // 20: manx.v1.PeerRoute
+	(*Route)(nil),                    // 21: manx.v1.Route
+	(*ListRoutesRequest)(nil),        // 22: manx.v1.ListRoutesRequest
+	(*ListRoutesResponse)(nil),       // 23: manx.v1.ListRoutesResponse
+	(*Endpoint)(nil),                 // 24: manx.v1.Endpoint
+	(*ListEndpointsRequest)(nil),     // 25: manx.v1.ListEndpointsRequest
+	(*ListEndpointsResponse)(nil),    // 26: manx.v1.ListEndpointsResponse
+	(*AddressCandidate)(nil),         // 27: manx.v1.AddressCandidate
+	(*ListAddressesRequest)(nil),     // 28: manx.v1.ListAddressesRequest
+	(*ListAddressesResponse)(nil),    // 29: manx.v1.ListAddressesResponse
+	(*QuarantinedObject)(nil),        // 30: manx.v1.QuarantinedObject
+	(*ListQuarantinedRequest)(nil),   // 31: manx.v1.ListQuarantinedRequest
+	(*ListQuarantinedResponse)(nil),  // 32: manx.v1.ListQuarantinedResponse
+	(*Notice)(nil),                   // 33: manx.v1.Notice
+	(*ListNoticesRequest)(nil),       // 34: manx.v1.ListNoticesRequest
+	(*ListNoticesResponse)(nil),      // 35: manx.v1.ListNoticesResponse
+	(*WatchRequest)(nil),             // 36: manx.v1.WatchRequest
+	(*WatchResponse)(nil),            // 37: manx.v1.WatchResponse
+	(*GetLogLevelRequest)(nil),       // 38: manx.v1.GetLogLevelRequest
+	(*GetLogLevelResponse)(nil),      // 39: manx.v1.GetLogLevelResponse
+	(*SetLogLevelRequest)(nil),       // 40: manx.v1.SetLogLevelRequest
+	(*SetLogLevelResponse)(nil),      // 41: manx.v1.SetLogLevelResponse
+	(*ResyncRequest)(nil),            // 42: manx.v1.ResyncRequest
+	(*ResyncResponse)(nil),           // 43: manx.v1.ResyncResponse
+	(*ReportPolicyWaitRequest)(nil),  // 44: manx.v1.ReportPolicyWaitRequest
+	(*ReportPolicyWaitResponse)(nil), // 45: manx.v1.ReportPolicyWaitResponse
+	nil,                              // 46: manx.v1.GetStatusResponse.PeersEntry
+	nil,                              // 47: manx.v1.GetStatusResponse.RoutesEntry
+	nil,                              // 48: manx.v1.GetStatusResponse.EndpointsEntry
 }
 var file_manx_v1_manx_proto_depIdxs = []int32{
 	1,  // 0: manx.v1.GetStatusResponse.version:type_name -> manx.v1.Version
 	2,  // 1: manx.v1.GetStatusResponse.datastore:type_name -> manx.v1.DatastoreStatus
 	0,  // 2: manx.v1.GetStatusResponse.checks:type_name -> manx.v1.Check
-	44, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
-	45, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
-	46, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
-	5,  // 6: manx.v1.Peer.negotiated:type_name -> manx.v1.Negotiated
-	9,  // 7: manx.v1.Peer.prefixes:type_name -> manx.v1.PeerPrefixes
-	7,  // 8: manx.v1.Peer.messages:type_name -> manx.v1.PeerMessages
-	6,  // 9: manx.v1.Peer.wanted:type_name -> manx.v1.Wanted
-	8,  // 10: manx.v1.Peer.bfd:type_name -> manx.v1.PeerBFD
-	10, // 11: manx.v1.ListPeersResponse.peers:type_name -> manx.v1.Peer
-	11, // 12: manx.v1.ListPeersResponse.conflicts:type_name -> manx.v1.PeerConflict
-	10, // 13: manx.v1.GetPeerResponse.peer:type_name -> manx.v1.Peer
-	18, // 14: manx.v1.ListPeerRoutesResponse.routes:type_name -> manx.v1.PeerRoute
-	19, // 15: manx.v1.ListRoutesResponse.routes:type_name -> manx.v1.Route
-	22, // 16: manx.v1.ListEndpointsResponse.endpoints:type_name -> manx.v1.Endpoint
-	25, // 17: manx.v1.ListAddressesResponse.addresses:type_name -> manx.v1.AddressCandidate
-	28, // 18: manx.v1.ListQuarantinedResponse.objects:type_name -> manx.v1.QuarantinedObject
-	31, // 19: manx.v1.ListNoticesResponse.notices:type_name -> manx.v1.Notice
-	10, // 20: manx.v1.WatchResponse.peer:type_name -> manx.v1.Peer
-	19, // 21: manx.v1.WatchResponse.route:type_name -> manx.v1.Route
-	4,  // 22: manx.v1.WatchResponse.status:type_name -> manx.v1.GetStatusResponse
-	3,  // 23: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
-	12, // 24: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
-	14, // 25: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
-	16, // 26: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
-	20, // 27: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
-	23, // 28: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
-	26, // 29: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
-	29, // 30: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
-	32, // 31: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
-	34, // 32: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
-	36, // 33: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
-	38, // 34: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
-	40, // 35: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
-	42, // 36: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
-	4,  // 37: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
-	13, // 38: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
-	15, // 39: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
-	17, // 40: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
-	21, // 41: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
-	24, // 42: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
-	27, // 43: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
-	30, // 44: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
-	33, // 45: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
-	35, // 46: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
-	37, // 47: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
-	39, // 48: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
-	41, // 49: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
-	43, // 50: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
-	37, // [37:51] is the sub-list for method output_type
-	23, // [23:37] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	46, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
+	47, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
+	48, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
+	5,  // 6: manx.v1.GetStatusResponse.policy:type_name -> manx.v1.PolicyStatus
+	6,  // 7: manx.v1.PolicyStatus.refused:type_name -> manx.v1.RefusedRules
+	7,  // 8: manx.v1.Peer.negotiated:type_name -> manx.v1.Negotiated
+	11, // 9: manx.v1.Peer.prefixes:type_name -> manx.v1.PeerPrefixes
+	9,  // 10: manx.v1.Peer.messages:type_name -> manx.v1.PeerMessages
+	8,  // 11: manx.v1.Peer.wanted:type_name -> manx.v1.Wanted
+	10, // 12: manx.v1.Peer.bfd:type_name -> manx.v1.PeerBFD
+	12, // 13: manx.v1.ListPeersResponse.peers:type_name -> manx.v1.Peer
+	13, // 14: manx.v1.ListPeersResponse.conflicts:type_name -> manx.v1.PeerConflict
+	12, // 15: manx.v1.GetPeerResponse.peer:type_name -> manx.v1.Peer
+	20, // 16: manx.v1.ListPeerRoutesResponse.routes:type_name -> manx.v1.PeerRoute
+	21, // 17: manx.v1.ListRoutesResponse.routes:type_name -> manx.v1.Route
+	24, // 18: manx.v1.ListEndpointsResponse.endpoints:type_name -> manx.v1.Endpoint
+	27, // 19: manx.v1.ListAddressesResponse.addresses:type_name -> manx.v1.AddressCandidate
+	30, // 20: manx.v1.ListQuarantinedResponse.objects:type_name -> manx.v1.QuarantinedObject
+	33, // 21: manx.v1.ListNoticesResponse.notices:type_name -> manx.v1.Notice
+	12, // 22: manx.v1.WatchResponse.peer:type_name -> manx.v1.Peer
+	21, // 23: manx.v1.WatchResponse.route:type_name -> manx.v1.Route
+	4,  // 24: manx.v1.WatchResponse.status:type_name -> manx.v1.GetStatusResponse
+	3,  // 25: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
+	14, // 26: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
+	16, // 27: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
+	18, // 28: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
+	22, // 29: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
+	25, // 30: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
+	28, // 31: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
+	31, // 32: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
+	34, // 33: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
+	36, // 34: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
+	38, // 35: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
+	40, // 36: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
+	42, // 37: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
+	44, // 38: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
+	4,  // 39: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
+	15, // 40: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
+	17, // 41: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
+	19, // 42: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
+	23, // 43: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
+	26, // 44: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
+	29, // 45: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
+	32, // 46: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
+	35, // 47: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
+	37, // 48: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
+	39, // 49: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
+	41, // 50: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
+	43, // 51: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
+	45, // 52: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
+	39, // [39:53] is the sub-list for method output_type
+	25, // [25:39] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_manx_v1_manx_proto_init() }
@@ -3575,9 +3801,9 @@ func file_manx_v1_manx_proto_init() {
 	if File_manx_v1_manx_proto != nil {
 		return
 	}
-	file_manx_v1_manx_proto_msgTypes[9].OneofWrappers = []any{}
-	file_manx_v1_manx_proto_msgTypes[18].OneofWrappers = []any{}
-	file_manx_v1_manx_proto_msgTypes[35].OneofWrappers = []any{
+	file_manx_v1_manx_proto_msgTypes[11].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[20].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[37].OneofWrappers = []any{
 		(*WatchResponse_Peer)(nil),
 		(*WatchResponse_PeerGone)(nil),
 		(*WatchResponse_Route)(nil),
@@ -3591,7 +3817,7 @@ func file_manx_v1_manx_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_manx_v1_manx_proto_rawDesc), len(file_manx_v1_manx_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   47,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
