@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,14 +15,40 @@ import (
 // CommitRules implements Rules. What goes, goes first, from what names others to what is named: so a name can be taken again
 // by something of another kind in the same transaction.
 func (r *NFT) CommitRules(c ruleset.Changes) error {
-	b, err := r.batchOf(c)
-	if err == nil {
-		err = r.commit(b)
+	err := r.change(c)
+	if errors.Is(err, unix.EINVAL) && r.wake() {
+		err = r.change(c)
 	}
 	if err != nil {
 		return fmt.Errorf("change table inet %s: %w", TableName, err)
 	}
 	return nil
+}
+
+func (r *NFT) change(c ruleset.Changes) error {
+	b, err := r.batchOf(c)
+	if err != nil {
+		return err
+	}
+	return r.commit(b)
+}
+
+// wake turns the hooks of the table on again if somebody turned them off, which the kernel does not do in a transaction that
+// makes base chains too.
+func (r *NFT) wake() bool {
+	asleep := false
+	err := r.reading(func(t *tableReader) error {
+		_, err := t.readTable()
+		asleep = t.asleep
+		return err
+	})
+	if err != nil || !asleep {
+		return false
+	}
+	b := &batch{}
+	b.begin()
+	b.table(unix.NFT_MSG_NEWTABLE)
+	return r.commit(b) == nil
 }
 
 func (r *NFT) batchOf(c ruleset.Changes) (*batch, error) {
