@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"errors"
 	"fmt"
 	"path/filepath"
 
@@ -31,4 +32,21 @@ func cleanup(o options) error {
 		err = errors.Join(err, fileErr)
 	}
 	return err
+}
+
+// removeRules removes the packet filter. Without nftables there is none.
+func removeRules() error {
+	rules, err := kernel.NewRules()
+	if err == nil {
+		defer rules.Close() //nolint:errcheck // everything has been answered
+		err = rules.DeleteRules()
+	}
+	switch {
+	case errors.Is(err, kernel.ErrNoNFTables):
+		return nil
+	case err != nil:
+		return err
+	}
+	fmt.Println("removed the table inet manx")
+	return nil
 }

@@ -149,6 +149,9 @@ func (s *settings) serviceLoop() []ruleset.Rule {
 // an address that the other end could not answer to.
 func (s *settings) masquerade() []ruleset.Rule {
 	var rules []ruleset.Rule
+	if s.floating {
+		rules = append(rules, ruleset.Rule{Verdict: jump(floatingOut)})
+	}
 	for i, family := range []string{"4", "6"} {
 		m := []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]}, {Field: ruleset.Source, Set: masqueradeSet + family},
 			{Field: ruleset.Destination, Not: true, Set: poolsSet + family}}

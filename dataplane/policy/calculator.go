@@ -62,6 +62,7 @@ type dirty struct {
 	lists     map[string]bool
 	settings  bool
 	hosts     bool
+	floating  bool
 }
 
 // Config is what the node's administrator decides.
@@ -219,6 +220,7 @@ func (c *Calculator) settle() {
 	c.settleClaims()
 	c.settleHosts()
 	c.settleEndpoints()
+	c.settleFloating()
 	c.collect()
 	c.dirty.clear()
 	c.everything = false

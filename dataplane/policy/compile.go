@@ -45,6 +45,10 @@ func Compile(o *model.Object) (*Policy, error) {
 	p := &Policy{
 		ID: s.id, Tier: cmp.Or(s.tier, "default"), Order: orderOf(s.order), Staged: s.staged,
 		DoNotTrack: s.doNotTrack, PreDNAT: s.preDNAT, ApplyOnForward: s.applyOnForward || s.doNotTrack || s.preDNAT,
+		name: s.id.Name,
+	}
+	if m := o.Metadata(); m != nil && m.GetName() != "" {
+		p.name = m.GetName()
 	}
 	var err error
 	if p.Selector, err = subject(s); err != nil {

@@ -33,6 +33,7 @@ func (c *Calculator) takeEndpoint(now *endpoint, labels map[string]string) {
 	if e.workload != nil && now.workload != nil && e.workload.Spec.InterfaceName != now.workload.Spec.InterfaceName {
 		c.unclaim(e.workload.Spec.InterfaceName, e)
 	}
+	c.dirty.floating = c.dirty.floating || floats(e) || floats(now)
 	e.workload, e.host, e.profiles = now.workload, now.host, now.profiles
 	c.holdProfiles(e)
 	c.subjects.SetItem(e, labels, now.profiles)
@@ -43,6 +44,8 @@ func (c *Calculator) takeEndpoint(now *endpoint, labels map[string]string) {
 		c.dirty.hosts = true
 	}
 }
+
+func floats(e *endpoint) bool { return e.workload != nil && len(e.workload.Spec.IPNATs) > 0 }
 
 // holdProfiles makes the endpoint's profiles needed.
 func (c *Calculator) holdProfiles(e *endpoint) {
@@ -68,6 +71,7 @@ func (c *Calculator) dropEndpoint(k model.Key) {
 		return
 	}
 	e.profiles = nil
+	c.dirty.floating = c.dirty.floating || floats(e)
 	c.holdProfiles(e)
 	c.subjects.DeleteItem(e)
 	delete(c.endpoints, k)

@@ -24,7 +24,7 @@ func (i ID) String() string {
 }
 
 // rank is Calico's order among policies of the same order: by name, then namespace, then kind.
-func (i ID) rank() string { return i.Name + "/" + i.Namespace + "/" + string(i.Kind) }
+func (p *Policy) rank() string { return p.name + "/" + p.ID.Namespace + "/" + string(p.ID.Kind) }
 
 // Policy is a policy or profile, compiled: selectors are about endpoints' labels, names are numbers.
 type Policy struct {
@@ -37,6 +37,8 @@ type Policy struct {
 	Staged                              bool
 	DoNotTrack, PreDNAT, ApplyOnForward bool
 	Ingress, Egress                     Direction
+	// name is what its author calls it; old versions of Calico store it under another one.
+	name string
 	// Text is the selector as its author wrote it, for people.
 	Text string
 }
@@ -108,7 +110,7 @@ func (p *Policy) less(o *Policy) int {
 	case p.Order > o.Order:
 		return 1
 	}
-	return strings.Compare(p.ID.rank(), o.ID.rank())
+	return strings.Compare(p.rank(), o.rank())
 }
 
 func orderOf(o *float64) float64 {

@@ -1,0 +1,75 @@
+package policy
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/manxnet/manx/dataplane/ruleset"
+)
+
+const (
+	floatingIn  = "floating-in"
+	floatingOut = "floating-out"
+)
+
+// floating is one address by which a workload can be reached besides its own.
+type floating struct{ external, internal netip.Addr }
+
+// floatings lists the floating addresses of this node's workloads, by external address. If two workloads claim one, the
+// first by internal address has it.
+func (c *Calculator) floatings() []floating {
+	owner := map[netip.Addr]netip.Addr{}
+	for _, e := range c.endpoints {
+		if e.workload == nil {
+			continue
+		}
+		for _, n := range e.workload.Spec.IPNATs {
+			external, err1 := netip.ParseAddr(n.ExternalIP)
+			internal, err2 := netip.ParseAddr(n.InternalIP)
+			if err1 != nil || err2 != nil || external.Is4() != internal.Is4() {
+				continue
+			}
+			if have, ok := owner[external]; !ok || strings.Compare(internal.String(), have.String()) < 0 {
+				owner[external] = internal
+			}
+		}
+	}
+	var list []floating
+	for _, external := range slices.SortedFunc(maps.Keys(owner), netip.Addr.Compare) {
+		list = append(list, floating{external, owner[external]})
+	}
+	return list
+}
+
+// settleFloating writes the translation of floating addresses: to the workload for whoever asks for them, and from it for a
+// workload that reaches itself by its own.
+func (c *Calculator) settleFloating() {
+	if !c.dirty.floating && !c.everything {
+		return
+	}
+	if !c.settings.floating {
+		for _, name := range []string{"prerouting-floating", "output-floating", floatingIn, floatingOut} {
+			c.table.DeleteChain(name)
+		}
+		return
+	}
+	in, out := &ruleset.Chain{Name: floatingIn}, &ruleset.Chain{Name: floatingOut}
+	for _, f := range c.floatings() {
+		family := familyOf(netip.PrefixFrom(f.external, f.external.BitLen()))
+		internal := netip.PrefixFrom(f.internal, f.internal.BitLen())
+		in.Rules = append(in.Rules, ruleset.Rule{
+			Matches: []ruleset.Match{family, {Field: ruleset.Destination, Prefix: netip.PrefixFrom(f.external, f.external.BitLen())}},
+			Verdict: ruleset.Verdict{Action: ruleset.DNAT, Address: f.internal}, Comment: "floating address"})
+		out.Rules = append(out.Rules, ruleset.Rule{
+			Matches: []ruleset.Match{family, {Field: ruleset.Source, Prefix: internal}, {Field: ruleset.Destination, Prefix: internal}},
+			Verdict: ruleset.Verdict{Action: ruleset.SNAT, Address: f.external}, Comment: "floating address"})
+	}
+	c.table.SetChain(in)
+	c.table.SetChain(out)
+	for name, hook := range map[string]ruleset.Hook{"prerouting-floating": ruleset.Prerouting, "output-floating": ruleset.Output} {
+		c.table.SetChain(&ruleset.Chain{Name: name, Base: &ruleset.Base{Hook: hook, Type: ruleset.NAT, Priority: -100},
+			Rules: []ruleset.Rule{{Verdict: jump(floatingIn)}}})
+	}
+}
