@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"math"
+	"regexp"
 
 	"github.com/projectcalico/api/pkg/lib/numorstring"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -89,14 +90,17 @@ func qosOf(n *notices, annotations map[string]string, direction string) qos {
 	return q
 }
 
+// shortQuantity is what is not too long to calculate with: with 1e9999999 a comparison takes seconds.
+var shortQuantity = regexp.MustCompile(`^[+-]?[0-9.]{1,32}([eE][+-]?[0-9]{1,2}|[A-Za-z]{0,2})$`)
+
 // quantity reads a number such as "10M", 0 for none.
 func quantity(n *notices, annotations map[string]string, key string, l limit) int64 {
 	text, ok := annotations[key]
 	if !ok {
 		return 0
 	}
-	q, err := resource.ParseQuantity(text)
-	if err != nil {
+	q, ok := parseQuantity(text)
+	if !ok {
 		n.add(wrong(annotation(key), text, "must be a number, like 1000 or 10M"), "the annotation is left out")
 		return 0
 	}
@@ -110,4 +114,12 @@ func quantity(n *notices, annotations map[string]string, key string, l limit) in
 		}
 	}
 	return q.Value()
+}
+
+func parseQuantity(text string) (resource.Quantity, bool) {
+	if !shortQuantity.MatchString(text) {
+		return resource.Quantity{}, false
+	}
+	q, err := resource.ParseQuantity(text)
+	return q, err == nil
 }
