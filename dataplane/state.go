@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
 	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
@@ -108,6 +110,7 @@ func felixConfiguration(r model.Reader, node string) model.FelixConfigurationSpe
 		merged.InterfacePrefix = cmp.Or(f.Spec.InterfacePrefix, merged.InterfacePrefix)
 		merged.IPv4NormalRoutePriority = cmp.Or(f.Spec.IPv4NormalRoutePriority, merged.IPv4NormalRoutePriority)
 		merged.IPv6NormalRoutePriority = cmp.Or(f.Spec.IPv6NormalRoutePriority, merged.IPv6NormalRoutePriority)
+		merged.FloatingIPs = cmp.Or(f.Spec.FloatingIPs, merged.FloatingIPs)
 	}
 	return merged
 }
@@ -152,12 +155,24 @@ func (s *state) routeConfig(isNode func(netip.Addr) bool) route.Config {
 	for k, e := range s.endpoints {
 		if e.Spec.InterfaceName != "" {
 			c.Endpoints = append(c.Endpoints, route.Endpoint{
-				Name: k.Namespace + "/" + k.Name, Interface: e.Spec.InterfaceName, Addresses: hostPrefixes(e.Spec.IPNetworks),
+				Name: k.Namespace + "/" + k.Name, Interface: e.Spec.InterfaceName, Addresses: hostPrefixes(s.addresses(e.Spec)),
 			})
 		}
 	}
 	slices.SortFunc(c.Endpoints, func(a, b route.Endpoint) int { return strings.Compare(a.Name, b.Name) })
 	return c
+}
+
+// addresses are what is routed to a workload: its own addresses and, if they are in use, its floating ones.
+func (s *state) addresses(w model.WorkloadEndpointSpec) []string {
+	if s.felix.FloatingIPs == nil || *s.felix.FloatingIPs != v3.FloatingIPsEnabled {
+		return w.IPNetworks
+	}
+	list := slices.Clone(w.IPNetworks)
+	for _, n := range w.IPNATs {
+		list = append(list, n.ExternalIP)
+	}
+	return list
 }
 
 // hostPrefixes writes an endpoint's addresses as route.Endpoint has them; Calico accepts them without a length, too.
