@@ -1,11 +1,11 @@
 package kubernetes
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
-	"github.com/projectcalico/api/pkg/lib/numorstring"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -75,15 +75,16 @@ func clusterSubject(s model.ClusterPolicySubject) (v3.EntityRule, error) {
 	if (s.Namespaces == nil) == (s.Pods == nil) {
 		return v3.EntityRule{}, wrong("spec.subject", "", "must have exactly one of namespaces and pods")
 	}
-	return clusterPods("spec.subject", s.Namespaces, s.Pods)
+	e, err := clusterPods("spec.subject", s.Namespaces, s.Pods)
+	e.Selector = cmp.Or(e.Selector, isPod)
+	return e, err
 }
 
-// clusterPods selects all pods of some namespaces, or some pods of them.
+// clusterPods selects some pods, or all of some namespaces: as a peer, the latter takes in their network sets, as in Calico.
 func clusterPods(field string, namespaces *metav1.LabelSelector, pods *model.NamespacedPods) (e v3.EntityRule, err error) {
 	if pods != nil {
 		return selected(field+".pods", &pods.PodSelector, &pods.NamespaceSelector)
 	}
-	e.Selector = isPod
 	e.NamespaceSelector, err = namespaceSelector(field+".namespaces", namespaces)
 	return e, err
 }
@@ -130,16 +131,9 @@ func (c clusterRule) convert() ([]v3.Rule, error) {
 		}
 		entities = append(entities, e)
 	}
-	var protocols []protocolPorts
-	for i, p := range c.protocols {
-		m, err := clusterProtocol(at(c.field+".protocols", i), p)
-		if err != nil {
-			return nil, err
-		}
-		protocols = append(protocols, m)
-	}
-	if len(c.protocols) == 0 {
-		protocols = []protocolPorts{{}} // any
+	protocols, err := clusterProtocols(c.field+".protocols", c.protocols)
+	if err != nil {
+		return nil, err
 	}
 	var list []v3.Rule
 	for _, p := range protocols {
@@ -199,8 +193,22 @@ func networks(field string, texts []string) (v3.EntityRule, error) {
 	return e, nil
 }
 
-func clusterProtocol(field string, p model.ClusterPolicyProtocol) (protocolPorts, error) {
-	var found []protocolPorts
+// clusterProtocols groups protocols as byProtocol does. No protocols at all are any.
+func clusterProtocols(field string, list []model.ClusterPolicyProtocol) ([]protocolPorts, error) {
+	if len(list) == 0 {
+		return []protocolPorts{{}}, nil
+	}
+	groups := portGroups{}
+	for i, p := range list {
+		if err := addClusterProtocol(groups, at(field, i), p); err != nil {
+			return nil, err
+		}
+	}
+	return groups.list(), nil
+}
+
+func addClusterProtocol(groups portGroups, field string, p model.ClusterPolicyProtocol) error {
+	found := 0
 	for _, x := range []struct {
 		name  corev1.Protocol
 		ports *model.ClusterPolicyPorts
@@ -208,39 +216,41 @@ func clusterProtocol(field string, p model.ClusterPolicyProtocol) (protocolPorts
 		if x.ports == nil {
 			continue
 		}
-		protocol := numorstring.ProtocolFromString(string(x.name))
-		ports, err := clusterPorts(field+"."+strings.ToLower(string(x.name))+".destinationPort", x.ports.DestinationPort)
-		if err != nil {
-			return protocolPorts{}, err
+		found++
+		where := field + "." + strings.ToLower(string(x.name)) + ".destinationPort"
+		if err := groups.of(string(x.name)).addCluster(where, x.ports.DestinationPort); err != nil {
+			return err
 		}
-		found = append(found, protocolPorts{&protocol, ports})
 	}
 	if name := p.DestinationNamedPort; name != "" {
+		found++
 		if msgs := validation.IsValidPortName(name); len(msgs) > 0 {
-			return protocolPorts{}, wrong(field+".destinationNamedPort", name, "must be the name of a port: %s", msgs[0])
+			return wrong(field+".destinationNamedPort", name, "must be the name of a port: %s", msgs[0])
 		}
-		found = append(found, protocolPorts{ports: []numorstring.Port{numorstring.NamedPort(name)}})
+		groups.of("").names = append(groups.of("").names, name)
 	}
-	if len(found) != 1 {
-		return protocolPorts{}, wrong(field, len(found), "must have exactly one of tcp, udp, sctp and destinationNamedPort")
+	if found != 1 {
+		return wrong(field, found, "must have exactly one of tcp, udp, sctp and destinationNamedPort")
 	}
-	return found[0], nil
+	return nil
 }
 
-// clusterPorts gives no ports for the whole protocol.
-func clusterPorts(field string, p *model.ClusterPolicyPort) ([]numorstring.Port, error) {
+// addCluster adds a port or range; nil is the whole protocol.
+func (g *portGroup) addCluster(field string, p *model.ClusterPolicyPort) error {
 	if p == nil {
-		return nil, nil
+		g.all = true
+		return nil
 	}
 	if (p.Number == 0) == (p.Range == nil) {
-		return nil, wrong(field, "", "must have exactly one of number and range")
+		return wrong(field, "", "must have exactly one of number and range")
 	}
 	low, high := p.Number, p.Number
 	if p.Range != nil {
 		low, high = p.Range.Start, p.Range.End
 	}
 	if low < 1 || high < low || high > 65535 {
-		return nil, wrong(field, fmt.Sprintf("%d-%d", low, high), "must be ports from 1 to 65535, the lower first")
+		return wrong(field, fmt.Sprintf("%d-%d", low, high), "must be ports from 1 to 65535, the lower first")
 	}
-	return []numorstring.Port{{MinPort: uint16(low), MaxPort: uint16(high)}}, nil
+	g.ranges = append(g.ranges, [2]uint16{uint16(low), uint16(high)})
+	return nil
 }

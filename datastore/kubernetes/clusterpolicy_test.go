@@ -20,18 +20,20 @@ ingress:
 - {action: Pass, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: web}}}}], protocols: [{destinationNamedPort: web}, {udp: {}}]}
 - {name: rest, action: Deny, from: [{namespaces: {}}]}`,
 			pod + " in team == 'blue'\n[Ingress]\n" +
-				"in Allow TCP; from " + pod + "; from in kubernetes.io/metadata.name == 'monitoring'; to ports 9090; called monitoring\n" +
+				"in Allow TCP; from in kubernetes.io/metadata.name == 'monitoring'; to ports 9090; called monitoring\n" +
 				"in Pass; from " + pod + " && app == 'web'; from in all(); to ports web\n" +
 				"in Pass UDP; from " + pod + " && app == 'web'; from in all()\n" +
-				"in Deny; from " + pod + "; from in all(); called rest", ""},
+				"in Deny; from in all(); called rest", ""},
 		{"subject of pods", `
 subject: {pods: {namespaceSelector: {matchLabels: {a: b}}, podSelector: {matchExpressions: [{key: c, operator: Exists}]}}}
 egress: [{action: Deny, to: [{networks: [10.0.0.5/8]}, {networks: ["fd00::/8"]}], protocols: [{sctp: {destinationPort: {range: {start: 1, end: 1024}}}}, {tcp: {}}]}]`,
 			pod + " && has(c) in a == 'b'\n[Egress]\n" +
 				"out Deny SCTP; to nets 10.0.0.0/8; to ports 1:1024\nout Deny SCTP; to nets fd00::/8; to ports 1:1024\n" +
 				"out Deny TCP; to nets 10.0.0.0/8\nout Deny TCP; to nets fd00::/8", ""},
+		{"one rule for each protocol, ports of both entries", all + `ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{udp: {destinationPort: {number: 53}}}, {tcp: {destinationPort: {range: {start: 80, end: 81}}}}, {destinationNamedPort: web}, {tcp: {destinationPort: {number: 82}}}]}]`,
+			pod + " in all()\n[Ingress]\nin Deny; from in all(); to ports web\nin Deny TCP; from in all(); to ports 80:82\nin Deny UDP; from in all(); to ports 53", ""},
 		{"an Accept that cannot be converted is left out", all + `egress: [{action: Accept, to: [{nodes: {}}]}, {action: Pass, to: [{namespaces: {}}]}]`,
-			pod + " in all()\n[Egress]\nout Pass; to " + pod + "; to in all()",
+			pod + " in all()\n[Egress]\nout Pass; to in all()",
 			`ClusterNetworkPolicy c: spec.egress[0].to[0] = "nodes": must be one of namespaces, pods and networks: other peers cannot be matched; the rule is left out, so it allows nothing`},
 		{"a Deny that cannot be converted denies everything", all + `egress: [{name: names, action: Deny, to: [{namespaces: {}}, {domainNames: [a.example]}]}]`,
 			pod + " in all()\n[Egress]\nout Deny; called names", `spec.egress[0].to[1] = "domainNames"`},

@@ -25,12 +25,36 @@ type portGroup struct {
 	ranges [][2]uint16
 }
 
-// byProtocol groups ports by protocol, in the order of the protocols' names. No ports at all are any protocol.
+// portGroups is what a rule says of each protocol, by its name; "" is any protocol.
+type portGroups map[string]*portGroup
+
+func (g portGroups) of(protocol string) *portGroup {
+	if g[protocol] == nil {
+		g[protocol] = &portGroup{}
+	}
+	return g[protocol]
+}
+
+// list gives the protocols in the order of their names.
+func (g portGroups) list() []protocolPorts {
+	var list []protocolPorts
+	for _, name := range slices.Sorted(maps.Keys(g)) {
+		p := protocolPorts{ports: g[name].ports()}
+		if name != "" {
+			protocol := numorstring.ProtocolFromString(name)
+			p.protocol = &protocol
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// byProtocol groups ports. No ports at all are any protocol.
 func byProtocol(field string, ports []networkingv1.NetworkPolicyPort) ([]protocolPorts, error) {
 	if len(ports) == 0 {
 		return []protocolPorts{{}}, nil
 	}
-	groups := map[corev1.Protocol]*portGroup{}
+	groups := portGroups{}
 	for i, p := range ports {
 		protocol := corev1.ProtocolTCP
 		if p.Protocol != nil && *p.Protocol != "" {
@@ -41,19 +65,11 @@ func byProtocol(field string, ports []networkingv1.NetworkPolicyPort) ([]protoco
 		default:
 			return nil, wrong(at(field, i)+".protocol", protocol, "must be TCP, UDP or SCTP")
 		}
-		if groups[protocol] == nil {
-			groups[protocol] = &portGroup{}
-		}
-		if err := groups[protocol].add(at(field, i), p); err != nil {
+		if err := groups.of(string(protocol)).add(at(field, i), p); err != nil {
 			return nil, err
 		}
 	}
-	var list []protocolPorts
-	for _, name := range slices.Sorted(maps.Keys(groups)) {
-		protocol := numorstring.ProtocolFromString(string(name))
-		list = append(list, protocolPorts{&protocol, groups[name].ports()})
-	}
-	return list, nil
+	return groups.list(), nil
 }
 
 // add refuses what would have to be guessed: a wrong guess could allow too much.
