@@ -317,6 +317,7 @@ func (f *FakeRules) WatchRules(ctx context.Context, handle func()) error {
 		delete(f.watchers, id)
 		f.mu.Unlock()
 	}()
+	handle()
 	for {
 		select {
 		case <-ctx.Done():

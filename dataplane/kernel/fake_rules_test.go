@@ -44,14 +44,9 @@ func TestFakeRules(t *testing.T) {
 	done := make(chan error, 1)
 	told := make(chan struct{}, 8)
 	go func() { done <- f.WatchRules(ctx, func() { told <- struct{}{} }) }()
-	for edited := false; !edited; { // until the watcher is there
-		f.Edit(func(*ruleset.Actual) *ruleset.Actual { return nil })
-		select {
-		case <-told:
-			edited = true
-		default:
-		}
-	}
+	<-told // that it listens
+	f.Edit(func(*ruleset.Actual) *ruleset.Actual { return nil })
+	<-told
 	cancel()
 	if err := <-done; err != nil {
 		t.Fatal(err)

@@ -337,7 +337,7 @@ func TestNoNFTables(t *testing.T) {
 	}{
 		{"no nf_tables", 0, 0, unix.EOPNOTSUPP, "no such transactions"},
 		{"no inet family", 1, 0, unix.EAFNOSUPPORT, "it lacks the inet family"},
-		{"no fib", 2, fib, unix.ENOENT, "add rule 1 of chain c: the kernel has no nf_tables: it lacks the expression fib"},
+		{"no fib", 2, fib, unix.ENOENT, "add rule 1 of chain c: the kernel's nf_tables is missing or incomplete: it lacks the expression fib"},
 		{"no set of that name", 2, 0, unix.ENOENT, ""},
 	} {
 		err := b.refusal(c.message, answer(c.offset), c.errno)

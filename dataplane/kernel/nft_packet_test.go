@@ -1,8 +1,11 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -197,4 +200,70 @@ func holdsInEval(w *ruleset.Table, h *ruleset.Host, r ruleset.Rule, p ruleset.Pa
 	w.SetChain(&ruleset.Chain{Name: probe, Base: &ruleset.Base{Hook: ruleset.Output, Type: ruleset.Filter, Priority: -100}, Rules: []ruleset.Rule{r}})
 	defer w.DeleteChain(probe)
 	return !w.Eval(h, ruleset.Output, p, nil).Accepted()
+}
+
+// A packet that comes in through an interface that does not lead back to its source has no return route there.
+func TestRulesAndReturnRoute(t *testing.T) {
+	ns, n := rulesNS(t)
+	w := ruleset.NewTable()
+	c := &ruleset.Chain{Name: "raw", Base: &ruleset.Base{Hook: ruleset.Prerouting, Type: ruleset.Filter, Priority: -300}}
+	for _, not := range []bool{false, true} {
+		c.Rules = append(c.Rules, ruleset.Rule{Counter: true, Matches: []ruleset.Match{
+			{Field: ruleset.InInterface, Name: "e0"}, ipv4, {Field: ruleset.Protocol, Low: unix.IPPROTO_UDP}, {Field: ruleset.NoReturnRoute, Not: not},
+		}})
+	}
+	w.SetChain(c)
+	commitRules(t, n, w.TakeChanges())
+	mac := strings.TrimSpace(run(t, "ip", "netns", "exec", ns, "cat", "/sys/class/net/e0/address"))
+	to, err := net.ParseMAC(mac)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct {
+		source    string
+		no, there uint64
+	}{{"10.1.0.9", 0, 1}, {"10.2.0.9", 1, 0}, {"192.0.2.1", 1, 0}} {
+		before, err := n.RuleCounters()
+		if err != nil {
+			t.Fatal(err)
+		}
+		frame := udpFrame(to, addr(c.source), addr("10.1.0.5"))
+		if err := n.namespace.inside(func() error { return sendFrame("e0p", frame) }); err != nil {
+			t.Fatal(err)
+		}
+		after, err := n.RuleCounters()
+		if err != nil {
+			t.Fatal(err)
+		}
+		no, there := after["raw"][0].Packets-before["raw"][0].Packets, after["raw"][1].Packets-before["raw"][1].Packets
+		if no != c.no || there != c.there {
+			t.Errorf("packet %d from %s: %d without and %d with a route back", i, c.source, no, there)
+		}
+	}
+}
+
+func udpFrame(mac net.HardwareAddr, from, to netip.Addr) []byte {
+	f := append([]byte(mac), 2, 0, 0, 0, 0, 9, 8, 0)
+	header := []byte{0x45, 0, 0, 28, 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0}
+	header = append(append(header, from.AsSlice()...), to.AsSlice()...)
+	sum := uint32(0)
+	for i := 0; i < len(header); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(header[i:]))
+	}
+	binary.BigEndian.PutUint16(header[10:], ^uint16(sum+sum>>16))
+	return append(append(f, header...), 0x0f, 0xa0, 0, 53, 0, 8, 0, 0)
+}
+
+// sendFrame must run in the namespace.
+func sendFrame(device string, frame []byte) error {
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd) //nolint:errcheck // what was sent is sent
+	i, err := net.InterfaceByName(device)
+	if err != nil {
+		return err
+	}
+	return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: i.Index, Halen: 6, Addr: [8]byte(append(frame[:6:6], 0, 0))})
 }

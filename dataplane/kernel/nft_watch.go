@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WatchRules implements Rules. handle is called once at the start, since whatever was before is not known.
+// WatchRules implements Rules.
 func (r *NFT) WatchRules(ctx context.Context, handle func()) error {
 	s, err := r.openRulesWatch()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 var ErrUncertain = errors.New("the kernel's answer was lost")
 
 // ErrNoNFTables is what they wrap when the kernel has no nf_tables, or lacks the part of it that is named.
-var ErrNoNFTables = errors.New("the kernel has no nf_tables")
+var ErrNoNFTables = errors.New("the kernel's nf_tables is missing or incomplete")
 
 // Rules reads and changes one table of the inet family and nothing else of nftables.
 type Rules interface {
@@ -23,8 +23,8 @@ type Rules interface {
 	CommitRules(ruleset.Changes) error
 	// DeleteRules removes the table with all that is in it. It succeeds if there is none.
 	DeleteRules() error
-	// WatchRules calls handle whenever somebody else changes the table or may have done so (events were lost), from one
-	// goroutine, until ctx ends.
+	// WatchRules calls handle once it listens, and then whenever somebody else changes the table or may have done so (events
+	// were lost), from one goroutine, until ctx ends.
 	WatchRules(ctx context.Context, handle func()) error
 	// RuleCounters returns packets and bytes of the rules that count, by chain and in the order of the chain's rules.
 	RuleCounters() (map[string][]Counter, error)
