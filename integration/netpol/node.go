@@ -194,7 +194,7 @@ func (n *node) programmed(ctx context.Context, revision int64) error {
 		if err != nil {
 			return fmt.Errorf("the daemon does not tell its status: %w; its log:\n%s", err, n.host.Log())
 		}
-		if status.GetDatastore().GetRevision() >= revision {
+		if p := status.GetPolicy(); p.GetInSync() && p.GetRevision() >= revision {
 			return nil
 		}
 		select {

@@ -105,14 +105,12 @@ func (r *runner) steps(ctx context.Context, c *tcase) error {
 
 // become writes what leads from the last state to this one.
 func (r *runner) become(ctx context.Context, c cluster) error {
-	want, err := r.writer.objects(c)
-	if err != nil {
-		return err
-	}
+	want := r.writer.objects(c)
 	first := r.state == nil
 	writes := difference(r.state, want)
 	r.state = want
 	if first {
+		var err error
 		if r.eval, err = newEvaluator(r.writer.node, want); err != nil {
 			return err
 		}
@@ -136,10 +134,8 @@ func (r *runner) become(ctx context.Context, c cluster) error {
 
 func (r *runner) snapshots(ctx context.Context, c *tcase) error {
 	for i := range c.Steps {
-		want, err := r.writer.objects(c.Steps[i].cluster())
-		if err != nil {
-			return err
-		}
+		var err error
+		want := r.writer.objects(c.Steps[i].cluster())
 		if r.eval, err = newEvaluator(r.writer.node, want); err != nil {
 			return err
 		}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/manxnet/manx/integration/lab"
+)
+
+// TestProbesSeeWhatIsBlocked drops packets with rules that were written by hand: every protocol and port, in one direction
+// and no other.
+func TestProbesSeeWhatIsBlocked(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("nft is not installed")
+	}
+	both(t, func(t *testing.T, tb *table) {
+		l, err := lab.New(lab.Spec{Name: "nq" + labName()[2:], Nodes: []lab.NodeSpec{{Name: nodeName}}, PlainRouters: true})
+		must(t, err)
+		t.Cleanup(func() { must(t, l.Close()) })
+		host := l.Node(nodeName)
+		nft := func(text string) {
+			t.Helper()
+			_, err := host.Run("nft", text)
+			must(t, err)
+		}
+		_, err = host.Run("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding")
+		must(t, err)
+		ps := &pods{prefix: l.Spec.Name, node: host, ports: tb.PodPorts, have: map[string]*prober{}}
+		t.Cleanup(ps.close)
+		s := &tb.Cases[0].Steps[0]
+		must(t, ps.sync(s.cluster().pods))
+
+		n := len(s.Pods)
+		open := strings.Repeat(string(allowed), n)
+		expect := func(rule string, x expectation, from, to int) {
+			t.Helper()
+			for i := range s.Expected {
+				e := &s.Expected[i]
+				e.Combined, e.Ingress, e.Egress = nil, nil, nil
+				for row := range n {
+					text := []byte(open)
+					text[row] = itself
+					if from >= 0 && row == from && e.Protocol == x.Protocol && e.Port == x.Port {
+						text[to] = blocked
+					}
+					e.Combined = append(e.Combined, string(text))
+				}
+				e.Ingress, e.Egress = e.Combined, e.Combined
+			}
+			got, err := (&node{pods: ps}).answers(t.Context(), s)
+			must(t, err)
+			for _, c := range s.wrong(got) {
+				t.Errorf("%s: %s", rule, s.describe(c, got))
+			}
+		}
+		expect("no rule", expectation{}, -1, -1)
+		nft("add table inet byhand; add chain inet byhand f { type filter hook forward priority 0; }; " +
+			"add rule inet byhand f ct state established accept")
+		for i, e := range s.Expected {
+			from, to := i%n, (i+4)%n
+			rule := fmt.Sprintf("%s saddr %s %s daddr %s %s dport %d drop", ip(s.Pods[from].IP), s.Pods[from].IP,
+				ip(s.Pods[to].IP), s.Pods[to].IP, strings.ToLower(e.Protocol), e.Port)
+			nft("add rule inet byhand f " + rule)
+			expect(rule, e, from, to)
+			nft("flush chain inet byhand f; add rule inet byhand f ct state established accept")
+		}
+	})
+}
+
+func ip(a netip.Addr) string {
+	if a.Is4() {
+		return "ip"
+	}
+	return "ip6"
+}
+
+// sampleSize is how many cases fit into the time that every run of the tests has; `make conformance` takes all.
+const sampleSize = 24
+
+// TestKernelGivesTheCells feeds a sample of the cases to manxd, in both modes.
+func TestKernelGivesTheCells(t *testing.T) {
+	bin, missing := lab.Require("ip", "nft")
+	if missing != nil {
+		t.Skip(missing)
+	}
+	both(t, func(t *testing.T, tb *table) {
+		start := time.Now()
+		n, err := newNode(t.Context(), labName(), bin, tb.PodPorts)
+		must(t, err)
+		t.Cleanup(func() { must(t, n.close()) })
+		n.restarts = 4
+		for _, mode := range []string{modeSteps, modeSnapshot} {
+			r, _ := newRunner(t, tb, n)
+			must(t, r.run(t.Context(), mode, sample(tb.Cases, sampleSize)))
+			if r.tally.failed() || r.tally.cases != sampleSize {
+				t.Errorf("%s: %s", mode, &r.tally)
+			}
+		}
+		t.Logf("%.1f s", time.Since(start).Seconds())
+	})
+}
