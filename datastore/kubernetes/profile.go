@@ -42,7 +42,7 @@ func profile(name string, of metav1.ObjectMeta, prefix string) *v3.Profile {
 	labels[prefix+nameLabel] = of.Name
 	return &v3.Profile{
 		TypeMeta:   metav1.TypeMeta{Kind: string(model.KindProfile), APIVersion: model.APIVersion},
-		ObjectMeta: metav1.ObjectMeta{Name: name, UID: of.UID, CreationTimestamp: of.CreationTimestamp},
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: derivedUID(of.UID), CreationTimestamp: of.CreationTimestamp},
 		Spec:       v3.ProfileSpec{LabelsToApply: labels},
 	}
 }

@@ -1,0 +1,31 @@
+package kubernetes
+
+import (
+	"encoding/hex"
+	"fmt"
+	"math/bits"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// The bytes of a UUID that tell its version and variant (RFC 9562, section 4).
+const (
+	versionByte = 6
+	variantByte = 8
+)
+
+// derivedUID is the UID that Calico gives an object made of another one, which must not have the same: each byte's bits are
+// reversed, except in those that tell the kind of UUID. What is no UUID stays as it is.
+func derivedUID(of types.UID) types.UID {
+	b, err := hex.DecodeString(strings.ReplaceAll(string(of), "-", ""))
+	if err != nil || len(b) != 16 {
+		return of
+	}
+	for i := range b {
+		if i != versionByte && i != variantByte {
+			b[i] = bits.Reverse8(b[i])
+		}
+	}
+	return types.UID(fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]))
+}
