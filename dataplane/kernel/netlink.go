@@ -219,6 +219,11 @@ func (s *socket) receive(flags int) ([]byte, error) {
 
 // request sends one message and waits for its acknowledgement.
 func (s *socket) request(kind uint16, flags int, body func(*builder)) error {
+	return s.ask(kind, flags, body, func(message) {})
+}
+
+// ask is a request that is answered with more than an acknowledgement; each is given what comes before that.
+func (s *socket) ask(kind uint16, flags int, body func(*builder), each func(message)) error {
 	s.seq++
 	var b builder
 	b.begin(kind, flags|unix.NLM_F_ACK, s.seq)
@@ -233,8 +238,12 @@ func (s *socket) request(kind uint16, flags int, body func(*builder)) error {
 			return err
 		}
 		for m, rest, ok := nextMessage(data); ok; m, rest, ok = nextMessage(rest) {
-			if m.kind == unix.NLMSG_ERROR && m.seq == s.seq {
+			switch {
+			case m.seq != s.seq:
+			case m.kind == unix.NLMSG_ERROR:
 				return messageError(m)
+			default:
+				each(m)
 			}
 		}
 	}

@@ -1,0 +1,221 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+var _ Shapes = (*Conn)(nil)
+
+// ListShapes implements Shapes.
+func (c *Conn) ListShapes() (map[string]Shape, error) {
+	links, err := c.ListLinks()
+	if err != nil {
+		return nil, err
+	}
+	shapes := map[string]Shape{}
+	err = c.with(func(s *socket) (err error) {
+		shapes, err = s.listShapes(links)
+		return err
+	})
+	return shapes, err
+}
+
+func (s *socket) listShapes(links []Link) (map[string]Shape, error) {
+	qdiscs, err := s.listQdiscs()
+	if err != nil {
+		return nil, err
+	}
+	byIndex, shapes := map[int]Link{}, map[string]Shape{}
+	for _, l := range links {
+		byIndex[l.Index] = l
+		if isRedirectDevice(l) {
+			shapes[l.Name] = Shape{}
+		}
+	}
+	for _, q := range qdiscs {
+		l := byIndex[q.link]
+		if q.kind == "tbf" && q.parent == tcRoot && (isRedirectDevice(l) || q.handle == shapeHandle) {
+			shape := shapes[l.Name]
+			if !isRedirectDevice(l) || l.Up { // a device that is down passes nothing: it has to be made ready again
+				shape.TokenBucket = q.bucket
+			}
+			shapes[l.Name] = shape
+		}
+	}
+	for _, q := range qdiscs {
+		if q.kind != "ingress" && q.kind != "clsact" {
+			continue
+		}
+		filters, err := s.listFilters(q.link)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range filters {
+			if to := byIndex[f.to]; isRedirectDevice(to) {
+				shape := shapes[to.Name]
+				shape.From = byIndex[q.link].Name
+				shapes[to.Name] = shape
+			}
+		}
+	}
+	return shapes, nil
+}
+
+// SetShape implements Shapes.
+func (c *Conn) SetShape(device string, shape Shape) error {
+	err := c.with(func(s *socket) error {
+		if shape.From == "" {
+			link, err := s.linkNamed(device)
+			if err != nil {
+				return err
+			}
+			return s.setBucket(link.Index, shape.TokenBucket)
+		}
+		return s.setRedirectShape(device, shape)
+	})
+	if err != nil {
+		return fmt.Errorf("limit the bandwidth of %s: %w", shape.of(device), err)
+	}
+	return nil
+}
+
+// of is the interface that people know.
+func (s Shape) of(device string) string {
+	if s.From != "" {
+		return s.From
+	}
+	return device
+}
+
+// setRedirectShape limits before it redirects: what comes in between is not lost.
+func (s *socket) setRedirectShape(device string, shape Shape) error {
+	from, err := s.linkNamed(shape.From)
+	if err != nil {
+		return err
+	}
+	through, err := s.ensureRedirectDevice(device, from.MTU)
+	if err != nil {
+		return err
+	}
+	if err := s.setBucket(through.Index, shape.TokenBucket); err != nil {
+		return err
+	}
+	if err := s.ensureIngress(from.Index); err != nil {
+		return err
+	}
+	filters, err := s.listFilters(from.Index)
+	if err != nil || slices.ContainsFunc(filters, func(f filter) bool { return f.to == through.Index }) {
+		return err
+	}
+	return s.addRedirect(from.Index, through.Index)
+}
+
+func (s *socket) ensureRedirectDevice(name string, mtu int) (Link, error) {
+	body := func(b *builder) {
+		b.buf = append(b.buf, 0, 0, 0, 0)
+		for _, v := range []uint32{0, unix.IFF_UP, unix.IFF_UP} {
+			b.buf = native.AppendUint32(b.buf, v)
+		}
+		b.attrName(unix.IFLA_IFNAME, name)
+		b.attr32(unix.IFLA_MTU, uint32(mtu))
+	}
+	err := s.request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *builder) {
+		body(b)
+		nest := b.nest(unix.IFLA_LINKINFO)
+		b.attr(unix.IFLA_INFO_KIND, []byte("ifb"))
+		b.endNest(nest)
+	})
+	if errors.Is(err, unix.EEXIST) {
+		err = s.request(unix.RTM_NEWLINK, 0, body)
+	}
+	if err := lacking(err, "devices through which received packets can be redirected (module ifb)"); err != nil {
+		return Link{}, err
+	}
+	l, err := s.linkNamed(name)
+	if err == nil && !isRedirectDevice(l) {
+		err = fmt.Errorf("interface %s is of kind %q, not ifb: remove or rename it", name, l.Kind)
+	}
+	return l, err
+}
+
+// RemoveShape implements Shapes.
+func (c *Conn) RemoveShape(device string, shape Shape) error {
+	err := c.with(func(s *socket) error {
+		link, err := s.linkNamed(device)
+		switch {
+		case errors.Is(err, unix.ENODEV):
+			return nil
+		case err != nil:
+			return err
+		case !isRedirectDevice(link):
+			return s.removeBucket(link.Index)
+		}
+		if err := s.removeRedirects(shape.From, link.Index); err != nil {
+			return err
+		}
+		return s.request(unix.RTM_DELLINK, 0, func(b *builder) {
+			b.buf = append(b.buf, 0, 0, 0, 0)
+			for _, v := range []uint32{uint32(link.Index), 0, 0} {
+				b.buf = native.AppendUint32(b.buf, v)
+			}
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("end the limit on the bandwidth of %s: %w", shape.of(device), err)
+	}
+	return nil
+}
+
+// removeRedirects comes before the device goes: packets that are redirected to nothing are lost.
+func (s *socket) removeRedirects(from string, to int) error {
+	if from == "" {
+		return nil
+	}
+	link, err := s.linkNamed(from)
+	if errors.Is(err, unix.ENODEV) {
+		return nil // it took its filters along
+	}
+	if err != nil {
+		return err
+	}
+	filters, err := s.listFilters(link.Index)
+	if err != nil {
+		return err
+	}
+	others := slices.DeleteFunc(slices.Clone(filters), func(f filter) bool { return f.to == to })
+	for _, f := range filters {
+		if f.to != to {
+			continue
+		}
+		if !slices.ContainsFunc(others, func(o filter) bool { return o.info == f.info }) {
+			f.handle = 0 // with the tables for the filters
+		}
+		if err := s.removeFilter(link.Index, f); err != nil {
+			return err
+		}
+	}
+	if len(others) > 0 {
+		return nil
+	}
+	return s.removeIngress(link.Index)
+}
+
+// linkNamed asks for one interface. The error Is unix.ENODEV if there is none.
+func (s *socket) linkNamed(name string) (Link, error) {
+	var l Link
+	err := s.ask(unix.RTM_GETLINK, 0, func(b *builder) {
+		b.buf = append(b.buf, make([]byte, unix.SizeofIfInfomsg)...)
+		b.attrName(unix.IFLA_IFNAME, name)
+	}, func(m message) { l, _ = parseLink(m.data) })
+	if err == nil && l.Name != name {
+		err = unix.ENODEV
+	}
+	if err != nil {
+		return Link{}, fmt.Errorf("interface %s: %w", name, err)
+	}
+	return l, nil
+}
