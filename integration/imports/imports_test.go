@@ -33,6 +33,7 @@ var allowed = []struct {
 	{"dataplane/ruleset", nil},
 	{"dataplane/kernel", []string{"dataplane/ruleset"}},
 	{"dataplane/nft", []string{"dataplane/reconcile", "dataplane/kernel", "dataplane/ruleset"}},
+	{"dataplane/flowlog", nil},
 	{"dataplane/policy/labels", []string{"datastore/selector"}},
 	{"dataplane/policy/...", []string{"dataplane/ruleset", "dataplane/policy/...", "datastore/model", "datastore/selector", "datastore/kubernetes"}},
 	{"dataplane/policy", []string{"dataplane/ruleset", "dataplane/policy/...", "datastore/model", "datastore/selector", "datastore/kubernetes"}},

@@ -1,0 +1,154 @@
+package flowlog
+
+import (
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// Drop is packets of one flow that one rule dropped. Its JSON is what users' programs read.
+type Drop struct {
+	Time time.Time `json:"time"` // of the last packet
+	// Rule says whose it is: "NetworkPolicy/shop/web ingress 2", "end of tier default".
+	Rule                string     `json:"rule"`
+	Source              netip.Addr `json:"source"`
+	Destination         netip.Addr `json:"destination"`
+	Protocol            string     `json:"protocol"`
+	SourcePort          uint16     `json:"sourcePort,omitempty"` // of the last packet
+	DestinationPort     uint16     `json:"destinationPort,omitempty"`
+	ICMPType            *uint8     `json:"icmpType,omitempty"`
+	ICMPCode            *uint8     `json:"icmpCode,omitempty"`
+	In                  string     `json:"in,omitempty"` // interfaces
+	Out                 string     `json:"out,omitempty"`
+	SourceEndpoint      string     `json:"sourceEndpoint,omitempty"` // of this node: "shop/node--1-k8s-web--0-eth0"
+	DestinationEndpoint string     `json:"destinationEndpoint,omitempty"`
+	Packets             int        `json:"packets"` // since it was last told
+	// Suppressed is how many other flows were not told before this one, because there were too many.
+	Suppressed int `json:"suppressed,omitempty"`
+}
+
+// String is the line of the log.
+func (d Drop) String() string {
+	text, _ := json.Marshal(d) // nothing in it can fail
+	return string(text)
+}
+
+// flow is what makes drops the same.
+type flow struct {
+	rule                string
+	source, destination netip.Addr
+	protocol            string
+	port                uint16
+	icmp                uint16
+}
+
+func (d *Drop) flow() flow {
+	f := flow{rule: d.Rule, source: d.Source, destination: d.Destination, protocol: d.Protocol, port: d.DestinationPort}
+	if d.ICMPType != nil {
+		f.icmp = uint16(*d.ICMPType)<<8 | uint16(*d.ICMPCode)
+	}
+	return f
+}
+
+const (
+	// repeatAfter is how long repetitions of a flow are only counted.
+	repeatAfter = 10 * time.Second
+	// mostFlows bounds how many flows are remembered.
+	mostFlows = 10000
+)
+
+// Recorder decides which drops are told. The first packet of a flow is told at once, more of it after ten seconds, with their
+// number. It never tells more than its rate of lines a second; what is left out is counted. Not safe for concurrent use.
+type Recorder struct {
+	rate       float64
+	tokens     float64
+	filled     time.Time
+	flows      map[flow]*pending
+	suppressed int
+}
+
+type pending struct {
+	last  Drop // Packets: since it was told
+	since time.Time
+}
+
+// NewRecorder makes a Recorder that tells at most so many drops a second.
+func NewRecorder(rate int) *Recorder {
+	return &Recorder{rate: float64(rate), tokens: float64(rate), flows: map[flow]*pending{}}
+}
+
+// Add enters one packet; it returns what to tell, at most one drop.
+func (r *Recorder) Add(d Drop) (told []Drop) {
+	d.Packets = 1
+	k := d.flow()
+	if p := r.flows[k]; p != nil {
+		d.Packets += p.last.Packets
+		p.last = d
+		return nil
+	}
+	if len(r.flows) >= mostFlows || !r.take(d.Time) {
+		r.suppressed++
+		return nil
+	}
+	told = append(told, r.tell(d))
+	d.Packets = 0
+	r.flows[k] = &pending{last: d, since: d.Time}
+	return told
+}
+
+// Tick returns what is to be told of flows that went on; call it about once a second.
+func (r *Recorder) Tick(now time.Time) (told []Drop) {
+	for k, p := range r.flows {
+		switch {
+		case now.Sub(p.since) < repeatAfter:
+		case p.last.Packets == 0:
+			delete(r.flows, k)
+		case r.take(now):
+			told = append(told, r.tell(p.last))
+			p.last.Packets, p.since = 0, now
+		}
+	}
+	return told
+}
+
+func (r *Recorder) tell(d Drop) Drop {
+	d.Suppressed, r.suppressed = r.suppressed, 0
+	return d
+}
+
+// take asks for the permission to tell one drop.
+func (r *Recorder) take(now time.Time) bool {
+	if !r.filled.IsZero() {
+		r.tokens = min(r.rate, r.tokens+r.rate*now.Sub(r.filled).Seconds())
+	}
+	r.filled = now
+	if r.tokens < 1 {
+		return false
+	}
+	r.tokens--
+	return true
+}
+
+// Filter chooses drops; empty members choose all.
+type Filter struct {
+	Endpoint string       // a part of the name of either endpoint
+	Rule     string       // a part of the rule
+	Net      netip.Prefix // holds the source or the destination
+	Port     uint16       // of the destination
+}
+
+// Matches tells whether a drop is chosen.
+func (f Filter) Matches(d *Drop) bool {
+	switch {
+	case f.Endpoint != "" && !strings.Contains(d.SourceEndpoint, f.Endpoint) && !strings.Contains(d.DestinationEndpoint, f.Endpoint):
+		return false
+	case f.Rule != "" && !strings.Contains(d.Rule, f.Rule):
+		return false
+	case f.Net.IsValid() && !f.Net.Contains(d.Source) && !f.Net.Contains(d.Destination):
+		return false
+	case f.Port != 0 && f.Port != d.DestinationPort:
+		return false
+	}
+	return true
+}

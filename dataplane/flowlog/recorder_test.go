@@ -1,0 +1,68 @@
+package flowlog
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+func drop(source string, at time.Time) Drop {
+	return Drop{Time: at, Rule: "end of tier default", Source: netip.MustParseAddr(source), Destination: netip.MustParseAddr("10.0.0.2"),
+		Protocol: "tcp", DestinationPort: 80}
+}
+
+func TestAFlowIsToldOnceAndThenCounted(t *testing.T) {
+	r, now := NewRecorder(10), time.Unix(1000, 0)
+	if told := r.Add(drop("10.0.0.1", now)); len(told) != 1 || told[0].Packets != 1 {
+		t.Fatal(told)
+	}
+	for range 41 {
+		if told := r.Add(drop("10.0.0.1", now)); told != nil {
+			t.Fatal(told)
+		}
+	}
+	if told := r.Tick(now.Add(9 * time.Second)); told != nil {
+		t.Fatal(told)
+	}
+	if told := r.Tick(now.Add(10 * time.Second)); len(told) != 1 || told[0].Packets != 41 {
+		t.Fatal(told)
+	}
+	if told := r.Tick(now.Add(20 * time.Second)); told != nil || len(r.flows) != 0 {
+		t.Fatal("a flow that ended is remembered", told)
+	}
+}
+
+func TestNoMoreThanTheRateIsTold(t *testing.T) {
+	r, now := NewRecorder(5), time.Unix(1000, 0)
+	told := 0
+	for i := range 100 {
+		told += len(r.Add(drop(netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}).String(), now)))
+	}
+	if told != 5 {
+		t.Fatalf("%d told", told)
+	}
+	later := r.Add(drop("10.2.0.1", now.Add(time.Second)))
+	if len(later) != 1 || later[0].Suppressed != 95 {
+		t.Fatal(later)
+	}
+}
+
+func TestSubscribersGetWhatTheirFilterChooses(t *testing.T) {
+	var lines strings.Builder
+	h := NewHub(100, &lines)
+	all, stop := h.Subscribe(Filter{})
+	defer stop()
+	some, stopSome := h.Subscribe(Filter{Net: netip.MustParsePrefix("10.9.0.0/16"), Port: 80, Rule: "tier default"})
+	defer stopSome()
+	h.Add(drop("10.0.0.1", time.Unix(1000, 0)))
+	h.Add(drop("10.9.0.1", time.Unix(1000, 0)))
+	if len(all) != 2 || len(some) != 1 {
+		t.Fatal(len(all), len(some))
+	}
+	want := `{"time":"1970-01-01T00:16:40Z","rule":"end of tier default","source":"10.0.0.1","destination":"10.0.0.2","protocol":"tcp","destinationPort":80,"packets":1}`
+	got, _, _ := strings.Cut(lines.String(), "\n")
+	if got = strings.Replace(got, time.Unix(1000, 0).Format(time.RFC3339), "1970-01-01T00:16:40Z", 1); got != want {
+		t.Fatal(got)
+	}
+}
