@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"maps"
 	"slices"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
@@ -75,6 +74,7 @@ func (c *Calculator) dropEndpoint(k model.Key) {
 	c.holdProfiles(e)
 	c.subjects.DeleteItem(e)
 	delete(c.endpoints, k)
+	delete(c.bad, k)
 	delete(c.dirty.endpoints, e)
 	if e.workload != nil {
 		c.unclaim(e.workload.Spec.InterfaceName, e)
@@ -146,8 +146,13 @@ func (c *Calculator) settleEndpoints() {
 			c.dirty.endpoints[e] = true
 		}
 	}
-	// In order of their keys, since one may take over the interface of another.
-	for _, e := range slices.SortedFunc(maps.Keys(c.dirty.endpoints), func(a, b *endpoint) int { return compareKeys(a.key, b.key) }) {
+	// First all leave what they no longer have: one may take over the interface of another.
+	for e := range c.dirty.endpoints {
+		if e.workload != nil && e.iface != e.workload.Spec.InterfaceName {
+			c.withdraw(e)
+		}
+	}
+	for e := range c.dirty.endpoints {
 		if e.workload != nil {
 			c.settleWorkload(e)
 		}
@@ -162,9 +167,6 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	iface := e.workload.Spec.InterfaceName
 	if c.owner(iface) != e {
 		return
-	}
-	if e.iface != "" && e.iface != iface {
-		c.withdraw(e)
 	}
 	in, out := c.listFor(e, normalIn), c.listFor(e, normalOut)
 	c.use(e, []*list{in, out})

@@ -156,7 +156,7 @@ func (c *Calculator) takeProfile(name string, v *v3.Profile) {
 		c.peers.SetParent(name, nil)
 		c.subjects.SetParent(name, nil)
 		if s := c.profiles[name]; s != nil {
-			s.Policy = nil
+			s.Policy = builtInProfile(name)
 			c.dirty.policies[s] = true
 		}
 		return
@@ -194,14 +194,20 @@ func (c *Calculator) profile(name string) *policyState {
 	s := c.profiles[name]
 	if s == nil {
 		s = newPolicyState(profileID(name))
-		if name == model.DefaultAllowProfile {
-			allow := Direction{Applies: true, Rules: []Rule{{Action: Allow}}}
-			s.Policy = &Policy{ID: s.id, Ingress: allow, Egress: allow}
-		}
+		s.Policy = builtInProfile(name)
 		c.profiles[name] = s
 		c.dirty.policies[s] = true
 	}
 	return s
+}
+
+// builtInProfile is what a profile is that is not stored: nil except for the one that exists in every cluster.
+func builtInProfile(name string) *Policy {
+	if name != model.DefaultAllowProfile {
+		return nil
+	}
+	allow := Direction{Applies: true, Rules: []Rule{{Action: Allow}}}
+	return &Policy{ID: profileID(name), Ingress: allow, Egress: allow}
 }
 
 // settlePolicies writes the chains of the policies that changed and are needed, and removes those of the others.
