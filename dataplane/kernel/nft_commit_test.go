@@ -185,6 +185,43 @@ func manyElement(i int) ruleset.Element {
 	return ruleset.Element{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)}
 }
 
+// Readers and those who commit may come at the same time.
+func TestRulesConcurrently(t *testing.T) {
+	_, n := rulesNS(t)
+	w := tableOfMany(500, false)
+	commitRules(t, n, w.TakeChanges())
+	done := make(chan error)
+	for worker := range 4 {
+		go func() {
+			e := manyElement(1000 + worker)
+			s := ruleset.Set{Name: "s", Type: ruleset.Addresses4}
+			for range 50 {
+				add := ruleset.Changes{Sets: []ruleset.SetChange{{Set: s, Add: []ruleset.Element{e}}}}
+				remove := ruleset.Changes{Sets: []ruleset.SetChange{{Set: s, Remove: []ruleset.Element{e}}}}
+				if err := errors.Join(n.CommitRules(add), n.CommitRules(remove)); err != nil {
+					done <- err
+					return
+				}
+			}
+			done <- nil
+		}()
+	}
+	for running := 4; running > 0; {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+			running--
+		default:
+			if _, err := n.ReadRules(); err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
+				t.Error(err)
+			}
+		}
+	}
+	sameRules(t, n, w)
+}
+
 // Thousands of entries of a map, each with a long name of a chain, do not fit into a message either.
 func TestRulesWithManyVerdicts(t *testing.T) {
 	_, n := rulesNS(t)

@@ -45,8 +45,8 @@ func (t *tableReader) readSets(a *ruleset.Actual) error {
 		}
 		a.Sets[name] = s
 	}
-	for name := range a.Maps {
-		if err := t.readVerdicts(a, name); err != nil {
+	for name, entries := range a.Maps {
+		if err := t.readVerdicts(entries, name, int(counts[name])); err != nil {
 			return fmt.Errorf("elements of map %s: %w", name, err)
 		}
 	}
@@ -142,29 +142,35 @@ const setCount = 20
 // fewElements come in one part, which is complete.
 const fewElements = 100
 
-// readPlain reads a hash set. While the kernel enlarges one, which it does in the background after a commit, it leaves some
-// elements out of a long answer and tells others twice, without a word. So the answer must have as many as the set is said to
-// have, or as the answer before.
-func (t *tableReader) readPlain(s ruleset.ActualSet, count int) ([]ruleset.Element, error) {
-	before := -1
-	for range readAttempts {
-		var list []ruleset.Element
-		err := t.dumpElements(s.Name, func() { list = list[:0] }, func(e kernelElement) {
-			list = append(list, plainElement(s.Type, e.key[:]))
-		})
-		if err != nil {
-			return nil, err
-		}
+func (t *tableReader) readPlain(s ruleset.ActualSet, count int) (list []ruleset.Element, err error) {
+	err = t.dumpWhole(s.Name, count, func() { list = list[:0] }, func(e kernelElement) {
+		list = append(list, plainElement(s.Type, e.key[:]))
+	}, func() int {
 		if len(list) >= fewElements {
 			slices.SortFunc(list, ruleset.CompareElements)
 			list = slices.Compact(list)
 		}
-		if len(list) == count || len(list) == before || len(list) < fewElements && count == 0 {
-			return list, nil
+		return len(list)
+	})
+	return list, err
+}
+
+// dumpWhole reads a hash table, of which size tells how many different elements have come. While the kernel enlarges one, which
+// it does in the background after a commit, it leaves some elements out of a long answer and tells others twice, without a word.
+// So the answer must have as many as the set is said to have, or as the answer before.
+func (t *tableReader) dumpWhole(name string, count int, begin func(), each func(kernelElement), size func() int) error {
+	before := -1
+	for range readAttempts {
+		if err := t.dumpElements(name, begin, each); err != nil {
+			return err
 		}
-		before = len(list)
+		n := size()
+		if n == count || n == before || n < fewElements && count == 0 {
+			return nil
+		}
+		before = n
 	}
-	return nil, fmt.Errorf("the kernel tells another number of them each time: %w", unix.EAGAIN)
+	return fmt.Errorf("the kernel tells another number of them each time: %w", unix.EAGAIN)
 }
 
 func plainElement(t ruleset.SetType, key []byte) ruleset.Element {
@@ -238,11 +244,10 @@ func rangeElement(t ruleset.SetType, first, after []byte) (ruleset.Element, bool
 	return ruleset.Element{}, false
 }
 
-func (t *tableReader) readVerdicts(a *ruleset.Actual, name string) error {
-	entries := a.Maps[name]
-	return t.dumpElements(name, func() { clear(entries) }, func(e kernelElement) {
+func (t *tableReader) readVerdicts(entries map[string]ruleset.Verdict, name string, count int) error {
+	return t.dumpWhole(name, count, func() { clear(entries) }, func(e kernelElement) {
 		entries[text(e.key[:unix.IFNAMSIZ])] = verdictOf(e.data)
-	})
+	}, func() int { return len(entries) })
 }
 
 // verdictOf decodes the verdict of an entry. One that Manx makes no entries with is told as what differs from all of those.

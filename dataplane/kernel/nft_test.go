@@ -1,9 +1,7 @@
 package kernel
 
 import (
-	"fmt"
 	"net/netip"
-	"os/exec"
 	"testing"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
@@ -11,16 +9,7 @@ import (
 
 // What is committed can be read back, whatever is in it.
 func TestRulesAreReadBackAsCommitted(t *testing.T) {
-	name := fmt.Sprint("manx-nft-", t.Name())
-	if out, err := exec.Command("ip", "netns", "add", name).CombinedOutput(); err != nil {
-		t.Skipf("a network namespace cannot be made: %s", out)
-	}
-	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", name).Run() })
-	n, err := OpenRules("/run/netns/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer n.Close()
+	name, n := rulesNS(t)
 	w := ruleset.NewTable()
 	w.AddSet(ruleset.Set{Name: "h4/abc", Type: ruleset.Addresses4})
 	w.AddSet(ruleset.Set{Name: "n6/abc", Type: ruleset.Addresses6, Interval: true})
@@ -56,8 +45,7 @@ func TestRulesAreReadBackAsCommitted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d := w.Difference(a); !d.Empty() {
-		out, _ := exec.Command("ip", "netns", "exec", name, "nft", "list", "table", "inet", "manx").CombinedOutput()
-		t.Fatalf("%+v\n%.3000s", d, out)
+		t.Fatalf("%+v\n%.3000s", d, nft(t, name, "list table inet manx"))
 	}
 	w.DeleteSet("h4/abc")
 	w.AddSet(ruleset.Set{Name: "h4/abc", Type: ruleset.Addresses4, Interval: true})
