@@ -273,5 +273,15 @@ func (a *PolicyAgent) Workloads() []string {
 	return slices.Sorted(a.calculator.Workloads())
 }
 
+// EndpointOf names the workload at an interface as NAMESPACE/NAME, "" if none is known.
+func (a *PolicyAgent) EndpointOf(iface string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if k := a.calculator.Workload(iface); k != nil {
+		return k.Namespace + "/" + k.Name
+	}
+	return ""
+}
+
 // Counters returns what the rules that count have counted.
 func (a *PolicyAgent) Counters() (map[string][]kernel.Counter, error) { return a.rules.RuleCounters() }

@@ -23,6 +23,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/flowlog"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/node"
@@ -152,6 +153,8 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 	}
 	defer f.speaker.Close()
 	kinds := watched
+	var drops *flowlog.Hub
+	flowLog := func(context.Context, *errgroup.Group) {}
 	if o.policy {
 		rules, err := kernel.NewRules()
 		if err != nil {
@@ -162,6 +165,17 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 			Programmed: control.ObserveProgramming})
 		f.agent.OnLinks(f.policy.LookAtInterfaces)
 		kinds = slices.Concat(watched, watchedForPolicy)
+		if o.flowLogOn() {
+			lines, closeLines, err := o.flowLogLines()
+			if err != nil {
+				return usage(err)
+			}
+			defer closeLines()
+			drops = flowlog.NewHub(o.flowLogRate, lines, f.policy.EndpointOf)
+			flowLog = func(ctx context.Context, tasks *errgroup.Group) {
+				serveFlowLog(ctx, tasks, rules, drops, log.Named("flow-log"))
+			}
+		}
 	}
 	drainer := &node.Drainer{Store: store, Node: name, Log: log.Named("drain"),
 		Packets: func() (uint64, error) { return k.SentPackets(workloadInterfaces) }}
@@ -172,7 +186,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 		shownPolicy = f.policy
 	}
 	control.Show(server.Source{
-		DatastoreType: o.datastore, Policy: shownPolicy, Datastore: f.tables, BGP: f.speaker, Dataplane: f.agent, Desired: f.Desired,
+		DatastoreType: o.datastore, Policy: shownPolicy, Drops: drops, Datastore: f.tables, BGP: f.speaker, Dataplane: f.agent, Desired: f.Desired,
 		Notices: func() []server.Notice {
 			return append(append(listen.Notices(), drainNotice(name, drainer.State())...), refusedRoutes(f.speaker.Rejected())...)
 		},
@@ -184,6 +198,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 	serveBird(ctx, tasks, o.birdSocket, time.Now(), f, log.Named("bird-socket"))
 	tasks.Go(func() error { return f.tables.Run(ctx, store, kinds...) })
 	tasks.Go(func() error { return f.agent.Run(ctx) })
+	flowLog(ctx, tasks)
 	if f.policy != nil {
 		tasks.Go(func() error { return f.policy.Run(ctx) })
 		tasks.Go(func() error { return f.agent.FollowPolicy(ctx, f.policy) })

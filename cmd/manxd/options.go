@@ -63,6 +63,8 @@ type options struct {
 	policy         bool
 	policyCounters bool
 	toHostAction   string
+	flowLog        string
+	flowLogRate    int
 
 	noDefaultPools bool
 	pool4, pool6   poolOptions
@@ -136,6 +138,8 @@ func (o *options) flags(fs *pflag.FlagSet) {
 
 	b.bool(&o.policy, "policy", true, "enforce policy: keep the table inet manx of nftables; with false all traffic of workloads passes, and natOutgoing does nothing", "MANX_POLICY")
 	b.bool(&o.policyCounters, "policy-counters", false, "count packets and bytes of every rule of every policy, not only of staged ones", "MANX_POLICY_COUNTERS")
+	b.string(&o.flowLog, "flow-log", "", "tell what policy drops, and by which rule: lines of JSON to this file, - for standard output, or stream for the control API (manxctl drops) alone; empty: do not", "MANX_FLOW_LOG")
+	b.int(&o.flowLogRate, "flow-log-rate", 100, "flows a second that are told at most; the others are counted", "MANX_FLOW_LOG_RATE")
 	b.string(&o.toHostAction, "endpoint-to-host-action", "", "what becomes of traffic from workloads to this host that their policies allow: Drop, Accept or Return; empty: defaultEndpointToHostAction of FelixConfiguration, else Drop", "FELIX_DEFAULTENDPOINTTOHOSTACTION")
 
 	b.bool(&o.noDefaultPools, "no-default-pools", false, "do not make a pool when there is none", "NO_DEFAULT_POOLS")

@@ -10,7 +10,11 @@ import (
 
 // policyConfig is what this node's administrator decides about its packet filter.
 func (o options) policyConfig(node string) policy.Config {
-	return policy.Config{Node: node, Counters: o.policyCounters, Felix: func(f *model.FelixConfigurationSpec) {
+	group := uint16(0)
+	if o.flowLogOn() {
+		group = flowLogGroup
+	}
+	return policy.Config{Node: node, Counters: o.policyCounters, FlowLog: group, Felix: func(f *model.FelixConfigurationSpec) {
 		if o.toHostAction != "" {
 			f.DefaultEndpointToHostAction = o.toHostAction
 		}
@@ -19,6 +23,12 @@ func (o options) policyConfig(node string) policy.Config {
 
 // checkPolicy refuses what cannot be meant.
 func (o options) checkPolicy() error {
+	switch {
+	case o.flowLogOn() && !o.policy:
+		return errFlowLogNeedsPolicy
+	case o.flowLogRate < 1:
+		return fmt.Errorf("--flow-log-rate=%d: want 1 or more", o.flowLogRate)
+	}
 	switch strings.ToLower(o.toHostAction) {
 	case "", "drop", "accept", "return":
 		return nil

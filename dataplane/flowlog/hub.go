@@ -14,7 +14,8 @@ const backlog = 256
 
 // Hub hands drops on: as lines to a writer, and to whoever subscribes. It is safe for concurrent use.
 type Hub struct {
-	lines io.Writer // nil for none
+	lines io.Writer                 // nil for none
+	name  func(iface string) string // of the endpoint at an interface; "" for none
 
 	mu          sync.Mutex
 	recorder    *Recorder
@@ -27,9 +28,9 @@ type subscriber struct {
 	drops  chan Drop
 }
 
-// NewHub makes a hub that tells at most rate drops a second. lines may be nil.
-func NewHub(rate int, lines io.Writer) *Hub {
-	return &Hub{lines: lines, recorder: NewRecorder(rate), subscribers: map[int]subscriber{}}
+// NewHub makes a hub that tells at most rate drops a second. lines may be nil. name is asked for what is told only.
+func NewHub(rate int, lines io.Writer, name func(iface string) string) *Hub {
+	return &Hub{lines: lines, name: name, recorder: NewRecorder(rate), subscribers: map[int]subscriber{}}
 }
 
 // Add enters a packet that was dropped.
@@ -57,6 +58,7 @@ func (h *Hub) Run(ctx context.Context) error {
 
 func (h *Hub) tell(drops []Drop) {
 	for _, d := range drops {
+		d.SourceEndpoint, d.DestinationEndpoint = h.name(d.In), h.name(d.Out)
 		if h.lines != nil {
 			_, _ = io.WriteString(h.lines, d.String()+"\n")
 		}

@@ -50,7 +50,9 @@ func TestNoMoreThanTheRateIsTold(t *testing.T) {
 
 func TestSubscribersGetWhatTheirFilterChooses(t *testing.T) {
 	var lines strings.Builder
-	h := NewHub(100, &lines)
+	h := NewHub(100, &lines, func(iface string) string {
+		return map[string]string{"cali1": "shop/web"}[iface]
+	})
 	all, stop := h.Subscribe(Filter{})
 	defer stop()
 	some, stopSome := h.Subscribe(Filter{Net: netip.MustParsePrefix("10.9.0.0/16"), Port: 80, Rule: "tier default"})

@@ -261,3 +261,11 @@ func (c *Calculator) WorkloadCount() int {
 	}
 	return n
 }
+
+// Workload names the endpoint that has an interface, nil if none is known.
+func (c *Calculator) Workload(iface string) *model.Key {
+	if e := c.owner(iface); e != nil {
+		return &e.key
+	}
+	return nil
+}

@@ -39,6 +39,9 @@ func (c *Calculator) render(p *policyState, in bool) *ruleset.Chain {
 		if r.Name != "" {
 			w.base.Comment += " (" + r.Name + ")"
 		}
+		if w.base.Log.Group != 0 {
+			w.base.Log = c.settings.dropLog(w.base.Comment)
+		}
 		chain.Rules = append(chain.Rules, w.write()...)
 	}
 	return chain
@@ -291,8 +294,5 @@ func (s *settings) log(p *policyState) ruleset.Log {
 		full = p.id.Namespace + "/" + p.id.Name
 	}
 	prefix := strings.NewReplacer("%t", p.Tier, "%k", string(p.id.Kind), "%n", p.id.Name, "%p", full).Replace(s.logPrefix) + ": "
-	if len(prefix) > 127 {
-		prefix = prefix[:124] + "..."
-	}
-	return ruleset.Log{Prefix: prefix, Rate: s.logRate, Burst: s.logBurst}
+	return ruleset.Log{Prefix: shortened(prefix, longestPrefix), Rate: s.logRate, Burst: s.logBurst}
 }

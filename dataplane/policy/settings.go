@@ -236,17 +236,37 @@ func (s *settings) deny(comment string, p purpose) ruleset.Rule {
 	if p.untracked() || p == preDNAT {
 		r.Verdict.Action = ruleset.Drop
 	}
-	if s.flowLog != 0 {
-		r.Log = ruleset.Log{Group: s.flowLog, Prefix: "D|" + comment}
-	}
+	r.Log = s.dropLog(comment)
 	return r
+}
+
+// dropLog tells the flow log, if there is one, which rule drops a packet.
+func (s *settings) dropLog(comment string) ruleset.Log {
+	if s.flowLog == 0 {
+		return ruleset.Log{}
+	}
+	return ruleset.Log{Group: s.flowLog, Prefix: shortened(comment, longestPrefix)}
+}
+
+// longestPrefix is what the kernel takes.
+const longestPrefix = 127
+
+// shortened leaves out the middle of a text that is too long.
+func shortened(text string, longest int) string {
+	if len(text) <= longest {
+		return text
+	}
+	half := (longest - 2) / 2
+	return text[:half] + ".." + text[len(text)-half:]
 }
 
 // noReturnRoute drops packets whose source is not routed to where they come from.
 func (s *settings) noReturnRoute() ruleset.Rule {
 	return ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.NoReturnRoute}}, Verdict: ruleset.Verdict{Action: ruleset.Drop},
-		Comment: "the source is not this workload's"}
+		Comment: spoofed, Log: s.dropLog(spoofed)}
 }
+
+const spoofed = "the source is not this workload's"
 
 // tunnelsFromWorkloads keeps workloads from sending packets that look like the tunnels' between nodes.
 func (s *settings) tunnelsFromWorkloads() []ruleset.Rule {

@@ -16,8 +16,12 @@ import (
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/flowlog"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
@@ -43,6 +47,8 @@ type BGP interface {
 // Policy is what the server asks of *dataplane.PolicyAgent.
 type Policy interface {
 	Status() dataplane.PolicyStatus
+	Look(func(*policy.Calculator, *ruleset.Table))
+	Counters() (map[string][]kernel.Counter, error)
 }
 
 // Dataplane is what the server asks of *dataplane.Agent.
@@ -71,7 +77,8 @@ type Source struct {
 	Waiting       string // why there is no Datastore yet; may be empty
 	BGP           BGP
 	Dataplane     Dataplane
-	Policy        Policy // nil: not this daemon's business, or not started
+	Policy        Policy       // nil: not this daemon's business, or not started
+	Drops         *flowlog.Hub // nil: nobody asked for it
 	// Desired is what the BGP speaker was last told.
 	Desired func() bgp.Desired
 	// Addresses are the candidates of the last address detection.

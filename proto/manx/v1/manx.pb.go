@@ -3366,6 +3366,1355 @@ func (*ReportPolicyWaitResponse) Descriptor() ([]byte, []int) {
 	return file_manx_v1_manx_proto_rawDescGZIP(), []int{45}
 }
 
+type ExplainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An address, "namespace/pod", or a name with its kind: "pod/shop/web", "node/n1", "wep/...", "hep/...".
+	Source        string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	Destination   string `protobuf:"bytes,2,opt,name=destination,proto3" json:"destination,omitempty"`
+	Flow          string `protobuf:"bytes,3,opt,name=flow,proto3" json:"flow,omitempty"`  // "tcp/80", "udp/53", "icmp", "icmp/8/0", a number; empty: tcp
+	Ipv6          bool   `protobuf:"varint,4,opt,name=ipv6,proto3" json:"ipv6,omitempty"` // if both ends have both families
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainRequest) Reset() {
+	*x = ExplainRequest{}
+	mi := &file_manx_v1_manx_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRequest) ProtoMessage() {}
+
+func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
+func (*ExplainRequest) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *ExplainRequest) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *ExplainRequest) GetDestination() string {
+	if x != nil {
+		return x.Destination
+	}
+	return ""
+}
+
+func (x *ExplainRequest) GetFlow() string {
+	if x != nil {
+		return x.Flow
+	}
+	return ""
+}
+
+func (x *ExplainRequest) GetIpv6() bool {
+	if x != nil {
+		return x.Ipv6
+	}
+	return false
+}
+
+// Explanation follows one packet.
+type Explanation struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Source        *ExplainedEnd          `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	Destination   *ExplainedEnd          `protobuf:"bytes,2,opt,name=destination,proto3" json:"destination,omitempty"`
+	Flow          string                 `protobuf:"bytes,3,opt,name=flow,proto3" json:"flow,omitempty"`
+	Stages        []*ExplainedStage      `protobuf:"bytes,4,rep,name=stages,proto3" json:"stages,omitempty"` // where policy is asked, in the order in which the packet comes there
+	Routes        []*ExplainedRoute      `protobuf:"bytes,5,rep,name=routes,proto3" json:"routes,omitempty"`
+	Allowed       bool                   `protobuf:"varint,6,opt,name=allowed,proto3" json:"allowed,omitempty"` // as far as policy decides
+	By            string                 `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`            // what dropped it, or all that allowed it
+	Notes         []string               `protobuf:"bytes,8,rep,name=notes,proto3" json:"notes,omitempty"`      // what was taken for granted
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Explanation) Reset() {
+	*x = Explanation{}
+	mi := &file_manx_v1_manx_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Explanation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Explanation) ProtoMessage() {}
+
+func (x *Explanation) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Explanation.ProtoReflect.Descriptor instead.
+func (*Explanation) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *Explanation) GetSource() *ExplainedEnd {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+func (x *Explanation) GetDestination() *ExplainedEnd {
+	if x != nil {
+		return x.Destination
+	}
+	return nil
+}
+
+func (x *Explanation) GetFlow() string {
+	if x != nil {
+		return x.Flow
+	}
+	return ""
+}
+
+func (x *Explanation) GetStages() []*ExplainedStage {
+	if x != nil {
+		return x.Stages
+	}
+	return nil
+}
+
+func (x *Explanation) GetRoutes() []*ExplainedRoute {
+	if x != nil {
+		return x.Routes
+	}
+	return nil
+}
+
+func (x *Explanation) GetAllowed() bool {
+	if x != nil {
+		return x.Allowed
+	}
+	return false
+}
+
+func (x *Explanation) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Explanation) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
+type ExplainedEnd struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // "pod", "workload", "host" or "outside"
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Endpoint      string                 `protobuf:"bytes,3,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // the object that stands for it
+	Node          string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	Interface     string                 `protobuf:"bytes,5,opt,name=interface,proto3" json:"interface,omitempty"`
+	Address       string                 `protobuf:"bytes,6,opt,name=address,proto3" json:"address,omitempty"`
+	Profiles      []string               `protobuf:"bytes,7,rep,name=profiles,proto3" json:"profiles,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainedEnd) Reset() {
+	*x = ExplainedEnd{}
+	mi := &file_manx_v1_manx_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainedEnd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainedEnd) ProtoMessage() {}
+
+func (x *ExplainedEnd) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainedEnd.ProtoReflect.Descriptor instead.
+func (*ExplainedEnd) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *ExplainedEnd) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ExplainedEnd) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExplainedEnd) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *ExplainedEnd) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ExplainedEnd) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *ExplainedEnd) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ExplainedEnd) GetProfiles() []string {
+	if x != nil {
+		return x.Profiles
+	}
+	return nil
+}
+
+type ExplainedStage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Programmed    bool                   `protobuf:"varint,2,opt,name=programmed,proto3" json:"programmed,omitempty"` // asked of the rules that this daemon programs; if not, computed for the other node
+	Direction     string                 `protobuf:"bytes,3,opt,name=direction,proto3" json:"direction,omitempty"`    // "egress" or "ingress"
+	About         string                 `protobuf:"bytes,4,opt,name=about,proto3" json:"about,omitempty"`            // whose policy it is
+	Hook          string                 `protobuf:"bytes,5,opt,name=hook,proto3" json:"hook,omitempty"`
+	Chain         string                 `protobuf:"bytes,6,opt,name=chain,proto3" json:"chain,omitempty"`      // the base chain
+	Reached       bool                   `protobuf:"varint,7,opt,name=reached,proto3" json:"reached,omitempty"` // the packet comes so far; if not, it is what would have been said
+	Before        []string               `protobuf:"bytes,8,rep,name=before,proto3" json:"before,omitempty"`    // decisions before any policy, such as failsafe ports
+	Tiers         []*ExplainedTier       `protobuf:"bytes,9,rep,name=tiers,proto3" json:"tiers,omitempty"`
+	Allowed       bool                   `protobuf:"varint,10,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	By            string                 `protobuf:"bytes,11,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainedStage) Reset() {
+	*x = ExplainedStage{}
+	mi := &file_manx_v1_manx_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainedStage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainedStage) ProtoMessage() {}
+
+func (x *ExplainedStage) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainedStage.ProtoReflect.Descriptor instead.
+func (*ExplainedStage) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *ExplainedStage) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ExplainedStage) GetProgrammed() bool {
+	if x != nil {
+		return x.Programmed
+	}
+	return false
+}
+
+func (x *ExplainedStage) GetDirection() string {
+	if x != nil {
+		return x.Direction
+	}
+	return ""
+}
+
+func (x *ExplainedStage) GetAbout() string {
+	if x != nil {
+		return x.About
+	}
+	return ""
+}
+
+func (x *ExplainedStage) GetHook() string {
+	if x != nil {
+		return x.Hook
+	}
+	return ""
+}
+
+func (x *ExplainedStage) GetChain() string {
+	if x != nil {
+		return x.Chain
+	}
+	return ""
+}
+
+func (x *ExplainedStage) GetReached() bool {
+	if x != nil {
+		return x.Reached
+	}
+	return false
+}
+
+func (x *ExplainedStage) GetBefore() []string {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+func (x *ExplainedStage) GetTiers() []*ExplainedTier {
+	if x != nil {
+		return x.Tiers
+	}
+	return nil
+}
+
+func (x *ExplainedStage) GetAllowed() bool {
+	if x != nil {
+		return x.Allowed
+	}
+	return false
+}
+
+func (x *ExplainedStage) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+type ExplainedTier struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // empty for profiles
+	Order         string                 `protobuf:"bytes,2,opt,name=order,proto3" json:"order,omitempty"`
+	DefaultAction string                 `protobuf:"bytes,3,opt,name=default_action,json=defaultAction,proto3" json:"default_action,omitempty"`
+	Policies      []*ExplainedPolicy     `protobuf:"bytes,4,rep,name=policies,proto3" json:"policies,omitempty"`
+	End           string                 `protobuf:"bytes,5,opt,name=end,proto3" json:"end,omitempty"` // of a packet that no policy decided about
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainedTier) Reset() {
+	*x = ExplainedTier{}
+	mi := &file_manx_v1_manx_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainedTier) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainedTier) ProtoMessage() {}
+
+func (x *ExplainedTier) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainedTier.ProtoReflect.Descriptor instead.
+func (*ExplainedTier) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *ExplainedTier) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExplainedTier) GetOrder() string {
+	if x != nil {
+		return x.Order
+	}
+	return ""
+}
+
+func (x *ExplainedTier) GetDefaultAction() string {
+	if x != nil {
+		return x.DefaultAction
+	}
+	return ""
+}
+
+func (x *ExplainedTier) GetPolicies() []*ExplainedPolicy {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
+func (x *ExplainedTier) GetEnd() string {
+	if x != nil {
+		return x.End
+	}
+	return ""
+}
+
+type ExplainedPolicy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // "NetworkPolicy/default/web"
+	Order         string                 `protobuf:"bytes,2,opt,name=order,proto3" json:"order,omitempty"`
+	Staged        bool                   `protobuf:"varint,3,opt,name=staged,proto3" json:"staged,omitempty"`
+	Rules         []*ExplainedRule       `protobuf:"bytes,4,rep,name=rules,proto3" json:"rules,omitempty"`       // up to the one that matched
+	Decision      string                 `protobuf:"bytes,5,opt,name=decision,proto3" json:"decision,omitempty"` // empty if none matched
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainedPolicy) Reset() {
+	*x = ExplainedPolicy{}
+	mi := &file_manx_v1_manx_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainedPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainedPolicy) ProtoMessage() {}
+
+func (x *ExplainedPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainedPolicy.ProtoReflect.Descriptor instead.
+func (*ExplainedPolicy) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *ExplainedPolicy) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExplainedPolicy) GetOrder() string {
+	if x != nil {
+		return x.Order
+	}
+	return ""
+}
+
+func (x *ExplainedPolicy) GetStaged() bool {
+	if x != nil {
+		return x.Staged
+	}
+	return false
+}
+
+func (x *ExplainedPolicy) GetRules() []*ExplainedRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *ExplainedPolicy) GetDecision() string {
+	if x != nil {
+		return x.Decision
+	}
+	return ""
+}
+
+type ExplainedRule struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	Matches       bool                   `protobuf:"varint,3,opt,name=matches,proto3" json:"matches,omitempty"`
+	Why           string                 `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"` // the first condition that does not hold
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainedRule) Reset() {
+	*x = ExplainedRule{}
+	mi := &file_manx_v1_manx_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainedRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainedRule) ProtoMessage() {}
+
+func (x *ExplainedRule) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainedRule.ProtoReflect.Descriptor instead.
+func (*ExplainedRule) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *ExplainedRule) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ExplainedRule) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ExplainedRule) GetMatches() bool {
+	if x != nil {
+		return x.Matches
+	}
+	return false
+}
+
+func (x *ExplainedRule) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+type ExplainedRoute struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	Next          string                 `protobuf:"bytes,3,opt,name=next,proto3" json:"next,omitempty"`
+	Installed     bool                   `protobuf:"varint,4,opt,name=installed,proto3" json:"installed,omitempty"` // read from the node's routes; if not, it follows from IPAM
+	Note          string                 `protobuf:"bytes,5,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainedRoute) Reset() {
+	*x = ExplainedRoute{}
+	mi := &file_manx_v1_manx_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainedRoute) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainedRoute) ProtoMessage() {}
+
+func (x *ExplainedRoute) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainedRoute.ProtoReflect.Descriptor instead.
+func (*ExplainedRoute) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *ExplainedRoute) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ExplainedRoute) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *ExplainedRoute) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+func (x *ExplainedRoute) GetInstalled() bool {
+	if x != nil {
+		return x.Installed
+	}
+	return false
+}
+
+func (x *ExplainedRoute) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+type ListPoliciesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Each empty field allows everything.
+	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Namespace     string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Rules         bool   `protobuf:"varint,4,opt,name=rules,proto3" json:"rules,omitempty"` // with the rules, and the endpoints that are selected
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPoliciesRequest) Reset() {
+	*x = ListPoliciesRequest{}
+	mi := &file_manx_v1_manx_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPoliciesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPoliciesRequest) ProtoMessage() {}
+
+func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
+func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *ListPoliciesRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ListPoliciesRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ListPoliciesRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ListPoliciesRequest) GetRules() bool {
+	if x != nil {
+		return x.Rules
+	}
+	return false
+}
+
+type ListPoliciesResponse struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Policies        []*Policy              `protobuf:"bytes,1,rep,name=policies,proto3" json:"policies,omitempty"`
+	CountersProblem string                 `protobuf:"bytes,2,opt,name=counters_problem,json=countersProblem,proto3" json:"counters_problem,omitempty"` // why there are no counters; empty if there are
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *ListPoliciesResponse) Reset() {
+	*x = ListPoliciesResponse{}
+	mi := &file_manx_v1_manx_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPoliciesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPoliciesResponse) ProtoMessage() {}
+
+func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
+func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *ListPoliciesResponse) GetPolicies() []*Policy {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
+func (x *ListPoliciesResponse) GetCountersProblem() string {
+	if x != nil {
+		return x.CountersProblem
+	}
+	return ""
+}
+
+type Policy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Namespace     string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Tier          string                 `protobuf:"bytes,4,opt,name=tier,proto3" json:"tier,omitempty"`
+	Order         string                 `protobuf:"bytes,5,opt,name=order,proto3" json:"order,omitempty"`
+	Staged        bool                   `protobuf:"varint,6,opt,name=staged,proto3" json:"staged,omitempty"`
+	Endpoints     uint32                 `protobuf:"varint,7,opt,name=endpoints,proto3" json:"endpoints,omitempty"`   // of this node
+	Packets       *uint64                `protobuf:"varint,8,opt,name=packets,proto3,oneof" json:"packets,omitempty"` // absent if nothing counts
+	Bytes         *uint64                `protobuf:"varint,9,opt,name=bytes,proto3,oneof" json:"bytes,omitempty"`
+	Problem       string                 `protobuf:"bytes,10,opt,name=problem,proto3" json:"problem,omitempty"` // why the newest version cannot be used
+	Selector      string                 `protobuf:"bytes,11,opt,name=selector,proto3" json:"selector,omitempty"`
+	Options       []string               `protobuf:"bytes,12,rep,name=options,proto3" json:"options,omitempty"` // "doNotTrack", "preDNAT", "applyOnForward"
+	Rules         []*PolicyRule          `protobuf:"bytes,13,rep,name=rules,proto3" json:"rules,omitempty"`
+	Selected      []string               `protobuf:"bytes,14,rep,name=selected,proto3" json:"selected,omitempty"` // the endpoints
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Policy) Reset() {
+	*x = Policy{}
+	mi := &file_manx_v1_manx_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Policy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Policy) ProtoMessage() {}
+
+func (x *Policy) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Policy.ProtoReflect.Descriptor instead.
+func (*Policy) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *Policy) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Policy) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Policy) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Policy) GetTier() string {
+	if x != nil {
+		return x.Tier
+	}
+	return ""
+}
+
+func (x *Policy) GetOrder() string {
+	if x != nil {
+		return x.Order
+	}
+	return ""
+}
+
+func (x *Policy) GetStaged() bool {
+	if x != nil {
+		return x.Staged
+	}
+	return false
+}
+
+func (x *Policy) GetEndpoints() uint32 {
+	if x != nil {
+		return x.Endpoints
+	}
+	return 0
+}
+
+func (x *Policy) GetPackets() uint64 {
+	if x != nil && x.Packets != nil {
+		return *x.Packets
+	}
+	return 0
+}
+
+func (x *Policy) GetBytes() uint64 {
+	if x != nil && x.Bytes != nil {
+		return *x.Bytes
+	}
+	return 0
+}
+
+func (x *Policy) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *Policy) GetSelector() string {
+	if x != nil {
+		return x.Selector
+	}
+	return ""
+}
+
+func (x *Policy) GetOptions() []string {
+	if x != nil {
+		return x.Options
+	}
+	return nil
+}
+
+func (x *Policy) GetRules() []*PolicyRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *Policy) GetSelected() []string {
+	if x != nil {
+		return x.Selected
+	}
+	return nil
+}
+
+type PolicyRule struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Direction     string                 `protobuf:"bytes,1,opt,name=direction,proto3" json:"direction,omitempty"` // "ingress" or "egress"
+	Number        uint32                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	Text          string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	Never         string                 `protobuf:"bytes,4,opt,name=never,proto3" json:"never,omitempty"` // why it matches nothing
+	Packets       *uint64                `protobuf:"varint,5,opt,name=packets,proto3,oneof" json:"packets,omitempty"`
+	Bytes         *uint64                `protobuf:"varint,6,opt,name=bytes,proto3,oneof" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicyRule) Reset() {
+	*x = PolicyRule{}
+	mi := &file_manx_v1_manx_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyRule) ProtoMessage() {}
+
+func (x *PolicyRule) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyRule.ProtoReflect.Descriptor instead.
+func (*PolicyRule) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *PolicyRule) GetDirection() string {
+	if x != nil {
+		return x.Direction
+	}
+	return ""
+}
+
+func (x *PolicyRule) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *PolicyRule) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *PolicyRule) GetNever() string {
+	if x != nil {
+		return x.Never
+	}
+	return ""
+}
+
+func (x *PolicyRule) GetPackets() uint64 {
+	if x != nil && x.Packets != nil {
+		return *x.Packets
+	}
+	return 0
+}
+
+func (x *PolicyRule) GetBytes() uint64 {
+	if x != nil && x.Bytes != nil {
+		return *x.Bytes
+	}
+	return 0
+}
+
+type GetRulesetRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Elements      uint32                 `protobuf:"varint,1,opt,name=elements,proto3" json:"elements,omitempty"` // of each set at most; 0 for all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRulesetRequest) Reset() {
+	*x = GetRulesetRequest{}
+	mi := &file_manx_v1_manx_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRulesetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRulesetRequest) ProtoMessage() {}
+
+func (x *GetRulesetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRulesetRequest.ProtoReflect.Descriptor instead.
+func (*GetRulesetRequest) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *GetRulesetRequest) GetElements() uint32 {
+	if x != nil {
+		return x.Elements
+	}
+	return 0
+}
+
+type GetRulesetResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Text          string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRulesetResponse) Reset() {
+	*x = GetRulesetResponse{}
+	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRulesetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRulesetResponse) ProtoMessage() {}
+
+func (x *GetRulesetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRulesetResponse.ProtoReflect.Descriptor instead.
+func (*GetRulesetResponse) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *GetRulesetResponse) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+// WatchDropsRequest chooses drops; empty fields choose all.
+type WatchDropsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Endpoint      string                 `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // a part of the name of either endpoint: NAMESPACE/NAME
+	Rule          string                 `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`         // a part of the rule
+	Net           string                 `protobuf:"bytes,3,opt,name=net,proto3" json:"net,omitempty"`           // holds the source or the destination
+	Port          uint32                 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`        // of the destination
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchDropsRequest) Reset() {
+	*x = WatchDropsRequest{}
+	mi := &file_manx_v1_manx_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchDropsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchDropsRequest) ProtoMessage() {}
+
+func (x *WatchDropsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchDropsRequest.ProtoReflect.Descriptor instead.
+func (*WatchDropsRequest) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *WatchDropsRequest) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *WatchDropsRequest) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *WatchDropsRequest) GetNet() string {
+	if x != nil {
+		return x.Net
+	}
+	return ""
+}
+
+func (x *WatchDropsRequest) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+// Drop is packets of one flow that one rule dropped.
+type Drop struct {
+	state               protoimpl.MessageState `protogen:"open.v1"`
+	TimeUnixMs          int64                  `protobuf:"varint,1,opt,name=time_unix_ms,json=timeUnixMs,proto3" json:"time_unix_ms,omitempty"` // of the last packet
+	Rule                string                 `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`                                  // "NetworkPolicy/shop/web ingress 2", "end of tier default"
+	Source              string                 `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
+	Destination         string                 `protobuf:"bytes,4,opt,name=destination,proto3" json:"destination,omitempty"`
+	Protocol            string                 `protobuf:"bytes,5,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	SourcePort          uint32                 `protobuf:"varint,6,opt,name=source_port,json=sourcePort,proto3" json:"source_port,omitempty"` // of the last packet
+	DestinationPort     uint32                 `protobuf:"varint,7,opt,name=destination_port,json=destinationPort,proto3" json:"destination_port,omitempty"`
+	IcmpType            int32                  `protobuf:"varint,8,opt,name=icmp_type,json=icmpType,proto3" json:"icmp_type,omitempty"` // -1 if it is not ICMP
+	IcmpCode            int32                  `protobuf:"varint,9,opt,name=icmp_code,json=icmpCode,proto3" json:"icmp_code,omitempty"`
+	In                  string                 `protobuf:"bytes,10,opt,name=in,proto3" json:"in,omitempty"` // interfaces
+	Out                 string                 `protobuf:"bytes,11,opt,name=out,proto3" json:"out,omitempty"`
+	SourceEndpoint      string                 `protobuf:"bytes,12,opt,name=source_endpoint,json=sourceEndpoint,proto3" json:"source_endpoint,omitempty"` // of this node: NAMESPACE/NAME
+	DestinationEndpoint string                 `protobuf:"bytes,13,opt,name=destination_endpoint,json=destinationEndpoint,proto3" json:"destination_endpoint,omitempty"`
+	Packets             uint64                 `protobuf:"varint,14,opt,name=packets,proto3" json:"packets,omitempty"`       // since it was last told
+	Suppressed          uint64                 `protobuf:"varint,15,opt,name=suppressed,proto3" json:"suppressed,omitempty"` // other flows that were not told before this one, because there were too many
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *Drop) Reset() {
+	*x = Drop{}
+	mi := &file_manx_v1_manx_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Drop) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Drop) ProtoMessage() {}
+
+func (x *Drop) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Drop.ProtoReflect.Descriptor instead.
+func (*Drop) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *Drop) GetTimeUnixMs() int64 {
+	if x != nil {
+		return x.TimeUnixMs
+	}
+	return 0
+}
+
+func (x *Drop) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *Drop) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Drop) GetDestination() string {
+	if x != nil {
+		return x.Destination
+	}
+	return ""
+}
+
+func (x *Drop) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *Drop) GetSourcePort() uint32 {
+	if x != nil {
+		return x.SourcePort
+	}
+	return 0
+}
+
+func (x *Drop) GetDestinationPort() uint32 {
+	if x != nil {
+		return x.DestinationPort
+	}
+	return 0
+}
+
+func (x *Drop) GetIcmpType() int32 {
+	if x != nil {
+		return x.IcmpType
+	}
+	return 0
+}
+
+func (x *Drop) GetIcmpCode() int32 {
+	if x != nil {
+		return x.IcmpCode
+	}
+	return 0
+}
+
+func (x *Drop) GetIn() string {
+	if x != nil {
+		return x.In
+	}
+	return ""
+}
+
+func (x *Drop) GetOut() string {
+	if x != nil {
+		return x.Out
+	}
+	return ""
+}
+
+func (x *Drop) GetSourceEndpoint() string {
+	if x != nil {
+		return x.SourceEndpoint
+	}
+	return ""
+}
+
+func (x *Drop) GetDestinationEndpoint() string {
+	if x != nil {
+		return x.DestinationEndpoint
+	}
+	return ""
+}
+
+func (x *Drop) GetPackets() uint64 {
+	if x != nil {
+		return x.Packets
+	}
+	return 0
+}
+
+func (x *Drop) GetSuppressed() uint64 {
+	if x != nil {
+		return x.Suppressed
+	}
+	return 0
+}
+
 var File_manx_v1_manx_proto protoreflect.FileDescriptor
 
 const file_manx_v1_manx_proto_rawDesc = "" +
@@ -3653,7 +5002,136 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12\x1b\n" +
 	"\twaited_ms\x18\x02 \x01(\x03R\bwaitedMs\x12\x1b\n" +
 	"\ttimed_out\x18\x03 \x01(\bR\btimedOut\"\x1a\n" +
-	"\x18ReportPolicyWaitResponse2\x88\b\n" +
+	"\x18ReportPolicyWaitResponse\"r\n" +
+	"\x0eExplainRequest\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12 \n" +
+	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x12\n" +
+	"\x04flow\x18\x03 \x01(\tR\x04flow\x12\x12\n" +
+	"\x04ipv6\x18\x04 \x01(\bR\x04ipv6\"\xab\x02\n" +
+	"\vExplanation\x12-\n" +
+	"\x06source\x18\x01 \x01(\v2\x15.manx.v1.ExplainedEndR\x06source\x127\n" +
+	"\vdestination\x18\x02 \x01(\v2\x15.manx.v1.ExplainedEndR\vdestination\x12\x12\n" +
+	"\x04flow\x18\x03 \x01(\tR\x04flow\x12/\n" +
+	"\x06stages\x18\x04 \x03(\v2\x17.manx.v1.ExplainedStageR\x06stages\x12/\n" +
+	"\x06routes\x18\x05 \x03(\v2\x17.manx.v1.ExplainedRouteR\x06routes\x12\x18\n" +
+	"\aallowed\x18\x06 \x01(\bR\aallowed\x12\x0e\n" +
+	"\x02by\x18\a \x01(\tR\x02by\x12\x14\n" +
+	"\x05notes\x18\b \x03(\tR\x05notes\"\xba\x01\n" +
+	"\fExplainedEnd\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
+	"\bendpoint\x18\x03 \x01(\tR\bendpoint\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x12\x1c\n" +
+	"\tinterface\x18\x05 \x01(\tR\tinterface\x12\x18\n" +
+	"\aaddress\x18\x06 \x01(\tR\aaddress\x12\x1a\n" +
+	"\bprofiles\x18\a \x03(\tR\bprofiles\"\xac\x02\n" +
+	"\x0eExplainedStage\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1e\n" +
+	"\n" +
+	"programmed\x18\x02 \x01(\bR\n" +
+	"programmed\x12\x1c\n" +
+	"\tdirection\x18\x03 \x01(\tR\tdirection\x12\x14\n" +
+	"\x05about\x18\x04 \x01(\tR\x05about\x12\x12\n" +
+	"\x04hook\x18\x05 \x01(\tR\x04hook\x12\x14\n" +
+	"\x05chain\x18\x06 \x01(\tR\x05chain\x12\x18\n" +
+	"\areached\x18\a \x01(\bR\areached\x12\x16\n" +
+	"\x06before\x18\b \x03(\tR\x06before\x12,\n" +
+	"\x05tiers\x18\t \x03(\v2\x16.manx.v1.ExplainedTierR\x05tiers\x12\x18\n" +
+	"\aallowed\x18\n" +
+	" \x01(\bR\aallowed\x12\x0e\n" +
+	"\x02by\x18\v \x01(\tR\x02by\"\xa8\x01\n" +
+	"\rExplainedTier\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05order\x18\x02 \x01(\tR\x05order\x12%\n" +
+	"\x0edefault_action\x18\x03 \x01(\tR\rdefaultAction\x124\n" +
+	"\bpolicies\x18\x04 \x03(\v2\x18.manx.v1.ExplainedPolicyR\bpolicies\x12\x10\n" +
+	"\x03end\x18\x05 \x01(\tR\x03end\"\x9d\x01\n" +
+	"\x0fExplainedPolicy\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05order\x18\x02 \x01(\tR\x05order\x12\x16\n" +
+	"\x06staged\x18\x03 \x01(\bR\x06staged\x12,\n" +
+	"\x05rules\x18\x04 \x03(\v2\x16.manx.v1.ExplainedRuleR\x05rules\x12\x1a\n" +
+	"\bdecision\x18\x05 \x01(\tR\bdecision\"g\n" +
+	"\rExplainedRule\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\rR\x06number\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x18\n" +
+	"\amatches\x18\x03 \x01(\bR\amatches\x12\x10\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\"\x82\x01\n" +
+	"\x0eExplainedRoute\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
+	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x12\n" +
+	"\x04next\x18\x03 \x01(\tR\x04next\x12\x1c\n" +
+	"\tinstalled\x18\x04 \x01(\bR\tinstalled\x12\x12\n" +
+	"\x04note\x18\x05 \x01(\tR\x04note\"q\n" +
+	"\x13ListPoliciesRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x14\n" +
+	"\x05rules\x18\x04 \x01(\bR\x05rules\"n\n" +
+	"\x14ListPoliciesResponse\x12+\n" +
+	"\bpolicies\x18\x01 \x03(\v2\x0f.manx.v1.PolicyR\bpolicies\x12)\n" +
+	"\x10counters_problem\x18\x02 \x01(\tR\x0fcountersProblem\"\x95\x03\n" +
+	"\x06Policy\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
+	"\x04tier\x18\x04 \x01(\tR\x04tier\x12\x14\n" +
+	"\x05order\x18\x05 \x01(\tR\x05order\x12\x16\n" +
+	"\x06staged\x18\x06 \x01(\bR\x06staged\x12\x1c\n" +
+	"\tendpoints\x18\a \x01(\rR\tendpoints\x12\x1d\n" +
+	"\apackets\x18\b \x01(\x04H\x00R\apackets\x88\x01\x01\x12\x19\n" +
+	"\x05bytes\x18\t \x01(\x04H\x01R\x05bytes\x88\x01\x01\x12\x18\n" +
+	"\aproblem\x18\n" +
+	" \x01(\tR\aproblem\x12\x1a\n" +
+	"\bselector\x18\v \x01(\tR\bselector\x12\x18\n" +
+	"\aoptions\x18\f \x03(\tR\aoptions\x12)\n" +
+	"\x05rules\x18\r \x03(\v2\x13.manx.v1.PolicyRuleR\x05rules\x12\x1a\n" +
+	"\bselected\x18\x0e \x03(\tR\bselectedB\n" +
+	"\n" +
+	"\b_packetsB\b\n" +
+	"\x06_bytes\"\xbc\x01\n" +
+	"\n" +
+	"PolicyRule\x12\x1c\n" +
+	"\tdirection\x18\x01 \x01(\tR\tdirection\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\rR\x06number\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\x12\x14\n" +
+	"\x05never\x18\x04 \x01(\tR\x05never\x12\x1d\n" +
+	"\apackets\x18\x05 \x01(\x04H\x00R\apackets\x88\x01\x01\x12\x19\n" +
+	"\x05bytes\x18\x06 \x01(\x04H\x01R\x05bytes\x88\x01\x01B\n" +
+	"\n" +
+	"\b_packetsB\b\n" +
+	"\x06_bytes\"/\n" +
+	"\x11GetRulesetRequest\x12\x1a\n" +
+	"\belements\x18\x01 \x01(\rR\belements\"(\n" +
+	"\x12GetRulesetResponse\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\"i\n" +
+	"\x11WatchDropsRequest\x12\x1a\n" +
+	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12\x12\n" +
+	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x10\n" +
+	"\x03net\x18\x03 \x01(\tR\x03net\x12\x12\n" +
+	"\x04port\x18\x04 \x01(\rR\x04port\"\xd0\x03\n" +
+	"\x04Drop\x12 \n" +
+	"\ftime_unix_ms\x18\x01 \x01(\x03R\n" +
+	"timeUnixMs\x12\x12\n" +
+	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\x12 \n" +
+	"\vdestination\x18\x04 \x01(\tR\vdestination\x12\x1a\n" +
+	"\bprotocol\x18\x05 \x01(\tR\bprotocol\x12\x1f\n" +
+	"\vsource_port\x18\x06 \x01(\rR\n" +
+	"sourcePort\x12)\n" +
+	"\x10destination_port\x18\a \x01(\rR\x0fdestinationPort\x12\x1b\n" +
+	"\ticmp_type\x18\b \x01(\x05R\bicmpType\x12\x1b\n" +
+	"\ticmp_code\x18\t \x01(\x05R\bicmpCode\x12\x0e\n" +
+	"\x02in\x18\n" +
+	" \x01(\tR\x02in\x12\x10\n" +
+	"\x03out\x18\v \x01(\tR\x03out\x12'\n" +
+	"\x0fsource_endpoint\x18\f \x01(\tR\x0esourceEndpoint\x121\n" +
+	"\x14destination_endpoint\x18\r \x01(\tR\x13destinationEndpoint\x12\x18\n" +
+	"\apackets\x18\x0e \x01(\x04R\apackets\x12\x1e\n" +
+	"\n" +
+	"suppressed\x18\x0f \x01(\x04R\n" +
+	"suppressed2\x91\n" +
+	"\n" +
 	"\x04Manx\x12B\n" +
 	"\tGetStatus\x12\x19.manx.v1.GetStatusRequest\x1a\x1a.manx.v1.GetStatusResponse\x12B\n" +
 	"\tListPeers\x12\x19.manx.v1.ListPeersRequest\x1a\x1a.manx.v1.ListPeersResponse\x12<\n" +
@@ -3668,8 +5146,14 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x05Watch\x12\x15.manx.v1.WatchRequest\x1a\x16.manx.v1.WatchResponse0\x01\x12H\n" +
 	"\vGetLogLevel\x12\x1b.manx.v1.GetLogLevelRequest\x1a\x1c.manx.v1.GetLogLevelResponse\x12H\n" +
 	"\vSetLogLevel\x12\x1b.manx.v1.SetLogLevelRequest\x1a\x1c.manx.v1.SetLogLevelResponse\x129\n" +
-	"\x06Resync\x12\x16.manx.v1.ResyncRequest\x1a\x17.manx.v1.ResyncResponse\x12W\n" +
-	"\x10ReportPolicyWait\x12 .manx.v1.ReportPolicyWaitRequest\x1a!.manx.v1.ReportPolicyWaitResponseB.Z,github.com/manxnet/manx/proto/manx/v1;manxv1b\x06proto3"
+	"\x06Resync\x12\x16.manx.v1.ResyncRequest\x1a\x17.manx.v1.ResyncResponse\x129\n" +
+	"\n" +
+	"WatchDrops\x12\x1a.manx.v1.WatchDropsRequest\x1a\r.manx.v1.Drop0\x01\x12W\n" +
+	"\x10ReportPolicyWait\x12 .manx.v1.ReportPolicyWaitRequest\x1a!.manx.v1.ReportPolicyWaitResponse\x128\n" +
+	"\aExplain\x12\x17.manx.v1.ExplainRequest\x1a\x14.manx.v1.Explanation\x12K\n" +
+	"\fListPolicies\x12\x1c.manx.v1.ListPoliciesRequest\x1a\x1d.manx.v1.ListPoliciesResponse\x12E\n" +
+	"\n" +
+	"GetRuleset\x12\x1a.manx.v1.GetRulesetRequest\x1a\x1b.manx.v1.GetRulesetResponseB.Z,github.com/manxnet/manx/proto/manx/v1;manxv1b\x06proto3"
 
 var (
 	file_manx_v1_manx_proto_rawDescOnce sync.Once
@@ -3683,7 +5167,7 @@ func file_manx_v1_manx_proto_rawDescGZIP() []byte {
 	return file_manx_v1_manx_proto_rawDescData
 }
 
-var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
 var file_manx_v1_manx_proto_goTypes = []any{
 	(*Check)(nil),                    // 0: manx.v1.Check
 	(*Version)(nil),                  // 1: manx.v1.Version
@@ -3731,17 +5215,33 @@ var file_manx_v1_manx_proto_goTypes = []any{
 	(*ResyncResponse)(nil),           // 43: manx.v1.ResyncResponse
 	(*ReportPolicyWaitRequest)(nil),  // 44: manx.v1.ReportPolicyWaitRequest
 	(*ReportPolicyWaitResponse)(nil), // 45: manx.v1.ReportPolicyWaitResponse
-	nil,                              // 46: manx.v1.GetStatusResponse.PeersEntry
-	nil,                              // 47: manx.v1.GetStatusResponse.RoutesEntry
-	nil,                              // 48: manx.v1.GetStatusResponse.EndpointsEntry
+	(*ExplainRequest)(nil),           // 46: manx.v1.ExplainRequest
+	(*Explanation)(nil),              // 47: manx.v1.Explanation
+	(*ExplainedEnd)(nil),             // 48: manx.v1.ExplainedEnd
+	(*ExplainedStage)(nil),           // 49: manx.v1.ExplainedStage
+	(*ExplainedTier)(nil),            // 50: manx.v1.ExplainedTier
+	(*ExplainedPolicy)(nil),          // 51: manx.v1.ExplainedPolicy
+	(*ExplainedRule)(nil),            // 52: manx.v1.ExplainedRule
+	(*ExplainedRoute)(nil),           // 53: manx.v1.ExplainedRoute
+	(*ListPoliciesRequest)(nil),      // 54: manx.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),     // 55: manx.v1.ListPoliciesResponse
+	(*Policy)(nil),                   // 56: manx.v1.Policy
+	(*PolicyRule)(nil),               // 57: manx.v1.PolicyRule
+	(*GetRulesetRequest)(nil),        // 58: manx.v1.GetRulesetRequest
+	(*GetRulesetResponse)(nil),       // 59: manx.v1.GetRulesetResponse
+	(*WatchDropsRequest)(nil),        // 60: manx.v1.WatchDropsRequest
+	(*Drop)(nil),                     // 61: manx.v1.Drop
+	nil,                              // 62: manx.v1.GetStatusResponse.PeersEntry
+	nil,                              // 63: manx.v1.GetStatusResponse.RoutesEntry
+	nil,                              // 64: manx.v1.GetStatusResponse.EndpointsEntry
 }
 var file_manx_v1_manx_proto_depIdxs = []int32{
 	1,  // 0: manx.v1.GetStatusResponse.version:type_name -> manx.v1.Version
 	2,  // 1: manx.v1.GetStatusResponse.datastore:type_name -> manx.v1.DatastoreStatus
 	0,  // 2: manx.v1.GetStatusResponse.checks:type_name -> manx.v1.Check
-	46, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
-	47, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
-	48, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
+	62, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
+	63, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
+	64, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
 	5,  // 6: manx.v1.GetStatusResponse.policy:type_name -> manx.v1.PolicyStatus
 	6,  // 7: manx.v1.PolicyStatus.refused:type_name -> manx.v1.RefusedRules
 	7,  // 8: manx.v1.Peer.negotiated:type_name -> manx.v1.Negotiated
@@ -3761,39 +5261,56 @@ var file_manx_v1_manx_proto_depIdxs = []int32{
 	12, // 22: manx.v1.WatchResponse.peer:type_name -> manx.v1.Peer
 	21, // 23: manx.v1.WatchResponse.route:type_name -> manx.v1.Route
 	4,  // 24: manx.v1.WatchResponse.status:type_name -> manx.v1.GetStatusResponse
-	3,  // 25: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
-	14, // 26: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
-	16, // 27: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
-	18, // 28: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
-	22, // 29: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
-	25, // 30: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
-	28, // 31: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
-	31, // 32: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
-	34, // 33: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
-	36, // 34: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
-	38, // 35: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
-	40, // 36: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
-	42, // 37: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
-	44, // 38: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
-	4,  // 39: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
-	15, // 40: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
-	17, // 41: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
-	19, // 42: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
-	23, // 43: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
-	26, // 44: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
-	29, // 45: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
-	32, // 46: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
-	35, // 47: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
-	37, // 48: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
-	39, // 49: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
-	41, // 50: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
-	43, // 51: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
-	45, // 52: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
-	39, // [39:53] is the sub-list for method output_type
-	25, // [25:39] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	48, // 25: manx.v1.Explanation.source:type_name -> manx.v1.ExplainedEnd
+	48, // 26: manx.v1.Explanation.destination:type_name -> manx.v1.ExplainedEnd
+	49, // 27: manx.v1.Explanation.stages:type_name -> manx.v1.ExplainedStage
+	53, // 28: manx.v1.Explanation.routes:type_name -> manx.v1.ExplainedRoute
+	50, // 29: manx.v1.ExplainedStage.tiers:type_name -> manx.v1.ExplainedTier
+	51, // 30: manx.v1.ExplainedTier.policies:type_name -> manx.v1.ExplainedPolicy
+	52, // 31: manx.v1.ExplainedPolicy.rules:type_name -> manx.v1.ExplainedRule
+	56, // 32: manx.v1.ListPoliciesResponse.policies:type_name -> manx.v1.Policy
+	57, // 33: manx.v1.Policy.rules:type_name -> manx.v1.PolicyRule
+	3,  // 34: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
+	14, // 35: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
+	16, // 36: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
+	18, // 37: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
+	22, // 38: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
+	25, // 39: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
+	28, // 40: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
+	31, // 41: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
+	34, // 42: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
+	36, // 43: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
+	38, // 44: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
+	40, // 45: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
+	42, // 46: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
+	60, // 47: manx.v1.Manx.WatchDrops:input_type -> manx.v1.WatchDropsRequest
+	44, // 48: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
+	46, // 49: manx.v1.Manx.Explain:input_type -> manx.v1.ExplainRequest
+	54, // 50: manx.v1.Manx.ListPolicies:input_type -> manx.v1.ListPoliciesRequest
+	58, // 51: manx.v1.Manx.GetRuleset:input_type -> manx.v1.GetRulesetRequest
+	4,  // 52: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
+	15, // 53: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
+	17, // 54: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
+	19, // 55: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
+	23, // 56: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
+	26, // 57: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
+	29, // 58: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
+	32, // 59: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
+	35, // 60: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
+	37, // 61: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
+	39, // 62: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
+	41, // 63: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
+	43, // 64: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
+	61, // 65: manx.v1.Manx.WatchDrops:output_type -> manx.v1.Drop
+	45, // 66: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
+	47, // 67: manx.v1.Manx.Explain:output_type -> manx.v1.Explanation
+	55, // 68: manx.v1.Manx.ListPolicies:output_type -> manx.v1.ListPoliciesResponse
+	59, // 69: manx.v1.Manx.GetRuleset:output_type -> manx.v1.GetRulesetResponse
+	52, // [52:70] is the sub-list for method output_type
+	34, // [34:52] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_manx_v1_manx_proto_init() }
@@ -3811,13 +5328,15 @@ func file_manx_v1_manx_proto_init() {
 		(*WatchResponse_Status)(nil),
 		(*WatchResponse_Synced)(nil),
 	}
+	file_manx_v1_manx_proto_msgTypes[56].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[57].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_manx_v1_manx_proto_rawDesc), len(file_manx_v1_manx_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   49,
+			NumMessages:   65,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

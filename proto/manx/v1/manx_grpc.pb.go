@@ -39,7 +39,11 @@ const (
 	Manx_GetLogLevel_FullMethodName      = "/manx.v1.Manx/GetLogLevel"
 	Manx_SetLogLevel_FullMethodName      = "/manx.v1.Manx/SetLogLevel"
 	Manx_Resync_FullMethodName           = "/manx.v1.Manx/Resync"
+	Manx_WatchDrops_FullMethodName       = "/manx.v1.Manx/WatchDrops"
 	Manx_ReportPolicyWait_FullMethodName = "/manx.v1.Manx/ReportPolicyWait"
+	Manx_Explain_FullMethodName          = "/manx.v1.Manx/Explain"
+	Manx_ListPolicies_FullMethodName     = "/manx.v1.Manx/ListPolicies"
+	Manx_GetRuleset_FullMethodName       = "/manx.v1.Manx/GetRuleset"
 )
 
 // ManxClient is the client API for Manx service.
@@ -73,8 +77,16 @@ type ManxClient interface {
 	SetLogLevel(ctx context.Context, in *SetLogLevelRequest, opts ...grpc.CallOption) (*SetLogLevelResponse, error)
 	// Resync compares the kernel with what is wanted now, without waiting for the timer.
 	Resync(ctx context.Context, in *ResyncRequest, opts ...grpc.CallOption) (*ResyncResponse, error)
+	// WatchDrops tells which flows policy drops, from now on. It fails unless the daemon runs with --flow-log.
+	WatchDrops(ctx context.Context, in *WatchDropsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Drop], error)
 	// ReportPolicyWait tells that the CNI plugin has waited for the policy of a new workload, so that metrics can show it.
 	ReportPolicyWait(ctx context.Context, in *ReportPolicyWaitRequest, opts ...grpc.CallOption) (*ReportPolicyWaitResponse, error)
+	// Explain tells what becomes of the first packet of a connection between two ends, and why.
+	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*Explanation, error)
+	// ListPolicies gives the policies of the cluster, in the order in which they are asked, and what they have counted here.
+	ListPolicies(ctx context.Context, in *ListPoliciesRequest, opts ...grpc.CallOption) (*ListPoliciesResponse, error)
+	// GetRuleset gives the rules that this node wants in its kernel, as text.
+	GetRuleset(ctx context.Context, in *GetRulesetRequest, opts ...grpc.CallOption) (*GetRulesetResponse, error)
 }
 
 type manxClient struct {
@@ -224,10 +236,59 @@ func (c *manxClient) Resync(ctx context.Context, in *ResyncRequest, opts ...grpc
 	return out, nil
 }
 
+func (c *manxClient) WatchDrops(ctx context.Context, in *WatchDropsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Drop], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Manx_ServiceDesc.Streams[1], Manx_WatchDrops_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchDropsRequest, Drop]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Manx_WatchDropsClient = grpc.ServerStreamingClient[Drop]
+
 func (c *manxClient) ReportPolicyWait(ctx context.Context, in *ReportPolicyWaitRequest, opts ...grpc.CallOption) (*ReportPolicyWaitResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReportPolicyWaitResponse)
 	err := c.cc.Invoke(ctx, Manx_ReportPolicyWait_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *manxClient) Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*Explanation, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Explanation)
+	err := c.cc.Invoke(ctx, Manx_Explain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *manxClient) ListPolicies(ctx context.Context, in *ListPoliciesRequest, opts ...grpc.CallOption) (*ListPoliciesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPoliciesResponse)
+	err := c.cc.Invoke(ctx, Manx_ListPolicies_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *manxClient) GetRuleset(ctx context.Context, in *GetRulesetRequest, opts ...grpc.CallOption) (*GetRulesetResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetRulesetResponse)
+	err := c.cc.Invoke(ctx, Manx_GetRuleset_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -265,8 +326,16 @@ type ManxServer interface {
 	SetLogLevel(context.Context, *SetLogLevelRequest) (*SetLogLevelResponse, error)
 	// Resync compares the kernel with what is wanted now, without waiting for the timer.
 	Resync(context.Context, *ResyncRequest) (*ResyncResponse, error)
+	// WatchDrops tells which flows policy drops, from now on. It fails unless the daemon runs with --flow-log.
+	WatchDrops(*WatchDropsRequest, grpc.ServerStreamingServer[Drop]) error
 	// ReportPolicyWait tells that the CNI plugin has waited for the policy of a new workload, so that metrics can show it.
 	ReportPolicyWait(context.Context, *ReportPolicyWaitRequest) (*ReportPolicyWaitResponse, error)
+	// Explain tells what becomes of the first packet of a connection between two ends, and why.
+	Explain(context.Context, *ExplainRequest) (*Explanation, error)
+	// ListPolicies gives the policies of the cluster, in the order in which they are asked, and what they have counted here.
+	ListPolicies(context.Context, *ListPoliciesRequest) (*ListPoliciesResponse, error)
+	// GetRuleset gives the rules that this node wants in its kernel, as text.
+	GetRuleset(context.Context, *GetRulesetRequest) (*GetRulesetResponse, error)
 	mustEmbedUnimplementedManxServer()
 }
 
@@ -316,8 +385,20 @@ func (UnimplementedManxServer) SetLogLevel(context.Context, *SetLogLevelRequest)
 func (UnimplementedManxServer) Resync(context.Context, *ResyncRequest) (*ResyncResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Resync not implemented")
 }
+func (UnimplementedManxServer) WatchDrops(*WatchDropsRequest, grpc.ServerStreamingServer[Drop]) error {
+	return status.Error(codes.Unimplemented, "method WatchDrops not implemented")
+}
 func (UnimplementedManxServer) ReportPolicyWait(context.Context, *ReportPolicyWaitRequest) (*ReportPolicyWaitResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReportPolicyWait not implemented")
+}
+func (UnimplementedManxServer) Explain(context.Context, *ExplainRequest) (*Explanation, error) {
+	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
+}
+func (UnimplementedManxServer) ListPolicies(context.Context, *ListPoliciesRequest) (*ListPoliciesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPolicies not implemented")
+}
+func (UnimplementedManxServer) GetRuleset(context.Context, *GetRulesetRequest) (*GetRulesetResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetRuleset not implemented")
 }
 func (UnimplementedManxServer) mustEmbedUnimplementedManxServer() {}
 func (UnimplementedManxServer) testEmbeddedByValue()              {}
@@ -567,6 +648,17 @@ func _Manx_Resync_Handler(srv interface{}, ctx context.Context, dec func(interfa
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Manx_WatchDrops_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchDropsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ManxServer).WatchDrops(m, &grpc.GenericServerStream[WatchDropsRequest, Drop]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Manx_WatchDropsServer = grpc.ServerStreamingServer[Drop]
+
 func _Manx_ReportPolicyWait_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReportPolicyWaitRequest)
 	if err := dec(in); err != nil {
@@ -581,6 +673,60 @@ func _Manx_ReportPolicyWait_Handler(srv interface{}, ctx context.Context, dec fu
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ManxServer).ReportPolicyWait(ctx, req.(*ReportPolicyWaitRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Manx_Explain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ManxServer).Explain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Manx_Explain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ManxServer).Explain(ctx, req.(*ExplainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Manx_ListPolicies_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPoliciesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ManxServer).ListPolicies(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Manx_ListPolicies_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ManxServer).ListPolicies(ctx, req.(*ListPoliciesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Manx_GetRuleset_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetRulesetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ManxServer).GetRuleset(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Manx_GetRuleset_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ManxServer).GetRuleset(ctx, req.(*GetRulesetRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -644,11 +790,28 @@ var Manx_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "ReportPolicyWait",
 			Handler:    _Manx_ReportPolicyWait_Handler,
 		},
+		{
+			MethodName: "Explain",
+			Handler:    _Manx_Explain_Handler,
+		},
+		{
+			MethodName: "ListPolicies",
+			Handler:    _Manx_ListPolicies_Handler,
+		},
+		{
+			MethodName: "GetRuleset",
+			Handler:    _Manx_GetRuleset_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Watch",
 			Handler:       _Manx_Watch_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchDrops",
+			Handler:       _Manx_WatchDrops_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/manxnet/manx/cmd/manxctl/table"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+func (c *cli) dropsCommand() *cobra.Command {
+	var output string
+	var port uint16
+	request := &manxv1.WatchDropsRequest{}
+	cmd := &cobra.Command{
+		Use:   "drops",
+		Short: "Print what policy on this node drops, and by which rule, as it happens (manxd --flow-log)",
+		Long: `Print what policy on this node drops, and by which rule, as it happens.
+
+The first packet of a flow is printed at once, how many more there were every ten seconds. manxd must run with
+--flow-log=stream, or with a file for the same lines.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			format, err := table.ParseFormat(output, table.Table, table.JSON)
+			if err != nil {
+				return usagef("%v", err)
+			}
+			request.Port = uint32(port)
+			return c.drops(cmd.Context(), request, format)
+		},
+	}
+	outputFlag(cmd, &output, table.Table, table.JSON)
+	cmd.Flags().StringVar(&request.Endpoint, "endpoint", "", "only of endpoints of this node with this in their name, NAMESPACE/NAME")
+	cmd.Flags().StringVar(&request.Rule, "rule", "", "only by rules with this in their name, such as NetworkPolicy/shop/web")
+	cmd.Flags().StringVar(&request.Net, "net", "", "only from or to this address or network")
+	cmd.Flags().Uint16Var(&port, "port", 0, "only to this port")
+	return cmd
+}
+
+// drops prints until it is interrupted, which is its ordinary end.
+func (c *cli) drops(ctx context.Context, request *manxv1.WatchDropsRequest, format table.Format) error {
+	err := c.daemonFor(ctx, 0, func(ctx context.Context, m manxv1.ManxClient) error {
+		stream, err := m.WatchDrops(ctx, request)
+		if err != nil {
+			return err
+		}
+		for {
+			d, err := stream.Recv()
+			if err != nil {
+				return err
+			}
+			if format == table.JSON {
+				var line []byte
+				if line, err = json.Marshal(view(d)); err == nil {
+					_, err = fmt.Fprintf(c.out, "%s\n", line)
+				}
+			} else {
+				_, err = fmt.Fprintln(c.out, dropLine(d))
+			}
+			if err != nil {
+				return err
+			}
+		}
+	})
+	if ctx.Err() != nil || errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// dropLine is what a person reads.
+func dropLine(d *manxv1.Drop) string {
+	end := func(address, endpoint string) string {
+		if endpoint == "" {
+			return address
+		}
+		return address + " (" + endpoint + ")"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  %s -> %s  %s", time.UnixMilli(d.GetTimeUnixMs()).Format("15:04:05.000"),
+		end(d.GetSource(), d.GetSourceEndpoint()), end(d.GetDestination(), d.GetDestinationEndpoint()), d.GetProtocol())
+	switch {
+	case d.GetDestinationPort() != 0:
+		fmt.Fprintf(&b, "/%d", d.GetDestinationPort())
+	case d.GetIcmpType() >= 0:
+		fmt.Fprintf(&b, " type %d code %d", d.GetIcmpType(), d.GetIcmpCode())
+	}
+	fmt.Fprintf(&b, "  dropped by %s", d.GetRule())
+	if d.GetPackets() > 1 {
+		fmt.Fprintf(&b, ", %d packets", d.GetPackets())
+	}
+	if d.GetSuppressed() > 0 {
+		fmt.Fprintf(&b, " (%d other flows not told)", d.GetSuppressed())
+	}
+	return b.String()
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/manxnet/manx/dataplane/flowlog"
+	"github.com/manxnet/manx/dataplane/kernel"
+)
+
+// flowLogGroup is the group of NFLOG for packets that policy drops; calico/node uses 1 and 2.
+const flowLogGroup = 86
+
+// flowLogOn tells whether somebody wants to know what is dropped.
+func (o options) flowLogOn() bool { return o.flowLog != "" }
+
+// flowLogLines opens where lines go: nil for nowhere.
+func (o options) flowLogLines() (io.Writer, func(), error) {
+	switch o.flowLog {
+	case "", "stream":
+		return nil, func() {}, nil
+	case "-":
+		return os.Stdout, func() {}, nil
+	}
+	f, err := os.OpenFile(o.flowLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--flow-log: %w", err)
+	}
+	return f, func() { _ = f.Close() }, nil
+}
+
+// serveFlowLog reads what the rules log, for as long as ctx lasts.
+func serveFlowLog(ctx context.Context, tasks *errgroup.Group, rules *kernel.NFT, hub *flowlog.Hub, log *zap.Logger) {
+	tasks.Go(func() error { return hub.Run(ctx) })
+	tasks.Go(func() error {
+		for ctx.Err() == nil {
+			err := rules.ReadLog(ctx, flowLogGroup, func(p kernel.LoggedPacket) { hub.Add(dropOf(p, time.Now())) })
+			if err != nil {
+				log.Warn("what policy drops is not logged, trying again", zap.Error(err))
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Second):
+			}
+		}
+		return ctx.Err()
+	})
+}
+
+var protocolNames = map[uint8]string{1: "icmp", 4: "ipip", 6: "tcp", 17: "udp", 58: "icmpv6", 132: "sctp", 136: "udplite"}
+
+func dropOf(p kernel.LoggedPacket, now time.Time) flowlog.Drop {
+	d := flowlog.Drop{
+		Time: now, Rule: p.Prefix, Source: p.Source, Destination: p.Destination, Protocol: protocolNames[p.Protocol],
+		SourcePort: p.SourcePort, DestinationPort: p.DestinationPort, In: p.In, Out: p.Out,
+	}
+	if d.Protocol == "" {
+		d.Protocol = fmt.Sprint(p.Protocol)
+	}
+	if p.Protocol == 1 || p.Protocol == 58 {
+		d.ICMPType, d.ICMPCode = &p.ICMPType, &p.ICMPCode
+	}
+	return d
+}
+
+var errFlowLogNeedsPolicy = errors.New("--flow-log needs --policy: without policy nothing is dropped")
