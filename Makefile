@@ -15,7 +15,7 @@ NEED    := integration/debian-need
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## static binaries manxd, manxctl, manx-cni in bin/
@@ -35,6 +35,11 @@ test: build ## every test; installs what it needs from Debian, says what it skip
 	@$(NEED) iproute2 iputils-ping nftables bird2 gobgpd etcd-server frr prometheus-bird-exporter pmacct
 	@integration/run-tests ./...
 	@$(MAKE) --no-print-directory test-vm
+
+.PHONY: conformance
+conformance: build ## every cell of the NetworkPolicy tables against the kernel, in all modes (root)
+	@$(NEED) iproute2 nftables
+	@rc=0; for table in integration/netpol/testdata/*.json.gz; do $(GO) run ./integration/netpol --table $$table --bin bin || rc=1; done; exit $$rc
 
 .PHONY: test-vm
 test-vm: ## the tests that need IPIP, in a booted virtual machine (root)

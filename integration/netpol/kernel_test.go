@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,5 +106,22 @@ func TestKernelGivesTheCells(t *testing.T) {
 			}
 		}
 		t.Logf("%.1f s", time.Since(start).Seconds())
+		oneWrongCell(t, tb, n)
 	})
+}
+
+// oneWrongCell makes the table say something wrong, once for each kind of it.
+func oneWrongCell(t *testing.T, tb *table, n *node) {
+	e := &tb.Cases[0].Steps[0].Expected[0]
+	for _, flip := range [][2]byte{{blocked, allowed}, {allowed, blocked}} {
+		i := slices.IndexFunc(e.Combined, func(row string) bool { return strings.IndexByte(row, flip[0]) >= 0 })
+		row := e.Combined[i]
+		e.Combined[i] = strings.Replace(row, string(flip[0]), string(flip[1]), 1)
+		r, out := newRunner(t, tb, n)
+		must(t, r.run(t.Context(), modeSteps, tb.Cases[:1]))
+		if r.tally.wrong != 1 || r.tally.wrongEval != 1 || !strings.Contains(out.String(), "step 1, kernel: 1 of 432 cells") {
+			t.Errorf("one cell is wrong: %s\n%s", &r.tally, out)
+		}
+		e.Combined[i] = row
+	}
 }
