@@ -131,6 +131,9 @@ func (s *settings) foreignTunnels() []ruleset.Rule {
 	}}
 }
 
+// NobodyServes is the comment of the rule that drops packets to addresses of services.
+const NobodyServes = "a service address that nobody serves"
+
 // serviceLoop stops packets to addresses of services that nothing translated: their route would lead in circles.
 func (s *settings) serviceLoop() []ruleset.Rule {
 	if s.loop == ruleset.Continue {
@@ -140,7 +143,7 @@ func (s *settings) serviceLoop() []ruleset.Rule {
 	for i, family := range []string{"4", "6"} {
 		rules = append(rules, ruleset.Rule{
 			Matches: []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]}, {Field: ruleset.Destination, Set: loopSet + family}},
-			Verdict: ruleset.Verdict{Action: s.loop}, Comment: "a service address that nobody serves"})
+			Verdict: ruleset.Verdict{Action: s.loop}, Comment: NobodyServes})
 	}
 	return rules
 }

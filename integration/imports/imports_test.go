@@ -44,7 +44,7 @@ var allowed = []struct {
 	{"dataplane", []string{"dataplane/...", "datastore/model", "datastore/selector"}},
 	{"proto/...", []string{"proto/...", "bgp", "bgp/...", "dataplane/...", "datastore/...", "dataplane", "datastore"}},
 	{"cmd/manx-cni", []string{"proto/...", "datastore/...", "datastore", "ipam", "dataplane/kernel", "dataplane/endpointstatus"}},
-	{"cmd/manxctl/...", []string{"proto/...", "datastore/...", "datastore", "ipam", "bgp", "cmd/manxctl/..."}},
+	{"cmd/manxctl/...", []string{"proto/manx/v1", "proto/explanation", "datastore/...", "datastore", "ipam", "bgp", "dataplane/policy", "dataplane/policy/explain", "dataplane/ruleset", "cmd/manxctl/..."}},
 	{"cmd/manxd", []string{"..."}},
 	{"integration/...", []string{"..."}},
 }

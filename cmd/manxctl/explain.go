@@ -1,0 +1,106 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/manxnet/manx/cmd/manxctl/manifest"
+	"github.com/manxnet/manx/cmd/manxctl/plan"
+	"github.com/manxnet/manx/cmd/manxctl/table"
+	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/dataplane/policy/explain"
+	"github.com/manxnet/manx/proto/explanation"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// explainOptions are the flags of explain.
+type explainOptions struct {
+	files  files
+	output string
+	ipv6   bool
+}
+
+func (c *cli) explainCommand() *cobra.Command {
+	var o explainOptions
+	cmd := &cobra.Command{
+		Use:   "explain SOURCE DESTINATION [PROTOCOL/PORT]",
+		Short: "Tell whether policy lets one end of a connection reach the other, rule by rule, and which way packets go",
+		Long: `Tell what becomes of the first packet of a connection: at both ends tier by tier, policy by policy and rule by rule what
+matches and what does not hold, then the routes, and last the verdict.
+
+An end is an address, a pod (NAMESPACE/POD, or POD if there is only one), a WorkloadEndpoint, a HostEndpoint or a node; to be
+exact write pod/NAMESPACE/POD, wep/NAMESPACE/NAME, hep/NAME or node/NAME. The flow is tcp/80, udp/53, sctp/5000, icmp,
+icmp/TYPE/CODE or the number of a protocol; tcp if it is missing.
+
+The local manxd is asked: for this node from the very rules that it keeps in the kernel ("as programmed"), for the other node
+from rules that it computes of the same objects. With -f all is computed of files: resources of Calico and of Kubernetes
+(Pods, Namespaces, NetworkPolicies), and neither daemon nor datastore is asked.
+
+Exit codes: 0 explained, whatever the verdict; 1 error, such as an end that does not exist; 2 usage.`,
+		Example: `  manxctl explain shop/web-0 shop/db-0 tcp/5432
+  manxctl explain 10.0.0.7 shop/web-0 tcp/80 -o json
+  manxctl explain pod/shop/web-0 node/node-2 icmp
+  manxctl explain shop/web-0 8.8.8.8 udp/53 -f cluster/`,
+		Args: cobra.RangeArgs(2, 3),
+		RunE: func(cmd *cobra.Command, args []string) error { return c.explainFlow(cmd.Context(), o, args) },
+	}
+	o.files.add(cmd)
+	cmd.Flags().BoolVarP(&o.ipv6, "ipv6", "6", false, "IPv6 where both ends have both families")
+	outputFlag(cmd, &o.output, planText, table.JSON, table.YAML)
+	return cmd
+}
+
+func (c *cli) explainFlow(ctx context.Context, o explainOptions, args []string) error {
+	format, err := table.ParseFormat(cmp.Or(o.output, string(planText)), planText, table.JSON, table.YAML)
+	if err != nil {
+		return usagef("%v", err)
+	}
+	flow := ""
+	if len(args) == 3 {
+		flow = args[2]
+	}
+	parsed, err := explain.ParseFlow(flow)
+	if err != nil {
+		return usagef("%v", err)
+	}
+	var answer *manxv1.Explanation
+	if len(o.files.paths) > 0 {
+		answer, err = c.explainFiles(o, explain.Question{Source: args[0], Destination: args[1], Flow: parsed, IPv6: o.ipv6})
+	} else {
+		err = c.daemon(ctx, func(ctx context.Context, m manxv1.ManxClient) (err error) {
+			answer, err = m.Explain(ctx, &manxv1.ExplainRequest{Source: args[0], Destination: args[1], Flow: flow, Ipv6: o.ipv6})
+			return err
+		})
+	}
+	switch {
+	case err != nil:
+		return err
+	case format != planText:
+		return c.printStructured(format, answer)
+	}
+	return writeExplanation(c.out, answer)
+}
+
+// explainFiles answers from files alone.
+func (c *cli) explainFiles(o explainOptions, q explain.Question) (*manxv1.Explanation, error) {
+	var sources []manifest.Source
+	var errs []error
+	for _, p := range o.files.paths {
+		s, e := manifest.Read(p, c.in, o.files.recursive)
+		sources, errs = append(sources, s...), append(errs, e...)
+	}
+	if len(errs) > 0 {
+		return nil, c.report(errs)
+	}
+	state := plan.Read(sources, "kube-system")
+	objects, remarks := state.AsStored()
+	c.complain(slices.Concat(state.Remarks, remarks))
+	answer, err := explain.Explain(explain.Computed(objects, policy.Config{}), q)
+	if err != nil {
+		return nil, err
+	}
+	return explanation.Of(answer), nil
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// writeExplanation writes an explanation for people: who, what each stage says, the way, and last the verdict.
+func writeExplanation(w io.Writer, x *manxv1.Explanation) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "From %s\n  to %s\n  by %s\n", explainedEnd(x.GetSource()), explainedEnd(x.GetDestination()), x.GetFlow())
+	for _, n := range x.GetNotes() {
+		fmt.Fprintf(&b, "Note: %s\n", n)
+	}
+	for _, s := range x.GetStages() {
+		explainStage(&b, s)
+	}
+	if len(x.GetRoutes()) > 0 {
+		b.WriteString("\nRoute\n")
+	}
+	for _, r := range x.GetRoutes() {
+		how := ""
+		if r.GetInstalled() {
+			how = " (in the kernel)"
+		}
+		if r.GetNote() != "" {
+			how += ": " + r.GetNote()
+		}
+		fmt.Fprintf(&b, "  node %s: %s %s%s\n", orNone(r.GetNode()), r.GetPrefix(), withoutPrefix(r.GetNext(), r.GetPrefix()), how)
+	}
+	verdict := "DENIED"
+	if x.GetAllowed() {
+		verdict = "ALLOWED"
+	}
+	if x.GetBy() == "" {
+		fmt.Fprintf(&b, "\n%s: no policy is about it\n", verdict)
+	} else {
+		fmt.Fprintf(&b, "\n%s by %s\n", verdict, x.GetBy())
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func explainedEnd(e *manxv1.ExplainedEnd) string {
+	switch e.GetKind() {
+	case "outside":
+		return e.GetAddress() + " (outside the cluster)"
+	case "host":
+		return fmt.Sprintf("node %s (%s)", e.GetName(), e.GetAddress())
+	}
+	return fmt.Sprintf("%s %s (%s, node %s, interface %s)", e.GetKind(), e.GetName(), e.GetAddress(), orNone(e.GetNode()), e.GetInterface())
+}
+
+func explainStage(b *strings.Builder, s *manxv1.ExplainedStage) {
+	how := "computed"
+	if s.GetProgrammed() {
+		how = "as programmed"
+	}
+	direction := strings.ToUpper(s.GetDirection()[:1]) + s.GetDirection()[1:]
+	fmt.Fprintf(b, "\n%s of %s at node %s (%s)", direction, s.GetAbout(), orNone(s.GetNode()), how)
+	if !s.GetReached() {
+		b.WriteString(", which the packet does not reach")
+	}
+	b.WriteByte('\n')
+	for _, line := range s.GetBefore() {
+		fmt.Fprintf(b, "  %s\n", line)
+	}
+	for _, t := range s.GetTiers() {
+		if t.GetName() == "" {
+			b.WriteString("  profiles\n")
+		} else {
+			fmt.Fprintf(b, "  tier %s (order %s, default action %s)\n", t.GetName(), t.GetOrder(), t.GetDefaultAction())
+		}
+		for _, p := range t.GetPolicies() {
+			explainPolicy(b, p)
+		}
+		if t.GetEnd() != "" {
+			fmt.Fprintf(b, "    end: %s\n", t.GetEnd())
+		}
+	}
+	verdict := "denied"
+	if s.GetAllowed() {
+		verdict = "allowed"
+	}
+	if s.GetBy() == "" {
+		fmt.Fprintf(b, "  => %s\n", verdict)
+		return
+	}
+	fmt.Fprintf(b, "  => %s by %s\n", verdict, s.GetBy())
+}
+
+func explainPolicy(b *strings.Builder, p *manxv1.ExplainedPolicy) {
+	fmt.Fprintf(b, "    %s", p.GetName())
+	if p.GetOrder() != "" {
+		fmt.Fprintf(b, " (order %s)", p.GetOrder())
+	}
+	if p.GetStaged() {
+		b.WriteString(" [staged]")
+	}
+	decision := p.GetDecision()
+	if decision == "" {
+		decision = "decides nothing"
+	}
+	fmt.Fprintf(b, ": %s\n", decision)
+	for _, r := range p.GetRules() {
+		if r.GetMatches() {
+			fmt.Fprintf(b, "      %d. %s: matches\n", r.GetNumber(), r.GetText())
+		} else {
+			fmt.Fprintf(b, "      %d. %s: no, %s\n", r.GetNumber(), r.GetText(), r.GetWhy())
+		}
+	}
+	if len(p.GetRules()) == 0 && p.GetDecision() == "" {
+		b.WriteString("      (no rules in this direction)\n")
+	}
+}

@@ -1,0 +1,27 @@
+package plan
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// AsStored are the objects as Calico's datastore would hold them: Kubernetes' own kinds become the endpoints, profiles and policies
+// that Calico makes of them. The remarks tell what cannot be converted.
+func (s State) AsStored() (model.Set, []string) {
+	keys := slices.SortedFunc(maps.Keys(s.Objects), func(a, b model.Key) int {
+		return slices.Compare([]string{string(a.Kind), a.Namespace, a.Name}, []string{string(b.Kind), b.Namespace, b.Name})
+	})
+	var list []*model.Object
+	for _, k := range keys {
+		list = append(list, s.Objects[k])
+	}
+	converted, notices := kubernetes.FromDocuments(list)
+	var remarks []string
+	for _, n := range notices {
+		remarks = append(remarks, n.String())
+	}
+	return model.NewSet(converted...), remarks
+}

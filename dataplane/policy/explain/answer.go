@@ -1,0 +1,74 @@
+package explain
+
+import "github.com/manxnet/manx/dataplane/ruleset"
+
+// Answer tells all about one packet.
+type Answer struct {
+	Source, Destination End
+	Flow                Flow
+	// Notes say what was taken for granted and what a reader should know besides.
+	Notes []string
+	// Stages are the places where policy is asked, in the order in which the packet comes to them.
+	Stages []Stage
+	Routes []Route
+	// Allowed tells whether it arrives, as far as policy decides about that.
+	Allowed bool
+	// By names the rule, tier or default that dropped it, or those that allowed it.
+	By string
+}
+
+// Stage is one place of one node where policy is asked.
+type Stage struct {
+	Node string
+	// Programmed: asked of the rules that this node's daemon keeps in its kernel. If not, they were computed for that node from the
+	// same objects.
+	Programmed bool
+	Direction  string // "egress" or "ingress"
+	About      string // whose policy it is: "pod default/web"
+	Hook       ruleset.Hook
+	Base       string // the base chain
+	// Reached: the packet came so far. If not, this is what would have been said.
+	Reached bool
+	// Before are rules that decided before any policy was asked, such as failsafe ports.
+	Before  []string
+	Tiers   []Tier
+	Allowed bool
+	By      string
+}
+
+// Tier is a group of policies that were asked one after the other. Profiles are a group without a name, after all tiers.
+type Tier struct {
+	Name          string
+	Order         string
+	DefaultAction string
+	Policies      []Policy
+	// End is what became of a packet that none of the policies decided about, empty if one did.
+	End string
+}
+
+// Policy is one policy or profile that the end is subject to.
+type Policy struct {
+	Name   string // "NetworkPolicy/default/web"
+	Order  string
+	Staged bool
+	Rules  []Rule
+	// Decision is empty if no rule matched.
+	Decision string
+}
+
+// Rule is one rule of a policy, as far as rules were asked.
+type Rule struct {
+	Number  int
+	Text    string // what it says
+	Matches bool
+	Why     string // the first condition that does not hold
+}
+
+// Route is the way from one node on.
+type Route struct {
+	Node      string
+	Prefix    string
+	Next      string // "dev cali1", "via 10.0.0.2 dev eth0"
+	Installed bool   // as read from the node's routes; if not, it follows from IPAM
+	Note      string
+}

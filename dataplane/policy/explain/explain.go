@@ -1,0 +1,260 @@
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
+	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// World is what a question is asked of.
+type World struct {
+	Objects model.Reader
+	// Rules runs use with the rules of a node.
+	Rules func(node string, use func(*policy.Calculator))
+	// Local is the node whose rules and routes are read from its daemon; empty if there is none.
+	Local string
+	// Route is how the local node reaches an address, and through which interface; nil without a daemon.
+	Route func(netip.Addr) (Route, string)
+}
+
+// Computed is a World of objects alone: every node's rules are computed from them. settings are the same for all nodes.
+func Computed(r model.Reader, settings policy.Config) World {
+	return World{Objects: r, Rules: func(node string, use func(*policy.Calculator)) { use(Build(r, settings, node)) }}
+}
+
+// Build computes the rules of a node whose interfaces are not known: they are taken to be those that its HostEndpoints name.
+func Build(r model.Reader, settings policy.Config, node string) *policy.Calculator {
+	settings.Node = node
+	return policy.Build(settings, r, interfaces(r, node))
+}
+
+// otherInterface stands for one whose name is not known.
+const otherInterface = "uplink"
+
+// interfaces are what HostEndpoints say about the interfaces of a node. Its own addresses are on the only one that has a name, or on
+// one of unknown name.
+func interfaces(r model.Reader, node string) map[string][]netip.Addr {
+	links := map[string][]netip.Addr{}
+	own := host(r, node).addresses
+	var names []string
+	for _, h := range model.All[v3.HostEndpoint](r, model.KindHostEndpoint) {
+		if name := h.Spec.InterfaceName; h.Spec.Node == node && name != "" && name != "*" {
+			links[name] = append(links[name], addresses(h.Spec.ExpectedIPs)...)
+			names = append(names, name)
+		}
+	}
+	for _, a := range own {
+		known := slices.ContainsFunc(names, func(n string) bool { return slices.Contains(links[n], a) })
+		switch {
+		case known:
+		case len(names) == 1:
+			links[names[0]] = append(links[names[0]], a)
+		default:
+			links[otherInterface] = append(links[otherInterface], a)
+		}
+	}
+	if len(links) == 0 {
+		links[otherInterface] = nil
+	}
+	return links
+}
+
+// Question is what to explain.
+type Question struct {
+	Source, Destination string // addresses or names, see findEnd
+	Flow                Flow
+	IPv6                bool // if both ends have both families
+}
+
+// Explain follows the first packet of a connection. The error says why there is no such packet.
+func Explain(w World, q Question) (*Answer, error) {
+	source, err := findEnd(w.Objects, q.Source)
+	if err != nil {
+		return nil, fmt.Errorf("source: %w", err)
+	}
+	destination, err := findEnd(w.Objects, q.Destination)
+	if err != nil {
+		return nil, fmt.Errorf("destination: %w", err)
+	}
+	if err := sameFamily(&source, &destination, q.IPv6); err != nil {
+		return nil, err
+	}
+	if source.Kind == kindOutside && destination.Kind == kindOutside {
+		return nil, fmt.Errorf("neither %s nor %s is an address of a workload or node: want one of this cluster", source.Address, destination.Address)
+	}
+	e := explanation{world: w, answer: &Answer{Source: source, Destination: destination, Flow: q.Flow.of(source.Address), Allowed: true}}
+	_, notAnAddress := netip.ParseAddr(q.Source)
+	e.asked = notAnAddress == nil
+	e.follow()
+	return e.answer, nil
+}
+
+// explanation is an answer in the making.
+type explanation struct {
+	world  World
+	answer *Answer
+	asked  bool // the source was given as an address
+	packet ruleset.Packet
+}
+
+func (e *explanation) note(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); !slices.Contains(e.answer.Notes, text) {
+		e.answer.Notes = append(e.answer.Notes, text)
+	}
+}
+
+// follow shows the packet to the nodes that it comes to.
+func (e *explanation) follow() {
+	a := e.answer
+	e.packet = ruleset.Packet{Source: a.Source.Address, Destination: a.Destination.Address, Protocol: a.Flow.Protocol,
+		DestinationPort: a.Flow.Port, ICMPType: a.Flow.ICMPType, ICMPCode: a.Flow.ICMPCode}
+	if hasPorts(a.Flow.Protocol) && a.Flow.Port == 0 {
+		e.note("no port was given: rules about ports do not match; ask again with %s/PORT", protocolName(a.Flow.Protocol))
+	}
+	from, to := a.Source.Node, a.Destination.Node
+	e.leaveByTunnel()
+	local := from == to || a.Source.Kind == kindOutside || a.Destination.Kind == kindOutside
+	if a.Source.Kind != kindOutside {
+		e.hop(from, local)
+	}
+	if a.Destination.Kind != kindOutside && (!local || a.Source.Kind == kindOutside) {
+		e.hop(to, true)
+	}
+	e.conclude()
+}
+
+// hop shows the packet to the rules of one node; last tells whether the destination is there, or whatever follows is not of the cluster.
+func (e *explanation) hop(node string, last bool) {
+	a := e.answer
+	in, out := "", ""
+	switch {
+	case a.Source.Node == node && a.Source.isWorkload():
+		in = a.Source.Interface
+	case a.Source.Node != node || a.Source.Kind == kindOutside:
+		in = e.interfaceFor(node, a.Source)
+	}
+	switch {
+	case last && a.Destination.Node == node && a.Destination.isWorkload():
+		out = a.Destination.Interface
+	case a.Destination.Node != node || a.Destination.Kind == kindOutside:
+		out = e.interfaceFor(node, a.Destination)
+	}
+	toHost := a.Destination.Node == node && a.Destination.Kind == kindHost
+	reached := a.Allowed
+	e.world.Rules(node, func(c *policy.Calculator) {
+		h := e.host(node, c)
+		p := e.packet
+		p.In, p.Out, p.Mark, p.State, p.Status = in, out, 0, ruleset.ConnNew, 0
+		ask := c.Table().EvalForward
+		switch {
+		case in == "" && toHost:
+			e.note("a node that talks to itself does so over lo, which no policy is about")
+			return
+		case in == "":
+			ask = c.Table().EvalOutput
+		case toHost:
+			ask = c.Table().EvalInput
+		}
+		var trace ruleset.Trace
+		result := ask(h, p, &trace)
+		read := reader{node: node, answer: a, calc: c, packet: p, programmed: node == e.world.Local, chains: chains(c)}
+		stages := read.stages(&trace)
+		if !result.Accepted() && c.IsWorkload(in) && c.IsWorkload(out) && !toHost {
+			stages = append(stages, e.unreached(read, h, stages)...)
+		}
+		for _, s := range stages {
+			s.Reached = s.Reached && reached
+			a.Stages = append(a.Stages, s)
+		}
+		if !result.Accepted() {
+			a.Allowed = false
+			if result.By != nil && result.By.Comment == policy.NobodyServes {
+				e.note("%s is an address of services: kube-proxy translates those before policy sees them; ask about a pod behind the service", a.Destination.Address)
+			}
+			return
+		}
+		if s := result.Packet.Source; s != p.Source {
+			e.note("the source becomes %s when it leaves node %s (%s)", s, node, "natOutgoing or a tunnel's address")
+			e.packet.Source = s
+		}
+	})
+	e.route(node)
+}
+
+// unreached is what the other end on the same node would say to a packet that the first one drops.
+func (e *explanation) unreached(read reader, h *ruleset.Host, have []Stage) []Stage {
+	p := read.packet
+	p.In = "" // of no workload
+	var trace ruleset.Trace
+	read.calc.Table().EvalForward(h, p, &trace)
+	var more []Stage
+	for _, s := range read.stages(&trace) {
+		if !slices.ContainsFunc(have, func(x Stage) bool { return x.Base == s.Base }) {
+			s.Reached = false
+			more = append(more, s)
+		}
+	}
+	return more
+}
+
+// host is what rules may ask about a node.
+func (e *explanation) host(node string, c *policy.Calculator) *ruleset.Host {
+	var own []netip.Addr
+	if n := model.Get[model.Node](e.world.Objects, model.ResourceKey(model.KindNode, node)); n != nil {
+		own = nodeAddresses(n)
+	}
+	owns := func(iface string, a netip.Addr) bool { return slices.Contains(c.Interfaces()[iface], a) }
+	return &ruleset.Host{
+		IsLocal: func(a netip.Addr) bool {
+			if slices.Contains(own, a) {
+				return true
+			}
+			for name := range c.Interfaces() {
+				if owns(name, a) {
+					return true
+				}
+			}
+			return false
+		},
+		ReturnInterface: func(a netip.Addr) string {
+			if a == e.answer.Source.Address && e.answer.Source.Node == node && e.answer.Source.isWorkload() {
+				return e.answer.Source.Interface
+			}
+			return otherInterface
+		},
+		OwnsAddress: owns,
+		SourceFor: func(iface string, instead netip.Addr) netip.Addr {
+			candidates := append(slices.Clone(c.Interfaces()[iface]), e.tunnelAddress(node, iface))
+			for _, a := range append(candidates, own...) {
+				if a.IsValid() && a.Is4() == instead.Is4() && !a.IsLinkLocalUnicast() {
+					return a
+				}
+			}
+			return instead
+		},
+	}
+}
+
+// conclude names who decided.
+func (e *explanation) conclude() {
+	a := e.answer
+	var allowed []string
+	for _, s := range a.Stages {
+		switch {
+		case !s.Allowed:
+			a.Allowed = false
+			a.By = fmt.Sprintf("%s, %s of %s at node %s", s.By, s.Direction, s.About, s.Node)
+			return
+		case s.By != "":
+			allowed = append(allowed, fmt.Sprintf("%s (%s of %s)", s.By, s.Direction, s.About))
+		}
+	}
+	a.By = strings.Join(allowed, " and ")
+}

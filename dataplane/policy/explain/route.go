@@ -1,0 +1,166 @@
+package explain
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// route adds the way of the packet from a node on.
+func (e *explanation) route(node string) {
+	a := e.answer
+	if a.Destination.Node == node && a.Destination.Kind == kindHost {
+		a.Routes = append(a.Routes, Route{Node: node, Prefix: prefixOf(a.Destination.Address), Next: "the node itself"})
+		return
+	}
+	if node == e.world.Local && e.world.Route != nil {
+		if r, _ := e.world.Route(a.Destination.Address); r.Next != "" {
+			r.Node = node
+			a.Routes = append(a.Routes, r)
+			return
+		}
+	}
+	r := Route{Node: node}
+	switch {
+	case a.Destination.Node == node:
+		r.Prefix, r.Next = prefixOf(a.Destination.Address), "dev "+a.Destination.Interface
+	case a.Destination.isWorkload():
+		r.Prefix, r.Note = e.block(a.Destination)
+		if next := e.nodeAddress(a.Destination.Node, a.Destination.Address); next.IsValid() {
+			r.Next = "via " + next.String()
+			if device := e.tunnel(node, a.Destination); device != "" {
+				r.Next += " dev " + device
+			}
+		} else {
+			r.Next = "via node " + a.Destination.Node
+		}
+	default:
+		r.Prefix, r.Next = prefixOf(a.Destination.Address), "the node's other routes"
+	}
+	a.Routes = append(a.Routes, r)
+}
+
+func prefixOf(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
+
+// block is the block that an address is in; if another node has that, the address has a route of its own.
+func (e *explanation) block(d End) (prefix, note string) {
+	for o := range e.world.Objects.All(model.KindBlockAffinity) {
+		x, ok := o.Key.Affinity()
+		if !ok || !x.CIDR.Contains(d.Address) || x.Type != model.AffinityHost {
+			continue
+		}
+		if x.Host == d.Node {
+			return x.CIDR.String(), "block of node " + d.Node
+		}
+		return prefixOf(d.Address), "borrowed from block " + x.CIDR.String() + " of node " + x.Host
+	}
+	return prefixOf(d.Address), "no block is known that it is in"
+}
+
+func (e *explanation) nodeAddress(node string, same netip.Addr) netip.Addr {
+	for _, a := range host(e.world.Objects, node).addresses {
+		if a.Is4() == same.Is4() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// tunnel is the interface of the tunnel between a node and the node of a workload; empty for none.
+func (e *explanation) tunnel(node string, d End) string {
+	if !d.isWorkload() || d.Node == node {
+		return ""
+	}
+	for _, p := range model.All[model.IPPool](e.world.Objects, model.KindIPPool) {
+		cidr, err := netip.ParsePrefix(p.Spec.CIDR)
+		if err != nil || !cidr.Contains(d.Address) {
+			continue
+		}
+		crosses := !e.sameSubnet(node, d.Node, d.Address)
+		switch {
+		case p.Spec.IPIPMode == "Always", p.Spec.IPIPMode == "CrossSubnet" && crosses:
+			return "tunl0"
+		case p.Spec.VXLANMode == "Always", p.Spec.VXLANMode == "CrossSubnet" && crosses:
+			if d.Address.Is6() {
+				return "vxlan-v6.calico"
+			}
+			return "vxlan.calico"
+		}
+	}
+	return ""
+}
+
+func (e *explanation) sameSubnet(a, b string, like netip.Addr) bool {
+	n := model.Get[model.Node](e.world.Objects, model.ResourceKey(model.KindNode, a))
+	if n == nil || n.Spec.BGP == nil {
+		return false
+	}
+	text := n.Spec.BGP.IPv4Address
+	if like.Is6() {
+		text = n.Spec.BGP.IPv6Address
+	}
+	subnet, err := netip.ParsePrefix(text)
+	other := e.nodeAddress(b, like)
+	return err == nil && other.IsValid() && subnet.Contains(other)
+}
+
+// interfaceFor is the interface of a node that packets to or from an end elsewhere use.
+func (e *explanation) interfaceFor(node string, far End) string {
+	if node == e.world.Local && e.world.Route != nil {
+		if _, iface := e.world.Route(far.Address); iface != "" {
+			return iface
+		}
+	}
+	if t := e.tunnel(node, far); t != "" {
+		return t
+	}
+	own := e.nodeAddress(node, far.Address)
+	links := interfaces(e.world.Objects, node)
+	var names []string
+	for name, list := range links {
+		if slices.Contains(list, own) {
+			return name
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	if names[0] != otherInterface {
+		e.note("the interface of node %s towards %s is taken to be %s", node, far.Address, names[0])
+	}
+	return names[0]
+}
+
+// tunnelAddress is the address that a node has in a tunnel.
+func (e *explanation) tunnelAddress(node, device string) netip.Addr {
+	n := model.Get[model.Node](e.world.Objects, model.ResourceKey(model.KindNode, node))
+	if n == nil {
+		return netip.Addr{}
+	}
+	text := ""
+	switch {
+	case device == "tunl0" && n.Spec.BGP != nil:
+		text = n.Spec.BGP.IPv4IPIPTunnelAddr
+	case device == "vxlan.calico":
+		text = n.Spec.IPv4VXLANTunnelAddr
+	case device == "vxlan-v6.calico":
+		text = n.Spec.IPv6VXLANTunnelAddr
+	}
+	for _, a := range addresses([]string{text}) {
+		return a
+	}
+	return netip.Addr{}
+}
+
+// leaveByTunnel: what a node itself sends into a tunnel has the node's address there, unless an address was asked for.
+func (e *explanation) leaveByTunnel() {
+	s := &e.answer.Source
+	if s.Kind != kindHost || e.asked {
+		return
+	}
+	device := e.tunnel(s.Node, e.answer.Destination)
+	if a := e.tunnelAddress(s.Node, device); a.IsValid() {
+		e.note("node %s sends into the tunnel %s from its address there, %s", s.Node, device, a)
+		s.Address, e.packet.Source = a, a
+	}
+}

@@ -1,0 +1,258 @@
+package explain
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// reader turns a trace through the rules of a node into stages.
+type reader struct {
+	node       string
+	answer     *Answer
+	calc       *policy.Calculator
+	packet     ruleset.Packet
+	programmed bool
+	chains     map[string]policy.ID
+}
+
+func chains(c *policy.Calculator) map[string]policy.ID {
+	all := map[string]policy.ID{}
+	for name, id := range c.Chains() {
+		all[name] = id
+	}
+	return all
+}
+
+// stages are the base chains in which policy was asked, or in which the packet was dropped.
+func (r *reader) stages(t *ruleset.Trace) []Stage {
+	var list []Stage
+	for rest := t.Steps; len(rest) > 0; {
+		first := rest[0]
+		n := 1
+		for n < len(rest) && rest[n].Base == first.Base && rest[n].Hook == first.Hook {
+			n++
+		}
+		if s, ok := r.stage(rest[:n]); ok {
+			list = append(list, s)
+		}
+		rest = rest[n:]
+	}
+	return list
+}
+
+// stage reads one base chain; false if it has nothing to say.
+func (r *reader) stage(steps []ruleset.Step) (Stage, bool) {
+	last := steps[len(steps)-1]
+	s := Stage{Node: r.node, Programmed: r.programmed, Hook: last.Hook, Base: last.Base, Reached: true, Allowed: !drops(last.Verdict.Action)}
+	s.Direction, s.About = r.about(last.Base)
+	asked := !s.Allowed
+	for len(steps) > 0 {
+		step := steps[0]
+		steps = steps[1:]
+		if _, isList := cutList(step.Chain); isList {
+			asked = true
+		}
+		id, isPolicy := r.chains[step.Verdict.Chain]
+		switch {
+		case !step.Matched || step.Asked == nil:
+		case step.Verdict.Action == ruleset.Jump && isPolicy:
+			n := slices.IndexFunc(steps, func(x ruleset.Step) bool { return x.Chain != step.Verdict.Chain })
+			if n < 0 {
+				n = len(steps)
+			}
+			r.policy(&s, id, step.Verdict.Chain, steps[:n])
+			if n > 0 && decides(steps[n-1].Verdict.Action) && steps[n-1].Matched {
+				s.By = steps[n-1].Asked.Comment
+			}
+			steps = steps[n:]
+		case decides(step.Verdict.Action):
+			r.decided(&s, step)
+		}
+	}
+	return s, asked
+}
+
+func decides(a ruleset.Action) bool { return a == ruleset.Accept || drops(a) }
+
+func drops(a ruleset.Action) bool {
+	return a == ruleset.Drop || a == ruleset.Reject || a == ruleset.RejectTCP
+}
+
+// decided enters a verdict of something that is no policy.
+func (r *reader) decided(s *Stage, step ruleset.Step) {
+	s.By = step.Asked.Comment
+	word := "allowed"
+	if drops(step.Verdict.Action) {
+		word = "denied"
+	}
+	if n := len(s.Tiers); n > 0 {
+		t := &s.Tiers[n-1]
+		t.End = word + ": " + s.By
+		if t.Name != "" && s.By == "end of tier "+t.Name {
+			s.By = "the end of tier " + t.Name
+			t.End = word + ": policies of this tier are about it, and none of their rules matches"
+		}
+		return
+	}
+	if s.By != "" {
+		s.Before = append(s.Before, word+": "+s.By)
+	}
+}
+
+// about says whose policy a base chain asks, in which direction.
+func (r *reader) about(base string) (direction, whose string) {
+	a := r.answer
+	switch base {
+	case "forward-from-workload", "input-from-workload", "prerouting-source":
+		return "egress", a.Source.String()
+	case "forward-to-workload", "forward-service-loop":
+		return "ingress", a.Destination.String()
+	case "input-to-host", "input-tunnels":
+		return "ingress", "node " + r.node
+	}
+	if slices.Contains([]string{"host-untracked-in", "host-pre-dnat", "host-in", "host-forward-in"}, base) {
+		return "ingress", fmt.Sprintf("node %s, interface %s%s", r.node, r.packet.In, kindOfHostPolicy(base))
+	}
+	return "egress", fmt.Sprintf("node %s, interface %s%s", r.node, r.packet.Out, kindOfHostPolicy(base))
+}
+
+func kindOfHostPolicy(base string) string {
+	switch {
+	case strings.Contains(base, "untracked"):
+		return " (doNotTrack)"
+	case strings.Contains(base, "pre-dnat"):
+		return " (preDNAT)"
+	case strings.Contains(base, "forward"):
+		return " (applyOnForward)"
+	}
+	return ""
+}
+
+// cutList tells whether a chain is a list of policies.
+func cutList(chain string) (string, bool) {
+	for _, prefix := range []string{"in/", "out/", "host-in/", "host-out/", "host-forward-in/", "host-forward-out/", "host-untracked-in/", "host-untracked-out/", "host-pre-dnat/"} {
+		if rest, ok := strings.CutPrefix(chain, prefix); ok {
+			return rest, true
+		}
+	}
+	return "", false
+}
+
+// policy enters a policy with the rules that were asked.
+func (r *reader) policy(s *Stage, id policy.ID, chain string, steps []ruleset.Step) {
+	compiled, _ := r.calc.Policy(id)
+	tier := r.tier(id, compiled)
+	if n := len(s.Tiers); n == 0 || s.Tiers[n-1].Name != tier.Name {
+		s.Tiers = append(s.Tiers, tier)
+	}
+	p := Policy{Name: id.String()}
+	if compiled == nil {
+		p.Decision = "denies: it does not exist"
+	} else {
+		in := strings.HasPrefix(chain, "pi/")
+		p.Staged = compiled.Staged
+		if id.Kind != model.KindProfile {
+			p.Order = Order(compiled.Order)
+		}
+		r.rules(&p, compiled, in, steps)
+	}
+	t := &s.Tiers[len(s.Tiers)-1]
+	t.Policies = append(t.Policies, p)
+}
+
+func (r *reader) tier(id policy.ID, p *policy.Policy) Tier {
+	if id.Kind == model.KindProfile || p == nil {
+		return Tier{}
+	}
+	info := r.calc.Tier(p.Tier)
+	t := Tier{Name: p.Tier, Order: Order(info.Order), DefaultAction: "Deny"}
+	switch {
+	case info.Pass:
+		t.DefaultAction = "Pass"
+	case !info.Exists:
+		t.Order = "last, since there is no such tier"
+	}
+	return t
+}
+
+// Order is the order of a policy or tier as people write it.
+func Order(f float64) string {
+	if math.IsInf(f, 1) {
+		return "none"
+	}
+	return strconv.FormatFloat(f, 'f', -1, 64)
+}
+
+// rules enters the rules of a policy up to the one that matched. A rule that became several in the table matches if one of them
+// does; one that became none says why.
+func (r *reader) rules(p *Policy, compiled *policy.Policy, in bool, steps []ruleset.Step) {
+	direction, name := &compiled.Egress, "egress"
+	if in {
+		direction, name = &compiled.Ingress, "ingress"
+	}
+	asked := map[int][]ruleset.Step{}
+	for _, step := range steps {
+		if n, ok := RuleNumber(step.Asked, compiled.ID, name); ok {
+			asked[n] = append(asked[n], step)
+		}
+	}
+	for i := range direction.Rules {
+		rule := Rule{Number: i + 1, Text: RuleText(&direction.Rules[i])}
+		rule.Matches, rule.Why = r.rule(asked[i+1], &direction.Rules[i])
+		p.Rules = append(p.Rules, rule)
+		if rule.Matches && direction.Rules[i].Action != policy.Log {
+			p.Decision = decision(direction.Rules[i].Action, p.Staged)
+			return
+		}
+	}
+}
+
+func decision(a policy.Action, staged bool) string {
+	words := map[policy.Action][2]string{policy.Allow: {"allows", "would allow"}, policy.Deny: {"denies", "would deny"}, policy.Pass: {"passes on to the next tier", "would pass on to the next tier"}}
+	if staged {
+		return words[a][1] + ", but is staged: nothing is enforced"
+	}
+	return words[a][0]
+}
+
+func (r *reader) rule(steps []ruleset.Step, rule *policy.Rule) (matches bool, because string) {
+	var reasons []string
+	for _, step := range steps {
+		if step.Matched {
+			return true, ""
+		}
+		if step.Failed != nil && step.Failed.Field == ruleset.Family && len(steps) > 1 {
+			continue // its twin for the other family tells more
+		}
+		if text := why(r.calc.Table(), step.Failed, r.packet); !slices.Contains(reasons, text) {
+			reasons = append(reasons, text)
+		}
+	}
+	switch {
+	case len(reasons) > 0:
+		return false, strings.Join(reasons, "; ")
+	case rule.Never != "":
+		return false, rule.Never
+	case len(steps) > 0:
+		return false, fmt.Sprintf("it is about the other family than %s", family(r.packet.Source))
+	}
+	return false, "it has no effect here"
+}
+
+// RuleNumber tells which rule of a policy, for "ingress" or "egress", a rule of the table stands for; false for none of them.
+func RuleNumber(rule *ruleset.Rule, id policy.ID, direction string) (int, bool) {
+	if rule == nil {
+		return 0, false
+	}
+	rest, ok := strings.CutPrefix(rule.Comment, id.String()+" "+direction+" ")
+	digits, _, _ := strings.Cut(rest, " ")
+	n, err := strconv.Atoi(digits)
+	return n, ok && err == nil
+}

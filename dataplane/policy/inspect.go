@@ -1,0 +1,98 @@
+package policy
+
+import (
+	"iter"
+	"net/netip"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Config returns what New was told.
+func (c *Calculator) Config() Config { return c.config }
+
+// Interfaces are the host's that SetInterfaces last told of, with their addresses. Callers must not change them.
+func (c *Calculator) Interfaces() map[string][]netip.Addr { return c.hostLinks }
+
+// Policies visits all policies of the cluster that can be used, with the number of this node's endpoints that each selects.
+func (c *Calculator) Policies() iter.Seq2[*Policy, int] {
+	return func(yield func(*Policy, int) bool) {
+		for _, s := range c.policies {
+			if s.Policy != nil && !yield(s.Policy, len(s.endpoints)) {
+				return
+			}
+		}
+	}
+}
+
+// Policy returns a policy or profile, nil if there is none that can be used, and the number of this node's endpoints that it is
+// about.
+func (c *Calculator) Policy(id ID) (p *Policy, endpoints int) {
+	s := c.policies[id]
+	if id.Kind == model.KindProfile {
+		s = c.profiles[id.Name]
+	}
+	if s == nil {
+		return nil, 0
+	}
+	return s.Policy, len(s.endpoints)
+}
+
+// Subjects visits the endpoints of this node that a policy or profile is about.
+func (c *Calculator) Subjects(id ID) iter.Seq[model.Key] {
+	return func(yield func(model.Key) bool) {
+		s := c.policies[id]
+		if id.Kind == model.KindProfile {
+			s = c.profiles[id.Name]
+		}
+		if s == nil {
+			return
+		}
+		for e := range s.endpoints {
+			if !yield(e.key) {
+				return
+			}
+		}
+	}
+}
+
+// Chains visits the chains of the policies and profiles that are in the table, with whose they are.
+func (c *Calculator) Chains() iter.Seq2[string, ID] {
+	return func(yield func(string, ID) bool) {
+		for _, s := range c.policies {
+			if s.active && !(yield(ChainName(s.id, true), s.id) && yield(ChainName(s.id, false), s.id)) {
+				return
+			}
+		}
+		for _, s := range c.profiles {
+			if s.active && !(yield(ChainName(s.id, true), s.id) && yield(ChainName(s.id, false), s.id)) {
+				return
+			}
+		}
+	}
+}
+
+// ChainName is the chain of a policy or profile for one direction.
+func ChainName(id ID, ingress bool) string { return chainName(id, ingress) }
+
+// TierInfo is what decides when the policies of a tier are asked, and what becomes of packets that they select but do not decide
+// about.
+type TierInfo struct {
+	Order  float64 // infinite for none
+	Pass   bool    // the default action is Pass rather than Deny
+	Exists bool    // a tier that is missing comes last and denies
+}
+
+// Tier tells about a tier, whether it exists or not.
+func (c *Calculator) Tier(name string) TierInfo {
+	t := c.tier(name)
+	return TierInfo{Order: t.order, Pass: t.pass, Exists: t.exists}
+}
+
+// IsWorkload tells whether an interface of that name is a workload's.
+func (c *Calculator) IsWorkload(iface string) bool { return c.isWorkload(iface) }
+
+// NodeAddresses are the addresses of a node itself.
+func NodeAddresses(n *model.Node) []netip.Addr { return nodeAddresses(n) }
+
+// Compare orders the policies of a tier as they are asked.
+func (p *Policy) Compare(o *Policy) int { return p.less(o) }

@@ -1,0 +1,107 @@
+package server
+
+import (
+	"context"
+	"net/netip"
+	"regexp"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/dataplane/policy/explain"
+	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/proto/explanation"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// errNoPolicy tells that there is nothing to ask.
+func (s *Source) errNoPolicy() error {
+	switch {
+	case s.Datastore == nil:
+		return status.Error(codes.Unavailable, "manxd is starting: it has no datastore yet")
+	case s.Policy == nil:
+		return status.Error(codes.FailedPrecondition, "this manxd does not enforce policy (--policy=false)")
+	case !s.Datastore.Snapshot().InSync():
+		return status.Error(codes.Unavailable, "manxd is starting: it has not read the whole datastore yet")
+	}
+	return nil
+}
+
+// Explain implements manxv1.ManxServer. This node's end is asked of the rules that are programmed, the other end of rules that are
+// computed for the other node.
+func (s *Server) Explain(_ context.Context, r *manxv1.ExplainRequest) (*manxv1.Explanation, error) {
+	source := s.now()
+	if err := source.errNoPolicy(); err != nil {
+		return nil, err
+	}
+	flow, err := explain.ParseFlow(r.GetFlow())
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	answer, err := explain.Explain(source.explainWorld(s.config.Node), explain.Question{
+		Source: r.GetSource(), Destination: r.GetDestination(), Flow: flow, IPv6: r.GetIpv6()})
+	if err != nil {
+		return nil, status.Error(codes.NotFound, err.Error())
+	}
+	for _, problem := range source.policyProblems() {
+		answer.Notes = append(answer.Notes, problem)
+	}
+	return explanation.Of(answer), nil
+}
+
+// explainWorld is what this daemon knows.
+func (s *Source) explainWorld(node string) explain.World {
+	objects := s.Datastore.Snapshot()
+	return explain.World{
+		Objects: objects, Local: node,
+		Rules: func(of string, use func(*policy.Calculator)) {
+			if of == node {
+				s.Policy.Look(func(c *policy.Calculator, _ *ruleset.Table) { use(c) })
+				return
+			}
+			var settings policy.Config
+			s.Policy.Look(func(c *policy.Calculator, _ *ruleset.Table) { settings = c.Config() })
+			use(explain.Build(objects, settings, of))
+		},
+		Route: s.reach,
+	}
+}
+
+// policyProblems are what makes the kernel's rules differ from those that are wanted.
+func (s *Source) policyProblems() []string {
+	var list []string
+	st := s.Policy.Status()
+	if st.LastError != "" {
+		list = append(list, "the kernel's rules are not those that are wanted: "+st.LastError)
+	}
+	for _, r := range st.Refused {
+		list = append(list, "the kernel refuses "+r.Object+": "+r.Reason)
+	}
+	return list
+}
+
+var deviceOf = regexp.MustCompile(`\bdev (\S+)`)
+
+// reach finds the most specific of this node's routes to an address, and its interface. An address that no route of Manx is about
+// leads to the interface that has this node's address.
+func (s *Source) reach(a netip.Addr) (explain.Route, string) {
+	var best route.Status
+	for _, x := range s.routes() {
+		if x.Prefix.Contains(a) && (!best.Prefix.IsValid() || x.Prefix.Bits() > best.Prefix.Bits()) && len(x.Actual) > 0 {
+			best = x
+		}
+	}
+	if !best.Prefix.IsValid() {
+		return explain.Route{}, ""
+	}
+	r := explain.Route{Prefix: best.Prefix.String(), Next: best.Actual[0], Installed: true}
+	if best.Reason != "" {
+		r.Note = string(best.Phase) + ": " + best.Reason
+	}
+	if m := deviceOf.FindStringSubmatch(best.Actual[0]); m != nil {
+		return r, m[1]
+	}
+	return r, ""
+}
