@@ -112,7 +112,7 @@ func subject(s spec) (*selector.Selector, error) {
 		text = both(text, own)
 	}
 	if s.namespaceSelector != "" {
-		scope, err := prefixed(s.namespaceSelector, namespacePrefix)
+		scope, err := namespaceScope("", s.namespaceSelector)
 		if err != nil {
 			return nil, fmt.Errorf("spec.namespaceSelector: %w", err)
 		}

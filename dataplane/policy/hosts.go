@@ -154,6 +154,17 @@ func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
 	}
 	accept := ruleset.Verdict{Action: ruleset.Accept}
 	skip := func(m ...ruleset.Match) { chain.Rules = append(chain.Rules, ruleset.Rule{Matches: m, Verdict: accept}) }
+	switch s.name {
+	case "host-untracked-in", "host-untracked-out":
+		// The mark is given here and in host-pre-dnat only.
+		chain.Rules = append(chain.Rules, ruleset.Rule{Mark: ruleset.Mark{Mask: decidedMark}})
+	case "host-pre-dnat":
+		skip(decided)
+	case "host-in", "host-out", "host-forward-in":
+		// What leaves in a tunnel would hand the mark on to the packet around it.
+		chain.Rules = append(chain.Rules, ruleset.Rule{Matches: []ruleset.Match{decided}, Mark: ruleset.Mark{Mask: decidedMark}, Verdict: accept,
+			Comment: "allowed by an untracked or pre-DNAT policy"})
+	}
 	skip(ruleset.Match{Field: field, Name: "lo"})
 	if !s.all {
 		for _, p := range c.settings.prefixes {
@@ -164,6 +175,8 @@ func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
 	case "host-out":
 		skip(ruleset.Match{Field: ruleset.ConnStatus, Mask: ruleset.ConnDNAT})
 	case "host-out-translated":
+		// What is not tracked is not translated, and has no status to match.
+		skip(ruleset.Match{Field: ruleset.ConnState, Mask: ruleset.ConnInvalid | ruleset.ConnUntracked})
 		skip(ruleset.Match{Field: ruleset.ConnStatus, Not: true, Mask: ruleset.ConnDNAT})
 		skip(ruleset.Match{Field: ruleset.SourceLocal, Not: true})
 	}

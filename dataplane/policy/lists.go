@@ -177,10 +177,15 @@ func (c *Calculator) dropList(l *list) {
 // Calico reserves, which other software leaves alone.
 const passMark = 0x20000
 
+// decidedMark says that an untracked or pre-DNAT policy of a host endpoint allowed a packet: that endpoint's other policies
+// are not asked. It is Calico's bit for the same.
+const decidedMark = 0x10000
+
 var (
 	established = ruleset.Match{Field: ruleset.ConnState, Mask: ruleset.ConnEstablished | ruleset.ConnRelated}
 	passed      = ruleset.Match{Field: ruleset.PacketMark, Low: passMark, Mask: passMark}
 	unmark      = ruleset.Mark{Mask: passMark}
+	decided     = ruleset.Match{Field: ruleset.PacketMark, Low: decidedMark, Mask: decidedMark}
 )
 
 // writeList renders the chains of a list: one, and one more after each tier that can be left by Pass.

@@ -58,6 +58,9 @@ func (c *Calculator) effect(p *policyState, r *Rule) *ruleset.Rule {
 		out.Verdict.Action = ruleset.Return
 	case r.Action == Allow:
 		out.NoTrack = p.DoNotTrack
+		if p.DoNotTrack || p.PreDNAT {
+			out.Mark = ruleset.Mark{Value: decidedMark, Mask: decidedMark}
+		}
 		out.Verdict.Action = ruleset.Accept
 	case r.Action == Deny:
 		deny := c.settings.deny("", normalIn)

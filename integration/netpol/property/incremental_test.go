@@ -24,8 +24,9 @@ func parseNet(text string) netip.Prefix {
 	return p
 }
 
-// seeds are the seeds to try: one if MANX_PROPERTY_SEED names it, else as many as MANX_PROPERTY_WORLDS says.
-func seeds(t *testing.T, worlds uint64) []uint64 {
+// each calls try with one seed after the other until it fails or time is up, with at least so many in any case. Reproduce with
+// MANX_PROPERTY_SEED=n; try more with MANX_PROPERTY_WORLDS=n, which sets no time.
+func each(t *testing.T, least uint64, limit time.Duration, try func(seed uint64) bool) {
 	t.Helper()
 	setting := func(name string) (uint64, bool) {
 		text := os.Getenv(name)
@@ -36,16 +37,16 @@ func seeds(t *testing.T, worlds uint64) []uint64 {
 		return n, text != ""
 	}
 	if seed, ok := setting("MANX_PROPERTY_SEED"); ok {
-		return []uint64{seed}
+		try(seed)
+		return
 	}
-	if n, ok := setting("MANX_PROPERTY_WORLDS"); ok {
-		worlds = n
+	worlds, ok := setting("MANX_PROPERTY_WORLDS")
+	end := time.Now().Add(limit)
+	seed := uint64(0)
+	for (ok && seed < worlds || !ok && (seed < least || time.Now().Before(end))) && try(seed) {
+		seed++
 	}
-	list := make([]uint64, worlds)
-	for i := range list {
-		list[i] = uint64(i)
-	}
-	return list
+	t.Logf("%d worlds", seed)
 }
 
 func text(t *ruleset.Table) string {
@@ -67,16 +68,7 @@ func differing(got, want string) string {
 
 func TestOutcomeDoesNotDependOnTheWay(t *testing.T) {
 	empty := text(policy.Build(policy.Config{Node: thisNode}, model.Set{}, hostLinks()).Table())
-	end := time.Now().Add(8 * time.Second)
-	for i, seed := range seeds(t, 1000) {
-		if i >= 30 && time.Now().After(end) {
-			t.Logf("%d ways", i)
-			break // a busy machine tries fewer
-		}
-		if !walk(t, seed, empty) {
-			return
-		}
-	}
+	each(t, 20, 8*time.Second, func(seed uint64) bool { return walk(t, seed, empty) })
 }
 
 // walk goes a random way from nothing to a random world and back to nothing.

@@ -15,7 +15,9 @@ var selectors = []string{
 
 var scopes = []string{"all()", "global()", "app == 'a'", "projectcalico.org/name == 'red'", "has(app) || tier == 'b'", "!has(zone)"}
 
-func (g *generator) tierName() string { return pick(g, []string{"default", "default", "first", "second", "kube-admin", "lost"}) }
+func (g *generator) tierName() string {
+	return pick(g, []string{"default", "default", "first", "second", "kube-admin", "lost"})
+}
 
 func (g *generator) types(in, out []v3.Rule) []v3.PolicyType {
 	switch g.IntN(4) {
@@ -41,7 +43,7 @@ func (g *generator) namespaced(namespace string) v3.NetworkPolicySpec {
 func (g *generator) global() v3.GlobalNetworkPolicySpec {
 	s := v3.GlobalNetworkPolicySpec{Tier: g.tierName(), Order: g.order(), Selector: pick(g, selectors), Ingress: g.rules("", true), Egress: g.rules("", true)}
 	if g.one(5) {
-		s.NamespaceSelector = pick(g, scopes)
+		s.NamespaceSelector = pick(g, append([]string{"all()"}, scopes[2:]...)) // global() is only for rules
 	}
 	s.Types = g.types(s.Ingress, s.Egress)
 	switch g.IntN(6) {

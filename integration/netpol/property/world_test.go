@@ -158,7 +158,9 @@ var (
 	profileNames = []string{"kns.red", "kns.blue", "ksa.red.web", "extra", model.DefaultAllowProfile}
 )
 
-func meta(k model.Key) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name} }
+func meta(k model.Key) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}
+}
 
 // object makes a version of an object.
 func (g *generator) object(k model.Key) *model.Object {
