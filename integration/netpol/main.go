@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"syscall"
 
@@ -74,14 +73,7 @@ func (o options) run(ctx context.Context, out io.Writer) (err error) {
 	}
 	r := &runner{table: t, writer: writer{node: nodeName, ports: t.PodPorts}, out: out, traces: o.traces}
 	if !o.evalOnly {
-		bin, done := o.bin, func() {}
-		if bin == "" {
-			if bin, done, err = build(ctx); err != nil {
-				return err
-			}
-		}
-		defer done()
-		n, err := newNode(ctx, labName(), bin, t.PodPorts)
+		n, err := newNode(ctx, labName(), o.bin, t.PodPorts)
 		if err != nil {
 			return err
 		}
@@ -90,7 +82,11 @@ func (o options) run(ctx context.Context, out io.Writer) (err error) {
 		r.subject = n
 	}
 	for _, mode := range modes {
-		if err := r.run(ctx, mode, cases); err != nil {
+		err := r.run(ctx, mode, cases)
+		if ctx.Err() != nil {
+			return errors.New("interrupted")
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -109,21 +105,6 @@ func (o options) modes() ([]string, error) {
 		return []string{modeSteps, modeSnapshot}, nil
 	}
 	return nil, fmt.Errorf("--mode=%s: want %s, %s or both", o.mode, modeSteps, modeSnapshot)
-}
-
-// build makes manxd in a folder of its own; done removes it.
-func build(ctx context.Context) (bin string, done func(), err error) {
-	bin, err = os.MkdirTemp("", "manx-netpol-")
-	if err != nil {
-		return "", nil, err
-	}
-	done = func() { _ = os.RemoveAll(bin) }
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", bin, "github.com/manxnet/manx/cmd/manxd")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		done()
-		return "", nil, fmt.Errorf("build manxd: %w: %s", err, out)
-	}
-	return bin, done, nil
 }
 
 // labName is unique among the running programs, and short enough for a lab.

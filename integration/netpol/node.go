@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -44,7 +46,7 @@ type node struct {
 
 var _ subject = (*node)(nil)
 
-// newNode starts manxd in a new lab. name is that of the lab.
+// newNode starts manxd of the folder bin in a new lab of that name. If bin is empty manxd is built first.
 func newNode(ctx context.Context, name, bin string, ports []podPort) (_ *node, err error) {
 	n := &node{}
 	if n.lab, err = lab.New(lab.Spec{Name: name, Bin: bin, Nodes: []lab.NodeSpec{{Name: nodeName}}, PlainRouters: true, IPv6: true}); err != nil {
@@ -57,6 +59,11 @@ func newNode(ctx context.Context, name, bin string, ports []podPort) (_ *node, e
 	}()
 	n.host = n.lab.Node(nodeName)
 	n.pods = &pods{prefix: name, node: n.host, ports: ports, have: map[string]*prober{}}
+	if bin == "" {
+		if n.lab.Spec.Bin, err = build(ctx, n.lab.Dir); err != nil {
+			return nil, err
+		}
+	}
 	if err := n.host.StartManxd(append(n.host.EmbedDatastore(), "--no-default-pools")...); err != nil {
 		return nil, err
 	}
@@ -64,6 +71,19 @@ func newNode(ctx context.Context, name, bin string, ports []podPort) (_ *node, e
 		return nil, err
 	}
 	return n, n.connect(ctx)
+}
+
+// build makes manxd in a folder that goes with the lab, even if this program is killed.
+func build(ctx context.Context, dir string) (bin string, err error) {
+	bin = filepath.Join(dir, "bin")
+	if err := os.Mkdir(bin, 0o755); err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", bin, "github.com/manxnet/manx/cmd/manxd")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build manxd: %w: %s", err, out)
+	}
+	return bin, nil
 }
 
 // connect opens the datastore and the control socket of the daemon.
