@@ -69,4 +69,6 @@ type Event struct {
 	Object   *model.Object // EventUpdate only
 	Revision int64
 	Err      error // EventLost only
+	// More: the next event was written in the same transaction, and both are one step.
+	More bool
 }

@@ -20,8 +20,7 @@ import (
 //
 // Nothing is handed out before the first full read is complete. While the connection is lost the last good state stays,
 // and what is read again becomes visible at once when it is complete. So each snapshot that is published holds what the
-// datastore held at one revision, except that a transaction that wrote several keys may come in two steps; Calico and
-// Manx write one key at a time.
+// datastore held at one revision.
 type Tables struct {
 	log     *zap.Logger
 	now     func() time.Time
@@ -67,25 +66,34 @@ func (t *Tables) Run(ctx context.Context, store Store, kinds ...model.Kind) erro
 	defer cancel()
 	events := store.Watch(watch, kinds...)
 	for first := range events {
-		t.Apply(append([]Event{first}, waiting(events)...)...)
+		t.Apply(waiting(first, events)...)
 	}
 	return cmp.Or(ctx.Err(), errors.New("the watch ended: the store was closed"))
 }
 
-func waiting(events <-chan Event) []Event {
-	var more []Event
-	for len(more) < batch {
-		select {
-		case e, ok := <-events:
-			if !ok {
-				return more
-			}
-			more = append(more, e)
-		default:
-			return more
+// waiting takes what is there, and waits for the rest of a transaction.
+func waiting(first Event, events <-chan Event) []Event {
+	list := []Event{first}
+	for more := first.More; more || len(list) < batch; {
+		e, ok := next(events, more)
+		if !ok {
+			break
 		}
+		list, more = append(list, e), e.More
 	}
-	return more
+	return list
+}
+
+func next(events <-chan Event, wait bool) (e Event, ok bool) {
+	if wait {
+		e, ok = <-events
+		return e, ok
+	}
+	select {
+	case e, ok = <-events:
+	default:
+	}
+	return e, ok
 }
 
 // Apply takes events as one step. Run calls it; tests may, too.

@@ -367,3 +367,33 @@ func TestReadersThatFollowChangesEndWithTheSameState(t *testing.T) {
 		}
 	}
 }
+
+// source is a Store whose only use is to be watched.
+type source struct {
+	Store
+	events chan Event
+}
+
+func (s source) Watch(context.Context, ...model.Kind) <-chan Event { return s.events }
+
+// However slowly the events of a transaction come, they become visible together, and later ones are not waited for.
+func TestATransactionIsOneSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, tables := source{events: make(chan Event, 10)}, NewTables(zap.NewNop())
+		go func() { _ = tables.Run(t.Context(), s) }()
+		s.events <- inSync(10)
+		for i, name := range []string{"a", "b", "c"} {
+			e := update(name, 11)
+			e.More = i < 2
+			s.events <- e
+			synctest.Wait()
+			if seen := content(tables.Snapshot()); (seen != "") != (i == 2) {
+				t.Errorf("after event %d: %q", i+1, seen)
+			}
+		}
+		if got := content(tables.Snapshot()); got != "a=11 b=11 c=11 " {
+			t.Errorf("in the end: %q", got)
+		}
+		close(s.events)
+	})
+}

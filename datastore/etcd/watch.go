@@ -192,10 +192,8 @@ func (w *watcher) follow(ctx context.Context) error {
 			if resp.Header.ClusterId != w.at.cluster || resp.Header.Revision < w.at.revision {
 				return errors.New("the datastore was replaced or put back to an earlier state")
 			}
-			for _, e := range resp.Events {
-				if !w.deliverEvent(ctx, e) {
-					return context.Cause(ctx)
-				}
+			if !w.deliverEvents(ctx, resp.Events) {
+				return context.Cause(ctx)
 			}
 		}
 	}
@@ -214,35 +212,64 @@ func (w *watcher) cancelWhenLost(ctx context.Context, cancel context.CancelCause
 	}()
 }
 
-func (w *watcher) deliverEvent(ctx context.Context, e *clientv3.Event) bool {
-	ok := true
-	if e.Type == clientv3.EventTypeDelete {
-		ok = w.deliverDelete(ctx, string(e.Kv.Key), e.Kv.ModRevision)
-	} else {
-		ok = w.deliver(ctx, e.Kv)
+// deliverEvents hands on what changed. All events of one transaction come in one answer; they are marked, so that the reader
+// can take them as one step.
+func (w *watcher) deliverEvents(ctx context.Context, events []*clientv3.Event) bool {
+	var list []datastore.Event
+	for _, e := range events {
+		var event datastore.Event
+		var ok bool
+		if e.Type == clientv3.EventTypeDelete {
+			event, ok = w.deleted(string(e.Kv.Key), e.Kv.ModRevision)
+		} else {
+			event, ok = w.changed(e.Kv)
+		}
+		if ok {
+			list = append(list, event)
+		}
 	}
-	if ok {
-		w.at.revision = e.Kv.ModRevision
+	for i, e := range list {
+		e.More = i+1 < len(list) && list[i+1].Revision == e.Revision
+		if !w.send(ctx, e) {
+			return false
+		}
+		if !e.More {
+			w.at.revision = e.Revision
+		}
 	}
-	return ok
+	if n := len(events); n > 0 {
+		w.at.revision = events[n-1].Kv.ModRevision
+	}
+	return true
 }
 
 func (w *watcher) deliver(ctx context.Context, kv *mvccpb.KeyValue) bool {
-	o := parse(kv)
-	if o == nil || !w.kinds[o.Key.Kind] {
-		return true
-	}
-	w.known[string(kv.Key)] = true
-	return w.send(ctx, datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o, Revision: kv.ModRevision})
+	e, ok := w.changed(kv)
+	return !ok || w.send(ctx, e)
 }
 
 func (w *watcher) deliverDelete(ctx context.Context, path string, revision int64) bool {
+	e, ok := w.deleted(path, revision)
+	return !ok || w.send(ctx, e)
+}
+
+// changed is the event of a key that has a new value, false if its kind is not watched.
+func (w *watcher) changed(kv *mvccpb.KeyValue) (datastore.Event, bool) {
+	o := parse(kv)
+	if o == nil || !w.kinds[o.Key.Kind] {
+		return datastore.Event{}, false
+	}
+	w.known[string(kv.Key)] = true
+	return datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o, Revision: kv.ModRevision}, true
+}
+
+func (w *watcher) deleted(path string, revision int64) (datastore.Event, bool) {
 	key, ok, _ := model.ParseEtcdPath(path)
 	if !ok || !w.kinds[key.Kind] {
-		return true
+		return datastore.Event{}, false
 	}
 	delete(w.known, path)
-	return w.send(ctx, datastore.Event{Type: datastore.EventDelete, Key: key, Revision: revision})
+	return datastore.Event{Type: datastore.EventDelete, Key: key, Revision: revision}, true
 }
 
 // send hands an event to the reader, false if ctx ended first.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -158,6 +159,34 @@ func TestWatchDeliversWhatIsThereThenChanges(t *testing.T) {
 	}
 	if peerIP(m.seen[3].Object) != "10.0.0.3" {
 		t.Errorf("event without the new value: %+v", m.seen[3])
+	}
+}
+
+// A transaction's last event is the last of those that are watched.
+func TestWatchMarksTheEventsOfATransaction(t *testing.T) {
+	server := etcdtest.Start(t)
+	s, client := server.Store(t), server.Client(t)
+	m := watch(t, s, model.KindBGPPeer)
+	m.untilInSync()
+	var ops []clientv3.Op
+	for _, k := range []model.Key{model.ResourceKey(model.KindBGPPeer, "a"), model.ResourceKey(model.KindBGPPeer, "b"), model.ResourceKey(model.KindTier, "t")} {
+		path, err := model.EtcdPath(k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ops = append(ops, clientv3.OpPut(path, `{"metadata":{"name":"`+k.Name+`"},"spec":{"peerIP":"10.0.0.1","asNumber":1}}`))
+	}
+	if _, err := client.Txn(t.Context()).Then(ops...).Commit(); err != nil {
+		t.Fatal(err)
+	}
+	c := create(t, s, peer("c", "10.0.0.4"))
+	m.until("c", func() bool { return m.state[c.Key] == c.Revision })
+	var marks []bool
+	for _, e := range m.seen[1:] {
+		marks = append(marks, e.More)
+	}
+	if !slices.Equal(marks, []bool{true, false, false}) {
+		t.Errorf("more to come after the events: %v", marks)
 	}
 }
 
