@@ -14,15 +14,20 @@ import (
 )
 
 func (c *cli) describeCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "describe peer ADDRESS|NAME... | bgppeer NAME...",
-		Short:   "Tell what the datastore wants of BGP sessions of this node, what was negotiated, and what differs",
-		Example: "  manxctl describe peer 10.0.1.1\n  manxctl describe bgppeer tor-1",
-		Args:    cobra.MinimumNArgs(2),
+	var namespace string
+	cmd := &cobra.Command{
+		Use:   "describe peer ADDRESS|NAME... | bgppeer NAME... | POLICYKIND NAME...",
+		Short: "Tell of BGP sessions of this node what is wanted, was negotiated and differs; of policies whom they select here and what each rule counted",
+		Example: "  manxctl describe peer 10.0.1.1\n  manxctl describe bgppeer tor-1\n" +
+			"  manxctl describe networkpolicy web -n shop\n  manxctl describe gnp deny-all",
+		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			kind := strings.ToLower(args[0])
+			if k, ok := policyKind(kind); ok {
+				return c.describePolicies(cmd.Context(), k, namespace, args[1:])
+			}
 			if !isPeers(kind) && !slices.Contains([]string{"bgppeer", "bgppeers"}, kind) {
-				return usagef("describe %s: want peer or bgppeer", args[0])
+				return usagef("describe %s: want peer, bgppeer or a kind of policy", args[0])
 			}
 			return c.daemon(cmd.Context(), func(ctx context.Context, m manxv1.ManxClient) error {
 				for i, name := range args[1:] {
@@ -44,6 +49,8 @@ func (c *cli) describeCommand() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "namespace of policies that have one")
+	return cmd
 }
 
 // foundPeers are the sessions that an address or the name of a BGPPeer stands for.

@@ -38,14 +38,17 @@ func (c *cli) getCommand() *cobra.Command {
 	var o getOptions
 	cmd := &cobra.Command{
 		Use:     "get KIND [NAME...] | KIND/NAME... | -f FILE",
-		Short:   "Show objects of the datastore, or peers: the BGP sessions of this node",
-		Example: "  manxctl get peers -w\n  manxctl get bgppeers\n  manxctl get node node-1 -o yaml\n  manxctl get weps -A -o wide",
+		Short:   "Show objects of the datastore, peers: the BGP sessions of this node, or policies: those of all kinds and what this node does with them",
+		Example: "  manxctl get peers -w\n  manxctl get bgppeers\n  manxctl get node node-1 -o yaml\n  manxctl get weps -A -o wide\n  manxctl get policies",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(); err != nil {
 				return err
 			}
 			if len(args) > 0 && isPeers(args[0]) {
 				return c.getPeers(cmd.Context(), o, args[1:])
+			}
+			if o.isAllPolicies(args) && !o.watch {
+				return c.getPolicies(cmd.Context(), o)
 			}
 			if o.watch {
 				return usagef("-w is for peers; \"manxctl watch\" tells of routes, too")
@@ -239,5 +242,5 @@ func completeKind(_ *cobra.Command, args []string, _ string) ([]string, cobra.Sh
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return append(kindNames(), "peers"), cobra.ShellCompDirectiveNoFileComp
+	return append(kindNames(), "peers", "policies"), cobra.ShellCompDirectiveNoFileComp
 }
