@@ -15,6 +15,7 @@ import (
 	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/dataplane/shape"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -52,6 +53,7 @@ type Agent struct {
 	nodes    map[netip.Addr]bool
 	links    *link.Target
 	routes   *route.Target
+	shapes   *shape.Target
 	files    endpointFiles
 	synced   synced
 	flushed  flushed
@@ -68,7 +70,7 @@ func newAgent(c Config, now func() time.Time) *Agent {
 	return &Agent{
 		kernel: c.Kernel, node: c.NodeName, mtuFile: c.MTUFile, log: c.Logger, now: now, loop: reconcile.NewLoop(),
 		links: link.New(c.Kernel, c.MTUFile, now), routes: route.New(c.Kernel, now),
-		files:    newEndpointFiles(c, now),
+		shapes: shape.New(c.Kernel, now), files: newEndpointFiles(c, now),
 		problems: map[string]string{},
 	}
 }
@@ -179,17 +181,20 @@ func (a *Agent) step() time.Duration {
 	}
 	a.links.Handle(b.events)
 	a.routes.Handle(b.events)
+	a.shapes.Handle(b.events)
 	if b.policy != nil {
 		a.files.policy = b.policy
 	}
 	if b.resync {
 		a.links.Resync()
 		a.routes.Resync()
+		a.shapes.Resync()
 		a.files.resync()
 	}
 	if b.synced != nil {
 		a.synced = *b.synced
 		a.routes.Synced(a.synced.datastore && a.synced.bgp)
+		a.shapes.Synced(a.synced.datastore)
 		a.files.synced(a.synced.datastore)
 	}
 	if a.state == nil {
@@ -217,6 +222,7 @@ func (a *Agent) takeState(b *batch) {
 	if relevant {
 		a.links.Configure(a.state.linkConfig())
 		a.routes.Configure(a.state.routeConfig(a.isNode))
+		a.shapes.Configure(a.state.shapeConfig())
 		a.configureFiles()
 	}
 }
@@ -248,7 +254,7 @@ func (a *Agent) flush() time.Duration {
 	if steps > 0 {
 		a.flushed = flushed{at: a.now(), steps: steps}
 	}
-	return min(a.links.Next(), a.routes.Next(), a.flushFiles())
+	return min(a.links.Next(), a.routes.Next(), a.flushShapes(), a.flushFiles())
 }
 
 var errIPIPDisabled = errors.New("IPIP is switched off (FelixConfiguration, ipipEnabled: false)")

@@ -9,8 +9,8 @@ import (
 )
 
 // Cleanup removes from the host what agents leave there when they end: all routes of protocols 12 and 80 in the main
-// tables, and the addresses of tunl0. Workload interfaces stay: they go with their workloads. It returns how many
-// routes and addresses it removed.
+// tables, the limits of bandwidth, and the addresses of tunl0. Workload interfaces stay: they go with their workloads. It
+// returns how many routes, limits and addresses it removed.
 func Cleanup(k kernel.Kernel) (removed int, err error) {
 	routes, err := k.ListRoutes()
 	if err != nil {
@@ -30,6 +30,15 @@ func Cleanup(k kernel.Kernel) (removed int, err error) {
 		}
 	}
 	removed += len(ops)
+	limits, err := k.ListShapes()
+	errs = append(errs, err)
+	for device, l := range limits {
+		if err := k.RemoveShape(device, l); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed++
+	}
 	addresses, err := tunnelAddresses(k)
 	errs = append(errs, err)
 	for _, a := range addresses {

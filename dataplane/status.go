@@ -6,6 +6,7 @@ import (
 	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/dataplane/shape"
 )
 
 // Status tells how the agent is.
@@ -19,6 +20,8 @@ type Status struct {
 	// LastError is why the kernel could not be read or watched, empty if it can.
 	LastError string
 	Settings  []link.Status
+	// FailedLimits are the limits of bandwidth that are tried again.
+	FailedLimits []shape.Failure
 }
 
 // Status returns how the agent is.
@@ -29,6 +32,7 @@ func (a *Agent) Status() Status {
 	s := Status{
 		Started: listed && a.state != nil, Synced: a.synced.datastore && a.synced.bgp,
 		FailedRoutes: a.routes.Failures(), FailedSettings: a.links.Failures(), Settings: a.links.Statuses(),
+		FailedLimits: a.shapes.Failed(),
 	}
 	for _, err := range []error{err, a.watchErr} {
 		if err != nil {

@@ -19,6 +19,8 @@ type Fake struct {
 	addresses []Address
 	sysctls   map[string]string
 	noIPIP    bool
+	shapes    map[string]Shape
+	noShaping bool
 	calls     map[string]int
 	failures  map[string]map[int]error
 	log       []string

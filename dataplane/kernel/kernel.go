@@ -44,6 +44,7 @@ type Kernel interface {
 	Routes
 	Links
 	Sysctls
+	Shapes
 	Watcher
 }
 

@@ -25,12 +25,19 @@ const (
 // allProtocols is ETH_P_ALL in network byte order, as the low half of a filter's info.
 var allProtocols = uint32(native.Uint16([]byte{0, unix.ETH_P_ALL}))
 
+var redirectInfo = redirectPriority<<16 | allProtocols
+
 // filter is one of the filters on what a device receives.
 type filter struct {
 	handle uint32
 	info   uint32 // priority and protocol
-	to     int    // index of the device that packets are redirected to, 0 if they are not
+	// redirects packets to the device with the index to, 0 if that is gone: then they are lost.
+	redirects bool
+	to        int
 }
+
+// dead reports whether f is a redirect of ours whose device somebody removed.
+func (f filter) dead() bool { return f.redirects && f.to == 0 && f.info == redirectInfo }
 
 // listFilters returns the filters on what a device receives.
 func (s *socket) listFilters(link int) (list []filter, err error) {
@@ -61,7 +68,7 @@ func parseFilter(data []byte) (f filter, ok bool) {
 	for _, action, rest, more := nextAttr(attrIn(options, u32Actions)); more; _, action, rest, more = nextAttr(rest) {
 		parms := attrIn(attrIn(action, actOptions), mirredParms)
 		if unix.ByteSliceToString(attrIn(action, actKind)) == "mirred" && len(parms) >= mirredLen && native.Uint32(parms[20:]) == egressRedirect {
-			f.to = int(native.Uint32(parms[24:]))
+			f.redirects, f.to = true, int(native.Uint32(parms[24:]))
 		}
 	}
 	return f, f.handle&0xfff != 0 // those without are the tables that u32 keeps its filters in
@@ -80,7 +87,7 @@ func attrIn(list []byte, want uint16) []byte {
 // addRedirect sends all that a device receives through another one.
 func (s *socket) addRedirect(link, to int) error {
 	err := s.request(unix.RTM_NEWTFILTER, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *builder) {
-		b.tcHeader(link, 0, tcIngressFilters, redirectPriority<<16|allProtocols)
+		b.tcHeader(link, 0, tcIngressFilters, redirectInfo)
 		b.attrName(tcaKind, "u32")
 		options := b.nest(tcaOptions)
 		selector := make([]byte, 32) // one key that matches every packet

@@ -54,12 +54,14 @@ func (s *socket) listShapes(links []Link) (map[string]Shape, error) {
 		if err != nil {
 			return nil, err
 		}
+		from := byIndex[q.link].Name
 		for _, f := range filters {
 			if to := byIndex[f.to]; isRedirectDevice(to) {
-				shape := shapes[to.Name]
-				shape.From = byIndex[q.link].Name
-				shapes[to.Name] = shape
+				shapes[to.Name] = Shape{From: from, TokenBucket: shapes[to.Name].TokenBucket}
 			}
+		}
+		if slices.ContainsFunc(filters, filter.dead) {
+			shapes[RedirectDevice(from)] = Shape{From: from} // incomplete, whatever there is beside it
 		}
 	}
 	return shapes, nil
@@ -107,6 +109,9 @@ func (s *socket) setRedirectShape(device string, shape Shape) error {
 	if err := s.ensureIngress(from.Index); err != nil {
 		return err
 	}
+	if err := s.removeFilters(from.Index, filter.dead); err != nil {
+		return err
+	}
 	filters, err := s.listFilters(from.Index)
 	if err != nil || slices.ContainsFunc(filters, func(f filter) bool { return f.to == through.Index }) {
 		return err
@@ -146,15 +151,14 @@ func (s *socket) ensureRedirectDevice(name string, mtu int) (Link, error) {
 func (c *Conn) RemoveShape(device string, shape Shape) error {
 	err := c.with(func(s *socket) error {
 		link, err := s.linkNamed(device)
+		gone := errors.Is(err, unix.ENODEV)
 		switch {
-		case errors.Is(err, unix.ENODEV):
-			return nil
-		case err != nil:
+		case err != nil && !gone:
 			return err
-		case !isRedirectDevice(link):
+		case !gone && !isRedirectDevice(link):
 			return s.removeBucket(link.Index)
 		}
-		if err := s.removeRedirects(shape.From, link.Index); err != nil {
+		if err := s.removeRedirects(shape.From, link.Index); err != nil || gone {
 			return err
 		}
 		return s.request(unix.RTM_DELLINK, 0, func(b *builder) {
@@ -182,26 +186,35 @@ func (s *socket) removeRedirects(from string, to int) error {
 	if err != nil {
 		return err
 	}
-	filters, err := s.listFilters(link.Index)
+	ours := func(f filter) bool { return f.dead() || to != 0 && f.to == to }
+	if err := s.removeFilters(link.Index, ours); err != nil {
+		return err
+	}
+	if rest, err := s.listFilters(link.Index); err != nil || len(rest) > 0 {
+		return err
+	}
+	return s.removeIngress(link.Index)
+}
+
+// removeFilters removes the filters that are ours.
+func (s *socket) removeFilters(link int, ours func(filter) bool) error {
+	filters, err := s.listFilters(link)
 	if err != nil {
 		return err
 	}
-	others := slices.DeleteFunc(slices.Clone(filters), func(f filter) bool { return f.to == to })
+	others := slices.DeleteFunc(slices.Clone(filters), ours)
 	for _, f := range filters {
-		if f.to != to {
+		if !ours(f) {
 			continue
 		}
 		if !slices.ContainsFunc(others, func(o filter) bool { return o.info == f.info }) {
 			f.handle = 0 // with the tables for the filters
 		}
-		if err := s.removeFilter(link.Index, f); err != nil {
+		if err := s.removeFilter(link, f); err != nil {
 			return err
 		}
 	}
-	if len(others) > 0 {
-		return nil
-	}
-	return s.removeIngress(link.Index)
+	return nil
 }
 
 // linkNamed asks for one interface. The error Is unix.ENODEV if there is none.

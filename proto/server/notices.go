@@ -30,7 +30,11 @@ func (s *Source) notices() []Notice {
 		}
 	}
 	if s.Dataplane != nil {
-		for _, x := range s.Dataplane.Status().Settings {
+		status := s.Dataplane.Status()
+		for _, f := range status.FailedLimits {
+			all = append(all, Notice{Topic: "dataplane", Subject: "bandwidth of " + f.Interface, Text: f.Reason, Since: f.Since})
+		}
+		for _, x := range status.Settings {
 			if x.Phase == reconcile.Failed || x.Phase == reconcile.Blocked {
 				all = append(all, Notice{Topic: "dataplane", Subject: strings.TrimSpace(string(x.Kind) + " " + x.Name), Text: x.Reason, Since: x.Since})
 			}

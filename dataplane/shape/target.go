@@ -1,0 +1,202 @@
+package shape
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/reconcile"
+)
+
+// Endpoint is a workload's interface on this node, with its limits.
+type Endpoint struct {
+	Interface string
+	// Ingress limits what is sent to the workload, Egress what it sends.
+	Ingress, Egress Limit
+}
+
+// checkEvery is how often the limits are read again: nothing else tells when others change them.
+const checkEvery = 10 * time.Second
+
+// retryRead is how soon they are read again after that has failed.
+const retryRead = time.Second
+
+// idle is how often nothing is looked at.
+const idle = time.Hour
+
+// Target keeps the limits as configured. Tell it what changed, then Flush. Not safe for concurrent use.
+type Target struct {
+	kernel    kernel.Shapes
+	now       func() time.Time
+	table     *reconcile.Table[string, kernel.Shape] // by device
+	endpoints []Endpoint                             // with limits
+	wanted    map[string]kernel.Shape
+	devices   map[string]bool // those that limits depend on
+	stale     bool            // the limits have to be read again
+	checkAt   time.Time
+}
+
+// New makes a Target; now is the clock.
+func New(k kernel.Shapes, now func() time.Time) *Target {
+	t := &Target{kernel: k, now: now, stale: true}
+	equal := func(a, b kernel.Shape) bool { return a == b }
+	t.table = reconcile.NewTable(t, equal, now, reconcile.DefaultBackoff)
+	return t
+}
+
+// Configure takes over the workloads of this node.
+func (t *Target) Configure(all []Endpoint) {
+	var limited []Endpoint
+	same := true
+	for _, e := range all {
+		if e.Ingress.Bandwidth <= 0 && e.Egress.Bandwidth <= 0 {
+			continue
+		}
+		same = same && len(limited) < len(t.endpoints) && t.endpoints[len(limited)] == e
+		limited = append(limited, e)
+	}
+	if same && len(limited) == len(t.endpoints) {
+		return
+	}
+	t.endpoints, t.stale = limited, true
+	t.devices = map[string]bool{}
+	for _, e := range limited {
+		t.devices[e.Interface], t.devices[kernel.RedirectDevice(e.Interface)] = true, true
+	}
+}
+
+// Handle takes over what happened in the kernel.
+func (t *Target) Handle(events []kernel.Event) {
+	for i := range events {
+		switch e := &events[i]; e.Type {
+		case kernel.EventResync:
+			t.stale = true
+		case kernel.EventLink, kernel.EventLinkGone:
+			t.stale = t.stale || t.devices[e.Link.Name]
+		}
+	}
+}
+
+// Resync makes the next Flush read everything again.
+func (t *Target) Resync() { t.stale = true }
+
+// Synced says whether the datastore has told everything: then limits that an earlier run left may go.
+func (t *Target) Synced(yes bool) { t.table.Prune(yes) }
+
+// Flush brings the limits there. It returns how many changes were tried and how many of them failed.
+func (t *Target) Flush() (steps, failures int, err error) {
+	if now := t.now(); t.stale || !now.Before(t.checkAt) {
+		t.checkAt = now.Add(checkEvery)
+		if err := t.read(); err != nil {
+			t.checkAt = now.Add(retryRead)
+			return 0, 0, err
+		}
+		t.stale = false
+	}
+	steps, failures = t.table.Flush()
+	if t.table.Len() == 0 && len(t.endpoints) == 0 {
+		t.checkAt = t.now().Add(idle)
+	}
+	return steps, failures, nil
+}
+
+func (t *Target) read() error {
+	links, err := t.kernel.ListLinks()
+	if err != nil {
+		return err
+	}
+	byName := make(map[string]kernel.Link, len(links))
+	for _, l := range links {
+		byName[l.Name] = l
+	}
+	fresh := desired(t.endpoints, byName)
+	for device := range t.wanted {
+		if _, still := fresh[device]; !still {
+			t.table.Unset(device)
+		}
+	}
+	for device, s := range fresh {
+		t.table.Set(device, s)
+	}
+	t.wanted = fresh
+	return t.table.Resync()
+}
+
+// desired returns the limits of the endpoints whose interfaces exist, by device.
+func desired(endpoints []Endpoint, links map[string]kernel.Link) map[string]kernel.Shape {
+	shapes := map[string]kernel.Shape{}
+	for _, e := range endpoints {
+		l, ok := links[e.Interface]
+		if !ok {
+			continue
+		}
+		if e.Ingress.Bandwidth > 0 {
+			shapes[l.Name] = kernel.Shape{TokenBucket: e.Ingress.bucket(l.MTU)}
+		}
+		if e.Egress.Bandwidth > 0 {
+			shapes[kernel.RedirectDevice(l.Name)] = kernel.Shape{From: l.Name, TokenBucket: e.Egress.bucket(l.MTU)}
+		}
+	}
+	return shapes
+}
+
+// List implements reconcile.Target.
+func (t *Target) List() (map[string]kernel.Shape, error) { return t.kernel.ListShapes() }
+
+// Apply implements reconcile.Target.
+func (t *Target) Apply(steps []reconcile.Step[string, kernel.Shape]) []error {
+	errs := make([]error, len(steps))
+	for i, s := range steps {
+		if s.Action == reconcile.Remove {
+			errs[i] = t.kernel.RemoveShape(s.Key, s.Old)
+		} else {
+			errs[i] = t.kernel.SetShape(s.Key, s.New)
+		}
+	}
+	return errs
+}
+
+// Next is how long the next Flush may wait if nothing happens before.
+func (t *Target) Next() time.Duration {
+	at := t.checkAt
+	if retry, ok := t.table.Next(); ok && retry.Before(at) {
+		at = retry
+	}
+	return max(at.Sub(t.now()), time.Millisecond)
+}
+
+// Failure is a limit that could not be set or ended; it is tried again.
+type Failure struct {
+	Interface string // the workload's
+	Reason    string
+	Since     time.Time
+}
+
+// Failed returns the limits that the kernel refused, by interface.
+func (t *Target) Failed() []Failure {
+	var list []Failure
+	for device, s := range t.table.All() {
+		if s.Phase != reconcile.Failed && (s.Phase != reconcile.Removing || s.Reason == "") {
+			continue
+		}
+		iface := device
+		if want, have := t.table.Get(device); want != nil && want.From != "" {
+			iface = want.From
+		} else if have != nil && have.From != "" {
+			iface = have.From
+		}
+		list = append(list, Failure{Interface: iface, Reason: s.Reason, Since: s.Since})
+	}
+	slices.SortFunc(list, func(a, b Failure) int {
+		return cmp.Or(strings.Compare(a.Interface, b.Interface), strings.Compare(a.Reason, b.Reason))
+	})
+	return list
+}
+
+// Problem says what failed, nil if nothing did.
+func (t *Target) Problem() error { return t.table.Problem() }
+
+// Repairs tells what others had changed and Flush put right since the last call, and how many more there were.
+func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }

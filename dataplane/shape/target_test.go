@@ -1,0 +1,120 @@
+package shape
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+)
+
+type rig struct {
+	*testing.T
+	kernel *kernel.Fake
+	target *Target
+	now    time.Time
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{T: t, kernel: kernel.NewFake(), now: time.Unix(1000, 0)}
+	r.kernel.PutLink(kernel.Link{Index: 2, Name: "cali1", MTU: 1500, Up: true})
+	r.kernel.PutLink(kernel.Link{Index: 3, Name: "cali2", MTU: 1500, Up: true})
+	r.target = New(r.kernel, func() time.Time { return r.now })
+	return r
+}
+
+func (r *rig) flush(want ...string) {
+	r.Helper()
+	if _, _, err := r.target.Flush(); err != nil {
+		r.Fatal(err)
+	}
+	log := r.kernel.Log()
+	slices.Sort(log)
+	slices.Sort(want)
+	if !slices.Equal(log, want) {
+		r.Fatalf("changes are %q, want %q", log, want)
+	}
+}
+
+var (
+	slow   = Limit{Bandwidth: 8e6, Burst: 8e5}
+	fast   = Limit{Bandwidth: 80e6, Burst: 8e5}
+	out1   = kernel.RedirectDevice("cali1")
+	both   = Endpoint{Interface: "cali1", Ingress: slow, Egress: fast}
+	in     = Endpoint{Interface: "cali2", Ingress: slow}
+	none   = Endpoint{Interface: "cali2"}
+	absent = Endpoint{Interface: "cali9", Ingress: slow, Egress: slow}
+)
+
+func TestLimitsFollowTheConfiguration(t *testing.T) {
+	r := newRig(t)
+	r.flush()
+	r.target.Configure([]Endpoint{both, none, absent})
+	r.flush("shape cali1: 1000000 bytes/s", "shape "+out1+": 10000000 bytes/s from cali1")
+	r.target.Configure([]Endpoint{both, in, absent})
+	r.flush("shape cali2: 1000000 bytes/s")
+	r.target.Configure([]Endpoint{{Interface: "cali1", Ingress: fast}, in})
+	r.flush("shape cali1: 10000000 bytes/s", "end shape "+out1)
+	r.target.Configure(nil)
+	r.flush("end shape cali1", "end shape cali2")
+	if next := r.target.Next(); next < time.Minute {
+		t.Errorf("without limits the kernel is looked at again in %s", next)
+	}
+}
+
+func TestLimitsOfAnEarlierRunAreAdoptedOrRemovedOnceInSync(t *testing.T) {
+	r := newRig(t)
+	r.kernel.PutShape("cali1", kernel.Shape{TokenBucket: slow.bucket(1500)})
+	r.kernel.PutShape(out1, kernel.Shape{From: "cali1", TokenBucket: slow.bucket(1500)})
+	r.kernel.PutShape(kernel.RedirectDevice("gone"), kernel.Shape{})
+	r.target.Configure([]Endpoint{both})
+	r.flush("shape " + out1 + ": 10000000 bytes/s from cali1")
+	r.target.Synced(true)
+	r.flush("end shape " + kernel.RedirectDevice("gone"))
+}
+
+func TestLimitsComeWithTheInterface(t *testing.T) {
+	r := newRig(t)
+	r.target.Configure([]Endpoint{absent})
+	r.flush()
+	l := kernel.Link{Index: 9, Name: "cali9", MTU: 1500, Up: true}
+	r.kernel.PutLink(l)
+	r.target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: l}})
+	r.flush("shape cali9: 1000000 bytes/s", "shape "+kernel.RedirectDevice("cali9")+": 1000000 bytes/s from cali9")
+	calls := r.kernel.Calls("ListShapes")
+	r.target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: kernel.Link{Index: 5, Name: "eth0"}}})
+	r.flush()
+	if r.kernel.Calls("ListShapes") != calls {
+		t.Error("an interface without limits makes everything be read")
+	}
+}
+
+func TestLimitsThatOthersRemoveComeBack(t *testing.T) {
+	r := newRig(t)
+	r.target.Configure([]Endpoint{in})
+	r.flush("shape cali2: 1000000 bytes/s")
+	if err := r.kernel.RemoveShape("cali2", kernel.Shape{}); err != nil {
+		t.Fatal(err)
+	}
+	r.kernel.Log()
+	r.flush()
+	r.now = r.now.Add(r.target.Next())
+	r.flush("shape cali2: 1000000 bytes/s")
+	if list, _ := r.target.Repairs(); len(list) != 1 {
+		t.Errorf("repairs are %v", list)
+	}
+}
+
+func TestWhatTheKernelCannotDoKeepsNothingElseFromWorking(t *testing.T) {
+	r := newRig(t)
+	r.kernel.WithoutShaping()
+	r.target.Configure([]Endpoint{both, in})
+	r.flush("shape cali1: 1000000 bytes/s", "shape cali2: 1000000 bytes/s")
+	failed := r.target.Failed()
+	if err := r.target.Problem(); !errors.Is(err, kernel.ErrNoShaping) || len(failed) != 1 || failed[0].Interface != "cali1" ||
+		!strings.Contains(failed[0].Reason, "the bandwidth of cali1: not supported by this kernel") {
+		t.Errorf("failures are %v, %v", failed, err)
+	}
+}
