@@ -30,7 +30,7 @@ func cleanup(o options) error {
 		fmt.Printf("removed %d status files of endpoints\n", files)
 		err = errors.Join(err, fileErr)
 	}
-	return err
+	return errors.Join(err, removeRules())
 }
 
 // removeRules removes the packet filter. Without nftables there is none.
