@@ -45,9 +45,7 @@ func (s *Server) Explain(_ context.Context, r *manxv1.ExplainRequest) (*manxv1.E
 	if err != nil {
 		return nil, status.Error(codes.NotFound, err.Error())
 	}
-	for _, problem := range source.policyProblems() {
-		answer.Notes = append(answer.Notes, problem)
-	}
+	answer.Notes = append(answer.Notes, source.policyProblems()...)
 	return explanation.Of(answer), nil
 }
 
