@@ -46,6 +46,9 @@ type Agent struct {
 
 	inbox   inbox
 	onLinks func()
+	// background runs what would hold up the loop; Run waits for its end.
+	background func(func())
+	working    sync.WaitGroup
 
 	mu       sync.Mutex // guards what follows: the loop works, or somebody looks
 	state    *state
@@ -59,6 +62,8 @@ type Agent struct {
 	flushed  flushed
 	problems map[string]string // what was logged last, by target
 	watchErr error
+	// forgetting says that connections are being deleted; see forgetConnections.
+	forgetting bool
 }
 
 type synced struct{ datastore, bgp bool }
@@ -67,12 +72,14 @@ type synced struct{ datastore, bgp bool }
 func New(c Config) *Agent { return newAgent(c, time.Now) }
 
 func newAgent(c Config, now func() time.Time) *Agent {
-	return &Agent{
+	a := &Agent{
 		kernel: c.Kernel, node: c.NodeName, mtuFile: c.MTUFile, log: c.Logger, now: now, loop: reconcile.NewLoop(),
 		links: link.New(c.Kernel, c.MTUFile, now), routes: route.New(c.Kernel, now),
 		shapes: shape.New(c.Kernel, now), files: newEndpointFiles(c, now),
 		problems: map[string]string{},
 	}
+	a.background = a.working.Go
+	return a
 }
 
 // OnLinks sets what is called when interfaces or addresses of the host may have changed. Call it before Run; f must not wait.
@@ -124,6 +131,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	var watcher sync.WaitGroup
 	watcher.Go(func() { a.watch(ctx) })
 	defer watcher.Wait()
+	defer a.working.Wait()
 	a.loop.Run(ctx, a.step)
 	return nil
 }
@@ -178,6 +186,10 @@ func (a *Agent) step() time.Duration {
 	}
 	if b.peering != nil {
 		a.links.SetPeering(*b.peering)
+	}
+	if b.forgotten != nil {
+		a.forgetting = false
+		a.routes.Forgotten(b.forgotten)
 	}
 	a.links.Handle(b.events)
 	a.routes.Handle(b.events)
@@ -249,6 +261,7 @@ func (a *Agent) flush() time.Duration {
 	a.routes.SetNoIPIP(a.noIPIP())
 	steps, _, err := a.routes.Flush()
 	a.report("route", cmp.Or(err, a.routes.Problem()))
+	a.forgetConnections()
 	a.reportRepairs("link", a.links.Repairs)
 	a.reportRepairs("route", a.routes.Repairs)
 	if steps > 0 {

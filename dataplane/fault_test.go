@@ -44,6 +44,7 @@ func newWorld(t *testing.T) *world {
 	}
 	w.agent = newAgent(Config{Kernel: w.fake, NodeName: "node-1", Logger: zap.NewNop(), MTUFile: filepath.Join(t.TempDir(), "mtu")},
 		func() time.Time { return w.clock })
+	w.agent.background = func(f func()) { f() }
 	w.agent.loop.After = func(time.Duration) <-chan time.Time {
 		now := make(chan time.Time, 1)
 		now <- w.clock

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"net/netip"
 	"sync"
 	"time"
 
@@ -28,6 +29,8 @@ type batch struct {
 	synced  *synced
 	policy  *endpointstatus.Policy
 	resync  bool
+	// forgotten are addresses whose connections are out of the kernel; see forgetConnections.
+	forgotten []netip.Addr
 }
 
 func (i *inbox) put(f func(*batch)) {
@@ -75,5 +78,5 @@ func (i *inbox) empty() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	b := &i.next
-	return b.reader == nil && len(b.learned) == 0 && b.static == nil && b.peering == nil && len(b.events) == 0 && b.synced == nil && b.policy == nil && !b.resync
+	return b.reader == nil && len(b.learned) == 0 && b.static == nil && b.peering == nil && len(b.events) == 0 && b.synced == nil && b.policy == nil && !b.resync && b.forgotten == nil
 }

@@ -45,6 +45,7 @@ type Kernel interface {
 	Links
 	Sysctls
 	Shapes
+	Connections
 	Watcher
 }
 

@@ -42,10 +42,11 @@ type state struct {
 }
 
 type extras struct {
-	endpoints []*Endpoint // the first one counts
-	via       netip.Addr  // gateway to the peer that has the address
-	note      string      // why there is no route, or what is remarkable about it
-	since     time.Time   // of note
+	endpoints []*Endpoint   // the first one counts
+	via       netip.Addr    // gateway to the peer that has the address
+	served    *kernel.Route // the last route to a local workload with the address, until it departs
+	note      string        // why there is no route, or what is remarkable about it
+	since     time.Time     // of note
 }
 
 var nothing = &extras{}

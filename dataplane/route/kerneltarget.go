@@ -18,12 +18,13 @@ var errHeld = errors.New("is held by another owner")
 
 // kernelTarget applies steps to the main tables.
 type kernelTarget struct {
-	kernel kernel.Routes
-	rules  *rules
-	ops    []kernel.RouteOp
-	lost   bool                  // an answer of the kernel did not arrive
-	doubt  bool                  // an answer of the kernel says that it is not as we think
-	failed map[netip.Prefix]bool // prefixes whose new route is not in, in the flush that is under way
+	kernel  kernel.Routes
+	rules   *rules
+	ops     []kernel.RouteOp
+	lost    bool                  // an answer of the kernel did not arrive
+	doubt   bool                  // an answer of the kernel says that it is not as we think
+	failed  map[netip.Prefix]bool // prefixes whose new route is not in, in the flush that is under way
+	removed []*kernel.Route       // that led to workloads, in the flush that is under way
 }
 
 // chunk bounds the memory of one call; the kernel package makes batches of its own.
@@ -109,6 +110,11 @@ func (t *kernelTarget) Apply(steps []step) []error {
 			}
 			t.failed[steps[start+i].Key.Dst] = true
 		})
+	}
+	for i, s := range steps {
+		if s.Action == reconcile.Remove && (errs == nil || errs[i] == nil) && t.rules.toWorkload(s.Old) {
+			t.removed = append(t.removed, s.Old)
+		}
 	}
 	return errs
 }

@@ -29,6 +29,8 @@ type Target struct {
 	under  *kernelTarget
 	table  *reconcile.Table[kernel.RouteKey, *kernel.Route]
 
+	departures map[netip.Prefix]*departure
+
 	changedLinks bool // something that next hops are resolved with
 	resync       resync
 	applied      int
@@ -46,7 +48,8 @@ func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() 
 func New(k Kernel, now func() time.Time) *Target {
 	t := &Target{
 		kernel: k, now: now, states: map[netip.Prefix]*state{}, byLink: map[string]map[netip.Prefix]bool{},
-		rules: &rules{blocks: map[netip.Prefix]bool{}, underlay: newUnderlay(), hops: map[netip.Addr]*hop{}},
+		departures: map[netip.Prefix]*departure{},
+		rules:      &rules{blocks: map[netip.Prefix]bool{}, underlay: newUnderlay(), hops: map[netip.Addr]*hop{}},
 	}
 	t.rules.workloadAt, t.rules.gatewayTo = t.workloadAt, t.gatewayTo
 	t.under = &kernelTarget{kernel: k, rules: t.rules}
@@ -178,6 +181,7 @@ func (t *Target) Flush() (steps, failures int, err error) {
 	t.under.failed = nil
 	steps, failures = t.table.Flush()
 	t.applied += steps - failures
+	t.departLeftovers()
 	t.resync.answers(t.under, now)
 	return steps, failures, err
 }
@@ -290,6 +294,9 @@ func (t *Target) decideDirty() {
 		s := d.state
 		s.dirty = false
 		route, note := t.rules.decide(d.Prefix, s)
+		if t.departs(d.Prefix, s, route) {
+			route, note = nil, departedNote
+		}
 		if s.want != nil && (route == nil || route.Metric != s.want.Metric) {
 			t.table.Unset(s.want.Key())
 		}

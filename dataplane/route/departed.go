@@ -1,0 +1,98 @@
+package route
+
+import (
+	"net/netip"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+)
+
+// departure is an address that left an interface of a local workload. Nobody gets a route for it before the kernel has
+// forgotten the connections of that workload: what is established passes whatever policy says, also to the next one.
+type departure struct {
+	key  kernel.RouteKey // of the route to the workload, which goes first
+	told bool
+}
+
+const departedNote = "the address left another workload of this node, whose connections are forgotten first"
+
+// departs notes which interface has the address of p, and reports whether it left another one and has to wait. route is
+// what was decided about p.
+func (t *Target) departs(p netip.Prefix, s *state, route *kernel.Route) bool {
+	if t.departures[p] != nil || !p.IsSingleIP() {
+		return t.departures[p] != nil
+	}
+	local := s.source() == SourceWorkload
+	last := t.servedBy(p, s)
+	switch {
+	case local && route == nil: // the interface is down or still to come: if it is the same then, nothing happened
+		return false
+	case local && (last == nil || last.NextHops[0].Link == route.NextHops[0].Link):
+		s.own().served = route
+		return false
+	case last == nil:
+		return false
+	}
+	if s.want == nil { // an earlier run made it, or it is gone already
+		t.withdraw(last)
+	}
+	s.own().served = nil
+	t.departures[p] = &departure{key: last.Key()}
+	return true
+}
+
+// servedBy returns the last route to a local workload with the address of p: our own, or the one that an earlier run left.
+func (t *Target) servedBy(p netip.Prefix, s *state) *kernel.Route {
+	if s.served != nil || s.want != nil {
+		return s.served
+	}
+	_, have := t.table.Get(kernel.RouteKey{Dst: p, Metric: t.rules.config.workloadMetric(p.Addr())})
+	if have == nil || !t.rules.toWorkload(*have) {
+		return nil
+	}
+	return *have
+}
+
+// toWorkload reports whether r leads a single address to a workload's interface.
+func (r *rules) toWorkload(k *kernel.Route) bool {
+	return k.Dst.IsSingleIP() && len(k.NextHops) == 1 && r.isWorkload(k.NextHops[0].Link)
+}
+
+// withdraw removes a route that is in the kernel, even if an earlier run made it.
+func (t *Target) withdraw(r *kernel.Route) {
+	if _, have := t.table.Get(r.Key()); have != nil {
+		t.table.Set(r.Key(), *have)
+		t.table.Unset(r.Key())
+	}
+}
+
+// departLeftovers notes the addresses whose routes of an earlier run were removed because nobody wants them.
+func (t *Target) departLeftovers() {
+	for _, r := range t.under.removed {
+		if s := t.states[r.Dst]; t.departures[r.Dst] == nil && (s == nil || s.want == nil && s.served == nil) {
+			t.departures[r.Dst] = &departure{key: r.Key()}
+		}
+	}
+	t.under.removed = nil
+}
+
+// Departed returns the addresses that left local workloads and whose routes are out of the kernel, each once: now their
+// connections are to be forgotten, then Forgotten is to be called.
+func (t *Target) Departed() []netip.Addr {
+	var list []netip.Addr
+	for p, d := range t.departures {
+		if _, have := t.table.Get(d.key); !d.told && have == nil {
+			d.told = true
+			list = append(list, p.Addr())
+		}
+	}
+	return list
+}
+
+// Forgotten ends the waiting of addresses that Departed returned: from the next Flush on they have routes again.
+func (t *Target) Forgotten(addresses []netip.Addr) {
+	for _, a := range addresses {
+		p := netip.PrefixFrom(a, a.BitLen())
+		delete(t.departures, p)
+		t.touch(p)
+	}
+}

@@ -1,0 +1,230 @@
+package route
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+)
+
+// move plays how the address 10.244.1.8 of cali2 changes hands.
+type move struct {
+	t      *testing.T
+	fake   *kernel.Fake
+	target *Target
+	config Config
+}
+
+const moving = "10.244.1.8/32"
+
+func newMove(t *testing.T) *move {
+	m := &move{t: t, fake: testKernel(), config: testConfig()}
+	m.fake.PutLink(kernel.Link{Index: 7, Name: "cali2", Up: true, Running: true})
+	m.target, _ = testTarget(m.fake)
+	m.target.Synced(true)
+	m.flush("start")
+	m.fake.Log()
+	return m
+}
+
+// owner gives the address to an interface; empty is to nobody.
+func (m *move) owner(name string) {
+	m.config.Endpoints = slices.DeleteFunc(slices.Clone(m.config.Endpoints), func(e Endpoint) bool { return e.Addresses == moving })
+	if name != "" {
+		m.config.Endpoints = append(m.config.Endpoints, Endpoint{Name: "default/of-" + name, Interface: name, Addresses: moving})
+	}
+	m.target.Configure(m.config)
+}
+
+// flush flushes and checks what that changed in the kernel.
+func (m *move) flush(what string, want ...string) {
+	m.t.Helper()
+	_, failures, err := m.target.Flush()
+	if failures != 0 || err != nil {
+		m.t.Fatalf("%s: %d failures, %v", what, failures, err)
+	}
+	if what == "start" {
+		return
+	}
+	if got := m.fake.Log(); !slices.Equal(got, want) {
+		m.t.Fatalf("%s:\n%s\nwant\n%s", what, strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func (m *move) departed(what string, want ...string) {
+	m.t.Helper()
+	var got []string
+	for _, a := range m.target.Departed() {
+		got = append(got, a.String()+"/32")
+	}
+	if !slices.Equal(got, want) {
+		m.t.Fatalf("%s: connections of %q are to be forgotten, want %q", what, got, want)
+	}
+}
+
+func (m *move) forgotten() { m.target.Forgotten([]netip.Addr{netip.MustParsePrefix(moving).Addr()}) }
+
+const (
+	toCali1   = "10.244.1.8/32 dev #5 proto 80 scope link metric 1024"
+	toCali2   = "10.244.1.8/32 dev #7 proto 80 scope link metric 1024"
+	byAnother = "10.244.1.8/32 via 10.1.0.9 dev #2 proto bird metric 512"
+)
+
+func TestAddressOfAWorkloadChangesHands(t *testing.T) {
+	for _, c := range []struct {
+		rule string
+		play func(*move)
+	}{
+		{"to another interface: the old route, the connections, then the new route", func(m *move) {
+			m.owner("cali1")
+			m.flush("moved", "delete "+toCali2)
+			if s := rowOf(m.target, moving); s.Reason != departedNote {
+				m.t.Errorf("%+v", s)
+			}
+			m.departed("moved", moving)
+			m.departed("once")
+			m.flush("nothing before the connections are forgotten")
+			m.forgotten()
+			m.flush("then", "add "+toCali1)
+			m.departed("settled")
+		}},
+		{"to nobody, and later to another", func(m *move) {
+			m.owner("")
+			m.flush("gone", "delete "+toCali2)
+			m.departed("gone", moving)
+			m.owner("cali1")
+			m.flush("not yet")
+			m.forgotten()
+			m.flush("then", "add "+toCali1)
+			m.departed("new")
+		}},
+		{"to another node", func(m *move) {
+			m.target.Learn([]Learned{learned(moving, 512, "10.1.0.9")})
+			m.flush("the local workload counts")
+			m.owner("")
+			m.flush("gone", "delete "+toCali2)
+			m.departed("gone", moving)
+			m.forgotten()
+			m.flush("then", "add "+byAnother)
+		}},
+		{"from one node to another: nothing of ours", func(m *move) {
+			m.owner("")
+			m.flush("gone", "delete "+toCali2)
+			m.departed("gone", moving)
+			m.forgotten()
+			m.target.Learn([]Learned{learned(moving, 512, "10.1.0.9")})
+			m.flush("learned", "add "+byAnother)
+			m.target.Learn([]Learned{learned(moving, 512, "10.3.0.9")})
+			m.flush("moved", "replace "+strings.Replace(byAnother, "10.1.0.9 dev #2", "10.3.0.9 dev #3", 1))
+			m.departed("moved")
+			m.owner("cali1")
+			m.flush("here, as a new address", "add "+toCali1, "delete "+strings.Replace(byAnother, "10.1.0.9 dev #2", "10.3.0.9 dev #3", 1))
+			m.departed("here")
+		}},
+		{"several times meanwhile", func(m *move) {
+			m.owner("cali1")
+			m.flush("away", "delete "+toCali2)
+			m.departed("away", moving)
+			m.owner("")
+			m.flush("gone")
+			m.owner("cali2")
+			m.flush("back")
+			m.departed("once")
+			m.forgotten()
+			m.flush("then", "add "+toCali2)
+		}},
+		{"the interface goes down and up: the same workload", func(m *move) {
+			m.link(7, "cali2", false)
+			m.flush("down")
+			m.departed("down")
+			m.link(7, "cali2", true)
+			m.flush("up", "add "+toCali2)
+			m.departed("up")
+		}},
+		{"the interface goes, then the workload", func(m *move) {
+			m.fake.DropLink(7)
+			m.target.Handle([]kernel.Event{{Type: kernel.EventLinkGone, Link: kernel.Link{Index: 7, Name: "cali2"}}})
+			m.flush("without interface")
+			m.departed("without interface")
+			m.owner("")
+			m.flush("without workload")
+			m.departed("without workload", moving)
+		}},
+		{"another interface of the same name is another workload", func(m *move) {
+			m.fake.DropLink(7)
+			m.target.Handle([]kernel.Event{{Type: kernel.EventLinkGone, Link: kernel.Link{Index: 7, Name: "cali2"}}})
+			m.link(15, "cali2", true)
+			m.flush("new interface")
+			m.departed("new interface", moving)
+			m.forgotten()
+			m.flush("then", "add "+strings.Replace(toCali2, "#7", "#15", 1))
+		}},
+		{"another metric is no other workload", func(m *move) {
+			m.config.WorkloadMetric4 = 99
+			m.target.Configure(m.config)
+			_, _, _ = m.target.Flush()
+			m.departed("99")
+		}},
+		{"a route that cannot be removed comes before the connections", func(m *move) {
+			m.fake.Fail("ApplyRoutes", m.fake.Calls("ApplyRoutes")+1, unix.EPERM)
+			m.owner("cali1")
+			if _, failures, _ := m.target.Flush(); failures != 1 {
+				m.t.Fatal(failures)
+			}
+			m.departed("it is still there")
+			m.target.now = func() time.Time { return time.Unix(2e9, 0) }
+			m.target.table.Retry(kernel.RouteKey{Dst: netip.MustParsePrefix(moving), Metric: 1024})
+			_, _, _ = m.target.Flush()
+			m.departed("now it is gone", moving)
+		}},
+	} {
+		t.Run(c.rule, func(t *testing.T) { c.play(newMove(t)) })
+	}
+}
+
+func (m *move) link(index int, name string, up bool) {
+	l := kernel.Link{Index: index, Name: name, Up: up, Running: up}
+	m.fake.PutLink(l)
+	m.target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: l}})
+}
+
+// What an earlier run left is known by its routes only.
+func TestAddressChangedHandsBetweenTwoRuns(t *testing.T) {
+	for _, c := range []struct {
+		rule   string
+		synced bool
+		owner  string
+		want   []string
+	}{
+		{"another interface has it now", false, "cali1", []string{"delete " + toCali2, "forget", "add " + toCali1}},
+		{"the same interface has it", false, "cali2", nil},
+		{"nobody has it, as far as is known", false, "", nil},
+		{"nobody has it", true, "", []string{"delete " + toCali2, "forget"}},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			m := &move{t: t, fake: testKernel(), config: Config{WorkloadPrefixes: []string{"cali"}}}
+			m.fake.PutRoute(kernel.Route{Dst: prefix(moving), Metric: 1024, Protocol: kernel.ProtocolCalico, Type: kernel.Unicast,
+				Scope: kernel.ScopeLink, NextHops: []kernel.NextHop{{Link: 7}}})
+			m.target = New(m.fake, func() time.Time { return time.Unix(1e9, 0) })
+			m.owner(c.owner)
+			m.target.Synced(c.synced)
+			var log []string
+			for range 3 {
+				_, _, _ = m.target.Flush()
+				log = append(log, m.fake.Log()...)
+				if list := m.target.Departed(); len(list) > 0 {
+					log = append(log, "forget")
+					m.target.Forgotten(list)
+				}
+			}
+			if !slices.Equal(log, c.want) {
+				t.Errorf("%q, want %q", log, c.want)
+			}
+		})
+	}
+}
