@@ -76,3 +76,60 @@ func TestAllNamespacesAreNotHosts(t *testing.T) {
 		t.Errorf("selects %s", p.Selector)
 	}
 }
+
+// The kernel refuses to reject at postrouting, where what the host sends to services is asked about.
+func TestNothingIsRejectedAtPostrouting(t *testing.T) {
+	felix := &model.FelixConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	felix.Spec.NftablesFilterDenyAction = "Reject"
+	deny := []v3.Rule{{Action: v3.Deny}}
+	host := hostEndpoint("eth0")
+	host.Value.(*v3.HostEndpoint).Spec.Profiles = []string{"missing"}
+	set := model.NewSet(workload("a", "cali1"), model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix),
+		globalPolicy("deny", v3.GlobalNetworkPolicySpec{Types: twoTypes, Ingress: deny, Egress: deny}))
+	c := Build(Config{Node: testNode}, set, map[string][]netip.Addr{"eth0": nil})
+	rejects := func(chain string) bool {
+		for _, r := range c.Table().Chain(chain).Rules {
+			if r.Verdict.Action == ruleset.Reject {
+				return true
+			}
+		}
+		return false
+	}
+	if !rejects("po/GlobalNetworkPolicy/deny") {
+		t.Error("nothing is rejected that a workload sends")
+	}
+	set[host.Key] = host
+	c.Update(set, host.Key)
+	for _, chain := range c.Table().Chains() {
+		if reachable(c.Table(), "host-out-translated")[chain] && rejects(chain) {
+			t.Errorf("%s rejects", chain)
+		}
+	}
+	if !rejects("pi/GlobalNetworkPolicy/deny") {
+		t.Error("nothing is rejected that is sent to the host")
+	}
+	delete(set, host.Key)
+	if c.Update(set, host.Key); !rejects("po/GlobalNetworkPolicy/deny") {
+		t.Error("nothing is rejected any more")
+	}
+}
+
+// reachable are the chains that can be reached from one.
+func reachable(t *ruleset.Table, from string) map[string]bool {
+	seen := map[string]bool{}
+	var visit func(string)
+	visit = func(name string) {
+		if name == "" || seen[name] {
+			return
+		}
+		seen[name] = true
+		for _, r := range t.Chain(name).Rules {
+			visit(r.Verdict.Chain)
+			for _, v := range t.Verdicts(r.Verdict.Map) {
+				visit(v.Chain)
+			}
+		}
+	}
+	visit(from)
+	return seen
+}

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"iter"
+	"maps"
 	"net/netip"
 
 	"github.com/manxnet/manx/datastore/model"
@@ -96,3 +97,34 @@ func NodeAddresses(n *model.Node) []netip.Addr { return nodeAddresses(n) }
 
 // Compare orders the policies of a tier as they are asked.
 func (p *Policy) Compare(o *Policy) int { return p.less(o) }
+
+// Endpoints visits this node's endpoints: of workloads and of the host.
+func (c *Calculator) Endpoints() iter.Seq[model.Key] { return maps.Keys(c.endpoints) }
+
+// Asked are the policies that an endpoint of this node is subject to in one direction, then its profiles, in the order in which
+// they are asked. Those of a host that are about untracked or translated packets come first.
+func (c *Calculator) Asked(k model.Key, ingress bool) []ID {
+	e := c.endpoints[k]
+	if e == nil {
+		return nil
+	}
+	purposes := []purpose{untrackedOut, normalOut}
+	if ingress {
+		purposes = []purpose{untrackedIn, preDNAT, normalIn}
+	}
+	var list []ID
+	for _, p := range purposes {
+		if !p.normal() && e.host == nil {
+			continue
+		}
+		for _, t := range c.tiersOf(e, p) {
+			for _, s := range t.policies {
+				list = append(list, s.id)
+			}
+		}
+	}
+	for _, name := range e.profiles {
+		list = append(list, profileID(name))
+	}
+	return list
+}

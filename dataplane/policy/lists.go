@@ -271,7 +271,7 @@ func (w *listWriter) tier(t tierList, i int) {
 		}
 	}
 	if enforced && !t.pass {
-		w.add(w.settings.deny("end of tier "+t.name, w.purpose))
+		w.deny("end of tier " + t.name)
 	}
 	if t.canPass(in) {
 		if !enforced || t.pass {
@@ -291,5 +291,14 @@ func (w *listWriter) end() {
 	for _, p := range w.profiles {
 		w.add(ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Jump, Chain: chainName(p.id, w.purpose.in())}})
 	}
-	w.add(w.settings.deny("no policy and no profile allows it", w.purpose))
+	w.deny("no policy and no profile allows it")
+}
+
+// deny drops what gets here. What host endpoints send is asked about at postrouting, too, where the kernel cannot answer.
+func (w *listWriter) deny(comment string) {
+	r := w.settings.deny(comment, w.purpose)
+	if w.host && w.purpose == normalOut {
+		r.Verdict.Action = ruleset.Drop
+	}
+	w.add(r)
 }

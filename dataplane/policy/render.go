@@ -15,7 +15,7 @@ import (
 func (c *Calculator) render(p *policyState, in bool) *ruleset.Chain {
 	chain := &ruleset.Chain{Name: chainName(p.id, in)}
 	if p.Policy == nil {
-		chain.Rules = []ruleset.Rule{c.settings.deny(p.id.String()+" does not exist", normalIn)}
+		chain.Rules = []ruleset.Rule{c.denial(p, in, p.id.String()+" does not exist")}
 		return chain
 	}
 	d := p.direction(in)
@@ -31,7 +31,7 @@ func (c *Calculator) render(p *policyState, in bool) *ruleset.Chain {
 		if r.Never != "" {
 			continue
 		}
-		w := ruleWriter{calc: c, policy: p, rule: r, base: c.effect(p, r)}
+		w := ruleWriter{calc: c, policy: p, rule: r, base: c.effect(p, r, in)}
 		if w.base == nil {
 			continue
 		}
@@ -48,7 +48,7 @@ func (c *Calculator) render(p *policyState, in bool) *ruleset.Chain {
 }
 
 // effect is what a rule does when it matches; nil for nothing.
-func (c *Calculator) effect(p *policyState, r *Rule) *ruleset.Rule {
+func (c *Calculator) effect(p *policyState, r *Rule, in bool) *ruleset.Rule {
 	out := &ruleset.Rule{Counter: c.config.Counters || p.Staged}
 	switch {
 	case p.Staged:
@@ -63,11 +63,8 @@ func (c *Calculator) effect(p *policyState, r *Rule) *ruleset.Rule {
 		}
 		out.Verdict.Action = ruleset.Accept
 	case r.Action == Deny:
-		deny := c.settings.deny("", normalIn)
+		deny := c.denial(p, in, "")
 		out.Verdict, out.Log = deny.Verdict, deny.Log
-		if p.DoNotTrack || p.PreDNAT {
-			out.Verdict.Action = ruleset.Drop // there is no way to answer so early
-		}
 	case r.Action == Pass:
 		if p.id.Kind == "Profile" {
 			return nil // there is nothing after profiles
@@ -78,6 +75,26 @@ func (c *Calculator) effect(p *policyState, r *Rule) *ruleset.Rule {
 		out.Log = c.settings.log(p)
 	}
 	return out
+}
+
+// denial is how a policy's chain drops packets: silently where the kernel cannot answer them, before connections are tracked or
+// translated, and at postrouting, where what host endpoints send is asked about again.
+func (c *Calculator) denial(p *policyState, in bool, comment string) ruleset.Rule {
+	r := c.settings.deny(comment, normalIn)
+	early := p.Policy != nil && (p.DoNotTrack || p.PreDNAT)
+	if r.Verdict.Action != ruleset.Drop && (early || !in && p.hasHost()) {
+		r.Verdict.Action = ruleset.Drop
+	}
+	return r
+}
+
+func (p *policyState) hasHost() bool {
+	for e := range p.endpoints {
+		if e.host != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // ruleWriter turns one rule into as many as nftables needs.

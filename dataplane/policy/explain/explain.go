@@ -116,7 +116,7 @@ func (e *explanation) follow() {
 	e.packet = ruleset.Packet{Source: a.Source.Address, Destination: a.Destination.Address, Protocol: a.Flow.Protocol,
 		DestinationPort: a.Flow.Port, ICMPType: a.Flow.ICMPType, ICMPCode: a.Flow.ICMPCode}
 	if hasPorts(a.Flow.Protocol) && a.Flow.Port == 0 {
-		e.note("no port was given: rules about ports do not match; ask again with %s/PORT", protocolName(a.Flow.Protocol))
+		e.note("no port was given: rules about ports do not match; ask again with %s/PORT", ProtocolName(a.Flow.Protocol))
 	}
 	from, to := a.Source.Node, a.Destination.Node
 	e.leaveByTunnel()

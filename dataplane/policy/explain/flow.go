@@ -20,8 +20,8 @@ var protocolNames = map[uint8]string{
 	protoICMP: "icmp", protoTCP: "tcp", protoUDP: "udp", protoICMPv6: "icmpv6", protoSCTP: "sctp", 136: "udplite", 4: "ipip",
 }
 
-// protocolName is what policies call an IP protocol, its number if they have no name for it.
-func protocolName(n uint8) string {
+// ProtocolName is what policies call an IP protocol, its number if they have no name for it.
+func ProtocolName(n uint8) string {
 	if name, ok := protocolNames[n]; ok {
 		return name
 	}
@@ -86,7 +86,7 @@ func ParseFlow(text string) (Flow, error) {
 		}
 		return f, nil
 	}
-	return f, fmt.Errorf("%q: %s has no ports: %s", text, protocolName(f.Protocol), want)
+	return f, fmt.Errorf("%q: %s has no ports: %s", text, ProtocolName(f.Protocol), want)
 }
 
 // of fits the flow to a family: ICMP is another protocol in each.
@@ -110,7 +110,7 @@ func (f Flow) of(family netip.Addr) Flow {
 
 // String is the flow as people write it.
 func (f Flow) String() string {
-	name := protocolName(f.Protocol)
+	name := ProtocolName(f.Protocol)
 	switch {
 	case f.Port != 0:
 		return name + "/" + strconv.Itoa(int(f.Port))

@@ -16,10 +16,10 @@ func RuleText(r *policy.Rule) string {
 		words = append(words, "IPv"+strconv.Itoa(r.Family))
 	}
 	if r.Protocol != 0 {
-		words = append(words, protocolName(r.Protocol))
+		words = append(words, ProtocolName(r.Protocol))
 	}
 	if r.NotProtocol != 0 {
-		words = append(words, "not "+protocolName(r.NotProtocol))
+		words = append(words, "not "+ProtocolName(r.NotProtocol))
 	}
 	if r.ICMP != nil {
 		words = append(words, icmpText(r.ICMP))

@@ -18,7 +18,7 @@ func why(t *ruleset.Table, m *ruleset.Match, p ruleset.Packet) string {
 	case ruleset.Family:
 		return fmt.Sprintf("it is about IPv%d, the packet is %s", m.Low, family(p.Source))
 	case ruleset.Protocol:
-		return compared(m.Not, "the protocol", protocolName(p.Protocol), protocolName(uint8(m.Low)))
+		return compared(m.Not, "the protocol", ProtocolName(p.Protocol), ProtocolName(uint8(m.Low)))
 	case ruleset.Source:
 		return address(t, m, "source", p.Source)
 	case ruleset.Destination:
@@ -33,7 +33,7 @@ func why(t *ruleset.Table, m *ruleset.Match, p ruleset.Packet) string {
 		return endpoint(t, m, p.Destination, p.DestinationPort, p.Protocol)
 	case ruleset.ICMP:
 		if p.Protocol != protoICMP && p.Protocol != protoICMPv6 {
-			return "the protocol is " + protocolName(p.Protocol) + ", not icmp"
+			return "the protocol is " + ProtocolName(p.Protocol) + ", not icmp"
 		}
 		is := fmt.Sprintf("type %d", m.Low>>8)
 		if m.Mask&0xff != 0 {
@@ -94,7 +94,7 @@ func port(t *ruleset.Table, m *ruleset.Match, what string, has uint16, protocol 
 	}
 	switch {
 	case !hasPorts(protocol):
-		return protocolName(protocol) + " has no ports"
+		return ProtocolName(protocol) + " has no ports"
 	case has == 0:
 		return "no port was given, and it is about port " + want
 	case m.Not:
@@ -104,9 +104,9 @@ func port(t *ruleset.Table, m *ruleset.Match, what string, has uint16, protocol 
 }
 
 func endpoint(t *ruleset.Table, m *ruleset.Match, a netip.Addr, port uint16, protocol uint8) string {
-	has := fmt.Sprintf("%s %s/%d", a, protocolName(protocol), port)
+	has := fmt.Sprintf("%s %s/%d", a, ProtocolName(protocol), port)
 	if !hasPorts(protocol) {
-		return protocolName(protocol) + " has no ports"
+		return ProtocolName(protocol) + " has no ports"
 	}
 	if m.Not {
 		return fmt.Sprintf("%s is in %s, which it excludes", has, setText(t, m.Set))
