@@ -32,14 +32,15 @@ demo-down: ## remove what `make demo KEEP=1` left (root)
 
 .PHONY: test
 test: build ## every test; installs what it needs from Debian, says what it skips and why (root)
-	@$(NEED) iproute2 iputils-ping nftables bird2 gobgpd etcd-server frr prometheus-bird-exporter pmacct
+	@$(NEED) iproute2 iputils-ping nftables bird2 gobgpd etcd-server frr prometheus-bird-exporter pmacct iperf3
 	@integration/run-tests ./...
 	@$(MAKE) --no-print-directory test-vm
 
 .PHONY: conformance
 conformance: build ## every cell of the NetworkPolicy tables against the kernel, in all modes (root)
 	@$(NEED) iproute2 nftables
-	@rc=0; for table in integration/netpol/testdata/*.json.gz; do $(GO) run ./integration/netpol --table $$table --bin bin || rc=1; done; exit $$rc
+	@rc=0; for table in integration/netpol/testdata/*.json.gz; do for nodes in 1 3; do \
+	$(GO) run ./integration/netpol --table $$table --nodes $$nodes --bin bin || rc=1; done; done; exit $$rc
 
 .PHONY: test-vm
 test-vm: ## the tests that need IPIP, in a booted virtual machine (root)

@@ -9,16 +9,16 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// evaluator answers from the rules that manxd would program, without a kernel. It follows a cluster step by step.
+// evaluator answers from the rules that the nodes' daemons would program, without a kernel. It follows a cluster step by step.
 type evaluator struct {
-	node string
-	set  model.Set // as stored
-	calc *policy.Calculator
+	nodes placement
+	set   model.Set            // as stored
+	calcs []*policy.Calculator // of the nodes
 }
 
 // newEvaluator begins with a state.
-func newEvaluator(node string, state model.Set) (*evaluator, error) {
-	e := &evaluator{node: node, set: model.Set{}}
+func newEvaluator(nodes placement, state model.Set) (*evaluator, error) {
+	e := &evaluator{nodes: nodes, set: model.Set{}}
 	for k, o := range state {
 		found, err := stored(o)
 		if err != nil {
@@ -26,8 +26,20 @@ func newEvaluator(node string, state model.Set) (*evaluator, error) {
 		}
 		e.set[k] = found
 	}
-	e.calc = policy.Build(policy.Config{Node: node}, e.set, nil)
-	return e, nil
+	for _, node := range nodes {
+		e.calcs = append(e.calcs, policy.Build(policy.Config{Node: node}, e.set, nil))
+	}
+	return e, e.bad()
+}
+
+// bad is an error if an object cannot be used.
+func (e *evaluator) bad() error {
+	for _, calc := range e.calcs {
+		for k, why := range calc.Bad() {
+			return fmt.Errorf("%s: %s", k, why)
+		}
+	}
+	return nil
 }
 
 // apply takes over what is written.
@@ -46,11 +58,10 @@ func (e *evaluator) apply(writes []write) error {
 		}
 		e.set[w.key] = found
 	}
-	e.calc.Update(e.set, keys(writes)...)
-	for k, why := range e.calc.Bad() {
-		return fmt.Errorf("%s: %s", k, why)
+	for _, calc := range e.calcs {
+		calc.Update(e.set, keys(writes)...)
 	}
-	return nil
+	return e.bad()
 }
 
 var protocols = map[string]uint8{"TCP": 6, "UDP": 17, "SCTP": 132}
@@ -73,18 +84,33 @@ func (e *evaluator) answers(s *step) answers {
 // sourcePort is one that no rule of a table is about.
 const sourcePort = 20000
 
-// ask shows the first packet from one pod to another to the rules.
+// uplink is what leads from a node to the others.
+const uplink = "eth0"
+
+// ask shows the first packet from one pod to another to the rules of the nodes on its way.
 func (e *evaluator) ask(s *step, from, to int, x expectation, trace *ruleset.Trace) bool {
+	source, destination := s.Pods[from], s.Pods[to]
+	p := ruleset.Packet{
+		In: interfaceOf(source), Out: interfaceOf(destination), Source: source.IP, Destination: destination.IP,
+		Protocol: protocols[x.Protocol], SourcePort: sourcePort, DestinationPort: x.Port,
+	}
+	here, there := e.nodes.index(source.Namespace), e.nodes.index(destination.Namespace)
+	if here == there {
+		return e.forward(s, here, p, trace)
+	}
+	first, second := p, p
+	first.Out, second.In = uplink, uplink
+	return e.forward(s, here, first, trace) && e.forward(s, there, second, trace)
+}
+
+func (e *evaluator) forward(s *step, node int, p ruleset.Packet, trace *ruleset.Trace) bool {
 	host := &ruleset.Host{ReturnInterface: func(a netip.Addr) string {
 		for _, p := range s.Pods {
-			if p.IP == a {
+			if p.IP == a && e.nodes.index(p.Namespace) == node {
 				return interfaceOf(p)
 			}
 		}
-		return ""
+		return uplink
 	}}
-	return e.calc.Table().EvalForward(host, ruleset.Packet{
-		In: interfaceOf(s.Pods[from]), Out: interfaceOf(s.Pods[to]), Source: s.Pods[from].IP, Destination: s.Pods[to].IP,
-		Protocol: protocols[x.Protocol], SourcePort: sourcePort, DestinationPort: x.Port,
-	}, trace).Accepted()
+	return e.calcs[node].Table().EvalForward(host, p, trace).Accepted()
 }

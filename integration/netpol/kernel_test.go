@@ -6,9 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/manxnet/manx/integration/lab"
 )
@@ -23,10 +23,10 @@ func TestProbesSeeWhatIsBlocked(t *testing.T) {
 		t.Skip("nft is not installed")
 	}
 	both(t, func(t *testing.T, tb *table) {
-		l, err := lab.New(lab.Spec{Name: "nq" + labName()[2:], Nodes: []lab.NodeSpec{{Name: nodeName}}, PlainRouters: true})
+		l, err := lab.New(lab.Spec{Name: labName("p"), Nodes: []lab.NodeSpec{{Name: place(1)[0]}}, PlainRouters: true})
 		must(t, err)
 		t.Cleanup(func() { must(t, l.Close()) })
-		host := l.Node(nodeName)
+		host := l.Nodes[0]
 		nft := func(text string) {
 			t.Helper()
 			_, err := host.Run("nft", text)
@@ -34,7 +34,7 @@ func TestProbesSeeWhatIsBlocked(t *testing.T) {
 		}
 		_, err = host.Run("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding")
 		must(t, err)
-		ps := &pods{prefix: l.Spec.Name, node: host, ports: tb.PodPorts, have: map[string]*prober{}}
+		ps := &pods{prefix: l.Spec.Name, nodes: place(1), hosts: l.Nodes, ports: tb.PodPorts, have: map[string]*prober{}}
 		t.Cleanup(ps.close)
 		s := &tb.Cases[0].Steps[0]
 		must(t, ps.sync(s.cluster().pods))
@@ -56,7 +56,7 @@ func TestProbesSeeWhatIsBlocked(t *testing.T) {
 				}
 				e.Ingress, e.Egress = e.Combined, e.Combined
 			}
-			got, err := (&node{pods: ps}).answers(t.Context(), s)
+			got, err := (&site{pods: ps}).answers(t.Context(), s)
 			must(t, err)
 			for _, c := range s.wrong(got) {
 				t.Errorf("%s: %s", rule, s.describe(c, got))
@@ -83,41 +83,48 @@ func ip(a netip.Addr) string {
 	return "ip6"
 }
 
-// sampleSize is how many cases fit into the time that every run of the tests has; `make conformance` takes all.
-const sampleSize = 24
+// sampleSize is how many cases have all tags.
+const sampleSize = 20
 
-// TestKernelGivesTheCells feeds a sample of the cases to manxd, in both modes.
+// TestKernelGivesTheCells feeds samples of the cases to manxd: as many as fit into the time that every run of the tests has.
+// `make conformance` takes all.
 func TestKernelGivesTheCells(t *testing.T) {
 	bin, missing := lab.Require("ip", "nft")
 	if missing != nil {
 		t.Skip(missing)
 	}
 	both(t, func(t *testing.T, tb *table) {
-		start := time.Now()
-		n, err := newNode(t.Context(), labName(), bin, tb.PodPorts)
-		must(t, err)
-		t.Cleanup(func() { must(t, n.close()) })
-		n.restarts = 4
-		for _, mode := range []string{modeSteps, modeSnapshot} {
-			r, _ := newRunner(t, tb, n)
-			must(t, r.run(t.Context(), mode, sample(tb.Cases, sampleSize)))
-			if r.tally.failed() || r.tally.cases != sampleSize {
-				t.Errorf("%s: %s", mode, &r.tally)
-			}
+		t.Parallel() // most of the time goes by with waiting for answers that do not come
+		for _, c := range []struct {
+			nodes placement
+			cases int
+		}{{place(1), sampleSize}, {place(3), 6}} {
+			t.Run(fmt.Sprintf("nodes=%d", len(c.nodes)), func(t *testing.T) {
+				n, err := newSite(t.Context(), labName(strconv.Itoa(tb.family())), bin, c.nodes, tb.PodPorts)
+				must(t, err)
+				t.Cleanup(func() { must(t, n.close()) })
+				n.restarts = 7
+				for _, mode := range []string{modeSteps, modeSnapshot} {
+					r, _ := newRunner(t, tb, c.nodes, n)
+					must(t, r.run(t.Context(), mode, sample(tb.Cases, c.cases)))
+					if r.tally.failed() || r.tally.cases != c.cases {
+						t.Errorf("%s: %s", mode, &r.tally)
+					}
+				}
+				oneWrongCell(t, tb, n)
+			})
 		}
-		t.Logf("%.1f s", time.Since(start).Seconds())
-		oneWrongCell(t, tb, n)
 	})
 }
 
 // oneWrongCell makes the table say something wrong, once for each kind of it.
-func oneWrongCell(t *testing.T, tb *table, n *node) {
+func oneWrongCell(t *testing.T, tb *table, n *site) {
 	e := &tb.Cases[0].Steps[0].Expected[0]
 	for _, flip := range [][2]byte{{blocked, allowed}, {allowed, blocked}} {
 		i := slices.IndexFunc(e.Combined, func(row string) bool { return strings.IndexByte(row, flip[0]) >= 0 })
 		row := e.Combined[i]
 		e.Combined[i] = strings.Replace(row, string(flip[0]), string(flip[1]), 1)
-		r, out := newRunner(t, tb, n)
+		r, out := newRunner(t, tb, n.pods.nodes, n)
 		must(t, r.run(t.Context(), modeSteps, tb.Cases[:1]))
 		if r.tally.wrong != 1 || r.tally.wrongEval != 1 || !strings.Contains(out.String(), "step 1, kernel: 1 of 432 cells") {
 			t.Errorf("one cell is wrong: %s\n%s", &r.tally, out)

@@ -7,12 +7,11 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 
 	"github.com/spf13/pflag"
 )
-
-const nodeName = "node1"
 
 // options of the command line.
 type options struct {
@@ -23,6 +22,7 @@ type options struct {
 	id       string
 	evalOnly bool
 	bin      string
+	nodes    int
 	restarts int
 	traces   int
 }
@@ -37,7 +37,8 @@ func main() {
 	flags.StringVar(&o.id, "case", "", "only this case")
 	flags.BoolVar(&o.evalOnly, "eval-only", false, "only evaluate the rules: no daemon, no kernel")
 	flags.StringVar(&o.bin, "bin", "", "folder with manxd; empty: build it")
-	flags.IntVar(&o.restarts, "restarts", 10, "in mode snapshot kill manxd, remove its table and start it with every so-manieth state; 0: never")
+	flags.IntVar(&o.nodes, "nodes", 1, "nodes that the namespaces are spread over")
+	flags.IntVar(&o.restarts, "restarts", 10, "in mode snapshot kill every manxd, remove its table and start it with every so-manieth state; 0: never")
 	flags.IntVar(&o.traces, "traces", 2, "wrong cells of a step whose way through the rules is printed")
 	if err := flags.Parse(os.Args[1:]); err != nil {
 		os.Exit(2)
@@ -59,6 +60,9 @@ func (o options) run(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	if o.nodes < 1 {
+		return fmt.Errorf("--nodes=%d: want 1 or more", o.nodes)
+	}
 	t, err := load(o.table)
 	if err != nil {
 		return err
@@ -71,9 +75,9 @@ func (o options) run(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	r := &runner{table: t, writer: writer{node: nodeName, ports: t.PodPorts}, out: out, traces: o.traces}
+	r := &runner{table: t, writer: writer{nodes: place(o.nodes), ports: t.PodPorts}, out: out, traces: o.traces}
 	if !o.evalOnly {
-		n, err := newNode(ctx, labName(), o.bin, t.PodPorts)
+		n, err := newSite(ctx, labName(""), o.bin, r.writer.nodes, t.PodPorts)
 		if err != nil {
 			return err
 		}
@@ -107,5 +111,5 @@ func (o options) modes() ([]string, error) {
 	return nil, fmt.Errorf("--mode=%s: want %s, %s or both", o.mode, modeSteps, modeSnapshot)
 }
 
-// labName is unique among the running programs, and short enough for a lab.
-func labName() string { return fmt.Sprintf("np%d", os.Getpid()%1_000_000) }
+// labName is unique among the labs of all running programs, and short enough for one. kind tells those of one program apart.
+func labName(kind string) string { return "np" + strconv.FormatInt(int64(os.Getpid()), 36) + kind }

@@ -15,11 +15,11 @@ import (
 
 // writer turns a cluster into what Calico's controllers and CNI plugin keep in etcd about it.
 type writer struct {
-	node  string
+	nodes placement
 	ports []podPort
 }
 
-// objects of a cluster, all of whose pods are on one node.
+// objects of a cluster.
 func (w writer) objects(c cluster) model.Set {
 	var documents []*model.Object
 	for name, labels := range c.namespaces {
@@ -39,7 +39,7 @@ func (w writer) objects(c cluster) model.Set {
 
 func (w writer) pod(p pod) *model.Object {
 	o := &model.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels}}
-	o.Spec.NodeName = w.node
+	o.Spec.NodeName = w.nodes.node(p.Namespace)
 	o.Status.PodIP, o.Status.Phase = p.IP.String(), "Running"
 	c := model.Container{Name: "server"}
 	for _, port := range w.ports {

@@ -19,15 +19,17 @@ import (
 // that sends probes.
 type prober struct {
 	ip        netip.Addr
+	away      []*lab.Node // that have a route to it
 	namespace string
 	servers   []io.Closer
 	jobs      chan func() // run one after the other in the namespace
 }
 
-// pods are those of a node.
+// pods are those of all nodes.
 type pods struct {
 	prefix string // of the names of namespaces
-	node   *lab.Node
+	nodes  placement
+	hosts  []*lab.Node
 	ports  []podPort
 	have   map[string]*prober // by pod.id
 	made   int
@@ -68,7 +70,7 @@ func (ps *pods) add(p pod) (*prober, error) {
 	if out, err := exec.Command("ip", "netns", "add", pr.namespace).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, out)
 	}
-	if err := ps.attach(p, pr.namespace); err != nil {
+	if err := ps.attach(p, pr); err != nil {
 		return nil, err
 	}
 	ready := make(chan error, 1)
@@ -91,6 +93,11 @@ func (ps *pods) add(p pod) (*prober, error) {
 // remove ends the pod; its interface goes with its namespace.
 func (pr *prober) remove() error {
 	pr.stop()
+	for _, h := range pr.away {
+		if _, err := h.Run("ip", "route", "del", pr.ip.String()); err != nil {
+			return err
+		}
+	}
 	if out, err := exec.Command("ip", "netns", "del", pr.namespace).CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
@@ -104,19 +111,36 @@ func (pr *prober) stop() {
 	close(pr.jobs)
 }
 
-func (ps *pods) attach(p pod, ns string) (err error) {
+func (ps *pods) attach(p pod, pr *prober) (err error) {
 	everywhere := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	if p.IP.Is6() {
 		everywhere = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 	}
-	inErr := lab.Inside(ps.node.Namespace, func() {
+	home := ps.hosts[ps.nodes.index(p.Namespace)]
+	inErr := lab.Inside(home.Namespace, func() {
 		_, err = kernel.AttachPod(kernel.Pod{
-			Netns: filepath.Join("/run/netns", ns), IfName: "eth0", HostIf: interfaceOf(p), MTU: 1500,
+			Netns: filepath.Join("/run/netns", pr.namespace), IfName: "eth0", HostIf: interfaceOf(p), MTU: 1500,
 			Addresses: []netip.Addr{p.IP}, Routes: []netip.Prefix{everywhere},
 			HostRoute: kernel.PodRoute{Protocol: int(kernel.ProtocolBoot), Metric: 1024},
 		}, kernel.PodOptions{})
 	})
-	return errors.Join(inErr, err)
+	if err := errors.Join(inErr, err); err != nil {
+		return err
+	}
+	via := home.IP4
+	if p.IP.Is6() {
+		via = home.IP6
+	}
+	for _, h := range ps.hosts {
+		if h == home {
+			continue
+		}
+		if _, err := h.Run("ip", "route", "add", p.IP.String(), "via", via.String()); err != nil {
+			return err
+		}
+		pr.away = append(pr.away, h)
+	}
+	return nil
 }
 
 func (ps *pods) close() {

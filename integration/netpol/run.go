@@ -111,7 +111,7 @@ func (r *runner) become(ctx context.Context, c cluster) error {
 	r.state = want
 	if first {
 		var err error
-		if r.eval, err = newEvaluator(r.writer.node, want); err != nil {
+		if r.eval, err = newEvaluator(r.writer.nodes, want); err != nil {
 			return err
 		}
 	} else if err := r.eval.apply(writes); err != nil {
@@ -136,7 +136,7 @@ func (r *runner) snapshots(ctx context.Context, c *tcase) error {
 	for i := range c.Steps {
 		var err error
 		want := r.writer.objects(c.Steps[i].cluster())
-		if r.eval, err = newEvaluator(r.writer.node, want); err != nil {
+		if r.eval, err = newEvaluator(r.writer.nodes, want); err != nil {
 			return err
 		}
 		if r.subject != nil {

@@ -25,14 +25,14 @@ func both(t *testing.T, f func(t *testing.T, tb *table)) {
 	}
 }
 
-func newRunner(t *testing.T, tb *table, s subject) (*runner, *strings.Builder) {
+func newRunner(t *testing.T, tb *table, nodes placement, s subject) (*runner, *strings.Builder) {
 	var out strings.Builder
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log("\n" + out.String())
 		}
 	})
-	return &runner{table: tb, writer: writer{node: nodeName, ports: tb.PodPorts}, subject: s, out: &out, traces: 1}, &out
+	return &runner{table: tb, writer: writer{nodes: nodes, ports: tb.PodPorts}, subject: s, out: &out, traces: 1}, &out
 }
 
 func TestEvalGivesEveryCell(t *testing.T) {
@@ -40,11 +40,13 @@ func TestEvalGivesEveryCell(t *testing.T) {
 		if n := len(tb.Cases); n != 230 {
 			t.Fatalf("%d cases, want 230", n)
 		}
-		for _, mode := range []string{modeSteps, modeSnapshot} {
-			r, _ := newRunner(t, tb, nil)
-			must(t, r.run(t.Context(), mode, tb.Cases))
-			if r.tally.failed() || r.tally.steps != 256 || r.tally.cells != 111_036 {
-				t.Errorf("%s: %s", mode, &r.tally)
+		for _, nodes := range []int{1, 3} {
+			for _, mode := range []string{modeSteps, modeSnapshot} {
+				r, _ := newRunner(t, tb, place(nodes), nil)
+				must(t, r.run(t.Context(), mode, tb.Cases))
+				if r.tally.failed() || r.tally.steps != 256 || r.tally.cells != 111_036 {
+					t.Errorf("%d nodes, %s: %s", nodes, mode, &r.tally)
+				}
 			}
 		}
 	})
@@ -61,7 +63,7 @@ func TestWrongCellIsFound(t *testing.T) {
 			i := slices.IndexFunc(e.Combined, func(row string) bool { return strings.IndexByte(row, flip.from) >= 0 })
 			row := e.Combined[i]
 			e.Combined[i] = strings.Replace(row, string(flip.from), string(flip.to), 1)
-			r, out := newRunner(t, tb, nil)
+			r, out := newRunner(t, tb, place(1), nil)
 			must(t, r.run(t.Context(), modeSnapshot, c))
 			if r.tally.wrongEval != 1 || !strings.Contains(out.String(), flip.word) || !strings.Contains(out.String(), "forward-from-workload") {
 				t.Errorf("a wrong cell: %s\n%s", &r.tally, out)
@@ -80,11 +82,11 @@ func TestSampleHasEveryTag(t *testing.T) {
 			slices.Sort(list)
 			return slices.Compact(list)
 		}
-		some := sample(tb.Cases, 24)
-		if have, want := tags(some), tags(tb.Cases); len(some) != 24 || !slices.Equal(have, want) {
-			t.Errorf("%d cases with tags %v, want 24 with %v", len(some), have, want)
+		some := sample(tb.Cases, sampleSize)
+		if have, want := tags(some), tags(tb.Cases); len(some) != sampleSize || !slices.Equal(have, want) {
+			t.Errorf("%d cases with tags %v, want %d with %v", len(some), have, sampleSize, want)
 		}
-		for i, c := range sample(tb.Cases, 24) {
+		for i, c := range sample(tb.Cases, sampleSize) {
 			if c.ID != some[i].ID {
 				t.Errorf("case %d is %s, then %s: want the same sample each time", i, some[i].ID, c.ID)
 			}

@@ -30,26 +30,30 @@ const (
 	probeRetry = time.Second
 )
 
-// node is a host with manxd, its embedded datastore and pods: a subject.
-type node struct {
+// site is a few hosts with manxd, the first of which embeds the datastore, and pods: a subject.
+type site struct {
 	lab      *lab.Lab
-	host     *lab.Node
+	hosts    []*lab.Node
+	controls []*grpc.ClientConn // of the hosts
 	store    datastore.Store
-	control  *grpc.ClientConn
 	pods     *pods
 	closers  []func()
 	state    model.Set // in the datastore
 	writes   uint64    // marks of writes
 	loads    int
-	restarts int // every so many loads the daemon is killed, its table removed, and it starts with the new state; 0: never
+	restarts int // every so many loads the daemons are killed, their tables removed, and they start with the new state; 0: never
 }
 
-var _ subject = (*node)(nil)
+var _ subject = (*site)(nil)
 
-// newNode starts manxd of the folder bin in a new lab of that name. If bin is empty manxd is built first.
-func newNode(ctx context.Context, name, bin string, ports []podPort) (_ *node, err error) {
-	n := &node{}
-	if n.lab, err = lab.New(lab.Spec{Name: name, Bin: bin, Nodes: []lab.NodeSpec{{Name: nodeName}}, PlainRouters: true, IPv6: true}); err != nil {
+// newSite starts manxd of the folder bin on every node of a new lab of that name. If bin is empty manxd is built first.
+func newSite(ctx context.Context, name, bin string, nodes placement, ports []podPort) (_ *site, err error) {
+	spec := lab.Spec{Name: name, Bin: bin, PlainRouters: true, IPv6: true}
+	for _, node := range nodes {
+		spec.Nodes = append(spec.Nodes, lab.NodeSpec{Name: node})
+	}
+	n := &site{}
+	if n.lab, err = lab.New(spec); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -57,20 +61,35 @@ func newNode(ctx context.Context, name, bin string, ports []podPort) (_ *node, e
 			err = errors.Join(err, n.close())
 		}
 	}()
-	n.host = n.lab.Node(nodeName)
-	n.pods = &pods{prefix: name, node: n.host, ports: ports, have: map[string]*prober{}}
+	n.hosts = n.lab.Nodes
+	n.pods = &pods{prefix: name, nodes: nodes, hosts: n.hosts, ports: ports, have: map[string]*prober{}}
 	if bin == "" {
 		if n.lab.Spec.Bin, err = build(ctx, n.lab.Dir); err != nil {
 			return nil, err
 		}
 	}
-	if err := n.host.StartManxd(append(n.host.EmbedDatastore(), "--no-default-pools")...); err != nil {
-		return nil, err
+	for i, h := range n.hosts {
+		datastore := lab.UseDatastore(n.hosts[0])
+		if i == 0 {
+			datastore = h.EmbedDatastore()
+		}
+		if err := h.StartManxd(append(datastore, "--no-default-pools")...); err != nil {
+			return nil, err
+		}
 	}
-	if err := n.host.Ready(patience); err != nil {
+	if err := n.ready(); err != nil {
 		return nil, err
 	}
 	return n, n.connect(ctx)
+}
+
+func (n *site) ready() error {
+	for _, h := range n.hosts {
+		if err := h.Ready(patience); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // build makes manxd in a folder that goes with the lab, even if this program is killed.
@@ -86,9 +105,9 @@ func build(ctx context.Context, dir string) (bin string, err error) {
 	return bin, nil
 }
 
-// connect opens the datastore and the control socket of the daemon.
-func (n *node) connect(ctx context.Context) error {
-	local, stop, err := n.host.Forward(n.host.IP4.String() + ":2379")
+// connect opens the datastore and the control sockets of the daemons.
+func (n *site) connect(ctx context.Context) error {
+	local, stop, err := n.hosts[0].Forward(n.hosts[0].IP4.String() + ":2379")
 	if err != nil {
 		return err
 	}
@@ -99,14 +118,18 @@ func (n *node) connect(ctx context.Context) error {
 	}
 	n.closers = append(n.closers, func() { _ = store.Close() })
 	n.store = store
-	if n.control, err = grpc.NewClient("unix://"+n.host.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
-		return err
+	for _, h := range n.hosts {
+		control, err := grpc.NewClient("unix://"+h.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return err
+		}
+		n.closers = append(n.closers, func() { _ = control.Close() })
+		n.controls = append(n.controls, control)
 	}
-	n.closers = append(n.closers, func() { _ = n.control.Close() })
 	return nil
 }
 
-func (n *node) close() error {
+func (n *site) close() error {
 	for _, f := range slices.Backward(n.closers) {
 		f()
 	}
@@ -116,11 +139,11 @@ func (n *node) close() error {
 	return n.lab.Close()
 }
 
-// attach makes the pods of the cluster, and no others, exist on the host.
-func (n *node) attach(c cluster) error { return n.pods.sync(c.pods) }
+// attach makes the pods of the cluster, and no others, exist on the hosts.
+func (n *site) attach(c cluster) error { return n.pods.sync(c.pods) }
 
 // apply writes changes one after the other, and waits until the kernel has all of them.
-func (n *node) apply(ctx context.Context, writes []write) error {
+func (n *site) apply(ctx context.Context, writes []write) error {
 	revision, err := n.write(ctx, writes)
 	if err != nil {
 		return err
@@ -129,7 +152,7 @@ func (n *node) apply(ctx context.Context, writes []write) error {
 }
 
 // load deletes what is there and writes the state in an order that means nothing. From time to time a new daemon finds it.
-func (n *node) load(ctx context.Context, state model.Set) error {
+func (n *site) load(ctx context.Context, state model.Set) error {
 	wipe := difference(n.state, nil)
 	fresh := difference(nil, state)
 	n.loads++
@@ -147,20 +170,24 @@ func (n *node) load(ctx context.Context, state model.Set) error {
 	return n.programmed(ctx, revision)
 }
 
-// restart kills the daemon, takes its table away and starts it.
-func (n *node) restart() error {
-	n.host.Manxd().Kill()
-	if out, err := exec.Command("ip", "netns", "exec", n.host.Namespace, "nft", "delete table inet manx").CombinedOutput(); err != nil {
-		return fmt.Errorf("nft: %w: %s", err, out)
+// restart kills the daemons, takes their tables away and starts them.
+func (n *site) restart() error {
+	for _, h := range n.hosts {
+		h.Manxd().Kill()
+		if _, err := h.Run("nft", "delete table inet manx"); err != nil {
+			return err
+		}
 	}
-	if err := n.host.StartManxd(); err != nil {
-		return err
+	for _, h := range n.hosts {
+		if err := h.StartManxd(); err != nil {
+			return err
+		}
 	}
-	return n.host.Ready(patience)
+	return n.ready()
 }
 
 // write returns the revision of the last write.
-func (n *node) write(ctx context.Context, writes []write) (int64, error) {
+func (n *site) write(ctx context.Context, writes []write) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if n.state == nil {
@@ -183,7 +210,7 @@ func (n *node) write(ctx context.Context, writes []write) (int64, error) {
 }
 
 // put writes one object, be it there or not.
-func (n *node) put(ctx context.Context, w write) (int64, error) {
+func (n *site) put(ctx context.Context, w write) (int64, error) {
 	if w.object == nil {
 		_, err := n.store.Delete(ctx, w.key, 0)
 		return 0, err
@@ -204,22 +231,30 @@ func (n *node) put(ctx context.Context, w write) (int64, error) {
 	return done.Revision, nil
 }
 
-// programmed waits until the kernel has what the datastore had at a revision.
-func (n *node) programmed(ctx context.Context, revision int64) error {
+// programmed waits until the kernels have what the datastore had at a revision.
+func (n *site) programmed(ctx context.Context, revision int64) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	client := manxv1.NewManxClient(n.control)
+	for i, h := range n.hosts {
+		if err := programmed(ctx, manxv1.NewManxClient(n.controls[i]), revision); err != nil {
+			return fmt.Errorf("%s: %w; its daemon's log:\n%s", h.Name, err, h.Log())
+		}
+	}
+	return nil
+}
+
+func programmed(ctx context.Context, client manxv1.ManxClient, revision int64) error {
 	for {
 		status, err := client.GetStatus(ctx, &manxv1.GetStatusRequest{}, grpc.WaitForReady(true))
 		if err != nil {
-			return fmt.Errorf("the daemon does not tell its status: %w; its log:\n%s", err, n.host.Log())
+			return fmt.Errorf("the daemon does not tell its status: %w", err)
 		}
 		if p := status.GetPolicy(); p.GetInSync() && p.GetRevision() >= revision {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the kernel does not get what the datastore had at revision %d: %w; the daemon's log:\n%s", revision, ctx.Err(), n.host.Log())
+			return fmt.Errorf("what the datastore had at revision %d does not get into the kernel (%v): %w", revision, status.GetPolicy(), ctx.Err())
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
@@ -227,7 +262,7 @@ func (n *node) programmed(ctx context.Context, revision int64) error {
 
 // answers asks every cell once. A missing answer where one is wanted can also be a host that had no time: it is asked for
 // again. An answer where none is wanted cannot be an accident.
-func (n *node) answers(ctx context.Context, s *step) (answers, error) {
+func (n *site) answers(ctx context.Context, s *step) (answers, error) {
 	got := newAnswers(s)
 	if err := n.pods.ask(ctx, s, got, s.all(), probeWait); err != nil {
 		return nil, err
