@@ -40,7 +40,8 @@ of Kubernetes, and BlockAffinity objects, without which a node has no blocks to 
 documents does not matter. What cannot be used is skipped and reported on standard error.
 
 With --against only the difference is shown: --against is the state now, -f the state then. "+" is only then, "-" is
-only now, "~" changes; of each session it is said whether it is reset.
+only now, "~" changes; of each session it is said whether it is reset. It includes the node's packet filter: which policies
+its endpoints are subject to and in which order, the rules of those policies, and whom their selectors mean.
 
 Exit codes: 0 fine, or no difference; 1 error; 2 usage; 3 with --against: there are differences.`,
 		Example: `  manxctl plan --node node-1 -f cluster/
@@ -101,6 +102,10 @@ func (c *cli) planAgainst(then plan.State, o planOptions, format table.Format) e
 	from, to := now.Compute(o.settings), then.Compute(o.settings)
 	c.complainBoth(plan.Notices(from), plan.Notices(to))
 	diff := plan.Compare(o.settings.Node, from, to)
+	storedNow, remarksNow := now.AsStored()
+	storedThen, remarksThen := then.AsStored()
+	c.complainBoth(remarksNow, remarksThen)
+	diff.ComparePolicy(storedNow, storedThen)
 	if diff.Empty() && format == planText {
 		return nil
 	}

@@ -109,22 +109,23 @@ func serveTCP(t *testing.T, ns string, ports ...int) {
 	}
 }
 
-// connects tells whether a TCP connection comes about. What is dropped is noticed by silence, so there is a time limit.
-func connects(t *testing.T, ns string, to netip.Addr, port int) bool {
+// connects tells whether a TCP connection comes about. What is dropped is noticed by silence; what is to be allowed is tried again, in
+// case that the machine was slow.
+func connects(t *testing.T, ns string, to netip.Addr, port int, again bool) bool {
 	t.Helper()
-	var err error
-	for range 2 { // once more, in case the machine was slow
+	try := func() (err error) {
 		must(t, lab.Inside(ns, func() {
 			var c net.Conn
-			if c, err = net.DialTimeout("tcp", netip.AddrPortFrom(to, uint16(port)).String(), 1500*time.Millisecond); err == nil {
+			if c, err = net.DialTimeout("tcp", netip.AddrPortFrom(to, uint16(port)).String(), time.Second); err == nil {
 				c.Close()
 			}
 		}))
-		if err == nil {
-			return true
-		}
+		return err
 	}
-	return false
+	if again {
+		return lab.Eventually(limit, try) == nil
+	}
+	return try() == nil
 }
 
 // TestExplain compares what explain says on either node with what packets do.
@@ -202,7 +203,7 @@ func TestExplain(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if did := connects(t, test.ns, test.to, test.port); did != test.allowed {
+			if did := connects(t, test.ns, test.to, test.port, test.allowed); did != test.allowed {
 				t.Fatalf("a connection comes about: %v, want %v", did, test.allowed)
 			}
 			for _, n := range []*lab.Node{n1, n2} {

@@ -34,6 +34,8 @@ type Changed struct {
 	Originated []OriginChange   `json:"originated"`
 	// Rules is what decides about learned routes and is not part of a plan.
 	Rules []RuleChange `json:"rules"`
+	// Policy is what changes in the node's packet filter: policies of endpoints, rules of policies, members of selectors.
+	Policy []RuleChange `json:"policy,omitempty"`
 }
 
 // Field is a value that changes.

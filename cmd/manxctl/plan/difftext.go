@@ -62,6 +62,15 @@ func (d Diff) WriteText(w io.Writer) error {
 			line("      + %s", x)
 		}
 	}
+	for _, r := range d.Changed.Policy {
+		line("  ~ policy: %s", r.Rule)
+		for _, x := range few(r.Removed) {
+			line("      - %s", x)
+		}
+		for _, x := range few(r.Added) {
+			line("      + %s", x)
+		}
+	}
 	for _, peer := range d.exportPeers() {
 		line("  ~ exports to %s", peer)
 		for _, p := range d.Removed.Exports[peer] {
@@ -120,4 +129,13 @@ func valueText(v any) string {
 		return strings.Join(v, ", ")
 	}
 	return fmt.Sprint(v)
+}
+
+// few keeps long lists of addresses readable; -o json has all.
+func few(list []string) []string {
+	const most = 20
+	if len(list) <= most {
+		return list
+	}
+	return append(slices.Clone(list[:most]), fmt.Sprintf("and %d more", len(list)-most))
 }

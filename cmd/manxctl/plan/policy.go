@@ -1,0 +1,125 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/dataplane/policy/explain"
+	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// ComparePolicy adds to a difference what changes in the packet filter of the node: which policies its endpoints are subject to, in
+// which order, the rules of those policies, and who is meant by their selectors.
+func (d *Diff) ComparePolicy(from, to model.Set) {
+	a, b := policyTexts(from, d.Node), policyTexts(to, d.Node)
+	names := maps.Clone(a)
+	maps.Copy(names, b)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		c := RuleChange{Rule: name, Added: without(b[name], a[name]), Removed: without(a[name], b[name])}
+		if len(c.Added)+len(c.Removed) == 0 && !slices.Equal(a[name], b[name]) {
+			c.Added, c.Removed = b[name], a[name] // another order
+		}
+		if len(c.Added)+len(c.Removed) > 0 {
+			d.Changed.Policy = append(d.Changed.Policy, c)
+		}
+	}
+}
+
+// policyTexts are the packet filter of a node in words: lists of lines by what they are about.
+func policyTexts(objects model.Set, node string) map[string][]string {
+	c := explain.Build(objects, policy.Config{}, node)
+	all := map[string][]string{}
+	for k := range c.Endpoints() {
+		for _, in := range []bool{true, false} {
+			var names []string
+			for _, id := range c.Asked(k, in) {
+				names = append(names, inTier(c, id))
+			}
+			all[directionWord(in)+" of "+k.String()] = names
+		}
+	}
+	for p, endpoints := range c.Policies() {
+		if endpoints > 0 {
+			ruleTextsOf(all, p)
+		}
+	}
+	for _, id := range profiles(c) {
+		if p, endpoints := c.Policy(id); p != nil && endpoints > 0 {
+			ruleTextsOf(all, p)
+		}
+	}
+	maps.Copy(all, memberTexts(c.Table()))
+	return all
+}
+
+func directionWord(in bool) string {
+	if in {
+		return "ingress"
+	}
+	return "egress"
+}
+
+func inTier(c *policy.Calculator, id policy.ID) string {
+	if p, _ := c.Policy(id); p != nil && p.Tier != "" {
+		text := id.String() + " in tier " + p.Tier
+		if p.Staged {
+			text += " (staged)"
+		}
+		return text
+	}
+	return id.String()
+}
+
+func profiles(c *policy.Calculator) []policy.ID {
+	seen := map[policy.ID]bool{}
+	for _, id := range c.Chains() {
+		if id.Kind == model.KindProfile {
+			seen[id] = true
+		}
+	}
+	return slices.Collect(maps.Keys(seen))
+}
+
+func ruleTextsOf(all map[string][]string, p *policy.Policy) {
+	for _, in := range []bool{true, false} {
+		d := p.Egress
+		if in {
+			d = p.Ingress
+		}
+		for i := range d.Rules {
+			name := p.ID.String() + " " + directionWord(in)
+			all[name] = append(all[name], fmt.Sprintf("%d. %s", i+1, explain.RuleText(&d.Rules[i])))
+		}
+	}
+}
+
+// memberTexts are the addresses that selectors, named ports and services stand for. What is of both kinds, addresses and networks,
+// is one list whatever sets it is in.
+func memberTexts(t *ruleset.Table) map[string][]string {
+	all := map[string][]string{}
+	for _, name := range t.Sets() {
+		s, _, _ := t.Set(name)
+		if strings.HasPrefix(name, "c4/") || strings.HasPrefix(name, "c6/") || strings.HasPrefix(name, "p/") {
+			continue // networks and ports that the rules themselves tell
+		}
+		about := "who is meant by " + s.Comment
+		for e := range t.Elements(name) {
+			text := e.Prefix.String()
+			if e.Prefix.IsSingleIP() {
+				text = e.Prefix.Addr().String()
+			}
+			if s.Type == ruleset.Endpoints4 || s.Type == ruleset.Endpoints6 {
+				text += fmt.Sprintf(" %s/%d", explain.ProtocolName(e.Protocol), e.Low)
+			}
+			all[about] = append(all[about], text)
+		}
+	}
+	for about := range all {
+		slices.Sort(all[about])
+	}
+	return all
+}
