@@ -111,7 +111,7 @@ func (g *generator) peaceful() model.Set {
 	set := g.world(20 + g.IntN(60))
 	for i := range localPods {
 		if !g.one(8) {
-			k := model.Key{Kind: model.KindWorkloadEndpoint, Namespace: pick(g, namespaces), Name: fmt.Sprintf("w%02d", i)}
+			k := model.Key{Kind: model.KindWorkloadEndpoint, Namespace: pick(g, namespaces), Name: podNames[i]}
 			set[k] = g.object(k)
 		}
 	}

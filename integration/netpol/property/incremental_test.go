@@ -67,14 +67,14 @@ func differing(got, want string) string {
 }
 
 func TestOutcomeDoesNotDependOnTheWay(t *testing.T) {
-	empty := text(policy.Build(policy.Config{Node: thisNode}, model.Set{}, hostLinks()).Table())
-	each(t, 20, 8*time.Second, func(seed uint64) bool { return walk(t, seed, empty) })
+	each(t, 20, 8*time.Second, func(seed uint64) bool { return walk(t, seed) })
 }
 
 // walk goes a random way from nothing to a random world and back to nothing.
-func walk(t *testing.T, seed uint64, empty string) bool {
+func walk(t *testing.T, seed uint64) bool {
 	g := newGenerator(seed)
-	config := policy.Config{Node: thisNode}
+	config := g.config()
+	empty := text(policy.Build(config, model.Set{}, hostLinks()).Table())
 	calc, set := policy.New(config), model.Set{}
 	calc.SetInterfaces(hostLinks())
 	var kernel replica

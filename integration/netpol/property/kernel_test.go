@@ -19,14 +19,14 @@ const (
 )
 
 // TestKernelIsWhatEvalSays sends packets through a kernel that has the rules of random worlds: it delivers those that Eval
-// accepts, and no others. It tries for 40 seconds; see each for more.
+// accepts, and no others. It tries for 25 seconds; see each for more.
 func TestKernelIsWhatEvalSays(t *testing.T) {
 	n := newNode(t)
 	count := 0
-	each(t, 3, 40*time.Second, func(seed uint64) bool {
+	each(t, 3, 25*time.Second, func(seed uint64) bool {
 		g := newGenerator(seed)
 		set := g.peaceful()
-		calc := policy.Build(policy.Config{Node: thisNode}, set, hostLinks())
+		calc := policy.Build(g.config(), set, hostLinks())
 		n.target.Resync() // the table is another one than before
 		for round := range rounds {
 			if round > 0 {

@@ -32,7 +32,7 @@ func (g *generator) types(in, out []v3.Rule) []v3.PolicyType {
 }
 
 func (g *generator) namespaced(namespace string) v3.NetworkPolicySpec {
-	s := v3.NetworkPolicySpec{Tier: g.tierName(), Order: g.order(), Selector: pick(g, selectors), Ingress: g.rules(namespace, true), Egress: g.rules(namespace, true)}
+	s := v3.NetworkPolicySpec{Tier: g.tierName(), Order: g.order(), Selector: pick(g, selectors), Ingress: g.rules(namespace, true, true), Egress: g.rules(namespace, false, true)}
 	if g.one(5) {
 		s.ServiceAccountSelector = pick(g, []string{"app == 'a'", "has(tier)"})
 	}
@@ -41,7 +41,7 @@ func (g *generator) namespaced(namespace string) v3.NetworkPolicySpec {
 }
 
 func (g *generator) global() v3.GlobalNetworkPolicySpec {
-	s := v3.GlobalNetworkPolicySpec{Tier: g.tierName(), Order: g.order(), Selector: pick(g, selectors), Ingress: g.rules("", true), Egress: g.rules("", true)}
+	s := v3.GlobalNetworkPolicySpec{Tier: g.tierName(), Order: g.order(), Selector: pick(g, selectors), Ingress: g.rules("", true, true), Egress: g.rules("", false, true)}
 	if g.one(5) {
 		s.NamespaceSelector = pick(g, append([]string{"all()"}, scopes[2:]...)) // global() is only for rules
 	}
@@ -58,15 +58,15 @@ func (g *generator) global() v3.GlobalNetworkPolicySpec {
 	return s
 }
 
-func (g *generator) rules(namespace string, pass bool) []v3.Rule {
+func (g *generator) rules(namespace string, in, pass bool) []v3.Rule {
 	var list []v3.Rule
 	for range g.IntN(4) {
-		list = append(list, g.rule(namespace, pass))
+		list = append(list, g.rule(namespace, in, pass))
 	}
 	return list
 }
 
-func (g *generator) rule(namespace string, pass bool) v3.Rule {
+func (g *generator) rule(namespace string, in, pass bool) v3.Rule {
 	r := v3.Rule{Action: pick(g, []v3.Action{v3.Allow, v3.Allow, v3.Allow, v3.Deny, v3.Deny, v3.Log, v3.Pass, v3.Pass})}
 	if !pass && r.Action == v3.Pass {
 		r.Action = v3.Deny
@@ -100,7 +100,7 @@ func (g *generator) rule(namespace string, pass bool) v3.Rule {
 		r.Protocol = &p
 	}
 	ported := protocol == "TCP" || protocol == "UDP" || protocol == "SCTP"
-	r.Source, r.Destination = g.entity(namespace, ported), g.entity(namespace, ported)
+	r.Source, r.Destination = g.entity(namespace, ported, in), g.entity(namespace, ported, !in)
 	if g.one(8) {
 		version := pick(g, []int{4, 6})
 		if !(protocol == "ICMP" && version == 6 || protocol == "ICMPv6" && version == 4) && sameFamily(version, r.Source, r.Destination) {
@@ -126,12 +126,12 @@ var icmpTypes = []int{8, 0, 3, 128, 1}
 
 func number(n int) *int { return &n }
 
-func (g *generator) entity(namespace string, ported bool) v3.EntityRule {
+func (g *generator) entity(namespace string, ported, remote bool) v3.EntityRule {
 	var e v3.EntityRule
 	if g.one(2) {
 		return e
 	}
-	if g.one(10) {
+	if remote && g.one(6) {
 		e.Services = &v3.ServiceMatch{Name: pick(g, serviceNames), Namespace: pick(g, namespaces)}
 		return e
 	}

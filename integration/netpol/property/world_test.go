@@ -4,11 +4,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
+	"strings"
+	"testing"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"github.com/projectcalico/api/pkg/lib/numorstring"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -88,6 +92,11 @@ type generator struct {
 
 func newGenerator(seed uint64) *generator { return &generator{Rand: rand.New(rand.NewPCG(seed, 4))} }
 
+// config is what an administrator may choose.
+func (g *generator) config() policy.Config {
+	return policy.Config{Node: thisNode, Counters: g.one(2), FlowLog: pick(g, []uint16{0, 7})}
+}
+
 func (g *generator) one(of int) bool { return g.IntN(of) == 0 }
 
 func pick[T any](g *generator, list []T) T { return list[g.IntN(len(list))] }
@@ -112,13 +121,19 @@ func (g *generator) labels() map[string]string {
 
 // key is the name of something that may exist or not.
 func (g *generator) key() model.Key {
-	named := func(k model.Kind, n int) model.Key { return model.ResourceKey(k, fmt.Sprint("n", g.IntN(n))) }
+	name := func(n int) string {
+		if g.one(12) {
+			return strings.Repeat("long.", 50) + fmt.Sprint(g.IntN(2))
+		}
+		return fmt.Sprint("n", g.IntN(n))
+	}
+	named := func(k model.Kind, n int) model.Key { return model.ResourceKey(k, name(n)) }
 	inside := func(k model.Kind, n int) model.Key {
-		return model.Key{Kind: k, Namespace: pick(g, namespaces), Name: fmt.Sprint("n", g.IntN(n))}
+		return model.Key{Kind: k, Namespace: pick(g, namespaces), Name: name(n)}
 	}
 	switch g.IntN(20) {
 	case 0, 1, 2, 3:
-		return model.Key{Kind: model.KindWorkloadEndpoint, Namespace: pick(g, namespaces), Name: fmt.Sprintf("w%02d", g.IntN(14))}
+		return model.Key{Kind: model.KindWorkloadEndpoint, Namespace: pick(g, namespaces), Name: podNames[g.IntN(len(podNames))]}
 	case 4, 5, 6:
 		return inside(model.KindNetworkPolicy, 5)
 	case 7, 8, 9, 10:
@@ -230,15 +245,26 @@ func (g *generator) members() []string {
 	return list
 }
 
+// podNames are those that node and pod make.
+var podNames = func() (list []string) {
+	for n := range 14 {
+		node := thisNode
+		if n >= localPods && n < 10 {
+			node = "other"
+		}
+		list = append(list, fmt.Sprintf("%s-k8s-w%02d-eth0", node, n))
+	}
+	return list
+}()
+
 // workload: w00 to w05 are at home on this node's interfaces, w06 to w09 are elsewhere, others may claim any interface.
 func (g *generator) workload(k model.Key) *model.WorkloadEndpoint {
-	var n int
-	_, _ = fmt.Sscanf(k.Name, "w%d", &n)
+	n := slices.IndexFunc(podNames, func(name string) bool { return name == k.Name })
 	w := &model.WorkloadEndpoint{ObjectMeta: meta(k)}
 	w.Labels = g.labels()
 	account := pick(g, accounts)
 	w.Labels[model.LabelNamespace], w.Labels[model.LabelServiceAccount], w.Labels[model.LabelOrchestrator] = k.Namespace, account, "k8s"
-	w.Spec = model.WorkloadEndpointSpec{Node: thisNode, Orchestrator: "k8s", Pod: k.Name, Endpoint: "eth0", InterfaceName: podInterface(n % localPods),
+	w.Spec = model.WorkloadEndpointSpec{Node: thisNode, Orchestrator: "k8s", Pod: fmt.Sprintf("w%02d", n), Endpoint: "eth0", InterfaceName: podInterface(n % localPods),
 		Profiles: []string{"kns." + k.Namespace}, ServiceAccountName: account}
 	switch {
 	case n < localPods:
@@ -352,7 +378,7 @@ func (g *generator) profile(k model.Key) *v3.Profile {
 	}
 	switch g.IntN(4) {
 	case 0:
-		p.Spec.Ingress, p.Spec.Egress = g.rules("", false), g.rules("", false)
+		p.Spec.Ingress, p.Spec.Egress = g.rules("", true, false), g.rules("", false, false)
 	case 1, 2:
 		p.Spec.Ingress, p.Spec.Egress = []v3.Rule{{Action: v3.Allow}}, []v3.Rule{{Action: v3.Allow}}
 	}
@@ -408,4 +434,21 @@ func (g *generator) felix() model.FelixConfigurationSpec {
 		s.InterfacePrefix = pick(g, []string{"cali", "cali,tap", "tap"})
 	}
 	return s
+}
+
+// Worlds hold nothing that a node would leave alone.
+func TestWorldsAreValid(t *testing.T) {
+	for seed := range uint64(20) {
+		g := newGenerator(seed)
+		g.calm = g.one(2)
+		for k, o := range g.world(100) {
+			raw, err := o.Encode()
+			if err == nil {
+				err = model.Decode(k, raw, 1).Err
+			}
+			if err != nil {
+				t.Errorf("seed %d: %s: %v", seed, k, err)
+			}
+		}
+	}
 }
