@@ -68,5 +68,5 @@ proto: ## generate the Go code of proto/manx/v1
 
 .PHONY: bench
 bench: build ## the benchmarks of docs/performance.md, beside BIRD (root)
-	@$(NEED) iproute2 bird2
+	@$(NEED) iproute2 bird2 iperf3 iptables
 	integration/run-bench
