@@ -1,0 +1,34 @@
+package server
+
+import (
+	"testing"
+
+	"github.com/manxnet/manx/datastore/model"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+func TestNoticeOfALimitThatTheKernelCannotDo(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	r.kernel.WithoutShaping()
+	r.store(object(t, model.KindNode, "", "node-1", `{"metadata":{"name":"node-1"},"spec":{"bgp":{"ipv4Address":"10.1.0.1/24"}}}`),
+		object(t, model.KindWorkloadEndpoint, "shop", "node--1-k8s-web-eth0", `{"metadata":{"name":"node--1-k8s-web-eth0","namespace":"shop"},
+		"spec":{"node":"node-1","orchestrator":"k8s","pod":"web","endpoint":"eth0","interfaceName":"cali1","ipNetworks":["10.244.0.7/32"],
+		"qosControls":{"ingressBandwidth":8000000,"egressBandwidth":8000000}}}`))
+	eventually(t, func() string {
+		list, err := r.client.ListNotices(r.context(), &manxv1.ListNoticesRequest{})
+		if err != nil {
+			return err.Error()
+		}
+		for _, n := range list.GetNotices() {
+			if n.GetSubject() == "bandwidth of cali1" && n.GetText() == "limit the bandwidth of cali1: not supported by this kernel" {
+				return ""
+			}
+		}
+		return "there is no such notice: " + list.String()
+	})
+	endpoints, err := r.client.ListEndpoints(r.context(), &manxv1.ListEndpointsRequest{})
+	if err != nil || len(endpoints.GetEndpoints()) != 1 || endpoints.GetEndpoints()[0].GetPhase() != "applied" {
+		t.Errorf("the endpoint itself suffers: %v, %v", endpoints, err)
+	}
+}
