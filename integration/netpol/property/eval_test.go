@@ -34,7 +34,10 @@ func evalHost() *ruleset.Host {
 }
 
 // packet is the first one of a random connection.
-func (g *generator) packet() (path, ruleset.Packet) {
+func (g *generator) packet() (path, ruleset.Packet) { return g.packetTo(5) }
+
+// packetTo makes one of so many go to a floating address.
+func (g *generator) packetTo(floating int) (path, ruleset.Packet) {
 	v6 := g.one(2)
 	p := ruleset.Packet{Protocol: pick(g, []uint8{6, 6, 17, 17, 132, 1, 253}), State: ruleset.ConnNew}
 	if p.Protocol == 1 && v6 {
@@ -78,23 +81,35 @@ func (g *generator) packet() (path, ruleset.Packet) {
 	} else if !g.one(3) {
 		p.Destination = localAddress(g.IntN(localPods), v6)
 	}
+	if way != input && floating > 0 && g.one(floating) {
+		p.Destination = floatingAddress(g.IntN(4), v6)
+	}
 	if way != input {
 		p.Out = route(p.Destination)
 	}
 	if p.In != "" && p.In == p.Out && p.In != uplink || p.Source == p.Destination {
-		return g.packet()
+		return g.packetTo(floating)
 	}
 	return way, p
 }
 
+// eval follows a packet, also where a floating address sends it.
 func eval(t *ruleset.Table, way path, p ruleset.Packet, trace *ruleset.Trace) ruleset.Result {
-	switch way {
-	case input:
-		return t.EvalInput(evalHost(), p, trace)
-	case output:
-		return t.EvalOutput(evalHost(), p, trace)
+	hooks := map[path][]ruleset.Hook{
+		input: {ruleset.Prerouting, ruleset.Input}, forward: {ruleset.Prerouting, ruleset.Forward, ruleset.Postrouting}, output: {ruleset.Output, ruleset.Postrouting},
+	}[way]
+	out := p.Out
+	r := ruleset.Result{Action: ruleset.Accept, Packet: p}
+	for _, hook := range hooks {
+		if r = t.Eval(evalHost(), hook, r.Packet, trace); !r.Accepted() {
+			break
+		}
+		if r.Packet.Destination != p.Destination {
+			out = route(r.Packet.Destination)
+		}
+		r.Packet.In, r.Packet.Out = p.In, out
 	}
-	return t.EvalForward(evalHost(), p, trace)
+	return r
 }
 
 // explain says all there is to know about a packet.
@@ -105,10 +120,28 @@ func explain(t *ruleset.Table, way path, p ruleset.Packet) string {
 		p.DestinationPort, p.Protocol, p.ICMPType, p.ICMPCode, p.In, p.Out, result.Accepted(), &trace)
 }
 
+// thin takes most policies away, so that more is allowed.
+func (g *generator) thin(set model.Set) {
+	for _, kind := range []model.Kind{model.KindNetworkPolicy, model.KindGlobalNetworkPolicy} {
+		for o := range set.All(kind) {
+			if !g.one(3) {
+				delete(set, o.Key)
+			}
+		}
+	}
+}
+
 // peaceful is a world in which packets can be compared: most of what there can be is there.
 func (g *generator) peaceful() model.Set {
 	g.calm = true
 	set := g.world(20 + g.IntN(60))
+	if g.one(2) {
+		g.thin(set)
+	}
+	if g.one(2) {
+		k := model.ResourceKey(model.KindFelixConfiguration, "default")
+		set[k] = g.object(k)
+	}
 	for i := range localPods {
 		if !g.one(8) {
 			k := model.Key{Kind: model.KindWorkloadEndpoint, Namespace: pick(g, namespaces), Name: podNames[i]}
@@ -130,7 +163,7 @@ func TestEvalIsWhatCalicoDocuments(t *testing.T) {
 		calc := policy.Build(policy.Config{Node: thisNode}, set, hostLinks())
 		reference := newReference(set, hostLinks())
 		for range 50 {
-			way, p := g.packet()
+			way, p := g.packetTo(0)
 			if g.one(40) {
 				p.Protocol = 4
 			}

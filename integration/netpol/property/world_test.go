@@ -61,6 +61,14 @@ func outsideAddress(i int, v6 bool) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 51, 100, byte(i)})
 }
 
+// floatingAddress is one that workloads of this node may have besides their own.
+func floatingAddress(i int, v6 bool) netip.Addr {
+	if v6 {
+		return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 5: 2, 15: byte(i)})
+	}
+	return netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})
+}
+
 func hostAddress(v6 bool) netip.Addr {
 	if v6 {
 		return netip.MustParseAddr("2001:db8::1")
@@ -87,7 +95,7 @@ var nets = []string{
 // generator makes random objects.
 type generator struct {
 	*rand.Rand
-	calm bool // no object changes what the kernel does besides verdicts
+	calm bool // no object limits rates, and all prefixes of interfaces stay as they are
 }
 
 func newGenerator(seed uint64) *generator { return &generator{Rand: rand.New(rand.NewPCG(seed, 4))} }
@@ -289,6 +297,12 @@ func (g *generator) workload(k model.Key) *model.WorkloadEndpoint {
 	if g.one(10) {
 		w.Spec.AllowSpoofedSourcePrefixes = some(g, nets[1:], 2)
 	}
+	for _, v6 := range []bool{false, true} {
+		if g.one(5) && len(w.Spec.IPNetworks) > 0 && w.Spec.Node == thisNode {
+			internal := parseNet(pick(g, w.Spec.IPNetworks)).Addr()
+			w.Spec.IPNATs = append(w.Spec.IPNATs, model.IPNAT{InternalIP: internal.String(), ExternalIP: floatingAddress(g.IntN(4), internal.Is6() || v6 && g.one(9)).String()})
+		}
+	}
 	if g.one(10) && !g.calm {
 		w.Spec.QoSControls = &model.QoSControls{IngressPacketRate: 1000, EgressMaxConnections: int64(g.IntN(2) * 100)}
 	}
@@ -429,6 +443,10 @@ func (g *generator) felix() model.FelixConfigurationSpec {
 	}
 	if g.one(4) {
 		s.ServiceLoopPrevention = pick(g, []string{"Drop", "Reject", "Disabled"})
+	}
+	if g.one(2) {
+		floating := pick(g, []v3.FloatingIPType{v3.FloatingIPsEnabled, v3.FloatingIPsEnabled, v3.FloatingIPsDisabled})
+		s.FloatingIPs = &floating
 	}
 	if g.one(4) && !g.calm {
 		s.InterfacePrefix = pick(g, []string{"cali", "cali,tap", "tap"})
