@@ -107,6 +107,9 @@ func memberTexts(t *ruleset.Table) map[string][]string {
 			continue // networks and ports that the rules themselves tell
 		}
 		about := "who is meant by " + s.Comment
+		if !strings.Contains(name, "/") {
+			about = s.Comment
+		}
 		for e := range t.Elements(name) {
 			text := e.Prefix.String()
 			if e.Prefix.IsSingleIP() {

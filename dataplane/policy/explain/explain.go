@@ -133,22 +133,10 @@ func (e *explanation) follow() {
 // hop shows the packet to the rules of one node; last tells whether the destination is there, or whatever follows is not of the cluster.
 func (e *explanation) hop(node string, last bool) {
 	a := e.answer
-	in, out := "", ""
-	switch {
-	case a.Source.Node == node && a.Source.isWorkload():
-		in = a.Source.Interface
-	case a.Source.Node != node || a.Source.Kind == kindOutside:
-		in = e.interfaceFor(node, a.Source)
-	}
-	switch {
-	case last && a.Destination.Node == node && a.Destination.isWorkload():
-		out = a.Destination.Interface
-	case a.Destination.Node != node || a.Destination.Kind == kindOutside:
-		out = e.interfaceFor(node, a.Destination)
-	}
 	toHost := a.Destination.Node == node && a.Destination.Kind == kindHost
 	reached := a.Allowed
 	e.world.Rules(node, func(c *policy.Calculator) {
+		in, out := e.interfacesAt(node, last, c)
 		h := e.host(node, c)
 		p := e.packet
 		p.In, p.Out, p.Mark, p.State, p.Status = in, out, 0, ruleset.ConnNew, 0
@@ -186,6 +174,32 @@ func (e *explanation) hop(node string, last bool) {
 		}
 	})
 	e.route(node)
+}
+
+// interfacesAt are those through which the packet comes to a node and leaves it; empty if it does not.
+func (e *explanation) interfacesAt(node string, last bool, c *policy.Calculator) (in, out string) {
+	from, to := e.answer.Source, e.answer.Destination
+	switch {
+	case from.Kind == kindOutside:
+		in = e.towards(node, from.Address, c)
+	case from.Node != node:
+		if in = e.tunnel(from.Node, to); in == "" {
+			in = e.towards(node, e.nodeAddress(from.Node, from.Address), c)
+		}
+	case from.isWorkload():
+		in = from.Interface
+	}
+	switch {
+	case to.Kind == kindOutside:
+		out = e.towards(node, to.Address, c)
+	case to.Node != node:
+		if out = e.tunnel(node, to); out == "" {
+			out = e.towards(node, e.nodeAddress(to.Node, to.Address), c)
+		}
+	case last && to.isWorkload():
+		out = to.Interface
+	}
+	return in, out
 }
 
 // unreached is what the other end on the same node would say to a packet that the first one drops.

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -105,28 +106,29 @@ func (e *explanation) sameSubnet(a, b string, like netip.Addr) bool {
 	return err == nil && other.IsValid() && subnet.Contains(other)
 }
 
-// interfaceFor is the interface of a node that packets to or from an end elsewhere use.
-func (e *explanation) interfaceFor(node string, far End) string {
-	if node == e.world.Local && e.world.Route != nil {
-		if _, iface := e.world.Route(far.Address); iface != "" {
+// towards is the interface of a node that leads to an address elsewhere: as a route says, else the one that has the node's address.
+func (e *explanation) towards(node string, far netip.Addr, c *policy.Calculator) string {
+	if node == e.world.Local && e.world.Route != nil && far.IsValid() {
+		if _, iface := e.world.Route(far); iface != "" {
 			return iface
 		}
 	}
-	if t := e.tunnel(node, far); t != "" {
-		return t
-	}
-	own := e.nodeAddress(node, far.Address)
-	links := interfaces(e.world.Objects, node)
+	own := e.nodeAddress(node, e.answer.Source.Address)
 	var names []string
-	for name, list := range links {
-		if slices.Contains(list, own) {
+	for name, list := range c.Interfaces() {
+		if own.IsValid() && slices.Contains(list, own) {
 			return name
 		}
-		names = append(names, name)
+		if name != "lo" && !c.IsWorkload(name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return otherInterface
 	}
 	slices.Sort(names)
 	if names[0] != otherInterface {
-		e.note("the interface of node %s towards %s is taken to be %s", node, far.Address, names[0])
+		e.note("packets from elsewhere are taken to come to node %s, and to leave it, through %s", node, names[0])
 	}
 	return names[0]
 }

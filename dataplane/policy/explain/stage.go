@@ -76,6 +76,9 @@ func (r *reader) stage(steps []ruleset.Step) (Stage, bool) {
 			r.decided(&s, step)
 		}
 	}
+	if s.Allowed && len(s.Tiers) == 0 && kindOfHostPolicy(s.Base) != "" {
+		return s, false // these places only add exceptions, and there is none
+	}
 	return s, asked
 }
 

@@ -1,0 +1,72 @@
+package main_test
+
+import (
+	"strings"
+	"testing"
+)
+
+const explainFiles = "testdata/explain/cluster.yaml"
+
+// TestExplainFiles pins what explain says from files alone.
+func TestExplainFiles(t *testing.T) {
+	s := shell{t: t}
+	for _, c := range []struct {
+		name, args, verdict string
+	}{
+		{"allowed", "shop/web shop/db tcp/5432", "ALLOWED"},
+		{"end-of-tier", "other db tcp/5432", "DENIED"},
+		{"another-port", "pod/shop/web wep/shop/n2-k8s-db-eth0 tcp/80", "DENIED"},
+		{"no-port", "web db", "DENIED"},
+		{"denied-nets", "192.0.2.7 db tcp/5432", "DENIED"},
+		{"same-node", "web other icmp", "DENIED"},
+		{"every-condition", "web other tcp/22", "DENIED"},
+		{"not-reached", "lost other tcp/80", "DENIED"},
+		{"six", "web db tcp/5432 -6", "ALLOWED"},
+		{"outside", "web 198.51.100.1 udp/53", "ALLOWED"},
+		{"node", "web n2 udp/1500", "ALLOWED"},
+		{"node-denied", "web node/n2 udp/3000", "DENIED"},
+		{"failsafe", "n1 hep/n2-eth0 tcp/22", "ALLOWED"},
+		{"node-to-pod", "n1 web tcp/80", "ALLOWED"},
+		{"tunnel", "n1 db tcp/5432", "DENIED"},
+		{"forwarded", "203.0.113.9 db tcp/5432", "DENIED"},
+		{"service", "web 10.96.0.1 tcp/443", "DENIED"},
+		{"loopback", "n1 n1 tcp/80", "ALLOWED"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := s.run(append([]string{"explain", "-f", explainFiles}, strings.Fields(c.args)...)...)
+			lines := strings.Split(strings.TrimSpace(r.out), "\n")
+			if r.code != 0 || !strings.HasPrefix(lines[len(lines)-1], c.verdict) {
+				t.Errorf("exit code %d, want 0 and %s\n%s%s", r.code, c.verdict, r.out, r.err)
+			}
+			golden(t, "explain-"+c.name, r.out)
+		})
+	}
+	golden(t, "explain-json", s.run("explain", "-f", explainFiles, "other", "db", "tcp/5432", "-o", "json").out)
+	plan := s.run("plan", "--node=n2", "-f", explainFiles, "-f", "testdata/explain/change.yaml", "--against", explainFiles)
+	golden(t, "plan-policy", plan.out)
+}
+
+// TestExplainRefuses tells of questions that have no answer what would be right.
+func TestExplainRefuses(t *testing.T) {
+	s := shell{t: t}
+	for _, c := range []struct {
+		args string
+		code int
+		say  string
+	}{
+		{"web nobody", 1, `destination: "nobody" is no address, and there is no pod`},
+		{"web db tcp/0", 2, `"0" is not a port from 1 to 65535`},
+		{"web db frob/1", 2, `"frob" is not a protocol`},
+		{"web db 47/1", 2, "protocol 47 has no ports"},
+		{"web db icmp/300", 2, `"300" is not an ICMP type`},
+		{"web fd00:65:1::99", 0, ""},
+		{"other fd00::1", 1, "has only IPv4"},
+		{"192.0.2.1 192.0.2.2", 1, "neither 192.0.2.1 nor 192.0.2.2"},
+		{"web", 2, "accepts between 2 and 3"},
+	} {
+		r := s.run(append([]string{"explain", "-f", explainFiles}, strings.Fields(c.args)...)...)
+		if r.code != c.code || !strings.Contains(r.err, c.say) {
+			t.Errorf("explain %s: exit code %d, want %d; stderr %q, want %q", c.args, r.code, c.code, r.err, c.say)
+		}
+	}
+}
