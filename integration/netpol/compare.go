@@ -37,18 +37,21 @@ func (s *step) wrong(got answers) []cell {
 	return list
 }
 
+func (a answers) at(c cell) bool { return a[c.expectation][c.from][c.to] }
+
+func word(reached bool) string {
+	if reached {
+		return "allowed"
+	}
+	return "blocked"
+}
+
 // describe tells which cell is wrong, and whose policies are to blame if a packet was wrongly allowed or blocked.
 func (s *step) describe(c cell, got answers) string {
 	e := s.Expected[c.expectation]
-	word := func(ok bool) string {
-		if ok {
-			return "allowed"
-		}
-		return "blocked"
-	}
 	return fmt.Sprintf("%s -> %s %s/%d: want %s, got %s (the table: ingress of %s %s, egress of %s %s)",
 		s.Pods[c.from].id(), s.Pods[c.to].id(), e.Protocol, e.Port,
-		word(e.Combined[c.from][c.to] == allowed), word(got[c.expectation][c.from][c.to]),
+		word(e.Combined[c.from][c.to] == allowed), word(got.at(c)),
 		s.Pods[c.to].id(), word(e.Ingress[c.from][c.to] == allowed), s.Pods[c.from].id(), word(e.Egress[c.from][c.to] == allowed))
 }
 

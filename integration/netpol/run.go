@@ -160,15 +160,15 @@ func (r *runner) check(ctx context.Context, mode string, c *tcase, i int) error 
 	r.tally.steps++
 	r.tally.cells += s.cells()
 	heading := fmt.Sprintf("%s, %s, step %d", c.ID, mode, i+1)
-	got := r.eval.answers(s)
-	wrong := r.report(heading+", Eval", s, got)
+	evaluated := r.eval.answers(s)
+	wrong := r.report(heading+", Eval", s, evaluated, evaluated)
 	r.tally.wrongEval += wrong
 	if r.subject != nil {
 		got, err := r.subject.answers(ctx, s)
 		if err != nil {
 			return err
 		}
-		n := r.report(heading+", kernel", s, got)
+		n := r.report(heading+", kernel", s, got, evaluated)
 		r.tally.wrong += n
 		wrong += n
 	}
@@ -178,14 +178,19 @@ func (r *runner) check(ctx context.Context, mode string, c *tcase, i int) error 
 	return nil
 }
 
-// report prints the wrong cells, the first ones with the way that a packet takes through the rules.
-func (r *runner) report(heading string, s *step, got answers) int {
+// report prints the wrong cells, the first ones with the way that a packet takes through the rules. Where Eval says something
+// else, the kernel does not do what the rules say.
+func (r *runner) report(heading string, s *step, got, evaluated answers) int {
 	wrong := s.wrong(got)
 	if len(wrong) > 0 {
 		fmt.Fprintf(r.out, "WRONG: %s: %d of %d cells\n", heading, len(wrong), s.cells())
 	}
 	for n, c := range wrong {
-		fmt.Fprintf(r.out, "  %s\n", s.describe(c, got))
+		fmt.Fprintf(r.out, "  %s", s.describe(c, got))
+		if e := evaluated.at(c); e != got.at(c) {
+			fmt.Fprintf(r.out, "; %s by Eval", word(e))
+		}
+		fmt.Fprintln(r.out)
 		if n < r.traces {
 			var trace ruleset.Trace
 			r.eval.ask(s, c.from, c.to, s.Expected[c.expectation], &trace)
