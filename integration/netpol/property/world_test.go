@@ -96,6 +96,7 @@ var nets = []string{
 type generator struct {
 	*rand.Rand
 	calm bool // no object limits rates, and all prefixes of interfaces stay as they are
+	own  bool // kinds of Calico only
 }
 
 func newGenerator(seed uint64) *generator { return &generator{Rand: rand.New(rand.NewPCG(seed, 4))} }
@@ -138,6 +139,9 @@ func (g *generator) key() model.Key {
 	named := func(k model.Kind, n int) model.Key { return model.ResourceKey(k, name(n)) }
 	inside := func(k model.Kind, n int) model.Key {
 		return model.Key{Kind: k, Namespace: pick(g, namespaces), Name: name(n)}
+	}
+	if !g.own && g.one(15) {
+		return g.kubernetesKey()
 	}
 	switch g.IntN(20) {
 	case 0, 1, 2, 3:
@@ -190,6 +194,8 @@ func (g *generator) object(k model.Key) *model.Object {
 	m := meta(k)
 	var v any
 	switch k.Kind {
+	case model.KindKubernetesNetworkPolicy, model.KindStagedKubernetesNetworkPolicy, model.KindClusterNetworkPolicy:
+		return g.kubernetes(k)
 	case model.KindWorkloadEndpoint:
 		v = g.workload(k)
 	case model.KindHostEndpoint:
