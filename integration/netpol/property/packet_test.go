@@ -40,7 +40,8 @@ func encode(p *ruleset.Packet, number uint32) []byte {
 		b = append(b, 0, 1, 0, 1, 0, 0, 0, 1, 0x80, 0x7f, 0, byte(4+len(tail)))
 	case 1, 58:
 		b = append(b, p.ICMPType, p.ICMPCode, 0, 0)
-		b = binary.BigEndian.AppendUint32(b, number)
+		b = binary.BigEndian.AppendUint16(b, uint16(number)) // the identifier tells connections apart
+		b = append(b, 0, 1)
 		sum = 2
 	}
 	b = append(b, tail...)
