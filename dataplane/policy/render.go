@@ -198,17 +198,27 @@ func (w *ruleWriter) entity(e *Entity, f fields, family int) ([][]ruleset.Match,
 		common = append(common, m...)
 	}
 	if e.NotSelector != nil {
-		common = append(common, ruleset.Match{Field: f.address, Not: true, Set: w.selectorSet(e.NotSelector, family)})
+		if set := w.selectorSet(e.NotSelector, family); set != "" {
+			common = append(common, ruleset.Match{Field: f.address, Not: true, Set: set})
+		}
 	}
 	if e.Service != (Service{}) {
-		common = append(common, w.service(e.Service, f, family))
+		m := w.service(e.Service, f, family)
+		if m.Set == "" {
+			return nil, false
+		}
+		common = append(common, m)
 	}
 	if !e.NotPorts.empty() {
 		common = append(common, w.notPorts(e, f, family)...)
 	}
 	var peers []ruleset.Match
 	if e.Selector != nil {
-		peers = []ruleset.Match{{Field: f.address, Set: w.selectorSet(e.Selector, family)}}
+		set := w.selectorSet(e.Selector, family)
+		if set == "" {
+			return nil, false
+		}
+		peers = []ruleset.Match{{Field: f.address, Set: set}}
 	}
 	if e.Ports.empty() {
 		return [][]ruleset.Match{append(common, peers...)}, true
@@ -219,8 +229,9 @@ func (w *ruleWriter) entity(e *Entity, f fields, family int) ([][]ruleset.Match,
 		alternatives = append(alternatives, append(numbers, w.numbers(e.Ports.Ranges, f, false)))
 	}
 	for _, name := range e.Ports.Names {
-		set := w.portSet(name, e.Selector, family)
-		alternatives = append(alternatives, append(append([]ruleset.Match(nil), common...), ruleset.Match{Field: f.endpoint, Set: set}))
+		if set := w.portSet(name, e.Selector, family); set != "" {
+			alternatives = append(alternatives, append(append([]ruleset.Match(nil), common...), ruleset.Match{Field: f.endpoint, Set: set}))
+		}
 	}
 	return alternatives, true
 }
@@ -274,11 +285,14 @@ func (w *ruleWriter) notPorts(e *Entity, f fields, family int) []ruleset.Match {
 		list = append(list, w.numbers(e.NotPorts.Ranges, f, true))
 	}
 	for _, name := range e.NotPorts.Names {
-		list = append(list, ruleset.Match{Field: f.endpoint, Not: true, Set: w.portSet(name, e.Selector, family)})
+		if set := w.portSet(name, e.Selector, family); set != "" {
+			list = append(list, ruleset.Match{Field: f.endpoint, Not: true, Set: set})
+		}
 	}
 	return list
 }
 
+// acquire returns the name of a set for one family, empty if it has no members and is not in the table.
 func (w *ruleWriter) acquire(key setKey, sel *selector.Selector, family int) string {
 	s := w.calc.acquire(key, w.policy, sel)
 	if family == 6 {

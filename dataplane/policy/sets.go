@@ -51,7 +51,8 @@ func (k setKey) String() string {
 // endpoints tells whether elements have protocol and port.
 func (k setKey) endpoints() bool { return k.kind == byPort || k.kind == byServicePorts }
 
-// memberSet is a set whose members come from the datastore: one in the table for each family.
+// memberSet is a set whose members come from the datastore: one in the table for each family. In clusters without IPv6 that
+// of IPv6 is not in the table while it is empty, nor are the rules that can only match what is in it.
 type memberSet struct {
 	calc  *Calculator
 	key   setKey
@@ -61,9 +62,10 @@ type memberSet struct {
 }
 
 type half struct {
-	name    string
-	wide    int // contributions that are networks rather than addresses
-	members *members.Set
+	name    string       // empty if it is not in the table
+	size    int          // contributions
+	wide    int          // those that are networks rather than addresses
+	members *members.Set // nil if it is not in the table
 }
 
 func index(p netip.Prefix) int {
@@ -80,7 +82,6 @@ func (c *Calculator) acquire(key setKey, user *policyState, sel *selector.Select
 		s = &memberSet{calc: c, key: key, hash: shortHash(fmt.Sprint(key.kind, "\x00", key.selector, "\x00", key.port, "\x00", key.protocol, "\x00", key.service)), users: map[*policyState]bool{}}
 		c.sets[key] = s
 		s.make(0, false)
-		s.make(1, false)
 		switch key.kind {
 		case byService, byServicePorts:
 			for _, slice := range c.services[key.service] {
@@ -127,13 +128,17 @@ func (s *memberSet) make(i int, interval bool) {
 func (s *memberSet) replace(before, now []ruleset.Element) {
 	for _, e := range now {
 		h := &s.half[index(e.Prefix)]
-		h.members.Add(e)
-		h.wide += wide(e)
+		if h.members != nil {
+			h.members.Add(e)
+		}
+		h.size, h.wide = h.size+1, h.wide+wide(e)
 	}
 	for _, e := range before {
 		h := &s.half[index(e.Prefix)]
-		h.members.Remove(e)
-		h.wide -= wide(e)
+		if h.members != nil {
+			h.members.Remove(e)
+		}
+		h.size, h.wide = h.size-1, h.wide-wide(e)
 	}
 	s.calc.dirty.sets[s] = true
 }
@@ -145,18 +150,26 @@ func wide(e ruleset.Element) int {
 	return 1
 }
 
-// settleKind makes each half an interval set if there are networks in it, and a plain one if not: the name tells which, so
-// that the rules which use it must be written again. It reports whether something changed.
+// settleKind makes each half an interval set if there are networks in it, a plain one if not, and none if it is not needed:
+// the rules that use it must be written again. It reports whether something changed.
 func (s *memberSet) settleKind() bool {
 	changed := false
 	for i := range s.half {
 		h := &s.half[i]
-		if want := h.wide > 0; want != h.members.Interval() && !s.key.endpoints() {
-			s.calc.table.DeleteSet(h.name)
-			s.make(i, want)
-			s.calc.contribute(s, i)
-			changed = true
+		needed := i == 0 || s.calc.settings.ipv6 || h.size > 0
+		interval := h.wide > 0 && !s.key.endpoints()
+		if have := h.members != nil; have == needed && (!have || h.members.Interval() == interval) {
+			continue
 		}
+		if h.members != nil {
+			s.calc.table.DeleteSet(h.name)
+			h.name, h.members = "", nil
+		}
+		if needed {
+			s.make(i, interval)
+			s.calc.contribute(s, i)
+		}
+		changed = true
 	}
 	return changed
 }
@@ -183,6 +196,11 @@ func (c *Calculator) contribute(s *memberSet, i int) {
 }
 
 func (c *Calculator) settleSetKinds() {
+	if c.everything {
+		for _, s := range c.sets {
+			c.dirty.sets[s] = true
+		}
+	}
 	for s := range c.dirty.sets {
 		if c.sets[s.key] == s && s.settleKind() {
 			for u := range s.users {
@@ -199,7 +217,7 @@ func (c *Calculator) dropSet(s *memberSet) {
 	}
 	delete(c.sets, s.key)
 	for _, h := range s.half {
-		c.table.DeleteSet(h.name)
+		c.table.DeleteSet(h.name) // "" is none
 	}
 }
 

@@ -28,6 +28,7 @@ type settings struct {
 	allowIPIP    bool
 	vxlanPort    uint32
 	ipip         bool
+	ipv6         bool // there is a pool of IPv6 addresses
 	failsafeIn   []failsafe
 	failsafeOut  []failsafe
 	logPrefix    string
@@ -301,6 +302,7 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 			if err != nil {
 				continue
 			}
+			c.settings.ipv6 = c.settings.ipv6 || cidr.Addr().Is6()
 			c.settings.ipip = c.settings.ipip || cidr.Addr().Is4() && p.Spec.IPIPMode != "" && p.Spec.IPIPMode != v3.IPIPModeNever
 			if len(p.Spec.AllowedUses) == 1 && p.Spec.AllowedUses[0] == v3.IPPoolAllowedUseLoadBalancer {
 				continue
