@@ -84,10 +84,11 @@ func (a *comparison) try(replaced func(unit) bool) (refused, fatal error) {
 	if c.Empty() {
 		return nil, nil
 	}
+	a.g.ahead = false
 	err := a.g.commit(c)
+	a.read = err != nil && !a.g.ahead
 	switch {
 	case err == nil:
-		a.read = false
 		return nil, nil
 	case hopeless(err), passes(err) && !a.lasts(err):
 		return nil, err

@@ -36,6 +36,7 @@ type Target struct {
 	known     bool          // the kernel had all that was asked for before pending
 	pending   map[unit]bool // changed since the kernel last had all that was asked for
 	compareAt time.Time
+	ahead     bool      // something was committed ahead of the other changes
 	waitUntil time.Time // nothing is tried before, after a failure of the whole
 	failures  int       // of the whole, in a row
 
@@ -161,7 +162,59 @@ func (g *Target) settle(err error) error {
 	return err
 }
 
+// commit makes the changes in one transaction. What nothing names yet may go ahead in one of its own, of which no packet can
+// see anything, since there are two things that the kernel does not show at one stroke:
+//   - a packet finds the elements of a new interval set only when the kernel has ended the transaction, some time after it
+//     meets the new rules;
+//   - a packet that is on its way may find a new entry of a verdict map and follow it to a chain that is still empty to it.
 func (g *Target) commit(c ruleset.Changes) error {
+	ahead, rest := split(c)
+	if ahead.Empty() || rest.Empty() {
+		return g.transact(c)
+	}
+	switch err := g.transact(ahead); {
+	case err == nil:
+		g.ahead = true
+		return g.transact(rest)
+	case passes(err), hopeless(err):
+		return err
+	}
+	return g.transact(c)
+}
+
+// split takes new sets and chains out of changes if they have to go ahead. Where there are new maps, the table is new or has
+// new stages, and there is nothing to go on as it was.
+func split(c ruleset.Changes) (ahead, rest ruleset.Changes) {
+	entries, sets := false, false
+	for _, m := range c.Maps {
+		entries = entries || len(m.Add) > 0
+		if m.Created {
+			return ruleset.Changes{}, c
+		}
+	}
+	rest.Maps = c.Maps
+	for _, s := range c.Sets {
+		if s.Created && !s.Deleted {
+			ahead.Sets = append(ahead.Sets, s)
+			sets = sets || s.Interval && len(s.Add) > 0
+		} else {
+			rest.Sets = append(rest.Sets, s)
+		}
+	}
+	for _, ch := range c.Chains {
+		if ch.Old == nil && ch.New.Base == nil {
+			ahead.Chains = append(ahead.Chains, ch)
+		} else {
+			rest.Chains = append(rest.Chains, ch)
+		}
+	}
+	if !sets && !(entries && len(ahead.Chains) > 0) {
+		return ruleset.Changes{}, c
+	}
+	return ahead, rest
+}
+
+func (g *Target) transact(c ruleset.Changes) error {
 	start := g.now()
 	err := g.kernel.CommitRules(c)
 	if err != nil {

@@ -549,3 +549,45 @@ func TestARefusedChainThatGoesIsForgotten(t *testing.T) {
 	b.flush()
 	b.same()
 }
+
+// Packets do not meet all of a transaction at one stroke: new interval sets are empty at first, and new entries of verdict
+// maps may lead to chains that are. So both go ahead of what names them.
+func TestWhatIsNewIsThereBeforeWhatNamesIt(t *testing.T) {
+	b := newBench(t)
+	b.table.AddMap(ruleset.Map{Name: "to-workload"})
+	b.table.SetChain(&ruleset.Chain{Name: "pi/x"})
+	b.flush()
+	var order []string
+	b.fake.Refuse(func(c ruleset.Changes) error {
+		order = append(order, fmt.Sprintf("%d sets, %d chains, %d maps", len(c.Sets), len(c.Chains), len(c.Maps)))
+		return nil
+	})
+	check := func(what string, want ...string) {
+		t.Helper()
+		order = nil
+		if r := b.flush(); r.Transactions != len(want) || !slices.Equal(order, want) {
+			t.Errorf("%s: %d transactions: %q, want %q", what, r.Transactions, order, want)
+		}
+		b.same()
+	}
+	ten := ruleset.Element{Prefix: netip.MustParsePrefix("10.0.0.0/8")}
+	uses := func(set string) []ruleset.Rule {
+		return []ruleset.Rule{{Matches: []ruleset.Match{{Field: ruleset.Family, Low: 4}, {Field: ruleset.Source, Set: set}},
+			Verdict: ruleset.Verdict{Action: ruleset.Accept}}}
+	}
+	b.table.AddSet(ruleset.Set{Name: "c4/a", Type: ruleset.Addresses4, Interval: true})
+	b.table.AddElement("c4/a", ten)
+	b.table.SetChain(&ruleset.Chain{Name: "pi/x", Rules: uses("c4/a")})
+	check("a new interval set", "1 sets, 0 chains, 0 maps", "0 sets, 1 chains, 0 maps")
+
+	b.table.AddSet(ruleset.Set{Name: "h4/b", Type: ruleset.Addresses4})
+	b.table.AddElement("h4/b", ruleset.Element{Prefix: netip.MustParsePrefix("10.0.0.1/32")})
+	b.table.SetChain(&ruleset.Chain{Name: "in/y", Rules: uses("h4/b")})
+	b.table.SetVerdict("to-workload", "cali1", ruleset.Verdict{Action: ruleset.Goto, Chain: "in/y"})
+	check("a new chain in a map", "1 sets, 1 chains, 0 maps", "0 sets, 0 chains, 1 maps")
+
+	b.table.SetVerdict("to-workload", "cali2", ruleset.Verdict{Action: ruleset.Goto, Chain: "in/y"})
+	check("a chain that is there", "0 sets, 0 chains, 1 maps")
+	b.table.RemoveElement("c4/a", ten)
+	check("an element less", "1 sets, 0 chains, 0 maps")
+}
