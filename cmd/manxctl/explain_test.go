@@ -70,3 +70,23 @@ func TestExplainRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestExplainAmbiguousNames: a name that stands for several ends is refused with what to write instead.
+func TestExplainAmbiguousNames(t *testing.T) {
+	s := shell{t: t}
+	files := []string{"explain", "-f", explainFiles, "-f", "testdata/explain/same-names.yaml", "-o", "json"}
+	for name, say := range map[string]string{
+		"web": `"web" is the name of 2 ends: pod other/web (WorkloadEndpoint other/n2-k8s-web-eth0), pod shop/web (WorkloadEndpoint shop/n1-k8s-web-eth0)`,
+		"n1":  `"n1" is the name of 2 ends: node n1, pod shop/n1 (WorkloadEndpoint shop/n1-k8s-n1-eth0)`,
+	} {
+		r := s.run(append(files, name, "8.8.8.8")...)
+		if r.code != 1 || !strings.Contains(r.err, say) {
+			t.Errorf("%s: exit code %d, %s", name, r.code, r.err)
+		}
+	}
+	for name, endpoint := range map[string]string{"shop/web": "shop/n1-k8s-web-eth0", "pod/shop/n1": "shop/n1-k8s-n1-eth0", "node/n1": `"kind": "host"`, "hep/n2-eth0": "HostEndpoint n2-eth0"} {
+		if r := s.run(append(files, name, "8.8.8.8")...); r.code != 0 || !strings.Contains(r.out, endpoint) {
+			t.Errorf("%s: exit code %d, %s\n%s", name, r.code, r.err, r.out)
+		}
+	}
+}

@@ -51,7 +51,7 @@ func (s *Server) Explain(_ context.Context, r *manxv1.ExplainRequest) (*manxv1.E
 
 // explainWorld is what this daemon knows.
 func (s *Source) explainWorld(node string) explain.World {
-	objects := s.Datastore.Snapshot()
+	objects, routes := s.Datastore.Snapshot(), s.routes() // before the rules are looked at, which holds up those who program them
 	return explain.World{
 		Objects: objects, Local: node,
 		Rules: func(of string, use func(*policy.Calculator)) {
@@ -63,7 +63,7 @@ func (s *Source) explainWorld(node string) explain.World {
 			s.Policy.Look(func(c *policy.Calculator, _ *ruleset.Table) { settings = c.Config() })
 			use(explain.Build(objects, settings, of))
 		},
-		Route: s.reach,
+		Route: func(a netip.Addr) (explain.Route, string) { return reach(routes, a) },
 	}
 }
 
@@ -82,11 +82,10 @@ func (s *Source) policyProblems() []string {
 
 var deviceOf = regexp.MustCompile(`\bdev (\S+)`)
 
-// reach finds the most specific of this node's routes to an address, and its interface. An address that no route of Manx is about
-// leads to the interface that has this node's address.
-func (s *Source) reach(a netip.Addr) (explain.Route, string) {
+// reach finds the most specific of routes to an address, and its interface; both are empty if there is none.
+func reach(routes []route.Status, a netip.Addr) (explain.Route, string) {
 	var best route.Status
-	for _, x := range s.routes() {
+	for _, x := range routes {
 		if x.Prefix.Contains(a) && (!best.Prefix.IsValid() || x.Prefix.Bits() > best.Prefix.Bits()) && len(x.Actual) > 0 {
 			best = x
 		}

@@ -71,7 +71,11 @@ func findEnd(r model.Reader, name string) (End, error) {
 	}
 	var list []string
 	for _, e := range found {
-		list = append(list, e.String()+" ("+e.Endpoint+")")
+		text := e.String()
+		if e.Endpoint != "" {
+			text += " (" + e.Endpoint + ")"
+		}
+		list = append(list, text)
 	}
 	slices.Sort(list)
 	return End{}, fmt.Errorf("%q is the name of %d ends: %s; want one of them with its namespace and kind, such as pod/NAMESPACE/NAME or node/NAME", name, len(list), strings.Join(list, ", "))
@@ -99,7 +103,8 @@ func named(r model.Reader, name string, want func(string) bool) []End {
 			found = append(found, e)
 		}
 	}
-	if r.Get(model.ResourceKey(model.KindNode, name)) != nil && want("node") && len(found) == 0 {
+	isHost := func(e End) bool { return e.Kind == kindHost && e.Node == name } // a HostEndpoint often has the name of its node
+	if r.Get(model.ResourceKey(model.KindNode, name)) != nil && want("node") && !slices.ContainsFunc(found, isHost) {
 		found = append(found, host(r, name))
 	}
 	return found
