@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Ports of the floods: policy allows the first in one state and the second in the other, the third always, the fourth never.
+// Ports of the floods.
 const (
-	oldPort, newPort = 7001, 7002
-	freePort         = 7003
-	deniedPort       = 7004
-	handedPort       = 7005 // always allowed, by one policy or by its successor
+	oldPort, newPort = 7001, 7002 // allowed in one state each
+	freePort         = 7003       // always
+	deniedPort       = 7004       // never
+	handedPort       = 7005       // always, by what allows the old port or by what allows the new one
 )
 
 // swap is a change of policy and back: in state 0 the old port is allowed, in state 1 the new one.
@@ -31,14 +31,14 @@ spec: {selector: "role == 'server'", types: [Ingress], ingress: [%s]%s}
 ---`, name, strings.Join(rules, ", "), extra)
 }
 
-func rule(action string, port int) string {
-	return fmt.Sprintf("{action: %s, protocol: UDP, destination: {ports: [%d]}}", action, port)
+func rule(action string, ports ...int) string {
+	return fmt.Sprintf("{action: %s, protocol: UDP, destination: {ports: [%s]}}", action, strings.Trim(strings.ReplaceAll(fmt.Sprint(ports), " ", ", "), "[]"))
 }
 
 // swaps are changes of every kind that can open one port and close another.
 func (c *cluster) swaps(t *testing.T) []swap {
 	docs := func(yaml ...string) []document { return documents(t, strings.Join(yaml, "\n---\n")) }
-	old, new := rule("Allow", oldPort), rule("Allow", newPort)
+	old, new := rule("Allow", oldPort, handedPort), rule("Allow", newPort, handedPort)
 	notOld, notNew := rule("Deny", oldPort), rule("Deny", newPort)
 	a, b := docs(globalPolicy("a", ", order: 20", old)), docs(globalPolicy("b", ", order: 20", new))
 	sets := func(a, b string) []document {
@@ -49,8 +49,8 @@ func (c *cluster) swaps(t *testing.T) []swap {
 		return docs(text)
 	}
 	both := globalPolicy("sets", ", order: 20",
-		"{action: Allow, protocol: UDP, source: {selector: \"set == 'a'\"}, destination: {ports: [7001]}}",
-		"{action: Allow, protocol: UDP, source: {selector: \"set == 'b'\"}, destination: {ports: [7002]}}")
+		"{action: Allow, protocol: UDP, source: {selector: \"set == 'a'\"}, destination: {ports: [7001, 7005]}}",
+		"{action: Allow, protocol: UDP, source: {selector: \"set == 'b'\"}, destination: {ports: [7002, 7005]}}")
 	client := c.pods["client"]
 	one := fmt.Sprintf(`"%s", "%s"`, client.IP4(), client.IP6())
 	many := one + `, "10.244.0.0/16", "10.0.0.0/8", "fd00:244::/64"`
@@ -98,7 +98,7 @@ func (c *cluster) swaps(t *testing.T) []swap {
 		{"the labels of an endpoint", [2][]document{join(coloured, []document{colour("red")}), join(coloured, []document{colour("blue")})}},
 		{"the order of two tiers", [2][]document{join(inTiers, tiers(10, 20)), join(inTiers, tiers(30, 20))}},
 		{"sixty policies for sixty others", [2][]document{join(docs(sixty[0]), without(docs(sixty[1]))), join(docs(sixty[1]), without(docs(sixty[0])))}},
-		{"the rules of a profile", [2][]document{profile("{action: Allow, protocol: UDP, destination: {ports: [7001]}}"), profile("{action: Allow, protocol: UDP, destination: {ports: [7002]}}")}},
+		{"the rules of a profile", [2][]document{profile(old), profile(new)}},
 	}
 }
 
@@ -124,7 +124,7 @@ spec:
 // testAtomic changes policy while datagrams come of which each state allows one half, and holds what arrived against it.
 func (c *cluster) testAtomic(t *testing.T) {
 	const perKind = 24
-	server, client := c.pods["server"], c.pods["client"]
+	server := c.pods["server"]
 	list := c.swaps(t)
 	must(t, c.n1.Apply(early))
 	defer func() { c.change(t, without(documents(t, early))...) }()
@@ -141,14 +141,13 @@ func (c *cluster) testAtomic(t *testing.T) {
 			return f.add(t, fmt.Sprintf("%s to %s port %d", from, a, port), c.pods[from].Namespace, at(a, port), server.Namespace)
 		}
 		pairs = append(pairs, pair{add("client", oldPort), add("client", newPort)})
-		free = append(free, add("client", freePort), add("remote", freePort))
+		free = append(free, add("client", freePort), add("remote", freePort), add("client", handedPort))
 		denied = append(denied, add("client", deniedPort), add("remote", deniedPort))
 	}
-	_ = client
 	f.start(t)
 	f.flows(t, pairs[0].old)
 	f.flows(t, pairs[1].old)
-	from, changes := f.rounds.Load()+1, 0
+	from, changes := f.rounds.Load(), 0
 	var slowest time.Duration
 	for i, s := range list {
 		if i > 0 { // from one kind of change to the next: also at once, and nothing may be seen of it
@@ -170,11 +169,6 @@ func (c *cluster) testAtomic(t *testing.T) {
 			}
 			slowest = max(slowest, time.Since(start))
 		}
-		for _, p := range pairs {
-			if n, where := switches(p.old, p.new, from, f.rounds.Load()-20); n > changes {
-				t.Fatalf("%s: %s and its counterpart changed %d times with %d changes, in rounds %v", s.name, p.old.name, n, changes, where)
-			}
-		}
 	}
 	f.stop()
 	to := f.rounds.Load()
@@ -190,9 +184,10 @@ func (c *cluster) testAtomic(t *testing.T) {
 	t.Logf("%d changes of %d kinds under %d datagrams/s; the slowest was seen after %d ms", changes, len(list),
 		len(f.streams)*1000, slowest.Milliseconds())
 	c.change(t, without(list[len(list)-1].states[0])...)
-	must(t, c.n1.Apply(openProfile))
+	c.change(t, documents(t, openProfile)...)
 }
 
+// openProfile is the profile of pods in a lab.
 const openProfile = `
 apiVersion: projectcalico.org/v3
 kind: Profile

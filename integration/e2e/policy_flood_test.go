@@ -25,7 +25,7 @@ type flood struct {
 	rounds  atomic.Int64  // sent
 	quit    chan struct{}
 	done    sync.WaitGroup
-	sinks   map[string]bool
+	sinks   map[string]*net.UDPConn
 }
 
 // stream is the datagrams from one namespace to one address and port.
@@ -42,7 +42,7 @@ type stream struct {
 }
 
 func newFlood(pace time.Duration) *flood {
-	return &flood{pace: pace, quit: make(chan struct{}), sinks: map[string]bool{}}
+	return &flood{pace: pace, quit: make(chan struct{}), sinks: map[string]*net.UDPConn{}}
 }
 
 // add prepares a stream and a listener for it in the other namespace.
@@ -73,10 +73,9 @@ func (f *flood) add(t *testing.T, name, from string, to netip.AddrPort, listener
 func (f *flood) listen(t *testing.T, ns string, port uint16) {
 	t.Helper()
 	key := fmt.Sprint(ns, " ", port)
-	if f.sinks[key] {
+	if f.sinks[key] != nil {
 		return
 	}
-	f.sinks[key] = true
 	var conn *net.UDPConn
 	var err error
 	must(t, lab.Inside(ns, func() { conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: int(port)}) }))
@@ -85,6 +84,7 @@ func (f *flood) listen(t *testing.T, ns string, port uint16) {
 	must(t, err)
 	must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20) }))
 	must(t, err)
+	f.sinks[key] = conn
 	t.Cleanup(func() { conn.Close() })
 	go func() {
 		for buf := make([]byte, 64); ; {
@@ -179,6 +179,9 @@ func (f *flood) stop() {
 	for before := f.arrived() - 1; before != f.arrived(); time.Sleep(200 * time.Millisecond) {
 		before = f.arrived()
 	}
+	for _, conn := range f.sinks {
+		conn.Close()
+	}
 }
 
 func (f *flood) arrived() (n int) {
@@ -237,23 +240,36 @@ func (s *stream) never(t *testing.T) {
 }
 
 // switches counts how often what is allowed changes between two streams of which each state allows one: a datagram that
-// arrives and one that does not both tell the state. A state with both or none of them would show as a row of switches.
-func switches(a, b *stream, from, to int64) (n int, where []int64) {
-	state := a.received(from)
+// arrives and one that does not both tell the state. A state with both or none of them would show as a row of switches. It
+// also lists the datagrams that met another state than those before and after them.
+func switches(a, b *stream, from, to int64) (n int, odd []string) {
+	states := make([]bool, 0, 2*(to-from+1))
 	for r := from; r <= to; r++ {
-		for _, now := range []bool{a.received(r), !b.received(r)} {
-			if now != state {
-				n, where, state = n+1, append(where, r), now
+		states = append(states, a.received(r), !b.received(r))
+	}
+	for i := 1; i < len(states); i++ {
+		if states[i] == states[i-1] {
+			continue
+		}
+		n++
+		if i+1 < len(states) && states[i+1] != states[i] {
+			s, what := a, "passed"
+			if i%2 == 1 {
+				s = b
 			}
+			if states[i] != (i%2 == 0) {
+				what = "was lost"
+			}
+			odd = append(odd, fmt.Sprintf("%s: round %d %s", s.name, from+int64(i/2), what))
 		}
 	}
-	return n, where
+	return n, odd
 }
 
 // exactlyOne fails the test unless each datagram of the window met one of two states, which changed that often.
 func exactlyOne(t *testing.T, a, b *stream, from, to int64, changes int) {
 	t.Helper()
-	if n, where := switches(a, b, from, to); n != changes {
-		t.Errorf("%s / %s: what is allowed changed %d times with %d changes, in rounds %v", a.name, b.name, n, changes, where)
+	if n, odd := switches(a, b, from, to); n != changes {
+		t.Errorf("%s / %s: what is allowed changed %d times with %d changes; %v", a.name, b.name, n, changes, odd)
 	}
 }

@@ -86,7 +86,7 @@ func (c *cluster) change(t *testing.T, list ...document) int64 {
 			ops = append(ops, clientv3.OpPut(d.path, d.value))
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	ctx, cancel := context.WithTimeout(context.Background(), limit) // also used to clean up
 	defer cancel()
 	r, err := c.etcd.Txn(ctx).Then(ops...).Commit()
 	must(t, err)

@@ -13,6 +13,10 @@ func TestPolicyGuarantees(t *testing.T) {
 		run  func(*cluster, *testing.T)
 	}{
 		{"a change is one transaction", (*cluster).testAtomic},
+		{"a new pod is never without policy", (*cluster).testNewPods},
+		{"a restart changes nothing", (*cluster).testRestartKeepsPolicy},
+		{"a resync of what has not changed writes nothing", (*cluster).testResyncWritesNothing},
+		{"what others change is repaired", (*cluster).testPolicyDrift},
 	} {
 		ok := t.Run(test.name, func(t *testing.T) {
 			start := time.Now()
