@@ -144,7 +144,7 @@ const (
 	deviceWireguardV6 = "wg-v6.cali"
 )
 
-// ownAddresses lists the addresses of the node's workloads and of its tunnel devices, with the device of each.
+// ownAddresses lists the addresses of the node's workloads, with floating ones that are in use, and of its tunnel devices, with the device of each.
 func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
 	devices := map[netip.Prefix]string{}
 	add := func(text, device string) {
@@ -158,12 +158,19 @@ func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
 			devices[p] = device
 		}
 	}
+	floating := c.floating(r)
 	for _, v := range model.All[model.WorkloadEndpoint](r, model.KindWorkloadEndpoint) {
 		if v.Spec.Node != c.me.name {
 			continue
 		}
 		for _, n := range v.Spec.IPNetworks {
 			add(n, v.Spec.InterfaceName)
+		}
+		if !floating {
+			continue
+		}
+		for _, n := range v.Spec.IPNATs {
+			add(n.ExternalIP, v.Spec.InterfaceName)
 		}
 	}
 	s := c.me.object.Spec

@@ -100,7 +100,7 @@ func overlay(s, top *model.FelixConfigurationSpec) {
 	s.NATOutgoingAddress = cmp.Or(top.NATOutgoingAddress, s.NATOutgoingAddress)
 	s.NATOutgoingExclusions = cmp.Or(top.NATOutgoingExclusions, s.NATOutgoingExclusions)
 	s.IptablesNATOutgoingInterfaceFilter = cmp.Or(top.IptablesNATOutgoingInterfaceFilter, s.IptablesNATOutgoingInterfaceFilter)
-	s.FloatingIPs = cmp.Or(top.FloatingIPs, s.FloatingIPs)
+	s.FloatingIPs = model.MergeFloatingIPs(s.FloatingIPs, top.FloatingIPs)
 	s.ServiceLoopPrevention = cmp.Or(top.ServiceLoopPrevention, s.ServiceLoopPrevention)
 	s.ExternalNodesCIDRList = cmp.Or(top.ExternalNodesCIDRList, s.ExternalNodesCIDRList)
 }
