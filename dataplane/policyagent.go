@@ -154,6 +154,7 @@ func (a *PolicyAgent) step() time.Duration {
 		a.reader = b.reader
 		a.calculator.Update(b.reader, b.changed...)
 	}
+	a.takeResync()
 	result, pause := a.target.Flush(a.calculator.Table())
 	a.report(result)
 	if a.inSync = result.Err == nil; a.inSync {
@@ -167,6 +168,17 @@ func (a *PolicyAgent) step() time.Duration {
 		}
 	}
 	return pause
+}
+
+// takeResync takes a Resync that came while the calculator worked, at the start the watcher's for instance: what is read
+// from the kernel from now on has what was told of, and need not be read twice.
+func (a *PolicyAgent) takeResync() {
+	a.inboxMu.Lock()
+	defer a.inboxMu.Unlock()
+	if a.inbox.resync {
+		a.inbox.resync = false
+		a.target.Resync()
+	}
 }
 
 // readLinks tells the calculator which interfaces the host has; host endpoints depend on it.
