@@ -6,6 +6,7 @@ import (
 	"iter"
 	"net/netip"
 
+	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -22,15 +23,22 @@ const (
 	benchGlobals    = 10
 )
 
-// all visits every object; each call makes them anew.
+// lists are all objects by kind; each call makes them anew.
+func (c cluster) lists() map[model.Kind][]iter.Seq[*model.Object] {
+	return map[model.Kind][]iter.Seq[*model.Object]{
+		model.KindNode:                {count(benchNodes, c.node)},
+		model.KindProfile:             {count(benchNamespaces, c.namespace), count(benchNamespaces, c.account)},
+		model.KindWorkloadEndpoint:    {count(c.remotes+benchLocals, func(i int) *model.Object { return c.pod(i, "v1") })},
+		model.KindTier:                {count(1, c.tier)},
+		model.KindGlobalNetworkPolicy: {count(benchGlobals, func(i int) *model.Object { return c.global(i, 8080) })},
+		model.KindNetworkPolicy:       {count(c.policies-benchGlobals, func(i int) *model.Object { return c.policy(i, 8080) })},
+	}
+}
+
+// all visits every object.
 func (c cluster) all(yield func(*model.Object) bool) {
-	for _, list := range []iter.Seq[*model.Object]{
-		count(benchNodes, c.node), count(benchNamespaces, c.namespace), count(benchNamespaces, c.account),
-		count(c.remotes+benchLocals, func(i int) *model.Object { return c.pod(i, "v1") }),
-		count(1, c.tier), count(benchGlobals, func(i int) *model.Object { return c.global(i, 8080) }),
-		count(c.policies-benchGlobals, func(i int) *model.Object { return c.policy(i, 8080) }),
-	} {
-		for o := range list {
+	for _, kind := range policy.Kinds {
+		for o := range c.All(kind) {
 			if !yield(o) {
 				return
 			}
@@ -53,9 +61,11 @@ func (c cluster) Get(model.Key) *model.Object { return nil }
 
 func (c cluster) All(kind model.Kind) iter.Seq[*model.Object] {
 	return func(yield func(*model.Object) bool) {
-		for o := range c.all {
-			if o.Key.Kind == kind && !yield(o) {
-				return
+		for _, list := range c.lists()[kind] {
+			for o := range list {
+				if !yield(o) {
+					return
+				}
 			}
 		}
 	}
