@@ -67,9 +67,9 @@ spec:
 	}()
 	defer func() { close(stop); <-done }()
 
-	editEndpoint(t, n, next, func(e endpointObject) { e.label("app", "protected") })
-	editEndpoint(t, n, old, func(e endpointObject) { e.spec()["ipNetworks"] = []string{"10.244.99.1/32"} })
-	editEndpoint(t, n, next, func(e endpointObject) {
+	editEndpoint(t, n, next, func(e storedObject) { e.label("app", "protected") })
+	editEndpoint(t, n, old, func(e storedObject) { e.spec()["ipNetworks"] = []string{"10.244.99.1/32"} })
+	editEndpoint(t, n, next, func(e storedObject) {
 		e.spec()["ipNetworks"] = []string{next.IP4().String() + "/32", address.String() + "/32"}
 	})
 	eventually(t, func() error {
@@ -87,8 +87,8 @@ spec:
 	}
 
 	// The address goes back, now to a pod without policy, and works.
-	editEndpoint(t, n, next, func(e endpointObject) { e.spec()["ipNetworks"] = []string{next.IP4().String() + "/32"} })
-	editEndpoint(t, n, pods["old"], func(e endpointObject) { e.spec()["ipNetworks"] = []string{address.String() + "/32"} })
+	editEndpoint(t, n, next, func(e storedObject) { e.spec()["ipNetworks"] = []string{next.IP4().String() + "/32"} })
+	editEndpoint(t, n, pods["old"], func(e storedObject) { e.spec()["ipNetworks"] = []string{address.String() + "/32"} })
 	eventually(t, func() error { return lab.Ping(client.Namespace, address) })
 }
 
@@ -152,12 +152,12 @@ func count(conn *net.UDPConn, n *atomic.Int64, echo bool) {
 	}()
 }
 
-// endpointObject is a WorkloadEndpoint as manxctl prints it.
-type endpointObject map[string]any
+// storedObject is a resource as manxctl prints it.
+type storedObject map[string]any
 
-func (e endpointObject) spec() map[string]any { return e["spec"].(map[string]any) }
+func (e storedObject) spec() map[string]any { return e["spec"].(map[string]any) }
 
-func (e endpointObject) label(key, value string) {
+func (e storedObject) label(key, value string) {
 	meta := e["metadata"].(map[string]any)
 	labels, _ := meta["labels"].(map[string]any)
 	if labels == nil {
@@ -168,13 +168,13 @@ func (e endpointObject) label(key, value string) {
 }
 
 // editEndpoint changes the WorkloadEndpoint of a pod, as an orchestrator would.
-func editEndpoint(t *testing.T, n *lab.Node, p *lab.Pod, edit func(endpointObject)) {
+func editEndpoint(t *testing.T, n *lab.Node, p *lab.Pod, edit func(storedObject)) {
 	t.Helper()
 	out, err := n.Manxctl("get", "workloadendpoints", "-A", "-o", "json")
 	must(t, err)
-	var list struct{ Items []endpointObject }
+	var list struct{ Items []storedObject }
 	must(t, json.Unmarshal([]byte(out), &list))
-	i := slices.IndexFunc(list.Items, func(e endpointObject) bool { return e.spec()["containerID"] == p.ContainerID() })
+	i := slices.IndexFunc(list.Items, func(e storedObject) bool { return e.spec()["containerID"] == p.ContainerID() })
 	if i < 0 {
 		t.Fatalf("%s has no WorkloadEndpoint:\n%s", p.Name, out)
 	}
