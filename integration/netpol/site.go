@@ -28,6 +28,7 @@ const (
 	// probeWait is how long an answer may take; a host under load gets the longer one in a second and third try.
 	probeWait  = 250 * time.Millisecond
 	probeRetry = time.Second
+	retries    = 2
 )
 
 // site is a few hosts with manxd, the first of which embeds the datastore, and pods: a subject.
@@ -41,6 +42,7 @@ type site struct {
 	state    model.Set // in the datastore
 	writes   uint64    // marks of writes
 	loads    int
+	again    int // cells that were asked again
 	restarts int // every so many loads the daemons are killed, their tables removed, and they start with the new state; 0: never
 }
 
@@ -236,7 +238,12 @@ func (n *site) programmed(ctx context.Context, revision int64) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for i, h := range n.hosts {
-		if err := programmed(ctx, manxv1.NewManxClient(n.controls[i]), revision); err != nil {
+		client := manxv1.NewManxClient(n.controls[i])
+		err := programmed(ctx, client, revision)
+		if err == nil {
+			err = n.routed(ctx, client, h.Name)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w; its daemon's log:\n%s", h.Name, err, h.Log())
 		}
 	}
@@ -260,18 +267,49 @@ func programmed(ctx context.Context, client manxv1.ManxClient, revision int64) e
 	}
 }
 
+// routed waits until a node has the routes to its pods, which do not wait for policy, nor policy for them.
+func (n *site) routed(ctx context.Context, client manxv1.ManxClient, node string) error {
+	want := 0
+	for _, o := range n.state {
+		if w, ok := o.Value.(*model.WorkloadEndpoint); ok && w.Spec.Node == node {
+			want++
+		}
+	}
+	for {
+		list, err := client.ListEndpoints(ctx, &manxv1.ListEndpointsRequest{}, grpc.WaitForReady(true))
+		if err != nil {
+			return fmt.Errorf("the daemon does not tell its endpoints: %w", err)
+		}
+		applied := 0
+		for _, e := range list.GetEndpoints() {
+			if e.GetPhase() == "applied" {
+				applied++
+			}
+		}
+		if applied == want && len(list.GetEndpoints()) == want {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d pods have their routes: %w", applied, want, ctx.Err())
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
 // answers asks every cell once. A missing answer where one is wanted can also be a host that had no time: it is asked for
-// again. An answer where none is wanted cannot be an accident.
+// again, and counted. An answer where none is wanted cannot be an accident.
 func (n *site) answers(ctx context.Context, s *step) (answers, error) {
 	got := newAnswers(s)
 	if err := n.pods.ask(ctx, s, got, s.all(), probeWait); err != nil {
 		return nil, err
 	}
-	for range 2 {
+	for range retries {
 		missing := slices.DeleteFunc(s.wrong(got), func(c cell) bool { return got.at(c) })
 		if len(missing) == 0 {
 			break
 		}
+		n.again += len(missing)
 		if err := n.pods.ask(ctx, s, got, missing, probeRetry); err != nil {
 			return nil, err
 		}
