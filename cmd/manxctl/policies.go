@@ -149,7 +149,7 @@ func describeRules(s *sections, p *manxv1.Policy) {
 			text += " (matches nothing: " + r.GetNever() + ")"
 		}
 		if r.Packets != nil {
-			text += fmt.Sprintf(": %d packets, %d bytes", r.GetPackets(), r.GetBytes())
+			text += fmt.Sprintf(": packets %d, bytes %d", r.GetPackets(), r.GetBytes())
 			counted = true
 		}
 		fmt.Fprintf(s, "  %s\n", oneLine(text))

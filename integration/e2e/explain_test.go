@@ -229,7 +229,7 @@ func TestExplain(t *testing.T) {
 		out, err := n2.Manxctl("describe", "gnp", "first.server")
 		must(t, err)
 		for _, line := range strings.Split(out, "\n") {
-			if strings.Contains(line, "2. Allow tcp to port 7002") && strings.Contains(line, ": 1 packets") {
+			if strings.Contains(line, "2. Allow tcp to port 7002") && strings.Contains(line, ": packets 1,") {
 				return
 			}
 		}

@@ -1,0 +1,149 @@
+package server
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/nft"
+	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/model"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// rules plays a policy agent over a real calculator.
+type rules struct {
+	calc     *policy.Calculator
+	status   dataplane.PolicyStatus
+	counters map[string][]kernel.Counter
+	err      error
+}
+
+func (r *rules) Status() dataplane.PolicyStatus                  { return r.status }
+func (r *rules) Look(f func(*policy.Calculator, *ruleset.Table)) { f(r.calc, r.calc.Table()) }
+func (r *rules) Counters() (map[string][]kernel.Counter, error)  { return r.counters, r.err }
+func (r *rules) count(chain string, rule int, packets, bytes uint64) { // rules of a chain count from 0
+	id := r.calc.Table().Chain(chain).Rules[rule].ID()
+	r.counters[chain] = append(r.counters[chain], kernel.Counter{ID: id, Packets: packets, Bytes: bytes})
+}
+
+// withPolicy shows a server whose node has one workload, which one policy is about.
+func withPolicy(t *testing.T) (*rig, *rules) {
+	r := newRig(t)
+	r.start()
+	r.store(
+		object(t, model.KindWorkloadEndpoint, "shop", "node--1-k8s-web-eth0", `{"kind":"WorkloadEndpoint","apiVersion":"projectcalico.org/v3","metadata":{"name":"node--1-k8s-web-eth0","namespace":"shop","labels":{"app":"web"}},
+			"spec":{"orchestrator":"k8s","node":"node-1","pod":"web","endpoint":"eth0","interfaceName":"cali1","ipNetworks":["10.65.0.1/32"]}}`),
+		object(t, model.KindGlobalNetworkPolicy, "", "web", `{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"web"},
+			"spec":{"selector":"app == 'web'","types":["Ingress"],"ingress":[{"action":"Allow","protocol":"TCP","source":{"selector":"app == 'x'"}},{"action":"Allow","protocol":"UDP"}]}}`),
+		object(t, model.KindIPPool, "", "six", `{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"six"},"spec":{"cidr":"fd00::/64","blockSize":122}}`),
+		object(t, model.KindGlobalNetworkPolicy, "", "bad", `{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"bad"},"spec":{"selector":"all()"}}`),
+	)
+	p := &rules{calc: policy.Build(policy.Config{Node: "node-1", Counters: true}, r.tables.Snapshot(), nil), counters: map[string][]kernel.Counter{}}
+	r.source.Policy = p
+	r.server.Show(r.source)
+	return r, p
+}
+
+func TestExplainNeedsPolicy(t *testing.T) {
+	r := newRig(t)
+	ask := func(want codes.Code, say string) {
+		t.Helper()
+		_, err := r.client.Explain(r.context(), &manxv1.ExplainRequest{Source: "a", Destination: "b"})
+		if status.Code(err) != want || !strings.Contains(err.Error(), say) {
+			t.Errorf("got %v, want %s with %q", err, want, say)
+		}
+	}
+	ask(codes.Unavailable, "no datastore yet")
+	r.start()
+	ask(codes.FailedPrecondition, "--policy=false")
+	r.source.Policy = &rules{calc: policy.New(policy.Config{})}
+	r.server.Show(r.source)
+	ask(codes.Unavailable, "not read the whole datastore")
+	r.store()
+	ask(codes.NotFound, `"a" is no address`)
+	_, err := r.client.Explain(r.context(), &manxv1.ExplainRequest{Flow: "tcp/x"})
+	if status.Code(err) != codes.InvalidArgument {
+		t.Error(err)
+	}
+}
+
+func TestExplainTellsWhatTheKernelRefuses(t *testing.T) {
+	r, p := withPolicy(t)
+	p.status.Refused = []nft.Refused{{Object: "chain pi/GlobalNetworkPolicy/web", Reason: "no such file"}}
+	p.status.LastError = "device or resource busy"
+	x, err := r.client.Explain(r.context(), &manxv1.ExplainRequest{Source: "192.0.2.1", Destination: "shop/web", Flow: "udp/53"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !x.GetAllowed() || len(x.GetStages()) != 1 || !x.GetStages()[0].GetProgrammed() || !strings.HasPrefix(x.GetBy(), "GlobalNetworkPolicy/web ingress 2 ") {
+		t.Errorf("got %v", x)
+	}
+	notes := strings.Join(x.GetNotes(), "\n")
+	for _, want := range []string{"the kernel refuses chain pi/GlobalNetworkPolicy/web: no such file", "device or resource busy"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("no note has %q: %s", want, notes)
+		}
+	}
+}
+
+// A rule that is several in the kernel counts what all of them do; counters of rules that are no longer wanted do not count.
+func TestPoliciesCountByRule(t *testing.T) {
+	r, p := withPolicy(t)
+	const chain = "pi/GlobalNetworkPolicy/web"
+	p.count(chain, 0, 1, 10) // IPv4 of rule 1
+	p.count(chain, 1, 2, 20) // IPv6 of rule 1
+	p.count(chain, 2, 4, 40) // rule 2
+	p.counters[chain] = append(p.counters[chain], kernel.Counter{ID: "gone", Packets: 99})
+	got, err := r.client.ListPolicies(r.context(), &manxv1.ListPoliciesRequest{Name: "web", Rules: true})
+	if err != nil || len(got.GetPolicies()) != 1 {
+		t.Fatal(got, err)
+	}
+	x := got.GetPolicies()[0]
+	if x.GetPackets() != 7 || x.GetBytes() != 70 || x.GetEndpoints() != 1 || len(x.GetRules()) != 2 || x.GetRules()[0].GetPackets() != 3 || x.GetRules()[1].GetBytes() != 40 {
+		t.Errorf("got %v", x)
+	}
+	if len(x.GetSelected()) != 1 || x.GetSelected()[0] != "WorkloadEndpoint shop/node--1-k8s-web-eth0" {
+		t.Errorf("selected %v", x.GetSelected())
+	}
+	p.err = errors.New("no counters today")
+	all, err := r.client.ListPolicies(r.context(), &manxv1.ListPoliciesRequest{})
+	if err != nil || len(all.GetPolicies()) != 2 || all.GetCountersProblem() != "no counters today" {
+		t.Error(all, err)
+	}
+}
+
+func TestRulesetAsText(t *testing.T) {
+	r, _ := withPolicy(t)
+	got, err := r.client.GetRuleset(r.context(), &manxv1.GetRulesetRequest{})
+	if err != nil || !strings.Contains(got.GetText(), "chain pi/GlobalNetworkPolicy/web {") {
+		t.Error(got, err)
+	}
+}
+
+func TestReachTakesTheMostSpecificRouteInTheKernel(t *testing.T) {
+	row := func(prefix string, phase reconcile.Phase, actual ...string) route.Status {
+		return route.Status{Prefix: netip.MustParsePrefix(prefix), Actual: actual, Status: reconcile.Status{Phase: phase, Reason: "why"}}
+	}
+	routes := []route.Status{
+		row("10.65.1.0/26", "applied", "10.65.1.0/26 via 10.1.0.2 dev tunl0 proto bird onlink"),
+		row("10.65.1.7/32", "failed", "10.65.1.7/32 via 10.1.0.3 dev eth0"),
+		row("10.65.1.8/32", "blocked"),
+	}
+	for address, want := range map[string][2]string{
+		"10.65.1.1": {"10.65.1.0/26", "tunl0"}, "10.65.1.7": {"10.65.1.7/32", "eth0"}, "10.65.1.8": {"10.65.1.0/26", "tunl0"}, "10.66.0.1": {},
+	} {
+		if got, device := reach(routes, netip.MustParseAddr(address)); got.Prefix != want[0] || device != want[1] {
+			t.Errorf("%s: %+v through %q, want %v", address, got, device, want)
+		}
+	}
+}
