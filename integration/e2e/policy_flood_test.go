@@ -69,6 +69,14 @@ func (f *flood) add(t *testing.T, name, from string, to netip.AddrPort, listener
 	return s
 }
 
+// as makes the stream pretend to come from an address of its namespace.
+func (s *stream) as(a netip.Addr) error {
+	if a.Is6() {
+		return unix.Bind(s.fd, &unix.SockaddrInet6{Addr: a.As16()})
+	}
+	return unix.Bind(s.fd, &unix.SockaddrInet4{Addr: a.As4()})
+}
+
 // listen counts what comes to a port of a namespace.
 func (f *flood) listen(t *testing.T, ns string, port uint16) {
 	t.Helper()
