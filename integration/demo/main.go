@@ -49,6 +49,8 @@ type demo struct {
 	pods   []*lab.Pod
 	stages []stage
 	failed []string
+	// reached says which pings were answered last.
+	reached map[probe]bool
 }
 
 type stage struct {
@@ -105,7 +107,22 @@ func run(bin string, keep bool) (err error) {
 	}
 	d.showSessions()
 	d.showRoutes()
-	d.showMatrix()
+	d.reached = d.pingAll()
+	d.showMatrix("who reaches whom (ping)", "LOST")
+	for _, p := range d.probes() {
+		if !d.reached[p] {
+			d.failed = append(d.failed, fmt.Sprintf("%s does not reach %s", p.from, p.name))
+		}
+	}
+	if err := d.step("only web pods (pod1 of each node) may reach the database ("+database+"): the policy is in force", d.protect); err != nil {
+		return err
+	}
+	d.show("the policy", policies, nil)
+	d.showMatrix("who reaches whom with the policy", "denied")
+	d.showBlocked()
+	if err := d.step("remove the policy again: all pods reach each other", d.unprotect); err != nil {
+		return err
+	}
 	if err := d.step("kill -9 the manxd of n2 under running pings, start it again", d.killUnderTraffic); err != nil {
 		return err
 	}
@@ -113,7 +130,7 @@ func run(bin string, keep bool) (err error) {
 	if len(d.failed) > 0 {
 		return fmt.Errorf("not as promised: %s", strings.Join(d.failed, "; "))
 	}
-	say("\nAs promised: every session is up, every pod is reachable, and the crash cost no packet.")
+	say("\nAs promised: every session is up, every pod is reachable, policy blocked whom it names and nobody else,\nand the crash cost no packet.")
 	return nil
 }
 

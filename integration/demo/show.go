@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/manxnet/manx/integration/lab"
@@ -72,22 +74,37 @@ func (d *demo) show(title, text string, err error) {
 	say("%s", strings.TrimRight(text, "\n"))
 }
 
-// showMatrix pings once more and prints who reaches whom.
-func (d *demo) showMatrix() {
-	say("\n== who reaches whom (ping)")
-	reached := map[string]map[string]string{}
+// pingAll sends all pings of the matrix at once and returns which were answered.
+func (d *demo) pingAll() map[probe]bool {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	reached := map[probe]bool{}
+	for _, p := range d.probes() {
+		all.Go(func() {
+			err := lab.Ping(p.namespace, p.to)
+			mu.Lock()
+			defer mu.Unlock()
+			reached[p] = err == nil
+		})
+	}
+	all.Wait()
+	return reached
+}
+
+// showMatrix prints who reached whom; missing stands for pings without an answer.
+func (d *demo) showMatrix(title, missing string) {
+	say("\n== %s", title)
+	marks := map[string]map[string]string{}
 	var rows, columns []string
 	for _, p := range d.probes() {
-		mark := "ok"
-		if err := lab.Ping(p.namespace, p.to); err != nil {
-			mark = "LOST"
-			d.failed = append(d.failed, fmt.Sprintf("%s does not reach %s", p.from, p.name))
-		}
-		if reached[p.from] == nil {
-			reached[p.from] = map[string]string{}
+		if marks[p.from] == nil {
+			marks[p.from] = map[string]string{}
 			rows = append(rows, p.from)
 		}
-		reached[p.from][p.name] = mark
+		marks[p.from][p.name] = missing
+		if d.reached[p] {
+			marks[p.from][p.name] = "ok"
+		}
 	}
 	for _, p := range d.pods {
 		columns = append(columns, p.Name)
@@ -101,11 +118,7 @@ func (d *demo) showMatrix() {
 	for _, r := range rows {
 		fmt.Printf("%-9s", r)
 		for _, c := range columns {
-			mark := reached[r][c]
-			if mark == "" {
-				mark = "-"
-			}
-			fmt.Printf(" %-8s", mark)
+			fmt.Printf(" %-8s", cmp.Or(marks[r][c], "-"))
 		}
 		fmt.Println()
 	}

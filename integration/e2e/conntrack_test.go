@@ -1,12 +1,10 @@
 package e2e
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -67,11 +65,11 @@ spec:
 	}()
 	defer func() { close(stop); <-done }()
 
-	editEndpoint(t, n, next, func(e storedObject) { e.label("app", "protected") })
-	editEndpoint(t, n, old, func(e storedObject) { e.spec()["ipNetworks"] = []string{"10.244.99.1/32"} })
-	editEndpoint(t, n, next, func(e storedObject) {
-		e.spec()["ipNetworks"] = []string{next.IP4().String() + "/32", address.String() + "/32"}
-	})
+	must(t, next.EditEndpoint(func(e lab.Resource) { e.Label("app", "protected") }))
+	must(t, old.EditEndpoint(func(e lab.Resource) { e.Spec()["ipNetworks"] = []string{"10.244.99.1/32"} }))
+	must(t, next.EditEndpoint(func(e lab.Resource) {
+		e.Spec()["ipNetworks"] = []string{next.IP4().String() + "/32", address.String() + "/32"}
+	}))
 	eventually(t, func() error {
 		if answered.Load() == 0 {
 			out, _ := n.Routes("-4")
@@ -87,8 +85,8 @@ spec:
 	}
 
 	// The address goes back, now to a pod without policy, and works.
-	editEndpoint(t, n, next, func(e storedObject) { e.spec()["ipNetworks"] = []string{next.IP4().String() + "/32"} })
-	editEndpoint(t, n, pods["old"], func(e storedObject) { e.spec()["ipNetworks"] = []string{address.String() + "/32"} })
+	must(t, next.EditEndpoint(func(e lab.Resource) { e.Spec()["ipNetworks"] = []string{next.IP4().String() + "/32"} }))
+	must(t, old.EditEndpoint(func(e lab.Resource) { e.Spec()["ipNetworks"] = []string{address.String() + "/32"} }))
 	eventually(t, func() error { return lab.Ping(client.Namespace, address) })
 }
 
@@ -150,36 +148,4 @@ func count(conn *net.UDPConn, n *atomic.Int64, echo bool) {
 			}
 		}
 	}()
-}
-
-// storedObject is a resource as manxctl prints it.
-type storedObject map[string]any
-
-func (e storedObject) spec() map[string]any { return e["spec"].(map[string]any) }
-
-func (e storedObject) label(key, value string) {
-	meta := e["metadata"].(map[string]any)
-	labels, _ := meta["labels"].(map[string]any)
-	if labels == nil {
-		labels = map[string]any{}
-		meta["labels"] = labels
-	}
-	labels[key] = value
-}
-
-// editEndpoint changes the WorkloadEndpoint of a pod, as an orchestrator would.
-func editEndpoint(t *testing.T, n *lab.Node, p *lab.Pod, edit func(storedObject)) {
-	t.Helper()
-	out, err := n.Manxctl("get", "workloadendpoints", "-A", "-o", "json")
-	must(t, err)
-	var list struct{ Items []storedObject }
-	must(t, json.Unmarshal([]byte(out), &list))
-	i := slices.IndexFunc(list.Items, func(e storedObject) bool { return e.spec()["containerID"] == p.ContainerID() })
-	if i < 0 {
-		t.Fatalf("%s has no WorkloadEndpoint:\n%s", p.Name, out)
-	}
-	edit(list.Items[i])
-	text, err := json.Marshal(list.Items[i])
-	must(t, err)
-	must(t, n.Apply(string(text)))
 }

@@ -42,7 +42,7 @@ func TestFloatingAddresses(t *testing.T) {
 	sources := map[string]string{"the pod beside it": pods["second"].Namespace, "the host": n1.Namespace,
 		"a pod of another node": pods["remote"].Namespace, "the pod itself": pods["first"].Namespace}
 
-	editEndpoint(t, n1, pods["first"], func(e storedObject) { e.spec()["ipNATs"] = nats(pods["first"]) })
+	must(t, pods["first"].EditEndpoint(func(e lab.Resource) { e.Spec()["ipNATs"] = nats(pods["first"]) }))
 	for _, a := range floating {
 		if got, err := whoAnswers(t, pods["second"].Namespace, a); err == nil {
 			t.Errorf("%s answers at %s before floating addresses are enabled", got, a)
@@ -59,8 +59,8 @@ func TestFloatingAddresses(t *testing.T) {
 		talks[a] = dialFrom(t, pods["remote"].Namespace, a)
 		must(t, says(talks[a], "first"))
 	}
-	editEndpoint(t, n1, pods["first"], func(e storedObject) { delete(e.spec(), "ipNATs") })
-	editEndpoint(t, n1, pods["second"], func(e storedObject) { e.spec()["ipNATs"] = nats(pods["second"]) })
+	must(t, pods["first"].EditEndpoint(func(e lab.Resource) { delete(e.Spec(), "ipNATs") }))
+	must(t, pods["second"].EditEndpoint(func(e lab.Resource) { e.Spec()["ipNATs"] = nats(pods["second"]) }))
 	for name, ns := range sources {
 		answers(t, name, ns, "second")
 	}

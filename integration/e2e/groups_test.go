@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -68,7 +67,9 @@ func testGroups(t *testing.T) (tunnels bool) {
 	group := func(i int) int { return 1 + i/2 }
 	for i, n := range l.Nodes {
 		must(t, n.Ready(limit))
-		labelNode(t, n1, n.Name, "calico", fmt.Sprint(group(i)))
+		eventually(t, func() error { // the node writes its object, too
+			return n1.EditNode(n.Name, func(r lab.Resource) { r.Label("calico", fmt.Sprint(group(i))) })
+		})
 	}
 	for i, n := range l.Nodes {
 		partner := l.Nodes[i^1].IP4.String()
@@ -133,26 +134,5 @@ func groupNote(t *testing.T, n *lab.Node) {
 			err = fmt.Errorf("no route of %s says %q:\n%s", n.Name, reason, out)
 		}
 		return err
-	})
-}
-
-// labelNode gives a Node a label.
-func labelNode(t *testing.T, via *lab.Node, name, key, value string) {
-	t.Helper()
-	eventually(t, func() error { // the node writes its object, too
-		out, err := via.Manxctl("get", "node", name, "-o", "json")
-		if err != nil {
-			return err
-		}
-		var node storedObject
-		if err := json.Unmarshal([]byte(out), &node); err != nil {
-			return err
-		}
-		node.label(key, value)
-		text, err := json.Marshal(node)
-		if err != nil {
-			return err
-		}
-		return via.Apply(string(text))
 	})
 }

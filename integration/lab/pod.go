@@ -124,7 +124,7 @@ func (p *Pod) cni(verb string) ([]byte, error) {
 	}
 	cmd := InNamespace(p.Node.Namespace, filepath.Join(bin, "calico"))
 	cmd.Env = append(os.Environ(),
-		"CNI_COMMAND="+verb, "CNI_CONTAINERID="+p.ContainerID(), "CNI_NETNS=/run/netns/"+p.Namespace,
+		"CNI_COMMAND="+verb, "CNI_CONTAINERID="+p.containerID(), "CNI_NETNS=/run/netns/"+p.Namespace,
 		"CNI_IFNAME=eth0", "CNI_PATH="+bin)
 	cmd.Stdin = bytes.NewReader(conf)
 	var stdout, stderr bytes.Buffer
@@ -135,8 +135,8 @@ func (p *Pod) cni(verb string) ([]byte, error) {
 	return stdout.Bytes(), nil
 }
 
-// ContainerID looks like a container runtime's: the plugin names interfaces after its first characters.
-func (p *Pod) ContainerID() string { return fmt.Sprintf("%x", sha256.Sum256([]byte(p.Namespace))) }
+// containerID looks like a container runtime's: the plugin names interfaces after its first characters.
+func (p *Pod) containerID() string { return fmt.Sprintf("%x", sha256.Sum256([]byte(p.Namespace))) }
 
 // cniBin is a folder with manx-cni under the names that a Calico configuration uses.
 func (n *Node) cniBin() (string, error) {
