@@ -44,3 +44,18 @@ func (a *Agent) forget(addresses []netip.Addr) {
 		<-a.loop.After(reconcile.DefaultBackoff.After(attempt))
 	}
 }
+
+// forgetTranslations deletes the connections of floating addresses that were given to somebody else or are gone: the kernel
+// translates each as it did at its beginning. The lock is held.
+func (a *PolicyAgent) forgetTranslations() {
+	addresses := a.stale
+	if a.stale = nil; len(addresses) == 0 || a.connections == nil {
+		return
+	}
+	a.working.Go(func() {
+		if _, err := a.connections.ForgetConnections(addresses); err != nil {
+			a.log.Warn("connections of floating addresses go on to the workloads that had them",
+				zap.Stringers("addresses", addresses[:min(len(addresses), 10)]), zap.Int("of", len(addresses)), zap.Error(err))
+		}
+	})
+}

@@ -42,6 +42,10 @@ type PolicyAgent struct {
 	inSync     bool
 	revision   int64
 	latency    func(time.Duration)
+
+	connections kernel.Connections
+	stale       []netip.Addr // floating addresses whose connections are to be forgotten
+	working     sync.WaitGroup
 }
 
 // policyBatch is what came in since the last step.
@@ -56,10 +60,12 @@ type policyBatch struct {
 
 // PolicyConfig is what a PolicyAgent needs.
 type PolicyConfig struct {
-	Rules  kernel.Rules
-	Links  kernel.Links
-	Policy policy.Config
-	Logger *zap.Logger
+	Rules kernel.Rules
+	Links kernel.Links
+	// Connections forgets those that were translated as is not wanted any more; nil for nobody.
+	Connections kernel.Connections
+	Policy      policy.Config
+	Logger      *zap.Logger
 	// Programmed is told how long each change took from its arrival to the kernel, if set.
 	Programmed func(time.Duration)
 }
@@ -69,6 +75,7 @@ func NewPolicy(c PolicyConfig) *PolicyAgent {
 	return &PolicyAgent{
 		rules: c.Rules, links: c.Links, log: c.Logger, now: time.Now, loop: reconcile.NewLoop(),
 		calculator: policy.New(c.Policy), target: nft.New(c.Rules, time.Now), reached: make(chan struct{}), latency: c.Programmed,
+		connections: c.Connections,
 	}
 }
 
@@ -102,6 +109,7 @@ func (a *PolicyAgent) Run(ctx context.Context) error {
 	var watcher sync.WaitGroup
 	watcher.Go(func() { a.watch(ctx) })
 	defer watcher.Wait()
+	defer a.working.Wait()
 	a.loop.Run(ctx, a.step)
 	return nil
 }
@@ -157,7 +165,9 @@ func (a *PolicyAgent) step() time.Duration {
 	a.takeResync()
 	result, pause := a.target.Flush(a.calculator.Table())
 	a.report(result)
+	a.stale = append(a.stale, a.calculator.Retranslated()...)
 	if a.inSync = result.Err == nil; a.inSync {
+		a.forgetTranslations()
 		if r, ok := a.reader.(interface{ Revision() int64 }); ok {
 			a.revision = r.Revision()
 		}

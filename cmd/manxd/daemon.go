@@ -161,7 +161,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 			return err
 		}
 		defer rules.Close() //nolint:errcheck // everything has been answered
-		f.policy = dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: k, Policy: o.policyConfig(name), Logger: log.Named("policy"),
+		f.policy = dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: k, Connections: k, Policy: o.policyConfig(name), Logger: log.Named("policy"),
 			Programmed: control.ObserveProgramming})
 		f.agent.OnLinks(f.policy.LookAtInterfaces)
 		kinds = slices.Concat(watched, watchedForPolicy)

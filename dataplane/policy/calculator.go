@@ -49,6 +49,7 @@ type Calculator struct {
 	hostLinks  map[string][]netip.Addr // this host's interfaces and their addresses
 	dirty      dirty
 	everything bool // the settings changed
+	translated translated
 }
 
 // dirty is what the next settle has to look at again.

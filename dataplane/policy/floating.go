@@ -17,6 +17,34 @@ const (
 // floating is one address by which a workload can be reached besides its own.
 type floating struct{ external, internal netip.Addr }
 
+// translated is which translations are in the table, and the external addresses whose earlier one is not any more.
+type translated struct {
+	now     map[netip.Addr]netip.Addr
+	changed []netip.Addr
+}
+
+// take notes the translations that are to be in the table from now on.
+func (t *translated) take(list []floating) {
+	before := t.now
+	t.now = make(map[netip.Addr]netip.Addr, len(list))
+	for _, f := range list {
+		t.now[f.external] = f.internal
+	}
+	for external, internal := range before {
+		if t.now[external] != internal {
+			t.changed = append(t.changed, external)
+		}
+	}
+}
+
+// Retranslated returns, once, the floating addresses that lead elsewhere or nowhere now. The kernel keeps translating the
+// connections that it has, so they are to be forgotten when the table is in the kernel.
+func (c *Calculator) Retranslated() []netip.Addr {
+	list := c.translated.changed
+	c.translated.changed = nil
+	return list
+}
+
 // floatings lists the floating addresses of this node's workloads, by external address. If two workloads claim one, the
 // first by internal address has it.
 func (c *Calculator) floatings() []floating {
@@ -50,13 +78,16 @@ func (c *Calculator) settleFloating() {
 		return
 	}
 	if !c.settings.floating {
+		c.translated.take(nil)
 		for _, name := range []string{"prerouting-floating", "output-floating", floatingIn, floatingOut} {
 			c.table.DeleteChain(name)
 		}
 		return
 	}
 	in, out := &ruleset.Chain{Name: floatingIn}, &ruleset.Chain{Name: floatingOut}
-	for _, f := range c.floatings() {
+	list := c.floatings()
+	c.translated.take(list)
+	for _, f := range list {
 		family := familyOf(netip.PrefixFrom(f.external, f.external.BitLen()))
 		internal := netip.PrefixFrom(f.internal, f.internal.BitLen())
 		in.Rules = append(in.Rules, ruleset.Rule{
