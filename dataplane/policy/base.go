@@ -31,13 +31,13 @@ func (c *Calculator) writeBase() {
 	c.table.SetChain(dispatch(sourceCheck, false, s.noReturnRoute()))
 
 	c.table.SetChain(&ruleset.Chain{Name: "prerouting-source", Base: base(ruleset.Prerouting, -300), Rules: append(
-		unspecified(), s.from(jump(sourceCheck))...)})
+		append(unspecified(), s.neighbourDiscovery()...), s.from(jump(sourceCheck))...)})
 	c.table.SetChain(&ruleset.Chain{Name: "input-tunnels", Base: base(ruleset.Input, -1), Rules: s.foreignTunnels()})
 	c.table.SetChain(&ruleset.Chain{Name: "input-from-workload", Base: base(ruleset.Input, 0), Rules: append(
-		s.neighbourDiscovery(), s.from(jump(fromWorkload))...)})
+		s.neighbourDiscovery(), s.closed(s.from(jump(fromWorkload)))...)})
 	c.table.SetChain(&ruleset.Chain{Name: "input-to-host", Base: base(ruleset.Input, 1), Rules: s.toHostRules()})
-	c.table.SetChain(&ruleset.Chain{Name: "forward-from-workload", Base: base(ruleset.Forward, 0), Rules: s.from(jump(fromWorkload))})
-	c.table.SetChain(&ruleset.Chain{Name: "forward-to-workload", Base: base(ruleset.Forward, 1), Rules: s.to(jump(toWorkload))})
+	c.table.SetChain(&ruleset.Chain{Name: "forward-from-workload", Base: base(ruleset.Forward, 0), Rules: s.closed(s.from(jump(fromWorkload)))})
+	c.table.SetChain(&ruleset.Chain{Name: "forward-to-workload", Base: base(ruleset.Forward, 1), Rules: s.closed(s.to(jump(toWorkload)))})
 	c.table.SetChain(&ruleset.Chain{Name: "forward-service-loop", Base: base(ruleset.Forward, 3), Rules: s.serviceLoop()})
 	c.table.SetChain(&ruleset.Chain{Name: "postrouting-nat", Rules: s.masquerade(),
 		Base: &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.NAT, Priority: natAfterKubeProxy}})
@@ -67,6 +67,17 @@ func (s *settings) from(v ruleset.Verdict) []ruleset.Rule {
 	var rules []ruleset.Rule
 	for _, p := range s.prefixes {
 		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.InInterface, Name: p + "*"}}, Verdict: v})
+	}
+	return rules
+}
+
+// closed adds to rules that jump to where everything is decided one each that drops what comes back undecided: a packet on its
+// way while the rules change may find a chain before what is in it.
+func (s *settings) closed(jumps []ruleset.Rule) []ruleset.Rule {
+	rules := jumps
+	for _, r := range jumps {
+		r.Verdict, r.Comment = ruleset.Verdict{Action: ruleset.Drop}, "nothing has decided"
+		rules = append(rules, r)
 	}
 	return rules
 }
