@@ -29,7 +29,7 @@ func workloadsMatching(field, text string) (func(*model.Object) bool, error) {
 			return false
 		}
 		labels := map[string]string{"projectcalico.org/namespace": o.Key.Namespace, "projectcalico.org/orchestrator": w.Spec.Orchestrator}
-		maps.Copy(labels, w.Labels)
+		maps.Copy(labels, w.OwnLabels())
 		return s.Matches(labels)
 	}, nil
 }

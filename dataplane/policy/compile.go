@@ -15,12 +15,6 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// Prefixes of labels that endpoints inherit from their namespace and service account.
-const (
-	namespacePrefix      = "pcns."
-	serviceAccountPrefix = "pcsa."
-)
-
 // spec is what the kinds of policy have in common.
 type spec struct {
 	id                                  ID
@@ -119,7 +113,7 @@ func subject(s spec) (*selector.Selector, error) {
 		text = both(text, scope)
 	}
 	if s.serviceAccountSelector != "" {
-		accounts, err := prefixed(s.serviceAccountSelector, serviceAccountPrefix)
+		accounts, err := prefixed(s.serviceAccountSelector, model.ServiceAccountLabelPrefix)
 		if err != nil {
 			return nil, fmt.Errorf("spec.serviceAccountSelector: %w", err)
 		}
@@ -301,7 +295,7 @@ func peers(namespace string, in *v3.EntityRule) (*selector.Selector, error) {
 	accounts := ""
 	if a := in.ServiceAccounts; a != nil {
 		if a.Selector != "" {
-			if accounts, err = prefixed(a.Selector, serviceAccountPrefix); err != nil {
+			if accounts, err = prefixed(a.Selector, model.ServiceAccountLabelPrefix); err != nil {
 				return nil, fmt.Errorf("serviceAccounts.selector: %w", err)
 			}
 		}
@@ -364,7 +358,7 @@ func scopeNode(n selector.Node) selector.Node {
 		}
 		return selector.Or{Operands: list}
 	}
-	return prefixNode(n, namespacePrefix)
+	return prefixNode(n, model.NamespaceLabelPrefix)
 }
 
 func nets(texts []string) ([]netip.Prefix, error) {

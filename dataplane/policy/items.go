@@ -127,12 +127,13 @@ func (c *Calculator) takeWorkload(k model.Key, w *model.WorkloadEndpoint) {
 			ports = append(ports, port{p.Name, n, p.Port})
 		}
 	}
-	c.takeItem(k, w.Labels, w.Spec.Profiles, parseNets(w.Spec.IPNetworks), ports)
+	labels := w.OwnLabels()
+	c.takeItem(k, labels, w.Spec.Profiles, parseNets(w.Spec.IPNetworks), ports)
 	if w.Spec.Node != c.config.Node {
 		c.dropEndpoint(k)
 		return
 	}
-	c.takeEndpoint(&endpoint{key: k, workload: w, profiles: w.Spec.Profiles}, w.Labels)
+	c.takeEndpoint(&endpoint{key: k, workload: w, profiles: w.Spec.Profiles}, labels)
 }
 
 func (c *Calculator) takeHost(k model.Key, h *v3.HostEndpoint) {

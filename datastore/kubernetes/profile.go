@@ -7,13 +7,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Endpoints inherit labels from their profiles. The prefixes keep those of namespaces and service accounts apart from the
-// endpoints' own; the names stand under nameLabel.
-const (
-	namespacePrefix      = "pcns."
-	serviceAccountPrefix = "pcsa."
-	nameLabel            = "projectcalico.org/name"
-)
+// nameLabel is what endpoints inherit of the very names of their namespace and service account, under the prefixes of those.
+const nameLabel = "projectcalico.org/name"
 
 // NamespaceProfile is the name of the profile that a namespace gives its pods.
 func NamespaceProfile(namespace string) string { return "kns." + namespace }
@@ -23,7 +18,7 @@ func ServiceAccountProfile(namespace, name string) string { return "ksa." + name
 
 // Namespace gives the profile of a namespace: its labels, and leave for all traffic that no policy decides on.
 func Namespace(in *model.Namespace) *v3.Profile {
-	p := profile(NamespaceProfile(in.Name), in.ObjectMeta, namespacePrefix)
+	p := profile(NamespaceProfile(in.Name), in.ObjectMeta, model.NamespaceLabelPrefix)
 	p.Spec.Ingress = []v3.Rule{{Action: v3.Allow}}
 	p.Spec.Egress = []v3.Rule{{Action: v3.Allow}}
 	return p
@@ -31,7 +26,7 @@ func Namespace(in *model.Namespace) *v3.Profile {
 
 // ServiceAccount gives the profile of a service account: its labels, and no rules.
 func ServiceAccount(in *model.ServiceAccount) *v3.Profile {
-	return profile(ServiceAccountProfile(in.Namespace, in.Name), in.ObjectMeta, serviceAccountPrefix)
+	return profile(ServiceAccountProfile(in.Namespace, in.Name), in.ObjectMeta, model.ServiceAccountLabelPrefix)
 }
 
 func profile(name string, of metav1.ObjectMeta, prefix string) *v3.Profile {

@@ -3,6 +3,7 @@ package model
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -14,6 +15,36 @@ const (
 	LabelOrchestrator   = "projectcalico.org/orchestrator"
 	LabelServiceAccount = "projectcalico.org/serviceaccount"
 )
+
+// Prefixes of the labels that endpoints inherit from their namespace and service account.
+const (
+	NamespaceLabelPrefix      = "pcns."
+	ServiceAccountLabelPrefix = "pcsa."
+)
+
+// OwnLabels are the labels of a workload itself that selectors see, without those that it inherits. A label that looks inherited
+// is left out, and the service account is that of the spec: whoever labels a pod could otherwise pretend that it is in another
+// namespace or runs as another account. Callers must not change the map.
+func (w *WorkloadEndpoint) OwnLabels() map[string]string {
+	account := w.Spec.ServiceAccountName
+	inherited := func(name, _ string) bool {
+		return strings.HasPrefix(name, NamespaceLabelPrefix) || strings.HasPrefix(name, ServiceAccountLabelPrefix)
+	}
+	pretends := false
+	for name := range w.Labels {
+		pretends = pretends || inherited(name, "")
+	}
+	if !pretends && (account == "" || w.Labels[LabelServiceAccount] == account) {
+		return w.Labels
+	}
+	labels := make(map[string]string, len(w.Labels)+1)
+	maps.Copy(labels, w.Labels)
+	maps.DeleteFunc(labels, inherited)
+	if account != "" {
+		labels[LabelServiceAccount] = account
+	}
+	return labels
+}
 
 // WorkloadEndpointIDs are the parts of a WorkloadEndpoint's name. Which of Pod, ContainerID and Workload counts depends
 // on the orchestrator.
