@@ -416,7 +416,9 @@ func (r *Rule) settleFamily() error {
 	if r.Protocol == protoICMPv6 {
 		want(6, "ICMPv6")
 	}
-	for _, list := range [][]netip.Prefix{r.Source.Nets, r.Destination.Nets} {
+	// As in Calico, a list that has nothing of a family leaves that family out, even if it says what is not meant: who excludes
+	// networks of IPv4 only has not thought of IPv6.
+	for _, list := range [][]netip.Prefix{r.Source.Nets, r.Destination.Nets, r.Source.NotNets, r.Destination.NotNets} {
 		has4 := slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Addr().Is4() })
 		has6 := slices.ContainsFunc(list, func(p netip.Prefix) bool { return !p.Addr().Is4() })
 		switch {

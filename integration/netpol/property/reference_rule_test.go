@@ -54,7 +54,7 @@ func icmpIs(f *v3.ICMPFields, p *ruleset.Packet) bool {
 
 // side tells whether one end of a packet is what a rule says.
 func (r *reference) side(e *v3.EntityRule, namespace string, protocol uint8, p *ruleset.Packet, a netip.Addr, port uint16, destination bool) bool {
-	if len(e.Nets) > 0 && !within(a, parseAll(e.Nets)) || within(a, parseAll(e.NotNets)) {
+	if len(e.Nets) > 0 && !within(a, parseAll(e.Nets)) || within(a, parseAll(e.NotNets)) || otherFamily(e.NotNets, a) {
 		return false
 	}
 	if e.Services != nil {
@@ -85,6 +85,11 @@ func (r *reference) side(e *v3.EntityRule, namespace string, protocol uint8, p *
 		}
 	}
 	return false
+}
+
+// otherFamily tells whether networks, if there are any, are all of the other family than an address.
+func otherFamily(nets []string, a netip.Addr) bool {
+	return len(nets) > 0 && !slices.ContainsFunc(parseAll(nets), func(n netip.Prefix) bool { return n.Addr().Is4() == a.Is4() })
 }
 
 // selective tells whether a rule's end is limited to some endpoints and network sets.
