@@ -98,17 +98,23 @@ func directions(s spec) (ingress, egress bool) {
 	return slices.Contains(s.types, v3.PolicyTypeIngress), slices.Contains(s.types, v3.PolicyTypeEgress)
 }
 
-// subject is the selector of the endpoints that the policy is about.
+// subject is the selector of the endpoints that the policy is about. In a global policy that selects namespaces, all() in its
+// selectors means all that is in a namespace, and in one that selects service accounts all that has one: as in Calico, neither
+// means a host endpoint by it.
 func subject(s spec) (*selector.Selector, error) {
 	text := s.selector
 	if s.id.Namespace != "" {
 		own := fmt.Sprintf("%s == '%s'", model.LabelNamespace, s.id.Namespace)
 		text = both(text, own)
 	}
+	var err error
 	if s.namespaceSelector != "" {
 		scope, err := namespaceScope("", s.namespaceSelector)
 		if err != nil {
 			return nil, fmt.Errorf("spec.namespaceSelector: %w", err)
+		}
+		if text, err = confined(text, model.LabelNamespace); err != nil {
+			return nil, fmt.Errorf("spec.selector: %w", err)
 		}
 		text = both(text, scope)
 	}
@@ -118,12 +124,34 @@ func subject(s spec) (*selector.Selector, error) {
 			return nil, fmt.Errorf("spec.serviceAccountSelector: %w", err)
 		}
 		text = both(text, accounts)
+		if s.id.Namespace == "" {
+			if text, err = confined(text, model.LabelServiceAccount); err != nil {
+				return nil, fmt.Errorf("spec.selector: %w", err)
+			}
+		}
 	}
 	parsed, err := selector.Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("spec.selector: %w", err)
 	}
 	return parsed, nil
+}
+
+// confined makes all() in a selector stand for what has a label.
+func confined(text, label string) (string, error) {
+	if strings.TrimSpace(text) == "" {
+		return "", nil
+	}
+	s, err := selector.Parse(text)
+	if err != nil {
+		return "", err
+	}
+	return selector.New(rewrite(s.Root(), func(n selector.Node) selector.Node {
+		if _, ok := n.(selector.All); ok {
+			return selector.Has{Label: label}
+		}
+		return n
+	})).String(), nil
 }
 
 // both joins two selectors; an empty one adds nothing.
@@ -147,32 +175,40 @@ func prefixed(text, prefix string) (string, error) {
 }
 
 func prefixNode(n selector.Node, prefix string) selector.Node {
-	switch n := n.(type) {
-	case selector.Has:
-		n.Label = prefix + n.Label
+	return rewrite(n, func(n selector.Node) selector.Node {
+		switch n := n.(type) {
+		case selector.Has:
+			n.Label = prefix + n.Label
+			return n
+		case selector.Comparison:
+			n.Label = prefix + n.Label
+			return n
+		case selector.In:
+			n.Label = prefix + n.Label
+			return n
+		}
 		return n
-	case selector.Comparison:
-		n.Label = prefix + n.Label
-		return n
-	case selector.In:
-		n.Label = prefix + n.Label
-		return n
-	case selector.Not:
-		return selector.Not{Operand: prefixNode(n.Operand, prefix)}
-	case selector.And:
-		return selector.And{Operands: prefixNodes(n.Operands, prefix)}
-	case selector.Or:
-		return selector.Or{Operands: prefixNodes(n.Operands, prefix)}
-	}
-	return n
+	})
 }
 
-func prefixNodes(list []selector.Node, prefix string) []selector.Node {
-	out := make([]selector.Node, len(list))
-	for i, n := range list {
-		out[i] = prefixNode(n, prefix)
+// rewrite puts what leaf returns in the place of each condition of a selector.
+func rewrite(n selector.Node, leaf func(selector.Node) selector.Node) selector.Node {
+	list := func(in []selector.Node) []selector.Node {
+		out := make([]selector.Node, len(in))
+		for i, n := range in {
+			out[i] = rewrite(n, leaf)
+		}
+		return out
 	}
-	return out
+	switch n := n.(type) {
+	case selector.Not:
+		return selector.Not{Operand: rewrite(n.Operand, leaf)}
+	case selector.And:
+		return selector.And{Operands: list(n.Operands)}
+	case selector.Or:
+		return selector.Or{Operands: list(n.Operands)}
+	}
+	return leaf(n)
 }
 
 func direction(namespace, name string, applies bool, rules []v3.Rule) (Direction, error) {
@@ -338,27 +374,15 @@ func namespaceScope(namespace, text string) (string, error) {
 
 // scopeNode: all() means all namespaces, global() what is in none.
 func scopeNode(n selector.Node) selector.Node {
-	switch n := n.(type) {
-	case selector.All:
-		return selector.Has{Label: model.LabelNamespace}
-	case selector.Global:
-		return selector.Not{Operand: selector.Has{Label: model.LabelNamespace}}
-	case selector.Not:
-		return selector.Not{Operand: scopeNode(n.Operand)}
-	case selector.And:
-		list := make([]selector.Node, len(n.Operands))
-		for i, o := range n.Operands {
-			list[i] = scopeNode(o)
+	return rewrite(n, func(n selector.Node) selector.Node {
+		switch n.(type) {
+		case selector.All:
+			return selector.Has{Label: model.LabelNamespace}
+		case selector.Global:
+			return selector.Not{Operand: selector.Has{Label: model.LabelNamespace}}
 		}
-		return selector.And{Operands: list}
-	case selector.Or:
-		list := make([]selector.Node, len(n.Operands))
-		for i, o := range n.Operands {
-			list[i] = scopeNode(o)
-		}
-		return selector.Or{Operands: list}
-	}
-	return prefixNode(n, model.NamespaceLabelPrefix)
+		return prefixNode(n, model.NamespaceLabelPrefix)
+	})
 }
 
 func nets(texts []string) ([]netip.Prefix, error) {

@@ -67,13 +67,37 @@ func TestEarlyPoliciesOfHostEndpointsDecide(t *testing.T) {
 	}
 }
 
-func TestAllNamespacesAreNotHosts(t *testing.T) {
-	p, err := Compile(globalPolicy("p", v3.GlobalNetworkPolicySpec{NamespaceSelector: "all()"}))
-	if err != nil {
-		t.Fatal(err)
+// Whoever writes a policy for namespaces or service accounts must not cut off the hosts, which have neither.
+func TestSelectorsOfNamespacesAndAccountsAreNotAboutHosts(t *testing.T) {
+	host, set := map[string]string{"host": "yes"}, map[string]string{model.LabelNamespace: "a"}
+	pod := map[string]string{model.LabelNamespace: "default", model.LabelServiceAccount: "web"}
+	for _, c := range []struct {
+		spec           v3.GlobalNetworkPolicySpec
+		host, set, pod bool
+	}{
+		{v3.GlobalNetworkPolicySpec{}, true, true, true},
+		{v3.GlobalNetworkPolicySpec{Selector: "all()"}, true, true, true},
+		{v3.GlobalNetworkPolicySpec{NamespaceSelector: "all()"}, false, true, true},
+		{v3.GlobalNetworkPolicySpec{NamespaceSelector: "all()", Selector: "host == 'yes'"}, false, false, false},
+		{v3.GlobalNetworkPolicySpec{NamespaceSelector: "x not in {'y'}", Selector: "all()"}, false, true, true},
+		{v3.GlobalNetworkPolicySpec{NamespaceSelector: "x not in {'y'}", Selector: "all() && !(x == 'z')"}, false, true, true},
+		{v3.GlobalNetworkPolicySpec{NamespaceSelector: "x not in {'y'}"}, true, true, true}, // so does Calico: say has(...) too
+		{v3.GlobalNetworkPolicySpec{ServiceAccountSelector: "all()"}, false, false, true},
+		{v3.GlobalNetworkPolicySpec{ServiceAccountSelector: "x != 'y'", Selector: "all()"}, false, false, true},
+		{v3.GlobalNetworkPolicySpec{ServiceAccountSelector: "all()", NamespaceSelector: "all()", Selector: "all()"}, false, false, true},
+	} {
+		p, err := Compile(globalPolicy("p", c.spec))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Selector.Matches(host) != c.host || p.Selector.Matches(set) != c.set || p.Selector.Matches(pod) != c.pod {
+			t.Errorf("%+v selects %s: want a host %v, what has no account %v, a pod %v", c.spec, p.Selector, c.host, c.set, c.pod)
+		}
 	}
-	if p.Selector.Matches(map[string]string{"host": "yes"}) || !p.Selector.Matches(map[string]string{model.LabelNamespace: "default"}) {
-		t.Errorf("selects %s", p.Selector)
+	inside, err := Compile(model.NewObject(model.Key{Kind: model.KindNetworkPolicy, Namespace: "default", Name: "p"},
+		&v3.NetworkPolicy{Spec: v3.NetworkPolicySpec{ServiceAccountSelector: "all()"}}))
+	if err != nil || !inside.Selector.Matches(map[string]string{model.LabelNamespace: "default"}) {
+		t.Errorf("a policy of a namespace leaves out what has no account there: %s, %v", inside.Selector, err)
 	}
 }
 
@@ -89,7 +113,7 @@ func TestNothingIsRejectedAtPostrouting(t *testing.T) {
 	c := Build(Config{Node: testNode}, set, map[string][]netip.Addr{"eth0": nil})
 	rejects := func(chain string) bool {
 		for _, r := range c.Table().Chain(chain).Rules {
-			if r.Verdict.Action == ruleset.Reject {
+			if r.Verdict.Action == ruleset.Reject || r.Verdict.Action == ruleset.RejectTCP {
 				return true
 			}
 		}

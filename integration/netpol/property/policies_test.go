@@ -13,7 +13,9 @@ var selectors = []string{
 	"pcns.app == 'a'", "app contains 'b'", "zone ends with 'c'", "app == 'nobody'",
 }
 
-var scopes = []string{"all()", "global()", "app == 'a'", "projectcalico.org/name == 'red'", "has(app) || tier == 'b'", "!has(zone)"}
+var scopes = []string{"all()", "global()", "app == 'a'", "projectcalico.org/name == 'red'", "has(app) || tier == 'b'", "!has(zone)", "app != 'a'"}
+
+var accountSelectors = []string{"app == 'a'", "has(tier)", "all()", "app != 'a'"}
 
 func (g *generator) tierName() string {
 	return pick(g, []string{"default", "default", "first", "second", "kube-admin", "lost"})
@@ -34,7 +36,7 @@ func (g *generator) types(in, out []v3.Rule) []v3.PolicyType {
 func (g *generator) namespaced(namespace string) v3.NetworkPolicySpec {
 	s := v3.NetworkPolicySpec{Tier: g.tierName(), Order: g.order(), Selector: pick(g, selectors), Ingress: g.rules(namespace, true, true), Egress: g.rules(namespace, false, true)}
 	if g.one(5) {
-		s.ServiceAccountSelector = pick(g, []string{"app == 'a'", "has(tier)"})
+		s.ServiceAccountSelector = pick(g, accountSelectors)
 	}
 	s.Types = g.types(s.Ingress, s.Egress)
 	return s
@@ -44,6 +46,9 @@ func (g *generator) global() v3.GlobalNetworkPolicySpec {
 	s := v3.GlobalNetworkPolicySpec{Tier: g.tierName(), Order: g.order(), Selector: pick(g, selectors), Ingress: g.rules("", true, true), Egress: g.rules("", false, true)}
 	if g.one(5) {
 		s.NamespaceSelector = pick(g, append([]string{"all()"}, scopes[2:]...)) // global() is only for rules
+	}
+	if g.one(8) {
+		s.ServiceAccountSelector = pick(g, accountSelectors)
 	}
 	s.Types = g.types(s.Ingress, s.Egress)
 	switch g.IntN(6) {
@@ -153,7 +158,7 @@ func (g *generator) entity(namespace string, ported, remote bool) v3.EntityRule 
 	if g.one(8) {
 		e.ServiceAccounts = &v3.ServiceAccountMatch{Names: some(g, accounts, 2)}
 		if g.one(2) {
-			e.ServiceAccounts = &v3.ServiceAccountMatch{Selector: pick(g, []string{"app == 'a'", "has(tier)"})}
+			e.ServiceAccounts = &v3.ServiceAccountMatch{Selector: pick(g, accountSelectors)}
 		}
 	}
 	if ported {

@@ -82,7 +82,18 @@ func newReference(set model.Set, links map[string][]netip.Addr) *reference {
 		p := r.addPolicy(o.Key, s.Tier, s.Order, s.Types, s.Ingress, s.Egress)
 		p.doNotTrack, p.preDNAT, p.applyOnForward = s.DoNotTrack, s.PreDNAT, s.ApplyOnForward
 		p.selects = func(l map[string]string) bool {
-			return r.match(s.Selector, l) && (s.NamespaceSelector == "" || r.inScope(s.NamespaceSelector, l)) && r.match(s.ServiceAccountSelector, under("pcsa.", l))
+			selector := s.Selector
+			if s.NamespaceSelector != "" {
+				if selector = strings.ReplaceAll(selector, "all()", "has("+model.LabelNamespace+")"); !r.inScope(s.NamespaceSelector, l) {
+					return false
+				}
+			}
+			if s.ServiceAccountSelector == "" {
+				return r.match(selector, l)
+			}
+			_, account := l[model.LabelServiceAccount]
+			selector = strings.ReplaceAll(selector, "all()", "has("+model.LabelServiceAccount+")")
+			return r.match(selector, l) && r.match(s.ServiceAccountSelector, under("pcsa.", l)) && (account || s.ServiceAccountSelector != "all()")
 		}
 	}
 	r.readFelix()
