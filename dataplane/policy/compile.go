@@ -314,6 +314,12 @@ func entity(namespace string, in *v3.EntityRule) (Entity, error) {
 			return e, fmt.Errorf("notSelector: %w", err)
 		}
 	}
+	if e.Selector != nil && e.NotSelector != nil {
+		// Together they mean those that the one selects and the other does not, as in Calico: an address counts if somebody who is
+		// meant has it, whoever else has it, too. By itself, notSelector is about addresses.
+		e.Selector = selector.New(selector.And{Operands: []selector.Node{e.Selector.Root(), selector.Not{Operand: e.NotSelector.Root()}}})
+		e.NotSelector = nil
+	}
 	e.Ports, e.NotPorts = ports(in.Ports), ports(in.NotPorts)
 	if in.Services != nil {
 		e.Service = Service{Namespace: cmp.Or(in.Services.Namespace, namespace), Name: in.Services.Name}

@@ -6,6 +6,7 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"github.com/projectcalico/api/pkg/lib/numorstring"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -35,6 +36,38 @@ func TestExcludedNetworksBelongToOneFamily(t *testing.T) {
 				destination = "fd00::1"
 			}
 			if got := reaches(calc, source, destination, "caliw", 80); got != want {
+				t.Errorf("%s: from %s: %v, want %v", c.name, source, got, want)
+			}
+		}
+	}
+}
+
+// Of two that have an address it is enough that one is meant. What is excluded without saying what is meant is addresses.
+func TestExcludedSelectorsBesideOthersAreAboutThoseThatAreMeant(t *testing.T) {
+	netset := func(name string, nets ...string) *model.Object {
+		s := &v3.GlobalNetworkSet{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"role": name}}, Spec: v3.GlobalNetworkSetSpec{Nets: nets}}
+		return model.NewObject(model.ResourceKey(model.KindGlobalNetworkSet, name), s)
+	}
+	named := func(name string) []numorstring.Port { return []numorstring.Port{numorstring.NamedPort(name)} }
+	for _, c := range []struct {
+		name                    string
+		source                  v3.EntityRule
+		good, bad, both, nobody bool
+	}{
+		{"both", v3.EntityRule{Selector: "has(role)", NotSelector: "role == 'bad'"}, true, false, true, false},
+		{"alone", v3.EntityRule{NotSelector: "role == 'bad'"}, true, false, false, true},
+		{"everybody", v3.EntityRule{Selector: "all()", NotSelector: "role == 'bad'"}, true, false, true, false},
+		{"nobody is excluded", v3.EntityRule{Selector: "has(role)", NotSelector: "role == 'none'"}, true, true, true, false},
+		{"alone, nobody is excluded", v3.EntityRule{NotSelector: "role == 'none'"}, true, true, true, true},
+		{"a named port that nobody has", v3.EntityRule{NotSelector: "role == 'none'", NotPorts: named("none")}, true, true, true, true},
+		{"only ports that nobody has", v3.EntityRule{NotSelector: "role == 'none'", Ports: named("none")}, false, false, false, false},
+	} {
+		set := model.NewSet(pod("default", "w", "10.0.0.1", nil), namespace("default", nil),
+			netset("good", "10.1.0.0/16", "10.3.0.1"), netset("bad", "10.2.0.0/16", "10.3.0.0/24"),
+			globalPolicy("p", v3.GlobalNetworkPolicySpec{Types: twoTypes[:1], Ingress: []v3.Rule{{Action: v3.Allow, Protocol: protocolOf("TCP"), Source: c.source}}}))
+		calc := Build(Config{Node: testNode}, set, nil)
+		for source, want := range map[string]bool{"10.1.0.1": c.good, "10.2.0.1": c.bad, "10.3.0.1": c.both, "10.9.0.1": c.nobody} {
+			if got := reaches(calc, source, "10.0.0.1", "caliw", 80); got != want {
 				t.Errorf("%s: from %s: %v, want %v", c.name, source, got, want)
 			}
 		}

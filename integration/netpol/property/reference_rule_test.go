@@ -60,7 +60,7 @@ func (r *reference) side(e *v3.EntityRule, namespace string, protocol uint8, p *
 	if e.Services != nil {
 		return r.serves(e.Services, p.Protocol, a, port, destination)
 	}
-	if e.NotSelector != "" && r.anyone(a, func(x *peer) bool { return r.match(e.NotSelector, x.labels) }) {
+	if e.NotSelector != "" && !selective(e, namespace) && r.anyone(a, func(x *peer) bool { return r.match(e.NotSelector, x.labels) }) {
 		return false
 	}
 	named := func(name string) bool {
@@ -111,7 +111,7 @@ func (r *reference) selected(e *v3.EntityRule, namespace string, l map[string]st
 			return false
 		}
 	}
-	return r.match(e.Selector, l)
+	return r.match(e.Selector, l) && (e.NotSelector == "" || !r.match(e.NotSelector, l))
 }
 
 func (r *reference) anyone(a netip.Addr, is func(*peer) bool) bool {
