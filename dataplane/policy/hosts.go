@@ -135,7 +135,7 @@ func (c *Calculator) settleHosts() {
 		if all != nil && !stage.own {
 			rest = get(all, stage.purpose)
 		}
-		c.table.SetChain(c.stageChain(stage, rest))
+		c.setChain(c.stageChain(stage, rest))
 	}
 	for _, e := range c.endpoints {
 		if e.host != nil {
@@ -172,7 +172,10 @@ func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
 		}
 	}
 	switch s.name {
+	case "host-in":
+		c.settings.tunnels(skip, ruleset.Source, ruleset.DestinationLocal)
 	case "host-out":
+		c.settings.tunnels(skip, ruleset.Destination, ruleset.SourceLocal)
 		skip(ruleset.Match{Field: ruleset.ConnStatus, Mask: ruleset.ConnDNAT})
 	case "host-out-translated":
 		// What is not tracked is not translated, and has no status to match.
@@ -185,6 +188,15 @@ func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
 		chain.Rules = append(chain.Rules, ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: rest.chain()}})
 	}
 	return chain
+}
+
+// tunnels lets the nodes' packets between each other pass, in which those of workloads travel: a policy that is about the hosts
+// would cut the workloads off.
+func (s *settings) tunnels(skip func(...ruleset.Match), other, own ruleset.Field) {
+	if s.ipip {
+		skip(ruleset.Match{Field: ruleset.Family, Low: 4}, ruleset.Match{Field: ruleset.Protocol, Low: protoIPIP},
+			ruleset.Match{Field: own}, ruleset.Match{Field: other, Set: hostsSet + "4"})
+	}
 }
 
 func (c *Calculator) clearHosts() {

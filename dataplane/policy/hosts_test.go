@@ -67,6 +67,55 @@ func TestEarlyPoliciesOfHostEndpointsDecide(t *testing.T) {
 	}
 }
 
+// Packets of workloads travel between hosts in those of IPIP, which no policy about the hosts may stop.
+func TestTunnelsPassHostEndpoints(t *testing.T) {
+	here, node, stranger := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
+	object := func(kind model.Kind, name string, v any) *model.Object {
+		return model.NewObject(model.ResourceKey(kind, name), v)
+	}
+	other := &model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: node.String() + "/24"}}}
+	pool := func(mode v3.IPIPMode) *model.Object {
+		return object(model.KindIPPool, "pool", &model.IPPool{Spec: model.IPPoolSpec{CIDR: "10.0.0.0/16", IPIPMode: mode}})
+	}
+	felix := func(set func(*model.FelixConfigurationSpec)) *model.Object {
+		f := &model.FelixConfiguration{}
+		set(&f.Spec)
+		return object(model.KindFelixConfiguration, "default", f)
+	}
+	ipip := func(on bool) *model.Object {
+		return felix(func(s *model.FelixConfigurationSpec) { s.IPIPEnabled = &on })
+	}
+	external := felix(func(s *model.FelixConfigurationSpec) { s.ExternalNodesCIDRList = &[]string{"192.0.2.3"} })
+	for _, c := range []struct {
+		name           string
+		objects        []*model.Object
+		node, stranger bool
+	}{
+		{"no tunnels", []*model.Object{pool(v3.IPIPModeNever)}, false, false},
+		{"tunnels", []*model.Object{pool(v3.IPIPModeAlways)}, true, false},
+		{"tunnels between networks", []*model.Object{pool(v3.IPIPModeCrossSubnet)}, true, false},
+		{"a stranger who is none", []*model.Object{pool(v3.IPIPModeAlways), external}, true, true},
+		{"turned off", []*model.Object{pool(v3.IPIPModeAlways), ipip(false)}, false, false},
+		{"turned on", []*model.Object{pool(v3.IPIPModeNever), ipip(true)}, true, false},
+	} {
+		set := model.NewSet(append(c.objects, hostEndpoint("eth0"), object(model.KindNode, "other", other))...)
+		table := Build(Config{Node: testNode}, set, map[string][]netip.Addr{"eth0": {here}}).Table()
+		host := &ruleset.Host{IsLocal: func(a netip.Addr) bool { return a == here }}
+		for peer, want := range map[netip.Addr]bool{node: c.node, stranger: c.stranger} {
+			for protocol, want := range map[uint8]bool{4: want, 253: false} {
+				in := ruleset.Packet{In: "eth0", Source: peer, Destination: here, Protocol: protocol, State: ruleset.ConnNew}
+				out := ruleset.Packet{Out: "eth0", Source: here, Destination: peer, Protocol: protocol, State: ruleset.ConnNew}
+				if got := table.EvalInput(host, in, nil).Accepted(); got != want {
+					t.Errorf("%s: protocol %d from %s: %v, want %v", c.name, protocol, peer, got, want)
+				}
+				if got := table.EvalOutput(host, out, nil).Accepted(); got != want {
+					t.Errorf("%s: protocol %d to %s: %v, want %v", c.name, protocol, peer, got, want)
+				}
+			}
+		}
+	}
+}
+
 // Whoever writes a policy for namespaces or service accounts must not cut off the hosts, which have neither.
 func TestSelectorsOfNamespacesAndAccountsAreNotAboutHosts(t *testing.T) {
 	host, set := map[string]string{"host": "yes"}, map[string]string{model.LabelNamespace: "a"}

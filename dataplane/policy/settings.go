@@ -323,6 +323,9 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 			}
 		}
 	}
+	if f.IPIPEnabled != nil {
+		c.settings.ipip = *f.IPIPEnabled
+	}
 	if f.ExternalNodesCIDRList != nil {
 		for _, p := range parseNets(*f.ExternalNodesCIDRList) {
 			put(&hosts, p)
