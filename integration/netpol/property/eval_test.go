@@ -166,7 +166,10 @@ func TestEvalIsWhatCalicoDocuments(t *testing.T) {
 		for range 50 {
 			way, p := g.packetTo(0)
 			if g.one(40) {
-				p.Protocol = 4
+				if p.Protocol = 4; way == output && g.one(2) {
+					p.Destination, p.Out = outsideAddress(0, false), uplink
+					p.Source = hostAddress(false)
+				}
 			}
 			cases++
 			got, want := eval(calc.Table(), way, p, nil).Accepted(), reference.accepts(way, &p)

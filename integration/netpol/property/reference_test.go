@@ -289,7 +289,7 @@ func (r *reference) toHost(p *ruleset.Packet, decided bool) bool {
 		return r.workload(p.In, false, p) && (action == "accept" || action == "return")
 	}
 	e := cmp.Or(r.hosts[p.In], r.wildcard)
-	return e == nil || decided || r.failsafe(p, true, false) || r.normal(e, true, p)
+	return e == nil || decided || r.tunnel(p, p.Source) || r.failsafe(p, true, false) || r.normal(e, true, p)
 }
 
 func (r *reference) fromHost(p *ruleset.Packet) bool {
@@ -302,7 +302,12 @@ func (r *reference) fromHost(p *ruleset.Packet) bool {
 		}
 	}
 	e := cmp.Or(r.hosts[p.Out], r.wildcard)
-	return isPod(p.Out) || e == nil || r.failsafe(p, false, false) || r.normal(e, false, p)
+	return isPod(p.Out) || e == nil || r.tunnel(p, p.Destination) || r.failsafe(p, false, false) || r.normal(e, false, p)
+}
+
+// tunnel tells whether a packet goes from node to node with one of a workload in it.
+func (r *reference) tunnel(p *ruleset.Packet, other netip.Addr) bool {
+	return p.Protocol == 4 && p.Source.Is4() && r.tunnels() && r.isNode(other)
 }
 
 func (r *reference) through(p *ruleset.Packet, decided bool) bool {
