@@ -54,7 +54,26 @@ func (r *NFT) ReadLog(ctx context.Context, group uint16, handle func(LoggedPacke
 	if err != nil {
 		return fmt.Errorf("read group %d of nflog: %w", group, err)
 	}
-	f := os.NewFile(uintptr(s.fd), "nflog")
+	names := interfaceNames{}
+	err = s.readUntil(ctx, func(m message) {
+		if p, ok := parseLogged(m, r.nameOf(&names)); ok {
+			handle(p)
+		}
+	}, func() {})
+	if err != nil {
+		return fmt.Errorf("read group %d of nflog: %w", group, err)
+	}
+	return nil
+}
+
+// readUntil hands over each message that comes, and calls lost where some did not fit into the queue, until ctx ends. Then s is
+// closed.
+func (s *socket) readUntil(ctx context.Context, each func(message), lost func()) error {
+	if err := unix.SetNonblock(s.fd, true); err != nil {
+		s.close()
+		return err
+	}
+	f := os.NewFile(uintptr(s.fd), "netlink") // waits in the runtime's poller, so that closing wakes it up
 	stop := context.AfterFunc(ctx, func() { _ = f.Close() })
 	defer func() {
 		if stop() {
@@ -65,24 +84,22 @@ func (r *NFT) ReadLog(ctx context.Context, group uint16, handle func(LoggedPacke
 	if err != nil {
 		return err
 	}
-	names := interfaceNames{}
 	for {
 		var failure error
 		err := raw.Read(func(uintptr) bool {
 			var data []byte
 			data, failure = s.receive(0)
-			if errors.Is(failure, unix.ENOBUFS) { // packets were lost
+			switch {
+			case errors.Is(failure, unix.ENOBUFS):
 				failure = nil
+				lost()
 				return true
-			}
-			if errors.Is(failure, unix.EAGAIN) {
+			case errors.Is(failure, unix.EAGAIN):
 				failure = nil
 				return false
 			}
 			for m, rest, ok := nextMessage(data); ok && failure == nil; m, rest, ok = nextMessage(rest) {
-				if p, ok := parseLogged(m, r.nameOf(&names)); ok {
-					handle(p)
-				}
+				each(m)
 			}
 			return true
 		})
@@ -90,7 +107,7 @@ func (r *NFT) ReadLog(ctx context.Context, group uint16, handle func(LoggedPacke
 			return nil
 		}
 		if err := errors.Join(err, failure); err != nil {
-			return fmt.Errorf("read group %d of nflog: %w", group, err)
+			return err
 		}
 	}
 }
@@ -113,9 +130,6 @@ func (r *NFT) openLog(group uint16) (*socket, error) {
 	}
 	if err == nil {
 		err = configure(nflogMode, copyMode)
-	}
-	if err == nil {
-		err = unix.SetNonblock(s.fd, true)
 	}
 	if err != nil {
 		s.close()
@@ -203,6 +217,12 @@ func (p *LoggedPacket) parse(b []byte) bool {
 	default:
 		return false
 	}
+	p.parseTransport(transport)
+	return true
+}
+
+// parseTransport reads what follows the IP header, if there is anything.
+func (p *LoggedPacket) parseTransport(transport []byte) {
 	switch p.Protocol {
 	case unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP, unix.IPPROTO_UDPLITE, unix.IPPROTO_DCCP:
 		if len(transport) >= 4 {
@@ -213,5 +233,4 @@ func (p *LoggedPacket) parse(b []byte) bool {
 			p.ICMPType, p.ICMPCode = transport[0], transport[1]
 		}
 	}
-	return true
 }

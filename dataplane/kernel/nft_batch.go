@@ -71,14 +71,18 @@ func (b *batch) close(before uint32) {
 	b.builder.end()
 }
 
-// commit makes the transaction. The kernel works on it before sending returns, so all answers are there then.
+// commit makes the transaction.
 func (r *NFT) commit(b *batch) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.commits
-	if s == nil {
+	if r.commits == nil {
 		return os.ErrClosed
 	}
+	return b.commit(r.commits)
+}
+
+// commit makes the transaction. The kernel works on it before sending returns, so all answers are there then.
+func (b *batch) commit(s *socket) error {
 	before := s.seq + 1
 	s.seq += uint32(len(b.ops)) + 2
 	b.close(before)

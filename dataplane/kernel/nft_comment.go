@@ -54,19 +54,27 @@ func shorten(s string, size int) string {
 
 // ruleID returns the ID that is kept with a rule, empty if there is none.
 func ruleID(data []byte) string {
-	for len(data) >= 2 {
-		kind, n := userdata.Type(data[0]), int(data[1])
-		if len(data) < 2+n {
-			return ""
+	_, id := splitComment(commentOf(data))
+	return id
+}
+
+// splitComment undoes ruleComment.
+func splitComment(all string) (comment, id string) {
+	i := strings.LastIndex(all, idMark)
+	if i < 0 {
+		return all, ""
+	}
+	return strings.TrimSuffix(all[:i], " "), all[i+len(idMark):]
+}
+
+// commentOf is the comment that nft keeps with a rule.
+func commentOf(data []byte) string {
+	for len(data) >= 2 && len(data) >= 2+int(data[1]) {
+		value := data[2 : 2+int(data[1])]
+		if userdata.Type(data[0]) == userdata.TypeComment {
+			return text(value)
 		}
-		if kind == userdata.TypeComment {
-			comment := text(data[2 : 2+n])
-			if i := strings.LastIndex(comment, idMark); i >= 0 {
-				return comment[i+len(idMark):]
-			}
-			return ""
-		}
-		data = data[2+n:]
+		data = data[2+len(value):]
 	}
 	return ""
 }

@@ -163,13 +163,15 @@ func (b *batch) addChains(changes []ruleset.ChainChange) error {
 	return nil
 }
 
-func (b *batch) addChain(c *ruleset.Chain) error {
+func (b *batch) addChain(c *ruleset.Chain) error { return b.addChainTo(TableName, c) }
+
+func (b *batch) addChainTo(table string, c *ruleset.Chain) error {
 	kind := "chain"
 	if c.Base != nil {
 		kind = "base chain"
 	}
 	b.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, operation{verb: "add", kind: kind, name: c.Name})
-	b.attrText(unix.NFTA_CHAIN_TABLE, TableName)
+	b.attrText(unix.NFTA_CHAIN_TABLE, table)
 	b.attrText(unix.NFTA_CHAIN_NAME, c.Name)
 	if c.Base != nil {
 		if c.Base.Hook < ruleset.Prerouting || c.Base.Hook > ruleset.Postrouting || chainTypes[c.Base.Type] == "" {

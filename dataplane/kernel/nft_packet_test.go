@@ -255,7 +255,7 @@ func udpFrame(mac net.HardwareAddr, from, to netip.Addr) []byte {
 }
 
 // sendFrame must run in the namespace.
-func sendFrame(device string, frame []byte) error {
+func sendFrame(device string, frames ...[]byte) error {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -265,5 +265,10 @@ func sendFrame(device string, frame []byte) error {
 	if err != nil {
 		return err
 	}
-	return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: i.Index, Halen: 6, Addr: [8]byte(append(frame[:6:6], 0, 0))})
+	for _, frame := range frames {
+		if err := unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: i.Index, Halen: 6, Addr: [8]byte(append(frame[:6:6], 0, 0))}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
