@@ -26,20 +26,20 @@ func (c *Calculator) writeBase() {
 	for _, m := range []string{fromWorkload, toWorkload, sourceCheck} {
 		c.table.AddMap(ruleset.Map{Name: m})
 	}
-	c.table.SetChain(dispatch(fromWorkload, false, s.deny("no endpoint is known for this interface", normalOut)))
-	c.table.SetChain(dispatch(toWorkload, true, s.deny("no endpoint is known for this interface", normalIn)))
-	c.table.SetChain(dispatch(sourceCheck, false, s.noReturnRoute()))
+	c.setChain(dispatch(fromWorkload, false, s.deny("no endpoint is known for this interface", normalOut)))
+	c.setChain(dispatch(toWorkload, true, s.deny("no endpoint is known for this interface", normalIn)))
+	c.setChain(dispatch(sourceCheck, false, s.noReturnRoute()))
 
-	c.table.SetChain(&ruleset.Chain{Name: "prerouting-source", Base: base(ruleset.Prerouting, -300), Rules: append(
+	c.setChain(&ruleset.Chain{Name: "prerouting-source", Base: base(ruleset.Prerouting, -300), Rules: append(
 		append(unspecified(), s.neighbourDiscovery()...), s.from(jump(sourceCheck))...)})
-	c.table.SetChain(&ruleset.Chain{Name: "input-tunnels", Base: base(ruleset.Input, -1), Rules: s.foreignTunnels()})
-	c.table.SetChain(&ruleset.Chain{Name: "input-from-workload", Base: base(ruleset.Input, 0), Rules: append(
+	c.setChain(&ruleset.Chain{Name: "input-tunnels", Base: base(ruleset.Input, -1), Rules: s.foreignTunnels()})
+	c.setChain(&ruleset.Chain{Name: "input-from-workload", Base: base(ruleset.Input, 0), Rules: append(
 		s.neighbourDiscovery(), s.closed(s.from(jump(fromWorkload)))...)})
-	c.table.SetChain(&ruleset.Chain{Name: "input-to-host", Base: base(ruleset.Input, 1), Rules: s.toHostRules()})
-	c.table.SetChain(&ruleset.Chain{Name: "forward-from-workload", Base: base(ruleset.Forward, 0), Rules: s.closed(s.from(jump(fromWorkload)))})
-	c.table.SetChain(&ruleset.Chain{Name: "forward-to-workload", Base: base(ruleset.Forward, 1), Rules: s.closed(s.to(jump(toWorkload)))})
-	c.table.SetChain(&ruleset.Chain{Name: "forward-service-loop", Base: base(ruleset.Forward, 3), Rules: s.serviceLoop()})
-	c.table.SetChain(&ruleset.Chain{Name: "postrouting-nat", Rules: s.masquerade(),
+	c.setChain(&ruleset.Chain{Name: "input-to-host", Base: base(ruleset.Input, 1), Rules: s.toHostRules()})
+	c.setChain(&ruleset.Chain{Name: "forward-from-workload", Base: base(ruleset.Forward, 0), Rules: s.closed(s.from(jump(fromWorkload)))})
+	c.setChain(&ruleset.Chain{Name: "forward-to-workload", Base: base(ruleset.Forward, 1), Rules: s.closed(s.to(jump(toWorkload)))})
+	c.setChain(&ruleset.Chain{Name: "forward-service-loop", Base: base(ruleset.Forward, 3), Rules: s.serviceLoop()})
+	c.setChain(&ruleset.Chain{Name: "postrouting-nat", Rules: s.masquerade(),
 		Base: &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.NAT, Priority: natAfterKubeProxy}})
 }
 

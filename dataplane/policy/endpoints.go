@@ -176,7 +176,7 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 		target := l.chain()
 		if packets > 0 || connections > 0 {
 			chain := limited(m, iface, target, packets, burst, connections)
-			c.table.SetChain(chain)
+			c.setChain(chain)
 			own = append(own, chain.Name)
 			target = chain.Name
 		}
@@ -188,7 +188,7 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	enter(toWorkload, in, q.IngressPacketRate, q.IngressPacketBurst, q.IngressMaxConnections)
 	enter(fromWorkload, out, q.EgressPacketRate, q.EgressPacketBurst, q.EgressMaxConnections)
 	if chain := c.spoofing(e, iface); chain != nil {
-		c.table.SetChain(chain)
+		c.setChain(chain)
 		own = append(own, chain.Name)
 		c.table.SetVerdict(sourceCheck, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: chain.Name})
 	} else {

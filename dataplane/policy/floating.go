@@ -97,10 +97,10 @@ func (c *Calculator) settleFloating() {
 			Matches: []ruleset.Match{family, {Field: ruleset.Source, Prefix: internal}, {Field: ruleset.Destination, Prefix: internal}},
 			Verdict: ruleset.Verdict{Action: ruleset.SNAT, Address: f.external}, Comment: "floating address"})
 	}
-	c.table.SetChain(in)
-	c.table.SetChain(out)
+	c.setChain(in)
+	c.setChain(out)
 	for name, hook := range map[string]ruleset.Hook{"prerouting-floating": ruleset.Prerouting, "output-floating": ruleset.Output} {
-		c.table.SetChain(&ruleset.Chain{Name: name, Base: &ruleset.Base{Hook: hook, Type: ruleset.NAT, Priority: -100},
+		c.setChain(&ruleset.Chain{Name: name, Base: &ruleset.Base{Hook: hook, Type: ruleset.NAT, Priority: -100},
 			Rules: []ruleset.Rule{{Verdict: jump(floatingIn)}}})
 	}
 }

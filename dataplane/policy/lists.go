@@ -198,7 +198,7 @@ func (c *Calculator) writeList(l *list) {
 	}
 	w.end()
 	for i, chain := range w.done {
-		c.table.SetChain(chain)
+		c.setChain(chain)
 		if i >= len(l.chains) {
 			l.chains = append(l.chains, chain.Name)
 		}

@@ -237,7 +237,7 @@ func (c *Calculator) write(p *policyState) {
 			c.table.DeleteChain(chainName(p.id, in))
 			continue
 		}
-		c.table.SetChain(chain)
+		c.setChain(chain)
 	}
 	for key := range before {
 		if !p.sets[key] {

@@ -1,0 +1,161 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/manxnet/manx/integration/lab"
+)
+
+// TestPolicyFeatures drives what policies can say beyond who may reach whom, each as a user would: objects in the
+// datastore, packets of real sockets, and what the other end sees of them.
+func TestPolicyFeatures(t *testing.T) {
+	c := newPolicyLab(t, "f", map[string]string{"a": "n2", "b": "n2", "far": "n1"})
+	var list []document
+	for name, p := range c.pods {
+		list = append(list, c.labelled(t, name, map[string]string{"role": name}))
+		echo(t, p.Namespace, 7001, 7002, 7003, 7004)
+		serveTCP(t, p.Namespace, 7001, 7002, 7003, 7004)
+	}
+	for _, n := range c.Nodes {
+		echo(t, n.Namespace, 7001, 7002)
+		serveTCP(t, n.Namespace, 7001)
+	}
+	c.enforced(t, c.change(t, list...))
+	for _, test := range []struct {
+		name string
+		run  func(*cluster, *testing.T)
+	}{
+		{"what is denied may be refused instead of dropped", (*cluster).testReject},
+	} {
+		before := content(table(t, c.n2))
+		ok := t.Run(test.name, func(t *testing.T) {
+			start := time.Now()
+			test.run(c, t)
+			t.Logf("took %.1f s", time.Since(start).Seconds())
+		})
+		if now := content(table(t, c.n2)); ok && now != before { // each leaves it as it found it
+			t.Errorf("%s: something stayed behind:\n%s\nwas\n%s", test.name, now, before)
+		}
+		if !ok {
+			break
+		}
+	}
+}
+
+// What becomes of a client's first packet, as the client sees it.
+const (
+	answered = "answered"
+	refused  = "refused" // ECONNREFUSED
+	lost     = "lost"
+)
+
+// knock is a new connection of a client, and what should become of it.
+type knock struct {
+	name    string
+	ns      string
+	network string // tcp or udp
+	to      netip.AddrPort
+	want    string
+}
+
+// try makes connections until one does not get lost, or the time is over.
+func (k knock) try(patience time.Duration) string {
+	for end := time.Now().Add(patience); ; {
+		var conn net.Conn
+		var err error
+		if inside := lab.Inside(k.ns, func() { conn, err = net.DialTimeout(k.network, k.to.String(), 200*time.Millisecond) }); inside != nil {
+			return inside.Error()
+		}
+		if err == nil && k.network == "udp" {
+			_ = conn.SetDeadline(time.Now().Add(100 * time.Millisecond))
+			if _, err = conn.Write([]byte("hello")); err == nil {
+				_, err = conn.Read(make([]byte, 128))
+			}
+		}
+		if conn != nil {
+			conn.Close()
+		}
+		var timeout net.Error
+		switch {
+		case err == nil:
+			return answered
+		case errors.Is(err, syscall.ECONNREFUSED):
+			return refused
+		case !errors.As(err, &timeout) || !timeout.Timeout():
+			return err.Error()
+		case time.Now().After(end):
+			return lost
+		}
+	}
+}
+
+// tryAll makes all the connections at once. Those that should not be lost may take their time.
+func tryAll(t *testing.T, list []knock) {
+	t.Helper()
+	results := make([]string, len(list))
+	var all sync.WaitGroup
+	for i, k := range list {
+		all.Go(func() {
+			patience := 5 * time.Second
+			if k.want == lost {
+				patience = 0
+			}
+			results[i] = k.try(patience)
+		})
+	}
+	all.Wait()
+	for i, k := range list {
+		if results[i] != k.want {
+			t.Errorf("%s (%s %s): %s, want %s", k.name, k.network, k.to, results[i], k.want)
+		}
+	}
+}
+
+// both are the addresses of each family.
+func both(v4, v6 netip.Addr) []netip.Addr { return []netip.Addr{v4, v6} }
+
+// apply writes objects with manxctl and waits until the nodes' kernels have what follows from them.
+func (c *cluster) apply(t *testing.T, yaml string) {
+	t.Helper()
+	must(t, c.n1.Apply(yaml))
+	last := int64(0)
+	for _, d := range documents(t, yaml) {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		r, err := c.etcd.Get(ctx, d.path)
+		must(t, err)
+		for _, kv := range r.Kvs {
+			last = max(last, kv.ModRevision)
+		}
+	}
+	c.enforced(t, last)
+}
+
+// temporary writes objects as they are, and gives back what was there before when the test ends.
+func (c *cluster) temporary(t *testing.T, list ...document) {
+	t.Helper()
+	var before []document
+	for _, d := range list {
+		before = append(before, document{d.path, c.raw(t, d.path)[d.path]})
+	}
+	t.Cleanup(func() { c.enforced(t, c.change(t, before...)) })
+	c.enforced(t, c.change(t, list...))
+}
+
+// global is a GlobalNetworkPolicy.
+func global(name, spec string) string {
+	return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolicy\nmetadata: {name: %s}\nspec: {%s}\n---\n", name, spec)
+}
+
+// felix is a FelixConfiguration.
+func felix(name, spec string) string {
+	return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\nmetadata: {name: %s}\nspec: {%s}\n---\n", name, spec)
+}

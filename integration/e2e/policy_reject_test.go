@@ -1,0 +1,51 @@
+package e2e
+
+import "testing"
+
+// testReject: nftablesFilterDenyAction says whether clients hear that they are refused. Drop, the default, tells them nothing.
+func (c *cluster) testReject(t *testing.T) {
+	a, b, far, n2 := c.pods["a"], c.pods["b"], c.pods["far"], c.n2
+	c.temporary(t, documents(t, global("reject-in", "selector: role == 'b', types: [Ingress], ingress: ["+
+		"{action: Deny, protocol: TCP, destination: {ports: [7001]}}, {action: Deny, protocol: UDP, destination: {ports: [7001]}}, "+
+		"{action: Allow, protocol: TCP, destination: {ports: [7002]}}, {action: Allow, protocol: UDP, destination: {ports: [7002]}}]")+
+		global("reject-out", "selector: role == 'a', types: [Egress], egress: ["+
+			"{action: Deny, protocol: TCP, destination: {ports: [7003]}}, {action: Deny, protocol: UDP, destination: {ports: [7003]}}, {action: Allow}]"))...)
+	// What the node's administrator says comes first; what pods send to their host is no policy's business here.
+	c.temporary(t, documents(t, felix("default", "")+felix("node.n2", "defaultEndpointToHostAction: Drop"))...)
+
+	knocks := func(denied string) (list []knock) {
+		for i, to := range both(b.IP4(), b.IP6()) {
+			host, elsewhere := both(n2.IP4, n2.IP6)[i], both(far.IP4(), far.IP6())[i]
+			for _, network := range []string{"tcp", "udp"} {
+				list = append(list,
+					knock{"a rule of the server's policy, same host", a.Namespace, network, at(to, 7001), denied},
+					knock{"a rule of the server's policy, other host", far.Namespace, network, at(to, 7001), denied},
+					knock{"a rule of the server's policy, asked by another host itself", c.n1.Namespace, network, at(to, 7001), denied},
+					knock{"the end of the server's tier", far.Namespace, network, at(to, 7004), denied},
+					knock{"a rule of the client's policy", a.Namespace, network, at(elsewhere, 7003), denied},
+					knock{"the own host", a.Namespace, network, at(host, 7001), denied},
+					knock{"what is allowed, same host", a.Namespace, network, at(to, 7002), answered},
+					knock{"what is allowed, other host", far.Namespace, network, at(to, 7002), answered})
+			}
+		}
+		return list
+	}
+	for _, x := range []struct{ name, yaml, denied string }{
+		{"nothing is said", "", lost},
+		{"of the cluster", felix("default", "nftablesFilterDenyAction: Reject"), refused},
+		{"of the cluster, but not of this node", felix("default", "nftablesFilterDenyAction: Reject") +
+			felix("node.n2", "defaultEndpointToHostAction: Drop, nftablesFilterDenyAction: Drop"), lost},
+		{"of this node", felix("default", "nftablesFilterDenyAction: Drop") +
+			felix("node.n2", "defaultEndpointToHostAction: Drop, nftablesFilterDenyAction: REJECT"), refused},
+		{"by the name that it has for iptables", felix("default", "iptablesFilterDenyAction: Reject") +
+			felix("node.n2", "defaultEndpointToHostAction: Drop"), refused},
+		{"no longer", felix("default", "nftablesFilterDenyAction: Drop") + felix("node.n2", "defaultEndpointToHostAction: Drop"), lost},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			if x.yaml != "" {
+				c.apply(t, x.yaml)
+			}
+			tryAll(t, knocks(x.denied))
+		})
+	}
+}
