@@ -149,6 +149,28 @@ func (x *reflected) reflectedOnly(t *testing.T) {
 	for _, w := range x.workers {
 		x.established(t, w, 2)
 	}
+	x.reflect(t)
+}
+
+// reflect waits until each worker has the other workers' blocks from both reflectors: a session that is up has not brought
+// its routes yet, and BIRD sends none before all its clients are back.
+func (x *reflected) reflect(t *testing.T) {
+	t.Helper()
+	for _, owner := range x.workers {
+		for _, block := range blocks(t, owner, "-4") {
+			for _, w := range x.workers {
+				for _, r := range x.r {
+					eventually(t, func() error {
+						text, err := w.Manxctl("routes", "--received-from", r.IP4.String())
+						if err == nil && w != owner && !strings.Contains(text, block.String()) {
+							err = fmt.Errorf("%s has no %s of %s from %s:\n%s", w.Name, block, owner.Name, r.Name, text)
+						}
+						return err
+					})
+				}
+			}
+		}
+	}
 }
 
 // learned waits until all workers but the owner have, or have not, a route for a block, by the owner.
@@ -205,6 +227,7 @@ func TestReflectors(t *testing.T) {
 			for _, w := range x.workers {
 				x.established(t, w, 4) // mesh and reflectors
 			}
+			x.reflect(t)
 			must(t, x.n1.Apply(meshOff))
 			x.reflectedOnly(t)
 			f.run(t, 30)
