@@ -129,6 +129,9 @@ func packetTable() (*ruleset.Table, []string) {
 	w.AddElement("e4/a", ruleset.Element{Prefix: prefix("10.1.0.5/32"), Protocol: unix.IPPROTO_UDP, Low: 4000})
 	w.AddElement("e6/a", ruleset.Element{Prefix: prefix("fd01::9/128"), Protocol: unix.IPPROTO_UDP, Low: 53})
 	w.AddElement("p/a", ruleset.Element{Low: 53, High: 53})
+	// What the kernel sends by itself (RFC 4862, RFC 3810) is not to be counted.
+	w.SetChain(&ruleset.Chain{Name: "own", Base: &ruleset.Base{Hook: ruleset.Output, Type: ruleset.Filter, Priority: -200}, Rules: []ruleset.Rule{{
+		Matches: []ruleset.Match{ipv6, {Field: ruleset.Destination, Prefix: prefix("ff02::/16")}}, Verdict: ruleset.Verdict{Action: ruleset.Drop}}}})
 	var names []string
 	for i, m := range packetMatches {
 		for _, not := range []bool{false, true} {
