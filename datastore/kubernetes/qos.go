@@ -1,27 +1,12 @@
 package kubernetes
 
 import (
-	"math"
 	"regexp"
 
 	"github.com/projectcalico/api/pkg/lib/numorstring"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/manxnet/manx/datastore/model"
-)
-
-// limit is the range of a setting; what is outside becomes the nearest end.
-type limit struct{ least, most int64 }
-
-// The ranges that Calico documents: bits per second, bits, bytes (minburst), packets per second, packets, connections.
-var (
-	bandwidthLimit   = limit{1_000, 1_000_000_000_000_000}
-	burstLimit       = limit{1_000, 8 * math.MaxUint32}
-	peakrateLimit    = limit{1_010, 1_010_000_000_000_000}
-	minburstLimit    = limit{1_000, 100_000_000}
-	packetRateLimit  = limit{1, 10_000}
-	packetBurstLimit = limit{1, 10_000}
-	connectionLimit  = limit{1, math.MaxUint32}
 )
 
 const (
@@ -59,17 +44,17 @@ type qos struct {
 }
 
 func qosOf(n *notices, annotations map[string]string, direction string) qos {
-	read := func(key string, l limit) int64 { return quantity(n, annotations, key, l) }
-	own := qosPrefix + direction
+	read := func(key string, l model.Range) int64 { return quantity(n, annotations, key, l) }
+	own, ranges := qosPrefix+direction, model.QoSRanges
 	q := qos{
-		burst: read(own+"Burst", burstLimit), peakrate: read(own+"Peakrate", peakrateLimit), minburst: read(own+"Minburst", minburstLimit),
-		packetRate: read(own+"PacketRate", packetRateLimit), packetBurst: read(own+"PacketBurst", packetBurstLimit),
-		connections: read(own+"MaxConnections", connectionLimit),
+		burst: read(own+"Burst", ranges.Burst), peakrate: read(own+"Peakrate", ranges.Peakrate), minburst: read(own+"Minburst", ranges.Minburst),
+		packetRate: read(own+"PacketRate", ranges.PacketRate), packetBurst: read(own+"PacketBurst", ranges.PacketBurst),
+		connections: read(own+"MaxConnections", ranges.MaxConnections),
 	}
 	if _, ok := annotations[own+"Bandwidth"]; ok {
-		q.bandwidth = read(own+"Bandwidth", bandwidthLimit)
+		q.bandwidth = read(own+"Bandwidth", ranges.Bandwidth)
 	} else {
-		q.bandwidth = read("kubernetes.io/"+direction+"-bandwidth", bandwidthLimit)
+		q.bandwidth = read("kubernetes.io/"+direction+"-bandwidth", ranges.Bandwidth)
 	}
 	needs := func(value *int64, key string, fits bool, rule string) {
 		if *value != 0 && !fits {
@@ -94,7 +79,7 @@ func qosOf(n *notices, annotations map[string]string, direction string) qos {
 var shortQuantity = regexp.MustCompile(`^[+-]?[0-9.]{1,32}([eE][+-]?[0-9]{1,2}|[A-Za-z]{0,2})$`)
 
 // quantity reads a number such as "10M", 0 for none.
-func quantity(n *notices, annotations map[string]string, key string, l limit) int64 {
+func quantity(n *notices, annotations map[string]string, key string, l model.Range) int64 {
 	text, ok := annotations[key]
 	if !ok {
 		return 0
@@ -107,9 +92,9 @@ func quantity(n *notices, annotations map[string]string, key string, l limit) in
 	for _, end := range []struct {
 		outside bool
 		value   int64
-	}{{q.CmpInt64(l.least) < 0, l.least}, {q.CmpInt64(l.most) > 0, l.most}} {
+	}{{q.CmpInt64(l.Least) < 0, l.Least}, {q.CmpInt64(l.Most) > 0, l.Most}} {
 		if end.outside {
-			n.add(wrong(annotation(key), text, "must be from %d to %d", l.least, l.most), "it is taken as the nearest of these")
+			n.add(wrong(annotation(key), text, "must be from %d to %d", l.Least, l.Most), "it is taken as the nearest of these")
 			return end.value
 		}
 	}

@@ -40,6 +40,9 @@ func checkFelixConfiguration(c *check, f *FelixConfiguration) {
 	foldedEnum(c, "spec.logSeverityScreen", s.LogSeverityScreen, levels...)
 	foldedEnum(c, "spec.logSeverityFile", s.LogSeverityFile, levels...)
 	foldedEnum(c, "spec.logSeveritySys", s.LogSeveritySys, levels...)
+	foldedEnum(c, "spec.nftablesFilterDenyAction", s.NftablesFilterDenyAction, "Drop", "Reject")
+	foldedEnum(c, "spec.iptablesFilterDenyAction", s.IptablesFilterDenyAction, "Drop", "Reject")
+	foldedEnum(c, "spec.defaultEndpointToHostAction", s.DefaultEndpointToHostAction, "Drop", "Return", "Accept")
 	foldedEnum(c, "spec.chainInsertMode", s.ChainInsertMode, "Insert", "Append")
 	if s.IptablesBackend != nil {
 		foldedEnum(c, "spec.iptablesBackend", string(*s.IptablesBackend), "Legacy", "NFT", "Auto")

@@ -160,6 +160,7 @@ func checkWorkloadEndpoint(c *check, w *WorkloadEndpoint) {
 			c.fail(at("spec.allowSpoofedSourcePrefixes", i), p, "%s", rule)
 		}
 	}
+	checkQoS(c, s.QoSControls)
 	for i, p := range s.Ports {
 		field := at("spec.ports", i)
 		c.failIf(p.Name == "" && p.HostPort == 0, field+".name", "", "a port needs a name or a hostPort")

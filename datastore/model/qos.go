@@ -1,0 +1,65 @@
+package model
+
+import (
+	"math"
+
+	"github.com/projectcalico/api/pkg/lib/numorstring"
+)
+
+// Range is what a setting may be, both ends included.
+type Range struct{ Least, Most int64 }
+
+// QoSRanges are the ranges that Calico documents for the settings of each direction.
+var QoSRanges = struct{ Bandwidth, Burst, Peakrate, Minburst, PacketRate, PacketBurst, MaxConnections Range }{
+	Bandwidth:      Range{1_000, 1_000_000_000_000_000}, // bits per second
+	Burst:          Range{1_000, 8 * math.MaxUint32},    // bits
+	Peakrate:       Range{1_010, 1_010_000_000_000_000}, // bits per second
+	Minburst:       Range{1_000, 100_000_000},           // bytes
+	PacketRate:     Range{1, 10_000},                    // packets per second
+	PacketBurst:    Range{1, 10_000},                    // packets
+	MaxConnections: Range{1, math.MaxUint32},
+}
+
+// checkQoS demands of whoever writes an endpoint what Calico demands of pods. What is stored all the same is used as far as it
+// goes: without a limit where it is negative, with the highest one where it is too high.
+func checkQoS(c *check, q *QoSControls) {
+	if q == nil {
+		return
+	}
+	checkQoSDirection(c, "spec.qosControls.ingress", q.IngressBandwidth, q.IngressBurst, q.IngressPeakrate, q.IngressMinburst,
+		q.IngressPacketRate, q.IngressPacketBurst, q.IngressMaxConnections)
+	checkQoSDirection(c, "spec.qosControls.egress", q.EgressBandwidth, q.EgressBurst, q.EgressPeakrate, q.EgressMinburst,
+		q.EgressPacketRate, q.EgressPacketBurst, q.EgressMaxConnections)
+	if q.DSCP != "" {
+		dscp := numorstring.DSCPFromString(q.DSCP)
+		c.failIf(dscp.Validate() != nil, "spec.qosControls.dscp", q.DSCP, "must be a number from 0 to 63 or a name like EF, AF11 or CS1")
+	}
+}
+
+func checkQoSDirection(c *check, direction string, bandwidth, burst, peakrate, minburst, packetRate, packetBurst, connections int64) {
+	r := QoSRanges
+	for _, x := range []struct {
+		name  string
+		value int64
+		in    Range
+	}{
+		{"Bandwidth", bandwidth, r.Bandwidth}, {"Burst", burst, r.Burst}, {"Peakrate", peakrate, r.Peakrate}, {"Minburst", minburst, r.Minburst},
+		{"PacketRate", packetRate, r.PacketRate}, {"PacketBurst", packetBurst, r.PacketBurst}, {"MaxConnections", connections, r.MaxConnections},
+	} {
+		if x.value != 0 && (x.value < x.in.Least || x.value > x.in.Most) {
+			c.fail(direction+x.name, x.value, "must be from %d to %d, or left out for no limit", x.in.Least, x.in.Most)
+		}
+	}
+	needs := func(name string, value int64, other string, have int64) {
+		if value != 0 && have == 0 {
+			c.fail(direction+name, value, "needs %s%s, to which it belongs", direction, other)
+		}
+	}
+	needs("Burst", burst, "Bandwidth", bandwidth)
+	needs("Peakrate", peakrate, "Bandwidth", bandwidth)
+	needs("Minburst", minburst, "Peakrate", peakrate)
+	needs("PacketBurst", packetBurst, "PacketRate", packetRate)
+	if peakrate != 0 && bandwidth != 0 && peakrate <= bandwidth {
+		c.fail(direction+"Peakrate", peakrate, "must be greater than %sBandwidth, %d", direction, bandwidth)
+	}
+}
