@@ -22,7 +22,7 @@ type hostStage struct {
 	name    string // of the base chain and of its map
 	purpose purpose
 	base    *ruleset.Base
-	// all: also for packets from and to workloads.
+	// all: the wildcard stands for the interfaces of workloads, too, as in Calico.
 	all bool
 	// own: only interfaces with an endpoint of their own, not those that a wildcard stands for.
 	own bool
@@ -37,8 +37,8 @@ var hostStages = []hostStage{
 	{name: "host-out", purpose: normalOut, base: base(ruleset.Output, 0), out: true},
 	// What the host sends to a service is known with its real destination only after translation.
 	{name: "host-out-translated", purpose: normalOut, base: base(ruleset.Postrouting, -150), out: true},
-	{name: "host-forward-in", purpose: forwardIn, base: base(ruleset.Forward, -1)},
-	{name: "host-forward-out", purpose: forwardOut, base: base(ruleset.Forward, 2), out: true},
+	{name: "host-forward-in", purpose: forwardIn, base: base(ruleset.Forward, -1), all: true},
+	{name: "host-forward-out", purpose: forwardOut, base: base(ruleset.Forward, 2), all: true, out: true},
 }
 
 // MatchHosts finds the host endpoint of each interface: by the interface's name, or by one of its addresses for one that

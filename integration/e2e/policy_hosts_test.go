@@ -144,7 +144,10 @@ func TestHostEndpoints(t *testing.T) {
 			policy("open", "ingress: [{action: Allow, protocol: UDP, destination: {ports: [7001]}}]"), probes(true, false, true, true, false)},
 		{"a policy for what is forwarded", host("x", `interfaceName: "*", profiles: [projectcalico-default-allow]`, "host: n2") +
 			policy("forward", "applyOnForward: true, types: [Ingress, Egress], ingress: [{action: Deny, protocol: UDP, destination: {ports: [7001]}}, {action: Allow}], egress: [{action: Allow}]"),
-			only(only(probes(false, true, true, false, false), "a pod to a pod", true), "from the host", true)},
+			probes(false, true, true, false, false)}, // the wildcard stands for the interfaces of pods, too
+		{"a policy for what is forwarded through one interface", host("x", `interfaceName: eth0, profiles: [projectcalico-default-allow]`, "host: n2") +
+			policy("forward", "applyOnForward: true, types: [Ingress, Egress], ingress: [{action: Deny, protocol: UDP, destination: {ports: [7001]}}, {action: Allow}], egress: [{action: Allow}]"),
+			only(probes(false, true, true, false, false), "a pod to a pod", true)},
 		{"a policy before translation", host("x", `interfaceName: eth0, profiles: [projectcalico-default-allow]`, "host: n2") +
 			policy("early", "applyOnForward: true, preDNAT: true, types: [Ingress], ingress: [{action: Deny, protocol: UDP, destination: {ports: [7001]}}]"),
 			only(probes(false, true, true, false, false), "a pod to a pod", true)},

@@ -312,18 +312,11 @@ func (r *reference) tunnel(p *ruleset.Packet, other netip.Addr) bool {
 
 func (r *reference) through(p *ruleset.Packet, decided bool) bool {
 	forwarded := func(x *rules) bool { return x.applyOnForward && !x.doNotTrack && !x.preDNAT }
-	if isPod(p.In) {
-		if !r.workload(p.In, false, p) {
-			return false
-		}
-	} else if e := cmp.Or(r.hosts[p.In], r.wildcard); e != nil && !decided && r.tiers(e, true, forwarded, false, p) == v3.Deny {
-		return false
-	}
-	if isPod(p.Out) {
-		if !r.workload(p.Out, true, p) {
-			return false
-		}
-	} else if e := cmp.Or(r.hosts[p.Out], r.wildcard); e != nil && r.tiers(e, false, forwarded, false, p) == v3.Deny {
+	// The wildcard stands for interfaces of workloads, too.
+	from, to := cmp.Or(r.hosts[p.In], r.wildcard), cmp.Or(r.hosts[p.Out], r.wildcard)
+	if from != nil && !decided && r.tiers(from, true, forwarded, false, p) == v3.Deny ||
+		isPod(p.In) && !r.workload(p.In, false, p) || isPod(p.Out) && !r.workload(p.Out, true, p) ||
+		to != nil && r.tiers(to, false, forwarded, false, p) == v3.Deny {
 		return false
 	}
 	if b := model.Get[model.BGPConfiguration](r.set, model.ResourceKey(model.KindBGPConfiguration, "default")); b != nil && r.felix.ServiceLoopPrevention != "Disabled" {
