@@ -1,10 +1,14 @@
 package policy
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
@@ -86,5 +90,125 @@ func TestNothingIsSaidOfEndpointsThatAreGone(t *testing.T) {
 	delete(set, k)
 	if c.Update(set, k); count() != 0 {
 		t.Error("an endpoint that is gone still has its interface disputed")
+	}
+}
+
+// Lower orders come first, those without one last; then names decide, then namespaces, then Calico's kinds. A '/' ends each name,
+// so "a-b" stands before "a".
+func TestPoliciesAndTiersAreAskedInCalicosOrder(t *testing.T) {
+	order := func(f float64) *float64 { return &f }
+	global := func(tier, name string, o *float64) *model.Object {
+		return globalPolicy(name, v3.GlobalNetworkPolicySpec{Tier: tier, Order: o, Types: twoTypes[:1]})
+	}
+	inside := func(name string, o *float64) *model.Object {
+		k := model.Key{Kind: model.KindNetworkPolicy, Namespace: "default", Name: name}
+		return model.NewObject(k, &v3.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: v3.NetworkPolicySpec{Order: o, Types: twoTypes[:1]}})
+	}
+	kubernetes := func(name string) *model.Object {
+		k := model.Key{Kind: model.KindKubernetesNetworkPolicy, Namespace: "default", Name: name}
+		return model.NewObject(k, &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}})
+	}
+	cluster := func(name string, priority int32) *model.Object {
+		all := metav1.LabelSelector{}
+		p := &model.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: model.ClusterNetworkPolicySpec{Tier: model.ClusterPolicyAdmin, Priority: priority,
+			Subject: model.ClusterPolicySubject{Namespaces: &all}, Ingress: []model.ClusterIngressRule{{Action: "Pass", From: []model.ClusterPolicyPeer{{Namespaces: &all}}}}}}
+		return model.NewObject(model.ResourceKey(model.KindClusterNetworkPolicy, name), p)
+	}
+	tier := func(name string, o *float64) *model.Object {
+		return model.NewObject(model.ResourceKey(model.KindTier, name), &model.Tier{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v3.TierSpec{Order: o}})
+	}
+	for _, c := range []struct {
+		name    string
+		objects []*model.Object
+		want    []string
+	}{
+		{"by order", []*model.Object{global("", "a", nil), global("", "b", order(20)), global("", "c", order(-1)), global("", "d", order(0.5))}, []string{"c", "d", "b", "a"}},
+		{"by name", []*model.Object{global("", "b", order(1)), global("", "a", order(1)), inside("c", order(1))}, []string{"a", "b", "c"}},
+		{"by name, without orders", []*model.Object{inside("b", nil), global("", "c", nil), global("", "a", nil)}, []string{"a", "b", "c"}},
+		{"names that begin alike", []*model.Object{global("", "a", nil), global("", "a-b", nil), global("", "a0", nil)}, []string{"a-b", "a", "a0"}},
+		{"Kubernetes' are of order 1000", []*model.Object{kubernetes("b"), inside("a", order(1000)), inside("c", order(1000)), inside("d", order(999)), inside("e", order(1001))},
+			[]string{"d", "a", "b", "c", "e"}},
+		{"of one name by kind", []*model.Object{inside("a", order(1000)), kubernetes("a")}, []string{"KubernetesNetworkPolicy/default/a", "NetworkPolicy/default/a"}},
+		{"a global one before one of a namespace", []*model.Object{inside("a", nil), global("", "a", nil)}, []string{"GlobalNetworkPolicy/a", "NetworkPolicy/default/a"}},
+		{"a global one before an administrator's", []*model.Object{cluster("a", 5), global("kube-admin", "a", order(5)), cluster("b", 4)},
+			[]string{"b", "GlobalNetworkPolicy/a", "ClusterNetworkPolicy/a"}},
+		{"tiers by order, then name, those that are missing last", []*model.Object{
+			global("last", "a", nil), global("default", "b", nil), global("y", "c", nil), global("x", "d", nil), global("none", "e", nil), global("kube-baseline", "f", nil),
+			cluster("g", 1), tier("y", order(7)), tier("x", order(7)), tier("none", nil)}, []string{"d", "c", "g", "b", "f", "e", "a"}},
+	} {
+		set := model.NewSet(append(c.objects, pod("default", "w", "10.0.0.1", nil))...)
+		calc := Build(Config{Node: testNode}, set, nil)
+		asked := calc.Asked(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: "w"}, true)
+		asked = asked[:len(asked)-2] // profiles
+		var got []string
+		for i, id := range asked {
+			if got = append(got, id.Name); i < len(c.want) && strings.Contains(c.want[i], "/") {
+				got[i] = id.String()
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// A tier's default action holds when one of its policies is about a packet and none decides. What the last tier passes on is up to
+// the profiles, and staged policies decide nothing.
+func TestEndOfTiers(t *testing.T) {
+	deny, pass := v3.Deny, v3.Pass
+	for _, c := range []struct {
+		name    string
+		actions []*v3.Action // of the tiers
+		staged  bool
+		rule    v3.Rule
+		allowed bool
+	}{
+		{"no default action", []*v3.Action{nil}, false, v3.Rule{Action: v3.Log}, false},
+		{"Deny", []*v3.Action{&deny}, false, v3.Rule{Action: v3.Log}, false},
+		{"Pass", []*v3.Action{&pass}, false, v3.Rule{Action: v3.Log}, true},
+		{"a rule that passes", []*v3.Action{&deny}, false, v3.Rule{Action: v3.Pass}, true},
+		{"Pass everywhere", []*v3.Action{&pass, &pass, &pass}, false, v3.Rule{Action: v3.Log}, true},
+		{"rules that pass everywhere", []*v3.Action{&deny, &deny, &deny}, false, v3.Rule{Action: v3.Pass}, true},
+		{"Pass, then Deny", []*v3.Action{&pass, &deny}, false, v3.Rule{Action: v3.Log}, false},
+		{"staged", []*v3.Action{&deny, &deny}, true, v3.Rule{Action: v3.Deny}, true},
+		{"allowed in the first", []*v3.Action{&deny, &deny}, false, v3.Rule{Action: v3.Allow}, true},
+	} {
+		for _, profile := range []bool{true, false} {
+			set := model.NewSet(pod("default", "w", "10.0.0.1", nil))
+			if profile {
+				p := namespace("default", nil)
+				set[p.Key] = p
+			}
+			for i, a := range c.actions {
+				name, order := fmt.Sprint("t", i), float64(i)
+				tier := model.NewObject(model.ResourceKey(model.KindTier, name), &model.Tier{Spec: v3.TierSpec{Order: &order, DefaultAction: a}})
+				set[tier.Key] = tier
+				p := globalPolicy(name, v3.GlobalNetworkPolicySpec{Tier: name, Types: twoTypes[:1], Ingress: []v3.Rule{c.rule}})
+				if c.staged {
+					p = model.NewObject(model.ResourceKey(model.KindStagedGlobalNetworkPolicy, name), &v3.StagedGlobalNetworkPolicy{
+						Spec: v3.StagedGlobalNetworkPolicySpec{Tier: name, Types: twoTypes[:1], Ingress: []v3.Rule{c.rule}}})
+				}
+				set[p.Key] = p
+			}
+			want := c.allowed && (profile || c.rule.Action == v3.Allow)
+			if got := reaches(Build(Config{Node: testNode}, set, nil), "192.0.2.1", "10.0.0.1", "caliw", 80); got != want {
+				t.Errorf("%s, profile %v: allowed %v, want %v", c.name, profile, got, want)
+			}
+		}
+	}
+}
+
+func TestPrefixOfTheLog(t *testing.T) {
+	felix := &model.FelixConfiguration{}
+	felix.Spec.LogPrefix = "%t %k %n %p"
+	p := globalPolicy("p", v3.GlobalNetworkPolicySpec{Tier: "kube-admin", Types: twoTypes[:1], Ingress: []v3.Rule{{Action: v3.Log}}})
+	inside := model.NewObject(model.Key{Kind: model.KindNetworkPolicy, Namespace: "default", Name: "q"},
+		&v3.NetworkPolicy{Spec: v3.NetworkPolicySpec{Types: twoTypes[:1], Ingress: []v3.Rule{{Action: v3.Log}}}})
+	set := model.NewSet(pod("default", "w", "10.0.0.1", nil), p, inside, model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix))
+	table := Build(Config{Node: testNode}, set, nil).Table()
+	for chain, want := range map[string]string{"pi/GlobalNetworkPolicy/p": "kube-admin gnp p p: ", "pi/NetworkPolicy/default/q": "default np q default/q: "} {
+		if got := table.Chain(chain).Rules[0].Log.Prefix; got != want {
+			t.Errorf("%s logs %q, want %q", chain, got, want)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/policy/members"
 	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/selector"
 )
 
@@ -321,12 +322,29 @@ func (w *ruleWriter) service(s Service, f fields, family int) ruleset.Match {
 }
 
 // log is what the Log action of a policy does: to the kernel's log, with a prefix in which %t, %k, %n and %p stand for
-// tier, kind, name and namespace/name.
+// tier, kind ("gnp"), name and namespace/name.
 func (s *settings) log(p *policyState) ruleset.Log {
 	full := p.id.Name
 	if p.id.Namespace != "" {
 		full = p.id.Namespace + "/" + p.id.Name
 	}
-	prefix := strings.NewReplacer("%t", p.Tier, "%k", string(p.id.Kind), "%n", p.id.Name, "%p", full).Replace(s.logPrefix) + ": "
+	prefix := strings.NewReplacer("%t", p.Tier, "%k", shortKind(p.id.Kind), "%n", p.id.Name, "%p", full).Replace(s.logPrefix) + ": "
 	return ruleset.Log{Prefix: shortened(prefix, longestPrefix), Rate: s.logRate, Burst: s.logBurst}
+}
+
+// shortKind is what Calico calls a kind of policy where room is scarce.
+func shortKind(k model.Kind) string {
+	switch k {
+	case model.KindNetworkPolicy:
+		return "np"
+	case model.KindGlobalNetworkPolicy:
+		return "gnp"
+	case model.KindKubernetesNetworkPolicy:
+		return "knp"
+	case model.KindClusterNetworkPolicy:
+		return "kcnp"
+	case model.KindProfile:
+		return "pro"
+	}
+	return string(k) // staged ones log nothing
 }

@@ -24,7 +24,13 @@ func (i ID) String() string {
 }
 
 // rank is Calico's order among policies of the same order: by name, then namespace, then kind.
-func (p *Policy) rank() string { return p.name + "/" + p.ID.Namespace + "/" + string(p.ID.Kind) }
+func (p *Policy) rank() string {
+	kind := p.ID.Kind
+	if kind == model.KindClusterNetworkPolicy {
+		kind = "Kubernetes" + kind // as Calico calls it
+	}
+	return p.name + "/" + p.ID.Namespace + "/" + string(kind)
+}
 
 // Policy is a policy or profile, compiled: selectors are about endpoints' labels, names are numbers.
 type Policy struct {
