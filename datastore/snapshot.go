@@ -1,14 +1,10 @@
 package datastore
 
 import (
-	"cmp"
 	"iter"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
-
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
 
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -19,8 +15,8 @@ import (
 //
 // Published snapshots hold what the datastore held at one revision, of all watched kinds.
 type Snapshot struct {
-	objects     *iradix.Tree[*model.Object]
-	quarantined *iradix.Tree[Quarantined]
+	objects     tree[*model.Object]
+	quarantined tree[Quarantined]
 	revision    int64
 	inSync      bool
 	later       chan struct{} // closed when a newer snapshot replaces this one
@@ -46,16 +42,11 @@ type Quarantined struct {
 
 func newSnapshot() *Snapshot {
 	return &Snapshot{
-		objects:     iradix.New[*model.Object](),
-		quarantined: iradix.New[Quarantined](),
+		objects:     newObjects(),
+		quarantined: newQuarantine(),
 		later:       make(chan struct{}),
 		log:         new(logEntry),
 	}
-}
-
-// treeKey orders as model.Reader promises: by kind, namespace, name.
-func treeKey(k model.Key) []byte {
-	return []byte(string(k.Kind) + "\x00" + k.Namespace + "\x00" + k.Name)
 }
 
 // Revision is the datastore's revision of the newest change in the snapshot.
@@ -67,14 +58,14 @@ func (s *Snapshot) InSync() bool { return s.inSync }
 
 // Get implements model.Reader.
 func (s *Snapshot) Get(k model.Key) *model.Object {
-	o, _ := s.objects.Get(treeKey(k))
+	o, _ := s.objects.get(k)
 	return o
 }
 
 // All implements model.Reader.
 func (s *Snapshot) All(kind model.Kind) iter.Seq[*model.Object] {
 	return func(yield func(*model.Object) bool) {
-		s.objects.Root().WalkPrefix([]byte(string(kind)+"\x00"), func(_ []byte, o *model.Object) bool { return !yield(o) })
+		s.objects.AscendGreaterOrEqual(s.objects.at(model.Key{Kind: kind}), func(o *model.Object) bool { return o.Key.Kind == kind && yield(o) })
 	}
 }
 
@@ -84,10 +75,9 @@ func (s *Snapshot) Len() int { return s.objects.Len() }
 // Quarantined visits the entries that cannot be used, in key order.
 func (s *Snapshot) Quarantined() iter.Seq[Quarantined] {
 	return func(yield func(Quarantined) bool) {
-		s.quarantined.Root().Walk(func(k []byte, q Quarantined) bool {
-			good, _ := s.objects.Get(k)
-			q.InUse = revisionOf(good)
-			return !yield(q)
+		s.quarantined.Ascend(func(q Quarantined) bool {
+			q.InUse = revisionOf(s.Get(q.Object.Key))
+			return yield(q)
 		})
 	}
 }
@@ -105,7 +95,7 @@ type Change struct {
 func (s *Snapshot) Changes(since *Snapshot) iter.Seq[Change] {
 	return func(yield func(Change) bool) {
 		if since == nil {
-			s.objects.Root().Walk(func(_ []byte, o *model.Object) bool { return !yield(Change{Key: o.Key, New: o}) })
+			s.objects.Ascend(func(o *model.Object) bool { return yield(Change{Key: o.Key, New: o}) })
 			return
 		}
 		for _, key := range s.keysSince(since) {
@@ -128,8 +118,4 @@ func (s *Snapshot) keysSince(since *Snapshot) []model.Key {
 	}
 	slices.SortFunc(keys, compareKeys)
 	return slices.Compact(keys)
-}
-
-func compareKeys(a, b model.Key) int {
-	return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }

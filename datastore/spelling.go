@@ -23,23 +23,22 @@ func (w *workingState) settleSpelling(k model.Key, now func() time.Time) {
 }
 
 func (w *workingState) settlePair(old, current model.Key, now func() time.Time) {
-	k := treeKey(old)
-	spare, inUse := w.objects.Get(k)
-	_, taken := w.objects.Get(treeKey(current))
-	bad, quarantined := w.quarantined.Get(k)
+	spare, inUse := w.objects.get(old)
+	_, taken := w.objects.get(current)
+	bad, quarantined := w.quarantined.get(old)
 	switch {
 	case inUse && taken && spare.Metadata().GetName() == current.Name:
-		w.objects.Delete(k)
+		w.objects.remove(old)
 		if !quarantined {
 			shadowed := *spare
 			shadowed.Err = fmt.Errorf("%s %w", old, errSpelledTwice)
-			w.quarantined.Insert(k, Quarantined{Object: &shadowed, Since: now()})
+			w.quarantined.set(Quarantined{Object: &shadowed, Since: now()})
 		}
 	case !taken && quarantined && errors.Is(bad.Object.Err, errSpelledTwice):
 		back := *bad.Object
 		back.Err = nil
-		w.objects.Insert(k, &back)
-		w.quarantined.Delete(k)
+		w.objects.set(&back)
+		w.quarantined.remove(old)
 	default:
 		return
 	}

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore/model"
@@ -47,9 +46,11 @@ type Status struct {
 	Objects, Quarantined int
 }
 
-// NewTables makes empty tables.
-func NewTables(log *zap.Logger) *Tables {
+// NewTables makes empty tables for a node: of other nodes' WorkloadEndpoints they keep only what policy and routes need, not
+// what would be needed to write them. Everything is kept whole if node is empty.
+func NewTables(log *zap.Logger, node string) *Tables {
 	t := &Tables{log: log, now: time.Now, work: newWorkingState()}
+	t.work.reducer.node = node
 	t.current.Store(newSnapshot())
 	t.status.Since = t.now()
 	return t
@@ -148,8 +149,7 @@ func (t *Tables) publish() {
 		later: make(chan struct{}), log: new(logEntry),
 	}
 	if t.status.InSync {
-		s.objects, s.quarantined = t.work.objects.CommitOnly(), t.work.quarantined.CommitOnly()
-		t.work.objects, t.work.quarantined = s.objects.Txn(), s.quarantined.Txn()
+		s.objects, s.quarantined = t.work.objects.clone(), t.work.quarantined.clone()
 		s.revision, s.log.changed = t.work.revision, t.work.changed
 		t.work.changed = nil
 	}
@@ -207,8 +207,9 @@ func (t *Tables) Status() Status {
 
 // workingState is what the next snapshot will be made of.
 type workingState struct {
-	objects     *iradix.Txn[*model.Object]
-	quarantined *iradix.Txn[Quarantined]
+	objects     tree[*model.Object]
+	quarantined tree[Quarantined]
+	reducer     reducer
 	revision    int64
 	changed     []model.Key
 	// deleted keeps the revision of recent deletions, so that an older update that comes late does not undo them.
@@ -217,8 +218,8 @@ type workingState struct {
 
 func newWorkingState() *workingState {
 	return &workingState{
-		objects:     iradix.New[*model.Object]().Txn(),
-		quarantined: iradix.New[Quarantined]().Txn(),
+		objects:     newObjects(),
+		quarantined: newQuarantine(),
 		deleted:     map[model.Key]int64{},
 	}
 }
@@ -227,15 +228,14 @@ func newWorkingState() *workingState {
 // deletion, in whatever order they come: a valid version that was not deleted since is in use, and stays so while a newer
 // one is invalid.
 func (w *workingState) take(e Event, inSync bool, now func() time.Time) {
-	k := treeKey(e.Key)
-	good, _ := w.objects.Get(k)
-	bad, wasBad := w.quarantined.Get(k)
+	good, _ := w.objects.get(e.Key)
+	bad, wasBad := w.quarantined.get(e.Key)
 	if !inSync {
 		// A full read replaces whatever is there, even by older revisions: the datastore may have been put back to an
 		// earlier state.
 		delete(w.deleted, e.Key)
 		if e.Type == EventUpdate && e.Object.Err != nil && e.Revision < revisionOf(good) {
-			w.objects.Delete(k)
+			w.objects.remove(e.Key)
 			good = nil
 		}
 	}
@@ -244,16 +244,16 @@ func (w *workingState) take(e Event, inSync bool, now func() time.Time) {
 	valid := e.Type == EventUpdate && e.Object.Err == nil
 	switch {
 	case valid && newer(goodAt, goneAt):
-		w.objects.Insert(k, e.Object)
+		w.objects.set(w.reducer.reduce(e.Object))
 	case e.Type == EventUpdate && !valid && newer(goodAt, badAt, goneAt):
 		q := Quarantined{Object: e.Object, Since: now()}
 		if wasBad {
 			q.Since = bad.Since
 		}
-		w.quarantined.Insert(k, q)
+		w.quarantined.set(q)
 	case e.Type == EventDelete && newer(goneAt):
 		if good != nil && newer(goodAt) {
-			w.objects.Delete(k)
+			w.objects.remove(e.Key)
 		}
 		if inSync {
 			w.remember(e)
@@ -262,7 +262,7 @@ func (w *workingState) take(e Event, inSync bool, now func() time.Time) {
 		return // late
 	}
 	if wasBad && newer(badAt) && (valid || e.Type == EventDelete) {
-		w.quarantined.Delete(k)
+		w.quarantined.remove(e.Key)
 	}
 	w.changed = append(w.changed, e.Key)
 	w.settleSpelling(e.Key, now)

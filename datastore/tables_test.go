@@ -57,13 +57,13 @@ func changes(s, since *Snapshot) string {
 }
 
 func synced(events ...Event) *Tables {
-	t := NewTables(zap.NewNop())
+	t := NewTables(zap.NewNop(), "")
 	t.Apply(append(events, inSync(10))...)
 	return t
 }
 
 func TestNothingIsHandedOutBeforeTheFirstSync(t *testing.T) {
-	tables := NewTables(zap.NewNop())
+	tables := NewTables(zap.NewNop(), "")
 	changed := tables.Changed()
 	tables.Apply(update("a", 1), update("b", 2))
 	tables.Apply(lost("down"))
@@ -87,7 +87,7 @@ func TestNothingIsHandedOutBeforeTheFirstSync(t *testing.T) {
 
 func TestWaitInSyncBlocksUntilSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tables := NewTables(zap.NewNop())
+		tables := NewTables(zap.NewNop(), "")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if _, err := tables.WaitInSync(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -379,7 +379,7 @@ func (s source) Watch(context.Context, ...model.Kind) <-chan Event { return s.ev
 // However slowly the events of a transaction come, they become visible together, and later ones are not waited for.
 func TestATransactionIsOneSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, tables := source{events: make(chan Event, 10)}, NewTables(zap.NewNop())
+		s, tables := source{events: make(chan Event, 10)}, NewTables(zap.NewNop(), "")
 		go func() { _ = tables.Run(t.Context(), s) }()
 		s.events <- inSync(10)
 		for i, name := range []string{"a", "b", "c"} {

@@ -145,7 +145,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 
 	f := &follower{node: name, routerID: o.routerID, clusterIPs: o.clusterIPs, passwords: bgp.PasswordDir(o.passwordDir), log: log.Named("bgp"),
 		passwordsChanged: make(chan struct{}, 1),
-		tables:           datastore.NewTables(log.Named("datastore")),
+		tables:           datastore.NewTables(log.Named("datastore"), name),
 		speaker: speaker.New(speaker.Config{Logger: log.Named("bgp"), GobgpSocket: filepath.Join(o.runDir, "gobgp.sock"), BMP: bmp,
 			MaxPrefixes: o.maxPrefixes, WarnPrefixes: o.warnPrefixes, InterfaceOf: interfaceOf(k, log.Named("bgp"))}),
 		agent: dataplane.New(dataplane.Config{Kernel: k, NodeName: name, Logger: log.Named("dataplane"), MTUFile: o.mtuFile,
@@ -154,6 +154,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 	defer f.speaker.Close()
 	kinds := watched
 	var drops *flowlog.Hub
+	var tracer server.FlowTracer
 	flowLog := func(context.Context, *errgroup.Group) {}
 	if o.policy {
 		rules, err := kernel.NewRules()
@@ -161,6 +162,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 			return err
 		}
 		defer rules.Close() //nolint:errcheck // everything has been answered
+		tracer = rules
 		f.policy = dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: k, Connections: k, Policy: o.policyConfig(name), Logger: log.Named("policy"),
 			Programmed: control.ObserveProgramming})
 		f.agent.OnLinks(f.policy.LookAtInterfaces)
@@ -186,7 +188,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 		shownPolicy = f.policy
 	}
 	control.Show(server.Source{
-		DatastoreType: o.datastore, Policy: shownPolicy, Drops: drops, Datastore: f.tables, BGP: f.speaker, Dataplane: f.agent, Desired: f.Desired,
+		DatastoreType: o.datastore, Policy: shownPolicy, Trace: tracer, Drops: drops, Datastore: f.tables, BGP: f.speaker, Dataplane: f.agent, Desired: f.Desired,
 		Notices: func() []server.Notice {
 			return append(append(listen.Notices(), drainNotice(name, drainer.State())...), refusedRoutes(f.speaker.Rejected())...)
 		},

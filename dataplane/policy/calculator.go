@@ -184,7 +184,7 @@ func (c *Calculator) take(k model.Key, o *model.Object) {
 	case model.KindGlobalNetworkSet:
 		c.takeGlobalNetworkSet(k, value[v3.GlobalNetworkSet](o))
 	case model.KindWorkloadEndpoint:
-		c.takeWorkload(k, value[model.WorkloadEndpoint](o))
+		c.takeWorkload(k, o.Workload())
 	case model.KindHostEndpoint:
 		c.takeHost(k, value[v3.HostEndpoint](o))
 	case model.KindEndpointSlice:

@@ -82,7 +82,7 @@ func BenchmarkTablesInSync1000Nodes4000Blocks(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		ctx, cancel := context.WithCancel(b.Context())
-		tables := datastore.NewTables(zap.NewNop())
+		tables := datastore.NewTables(zap.NewNop(), "")
 		go tables.Run(ctx, s, model.KindNode, model.KindIPAMBlock)
 		snapshot, err := tables.WaitInSync(ctx)
 		if err != nil || snapshot.Len() != 5000 {

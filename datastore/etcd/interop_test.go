@@ -75,7 +75,7 @@ func whatCalicoWrote(t *testing.T, s *etcd.Store, raw *clientv3.Client) {
 			count[key.Kind]++
 		}
 	}
-	tables := datastore.NewTables(zap.NewNop())
+	tables := datastore.NewTables(zap.NewNop(), "")
 	go tables.Run(ctx, s, allKinds()...)
 	snapshot, err := tables.WaitInSync(ctx)
 	if err != nil {
@@ -152,7 +152,7 @@ func TestMalformedValuesAtEveryKind(t *testing.T) {
 	server := etcdtest.Start(t)
 	s, raw := server.Store(t), server.Client(t)
 	ctx := t.Context()
-	tables := datastore.NewTables(zap.NewNop())
+	tables := datastore.NewTables(zap.NewNop(), "")
 	go tables.Run(ctx, s, allKinds()...)
 	healthy := create(t, s, peer("healthy", "10.0.0.1"))
 

@@ -143,7 +143,7 @@ func TestNothingLeaks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tables := datastore.NewTables(zap.NewNop())
+		tables := datastore.NewTables(zap.NewNop(), "")
 		ctx, cancel := context.WithCancel(context.Background())
 		ran := make(chan struct{})
 		go func() {

@@ -295,7 +295,7 @@ func TestTablesEqualTheDatastoreAfterRandomChangesAndFailures(t *testing.T) {
 	line := newProxy(t, server.Endpoint)
 	s := open(t, etcd.Config{Endpoints: []string{line.URL()}})
 	m := watch(t, s, model.KindBGPPeer)
-	tables := datastore.NewTables(zap.NewNop())
+	tables := datastore.NewTables(zap.NewNop(), "")
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error)
 	go func() { ran <- tables.Run(ctx, s, model.KindBGPPeer, model.KindNode) }()
@@ -410,7 +410,7 @@ func TestSnapshotsOfSeveralKindsAreOfOneRevision(t *testing.T) {
 	direct := server.Store(t)
 	line := newProxy(t, server.Endpoint)
 	s := open(t, etcd.Config{Endpoints: []string{line.URL()}})
-	tables := datastore.NewTables(zap.NewNop())
+	tables := datastore.NewTables(zap.NewNop(), "")
 	go tables.Run(t.Context(), s, model.KindBGPPeer, model.KindTier)
 
 	const last = 300

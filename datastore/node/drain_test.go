@@ -27,7 +27,7 @@ func newDrainTest(t *testing.T) *drainTest {
 	var total atomic.Uint64
 	x.drainer = &Drainer{Store: x.store, Node: "n", Log: zap.NewNop(), Interval: 20 * time.Millisecond, Settle: 50 * time.Millisecond,
 		Packets: func() (uint64, error) { return total.Add(x.rate.Load()), nil }}
-	x.tables = datastore.NewTables(zap.NewNop())
+	x.tables = datastore.NewTables(zap.NewNop(), "")
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 2)
 	go func() { done <- x.tables.Run(ctx, x.store, model.KindNode) }()

@@ -271,7 +271,7 @@ func TestTunnelAddressFollowsPoolsWhileRunning(t *testing.T) {
 	x := newTunnelTest(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	tables := datastore.NewTables(zap.NewNop())
+	tables := datastore.NewTables(zap.NewNop(), "")
 	ended := make(chan error, 2)
 	go func() { ended <- tables.Run(ctx, x.store, model.KindNode, model.KindIPPool) }()
 	go func() { ended <- x.tunnels().Run(ctx, tables) }()

@@ -117,7 +117,7 @@ func (j policyJob) work(tb testing.TB) policyResult {
 	w.rules = &countingRules{Rules: rules}
 	var reader model.Reader = w.cluster
 	if j.Tables {
-		w.tables = datastore.NewTables(zap.NewNop())
+		w.tables = datastore.NewTables(zap.NewNop(), benchNode)
 		for o := range w.cluster.all {
 			w.tables.Apply(event(o.Key, o, 1))
 		}

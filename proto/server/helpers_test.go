@@ -87,7 +87,7 @@ func (r *rig) start() {
 	uplink := netip.MustParsePrefix("10.1.0.1/24")
 	r.kernel.PutAddress(kernel.Address{Link: 2, Prefix: uplink})
 	r.kernel.PutRoute(kernel.Route{Dst: uplink.Masked(), Protocol: kernel.ProtocolKernel, Type: kernel.Unicast, Scope: kernel.ScopeLink, NextHops: []kernel.NextHop{{Link: 2}}})
-	r.tables = datastore.NewTables(zap.NewNop())
+	r.tables = datastore.NewTables(zap.NewNop(), "")
 	r.agent = dataplane.New(dataplane.Config{Kernel: r.kernel, NodeName: "node-1", Logger: zap.NewNop()})
 	r.run(r.agent.Run)
 	r.bgp = &sessions{list: map[netip.Addr]speaker.SessionStatus{}, wake: map[chan speaker.SessionEvent]bool{}}

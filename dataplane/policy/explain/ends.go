@@ -84,7 +84,7 @@ func findEnd(r model.Reader, name string) (End, error) {
 func named(r model.Reader, name string, want func(string) bool) []End {
 	var found []End
 	is := func(namespace, x string) bool { return x != "" && (name == x || name == namespace+"/"+x) }
-	for k, w := range model.All[model.WorkloadEndpoint](r, model.KindWorkloadEndpoint) {
+	for k, w := range model.AllWorkloads(r) {
 		pod := is(k.Namespace, w.Spec.Pod) || is(k.Namespace, w.Spec.Workload) || is(k.Namespace, w.Spec.ContainerID)
 		if pod && want("pod") || is(k.Namespace, k.Name) && want("wep") {
 			found = append(found, workload(k, w))
@@ -111,7 +111,7 @@ func named(r model.Reader, name string, want func(string) bool) []End {
 }
 
 func byAddress(r model.Reader, a netip.Addr) End {
-	for k, w := range model.All[model.WorkloadEndpoint](r, model.KindWorkloadEndpoint) {
+	for k, w := range model.AllWorkloads(r) {
 		if e := workload(k, w); slices.Contains(e.addresses, a) {
 			e.addresses = []netip.Addr{a}
 			return e

@@ -1,0 +1,87 @@
+package model
+
+import (
+	"errors"
+	"iter"
+	"reflect"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// RemoteEndpoint is the Value of a WorkloadEndpoint of another node in tables that keep no more of it than policy and
+// routes need: in a large cluster such endpoints are most of what a node knows. Workload makes a WorkloadEndpoint of it.
+type RemoteEndpoint struct {
+	common   *WorkloadEndpoint // what it shares with others of its kind
+	node     string
+	pod      string
+	iface    string
+	networks []string
+	rest     *WorkloadEndpointSpec // of what few have; nil if there is nothing
+}
+
+// Remote reduces a WorkloadEndpoint to what other nodes need. What is left out: annotations and other metadata but labels,
+// a pod's container, MAC address, gateways, and all fields that its type does not know. text and common may return an equal
+// value that they have already, so that it is kept once.
+func (o *Object) Remote(text func(string) string, common func(*WorkloadEndpoint) *WorkloadEndpoint) *Object {
+	w, ok := o.Value.(*WorkloadEndpoint)
+	if !ok {
+		return o
+	}
+	s := w.Spec
+	e := &RemoteEndpoint{node: text(s.Node), pod: strings.Clone(s.Pod), iface: strings.Clone(s.InterfaceName), networks: slices.Clone(s.IPNetworks)}
+	e.common = common(&WorkloadEndpoint{
+		TypeMeta:   metav1.TypeMeta{Kind: string(KindWorkloadEndpoint), APIVersion: APIVersion},
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Labels: w.Labels},
+		Spec: WorkloadEndpointSpec{Orchestrator: s.Orchestrator, Endpoint: s.Endpoint, ServiceAccountName: s.ServiceAccountName,
+			Profiles: s.Profiles, Ports: s.Ports},
+	})
+	rest := WorkloadEndpointSpec{Workload: s.Workload, IPNATs: s.IPNATs, AllowSpoofedSourcePrefixes: s.AllowSpoofedSourcePrefixes, QoSControls: s.QoSControls}
+	if s.Orchestrator != "k8s" {
+		rest.ContainerID = s.ContainerID // it may be what people know the workload by
+	}
+	if !reflect.ValueOf(rest).IsZero() {
+		e.rest = &rest
+	}
+	key := Key{Kind: o.Key.Kind, Namespace: e.common.Namespace, Name: strings.Clone(o.Key.Name)}
+	return &Object{Key: key, Revision: o.Revision, Value: e}
+}
+
+// Workload returns the WorkloadEndpoint that an object is, be it kept whole or reduced, or nil. It must not be changed, and
+// a reduced one cannot be stored.
+func (o *Object) Workload() *WorkloadEndpoint {
+	if o == nil {
+		return nil
+	}
+	e, ok := o.Value.(*RemoteEndpoint)
+	if !ok {
+		w, _ := o.Value.(*WorkloadEndpoint)
+		return w
+	}
+	w := *e.common
+	w.Name = o.Key.Name
+	s := &w.Spec
+	s.Node, s.Pod, s.InterfaceName, s.IPNetworks = e.node, e.pod, e.iface, e.networks
+	if e.rest != nil {
+		s.Workload, s.ContainerID = e.rest.Workload, e.rest.ContainerID
+		s.IPNATs, s.AllowSpoofedSourcePrefixes, s.QoSControls = e.rest.IPNATs, e.rest.AllowSpoofedSourcePrefixes, e.rest.QoSControls
+	}
+	return &w
+}
+
+// MarshalJSON fails: nobody may store a part in the place of the whole.
+func (*RemoteEndpoint) MarshalJSON() ([]byte, error) {
+	return nil, errors.New("only a part of the endpoint is here: it must be read from the datastore before it can be changed")
+}
+
+// AllWorkloads visits the WorkloadEndpoints of all nodes in key order. All gives those that are kept whole: this node's.
+func AllWorkloads(r Reader) iter.Seq2[Key, *WorkloadEndpoint] {
+	return func(yield func(Key, *WorkloadEndpoint) bool) {
+		for o := range r.All(KindWorkloadEndpoint) {
+			if w := o.Workload(); w != nil && !yield(o.Key, w) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package datastore
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// endpointOn is a WorkloadEndpoint with everything that one can have, as it is stored.
+func endpointOn(t *testing.T, node string, n int, labels string) *model.Object {
+	name := fmt.Sprintf("%s-k8s-web%d-eth0", node, n)
+	o := model.Decode(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop", Name: name}, fmt.Appendf(nil,
+		`{"apiVersion":"projectcalico.org/v3","kind":"WorkloadEndpoint","metadata":{"name":%q,"namespace":"shop","labels":%s,`+
+			`"annotations":{"a":"b"},"uid":"u","creationTimestamp":"2026-11-01T00:00:00Z"},"spec":{"orchestrator":"k8s","node":%q,"pod":"web%d",`+
+			`"endpoint":"eth0","containerID":"c","serviceAccountName":"sa","ipNetworks":["10.0.0.%[4]d/32","fd00::%[4]d/128"],`+
+			`"ipNATs":[{"internalIP":"10.0.0.%[4]d","externalIP":"192.0.2.1"}],"profiles":["kns.shop","ksa.shop.sa"],"interfaceName":"cali1",`+
+			`"mac":"ee:ee:ee:ee:ee:ee","ports":[{"name":"http","protocol":"TCP","port":80,"hostPort":0,"hostIP":""}],`+
+			`"allowSpoofedSourcePrefixes":["10.9.0.0/16"],"qosControls":{"ingressPacketRate":5},"unknown":1}}`, name, labels, node, n), 7)
+	if o.Err != nil {
+		t.Fatal(o.Err)
+	}
+	return o
+}
+
+func TestEndpointsOfOtherNodesAreReduced(t *testing.T) {
+	const labels = `{"app":"web"}`
+	here, there := endpointOn(t, "n1", 1, labels), endpointOn(t, "n2", 1, labels)
+	tables := NewTables(zap.NewNop(), "n1")
+	for _, o := range []*model.Object{here, there} {
+		tables.Apply(Event{Type: EventUpdate, Key: o.Key, Object: o, Revision: 7})
+	}
+	tables.Apply(Event{Type: EventInSync, Revision: 7})
+	s := tables.Snapshot()
+	if s.Get(here.Key) != here {
+		t.Error("an endpoint of this node is not kept as it is")
+	}
+	got := s.Get(there.Key)
+	if got.Revision != 7 || got.Raw() != nil || got.Key != there.Key {
+		t.Errorf("%s, revision %d and %d bytes, want %s, 7 and none", got.Key, got.Revision, len(got.Raw()), there.Key)
+	}
+	want := there.Clone().Value.(*model.WorkloadEndpoint)
+	want.Annotations, want.UID, want.ResourceVersion = nil, "", ""
+	want.CreationTimestamp.Reset()
+	want.Spec.ContainerID, want.Spec.MAC = "", ""
+	if w := got.Workload(); !reflect.DeepEqual(w, want) {
+		t.Errorf("got  %+v\nwant %+v", w, want)
+	}
+	if _, err := got.Encode(); err == nil || !strings.Contains(err.Error(), "only a part") {
+		t.Errorf("a reduced object is encoded: %v", err)
+	}
+	if _, err := here.Encode(); err != nil {
+		t.Error(err)
+	}
+	if n := len(maps.Collect(model.AllWorkloads(s))); n != 2 {
+		t.Errorf("%d workloads, want 2", n)
+	}
+}
+
+func TestReducedEndpointsShareWhatIsEqual(t *testing.T) {
+	r := reducer{node: "n1"}
+	reduced := func(node string, n int, labels string) *model.WorkloadEndpoint {
+		return r.reduce(endpointOn(t, node, n, labels)).Workload()
+	}
+	a, b, c := reduced("n2", 1, `{"app":"web","x":"y"}`), reduced("n3", 2, `{"x":"y","app":"web"}`), reduced("n2", 3, `{"app":"web","x":"z"}`)
+	same := func(a, b map[string]string) bool {
+		return reflect.ValueOf(a).UnsafePointer() == reflect.ValueOf(b).UnsafePointer()
+	}
+	if !same(a.Labels, b.Labels) || same(a.Labels, c.Labels) || &a.Spec.Ports[0] != &b.Spec.Ports[0] {
+		t.Errorf("labels %v, %v and %v: the first two must be one map, the last another", a.Labels, b.Labels, c.Labels)
+	}
+	if unsafe.StringData(a.Labels["app"]) != unsafe.StringData(c.Labels["app"]) || unsafe.StringData(a.Spec.Node) != unsafe.StringData(c.Spec.Node) {
+		t.Error("equal texts are kept twice")
+	}
+}
+
+func TestWhatReducedEndpointsShareIsBounded(t *testing.T) {
+	var r recent[int]
+	for i := range 5 * remembrance {
+		if v := r.of(fmt.Sprint(i), func() int { return i }); v != i {
+			t.Fatalf("%d under %d", v, i)
+		}
+		if v := r.of("often", func() int { return -1 - i }); v != -1 {
+			t.Fatalf("what is used all the time was made anew at %d", i)
+		}
+	}
+	if n := len(r.now) + len(r.before); n > 2*remembrance {
+		t.Errorf("%d values, want at most %d", n, 2*remembrance)
+	}
+}
