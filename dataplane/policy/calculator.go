@@ -127,6 +127,7 @@ func (c *Calculator) Update(r model.Reader, changed ...model.Key) {
 }
 
 func (c *Calculator) takeAll(r model.Reader) {
+	c.dirty.settings = true // what they were made of may be gone
 	for _, k := range c.known() {
 		if r.Get(k) == nil {
 			c.take(k, nil)
@@ -155,6 +156,9 @@ func (c *Calculator) known() []model.Key {
 		keys = append(keys, model.ResourceKey(model.KindTier, name))
 	}
 	for k := range c.slices {
+		keys = append(keys, k)
+	}
+	for k := range c.bad {
 		keys = append(keys, k)
 	}
 	return keys
