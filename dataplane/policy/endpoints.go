@@ -174,8 +174,7 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	var own []string
 	enter := func(m string, l *list, packets, burst, connections int64) {
 		target := l.chain()
-		if packets > 0 || connections > 0 {
-			chain := limited(m, iface, target, packets, burst, connections)
+		for _, chain := range limited(m, iface, target, packets, burst, connections) {
 			c.setChain(chain)
 			own = append(own, chain.Name)
 			target = chain.Name
@@ -217,26 +216,31 @@ func (c *Calculator) withdraw(e *endpoint) {
 	c.use(e, nil)
 }
 
-// limited checks the rates of one endpoint before its policies.
-func limited(direction, iface, next string, packets, burst, connections int64) *ruleset.Chain {
-	chain := &ruleset.Chain{Name: "qos-" + direction + "/" + iface}
+// limited are the chains that check the rates of one endpoint before its policies, the last one of them first. None without limits.
+// What counts is in a chain of its own: the kernel counts anew when a chain is written again, as it is when policies change.
+func limited(direction, iface, next string, packets, burst, connections int64) []*ruleset.Chain {
+	limits := &ruleset.Chain{Name: "limits-" + direction + "/" + iface}
+	add := func(over ruleset.Limit, a ruleset.Action, comment string, m ...ruleset.Match) {
+		limits.Rules = append(limits.Rules, ruleset.Rule{Matches: m, Over: over, Verdict: ruleset.Verdict{Action: a}, Comment: comment})
+	}
 	if packets > 0 {
 		if burst <= 0 {
 			burst = 5
 		}
-		chain.Rules = append(chain.Rules, ruleset.Rule{
-			Over: ruleset.Limit{Packets: uint64(packets), Burst: uint32(burst)}, Verdict: ruleset.Verdict{Action: ruleset.Drop},
-			Comment: "packet rate limit"})
+		over := ruleset.Limit{Packets: uint64(packets), Burst: uint32(min(burst, model.QoSRanges.PacketBurst.Most))}
+		add(over, ruleset.Drop, "packet rate limit")
 	}
 	if connections > 0 {
-		chain.Rules = append(chain.Rules,
-			ruleset.Rule{Matches: []ruleset.Match{established}, Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: next}},
-			ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: protoTCP}}, Over: ruleset.Limit{Connections: uint32(connections)},
-				Verdict: ruleset.Verdict{Action: ruleset.RejectTCP}, Comment: "connection limit"},
-			ruleset.Rule{Over: ruleset.Limit{Connections: uint32(connections)}, Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "connection limit"})
+		over := ruleset.Limit{Connections: uint32(min(connections, model.QoSRanges.MaxConnections.Most))}
+		add(ruleset.Limit{}, ruleset.Return, "", established)
+		add(over, ruleset.RejectTCP, "connection limit", ruleset.Match{Field: ruleset.Protocol, Low: protoTCP})
+		add(over, ruleset.Drop, "connection limit")
 	}
-	chain.Rules = append(chain.Rules, ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: next}})
-	return chain
+	if limits.Rules == nil {
+		return nil
+	}
+	return []*ruleset.Chain{limits, {Name: "qos-" + direction + "/" + iface, Rules: []ruleset.Rule{
+		{Verdict: jump(limits.Name)}, {Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: next}}}}}
 }
 
 // spoofing lets a workload send from the prefixes that it is allowed to pretend to.

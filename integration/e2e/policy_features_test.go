@@ -34,6 +34,8 @@ func TestPolicyFeatures(t *testing.T) {
 		run  func(*cluster, *testing.T)
 	}{
 		{"what is denied may be refused instead of dropped", (*cluster).testReject},
+		{"packets a second are limited", (*cluster).testPacketRates},
+		{"connections are limited", (*cluster).testMaxConnections},
 	} {
 		before := content(table(t, c.n2))
 		ok := t.Run(test.name, func(t *testing.T) {
