@@ -52,8 +52,9 @@ const (
 	VerdictStolen   = "stolen" // something else takes care of it
 )
 
-// Traced states of connections: none of them is what belongs to no connection yet.
+// States of connections that a TraceStep tells.
 const (
+	StateNew         = "new"
 	StateEstablished = "established" // or related
 	StateInvalid     = "invalid"
 	StateUntracked   = "untracked"
@@ -69,6 +70,7 @@ type TraceStep struct {
 	Base    *TracedBase // of a base chain
 	Hook    string      // of TraceEnter and TraceLeave
 	State   string      // of TraceState
+	Fresh   bool        // of TraceMarked: nothing else has seen the packet yet
 	Verdict string
 	Target  string // of a jump or goto: the chain
 	Rule    TracedRule

@@ -69,7 +69,7 @@ func (r *traceReader) ownStep(s TraceStep) (TraceStep, bool) {
 	s.Hook = hook
 	switch {
 	case s.Kind == TraceRule && s.Rule.Comment == traceOfFlow:
-		s.Kind = TraceMarked
+		s.Kind, s.Fresh = TraceMarked, kind+"-" == traceEnter
 	case s.Kind == TraceRule:
 		s.Kind, s.State = TraceState, s.Rule.Comment
 	case s.Kind == TracePolicy && kind+"-" == traceEnter:

@@ -22,7 +22,7 @@ var tracedStates = []struct {
 	name string
 	bits uint32
 }{
-	{StateEstablished, ruleset.ConnEstablished | ruleset.ConnRelated}, {StateInvalid, ruleset.ConnInvalid}, {StateUntracked, ruleset.ConnUntracked},
+	{StateNew, ruleset.ConnNew}, {StateEstablished, ruleset.ConnEstablished | ruleset.ConnRelated}, {StateInvalid, ruleset.ConnInvalid}, {StateUntracked, ruleset.ConnUntracked},
 }
 
 // Packets that are traced a second; a packet takes some 50 steps.
@@ -99,15 +99,20 @@ func (t *traceTable) addHook(b *batch, h ruleset.Hook) error {
 	if err := t.addMarks(b, enter); err != nil {
 		return err
 	}
-	for _, s := range tracedStates {
-		if err := t.addRule(b, state, s.name, []ruleset.Match{{Field: ruleset.ConnState, Mask: s.bits}}, false); err != nil {
-			return err
-		}
-	}
 	if err := t.addMarks(b, state, ruleset.Match{Field: ruleset.ConnState, Mask: ruleset.ConnNew}); err != nil {
 		return err
 	}
-	return t.addMarks(b, later)
+	if err := t.addMarks(b, later); err != nil {
+		return err
+	}
+	for _, s := range tracedStates {
+		for _, chain := range []string{state, later} { // also for packets that are marked as late as that
+			if err := t.addRule(b, chain, s.name, []ruleset.Match{{Field: ruleset.ConnState, Mask: s.bits}}, false); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // addMarks adds the rules that mark packets of the flow.

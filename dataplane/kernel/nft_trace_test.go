@@ -176,7 +176,9 @@ func TestTraceFlow(t *testing.T) {
   marked
   enter prerouting
   marked
+  state new
   marked
+  state new
   leave prerouting
 e0 10.1.0.9:4000 -> e1 10.2.0.9:80
   enter forward
@@ -240,7 +242,7 @@ e0 10.1.0.9:4000 -> e1 10.2.0.9:80
 `
 	x := trace(t, n, tracedFlow)
 	frameInto(t, n, ns, "e0", client, service)
-	want := "e0 10.1.0.9:4000 ->  10.2.0.9:80\n  marked\n" + leaves
+	want := "e0 10.1.0.9:4000 ->  10.2.0.9:80\n  marked\n  state new\n" + leaves
 	if got := stepText(x.until(leaving("postrouting"))); got != want {
 		t.Errorf("the pod behind the service: got\n%swant\n%s", got, want)
 	}
@@ -254,8 +256,10 @@ e0 10.1.0.9:4000 -> e1 10.2.0.9:80
   marked
   enter prerouting
   marked
+  state new
   ip kube-proxy services (nat prerouting -100) rule 1 "the service": accept
 e0 10.1.0.9:4001 ->  10.2.0.9:80
+  state new
 ` + leave
 	if got := stepText(x.until(leaving("postrouting"))); got != want {
 		t.Errorf("the service: got\n%swant\n%s", got, want)
@@ -267,6 +271,7 @@ e0 10.1.0.9:4001 ->  10.2.0.9:80
   enter prerouting
   state established
 e0 10.1.0.9:4001 ->  10.2.0.9:80
+  state established
 ` + leave
 	if got := stepText(x.until(leaving("postrouting"))); got != want {
 		t.Errorf("a known connection: got\n%swant\n%s", got, want)
@@ -304,7 +309,9 @@ func TestTraceFlowOfTheHost(t *testing.T) {
   inet noise traced (filter output -500) end: continue
   inet noise traced (filter output -500) policy: accept
   marked
+  state new
   marked
+  state new
   leave output
   enter postrouting
   leave postrouting

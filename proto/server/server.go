@@ -78,6 +78,7 @@ type Source struct {
 	BGP           BGP
 	Dataplane     Dataplane
 	Policy        Policy       // nil: not this daemon's business, or not started
+	Trace         FlowTracer   // nil without Policy
 	Drops         *flowlog.Hub // nil: nobody asked for it
 	// Desired is what the BGP speaker was last told.
 	Desired func() bgp.Desired
@@ -118,6 +119,7 @@ type Server struct {
 	liveness    time.Duration // see livenessTimeout
 	source      atomic.Pointer[Source]
 	policyWaits policyWaits
+	traces      atomic.Int32 // that run
 	programming prometheus.Histogram
 }
 

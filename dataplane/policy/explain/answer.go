@@ -1,6 +1,10 @@
 package explain
 
-import "github.com/manxnet/manx/dataplane/ruleset"
+import (
+	"net/netip"
+
+	"github.com/manxnet/manx/dataplane/ruleset"
+)
 
 // Answer tells all about one packet.
 type Answer struct {
@@ -10,11 +14,41 @@ type Answer struct {
 	Notes []string
 	// Stages are the places where policy is asked, in the order in which the packet comes to them.
 	Stages []Stage
+	// Hops are the nodes that the packet comes to, whether or not policy lets it go so far.
+	Hops   []Hop
 	Routes []Route
 	// Allowed tells whether it arrives, as far as policy decides about that.
 	Allowed bool
 	// By names the rule, tier or default that dropped it, or those that allowed it.
 	By string
+}
+
+// Hop is the packet as it comes to a node.
+type Hop struct {
+	Node                string
+	Source, Destination netip.Addr
+	In, Out             string // interfaces; empty if it begins or ends at this node
+}
+
+// Addresses are those that the end may have in packets of the family that was explained: one if it was asked for by its address.
+func (e End) Addresses() []netip.Addr {
+	list := []netip.Addr{e.Address}
+	for _, a := range e.addresses {
+		if a.Is4() == e.Address.Is4() && a != e.Address {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// HopAt returns the packet as it comes to a node; false if it does not.
+func (a *Answer) HopAt(node string) (Hop, bool) {
+	for _, h := range a.Hops {
+		if h.Node == node {
+			return h, true
+		}
+	}
+	return Hop{}, false
 }
 
 // Stage is one place of one node where policy is asked.
@@ -34,6 +68,8 @@ type Stage struct {
 	Tiers   []Tier
 	Allowed bool
 	By      string
+	// Rule is the ID of the rule that decided, empty if none did and the packet was let through.
+	Rule string
 }
 
 // Tier is a group of policies that were asked one after the other. Profiles are a group without a name, after all tiers.

@@ -114,7 +114,7 @@ func (e *explanation) note(format string, args ...any) {
 func (e *explanation) follow() {
 	a := e.answer
 	e.packet = ruleset.Packet{Source: a.Source.Address, Destination: a.Destination.Address, Protocol: a.Flow.Protocol,
-		DestinationPort: a.Flow.Port, ICMPType: a.Flow.ICMPType, ICMPCode: a.Flow.ICMPCode}
+		SourcePort: a.Flow.SourcePort, DestinationPort: a.Flow.Port, ICMPType: a.Flow.ICMPType, ICMPCode: a.Flow.ICMPCode}
 	if hasPorts(a.Flow.Protocol) && a.Flow.Port == 0 {
 		e.note("no port was given: rules about ports do not match; ask again with %s/PORT", ProtocolName(a.Flow.Protocol))
 	}
@@ -137,6 +137,7 @@ func (e *explanation) hop(node string, last bool) {
 	reached := a.Allowed
 	e.world.Rules(node, func(c *policy.Calculator) {
 		in, out := e.interfacesAt(node, last, c)
+		a.Hops = append(a.Hops, Hop{Node: node, Source: e.packet.Source, Destination: e.packet.Destination, In: in, Out: out})
 		h := e.host(node, c)
 		p := e.packet
 		p.In, p.Out, p.Mark, p.State, p.Status = in, out, 0, ruleset.ConnNew, 0

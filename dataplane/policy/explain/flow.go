@@ -36,9 +36,11 @@ func hasPorts(protocol uint8) bool {
 type Flow struct {
 	Protocol uint8
 	Port     uint16 // of the destination; 0: none in particular
-	HasICMP  bool   // ICMPType is given; without, it is an echo request
-	ICMPType uint8
-	ICMPCode uint8
+	// SourcePort is that of one particular packet; 0: none in particular.
+	SourcePort uint16
+	HasICMP    bool // ICMPType is given; without, it is an echo request
+	ICMPType   uint8
+	ICMPCode   uint8
 }
 
 // ParseFlow reads "tcp/80", "udp/53", "icmp", "icmp/3", "icmp/3/1", "sctp/5000" or the number of a protocol. Empty is tcp.

@@ -52,6 +52,9 @@ func (r *reader) stage(steps []ruleset.Step) (Stage, bool) {
 	last := steps[len(steps)-1]
 	s := Stage{Node: r.node, Programmed: r.programmed, Hook: last.Hook, Base: last.Base, Reached: true, Allowed: !drops(last.Verdict.Action)}
 	s.Direction, s.About = r.about(last.Base)
+	if last.Asked != nil && last.Matched && decides(last.Verdict.Action) {
+		s.Rule = last.Asked.ID()
+	}
 	asked := !s.Allowed
 	for len(steps) > 0 {
 		step := steps[0]

@@ -3446,6 +3446,7 @@ type Explanation struct {
 	Allowed       bool                   `protobuf:"varint,6,opt,name=allowed,proto3" json:"allowed,omitempty"` // as far as policy decides
 	By            string                 `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`            // what dropped it, or all that allowed it
 	Notes         []string               `protobuf:"bytes,8,rep,name=notes,proto3" json:"notes,omitempty"`      // what was taken for granted
+	Live          *LiveTrace             `protobuf:"bytes,9,opt,name=live,proto3" json:"live,omitempty"`        // what manxctl saw of real packets; the daemon leaves it out
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3532,6 +3533,13 @@ func (x *Explanation) GetBy() string {
 func (x *Explanation) GetNotes() []string {
 	if x != nil {
 		return x.Notes
+	}
+	return nil
+}
+
+func (x *Explanation) GetLive() *LiveTrace {
+	if x != nil {
+		return x.Live
 	}
 	return nil
 }
@@ -4048,6 +4056,644 @@ func (x *ExplainedRoute) GetNote() string {
 	return ""
 }
 
+type TraceFlowRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Source        string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"` // these four as in ExplainRequest
+	Destination   string                 `protobuf:"bytes,2,opt,name=destination,proto3" json:"destination,omitempty"`
+	Flow          string                 `protobuf:"bytes,3,opt,name=flow,proto3" json:"flow,omitempty"`
+	Ipv6          bool                   `protobuf:"varint,4,opt,name=ipv6,proto3" json:"ipv6,omitempty"`
+	Packets       uint32                 `protobuf:"varint,5,opt,name=packets,proto3" json:"packets,omitempty"`                      // after how many it ends, not counting those that say nothing about the explanation; 0 stands for 1
+	TimeoutMs     int64                  `protobuf:"varint,6,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // 0 stands for 30 seconds
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TraceFlowRequest) Reset() {
+	*x = TraceFlowRequest{}
+	mi := &file_manx_v1_manx_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TraceFlowRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TraceFlowRequest) ProtoMessage() {}
+
+func (x *TraceFlowRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TraceFlowRequest.ProtoReflect.Descriptor instead.
+func (*TraceFlowRequest) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *TraceFlowRequest) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *TraceFlowRequest) GetDestination() string {
+	if x != nil {
+		return x.Destination
+	}
+	return ""
+}
+
+func (x *TraceFlowRequest) GetFlow() string {
+	if x != nil {
+		return x.Flow
+	}
+	return ""
+}
+
+func (x *TraceFlowRequest) GetIpv6() bool {
+	if x != nil {
+		return x.Ipv6
+	}
+	return false
+}
+
+func (x *TraceFlowRequest) GetPackets() uint32 {
+	if x != nil {
+		return x.Packets
+	}
+	return 0
+}
+
+func (x *TraceFlowRequest) GetTimeoutMs() int64 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
+}
+
+type TraceFlowResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Answer:
+	//
+	//	*TraceFlowResponse_Armed
+	//	*TraceFlowResponse_Packet
+	Answer        isTraceFlowResponse_Answer `protobuf_oneof:"answer"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TraceFlowResponse) Reset() {
+	*x = TraceFlowResponse{}
+	mi := &file_manx_v1_manx_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TraceFlowResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TraceFlowResponse) ProtoMessage() {}
+
+func (x *TraceFlowResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TraceFlowResponse.ProtoReflect.Descriptor instead.
+func (*TraceFlowResponse) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *TraceFlowResponse) GetAnswer() isTraceFlowResponse_Answer {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+func (x *TraceFlowResponse) GetArmed() *TraceArmed {
+	if x != nil {
+		if x, ok := x.Answer.(*TraceFlowResponse_Armed); ok {
+			return x.Armed
+		}
+	}
+	return nil
+}
+
+func (x *TraceFlowResponse) GetPacket() *TracedPacket {
+	if x != nil {
+		if x, ok := x.Answer.(*TraceFlowResponse_Packet); ok {
+			return x.Packet
+		}
+	}
+	return nil
+}
+
+type isTraceFlowResponse_Answer interface {
+	isTraceFlowResponse_Answer()
+}
+
+type TraceFlowResponse_Armed struct {
+	Armed *TraceArmed `protobuf:"bytes,1,opt,name=armed,proto3,oneof"`
+}
+
+type TraceFlowResponse_Packet struct {
+	Packet *TracedPacket `protobuf:"bytes,2,opt,name=packet,proto3,oneof"`
+}
+
+func (*TraceFlowResponse_Armed) isTraceFlowResponse_Answer() {}
+
+func (*TraceFlowResponse_Packet) isTraceFlowResponse_Answer() {}
+
+// TraceArmed tells that packets of a flow are traced from now on.
+type TraceArmed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Sources       []string               `protobuf:"bytes,2,rep,name=sources,proto3" json:"sources,omitempty"` // any of these addresses
+	Destinations  []string               `protobuf:"bytes,3,rep,name=destinations,proto3" json:"destinations,omitempty"`
+	Flow          string                 `protobuf:"bytes,4,opt,name=flow,proto3" json:"flow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TraceArmed) Reset() {
+	*x = TraceArmed{}
+	mi := &file_manx_v1_manx_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TraceArmed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TraceArmed) ProtoMessage() {}
+
+func (x *TraceArmed) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TraceArmed.ProtoReflect.Descriptor instead.
+func (*TraceArmed) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *TraceArmed) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *TraceArmed) GetSources() []string {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+func (x *TraceArmed) GetDestinations() []string {
+	if x != nil {
+		return x.Destinations
+	}
+	return nil
+}
+
+func (x *TraceArmed) GetFlow() string {
+	if x != nil {
+		return x.Flow
+	}
+	return ""
+}
+
+// TracedPacket is one packet on its way through the rules of one node.
+type TracedPacket struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Source          string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"` // as it was seen first
+	Destination     string                 `protobuf:"bytes,2,opt,name=destination,proto3" json:"destination,omitempty"`
+	Protocol        string                 `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	SourcePort      uint32                 `protobuf:"varint,4,opt,name=source_port,json=sourcePort,proto3" json:"source_port,omitempty"` // 0 if there are no ports
+	DestinationPort uint32                 `protobuf:"varint,5,opt,name=destination_port,json=destinationPort,proto3" json:"destination_port,omitempty"`
+	In              string                 `protobuf:"bytes,6,opt,name=in,proto3" json:"in,omitempty"` // interfaces; empty for a packet of the host or to it
+	Out             string                 `protobuf:"bytes,7,opt,name=out,proto3" json:"out,omitempty"`
+	Connection      string                 `protobuf:"bytes,8,opt,name=connection,proto3" json:"connection,omitempty"` // "new", "established", "invalid" or "untracked"; empty if it did not come so far
+	Chains          []*TracedChain         `protobuf:"bytes,9,rep,name=chains,proto3" json:"chains,omitempty"`         // in the order in which it came to them
+	End             string                 `protobuf:"bytes,10,opt,name=end,proto3" json:"end,omitempty"`              // "dropped by ...", "sent out eth0", "delivered to this host"
+	Dropped         bool                   `protobuf:"varint,11,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	Verdict         string                 `protobuf:"bytes,12,opt,name=verdict,proto3" json:"verdict,omitempty"`     // "agrees" with the explanation of this very packet, "differs", or "undecided"
+	Reasons         []string               `protobuf:"bytes,13,rep,name=reasons,proto3" json:"reasons,omitempty"`     // what differs, or why nothing is decided
+	Explained       string                 `protobuf:"bytes,14,opt,name=explained,proto3" json:"explained,omitempty"` // that explanation in one line: "ALLOWED by ..."
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *TracedPacket) Reset() {
+	*x = TracedPacket{}
+	mi := &file_manx_v1_manx_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TracedPacket) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TracedPacket) ProtoMessage() {}
+
+func (x *TracedPacket) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TracedPacket.ProtoReflect.Descriptor instead.
+func (*TracedPacket) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *TracedPacket) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *TracedPacket) GetDestination() string {
+	if x != nil {
+		return x.Destination
+	}
+	return ""
+}
+
+func (x *TracedPacket) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *TracedPacket) GetSourcePort() uint32 {
+	if x != nil {
+		return x.SourcePort
+	}
+	return 0
+}
+
+func (x *TracedPacket) GetDestinationPort() uint32 {
+	if x != nil {
+		return x.DestinationPort
+	}
+	return 0
+}
+
+func (x *TracedPacket) GetIn() string {
+	if x != nil {
+		return x.In
+	}
+	return ""
+}
+
+func (x *TracedPacket) GetOut() string {
+	if x != nil {
+		return x.Out
+	}
+	return ""
+}
+
+func (x *TracedPacket) GetConnection() string {
+	if x != nil {
+		return x.Connection
+	}
+	return ""
+}
+
+func (x *TracedPacket) GetChains() []*TracedChain {
+	if x != nil {
+		return x.Chains
+	}
+	return nil
+}
+
+func (x *TracedPacket) GetEnd() string {
+	if x != nil {
+		return x.End
+	}
+	return ""
+}
+
+func (x *TracedPacket) GetDropped() bool {
+	if x != nil {
+		return x.Dropped
+	}
+	return false
+}
+
+func (x *TracedPacket) GetVerdict() string {
+	if x != nil {
+		return x.Verdict
+	}
+	return ""
+}
+
+func (x *TracedPacket) GetReasons() []string {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *TracedPacket) GetExplained() string {
+	if x != nil {
+		return x.Explained
+	}
+	return ""
+}
+
+// TracedChain is a base chain that a packet came to.
+type TracedChain struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hook          string                 `protobuf:"bytes,1,opt,name=hook,proto3" json:"hook,omitempty"`
+	Table         string                 `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"` // with its family: "inet manx"
+	Chain         string                 `protobuf:"bytes,3,opt,name=chain,proto3" json:"chain,omitempty"`
+	Priority      int32                  `protobuf:"varint,4,opt,name=priority,proto3" json:"priority,omitempty"`
+	Rules         []*TracedRule          `protobuf:"bytes,5,rep,name=rules,proto3" json:"rules,omitempty"`     // that held for the packet
+	Verdict       string                 `protobuf:"bytes,6,opt,name=verdict,proto3" json:"verdict,omitempty"` // "accept", "drop", "queue" or "stolen"
+	By            string                 `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`           // what decided; empty if nothing did
+	Source        string                 `protobuf:"bytes,8,opt,name=source,proto3" json:"source,omitempty"`   // of the packet when it came here, if that is known
+	Destination   string                 `protobuf:"bytes,9,opt,name=destination,proto3" json:"destination,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TracedChain) Reset() {
+	*x = TracedChain{}
+	mi := &file_manx_v1_manx_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TracedChain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TracedChain) ProtoMessage() {}
+
+func (x *TracedChain) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TracedChain.ProtoReflect.Descriptor instead.
+func (*TracedChain) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *TracedChain) GetHook() string {
+	if x != nil {
+		return x.Hook
+	}
+	return ""
+}
+
+func (x *TracedChain) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *TracedChain) GetChain() string {
+	if x != nil {
+		return x.Chain
+	}
+	return ""
+}
+
+func (x *TracedChain) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *TracedChain) GetRules() []*TracedRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *TracedChain) GetVerdict() string {
+	if x != nil {
+		return x.Verdict
+	}
+	return ""
+}
+
+func (x *TracedChain) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *TracedChain) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *TracedChain) GetDestination() string {
+	if x != nil {
+		return x.Destination
+	}
+	return ""
+}
+
+type TracedRule struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chain         string                 `protobuf:"bytes,1,opt,name=chain,proto3" json:"chain,omitempty"` // the base chain, or one that it led to
+	Handle        uint64                 `protobuf:"varint,2,opt,name=handle,proto3" json:"handle,omitempty"`
+	Number        uint32                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"` // counts from 1; 0 if the rule is gone
+	Comment       string                 `protobuf:"bytes,4,opt,name=comment,proto3" json:"comment,omitempty"`
+	Verdict       string                 `protobuf:"bytes,5,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TracedRule) Reset() {
+	*x = TracedRule{}
+	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TracedRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TracedRule) ProtoMessage() {}
+
+func (x *TracedRule) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TracedRule.ProtoReflect.Descriptor instead.
+func (*TracedRule) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *TracedRule) GetChain() string {
+	if x != nil {
+		return x.Chain
+	}
+	return ""
+}
+
+func (x *TracedRule) GetHandle() uint64 {
+	if x != nil {
+		return x.Handle
+	}
+	return 0
+}
+
+func (x *TracedRule) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *TracedRule) GetComment() string {
+	if x != nil {
+		return x.Comment
+	}
+	return ""
+}
+
+func (x *TracedRule) GetVerdict() string {
+	if x != nil {
+		return x.Verdict
+	}
+	return ""
+}
+
+// LiveTrace is what came of packets that were waited for.
+type LiveTrace struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Agrees        bool                   `protobuf:"varint,2,opt,name=agrees,proto3" json:"agrees,omitempty"` // there were packets, and each fared as explained
+	Packets       []*TracedPacket        `protobuf:"bytes,3,rep,name=packets,proto3" json:"packets,omitempty"`
+	Problem       string                 `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"` // why nothing is known; empty if there was a packet that tells
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LiveTrace) Reset() {
+	*x = LiveTrace{}
+	mi := &file_manx_v1_manx_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LiveTrace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LiveTrace) ProtoMessage() {}
+
+func (x *LiveTrace) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LiveTrace.ProtoReflect.Descriptor instead.
+func (*LiveTrace) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *LiveTrace) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *LiveTrace) GetAgrees() bool {
+	if x != nil {
+		return x.Agrees
+	}
+	return false
+}
+
+func (x *LiveTrace) GetPackets() []*TracedPacket {
+	if x != nil {
+		return x.Packets
+	}
+	return nil
+}
+
+func (x *LiveTrace) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 type ListPoliciesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Each empty field allows everything.
@@ -4061,7 +4707,7 @@ type ListPoliciesRequest struct {
 
 func (x *ListPoliciesRequest) Reset() {
 	*x = ListPoliciesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[54]
+	mi := &file_manx_v1_manx_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4073,7 +4719,7 @@ func (x *ListPoliciesRequest) String() string {
 func (*ListPoliciesRequest) ProtoMessage() {}
 
 func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[54]
+	mi := &file_manx_v1_manx_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4086,7 +4732,7 @@ func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
 func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{54}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ListPoliciesRequest) GetKind() string {
@@ -4127,7 +4773,7 @@ type ListPoliciesResponse struct {
 
 func (x *ListPoliciesResponse) Reset() {
 	*x = ListPoliciesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[55]
+	mi := &file_manx_v1_manx_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4139,7 +4785,7 @@ func (x *ListPoliciesResponse) String() string {
 func (*ListPoliciesResponse) ProtoMessage() {}
 
 func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[55]
+	mi := &file_manx_v1_manx_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4152,7 +4798,7 @@ func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
 func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{55}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ListPoliciesResponse) GetPolicies() []*Policy {
@@ -4191,7 +4837,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_manx_v1_manx_proto_msgTypes[56]
+	mi := &file_manx_v1_manx_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4203,7 +4849,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[56]
+	mi := &file_manx_v1_manx_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4216,7 +4862,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{56}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Policy) GetKind() string {
@@ -4331,7 +4977,7 @@ type PolicyRule struct {
 
 func (x *PolicyRule) Reset() {
 	*x = PolicyRule{}
-	mi := &file_manx_v1_manx_proto_msgTypes[57]
+	mi := &file_manx_v1_manx_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4343,7 +4989,7 @@ func (x *PolicyRule) String() string {
 func (*PolicyRule) ProtoMessage() {}
 
 func (x *PolicyRule) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[57]
+	mi := &file_manx_v1_manx_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4356,7 +5002,7 @@ func (x *PolicyRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyRule.ProtoReflect.Descriptor instead.
 func (*PolicyRule) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{57}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *PolicyRule) GetDirection() string {
@@ -4410,7 +5056,7 @@ type GetRulesetRequest struct {
 
 func (x *GetRulesetRequest) Reset() {
 	*x = GetRulesetRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[58]
+	mi := &file_manx_v1_manx_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4422,7 +5068,7 @@ func (x *GetRulesetRequest) String() string {
 func (*GetRulesetRequest) ProtoMessage() {}
 
 func (x *GetRulesetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[58]
+	mi := &file_manx_v1_manx_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4435,7 +5081,7 @@ func (x *GetRulesetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRulesetRequest.ProtoReflect.Descriptor instead.
 func (*GetRulesetRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{58}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *GetRulesetRequest) GetElements() uint32 {
@@ -4454,7 +5100,7 @@ type GetRulesetResponse struct {
 
 func (x *GetRulesetResponse) Reset() {
 	*x = GetRulesetResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	mi := &file_manx_v1_manx_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4466,7 +5112,7 @@ func (x *GetRulesetResponse) String() string {
 func (*GetRulesetResponse) ProtoMessage() {}
 
 func (x *GetRulesetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	mi := &file_manx_v1_manx_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4479,7 +5125,7 @@ func (x *GetRulesetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRulesetResponse.ProtoReflect.Descriptor instead.
 func (*GetRulesetResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{59}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *GetRulesetResponse) GetText() string {
@@ -4502,7 +5148,7 @@ type WatchDropsRequest struct {
 
 func (x *WatchDropsRequest) Reset() {
 	*x = WatchDropsRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[60]
+	mi := &file_manx_v1_manx_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4514,7 +5160,7 @@ func (x *WatchDropsRequest) String() string {
 func (*WatchDropsRequest) ProtoMessage() {}
 
 func (x *WatchDropsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[60]
+	mi := &file_manx_v1_manx_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4527,7 +5173,7 @@ func (x *WatchDropsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDropsRequest.ProtoReflect.Descriptor instead.
 func (*WatchDropsRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{60}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *WatchDropsRequest) GetEndpoint() string {
@@ -4582,7 +5228,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_manx_v1_manx_proto_msgTypes[61]
+	mi := &file_manx_v1_manx_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4594,7 +5240,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[61]
+	mi := &file_manx_v1_manx_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4607,7 +5253,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{61}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Drop) GetTimeUnixMs() int64 {
@@ -5007,7 +5653,7 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12 \n" +
 	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x12\n" +
 	"\x04flow\x18\x03 \x01(\tR\x04flow\x12\x12\n" +
-	"\x04ipv6\x18\x04 \x01(\bR\x04ipv6\"\xab\x02\n" +
+	"\x04ipv6\x18\x04 \x01(\bR\x04ipv6\"\xd3\x02\n" +
 	"\vExplanation\x12-\n" +
 	"\x06source\x18\x01 \x01(\v2\x15.manx.v1.ExplainedEndR\x06source\x127\n" +
 	"\vdestination\x18\x02 \x01(\v2\x15.manx.v1.ExplainedEndR\vdestination\x12\x12\n" +
@@ -5016,7 +5662,8 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x06routes\x18\x05 \x03(\v2\x17.manx.v1.ExplainedRouteR\x06routes\x12\x18\n" +
 	"\aallowed\x18\x06 \x01(\bR\aallowed\x12\x0e\n" +
 	"\x02by\x18\a \x01(\tR\x02by\x12\x14\n" +
-	"\x05notes\x18\b \x03(\tR\x05notes\"\xba\x01\n" +
+	"\x05notes\x18\b \x03(\tR\x05notes\x12&\n" +
+	"\x04live\x18\t \x01(\v2\x12.manx.v1.LiveTraceR\x04live\"\xba\x01\n" +
 	"\fExplainedEnd\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
@@ -5062,7 +5709,66 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x12\n" +
 	"\x04next\x18\x03 \x01(\tR\x04next\x12\x1c\n" +
 	"\tinstalled\x18\x04 \x01(\bR\tinstalled\x12\x12\n" +
-	"\x04note\x18\x05 \x01(\tR\x04note\"q\n" +
+	"\x04note\x18\x05 \x01(\tR\x04note\"\xad\x01\n" +
+	"\x10TraceFlowRequest\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12 \n" +
+	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x12\n" +
+	"\x04flow\x18\x03 \x01(\tR\x04flow\x12\x12\n" +
+	"\x04ipv6\x18\x04 \x01(\bR\x04ipv6\x12\x18\n" +
+	"\apackets\x18\x05 \x01(\rR\apackets\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\x06 \x01(\x03R\ttimeoutMs\"{\n" +
+	"\x11TraceFlowResponse\x12+\n" +
+	"\x05armed\x18\x01 \x01(\v2\x13.manx.v1.TraceArmedH\x00R\x05armed\x12/\n" +
+	"\x06packet\x18\x02 \x01(\v2\x15.manx.v1.TracedPacketH\x00R\x06packetB\b\n" +
+	"\x06answer\"r\n" +
+	"\n" +
+	"TraceArmed\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
+	"\asources\x18\x02 \x03(\tR\asources\x12\"\n" +
+	"\fdestinations\x18\x03 \x03(\tR\fdestinations\x12\x12\n" +
+	"\x04flow\x18\x04 \x01(\tR\x04flow\"\x9e\x03\n" +
+	"\fTracedPacket\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12 \n" +
+	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x1a\n" +
+	"\bprotocol\x18\x03 \x01(\tR\bprotocol\x12\x1f\n" +
+	"\vsource_port\x18\x04 \x01(\rR\n" +
+	"sourcePort\x12)\n" +
+	"\x10destination_port\x18\x05 \x01(\rR\x0fdestinationPort\x12\x0e\n" +
+	"\x02in\x18\x06 \x01(\tR\x02in\x12\x10\n" +
+	"\x03out\x18\a \x01(\tR\x03out\x12\x1e\n" +
+	"\n" +
+	"connection\x18\b \x01(\tR\n" +
+	"connection\x12,\n" +
+	"\x06chains\x18\t \x03(\v2\x14.manx.v1.TracedChainR\x06chains\x12\x10\n" +
+	"\x03end\x18\n" +
+	" \x01(\tR\x03end\x12\x18\n" +
+	"\adropped\x18\v \x01(\bR\adropped\x12\x18\n" +
+	"\averdict\x18\f \x01(\tR\averdict\x12\x18\n" +
+	"\areasons\x18\r \x03(\tR\areasons\x12\x1c\n" +
+	"\texplained\x18\x0e \x01(\tR\texplained\"\xf8\x01\n" +
+	"\vTracedChain\x12\x12\n" +
+	"\x04hook\x18\x01 \x01(\tR\x04hook\x12\x14\n" +
+	"\x05table\x18\x02 \x01(\tR\x05table\x12\x14\n" +
+	"\x05chain\x18\x03 \x01(\tR\x05chain\x12\x1a\n" +
+	"\bpriority\x18\x04 \x01(\x05R\bpriority\x12)\n" +
+	"\x05rules\x18\x05 \x03(\v2\x13.manx.v1.TracedRuleR\x05rules\x12\x18\n" +
+	"\averdict\x18\x06 \x01(\tR\averdict\x12\x0e\n" +
+	"\x02by\x18\a \x01(\tR\x02by\x12\x16\n" +
+	"\x06source\x18\b \x01(\tR\x06source\x12 \n" +
+	"\vdestination\x18\t \x01(\tR\vdestination\"\x86\x01\n" +
+	"\n" +
+	"TracedRule\x12\x14\n" +
+	"\x05chain\x18\x01 \x01(\tR\x05chain\x12\x16\n" +
+	"\x06handle\x18\x02 \x01(\x04R\x06handle\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\rR\x06number\x12\x18\n" +
+	"\acomment\x18\x04 \x01(\tR\acomment\x12\x18\n" +
+	"\averdict\x18\x05 \x01(\tR\averdict\"\x82\x01\n" +
+	"\tLiveTrace\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
+	"\x06agrees\x18\x02 \x01(\bR\x06agrees\x12/\n" +
+	"\apackets\x18\x03 \x03(\v2\x15.manx.v1.TracedPacketR\apackets\x12\x18\n" +
+	"\aproblem\x18\x04 \x01(\tR\aproblem\"q\n" +
 	"\x13ListPoliciesRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -5130,7 +5836,7 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\apackets\x18\x0e \x01(\x04R\apackets\x12\x1e\n" +
 	"\n" +
 	"suppressed\x18\x0f \x01(\x04R\n" +
-	"suppressed2\x91\n" +
+	"suppressed2\xd7\n" +
 	"\n" +
 	"\x04Manx\x12B\n" +
 	"\tGetStatus\x12\x19.manx.v1.GetStatusRequest\x1a\x1a.manx.v1.GetStatusResponse\x12B\n" +
@@ -5150,7 +5856,8 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\n" +
 	"WatchDrops\x12\x1a.manx.v1.WatchDropsRequest\x1a\r.manx.v1.Drop0\x01\x12W\n" +
 	"\x10ReportPolicyWait\x12 .manx.v1.ReportPolicyWaitRequest\x1a!.manx.v1.ReportPolicyWaitResponse\x128\n" +
-	"\aExplain\x12\x17.manx.v1.ExplainRequest\x1a\x14.manx.v1.Explanation\x12K\n" +
+	"\aExplain\x12\x17.manx.v1.ExplainRequest\x1a\x14.manx.v1.Explanation\x12D\n" +
+	"\tTraceFlow\x12\x19.manx.v1.TraceFlowRequest\x1a\x1a.manx.v1.TraceFlowResponse0\x01\x12K\n" +
 	"\fListPolicies\x12\x1c.manx.v1.ListPoliciesRequest\x1a\x1d.manx.v1.ListPoliciesResponse\x12E\n" +
 	"\n" +
 	"GetRuleset\x12\x1a.manx.v1.GetRulesetRequest\x1a\x1b.manx.v1.GetRulesetResponseB.Z,github.com/manxnet/manx/proto/manx/v1;manxv1b\x06proto3"
@@ -5167,7 +5874,7 @@ func file_manx_v1_manx_proto_rawDescGZIP() []byte {
 	return file_manx_v1_manx_proto_rawDescData
 }
 
-var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
+var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 72)
 var file_manx_v1_manx_proto_goTypes = []any{
 	(*Check)(nil),                    // 0: manx.v1.Check
 	(*Version)(nil),                  // 1: manx.v1.Version
@@ -5223,25 +5930,32 @@ var file_manx_v1_manx_proto_goTypes = []any{
 	(*ExplainedPolicy)(nil),          // 51: manx.v1.ExplainedPolicy
 	(*ExplainedRule)(nil),            // 52: manx.v1.ExplainedRule
 	(*ExplainedRoute)(nil),           // 53: manx.v1.ExplainedRoute
-	(*ListPoliciesRequest)(nil),      // 54: manx.v1.ListPoliciesRequest
-	(*ListPoliciesResponse)(nil),     // 55: manx.v1.ListPoliciesResponse
-	(*Policy)(nil),                   // 56: manx.v1.Policy
-	(*PolicyRule)(nil),               // 57: manx.v1.PolicyRule
-	(*GetRulesetRequest)(nil),        // 58: manx.v1.GetRulesetRequest
-	(*GetRulesetResponse)(nil),       // 59: manx.v1.GetRulesetResponse
-	(*WatchDropsRequest)(nil),        // 60: manx.v1.WatchDropsRequest
-	(*Drop)(nil),                     // 61: manx.v1.Drop
-	nil,                              // 62: manx.v1.GetStatusResponse.PeersEntry
-	nil,                              // 63: manx.v1.GetStatusResponse.RoutesEntry
-	nil,                              // 64: manx.v1.GetStatusResponse.EndpointsEntry
+	(*TraceFlowRequest)(nil),         // 54: manx.v1.TraceFlowRequest
+	(*TraceFlowResponse)(nil),        // 55: manx.v1.TraceFlowResponse
+	(*TraceArmed)(nil),               // 56: manx.v1.TraceArmed
+	(*TracedPacket)(nil),             // 57: manx.v1.TracedPacket
+	(*TracedChain)(nil),              // 58: manx.v1.TracedChain
+	(*TracedRule)(nil),               // 59: manx.v1.TracedRule
+	(*LiveTrace)(nil),                // 60: manx.v1.LiveTrace
+	(*ListPoliciesRequest)(nil),      // 61: manx.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),     // 62: manx.v1.ListPoliciesResponse
+	(*Policy)(nil),                   // 63: manx.v1.Policy
+	(*PolicyRule)(nil),               // 64: manx.v1.PolicyRule
+	(*GetRulesetRequest)(nil),        // 65: manx.v1.GetRulesetRequest
+	(*GetRulesetResponse)(nil),       // 66: manx.v1.GetRulesetResponse
+	(*WatchDropsRequest)(nil),        // 67: manx.v1.WatchDropsRequest
+	(*Drop)(nil),                     // 68: manx.v1.Drop
+	nil,                              // 69: manx.v1.GetStatusResponse.PeersEntry
+	nil,                              // 70: manx.v1.GetStatusResponse.RoutesEntry
+	nil,                              // 71: manx.v1.GetStatusResponse.EndpointsEntry
 }
 var file_manx_v1_manx_proto_depIdxs = []int32{
 	1,  // 0: manx.v1.GetStatusResponse.version:type_name -> manx.v1.Version
 	2,  // 1: manx.v1.GetStatusResponse.datastore:type_name -> manx.v1.DatastoreStatus
 	0,  // 2: manx.v1.GetStatusResponse.checks:type_name -> manx.v1.Check
-	62, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
-	63, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
-	64, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
+	69, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
+	70, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
+	71, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
 	5,  // 6: manx.v1.GetStatusResponse.policy:type_name -> manx.v1.PolicyStatus
 	6,  // 7: manx.v1.PolicyStatus.refused:type_name -> manx.v1.RefusedRules
 	7,  // 8: manx.v1.Peer.negotiated:type_name -> manx.v1.Negotiated
@@ -5265,52 +5979,60 @@ var file_manx_v1_manx_proto_depIdxs = []int32{
 	48, // 26: manx.v1.Explanation.destination:type_name -> manx.v1.ExplainedEnd
 	49, // 27: manx.v1.Explanation.stages:type_name -> manx.v1.ExplainedStage
 	53, // 28: manx.v1.Explanation.routes:type_name -> manx.v1.ExplainedRoute
-	50, // 29: manx.v1.ExplainedStage.tiers:type_name -> manx.v1.ExplainedTier
-	51, // 30: manx.v1.ExplainedTier.policies:type_name -> manx.v1.ExplainedPolicy
-	52, // 31: manx.v1.ExplainedPolicy.rules:type_name -> manx.v1.ExplainedRule
-	56, // 32: manx.v1.ListPoliciesResponse.policies:type_name -> manx.v1.Policy
-	57, // 33: manx.v1.Policy.rules:type_name -> manx.v1.PolicyRule
-	3,  // 34: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
-	14, // 35: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
-	16, // 36: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
-	18, // 37: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
-	22, // 38: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
-	25, // 39: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
-	28, // 40: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
-	31, // 41: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
-	34, // 42: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
-	36, // 43: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
-	38, // 44: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
-	40, // 45: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
-	42, // 46: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
-	60, // 47: manx.v1.Manx.WatchDrops:input_type -> manx.v1.WatchDropsRequest
-	44, // 48: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
-	46, // 49: manx.v1.Manx.Explain:input_type -> manx.v1.ExplainRequest
-	54, // 50: manx.v1.Manx.ListPolicies:input_type -> manx.v1.ListPoliciesRequest
-	58, // 51: manx.v1.Manx.GetRuleset:input_type -> manx.v1.GetRulesetRequest
-	4,  // 52: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
-	15, // 53: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
-	17, // 54: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
-	19, // 55: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
-	23, // 56: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
-	26, // 57: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
-	29, // 58: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
-	32, // 59: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
-	35, // 60: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
-	37, // 61: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
-	39, // 62: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
-	41, // 63: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
-	43, // 64: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
-	61, // 65: manx.v1.Manx.WatchDrops:output_type -> manx.v1.Drop
-	45, // 66: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
-	47, // 67: manx.v1.Manx.Explain:output_type -> manx.v1.Explanation
-	55, // 68: manx.v1.Manx.ListPolicies:output_type -> manx.v1.ListPoliciesResponse
-	59, // 69: manx.v1.Manx.GetRuleset:output_type -> manx.v1.GetRulesetResponse
-	52, // [52:70] is the sub-list for method output_type
-	34, // [34:52] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	60, // 29: manx.v1.Explanation.live:type_name -> manx.v1.LiveTrace
+	50, // 30: manx.v1.ExplainedStage.tiers:type_name -> manx.v1.ExplainedTier
+	51, // 31: manx.v1.ExplainedTier.policies:type_name -> manx.v1.ExplainedPolicy
+	52, // 32: manx.v1.ExplainedPolicy.rules:type_name -> manx.v1.ExplainedRule
+	56, // 33: manx.v1.TraceFlowResponse.armed:type_name -> manx.v1.TraceArmed
+	57, // 34: manx.v1.TraceFlowResponse.packet:type_name -> manx.v1.TracedPacket
+	58, // 35: manx.v1.TracedPacket.chains:type_name -> manx.v1.TracedChain
+	59, // 36: manx.v1.TracedChain.rules:type_name -> manx.v1.TracedRule
+	57, // 37: manx.v1.LiveTrace.packets:type_name -> manx.v1.TracedPacket
+	63, // 38: manx.v1.ListPoliciesResponse.policies:type_name -> manx.v1.Policy
+	64, // 39: manx.v1.Policy.rules:type_name -> manx.v1.PolicyRule
+	3,  // 40: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
+	14, // 41: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
+	16, // 42: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
+	18, // 43: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
+	22, // 44: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
+	25, // 45: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
+	28, // 46: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
+	31, // 47: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
+	34, // 48: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
+	36, // 49: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
+	38, // 50: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
+	40, // 51: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
+	42, // 52: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
+	67, // 53: manx.v1.Manx.WatchDrops:input_type -> manx.v1.WatchDropsRequest
+	44, // 54: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
+	46, // 55: manx.v1.Manx.Explain:input_type -> manx.v1.ExplainRequest
+	54, // 56: manx.v1.Manx.TraceFlow:input_type -> manx.v1.TraceFlowRequest
+	61, // 57: manx.v1.Manx.ListPolicies:input_type -> manx.v1.ListPoliciesRequest
+	65, // 58: manx.v1.Manx.GetRuleset:input_type -> manx.v1.GetRulesetRequest
+	4,  // 59: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
+	15, // 60: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
+	17, // 61: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
+	19, // 62: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
+	23, // 63: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
+	26, // 64: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
+	29, // 65: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
+	32, // 66: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
+	35, // 67: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
+	37, // 68: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
+	39, // 69: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
+	41, // 70: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
+	43, // 71: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
+	68, // 72: manx.v1.Manx.WatchDrops:output_type -> manx.v1.Drop
+	45, // 73: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
+	47, // 74: manx.v1.Manx.Explain:output_type -> manx.v1.Explanation
+	55, // 75: manx.v1.Manx.TraceFlow:output_type -> manx.v1.TraceFlowResponse
+	62, // 76: manx.v1.Manx.ListPolicies:output_type -> manx.v1.ListPoliciesResponse
+	66, // 77: manx.v1.Manx.GetRuleset:output_type -> manx.v1.GetRulesetResponse
+	59, // [59:78] is the sub-list for method output_type
+	40, // [40:59] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_manx_v1_manx_proto_init() }
@@ -5328,15 +6050,19 @@ func file_manx_v1_manx_proto_init() {
 		(*WatchResponse_Status)(nil),
 		(*WatchResponse_Synced)(nil),
 	}
-	file_manx_v1_manx_proto_msgTypes[56].OneofWrappers = []any{}
-	file_manx_v1_manx_proto_msgTypes[57].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[55].OneofWrappers = []any{
+		(*TraceFlowResponse_Armed)(nil),
+		(*TraceFlowResponse_Packet)(nil),
+	}
+	file_manx_v1_manx_proto_msgTypes[63].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[64].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_manx_v1_manx_proto_rawDesc), len(file_manx_v1_manx_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   65,
+			NumMessages:   72,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -42,6 +42,7 @@ const (
 	Manx_WatchDrops_FullMethodName       = "/manx.v1.Manx/WatchDrops"
 	Manx_ReportPolicyWait_FullMethodName = "/manx.v1.Manx/ReportPolicyWait"
 	Manx_Explain_FullMethodName          = "/manx.v1.Manx/Explain"
+	Manx_TraceFlow_FullMethodName        = "/manx.v1.Manx/TraceFlow"
 	Manx_ListPolicies_FullMethodName     = "/manx.v1.Manx/ListPolicies"
 	Manx_GetRuleset_FullMethodName       = "/manx.v1.Manx/GetRuleset"
 )
@@ -83,6 +84,9 @@ type ManxClient interface {
 	ReportPolicyWait(ctx context.Context, in *ReportPolicyWaitRequest, opts ...grpc.CallOption) (*ReportPolicyWaitResponse, error)
 	// Explain tells what becomes of the first packet of a connection between two ends, and why.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*Explanation, error)
+	// TraceFlow follows packets of a flow through the kernel's rules on this node, and compares how each fared with the explanation.
+	// The first answer tells that packets are traced from now on. It ends when there were enough packets, or when the time is over.
+	TraceFlow(ctx context.Context, in *TraceFlowRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TraceFlowResponse], error)
 	// ListPolicies gives the policies of the cluster, in the order in which they are asked, and what they have counted here.
 	ListPolicies(ctx context.Context, in *ListPoliciesRequest, opts ...grpc.CallOption) (*ListPoliciesResponse, error)
 	// GetRuleset gives the rules that this node wants in its kernel, as text.
@@ -275,6 +279,25 @@ func (c *manxClient) Explain(ctx context.Context, in *ExplainRequest, opts ...gr
 	return out, nil
 }
 
+func (c *manxClient) TraceFlow(ctx context.Context, in *TraceFlowRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TraceFlowResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Manx_ServiceDesc.Streams[2], Manx_TraceFlow_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[TraceFlowRequest, TraceFlowResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Manx_TraceFlowClient = grpc.ServerStreamingClient[TraceFlowResponse]
+
 func (c *manxClient) ListPolicies(ctx context.Context, in *ListPoliciesRequest, opts ...grpc.CallOption) (*ListPoliciesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListPoliciesResponse)
@@ -332,6 +355,9 @@ type ManxServer interface {
 	ReportPolicyWait(context.Context, *ReportPolicyWaitRequest) (*ReportPolicyWaitResponse, error)
 	// Explain tells what becomes of the first packet of a connection between two ends, and why.
 	Explain(context.Context, *ExplainRequest) (*Explanation, error)
+	// TraceFlow follows packets of a flow through the kernel's rules on this node, and compares how each fared with the explanation.
+	// The first answer tells that packets are traced from now on. It ends when there were enough packets, or when the time is over.
+	TraceFlow(*TraceFlowRequest, grpc.ServerStreamingServer[TraceFlowResponse]) error
 	// ListPolicies gives the policies of the cluster, in the order in which they are asked, and what they have counted here.
 	ListPolicies(context.Context, *ListPoliciesRequest) (*ListPoliciesResponse, error)
 	// GetRuleset gives the rules that this node wants in its kernel, as text.
@@ -393,6 +419,9 @@ func (UnimplementedManxServer) ReportPolicyWait(context.Context, *ReportPolicyWa
 }
 func (UnimplementedManxServer) Explain(context.Context, *ExplainRequest) (*Explanation, error) {
 	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
+}
+func (UnimplementedManxServer) TraceFlow(*TraceFlowRequest, grpc.ServerStreamingServer[TraceFlowResponse]) error {
+	return status.Error(codes.Unimplemented, "method TraceFlow not implemented")
 }
 func (UnimplementedManxServer) ListPolicies(context.Context, *ListPoliciesRequest) (*ListPoliciesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListPolicies not implemented")
@@ -695,6 +724,17 @@ func _Manx_Explain_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Manx_TraceFlow_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(TraceFlowRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ManxServer).TraceFlow(m, &grpc.GenericServerStream[TraceFlowRequest, TraceFlowResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Manx_TraceFlowServer = grpc.ServerStreamingServer[TraceFlowResponse]
+
 func _Manx_ListPolicies_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListPoliciesRequest)
 	if err := dec(in); err != nil {
@@ -812,6 +852,11 @@ var Manx_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchDrops",
 			Handler:       _Manx_WatchDrops_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "TraceFlow",
+			Handler:       _Manx_TraceFlow_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/manxnet/manx/cmd/manxctl/table"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// liveOptions are the flags of explain about real packets.
+type liveOptions struct {
+	on      bool
+	timeout time.Duration
+	packets uint32
+}
+
+const (
+	liveTimeout = 30 * time.Second
+	livePackets = 1
+)
+
+// check refuses what makes no sense together.
+func (o liveOptions) check(files, changed bool) error {
+	switch {
+	case !o.on && changed:
+		return usagef("--live-timeout and --live-packets need --live")
+	case o.on && files:
+		return usagef("--live asks the kernel, --filename asks neither it nor the daemon: want one of them")
+	case o.timeout < time.Millisecond || o.timeout > time.Hour:
+		return usagef("--live-timeout=%s: want 1ms to 1h", o.timeout)
+	case o.packets < 1 || o.packets > 1000:
+		return usagef("--live-packets=%d: want 1 to 1000", o.packets)
+	}
+	return nil
+}
+
+// What a TracedPacket's verdict can be.
+const (
+	packetDiffers   = "differs"
+	packetUndecided = "undecided"
+)
+
+// confirm waits for real packets of a flow that was explained and prints how each fared. In a structured format all is printed at the
+// end.
+func (c *cli) confirm(ctx context.Context, o liveOptions, format table.Format, request *manxv1.TraceFlowRequest, explained *manxv1.Explanation) error {
+	live := &manxv1.LiveTrace{}
+	explained.Live = live
+	people := c.out
+	if format != planText {
+		people = io.Discard
+	}
+	request.Packets, request.TimeoutMs = o.packets, o.timeout.Milliseconds()
+	err := c.daemonFor(ctx, o.timeout+daemonTimeout, func(ctx context.Context, m manxv1.ManxClient) error {
+		return follow(ctx, m, request, live, people, o.timeout)
+	})
+	switch {
+	case err != nil && ctx.Err() == nil:
+		return err
+	case live.GetNode() == "":
+		return &exitErr{exitError, "interrupted before packets were waited for"}
+	}
+	conclude(live, o.timeout, ctx.Err() != nil)
+	if format != planText {
+		if err := c.printStructured(format, explained); err != nil {
+			return err
+		}
+	}
+	switch {
+	case live.GetProblem() != "":
+		return &exitErr{exitError, live.GetProblem()}
+	case !live.GetAgrees():
+		return &exitErr{code: exitError}
+	}
+	return nil
+}
+
+// follow notes what the daemon tells, and prints it.
+func follow(ctx context.Context, m manxv1.ManxClient, request *manxv1.TraceFlowRequest, live *manxv1.LiveTrace, people io.Writer, timeout time.Duration) error {
+	stream, err := m.TraceFlow(ctx, request)
+	if err != nil {
+		return err
+	}
+	for {
+		answer, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case answer.GetArmed() != nil:
+			a := answer.GetArmed()
+			live.Node = a.GetNode()
+			_, err = fmt.Fprintf(people, "\nWaiting up to %s for a packet of this flow through node %s (from %s to %s by %s); send one now\n", timeout, a.GetNode(),
+				strings.Join(a.GetSources(), " or "), strings.Join(a.GetDestinations(), " or "), a.GetFlow())
+		case answer.GetPacket() != nil:
+			live.Packets = append(live.Packets, answer.GetPacket())
+			_, err = io.WriteString(people, packetText(answer.GetPacket()))
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// conclude says what the packets prove.
+func conclude(live *manxv1.LiveTrace, timeout time.Duration, interrupted bool) {
+	live.Agrees = true
+	decisive := 0
+	for _, p := range live.GetPackets() {
+		if p.GetVerdict() != packetUndecided {
+			decisive++
+		}
+		live.Agrees = live.Agrees && p.GetVerdict() != packetDiffers
+	}
+	if decisive > 0 {
+		return
+	}
+	live.Agrees = false
+	what := fmt.Sprintf("no packet of this flow came through node %s", live.GetNode())
+	if len(live.GetPackets()) > 0 {
+		what = fmt.Sprintf("no packet that tells whether the explanation is right came through node %s", live.GetNode())
+	}
+	if interrupted {
+		live.Problem = "interrupted: " + what
+	} else {
+		live.Problem = fmt.Sprintf("%s within %s", what, timeout)
+	}
+}
+
+// packetText is a line for each base chain that a packet came to, and how that agrees with the explanation.
+func packetText(p *manxv1.TracedPacket) string {
+	var b strings.Builder
+	end := func(address string, port uint32) string {
+		switch {
+		case port == 0:
+			return address
+		case strings.Contains(address, ":"):
+			return fmt.Sprintf("[%s]:%d", address, port)
+		}
+		return fmt.Sprintf("%s:%d", address, port)
+	}
+	fmt.Fprintf(&b, "\nPacket from %s to %s, %s", end(p.GetSource(), p.GetSourcePort()), end(p.GetDestination(), p.GetDestinationPort()), p.GetProtocol())
+	if p.GetIn() != "" {
+		fmt.Fprintf(&b, ", in through %s", p.GetIn())
+	}
+	if p.GetOut() != "" {
+		fmt.Fprintf(&b, ", out through %s", p.GetOut())
+	}
+	if p.GetConnection() != "" {
+		fmt.Fprintf(&b, " (connection: %s)", p.GetConnection())
+	}
+	b.WriteByte('\n')
+	source, destination := p.GetSource(), p.GetDestination()
+	for _, x := range p.GetChains() {
+		if x.GetSource() != "" && (x.GetSource() != source || x.GetDestination() != destination) {
+			source, destination = x.GetSource(), x.GetDestination()
+			fmt.Fprintf(&b, "  now from %s to %s\n", source, destination)
+		}
+		place := fmt.Sprintf("table %s, chain %s", x.GetTable(), x.GetChain())
+		fmt.Fprintf(&b, "  %-11s %s: %s", x.GetHook(), place, x.GetVerdict())
+		if rest, here := strings.CutPrefix(x.GetBy(), place); here {
+			fmt.Fprintf(&b, " %s", strings.TrimLeft(rest, ", "))
+		} else if x.GetBy() != "" {
+			fmt.Fprintf(&b, " by %s", x.GetBy())
+		}
+		b.WriteByte('\n')
+	}
+	fmt.Fprintf(&b, "  => %s\n", p.GetEnd())
+	switch p.GetVerdict() {
+	case packetDiffers:
+		fmt.Fprintf(&b, "The kernel does otherwise: %s\n  explained: %s\n", strings.Join(p.GetReasons(), "; "), p.GetExplained())
+	case packetUndecided:
+		fmt.Fprintf(&b, "This says nothing about the explanation: %s\n", strings.Join(p.GetReasons(), "; "))
+	default:
+		fmt.Fprintf(&b, "The kernel agrees: %s\n", p.GetExplained())
+	}
+	return b.String()
+}

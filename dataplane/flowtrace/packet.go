@@ -1,0 +1,127 @@
+package flowtrace
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+)
+
+// Packet is one packet on its way through the chains of this host.
+type Packet struct {
+	First      kernel.LoggedPacket // its headers when it was seen first
+	Connection string              // "new", "established", "invalid" or "untracked"; empty if it did not come so far
+	Chains     []Chain
+	Out        string // the interface through which it leaves, if it came so far
+	End        End
+	Incomplete bool // steps were lost
+}
+
+// Known tells whether the packet belongs to a connection that was let through before.
+func (p *Packet) Known() bool { return p.Connection == kernel.StateEstablished }
+
+// Chain is a base chain that the packet came to, with what it met there and in the chains that it was sent to from there.
+type Chain struct {
+	Hook         string
+	Family       string
+	Table, Name  string
+	Priority     int32
+	Steps        []kernel.TraceStep
+	Verdict      string               // of the whole chain
+	Headers      *kernel.LoggedPacket // when it came here; nil if that is not known
+	done, opened bool
+}
+
+// Manx tells whether it is one of Manx's table.
+func (c *Chain) Manx() bool { return c.Family == "inet" && c.Table == kernel.TableName }
+
+// Dropped tells whether the packet ended here.
+func (c *Chain) Dropped() bool { return c.Verdict == kernel.VerdictDrop }
+
+// last is the step that decided.
+func (c *Chain) last() *kernel.TraceStep { return &c.Steps[len(c.Steps)-1] }
+
+// By says what decided in a base chain: a policy's rule, or table, chain and rule.
+func (c *Chain) By() string {
+	s := c.last()
+	if s.Kind != kernel.TraceRule {
+		if c.Manx() && !c.Dropped() {
+			return ""
+		}
+		return fmt.Sprintf("%s (policy %s)", c.Place(c.Name), s.Verdict)
+	}
+	if c.Manx() && s.Rule.Comment != "" {
+		return s.Rule.Comment
+	}
+	text := c.Place(s.Chain)
+	if s.Rule.Number != 0 {
+		text += fmt.Sprintf(", rule %d", s.Rule.Number)
+	}
+	text += fmt.Sprintf(" (handle %d)", s.Rule.Handle)
+	if s.Rule.Comment != "" {
+		text += fmt.Sprintf(" %q", s.Rule.Comment)
+	}
+	return text
+}
+
+// Place names a chain of the same table.
+func (c *Chain) Place(chain string) string {
+	return fmt.Sprintf("table %s %s, chain %s", c.Family, c.Table, chain)
+}
+
+// EndKind says how a packet's way through the chains ended.
+type EndKind uint8
+
+const (
+	// Vanished: it was not seen any more, and no chain dropped it.
+	Vanished EndKind = iota
+	// Dropped by a chain.
+	Dropped
+	// Delivered to this host.
+	Delivered
+	// Sent to an interface.
+	Sent
+	// Taken by a program or by another part of the kernel.
+	Taken
+)
+
+// End is what became of a packet.
+type End struct {
+	Kind EndKind
+	Text string
+}
+
+// Passed tells whether it got through all chains.
+func (e End) Passed() bool { return e.Kind == Delivered || e.Kind == Sent }
+
+// end finds out what became of a packet that is not seen any more. hooks are those that it entered and left.
+func (p *Packet) end(entered, left []string) End {
+	last := func(list []string) string {
+		if len(list) == 0 {
+			return ""
+		}
+		return list[len(list)-1]
+	}
+	if n := len(p.Chains); n > 0 {
+		switch c := &p.Chains[n-1]; {
+		case c.Dropped():
+			return End{Dropped, "dropped by " + c.By()}
+		case c.done && (c.Verdict == kernel.VerdictQueue || c.Verdict == kernel.VerdictStolen):
+			return End{Taken, "taken (" + c.Verdict + ") by " + c.By()}
+		}
+	}
+	in, out := last(entered), last(left)
+	switch {
+	case out == "postrouting":
+		return End{Sent, strings.TrimSpace("sent out " + p.Out)}
+	case out == "input":
+		return End{Delivered, "delivered to this host"}
+	case in != out && in != "":
+		return End{Vanished, "lost at " + in + " without a rule of nftables that drops it: look for iptables-legacy, a full table of connections (dmesg), or a failed translation"}
+	case out == "prerouting":
+		return End{Vanished, "lost behind prerouting: the host does not route it; look at its routes (ip route get), net.ipv4.ip_forward, rp_filter and the TTL"}
+	case out != "":
+		return End{Vanished, "lost behind " + out + ": the host does not send it on; look at its routes and at the MTU"}
+	}
+	return End{Vanished, "lost at once"}
+}
