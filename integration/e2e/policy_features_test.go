@@ -36,6 +36,8 @@ func TestPolicyFeatures(t *testing.T) {
 		{"what is denied may be refused instead of dropped", (*cluster).testReject},
 		{"packets a second are limited", (*cluster).testPacketRates},
 		{"connections are limited", (*cluster).testMaxConnections},
+		{"a tier goes and comes back", (*cluster).testTierGoes},
+		{"a policy has two spellings", (*cluster).testSpellings},
 	} {
 		before := content(table(t, c.n2))
 		ok := t.Run(test.name, func(t *testing.T) {
