@@ -159,8 +159,11 @@ func (b *batch) refusal(n uint32, m message, err error) error {
 		return fmt.Errorf("the transaction: %w", err)
 	}
 	op := b.ops[n-1]
+	if op.kind == "table" && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)) {
+		return fmt.Errorf("%s: %w: it lacks the inet family: %w", op, ErrNoNFTables, err)
+	}
 	if part := b.missing(op, m, err); part != "" {
-		return fmt.Errorf("%s: %w: it lacks %s: %w", op, ErrNoNFTables, part, err)
+		return fmt.Errorf("%s: the kernel's nf_tables lacks %s: %w", op, part, err)
 	}
 	return fmt.Errorf("%s: %w", op, err)
 }
@@ -168,8 +171,6 @@ func (b *batch) refusal(n uint32, m message, err error) error {
 // missing names the part of nf_tables that the kernel lacks if that is why it refuses a message.
 func (b *batch) missing(op operation, m message, err error) string {
 	switch {
-	case op.kind == "table" && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)):
-		return "the inet family"
 	case op.kind == "base chain" && op.verb == "add" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP)):
 		return "the type of chain or its hook in the inet family"
 	case (op.kind == "set" || op.kind == "map") && op.verb == "add" && errors.Is(err, unix.EOPNOTSUPP):
