@@ -138,24 +138,16 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // watch follows the kernel; if that fails it starts again, which includes to read everything.
 func (a *Agent) watch(ctx context.Context) {
-	for failures := 1; ctx.Err() == nil; failures++ {
-		err := a.kernel.Watch(ctx, func(events []kernel.Event) {
+	keepWatching(ctx, a.loop.After, a.setWatchError, func(works func()) error {
+		return a.kernel.Watch(ctx, func(events []kernel.Event) {
+			works()
 			if a.onLinks != nil && slices.ContainsFunc(events, aboutLinks) {
 				a.onLinks()
 			}
 			a.inbox.put(func(b *batch) { b.addEvents(events) })
 			a.loop.Trigger()
 		})
-		a.setWatchError(err)
-		if err == nil {
-			continue
-		}
-		a.log.Error("kernel events are lost, trying again", zap.String("target", "kernel"), zap.Error(err))
-		select {
-		case <-ctx.Done():
-		case <-a.loop.After(reconcile.DefaultBackoff.After(failures)):
-		}
-	}
+	})
 }
 
 func aboutLinks(e kernel.Event) bool {
@@ -163,6 +155,9 @@ func aboutLinks(e kernel.Event) bool {
 }
 
 func (a *Agent) setWatchError(err error) {
+	if err != nil {
+		a.log.Error("kernel events are lost, trying again", zap.String("target", "kernel"), zap.Error(err))
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.watchErr = err

@@ -37,7 +37,6 @@ type PolicyAgent struct {
 	target     *nft.Target
 	reader     model.Reader
 	problem    string
-	watchErr   error
 	reached    chan struct{} // closed and replaced when the kernel has something new
 	inSync     bool
 	revision   int64
@@ -116,20 +115,19 @@ func (a *PolicyAgent) Run(ctx context.Context) error {
 
 // watch hears when somebody else changes the table.
 func (a *PolicyAgent) watch(ctx context.Context) {
-	for failures := 1; ctx.Err() == nil; failures++ {
-		err := a.rules.WatchRules(ctx, a.Resync)
-		if ctx.Err() != nil {
+	tell := func(err error) {
+		if err == nil {
+			a.log.Info("changes that others make to the rules are heard again")
 			return
 		}
-		a.mu.Lock()
-		a.watchErr = err
-		a.mu.Unlock()
 		a.log.Warn("changes that others make to the rules are not heard, trying again", zap.Error(err))
-		select {
-		case <-ctx.Done():
-		case <-a.loop.After(reconcile.DefaultBackoff.After(failures)):
-		}
 	}
+	keepWatching(ctx, a.loop.After, tell, func(works func()) error {
+		return a.rules.WatchRules(ctx, func() {
+			works()
+			a.Resync()
+		})
+	})
 }
 
 // step takes what came in and brings the kernel there. It returns when to be called again at the latest.

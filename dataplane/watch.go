@@ -1,0 +1,35 @@
+package dataplane
+
+import (
+	"context"
+	"time"
+
+	"github.com/manxnet/manx/dataplane/reconcile"
+)
+
+// keepWatching calls watch until ctx ends, after a pause when it fails, which grows while it fails in a row. watch calls works with
+// all that it hears. tell gets each failure, and nil when watch works again.
+func keepWatching(ctx context.Context, after func(time.Duration) <-chan time.Time, tell func(error), watch func(works func()) error) {
+	failures := 0
+	for ctx.Err() == nil {
+		started, broken := time.Now(), failures > 0
+		err := watch(func() {
+			if broken {
+				broken = false
+				tell(nil)
+			}
+		})
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		if time.Since(started) > reconcile.DefaultBackoff.Max {
+			failures = 0 // it worked for a while
+		}
+		failures++
+		tell(err)
+		select {
+		case <-ctx.Done():
+		case <-after(reconcile.DefaultBackoff.After(failures)):
+		}
+	}
+}
