@@ -36,6 +36,7 @@ type PolicyAgent struct {
 	calculator *policy.Calculator
 	target     *nft.Target
 	reader     model.Reader
+	linksDue   bool // they could not be listed
 	problem    string
 	reached    chan struct{} // closed and replaced when the kernel has something new
 	inSync     bool
@@ -139,18 +140,19 @@ func (a *PolicyAgent) step() time.Duration {
 
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if b.links {
-		a.readLinks()
+	links := b.links || a.linksDue
+	if links {
+		a.linksDue = !a.readLinks()
 	}
 	if b.resync {
 		a.target.Resync()
 	}
 	if b.reader == nil && a.reader == nil {
-		return 0
+		return a.untilLinks(0)
 	}
 	switch {
 	case b.reader == nil:
-		if b.links {
+		if links {
 			a.calculator.Settle()
 		}
 	case b.all || a.reader == nil:
@@ -175,6 +177,14 @@ func (a *PolicyAgent) step() time.Duration {
 			a.latency(a.now().Sub(b.since))
 		}
 	}
+	return a.untilLinks(pause)
+}
+
+// untilLinks is a pause, but not a long one while the interfaces still have to be listed.
+func (a *PolicyAgent) untilLinks(pause time.Duration) time.Duration {
+	if a.linksDue && (pause == 0 || pause > time.Second) {
+		return time.Second
+	}
 	return pause
 }
 
@@ -189,13 +199,13 @@ func (a *PolicyAgent) takeResync() {
 	}
 }
 
-// readLinks tells the calculator which interfaces the host has; host endpoints depend on it.
-func (a *PolicyAgent) readLinks() {
+// readLinks tells the calculator which interfaces the host has; host endpoints depend on it. It reports whether it could.
+func (a *PolicyAgent) readLinks() bool {
 	links, err := a.links.ListLinks()
 	addresses, aerr := a.links.ListAddresses()
 	if err != nil || aerr != nil {
-		a.log.Warn("the host's interfaces cannot be listed, host endpoints stay as they were", zap.Error(errors.Join(err, aerr)))
-		return
+		a.log.Warn("the host's interfaces cannot be listed, host endpoints stay as they were, trying again", zap.Error(errors.Join(err, aerr)))
+		return false
 	}
 	names, list := map[int]string{}, map[string][]netip.Addr{}
 	for _, l := range links {
@@ -207,6 +217,7 @@ func (a *PolicyAgent) readLinks() {
 		}
 	}
 	a.calculator.SetInterfaces(list)
+	return true
 }
 
 // report logs a problem once, its end, and what was repaired.
