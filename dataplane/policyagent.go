@@ -36,7 +36,8 @@ type PolicyAgent struct {
 	calculator *policy.Calculator
 	target     *nft.Target
 	reader     model.Reader
-	linksDue   bool // they could not be listed
+	haveLinks  bool // the host's interfaces have been listed
+	linksDue   bool // they could not be listed again
 	problem    string
 	reached    chan struct{} // closed and replaced when the kernel has something new
 	inSync     bool
@@ -133,6 +134,9 @@ func (a *PolicyAgent) watch(ctx context.Context) {
 
 // step takes what came in and brings the kernel there. It returns when to be called again at the latest.
 func (a *PolicyAgent) step() time.Duration {
+	if !a.linked() {
+		return time.Second
+	}
 	a.inboxMu.Lock()
 	b := a.inbox
 	a.inbox = policyBatch{}
@@ -178,6 +182,15 @@ func (a *PolicyAgent) step() time.Duration {
 		}
 	}
 	return a.untilLinks(pause)
+}
+
+// linked tells whether the host's interfaces are known. Before, nothing is changed: rules without host endpoints would open what an
+// earlier run protects.
+func (a *PolicyAgent) linked() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.haveLinks = a.haveLinks || a.links == nil || a.readLinks()
+	return a.haveLinks
 }
 
 // untilLinks is a pause, but not a long one while the interfaces still have to be listed.

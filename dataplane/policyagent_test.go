@@ -31,26 +31,41 @@ func (u *unlisted) ListLinks() ([]kernel.Link, error) {
 	return u.Fake.ListLinks()
 }
 
-// A host endpoint that is found by its address protects its interface soon even if that could not be found at first.
-func TestInterfacesThatCannotBeListedAreListedLater(t *testing.T) {
-	links := &unlisted{kernel.NewFake(), 2}
+// Rules for host endpoints depend on the host's interfaces: nothing is done before they are known, not even at a restart, and when
+// they cannot be listed later that is tried again soon.
+func TestInterfacesAreKnownBeforeRulesAreMade(t *testing.T) {
+	links := &unlisted{kernel.NewFake(), 1}
 	links.PutLink(kernel.Link{Index: 2, Name: "eth0", Up: true, Running: true})
+	links.PutLink(kernel.Link{Index: 3, Name: "eth1", Up: true, Running: true})
 	links.PutAddress(kernel.Address{Link: 2, Prefix: netip.MustParsePrefix("192.0.2.1/24")})
-	a := NewPolicy(PolicyConfig{Rules: kernel.NewFakeRules(), Links: links, Logger: zap.NewNop(), Policy: policy.Config{Node: "here"}})
-	h := &v3.HostEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "h"}, Spec: v3.HostEndpointSpec{Node: "here", ExpectedIPs: []string{"192.0.2.1"}}}
-	protected := func() (is bool) {
-		a.Look(func(_ *policy.Calculator, t *ruleset.Table) { is = t.Verdict("host-in", "eth0") != (ruleset.Verdict{}) })
-		return is
-	}
-	a.LookAtInterfaces()
-	if pause := a.step(); pause <= 0 || pause > time.Second {
-		t.Errorf("the interfaces are listed again after %v", pause)
-	}
+	rules := kernel.NewFakeRules()
+	a := NewPolicy(PolicyConfig{Rules: rules, Links: links, Logger: zap.NewNop(), Policy: policy.Config{Node: "here"}})
+	h := &v3.HostEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "h"}, Spec: v3.HostEndpointSpec{Node: "here", ExpectedIPs: []string{"192.0.2.1", "192.0.2.9"}}}
 	a.SetState(model.NewSet(model.NewObject(model.ResourceKey(model.KindHostEndpoint, "h"), h)))
-	if pause := a.step(); pause <= 0 || pause > time.Second || protected() {
-		t.Errorf("the interfaces are listed again after %v; protected already: %v", pause, protected())
+	protected := func(iface string) bool {
+		actual, err := rules.ReadRules()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return actual != nil && actual.Maps["host-in"][iface] != ruleset.Verdict{}
 	}
-	if a.step(); !protected() {
-		t.Error("the interface is not protected")
+	step := func(what string, soon, eth0, eth1 bool) {
+		t.Helper()
+		if pause := a.step(); (pause > 0 && pause <= time.Second) != soon {
+			t.Errorf("%s: goes on after %v, soon must be %v", what, pause, soon)
+		}
+		if protected("eth0") != eth0 || protected("eth1") != eth1 {
+			t.Errorf("%s: eth0 protected %v, eth1 %v", what, protected("eth0"), protected("eth1"))
+		}
 	}
+	step("the interfaces cannot be listed", true, false, false)
+	if actual, _ := rules.ReadRules(); actual != nil {
+		t.Error("there are rules already")
+	}
+	step("they can", false, true, false)
+	links.PutAddress(kernel.Address{Link: 3, Prefix: netip.MustParsePrefix("192.0.2.9/24")})
+	links.failures = 1
+	a.LookAtInterfaces()
+	step("they cannot be listed again", true, true, false)
+	step("now they can", false, true, true)
 }
