@@ -50,13 +50,13 @@ const (
 func (c *cli) confirm(ctx context.Context, o liveOptions, format table.Format, request *manxv1.TraceFlowRequest, explained *manxv1.Explanation) error {
 	live := &manxv1.LiveTrace{}
 	explained.Live = live
-	people := c.out
+	people, ready := c.out, c.out
 	if format != planText {
-		people = io.Discard
+		people, ready = io.Discard, c.err
 	}
 	request.Packets, request.TimeoutMs = o.packets, o.timeout.Milliseconds()
 	err := c.daemonFor(ctx, o.timeout+daemonTimeout, func(ctx context.Context, m manxv1.ManxClient) error {
-		return follow(ctx, m, request, live, people, o.timeout)
+		return follow(ctx, m, request, live, people, ready)
 	})
 	switch {
 	case err != nil && ctx.Err() == nil:
@@ -79,8 +79,8 @@ func (c *cli) confirm(ctx context.Context, o liveOptions, format table.Format, r
 	return nil
 }
 
-// follow notes what the daemon tells, and prints it.
-func follow(ctx context.Context, m manxv1.ManxClient, request *manxv1.TraceFlowRequest, live *manxv1.LiveTrace, people io.Writer, timeout time.Duration) error {
+// follow notes what the daemon tells, and prints it; ready is told when packets can be sent.
+func follow(ctx context.Context, m manxv1.ManxClient, request *manxv1.TraceFlowRequest, live *manxv1.LiveTrace, people, ready io.Writer) error {
 	stream, err := m.TraceFlow(ctx, request)
 	if err != nil {
 		return err
@@ -95,8 +95,8 @@ func follow(ctx context.Context, m manxv1.ManxClient, request *manxv1.TraceFlowR
 		case answer.GetArmed() != nil:
 			a := answer.GetArmed()
 			live.Node = a.GetNode()
-			_, err = fmt.Fprintf(people, "\nWaiting up to %s for a packet of this flow through node %s (from %s to %s by %s); send one now\n", timeout, a.GetNode(),
-				strings.Join(a.GetSources(), " or "), strings.Join(a.GetDestinations(), " or "), a.GetFlow())
+			_, err = fmt.Fprintf(ready, "\nWaiting for a packet of this flow through node %s (from %s to %s by %s); send one now\n",
+				a.GetNode(), strings.Join(a.GetSources(), " or "), strings.Join(a.GetDestinations(), " or "), a.GetFlow())
 		case answer.GetPacket() != nil:
 			live.Packets = append(live.Packets, answer.GetPacket())
 			_, err = io.WriteString(people, packetText(answer.GetPacket()))

@@ -23,7 +23,7 @@ const mostPackets = 256
 type Collector struct {
 	packets map[uint32]*pending
 	done    []*Packet
-	first   int // counts packets
+	count   int // of all packets
 }
 
 // pending is a packet on its way.
@@ -50,8 +50,9 @@ func (c *Collector) Add(s kernel.TraceStep, now time.Time) {
 		if len(c.packets) >= mostPackets {
 			return
 		}
-		p = &pending{number: c.first}
-		c.first++
+		p = &pending{number: c.count}
+		p.Late = !s.Fresh
+		c.count++
 		if c.packets == nil {
 			c.packets = map[uint32]*pending{}
 		}
@@ -72,7 +73,7 @@ func (p *pending) add(s kernel.TraceStep) {
 		if !p.First.Source.IsValid() {
 			p.First = *h
 		}
-		p.Out = cmp.Or(h.Out, p.Out)
+		p.Last, p.Out = *h, cmp.Or(h.Out, p.Out)
 	}
 	switch s.Kind {
 	case kernel.TraceMarked:
@@ -106,9 +107,10 @@ func (p *pending) rule(s kernel.TraceStep) {
 	}
 }
 
-// Take returns the packets of which no more is to be expected, in the order in which they came.
+// Take returns the packets of which no more is to be expected.
 func (c *Collector) Take(now time.Time) []*Packet {
-	for _, id := range slices.Collect(maps.Keys(c.packets)) {
+	older := func(a, b uint32) int { return c.packets[a].number - c.packets[b].number }
+	for _, id := range slices.SortedFunc(maps.Keys(c.packets), older) {
 		p := c.packets[id]
 		wait := afterStep
 		if p.end(p.entered, p.left).Passed() {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/manxnet/manx/dataplane/policy/explain"
+	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
 // Verdict says whether a packet fared as explained.
@@ -69,13 +70,16 @@ func (c *comparison) before(a *explain.Answer, s explain.Stage) bool {
 
 // stage compares one stage of this node. The packet may be lost before it comes there: the end tells of that.
 func (c *comparison) stage(s explain.Stage) {
-	if !s.Reached {
+	if !s.Reached || s.Hook == ruleset.Prerouting && c.packet.Translated() { // that was asked about the address before
 		return
 	}
 	c.explained = append(c.explained, s.Base)
 	c.denied = c.denied || !s.Allowed
 	i := slices.IndexFunc(c.packet.Chains, func(x Chain) bool { return x.Manx() && x.Name == s.Base })
 	if i < 0 {
+		if c.packet.Late && (s.Hook == ruleset.Prerouting || s.Hook == ruleset.Output) {
+			return // the packet may have been there before it was traced
+		}
 		if c.packet.End.Passed() || !s.Allowed && c.packet.End.Kind == Taken {
 			c.differ("%s of %s was not asked (chain %s), which should have %s it", s.Direction, s.About, s.Base, verdictOf(s))
 		}

@@ -10,6 +10,8 @@ import (
 // Packet is one packet on its way through the chains of this host.
 type Packet struct {
 	First      kernel.LoggedPacket // its headers when it was seen first
+	Last       kernel.LoggedPacket // and when it was seen last
+	Late       bool                // it became one of the flow on its way, or there were too many: what came before is not known
 	Connection string              // "new", "established", "invalid" or "untracked"; empty if it did not come so far
 	Chains     []Chain
 	Out        string // the interface through which it leaves, if it came so far
@@ -19,6 +21,11 @@ type Packet struct {
 
 // Known tells whether the packet belongs to a connection that was let through before.
 func (p *Packet) Known() bool { return p.Connection == kernel.StateEstablished }
+
+// Translated tells whether the packet's destination was, such as that of a packet for a service.
+func (p *Packet) Translated() bool {
+	return p.First.Destination != p.Last.Destination || p.First.DestinationPort != p.Last.DestinationPort
+}
 
 // Chain is a base chain that the packet came to, with what it met there and in the chains that it was sent to from there.
 type Chain struct {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -40,47 +41,58 @@ spec:
 
 // live is a running manxctl explain --live.
 type live struct {
-	t      *testing.T
-	cmd    *exec.Cmd
-	errors strings.Builder
-	out    chan string // what it prints after it was ready
+	t           *testing.T
+	cmd         *exec.Cmd
+	out, errors strings.Builder
+	read        sync.WaitGroup
 }
 
 // startLive runs it until it waits for packets.
 func startLive(t *testing.T, n *lab.Node, args ...string) *live {
 	t.Helper()
-	bin, err := filepath.Abs(filepath.Join(binaries(t), "manxctl"))
-	must(t, err)
-	x := &live{t: t, out: make(chan string, 1)}
-	x.cmd = lab.InNamespace(n.Namespace, bin, append([]string{"--socket=" + n.Socket(), "explain", "--live", "--live-timeout=60s"}, args...)...)
-	x.cmd.Stderr = &x.errors
+	x := &live{t: t}
+	x.cmd = lab.InNamespace(n.Namespace, filepath.Join(binaries(t), "manxctl"), append([]string{"--socket=" + n.Socket(), "explain", "--live", "--live-timeout=60s"}, args...)...)
 	out, err := x.cmd.StdoutPipe()
+	must(t, err)
+	stderr, err := x.cmd.StderrPipe()
 	must(t, err)
 	must(t, x.cmd.Start())
 	t.Cleanup(func() { _ = x.cmd.Process.Kill() })
-	lines := bufio.NewReader(out)
-	for {
-		line, err := lines.ReadString('\n')
-		if err != nil {
-			_ = x.cmd.Wait()
-			t.Fatalf("manxctl explain %v ended early: %s%s", args, line, x.errors.String())
-		}
-		if strings.HasSuffix(line, "; send one now\n") {
-			break
+	waits, ended := make(chan bool, 1), make(chan bool)
+	follow := func(from io.Reader, to *strings.Builder) {
+		defer x.read.Done()
+		for lines := bufio.NewReader(from); ; {
+			line, err := lines.ReadString('\n')
+			to.WriteString(line)
+			if strings.HasSuffix(line, "; send one now\n") {
+				waits <- true
+			}
+			if err != nil {
+				return
+			}
 		}
 	}
+	x.read.Add(2)
+	go follow(out, &x.out)
+	go follow(stderr, &x.errors)
 	go func() {
-		rest, _ := io.ReadAll(lines)
-		x.out <- string(rest)
+		x.read.Wait()
+		close(ended)
 	}()
+	select {
+	case <-waits:
+	case <-ended:
+		t.Fatalf("manxctl explain %v ended early: %s%s", args, x.out.String(), x.errors.String())
+	}
 	return x
 }
 
 // end waits for the end and wants an exit code and texts.
 func (x *live) end(code int, say ...string) string {
 	x.t.Helper()
-	out := <-x.out
+	x.read.Wait()
 	_ = x.cmd.Wait()
+	out := x.out.String()
 	if have := x.cmd.ProcessState.ExitCode(); have != code {
 		x.t.Errorf("exit code %d, want %d:\n%s%s", have, code, out, x.errors.String())
 	}
@@ -91,8 +103,6 @@ func (x *live) end(code int, say ...string) string {
 	}
 	return out
 }
-
-var countersInText = regexp.MustCompile(`counter packets \d+ bytes \d+`)
 
 // TestExplainLive asks the kernel whether explanations are right.
 func TestExplainLive(t *testing.T) {
@@ -111,6 +121,7 @@ func TestExplainLive(t *testing.T) {
 	for _, p := range []*lab.Pod{near, far} {
 		serveTCP(t, p.Namespace, 7001, 7002, 7003)
 	}
+	keepTCP(t, near.Namespace, 7010)
 	if !connects(t, client.Namespace, near.IP4(), 7002, true) || !connects(t, client.Namespace, far.IP4(), 7002, true) {
 		t.Fatal("the pods do not reach each other")
 	}
@@ -130,22 +141,173 @@ func TestExplainLive(t *testing.T) {
 			t.Error("no table traces")
 		}
 		dial(near.IP4(), 7002)
-		out := x.end(0, "forward-to-workload: accept by GlobalNetworkPolicy/server ingress 4", "The kernel agrees: ALLOWED by Profile/k8s-pod-network egress 1", "(connection: new)", "=> sent out cali")
+		x.end(0, "forward-to-workload: accept by GlobalNetworkPolicy/server ingress 4", "The kernel agrees: ALLOWED by Profile/k8s-pod-network egress 1", "(connection: new)", "=> sent out cali")
 		if now := tables(); now != before {
 			t.Errorf("tables that are left: %s", now)
 		}
-		t.Log(out)
 	})
 	t.Run("denied", func(t *testing.T) {
 		x := startLive(t, n1, from, near.IP4().String(), "tcp/7001")
 		dial(near.IP4(), 7001)
 		x.end(0, "=> dropped by GlobalNetworkPolicy/server ingress 1", "The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 1")
 	})
-	_ = net.Dial
-	_ = fmt.Sprint
-	_ = time.Second
-	_ = syscall.SIGINT
-	_ = json.Unmarshal
-	_ = countersInText
-	_ = clean
+	t.Run("the port of the packet decides", func(t *testing.T) {
+		x := startLive(t, n1, from, near.IP4().String(), "tcp") // explained without a port as allowed
+		dial(near.IP4(), 7001)
+		x.end(0, "The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 1")
+		x = startLive(t, n1, from, near.IP4().String(), "tcp/7003") // without the port of the source as denied
+		connectFrom(t, client.Namespace, 4242, near.IP4(), 7003)
+		x.end(0, "forward-to-workload: accept by GlobalNetworkPolicy/server ingress 2", "The kernel agrees: ALLOWED by")
+	})
+	t.Run("on both nodes", func(t *testing.T) {
+		x, y := startLive(t, n1, from, far.IP4().String(), "tcp/7001"), startLive(t, n2, from, far.IP4().String(), "tcp/7001")
+		dial(far.IP4(), 7001)
+		x.end(0, "=> sent out", "The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 1")
+		y.end(0, "=> dropped by GlobalNetworkPolicy/server ingress 1", "The kernel agrees: DENIED by")
+		_, err := n2.Manxctl("explain", "--live", from, near.IP4().String())
+		if err == nil || !strings.Contains(err.Error(), "do not come through node n2: ask on node n1") {
+			t.Errorf("on a node that has nothing to do with it: %v", err)
+		}
+	})
+	t.Run("from a node", func(t *testing.T) {
+		x := startLive(t, n1, "node/n1", near.IP4().String(), "tcp/7002")
+		connects(t, n1.Namespace, near.IP4(), 7002, false)
+		x.end(0, "=> sent out cali", "The kernel agrees: ALLOWED: no policy is about it") // a host always reaches its own pods
+		x, y := startLive(t, n1, "node/n1", far.IP4().String(), "tcp/7001"), startLive(t, n2, "node/n1", far.IP4().String(), "tcp/7001")
+		connects(t, n1.Namespace, far.IP4(), 7001, false)
+		x.end(0, "=> sent out eth0", "The kernel agrees: DENIED by")
+		y.end(0, "=> dropped by GlobalNetworkPolicy/server ingress 1", "The kernel agrees: DENIED by")
+		x = startLive(t, n1, from, "node/n1", "icmp")
+		must(t, lab.Ping(client.Namespace, n1.IP4))
+		x.end(0, "=> delivered to this host", "The kernel agrees: ALLOWED by")
+	})
+	t.Run("dropped by another table", func(t *testing.T) {
+		_, err := n1.Run("nft", `add table ip other; add chain ip other FORWARD { type filter hook forward priority 10; policy accept; }; add rule ip other FORWARD tcp dport 7002 counter drop comment "maintenance"`)
+		must(t, err)
+		x := startLive(t, n1, from, near.IP4().String(), "tcp/7002")
+		dial(near.IP4(), 7002)
+		x.end(1, `The kernel does otherwise: policy allows it, but it was dropped by table ip other, chain FORWARD, rule 1 (handle 2) "maintenance"`, "explained: ALLOWED by")
+		_, err = n1.Run("nft", "delete table ip other; add table ip other; add chain ip other FORWARD { type filter hook forward priority -10; policy drop; }")
+		must(t, err)
+		x = startLive(t, n1, "--output=json", from, near.IP4().String(), "tcp/7002")
+		dial(near.IP4(), 7002)
+		var answer struct {
+			Allowed bool
+			Live    struct {
+				Node    string
+				Agrees  bool
+				Packets []struct {
+					Dropped bool
+					Verdict string
+					Reasons []string
+				}
+			}
+		}
+		if err := json.Unmarshal([]byte(x.end(1)), &answer); err != nil {
+			t.Error(err)
+		}
+		if p := answer.Live.Packets; !answer.Allowed || answer.Live.Agrees || answer.Live.Node != "n1" || len(p) != 1 || !p[0].Dropped || p[0].Verdict != "differs" ||
+			p[0].Reasons[0] != "policy allows it, but it was dropped by table ip other, chain FORWARD (policy drop)" {
+			t.Errorf("got %+v", answer)
+		}
+		_, err = n1.Run("nft", "delete table ip other")
+		must(t, err)
+	})
+	t.Run("not routed", func(t *testing.T) {
+		_, err := n1.Run("ip", "rule", "add", "to", near.IP4().String(), "prohibit", "priority", "5")
+		must(t, err)
+		x := startLive(t, n1, from, near.IP4().String(), "tcp/7002")
+		dial(near.IP4(), 7002)
+		x.end(1, "The kernel does otherwise: policy allows it, but it was lost behind prerouting: the host does not route it")
+		_, err = n1.Run("ip", "rule", "del", "priority", "5")
+		must(t, err)
+	})
+	t.Run("a service", func(t *testing.T) {
+		_, err := n1.Run("nft", "add table ip proxy; add chain ip proxy pre { type nat hook prerouting priority dstnat; }; add rule ip proxy pre ip daddr 10.96.0.10 tcp dport 80 dnat to "+near.IP4().String()+":7001")
+		must(t, err)
+		x := startLive(t, n1, from, near.IP4().String(), "tcp/7001") // the pod behind it
+		y := startLive(t, n1, from, "10.96.0.10", "tcp/80")          // the service
+		dial(netip.MustParseAddr("10.96.0.10"), 80)
+		x.end(0, "The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 1")
+		y.end(0, "now from "+from+" to "+near.IP4().String(), "The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 1")
+		_, err = n1.Run("nft", "delete table ip proxy")
+		must(t, err)
+	})
+	t.Run("a known connection", func(t *testing.T) {
+		var c net.Conn
+		must(t, lab.Inside(client.Namespace, func() { c, err = net.Dial("tcp", at(near.IP4(), 7010).String()) }))
+		must(t, err)
+		defer c.Close()
+		x := startLive(t, n1, "--live-timeout=2s", from, near.IP4().String(), "tcp/7010")
+		_, err = c.Write([]byte("more"))
+		must(t, err)
+		x.end(1, "(connection: established)", "This says nothing about the explanation: it belongs to a connection that was already known",
+			"no packet that tells whether the explanation is right came through node n1 within 2s")
+	})
+	t.Run("no packet, and interrupted", func(t *testing.T) {
+		startLive(t, n1, "--live-timeout=100ms", from, near.IP4().String(), "tcp/7009").end(1, "no packet of this flow came through node n1 within 100ms")
+		x := startLive(t, n1, from, near.IP4().String(), "tcp/7009")
+		must(t, x.cmd.Process.Signal(syscall.SIGINT))
+		x.end(1, "interrupted: no packet of this flow came through node n1")
+		eventually(t, func() error {
+			if now := tables(); now != before {
+				return fmt.Errorf("tables that are left: %s", now)
+			}
+			return nil
+		})
+	})
+	t.Run("Manx's table is not touched", func(t *testing.T) {
+		counted := regexp.MustCompile(`packets (\d+) bytes \d+`)
+		now := table(t, n1)
+		if counted.ReplaceAllString(now, "") != counted.ReplaceAllString(clean, "") {
+			t.Errorf("the rules are now\n%s\nand were\n%s", now, clean)
+		}
+		old := counted.FindAllStringSubmatch(clean, -1)
+		for i, m := range counted.FindAllStringSubmatch(now, -1) {
+			if len(m[1]) < len(old[i][1]) || len(m[1]) == len(old[i][1]) && m[1] < old[i][1] {
+				t.Errorf("counter %d went from %s to %s", i, old[i][0], m[0])
+			}
+		}
+	})
+	t.Run("the daemon is killed", func(t *testing.T) {
+		x := startLive(t, n1, from, near.IP4().String(), "tcp/7009")
+		if !strings.Contains(tables(), "manx-trace-") {
+			t.Error("no table traces")
+		}
+		n1.Manxd().Kill()
+		x.end(1, "manxd cannot be asked")
+		if now := tables(); now != before {
+			t.Errorf("tables that are left: %s", now)
+		}
+	})
+}
+
+// connectFrom connects from a port of its own and ends the connection so that it can do so again.
+func connectFrom(t *testing.T, ns string, port int, to netip.Addr, toPort int) {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{Port: port}, Timeout: time.Second}
+	must(t, lab.Inside(ns, func() {
+		if c, err := d.Dial("tcp", at(to, uint16(toPort)).String()); err == nil {
+			c.Close()
+		}
+	}))
+}
+
+// keepTCP accepts connections and keeps them.
+func keepTCP(t *testing.T, ns string, port int) {
+	t.Helper()
+	var l net.Listener
+	var err error
+	must(t, lab.Inside(ns, func() { l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)) }))
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { c.Close() })
+		}
+	}()
 }

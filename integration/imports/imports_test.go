@@ -34,7 +34,7 @@ var allowed = []struct {
 	{"dataplane/kernel", []string{"dataplane/ruleset"}},
 	{"dataplane/nft", []string{"dataplane/reconcile", "dataplane/kernel", "dataplane/ruleset"}},
 	{"dataplane/flowlog", nil},
-	{"dataplane/flowtrace", []string{"dataplane/kernel", "dataplane/policy/explain"}},
+	{"dataplane/flowtrace", []string{"dataplane/kernel", "dataplane/policy/explain", "dataplane/ruleset"}},
 	{"dataplane/policy/labels", []string{"datastore/selector"}},
 	{"dataplane/policy/...", []string{"dataplane/ruleset", "dataplane/policy/...", "datastore/model", "datastore/selector", "datastore/kubernetes"}},
 	{"dataplane/policy", []string{"dataplane/ruleset", "dataplane/policy/...", "datastore/model", "datastore/selector", "datastore/kubernetes"}},

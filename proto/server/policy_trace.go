@@ -231,11 +231,12 @@ func (t *liveTrace) explain(p *flowtrace.Packet) *explain.Answer {
 	if a := p.First.Source; a.IsValid() && a != t.hop.Source {
 		q.Source = a.String()
 	}
-	if a := p.First.Destination; a.IsValid() && a != t.hop.Destination {
+	// A service is translated by somebody else before policy is asked.
+	if a := p.Last.Destination; a.IsValid() && a != t.hop.Destination {
 		q.Destination = a.String()
 	}
 	q.Flow = t.answer.Flow
-	q.Flow.Port, q.Flow.SourcePort = p.First.DestinationPort, p.First.SourcePort
+	q.Flow.Port, q.Flow.SourcePort = p.Last.DestinationPort, p.First.SourcePort
 	q.Flow.HasICMP, q.Flow.ICMPType, q.Flow.ICMPCode = true, p.First.ICMPType, p.First.ICMPCode
 	answer, err := explain.Explain(t.source.explainWorld(t.node), q)
 	if err != nil {
