@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"syscall"
 	"testing"
@@ -40,6 +42,9 @@ func TestPolicyFeatures(t *testing.T) {
 		{"a policy has two spellings", (*cluster).testSpellings},
 		{"host endpoints decide before connections are tracked", (*cluster).testUntracked},
 		{"host endpoints decide before addresses are translated", (*cluster).testPreDNAT},
+		{"conditions on protocols and ports", (*cluster).testConditions},
+		{"named ports differ from pod to pod", (*cluster).testNamedPorts},
+		{"profiles change", (*cluster).testProfiles},
 	} {
 		before := content(table(t, c.n2))
 		ok := t.Run(test.name, func(t *testing.T) {
@@ -67,7 +72,7 @@ const (
 type knock struct {
 	name    string
 	ns      string
-	network string // tcp or udp
+	network string // tcp, udp, sctp or ping
 	to      netip.AddrPort
 	want    string
 }
@@ -75,22 +80,8 @@ type knock struct {
 // try makes connections until one does not get lost, or the time is over.
 func (k knock) try(patience time.Duration) string {
 	for end := time.Now().Add(patience); ; {
-		var conn net.Conn
-		var err error
-		if inside := lab.Inside(k.ns, func() { conn, err = net.DialTimeout(k.network, k.to.String(), 200*time.Millisecond) }); inside != nil {
-			return inside.Error()
-		}
-		if err == nil && k.network == "udp" {
-			_ = conn.SetDeadline(time.Now().Add(100 * time.Millisecond))
-			if _, err = conn.Write([]byte("hello")); err == nil {
-				_, err = conn.Read(make([]byte, 128))
-			}
-		}
-		if conn != nil {
-			conn.Close()
-		}
 		var timeout net.Error
-		switch {
+		switch err := k.once(); {
 		case err == nil:
 			return answered
 		case errors.Is(err, syscall.ECONNREFUSED):
@@ -102,6 +93,57 @@ func (k knock) try(patience time.Duration) string {
 			return lost
 		}
 	}
+}
+
+// once makes one connection, or sends one ping, and waits for an answer.
+func (k knock) once() error {
+	if k.network == "ping" {
+		if err := lab.InNamespace(k.ns, "ping", "-n", "-q", "-c", "1", "-W", "0.3", k.to.Addr().String()).Run(); err != nil {
+			return os.ErrDeadlineExceeded
+		}
+		return nil
+	}
+	var conn net.Conn
+	var err error
+	inside := lab.Inside(k.ns, func() {
+		if k.network == "sctp" {
+			conn, err = net.Dial("ip:132", k.to.Addr().String())
+		} else {
+			conn, err = net.DialTimeout(k.network, k.to.String(), 200*time.Millisecond)
+		}
+	})
+	if err = errors.Join(inside, err); err != nil || k.network == "tcp" {
+		if conn != nil {
+			conn.Close()
+		}
+		return err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(100 * time.Millisecond))
+	if k.network == "sctp" {
+		return associate(conn.(*net.IPConn), k.to.Port())
+	}
+	if _, err = conn.Write([]byte("hello")); err == nil {
+		_, err = conn.Read(make([]byte, 128))
+	}
+	return err
+}
+
+// associate sends an INIT and waits until that is answered.
+func associate(conn *net.IPConn, port uint16) error {
+	own := uint16(20000 + rand.IntN(40000))
+	_, err := conn.Write(lab.SCTPPacket{Source: own, Destination: port, Chunk: lab.SCTPInit, Initiate: uint32(own)}.Encode())
+	for buf := make([]byte, 256); err == nil; {
+		var n int
+		if n, _, err = conn.ReadFrom(buf); err != nil { // without the header of IPv4
+			break
+		}
+		// A kernel that speaks SCTP itself refuses, which is an answer from there, too.
+		if p, ok := lab.DecodeSCTP(buf[:n]); ok && p.Source == port && p.Destination == own && (p.Chunk == lab.SCTPInitAck || p.Chunk == lab.SCTPAbort) {
+			return nil
+		}
+	}
+	return err
 }
 
 // tryAll makes all the connections at once. Those that should not be lost may take their time.

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/integration/lab"
 )
 
 // target is one port of one pod.
@@ -164,19 +166,19 @@ func (p *probes) startSCTP() error {
 			if p.source.Is4() && len(b) > 0 {
 				b = b[min(len(b), int(b[0]&0xf)*4):] // raw sockets of IPv4 give the header, too
 			}
-			packet, ok := decodeSCTP(b)
+			packet, ok := lab.DecodeSCTP(b)
 			// A kernel that speaks SCTP knows nothing of the server and refuses: that is an answer from there, too.
-			if !ok || packet.destination != p.port || packet.chunk != chunkInitAck && packet.chunk != chunkAbort {
+			if !ok || packet.Destination != p.port || packet.Chunk != lab.SCTPInitAck && packet.Chunk != lab.SCTPAbort {
 				return
 			}
-			if i, ok := index[netip.AddrPortFrom(from.Addr(), packet.source)]; ok {
+			if i, ok := index[netip.AddrPortFrom(from.Addr(), packet.Source)]; ok {
 				p.answered(i)
 			}
 		})
 	})
 	return p.of("SCTP", func(i int, t target) error {
 		index[t.address] = i
-		b := sctpPacket{source: p.port, destination: t.address.Port(), chunk: chunkInit, initiate: uint32(p.port)<<8 | 1}.encode()
+		b := lab.SCTPPacket{Source: p.port, Destination: t.address.Port(), Chunk: lab.SCTPInit, Initiate: uint32(p.port)<<8 | 1}.Encode()
 		return send(fd, b, netip.AddrPortFrom(t.address.Addr(), 0))
 	})
 }

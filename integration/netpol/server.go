@@ -5,6 +5,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
+
+	"github.com/manxnet/manx/integration/lab"
 )
 
 // serve opens what a pod serves, in the namespace of the calling thread: TCP connections are accepted, UDP packets sent
@@ -31,7 +33,7 @@ func serve(ip netip.Addr, ports []podPort) (closers []io.Closer, err error) {
 		closers = append(closers, c)
 	}
 	if len(sctp) > 0 {
-		c, err := serveSCTP(ip, sctp)
+		c, err := lab.ServeSCTP(ip, sctp)
 		if err != nil {
 			return closers, err
 		}
@@ -70,31 +72,6 @@ func serveUDP(address netip.AddrPort) (io.Closer, error) {
 				return
 			}
 			_, _ = c.WriteToUDPAddrPort(buf[:n], from)
-		}
-	}()
-	return c, nil
-}
-
-func serveSCTP(ip netip.Addr, ports map[uint16]bool) (io.Closer, error) {
-	network := "ip4:132"
-	if ip.Is6() {
-		network = "ip6:132"
-	}
-	c, err := net.ListenPacket(network, ip.String())
-	if err != nil {
-		return nil, err
-	}
-	go func() {
-		buf := make([]byte, 2048)
-		for {
-			n, from, err := c.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			if p, ok := decodeSCTP(buf[:n]); ok && p.chunk == chunkInit && ports[p.destination] {
-				answer := sctpPacket{source: p.destination, destination: p.source, verification: p.initiate, chunk: chunkInitAck, initiate: 1 + p.initiate}
-				_, _ = c.WriteTo(answer.encode(), from)
-			}
 		}
 	}()
 	return c, nil
