@@ -159,7 +159,6 @@ func TestEvalIsWhatCalicoDocuments(t *testing.T) {
 	cases, accepted := 0, 0
 	each(t, 100, 6*time.Second, func(seed uint64) bool {
 		g := newGenerator(seed)
-		g.own = true
 		set := g.peaceful()
 		calc := policy.Build(policy.Config{Node: thisNode}, set, hostLinks())
 		reference := newReference(set, hostLinks())

@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// kubernetesKey names a policy of Kubernetes' own kinds. The reference leaves those out: what they mean is tested elsewhere.
+// kubernetesKey names a policy of Kubernetes' own kinds.
 func (g *generator) kubernetesKey() model.Key {
 	k := model.Key{Kind: pick(g, []model.Kind{model.KindKubernetesNetworkPolicy, model.KindStagedKubernetesNetworkPolicy}), Namespace: pick(g, namespaces)}
 	if g.one(2) {

@@ -104,8 +104,14 @@ func (g *generator) rule(namespace string, in, pass bool) v3.Rule {
 		p := numorstring.ProtocolFromString(protocol)
 		r.Protocol = &p
 	}
-	ported := protocol == "TCP" || protocol == "UDP" || protocol == "SCTP"
+	ported := r.Protocol != nil && r.Protocol.SupportsPorts()
 	r.Source, r.Destination = g.entity(namespace, ported, in), g.entity(namespace, ported, !in)
+	if r.Protocol == nil && g.one(6) && r.Destination.Services == nil { // names of ports can do without a protocol
+		r.Destination.Ports = []numorstring.Port{numorstring.NamedPort(pick(g, portNames))}
+		if g.one(2) {
+			r.Destination.Ports, r.Destination.NotPorts = nil, r.Destination.Ports
+		}
+	}
 	if g.one(8) {
 		version := pick(g, []int{4, 6})
 		if !(protocol == "ICMP" && version == 6 || protocol == "ICMPv6" && version == 4) && sameFamily(version, r.Source, r.Destination) {

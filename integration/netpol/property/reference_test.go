@@ -10,6 +10,7 @@ import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/selector"
 )
@@ -71,33 +72,61 @@ func newReference(set model.Set, links map[string][]netip.Addr) *reference {
 		}
 	}
 	for o := range set.All(model.KindNetworkPolicy) {
-		p := o.Value.(*v3.NetworkPolicy)
-		s := p.Spec
-		r.addPolicy(o.Key, s.Tier, s.Order, s.Types, s.Ingress, s.Egress).selects = func(l map[string]string) bool {
-			return l[model.LabelNamespace] == p.Namespace && r.match(s.Selector, l) && r.match(s.ServiceAccountSelector, under("pcsa.", l))
-		}
+		r.addNamespaced(o.Key, o.Value.(*v3.NetworkPolicy))
 	}
 	for o := range set.All(model.KindGlobalNetworkPolicy) {
-		s := o.Value.(*v3.GlobalNetworkPolicy).Spec
-		p := r.addPolicy(o.Key, s.Tier, s.Order, s.Types, s.Ingress, s.Egress)
-		p.doNotTrack, p.preDNAT, p.applyOnForward = s.DoNotTrack, s.PreDNAT, s.ApplyOnForward
-		p.selects = func(l map[string]string) bool {
-			selector := s.Selector
-			if s.NamespaceSelector != "" {
-				if selector = strings.ReplaceAll(selector, "all()", "has("+model.LabelNamespace+")"); !r.inScope(s.NamespaceSelector, l) {
-					return false
-				}
-			}
-			if s.ServiceAccountSelector == "" {
-				return r.match(selector, l)
-			}
-			_, account := l[model.LabelServiceAccount]
-			selector = strings.ReplaceAll(selector, "all()", "has("+model.LabelServiceAccount+")")
-			return r.match(selector, l) && r.match(s.ServiceAccountSelector, under("pcsa.", l)) && (account || s.ServiceAccountSelector != "all()")
-		}
+		r.addGlobal(o.Key, o.Value.(*v3.GlobalNetworkPolicy))
 	}
+	r.enterKubernetes()
 	r.readFelix()
 	return r
+}
+
+// enterKubernetes takes Kubernetes' own policies for what they are turned into; that is tested elsewhere.
+func (r *reference) enterKubernetes() {
+	for _, kind := range []model.Kind{model.KindKubernetesNetworkPolicy, model.KindClusterNetworkPolicy} {
+		for o := range r.set.All(kind) {
+			turned, err := kubernetes.Policy(o)
+			if err != nil || turned == nil {
+				continue
+			}
+			switch v := turned.Value.(type) {
+			case *v3.NetworkPolicy:
+				r.addNamespaced(o.Key, v)
+			case *v3.GlobalNetworkPolicy:
+				key := o.Key
+				key.Kind = "KubernetesClusterNetworkPolicy" // as Calico calls it
+				r.addGlobal(key, v)
+			}
+		}
+	}
+}
+
+func (r *reference) addNamespaced(k model.Key, p *v3.NetworkPolicy) {
+	s := p.Spec
+	r.addPolicy(k, s.Tier, s.Order, s.Types, s.Ingress, s.Egress).selects = func(l map[string]string) bool {
+		return l[model.LabelNamespace] == k.Namespace && r.match(s.Selector, l) && r.match(s.ServiceAccountSelector, under("pcsa.", l))
+	}
+}
+
+func (r *reference) addGlobal(k model.Key, v *v3.GlobalNetworkPolicy) {
+	s := v.Spec
+	p := r.addPolicy(k, s.Tier, s.Order, s.Types, s.Ingress, s.Egress)
+	p.doNotTrack, p.preDNAT, p.applyOnForward = s.DoNotTrack, s.PreDNAT, s.ApplyOnForward
+	p.selects = func(l map[string]string) bool {
+		selector := s.Selector
+		if s.NamespaceSelector != "" {
+			if selector = strings.ReplaceAll(selector, "all()", "has("+model.LabelNamespace+")"); !r.inScope(s.NamespaceSelector, l) {
+				return false
+			}
+		}
+		if s.ServiceAccountSelector == "" {
+			return r.match(selector, l)
+		}
+		_, account := l[model.LabelServiceAccount]
+		selector = strings.ReplaceAll(selector, "all()", "has("+model.LabelServiceAccount+")")
+		return r.match(selector, l) && r.match(s.ServiceAccountSelector, under("pcsa.", l)) && (account || s.ServiceAccountSelector != "all()")
+	}
 }
 
 func (r *reference) addPolicy(k model.Key, tier string, order *float64, types []v3.PolicyType, in, out []v3.Rule) *rules {
@@ -118,7 +147,14 @@ func (r *reference) addPolicy(k model.Key, tier string, order *float64, types []
 func (r *reference) enter(o *model.Object, links map[string][]netip.Addr) {
 	switch v := o.Value.(type) {
 	case *model.WorkloadEndpoint:
-		labels := r.inherit(v.Labels, v.Spec.Profiles)
+		own := map[string]string{}
+		for name, value := range v.Labels {
+			if !strings.HasPrefix(name, "pcns.") && !strings.HasPrefix(name, "pcsa.") {
+				own[name] = value
+			}
+		}
+		own[model.LabelServiceAccount] = v.Spec.ServiceAccountName
+		labels := r.inherit(own, v.Spec.Profiles)
 		p := &peer{labels: labels, nets: parseAll(v.Spec.IPNetworks)}
 		for _, q := range v.Spec.Ports {
 			p.ports = append(p.ports, v3.EndpointPort{Name: q.Name, Protocol: q.Protocol, Port: q.Port})
@@ -413,6 +449,8 @@ func (r *reference) tier(name string) (order float64, pass, exists bool) {
 		return 1_000_000, false, true
 	case "kube-admin":
 		return 1_000, true, true
+	case "kube-baseline":
+		return 10_000_000, true, true
 	}
 	return math.Inf(1), false, false
 }

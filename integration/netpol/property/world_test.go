@@ -90,13 +90,13 @@ var nets = []string{
 	"0.0.0.0/0", "10.0.0.0/8", "10.65.0.0/16", "10.65.0.0/24", "10.65.0.8/29", "10.65.0.10/32", "10.65.0.11/32", "10.65.1.0/24",
 	"10.65.1.11/32", "192.0.2.0/24", "192.0.2.1/32", "198.51.100.0/24", "198.51.100.1/32", "198.51.100.2/31", "128.0.0.0/1",
 	"::/0", "fd65::/16", "fd65::/64", "fd65::8/125", "fd65::a/128", "fd65::1:0/112", "2001:db8::/32", "2001:db8::1/128", "2001:db8:1::/64",
+	"10.65.0.13/24", "198.51.100.1", "::ffff:10.65.0.10", "fd65::b/64", // host bits, bare addresses
 }
 
 // generator makes random objects.
 type generator struct {
 	*rand.Rand
 	calm bool // no object limits rates, and all prefixes of interfaces stay as they are
-	own  bool // kinds of Calico only
 }
 
 func newGenerator(seed uint64) *generator { return &generator{Rand: rand.New(rand.NewPCG(seed, 4))} }
@@ -140,7 +140,7 @@ func (g *generator) key() model.Key {
 	inside := func(k model.Kind, n int) model.Key {
 		return model.Key{Kind: k, Namespace: pick(g, namespaces), Name: name(n)}
 	}
-	if !g.own && g.one(15) {
+	if g.one(15) {
 		return g.kubernetesKey()
 	}
 	switch g.IntN(20) {
@@ -278,6 +278,10 @@ func (g *generator) workload(k model.Key) *model.WorkloadEndpoint {
 	w.Labels = g.labels()
 	account := pick(g, accounts)
 	w.Labels[model.LabelNamespace], w.Labels[model.LabelServiceAccount], w.Labels[model.LabelOrchestrator] = k.Namespace, account, "k8s"
+	if g.one(8) { // pretends to be somebody else
+		w.Labels[pick(g, []string{"pcns.app", "pcns.projectcalico.org/name", "pcsa.app", "pcsa.tier"})] = pick(g, []string{"a", "red"})
+		w.Labels[model.LabelServiceAccount] = pick(g, accounts)
+	}
 	w.Spec = model.WorkloadEndpointSpec{Node: thisNode, Orchestrator: "k8s", Pod: fmt.Sprintf("w%02d", n), Endpoint: "eth0", InterfaceName: podInterface(n % localPods),
 		Profiles: []string{"kns." + k.Namespace}, ServiceAccountName: account}
 	switch {
@@ -290,6 +294,9 @@ func (g *generator) workload(k model.Key) *model.WorkloadEndpoint {
 		i := g.IntN(localPods)
 		w.Spec.InterfaceName = podInterface(i)
 		w.Spec.IPNetworks = g.either(localAddress(i, false), localAddress(i, true))
+	}
+	if g.one(10) { // of a family it has two, the other one nobody routes
+		w.Spec.IPNetworks = append(w.Spec.IPNetworks, pick(g, []string{"10.65.0.99/32", "192.0.2.2/32", "fd65::99/128", remoteAddress(0, false).String()}))
 	}
 	if g.one(2) {
 		w.Spec.Profiles = append(w.Spec.Profiles, "ksa."+k.Namespace+"."+account)
