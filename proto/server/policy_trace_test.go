@@ -1,0 +1,208 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/policy"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// tracer plays the kernel's trace: the packets that the test sends are seen as soon as a flow is traced.
+type tracer struct {
+	packets chan []kernel.TraceStep
+	flows   chan kernel.Flow
+	ended   chan struct{}
+	err     error
+}
+
+func (x *tracer) TraceFlow(ctx context.Context, f kernel.Flow, armed func(), handle func(kernel.TraceStep)) error {
+	if x.err != nil {
+		return x.err
+	}
+	x.flows <- f
+	armed()
+	defer func() { x.ended <- struct{}{} }()
+	for n := uint32(1); ; n++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case steps := <-x.packets:
+			for _, s := range steps {
+				s.Packet = n
+				handle(s)
+			}
+		}
+	}
+}
+
+// withTracer shows a server that has a policy, and the tracer.
+func withTracer(t *testing.T) (*rig, *rules, *tracer) {
+	r, p := withPolicy(t)
+	x := &tracer{packets: make(chan []kernel.TraceStep, 100), flows: make(chan kernel.Flow, 100), ended: make(chan struct{}, 100)}
+	r.source.Trace = x
+	r.server.Show(r.source)
+	return r, p, x
+}
+
+// udp is a packet to the workload that policy allows: the rule of the table that does, or, of another table, a chain that drops.
+func udp(t *testing.T, p *rules, state string, drop bool) []kernel.TraceStep {
+	t.Helper()
+	h := &kernel.LoggedPacket{Source: netip.MustParseAddr("192.0.2.1"), Destination: netip.MustParseAddr("10.65.0.1"), Protocol: 17, SourcePort: 4000, DestinationPort: 53, In: "eth0", Out: "cali1"}
+	list := []kernel.TraceStep{
+		{Kind: kernel.TraceMarked, Fresh: true, Headers: h}, {Kind: kernel.TraceEnter, Hook: "prerouting"}, {Kind: kernel.TraceState, State: state},
+		{Kind: kernel.TraceLeave, Hook: "prerouting"}, {Kind: kernel.TraceEnter, Hook: "forward"},
+	}
+	if drop {
+		return append(list, kernel.TraceStep{Kind: kernel.TracePolicy, Family: "ip", Table: "filter", Chain: "FORWARD", Verdict: kernel.VerdictDrop, Base: &kernel.TracedBase{Hook: "forward"}})
+	}
+	chain := p.calc.Table().Chain("pi/GlobalNetworkPolicy/web")
+	for _, rule := range chain.Rules {
+		if strings.HasPrefix(rule.Comment, "GlobalNetworkPolicy/web ingress 2") {
+			list = append(list, kernel.TraceStep{Kind: kernel.TraceRule, Family: "inet", Table: "manx", Chain: "forward-to-workload", Verdict: kernel.VerdictJump, Base: &kernel.TracedBase{Hook: "forward", Priority: 1}},
+				kernel.TraceStep{Kind: kernel.TraceRule, Family: "inet", Table: "manx", Chain: chain.Name, Verdict: kernel.VerdictAccept, Rule: kernel.TracedRule{Handle: 9, Number: 2, Comment: rule.Comment, ID: rule.ID()}})
+			break
+		}
+	}
+	return append(list, kernel.TraceStep{Kind: kernel.TraceLeave, Hook: "forward"}, kernel.TraceStep{Kind: kernel.TraceEnter, Hook: "postrouting"}, kernel.TraceStep{Kind: kernel.TraceLeave, Hook: "postrouting"})
+}
+
+func TestTraceFlowComparesPackets(t *testing.T) {
+	r, p, x := withTracer(t)
+	stream, err := r.client.TraceFlow(r.context(), &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web", Flow: "udp", Packets: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := stream.Recv()
+	if err != nil || first.GetArmed().GetNode() != "node-1" || fmt.Sprint(first.GetArmed().GetDestinations()) != "[10.65.0.1]" {
+		t.Fatalf("first answer %v, %v: want that packets are traced", first, err)
+	}
+	if f := <-x.flows; f.Protocol != 17 || f.Port != 0 || f.HasICMP || fmt.Sprint(f.Sources, f.Destinations) != "[192.0.2.1] [10.65.0.1]" {
+		t.Errorf("traced %+v", f)
+	}
+	x.packets <- udp(t, p, kernel.StateNew, false)
+	x.packets <- udp(t, p, kernel.StateEstablished, false)
+	for _, want := range []struct{ verdict, end, reason string }{
+		{"agrees", "sent out cali1", ""}, {"undecided", "sent out cali1", "already known"}, {"differs", "dropped by table ip filter, chain FORWARD (policy drop)", "policy allows it, but"},
+	} {
+		if want.verdict == "differs" {
+			x.packets <- udp(t, p, kernel.StateNew, true)
+		}
+		got, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := got.GetPacket()
+		if m.GetVerdict() != want.verdict || m.GetEnd() != want.end || !strings.Contains(fmt.Sprint(m.GetReasons()), want.reason) || m.GetSourcePort() != 4000 || m.GetIn() != "eth0" ||
+			!strings.HasPrefix(m.GetExplained(), "ALLOWED by GlobalNetworkPolicy/web ingress 2") {
+			t.Errorf("got %v, want %+v", m, want)
+		}
+	}
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) { // the packet of the known connection does not count
+		t.Errorf("after two packets that tell something: %v", err)
+	}
+	<-x.ended
+}
+
+func TestTraceFlowEnds(t *testing.T) {
+	r, p, x := withTracer(t)
+	begin := func(ctx context.Context, q *manxv1.TraceFlowRequest) manxv1.Manx_TraceFlowClient {
+		t.Helper()
+		q.Source, q.Destination, q.Flow = "192.0.2.1", "shop/web", "udp"
+		stream, err := r.client.TraceFlow(ctx, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		return stream
+	}
+	stream := begin(r.context(), &manxv1.TraceFlowRequest{TimeoutMs: 1})
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("when the time is over: %v", err)
+	}
+	<-x.ended
+	ctx, cancel := context.WithCancel(r.context())
+	begin(ctx, &manxv1.TraceFlowRequest{})
+	cancel()
+	<-x.ended // nothing is traced for a client that went away
+
+	stream = begin(r.context(), &manxv1.TraceFlowRequest{})
+	for range 20 { // a busy known connection does not fill the screen
+		x.packets <- udp(t, p, kernel.StateEstablished, false)
+	}
+	x.packets <- udp(t, p, kernel.StateNew, false)
+	count := 0
+	for {
+		_, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		count++
+	}
+	if count != traceMostOthers+1 {
+		t.Errorf("%d packets were told of, want %d", count, traceMostOthers+1)
+	}
+	<-x.ended
+	ctx, cancel = context.WithCancel(r.context())
+	defer cancel()
+	for range traceMostCalls {
+		begin(ctx, &manxv1.TraceFlowRequest{})
+	}
+	more, err := r.client.TraceFlow(ctx, &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := more.Recv(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one more than may be at a time: %v", err)
+	}
+}
+
+func TestTraceFlowRefuses(t *testing.T) {
+	r, _, x := withTracer(t)
+	for _, c := range []struct {
+		name string
+		ask  *manxv1.TraceFlowRequest
+		err  error // of the kernel
+		code codes.Code
+		say  string
+	}{
+		{"an end that is nobody", &manxv1.TraceFlowRequest{Source: "shop/nobody", Destination: "shop/web"}, nil, codes.NotFound, "is no address"},
+		{"a flow", &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web", Flow: "udp/x"}, nil, codes.InvalidArgument, "is not a port"},
+		{"too many packets", &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web", Packets: 5000}, nil, codes.InvalidArgument, "want 1 to 1000"},
+		{"too long", &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web", TimeoutMs: 1 << 40}, nil, codes.InvalidArgument, "want 1 to 3600000"},
+		{"a kernel without tables that have an owner", &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web"}, fmt.Errorf("%w: takes Linux 5.12", kernel.ErrNoNFTables), codes.FailedPrecondition, "Linux 5.12"},
+		{"another error of the kernel", &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web"}, errors.New("busy"), codes.Internal, "busy"},
+	} {
+		x.err = c.err
+		stream, err := r.client.TraceFlow(r.context(), c.ask)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); status.Code(err) != c.code || !strings.Contains(err.Error(), c.say) {
+			t.Errorf("%s: %v, want %s with %q", c.name, err, c.code, c.say)
+		}
+	}
+	r.source.Trace, r.source.Policy = nil, &rules{calc: policy.New(policy.Config{})}
+	r.server.Show(r.source)
+	stream, err := r.client.TraceFlow(r.context(), &manxv1.TraceFlowRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("without a tracer: %v", err)
+	}
+}
