@@ -163,10 +163,14 @@ func packetText(p *manxv1.TracedPacket) string {
 		}
 		place := fmt.Sprintf("table %s, chain %s", x.GetTable(), x.GetChain())
 		fmt.Fprintf(&b, "  %-11s %s: %s", x.GetHook(), place, x.GetVerdict())
-		if rest, here := strings.CutPrefix(x.GetBy(), place); here {
-			fmt.Fprintf(&b, " %s", strings.TrimLeft(rest, ", "))
-		} else if x.GetBy() != "" {
-			fmt.Fprintf(&b, " by %s", x.GetBy())
+		by := strings.TrimPrefix(x.GetBy(), place)
+		switch rule, isRule := strings.CutPrefix(by, ", "); {
+		case isRule:
+			fmt.Fprintf(&b, " by %s", rule)
+		case by != x.GetBy(): // the policy
+			b.WriteString(by)
+		case by != "":
+			fmt.Fprintf(&b, " by %s", by)
 		}
 		b.WriteByte('\n')
 	}

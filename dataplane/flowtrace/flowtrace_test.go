@@ -153,7 +153,7 @@ func TestCompare(t *testing.T) {
 		{"no route before policy denies", steps(fresh, enter("prerouting"), isNew, leave("prerouting")), explained("deny E 1", "allow I 2"), Differs, "before policy could deny it"},
 		{"something else drops at a hook", steps(begins, egress, ingress), both, Differs, "policy allows it, but it was lost at forward without a rule of nftables"},
 		{"a program takes it", steps(begins, egress, ingress, kernel.TraceStep{Kind: kernel.TraceRule, Family: "ip", Table: "ids", Chain: "all", Verdict: "queue", Rule: kernel.TracedRule{Handle: 3}}), both, Differs,
-			"policy allows it, but it was taken (queue) by table ip ids, chain all (handle 3)"},
+			"policy allows it, but it was taken (queue) by table ip ids, chain all, a rule that is gone (handle 3)"},
 		{"another node should have dropped it before", steps(begins, egress, ingress, ends), stopped, Differs, "it should have been dropped at node n0 by Z, and came here"},
 		{"a known connection is dropped by another table", steps(fresh, enter("prerouting"), isKnown, leave("prerouting"), enterRouted, policy("ip filter", "FORWARD", "drop")), both, Differs,
 			"it belongs to a connection that was already known, and yet it was dropped by table ip filter"},

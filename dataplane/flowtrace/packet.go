@@ -60,11 +60,11 @@ func (c *Chain) By() string {
 	if c.Manx() && s.Rule.Comment != "" {
 		return s.Rule.Comment
 	}
-	text := c.Place(s.Chain)
+	rule := "a rule that is gone"
 	if s.Rule.Number != 0 {
-		text += fmt.Sprintf(", rule %d", s.Rule.Number)
+		rule = fmt.Sprintf("rule %d", s.Rule.Number)
 	}
-	text += fmt.Sprintf(" (handle %d)", s.Rule.Handle)
+	text := fmt.Sprintf("%s, %s (handle %d)", c.Place(s.Chain), rule, s.Rule.Handle)
 	if s.Rule.Comment != "" {
 		text += fmt.Sprintf(" %q", s.Rule.Comment)
 	}
