@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"net/netip"
+	"slices"
 
 	"go.uber.org/zap"
 
@@ -46,16 +47,28 @@ func (a *Agent) forget(addresses []netip.Addr) {
 }
 
 // forgetTranslations deletes the connections of floating addresses that were given to somebody else or are gone: the kernel
-// translates each as it did at its beginning. The lock is held.
+// translates each as it did at its beginning. Reading the kernel's table takes time, so what changes meanwhile waits for the
+// next turn. The lock is held.
 func (a *PolicyAgent) forgetTranslations() {
-	addresses := a.stale
-	if a.stale = nil; len(addresses) == 0 || a.connections == nil {
+	if a.connections == nil {
+		a.stale = nil
+	}
+	if a.forgetting || len(a.stale) == 0 {
 		return
 	}
+	slices.SortFunc(a.stale, netip.Addr.Compare)
+	addresses := slices.Compact(a.stale)
+	a.stale, a.forgetting = nil, true
 	a.working.Go(func() {
 		if _, err := a.connections.ForgetConnections(addresses); err != nil {
 			a.log.Warn("connections of floating addresses go on to the workloads that had them",
 				zap.Stringers("addresses", addresses[:min(len(addresses), 10)]), zap.Int("of", len(addresses)), zap.Error(err))
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.forgetting = false
+		if len(a.stale) > 0 {
+			a.loop.Trigger()
 		}
 	})
 }

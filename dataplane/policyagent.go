@@ -46,6 +46,7 @@ type PolicyAgent struct {
 
 	connections kernel.Connections
 	stale       []netip.Addr // floating addresses whose connections are to be forgotten
+	forgetting  bool
 	working     sync.WaitGroup
 }
 

@@ -69,3 +69,54 @@ func TestInterfacesAreKnownBeforeRulesAreMade(t *testing.T) {
 	step("they cannot be listed again", true, true, false)
 	step("now they can", false, true, true)
 }
+
+// connections takes its time to forget.
+type connections struct {
+	goOn chan struct{}
+	got  chan []netip.Addr
+}
+
+func (c *connections) ForgetConnections(list []netip.Addr) (int, error) {
+	c.got <- list
+	<-c.goOn
+	return len(list), nil
+}
+
+// One reading of the kernel's connections at a time, however often floating addresses move.
+func TestFloatingAddressesThatMoveOnAreForgottenInTurn(t *testing.T) {
+	conns := &connections{make(chan struct{}), make(chan []netip.Addr, 100)}
+	a := NewPolicy(PolicyConfig{Rules: kernel.NewFakeRules(), Connections: conns, Logger: zap.NewNop(), Policy: policy.Config{Node: "here"}})
+	felix := &model.FelixConfiguration{}
+	on := v3.FloatingIPsEnabled
+	felix.Spec.FloatingIPs = &on
+	config := model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix)
+	k := model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: "w"}
+	move := func(external ...string) {
+		w := &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1", IPNetworks: []string{"10.0.0.1/32"}}}
+		for _, e := range external {
+			w.Spec.IPNATs = append(w.Spec.IPNATs, model.IPNAT{InternalIP: "10.0.0.1", ExternalIP: e})
+		}
+		a.SetState(model.NewSet(config, model.NewObject(k, w)))
+		a.step()
+	}
+	for range 5 {
+		move("203.0.113.1", "203.0.113.2")
+		move("203.0.113.2")
+		move("203.0.113.1")
+	}
+	move()
+	if first := <-conns.got; len(first) != 1 || len(conns.got) > 0 {
+		t.Fatalf("first %v are forgotten, and %d times more at once", first, len(conns.got))
+	}
+	conns.goOn <- struct{}{}
+	a.working.Wait() // the loop is told to take another step
+	a.step()
+	if second := <-conns.got; len(second) != 2 {
+		t.Errorf("then %v are forgotten, want both addresses once", second)
+	}
+	conns.goOn <- struct{}{}
+	a.working.Wait()
+	if a.step(); len(conns.got) > 0 {
+		t.Error("something is forgotten twice")
+	}
+}
