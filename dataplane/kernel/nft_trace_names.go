@@ -95,10 +95,26 @@ func (n *chainNames) readRules(key chainKey, info *chainInfo) {
 				return
 			}
 			r := TracedRule{Handle: binary.BigEndian.Uint64(l[unix.NFTA_RULE_HANDLE]), Number: len(info.rules) + 1}
-			r.Comment = commentOf(l[unix.NFTA_RULE_USERDATA])
+			if r.Comment = commentOf(l[unix.NFTA_RULE_USERDATA]); r.Comment == "" {
+				r.Comment = iptablesComment(l[unix.NFTA_RULE_EXPRESSIONS])
+			}
 			if key.table == TableName && key.family == unix.NFPROTO_INET {
 				r.Comment, r.ID = splitComment(r.Comment)
 			}
 			info.rules[r.Handle] = r
 		})
+}
+
+// iptablesComment is what the match "comment" of iptables says, which does nothing else.
+func iptablesComment(expressions []byte) string {
+	for _, element, rest, ok := nextAttr(expressions); ok; _, element, rest, ok = nextAttr(rest) {
+		x := attrList(element)
+		if text(x[unix.NFTA_EXPR_NAME]) != "match" {
+			continue
+		}
+		if match := attrList(x[unix.NFTA_EXPR_DATA]); text(match[unix.NFTA_MATCH_NAME]) == "comment" {
+			return text(match[unix.NFTA_MATCH_INFO])
+		}
+	}
+	return ""
 }

@@ -225,6 +225,38 @@ e0 10.1.0.9:4000 -> e1 10.2.0.9:80
 	check("nothing drops", x.until(leaving("postrouting")), passes+leaves)
 }
 
+// Rules of iptables are found with their comments.
+func TestTraceFlowThroughIPTables(t *testing.T) {
+	if out, err := exec.Command("iptables", "-V").CombinedOutput(); err != nil || !strings.Contains(string(out), "nf_tables") {
+		t.Skipf("no iptables that works by nf_tables: %s %v", out, err)
+	}
+	ns, n := forwarding(t)
+	iptables := func(args string) {
+		run(t, append([]string{"ip", "netns", "exec", ns, "iptables"}, strings.Fields(args)...)...)
+	}
+	iptables("-N DOCKER-USER")
+	iptables("-A FORWARD -j DOCKER-USER")
+	iptables("-A DOCKER-USER -p tcp -j ACCEPT")
+	iptables("-A DOCKER-USER -p udp -m udp --dport 80 -m comment --comment not-today -j DROP")
+	x := trace(t, n, tracedFlow)
+	from, to := netip.MustParseAddrPort("10.1.0.9:4000"), netip.MustParseAddrPort("10.2.0.9:80")
+	frameInto(t, n, ns, "e0", from, to)
+	steps := x.verdict(VerdictDrop)
+	if got, want := stepText(steps[len(steps)-2:]), `e0 10.1.0.9:4000 -> e1 10.2.0.9:80
+  ip filter FORWARD (filter forward 0) rule 1 "": jump DOCKER-USER
+  ip filter DOCKER-USER rule 2 "not-today": drop
+`; got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	iptables("-F DOCKER-USER")
+	iptables("-P FORWARD DROP")
+	frameInto(t, n, ns, "e0", from, to)
+	steps = x.verdict(VerdictDrop)
+	if got, want := stepText(steps[len(steps)-1:]), "  ip filter FORWARD (filter forward 0) policy: drop\n"; got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
 // A packet that only becomes one of the flow when its destination is translated is traced from there on; packets of known
 // connections are told from new ones.
 func TestTraceFlowOfAService(t *testing.T) {
