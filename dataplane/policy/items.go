@@ -63,7 +63,7 @@ func (it *item) contributions(key setKey) []ruleset.Element {
 		return list
 	}
 	for _, p := range it.ports {
-		if p.name != key.port || (key.protocol != 0 && p.protocol != key.protocol) {
+		if !key.names(p.name) || (key.protocol != 0 && p.protocol != key.protocol) {
 			continue
 		}
 		for _, n := range it.nets {

@@ -229,10 +229,8 @@ func (w *ruleWriter) entity(e *Entity, f fields, family int) ([][]ruleset.Match,
 		numbers := append(append([]ruleset.Match(nil), common...), peers...)
 		alternatives = append(alternatives, append(numbers, w.numbers(e.Ports.Ranges, f, false)))
 	}
-	for _, name := range e.Ports.Names {
-		if set := w.portSet(name, e.Selector, family); set != "" {
-			alternatives = append(alternatives, append(append([]ruleset.Match(nil), common...), ruleset.Match{Field: f.endpoint, Set: set}))
-		}
+	if set := w.portSet(e.Ports.Names, e.Selector, family); set != "" {
+		alternatives = append(alternatives, append(append([]ruleset.Match(nil), common...), ruleset.Match{Field: f.endpoint, Set: set}))
 	}
 	return alternatives, true
 }
@@ -285,10 +283,8 @@ func (w *ruleWriter) notPorts(e *Entity, f fields, family int) []ruleset.Match {
 	if len(e.NotPorts.Ranges) > 0 {
 		list = append(list, w.numbers(e.NotPorts.Ranges, f, true))
 	}
-	for _, name := range e.NotPorts.Names {
-		if set := w.portSet(name, e.Selector, family); set != "" {
-			list = append(list, ruleset.Match{Field: f.endpoint, Not: true, Set: set})
-		}
+	if set := w.portSet(e.NotPorts.Names, e.Selector, family); set != "" {
+		list = append(list, ruleset.Match{Field: f.endpoint, Not: true, Set: set})
 	}
 	return list
 }
@@ -306,12 +302,16 @@ func (w *ruleWriter) selectorSet(s *selector.Selector, family int) string {
 	return w.acquire(setKey{kind: bySelector, selector: s.String()}, s, family)
 }
 
-// portSet holds the endpoints with a port of that name, of those that sel matches or of all.
-func (w *ruleWriter) portSet(name string, sel *selector.Selector, family int) string {
+// portSet holds the endpoints with a port of one of these names, of those that sel matches or of all; empty if there is none. One set
+// for all names keeps the rules few: there is one for each way in which both ends can match.
+func (w *ruleWriter) portSet(names []string, sel *selector.Selector, family int) string {
+	if len(names) == 0 {
+		return ""
+	}
 	if sel == nil {
 		sel = selector.New(selector.All{})
 	}
-	return w.acquire(setKey{kind: byPort, selector: sel.String(), port: name, protocol: w.rule.Protocol}, sel, family)
+	return w.acquire(setKey{kind: byPort, selector: sel.String(), ports: portNames(names), protocol: w.rule.Protocol}, sel, family)
 }
 
 func (w *ruleWriter) service(s Service, f fields, family int) ruleset.Match {

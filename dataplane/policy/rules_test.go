@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -70,6 +71,36 @@ func TestExcludedSelectorsBesideOthersAreAboutThoseThatAreMeant(t *testing.T) {
 			if got := reaches(calc, source, "10.0.0.1", "caliw", 80); got != want {
 				t.Errorf("%s: from %s: %v, want %v", c.name, source, got, want)
 			}
+		}
+	}
+}
+
+// However many names a rule has at both ends, it stays a handful of rules in the kernel: whoever may write policies of one
+// namespace must not be able to flood the nodes.
+func TestManyNamesOfPortsAreFewRules(t *testing.T) {
+	var names []numorstring.Port
+	for i := range 50 {
+		names = append(names, numorstring.NamedPort(fmt.Sprint("p", i)))
+	}
+	ends := v3.EntityRule{Ports: append(names, numorstring.SinglePort(7), numorstring.SinglePort(9))}
+	server := pod("default", "w", "10.0.0.1", nil)
+	server.Value.(*model.WorkloadEndpoint).Spec.Ports = []model.EndpointPort{
+		{Name: "p0", Protocol: *protocolOf("TCP"), Port: 80}, {Name: "p49", Protocol: *protocolOf("TCP"), Port: 81}, {Name: "p50", Protocol: *protocolOf("TCP"), Port: 82},
+		{Name: "p1", Protocol: *protocolOf("UDP"), Port: 83}}
+	rule := v3.Rule{Action: v3.Allow, Protocol: protocolOf("TCP"), Source: ends, Destination: ends}
+	set := model.NewSet(server, namespace("default", nil), globalPolicy("p", v3.GlobalNetworkPolicySpec{Types: twoTypes[:1], Ingress: []v3.Rule{rule}}))
+	calc := Build(Config{Node: testNode}, set, nil)
+	if n := len(calc.Table().Chain("pi/GlobalNetworkPolicy/p").Rules); n > 8 {
+		t.Errorf("one rule became %d", n)
+	}
+	rule.Source = v3.EntityRule{}
+	rule.Destination.NotPorts = names[49:50]
+	p := globalPolicy("p", v3.GlobalNetworkPolicySpec{Types: twoTypes[:1], Ingress: []v3.Rule{rule}})
+	set[p.Key] = p
+	calc.Update(set, p.Key)
+	for port, want := range map[uint16]bool{7: true, 8: false, 9: true, 80: true, 81: false, 82: false, 83: false} {
+		if got := reaches(calc, "192.0.2.1", "10.0.0.1", "caliw", port); got != want {
+			t.Errorf("port %d: %v, want %v", port, got, want)
 		}
 	}
 }

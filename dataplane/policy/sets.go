@@ -18,7 +18,7 @@ type setKind uint8
 
 const (
 	bySelector     setKind = iota + 1 // addresses of what the selector matches
-	byPort                            // address, protocol, port of what the selector matches, for one named port
+	byPort                            // address, protocol, port of what the selector matches, for named ports
 	byService                         // addresses of a service's endpoints
 	byServicePorts                    // with their ports
 )
@@ -27,8 +27,8 @@ const (
 type setKey struct {
 	kind     setKind
 	selector string // canonical
-	port     string
-	protocol uint8 // 0: any
+	ports    string // names, see portNames
+	protocol uint8  // 0: any
 	service  Service
 }
 
@@ -41,11 +41,25 @@ func (k setKey) String() string {
 				protocol = name
 			}
 		}
-		return fmt.Sprintf("port %q (%s) of %s", k.port, protocol, k.selector)
+		return fmt.Sprintf("port %s (%s) of %s", strings.ReplaceAll(k.ports, ",", " or "), protocol, k.selector)
 	case byService, byServicePorts:
 		return "service " + k.service.Namespace + "/" + k.service.Name
 	}
 	return k.selector
+}
+
+// portNames is how names of ports are kept in a key: they are letters, digits, '_', '.' and '-'.
+func portNames(names []string) string { return strings.Join(names, ",") }
+
+// names tells whether a port is one of those of the key.
+func (k setKey) names(port string) bool {
+	for rest, more := k.ports, true; more; {
+		var name string
+		if name, rest, more = strings.Cut(rest, ","); name == port {
+			return true
+		}
+	}
+	return false
 }
 
 // endpoints tells whether elements have protocol and port.
@@ -79,7 +93,7 @@ func index(p netip.Prefix) int {
 func (c *Calculator) acquire(key setKey, user *policyState, sel *selector.Selector) *memberSet {
 	s := c.sets[key]
 	if s == nil {
-		s = &memberSet{calc: c, key: key, hash: shortHash(fmt.Sprint(key.kind, "\x00", key.selector, "\x00", key.port, "\x00", key.protocol, "\x00", key.service)), users: map[*policyState]bool{}}
+		s = &memberSet{calc: c, key: key, hash: shortHash(fmt.Sprint(key.kind, "\x00", key.selector, "\x00", key.ports, "\x00", key.protocol, "\x00", key.service)), users: map[*policyState]bool{}}
 		c.sets[key] = s
 		s.make(0, false)
 		switch key.kind {
