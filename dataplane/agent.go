@@ -26,9 +26,9 @@ type Config struct {
 	Logger   *zap.Logger
 	// MTUFile is where the CNI plugin looks for the MTU of workloads, usually /var/lib/calico/mtu; empty for nowhere.
 	MTUFile string
-	// EndpointStatusDir is where CNI plugins look for the workloads that are connected, usually
-	// /var/run/calico/endpoint-status; empty for nowhere.
-	EndpointStatusDir string
+	// EndpointStatusDir is the folder where CNI plugins look for the workloads that are connected, usually
+	// /var/run/calico/endpoint-status, given endpointStatusPathPrefix of FelixConfiguration; empty, or nil, for nowhere.
+	EndpointStatusDir func(prefix string) string
 	// WithPolicy says that a workload also has to have its policy first; see SetPolicy.
 	WithPolicy bool
 }

@@ -13,20 +13,42 @@ import (
 
 // endpointFiles tells CNI plugins which workloads are connected and protected. The zero value tells nothing.
 type endpointFiles struct {
-	target    *endpointstatus.Target
+	now       func() time.Time
+	folder    func(prefix string) string // nil: nowhere
+	dir       string
+	target    *endpointstatus.Target // nil: nobody is told
 	endpoints []endpointstatus.Endpoint
 	policy    *endpointstatus.Policy // nil: nobody programs policy
 }
 
 func newEndpointFiles(c Config, now func() time.Time) endpointFiles {
-	var f endpointFiles
-	if c.EndpointStatusDir != "" {
-		f.target = endpointstatus.New(c.EndpointStatusDir, now)
-	}
+	f := endpointFiles{now: now, folder: c.EndpointStatusDir}
 	if c.WithPolicy {
 		f.policy = &endpointstatus.Policy{}
 	}
 	return f
+}
+
+// move goes on in the folder that FelixConfiguration, as it is now, leads to. What is in the one before is not kept up to date
+// any more, and so removed.
+func (f *endpointFiles) move(prefix string, datastore bool) error {
+	if f.folder == nil {
+		return nil
+	}
+	dir := f.folder(prefix)
+	if dir == f.dir {
+		return nil
+	}
+	var err error
+	if f.target != nil {
+		_, err = endpointstatus.Cleanup(f.dir)
+	}
+	f.dir, f.target = dir, nil
+	if dir != "" {
+		f.target = endpointstatus.New(dir, f.now)
+		f.target.Synced(datastore)
+	}
+	return err
 }
 
 func (f *endpointFiles) resync() {
@@ -68,6 +90,9 @@ func (a *Agent) FollowPolicy(ctx context.Context, p *PolicyAgent) error {
 
 // configureFiles takes over the endpoints of the newest state.
 func (a *Agent) configureFiles() {
+	if err := a.files.move(a.state.felix.EndpointStatusPathPrefix, a.synced.datastore); err != nil {
+		a.log.Warn("files that tell of workloads are left in the folder where they were kept before", zap.Error(err))
+	}
 	if a.files.target == nil {
 		return
 	}

@@ -1,12 +1,14 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"go.uber.org/zap"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/datastore/model"
@@ -18,7 +20,7 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	h := newHost(t)
 	dir := filepath.Join(t.TempDir(), "endpoint-status")
 	start := func() (*Agent, func()) {
-		a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(), EndpointStatusDir: dir, WithPolicy: true})
+		a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(), EndpointStatusDir: func(string) string { return dir }, WithPolicy: true})
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- a.Run(ctx) }()
@@ -80,4 +82,51 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	}
 	a.SetState(model.NewSet(node))
 	waitFor(t, "the file to go with the workload", func() bool { return content() == "" })
+}
+
+// The folder follows FelixConfiguration: the files move, and none is left where nobody keeps them.
+func TestFilesFollowFelixConfiguration(t *testing.T) {
+	h := newHost(t)
+	root := t.TempDir()
+	a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(), EndpointStatusDir: func(prefix string) string {
+		if prefix == "none" {
+			return ""
+		}
+		return filepath.Join(root, cmp.Or(prefix, "usual"))
+	}})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	felix := func(name, prefix string) *model.Object {
+		f := &model.FelixConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		f.Spec.EndpointStatusPathPrefix = prefix
+		return model.NewObject(model.ResourceKey(model.KindFelixConfiguration, name), f)
+	}
+	node, pod := nodeObject("node-1", "10.1.0.5/24", ""), endpointObject("node--1-k8s-web-eth0", "node-1", "cali1", "10.244.1.7/32")
+	h.pod("cali1")
+	for _, x := range []struct {
+		name         string
+		cluster, own string
+		where        string
+	}{
+		{"nothing is said", "", "", "usual"},
+		{"of the cluster", "cluster", "", "cluster"},
+		{"of the node", "cluster", "own", "own"},
+		{"of another node", "cluster", "", "cluster"},
+		{"nowhere", "none", "", ""},
+		{"somewhere again", "", "own", "own"},
+	} {
+		set := model.NewSet(node, pod, felix("default", x.cluster), felix("node.node-1", x.own), felix("node.node-2", "other"))
+		a.SetState(set)
+		a.SetSynced(true, true)
+		waitFor(t, x.name, func() bool {
+			files, _ := filepath.Glob(filepath.Join(root, "*", "*"))
+			if x.where == "" {
+				return len(files) == 0
+			}
+			return len(files) == 1 && files[0] == filepath.Join(root, x.where, "k8s default%2Fweb eth0")
+		})
+	}
+	cancel()
 }

@@ -110,6 +110,7 @@ func felixConfiguration(r model.Reader, node string) model.FelixConfigurationSpe
 		merged.InterfacePrefix = cmp.Or(f.Spec.InterfacePrefix, merged.InterfacePrefix)
 		merged.IPv4NormalRoutePriority = cmp.Or(f.Spec.IPv4NormalRoutePriority, merged.IPv4NormalRoutePriority)
 		merged.IPv6NormalRoutePriority = cmp.Or(f.Spec.IPv6NormalRoutePriority, merged.IPv6NormalRoutePriority)
+		merged.EndpointStatusPathPrefix = cmp.Or(f.Spec.EndpointStatusPathPrefix, merged.EndpointStatusPathPrefix)
 		merged.FloatingIPs = model.MergeFloatingIPs(merged.FloatingIPs, f.Spec.FloatingIPs)
 	}
 	return merged

@@ -25,7 +25,7 @@ func cleanup(o options) error {
 	defer k.Close() //nolint:errcheck // everything has been answered
 	n, err := dataplane.Cleanup(k)
 	fmt.Printf("removed %d routes, bandwidth limits and addresses\n", n)
-	if dir := o.endpointStatusDir(); dir != "" {
+	if dir := o.endpointStatusDir(""); dir != "" {
 		files, fileErr := endpointstatus.Cleanup(dir)
 		fmt.Printf("removed %d status files of endpoints\n", files)
 		err = errors.Join(err, fileErr)

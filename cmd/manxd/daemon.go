@@ -149,7 +149,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 		speaker: speaker.New(speaker.Config{Logger: log.Named("bgp"), GobgpSocket: filepath.Join(o.runDir, "gobgp.sock"), BMP: bmp,
 			MaxPrefixes: o.maxPrefixes, WarnPrefixes: o.warnPrefixes, InterfaceOf: interfaceOf(k, log.Named("bgp"))}),
 		agent: dataplane.New(dataplane.Config{Kernel: k, NodeName: name, Logger: log.Named("dataplane"), MTUFile: o.mtuFile,
-			EndpointStatusDir: o.endpointStatusDir(), WithPolicy: o.policy}),
+			EndpointStatusDir: o.endpointStatusDir, WithPolicy: o.policy}),
 	}
 	defer f.speaker.Close()
 	kinds := watched

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -112,7 +113,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.gobgpListen, gobgpFlag, "127.0.0.1:50051", "where the stock gobgp command line (version 3) is served; empty: nowhere", "MANX_GOBGP_LISTEN")
 	b.string(&o.httpListen, httpFlag, "127.0.0.1:9099", "where health and metrics are served; empty: nowhere", "MANX_HTTP_LISTEN")
 	b.string(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "where the MTU for pods is kept for the CNI plugin", "MANX_MTU_FILE")
-	b.string(&o.endpointStatusPrefix, "endpoint-status-path-prefix", endpointstatus.DefaultPathPrefix, "the CNI plugin is told in the folder endpoint-status below this one which workloads have their policy and routes; empty: nowhere", "FELIX_ENDPOINTSTATUSPATHPREFIX")
+	b.string(&o.endpointStatusPrefix, "endpoint-status-path-prefix", "", "the CNI plugin is told in the folder endpoint-status below this one which workloads have their policy and routes; none: nowhere; empty: endpointStatusPathPrefix of FelixConfiguration, else "+endpointstatus.DefaultPathPrefix, "FELIX_ENDPOINTSTATUSPATHPREFIX")
 	b.string(&o.logLevel, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL", "CALICO_STARTUP_LOGLEVEL")
 	b.string(&o.logFormat, "log-format", "", "json or text; empty: text on a terminal, else json", "MANX_LOG_FORMAT")
 	b.string(&o.passwordDir, "bgp-password-dir", "", "folder of BGP passwords: DIR/SECRET/KEY, as Kubernetes mounts secrets", "MANX_BGP_PASSWORD_DIR")
@@ -288,10 +289,12 @@ func explain(fs *pflag.FlagSet, used map[string]string) {
 	})
 }
 
-// endpointStatusDir is where the CNI plugin is told which workloads are ready; empty for nowhere.
-func (o *options) endpointStatusDir() string {
-	if o.endpointStatusPrefix == "" {
+// endpointStatusDir is where the CNI plugin is told which workloads are ready, given endpointStatusPathPrefix of
+// FelixConfiguration; empty for nowhere.
+func (o *options) endpointStatusDir(felix string) string {
+	prefix := cmp.Or(o.endpointStatusPrefix, felix, endpointstatus.DefaultPathPrefix)
+	if strings.EqualFold(prefix, "none") {
 		return ""
 	}
-	return filepath.Join(o.endpointStatusPrefix, endpointstatus.FolderName)
+	return filepath.Join(prefix, endpointstatus.FolderName)
 }

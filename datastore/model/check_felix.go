@@ -1,6 +1,7 @@
 package model
 
 import (
+	"path/filepath"
 	"regexp"
 	"strings"
 
@@ -70,6 +71,9 @@ func checkFelixTexts(c *check, s FelixConfigurationSpec) {
 		{"spec.featureGates", s.FeatureGates}, {"spec.featureDetectOverride", s.FeatureDetectOverride},
 	} {
 		c.failIf(x.text != "" && !keyValues.MatchString(x.text), x.field, x.text, "must be a list KEY=VALUE,KEY=VALUE")
+	}
+	if p := s.EndpointStatusPathPrefix; p != "" {
+		c.failIf(!filepath.IsAbs(p) && !strings.EqualFold(p, "none"), "spec.endpointStatusPathPrefix", p, `must be an absolute path, or "none"`)
 	}
 	for i, o := range s.HealthTimeoutOverrides {
 		c.failIf(!reporter.MatchString(o.Name), at("spec.healthTimeoutOverrides", i)+".name", o.Name, "must be letters, digits, '_', '-' and blanks")

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestFelixActions(t *testing.T) {
+func TestFelixRules(t *testing.T) {
 	for _, x := range []struct {
 		spec  FelixConfigurationSpec
 		wrong string // field
@@ -17,6 +17,9 @@ func TestFelixActions(t *testing.T) {
 		{felixActions("Refuse", "", ""), "spec.nftablesFilterDenyAction"},
 		{felixActions("", "Accept", ""), "spec.iptablesFilterDenyAction"},
 		{felixActions("", "", "Reject"), "spec.defaultEndpointToHostAction"},
+		{felixFolder("/run/calico"), ""},
+		{felixFolder("none"), ""},
+		{felixFolder("run/calico"), "spec.endpointStatusPathPrefix"},
 	} {
 		f := &FelixConfiguration{Spec: x.spec}
 		f.Name = "default"
@@ -29,5 +32,10 @@ func TestFelixActions(t *testing.T) {
 
 func felixActions(nftables, iptables, toHost string) (s FelixConfigurationSpec) {
 	s.NftablesFilterDenyAction, s.IptablesFilterDenyAction, s.DefaultEndpointToHostAction = nftables, iptables, toHost
+	return s
+}
+
+func felixFolder(prefix string) (s FelixConfigurationSpec) {
+	s.EndpointStatusPathPrefix = prefix
 	return s
 }

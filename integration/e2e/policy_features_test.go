@@ -45,6 +45,7 @@ func TestPolicyFeatures(t *testing.T) {
 		{"conditions on protocols and ports", (*cluster).testConditions},
 		{"named ports differ from pod to pod", (*cluster).testNamedPorts},
 		{"profiles change", (*cluster).testProfiles},
+		{"the folder of status files follows FelixConfiguration", (*cluster).testStatusFolder},
 	} {
 		before := content(table(t, c.n2))
 		ok := t.Run(test.name, func(t *testing.T) {

@@ -16,14 +16,15 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
+var policyFlags = []string{"--no-default-pools", "--ip=autodetect", "--ip6=autodetect",
+	"--ip-autodetection-method=interface=eth0", "--ip6-autodetection-method=interface=eth0"}
+
 // newPolicyLab makes two nodes of one rack, the first with the datastore, and pods on both.
 func newPolicyLab(t *testing.T, name string, pods map[string]string) *cluster {
 	t.Helper()
 	l := newLab(t, lab.Spec{Name: labName(name), IPv6: true, PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
 	c := &cluster{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], tor1: l.ToRs[0], pods: map[string]*lab.Pod{}}
-	flags := []string{"--no-default-pools", "--ip=autodetect", "--ip6=autodetect",
-		"--ip-autodetection-method=interface=eth0", "--ip6-autodetection-method=interface=eth0"}
-	must(t, c.n1.StartManxd(append(c.n1.EmbedDatastore(), flags...)...))
+	must(t, c.n1.StartManxd(append(c.n1.EmbedDatastore(), policyFlags...)...))
 	must(t, c.n1.Ready(limit))
 	must(t, c.n1.Apply(fmt.Sprintf(`
 apiVersion: projectcalico.org/v3
@@ -36,7 +37,7 @@ kind: IPPool
 metadata: {name: pods6}
 spec: {cidr: "%s", blockSize: 122, natOutgoing: true}
 `, pool4, pool6)))
-	must(t, c.n2.StartManxd(append(lab.UseDatastore(c.n1), flags...)...))
+	must(t, c.n2.StartManxd(append(lab.UseDatastore(c.n1), policyFlags...)...))
 	must(t, c.n2.Ready(limit))
 	c.etcd = dialEtcd(t, c.n1)
 	for _, n := range c.Nodes {
