@@ -34,10 +34,11 @@ func Compare(p *Packet, a *explain.Answer, node string) (Verdict, []string) {
 	}
 	c := comparison{packet: p, node: node}
 	for _, s := range a.Stages {
-		if s.Node == node {
+		switch {
+		case s.Node == node:
 			c.stage(s)
-		} else if !s.Allowed && s.Reached && c.before(a, s) {
-			c.differ("it should have been dropped at node %s by %s, and came here", s.Node, s.By)
+		case !s.Allowed && s.Reached && c.before(a, s):
+			return Differs, []string{fmt.Sprintf("it should have been dropped at node %s by %s, and came here", s.Node, s.By)}
 		}
 	}
 	c.others()

@@ -29,14 +29,14 @@ func (p *Packet) Translated() bool {
 
 // Chain is a base chain that the packet came to, with what it met there and in the chains that it was sent to from there.
 type Chain struct {
-	Hook         string
-	Family       string
-	Table, Name  string
-	Priority     int32
-	Steps        []kernel.TraceStep
-	Verdict      string               // of the whole chain
-	Headers      *kernel.LoggedPacket // when it came here; nil if that is not known
-	done, opened bool
+	Hook        string
+	Family      string
+	Table, Name string
+	Priority    int32
+	Steps       []kernel.TraceStep
+	Verdict     string               // of the whole chain
+	Headers     *kernel.LoggedPacket // when it came here; nil if that is not known
+	done        bool
 }
 
 // Manx tells whether it is one of Manx's table.

@@ -242,6 +242,11 @@ func (e *explanation) host(node string, c *policy.Calculator) *ruleset.Host {
 			if a == e.answer.Source.Address && e.answer.Source.Node == node && e.answer.Source.isWorkload() {
 				return e.answer.Source.Interface
 			}
+			if node == e.world.Local && e.world.Route != nil {
+				if _, iface := e.world.Route(a); iface != "" {
+					return iface
+				}
+			}
 			return otherInterface
 		},
 		OwnsAddress: owns,
