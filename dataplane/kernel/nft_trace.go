@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -144,9 +143,4 @@ func (r *NFT) traceFlow(ctx context.Context, f Flow, armed func(), handle func(T
 			handle(s)
 		}
 	}, func() { handle(TraceStep{Kind: TraceLost}) })
-}
-
-// unknownFlag tells whether the kernel refuses a table because it does not know that tables can have an owner.
-func unknownFlag(err error) bool {
-	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
 }

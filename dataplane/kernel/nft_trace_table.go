@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -54,21 +55,35 @@ const netfilterOwner = 2 // NFT_TABLE_F_OWNER, since Linux 5.12
 //
 // Chains without rules tell how far a packet came, where other tables have none and what is no table drops it.
 func (t *traceTable) commit(s *socket) error {
+	if err := t.own(s); err != nil {
+		return err
+	}
 	t.rules = map[string]int{}
+	b := &batch{}
+	b.begin()
+	for h := ruleset.Prerouting; h <= ruleset.Postrouting; h++ {
+		if err := t.addHook(b, h); err != nil {
+			return err
+		}
+	}
+	return b.commit(s)
+}
+
+// own makes the table, alone, so that it is clear what an old kernel does not take.
+func (t *traceTable) own(s *socket) error {
 	b := &batch{}
 	b.begin()
 	b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, operation{verb: "add", kind: "table", name: t.name})
 	b.attrText(unix.NFTA_TABLE_NAME, t.name)
 	b.attrBig(unix.NFTA_TABLE_FLAGS, netfilterOwner)
 	b.end()
-	for h := ruleset.Prerouting; h <= ruleset.Postrouting; h++ {
-		if err := t.addHook(b, h); err != nil {
-			return err
-		}
-	}
-	err := b.commit(s)
-	if unknownFlag(err) {
-		return fmt.Errorf("%w: a table that goes with its owner takes Linux 5.12: %w", ErrNoNFTables, err)
+	return ownerError(b.commit(s))
+}
+
+// ownerError: a kernel that does not know owners refuses the flag.
+func ownerError(err error) error {
+	if errors.Is(err, unix.EINVAL) && !errors.Is(err, ErrNoNFTables) {
+		return fmt.Errorf("%w: tables that go with their owner, which take Linux 5.12: %w", ErrNoNFTables, err)
 	}
 	return err
 }
