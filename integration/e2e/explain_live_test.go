@@ -126,6 +126,7 @@ func TestExplainLive(t *testing.T) {
 		t.Fatal("the pods do not reach each other")
 	}
 	clean := table(t, n1)
+	commits := metric(t, n1, "manx_policy_transactions_total")
 	tables := func() string {
 		out, err := n1.Run("nft", "list", "tables")
 		must(t, err)
@@ -257,6 +258,9 @@ func TestExplainLive(t *testing.T) {
 		})
 	})
 	t.Run("Manx's table is not touched", func(t *testing.T) {
+		if now := metric(t, n1, "manx_policy_transactions_total"); now != commits || metric(t, n1, "manx_policy_drift_repairs_total") != 0 {
+			t.Errorf("Manx has changed its table: %v transactions, were %v", now, commits)
+		}
 		counted := regexp.MustCompile(`packets (\d+) bytes \d+`)
 		now := table(t, n1)
 		if counted.ReplaceAllString(now, "") != counted.ReplaceAllString(clean, "") {

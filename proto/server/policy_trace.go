@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -54,6 +55,8 @@ func (s *Server) TraceFlow(r *manxv1.TraceFlowRequest, stream grpc.ServerStreami
 		return status.Errorf(codes.ResourceExhausted, "%d flows are traced already: try again when one of them has ended", traceMostCalls)
 	}
 	defer s.traces.Add(-1)
+	s.config.Log.Info("packets of a flow are traced", append(callerFields(stream.Context()), zap.Strings("sources", texts(t.flow.Sources)), zap.Strings("destinations", texts(t.flow.Destinations)),
+		zap.Stringer("flow", t.answer.Flow), zap.Duration("timeout", t.timeout))...)
 	return t.run(stream.Context())
 }
 
