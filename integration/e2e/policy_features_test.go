@@ -45,6 +45,7 @@ func TestPolicyFeatures(t *testing.T) {
 		{"conditions on protocols and ports", (*cluster).testConditions},
 		{"named ports differ from pod to pod", (*cluster).testNamedPorts},
 		{"profiles change", (*cluster).testProfiles},
+		{"rules about services follow their endpoints", (*cluster).testServiceRules},
 		{"the folder of status files follows FelixConfiguration", (*cluster).testStatusFolder},
 	} {
 		before := content(table(t, c.n2))
@@ -187,6 +188,18 @@ func (c *cluster) apply(t *testing.T, yaml string) {
 		}
 	}
 	c.enforced(t, last)
+}
+
+// speaks waits until a daemon that was started tells of its policy.
+func speaks(t *testing.T, n *lab.Node) {
+	t.Helper()
+	eventually(t, func() error {
+		out, err := n.Get("/metrics")
+		if err == nil && lines(out, "manx_policy_revision ") == "" {
+			err = fmt.Errorf("%s tells nothing of its policy", n.Name)
+		}
+		return err
+	})
 }
 
 // temporary writes objects as they are, and gives back what was there before when the test ends.
