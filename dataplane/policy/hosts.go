@@ -166,6 +166,12 @@ func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
 			Comment: "allowed by an untracked or pre-DNAT policy"})
 	}
 	skip(ruleset.Match{Field: field, Name: "lo"})
+	if !s.purpose.forward() {
+		for _, kind := range discovery {
+			skip(ruleset.Match{Field: ruleset.Family, Low: 6}, ruleset.Match{Field: ruleset.Protocol, Low: protoICMPv6},
+				ruleset.Match{Field: ruleset.ICMP, Low: kind << 8, Mask: 0xff00})
+		}
+	}
 	if !s.all {
 		for _, p := range c.settings.prefixes {
 			skip(ruleset.Match{Field: field, Name: p + "*"})
@@ -189,6 +195,10 @@ func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
 	}
 	return chain
 }
+
+// discovery is by which ICMPv6 packets neighbours, routers and groups find each other (RFC 4861, RFC 2710, RFC 3810). Like ARP, it is
+// not up to policy: a host endpoint without a policy for it would lose all neighbours, and failsafe ports with them.
+var discovery = []uint32{130, 131, 132, 133, 134, 135, 136, 143}
 
 // tunnels lets the nodes' packets between each other pass, in which those of workloads travel: a policy that is about the hosts
 // would cut the workloads off.

@@ -116,6 +116,30 @@ func TestTunnelsPassHostEndpoints(t *testing.T) {
 	}
 }
 
+// Without its neighbours a host could not be reached at its failsafe ports either.
+func TestHostEndpointsKeepTheirNeighbours(t *testing.T) {
+	here, router := netip.MustParseAddr("fe80::1"), netip.MustParseAddr("fe80::2")
+	deny := []v3.Rule{{Action: v3.Deny}}
+	for _, early := range []v3.GlobalNetworkPolicySpec{{}, {DoNotTrack: true}, {PreDNAT: true}} {
+		early.Types, early.Ingress, early.Egress = twoTypes, deny, deny
+		for _, iface := range []string{"eth0", "*"} {
+			set := model.NewSet(hostEndpoint(iface), globalPolicy("deny", early))
+			table := Build(Config{Node: testNode}, set, map[string][]netip.Addr{"eth0": {here}}).Table()
+			host := &ruleset.Host{IsLocal: func(a netip.Addr) bool { return a == here }}
+			for kind, want := range map[uint8]bool{128: false, 130: true, 133: true, 134: true, 135: true, 136: true, 137: false, 143: true} {
+				in := ruleset.Packet{In: "eth0", Source: router, Destination: here, Protocol: 58, ICMPType: kind, State: ruleset.ConnUntracked}
+				out := ruleset.Packet{Out: "eth0", Source: here, Destination: router, Protocol: 58, ICMPType: kind, State: ruleset.ConnUntracked}
+				if got := table.EvalInput(host, in, nil).Accepted(); got != want {
+					t.Errorf("%s, %+v: type %d gets in: %v, want %v", iface, early, kind, got, want)
+				}
+				if got := table.EvalOutput(host, out, nil).Accepted(); got != want {
+					t.Errorf("%s, %+v: type %d gets out: %v, want %v", iface, early, kind, got, want)
+				}
+			}
+		}
+	}
+}
+
 // Whoever writes a policy for namespaces or service accounts must not cut off the hosts, which have neither.
 func TestSelectorsOfNamespacesAndAccountsAreNotAboutHosts(t *testing.T) {
 	host, set := map[string]string{"host": "yes"}, map[string]string{model.LabelNamespace: "a"}

@@ -167,6 +167,11 @@ func TestHostEndpoints(t *testing.T) {
 				c.enforced(t, c.change(t, list...), n2)
 				defer func() { c.enforced(t, c.change(t, append(gone(list, usual), usual...)...), n2) }()
 			}
+			for _, n := range []*lab.Node{n1, n2} { // they have to find each other again, whatever policy says
+				if out, err := n.Run("ip", "neigh", "flush", "dev", "eth0"); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+			}
 			hold(t, x.probes)
 			if t.Failed() {
 				t.Log(table(t, n2))
