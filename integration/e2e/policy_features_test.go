@@ -45,6 +45,7 @@ func TestPolicyFeatures(t *testing.T) {
 		{"conditions on protocols and ports", (*cluster).testConditions},
 		{"named ports differ from pod to pod", (*cluster).testNamedPorts},
 		{"profiles change", (*cluster).testProfiles},
+		{"a pod may pretend to be whom its endpoint names", (*cluster).testSpoofedSources},
 		{"rules about services follow their endpoints", (*cluster).testServiceRules},
 		{"the folder of status files follows FelixConfiguration", (*cluster).testStatusFolder},
 	} {

@@ -65,6 +65,10 @@ func volley(t *testing.T, from string, to netip.AddrPort, listener string, n int
 func (c *cluster) testPacketRates(t *testing.T) {
 	a, b, far := c.pods["a"], c.pods["b"], c.pods["far"]
 	const port, all = 7100, 150
+	err := b.EditEndpoint(func(e lab.Resource) { e.Spec()["qosControls"] = map[string]any{"ingressPacketRate": -1} })
+	if err == nil || !strings.Contains(err.Error(), `spec.qosControls.ingressPacketRate = "-1": must be from 1 to 10000`) {
+		t.Errorf("a negative rate is stored: %v", err)
+	}
 	for _, x := range []struct {
 		name     string
 		pod      string

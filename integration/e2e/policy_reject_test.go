@@ -48,4 +48,39 @@ func (c *cluster) testReject(t *testing.T) {
 			tryAll(t, knocks(x.denied))
 		})
 	}
+	t.Run("by host endpoints", c.testRejectByHosts)
+}
+
+// testRejectByHosts: what host endpoints deny is refused, except where the kernel cannot answer: on its way out, and before
+// connections are tracked or translated.
+func (c *cluster) testRejectByHosts(t *testing.T) {
+	n1, n2, a := c.n1, c.n2, c.pods["a"]
+	c.temporary(t, documents(t, felix("node.n2", "defaultEndpointToHostAction: Drop, nftablesFilterDenyAction: Reject")+
+		"apiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {name: n2-eth0, labels: {host: n2}}\nspec: {node: n2, interfaceName: eth0}\n---\n")...)
+	all := func(name, spec string) string { return global(name, "selector: host == 'n2', "+spec) }
+	for _, x := range []struct {
+		name, policy     string
+		in, through, out string
+	}{
+		{"nothing allows it", "", refused, answered, lost},
+		{"what is forwarded is denied", all("forward", "applyOnForward: true, types: [Ingress], ingress: [{action: Deny}]"), refused, refused, lost},
+		{"before connections are tracked", all("early", "applyOnForward: true, doNotTrack: true, types: [Ingress], ingress: [{action: Deny}]"), lost, lost, lost},
+		{"before addresses are translated", all("early", "applyOnForward: true, preDNAT: true, types: [Ingress], ingress: [{action: Deny}]"), lost, lost, lost},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			if x.policy != "" {
+				c.temporary(t, documents(t, x.policy)...)
+			}
+			var list []knock
+			for i, host := range both(n2.IP4, n2.IP6) {
+				for _, network := range []string{"tcp", "udp"} {
+					list = append(list,
+						knock{"to the host", n1.Namespace, network, at(host, 7001), x.in},
+						knock{"to a pod of the host", n1.Namespace, network, at(both(a.IP4(), a.IP6())[i], 7001), x.through},
+						knock{"from the host", n2.Namespace, network, at(both(n1.IP4, n1.IP6)[i], 7001), x.out})
+				}
+			}
+			tryAll(t, list)
+		})
+	}
 }
