@@ -175,6 +175,9 @@ func packetText(p *manxv1.TracedPacket) string {
 		b.WriteByte('\n')
 	}
 	fmt.Fprintf(&b, "  => %s\n", p.GetEnd())
+	if command := lookAt(p); command != "" {
+		fmt.Fprintf(&b, "     its rules: %s\n", command)
+	}
 	switch p.GetVerdict() {
 	case packetDiffers:
 		fmt.Fprintf(&b, "The kernel does otherwise: %s\n  explained: %s\n", strings.Join(p.GetReasons(), "; "), p.GetExplained())
@@ -184,4 +187,18 @@ func packetText(p *manxv1.TracedPacket) string {
 		fmt.Fprintf(&b, "The kernel agrees: %s\n", p.GetExplained())
 	}
 	return b.String()
+}
+
+// lookAt is the command that shows the chain of another program that dropped a packet; empty if none did.
+func lookAt(p *manxv1.TracedPacket) string {
+	n := len(p.GetChains())
+	if n == 0 || !p.GetDropped() || p.GetChains()[n-1].GetTable() == "inet manx" {
+		return ""
+	}
+	last := p.GetChains()[n-1]
+	chain := last.GetChain()
+	if rules := last.GetRules(); len(rules) > 0 && rules[len(rules)-1].GetVerdict() == "drop" {
+		chain = rules[len(rules)-1].GetChain()
+	}
+	return fmt.Sprintf("nft -a list chain %s %s", last.GetTable(), chain)
 }

@@ -187,7 +187,7 @@ func TestExplainLive(t *testing.T) {
 		must(t, err)
 		x := startLive(t, n1, from, near.IP4().String(), "tcp/7002")
 		dial(near.IP4(), 7002)
-		x.end(1, `The kernel does otherwise: policy allows it, but it was dropped by table ip other, chain FORWARD, rule 1 (handle 2) "maintenance"`, "explained: ALLOWED by")
+		x.end(1, `The kernel does otherwise: policy allows it, but it was dropped by table ip other, chain FORWARD, rule 1 (handle 2) "maintenance"`, "its rules: nft -a list chain ip other FORWARD", "explained: ALLOWED by")
 		_, err = n1.Run("nft", "delete table ip other; add table ip other; add chain ip other FORWARD { type filter hook forward priority -10; policy drop; }")
 		must(t, err)
 		x = startLive(t, n1, "--output=json", from, near.IP4().String(), "tcp/7002")
