@@ -28,7 +28,7 @@ var tracedPackets = map[string][]*manxv1.TracedPacket{
 		Source: "fd00::2", Destination: "fd00::3", Protocol: "icmpv6", In: "cali1", Connection: "new", Dropped: true, Verdict: "differs",
 		Chains: []*manxv1.TracedChain{{Hook: "forward", Table: "ip6 filter", Chain: "FORWARD", Verdict: "drop", By: "table ip6 filter, chain DOCKER, rule 3 (handle 12)",
 			Rules: []*manxv1.TracedRule{{Chain: "FORWARD", Handle: 3, Number: 1, Verdict: "jump DOCKER"}, {Chain: "DOCKER", Handle: 12, Number: 3, Verdict: "drop"}}}},
-		End:    "dropped by table ip6 filter, chain DOCKER, rule 3 (handle 12)", Explained: "ALLOWED: no policy is about it",
+		End: "dropped by table ip6 filter, chain DOCKER, rule 3 (handle 12)", Explained: "ALLOWED: no policy is about it",
 		Reasons: []string{"first", "second"},
 	}},
 }

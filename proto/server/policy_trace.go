@@ -174,6 +174,9 @@ func (t *liveTrace) run(ctx context.Context) error {
 		case s := <-steps:
 			t.collector.Add(s, time.Now())
 		case now := <-look.C:
+			if len(steps) > 0 { // a slow host, not a packet that is not seen any more
+				continue
+			}
 			if full, err := t.tell(t.collector.Take(now)); full || err != nil {
 				return err
 			}
