@@ -28,6 +28,7 @@ var (
 	lost        = kernel.TraceStep{Kind: kernel.TraceLost}
 	isNew       = kernel.TraceStep{Kind: kernel.TraceState, State: kernel.StateNew}
 	isKnown     = kernel.TraceStep{Kind: kernel.TraceState, State: kernel.StateEstablished}
+	isInvalid   = kernel.TraceStep{Kind: kernel.TraceState, State: kernel.StateInvalid}
 	toService   = kernel.TraceStep{Kind: kernel.TraceMarked, Fresh: true, Headers: headers(service, "")}
 	enterRouted = kernel.TraceStep{Kind: kernel.TraceEnter, Hook: "forward", Headers: headers(other, "cali2")}
 )
@@ -161,6 +162,7 @@ func TestCompare(t *testing.T) {
 		{"a known connection", steps(fresh, enter("prerouting"), isKnown, leave("prerouting"), enterRouted, asked("forward-from-workload", "established", "accept"), ends), explained("deny E 1", "allow I 2"), Undecided,
 			"it belongs to a connection that was already known, about which policy is not asked again"},
 		{"a known connection is dropped that policy would deny", steps(fresh, isKnown, enterRouted, policy("ip filter", "FORWARD", "drop")), explained("deny E 1", "allow I 2"), Undecided, "already known, and was dropped by"},
+		{"a packet that is out of place", steps(fresh, isInvalid, enterRouted, asked("forward-from-workload", "a packet of no connection", "drop")), both, Undecided, "it was dropped by a packet of no connection"},
 		{"steps were lost", steps(begins, egress, lost, ends), both, Undecided, "some steps of the packet were lost"},
 	} {
 		got, reasons := Compare(collect(t, c.packet), c.answer, "n1")
