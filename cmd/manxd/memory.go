@@ -15,7 +15,8 @@ const (
 
 // tuneRuntime trades memory for processor time, up to a bound: the garbage collector runs seldom until the process has
 // 256 MB, or twice what it really uses. A bound that does not grow would have the collector run all the time once a
-// peer announces some 100,000 routes. GOGC and GOMEMLIMIT override this.
+// peer announces some 100,000 routes. When a burst is over, a start or a full table for instance, the host gets back what it
+// took. GOGC and GOMEMLIMIT override this.
 func tuneRuntime(ctx context.Context) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -24,23 +25,69 @@ func tuneRuntime(ctx context.Context) {
 	debug.SetMemoryLimit(smallMemory)
 	tick := time.NewTicker(memoryPoll)
 	defer tick.Stop()
-	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	var burst burst
 	for limit := int64(smallMemory); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		metrics.Read(live)
-		if next := memoryLimit(live[0].Value.Uint64()); next != limit {
+		use := readMemory()
+		if next := memoryLimit(use.live); next != limit {
 			limit = next
 			debug.SetMemoryLimit(limit)
 		}
+		if burst.over(use) {
+			debug.FreeOSMemory()
+		}
 	}
+}
+
+// memoryUse is what the runtime tells, in bytes.
+type memoryUse struct {
+	live      uint64 // what the last garbage collection found in use
+	held      uint64 // of the host's memory
+	allocated uint64 // since the start
+}
+
+func readMemory() memoryUse {
+	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(s)
+	return memoryUse{live: s[0].Value.Uint64(), held: s[1].Value.Uint64() - s[2].Value.Uint64(), allocated: s[3].Value.Uint64()}
 }
 
 // memoryLimit is what the process may have when live bytes are in use, in steps that it does not change with each route.
 func memoryLimit(live uint64) int64 {
 	const step = 32 << 20
 	return max(smallMemory, int64((2*live+step-1)/step*step))
+}
+
+const (
+	calmPolls = 5       // that a burst is over for
+	calmRate  = 2 << 20 // bytes allocated from poll to poll that are no burst
+	worthIt   = 64 << 20
+)
+
+// burst finds out when much was done and is over.
+type burst struct {
+	before uint64
+	calm   int  // polls since
+	spent  bool // the memory was given back since
+}
+
+// over takes what is in use at each poll, and tells once after each burst that memory should be given back, if that is worth a
+// garbage collection.
+func (b *burst) over(use memoryUse) bool {
+	calm := use.allocated-b.before < calmRate
+	b.before = use.allocated
+	if !calm {
+		b.calm, b.spent = 0, false
+		return false
+	}
+	b.calm++
+	if b.spent || b.calm < calmPolls {
+		return false
+	}
+	b.spent = true
+	return use.held > use.live+use.live/4+worthIt
 }

@@ -8,7 +8,42 @@ func TestMemoryLimitGrowsWithWhatIsInUse(t *testing.T) {
 		want int64
 	}{{0, smallMemory}, {smallMemory / 2, smallMemory}, {smallMemory/2 + 1, smallMemory + 32<<20}, {1 << 30, 2 << 30}, {1<<30 + 16<<20, 2<<30 + 32<<20}} {
 		if got := memoryLimit(x.live); got != x.want {
-			t.Errorf("with %d bytes in use: %d, want %d", x.live, got, x.want)
+			t.Errorf("%d bytes live: limit %d, want %d", x.live, got, x.want)
+		}
+	}
+}
+
+func TestMemoryIsGivenBackOnceAfterABurst(t *testing.T) {
+	var b burst
+	use := memoryUse{live: 100 << 20, held: 300 << 20}
+	polls := func(n int, allocate uint64) (times int) {
+		for range n {
+			use.allocated += allocate
+			if b.over(use) {
+				times++
+			}
+		}
+		return times
+	}
+	for _, step := range []struct {
+		name     string
+		polls    int
+		allocate uint64
+		held     uint64
+		times    int
+	}{
+		{"a burst", 10, 50 << 20, 300 << 20, 0},
+		{"shortly after it", calmPolls - 1, 1000, 300 << 20, 0},
+		{"the burst goes on", 1, 50 << 20, 300 << 20, 0},
+		{"after it", 100, 1000, 300 << 20, 1},
+		{"another one that took little", 3, 50 << 20, 150 << 20, 0},
+		{"after that", 100, 1000, 150 << 20, 0},
+		{"a third one", 1, 3 << 20, 400 << 20, 0},
+		{"after the third", 100, calmRate - 1, 400 << 20, 1},
+	} {
+		use.held = step.held
+		if got := polls(step.polls, step.allocate); got != step.times {
+			t.Errorf("%s: given back %d times, want %d", step.name, got, step.times)
 		}
 	}
 }

@@ -150,7 +150,7 @@ func (s *Store) List(ctx context.Context, kind model.Kind, namespace string) ([]
 	}
 	objects := make([]*model.Object, 0, len(kvs))
 	for _, kv := range kvs {
-		if o := parse(kv); o != nil && o.Key.Kind == kind {
+		if o := parse(string(kv.Key), kv); o != nil && o.Key.Kind == kind {
 			objects = append(objects, o)
 		}
 	}
@@ -177,27 +177,39 @@ func (s *Store) read(ctx context.Context, prefixes []string, revision int64, opt
 	}
 }
 
-func (s *Store) readOnce(ctx context.Context, prefixes []string, revision int64, opts []clientv3.OpOption) ([]*mvccpb.KeyValue, position, error) {
-	var all []*mvccpb.KeyValue
+func (s *Store) readOnce(ctx context.Context, prefixes []string, revision int64, opts []clientv3.OpOption) (all []*mvccpb.KeyValue, at position, err error) {
+	at, err = s.readPages(ctx, prefixes, revision, func(page []*mvccpb.KeyValue) error {
+		all = append(all, page...)
+		return nil
+	}, opts...)
+	return all, at, err
+}
+
+// readPages hands on page by page what is there at a revision, or at the newest one if it is 0, until each fails.
+func (s *Store) readPages(
+	ctx context.Context, prefixes []string, revision int64, each func([]*mvccpb.KeyValue) error, opts ...clientv3.OpOption,
+) (position, error) {
 	at := position{revision: revision}
 	for _, prefix := range prefixes {
 		from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
 		for more := true; more; {
 			resp, err := s.readPage(ctx, from, end, at.revision, opts)
 			if err != nil {
-				return nil, at, err
+				return at, err
 			}
 			at.cluster = resp.Header.ClusterId
 			if at.revision == 0 {
 				at.revision = resp.Header.Revision
 			}
-			all = append(all, resp.Kvs...)
+			if err := each(resp.Kvs); err != nil {
+				return at, err
+			}
 			if more = resp.More && len(resp.Kvs) > 0; more {
 				from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 			}
 		}
 	}
-	return all, at, nil
+	return at, nil
 }
 
 func (s *Store) readPage(ctx context.Context, from, end string, revision int64, opts []clientv3.OpOption) (*clientv3.GetResponse, error) {
@@ -208,8 +220,8 @@ func (s *Store) readPage(ctx context.Context, from, end string, revision int64, 
 }
 
 // parse decodes an entry that was found by range, nil if it is no object of ours.
-func parse(kv *mvccpb.KeyValue) *model.Object {
-	key, ok, err := model.ParseEtcdPath(string(kv.Key))
+func parse(path string, kv *mvccpb.KeyValue) *model.Object {
+	key, ok, err := model.ParseEtcdPath(path)
 	switch {
 	case !ok:
 		return nil

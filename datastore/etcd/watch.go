@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/connectivity"
 
@@ -68,8 +69,8 @@ type watcher struct {
 	prefixes []string
 	from, to string // the span that holds all prefixes
 
-	known map[string]bool // paths of everything delivered that exists; nil before the first read
-	at    position        // everything up to here has been delivered
+	known map[string]struct{} // paths of everything delivered that exists; nil before the first read
+	at    position            // everything up to here has been delivered
 }
 
 // cover finds the keys that hold the kinds.
@@ -124,52 +125,56 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// refresh reads what is stored and delivers how it differs from what was delivered before.
+// refresh reads what is stored and delivers how it differs from what was delivered before, page by page: in a large cluster
+// nobody should have to hold all of it at a time.
 func (w *watcher) refresh(ctx context.Context) error {
-	present, changed, at, err := w.readDifferences(ctx)
+	at, err := w.readDifferences(ctx)
+	for attempt := 1; errors.Is(err, rpctypes.ErrCompacted) && attempt < readRetries; attempt++ {
+		at, err = w.readDifferences(ctx) // compaction overtook a read of many pages
+	}
 	if err != nil {
 		return err
-	}
-	if w.known == nil {
-		w.known = make(map[string]bool, len(changed))
-	}
-	slices.SortFunc(changed, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.ModRevision, b.ModRevision) })
-	for _, kv := range changed {
-		if !w.deliver(ctx, kv) {
-			return ctx.Err()
-		}
-	}
-	for path := range w.known {
-		if present != nil && !present[path] && !w.deliverDelete(ctx, path, at.revision) {
-			return ctx.Err()
-		}
 	}
 	w.at = at
 	w.send(ctx, datastore.Event{Type: datastore.EventInSync, Revision: at.revision})
 	return nil
 }
 
-// readDifferences returns the paths that exist and the entries that are not as they were delivered.
-func (w *watcher) readDifferences(ctx context.Context) (present map[string]bool, changed []*mvccpb.KeyValue, at position, err error) {
-	read := w.store.read
-	if w.known == nil {
-		changed, at, err = read(ctx, w.prefixes, 0)
-		return nil, changed, at, err // with nothing known, nothing can be gone
+// readDifferences delivers the entries that are not as they were delivered, and what is gone.
+func (w *watcher) readDifferences(ctx context.Context) (at position, err error) {
+	deliver := func(page []*mvccpb.KeyValue) error {
+		for _, kv := range page {
+			if e, ok := w.changed(kv); ok && !w.send(ctx, e) {
+				return ctx.Err()
+			}
+		}
+		return nil
 	}
-	keys, at, err := read(ctx, w.prefixes, 0, clientv3.WithKeysOnly())
+	if w.known == nil { // with nothing known, nothing can be gone
+		w.known = map[string]struct{}{}
+		return w.store.readPages(ctx, w.prefixes, 0, deliver)
+	}
+	present := make(map[string]struct{}, len(w.known))
+	at, err = w.store.readPages(ctx, w.prefixes, 0, func(page []*mvccpb.KeyValue) error {
+		for _, kv := range page {
+			present[string(kv.Key)] = struct{}{}
+		}
+		return nil
+	}, clientv3.WithKeysOnly())
 	if err != nil {
-		return nil, nil, at, err
+		return at, err
 	}
-	present = make(map[string]bool, len(keys))
-	for _, kv := range keys {
-		present[string(kv.Key)] = true
+	for path := range w.known {
+		if _, ok := present[path]; !ok && !w.deliverDelete(ctx, path, at.revision) {
+			return at, ctx.Err()
+		}
 	}
 	since := w.at.revision + 1
 	if at.cluster != w.at.cluster || at.revision < w.at.revision {
 		since = 0 // another history: equal revisions mean nothing
 	}
-	changed, _, err = read(ctx, w.prefixes, at.revision, clientv3.WithMinModRev(since))
-	return present, changed, at, err
+	_, err = w.store.readPages(ctx, w.prefixes, at.revision, deliver, clientv3.WithMinModRev(since))
+	return at, err
 }
 
 // follow delivers changes as they happen, until something breaks.
@@ -243,11 +248,6 @@ func (w *watcher) deliverEvents(ctx context.Context, events []*clientv3.Event) b
 	return true
 }
 
-func (w *watcher) deliver(ctx context.Context, kv *mvccpb.KeyValue) bool {
-	e, ok := w.changed(kv)
-	return !ok || w.send(ctx, e)
-}
-
 func (w *watcher) deliverDelete(ctx context.Context, path string, revision int64) bool {
 	e, ok := w.deleted(path, revision)
 	return !ok || w.send(ctx, e)
@@ -255,11 +255,12 @@ func (w *watcher) deliverDelete(ctx context.Context, path string, revision int64
 
 // changed is the event of a key that has a new value, false if its kind is not watched.
 func (w *watcher) changed(kv *mvccpb.KeyValue) (datastore.Event, bool) {
-	o := parse(kv)
+	path := string(kv.Key)
+	o := parse(path, kv)
 	if o == nil || !w.kinds[o.Key.Kind] {
 		return datastore.Event{}, false
 	}
-	w.known[string(kv.Key)] = true
+	w.known[path] = struct{}{}
 	return datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o, Revision: kv.ModRevision}, true
 }
 

@@ -44,7 +44,7 @@ func (o *Object) Remote(text func(string) string, common func(*WorkloadEndpoint)
 	if !reflect.ValueOf(rest).IsZero() {
 		e.rest = &rest
 	}
-	key := Key{Kind: o.Key.Kind, Namespace: e.common.Namespace, Name: strings.Clone(o.Key.Name)}
+	key := Key{Kind: o.Key.Kind, Namespace: e.common.Namespace, Name: o.Key.Name}
 	return &Object{Key: key, Revision: o.Revision, Value: e}
 }
 

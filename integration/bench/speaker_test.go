@@ -28,7 +28,7 @@ func newSite(tb testing.TB) *site {
 		tb.Skip(missing)
 	}
 	l, err := lab.New(lab.Spec{Name: fmt.Sprintf("b%d", os.Getpid()), Bin: bin, PlainRouters: true,
-		Nodes: []lab.NodeSpec{{Name: "n1"}}})
+		Nodes: []lab.NodeSpec{{Name: benchNode}}})
 	if err != nil {
 		tb.Fatal(err)
 	}
