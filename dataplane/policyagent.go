@@ -90,6 +90,9 @@ func (a *PolicyAgent) SetState(r model.Reader, changed ...model.Key) {
 	})
 }
 
+// Unchanged hands over a state that differs from the one before in its revision only: what changed meanwhile has changed back.
+func (a *PolicyAgent) Unchanged(r model.Reader) { a.put(func(b *policyBatch) { b.reader = r }) }
+
 // LookAtInterfaces tells that interfaces of the host, or their addresses, may have changed.
 func (a *PolicyAgent) LookAtInterfaces() { a.put(func(b *policyBatch) { b.links = true }) }
 
@@ -155,17 +158,17 @@ func (a *PolicyAgent) step() time.Duration {
 	if b.reader == nil && a.reader == nil {
 		return a.untilLinks(0)
 	}
+	all := b.all || b.reader != nil && a.reader == nil
+	if b.reader != nil {
+		a.reader = b.reader
+	}
 	switch {
-	case b.reader == nil:
-		if links {
-			a.calculator.Settle()
-		}
-	case b.all || a.reader == nil:
-		a.reader = b.reader
-		a.calculator.Update(b.reader)
-	default:
-		a.reader = b.reader
-		a.calculator.Update(b.reader, b.changed...)
+	case all:
+		a.calculator.Update(a.reader)
+	case len(b.changed) > 0:
+		a.calculator.Update(a.reader, b.changed...)
+	case links:
+		a.calculator.Settle()
 	}
 	a.takeResync()
 	result, pause := a.target.Flush(a.calculator.Table())

@@ -70,6 +70,55 @@ func TestInterfacesAreKnownBeforeRulesAreMade(t *testing.T) {
 	step("now they can", false, true, true)
 }
 
+// revised is a state of the datastore.
+type revised struct {
+	model.Set
+	revision int64
+}
+
+func (r revised) Revision() int64 { return r.revision }
+
+// An object that came and went again between two looks at the datastore leaves nothing to do but a new revision, for which
+// somebody may wait.
+func TestRevisionWithoutChanges(t *testing.T) {
+	rules := kernel.NewFakeRules()
+	a := NewPolicy(PolicyConfig{Rules: rules, Logger: zap.NewNop(), Policy: policy.Config{Node: "here"}})
+	set := model.NewSet()
+	step := func(what string, revision int64) {
+		t.Helper()
+		reached := a.Reached()
+		a.step()
+		select {
+		case <-reached:
+		default:
+			t.Errorf("%s: nobody is told", what)
+		}
+		if got := a.Revision(); got != revision {
+			t.Errorf("%s: the kernel has revision %d, want %d", what, got, revision)
+		}
+	}
+	a.Unchanged(revised{set, 5})
+	step("the first state", 5)
+	if actual, err := rules.ReadRules(); err != nil || actual == nil {
+		t.Fatalf("no rules are made: %v", err)
+	}
+	transactions := a.Status().Transactions
+	a.Unchanged(revised{set, 7})
+	step("nothing has changed", 7)
+	if now := a.Status().Transactions; now != transactions {
+		t.Errorf("%d transactions, %d before", now, transactions)
+	}
+	h := &v3.HostEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "h"}, Spec: v3.HostEndpointSpec{Node: "here", InterfaceName: "eth0"}}
+	o := model.NewObject(model.ResourceKey(model.KindHostEndpoint, "h"), h)
+	set[o.Key] = o
+	a.SetState(revised{set, 8}, o.Key)
+	a.Unchanged(revised{set, 9})
+	step("a change, then none", 9)
+	if actual, err := rules.ReadRules(); err != nil || actual.Maps["host-in"]["eth0"] == (ruleset.Verdict{}) {
+		t.Errorf("the change is lost: %v", err)
+	}
+}
+
 // connections takes its time to forget.
 type connections struct {
 	goOn chan struct{}

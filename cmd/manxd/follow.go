@@ -131,9 +131,13 @@ func (f *follower) followDatastore(ctx context.Context) error {
 		f.sync(snapshot)
 		if len(changed) > 0 {
 			f.agent.SetState(snapshot, changed...)
-			if f.policy != nil {
-				f.policy.SetState(snapshot, changed...)
-			}
+		}
+		switch {
+		case f.policy == nil:
+		case len(changed) > 0:
+			f.policy.SetState(snapshot, changed...)
+		default: // the revision is told to those who wait for it
+			f.policy.Unchanged(snapshot)
 		}
 		if concerned {
 			again = time.Now().Add(f.configure(ctx, snapshot))
