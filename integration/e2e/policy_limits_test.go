@@ -194,9 +194,17 @@ func (c *cluster) testMaxConnections(t *testing.T) {
 
 	t.Run("to the pod", func(t *testing.T) {
 		c.limits(t, "b", map[string]any{"ingressMaxConnections": 3})
-		for _, to := range b.IPs {
+		for i, to := range b.IPs {
 			h := &held{t: t, ns: a.Namespace}
 			c.counts(t, h, "tcp", at(to, 7101), 3, refused)
+			if i == 0 { // another daemon finds the count in the kernel
+				must(t, c.n2.Manxd().Stop(limit))
+				must(t, c.n2.StartManxd())
+				speaks(t, c.n2)
+				if got := h.open("tcp", at(to, 7101)); got != refused {
+					t.Errorf("one more than are allowed is %s after a restart, want %s", got, refused)
+				}
+			}
 			h.closeAll()
 		}
 	})
