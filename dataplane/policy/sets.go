@@ -41,7 +41,7 @@ func (k setKey) String() string {
 				protocol = name
 			}
 		}
-		return fmt.Sprintf("port %s (%s) of %s", strings.ReplaceAll(k.ports, ",", " or "), protocol, k.selector)
+		return fmt.Sprintf("port %s (%s) of %s", `"`+strings.ReplaceAll(k.ports, ",", `" or "`)+`"`, protocol, k.selector)
 	case byService, byServicePorts:
 		return "service " + k.service.Namespace + "/" + k.service.Name
 	}
