@@ -216,6 +216,7 @@ func direction(namespace, name string, applies bool, rules []v3.Rule) (Direction
 	if !applies {
 		return d, nil
 	}
+	d.Rules = make([]Rule, 0, len(rules))
 	for i := range rules {
 		r, err := compileRule(namespace, &rules[i])
 		if err != nil {
