@@ -89,7 +89,9 @@ func (c *Calculator) takeNetworkSet(k model.Key, s *v3.NetworkSet) {
 	}
 	labels := map[string]string{}
 	for name, v := range s.Labels {
-		labels[name] = v
+		if !model.InheritedLabel(name) { // whoever may make sets of one namespace has no say about others
+			labels[name] = v
+		}
 	}
 	labels[model.LabelNamespace] = k.Namespace
 	// Labels of the namespace select its network sets, too.

@@ -72,6 +72,13 @@ func TestPodsCannotPretendToBeElsewhere(t *testing.T) {
 		if reaches(calc, "10.0.0.2", "10.0.0.1", "calidb", 80) {
 			t.Errorf("%s: a pod of another namespace gets in by its labels %v", c.name, c.labels)
 		}
+		netset := &v3.NetworkSet{ObjectMeta: metav1.ObjectMeta{Namespace: "guest", Name: "evil", Labels: c.labels}, Spec: v3.NetworkSetSpec{Nets: []string{"10.0.0.2"}}}
+		if k := (model.Key{Kind: model.KindNetworkSet, Namespace: "guest", Name: "evil"}); c.labels[model.LabelServiceAccount] == "" {
+			set[k] = model.NewObject(k, netset)
+			if calc.Update(set, k); reaches(calc, "10.0.0.2", "10.0.0.1", "calidb", 80) {
+				t.Errorf("%s: a network set of another namespace gets in by its labels %v", c.name, c.labels)
+			}
+		}
 		if !reaches(calc, "10.0.0.3", "10.0.0.1", "calidb", 80) {
 			t.Errorf("%s: the pod that is meant does not get in", c.name)
 		}

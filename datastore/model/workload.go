@@ -22,24 +22,26 @@ const (
 	ServiceAccountLabelPrefix = "pcsa."
 )
 
+// InheritedLabel tells whether a label is one of those that only a namespace or a service account can give.
+func InheritedLabel(name string) bool {
+	return strings.HasPrefix(name, NamespaceLabelPrefix) || strings.HasPrefix(name, ServiceAccountLabelPrefix)
+}
+
 // OwnLabels are the labels of a workload itself that selectors see, without those that it inherits. A label that looks inherited
 // is left out, and the service account is that of the spec: whoever labels a pod could otherwise pretend that it is in another
 // namespace or runs as another account. Callers must not change the map.
 func (w *WorkloadEndpoint) OwnLabels() map[string]string {
 	account := w.Spec.ServiceAccountName
-	inherited := func(name, _ string) bool {
-		return strings.HasPrefix(name, NamespaceLabelPrefix) || strings.HasPrefix(name, ServiceAccountLabelPrefix)
-	}
 	pretends := false
 	for name := range w.Labels {
-		pretends = pretends || inherited(name, "")
+		pretends = pretends || InheritedLabel(name)
 	}
 	if !pretends && (account == "" || w.Labels[LabelServiceAccount] == account) {
 		return w.Labels
 	}
 	labels := make(map[string]string, len(w.Labels)+1)
 	maps.Copy(labels, w.Labels)
-	maps.DeleteFunc(labels, inherited)
+	maps.DeleteFunc(labels, func(name, _ string) bool { return InheritedLabel(name) })
 	if account != "" {
 		labels[LabelServiceAccount] = account
 	}

@@ -147,12 +147,7 @@ func (r *reference) addPolicy(k model.Key, tier string, order *float64, types []
 func (r *reference) enter(o *model.Object, links map[string][]netip.Addr) {
 	switch v := o.Value.(type) {
 	case *model.WorkloadEndpoint:
-		own := map[string]string{}
-		for name, value := range v.Labels {
-			if !strings.HasPrefix(name, "pcns.") && !strings.HasPrefix(name, "pcsa.") {
-				own[name] = value
-			}
-		}
+		own := withoutInherited(v.Labels)
 		own[model.LabelServiceAccount] = v.Spec.ServiceAccountName
 		labels := r.inherit(own, v.Spec.Profiles)
 		p := &peer{labels: labels, nets: parseAll(v.Spec.IPNetworks)}
@@ -184,12 +179,23 @@ func (r *reference) enter(o *model.Object, links map[string][]netip.Addr) {
 			}
 		}
 	case *v3.NetworkSet:
-		labels := r.inherit(v.Labels, []string{"kns." + o.Key.Namespace})
+		labels := r.inherit(withoutInherited(v.Labels), []string{"kns." + o.Key.Namespace})
 		labels[model.LabelNamespace] = o.Key.Namespace
 		r.peers = append(r.peers, &peer{labels: labels, nets: parseAll(v.Spec.Nets)})
 	case *v3.GlobalNetworkSet:
 		r.peers = append(r.peers, &peer{labels: v.Labels, nets: parseAll(v.Spec.Nets)})
 	}
+}
+
+// withoutInherited leaves out labels that only namespaces and service accounts can give.
+func withoutInherited(labels map[string]string) map[string]string {
+	own := map[string]string{}
+	for name, value := range labels {
+		if !strings.HasPrefix(name, "pcns.") && !strings.HasPrefix(name, "pcsa.") {
+			own[name] = value
+		}
+	}
+	return own
 }
 
 func isPod(iface string) bool { return strings.HasPrefix(iface, "cali") }

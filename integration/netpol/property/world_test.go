@@ -218,7 +218,9 @@ func (g *generator) object(k model.Key) *model.Object {
 	case model.KindProfile:
 		v = g.profile(k)
 	case model.KindNetworkSet:
-		m.Labels = g.labels()
+		if m.Labels = g.labels(); g.one(8) {
+			m.Labels[pick(g, []string{"pcns.app", "pcns.projectcalico.org/name", "pcsa.tier"})] = pick(g, []string{"a", "red"})
+		}
 		v = &v3.NetworkSet{ObjectMeta: m, Spec: v3.NetworkSetSpec{Nets: g.members()}}
 	case model.KindGlobalNetworkSet:
 		m.Labels = g.labels()
