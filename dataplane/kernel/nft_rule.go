@@ -159,8 +159,15 @@ func (e *encoder) masquerade(v ruleset.Verdict) {
 	element := b.nestFlagged(unix.NFTA_LIST_ELEM)
 	b.attrText(unix.NFTA_EXPR_NAME, "masq")
 	data := b.nestFlagged(unix.NFTA_EXPR_DATA)
+	var flags uint32
 	if v.Random {
-		b.attrBig(unix.NFTA_MASQ_FLAGS, unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY)
+		flags |= unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY
+	}
+	if ports { // without the flag the kernel takes the range and does not heed it
+		flags |= unix.NF_NAT_RANGE_PROTO_SPECIFIED
+	}
+	if flags != 0 {
+		b.attrBig(unix.NFTA_MASQ_FLAGS, flags)
 	}
 	if ports {
 		b.attrBig(unix.NFTA_MASQ_REG_PROTO_MIN, reg2)

@@ -46,6 +46,8 @@ func TestPolicyFeatures(t *testing.T) {
 		{"named ports differ from pod to pod", (*cluster).testNamedPorts},
 		{"profiles change", (*cluster).testProfiles},
 		{"a pod may pretend to be whom its endpoint names", (*cluster).testSpoofedSources},
+		{"what leaves the cluster is translated", (*cluster).testTranslation},
+		{"services that nobody serves", (*cluster).testServiceLoop},
 		{"rules about services follow their endpoints", (*cluster).testServiceRules},
 		{"the folder of status files follows FelixConfiguration", (*cluster).testStatusFolder},
 	} {
