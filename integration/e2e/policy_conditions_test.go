@@ -43,6 +43,8 @@ func (c *cluster) testConditions(t *testing.T) {
 		{"{action: Allow, protocol: ICMP, icmp: {type: 8, code: 1}}, {action: Allow, protocol: ICMPv6, icmp: {type: 129}}", nil},
 		{"{action: Allow, protocol: ICMP, notICMP: {type: 8}}, {action: Allow, protocol: ICMPv6, notICMP: {type: 128, code: 1}}", []string{"ping6"}},
 		{"{action: Allow, protocol: ICMP, notICMP: {type: 8, code: 3}}, {action: Allow, protocol: ICMPv6, notICMP: {type: 128, code: 0}}", []string{"ping4"}},
+		{"{action: Log}, {action: Allow, protocol: TCP}, {action: Log, protocol: UDP}, {action: Deny, protocol: UDP}, {action: Allow}",
+			[]string{"tcp1", "tcp2", "tcp3", "sctp1", "sctp2", "sctp3", "ping4", "ping6"}},
 		{"{action: Allow, ipVersion: 6}", []string{"tcp1-6", "tcp2-6", "tcp3-6", "udp1-6", "udp2-6", "udp3-6", "sctp1-6", "sctp2-6", "sctp3-6", "ping6"}},
 	} {
 		t.Run(cmp.Or(x.rules, "none"), func(t *testing.T) {

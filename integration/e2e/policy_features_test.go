@@ -46,6 +46,7 @@ func TestPolicyFeatures(t *testing.T) {
 		{"named ports differ from pod to pod", (*cluster).testNamedPorts},
 		{"profiles change", (*cluster).testProfiles},
 		{"a pod may pretend to be whom its endpoint names", (*cluster).testSpoofedSources},
+		{"packets that no workload should send", (*cluster).testOddPackets},
 		{"what leaves the cluster is translated", (*cluster).testTranslation},
 		{"services that nobody serves", (*cluster).testServiceLoop},
 		{"rules about services follow their endpoints", (*cluster).testServiceRules},
