@@ -10,11 +10,8 @@ import (
 // announced like addresses of their own.
 func (c *cluster) floating(r model.Reader) bool {
 	var setting *v3.FloatingIPType
-	for _, name := range []string{"default", "node." + c.me.name} {
-		f := model.Get[model.FelixConfiguration](r, model.ResourceKey(model.KindFelixConfiguration, name))
-		if f != nil {
-			setting = model.MergeFloatingIPs(setting, f.Spec.FloatingIPs)
-		}
+	for _, f := range model.FelixConfigurations(r, c.me.name) {
+		setting = model.MergeFloatingIPs(setting, f.Spec.FloatingIPs)
 	}
 	return setting != nil && *setting == v3.FloatingIPsEnabled
 }

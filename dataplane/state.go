@@ -48,8 +48,9 @@ func (s *state) update(r model.Reader, k model.Key) bool {
 			return false
 		}
 		s.own = model.Get[model.Node](r, k)
+		s.felix = felixConfiguration(r, s.node) // its labels may select others
 	case model.KindFelixConfiguration:
-		if k.Name != "default" && k.Name != "node."+s.node {
+		if !model.ConcernsFelix(k.Name, s.node) {
 			return false
 		}
 		s.felix = felixConfiguration(r, s.node)
@@ -98,11 +99,7 @@ func (s *state) updateAffinity(r model.Reader, k model.Key) bool {
 // felixConfiguration merges the settings of the cluster and of the node that are used here; the node's win.
 func felixConfiguration(r model.Reader, node string) model.FelixConfigurationSpec {
 	var merged model.FelixConfigurationSpec
-	for _, name := range []string{"default", "node." + node} {
-		f := model.Get[model.FelixConfiguration](r, model.ResourceKey(model.KindFelixConfiguration, name))
-		if f == nil {
-			continue
-		}
+	for _, f := range model.FelixConfigurations(r, node) {
 		merged.IPIPEnabled = cmp.Or(f.Spec.IPIPEnabled, merged.IPIPEnabled)
 		merged.IPIPMTU = cmp.Or(f.Spec.IPIPMTU, merged.IPIPMTU)
 		merged.MTUIfacePattern = cmp.Or(f.Spec.MTUIfacePattern, merged.MTUIfacePattern)

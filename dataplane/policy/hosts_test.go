@@ -230,3 +230,37 @@ func reachable(t *ruleset.Table, from string) map[string]bool {
 	visit(from)
 	return seen
 }
+
+// Settings of a group of nodes hold as soon as this one belongs to it, and no longer.
+func TestSettingsFollowTheLabelsOfTheNode(t *testing.T) {
+	felix := &model.FelixConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "open"}}
+	felix.Spec.NodeSelector, felix.Spec.DefaultEndpointToHostAction = "open == 'yes'", "Accept"
+	node := func(labels map[string]string) *model.Object {
+		return model.NewObject(model.ResourceKey(model.KindNode, testNode), &model.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode, Labels: labels}})
+	}
+	set := model.NewSet(pod("default", "w", "10.0.0.1", nil), namespace("default", nil), node(nil))
+	c := Build(Config{Node: testNode}, set, nil)
+	here := netip.MustParseAddr("192.0.2.1")
+	host := &ruleset.Host{IsLocal: func(a netip.Addr) bool { return a == here }, ReturnInterface: func(netip.Addr) string { return "caliw" }}
+	p := ruleset.Packet{In: "caliw", Source: netip.MustParseAddr("10.0.0.1"), Destination: here, Protocol: 6, DestinationPort: 80, State: ruleset.ConnNew}
+	for _, step := range []struct {
+		name string
+		o    *model.Object
+		gone bool
+		open bool
+	}{
+		{"settings of others", model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "open"), felix), false, false},
+		{"the node joins them", node(map[string]string{"open": "yes"}), false, true},
+		{"the node leaves them", node(nil), false, false},
+		{"the node joins them again", node(map[string]string{"open": "yes"}), false, true},
+		{"the settings go", model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "open"), felix), true, false},
+	} {
+		if set[step.o.Key] = step.o; step.gone {
+			delete(set, step.o.Key)
+		}
+		c.Update(set, step.o.Key)
+		if got := c.Table().EvalInput(host, p, nil).Accepted(); got != step.open {
+			t.Errorf("%s: the pod reaches its host: %v, want %v", step.name, got, step.open)
+		}
+	}
+}

@@ -56,21 +56,19 @@ var defaultFailsafeOut = "udp:53,udp:67,tcp:179,tcp:2379,tcp:2380,tcp:5473,tcp:6
 func (c *Calculator) concernsSettings(k model.Key) bool {
 	switch k.Kind {
 	case model.KindFelixConfiguration:
-		return k.Name == "default" || k.Name == "node."+c.config.Node
+		return model.ConcernsFelix(k.Name, c.config.Node)
 	case model.KindBGPConfiguration:
 		return k.Name == "default"
 	}
 	return true
 }
 
-// Felix merges the settings of the cluster and of the node; what the node's administrator set wins.
+// felix merges the settings of the cluster, of the node's kind and of the node; what the node's administrator set wins.
 func (c *Calculator) felix() model.FelixConfigurationSpec {
 	var s model.FelixConfigurationSpec
 	if c.reader != nil {
-		for _, name := range []string{"default", "node." + c.config.Node} {
-			if f := model.Get[model.FelixConfiguration](c.reader, model.ResourceKey(model.KindFelixConfiguration, name)); f != nil {
-				overlay(&s, &f.Spec)
-			}
+		for _, f := range model.FelixConfigurations(c.reader, c.config.Node) {
+			overlay(&s, &f.Spec)
 		}
 	}
 	if c.config.Felix != nil {

@@ -1,9 +1,14 @@
 package model
 
 import (
+	"iter"
+	"strings"
+
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"github.com/projectcalico/api/pkg/lib/numorstring"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/manxnet/manx/datastore/selector"
 )
 
 // FelixConfiguration holds the settings of the dataplane: of the cluster ("default"), of nodes that match its
@@ -39,4 +44,46 @@ type FelixConfigurationSpec struct {
 	LiveMigrationRouteConvergenceTime        *metav1.Duration  `json:"liveMigrationRouteConvergenceTime,omitempty"`
 	LocalSubnetL2Reachability                *string           `json:"localSubnetL2Reachability,omitempty"`
 	LocalSubnetL2ReachabilityRefreshInterval *metav1.Duration  `json:"localSubnetL2ReachabilityRefreshInterval,omitempty"`
+}
+
+// FelixConfigurations visits the settings that hold for a node, by name: those of the cluster ("default"), then those whose
+// nodeSelector matches the node's labels, of several the oldest, as in Calico, then the node's own ("node.NAME"). What later ones
+// set wins.
+func FelixConfigurations(r Reader, node string) iter.Seq2[string, *FelixConfiguration] {
+	return func(yield func(string, *FelixConfiguration) bool) {
+		for _, name := range []string{"default", selectedFelixConfiguration(r, node), "node." + node} {
+			f := Get[FelixConfiguration](r, ResourceKey(KindFelixConfiguration, name))
+			if f != nil && !yield(name, f) {
+				return
+			}
+		}
+	}
+}
+
+// ConcernsFelix tells whether a FelixConfiguration of that name can hold for a node.
+func ConcernsFelix(name, node string) bool {
+	return !strings.HasPrefix(name, "node.") || name == "node."+node
+}
+
+// selectedFelixConfiguration is the name of the one that selects a node; empty for none.
+func selectedFelixConfiguration(r Reader, node string) string {
+	var best *FelixConfiguration
+	found := ""
+	for k, f := range All[FelixConfiguration](r, KindFelixConfiguration) {
+		if f.Spec.NodeSelector == "" || k.Name == "default" || strings.HasPrefix(k.Name, "node.") {
+			continue
+		}
+		var labels map[string]string
+		if n := Get[Node](r, ResourceKey(KindNode, node)); n != nil {
+			labels = n.Labels
+		}
+		s, err := selector.Parse(f.Spec.NodeSelector)
+		if err != nil || !s.Matches(labels) {
+			continue
+		}
+		if best == nil || f.CreationTimestamp.Before(&best.CreationTimestamp) || f.CreationTimestamp.Equal(&best.CreationTimestamp) && k.Name < found {
+			best, found = f, k.Name
+		}
+	}
+	return found
 }

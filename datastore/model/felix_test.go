@@ -1,41 +1,49 @@
 package model
 
 import (
-	"strings"
+	"slices"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestFelixRules(t *testing.T) {
-	for _, x := range []struct {
-		spec  FelixConfigurationSpec
-		wrong string // field
+// The cluster's settings come first, then those of the oldest that selects the node, then the node's own.
+func TestFelixConfigurationsThatHoldForANode(t *testing.T) {
+	felix := func(name, selector string, age time.Duration) *Object {
+		f := &FelixConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0).Add(-age))}}
+		f.Spec.NodeSelector = selector
+		return NewObject(ResourceKey(KindFelixConfiguration, name), f)
+	}
+	node := NewObject(ResourceKey(KindNode, "n1"), &Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"rack": "1"}}})
+	for _, c := range []struct {
+		name    string
+		objects []*Object
+		want    []string
 	}{
-		{felixActions("Reject", "DROP", "RETURN"), ""},
-		{felixActions("drop", "reject", "Accept"), ""},
-		{felixActions("", "", ""), ""},
-		{felixActions("Refuse", "", ""), "spec.nftablesFilterDenyAction"},
-		{felixActions("", "Accept", ""), "spec.iptablesFilterDenyAction"},
-		{felixActions("", "", "Reject"), "spec.defaultEndpointToHostAction"},
-		{felixFolder("/run/calico"), ""},
-		{felixFolder("none"), ""},
-		{felixFolder("run/calico"), "spec.endpointStatusPathPrefix"},
+		{"none", nil, nil},
+		{"of the cluster and of nodes", []*Object{felix("default", "", 0), felix("node.n1", "", 0), felix("node.n2", "", 0)}, []string{"default", "node.n1"}},
+		{"that selects the node", []*Object{node, felix("rack", "rack == '1'", 0), felix("node.n1", "", 0), felix("default", "", 0)}, []string{"default", "rack", "node.n1"}},
+		{"that selects others", []*Object{node, felix("rack", "rack == '2'", 0)}, nil},
+		{"that selects nothing", []*Object{node, felix("rack", "", 0)}, nil},
+		{"of several the oldest", []*Object{node, felix("a", "all()", time.Hour), felix("b", "has(rack)", 2*time.Hour), felix("c", "rack == '2'", 3*time.Hour)}, []string{"b"}},
+		{"of the same age by name", []*Object{node, felix("b", "all()", 0), felix("a", "all()", 0)}, []string{"a"}},
+		{"what is no selector", []*Object{node, felix("a", "((", 0), felix("b", "all()", 0)}, []string{"b"}},
+		{"a selector where it has no place", []*Object{node, felix("node.n2", "all()", 0)}, nil},
+		{"without a node", []*Object{felix("a", "!has(rack)", 0)}, []string{"a"}},
 	} {
-		f := &FelixConfiguration{Spec: x.spec}
-		f.Name = "default"
-		err := NewObject(ResourceKey(KindFelixConfiguration, "default"), f).PrepareCreate(time.Now())
-		if (err == nil) != (x.wrong == "") || err != nil && !strings.Contains(err.Error(), x.wrong+" = ") {
-			t.Errorf("%+v: %v, want %q to be wrong", x.spec, err, x.wrong)
+		var got []string
+		for name, f := range FelixConfigurations(NewSet(c.objects...), "n1") {
+			got = append(got, name)
+			if f.Name != name || !ConcernsFelix(name, "n1") {
+				t.Errorf("%s: %s comes with %s", c.name, name, f.Name)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
-}
-
-func felixActions(nftables, iptables, toHost string) (s FelixConfigurationSpec) {
-	s.NftablesFilterDenyAction, s.IptablesFilterDenyAction, s.DefaultEndpointToHostAction = nftables, iptables, toHost
-	return s
-}
-
-func felixFolder(prefix string) (s FelixConfigurationSpec) {
-	s.EndpointStatusPathPrefix = prefix
-	return s
+	if ConcernsFelix("node.n2", "n1") {
+		t.Error("another node's settings concern this one")
+	}
 }
