@@ -44,14 +44,14 @@ func volley(t *testing.T, from string, to netip.AddrPort, listener string, n int
 	start := time.Now()
 	heard := make(chan int)
 	go func() {
-		n := 0
-		for buf := make([]byte, 64); ; n++ {
+		got := 0
+		for buf := make([]byte, 64); got < n; got++ {
 			if _, err := sink.Read(buf); err != nil {
-				heard <- n
-				return
+				break
 			}
 			took = time.Since(start)
 		}
+		heard <- got
 	}()
 	for range n {
 		_, err := source.Write([]byte("volley"))
