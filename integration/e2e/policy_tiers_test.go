@@ -40,7 +40,7 @@ func (c *cluster) testTierGoes(t *testing.T) {
 	inTier := func(name, selector string) string {
 		return global(name, fmt.Sprintf("tier: first, selector: role == '%s', ingress: [%s, {action: Pass, protocol: UDP, destination: {ports: [%d]}}]", selector, rule("Allow", first), second))
 	}
-	policies := documents(t, inTier("first.both", "b")+inTier("first.only", "far")+
+	policies := documents(t, inTier("first.both", "b")+inTier("only", "far")+
 		global("second", "selector: role == 'b', ingress: ["+rule("Allow", second, third)+"]")+
 		global("bystander", "selector: role == 'a', ingress: ["+rule("Allow", free)+"]"))
 	c.temporary(t, append(tier, policies...)...)
