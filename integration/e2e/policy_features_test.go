@@ -47,6 +47,8 @@ func TestPolicyFeatures(t *testing.T) {
 		{"profiles change", (*cluster).testProfiles},
 		{"a pod may pretend to be whom its endpoint names", (*cluster).testSpoofedSources},
 		{"packets that no workload should send", (*cluster).testOddPackets},
+		{"what is established goes on", (*cluster).testEstablished},
+		{"large datagrams", (*cluster).testFragments},
 		{"what leaves the cluster is translated", (*cluster).testTranslation},
 		{"services that nobody serves", (*cluster).testServiceLoop},
 		{"rules about services follow their endpoints", (*cluster).testServiceRules},
