@@ -12,7 +12,7 @@ import (
 // encodeRule appends the expressions of a rule to a message.
 func encodeRule(b *builder, r ruleset.Rule) error {
 	if r.Log.Rate > 0 && (r.Mark.Mask != 0 || r.NoTrack || r.Verdict.Action != ruleset.Continue) {
-		return fmt.Errorf("it logs %d packets a second at most, and would do nothing else to the others: a rule of its own must", r.Log.Rate)
+		return fmt.Errorf("it logs %d packets at a time at most, and would do nothing else to the others: a rule of its own must", r.Log.Rate)
 	}
 	e := encoder{out: b}
 	for _, m := range r.Matches {
@@ -81,7 +81,7 @@ func (e *encoder) log(l ruleset.Log) {
 		return
 	}
 	if l.Rate > 0 {
-		e.add(&expr.Limit{Type: expr.LimitTypePkts, Rate: l.Rate, Unit: expr.LimitTimeSecond, Burst: l.Burst})
+		e.add(&expr.Limit{Type: expr.LimitTypePkts, Rate: l.Rate, Unit: expr.LimitTime(max(1, l.Per)), Burst: l.Burst})
 	}
 	x := &expr.Log{}
 	if l.Prefix != "" {

@@ -92,6 +92,7 @@ var ruleTexts = []ruleText{
 	{"goto", doing(ruleset.Verdict{Action: ruleset.Goto, Chain: "in/x"}), "goto in/x"},
 	{"lookup", doing(ruleset.Verdict{Action: ruleset.Lookup, Map: "to-workload"}), "iifname vmap @to-workload"},
 	{"lookup of the way out", doing(ruleset.Verdict{Action: ruleset.Lookup, Map: "to-workload", Out: true}), "oifname vmap @to-workload"},
+	{"few in the log", ruleset.Rule{Log: ruleset.Log{Prefix: "p", Rate: 5, Burst: 10, Per: ruleset.PerHour}}, `limit rate 5/hour burst 10 packets log prefix "p"`},
 	{"everything in order", ruleset.Rule{Matches: []ruleset.Match{tcp}, Counter: true, Log: ruleset.Log{Group: 1, Prefix: "a"},
 		Mark: ruleset.Mark{Value: 1, Mask: 1}, Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "NetworkPolicy/default/web ingress 1"}, `meta l4proto tcp counter packets 0 bytes 0 log prefix "a" group 1 snaplen 128 meta mark set meta mark | 0x00000001 drop`},
 }

@@ -198,17 +198,19 @@ func TestEndOfTiers(t *testing.T) {
 	}
 }
 
-func TestPrefixOfTheLog(t *testing.T) {
+func TestLogAction(t *testing.T) {
 	felix := &model.FelixConfiguration{}
 	felix.Spec.LogPrefix = "%t %k %n %p"
+	limit := "10/minute"
+	felix.Spec.LogActionRateLimit = &limit
 	p := globalPolicy("p", v3.GlobalNetworkPolicySpec{Tier: "kube-admin", Types: twoTypes[:1], Ingress: []v3.Rule{{Action: v3.Log}}})
 	inside := model.NewObject(model.Key{Kind: model.KindNetworkPolicy, Namespace: "default", Name: "q"},
 		&v3.NetworkPolicy{Spec: v3.NetworkPolicySpec{Types: twoTypes[:1], Ingress: []v3.Rule{{Action: v3.Log}}}})
 	set := model.NewSet(pod("default", "w", "10.0.0.1", nil), p, inside, model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix))
 	table := Build(Config{Node: testNode}, set, nil).Table()
 	for chain, want := range map[string]string{"pi/GlobalNetworkPolicy/p": "kube-admin gnp p p: ", "pi/NetworkPolicy/default/q": "default np q default/q: "} {
-		if got := table.Chain(chain).Rules[0].Log.Prefix; got != want {
-			t.Errorf("%s logs %q, want %q", chain, got, want)
+		if wanted := (ruleset.Log{Prefix: want, Rate: 10, Burst: 5, Per: ruleset.PerMinute}); table.Chain(chain).Rules[0].Log != wanted {
+			t.Errorf("%s has %+v, want %+v", chain, table.Chain(chain).Rules[0].Log, wanted)
 		}
 	}
 }

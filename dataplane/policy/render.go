@@ -329,7 +329,7 @@ func (s *settings) log(p *policyState) ruleset.Log {
 		full = p.id.Namespace + "/" + p.id.Name
 	}
 	prefix := strings.NewReplacer("%t", p.Tier, "%k", shortKind(p.id.Kind), "%n", p.id.Name, "%p", full).Replace(s.logPrefix) + ": "
-	return ruleset.Log{Prefix: shortened(prefix, longestPrefix), Rate: s.logRate, Burst: s.logBurst}
+	return ruleset.Log{Prefix: shortened(prefix, longestPrefix), Rate: s.logRate, Burst: s.logBurst, Per: s.logPer}
 }
 
 // shortKind is what Calico calls a kind of policy where room is scarce.

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
@@ -33,6 +32,7 @@ type settings struct {
 	failsafeOut  []failsafe
 	logPrefix    string
 	logRate      uint64
+	logPer       ruleset.RateUnit
 	logBurst     uint32
 	natPorts     [2]uint16
 	natAddress   netip.Addr
@@ -126,7 +126,8 @@ func readSettings(f *model.FelixConfigurationSpec, flowLog uint16) settings {
 		s.vxlanPort = uint32(*f.VXLANPort)
 	}
 	if f.LogActionRateLimit != nil {
-		s.logRate, s.logBurst = rate(*f.LogActionRateLimit), 5
+		s.logBurst = 5
+		s.logRate, s.logPer = rate(*f.LogActionRateLimit)
 		if f.LogActionRateLimitBurst != nil && *f.LogActionRateLimitBurst > 0 {
 			s.logBurst = uint32(*f.LogActionRateLimitBurst)
 		}
@@ -161,19 +162,15 @@ func workloadPrefixes(text string) []string {
 	return list
 }
 
-// rate reads "10/second" and the like as packets a second, at least one; 0 for what cannot be read.
-func rate(text string) uint64 {
+// rate reads "10/second", "10/minute" and the like; 0 for what cannot be read. Without a unit, seconds are meant.
+func rate(text string) (uint64, ruleset.RateUnit) {
 	number, unit, _ := strings.Cut(text, "/")
 	n, err := strconv.ParseUint(strings.TrimSpace(number), 10, 64)
-	if err != nil || n == 0 {
-		return 0
+	if err != nil {
+		return 0, 0
 	}
-	per := map[string]time.Duration{"": time.Second, "second": time.Second, "minute": time.Minute, "hour": time.Hour, "day": 24 * time.Hour}
-	d, ok := per[strings.TrimSuffix(strings.TrimSpace(unit), "s")]
-	if !ok {
-		d = time.Second
-	}
-	return max(1, n/uint64(d/time.Second))
+	units := map[string]ruleset.RateUnit{"minute": ruleset.PerMinute, "hour": ruleset.PerHour, "day": ruleset.PerDay}
+	return n, units[strings.TrimSuffix(strings.TrimSpace(unit), "s")]
 }
 
 func failsafeList(list *[]v3.ProtoPort, defaults string) []failsafe {

@@ -51,6 +51,7 @@ const (
 	tagPortHigh
 	tagRandom
 	tagComment
+	tagLogPer
 )
 
 // appendCanonical appends tag, length and value of each field that is set.
@@ -74,6 +75,7 @@ func (r Rule) appendCanonical(b []byte) []byte {
 	b = appendText(b, tagLogPrefix, r.Log.Prefix)
 	b = appendNumber(b, tagLogRate, r.Log.Rate)
 	b = appendNumber(b, tagLogBurst, uint64(r.Log.Burst))
+	b = appendNumber(b, tagLogPer, uint64(r.Log.Per))
 	b = appendNumber(b, tagMarkValue, uint64(r.Mark.Value))
 	b = appendNumber(b, tagMarkMask, uint64(r.Mark.Mask))
 	b = appendFlag(b, tagNoTrack, r.NoTrack)

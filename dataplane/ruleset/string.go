@@ -238,14 +238,15 @@ func (l Limit) text() string {
 	case l.Connections > 0:
 		return fmt.Sprintf("ct count over %d", l.Connections)
 	}
-	return "limit rate over " + rateText(l.Packets, l.Burst)
+	return "limit rate over " + rateText(l.Packets, l.Burst, PerSecond)
 }
 
-func rateText(packets uint64, burst uint32) string {
-	if burst == 0 {
-		return fmt.Sprintf("%d/second", packets)
+func rateText(packets uint64, burst uint32, per RateUnit) string {
+	text := fmt.Sprintf("%d/%s", packets, map[RateUnit]string{PerSecond: "second", PerMinute: "minute", PerHour: "hour", PerDay: "day"}[per])
+	if burst > 0 {
+		text += fmt.Sprintf(" burst %d packets", burst)
 	}
-	return fmt.Sprintf("%d/second burst %d packets", packets, burst)
+	return text
 }
 
 // effects is what the rule does, in the order in which it does so.
@@ -272,7 +273,7 @@ func (r *Rule) effects(c context) []string {
 func (l Log) text() string {
 	text := "log"
 	if l.Rate > 0 {
-		text = "limit rate " + rateText(l.Rate, l.Burst) + " log"
+		text = "limit rate " + rateText(l.Rate, l.Burst, l.Per) + " log"
 	}
 	if l.Prefix != "" {
 		text += " prefix " + quoted(l.Prefix)

@@ -82,6 +82,7 @@ func anywhere() []named {
 		{Rule{Log: Log{Group: 5, Prefix: "calico-packet: "}, Verdict: verdict(Drop)}, `log prefix "calico-packet: " group 5 snaplen 128 drop`},
 		{Rule{Log: Log{Prefix: `it's "so"`}}, `log prefix "it's 'so'"`},
 		{Rule{Log: Log{Group: 5, Rate: 10, Burst: 5}}, "limit rate 10/second burst 5 packets log group 5 snaplen 128"},
+		{Rule{Log: Log{Group: 5, Rate: 10, Burst: 5, Per: PerDay}}, "limit rate 10/day burst 5 packets log group 5 snaplen 128"},
 		{Rule{Mark: Mark{0x20000, 0x20000}, Verdict: verdict(Return)}, "meta mark set meta mark | 0x20000 return"},
 		{Rule{Mark: Mark{0, 0x20000}}, "meta mark set meta mark & 0xfffdffff"},
 		{Rule{Mark: Mark{0x20000, 0x30000}}, "meta mark set meta mark & 0xfffcffff | 0x20000"},

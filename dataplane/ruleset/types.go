@@ -115,11 +115,23 @@ type Limit struct {
 type Log struct {
 	Group  uint16 // of NFLOG; 0 with a Prefix logs to the kernel's log
 	Prefix string // at most 127 bytes
-	// Rate and Burst bound how many packets a second are logged; 0 for all. A packet that is not logged goes on to the
-	// verdict all the same, so a rule with a Rate must have no Mark, NoTrack or Verdict.
+	// Rate and Burst bound how many packets are logged in the time of Per; 0 for all. A packet that is not logged goes on to
+	// the verdict all the same, so a rule with a Rate must have no Mark, NoTrack or Verdict.
 	Rate  uint64
 	Burst uint32
+	Per   RateUnit
 }
+
+// RateUnit is the time that a rate is about, in seconds; 0 is one second.
+type RateUnit uint32
+
+// What nftables knows.
+const (
+	PerSecond RateUnit = 0
+	PerMinute RateUnit = 60
+	PerHour   RateUnit = 60 * 60
+	PerDay    RateUnit = 24 * 60 * 60
+)
 
 // Mark sets the bits under Mask to Value.
 type Mark struct{ Value, Mask uint32 }
