@@ -1,6 +1,10 @@
 package e2e
 
-import "testing"
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+)
 
 // testReject: nftablesFilterDenyAction says whether clients hear that they are refused. Drop, the default, tells them nothing.
 func (c *cluster) testReject(t *testing.T) {
@@ -49,6 +53,35 @@ func (c *cluster) testReject(t *testing.T) {
 		})
 	}
 	t.Run("by host endpoints", c.testRejectByHosts)
+	t.Run("behind a service", c.testRejectBehindService)
+}
+
+// testRejectBehindService: the refusal comes from the address that the client has asked, somebody else's translation notwithstanding.
+func (c *cluster) testRejectBehindService(t *testing.T) {
+	a, b, far, n2 := c.pods["a"], c.pods["b"], c.pods["far"], c.n2
+	table := "table inet service {\n\tchain translated {\n\t\ttype nat hook prerouting priority dstnat;\n"
+	near, remote := both(netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd96::10")), both(netip.MustParseAddr("10.96.0.11"), netip.MustParseAddr("fd96::11"))
+	for i, family := range []string{"ip", "ip6"} {
+		for service, pod := range map[netip.Addr]netip.Addr{near[i]: both(b.IP4(), b.IP6())[i], remote[i]: both(far.IP4(), far.IP6())[i]} {
+			table += fmt.Sprintf("\t\t%s daddr %s dnat %s to %s\n", family, service, family, pod)
+			ip(t, n2, fmt.Sprintf("-n %s route replace %s via %s", n2.Namespace, service, both(c.tor1.Address(n2), c.tor1.Address6(n2))[i]))
+		}
+	}
+	_, err := n2.Run("nft", table+"\t}\n}")
+	must(t, err)
+	defer n2.Run("nft", "delete", "table", "inet", "service") //nolint:errcheck // it goes with the lab
+	c.temporary(t, documents(t, felix("default", "nftablesFilterDenyAction: Reject")+
+		global("far-too", "selector: role == 'far', types: [Ingress], ingress: ["+rule("Allow", 7002)+", {action: Allow, protocol: TCP, destination: {ports: [7002]}}]"))...)
+	var list []knock
+	for i := range near {
+		for _, network := range []string{"tcp", "udp"} {
+			for _, service := range []netip.Addr{near[i], remote[i]} {
+				list = append(list, knock{"a port that is denied", a.Namespace, network, at(service, 7001), refused},
+					knock{"a port that is allowed", a.Namespace, network, at(service, 7002), answered})
+			}
+		}
+	}
+	tryAll(t, list)
 }
 
 // testRejectByHosts: what host endpoints deny is refused, except where the kernel cannot answer: on its way out, and before
