@@ -12,6 +12,7 @@ const (
 	fromWorkload = "from-workload"
 	toWorkload   = "to-workload"
 	sourceCheck  = "source-check"
+	neighbours   = "neighbour-discovery"
 
 	poolsSet      = "pools"
 	masqueradeSet = "masquerade"
@@ -30,11 +31,12 @@ func (c *Calculator) writeBase() {
 	c.setChain(dispatch(toWorkload, true, s.deny("no endpoint is known for this interface", normalIn)))
 	c.setChain(dispatch(sourceCheck, false, s.noReturnRoute()))
 
+	c.setChain(&ruleset.Chain{Name: neighbours, Rules: s.neighbourDiscovery()})
 	c.setChain(&ruleset.Chain{Name: "prerouting-source", Base: base(ruleset.Prerouting, -300), Rules: append(
-		append(unspecified(), s.neighbourDiscovery()...), s.from(jump(sourceCheck))...)})
+		[]ruleset.Rule{unspecified(), toNeighbours()}, s.from(jump(sourceCheck))...)})
 	c.setChain(&ruleset.Chain{Name: "input-tunnels", Base: base(ruleset.Input, -1), Rules: s.foreignTunnels()})
 	c.setChain(&ruleset.Chain{Name: "input-from-workload", Base: base(ruleset.Input, 0), Rules: append(
-		s.neighbourDiscovery(), s.closed(s.from(jump(fromWorkload)))...)})
+		[]ruleset.Rule{toNeighbours()}, s.closed(s.from(jump(fromWorkload)))...)})
 	c.setChain(&ruleset.Chain{Name: "input-to-host", Base: base(ruleset.Input, 1), Rules: s.toHostRules()})
 	c.setChain(&ruleset.Chain{Name: "forward-from-workload", Base: base(ruleset.Forward, 0), Rules: s.closed(s.from(jump(fromWorkload)))})
 	c.setChain(&ruleset.Chain{Name: "forward-to-workload", Base: base(ruleset.Forward, 1), Rules: s.closed(s.to(jump(toWorkload)))})
@@ -92,12 +94,17 @@ func (s *settings) to(v ruleset.Verdict) []ruleset.Rule {
 }
 
 // unspecified lets duplicate address detection pass, which has no source address that could be routed.
-func unspecified() []ruleset.Rule {
-	return []ruleset.Rule{{
+func unspecified() ruleset.Rule {
+	return ruleset.Rule{
 		Matches: []ruleset.Match{{Field: ruleset.Family, Low: 6}, {Field: ruleset.Source, Prefix: netip.MustParsePrefix("::/128")},
 			{Field: ruleset.Protocol, Low: protoICMPv6}},
 		Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: "duplicate address detection",
-	}}
+	}
+}
+
+// toNeighbours spares all other packets the rules about neighbour discovery.
+func toNeighbours() ruleset.Rule {
+	return ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: 6}, {Field: ruleset.Protocol, Low: protoICMPv6}}, Verdict: jump(neighbours)}
 }
 
 // neighbourDiscovery lets workloads find this host as their router, and join multicast groups, whatever policy says.
@@ -119,7 +126,7 @@ func (s *settings) toHostRules() []ruleset.Rule {
 	if s.toHost.Action == ruleset.Accept {
 		return nil
 	}
-	rules := append(s.neighbourDiscovery(), s.from(ruleset.Verdict{Action: ruleset.Accept})...)
+	rules := append([]ruleset.Rule{toNeighbours()}, s.from(ruleset.Verdict{Action: ruleset.Accept})...)
 	for i := len(rules) - len(s.prefixes); i < len(rules); i++ {
 		rules[i].Matches = append(rules[i].Matches, established)
 	}
