@@ -161,7 +161,7 @@ func tryAll(t *testing.T, list []knock) {
 	var all sync.WaitGroup
 	for i, k := range list {
 		all.Go(func() {
-			patience := 5 * time.Second
+			patience := 20 * time.Second // the kernel tells each client once a second at most that it is refused
 			if k.want == lost {
 				patience = 0
 			}
