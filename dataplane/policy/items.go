@@ -118,7 +118,7 @@ func parseNets(texts []string) []netip.Prefix {
 }
 
 func (c *Calculator) takeWorkload(k model.Key, w *model.WorkloadEndpoint) {
-	if w == nil || w.Spec.InterfaceName == "" {
+	if w == nil || w.Spec.InterfaceName == "" || len(w.Spec.IPNetworks) == 0 { // without addresses it is none, as in Calico
 		c.dropItem(k)
 		c.dropEndpoint(k)
 		return

@@ -19,7 +19,7 @@ const testNode = "here"
 
 func workload(name, iface string, profiles ...string) *model.Object {
 	w := &model.WorkloadEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
-	w.Spec = model.WorkloadEndpointSpec{Node: testNode, InterfaceName: iface, Profiles: profiles}
+	w.Spec = model.WorkloadEndpointSpec{Node: testNode, InterfaceName: iface, Profiles: profiles, IPNetworks: []string{"10.0.0.1/32"}}
 	return model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: name}, w)
 }
 
@@ -51,6 +51,26 @@ func TestProfileThatAllowsAllNeedsNoObject(t *testing.T) {
 		if step(); !takes(c, "cali1") {
 			t.Error("dropped")
 		}
+	}
+}
+
+// An endpoint that has no addresses is none: it takes no interface from another one, and leaves it when it loses them.
+func TestEndpointsWithoutAddressesAreNone(t *testing.T) {
+	first, second := workload("a", "cali1", "open"), workload("b", "cali1", "open")
+	set := model.NewSet(allowAll("open"), first)
+	c := Build(Config{Node: testNode}, set, nil)
+	if !takes(c, "cali1") {
+		t.Error("dropped")
+	}
+	bare := workload("a", "cali1", "open")
+	bare.Value.(*model.WorkloadEndpoint).Spec.IPNetworks = nil
+	set[bare.Key] = bare
+	if c.Update(set, bare.Key); takes(c, "cali1") {
+		t.Error("taken for an endpoint without addresses")
+	}
+	set[second.Key] = second
+	if c.Update(set, second.Key); !takes(c, "cali1") || *c.Workload("cali1") != second.Key {
+		t.Error("an endpoint without addresses keeps the interface from another one")
 	}
 }
 
