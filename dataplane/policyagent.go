@@ -150,7 +150,7 @@ func (a *PolicyAgent) step() time.Duration {
 	defer a.mu.Unlock()
 	links := b.links || a.linksDue
 	if links {
-		a.linksDue = !a.readLinks()
+		a.readLinks()
 	}
 	if b.resync {
 		a.target.Resync()
@@ -216,14 +216,19 @@ func (a *PolicyAgent) takeResync() {
 	}
 }
 
-// readLinks tells the calculator which interfaces the host has; host endpoints depend on it. It reports whether it could.
+// readLinks tells the calculator which interfaces the host has; host endpoints depend on it. It reports whether it could; a failure
+// is logged once.
 func (a *PolicyAgent) readLinks() bool {
 	links, err := a.links.ListLinks()
 	addresses, aerr := a.links.ListAddresses()
-	if err != nil || aerr != nil {
-		a.log.Warn("the host's interfaces cannot be listed, host endpoints stay as they were, trying again", zap.Error(errors.Join(err, aerr)))
+	if err := errors.Join(err, aerr); err != nil {
+		if !a.linksDue {
+			a.log.Warn("the host's interfaces cannot be listed, host endpoints stay as they were, trying again", zap.Error(err))
+		}
+		a.linksDue = true
 		return false
 	}
+	a.linksDue = false
 	names, list := map[int]string{}, map[string][]netip.Addr{}
 	for _, l := range links {
 		names[l.Index], list[l.Name] = l.Name, nil
