@@ -156,7 +156,9 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 	var drops *flowlog.Hub
 	var tracer server.FlowTracer
 	flowLog := func(context.Context, *errgroup.Group) {}
-	if o.policy {
+	if !o.policy {
+		leaveAlone(log.Named("policy"))
+	} else {
 		rules, err := kernel.NewRules()
 		if err != nil {
 			return err

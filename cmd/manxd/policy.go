@@ -1,10 +1,15 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -34,4 +39,22 @@ func (o options) checkPolicy() error {
 		return nil
 	}
 	return fmt.Errorf("--endpoint-to-host-action=%s: must be Drop, Accept or Return", o.toHostAction)
+}
+
+// leaveAlone removes the packet filter that an earlier run with policy has left: rules that nobody keeps would go on to deny, and
+// cut off every workload that comes.
+func leaveAlone(log *zap.Logger) {
+	rules, err := kernel.NewRules()
+	if err == nil {
+		defer rules.Close() //nolint:errcheck // everything has been answered
+		var left *ruleset.Actual
+		if left, err = rules.ReadRules(); err == nil && left != nil {
+			if err = rules.DeleteRules(); err == nil {
+				log.Info("policy is off: removed the table inet manx of an earlier run")
+			}
+		}
+	}
+	if err != nil && !errors.Is(err, kernel.ErrNoNFTables) {
+		log.Error("policy is off, but rules of an earlier run may be left: look with `nft list table inet manx`", zap.Error(err))
+	}
 }

@@ -1,0 +1,56 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/manxnet/manx/integration/lab"
+)
+
+// testPolicyOff switches the packet filter off on a node that had one, and on again: without it everything passes, pods that
+// come meanwhile included.
+func (c *cluster) testPolicyOff(t *testing.T) {
+	n, b, far := c.n2, c.pods["b"], c.pods["far"]
+	c.temporary(t, documents(t, global("deny", "selector: role == 'b', types: [Ingress], ingress: ["+rule("Allow", 7001)+"]"))...)
+	ask := func(t *testing.T, want string) {
+		t.Helper()
+		var list []knock
+		for _, to := range b.IPs {
+			list = append(list, knock{"what is allowed", far.Namespace, "udp", at(to, 7001), answered}, knock{"what is denied", far.Namespace, "udp", at(to, 7002), want})
+		}
+		tryAll(t, list)
+	}
+	ask(t, lost)
+	flags := append(lab.UseDatastore(c.n1), policyFlags...)
+	restart := func(more ...string) {
+		t.Helper()
+		must(t, n.Manxd().Stop(limit))
+		must(t, n.StartManxd(append(slices.Clone(flags), more...)...))
+	}
+	restart("--policy=false")
+	func() {
+		defer func() { restart(); speaks(t, n) }()
+		eventually(t, func() error { _, err := n.Get("/livez"); return err })
+		ask(t, answered)
+		if out, err := n.Run("nft", "list", "tables"); err != nil || strings.Contains(out, "manx") {
+			t.Errorf("rules are left: %v\n%s", err, out)
+		}
+		p, err := n.AddPod("unguarded", lab.DualStack)
+		must(t, err)
+		must(t, lab.Ping(far.Namespace, p.IP4()))
+		must(t, lab.Ping(p.Namespace, far.IP6()))
+		must(t, p.Delete())
+		if out, err := n.Manxctl("get", "policies"); err == nil || !strings.Contains(out, "policy") {
+			t.Errorf("asked for policies the daemon says %q, %v", out, err)
+		}
+	}()
+	eventually(t, func() error {
+		if got := (knock{ns: far.Namespace, network: "udp", to: at(b.IP4(), 7002)}).try(0); got != lost {
+			return fmt.Errorf("what is denied is %s", got)
+		}
+		return nil
+	})
+	ask(t, lost)
+}
