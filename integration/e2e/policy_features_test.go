@@ -52,6 +52,7 @@ func TestPolicyFeatures(t *testing.T) {
 		{"what leaves the cluster is translated", (*cluster).testTranslation},
 		{"services that nobody serves", (*cluster).testServiceLoop},
 		{"rules about services follow their endpoints", (*cluster).testServiceRules},
+		{"interfaces of host endpoints come and go", (*cluster).testHostInterfaces},
 		{"policy is switched off and on", (*cluster).testPolicyOff},
 		{"the folder of status files follows FelixConfiguration", (*cluster).testStatusFolder},
 	} {
