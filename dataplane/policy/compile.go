@@ -254,7 +254,16 @@ func compileRule(namespace string, in *v3.Rule) (Rule, error) {
 	if r.Destination, err = entity(namespace, &in.Destination); err != nil {
 		return r, fmt.Errorf("destination.%w", err)
 	}
-	return r, r.settleFamily()
+	for _, e := range []struct {
+		asked []numorstring.Port
+		ports PortList
+	}{{in.Source.Ports, r.Source.Ports}, {in.Destination.Ports, r.Destination.Ports}} {
+		if len(e.asked) > 0 && e.ports.empty() {
+			r.Never = "it asks for ports and names none" // rather than any port
+		}
+	}
+	r.settleFamily()
+	return r, nil
 }
 
 const (
@@ -432,7 +441,7 @@ func ports(list []numorstring.Port) PortList {
 }
 
 // settleFamily finds the one family that the rule can be about, if there is only one.
-func (r *Rule) settleFamily() error {
+func (r *Rule) settleFamily() {
 	want := func(family int, why string) {
 		switch {
 		case r.Family == 0:
@@ -459,5 +468,4 @@ func (r *Rule) settleFamily() error {
 			want(6, "IPv6 networks")
 		}
 	}
-	return nil
 }

@@ -105,6 +105,22 @@ func TestManyNamesOfPortsAreFewRules(t *testing.T) {
 	}
 }
 
+// Whatever is wrong with the ports of a rule, it must not become one about all ports.
+func TestPortsThatAreNoneMatchNothing(t *testing.T) {
+	reversed := numorstring.Port{MinPort: 90, MaxPort: 80}
+	for _, ends := range [][2]v3.EntityRule{{{}, {Ports: []numorstring.Port{reversed}}}, {{Ports: []numorstring.Port{reversed}}, {}}} {
+		rule := v3.Rule{Action: v3.Allow, Protocol: protocolOf("TCP"), Source: ends[0], Destination: ends[1]}
+		set := model.NewSet(pod("default", "w", "10.0.0.1", nil), namespace("default", nil),
+			globalPolicy("p", v3.GlobalNetworkPolicySpec{Types: twoTypes[:1], Ingress: []v3.Rule{rule}}))
+		calc := Build(Config{Node: testNode}, set, nil)
+		for _, port := range []uint16{79, 80, 85, 90, 91} {
+			if reaches(calc, "192.0.2.1", "10.0.0.1", "caliw", port) {
+				t.Errorf("%+v: port %d is open", ends, port)
+			}
+		}
+	}
+}
+
 func protocolOf(name string) *numorstring.Protocol {
 	p := numorstring.ProtocolFromString(name)
 	return &p
