@@ -53,6 +53,7 @@ func TestPolicyFeatures(t *testing.T) {
 		{"services that nobody serves", (*cluster).testServiceLoop},
 		{"rules about services follow their endpoints", (*cluster).testServiceRules},
 		{"interfaces of host endpoints come and go", (*cluster).testHostInterfaces},
+		{"service accounts and namespaces", (*cluster).testAccounts},
 		{"policy is switched off and on", (*cluster).testPolicyOff},
 		{"the folder of status files follows FelixConfiguration", (*cluster).testStatusFolder},
 	} {
