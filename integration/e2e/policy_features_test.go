@@ -54,6 +54,7 @@ func TestPolicyFeatures(t *testing.T) {
 		{"rules about services follow their endpoints", (*cluster).testServiceRules},
 		{"interfaces of host endpoints come and go", (*cluster).testHostInterfaces},
 		{"service accounts and namespaces", (*cluster).testAccounts},
+		{"settings change under traffic", (*cluster).testSettingsUnderTraffic},
 		{"policy is switched off and on", (*cluster).testPolicyOff},
 		{"the folder of status files follows FelixConfiguration", (*cluster).testStatusFolder},
 	} {
