@@ -310,7 +310,7 @@ func (g *generator) workload(k model.Key) *model.WorkloadEndpoint {
 		w.Spec.Profiles = nil
 	}
 	if g.one(10) {
-		w.Spec.AllowSpoofedSourcePrefixes = some(g, nets[1:], 2)
+		w.Spec.AllowSpoofedSourcePrefixes = some(g, nets, 2)
 	}
 	for _, v6 := range []bool{false, true} {
 		if g.one(5) && len(w.Spec.IPNetworks) > 0 && w.Spec.Node == thisNode {
@@ -451,7 +451,7 @@ func (g *generator) felix() model.FelixConfigurationSpec {
 		s.AllowIPIPPacketsFromWorkloads = &yes
 	}
 	if g.one(3) {
-		s.FailsafeInboundHostPorts = &[]v3.ProtoPort{{Protocol: "tcp", Port: pick(g, numbers)}, {Protocol: "udp", Port: pick(g, numbers), Net: pick(g, nets[1:])}}
+		s.FailsafeInboundHostPorts = &[]v3.ProtoPort{{Protocol: "tcp", Port: pick(g, numbers)}, {Protocol: "udp", Port: pick(g, numbers), Net: pick(g, nets)}}
 	}
 	if g.one(3) {
 		s.FailsafeOutboundHostPorts = &[]v3.ProtoPort{{Protocol: "udp", Port: pick(g, numbers)}}
