@@ -86,6 +86,17 @@ func (h *host) rate(options ...string) float64 {
 	return report.End.Received.Rate
 }
 
+// rateOf measures again when it is less than is expected: other work on this machine may have been in the way.
+func (h *host) rateOf(least float64, options ...string) (rate float64) {
+	h.t.Helper()
+	for range 5 {
+		if rate = h.rate(options...); rate >= least {
+			break
+		}
+	}
+	return rate
+}
+
 // The limits of a workload hold in the direction that they are for, survive a restart as they are, follow changes and go.
 func TestBandwidthIsLimited(t *testing.T) {
 	h := newHost(t)
@@ -116,7 +127,7 @@ func TestBandwidthIsLimited(t *testing.T) {
 
 	a.SetState(limitedPod(&model.QoSControls{IngressBandwidth: 10 * megabit, IngressBurst: 800_000}))
 	waitFor(t, "the limit to the pod", func() bool { return queues("cali1") == limited })
-	if to, from := h.rate(), h.rate("-R", "-b", "40M"); to > 20*megabit || from < 20*megabit {
+	if to, from := h.rate(), h.rateOf(20*megabit, "-R", "-b", "40M"); to > 20*megabit || from < 20*megabit {
 		t.Errorf("%.0f bits per second to the pod, which is limited, and %.0f from it", to, from)
 	}
 
@@ -124,7 +135,7 @@ func TestBandwidthIsLimited(t *testing.T) {
 	waitFor(t, "the limit from the pod", func() bool {
 		return queues("cali1") == "qdisc noqueue 0: root\nqdisc ingress ffff: parent ffff:fff1 ----------------" && exists(device) && queues(device) == limited
 	})
-	if to, from := h.rate("-b", "40M"), h.rate("-R"); to < 20*megabit || from > 20*megabit {
+	if to, from := h.rateOf(20*megabit, "-b", "40M"), h.rate("-R"); to < 20*megabit || from > 20*megabit {
 		t.Errorf("%.0f bits per second to the pod, and %.0f from it, which is limited", to, from)
 	}
 
@@ -145,7 +156,7 @@ func TestBandwidthIsLimited(t *testing.T) {
 
 	a.SetState(limitedPod(nil))
 	waitFor(t, "the limits to go", func() bool { return queues("cali1") == "qdisc noqueue 0: root" && !exists(device) })
-	if from := h.rate("-R"); from < 40*megabit {
+	if from := h.rateOf(40*megabit, "-R"); from < 40*megabit {
 		t.Errorf("%.0f bits per second from the pod without a limit", from)
 	}
 }
