@@ -13,6 +13,7 @@ const (
 	toWorkload   = "to-workload"
 	sourceCheck  = "source-check"
 	neighbours   = "neighbour-discovery"
+	serviceLoop  = "forward-service-loop"
 
 	poolsSet      = "pools"
 	masqueradeSet = "masquerade"
@@ -40,7 +41,11 @@ func (c *Calculator) writeBase() {
 	c.setChain(&ruleset.Chain{Name: "input-to-host", Base: base(ruleset.Input, 1), Rules: s.toHostRules()})
 	c.setChain(&ruleset.Chain{Name: "forward-from-workload", Base: base(ruleset.Forward, 0), Rules: s.closed(s.from(jump(fromWorkload)))})
 	c.setChain(&ruleset.Chain{Name: "forward-to-workload", Base: base(ruleset.Forward, 1), Rules: s.closed(s.to(jump(toWorkload)))})
-	c.setChain(&ruleset.Chain{Name: "forward-service-loop", Base: base(ruleset.Forward, 3), Rules: s.serviceLoop()})
+	if rules := s.serviceLoop(); len(rules) > 0 {
+		c.setChain(&ruleset.Chain{Name: serviceLoop, Base: base(ruleset.Forward, 3), Rules: rules})
+	} else {
+		c.table.DeleteChain(serviceLoop)
+	}
 	c.setChain(&ruleset.Chain{Name: "postrouting-nat", Rules: s.masquerade(),
 		Base: &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.NAT, Priority: natAfterKubeProxy}})
 }
@@ -152,16 +157,19 @@ func (s *settings) foreignTunnels() []ruleset.Rule {
 // NobodyServes is the comment of the rule that drops packets to addresses of services.
 const NobodyServes = "a service address that nobody serves"
 
-// serviceLoop stops packets to addresses of services that nothing translated: their route would lead in circles.
+// serviceLoop stops packets to addresses of services that nothing translated: their route would lead in circles. Nobody
+// answers them, so established connections need not be looked at.
 func (s *settings) serviceLoop() []ruleset.Rule {
-	if s.loop == ruleset.Continue {
+	if s.loop == ruleset.Continue || s.services == [2]bool{} {
 		return nil
 	}
-	var rules []ruleset.Rule
+	rules := []ruleset.Rule{{Matches: []ruleset.Match{established}, Verdict: ruleset.Verdict{Action: ruleset.Accept}}}
 	for i, family := range []string{"4", "6"} {
-		rules = append(rules, ruleset.Rule{
-			Matches: []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]}, {Field: ruleset.Destination, Set: loopSet + family}},
-			Verdict: ruleset.Verdict{Action: s.loop}, Comment: NobodyServes})
+		if s.services[i] {
+			rules = append(rules, ruleset.Rule{
+				Matches: []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]}, {Field: ruleset.Destination, Set: loopSet + family}},
+				Verdict: ruleset.Verdict{Action: s.loop}, Comment: NobodyServes})
+		}
 	}
 	return rules
 }

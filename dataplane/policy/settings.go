@@ -40,6 +40,7 @@ type settings struct {
 	natHosts     bool // traffic to hosts is not translated either
 	floating     bool
 	loop         ruleset.Action // for service addresses that nobody took; Continue for nothing
+	services     [2]bool        // of IPv4, IPv6: there are such addresses
 }
 
 // failsafe is a port that stays open on host endpoints, whatever policy says.
@@ -318,6 +319,7 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 			}
 		}
 	}
+	c.settings.services = [2]bool{len(loop[0]) > 0, len(loop[1]) > 0}
 	if f.IPIPEnabled != nil {
 		c.settings.ipip = *f.IPIPEnabled
 	}
