@@ -135,8 +135,6 @@ func addresses(here netip.Addr, e explain.End) []netip.Addr {
 
 // run traces until there were enough packets.
 func (t *liveTrace) run(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, t.timeout)
-	defer cancel()
 	tracing, stop := context.WithCancel(ctx)
 	steps, armed, failed := make(chan kernel.TraceStep, 1024), make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -156,18 +154,18 @@ func (t *liveTrace) run(ctx context.Context) error {
 	}()
 	look := time.NewTicker(tracePoll)
 	defer look.Stop()
+	var over <-chan time.Time // runs from when packets can be seen
 	for {
 		select {
 		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return nil
-			}
 			return ctx.Err()
+		case <-over:
+			return nil
 		case err := <-failed:
 			ended = true
 			return traceError(err)
 		case <-armed:
-			armed = nil
+			armed, over = nil, time.After(t.timeout)
 			if err := t.stream.Send(t.armed()); err != nil {
 				return err
 			}
