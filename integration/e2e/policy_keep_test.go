@@ -234,7 +234,11 @@ func (c *cluster) testPolicyDrift(t *testing.T) {
 		_, err := n.Run("nft", x.do)
 		must(t, err)
 		eventually(t, func() error {
-			if now := content(table(t, n)); now != want {
+			text, err := n.Run("nft", "-a", "list", "table", "inet", "manx")
+			if err != nil {
+				return err // it is not back yet
+			}
+			if now := content(text); now != want {
 				return fmt.Errorf("%s: the table is not as it was:\n%s\nwas\n%s", x.name, now, want)
 			}
 			return nil
