@@ -303,18 +303,5 @@ func connectFrom(t *testing.T, ns string, port int, to netip.Addr, toPort int) {
 // keepTCP accepts connections and keeps them.
 func keepTCP(t *testing.T, ns string, port int) {
 	t.Helper()
-	var l net.Listener
-	var err error
-	must(t, lab.Inside(ns, func() { l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)) }))
-	must(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			t.Cleanup(func() { c.Close() })
-		}
-	}()
+	listenTCP(t, ns, port, func(c net.Conn) { t.Cleanup(func() { c.Close() }) })
 }

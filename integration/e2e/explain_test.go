@@ -92,21 +92,27 @@ func explainOn(t *testing.T, n *lab.Node, from, to, flow string) explained {
 func serveTCP(t *testing.T, ns string, ports ...int) {
 	t.Helper()
 	for _, port := range ports {
-		var l net.Listener
-		var err error
-		must(t, lab.Inside(ns, func() { l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)) }))
-		must(t, err)
-		t.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				c.Close()
-			}
-		}()
+		listenTCP(t, ns, port, func(c net.Conn) { c.Close() })
 	}
+}
+
+// listenTCP hands on what connects to a port in a namespace, until the test ends.
+func listenTCP(t *testing.T, ns string, port int, handle func(net.Conn)) {
+	t.Helper()
+	var l net.Listener
+	var err error
+	must(t, lab.Inside(ns, func() { l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)) }))
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			handle(c)
+		}
+	}()
 }
 
 // connects tells whether a TCP connection comes about. What is dropped is noticed by silence; what is to be allowed is tried again, in

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"testing"
 	"time"
@@ -85,31 +86,12 @@ func (c *cluster) testEstablished(t *testing.T) {
 // echoTCP sends back what comes.
 func echoTCP(t *testing.T, ns string, port int) {
 	t.Helper()
-	var l net.Listener
-	var err error
-	must(t, lab.Inside(ns, func() { l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)) }))
-	must(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				for buf := make([]byte, 4096); ; {
-					n, err := conn.Read(buf)
-					if err != nil {
-						return
-					}
-					if _, err := conn.Write(buf[:n]); err != nil {
-						return
-					}
-				}
-			}()
-		}
-	}()
+	listenTCP(t, ns, port, func(c net.Conn) {
+		go func() {
+			defer c.Close()
+			_, _ = io.Copy(c, c)
+		}()
+	})
 }
 
 // testFragments: datagrams that are larger than the link are judged by their ports like others, also where connections are not

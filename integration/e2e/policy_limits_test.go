@@ -169,20 +169,9 @@ func (h *held) closeAll() {
 // acceptTCP keeps what connects, until the other side ends it.
 func acceptTCP(t *testing.T, ns string, port int) {
 	t.Helper()
-	var l net.Listener
-	var err error
-	must(t, lab.Inside(ns, func() { l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)) }))
-	must(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() { _, _ = conn.Read(make([]byte, 1)); conn.Close() }()
-		}
-	}()
+	listenTCP(t, ns, port, func(c net.Conn) {
+		go func() { _, _ = c.Read(make([]byte, 1)); c.Close() }()
+	})
 }
 
 // testMaxConnections limits how many connections a pod has at a time: TCP clients beyond are refused, others are dropped, and
