@@ -8,6 +8,7 @@ import (
 	"math/rand"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -418,9 +419,13 @@ func TestSnapshotsOfSeveralKindsAreOfOneRevision(t *testing.T) {
 	tier := create(t, direct, model.NewObject(model.ResourceKey(model.KindTier, "t"), new(model.Tier)))
 	firstKey, secondKey := p.Key, tier.Key
 	written := make(chan error, 1)
+	var reached atomic.Int64
 	go func() {
 		var err error
 		for i := 1; i <= last && err == nil; i++ {
+			for i%60 == 10 && reached.Load() < int64(i-1) && t.Context().Err() == nil {
+				time.Sleep(time.Millisecond) // so that each cut meets a reader who is at work
+			}
 			for _, o := range []**model.Object{&p, &tier} {
 				c := (*o).Clone()
 				c.Metadata().SetAnnotations(map[string]string{"n": fmt.Sprint(i)})
@@ -454,6 +459,7 @@ func TestSnapshotsOfSeveralKindsAreOfOneRevision(t *testing.T) {
 		if first != second && first != second+1 {
 			t.Fatalf("revision %d: peer %d with tier %d", seen.Revision(), first, second)
 		}
+		reached.Store(int64(second))
 		if second == last {
 			break
 		}
