@@ -44,6 +44,8 @@ type PolicyAgent struct {
 	revision   int64
 	latency    func(time.Duration)
 
+	missingLogs []string // why rules do not log as they should
+
 	connections kernel.Connections
 	stale       []netip.Addr // floating addresses whose connections are to be forgotten
 	forgetting  bool
@@ -72,12 +74,13 @@ type PolicyConfig struct {
 	Programmed func(time.Duration)
 }
 
-// NewPolicy makes a PolicyAgent; Run starts it.
+// NewPolicy makes a PolicyAgent, after it has asked the kernel what rules can log; Run starts it.
 func NewPolicy(c PolicyConfig) *PolicyAgent {
+	missing := c.withoutLogs()
 	return &PolicyAgent{
 		rules: c.Rules, links: c.Links, log: c.Logger, now: time.Now, loop: reconcile.NewLoop(),
 		calculator: policy.New(c.Policy), target: nft.New(c.Rules, time.Now), reached: make(chan struct{}), latency: c.Programmed,
-		connections: c.Connections,
+		connections: c.Connections, missingLogs: missing,
 	}
 }
 
@@ -278,6 +281,8 @@ type PolicyStatus struct {
 	Endpoints int
 	// Bad are the objects that cannot be used, with the reason.
 	Bad map[model.Key]string
+	// MissingLogs tells what is not logged since this kernel cannot, and why.
+	MissingLogs []string
 }
 
 // Status tells how the packet filter stands. Its cost follows the size of the table.
@@ -285,7 +290,7 @@ func (a *PolicyAgent) Status() PolicyStatus {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return PolicyStatus{Status: a.target.Status(), Revision: a.revision, Bad: maps.Collect(a.calculator.Bad()),
-		Endpoints: a.calculator.WorkloadCount()}
+		Endpoints: a.calculator.WorkloadCount(), MissingLogs: a.missingLogs}
 }
 
 // Revision is the datastore's that is in the kernel.

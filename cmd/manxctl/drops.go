@@ -2,14 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	"github.com/manxnet/manx/cmd/manxctl/table"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
@@ -21,8 +19,8 @@ func (c *cli) dropsCommand() *cobra.Command {
 	request := &manxv1.WatchDropsRequest{}
 	cmd := &cobra.Command{
 		Use:   "drops",
-		Short: "Print what policy on this node drops, and by which rule, as it happens (manxd --flow-log)",
-		Long: `Print what policy on this node drops, and by which rule, as it happens.
+		Short: "Print what policy on this node drops or logs, and by which rule, as it happens (manxd --flow-log)",
+		Long: `Print what policy on this node drops, what its rules with the action Log log, and by which rule, as it happens.
 
 The first packet of a flow is printed at once, how many more there were every ten seconds. manxd must run with
 --flow-log=stream, or with a file for the same lines.`,
@@ -39,6 +37,7 @@ The first packet of a flow is printed at once, how many more there were every te
 	outputFlag(cmd, &output, table.Table, table.JSON)
 	cmd.Flags().StringVar(&request.Endpoint, "endpoint", "", "only of endpoints of this node with this in their name, NAMESPACE/NAME")
 	cmd.Flags().StringVar(&request.Rule, "rule", "", "only by rules with this in their name, such as NetworkPolicy/shop/web")
+	cmd.Flags().StringVar(&request.Action, "action", "", "drop or log: only what is dropped, or only what is logged")
 	cmd.Flags().StringVar(&request.Net, "net", "", "only from or to this address or network")
 	cmd.Flags().Uint16Var(&port, "port", 0, "only to this port")
 	return cmd
@@ -46,33 +45,12 @@ The first packet of a flow is printed at once, how many more there were every te
 
 // drops prints until it is interrupted, which is its ordinary end.
 func (c *cli) drops(ctx context.Context, request *manxv1.WatchDropsRequest, format table.Format) error {
-	err := c.daemonFor(ctx, 0, func(ctx context.Context, m manxv1.ManxClient) error {
-		stream, err := m.WatchDrops(ctx, request)
-		if err != nil {
-			return err
-		}
-		for {
-			d, err := stream.Recv()
-			if err != nil {
-				return err
-			}
-			if format == table.JSON {
-				var line []byte
-				if line, err = json.Marshal(view(d)); err == nil {
-					_, err = fmt.Fprintf(c.out, "%s\n", line)
-				}
-			} else {
-				_, err = fmt.Fprintln(c.out, dropLine(d))
-			}
-			if err != nil {
-				return err
-			}
-		}
-	})
-	if ctx.Err() != nil || errors.Is(err, io.EOF) {
-		return nil
+	watching := func(ctx context.Context, m manxv1.ManxClient) (grpc.ServerStreamingClient[manxv1.Drop], error) {
+		return m.WatchDrops(ctx, request)
 	}
-	return err
+	return stream(ctx, c, watching, func(d *manxv1.Drop) error {
+		return writeLine(c.out, format, d, func() string { return dropLine(d) })
+	})
 }
 
 // dropLine is what a person reads.
@@ -92,7 +70,11 @@ func dropLine(d *manxv1.Drop) string {
 	case d.GetIcmpType() >= 0:
 		fmt.Fprintf(&b, " type %d code %d", d.GetIcmpType(), d.GetIcmpCode())
 	}
-	fmt.Fprintf(&b, "  dropped by %s", d.GetRule())
+	what := "dropped"
+	if d.GetAction() == "log" {
+		what = "logged"
+	}
+	fmt.Fprintf(&b, "  %s by %s", what, d.GetRule())
 	if d.GetPackets() > 1 {
 		fmt.Fprintf(&b, ", %d packets", d.GetPackets())
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -106,38 +105,21 @@ func until(unixMs int64, now time.Time) string {
 func (c *cli) watchPeers(ctx context.Context, o getOptions) error {
 	var first []*manxv1.Peer
 	synced := false
-	err := c.daemonFor(ctx, 0, func(ctx context.Context, m manxv1.ManxClient) error {
-		stream, err := m.Watch(ctx, &manxv1.WatchRequest{Peers: true})
-		if err != nil {
-			return err
+	return stream(ctx, c, watching(&manxv1.WatchRequest{Peers: true}), func(e *manxv1.WatchResponse) error {
+		switch changed := e.GetPeer() != nil || e.GetPeerGone() != ""; {
+		case changed && o.format == table.JSON:
+			return writeLine(c.out, table.JSON, e, nil)
+		case o.format == table.JSON:
+		case e.GetSynced():
+			synced = true
+			return peerGrid(first, o.format == table.Wide, time.Now()).Write(c.out, !o.noHeaders)
+		case e.GetPeer() != nil && !synced:
+			first = append(first, e.GetPeer())
+		case changed:
+			return writePeerChange(c.out, e, o.format == table.Wide)
 		}
-		for {
-			e, err := stream.Recv()
-			if err != nil {
-				return err
-			}
-			switch {
-			case o.format == table.JSON:
-				if e.GetPeer() != nil || e.GetPeerGone() != "" {
-					err = writeEvent(c.out, e, table.JSON, time.Now())
-				}
-			case e.GetSynced():
-				synced = true
-				err = peerGrid(first, o.format == table.Wide, time.Now()).Write(c.out, !o.noHeaders)
-			case e.GetPeer() != nil && !synced:
-				first = append(first, e.GetPeer())
-			case e.GetPeer() != nil || e.GetPeerGone() != "":
-				err = writePeerChange(c.out, e, o.format == table.Wide)
-			}
-			if err != nil {
-				return err
-			}
-		}
-	})
-	if ctx.Err() != nil || errors.Is(err, io.EOF) {
 		return nil
-	}
-	return err
+	})
 }
 
 func writePeerChange(w io.Writer, e *manxv1.WatchResponse, wide bool) error {

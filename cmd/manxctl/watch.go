@@ -2,14 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	"github.com/manxnet/manx/cmd/manxctl/table"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
@@ -42,37 +39,15 @@ func (c *cli) watchCommand() *cobra.Command {
 
 // watch prints until it is interrupted, which is its ordinary end.
 func (c *cli) watch(ctx context.Context, request *manxv1.WatchRequest, format table.Format) error {
-	err := c.daemonFor(ctx, 0, func(ctx context.Context, m manxv1.ManxClient) error {
-		stream, err := m.Watch(ctx, request)
-		if err != nil {
-			return err
-		}
-		for {
-			e, err := stream.Recv()
-			if err != nil {
-				return err
-			}
-			if err := writeEvent(c.out, e, format, time.Now()); err != nil {
-				return err
-			}
-		}
+	return stream(ctx, c, watching(request), func(e *manxv1.WatchResponse) error {
+		return writeLine(c.out, format, e, func() string { return time.Now().Format(time.TimeOnly) + "  " + eventText(e) })
 	})
-	if ctx.Err() != nil || errors.Is(err, io.EOF) {
-		return nil
-	}
-	return err
 }
 
-func writeEvent(w io.Writer, e *manxv1.WatchResponse, format table.Format, now time.Time) error {
-	if format == table.JSON {
-		line, err := json.Marshal(view(e))
-		if err == nil {
-			_, err = fmt.Fprintf(w, "%s\n", line)
-		}
-		return err
+func watching(request *manxv1.WatchRequest) func(context.Context, manxv1.ManxClient) (grpc.ServerStreamingClient[manxv1.WatchResponse], error) {
+	return func(ctx context.Context, m manxv1.ManxClient) (grpc.ServerStreamingClient[manxv1.WatchResponse], error) {
+		return m.Watch(ctx, request)
 	}
-	_, err := fmt.Fprintf(w, "%s  %s\n", now.Format(time.TimeOnly), eventText(e))
-	return err
 }
 
 func eventText(e *manxv1.WatchResponse) string {

@@ -13,12 +13,13 @@ import (
 
 	"github.com/manxnet/manx/dataplane/flowlog"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/policy"
 )
 
-// flowLogGroup is the group of NFLOG for packets that policy drops; calico/node uses 1 and 2.
+// flowLogGroup is the group of NFLOG for packets that policy drops or logs; calico/node uses 1 and 2.
 const flowLogGroup = 86
 
-// flowLogOn tells whether somebody wants to know what is dropped.
+// flowLogOn tells whether somebody wants to know what is dropped or logged.
 func (o options) flowLogOn() bool { return o.flowLog != "" }
 
 // flowLogLines opens where lines go: nil for nowhere.
@@ -41,9 +42,9 @@ func serveFlowLog(ctx context.Context, tasks *errgroup.Group, rules *kernel.NFT,
 	tasks.Go(func() error { return hub.Run(ctx) })
 	tasks.Go(func() error {
 		for ctx.Err() == nil {
-			err := rules.ReadLog(ctx, flowLogGroup, func(p kernel.LoggedPacket) { hub.Add(dropOf(p, time.Now())) })
+			err := rules.ReadLog(ctx, flowLogGroup, func(p kernel.LoggedPacket) { hub.Add(entryOf(p, time.Now())) })
 			if err != nil {
-				log.Warn("what policy drops is not logged, trying again", zap.Error(err))
+				log.Warn("what policy drops and logs is not told, trying again", zap.Error(err))
 			}
 			select {
 			case <-ctx.Done():
@@ -56,18 +57,22 @@ func serveFlowLog(ctx context.Context, tasks *errgroup.Group, rules *kernel.NFT,
 
 var protocolNames = map[uint8]string{1: "icmp", 4: "ipip", 6: "tcp", 17: "udp", 58: "icmpv6", 132: "sctp", 136: "udplite"}
 
-func dropOf(p kernel.LoggedPacket, now time.Time) flowlog.Drop {
-	d := flowlog.Drop{
-		Time: now, Rule: p.Prefix, Source: p.Source, Destination: p.Destination, Protocol: protocolNames[p.Protocol],
+func entryOf(p kernel.LoggedPacket, now time.Time) flowlog.Entry {
+	e := flowlog.Entry{
+		Time: now, Action: flowlog.Dropped, Source: p.Source, Destination: p.Destination, Protocol: protocolNames[p.Protocol],
 		SourcePort: p.SourcePort, DestinationPort: p.DestinationPort, In: p.In, Out: p.Out,
 	}
-	if d.Protocol == "" {
-		d.Protocol = fmt.Sprint(p.Protocol)
+	logged := false
+	if e.Rule, logged = policy.ParseLogPrefix(p.Prefix); logged {
+		e.Action = flowlog.Logged
+	}
+	if e.Protocol == "" {
+		e.Protocol = fmt.Sprint(p.Protocol)
 	}
 	if p.Protocol == 1 || p.Protocol == 58 {
-		d.ICMPType, d.ICMPCode = &p.ICMPType, &p.ICMPCode
+		e.ICMPType, e.ICMPCode = &p.ICMPType, &p.ICMPCode
 	}
-	return d
+	return e
 }
 
 var errFlowLogNeedsPolicy = errors.New("--flow-log needs --policy: without policy nothing is dropped")

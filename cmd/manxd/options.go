@@ -139,7 +139,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 
 	b.bool(&o.policy, "policy", true, "enforce policy: keep the table inet manx of nftables; with false all traffic of workloads passes, and natOutgoing does nothing", "MANX_POLICY")
 	b.bool(&o.policyCounters, "policy-counters", false, "count packets and bytes of every rule of every policy, not only of staged ones", "MANX_POLICY_COUNTERS")
-	b.string(&o.flowLog, "flow-log", "", "tell what policy drops, and by which rule: lines of JSON to this file, - for standard output, or stream for the control API (manxctl drops) alone; empty: do not", "MANX_FLOW_LOG")
+	b.string(&o.flowLog, "flow-log", "", "tell what policy drops, and what its Log rules log, and by which rule: lines of JSON to this file, - for standard output, or stream for the control API (manxctl drops) alone; empty: do not", "MANX_FLOW_LOG")
 	b.int(&o.flowLogRate, "flow-log-rate", 100, "flows a second that are told at most; the others are counted", "MANX_FLOW_LOG_RATE")
 	b.string(&o.toHostAction, "endpoint-to-host-action", "", "what becomes of traffic from workloads to this host that their policies allow: Drop, Accept or Return; empty: defaultEndpointToHostAction of FelixConfiguration, else Drop", "FELIX_DEFAULTENDPOINTTOHOSTACTION")
 

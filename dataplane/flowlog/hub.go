@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// backlog is how many drops wait for a subscriber; one that is slower misses some.
+// backlog is how many entries wait for a subscriber; one that is slower misses some.
 const backlog = 256
 
-// Hub hands drops on: as lines to a writer, and to whoever subscribes. It is safe for concurrent use.
+// Hub hands entries on: as lines to a writer, and to whoever subscribes. It is safe for concurrent use.
 type Hub struct {
 	lines io.Writer                 // nil for none
 	name  func(iface string) string // of the endpoint at an interface; "" for none
@@ -24,20 +24,20 @@ type Hub struct {
 }
 
 type subscriber struct {
-	filter Filter
-	drops  chan Drop
+	filter  Filter
+	entries chan Entry
 }
 
-// NewHub makes a hub that tells at most rate drops a second. lines may be nil. name is asked for what is told only.
+// NewHub makes a hub that tells at most rate entries a second. lines may be nil. name is asked for what is told only.
 func NewHub(rate int, lines io.Writer, name func(iface string) string) *Hub {
 	return &Hub{lines: lines, name: name, recorder: NewRecorder(rate), subscribers: map[int]subscriber{}}
 }
 
-// Add enters a packet that was dropped.
-func (h *Hub) Add(d Drop) {
+// Add enters a packet that was dropped or logged.
+func (h *Hub) Add(e Entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.tell(h.recorder.Add(d))
+	h.tell(h.recorder.Add(e))
 }
 
 // Run tells of flows that go on, until ctx ends.
@@ -56,16 +56,16 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 }
 
-func (h *Hub) tell(drops []Drop) {
-	for _, d := range drops {
-		d.SourceEndpoint, d.DestinationEndpoint = h.name(d.In), h.name(d.Out)
+func (h *Hub) tell(entries []Entry) {
+	for _, e := range entries {
+		e.SourceEndpoint, e.DestinationEndpoint = h.name(e.In), h.name(e.Out)
 		if h.lines != nil {
-			_, _ = io.WriteString(h.lines, d.String()+"\n")
+			_, _ = io.WriteString(h.lines, e.String()+"\n")
 		}
 		for _, n := range slices.Sorted(maps.Keys(h.subscribers)) {
-			if s := h.subscribers[n]; s.filter.Matches(&d) {
+			if s := h.subscribers[n]; s.filter.Matches(&e) {
 				select {
-				case s.drops <- d:
+				case s.entries <- e:
 				default: // too slow
 				}
 			}
@@ -73,15 +73,15 @@ func (h *Hub) tell(drops []Drop) {
 	}
 }
 
-// Subscribe returns the drops that a filter chooses, from now on until the returned function is called.
-func (h *Hub) Subscribe(f Filter) (<-chan Drop, func()) {
+// Subscribe returns the entries that a filter chooses, from now on until the returned function is called.
+func (h *Hub) Subscribe(f Filter) (<-chan Entry, func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	n := h.next
 	h.next++
-	s := subscriber{filter: f, drops: make(chan Drop, backlog)}
+	s := subscriber{filter: f, entries: make(chan Entry, backlog)}
 	h.subscribers[n] = s
-	return s.drops, func() {
+	return s.entries, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		delete(h.subscribers, n)

@@ -7,9 +7,19 @@ import (
 	"time"
 )
 
-// Drop is packets of one flow that one rule dropped. Its JSON is what users' programs read.
-type Drop struct {
-	Time time.Time `json:"time"` // of the last packet
+// Action is what a rule did with packets.
+type Action string
+
+// A packet that a rule logged goes on to the rules that follow.
+const (
+	Dropped Action = "drop"
+	Logged  Action = "log"
+)
+
+// Entry is packets of one flow that one rule dropped or logged. Its JSON is what users' programs read.
+type Entry struct {
+	Time   time.Time `json:"time"` // of the last packet
+	Action Action    `json:"action"`
 	// Rule says whose it is: "NetworkPolicy/shop/web ingress 2", "end of tier default".
 	Rule                string     `json:"rule"`
 	Source              netip.Addr `json:"source"`
@@ -29,13 +39,14 @@ type Drop struct {
 }
 
 // String is the line of the log.
-func (d Drop) String() string {
-	text, _ := json.Marshal(d) // nothing in it can fail
+func (e Entry) String() string {
+	text, _ := json.Marshal(e) // nothing in it can fail
 	return string(text)
 }
 
-// flow is what makes drops the same.
+// flow is what makes packets the same.
 type flow struct {
+	action              Action
 	rule                string
 	source, destination netip.Addr
 	protocol            string
@@ -43,10 +54,10 @@ type flow struct {
 	icmp                uint16
 }
 
-func (d *Drop) flow() flow {
-	f := flow{rule: d.Rule, source: d.Source, destination: d.Destination, protocol: d.Protocol, port: d.DestinationPort}
-	if d.ICMPType != nil {
-		f.icmp = uint16(*d.ICMPType)<<8 | uint16(*d.ICMPCode)
+func (e *Entry) flow() flow {
+	f := flow{action: e.Action, rule: e.Rule, source: e.Source, destination: e.Destination, protocol: e.Protocol, port: e.DestinationPort}
+	if e.ICMPType != nil {
+		f.icmp = uint16(*e.ICMPType)<<8 | uint16(*e.ICMPCode)
 	}
 	return f
 }
@@ -58,7 +69,7 @@ const (
 	mostFlows = 10000
 )
 
-// Recorder decides which drops are told. The first packet of a flow is told at once, more of it after ten seconds, with their
+// Recorder decides which packets are told. The first packet of a flow is told at once, more of it after ten seconds, with their
 // number. It never tells more than its rate of lines a second; what is left out is counted. Not safe for concurrent use.
 type Recorder struct {
 	rate       float64
@@ -69,36 +80,36 @@ type Recorder struct {
 }
 
 type pending struct {
-	last  Drop // Packets: since it was told
+	last  Entry // Packets: since it was told
 	since time.Time
 }
 
-// NewRecorder makes a Recorder that tells at most so many drops a second.
+// NewRecorder makes a Recorder that tells at most so many entries a second.
 func NewRecorder(rate int) *Recorder {
 	return &Recorder{rate: float64(rate), tokens: float64(rate), flows: map[flow]*pending{}}
 }
 
-// Add enters one packet; it returns what to tell, at most one drop.
-func (r *Recorder) Add(d Drop) (told []Drop) {
-	d.Packets = 1
-	k := d.flow()
+// Add enters one packet; it returns what to tell, at most one entry.
+func (r *Recorder) Add(e Entry) (told []Entry) {
+	e.Packets = 1
+	k := e.flow()
 	if p := r.flows[k]; p != nil {
-		d.Packets += p.last.Packets
-		p.last = d
+		e.Packets += p.last.Packets
+		p.last = e
 		return nil
 	}
-	if len(r.flows) >= mostFlows || !r.take(d.Time) {
+	if len(r.flows) >= mostFlows || !r.take(e.Time) {
 		r.suppressed++
 		return nil
 	}
-	told = append(told, r.tell(d))
-	d.Packets = 0
-	r.flows[k] = &pending{last: d, since: d.Time}
+	told = append(told, r.tell(e))
+	e.Packets = 0
+	r.flows[k] = &pending{last: e, since: e.Time}
 	return told
 }
 
 // Tick returns what is to be told of flows that went on; call it about once a second.
-func (r *Recorder) Tick(now time.Time) (told []Drop) {
+func (r *Recorder) Tick(now time.Time) (told []Entry) {
 	for k, p := range r.flows {
 		switch {
 		case now.Sub(p.since) < repeatAfter:
@@ -112,12 +123,12 @@ func (r *Recorder) Tick(now time.Time) (told []Drop) {
 	return told
 }
 
-func (r *Recorder) tell(d Drop) Drop {
-	d.Suppressed, r.suppressed = r.suppressed, 0
-	return d
+func (r *Recorder) tell(e Entry) Entry {
+	e.Suppressed, r.suppressed = r.suppressed, 0
+	return e
 }
 
-// take asks for the permission to tell one drop.
+// take asks for the permission to tell one entry.
 func (r *Recorder) take(now time.Time) bool {
 	if !r.filled.IsZero() {
 		r.tokens = min(r.rate, r.tokens+r.rate*now.Sub(r.filled).Seconds())
@@ -130,24 +141,27 @@ func (r *Recorder) take(now time.Time) bool {
 	return true
 }
 
-// Filter chooses drops; empty members choose all.
+// Filter chooses entries; empty members choose all.
 type Filter struct {
+	Action   Action
 	Endpoint string       // a part of the name of either endpoint
 	Rule     string       // a part of the rule
 	Net      netip.Prefix // holds the source or the destination
 	Port     uint16       // of the destination
 }
 
-// Matches tells whether a drop is chosen.
-func (f Filter) Matches(d *Drop) bool {
+// Matches tells whether an entry is chosen.
+func (f Filter) Matches(e *Entry) bool {
 	switch {
-	case f.Endpoint != "" && !strings.Contains(d.SourceEndpoint, f.Endpoint) && !strings.Contains(d.DestinationEndpoint, f.Endpoint):
+	case f.Action != "" && f.Action != e.Action:
 		return false
-	case f.Rule != "" && !strings.Contains(d.Rule, f.Rule):
+	case f.Endpoint != "" && !strings.Contains(e.SourceEndpoint, f.Endpoint) && !strings.Contains(e.DestinationEndpoint, f.Endpoint):
 		return false
-	case f.Net.IsValid() && !f.Net.Contains(d.Source) && !f.Net.Contains(d.Destination):
+	case f.Rule != "" && !strings.Contains(e.Rule, f.Rule):
 		return false
-	case f.Port != 0 && f.Port != d.DestinationPort:
+	case f.Net.IsValid() && !f.Net.Contains(e.Source) && !f.Net.Contains(e.Destination):
+		return false
+	case f.Port != 0 && f.Port != e.DestinationPort:
 		return false
 	}
 	return true

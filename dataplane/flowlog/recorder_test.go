@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-func drop(source string, at time.Time) Drop {
-	return Drop{Time: at, Rule: "end of tier default", Source: netip.MustParseAddr(source), Destination: netip.MustParseAddr("10.0.0.2"),
+func drop(source string, at time.Time) Entry {
+	return Entry{Time: at, Action: Dropped, Rule: "end of tier default", Source: netip.MustParseAddr(source), Destination: netip.MustParseAddr("10.0.0.2"),
 		Protocol: "tcp", DestinationPort: 80}
 }
 
@@ -55,14 +55,19 @@ func TestSubscribersGetWhatTheirFilterChooses(t *testing.T) {
 	})
 	all, stop := h.Subscribe(Filter{})
 	defer stop()
-	some, stopSome := h.Subscribe(Filter{Net: netip.MustParsePrefix("10.9.0.0/16"), Port: 80, Rule: "tier default"})
+	some, stopSome := h.Subscribe(Filter{Net: netip.MustParsePrefix("10.9.0.0/16"), Port: 80, Rule: "tier default", Action: Dropped})
 	defer stopSome()
+	onlyLogged, stopLogged := h.Subscribe(Filter{Action: Logged})
+	defer stopLogged()
 	h.Add(drop("10.0.0.1", time.Unix(1000, 0)))
 	h.Add(drop("10.9.0.1", time.Unix(1000, 0)))
-	if len(all) != 2 || len(some) != 1 {
-		t.Fatal(len(all), len(some))
+	logged := drop("10.9.0.1", time.Unix(1000, 0)) // not the same as what is dropped
+	logged.Action = Logged
+	h.Add(logged)
+	if len(all) != 3 || len(some) != 1 || len(onlyLogged) != 1 {
+		t.Fatal(len(all), len(some), len(onlyLogged))
 	}
-	want := `{"time":"1970-01-01T00:16:40Z","rule":"end of tier default","source":"10.0.0.1","destination":"10.0.0.2","protocol":"tcp","destinationPort":80,"packets":1}`
+	want := `{"time":"1970-01-01T00:16:40Z","action":"drop","rule":"end of tier default","source":"10.0.0.1","destination":"10.0.0.2","protocol":"tcp","destinationPort":80,"packets":1}`
 	got, _, _ := strings.Cut(lines.String(), "\n")
 	if got = strings.Replace(got, time.Unix(1000, 0).Format(time.RFC3339), "1970-01-01T00:16:40Z", 1); got != want {
 		t.Fatal(got)

@@ -134,16 +134,8 @@ func (f *FakeRules) CommitRules(c ruleset.Changes) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.commits++
-	if f.refuse != nil {
-		if err := f.refuse(c); err != nil {
-			return err
-		}
-	}
-	a := cloneActual(f.actual)
-	if a == nil {
-		a = newActual()
-	}
-	if err := change(a, c); err != nil {
+	a, err := f.changed(c)
+	if err != nil {
 		return err
 	}
 	f.actual = a
@@ -151,6 +143,28 @@ func (f *FakeRules) CommitRules(c ruleset.Changes) error {
 		return fmt.Errorf("commit: %w", ErrUncertain)
 	}
 	return nil
+}
+
+// CheckRules implements Rules.
+func (f *FakeRules) CheckRules(c ruleset.Changes) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, err := f.changed(c)
+	return err
+}
+
+// changed is the table as it would be.
+func (f *FakeRules) changed(c ruleset.Changes) (*ruleset.Actual, error) {
+	if f.refuse != nil {
+		if err := f.refuse(c); err != nil {
+			return nil, err
+		}
+	}
+	a := cloneActual(f.actual)
+	if a == nil {
+		a = newActual()
+	}
+	return a, change(a, c)
 }
 
 // change makes the changes in the order in which the kernel's driver asks for them.

@@ -12,7 +12,8 @@ import (
 // batch is one transaction of nf_tables as it goes to the kernel.
 type batch struct {
 	builder
-	ops []operation // of the messages, from the first after the begin of the batch
+	ops   []operation // of the messages, from the first after the begin of the batch
+	check bool        // nothing is to be changed
 }
 
 // operation says what a message of a batch asks for.
@@ -59,7 +60,8 @@ func (b *builder) attrBig(kind uint16, v uint32) {
 
 func (b *builder) nestFlagged(kind uint16) int { return b.nest(kind | unix.NLA_F_NESTED) }
 
-// close ends the batch and asks for an answer to its last message, which follows what the kernel refuses of all others.
+// close ends the batch and asks for an answer to its last message, which follows what the kernel refuses of all others. The kernel
+// takes back a batch without an end when it has looked at all of it.
 func (b *batch) close(before uint32) {
 	for i, op := range b.ops {
 		native.PutUint32(b.buf[op.at+8:], before+uint32(i)+1)
@@ -67,6 +69,9 @@ func (b *batch) close(before uint32) {
 	last := b.ops[len(b.ops)-1].at
 	native.PutUint16(b.buf[last+6:], native.Uint16(b.buf[last+6:])|unix.NLM_F_ACK)
 	native.PutUint32(b.buf[8:], before)
+	if b.check {
+		return
+	}
 	b.generic(unix.NFNL_MSG_BATCH_END, 0, before+uint32(len(b.ops))+1, 0, unix.NFNL_SUBSYS_NFTABLES)
 	b.builder.end()
 }

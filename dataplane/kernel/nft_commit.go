@@ -25,6 +25,19 @@ func (r *NFT) CommitRules(c ruleset.Changes) error {
 	return nil
 }
 
+// CheckRules implements Rules.
+func (r *NFT) CheckRules(c ruleset.Changes) error {
+	b, err := r.batchOf(c)
+	if err == nil {
+		b.check = true
+		err = r.commit(b)
+	}
+	if err != nil {
+		return fmt.Errorf("check a change of table inet %s: %w", TableName, err)
+	}
+	return nil
+}
+
 func (r *NFT) change(c ruleset.Changes) error {
 	b, err := r.batchOf(c)
 	if err != nil {

@@ -274,7 +274,10 @@ func TestRulesRefused(t *testing.T) {
 		{"both families", chain(matching(ipv4, ruleset.Match{Field: ruleset.Source, Prefix: prefix("fd00::/8")})), nil, "both IPv4 and IPv6"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := n.CommitRules(c.changes)
+			err, check := n.CommitRules(c.changes), n.CheckRules(c.changes)
+			if check == nil || c.errno != nil && !errors.Is(check, c.errno) || !strings.Contains(check.Error(), c.text) {
+				t.Errorf("the check got %v, want %v: %s", check, c.errno, c.text)
+			}
 			if err == nil || c.errno != nil && !errors.Is(err, c.errno) || !strings.Contains(err.Error(), c.text) {
 				t.Errorf("got %v, want %v: %s", err, c.errno, c.text)
 			}
@@ -287,6 +290,27 @@ func TestRulesRefused(t *testing.T) {
 	w.SetChain(&ruleset.Chain{Name: "after"})
 	commitRules(t, n, w.TakeChanges())
 	sameRules(t, n, w)
+}
+
+// A check is answered and changes nothing, not even that there is a table.
+func TestRulesChecked(t *testing.T) {
+	ns, n := rulesNS(t)
+	w := textTable()
+	all := w.TakeChanges()
+	check := func(c ruleset.Changes) {
+		t.Helper()
+		before := nft(t, ns, "-a", "list", "ruleset")
+		if err := n.CheckRules(c); err != nil {
+			t.Error(err)
+		}
+		if now := nft(t, ns, "-a", "list", "ruleset"); now != before {
+			t.Errorf("it was\n%s\nand is\n%s", before, now)
+		}
+	}
+	check(all)
+	commitRules(t, n, all)
+	w.SetChain(&ruleset.Chain{Name: "text"})
+	check(w.TakeChanges())
 }
 
 // Without the privilege, the error says which one is needed.

@@ -77,22 +77,30 @@ const (
 )
 
 func (e *encoder) log(l ruleset.Log) {
-	if l == (ruleset.Log{}) {
+	if !l.Tells() {
 		return
 	}
 	if l.Rate > 0 {
 		e.add(&expr.Limit{Type: expr.LimitTypePkts, Rate: l.Rate, Unit: expr.LimitTime(max(1, l.Per)), Burst: l.Burst})
 	}
-	x := &expr.Log{}
-	if l.Prefix != "" {
-		x.Key |= 1 << unix.NFTA_LOG_PREFIX
-		x.Data = []byte(l.Prefix[:min(len(l.Prefix), logPrefix)])
+	if l.Kernel != "" {
+		e.add(logAs(l.Kernel))
 	}
 	if l.Group != 0 {
+		x := logAs(l.Prefix)
 		x.Key |= 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_SNAPLEN
 		x.Group, x.Snaplen = l.Group, logBytes
+		e.add(x)
 	}
-	e.add(x)
+}
+
+func logAs(prefix string) *expr.Log {
+	x := &expr.Log{}
+	if prefix != "" {
+		x.Key |= 1 << unix.NFTA_LOG_PREFIX
+		x.Data = []byte(prefix[:min(len(prefix), logPrefix)])
+	}
+	return x
 }
 
 func (e *encoder) mark(m ruleset.Mark) {

@@ -22,6 +22,8 @@ type Rules interface {
 	// CommitRules makes all changes in one transaction; the table is made if it is missing. An error that is not
 	// ErrUncertain means that nothing was changed.
 	CommitRules(ruleset.Changes) error
+	// CheckRules answers like CommitRules and changes nothing.
+	CheckRules(ruleset.Changes) error
 	// DeleteRules removes the table with all that is in it. It succeeds if there is none.
 	DeleteRules() error
 	// WatchRules calls handle once it listens, and then whenever somebody else changes the table or may have done so (events

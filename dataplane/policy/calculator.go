@@ -71,8 +71,10 @@ type Config struct {
 	Node string
 	// Counters makes every rule of a policy count packets and bytes. Rules of staged policies always do.
 	Counters bool
-	// FlowLog sends the headers of packets that policy drops to this NFLOG group; 0 for nowhere.
+	// FlowLog sends the headers of packets that policy drops, or logs, to this NFLOG group; 0 for nowhere. See ParseLogPrefix.
 	FlowLog uint16
+	// NoKernelLog keeps Log rules from writing to the kernel's log, which not every kernel lets them.
+	NoKernelLog bool
 	// Felix overrides settings of FelixConfiguration objects, as Calico's environment variables do.
 	Felix func(*model.FelixConfigurationSpec)
 }

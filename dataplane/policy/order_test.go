@@ -223,14 +223,35 @@ func TestLogAction(t *testing.T) {
 	felix.Spec.LogPrefix = "%t %k %n %p"
 	limit := "10/minute"
 	felix.Spec.LogActionRateLimit = &limit
-	p := globalPolicy("p", v3.GlobalNetworkPolicySpec{Tier: "kube-admin", Types: twoTypes[:1], Ingress: []v3.Rule{{Action: v3.Log}}})
+	p := globalPolicy("p", v3.GlobalNetworkPolicySpec{Tier: "kube-admin", Types: twoTypes[:1], Ingress: []v3.Rule{{Action: v3.Log}, {Action: v3.Deny}}})
 	inside := model.NewObject(model.Key{Kind: model.KindNetworkPolicy, Namespace: "default", Name: "q"},
 		&v3.NetworkPolicy{Spec: v3.NetworkPolicySpec{Types: twoTypes[:1], Ingress: []v3.Rule{{Action: v3.Log}}}})
 	set := model.NewSet(pod("default", "w", "10.0.0.1", nil), p, inside, model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix))
-	table := Build(Config{Node: testNode}, set, nil).Table()
-	for chain, want := range map[string]string{"pi/GlobalNetworkPolicy/p": "kube-admin gnp p p: ", "pi/NetworkPolicy/default/q": "default np q default/q: "} {
-		if wanted := (ruleset.Log{Prefix: want, Rate: 10, Burst: 5, Per: ruleset.PerMinute}); table.Chain(chain).Rules[0].Log != wanted {
-			t.Errorf("%s has %+v, want %+v", chain, table.Chain(chain).Rules[0].Log, wanted)
+	long := strings.Repeat("n", 120)
+	named := globalPolicy(long, v3.GlobalNetworkPolicySpec{Types: twoTypes[:1], Ingress: []v3.Rule{{Action: v3.Log}}})
+	set[named.Key] = named
+	for _, group := range []uint16{0, 7} {
+		table := Build(Config{Node: testNode, FlowLog: group}, set, nil).Table()
+		for chain, want := range map[string][2]string{
+			"pi/GlobalNetworkPolicy/p":       {"kube-admin gnp p p: ", "log GlobalNetworkPolicy/p ingress 1"},
+			"pi/NetworkPolicy/default/q":     {"default np q default/q: ", "log NetworkPolicy/default/q ingress 1"},
+			"pi/GlobalNetworkPolicy/" + long: {"default gnp " + long[:50] + ".." + long[:60] + ": ", "log GlobalNetworkPolicy/" + long[:38] + ".." + long[:52] + " ingress 1"},
+		} {
+			wanted := ruleset.Log{Kernel: want[0], Rate: 10, Burst: 5, Per: ruleset.PerMinute}
+			if group != 0 {
+				wanted.Group, wanted.Prefix = group, want[1]
+			}
+			got := table.Chain(chain).Rules[0]
+			if got.Log != wanted {
+				t.Errorf("%s has %+v, want %+v", chain, got.Log, wanted)
+			}
+			if rule, logged := ParseLogPrefix(got.Log.Prefix); group != 0 && (!logged || rule != want[1][4:]) {
+				t.Errorf("%q is read as %q, logged %v", got.Log.Prefix, rule, logged)
+			}
+		}
+		deny := table.Chain("pi/GlobalNetworkPolicy/p").Rules[1]
+		if rule, logged := ParseLogPrefix(deny.Log.Prefix); group != 0 && (logged || rule != deny.Comment) {
+			t.Errorf("%q is read as %q, logged %v", deny.Log.Prefix, rule, logged)
 		}
 	}
 }

@@ -3,11 +3,9 @@ package policy
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/manxnet/manx/dataplane/policy/members"
 	"github.com/manxnet/manx/dataplane/ruleset"
-	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/selector"
 )
 
@@ -32,16 +30,13 @@ func (c *Calculator) render(p *policyState, in bool) *ruleset.Chain {
 		if r.Never != "" {
 			continue
 		}
-		w := ruleWriter{calc: c, policy: p, rule: r, base: c.effect(p, r, in)}
+		comment := fmt.Sprintf("%s %s %d", p.id, name, i+1)
+		if r.Name != "" {
+			comment += " (" + r.Name + ")"
+		}
+		w := ruleWriter{calc: c, policy: p, rule: r, base: c.effect(p, r, in, comment)}
 		if w.base == nil {
 			continue
-		}
-		w.base.Comment = fmt.Sprintf("%s %s %d", p.id, name, i+1)
-		if r.Name != "" {
-			w.base.Comment += " (" + r.Name + ")"
-		}
-		if w.base.Log.Group != 0 {
-			w.base.Log = c.settings.dropLog(w.base.Comment)
 		}
 		chain.Rules = append(chain.Rules, w.write()...)
 	}
@@ -49,8 +44,8 @@ func (c *Calculator) render(p *policyState, in bool) *ruleset.Chain {
 }
 
 // effect is what a rule does when it matches; nil for nothing.
-func (c *Calculator) effect(p *policyState, r *Rule, in bool) *ruleset.Rule {
-	out := &ruleset.Rule{Counter: c.config.Counters || p.Staged}
+func (c *Calculator) effect(p *policyState, r *Rule, in bool, comment string) *ruleset.Rule {
+	out := &ruleset.Rule{Counter: c.config.Counters || p.Staged, Comment: comment}
 	switch {
 	case p.Staged:
 		if r.Action == Log {
@@ -64,7 +59,7 @@ func (c *Calculator) effect(p *policyState, r *Rule, in bool) *ruleset.Rule {
 		}
 		out.Verdict.Action = ruleset.Accept
 	case r.Action == Deny:
-		deny := c.denial(p, in, "")
+		deny := c.denial(p, in, comment)
 		out.Verdict, out.Log = deny.Verdict, deny.Log
 	case r.Action == Pass:
 		if p.id.Kind == "Profile" {
@@ -73,7 +68,7 @@ func (c *Calculator) effect(p *policyState, r *Rule, in bool) *ruleset.Rule {
 		out.Mark = ruleset.Mark{Value: passMark, Mask: passMark}
 		out.Verdict.Action = ruleset.Return
 	case r.Action == Log:
-		out.Log = c.settings.log(p)
+		out.Log = c.settings.log(p, comment)
 	}
 	return out
 }
@@ -319,32 +314,4 @@ func (w *ruleWriter) service(s Service, f fields, family int) ruleset.Match {
 		return ruleset.Match{Field: f.endpoint, Set: w.acquire(setKey{kind: byServicePorts, service: s}, nil, family)}
 	}
 	return ruleset.Match{Field: f.address, Set: w.acquire(setKey{kind: byService, service: s}, nil, family)}
-}
-
-// log is what the Log action of a policy does: to the kernel's log, with a prefix in which %t, %k, %n and %p stand for
-// tier, kind ("gnp"), name and namespace/name.
-func (s *settings) log(p *policyState) ruleset.Log {
-	full := p.id.Name
-	if p.id.Namespace != "" {
-		full = p.id.Namespace + "/" + p.id.Name
-	}
-	prefix := strings.NewReplacer("%t", p.Tier, "%k", shortKind(p.id.Kind), "%n", p.id.Name, "%p", full).Replace(s.logPrefix) + ": "
-	return ruleset.Log{Prefix: shortened(prefix, longestPrefix), Rate: s.logRate, Burst: s.logBurst, Per: s.logPer}
-}
-
-// shortKind is what Calico calls a kind of policy where room is scarce.
-func shortKind(k model.Kind) string {
-	switch k {
-	case model.KindNetworkPolicy:
-		return "np"
-	case model.KindGlobalNetworkPolicy:
-		return "gnp"
-	case model.KindKubernetesNetworkPolicy:
-		return "knp"
-	case model.KindClusterNetworkPolicy:
-		return "kcnp"
-	case model.KindProfile:
-		return "pro"
-	}
-	return string(k) // staged ones log nothing
 }

@@ -21,6 +21,7 @@ type settings struct {
 	toHost       ruleset.Verdict
 	denyVerdict  ruleset.Action
 	flowLog      uint16
+	noKernelLog  bool
 	keepInvalid  bool
 	spoofing     bool // allowed for workloads that ask for it
 	allowVXLAN   bool
@@ -104,9 +105,9 @@ func overlay(s, top *model.FelixConfigurationSpec) {
 	s.ExternalNodesCIDRList = cmp.Or(top.ExternalNodesCIDRList, s.ExternalNodesCIDRList)
 }
 
-func readSettings(f *model.FelixConfigurationSpec, flowLog uint16) settings {
+func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 	s := settings{
-		prefixes: workloadPrefixes(f.InterfacePrefix), denyVerdict: ruleset.Drop, flowLog: flowLog,
+		prefixes: workloadPrefixes(f.InterfacePrefix), denyVerdict: ruleset.Drop, flowLog: c.FlowLog, noKernelLog: c.NoKernelLog,
 		keepInvalid: is(f.DisableConntrackInvalidCheck), spoofing: f.WorkloadSourceSpoofing == "Any",
 		allowVXLAN: is(f.AllowVXLANPacketsFromWorkloads), allowIPIP: is(f.AllowIPIPPacketsFromWorkloads),
 		vxlanPort: 4789, logPrefix: cmp.Or(f.LogPrefix, "calico-packet"), natInterface: f.IptablesNATOutgoingInterfaceFilter,
@@ -235,26 +236,6 @@ func (s *settings) deny(comment string, p purpose) ruleset.Rule {
 	}
 	r.Log = s.dropLog(comment)
 	return r
-}
-
-// dropLog tells the flow log, if there is one, which rule drops a packet.
-func (s *settings) dropLog(comment string) ruleset.Log {
-	if s.flowLog == 0 {
-		return ruleset.Log{}
-	}
-	return ruleset.Log{Group: s.flowLog, Prefix: shortened(comment, longestPrefix)}
-}
-
-// longestPrefix is what the kernel takes.
-const longestPrefix = 127
-
-// shortened leaves out the middle of a text that is too long.
-func shortened(text string, longest int) string {
-	if len(text) <= longest {
-		return text
-	}
-	half := (longest - 2) / 2
-	return text[:half] + ".." + text[len(text)-half:]
 }
 
 // noReturnRoute drops packets whose source is not routed to where they come from.
@@ -399,7 +380,7 @@ func (c *Calculator) settleSettings() {
 	}
 	f := c.felix()
 	before := fmt.Sprint(c.settings)
-	c.settings = readSettings(&f, c.config.FlowLog)
+	c.settings = readSettings(&f, c.config)
 	c.systemSets(&f)
 	c.everything = c.everything || fmt.Sprint(c.settings) != before
 	c.dirty.hosts = true

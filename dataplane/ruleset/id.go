@@ -52,6 +52,7 @@ const (
 	tagRandom
 	tagComment
 	tagLogPer
+	tagLogKernel
 )
 
 // appendCanonical appends tag, length and value of each field that is set.
@@ -73,6 +74,11 @@ func (r Rule) appendCanonical(b []byte) []byte {
 	b = appendFlag(b, tagCounter, r.Counter)
 	b = appendNumber(b, tagLogGroup, uint64(r.Log.Group))
 	b = appendText(b, tagLogPrefix, r.Log.Prefix)
+	kernelLog := tagLogKernel
+	if r.Log.Group == 0 { // from the time when a rule could tell only one of both
+		kernelLog = tagLogPrefix
+	}
+	b = appendText(b, kernelLog, r.Log.Kernel)
 	b = appendNumber(b, tagLogRate, r.Log.Rate)
 	b = appendNumber(b, tagLogBurst, uint64(r.Log.Burst))
 	b = appendNumber(b, tagLogPer, uint64(r.Log.Per))

@@ -255,7 +255,7 @@ func (r *Rule) effects(c context) []string {
 	if r.Counter {
 		words = append(words, "counter")
 	}
-	if r.Log != (Log{}) {
+	if r.Log.Tells() {
 		words = append(words, r.Log.text())
 	}
 	if r.Mark.Mask != 0 {
@@ -271,17 +271,21 @@ func (r *Rule) effects(c context) []string {
 }
 
 func (l Log) text() string {
-	text := "log"
+	var words []string
 	if l.Rate > 0 {
-		text = "limit rate " + rateText(l.Rate, l.Burst, l.Per) + " log"
+		words = append(words, "limit rate "+rateText(l.Rate, l.Burst, l.Per))
 	}
-	if l.Prefix != "" {
-		text += " prefix " + quoted(l.Prefix)
+	if l.Kernel != "" {
+		words = append(words, "log prefix "+quoted(l.Kernel))
 	}
-	if l.Group > 0 || l.Prefix == "" {
-		text += fmt.Sprintf(" group %d snaplen 128", l.Group) // enough for the headers
+	if l.Group > 0 {
+		words = append(words, "log")
+		if l.Prefix != "" {
+			words = append(words, "prefix "+quoted(l.Prefix))
+		}
+		words = append(words, fmt.Sprintf("group %d snaplen 128", l.Group)) // enough for the headers
 	}
-	return text
+	return strings.Join(words, " ")
 }
 
 func (m Mark) text() string {

@@ -80,9 +80,11 @@ func anywhere() []named {
 		{Rule{Over: Limit{Packets: 100, Burst: 5}, Verdict: verdict(Drop)}, "limit rate over 100/second burst 5 packets drop"},
 		{Rule{Over: Limit{Connections: 10}, Verdict: verdict(Drop)}, "ct count over 10 drop"},
 		{Rule{Log: Log{Group: 5, Prefix: "calico-packet: "}, Verdict: verdict(Drop)}, `log prefix "calico-packet: " group 5 snaplen 128 drop`},
-		{Rule{Log: Log{Prefix: `it's "so"`}}, `log prefix "it's 'so'"`},
+		{Rule{Log: Log{Kernel: `it's "so"`}}, `log prefix "it's 'so'"`},
 		{Rule{Log: Log{Group: 5, Rate: 10, Burst: 5}}, "limit rate 10/second burst 5 packets log group 5 snaplen 128"},
 		{Rule{Log: Log{Group: 5, Rate: 10, Burst: 5, Per: PerDay}}, "limit rate 10/day burst 5 packets log group 5 snaplen 128"},
+		{Rule{Log: Log{Kernel: "k: ", Group: 5, Prefix: "a", Rate: 10, Burst: 5}}, `limit rate 10/second burst 5 packets log prefix "k: " log prefix "a" group 5 snaplen 128`},
+		{Rule{Log: Log{Prefix: "nowhere", Rate: 10}}, "continue"},
 		{Rule{Mark: Mark{0x20000, 0x20000}, Verdict: verdict(Return)}, "meta mark set meta mark | 0x20000 return"},
 		{Rule{Mark: Mark{0, 0x20000}}, "meta mark set meta mark & 0xfffdffff"},
 		{Rule{Mark: Mark{0x20000, 0x30000}}, "meta mark set meta mark & 0xfffcffff | 0x20000"},
@@ -307,7 +309,7 @@ func FuzzText(f *testing.F) {
 		table.AddElement(set, Element{Prefix: net, Protocol: uint8(n), Low: uint16(n)})
 		table.AddMap(Map{Name: set, Comment: comment})
 		table.SetVerdict(set, iface, Verdict{Action: Action(n%13 + 1), Chain: chain, Map: set})
-		r := Rule{Matches: []Match{{Field: Field(n % 20), Name: iface, Prefix: net, Set: set, Low: n, Mask: n}}, Log: Log{Prefix: comment},
+		r := Rule{Matches: []Match{{Field: Field(n % 20), Name: iface, Prefix: net, Set: set, Low: n, Mask: n}}, Log: Log{Kernel: comment, Group: uint16(n), Prefix: comment},
 			Verdict: Verdict{Action: Action(n % 13), Chain: chain, Map: set}, Comment: comment}
 		table.SetChain(&Chain{Name: chain, Rules: []Rule{r, r}})
 		var b bytes.Buffer

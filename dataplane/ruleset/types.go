@@ -111,16 +111,20 @@ type Limit struct {
 	Connections uint32 // at the same time
 }
 
-// Log sends the packet's headers to user space (NFLOG). The zero value does not log.
+// Log tells of the packet in the kernel's own log, to user space (NFLOG), or both. The zero value tells nobody.
 type Log struct {
-	Group  uint16 // of NFLOG; 0 with a Prefix logs to the kernel's log
-	Prefix string // at most 127 bytes
+	Kernel string // the prefix in the kernel's log, at most 127 bytes; empty: it is not told there
+	Group  uint16 // of NFLOG, which gets the packet's headers; 0: it is not told there
+	Prefix string // in NFLOG, at most 127 bytes
 	// Rate and Burst bound how many packets are logged in the time of Per; 0 for all. A packet that is not logged goes on to
 	// the verdict all the same, so a rule with a Rate must have no Mark, NoTrack or Verdict.
 	Rate  uint64
 	Burst uint32
 	Per   RateUnit
 }
+
+// Tells reports whether somebody is told.
+func (l Log) Tells() bool { return l.Kernel != "" || l.Group != 0 }
 
 // RateUnit is the time that a rate is about, in seconds; 0 is one second.
 type RateUnit uint32

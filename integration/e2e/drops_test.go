@@ -43,7 +43,7 @@ func TestDrops(t *testing.T) {
 		}
 		return nil
 	})
-	var drop flowlog.Drop
+	var drop flowlog.Entry
 	eventually(t, func() error {
 		text, err := os.ReadFile(file)
 		if err != nil {

@@ -57,6 +57,9 @@ func (s *Source) policyNotices() []Notice {
 		list = append(list, Notice{Topic: "dataplane", Subject: r.Comment, Since: r.Since,
 			Text: "the kernel refuses its rules (" + r.Object + "), everything it is about is dropped: " + r.Reason})
 	}
+	for _, text := range st.MissingLogs {
+		list = append(list, Notice{Topic: "dataplane", Subject: "log", Text: text})
+	}
 	return list
 }
 

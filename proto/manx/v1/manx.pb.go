@@ -5142,6 +5142,7 @@ type WatchDropsRequest struct {
 	Rule          string                 `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`         // a part of the rule
 	Net           string                 `protobuf:"bytes,3,opt,name=net,proto3" json:"net,omitempty"`           // holds the source or the destination
 	Port          uint32                 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`        // of the destination
+	Action        string                 `protobuf:"bytes,5,opt,name=action,proto3" json:"action,omitempty"`     // "drop" or "log"
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5204,7 +5205,14 @@ func (x *WatchDropsRequest) GetPort() uint32 {
 	return 0
 }
 
-// Drop is packets of one flow that one rule dropped.
+func (x *WatchDropsRequest) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+// Drop is packets of one flow that one rule dropped, or logged and let go on.
 type Drop struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
 	TimeUnixMs          int64                  `protobuf:"varint,1,opt,name=time_unix_ms,json=timeUnixMs,proto3" json:"time_unix_ms,omitempty"` // of the last packet
@@ -5222,6 +5230,7 @@ type Drop struct {
 	DestinationEndpoint string                 `protobuf:"bytes,13,opt,name=destination_endpoint,json=destinationEndpoint,proto3" json:"destination_endpoint,omitempty"`
 	Packets             uint64                 `protobuf:"varint,14,opt,name=packets,proto3" json:"packets,omitempty"`       // since it was last told
 	Suppressed          uint64                 `protobuf:"varint,15,opt,name=suppressed,proto3" json:"suppressed,omitempty"` // other flows that were not told before this one, because there were too many
+	Action              string                 `protobuf:"bytes,16,opt,name=action,proto3" json:"action,omitempty"`          // "drop" or "log"
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -5359,6 +5368,13 @@ func (x *Drop) GetSuppressed() uint64 {
 		return x.Suppressed
 	}
 	return 0
+}
+
+func (x *Drop) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
 }
 
 var File_manx_v1_manx_proto protoreflect.FileDescriptor
@@ -5810,12 +5826,13 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\x11GetRulesetRequest\x12\x1a\n" +
 	"\belements\x18\x01 \x01(\rR\belements\"(\n" +
 	"\x12GetRulesetResponse\x12\x12\n" +
-	"\x04text\x18\x01 \x01(\tR\x04text\"i\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\"\x81\x01\n" +
 	"\x11WatchDropsRequest\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x10\n" +
 	"\x03net\x18\x03 \x01(\tR\x03net\x12\x12\n" +
-	"\x04port\x18\x04 \x01(\rR\x04port\"\xd0\x03\n" +
+	"\x04port\x18\x04 \x01(\rR\x04port\x12\x16\n" +
+	"\x06action\x18\x05 \x01(\tR\x06action\"\xe8\x03\n" +
 	"\x04Drop\x12 \n" +
 	"\ftime_unix_ms\x18\x01 \x01(\x03R\n" +
 	"timeUnixMs\x12\x12\n" +
@@ -5836,7 +5853,8 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\apackets\x18\x0e \x01(\x04R\apackets\x12\x1e\n" +
 	"\n" +
 	"suppressed\x18\x0f \x01(\x04R\n" +
-	"suppressed2\xd7\n" +
+	"suppressed\x12\x16\n" +
+	"\x06action\x18\x10 \x01(\tR\x06action2\xd7\n" +
 	"\n" +
 	"\x04Manx\x12B\n" +
 	"\tGetStatus\x12\x19.manx.v1.GetStatusRequest\x1a\x1a.manx.v1.GetStatusResponse\x12B\n" +

@@ -78,7 +78,7 @@ type ManxClient interface {
 	SetLogLevel(ctx context.Context, in *SetLogLevelRequest, opts ...grpc.CallOption) (*SetLogLevelResponse, error)
 	// Resync compares the kernel with what is wanted now, without waiting for the timer.
 	Resync(ctx context.Context, in *ResyncRequest, opts ...grpc.CallOption) (*ResyncResponse, error)
-	// WatchDrops tells which flows policy drops, from now on. It fails unless the daemon runs with --flow-log.
+	// WatchDrops tells which flows policy drops, or logs, from now on. It fails unless the daemon runs with --flow-log.
 	WatchDrops(ctx context.Context, in *WatchDropsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Drop], error)
 	// ReportPolicyWait tells that the CNI plugin has waited for the policy of a new workload, so that metrics can show it.
 	ReportPolicyWait(ctx context.Context, in *ReportPolicyWaitRequest, opts ...grpc.CallOption) (*ReportPolicyWaitResponse, error)
@@ -349,7 +349,7 @@ type ManxServer interface {
 	SetLogLevel(context.Context, *SetLogLevelRequest) (*SetLogLevelResponse, error)
 	// Resync compares the kernel with what is wanted now, without waiting for the timer.
 	Resync(context.Context, *ResyncRequest) (*ResyncResponse, error)
-	// WatchDrops tells which flows policy drops, from now on. It fails unless the daemon runs with --flow-log.
+	// WatchDrops tells which flows policy drops, or logs, from now on. It fails unless the daemon runs with --flow-log.
 	WatchDrops(*WatchDropsRequest, grpc.ServerStreamingServer[Drop]) error
 	// ReportPolicyWait tells that the CNI plugin has waited for the policy of a new workload, so that metrics can show it.
 	ReportPolicyWait(context.Context, *ReportPolicyWaitRequest) (*ReportPolicyWaitResponse, error)
