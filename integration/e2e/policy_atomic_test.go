@@ -147,7 +147,8 @@ func (c *cluster) testAtomic(t *testing.T) {
 	f.start(t)
 	f.flows(t, pairs[0].old)
 	f.flows(t, pairs[1].old)
-	from, changes := f.rounds.Load()+2, 0 // the first round that begins from now on
+	from, changes := f.rounds.Load()+2, 0 // a round that begins now, before the first change
+	must(t, f.waitFor(pairs[0].old, from))
 	var slowest time.Duration
 	for i, s := range list {
 		if i > 0 { // from one kind of change to the next: also at once, and nothing may be seen of it
