@@ -325,7 +325,6 @@ func TestLostEventsBecomeResync(t *testing.T) {
 	if err := c.inside(func() (err error) { s, err = openSocket(4096); return err }); err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
 	if err := s.subscribe(c.sock.port); err != nil {
 		t.Fatal(err)
 	}
@@ -337,8 +336,13 @@ func TestLostEventsBecomeResync(t *testing.T) {
 	if errs := other.ApplyRoutes(ops); errs != nil {
 		t.Fatal(errs)
 	}
-	events, err := s.drain()
-	if err != nil || !slices.ContainsFunc(events, func(e Event) bool { return e.Type == EventResync }) {
-		t.Fatalf("%d events without a resync, %v", len(events), err)
+	ctx, cancel := context.WithCancel(t.Context())
+	resync := false
+	err = s.followHost(ctx, func(events []Event) {
+		resync = slices.ContainsFunc(events, func(e Event) bool { return e.Type == EventResync })
+		cancel()
+	})
+	if err != nil || !resync {
+		t.Fatalf("no resync after events were lost, %v", err)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -55,61 +54,15 @@ func (r *NFT) ReadLog(ctx context.Context, group uint16, handle func(LoggedPacke
 		return fmt.Errorf("read group %d of nflog: %w", group, err)
 	}
 	names := interfaceNames{}
-	err = s.readUntil(ctx, func(m message) {
+	err = s.follow(ctx, func(m message) {
 		if p, ok := parseLogged(m, r.nameOf(&names)); ok {
 			handle(p)
 		}
-	}, func() {})
+	}, func() {}, func() {})
 	if err != nil {
 		return fmt.Errorf("read group %d of nflog: %w", group, err)
 	}
 	return nil
-}
-
-// readUntil hands over each message that comes, and calls lost where some did not fit into the queue, until ctx ends. Then s is
-// closed.
-func (s *socket) readUntil(ctx context.Context, each func(message), lost func()) error {
-	if err := unix.SetNonblock(s.fd, true); err != nil {
-		s.close()
-		return err
-	}
-	f := os.NewFile(uintptr(s.fd), "netlink") // waits in the runtime's poller, so that closing wakes it up
-	stop := context.AfterFunc(ctx, func() { _ = f.Close() })
-	defer func() {
-		if stop() {
-			_ = f.Close()
-		}
-	}()
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	for {
-		var failure error
-		err := raw.Read(func(uintptr) bool {
-			var data []byte
-			data, failure = s.receive(0)
-			switch {
-			case errors.Is(failure, unix.ENOBUFS):
-				failure = nil
-				lost()
-				return true
-			case errors.Is(failure, unix.EAGAIN):
-				failure = nil
-				return false
-			}
-			for m, rest, ok := nextMessage(data); ok && failure == nil; m, rest, ok = nextMessage(rest) {
-				each(m)
-			}
-			return true
-		})
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err := errors.Join(err, failure); err != nil {
-			return err
-		}
-	}
 }
 
 func (r *NFT) openLog(group uint16) (*socket, error) {

@@ -138,9 +138,9 @@ func (r *NFT) traceFlow(ctx context.Context, f Flow, armed func(), handle func(T
 	interfaces := interfaceNames{}
 	reader := traceReader{own: t.name, names: chainNames{sock: names}, interfaceName: r.nameOf(&interfaces),
 		pending: map[uint32]*LoggedPacket{}}
-	return steps.readUntil(ctx, func(m message) {
+	return steps.follow(ctx, func(m message) {
 		if s, ok := reader.step(m); ok {
 			handle(s)
 		}
-	}, func() { handle(TraceStep{Kind: TraceLost}) })
+	}, func() { handle(TraceStep{Kind: TraceLost}) }, func() {})
 }

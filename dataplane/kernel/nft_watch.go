@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"unsafe"
@@ -16,33 +15,18 @@ func (r *NFT) WatchRules(ctx context.Context, handle func()) error {
 	if err != nil {
 		return fmt.Errorf("watch nftables: %w", err)
 	}
-	f := os.NewFile(uintptr(s.fd), "nfnetlink") // waits in the runtime's poller, so that closing wakes it up
-	stop := context.AfterFunc(ctx, func() { _ = f.Close() })
-	defer func() {
-		if stop() {
-			_ = f.Close()
+	handle()
+	changed := false
+	err = s.follow(ctx, func(m message) { changed = changed || aboutRulesTable(m) }, func() { changed = true }, func() {
+		if changed {
+			handle()
 		}
-	}()
-	raw, err := f.SyscallConn()
+		changed = false
+	})
 	if err != nil {
 		return fmt.Errorf("watch nftables: %w", err)
 	}
-	handle()
-	for {
-		var changed bool
-		var failure error
-		err := raw.Read(func(uintptr) bool {
-			changed, failure = s.drainRules()
-			return changed || failure != nil
-		})
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err := errors.Join(err, failure); err != nil {
-			return fmt.Errorf("watch nftables: %w", err)
-		}
-		handle()
-	}
+	return nil
 }
 
 func (r *NFT) openRulesWatch() (*socket, error) {
@@ -70,7 +54,7 @@ func (s *socket) subscribeRules(own uint32) error {
 	if err := unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTABLES); err != nil {
 		return fmt.Errorf("subscribe to nftables: %w", err)
 	}
-	return unix.SetNonblock(s.fd, true)
+	return nil
 }
 
 // dropOwn lets the kernel drop the events of transactions that came from our port: there are as many as there are elements.
@@ -83,25 +67,6 @@ func (s *socket) dropOwn(port uint32) error {
 	}
 	return unix.SetsockoptSockFprog(s.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
 		&unix.SockFprog{Len: uint16(len(program)), Filter: (*unix.SockFilter)(unsafe.Pointer(&program[0]))})
-}
-
-// drainRules reads what is there and tells whether our table is in it, or may be because events were lost.
-func (s *socket) drainRules() (changed bool, err error) {
-	for {
-		data, err := s.receive(0)
-		switch {
-		case errors.Is(err, unix.EAGAIN):
-			return changed, nil
-		case errors.Is(err, unix.ENOBUFS):
-			changed = true
-			continue
-		case err != nil:
-			return changed, err
-		}
-		for m, rest, ok := nextMessage(data); ok; m, rest, ok = nextMessage(rest) {
-			changed = changed || aboutRulesTable(m)
-		}
-	}
 }
 
 // aboutRulesTable: all objects of nf_tables have the name of their table as attribute 1.

@@ -2,10 +2,8 @@ package kernel
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/bits"
-	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -24,33 +22,26 @@ func (c *Conn) Watch(ctx context.Context, handle func([]Event)) error {
 	if err != nil {
 		return fmt.Errorf("watch the kernel: %w", err)
 	}
-	f := os.NewFile(uintptr(s.fd), "rtnetlink") // waits in the runtime's poller, so that closing wakes it up
-	stop := context.AfterFunc(ctx, func() { _ = f.Close() })
-	defer func() {
-		if stop() {
-			_ = f.Close()
-		}
-	}()
-	raw, err := f.SyscallConn()
-	if err != nil {
+	handle([]Event{{Type: EventResync}})
+	if err := s.followHost(ctx, handle); err != nil {
 		return fmt.Errorf("watch the kernel: %w", err)
 	}
-	handle([]Event{{Type: EventResync}})
-	for {
-		var events []Event
-		var failure error
-		err := raw.Read(func(uintptr) bool {
-			events, failure = s.drain()
-			return len(events) > 0 || failure != nil
-		})
-		if ctx.Err() != nil {
-			return nil
+	return nil
+}
+
+// followHost reads events. Lost ones become EventResync.
+func (s *socket) followHost(ctx context.Context, handle func([]Event)) error {
+	var events []Event
+	return s.follow(ctx, func(m message) {
+		if e, ok := parseEvent(m); ok {
+			events = append(events, e)
 		}
-		if err := errors.Join(err, failure); err != nil {
-			return fmt.Errorf("watch the kernel: %w", err)
+	}, func() { events = append(events, Event{Type: EventResync}) }, func() {
+		if len(events) > 0 {
+			handle(events)
 		}
-		handle(events)
-	}
+		events = nil
+	})
 }
 
 func (c *Conn) openWatch() (*socket, error) {
@@ -80,7 +71,7 @@ func (s *socket) subscribe(own uint32) error {
 			return fmt.Errorf("subscribe to group %d: %w", group, err)
 		}
 	}
-	return unix.SetNonblock(s.fd, true)
+	return nil
 }
 
 // dropOwnRoutes lets the kernel drop the events of route changes that came from our port, so that programming many
@@ -113,29 +104,6 @@ func bigEndian32(v uint32) uint32 {
 		return v
 	}
 	return bits.ReverseBytes32(v)
-}
-
-// drain reads what is there. Lost events become EventResync.
-func (s *socket) drain() ([]Event, error) {
-	var events []Event
-	for len(events) < 1000 {
-		data, err := s.receive(0)
-		switch {
-		case errors.Is(err, unix.EAGAIN):
-			return events, nil
-		case errors.Is(err, unix.ENOBUFS):
-			events = append(events, Event{Type: EventResync})
-			continue
-		case err != nil:
-			return events, err
-		}
-		for m, rest, ok := nextMessage(data); ok; m, rest, ok = nextMessage(rest) {
-			if e, ok := parseEvent(m); ok {
-				events = append(events, e)
-			}
-		}
-	}
-	return events, nil
 }
 
 func parseEvent(m message) (e Event, ok bool) {
