@@ -54,8 +54,9 @@ type playedDaemon struct {
 	peers  []*manxv1.Peer
 	asked  chan *manxv1.ListRoutesRequest
 
-	askedPeer chan *manxv1.ListPeerRoutesRequest
-	many      int // routes, if not 0
+	askedPeer  chan *manxv1.ListPeerRoutesRequest
+	askedDrops chan *manxv1.WatchDropsRequest
+	many       int // routes, if not 0
 }
 
 func (d *playedDaemon) GetStatus(context.Context, *manxv1.GetStatusRequest) (*manxv1.GetStatusResponse, error) {
@@ -164,7 +165,7 @@ func newPlayedDaemon(t *testing.T) (shell, *playedDaemon) {
 	t.Helper()
 	const since = 1772600767000 // 2026-03-04 05:06:07 UTC
 	d := &playedDaemon{
-		asked: make(chan *manxv1.ListRoutesRequest, 1), askedPeer: make(chan *manxv1.ListPeerRoutesRequest, 1),
+		asked: make(chan *manxv1.ListRoutesRequest, 1), askedPeer: make(chan *manxv1.ListPeerRoutesRequest, 1), askedDrops: make(chan *manxv1.WatchDropsRequest, 2),
 		status: &manxv1.GetStatusResponse{
 			Node: "node-1", Ipv4: "10.0.0.1/24", AsNumber: 64512, RouterId: "10.0.0.1", StartedUnixMs: since, Ready: true,
 			Version:   &manxv1.Version{Manx: "v1.0.0", Commit: "abc", Gobgp: "v4.8.0", Go: "1.26"},
@@ -203,6 +204,21 @@ func (s shell) ask(args ...string) result {
 	return s.run(append(args, "--socket", socket)...)
 }
 
+// WatchDrops ends when it has said all.
+func (d *playedDaemon) WatchDrops(r *manxv1.WatchDropsRequest, stream grpc.ServerStreamingServer[manxv1.Drop]) error {
+	d.askedDrops <- r
+	for _, e := range []*manxv1.Drop{
+		{TimeUnixMs: 1000, Action: "log", Rule: "NetworkPolicy/shop/web ingress 1", Source: "10.65.0.1", SourcePort: 4000, Destination: "10.65.0.2", DestinationPort: 80,
+			Protocol: "tcp", IcmpType: -1, IcmpCode: -1, In: "cali1", Out: "cali2", SourceEndpoint: "shop/db", DestinationEndpoint: "shop/web", Packets: 1},
+		{TimeUnixMs: 2000, Action: "drop", Rule: "end of tier default", Source: "fd00::1", Destination: "fd00::2", Protocol: "icmpv6", IcmpType: 128, Packets: 7, Suppressed: 3},
+	} {
+		if err := stream.Send(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // ages are how long ago something was, in days: the test's clock goes on.
 var ages = regexp.MustCompile(`\b\d+d\b`)
 
@@ -233,6 +249,13 @@ func TestOutputOfQuestionsToTheDaemon(t *testing.T) {
 	watched := s.ask("watch")
 	golden(t, "watch", clocks.ReplaceAllString(watched.out, "CLOCK"))
 	golden(t, "watch-json", s.ask("watch", "-o", "json").out)
+	drops := s.ask("drops", "--action", "log", "--rule=web", "--port=80", "--net=10.0.0.0/8", "--endpoint=shop")
+	golden(t, "drops", clocks.ReplaceAllString(drops.out, "CLOCK"))
+	want := &manxv1.WatchDropsRequest{Action: "log", Rule: "web", Port: 80, Net: "10.0.0.0/8", Endpoint: "shop"}
+	if got := <-d.askedDrops; !proto.Equal(got, want) {
+		t.Errorf("asked for %v, want %v", got, want)
+	}
+	golden(t, "drops-json", s.ask("drops", "-o", "json").out)
 	s.ask("node", "endpoints").want(t, 0, "", "This node has no workload endpoints.")
 }
 

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,24 +14,40 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// ruleWatch records what nftables tells of changes on a node.
-type ruleWatch struct {
+// printed is what a program has printed so far.
+type printed struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (m *ruleWatch) Write(b []byte) (int, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.text.Write(b)
+func (p *printed) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.Write(b)
 }
+
+func (p *printed) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.String()
+}
+
+// inBackground runs a program on a node until the test ends; out gets all that it prints.
+func inBackground(t *testing.T, n *lab.Node, out io.Writer, name string, args ...string) {
+	t.Helper()
+	cmd := lab.InNamespace(n.Namespace, name, args...)
+	cmd.Stdout, cmd.Stderr = out, out
+	must(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+}
+
+// ruleWatch records what nftables tells of changes on a node.
+type ruleWatch struct{ printed }
 
 // String is what was told, without the lines that only say that a transaction ended.
 func (m *ruleWatch) String() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	var list []string
-	for line := range strings.Lines(m.text.String()) {
+	for line := range strings.Lines(m.printed.String()) {
 		if !strings.HasPrefix(line, "# new generation") {
 			list = append(list, line)
 		}
@@ -41,10 +58,7 @@ func (m *ruleWatch) String() string {
 func watchRules(t *testing.T, n *lab.Node) *ruleWatch {
 	t.Helper()
 	m := &ruleWatch{}
-	cmd := lab.InNamespace(n.Namespace, "nft", "monitor")
-	cmd.Stdout, cmd.Stderr = m, m
-	must(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	inBackground(t, n, m, "nft", "monitor")
 	// It is listening once it tells of a table of the test's own.
 	for i := 0; ; i++ {
 		if i == 100 {

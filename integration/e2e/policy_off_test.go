@@ -23,15 +23,9 @@ func (c *cluster) testPolicyOff(t *testing.T) {
 		tryAll(t, list)
 	}
 	ask(t, lost)
-	flags := append(lab.UseDatastore(c.n1), policyFlags...)
-	restart := func(more ...string) {
-		t.Helper()
-		must(t, n.Manxd().Stop(limit))
-		must(t, n.StartManxd(append(slices.Clone(flags), more...)...))
-	}
-	restart("--policy=false")
+	c.restart(t, "--policy=false")
 	func() {
-		defer func() { restart(); speaks(t, n) }()
+		defer func() { c.restart(t); speaks(t, n) }()
 		eventually(t, func() error { _, err := n.Get("/livez"); return err })
 		ask(t, answered)
 		if out, err := n.Run("nft", "list", "tables"); err != nil || strings.Contains(out, "manx") {
@@ -53,4 +47,11 @@ func (c *cluster) testPolicyOff(t *testing.T) {
 		return nil
 	})
 	ask(t, lost)
+}
+
+// restart ends the daemon of n2 and starts it with more flags than usual.
+func (c *cluster) restart(t *testing.T, more ...string) {
+	t.Helper()
+	must(t, c.n2.Manxd().Stop(limit))
+	must(t, c.n2.StartManxd(slices.Concat(lab.UseDatastore(c.n1), policyFlags, more)...))
 }
