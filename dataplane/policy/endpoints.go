@@ -52,7 +52,7 @@ func (c *Calculator) holdProfiles(e *endpoint) {
 	for _, name := range e.profiles {
 		p := c.profile(name)
 		now[p] = true
-		p.endpoints[e] = true
+		p.join(e)
 		c.dirty.policies[p] = true
 	}
 	for p := range e.held {

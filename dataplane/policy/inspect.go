@@ -14,7 +14,8 @@ func (c *Calculator) Config() Config { return c.config }
 // Interfaces are the host's that SetInterfaces last told of, with their addresses. Callers must not change them.
 func (c *Calculator) Interfaces() map[string][]netip.Addr { return c.hostLinks }
 
-// Policies visits all policies of the cluster that can be used, with the number of this node's endpoints that each selects.
+// Policies visits all policies of the cluster that can be used, with the number of this node's endpoints that each selects; those that
+// select none come without their rules, which Policy has.
 func (c *Calculator) Policies() iter.Seq2[*Policy, int] {
 	return func(yield func(*Policy, int) bool) {
 		for _, s := range c.policies {
@@ -35,7 +36,7 @@ func (c *Calculator) Policy(id ID) (p *Policy, endpoints int) {
 	if s == nil {
 		return nil, 0
 	}
-	return s.Policy, len(s.endpoints)
+	return s.whole(), len(s.endpoints)
 }
 
 // Subjects visits the endpoints of this node that a policy or profile is about.

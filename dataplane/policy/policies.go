@@ -10,18 +10,44 @@ import (
 )
 
 // policyState is a policy or profile and what it has in the table. It is active, which is to say in the table, while
-// endpoints of this node are subject to it.
+// endpoints of this node are subject to it. Most policies of a big cluster never are: their rules are not kept.
 type policyState struct {
-	*Policy      // nil for a profile that does not exist: nothing passes
-	id        ID // also when Policy is nil
+	*Policy                 // nil for a profile that does not exist: nothing passes
+	id        ID            // also when Policy is nil
+	object    *model.Object // what a policy is compiled from; nil for a profile
+	resting   bool          // Policy is without its rules
 	endpoints map[*endpoint]bool
 	active    bool
 	sets      map[setKey]bool // acquired
 	constants map[string]bool
 }
 
-func newPolicyState(id ID) *policyState {
-	return &policyState{id: id, endpoints: map[*endpoint]bool{}, sets: map[setKey]bool{}, constants: map[string]bool{}}
+// join makes an endpoint subject to the policy.
+func (s *policyState) join(e *endpoint) {
+	if s.endpoints == nil {
+		s.endpoints = map[*endpoint]bool{}
+	}
+	s.endpoints[e] = true
+	if s.resting {
+		s.Policy, s.resting = s.whole(), false
+	}
+}
+
+// rest forgets the rules of a policy that no endpoint is subject to.
+func (s *policyState) rest() {
+	if s.object != nil && len(s.endpoints) == 0 {
+		s.Ingress.Rules, s.Egress.Rules, s.resting = nil, nil, true
+	}
+}
+
+// whole is the policy with its rules.
+func (s *policyState) whole() *Policy {
+	if !s.resting {
+		return s.Policy
+	}
+	p, _ := compileAny(s.object) // that has been done before without an error
+	p.ID, p.Selector, p.Text = s.id, s.Selector, s.Text
+	return p
 }
 
 // tier is a group of policies.
@@ -91,14 +117,15 @@ func (c *Calculator) takePolicy(k model.Key, o *model.Object) {
 	p.ID = id
 	s := c.policies[id]
 	if s == nil {
-		s = newPolicyState(id)
+		s = &policyState{id: id}
 		c.policies[id] = s
 	} else if s.Policy != nil {
 		c.touchEndpoints(s)
 	}
-	s.Policy = p
+	s.Policy, s.object, s.resting = p, o, false
 	c.dirty.policies[s] = true
 	c.subjects.SetSelector(id, p.Selector)
+	s.rest()
 }
 
 // compileAny compiles Kubernetes' own kinds by way of Calico's.
@@ -127,7 +154,7 @@ func (c *Calculator) dropPolicy(id ID) {
 // subjectStarted and subjectStopped hear from the index which policies select this node's endpoints.
 func (c *Calculator) subjectStarted(id ID, e *endpoint) {
 	if p := c.policies[id]; p != nil {
-		p.endpoints[e] = true
+		p.join(e)
 		e.policies[p] = true
 		c.dirty.policies[p] = true
 		c.dirty.endpoints[e] = true
@@ -193,8 +220,7 @@ func profileID(name string) ID { return ID{Kind: model.KindProfile, Name: name} 
 func (c *Calculator) profile(name string) *policyState {
 	s := c.profiles[name]
 	if s == nil {
-		s = newPolicyState(profileID(name))
-		s.Policy = builtInProfile(name)
+		s = &policyState{id: profileID(name), Policy: builtInProfile(name)}
 		c.profiles[name] = s
 		c.dirty.policies[s] = true
 	}
@@ -254,7 +280,7 @@ func (c *Calculator) unwrite(p *policyState) {
 		c.release(key, p)
 	}
 	c.releaseConstants(p.constants)
-	p.sets, p.constants, p.active = map[setKey]bool{}, map[string]bool{}, false
+	p.sets, p.constants, p.active = nil, nil, false
 	c.table.DeleteChain(chainName(p.id, true))
 	c.table.DeleteChain(chainName(p.id, false))
 }
@@ -268,6 +294,7 @@ func (c *Calculator) collect() {
 		if p.active {
 			c.unwrite(p)
 		}
+		p.rest()
 		if p.Policy == nil && p.id.Kind == model.KindProfile {
 			delete(c.profiles, p.id.Name)
 		}

@@ -101,6 +101,9 @@ type policyLister struct {
 func (l policyLister) row(p *policy.Policy, endpoints int) *manxv1.Policy {
 	row := &manxv1.Policy{Kind: string(p.ID.Kind), Namespace: p.ID.Namespace, Name: p.ID.Name, Tier: p.Tier, Order: explain.Order(p.Order),
 		Staged: p.Staged, Endpoints: uint32(endpoints)}
+	if l.rules {
+		p, _ = l.calc.Policy(p.ID)
+	}
 	for _, in := range []bool{true, false} {
 		rules, direction := p.Egress, "egress"
 		if in {
