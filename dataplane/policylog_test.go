@@ -1,9 +1,17 @@
 package dataplane
 
 import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,13 +20,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/nft"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// A kernel that lacks one of its logs, or both, or limits: rules that cannot log are no reason to drop anything.
-func TestRulesThatCannotLogChangeNoVerdict(t *testing.T) {
+// loggedWorkload is a workload, and a policy that logs and denies what is sent to it.
+func loggedWorkload() model.Set {
 	workload := model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: "w"},
 		&model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1", IPNetworks: []string{"10.0.0.1/32"}}})
 	p := &v3.GlobalNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v3.GlobalNetworkPolicySpec{Selector: "all()",
@@ -26,9 +35,13 @@ func TestRulesThatCannotLogChangeNoVerdict(t *testing.T) {
 	limit := "10/minute"
 	felix := &model.FelixConfiguration{}
 	felix.Spec.LogActionRateLimit = &limit
-	set := model.NewSet(workload, model.NewObject(model.ResourceKey(model.KindGlobalNetworkPolicy, "p"), p),
+	return model.NewSet(workload, model.NewObject(model.ResourceKey(model.KindGlobalNetworkPolicy, "p"), p),
 		model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix))
+}
 
+// A kernel that lacks one of its logs, or both, or limits: rules that cannot log are no reason to drop anything.
+func TestRulesThatCannotLogChangeNoVerdict(t *testing.T) {
+	set := loggedWorkload()
 	kernelLog := func(l ruleset.Log) bool { return l.Kernel != "" }
 	nflog := func(l ruleset.Log) bool { return l.Group != 0 }
 	for _, c := range []struct {
@@ -75,5 +88,102 @@ func TestRulesThatCannotLogChangeNoVerdict(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A real kernel, without the modules at first: what it lacks is left out and drops nothing more; what it has logs packets.
+func TestVMLogsThatTheKernelLacks(t *testing.T) {
+	if os.Getenv("MANX_VM") == "" {
+		t.Skip("it decides about the modules of the whole machine: make test-vm runs it in one of its own")
+	}
+	rules, err := kernel.NewRules()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = errors.Join(rules.DeleteRules(), rules.Close()) })
+	set, config := loggedWorkload(), policy.Config{Node: "here"}
+	delete(set, model.ResourceKey(model.KindGlobalNetworkPolicy, "p"))
+	// All other modules are loaded by need, these not.
+	if result, _ := nft.New(rules, time.Now).Flush(policy.Build(config, set, nil).Table()); result.Err != nil || result.Refused > 0 {
+		t.Fatalf("without logs: %+v", result)
+	}
+	const helper = "/proc/sys/kernel/modprobe"
+	modprobe, err := os.ReadFile(helper)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(text string) {
+		if err := os.WriteFile(helper, []byte(text), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("/nowhere")
+	t.Cleanup(func() { write(string(modprobe)) })
+
+	config.FlowLog = 86
+	for _, c := range []struct {
+		load    string
+		missing []string
+	}{
+		{"", []string{"the kernel's log until manxd is started with a kernel that can: .*lacks the expression limit", "the flow log tells nothing .*lacks the expression limit"}},
+		{"nft_limit", []string{"the kernel's log .*lacks the expression log", "the flow log .*lacks the expression log"}},
+		{"nft_log", []string{"the kernel's log .*no such file", "the flow log .*no such file"}},
+		{"nfnetlink_log", []string{"the kernel's log .*no such file"}},
+		{"nf_log_syslog", nil},
+	} {
+		if c.load != "" {
+			if out, err := exec.Command("modprobe", c.load).CombinedOutput(); err != nil {
+				t.Fatalf("modprobe %s: %v: %s", c.load, err, out)
+			}
+		}
+		a := NewPolicy(PolicyConfig{Rules: rules, Logger: zap.NewNop(), Policy: config})
+		a.SetState(loggedWorkload())
+		a.step()
+		if st := a.Status(); !st.InSync || len(st.Refused) > 0 {
+			t.Errorf("with %s: in sync %v: %s; refused %v", c.load, st.InSync, st.LastError, st.Refused)
+		}
+		if got := a.Status().MissingLogs; !slices.EqualFunc(got, c.missing, func(got, want string) bool { return regexp.MustCompile(want).MatchString(got) }) {
+			t.Errorf("with %s: missing are %q, want %q", c.load, got, c.missing)
+		}
+	}
+	t.Run("packets", func(t *testing.T) { logPacket(t, rules) })
+}
+
+// logPacket sends a packet that a rule logs, and waits until both logs have it.
+func logPacket(t *testing.T, rules *kernel.NFT) {
+	rule := ruleset.Rule{
+		Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: unix.IPPROTO_UDP}, {Field: ruleset.DestinationPort, Low: 9}},
+		Log:     ruleset.Log{Kernel: "both-logs: ", Group: 86, Prefix: "log both", Rate: 10, Burst: 10},
+	}
+	chain := &ruleset.Chain{Name: "test", Base: &ruleset.Base{Hook: ruleset.Output, Type: ruleset.Filter}, Rules: []ruleset.Rule{rule}}
+	if err := rules.CommitRules(ruleset.Changes{Chains: []ruleset.ChainChange{{Name: chain.Name, New: chain}}}); err != nil {
+		t.Fatal(err)
+	}
+	heard := make(chan kernel.LoggedPacket, 100)
+	var reader sync.WaitGroup
+	defer reader.Wait()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	reader.Go(func() {
+		if err := rules.ReadLog(ctx, 86, func(p kernel.LoggedPacket) { heard <- p }); err != nil {
+			t.Error(err)
+		}
+	})
+	conn, err := net.Dial("udp", "127.0.0.1:9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	waitFor(t, "NFLOG to tell of a packet", func() bool {
+		_, _ = conn.Write([]byte("x"))
+		select {
+		case p := <-heard:
+			return p.Prefix == "log both" && p.DestinationPort == 9
+		default:
+			return false
+		}
+	})
+	if out, err := exec.Command("dmesg").Output(); err != nil || !regexp.MustCompile(`both-logs: .*DST=127\.0\.0\.1 .*PROTO=UDP .*DPT=9 `).Match(out) {
+		t.Errorf("the kernel's log does not tell of it: %v\n%.3000s", err, out)
 	}
 }
