@@ -3,6 +3,7 @@ package server
 import (
 	"testing"
 
+	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/datastore/model"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
@@ -31,4 +32,19 @@ func TestNoticeOfALimitThatTheKernelCannotDo(t *testing.T) {
 	if err != nil || len(endpoints.GetEndpoints()) != 1 || endpoints.GetEndpoints()[0].GetPhase() != "applied" {
 		t.Errorf("the endpoint itself suffers: %v, %v", endpoints, err)
 	}
+}
+
+func TestNoticeOfALogThatTheKernelCannotWrite(t *testing.T) {
+	r, p := withPolicy(t)
+	p.status = dataplane.PolicyStatus{MissingLogs: []string{"the flow log tells nothing"}}
+	list, err := r.client.ListNotices(r.context(), &manxv1.ListNoticesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range list.GetNotices() {
+		if n.GetTopic() == "dataplane" && n.GetSubject() == "log" && n.GetText() == "the flow log tells nothing" {
+			return
+		}
+	}
+	t.Errorf("there is no such notice: %v", list)
 }
