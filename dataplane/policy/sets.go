@@ -133,10 +133,18 @@ func (s *memberSet) make(i int, interval bool) {
 	table := s.calc.table
 	table.AddSet(ruleset.Set{Name: name, Type: kind, Interval: interval, Comment: s.key.String()})
 	s.half[i].name = name
-	s.half[i].members = members.New(interval,
-		func(e ruleset.Element) { table.AddElement(name, e) },
-		func(e ruleset.Element) { table.RemoveElement(name, e) })
+	s.half[i].members = members.New(interval, tableSet{table, name})
 }
+
+// tableSet is the elements of one set of the table.
+type tableSet struct {
+	table *ruleset.Table
+	name  string
+}
+
+func (s tableSet) Add(e ruleset.Element)      { s.table.AddElement(s.name, e) }
+func (s tableSet) Remove(e ruleset.Element)   { s.table.RemoveElement(s.name, e) }
+func (s tableSet) Has(e ruleset.Element) bool { return s.table.Contains(s.name, e) }
 
 // replace changes what one contributor has in the set. New elements come first, so that what stays is not touched.
 func (s *memberSet) replace(before, now []ruleset.Element) {

@@ -7,30 +7,31 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// Set keeps the contributions to one set of the kernel and tells which elements that must have. Not safe for concurrent use;
-// the callbacks must not call it.
+// Elements are what a set of the kernel must have.
+type Elements interface {
+	Add(ruleset.Element)
+	Remove(ruleset.Element)
+	Has(ruleset.Element) bool // what was added and not removed
+}
+
+// Set keeps the contributions to one set of the kernel and says which elements that must have. Not safe for concurrent use.
 type Set struct {
-	interval    bool
-	add, remove func(ruleset.Element)
-	// Other than interval sets: contributions of each element.
-	small map[uint64]int32 // IPv4, with protocol and port
-	large map[packed]int32
+	interval bool
+	elements Elements
+	// Other than interval sets: contributions beyond the first, of the few elements that have any. That there is a first one
+	// the elements tell.
+	more map[ruleset.Element]int32
 	// Interval sets: IPv4 and IPv6.
 	nets [2]tree
 }
 
-// New makes an empty set. An interval set takes networks and gives away those that no larger one covers, so that its elements
-// never overlap, and looks at nothing but Element.Prefix; elements of others are taken as they are. add and remove are told
-// what the kernel's set must gain and lose, of one change first the losses.
-func New(interval bool, add, remove func(ruleset.Element)) *Set {
-	return &Set{interval: interval, add: add, remove: remove}
-}
+// New makes a set without contributions; elements must be empty, and nobody else may change them. An interval set takes
+// networks and gives away those that no larger one covers, so that its elements never overlap, and looks at nothing but
+// Element.Prefix; elements of others are taken as they are. Of one change, losses come first.
+func New(interval bool, elements Elements) *Set { return &Set{interval: interval, elements: elements} }
 
 // Interval tells whether it is an interval set.
 func (s *Set) Interval() bool { return s.interval }
-
-// Len is the number of different contributions.
-func (s *Set) Len() int { return len(s.small) + len(s.large) + s.nets[0].networks + s.nets[1].networks }
 
 // Add enters a contribution; several of the same count.
 func (s *Set) Add(e ruleset.Element) {
@@ -38,13 +39,14 @@ func (s *Set) Add(e ruleset.Element) {
 		s.addNetwork(e.Prefix)
 		return
 	}
-	if k, ok := pack4(e); ok {
-		if increase(&s.small, k) {
-			s.add(e)
-		}
-	} else if increase(&s.large, pack(e)) {
-		s.add(e)
+	if !s.elements.Has(e) {
+		s.elements.Add(e)
+		return
 	}
+	if s.more == nil {
+		s.more = map[ruleset.Element]int32{}
+	}
+	s.more[e]++
 }
 
 // Remove withdraws one contribution; nothing happens if there is none.
@@ -53,12 +55,15 @@ func (s *Set) Remove(e ruleset.Element) {
 		s.removeNetwork(e.Prefix)
 		return
 	}
-	if k, ok := pack4(e); ok {
-		if decrease(s.small, k) {
-			s.remove(e)
+	switch n := s.more[e]; {
+	case n > 1:
+		s.more[e] = n - 1
+	case n == 1:
+		if delete(s.more, e); len(s.more) == 0 {
+			s.more = nil
 		}
-	} else if decrease(s.large, pack(e)) {
-		s.remove(e)
+	case s.elements.Has(e):
+		s.elements.Remove(e)
 	}
 }
 
@@ -72,8 +77,8 @@ func (s *Set) addNetwork(p netip.Prefix) {
 	if !visible {
 		return
 	}
-	s.nets[i].below(at, func(inside network) { s.remove(element(i, inside)) })
-	s.add(element(i, n))
+	s.nets[i].below(at, func(inside network) { s.elements.Remove(element(i, inside)) })
+	s.elements.Add(element(i, n))
 }
 
 // removeNetwork uncovers what a network covered that was the last of its kind and visible.
@@ -82,7 +87,7 @@ func (s *Set) removeNetwork(p netip.Prefix) {
 	if !ok {
 		return
 	}
-	s.nets[i].delete(n, func() { s.remove(element(i, n)) }, func(inside network) { s.add(element(i, inside)) })
+	s.nets[i].delete(n, func() { s.elements.Remove(element(i, n)) }, func(inside network) { s.elements.Add(element(i, inside)) })
 }
 
 // pick finds the tree of a network and what it is called there. What is no network is left out.
@@ -109,52 +114,4 @@ func element(family int, n network) ruleset.Element {
 	binary.BigEndian.PutUint64(b[:8], n.hi)
 	binary.BigEndian.PutUint64(b[8:], n.lo)
 	return ruleset.Element{Prefix: netip.PrefixFrom(netip.AddrFrom16(b), int(n.length))}
-}
-
-// packed is an Element without pointers, so that the garbage collector has nothing to look into.
-type packed struct {
-	address        [16]byte
-	bits, protocol uint8 // bits: the length; 129 more for IPv4, 255 without an address
-	low, high      uint16
-}
-
-func pack(e ruleset.Element) packed {
-	k := packed{bits: 255, protocol: e.Protocol, low: e.Low, high: e.High}
-	switch a := e.Prefix.Addr(); {
-	case !e.Prefix.IsValid():
-	case a.Is4():
-		k.address, k.bits = a.As16(), uint8(129+e.Prefix.Bits())
-	default:
-		k.address, k.bits = a.As16(), uint8(e.Prefix.Bits())
-	}
-	return k
-}
-
-// pack4 puts an IPv4 element into 64 bits: address, length, protocol, port. It reports whether that was possible.
-func pack4(e ruleset.Element) (uint64, bool) {
-	if !e.Prefix.IsValid() || !e.Prefix.Addr().Is4() || e.High != 0 {
-		return 0, false
-	}
-	a := e.Prefix.Addr().As4()
-	return uint64(binary.BigEndian.Uint32(a[:]))<<32 | uint64(e.Prefix.Bits())<<24 | uint64(e.Protocol)<<16 | uint64(e.Low), true
-}
-
-// increase counts one more and reports whether it is the first.
-func increase[K comparable](counts *map[K]int32, k K) bool {
-	if *counts == nil {
-		*counts = map[K]int32{}
-	}
-	(*counts)[k]++
-	return (*counts)[k] == 1
-}
-
-// decrease counts one less and reports whether it was the last.
-func decrease[K comparable](counts map[K]int32, k K) bool {
-	n := counts[k]
-	if n > 1 {
-		counts[k] = n - 1
-		return false
-	}
-	delete(counts, k)
-	return n == 1
 }
