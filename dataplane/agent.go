@@ -202,7 +202,6 @@ func (a *Agent) step() time.Duration {
 		a.synced = *b.synced
 		a.routes.Synced(a.synced.datastore && a.synced.bgp)
 		a.shapes.Synced(a.synced.datastore)
-		a.files.synced(a.synced.datastore)
 	}
 	if a.state == nil {
 		return 0

@@ -31,7 +31,7 @@ func newEndpointFiles(c Config, now func() time.Time) endpointFiles {
 
 // move goes on in the folder that FelixConfiguration, as it is now, leads to. What is in the one before is not kept up to date
 // any more, and so removed.
-func (f *endpointFiles) move(prefix string, datastore bool) error {
+func (f *endpointFiles) move(prefix string) error {
 	if f.folder == nil {
 		return nil
 	}
@@ -46,7 +46,6 @@ func (f *endpointFiles) move(prefix string, datastore bool) error {
 	f.dir, f.target = dir, nil
 	if dir != "" {
 		f.target = endpointstatus.New(dir, f.now)
-		f.target.Synced(datastore)
 	}
 	return err
 }
@@ -54,13 +53,6 @@ func (f *endpointFiles) move(prefix string, datastore bool) error {
 func (f *endpointFiles) resync() {
 	if f.target != nil {
 		f.target.Resync()
-	}
-}
-
-// synced says whether what an earlier run left may go.
-func (f *endpointFiles) synced(datastore bool) {
-	if f.target != nil {
-		f.target.Synced(datastore)
 	}
 }
 
@@ -90,7 +82,7 @@ func (a *Agent) FollowPolicy(ctx context.Context, p *PolicyAgent) error {
 
 // configureFiles takes over the endpoints of the newest state.
 func (a *Agent) configureFiles() {
-	if err := a.files.move(a.state.felix.EndpointStatusPathPrefix, a.synced.datastore); err != nil {
+	if err := a.files.move(a.state.felix.EndpointStatusPathPrefix); err != nil {
 		a.log.Warn("files that tell of workloads are left in the folder where they were kept before", zap.Error(err))
 	}
 	if a.files.target == nil {
@@ -123,6 +115,8 @@ func (a *Agent) flushFiles() time.Duration {
 	if f.target == nil {
 		return time.Hour
 	}
+	// Files of an earlier run stay until the policy that they tell of can be checked: a restart changes nothing.
+	f.target.Synced(a.synced.datastore && (f.policy == nil || f.policy.Revision > 0))
 	f.target.Set(endpointstatus.Decide(f.endpoints, f.policy, func(e endpointstatus.Endpoint, p netip.Prefix) bool {
 		return a.routes.ServesEndpoint(p, e.Key.Namespace+"/"+e.Key.Name)
 	}))

@@ -25,8 +25,8 @@ func (t *Table[K, V]) drift(e *entry[K, V], present bool, v V) {
 	case e.dirty: // a change of our own is on its way
 	case e.wanted:
 		e.drifted = e.present && t.equal(e.want, e.have) && !(present && t.equal(e.want, v))
-	default: // before pruning is allowed it is what an earlier run left
-		e.drifted = t.prune && present && !e.present
+	default: // what is found first, or before pruning is allowed, is what an earlier run left
+		e.drifted = t.compared && t.prune && present && !e.present
 	}
 }
 

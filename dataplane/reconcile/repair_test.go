@@ -18,6 +18,12 @@ func TestRepairsAreTold(t *testing.T) {
 		return lines
 	}
 	table.Prune(true)
+	s.have["left"] = 1
+	if err := table.Resync(); err != nil {
+		t.Fatal(err)
+	}
+	table.Flush()
+	expect(t, "what an earlier run left", told())
 	for i := range 30 {
 		table.Set(fmt.Sprintf("k%02d", i), i)
 	}

@@ -37,6 +37,7 @@ type Table[K comparable, V any] struct {
 	retryAt  time.Time // the earliest of failed
 	revision uint64
 	prune    bool
+	compared bool // with all that the target has, at least once
 	steps    []Step[K, V]
 	stepped  []*entry[K, V]
 
@@ -159,6 +160,7 @@ func (t *Table[K, V]) Resync() error {
 			t.Observe(k, v)
 		}
 	}
+	t.compared = true
 	return nil
 }
 
