@@ -41,9 +41,11 @@ func (o options) flowLogLines() (io.Writer, func(), error) {
 func serveFlowLog(ctx context.Context, tasks *errgroup.Group, rules *kernel.NFT, hub *flowlog.Hub, log *zap.Logger) {
 	tasks.Go(func() error { return hub.Run(ctx) })
 	tasks.Go(func() error {
+		told := ""
 		for ctx.Err() == nil {
 			err := rules.ReadLog(ctx, flowLogGroup, func(p kernel.LoggedPacket) { hub.Add(entryOf(p, time.Now())) })
-			if err != nil {
+			if err != nil && err.Error() != told { // once, not at each attempt
+				told = err.Error()
 				log.Warn("what policy drops and logs is not told, trying again", zap.Error(err))
 			}
 			select {
