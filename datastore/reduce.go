@@ -1,6 +1,7 @@
 package datastore
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"strings"
 
@@ -28,11 +29,12 @@ func (r *reducer) text(s string) string {
 }
 
 func (r *reducer) share(w *model.WorkloadEndpoint) *model.WorkloadEndpoint {
-	id, err := json.Marshal(w)
+	text, err := json.Marshal(w)
 	if err != nil {
 		return w
 	}
-	return r.common.of(string(id), func() *model.WorkloadEndpoint {
+	id := sha256.Sum256(text) // which takes less memory
+	return r.common.of(string(id[:]), func() *model.WorkloadEndpoint {
 		w.Namespace = r.text(w.Namespace)
 		labels := make(map[string]string, len(w.Labels))
 		for k, v := range w.Labels {

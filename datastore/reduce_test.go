@@ -63,6 +63,24 @@ func TestEndpointsOfOtherNodesAreReduced(t *testing.T) {
 	}
 }
 
+// Nothing that is stored is lost, be it ever so odd: a name with a line break, or no address.
+func TestReducedEndpointsLoseNothing(t *testing.T) {
+	r := reducer{node: "n1"}
+	for _, change := range []func(*model.WorkloadEndpointSpec){
+		func(s *model.WorkloadEndpointSpec) { s.Pod = "web\n1" },
+		func(s *model.WorkloadEndpointSpec) { s.InterfaceName = "\n" },
+		func(s *model.WorkloadEndpointSpec) { s.Pod, s.InterfaceName, s.IPNetworks = "", "", nil },
+		func(s *model.WorkloadEndpointSpec) { s.IPNetworks = []string{"10.0.0.1/32"} },
+	} {
+		o := endpointOn(t, "n2", 1, "{}")
+		change(&o.Value.(*model.WorkloadEndpoint).Spec)
+		got, want := r.reduce(o).Workload().Spec, o.Workload().Spec
+		if got.Pod != want.Pod || got.InterfaceName != want.InterfaceName || !reflect.DeepEqual(got.IPNetworks, want.IPNetworks) {
+			t.Errorf("got %q %q %q, want %q %q %q", got.Pod, got.InterfaceName, got.IPNetworks, want.Pod, want.InterfaceName, want.IPNetworks)
+		}
+	}
+}
+
 func TestReducedEndpointsShareWhatIsEqual(t *testing.T) {
 	r := reducer{node: "n1"}
 	reduced := func(node string, n int, labels string) *model.WorkloadEndpoint {
