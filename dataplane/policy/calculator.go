@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"k8s.io/utils/third_party/forked/golang/btree"
 
 	"github.com/manxnet/manx/dataplane/policy/labels"
 	"github.com/manxnet/manx/dataplane/ruleset"
@@ -29,7 +30,7 @@ type Calculator struct {
 
 	settings settings
 	// items are all that selectors in rules can name, in the whole cluster.
-	items map[model.Key]*item
+	items *btree.BTree[*item]
 	peers *labels.Index[*item, setKey]
 	sets  map[setKey]*memberSet
 	// endpoints are this node's; subjects finds the policies that select them.
@@ -83,7 +84,7 @@ type Config struct {
 func New(c Config) *Calculator {
 	calc := &Calculator{
 		config: c, table: ruleset.NewTable(),
-		items: map[model.Key]*item{}, sets: map[setKey]*memberSet{},
+		items: newItems(), sets: map[setKey]*memberSet{},
 		endpoints: map[model.Key]*endpoint{}, interfaces: map[string]*claim{},
 		policies: map[ID]*policyState{}, profiles: map[string]*policyState{}, tiers: map[string]tier{},
 		services: map[Service]map[model.Key]*model.EndpointSlice{}, slices: map[model.Key]Service{},
@@ -145,9 +146,10 @@ func (c *Calculator) takeAll(r model.Reader) {
 // known lists all objects that were taken.
 func (c *Calculator) known() []model.Key {
 	var keys []model.Key
-	for k := range c.items {
-		keys = append(keys, k)
-	}
+	c.items.Ascend(func(it *item) bool {
+		keys = append(keys, it.key)
+		return true
+	})
 	for id := range c.policies {
 		keys = append(keys, model.Key{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name})
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"k8s.io/utils/third_party/forked/golang/btree"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/model"
@@ -25,10 +26,10 @@ type port struct {
 
 // takeItem enters what selectors see of an object; nets nil and labels nil for none.
 func (c *Calculator) takeItem(k model.Key, labels map[string]string, parents []string, nets []netip.Prefix, ports []port) {
-	it := c.items[k]
-	if it == nil {
+	it, ok := c.items.Get(&item{key: k})
+	if !ok {
 		it = &item{key: k}
-		c.items[k] = it
+		c.items.ReplaceOrInsert(it)
 	}
 	nets = sortedNets(nets)
 	if !slices.Equal(it.nets, nets) || !slices.Equal(it.ports, ports) {
@@ -42,10 +43,15 @@ func (c *Calculator) takeItem(k model.Key, labels map[string]string, parents []s
 }
 
 func (c *Calculator) dropItem(k model.Key) {
-	if it := c.items[k]; it != nil {
+	if it, ok := c.items.Delete(&item{key: k}); ok {
 		c.peers.DeleteItem(it)
-		delete(c.items, k)
 	}
+}
+
+// newItems makes a tree of items by key, which takes less memory than a map: the keys are not there twice.
+func newItems() *btree.BTree[*item] {
+	const degree = 32
+	return btree.New(degree, func(a, b *item) bool { return compareKeys(a.key, b.key) < 0 })
 }
 
 func sortedNets(nets []netip.Prefix) []netip.Prefix {
