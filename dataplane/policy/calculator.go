@@ -51,6 +51,7 @@ type Calculator struct {
 	dirty      dirty
 	everything bool // the settings changed
 	translated translated
+	elements   []ruleset.Element // room for what is needed again and again
 }
 
 // dirty is what the next settle has to look at again.

@@ -26,9 +26,10 @@ type port struct {
 
 // takeItem enters what selectors see of an object; nets nil and labels nil for none.
 func (c *Calculator) takeItem(k model.Key, labels map[string]string, parents []string, nets []netip.Prefix, ports []port) {
-	it, ok := c.items.Get(&item{key: k})
+	fresh := &item{key: k}
+	it, ok := c.items.Get(fresh)
 	if !ok {
-		it = &item{key: k}
+		it = fresh
 		c.items.ReplaceOrInsert(it)
 	}
 	nets = sortedNets(nets)
@@ -36,7 +37,7 @@ func (c *Calculator) takeItem(k model.Key, labels map[string]string, parents []s
 		before := *it
 		it.nets, it.ports = nets, ports
 		for key := range c.peers.Selectors(it) {
-			c.sets[key].replace(before.contributions(key), it.contributions(key))
+			c.sets[key].replace(before.contribute(nil, key), it.contribute(nil, key))
 		}
 	}
 	c.peers.SetItem(it, labels, parents)
@@ -59,9 +60,8 @@ func sortedNets(nets []netip.Prefix) []netip.Prefix {
 	return slices.Compact(nets)
 }
 
-// contributions are the elements that an item has in a set whose selector matches it.
-func (it *item) contributions(key setKey) []ruleset.Element {
-	var list []ruleset.Element
+// contribute appends the elements that an item has in a set whose selector matches it.
+func (it *item) contribute(list []ruleset.Element, key setKey) []ruleset.Element {
 	if key.kind == bySelector {
 		for _, n := range it.nets {
 			list = append(list, ruleset.Element{Prefix: n})
@@ -82,10 +82,13 @@ func (it *item) contributions(key setKey) []ruleset.Element {
 }
 
 func (c *Calculator) peerStarted(key setKey, it *item) {
-	c.sets[key].replace(nil, it.contributions(key))
+	c.elements = it.contribute(c.elements[:0], key)
+	c.sets[key].replace(nil, c.elements)
 }
+
 func (c *Calculator) peerStopped(key setKey, it *item) {
-	c.sets[key].replace(it.contributions(key), nil)
+	c.elements = it.contribute(c.elements[:0], key)
+	c.sets[key].replace(c.elements, nil)
 }
 
 func (c *Calculator) takeNetworkSet(k model.Key, s *v3.NetworkSet) {

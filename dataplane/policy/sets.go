@@ -212,7 +212,8 @@ func (c *Calculator) contribute(s *memberSet, i int) {
 		}
 	default:
 		for it := range c.peers.Matches(s.key) {
-			add(it.contributions(s.key))
+			c.elements = it.contribute(c.elements[:0], s.key)
+			add(c.elements)
 		}
 	}
 }

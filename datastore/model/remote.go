@@ -31,7 +31,11 @@ func (o *Object) Remote(text func(string) string, common func(*WorkloadEndpoint)
 	if strings.Count(own, "\n") != len(s.IPNetworks)+1 {
 		return o // a name of more than one line
 	}
-	e := &RemoteEndpoint{node: text(s.Node), own: own}
+	reduced := &struct { // one piece of memory
+		Object
+		endpoint RemoteEndpoint
+	}{endpoint: RemoteEndpoint{node: text(s.Node), own: own}}
+	e := &reduced.endpoint
 	e.common = common(&WorkloadEndpoint{
 		TypeMeta:   metav1.TypeMeta{Kind: string(KindWorkloadEndpoint), APIVersion: APIVersion},
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Labels: w.Labels},
@@ -46,7 +50,8 @@ func (o *Object) Remote(text func(string) string, common func(*WorkloadEndpoint)
 		e.rest = &rest
 	}
 	key := Key{Kind: o.Key.Kind, Namespace: e.common.Namespace, Name: o.Key.Name}
-	return &Object{Key: key, Revision: o.Revision, Value: e}
+	reduced.Object = Object{Key: key, Revision: o.Revision, Value: e}
+	return &reduced.Object
 }
 
 // Workload returns the WorkloadEndpoint that an object is, be it kept whole or reduced, or nil. It must not be changed, and

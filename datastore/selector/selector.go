@@ -4,7 +4,6 @@ package selector
 type Selector struct {
 	root Node
 	text string
-	id   string
 }
 
 // Parse reads a selector. The empty text selects everything, as all() does. The error is an *Error.
@@ -18,8 +17,7 @@ func Parse(text string) (*Selector, error) {
 
 // New makes a Selector of its parts, for instance of ones whose labels were rewritten.
 func New(root Node) *Selector {
-	text := canonical(root)
-	return &Selector{root: root, text: text, id: id(text)}
+	return &Selector{root: root, text: canonical(root)}
 }
 
 // Root returns the parts. They must not be changed.
@@ -35,4 +33,4 @@ func (s *Selector) MatchesLabels(labels Labels) bool { return s.root.Matches(lab
 func (s *Selector) String() string { return s.text }
 
 // ID is the identifier that Calico derives from the canonical text.
-func (s *Selector) ID() string { return s.id }
+func (s *Selector) ID() string { return id(s.text) }
