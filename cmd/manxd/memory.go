@@ -10,29 +10,35 @@ import (
 
 const (
 	smallMemory = 256 << 20
+	smallHeap   = 96 << 20
 	memoryPoll  = time.Second
 )
 
-// tuneRuntime trades memory for processor time, up to a bound: the garbage collector runs seldom until the process has
-// 256 MB, or twice what it really uses. A bound that does not grow would have the collector run all the time once a
-// peer announces some 100,000 routes. When a burst is over, a start or a full table for instance, the host gets back what it
-// took. GOGC and GOMEMLIMIT override this.
+// tuneRuntime trades memory for processor time, up to a bound: the garbage collector runs seldom until the heap has 96 MB,
+// and then when it has one and a half of what is really used. What lies between objects that stay cannot be given back, so the
+// more garbage a burst may leave, the more memory is lost for good. Until the use is known, 256 MB are the limit, or twice
+// the use; one that does not grow would have the collector run all the time once a peer announces some 100,000 routes. When a
+// burst is over, a start or a full table for instance, the host gets back what it took. GOGC and GOMEMLIMIT override this.
 func tuneRuntime(ctx context.Context) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
-	debug.SetGCPercent(400)
+	debug.SetGCPercent(seldom)
 	debug.SetMemoryLimit(smallMemory)
 	tick := time.NewTicker(memoryPoll)
 	defer tick.Stop()
 	var burst burst
-	for limit := int64(smallMemory); ; {
+	for percent, limit := seldom, int64(smallMemory); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
 		use := readMemory()
+		if next := gcPercent(use.live); next != percent {
+			percent = next
+			debug.SetGCPercent(percent)
+		}
 		if next := memoryLimit(use.live); next != limit {
 			limit = next
 			debug.SetMemoryLimit(limit)
@@ -56,6 +62,18 @@ func readMemory() memoryUse {
 	return memoryUse{live: s[0].Value.Uint64(), held: s[1].Value.Uint64() - s[2].Value.Uint64(), allocated: s[3].Value.Uint64()}
 }
 
+// Bounds of GOGC.
+const often, seldom = 50, 400
+
+// gcPercent is by how much the heap may grow until garbage is collected when live bytes of it are in use.
+func gcPercent(live uint64) int {
+	if live >= smallHeap {
+		return often
+	}
+	room := (smallHeap - live) * 100 / max(1, live)
+	return int(min(seldom, max(often, room/10*10))) // in steps that do not change with each route
+}
+
 // memoryLimit is what the process may have when live bytes are in use, in steps that it does not change with each route.
 func memoryLimit(live uint64) int64 {
 	const step = 32 << 20
@@ -65,7 +83,7 @@ func memoryLimit(live uint64) int64 {
 const (
 	calmPolls = 5       // that a burst is over for
 	calmRate  = 2 << 20 // bytes allocated from poll to poll that are no burst
-	worthIt   = 64 << 20
+	worthIt   = 32 << 20
 )
 
 // burst finds out when much was done and is over.

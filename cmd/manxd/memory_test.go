@@ -13,6 +13,17 @@ func TestMemoryLimitGrowsWithWhatIsInUse(t *testing.T) {
 	}
 }
 
+func TestGarbageOfLargeHeapsIsCollectedEarlier(t *testing.T) {
+	for _, x := range []struct {
+		live uint64
+		want int
+	}{{0, 400}, {smallHeap / 5, 400}, {smallHeap / 4, 300}, {smallHeap / 2, 100}, {smallHeap * 2 / 3, 50}, {smallHeap, 50}, {1 << 30, 50}} {
+		if got := gcPercent(x.live); got != x.want {
+			t.Errorf("%d bytes live: GOGC %d, want %d", x.live, got, x.want)
+		}
+	}
+}
+
 func TestMemoryIsGivenBackOnceAfterABurst(t *testing.T) {
 	var b burst
 	use := memoryUse{live: 100 << 20, held: 300 << 20}

@@ -109,7 +109,7 @@ func (r *countingRules) CommitRules(c ruleset.Changes) error {
 }
 
 func (j policyJob) work(tb testing.TB) policyResult {
-	debug.SetGCPercent(400) // as in manxd
+	debug.SetGCPercent(50) // as manxd has it with so much in use
 	debug.SetMemoryLimit(256 << 20)
 	w := &worker{TB: tb, job: j, cluster: cluster{j.Policies, j.Remotes}}
 	rules, err := kernel.OpenRules("/run/netns/" + j.Namespace)
