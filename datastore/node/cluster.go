@@ -14,8 +14,9 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// ensureCluster writes what a cluster needs once. It never changes what another writer has set: the version, for one,
-// would flap between nodes that each write their own.
+// ensureCluster writes what a cluster needs once. It never changes what another writer has set, and leaves calicoVersion to
+// Calico's own programs: it would flap between nodes that each write their own, and calicoctl refuses to work with a
+// cluster that names another version than its own, while any calicoctl works with one that names none.
 func ensureCluster(ctx context.Context, store datastore.Store, clusterType string) error {
 	_, err := ensure(ctx, store, model.ResourceKey(model.KindClusterInformation, "default"), func(c *v3.ClusterInformation) (bool, error) {
 		return fillClusterInformation(&c.Spec, clusterType), nil
@@ -46,9 +47,6 @@ func fillClusterInformation(s *v3.ClusterInformationSpec, clusterType string) (c
 	if s.DatastoreReady == nil {
 		ready := true
 		s.DatastoreReady, changed = &ready, true
-	}
-	if s.CalicoVersion == "" {
-		s.CalicoVersion, changed = CompatibleVersion, true
 	}
 	var types []string
 	for t := range strings.SplitSeq(s.ClusterType+","+clusterType, ",") {

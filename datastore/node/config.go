@@ -6,10 +6,6 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// CompatibleVersion is what a new cluster says its Calico version is. Tools refuse clusters that are too different from
-// themselves; Manx never changes what another writer put there.
-const CompatibleVersion = "v3.31.0"
-
 // Config says what the operator wants of this node. Texts have the meaning that calico/node gives to the environment
 // variable named beside them.
 type Config struct {
