@@ -257,9 +257,9 @@ func (c *call) writeEndpoint(ctx context.Context, stored *model.Object, hostIf s
 	return err
 }
 
-// ensureProfile creates the profile that makes a network without policy permissive. An existing one is the user's.
+// ensureProfile creates the profile of a network without policy. An existing one is the user's.
 func (c *call) ensureProfile(ctx context.Context) error {
-	o := networkProfile(c.conf.Name)
+	o := c.work.networkProfile()
 	if _, err := c.store.Get(ctx, o.Key); !errors.Is(err, datastore.ErrNotFound) {
 		return err
 	}

@@ -113,14 +113,19 @@ func withLabels(have, want map[string]string) map[string]string {
 	return all
 }
 
-// profile lets the containers of one network reach each other and everything else, which is what users expect of a
-// network without policy.
-func networkProfile(network string) *model.Object {
+// networkProfile is what users expect of a network without policy. Kubernetes lets everybody reach a pod; other containers
+// are reached by those of their network, and reach everything else.
+func (w workload) networkProfile() *model.Object {
+	network := w.Network
+	from := v3.EntityRule{Selector: "has(" + network + ")"}
+	if w.Pod != "" {
+		from = v3.EntityRule{}
+	}
 	p := &v3.Profile{}
 	p.TypeMeta = metav1.TypeMeta{Kind: string(model.KindProfile), APIVersion: model.APIVersion}
 	p.Name = network
 	p.Spec = v3.ProfileSpec{
-		Ingress:       []v3.Rule{{Action: v3.Allow, Source: v3.EntityRule{Selector: "has(" + network + ")"}}},
+		Ingress:       []v3.Rule{{Action: v3.Allow, Source: from}},
 		Egress:        []v3.Rule{{Action: v3.Allow}},
 		LabelsToApply: map[string]string{network: ""},
 	}

@@ -94,6 +94,11 @@ func TestKubernetesPodFromArguments(t *testing.T) {
 	if e == nil || e.Spec.Pod != "web-0" || e.Spec.Orchestrator != "k8s" || e.Spec.ContainerID != p.id {
 		t.Fatalf("endpoint is %+v:\n%s", e, h.leftovers())
 	}
+	o, err := h.store.Get(context.Background(), model.ResourceKey(model.KindProfile, network))
+	h.must(err)
+	if spec := o.Value.(*v3.Profile).Spec; !jsonEqual(t, spec.Ingress, []v3.Rule{{Action: v3.Allow}}) || !jsonEqual(t, spec.Egress, []v3.Rule{{Action: v3.Allow}}) {
+		t.Errorf("profile is %+v, but who may reach a pod is not limited to a network", spec)
+	}
 	a, err := ipam.New(h.store, nil, nil).GetAssignmentAttributes(context.Background(), p.addrs()[0])
 	h.must(err)
 	if a.Handle != network+"."+p.id || a.Attrs["pod"] != "web-0" || a.Attrs["namespace"] != "shop" || a.Attrs["node"] != "node-1" ||
