@@ -194,7 +194,7 @@ func TestFilesFoldersAndManyDocuments(t *testing.T) {
 // The documents that Calico's own test input consists of must be accepted as they are.
 func TestCalicoctlFilesAreAccepted(t *testing.T) {
 	s, _ := newShell(t)
-	for _, f := range []string{"01-ippools", "02-bgpconfigurations", "04-bgppeers", "05-nodes-extra", "08-small-kinds", "09-networkpolicies",
+	for _, f := range []string{"01-ippools", "02-bgpconfigurations", "03-bgpfilters", "04-bgppeers", "05-nodes-extra", "08-small-kinds", "09-networkpolicies",
 		"10-globalnetworkpolicies", "11-staged", "12-workloadendpoints"} {
 		for l := range strings.Lines(s.must("apply", "-f", "testdata/input/"+f+".yaml")) {
 			if !strings.HasSuffix(l, " created\n") {
@@ -259,6 +259,24 @@ func TestPoolsMustNotOverlap(t *testing.T) {
 	}
 	s.pipe(pool("b", "10.2.0.0/16"), "create", "-f", "-").want(t, 0, "ippool/b created\n")
 	s.pipe(pool("a", "10.1.0.0/16")+"  # the same again\n", "apply", "-f", "-").want(t, 0, "ippool/a unchanged\n")
+}
+
+func TestPeersNeedTheFiltersThatTheyName(t *testing.T) {
+	s, _ := newShell(t)
+	filter := "apiVersion: projectcalico.org/v3\nkind: BGPFilter\nmetadata: {name: out}\n"
+	filtered := func(as string) string {
+		return "apiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: f}\nspec: {peerIP: 192.0.2.7, asNumber: " + as + ", filters: [out]}\n"
+	}
+	for _, verb := range []string{"create", "apply"} {
+		s.pipe(filtered("64512"), verb, "-f", "-").want(t, 1, "", `BGPPeer f is invalid: spec.filters[0] = "out": must be a BGPFilter that exists`)
+	}
+	s.pipe(filter+"---\n"+filtered("64512"), "apply", "-f", "-").want(t, 0, "bgpfilter/out created\nbgppeer/f created\n")
+	s.must("delete", "bgpfilter", "out")
+	s.pipe(filtered("64512"), "apply", "-f", "-").want(t, 0, "bgppeer/f unchanged\n")
+	for _, verb := range []string{"replace", "apply"} {
+		s.pipe(filtered("64513"), verb, "-f", "-").want(t, 1, "", `spec.filters[0] = "out"`)
+	}
+	s.pipe(strings.Replace(filtered("64513"), ", filters: [out]", "", 1), "apply", "-f", "-").want(t, 0, "bgppeer/f configured\n")
 }
 
 func TestWhatIsStoredButCannotBeUsedIsShown(t *testing.T) {

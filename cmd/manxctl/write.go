@@ -111,36 +111,48 @@ func createObject(ctx context.Context, store datastore.Store, o *model.Object) (
 	m.SetResourceVersion("")
 	m.SetUID("")
 	m.SetCreationTimestamp(zeroTime)
-	if err := checkOthers(ctx, store, o); err != nil {
+	if err := checkNew(ctx, store, o); err != nil {
 		return "", err
 	}
 	_, err := store.Create(ctx, o)
 	return "created", err
 }
 
-// checkOthers applies the rules on a new object that need others: a pool that overlaps another would give out the same
+// checkNew applies the rules on a new object that need others: a pool that overlaps another would give out the same
 // addresses, and a policy has no place without its tier.
-func checkOthers(ctx context.Context, store datastore.Store, o *model.Object) error {
-	list := func(kind model.Kind) (model.Set, error) {
-		objects, _, err := store.List(ctx, kind, "")
-		return model.NewSet(objects...), err
-	}
-	var errs []model.FieldError
+func checkNew(ctx context.Context, store datastore.Store, o *model.Object) error {
 	if pool, ok := o.Value.(*model.IPPool); ok {
-		pools, err := list(model.KindIPPool)
-		if err != nil {
-			return err
-		}
-		errs = model.CheckPoolOverlap(o.Key, pool, pools)
+		return checkAgainst(ctx, store, o, model.KindIPPool, func(pools model.Reader) []model.FieldError {
+			return model.CheckPoolOverlap(o.Key, pool, pools)
+		})
 	}
 	if model.PolicyTier(o.Value) != "" {
-		tiers, err := list(model.KindTier)
-		if err != nil {
-			return err
-		}
-		errs = model.CheckPolicyTier(o.Value, tiers)
+		return checkAgainst(ctx, store, o, model.KindTier, func(tiers model.Reader) []model.FieldError {
+			return model.CheckPolicyTier(o.Value, tiers)
+		})
 	}
-	if len(errs) > 0 {
+	return checkFilters(ctx, store, o)
+}
+
+// checkFilters applies to each BGPPeer that is written, new or not: without a filter that it names, too much would go over
+// its sessions.
+func checkFilters(ctx context.Context, store datastore.Store, o *model.Object) error {
+	peer, ok := o.Value.(*model.BGPPeer)
+	if !ok || len(peer.Spec.Filters) == 0 {
+		return nil
+	}
+	return checkAgainst(ctx, store, o, model.KindBGPFilter, func(filters model.Reader) []model.FieldError {
+		return model.CheckPeerFilters(peer, filters)
+	})
+}
+
+// checkAgainst applies a rule that needs all objects of another kind.
+func checkAgainst(ctx context.Context, store datastore.Store, o *model.Object, kind model.Kind, rule func(model.Reader) []model.FieldError) error {
+	objects, _, err := store.List(ctx, kind, "")
+	if err != nil {
+		return err
+	}
+	if errs := rule(model.NewSet(objects...)); len(errs) > 0 {
 		return &model.InvalidError{Key: o.Key, Fields: errs}
 	}
 	return nil
@@ -200,6 +212,9 @@ func update(ctx context.Context, store datastore.Store, o *model.Object, done st
 	}
 	if same(stored, next) {
 		return "unchanged", nil
+	}
+	if err := checkFilters(ctx, store, next); err != nil {
+		return "", err
 	}
 	_, err = store.Update(ctx, next)
 	return done, err

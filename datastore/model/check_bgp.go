@@ -123,6 +123,18 @@ func checkCommunity(text string) error {
 	return nil
 }
 
+// CheckPeerFilters lists the filters that a BGPPeer names and that do not exist. It is apart from validation because it needs
+// the filters.
+func CheckPeerFilters(p *BGPPeer, filters Reader) []FieldError {
+	var errs []FieldError
+	for i, name := range p.Spec.Filters {
+		if filters.Get(ResourceKey(KindBGPFilter, name)) == nil {
+			errs = append(errs, FieldError{Field: at("spec.filters", i), Value: name, Rule: "must be a BGPFilter that exists: create it first"})
+		}
+	}
+	return errs
+}
+
 func checkBGPPeer(c *check, p *BGPPeer) {
 	s := p.Spec
 	c.failIf(s.Node != "" && s.NodeSelector != "", "spec.nodeSelector", s.NodeSelector, "cannot be set together with node")
