@@ -194,7 +194,7 @@ func TestFilesFoldersAndManyDocuments(t *testing.T) {
 // The documents that Calico's own test input consists of must be accepted as they are.
 func TestCalicoctlFilesAreAccepted(t *testing.T) {
 	s, _ := newShell(t)
-	for _, f := range []string{"01-ippools", "02-bgpconfigurations", "03-bgpfilters", "04-bgppeers", "05-nodes-extra", "08-small-kinds", "09-networkpolicies",
+	for _, f := range []string{"01-ippools", "02-bgpconfigurations", "03-bgpfilters", "04-bgppeers", "05-nodes-extra", "07-kubecontrollers", "08-small-kinds", "09-networkpolicies",
 		"10-globalnetworkpolicies", "11-staged", "12-workloadendpoints"} {
 		for l := range strings.Lines(s.must("apply", "-f", "testdata/input/"+f+".yaml")) {
 			if !strings.HasSuffix(l, " created\n") {

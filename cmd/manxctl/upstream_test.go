@@ -57,7 +57,7 @@ func tableLines(text string) []string {
 func TestGetPrintsWhatCalicoctlPrints(t *testing.T) {
 	s, server := newShell(t)
 	loadUpstream(t, server)
-	kinds := []string{"bgpconfiguration", "bgppeer", "clusterinformation", "felixconfiguration", "ipamconfiguration",
+	kinds := []string{"bgpconfiguration", "bgppeer", "clusterinformation", "felixconfiguration", "ipamconfiguration", "kubecontrollersconfiguration",
 		"ippool", "ipreservation", "node", "profile", "tier", "workloadendpoint", "caliconodestatus", "bgpfilter",
 		"networkpolicy", "globalnetworkpolicy", "stagednetworkpolicy", "stagedglobalnetworkpolicy", "stagedkubernetesnetworkpolicy",
 		"networkset", "globalnetworkset", "hostendpoint"}
@@ -173,7 +173,7 @@ func TestAppliedAgainNothingChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, kind := range []string{"nodes", "ippools", "ipreservations", "bgpconfigurations", "bgppeers", "clusterinformations",
-		"felixconfigurations", "ipamconfigurations", "profiles", "tiers"} {
+		"felixconfigurations", "ipamconfigurations", "kubecontrollersconfigurations", "profiles", "tiers"} {
 		for _, format := range []string{"yaml", "json"} {
 			for l := range strings.Lines(s.mustPipe(s.must("get", kind, "-o", format), "apply", "-f", "-")) {
 				if !strings.HasSuffix(l, " unchanged\n") {

@@ -38,7 +38,7 @@ func stored(t *testing.T) map[string]string {
 	}
 	// What belongs to others stands between ours.
 	values["/calico/felix/v2/no-region/host/h1/last_reported_status"] = `{"time":"2026-11-20T23:03:44Z","uptime":30.1,"first_update":false}`
-	values["/calico/resources/v3/projectcalico.org/kubecontrollersconfigurations/default"] = `{"kind":"KubeControllersConfiguration","apiVersion":"projectcalico.org/v3","metadata":{"name":"default"},"spec":{"controllers":{}}}`
+	values["/calico/resources/v3/projectcalico.org/remoteclusterconfigurations/west"] = `{"kind":"RemoteClusterConfiguration","apiVersion":"projectcalico.org/v3","metadata":{"name":"west"},"spec":{}}`
 	return values
 }
 

@@ -117,7 +117,7 @@ func TestOutputOfCalicoctlIsInput(t *testing.T) {
 		raw[k] = s.Raw
 	}
 	files, err := filepath.Glob("testdata/calicoctl-get/*")
-	if err != nil || len(files) != 40 {
+	if err != nil || len(files) != 42 {
 		t.Fatalf("%d files, %v", len(files), err)
 	}
 	for _, file := range files {

@@ -20,6 +20,7 @@ const (
 	KindClusterInformation Kind = "ClusterInformation"
 	KindFelixConfiguration Kind = "FelixConfiguration"
 	KindIPAMConfiguration  Kind = "IPAMConfiguration"
+	KindKubeControllers    Kind = "KubeControllersConfiguration"
 	KindProfile            Kind = "Profile"
 	KindTier               Kind = "Tier"
 	KindWorkloadEndpoint   Kind = "WorkloadEndpoint"

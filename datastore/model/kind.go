@@ -38,6 +38,7 @@ var kinds = []KindInfo{
 	resource(KindClusterInformation, "clusterinformations", nil, checkClusterInformation, "clusterinformation", "clusterinfo"),
 	resource(KindFelixConfiguration, "felixconfigurations", defaultFelixConfiguration, checkFelixConfiguration, "felixconfiguration", "felixconfig", "felixconfigs"),
 	resource(KindIPAMConfiguration, "ipamconfigurations", defaultIPAMConfiguration, checkIPAMConfiguration, "ipamconfiguration", "ipamconfig"),
+	resource(KindKubeControllers, "kubecontrollersconfigurations", defaultKubeControllers, checkKubeControllers, "kubecontrollersconfiguration", "kubecontrollersconfig", "kubecontrollersconfigs"),
 	resource[v3.Profile](KindProfile, "profiles", nil, checkProfile, "profile", "pro"),
 	resource(KindTier, "tiers", defaultTier, checkTier, "tier"),
 	namespaced(resource(KindWorkloadEndpoint, "workloadendpoints", defaultWorkloadEndpoint, checkWorkloadEndpoint, "workloadendpoint", "wep", "weps")),

@@ -38,8 +38,8 @@ func TestPaths(t *testing.T) {
 
 func TestPathsOfNoUse(t *testing.T) {
 	for _, path := range []string{
-		"/calico/resources/v3/projectcalico.org/blockaffinities/x", // no part of IPAM
-		"/calico/resources/v3/projectcalico.org/kubecontrollersconfigurations/default",
+		"/calico/resources/v3/projectcalico.org/blockaffinities/x",                // no part of IPAM
+		"/calico/resources/v3/projectcalico.org/remoteclusterconfigurations/west", // of another product
 		"/calico/resources/v3/projectcalico.org/nodes",
 		"/calico/ipam/v2/host/node-1", // marker of old releases
 		"/calico/ipam/v2/config/x",

@@ -33,7 +33,7 @@ func TestDefaultsAreThoseOfCalico(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(objects) != 79 {
+	if len(objects) != 80 {
 		t.Fatalf("%d objects", len(objects))
 	}
 	compared := 0
@@ -278,6 +278,12 @@ func TestRules(t *testing.T) {
 		{"built-in tier as it is", KindTier, "kube-admin", `order: 1000, defaultAction: Pass`, ""},
 		{"built-in profile", KindProfile, DefaultAllowProfile, ``, "metadata.name"},
 		{"only one cluster information", KindClusterInformation, "other", ``, `must be "default"`},
+		{"sections of controllers", KindKubeControllers, "default", `controllers: {node: {hostEndpoint: {templates: [{generateName: a, interfaceCIDRs: [10.0.0.0/8, 10.1.1.1]}, {generateName: b, interfacePattern: "eth[0-9]"}]}}}`, ""},
+		{"template without a name", KindKubeControllers, "default", `controllers: {node: {hostEndpoint: {templates: [{interfacePattern: eth0}]}}}`, "spec.controllers.node.hostEndpoint.templates[0].generateName"},
+		{"templates of one name", KindKubeControllers, "default", `controllers: {node: {hostEndpoint: {templates: [{generateName: a, interfacePattern: eth0}, {generateName: a, interfacePattern: eth1}]}}}`, "templates[1].generateName"},
+		{"template of no interface", KindKubeControllers, "default", `controllers: {node: {hostEndpoint: {templates: [{generateName: a}]}}}`, "templates[0].interfacePattern"},
+		{"template with a bad pattern", KindKubeControllers, "default", `controllers: {node: {hostEndpoint: {templates: [{generateName: a, interfacePattern: "eth["}]}}}`, "templates[0].interfacePattern"},
+		{"which services get addresses", KindKubeControllers, "default", `controllers: {loadBalancer: {assignIPs: Some}}`, `spec.controllers.loadBalancer.assignIPs = "Some": must be one of AllServices, RequestedServicesOnly`},
 		{"cooldown", KindIPAMConfiguration, "default", `strictAffinity: false, ipCooldownSeconds: 1201`, "spec.ipCooldownSeconds"},
 		{"selector of a default felix configuration", KindFelixConfiguration, "default", `nodeSelector: all()`, "spec.nodeSelector"},
 		{"health reporter", KindFelixConfiguration, "node.z", `healthTimeoutOverrides: [{name: "a*b", timeout: 1s}]`, "spec.healthTimeoutOverrides[0].name"},

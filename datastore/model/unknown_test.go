@@ -7,7 +7,7 @@ import (
 )
 
 // freeForm are the members whose names are the user's, so that nothing can be unknown in them.
-var freeForm = map[string]bool{
+var freeForm = map[string]bool{"environmentVars": true,
 	"labels": true, "annotations": true, "secondary": true, "alternateOwnerAttrs": true, "block": true, "labelsToApply": true,
 	"matchLabels": true, "bpfLogFilters": true, "sequenceNumberForAllocation": true,
 }

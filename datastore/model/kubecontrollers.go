@@ -1,0 +1,143 @@
+package model
+
+import (
+	"cmp"
+	"regexp"
+	"time"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// KubeControllersConfiguration holds the settings of calico-kube-controllers, one object for the cluster. Manx itself goes by
+// none of them: it keeps them for those who run these controllers.
+type KubeControllersConfiguration struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	Spec              KubeControllersSpec   `json:"spec,omitempty"`
+	Status            KubeControllersStatus `json:"status"`
+}
+
+// KubeControllersSpec adds to the public API module's type what Calico gained since its last release.
+type KubeControllersSpec struct {
+	LogSeverityScreen      string           `json:"logSeverityScreen,omitempty"`
+	HealthChecks           string           `json:"healthChecks,omitempty"`
+	EtcdV3CompactionPeriod *metav1.Duration `json:"etcdV3CompactionPeriod,omitempty"`
+	PrometheusMetricsPort  *int             `json:"prometheusMetricsPort,omitempty"`
+	Controllers            KubeControllers  `json:"controllers"`
+	DebugProfilePort       *int32           `json:"debugProfilePort,omitempty"`
+}
+
+// KubeControllers has a section for each controller. One without a section does not run.
+type KubeControllers struct {
+	Node             *NodeController                      `json:"node,omitempty"`
+	Policy           *v3.PolicyControllerConfig           `json:"policy,omitempty"`
+	WorkloadEndpoint *v3.WorkloadEndpointControllerConfig `json:"workloadEndpoint,omitempty"`
+	ServiceAccount   *v3.ServiceAccountControllerConfig   `json:"serviceAccount,omitempty"`
+	Namespace        *v3.NamespaceControllerConfig        `json:"namespace,omitempty"`
+	LoadBalancer     *v3.LoadBalancerControllerConfig     `json:"loadBalancer,omitempty"`
+	Migration        *MigrationController                 `json:"migration,omitempty"`
+}
+
+// NodeController is the controller that follows Kubernetes' nodes.
+type NodeController struct {
+	ReconcilerPeriod *metav1.Duration   `json:"reconcilerPeriod,omitempty"`
+	SyncLabels       string             `json:"syncLabels,omitempty"`
+	HostEndpoint     *AutoHostEndpoints `json:"hostEndpoint,omitempty"`
+	LeakGracePeriod  *metav1.Duration   `json:"leakGracePeriod,omitempty"`
+}
+
+// AutoHostEndpoints says which HostEndpoints the node controller makes.
+type AutoHostEndpoints struct {
+	AutoCreate                string                 `json:"autoCreate,omitempty"`
+	CreateDefaultHostEndpoint string                 `json:"createDefaultHostEndpoint,omitempty"`
+	Templates                 []HostEndpointTemplate `json:"templates,omitempty"`
+}
+
+// HostEndpointTemplate makes HostEndpoints of the interfaces with such addresses or names on the selected nodes.
+type HostEndpointTemplate struct {
+	GenerateName     string            `json:"generateName,omitempty"`
+	InterfaceCIDRs   []string          `json:"interfaceCIDRs,omitempty"`
+	InterfacePattern string            `json:"interfacePattern,omitempty"`
+	Labels           map[string]string `json:"labels,omitempty"`
+	Annotations      map[string]string `json:"annotations,omitempty"`
+	NodeSelector     string            `json:"nodeSelector,omitempty"`
+}
+
+// MigrationController gives policies that are stored under their old names the new ones.
+type MigrationController struct {
+	PolicyNameMigrator string `json:"policyNameMigrator,omitempty"`
+}
+
+// KubeControllersStatus is what the controllers tell of themselves.
+type KubeControllersStatus struct {
+	RunningConfig   *KubeControllersSpec `json:"runningConfig,omitempty"`
+	EnvironmentVars map[string]string    `json:"environmentVars,omitempty"`
+}
+
+func defaultKubeControllers(k *KubeControllersConfiguration) {
+	s := &k.Spec
+	s.HealthChecks = cmp.Or(s.HealthChecks, "Enabled")
+	if s.PrometheusMetricsPort == nil {
+		s.PrometheusMetricsPort = ptr(9094)
+	}
+	if n := s.Controllers.Node; n != nil && n.LeakGracePeriod == nil {
+		n.LeakGracePeriod = &metav1.Duration{Duration: 15 * time.Minute}
+	}
+	if l := s.Controllers.LoadBalancer; l != nil {
+		l.AssignIPs = cmp.Or(l.AssignIPs, v3.AllServices)
+	}
+	if m := s.Controllers.Migration; m != nil {
+		m.PolicyNameMigrator = cmp.Or(m.PolicyNameMigrator, "Enabled")
+	}
+}
+
+func checkKubeControllers(c *check, k *KubeControllersConfiguration) {
+	c.onlyDefault()
+	s := k.Spec
+	enum(c, "spec.logSeverityScreen", s.LogSeverityScreen, "None", "Debug", "Info", "Warning", "Error", "Fatal", "Panic")
+	enum(c, "spec.healthChecks", s.HealthChecks, "Enabled", "Disabled")
+	if p := s.PrometheusMetricsPort; p != nil {
+		c.failIf(*p < 0 || *p > 65535, "spec.prometheusMetricsPort", *p, "must be from 0 to 65535")
+	}
+	if p := s.DebugProfilePort; p != nil {
+		c.failIf(*p < 0 || *p > 65535, "spec.debugProfilePort", *p, "must be from 0 to 65535")
+	}
+	const field = "spec.controllers"
+	if l := s.Controllers.LoadBalancer; l != nil {
+		enum(c, field+".loadBalancer.assignIPs", l.AssignIPs, v3.AllServices, v3.RequestedServicesOnly)
+	}
+	if m := s.Controllers.Migration; m != nil {
+		enum(c, field+".migration.policyNameMigrator", m.PolicyNameMigrator, "Enabled", "Disabled")
+	}
+	if n := s.Controllers.Node; n != nil {
+		enum(c, field+".node.syncLabels", n.SyncLabels, "Enabled", "Disabled")
+		if n.HostEndpoint != nil {
+			checkAutoHostEndpoints(c, field+".node.hostEndpoint", n.HostEndpoint)
+		}
+	}
+}
+
+func checkAutoHostEndpoints(c *check, field string, h *AutoHostEndpoints) {
+	enum(c, field+".autoCreate", h.AutoCreate, "Enabled", "Disabled")
+	enum(c, field+".createDefaultHostEndpoint", h.CreateDefaultHostEndpoint, "Enabled", "Disabled")
+	seen := map[string]bool{}
+	for i, t := range h.Templates {
+		field := at(field+".templates", i)
+		c.failIf(t.GenerateName == "", field+".generateName", "", "is required: it tells the host endpoints of one template from those of another")
+		c.name(field+".generateName", t.GenerateName)
+		c.failIf(seen[t.GenerateName], field+".generateName", t.GenerateName, "is the name of another template")
+		seen[t.GenerateName] = true
+		c.failIf(len(t.InterfaceCIDRs) == 0 && t.InterfacePattern == "", field+".interfacePattern", "", "is required unless interfaceCIDRs tell which interfaces are meant")
+		for j, n := range t.InterfaceCIDRs {
+			if _, rule := parseNet(n, 0); rule != "" {
+				c.fail(at(field+".interfaceCIDRs", j), n, "%s", rule)
+			}
+		}
+		if _, err := regexp.Compile(t.InterfacePattern); err != nil {
+			c.fail(field+".interfacePattern", t.InterfacePattern, "must be a regular expression: %v", err)
+		}
+		c.labels(field+".labels", t.Labels)
+		c.selector(field+".nodeSelector", t.NodeSelector)
+	}
+}
