@@ -122,6 +122,18 @@ func parseNet(text string, family int) (netip.Prefix, string) {
 	return p, ""
 }
 
+// strictNet says what is wrong with how a network is written that parseNet has read from text. Calico's own programs pass
+// over the whole object for it.
+func strictNet(text string, p netip.Prefix) string {
+	switch {
+	case !strings.Contains(text, "/"):
+		return fmt.Sprintf("must be a CIDR: write %s", p)
+	case p != p.Masked():
+		return fmt.Sprintf("must not have host bits set: %s is the network", p.Masked())
+	}
+	return ""
+}
+
 // parseMasked parses a CIDR without host bits.
 func parseMasked(text string) (netip.Prefix, string) {
 	p, err := netip.ParsePrefix(text)
@@ -178,6 +190,15 @@ var (
 func (c *check) name(field, text string) {
 	if text != "" && !nameFormat.MatchString(text) {
 		c.fail(field, text, "must be a name: 1 to 128 letters, digits, '_', '.' or '-'")
+	}
+}
+
+// annotations checks the keys: Calico's own programs pass over the whole object of a bad one.
+func (c *check) annotations(field string, annotations map[string]string) {
+	for k := range annotations {
+		if msgs := validation.IsQualifiedName(strings.ToLower(k)); len(msgs) > 0 {
+			c.fail(field, k, "the key is no qualified name: %s", msgs[0])
+		}
 	}
 }
 

@@ -3,7 +3,6 @@ package model
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"github.com/projectcalico/api/pkg/lib/numorstring"
@@ -31,18 +30,14 @@ func (c ruleCheck) entity(field string, e *v3.EntityRule, remote bool) {
 	}
 }
 
-// nets demands what Calico's own programs do: they pass over the whole policy of a rule with a bare address.
 func (c ruleCheck) nets(field string, nets []string) {
 	c.failIf(len(nets) > maxNets, field, len(nets), fmt.Sprintf("can have at most %d networks", maxNets))
 	for i, n := range nets {
 		p, rule := parseNet(n, 0)
-		switch {
-		case rule != "":
+		if rule != "" {
 			c.broken(at(field, i), n, "%s", rule)
-		case !strings.Contains(n, "/"):
-			c.fail(at(field, i), n, "must be a CIDR: write %s", p)
-		case p != p.Masked():
-			c.fail(at(field, i), n, "must not have host bits set: %s is the network", p.Masked())
+		} else if rule = strictNet(n, p); rule != "" {
+			c.fail(at(field, i), n, "%s", rule)
 		}
 	}
 }

@@ -75,6 +75,9 @@ func checkFelixTexts(c *check, s FelixConfigurationSpec) {
 	if p := s.EndpointStatusPathPrefix; p != "" {
 		c.failIf(!filepath.IsAbs(p) && !strings.EqualFold(p, "none"), "spec.endpointStatusPathPrefix", p, `must be an absolute path, or "none"`)
 	}
+	if _, err := regexp.Compile(s.MTUIfacePattern); err != nil {
+		c.fail("spec.mtuIfacePattern", s.MTUIfacePattern, "must be a regular expression: %v", err)
+	}
 	for i, o := range s.HealthTimeoutOverrides {
 		c.failIf(!reporter.MatchString(o.Name), at("spec.healthTimeoutOverrides", i)+".name", o.Name, "must be letters, digits, '_', '-' and blanks")
 	}
@@ -91,6 +94,9 @@ func checkFelixTexts(c *check, s FelixConfigurationSpec) {
 func checkFelixRanges(c *check, s FelixConfigurationSpec) {
 	if r := s.KubeNodePortRanges; r != nil {
 		c.failIf(len(*r) > 7, "spec.kubeNodePortRanges", len(*r), "can have at most 7 ranges")
+		for i, p := range *r {
+			c.failIf(p.PortName != "", at("spec.kubeNodePortRanges", i), p.PortName, "must be a port or a range of ports: names mean nothing here")
+		}
 	}
 	c.failIf(s.RouteTableRange != nil && s.RouteTableRanges != nil, "spec.routeTableRange", "set", "cannot be set together with routeTableRanges")
 	if r := s.RouteTableRange; r != nil {

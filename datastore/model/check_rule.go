@@ -44,6 +44,9 @@ func (c ruleCheck) run() {
 	c.entity(c.field+".destination", &r.Destination, !c.ingress)
 	c.families()
 	c.http()
+	if r.Metadata != nil {
+		c.annotations(c.field+".metadata.annotations", r.Metadata.Annotations)
+	}
 }
 
 var protocolNames = []string{

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"regexp"
 
 	"github.com/projectcalico/api/pkg/lib/numorstring"
@@ -134,7 +135,8 @@ func (c *check) filterPrefix(field string, family int, r BGPFilterRule) {
 	c.failIf(r.CIDR != "" && r.MatchOperator == "", field+".matchOperator", "", "is required with cidr")
 	c.failIf(r.CIDR == "" && r.MatchOperator != "", field+".cidr", "", "is required with matchOperator")
 	if r.CIDR != "" {
-		if _, rule := parseNet(r.CIDR, family); rule != "" {
+		p, rule := parseNet(r.CIDR, family)
+		if rule = cmp.Or(rule, strictNet(r.CIDR, p)); rule != "" {
 			c.fail(field+".cidr", r.CIDR, "%s", rule)
 		}
 	}

@@ -46,6 +46,8 @@ func TestPolicyRules(t *testing.T) {
 		{"ICMP for IPv6", np, rule(`action: Allow, protocol: ICMP, ipVersion: 6`), `spec.ingress[1].protocol = "ICMP": is of another family than IPv6`, isUsed},
 		{"ICMPv6 for an IPv4 network", np, rule(`action: Allow, protocol: ICMPv6, source: {nets: [10.0.0.0/8]}`), `spec.ingress[1].source.nets[0] = "10.0.0.0/8": is of another family than IPv6, as protocol calls for`, isUsed},
 
+		{"key of an annotation", np, rule(`action: Allow, metadata: {annotations: {"a b": c}}`), `spec.ingress[1].metadata.annotations = "a b": the key is no qualified name`, isUsed},
+		{"annotations", np, rule(`action: Allow, metadata: {annotations: {example.com/Why: "because of it"}}`), "", isUsed},
 		{"networks", np, rule(`action: Allow, source: {nets: [10.0.0.1/32, 10.1.0.0/16], notNets: [10.1.1.1/32]}`), "", isUsed},
 		{"bare address", np, rule(`action: Allow, source: {nets: [10.0.0.0/8, 10.0.0.1]}`), `spec.ingress[1].source.nets[1] = "10.0.0.1": must be a CIDR: write 10.0.0.1/32`, isUsed},
 		{"bare address that is left out", np, rule(`action: Allow, destination: {notNets: ["fd00::1"]}`), `spec.ingress[1].destination.notNets[0] = "fd00::1": must be a CIDR: write fd00::1/128`, isUsed},
