@@ -43,7 +43,11 @@ func serveFlowLog(ctx context.Context, tasks *errgroup.Group, rules *kernel.NFT,
 	tasks.Go(func() error {
 		told := ""
 		for ctx.Err() == nil {
+			started := time.Now()
 			err := rules.ReadLog(ctx, flowLogGroup, func(p kernel.LoggedPacket) { hub.Add(entryOf(p, time.Now())) })
+			if time.Since(started) > time.Minute {
+				told = "" // it worked meanwhile
+			}
 			if err != nil && err.Error() != told { // once, not at each attempt
 				told = err.Error()
 				log.Warn("what policy drops and logs is not told, trying again", zap.Error(err))

@@ -16,17 +16,21 @@ func (r *NFT) WatchRules(ctx context.Context, handle func()) error {
 		return fmt.Errorf("watch nftables: %w", err)
 	}
 	handle()
+	if err := s.followRules(ctx, handle); err != nil {
+		return fmt.Errorf("watch nftables: %w", err)
+	}
+	return nil
+}
+
+// followRules calls handle when our table was changed, or may have been because events were lost.
+func (s *socket) followRules(ctx context.Context, handle func()) error {
 	changed := false
-	err = s.follow(ctx, func(m message) { changed = changed || aboutRulesTable(m) }, func() { changed = true }, func() {
+	return s.follow(ctx, func(m message) { changed = changed || aboutRulesTable(m) }, func() { changed = true }, func() {
 		if changed {
 			handle()
 		}
 		changed = false
 	})
-	if err != nil {
-		return fmt.Errorf("watch nftables: %w", err)
-	}
-	return nil
 }
 
 func (r *NFT) openRulesWatch() (*socket, error) {
