@@ -1,2 +1,3 @@
-// Package kernel reads and changes the host's network: routes, links, addresses and sysctls, as plain values.
+// Package kernel reads and changes the host's network as plain values: routes, links, addresses and sysctls (Conn), and nftables
+// (NFT).
 package kernel
