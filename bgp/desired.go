@@ -23,9 +23,10 @@ type Input struct {
 	Passwords PasswordSource
 }
 
-// PasswordSource gives the value of a key of a secret, false if there is none. It must answer at once.
+// PasswordSource gives the value of a key of a secret. An error says why it cannot be read; a password beside an error is
+// the one that was read last. It must answer at once.
 type PasswordSource interface {
-	Password(secret, key string) (string, bool)
+	Password(secret, key string) (string, error)
 }
 
 // Compute decides what BGP sessions the node should have and what it should originate. It has no side effects; the
@@ -39,7 +40,7 @@ func Compute(in Input) Desired {
 		return Desired{Notices: c.sortedNotices()}
 	}
 	d := Desired{Global: c.global(in.RouterID), Drain: c.drain()}
-	p := planner{cluster: c, reader: in.Reader, passwords: in.Passwords}
+	p := planner{cluster: c, reader: in.Reader, passwords: in.Passwords, secrets: map[[2]string]secret{}}
 	d.Sessions, d.Conflicts = settle(p.wishes(c.peerings(in.Reader)))
 	d.Statics, d.Peering = statics(d.Sessions), c.peering(d.Sessions)
 	d.Filters = c.usedFilters(d.Sessions)

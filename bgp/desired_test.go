@@ -231,7 +231,7 @@ func TestSessionFields(t *testing.T) {
 		if s.Password != "" || s.PasswordFrom != "missing" {
 			t.Errorf("password %q (%s)", s.Password, s.PasswordFrom)
 		}
-		wantNotices(t, d, `BGPConfiguration/default: key "nope" of secret "mesh" cannot be read: its sessions have no password (want it in the file mesh/nope of the folder --bgp-password-dir)`)
+		wantNotices(t, d, `BGPConfiguration/default: key "nope" of secret "mesh" cannot be read: no such file; its sessions stay down until there is a password (want it in the file mesh/nope of the folder --bgp-password-dir)`)
 	})
 	full := `peer p {"peerIP":"10.0.0.2","asNumber":64512,"password":{"secretKeyRef":{"name":"tor","key":"pw"}},"maxRestartTime":"45s","keepaliveTime":"7500ms",
 		"ttlSecurity":2,"numAllowedLocalASNumbers":3,"sourceAddress":"None","nextHopMode":"Self"}`

@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -122,9 +123,12 @@ func wantNotices(t *testing.T, d Desired, want ...string) {
 
 type secrets map[string]string
 
-func (s secrets) Password(secret, key string) (string, bool) {
+func (s secrets) Password(secret, key string) (string, error) {
 	v, ok := s[secret+"/"+key]
-	return v, ok
+	if !ok {
+		return "", errors.New("no such file")
+	}
+	return v, nil
 }
 
 func compute(t testing.TB, me string, lines ...string) Desired {

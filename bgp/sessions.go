@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -32,6 +33,12 @@ type planner struct {
 	*cluster
 	reader    model.Reader
 	passwords PasswordSource
+	secrets   map[[2]string]secret // those that were read, by name and key
+}
+
+type secret struct {
+	password string
+	err      error
 }
 
 func (p *planner) wishes(peerings []*peering) []wish {
@@ -52,7 +59,7 @@ func (p *planner) mesh() []wish {
 		return nil
 	}
 	restart := p.seconds(meshObject, "spec.nodeMeshMaxRestartTime", p.config.NodeMeshMaxRestartTime, maxRestartSeconds, defaultRestartSeconds)
-	password, from := p.password(meshObject, p.config.NodeMeshPassword)
+	password := p.password(meshObject, p.config.NodeMeshPassword)
 	var ws []wish
 	for _, n := range p.nodes {
 		if n == p.me || n.clusterID != "" {
@@ -63,7 +70,8 @@ func (p *planner) mesh() []wish {
 				continue
 			}
 			s := p.session(addr, n.port, p.me.as, n.as)
-			s.Type, s.RestartSeconds, s.Password, s.PasswordFrom = SessionMesh, restart, password, from
+			s.Type, s.RestartSeconds = SessionMesh, restart
+			password.of(&s)
 			s.BFD = p.watch(p.meshBFD, s)
 			ws = append(ws, wish{Session: s, object: meshObject, scope: scopeMesh})
 		}
@@ -205,7 +213,7 @@ func (p *planner) peer(b *peering, s Session) wish {
 	if t := b.spec.TTLSecurity; t != nil && *t > 0 {
 		s.TTLSecurity, s.MultihopTTL = *t, 0
 	}
-	s.Password, s.PasswordFrom = p.password(b.object, b.spec.Password)
+	p.password(b.object, b.spec.Password).of(&s)
 	if s.Workload == "" {
 		s.BFD = p.watch(b.bfd, s)
 	}
@@ -226,17 +234,44 @@ func nextHop(s model.BGPPeerSpec, external bool) NextHopMode {
 	return NextHopAuto
 }
 
-// password looks a secret up. A session whose secret cannot be read runs without: it comes up as soon as the peer does so too.
-func (p *planner) password(object string, b *v3.BGPPassword) (password, from string) {
+// credentials are what a session has of a password.
+type credentials struct{ password, from, err string }
+
+func (c credentials) of(s *Session) {
+	s.Password, s.PasswordFrom, s.PasswordError = c.password, c.from, c.err
+}
+
+// secret reads a key of a secret once for all sessions.
+func (p *planner) secret(name, key string) (string, error) {
+	at := [2]string{name, key}
+	if s, ok := p.secrets[at]; ok {
+		return s.password, s.err
+	}
+	s := secret{err: errors.New("there is no source of secrets")}
+	if p.passwords != nil {
+		s.password, s.err = p.passwords.Password(name, key)
+	}
+	p.secrets[at] = s
+	return s.password, s.err
+}
+
+// password looks up the secret that an object names. A session whose secret cannot be read keeps the password that was
+// read last; without one it stays down. (calico/node runs such a session without a password.)
+func (p *planner) password(object string, b *v3.BGPPassword) credentials {
 	if b == nil || b.SecretKeyRef == nil {
-		return "", "none"
+		return credentials{from: "none"}
 	}
 	ref := b.SecretKeyRef
-	if p.passwords != nil {
-		if password, ok := p.passwords.Password(ref.Name, ref.Key); ok {
-			return password, "set"
-		}
+	password, err := p.secret(ref.Name, ref.Key)
+	c := credentials{password: password, from: "set"}
+	if err == nil {
+		return c
 	}
-	p.note(object, fmt.Sprintf("key %q of secret %q cannot be read: its sessions have no password (want it in the file %s/%s of the folder --bgp-password-dir)", ref.Key, ref.Name, ref.Name, ref.Key))
-	return "", "missing"
+	c.err = fmt.Sprintf("key %q of secret %q cannot be read: %v", ref.Key, ref.Name, err)
+	effect := "the password that was read last stays in use"
+	if c.password == "" {
+		c.from, effect = "missing", "its sessions stay down until there is a password"
+	}
+	p.note(object, fmt.Sprintf("%s; %s (want it in the file %s/%s of the folder --bgp-password-dir)", c.err, effect, ref.Name, ref.Key))
+	return c
 }

@@ -120,7 +120,9 @@ type Session struct {
 	Passive bool
 
 	Password     string // MD5 (RFC 2385); empty for none. Never logged or served.
-	PasswordFrom string // "none", "set" or "missing"
+	PasswordFrom string // "none", "set", or "missing": a password is wanted and there is none, so the session must stay down
+	// PasswordError says why the password cannot be read, by secret and key; with "set" the last one that was read is in use.
+	PasswordError string
 
 	MultihopTTL uint8 // 0 with TTL security
 	TTLSecurity uint8 // hops (RFC 5082); 0 for off

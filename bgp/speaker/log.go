@@ -168,7 +168,8 @@ func (t *statusTable) heard(peer netip.Addr, message string, attrs map[string]sl
 		}
 	case "failed to set md5":
 		f = func(e *sessionEntry, now time.Time) {
-			e.fail(DirectionLocal, "the kernel does not take the MD5 password: "+text("Err"), now)
+			e.unprotected = "the kernel does not take the MD5 password: " + text("Err")
+			e.fail(DirectionLocal, e.unprotected, now)
 		}
 	default:
 		return

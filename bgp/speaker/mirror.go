@@ -35,24 +35,25 @@ type statusTable struct {
 
 // sessionEntry is the state of one session. The FSM of GoBGP reaches it through tap without holding mu.
 type sessionEntry struct {
-	session   bgp.Session
-	state     gobgp.FSMState
-	since     time.Time // of state
-	phase     Phase
-	phaseAt   time.Time
-	reason    string
-	upAt      time.Time
-	flaps     uint64
-	restarts  uint64
-	failure   failure
-	dialBy    time.Time // when GoBGP connects next at the latest; zero when it does not, or has
-	tried     bool      // failed since it was last established or configured
-	refused   string    // cannot be configured
-	note      string    // what waits
-	warning   string    // what is not right
-	many      string    // that the peer announces many prefixes
-	shown     string    // both, as published
-	malformed string    // what GoBGP said about the last message that it could not parse
+	session     bgp.Session
+	state       gobgp.FSMState
+	since       time.Time // of state
+	phase       Phase
+	phaseAt     time.Time
+	reason      string
+	upAt        time.Time
+	flaps       uint64
+	restarts    uint64
+	failure     failure
+	dialBy      time.Time // when GoBGP connects next at the latest; zero when it does not, or has
+	tried       bool      // failed since it was last established or configured
+	refused     string    // cannot be configured
+	unprotected string    // why the listener has no MD5 key of the peer, until somebody acts on it
+	note        string    // what waits
+	warning     string    // what is not right
+	many        string    // that the peer announces many prefixes
+	shown       string    // both, as published
+	malformed   string    // what GoBGP said about the last message that it could not parse
 
 	shownState  gobgp.FSMState
 	refusal     string    // what it said, once heard

@@ -75,6 +75,8 @@ func (c Config) peerConfig(s bgp.Session, restarting bool) *api.Peer {
 
 func checkSession(s bgp.Session, g bgp.Global) error {
 	switch {
+	case s.PasswordFrom == "missing":
+		return fmt.Errorf("%s; without its password the session stays down", s.PasswordError)
 	case !s.Address.IsValid() || s.Address.IsUnspecified() || s.Address.IsMulticast():
 		return fmt.Errorf("peer address %q is not a unicast address", addrText(s.Address))
 	case s.PeerAS == 0:
@@ -107,7 +109,7 @@ func listensOn(g bgp.Global, a netip.Addr) bool {
 func (r *speakerRun) setSessions(ctx context.Context, want []bgp.Session) error {
 	var errs []error
 	failed := func(s bgp.Session, err error) {
-		if err != nil {
+		if err != nil && s.PasswordFrom != "missing" { // no further attempt helps before there is a password
 			err = fmt.Errorf("bgp session with %s: %w", s.Address, err)
 			errs = append(errs, err)
 		}
@@ -132,11 +134,14 @@ func (r *speakerRun) setSessions(ctx context.Context, want []bgp.Session) error 
 }
 
 func (r *speakerRun) setSession(ctx context.Context, s bgp.Session) error {
-	if err := checkSession(s, r.global); err != nil {
-		return err
-	}
 	addr := s.Address.Unmap()
 	old, exists := r.sessions[addr]
+	if err := checkSession(s, r.global); err != nil {
+		if exists && s.PasswordFrom == "missing" { // it may have had none, or one that counts no more
+			return errors.Join(err, r.removeSession(ctx, old))
+		}
+		return err
+	}
 	if !exists {
 		return r.addSession(ctx, s)
 	}
@@ -161,7 +166,7 @@ func (r *speakerRun) setSession(ctx context.Context, s bgp.Session) error {
 			return err
 		}
 		r.sessions[addr] = s
-		return nil
+		return r.protected(ctx, s)
 	}
 }
 
@@ -171,6 +176,9 @@ func (r *speakerRun) addSession(ctx context.Context, s bgp.Session) error {
 		return err
 	}
 	r.sessions[s.Address.Unmap()] = s
+	if err := r.protected(ctx, s); err != nil {
+		return err
+	}
 	r.log(s).Info("bgp session configured", zap.Uint32("peerAS", s.PeerAS), zap.Bool("passive", s.Passive), zap.Bool("restarting", restarting))
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -207,6 +208,64 @@ func TestPasswordRemoved(t *testing.T) {
 	mustSet(t, s, d)
 	dialFake(t, "127.0.1.6", listenOf(d), fakeOptions{as: 64512, id: "10.99.0.6"})
 	awaitSession(t, s, "127.0.1.6", "Established again", established)
+}
+
+// mustNotConnect dials as the peer without a password, for a while: it must not get an OPEN.
+func mustNotConnect(t *testing.T, from, to string) {
+	t.Helper()
+	plain := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 300 * time.Millisecond}
+	for range 10 {
+		c, err := plain.Dial("tcp", to)
+		if err == nil {
+			_ = c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+			n, _ := c.Read(make([]byte, 1))
+			c.Close()
+			if n > 0 {
+				t.Fatalf("%s got an answer to a connection without a password", from)
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// A key that the kernel does not take leaves the listener open to everybody with the peer's address.
+func TestKeyThatTheKernelRefuses(t *testing.T) {
+	t.Parallel()
+	s, d := testSpeaker(t, Config{})
+	sess := passive("127.0.1.60")
+	sess.Password = strings.Repeat("x", 81) // TCP_MD5SIG_MAXKEYLEN is 80
+	d.Sessions = []bgp.Session{sess}
+	if err := s.Set(context.Background(), d); err == nil || !strings.Contains(err.Error(), "the kernel does not take the MD5 password") {
+		t.Fatalf("Set: %v, want the kernel's error", err)
+	}
+	mustNotConnect(t, "127.0.1.60", listenOf(d))
+	awaitSession(t, s, "127.0.1.60", "Refused", func(st SessionStatus) bool {
+		return st.Phase == PhaseRefused && strings.Contains(st.Reason, "without its password the session stays down")
+	})
+	d.Sessions[0].Password = "short enough"
+	mustSet(t, s, d)
+	d.Sessions[0].Password = strings.Repeat("y", 81)
+	if err := s.Set(context.Background(), d); err == nil {
+		t.Fatal("a change to a key that the kernel refuses went unnoticed")
+	}
+	mustNotConnect(t, "127.0.1.60", listenOf(d))
+}
+
+// A session whose password is missing is not configured, and one that is up without a password goes down.
+func TestMissingPasswordKeepsTheSessionDown(t *testing.T) {
+	t.Parallel()
+	s, d := testSpeaker(t, Config{})
+	d.Sessions = []bgp.Session{passive("127.0.1.61")}
+	mustSet(t, s, d)
+	p := dialFake(t, "127.0.1.61", listenOf(d), fakeOptions{as: 64512, id: "10.99.0.61"})
+	awaitSession(t, s, "127.0.1.61", "Established", established)
+	d.Sessions[0].PasswordFrom, d.Sessions[0].PasswordError = "missing", `key "k" of secret "s" cannot be read: it is gone`
+	mustSet(t, s, d) // no attempt can help, so it is no error
+	p.awaitClosed()
+	mustNotConnect(t, "127.0.1.61", listenOf(d))
+	awaitSession(t, s, "127.0.1.61", "Refused", func(st SessionStatus) bool {
+		return st.Phase == PhaseRefused && strings.Contains(st.Reason, `key "k" of secret "s" cannot be read: it is gone`)
+	})
 }
 
 func TestHardResetOnlyWhenEstablished(t *testing.T) {

@@ -2,6 +2,7 @@ package speaker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -125,6 +126,10 @@ func (s *Speaker) replacePeer(addr netip.Addr, why string) {
 	if err := s.run.srv.AddPeer(s.ctx, &api.AddPeerRequest{Peer: s.cfg.peerConfig(session, !synced)}); err != nil {
 		s.run.log(session).Warn("bgp session cannot be added again", zap.Error(err))
 		delete(s.run.sessions, addr) // the next Set adds it
+		return
+	}
+	if err := s.run.protected(s.ctx, session); err != nil {
+		s.run.log(session).Warn("bgp session cannot be added again", zap.Error(err))
 	}
 }
 
@@ -175,7 +180,8 @@ func (t *statusTable) changes(addr netip.Addr) uint64 {
 	return 0
 }
 
-// forgetPassword removes the MD5 key of a peer from the listener.
+// forgetPassword removes the MD5 key of a peer from the listener. The peer is disabled with it: it must not come up
+// without its password in the moment before it is deleted.
 //
 // Fault: DeletePeer leaves the key on the listening socket; a later session without password with the same address
 // never comes up. Shown by TestPasswordRemoved. Can go when DeletePeer removes the key.
@@ -184,6 +190,38 @@ func (r *speakerRun) forgetPassword(ctx context.Context, s bgp.Session) error {
 		return nil
 	}
 	s.Password = ""
-	_, err := r.srv.UpdatePeer(ctx, &api.UpdatePeerRequest{Peer: r.sp.cfg.peerConfig(s, false)})
+	p := r.sp.cfg.peerConfig(s, false)
+	p.Conf.AdminDown = true
+	_, err := r.srv.UpdatePeer(ctx, &api.UpdatePeerRequest{Peer: p})
 	return err
+}
+
+// protected tells, after a peer was added or changed, whether the listener has its MD5 key, and removes the peer if not.
+//
+// Fault: AddPeer only logs that the kernel refuses the key (net.core.optmem_max is used up, for instance), so that
+// anybody with the peer's address could open the session without a password.
+// Shown by TestKeyThatTheKernelRefuses. Can go when AddPeer returns the error.
+func (r *speakerRun) protected(ctx context.Context, s bgp.Session) error {
+	addr := s.Address.Unmap()
+	why := r.sp.status.takeUnprotected(addr)
+	if why == "" || s.Password == "" {
+		return nil
+	}
+	delete(r.sessions, addr) // the next Set adds it
+	delete(r.deferred, addr)
+	err := r.srv.DeletePeer(ctx, &api.DeletePeerRequest{Address: addr.String()})
+	return errors.Join(fmt.Errorf("%s; without its password the session stays down", why), err)
+}
+
+// takeUnprotected returns why the listener has no key for a peer, once; empty if it has one.
+func (t *statusTable) takeUnprotected(addr netip.Addr) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[addr]
+	if e == nil {
+		return ""
+	}
+	why := e.unprotected
+	e.unprotected = ""
+	return why
 }

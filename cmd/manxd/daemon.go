@@ -20,7 +20,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/password"
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/flowlog"
@@ -143,7 +143,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 		return usage(err)
 	}
 
-	f := &follower{node: name, routerID: o.routerID, clusterIPs: o.clusterIPs, passwords: bgp.PasswordDir(o.passwordDir), log: log.Named("bgp"),
+	f := &follower{node: name, routerID: o.routerID, clusterIPs: o.clusterIPs, passwords: password.NewFolder(o.passwordDir), log: log.Named("bgp"),
 		passwordsChanged: make(chan struct{}, 1),
 		tables:           datastore.NewTables(log.Named("datastore"), name),
 		speaker: speaker.New(speaker.Config{Logger: log.Named("bgp"), GobgpSocket: filepath.Join(o.runDir, "gobgp.sock"), BMP: bmp,

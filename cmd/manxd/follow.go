@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/password"
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/link"
@@ -50,7 +51,7 @@ type follower struct {
 	node       string
 	routerID   string
 	clusterIPs string
-	passwords  bgp.PasswordDir
+	passwords  *password.Folder
 	log        *zap.Logger
 
 	tables  *datastore.Tables
@@ -179,6 +180,7 @@ func (f *follower) configure(ctx context.Context, snapshot *datastore.Snapshot) 
 		f.log.Error("the Node of this node is not there or cannot be used any more: BGP is kept as it was", zap.String("node", f.node))
 		return time.Hour
 	}
+	f.logNotices(f.Desired().Notices, d.Notices)
 	f.desired.Store(&d)
 	f.agent.SetStatic(staticRoutes(d.Statics))
 	f.agent.SetPeering(peeringAddresses(d.Peering))
@@ -192,10 +194,19 @@ func (f *follower) configure(ctx context.Context, snapshot *datastore.Snapshot) 
 		return retryAfter
 	}
 	f.failure = ""
-	if f.passwords != "" {
-		return passwordPoll
+	if f.passwords.BeingWritten() {
+		return retryAfter
 	}
-	return time.Hour
+	return passwordPoll
+}
+
+// logNotices logs what is new among the notices, so that the log has a password that could not be read at the time, too.
+func (f *follower) logNotices(before, now []bgp.Notice) {
+	for _, n := range now {
+		if !slices.Contains(before, n) {
+			f.log.Warn("BGP notice", zap.String("object", n.Object), zap.String("reason", n.Reason))
+		}
+	}
 }
 
 // staticRoutes translates the routes to peers.

@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/password"
 )
 
 // Passwords that come, change and go are seen at once, as plain files and as Kubernetes mounts secrets.
@@ -34,7 +34,7 @@ func TestPasswordsAreWatched(t *testing.T) {
 		t.Helper()
 		limit := time.After(passwordPoll * 9 / 10)
 		for {
-			if got, _ := bgp.PasswordDir(dir).Password(secret, key); got == want {
+			if got, _ := password.NewFolder(dir).Password(secret, key); got == want {
 				return
 			}
 			select {

@@ -28,6 +28,7 @@ var allowed = []struct {
 	{"ipam", []string{"datastore/model", "datastore/selector"}},
 	{"bgp", []string{"datastore/model", "datastore/selector"}},
 	{"bgp/bfd", nil},
+	{"bgp/password", nil},
 	{"bgp/...", []string{"datastore/model", "datastore/selector", "dataplane/reconcile", "bgp", "bgp/..."}},
 	{"dataplane/reconcile", nil},
 	{"dataplane/ruleset", nil},

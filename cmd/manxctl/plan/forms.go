@@ -2,6 +2,7 @@ package plan
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -30,9 +31,15 @@ var forms = map[string]func(*reader, found){
 type passwords map[string]map[string]string
 
 // Password implements bgp.PasswordSource.
-func (p passwords) Password(secret, key string) (string, bool) {
-	value, ok := p[secret][key]
-	return value, ok
+func (p passwords) Password(secret, key string) (string, error) {
+	switch value, ok := p[secret][key]; {
+	case !ok:
+		return "", errors.New("it is not in the files")
+	case strings.TrimSpace(value) == "":
+		return "", errors.New("it is empty")
+	default:
+		return value, nil
+	}
 }
 
 // takeSecret enters a Secret. Nothing that is said of it holds a value.

@@ -1,0 +1,88 @@
+package password
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// maxLength is the longest key that the kernel takes for TCP MD5 (TCP_MD5SIG_MAXKEYLEN), in bytes.
+const maxLength = 80
+
+// Folder is a bgp.PasswordSource over a folder with a file for each password, SECRET/KEY, as Kubernetes mounts secrets.
+//
+// A password that was read once stays in use for as long as the process lives, also when its file is gone, empty or
+// unreadable: a session must never lose its protection because of a file. Whoever wants a session without a password
+// takes the password out of the BGPPeer.
+type Folder struct {
+	dir string
+
+	mu   sync.Mutex
+	good map[name]string
+	seen map[name]sighting // files that may still be written, where the file system cannot say so
+	open map[name]bool     // files that were being written when they were read last
+	now  func() time.Time
+}
+
+type name struct{ secret, key string }
+
+// NewFolder returns the passwords of a folder, which need not exist yet. The empty name has no passwords.
+func NewFolder(dir string) *Folder {
+	return &Folder{dir: dir, good: map[name]string{}, seen: map[name]sighting{}, open: map[name]bool{}, now: time.Now}
+}
+
+// Password returns the value of a key of a secret. A line end after it is not part of it.
+//
+// An error says why it cannot be read now. A password beside an error is the one that was read last, and is to be used.
+func (f *Folder) Password(secret, key string) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := name{secret, key}
+	password, err := f.read(n)
+	delete(f.open, n)
+	if err != nil {
+		if errors.Is(err, errBeingWritten) {
+			f.open[n] = true
+		}
+		return f.good[n], err
+	}
+	f.good[n] = password
+	return password, nil
+}
+
+// BeingWritten tells whether a file was being written when it was read last: it is worth reading again soon.
+func (f *Folder) BeingWritten() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.open) > 0
+}
+
+func (f *Folder) read(n name) (string, error) {
+	if f.dir == "" {
+		return "", errors.New("--bgp-password-dir is not set")
+	}
+	for _, part := range []string{n.secret, n.key} {
+		if !plainName(part) {
+			return "", fmt.Errorf("%q cannot be the name of a file", part)
+		}
+	}
+	content, err := f.readFile(n)
+	if err != nil {
+		return "", err
+	}
+	password := strings.TrimRight(content, "\r\n")
+	switch {
+	case strings.TrimSpace(password) == "":
+		return "", fmt.Errorf("the file %s/%s is empty", n.secret, n.key)
+	case len(password) > maxLength:
+		return "", fmt.Errorf("the file %s/%s holds %d bytes: TCP MD5 takes at most %d", n.secret, n.key, len(password), maxLength)
+	}
+	return password, nil
+}
+
+// plainName keeps a name from the datastore from leading out of the folder.
+func plainName(s string) bool {
+	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/\x00")
+}
