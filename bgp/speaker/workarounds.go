@@ -82,7 +82,7 @@ func (t *statusTable) stuck(now time.Time) (list []netip.Addr) {
 			if hops := e.session.TTLSecurity; hops != 0 {
 				why += fmt.Sprintf(": it may be more than %d hops away, or send with a TTL below 255 (ttlSecurity)", hops)
 			}
-			e.fail(DirectionLocal, why, now)
+			e.symptom(DirectionLocal, why, now)
 			t.refresh(addr, e, now)
 			list = append(list, addr)
 		}
