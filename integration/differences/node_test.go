@@ -14,14 +14,21 @@ import (
 // learn has a node 10.0.0.1/24 with tunl0 learn a route, and returns what becomes of it.
 func learn(t *testing.T, prefix, nextHop string, pools ...route.Pool) route.Status {
 	t.Helper()
+	return learnMetric(t, prefix, nextHop, 1024, pools...)
+}
+
+func learnMetric(t *testing.T, prefix, nextHop string, metric uint32, pools ...route.Pool) route.Status {
+	t.Helper()
 	f := kernel.NewFake()
 	f.PutLink(kernel.Link{Index: 2, Name: "eth0", Up: true, Running: true})
 	f.PutLink(kernel.Link{Index: 3, Name: "tunl0", Up: true, Running: true})
+	f.PutLink(kernel.Link{Index: 4, Name: "cali1", Up: true, Running: true})
 	f.PutAddress(kernel.Address{Link: 2, Prefix: netip.MustParsePrefix("10.0.0.1/24")})
 	f.PutRoute(kernel.Route{Dst: netip.MustParsePrefix("10.0.0.0/24"), Protocol: kernel.ProtocolKernel, Type: kernel.Unicast, NextHops: []kernel.NextHop{{Link: 2}}})
 	target := route.New(f, time.Now)
-	target.Configure(route.Config{Node4: netip.MustParsePrefix("10.0.0.1/24"), Pools: pools, Blocks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/26")}})
-	target.Learn([]route.Learned{{Prefix: netip.MustParsePrefix(prefix), NextHops: []netip.Addr{netip.MustParseAddr(nextHop)}, Metric: 1024}})
+	target.Configure(route.Config{Node4: netip.MustParsePrefix("10.0.0.1/24"), Pools: pools, Blocks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/26")},
+		Endpoints: []route.Endpoint{{Name: "default/w", Interface: "cali1", Addresses: "10.1.0.5/32"}}, WorkloadPrefixes: []string{"cali"}})
+	target.Learn([]route.Learned{{Prefix: netip.MustParsePrefix(prefix), NextHops: []netip.Addr{netip.MustParseAddr(nextHop)}, Metric: metric}})
 	if _, failures, err := target.Flush(); failures != 0 || err != nil {
 		t.Fatal(failures, err)
 	}
@@ -59,6 +66,18 @@ var kernelRoutes = []difference{
 	{name: "blackholes of own blocks", calico: "of whoever owns the routes of the pool: protocol 80 or 12", manx: "always protocol 12", why: "There is one process.",
 		check: func(t *testing.T) {
 			if s := learn(t, "10.1.0.0/26", "10.0.0.2"); s.Desired != "blackhole 10.1.0.0/26 proto bird" {
+				t.Error(s.Desired)
+			}
+		}},
+	{name: "address of a local workload that another node announces with an elevated priority", calico: "the route to the other node wins", manx: "the local workload's until it departs", why: "As long as the workload is connected here, this node can deliver.",
+		check: func(t *testing.T) {
+			if s := learnMetric(t, "10.1.0.5/32", "10.0.0.2", 512); !strings.Contains(s.Desired, "dev cali1") {
+				t.Error(s.Desired)
+			}
+		}},
+	{name: "nodes that encrypt with WireGuard", calico: "Felix's routes lead to them by `wireguard.cali`", manx: "ordinary routes, without encryption", why: "Not built yet.",
+		check: func(t *testing.T) {
+			if s := learn(t, "10.1.2.0/26", "10.0.0.2"); s.Desired != "10.1.2.0/26 via 10.0.0.2 dev eth0 proto bird metric 1024" {
 				t.Error(s.Desired)
 			}
 		}},

@@ -133,6 +133,14 @@ var sessions = []difference{
 				t.Error(d.Global.RouterID)
 			}
 		}},
+	{name: "`routeReflectorClusterID` that is no IPv4 address", calico: "written into BIRD's configuration, which is then invalid", manx: "the node is in no mesh and reflects nothing, and a notice says so", why: "The other sessions of the node are worth more than the setting.",
+		check: func(t *testing.T) {
+			d := on(t, "a", `node a {"bgp":{"ipv4Address":"10.0.0.1/24","routeReflectorClusterID":"x"}}`, b, `peer p {"peerIP":"10.9.9.9","asNumber":64512}`)
+			says(t, d, "want an IPv4 address; until then the node is in no mesh and reflects nothing")
+			if s := first(t, d); s.ReflectorClient {
+				t.Errorf("%+v", s)
+			}
+		}},
 	{name: "global `peerIP` of a node whose AS is another", calico: "the text order of addresses decides who connects, to port 179, and the node does not peer back",
 		why: "A mixed cluster needs one rule.",
 		check: func(t *testing.T) {
