@@ -51,6 +51,10 @@ interop: build ## the matrix of Manx beside BIRD and FRR; writes the table of do
 	@$(NEED) iproute2 iputils-ping bird2 frr
 	$(GO) test -count=1 -v ./integration/interop -write-table
 
+.PHONY: differences
+differences: ## the differences from calico/node, shown by tests; writes the lists of docs/bgp.md and decision 0003
+	$(GO) test -count=1 ./integration/differences -write-differences
+
 .PHONY: check
 check: ## gofmt, vet, staticcheck, import table, generated code
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "not gofmt-ed:"; echo "$$out"; exit 1; }

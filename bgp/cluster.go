@@ -180,14 +180,8 @@ func (c *cluster) defaultPort() uint16 {
 	return DefaultPort
 }
 
-// listensOn tells whether a BGPPeer that names this port can mean the node. As nobody can tell the port of a node for
-// which none is configured (it may be behind a port mapping), any port matches then.
+// listensOn tells whether a BGPPeer that names this port means the node: it is the port on which the node listens. Where no
+// port is configured any port matches, as in calico/node; the node then listens on 179, and the reverse connects (chooseSide).
 func (c *cluster) listensOn(n *node, port uint16) bool {
-	if port == 0 || port == n.port {
-		return true
-	}
-	if c.config.ListenPort != 0 {
-		return port == c.config.ListenPort
-	}
-	return !n.portIsSet
+	return port == 0 || port == n.port || !n.portIsSet && c.config.ListenPort == 0
 }

@@ -41,7 +41,9 @@ func Compute(in Input) Desired {
 	}
 	d := Desired{Global: c.global(in.RouterID), Drain: c.drain()}
 	p := planner{cluster: c, reader: in.Reader, passwords: in.Passwords, secrets: map[[2]string]secret{}}
-	d.Sessions, d.Conflicts = settle(p.wishes(c.peerings(in.Reader)))
+	peerings := c.peerings(in.Reader)
+	d.Sessions, d.Conflicts = settle(p.wishes(peerings))
+	p.chooseSide(d.Sessions, peerings)
 	d.Statics, d.Peering = statics(d.Sessions), c.peering(d.Sessions)
 	d.Filters = c.usedFilters(d.Sessions)
 	c.originate(in.Reader, &d)

@@ -21,9 +21,9 @@ func TestSessions(t *testing.T) {
 		want    []string
 		notices []string
 	}{
-		{rule: "mesh: the smaller address connects", objects: []string{a, b},
+		{rule: "mesh: the smaller address is connected to", objects: []string{a, b},
 			want: []string{"10.192.0.3:179 mesh 64512-64512 passive" + mesh}},
-		{rule: "mesh: the greater address is connected to", me: "b", objects: []string{a, b},
+		{rule: "mesh: the greater address connects", me: "b", objects: []string{a, b},
 			want: []string{"10.192.0.2:179 mesh 64512-64512 active" + mesh}},
 		{rule: "mesh: addresses compare as text", me: "a", objects: []string{v4node("a", "10.0.0.9"), v4node("b", "10.0.0.10")},
 			want: []string{"10.0.0.10:179 mesh 64512-64512 active" + mesh}},
@@ -145,7 +145,7 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// The worked example of the node mesh: the second connects to the first, and nobody to the reflector.
+// The worked example of the node mesh: B, whose address is the greater one, connects to A, and nobody to the reflector.
 func TestMeshWorkedExample(t *testing.T) {
 	objects := []string{v4node("A", "10.192.0.2"), v4node("B", "10.192.0.3"), v4node("C", "10.192.0.4", `"routeReflectorClusterID":"10.0.0.9"`)}
 	equalLines(t, "A", showAll(compute(t, "A", objects...).Sessions), []string{"10.192.0.3:179 mesh 64512-64512 passive" + mesh})

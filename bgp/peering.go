@@ -14,17 +14,19 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Scopes of peerings, the strongest first.
+// Groups of wishes for one address, the strongest first, as in calico/node: what is said about this node goes before the
+// reverse of what is said about another.
 const (
-	scopeGlobal = iota
-	scopeNode
-	scopeMesh
+	groupGlobal  = iota // a BGPPeer for all nodes
+	groupNode           // a BGPPeer for this node
+	groupReverse        // the reverse of a BGPPeer that applies to the peer
+	groupMesh
 )
 
 // peering is a BGPPeer made ready for use.
 type peering struct {
 	object string // "BGPPeer/x"
-	scope  int
+	group  int    // of its forward direction: groupGlobal or groupNode
 	spec   model.BGPPeerSpec
 
 	local func(*node) bool // the nodes that it applies to
@@ -89,7 +91,7 @@ func (p *peering) read() (err error) {
 	case s.KeepOriginalNextHop && s.NextHopMode != nil:
 		return errors.New("spec.keepOriginalNextHop and spec.nextHopMode are both set: want at most one")
 	}
-	if p.local, p.scope, err = localSide(s); err != nil {
+	if p.local, p.group, err = localSide(s); err != nil {
 		return err
 	}
 	p.reverse = s.ReversePeering == nil || *s.ReversePeering != v3.ReversePeeringManual
@@ -123,15 +125,15 @@ func parseGateway(text string, peer netip.Addr) (netip.Addr, error) {
 	return via, nil
 }
 
-func localSide(s model.BGPPeerSpec) (local func(*node) bool, scope int, err error) {
+func localSide(s model.BGPPeerSpec) (local func(*node) bool, group int, err error) {
 	switch {
 	case s.Node != "":
-		return func(n *node) bool { return n.name == s.Node }, scopeNode, nil
+		return func(n *node) bool { return n.name == s.Node }, groupNode, nil
 	case s.NodeSelector != "":
 		local, err = nodesMatching("spec.nodeSelector", s.NodeSelector)
-		return local, scopeNode, err
+		return local, groupNode, err
 	}
-	return func(*node) bool { return true }, scopeGlobal, nil
+	return func(*node) bool { return true }, groupGlobal, nil
 }
 
 // parsePeerIP reads "IP", "IPv4:port" and "[IPv6]:port". Port 0 means that none is given.
@@ -191,4 +193,16 @@ func (p *peering) isRemote(c *cluster, n *node, family int) bool {
 		return p.remote(n)
 	}
 	return n.addrs[family] == p.addr && (p.as == 0 || p.as == n.as) && c.listensOn(n, p.port)
+}
+
+// portOf is the port that a BGPPeer with an address connects to; n is the node with the address, nil if there is none.
+// Only a node whose AS is the wanted one is taken for the peer.
+func (p *peering) portOf(n *node) uint16 {
+	switch {
+	case p.port != 0:
+		return p.port
+	case n != nil && (p.as == 0 || p.as == n.as):
+		return n.port
+	}
+	return DefaultPort
 }

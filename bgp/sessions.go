@@ -22,10 +22,9 @@ const meshObject = "BGPConfiguration/default"
 // wish is a session that one object asks for.
 type wish struct {
 	Session
-	object  string
-	scope   int
-	reverse bool
-	text    string // the address, to sort by
+	object string
+	group  int
+	text   string // the address, to sort by
 }
 
 // planner turns peerings into wishes, for the node that we are.
@@ -55,7 +54,7 @@ func (p *planner) wishes(peerings []*peering) []wish {
 // A peer without AS number of its own counts as having the cluster's, for that is what it says in its OPEN. (calico/node
 // takes the own AS instead; such a session can never come up when the own AS is set on the Node.)
 func (p *planner) mesh() []wish {
-	if enabled := p.config.NodeToNodeMeshEnabled; enabled != nil && !*enabled || p.me.clusterID != "" {
+	if !p.meshed() {
 		return nil
 	}
 	restart := p.seconds(meshObject, "spec.nodeMeshMaxRestartTime", p.config.NodeMeshMaxRestartTime, maxRestartSeconds, defaultRestartSeconds)
@@ -73,10 +72,16 @@ func (p *planner) mesh() []wish {
 			s.Type, s.RestartSeconds = SessionMesh, restart
 			password.of(&s)
 			s.BFD = p.watch(p.meshBFD, s)
-			ws = append(ws, wish{Session: s, object: meshObject, scope: scopeMesh})
+			ws = append(ws, wish{Session: s, object: meshObject, group: groupMesh})
 		}
 	}
 	return ws
+}
+
+// meshed tells whether this node takes part in the mesh.
+func (p *planner) meshed() bool {
+	enabled := p.config.NodeToNodeMeshEnabled
+	return (enabled == nil || *enabled) && p.me.clusterID == ""
 }
 
 // canPeer tells whether addr is somebody else's and we have an address of its family.
@@ -116,7 +121,7 @@ func (p *planner) forwardAddr(b *peering) []wish {
 		p.note(b.object, fmt.Sprintf("is skipped: this node has no %s address to peer with %s", familyNames[f], b.addr))
 		return nil
 	case b.addr == p.me.addrs[f]:
-		if b.scope != scopeGlobal { // a global one means the others
+		if b.group != groupGlobal { // a global one means the others
 			p.note(b.object, fmt.Sprintf("is skipped: spec.peerIP %s is this node's own address", b.addr))
 		}
 		return nil
@@ -129,14 +134,7 @@ func (p *planner) forwardAddr(b *peering) []wish {
 		}
 		as = n.as
 	}
-	port := b.port
-	if port == 0 {
-		port = DefaultPort
-		if n != nil && n.as == as {
-			port = n.port
-		}
-	}
-	w := p.peer(b, p.session(b.addr, port, p.localAS(b), as))
+	w := p.peer(b, p.session(b.addr, b.portOf(n), p.localAS(b), as))
 	w.Via = b.via
 	if n := b.spec.NumAllowedLocalASNumbers; n != nil && *n > 0 {
 		w.AllowOwnAS = uint32(*n)
@@ -171,7 +169,7 @@ func (p *planner) reverse(b *peering) []wish {
 				as = uint32(*l) // what the other side says in its OPEN
 			}
 			w := p.peer(b, p.session(n.addrs[f], n.port, p.me.as, as))
-			w.Type, w.reverse = SessionNode, true
+			w.Type, w.group = SessionNode, groupReverse
 			ws = append(ws, w)
 		}
 	}
@@ -187,10 +185,11 @@ func (p *planner) session(addr netip.Addr, port uint16, localAS, peerAS uint32) 
 		NextHop: NextHopAuto, PasswordFrom: "none",
 	}
 	peer := p.byAddr[addr]
-	// Between two Calico nodes exactly one side connects: that with the smaller address, as text. calico/node has this rule
-	// for the mesh and for global peers only and connects from both sides otherwise. We have it for all, because two GoBGP
-	// speakers that connect to each other at the same moment may close both connections, or leave one half open for good
-	// (RFC 4271 section 6.8 collisions). Towards BIRD it changes nothing: the one that waits is connected to.
+	// Between two Calico nodes exactly one side connects: that with the greater address, as text, unless chooseSide finds
+	// that it could not get through. calico/node has this rule for the mesh and for global peers only and connects from both
+	// sides otherwise. We have it for all, because two GoBGP speakers that connect to each other at the same moment may close
+	// both connections, or leave one half open for good (RFC 4271 section 6.8 collisions). Towards BIRD it changes nothing:
+	// the one that waits is connected to.
 	s.Passive = peer != nil && addr.String() > own.String()
 	if id := p.me.reflects(); id.IsValid() && localAS == peerAS && (peer == nil || peer.clusterID != p.me.clusterID) {
 		s.ReflectorClient, s.ReflectorClusterID = true, id
@@ -201,7 +200,7 @@ func (p *planner) session(addr netip.Addr, port uint16, localAS, peerAS uint32) 
 // peer adds what the BGPPeer says for both directions.
 func (p *planner) peer(b *peering, s Session) wish {
 	s.Type = SessionGlobal
-	if b.scope != scopeGlobal {
+	if b.group != groupGlobal {
 		s.Type = SessionNode
 	}
 	s.RestartSeconds, s.KeepaliveSeconds, s.MaxPrefixes = b.restart, b.keepalive, b.maxPrefixes
@@ -217,7 +216,7 @@ func (p *planner) peer(b *peering, s Session) wish {
 	if s.Workload == "" {
 		s.BFD = p.watch(b.bfd, s)
 	}
-	return wish{Session: s, object: b.object, scope: b.scope}
+	return wish{Session: s, object: b.object, group: b.group}
 }
 
 func nextHop(s model.BGPPeerSpec, external bool) NextHopMode {

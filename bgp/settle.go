@@ -9,8 +9,8 @@ import (
 
 // settle picks one wish for each address, since a speaker tells its neighbours apart by address alone.
 //
-// An explicit BGPPeer wins over the mesh, a global one over one for some nodes, then the lowest name. The direction in
-// which the BGPPeer reads does not count, so that both ends pick the same one.
+// The strongest group wins, in it the lowest name. So what is said about this node wins over the reverse of what is said about
+// the peer, and both ends may be configured differently.
 func settle(wishes []wish) (sessions []Session, conflicts []Conflict) {
 	for i := range wishes {
 		wishes[i].text = wishes[i].Address.String()
@@ -19,7 +19,7 @@ func settle(wishes []wish) (sessions []Session, conflicts []Conflict) {
 		return cmp.Or(
 			cmp.Compare(familyOf(a.Address), familyOf(b.Address)),
 			cmp.Compare(a.text, b.text),
-			cmp.Compare(a.scope, b.scope), cmp.Compare(a.object, b.object), compareBool(a.reverse, b.reverse),
+			cmp.Compare(a.group, b.group), cmp.Compare(a.object, b.object),
 			cmp.Compare(a.PeerAS, b.PeerAS), cmp.Compare(a.Port, b.Port)) // two nodes with one address
 	})
 	for len(wishes) > 0 {
@@ -47,7 +47,7 @@ func settleAddress(wishes []wish) (Session, Conflict) {
 		if slices.Contains(s.From, w.object) || slices.Contains(c.Dropped, w.object) {
 			continue
 		}
-		diff := differences(s, w.Session)
+		diff := differences(s, w.Session, givesWay(kept, w))
 		if len(diff) == 0 {
 			s.From = append(s.From, w.object)
 			s.Via = cmp.Or(s.Via, w.Via)
@@ -62,50 +62,48 @@ func settleAddress(wishes []wish) (Session, Conflict) {
 	return s, c
 }
 
+// givesWay tells whether a wish is the reverse of a BGPPeer and this node has settings of its own for the peer: then it is
+// content with a session that can come up.
+func givesWay(kept, w wish) bool { return w.group == groupReverse && kept.group < groupReverse }
+
 // precedence says by which rule one wish goes before another.
 func precedence(kept, dropped wish) string {
 	switch {
-	case dropped.scope == scopeMesh && kept.scope != scopeMesh:
+	case kept.group == dropped.group:
+		return "the lowest name goes first"
+	case dropped.group == groupMesh:
 		return "a BGPPeer goes before the node-to-node mesh"
-	case kept.scope != dropped.scope:
-		return "a BGPPeer for all nodes goes before one for some"
+	case dropped.group == groupReverse:
+		return "a BGPPeer that applies to this node goes before the reverse of one that applies to the peer"
 	}
-	return "the lowest name goes first"
+	return "a BGPPeer for all nodes goes before one for some"
 }
 
-// differences says what another wish wants differently. Passwords are compared but not shown. A wish without gateway or
-// limit has nothing against those of another.
-func differences(have, want Session) []string {
+// differences says what another wish wants differently; with compatible set only what both ends must have alike for a session
+// to come up. Passwords are compared but not shown. A wish without gateway or limit has nothing against those of another.
+func differences(have, want Session, compatible bool) []string {
 	var diff []string
-	add := func(differs bool, format string, args ...any) {
+	both := func(differs bool, format string, args ...any) {
 		if differs {
 			diff = append(diff, fmt.Sprintf(format, args...))
 		}
 	}
-	add(have.Port != want.Port, "port %d", want.Port)
-	add(have.LocalAS != want.LocalAS, "local AS %d", want.LocalAS)
-	add(have.PeerAS != want.PeerAS, "peer AS %d", want.PeerAS)
-	add(have.Source != want.Source, "another source address")
-	add(have.Via.IsValid() && want.Via.IsValid() && have.Via != want.Via, "to be reached by %s", want.Via)
-	add(have.Passive != want.Passive, "passive %t", want.Passive)
-	add(have.Password != want.Password || have.PasswordFrom != want.PasswordFrom, "another password")
-	add(have.TTLSecurity != want.TTLSecurity, "TTL security %d", want.TTLSecurity)
-	add(have.KeepaliveSeconds != want.KeepaliveSeconds, "keepalive time %ds", want.KeepaliveSeconds)
-	add(have.RestartSeconds != want.RestartSeconds, "restart time %ds", want.RestartSeconds)
-	add(have.AllowOwnAS != want.AllowOwnAS, "own AS allowed %d times", want.AllowOwnAS)
-	add(have.BFD != want.BFD, "other BFD settings")
-	add(have.NextHop != want.NextHop, "next hop mode %s", want.NextHop)
-	add(!slices.Equal(have.Filters, want.Filters), "filters [%s]", strings.Join(want.Filters, " "))
-	add(want.MaxPrefixes != 0 && have.MaxPrefixes != want.MaxPrefixes, "at most %d prefixes", want.MaxPrefixes)
+	own := func(differs bool, format string, args ...any) { both(differs && !compatible, format, args...) }
+	own(have.Port != want.Port, "port %d", want.Port)
+	both(have.LocalAS != want.LocalAS, "local AS %d", want.LocalAS)
+	both(have.PeerAS != want.PeerAS, "peer AS %d", want.PeerAS)
+	own(have.Source != want.Source, "another source address")
+	own(have.Via.IsValid() && want.Via.IsValid() && have.Via != want.Via, "to be reached by %s", want.Via)
+	own(have.Passive != want.Passive, "passive %t", want.Passive)
+	both(have.Password != want.Password || have.PasswordFrom != want.PasswordFrom, "another password")
+	both(have.TTLSecurity != want.TTLSecurity, "TTL security %d", want.TTLSecurity)
+	own(have.KeepaliveSeconds != want.KeepaliveSeconds, "keepalive time %ds", want.KeepaliveSeconds)
+	own(have.RestartSeconds != want.RestartSeconds, "restart time %ds", want.RestartSeconds)
+	own(have.AllowOwnAS != want.AllowOwnAS, "own AS allowed %d times", want.AllowOwnAS)
+	sameBFD := have.BFD == want.BFD || compatible && have.BFD.Enabled == want.BFD.Enabled && have.BFD.Multihop == want.BFD.Multihop
+	both(!sameBFD, "other BFD settings")
+	own(have.NextHop != want.NextHop, "next hop mode %s", want.NextHop)
+	own(!slices.Equal(have.Filters, want.Filters), "filters [%s]", strings.Join(want.Filters, " "))
+	own(want.MaxPrefixes != 0 && have.MaxPrefixes != want.MaxPrefixes, "at most %d prefixes", want.MaxPrefixes)
 	return diff
-}
-
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
 }

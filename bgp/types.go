@@ -111,7 +111,7 @@ type Session struct {
 	Address netip.Addr // of the peer; it also decides the one address family that the session carries
 	Port    uint16     // the effective one
 	Type    SessionType
-	From    []string // the objects that ask for it: "BGPPeer/tor-1", "BGPConfiguration/default"
+	From    []string // the objects that ask for it, first the one whose settings count: "BGPPeer/tor-1", "BGPConfiguration/default"
 
 	LocalAS uint32
 	PeerAS  uint32

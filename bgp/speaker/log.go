@@ -2,7 +2,6 @@ package speaker
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync/atomic"
@@ -122,7 +121,7 @@ func (t *statusTable) heard(peer netip.Addr, message string, attrs map[string]sl
 	case "failed to connect":
 		f = func(e *sessionEntry, now time.Time) {
 			e.connectedAt = time.Time{}
-			e.fail(DirectionLocal, dialWords(e, text("Error")), now)
+			e.symptom(DirectionLocal, dialWords(e, text("Error")), now)
 			e.dialBy = now.Add(t.cfg.ConnectRetry)
 		}
 	case "outgoing connection established":
@@ -131,7 +130,7 @@ func (t *statusTable) heard(peer netip.Addr, message string, attrs map[string]sl
 		f = func(e *sessionEntry, now time.Time) {
 			e.connectedAt = time.Time{}
 			e.dialBy = now.Add(firstDial)
-			e.guess(DirectionLocal, e.peerName()+" closed the connection before it sent an OPEN: it probably has no session for our address", now)
+			e.guess(DirectionLocal, closedWords(e, t.strangers.only(now)), now)
 		}
 	case "Session will be reset due to malformed BGP Header", "Session will be reset due to malformed BGP message",
 		"Session will be reset due to malformed BGP update message":
@@ -163,9 +162,15 @@ func (t *statusTable) heard(peer netip.Addr, message string, attrs map[string]sl
 		f = func(e *sessionEntry, now time.Time) { e.fail(DirectionSent, holdWords(e), now) }
 	case "Mismatched local address":
 		f = func(e *sessionEntry, now time.Time) {
-			e.fail(DirectionLocal, fmt.Sprintf("%s connects to %s, but this session uses %s: change the address that it peers with, or the source address here",
-				e.peerName(), text("Addr"), text("Configured addr")), now)
+			if e.state != gobgp.BGP_FSM_ESTABLISHED { // else it is one connection too many
+				e.because(DirectionLocal, otherAddressWords(e, text("Addr")), now)
+			}
 		}
+	case "Can't find configuration for a new passive connection":
+		t.mu.Lock()
+		t.strangers.add(peer, time.Now())
+		t.mu.Unlock()
+		return
 	case "failed to set md5":
 		f = func(e *sessionEntry, now time.Time) {
 			e.unprotected = "the kernel does not take the MD5 password: " + text("Err")

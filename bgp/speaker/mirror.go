@@ -30,7 +30,8 @@ type statusTable struct {
 	reads budget                     // of reading the counters of all
 	gone  map[bgp.SessionType]Totals // of sessions that are no longer wanted
 
-	rejects rejects
+	rejects   rejects
+	strangers strangers
 }
 
 // sessionEntry is the state of one session. The FSM of GoBGP reaches it through tap without holding mu.
@@ -55,6 +56,7 @@ type sessionEntry struct {
 	shown       string    // both, as published
 	malformed   string    // what GoBGP said about the last message that it could not parse
 
+	logged      loggedReasons
 	shownState  gobgp.FSMState
 	refusal     string    // what it said, once heard
 	tapped      time.Time // until when the packets of the peer are looked at
@@ -92,6 +94,9 @@ func (t *statusTable) setSessions(want []bgp.Session) {
 		if e == nil {
 			e = &sessionEntry{state: gobgp.BGP_FSM_IDLE, since: now, tap: &peerTap{}, path: t.path}
 			t.entries[addr] = e
+		}
+		if e.session.Wire() != s.Wire() {
+			e.failure.cause = false // it was one of other settings
 		}
 		e.session = s
 		t.refresh(addr, e, now)
@@ -187,7 +192,13 @@ type failure struct {
 	words string
 	by    Direction
 	at    time.Time
+	cause bool // it explains what else fails, and what would mend it
 }
+
+// causeMatters is how long after it was last seen a cause explains better than a symptom why a session does not come up. A
+// cause that is a connection of the peer is seen each time that it connects: after 120 s where nothing else is configured
+// (RFC 4271 section 10).
+const causeMatters = 3 * time.Minute
 
 // fail records why a session does not come up, or was lost.
 func (e *sessionEntry) fail(by Direction, sentence string, now time.Time) {
@@ -197,7 +208,21 @@ func (e *sessionEntry) fail(by Direction, sentence string, now time.Time) {
 	if !e.cut.IsZero() && now.Sub(e.cut) < cutMatters {
 		return // all that follows from a broken path says less
 	}
-	e.failure, e.tried = failure{sentence, by, now}, true
+	e.failure, e.tried = failure{words: sentence, by: by, at: now}, true
+}
+
+// because records a cause of which the symptoms are that connections fail in this way and that.
+func (e *sessionEntry) because(by Direction, sentence string, now time.Time) {
+	e.fail(by, sentence, now)
+	e.failure.cause = e.failure.words == sentence
+}
+
+// symptom records that no connection came about, unless a cause is known.
+func (e *sessionEntry) symptom(by Direction, sentence string, now time.Time) {
+	if e.tried && e.failure.cause && now.Sub(e.failure.at) < causeMatters {
+		return
+	}
+	e.fail(by, sentence, now)
 }
 
 // guess records why a session does not come up when the cause can only be guessed. What a NOTIFICATION said a moment ago
@@ -206,7 +231,7 @@ func (e *sessionEntry) guess(by Direction, sentence string, now time.Time) {
 	if e.tried && e.failure.by != DirectionLocal && now.Sub(e.failure.at) < time.Minute {
 		return
 	}
-	e.fail(by, sentence, now)
+	e.symptom(by, sentence, now)
 }
 
 // transition takes over a state that GoBGP tells and returns the state before and now.

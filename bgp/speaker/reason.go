@@ -2,6 +2,7 @@ package speaker
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/osrg/gobgp/v4/api"
@@ -60,6 +61,32 @@ func dialWords(e *sessionEntry, err string) string {
 		return e.peerName() + " resets the connection: it probably has no session for our address"
 	}
 	return fmt.Sprintf("cannot connect to %s: %s", to, err)
+}
+
+// closedWords explains why the peer closed our connection without a word; stranger has no session here and connects to us, if
+// it is valid.
+func closedWords(e *sessionEntry, stranger netip.Addr) string {
+	s := e.peerName() + " closed the connection before it sent an OPEN: it probably has no session for our address"
+	if stranger.IsValid() && stranger.Is4() == e.session.Address.Unmap().Is4() {
+		s += fmt.Sprintf("; %s, for which there is no session here, connects to us: if it is the same router, have it connect from %s, or peer with %s instead",
+			stranger, e.peerName(), stranger)
+	}
+	return s
+}
+
+// otherAddressWords explains that the peer knows this node by another of its addresses than the session has, with the two
+// commands that change this side. The mesh always has the node's address.
+func otherAddressWords(e *sessionEntry, other string) string {
+	flag := "ip"
+	if e.session.Address.Unmap().Is6() {
+		flag = "ip6"
+	}
+	s := fmt.Sprintf("%s connects to %s, but this session uses %s: have it peer with %s; or make %s the address of this node (manxd --%s=%s, or --%s-autodetection-method=can-reach=%s)",
+		e.peerName(), other, addrText(e.session.Source), addrText(e.session.Source), other, flag, other, flag, e.peerName())
+	if len(e.session.From) > 0 && strings.HasPrefix(e.session.From[0], "BGPPeer/") {
+		s += fmt.Sprintf("; or let the session use any address (manxctl apply %s with sourceAddress: None)", e.session.From[0])
+	}
+	return s
 }
 
 func passwordGuess(e *sessionEntry) string {

@@ -14,15 +14,16 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// This file holds what exists only because of faults of GoBGP v4.8.0. Each part names the fault, the test that
-// shows it, and when the part can go. Other faults are avoided by how the speaker is built:
+// This file holds parts that exist only because of faults of GoBGP v4.8.0. Each names the fault, the test that shows it, and
+// when the part can go. So do the comments about a fault in other files, where the part belongs to something larger
+// (TestFaultsOfGoBGPAreShown). Other faults are avoided by how the speaker is built:
 //
 //   - UpdatePeer forgets that the peer restarts gracefully: setSession never calls it without a difference and
 //     defers timers (TestUnchangedSessionsRunOn).
 //   - UpdatePeer ignores a change of RouteReflector: bgp.CompareSessions asks for delete and add (TestCompareSessions).
 //   - AddDefinedSet with Replace does not reach statements: setPolicy replaces everything at once (TestExportRulesChange).
 //   - A hard reset of a session that is down kills the next one: allowReset, ResetSession (TestHardResetOnlyWhenEstablished).
-//   - Two active ends can block each other for ever: bgp desired makes exactly one of two Manx nodes active.
+//   - Two active ends can block each other for ever: package bgp makes exactly one of two Manx nodes active (TestBothEndsAgree).
 
 // watchdog replaces peers that are stuck in the OPEN exchange.
 //
@@ -83,7 +84,7 @@ func (t *statusTable) stuck(now time.Time) (list []netip.Addr) {
 			if hops := e.session.TTLSecurity; hops != 0 {
 				why += fmt.Sprintf(": it may be more than %d hops away, or send with a TTL below 255 (ttlSecurity)", hops)
 			}
-			e.fail(DirectionLocal, why, now)
+			e.symptom(DirectionLocal, why, now)
 			t.refresh(addr, e, now)
 			list = append(list, addr)
 		}

@@ -1,0 +1,60 @@
+package bgp
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+)
+
+// chooseSide has the other one of two nodes connect where the one whose turn it is could not get through: its BGPPeer names a
+// port on which the peer does not listen, and the peer's does not. In calico/node both connect, so that such a session comes up.
+//
+// Each end finds out for itself what the other one does, from the same objects.
+func (p *planner) chooseSide(sessions []Session, peerings []*peering) {
+	byRank := slices.Clone(peerings)
+	slices.SortFunc(byRank, func(a, b *peering) int {
+		return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.object, b.object))
+	})
+	misses := map[netip.Addr]bool{} // addresses of nodes that a BGPPeer wants to reach at another port
+	for _, b := range byRank {
+		if n := p.byAddr[b.addr]; n != nil && b.portOf(n) != n.port {
+			misses[b.addr] = true
+		}
+	}
+	for i := range sessions {
+		s := &sessions[i]
+		n, own := p.byAddr[s.Address], p.me.addrs[familyOf(s.Address)]
+		if n == nil || s.Workload != "" || !misses[s.Address] && !misses[own] {
+			continue
+		}
+		there, exists := p.portFrom(n, byRank, familyOf(s.Address))
+		iReach, itReaches := s.Port == n.port, exists && there == p.me.port
+		switch {
+		case iReach && exists && !itReaches:
+			s.Passive = false
+		case itReaches && !iReach:
+			s.Passive = true
+		}
+	}
+}
+
+// portFrom is the port of this node that the settings of node n make it connect to in one family, false if n has no session with
+// this node.
+func (p *planner) portFrom(n *node, byRank []*peering, family int) (port uint16, exists bool) {
+	mine := p.me.addrs[family]
+	for _, b := range byRank {
+		switch {
+		case b.workloads != nil || !b.local(n):
+		case b.remote != nil && b.remote(p.me):
+			return p.me.port, true
+		case b.addr == mine && b.remote == nil:
+			return b.portOf(p.me), true
+		}
+	}
+	for _, b := range byRank {
+		if b.reverse && b.isRemote(p.cluster, n, family) && b.local(p.me) {
+			return p.me.port, true
+		}
+	}
+	return p.me.port, p.meshed() && n.clusterID == ""
+}
