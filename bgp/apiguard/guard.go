@@ -57,6 +57,8 @@ type Config struct {
 	Owner func(*net.TCPConn) (Caller, error)
 	Hint  string // for who is refused: how to be admitted
 	Log   *zap.Logger
+	// SendTime is how long a message may wait for its reader; default 10 s.
+	SendTime time.Duration
 }
 
 // Connections that one user, and all but root together, may have open.
@@ -77,7 +79,11 @@ type Guard struct {
 
 // New makes a guard.
 func New(cfg Config) *Guard {
-	return &Guard{cfg: cfg, connections: NewSlots(connectionsEach, connectionsOthers), streams: NewStreams(), answers: make(chan struct{}, answersAtOnce)}
+	g := &Guard{cfg: cfg, connections: NewSlots(connectionsEach, connectionsOthers), streams: NewStreams(), answers: make(chan struct{}, answersAtOnce)}
+	if cfg.SendTime > 0 {
+		g.streams.sendTime = cfg.SendTime
+	}
+	return g
 }
 
 // Listener hands on the connections of l that are admitted. A refused caller gets a gRPC status in answer to its first

@@ -42,6 +42,16 @@ func (s *Slots) Wait(ctx context.Context, uid uint32) (release func(), err error
 	}
 }
 
+// Busy is how many slots of all users are taken.
+func (s *Slots) Busy() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, held := range s.held {
+		n += held
+	}
+	return n
+}
+
 func (s *Slots) take(uid uint32) (release func(), change <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
