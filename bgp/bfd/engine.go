@@ -27,7 +27,7 @@ type Engine struct {
 	cfg   Config
 	log   *zap.Logger
 	wake  chan struct{}
-	gates sync.Map // netip.Addr of the remote to *gate, for the goroutines of the sockets
+	gates gates
 
 	mu        sync.Mutex
 	sessions  map[netip.Addr]*session
@@ -120,7 +120,7 @@ func (e *Engine) add(w Session, now time.Time) *session {
 	s := &session{Session: w, machine: newMachine(my, w.Transmit, w.Receive, w.Multiplier, now), since: now, reason: "no packet has come yet", index: -1,
 		gate: newGate(my, w)}
 	e.sessions[w.Remote], e.byMine[my] = s, s
-	e.gates.Store(w.Remote, s.gate)
+	e.gates.put(w.Remote, s.gate)
 	e.open(s)
 	e.schedule(s)
 	return s
@@ -137,7 +137,7 @@ func (e *Engine) open(s *session) {
 func (e *Engine) drop(s *session) {
 	delete(e.sessions, s.Remote)
 	delete(e.byMine, s.my)
-	e.gates.CompareAndDelete(s.Remote, s.gate)
+	e.gates.remove(s.Remote)
 	if s.index >= 0 {
 		heap.Remove(&e.timers, s.index)
 	}

@@ -3,6 +3,7 @@ package bfd
 import (
 	"encoding/binary"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -93,16 +94,38 @@ func (g *gate) drops() Drops {
 	return Drops{TTL: g.ttl.Load(), Port: g.port.Load(), Malformed: g.malformed.Load(), Discriminator: g.discriminator.Load(), Rate: g.excess.Load()}
 }
 
+// gates are those of all sessions by the address of the remote. They have a lock of their own, which nobody holds for long.
+type gates struct {
+	mu  sync.RWMutex
+	all map[netip.Addr]*gate
+}
+
+func (g *gates) of(remote netip.Addr) *gate {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.all[remote]
+}
+
+func (g *gates) put(remote netip.Addr, one *gate) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.all == nil {
+		g.all = map[netip.Addr]*gate{}
+	}
+	g.all[remote] = one
+}
+
+func (g *gates) remove(remote netip.Addr) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.all, remote)
+}
+
 // arrived takes a packet from the network. It runs on the goroutine of the socket; what it drops touches no lock of the
 // engine.
 func (e *Engine) arrived(b []byte, from netip.AddrPort, ttl int, multihop bool) {
-	found, ok := e.gates.Load(from.Addr().Unmap())
-	if !ok {
-		return
-	}
-	g := found.(*gate)
-	now := time.Now()
-	if g.multihop != multihop || !g.admits(b, from.Port(), ttl, now) {
+	g, now := e.gates.of(from.Addr().Unmap()), time.Now()
+	if g == nil || g.multihop != multihop || !g.admits(b, from.Port(), ttl, now) {
 		return
 	}
 	p, err := parse(b)
