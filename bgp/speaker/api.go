@@ -69,7 +69,7 @@ func (s *apiSocket) discard() {
 
 // readOnlyOptions let only calls through that read, and session resets.
 func readOnlyOptions(sp *Speaker) []grpc.ServerOption {
-	streams := apiguard.NewStreams()
+	streams, lists := apiguard.NewStreams(), apiguard.NewSlots(listsAtOnce, listsAtOnce)
 	return append(apiguard.Limits(), grpc.Creds(apiguard.UnixCredentials()),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 			if err := sp.allowCall(ctx, info.FullMethod, req); err != nil {
@@ -81,8 +81,31 @@ func readOnlyOptions(sp *Speaker) []grpc.ServerOption {
 			if err := sp.allowCall(stream.Context(), info.FullMethod, nil); err != nil {
 				return err
 			}
+			if strings.HasSuffix(info.FullMethod, "/ListPath") {
+				handler = oneOf(lists, handler)
+			}
 			return streams.Intercept(srv, scrubbedStream{stream}, info, handler)
 		}))
+}
+
+// Listings of tables that may run at a time, as GoBGP copies the table for each, and how long one waits for its turn.
+const (
+	listsAtOnce = 4
+	listWait    = 30 * time.Second
+)
+
+// oneOf has calls of handler wait for a slot.
+func oneOf(slots *apiguard.Slots, handler grpc.StreamHandler) grpc.StreamHandler {
+	return func(srv any, stream grpc.ServerStream) error {
+		ctx, cancel := context.WithTimeout(stream.Context(), listWait)
+		defer cancel()
+		release, err := slots.Wait(ctx, apiguard.CallerOf(ctx).UID)
+		if err != nil {
+			return status.Errorf(codes.ResourceExhausted, "too many listings of tables: at most %d at a time", listsAtOnce)
+		}
+		defer release()
+		return handler(srv, stream)
+	}
 }
 
 func (s *Speaker) allowCall(ctx context.Context, method string, req any) error {

@@ -29,7 +29,7 @@ const (
 	diagNoCookie    = 0xffffffff
 )
 
-var errNoOwner = errors.New("the other end is no established socket of this network namespace")
+var errNoOwner = errors.New("the other end is no established socket of this network namespace, or the kernel has no tcp_diag")
 
 // PeerOwner returns who made the socket at the other end of a connection within this host, which the kernel knows
 // (sock_diag). The connection must have been accepted in this network namespace. An answer is certain: the other end
