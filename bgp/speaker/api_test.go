@@ -3,6 +3,7 @@ package speaker
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -134,6 +135,54 @@ func TestGobgpSocketIsBounded(t *testing.T) {
 	lines := logs.FilterMessageSnippet("reset through gobgp.sock").All()
 	if len(lines) < peerResets || len(lines) == 30 || lines[0].ContextMap()["pid"] != int64(os.Getpid()) || lines[0].ContextMap()["uid"] != uint32(os.Geteuid()) {
 		t.Errorf("log: %v", lines)
+	}
+}
+
+// GoBGP copies a table for each listing, and holds the copy until its reader has all of it.
+func TestGobgpSocketListsAFewAtATime(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "gobgp.sock")
+	s, d := testSpeaker(t, Config{GobgpSocket: path})
+	for i := range 5000 {
+		d.Originated = append(d.Originated, bgp.Origin{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i >> 8), byte(i)}), 32), LocalPref: 100})
+	}
+	mustSet(t, s, d)
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	list := func() (first func() error, cancel context.CancelFunc) {
+		ctx, cancel := context.WithCancel(t.Context())
+		stream, err := api.NewGoBgpServiceClient(conn).ListPath(ctx, &api.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL,
+			Family: &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func() error { _, err := stream.Recv(); return err }, cancel
+	}
+	var ends []context.CancelFunc
+	for range listsAtOnce {
+		first, cancel := list()
+		ends = append(ends, cancel)
+		if err := first(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, cancel := list()
+	defer cancel()
+	got := make(chan error, 1)
+	go func() { got <- first() }()
+	select {
+	case err := <-got:
+		t.Errorf("one listing more than there may be is served: %v", err)
+	case <-time.After(500 * time.Millisecond):
+	}
+	for _, end := range ends {
+		end()
+	}
+	if err := <-got; err != nil {
+		t.Errorf("the listing that waited: %v", err)
 	}
 }
 
