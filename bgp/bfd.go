@@ -3,6 +3,7 @@ package bgp
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -16,10 +17,12 @@ const (
 	AnnotationBFDReceive    = annotationPrefix + "bfd-receive"    // required minimum interval of receiving
 	AnnotationBFDMultiplier = annotationPrefix + "bfd-multiplier" // packets that may be missing
 	AnnotationBFDMultihop   = annotationPrefix + "bfd-multihop"   // "auto", "true" or "false"
+	AnnotationBFDMinTTL     = annotationPrefix + "bfd-min-ttl"    // least TTL of the peer's packets on multihop
 )
 
 // bfdAnnotations are all of them.
-var bfdAnnotations = []string{AnnotationBFD, AnnotationBFDInterval, AnnotationBFDTransmit, AnnotationBFDReceive, AnnotationBFDMultiplier, AnnotationBFDMultihop}
+var bfdAnnotations = []string{AnnotationBFD, AnnotationBFDInterval, AnnotationBFDTransmit, AnnotationBFDReceive, AnnotationBFDMultiplier, AnnotationBFDMultihop,
+	AnnotationBFDMinTTL}
 
 // Values that count where annotations say nothing, and their limits.
 const (
@@ -42,14 +45,25 @@ func (c *cluster) bfd(object string, annotations map[string]string) bfdSetting {
 	interval := c.durationAnnotation(object, annotations, AnnotationBFDInterval, bfdInterval)
 	s.Transmit = c.durationAnnotation(object, annotations, AnnotationBFDTransmit, interval)
 	s.Receive = c.durationAnnotation(object, annotations, AnnotationBFDReceive, interval)
-	if n := c.numberAnnotation(object, annotations, AnnotationBFDMultiplier, 255, bfdMultiplier); n > 0 {
-		s.Multiplier = uint8(n)
-	} else {
-		c.note(object, fmt.Sprintf("annotation %s = 0 is ignored: want 1 to 255", AnnotationBFDMultiplier))
-	}
+	s.Multiplier = c.octetAnnotation(object, annotations, AnnotationBFDMultiplier, bfdMultiplier)
+	s.MinTTL = c.octetAnnotation(object, annotations, AnnotationBFDMinTTL, 0)
 	multihop := c.wordAnnotation(object, annotations, AnnotationBFDMultihop, "auto", "auto", "true", "false")
 	s.auto, s.Multihop = multihop == "auto", multihop == "true"
 	return s
+}
+
+// octetAnnotation reads a number from 1 to 255; otherwise counts if it is absent or cannot be read.
+func (c *cluster) octetAnnotation(object string, annotations map[string]string, name string, otherwise uint8) uint8 {
+	text, ok := annotations[name]
+	if !ok {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(text, 10, 8)
+	if err != nil || n == 0 {
+		c.note(object, fmt.Sprintf("annotation %s = %q is ignored: want a number from 1 to 255", name, text))
+		return otherwise
+	}
+	return uint8(n)
 }
 
 func (c *cluster) wordAnnotation(object string, annotations map[string]string, name, otherwise string, words ...string) string {

@@ -148,7 +148,8 @@ type BFD struct {
 	Transmit   time.Duration // desired minimum interval
 	Receive    time.Duration // required minimum interval
 	Multiplier uint8
-	Multihop   bool // RFC 5883 instead of RFC 5881
+	Multihop   bool  // RFC 5883 instead of RFC 5881
+	MinTTL     uint8 // least TTL of the peer's packets where it is multihop; 0: any
 }
 
 // Conflict tells that several wishes for one address cannot be met together.

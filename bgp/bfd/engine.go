@@ -24,9 +24,10 @@ type Config struct {
 // to tell from an end on purpose. (RFC 5882 section 4.3: with graceful restart the remote keeps the routes, if it lost the
 // BGP connection first.)
 type Engine struct {
-	cfg  Config
-	log  *zap.Logger
-	wake chan struct{}
+	cfg   Config
+	log   *zap.Logger
+	wake  chan struct{}
+	gates gates
 
 	mu        sync.Mutex
 	sessions  map[netip.Addr]*session
@@ -40,6 +41,7 @@ type Engine struct {
 type session struct {
 	Session
 	*machine
+	gate   *gate
 	sock   *socket
 	err    error
 	since  time.Time
@@ -86,6 +88,7 @@ func (e *Engine) Set(want []Session) error {
 			if s.Session != w {
 				s.Session = w
 				s.configure(w.Transmit, w.Receive, w.Multiplier, now)
+				s.gate.configure(w)
 				e.schedule(s)
 			}
 		} else {
@@ -114,8 +117,10 @@ func (e *Engine) add(w Session, now time.Time) *session {
 	for my == 0 || e.byMine[my] != nil {
 		my = rand.Uint32()
 	}
-	s := &session{Session: w, machine: newMachine(my, w.Transmit, w.Receive, w.Multiplier, now), since: now, reason: "no packet has come yet", index: -1}
+	s := &session{Session: w, machine: newMachine(my, w.Transmit, w.Receive, w.Multiplier, now), since: now, reason: "no packet has come yet", index: -1,
+		gate: newGate(my, w)}
 	e.sessions[w.Remote], e.byMine[my] = s, s
+	e.gates.put(w.Remote, s.gate)
 	e.open(s)
 	e.schedule(s)
 	return s
@@ -132,6 +137,7 @@ func (e *Engine) open(s *session) {
 func (e *Engine) drop(s *session) {
 	delete(e.sessions, s.Remote)
 	delete(e.byMine, s.my)
+	e.gates.remove(s.Remote)
 	if s.index >= 0 {
 		heap.Remove(&e.timers, s.index)
 	}
@@ -177,7 +183,9 @@ func (e *Engine) Session(remote netip.Addr) (Status, bool) {
 
 func (s *session) status() Status {
 	st := Status{Session: s.Session, State: s.state, Since: s.since, Reason: s.reason, RemoteState: s.remoteState, RemoteDiagnostic: s.remoteDiag,
-		RemoteMultiplier: s.remoteMult, Independent: s.independent, Transmit: s.interval(), Downs: s.downs, LastUp: s.lastUp, Sent: s.sent, Received: s.got}
+		RemoteMultiplier: s.remoteMult, Independent: s.independent, Transmit: s.interval(), Downs: s.downs, LastUp: s.lastUp, Sent: s.sent, Received: s.got,
+		Confirmed: s.confirmed, Drops: s.gate.drops()}
+	st.Drops.Unconfirmed = s.unconfirmed
 	if s.heardAny {
 		st.Detection = s.detection()
 	}
@@ -262,6 +270,8 @@ func (e *Engine) changed(s *session, c change, now time.Time) {
 	case s.diag == DetectionTimeExpired:
 		s.reason = fmt.Sprintf("no packet came for %s", s.detection())
 		failure = c.from == Up
+	case c.doubtful:
+		s.reason = "the remote seems to have begun anew: its packets no longer name this session"
 	case c.fresh:
 		s.reason = "the remote has begun anew"
 	default:
@@ -273,29 +283,18 @@ func (e *Engine) changed(s *session, c change, now time.Time) {
 	}
 	e.log.Info("bfd session", zap.String("target", "bfd-session"), zap.Stringer("key", s.Remote), zap.Stringer("phase", s.state), zap.String("reason", s.reason))
 	if e.cfg.OnEvent != nil && (c.from == Up || c.to == Up) {
-		e.cfg.OnEvent(Event{Status: s.status(), From: c.from, Failure: failure})
+		e.cfg.OnEvent(Event{Status: s.status(), From: c.from, Failure: failure, Doubtful: c.doubtful})
 	}
 }
 
-// received takes a packet from the network (RFC 5880 section 6.8.6, RFC 5881 section 5).
-func (e *Engine) received(b []byte, from netip.Addr, ttl int, multihop bool) {
-	if !multihop && ttl != maxTTL { // it was forwarded, so it does not come from a neighbour
-		return
-	}
-	p, err := parse(b)
-	if err != nil {
-		return
-	}
+// received hands a packet to its session (RFC 5880 section 6.8.6).
+func (e *Engine) received(p packet, from netip.Addr, g *gate, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.sessions[from]
-	if p.your != 0 {
-		s = e.byMine[p.your]
-	}
-	if s == nil || s.Remote != from || s.Multihop != multihop || s.err != nil {
+	if s == nil || s.gate != g || s.err != nil {
 		return
 	}
-	now := time.Now()
 	s.got++
 	before := s.nextSend
 	c, answer := s.receive(p, now)

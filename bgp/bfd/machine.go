@@ -30,6 +30,9 @@ type machine struct {
 	lastUp       time.Time // when the remote last said Up
 	late         bool      // the last expiry was put off because this machine was late itself
 	closingUntil time.Time // the session ends then; AdminDown is sent until
+	confirmed    bool      // the remote's last packet carried our discriminator
+	doubtful     bool      // while up, the last packet said that the remote is down and carried none
+	unconfirmed  uint64    // such packets
 }
 
 func newMachine(my uint32, transmit, receive time.Duration, multiplier uint8, now time.Time) *machine {
@@ -60,13 +63,24 @@ type change struct {
 	from, to State
 	// fresh: the remote did not find a failure, its session has only just begun.
 	fresh bool
+	// doubtful: nothing proves that it was the remote that said so.
+	doubtful bool
 }
 
 // receive handles a packet that is for this session (RFC 5880 section 6.8.6). answer: it must be answered at once.
+//
+// A packet without our discriminator says that the remote has begun anew. Anybody who can send from its address can say so,
+// and the RFC would have us go down. But the remote of a session that is up either goes on to send packets with our
+// discriminator, or it is true and none comes any more: we wait for the detection time to know.
 func (m *machine) receive(p packet, now time.Time) (c change, answer bool) {
 	c.from = m.state
 	defer func() { c.to = m.state }()
-	m.heardAny = true
+	if m.state == Up && p.your == 0 {
+		m.doubtful = true
+		m.unconfirmed++
+		return c, false
+	}
+	m.heardAny, m.confirmed, m.doubtful = true, p.your != 0, false
 	m.your, m.remoteState, m.remoteDiag, m.independent = p.my, p.state, p.diag, p.independent
 	m.remoteMult, m.remoteTx, m.remoteRx = p.multiplier, p.desiredTx, p.requiredRx
 	if p.final && m.pollDone != nil {
@@ -172,13 +186,18 @@ func (m *machine) expire(now time.Time) (c change) {
 		m.late, m.expires = true, now.Add(starved)
 		return c
 	}
-	m.expires, m.late = time.Time{}, false
+	m.expires, m.late, m.confirmed = time.Time{}, false, false
 	m.your = 0 // RFC 5880 section 6.8.1: bfd.RemoteDiscr
 	m.remoteState = Down
 	m.remoteRx = 1
-	if m.state == Init || m.state == Up {
+	switch {
+	case m.state == Up && m.doubtful:
+		m.down(NeighborSignaledDown, now)
+		c.fresh, c.doubtful = true, true
+	case m.state == Init || m.state == Up:
 		m.down(DetectionTimeExpired, now)
 	}
+	m.doubtful = false
 	c.to = m.state
 	return c
 }

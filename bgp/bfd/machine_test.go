@@ -145,19 +145,58 @@ func TestAdminDownIsNoFailure(t *testing.T) {
 	}
 }
 
+// stranger is what a remote that has begun anew sends, and what anybody can forge who can send from its address.
+var stranger = packet{state: Down, diag: NoDiagnostic, multiplier: 3, my: 99, desiredTx: time.Second, requiredRx: 50 * ms}
+
 func TestRemoteThatBeginsAnewIsNoFailure(t *testing.T) {
 	a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
 	w := up(t, a, b)
+	w.b = newMachine(99, 50*ms, 50*ms, 3, w.now) // the remote has forgotten all
 	w.went = nil
-	c, _ := a.receive(packet{state: Down, diag: NoDiagnostic, multiplier: 3, my: 99, desiredTx: time.Second, requiredRx: 50 * ms}, w.now)
-	if c.to != Down || !c.fresh {
-		t.Errorf("a new session of the remote: %+v", c)
+	w.run(3 * time.Second)
+	if len(w.went) == 0 || w.went[0].to != Down || !w.went[0].fresh || !w.went[0].doubtful || a.state != Up || a.your != 99 {
+		t.Errorf("a new session of the remote: %+v, then %s with %d", w.went, a.state, a.your)
 	}
+
 	a, b = newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
 	w = up(t, a, b)
-	c, _ = a.receive(packet{state: Down, diag: DetectionTimeExpired, multiplier: 3, my: 2, your: 1, desiredTx: time.Second, requiredRx: 50 * ms}, w.now)
+	c, _ := a.receive(packet{state: Down, diag: DetectionTimeExpired, multiplier: 3, my: 2, your: 1, desiredTx: time.Second, requiredRx: 50 * ms}, w.now)
 	if c.to != Down || c.fresh || a.diag != NeighborSignaledDown {
 		t.Errorf("the remote does not hear us: %+v, %s", c, a.diag)
+	}
+}
+
+// A forged packet without our discriminator changes nothing while the remote is heard (RFC 5880 section 6.8.6 would have the
+// session go down), not even how long we wait for the remote.
+func TestAForgedEndIsNotBelieved(t *testing.T) {
+	for _, state := range []State{Down, AdminDown} {
+		forged := stranger
+		forged.state, forged.poll, forged.multiplier, forged.requiredRx = state, true, 255, time.Minute
+		a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
+		w := up(t, a, b)
+		w.went = nil
+		for range 2000 {
+			before := *a
+			if _, answer := a.receive(forged, w.now); answer {
+				t.Fatalf("%s: a forged poll is answered", state)
+			}
+			if after := *a; after.expires != before.expires || after.nextSend != before.nextSend || after.your != before.your || after.remoteRx != before.remoteRx {
+				t.Fatalf("%s: a forged packet changes %+v to %+v", state, before, after)
+			}
+			w.run(ms)
+		}
+		if len(w.went) != 0 || a.state != Up || b.state != Up {
+			t.Errorf("%s: after 2 s of forged packets: %+v, %s and %s", state, w.went, a.state, b.state)
+		}
+		// The path breaks, and the forger goes on.
+		w.cut = true
+		for range 1000 {
+			a.receive(forged, w.now)
+			w.run(ms)
+		}
+		if len(w.went) == 0 || w.went[0].to != Down || !w.went[0].doubtful || a.confirmed {
+			t.Errorf("%s: a cut with forged packets: %+v, confirmed: %t", state, w.went, a.confirmed)
+		}
 	}
 }
 

@@ -17,6 +17,8 @@ type Session struct {
 	// Transmit and Receive are the desired minimum intervals of sending and the required minimum of receiving.
 	Transmit, Receive time.Duration
 	Multiplier        uint8 // packets that may be missing
+	// MinTTL is the least TTL of packets that are accepted; 0: any. Multihop only, single hop wants 255.
+	MinTTL uint8
 }
 
 // The least and the most of what can be configured. A Go process cannot promise less than some milliseconds.
@@ -64,6 +66,8 @@ type Status struct {
 	Downs            uint64        // times that it was up and went down
 	LastUp           time.Time     // when the remote last said that it is up
 	Sent, Received   uint64        // packets
+	Confirmed        bool          // the remote's last packet named this session: it is no stranger's
+	Drops            Drops
 }
 
 // Event tells that a session came up or went down.
@@ -72,4 +76,7 @@ type Event struct {
 	From   State
 	// Failure: the path is broken. It is not when the remote ended its session on purpose or has only just begun it.
 	Failure bool
+	// Doubtful: the remote seems to have begun anew, but whoever can send from its address could have said so to hide that
+	// the path is broken. The session comes up again soon if it is true.
+	Doubtful bool
 }

@@ -1,6 +1,7 @@
 package bfd
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -57,50 +58,66 @@ func (e *Engine) listen(multihop, v4 bool) error {
 	if err != nil {
 		return fmt.Errorf("listen on UDP port %d: %w", k.port(), err)
 	}
-	_ = conn.SetReadBuffer(1 << 20) // bursts of many sessions, read late
+	if err := k.prepare(conn); err != nil {
+		_ = conn.Close()
+		return fmt.Errorf("UDP port %d: %w", k.port(), err)
+	}
 	e.listeners[k] = &listener{conn}
 	go e.read(k, conn)
 	return nil
 }
 
-// read takes packets in until the socket is closed.
+// receiveBuffer has room for bursts of many sessions, and for floods, until they are read.
+const receiveBuffer = 4 << 20
+
+// prepare sets the options of a socket that receives.
+func (k listenerKey) prepare(conn *net.UDPConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	level, option := unix.IPPROTO_IP, unix.IP_RECVTTL
+	if !k.ipv4 {
+		level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT
+	}
+	ctlErr := raw.Control(func(fd uintptr) {
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // up to net.core.rmem_max
+		}
+		err = unix.SetsockoptInt(int(fd), level, option, 1)
+	})
+	return errors.Join(ctlErr, err)
+}
+
+// read takes packets in until the socket is closed. It allocates nothing: packets may be forged, and many.
 func (e *Engine) read(k listenerKey, conn *net.UDPConn) {
 	prioritise(e.log)
-	buffer := make([]byte, 128)
-	var next func() (n, ttl int, from net.Addr, err error)
-	if k.ipv4 {
-		p := ipv4.NewPacketConn(conn)
-		_ = p.SetControlMessage(ipv4.FlagTTL, true)
-		next = func() (int, int, net.Addr, error) {
-			n, cm, from, err := p.ReadFrom(buffer)
-			if cm == nil {
-				return n, 0, from, err
-			}
-			return n, cm.TTL, from, err
-		}
-	} else {
-		p := ipv6.NewPacketConn(conn)
-		_ = p.SetControlMessage(ipv6.FlagHopLimit, true)
-		next = func() (int, int, net.Addr, error) {
-			n, cm, from, err := p.ReadFrom(buffer)
-			if cm == nil {
-				return n, 0, from, err
-			}
-			return n, cm.HopLimit, from, err
-		}
-	}
+	buffer, control := make([]byte, 128), make([]byte, 64)
 	for {
-		n, ttl, from, err := next()
+		n, controls, _, from, err := conn.ReadMsgUDPAddrPort(buffer, control)
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil {
-			continue
-		}
-		if a, ok := from.(*net.UDPAddr); ok {
-			e.received(buffer[:n], a.AddrPort().Addr().Unmap(), ttl, k.multihop)
+		if err == nil {
+			e.arrived(buffer[:n], from, ttlOf(control[:controls]), k.multihop)
 		}
 	}
+}
+
+// ttlOf finds the TTL or hop limit of a packet in its control messages; 0 if it is missing.
+func ttlOf(control []byte) int {
+	for len(control) >= unix.SizeofCmsghdr {
+		header, data, rest, err := unix.ParseOneSocketControlMessage(control)
+		if err != nil {
+			return 0
+		}
+		ttl := header.Level == unix.IPPROTO_IP && header.Type == unix.IP_TTL || header.Level == unix.IPPROTO_IPV6 && header.Type == unix.IPV6_HOPLIMIT
+		if ttl && len(data) >= 4 {
+			return int(binary.NativeEndian.Uint32(data))
+		}
+		control = rest
+	}
+	return 0
 }
 
 // closeIdleListeners closes the sockets that no session needs.

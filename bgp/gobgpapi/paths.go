@@ -1,10 +1,8 @@
 package gobgpapi
 
 import (
-	"cmp"
 	"context"
 	"net/netip"
-	"slices"
 	"time"
 
 	v3 "github.com/osrg/gobgp/v3/api"
@@ -16,32 +14,25 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// ListPath tells the routes of the whole speaker (GLOBAL), or those received from (ADJ_IN) and sent to (ADJ_OUT) a peer.
+// ListPath sends the routes of the whole speaker (GLOBAL), or those received from (ADJ_IN) and sent to (ADJ_OUT) a peer, in
+// the order of their prefixes. A table that is larger than a page may change between two pages.
 func (s *Service) ListPath(r *v3.ListPathRequest, stream v3.GobgpApi_ListPathServer) error {
 	b, err := s.server()
 	if err != nil {
 		return err
 	}
-	var destinations []*v3.Destination
-	err = b.ListPath(listRequest(r), func(nlri gobgp.NLRI, paths []*apiutil.Path) {
-		d := &v3.Destination{Prefix: nlri.String()}
-		for _, p := range paths {
-			d.Paths = append(d.Paths, newPath(p, r))
-		}
-		destinations = append(destinations, d)
-	})
+	release, err := s.tables.listing(stream.Context(), r)
 	if err != nil {
 		return err
 	}
-	if r.SortType == v3.ListPathRequest_PREFIX {
-		slices.SortFunc(destinations, byPrefix)
-	}
-	for _, d := range destinations {
-		if err := stream.Send(&v3.ListPathResponse{Destination: d}); err != nil {
-			return err
+	defer release()
+	return s.tables.each(stream.Context(), b, listRequest(r), func(d destination) error {
+		out := &v3.Destination{Prefix: d.prefix.String()}
+		for _, p := range d.paths {
+			out.Paths = append(out.Paths, newPath(p, r))
 		}
-	}
-	return nil
+		return stream.Send(&v3.ListPathResponse{Destination: out})
+	})
 }
 
 func listRequest(r *v3.ListPathRequest) apiutil.ListPathRequest {
@@ -63,16 +54,6 @@ func familyOf(f *v3.Family) gobgp.Family {
 		return gobgp.RF_IPv4_UC
 	}
 	return gobgp.NewFamily(uint16(f.Afi), uint8(f.Safi))
-}
-
-// byPrefix orders destinations as routers show them.
-func byPrefix(a, b *v3.Destination) int {
-	p, err1 := netip.ParsePrefix(a.Prefix)
-	q, err2 := netip.ParsePrefix(b.Prefix)
-	if err1 != nil || err2 != nil {
-		return cmp.Compare(a.Prefix, b.Prefix)
-	}
-	return cmp.Or(p.Addr().Compare(q.Addr()), cmp.Compare(p.Bits(), q.Bits()))
 }
 
 // newPath translates one path. r says in which form NLRI and attributes are wanted.

@@ -3,6 +3,7 @@ package gobgpapi
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	v3 "github.com/osrg/gobgp/v3/api"
 	v4 "github.com/osrg/gobgp/v4/api"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/manxnet/manx/bgp/apiguard"
 	"github.com/manxnet/manx/bgp/speaker"
 )
 
@@ -22,11 +24,13 @@ type Service struct {
 	v3.UnimplementedGobgpApiServer
 	speaker *speaker.Speaker
 	log     *zap.Logger
+	tables  *tables
+	watches *apiguard.Slots
 }
 
 // New makes the service over a speaker, which may start and restart at any time.
 func New(speaker *speaker.Speaker, log *zap.Logger) *Service {
-	return &Service{speaker: speaker, log: log}
+	return &Service{speaker: speaker, log: log, tables: newTables(), watches: apiguard.NewSlots(watchesEach, watchesOthers)}
 }
 
 // Register adds the service to a server. Calls that would change something are refused with PermissionDenied and say
@@ -101,7 +105,7 @@ func withoutPassword(p *v3.Peer) *v3.Peer {
 	return p
 }
 
-// ResetPeer makes a session exchange its routes again. A hard reset is refused.
+// ResetPeer makes a session exchange its routes again, not too often. A hard reset is refused.
 func (s *Service) ResetPeer(ctx context.Context, r *v3.ResetPeerRequest) (*emptypb.Empty, error) {
 	if !r.Soft {
 		return nil, refusal("ResetPeer", "a hard reset makes the peer drop all routes; root may do it with gobgp v4 on the unix socket gobgp.sock in the run directory of manxd")
@@ -117,12 +121,21 @@ func (s *Service) ResetPeer(ctx context.Context, r *v3.ResetPeerRequest) (*empty
 	if r.Direction != v3.ResetPeerRequest_IN {
 		kinds = append(kinds, speaker.ResetSoftOut)
 	}
+	if st, ok := s.speaker.Session(addr); !ok || st.State != "Established" {
+		return nil, status.Errorf(codes.FailedPrecondition, "bgp session with %s is not established; there is nothing to reset", addr)
+	}
+	refused, err := s.speaker.Resets.Allow(addr.Unmap(), len(kinds), time.Now())
+	if err != nil {
+		return nil, status.Error(codes.ResourceExhausted, err.Error())
+	}
+	// The line comes first: it must be there for a reset that takes long, too.
+	s.log.Info("bgp session softly reset through the gobgp API", append(apiguard.CallerOf(ctx).Fields(), zap.Stringer("peer", addr),
+		zap.Stringer("direction", r.Direction), zap.Uint64("refusedBefore", refused))...)
 	for _, kind := range kinds {
 		if err := s.speaker.ResetSession(ctx, addr, kind); err != nil {
 			return nil, status.Error(codes.FailedPrecondition, err.Error())
 		}
 	}
-	s.log.Info("bgp session softly reset through the gobgp API", zap.Stringer("peer", addr), zap.Stringer("direction", r.Direction))
 	return &emptypb.Empty{}, nil
 }
 

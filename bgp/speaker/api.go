@@ -11,9 +11,12 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/manxnet/manx/bgp/apiguard"
 )
 
 func netipPort(a netip.Addr, port uint16) string {
@@ -66,51 +69,95 @@ func (s *apiSocket) discard() {
 
 // readOnlyOptions let only calls through that read, and session resets.
 func readOnlyOptions(sp *Speaker) []grpc.ServerOption {
-	return []grpc.ServerOption{
+	streams, lists := apiguard.NewStreams(), apiguard.NewSlots(listsAtOnce, listsAtOnce)
+	return append(apiguard.Limits(), grpc.Creds(apiguard.UnixCredentials()),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			if err := sp.allowCall(info.FullMethod, req); err != nil {
+			if err := sp.allowCall(ctx, info.FullMethod, req); err != nil {
 				return nil, err
 			}
 			return handler(ctx, req)
 		}),
 		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-			if err := sp.allowCall(info.FullMethod, nil); err != nil {
+			if err := sp.allowCall(stream.Context(), info.FullMethod, nil); err != nil {
 				return err
 			}
-			return handler(srv, scrubbedStream{stream})
-		}),
+			if strings.HasSuffix(info.FullMethod, "/ListPath") {
+				handler = oneOf(lists, handler)
+			}
+			return streams.Intercept(srv, scrubbedStream{stream}, info, handler)
+		}))
+}
+
+// Listings of tables that may run at a time, as GoBGP copies the table for each, and how long one waits for its turn.
+const (
+	listsAtOnce = 4
+	listWait    = 30 * time.Second
+)
+
+// oneOf has calls of handler wait for a slot.
+func oneOf(slots *apiguard.Slots, handler grpc.StreamHandler) grpc.StreamHandler {
+	return func(srv any, stream grpc.ServerStream) error {
+		ctx, cancel := context.WithTimeout(stream.Context(), listWait)
+		defer cancel()
+		release, err := slots.Wait(ctx, apiguard.CallerOf(ctx).UID)
+		if err != nil {
+			return status.Errorf(codes.ResourceExhausted, "too many listings of tables: at most %d at a time", listsAtOnce)
+		}
+		defer release()
+		return handler(srv, stream)
 	}
 }
 
-func (s *Speaker) allowCall(method string, req any) error {
+func (s *Speaker) allowCall(ctx context.Context, method string, req any) error {
 	name := method[strings.LastIndex(method, "/")+1:]
 	switch {
 	case strings.HasPrefix(name, "List"), strings.HasPrefix(name, "Get"), name == "WatchEvent":
 		return nil
 	case name == "ResetPeer":
 		r, _ := req.(*api.ResetPeerRequest)
-		return s.allowReset(r)
+		return s.allowReset(ctx, r)
 	}
 	return status.Errorf(codes.PermissionDenied, "%s is refused: this speaker does what the datastore says; change BGPPeer and BGPConfiguration resources instead", name)
 }
 
-// allowReset refuses what would hurt: a hard reset of a session that is not up kills the next one.
-func (s *Speaker) allowReset(r *api.ResetPeerRequest) error {
-	if r.GetSoft() {
-		return nil
-	}
+// allowReset refuses what would hurt: soft resets that keep the node busy, and a hard reset of a session that is not up,
+// which kills the next one.
+func (s *Speaker) allowReset(ctx context.Context, r *api.ResetPeerRequest) error {
 	addr, err := netip.ParseAddr(r.GetAddress())
-	if err != nil {
+	addr = addr.Unmap()
+	var refused uint64
+	switch all := r.GetAddress() == "" || r.GetAddress() == "all"; {
+	case r.GetSoft():
+		n := 1
+		if all {
+			n = resetsAtOnce
+		}
+		if refused, err = s.Resets.Allow(addr, n, time.Now()); err != nil {
+			return status.Error(codes.ResourceExhausted, err.Error())
+		}
+	case err != nil:
 		return status.Errorf(codes.InvalidArgument, "hard reset needs the address of one peer, not %q", r.GetAddress())
-	}
-	if !s.status.isEstablished(addr.Unmap()) {
+	case !s.status.isEstablished(addr):
 		return status.Errorf(codes.FailedPrecondition, "session with %s is not established; there is nothing to reset", addr)
 	}
+	s.log.Info("bgp session reset through gobgp.sock", append(apiguard.CallerOf(ctx).Fields(), zap.String("peer", r.GetAddress()), zap.Bool("soft", r.GetSoft()),
+		zap.Uint64("refusedBefore", refused))...)
 	return nil
 }
 
 // scrubbedStream removes passwords, and words in place of addresses, from what the server sends.
 type scrubbedStream struct{ grpc.ServerStream }
+
+// listBatch is how many destinations GoBGP collects before it sends them; by itself it collects the whole table.
+const listBatch = 500
+
+func (s scrubbedStream) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	if r, ok := m.(*api.ListPathRequest); ok && err == nil && (r.BatchSize == 0 || r.BatchSize > listBatch) {
+		r.BatchSize = listBatch
+	}
+	return err
+}
 
 func (s scrubbedStream) SendMsg(m any) error {
 	switch m := m.(type) {

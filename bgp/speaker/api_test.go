@@ -2,10 +2,13 @@ package speaker
 
 import (
 	"context"
+	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/osrg/gobgp/v4/api"
 	"go.uber.org/zap"
@@ -95,6 +98,120 @@ func TestGobgpSocketReadsOnly(t *testing.T) {
 	s.Close()
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("the socket is there after the end: %v", err)
+	}
+}
+
+// GoBGP's own API is for root alone, but root's programs have bounds, too.
+func TestGobgpSocketIsBounded(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "gobgp.sock")
+	core, logs := observer.New(zapcore.InfoLevel)
+	s, d := testSpeaker(t, Config{GobgpSocket: path, Logger: zap.New(core)})
+	d.Sessions = []bgp.Session{passive("127.0.1.94")}
+	mustSet(t, s, d)
+	connect := func() api.GoBgpServiceClient {
+		conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return api.NewGoBgpServiceClient(conn)
+	}
+	for i := range 17 {
+		watch, err := connect().WatchEvent(t.Context(), &api.WatchEventRequest{Peer: &api.WatchEventRequest_Peer{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := watch.Recv(); (i == 16) != (status.Code(err) == codes.ResourceExhausted) {
+			t.Errorf("stream number %d: %v", i+1, err)
+		}
+	}
+	for i := range 30 {
+		_, err := connect().ResetPeer(t.Context(), &api.ResetPeerRequest{Address: "127.0.1.94", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_IN})
+		if i < peerResets && err != nil || i == 29 && status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("reset number %d: %v", i+1, err)
+		}
+	}
+	lines := logs.FilterMessageSnippet("reset through gobgp.sock").All()
+	if len(lines) < peerResets || len(lines) == 30 || lines[0].ContextMap()["pid"] != int64(os.Getpid()) || lines[0].ContextMap()["uid"] != uint32(os.Geteuid()) {
+		t.Errorf("log: %v", lines)
+	}
+}
+
+// GoBGP copies a table for each listing, and holds the copy until its reader has all of it.
+func TestGobgpSocketListsAFewAtATime(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "gobgp.sock")
+	s, d := testSpeaker(t, Config{GobgpSocket: path})
+	for i := range 5000 {
+		d.Originated = append(d.Originated, bgp.Origin{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i >> 8), byte(i)}), 32), LocalPref: 100})
+	}
+	mustSet(t, s, d)
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	list := func() (first func() error, cancel context.CancelFunc) {
+		ctx, cancel := context.WithCancel(t.Context())
+		stream, err := api.NewGoBgpServiceClient(conn).ListPath(ctx, &api.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL,
+			Family: &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func() error { _, err := stream.Recv(); return err }, cancel
+	}
+	var ends []context.CancelFunc
+	for range listsAtOnce {
+		first, cancel := list()
+		ends = append(ends, cancel)
+		if err := first(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, cancel := list()
+	defer cancel()
+	got := make(chan error, 1)
+	go func() { got <- first() }()
+	select {
+	case err := <-got:
+		t.Errorf("one listing more than there may be is served: %v", err)
+	case <-time.After(500 * time.Millisecond):
+	}
+	for _, end := range ends {
+		end()
+	}
+	if err := <-got; err != nil {
+		t.Errorf("the listing that waited: %v", err)
+	}
+}
+
+func TestResetLimit(t *testing.T) {
+	var l ResetLimit
+	now := time.Now()
+	allow := func(peer string, n int) (uint64, error) { return l.Allow(ip(peer), n, now) }
+	for i := range peerResets {
+		if _, err := allow("10.0.0.1", 1); err != nil {
+			t.Errorf("number %d: %v", i, err)
+		}
+	}
+	for range 3 {
+		if _, err := allow("10.0.0.1", 1); err == nil || !strings.Contains(err.Error(), "one session: 6 at once, then one in 10s; try again in 11s") {
+			t.Errorf("one too many: %v", err)
+		}
+	}
+	if refused, err := allow("10.0.0.2", 2); err != nil || refused != 3 { // what was refused costs nobody else anything
+		t.Errorf("another peer: %d, %v", refused, err)
+	}
+	now = now.Add(peerResetEvery)
+	if _, err := allow("10.0.0.1", 1); err != nil {
+		t.Errorf("after the wait: %v", err)
+	}
+	for i := range resetsAtOnce {
+		_, _ = allow(fmt.Sprintf("10.0.1.%d", i), 1)
+	}
+	if _, err := allow("10.0.2.1", 1); err == nil || !strings.Contains(err.Error(), "all sessions together") {
+		t.Errorf("all too many: %v", err)
 	}
 }
 

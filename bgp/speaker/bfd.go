@@ -27,7 +27,7 @@ func (s *Speaker) setPaths(sessions []bgp.Session) {
 	for _, b := range sessions {
 		if b.BFD.Enabled {
 			want = append(want, bfd.Session{Remote: b.Address.Unmap(), Local: b.Source, Multihop: b.BFD.Multihop,
-				Transmit: b.BFD.Transmit, Receive: b.BFD.Receive, Multiplier: b.BFD.Multiplier})
+				Transmit: b.BFD.Transmit, Receive: b.BFD.Receive, Multiplier: b.BFD.Multiplier, MinTTL: b.BFD.MinTTL})
 		}
 	}
 	s.paths.mu.Lock()
@@ -77,17 +77,19 @@ const cutMatters = 10 * time.Second
 // detection go together, although RFC 5882 section 4.3 could only advise to give one of them up.
 //
 // BIRD begins its BFD session anew with each BGP session. Silence that began before the session was up may be that; if
-// BFD is not back soon, it is none.
+// BFD is not back soon, it is none. The same goes for a remote that only seems to have begun anew: on a path that broke,
+// somebody else may have sent that in its name.
 func (s *Speaker) pathChanged(e bfd.Event) {
 	addr, path := e.Status.Session.Remote, e.Status
 	up := s.publishPath(addr)
 	switch {
-	case !e.Failure || up.IsZero():
-	case path.LastUp.After(up):
+	case !e.Failure && !e.Doubtful || up.IsZero():
+	case e.Failure && path.LastUp.After(up):
 		s.endPath(addr, up, path.Reason)
 	default:
 		time.AfterFunc(max(newSessionTime, 2*path.Detection), func() {
-			if now, ok := s.paths.status(addr); ok && now.State != bfd.Up && now.RemoteState != bfd.AdminDown {
+			now, ok := s.paths.status(addr)
+			if off := now.RemoteState == bfd.AdminDown && (now.Confirmed || !e.Doubtful); ok && now.State != bfd.Up && !off {
 				s.endPath(addr, up, path.Reason)
 			}
 		})

@@ -92,6 +92,9 @@ type Speaker struct {
 	interfaces hopInterfaces
 	paths      paths
 
+	// Resets is how often sessions may be softly reset through APIs.
+	Resets ResetLimit
+
 	setMu sync.Mutex // one change at a time
 	mu    sync.RWMutex
 	run   *speakerRun // guarded by mu for readers; written under both

@@ -198,7 +198,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 	})
 
 	tasks, ctx := errgroup.WithContext(ctx)
-	serveGobgp(ctx, tasks, listen, o.gobgpListen, f.speaker, log.Named("gobgp"))
+	serveGobgp(ctx, tasks, listen, o, k, f.speaker, log.Named("gobgp"))
 	serveBird(ctx, tasks, o.birdSocket, time.Now(), f, log.Named("bird-socket"))
 	tasks.Go(func() error { return f.tables.Run(ctx, store, kinds...) })
 	tasks.Go(func() error { return f.agent.Run(ctx) })

@@ -5,28 +5,38 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
+	"strings"
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"github.com/manxnet/manx/bgp/apiguard"
 	"github.com/manxnet/manx/bgp/gobgpapi"
 	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/dataplane/kernel"
 )
 
-const gobgpFlag = "gobgp-listen"
+const (
+	gobgpFlag     = "gobgp-listen"
+	gobgpUIDsFlag = "gobgp-allow-uids"
+)
 
-// serveGobgp serves the stock gobgp command line of version 3.
-func serveGobgp(ctx context.Context, tasks *errgroup.Group, p *ports, listen string, speaker *speaker.Speaker, log *zap.Logger) {
-	if listen == "" {
+// serveGobgp serves the stock gobgp command line of version 3 to root and the users of --gobgp-allow-uids.
+func serveGobgp(ctx context.Context, tasks *errgroup.Group, p *ports, o options, k *kernel.Conn, speaker *speaker.Speaker, log *zap.Logger) {
+	if o.gobgpListen == "" {
 		return
 	}
-	g := grpc.NewServer()
+	users, _ := parseUIDs(o.gobgpUIDs) // checked with the options
+	guard := apiguard.New(apiguard.Config{Users: users, Owner: socketOwner(k), Log: log,
+		Hint: "only root and the users of --" + gobgpUIDsFlag + " of manxd are served, from the network namespace of the host"})
+	g := grpc.NewServer(guard.Options()...)
 	gobgpapi.New(speaker, log).Register(g)
 	context.AfterFunc(ctx, g.Stop)
 	tasks.Go(func() error {
-		return p.serve(ctx, gobgpFlag, listen, func(l net.Listener) error {
-			if err := g.Serve(l); err != nil && ctx.Err() == nil {
+		return p.serve(ctx, gobgpFlag, o.gobgpListen, func(l net.Listener) error {
+			if err := g.Serve(guard.Listener(l)); err != nil && ctx.Err() == nil {
 				return fmt.Errorf("gobgp service: %w", err)
 			}
 			return nil
@@ -34,14 +44,44 @@ func serveGobgp(ctx context.Context, tasks *errgroup.Group, p *ports, listen str
 	})
 }
 
-// checkGobgpListen wants loopback: the protocol of gobgp's command line knows no users.
-func checkGobgpListen(listen string) error {
-	if listen == "" {
+// socketOwner has the kernel tell who made a connection.
+func socketOwner(k *kernel.Conn) func(*net.TCPConn) (apiguard.Caller, error) {
+	return func(c *net.TCPConn) (apiguard.Caller, error) {
+		owner, err := k.PeerOwner(c)
+		return apiguard.Caller{UID: owner.UID, Process: func() (int, string) { return kernel.ProcessOfSocket(owner.Inode) }}, err
+	}
+}
+
+// checkGobgp wants loopback, where the kernel knows the user at the other end, and a list of users.
+func (o options) checkGobgp() error {
+	if _, err := parseUIDs(o.gobgpUIDs); err != nil {
+		return err
+	}
+	if o.gobgpListen == "" {
 		return nil
 	}
-	at, err := netip.ParseAddrPort(listen)
+	at, err := netip.ParseAddrPort(o.gobgpListen)
 	if err != nil || !at.Addr().IsLoopback() {
-		return fmt.Errorf("--%s=%s: want a loopback ADDRESS:PORT, because whoever reaches it may read everything", gobgpFlag, listen)
+		return fmt.Errorf("--%s=%s: want a loopback ADDRESS:PORT, because only there it is known which user connects", gobgpFlag, o.gobgpListen)
 	}
 	return nil
+}
+
+// noUID is the user ID that no user has: (uid_t) -1.
+const noUID = 1<<32 - 1
+
+// parseUIDs reads a list of user IDs.
+func parseUIDs(list string) ([]uint32, error) {
+	var users []uint32
+	if list == "" {
+		return nil, nil
+	}
+	for text := range strings.SplitSeq(list, ",") {
+		uid, err := strconv.ParseUint(strings.TrimSpace(text), 10, 32)
+		if err != nil || uid == noUID {
+			return nil, fmt.Errorf("--%s=%s: %q is no user ID: want a number from 0 to %d, several with commas (id -u USER tells it)", gobgpUIDsFlag, list, text, uint32(noUID-1))
+		}
+		users = append(users, uint32(uid))
+	}
+	return users, nil
 }

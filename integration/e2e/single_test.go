@@ -105,6 +105,9 @@ spec: {cidr: 10.244.0.0/16}
 		}
 		return nil
 	})
+	if out, err := s.n.Run("setpriv", "--reuid=65534", "--clear-groups", "gobgp", "global"); err == nil || !strings.Contains(out, "PermissionDenied") || !strings.Contains(out, "--gobgp-allow-uids") {
+		t.Errorf("gobgp global of another user: %v\n%s", err, out)
+	}
 	out, err = s.n.Manxctl("status")
 	if strings.Contains(out, "Notice:") {
 		t.Errorf("the notices should be gone: %v\n%s", err, out)

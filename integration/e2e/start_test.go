@@ -61,6 +61,7 @@ func TestRefusesToStart(t *testing.T) {
 		{"no endpoints", []string{"--datastore=etcdv3"}, "", 2, []string{"--etcd-endpoints"}},
 		{"endpoints for the embedded one", []string{"--datastore=embedded", "--etcd-endpoints=http://127.0.0.1:1"}, "", 2, []string{"either is enough"}},
 		{"gobgp for the world", []string{"--gobgp-listen=0.0.0.0:50051"}, "", 2, []string{"0.0.0.0:50051", "loopback"}},
+		{"gobgp for a name", []string{"--gobgp-allow-uids=0,frr"}, "", 2, []string{"--gobgp-allow-uids", `"frr"`, "user ID"}},
 		{"no port", []string{"--http-listen=127.0.0.1"}, "", 2, []string{"--http-listen=127.0.0.1", "ADDRESS:PORT"}},
 		{"wrong environment", nil, "WAIT_FOR_DATASTORE=perhaps", 2, []string{"WAIT_FOR_DATASTORE", "perhaps"}},
 		{"a wrong AS number", nil, "AS=abc", 2, []string{"AS", "abc"}},

@@ -116,7 +116,7 @@ func TestMetrics(t *testing.T) {
 	up := session("192.0.2.1", bgp.SessionGlobal, speaker.PhaseEstablished, "Established", "up")
 	up.Flaps, up.Restarts, up.Uptime, up.LastErrorAt, up.Session.MaxPrefixes = 2, 1, 90*time.Second, since, 1000
 	up.Counters = speaker.Counters{At: since, AdvertisedAt: since, Received: 17, Accepted: 15, Advertised: 4, UpdatesIn: 9, UpdatesOut: 3}
-	up.BFD = &bfd.Status{State: bfd.Up, Downs: 5}
+	up.BFD = &bfd.Status{State: bfd.Up, Downs: 5, Drops: bfd.Drops{Rate: 6, Unconfirmed: 7}}
 	r.bgp.set(up)
 	uncounted := session("192.0.2.3", bgp.SessionNode, speaker.PhaseEstablished, "Established", "up")
 	uncounted.Counters = speaker.Counters{At: since, AdvertisedAt: since.Add(-time.Hour), Advertised: 4}
@@ -148,6 +148,9 @@ func TestMetrics(t *testing.T) {
 		`manx_bgp_session_last_error_timestamp_seconds{peer="192.0.2.1",type="global"} 1.772600767e+09`,
 		`manx_bgp_session_bfd_up{peer="192.0.2.1",type="global"} 1`,
 		`manx_bgp_session_bfd_downs_total{peer="192.0.2.1",type="global"} 5`,
+		`manx_bgp_session_bfd_dropped_packets_total{peer="192.0.2.1",reason="rate",type="global"} 6`,
+		`manx_bgp_session_bfd_dropped_packets_total{peer="192.0.2.1",reason="ttl",type="global"} 0`,
+		`manx_bgp_session_bfd_dropped_packets_total{peer="192.0.2.1",reason="unconfirmed_end",type="global"} 7`,
 		`manx_bgp_flaps_total{type="mesh"} 3`,
 		`manx_bgp_graceful_restarts_total{type="global"} 1`,
 		`manx_bgp_prefixes{direction="received",type="global"} 17`,

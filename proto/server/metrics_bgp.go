@@ -23,6 +23,7 @@ const (
 	metricSessionUpdates    = "manx_bgp_session_updates_total"
 	metricSessionBFDUp      = "manx_bgp_session_bfd_up"
 	metricSessionBFDDowns   = "manx_bgp_session_bfd_downs_total"
+	metricSessionBFDDrops   = "manx_bgp_session_bfd_dropped_packets_total"
 	metricSessionFailedTime = "manx_bgp_session_last_error_timestamp_seconds"
 )
 
@@ -45,6 +46,7 @@ var bgpDescriptions = []description{
 	{metricSessionUpdates, "UPDATE messages of a BGP session.", append(perSession, "direction")},
 	{metricSessionBFDUp, "Whether BFD finds the path of a BGP session good, where it is on.", perSession},
 	{metricSessionBFDDowns, "How often BFD found the path of a BGP session broken, where it is on.", perSession},
+	{metricSessionBFDDrops, "BFD packets from the address of a BGP peer that were dropped, by reason, where BFD is on.", append(perSession, "reason")},
 	{metricSessionFailedTime, "When a BGP session last failed.", perSession},
 }
 
@@ -127,8 +129,16 @@ func collectSession(s speaker.SessionStatus, gauge, counter metricFunc) {
 	if s.BFD != nil {
 		gauge(metricSessionBFDUp, number(s.BFD.State == bfd.Up), peer, typ)
 		counter(metricSessionBFDDowns, float64(s.BFD.Downs), peer, typ)
+		collectBFDDrops(s.BFD.Drops, counter, peer, typ)
 	}
 	if !s.LastErrorAt.IsZero() {
 		gauge(metricSessionFailedTime, float64(s.LastErrorAt.Unix()), peer, typ)
+	}
+}
+
+func collectBFDDrops(d bfd.Drops, counter metricFunc, peer, typ string) {
+	for reason, n := range map[string]uint64{"ttl": d.TTL, "source_port": d.Port, "malformed": d.Malformed,
+		"discriminator": d.Discriminator, "rate": d.Rate, "unconfirmed_end": d.Unconfirmed} {
+		counter(metricSessionBFDDrops, float64(n), peer, typ, reason)
 	}
 }

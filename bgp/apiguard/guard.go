@@ -1,0 +1,185 @@
+package apiguard
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// Caller is who made the connection that a call came over.
+type Caller struct {
+	UID uint32
+	// Process looks the caller's process up, 0 if it is not found. Nil: it cannot be known.
+	Process func() (pid int, name string)
+}
+
+// AuthType names the way the caller is known.
+func (Caller) AuthType() string { return "socket owner" }
+
+// Fields are the caller as it is logged.
+func (c Caller) Fields() []zap.Field {
+	fields := []zap.Field{zap.Uint32("uid", c.UID)}
+	if c.Process == nil {
+		return fields
+	}
+	if pid, name := c.Process(); pid != 0 {
+		fields = append(fields, zap.Int("pid", pid), zap.String("process", name))
+	}
+	return fields
+}
+
+// CallerOf returns who made a call to a guarded service. On other services, such as one on a unix socket that only root can
+// open, it is root.
+func CallerOf(ctx context.Context) Caller {
+	if p, ok := peer.FromContext(ctx); ok {
+		if c, ok := p.AuthInfo.(Caller); ok {
+			return c
+		}
+	}
+	return Caller{}
+}
+
+// Config says who is admitted.
+type Config struct {
+	Users []uint32 // beside root
+	// Owner tells from the kernel who made a connection. An error means that it is not known for certain.
+	Owner func(*net.TCPConn) (Caller, error)
+	Hint  string // for who is refused: how to be admitted
+	Log   *zap.Logger
+	// SendTime is how long a message may wait for its reader; default 10 s.
+	SendTime time.Duration
+}
+
+// Connections that one user, and all but root together, may have open.
+const (
+	connectionsEach   = 16
+	connectionsOthers = 32
+)
+
+// Guard admits connections of some users alone.
+type Guard struct {
+	cfg         Config
+	connections *Slots
+	streams     *Streams
+	answers     chan struct{} // one for each refused connection that is being answered
+	refused     atomic.Uint64 // since the last line in the log
+	loggedAt    atomic.Int64
+}
+
+// New makes a guard.
+func New(cfg Config) *Guard {
+	g := &Guard{cfg: cfg, connections: NewSlots(connectionsEach, connectionsOthers), streams: NewStreams(), answers: make(chan struct{}, answersAtOnce)}
+	if cfg.SendTime > 0 {
+		g.streams.sendTime = cfg.SendTime
+	}
+	return g
+}
+
+// Listener hands on the connections of l that are admitted. A refused caller gets a gRPC status in answer to its first
+// call; nothing that it sends reaches the service.
+func (g *Guard) Listener(l net.Listener) net.Listener { return &listener{l, g} }
+
+// Options are those that the gRPC server of the service needs.
+func (g *Guard) Options() []grpc.ServerOption {
+	return append(Limits(), grpc.Creds(callerCredentials{insecure.NewCredentials()}), grpc.StreamInterceptor(g.streams.Intercept))
+}
+
+type listener struct {
+	net.Listener
+	guard *Guard
+}
+
+// sendBuffer bounds what the kernel holds for a client that does not read.
+const sendBuffer = 256 << 10
+
+// Accept returns the next connection that is admitted.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		admitted, err := l.guard.admit(c)
+		if err == nil {
+			return admitted, nil
+		}
+		l.guard.refuse(c, status.Convert(err))
+	}
+}
+
+// admit wants to know for certain who connected: it fails closed.
+func (g *Guard) admit(c net.Conn) (net.Conn, error) {
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return nil, status.Errorf(codes.PermissionDenied, "%T is no TCP connection", c)
+	}
+	caller, err := g.cfg.Owner(tcp)
+	if err != nil {
+		g.note(zap.Error(err))
+		return nil, status.Errorf(codes.PermissionDenied, "refused: the kernel does not tell which user made this connection; %s", g.cfg.Hint)
+	}
+	if caller.UID != 0 && !slices.Contains(g.cfg.Users, caller.UID) {
+		g.note(zap.Uint32("uid", caller.UID))
+		return nil, status.Errorf(codes.PermissionDenied, "user ID %d is refused: %s", caller.UID, g.cfg.Hint)
+	}
+	release, ok := g.connections.Take(caller.UID)
+	if !ok {
+		g.note(zap.Uint32("uid", caller.UID), zap.String("reason", "too many connections"))
+		return nil, status.Errorf(codes.ResourceExhausted, "user ID %d has too many connections: at most %d, and %d for all users but root", caller.UID, connectionsEach, connectionsOthers)
+	}
+	_ = tcp.SetWriteBuffer(sendBuffer)
+	return &conn{Conn: c, caller: caller, release: release}, nil
+}
+
+// noteEvery is how often refused connections are logged at most.
+const noteEvery = 10 * time.Second
+
+func (g *Guard) note(fields ...zap.Field) {
+	n, now, last := g.refused.Add(1), time.Now().UnixNano(), g.loggedAt.Load()
+	if now-last < int64(noteEvery) || !g.loggedAt.CompareAndSwap(last, now) {
+		return
+	}
+	g.refused.Add(-n)
+	g.cfg.Log.Warn("connection refused", append(fields, zap.Uint64("refused", n))...)
+}
+
+// conn is a connection that is admitted.
+type conn struct {
+	net.Conn
+	caller  Caller
+	release func()
+}
+
+// Close ends the connection.
+func (c *conn) Close() error {
+	c.release()
+	return c.Conn.Close()
+}
+
+// callerCredentials hands the caller of a connection on to its calls.
+type callerCredentials struct {
+	credentials.TransportCredentials
+}
+
+// ServerHandshake returns the connection as it is.
+func (callerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	admitted, ok := c.(*conn)
+	if !ok {
+		return nil, nil, fmt.Errorf("connection from %s did not come through the guard", c.RemoteAddr())
+	}
+	return c, admitted.caller, nil
+}
+
+// Clone returns the same credentials.
+func (c callerCredentials) Clone() credentials.TransportCredentials { return c }

@@ -1,0 +1,165 @@
+package kernel
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// SocketOwner says who made a TCP socket.
+type SocketOwner struct {
+	UID   uint32 // as the user namespace of this process numbers it; what that cannot number is 65534
+	Inode uint32 // of the socket, for ProcessOfSocket
+}
+
+// Sizes of struct inet_diag_req_v2 and inet_diag_msg (linux/inet_diag.h), which end in the same identity of a socket.
+const (
+	diagRequestSize = 56
+	diagMessageSize = 72
+	diagNoCookie    = 0xffffffff
+)
+
+var errNoOwner = errors.New("the other end is no established socket of this network namespace, or the kernel has no tcp_diag")
+
+// PeerOwner returns who made the socket at the other end of a connection within this host, which the kernel knows
+// (sock_diag). The connection must have been accepted in this network namespace. An answer is certain: the other end
+// exists, and it is the socket that connected, not one that has got its port since. All else is an error.
+func (c *Conn) PeerOwner(conn *net.TCPConn) (SocketOwner, error) {
+	local, err1 := netip.ParseAddrPort(conn.LocalAddr().String())
+	remote, err2 := netip.ParseAddrPort(conn.RemoteAddr().String())
+	if err := errors.Join(err1, err2); err != nil {
+		return SocketOwner{}, fmt.Errorf("owner of a connection: %w", err)
+	}
+	owner, err := c.socketOwner(unmapped(remote), unmapped(local))
+	if err == nil {
+		// A port can be used again only when the connection is over, and then our end knows: looked at last.
+		err = established(conn)
+	}
+	if err != nil {
+		return SocketOwner{}, fmt.Errorf("owner of the connection from %s: %w", remote, err)
+	}
+	return owner, nil
+}
+
+func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
+
+func established(conn *net.TCPConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var info *unix.TCPInfo
+	if ctlErr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); ctlErr != nil {
+		return ctlErr
+	}
+	if err != nil {
+		return err
+	}
+	if info.State != unix.BPF_TCP_ESTABLISHED {
+		return errors.New("it is closed already")
+	}
+	return nil
+}
+
+// socketOwner looks up the one socket with both of its addresses.
+func (c *Conn) socketOwner(local, remote netip.AddrPort) (owner SocketOwner, err error) {
+	if local.Addr().Is4() != remote.Addr().Is4() {
+		return owner, fmt.Errorf("%s and %s are of two families", local, remote)
+	}
+	req := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, 0) // not a dump: that compares ports alone
+	req.AddRawData(diagRequest(local, remote))
+	err = c.inside(func() error {
+		answers, err := req.Execute(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			return errNoOwner
+		case err != nil:
+			return fmt.Errorf("sock_diag: %w", err)
+		case len(answers) != 1 || len(answers[0]) < diagMessageSize:
+			return fmt.Errorf("sock_diag: %d answers, want one of %d octets", len(answers), diagMessageSize)
+		}
+		owner, err = diagOwner(answers[0], local, remote)
+		return err
+	})
+	return owner, err
+}
+
+// diagRequest is an inet_diag_req_v2 for one socket.
+func diagRequest(local, remote netip.AddrPort) []byte {
+	b := make([]byte, diagRequestSize)
+	b[0], b[1] = unix.AF_INET6, unix.IPPROTO_TCP
+	if local.Addr().Is4() {
+		b[0] = unix.AF_INET
+	}
+	binary.NativeEndian.PutUint32(b[4:], 1<<unix.BPF_TCP_ESTABLISHED)
+	putDiagID(b[8:], local, remote)
+	return b
+}
+
+func putDiagID(b []byte, local, remote netip.AddrPort) {
+	binary.BigEndian.PutUint16(b, local.Port())
+	binary.BigEndian.PutUint16(b[2:], remote.Port())
+	copy(b[4:20], local.Addr().AsSlice())
+	copy(b[20:36], remote.Addr().AsSlice())
+	binary.NativeEndian.PutUint32(b[40:], diagNoCookie)
+	binary.NativeEndian.PutUint32(b[44:], diagNoCookie)
+}
+
+// diagOwner reads an inet_diag_msg. For want of the socket itself the kernel answers with one that listens on its port,
+// and it gives user 0 to a socket that no file refers to any more: neither is an owner.
+func diagOwner(b []byte, local, remote netip.AddrPort) (SocketOwner, error) {
+	if b[1] != unix.BPF_TCP_ESTABLISHED || !bytes.Equal(b[4:8], diagPorts(local, remote)) ||
+		diagAddr(b[0], b[8:24]) != local.Addr() || diagAddr(b[0], b[24:40]) != remote.Addr() {
+		return SocketOwner{}, errNoOwner
+	}
+	o := SocketOwner{UID: binary.NativeEndian.Uint32(b[64:]), Inode: binary.NativeEndian.Uint32(b[68:])}
+	if o.Inode == 0 {
+		return SocketOwner{}, errNoOwner
+	}
+	return o, nil
+}
+
+func diagPorts(local, remote netip.AddrPort) []byte {
+	b := binary.BigEndian.AppendUint16(nil, local.Port())
+	return binary.BigEndian.AppendUint16(b, remote.Port())
+}
+
+// diagAddr reads an address; an IPv6 socket may be connected over IPv4.
+func diagAddr(family byte, b []byte) netip.Addr {
+	if family == unix.AF_INET {
+		return netip.AddrFrom4([4]byte(b[:4]))
+	}
+	return netip.AddrFrom16([16]byte(b[:16])).Unmap()
+}
+
+// ProcessOfSocket returns a process that has a socket open, and its name; 0 if none is seen, for instance because it
+// ended. It looks through all processes.
+func ProcessOfSocket(inode uint32) (pid int, name string) {
+	want := fmt.Sprintf("socket:[%d]", inode)
+	processes, _ := os.ReadDir("/proc")
+	for _, p := range processes {
+		pid, err := strconv.Atoi(p.Name())
+		if err != nil {
+			continue
+		}
+		dir := filepath.Join("/proc", p.Name())
+		files, _ := os.ReadDir(filepath.Join(dir, "fd"))
+		for _, f := range files {
+			if link, _ := os.Readlink(filepath.Join(dir, "fd", f.Name())); link == want {
+				comm, _ := os.ReadFile(filepath.Join(dir, "comm"))
+				return pid, strings.TrimSpace(string(comm))
+			}
+		}
+	}
+	return 0, ""
+}
