@@ -113,7 +113,7 @@ func (a *authority) write(name, kind string, der []byte) string {
 
 func serveTLS(t *testing.T, ca string, server pair) string {
 	t.Helper()
-	e, err := startEmbedded(t, embedded.Config{Listen: "127.0.0.1:0", CAFile: ca, CertFile: server.cert, KeyFile: server.key})
+	e, err := startEmbedded(t, embedded.Config{Listen: "127.0.0.1:0", Insecure: ca == "", CAFile: ca, CertFile: server.cert, KeyFile: server.key})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,8 +190,8 @@ func TestOpenSaysWhatIsWrongWithTheConfiguration(t *testing.T) {
 }
 
 func TestCredentials(t *testing.T) {
-	server := etcdtest.Start(t)
-	raw := server.Client(t)
+	server := startCluster(t, 1)[0]
+	raw := plainClient(t, server)
 	ctx := t.Context()
 	must := func(_ any, err error) {
 		t.Helper()
@@ -208,9 +208,9 @@ func TestCredentials(t *testing.T) {
 	must(raw.UserGrantRole(ctx, "manx", "calico"))
 	must(raw.UserAdd(ctx, "stranger", "dog"))
 	must(raw.AuthEnable(ctx))
-	config := server.Config()
+	config := etcd.Config{Endpoints: endpoints(server)}
 	for name, c := range map[string][3]string{
-		"none":           {"", "", "wants a user and a password: set ETCD_USERNAME and ETCD_PASSWORD"},
+		"none":           {"", "", "wants a user and a password: set ETCD_USERNAME and ETCD_PASSWORD_FILE"},
 		"wrong password": {"manx", "dog", "refuses these credentials"},
 		"unknown user":   {"nobody", "x", "refuses these credentials"},
 		"no permission":  {"stranger", "dog", "does not let user stranger do this: grant it to read and write everything below /calico/"},
@@ -228,7 +228,8 @@ func TestCredentials(t *testing.T) {
 	if len(m.state) != 1 {
 		t.Errorf("the watch shows %v", m.state)
 	}
-	server.Restart(t) // tokens of the old process are worthless
+	server.kill()
+	server.start(t) // tokens of the old process are worthless
 	m.untilInSync()
 }
 
