@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/manxnet/manx/datastore"
 )
 
 // localName is the file in manxd's run directory in which it says how it reaches the datastore, so that the other programs of
@@ -51,8 +53,8 @@ func WriteLocal(runDir string, c Config) error {
 	return err
 }
 
-// ReadLocal is how the manxd with that run directory reaches the datastore.
-func ReadLocal(runDir string) (Config, error) {
+// ReadLocal is how the manxd with that run directory reaches the datastore, as the user of set if it has one.
+func ReadLocal(runDir string, set Config) (Config, error) {
 	file := filepath.Join(runDir, localName)
 	content, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -65,8 +67,12 @@ func ReadLocal(runDir string) (Config, error) {
 	if err := json.Unmarshal(content, &l); err != nil { // fields that a newer manxd adds are no error
 		return Config{}, fmt.Errorf("%s: %w", file, err)
 	}
-	return Config{Endpoints: l.Endpoints, CAFile: l.CAFile, CertFile: l.CertFile, KeyFile: l.KeyFile,
-		Username: l.Username, PasswordFile: l.PasswordFile}, nil
+	c := Config{Endpoints: l.Endpoints, CAFile: l.CAFile, CertFile: l.CertFile, KeyFile: l.KeyFile,
+		Username: l.Username, PasswordFile: l.PasswordFile}
+	if set.Username != "" {
+		c.Username, c.Password, c.PasswordFile = set.Username, set.Password, set.PasswordFile
+	}
+	return c, nil
 }
 
 // absolute makes a path mean the same in other working directories.
@@ -79,3 +85,21 @@ func absolute(path string) string {
 	}
 	return path
 }
+
+// HintLocal adds to the error of Open, with c, what is behind it if c has the address at which older versions of manxd served
+// their embedded datastore.
+func HintLocal(err error, c Config, runDir string) error {
+	if !errors.Is(err, datastore.ErrUnavailable) || len(c.Endpoints) != 1 {
+		return err
+	}
+	if _, address := splitEndpoint(c.Endpoints[0]); address != oldListen {
+		return err
+	}
+	if now, localErr := ReadLocal(runDir, Config{}); localErr != nil || len(now.Endpoints) == 0 || now.Endpoints[0] == c.Endpoints[0] {
+		return err
+	}
+	return fmt.Errorf("%w. The local manxd does not serve its datastore there any more: leave the endpoint out to use the manxd's own", err)
+}
+
+// oldListen is the address of the embedded datastore in versions that served it to every user of the host.
+const oldListen = "127.0.0.1:2379"

@@ -148,6 +148,9 @@ func must(t *testing.T, err error) {
 // No other user of this host gets in, not even for a moment while the server starts with an umask of 0, in a data directory that
 // everybody may enter.
 func TestEmbeddedIsClosedToOtherUsers(t *testing.T) {
+	if dial("tcp", "127.0.0.1:2379") == nil || dial("tcp", "127.0.0.1:2380") == nil {
+		t.Skip("another etcd runs here")
+	}
 	for name, listen := range map[string]string{"socket alone": "", "TCP": "127.0.0.1:2379"} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(publicDir(t), "data")
@@ -194,9 +197,10 @@ func TestEmbeddedListensOnNothingElse(t *testing.T) {
 	if l := listening(t, process.Pid); len(l) > 0 {
 		t.Errorf("without a listen address it listens on %v", l)
 	}
-	process, _ = serveInProcess(t, t.TempDir(), "127.0.0.1:2379")
-	if l := listening(t, process.Pid); len(l) != 1 || l[0] != "127.0.0.1:2379" {
-		t.Errorf("it listens on %v, want 127.0.0.1:2379 alone", l)
+	address := closedPort(t)
+	process, _ = serveInProcess(t, t.TempDir(), address)
+	if l := listening(t, process.Pid); len(l) != 1 || l[0] != address {
+		t.Errorf("it listens on %v, want %s alone", l, address)
 	}
 }
 
@@ -271,6 +275,7 @@ func TestReplacedClientCertificateCounts(t *testing.T) {
 	good := bundle(t, dir)
 	line := newProxy(t, e.Address())
 	good.Endpoints = []string{strings.Replace(line.URL(), "http", "https", 1)}
+	good.RequestTimeout = time.Second
 	s := open(t, good)
 	create(t, s, peer("a", "10.0.0.1"))
 	other := newPKI(t)
@@ -342,29 +347,29 @@ func TestEmbeddedServesNoHTTP(t *testing.T) {
 	}
 }
 
-// oldServer runs etcd as older versions of this package did, on a data directory of theirs.
-func oldServer(t *testing.T, dir string) *embed.Etcd {
+// oldServer runs etcd as older versions of this package did by default, but for the port that it really listens on.
+func oldServer(t *testing.T, dir string) (*embed.Etcd, etcd.Config) {
 	t.Helper()
 	s := embed.NewConfig()
 	s.Name, s.Dir, s.EnableGRPCGateway = "manx", filepath.Join(dir, "etcd"), false
-	listen := url.URL{Scheme: "http", Host: "127.0.0.1:2379"}
-	s.ListenClientUrls, s.AdvertiseClientUrls = []url.URL{listen}, []url.URL{listen}
+	endpoint := url.URL{Scheme: "http", Host: closedPort(t)}
+	s.ListenClientUrls, s.AdvertiseClientUrls = []url.URL{endpoint}, []url.URL{{Scheme: "http", Host: "127.0.0.1:2379"}}
 	s.ListenPeerUrls, s.AdvertisePeerUrls = nil, []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	s.InitialCluster = s.InitialClusterFromName(s.Name)
 	s.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	e, err := embed.StartEtcd(s)
 	must(t, err)
 	<-e.Server.ReadyNotify()
-	return e
+	return e, etcd.Config{Endpoints: []string{endpoint.String()}}
 }
 
 // A data directory of an older version goes on to work, also one in which somebody has switched authentication on, with
 // which the older version did not start again.
 func TestEmbeddedTakesOldData(t *testing.T) {
 	dir := t.TempDir()
-	old := oldServer(t, dir)
-	a := create(t, open(t, etcd.Config{Endpoints: []string{"http://127.0.0.1:2379"}}), peer("a", "10.0.0.1"))
-	raw, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://127.0.0.1:2379"}, Logger: zap.NewNop()})
+	old, config := oldServer(t, dir)
+	a := create(t, open(t, config), peer("a", "10.0.0.1"))
+	raw, err := clientv3.New(clientv3.Config{Endpoints: config.Endpoints, Logger: zap.NewNop()})
 	must(t, err)
 	defer raw.Close()
 	ctx := t.Context()
