@@ -3,6 +3,7 @@ package etcd_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -192,6 +193,11 @@ func TestEmbeddedOverTLS(t *testing.T) {
 	remote := open(t, etcd.Config{Endpoints: []string{"https://" + e.Address()}, CAFile: pki.ca, CertFile: pki.client.cert, KeyFile: pki.client.key})
 	if _, err := remote.Get(t.Context(), a.Key); err != nil {
 		t.Error(err)
+	}
+	// Files that are replaced count for the next connection.
+	must(t, errors.Join(os.Rename(pki.expiredServer.cert, pki.server.cert), os.Rename(pki.expiredServer.key, pki.server.key)))
+	if _, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{"https://" + e.Address()}, CAFile: pki.ca, CertFile: pki.client.cert, KeyFile: pki.client.key}, zap.NewNop()); err == nil || !strings.Contains(err.Error(), "expired") {
+		t.Errorf("after the server's certificate was replaced by one that has expired: %v", err)
 	}
 	socket := strings.TrimPrefix(e.Config().Endpoints[0], "unix://")
 	if st, err := os.Stat(socket); err != nil || st.Mode().Perm() != 0o600 {

@@ -13,7 +13,8 @@ import (
 	"syscall"
 )
 
-// private fails if others than the owner can enter the folder, or if it belongs to somebody else.
+// private fails if others than the owner can enter the folder, or if it belongs to somebody else. Root may use that of the user as
+// whom the server runs.
 func private(dir string) error {
 	st, err := os.Stat(dir)
 	if err != nil {
@@ -23,8 +24,9 @@ func private(dir string) error {
 		return err
 	}
 	owner := st.Sys().(*syscall.Stat_t).Uid
-	if mode := st.Mode().Perm(); mode&0o077 != 0 || owner != uint32(os.Geteuid()) && owner != 0 {
-		return fmt.Errorf("others can enter the folder %s (mode %#o, owner uid %d): want mode 0700 and this user or root as the owner", dir, mode, owner)
+	me := uint32(os.Geteuid())
+	if mode := st.Mode().Perm(); mode&0o077 != 0 || me != 0 && owner != me {
+		return fmt.Errorf("others can enter the folder %s (mode %#o, owner uid %d): want mode 0700 and this user as the owner", dir, mode, owner)
 	}
 	return nil
 }
