@@ -63,8 +63,8 @@ func (p *plugin) testDatastore(conf io.Reader) error {
 	return err
 }
 
-// openEtcd connects to the servers of the network configuration, or of the environment where that is silent, or else to the
-// datastore of the local manxd.
+// openEtcd connects to the servers of the network configuration, or of the environment where that is silent, or else
+// to the datastore of the local manxd.
 func openEtcd(ctx context.Context, c *netConf, getenv func(string) string, log *zap.Logger) (datastore.Store, error) {
 	cfg := etcd.ConfigFromEnv(getenv)
 	if c.EtcdPasswordFile != "" {

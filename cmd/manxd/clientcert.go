@@ -23,12 +23,12 @@ func clientCertificateCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "client-certificate NAME FOLDER",
 		Short: "Make what another host needs to use the embedded datastore of this one",
-		Long: `client-certificate makes FOLDER and writes into it ca.crt, client.crt and client.key, with which the host NAME may read and
-change everything in the embedded datastore of this host, and prints the settings of that host. It works while manxd runs;
-manxd must have been started with --embedded-listen before.
+		Long: `client-certificate makes FOLDER and writes into it ca.crt, client.crt and client.key, with which the host
+NAME may read and change everything in the embedded datastore of this host, and prints the settings of that host. It
+works while manxd runs; manxd must have been started with --embedded-listen before.
 
-A certificate cannot be taken back. To shut out all clients, end manxd, remove the folder pki in the data directory, start
-manxd, and make new certificates.`,
+A certificate cannot be taken back. To shut out all clients, end manxd, remove the folder pki in the data directory,
+start manxd, and make new certificates.`,
 		Args: func(cmd *cobra.Command, args []string) error { return usage(cobra.ExactArgs(2)(cmd, args)) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			authority, err := embedded.Authority(o.dataDir)
@@ -41,11 +41,13 @@ manxd, and make new certificates.`,
 			return explainBundle(cmd.OutOrStdout(), o.embeddedListen, args[0], args[1], validFor)
 		},
 	}
-	cmd.Flags().DurationVar(&validFor, "valid-for", validFor, "how long the certificate is valid, in hours (8760h is a year)")
+	cmd.Flags().DurationVar(&validFor, "valid-for", validFor,
+		"how long the certificate is valid, in hours (8760h is a year)")
 	return cmd
 }
 
-// explainBundle prints what to do with the files in folder. listen is where the embedded datastore listens if that is known.
+// explainBundle prints what to do with the files in folder. listen is where the embedded datastore listens if that is
+// known.
 func explainBundle(w io.Writer, listen, name, folder string, validFor time.Duration) error {
 	endpoint := "ADDRESS:PORT"
 	if a, err := netip.ParseAddrPort(listen); err == nil && !a.Addr().IsUnspecified() {

@@ -37,7 +37,8 @@ func openStore(ctx context.Context, o options, waiting func(error), log *zap.Log
 		}
 		config = server.Config()
 		if o.embeddedInsecure {
-			log.Warn("the embedded datastore asks for no certificate: everybody who reaches it may change the cluster", zap.String("address", server.Address()))
+			log.Warn("the embedded datastore asks for no certificate: everybody who reaches it may change the cluster",
+				zap.String("address", server.Address()))
 		}
 	}
 	if err := etcd.WriteLocal(o.runDir, config); err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 )
 
-// manxd takes the password from the file that ETCD_PASSWORD_FILE names, warns once that it goes over http unencrypted, and leaves the
-// way to the datastore for the other programs of the host, without the password.
+// manxd takes the password from the file that ETCD_PASSWORD_FILE names, warns once that it goes over http
+// unencrypted, and leaves the way to the datastore for the other programs of the host, without the password.
 func TestPasswordFile(t *testing.T) {
 	server := etcdtest.Start(t)
 	dir := t.TempDir()

@@ -164,24 +164,28 @@ func (c Config) password() (string, error) {
 	return password, nil
 }
 
-// Warnings are sentences about what works, but not safely, or not for long: a password that everybody on the way or on this host can read, a
-// client certificate that expires within 30 days.
+// Warnings are sentences about what works, but not safely, or not for long: a password that everybody on the way or
+// on this host can read, a client certificate that expires within 30 days.
 func (c Config) Warnings(now time.Time) (warnings []string) {
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	for _, e := range c.Endpoints {
 		if scheme, _ := splitEndpoint(e); c.Username != "" && scheme != "unix" && !c.secure() {
-			warn("the password of etcd user %s goes over %s unencrypted: everybody on the way can read it, use https://", c.Username, e)
+			warn("the password of etcd user %s goes over %s unencrypted: everybody on the way can read it, use https://",
+				c.Username, e)
 			break
 		}
 	}
 	if st, err := os.Stat(c.PasswordFile); c.PasswordFile != "" && err == nil && st.Mode().Perm()&0o007 != 0 {
-		warn("every user of this host can read etcd password file %s (mode %#o): want mode 0600", c.PasswordFile, st.Mode().Perm())
+		warn("every user of this host can read etcd password file %s (mode %#o): want mode 0600",
+			c.PasswordFile, st.Mode().Perm())
 	}
 	if c.CertFile == "" {
 		return warnings
 	}
-	if cert, err := ReadKeyPair(c.CertFile, c.KeyFile); err == nil && cert.Leaf != nil && now.Add(expiryNotice).After(cert.Leaf.NotAfter) {
-		warn("etcd client certificate %s expires on %s: replace it and its key, which needs no restart", c.CertFile, cert.Leaf.NotAfter.Format(time.DateOnly))
+	cert, err := ReadKeyPair(c.CertFile, c.KeyFile)
+	if err == nil && cert.Leaf != nil && now.Add(expiryNotice).After(cert.Leaf.NotAfter) {
+		warn("etcd client certificate %s expires on %s: replace it and its key, which needs no restart",
+			c.CertFile, cert.Leaf.NotAfter.Format(time.DateOnly))
 	}
 	return warnings
 }

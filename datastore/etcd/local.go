@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/datastore"
 )
 
-// localName is the file in manxd's run directory in which it says how it reaches the datastore, so that the other programs of
-// this host need no settings.
+// localName is the file in manxd's run directory in which it says how it reaches the datastore, so that the other
+// programs of this host need no settings.
 const localName = "datastore.json"
 
 // ErrNoLocal is the error of ReadLocal if no manxd has left word.
@@ -28,10 +28,11 @@ type local struct {
 	PasswordFile string   `json:"passwordFile,omitempty"`
 }
 
-// WriteLocal tells the other programs of this host how to reach the datastore, in manxd's run directory. A password that is
-// in no file stays out of it.
+// WriteLocal tells the other programs of this host how to reach the datastore, in manxd's run directory. A password
+// that is in no file stays out of it.
 func WriteLocal(runDir string, c Config) error {
-	l := local{Endpoints: c.Endpoints, CAFile: absolute(c.CAFile), CertFile: absolute(c.CertFile), KeyFile: absolute(c.KeyFile)}
+	l := local{Endpoints: c.Endpoints,
+		CAFile: absolute(c.CAFile), CertFile: absolute(c.CertFile), KeyFile: absolute(c.KeyFile)}
 	if c.PasswordFile != "" {
 		l.Username, l.PasswordFile = c.Username, absolute(c.PasswordFile)
 	}
@@ -86,8 +87,8 @@ func absolute(path string) string {
 	return path
 }
 
-// HintLocal adds to the error of Open, with c, what is behind it if c has the address at which older versions of manxd served
-// their embedded datastore.
+// HintLocal adds to the error of Open, with c, what is behind it if c has the address at which older versions of
+// manxd served their embedded datastore.
 func HintLocal(err error, c Config, runDir string) error {
 	if !errors.Is(err, datastore.ErrUnavailable) || len(c.Endpoints) != 1 {
 		return err
@@ -95,10 +96,12 @@ func HintLocal(err error, c Config, runDir string) error {
 	if _, address := splitEndpoint(c.Endpoints[0]); address != oldListen {
 		return err
 	}
-	if now, localErr := ReadLocal(runDir, Config{}); localErr != nil || len(now.Endpoints) == 0 || now.Endpoints[0] == c.Endpoints[0] {
+	now, localErr := ReadLocal(runDir, Config{})
+	if localErr != nil || len(now.Endpoints) == 0 || now.Endpoints[0] == c.Endpoints[0] {
 		return err
 	}
-	return fmt.Errorf("%w. The local manxd does not serve its datastore there any more: leave the endpoint out to use the manxd's own", err)
+	return fmt.Errorf("%w. The local manxd does not serve its datastore there any more: "+
+		"leave the endpoint out to use the manxd's own", err)
 }
 
 // oldListen is the address of the embedded datastore in versions that served it to every user of the host.

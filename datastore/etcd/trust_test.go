@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,7 +25,6 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
-	"golang.org/x/net/http2"
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/etcd"
@@ -32,7 +32,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// strangerEnv makes the test binary an unprivileged user who tries to get at the embedded server in the directory that it names.
+// strangerEnv makes the test binary an unprivileged user who tries to get at the embedded server in the directory
+// that it names.
 const strangerEnv = "MANX_TEST_STRANGER"
 
 // nobody is the user and group of the stranger.
@@ -145,8 +146,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// No other user of this host gets in, not even for a moment while the server starts with an umask of 0, in a data directory that
-// everybody may enter.
+// No other user of this host gets in, not even for a moment while the server starts with an umask of 0, in a data
+// directory that everybody may enter.
 func TestEmbeddedIsClosedToOtherUsers(t *testing.T) {
 	if dial("tcp", "127.0.0.1:2379") == nil || dial("tcp", "127.0.0.1:2380") == nil {
 		t.Skip("another etcd runs here")
@@ -214,8 +215,8 @@ func bundle(t *testing.T, dataDir string) etcd.Config {
 	return etcd.Config{CAFile: filepath.Join(dir, "ca.crt"), CertFile: filepath.Join(dir, "client.crt"), KeyFile: filepath.Join(dir, "client.key")}
 }
 
-// Over TCP only a certificate of the server's own authority lets a client in; the server's certificate fits whatever address or
-// name the client calls, and stays trusted over a restart.
+// Over TCP only a certificate of the server's own authority lets a client in; the server's certificate fits whatever
+// address or name the client calls, and stays trusted over a restart.
 func TestEmbeddedAsksForACertificate(t *testing.T) {
 	dir := t.TempDir()
 	e, err := startEmbedded(t, embedded.Config{DataDir: dir, Listen: "0.0.0.0:0"})
@@ -247,6 +248,23 @@ func TestEmbeddedAsksForACertificate(t *testing.T) {
 	must(t, err)
 	if list, _, err := open(t, good).List(t.Context(), model.KindBGPPeer, ""); err != nil || len(list) != 3 {
 		t.Errorf("after a restart: %d objects, %v", len(list), err)
+	}
+}
+
+// A folder that another user has put in the place of the authority's is not used.
+func TestEmbeddedRefusesAForeignAuthority(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("another user's folder wants root")
+	}
+	dir := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(dir, "pki"), 0o700))
+	must(t, os.Chown(filepath.Join(dir, "pki"), nobody, nobody))
+	_, err := startEmbedded(t, embedded.Config{DataDir: dir, Listen: "127.0.0.1:0"})
+	if err == nil || !strings.Contains(err.Error(), filepath.Join(dir, "pki")+" can be written by others") {
+		t.Errorf("with a folder of uid %d: %v", nobody, err)
+	}
+	if _, err := startEmbedded(t, embedded.Config{DataDir: dir}); err != nil {
+		t.Errorf("without a listener: %v", err)
 	}
 }
 
@@ -296,6 +314,7 @@ func TestEmbeddedServesNoHTTP(t *testing.T) {
 	dir := t.TempDir()
 	e, err := startEmbedded(t, embedded.Config{DataDir: dir, Listen: "127.0.0.1:0", Insecure: true})
 	must(t, err)
+	_, config := oldServer(t, t.TempDir()) // proves that the requests are right
 	secureDir := t.TempDir()
 	secure, err := startEmbedded(t, embedded.Config{DataDir: secureDir, Listen: "127.0.0.1:0"})
 	must(t, err)
@@ -307,6 +326,7 @@ func TestEmbeddedServesNoHTTP(t *testing.T) {
 	tlsConfig := func(proto string) *tls.Config {
 		return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, NextProtos: []string{proto}, ServerName: "localhost"}
 	}
+	answered := 0
 	for name, way := range map[string]struct {
 		network, address string
 		secure           bool
@@ -314,6 +334,7 @@ func TestEmbeddedServesNoHTTP(t *testing.T) {
 		"socket": {"unix", filepath.Join(dir, embedded.SocketName), false},
 		"TCP":    {"tcp", e.Address(), false},
 		"TLS":    {"tcp", secure.Address(), true},
+		"old":    {"tcp", strings.TrimPrefix(config.Endpoints[0], "http://"), false},
 	} {
 		connect := func(ctx context.Context, proto string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, way.network, way.address)
@@ -322,13 +343,12 @@ func TestEmbeddedServesNoHTTP(t *testing.T) {
 			}
 			return conn, err
 		}
-		clients := map[string]http.RoundTripper{
-			"HTTP/1.1": &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return connect(ctx, "http/1.1") }},
-			"HTTP/2": &http2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, _, _ string, _ *tls.Config) (net.Conn, error) {
-				return connect(ctx, "h2")
-			}},
-		}
+		h2 := new(http.Protocols)
+		h2.SetUnencryptedHTTP2(true) // connect encrypts
+		clients := map[string]*http.Transport{"http/1.1": {}, "h2": {Protocols: h2}}
 		for version, client := range clients {
+			client.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return connect(ctx, version) }
+			defer client.CloseIdleConnections()
 			for _, path := range []string{"/debug/vars", "/debug/pprof/", "/debug/requests", "/metrics", "/health", "/version", "/"} {
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
@@ -337,7 +357,9 @@ func TestEmbeddedServesNoHTTP(t *testing.T) {
 				if err == nil {
 					body, _ := io.ReadAll(resp.Body)
 					resp.Body.Close()
-					if resp.StatusCode < 400 || strings.Contains(string(body), "cmdline") {
+					if name == "old" {
+						answered += strings.Count(string(body), "cmdline")
+					} else if resp.StatusCode < 400 || strings.Contains(string(body), "cmdline") {
 						t.Errorf("%s, %s: GET %s is answered: %s %s", name, version, path, resp.Status, body)
 					}
 				}
@@ -345,10 +367,13 @@ func TestEmbeddedServesNoHTTP(t *testing.T) {
 			}
 		}
 	}
+	if answered == 0 {
+		t.Error("an older server does not answer either")
+	}
 }
 
 // oldServer runs etcd as older versions of this package did by default, but for the port that it really listens on.
-func oldServer(t *testing.T, dir string) (*embed.Etcd, etcd.Config) {
+func oldServer(t *testing.T, dir string) (stop func(), config etcd.Config) {
 	t.Helper()
 	s := embed.NewConfig()
 	s.Name, s.Dir, s.EnableGRPCGateway = "manx", filepath.Join(dir, "etcd"), false
@@ -360,14 +385,16 @@ func oldServer(t *testing.T, dir string) (*embed.Etcd, etcd.Config) {
 	e, err := embed.StartEtcd(s)
 	must(t, err)
 	<-e.Server.ReadyNotify()
-	return e, etcd.Config{Endpoints: []string{endpoint.String()}}
+	stop = sync.OnceFunc(e.Close)
+	t.Cleanup(stop)
+	return stop, etcd.Config{Endpoints: []string{endpoint.String()}}
 }
 
 // A data directory of an older version goes on to work, also one in which somebody has switched authentication on, with
 // which the older version did not start again.
 func TestEmbeddedTakesOldData(t *testing.T) {
 	dir := t.TempDir()
-	old, config := oldServer(t, dir)
+	stopOld, config := oldServer(t, dir)
 	a := create(t, open(t, config), peer("a", "10.0.0.1"))
 	raw, err := clientv3.New(clientv3.Config{Endpoints: config.Endpoints, Logger: zap.NewNop()})
 	must(t, err)
@@ -380,7 +407,7 @@ func TestEmbeddedTakesOldData(t *testing.T) {
 	} {
 		must(t, do())
 	}
-	old.Close()
+	stopOld()
 	core, log := observer.New(zap.WarnLevel)
 	for round := range 2 {
 		e, err := embedded.Start(ctx, embedded.Config{DataDir: dir, MinFreeBytes: 1}, zap.New(core))

@@ -20,7 +20,8 @@ import (
 // strangerEnv names the data directory that TestStranger tries to get at.
 const strangerEnv = "MANX_E2E_STRANGER"
 
-// TestStranger is what an unprivileged user of a node does, in a process of its own: it prints what it could do to the datastore.
+// TestStranger is what an unprivileged user of a node does, in a process of its own: it prints what it could do to
+// the datastore.
 func TestStranger(t *testing.T) {
 	dir := os.Getenv(strangerEnv)
 	if dir == "" {
@@ -99,8 +100,8 @@ func asNobody(t *testing.T, l *lab.Lab, n *lab.Node, dataDir string) (could []st
 	return could
 }
 
-// manxd without any setting of the datastore: nothing of it listens on TCP, no other user gets at it, and manxctl and the CNI plugin
-// find it by themselves.
+// manxd without any setting of the datastore: nothing of it listens on TCP, no other user gets at it, and manxctl and
+// the CNI plugin find it by themselves.
 func TestEmbeddedDatastoreIsForRootAlone(t *testing.T) {
 	for _, program := range []string{"setpriv", "ss"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -134,7 +135,8 @@ func TestEmbeddedDatastoreIsForRootAlone(t *testing.T) {
 	must(t, n.Ready(limit))
 }
 
-// What 'manxd client-certificate' makes and prints lets another host use the datastore; without it nobody gets in over TCP.
+// What 'manxd client-certificate' makes and prints lets another host use the datastore; without it nobody gets in
+// over TCP.
 func TestEmbeddedDatastoreForOtherHosts(t *testing.T) {
 	l := newLab(t, lab.Spec{Name: labName("o"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
 	n1, n2 := l.Node("n1"), l.Node("n2")

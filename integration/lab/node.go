@@ -30,13 +30,14 @@ func (n *Node) EtcdSocket() string { return "unix://" + filepath.Join(n.dataDir(
 
 func (n *Node) dataDir() string { return filepath.Join(n.Dir, "data") }
 
-// EmbedDatastore are the manxd arguments of the node that holds the datastore of the lab, for itself and for other nodes.
+// EmbedDatastore are the manxd arguments of the node that holds the datastore of the lab, for itself and for other
+// nodes.
 func (n *Node) EmbedDatastore() []string {
 	return []string{"--datastore=embedded", "--embedded-listen=" + n.IP4.String() + ":2379"}
 }
 
-// UseDatastore are the manxd arguments of a node that uses the datastore which other embeds; its manxd has been started. All nodes
-// share one certificate.
+// UseDatastore are the manxd arguments of a node that uses the datastore which other embeds; its manxd has been
+// started. All nodes share one certificate.
 func UseDatastore(other *Node) []string {
 	dir := filepath.Join(other.Dir, "client")
 	if _, err := os.Stat(dir); err != nil {
@@ -92,7 +93,8 @@ func (n *Node) Run(name string, args ...string) (string, error) {
 	return command("ip", append([]string{"netns", "exec", n.Namespace, name}, args...)...)
 }
 
-// Manxctl runs the CLI on the node, against the node's daemon and the datastore that it uses, which the CLI finds by itself.
+// Manxctl runs the CLI on the node, against the node's daemon and the datastore that it uses, which the CLI finds by
+// itself.
 func (n *Node) Manxctl(args ...string) (string, error) {
 	return n.Run(filepath.Join(n.lab.Spec.Bin, "manxctl"), append([]string{"--socket=" + n.Socket()}, args...)...)
 }

@@ -80,12 +80,17 @@ func (c Config) tls() (*tls.Config, error) {
 	switch {
 	case c.CertFile != "":
 		// The files are read again for each connection, so new ones count at once.
-		info := transport.TLSInfo{CertFile: c.CertFile, KeyFile: c.KeyFile, ClientCertAuth: c.CAFile != "", TrustedCAFile: c.CAFile}
+		info := transport.TLSInfo{CertFile: c.CertFile, KeyFile: c.KeyFile,
+			ClientCertAuth: c.CAFile != "", TrustedCAFile: c.CAFile}
 		return info.ServerConfig()
 	case c.Insecure:
 		return nil, nil
 	}
-	authority, err := pki.Open(filepath.Join(c.DataDir, pkiName), "manx embedded datastore")
+	dir := filepath.Join(c.DataDir, pkiName)
+	if err := checkDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	authority, err := pki.Open(dir, "manx embedded datastore")
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +148,8 @@ func (s *serving) start(server *etcdserver.EtcdServer, disk *diskGuard, log *zap
 	options := []grpc.ServerOption{
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: embed.DefaultGRPCKeepAliveMinTime}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: embed.DefaultGRPCKeepAliveInterval, Timeout: embed.DefaultGRPCKeepAliveTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: embed.DefaultGRPCKeepAliveInterval, Timeout: embed.DefaultGRPCKeepAliveTimeout}),
 		grpc.ChainUnaryInterceptor(
 			func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 				err := refuse(req)
@@ -176,9 +182,11 @@ func (s *serving) start(server *etcdserver.EtcdServer, disk *diskGuard, log *zap
 func refuse(req any) error {
 	switch req.(type) {
 	case *etcdserverpb.AuthEnableRequest:
-		return status.Error(codes.FailedPrecondition, "the embedded datastore has no users: its socket and its certificates say who may use it")
+		return status.Error(codes.FailedPrecondition,
+			"the embedded datastore has no users: its socket and its certificates say who may use it")
 	case *etcdserverpb.MemberAddRequest, *etcdserverpb.MemberRemoveRequest:
-		return status.Error(codes.FailedPrecondition, "the embedded datastore is a cluster of one member: use an etcd cluster for more")
+		return status.Error(codes.FailedPrecondition,
+			"the embedded datastore is a cluster of one member: use an etcd cluster for more")
 	}
 	return nil
 }

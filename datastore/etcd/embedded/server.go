@@ -25,8 +25,8 @@ import (
 type Config struct {
 	// DataDir is created if it is missing; it belongs to one process at a time. Nobody else may be able to write it.
 	DataDir string
-	// Listen is ADDRESS:PORT for the programs of other hosts, who need a certificate of the authority below DataDir. Port 0
-	// takes a free one. If empty, nothing listens on TCP.
+	// Listen is ADDRESS:PORT for the programs of other hosts, who need a certificate of the authority below DataDir.
+	// Port 0 takes a free one. If empty, nothing listens on TCP.
 	Listen string
 	// Insecure lets everybody who reaches Listen read and write everything.
 	Insecure bool
@@ -39,8 +39,8 @@ type Config struct {
 	MinFreeBytes int64
 }
 
-// Server is an etcd server inside this process. It serves gRPC alone, on a unix socket that only root and this process's
-// user can connect to, and on Config.Listen: no /debug/vars, no /metrics, and nothing for peers.
+// Server is an etcd server inside this process. It serves gRPC alone, on a unix socket that only root and this
+// process's user can connect to, and on Config.Listen: no /debug/vars, no /metrics, and nothing for peers.
 //
 // A full disk makes writes fail until there is room again. When the disk breaks, however, etcd logs why and ends the
 // process: it must not go on without knowing what is stored.
@@ -117,8 +117,8 @@ func (e *Server) Config() etcd.Config {
 	return etcd.Config{Endpoints: []string{"unix://" + e.config.socket()}}
 }
 
-// Address is the ADDRESS:PORT that the server listens on for other hosts, empty if it does not; 127.0.0.1 stands for all
-// addresses.
+// Address is the ADDRESS:PORT that the server listens on for other hosts, empty if it does not; 127.0.0.1 stands for
+// all addresses.
 func (e *Server) Address() string {
 	if e.serving.tcp == nil {
 		return ""
@@ -161,7 +161,8 @@ func (c Config) check() error {
 		return errors.New("data directory is missing")
 	}
 	if n := len(c.socket()); n > maxSocketPath {
-		return fmt.Errorf("socket %s: the path has %d bytes, want at most %d: choose a shorter data directory", c.socket(), n, maxSocketPath)
+		return fmt.Errorf("socket %s: the path has %d bytes, want at most %d: choose a shorter data directory",
+			c.socket(), n, maxSocketPath)
 	}
 	if c.Listen == "" {
 		if c.Insecure || c.CAFile != "" || c.CertFile != "" || c.KeyFile != "" {
@@ -187,8 +188,8 @@ func (c Config) checkFiles() error {
 	case c.CertFile == "" && c.CAFile != "":
 		return fmt.Errorf("CA certificate file %s is given without certificate and key file", c.CAFile)
 	case c.CertFile != "" && c.CAFile == "" && !c.Insecure:
-		return fmt.Errorf("listen address %s: without a CA certificate file (--embedded-ca-file) everybody who reaches it may change the cluster: "+
-			"say --embedded-insecure if that is meant", c.Listen)
+		return fmt.Errorf("listen address %s: without a CA certificate file (--embedded-ca-file) everybody who reaches it "+
+			"may change the cluster: say --embedded-insecure if that is meant", c.Listen)
 	}
 	if c.CertFile != "" {
 		if _, err := etcd.ReadKeyPair(c.CertFile, c.KeyFile); err != nil {
@@ -203,8 +204,8 @@ func (c Config) checkFiles() error {
 	return nil
 }
 
-// server translates to etcd's own configuration. etcd itself listens on nothing: a cluster of one has no peers, and with
-// its listeners for clients come HTTP handlers.
+// server translates to etcd's own configuration. etcd itself listens on nothing: a cluster of one has no peers, and
+// with its listeners for clients come HTTP handlers.
 func (c Config) server(dir string, advertise []url.URL, log *zap.Logger, ending *atomic.Bool) *embed.Config {
 	s := embed.NewConfig()
 	s.Name = "manx"
@@ -243,7 +244,7 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// checkDir refuses a data directory in which others could put a socket or a database in the place of ours.
+// checkDir refuses a folder in which others could put a socket, a database or a key in the place of ours.
 func checkDir(dir string) error {
 	st, err := os.Stat(dir)
 	if err != nil {
@@ -251,8 +252,8 @@ func checkDir(dir string) error {
 	}
 	owner := st.Sys().(*syscall.Stat_t).Uid
 	if st.Mode().Perm()&0o022 != 0 || owner != uint32(os.Geteuid()) && owner != 0 {
-		return fmt.Errorf("data directory %s can be written by others (mode %#o, owner uid %d): want mode 0700 and this user or root as the owner",
-			dir, st.Mode().Perm(), owner)
+		return fmt.Errorf("folder %s can be written by others (mode %#o, owner uid %d): "+
+			"want mode 0700 and this user or root as the owner", dir, st.Mode().Perm(), owner)
 	}
 	return nil
 }

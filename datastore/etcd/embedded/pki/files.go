@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// private fails if others than the owner can enter the folder, or if it belongs to somebody else. Root may use that of the user as
-// whom the server runs.
+// private fails if others than the owner can enter the folder, or if it belongs neither to this user nor to root. Root
+// may read that of any user.
 func private(dir string) error {
 	st, err := os.Stat(dir)
 	if err != nil {
@@ -23,10 +23,10 @@ func private(dir string) error {
 		}
 		return err
 	}
-	owner := st.Sys().(*syscall.Stat_t).Uid
-	me := uint32(os.Geteuid())
-	if mode := st.Mode().Perm(); mode&0o077 != 0 || me != 0 && owner != me {
-		return fmt.Errorf("others can enter the folder %s (mode %#o, owner uid %d): want mode 0700 and this user as the owner", dir, mode, owner)
+	owner, me := st.Sys().(*syscall.Stat_t).Uid, uint32(os.Geteuid())
+	if mode := st.Mode().Perm(); mode&0o077 != 0 || me != 0 && owner != me && owner != 0 {
+		return fmt.Errorf("others can enter the folder %s (mode %#o, owner uid %d): "+
+			"want mode 0700 and this user or root as the owner", dir, mode, owner)
 	}
 	return nil
 }

@@ -44,9 +44,9 @@ type Authority struct {
 	serverKey *ecdsa.PrivateKey
 }
 
-// Open reads the authority in dir, or makes one there under that common name, with a random suffix. Only one process may open a
-// folder at a time. A folder that others than its owner can enter, and files that are damaged, are errors: a new authority
-// would shut out every client of the old one.
+// Open reads the authority in dir, or makes one there under that common name, with a random suffix. Only one process
+// may open a folder at a time. A folder that others than its owner can enter, and files that are damaged, are errors:
+// a new authority would shut out every client of the old one.
 func Open(dir, name string) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
@@ -88,8 +88,8 @@ func Read(dir string) (*Authority, error) {
 	}
 	key, err := readKey(keyFile)
 	if err != nil {
-		return nil, fmt.Errorf("certificate authority: %w: restore it from a backup, or remove %s to begin with a new authority, "+
-			"whose certificates all clients need", err, dir)
+		return nil, fmt.Errorf("certificate authority: %w: restore it from a backup, or remove %s to begin with a new "+
+			"authority, whose certificates all clients need", err, dir)
 	}
 	if !key.PublicKey.Equal(cert.PublicKey) {
 		return nil, fmt.Errorf("certificate authority: %s is not the key of %s", keyFile, certFile)
@@ -115,9 +115,9 @@ func (a *Authority) Pool() *x509.CertPool {
 	return pool
 }
 
-// ServerConfig is for a server that admits clients with a certificate of the authority only. The server's own certificate is made for each
-// connection: it names the address and the name by which the client called this host, so it never expires
-// and fits after a change of addresses.
+// ServerConfig is for a server that admits clients with a certificate of the authority only. The server's own
+// certificate is made for each connection: it names the address and the name by which the client called this host, so
+// it never expires and fits after a change of addresses.
 func (a *Authority) ServerConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
