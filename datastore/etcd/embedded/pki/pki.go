@@ -22,15 +22,18 @@ import (
 
 // Names of the files of an authority, and of what it gives to a client.
 const (
-	CAFile     = "ca.crt"
-	caKeyFile  = "ca.key"
-	CertFile   = "client.crt"
-	ClientKey  = "client.key"
-	maxName    = 64 // RFC 5280 appendix A.1, ub-common-name
-	skew       = 24 * time.Hour
-	serverLife = 30 * 24 * time.Hour
-	// caLife outlives every host: that a node is cut off because the authority's own date has passed helps nobody.
-	caLife = 100 * 365 * 24 * time.Hour
+	CAFile    = "ca.crt"
+	caKeyFile = "ca.key"
+	CertFile  = "client.crt"
+	ClientKey = "client.key"
+	maxName   = 64 // RFC 5280 appendix A.1, ub-common-name
+)
+
+// Certificates are good from the beginning of time on, and the authority's and the server's for ever: a host whose clock
+// is not set yet should reach its cluster all the same.
+var (
+	beginning = time.Unix(0, 0).UTC()
+	noEnd     = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC) // RFC 5280 section 4.1.2.5
 )
 
 // ErrMissing is the error of Read if there is no authority in the folder.
@@ -93,10 +96,6 @@ func Read(dir string) (*Authority, error) {
 	}
 	if !key.PublicKey.Equal(cert.PublicKey) {
 		return nil, fmt.Errorf("certificate authority: %s is not the key of %s", keyFile, certFile)
-	}
-	if now := time.Now(); now.Before(cert.NotBefore) || now.After(cert.NotAfter) {
-		return nil, fmt.Errorf("certificate authority: %s is valid from %s to %s: is this host's clock right?",
-			certFile, cert.NotBefore.Format(time.DateOnly), cert.NotAfter.Format(time.DateOnly))
 	}
 	serverKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -163,7 +162,7 @@ func (a *Authority) serverCertificate(names []string) (*tls.Certificate, error) 
 			template.DNSNames = append(template.DNSNames, name)
 		}
 	}
-	der, err := a.sign(template, a.serverKey, serverLife)
+	der, err := a.sign(template, a.serverKey, noEnd)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +185,7 @@ func (a *Authority) IssueClient(name string, validFor time.Duration) (cert, key 
 		Subject:     pkix.Name{CommonName: name},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}, private, validFor)
+	}, private, time.Now().Add(validFor))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -219,23 +218,18 @@ func (a *Authority) WriteClient(dir, name string, validFor time.Duration) error 
 }
 
 // sign fills in what all certificates have in common.
-func (a *Authority) sign(template *x509.Certificate, key *ecdsa.PrivateKey, life time.Duration) ([]byte, error) {
-	now := time.Now()
-	template.NotBefore, template.NotAfter = now.Add(-skew), now.Add(life)
-	if template.NotAfter.After(a.cert.NotAfter) {
-		template.NotAfter = a.cert.NotAfter
-	}
+func (a *Authority) sign(template *x509.Certificate, key *ecdsa.PrivateKey, end time.Time) ([]byte, error) {
+	template.NotBefore, template.NotAfter = beginning, end
 	return x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
 }
 
 func selfSign(key *ecdsa.PrivateKey, name string) ([]byte, error) {
 	suffix := make([]byte, 4)
 	rand.Read(suffix) //nolint:errcheck // never fails
-	now := time.Now()
 	template := &x509.Certificate{
 		// Clients choose by name among several authorities.
 		Subject:   pkix.Name{CommonName: name + " " + hex.EncodeToString(suffix)},
-		NotBefore: now.Add(-skew), NotAfter: now.Add(caLife),
+		NotBefore: beginning, NotAfter: noEnd,
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}

@@ -148,13 +148,15 @@ func TestServerConfig(t *testing.T) {
 		client *tls.Config
 		want   string
 	}{
-		"by address":                {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Hour)}, ""},
-		"by a name":                 {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Hour), ServerName: "n1.example.com"}, ""},
-		"without a certificate":     {&tls.Config{RootCAs: a.Pool()}, "certificate"},
-		"of another authority":      {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(other, time.Hour)}, "certificate"},
-		"trusting another":          {&tls.Config{RootCAs: other.Pool(), Certificates: certOf(a, time.Hour)}, "unknown authority"},
-		"an expired certificate":    {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Nanosecond)}, "expired"},
-		"an address of other hosts": {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Hour), ServerName: "192.0.2.1"}, "192.0.2.1"},
+		"by address":                      {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Hour)}, ""},
+		"with a clock that was never set": {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Hour), Time: func() time.Time { return time.Unix(100, 0) }}, ""},
+		"with a clock that is far ahead":  {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Hour), Time: func() time.Time { return time.Now().AddDate(50, 0, 0) }}, ""},
+		"by a name":                       {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Hour), ServerName: "n1.example.com"}, ""},
+		"without a certificate":           {&tls.Config{RootCAs: a.Pool()}, "certificate"},
+		"of another authority":            {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(other, time.Hour)}, "certificate"},
+		"trusting another":                {&tls.Config{RootCAs: other.Pool(), Certificates: certOf(a, time.Hour)}, "unknown authority"},
+		"an expired certificate":          {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Nanosecond)}, "expired"},
+		"an address of other hosts":       {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Hour), ServerName: "192.0.2.1"}, "192.0.2.1"},
 	} {
 		if name == "an expired certificate" {
 			time.Sleep(1100 * time.Millisecond) // certificates count in seconds
