@@ -46,20 +46,23 @@ start manxd, and make new certificates.`,
 	return cmd
 }
 
-// explainBundle prints what to do with the files in folder. listen is where the embedded datastore listens if that is
-// known.
+// explainBundle prints how to use the files in folder. listen is the value of --embedded-listen, if that is known here.
 func explainBundle(w io.Writer, listen, name, folder string, validFor time.Duration) error {
-	endpoint := "ADDRESS:PORT"
-	if a, err := netip.ParseAddrPort(listen); err == nil && !a.Addr().IsUnspecified() {
-		endpoint = listen
+	hint := ""
+	a, err := netip.ParseAddrPort(listen)
+	switch {
+	case err != nil:
+		listen, hint = "ADDRESS:PORT", "\nADDRESS:PORT is what --embedded-listen says for manxd on this host.\n"
+	case a.Addr().IsUnspecified():
+		listen, hint = fmt.Sprint("ADDRESS:", a.Port()), "\nADDRESS is an address of this host.\n"
 	}
-	_, err := fmt.Fprintf(w, `%[1]s holds ca.crt, client.crt and client.key for %[2]s, valid until %[3]s.
+	_, err = fmt.Fprintf(w, `%[1]s holds ca.crt, client.crt and client.key for %[2]s, valid until %[3]s.
 Copy the folder to %[2]s as %[4]s, for root alone, and add there to /etc/manx/manxd.env:
 
 ETCD_ENDPOINTS=https://%[5]s
 ETCD_CA_CERT_FILE=%[4]s/ca.crt
 ETCD_CERT_FILE=%[4]s/client.crt
 ETCD_KEY_FILE=%[4]s/client.key
-`, folder, name, time.Now().Add(validFor).Format(time.DateOnly), clientFolder, endpoint)
+%[6]s`, folder, name, time.Now().Add(validFor).Format(time.DateOnly), clientFolder, listen, hint)
 	return err
 }
