@@ -32,6 +32,9 @@ type netConf struct {
 	EtcdKeyFile      string `json:"etcd_key_file"`
 	EtcdCertFile     string `json:"etcd_cert_file"`
 	EtcdCACertFile   string `json:"etcd_ca_cert_file"`
+	// Calico's plugin takes these two from the environment only.
+	EtcdUsername     string `json:"etcd_username"`
+	EtcdPasswordFile string `json:"etcd_password_file"`
 
 	MTU             int    `json:"mtu"`
 	RequireMTUFile  bool   `json:"require_mtu_file"`
@@ -55,7 +58,7 @@ type netConf struct {
 	// PolicySetupTimeout is in seconds; 0 does not wait, and nil leaves it to the plugin.
 	PolicySetupTimeout *int   `json:"policy_setup_timeout_seconds"`
 	EndpointStatusDir  string `json:"endpoint_status_dir"`
-	// ManxdSocket is the only key that Calico's plugin does not have.
+	// ManxdSocket is a key that Calico's plugin does not have.
 	ManxdSocket      string   `json:"manxd_socket"`
 	ReadinessGates   []string `json:"readiness_gates"`
 	DataplaneOptions struct {
@@ -138,7 +141,7 @@ func (c *netConf) validate() error {
 	switch c.DatastoreType {
 	case "", "etcdv3":
 	case "kubernetes":
-		wrong("datastore_type", c.DatastoreType, "this version keeps its data in etcd only: set etcdv3 and etcd_endpoints")
+		wrong("datastore_type", c.DatastoreType, "this version keeps its data in etcd only: set etcdv3")
 	default:
 		wrong("datastore_type", c.DatastoreType, "must be etcdv3")
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/etcd/embedded"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -125,6 +127,21 @@ func TestEnvironmentNamesTheServers(t *testing.T) {
 	}
 	if !strings.Contains(string(content), `"msg":"attached"`) || !strings.Contains(string(content), p.id) {
 		t.Errorf("log is %s", content)
+	}
+}
+
+// A configuration without etcd_endpoints uses the datastore of the local manxd.
+func TestFindsTheLocalDatastore(t *testing.T) {
+	h := newHost(t)
+	delete(h.conf, "etcd_endpoints")
+	h.must(etcd.WriteLocal(h.dir, etcd.Config{Endpoints: []string{"unix://" + filepath.Join(h.etcd.DataDir, embedded.SocketName)}}))
+	p := h.pod("").mustAdd()
+	h.must(p.del())
+	empty := filepath.Join(h.dir, "empty")
+	h.write("empty", "\n")
+	h.conf["etcd_endpoints"], h.conf["etcd_username"], h.conf["etcd_password_file"] = "http://127.0.0.1:1", "u", empty
+	if err := h.pod("").add(); err == nil || !strings.Contains(err.Error(), empty+" is empty") {
+		t.Errorf("with an empty password file: %v", err)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
@@ -38,7 +39,7 @@ func jsonEqual(t *testing.T, a, b any) bool {
 func (h *host) direct() *plugin {
 	return &plugin{
 		getenv: func(string) string { return "" }, stdout: &bytes.Buffer{}, stderr: &bytes.Buffer{}, now: time.Now, mtuFile: "/nonexistent",
-		open: func(context.Context, *netConf, func(string) string) (datastore.Store, error) {
+		open: func(context.Context, *netConf, func(string) string, *zap.Logger) (datastore.Store, error) {
 			return keepOpen{h.store}, nil
 		},
 	}
@@ -126,7 +127,7 @@ func TestErrorCodes(t *testing.T) {
 		want   string
 	}{
 		"datastore away":       {func(c map[string]any, _ *skel.CmdArgs) { c["etcd_endpoints"] = "http://127.0.0.1:1" }, 11, "127.0.0.1:1"},
-		"no endpoints":         {func(c map[string]any, _ *skel.CmdArgs) { delete(c, "etcd_endpoints") }, 7, "etcd_endpoints"},
+		"no endpoints":         {func(c map[string]any, _ *skel.CmdArgs) { delete(c, "etcd_endpoints") }, 11, "start manxd, or set etcd_endpoints"},
 		"kubernetes datastore": {func(c map[string]any, _ *skel.CmdArgs) { c["datastore_type"] = "kubernetes" }, 7, "datastore_type"},
 		"node name not known":  {func(c map[string]any, _ *skel.CmdArgs) { c["nodename_file"] = "/nonexistent" }, 11, "manxd writes it"},
 		"negative MTU":         {func(c map[string]any, _ *skel.CmdArgs) { c["mtu"] = -1 }, 7, "mtu"},
@@ -227,7 +228,9 @@ func storeFaults(h *host, fails func(n, failing int) bool, after func(failing in
 		p := h.pod("")
 		s := &failingStore{Store: h.store, fails: func(n int) bool { return fails(n, failing) }}
 		plugin := h.direct()
-		plugin.open = func(context.Context, *netConf, func(string) string) (datastore.Store, error) { return s, nil }
+		plugin.open = func(context.Context, *netConf, func(string) string, *zap.Logger) (datastore.Store, error) {
+			return s, nil
+		}
 		err := h.inside(func() error { return plugin.funcs(false).Add(p.cmdArgs()) })
 		if s.n < failing {
 			total = 0 // the ADD needs no more operations

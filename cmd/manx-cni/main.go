@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 	"go.uber.org/zap"
 
@@ -50,6 +53,7 @@ func (p *plugin) testDatastore(conf io.Reader) error {
 	if c.conf, err = parseConf(data); err != nil {
 		return err
 	}
+	c.log = newLogger(c.conf, p.stderr)
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	err = c.connect(ctx)
@@ -59,13 +63,20 @@ func (p *plugin) testDatastore(conf io.Reader) error {
 	return err
 }
 
-// openEtcd connects to the servers of the network configuration, or of the environment where that is silent.
-func openEtcd(ctx context.Context, c *netConf, getenv func(string) string) (datastore.Store, error) {
+// openEtcd connects to the servers of the network configuration, or of the environment where that is silent, or else
+// to the datastore of the local manxd.
+func openEtcd(ctx context.Context, c *netConf, getenv func(string) string, log *zap.Logger) (datastore.Store, error) {
 	cfg := etcd.ConfigFromEnv(getenv)
+	if c.EtcdPasswordFile != "" {
+		cfg.Password = ""
+	}
 	for _, s := range []struct {
 		to   *string
 		from string
-	}{{&cfg.CAFile, c.EtcdCACertFile}, {&cfg.CertFile, c.EtcdCertFile}, {&cfg.KeyFile, c.EtcdKeyFile}} {
+	}{
+		{&cfg.CAFile, c.EtcdCACertFile}, {&cfg.CertFile, c.EtcdCertFile}, {&cfg.KeyFile, c.EtcdKeyFile},
+		{&cfg.Username, c.EtcdUsername}, {&cfg.PasswordFile, c.EtcdPasswordFile},
+	} {
 		if s.from != "" {
 			*s.to = s.from
 		}
@@ -73,12 +84,24 @@ func openEtcd(ctx context.Context, c *netConf, getenv func(string) string) (data
 	if list := etcd.SplitEndpoints(c.EtcdEndpoints); len(list) > 0 {
 		cfg.Endpoints = list
 	}
+	runDir := filepath.Dir(c.ManxdSocket)
 	if len(cfg.Endpoints) == 0 {
-		return nil, invalidConf("etcd_endpoints is missing", "set it in the network configuration, or ETCD_ENDPOINTS in the environment")
+		local, err := etcd.ReadLocal(runDir, cfg)
+		if errors.Is(err, etcd.ErrNoLocal) {
+			return nil, types.NewError(types.ErrTryAgainLater, "the datastore is not known yet", err.Error()+
+				": start manxd, or set etcd_endpoints in the network configuration or ETCD_ENDPOINTS in the environment")
+		}
+		if err != nil {
+			return nil, err
+		}
+		cfg = local
+	}
+	for _, text := range cfg.Warnings(time.Now()) {
+		log.Warn("datastore: " + text)
 	}
 	s, err := etcd.Open(ctx, cfg, zap.NewNop())
 	if err != nil {
-		return nil, err
+		return nil, etcd.HintLocal(err, cfg, runDir)
 	}
 	return s, nil
 }

@@ -34,7 +34,7 @@ type plugin struct {
 	mtuFile string
 	now     func() time.Time
 	// open connects to the datastore of a configuration.
-	open func(ctx context.Context, c *netConf, getenv func(string) string) (datastore.Store, error)
+	open func(ctx context.Context, c *netConf, getenv func(string) string, log *zap.Logger) (datastore.Store, error)
 	// beforeStep is called before each step of an ADD; an error fails the step. Tests use it, nil does nothing.
 	beforeStep func(step string) error
 }
@@ -127,7 +127,7 @@ func (c *call) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	var err error
-	if c.store, err = c.open(ctx, c.conf, c.getenv); err != nil {
+	if c.store, err = c.open(ctx, c.conf, c.getenv, c.log); err != nil {
 		return err
 	}
 	o, err := c.store.Get(ctx, model.ResourceKey(model.KindClusterInformation, "default"))

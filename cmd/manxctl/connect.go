@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"time"
 
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
@@ -16,12 +18,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-const (
-	// defaultConfig is where calicoctl looks for its configuration.
-	defaultConfig = "/etc/calico/calicoctl.cfg"
-	// embeddedEndpoint is where a manxd with an embedded datastore listens.
-	embeddedEndpoint = "http://127.0.0.1:2379"
-)
+// defaultConfig is where calicoctl looks for its configuration.
+const defaultConfig = "/etc/calico/calicoctl.cfg"
 
 // etcdFlags say how to reach the datastore. What a flag sets goes before the file or the environment.
 type etcdFlags struct {
@@ -32,34 +30,35 @@ type etcdFlags struct {
 
 func (e *etcdFlags) add(f *pflag.FlagSet) {
 	f.StringVarP(&e.config, "config", "c", defaultConfig, "file that says how to reach the datastore, as for calicoctl")
-	f.StringVar(&e.endpoints, "etcd-endpoints", "", "etcd endpoints, separated by commas (ETCD_ENDPOINTS; default the local manxd's, "+embeddedEndpoint+")")
+	f.StringVar(&e.endpoints, "etcd-endpoints", "", "etcd endpoints, separated by commas (ETCD_ENDPOINTS; default: the datastore of the local manxd)")
 	f.StringVar(&e.overrides.CAFile, "etcd-ca-cert-file", "", "CA certificate of etcd (ETCD_CA_CERT_FILE)")
 	f.StringVar(&e.overrides.CertFile, "etcd-cert-file", "", "client certificate for etcd (ETCD_CERT_FILE)")
 	f.StringVar(&e.overrides.KeyFile, "etcd-key-file", "", "key of the client certificate (ETCD_KEY_FILE)")
 	f.StringVar(&e.overrides.Username, "etcd-username", "", "user for etcd (ETCD_USERNAME)")
-	f.StringVar(&e.overrides.Password, "etcd-password", "", "password for etcd (ETCD_PASSWORD)")
+	f.StringVar(&e.overrides.Password, "etcd-password", "", "password for etcd (ETCD_PASSWORD); everybody on this host sees it in the output of ps: use --etcd-password-file instead")
+	f.StringVar(&e.overrides.PasswordFile, "etcd-password-file", "", "file that holds the password for etcd (ETCD_PASSWORD_FILE)")
 }
 
 // open connects to the datastore.
 func (c *cli) open(ctx context.Context) (datastore.Store, error) {
-	config, err := c.etcd.resolve(c.env)
+	runDir := filepath.Dir(c.socket)
+	config, err := c.etcd.resolve(c.env, runDir)
 	if err != nil {
 		return nil, err
+	}
+	for _, text := range config.Warnings(time.Now()) {
+		fmt.Fprintln(c.err, "Warning:", text) //nolint:errcheck // nowhere to report it
 	}
 	store, err := etcd.Open(ctx, config, zap.NewNop())
-	if errors.Is(err, datastore.ErrUnavailable) && len(config.Endpoints) == 1 && config.Endpoints[0] == embeddedEndpoint {
-		err = fmt.Errorf("%w. This is the address of a manxd with an embedded datastore on this host: for another datastore, "+
-			"set --etcd-endpoints, ETCD_ENDPOINTS or a file with --config", err)
-	}
 	if err != nil {
-		return nil, err
+		return nil, etcd.HintLocal(err, config, runDir)
 	}
 	return store, nil
 }
 
 // resolve combines flags with the configuration file or, if there is none, with the environment: as calicoctl, never
-// with both.
-func (e *etcdFlags) resolve(env func(string) string) (etcd.Config, error) {
+// with both. If none of them names an endpoint, the datastore is that of the manxd with that run directory.
+func (e *etcdFlags) resolve(env func(string) string, runDir string) (etcd.Config, error) {
 	config, typ, err := e.fileOrEnv(env)
 	if err != nil {
 		return config, err
@@ -71,9 +70,18 @@ func (e *etcdFlags) resolve(env func(string) string) (etcd.Config, error) {
 	default:
 		return config, fmt.Errorf(`datastore type %q is not known: want "etcdv3"`, typ)
 	}
+	if e.endpoints == "" && len(config.Endpoints) == 0 {
+		if config, err = localConfig(runDir, config); err != nil {
+			return config, err
+		}
+	}
+	if e.overrides.Password != "" || e.overrides.PasswordFile != "" { // a flag takes the place of either
+		config.Password, config.PasswordFile = "", ""
+	}
 	for _, o := range []struct{ to, from *string }{
 		{&config.CAFile, &e.overrides.CAFile}, {&config.CertFile, &e.overrides.CertFile}, {&config.KeyFile, &e.overrides.KeyFile},
 		{&config.Username, &e.overrides.Username}, {&config.Password, &e.overrides.Password},
+		{&config.PasswordFile, &e.overrides.PasswordFile},
 	} {
 		if *o.from != "" {
 			*o.to = *o.from
@@ -82,10 +90,19 @@ func (e *etcdFlags) resolve(env func(string) string) (etcd.Config, error) {
 	if e.endpoints != "" {
 		config.Endpoints = etcd.SplitEndpoints(e.endpoints)
 	}
-	if len(config.Endpoints) == 0 {
-		config.Endpoints = []string{embeddedEndpoint}
-	}
 	return config, nil
+}
+
+// localConfig is how the local manxd reaches the datastore, as the user that is set otherwise.
+func localConfig(runDir string, set etcd.Config) (etcd.Config, error) {
+	config, err := etcd.ReadLocal(runDir, set)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return config, fmt.Errorf("%w: the datastore of the local manxd is for root alone", err)
+	case errors.Is(err, etcd.ErrNoLocal):
+		return config, fmt.Errorf("no datastore is set, and %w: start manxd, or set --etcd-endpoints, ETCD_ENDPOINTS or a file with --config", err)
+	}
+	return config, err
 }
 
 func (e *etcdFlags) fileOrEnv(env func(string) string) (etcd.Config, string, error) {
@@ -117,9 +134,12 @@ type apiConfig struct {
 		EtcdEndpoints string `json:"etcdEndpoints"`
 		EtcdUsername  string `json:"etcdUsername"`
 		EtcdPassword  string `json:"etcdPassword"`
-		EtcdKeyFile   string `json:"etcdKeyFile"`
-		EtcdCertFile  string `json:"etcdCertFile"`
-		EtcdCAFile    string `json:"etcdCACertFile"`
+		// EtcdPasswordFile is the only field that calicoctl does not know.
+		EtcdPasswordFile string `json:"etcdPasswordFile"`
+
+		EtcdKeyFile  string `json:"etcdKeyFile"`
+		EtcdCertFile string `json:"etcdCertFile"`
+		EtcdCAFile   string `json:"etcdCACertFile"`
 		kubernetesSpec
 		unsupportedSpec
 	} `json:"spec"`
@@ -168,6 +188,6 @@ func parseConfig(raw []byte) (etcd.Config, string, error) {
 	return etcd.Config{
 		Endpoints: etcd.SplitEndpoints(s.EtcdEndpoints),
 		CAFile:    s.EtcdCAFile, CertFile: s.EtcdCertFile, KeyFile: s.EtcdKeyFile,
-		Username: s.EtcdUsername, Password: s.EtcdPassword,
+		Username: s.EtcdUsername, Password: s.EtcdPassword, PasswordFile: s.EtcdPasswordFile,
 	}, s.DatastoreType, nil
 }

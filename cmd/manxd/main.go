@@ -90,7 +90,7 @@ Every setting is a flag or the environment variable that stands behind it in bra
 shall not be a Manx node any more. It refuses while manxd runs. Interfaces of workloads go with their workloads.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cleanup(o) },
-	}, &cobra.Command{
+	}, clientCertificateCommand(&o), &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,

@@ -30,6 +30,7 @@ type options struct {
 	etcdKeyFile      string
 	etcdUsername     string
 	etcdPassword     string
+	etcdPasswordFile string
 	waitForDatastore bool
 
 	dataDir          string
@@ -100,14 +101,15 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.etcdCertFile, "etcd-cert-file", "", "client certificate for etcd", "CALICO_ETCD_CERT_FILE", "ETCD_CERT_FILE")
 	b.string(&o.etcdKeyFile, "etcd-key-file", "", "key of the client certificate", "CALICO_ETCD_KEY_FILE", "ETCD_KEY_FILE")
 	b.string(&o.etcdUsername, "etcd-username", "", "user for etcd", "CALICO_ETCD_USERNAME", "ETCD_USERNAME")
-	b.string(&o.etcdPassword, "etcd-password", "", "password for etcd (better in the environment than on the command line)", "CALICO_ETCD_PASSWORD", "ETCD_PASSWORD")
+	b.string(&o.etcdPassword, "etcd-password", "", "password for etcd; everybody on this host sees it in the output of ps: use --etcd-password-file instead", "CALICO_ETCD_PASSWORD", "ETCD_PASSWORD")
+	b.string(&o.etcdPasswordFile, "etcd-password-file", "", "file that holds the password for etcd", "CALICO_ETCD_PASSWORD_FILE", "ETCD_PASSWORD_FILE")
 	b.bool(&o.waitForDatastore, "wait-for-datastore", false, "at start, wait for the datastore instead of giving up", "WAIT_FOR_DATASTORE")
 
 	b.string(&o.dataDir, "data-dir", "/var/lib/manx", "folder of the embedded datastore", "MANX_DATA_DIR")
-	b.string(&o.embeddedListen, "embedded-listen", "127.0.0.1:2379", "where the embedded datastore listens; other than loopback only with TLS files or --embedded-insecure", "MANX_EMBEDDED_LISTEN")
-	b.bool(&o.embeddedInsecure, "embedded-insecure", false, "let anyone who can reach the embedded datastore read and change it", "MANX_EMBEDDED_INSECURE")
-	b.string(&o.embeddedCAFile, "embedded-ca-file", "", "CA that signs the certificates of the embedded datastore's clients", "MANX_EMBEDDED_CA_FILE")
-	b.string(&o.embeddedCertFile, "embedded-cert-file", "", "server certificate of the embedded datastore", "MANX_EMBEDDED_CERT_FILE")
+	b.string(&o.embeddedListen, "embedded-listen", "", "ADDRESS:PORT at which the embedded datastore serves other hosts, with certificates that 'manxd client-certificate' makes; empty: a unix socket in the data directory alone", "MANX_EMBEDDED_LISTEN")
+	b.bool(&o.embeddedInsecure, "embedded-insecure", false, "let everybody who reaches --embedded-listen read and change the cluster, without a certificate", "MANX_EMBEDDED_INSECURE")
+	b.string(&o.embeddedCAFile, "embedded-ca-file", "", "CA of the clients' certificates, in place of the one in the data directory", "MANX_EMBEDDED_CA_FILE")
+	b.string(&o.embeddedCertFile, "embedded-cert-file", "", "server certificate of the embedded datastore, in place of a generated one", "MANX_EMBEDDED_CERT_FILE")
 	b.string(&o.embeddedKeyFile, "embedded-key-file", "", "key of that certificate", "MANX_EMBEDDED_KEY_FILE")
 
 	b.string(&o.runDir, "run-dir", "/run/manx", "folder of the control sockets", "MANX_RUN_DIR")
@@ -284,7 +286,7 @@ func explain(fs *pflag.FlagSet, used map[string]string) {
 			source = "environment " + env
 		}
 		value := f.Value.String()
-		if strings.Contains(f.Name, "password") && !strings.HasSuffix(f.Name, "-dir") && value != "" {
+		if strings.Contains(f.Name, "password") && !strings.HasSuffix(f.Name, "-dir") && !strings.HasSuffix(f.Name, "-file") && value != "" {
 			value = "(set)"
 		}
 		fmt.Fprintf(os.Stdout, "%-28s %-28q %-34s %s\n", f.Name, value, source, strings.Join(envs, " "))

@@ -19,7 +19,7 @@ func openStore(ctx context.Context, o options, waiting func(error), log *zap.Log
 	config := etcd.Config{
 		Endpoints: etcd.SplitEndpoints(o.etcdEndpoints),
 		CAFile:    o.etcdCAFile, CertFile: o.etcdCertFile, KeyFile: o.etcdKeyFile,
-		Username: o.etcdUsername, Password: o.etcdPassword,
+		Username: o.etcdUsername, Password: o.etcdPassword, PasswordFile: o.etcdPasswordFile,
 	}
 	stop := func() {}
 	if o.datastore == "embedded" {
@@ -36,13 +36,23 @@ func openStore(ctx context.Context, o options, waiting func(error), log *zap.Log
 			}
 		}
 		config = server.Config()
+		if o.embeddedInsecure {
+			log.Warn("the embedded datastore asks for no certificate: everybody who reaches it may change the cluster",
+				zap.String("address", server.Address()))
+		}
+	}
+	if err := etcd.WriteLocal(o.runDir, config); err != nil {
+		log.Warn("manxctl and the CNI plugin need settings to find the datastore", zap.Error(err))
 	}
 	store, err := connect(ctx, config, o.waitForDatastore, waiting, log)
 	if err != nil {
 		stop()
 		return nil, nil, err
 	}
+	warnings, stopWarning := context.WithCancel(ctx)
+	go warn(warnings, config, log)
 	return store, func() {
+		stopWarning()
 		if err := store.Close(); err != nil {
 			log.Warn("datastore connection did not close cleanly", zap.Error(err))
 		}
@@ -71,6 +81,29 @@ func connect(ctx context.Context, config etcd.Config, wait bool, waiting func(er
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-time.After(time.Second):
+		}
+	}
+}
+
+// warnInterval is how often the way to the datastore is looked at for what is worth a warning.
+const warnInterval = 12 * time.Hour
+
+// warn logs each warning about the way to the datastore when it is new.
+func warn(ctx context.Context, config etcd.Config, log *zap.Logger) {
+	told := map[string]bool{}
+	tick := time.NewTicker(warnInterval)
+	defer tick.Stop()
+	for {
+		for _, text := range config.Warnings(time.Now()) {
+			if !told[text] {
+				told[text] = true
+				log.Warn("datastore: " + text)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
 		}
 	}
 }

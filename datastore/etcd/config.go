@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"strings"
@@ -15,10 +16,11 @@ import (
 type Config struct {
 	// Endpoints are URLs (http://10.0.0.1:2379, https://..., unix:///path/of/socket) or HOST:PORT.
 	Endpoints []string
-	// PEM files. CAFile verifies the server; CertFile and KeyFile are our own certificate, both or none.
+	// PEM files. CAFile verifies the server; CertFile and KeyFile are our own certificate, both or none, and are read
+	// again for each connection.
 	CAFile, CertFile, KeyFile string
-	// Username and Password are used only if both are set.
-	Username, Password string
+	// Username and Password are used only if both are set. PasswordFile holds the password in place of Password.
+	Username, Password, PasswordFile string
 	// RequestTimeout bounds each request whose context has no deadline; 10 s if zero.
 	RequestTimeout time.Duration
 }
@@ -39,6 +41,8 @@ func ConfigFromEnv(getenv func(string) string) Config {
 		KeyFile:   get("ETCD_KEY_FILE"),
 		Username:  get("ETCD_USERNAME"),
 		Password:  get("ETCD_PASSWORD"),
+
+		PasswordFile: get("ETCD_PASSWORD_FILE"),
 	}
 }
 
@@ -83,8 +87,11 @@ func (c Config) check() error {
 	if (c.CertFile == "") != (c.KeyFile == "") {
 		return fmt.Errorf("etcd client certificate file %q and key file %q: want both or none", c.CertFile, c.KeyFile)
 	}
-	if (c.Username == "") != (c.Password == "") {
-		return errors.New("etcd user name and password: want both or none")
+	if c.Password != "" && c.PasswordFile != "" {
+		return fmt.Errorf("etcd password and password file %s: want one of them", c.PasswordFile)
+	}
+	if (c.Username == "") != (c.Password == "" && c.PasswordFile == "") {
+		return errors.New("etcd user name and password (or password file): want both or none")
 	}
 	return nil
 }
@@ -117,14 +124,74 @@ func (c Config) tlsConfig() (*tls.Config, error) {
 		config.RootCAs = pool
 	}
 	if c.CertFile != "" {
-		cert, err := ReadKeyPair(c.CertFile, c.KeyFile)
-		if err != nil {
+		if _, err := ReadKeyPair(c.CertFile, c.KeyFile); err != nil {
 			return nil, err
 		}
-		config.Certificates = []tls.Certificate{cert}
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			cert, err := ReadKeyPair(c.CertFile, c.KeyFile)
+			return &cert, err
+		}
 	}
 	return config, nil
 }
+
+// maxPassword is more than any password has.
+const maxPassword = 4096
+
+// password is the password, from its file if there is one: what is in it, less the end of the line.
+func (c Config) password() (string, error) {
+	if c.PasswordFile == "" {
+		return c.Password, nil
+	}
+	f, err := os.Open(c.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("etcd password file: %w", err)
+	}
+	defer f.Close()
+	content, err := io.ReadAll(io.LimitReader(f, maxPassword+1))
+	if err != nil {
+		return "", fmt.Errorf("etcd password file: %w", err)
+	}
+	password := strings.TrimRight(string(content), "\r\n")
+	switch {
+	case strings.TrimSpace(password) == "":
+		return "", fmt.Errorf("etcd password file %s is empty", c.PasswordFile)
+	case len(content) > maxPassword:
+		return "", fmt.Errorf("etcd password file %s has more than %d bytes", c.PasswordFile, maxPassword)
+	case strings.ContainsAny(password, "\r\n"):
+		return "", fmt.Errorf("etcd password file %s has more than one line", c.PasswordFile)
+	}
+	return password, nil
+}
+
+// Warnings are sentences about what works, but not safely, or not for long: a password that everybody on the way or
+// on this host can read, a client certificate that expires within 30 days.
+func (c Config) Warnings(now time.Time) (warnings []string) {
+	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+	for _, e := range c.Endpoints {
+		if scheme, _ := splitEndpoint(e); c.Username != "" && scheme != "unix" && !c.secure() {
+			warn("the password of etcd user %s goes over %s unencrypted: everybody on the way can read it, use https://",
+				c.Username, e)
+			break
+		}
+	}
+	if st, err := os.Stat(c.PasswordFile); c.PasswordFile != "" && err == nil && st.Mode().Perm()&0o007 != 0 {
+		warn("every user of this host can read etcd password file %s (mode %#o): want mode 0600",
+			c.PasswordFile, st.Mode().Perm())
+	}
+	if c.CertFile == "" {
+		return warnings
+	}
+	cert, err := ReadKeyPair(c.CertFile, c.KeyFile)
+	if err == nil && cert.Leaf != nil && now.Add(expiryNotice).After(cert.Leaf.NotAfter) {
+		warn("etcd client certificate %s expires on %s: replace it and its key, which needs no restart",
+			c.CertFile, cert.Leaf.NotAfter.Format(time.DateOnly))
+	}
+	return warnings
+}
+
+// expiryNotice is how long before its end a certificate is worth a warning.
+const expiryNotice = 30 * 24 * time.Hour
 
 // ReadCA reads a file of PEM certificates.
 func ReadCA(file string) (*x509.CertPool, error) {

@@ -25,8 +25,7 @@ func QuietServer(log *zap.Logger, ending *atomic.Bool) *zap.Logger {
 		lowest: zap.WarnLevel,
 		ending: ending,
 		usual: []string{
-			"scheme is http or unix while",                 // the local socket beside TLS is meant to be without
-			"Running http and grpc server on single port",  // etcd's own advice is for gateways, which are off
+			"Running http and grpc server on single port",  // etcd's own listeners are off
 			"simple token is not cryptographically signed", // nobody logs in to the embedded server
 		},
 		atEnd: []string{

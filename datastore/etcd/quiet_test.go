@@ -16,15 +16,16 @@ import (
 // A server that starts, serves and is closed has nothing to tell, at any level of the log.
 func TestEmbeddedSaysNothingWhenAllIsWell(t *testing.T) {
 	pki := newPKI(t)
-	plain := embedded.Config{}
+	plain := embedded.Config{Insecure: true}
 	for name, c := range map[string]struct {
 		config embedded.Config
 		start  zapcore.Level
 	}{
-		"debug": {plain, zap.DebugLevel},
-		"error": {plain, zap.ErrorLevel},
-		"fatal": {plain, zap.FatalLevel},
-		"TLS":   {embedded.Config{CertFile: pki.server.cert, KeyFile: pki.server.key, CAFile: pki.ca}, zap.DebugLevel},
+		"debug":  {plain, zap.DebugLevel},
+		"error":  {plain, zap.ErrorLevel},
+		"fatal":  {plain, zap.FatalLevel},
+		"own CA": {embedded.Config{}, zap.DebugLevel},
+		"TLS":    {embedded.Config{CertFile: pki.server.cert, KeyFile: pki.server.key, CAFile: pki.ca}, zap.DebugLevel},
 	} {
 		t.Run(name, func(t *testing.T) {
 			level := zap.NewAtomicLevelAt(c.start)

@@ -53,6 +53,9 @@ func Open(ctx context.Context, config Config, log *zap.Logger) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	if config.Password, err = config.password(); err != nil {
+		return nil, err
+	}
 	if config.RequestTimeout == 0 {
 		config.RequestTimeout = dialTimeout
 	}

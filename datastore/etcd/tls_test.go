@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -113,7 +114,7 @@ func (a *authority) write(name, kind string, der []byte) string {
 
 func serveTLS(t *testing.T, ca string, server pair) string {
 	t.Helper()
-	e, err := startEmbedded(t, embedded.Config{Listen: "127.0.0.1:0", CAFile: ca, CertFile: server.cert, KeyFile: server.key})
+	e, err := startEmbedded(t, embedded.Config{Listen: "127.0.0.1:0", Insecure: ca == "", CAFile: ca, CertFile: server.cert, KeyFile: server.key})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,6 +171,12 @@ func TestOpenSaysWhatIsWrongWithTLS(t *testing.T) {
 }
 
 func TestOpenSaysWhatIsWrongWithTheConfiguration(t *testing.T) {
+	blank, lines := filepath.Join(t.TempDir(), "blank"), filepath.Join(t.TempDir(), "lines")
+	for file, content := range map[string]string{blank: " \n", lines: "a\nb\n"} {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, c := range map[string]struct {
 		config etcd.Config
 		want   string
@@ -181,6 +188,10 @@ func TestOpenSaysWhatIsWrongWithTheConfiguration(t *testing.T) {
 		"mixed schemes":           {etcd.Config{Endpoints: []string{"http://10.0.0.1:1", "https://10.0.0.1:2"}}, "all must begin"},
 		"TLS files for plain":     {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, CAFile: "/ca"}, "not encrypted"},
 		"certificate without key": {etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, CertFile: "/c"}, "both or none"},
+		"password twice":          {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, Username: "u", Password: "p", PasswordFile: "/p"}, "one of them"},
+		"password file missing":   {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, Username: "u", PasswordFile: "/nowhere/p"}, "password file: open /nowhere/p"},
+		"password file empty":     {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, Username: "u", PasswordFile: blank}, blank + " is empty"},
+		"password of two lines":   {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, Username: "u", PasswordFile: lines}, lines + " has more than one line"},
 		"user without password":   {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, Username: "u"}, "both or none"},
 	} {
 		if _, err := etcd.Open(t.Context(), c.config, zap.NewNop()); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -190,8 +201,8 @@ func TestOpenSaysWhatIsWrongWithTheConfiguration(t *testing.T) {
 }
 
 func TestCredentials(t *testing.T) {
-	server := etcdtest.Start(t)
-	raw := server.Client(t)
+	server := startCluster(t, 1)[0]
+	raw := plainClient(t, server)
 	ctx := t.Context()
 	must := func(_ any, err error) {
 		t.Helper()
@@ -208,9 +219,9 @@ func TestCredentials(t *testing.T) {
 	must(raw.UserGrantRole(ctx, "manx", "calico"))
 	must(raw.UserAdd(ctx, "stranger", "dog"))
 	must(raw.AuthEnable(ctx))
-	config := server.Config()
+	config := etcd.Config{Endpoints: endpoints(server)}
 	for name, c := range map[string][3]string{
-		"none":           {"", "", "wants a user and a password: set ETCD_USERNAME and ETCD_PASSWORD"},
+		"none":           {"", "", "wants a user and a password: set ETCD_USERNAME and ETCD_PASSWORD_FILE"},
 		"wrong password": {"manx", "dog", "refuses these credentials"},
 		"unknown user":   {"nobody", "x", "refuses these credentials"},
 		"no permission":  {"stranger", "dog", "does not let user stranger do this: grant it to read and write everything below /calico/"},
@@ -220,7 +231,10 @@ func TestCredentials(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	config.Username, config.Password = "manx", "cat"
+	config.Username, config.Password, config.PasswordFile = "manx", "", filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(config.PasswordFile, []byte("cat\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	s := open(t, config)
 	a := create(t, s, peer("a", "10.0.0.1"))
 	m := watch(t, s, a.Key.Kind, "Node", "IPAMBlock")
@@ -228,7 +242,8 @@ func TestCredentials(t *testing.T) {
 	if len(m.state) != 1 {
 		t.Errorf("the watch shows %v", m.state)
 	}
-	server.Restart(t) // tokens of the old process are worthless
+	server.kill()
+	server.start(t) // tokens of the old process are worthless
 	m.untilInSync()
 }
 
@@ -241,5 +256,78 @@ func TestConfigFromEnv(t *testing.T) {
 	if len(got.Endpoints) != 2 || got.Endpoints[1] != "https://10.0.0.2:2379" || got.CAFile != "/ca" || got.CertFile != "/cert" ||
 		got.KeyFile != "/key" || got.Username != "u" || got.Password != "calico" {
 		t.Errorf("%+v", got)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	p := newPKI(t)
+	dir := t.TempDir()
+	secret, open := filepath.Join(dir, "secret"), filepath.Join(dir, "open")
+	for file, mode := range map[string]os.FileMode{secret: 0o600, open: 0o644} {
+		if err := os.WriteFile(file, []byte("p"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		config etcd.Config
+		want   []string
+	}{
+		"password over http":     {etcd.Config{Endpoints: []string{"http://10.0.0.1:1", "http://10.0.0.2:1"}, Username: "u", Password: "p"}, []string{"password of etcd user u goes over http://10.0.0.1:1 unencrypted"}},
+		"without a scheme":       {etcd.Config{Endpoints: []string{"10.0.0.1:1"}, Username: "u", PasswordFile: secret}, []string{"goes over 10.0.0.1:1 unencrypted"}},
+		"password over https":    {etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, Username: "u", Password: "p"}, nil},
+		"password over a socket": {etcd.Config{Endpoints: []string{"unix:///s"}, Username: "u", Password: "p"}, nil},
+		"no password":            {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}}, nil},
+		"file for everybody":     {etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, Username: "u", PasswordFile: open}, []string{"every user of this host can read etcd password file " + open}},
+		"file for root":          {etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, Username: "u", PasswordFile: secret}, nil},
+		"certificate near its end": {etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, CertFile: p.client.cert, KeyFile: p.client.key}, []string{
+			"etcd client certificate " + p.client.cert + " expires on "}},
+	} {
+		got := c.config.Warnings(time.Now())
+		if len(got) != len(c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+			continue
+		}
+		for i := range got {
+			if !strings.Contains(got[i], c.want[i]) {
+				t.Errorf("%s: %q lacks %q", name, got[i], c.want[i])
+			}
+		}
+	}
+}
+
+// What manxd leaves for the other programs of the host is enough to use the datastore, and holds no password.
+func TestLocal(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := etcd.ReadLocal(dir, etcd.Config{}); !errors.Is(err, etcd.ErrNoLocal) {
+		t.Errorf("without a file: %v", err)
+	}
+	config := etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, CAFile: "/ca", CertFile: "/c", KeyFile: "/k", Username: "u", PasswordFile: "/p"}
+	if err := etcd.WriteLocal(dir, config); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := etcd.ReadLocal(dir, etcd.Config{}); err != nil || !reflect.DeepEqual(got, config) {
+		t.Errorf("%+v, %v: want %+v", got, err, config)
+	}
+	if got, err := etcd.ReadLocal(dir, etcd.Config{Username: "me", Password: "mine"}); err != nil || got.Username != "me" || got.Password != "mine" || got.PasswordFile != "" {
+		t.Errorf("as another user: %+v, %v", got, err)
+	}
+	if err := etcd.WriteLocal(dir, etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, Username: "u", Password: "secret"}); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("%v, %v: want one file", entries, err)
+	}
+	file := filepath.Join(dir, entries[0].Name())
+	content, err := os.ReadFile(file)
+	st, _ := os.Stat(file)
+	if err != nil || strings.Contains(string(content), "secret") || st.Mode().Perm() != 0o600 {
+		t.Errorf("%s (mode %v), %v", content, st.Mode(), err)
+	}
+	if err := os.WriteFile(file, content[:len(content)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := etcd.ReadLocal(dir, etcd.Config{}); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("a truncated file: %v", err)
 	}
 }

@@ -52,7 +52,7 @@ func (m *mirror) until(what string, done func() bool) {
 			}
 			m.take(e)
 		case <-timeout:
-			m.t.Fatalf("waiting for %s: nothing; state %v", what, m.state)
+			m.t.Fatalf("waiting for %s: nothing; state %v; seen %+v", what, m.state, m.seen)
 		}
 	}
 }

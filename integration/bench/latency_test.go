@@ -167,52 +167,7 @@ func report(b *testing.B, took []time.Duration) {
 
 // openStore connects to the datastore that the node's daemon embeds.
 func openStore(s *site) (store *etcd.Store, err error) {
-	// The client dials again whenever it likes, so it gets a way into the namespace rather than one socket.
-	proxy, err := forward(s.node.Namespace, s.node.IP4.String()+":2379")
-	if err != nil {
-		return nil, err
-	}
-	return etcd.Open(context.Background(), etcd.Config{Endpoints: []string{"http://" + proxy}}, zap.NewNop())
-}
-
-// forward listens on loopback here and passes connections on to an address inside a namespace.
-func forward(ns, to string) (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	go func() {
-		for {
-			here, err := l.Accept()
-			if err != nil {
-				return
-			}
-			var there net.Conn
-			if lab.Inside(ns, func() { there, err = net.Dial("tcp", to) }) != nil || err != nil {
-				here.Close()
-				continue
-			}
-			go pipe(here, there)
-			go pipe(there, here)
-		}
-	}()
-	return l.Addr().String(), nil
-}
-
-func pipe(from, to net.Conn) {
-	defer to.Close()
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := from.Read(buf)
-		if n > 0 {
-			if _, err := to.Write(buf[:n]); err != nil {
-				return
-			}
-		}
-		if err != nil {
-			return
-		}
-	}
+	return etcd.Open(context.Background(), etcd.Config{Endpoints: []string{s.node.EtcdSocket()}}, zap.NewNop())
 }
 
 func birdControl(s *site) (net.Conn, error) {

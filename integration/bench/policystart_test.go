@@ -14,9 +14,9 @@ import (
 // all rules in the kernel, and the memory that it then has. Rules of the run before are there at all starts but the first.
 func BenchmarkPolicyStart(b *testing.B) {
 	s := newSite(b)
-	startEtcd(b, s)
+	endpoint := startEtcd(b, s)
 	c := cluster{policies: 10_000, remotes: benchRemotes}
-	args := []string{"--datastore=etcdv3", "--etcd-endpoints=" + s.node.Etcd(), "--no-default-pools"}
+	args := []string{"--datastore=etcdv3", "--etcd-endpoints=" + endpoint, "--no-default-pools"}
 	if err := s.node.StartManxd(args...); err != nil { // for the objects that every cluster has
 		b.Fatal(err)
 	}
@@ -54,11 +54,7 @@ func BenchmarkPolicyStart(b *testing.B) {
 // put writes a cluster as its programs have stored it.
 func put(b *testing.B, s *site, c cluster) {
 	b.Helper()
-	proxy, err := forward(s.node.Namespace, s.node.IP4.String()+":2379")
-	if err != nil {
-		b.Fatal(err)
-	}
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + proxy}})
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.node.EtcdSocket()}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -3,8 +3,10 @@ package bench
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,8 +29,7 @@ func BenchmarkStart(b *testing.B) {
 			s := newSite(b)
 			args := s.node.EmbedDatastore()
 			if !c.embedded {
-				startEtcd(b, s)
-				args = []string{"--datastore=etcdv3", "--etcd-endpoints=" + s.node.Etcd()}
+				args = []string{"--datastore=etcdv3", "--etcd-endpoints=" + startEtcd(b, s)}
 			}
 			if err := s.node.StartManxd(append(args, "--no-default-pools")...); err != nil {
 				b.Fatal(err)
@@ -65,18 +66,25 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// startEtcd runs an etcd on the node until the benchmark ends.
-func startEtcd(b *testing.B, s *site) {
+// startEtcd runs an etcd on the node until the benchmark ends, also on the socket that an embedded one has, and returns its
+// endpoint.
+func startEtcd(b *testing.B, s *site) string {
 	b.Helper()
 	if _, err := exec.LookPath("etcd"); err != nil {
 		b.Skip("etcd is not installed")
 	}
+	socket := s.node.EtcdSocket()
+	if err := os.MkdirAll(filepath.Dir(strings.TrimPrefix(socket, "unix://")), 0o700); err != nil {
+		b.Fatal(err)
+	}
+	endpoint := fmt.Sprintf("http://%s:2379", s.node.IP4)
 	cmd := lab.InNamespace(s.node.Namespace, "etcd", "--data-dir="+filepath.Join(s.node.Dir, "etcd"), "--log-level=error",
-		"--listen-client-urls="+s.node.Etcd(), "--advertise-client-urls="+s.node.Etcd(), "--listen-peer-urls=http://127.0.0.1:2380")
+		"--listen-client-urls="+endpoint+","+socket, "--advertise-client-urls="+endpoint, "--listen-peer-urls=http://127.0.0.1:2380")
 	if err := cmd.Start(); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return endpoint
 }
 
 // populate writes n nodes and their blocks.

@@ -140,7 +140,7 @@ func (d *demo) howToLookAround() {
 	}
 	say("  ip netns exec %s gobgp neighbor", n.Namespace)
 	say("  ip netns exec %s %s/manxctl --socket %s status", n.Namespace, d.lab.Spec.Bin, n.Socket())
-	say("  ip netns exec %s %s/manxctl --etcd-endpoints %s get nodes -o wide", n.Namespace, d.lab.Spec.Bin, n.Etcd())
+	say("  ip netns exec %s %s/manxctl --socket %s get nodes -o wide", n.Namespace, d.lab.Spec.Bin, n.Socket())
 	say("  logs and files: %s", d.lab.Dir)
 	say("When you have seen enough: make demo-down")
 }

@@ -244,10 +244,7 @@ func (f *flows) stop(t *testing.T) (sent, lost int) {
 
 func dialEtcd(t *testing.T, n *lab.Node) *clientv3.Client {
 	t.Helper()
-	local, stop, err := n.Forward(strings.TrimPrefix(n.Etcd(), "http://"))
-	must(t, err)
-	t.Cleanup(stop)
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + local}, DialTimeout: limit})
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{n.EtcdSocket()}, DialTimeout: limit})
 	must(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return client

@@ -93,10 +93,7 @@ func (c *cluster) testReleasedBlock(t *testing.T) {
 			c.torHas(t, c.tor1, family, b, true)
 		}
 	}
-	local, stop, err := c.n1.Forward(strings.TrimPrefix(c.n1.Etcd(), "http://"))
-	must(t, err)
-	defer stop()
-	store, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{"http://" + local}}, zap.NewNop())
+	store, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{c.n1.EtcdSocket()}}, zap.NewNop())
 	must(t, err)
 	defer store.Close()
 	start := time.Now()

@@ -16,7 +16,7 @@ import (
 func (c *cluster) testTwin(t *testing.T) {
 	dir := t.TempDir()
 	out, err := c.n2.Run(filepath.Join(c.Spec.Bin, "manxd"), "--node-name=twin", "--run-dir="+dir, "--nodename-file="+dir+"/nodename",
-		"--mtu-file="+dir+"/mtu", "--gobgp-listen=", "--http-listen=", "--ip=autodetect", "--ip-autodetection-method=interface=eth0", "--etcd-endpoints="+c.n1.Etcd(), "--no-default-pools")
+		"--mtu-file="+dir+"/mtu", "--gobgp-listen=", "--http-listen=", "--ip=autodetect", "--ip-autodetection-method=interface=eth0", "--etcd-endpoints="+c.n1.EtcdSocket(), "--no-default-pools")
 	if exitCode(err) != 1 {
 		t.Errorf("the second manxd ended with %v, want exit code 1", err)
 	}
@@ -29,7 +29,7 @@ func (c *cluster) testTwin(t *testing.T) {
 	c.settled(t)
 
 	out, err = c.n2.Run(filepath.Join(c.Spec.Bin, "manxd"), "--node-name=n2", "--run-dir="+filepath.Dir(c.n2.Socket()), "--nodename-file="+dir+"/nodename",
-		"--mtu-file="+dir+"/mtu", "--etcd-endpoints="+c.n1.Etcd())
+		"--mtu-file="+dir+"/mtu", "--etcd-endpoints="+c.n1.EtcdSocket())
 	if exitCode(err) != 1 {
 		t.Errorf("manxd beside itself ended with %v, want exit code 1", err)
 	}
@@ -71,7 +71,8 @@ func TestRefusesToStart(t *testing.T) {
 		{"nobody at the endpoint", []string{"--etcd-endpoints=http://127.0.0.1:1"}, "", 1, []string{"127.0.0.1:1", "refused"}},
 		{"the scheme of an endpoint", []string{"--etcd-endpoints=ftp://127.0.0.1:2379"}, "", 1, []string{"ftp", "http or https"}},
 		{"a certificate that is not there", []string{"--etcd-endpoints=https://127.0.0.1:1", "--etcd-ca-cert-file=/nowhere/ca.pem"}, "", 1, []string{"/nowhere/ca.pem"}},
-		{"open to the world without TLS", []string{"--embedded-listen=0.0.0.0:0"}, "", 1, []string{"--embedded-insecure"}},
+		{"open to the world, clients not verified", []string{"--embedded-listen=0.0.0.0:0", "--embedded-cert-file=/c", "--embedded-key-file=/k"}, "", 1, []string{"--embedded-insecure"}},
+		{"open to whom", []string{"--embedded-insecure"}, "", 1, []string{"--embedded-listen=ADDRESS:PORT"}},
 		{"the port of the datastore is taken", []string{"--embedded-listen=" + taken.Addr().String()}, "", 1, []string{taken.Addr().String(), "in use"}},
 		{"a file instead of the data folder", []string{"--data-dir=" + file}, "", 1, []string{file}},
 		{"a file instead of the run folder", []string{"--run-dir=" + file}, "", 1, []string{file, "control socket"}},

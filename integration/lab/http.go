@@ -75,31 +75,3 @@ func Inside(ns string, f func()) (err error) {
 func (n *Node) Dial(network, address string) (net.Conn, error) {
 	return dialIn(n.Namespace, network, address)
 }
-
-// Forward makes an address that the node can reach, such as that of its datastore, reachable for this process: it
-// returns a local address whose connections end there. stop ends it.
-func (n *Node) Forward(address string) (local string, stop func(), err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", nil, err
-	}
-	go func() {
-		for {
-			near, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer near.Close()
-				far, err := n.Dial("tcp", address)
-				if err != nil {
-					return
-				}
-				defer far.Close()
-				go func() { _, _ = io.Copy(far, near); far.Close() }()
-				_, _ = io.Copy(near, far)
-			}()
-		}
-	}()
-	return l.Addr().String(), func() { _ = l.Close() }, nil
-}

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 )
 
@@ -25,18 +24,36 @@ type Node struct {
 // Socket is the control socket of the node's manxd.
 func (n *Node) Socket() string { return filepath.Join(n.Dir, "run", "manxd.sock") }
 
-// Etcd is the datastore endpoint that other nodes use when this one embeds the datastore.
-func (n *Node) Etcd() string { return fmt.Sprintf("http://%s:2379", n.IP4) }
+// EtcdSocket is the endpoint of the datastore for programs of this host, when the node embeds it. Namespaces of
+// networks share it.
+func (n *Node) EtcdSocket() string { return "unix://" + filepath.Join(n.dataDir(), "etcd.sock") }
 
-// EmbedDatastore are the manxd arguments of the node that holds the datastore of the lab.
+func (n *Node) dataDir() string { return filepath.Join(n.Dir, "data") }
+
+// EmbedDatastore are the manxd arguments of the node that holds the datastore of the lab, for itself and for other
+// nodes.
 func (n *Node) EmbedDatastore() []string {
-	return []string{"--datastore=embedded", "--embedded-insecure", "--embedded-listen=" + n.IP4.String() + ":2379"}
+	return []string{"--datastore=embedded", "--embedded-listen=" + n.IP4.String() + ":2379"}
 }
 
-// UseDatastore are the manxd arguments of a node that uses the datastore which other embeds.
+// UseDatastore are the manxd arguments of a node that uses the datastore which other embeds; its manxd has been
+// started. All nodes share one certificate.
 func UseDatastore(other *Node) []string {
-	return []string{"--datastore=etcdv3", "--etcd-endpoints=" + other.Etcd()}
+	dir := filepath.Join(other.Dir, "client")
+	if _, err := os.Stat(dir); err != nil {
+		// Without the files manxd does not start, and says why.
+		_ = Eventually(certificatePatience, func() error {
+			_, err := command(filepath.Join(other.lab.Spec.Bin, "manxd"), "client-certificate", "lab", dir, "--data-dir="+other.dataDir())
+			return err
+		})
+	}
+	return []string{"--datastore=etcdv3", fmt.Sprintf("--etcd-endpoints=https://%s:2379", other.IP4),
+		"--etcd-ca-cert-file=" + filepath.Join(dir, "ca.crt"),
+		"--etcd-cert-file=" + filepath.Join(dir, "client.crt"), "--etcd-key-file=" + filepath.Join(dir, "client.key")}
 }
+
+// certificatePatience is how long a manxd that was just started may take to make its certificate authority.
+const certificatePatience = 30 * time.Second
 
 // StartManxd runs manxd on the node with these arguments beside the lab's own (node name, folders). Called again
 // after the daemon has ended it may be given no arguments, and then uses those of the last time.
@@ -47,7 +64,7 @@ func (n *Node) StartManxd(args ...string) error {
 	all := append([]string{
 		"--node-name=" + n.Name,
 		"--run-dir=" + filepath.Join(n.Dir, "run"),
-		"--data-dir=" + filepath.Join(n.Dir, "data"),
+		"--data-dir=" + n.dataDir(),
 		"--nodename-file=" + filepath.Join(n.Dir, "nodename"),
 		"--mtu-file=" + filepath.Join(n.Dir, "mtu"),
 		"--endpoint-status-path-prefix=" + n.Dir,
@@ -76,22 +93,10 @@ func (n *Node) Run(name string, args ...string) (string, error) {
 	return command("ip", append([]string{"netns", "exec", n.Namespace, name}, args...)...)
 }
 
-// Manxctl runs the CLI on the node, against the node's daemon and the datastore that it uses.
+// Manxctl runs the CLI on the node, against the node's daemon and the datastore that it uses, which the CLI finds by
+// itself.
 func (n *Node) Manxctl(args ...string) (string, error) {
-	return n.Run(filepath.Join(n.lab.Spec.Bin, "manxctl"), append(n.ctlFlags(), args...)...)
-}
-
-func (n *Node) ctlFlags() []string {
-	flags := []string{"--socket=" + n.Socket()}
-	for _, a := range n.args {
-		if listen, ok := strings.CutPrefix(a, "--embedded-listen="); ok {
-			flags = append(flags, "--etcd-endpoints=http://"+listen)
-		}
-		if strings.HasPrefix(a, "--etcd-endpoints=") {
-			flags = append(flags, a)
-		}
-	}
-	return flags
+	return n.Run(filepath.Join(n.lab.Spec.Bin, "manxctl"), append([]string{"--socket=" + n.Socket()}, args...)...)
 }
 
 // Apply stores resources that are given as YAML.

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 )
 
 // Pod is a namespace that the CNI plugin attached to a node.
@@ -89,15 +88,9 @@ func DualStack(conf map[string]any) {
 }
 
 func (n *Node) cniConf() map[string]any {
-	endpoints := n.Etcd()
-	for _, a := range n.args {
-		if e, ok := strings.CutPrefix(a, "--etcd-endpoints="); ok {
-			endpoints = e
-		}
-	}
 	return map[string]any{
 		"cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico",
-		"datastore_type": "etcdv3", "etcd_endpoints": endpoints,
+		"datastore_type": "etcdv3",
 		"nodename_file":  filepath.Join(n.Dir, "nodename"),
 		"ipam_lock_file": filepath.Join(n.Dir, "ipam.lock"),
 		"manxd_socket":   n.Socket(), "endpoint_status_dir": filepath.Join(n.Dir, "endpoint-status"),

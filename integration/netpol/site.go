@@ -109,12 +109,7 @@ func build(ctx context.Context, dir string) (bin string, err error) {
 
 // connect opens the datastore and the control sockets of the daemons.
 func (n *site) connect(ctx context.Context) error {
-	local, stop, err := n.hosts[0].Forward(n.hosts[0].IP4.String() + ":2379")
-	if err != nil {
-		return err
-	}
-	n.closers = append(n.closers, stop)
-	store, err := etcd.Open(ctx, etcd.Config{Endpoints: []string{"http://" + local}}, zap.NewNop())
+	store, err := etcd.Open(ctx, etcd.Config{Endpoints: []string{n.hosts[0].EtcdSocket()}}, zap.NewNop())
 	if err != nil {
 		return err
 	}

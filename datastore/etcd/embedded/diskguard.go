@@ -1,14 +1,12 @@
 package embedded
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -56,17 +54,15 @@ func (g *diskGuard) check() error {
 	return nil
 }
 
-// serverOptions makes the server ask the guard before each write.
-func (g *diskGuard) serverOptions() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(
-		func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			if writes(req) {
-				if err := g.check(); err != nil {
-					return nil, status.Error(codes.ResourceExhausted, err.Error())
-				}
-			}
-			return handler(ctx, req)
-		})}
+// admit fails if a request would write while too little of the disk is free.
+func (g *diskGuard) admit(req any) error {
+	if !writes(req) {
+		return nil
+	}
+	if err := g.check(); err != nil {
+		return status.Error(codes.ResourceExhausted, err.Error())
+	}
+	return nil
 }
 
 func writes(req any) bool {

@@ -3,6 +3,7 @@ package etcdtest
 
 import (
 	"context"
+	"os"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -12,7 +13,8 @@ import (
 	"github.com/manxnet/manx/datastore/etcd/embedded"
 )
 
-// Server is an embedded etcd server on a free loopback port, with its data in a directory of the test.
+// Server is an embedded etcd server on a free loopback port, open to every program of this host, with its data in a
+// directory of the test.
 type Server struct {
 	DataDir string
 	// Endpoint is the server's URL. It stays the same over Restart.
@@ -23,16 +25,22 @@ type Server struct {
 // Start runs a fresh server until the test ends.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	s := &Server{DataDir: t.TempDir()}
+	// The path of a unix socket is short; the names of tests are not.
+	dir, err := os.MkdirTemp("", "etcdtest-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	s := &Server{DataDir: dir}
 	s.start(t, "127.0.0.1:0")
-	s.Endpoint = s.embedded.Config().Endpoints[0]
+	s.Endpoint = "http://" + s.embedded.Address()
 	t.Cleanup(func() { s.Stop() })
 	return s
 }
 
 func (s *Server) start(t testing.TB, listen string) {
 	t.Helper()
-	e, err := embedded.Start(context.Background(), embedded.Config{DataDir: s.DataDir, Listen: listen, MinFreeBytes: 1}, zap.NewNop())
+	e, err := embedded.Start(context.Background(), embedded.Config{DataDir: s.DataDir, Listen: listen, Insecure: true, MinFreeBytes: 1}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/etcd/etcdtest"
+)
+
+// manxd takes the password from the file that ETCD_PASSWORD_FILE names, warns once that it goes over http
+// unencrypted, and leaves the way to the datastore for the other programs of the host, without the password.
+func TestPasswordFile(t *testing.T) {
+	server := etcdtest.Start(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "password")
+	if err := os.WriteFile(file, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"ETCD_ENDPOINTS": server.Endpoint, "ETCD_USERNAME": "u", "ETCD_PASSWORD_FILE": file, "MANX_RUN_DIR": dir}
+	var o options
+	fs := pflag.NewFlagSet("manxd", pflag.ContinueOnError)
+	o.flags(fs)
+	if _, err := fromEnvironment(fs, func(name string) string { return env[name] }); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.check(); err != nil {
+		t.Fatal(err)
+	}
+	core, log := observer.New(zapcore.WarnLevel)
+	_, stop, err := openStore(t.Context(), o, func(error) {}, zap.New(core))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	for end := time.Now().Add(time.Minute); log.Len() == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	}
+	if all := log.All(); len(all) != 1 || !strings.Contains(all[0].Message, "password of etcd user u goes over "+server.Endpoint+" unencrypted") {
+		t.Errorf("the log is %v", all)
+	}
+	local, err := etcd.ReadLocal(dir, etcd.Config{})
+	if err != nil || local.PasswordFile != file || local.Username != "u" || local.Endpoints[0] != server.Endpoint {
+		t.Errorf("other programs find %+v, %v", local, err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.waitForDatastore = true // waiting for what will not come helps nobody
+	if _, _, err := openStore(context.Background(), o, func(error) {}, zap.NewNop()); err == nil || !strings.Contains(err.Error(), file+" is empty") {
+		t.Errorf("with an empty file: %v", err)
+	}
+}
