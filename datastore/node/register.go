@@ -75,9 +75,11 @@ func Register(ctx context.Context, c Config, store datastore.Store, host HostAdd
 
 func makeDirectories(paths []string) error {
 	for _, path := range paths {
-		if err := os.MkdirAll(path, 0o755); err != nil {
+		d, err := safefile.Make(path, 0o755)
+		if err != nil {
 			return fmt.Errorf("make the directories that Calico's plugins use: %w", err)
 		}
+		_ = d.Close()
 	}
 	return nil
 }
