@@ -143,13 +143,13 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 		return usage(err)
 	}
 
-	f := &follower{node: name, routerID: o.routerID, clusterIPs: o.clusterIPs, passwords: bgp.PasswordDir(o.passwordDir), log: log.Named("bgp"),
+	f := &follower{node: name, routerID: o.routerID, clusterIPs: o.clusterIPs, prefix: o.interfacePrefix, passwords: bgp.PasswordDir(o.passwordDir), log: log.Named("bgp"),
 		passwordsChanged: make(chan struct{}, 1),
 		tables:           datastore.NewTables(log.Named("datastore"), name),
 		speaker: speaker.New(speaker.Config{Logger: log.Named("bgp"), GobgpSocket: filepath.Join(o.runDir, "gobgp.sock"), BMP: bmp,
 			MaxPrefixes: o.maxPrefixes, WarnPrefixes: o.warnPrefixes, InterfaceOf: interfaceOf(k, log.Named("bgp"))}),
 		agent: dataplane.New(dataplane.Config{Kernel: k, NodeName: name, Logger: log.Named("dataplane"), MTUFile: o.mtuFile,
-			EndpointStatusDir: o.endpointStatusDir, WithPolicy: o.policy}),
+			EndpointStatusDir: o.endpointStatusDir, InterfacePrefix: o.interfacePrefix, WithPolicy: o.policy}),
 	}
 	defer f.speaker.Close()
 	kinds := watched

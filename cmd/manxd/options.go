@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/manxnet/manx/dataplane/endpointstatus"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // options are the settings of the daemon. Each has a flag; most can come from the environment, under the names that
@@ -43,6 +44,7 @@ type options struct {
 	gobgpListen              string
 	httpListen               string
 	mtuFile                  string
+	interfacePrefix          string
 	endpointStatusPrefix     string
 	logLevel                 string
 	logFormat                string
@@ -114,6 +116,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.httpListen, httpFlag, "127.0.0.1:9099", "where health and metrics are served; empty: nowhere", "MANX_HTTP_LISTEN")
 	b.string(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "where the MTU for pods is kept for the CNI plugin", "MANX_MTU_FILE")
 	b.string(&o.endpointStatusPrefix, "endpoint-status-path-prefix", "", "the CNI plugin is told in the folder endpoint-status below this one which workloads have their policy and routes; none: nowhere; empty: endpointStatusPathPrefix of FelixConfiguration, else "+endpointstatus.DefaultPathPrefix, "FELIX_ENDPOINTSTATUSPATHPREFIX")
+	b.string(&o.interfacePrefix, "interface-prefix", "", "what the names of workloads' interfaces begin with, several separated by commas; empty: interfacePrefix of FelixConfiguration, else "+model.DefaultInterfacePrefix, "FELIX_INTERFACEPREFIX")
 	b.string(&o.logLevel, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL", "CALICO_STARTUP_LOGLEVEL")
 	b.string(&o.logFormat, "log-format", "", "json or text; empty: text on a terminal, else json", "MANX_LOG_FORMAT")
 	b.string(&o.passwordDir, "bgp-password-dir", "", "folder of BGP passwords: DIR/SECRET/KEY, as Kubernetes mounts secrets", "MANX_BGP_PASSWORD_DIR")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -20,6 +21,7 @@ func (o options) policyConfig(node string) policy.Config {
 		group = flowLogGroup
 	}
 	return policy.Config{Node: node, Counters: o.policyCounters, FlowLog: group, Felix: func(f *model.FelixConfigurationSpec) {
+		f.InterfacePrefix = cmp.Or(o.interfacePrefix, f.InterfacePrefix)
 		if o.toHostAction != "" {
 			f.DefaultEndpointToHostAction = o.toHostAction
 		}

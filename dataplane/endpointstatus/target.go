@@ -13,18 +13,10 @@ import (
 // checkEvery is how often the folder is read again: others may have changed it.
 const checkEvery = 10 * time.Second
 
-// Folder is where the files are.
-type Folder struct {
-	Path string
-	// Owned: write only while nobody but root and this process's user can change what is at the path. It is for a path that does not
-	// come from who administers this host.
-	Owned bool
-}
-
 // open opens the folder.
-func (f Folder) open(open func(string) (*safefile.Dir, error)) (*safefile.Dir, error) {
-	d, err := open(f.Path)
-	if err != nil || !f.Owned {
+func (t *Target) open(open func(string) (*safefile.Dir, error)) (*safefile.Dir, error) {
+	d, err := open(t.dir)
+	if err != nil || !t.owned {
 		return d, err
 	}
 	if err := d.CheckOwned(); err != nil {
@@ -38,7 +30,8 @@ func makeFolder(path string) (*safefile.Dir, error) { return safefile.Make(path,
 
 // Target keeps the files of one folder. Not safe for concurrent use.
 type Target struct {
-	dir     Folder
+	dir     string
+	owned   bool
 	now     func() time.Time
 	table   *reconcile.Table[string, string]
 	wanted  map[string]string
@@ -46,13 +39,17 @@ type Target struct {
 	lastErr error
 }
 
-// New makes a Target for a folder, which is made when it is needed; now is the clock.
-func New(dir Folder, now func() time.Time) *Target {
+// New makes a Target for the folder dir, which is made when it is needed; now is the clock.
+func New(dir string, now func() time.Time) *Target {
 	t := &Target{dir: dir, now: now}
 	equal := func(a, b string) bool { return a == b }
 	t.table = reconcile.NewTable(t, equal, now, reconcile.DefaultBackoff)
 	return t
 }
+
+// RequireOwned makes the Target write only while nobody but root and this process's user can change what is at the path. It is for
+// a path that does not come from who administers this host. Call it before the first Flush.
+func (t *Target) RequireOwned() { t.owned = true }
 
 // Set takes over which files should exist, as Decide returns them.
 func (t *Target) Set(files map[string]string) {
@@ -106,7 +103,7 @@ const longestStatus = 64 << 10
 // List implements reconcile.Target. What other users have put in the folder is not listed.
 func (t *Target) List() (map[string]string, error) {
 	files := map[string]string{}
-	d, err := t.dir.open(safefile.Open)
+	d, err := t.open(safefile.Open)
 	if errors.Is(err, fs.ErrNotExist) {
 		return files, nil
 	}
@@ -138,7 +135,7 @@ func (t *Target) List() (map[string]string, error) {
 // Apply implements reconcile.Target.
 func (t *Target) Apply(steps []reconcile.Step[string, string]) []error {
 	errs := make([]error, len(steps))
-	d, err := t.dir.open(makeFolder)
+	d, err := t.open(makeFolder)
 	if err != nil {
 		for i := range errs {
 			errs[i] = fmt.Errorf("write the endpoint's status file: %w", err)
@@ -164,11 +161,12 @@ func remove(d *safefile.Dir, name string) error {
 }
 
 // Cleanup removes all files of a folder, and the folder if nothing else is in it. It returns how many files it removed.
-func Cleanup(dir Folder) (removed int, err error) {
-	files, err := New(dir, time.Now).List()
+func Cleanup(dir string) (removed int, err error) {
+	t := New(dir, time.Now)
+	files, err := t.List()
 	errs := []error{err}
 	if len(files) > 0 {
-		d, err := dir.open(safefile.Open)
+		d, err := t.open(safefile.Open)
 		if err != nil {
 			return 0, fmt.Errorf("remove the endpoints' status files: %w", err)
 		}
@@ -180,9 +178,10 @@ func Cleanup(dir Folder) (removed int, err error) {
 			}
 			removed++
 		}
+		_ = d.Remove(".new") // of versions that died while they wrote
 	}
 	if err == nil {
-		safefile.RemoveDir(dir.Path) // if it is not empty it is somebody else's, too
+		safefile.RemoveDir(dir) // if it is not empty it is somebody else's, too
 	}
 	return removed, errors.Join(errs...)
 }

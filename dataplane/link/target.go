@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +13,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/safefile"
 )
 
 // Kernel is what a Target needs.

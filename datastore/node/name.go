@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+
+	"github.com/manxnet/manx/datastore/safefile"
 )
 
 // NameSources are the places where a node's name can come from.

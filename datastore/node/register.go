@@ -16,6 +16,7 @@ import (
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/safefile"
 )
 
 // ErrLocked is returned while ClusterInformation says that the datastore is not ready: it is being migrated.
