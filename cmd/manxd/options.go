@@ -69,6 +69,8 @@ type options struct {
 	flowLog        string
 	flowLogRate    int
 
+	flowLogMaxSize, flowLogMaxFiles int
+
 	noDefaultPools bool
 	pool4, pool6   poolOptions
 }
@@ -144,6 +146,8 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.bool(&o.policyCounters, "policy-counters", false, "count packets and bytes of every rule of every policy, not only of staged ones", "MANX_POLICY_COUNTERS")
 	b.string(&o.flowLog, "flow-log", "", "tell what policy drops, and what its Log rules log, and by which rule: lines of JSON to this file, - for standard output, or stream for the control API (manxctl drops) alone; empty: do not", "MANX_FLOW_LOG")
 	b.int(&o.flowLogRate, "flow-log-rate", 100, "flows a second that are told at most; the others are counted", "MANX_FLOW_LOG_RATE")
+	b.int(&o.flowLogMaxSize, "flow-log-max-size", 100, "size in MiB from which the flow log begins a new file; 0: never", "MANX_FLOW_LOG_MAX_SIZE")
+	b.int(&o.flowLogMaxFiles, "flow-log-max-files", 10, "earlier files of the flow log that are kept; 0: all", "MANX_FLOW_LOG_MAX_FILES")
 	b.string(&o.toHostAction, "endpoint-to-host-action", "", "what becomes of traffic from workloads to this host that their policies allow: Drop, Accept or Return; empty: defaultEndpointToHostAction of FelixConfiguration, else Drop", "FELIX_DEFAULTENDPOINTTOHOSTACTION")
 
 	b.bool(&o.noDefaultPools, "no-default-pools", false, "do not make a pool when there is none", "NO_DEFAULT_POOLS")

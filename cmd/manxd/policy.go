@@ -35,6 +35,10 @@ func (o options) checkPolicy() error {
 		return errFlowLogNeedsPolicy
 	case o.flowLogRate < 1:
 		return fmt.Errorf("--flow-log-rate=%d: want 1 or more", o.flowLogRate)
+	case o.flowLogMaxSize < 0:
+		return fmt.Errorf("--flow-log-max-size=%d: want 0 or more", o.flowLogMaxSize)
+	case o.flowLogMaxFiles < 0:
+		return fmt.Errorf("--flow-log-max-files=%d: want 0 or more", o.flowLogMaxFiles)
 	}
 	switch strings.ToLower(o.toHostAction) {
 	case "", "drop", "accept", "return":
