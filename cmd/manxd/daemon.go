@@ -39,6 +39,11 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return usage(err)
 	}
+	release, err := beTheOnlyDaemon(log)
+	if err != nil {
+		return err
+	}
+	defer release()
 	reopen := reopenOnHangup(ctx, log)
 	go tuneRuntime(ctx)
 	name, _, err := node.Name(o.nameSources())
