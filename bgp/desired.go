@@ -19,7 +19,8 @@ type Input struct {
 	// ClusterIPs is the setting CALICO_ADVERTISE_CLUSTER_IPS: CIDRs, comma separated, instead of those of
 	// serviceClusterIPs; empty for the latter.
 	ClusterIPs string
-	// InterfacePrefix is the setting FELIX_INTERFACEPREFIX, instead of interfacePrefix of FelixConfiguration; empty for the latter.
+	// InterfacePrefix is the setting FELIX_INTERFACEPREFIX, instead of interfacePrefix of FelixConfiguration; empty for
+	// the latter.
 	InterfacePrefix string
 	// Passwords may be nil: then no secret can be read.
 	Passwords PasswordSource

@@ -27,10 +27,11 @@ type Config struct {
 	// MTUFile is where the CNI plugin looks for the MTU of workloads, usually /var/lib/calico/mtu; empty for nowhere.
 	MTUFile string
 	// EndpointStatusDir is the folder where CNI plugins look for the workloads that are connected, usually
-	// /var/run/calico/endpoint-status, given endpointStatusPathPrefix of FelixConfiguration; empty, or nil, for nowhere. A folder
-	// that depends on the prefix is used only while nobody but root can change what is there.
+	// /var/run/calico/endpoint-status, given endpointStatusPathPrefix of FelixConfiguration; empty, or nil, for
+	// nowhere. A folder that depends on the prefix is used only while nobody but root can change what is there.
 	EndpointStatusDir func(prefix string) string
-	// InterfacePrefix is what the names of workloads' interfaces begin with, in place of what FelixConfiguration says; empty: as it says.
+	// InterfacePrefix is what the names of workloads' interfaces begin with, in place of what FelixConfiguration says;
+	// empty: as it says.
 	InterfacePrefix string
 	// WithPolicy says that a workload also has to have its policy first; see SetPolicy.
 	WithPolicy bool

@@ -37,8 +37,8 @@ func newEndpointFiles(c Config, now func() time.Time) endpointFiles {
 	return f
 }
 
-// choose is the folder to use: the one that FelixConfiguration leads to, or the usual one if others could turn aside what root writes
-// there. Whoever can write to the datastore does not administer this host.
+// choose is the folder to use: the one that FelixConfiguration leads to, or the usual one if others could turn aside
+// what root writes there. Whoever can write to the datastore does not administer this host.
 func (f *endpointFiles) choose() (dir string, owned bool) {
 	dir, usual := f.folder(f.prefix), f.folder("")
 	if dir == usual || dir == "" {

@@ -82,7 +82,8 @@ func (s *state) setFelix(r model.Reader) {
 	s.interfaces = model.ParseInterfacePrefixes(cmp.Or(s.ownPrefix, s.felix.InterfacePrefix))
 }
 
-// usable visits the endpoints that are acted upon: those whose interface may be a workload's. One without an interface has none yet.
+// usable visits the endpoints that are acted upon: those whose interface may be a workload's. One without an interface
+// has none yet.
 func (s *state) usable() iter.Seq2[model.Key, *model.WorkloadEndpoint] {
 	return func(yield func(model.Key, *model.WorkloadEndpoint) bool) {
 		for k, e := range s.endpoints {

@@ -23,7 +23,8 @@ type Status struct {
 	Settings  []link.Status
 	// FailedLimits are the limits of bandwidth that are tried again.
 	FailedLimits []shape.Failure
-	// RefusedEndpoints are the workloads of this host that get no route, no rules and no settings; Subject is the text of their key.
+	// RefusedEndpoints are the workloads of this host that get no route, no rules and no settings; Subject is the text
+	// of their key.
 	RefusedEndpoints []Notice
 	// Notices tell what else a person should know.
 	Notices []Notice

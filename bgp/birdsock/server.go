@@ -40,8 +40,8 @@ type Server struct {
 // idle is how long a client may say nothing.
 const idle = 5 * time.Minute
 
-// Listen opens a control socket, mode 0600. One that nobody serves any more is replaced; it is an error if a BIRD does, or if
-// the path is that of anything but a socket.
+// Listen opens a control socket, mode 0600. One that nobody serves any more is replaced; it is an error if a BIRD does,
+// or if the path is that of anything but a socket.
 func Listen(path string) (net.Listener, error) {
 	l, err := safefile.Listen(path, 0o600)
 	if err != nil {

@@ -127,7 +127,8 @@ func TestSocketOfALivingProcessIsLeftAlone(t *testing.T) {
 	l.Close()
 }
 
-// What is at the path of the socket by mistake, or because another user has put it there, stays, and the reason says what it is.
+// What is at the path of the socket by mistake, or because another user has put it there, stays, and the reason says
+// what it is.
 func TestOnlyASocketIsReplaced(t *testing.T) {
 	dir := t.TempDir()
 	precious := filepath.Join(dir, "precious")

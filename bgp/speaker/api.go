@@ -22,8 +22,9 @@ func netipPort(a netip.Addr, port uint16) string {
 	return net.JoinHostPort(a.String(), fmt.Sprint(port))
 }
 
-// prepareSocket makes the place of the unix socket of GoBGP's own API. GoBGP creates it with the process's umask, so it is made in a
-// folder that only root can enter, gets its mode there, and is then moved to its place. Without a path there is none.
+// prepareSocket makes the place of the unix socket of GoBGP's own API. GoBGP creates it with the process's umask, so it
+// is made in a folder that only root can enter, gets its mode there, and is then moved to its place. Without a path
+// there is none.
 func prepareSocket(path string) (*safefile.Socket, error) {
 	if path == "" {
 		return nil, nil

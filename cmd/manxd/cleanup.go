@@ -13,8 +13,8 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// cleanup removes what an ended daemon left in the kernel. Holding the lock of the network namespace and the control socket keeps a
-// daemon from running meanwhile.
+// cleanup removes what an ended daemon left in the kernel. Holding the lock of the network namespace and the control
+// socket keeps a daemon from running meanwhile.
 func cleanup(o options) error {
 	release, err := beTheOnlyDaemon(zap.NewNop())
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 // mostWaitingLines is how many lines of the flow log are kept while they cannot be written.
 const mostWaitingLines = 1000
 
-// flowLogLines writes the lines of the flow log. What cannot be written waits, as far as there is room, and is tried again every
-// second; a notice tells why, until it works. It is safe for concurrent use.
+// flowLogLines writes the lines of the flow log. What cannot be written waits, as far as there is room, and is tried
+// again every second; a notice tells why, until it works. It is safe for concurrent use.
 type flowLogLines struct {
 	target string // of the flag
 	out    io.Writer

@@ -10,7 +10,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// reopener opens log files again when the process gets SIGHUP, as logrotate sends it. The signal does not end the daemon.
+// reopener opens log files again when the process gets SIGHUP, as logrotate sends it. The signal does not end the
+// daemon.
 type reopener struct {
 	mu    sync.Mutex
 	files []func()

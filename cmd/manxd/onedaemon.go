@@ -8,8 +8,8 @@ import (
 	"github.com/manxnet/manx/dataplane/netnslock"
 )
 
-// beTheOnlyDaemon takes the lock of this network namespace, which a daemon or a cleanup holds while it runs: two of them would each remove
-// what the other one makes. Call the returned function at the end.
+// beTheOnlyDaemon takes the lock of this network namespace, which a daemon or a cleanup holds while it runs: two of
+// them would each remove what the other one makes. Call the returned function at the end.
 func beTheOnlyDaemon(log *zap.Logger) (release func(), err error) {
 	l, err := netnslock.Acquire()
 	if err != nil {

@@ -35,8 +35,8 @@ func (s Status) String() string {
 const separator = " "
 
 // FileName names the file of a WorkloadEndpoint: orchestrator, NAMESPACE/WORKLOAD and endpoint, each escaped as in a
-// path of a URL, separated by spaces. For instance "k8s shop%2Fweb-0 eth0". The error is about parts that no file may have in
-// its name, such as "..", slashes and control characters, and about names that are too long.
+// path of a URL, separated by spaces. For instance "k8s shop%2Fweb-0 eth0". The error is about parts that no file may
+// have in its name, such as "..", slashes and control characters, and about names that are too long.
 func FileName(k model.Key) (string, error) {
 	ids, err := model.ParseWorkloadEndpointName(k.Name)
 	if err != nil {

@@ -47,8 +47,8 @@ func New(dir string, now func() time.Time) *Target {
 	return t
 }
 
-// RequireOwned makes the Target write only while nobody but root and this process's user can change what is at the path. It is for
-// a path that does not come from who administers this host. Call it before the first Flush.
+// RequireOwned makes the Target write only while nobody but root and this process's user can change what is at the
+// path. It is for a path that does not come from who administers this host. Call it before the first Flush.
 func (t *Target) RequireOwned() { t.owned = true }
 
 // Set takes over which files should exist, as Decide returns them.

@@ -12,10 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Name is that of the abstract unix socket (unix(7)) whose owner may act upon the network namespace. Such names belong to a network
-// namespace, whatever folders and processes can be seen, and the kernel releases them with the process. But every user may bind one:
-// a socket counts only if the kernel says that it belongs to root, to this process's user or to a process with CAP_NET_ADMIN. Where
-// another user holds the name, one that nobody can guess is used, Name with a suffix; whoever comes next looks for all of them.
+// Name is that of the abstract unix socket (unix(7)) whose owner may act upon the network namespace. Such names belong
+// to a network namespace, whatever folders and processes can be seen, and the kernel releases them with the process.
+// But every user may bind one: a socket counts only if the kernel says that it belongs to root, to this process's user
+// or to a process with CAP_NET_ADMIN. Where another user holds the name, one that nobody can guess is used, Name with a
+// suffix; whoever comes next looks for all of them.
 const Name = "@manxd.network-namespace"
 
 // HeldError says that another process has the lock.

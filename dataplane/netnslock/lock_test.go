@@ -18,8 +18,8 @@ import (
 
 const (
 	nobody = 65534
-	// role makes a copy of the test another process: "hold" takes the lock, "squat" binds its name and lets the queue of connections
-	// fill, "try" says how an attempt ends.
+	// role makes a copy of the test another process: "hold" takes the lock, "squat" binds its name and lets the queue
+	// of connections fill, "try" says how an attempt ends.
 	role = "NETNSLOCK_ROLE"
 )
 
@@ -138,7 +138,8 @@ func TestOfManyThatStartAtOnceOneGetsIt(t *testing.T) {
 	}
 }
 
-// A user without rights that binds the name first keeps nobody out, and nobody from being refused by who has the lock rightfully.
+// A user without rights that binds the name first keeps nobody out, and nobody from being refused by who has the lock
+// rightfully.
 func TestOtherUsersCannotHoldTheLock(t *testing.T) {
 	attr := unprivileged(t)
 	n := name(t)

@@ -16,8 +16,8 @@ func workloadAt(name, iface, address string) *model.Object {
 	return model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop", Name: name}, w)
 }
 
-// An interface that is none of a workload has no place in the table, whatever endpoint names it, and the reason is told. A change of
-// interfacePrefix takes effect on the endpoints that are there.
+// An interface that is none of a workload has no place in the table, whatever endpoint names it, and the reason is
+// told. A change of interfacePrefix takes effect on the endpoints that are there.
 func TestOnlyWorkloadsInterfacesAreInTheTable(t *testing.T) {
 	c := New(Config{Node: testNode})
 	set := model.NewSet(workloadAt("good", "cali1", "10.0.0.1/32"))

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// DefaultInterfacePrefix begins the names of workloads' interfaces on a host where interfacePrefix of FelixConfiguration says nothing.
+// DefaultInterfacePrefix begins the names of workloads' interfaces on a host where interfacePrefix of
+// FelixConfiguration says nothing.
 const DefaultInterfacePrefix = "cali"
 
 // InterfacePrefixes are what the names of workloads' interfaces on a host begin with.
@@ -27,7 +28,8 @@ func ParseInterfacePrefixes(text string) InterfacePrefixes {
 	return list
 }
 
-// InterfacePrefixesOf returns the prefixes that hold for a node. own is what the node's administrator says, which comes first.
+// InterfacePrefixesOf returns the prefixes that hold for a node. own is what the node's administrator says, which comes
+// first.
 func InterfacePrefixesOf(r Reader, node, own string) InterfacePrefixes {
 	text := ""
 	for _, f := range FelixConfigurations(r, node) {
@@ -41,13 +43,14 @@ func (p InterfacePrefixes) Match(iface string) bool {
 	return slices.ContainsFunc(p, func(prefix string) bool { return strings.HasPrefix(iface, prefix) })
 }
 
-// neverWorkloads are interfaces of the host itself, and the names under which the kernel has settings for all interfaces.
+// neverWorkloads are interfaces of the host itself, and the names under which the kernel has settings for all
+// interfaces.
 var neverWorkloads = []string{
 	"all", "default", "lo", "tunl0", "vxlan.calico", "vxlan-v6.calico", "wireguard.cali", "wg-v6.cali",
 }
 
-// Refuse returns why an interface that a WorkloadEndpoint names must not be touched on its behalf, empty if it may be. Whoever can
-// write the endpoint could otherwise give the host's own interfaces routes, rules and settings.
+// Refuse returns why an interface that a WorkloadEndpoint names must not be touched on its behalf, empty if it may be.
+// Whoever can write the endpoint could otherwise give the host's own interfaces routes, rules and settings.
 func (p InterfacePrefixes) Refuse(iface string) string {
 	const nothing = "the endpoint gets no route, no rules and no settings: "
 	switch {

@@ -17,7 +17,8 @@ import (
 // nobody is a user without any rights.
 const nobody = 65534
 
-// adversary is set for a copy of the test that runs as nobody and plants things in a folder until its standard input ends.
+// adversary is set for a copy of the test that runs as nobody and plants things in a folder until its standard input
+// ends.
 const adversary = "SAFEFILE_ADVERSARY"
 
 func TestMain(m *testing.M) {
@@ -67,7 +68,8 @@ func plant(kind string) {
 	}
 }
 
-// plants has nobody plant things, until the returned function is called. ok is false where the host does not let nobody do that.
+// plants has nobody plant things, until the returned function is called. ok is false where the host does not let nobody
+// do that.
 func plants(t *testing.T, kind, dir, name, target string) (stop func(), ok bool) {
 	t.Helper()
 	self, err := os.ReadFile("/proc/self/exe")
@@ -141,8 +143,8 @@ func isPrecious(t *testing.T, path string) {
 	}
 }
 
-// What another user puts under the name of a file, and exchanges all the time, never leads elsewhere: not when the file is replaced,
-// appended to, read or removed.
+// What another user puts under the name of a file, and exchanges all the time, never leads elsewhere: not when the file
+// is replaced, appended to, read or removed.
 func TestNothingIsWrittenThroughWhatOthersPlant(t *testing.T) {
 	for _, kind := range []string{"symlink", "hardlink", "pipe", "folder", "file"} {
 		t.Run(kind, func(t *testing.T) {

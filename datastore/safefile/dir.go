@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dir is an open folder. What its methods do happens in that folder, also when another one, or a link, has taken over its
-// path meanwhile. The names that they take are those of entries, without a folder.
+// Dir is an open folder. What its methods do happens in that folder, also when another one, or a link, has taken over
+// its path meanwhile. The names that they take are those of entries, without a folder.
 type Dir struct {
 	path string
 	file *os.File
@@ -58,8 +58,8 @@ func (d *Dir) Close() error { return d.file.Close() }
 // Path is where the folder was found, as an absolute path.
 func (d *Dir) Path() string { return d.path }
 
-// CheckOwned returns nil if only root and this process's user can change what is in the folder and which folder is found at its
-// path, else an error that names who else can.
+// CheckOwned returns nil if only root and this process's user can change what is in the folder and which folder is
+// found at its path, else an error that names who else can.
 func (d *Dir) CheckOwned() error { return exposure(d.exposed) }
 
 func exposure(text string) error {
@@ -238,14 +238,14 @@ func (w *walk) follow(link int, path string, st *unix.Stat_t) error {
 // trusted tells whether a user's files are as good as this process's own.
 func trusted(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
 
-// guarded tells whether a folder keeps others from renaming and removing what root owns in it: nobody else may write there, or
-// the sticky bit protects entries from all but their owners.
+// guarded tells whether a folder keeps others from renaming and removing what root owns in it: nobody else may write
+// there, or the sticky bit protects entries from all but their owners.
 func guarded(st *unix.Stat_t) bool {
 	return trusted(st.Uid) && (st.Mode&0o022 == 0 || st.Mode&unix.S_ISVTX != 0)
 }
 
-// writers tells which other users may write in a folder. With access control lists the bits of the group hold what the lists
-// allow at most, so they count whichever the group is.
+// writers tells which other users may write in a folder. With access control lists the bits of the group hold what the
+// lists allow at most, so they count whichever the group is.
 func writers(path string, st *unix.Stat_t) string {
 	switch {
 	case !trusted(st.Uid):

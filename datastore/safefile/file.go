@@ -35,8 +35,8 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Replace puts a file with this content and mode in the place of whatever has the name, but a folder. Readers see the old file or the
-// whole new one. A link that has the name is replaced, not followed.
+// Replace puts a file with this content and mode in the place of whatever has the name, but a folder. Readers see the
+// old file or the whole new one. A link that has the name is replaced, not followed.
 func (d *Dir) Replace(name string, content []byte, mode fs.FileMode) error {
 	return d.replace(name, content, mode, false)
 }
@@ -94,7 +94,8 @@ func (d *Dir) lstat(name string, st *unix.Stat_t) error {
 	return unix.Fstatat(d.fd(), name, st, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// Read returns the content of a regular file of at most limit bytes. It never waits, as for a pipe, and follows no link.
+// Read returns the content of a regular file of at most limit bytes. It never waits, as for a pipe, and follows no
+// link.
 func (d *Dir) Read(name string, limit int64) ([]byte, error) {
 	f, _, err := d.open(name, unix.O_RDONLY, 0)
 	if err != nil {
@@ -108,9 +109,10 @@ func (d *Dir) Read(name string, limit int64) ([]byte, error) {
 	return content, err
 }
 
-// OpenOwn opens a file that is written in place: a log, or one to lock. flag is one of os.O_RDWR, O_WRONLY and O_RDONLY, with O_APPEND
-// and O_CREATE where they are wanted. The error tells what is wrong with what is no regular file, and, in a folder where others may
-// write, with a file that another user owns or that has further names (hard links): it could be anybody's.
+// OpenOwn opens a file that is written in place: a log, or one to lock. flag is one of os.O_RDWR, O_WRONLY and
+// O_RDONLY, with O_APPEND and O_CREATE where they are wanted. The error tells what is wrong with what is no regular
+// file, and, in a folder where others may write, with a file that another user owns or that has further names (hard
+// links): it could be anybody's.
 func (d *Dir) OpenOwn(name string, flag int, mode fs.FileMode) (*os.File, error) {
 	f, st, err := d.open(name, flag, mode)
 	if err != nil {
@@ -226,7 +228,8 @@ func (d *Dir) Remove(name string) error {
 	return nil
 }
 
-// RemoveLeftovers removes what processes that died while they wrote have left. Errors are not worth a word: it will be tried again.
+// RemoveLeftovers removes what processes that died while they wrote have left. Errors are not worth a word: it will be
+// tried again.
 func (d *Dir) RemoveLeftovers(now time.Time) {
 	list, _ := d.names()
 	for _, name := range list {

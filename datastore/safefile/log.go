@@ -26,9 +26,9 @@ type LogConfig struct {
 	MakeDir bool
 }
 
-// Log appends to a file and begins a new one when that is full: the earlier ones are called NAME-TIME.EXT. A file that another
-// program moved away or removed is made anew within a second. After an error each write tries again. Several processes may write
-// to one log. Safe for concurrent use.
+// Log appends to a file and begins a new one when that is full: the earlier ones are called NAME-TIME.EXT. A file that
+// another program moved away or removed is made anew within a second. After an error each write tries again. Several
+// processes may write to one log. Safe for concurrent use.
 type Log struct {
 	config LogConfig
 	now    func() time.Time

@@ -16,8 +16,9 @@ import (
 // longestSocketPath is what the kernel takes in an address, without the final zero (unix(7)).
 const longestSocketPath = 107
 
-// Socket is the place of a unix socket in the file system. Whoever listens binds to Address, which is in a folder that no other user
-// can enter; Publish then gives the socket its mode and moves it to its path, so that it never has a wider mode.
+// Socket is the place of a unix socket in the file system. Whoever listens binds to Address, which is in a folder that
+// no other user can enter; Publish then gives the socket its mode and moves it to its path, so that it never has a
+// wider mode.
 type Socket struct {
 	path, name      string
 	dir             *Dir
@@ -80,8 +81,8 @@ func (s *Socket) Address() string { return fmt.Sprintf("/proc/self/fd/%d/s", s.p
 // Path is where clients connect to.
 func (s *Socket) Path() string { return s.path }
 
-// Publish moves the socket to its path. What is there is replaced only if it is a socket of root or this process's user on which
-// nobody listens any more.
+// Publish moves the socket to its path. What is there is replaced only if it is a socket of root or this process's user
+// on which nobody listens any more.
 func (s *Socket) Publish(mode fs.FileMode) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,13 +140,15 @@ func (s *Socket) renamed(err error) error {
 
 func sameInode(a, b *unix.Stat_t) bool { return a.Dev == b.Dev && a.Ino == b.Ino }
 
-// dropHidden removes the hidden folder, with the socket that was replaced. It stays open: a listener may remove Address when it ends.
+// dropHidden removes the hidden folder, with the socket that was replaced. It stays open: a listener may remove Address
+// when it ends.
 func (s *Socket) dropHidden() {
 	_ = unix.Unlinkat(s.private.fd(), "s", 0)
 	_ = unix.Unlinkat(s.dir.fd(), s.hidden, unix.AT_REMOVEDIR)
 }
 
-// Remove removes the socket, and nothing that has taken its place meanwhile. Call it after the listener is closed; again does no harm.
+// Remove removes the socket, and nothing that has taken its place meanwhile. Call it after the listener is closed;
+// again does no harm.
 func (s *Socket) Remove() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,8 +197,8 @@ func (d *Dir) replaceable(name string) error {
 	return fmt.Errorf("%s: another process seems to use it: %w", path, err)
 }
 
-// Listen opens a unix socket of this mode at a path. The folder is made where it is missing. A socket that a dead process left
-// is replaced; anything else at the path is an error that tells what it is. Close removes the socket.
+// Listen opens a unix socket of this mode at a path. The folder is made where it is missing. A socket that a dead
+// process left is replaced; anything else at the path is an error that tells what it is. Close removes the socket.
 func Listen(path string, mode fs.FileMode) (net.Listener, error) {
 	s, err := NewSocket(path)
 	if err != nil {

@@ -169,7 +169,8 @@ func TestASocketIsNeverOpenToOthers(t *testing.T) {
 	}
 }
 
-// Nobody turns the folder of the socket, and the hidden one in it, into links to a folder of root while sockets are made there.
+// Nobody turns the folder of the socket, and the hidden one in it, into links to a folder of root while sockets are
+// made there.
 func TestSocketsStayInTheirFolder(t *testing.T) {
 	dir, precious := scene(t)
 	roots := filepath.Dir(precious)

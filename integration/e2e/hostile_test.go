@@ -25,7 +25,8 @@ type hostile struct {
 
 const nobody = 65534
 
-// TestHostileHost has a user without rights put things in the daemon's way, and objects in the datastore ask for what is not theirs.
+// TestHostileHost has a user without rights put things in the daemon's way, and objects in the datastore ask for what
+// is not theirs.
 func TestHostileHost(t *testing.T) {
 	l := newLab(t, lab.Spec{Name: labName("h"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	h := &hostile{Lab: l, n: l.Nodes[0], theirs: filepath.Join(l.Nodes[0].Dir, "theirs"), precious: filepath.Join(l.Nodes[0].Dir, "precious")}

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// testTwin starts a second daemon on a host that is a node already, with other folders and settings, as another node and as the same:
-// it is refused with the process ID of the first and changes nothing.
+// testTwin starts a second daemon on a host that is a node already, with other folders and settings, as another node
+// and as the same: it is refused with the process ID of the first and changes nothing.
 func (c *cluster) testTwin(t *testing.T) {
 	n := c.n2
 	own := func(name string, more ...string) []string {
