@@ -54,6 +54,7 @@ type cluster struct {
 	nodes  []*node // by name
 	byAddr map[netip.Addr]*node
 
+	interfaces model.InterfacePrefixes               // of workloads
 	config     model.BGPConfigurationSpec            // "default"
 	perNode    map[string]model.BGPConfigurationSpec // "node.<name>"
 	meshBFD    bfdSetting

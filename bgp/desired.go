@@ -19,6 +19,9 @@ type Input struct {
 	// ClusterIPs is the setting CALICO_ADVERTISE_CLUSTER_IPS: CIDRs, comma separated, instead of those of
 	// serviceClusterIPs; empty for the latter.
 	ClusterIPs string
+	// InterfacePrefix is the setting FELIX_INTERFACEPREFIX, instead of interfacePrefix of FelixConfiguration; empty for
+	// the latter.
+	InterfacePrefix string
 	// Passwords may be nil: then no secret can be read.
 	Passwords PasswordSource
 }
@@ -34,6 +37,7 @@ type PasswordSource interface {
 func Compute(in Input) Desired {
 	c := newCluster(in.Reader, in.Node)
 	c.clusterIPs = in.ClusterIPs
+	c.interfaces = model.InterfacePrefixesOf(in.Reader, in.Node, in.InterfacePrefix)
 	c.filters = compileFilters(in.Reader)
 	if c.me == nil {
 		c.note("Node/"+in.Node, "does not exist: this node is not registered, so it has no BGP sessions")

@@ -160,8 +160,8 @@ func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
 	}
 	floating := c.floating(r)
 	for _, v := range model.All[model.WorkloadEndpoint](r, model.KindWorkloadEndpoint) {
-		if v.Spec.Node != c.me.name {
-			continue
+		if v.Spec.Node != c.me.name || v.Spec.InterfaceName != "" && c.interfaces.Refuse(v.Spec.InterfaceName) != "" {
+			continue // nobody routes to it
 		}
 		for _, n := range v.Spec.IPNetworks {
 			add(n, v.Spec.InterfaceName)

@@ -21,6 +21,10 @@ func (p *planner) forwardWorkloads(b *peering) []wish {
 		if !ok || e.Spec.Node != p.me.name || e.Spec.InterfaceName == "" || !b.workloads(o) {
 			continue
 		}
+		if reason := p.interfaces.Refuse(e.Spec.InterfaceName); reason != "" {
+			p.note(o.Key.String(), reason)
+			continue
+		}
 		for f, addr := range firstAddresses(e.Spec.IPNetworks) {
 			switch {
 			case !addr.IsValid():

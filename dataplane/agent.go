@@ -27,8 +27,12 @@ type Config struct {
 	// MTUFile is where the CNI plugin looks for the MTU of workloads, usually /var/lib/calico/mtu; empty for nowhere.
 	MTUFile string
 	// EndpointStatusDir is the folder where CNI plugins look for the workloads that are connected, usually
-	// /var/run/calico/endpoint-status, given endpointStatusPathPrefix of FelixConfiguration; empty, or nil, for nowhere.
+	// /var/run/calico/endpoint-status, given endpointStatusPathPrefix of FelixConfiguration; empty, or nil, for
+	// nowhere. A folder that depends on the prefix is used only while nobody but root can change what is there.
 	EndpointStatusDir func(prefix string) string
+	// InterfacePrefix is what the names of workloads' interfaces begin with, in place of what FelixConfiguration says;
+	// empty: as it says.
+	InterfacePrefix string
 	// WithPolicy says that a workload also has to have its policy first; see SetPolicy.
 	WithPolicy bool
 }
@@ -40,6 +44,7 @@ type Agent struct {
 	kernel  kernel.Kernel
 	node    string
 	mtuFile string
+	prefix  string // of workloads' interfaces, if this host's administrator says it
 	log     *zap.Logger
 	now     func() time.Time
 	loop    *reconcile.Loop
@@ -58,6 +63,7 @@ type Agent struct {
 	routes   *route.Target
 	shapes   *shape.Target
 	files    endpointFiles
+	refused  refusals
 	synced   synced
 	flushed  flushed
 	problems map[string]string // what was logged last, by target
@@ -73,7 +79,7 @@ func New(c Config) *Agent { return newAgent(c, time.Now) }
 
 func newAgent(c Config, now func() time.Time) *Agent {
 	a := &Agent{
-		kernel: c.Kernel, node: c.NodeName, mtuFile: c.MTUFile, log: c.Logger, now: now, loop: reconcile.NewLoop(),
+		kernel: c.Kernel, node: c.NodeName, mtuFile: c.MTUFile, prefix: c.InterfacePrefix, log: c.Logger, now: now, loop: reconcile.NewLoop(),
 		links: link.New(c.Kernel, c.MTUFile, now), routes: route.New(c.Kernel, now),
 		shapes: shape.New(c.Kernel, now), files: newEndpointFiles(c, now),
 		problems: map[string]string{},
@@ -216,7 +222,7 @@ func (a *Agent) takeState(b *batch) {
 	a.reader = b.reader
 	relevant := false
 	if a.state == nil || b.all {
-		a.state, a.nodes, relevant = readState(a.node, b.reader), nil, true
+		a.state, a.nodes, relevant = readState(a.node, a.prefix, b.reader), nil, true
 	} else {
 		for _, k := range b.changed {
 			if k.Kind == model.KindNode {
@@ -230,6 +236,7 @@ func (a *Agent) takeState(b *batch) {
 		a.routes.Configure(a.state.routeConfig(a.isNode))
 		a.shapes.Configure(a.state.shapeConfig())
 		a.configureFiles()
+		a.refused.take(a.state, a.now(), a.log)
 	}
 }
 

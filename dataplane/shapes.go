@@ -12,8 +12,8 @@ import (
 // shapeConfig lists the limits of this node's workloads, in order.
 func (s *state) shapeConfig() []shape.Endpoint {
 	var list []shape.Endpoint
-	for _, e := range s.endpoints {
-		if q := e.Spec.QoSControls; q != nil && e.Spec.InterfaceName != "" {
+	for _, e := range s.usable() {
+		if q := e.Spec.QoSControls; q != nil {
 			list = append(list, shape.Endpoint{
 				Interface: e.Spec.InterfaceName,
 				Ingress:   shape.Limit{Bandwidth: q.IngressBandwidth, Burst: q.IngressBurst, PeakRate: q.IngressPeakrate, MinBurst: q.IngressMinburst},

@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"net/netip"
 	"regexp"
@@ -24,12 +25,15 @@ type state struct {
 	pools     map[string]*model.IPPool
 	blocks    map[netip.Prefix]bool
 	endpoints map[model.Key]*model.WorkloadEndpoint
+	// interfaces decide which endpoints are acted upon; ownPrefix is what this host's administrator says about them.
+	interfaces model.InterfacePrefixes
+	ownPrefix  string
 }
 
 // readState reads everything.
-func readState(node string, r model.Reader) *state {
+func readState(node, ownPrefix string, r model.Reader) *state {
 	s := &state{
-		node:  node,
+		node: node, ownPrefix: ownPrefix, interfaces: model.ParseInterfacePrefixes(ownPrefix),
 		pools: map[string]*model.IPPool{}, blocks: map[netip.Prefix]bool{}, endpoints: map[model.Key]*model.WorkloadEndpoint{},
 	}
 	for _, kind := range []model.Kind{model.KindNode, model.KindFelixConfiguration, model.KindIPPool, model.KindBlockAffinity, model.KindWorkloadEndpoint} {
@@ -48,12 +52,12 @@ func (s *state) update(r model.Reader, k model.Key) bool {
 			return false
 		}
 		s.own = model.Get[model.Node](r, k)
-		s.felix = felixConfiguration(r, s.node) // its labels may select others
+		s.setFelix(r) // its labels may select others
 	case model.KindFelixConfiguration:
 		if !model.ConcernsFelix(k.Name, s.node) {
 			return false
 		}
-		s.felix = felixConfiguration(r, s.node)
+		s.setFelix(r)
 	case model.KindIPPool:
 		put(s.pools, k.Name, model.Get[model.IPPool](r, k))
 	case model.KindBlockAffinity:
@@ -71,6 +75,32 @@ func (s *state) update(r model.Reader, k model.Key) bool {
 		return false
 	}
 	return true
+}
+
+func (s *state) setFelix(r model.Reader) {
+	s.felix = felixConfiguration(r, s.node)
+	s.interfaces = model.ParseInterfacePrefixes(cmp.Or(s.ownPrefix, s.felix.InterfacePrefix))
+}
+
+// usable visits the endpoints that are acted upon: those whose interface may be a workload's. One without an interface
+// has none yet.
+func (s *state) usable() iter.Seq2[model.Key, *model.WorkloadEndpoint] {
+	return func(yield func(model.Key, *model.WorkloadEndpoint) bool) {
+		for k, e := range s.endpoints {
+			if e.Spec.InterfaceName != "" && s.interfaces.Refuse(e.Spec.InterfaceName) == "" && !yield(k, e) {
+				return
+			}
+		}
+	}
+}
+
+// refusal returns why an endpoint is not acted upon, empty if it is.
+func (s *state) refusal(k model.Key) string {
+	e := s.endpoints[k]
+	if e == nil || e.Spec.InterfaceName == "" {
+		return ""
+	}
+	return s.interfaces.Refuse(e.Spec.InterfaceName)
 }
 
 func put[K comparable, V any](m map[K]*V, k K, v *V) {
@@ -137,7 +167,7 @@ func (s *state) routeConfig(isNode func(netip.Addr) bool) route.Config {
 		Node4:            address(s.bgpSpec().IPv4Address),
 		Node6:            address(s.bgpSpec().IPv6Address),
 		Blocks:           slices.SortedFunc(maps.Keys(s.blocks), netip.Prefix.Compare),
-		WorkloadPrefixes: s.workloadPrefixes(),
+		WorkloadPrefixes: s.interfaces,
 		WorkloadMetric4:  metric(s.felix.IPv4NormalRoutePriority),
 		WorkloadMetric6:  metric(s.felix.IPv6NormalRoutePriority),
 		IsNode:           isNode,
@@ -150,12 +180,10 @@ func (s *state) routeConfig(isNode func(netip.Addr) bool) route.Config {
 			})
 		}
 	}
-	for k, e := range s.endpoints {
-		if e.Spec.InterfaceName != "" {
-			c.Endpoints = append(c.Endpoints, route.Endpoint{
-				Name: k.Namespace + "/" + k.Name, Interface: e.Spec.InterfaceName, Addresses: hostPrefixes(s.addresses(e.Spec)),
-			})
-		}
+	for k, e := range s.usable() {
+		c.Endpoints = append(c.Endpoints, route.Endpoint{
+			Name: k.Namespace + "/" + k.Name, Interface: e.Spec.InterfaceName, Addresses: hostPrefixes(s.addresses(e.Spec)),
+		})
 	}
 	slices.SortFunc(c.Endpoints, func(a, b route.Endpoint) int { return strings.Compare(a.Name, b.Name) })
 	return c
@@ -189,19 +217,6 @@ func metric(p *int) uint32 {
 		return 0
 	}
 	return uint32(*p)
-}
-
-func (s *state) workloadPrefixes() []string {
-	var list []string
-	for _, p := range strings.Split(s.felix.InterfacePrefix, ",") {
-		if p = strings.TrimSpace(p); p != "" {
-			list = append(list, p)
-		}
-	}
-	if len(list) == 0 {
-		return []string{"cali"}
-	}
-	return list
 }
 
 func mode(text string) route.Mode {
@@ -242,10 +257,7 @@ func (s *state) linkConfig() link.Config {
 			c.MTUPattern = re
 		}
 	}
-	for _, e := range s.endpoints {
-		if e.Spec.InterfaceName == "" {
-			continue
-		}
+	for _, e := range s.usable() {
 		end := link.Endpoint{Interface: e.Spec.InterfaceName, Spoof: len(e.Spec.AllowSpoofedSourcePrefixes) > 0}
 		for _, text := range e.Spec.IPNetworks {
 			if p := address(text); p.IsValid() {

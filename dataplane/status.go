@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/reconcile"
@@ -22,6 +23,17 @@ type Status struct {
 	Settings  []link.Status
 	// FailedLimits are the limits of bandwidth that are tried again.
 	FailedLimits []shape.Failure
+	// RefusedEndpoints are the workloads of this host that get no route, no rules and no settings; Subject is the text
+	// of their key.
+	RefusedEndpoints []Notice
+	// Notices tell what else a person should know.
+	Notices []Notice
+}
+
+// Notice is something about this host that a person should know.
+type Notice struct {
+	Subject, Text string
+	Since         time.Time
 }
 
 // Status returns how the agent is.
@@ -32,7 +44,7 @@ func (a *Agent) Status() Status {
 	s := Status{
 		Started: listed && a.state != nil, Synced: a.synced.datastore && a.synced.bgp,
 		FailedRoutes: a.routes.Failures(), FailedSettings: a.links.Failures(), Settings: a.links.Statuses(),
-		FailedLimits: a.shapes.Failed(),
+		FailedLimits: a.shapes.Failed(), RefusedEndpoints: a.refused.list(), Notices: a.files.notices(),
 	}
 	for _, err := range []error{err, a.watchErr} {
 		if err != nil {

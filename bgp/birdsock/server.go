@@ -3,13 +3,9 @@ package birdsock
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -17,6 +13,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/datastore/safefile"
 )
 
 // Source is where the answers come from. No function may be nil but InterfaceOf.
@@ -43,25 +40,12 @@ type Server struct {
 // idle is how long a client may say nothing.
 const idle = 5 * time.Minute
 
-// Listen opens a control socket, mode 0600. One that nobody serves any more is replaced; it is an error if a BIRD does.
+// Listen opens a control socket, mode 0600. One that nobody serves any more is replaced; it is an error if a BIRD does,
+// or if the path is that of anything but a socket.
 func Listen(path string) (net.Listener, error) {
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		_ = c.Close()
-		return nil, fmt.Errorf("control socket %s is served by another process, probably BIRD: stop it first", path)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, err
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("control socket %s of an earlier process: %w", path, err)
-	}
-	l, err := net.Listen("unix", path)
+	l, err := safefile.Listen(path, 0o600)
 	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		_ = l.Close()
-		return nil, err
+		return nil, fmt.Errorf("control socket: %w (if BIRD has it, stop BIRD first)", err)
 	}
 	return l, nil
 }

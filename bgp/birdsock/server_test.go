@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -113,14 +114,52 @@ func TestSocketOfALivingProcessIsLeftAlone(t *testing.T) {
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket is left behind: %v", err)
 	}
-	if err := os.WriteFile(path, nil, 0o600); err != nil { // as after a crash
+	crashed, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
 		t.Fatal(err)
 	}
+	crashed.SetUnlinkOnClose(false)
+	crashed.Close()
 	l, err = Listen(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.Close()
+}
+
+// What is at the path of the socket by mistake, or because another user has put it there, stays, and the reason says
+// what it is.
+func TestOnlyASocketIsReplaced(t *testing.T) {
+	dir := t.TempDir()
+	precious := filepath.Join(dir, "precious")
+	if err := os.WriteFile(precious, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		name string
+		make func(path string) error
+		want string
+	}{
+		{"file", func(path string) error { return os.WriteFile(path, []byte("precious"), 0o600) }, "is no socket but a regular file"},
+		{"empty folder", func(path string) error { return os.Mkdir(path, 0o755) }, "is no socket but a folder"},
+		{"link", func(path string) error { return os.Symlink(precious, path) }, "is no socket but a symbolic link"},
+		{"dangling link", func(path string) error { return os.Symlink(path+"-missing", path) }, "is no socket but a symbolic link"},
+	} {
+		path := filepath.Join(dir, x.name)
+		if err := x.make(path); err != nil {
+			t.Fatal(err)
+		}
+		before, _ := os.Lstat(path)
+		if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), x.want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v, want %q", x.name, err, x.want)
+		}
+		if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {
+			t.Errorf("%s: it was removed or replaced: %v", x.name, err)
+		}
+	}
+	if content, err := os.ReadFile(precious); err != nil || string(content) != "precious" {
+		t.Errorf("the file is now %q, %v", content, err)
+	}
 }
 
 func FuzzQuestions(f *testing.F) {

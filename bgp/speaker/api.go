@@ -2,11 +2,11 @@ package speaker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -17,54 +17,40 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/manxnet/manx/bgp/apiguard"
+	"github.com/manxnet/manx/datastore/safefile"
 )
 
 func netipPort(a netip.Addr, port uint16) string {
 	return net.JoinHostPort(a.String(), fmt.Sprint(port))
 }
 
-// apiSocket is the unix socket of GoBGP's own API. GoBGP creates it with the process's umask, so it is made in a
-// directory that only root can enter, gets its mode there, and is then moved to its place.
-type apiSocket struct {
-	path      string
-	temporary string
-}
-
-func prepareSocket(path string) (*apiSocket, error) {
+// prepareSocket makes the place of the unix socket of GoBGP's own API. GoBGP creates it with the process's umask, so it
+// is made in a folder that only root can enter, gets its mode there, and is then moved to its place. Without a path
+// there is none.
+func prepareSocket(path string) (*safefile.Socket, error) {
 	if path == "" {
 		return nil, nil
 	}
-	dir, err := os.MkdirTemp(filepath.Dir(path), ".gobgp-") // mode 0700
+	s, err := safefile.NewSocket(path)
 	if err != nil {
-		return nil, fmt.Errorf("gobgp socket %s: %w", path, err)
+		return nil, fmt.Errorf("gobgp socket: %w", err)
 	}
-	return &apiSocket{path: path, temporary: filepath.Join(dir, "s")}, nil
+	return s, nil
 }
 
-// publish waits for the socket and moves it to its place, over one that a killed process left.
-func (s *apiSocket) publish() error {
-	defer os.RemoveAll(filepath.Dir(s.temporary))
+// publishSocket waits for the socket and moves it to its place, over one that a killed process left.
+func publishSocket(s *safefile.Socket) error {
 	var err error
 	for range 200 {
-		if err = os.Chmod(s.temporary, 0o600); err == nil {
+		if err = s.Publish(0o600); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	if err == nil {
-		err = os.Rename(s.temporary, s.path)
-	}
 	if err != nil {
-		return fmt.Errorf("gobgp socket %s: %w", s.path, err)
+		return fmt.Errorf("gobgp socket: %w", err)
 	}
 	return nil
-}
-
-// discard removes what prepareSocket made.
-func (s *apiSocket) discard() {
-	if s != nil {
-		os.RemoveAll(filepath.Dir(s.temporary))
-	}
 }
 
 // readOnlyOptions let only calls through that read, and session resets.

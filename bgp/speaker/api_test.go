@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,12 +23,31 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
+// BGP does not depend on the socket: what is in its way stays, and the sessions come up.
+func TestAFileInThePlaceOfTheGobgpSocketStays(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "gobgp.sock")
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, d := testSpeaker(t, Config{GobgpSocket: path})
+	d.Sessions = []bgp.Session{passive("127.0.1.91")}
+	mustSet(t, s, d)
+	s.Close()
+	if content, err := os.ReadFile(path); err != nil || string(content) != "precious" {
+		t.Errorf("the file is now %q, %v", content, err)
+	}
+}
+
 func TestGobgpSocketReadsOnly(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "gobgp.sock")
-	if err := os.WriteFile(path, nil, 0o666); err != nil { // left by a killed process
+	killed, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
 		t.Fatal(err)
 	}
+	killed.SetUnlinkOnClose(false)
+	killed.Close()
 	s, d := testSpeaker(t, Config{GobgpSocket: path})
 	sess := passive("127.0.1.90")
 	sess.Password = "hunter2"
@@ -41,7 +61,7 @@ func TestGobgpSocketReadsOnly(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 || info.Mode()&os.ModeSocket == 0 {
 		t.Fatalf("socket: %v %v, want mode 0600", info.Mode(), err)
 	}
-	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".gobgp-*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))

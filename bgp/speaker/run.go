@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/datastore/safefile"
 )
 
 // speakerRun is one GoBGP server with what was configured on it. Its maps hold what is really there.
@@ -34,6 +35,8 @@ type speakerRun struct {
 	desired    *bgp.Desired // what the policy was made from last
 	judge      atomic.Pointer[judge]
 	rechecks   rechecks
+
+	socket *safefile.Socket // of GoBGP's own API, nil for none
 }
 
 // startRun starts a GoBGP server with its policy and its watch, without sessions.
@@ -52,24 +55,24 @@ func startRun(ctx context.Context, sp *Speaker, g bgp.Global) (*speakerRun, erro
 	opts := []server.ServerOption{server.LoggerOption(slog.New(newLogBridge(sp.log, sp.status)), level)}
 	sock, err := prepareSocket(sp.cfg.GobgpSocket)
 	if err != nil {
-		return nil, err
+		sp.log.Error("BGP goes on without this socket", zap.Error(err))
 	}
 	if sock != nil {
-		opts = append(opts, server.GrpcListenAddress("unix://"+sock.temporary), server.GrpcOption(readOnlyOptions(sp)))
+		opts = append(opts, server.GrpcListenAddress("unix://"+sock.Address()), server.GrpcOption(readOnlyOptions(sp)))
 	}
 	srv := server.NewBgpServer(opts...)
 	go srv.Serve()
 	run := &speakerRun{sp: sp, srv: srv, global: g,
 		sessions: map[netip.Addr]bgp.Session{}, deferred: map[netip.Addr]bgp.Session{}, origins: map[netip.Prefix]bgp.Origin{}}
-	if err := run.start(ctx, sock); err != nil {
+	run.socket = sock
+	if err := run.start(ctx); err != nil {
 		run.stop(ctx)
-		sock.discard()
 		return nil, err
 	}
 	return run, nil
 }
 
-func (r *speakerRun) start(ctx context.Context, sock *apiSocket) error {
+func (r *speakerRun) start(ctx context.Context) error {
 	global := &api.Global{
 		Asn:              r.global.LocalAS,
 		RouterId:         r.global.RouterID.String(),
@@ -95,9 +98,9 @@ func (r *speakerRun) start(ctx context.Context, sock *apiSocket) error {
 	if err := r.watch(watchCtx); err != nil {
 		return fmt.Errorf("bgp speaker: watch events: %w", err)
 	}
-	if sock != nil {
-		if err := sock.publish(); err != nil {
-			return err
+	if r.socket != nil {
+		if err := publishSocket(r.socket); err != nil {
+			r.sp.log.Error("BGP goes on without this socket", zap.Error(err))
 		}
 	}
 	r.sp.log.Info("bgp speaker started", zap.Uint32("as", r.global.LocalAS), zap.Stringer("routerID", r.global.RouterID),
@@ -114,6 +117,17 @@ func (r *speakerRun) stop(ctx context.Context) {
 		r.sp.log.Debug("stop of the gobgp server", zap.Error(err))
 	}
 	r.srv.Stop() // ends the gRPC server and what belongs to BFD; its own StopBgp fails because of the one above
+	r.removeSocket()
+}
+
+// removeSocket removes the socket of GoBGP's API: nobody answers there any more.
+func (r *speakerRun) removeSocket() {
+	if r.socket == nil {
+		return
+	}
+	if err := r.socket.Remove(); err != nil {
+		r.sp.log.Warn("the gobgp socket is left behind", zap.Error(err))
+	}
 }
 
 // listenAddresses returns what to listen on; without a wish that is every address of the families that this host has.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"os"
 	"sync"
 	"time"
 
@@ -190,8 +189,8 @@ func (s *Speaker) Server() *server.BgpServer {
 func (s *Speaker) Close() {
 	s.cancel()
 	s.paths.close()
-	if s.current() != nil && s.cfg.GobgpSocket != "" {
-		_ = os.Remove(s.cfg.GobgpSocket) // nobody answers there any more
+	if run := s.current(); run != nil {
+		run.removeSocket()
 	}
 }
 

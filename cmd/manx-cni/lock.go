@@ -4,17 +4,18 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/datastore/safefile"
 )
 
 // lock takes turns with the other IPAM calls of this host, Calico's own plugin included: they would mostly fight for
 // one block. It is an optimisation only, so a lock that cannot be had is no error.
 func (c *call) lock(ctx context.Context) (unlock func()) {
-	f, err := openLock(c.conf.IPAMLockFile)
+	f, err := safefile.OpenOwn(c.conf.IPAMLockFile, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		c.log.Warn("going on without the IPAM lock", zap.Error(err))
 		return func() {}
@@ -23,13 +24,6 @@ func (c *call) lock(ctx context.Context) (unlock func()) {
 		c.log.Warn("going on without the IPAM lock", zap.String("file", f.Name()), zap.Error(err))
 	}
 	return func() { _ = f.Close() }
-}
-
-func openLock(path string) (*os.File, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, err
-	}
-	return os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 }
 
 // flock waits for the lock until ctx ends.

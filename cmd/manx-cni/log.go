@@ -2,10 +2,12 @@ package main
 
 import (
 	"io"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
-	"gopkg.in/natefinch/lumberjack.v2"
+
+	"github.com/manxnet/manx/datastore/safefile"
 )
 
 // newLogger writes to stderr, which runtimes keep with the error of a failed call, and to the configured file. Standard
@@ -19,10 +21,10 @@ func newLogger(c *netConf, stderr io.Writer) *zap.Logger {
 	enc.TimeKey, enc.EncodeTime = "time", zapcore.RFC3339NanoTimeEncoder
 	cores := []zapcore.Core{zapcore.NewCore(zapcore.NewConsoleEncoder(enc), zapcore.AddSync(stderr), level)}
 	if c.LogFilePath != "" {
-		file := &lumberjack.Logger{
-			Filename: c.LogFilePath, MaxSize: orDefault(c.LogFileMaxSize, 100),
-			MaxAge: orDefault(c.LogFileMaxAge, 30), MaxBackups: orDefault(c.LogFileMaxN, 10),
-		}
+		file := safefile.NewLog(safefile.LogConfig{
+			Path: c.LogFilePath, Mode: 0o600, MakeDir: true, MaxSize: int64(orDefault(c.LogFileMaxSize, 100)) << 20,
+			MaxAge: time.Duration(orDefault(c.LogFileMaxAge, 30)) * 24 * time.Hour, MaxFiles: orDefault(c.LogFileMaxN, 10),
+		})
 		cores = append(cores, zapcore.NewCore(zapcore.NewJSONEncoder(enc), zapcore.AddSync(file), level))
 	}
 	return zap.New(zapcore.NewTee(cores...))

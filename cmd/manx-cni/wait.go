@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/manxnet/manx/dataplane/endpointstatus"
+	"github.com/manxnet/manx/datastore/safefile"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
@@ -105,10 +106,13 @@ func waitForFile(ctx context.Context, path string, timeout time.Duration, right 
 	}
 }
 
+// longestStatusFile bounds what is read of a status file, in bytes.
+const longestStatusFile = 64 << 10
+
 var errOtherContainer = errors.New("is about an earlier container of the same name")
 
 func checkFile(path string, right func(endpointstatus.Status) bool) error {
-	content, err := os.ReadFile(path)
+	content, err := safefile.Read(path, longestStatusFile)
 	if err != nil || len(content) == 0 {
 		return err
 	}

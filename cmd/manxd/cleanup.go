@@ -5,14 +5,22 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"go.uber.org/zap"
+
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/proto/server"
 )
 
-// cleanup removes what an ended daemon left in the kernel. Holding the control socket keeps a daemon from running meanwhile.
+// cleanup removes what an ended daemon left in the kernel. Holding the lock of the network namespace and the control
+// socket keeps a daemon from running meanwhile.
 func cleanup(o options) error {
+	release, err := beTheOnlyDaemon(zap.NewNop())
+	if err != nil {
+		return fmt.Errorf("nothing is removed while manxd runs: %w", err)
+	}
+	defer release()
 	socket, err := server.Listen(filepath.Join(o.runDir, "manxd.sock"))
 	if err != nil {
 		return fmt.Errorf("nothing is removed while manxd runs: %w", err)

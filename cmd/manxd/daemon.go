@@ -39,6 +39,12 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return usage(err)
 	}
+	release, err := beTheOnlyDaemon(log)
+	if err != nil {
+		return err
+	}
+	defer release()
+	reopen := reopenOnHangup(ctx, log)
 	go tuneRuntime(ctx)
 	name, _, err := node.Name(o.nameSources())
 	if err != nil {
@@ -53,7 +59,7 @@ func run(ctx context.Context, o options) error {
 	if err := serve(ctx, tasks, o, control, listen); err != nil {
 		return err
 	}
-	tasks.Go(func() error { return join(ctx, o, name, control, listen, log) })
+	tasks.Go(func() error { return join(ctx, o, name, control, listen, reopen, log) })
 	err = tasks.Wait()
 	if err == nil || errors.Is(err, context.Canceled) {
 		log.Info("ended; routes, devices and addresses stay in place")
@@ -107,7 +113,7 @@ func serve(ctx context.Context, tasks *errgroup.Group, o options, control *serve
 }
 
 // join registers the node and runs everything that the datastore decides.
-func join(ctx context.Context, o options, name string, control *server.Server, listen *ports, log *zap.Logger) error {
+func join(ctx context.Context, o options, name string, control *server.Server, listen *ports, reopen *reopener, log *zap.Logger) error {
 	starting := server.Source{DatastoreType: o.datastore, Notices: listen.Notices}
 	store, closeStore, err := openStore(ctx, o, func(err error) {
 		starting.Waiting = "waiting for it: " + err.Error()
@@ -143,19 +149,21 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 		return usage(err)
 	}
 
-	f := &follower{node: name, routerID: o.routerID, clusterIPs: o.clusterIPs, passwords: password.NewFolder(o.passwordDir), log: log.Named("bgp"),
+	f := &follower{node: name, routerID: o.routerID, clusterIPs: o.clusterIPs, prefix: o.interfacePrefix, passwords: password.NewFolder(o.passwordDir), log: log.Named("bgp"),
 		passwordsChanged: make(chan struct{}, 1),
 		tables:           datastore.NewTables(log.Named("datastore"), name),
 		speaker: speaker.New(speaker.Config{Logger: log.Named("bgp"), GobgpSocket: filepath.Join(o.runDir, "gobgp.sock"), BMP: bmp,
 			MaxPrefixes: o.maxPrefixes, WarnPrefixes: o.warnPrefixes, InterfaceOf: interfaceOf(k, log.Named("bgp"))}),
 		agent: dataplane.New(dataplane.Config{Kernel: k, NodeName: name, Logger: log.Named("dataplane"), MTUFile: o.mtuFile,
-			EndpointStatusDir: o.endpointStatusDir, WithPolicy: o.policy}),
+			EndpointStatusDir: o.endpointStatusDir, InterfacePrefix: o.interfacePrefix, WithPolicy: o.policy}),
 	}
 	defer f.speaker.Close()
 	kinds := watched
 	var drops *flowlog.Hub
 	var tracer server.FlowTracer
 	flowLog := func(context.Context, *errgroup.Group) {}
+	lines := o.flowLogLines(log.Named("flow-log"))
+	reopen.add(lines.Reopen)
 	if !o.policy {
 		leaveAlone(log.Named("policy"))
 	} else {
@@ -170,14 +178,9 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 		f.agent.OnLinks(f.policy.LookAtInterfaces)
 		kinds = slices.Concat(watched, watchedForPolicy)
 		if o.flowLogOn() {
-			lines, closeLines, err := o.flowLogLines()
-			if err != nil {
-				return usage(err)
-			}
-			defer closeLines()
-			drops = flowlog.NewHub(o.flowLogRate, lines, f.policy.EndpointOf)
+			drops = flowlog.NewHub(o.flowLogRate, lines.writer(), f.policy.EndpointOf)
 			flowLog = func(ctx context.Context, tasks *errgroup.Group) {
-				serveFlowLog(ctx, tasks, rules, drops, log.Named("flow-log"))
+				serveFlowLog(ctx, tasks, rules, drops, lines, log.Named("flow-log"))
 			}
 		}
 	}
@@ -192,7 +195,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 	control.Show(server.Source{
 		DatastoreType: o.datastore, Policy: shownPolicy, Trace: tracer, Drops: drops, Datastore: f.tables, BGP: f.speaker, Dataplane: f.agent, Desired: f.Desired,
 		Notices: func() []server.Notice {
-			return append(append(listen.Notices(), drainNotice(name, drainer.State())...), refusedRoutes(f.speaker.Rejected())...)
+			return slices.Concat(listen.Notices(), lines.Notices(), drainNotice(name, drainer.State()), refusedRoutes(f.speaker.Rejected()))
 		},
 		Addresses: func() []server.AddressCandidate { return shown(*candidates.Load()) },
 	})

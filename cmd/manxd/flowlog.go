@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,24 +20,10 @@ const flowLogGroup = 86
 // flowLogOn tells whether somebody wants to know what is dropped or logged.
 func (o options) flowLogOn() bool { return o.flowLog != "" }
 
-// flowLogLines opens where lines go: nil for nowhere.
-func (o options) flowLogLines() (io.Writer, func(), error) {
-	switch o.flowLog {
-	case "", "stream":
-		return nil, func() {}, nil
-	case "-":
-		return os.Stdout, func() {}, nil
-	}
-	f, err := os.OpenFile(o.flowLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
-	if err != nil {
-		return nil, nil, fmt.Errorf("--flow-log: %w", err)
-	}
-	return f, func() { _ = f.Close() }, nil
-}
-
 // serveFlowLog reads what the rules log, for as long as ctx lasts.
-func serveFlowLog(ctx context.Context, tasks *errgroup.Group, rules *kernel.NFT, hub *flowlog.Hub, log *zap.Logger) {
+func serveFlowLog(ctx context.Context, tasks *errgroup.Group, rules *kernel.NFT, hub *flowlog.Hub, lines *flowLogLines, log *zap.Logger) {
 	tasks.Go(func() error { return hub.Run(ctx) })
+	tasks.Go(func() error { return lines.run(ctx) })
 	tasks.Go(func() error {
 		told := ""
 		for ctx.Err() == nil {

@@ -51,6 +51,7 @@ type follower struct {
 	node       string
 	routerID   string
 	clusterIPs string
+	prefix     string // of workloads' interfaces
 	passwords  *password.Folder
 	log        *zap.Logger
 
@@ -172,7 +173,7 @@ func (f *follower) concernsBGP(c datastore.Change) bool {
 
 // configure tells the speaker what it should do; it returns when to do so again if nothing changes before.
 func (f *follower) configure(ctx context.Context, snapshot *datastore.Snapshot) time.Duration {
-	d := bgp.Compute(bgp.Input{Reader: snapshot, Node: f.node, RouterID: f.routerID, ClusterIPs: f.clusterIPs, Passwords: f.passwords})
+	d := bgp.Compute(bgp.Input{Reader: snapshot, Node: f.node, RouterID: f.routerID, ClusterIPs: f.clusterIPs, InterfacePrefix: f.prefix, Passwords: f.passwords})
 	if before := f.Desired(); d.Global.LocalAS == 0 && before.Global.LocalAS != 0 {
 		// Our Node was deleted or spoilt. That is no reason to cut the node off.
 		before.Notices = []bgp.Notice{{Object: "Node/" + f.node, Reason: "is not there or cannot be used any more: BGP is kept as it was"}}

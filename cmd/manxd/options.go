@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/manxnet/manx/dataplane/endpointstatus"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // options are the settings of the daemon. Each has a flag; most can come from the environment, under the names that
@@ -45,6 +46,7 @@ type options struct {
 	gobgpUIDs                string
 	httpListen               string
 	mtuFile                  string
+	interfacePrefix          string
 	endpointStatusPrefix     string
 	logLevel                 string
 	logFormat                string
@@ -68,6 +70,8 @@ type options struct {
 	toHostAction   string
 	flowLog        string
 	flowLogRate    int
+
+	flowLogMaxSize, flowLogMaxFiles int
 
 	noDefaultPools bool
 	pool4, pool6   poolOptions
@@ -118,6 +122,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.httpListen, httpFlag, "127.0.0.1:9099", "where health and metrics are served; empty: nowhere", "MANX_HTTP_LISTEN")
 	b.string(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "where the MTU for pods is kept for the CNI plugin", "MANX_MTU_FILE")
 	b.string(&o.endpointStatusPrefix, "endpoint-status-path-prefix", "", "the CNI plugin is told in the folder endpoint-status below this one which workloads have their policy and routes; none: nowhere; empty: endpointStatusPathPrefix of FelixConfiguration, else "+endpointstatus.DefaultPathPrefix, "FELIX_ENDPOINTSTATUSPATHPREFIX")
+	b.string(&o.interfacePrefix, "interface-prefix", "", "what the names of workloads' interfaces begin with, several separated by commas; empty: interfacePrefix of FelixConfiguration, else "+model.DefaultInterfacePrefix, "FELIX_INTERFACEPREFIX")
 	b.string(&o.logLevel, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL", "CALICO_STARTUP_LOGLEVEL")
 	b.string(&o.logFormat, "log-format", "", "json or text; empty: text on a terminal, else json", "MANX_LOG_FORMAT")
 	b.string(&o.passwordDir, "bgp-password-dir", "", "folder of BGP passwords: DIR/SECRET/KEY, as Kubernetes mounts secrets", "MANX_BGP_PASSWORD_DIR")
@@ -145,6 +150,8 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.bool(&o.policyCounters, "policy-counters", false, "count packets and bytes of every rule of every policy, not only of staged ones", "MANX_POLICY_COUNTERS")
 	b.string(&o.flowLog, "flow-log", "", "tell what policy drops, and what its Log rules log, and by which rule: lines of JSON to this file, - for standard output, or stream for the control API (manxctl drops) alone; empty: do not", "MANX_FLOW_LOG")
 	b.int(&o.flowLogRate, "flow-log-rate", 100, "flows a second that are told at most; the others are counted", "MANX_FLOW_LOG_RATE")
+	b.int(&o.flowLogMaxSize, "flow-log-max-size", 100, "size in MiB from which the flow log begins a new file; 0: never", "MANX_FLOW_LOG_MAX_SIZE")
+	b.int(&o.flowLogMaxFiles, "flow-log-max-files", 10, "earlier files of the flow log that are kept; 0: all", "MANX_FLOW_LOG_MAX_FILES")
 	b.string(&o.toHostAction, "endpoint-to-host-action", "", "what becomes of traffic from workloads to this host that their policies allow: Drop, Accept or Return; empty: defaultEndpointToHostAction of FelixConfiguration, else Drop", "FELIX_DEFAULTENDPOINTTOHOSTACTION")
 
 	b.bool(&o.noDefaultPools, "no-default-pools", false, "do not make a pool when there is none", "NO_DEFAULT_POOLS")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -20,6 +21,7 @@ func (o options) policyConfig(node string) policy.Config {
 		group = flowLogGroup
 	}
 	return policy.Config{Node: node, Counters: o.policyCounters, FlowLog: group, Felix: func(f *model.FelixConfigurationSpec) {
+		f.InterfacePrefix = cmp.Or(o.interfacePrefix, f.InterfacePrefix)
 		if o.toHostAction != "" {
 			f.DefaultEndpointToHostAction = o.toHostAction
 		}
@@ -33,6 +35,10 @@ func (o options) checkPolicy() error {
 		return errFlowLogNeedsPolicy
 	case o.flowLogRate < 1:
 		return fmt.Errorf("--flow-log-rate=%d: want 1 or more", o.flowLogRate)
+	case o.flowLogMaxSize < 0:
+		return fmt.Errorf("--flow-log-max-size=%d: want 0 or more", o.flowLogMaxSize)
+	case o.flowLogMaxFiles < 0:
+		return fmt.Errorf("--flow-log-max-files=%d: want 0 or more", o.flowLogMaxFiles)
 	}
 	switch strings.ToLower(o.toHostAction) {
 	case "", "drop", "accept", "return":

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/safefile"
 )
 
 // DefaultPathPrefix is Calico's folder for what is true until the host restarts (FelixConfiguration, endpointStatusPathPrefix).
@@ -34,7 +35,8 @@ func (s Status) String() string {
 const separator = " "
 
 // FileName names the file of a WorkloadEndpoint: orchestrator, NAMESPACE/WORKLOAD and endpoint, each escaped as in a
-// path of a URL, separated by spaces. For instance "k8s shop%2Fweb-0 eth0".
+// path of a URL, separated by spaces. For instance "k8s shop%2Fweb-0 eth0". The error is about parts that no file may
+// have in its name, such as "..", slashes and control characters, and about names that are too long.
 func FileName(k model.Key) (string, error) {
 	ids, err := model.ParseWorkloadEndpointName(k.Name)
 	if err != nil {
@@ -45,7 +47,16 @@ func FileName(k model.Key) (string, error) {
 	for i, p := range parts {
 		parts[i] = url.PathEscape(p)
 	}
-	return strings.Join(parts, separator), nil
+	name := strings.Join(parts, separator)
+	for _, p := range []string{ids.Orchestrator, k.Namespace, workload, ids.Endpoint} {
+		if err := safefile.CheckName(p); err != nil {
+			return "", fmt.Errorf("%s: %w", k, err)
+		}
+	}
+	if err := safefile.CheckName(name); err != nil {
+		return "", fmt.Errorf("%s: %w", k, err)
+	}
+	return name, nil
 }
 
 // isFileName tells the files from what else may be in the folder.

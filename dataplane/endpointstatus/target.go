@@ -4,19 +4,34 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/safefile"
 )
 
 // checkEvery is how often the folder is read again: others may have changed it.
 const checkEvery = 10 * time.Second
 
+// open opens the folder.
+func (t *Target) open(open func(string) (*safefile.Dir, error)) (*safefile.Dir, error) {
+	d, err := open(t.dir)
+	if err != nil || !t.owned {
+		return d, err
+	}
+	if err := d.CheckOwned(); err != nil {
+		_ = d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+func makeFolder(path string) (*safefile.Dir, error) { return safefile.Make(path, 0o755) }
+
 // Target keeps the files of one folder. Not safe for concurrent use.
 type Target struct {
 	dir     string
+	owned   bool
 	now     func() time.Time
 	table   *reconcile.Table[string, string]
 	wanted  map[string]string
@@ -31,6 +46,10 @@ func New(dir string, now func() time.Time) *Target {
 	t.table = reconcile.NewTable(t, equal, now, reconcile.DefaultBackoff)
 	return t
 }
+
+// RequireOwned makes the Target write only while nobody but root and this process's user can change what is at the
+// path. It is for a path that does not come from who administers this host. Call it before the first Flush.
+func (t *Target) RequireOwned() { t.owned = true }
 
 // Set takes over which files should exist, as Decide returns them.
 func (t *Target) Set(files map[string]string) {
@@ -78,25 +97,37 @@ func (t *Target) Problem() error { return t.table.Problem() }
 // Repairs tells what others had changed and Flush put right since the last call, and how many more there were.
 func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }
 
-// List implements reconcile.Target.
+// longestStatus bounds what is read of a file, in bytes; those of this package are far shorter.
+const longestStatus = 64 << 10
+
+// List implements reconcile.Target. What other users have put in the folder is not listed.
 func (t *Target) List() (map[string]string, error) {
-	entries, err := os.ReadDir(t.dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	files := map[string]string{}
+	d, err := t.open(safefile.Open)
+	if errors.Is(err, fs.ErrNotExist) {
+		return files, nil
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read the endpoints' status files: %w", err)
 	}
-	files := map[string]string{}
-	for _, e := range entries {
-		if !e.Type().IsRegular() || !isFileName(e.Name()) {
+	defer d.Close() //nolint:errcheck // only read
+	d.RemoveLeftovers(t.now())
+	names, err := d.Files()
+	if err != nil {
+		return nil, fmt.Errorf("read the endpoints' status files: %w", err)
+	}
+	for _, name := range names {
+		if !isFileName(name) {
 			continue
 		}
-		content, err := os.ReadFile(filepath.Join(t.dir, e.Name()))
+		content, err := d.Read(name, longestStatus)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if err != nil {
-			return nil, fmt.Errorf("read the endpoints' status files: %w", err)
+		if err != nil { // it is none that this package has written, or no regular file any more: write it anew
+			content = []byte("unreadable: " + err.Error())
 		}
-		files[e.Name()] = string(content)
+		files[name] = string(content)
 	}
 	return files, nil
 }
@@ -104,35 +135,26 @@ func (t *Target) List() (map[string]string, error) {
 // Apply implements reconcile.Target.
 func (t *Target) Apply(steps []reconcile.Step[string, string]) []error {
 	errs := make([]error, len(steps))
+	d, err := t.open(makeFolder)
+	if err != nil {
+		for i := range errs {
+			errs[i] = fmt.Errorf("write the endpoint's status file: %w", err)
+		}
+		return errs
+	}
+	defer d.Close() //nolint:errcheck // only read
 	for i, s := range steps {
 		if s.Action == reconcile.Remove {
-			errs[i] = t.remove(s.Key)
-		} else {
-			errs[i] = t.write(s.Key, s.New)
+			errs[i] = remove(d, s.Key)
+		} else if err := d.Replace(s.Key, []byte(s.New), 0o644); err != nil { // who waits for it never reads a part
+			errs[i] = fmt.Errorf("write the endpoint's status file: %w", err)
 		}
 	}
 	return errs
 }
 
-// write replaces a file as a whole: who waits for it never reads a part. The name of the new file is none that
-// isFileName accepts.
-func (t *Target) write(name, content string) error {
-	fresh := filepath.Join(t.dir, ".new")
-	err := os.MkdirAll(t.dir, 0o755)
-	if err == nil {
-		err = os.WriteFile(fresh, []byte(content), 0o644)
-	}
-	if err == nil {
-		err = os.Rename(fresh, filepath.Join(t.dir, name))
-	}
-	if err != nil {
-		return fmt.Errorf("write the endpoint's status file: %w", err)
-	}
-	return nil
-}
-
-func (t *Target) remove(name string) error {
-	if err := os.Remove(filepath.Join(t.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func remove(d *safefile.Dir, name string) error {
+	if err := d.Remove(name); err != nil {
 		return fmt.Errorf("remove the endpoint's status file: %w", err)
 	}
 	return nil
@@ -143,14 +165,23 @@ func Cleanup(dir string) (removed int, err error) {
 	t := New(dir, time.Now)
 	files, err := t.List()
 	errs := []error{err}
-	for name := range files {
-		if err := t.remove(name); err != nil {
-			errs = append(errs, err)
-			continue
+	if len(files) > 0 {
+		d, err := t.open(safefile.Open)
+		if err != nil {
+			return 0, fmt.Errorf("remove the endpoints' status files: %w", err)
 		}
-		removed++
+		defer d.Close() //nolint:errcheck // only read
+		for name := range files {
+			if err := remove(d, name); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			removed++
+		}
+		_ = d.Remove(".new") // of versions that died while they wrote
 	}
-	_ = os.Remove(filepath.Join(dir, ".new"))
-	_ = os.Remove(dir) // if it is not empty it is somebody else's, too
+	if err == nil {
+		safefile.RemoveDir(dir) // if it is not empty it is somebody else's, too
+	}
 	return removed, errors.Join(errs...)
 }

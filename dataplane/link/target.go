@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +13,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/safefile"
 )
 
 // Kernel is what a Target needs.
@@ -295,7 +294,7 @@ func (t *Target) read(k Key) (value string, ok bool, err error) {
 		value, err = t.kernel.Sysctl(k.Name)
 	case File:
 		var data []byte
-		data, err = os.ReadFile(k.Name)
+		data, err = safefile.Read(k.Name, 1<<10)
 		value = strings.TrimSpace(string(data))
 	default:
 		return "", false, nil
@@ -390,14 +389,7 @@ func (t *Target) applyAddress(link int, address string, action reconcile.Action)
 
 // writeFile replaces the file as a whole: readers never see a part of it. As Felix, without a newline.
 func writeFile(path, content string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("write the MTU: %w", err)
-	}
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, []byte(content), 0o644); err != nil {
-		return fmt.Errorf("write the MTU: %w", err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := safefile.Replace(path, []byte(content), 0o644); err != nil {
 		return fmt.Errorf("write the MTU: %w", err)
 	}
 	return nil

@@ -118,8 +118,12 @@ func (c *Calculator) settleClaims() {
 		if cl == nil {
 			continue
 		}
+		refused := c.settings.prefixes.Refuse(iface)
 		for i, e := range cl.endpoints {
 			switch {
+			case refused != "":
+				c.bad[e.key] = refused
+				c.withdraw(e)
 			case i == 0:
 				delete(c.bad, e.key)
 			default:
@@ -131,9 +135,9 @@ func (c *Calculator) settleClaims() {
 	}
 }
 
-// owner is the endpoint that has the interface.
+// owner is the endpoint that has the interface. One that is no workload's nobody has.
 func (c *Calculator) owner(iface string) *endpoint {
-	if cl := c.interfaces[iface]; cl != nil {
+	if cl := c.interfaces[iface]; cl != nil && c.settings.prefixes.Refuse(iface) == "" {
 		return cl.endpoints[0]
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
@@ -84,7 +83,7 @@ func (c *Calculator) matchHosts() (own map[string]*endpoint, all *endpoint) {
 }
 
 func (c *Calculator) isWorkload(iface string) bool {
-	return slices.ContainsFunc(c.settings.prefixes, func(p string) bool { return strings.HasPrefix(iface, p) })
+	return c.settings.prefixes.Match(iface)
 }
 
 func matchesHost(e *endpoint, iface string, addrs []netip.Addr) bool {

@@ -17,7 +17,7 @@ import (
 
 // settings are what FelixConfiguration, pools and nodes decide about the rules of every endpoint.
 type settings struct {
-	prefixes     []string // of workload interfaces
+	prefixes     model.InterfacePrefixes // of workload interfaces
 	toHost       ruleset.Verdict
 	denyVerdict  ruleset.Action
 	flowLog      uint16
@@ -107,7 +107,7 @@ func overlay(s, top *model.FelixConfigurationSpec) {
 
 func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 	s := settings{
-		prefixes: workloadPrefixes(f.InterfacePrefix), denyVerdict: ruleset.Drop, flowLog: c.FlowLog, noKernelLog: c.NoKernelLog,
+		prefixes: model.ParseInterfacePrefixes(f.InterfacePrefix), denyVerdict: ruleset.Drop, flowLog: c.FlowLog, noKernelLog: c.NoKernelLog,
 		keepInvalid: is(f.DisableConntrackInvalidCheck), spoofing: f.WorkloadSourceSpoofing == "Any",
 		allowVXLAN: is(f.AllowVXLANPacketsFromWorkloads), allowIPIP: is(f.AllowIPIPPacketsFromWorkloads),
 		vxlanPort: 4789, logPrefix: cmp.Or(f.LogPrefix, "calico-packet"), natInterface: f.IptablesNATOutgoingInterfaceFilter,
@@ -150,19 +150,6 @@ func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 }
 
 func is(b *bool) bool { return b != nil && *b }
-
-func workloadPrefixes(text string) []string {
-	var list []string
-	for _, p := range strings.Split(text, ",") {
-		if p = strings.TrimSpace(p); p != "" {
-			list = append(list, p)
-		}
-	}
-	if len(list) == 0 {
-		return []string{"cali"}
-	}
-	return list
-}
 
 // rate reads "10/second", "10/minute" and the like; 0 for what cannot be read. Without a unit, seconds are meant.
 func rate(text string) (uint64, ruleset.RateUnit) {
@@ -379,8 +366,13 @@ func (c *Calculator) settleSettings() {
 		return
 	}
 	f := c.felix()
-	before := fmt.Sprint(c.settings)
+	before, prefixes := fmt.Sprint(c.settings), c.settings.prefixes
 	c.settings = readSettings(&f, c.config)
+	if !slices.Equal(prefixes, c.settings.prefixes) {
+		for iface := range c.interfaces { // it may be a workload's now, or no more
+			c.dirty.claims[iface] = true
+		}
+	}
 	c.systemSets(&f)
 	c.everything = c.everything || fmt.Sprint(c.settings) != before
 	c.dirty.hosts = true

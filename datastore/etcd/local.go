@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/safefile"
 )
 
 // localName is the file in manxd's run directory in which it says how it reaches the datastore, so that the other
@@ -40,18 +41,7 @@ func WriteLocal(runDir string, c Config) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(runDir, "."+localName+"-*") // mode 0600, O_EXCL
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(content, '\n'))
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), filepath.Join(runDir, localName))
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
+	return safefile.Replace(filepath.Join(runDir, localName), append(content, '\n'), 0o600)
 }
 
 // ReadLocal is how the manxd with that run directory reaches the datastore, as the user of set if it has one.

@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
+
+	"github.com/manxnet/manx/datastore/safefile"
 )
 
 // NameSources are the places where a node's name can come from.
@@ -62,20 +63,7 @@ func checkName(name string) error {
 // WriteName keeps the name for the CNI plugin, which compares every byte: there is no newline. A reader never sees half
 // a file.
 func WriteName(path, name string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("write the nodename file: %w", err)
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".nodename-*")
-	if err != nil {
-		return fmt.Errorf("write the nodename file: %w", err)
-	}
-	defer os.Remove(f.Name()) // fails once it is renamed
-	_, err = f.WriteString(name)
-	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
+	if err := safefile.Replace(path, []byte(name), 0o644); err != nil {
 		return fmt.Errorf("write the nodename file %s: %w", path, err)
 	}
 	return nil

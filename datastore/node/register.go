@@ -16,6 +16,7 @@ import (
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/safefile"
 )
 
 // ErrLocked is returned while ClusterInformation says that the datastore is not ready: it is being migrated.
@@ -75,9 +76,11 @@ func Register(ctx context.Context, c Config, store datastore.Store, host HostAdd
 
 func makeDirectories(paths []string) error {
 	for _, path := range paths {
-		if err := os.MkdirAll(path, 0o755); err != nil {
+		d, err := safefile.Make(path, 0o755)
+		if err != nil {
 			return fmt.Errorf("make the directories that Calico's plugins use: %w", err)
 		}
+		_ = d.Close()
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
@@ -22,23 +23,33 @@ func (s *Source) endpoints(node string) []*manxv1.Endpoint {
 	if s.Datastore == nil {
 		return nil
 	}
+	refused := map[string]dataplane.Notice{}
+	if s.Dataplane != nil {
+		for _, n := range s.Dataplane.Status().RefusedEndpoints {
+			refused[n.Subject] = n
+		}
+	}
 	var list []*manxv1.Endpoint
 	for key, e := range model.All[model.WorkloadEndpoint](s.Datastore.Snapshot(), model.KindWorkloadEndpoint) {
 		if e.Spec.Node == node {
-			list = append(list, s.endpoint(key, e.Spec))
+			list = append(list, s.endpoint(key, e.Spec, refused))
 		}
 	}
 	return list
 }
 
 // endpoint describes one of them. Its state is that of the route to it that is furthest from what it should be.
-func (s *Source) endpoint(key model.Key, e model.WorkloadEndpointSpec) *manxv1.Endpoint {
+func (s *Source) endpoint(key model.Key, e model.WorkloadEndpointSpec, refused map[string]dataplane.Notice) *manxv1.Endpoint {
 	x := &manxv1.Endpoint{
 		Namespace: key.Namespace, Name: key.Name, Workload: e.Pod, Interface: e.InterfaceName, Addresses: e.IPNetworks,
 		Phase: string(reconcile.Applied), Reason: "it has no addresses",
 	}
 	if x.Workload == "" {
 		x.Workload = e.Workload
+	}
+	if n, ok := refused[key.String()]; ok {
+		x.Phase, x.Reason, x.SinceUnixMs = string(reconcile.Blocked), n.Text, unixMs(n.Since)
+		return x
 	}
 	for i, address := range e.IPNetworks {
 		r := s.routeTo(address)

@@ -34,6 +34,14 @@ func (s *Source) notices() []Notice {
 		for _, f := range status.FailedLimits {
 			all = append(all, Notice{Topic: "dataplane", Subject: "bandwidth of " + f.Interface, Text: f.Reason, Since: f.Since})
 		}
+		for _, n := range status.Notices {
+			all = append(all, Notice{Topic: "dataplane", Subject: n.Subject, Text: n.Text, Since: n.Since})
+		}
+		if s.Policy == nil { // which tells the same
+			for _, n := range status.RefusedEndpoints {
+				all = append(all, Notice{Topic: "dataplane", Subject: n.Subject, Text: n.Text, Since: n.Since})
+			}
+		}
 		for _, x := range status.Settings {
 			if x.Phase == reconcile.Failed || x.Phase == reconcile.Blocked {
 				all = append(all, Notice{Topic: "dataplane", Subject: strings.TrimSpace(string(x.Kind) + " " + x.Name), Text: x.Reason, Since: x.Since})

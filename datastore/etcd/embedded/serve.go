@@ -8,9 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"net/url"
-	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -21,13 +19,13 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
 	"github.com/manxnet/manx/datastore/etcd/embedded/pki"
+	"github.com/manxnet/manx/datastore/safefile"
 )
 
 const (
@@ -71,7 +69,7 @@ func (c Config) listen(ctx context.Context) (_ *serving, err error) {
 			return nil, err
 		}
 	}
-	s.unix, err = listenUnix(ctx, c.socket())
+	s.unix, err = safefile.Listen(c.socket(), 0o600)
 	return s, err
 }
 
@@ -105,29 +103,6 @@ func Authority(dataDir string) (*pki.Authority, error) {
 			"without --embedded-insecure and certificate files", err)
 	}
 	return a, err
-}
-
-// listenUnix makes a socket that only this user and root can connect to, from the moment when it gets its name.
-func listenUnix(ctx context.Context, path string) (net.Listener, error) {
-	st, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return nil, err
-	case st.Mode().Type() != fs.ModeSocket:
-		return nil, fmt.Errorf("%s is there, but it is no socket: remove it", path)
-	default: // of a process that was killed: the lock of the directory is ours
-		if err := os.Remove(path); err != nil {
-			return nil, err
-		}
-	}
-	// Linux gives the file that bind makes the mode of the socket, less the umask.
-	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var chmod error
-		err := c.Control(func(fd uintptr) { chmod = unix.Fchmod(int(fd), 0o600) })
-		return errors.Join(err, chmod)
-	}}
-	return private.Listen(ctx, "unix", path)
 }
 
 // urls tell clients that ask for the members of the cluster where this one is.

@@ -9,8 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"syscall"
+
+	"github.com/manxnet/manx/datastore/safefile"
 )
 
 // private fails if others than the owner can enter the folder, or if it belongs neither to this user nor to root. Root
@@ -89,28 +90,5 @@ func newKey(file string) (*ecdsa.PrivateKey, error) {
 }
 
 // writeFile makes a file that is complete under its name or not there, also after a loss of power. Only the owner can
-// read it. The folder must be the owner's alone.
-func writeFile(file string, content []byte) (err error) {
-	dir := filepath.Dir(file)
-	f, err := os.CreateTemp(dir, filepath.Base(file)+".new-*") // mode 0600, O_EXCL
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), file); err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
+// read it.
+func writeFile(file string, content []byte) error { return safefile.Replace(file, content, 0o600) }

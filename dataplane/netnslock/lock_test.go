@@ -1,0 +1,263 @@
+package netnslock
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	nobody = 65534
+	// role makes a copy of the test another process: "hold" takes the lock, "squat" binds its name and lets the queue
+	// of connections fill, "try" says how an attempt ends.
+	role = "NETNSLOCK_ROLE"
+)
+
+func TestMain(m *testing.M) {
+	switch r := os.Getenv(role); r {
+	case "":
+		os.Exit(m.Run())
+	case "squat":
+		squat(os.Getenv("NETNSLOCK_NAME"))
+	default:
+		l, err := acquire(os.Getenv("NETNSLOCK_NAME"))
+		if err != nil {
+			fmt.Println("refused:", err)
+			return
+		}
+		fmt.Println("held", l.Squatter)
+	}
+	_, _ = bufio.NewReader(os.Stdin).ReadString(0)
+}
+
+// squat has the name, and a full queue, so that nobody can connect to find out who it is.
+func squat(name string) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		err = errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: name}), unix.Listen(fd, 0))
+	}
+	for range 4 {
+		if c, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0); err == nil {
+			_ = unix.Connect(c, &unix.SockaddrUnix{Name: name})
+		}
+	}
+	fmt.Println("squats", err)
+}
+
+// process is a copy of the test.
+type process struct {
+	*exec.Cmd
+	says string
+	end  func()
+}
+
+func run(t *testing.T, what, name string, attr *syscall.SysProcAttr) *process {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), role+"="+what, "NETNSLOCK_NAME="+name)
+	cmd.SysProcAttr = attr
+	stdin, err := cmd.StdinPipe()
+	must(t, err)
+	stdout, err := cmd.StdoutPipe()
+	must(t, err)
+	cmd.Stderr = os.Stderr
+	must(t, cmd.Start())
+	line, _ := bufio.NewReader(stdout).ReadString('\n')
+	p := &process{Cmd: cmd, says: strings.TrimSpace(line)}
+	p.end = sync.OnceFunc(func() { _ = stdin.Close(); _ = cmd.Wait() })
+	t.Cleanup(p.end)
+	return p
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func unprivileged(t *testing.T) *syscall.SysProcAttr {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to become another user")
+	}
+	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+}
+
+// name is one that no other test uses.
+func name(t *testing.T) string { return fmt.Sprintf("@netnslock-test-%d-%s", os.Getpid(), t.Name()) }
+
+func TestTheSecondIsToldThePIDOfTheFirst(t *testing.T) {
+	n := name(t)
+	first := run(t, "hold", n, nil)
+	if first.says != "held -1" {
+		t.Fatal(first.says)
+	}
+	want := fmt.Sprintf("refused: manxd with pid %d already runs in this network namespace", first.Process.Pid)
+	for range 30 { // more than wait in a queue
+		if second := run(t, "try", n, nil); second.says != want {
+			t.Fatalf("the second says %q, want %q", second.says, want)
+		}
+	}
+	must(t, first.Process.Kill()) // kill -9
+	first.end()
+	if second := run(t, "hold", n, nil); second.says != "held -1" {
+		t.Errorf("after the first is dead: %q", second.says)
+	}
+}
+
+func TestOfManyThatStartAtOnceOneGetsIt(t *testing.T) {
+	for round := range 5 {
+		n := fmt.Sprint(name(t), round)
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		says := map[string]int{}
+		for range 12 {
+			all.Go(func() {
+				p := run(t, "hold", n, nil)
+				mu.Lock()
+				defer mu.Unlock()
+				word, _, _ := strings.Cut(p.says, " ")
+				says[word]++
+			})
+		}
+		all.Wait()
+		if says["held"] != 1 || says["refused:"] != 11 {
+			t.Fatalf("round %d: %v, want one that has it and eleven that are refused", round, says)
+		}
+	}
+}
+
+// A user without rights that binds the name first keeps nobody out, and nobody from being refused by who has the lock
+// rightfully.
+func TestOtherUsersCannotHoldTheLock(t *testing.T) {
+	attr := unprivileged(t)
+	n := name(t)
+	squatter := run(t, "squat", n, attr)
+	if squatter.says != "squats <nil>" {
+		t.Fatal(squatter.says)
+	}
+	first := run(t, "hold", n, nil)
+	if first.says != "held 65534" {
+		t.Fatalf("beside a squatter: %q", first.says)
+	}
+	want := fmt.Sprintf("refused: manxd with pid %d already runs", first.Process.Pid)
+	if second := run(t, "try", n, nil); !strings.HasPrefix(second.says, want) {
+		t.Errorf("beside a squatter and the first: %q, want %q", second.says, want)
+	}
+	squatter.end()
+	if second := run(t, "try", n, nil); !strings.HasPrefix(second.says, want) {
+		t.Errorf("the usual name is free again, the first has another: %q, want %q", second.says, want)
+	}
+	run(t, "squat", n+".guess", attr)
+	first.end()
+	if second := run(t, "hold", n, nil); second.says != "held -1" {
+		t.Errorf("with a squatter on a name with a suffix: %q", second.says)
+	}
+}
+
+// The lock holds between users, too, when one of them administers the network.
+func TestRootSeesALockOfAnAdministrator(t *testing.T) {
+	attr := unprivileged(t)
+	n := name(t)
+	attr.AmbientCaps = []uintptr{unix.CAP_NET_ADMIN}
+	first := run(t, "hold", n, attr)
+	if first.says != "held -1" {
+		t.Skip("capabilities cannot be given away here: ", first.says)
+	}
+	second := run(t, "try", n, nil)
+	if want := fmt.Sprintf("refused: manxd with pid %d already runs", first.Process.Pid); !strings.HasPrefix(second.says, want) {
+		t.Errorf("%q, want %q", second.says, want)
+	}
+}
+
+// All capabilities in a user namespace of one's own are none in ours.
+func TestAUserNamespaceGivesNoRight(t *testing.T) {
+	unprivileged(t)
+	n := name(t)
+	attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: nobody, Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: nobody, Size: 1}}, Credential: &syscall.Credential{}}
+	if exec.Command("unshare", "--user", "true").Run() != nil {
+		t.Skip("no user namespaces here")
+	}
+	first := run(t, "hold", n, attr)
+	if first.says != "held -1" {
+		t.Fatalf("in a user namespace: %q", first.says)
+	}
+	if second := run(t, "hold", n, nil); second.says != "held 65534" {
+		t.Errorf("beside a process in a user namespace: %q", second.says)
+	}
+}
+
+func TestEachNetworkNamespaceHasItsOwn(t *testing.T) {
+	unprivileged(t)
+	n := name(t)
+	if first := run(t, "hold", n, nil); first.says != "held -1" {
+		t.Fatal(first.says)
+	}
+	for range 2 {
+		if p := run(t, "hold", n, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}); p.says != "held -1" {
+			t.Errorf("in another network namespace: %q", p.says)
+		}
+	}
+	if p := run(t, "try", n, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}); !strings.HasPrefix(p.says, "refused: manxd already runs in this network namespace, in a container") {
+		t.Errorf("in a container with the host's network: %q", p.says)
+	}
+}
+
+func TestReleaseGivesTheLockUp(t *testing.T) {
+	n := name(t)
+	for range 3 {
+		l, err := acquire(n)
+		must(t, err)
+		var held *HeldError
+		if _, err := acquire(n); !errors.As(err, &held) || held.PID != os.Getpid() {
+			t.Fatalf("a second one: %v", err)
+		}
+		must(t, l.Release())
+	}
+}
+
+// A kernel without sock_diag for unix sockets has the list in /proc, and tells users only to who connects.
+func TestSocketsAreFoundInProc(t *testing.T) {
+	n := name(t)
+	l, err := net.Listen("unix", n)
+	must(t, err)
+	defer l.Close()
+	go func() {
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			c.Close()
+		}
+	}()
+	find := func(list []owner, err error) owner {
+		must(t, err)
+		for _, o := range list {
+			if o.name == n {
+				return o
+			}
+		}
+		t.Fatalf("%s is not listed", n)
+		return owner{}
+	}
+	diag, proc := find(diagSockets()), find(procSockets("/proc/net/unix"))
+	if diag.inode != proc.inode || diag.uid != os.Geteuid() || proc.uid != -1 {
+		t.Errorf("sock_diag says %+v, /proc %+v", diag, proc)
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for proc.pid == 0 && time.Now().Before(deadline) {
+		proc.identify()
+	}
+	if proc.pid != os.Getpid() || proc.uid != os.Geteuid() {
+		t.Errorf("identified as %+v", proc)
+	}
+}

@@ -1,0 +1,286 @@
+package safefile
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// fresh begins the names of files that are being written.
+	fresh = ".manx-"
+	// leftoverAfter is the age from which a file that is being written counts as forgotten by a process that died.
+	leftoverAfter = time.Minute
+)
+
+// CheckName returns an error if a name cannot be that of one entry of a folder, or would confuse who lists it.
+func CheckName(name string) error {
+	bad := func(r rune) bool { return r < ' ' || r == 0x7f || r == '/' || r == '\uFFFD' }
+	switch {
+	case name == "" || name == "." || name == "..":
+		return fmt.Errorf("%q cannot be the name of a file", name)
+	case strings.ContainsFunc(name, bad):
+		return fmt.Errorf("%q cannot be the name of a file: it has a slash or a control character", name)
+	case len(name) > unix.NAME_MAX:
+		return fmt.Errorf("%q cannot be the name of a file: it has %d bytes, want at most %d", name, len(name), unix.NAME_MAX)
+	}
+	return nil
+}
+
+// Replace puts a file with this content and mode in the place of whatever has the name, but a folder. Readers see the
+// old file or the whole new one. A link that has the name is replaced, not followed.
+func (d *Dir) Replace(name string, content []byte, mode fs.FileMode) error {
+	return d.replace(name, content, mode, false)
+}
+
+func (d *Dir) replace(name string, content []byte, mode fs.FileMode, durable bool) error {
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	f, temporary, err := d.create(mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil && durable {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		if err = unix.Renameat(d.fd(), temporary, d.fd(), name); err != nil {
+			err = d.inTheWay(name, err)
+		}
+	}
+	if err != nil {
+		_ = unix.Unlinkat(d.fd(), temporary, 0)
+	}
+	return err
+}
+
+// create makes a file under a random name.
+func (d *Dir) create(mode fs.FileMode) (*os.File, string, error) {
+	name := fresh + rand.Text()
+	path := filepath.Join(d.path, name)
+	fd, err := unix.Openat(d.fd(), name, unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, "", &fs.PathError{Op: "create a file in", Path: d.path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	if err := f.Chmod(mode); err != nil {
+		_ = unix.Unlinkat(d.fd(), name, 0)
+		return nil, "", errors.Join(err, f.Close())
+	}
+	return f, name, nil
+}
+
+// inTheWay explains why nothing could be renamed to a name.
+func (d *Dir) inTheWay(name string, err error) error {
+	path := filepath.Join(d.path, name)
+	var st unix.Stat_t
+	if d.lstat(name, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return fmt.Errorf("%s is a folder, of user %d: remove it", path, st.Uid)
+	}
+	return &fs.PathError{Op: "rename to", Path: path, Err: err}
+}
+
+func (d *Dir) lstat(name string, st *unix.Stat_t) error {
+	return unix.Fstatat(d.fd(), name, st, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// Read returns the content of a regular file of at most limit bytes. It never waits, as for a pipe, and follows no
+// link.
+func (d *Dir) Read(name string, limit int64) ([]byte, error) {
+	f, _, err := d.open(name, unix.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // only read
+	content, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(content)) > limit {
+		err = fmt.Errorf("%s has more than %d bytes", f.Name(), limit)
+	}
+	return content, err
+}
+
+// OpenOwn opens a file that is written in place: a log, or one to lock. flag is one of os.O_RDWR, O_WRONLY and
+// O_RDONLY, with O_APPEND and O_CREATE where they are wanted. The error tells what is wrong with what is no regular
+// file, and, in a folder where others may write, with a file that another user owns or that has further names (hard
+// links): it could be anybody's.
+func (d *Dir) OpenOwn(name string, flag int, mode fs.FileMode) (*os.File, error) {
+	f, st, err := d.open(name, flag, mode)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case d.exposed == "": // only root could put it there
+		return f, nil
+	case !trusted(st.Uid):
+		err = fmt.Errorf("%s belongs to user %d and is not written", f.Name(), st.Uid)
+	case st.Nlink > 1:
+		err = fmt.Errorf("%s has %d names (hard links) and is not written", f.Name(), st.Nlink)
+	default:
+		return f, nil
+	}
+	return nil, errors.Join(err, f.Close())
+}
+
+// open opens a regular file.
+func (d *Dir) open(name string, flag int, mode fs.FileMode) (*os.File, *unix.Stat_t, error) {
+	if err := CheckName(name); err != nil {
+		return nil, nil, err
+	}
+	path := filepath.Join(d.path, name)
+	fd, err := unix.Openat(d.fd(), name, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, uint32(mode.Perm()))
+	if err != nil {
+		var st unix.Stat_t
+		if d.lstat(name, &st) == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+			return nil, nil, notRegular(path, &st)
+		}
+		return nil, nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = notRegular(path, &st)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	return f, &st, nil
+}
+
+func notRegular(path string, st *unix.Stat_t) error {
+	return fmt.Errorf("%s is a %s of user %d, not a regular file", path, kindOf(st), st.Uid)
+}
+
+func kindOf(st *unix.Stat_t) string {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return "regular file"
+	case unix.S_IFDIR:
+		return "folder"
+	case unix.S_IFLNK:
+		return "symbolic link"
+	case unix.S_IFIFO:
+		return "named pipe"
+	case unix.S_IFSOCK:
+		return "socket"
+	}
+	return "device"
+}
+
+// Files returns the names of the regular files that nobody but root and this process's user can have put there.
+func (d *Dir) Files() ([]string, error) {
+	list, err := d.names()
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, name := range list {
+		var st unix.Stat_t
+		if d.lstat(name, &st) == nil && d.owns(&st) {
+			files = append(files, name)
+		}
+	}
+	return files, nil
+}
+
+func (d *Dir) names() ([]string, error) {
+	fd, err := unix.Openat(d.fd(), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: d.path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), d.path)
+	defer f.Close() //nolint:errcheck // only read
+	return f.Readdirnames(-1)
+}
+
+func (d *Dir) owns(st *unix.Stat_t) bool {
+	return st.Mode&unix.S_IFMT == unix.S_IFREG && (d.exposed == "" || trusted(st.Uid))
+}
+
+// Remove removes a regular file of those that Files lists. That there is none is no error; anything else under the name
+// is left alone, with an error that says so.
+func (d *Dir) Remove(name string) error {
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	path := filepath.Join(d.path, name)
+	var st unix.Stat_t
+	switch err := d.lstat(name, &st); {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case err != nil:
+		return &fs.PathError{Op: "remove", Path: path, Err: err}
+	case !d.owns(&st):
+		return fmt.Errorf("%s is a %s of user %d and is left alone", path, kindOf(&st), st.Uid)
+	}
+	if err := unix.Unlinkat(d.fd(), name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return &fs.PathError{Op: "remove", Path: path, Err: err}
+	}
+	return nil
+}
+
+// RemoveLeftovers removes what processes that died while they wrote have left. Errors are not worth a word: it will be
+// tried again.
+func (d *Dir) RemoveLeftovers(now time.Time) {
+	list, _ := d.names()
+	for _, name := range list {
+		var st unix.Stat_t
+		if strings.HasPrefix(name, fresh) && d.lstat(name, &st) == nil && d.owns(&st) && now.Sub(time.Unix(st.Mtim.Unix())) > leftoverAfter {
+			_ = d.Remove(name)
+		}
+	}
+}
+
+// Replace makes the folder of a file where it is missing (mode 0755) and replaces the file as Dir.Replace does. When it
+// returns, the content is on the disk.
+func Replace(path string, content []byte, mode fs.FileMode) error {
+	return in(path, 0o755, func(d *Dir, name string) error { return d.replace(name, content, mode, true) })
+}
+
+// Read is Dir.Read of a file by its path.
+func Read(path string, limit int64) (content []byte, err error) {
+	err = in(path, 0, func(d *Dir, name string) error {
+		content, err = d.Read(name, limit)
+		return err
+	})
+	return content, err
+}
+
+// OpenOwn makes the folder of a file where it is missing (mode 0755) and opens the file as Dir.OpenOwn does.
+func OpenOwn(path string, flag int, mode fs.FileMode) (f *os.File, err error) {
+	err = in(path, 0o755, func(d *Dir, name string) error {
+		f, err = d.OpenOwn(name, flag, mode)
+		return err
+	})
+	return f, err
+}
+
+// in calls f with the folder of a path and the name there. With a mode the folder is made if it is missing.
+func in(path string, mode fs.FileMode, f func(d *Dir, name string) error) error {
+	d, err := open(filepath.Dir(path), mode)
+	if err != nil {
+		return err
+	}
+	defer d.Close() //nolint:errcheck // only read
+	return f(d, filepath.Base(path))
+}
+
+// RemoveDir removes a folder of root or of this process's user if it is empty, and leaves it alone otherwise.
+func RemoveDir(path string) {
+	_ = in(path, 0, func(d *Dir, name string) error {
+		var st unix.Stat_t
+		if err := d.lstat(name, &st); err != nil || !trusted(st.Uid) {
+			return err
+		}
+		return unix.Unlinkat(d.fd(), name, unix.AT_REMOVEDIR)
+	})
+}

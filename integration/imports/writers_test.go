@@ -1,0 +1,56 @@
+package imports
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// writers are the functions of package os that write to, or remove, what is at a path. On a host with users who put links in the
+// way they do so elsewhere; package safefile is there for that.
+var writers = []string{"WriteFile", "Create", "CreateTemp", "MkdirTemp", "OpenFile", "Mkdir", "MkdirAll", "Rename", "Chmod", "Chown",
+	"Lchown", "Chtimes", "Remove", "RemoveAll", "Symlink", "Link", "Truncate"}
+
+// mayWrite lists the folders whose code may use them.
+var mayWrite = []string{
+	"integration", "datastore/etcd/etcdtest", // what is no part of the programs
+	"dataplane/kernel",        // settings below /proc/sys
+	"datastore/etcd/embedded", // etcd's own folder, mode 0700
+}
+
+func TestOnlySafefileWrites(t *testing.T) {
+	const root = "../.."
+	files := 0
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil || slices.ContainsFunc(mayWrite, func(dir string) bool { return strings.HasPrefix(name, dir+"/") }) {
+			return err
+		}
+		files++
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				if pkg, ok := s.X.(*ast.Ident); ok && pkg.Name == "os" && slices.Contains(writers, s.Sel.Name) {
+					t.Errorf("%s uses os.%s: use datastore/safefile", set.Position(s.Pos()), s.Sel.Name)
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil || files < 100 {
+		t.Fatalf("%d files were read: %v", files, err)
+	}
+}
