@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -51,7 +52,7 @@ func TestUnitExposure(t *testing.T) {
 }
 
 // denied are the words of the kernel, Go and systemd for what is not allowed.
-var denied = regexp.MustCompile(`(?i)permission denied|operation not permitted|not supported by protocol|read-only file system|EPERM|EACCES|normal priority|cannot be read`)
+var denied = regexp.MustCompile(`(?i)permission denied|operation not permitted|not supported by protocol|read-only file system|EPERM|EACCES|normal priority`)
 
 // strict are settings beside those of the unit: a system call that its filter does not have ends the daemon, where the unit
 // has it fail, so that none goes unnoticed.
@@ -190,6 +191,7 @@ func TestUnit(t *testing.T) {
 		}
 	}
 	c.checkConfined()
+	t.Run("each capability is needed", func(t *testing.T) { c := *c; c.t = t; c.testEachCapability(t) })
 }
 
 // unitSessions are those with n2 for IPv4 and IPv6, and with two routers.
@@ -310,8 +312,9 @@ func (c *confined) testPods(t *testing.T) {
 func (c *confined) testFiles(t *testing.T) {
 	modes := map[string]os.FileMode{
 		"var/lib/manx": 0o700, "var/log/manx": 0o750, "var/log/manx/flows.json": 0o640, "run/manx": 0o755, "run/manx/manxd.sock": 0o600, "run/manx/gobgp.sock": 0o600,
-		"run/calico/bird.ctl": 0o600, "var/lib/calico/nodename": 0o644, "var/lib/calico/mtu": 0o644, "run/calico/endpoint-status": 0o755, "etc/manx": 0o750,
+		"run/calico/bird.ctl": 0o600, "var/lib/calico/nodename": 0o644, "var/lib/calico/mtu": 0o644, "run/calico/endpoint-status": 0o755, "run/calico": 0o775, "etc/manx": 0o750,
 	}
+	ofRoot := []string{"etc/manx", "run/calico"}
 	for path, want := range modes {
 		info, err := os.Stat(c.Path(path))
 		if err != nil {
@@ -321,7 +324,7 @@ func (c *confined) testFiles(t *testing.T) {
 		if got := info.Mode().Perm(); got != want {
 			t.Errorf("%s has mode %o, want %o", path, got, want)
 		}
-		if owner := info.Sys().(*syscall.Stat_t).Uid; (owner == 0) != strings.HasPrefix(path, "etc/") {
+		if owner := info.Sys().(*syscall.Stat_t).Uid; (owner == 0) != slices.Contains(ofRoot, path) {
 			t.Errorf("%s is owned by uid %d", path, owner)
 		}
 	}
@@ -360,4 +363,48 @@ func (c *confined) testUnitRestart(t *testing.T) {
 	c.reachable(t, "n1-p1", "n2-p1")
 	must(t, c.Machine.Restart()) // counts from 0 again
 	must(t, c.n1.Ready(limit))
+}
+
+// testEachCapability takes one capability after the other away: each time something is denied. So the unit has none too
+// many, and the other tests would notice one too few.
+func (c *confined) testEachCapability(t *testing.T) {
+	wrong := c.router(troubled{address: 45, bird: " ", remote: 64999}) // CAP_NET_RAW is for its answer
+	must(t, c.n1.Apply(fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: wrong}, spec: {node: n1, peerIP: %s, asNumber: 65000}}", wrong)))
+	all := []string{"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE", "CAP_SYS_NICE"}
+	what := []string{"nflog: operation not permitted", "answers to our OPEN cannot be read.*operation not permitted", "listen tcp .*:179: bind: permission denied", "normal priority.*permission denied"}
+	for i, without := range all {
+		words := regexp.MustCompile(what[i])
+		rest := strings.Join(slices.Delete(slices.Clone(all), i, i+1), " ")
+		must(t, c.Configure(append(strict, "CapabilityBoundingSet=", "CapabilityBoundingSet="+rest, "AmbientCapabilities=", "AmbientCapabilities="+rest)...))
+		before := len(c.n1.Log())
+		must(t, c.Machine.Restart())
+		eventually(t, func() error {
+			for line := range strings.Lines(c.n1.Log()[before:]) {
+				if words.MatchString(line) {
+					t.Logf("without %s: %s", without, strings.TrimSpace(line))
+					return nil
+				}
+			}
+			return fmt.Errorf("without %s nothing is denied", without)
+		})
+	}
+}
+
+// TestVMUnit runs a pool over IPIP under the shipped unit, on a kernel that has IPIP as a module: tunl0 is made, and loads it.
+func TestVMUnit(t *testing.T) {
+	if os.Getenv("MANX_VM") == "" {
+		t.Skip("it needs a kernel with IPIP; `make test-vm` runs it on one that has")
+	}
+	if out, err := exec.Command("modprobe", "-r", "ipip").CombinedOutput(); err != nil {
+		t.Logf("the module stays: %v: %s", err, out)
+	}
+	c := newConfined(t, fmt.Sprintf(unitPools, "Always"), strict)
+	c.checkConfined()
+	c.addPod(t, c.n1, "n1-p1")
+	c.addPod(t, c.n2, "n2-p1")
+	c.reachable(t, "n1-p1", "n2-p1")
+	if list := routes(t, c.n1.Namespace, "-4", "dev", "tunl0"); len(list) == 0 {
+		t.Error("no route of n1 goes through tunl0")
+	}
+	c.checkDenials()
 }

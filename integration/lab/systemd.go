@@ -45,7 +45,7 @@ func (n *Node) Boot(deploy string, settings []string, args ...string) (*Machine,
 	}
 	m := &Machine{node: n, root: filepath.Join(n.Dir, "machine")}
 	n.args = args
-	if err := errors.Join(m.install(deploy), m.Configure(settings, args...), m.link()); err != nil {
+	if err := errors.Join(m.install(deploy), m.Configure(settings...), m.link()); err != nil {
 		return nil, fmt.Errorf("machine %s: %w", n.Name, err)
 	}
 	var err error
@@ -99,8 +99,8 @@ func (m *Machine) Write(path, text string) error {
 func (m *Machine) Path(path string) string { return filepath.Join(m.root, path) }
 
 // Configure writes the drop-in, which counts from the next start on.
-func (m *Machine) Configure(settings []string, args ...string) error {
-	command := append([]string{"/usr/local/bin/manxd", "--node-name=" + m.node.Name, "--log-format=text"}, args...)
+func (m *Machine) Configure(settings ...string) error {
+	command := append([]string{"/usr/local/bin/manxd", "--node-name=" + m.node.Name, "--log-format=text"}, m.node.args...)
 	log := "append:" + filepath.Join(m.node.Dir, "manxd.log")
 	lines := append([]string{"[Service]", "ExecStart=", "ExecStart=" + strings.Join(command, " "), "StandardOutput=" + log, "StandardError=" + log}, settings...)
 	return m.Write("etc/systemd/system/manxd.service.d/lab.conf", strings.Join(lines, "\n")+"\n")
