@@ -191,6 +191,7 @@ func TestUnit(t *testing.T) {
 		}
 	}
 	c.checkConfined()
+	t.Run("as root", func(t *testing.T) { c := *c; c.t = t; c.testUnitAsRoot(t) })
 	t.Run("each capability is needed", func(t *testing.T) { c := *c; c.t = t; c.testEachCapability(t) })
 }
 
@@ -363,6 +364,34 @@ func (c *confined) testUnitRestart(t *testing.T) {
 	c.reachable(t, "n1-p1", "n2-p1")
 	must(t, c.Machine.Restart()) // counts from 0 again
 	must(t, c.n1.Ready(limit))
+}
+
+// testUnitAsRoot does what docs/security.md says to run the same unit as root, and then goes back to the user of its own.
+func (c *confined) testUnitAsRoot(t *testing.T) {
+	folders := func(from, to string) {
+		_, err := c.Run("sed", "-i", `s/ `+from+`\b/ `+to+`/g`, "/etc/tmpfiles.d/manx.conf")
+		must(t, err)
+		_, err = c.Run("systemd-tmpfiles", "--create", "manx.conf")
+		must(t, err)
+	}
+	manx, err := os.ReadFile(c.Path("etc/tmpfiles.d/manx.conf"))
+	must(t, err)
+	folders("manx", "root")
+	must(t, c.Configure(append(strict, "User=root", "Group=root")...))
+	must(t, c.Machine.Restart())
+	must(t, c.n1.Ready(limit))
+	c.established(t, c.n1, unitSessions)
+	c.addPod(t, c.n1, "n1-p3")
+	c.reachable(t, "n1-p3", "n2-p1")
+	c.checkDenials()
+	must(t, c.Write("etc/tmpfiles.d/manx.conf", string(manx)))
+	folders("manx", "manx")
+	must(t, c.Configure(strict...))
+	must(t, c.Machine.Restart())
+	must(t, c.n1.Ready(limit))
+	c.addPod(t, c.n1, "n1-p4")
+	c.checkConfined()
+	c.checkDenials()
 }
 
 // testEachCapability takes one capability after the other away: each time something is denied. So the unit has none too
