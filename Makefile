@@ -6,6 +6,9 @@ export CGO_ENABLED := 0
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+# The same sources give the same bytes in any folder, from a checkout and from an archive: no path of this machine
+# (-trimpath) and no state of git (-buildvcs=false; VERSION and COMMIT are given to the linker) gets into them.
+REPRODUCIBLE := -trimpath -buildvcs=false
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.buildVersion=$(VERSION) -X main.commit=$(COMMIT)
 GO      := go
 # Packages of Debian that targets need; those that are missing are installed first (their services are not started).
@@ -18,8 +21,20 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## static binaries manxd, manxctl, manx-cni in bin/
-	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manxd ./cmd/manxctl ./cmd/manx-cni
+build: programs ## static binaries manxd, manxctl, manx-cni in bin/, with their modules (*.cdx.json) and licences
+	@integration/supply/record --if-possible $(VERSION)
+
+.PHONY: programs
+programs: ## the binaries alone
+	$(GO) build $(REPRODUCIBLE) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manxd ./cmd/manxctl ./cmd/manx-cni
+
+.PHONY: sbom
+sbom: programs ## bin/*.cdx.json (CycloneDX) and bin/licenses, an error if they cannot be made
+	integration/supply/record $(VERSION)
+
+.PHONY: vulncheck
+vulncheck: programs ## known vulnerabilities in what is linked (the script's status: 3 some, 75 database out of reach)
+	@integration/supply/vulncheck
 
 .PHONY: demo
 demo: build ## three nodes and a BIRD top-of-rack in network namespaces (KEEP=1 leaves them running; root)
