@@ -51,7 +51,9 @@ func TestLeastTTL(t *testing.T) {
 	s := path(their4, our4, 100*ms)
 	s.Multihop, s.MinTTL = true, 65
 	x.set(s)
-	x.awaitStatus("packets that are dropped", their4, func(s Status) bool { return s.Drops.TTL > 2 && s.Drops.LastTTL == 64 && s.Received == 0 && s.State == Down })
+	x.awaitStatus("packets that are dropped", their4, func(s Status) bool {
+		return s.Drops.TTL > 2 && s.Drops.LastTTL == 64 && s.Received == 0 && s.State == Down
+	})
 	s.MinTTL = 64
 	x.set(s)
 	x.await("up with the right TTL", isUp)
