@@ -51,7 +51,9 @@ func TestLeastTTL(t *testing.T) {
 	s := path(their4, our4, 100*ms)
 	s.Multihop, s.MinTTL = true, 65
 	x.set(s)
-	x.awaitStatus("packets that are dropped", their4, func(s Status) bool { return s.Drops.TTL > 2 && s.Received == 0 && s.State == Down })
+	x.awaitStatus("packets that are dropped", their4, func(s Status) bool {
+		return s.Drops.TTL > 2 && s.Drops.LastTTL == 64 && s.Received == 0 && s.State == Down
+	})
 	s.MinTTL = 64
 	x.set(s)
 	x.await("up with the right TTL", isUp)
@@ -78,7 +80,7 @@ func TestGate(t *testing.T) {
 		{"a packet", hello, 49152, 255, Drops{}},
 		{"a port of BIRD", named.marshal(), 32768, 255, Drops{}},
 		{"a port of a service", hello, 53, 255, Drops{Port: 1}},
-		{"forwarded", hello, 49152, 254, Drops{TTL: 1}},
+		{"forwarded", hello, 49152, 254, Drops{TTL: 1, LastTTL: 254}},
 		{"of another session", wrong.marshal(), 49152, 255, Drops{Discriminator: 1}},
 		{"too short", hello[:23], 49152, 255, Drops{Malformed: 1}},
 		{"empty", nil, 49152, 255, Drops{Malformed: 1}},

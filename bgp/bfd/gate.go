@@ -2,7 +2,9 @@ package bfd
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +20,24 @@ type Drops struct {
 	Discriminator uint64 // for another session
 	Rate          uint64 // too many
 	Unconfirmed   uint64 // said that the remote is down, without a sign of knowing the session, while it was up
+	LastTTL       uint8  // of the last one dropped for it
+}
+
+// String lists what was dropped in words; empty if nothing was.
+func (d Drops) String() string {
+	var parts []string
+	for _, p := range []struct {
+		n    uint64
+		text string
+	}{
+		{d.TTL, fmt.Sprintf("with too low a TTL (the last had %d)", d.LastTTL)}, {d.Port, "from a port below 1024"}, {d.Malformed, "malformed"},
+		{d.Discriminator, "for another session"}, {d.Rate, "too many"}, {d.Unconfirmed, "that said it is down without naming the session"},
+	} {
+		if p.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.text))
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // The packets that a remote may send. A session that is up needs those that carry its discriminator, which a stranger has
@@ -40,6 +60,7 @@ type gate struct {
 	my       uint32
 	multihop bool
 	minTTL   atomic.Uint32
+	lastTTL  atomic.Uint32
 	known    *rate.Limiter
 	strange  *rate.Limiter
 
@@ -66,6 +87,7 @@ func (g *gate) admits(b []byte, port uint16, ttl int, now time.Time) bool {
 	switch {
 	case ttl < int(g.minTTL.Load()):
 		g.ttl.Add(1)
+		g.lastTTL.Store(uint32(ttl))
 		return false
 	case port < lowestPort:
 		g.port.Add(1)
@@ -91,7 +113,8 @@ func (g *gate) admits(b []byte, port uint16, ttl int, now time.Time) bool {
 }
 
 func (g *gate) drops() Drops {
-	return Drops{TTL: g.ttl.Load(), Port: g.port.Load(), Malformed: g.malformed.Load(), Discriminator: g.discriminator.Load(), Rate: g.excess.Load()}
+	return Drops{TTL: g.ttl.Load(), Port: g.port.Load(), Malformed: g.malformed.Load(), Discriminator: g.discriminator.Load(), Rate: g.excess.Load(),
+		LastTTL: uint8(g.lastTTL.Load())}
 }
 
 // gates are those of all sessions by the address of the remote. They have a lock of their own, which nobody holds for long.

@@ -364,7 +364,7 @@ func TestUnreadWatch(t *testing.T) {
 	before := heap()
 	fill(t, s, 0, 50_000)
 	fill(t, s, 0, 50_000)
-	if grown := int64(heap()) - int64(before); grown > 40*mib {
+	if grown := int64(heap()) - int64(before); grown > 16*mib {
 		t.Errorf("the heap has grown by %d MiB", grown/mib)
 	} else {
 		t.Logf("the heap has grown by %d KiB", grown/1024)

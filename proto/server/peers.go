@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/bfd"
 	"github.com/manxnet/manx/bgp/speaker"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
@@ -125,7 +126,7 @@ func sessionRow(st speaker.SessionStatus) *manxv1.Peer {
 		Passive:  w.Passive, Source: text(w.Source), Password: w.PasswordFrom,
 	}
 	if b := st.BFD; b != nil {
-		p.Bfd = &manxv1.PeerBFD{State: b.State.String(), Reason: cmp.Or(b.Error, b.Reason), SinceUnixMs: unixMs(b.Since), Downs: b.Downs,
+		p.Bfd = &manxv1.PeerBFD{State: b.State.String(), Reason: bfdReason(b), SinceUnixMs: unixMs(b.Since), Downs: b.Downs,
 			TransmitMs: uint32(b.Session.Transmit.Milliseconds()), ReceiveMs: uint32(b.Session.Receive.Milliseconds()),
 			Multiplier: uint32(b.Session.Multiplier), Multihop: b.Session.Multihop, DetectionMs: uint32(b.Detection.Milliseconds())}
 	}
@@ -159,4 +160,13 @@ func family(a netip.Addr) string {
 		return "IPv4"
 	}
 	return "IPv6"
+}
+
+// bfdReason says why BFD is as it is, and what was dropped: a wrong setting shows there, too.
+func bfdReason(b *bfd.Status) string {
+	reason := cmp.Or(b.Error, b.Reason)
+	if dropped := b.Drops.String(); dropped != "" {
+		reason += "; packets dropped: " + dropped
+	}
+	return reason
 }
