@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -23,6 +25,7 @@ type endpointFiles struct {
 	target    *endpointstatus.Target // nil: nobody is told
 	failing   *Notice                // why files are not as they should be, nil if they are
 	endpoints []endpointstatus.Endpoint
+	untold    []Notice               // endpoints that cannot have a file
 	policy    *endpointstatus.Policy // nil: nobody programs policy
 }
 
@@ -61,6 +64,8 @@ func (f *endpointFiles) choose() (dir string, owned bool) {
 // notices tell what is wrong with the files.
 func (f *endpointFiles) notices() []Notice {
 	var list []Notice
+	list = append(list, f.untold...)
+	slices.SortFunc(list, func(a, b Notice) int { return strings.Compare(a.Subject, b.Subject) })
 	for _, n := range []*Notice{f.refused, f.failing} {
 		if n != nil {
 			list = append(list, *n)
@@ -151,7 +156,7 @@ func (a *Agent) configureFiles() {
 	if a.files.target == nil {
 		return
 	}
-	a.files.endpoints = a.files.endpoints[:0]
+	a.files.endpoints, a.files.untold = a.files.endpoints[:0], nil
 	for k, e := range a.state.usable() {
 		var addresses []netip.Prefix
 		for _, text := range e.Spec.IPNetworks {
@@ -166,6 +171,7 @@ func (a *Agent) configureFiles() {
 		end, err := endpointstatus.NewEndpoint(k, o.Revision, e.Spec.InterfaceName, e.Spec.MAC, addresses)
 		if err != nil {
 			a.log.Debug("no CNI plugin can be told of a workload", zap.Stringer("key", k), zap.Error(err))
+			a.files.untold = append(a.files.untold, Notice{Subject: k.String(), Text: "the CNI plugin is not told of it: " + err.Error()})
 			continue
 		}
 		a.files.endpoints = append(a.files.endpoints, end)

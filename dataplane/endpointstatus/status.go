@@ -2,7 +2,9 @@ package endpointstatus
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"net/url"
 	"strings"
@@ -73,9 +75,13 @@ type Endpoint struct {
 	file, content string
 }
 
-// NewEndpoint makes an Endpoint. mac is the workload's. The error is about the name of the endpoint.
+// NewEndpoint makes an Endpoint. mac is the workload's. The error is about what cannot be in a file, or in
+// its name.
 func NewEndpoint(k model.Key, revision int64, iface, mac string, addresses []netip.Prefix) (Endpoint, error) {
 	file, err := FileName(k)
+	if _, bad := net.ParseMAC(mac); mac != "" && bad != nil {
+		err = errors.Join(err, fmt.Errorf("%s: spec.mac: %w", k, bad))
+	}
 	s := Status{IfaceName: iface, MAC: mac}
 	for _, a := range addresses {
 		if a.Addr().Is4() {

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/manxnet/manx/datastore/model"
@@ -27,6 +28,30 @@ func TestFileNamesAreCalicos(t *testing.T) {
 		}
 		if err == nil && !isFileName(have) {
 			t.Errorf("%q is not taken for a file of ours", have)
+		}
+	}
+}
+
+// What would lead out of the folder, or confuse who lists it, is no name of a file; nor is content written that is no address.
+func TestNamesAndContentsAreChecked(t *testing.T) {
+	mac := "02:00:00:00:00:01"
+	for _, c := range []struct{ namespace, name, mac string }{
+		{"..", "n-k8s-web-eth0", mac},
+		{".", "n-k8s-web-eth0", mac},
+		{"", "n-k8s-web-eth0", mac},
+		{"a/b", "n-k8s-web-eth0", mac},
+		{"shop", "n-k8s-..-eth0", mac},
+		{"shop", "n-k8s-../../etc/passwd-eth0", mac},
+		{"shop", "n-k8s-web-eth0/x", mac},
+		{"shop", "n-k8s-we\nb-eth0", mac},
+		{"shop", "n-k8s-we\x00b-eth0", mac},
+		{"shop", "n-k8s-we\x1b[2Jb-eth0", mac},
+		{"shop", "n-../x-web-eth0", mac},
+		{"shop", "n-k8s-" + strings.Repeat("x", 300) + "-eth0", mac},
+		{"shop", "n-k8s-web-eth0", "02:00\n"},
+	} {
+		if e, err := NewEndpoint(key(c.namespace, c.name), 1, "cali1", c.mac, nil); err == nil {
+			t.Errorf("%q %q %q makes the file %q with %s", c.namespace, c.name, c.mac, e.file, e.content)
 		}
 	}
 }

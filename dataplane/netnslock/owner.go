@@ -2,11 +2,11 @@ package netnslock
 
 import (
 	"bufio"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
-	"unsafe"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -27,19 +27,17 @@ const (
 	attrName, attrUID = 0, 7
 )
 
-type diagRequest struct {
-	family, protocol uint8
-	_                uint16
-	states           uint32
-	inode, show      uint32
-	cookie           [2]uint32
+// diagRequest is a struct unix_diag_req: family, protocol, padding, states, inode, show, cookie.
+func diagRequest() []byte {
+	b := make([]byte, 24)
+	b[0] = unix.AF_UNIX
+	binary.NativeEndian.PutUint32(b[4:], ^uint32(0)) // in every state
+	binary.NativeEndian.PutUint32(b[12:], showName|showUID)
+	return b
 }
 
-type diagAnswer struct {
-	family, kind, state, _ uint8
-	inode                  uint32
-	cookie                 [2]uint32
-}
+// diagAnswerSize is that of a struct unix_diag_msg: family, type, state, padding, inode, cookie.
+const diagAnswerSize = 16
 
 // sockets lists the unix sockets with abstract names in the network namespace of this process.
 func sockets() ([]owner, error) {
@@ -56,10 +54,9 @@ func diagSockets() ([]owner, error) {
 		return nil, err
 	}
 	defer c.Close() //nolint:errcheck // only read
-	r := diagRequest{family: unix.AF_UNIX, states: ^uint32(0), show: showName | showUID}
 	answers, err := c.Execute(netlink.Message{
 		Header: netlink.Header{Type: sockDiagByFamily, Flags: netlink.Request | netlink.Dump},
-		Data:   unsafe.Slice((*byte)(unsafe.Pointer(&r)), unsafe.Sizeof(r)),
+		Data:   diagRequest(),
 	})
 	if err != nil {
 		return nil, err
@@ -79,12 +76,11 @@ func diagSockets() ([]owner, error) {
 
 func parse(data []byte) (owner, error) {
 	o := owner{uid: -1}
-	size := int(unsafe.Sizeof(diagAnswer{}))
-	if len(data) < size {
-		return o, fmt.Errorf("sock_diag: an answer has %d bytes, want at least %d", len(data), size)
+	if len(data) < diagAnswerSize {
+		return o, fmt.Errorf("sock_diag: an answer has %d bytes, want at least %d", len(data), diagAnswerSize)
 	}
-	o.inode = uint64((*diagAnswer)(unsafe.Pointer(&data[0])).inode)
-	d, err := netlink.NewAttributeDecoder(data[size:])
+	o.inode = uint64(binary.NativeEndian.Uint32(data[4:]))
+	d, err := netlink.NewAttributeDecoder(data[diagAnswerSize:])
 	if err != nil {
 		return o, err
 	}

@@ -243,7 +243,10 @@ func (d *Dir) RemoveLeftovers(now time.Time) {
 // Replace makes the folder of a file where it is missing (mode 0755) and replaces the file as Dir.Replace does. When it
 // returns, the content is on the disk.
 func Replace(path string, content []byte, mode fs.FileMode) error {
-	return in(path, 0o755, func(d *Dir, name string) error { return d.replace(name, content, mode, true) })
+	return in(path, 0o755, func(d *Dir, name string) error {
+		d.RemoveLeftovers(time.Now())
+		return d.replace(name, content, mode, true)
+	})
 }
 
 // Read is Dir.Read of a file by its path.

@@ -306,7 +306,7 @@ func TestCluster(t *testing.T) {
 		{"what was changed by hand is repaired", (*cluster).testDrift},
 		{"wrong peers are told why", (*cluster).testWrongPeers},
 		{"garbage in the datastore concerns nothing else", (*cluster).testGarbage},
-		{"a second node with the address is refused", (*cluster).testTwin},
+		{"a second daemon is refused", (*cluster).testTwin},
 		{"the datastore goes away and comes back", (*cluster).testOutage},
 		{"a restart adopts the routes and prunes leftovers once in sync", (*cluster).testRestart},
 	} {

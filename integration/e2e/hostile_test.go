@@ -111,7 +111,7 @@ func (h *hostile) testInterfaces(t *testing.T) {
 apiVersion: projectcalico.org/v3
 kind: WorkloadEndpoint
 metadata: {namespace: default, name: n1-k8s-forged%d-eth0}
-spec: {node: n1, orchestrator: k8s, pod: forged%[1]d, endpoint: eth0, containerID: x, interfaceName: %s, ipNetworks: [10.244.99.%[1]d/32], profiles: [kns.default], qosControls: {ingressBandwidth: 1000000}}
+spec: {node: n1, orchestrator: k8s, pod: forged%[1]d, endpoint: eth0, containerID: x, interfaceName: %s, ipNetworks: [10.244.99.%[1]d/32], qosControls: {ingressBandwidth: 1000000}}
 `, i, iface)))
 		h.noticed(t, true, fmt.Sprintf("n1-k8s-forged%d-eth0", i), fmt.Sprintf("interfaceName %q", iface))
 	}
@@ -120,7 +120,7 @@ spec: {node: n1, orchestrator: k8s, pod: forged%[1]d, endpoint: eth0, containerI
 	}
 	out, err := h.n.Manxctl("node", "endpoints")
 	must(t, err)
-	contains(t, "manxctl node endpoints", lineWith(out, "forged0"), "Blocked", `interfaceName "eth0" does not begin with "cali"`)
+	contains(t, "manxctl node endpoints", lineWith(out, "forged0"), "blocked", `interfaceName "eth0" does not begin with "cali"`)
 	must(t, lab.Ping(h.n.Namespace, good.IP4()))
 	for i := range forged {
 		_, err := h.n.Manxctl("delete", "workloadendpoint", "-n", "default", fmt.Sprintf("n1-k8s-forged%d-eth0", i))
@@ -166,7 +166,10 @@ func (h *hostile) testStatusFolder(t *testing.T) {
 	must(t, os.RemoveAll(h.theirs))
 	must(t, os.Mkdir(h.theirs, 0o755))
 	eventually(t, func() error {
-		_, err := os.Stat(filepath.Join(h.theirs, "endpoint-status", "k8s default%2Fpod eth0"))
+		list, err := os.ReadDir(filepath.Join(h.theirs, "endpoint-status"))
+		if err == nil && len(list) != 1 {
+			err = fmt.Errorf("the folder that is root's now has %v, want the file of the pod", list)
+		}
 		return err
 	})
 	h.noticed(t, false, h.theirs)
