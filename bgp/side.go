@@ -6,10 +6,11 @@ import (
 	"slices"
 )
 
-// chooseSide has the other one of two nodes connect where the one whose turn it is could not get through: its BGPPeer names a
-// port on which the peer does not listen, and the peer's does not. In calico/node both connect, so that such a session comes up.
+// chooseSide has that one of two nodes connect that gets through. It is the one with the greater address; but if its BGPPeer
+// names a port on which the peer does not listen, and the peer has the right port, it is the peer. In calico/node both connect, so
+// that such a session comes up.
 //
-// Each end finds out for itself what the other one does, from the same objects.
+// Each end finds out for itself, from the same objects, which port the other one connects to.
 func (p *planner) chooseSide(sessions []Session, peerings []*peering) {
 	byRank := slices.Clone(peerings)
 	slices.SortFunc(byRank, func(a, b *peering) int {

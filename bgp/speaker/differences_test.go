@@ -74,7 +74,7 @@ func TestGracefulShutdownFromAnotherAS(t *testing.T) {
 	}
 }
 
-// What the OPEN offers, and how many paths for a prefix are sent at most.
+// What the OPEN offers, how many paths for a prefix are sent at most, and how soon this side connects again.
 func TestCapabilities(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})
@@ -92,7 +92,11 @@ func TestCapabilities(t *testing.T) {
 	if got := strings.Join(slices.Compact(names), ","); got != want {
 		t.Errorf("have %s\nwant %s", got, want)
 	}
-	if n := s.cfg.peerConfig(d.Sessions[0], false).AfiSafis[0].AddPaths.Config.SendMax; n != 64 {
+	config := s.cfg.peerConfig(d.Sessions[0], false)
+	if n := config.AfiSafis[0].AddPaths.Config.SendMax; n != 64 {
 		t.Errorf("at most %d paths for a prefix are sent", n)
+	}
+	if n := config.Timers.Config.ConnectRetry; n != 3 {
+		t.Errorf("it connects again after %d s", n)
 	}
 }

@@ -19,6 +19,11 @@ func learn(t *testing.T, prefix, nextHop string, pools ...route.Pool) route.Stat
 
 func learnMetric(t *testing.T, prefix, nextHop string, metric uint32, pools ...route.Pool) route.Status {
 	t.Helper()
+	return learnAll(t, route.Learned{Prefix: netip.MustParsePrefix(prefix), NextHops: []netip.Addr{netip.MustParseAddr(nextHop)}, Metric: metric}, pools...)
+}
+
+func learnAll(t *testing.T, l route.Learned, pools ...route.Pool) route.Status {
+	t.Helper()
 	f := kernel.NewFake()
 	f.PutLink(kernel.Link{Index: 2, Name: "eth0", Up: true, Running: true})
 	f.PutLink(kernel.Link{Index: 3, Name: "tunl0", Up: true, Running: true})
@@ -28,16 +33,16 @@ func learnMetric(t *testing.T, prefix, nextHop string, metric uint32, pools ...r
 	target := route.New(f, time.Now)
 	target.Configure(route.Config{Node4: netip.MustParsePrefix("10.0.0.1/24"), Pools: pools, Blocks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/26")},
 		Endpoints: []route.Endpoint{{Name: "default/w", Interface: "cali1", Addresses: "10.1.0.5/32"}}, WorkloadPrefixes: []string{"cali"}})
-	target.Learn([]route.Learned{{Prefix: netip.MustParsePrefix(prefix), NextHops: []netip.Addr{netip.MustParseAddr(nextHop)}, Metric: metric}})
+	target.Learn([]route.Learned{l})
 	if _, failures, err := target.Flush(); failures != 0 || err != nil {
 		t.Fatal(failures, err)
 	}
 	for _, s := range target.Statuses() {
-		if s.Prefix == netip.MustParsePrefix(prefix) {
+		if s.Prefix == l.Prefix {
 			return s
 		}
 	}
-	t.Fatalf("nothing is known of %s", prefix)
+	t.Fatalf("nothing is known of %s", l.Prefix)
 	return route.Status{}
 }
 
@@ -78,6 +83,16 @@ var kernelRoutes = []difference{
 	{name: "nodes that encrypt with WireGuard", calico: "Felix's routes lead to them by `wireguard.cali`", manx: "ordinary routes, without encryption", why: "Not built yet.",
 		check: func(t *testing.T) {
 			if s := learn(t, "10.1.2.0/26", "10.0.0.2"); s.Desired != "10.1.2.0/26 via 10.0.0.2 dev eth0 proto bird metric 1024" {
+				t.Error(s.Desired)
+			}
+		}},
+	{name: "next hops of one route", calico: "16 at most", manx: "as many as there are equal paths", why: "The kernel takes more.",
+		check: func(t *testing.T) {
+			l := route.Learned{Prefix: netip.MustParsePrefix("10.1.2.0/26"), Metric: 1024}
+			for i := range byte(20) {
+				l.NextHops = append(l.NextHops, netip.AddrFrom4([4]byte{10, 0, 0, 100 + i}))
+			}
+			if s := learnAll(t, l); strings.Count(s.Desired, "via 10.0.0.1") != 20 {
 				t.Error(s.Desired)
 			}
 		}},

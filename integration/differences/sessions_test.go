@@ -182,11 +182,11 @@ var settings = []difference{
 				t.Error("the peer is no client")
 			}
 		}},
-	{name: "`password`, `maxRestartTime`, `keepaliveTime` and `ttlSecurity` of a BGPPeer for local workloads", calico: "ignored", manx: "apply", why: "They have a meaning there.",
+	{name: "`password`, `maxRestartTime`, `keepaliveTime`, `ttlSecurity`, `nextHopMode` and `keepOriginalNextHop` of a BGPPeer for local workloads", calico: "ignored", manx: "apply", why: "They have a meaning there.",
 		check: func(t *testing.T) {
 			s := first(t, on(t, "a", a, `wep w {"node":"a","interfaceName":"cali1","ipNetworks":["10.1.0.1/32"]}`,
-				`peer p {"localWorkloadSelector":"all()","asNumber":65400,"password":{"secretKeyRef":{"name":"bgp","key":"k"}},"maxRestartTime":"9s","keepaliveTime":"8s","ttlSecurity":1}`))
-			if s.Password != "pw" || s.RestartSeconds != 9 || s.KeepaliveSeconds != 8 || s.TTLSecurity != 1 {
+				`peer p {"localWorkloadSelector":"all()","asNumber":65400,"password":{"secretKeyRef":{"name":"bgp","key":"k"}},"maxRestartTime":"9s","keepaliveTime":"8s","ttlSecurity":1,"nextHopMode":"Self"}`))
+			if s.Password != "pw" || s.RestartSeconds != 9 || s.KeepaliveSeconds != 8 || s.TTLSecurity != 1 || s.NextHop != bgp.NextHopSelf {
 				t.Errorf("%+v", s)
 			}
 		}},
@@ -206,6 +206,14 @@ var settings = []difference{
 			}
 			says(t, d, `key "absent" of secret "bgp" cannot be read: no such file; its sessions stay down`)
 		}},
+	{name: "`maxRestartTime` and `keepaliveTime` below half a second", calico: "passed on to BIRD as 0: with `maxRestartTime`, peers drop the routes of a node that restarts at once", manx: "as if not set", why: "0 would switch off what the field is there for.",
+		check: func(t *testing.T) {
+			w := first(t, on(t, "a", a, `peer p {"peerIP":"10.9.9.9","asNumber":65100,"maxRestartTime":"0s","keepaliveTime":"400ms"}`)).Wire()
+			if w.Restart != 120 || w.Keepalive != 80 {
+				t.Errorf("%+v", w)
+			}
+		}},
+	{name: "time between two attempts to connect", calico: "5 s, after an error 5 to 30 s", manx: "3 s", why: "A router that comes back should be noticed.", shown: "bgp/speaker TestCapabilities"},
 	{name: "`numAllowedLocalASNumbers` above 255", calico: "passed on to BIRD", manx: "counts as 255", why: "GoBGP has one byte for it.",
 		check: func(t *testing.T) {
 			s := first(t, on(t, "a", a, `peer p {"peerIP":"10.9.9.9","asNumber":65100,"numAllowedLocalASNumbers":300}`))
