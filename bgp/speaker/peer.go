@@ -170,6 +170,7 @@ func (r *speakerRun) addSession(ctx context.Context, s bgp.Session) error {
 	if err := r.srv.AddPeer(ctx, &api.AddPeerRequest{Peer: r.sp.cfg.peerConfig(s, restarting)}); err != nil {
 		return err
 	}
+	r.shortenIdle(s)
 	r.sessions[s.Address.Unmap()] = s
 	r.log(s).Info("bgp session configured", zap.Uint32("peerAS", s.PeerAS), zap.Bool("passive", s.Passive), zap.Bool("restarting", restarting))
 	return nil

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -57,6 +58,7 @@ func startRun(ctx context.Context, sp *Speaker, g bgp.Global) (*speakerRun, erro
 	if sock != nil {
 		opts = append(opts, server.GrpcListenAddress("unix://"+sock.temporary), server.GrpcOption(readOnlyOptions(sp)))
 	}
+	checkIdle(sp.log, reflect.TypeFor[server.BgpServer]())
 	srv := server.NewBgpServer(opts...)
 	go srv.Serve()
 	run := &speakerRun{sp: sp, srv: srv, global: g,

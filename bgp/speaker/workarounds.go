@@ -125,7 +125,9 @@ func (s *Speaker) replacePeer(addr netip.Addr, why string) {
 	if err := s.run.srv.AddPeer(s.ctx, &api.AddPeerRequest{Peer: s.cfg.peerConfig(session, !synced)}); err != nil {
 		s.run.log(session).Warn("bgp session cannot be added again", zap.Error(err))
 		delete(s.run.sessions, addr) // the next Set adds it
+		return
 	}
+	s.run.shortenIdle(session)
 }
 
 // sendAgain sends a peer all routes once more, a second after its session came up, if any changed meanwhile.
