@@ -22,6 +22,13 @@ import (
 //   - AddDefinedSet with Replace does not reach statements: setPolicy replaces everything at once (TestExportRulesChange).
 //   - A hard reset of a session that is down kills the next one: allowReset, ResetSession (TestHardResetOnlyWhenEstablished).
 //   - Two active ends can block each other for ever: bgp desired makes exactly one of two Manx nodes active.
+//
+// Those that are too big for this file have one of their own, with the same three facts:
+//
+//   - A peer that was lost is kept out for five seconds, also when it only restarts: back.go.
+//   - A NOTIFICATION that answers our OPEN is told to nobody: tap.go.
+//   - A reflected route that comes back can become the best: reflect.go.
+//   - The withdrawal of a route that the policy rejects since it changed is lost: recheck.go.
 
 // watchdog replaces peers that are stuck in the OPEN exchange.
 //
