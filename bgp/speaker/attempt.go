@@ -6,8 +6,8 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// GoBGP tells nobody when it connects next, but keeps to times of its own: after a loss it is idle, then it connects for
-// the first time, and after each failure it waits for ConnectRetry. The times below are the longest of each wait.
+// GoBGP tells nobody when it connects next, but keeps to times of its own: after a loss it is idle (unless idleHold cuts that
+// short), then it connects for the first time, and after each failure it waits for ConnectRetry. The times below are the longest of each wait.
 const (
 	idleAfterLoss = 5 * time.Second
 	firstDial     = 2 * time.Second

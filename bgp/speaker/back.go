@@ -101,14 +101,20 @@ func checkIdle(log *zap.Logger, server reflect.Type) bool {
 	return err == nil
 }
 
-// shortenIdle lets the session that was just added come back at once. setMu is held.
+// shortenIdle lets the session that was just added come back at once if it is internal: those are the sessions with other
+// nodes and with reflectors. setMu is held.
+//
+// A router keeps GoBGP's time. If it restarts together with a node, it ends its graceful restart when the peers that had
+// not restarted are back, and then drops the routes of the node, which sends them once it has those of all nodes (RFC 4724
+// section 4.1). The other nodes must not be back with the router before the node is back with them.
 func (r *speakerRun) shortenIdle(s bgp.Session) {
+	w := s.Wire()
 	tap := r.sp.status.tapOf(s.Address.Unmap())
-	if tap == nil {
+	if tap == nil || w.PeerAS != w.LocalAS {
 		return
 	}
 	if hold := tap.idle.Load(); hold != nil {
-		hold.seconds.Store(idleSeconds(r.srv, s.Wire().Address))
+		hold.seconds.Store(idleSeconds(r.srv, w.Address))
 	}
 }
 

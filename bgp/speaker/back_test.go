@@ -209,3 +209,26 @@ func TestRoutesStayOverTheQuickReturn(t *testing.T) {
 	r.peer.send(eor)
 	awaitRoutes(t, r.speaker, table, "the rest to go", func() bool { return len(table) == 10 })
 }
+
+// TestRouterThatRestartsHasToWait has an eBGP peer lose its connection: it must not be back before a node that restarts
+// together with it could be.
+func TestRouterThatRestartsHasToWait(t *testing.T) {
+	t.Parallel()
+	s, d := testSpeaker(t, Config{})
+	router := passive(returning)
+	router.PeerAS, router.Type = 65000, bgp.SessionGlobal
+	d.Sessions = []bgp.Session{router, passive(control)}
+	mustSet(t, s, d)
+	r := &returns{T: t, speaker: s, to: listenOf(d)}
+	establish := func() {
+		r.peer = dialFake(t, returning, r.to, fakeOptions{as: 65000, id: "10.99.9.1", graceful: true})
+		awaitSession(t, s, returning, "Established", established)
+	}
+	establish()
+	r.failControl()
+	r.lose()
+	establish()
+	if st, _ := s.Session(ip(control)); st.State == "Idle" {
+		t.Error("an eBGP peer is taken back before a peer that failed earlier")
+	}
+}
