@@ -20,13 +20,13 @@ import (
 // side sends. A peer that restarts is back in a fraction of a second and has to wait, and its readiness with it.
 // Shown by TestPeerThatRestartsIsTakenBackAtOnce. Can go when the time in Idle after a lost session can be set.
 //
-// The time is a field of the FSM that nothing but the FSM's goroutine uses. On that goroutine GoBGP also writes its log:
-// "Peer Down" comes when an established session is lost, just before Idle. So the log bridge changes the field from there,
-// and no other goroutine ever reads or writes it. What other goroutines read, by reflection, is the way to the field:
-// BgpServer.neighborMap and peer.fsm, after AddPeer has returned and with setMu held. Only AddPeer, DeletePeer and
-// StopBgp write the map, and the speaker calls all three with setMu held; peer.fsm is written once, before AddPeer returns.
-// The names and types on the way are checked at start, and the field must hold GoBGP's five seconds each time; if
-// not, it is left alone.
+// The time is a field of the FSM that nothing but the FSM's goroutine uses. On that goroutine GoBGP also writes its
+// log: "Peer Down" comes when an established session is lost, just before Idle. So the log bridge changes the field
+// from there, and no other goroutine ever reads or writes it. What other goroutines read, by reflection, is the way
+// to the field: BgpServer.neighborMap and peer.fsm, after AddPeer has returned and with setMu held. Only AddPeer,
+// DeletePeer and StopBgp write the map, and the speaker calls all three with setMu held; peer.fsm is written once,
+// before AddPeer returns. The names and types on the way are checked at start, and the field must hold GoBGP's five
+// seconds each time; if not, it is left alone.
 
 // quickReturns is how many sessions of a peer may come back at once before the peer has to wait in Idle. Another
 // one is allowed for each time in Idle that passes, so that a peer which opens sessions and closes them has at most
@@ -43,8 +43,9 @@ func newIdleHold() *idleHold {
 	return &idleHold{returns: rate.NewLimiter(rate.Every(idleAfterLoss), quickReturns)}
 }
 
-// lost is called on the goroutine of the FSM when an established session is lost. The next time in Idle is left out if
-// only the connection was lost, as with the end of the peer's process: a NOTIFICATION or an administrator means to end it.
+// lost is called on the goroutine of the FSM when an established session is lost. The next time in Idle is left out
+// if only the connection was lost, as with the end of the peer's process: a NOTIFICATION or an administrator means to
+// end it.
 func (h *idleHold) lost(reason string, now time.Time) {
 	if h == nil {
 		return
@@ -59,7 +60,8 @@ func (h *idleHold) lost(reason string, now time.Time) {
 	}
 }
 
-// idleOffset returns where in GoBGP's FSM the time in Idle is, in bytes, or an error if GoBGP is not built as expected.
+// idleOffset returns where in GoBGP's FSM the time in Idle is, in bytes, or an error if GoBGP is not built as
+// expected.
 func idleOffset(server reflect.Type) (uintptr, error) {
 	neighbors, ok := server.FieldByName("neighborMap")
 	if !ok || neighbors.Type.Kind() != reflect.Map || neighbors.Type.Key() != reflect.TypeFor[netip.Addr]() {
@@ -95,30 +97,36 @@ func pointee(t reflect.Type) (reflect.Type, error) {
 func checkIdle(log *zap.Logger, server reflect.Type) bool {
 	_, err := idleOffset(server)
 	if err != nil {
-		log.Warn("bgp sessions come back "+idleAfterLoss.String()+" later after a restart of their peer: this GoBGP keeps its time in Idle elsewhere",
-			zap.Error(err))
+		log.Warn("bgp sessions come back "+idleAfterLoss.String()+" later after a restart of their peer: "+
+			"this GoBGP keeps its time in Idle elsewhere", zap.Error(err))
 	}
 	return err == nil
 }
 
-// shortenIdle lets the session that was just added come back at once if it is internal: those are the sessions with other
-// nodes and with reflectors. setMu is held.
+// shortenIdle lets the session that was just added or changed come back at once if it is internal: those are the
+// sessions with other nodes and with reflectors. setMu is held.
 //
-// A router keeps GoBGP's time. If it restarts together with a node, it ends its graceful restart when the peers that had
-// not restarted are back, and then drops the routes of the node, which sends them once it has those of all nodes (RFC 4724
-// section 4.1). The other nodes must not be back with the router before the node is back with them.
+// A router keeps GoBGP's time. If it restarts together with a node, it ends its graceful restart when the peers that
+// had not restarted are back, and then drops the routes of the node, which sends them once it has those of all nodes
+// (RFC 4724 section 4.1). The other nodes must not be back with the router before the node is back with them.
 func (r *speakerRun) shortenIdle(s bgp.Session) {
 	w := s.Wire()
 	tap := r.sp.status.tapOf(s.Address.Unmap())
-	if tap == nil || w.PeerAS != w.LocalAS {
+	if tap == nil {
 		return
 	}
-	if hold := tap.idle.Load(); hold != nil {
+	hold := tap.idle.Load()
+	switch {
+	case hold == nil:
+	case w.PeerAS == w.LocalAS:
 		hold.seconds.Store(idleSeconds(r.srv, w.Address))
+	default:
+		hold.seconds.Store(nil)
 	}
 }
 
-// idleSeconds finds the time in Idle of a peer's FSM; nil if there is no such peer, or GoBGP is not built as expected.
+// idleSeconds finds the time in Idle of a peer's FSM; nil if there is no such peer, or GoBGP is not built as
+// expected.
 func idleSeconds(srv *server.BgpServer, addr netip.Addr) *float64 {
 	offset, err := idleOffset(reflect.TypeFor[server.BgpServer]())
 	if err != nil {

@@ -163,8 +163,9 @@ func TestTimeInIdleThatIsNotGoBGPsIsLeftAlone(t *testing.T) {
 		seconds, want float64
 		reason        string
 	}{
-		{5, 0, "graceful-restart"}, {5, 0, "read-failed"}, {5, 5, "notification-received code 6(cease) subcode 2(administrative shutdown)"},
-		{5, 5, "admin-down"}, {30, 30, "graceful-restart"}, {1, 1, "read-failed"},
+		{5, 0, "graceful-restart"}, {5, 0, "read-failed"}, {5, 5, "admin-down"},
+		{5, 5, "notification-received code 6(cease) subcode 2(administrative shutdown)"},
+		{30, 30, "graceful-restart"}, {1, 1, "read-failed"},
 	} {
 		h := newIdleHold()
 		h.seconds.Store(&c.seconds)
@@ -210,8 +211,8 @@ func TestRoutesStayOverTheQuickReturn(t *testing.T) {
 	awaitRoutes(t, r.speaker, table, "the rest to go", func() bool { return len(table) == 10 })
 }
 
-// TestRouterThatRestartsHasToWait has an eBGP peer lose its connection: it must not be back before a node that restarts
-// together with it could be.
+// TestRouterThatRestartsHasToWait has an eBGP peer lose its connection: it must not be back before a node that
+// restarts together with it could be.
 func TestRouterThatRestartsHasToWait(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})

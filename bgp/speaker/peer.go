@@ -160,6 +160,7 @@ func (r *speakerRun) setSession(ctx context.Context, s bgp.Session) error {
 		if _, err := r.srv.UpdatePeer(ctx, &api.UpdatePeerRequest{Peer: r.sp.cfg.peerConfig(s, false)}); err != nil {
 			return err
 		}
+		r.shortenIdle(s)
 		r.sessions[addr] = s
 		return nil
 	}

@@ -20,10 +20,11 @@ const restartNodes = 10
 // restartPause follows each restart, so that the next finds sessions that have been up for a while.
 const restartPause = 3 * time.Second
 
-// BenchmarkRestart kills the BGP daemon of one node of a mesh of ten with SIGKILL, starts it again at once and takes the
-// times from the kill: of each session's coming up (session), of the last one's (all) and, for Manx, until /readyz says yes.
-// First all survivors are the ones that connect (active), then the node that restarts is (passive): in a mesh of Manx, of two
-// nodes the one with the greater address connects. BIRD is set up as calico/node sets it up, with the same ends passive.
+// BenchmarkRestart kills the BGP daemon of one node of a mesh of ten with SIGKILL, starts it again at once and takes
+// the times from the kill: of each session's coming up (session), of the last one's (all) and, for Manx, until
+// /readyz says yes. First all survivors are the ones that connect (active), then the node that restarts is (passive):
+// in a mesh of Manx, of two nodes the one with the greater address connects. BIRD is set up as calico/node sets it
+// up, with the same ends passive.
 func BenchmarkRestart(b *testing.B) {
 	mesh := newRestartMesh(b)
 	for _, daemon := range []struct {
@@ -142,7 +143,8 @@ func (m *restartMesh) startManx(tb testing.TB) []restarter {
 	if err := m.node.Ready(30 * time.Second); err != nil {
 		tb.Fatal(err)
 	}
-	if err := m.node.Apply("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods}\nspec: {cidr: 10.244.0.0/16}\n"); err != nil {
+	pool := "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods}\nspec: {cidr: 10.244.0.0/16}\n"
+	if err := m.node.Apply(pool); err != nil {
 		tb.Fatal(err)
 	}
 	store, err := openStore(m.site)
@@ -201,7 +203,8 @@ func (m *restartMesh) startBIRD(tb testing.TB) []restarter {
 	tb.Helper()
 	var list []restarter
 	for i, n := range m.Nodes {
-		conf, socket, log := filepath.Join(n.Dir, "bird.conf"), filepath.Join(n.Dir, "bird.ctl"), filepath.Join(n.Dir, "bird.log")
+		file := func(suffix string) string { return filepath.Join(n.Dir, "bird."+suffix) }
+		conf, socket, log := file("conf"), file("ctl"), file("log")
 		if err := os.WriteFile(conf, []byte(m.birdConfig(i, log)), 0o644); err != nil {
 			tb.Fatal(err)
 		}
@@ -254,7 +257,8 @@ log %[2]q all;
 protocol device {}
 protocol direct { ipv4; }
 protocol static own { ipv4; route 10.244.%[3]d.0/26 blackhole; }
-protocol kernel { learn; persist; merge paths on; graceful restart; ipv4 { import all; export where source = RTS_BGP; }; }
+protocol kernel { learn; persist; merge paths on; graceful restart;
+  ipv4 { import all; export where source = RTS_BGP; }; }
 template bgp calico { debug { states, events }; local %[1]s as %[4]d; multihop; graceful restart;
   connect delay time 2; connect retry time 5; error wait time 5, 30;
   ipv4 { import all; export where proto = "own"; gateway recursive; add paths on; }; }

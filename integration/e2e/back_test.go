@@ -9,9 +9,9 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// TestRollingRestarts kills and starts daemons of a mesh of three, with a router, in the ways that an upgrade does: one
-// after the other, two at the same time, all, and one ten times in a row. Nobody who runs on loses a route or sees a
-// NOTIFICATION, and two nodes have one connection.
+// TestRollingRestarts kills and starts daemons of a mesh of three, with a router, in the ways that an upgrade does:
+// one after the other, two at the same time, all, and one ten times in a row. Nobody who runs on loses a route or
+// sees a NOTIFICATION, and two nodes have one connection.
 func TestRollingRestarts(t *testing.T) {
 	c := newRolling(t)
 	restart := func(nodes ...*lab.Node) {
@@ -34,8 +34,12 @@ func TestRollingRestarts(t *testing.T) {
 		times int
 		nodes []*lab.Node
 	}{
-		{"n2", 1, []*lab.Node{c.n2}}, {"n3", 1, []*lab.Node{c.n3}}, {"n1, which holds the datastore", 1, []*lab.Node{c.n1}},
-		{"n2 and n3 at the same time", 2, []*lab.Node{c.n2, c.n3}}, {"all", 1, c.Nodes}, {"n2 ten times in a row", 10, []*lab.Node{c.n2}},
+		{"n2", 1, []*lab.Node{c.n2}},
+		{"n3", 1, []*lab.Node{c.n3}},
+		{"n1, which holds the datastore", 1, []*lab.Node{c.n1}},
+		{"n2 and n3 at the same time", 2, []*lab.Node{c.n2, c.n3}},
+		{"all", 1, c.Nodes},
+		{"n2 ten times in a row", 10, []*lab.Node{c.n2}},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			watches := map[*lab.Node]*monitor{}
@@ -72,11 +76,13 @@ func TestRollingRestarts(t *testing.T) {
 
 func newRolling(t *testing.T) *cluster {
 	t.Helper()
-	l := newLab(t, lab.Spec{Name: labName("l"), Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2", Rack: 1}, {Name: "n3", Rack: 2}}})
+	nodes := []lab.NodeSpec{{Name: "n1"}, {Name: "n2", Rack: 1}, {Name: "n3", Rack: 2}}
+	l := newLab(t, lab.Spec{Name: labName("l"), Nodes: nodes})
 	c := &cluster{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], n3: l.Nodes[2], tor1: l.ToRs[0], pods: map[string]*lab.Pod{}}
 	must(t, c.n1.StartManxd(append(c.n1.EmbedDatastore(), "--no-default-pools", "--ip=autodetect")...))
 	must(t, c.n1.Ready(limit))
-	docs := []string{fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods4}\nspec: {cidr: %s, blockSize: 28, ipipMode: Never, natOutgoing: false}\n", pool4)}
+	docs := []string{fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods4}\n"+
+		"spec: {cidr: %s, blockSize: 28, ipipMode: Never, natOutgoing: false}\n", pool4)}
 	for _, n := range c.Nodes {
 		docs = append(docs, torPeer(n, "tor-"+n.Name, c.tor1.Address(n), ""))
 	}
@@ -99,7 +105,8 @@ func newRolling(t *testing.T) *cluster {
 	return c
 }
 
-// oneConnectionEach checks that each pair of nodes has one BGP connection, which the one with the greater address made.
+// oneConnectionEach checks that each pair of nodes has one BGP connection, which the one with the greater address
+// made.
 func (c *cluster) oneConnectionEach(t *testing.T) {
 	t.Helper()
 	for _, n := range c.Nodes {
