@@ -3,8 +3,8 @@ package speaker
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"

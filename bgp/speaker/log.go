@@ -14,6 +14,7 @@ import (
 // peerTap is what GoBGP's goroutines look at before they write a log message of a peer.
 type peerTap struct {
 	established atomic.Bool
+	idle        atomic.Pointer[idleHold] // of the FSM that was made last
 }
 
 // logBridge passes GoBGP's log on to zap, one level lower, since to Manx it is detail, and feeds what its
@@ -23,6 +24,7 @@ type logBridge struct {
 	status *statusTable
 	peer   netip.Addr // of messages of a session
 	tap    *peerTap
+	idle   *idleHold // of the FSM that logs here
 	attrs  []slog.Attr
 }
 
@@ -47,6 +49,10 @@ func (b *logBridge) WithAttrs(attrs []slog.Attr) slog.Handler {
 	for _, a := range attrs {
 		if addr, err := netip.ParseAddr(a.Value.String()); a.Key == "Key" && err == nil {
 			n.peer, n.tap = addr.Unmap(), b.status.tapOf(addr.Unmap())
+			if n.tap != nil {
+				n.idle = newIdleHold()
+				n.tap.idle.Store(n.idle)
+			}
 		}
 	}
 	return &n
@@ -80,6 +86,9 @@ func (b *logBridge) Handle(_ context.Context, rec slog.Record) error {
 				peer = addr.Unmap()
 			}
 		}
+	}
+	if rec.Message == "Peer Down" {
+		b.idle.lost(attrs["Reason"].String(), time.Now())
 	}
 	if peer.IsValid() {
 		b.status.heard(peer, rec.Message, attrs)

@@ -165,6 +165,7 @@ func (r *speakerRun) setSession(ctx context.Context, s bgp.Session) error {
 		if _, err := r.srv.UpdatePeer(ctx, &api.UpdatePeerRequest{Peer: r.sp.cfg.peerConfig(s, false)}); err != nil {
 			return err
 		}
+		r.shortenIdle(s)
 		r.sessions[addr] = s
 		return r.protected(ctx, s)
 	}
@@ -175,6 +176,7 @@ func (r *speakerRun) addSession(ctx context.Context, s bgp.Session) error {
 	if err := r.srv.AddPeer(ctx, &api.AddPeerRequest{Peer: r.sp.cfg.peerConfig(s, restarting)}); err != nil {
 		return err
 	}
+	r.shortenIdle(s)
 	r.sessions[s.Address.Unmap()] = s
 	if err := r.protected(ctx, s); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -60,6 +61,7 @@ func startRun(ctx context.Context, sp *Speaker, g bgp.Global) (*speakerRun, erro
 	if sock != nil {
 		opts = append(opts, server.GrpcListenAddress("unix://"+sock.Address()), server.GrpcOption(readOnlyOptions(sp)))
 	}
+	checkIdle(sp.log, reflect.TypeFor[server.BgpServer]())
 	srv := server.NewBgpServer(opts...)
 	go srv.Serve()
 	run := &speakerRun{sp: sp, srv: srv, global: g,

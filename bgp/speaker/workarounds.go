@@ -24,6 +24,13 @@ import (
 //   - AddDefinedSet with Replace does not reach statements: setPolicy replaces everything at once (TestExportRulesChange).
 //   - A hard reset of a session that is down kills the next one: allowReset, ResetSession (TestHardResetOnlyWhenEstablished).
 //   - Two active ends can block each other for ever: package bgp makes exactly one of two Manx nodes active (TestBothEndsAgree).
+//
+// Those that are too big for this file have one of their own, with the same three facts:
+//
+//   - A peer that was lost is kept out for five seconds, also when it only restarts: back.go.
+//   - A NOTIFICATION that answers our OPEN is told to nobody: tap.go.
+//   - A reflected route that comes back can become the best: reflect.go.
+//   - The withdrawal of a route that the policy rejects since it changed is lost: recheck.go.
 
 // watchdog replaces peers that are stuck in the OPEN exchange.
 //
@@ -131,7 +138,9 @@ func (s *Speaker) replacePeer(addr netip.Addr, why string) {
 	}
 	if err := s.run.protected(s.ctx, session); err != nil {
 		s.run.log(session).Warn("bgp session cannot be added again", zap.Error(err))
+		return
 	}
+	s.run.shortenIdle(session)
 }
 
 // sendAgain sends a peer all routes once more, a second after its session came up, if any changed meanwhile.

@@ -132,7 +132,7 @@ func (s *site) acceptsAll(tb testing.TB, n int) {
 		tb.Fatal(err)
 	}
 	p.Close()
-	time.Sleep(6 * time.Second) // GoBGP does not listen to a peer for five seconds after it lost it
+	time.Sleep(6 * time.Second) // GoBGP may not listen to a peer for five seconds after it lost it
 }
 
 // connectMesh makes all sessions at once; each peer then announces its blocks.
