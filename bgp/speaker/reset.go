@@ -2,8 +2,11 @@ package speaker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
+	"time"
 
 	"github.com/osrg/gobgp/v4/api"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
@@ -18,12 +21,37 @@ const (
 	ResetHard                     // end the session with Cease 4 (RFC 4486); the peer drops our routes until it is up again
 )
 
-// ResetSession resets a session that is established; others are refused.
+var (
+	// ErrNotEstablished is why a session cannot be reset.
+	ErrNotEstablished = errors.New("not established; there is nothing to reset")
+	// ErrTooSoon is why a session is not softly reset again yet.
+	ErrTooSoon = errors.New("softly reset a moment ago")
+)
+
+// ResetSession resets a session on behalf of somebody. One that is not established is refused (ErrNotEstablished), and so is a
+// second soft reset in the same direction that comes too soon (ErrTooSoon; the message has the time to wait): each looks at
+// every route, while GoBGP does nothing else.
 func (s *Speaker) ResetSession(ctx context.Context, addr netip.Addr, kind ResetKind) error {
 	addr = addr.Unmap()
+	if !s.status.isEstablished(addr) {
+		return fmt.Errorf("bgp session with %s is %w", addr, ErrNotEstablished)
+	}
+	if kind == ResetHard {
+		return s.reset(ctx, addr, kind)
+	}
+	done, wait := s.resets.begin(softReset{addr, kind}, time.Now())
+	if wait > 0 {
+		return fmt.Errorf("bgp session with %s was %w: again in %s", addr, ErrTooSoon, wait.Round(100*time.Millisecond))
+	}
+	defer func() { done(time.Now()) }()
+	return s.reset(ctx, addr, kind)
+}
+
+// reset resets a session that is established, however often; the address is a plain one.
+func (s *Speaker) reset(ctx context.Context, addr netip.Addr, kind ResetKind) error {
 	run := s.current()
 	if run == nil || !s.status.isEstablished(addr) {
-		return fmt.Errorf("bgp session with %s is not established; there is nothing to reset", addr)
+		return fmt.Errorf("bgp session with %s is %w", addr, ErrNotEstablished)
 	}
 	req := &api.ResetPeerRequest{Address: addr.String(), Soft: kind != ResetHard}
 	switch kind {
@@ -33,6 +61,45 @@ func (s *Speaker) ResetSession(ctx context.Context, addr netip.Addr, kind ResetK
 		req.Direction = api.ResetPeerRequest_DIRECTION_OUT
 	}
 	return run.srv.ResetPeer(ctx, req)
+}
+
+const (
+	softResetPause = 5 * time.Second // between two soft resets of a session in one direction, at least
+	softResetCost  = 20              // and this many times as long as the last one took
+)
+
+// softResets bounds how often sessions are softly reset. The zero value is ready.
+type softResets struct {
+	mu    sync.Mutex
+	after map[softReset]time.Time // when each is allowed again
+}
+
+type softReset struct {
+	peer netip.Addr
+	kind ResetKind
+}
+
+// begin returns how long to wait, or a function to call when the reset is done.
+func (r *softResets) begin(x softReset, now time.Time) (done func(time.Time), wait time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for other, at := range r.after {
+		if !now.Before(at) {
+			delete(r.after, other)
+		}
+	}
+	if at, ok := r.after[x]; ok {
+		return nil, at.Sub(now)
+	}
+	if r.after == nil {
+		r.after = map[softReset]time.Time{}
+	}
+	r.after[x] = now.Add(softResetPause)
+	return func(end time.Time) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.after[x] = end.Add(max(softResetPause, softResetCost*end.Sub(now)))
+	}, 0
 }
 
 func (t *statusTable) isEstablished(addr netip.Addr) bool {

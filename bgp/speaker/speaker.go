@@ -91,6 +91,7 @@ type Speaker struct {
 	conflicts  conflicts
 	interfaces hopInterfaces
 	paths      paths
+	resets     softResets
 
 	setMu sync.Mutex // one change at a time
 	mu    sync.RWMutex

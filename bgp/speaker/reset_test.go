@@ -1,0 +1,115 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+// TestSoftResetsAreRateLimited: each session and direction has a limit of its own, and what the speaker does by itself has none.
+func TestSoftResetsAreRateLimited(t *testing.T) {
+	t.Parallel()
+	s, d := testSpeaker(t, Config{})
+	d.Sessions = []bgp.Session{passive("127.0.1.30"), passive("127.0.1.31")}
+	mustSet(t, s, d)
+	ctx := context.Background()
+	if err := s.ResetSession(ctx, ip("127.0.1.30"), ResetSoftIn); !errors.Is(err, ErrNotEstablished) {
+		t.Fatalf("soft reset of a session that is down: %v", err)
+	}
+	var peers []*fakePeer
+	for _, a := range []string{"127.0.1.30", "127.0.1.31"} {
+		peers = append(peers, dialFake(t, a, listenOf(d), fakeOptions{as: 64512, id: "10.99.1." + a[len(a)-2:]}))
+		awaitSession(t, s, a, "Established", established)
+	}
+	for _, kind := range []ResetKind{ResetSoftIn, ResetSoftOut} {
+		for _, a := range []string{"127.0.1.30", "127.0.1.31"} {
+			if err := s.ResetSession(ctx, ip(a), kind); err != nil {
+				t.Fatalf("first soft reset %d of %s: %v", kind, a, err)
+			}
+		}
+	}
+	s.resets.after[softReset{ip("127.0.1.30"), ResetSoftIn}] = time.Now().Add(time.Hour)
+	if err := s.ResetSession(ctx, ip("127.0.1.30"), ResetSoftIn); !errors.Is(err, ErrTooSoon) {
+		t.Errorf("second soft reset: %v", err)
+	}
+	if err := s.reset(ctx, ip("127.0.1.30"), ResetSoftIn); err != nil {
+		t.Errorf("the speaker's own soft reset: %v", err)
+	}
+	for i, p := range peers {
+		if p.isClosed() {
+			t.Errorf("a soft reset ended session %d", i)
+		}
+	}
+}
+
+func TestSoftResetThatTookLongWaitsLonger(t *testing.T) {
+	var r softResets
+	now := time.Unix(1e9, 0)
+	in := softReset{ip("10.0.0.1"), ResetSoftIn}
+	done, wait := r.begin(in, now)
+	if wait != 0 {
+		t.Fatalf("the first has to wait %s", wait)
+	}
+	if _, wait := r.begin(in, now.Add(time.Second)); wait != softResetPause-time.Second {
+		t.Errorf("while the first runs: wait %s", wait)
+	}
+	done(now.Add(2 * time.Second))
+	if _, wait := r.begin(in, now.Add(3*time.Second)); wait != 39*time.Second {
+		t.Errorf("after one of two seconds: wait %s, want 39s", wait)
+	}
+	for _, other := range []softReset{{ip("10.0.0.1"), ResetSoftOut}, {ip("10.0.0.2"), ResetSoftIn}} {
+		if _, wait := r.begin(other, now.Add(3*time.Second)); wait != 0 {
+			t.Errorf("%v has to wait %s", other, wait)
+		}
+	}
+	if _, wait := r.begin(in, now.Add(42*time.Second)); wait != 0 || len(r.after) != 1 {
+		t.Errorf("later: wait %s, %d kept in memory", wait, len(r.after))
+	}
+}
+
+// TestClearSession: what people see starts again, what metrics sum up goes on.
+func TestClearSession(t *testing.T) {
+	t.Parallel()
+	s, d := testSpeaker(t, Config{})
+	d.Sessions = []bgp.Session{passive("127.0.1.32")}
+	mustSet(t, s, d)
+	o := fakeOptions{as: 64512, id: "10.99.1.32"}
+	p := dialFake(t, "127.0.1.32", listenOf(d), o)
+	awaitSession(t, s, "127.0.1.32", "Established", established)
+	p.conn.Close()
+	awaitSession(t, s, "127.0.1.32", "lost", func(st SessionStatus) bool { return st.Flaps == 1 })
+	p = dialFake(t, "127.0.1.32", listenOf(d), o)
+	p.send(update("10.0.0.2", 0, 100, pfx("10.244.1.0/26")))
+	updates := func(n uint64) {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+			if st, _ := s.Session(ip("127.0.1.32")); established(st) && st.Counters.UpdatesIn == n {
+				return
+			} else if time.Now().After(deadline) {
+				t.Fatalf("%d UPDATEs, want %d; %+v", st.Counters.UpdatesIn, n, st)
+			}
+		}
+	}
+	updates(1)
+	before, ok := s.ClearSession(ip("127.0.1.32"))
+	if !ok || before.Flaps != 1 || before.LastError == "" {
+		t.Fatalf("before: %v, %+v", ok, before)
+	}
+	st, _ := s.Session(ip("127.0.1.32"))
+	if st.Flaps != 0 || st.LastError != "" || !st.LastErrorAt.IsZero() || st.Counters.UpdatesIn != 0 || st.Counters.Received != 1 || !established(st) {
+		t.Errorf("after: %+v", st)
+	}
+	if total := s.Totals()[d.Sessions[0].Type].Flaps; total != 1 {
+		t.Errorf("total flaps %d, want 1 as before", total)
+	}
+	p.send(update("10.0.0.2", 0, 100, pfx("10.244.2.0/26")))
+	updates(1)
+	p.conn.Close()
+	awaitSession(t, s, "127.0.1.32", "a flap, with its reason", func(st SessionStatus) bool { return st.Flaps == 1 && st.LastError != "" })
+	if _, ok := s.ClearSession(ip("127.0.1.99")); ok {
+		t.Error("a session that is not there was cleared")
+	}
+}
