@@ -42,6 +42,7 @@ type options struct {
 	runDir                   string
 	gobgpListen              string
 	httpListen               string
+	control                  controlOptions
 	mtuFile                  string
 	endpointStatusPrefix     string
 	logLevel                 string
@@ -112,6 +113,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.runDir, "run-dir", "/run/manx", "folder of the control sockets", "MANX_RUN_DIR")
 	b.string(&o.gobgpListen, gobgpFlag, "127.0.0.1:50051", "where the stock gobgp command line (version 3) is served; empty: nowhere", "MANX_GOBGP_LISTEN")
 	b.string(&o.httpListen, httpFlag, "127.0.0.1:9099", "where health and metrics are served; empty: nowhere", "MANX_HTTP_LISTEN")
+	b.control(&o.control)
 	b.string(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "where the MTU for pods is kept for the CNI plugin", "MANX_MTU_FILE")
 	b.string(&o.endpointStatusPrefix, "endpoint-status-path-prefix", "", "the CNI plugin is told in the folder endpoint-status below this one which workloads have their policy and routes; none: nowhere; empty: endpointStatusPathPrefix of FelixConfiguration, else "+endpointstatus.DefaultPathPrefix, "FELIX_ENDPOINTSTATUSPATHPREFIX")
 	b.string(&o.logLevel, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL", "CALICO_STARTUP_LOGLEVEL")
@@ -250,7 +252,7 @@ func (o *options) check() error {
 	}
 	config := o.nodeConfig()
 	_, bmpErr := o.bmp("")
-	return errors.Join(config.Check(), checkPrefixes(clusterIPsFlag, o.clusterIPs), bmpErr, checkListen(httpFlag, o.httpListen), checkGobgpListen(o.gobgpListen))
+	return errors.Join(config.Check(), checkPrefixes(clusterIPsFlag, o.clusterIPs), bmpErr, checkListen(httpFlag, o.httpListen), checkGobgpListen(o.gobgpListen), o.control.check())
 }
 
 const clusterIPsFlag = "advertise-cluster-ips"
