@@ -108,7 +108,7 @@ func TestRetryCommand(t *testing.T) {
 		t.Errorf("as JSON: %+v", r)
 	}
 	s.ask("retry", "routes").want(t, 2, "", "unknown command")
-	s.ask("retry", "-o", "wide").want(t, 2, "", "-o")
+	s.ask("retry", "-o", "wide").want(t, 2, "", "output format")
 }
 
 func TestDrainThroughTheDaemon(t *testing.T) {
