@@ -41,7 +41,8 @@ func (s *Speaker) ResetSession(ctx context.Context, addr netip.Addr, kind ResetK
 	}
 	done, wait := s.resets.begin(softReset{addr, kind}, time.Now())
 	if wait > 0 {
-		return fmt.Errorf("bgp session with %s was %w: again in %s", addr, ErrTooSoon, wait.Round(100*time.Millisecond))
+		way := map[ResetKind]string{ResetSoftIn: "in", ResetSoftOut: "out"}[kind]
+		return fmt.Errorf("bgp session with %s was %w (%s): again in %s", addr, ErrTooSoon, way, wait.Round(100*time.Millisecond))
 	}
 	defer func() { done(time.Now()) }()
 	return s.reset(ctx, addr, kind)

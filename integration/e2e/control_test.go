@@ -80,6 +80,9 @@ func (c *control) makeTools(t *testing.T) {
 	must(t, err)
 	must(t, os.Symlink(grpcurl, filepath.Join(c.tools, "grpcurl")))
 	must(t, os.Symlink(filepath.Join(c.Spec.Bin, "manxctl"), filepath.Join(c.tools, "manxctl")))
+	program, err := os.ReadFile(filepath.Join(c.Spec.Bin, "manxctl"))
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(c.tools, "manxctl-copy"), program, 0o755)) // where any user may run it
 	build := exec.Command("go", "build", "-o", filepath.Join(c.tools, "control"), "../../docs/examples/control")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -145,7 +148,7 @@ func (c *control) testSoft(t *testing.T) {
 		if out, err := c.n1.Manxctl("reset", "peer", tor.String(), "--"+kind); err != nil || !strings.Contains(out, fmt.Sprintf("peer/%s reset (%s)", tor, kind)) {
 			t.Fatalf("%v: %s", err, out)
 		}
-		if out, err := c.n1.Manxctl("reset", "peer", "tor", "--"+kind); exitCode(err) != 1 || !strings.Contains(out, "softly reset a moment ago: again in") {
+		if out, err := c.n1.Manxctl("reset", "peer", "tor", "--"+kind); exitCode(err) != 1 || !strings.Contains(out, "softly reset a moment ago ("+strings.TrimPrefix(kind, "soft-")+"): again in") {
 			t.Errorf("a second %s at once: %v: %s", kind, err, out)
 		}
 	}
@@ -371,6 +374,14 @@ openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=ma
 			t.Errorf("grpcurl %s:\n%s", flag, out)
 		}
 		contains(t, "the log", c.n1.Log(), logs)
+	}
+	// Another user of the node itself gets nowhere: neither by the socket, nor over TCP without a certificate.
+	for _, flags := range []string{"--socket " + c.n1.Socket(), "--server " + c.n1.IP4.String() + ":9443 --cert-file admin.pem --key-file admin-key.pem"} {
+		cmd := lab.InNamespace(c.n1.Namespace, "sh", "-c", "setpriv --reuid 65534 --regid 65534 --clear-groups "+filepath.Join(c.tools, "manxctl-copy")+" reset peer tor --hard "+flags)
+		cmd.Dir, cmd.Env = c.certs, append(os.Environ(), "MANXCTL_CA_FILE=ca.pem")
+		if out, err := cmd.CombinedOutput(); exitCode(err) != 1 || !strings.Contains(string(out), "permission denied") {
+			t.Errorf("user nobody with %s: %v\n%s", flags, err, out)
+		}
 	}
 	// The daemon that nobody asked to listen does not.
 	out, err := c.shell(c.n1, c.certs, fmt.Sprintf("manxctl --server %s:9443 --cert-file admin.pem --key-file admin-key.pem status", c.n2.IP4))

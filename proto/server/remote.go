@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -51,18 +49,16 @@ func (r Remote) certificates(log *zap.Logger) *certificates {
 	return &certificates{caFile: r.CAFile, certFile: r.CertFile, keyFile: r.KeyFile, log: log}
 }
 
-// Bounds of the remote listener. A caller has proved who it is only after the handshake.
+// Bounds of the remote listener.
 const (
-	remoteConnections = 64
-	remotePerAddress  = 16
-	remoteStreams     = 16 // calls at a time on one connection
-	handshakeTime     = 10 * time.Second
-	remoteHeaders     = 16 << 10 // bytes
-	keepaliveEvery    = time.Minute
-	keepaliveWait     = 20 * time.Second // for the answer; then the connection is closed
-	keepaliveLeast    = 10 * time.Second // between those of a caller
-	remoteIdle        = 30 * time.Minute // without a call
-	remoteAge         = 12 * time.Hour   // of a connection: a stream outlives the certificate that began it no longer than that
+	remoteStreams  = 16 // calls at a time on one connection
+	handshakeTime  = 10 * time.Second
+	remoteHeaders  = 16 << 10 // bytes
+	keepaliveEvery = time.Minute
+	keepaliveWait  = 20 * time.Second // for the answer; then the connection is closed
+	keepaliveLeast = 10 * time.Second // between those of a caller
+	remoteIdle     = 30 * time.Minute // without a call
+	remoteAge      = 12 * time.Hour   // of a connection: a stream outlives the certificate that began it no longer than that
 )
 
 // ServeRemote answers calls on l, a TCP listener, of who has a certificate and a role, until ctx ends; then it ends all calls and
@@ -76,7 +72,7 @@ func (s *Server) ServeRemote(ctx context.Context, l net.Listener, r Remote) erro
 		grpc.MaxHeaderListSize(remoteHeaders),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveEvery, Timeout: keepaliveWait, MaxConnectionIdle: remoteIdle, MaxConnectionAge: remoteAge, MaxConnectionAgeGrace: handshakeTime}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveLeast, PermitWithoutStream: true}))
-	return serve(ctx, &boundedListener{Listener: l, server: s, open: map[netip.Addr]int{}}, g)
+	return serve(ctx, &boundedListener{Listener: l, server: s}, g)
 }
 
 // mutualTLS proves to each side who the other one is, and tells both why if it cannot.
@@ -96,6 +92,9 @@ func (m *mutualTLS) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	conn := tls.Server(raw, config)
 	if err = conn.Handshake(); err == nil && conn.ConnectionState().NegotiatedProtocol != "h2" {
 		err = errors.New("the caller does not offer HTTP/2 (ALPN)")
+	}
+	if bounded, ok := raw.(*boundedConn); ok && err == nil {
+		err = bounded.proved()
 	}
 	if err != nil {
 		m.server.refused("remote control connection refused", zap.Stringer("remote", raw.RemoteAddr()),
@@ -214,76 +213,4 @@ func listed(names []string) string {
 		quoted[i] = fmt.Sprintf("%q", n)
 	}
 	return strings.Join(quoted, ", ")
-}
-
-// boundedListener closes connections at once that are too many, of one address or of all.
-type boundedListener struct {
-	net.Listener
-	server *Server
-
-	mu   sync.Mutex
-	all  int
-	open map[netip.Addr]int
-}
-
-// Accept implements net.Listener.
-func (b *boundedListener) Accept() (net.Conn, error) {
-	for {
-		conn, err := b.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		address := remoteAddress(conn)
-		if b.add(address) {
-			return &boundedConn{Conn: conn, gone: sync.OnceFunc(func() { b.remove(address) })}, nil
-		}
-		b.server.refused("remote control connection refused", zap.Stringer("remote", conn.RemoteAddr()),
-			zap.String("reason", fmt.Sprintf("too many connections: at most %d, and %d of one address", remoteConnections, remotePerAddress)))
-		_ = conn.Close()
-	}
-}
-
-func remoteAddress(conn net.Conn) netip.Addr {
-	a, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
-	return a.Addr().Unmap()
-}
-
-func (b *boundedListener) add(address netip.Addr) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.all >= remoteConnections || b.open[address] >= remotePerAddress {
-		return false
-	}
-	b.all++
-	b.open[address]++
-	return true
-}
-
-func (b *boundedListener) remove(address netip.Addr) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.all--
-	if b.open[address]--; b.open[address] == 0 {
-		delete(b.open, address)
-	}
-}
-
-// boundedConn tells its listener when it is closed.
-type boundedConn struct {
-	net.Conn
-	gone func()
-}
-
-// Close implements net.Conn.
-func (c *boundedConn) Close() error {
-	defer c.gone()
-	return c.Conn.Close()
-}
-
-// CloseWrite ends this side of the connection.
-func (c *boundedConn) CloseWrite() error {
-	if tcp, ok := c.Conn.(*net.TCPConn); ok {
-		return tcp.CloseWrite()
-	}
-	return errors.ErrUnsupported
 }

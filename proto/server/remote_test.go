@@ -319,56 +319,97 @@ func TestCertificateExpiresDuringItsConnection(t *testing.T) {
 	}
 }
 
-// TestRemoteIsBounded: connections that do nothing neither last nor keep others out, and messages have an end.
-func TestRemoteIsBounded(t *testing.T) {
-	x := newRemoteRig(t)
-	var open []net.Conn
-	t.Cleanup(func() {
-		for _, c := range open {
-			c.Close()
-		}
-	})
-	from := func(local string) error {
+// strangers opens connections that do nothing, from an address.
+func (x *remoteRig) strangers(local string, n int) (open []net.Conn) {
+	x.Helper()
+	for range n {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(local)}}
 		c, err := d.Dial("tcp", x.address)
 		if err != nil {
-			return err
+			x.Fatal(err)
 		}
+		x.Cleanup(func() { c.Close() })
 		open = append(open, c)
-		return nil
 	}
-	for range 3 * remotePerAddress {
-		if err := from("127.0.0.2"); err != nil {
-			t.Fatal(err)
-		}
+	return open
+}
+
+// isOpen tells whether the server has not closed a connection yet.
+func isOpen(c net.Conn) bool {
+	_ = c.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
+	_, err := c.Read(make([]byte, 1))
+	return os.IsTimeout(err)
+}
+
+// TestStrangersKeepNobodyOut: connections without a handshake give way, and end by themselves.
+func TestStrangersKeepNobodyOut(t *testing.T) {
+	x := newRemoteRig(t)
+	inUse := x.dial("reader")
+	if err := x.getStatus(inUse); err != nil {
+		t.Fatal(err)
+	}
+	var all []net.Conn
+	for i := range 8 {
+		all = append(all, x.strangers(fmt.Sprintf("127.0.0.%d", 2+i), 2*remotePerAddress)...)
 	}
 	eventually(t, func() string {
-		for _, l := range x.logs.FilterMessage("remote control connection refused").All() {
-			if strings.Contains(fmt.Sprint(l.ContextMap()["reason"]), "too many connections") {
-				return ""
+		n := 0
+		for _, c := range all {
+			if isOpen(c) {
+				n++
 			}
 		}
-		return "nothing is logged of too many connections"
-	})
-	if err := x.getStatus(x.dial("reader")); err != nil {
-		t.Errorf("from another address: %v", err)
-	}
-	admin := manxv1.NewManxClient(x.dial("admin"))
-	if _, err := admin.SetLogLevel(t.Context(), &manxv1.SetLogLevelRequest{Level: string(bytes.Repeat([]byte("x"), biggestRequest))}); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("a big request: %v", err)
-	}
-	// Who does not finish the handshake is closed out, and its place is free again.
-	eventually(t, func() string {
-		for _, c := range open[:remotePerAddress] {
-			if err := c.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
-				return err.Error()
-			}
-			if _, err := c.Read(make([]byte, 1)); os.IsTimeout(err) {
-				return "a connection without a handshake is still open"
-			}
+		if n > remoteConnections {
+			return fmt.Sprintf("%d connections of strangers are open", n)
 		}
 		return ""
 	})
+	if err := x.getStatus(x.dial("reader")); err != nil {
+		t.Errorf("a new connection: %v", err)
+	}
+	if err := x.getStatus(inUse); err != nil {
+		t.Errorf("the connection that was there before: %v", err)
+	}
+	if !slices.ContainsFunc(x.logs.FilterMessage("remote control connection refused").All(), func(l observer.LoggedEntry) bool {
+		return strings.Contains(fmt.Sprint(l.ContextMap()["reason"]), "too many connections without a certificate")
+	}) {
+		t.Errorf("the log does not tell of too many connections: %v", x.logs.All())
+	}
+	eventually(t, func() string {
+		if i := slices.IndexFunc(all, isOpen); i >= 0 {
+			return fmt.Sprintf("connection %d is still open, without a handshake", i)
+		}
+		return ""
+	})
+}
+
+// TestRemoteIsBounded: a caller with a certificate gets so many connections, and requests have an end.
+func TestRemoteIsBounded(t *testing.T) {
+	x := newRemoteRig(t)
+	var failed error
+	var conns []*grpc.ClientConn
+	for range remotePerAddress + 1 {
+		conns = append(conns, x.dial("reader"))
+		if err := x.getStatus(conns[len(conns)-1]); err != nil {
+			failed = err
+		}
+	}
+	if status.Code(failed) != codes.Unavailable {
+		t.Errorf("one connection too many: %v", failed)
+	}
+	for _, c := range conns {
+		c.Close()
+	}
+	admin := manxv1.NewManxClient(x.dial("admin"))
+	eventually(t, func() string {
+		if _, err := admin.GetLogLevel(t.Context(), &manxv1.GetLogLevelRequest{}); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	if _, err := admin.SetLogLevel(t.Context(), &manxv1.SetLogLevelRequest{Level: string(bytes.Repeat([]byte("x"), biggestRequest))}); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a big request: %v", err)
+	}
 }
 
 func TestRemoteWithoutFilesOrNamesIsRefused(t *testing.T) {
