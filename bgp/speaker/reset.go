@@ -24,25 +24,29 @@ const (
 var (
 	// ErrNotEstablished is why a session cannot be reset.
 	ErrNotEstablished = errors.New("not established; there is nothing to reset")
-	// ErrTooSoon is why a session is not softly reset again yet.
-	ErrTooSoon = errors.New("softly reset a moment ago")
+	// ErrTooSoon is why a session is not reset again yet.
+	ErrTooSoon = errors.New("reset a moment ago")
 )
 
-// ResetSession resets a session on behalf of somebody. One that is not established is refused (ErrNotEstablished), and so is a
-// second soft reset in the same direction that comes too soon (ErrTooSoon; the message has the time to wait): each looks at
-// every route, while GoBGP does nothing else.
+// ResetSession resets a session on behalf of somebody. One that is not established is refused (ErrNotEstablished). So is a
+// second soft reset in the same direction that comes too soon (ErrTooSoon; the message has the time to wait), because each looks
+// at every route, while GoBGP does nothing else; and a second hard one of the same session, which would hit the next session.
 func (s *Speaker) ResetSession(ctx context.Context, addr netip.Addr, kind ResetKind) error {
 	addr = addr.Unmap()
-	if !s.status.isEstablished(addr) {
+	up := s.status.establishedSince(addr)
+	if up.IsZero() {
 		return fmt.Errorf("bgp session with %s is %w", addr, ErrNotEstablished)
 	}
 	if kind == ResetHard {
+		if !s.resets.beginHard(addr, up, time.Now()) {
+			return fmt.Errorf("bgp session with %s is being reset already: %w", addr, ErrTooSoon)
+		}
 		return s.reset(ctx, addr, kind)
 	}
 	done, wait := s.resets.begin(softReset{addr, kind}, time.Now())
 	if wait > 0 {
 		way := map[ResetKind]string{ResetSoftIn: "in", ResetSoftOut: "out"}[kind]
-		return fmt.Errorf("bgp session with %s was %w (%s): again in %s", addr, ErrTooSoon, way, wait.Round(100*time.Millisecond))
+		return fmt.Errorf("bgp session with %s was softly %w (%s): again in %s", addr, ErrTooSoon, way, wait.Round(100*time.Millisecond))
 	}
 	defer func() { done(time.Now()) }()
 	return s.reset(ctx, addr, kind)
@@ -69,10 +73,40 @@ const (
 	softResetCost  = 20              // and this many times as long as the last one took
 )
 
-// softResets bounds how often sessions are softly reset. The zero value is ready.
-type softResets struct {
+// resets bounds how often sessions are reset. The zero value is ready.
+type resets struct {
 	mu    sync.Mutex
 	after map[softReset]time.Time // when each is allowed again
+	hard  map[netip.Addr]hardReset
+}
+
+// hardReset is the last one of a peer.
+type hardReset struct {
+	at time.Time
+	up time.Time // since when the session that it ends was established
+}
+
+// hardResetWait is how long a session may take to end after a hard reset; then the reset has got lost.
+const hardResetWait = 10 * time.Second
+
+// beginHard tells whether a session, established since up, may be reset hard: GoBGP tells of its end a little later, and keeps
+// what it cannot send any more for the next session.
+func (r *resets) beginHard(peer netip.Addr, up, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for other, last := range r.hard {
+		if now.Sub(last.at) >= hardResetWait {
+			delete(r.hard, other)
+		}
+	}
+	if last, ok := r.hard[peer]; ok && last.up.Equal(up) {
+		return false
+	}
+	if r.hard == nil {
+		r.hard = map[netip.Addr]hardReset{}
+	}
+	r.hard[peer] = hardReset{now, up}
+	return true
 }
 
 type softReset struct {
@@ -81,7 +115,7 @@ type softReset struct {
 }
 
 // begin returns how long to wait, or a function to call when the reset is done.
-func (r *softResets) begin(x softReset, now time.Time) (done func(time.Time), wait time.Duration) {
+func (r *resets) begin(x softReset, now time.Time) (done func(time.Time), wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for other, at := range r.after {
@@ -108,4 +142,14 @@ func (t *statusTable) isEstablished(addr netip.Addr) bool {
 	defer t.mu.Unlock()
 	e := t.entries[addr]
 	return e != nil && e.state == gobgp.BGP_FSM_ESTABLISHED
+}
+
+// establishedSince returns when a session came up, a zero time if it is not established.
+func (t *statusTable) establishedSince(addr netip.Addr) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.entries[addr]; e != nil && e.state == gobgp.BGP_FSM_ESTABLISHED {
+		return e.upAt
+	}
+	return time.Time{}
 }

@@ -46,7 +46,7 @@ func TestSoftResetsAreRateLimited(t *testing.T) {
 }
 
 func TestSoftResetThatTookLongWaitsLonger(t *testing.T) {
-	var r softResets
+	var r resets
 	now := time.Unix(1e9, 0)
 	in := softReset{ip("10.0.0.1"), ResetSoftIn}
 	done, wait := r.begin(in, now)
@@ -111,5 +111,40 @@ func TestClearSession(t *testing.T) {
 	awaitSession(t, s, "127.0.1.32", "a flap, with its reason", func(st SessionStatus) bool { return st.Flaps == 1 && st.LastError != "" })
 	if _, ok := s.ClearSession(ip("127.0.1.99")); ok {
 		t.Error("a session that is not there was cleared")
+	}
+}
+
+// TestSecondHardResetDoesNotHitTheNextSession: GoBGP keeps a NOTIFICATION that it cannot send any more for the next session.
+func TestSecondHardResetDoesNotHitTheNextSession(t *testing.T) {
+	t.Parallel()
+	s, d := testSpeaker(t, Config{})
+	d.Sessions = []bgp.Session{passive("127.0.1.33")}
+	mustSet(t, s, d)
+	o := fakeOptions{as: 64512, id: "10.99.1.33"}
+	p := dialFake(t, "127.0.1.33", listenOf(d), o)
+	awaitSession(t, s, "127.0.1.33", "Established", established)
+	refused := 0
+	for i := range 5 {
+		err := s.ResetSession(context.Background(), ip("127.0.1.33"), ResetHard)
+		if errors.Is(err, ErrTooSoon) || errors.Is(err, ErrNotEstablished) {
+			refused++
+		} else if err != nil || i > 0 {
+			t.Fatalf("hard reset %d: %v", i+1, err)
+		}
+	}
+	if refused != 4 {
+		t.Errorf("%d of 5 hard resets at once were refused, want 4", refused)
+	}
+	p.awaitClosed()
+	p = dialFake(t, "127.0.1.33", listenOf(d), o)
+	awaitSession(t, s, "127.0.1.33", "Established again", established)
+	p.send(update("10.0.0.2", 0, 100, pfx("10.244.1.0/26")))
+	table := routeTable{}
+	awaitRoutes(t, s, table, "a route of the next session", func() bool { return len(table) == 1 })
+	if st, _ := s.Session(ip("127.0.1.33")); st.Flaps != 1 || p.isClosed() {
+		t.Errorf("the next session was ended as well: %+v", st)
+	}
+	if err := s.ResetSession(context.Background(), ip("127.0.1.33"), ResetHard); err != nil {
+		t.Errorf("a hard reset of the next session: %v", err)
 	}
 }

@@ -91,7 +91,7 @@ type Speaker struct {
 	conflicts  conflicts
 	interfaces hopInterfaces
 	paths      paths
-	resets     softResets
+	resets     resets
 
 	setMu sync.Mutex // one change at a time
 	mu    sync.RWMutex
