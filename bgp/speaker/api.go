@@ -103,8 +103,12 @@ func (s *Speaker) allowReset(r *api.ResetPeerRequest) error {
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "hard reset needs the address of one peer, not %q", r.GetAddress())
 	}
-	if !s.status.isEstablished(addr.Unmap()) {
+	up := s.status.establishedSince(addr.Unmap())
+	switch {
+	case up.IsZero():
 		return status.Errorf(codes.FailedPrecondition, "session with %s is not established; there is nothing to reset", addr)
+	case !s.resets.beginHard(addr.Unmap(), up, time.Now()):
+		return status.Errorf(codes.FailedPrecondition, "session with %s is being reset already", addr)
 	}
 	return nil
 }

@@ -24,13 +24,15 @@ const (
 var (
 	// ErrNotEstablished is why a session cannot be reset.
 	ErrNotEstablished = errors.New("not established; there is nothing to reset")
-	// ErrTooSoon is why a session is not reset again yet.
-	ErrTooSoon = errors.New("reset a moment ago")
+	// ErrResetting is why a session is not reset hard a second time.
+	ErrResetting = errors.New("being reset already")
+	// ErrTooOften is why a session is not softly reset again yet.
+	ErrTooOften = errors.New("softly reset too often")
 )
 
-// ResetSession resets a session on behalf of somebody. One that is not established is refused (ErrNotEstablished). So is a
-// second soft reset in the same direction that comes too soon (ErrTooSoon; the message has the time to wait), because each looks
-// at every route, while GoBGP does nothing else; and a second hard one of the same session, which would hit the next session.
+// ResetSession resets a session on behalf of somebody. It fails if the session is not established (ErrNotEstablished), after too
+// many soft resets in one direction (ErrTooOften; the message has the time to wait), because each looks at every route while
+// GoBGP does nothing else, and after a hard one (ErrResetting), because another one would hit the next session.
 func (s *Speaker) ResetSession(ctx context.Context, addr netip.Addr, kind ResetKind) error {
 	addr = addr.Unmap()
 	up := s.status.establishedSince(addr)
@@ -39,14 +41,14 @@ func (s *Speaker) ResetSession(ctx context.Context, addr netip.Addr, kind ResetK
 	}
 	if kind == ResetHard {
 		if !s.resets.beginHard(addr, up, time.Now()) {
-			return fmt.Errorf("bgp session with %s is being reset already: %w", addr, ErrTooSoon)
+			return fmt.Errorf("bgp session with %s is %w", addr, ErrResetting)
 		}
 		return s.reset(ctx, addr, kind)
 	}
 	done, wait := s.resets.begin(softReset{addr, kind}, time.Now())
 	if wait > 0 {
 		way := map[ResetKind]string{ResetSoftIn: "in", ResetSoftOut: "out"}[kind]
-		return fmt.Errorf("bgp session with %s was softly %w (%s): again in %s", addr, ErrTooSoon, way, wait.Round(100*time.Millisecond))
+		return fmt.Errorf("bgp session with %s was %w (%s): again in %s", addr, ErrTooOften, way, wait.Round(100*time.Millisecond))
 	}
 	defer func() { done(time.Now()) }()
 	return s.reset(ctx, addr, kind)
@@ -69,15 +71,16 @@ func (s *Speaker) reset(ctx context.Context, addr netip.Addr, kind ResetKind) er
 }
 
 const (
-	softResetPause = 5 * time.Second // between two soft resets of a session in one direction, at least
-	softResetCost  = 20              // and this many times as long as the last one took
+	softResetBurst = 4               // soft resets of a session in one direction may come in a row,
+	softResetPause = 5 * time.Second // and then one in this time
+	softResetCost  = 20              // or in this many times as long as one takes
 )
 
 // resets bounds how often sessions are reset. The zero value is ready.
 type resets struct {
-	mu    sync.Mutex
-	after map[softReset]time.Time // when each is allowed again
-	hard  map[netip.Addr]hardReset
+	mu   sync.Mutex
+	soft map[softReset]time.Time // until when those that were allowed are accounted for
+	hard map[netip.Addr]hardReset
 }
 
 // hardReset is the last one of a peer.
@@ -118,22 +121,28 @@ type softReset struct {
 func (r *resets) begin(x softReset, now time.Time) (done func(time.Time), wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for other, at := range r.after {
-		if !now.Before(at) {
-			delete(r.after, other)
+	for other, until := range r.soft {
+		if !now.Before(until) {
+			delete(r.soft, other)
 		}
 	}
-	if at, ok := r.after[x]; ok {
-		return nil, at.Sub(now)
+	until, ok := r.soft[x]
+	if !ok {
+		until = now
 	}
-	if r.after == nil {
-		r.after = map[softReset]time.Time{}
+	if wait := until.Sub(now) - (softResetBurst-1)*softResetPause; wait > 0 {
+		return nil, wait
 	}
-	r.after[x] = now.Add(softResetPause)
+	if r.soft == nil {
+		r.soft = map[softReset]time.Time{}
+	}
+	r.soft[x] = until.Add(softResetPause)
 	return func(end time.Time) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.after[x] = end.Add(max(softResetPause, softResetCost*end.Sub(now)))
+		if more := softResetCost*end.Sub(now) - softResetPause; more > 0 {
+			r.soft[x] = r.soft[x].Add(more)
+		}
 	}, 0
 }
 

@@ -41,9 +41,9 @@ func (s *Server) ResetPeer(ctx context.Context, r *manxv1.ResetPeerRequest) (*ma
 	}
 	for _, kind := range kinds {
 		switch err := now.BGP.ResetSession(ctx, addr, kind); {
-		case errors.Is(err, speaker.ErrNotEstablished):
+		case errors.Is(err, speaker.ErrNotEstablished), errors.Is(err, speaker.ErrResetting):
 			return nil, status.Error(codes.FailedPrecondition, err.Error())
-		case errors.Is(err, speaker.ErrTooSoon):
+		case errors.Is(err, speaker.ErrTooOften):
 			return nil, status.Error(codes.ResourceExhausted, err.Error()+": each soft reset looks at all routes of the session")
 		case err != nil:
 			return nil, status.Error(codes.Unavailable, err.Error())

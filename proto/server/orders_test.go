@@ -45,7 +45,7 @@ func TestResetPeer(t *testing.T) {
 		{"::ffff:192.0.2.1", "soft", nil, codes.OK, "", []string{"192.0.2.1 0", "192.0.2.1 1"}},
 		{"tor-1", "hard", nil, codes.OK, "", []string{"192.0.2.1 2"}},
 		{"192.0.2.1", "hard", fmt.Errorf("bgp session with 192.0.2.1 is %w", speaker.ErrNotEstablished), codes.FailedPrecondition, "not established", []string{"192.0.2.1 2"}},
-		{"192.0.2.1", "soft", fmt.Errorf("bgp session with 192.0.2.1 was %w: again in 3s", speaker.ErrTooSoon), codes.ResourceExhausted, "again in 3s", []string{"192.0.2.1 0"}},
+		{"192.0.2.1", "soft", fmt.Errorf("bgp session with 192.0.2.1 was %w: again in 3s", speaker.ErrTooOften), codes.ResourceExhausted, "again in 3s", []string{"192.0.2.1 0"}},
 		{"192.0.2.9", "soft", nil, codes.NotFound, "The sessions are with 192.0.2.1, 2001:db8::1", nil},
 		{"tor-2", "soft", nil, codes.NotFound, "The sessions are with 192.0.2.1, 2001:db8::1", nil},
 		{"", "soft", nil, codes.NotFound, "The sessions are with", nil},

@@ -98,7 +98,7 @@ type ManxClient interface {
 	// GetRuleset gives the rules that this node wants in its kernel, as text.
 	GetRuleset(ctx context.Context, in *GetRulesetRequest, opts ...grpc.CallOption) (*GetRulesetResponse, error)
 	// ResetPeer resets one BGP session that is established; on others it fails with FAILED_PRECONDITION. A session that was
-	// softly reset a moment ago fails with RESOURCE_EXHAUSTED and the time to wait.
+	// softly reset too often fails with RESOURCE_EXHAUSTED and the time to wait.
 	ResetPeer(ctx context.Context, in *ResetPeerRequest, opts ...grpc.CallOption) (*ResetPeerResponse, error)
 	// ClearPeer lets flaps, restarts, message counters and the last error of one BGP session count from now on.
 	ClearPeer(ctx context.Context, in *ClearPeerRequest, opts ...grpc.CallOption) (*ClearPeerResponse, error)
@@ -432,7 +432,7 @@ type ManxServer interface {
 	// GetRuleset gives the rules that this node wants in its kernel, as text.
 	GetRuleset(context.Context, *GetRulesetRequest) (*GetRulesetResponse, error)
 	// ResetPeer resets one BGP session that is established; on others it fails with FAILED_PRECONDITION. A session that was
-	// softly reset a moment ago fails with RESOURCE_EXHAUSTED and the time to wait.
+	// softly reset too often fails with RESOURCE_EXHAUSTED and the time to wait.
 	ResetPeer(context.Context, *ResetPeerRequest) (*ResetPeerResponse, error)
 	// ClearPeer lets flaps, restarts, message counters and the last error of one BGP session count from now on.
 	ClearPeer(context.Context, *ClearPeerRequest) (*ClearPeerResponse, error)
