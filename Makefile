@@ -47,7 +47,7 @@ demo-down: ## remove what `make demo KEEP=1` left (root)
 
 .PHONY: test
 test: build ## every test; installs what it needs from Debian, says what it skips and why (root)
-	@$(NEED) iproute2 iputils-ping nftables bird2 gobgpd etcd-server frr prometheus-bird-exporter pmacct iperf3 iptables systemd procps
+	@$(NEED) iproute2 iputils-ping nftables bird2 gobgpd etcd-server frr prometheus-bird-exporter pmacct iperf3 iptables openssl systemd procps
 	@integration/run-tests ./...
 	@$(MAKE) --no-print-directory test-vm
 

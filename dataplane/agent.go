@@ -210,9 +210,13 @@ func (a *Agent) step() time.Duration {
 		a.shapes.Synced(a.synced.datastore)
 	}
 	if a.state == nil {
+		refuseRetry(b.retries)
 		return 0
 	}
-	return a.flush()
+	retried := a.retry(b.retries)
+	next := a.flush()
+	retried()
+	return next
 }
 
 func (a *Agent) takeState(b *batch) {

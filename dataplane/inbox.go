@@ -29,6 +29,7 @@ type batch struct {
 	synced  *synced
 	policy  *endpointstatus.Policy
 	resync  bool
+	retries []chan<- []Retried // who waits for what comes of trying again
 	// forgotten are addresses whose connections are out of the kernel; see forgetConnections.
 	forgotten []netip.Addr
 }
@@ -78,5 +79,5 @@ func (i *inbox) empty() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	b := &i.next
-	return b.reader == nil && len(b.learned) == 0 && b.static == nil && b.peering == nil && len(b.events) == 0 && b.synced == nil && b.policy == nil && !b.resync && b.forgotten == nil
+	return b.reader == nil && len(b.learned) == 0 && b.static == nil && b.peering == nil && len(b.events) == 0 && b.synced == nil && b.policy == nil && !b.resync && len(b.retries) == 0 && b.forgotten == nil
 }

@@ -59,6 +59,7 @@ type policyBatch struct {
 	changed []model.Key
 	links   bool // may have changed
 	resync  bool
+	retries []chan<- Retried // who waits for what comes of trying again
 	since   time.Time // when the first of it came
 }
 
@@ -159,8 +160,10 @@ func (a *PolicyAgent) step() time.Duration {
 		a.target.Resync()
 	}
 	if b.reader == nil && a.reader == nil {
+		refuseRetry(b.retries)
 		return a.untilLinks(0)
 	}
+	retried := a.retry(b.retries)
 	all := b.all || b.reader != nil && a.reader == nil
 	if b.reader != nil {
 		a.reader = b.reader
@@ -176,6 +179,7 @@ func (a *PolicyAgent) step() time.Duration {
 	a.takeResync()
 	result, pause := a.target.Flush(a.calculator.Table())
 	a.report(result)
+	retried()
 	a.stale = append(a.stale, a.calculator.Retranslated()...)
 	if a.inSync = result.Err == nil; a.inSync {
 		a.forgetTranslations()

@@ -132,7 +132,7 @@ func (s *Service) ResetPeer(ctx context.Context, r *v3.ResetPeerRequest) (*empty
 	s.log.Info("bgp session softly reset through the gobgp API", append(apiguard.CallerOf(ctx).Fields(), zap.Stringer("peer", addr),
 		zap.Stringer("direction", r.Direction), zap.Uint64("refusedBefore", refused))...)
 	for _, kind := range kinds {
-		if err := s.speaker.ResetSession(ctx, addr, kind); err != nil {
+		if err := s.speaker.ResetAllowed(ctx, addr, kind); err != nil {
 			return nil, status.Error(codes.FailedPrecondition, err.Error())
 		}
 	}

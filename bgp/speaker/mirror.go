@@ -72,6 +72,7 @@ type sessionEntry struct {
 	cut         time.Time // when BFD found the path broken
 	path        func(netip.Addr) (bfd.Status, bool)
 	counters    Counters
+	cleared     cleared
 	counted     budget // of counting what the peer is sent
 	tap         *peerTap
 	changes     uint64 // of routes of others when the session was not up yet

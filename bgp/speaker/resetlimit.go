@@ -51,7 +51,7 @@ func (l *ResetLimit) Allow(peer netip.Addr, n int, now time.Time) (refused uint6
 			one.CancelAt(now)
 		}
 		l.refused++
-		return 0, fmt.Errorf("too many soft resets of %s; try again in %s", of, wait.Truncate(time.Second)+time.Second)
+		return 0, fmt.Errorf("%w of %s; try again in %s", ErrTooOften, of, wait.Truncate(time.Second)+time.Second)
 	}
 	refused, l.refused = l.refused, 0
 	return refused, nil

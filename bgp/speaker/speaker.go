@@ -90,6 +90,7 @@ type Speaker struct {
 	conflicts  conflicts
 	interfaces hopInterfaces
 	paths      paths
+	resets     resets
 
 	// Resets is how often sessions may be softly reset through APIs.
 	Resets ResetLimit

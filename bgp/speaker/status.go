@@ -96,6 +96,7 @@ func (e *sessionEntry) status(now time.Time) SessionStatus {
 	if !e.upAt.IsZero() {
 		s.Uptime = now.Sub(e.upAt)
 	}
+	e.cleared.takeOff(&s)
 	return s
 }
 

@@ -166,7 +166,7 @@ func (s *Speaker) sendAgain(addr netip.Addr) {
 		if err != nil || restarting { // after a restart, everything is sent later, long after the session is established
 			return
 		}
-		if err := s.ResetSession(s.ctx, addr, ResetSoftOut); err != nil {
+		if err := s.reset(s.ctx, addr, ResetSoftOut); err != nil {
 			s.log.Debug("routes are not sent again", zap.Stringer("peer", addr), zap.Error(err))
 		}
 	})

@@ -17,37 +17,34 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// daemonTimeout bounds a question to the local daemon, which answers from memory.
+// daemonTimeout bounds a question to the daemon, which answers from memory.
 const daemonTimeout = 10 * time.Second
 
-// noDaemonError says that nothing answers on the control socket.
+// noDaemonError says that no daemon answers.
 type noDaemonError struct {
-	socket string
-	reason string
+	address string // the control socket, or HOST:PORT
+	reason  string
 }
 
 func (e *noDaemonError) Error() string {
-	return fmt.Sprintf("manxd cannot be asked on %s: %s", e.socket, e.reason)
+	return fmt.Sprintf("manxd cannot be asked on %s: %s", e.address, e.reason)
 }
 
 // biggestAnswer bounds what is read: 500,000 routes are some 150 MB.
 const biggestAnswer = 1 << 30
 
-// daemon asks the local manxd and translates its errors.
+// daemon asks the local manxd, or that of --server, and translates its errors.
 func (c *cli) daemon(ctx context.Context, ask func(context.Context, manxv1.ManxClient) error) error {
 	return c.daemonFor(ctx, daemonTimeout, ask)
 }
 
 // daemonFor is daemon with another limit of time; 0 is none.
 func (c *cli) daemonFor(ctx context.Context, limit time.Duration, ask func(context.Context, manxv1.ManxClient) error) error {
-	if _, err := os.Stat(c.socket); errors.Is(err, fs.ErrNotExist) {
-		return &noDaemonError{c.socket, "there is no such socket: is manxd running on this host? (another place: --socket)"}
-	} else if err != nil {
-		return &noDaemonError{c.socket, err.Error()}
+	remote, err := c.remote()
+	if err != nil {
+		return err
 	}
-	conn, err := grpc.NewClient("passthrough:///unix:"+c.socket,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(dialUnix),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(biggestAnswer)))
+	conn, err := c.connect(remote)
 	if err != nil {
 		return err
 	}
@@ -57,23 +54,48 @@ func (c *cli) daemonFor(ctx context.Context, limit time.Duration, ask func(conte
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
-	return c.explain(ask(ctx, manxv1.NewManxClient(conn)))
+	return c.explain(remote, limit, ask(ctx, manxv1.NewManxClient(conn)))
 }
 
-func (c *cli) explain(err error) error {
+// connect makes a connection to the local daemon, or to a remote one.
+func (c *cli) connect(remote *serverFlags) (*grpc.ClientConn, error) {
+	bounds := grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(biggestAnswer))
+	if remote != nil {
+		options, err := remote.options()
+		if err != nil {
+			return nil, err
+		}
+		return grpc.NewClient("passthrough:///"+remote.address, append(options, bounds)...)
+	}
+	if _, err := os.Stat(c.socket); errors.Is(err, fs.ErrNotExist) {
+		return nil, &noDaemonError{c.socket, "there is no such socket: is manxd running on this host? (another place: --socket; another host: --server)"}
+	} else if err != nil {
+		return nil, &noDaemonError{c.socket, err.Error()}
+	}
+	return grpc.NewClient("passthrough:///unix:"+c.socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(dialUnix), bounds)
+}
+
+func (c *cli) explain(remote *serverFlags, limit time.Duration, err error) error {
 	st, ok := status.FromError(err)
 	if err == nil || !ok {
 		return err
 	}
+	address := c.socket
+	if remote != nil {
+		address = remote.address
+	}
 	switch {
-	case st.Code() == codes.Unavailable && strings.Contains(st.Message(), "permission denied"):
-		return &noDaemonError{c.socket, "permission denied: only root may"}
-	case st.Code() == codes.Unavailable && strings.Contains(st.Message(), "connection refused"):
-		return &noDaemonError{c.socket, "nobody listens there: manxd is not running"}
-	case st.Code() == codes.Unavailable:
-		return &noDaemonError{c.socket, st.Message()}
 	case st.Code() == codes.DeadlineExceeded:
-		return &noDaemonError{c.socket, fmt.Sprintf("no answer within %s", daemonTimeout)}
+		return &noDaemonError{address, fmt.Sprintf("no answer within %s", limit)}
+	case st.Code() == codes.Unavailable && remote != nil:
+		return &noDaemonError{address, remote.explain(st.Message())}
+	case st.Code() == codes.Unavailable && strings.Contains(st.Message(), "permission denied"):
+		return &noDaemonError{address, "permission denied: only root may"}
+	case st.Code() == codes.Unavailable && strings.Contains(st.Message(), "connection refused"):
+		return &noDaemonError{address, "nobody listens there: manxd is not running"}
+	case st.Code() == codes.Unavailable:
+		return &noDaemonError{address, st.Message()}
 	}
 	return errors.New(st.Message())
 }

@@ -57,6 +57,7 @@ type playedDaemon struct {
 	askedPeer  chan *manxv1.ListPeerRoutesRequest
 	askedDrops chan *manxv1.WatchDropsRequest
 	many       int // routes, if not 0
+	retried    *manxv1.RetryResponse
 }
 
 func (d *playedDaemon) GetStatus(context.Context, *manxv1.GetStatusRequest) (*manxv1.GetStatusResponse, error) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/node"
 )
 
 // answerMargin is how long after the drain's own timeout the daemon may take to answer.
@@ -19,18 +19,22 @@ func (c *cli) nodeDrainCommand() *cobra.Command {
 	var timeout time.Duration
 	var noWait bool
 	cmd := &cobra.Command{
-		Use:   "drain NODE",
+		Use:   "drain [NODE]",
 		Short: "Take a node out of the network's paths before maintenance",
 		Long: "Take a node out of the network's paths before maintenance.\n\n" +
 			"Its routes are first announced as the last choice: with the community GRACEFUL_SHUTDOWN (65535:0, RFC 8326) and LOCAL_PREF 0.\n" +
 			"When next to no packets go to its workloads any more, or the timeout is over, they are withdrawn. BGP sessions stay up, and\n" +
 			"the node goes on sending. The state is kept in the annotations " + model.AnnotationDrain + " and " + model.AnnotationDrained + "\n" +
-			"of the Node, so it survives restarts. Workloads are not moved: evict them before, for instance with kubectl drain.",
-		Example: "  manxctl node drain node-1\n  manxctl node drain node-1 --timeout 5m --no-wait",
-		Args:    exactlyOneNode,
+			"of the Node, so it survives restarts. Workloads are not moved: evict them before, for instance with kubectl drain.\n\n" +
+			orderedHow,
+		Example: "  manxctl node drain node-1\n  manxctl node drain node-1 --timeout 5m --no-wait\n  manxctl node drain --server node-1:9443 ...",
+		Args:    c.oneNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if timeout < 0 {
 				return usagef("--timeout %s: want 0s or more", timeout)
+			}
+			if name, daemon := c.nodeOfDaemon(args); daemon {
+				return c.orderDrain(cmd.Context(), name, timeout, !noWait)
 			}
 			return c.drain(cmd.Context(), args[0], timeout, !noWait)
 		},
@@ -43,11 +47,15 @@ func (c *cli) nodeDrainCommand() *cobra.Command {
 func (c *cli) nodeUndrainCommand() *cobra.Command {
 	var noWait bool
 	cmd := &cobra.Command{
-		Use:   "undrain NODE",
+		Use:   "undrain [NODE]",
 		Short: "Bring a drained node back",
-		Long:  "Bring a drained node back: its routes are announced as the last choice first and, some seconds later, as before the drain.",
-		Args:  exactlyOneNode,
+		Long: "Bring a drained node back: its routes are announced as the last choice first and, some seconds later, as before the drain.\n\n" +
+			orderedHow,
+		Args: c.oneNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if name, daemon := c.nodeOfDaemon(args); daemon {
+				return c.orderReturn(cmd.Context(), name, !noWait)
+			}
 			return c.undrain(cmd.Context(), args[0], !noWait)
 		},
 	}
@@ -55,11 +63,29 @@ func (c *cli) nodeUndrainCommand() *cobra.Command {
 	return cmd
 }
 
-func exactlyOneNode(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return usagef("%s wants the name of one node", cmd.CommandPath())
+// orderedHow ends the help of drain and undrain.
+const orderedHow = "The order goes into the datastore, and NODE may be any. With --server it goes to that daemon, for its own node, which NODE\n" +
+	"has to be if it is given; with --socket and without NODE it goes to the local daemon. All end in the same annotation."
+
+// nodeOfDaemon tells whether an order goes to a daemon, and which name its node must have.
+func (c *cli) nodeOfDaemon(args []string) (name string, daemon bool) {
+	if len(args) == 0 {
+		return "", true
 	}
-	return nil
+	remote, err := c.remote()
+	return args[0], remote != nil || err != nil // the daemon's way tells of the error
+}
+
+// oneNode wants a name, unless the command line says whose daemon is to be called.
+func (c *cli) oneNode(cmd *cobra.Command, args []string) error {
+	remote, err := c.remote()
+	switch {
+	case err != nil:
+		return err
+	case len(args) == 1, len(args) == 0 && (remote != nil || c.socketFlag.Changed):
+		return nil
+	}
+	return usagef("%s wants the name of one node", cmd.CommandPath())
 }
 
 func (c *cli) drain(ctx context.Context, name string, timeout time.Duration, wait bool) error {
@@ -68,12 +94,7 @@ func (c *cli) drain(ctx context.Context, name string, timeout time.Duration, wai
 		return err
 	}
 	defer store.Close()
-	before, err := annotateNode(ctx, store, name, func(annotations map[string]string) {
-		if _, ordered := annotations[model.AnnotationDrain]; !ordered {
-			annotations[model.AnnotationDrain] = time.Now().UTC().Format(time.RFC3339)
-		}
-		annotations[model.AnnotationDrainTimeout] = timeout.String()
-	})
+	before, err := node.OrderDrain(ctx, store, name, timeout)
 	if err != nil {
 		return err
 	}
@@ -92,10 +113,7 @@ func (c *cli) undrain(ctx context.Context, name string, wait bool) error {
 		return err
 	}
 	defer store.Close()
-	before, err := annotateNode(ctx, store, name, func(annotations map[string]string) {
-		delete(annotations, model.AnnotationDrain)
-		delete(annotations, model.AnnotationDrainTimeout)
-	})
+	before, err := node.OrderReturn(ctx, store, name)
 	if err != nil {
 		return err
 	}
@@ -111,28 +129,6 @@ func (c *cli) undrain(ctx context.Context, name string, wait bool) error {
 func (c *cli) say(format string, args ...any) error {
 	_, err := fmt.Fprintf(c.out, format+"\n", args...)
 	return err
-}
-
-// annotateNode changes the annotations of a Node, whoever else writes it meanwhile, and returns its phase before.
-func annotateNode(ctx context.Context, store datastore.Store, name string, change func(map[string]string)) (model.DrainPhase, error) {
-	for {
-		o, err := store.Get(ctx, model.ResourceKey(model.KindNode, name))
-		if err != nil {
-			return "", err
-		}
-		n, ok := o.Value.(*model.Node)
-		if !ok {
-			return "", fmt.Errorf("node %s cannot be read: %w", name, o.Err)
-		}
-		before := n.DrainPhase()
-		if n.Annotations == nil {
-			n.Annotations = map[string]string{}
-		}
-		change(n.Annotations)
-		if _, err = store.Update(ctx, o); !errors.Is(err, datastore.ErrConflict) {
-			return before, err
-		}
-	}
 }
 
 // followDrain waits until the node's daemon has brought it into a phase, and tells of the steps.

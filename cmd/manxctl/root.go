@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Exit codes are a promise to scripts.
@@ -24,8 +25,10 @@ type cli struct {
 	out, err io.Writer
 	env      func(string) string
 
-	socket string // of the local daemon
-	etcd   etcdFlags
+	socket     string // of the local daemon
+	socketFlag *pflag.Flag
+	server     serverFlags
+	etcd       etcdFlags
 }
 
 // exitErr is an error that ends the program with a code of its own. An empty text has been printed already.
@@ -79,7 +82,7 @@ func codeOf(err error, ran bool) int {
 func (c *cli) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "manxctl",
-		Short:         "Read and write the objects of a Manx or Calico cluster, and ask the local manxd what it does and why",
+		Short:         "Read and write the objects of a Manx or Calico cluster, and ask manxd what it does and why",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
@@ -88,10 +91,12 @@ func (c *cli) root() *cobra.Command {
 	root.SetHelpCommand(&cobra.Command{Hidden: true})
 	f := root.PersistentFlags()
 	f.StringVar(&c.socket, "socket", "/run/manx/manxd.sock", "control socket of the local manxd")
+	c.socketFlag = f.Lookup("socket")
+	c.server.add(f)
 	c.etcd.add(f)
 	root.AddCommand(
 		c.getCommand(), c.describeCommand(), c.applyCommand(), c.createCommand(), c.replaceCommand(), c.deleteCommand(),
-		c.planCommand(), c.explainCommand(), c.dumpCommand(), c.statusCommand(), c.nodeCommand(), c.routesCommand(), c.watchCommand(), c.dropsCommand(), c.logLevelCommand(), c.resyncCommand(), c.versionCommand(),
+		c.planCommand(), c.explainCommand(), c.dumpCommand(), c.statusCommand(), c.nodeCommand(), c.routesCommand(), c.watchCommand(), c.dropsCommand(), c.logLevelCommand(), c.resyncCommand(), c.resetCommand(), c.clearCommand(), c.retryCommand(), c.versionCommand(),
 	)
 	return root
 }

@@ -93,6 +93,7 @@ func serve(ctx context.Context, tasks *errgroup.Group, o options, control *serve
 		return err
 	}
 	tasks.Go(func() error { return control.Serve(ctx, socket) })
+	serveControl(ctx, tasks, p, o.control, control)
 	if o.httpListen == "" {
 		return nil
 	}
@@ -193,7 +194,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 		shownPolicy = f.policy
 	}
 	control.Show(server.Source{
-		DatastoreType: o.datastore, Policy: shownPolicy, Trace: tracer, Drops: drops, Datastore: f.tables, BGP: f.speaker, Dataplane: f.agent, Desired: f.Desired,
+		DatastoreType: o.datastore, Policy: shownPolicy, Trace: tracer, Drops: drops, Datastore: f.tables, Store: store, BGP: f.speaker, Dataplane: f.agent, Desired: f.Desired,
 		Notices: func() []server.Notice {
 			return slices.Concat(listen.Notices(), lines.Notices(), drainNotice(name, drainer.State()), refusedRoutes(f.speaker.Rejected()))
 		},

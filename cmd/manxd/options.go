@@ -45,6 +45,7 @@ type options struct {
 	gobgpListen              string
 	gobgpUIDs                string
 	httpListen               string
+	control                  controlOptions
 	mtuFile                  string
 	interfacePrefix          string
 	endpointStatusPrefix     string
@@ -120,6 +121,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.gobgpListen, gobgpFlag, "127.0.0.1:50051", "where the stock gobgp command line (version 3) is served; empty: nowhere", "MANX_GOBGP_LISTEN")
 	b.string(&o.gobgpUIDs, gobgpUIDsFlag, "", "user IDs, comma separated, that are served there beside root", "MANX_GOBGP_ALLOW_UIDS")
 	b.string(&o.httpListen, httpFlag, "127.0.0.1:9099", "where health and metrics are served; empty: nowhere", "MANX_HTTP_LISTEN")
+	b.control(&o.control)
 	b.string(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "where the MTU for pods is kept for the CNI plugin", "MANX_MTU_FILE")
 	b.string(&o.endpointStatusPrefix, "endpoint-status-path-prefix", "", "the CNI plugin is told in the folder endpoint-status below this one which workloads have their policy and routes; none: nowhere; empty: endpointStatusPathPrefix of FelixConfiguration, else "+endpointstatus.DefaultPathPrefix, "FELIX_ENDPOINTSTATUSPATHPREFIX")
 	b.string(&o.interfacePrefix, "interface-prefix", "", "what the names of workloads' interfaces begin with, several separated by commas; empty: interfacePrefix of FelixConfiguration, else "+model.DefaultInterfacePrefix, "FELIX_INTERFACEPREFIX")
@@ -261,7 +263,8 @@ func (o *options) check() error {
 	}
 	config := o.nodeConfig()
 	_, bmpErr := o.bmp("")
-	return errors.Join(config.Check(), checkPrefixes(clusterIPsFlag, o.clusterIPs), bmpErr, checkListen(httpFlag, o.httpListen), o.checkGobgp())
+	return errors.Join(config.Check(), checkPrefixes(clusterIPsFlag, o.clusterIPs), bmpErr, checkListen(httpFlag, o.httpListen),
+		o.checkGobgp(), o.control.check())
 }
 
 const clusterIPsFlag = "advertise-cluster-ips"

@@ -67,6 +67,12 @@ func (t *Target) Set(files map[string]string) {
 // Synced says whether the datastore has told everything: then files that an earlier run left may go.
 func (t *Target) Synced(yes bool) { t.table.Prune(yes) }
 
+// Retry makes the next Flush try what failed, and read everything again.
+func (t *Target) Retry() {
+	t.table.RetryAll()
+	t.Resync()
+}
+
 // Resync makes the next Flush read the folder again.
 func (t *Target) Resync() { t.checkAt = time.Time{} }
 
@@ -90,6 +96,9 @@ func (t *Target) Next() time.Duration {
 	}
 	return max(at.Sub(t.now()), time.Millisecond)
 }
+
+// Failures is the number of files that could not be written or removed.
+func (t *Target) Failures() int { return t.table.Failures() }
 
 // Problem says what failed, nil if nothing did.
 func (t *Target) Problem() error { return t.table.Problem() }

@@ -121,6 +121,12 @@ func (t *Target) touchPeering(a kernel.Address) {
 
 func (t *Target) touch(name string) { t.touched[name], t.stale = true, true }
 
+// Retry makes the next Flush try what failed, and read everything again.
+func (t *Target) Retry() {
+	t.table.RetryAll()
+	t.Resync()
+}
+
 // Resync makes the next Flush read everything again.
 func (t *Target) Resync() { t.checkAt = time.Time{} }
 

@@ -43,6 +43,18 @@ func (g *Target) Status() Status {
 	return s
 }
 
+// Failing is the number of things that the kernel does not have as desired because something failed, and the reason of one.
+func (g *Target) Failing() (n int, reason string) {
+	if n = len(g.refused); n > 0 {
+		r := g.refusals()[0]
+		reason = r.Object + ": " + r.Reason
+	}
+	if g.status.LastError != "" {
+		n, reason = n+1, g.status.LastError
+	}
+	return n, reason
+}
+
 func (s *Status) measure(t *ruleset.Table) {
 	chains, sets := t.Chains(), t.Sets()
 	s.Chains, s.Sets = len(chains), len(sets)

@@ -75,6 +75,14 @@ func New(k kernel.Rules, now func() time.Time) *Target {
 // Resync makes the next Flush compare with what the kernel has: somebody else changed the table, or may have.
 func (g *Target) Resync() { g.stale = true }
 
+// Retry makes the next Flush try all that failed without waiting for its time, and compare with what the kernel has.
+func (g *Target) Retry() {
+	for _, r := range g.refused {
+		r.retryAt, r.attempts = time.Time{}, 0
+	}
+	g.stale, g.waitUntil, g.failures = true, time.Time{}, 0
+}
+
 // Flush commits what changed in t since the last call, as one transaction if the kernel accepts it. It compares with the
 // kernel's table first if that is not known. It returns after which time to be called again even if nothing changes; 0 for none.
 func (g *Target) Flush(t *ruleset.Table) (Result, time.Duration) {

@@ -132,6 +132,15 @@ func (t *Table[K, V]) Retry(k K) {
 	}
 }
 
+// RetryAll makes the next Flush try everything that failed, without waiting for its time; how long later attempts wait starts
+// again from the shortest time.
+func (t *Table[K, V]) RetryAll() {
+	for _, f := range t.failed {
+		f.attempts = 0
+		t.touch(f.entry)
+	}
+}
+
 // Prune says whether what earlier runs left and nobody wants may be removed.
 func (t *Table[K, V]) Prune(allowed bool) {
 	if allowed && !t.prune {

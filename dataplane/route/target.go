@@ -161,6 +161,12 @@ func (t *Target) SetNoIPIP(err error) {
 // Synced says whether the datastore and BGP are both in sync, so that what nobody wants may be removed.
 func (t *Target) Synced(yes bool) { t.table.Prune(yes) }
 
+// Retry makes the next Flush try what failed, and read everything again.
+func (t *Target) Retry() {
+	t.table.RetryAll()
+	t.Resync()
+}
+
 // Resync makes a Flush soon compare with everything that is in the kernel.
 func (t *Target) Resync() { t.resync.want(t.now()) }
 

@@ -79,6 +79,12 @@ func (t *Target) Handle(events []kernel.Event) {
 	}
 }
 
+// Retry makes the next Flush try what failed, and read everything again.
+func (t *Target) Retry() {
+	t.table.RetryAll()
+	t.Resync()
+}
+
 // Resync makes the next Flush read everything again.
 func (t *Target) Resync() { t.stale = true }
 
@@ -194,6 +200,9 @@ func (t *Target) Failed() []Failure {
 	})
 	return list
 }
+
+// Failures is the number of limits that the kernel refused.
+func (t *Target) Failures() int { return t.table.Failures() }
 
 // Problem says what failed, nil if nothing did.
 func (t *Target) Problem() error { return t.table.Problem() }

@@ -50,6 +50,7 @@ var allowed = []struct {
 	{"cmd/manx-cni", []string{"proto/...", "datastore/...", "datastore", "ipam", "dataplane/kernel", "dataplane/endpointstatus"}},
 	{"cmd/manxctl/...", []string{"proto/manx/v1", "proto/explanation", "datastore/...", "datastore", "ipam", "bgp", "dataplane/policy", "dataplane/policy/explain", "dataplane/ruleset", "cmd/manxctl/..."}},
 	{"cmd/manxd", []string{"..."}},
+	{"docs/examples/...", []string{"proto/manx/v1"}},
 	{"integration/...", []string{"..."}},
 }
 

@@ -20,6 +20,7 @@ var (
 	Gobgp3    = Program{"gobgp", "github.com/osrg/gobgp/v3/cmd/gobgp", "v3.37.0"}
 	Gobgp4    = Program{"gobgp", "github.com/osrg/gobgp/v4/cmd/gobgp", "v4.8.0"}
 	HostLocal = Program{"host-local", "github.com/containernetworking/plugins/plugins/ipam/host-local", "v1.9.1"}
+	Grpcurl   = Program{"grpcurl", "github.com/fullstorydev/grpcurl/cmd/grpcurl", "v1.9.3"}
 )
 
 // Path returns the path of the program. The first call builds it, in a module of its own because its dependencies are

@@ -7,16 +7,10 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
-
-	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
 // caller is who made a call, as the kernel says.
@@ -37,7 +31,7 @@ type peerCredentials struct{}
 func (peerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
-		return nil, nil, errors.New("the control API is served on unix sockets only")
+		return nil, nil, errors.New("peer credentials exist on unix sockets only")
 	}
 	raw, err := u.SyscallConn()
 	if err != nil {
@@ -69,39 +63,11 @@ func (peerCredentials) Info() credentials.ProtocolInfo {
 func (peerCredentials) Clone() credentials.TransportCredentials { return peerCredentials{} }
 func (peerCredentials) OverrideServerName(string) error         { return nil }
 
-// changes are the calls that change something: each is logged with its caller.
-var changes = map[string]bool{
-	manxv1.Manx_SetLogLevel_FullMethodName: true,
-	manxv1.Manx_Resync_FullMethodName:      true,
-}
+// allows implements identity: who can open the socket may do everything.
+func (caller) allows(role) error { return nil }
 
-// logChanges logs each call that changes something, whether it succeeds or not.
-func logChanges(log *zap.Logger) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-		if !changes[info.FullMethod] {
-			return next(ctx, request)
-		}
-		started := time.Now()
-		answer, err := next(ctx, request)
-		fields := append(callerFields(ctx), zap.String("call", info.FullMethod), zap.Any("request", request),
-			zap.Stringer("code", status.Code(err)), zap.Duration("took", time.Since(started)))
-		if err != nil {
-			fields = append(fields, zap.Error(err))
-		}
-		log.Info("control call", fields...)
-		return answer, err
-	}
-}
-
-func callerFields(ctx context.Context) []zap.Field {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return nil
-	}
-	c, ok := p.AuthInfo.(caller)
-	if !ok {
-		return nil
-	}
+// fields implements identity.
+func (c caller) fields() []zap.Field {
 	// The name is a help for the reader only: the process may be gone or have another name by now.
 	name, _ := os.ReadFile("/proc/" + strconv.Itoa(int(c.pid)) + "/comm")
 	return []zap.Field{

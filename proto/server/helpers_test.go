@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -124,6 +125,9 @@ type sessions struct {
 	wake   map[chan speaker.SessionEvent]bool
 	synced bool
 
+	resets   []string
+	resetErr error
+
 	received, sent map[netip.Addr][]speaker.JudgedPath
 	refused        []speaker.RejectedRoute
 }
@@ -191,6 +195,23 @@ func (s *sessions) Totals() map[bgp.SessionType]speaker.Totals {
 		all[st.Session.Type] = n
 	}
 	return all
+}
+
+func (s *sessions) ResetSession(_ context.Context, a netip.Addr, kind speaker.ResetKind) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.resets = append(s.resets, fmt.Sprint(a, " ", kind))
+	return s.resetErr
+}
+
+func (s *sessions) ClearSession(a netip.Addr) (speaker.SessionStatus, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st, ok := s.list[a]
+	fresh := st
+	fresh.Flaps, fresh.Restarts = 0, 0
+	s.list[a] = fresh
+	return st, ok
 }
 
 func (s *sessions) Rejected() []speaker.RejectedRoute { return s.refused }

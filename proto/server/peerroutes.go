@@ -59,7 +59,7 @@ func (s *Server) ListPeerRoutes(ctx context.Context, r *manxv1.ListPeerRoutesReq
 func (s *Source) findPeer(name string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(name)
 	object := "BGPPeer/" + name
-	var found []string
+	var found, known []string
 	for _, st := range s.BGP.Sessions() {
 		a := st.Session.Address
 		if err == nil && a.Unmap() == addr.Unmap() {
@@ -68,16 +68,29 @@ func (s *Source) findPeer(name string) (netip.Addr, error) {
 		if slices.Contains(st.Session.From, object) {
 			found = append(found, a.String())
 		}
+		known = append(known, a.String())
 	}
 	switch {
 	case err == nil:
-		return addr, status.Errorf(codes.NotFound, "there is no session with %s: neither the mesh nor a BGPPeer asks for one", addr)
+		return addr, status.Errorf(codes.NotFound, "there is no session with %s: neither the mesh nor a BGPPeer asks for one. %s", addr, sessionsKnown(known))
 	case len(found) == 0:
-		return addr, status.Errorf(codes.NotFound, "peer = %q: want the address of a session or the name of a BGPPeer that this node has a session for", name)
+		return addr, status.Errorf(codes.NotFound, "peer = %q: want the address of a session or the name of a BGPPeer that this node has a session for. %s", name, sessionsKnown(known))
 	case len(found) > 1:
 		return addr, status.Errorf(codes.InvalidArgument, "%s asks for several sessions: name one of %s", object, strings.Join(found, ", "))
 	}
 	return netip.MustParseAddr(found[0]), nil
+}
+
+// sessionsKnown says which sessions there are, or the first of many.
+func sessionsKnown(addresses []string) string {
+	const most = 20
+	switch n := len(addresses); {
+	case n == 0:
+		return "This node has no sessions"
+	case n > most:
+		return fmt.Sprintf("The sessions are with %s and %d more", strings.Join(addresses[:most], ", "), n-most)
+	}
+	return "The sessions are with " + strings.Join(addresses, ", ")
 }
 
 // peerRoutes collects the routes of an answer, until something fails.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"strings"
@@ -30,7 +31,10 @@ type rules struct {
 
 func (r *rules) Status() dataplane.PolicyStatus                  { return r.status }
 func (r *rules) Look(f func(*policy.Calculator, *ruleset.Table)) { f(r.calc, r.calc.Table()) }
-func (r *rules) Counters() (map[string][]kernel.Counter, error)  { return r.counters, r.err }
+func (r *rules) Retry(context.Context) (dataplane.Retried, error) {
+	return dataplane.Retried{Part: "policy", Failed: 1, Failing: 1, Reason: "chain x: no such file"}, nil
+}
+func (r *rules) Counters() (map[string][]kernel.Counter, error) { return r.counters, r.err }
 func (r *rules) count(chain string, rule int, packets, bytes uint64) { // rules of a chain count from 0
 	id := r.calc.Table().Chain(chain).Rules[rule].ID()
 	r.counters[chain] = append(r.counters[chain], kernel.Counter{ID: id, Packets: packets, Bytes: bytes})

@@ -30,6 +30,7 @@ import (
 type Datastore interface {
 	Status() datastore.Status
 	Snapshot() *datastore.Snapshot
+	Reread(context.Context, datastore.Store) (datastore.Reread, error)
 }
 
 // BGP is what the server asks of *speaker.Speaker.
@@ -42,6 +43,8 @@ type BGP interface {
 	Rejected() []speaker.RejectedRoute
 	Totals() map[bgp.SessionType]speaker.Totals
 	Ready() (bool, string)
+	ResetSession(context.Context, netip.Addr, speaker.ResetKind) error
+	ClearSession(netip.Addr) (before speaker.SessionStatus, ok bool)
 }
 
 // Policy is what the server asks of *dataplane.PolicyAgent.
@@ -49,6 +52,7 @@ type Policy interface {
 	Status() dataplane.PolicyStatus
 	Look(func(*policy.Calculator, *ruleset.Table))
 	Counters() (map[string][]kernel.Counter, error)
+	Retry(context.Context) (dataplane.Retried, error)
 }
 
 // Dataplane is what the server asks of *dataplane.Agent.
@@ -58,6 +62,7 @@ type Dataplane interface {
 	RouteCounts() map[reconcile.Phase]int
 	Route(netip.Prefix) (route.Status, bool)
 	Resync()
+	Retry(context.Context) ([]dataplane.Retried, error)
 }
 
 // AddressCandidate is one address that could be the node's.
@@ -74,7 +79,8 @@ type AddressCandidate struct {
 type Source struct {
 	DatastoreType string // "etcdv3" or "embedded"
 	Datastore     Datastore
-	Waiting       string // why there is no Datastore yet; may be empty
+	Store         datastore.Store // where orders about this node are kept
+	Waiting       string          // why there is no Datastore yet; may be empty
 	BGP           BGP
 	Dataplane     Dataplane
 	Policy        Policy       // nil: not this daemon's business, or not started
@@ -121,6 +127,7 @@ type Server struct {
 	policyWaits policyWaits
 	traces      atomic.Int32 // that run
 	programming prometheus.Histogram
+	strangers   lineBudget // for what is refused
 }
 
 // New makes a server that shows nothing but its version until Show.
@@ -138,10 +145,23 @@ func (s *Server) Show(source Source) { s.source.Store(&source) }
 
 // Serve answers calls on l, usually from Listen, until ctx ends; then it ends all calls and closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	g := grpc.NewServer(grpc.Creds(peerCredentials{}), grpc.UnaryInterceptor(logChanges(s.config.Log)))
+	return serve(ctx, l, s.newServer(grpc.Creds(peerCredentials{})))
+}
+
+// biggestRequest bounds what a caller may send: requests are names and numbers.
+const biggestRequest = 64 << 10
+
+// newServer has all services, each call of which is guarded.
+func (s *Server) newServer(options ...grpc.ServerOption) *grpc.Server {
+	g := grpc.NewServer(append(options, grpc.UnaryInterceptor(s.unaryGuard), grpc.StreamInterceptor(s.streamGuard),
+		grpc.MaxRecvMsgSize(biggestRequest))...)
 	manxv1.RegisterManxServer(g, s)
 	grpc_health_v1.RegisterHealthServer(g, &health{server: s})
 	reflection.Register(g)
+	return g
+}
+
+func serve(ctx context.Context, l net.Listener, g *grpc.Server) error {
 	stop := context.AfterFunc(ctx, g.Stop)
 	defer stop()
 	err := g.Serve(l)

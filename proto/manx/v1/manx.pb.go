@@ -4,7 +4,8 @@
 // 	protoc        (any)
 // source: manx/v1/manx.proto
 
-// The control API of manxd, served on a unix socket that only root can open.
+// The control API of manxd, served on a unix socket that only root can open and, if asked for, over TCP with mutual TLS.
+// Over TCP each call needs a role, "read" or "admin", which the names in the client's certificate decide.
 //
 // Phases and states are words, not enums: the same words appear in logs, metrics and manxctl. Every object that can
 // be in trouble has a phase, a reason (a sentence that a person can act on) and since when it is so.
@@ -5377,6 +5378,541 @@ func (x *Drop) GetAction() string {
 	return ""
 }
 
+type ResetPeerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Peer  string                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"` // its address, or the name of a BGPPeer with one session
+	// "soft-in": its routes are evaluated again with the filters of now; "soft-out": it is sent all routes again; "soft": both;
+	// "hard": the session ends with Cease 4 (RFC 4486) and is set up again, and meanwhile both sides drop the other's routes.
+	Kind          string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetPeerRequest) Reset() {
+	*x = ResetPeerRequest{}
+	mi := &file_manx_v1_manx_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetPeerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetPeerRequest) ProtoMessage() {}
+
+func (x *ResetPeerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetPeerRequest.ProtoReflect.Descriptor instead.
+func (*ResetPeerRequest) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *ResetPeerRequest) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *ResetPeerRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+type ResetPeerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Peer          string                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"` // the address
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetPeerResponse) Reset() {
+	*x = ResetPeerResponse{}
+	mi := &file_manx_v1_manx_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetPeerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetPeerResponse) ProtoMessage() {}
+
+func (x *ResetPeerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetPeerResponse.ProtoReflect.Descriptor instead.
+func (*ResetPeerResponse) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *ResetPeerResponse) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+type ClearPeerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Peer          string                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"` // its address, or the name of a BGPPeer with one session
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClearPeerRequest) Reset() {
+	*x = ClearPeerRequest{}
+	mi := &file_manx_v1_manx_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClearPeerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClearPeerRequest) ProtoMessage() {}
+
+func (x *ClearPeerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClearPeerRequest.ProtoReflect.Descriptor instead.
+func (*ClearPeerRequest) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *ClearPeerRequest) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+type ClearPeerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Peer          string                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`    // the address
+	Flaps         uint64                 `protobuf:"varint,2,opt,name=flaps,proto3" json:"flaps,omitempty"` // that were counted before
+	Restarts      uint64                 `protobuf:"varint,3,opt,name=restarts,proto3" json:"restarts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClearPeerResponse) Reset() {
+	*x = ClearPeerResponse{}
+	mi := &file_manx_v1_manx_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClearPeerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClearPeerResponse) ProtoMessage() {}
+
+func (x *ClearPeerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClearPeerResponse.ProtoReflect.Descriptor instead.
+func (*ClearPeerResponse) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *ClearPeerResponse) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *ClearPeerResponse) GetFlaps() uint64 {
+	if x != nil {
+		return x.Flaps
+	}
+	return 0
+}
+
+func (x *ClearPeerResponse) GetRestarts() uint64 {
+	if x != nil {
+		return x.Restarts
+	}
+	return 0
+}
+
+type DrainRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                                   // if set it has to be this node's name: a guard against the wrong address
+	TimeoutMs     *int64                 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3,oneof" json:"timeout_ms,omitempty"` // how long traffic may take to leave; absent: a minute
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainRequest) Reset() {
+	*x = DrainRequest{}
+	mi := &file_manx_v1_manx_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainRequest) ProtoMessage() {}
+
+func (x *DrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
+func (*DrainRequest) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *DrainRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *DrainRequest) GetTimeoutMs() int64 {
+	if x != nil && x.TimeoutMs != nil {
+		return *x.TimeoutMs
+	}
+	return 0
+}
+
+type DrainResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Before        string                 `protobuf:"bytes,1,opt,name=before,proto3" json:"before,omitempty"` // the phase of the node so far: empty in service, "draining", "drained" or "returning"
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainResponse) Reset() {
+	*x = DrainResponse{}
+	mi := &file_manx_v1_manx_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainResponse) ProtoMessage() {}
+
+func (x *DrainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
+func (*DrainResponse) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *DrainResponse) GetBefore() string {
+	if x != nil {
+		return x.Before
+	}
+	return ""
+}
+
+type UndrainRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // as in DrainRequest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndrainRequest) Reset() {
+	*x = UndrainRequest{}
+	mi := &file_manx_v1_manx_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndrainRequest) ProtoMessage() {}
+
+func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
+func (*UndrainRequest) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *UndrainRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+type UndrainResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Before        string                 `protobuf:"bytes,1,opt,name=before,proto3" json:"before,omitempty"` // as in DrainResponse
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndrainResponse) Reset() {
+	*x = UndrainResponse{}
+	mi := &file_manx_v1_manx_proto_msgTypes[76]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndrainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndrainResponse) ProtoMessage() {}
+
+func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[76]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
+func (*UndrainResponse) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{76}
+}
+
+func (x *UndrainResponse) GetBefore() string {
+	if x != nil {
+		return x.Before
+	}
+	return ""
+}
+
+type RetryRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryRequest) Reset() {
+	*x = RetryRequest{}
+	mi := &file_manx_v1_manx_proto_msgTypes[77]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryRequest) ProtoMessage() {}
+
+func (x *RetryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[77]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryRequest.ProtoReflect.Descriptor instead.
+func (*RetryRequest) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{77}
+}
+
+type RetryResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Parts         []*RetriedPart         `protobuf:"bytes,1,rep,name=parts,proto3" json:"parts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryResponse) Reset() {
+	*x = RetryResponse{}
+	mi := &file_manx_v1_manx_proto_msgTypes[78]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryResponse) ProtoMessage() {}
+
+func (x *RetryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[78]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryResponse.ProtoReflect.Descriptor instead.
+func (*RetryResponse) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{78}
+}
+
+func (x *RetryResponse) GetParts() []*RetriedPart {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+// RetriedPart is what came of one part of the node. Whatever still fails is tried again by itself.
+type RetriedPart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`        // "routes", "interfaces", "bandwidth", "endpoints", "policy" or "objects"
+	Failed        uint32                 `protobuf:"varint,2,opt,name=failed,proto3" json:"failed,omitempty"`   // before
+	Failing       uint32                 `protobuf:"varint,3,opt,name=failing,proto3" json:"failing,omitempty"` // still, after the attempt
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`    // of one that still fails
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetriedPart) Reset() {
+	*x = RetriedPart{}
+	mi := &file_manx_v1_manx_proto_msgTypes[79]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetriedPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetriedPart) ProtoMessage() {}
+
+func (x *RetriedPart) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[79]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetriedPart.ProtoReflect.Descriptor instead.
+func (*RetriedPart) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{79}
+}
+
+func (x *RetriedPart) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RetriedPart) GetFailed() uint32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *RetriedPart) GetFailing() uint32 {
+	if x != nil {
+		return x.Failing
+	}
+	return 0
+}
+
+func (x *RetriedPart) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_manx_v1_manx_proto protoreflect.FileDescriptor
 
 const file_manx_v1_manx_proto_rawDesc = "" +
@@ -5854,8 +6390,37 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\n" +
 	"suppressed\x18\x0f \x01(\x04R\n" +
 	"suppressed\x12\x16\n" +
-	"\x06action\x18\x10 \x01(\tR\x06action2\xd7\n" +
+	"\x06action\x18\x10 \x01(\tR\x06action\":\n" +
+	"\x10ResetPeerRequest\x12\x12\n" +
+	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\"'\n" +
+	"\x11ResetPeerResponse\x12\x12\n" +
+	"\x04peer\x18\x01 \x01(\tR\x04peer\"&\n" +
+	"\x10ClearPeerRequest\x12\x12\n" +
+	"\x04peer\x18\x01 \x01(\tR\x04peer\"Y\n" +
+	"\x11ClearPeerResponse\x12\x12\n" +
+	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x14\n" +
+	"\x05flaps\x18\x02 \x01(\x04R\x05flaps\x12\x1a\n" +
+	"\brestarts\x18\x03 \x01(\x04R\brestarts\"U\n" +
+	"\fDrainRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\"\n" +
 	"\n" +
+	"timeout_ms\x18\x02 \x01(\x03H\x00R\ttimeoutMs\x88\x01\x01B\r\n" +
+	"\v_timeout_ms\"'\n" +
+	"\rDrainResponse\x12\x16\n" +
+	"\x06before\x18\x01 \x01(\tR\x06before\"$\n" +
+	"\x0eUndrainRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\")\n" +
+	"\x0fUndrainResponse\x12\x16\n" +
+	"\x06before\x18\x01 \x01(\tR\x06before\"\x0e\n" +
+	"\fRetryRequest\";\n" +
+	"\rRetryResponse\x12*\n" +
+	"\x05parts\x18\x01 \x03(\v2\x14.manx.v1.RetriedPartR\x05parts\"k\n" +
+	"\vRetriedPart\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06failed\x18\x02 \x01(\rR\x06failed\x12\x18\n" +
+	"\afailing\x18\x03 \x01(\rR\afailing\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason2\x8d\r\n" +
 	"\x04Manx\x12B\n" +
 	"\tGetStatus\x12\x19.manx.v1.GetStatusRequest\x1a\x1a.manx.v1.GetStatusResponse\x12B\n" +
 	"\tListPeers\x12\x19.manx.v1.ListPeersRequest\x1a\x1a.manx.v1.ListPeersResponse\x12<\n" +
@@ -5878,7 +6443,12 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\tTraceFlow\x12\x19.manx.v1.TraceFlowRequest\x1a\x1a.manx.v1.TraceFlowResponse0\x01\x12K\n" +
 	"\fListPolicies\x12\x1c.manx.v1.ListPoliciesRequest\x1a\x1d.manx.v1.ListPoliciesResponse\x12E\n" +
 	"\n" +
-	"GetRuleset\x12\x1a.manx.v1.GetRulesetRequest\x1a\x1b.manx.v1.GetRulesetResponseB.Z,github.com/manxnet/manx/proto/manx/v1;manxv1b\x06proto3"
+	"GetRuleset\x12\x1a.manx.v1.GetRulesetRequest\x1a\x1b.manx.v1.GetRulesetResponse\x12B\n" +
+	"\tResetPeer\x12\x19.manx.v1.ResetPeerRequest\x1a\x1a.manx.v1.ResetPeerResponse\x12B\n" +
+	"\tClearPeer\x12\x19.manx.v1.ClearPeerRequest\x1a\x1a.manx.v1.ClearPeerResponse\x126\n" +
+	"\x05Drain\x12\x15.manx.v1.DrainRequest\x1a\x16.manx.v1.DrainResponse\x12<\n" +
+	"\aUndrain\x12\x17.manx.v1.UndrainRequest\x1a\x18.manx.v1.UndrainResponse\x126\n" +
+	"\x05Retry\x12\x15.manx.v1.RetryRequest\x1a\x16.manx.v1.RetryResponseB.Z,github.com/manxnet/manx/proto/manx/v1;manxv1b\x06proto3"
 
 var (
 	file_manx_v1_manx_proto_rawDescOnce sync.Once
@@ -5892,7 +6462,7 @@ func file_manx_v1_manx_proto_rawDescGZIP() []byte {
 	return file_manx_v1_manx_proto_rawDescData
 }
 
-var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 72)
+var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 83)
 var file_manx_v1_manx_proto_goTypes = []any{
 	(*Check)(nil),                    // 0: manx.v1.Check
 	(*Version)(nil),                  // 1: manx.v1.Version
@@ -5963,17 +6533,28 @@ var file_manx_v1_manx_proto_goTypes = []any{
 	(*GetRulesetResponse)(nil),       // 66: manx.v1.GetRulesetResponse
 	(*WatchDropsRequest)(nil),        // 67: manx.v1.WatchDropsRequest
 	(*Drop)(nil),                     // 68: manx.v1.Drop
-	nil,                              // 69: manx.v1.GetStatusResponse.PeersEntry
-	nil,                              // 70: manx.v1.GetStatusResponse.RoutesEntry
-	nil,                              // 71: manx.v1.GetStatusResponse.EndpointsEntry
+	(*ResetPeerRequest)(nil),         // 69: manx.v1.ResetPeerRequest
+	(*ResetPeerResponse)(nil),        // 70: manx.v1.ResetPeerResponse
+	(*ClearPeerRequest)(nil),         // 71: manx.v1.ClearPeerRequest
+	(*ClearPeerResponse)(nil),        // 72: manx.v1.ClearPeerResponse
+	(*DrainRequest)(nil),             // 73: manx.v1.DrainRequest
+	(*DrainResponse)(nil),            // 74: manx.v1.DrainResponse
+	(*UndrainRequest)(nil),           // 75: manx.v1.UndrainRequest
+	(*UndrainResponse)(nil),          // 76: manx.v1.UndrainResponse
+	(*RetryRequest)(nil),             // 77: manx.v1.RetryRequest
+	(*RetryResponse)(nil),            // 78: manx.v1.RetryResponse
+	(*RetriedPart)(nil),              // 79: manx.v1.RetriedPart
+	nil,                              // 80: manx.v1.GetStatusResponse.PeersEntry
+	nil,                              // 81: manx.v1.GetStatusResponse.RoutesEntry
+	nil,                              // 82: manx.v1.GetStatusResponse.EndpointsEntry
 }
 var file_manx_v1_manx_proto_depIdxs = []int32{
 	1,  // 0: manx.v1.GetStatusResponse.version:type_name -> manx.v1.Version
 	2,  // 1: manx.v1.GetStatusResponse.datastore:type_name -> manx.v1.DatastoreStatus
 	0,  // 2: manx.v1.GetStatusResponse.checks:type_name -> manx.v1.Check
-	69, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
-	70, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
-	71, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
+	80, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
+	81, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
+	82, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
 	5,  // 6: manx.v1.GetStatusResponse.policy:type_name -> manx.v1.PolicyStatus
 	6,  // 7: manx.v1.PolicyStatus.refused:type_name -> manx.v1.RefusedRules
 	7,  // 8: manx.v1.Peer.negotiated:type_name -> manx.v1.Negotiated
@@ -6008,49 +6589,60 @@ var file_manx_v1_manx_proto_depIdxs = []int32{
 	57, // 37: manx.v1.LiveTrace.packets:type_name -> manx.v1.TracedPacket
 	63, // 38: manx.v1.ListPoliciesResponse.policies:type_name -> manx.v1.Policy
 	64, // 39: manx.v1.Policy.rules:type_name -> manx.v1.PolicyRule
-	3,  // 40: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
-	14, // 41: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
-	16, // 42: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
-	18, // 43: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
-	22, // 44: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
-	25, // 45: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
-	28, // 46: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
-	31, // 47: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
-	34, // 48: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
-	36, // 49: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
-	38, // 50: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
-	40, // 51: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
-	42, // 52: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
-	67, // 53: manx.v1.Manx.WatchDrops:input_type -> manx.v1.WatchDropsRequest
-	44, // 54: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
-	46, // 55: manx.v1.Manx.Explain:input_type -> manx.v1.ExplainRequest
-	54, // 56: manx.v1.Manx.TraceFlow:input_type -> manx.v1.TraceFlowRequest
-	61, // 57: manx.v1.Manx.ListPolicies:input_type -> manx.v1.ListPoliciesRequest
-	65, // 58: manx.v1.Manx.GetRuleset:input_type -> manx.v1.GetRulesetRequest
-	4,  // 59: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
-	15, // 60: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
-	17, // 61: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
-	19, // 62: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
-	23, // 63: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
-	26, // 64: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
-	29, // 65: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
-	32, // 66: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
-	35, // 67: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
-	37, // 68: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
-	39, // 69: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
-	41, // 70: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
-	43, // 71: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
-	68, // 72: manx.v1.Manx.WatchDrops:output_type -> manx.v1.Drop
-	45, // 73: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
-	47, // 74: manx.v1.Manx.Explain:output_type -> manx.v1.Explanation
-	55, // 75: manx.v1.Manx.TraceFlow:output_type -> manx.v1.TraceFlowResponse
-	62, // 76: manx.v1.Manx.ListPolicies:output_type -> manx.v1.ListPoliciesResponse
-	66, // 77: manx.v1.Manx.GetRuleset:output_type -> manx.v1.GetRulesetResponse
-	59, // [59:78] is the sub-list for method output_type
-	40, // [40:59] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	79, // 40: manx.v1.RetryResponse.parts:type_name -> manx.v1.RetriedPart
+	3,  // 41: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
+	14, // 42: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
+	16, // 43: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
+	18, // 44: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
+	22, // 45: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
+	25, // 46: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
+	28, // 47: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
+	31, // 48: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
+	34, // 49: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
+	36, // 50: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
+	38, // 51: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
+	40, // 52: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
+	42, // 53: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
+	67, // 54: manx.v1.Manx.WatchDrops:input_type -> manx.v1.WatchDropsRequest
+	44, // 55: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
+	46, // 56: manx.v1.Manx.Explain:input_type -> manx.v1.ExplainRequest
+	54, // 57: manx.v1.Manx.TraceFlow:input_type -> manx.v1.TraceFlowRequest
+	61, // 58: manx.v1.Manx.ListPolicies:input_type -> manx.v1.ListPoliciesRequest
+	65, // 59: manx.v1.Manx.GetRuleset:input_type -> manx.v1.GetRulesetRequest
+	69, // 60: manx.v1.Manx.ResetPeer:input_type -> manx.v1.ResetPeerRequest
+	71, // 61: manx.v1.Manx.ClearPeer:input_type -> manx.v1.ClearPeerRequest
+	73, // 62: manx.v1.Manx.Drain:input_type -> manx.v1.DrainRequest
+	75, // 63: manx.v1.Manx.Undrain:input_type -> manx.v1.UndrainRequest
+	77, // 64: manx.v1.Manx.Retry:input_type -> manx.v1.RetryRequest
+	4,  // 65: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
+	15, // 66: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
+	17, // 67: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
+	19, // 68: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
+	23, // 69: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
+	26, // 70: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
+	29, // 71: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
+	32, // 72: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
+	35, // 73: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
+	37, // 74: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
+	39, // 75: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
+	41, // 76: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
+	43, // 77: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
+	68, // 78: manx.v1.Manx.WatchDrops:output_type -> manx.v1.Drop
+	45, // 79: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
+	47, // 80: manx.v1.Manx.Explain:output_type -> manx.v1.Explanation
+	55, // 81: manx.v1.Manx.TraceFlow:output_type -> manx.v1.TraceFlowResponse
+	62, // 82: manx.v1.Manx.ListPolicies:output_type -> manx.v1.ListPoliciesResponse
+	66, // 83: manx.v1.Manx.GetRuleset:output_type -> manx.v1.GetRulesetResponse
+	70, // 84: manx.v1.Manx.ResetPeer:output_type -> manx.v1.ResetPeerResponse
+	72, // 85: manx.v1.Manx.ClearPeer:output_type -> manx.v1.ClearPeerResponse
+	74, // 86: manx.v1.Manx.Drain:output_type -> manx.v1.DrainResponse
+	76, // 87: manx.v1.Manx.Undrain:output_type -> manx.v1.UndrainResponse
+	78, // 88: manx.v1.Manx.Retry:output_type -> manx.v1.RetryResponse
+	65, // [65:89] is the sub-list for method output_type
+	41, // [41:65] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_manx_v1_manx_proto_init() }
@@ -6074,13 +6666,14 @@ func file_manx_v1_manx_proto_init() {
 	}
 	file_manx_v1_manx_proto_msgTypes[63].OneofWrappers = []any{}
 	file_manx_v1_manx_proto_msgTypes[64].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[73].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_manx_v1_manx_proto_rawDesc), len(file_manx_v1_manx_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   72,
+			NumMessages:   83,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

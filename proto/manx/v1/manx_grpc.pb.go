@@ -4,7 +4,8 @@
 // - protoc             (any)
 // source: manx/v1/manx.proto
 
-// The control API of manxd, served on a unix socket that only root can open.
+// The control API of manxd, served on a unix socket that only root can open and, if asked for, over TCP with mutual TLS.
+// Over TCP each call needs a role, "read" or "admin", which the names in the client's certificate decide.
 //
 // Phases and states are words, not enums: the same words appear in logs, metrics and manxctl. Every object that can
 // be in trouble has a phase, a reason (a sentence that a person can act on) and since when it is so.
@@ -45,6 +46,11 @@ const (
 	Manx_TraceFlow_FullMethodName        = "/manx.v1.Manx/TraceFlow"
 	Manx_ListPolicies_FullMethodName     = "/manx.v1.Manx/ListPolicies"
 	Manx_GetRuleset_FullMethodName       = "/manx.v1.Manx/GetRuleset"
+	Manx_ResetPeer_FullMethodName        = "/manx.v1.Manx/ResetPeer"
+	Manx_ClearPeer_FullMethodName        = "/manx.v1.Manx/ClearPeer"
+	Manx_Drain_FullMethodName            = "/manx.v1.Manx/Drain"
+	Manx_Undrain_FullMethodName          = "/manx.v1.Manx/Undrain"
+	Manx_Retry_FullMethodName            = "/manx.v1.Manx/Retry"
 )
 
 // ManxClient is the client API for Manx service.
@@ -91,6 +97,19 @@ type ManxClient interface {
 	ListPolicies(ctx context.Context, in *ListPoliciesRequest, opts ...grpc.CallOption) (*ListPoliciesResponse, error)
 	// GetRuleset gives the rules that this node wants in its kernel, as text.
 	GetRuleset(ctx context.Context, in *GetRulesetRequest, opts ...grpc.CallOption) (*GetRulesetResponse, error)
+	// ResetPeer resets one BGP session that is established; on others it fails with FAILED_PRECONDITION. A session that was
+	// reset softly too often fails with RESOURCE_EXHAUSTED and the time to wait.
+	ResetPeer(ctx context.Context, in *ResetPeerRequest, opts ...grpc.CallOption) (*ResetPeerResponse, error)
+	// ClearPeer lets flaps, restarts, message counters and the last error of one BGP session count from now on.
+	ClearPeer(ctx context.Context, in *ClearPeerRequest, opts ...grpc.CallOption) (*ClearPeerResponse, error)
+	// Drain takes this node out of the network's paths, as the annotation manx.io/drain of its Node does. It returns when the
+	// order is stored; GetStatus tells how far the drain is.
+	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
+	// Undrain brings the node back. It returns when the order is stored.
+	Undrain(ctx context.Context, in *UndrainRequest, opts ...grpc.CallOption) (*UndrainResponse, error)
+	// Retry tries at once what failed and waits for its next attempt, and reads quarantined objects again. It returns what
+	// came of it.
+	Retry(ctx context.Context, in *RetryRequest, opts ...grpc.CallOption) (*RetryResponse, error)
 }
 
 type manxClient struct {
@@ -318,6 +337,56 @@ func (c *manxClient) GetRuleset(ctx context.Context, in *GetRulesetRequest, opts
 	return out, nil
 }
 
+func (c *manxClient) ResetPeer(ctx context.Context, in *ResetPeerRequest, opts ...grpc.CallOption) (*ResetPeerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResetPeerResponse)
+	err := c.cc.Invoke(ctx, Manx_ResetPeer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *manxClient) ClearPeer(ctx context.Context, in *ClearPeerRequest, opts ...grpc.CallOption) (*ClearPeerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ClearPeerResponse)
+	err := c.cc.Invoke(ctx, Manx_ClearPeer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *manxClient) Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DrainResponse)
+	err := c.cc.Invoke(ctx, Manx_Drain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *manxClient) Undrain(ctx context.Context, in *UndrainRequest, opts ...grpc.CallOption) (*UndrainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UndrainResponse)
+	err := c.cc.Invoke(ctx, Manx_Undrain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *manxClient) Retry(ctx context.Context, in *RetryRequest, opts ...grpc.CallOption) (*RetryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RetryResponse)
+	err := c.cc.Invoke(ctx, Manx_Retry_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ManxServer is the server API for Manx service.
 // All implementations must embed UnimplementedManxServer
 // for forward compatibility.
@@ -362,6 +431,19 @@ type ManxServer interface {
 	ListPolicies(context.Context, *ListPoliciesRequest) (*ListPoliciesResponse, error)
 	// GetRuleset gives the rules that this node wants in its kernel, as text.
 	GetRuleset(context.Context, *GetRulesetRequest) (*GetRulesetResponse, error)
+	// ResetPeer resets one BGP session that is established; on others it fails with FAILED_PRECONDITION. A session that was
+	// reset softly too often fails with RESOURCE_EXHAUSTED and the time to wait.
+	ResetPeer(context.Context, *ResetPeerRequest) (*ResetPeerResponse, error)
+	// ClearPeer lets flaps, restarts, message counters and the last error of one BGP session count from now on.
+	ClearPeer(context.Context, *ClearPeerRequest) (*ClearPeerResponse, error)
+	// Drain takes this node out of the network's paths, as the annotation manx.io/drain of its Node does. It returns when the
+	// order is stored; GetStatus tells how far the drain is.
+	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
+	// Undrain brings the node back. It returns when the order is stored.
+	Undrain(context.Context, *UndrainRequest) (*UndrainResponse, error)
+	// Retry tries at once what failed and waits for its next attempt, and reads quarantined objects again. It returns what
+	// came of it.
+	Retry(context.Context, *RetryRequest) (*RetryResponse, error)
 	mustEmbedUnimplementedManxServer()
 }
 
@@ -428,6 +510,21 @@ func (UnimplementedManxServer) ListPolicies(context.Context, *ListPoliciesReques
 }
 func (UnimplementedManxServer) GetRuleset(context.Context, *GetRulesetRequest) (*GetRulesetResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetRuleset not implemented")
+}
+func (UnimplementedManxServer) ResetPeer(context.Context, *ResetPeerRequest) (*ResetPeerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResetPeer not implemented")
+}
+func (UnimplementedManxServer) ClearPeer(context.Context, *ClearPeerRequest) (*ClearPeerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ClearPeer not implemented")
+}
+func (UnimplementedManxServer) Drain(context.Context, *DrainRequest) (*DrainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
+}
+func (UnimplementedManxServer) Undrain(context.Context, *UndrainRequest) (*UndrainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Undrain not implemented")
+}
+func (UnimplementedManxServer) Retry(context.Context, *RetryRequest) (*RetryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Retry not implemented")
 }
 func (UnimplementedManxServer) mustEmbedUnimplementedManxServer() {}
 func (UnimplementedManxServer) testEmbeddedByValue()              {}
@@ -771,6 +868,96 @@ func _Manx_GetRuleset_Handler(srv interface{}, ctx context.Context, dec func(int
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Manx_ResetPeer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResetPeerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ManxServer).ResetPeer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Manx_ResetPeer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ManxServer).ResetPeer(ctx, req.(*ResetPeerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Manx_ClearPeer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ClearPeerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ManxServer).ClearPeer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Manx_ClearPeer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ManxServer).ClearPeer(ctx, req.(*ClearPeerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Manx_Drain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DrainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ManxServer).Drain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Manx_Drain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ManxServer).Drain(ctx, req.(*DrainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Manx_Undrain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UndrainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ManxServer).Undrain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Manx_Undrain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ManxServer).Undrain(ctx, req.(*UndrainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Manx_Retry_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RetryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ManxServer).Retry(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Manx_Retry_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ManxServer).Retry(ctx, req.(*RetryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Manx_ServiceDesc is the grpc.ServiceDesc for Manx service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -841,6 +1028,26 @@ var Manx_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetRuleset",
 			Handler:    _Manx_GetRuleset_Handler,
+		},
+		{
+			MethodName: "ResetPeer",
+			Handler:    _Manx_ResetPeer_Handler,
+		},
+		{
+			MethodName: "ClearPeer",
+			Handler:    _Manx_ClearPeer_Handler,
+		},
+		{
+			MethodName: "Drain",
+			Handler:    _Manx_Drain_Handler,
+		},
+		{
+			MethodName: "Undrain",
+			Handler:    _Manx_Undrain_Handler,
+		},
+		{
+			MethodName: "Retry",
+			Handler:    _Manx_Retry_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

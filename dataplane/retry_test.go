@@ -1,0 +1,111 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// retried has the agent of a world try again, on a clock that stands still.
+func (w *world) retried(part string) Retried {
+	w.t.Helper()
+	done := make(chan []Retried, 1)
+	w.agent.inbox.put(func(b *batch) { b.retries = append(b.retries, done) })
+	w.agent.step()
+	for _, r := range <-done {
+		if r.Part == part {
+			return r
+		}
+	}
+	w.t.Fatalf("nothing is told of %s", part)
+	return Retried{}
+}
+
+// TestRetryDoesNotWait: the back-off has become long, and the clock stands still.
+func TestRetryDoesNotWait(t *testing.T) {
+	w := newWorld(t)
+	w.agent.SetState(cluster())
+	p := netip.MustParsePrefix("10.77.0.0/26")
+	w.agent.UpdateRoutes([]route.Learned{{Prefix: p, NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.7")}, Metric: 1024}})
+	for i := range 1000 {
+		w.fake.Fail("ApplyRoutes", i, unix.EPERM)
+	}
+	for range 8 {
+		w.clock = w.clock.Add(time.Minute)
+		w.agent.step()
+	}
+	before := w.agent.Status().FailedRoutes
+	if r := w.retried("routes"); before == 0 || r.Failed != before || r.Failing != before || !strings.Contains(r.Reason, "operation not permitted") {
+		t.Fatalf("while the kernel refuses: %+v, %d had failed", r, before)
+	}
+	w.fake.Heal()
+	w.agent.step()
+	if n := w.agent.Status().FailedRoutes; n != before {
+		t.Fatalf("%d routes fail without a retry, want %d: the test proves nothing", n, before)
+	}
+	if r := w.retried("routes"); r != (Retried{Part: "routes", Failed: before}) {
+		t.Errorf("after the kernel is healed: %+v", r)
+	}
+	if s, ok := w.agent.Route(p); !ok || s.Phase != "applied" {
+		t.Errorf("the route is %+v", s)
+	}
+}
+
+func TestRetryBeforeThereIsAState(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan struct{})
+	go func() { defer close(done); _ = w.agent.Run(ctx) }()
+	if _, err := w.agent.Retry(t.Context()); !errors.Is(err, ErrNotStarted) {
+		t.Errorf("error %v, want ErrNotStarted", err)
+	}
+	cancel()
+	<-done
+	over, stop := context.WithCancel(t.Context())
+	stop()
+	if _, err := w.agent.Retry(over); !errors.Is(err, context.Canceled) {
+		t.Errorf("of an agent that has ended: %v", err)
+	}
+}
+
+// TestRetryOfPolicy: rules that the kernel refused are tried at once.
+func TestRetryOfPolicy(t *testing.T) {
+	k := kernel.NewFakeRules()
+	a := NewPolicy(PolicyConfig{Rules: k, Policy: policy.Config{Node: "node-1"}, Logger: zap.NewNop()})
+	retry := func() (Retried, bool) {
+		done := make(chan Retried, 1)
+		a.put(func(b *policyBatch) { b.retries = append(b.retries, done) })
+		a.step()
+		r, ok := <-done
+		return r, ok
+	}
+	if _, ok := retry(); ok {
+		t.Error("something was tried before there was a state")
+	}
+	k.Refuse(func(ruleset.Changes) error { return unix.EPERM })
+	a.SetState(model.NewSet())
+	a.step()
+	if r, _ := retry(); r.Failed != 1 || r.Failing != 1 || !strings.Contains(r.Reason, "operation not permitted") {
+		t.Fatalf("while the kernel refuses: %+v", r)
+	}
+	k.Refuse(nil)
+	if a.step(); a.Status().InSync {
+		t.Fatal("the rules are there without a retry: the test proves nothing")
+	}
+	if r, _ := retry(); r != (Retried{Part: "policy", Failed: 1}) || !a.Status().InSync {
+		t.Errorf("after the kernel is healed: %+v", r)
+	}
+}

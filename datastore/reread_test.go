@@ -1,0 +1,62 @@
+package datastore
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// shelf is a store of which only Get is called.
+type shelf struct {
+	Store
+	objects map[string]*model.Object
+	err     error
+}
+
+func (s shelf) Get(_ context.Context, k model.Key) (*model.Object, error) {
+	if s.err != nil {
+		return nil, s.err
+	}
+	if o := s.objects[k.Name]; o != nil {
+		return o, nil
+	}
+	return nil, &KeyError{Op: "get", Key: k, Err: ErrNotFound}
+}
+
+// TestReread: what can be used by now is used, although its event has not come.
+func TestReread(t *testing.T) {
+	tables := synced(update("a", 3), invalid("b", 5), invalid("c", 6), invalid("d", 7), invalid("e", 8))
+	store := shelf{objects: map[string]*model.Object{"b": node("b", 11), "c": invalid("c", 6).Object, "d": invalid("d", 12).Object}}
+	r, err := tables.Reread(t.Context(), store)
+	if err != nil || r.Quarantined != 4 || r.Still != 3 || !strings.Contains(r.Reason, "broken") {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if got := content(tables.Snapshot()); got != "a=3 b=11 " {
+		t.Errorf("readers see %s", got)
+	}
+	// The events that come late change nothing, and those of what is gone do.
+	tables.Apply(update("b", 11), remove("e", 13))
+	if got, n := content(tables.Snapshot()), tables.Status().Quarantined; got != "a=3 b=11 " || n != 2 {
+		t.Errorf("readers see %s, %d in quarantine", got, n)
+	}
+	// What was deleted after it was read stays deleted.
+	tables.Apply(remove("d", 20))
+	tables.takeRead(Event{Type: EventUpdate, Key: node("d", 12).Key, Object: node("d", 12), Revision: 12})
+	if got := content(tables.Snapshot()); got != "a=3 b=11 " {
+		t.Errorf("readers see %s", got)
+	}
+}
+
+func TestRereadWithoutADatastore(t *testing.T) {
+	tables := synced(invalid("b", 5))
+	if r, err := tables.Reread(t.Context(), shelf{err: ErrUnavailable}); !errors.Is(err, ErrUnavailable) || r.Still != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	tables.Apply(lost("gone"))
+	if r, err := tables.Reread(t.Context(), shelf{objects: map[string]*model.Object{"b": node("b", 11)}}); err != nil || r.Still != 1 {
+		t.Errorf("while the watch is out of sync: %+v, %v", r, err)
+	}
+}

@@ -1,0 +1,145 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+	registration "github.com/manxnet/manx/datastore/node"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// resetKinds are the words for resets, and what each does to the session, in order.
+var resetKinds = map[string][]speaker.ResetKind{
+	"soft-in":  {speaker.ResetSoftIn},
+	"soft-out": {speaker.ResetSoftOut},
+	"soft":     {speaker.ResetSoftIn, speaker.ResetSoftOut},
+	"hard":     {speaker.ResetHard},
+}
+
+// ResetPeer implements manxv1.ManxServer.
+func (s *Server) ResetPeer(ctx context.Context, r *manxv1.ResetPeerRequest) (*manxv1.ResetPeerResponse, error) {
+	kinds, ok := resetKinds[r.GetKind()]
+	if !ok {
+		return nil, status.Errorf(codes.InvalidArgument, "kind = %q: want soft-in, soft-out, soft or hard", r.GetKind())
+	}
+	now := s.now()
+	if now.BGP == nil {
+		return nil, status.Error(codes.Unavailable, "manxd is starting: BGP does not run yet")
+	}
+	addr, err := now.findPeer(r.GetPeer())
+	if err != nil {
+		return nil, err
+	}
+	for _, kind := range kinds {
+		switch err := now.BGP.ResetSession(ctx, addr, kind); {
+		case errors.Is(err, speaker.ErrNotEstablished), errors.Is(err, speaker.ErrResetting):
+			return nil, status.Error(codes.FailedPrecondition, err.Error())
+		case errors.Is(err, speaker.ErrTooOften):
+			return nil, status.Error(codes.ResourceExhausted, err.Error()+": each soft reset looks at all routes of the session")
+		case err != nil:
+			return nil, status.Error(codes.Unavailable, err.Error())
+		}
+	}
+	return &manxv1.ResetPeerResponse{Peer: addr.String()}, nil
+}
+
+// ClearPeer implements manxv1.ManxServer.
+func (s *Server) ClearPeer(_ context.Context, r *manxv1.ClearPeerRequest) (*manxv1.ClearPeerResponse, error) {
+	now := s.now()
+	if now.BGP == nil {
+		return nil, status.Error(codes.Unavailable, "manxd is starting: BGP does not run yet")
+	}
+	addr, err := now.findPeer(r.GetPeer())
+	if err != nil {
+		return nil, err
+	}
+	before, ok := now.BGP.ClearSession(addr)
+	if !ok {
+		return nil, status.Errorf(codes.NotFound, "the session with %s is not wanted any more", addr)
+	}
+	return &manxv1.ClearPeerResponse{Peer: addr.String(), Flaps: before.Flaps, Restarts: before.Restarts}, nil
+}
+
+// Drain implements manxv1.ManxServer.
+func (s *Server) Drain(ctx context.Context, r *manxv1.DrainRequest) (*manxv1.DrainResponse, error) {
+	timeout := model.DefaultDrainTimeout
+	if r.TimeoutMs != nil {
+		if timeout = time.Duration(r.GetTimeoutMs()) * time.Millisecond; timeout < 0 || r.GetTimeoutMs() > longestDrain.Milliseconds() {
+			return nil, status.Errorf(codes.InvalidArgument, "timeout_ms = %d: want 0 to %d", r.GetTimeoutMs(), longestDrain.Milliseconds())
+		}
+	}
+	before, err := s.order(r.GetNode(), func(store datastore.Store, name string) (model.DrainPhase, error) {
+		return registration.OrderDrain(ctx, store, name, timeout)
+	})
+	return &manxv1.DrainResponse{Before: string(before)}, err
+}
+
+// longestDrain bounds how long a drain waits for traffic to leave.
+const longestDrain = 7 * 24 * time.Hour
+
+// Undrain implements manxv1.ManxServer.
+func (s *Server) Undrain(ctx context.Context, r *manxv1.UndrainRequest) (*manxv1.UndrainResponse, error) {
+	before, err := s.order(r.GetNode(), func(store datastore.Store, name string) (model.DrainPhase, error) {
+		return registration.OrderReturn(ctx, store, name)
+	})
+	return &manxv1.UndrainResponse{Before: string(before)}, err
+}
+
+// order gives an order about this node, if that is the one that is asked for.
+func (s *Server) order(name string, give func(datastore.Store, string) (model.DrainPhase, error)) (model.DrainPhase, error) {
+	own := s.config.Node
+	store := s.now().Store
+	switch {
+	case name != "" && name != own:
+		return "", status.Errorf(codes.InvalidArgument, "node = %q: this is the daemon of node %q, which drains no other", name, own)
+	case store == nil:
+		return "", status.Error(codes.Unavailable, "manxd is starting: the datastore is not connected yet")
+	}
+	before, err := give(store, own)
+	if err != nil {
+		return "", status.Error(codes.Unavailable, "the order cannot be stored: "+err.Error())
+	}
+	return before, nil
+}
+
+// retryPatience is how long the parts of the daemon may take to try again.
+const retryPatience = 30 * time.Second
+
+// Retry implements manxv1.ManxServer. Objects come first, so that what can be used again is programmed.
+func (s *Server) Retry(ctx context.Context, _ *manxv1.RetryRequest) (*manxv1.RetryResponse, error) {
+	now := s.now()
+	if now.Datastore == nil || now.Store == nil || now.Dataplane == nil {
+		return nil, status.Error(codes.Unavailable, "manxd is starting: the dataplane does not run yet")
+	}
+	ctx, cancel := context.WithTimeout(ctx, retryPatience)
+	defer cancel()
+	objects, unread := now.Datastore.Reread(ctx, now.Store)
+	list, err := now.Dataplane.Retry(ctx)
+	if err == nil && now.Policy != nil {
+		var policy dataplane.Retried
+		policy, err = now.Policy.Retry(ctx)
+		list = append(list, policy)
+	}
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	answer := &manxv1.RetryResponse{}
+	for _, p := range list {
+		answer.Parts = append(answer.Parts, &manxv1.RetriedPart{Name: p.Part, Failed: uint32(p.Failed), Failing: uint32(p.Failing), Reason: p.Reason})
+	}
+	part := &manxv1.RetriedPart{Name: "objects", Failed: uint32(objects.Quarantined), Failing: uint32(objects.Still), Reason: objects.Reason}
+	if unread != nil {
+		part.Reason = cmp.Or(unread.Error(), part.Reason)
+	}
+	answer.Parts = append(answer.Parts, part)
+	return answer, nil
+}
