@@ -3,6 +3,8 @@ package bench
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,25 +68,55 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// startEtcd runs an etcd on the node until the benchmark ends, also on the socket that an embedded one has, and returns its
-// endpoint.
+// startEtcd runs an etcd on the node until the benchmark ends, and returns its endpoint. It is reached through the socket
+// that an embedded one has, too.
 func startEtcd(b *testing.B, s *site) string {
 	b.Helper()
 	if _, err := exec.LookPath("etcd"); err != nil {
 		b.Skip("etcd is not installed")
 	}
-	socket := s.node.EtcdSocket()
-	if err := os.MkdirAll(filepath.Dir(strings.TrimPrefix(socket, "unix://")), 0o700); err != nil {
-		b.Fatal(err)
-	}
-	endpoint := fmt.Sprintf("http://%s:2379", s.node.IP4)
+	address := fmt.Sprintf("%s:2379", s.node.IP4)
+	forward(b, s.node, strings.TrimPrefix(s.node.EtcdSocket(), "unix://"), address)
+	endpoint := "http://" + address
 	cmd := lab.InNamespace(s.node.Namespace, "etcd", "--data-dir="+filepath.Join(s.node.Dir, "etcd"), "--log-level=error",
-		"--listen-client-urls="+endpoint+","+socket, "--advertise-client-urls="+endpoint, "--listen-peer-urls=http://127.0.0.1:2380")
+		"--listen-client-urls="+endpoint, "--advertise-client-urls="+endpoint, "--listen-peer-urls=http://127.0.0.1:2380")
 	if err := cmd.Start(); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	return endpoint
+}
+
+// forward passes connections to a socket on to an address inside the node.
+func forward(b *testing.B, n *lab.Node, socket, address string) {
+	b.Helper()
+	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+		b.Fatal(err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = l.Close() })
+	pass := func(from, to net.Conn) {
+		defer to.Close()
+		_, _ = io.Copy(to, from)
+	}
+	go func() {
+		for {
+			here, err := l.Accept()
+			if err != nil {
+				return
+			}
+			there, err := n.Dial("tcp", address)
+			if err != nil {
+				here.Close()
+				continue
+			}
+			go pass(here, there)
+			go pass(there, here)
+		}
+	}()
 }
 
 // populate writes n nodes and their blocks.

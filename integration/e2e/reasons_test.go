@@ -54,6 +54,7 @@ func TestReasonsOfSessions(t *testing.T) {
 	must(t, os.MkdirAll(filepath.Join(secrets(n), "bgp"), 0o700))
 	must(t, os.WriteFile(filepath.Join(secrets(n), "bgp", "mine"), []byte("ours\n"), 0o600))
 	must(t, n.StartManxd(append(n.EmbedDatastore(), "--no-default-pools", "--bgp-password-dir", secrets(n))...))
+	must(t, n.Ready(limit))
 
 	at := func(last byte) netip.Addr {
 		a := tor.Address(n).As4()
