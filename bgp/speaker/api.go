@@ -140,8 +140,8 @@ func (s *Speaker) allowReset(ctx context.Context, r *api.ResetPeerRequest) error
 	case !s.status.isEstablished(addr):
 		return status.Errorf(codes.FailedPrecondition, "session with %s is not established; there is nothing to reset", addr)
 	}
-	s.log.Info("bgp session reset through gobgp.sock", append(apiguard.CallerOf(ctx).Fields(), zap.String("peer", r.GetAddress()), zap.Bool("soft", r.GetSoft()),
-		zap.Uint64("refusedBefore", refused))...)
+	s.log.Info("bgp session reset through gobgp.sock", append(apiguard.CallerOf(ctx).Fields(),
+		zap.String("peer", r.GetAddress()), zap.Bool("soft", r.GetSoft()), zap.Uint64("refusedBefore", refused))...)
 	return nil
 }
 
