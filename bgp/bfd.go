@@ -21,8 +21,8 @@ const (
 )
 
 // bfdAnnotations are all of them.
-var bfdAnnotations = []string{AnnotationBFD, AnnotationBFDInterval, AnnotationBFDTransmit, AnnotationBFDReceive, AnnotationBFDMultiplier, AnnotationBFDMultihop,
-	AnnotationBFDMinTTL}
+var bfdAnnotations = []string{AnnotationBFD, AnnotationBFDInterval, AnnotationBFDTransmit, AnnotationBFDReceive,
+	AnnotationBFDMultiplier, AnnotationBFDMultihop, AnnotationBFDMinTTL}
 
 // Values that count where annotations say nothing, and their limits.
 const (

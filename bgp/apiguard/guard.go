@@ -79,7 +79,10 @@ type Guard struct {
 
 // New makes a guard.
 func New(cfg Config) *Guard {
-	g := &Guard{cfg: cfg, connections: NewSlots(connectionsEach, connectionsOthers), streams: NewStreams(), answers: make(chan struct{}, answersAtOnce)}
+	g := &Guard{
+		cfg: cfg, connections: NewSlots(connectionsEach, connectionsOthers), streams: NewStreams(),
+		answers: make(chan struct{}, answersAtOnce),
+	}
 	if cfg.SendTime > 0 {
 		g.streams.sendTime = cfg.SendTime
 	}
@@ -92,7 +95,8 @@ func (g *Guard) Listener(l net.Listener) net.Listener { return &listener{l, g} }
 
 // Options are those that the gRPC server of the service needs.
 func (g *Guard) Options() []grpc.ServerOption {
-	return append(Limits(), grpc.Creds(callerCredentials{insecure.NewCredentials()}), grpc.StreamInterceptor(g.streams.Intercept))
+	return append(Limits(), grpc.Creds(callerCredentials{insecure.NewCredentials()}),
+		grpc.StreamInterceptor(g.streams.Intercept))
 }
 
 type listener struct {
@@ -127,7 +131,8 @@ func (g *Guard) admit(c net.Conn) (net.Conn, error) {
 	caller, err := g.cfg.Owner(tcp)
 	if err != nil {
 		g.note(zap.Error(err))
-		return nil, status.Errorf(codes.PermissionDenied, "refused: the kernel does not tell which user made this connection; %s", g.cfg.Hint)
+		return nil, status.Errorf(codes.PermissionDenied,
+			"refused: the kernel does not tell which user made this connection; %s", g.cfg.Hint)
 	}
 	if caller.UID != 0 && !slices.Contains(g.cfg.Users, caller.UID) {
 		g.note(zap.Uint32("uid", caller.UID))
@@ -136,10 +141,16 @@ func (g *Guard) admit(c net.Conn) (net.Conn, error) {
 	release, ok := g.connections.Take(caller.UID)
 	if !ok {
 		g.note(zap.Uint32("uid", caller.UID), zap.String("reason", "too many connections"))
-		return nil, status.Errorf(codes.ResourceExhausted, "user ID %d has too many connections: at most %d, and %d for all users but root", caller.UID, connectionsEach, connectionsOthers)
+		return nil, tooMany(caller.UID, "connections", connectionsEach, connectionsOthers)
 	}
 	_ = tcp.SetWriteBuffer(sendBuffer)
 	return &conn{Conn: c, caller: caller, release: release}, nil
+}
+
+// tooMany is the status of who has taken all of its slots.
+func tooMany(uid uint32, what string, each, others int) error {
+	return status.Errorf(codes.ResourceExhausted, "user ID %d has too many %s: at most %d, and %d for all users but root",
+		uid, what, each, others)
 }
 
 // noteEvery is how often refused connections are logged at most.

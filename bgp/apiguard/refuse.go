@@ -85,7 +85,8 @@ func writeStatus(f *http2.Framer, stream uint32, s *status.Status) error {
 			return err
 		}
 	}
-	if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true}); err != nil {
+	headers := http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true}
+	if err := f.WriteHeaders(headers); err != nil {
 		return err
 	}
 	return f.WriteGoAway(stream, http2.ErrCodeNo, nil)

@@ -53,7 +53,7 @@ func (s *Streams) Intercept(srv any, stream grpc.ServerStream, _ *grpc.StreamSer
 	uid := CallerOf(stream.Context()).UID
 	release, ok := s.slots.Take(uid)
 	if !ok {
-		return status.Errorf(codes.ResourceExhausted, "user ID %d has too many streaming calls: at most %d, and %d for all users but root", uid, streamsEach, streamsOthers)
+		return tooMany(uid, "streaming calls", streamsEach, streamsOthers)
 	}
 	timed := &timedStream{ServerStream: stream, limit: s.sendTime, slow: make(chan struct{})}
 	timed.giveUp = sync.OnceFunc(func() { close(timed.slow) })

@@ -1,6 +1,7 @@
 package apiguard
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -31,10 +32,8 @@ func (unixCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthIn
 		return nil, nil, err
 	}
 	var who *unix.Ucred
-	if ctlErr := raw.Control(func(fd uintptr) { who, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); ctlErr != nil {
-		return nil, nil, ctlErr
-	}
-	if err != nil {
+	ctlErr := raw.Control(func(fd uintptr) { who, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err = errors.Join(ctlErr, err); err != nil {
 		return nil, nil, fmt.Errorf("user of the connection: %w", err)
 	}
 	return c, Caller{UID: who.Uid, Process: func() (int, string) {

@@ -117,8 +117,8 @@ func (e *Engine) add(w Session, now time.Time) *session {
 	for my == 0 || e.byMine[my] != nil {
 		my = rand.Uint32()
 	}
-	s := &session{Session: w, machine: newMachine(my, w.Transmit, w.Receive, w.Multiplier, now), since: now, reason: "no packet has come yet", index: -1,
-		gate: newGate(my, w)}
+	s := &session{Session: w, machine: newMachine(my, w.Transmit, w.Receive, w.Multiplier, now), gate: newGate(my, w),
+		since: now, reason: "no packet has come yet", index: -1}
 	e.sessions[w.Remote], e.byMine[my] = s, s
 	e.gates.put(w.Remote, s.gate)
 	e.open(s)
@@ -183,8 +183,8 @@ func (e *Engine) Session(remote netip.Addr) (Status, bool) {
 
 func (s *session) status() Status {
 	st := Status{Session: s.Session, State: s.state, Since: s.since, Reason: s.reason, RemoteState: s.remoteState, RemoteDiagnostic: s.remoteDiag,
-		RemoteMultiplier: s.remoteMult, Independent: s.independent, Transmit: s.interval(), Downs: s.downs, LastUp: s.lastUp, Sent: s.sent, Received: s.got,
-		Confirmed: s.confirmed, Drops: s.gate.drops()}
+		RemoteMultiplier: s.remoteMult, Independent: s.independent, Transmit: s.interval(), Downs: s.downs, LastUp: s.lastUp,
+		Sent: s.sent, Received: s.got, Confirmed: s.confirmed, Drops: s.gate.drops()}
 	st.Drops.Unconfirmed = s.unconfirmed
 	if s.heardAny {
 		st.Detection = s.detection()

@@ -30,8 +30,9 @@ func (d Drops) String() string {
 		n    uint64
 		text string
 	}{
-		{d.TTL, fmt.Sprintf("with too low a TTL (the last had %d)", d.LastTTL)}, {d.Port, "from a port below 1024"}, {d.Malformed, "malformed"},
-		{d.Discriminator, "for another session"}, {d.Rate, "too many"}, {d.Unconfirmed, "that said it is down without naming the session"},
+		{d.TTL, fmt.Sprintf("with too low a TTL (the last had %d)", d.LastTTL)}, {d.Port, "from a port below 1024"},
+		{d.Malformed, "malformed"}, {d.Discriminator, "for another session"}, {d.Rate, "too many"},
+		{d.Unconfirmed, "that said it is down without naming the session"},
 	} {
 		if p.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.text))
@@ -68,7 +69,8 @@ type gate struct {
 }
 
 func newGate(my uint32, s Session) *gate {
-	g := &gate{my: my, multihop: s.Multihop, known: rate.NewLimiter(0, burst), strange: rate.NewLimiter(strangeRate, strangeBurst)}
+	g := &gate{my: my, multihop: s.Multihop,
+		known: rate.NewLimiter(0, burst), strange: rate.NewLimiter(strangeRate, strangeBurst)}
 	g.configure(s)
 	return g
 }
@@ -113,8 +115,8 @@ func (g *gate) admits(b []byte, port uint16, ttl int, now time.Time) bool {
 }
 
 func (g *gate) drops() Drops {
-	return Drops{TTL: g.ttl.Load(), Port: g.port.Load(), Malformed: g.malformed.Load(), Discriminator: g.discriminator.Load(), Rate: g.excess.Load(),
-		LastTTL: uint8(g.lastTTL.Load())}
+	return Drops{TTL: g.ttl.Load(), LastTTL: uint8(g.lastTTL.Load()), Port: g.port.Load(), Malformed: g.malformed.Load(),
+		Discriminator: g.discriminator.Load(), Rate: g.excess.Load()}
 }
 
 // gates are those of all sessions by the address of the remote. They have a lock of their own, which nobody holds for long.

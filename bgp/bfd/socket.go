@@ -111,8 +111,9 @@ func ttlOf(control []byte) int {
 		if err != nil {
 			return 0
 		}
-		ttl := header.Level == unix.IPPROTO_IP && header.Type == unix.IP_TTL || header.Level == unix.IPPROTO_IPV6 && header.Type == unix.IPV6_HOPLIMIT
-		if ttl && len(data) >= 4 {
+		ttl4 := header.Level == unix.IPPROTO_IP && header.Type == unix.IP_TTL
+		ttl6 := header.Level == unix.IPPROTO_IPV6 && header.Type == unix.IPV6_HOPLIMIT
+		if (ttl4 || ttl6) && len(data) >= 4 {
 			return int(binary.NativeEndian.Uint32(data))
 		}
 		control = rest

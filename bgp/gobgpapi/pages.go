@@ -25,7 +25,8 @@ const (
 	listingWait    = 30 * time.Second
 )
 
-// tables reads GoBGP's tables in pages: the memory that it takes does not depend on their size nor on how fast callers read.
+// tables reads GoBGP's tables in pages: the memory that it takes depends neither on their size nor on how fast callers
+// read.
 type tables struct {
 	page  int // paths
 	slots *apiguard.Slots
@@ -46,7 +47,8 @@ func (t *tables) listing(ctx context.Context, r *v3.ListPathRequest) (release fu
 	defer cancel()
 	release, err = t.slots.Wait(ctx, apiguard.CallerOf(ctx).UID)
 	if err != nil {
-		return nil, status.Errorf(codes.ResourceExhausted, "too many listings of whole tables: at most %d of one user, and %d of all users but root", listingsEach, listingsOthers)
+		return nil, status.Errorf(codes.ResourceExhausted,
+			"too many listings of whole tables: at most %d of one user, and %d of all users but root", listingsEach, listingsOthers)
 	}
 	return release, nil
 }
@@ -58,7 +60,8 @@ type destination struct {
 }
 
 // each calls send for all destinations in the order of their prefixes.
-func (t *tables) each(ctx context.Context, b *server.BgpServer, r apiutil.ListPathRequest, send func(destination) error) error {
+func (t *tables) each(ctx context.Context, b *server.BgpServer, r apiutil.ListPathRequest,
+	send func(destination) error) error {
 	var after netip.Prefix
 	for {
 		p := &page{limit: t.page, after: after}

@@ -122,15 +122,16 @@ func (s *Service) ResetPeer(ctx context.Context, r *v3.ResetPeerRequest) (*empty
 		kinds = append(kinds, speaker.ResetSoftOut)
 	}
 	if st, ok := s.speaker.Session(addr); !ok || st.State != "Established" {
-		return nil, status.Errorf(codes.FailedPrecondition, "bgp session with %s is not established; there is nothing to reset", addr)
+		return nil, status.Errorf(codes.FailedPrecondition,
+			"bgp session with %s is not established; there is nothing to reset", addr)
 	}
 	refused, err := s.speaker.Resets.Allow(addr.Unmap(), len(kinds), time.Now())
 	if err != nil {
 		return nil, status.Error(codes.ResourceExhausted, err.Error())
 	}
 	// The line comes first: it must be there for a reset that takes long, too.
-	s.log.Info("bgp session softly reset through the gobgp API", append(apiguard.CallerOf(ctx).Fields(), zap.Stringer("peer", addr),
-		zap.Stringer("direction", r.Direction), zap.Uint64("refusedBefore", refused))...)
+	s.log.Info("bgp session softly reset through the gobgp API", append(apiguard.CallerOf(ctx).Fields(),
+		zap.Stringer("peer", addr), zap.Stringer("direction", r.Direction), zap.Uint64("refusedBefore", refused))...)
 	for _, kind := range kinds {
 		if err := s.speaker.ResetAllowed(ctx, addr, kind); err != nil {
 			return nil, status.Error(codes.FailedPrecondition, err.Error())

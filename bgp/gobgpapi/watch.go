@@ -40,7 +40,8 @@ func (s *Service) WatchEvent(r *v3.WatchEventRequest, stream v3.GobgpApi_WatchEv
 	uid := apiguard.CallerOf(stream.Context()).UID
 	release, ok := s.watches.Take(uid)
 	if !ok {
-		return status.Errorf(codes.ResourceExhausted, "user ID %d watches too much: at most %d times, and %d for all users but root", uid, watchesEach, watchesOthers)
+		return status.Errorf(codes.ResourceExhausted, "user ID %d has too many watches: at most %d, and %d for all users but root",
+			uid, watchesEach, watchesOthers)
 	}
 	defer release()
 	ctx, cancel := context.WithCancel(stream.Context())
@@ -69,7 +70,8 @@ func (s *Service) WatchEvent(r *v3.WatchEventRequest, stream v3.GobgpApi_WatchEv
 }
 
 // sendCurrent sends the routes that a filter wants to begin with. What changes meanwhile comes after them.
-func (s *Service) sendCurrent(ctx context.Context, b *server.BgpServer, f *v3.WatchEventRequest_Table_Filter, w *watch) error {
+func (s *Service) sendCurrent(ctx context.Context, b *server.BgpServer, f *v3.WatchEventRequest_Table_Filter,
+	w *watch) error {
 	if !f.Init || f.Type == v3.WatchEventRequest_Table_Filter_EOR {
 		return nil
 	}
@@ -101,7 +103,8 @@ func (s *Service) sendCurrent(ctx context.Context, b *server.BgpServer, f *v3.Wa
 		requests = nil
 		for _, st := range s.speaker.Sessions() {
 			if peer := st.Session.Address.Unmap(); st.State == "Established" && (!from.IsValid() || peer == from) {
-				requests = append(requests, apiutil.ListPathRequest{TableType: v4.TableType_TABLE_TYPE_ADJ_IN, Name: peer.String()})
+				received := apiutil.ListPathRequest{TableType: v4.TableType_TABLE_TYPE_ADJ_IN, Name: peer.String()}
+				requests = append(requests, received)
 			}
 		}
 	}
@@ -211,7 +214,8 @@ func (w *watch) take() (queue []watchEvent, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.behind {
-		return nil, status.Errorf(codes.ResourceExhausted, "cut off: the caller is more than %d routes behind; watch again", w.limit)
+		return nil, status.Errorf(codes.ResourceExhausted,
+			"cut off: the caller is more than %d routes behind; watch again", w.limit)
 	}
 	queue, w.queue, w.waiting = w.queue, nil, 0
 	return queue, nil
@@ -254,7 +258,8 @@ func (w *watch) sendAll(queue []watchEvent) error {
 		}
 		batch = append(batch, e.paths...)
 		if e.peer != nil {
-			if err := w.stream.Send(&v3.WatchEventResponse{Event: &v3.WatchEventResponse_Peer{Peer: newPeerEvent(e.peer)}}); err != nil {
+			event := &v3.WatchEventResponse_Peer{Peer: newPeerEvent(e.peer)}
+			if err := w.stream.Send(&v3.WatchEventResponse{Event: event}); err != nil {
 				return err
 			}
 		}

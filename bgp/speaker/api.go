@@ -128,8 +128,8 @@ func (s *Speaker) allowReset(ctx context.Context, r *api.ResetPeerRequest) error
 	case !s.resets.beginHard(addr, s.status.establishedSince(addr), time.Now()):
 		return status.Errorf(codes.FailedPrecondition, "session with %s is being reset already", addr)
 	}
-	s.log.Info("bgp session reset through gobgp.sock", append(apiguard.CallerOf(ctx).Fields(), zap.String("peer", r.GetAddress()), zap.Bool("soft", r.GetSoft()),
-		zap.Uint64("refusedBefore", refused))...)
+	s.log.Info("bgp session reset through gobgp.sock", append(apiguard.CallerOf(ctx).Fields(),
+		zap.String("peer", r.GetAddress()), zap.Bool("soft", r.GetSoft()), zap.Uint64("refusedBefore", refused))...)
 	return nil
 }
 

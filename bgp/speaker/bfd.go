@@ -89,7 +89,8 @@ func (s *Speaker) pathChanged(e bfd.Event) {
 	default:
 		time.AfterFunc(max(newSessionTime, 2*path.Detection), func() {
 			now, ok := s.paths.status(addr)
-			if off := now.RemoteState == bfd.AdminDown && (now.Confirmed || !e.Doubtful); ok && now.State != bfd.Up && !off {
+			off := now.RemoteState == bfd.AdminDown && (now.Confirmed || !e.Doubtful)
+			if ok && now.State != bfd.Up && !off {
 				s.endPath(addr, up, path.Reason)
 			}
 		})

@@ -37,7 +37,8 @@ func (l *ResetLimit) Allow(peer netip.Addr, n int, now time.Time) (refused uint6
 		l.all = rate.NewLimiter(rate.Every(resetEvery), resetsAtOnce)
 	}
 	all := l.all.ReserveN(now, min(n, resetsAtOnce))
-	wait, of := all.DelayFrom(now), fmt.Sprintf("all sessions together: %d at once, then one in %s", resetsAtOnce, resetEvery)
+	wait := all.DelayFrom(now)
+	of := fmt.Sprintf("all sessions together: %d at once, then one in %s", resetsAtOnce, resetEvery)
 	var one *rate.Reservation
 	if peer.IsValid() {
 		one = l.of(peer).ReserveN(now, min(n, peerResets))

@@ -24,7 +24,8 @@ const (
 )
 
 // serveGobgp serves the stock gobgp command line of version 3 to root and the users of --gobgp-allow-uids.
-func serveGobgp(ctx context.Context, tasks *errgroup.Group, p *ports, o options, k *kernel.Conn, speaker *speaker.Speaker, log *zap.Logger) {
+func serveGobgp(ctx context.Context, tasks *errgroup.Group, p *ports, o options, k *kernel.Conn, speaker *speaker.Speaker,
+	log *zap.Logger) {
 	if o.gobgpListen == "" {
 		return
 	}
@@ -48,7 +49,8 @@ func serveGobgp(ctx context.Context, tasks *errgroup.Group, p *ports, o options,
 func socketOwner(k *kernel.Conn) func(*net.TCPConn) (apiguard.Caller, error) {
 	return func(c *net.TCPConn) (apiguard.Caller, error) {
 		owner, err := k.PeerOwner(c)
-		return apiguard.Caller{UID: owner.UID, Process: func() (int, string) { return kernel.ProcessOfSocket(owner.Inode) }}, err
+		process := func() (int, string) { return kernel.ProcessOfSocket(owner.Inode) }
+		return apiguard.Caller{UID: owner.UID, Process: process}, err
 	}
 }
 
@@ -62,7 +64,8 @@ func (o options) checkGobgp() error {
 	}
 	at, err := netip.ParseAddrPort(o.gobgpListen)
 	if err != nil || !at.Addr().IsLoopback() {
-		return fmt.Errorf("--%s=%s: want a loopback ADDRESS:PORT, because only there it is known which user connects", gobgpFlag, o.gobgpListen)
+		return fmt.Errorf("--%s=%s: want a loopback ADDRESS:PORT, because only there it is known which user connects",
+			gobgpFlag, o.gobgpListen)
 	}
 	return nil
 }
@@ -79,7 +82,8 @@ func parseUIDs(list string) ([]uint32, error) {
 	for text := range strings.SplitSeq(list, ",") {
 		uid, err := strconv.ParseUint(strings.TrimSpace(text), 10, 32)
 		if err != nil || uid == noUID {
-			return nil, fmt.Errorf("--%s=%s: %q is no user ID: want a number from 0 to %d, several with commas (id -u USER tells it)", gobgpUIDsFlag, list, text, uint32(noUID-1))
+			return nil, fmt.Errorf("--%s=%s: %q is no user ID: want a number from 0 to %d, several with commas (id -u USER tells it)",
+				gobgpUIDsFlag, list, text, uint32(noUID-1))
 		}
 		users = append(users, uint32(uid))
 	}

@@ -29,7 +29,8 @@ const (
 	diagNoCookie    = 0xffffffff
 )
 
-var errNoOwner = errors.New("the other end is no established socket of this network namespace, or the kernel has no tcp_diag")
+var errNoOwner = errors.New("the other end is no established socket of this network namespace, " +
+	"or the kernel has no tcp_diag")
 
 // PeerOwner returns who made the socket at the other end of a connection within this host, which the kernel knows
 // (sock_diag). The connection must have been accepted in this network namespace. An answer is certain: the other end
@@ -59,10 +60,8 @@ func established(conn *net.TCPConn) error {
 		return err
 	}
 	var info *unix.TCPInfo
-	if ctlErr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); ctlErr != nil {
-		return ctlErr
-	}
-	if err != nil {
+	ctlErr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+	if err := errors.Join(ctlErr, err); err != nil {
 		return err
 	}
 	if info.State != unix.BPF_TCP_ESTABLISHED {
