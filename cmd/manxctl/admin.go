@@ -28,7 +28,7 @@ func (c *cli) resetCommand() *cobra.Command {
 			"              takes seconds. Meanwhile the peer drops the routes of this node, and this node those of the peer: traffic\n" +
 			"              without another path is lost.\n\n" +
 			"Only a session that is established can be reset; another one is tried again by itself. A soft reset looks at all\n" +
-			"routes: of each direction there may be four in a row, and then one in 5 s, or in 20 times as long as one takes.",
+			"routes: a session may have six in a row, and then one in 10 s; all together twenty, and then one in 2 s.",
 		Example:           "  manxctl reset peer 10.0.1.1 --soft-in\n  manxctl reset peer tor-1 --hard",
 		ValidArgsFunction: c.completePeers,
 		RunE: func(cmd *cobra.Command, args []string) error {
