@@ -16,30 +16,9 @@ import (
 // openStore connects to the datastore, after starting it if it is embedded; waiting is told what is waited for. The
 // returned function stops both.
 func openStore(ctx context.Context, o options, waiting func(error), log *zap.Logger) (datastore.Store, func(), error) {
-	config := etcd.Config{
-		Endpoints: etcd.SplitEndpoints(o.etcdEndpoints),
-		CAFile:    o.etcdCAFile, CertFile: o.etcdCertFile, KeyFile: o.etcdKeyFile,
-		Username: o.etcdUsername, Password: o.etcdPassword, PasswordFile: o.etcdPasswordFile,
-	}
-	stop := func() {}
-	if o.datastore == "embedded" {
-		server, err := embedded.Start(ctx, embedded.Config{
-			DataDir: o.dataDir, Listen: o.embeddedListen, Insecure: o.embeddedInsecure,
-			CAFile: o.embeddedCAFile, CertFile: o.embeddedCertFile, KeyFile: o.embeddedKeyFile,
-		}, log.Named("etcd"))
-		if err != nil {
-			return nil, nil, err
-		}
-		stop = func() {
-			if err := server.Close(); err != nil {
-				log.Error("embedded datastore did not stop cleanly", zap.Error(err))
-			}
-		}
-		config = server.Config()
-		if o.embeddedInsecure {
-			log.Warn("the embedded datastore asks for no certificate: everybody who reaches it may change the cluster",
-				zap.String("address", server.Address()))
-		}
+	config, stop, err := o.etcd(ctx, log)
+	if err != nil {
+		return nil, nil, err
 	}
 	if err := etcd.WriteLocal(o.runDir, config); err != nil {
 		log.Warn("manxctl and the CNI plugin need settings to find the datastore", zap.Error(err))
@@ -57,6 +36,33 @@ func openStore(ctx context.Context, o options, waiting func(error), log *zap.Log
 			log.Warn("datastore connection did not close cleanly", zap.Error(err))
 		}
 		stop()
+	}, nil
+}
+
+// etcd is how the datastore is reached, after starting it if it is embedded; stop ends it then.
+func (o options) etcd(ctx context.Context, log *zap.Logger) (config etcd.Config, stop func(), err error) {
+	if o.datastore != "embedded" {
+		return etcd.Config{
+			Endpoints: etcd.SplitEndpoints(o.etcdEndpoints),
+			CAFile:    o.etcdCAFile, CertFile: o.etcdCertFile, KeyFile: o.etcdKeyFile,
+			Username: o.etcdUsername, Password: o.etcdPassword, PasswordFile: o.etcdPasswordFile,
+		}, func() {}, nil
+	}
+	server, err := embedded.Start(ctx, embedded.Config{
+		DataDir: o.dataDir, Listen: o.embeddedListen, Insecure: o.embeddedInsecure,
+		CAFile: o.embeddedCAFile, CertFile: o.embeddedCertFile, KeyFile: o.embeddedKeyFile,
+	}, log.Named("etcd"))
+	if err != nil {
+		return config, nil, err
+	}
+	if o.embeddedInsecure {
+		log.Warn("the embedded datastore asks for no certificate: everybody who reaches it may change the cluster",
+			zap.String("address", server.Address()))
+	}
+	return server.Config(), func() {
+		if err := server.Close(); err != nil {
+			log.Error("embedded datastore did not stop cleanly", zap.Error(err))
+		}
 	}, nil
 }
 

@@ -429,6 +429,15 @@ func TestEmbeddedTakesOldData(t *testing.T) {
 	}
 }
 
+// A data directory that is named from the working directory has a socket that programs elsewhere find.
+func TestEmbeddedInARelativeDirectory(t *testing.T) {
+	t.Chdir(t.TempDir())
+	e, err := startEmbedded(t, embedded.Config{DataDir: "data"})
+	must(t, err)
+	t.Chdir("/")
+	create(t, open(t, e.Config()), peer("a", "10.0.0.1"))
+}
+
 func embeddedClient(t *testing.T, e *embedded.Server) *clientv3.Client {
 	t.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: e.Config().Endpoints, Logger: zap.NewNop()})

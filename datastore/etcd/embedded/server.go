@@ -146,6 +146,9 @@ func (e *Server) Close() error {
 }
 
 func (c Config) withDefaults() Config {
+	if abs, err := filepath.Abs(c.DataDir); err == nil && c.DataDir != "" {
+		c.DataDir = abs // other programs get to know the socket
+	}
 	if c.QuotaBytes == 0 {
 		c.QuotaBytes = 4 << 30
 	}
