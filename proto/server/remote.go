@@ -135,6 +135,9 @@ func handshakeWords(err error) string {
 	if errors.Is(err, io.EOF) {
 		return "the caller closed the connection: it probably does not trust the certificate of this daemon, or sent none"
 	}
+	if alert, ok := strings.CutPrefix(err.Error(), "remote error: tls: "); ok {
+		return "the caller does not accept the certificate of this daemon: " + alert
+	}
 	return strings.TrimPrefix(err.Error(), "tls: ")
 }
 

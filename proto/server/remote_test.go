@@ -181,7 +181,7 @@ func TestCertificatesThatAreNotAccepted(t *testing.T) {
 		{"not valid yet", x.dialWith(x.ca, x.ca, "admin", func(c *x509.Certificate) { c.NotBefore = time.Now().Add(30 * time.Minute) }), "expired certificate", "is not yet valid", "CN=admin"},
 		{"for servers", x.dialWith(x.ca, x.ca, "admin", forServer), "bad certificate", "incompatible key usage", "CN=admin"},
 		{"none", x.dialWith(x.ca, nil, "", nil), "certificate required", "client didn't provide a certificate", ""},
-		{"the daemon's is of a CA that the caller does not trust", x.dialWith(other, x.ca, "admin", nil), "signed by unknown authority", "bad certificate", ""},
+		{"the daemon's is of a CA that the caller does not trust", x.dialWith(other, x.ca, "admin", nil), "signed by unknown authority", "the caller does not accept the certificate of this daemon: bad certificate", ""},
 	} {
 		for range 5 { // the alert must not get lost
 			x.logs.TakeAll()
