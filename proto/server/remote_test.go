@@ -232,6 +232,7 @@ func TestRolesFollowFromNames(t *testing.T) {
 		conn := x.dialWith(x.ca, x.ca, c.cn, c.change)
 		reads := x.getStatus(conn)
 		_, changes := manxv1.NewManxClient(conn).SetLogLevel(t.Context(), &manxv1.SetLogLevelRequest{Level: "info"})
+		conn.Close()
 		if (reads == nil) != c.reads || (changes == nil) != c.is {
 			t.Errorf("%s: reads %v, changes %v", c.name, reads, changes)
 		}
