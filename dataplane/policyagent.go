@@ -60,7 +60,7 @@ type policyBatch struct {
 	links   bool // may have changed
 	resync  bool
 	retries []chan<- Retried // who waits for what comes of trying again
-	since   time.Time // when the first of it came
+	since   time.Time        // when the first of it came
 }
 
 // PolicyConfig is what a PolicyAgent needs.

@@ -101,6 +101,7 @@ func (s *serverFlags) explain(message string) string {
 		{"doesn't contain any IP SANs", "its certificate does not name this address: call it by a name that the certificate has, or give that with --tls-server-name"},
 		{"certificate is valid for", "its certificate names another host: call it by a name that the certificate has, or give that with --tls-server-name"},
 		{"first record does not look like a TLS handshake", "what listens there does not speak TLS: is it the port of --control-listen?"},
+		{"error reading server preface: EOF", "it closed the connection: there may be too many of this host; its log says why"},
 		{"connection refused", "nobody listens there: is manxd running there, with --control-listen?"},
 	} {
 		if strings.Contains(message, x.part) {

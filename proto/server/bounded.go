@@ -13,8 +13,8 @@ import (
 
 // Bounds of connections: of those that have proved who they are, and as many again of those that have not yet.
 const (
-	remoteConnections = 64
-	remotePerAddress  = 16
+	remoteConnections = 32
+	remotePerAddress  = 8
 )
 
 // boundedListener bounds connections. Who has not proved who it is yet gives way, the oldest first, so that strangers, however

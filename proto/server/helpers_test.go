@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -154,6 +155,7 @@ func (s *sessions) Sessions() []speaker.SessionStatus {
 	for _, st := range s.list {
 		all = append(all, st)
 	}
+	slices.SortFunc(all, func(a, b speaker.SessionStatus) int { return a.Session.Address.Compare(b.Session.Address) }) // as the speaker does
 	return all
 }
 

@@ -51,7 +51,8 @@ func (r Remote) certificates(log *zap.Logger) *certificates {
 
 // Bounds of the remote listener.
 const (
-	remoteStreams  = 16 // calls at a time on one connection
+	remoteStreams  = 8        // calls at a time on one connection
+	remoteAnswer   = 64 << 20 // bytes, some 200,000 routes: an answer waits in memory until it is read
 	handshakeTime  = 10 * time.Second
 	remoteHeaders  = 16 << 10 // bytes
 	keepaliveEvery = time.Minute
@@ -69,7 +70,7 @@ func (s *Server) ServeRemote(ctx context.Context, l net.Listener, r Remote) erro
 	}
 	tls := &mutualTLS{server: s, remote: r, certificates: r.certificates(s.config.Log)}
 	g := s.newServer(grpc.Creds(tls), grpc.ConnectionTimeout(handshakeTime), grpc.MaxConcurrentStreams(remoteStreams),
-		grpc.MaxHeaderListSize(remoteHeaders),
+		grpc.MaxHeaderListSize(remoteHeaders), grpc.MaxSendMsgSize(remoteAnswer),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveEvery, Timeout: keepaliveWait, MaxConnectionIdle: remoteIdle, MaxConnectionAge: remoteAge, MaxConnectionAgeGrace: handshakeTime}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveLeast, PermitWithoutStream: true}))
 	return serve(ctx, &boundedListener{Listener: l, server: s}, g)
@@ -134,6 +135,9 @@ func subjectOf(err error) string {
 func handshakeWords(err error) string {
 	if errors.Is(err, io.EOF) {
 		return "the caller closed the connection: it probably does not trust the certificate of this daemon, or sent none"
+	}
+	if alert, ok := strings.CutPrefix(err.Error(), "remote error: tls: "); ok {
+		return "the caller does not accept the certificate of this daemon: " + alert
 	}
 	return strings.TrimPrefix(err.Error(), "tls: ")
 }

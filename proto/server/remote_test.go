@@ -181,7 +181,7 @@ func TestCertificatesThatAreNotAccepted(t *testing.T) {
 		{"not valid yet", x.dialWith(x.ca, x.ca, "admin", func(c *x509.Certificate) { c.NotBefore = time.Now().Add(30 * time.Minute) }), "expired certificate", "is not yet valid", "CN=admin"},
 		{"for servers", x.dialWith(x.ca, x.ca, "admin", forServer), "bad certificate", "incompatible key usage", "CN=admin"},
 		{"none", x.dialWith(x.ca, nil, "", nil), "certificate required", "client didn't provide a certificate", ""},
-		{"the daemon's is of a CA that the caller does not trust", x.dialWith(other, x.ca, "admin", nil), "signed by unknown authority", "bad certificate", ""},
+		{"the daemon's is of a CA that the caller does not trust", x.dialWith(other, x.ca, "admin", nil), "signed by unknown authority", "the caller does not accept the certificate of this daemon: bad certificate", ""},
 	} {
 		for range 5 { // the alert must not get lost
 			x.logs.TakeAll()
@@ -232,6 +232,7 @@ func TestRolesFollowFromNames(t *testing.T) {
 		conn := x.dialWith(x.ca, x.ca, c.cn, c.change)
 		reads := x.getStatus(conn)
 		_, changes := manxv1.NewManxClient(conn).SetLogLevel(t.Context(), &manxv1.SetLogLevelRequest{Level: "info"})
+		conn.Close()
 		if (reads == nil) != c.reads || (changes == nil) != c.is {
 			t.Errorf("%s: reads %v, changes %v", c.name, reads, changes)
 		}
