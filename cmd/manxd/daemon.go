@@ -39,11 +39,9 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return usage(err)
 	}
-	release, err := beTheOnlyDaemon(log)
-	if err != nil {
+	if err := checkForOthers(); err != nil {
 		return err
 	}
-	defer release()
 	reopen := reopenOnHangup(ctx, log)
 	go tuneRuntime(ctx)
 	name, _, err := node.Name(o.nameSources())
@@ -124,6 +122,11 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 		return err
 	}
 	defer closeStore()
+	release, err := beTheOnlyDaemon(log)
+	if err != nil {
+		return err
+	}
+	defer release()
 	config := o.nodeConfig()
 	if o.asksKubernetes() {
 		if config.Kubernetes, err = kubernetesAddress(o.kubeconfig, cmp.Or(o.k8sNodeRef, name)); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"go.uber.org/zap"
@@ -8,15 +9,28 @@ import (
 	"github.com/manxnet/manx/dataplane/netnslock"
 )
 
-// beTheOnlyDaemon takes the lock of this network namespace, which a daemon or a cleanup holds while it runs: two of
-// them would each remove what the other one makes. Call the returned function at the end.
+// checkForOthers refuses to run beside another daemon of this network namespace: two of them would each remove what the other one
+// makes.
+func checkForOthers() error { return otherDaemon(netnslock.Check()) }
+
+// beTheOnlyDaemon takes the lock of this network namespace, which a daemon holds from before it changes anything, and a cleanup
+// while it runs. Call the returned function at the end.
 func beTheOnlyDaemon(log *zap.Logger) (release func(), err error) {
 	l, err := netnslock.Acquire()
 	if err != nil {
-		return nil, fmt.Errorf("another manxd is running: %w", err)
+		return nil, otherDaemon(err)
 	}
 	if l.Squatter >= 0 {
-		log.Warn("a user without the right to holds the name of this network namespace's lock; it is ignored", zap.Int("user", l.Squatter))
+		log.Warn("a user without the right to holds the name of this network namespace's lock; it is ignored",
+			zap.Int("user", l.Squatter))
 	}
 	return func() { _ = l.Release() }, nil
+}
+
+func otherDaemon(err error) error {
+	var held *netnslock.HeldError
+	if errors.As(err, &held) {
+		return fmt.Errorf("another manxd is running: %w", err)
+	}
+	return err
 }

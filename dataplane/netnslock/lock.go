@@ -49,6 +49,9 @@ const (
 // Acquire takes the lock of the network namespace of this process. The error is a *HeldError if another process has it.
 func Acquire() (*Lock, error) { return acquire(Name) }
 
+// Check returns a *HeldError if another process has the lock of the network namespace of this one. It does not take it.
+func Check() error { return held(Name, 0) }
+
 func acquire(name string) (*Lock, error) {
 	for range attempts {
 		if err := held(name, 0); err != nil {

@@ -13,11 +13,14 @@ type Settings struct {
 	Node       string
 	RouterID   string // as CALICO_ROUTER_ID
 	ClusterIPs string // as CALICO_ADVERTISE_CLUSTER_IPS
+	// InterfacePrefix is as FELIX_INTERFACEPREFIX.
+	InterfacePrefix string
 }
 
 // Compute decides about a State as the daemon of the node does.
 func (s State) Compute(with Settings) bgp.Desired {
-	return bgp.Compute(bgp.Input{Reader: s.Objects, Node: with.Node, RouterID: with.RouterID, ClusterIPs: with.ClusterIPs, Passwords: s.passwords})
+	return bgp.Compute(bgp.Input{Reader: s.Objects, Node: with.Node, RouterID: with.RouterID, ClusterIPs: with.ClusterIPs,
+		InterfacePrefix: with.InterfacePrefix, Passwords: s.passwords})
 }
 
 // Plan is what BGP would be on a node. Its form as JSON is a promise.
