@@ -47,6 +47,9 @@ func (s *apiSocket) publish() error {
 	var err error
 	for range 200 {
 		if err = os.Chmod(s.temporary, 0o600); err == nil {
+			err = answers(s.temporary) // the socket is there a little before somebody listens on it
+		}
+		if err == nil {
 			break
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -58,6 +61,14 @@ func (s *apiSocket) publish() error {
 		return fmt.Errorf("gobgp socket %s: %w", s.path, err)
 	}
 	return nil
+}
+
+func answers(path string) error {
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		return err
+	}
+	return c.Close()
 }
 
 // discard removes what prepareSocket made.
