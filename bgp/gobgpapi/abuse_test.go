@@ -69,7 +69,8 @@ func guarded(t *testing.T, s *Service, cfg apiguard.Config) string {
 
 func client(t *testing.T, address string) v3.GobgpApiClient {
 	t.Helper()
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithInitialWindowSize(64<<10)) // fixed: it would grow otherwise until all is on its way to who does not read
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,9 +2,7 @@ package speaker
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"strings"
@@ -38,11 +36,12 @@ func prepareSocket(path string) (*safefile.Socket, error) {
 	return s, nil
 }
 
-// publishSocket waits for the socket and moves it to its place, over one that a killed process left.
+// publishSocket waits until GoBGP listens on the socket and moves it to its place, over one that a killed process left.
 func publishSocket(s *safefile.Socket) error {
 	var err error
 	for range 200 {
-		if err = s.Publish(0o600); !errors.Is(err, fs.ErrNotExist) {
+		if err = answers(s.Address()); err == nil {
+			err = s.Publish(0o600)
 			break
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -51,6 +50,15 @@ func publishSocket(s *safefile.Socket) error {
 		return fmt.Errorf("gobgp socket: %w", err)
 	}
 	return nil
+}
+
+// answers returns nil if somebody listens on a socket, which is a little later than the socket is there.
+func answers(path string) error {
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		return err
+	}
+	return c.Close()
 }
 
 // readOnlyOptions let only calls through that read, and session resets.

@@ -167,7 +167,8 @@ func TestGobgpSocketListsAFewAtATime(t *testing.T) {
 		d.Originated = append(d.Originated, bgp.Origin{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i >> 8), byte(i)}), 32), LocalPref: 100})
 	}
 	mustSet(t, s, d)
-	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithInitialWindowSize(64<<10)) // fixed: it would grow otherwise until the whole table is on its way
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +196,7 @@ func TestGobgpSocketListsAFewAtATime(t *testing.T) {
 	go func() { got <- first() }()
 	select {
 	case err := <-got:
-		t.Errorf("one listing more than there may be is served: %v", err)
+		t.Fatalf("one listing more than there may be is served: %v", err)
 	case <-time.After(500 * time.Millisecond):
 	}
 	for _, end := range ends {
