@@ -83,6 +83,9 @@ func newConfined(t *testing.T, pools string, settings []string, args ...string) 
 	c.givePasswords()
 	must(t, c.n1.Ready(limit))
 	must(t, c.n1.Apply(pools))
+	if strings.Contains(pools, "ipipMode: Always") { // it is n1 that has the kernel load the module, and not n2, which is root's
+		eventually(t, func() error { _, err := c.n1.Run("ip", "link", "show", "up", "dev", "tunl0"); return err })
+	}
 	must(t, os.MkdirAll(filepath.Join(secrets(c.n2), "bgp"), 0o700))
 	must(t, os.WriteFile(filepath.Join(secrets(c.n2), "bgp", "mesh"), []byte("between nodes"), 0o600))
 	must(t, c.n2.StartManxd(append(lab.UseDatastore(c.n1), append(flags, "--bgp-password-dir="+secrets(c.n2))...)...))
@@ -193,6 +196,7 @@ func TestUnit(t *testing.T) {
 	c.checkConfined()
 	t.Run("as root", func(t *testing.T) { c := *c; c.t = t; c.testUnitAsRoot(t) })
 	t.Run("each capability is needed", func(t *testing.T) { c := *c; c.t = t; c.testEachCapability(t) })
+	t.Run("cleanup", func(t *testing.T) { c := *c; c.t = t; c.testUnitCleanup(t) })
 }
 
 // unitSessions are those with n2 for IPv4 and IPv6, and with two routers.
@@ -416,6 +420,24 @@ func (c *confined) testEachCapability(t *testing.T) {
 			}
 			return fmt.Errorf("without %s nothing is denied", without)
 		})
+	}
+}
+
+// testUnitCleanup removes, as root, what the user manx has left.
+func (c *confined) testUnitCleanup(t *testing.T) {
+	files := func() []string {
+		list, err := filepath.Glob(c.Path("run/calico/endpoint-status/*"))
+		must(t, err)
+		return list
+	}
+	if len(files()) == 0 {
+		t.Error("there is no status file of an endpoint")
+	}
+	_, err := c.Run("systemctl", "stop", "manxd")
+	must(t, err)
+	out, err := c.Run("/usr/local/bin/manxd", "cleanup")
+	if err != nil || len(files()) > 0 || !strings.Contains(out, "removed the table inet manx") {
+		t.Errorf("cleanup: %v\n%s\nleft: %v", err, out, files())
 	}
 }
 

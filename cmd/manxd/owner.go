@@ -1,0 +1,39 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// asOwner runs do as the user to whom manxd's run directory belongs. Root, who calls, becomes that user in a process of its
+// own that keeps CAP_NET_ADMIN alone: with more it would have to distrust the files that manxd made as another user.
+func asOwner(o options, do func(options) error) error {
+	info, err := os.Stat(o.runDir)
+	if err != nil || os.Geteuid() != 0 {
+		return do(o)
+	}
+	owner := info.Sys().(*syscall.Stat_t)
+	if owner.Uid == 0 {
+		return do(o)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(self, os.Args[1:]...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Credential:  &syscall.Credential{Uid: owner.Uid, Gid: owner.Gid},
+		AmbientCaps: []uintptr{unix.CAP_NET_ADMIN},
+	}
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		os.Exit(max(exit.ExitCode(), 1)) // it has said why
+	}
+	return err
+}
