@@ -19,6 +19,10 @@ type Input struct {
 	// ClusterIPs is the setting CALICO_ADVERTISE_CLUSTER_IPS: CIDRs, comma separated, instead of those of
 	// serviceClusterIPs; empty for the latter.
 	ClusterIPs string
+	// Refuse says what is refused from peers where annotations of BGPConfiguration say nothing.
+	Refuse RefuseSettings
+	// Connected are the subnets that the host is on.
+	Connected []netip.Prefix
 	// Passwords may be nil: then no secret can be read.
 	Passwords PasswordSource
 }
@@ -44,6 +48,7 @@ func Compute(in Input) Desired {
 	d.Statics, d.Peering = statics(d.Sessions), c.peering(d.Sessions)
 	d.Filters = c.usedFilters(d.Sessions)
 	c.originate(in.Reader, &d)
+	d.Refusals = c.refusals(in.Reader, c.refuseSettings(in.Reader, in.Node, in.Refuse), in.Connected)
 	d.Notices = c.sortedNotices()
 	return d
 }

@@ -179,6 +179,7 @@ func (p *planner) session(addr netip.Addr, port uint16, localAS, peerAS uint32) 
 		NextHop: NextHopAuto, PasswordFrom: "none",
 	}
 	peer := p.byAddr[addr]
+	s.Outsider = peer == nil && localAS != peerAS
 	// Between two Calico nodes exactly one side connects: that with the smaller address, as text. calico/node has this rule
 	// for the mesh and for global peers only and connects from both sides otherwise. We have it for all, because two GoBGP
 	// speakers that connect to each other at the same moment may close both connections, or leave one half open for good

@@ -12,10 +12,12 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// BenchmarkIngest measures from the first UPDATE of a peer until Take has handed out all routes.
+// BenchmarkIngest measures from the first UPDATE of a peer until Take has handed out all routes. A peer that starts packs
+// many routes into an UPDATE; one whose routes all differ in their attributes sends each in its own.
 func BenchmarkIngest(b *testing.B) {
-	for _, n := range []int{1_000, 10_000, 100_000} {
-		b.Run(fmt.Sprintf("routes=%d", n), func(b *testing.B) {
+	for _, c := range []struct{ n, pack int }{{1_000, 500}, {10_000, 500}, {100_000, 500}, {100_000, 1}} {
+		n := c.n
+		b.Run(fmt.Sprintf("routes=%d/per-update=%d", n, c.pack), func(b *testing.B) {
 			s, d := testSpeaker(b, Config{Logger: zap.NewNop()})
 			d.Sessions = []bgp.Session{passive("127.0.1.60")}
 			mustSet(b, s, d)
@@ -23,8 +25,8 @@ func BenchmarkIngest(b *testing.B) {
 			var updates [][]byte
 			list := manyPrefixes(n)
 			var gone [][]byte
-			for k := 0; k < n; k += 500 {
-				part := list[k:min(n, k+500)]
+			for k := 0; k < n; k += c.pack {
+				part := list[k:min(n, k+c.pack)]
 				u, err := update("10.0.0.2", 0, 100, part...).Serialize()
 				if err != nil {
 					b.Fatal(err)
