@@ -114,16 +114,6 @@ type RefuseSettings struct {
 	Pools     bool          // prefixes inside IP pools that are no block of a node, from external peers
 }
 
-// Check refuses impossible values.
-func (s RefuseSettings) Check() error {
-	for family, n := range s.Longest {
-		if most := familyBits[family]; n < 0 || n > most {
-			return fmt.Errorf("longest accepted %s prefix = %d: want 1 to %d, or 0 for any", familyNames[family], n, most)
-		}
-	}
-	return nil
-}
-
 var familyBits = [families]int{32, 128}
 
 // Annotations of BGPConfiguration about routes that are refused. Those of "node.NAME" come before those of "default".

@@ -18,6 +18,10 @@ import (
 // names all possible peers because GoBGP applies the import policy to our own routes, too.
 func (b *policyBuilder) refuse() {
 	for _, ipv6 := range []bool{false, true} {
+		peers := slices.ContainsFunc(b.d.Sessions, func(s bgp.Session) bool { return plainAddr(s.Address).Is6() == ipv6 })
+		if !peers {
+			continue
+		}
 		if set := b.refusedSet("manx-refused-"+familyName(ipv6), ipv6, false); set != nil {
 			b.say("refused "+familyName(ipv6), b.anyPeer(ipv6), &api.Conditions{PrefixSet: set}, &api.Actions{RouteAction: reject})
 		}
