@@ -1,9 +1,11 @@
 package speaker
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
 	"slices"
+	"testing"
 )
 
 // Messages for TestMutatedMessages: valid ones and those of malformedUpdates, changed at random.
@@ -82,6 +84,9 @@ func (m mutator) breakParts(p parts) parts {
 		return p
 	}
 	i, j := m.IntN(len(p.attributes)), m.IntN(len(p.attributes))
+	if len(p.attributes[i]) < 3 || len(p.attributes[j]) < 3 { // cut off before
+		return p
+	}
 	pool := someAttributes()
 	switch m.IntN(9) {
 	case 0: // twice
@@ -186,4 +191,20 @@ func (m mutator) open(as uint16, id byte) []byte {
 		}
 	}
 	return b
+}
+
+// A message that did harm can be made again.
+func TestMutatorsRepeat(t *testing.T) {
+	seen := map[string]bool{}
+	for n := range uint64(20_000) {
+		a := newMutator(7, n).updateOrRefresh(n%2 == 0)
+		if !bytes.Equal(a, newMutator(7, n).updateOrRefresh(n%2 == 0)) {
+			t.Fatalf("message %d is another one the second time", n)
+		}
+		seen[string(a)] = true
+		newMutator(7, n).open(64512, 9)
+	}
+	if len(seen) < 15_000 {
+		t.Errorf("only %d of 20000 messages differ", len(seen))
+	}
 }
