@@ -78,7 +78,7 @@ func (list Refusals) For(s Session) (mine Refusals) {
 
 // Martians are the refusals that always hold, for every peer: routes all of whose destinations are no unicast addresses
 // of other hosts (RFC 1812 section 5.3.7, RFC 6890). Shorter prefixes around them, such as 0.0.0.0/1, are aggregates and
-// not refused: the kernel never forwards to these destinations, whatever routes there are.
+// not refused: what is more specific, such as the subnets of the host, comes before them.
 func Martians() Refusals {
 	always := func(class RefusalClass, cidr, reason string) Refusal {
 		return Refusal{Class: class, Match: inside(netip.MustParsePrefix(cidr)), Reason: "the prefix is inside " + cidr + ": " + reason}
