@@ -117,6 +117,7 @@ func (t *statusTable) reset() {
 		}
 		e.state, e.since, e.tried = gobgp.BGP_FSM_IDLE, now, false
 		e.tap.established.Store(false)
+		e.tap.received.begin(false)
 		t.refresh(addr, e, now)
 	}
 }

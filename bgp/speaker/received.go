@@ -37,6 +37,7 @@ type received struct {
 	reporting sync.Mutex // one report at a time, and none of an older level after that of a newer one
 	reported  levelOf
 
+	looking  sync.Mutex // one at a time looks at all routes
 	rules    bgp.Refusals
 	outsider bool
 	refused  map[routeKey]refusedRoute
@@ -287,7 +288,8 @@ func (s *Speaker) reportLevel(peer netip.Addr, x *received) {
 
 // reportLevelAgain follows the event that a session is up, which may come after its first routes: the status is new.
 func (s *Speaker) reportLevelAgain(peer netip.Addr) {
-	if x := s.status.received()[peer]; x != nil {
+	if tap := s.status.tapOf(peer); tap != nil {
+		x := &tap.received
 		x.reporting.Lock()
 		x.reported = levelOf{}
 		x.reporting.Unlock()
@@ -381,7 +383,10 @@ func difference(a, b []netip.Prefix) (list []netip.Prefix) {
 
 // lookAtReceived evaluates the rules for routes that came before them: some prefixes, or all.
 func (s *Speaker) lookAtReceived(run *speakerRun, peer netip.Addr, x *received, some []netip.Prefix) {
+	x.looking.Lock()
+	defer x.looking.Unlock()
 	x.mu.Lock()
+	session := x.session
 	x.touched = map[routeKey]bool{}
 	if len(some) == 0 {
 		x.refused = nil
@@ -391,6 +396,9 @@ func (s *Speaker) lookAtReceived(run *speakerRun, peer netip.Addr, x *received, 
 	_ = run.receivedPaths(peer, some, func(t TablePath) { there = append(there, t) }) // a session that is gone has none
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.session != session {
+		return
+	}
 	for _, t := range there {
 		if key := (routeKey{t.Prefix, t.PathID}); !x.touched[key] {
 			x.put(key, t.NextHop, true)
