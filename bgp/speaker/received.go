@@ -328,8 +328,10 @@ func (t *statusTable) newTap(peer netip.Addr) *peerTap {
 	return tap
 }
 
-// setRefusals hands the rules to those who read along. Routes that came before are looked at again where a rule changed.
-func (s *Speaker) setRefusals(sessions []bgp.Session, list bgp.Refusals) {
+// setRefusals hands the rules to those who read along. What it returns looks, without waiting, at the routes that came
+// before; it is for after the change of the policy, while GoBGP does not work on the same routes.
+func (s *Speaker) setRefusals(sessions []bgp.Session, list bgp.Refusals) (look func()) {
+	var looks []func()
 	all := s.status.received()
 	for _, session := range sessions {
 		x := all[session.Address.Unmap()]
@@ -338,7 +340,12 @@ func (s *Speaker) setRefusals(sessions []bgp.Session, list bgp.Refusals) {
 		}
 		whole, some := x.setRules(list.For(session), session.Outsider)
 		if run := s.current(); run != nil && (whole || len(some) > 0) {
-			go s.lookAtReceived(run, session.Address.Unmap(), x, some)
+			looks = append(looks, func() { s.lookAtReceived(run, session.Address.Unmap(), x, some) })
+		}
+	}
+	return func() {
+		for _, l := range looks {
+			go l()
 		}
 	}
 }

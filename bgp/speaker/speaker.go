@@ -133,8 +133,9 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 		}
 		s.status.setFatal(nil)
 	}
-	s.setRefusals(d.Sessions, d.Refusals)
+	look := s.setRefusals(d.Sessions, d.Refusals)
 	err := s.run.set(ctx, d)
+	look()
 	s.setPaths(d.Sessions)
 	s.sync.tick(time.Now()) // a node without peers is ready at once
 	return err
