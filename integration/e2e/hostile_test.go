@@ -86,6 +86,17 @@ func TestHostilePeer(t *testing.T) {
 	_, err = n1.Run("ip", "address", "add", "10.55.0.1/24", "dev", "lo") // a new subnet counts at once
 	must(t, err)
 	in("inside a new subnet", aggregate, outside)
+
+	// Without the mesh the router may pass the block of the other node on, and still nothing inside it.
+	strict := `manx.io/refuse-pool-routes: "true", manx.io/refuse-default-route: "true", manx.io/refuse-connected-routes: "true"`
+	must(t, n1.Apply(fmt.Sprintf(config, "default", strict)+"spec: {nodeToNodeMeshEnabled: false}\n"))
+	eventually(t, func() error {
+		if r := mine(t, n1, "-4", block.String()); len(r) != 1 || r[0].Gateway != router.String() {
+			return fmt.Errorf("routes to the block: %v, want one by the router", r)
+		}
+		return nil
+	})
+	rejected(map[string]int{"pool": 1})
 	must(t, n1.Apply(fmt.Sprintf(config, "node.n1", `manx.io/refuse-pool-routes: "false", manx.io/refuse-default-route: "false", manx.io/refuse-connected-routes: "false", manx.io/max-prefix-length-v4: "28"`)))
 	_, err = n1.Run("ip", "address", "del", "10.55.0.1/24", "dev", "lo")
 	must(t, err)
