@@ -57,6 +57,10 @@ conformance: build ## every cell of the NetworkPolicy tables against the kernel,
 	@rc=0; for table in integration/netpol/testdata/*.json.gz; do for nodes in 1 3; do \
 	$(GO) run ./integration/netpol --table $$table --nodes $$nodes --bin bin || rc=1; done; done; exit $$rc
 
+.PHONY: mutations
+mutations: ## 10,000 malformed BGP messages, some ten minutes (SEED=n repeats a run)
+	MANX_BGP_MUTATIONS=10000 MANX_BGP_SEED=$(SEED) $(GO) test -count=1 -v -timeout 60m -run TestMutatedMessages ./bgp/speaker
+
 .PHONY: test-vm
 test-vm: ## the tests that need IPIP, in a booted virtual machine (root)
 	@integration/vm/test

@@ -25,6 +25,9 @@ func annotationKinds() map[string][]model.Kind {
 	for _, name := range bfdAnnotations {
 		known[name] = []model.Kind{model.KindBGPPeer, model.KindBGPConfiguration}
 	}
+	for _, name := range refuseAnnotations {
+		known[name] = []model.Kind{model.KindBGPConfiguration}
+	}
 	return known
 }
 

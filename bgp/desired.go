@@ -22,6 +22,10 @@ type Input struct {
 	// InterfacePrefix is the setting FELIX_INTERFACEPREFIX, instead of interfacePrefix of FelixConfiguration; empty for
 	// the latter.
 	InterfacePrefix string
+	// Refuse says what is refused from peers where annotations of BGPConfiguration say nothing.
+	Refuse RefuseSettings
+	// Connected are the subnets that the host is on.
+	Connected []netip.Prefix
 	// Passwords may be nil: then no secret can be read.
 	Passwords PasswordSource
 }
@@ -51,6 +55,7 @@ func Compute(in Input) Desired {
 	d.Statics, d.Peering = statics(d.Sessions), c.peering(d.Sessions)
 	d.Filters = c.usedFilters(d.Sessions)
 	c.originate(in.Reader, &d)
+	d.Refusals = c.refusals(in.Reader, c.refuseSettings(in.Reader, in.Node, in.Refuse), in.Connected)
 	d.Notices = c.sortedNotices()
 	return d
 }

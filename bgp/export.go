@@ -29,9 +29,12 @@ func (d Desired) Export(s Session, c Candidate) Verdict {
 	return Verdict{Accept: accept, Rule: rule, Route: c}
 }
 
-// Import decides whether a route of a peer is taken. Without a filter that says otherwise every route is, a default
-// route too.
+// Import decides whether a route of a peer is taken: what the refusals say, then the filters of the session. Without one
+// that says otherwise every route is, a default route too.
 func (d Desired) Import(s Session, c Candidate) Verdict {
+	if r := d.Refuse(s, c.Prefix); r != nil {
+		return Verdict{Rule: r.Reason, Route: c}
+	}
 	if v, ok := d.filtered(s, c, false); ok {
 		return v
 	}
@@ -47,8 +50,10 @@ func (d Desired) exportable(c Candidate) (accept bool, rule string) {
 	}
 	for _, p := range d.OwnBlocks {
 		switch {
-		case p == c.Prefix:
+		case p == c.Prefix && c.Source == SourceOwn:
 			return true, fmt.Sprintf("default: own block %s", p)
+		case p == c.Prefix:
+			return false, fmt.Sprintf("default: own block %s, which no other speaker may announce", p)
 		case contains(p, c.Prefix) && d.elevated(c):
 			return true, fmt.Sprintf("default: priority %d, which is elevated, in own block %s", MaxPriority-c.LocalPref, p)
 		case contains(p, c.Prefix):

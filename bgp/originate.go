@@ -173,17 +173,25 @@ func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
 			add(n.ExternalIP, v.Spec.InterfaceName)
 		}
 	}
-	s := c.me.object.Spec
-	add(s.IPv4VXLANTunnelAddr, deviceVXLAN)
-	add(s.IPv6VXLANTunnelAddr, deviceVXLANv6)
-	if s.BGP != nil {
-		add(s.BGP.IPv4IPIPTunnelAddr, deviceIPIP)
-	}
-	if s.Wireguard != nil {
-		add(s.Wireguard.InterfaceIPv4Address, deviceWireguard)
-		add(s.Wireguard.InterfaceIPv6Address, deviceWireguardV6)
+	for _, t := range tunnelAddresses(c.me.object) {
+		add(t.text, t.device)
 	}
 	return devices
+}
+
+// tunnelAddress is an address of a tunnel device as a Node has it.
+type tunnelAddress struct{ text, device string }
+
+func tunnelAddresses(n *model.Node) []tunnelAddress {
+	s := n.Spec
+	list := []tunnelAddress{{s.IPv4VXLANTunnelAddr, deviceVXLAN}, {s.IPv6VXLANTunnelAddr, deviceVXLANv6}}
+	if s.BGP != nil {
+		list = append(list, tunnelAddress{s.BGP.IPv4IPIPTunnelAddr, deviceIPIP})
+	}
+	if s.Wireguard != nil {
+		list = append(list, tunnelAddress{s.Wireguard.InterfaceIPv4Address, deviceWireguard}, tunnelAddress{s.Wireguard.InterfaceIPv6Address, deviceWireguardV6})
+	}
+	return list
 }
 
 // insideAny tells whether p equals or lies inside one of the prefixes.

@@ -185,6 +185,7 @@ func (p *planner) session(addr netip.Addr, port uint16, localAS, peerAS uint32) 
 		NextHop: NextHopAuto, PasswordFrom: "none",
 	}
 	peer := p.byAddr[addr]
+	s.Outsider = peer == nil && localAS != peerAS
 	// Between two Calico nodes exactly one side connects: that with the greater address, as text, unless chooseSide finds
 	// that it could not get through. calico/node has this rule for the mesh and for global peers only and connects from both
 	// sides otherwise. We have it for all, because two GoBGP speakers that connect to each other at the same moment may close

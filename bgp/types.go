@@ -35,6 +35,7 @@ type Desired struct {
 	Elevated         [2][]uint32    // by family, IPv4 first: metrics below the ordinary one that routes can have; sorted
 	Tags             []Tag          // communities of what is exported, as prefixAdvertisements say
 
+	Refusals  Refusals       // of routes of peers, in the order of evaluation; before Filters
 	Filters   []Filter       // those that sessions name, sorted by name
 	Statics   []Static       // kernel routes that peers are reached by; sorted by prefix
 	Peering   []Peering      // addresses on the interfaces of workloads that we peer with; sorted
@@ -137,6 +138,7 @@ type Session struct {
 	NextHop            NextHopMode
 	Filters            []string // names of BGPFilters that exist, in order
 
+	Outsider    bool   // the peer is in another AS and no node of the cluster
 	Workload    string // interface of the local workload that the peer is; empty for any other
 	MaxPrefixes uint32 // limit on what the peer may announce; 0: the speaker's default
 	BFD         BFD    // not part of the BGP session: a change does not touch it

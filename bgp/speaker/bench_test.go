@@ -12,19 +12,25 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// BenchmarkIngest measures from the first UPDATE of a peer until Take has handed out all routes.
+// BenchmarkIngest measures from the first UPDATE of a peer until Take has handed out all routes. A peer that starts packs
+// many routes into an UPDATE; one whose routes all differ in their attributes sends each in its own. With a limit just above
+// the number of routes they are counted several times.
 func BenchmarkIngest(b *testing.B) {
-	for _, n := range []int{1_000, 10_000, 100_000} {
-		b.Run(fmt.Sprintf("routes=%d", n), func(b *testing.B) {
+	for _, c := range []struct{ n, pack, limit int }{
+		{1_000, 500, 0}, {10_000, 500, 0}, {100_000, 500, 0}, {100_000, 1, 0}, {100_000, 1, 100_001},
+	} {
+		n := c.n
+		b.Run(fmt.Sprintf("routes=%d/per-update=%d/limit=%d", n, c.pack, c.limit), func(b *testing.B) {
 			s, d := testSpeaker(b, Config{Logger: zap.NewNop()})
-			d.Sessions = []bgp.Session{passive("127.0.1.60")}
+			d.Sessions, d.Refusals = []bgp.Session{passive("127.0.1.60")}, bgp.Martians()
+			d.Sessions[0].MaxPrefixes = uint32(c.limit)
 			mustSet(b, s, d)
 			p := dialFake(b, "127.0.1.60", listenOf(d), fakeOptions{as: 64512, id: "10.99.0.60"})
 			var updates [][]byte
 			list := manyPrefixes(n)
 			var gone [][]byte
-			for k := 0; k < n; k += 500 {
-				part := list[k:min(n, k+500)]
+			for k := 0; k < n; k += c.pack {
+				part := list[k:min(n, k+c.pack)]
 				u, err := update("10.0.0.2", 0, 100, part...).Serialize()
 				if err != nil {
 					b.Fatal(err)

@@ -133,6 +133,7 @@ func (e *sessionEntry) count(p *api.Peer, now time.Time, advertised bool) {
 	in, out := p.GetState().GetMessages().GetReceived(), p.GetState().GetMessages().GetSent()
 	c.MessagesIn, c.MessagesOut, c.UpdatesIn, c.UpdatesOut = in.GetTotal(), out.GetTotal(), in.GetUpdate(), out.GetUpdate()
 	e.counters = c
+	e.tap.received.seen(int(c.Received))
 	if t := p.GetTimers().GetState(); e.state == gobgp.BGP_FSM_ESTABLISHED && t != nil {
 		e.hold = time.Duration(t.GetNegotiatedHoldTime()) * time.Second
 		e.keepalive = time.Duration(t.GetKeepaliveInterval()) * time.Second

@@ -132,7 +132,7 @@ func (b *policyBuilder) relayStatements() {
 		rejected := func(c *api.Conditions) { b.say("not exported "+family, nil, c, &api.Actions{RouteAction: reject}) }
 		accepted := func(c *api.Conditions) { b.accept("exported "+family, nil, c, do) }
 		inside("noexport", hidden, false, rejected)
-		inside("own-block", b.d.OwnBlocks, true, accepted)
+		inside("own-block", b.d.OwnBlocks, true, rejected)
 		inside("own-blocks", b.d.OwnBlocks, false, func(c *api.Conditions) {
 			for _, priority := range b.d.Elevated[six] {
 				elevated := proto.Clone(c).(*api.Conditions)
@@ -164,7 +164,9 @@ func rangesOf(d bgp.Desired) map[netip.Prefix]string {
 }
 
 func (b *policyBuilder) importStatements(groups []*group, peers []peerPolicy) []*api.Statement {
+	b.refuse()
 	b.say("nobody else's marker", nil, &api.Conditions{LargeCommunitySet: b.markers()}, freshCommunities(changes{}))
+	b.refuseOutsiders()
 	if external := b.external(); len(external) > 0 {
 		c := &api.Conditions{CommunitySet: b.communitySet(gracefulShutdown)}
 		b.say("graceful shutdown", b.neighbours(setExternal, external), c, &api.Actions{LocalPref: &api.LocalPrefAction{Value: lowestLocalPref}})

@@ -360,7 +360,7 @@ func stopSpeaker(s *Speaker) {
 	defer s.setMu.Unlock()
 	if s.run != nil {
 		s.run.stop(context.Background())
-		s.run = nil
+		s.setRun(nil)
 	}
 }
 

@@ -30,27 +30,8 @@ type fib struct {
 
 	changes uint64 // of paths, our own included
 
-	// Number of paths by peer. onLevel hears when it passes a limit, without the lock.
-	counts  map[netip.Addr]*peerCount
-	limit   limit                // of peers that are not in limits
-	limits  map[netip.Addr]limit // of single peers
-	onLevel func(peer netip.Addr, level prefixLevel, l limit)
+	changesBy map[netip.Addr]uint64 // those of them by single peers
 }
-
-type peerCount struct {
-	paths   int
-	changes uint64
-	level   prefixLevel
-}
-
-// prefixLevel tells how many prefixes of a peer are in use.
-type prefixLevel int
-
-const (
-	prefixesNormal  prefixLevel = iota
-	prefixesMany                // so many that the status warns
-	prefixesTooMany             // more than the limit
-)
 
 type fibEntry struct {
 	paths []fibPath
@@ -69,7 +50,7 @@ type fibPath struct {
 }
 
 func newFIB() *fib {
-	return &fib{changed: make(chan struct{}, 1), entries: map[netip.Prefix]*fibEntry{}, counts: map[netip.Addr]*peerCount{}}
+	return &fib{changed: make(chan struct{}, 1), entries: map[netip.Prefix]*fibEntry{}, changesBy: map[netip.Addr]uint64{}}
 }
 
 // Changed receives after something changed that Take has not handed out yet, also when Synced changes.
@@ -114,7 +95,7 @@ func (f *fib) signal() {
 // update applies the changes of one callback.
 func (f *fib) update(paths []*apiutil.Path) {
 	f.mu.Lock()
-	last := netip.Addr{}
+	defer f.mu.Unlock()
 	for _, p := range paths {
 		f.changes++
 		nlri, ok := p.Nlri.(*gobgp.IPAddrPrefix)
@@ -122,8 +103,7 @@ func (f *fib) update(paths []*apiutil.Path) {
 			continue
 		}
 		prefix := nlri.Prefix.Masked()
-		last = p.PeerAddress
-		f.of(last).changes++
+		f.changesBy[p.PeerAddress]++
 		if p.Withdrawal {
 			f.remove(prefix, p.PeerAddress, p.RemoteID)
 		} else {
@@ -133,50 +113,13 @@ func (f *fib) update(paths []*apiutil.Path) {
 	if len(f.dirty) > 0 {
 		f.signal()
 	}
-	level, changed := f.level(last) // nearly every callback is about one peer
-	l := f.limitOf(last)
-	f.mu.Unlock()
-	if changed && f.onLevel != nil {
-		f.onLevel(last, level, l)
-	}
-}
-
-// level finds out whether the number of paths of a peer has passed a limit since the last call.
-func (f *fib) level(peer netip.Addr) (prefixLevel, bool) {
-	c := f.counts[peer]
-	l := f.limitOf(peer)
-	if c == nil || l.most == 0 {
-		return prefixesNormal, false
-	}
-	level := l.level(c.paths, c.level)
-	changed := level != c.level
-	c.level = level
-	return level, changed
-}
-
-func (f *fib) of(peer netip.Addr) *peerCount {
-	c := f.counts[peer]
-	if c == nil {
-		c = &peerCount{}
-		f.counts[peer] = c
-	}
-	return c
-}
-
-func (f *fib) count(peer netip.Addr, n int) {
-	if n != 0 {
-		f.of(peer).paths += n
-	}
 }
 
 // changesByOthers counts the changes of paths so far that were not this peer's doing.
 func (f *fib) changesByOthers(peer netip.Addr) uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if c := f.counts[peer]; c != nil {
-		return f.changes - c.changes
-	}
-	return f.changes
+	return f.changes - f.changesBy[peer]
 }
 
 func learnedPath(p *apiutil.Path) fibPath {
@@ -208,12 +151,10 @@ func (f *fib) add(prefix netip.Prefix, p fibPath) {
 	// Stale paths of the same peer are replaced whatever their identifier was.
 	n := len(e.paths)
 	e.paths = slices.DeleteFunc(e.paths, func(o fibPath) bool { return o.peer == p.peer && o.stale && o.id != p.id })
-	f.count(p.peer, len(e.paths)-n)
 	i := slices.IndexFunc(e.paths, func(o fibPath) bool { return o.peer == p.peer && o.id == p.id })
 	switch {
 	case i < 0:
 		e.paths = append(e.paths, p)
-		f.count(p.peer, 1)
 	case e.paths[i] == p && n == len(e.paths):
 		return
 	default:
@@ -232,7 +173,6 @@ func (f *fib) remove(prefix netip.Prefix, peer netip.Addr, id uint32) {
 		return
 	}
 	e.paths = slices.Delete(e.paths, i, i+1)
-	f.count(peer, -1)
 	f.touch(prefix, e)
 }
 
@@ -360,12 +300,7 @@ func (f *fib) sweepStale() {
 	defer f.mu.Unlock()
 	for prefix, e := range f.entries {
 		n := len(e.paths)
-		e.paths = slices.DeleteFunc(e.paths, func(p fibPath) bool {
-			if p.stale {
-				f.count(p.peer, -1)
-			}
-			return p.stale
-		})
+		e.paths = slices.DeleteFunc(e.paths, func(p fibPath) bool { return p.stale })
 		if n != len(e.paths) {
 			f.touch(prefix, e)
 		}

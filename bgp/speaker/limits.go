@@ -10,10 +10,19 @@ import (
 // limit is how many prefixes a peer may announce, and the number above which its status warns.
 type limit struct{ warn, most int }
 
-// limit of a session that has one of its own: the warning comes at four fifths of it.
+// prefixLevel tells how many prefixes a peer announces.
+type prefixLevel int
+
+const (
+	prefixesNormal  prefixLevel = iota
+	prefixesMany                // so many that the status warns
+	prefixesTooMany             // more than the limit
+)
+
+// limit of a session. The warning comes at four fifths of it at the latest, and just there if the session has one of its own.
 func (c Config) limit(s bgp.Session) limit {
 	if s.MaxPrefixes == 0 {
-		return limit{c.WarnPrefixes, c.MaxPrefixes}
+		return limit{min(c.WarnPrefixes, c.MaxPrefixes*4/5), c.MaxPrefixes}
 	}
 	most := int(s.MaxPrefixes)
 	return limit{most * 4 / 5, most}
@@ -30,48 +39,15 @@ func (l limit) level(n int, was prefixLevel) prefixLevel {
 	return prefixesNormal
 }
 
-// setLimits takes over the limits of all sessions, and judges again what peers with another limit have announced.
+// setLimits takes over the limits of all sessions. A peer that is held down may try again under another limit.
 func (s *Speaker) setLimits(sessions []bgp.Session) {
-	own := map[netip.Addr]limit{}
+	all := s.status.received()
 	for _, w := range sessions {
-		if w.MaxPrefixes != 0 {
-			own[w.Address.Unmap()] = s.cfg.limit(w)
+		peer := w.Address.Unmap()
+		if x := all[peer]; x != nil && x.setLimit(s.cfg.limit(w)) {
+			s.status.release(peer)
 		}
 	}
-	for peer, l := range s.fib.setLimits(own) {
-		s.status.release(peer)
-		s.prefixLevel(peer, l.level, l.limit)
-	}
-}
-
-type levelOf struct {
-	level prefixLevel
-	limit limit
-}
-
-// setLimits returns how the peers whose limit changed stand to the new one.
-func (f *fib) setLimits(own map[netip.Addr]limit) map[netip.Addr]levelOf {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	old := f.limits
-	f.limits = own
-	changed := map[netip.Addr]levelOf{}
-	for _, peers := range []map[netip.Addr]limit{old, own} {
-		for peer := range peers {
-			if old[peer] != own[peer] {
-				level, _ := f.level(peer)
-				changed[peer] = levelOf{level, f.limitOf(peer)}
-			}
-		}
-	}
-	return changed
-}
-
-func (f *fib) limitOf(peer netip.Addr) limit {
-	if l, ok := f.limits[peer]; ok {
-		return l
-	}
-	return f.limit
 }
 
 // release ends the punishment of a peer: under another limit it may try again.

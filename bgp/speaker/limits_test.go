@@ -1,12 +1,16 @@
 package speaker
 
 import (
+	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/manxnet/manx/bgp"
 )
@@ -64,6 +68,89 @@ func TestMaxPrefixesHoldsTheSessionDown(t *testing.T) {
 	p.send(update("10.0.0.2", 0, 100, pfx("10.1.0.0/24")))
 	table := routeTable{}
 	awaitRoutes(t, s, table, "only the new route", func() bool { return len(table) == 1 && len(table[pfx("10.1.0.0/24")].Paths) == 1 })
+}
+
+// All that a peer sends counts: routes for which another peer is better, those that a filter or a refusal keeps out, and
+// those with our own AS in the path. The warning comes before the limit, also when both are passed at once.
+func TestMaxPrefixesCountsWhatIsSent(t *testing.T) {
+	t.Parallel()
+	for i, c := range []struct {
+		name  string
+		send  func(prefixes ...netip.Prefix) *gobgp.BGPMessage
+		usual func(d *bgp.Desired)
+	}{
+		{"another peer is better", func(p ...netip.Prefix) *gobgp.BGPMessage { return update("10.0.0.3", 0, 50, p...) }, nil},
+		{"a filter rejects all", func(p ...netip.Prefix) *gobgp.BGPMessage { return update("10.0.0.3", 0, 100, p...) }, func(d *bgp.Desired) {
+			d.Filters = []bgp.Filter{{Name: "none", ImportV4: []bgp.Rule{{Name: "none"}}}}
+			d.Sessions[0].Filters = []string{"none"}
+		}},
+		{"all are refused", func(p ...netip.Prefix) *gobgp.BGPMessage { return update("10.0.0.3", 0, 100, p...) }, func(d *bgp.Desired) {
+			d.Refusals = bgp.Refusals{{Class: bgp.RefusedLong, Reason: "too long", Match: bgp.PrefixMatch{CIDR: pfx("0.0.0.0/0"), Min: 25, Max: 32}}}
+		}},
+		{"our own AS is in the path", func(p ...netip.Prefix) *gobgp.BGPMessage { return update("10.0.0.3", 64512, 100, p...) }, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			core, logs := observer.New(zap.WarnLevel)
+			s, d := testSpeaker(t, Config{Logger: zap.New(core), PrefixHold: time.Hour})
+			addr, better := fmt.Sprintf("127.0.5.%d", 50+2*i), fmt.Sprintf("127.0.5.%d", 51+2*i)
+			d.Sessions = []bgp.Session{passive(addr), passive(better)}
+			d.Sessions[0].MaxPrefixes = 100
+			if c.usual != nil {
+				c.usual(&d)
+			}
+			mustSet(t, s, d)
+			first := dialFake(t, better, listenOf(d), fakeOptions{as: 64512, id: "10.99.5.51"})
+			awaitSession(t, s, better, "Established", established)
+			list := manyPrefixes(300)
+			first.send(update("10.0.0.2", 0, 200, list[:90]...))
+			p := dialFake(t, addr, listenOf(d), fakeOptions{as: 64512, id: "10.99.5.50"})
+			awaitSession(t, s, addr, "Established", established)
+			p.send(c.send(list[:60]...))
+			for range 5 { // the same again is not more
+				p.send(c.send(list[:60]...))
+			}
+			p.send(c.send(list[60:90]...))
+			awaitSession(t, s, addr, "the warning", func(st SessionStatus) bool {
+				return established(st) && strings.Contains(st.Warning, "more than 80 prefixes; above 100 the session is shut down")
+			})
+			p.send(withdrawal(list[20:90]...))
+			awaitSession(t, s, addr, "no warning", func(st SessionStatus) bool { return established(st) && st.Warning == "" })
+			logs.TakeAll()
+			p.send(c.send(list...))
+			if n := p.awaitClosed(); n == nil || n.ErrorCode != 6 || n.ErrorSubcode != 2 {
+				t.Errorf("got %+v, want NOTIFICATION 6/2", n)
+			}
+			awaitSession(t, s, addr, "the reason", func(st SessionStatus) bool {
+				return st.Phase == PhaseFailed && st.Warning == "" && strings.Contains(st.Reason, "announced more than 100 prefixes; the session is held down for 1h0m0s")
+			})
+			if warnings := logs.FilterMessage("bgp session").Filter(func(e observer.LoggedEntry) bool { return e.ContextMap()["key"] == addr }).All(); len(warnings) == 0 ||
+				!strings.Contains(fmt.Sprint(warnings[0].ContextMap()["reason"]), "more than 80 prefixes") {
+				t.Errorf("logged %v, want the warning first", warnings)
+			}
+			if first.isClosed() {
+				t.Error("the session of the other peer was lost")
+			}
+		})
+	}
+}
+
+// The warning comes before the limit whatever the two settings are.
+func TestWarningComesBeforeTheLimit(t *testing.T) {
+	for _, c := range []struct {
+		cfg  Config
+		own  uint32
+		want limit
+	}{
+		{Config{WarnPrefixes: 50_000, MaxPrefixes: 500_000}, 0, limit{50_000, 500_000}},
+		{Config{WarnPrefixes: 50_000, MaxPrefixes: 1000}, 0, limit{800, 1000}},
+		{Config{WarnPrefixes: 50_000, MaxPrefixes: 500_000}, 10, limit{8, 10}},
+		{Config{WarnPrefixes: 50_000, MaxPrefixes: 1}, 0, limit{0, 1}},
+	} {
+		if got := c.cfg.limit(bgp.Session{MaxPrefixes: c.own}); got != c.want {
+			t.Errorf("%+v, %d: %+v, want %+v", c.cfg, c.own, got, c.want)
+		}
+	}
 }
 
 // The limit of one peer: a warning before it, the session held down above it, and a higher one at once of effect.

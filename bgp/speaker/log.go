@@ -15,6 +15,7 @@ import (
 type peerTap struct {
 	established atomic.Bool
 	idle        atomic.Pointer[idleHold] // of the FSM that was made last
+	received    received
 }
 
 // logBridge passes GoBGP's log on to zap, one level lower, since to Manx it is detail, and feeds what its
@@ -32,13 +33,13 @@ func newLogBridge(log *zap.Logger, status *statusTable) *logBridge {
 	return &logBridge{log: log.Named("gobgp"), status: status}
 }
 
-// Enabled lets debug messages through only for sessions that are not up: they tell about failed connections, are
-// rare there, and would cost time for every UPDATE later.
+// Enabled lets debug messages through only for sessions. Of those of a session that is up Handle keeps only what says
+// which routes came.
 func (b *logBridge) Enabled(_ context.Context, level slog.Level) bool {
 	if level >= slog.LevelInfo {
 		return true
 	}
-	return b.tap != nil && !b.tap.established.Load()
+	return b.tap != nil
 }
 
 func (b *logBridge) WithGroup(string) slog.Handler { return b }
@@ -68,6 +69,9 @@ func (t *statusTable) tapOf(addr netip.Addr) *peerTap {
 }
 
 func (b *logBridge) Handle(_ context.Context, rec slog.Record) error {
+	if b.tap != nil && b.tap.received.heard(rec) || b.tap != nil && rec.Level < slog.LevelInfo && b.tap.established.Load() {
+		return nil
+	}
 	if rec.Message == "failed to stop BGP server" { // speakerRun.stop has stopped it already, in a better way
 		return nil
 	}

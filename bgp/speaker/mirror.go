@@ -23,7 +23,9 @@ type statusTable struct {
 	entries  map[netip.Addr]*sessionEntry
 	fatal    string // why no session can run
 	watchers map[*statusWatcher]bool
-	taps     int // peers whose packets are looked at
+	count    func(netip.Addr, *received) // counts the routes of a peer
+	report   func(netip.Addr, *received) // tells how many there are
+	taps     int                         // peers whose packets are looked at
 
 	path func(netip.Addr) (bfd.Status, bool) // what BFD says
 
@@ -93,7 +95,7 @@ func (t *statusTable) setSessions(want []bgp.Session) {
 		keep[addr] = true
 		e := t.entries[addr]
 		if e == nil {
-			e = &sessionEntry{state: gobgp.BGP_FSM_IDLE, since: now, tap: &peerTap{}, path: t.path}
+			e = &sessionEntry{state: gobgp.BGP_FSM_IDLE, since: now, tap: t.newTap(addr), path: t.path}
 			t.entries[addr] = e
 		}
 		if e.session.Wire() != s.Wire() {
@@ -122,6 +124,7 @@ func (t *statusTable) reset() {
 		}
 		e.state, e.since, e.tried = gobgp.BGP_FSM_IDLE, now, false
 		e.tap.established.Store(false)
+		e.tap.received.begin(false)
 		t.refresh(addr, e, now)
 	}
 }

@@ -23,13 +23,14 @@ const (
 
 // policy is what GoBGP should do with routes, and what of it concerns each peer.
 type policy struct {
-	request *api.SetPoliciesRequest
-	encoded []byte // of request, to compare
-	peers   map[netip.Addr]peerPolicy
-	ranges  map[netip.Prefix]string // what decides about learned routes inside of them
-	drain   bgp.Drain
-	groups  []*group
-	watched bool // a rule asks for the interface that a learned route leaves by
+	request  *api.SetPoliciesRequest
+	encoded  []byte // of request, to compare
+	peers    map[netip.Addr]peerPolicy
+	ranges   map[netip.Prefix]string // what decides about learned routes inside of them
+	drain    bgp.Drain
+	groups   []*group
+	excepted []netip.Prefix // prefixes of other refusals of outsiders; sorted
+	watched  bool           // a rule asks for the interface that a learned route leaves by
 }
 
 // peerPolicy changes exactly if routes that were decided before must be decided again for the peer.
@@ -71,12 +72,14 @@ func buildPolicy(d bgp.Desired, interfaces map[netip.Addr]string) policy {
 			p.peers[a] = out[i]
 		}
 	}
+	refused := refusedTexts(d.Refusals)
 	for _, s := range d.Sessions {
 		mine := p.peers[plainAddr(s.Address)]
 		mine.out += string(s.NextHop)
+		mine.in += refused(s)
 		p.peers[plainAddr(s.Address)] = mine
 	}
-	p.groups = groups
+	p.groups, p.excepted = groups, exceptions(d.Refusals)
 	p.ranges, p.watched = rangesOf(d), b.watched
 	p.request = &api.SetPoliciesRequest{
 		Policies: []*api.Policy{{Name: exportPolicy, Statements: exporting}, {Name: importPolicy, Statements: importing}},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
@@ -70,6 +71,11 @@ func (r *speakerRun) compare(old, new policy) again {
 		}
 		if was.out != is.out || r.ownChanged(was.own, is.own) {
 			a.out = append(a.out, addr)
+		}
+	}
+	for _, addr := range r.exceptedPeers(old, new) {
+		if !slices.Contains(a.in, addr) {
+			a.in = append(a.in, addr)
 		}
 	}
 	a.ranges = unequal(old.ranges, new.ranges)

@@ -43,7 +43,7 @@ func newPolicyLab(t *testing.T, seed uint64, base int) *policyLab {
 	peers := []peer{{64512, false, l.senders}, {64601, false, l.senders}, {64512, true, l.receivers}, {64602, false, l.receivers}}
 	for i, p := range peers {
 		session := passive(fmt.Sprintf("127.0.2.%d", base+i))
-		session.PeerAS, session.ReflectorClient = p.as, p.client
+		session.PeerAS, session.ReflectorClient, session.Outsider = p.as, p.client, p.as != 64512
 		if p.client {
 			session.ReflectorClusterID = ip("10.99.0.1")
 		}
@@ -226,7 +226,31 @@ func (l *policyLab) change() {
 		c := l.attributes(bgp.Candidate{})
 		l.d.Tags = append(l.d.Tags, bgp.Tag{Prefix: pfx(pick(l, someCIDRs)), Communities: c.Communities, LargeCommunities: c.LargeCommunities})
 	}
+	l.refuse()
 	l.d.Drain = pick(l, []bgp.Drain{bgp.DrainNone, bgp.DrainNone, bgp.DrainNone, bgp.DrainDraining, bgp.DrainWithdrawn})
+}
+
+// refuse makes new refusals. Those of outsiders all have the same exceptions, as far as they match them.
+func (l *policyLab) refuse() {
+	l.d.Refusals = nil
+	var blocks []netip.Prefix
+	for _, prefixes := range l.sent {
+		for p := range prefixes {
+			if l.often(30) {
+				blocks = append(blocks, p)
+			}
+		}
+	}
+	slices.SortFunc(blocks, netip.Prefix.Compare)
+	for range l.rnd.IntN(4) {
+		p := pfx(pick(l, someCIDRs[1:]))
+		r := bgp.Refusal{Match: bgp.PrefixMatch{CIDR: p, Min: p.Bits() + l.rnd.IntN(33-p.Bits())}, Outsiders: l.often(50)}
+		r.Match.Max = r.Match.Min + l.rnd.IntN(33-r.Match.Min)
+		if r.Outsiders {
+			r.Except = blocks
+		}
+		l.d.Refusals = append(l.d.Refusals, r)
+	}
 }
 
 // want computes what each listener should have and what the kernel should get, from the rules alone.

@@ -16,15 +16,23 @@ type RejectedRoute struct {
 	Reason string
 }
 
-// RejectClass groups the reasons for which paths are not used.
+// RejectClass groups the reasons for which paths are not used: a bgp.RefusalClass, or one of those below.
 type RejectClass string
 
 const (
 	RejectOwn     RejectClass = "own_prefix" // it is this node's own prefix or address
 	RejectNextHop RejectClass = "next_hop"   // the next hop cannot be used
-	RejectPrefix  RejectClass = "prefix"     // the prefix is not for traffic between hosts
 	RejectService RejectClass = "service"    // announced for others; Rejected does not tell of it
 )
+
+// RejectClasses lists the classes that Rejected tells of.
+func RejectClasses() []RejectClass {
+	list := []RejectClass{RejectOwn, RejectNextHop}
+	for _, c := range bgp.RefusalClasses() {
+		list = append(list, RejectClass(c))
+	}
+	return list
+}
 
 // rejects remembers what Rejected has found.
 type rejects struct {
@@ -36,7 +44,7 @@ type rejects struct {
 // routes, so that with very many of them it may give what it found a short time ago.
 func (s *Speaker) Rejected() []RejectedRoute {
 	s.status.spend(&s.status.rejects.budget, 0, func() {
-		list := append(s.fib.rejected(), s.conflicting()...)
+		list := slices.Concat(s.fib.rejected(), s.conflicting(), s.refusedRoutes())
 		slices.SortFunc(list, func(a, b RejectedRoute) int {
 			return cmp.Or(a.Prefix.Compare(b.Prefix), comparePaths(a.Path, b.Path))
 		})
@@ -57,8 +65,6 @@ func (f *fib) refuse(prefix netip.Prefix, p fibPath) (RejectClass, string) {
 		return RejectService, "the prefix is an address of services: it is announced for others, while this host reaches services by itself"
 	case f.own[prefix]:
 		return RejectOwn, "this node originates the prefix itself; no other speaker may announce it"
-	case prefix.IsSingleIP() && f.ownAddr[prefix.Addr()]:
-		return RejectOwn, "the prefix is the address of this node"
 	case f.ownAddr[nh]:
 		return RejectNextHop, "the next hop is this node: the route would loop"
 	case !nh.IsValid() || nh.IsUnspecified() || nh.IsMulticast() || nh.IsLoopback():
@@ -69,8 +75,6 @@ func (f *fib) refuse(prefix netip.Prefix, p fibPath) (RejectClass, string) {
 		return RejectNextHop, "the next hop " + nh.String() + " of the IPv4 prefix is an IPv6 address (RFC 8950), which is not supported"
 	case nh.IsLinkLocalUnicast() && nh.Is6() && nh.Zone() == "":
 		return RejectNextHop, "the next hop " + nh.String() + " is link-local and names no interface; the peer should send a global one"
-	case prefix.Addr().IsMulticast() || prefix.Addr().IsLoopback() && prefix.Bits() > 0:
-		return RejectPrefix, "the prefix is not for unicast traffic between hosts"
 	}
 	return "", ""
 }

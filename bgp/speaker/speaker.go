@@ -40,8 +40,8 @@ type Config struct {
 	// WarnPrefixes is the number of prefixes learned from one peer above which its status carries a warning; default 50,000.
 	WarnPrefixes int
 	// MaxPrefixes is the number of prefixes learned from one peer above which the session is shut down for
-	// PrefixHold; default 500,000, about 0.6 GB of memory. Only prefixes count for which the peer is the best, or
-	// one of the best.
+	// PrefixHold; default 500,000, about 0.6 GB of memory. All that the peer announces counts, whether or not it is
+	// accepted or the best; with ADD-PATH each path does.
 	MaxPrefixes int
 	// PrefixHold is how long a session stays down after it exceeded MaxPrefixes; default 5 minutes.
 	PrefixHold time.Duration
@@ -106,8 +106,8 @@ func New(cfg Config) *Speaker {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Speaker{cfg: cfg, log: cfg.Logger, ctx: ctx, cancel: cancel, fib: newFIB()}
 	s.interfaces.lookup = cfg.InterfaceOf
-	s.fib.limit, s.fib.onLevel = cfg.limit(bgp.Session{}), s.prefixLevel
 	s.status = newStatusTable(cfg)
+	s.status.count, s.status.report = s.countReceived, s.reportLevel
 	s.status.path = s.paths.status
 	s.sync = newRestartSync(cfg, s.syncFinished)
 	go s.maintain()
@@ -136,7 +136,9 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 		}
 		s.status.setFatal(nil)
 	}
+	look := s.setRefusals(d.Sessions, d.Refusals)
 	err := s.run.set(ctx, d)
+	look()
 	s.setPaths(d.Sessions)
 	s.sync.tick(time.Now()) // a node without peers is ready at once
 	return err

@@ -28,7 +28,7 @@ func (s *Speaker) ReceivedFrom(_ context.Context, peer netip.Addr) ([]JudgedPath
 		return nil, err
 	}
 	var list []JudgedPath
-	err = run.paths(api.TableType_TABLE_TYPE_ADJ_IN, session.Address, func(t TablePath) {
+	err = run.receivedPaths(session.Address, nil, func(t TablePath) {
 		t.Peer = session.Address // which routes of a peer do not name
 		c := run.candidate(judge.desired, t)
 		if c.Source == bgp.SourceExternal {
@@ -47,7 +47,7 @@ func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]JudgedPath
 		return nil, err
 	}
 	sent := map[netip.Prefix]bool{}
-	if err := run.paths(api.TableType_TABLE_TYPE_ADJ_OUT, session.Address, func(t TablePath) { sent[t.Prefix] = true }); err != nil {
+	if err := run.paths(api.TableType_TABLE_TYPE_ADJ_OUT, session.Address, nil, func(t TablePath) { sent[t.Prefix] = true }); err != nil {
 		return nil, err
 	}
 	all, err := s.Table(plainAddr(session.Address).Is6())
@@ -82,11 +82,19 @@ func (s *Speaker) judgeOf(peer netip.Addr) (*speakerRun, *judge, bgp.Session, er
 	return nil, nil, bgp.Session{}, fmt.Errorf("there is no session with %s", peer)
 }
 
-// paths calls f with all paths that a peer has sent, or is sent.
-func (r *speakerRun) paths(table api.TableType, peer netip.Addr, f func(TablePath)) error {
+// receivedPaths calls f with all paths that a peer has sent for some prefixes, or for all if some is empty.
+func (r *speakerRun) receivedPaths(peer netip.Addr, some []netip.Prefix, f func(TablePath)) error {
+	return r.paths(api.TableType_TABLE_TYPE_ADJ_IN, peer, some, f)
+}
+
+// paths calls f with the paths that a peer has sent, or is sent.
+func (r *speakerRun) paths(table api.TableType, peer netip.Addr, some []netip.Prefix, f func(TablePath)) error {
 	req := apiutil.ListPathRequest{TableType: table, Name: peer.Unmap().String(), Family: gobgp.RF_IPv4_UC}
 	if plainAddr(peer).Is6() {
 		req.Family = gobgp.RF_IPv6_UC
+	}
+	for _, p := range some {
+		req.Prefixes = append(req.Prefixes, &apiutil.LookupPrefix{Prefix: p.String(), LookupOption: apiutil.LOOKUP_EXACT})
 	}
 	err := r.srv.ListPath(req, func(_ gobgp.NLRI, paths []*apiutil.Path) {
 		for _, p := range paths {

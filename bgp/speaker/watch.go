@@ -46,6 +46,7 @@ func (s *Speaker) peerEvent(ev *apiutil.WatchEventMessage_PeerEvent, at time.Tim
 	switch {
 	case now == gobgp.BGP_FSM_ESTABLISHED && was != now:
 		s.sync.established(addr, at)
+		s.reportLevelAgain(addr)
 		go s.learnTimers(addr)
 		s.sendAgain(addr)
 	case was == gobgp.BGP_FSM_ESTABLISHED && now != was:

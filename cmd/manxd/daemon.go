@@ -162,6 +162,8 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 			EndpointStatusDir: o.endpointStatusDir, InterfacePrefix: o.interfacePrefix, WithPolicy: o.policy}),
 	}
 	defer f.speaker.Close()
+	f.refuse, f.connected = o.refuse, newConnectedSubnets(k.ListAddresses, f.lookAtPasswords, log.Named("bgp"))
+	f.agent.OnLinks(f.lookAtLinks)
 	kinds := watched
 	var drops *flowlog.Hub
 	var tracer server.FlowTracer
@@ -179,7 +181,6 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 		tracer = rules
 		f.policy = dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: k, Connections: k, Policy: o.policyConfig(name), Logger: log.Named("policy"),
 			Programmed: control.ObserveProgramming})
-		f.agent.OnLinks(f.policy.LookAtInterfaces)
 		kinds = slices.Concat(watched, watchedForPolicy)
 		if o.flowLogOn() {
 			drops = flowlog.NewHub(o.flowLogRate, lines.writer(), f.policy.EndpointOf)
@@ -216,6 +217,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 	}
 	tasks.Go(func() error { return f.followDatastore(ctx) })
 	tasks.Go(func() error { return f.followBGP(ctx) })
+	tasks.Go(func() error { return f.connected.run(ctx) })
 	if o.passwordDir != "" {
 		tasks.Go(func() error {
 			watchPasswords(ctx, o.passwordDir, f.lookAtPasswords, log.Named("bgp"))

@@ -53,6 +53,8 @@ type follower struct {
 	clusterIPs string
 	prefix     string // of workloads' interfaces
 	passwords  *password.Folder
+	refuse     bgp.RefuseSettings
+	connected  *connectedSubnets
 	log        *zap.Logger
 
 	tables  *datastore.Tables
@@ -72,6 +74,14 @@ func (f *follower) lookAtPasswords() {
 	select {
 	case f.passwordsChanged <- struct{}{}:
 	default:
+	}
+}
+
+// lookAtLinks follows changes of interfaces and addresses of this host. It does not wait.
+func (f *follower) lookAtLinks() {
+	f.connected.lookAgain()
+	if f.policy != nil {
+		f.policy.LookAtInterfaces()
 	}
 }
 
@@ -158,7 +168,7 @@ func (f *follower) concernsBGP(c datastore.Change) bool {
 		return false
 	case model.KindBlockAffinity:
 		a, ok := c.Key.Affinity()
-		return ok && a.Host == f.node
+		return ok && (a.Host == f.node || f.Desired().RefusesByBlocks())
 	case model.KindWorkloadEndpoint:
 		return slices.ContainsFunc([]*model.Object{c.Old, c.New}, func(o *model.Object) bool {
 			if o == nil {
@@ -173,7 +183,8 @@ func (f *follower) concernsBGP(c datastore.Change) bool {
 
 // configure tells the speaker what it should do; it returns when to do so again if nothing changes before.
 func (f *follower) configure(ctx context.Context, snapshot *datastore.Snapshot) time.Duration {
-	d := bgp.Compute(bgp.Input{Reader: snapshot, Node: f.node, RouterID: f.routerID, ClusterIPs: f.clusterIPs, InterfacePrefix: f.prefix, Passwords: f.passwords})
+	d := bgp.Compute(bgp.Input{Reader: snapshot, Node: f.node, RouterID: f.routerID, ClusterIPs: f.clusterIPs,
+		InterfacePrefix: f.prefix, Passwords: f.passwords, Refuse: f.refuse, Connected: f.connected.list()})
 	if before := f.Desired(); d.Global.LocalAS == 0 && before.Global.LocalAS != 0 {
 		// Our Node was deleted or spoilt. That is no reason to cut the node off.
 		before.Notices = []bgp.Notice{{Object: "Node/" + f.node, Reason: "is not there or cannot be used any more: BGP is kept as it was"}}

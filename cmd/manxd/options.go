@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -54,6 +55,7 @@ type options struct {
 	passwordDir              string
 	maxPrefixes              int
 	warnPrefixes             int
+	refuse                   bgp.RefuseSettings
 	birdSocket               string
 	bmpCollectors, bmpPolicy string
 
@@ -131,6 +133,12 @@ func (o *options) flags(fs *pflag.FlagSet) {
 
 	b.int(&o.maxPrefixes, "bgp-max-prefixes", 500_000, "prefixes that one BGP peer may announce; above, its session is shut down for five minutes. A BGPPeer's annotation manx.io/max-prefixes comes first", "MANX_BGP_MAX_PREFIXES")
 	b.int(&o.warnPrefixes, "bgp-warn-prefixes", 50_000, "prefixes of one BGP peer above which its status carries a warning", "MANX_BGP_WARN_PREFIXES")
+
+	b.bool(&o.refuse.Default, "bgp-refuse-default-route", false, "refuse default routes from BGP peers. BGPConfiguration's annotation manx.io/refuse-default-route comes first", "MANX_BGP_REFUSE_DEFAULT_ROUTE")
+	b.bool(&o.refuse.Connected, "bgp-refuse-connected-routes", false, "refuse routes of BGP peers inside subnets that this host is on; annotation manx.io/refuse-connected-routes", "MANX_BGP_REFUSE_CONNECTED_ROUTES")
+	b.bool(&o.refuse.Pools, "bgp-refuse-pool-routes", false, "refuse what external BGP peers announce inside IP pools, but for blocks of nodes as they are; annotation manx.io/refuse-pool-routes", "MANX_BGP_REFUSE_POOL_ROUTES")
+	b.int(&o.refuse.Longest[0], "bgp-max-prefix-length-v4", 0, "refuse longer IPv4 prefixes from BGP peers; 0: any length; annotation manx.io/max-prefix-length-v4", "MANX_BGP_MAX_PREFIX_LENGTH_V4")
+	b.int(&o.refuse.Longest[1], "bgp-max-prefix-length-v6", 0, "refuse longer IPv6 prefixes from BGP peers; 0: any length; annotation manx.io/max-prefix-length-v6", "MANX_BGP_MAX_PREFIX_LENGTH_V6")
 
 	b.string(&o.birdSocket, "bird-socket", "", "where BIRD's control socket is emulated for reading, such as /var/run/calico/bird.ctl (IPv6: bird6.ctl beside it); empty: nowhere", "MANX_BIRD_SOCKET")
 
@@ -259,6 +267,11 @@ func (o *options) check() error {
 	for flag, n := range map[string]int{"bgp-max-prefixes": o.maxPrefixes, "bgp-warn-prefixes": o.warnPrefixes} {
 		if n < 1 {
 			return fmt.Errorf("--%s=%d: want 1 or more", flag, n)
+		}
+	}
+	for i, flag := range []string{"bgp-max-prefix-length-v4", "bgp-max-prefix-length-v6"} {
+		if n, most := o.refuse.Longest[i], []int{32, 128}[i]; n < 0 || n > most {
+			return fmt.Errorf("--%s=%d: want 1 to %d, or 0 for any length", flag, n, most)
 		}
 	}
 	config := o.nodeConfig()

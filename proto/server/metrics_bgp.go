@@ -63,7 +63,10 @@ func collectBGP(now *Source, gauge, counter metricFunc) {
 		counter(metricFlaps, float64(n.Flaps), string(typ))
 		counter(metricGracefulRestarts, float64(n.Restarts), string(typ))
 	}
-	classes := map[speaker.RejectClass]int{speaker.RejectOwn: 0, speaker.RejectNextHop: 0, speaker.RejectPrefix: 0}
+	classes := map[speaker.RejectClass]int{}
+	for _, class := range speaker.RejectClasses() {
+		classes[class] = 0
+	}
 	for _, r := range now.BGP.Rejected() {
 		classes[r.Class]++
 	}

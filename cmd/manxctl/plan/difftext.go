@@ -88,6 +88,7 @@ func (d Diff) WriteText(w io.Writer) error {
 var ruleWords = map[string]string{
 	"exportPrefixes":   "learned routes inside these are passed on",
 	"noExportPrefixes": "learned routes inside these are not passed on",
+	"refusals":         "routes of peers that are refused",
 	"noInstall":        "learned routes inside these are not for the kernel",
 	"statics":          "kernel routes to peers",
 }

@@ -1,0 +1,427 @@
+package speaker
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+// received is what is known, as it comes in, of the routes in the Adj-RIB-In of one peer: how many there are at most and
+// at least, and which are refused.
+//
+// Fault: GoBGP counts the routes of a peer by looking at each of them, and its event about received routes leaves out
+// those with our own AS in the path and costs 20 us for each UPDATE. So the speaker reads along what GoBGP logs for each
+// UPDATE, which costs nothing that can be measured (BenchmarkIngest), and has GoBGP count when a limit may have been
+// passed. Shown by TestMaxPrefixesCountsWhatIsSent. Can go when GoBGP keeps the number of received routes.
+type received struct {
+	mu sync.Mutex
+
+	counted              int    // by GoBGP, at some time
+	announced, withdrawn int    // routes in UPDATEs since then; a route may be among them several times
+	counting, pending    bool   // pending: it has to be done once more
+	up                   bool   // the session
+	session              uint64 // changes when the session comes up or goes down
+	level                prefixLevel
+	limit                limit
+	count                func() // has them counted, and reports the level
+	report               func() // tells the level, if it changed
+
+	reporting sync.Mutex // one report at a time, and none of an older level after that of a newer one
+	reported  levelOf
+
+	looking  sync.Mutex // one at a time looks at all routes
+	rules    bgp.Refusals
+	outsider bool
+	refused  map[routeKey]refusedRoute
+	touched  map[routeKey]bool // changed while all routes are looked at; nil at other times
+}
+
+// routeKey is what identifies a route of a peer.
+type routeKey struct {
+	prefix netip.Prefix
+	id     uint32 // RFC 7911
+}
+
+type refusedRoute struct {
+	rule    *bgp.Refusal
+	nextHop netip.Addr
+}
+
+// The messages that GoBGP logs for each UPDATE before it takes it over, and when a session has come up or gone down; and
+// the keys of what it logs with them.
+const (
+	updateMessage   = "received update"
+	peerUpMessage   = "Peer Up"
+	peerDownMessage = "Peer Down"
+
+	keyNLRI, keyWithdrawals, keyAttributes = "nlri", "withdrawals", "path_attributes"
+)
+
+// heard reads a log message of GoBGP and tells whether it was about an UPDATE.
+func (x *received) heard(rec slog.Record) bool {
+	switch rec.Message {
+	case updateMessage:
+		x.update(rec)
+		return true
+	case peerUpMessage, peerDownMessage:
+		x.begin(rec.Message == peerUpMessage)
+	}
+	return false
+}
+
+// begin forgets the routes of the session before. Those that are kept for a graceful restart are counted when the session
+// is up again.
+func (x *received) begin(up bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.session++
+	x.up, x.counted, x.announced, x.withdrawn, x.refused, x.touched = up, 0, 0, 0, nil, nil
+	if x.level != prefixesNormal {
+		x.level = prefixesNormal
+		go x.report()
+	}
+	if up {
+		x.recount()
+	}
+}
+
+func (x *received) update(rec slog.Record) {
+	var announced, withdrawn []gobgp.PathNLRI
+	var nextHop netip.Addr
+	var more, gone []gobgp.PathNLRI
+	rec.Attrs(func(a slog.Attr) bool {
+		switch v := a.Value.Any().(type) {
+		case []gobgp.PathNLRI:
+			if a.Key == keyNLRI {
+				announced = v
+			} else if a.Key == keyWithdrawals {
+				withdrawn = v
+			}
+		case []gobgp.PathAttributeInterface:
+			more, gone, nextHop = reach(v)
+		}
+		return true
+	})
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, list := range [][]gobgp.PathNLRI{withdrawn, gone} {
+		x.withdrawn += len(list)
+		for _, n := range list {
+			x.note(n, netip.Addr{}, false)
+		}
+	}
+	for _, list := range [][]gobgp.PathNLRI{announced, more} {
+		x.announced += len(list)
+		for _, n := range list {
+			x.note(n, nextHop, true)
+		}
+	}
+	if x.mayHavePassed() {
+		x.recount()
+	}
+}
+
+// reach finds the routes in attributes (RFC 4760) and the next hop.
+func reach(attributes []gobgp.PathAttributeInterface) (announced, withdrawn []gobgp.PathNLRI, nextHop netip.Addr) {
+	for _, a := range attributes {
+		switch a := a.(type) {
+		case *gobgp.PathAttributeNextHop:
+			nextHop = a.Value
+		case *gobgp.PathAttributeMpReachNLRI:
+			announced, nextHop = a.Value, a.Nexthop
+		case *gobgp.PathAttributeMpUnreachNLRI:
+			withdrawn = a.Value
+		}
+	}
+	return announced, withdrawn, nextHop
+}
+
+// note remembers a route if it is refused.
+func (x *received) note(n gobgp.PathNLRI, nextHop netip.Addr, announced bool) {
+	nlri, ok := n.NLRI.(*gobgp.IPAddrPrefix)
+	if !ok {
+		return
+	}
+	key := routeKey{nlri.Prefix.Masked(), n.ID}
+	if x.touched != nil {
+		x.touched[key] = true
+	}
+	x.put(key, nextHop, announced)
+}
+
+func (x *received) put(key routeKey, nextHop netip.Addr, announced bool) {
+	var rule *bgp.Refusal
+	if announced {
+		rule = x.rules.Find(key.prefix, x.outsider)
+	}
+	switch {
+	case rule != nil && x.refused == nil:
+		x.refused = map[routeKey]refusedRoute{key: {rule, nextHop}}
+	case rule != nil:
+		x.refused[key] = refusedRoute{rule, nextHop}
+	case len(x.refused) > 0:
+		delete(x.refused, key)
+	}
+}
+
+// mayHavePassed tells whether the number of routes may lie at another level than when they were counted last.
+func (x *received) mayHavePassed() bool {
+	switch most := x.counted + x.announced; {
+	case x.limit.most == 0 || !x.up || x.level == prefixesTooMany: // the last is being acted upon
+		return false
+	case most > x.limit.most:
+		return true
+	case x.level == prefixesNormal:
+		return most > x.limit.warn
+	}
+	return x.withdrawn > 0 && x.limit.level(x.counted-x.withdrawn, x.level) != x.level
+}
+
+// recount has the routes counted, once more if that is under way.
+func (x *received) recount() {
+	if x.pending = x.counting; !x.counting && x.limit.most != 0 {
+		x.counting = true
+		go x.count()
+	}
+}
+
+// seen takes a number of routes that GoBGP gave for another purpose.
+func (x *received) seen(n int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.up && x.limit.most != 0 && x.limit.level(n, x.level) != x.level {
+		x.recount()
+	}
+}
+
+// setLimit takes over a limit and tells whether there was another before. What has come so far is judged by the new one.
+func (x *received) setLimit(l limit) (changed bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.limit == l {
+		return false
+	}
+	changed = x.limit.most != 0
+	x.limit = l
+	if x.up {
+		x.level = prefixesNormal // until they are counted
+		x.recount()
+	}
+	return changed
+}
+
+// countPause is how much longer than a count of all routes the time to the next one is at least: a peer close to its limit
+// that announces the same again and again costs a tenth of the time at most.
+const countPause = 10
+
+// countReceived has GoBGP count the routes of a peer until no level can have been passed meanwhile.
+func (s *Speaker) countReceived(peer netip.Addr, x *received) {
+	for more := true; more; {
+		x.mu.Lock()
+		announced, withdrawn, session := x.announced, x.withdrawn, x.session
+		x.pending = false
+		x.mu.Unlock()
+		start := time.Now()
+		n, err := s.countRoutes(peer)
+		cost := time.Since(start)
+		x.mu.Lock()
+		if err == nil && x.up && x.session == session {
+			x.counted, x.announced, x.withdrawn = n, x.announced-announced, x.withdrawn-withdrawn
+			x.level = x.limit.level(n, x.level)
+			x.mu.Unlock()
+			x.report()
+			time.Sleep(countPause * cost)
+			x.mu.Lock()
+		}
+		more = x.up && (x.pending || x.mayHavePassed())
+		x.counting = more
+		x.mu.Unlock()
+		if more && err != nil { // the server or the peer is being replaced
+			time.Sleep(countRetry)
+		}
+	}
+}
+
+const countRetry = 100 * time.Millisecond
+
+// countRoutes counts the routes in the Adj-RIB-In of a peer, those included that are rejected; it looks at all of them.
+func (s *Speaker) countRoutes(peer netip.Addr) (int, error) {
+	run := s.current()
+	if run == nil || s.ctx.Err() != nil {
+		return 0, errors.New("the BGP speaker is not running")
+	}
+	t, err := run.srv.GetTable(s.ctx, &api.GetTableRequest{TableType: api.TableType_TABLE_TYPE_ADJ_IN, Family: gobgpFamily(peer), Name: peer.String()})
+	return int(t.GetNumPath()), err
+}
+
+// levelOf is a level together with the limit that it follows from.
+type levelOf struct {
+	level prefixLevel
+	limit limit
+}
+
+// reportLevel tells the status how many prefixes a peer announces, if that has changed. The warning comes before the limit,
+// also when both were passed at once.
+func (s *Speaker) reportLevel(peer netip.Addr, x *received) {
+	x.reporting.Lock()
+	defer x.reporting.Unlock()
+	x.mu.Lock()
+	was, is := x.reported, levelOf{x.level, x.limit}
+	x.mu.Unlock()
+	if is == was {
+		return
+	}
+	x.reported = is
+	if was.level == prefixesNormal && is.level == prefixesTooMany {
+		s.prefixLevel(peer, prefixesMany, is.limit)
+	}
+	s.prefixLevel(peer, is.level, is.limit)
+}
+
+// reportLevelAgain follows the event that a session is up, which may come after its first routes: the status is new.
+func (s *Speaker) reportLevelAgain(peer netip.Addr) {
+	if tap := s.status.tapOf(peer); tap != nil {
+		x := &tap.received
+		x.reporting.Lock()
+		x.reported = levelOf{}
+		x.reporting.Unlock()
+		s.reportLevel(peer, x)
+	}
+}
+
+// refusedRoutes lists the routes of all peers that refusals keep out, in no order.
+func (s *Speaker) refusedRoutes() (list []RejectedRoute) {
+	for peer, x := range s.status.received() {
+		x.mu.Lock()
+		for key, r := range x.refused {
+			list = append(list, RejectedRoute{Prefix: key.prefix, Path: bgp.Path{NextHop: r.nextHop, Peer: peer}, Class: RejectClass(r.rule.Class), Reason: r.rule.Reason})
+		}
+		x.mu.Unlock()
+	}
+	return list
+}
+
+// received returns the received routes of all sessions.
+func (t *statusTable) received() map[netip.Addr]*received {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make(map[netip.Addr]*received, len(t.entries))
+	for addr, e := range t.entries {
+		all[addr] = &e.tap.received
+	}
+	return all
+}
+
+// newTap makes what the log of a session is read into.
+func (t *statusTable) newTap(peer netip.Addr) *peerTap {
+	tap := &peerTap{}
+	tap.received.count = func() { t.count(peer, &tap.received) }
+	tap.received.report = func() { t.report(peer, &tap.received) }
+	return tap
+}
+
+// setRefusals hands the rules to those who read along. What it returns looks, without waiting, at the routes that came
+// before; it is for after the change of the policy, while GoBGP does not work on the same routes.
+func (s *Speaker) setRefusals(sessions []bgp.Session, list bgp.Refusals) (look func()) {
+	var looks []func()
+	all := s.status.received()
+	for _, session := range sessions {
+		x := all[session.Address.Unmap()]
+		if x == nil {
+			continue
+		}
+		whole, some := x.setRules(list.For(session), session.Outsider)
+		if run := s.current(); run != nil && (whole || len(some) > 0) {
+			looks = append(looks, func() { s.lookAtReceived(run, session.Address.Unmap(), x, some) })
+		}
+	}
+	return func() {
+		for _, l := range looks {
+			go l()
+		}
+	}
+}
+
+// setRules returns whether all routes have to be looked at again, or else which prefixes.
+func (x *received) setRules(rules bgp.Refusals, outsider bool) (whole bool, some []netip.Prefix) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	before := x.rules
+	x.rules, x.outsider = rules, outsider
+	if refusedText(before) != refusedText(rules) {
+		return x.up, nil
+	}
+	if !x.up {
+		return false, nil
+	}
+	for i, r := range rules {
+		some = append(some, difference(before[i].Except, r.Except)...)
+	}
+	return false, some
+}
+
+// difference lists what is in one of two sorted lists only.
+func difference(a, b []netip.Prefix) (list []netip.Prefix) {
+	if slices.Equal(a, b) {
+		return nil
+	}
+	in := make(map[netip.Prefix]int, len(a)+len(b))
+	for _, p := range a {
+		in[p]++
+	}
+	for _, p := range b {
+		in[p]--
+	}
+	for p, n := range in {
+		if n != 0 {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// lookAtReceived evaluates the rules for routes that came before them: some prefixes, or all.
+func (s *Speaker) lookAtReceived(run *speakerRun, peer netip.Addr, x *received, some []netip.Prefix) {
+	x.looking.Lock()
+	defer x.looking.Unlock()
+	x.mu.Lock()
+	session := x.session
+	x.touched = map[routeKey]bool{}
+	if len(some) == 0 {
+		x.refused = nil
+	}
+	x.mu.Unlock()
+	var there []TablePath
+	_ = run.receivedPaths(peer, some, func(t TablePath) { there = append(there, t) }) // a session that is gone has none
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.session != session {
+		return
+	}
+	for _, t := range there {
+		if key := (routeKey{t.Prefix, t.PathID}); !x.touched[key] {
+			x.put(key, t.NextHop, true)
+		}
+	}
+	x.touched = nil
+}
+
+// refuses tells whether a route for exactly this prefix is refused.
+func (x *received) refuses(p netip.Prefix) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for key := range x.refused {
+		if key.prefix == p {
+			return true
+		}
+	}
+	return false
+}

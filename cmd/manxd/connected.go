@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+)
+
+// connectedSubnets follows the subnets that this host is on, for the refusal of routes of peers inside them.
+type connectedSubnets struct {
+	addresses func() ([]kernel.Address, error)
+	changed   func() // called when the subnets are others; must not wait
+	log       *zap.Logger
+
+	look    chan struct{} // holds one token when addresses may have changed
+	subnets atomic.Pointer[[]netip.Prefix]
+}
+
+// connectedPause is the shortest time between two readings of the addresses: a node that starts many workloads has as many
+// new interfaces.
+const connectedPause = time.Second
+
+// connectedPoll is how often the addresses are read when no event tells that they changed.
+const connectedPoll = time.Minute
+
+func newConnectedSubnets(addresses func() ([]kernel.Address, error), changed func(), log *zap.Logger) *connectedSubnets {
+	c := &connectedSubnets{addresses: addresses, changed: changed, log: log, look: make(chan struct{}, 1)}
+	c.read()
+	return c
+}
+
+// list returns the subnets, sorted.
+func (c *connectedSubnets) list() []netip.Prefix {
+	if s := c.subnets.Load(); s != nil {
+		return *s
+	}
+	return nil
+}
+
+// lookAgain has the addresses read soon.
+func (c *connectedSubnets) lookAgain() {
+	select {
+	case c.look <- struct{}{}:
+	default:
+	}
+}
+
+func (c *connectedSubnets) run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.look:
+		case <-time.After(connectedPoll): // events may have been lost
+		}
+		if c.read() {
+			c.changed()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(connectedPause):
+		}
+	}
+}
+
+// read tells whether the subnets have changed. When they cannot be read the last ones stay in force.
+func (c *connectedSubnets) read() bool {
+	addresses, err := c.addresses()
+	if err != nil {
+		c.log.Warn("the addresses of this host cannot be read, trying again", zap.Error(err))
+		time.AfterFunc(connectedPause, c.lookAgain)
+		return false
+	}
+	subnets := subnetsOf(addresses)
+	if slices.Equal(subnets, c.list()) {
+		return false
+	}
+	c.subnets.Store(&subnets)
+	return true
+}
+
+// subnetsOf lists the subnets of addresses. Single addresses are no subnets, loopback and link-local ones are refused from
+// peers anyway.
+func subnetsOf(addresses []kernel.Address) []netip.Prefix {
+	var list []netip.Prefix
+	for _, a := range addresses {
+		p := a.Prefix.Masked()
+		if !p.IsSingleIP() && !p.Addr().IsLoopback() && !p.Addr().IsLinkLocalUnicast() {
+			list = append(list, p)
+		}
+	}
+	slices.SortFunc(list, netip.Prefix.Compare)
+	return slices.Compact(list)
+}
