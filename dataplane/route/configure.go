@@ -24,6 +24,12 @@ func (t *Target) Configure(c Config) {
 		}
 	}
 	if !slices.Equal(old.WorkloadPrefixes, c.WorkloadPrefixes) {
+		// The routes to workloads that are none any more stay ours, until they are removed.
+		for _, p := range old.WorkloadPrefixes {
+			if !slices.Contains(t.rules.formerPrefixes, p) {
+				t.rules.formerPrefixes = append(t.rules.formerPrefixes, p)
+			}
+		}
 		t.Resync()
 	}
 }

@@ -17,10 +17,11 @@ type rules struct {
 	blockBits [2][]int // the lengths of own blocks
 	blocks    map[netip.Prefix]bool
 	*underlay
-	workloadAt func(netip.Addr) string     // the interface of a local workload
-	gatewayTo  func(netip.Addr) netip.Addr // the gateway of the static route to a peer
-	noIPIP     error                       // why there is no tunnel device
-	hops       map[netip.Addr]*hop
+	formerPrefixes []string                    // as WorkloadPrefixes, of configurations before
+	workloadAt     func(netip.Addr) string     // the interface of a local workload
+	gatewayTo      func(netip.Addr) netip.Addr // the gateway of the static route to a peer
+	noIPIP         error                       // why there is no tunnel device
+	hops           map[netip.Addr]*hop
 }
 
 // hop is the resolution of one BGP next hop, shared by all routes through it.

@@ -71,7 +71,7 @@ func (t *kernelTarget) ownsCalico(r kernel.Route) bool {
 	for _, h := range r.NextHops {
 		name := t.rules.linkName(h.Link)
 		switch {
-		case name == TunnelDevice || t.rules.isWorkload(h.Link):
+		case name == TunnelDevice || t.rules.isWorkload(h.Link) || begins(name, t.rules.formerPrefixes):
 			return true
 		case strings.HasPrefix(name, "vxlan") || strings.HasPrefix(name, "wireguard.") || strings.HasPrefix(name, "wg-"):
 			return false
@@ -83,8 +83,11 @@ func (t *kernelTarget) ownsCalico(r kernel.Route) bool {
 }
 
 func (r *rules) isWorkload(link int) bool {
-	name := r.linkName(link)
-	return slices.ContainsFunc(r.config.WorkloadPrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+	return begins(r.linkName(link), r.config.WorkloadPrefixes)
+}
+
+func begins(name string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
 // Apply implements reconcile.Target. Removals of a prefix' old route wait until its new one, with another metric, is in.
