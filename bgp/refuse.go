@@ -77,8 +77,8 @@ func (list Refusals) For(s Session) (mine Refusals) {
 }
 
 // Martians are the refusals that always hold, for every peer: routes all of whose destinations are no unicast addresses
-// of other hosts (RFC 1812 section 5.3.7, RFC 6890). Shorter prefixes around them, such as 0.0.0.0/1, are aggregates and
-// not refused: what is more specific, such as the subnets of the host, comes before them.
+// of other hosts (RFC 1812 section 5.3.7, RFC 6890). Shorter prefixes around them, such as 0.0.0.0/1, are aggregates
+// and not refused: what is more specific, such as the subnets of the host, comes before them.
 func Martians() Refusals {
 	always := func(class RefusalClass, cidr, reason string) Refusal {
 		return Refusal{Class: class, Match: inside(netip.MustParsePrefix(cidr)), Reason: "the prefix is inside " + cidr + ": " + reason}
@@ -179,8 +179,8 @@ func (c *cluster) refusals(r model.Reader, s RefuseSettings, connected []netip.P
 	return list
 }
 
-// poolRefusals keep external peers from attracting traffic of workloads: inside a pool they may announce only what nodes
-// announce by themselves, their blocks as a whole. So a switch can still pass blocks on from node to node.
+// poolRefusals keep external peers from attracting traffic of workloads: inside a pool they may announce only what
+// nodes announce by themselves, their blocks as a whole. So a switch can still pass blocks on from node to node.
 func (c *cluster) poolRefusals(r model.Reader) (list Refusals) {
 	exported, hidden := c.pools(r)
 	blocks := clusterBlocks(r)

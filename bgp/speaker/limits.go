@@ -19,7 +19,8 @@ const (
 	prefixesTooMany             // more than the limit
 )
 
-// limit of a session. The warning comes at four fifths of it at the latest, and just there if the session has one of its own.
+// limit of a session. The warning comes at four fifths of it at the latest, and just there if the session has one of
+// its own.
 func (c Config) limit(s bgp.Session) limit {
 	if s.MaxPrefixes == 0 {
 		return limit{min(c.WarnPrefixes, c.MaxPrefixes*4/5), c.MaxPrefixes}

@@ -31,8 +31,8 @@ const (
 )
 
 // TestMutatedMessages: whatever peers send, on internal and external sessions, with and without ADD-PATH and in both
-// families, the process lives, the sessions of others are untouched, nothing is leaked, and after each message the session
-// either works or has ended with a NOTIFICATION.
+// families, the process lives, the sessions of others are untouched, nothing is leaked, and after each message the
+// session either works or has ended with a NOTIFICATION.
 func TestMutatedMessages(t *testing.T) { // not parallel: it counts goroutines
 	count, seed := numberFrom(t, envMutations, mutationSample), numberFrom(t, envSeed, uint64(time.Now().UnixNano()))
 	fmt.Fprintf(os.Stderr, "%d messages, %s=%d\n", count, envSeed, seed) // also when the process dies
@@ -299,8 +299,8 @@ func (a *attacker) write(b []byte) {
 	_, _ = a.conn.Write(b) // a closed connection is seen by the reader
 }
 
-// goneWith checks that a session ended with a NOTIFICATION. One that the speaker sent may be lost with the connection when it
-// closes with bytes unread, so that its own record counts as well.
+// goneWith checks that a session ended with a NOTIFICATION. One that the speaker sent may be lost with the connection
+// when it closes with bytes unread, so that its own record counts as well.
 func (a *attacker) goneWith(kind byte, b []byte) error {
 	a.ended++
 	a.hangUp()

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -14,15 +13,15 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// received is what is known, as it comes in, of the routes in the Adj-RIB-In of one peer: how many there are at most and
-// at least, and which are refused.
+// received is what is known, as it comes in, of the routes in the Adj-RIB-In of one peer: how many there are at most
+// and at least, and which are refused.
 //
 // Fault: GoBGP counts the routes of a peer by looking at each of them, and its event about received routes leaves out
-// those with our own AS in the path and costs 20 us for each UPDATE. So the speaker reads along what GoBGP logs for each
-// UPDATE, which costs nothing that can be measured (BenchmarkIngest), and has GoBGP count when a limit may have been
-// passed. Shown by TestMaxPrefixesCountsWhatIsSent. Can go when GoBGP keeps the number of received routes.
+// those with our own AS in the path and costs 20 us for each UPDATE. So the speaker reads along what GoBGP logs for
+// each UPDATE, which costs nothing that can be measured (BenchmarkIngest), and has GoBGP count when a limit may have
+// been passed. Shown by TestMaxPrefixesCountsWhatIsSent. Can go when GoBGP keeps the number of received routes.
 type received struct {
-	mu sync.Mutex
+	mu sync.Mutex // guards all but reported, which reporting guards
 
 	counted              int    // by GoBGP, at some time
 	announced, withdrawn int    // routes in UPDATEs since then; a route may be among them several times
@@ -44,25 +43,14 @@ type received struct {
 	touched  map[routeKey]bool // changed while all routes are looked at; nil at other times
 }
 
-// routeKey is what identifies a route of a peer.
-type routeKey struct {
-	prefix netip.Prefix
-	id     uint32 // RFC 7911
-}
-
-type refusedRoute struct {
-	rule    *bgp.Refusal
-	nextHop netip.Addr
-}
-
-// The messages that GoBGP logs for each UPDATE before it takes it over, and when a session has come up or gone down; and
-// the keys of what it logs with them.
+// The messages that GoBGP logs for each UPDATE before it takes it over, and when a session has come up or gone down;
+// and the keys of what it logs with them.
 const (
 	updateMessage   = "received update"
 	peerUpMessage   = "Peer Up"
 	peerDownMessage = "Peer Down"
 
-	keyNLRI, keyWithdrawals, keyAttributes = "nlri", "withdrawals", "path_attributes"
+	keyNLRI, keyWithdrawals = "nlri", "withdrawals"
 )
 
 // heard reads a log message of GoBGP and tells whether it was about an UPDATE.
@@ -77,8 +65,8 @@ func (x *received) heard(rec slog.Record) bool {
 	return false
 }
 
-// begin forgets the routes of the session before. Those that are kept for a graceful restart are counted when the session
-// is up again.
+// begin forgets the routes of the session before. Those that are kept for a graceful restart are counted when the
+// session is up again.
 func (x *received) begin(up bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -94,9 +82,8 @@ func (x *received) begin(up bool) {
 }
 
 func (x *received) update(rec slog.Record) {
-	var announced, withdrawn []gobgp.PathNLRI
+	var announced, withdrawn, more, gone []gobgp.PathNLRI
 	var nextHop netip.Addr
-	var more, gone []gobgp.PathNLRI
 	rec.Attrs(func(a slog.Attr) bool {
 		switch v := a.Value.Any().(type) {
 		case []gobgp.PathNLRI:
@@ -144,34 +131,6 @@ func reach(attributes []gobgp.PathAttributeInterface) (announced, withdrawn []go
 	return announced, withdrawn, nextHop
 }
 
-// note remembers a route if it is refused.
-func (x *received) note(n gobgp.PathNLRI, nextHop netip.Addr, announced bool) {
-	nlri, ok := n.NLRI.(*gobgp.IPAddrPrefix)
-	if !ok {
-		return
-	}
-	key := routeKey{nlri.Prefix.Masked(), n.ID}
-	if x.touched != nil {
-		x.touched[key] = true
-	}
-	x.put(key, nextHop, announced)
-}
-
-func (x *received) put(key routeKey, nextHop netip.Addr, announced bool) {
-	var rule *bgp.Refusal
-	if announced {
-		rule = x.rules.Find(key.prefix, x.outsider)
-	}
-	switch {
-	case rule != nil && x.refused == nil:
-		x.refused = map[routeKey]refusedRoute{key: {rule, nextHop}}
-	case rule != nil:
-		x.refused[key] = refusedRoute{rule, nextHop}
-	case len(x.refused) > 0:
-		delete(x.refused, key)
-	}
-}
-
 // mayHavePassed tells whether the number of routes may lie at another level than when they were counted last.
 func (x *received) mayHavePassed() bool {
 	switch most := x.counted + x.announced; {
@@ -202,7 +161,8 @@ func (x *received) seen(n int) {
 	}
 }
 
-// setLimit takes over a limit and tells whether there was another before. What has come so far is judged by the new one.
+// setLimit takes over a limit and tells whether there was another before. What has come so far is judged by the new
+// one.
 func (x *received) setLimit(l limit) (changed bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -218,8 +178,8 @@ func (x *received) setLimit(l limit) (changed bool) {
 	return changed
 }
 
-// countPause is how much longer than a count of all routes the time to the next one is at least: a peer close to its limit
-// that announces the same again and again costs a tenth of the time at most.
+// countPause is how much longer than a count of all routes the time to the next one is at least: a peer close to its
+// limit that announces the same again and again costs a tenth of the time at most.
 const countPause = 10
 
 // countReceived has GoBGP count the routes of a peer until no level can have been passed meanwhile.
@@ -268,8 +228,8 @@ type levelOf struct {
 	limit limit
 }
 
-// reportLevel tells the status how many prefixes a peer announces, if that has changed. The warning comes before the limit,
-// also when both were passed at once.
+// reportLevel tells the status how many prefixes a peer announces, if that has changed. The warning comes before the
+// limit, also when both were passed at once.
 func (s *Speaker) reportLevel(peer netip.Addr, x *received) {
 	x.reporting.Lock()
 	defer x.reporting.Unlock()
@@ -297,18 +257,6 @@ func (s *Speaker) reportLevelAgain(peer netip.Addr) {
 	}
 }
 
-// refusedRoutes lists the routes of all peers that refusals keep out, in no order.
-func (s *Speaker) refusedRoutes() (list []RejectedRoute) {
-	for peer, x := range s.status.received() {
-		x.mu.Lock()
-		for key, r := range x.refused {
-			list = append(list, RejectedRoute{Prefix: key.prefix, Path: bgp.Path{NextHop: r.nextHop, Peer: peer}, Class: RejectClass(r.rule.Class), Reason: r.rule.Reason})
-		}
-		x.mu.Unlock()
-	}
-	return list
-}
-
 // received returns the received routes of all sessions.
 func (t *statusTable) received() map[netip.Addr]*received {
 	t.mu.Lock()
@@ -326,102 +274,4 @@ func (t *statusTable) newTap(peer netip.Addr) *peerTap {
 	tap.received.count = func() { t.count(peer, &tap.received) }
 	tap.received.report = func() { t.report(peer, &tap.received) }
 	return tap
-}
-
-// setRefusals hands the rules to those who read along. What it returns looks, without waiting, at the routes that came
-// before; it is for after the change of the policy, while GoBGP does not work on the same routes.
-func (s *Speaker) setRefusals(sessions []bgp.Session, list bgp.Refusals) (look func()) {
-	var looks []func()
-	all := s.status.received()
-	for _, session := range sessions {
-		x := all[session.Address.Unmap()]
-		if x == nil {
-			continue
-		}
-		whole, some := x.setRules(list.For(session), session.Outsider)
-		if run := s.current(); run != nil && (whole || len(some) > 0) {
-			looks = append(looks, func() { s.lookAtReceived(run, session.Address.Unmap(), x, some) })
-		}
-	}
-	return func() {
-		for _, l := range looks {
-			go l()
-		}
-	}
-}
-
-// setRules returns whether all routes have to be looked at again, or else which prefixes.
-func (x *received) setRules(rules bgp.Refusals, outsider bool) (whole bool, some []netip.Prefix) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	before := x.rules
-	x.rules, x.outsider = rules, outsider
-	if refusedText(before) != refusedText(rules) {
-		return x.up, nil
-	}
-	if !x.up {
-		return false, nil
-	}
-	for i, r := range rules {
-		some = append(some, difference(before[i].Except, r.Except)...)
-	}
-	return false, some
-}
-
-// difference lists what is in one of two sorted lists only.
-func difference(a, b []netip.Prefix) (list []netip.Prefix) {
-	if slices.Equal(a, b) {
-		return nil
-	}
-	in := make(map[netip.Prefix]int, len(a)+len(b))
-	for _, p := range a {
-		in[p]++
-	}
-	for _, p := range b {
-		in[p]--
-	}
-	for p, n := range in {
-		if n != 0 {
-			list = append(list, p)
-		}
-	}
-	return list
-}
-
-// lookAtReceived evaluates the rules for routes that came before them: some prefixes, or all.
-func (s *Speaker) lookAtReceived(run *speakerRun, peer netip.Addr, x *received, some []netip.Prefix) {
-	x.looking.Lock()
-	defer x.looking.Unlock()
-	x.mu.Lock()
-	session := x.session
-	x.touched = map[routeKey]bool{}
-	if len(some) == 0 {
-		x.refused = nil
-	}
-	x.mu.Unlock()
-	var there []TablePath
-	_ = run.receivedPaths(peer, some, func(t TablePath) { there = append(there, t) }) // a session that is gone has none
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.session != session {
-		return
-	}
-	for _, t := range there {
-		if key := (routeKey{t.Prefix, t.PathID}); !x.touched[key] {
-			x.put(key, t.NextHop, true)
-		}
-	}
-	x.touched = nil
-}
-
-// refuses tells whether a route for exactly this prefix is refused.
-func (x *received) refuses(p netip.Prefix) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for key := range x.refused {
-		if key.prefix == p {
-			return true
-		}
-	}
-	return false
 }

@@ -48,8 +48,8 @@ func awaitRejected(t *testing.T, s *Speaker, want ...string) {
 	}
 }
 
-// Martians are refused from nodes of the mesh, from reflected and from external peers, with a reason, and reach neither the
-// table nor another peer; what surrounds them does. Withdrawn, they are counted no more.
+// Martians are refused from nodes of the mesh, from reflected and from external peers, with a reason, and reach neither
+// the table nor another peer; what surrounds them does. Withdrawn, they are counted no more.
 func TestMartiansAreRefused(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})

@@ -22,8 +22,8 @@ type connectedSubnets struct {
 	subnets atomic.Pointer[[]netip.Prefix]
 }
 
-// connectedPause is the shortest time between two readings of the addresses: a node that starts many workloads has as many
-// new interfaces.
+// connectedPause is the shortest time between two readings of the addresses: a node that starts many workloads has as
+// many new interfaces.
 const connectedPause = time.Second
 
 // connectedPoll is how often the addresses are read when no event tells that they changed.
@@ -85,8 +85,8 @@ func (c *connectedSubnets) read() bool {
 	return true
 }
 
-// subnetsOf lists the subnets of addresses. Single addresses are no subnets, loopback and link-local ones are refused from
-// peers anyway.
+// subnetsOf lists the subnets of addresses. Single addresses are no subnets, loopback and link-local ones are refused
+// from peers anyway.
 func subnetsOf(addresses []kernel.Address) []netip.Prefix {
 	var list []netip.Prefix
 	for _, a := range addresses {

@@ -1,0 +1,159 @@
+package speaker
+
+import (
+	"net/netip"
+	"slices"
+
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+// routeKey is what identifies a route of a peer.
+type routeKey struct {
+	prefix netip.Prefix
+	id     uint32 // RFC 7911
+}
+
+type refusedRoute struct {
+	rule    *bgp.Refusal
+	nextHop netip.Addr
+}
+
+// note remembers a route if it is refused.
+func (x *received) note(n gobgp.PathNLRI, nextHop netip.Addr, announced bool) {
+	nlri, ok := n.NLRI.(*gobgp.IPAddrPrefix)
+	if !ok {
+		return
+	}
+	key := routeKey{nlri.Prefix.Masked(), n.ID}
+	if x.touched != nil {
+		x.touched[key] = true
+	}
+	x.put(key, nextHop, announced)
+}
+
+func (x *received) put(key routeKey, nextHop netip.Addr, announced bool) {
+	var rule *bgp.Refusal
+	if announced {
+		rule = x.rules.Find(key.prefix, x.outsider)
+	}
+	switch {
+	case rule != nil && x.refused == nil:
+		x.refused = map[routeKey]refusedRoute{key: {rule, nextHop}}
+	case rule != nil:
+		x.refused[key] = refusedRoute{rule, nextHop}
+	case len(x.refused) > 0:
+		delete(x.refused, key)
+	}
+}
+
+// refusedRoutes lists the routes of all peers that refusals keep out, in no order.
+func (s *Speaker) refusedRoutes() (list []RejectedRoute) {
+	for peer, x := range s.status.received() {
+		x.mu.Lock()
+		for key, r := range x.refused {
+			list = append(list, RejectedRoute{Prefix: key.prefix, Path: bgp.Path{NextHop: r.nextHop, Peer: peer}, Class: RejectClass(r.rule.Class), Reason: r.rule.Reason})
+		}
+		x.mu.Unlock()
+	}
+	return list
+}
+
+// setRefusals hands the rules to those who read along. What it returns looks, without waiting, at the routes that came
+// before; it is for after the change of the policy, while GoBGP does not work on the same routes.
+func (s *Speaker) setRefusals(sessions []bgp.Session, list bgp.Refusals) (look func()) {
+	var looks []func()
+	all := s.status.received()
+	for _, session := range sessions {
+		x := all[session.Address.Unmap()]
+		if x == nil {
+			continue
+		}
+		whole, some := x.setRules(list.For(session), session.Outsider)
+		if run := s.current(); run != nil && (whole || len(some) > 0) {
+			looks = append(looks, func() { s.lookAtReceived(run, session.Address.Unmap(), x, some) })
+		}
+	}
+	return func() {
+		for _, l := range looks {
+			go l()
+		}
+	}
+}
+
+// setRules returns whether all routes have to be looked at again, or else which prefixes.
+func (x *received) setRules(rules bgp.Refusals, outsider bool) (whole bool, some []netip.Prefix) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	before := x.rules
+	x.rules, x.outsider = rules, outsider
+	if refusedText(before) != refusedText(rules) {
+		return x.up, nil
+	}
+	if !x.up {
+		return false, nil
+	}
+	for i, r := range rules {
+		some = append(some, difference(before[i].Except, r.Except)...)
+	}
+	return false, some
+}
+
+// difference lists what is in one of two sorted lists only.
+func difference(a, b []netip.Prefix) (list []netip.Prefix) {
+	if slices.Equal(a, b) {
+		return nil
+	}
+	in := make(map[netip.Prefix]int, len(a)+len(b))
+	for _, p := range a {
+		in[p]++
+	}
+	for _, p := range b {
+		in[p]--
+	}
+	for p, n := range in {
+		if n != 0 {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// lookAtReceived evaluates the rules for routes that came before them: some prefixes, or all.
+func (s *Speaker) lookAtReceived(run *speakerRun, peer netip.Addr, x *received, some []netip.Prefix) {
+	x.looking.Lock()
+	defer x.looking.Unlock()
+	x.mu.Lock()
+	session := x.session
+	x.touched = map[routeKey]bool{}
+	if len(some) == 0 {
+		x.refused = nil
+	}
+	x.mu.Unlock()
+	var there []TablePath
+	_ = run.receivedPaths(peer, some, func(t TablePath) { there = append(there, t) }) // a session that is gone has none
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.session != session {
+		return
+	}
+	for _, t := range there {
+		if key := (routeKey{t.Prefix, t.PathID}); !x.touched[key] {
+			x.put(key, t.NextHop, true)
+		}
+	}
+	x.touched = nil
+}
+
+// refuses tells whether a route for exactly this prefix is refused.
+func (x *received) refuses(p netip.Prefix) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for key := range x.refused {
+		if key.prefix == p {
+			return true
+		}
+	}
+	return false
+}
