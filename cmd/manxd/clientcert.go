@@ -57,7 +57,8 @@ func explainBundle(w io.Writer, listen, name, folder string, validFor time.Durat
 		listen, hint = fmt.Sprint("ADDRESS:", a.Port()), "\nADDRESS is an address of this host.\n"
 	}
 	_, err = fmt.Fprintf(w, `%[1]s holds ca.crt, client.crt and client.key for %[2]s, valid until %[3]s.
-Copy the folder to %[2]s as %[4]s, for root alone, and add there to /etc/manx/manxd.env:
+Copy the folder to %[2]s as %[4]s, readable there for root and the group of manxd alone
+(chown -R root:manx %[4]s; chmod -R u=rwX,g=rX,o= %[4]s), and add to /etc/manx/manxd.env:
 
 ETCD_ENDPOINTS=https://%[5]s
 ETCD_CA_CERT_FILE=%[4]s/ca.crt

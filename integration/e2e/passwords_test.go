@@ -27,6 +27,7 @@ func TestPasswordsFailClosed(t *testing.T) {
 	}
 	write()
 	must(t, n.StartManxd(append(n.EmbedDatastore(), "--no-default-pools", "--bgp-password-dir", folder)...))
+	must(t, n.Ready(limit))
 	at := func(last byte) netip.Addr {
 		a := tor.Address(n).As4()
 		a[3] = last

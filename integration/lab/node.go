@@ -19,6 +19,7 @@ type Node struct {
 	uplinks []uplink
 	args    []string
 	manxd   *Process
+	outside string // endpoint of the datastore for programs that see another file system than manxd; else empty
 }
 
 // Socket is the control socket of the node's manxd.
@@ -96,7 +97,11 @@ func (n *Node) Run(name string, args ...string) (string, error) {
 // Manxctl runs the CLI on the node, against the node's daemon and the datastore that it uses, which the CLI finds by
 // itself.
 func (n *Node) Manxctl(args ...string) (string, error) {
-	return n.Run(filepath.Join(n.lab.Spec.Bin, "manxctl"), append([]string{"--socket=" + n.Socket()}, args...)...)
+	flags := []string{"--socket=" + n.Socket()}
+	if n.outside != "" {
+		flags = append(flags, "--etcd-endpoints="+n.outside)
+	}
+	return n.Run(filepath.Join(n.lab.Spec.Bin, "manxctl"), append(flags, args...)...)
 }
 
 // Apply stores resources that are given as YAML.

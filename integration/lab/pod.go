@@ -88,7 +88,7 @@ func DualStack(conf map[string]any) {
 }
 
 func (n *Node) cniConf() map[string]any {
-	return map[string]any{
+	conf := map[string]any{
 		"cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico",
 		"datastore_type": "etcdv3",
 		"nodename_file":  filepath.Join(n.Dir, "nodename"),
@@ -97,6 +97,10 @@ func (n *Node) cniConf() map[string]any {
 		"log_level": "info",
 		"ipam":      map[string]any{"type": "calico-ipam"},
 	}
+	if n.outside != "" {
+		conf["etcd_endpoints"] = n.outside
+	}
+	return conf
 }
 
 // Delete has the CNI plugin detach the pod.

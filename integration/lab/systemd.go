@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -45,6 +46,9 @@ func (n *Node) Boot(deploy string, settings []string, args ...string) (*Machine,
 	}
 	m := &Machine{node: n, root: filepath.Join(n.Dir, "machine")}
 	n.args = args
+	if slices.Contains(args, "--datastore=embedded") {
+		n.outside = n.EtcdSocket()
+	}
 	if err := errors.Join(m.install(deploy), m.Configure(settings...), m.link()); err != nil {
 		return nil, fmt.Errorf("machine %s: %w", n.Name, err)
 	}
@@ -109,7 +113,7 @@ func (m *Machine) Configure(settings ...string) error {
 // link puts manxd's files where the lab looks for them.
 func (m *Machine) link() error {
 	var errs []error
-	for name, path := range map[string]string{"run": "run/manx", "nodename": "var/lib/calico/nodename", "mtu": "var/lib/calico/mtu", "endpoint-status": "run/calico/endpoint-status"} {
+	for name, path := range map[string]string{"run": "run/manx", "data": "var/lib/manx", "nodename": "var/lib/calico/nodename", "mtu": "var/lib/calico/mtu", "endpoint-status": "run/calico/endpoint-status"} {
 		errs = append(errs, os.Symlink(m.Path(path), filepath.Join(m.node.Dir, name)))
 	}
 	return errors.Join(errs...)
