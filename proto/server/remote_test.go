@@ -197,7 +197,9 @@ func TestCertificatesThatAreNotAccepted(t *testing.T) {
 				}
 				return fmt.Sprintf("%s: the log does not say %q of %q: %v", c.name, c.log, c.loggedAs, x.logs.All())
 			})
-			x.server.strangers = lineBudget{}
+			x.server.strangers.mu.Lock()
+			x.server.strangers.lines = 0
+			x.server.strangers.mu.Unlock()
 			c.conn.ResetConnectBackoff()
 		}
 	}
