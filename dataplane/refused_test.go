@@ -44,6 +44,9 @@ func TestWorkloadsCannotHaveTheHostsInterfaces(t *testing.T) {
 	}
 	waitFor(t, "the route to the good workload", served("cali1", "10.244.1.7"))
 	settle(t, a)
+	waitFor(t, "the kernel to have checked its own addresses", func() bool {
+		return strings.TrimSpace(h.ip("-6 addr show tentative")) == "" && strings.Count(h.ip("-6 addr show scope link"), "inet6 fe80") == 6
+	})
 	before := h.others()
 
 	forged := []string{"eth0", "lo", "tunl0", "all", "default", "tap1"}

@@ -104,7 +104,15 @@ func (h *hostile) testInterfaces(t *testing.T) {
 	good, err := h.n.AddPod("good")
 	must(t, err)
 	eventually(t, func() error { return lab.Ping(h.n.Namespace, good.IP4()) })
-	before := look()
+	var before string
+	eventually(t, func() error { // until the kernel has checked its own addresses
+		tentative, err := h.n.Run("ip", "-6", "addr", "show", "tentative")
+		if strings.TrimSpace(tentative) != "" {
+			err = errors.Join(err, errors.New(tentative))
+		}
+		before = look()
+		return err
+	})
 	forged := []string{"eth0", "lo", "tunl0", "all"}
 	for i, iface := range forged {
 		must(t, h.n.Apply(fmt.Sprintf(`
