@@ -14,8 +14,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Groups of wishes for one address, the strongest first, as in calico/node: what is said about this node goes before the
-// reverse of what is said about another.
+// Groups of wishes for one address, the strongest first, as in calico/node: what is said about this node goes before
+// the reverse of what is said about another.
 const (
 	groupGlobal  = iota // a BGPPeer for all nodes
 	groupNode           // a BGPPeer for this node

@@ -53,8 +53,8 @@ func randomCluster(r *rand.Rand) (nodes []string, objects []string) {
 	return nodes, objects
 }
 
-// Of each session between two nodes exactly one end connects, to the port on which the other listens if either end can. Both
-// ends agree on AS numbers, password and hops unless different objects decide about them; then both ends tell.
+// Of each session between two nodes exactly one end connects, to the port on which the other listens if either end can.
+// Both ends agree on AS numbers, password and hops unless different objects decide about them; then both ends tell.
 func TestBothEndsAgree(t *testing.T) {
 	secret := secrets{"s/k0": "0", "s/k1": "1", "s/k2": "2", "s/k3": "3", "s/k4": "4"}
 	total, apart := 0, 0

@@ -186,8 +186,8 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// Which settings win when several BGPPeers give one address: calico/node takes a global peer's forward entry, then a node's
-// forward entry, then reverse entries; the name decides inside one group. Each end has its own.
+// Which settings win when several BGPPeers give one address: calico/node takes a global peer's forward entry, then a
+// node's forward entry, then reverse entries; the name decides inside one group. Each end has its own.
 func TestWhichSettingsWin(t *testing.T) {
 	n1, n2 := v4node("n1", "10.0.0.1"), v4node("n2", "10.0.0.2")
 	with := func(peers ...string) []string {
@@ -243,8 +243,8 @@ func TestWhichSettingsWin(t *testing.T) {
 	}
 }
 
-// The reverse of a BGPPeer with a port is for a node that listens there. Where no port is configured it is for any, and the node
-// that names it, which listens on 179 like the other, is connected to.
+// The reverse of a BGPPeer with a port is for a node that listens there. Where no port is configured it is for any, and
+// the node that names it, which listens on 179 like the other, is connected to.
 func TestPortsBetweenNodes(t *testing.T) {
 	n := func(name, addr, port string, more ...string) []string {
 		lines := append([]string{v4node(name, addr)}, more...)

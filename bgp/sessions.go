@@ -186,11 +186,11 @@ func (p *planner) session(addr netip.Addr, port uint16, localAS, peerAS uint32) 
 	}
 	peer := p.byAddr[addr]
 	s.Outsider = peer == nil && localAS != peerAS
-	// Between two Calico nodes exactly one side connects: that with the greater address, as text, unless chooseSide finds
-	// that it could not get through. calico/node has this rule for the mesh and for global peers only and connects from both
-	// sides otherwise. We have it for all, because two GoBGP speakers that connect to each other at the same moment may close
-	// both connections, or leave one half open for good (RFC 4271 section 6.8 collisions). Towards BIRD it changes nothing:
-	// the one that waits is connected to.
+	// Between two Calico nodes exactly one side connects: that with the greater address, as text, unless chooseSide
+	// finds that it could not get through. calico/node has this rule for the mesh and for global peers only and
+	// connects from both sides otherwise. We have it for all, because two GoBGP speakers that connect to each other at
+	// the same moment may close both connections, or leave one half open for good (RFC 4271 section 6.8 collisions).
+	// Towards BIRD it changes nothing: the one that waits is connected to.
 	s.Passive = peer != nil && addr.String() > own.String()
 	if id := p.me.reflects(); id.IsValid() && localAS == peerAS && (peer == nil || peer.clusterID != p.me.clusterID) {
 		s.ReflectorClient, s.ReflectorClusterID = true, id

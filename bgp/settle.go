@@ -9,8 +9,8 @@ import (
 
 // settle picks one wish for each address, since a speaker tells its neighbours apart by address alone.
 //
-// The strongest group wins, in it the lowest name. So what is said about this node wins over the reverse of what is said about
-// the peer, and both ends may be configured differently.
+// The strongest group wins, in it the lowest name. So what is said about this node wins over the reverse of what is
+// said about the peer, and both ends may be configured differently.
 func settle(wishes []wish) (sessions []Session, conflicts []Conflict) {
 	for i := range wishes {
 		wishes[i].text = wishes[i].Address.String()
@@ -62,8 +62,8 @@ func settleAddress(wishes []wish) (Session, Conflict) {
 	return s, c
 }
 
-// givesWay tells whether a wish is the reverse of a BGPPeer and this node has settings of its own for the peer: then it is
-// content with a session that can come up.
+// givesWay tells whether a wish is the reverse of a BGPPeer and this node has settings of its own for the peer: then it
+// is content with a session that can come up.
 func givesWay(kept, w wish) bool { return w.group == groupReverse && kept.group < groupReverse }
 
 // precedence says by which rule one wish goes before another.
@@ -79,8 +79,9 @@ func precedence(kept, dropped wish) string {
 	return "a BGPPeer for all nodes goes before one for some"
 }
 
-// differences says what another wish wants differently; with compatible set only what both ends must have alike for a session
-// to come up. Passwords are compared but not shown. A wish without gateway or limit has nothing against those of another.
+// differences says what another wish wants differently; with compatible set only what both ends must have alike for a
+// session to come up. Passwords are compared but not shown. A wish without gateway or limit has nothing against those
+// of another.
 func differences(have, want Session, compatible bool) []string {
 	var diff []string
 	both := func(differs bool, format string, args ...any) {

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// chooseSide has that one of two nodes connect that gets through. It is the one with the greater address; but if its BGPPeer
-// names a port on which the peer does not listen, and the peer has the right port, it is the peer. In calico/node both connect, so
-// that such a session comes up.
+// chooseSide has that one of two nodes connect that gets through. It is the one with the greater address; but if its
+// BGPPeer names a port on which the peer does not listen, and the peer has the right port, it is the peer. In
+// calico/node both connect, so that such a session comes up.
 //
 // Each end finds out for itself, from the same objects, which port the other one connects to.
 func (p *planner) chooseSide(sessions []Session, peerings []*peering) {
@@ -39,8 +39,8 @@ func (p *planner) chooseSide(sessions []Session, peerings []*peering) {
 	}
 }
 
-// portFrom is the port of this node that the settings of node n make it connect to in one family, false if n has no session with
-// this node.
+// portFrom is the port of this node that the settings of node n make it connect to in one family, false if n has no
+// session with this node.
 func (p *planner) portFrom(n *node, byRank []*peering, family int) (port uint16, exists bool) {
 	mine := p.me.addrs[family]
 	for _, b := range byRank {

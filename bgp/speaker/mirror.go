@@ -199,9 +199,9 @@ type failure struct {
 	cause bool // it explains what else fails, and what would mend it
 }
 
-// causeMatters is how long after it was last seen a cause explains better than a symptom why a session does not come up. A
-// cause that is a connection of the peer is seen each time that it connects: after 120 s where nothing else is configured
-// (RFC 4271 section 10).
+// causeMatters is how long after it was last seen a cause explains better than a symptom why a session does not come
+// up. A cause that is a connection of the peer is seen each time that it connects: after 120 s where nothing else is
+// configured (RFC 4271 section 10).
 const causeMatters = 3 * time.Minute
 
 // fail records why a session does not come up, or was lost.

@@ -63,8 +63,8 @@ func dialWords(e *sessionEntry, err string) string {
 	return fmt.Sprintf("cannot connect to %s: %s", to, err)
 }
 
-// closedWords explains why the peer closed our connection without a word; stranger has no session here and connects to us, if
-// it is valid.
+// closedWords explains why the peer closed our connection without a word; stranger has no session here and connects to
+// us, if it is valid.
 func closedWords(e *sessionEntry, stranger netip.Addr) string {
 	s := e.peerName() + " closed the connection before it sent an OPEN: it probably has no session for our address"
 	if stranger.IsValid() && stranger.Is4() == e.session.Address.Unmap().Is4() {
@@ -74,8 +74,8 @@ func closedWords(e *sessionEntry, stranger netip.Addr) string {
 	return s
 }
 
-// otherAddressWords explains that the peer knows this node by another of its addresses than the session has, with the two
-// commands that change this side. The mesh always has the node's address.
+// otherAddressWords explains that the peer knows this node by another of its addresses than the session has, with the
+// two commands that change this side. The mesh always has the node's address.
 func otherAddressWords(e *sessionEntry, other string) string {
 	flag := "ip"
 	if e.session.Address.Unmap().Is6() {

@@ -14,9 +14,9 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// This file holds parts that exist only because of faults of GoBGP v4.8.0. Each names the fault, the test that shows it, and
-// when the part can go. So do the comments about a fault in other files, where the part belongs to something larger
-// (TestFaultsOfGoBGPAreShown). Other faults are avoided by how the speaker is built:
+// This file holds parts that exist only because of faults of GoBGP v4.8.0. Each names the fault, the test that shows
+// it, and when the part can go. So do the comments about a fault in other files, where the part belongs to something
+// larger (TestFaultsOfGoBGPAreShown). Other faults are avoided by how the speaker is built:
 //
 //   - UpdatePeer forgets that the peer restarts gracefully: setSession never calls it without a difference and
 //     defers timers (TestUnchangedSessionsRunOn).

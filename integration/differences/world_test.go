@@ -18,8 +18,8 @@ var kinds = map[string]model.Kind{
 	"wep": model.KindWorkloadEndpoint, "block": model.KindBlockAffinity, "service": model.KindService, "slice": model.KindEndpointSlice,
 }
 
-// world makes objects from lines "KIND NAME JSON", where JSON is all but the metadata, or the spec where it has none of its fields.
-// A "block NODE CIDR STATE" is a block affinity. Nothing is validated: another program may have written it.
+// world makes objects from lines "KIND NAME JSON", where JSON is all but the metadata, or the spec where it has none of
+// its fields. A "block NODE CIDR STATE" is a block affinity. Nothing is validated: another program may have written it.
 func world(t *testing.T, lines ...string) model.Set {
 	t.Helper()
 	var objects []*model.Object

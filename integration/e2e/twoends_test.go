@@ -10,8 +10,8 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// TestBothEndsHaveSettingsOfTheirOwn: two nodes whose BGPPeers name each other. Each end goes by its own BGPPeer, whichever name is
-// the lower one; and a port on which nobody listens does not keep the session from coming up.
+// TestBothEndsHaveSettingsOfTheirOwn: two nodes whose BGPPeers name each other. Each end goes by its own BGPPeer,
+// whichever name is the lower one; and a port on which nobody listens does not keep the session from coming up.
 func TestBothEndsHaveSettingsOfTheirOwn(t *testing.T) {
 	l := newLab(t, lab.Spec{Name: labName("b"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
 	n1, n2 := l.Nodes[0], l.Nodes[1]

@@ -10,8 +10,9 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// TestOtherUplink: a node with two uplinks has the address of one, and the router at the other one peers with the address of that.
-// The status names the cause and the two commands that mend it, steadily and with one line in the log; each of them does.
+// TestOtherUplink: a node with two uplinks has the address of one, and the router at the other one peers with the
+// address of that. The status names the cause and the two commands that mend it, steadily and with one line in the log;
+// each of them does.
 func TestOtherUplink(t *testing.T) {
 	l := newLab(t, lab.Spec{Name: labName("u"), ToRs: 2, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	n, tor := l.Nodes[0], l.ToRs[1]
