@@ -18,8 +18,8 @@ import (
 //
 // Fault: GoBGP counts the routes of a peer by looking at each of them, and its event about received routes leaves out
 // those with our own AS in the path and costs 20 us for each UPDATE. So the speaker reads along what GoBGP logs for
-// each UPDATE, which costs nothing that can be measured (BenchmarkIngest), and has GoBGP count when a limit may have
-// been passed. Shown by TestMaxPrefixesCountsWhatIsSent. Can go when GoBGP keeps the number of received routes.
+// each UPDATE, which costs less than measurements differ by (BenchmarkIngest), and has GoBGP count when a limit may
+// have been passed. Shown by TestMaxPrefixesCountsWhatIsSent. Can go when GoBGP keeps the number of received routes.
 type received struct {
 	mu sync.Mutex // guards all but reported, which reporting guards
 
