@@ -119,6 +119,23 @@ protocol bgp Node from calico { neighbor %[5]s as 65000; }
 	return b
 }
 
+// recovered waits until BIRD's graceful restart is over, on its side and on the router's: peers drop the routes of a
+// speaker that goes again before it has sent them (RFC 4724 section 4.2).
+func (p *pair) recovered(t *testing.T, b *birdNode) {
+	t.Helper()
+	eventually(t, func() error {
+		out, err := exec.Command("birdc", "-s", b.socket, "show", "status").CombinedOutput()
+		if err != nil || strings.Contains(string(out), "recovery in progress") {
+			return fmt.Errorf("BIRD on %s: %v\n%s", b.n.Name, err, out)
+		}
+		text, err := p.tor1.Birdc("show", "protocols", "all", b.n.Name)
+		if err != nil || strings.Contains(text, "Neighbor graceful restart active") {
+			return fmt.Errorf("BIRD on %s: %v\n%s", p.tor1.Name, err, text)
+		}
+		return nil
+	})
+}
+
 func (b *birdNode) kill() {
 	_ = b.cmd.Process.Kill()
 	_ = b.cmd.Wait()
@@ -133,6 +150,7 @@ func TestSwitchBetweenManxAndBIRD(t *testing.T) {
 			must(t, p.n2.Manxd().Stop(limit))
 			bird := p.startBIRD(t, p.n2, p.n1, metric)
 			p.established(t, p.n1, 2)
+			p.recovered(t, bird)
 			p.lost(t, "from Manx to BIRD")
 			eventually(t, func() error {
 				for _, r := range routes(t, p.n2.Namespace, "-4", other, "proto", "12") {
