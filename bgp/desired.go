@@ -30,8 +30,8 @@ type Input struct {
 	Passwords PasswordSource
 }
 
-// PasswordSource gives the value of a key of a secret. An error says why it cannot be read; a password beside an error is
-// the one that was read last. It must answer at once.
+// PasswordSource gives the value of a key of a secret. An error says why it cannot be read; a password beside an error
+// is the one that was read last. It must answer at once.
 type PasswordSource interface {
 	Password(secret, key string) (string, error)
 }

@@ -25,9 +25,12 @@ func TestWorkloadsWithInterfacesOfTheHostAreLeftOut(t *testing.T) {
 	peer.Spec.LocalWorkloadSelector = "speaks == 'bgp'"
 	peer.Spec.ASNumber = 65001
 	set := model.NewSet(
-		model.NewObject(model.ResourceKey(model.KindNode, "n1"), node), model.NewObject(model.ResourceKey(model.KindBGPPeer, "pods"), peer),
-		workload("good", "cali1", "10.244.0.1/32"), workload("forged", "eth0", "10.244.0.2/32"), workload("tap", "tap1", "10.244.0.3/32"))
-	for prefix, want := range map[string][]string{"": {"cali1 10.244.0.1"}, "tap": {"tap1 10.244.0.3"}, "tap,cali": {"cali1 10.244.0.1", "tap1 10.244.0.3"}} {
+		model.NewObject(model.ResourceKey(model.KindNode, "n1"), node),
+		model.NewObject(model.ResourceKey(model.KindBGPPeer, "pods"), peer),
+		workload("good", "cali1", "10.244.0.1/32"), workload("forged", "eth0", "10.244.0.2/32"),
+		workload("tap", "tap1", "10.244.0.3/32"))
+	for prefix, want := range map[string][]string{"": {"cali1 10.244.0.1"}, "tap": {"tap1 10.244.0.3"},
+		"tap,cali": {"cali1 10.244.0.1", "tap1 10.244.0.3"}} {
 		d := Compute(Input{Reader: set, Node: "n1", InterfacePrefix: prefix})
 		var sessions, refused []string
 		for _, s := range d.Sessions {
@@ -44,7 +47,8 @@ func TestWorkloadsWithInterfacesOfTheHostAreLeftOut(t *testing.T) {
 		if !slices.Equal(sessions, want) || len(sessions)+len(refused) != 3 {
 			t.Errorf("with prefix %q sessions are %q, want %q; refused are %q", prefix, sessions, want, refused)
 		}
-		advertised := slices.ContainsFunc(d.Originated, func(o Origin) bool { return o.Prefix.Contains(netip.MustParseAddr("10.244.0.2")) })
+		advertised := slices.ContainsFunc(d.Originated,
+			func(o Origin) bool { return o.Prefix.Contains(netip.MustParseAddr("10.244.0.2")) })
 		if advertised {
 			t.Errorf("with prefix %q the address of the refused endpoint is advertised", prefix)
 		}

@@ -189,7 +189,8 @@ func tunnelAddresses(n *model.Node) []tunnelAddress {
 		list = append(list, tunnelAddress{s.BGP.IPv4IPIPTunnelAddr, deviceIPIP})
 	}
 	if s.Wireguard != nil {
-		list = append(list, tunnelAddress{s.Wireguard.InterfaceIPv4Address, deviceWireguard}, tunnelAddress{s.Wireguard.InterfaceIPv6Address, deviceWireguardV6})
+		list = append(list, tunnelAddress{s.Wireguard.InterfaceIPv4Address, deviceWireguard},
+			tunnelAddress{s.Wireguard.InterfaceIPv6Address, deviceWireguardV6})
 	}
 	return list
 }

@@ -45,7 +45,9 @@ func randomCluster(r *rand.Rand) (nodes []string, objects []string) {
 		side := pick("", `"node":"n0",`, `"node":"n1",`, `"nodeSelector":"rack == 'a'",`, `"nodeSelector":"all()",`)
 		far := pick(`"peerSelector":"rack == 'b'"`, `"peerSelector":"all()"`)
 		if addr := pick(addrs...); addr != "" && r.IntN(2) == 0 {
-			far = fmt.Sprintf(`"peerIP":%q`, pick(addr, addr, netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(1790)).String())) + pick("", `,"localASNumber":65222`)
+			far = fmt.Sprintf(`"peerIP":%q`, pick(addr, addr,
+				netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(1790)).String())) +
+				pick("", `,"localASNumber":65222`)
 		}
 		objects = append(objects, fmt.Sprintf(`peer p%d {%s%s%s%s}`, r.IntN(10)*10+i, side, far,
 			pick("", `,"ttlSecurity":1`), pick("", fmt.Sprintf(`,"password":{"secretKeyRef":{"name":"s","key":"k%d"}}`, i))))

@@ -30,7 +30,8 @@ const (
 
 // RefusalClasses lists all classes.
 func RefusalClasses() []RefusalClass {
-	return []RefusalClass{RefusedUnspecified, RefusedThisNetwork, RefusedLoopback, RefusedLinkLocal, RefusedMulticast, RefusedReserved,
+	return []RefusalClass{RefusedUnspecified, RefusedThisNetwork, RefusedLoopback, RefusedLinkLocal, RefusedMulticast,
+		RefusedReserved,
 		RefusedBroadcast, RefusedMapped, RefusedOwnAddress, RefusedDefault, RefusedLong, RefusedConnected, RefusedPool}
 }
 
@@ -81,21 +82,26 @@ func (list Refusals) For(s Session) (mine Refusals) {
 // and not refused: what is more specific, such as the subnets of the host, comes before them.
 func Martians() Refusals {
 	always := func(class RefusalClass, cidr, reason string) Refusal {
-		return Refusal{Class: class, Match: inside(netip.MustParsePrefix(cidr)), Reason: "the prefix is inside " + cidr + ": " + reason}
+		return Refusal{Class: class, Match: inside(netip.MustParsePrefix(cidr)),
+			Reason: "the prefix is inside " + cidr + ": " + reason}
 	}
 	return Refusals{
-		always(RefusedUnspecified, "0.0.0.0/32", "the unspecified address is no destination (RFC 1122 section 3.2.1.3)"),
-		always(RefusedThisNetwork, "0.0.0.0/8", `addresses of "this network" are no destinations (RFC 1122 section 3.2.1.3)`),
+		always(RefusedUnspecified, "0.0.0.0/32",
+			"the unspecified address is no destination (RFC 1122 section 3.2.1.3)"),
+		always(RefusedThisNetwork, "0.0.0.0/8",
+			`addresses of "this network" are no destinations (RFC 1122 section 3.2.1.3)`),
 		always(RefusedLoopback, "127.0.0.0/8", "loopback addresses never leave a host (RFC 1122 section 3.2.1.3)"),
 		always(RefusedLinkLocal, "169.254.0.0/16", "link-local addresses are not routed (RFC 3927 section 2.7)"),
 		always(RefusedMulticast, "224.0.0.0/4", "multicast addresses have no unicast routes (RFC 5771)"),
-		always(RefusedBroadcast, "255.255.255.255/32", "the limited broadcast address is not routed (RFC 919 section 7)"),
+		always(RefusedBroadcast, "255.255.255.255/32",
+			"the limited broadcast address is not routed (RFC 919 section 7)"),
 		always(RefusedReserved, "240.0.0.0/4", "the addresses are reserved (RFC 1112 section 4)"),
 		always(RefusedReserved, "224.0.0.0/3", "it holds multicast and reserved addresses alone"),
 		always(RefusedUnspecified, "::/128", "the unspecified address is no destination (RFC 4291 section 2.5.2)"),
 		always(RefusedLoopback, "::1/128", "the loopback address never leaves a host (RFC 4291 section 2.5.3)"),
 		always(RefusedUnspecified, "::/127", "it holds the unspecified and the loopback address alone"),
-		always(RefusedMapped, "::ffff:0:0/96", "IPv4-mapped addresses are not routed (RFC 4291 section 2.5.5.2, RFC 6890)"),
+		always(RefusedMapped, "::ffff:0:0/96",
+			"IPv4-mapped addresses are not routed (RFC 4291 section 2.5.5.2, RFC 6890)"),
 		always(RefusedLinkLocal, "fe80::/10", "link-local addresses are not routed (RFC 4291 section 2.5.6)"),
 		always(RefusedMulticast, "ff00::/8", "multicast addresses have no unicast routes (RFC 4291 section 2.7)"),
 	}
@@ -125,7 +131,8 @@ const (
 	AnnotationLongestV6       = annotationPrefix + "max-prefix-length-v6"    // 1 to 128; 0: any
 )
 
-var refuseAnnotations = []string{AnnotationRefuseDefault, AnnotationRefuseConnected, AnnotationRefusePools, AnnotationLongestV4, AnnotationLongestV6}
+var refuseAnnotations = []string{AnnotationRefuseDefault, AnnotationRefuseConnected, AnnotationRefusePools,
+	AnnotationLongestV4, AnnotationLongestV6}
 
 // refuseSettings are the settings of this node: its annotations, then those of the cluster, then the daemon's flags.
 func (c *cluster) refuseSettings(r model.Reader, me string, flags RefuseSettings) RefuseSettings {
@@ -143,7 +150,8 @@ func (c *cluster) refuseSettings(r model.Reader, me string, flags RefuseSettings
 		s.Connected = yes(AnnotationRefuseConnected, s.Connected)
 		s.Pools = yes(AnnotationRefusePools, s.Pools)
 		for family, name := range []string{AnnotationLongestV4, AnnotationLongestV6} {
-			s.Longest[family] = int(c.numberAnnotation(object, config.Annotations, name, uint32(familyBits[family]), uint32(s.Longest[family])))
+			s.Longest[family] = int(c.numberAnnotation(object, config.Annotations, name, uint32(familyBits[family]),
+				uint32(s.Longest[family])))
 		}
 	}
 	return s
@@ -153,7 +161,8 @@ func (c *cluster) refuseSettings(r model.Reader, me string, flags RefuseSettings
 func (c *cluster) refusals(r model.Reader, s RefuseSettings, connected []netip.Prefix) Refusals {
 	list := Martians()
 	for _, a := range c.addressesOfNode() {
-		list = append(list, Refusal{Class: RefusedOwnAddress, Match: inside(hostPrefix(a)), Reason: "the prefix is the address of this node"})
+		list = append(list, Refusal{Class: RefusedOwnAddress, Match: inside(hostPrefix(a)),
+			Reason: "the prefix is the address of this node"})
 	}
 	if s.Default {
 		for _, all := range []string{"0.0.0.0/0", "::/0"} {
@@ -163,14 +172,17 @@ func (c *cluster) refusals(r model.Reader, s RefuseSettings, connected []netip.P
 	}
 	for family, all := range []string{"0.0.0.0/0", "::/0"} {
 		if n := s.Longest[family]; n > 0 && n < familyBits[family] {
-			list = append(list, Refusal{Class: RefusedLong, Match: PrefixMatch{CIDR: netip.MustParsePrefix(all), Min: n + 1, Max: familyBits[family]},
-				Reason: fmt.Sprintf("the prefix is longer than /%d (%s)", n, []string{AnnotationLongestV4, AnnotationLongestV6}[family])})
+			list = append(list, Refusal{Class: RefusedLong,
+				Match: PrefixMatch{CIDR: netip.MustParsePrefix(all), Min: n + 1, Max: familyBits[family]},
+				Reason: fmt.Sprintf("the prefix is longer than /%d (%s)", n,
+					[]string{AnnotationLongestV4, AnnotationLongestV6}[family])})
 		}
 	}
 	if s.Connected {
 		for _, p := range sortedPrefixes(slices.Clone(connected)) {
 			list = append(list, Refusal{Class: RefusedConnected, Match: inside(p),
-				Reason: fmt.Sprintf("the prefix is inside %s, a subnet that this host is on (%s)", p, AnnotationRefuseConnected)})
+				Reason: fmt.Sprintf("the prefix is inside %s, a subnet that this host is on (%s)", p,
+					AnnotationRefuseConnected)})
 		}
 	}
 	if s.Pools {
@@ -187,7 +199,8 @@ func (c *cluster) poolRefusals(r model.Reader) (list Refusals) {
 	for _, pool := range sortedPrefixes(slices.Concat(exported, hidden)) {
 		within := slices.DeleteFunc(slices.Clone(blocks), func(b netip.Prefix) bool { return !contains(pool, b) })
 		list = append(list, Refusal{Class: RefusedPool, Match: inside(pool), Except: within, Outsiders: true,
-			Reason: fmt.Sprintf("the prefix is inside pool %s and is no block of a node: external peers may not announce it (%s)", pool, AnnotationRefusePools)})
+			Reason: fmt.Sprintf("the prefix is inside pool %s and is no block of a node: external peers may not "+
+				"announce it (%s)", pool, AnnotationRefusePools)})
 	}
 	return list
 }

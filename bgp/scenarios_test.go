@@ -200,43 +200,58 @@ func TestWhichSettingsWin(t *testing.T) {
 		notices map[string][]string
 	}{
 		{rule: "a node's own settings go before the reverse of a lower name",
-			objects: with(`peer a {"node":"n1","peerIP":"10.0.0.2"}`, `peer b {"node":"n2","peerIP":"10.0.0.1","filters":["f"],"nextHopMode":"Self","numAllowedLocalASNumbers":2,"reachableBy":"10.0.0.9","keepaliveTime":"7s","maxRestartTime":"9s"}`),
+			objects: with(`peer a {"node":"n1","peerIP":"10.0.0.2"}`,
+				`peer b {"node":"n2","peerIP":"10.0.0.1","filters":["f"],"nextHopMode":"Self","numAllowedLocalASNumbers":2,"reachableBy":"10.0.0.9","keepaliveTime":"7s","maxRestartTime":"9s"}`),
 			want: map[string]string{"n1": "10.0.0.2:179 node 64512-64512 passive from BGPPeer/a+BGPPeer/b filters []",
-				"n2": "10.0.0.1:179 node 64512-64512 active from BGPPeer/b+BGPPeer/a, via 10.0.0.9, restart 9, keepalive 7, own AS 2 times, next hop self filters [f]"}},
+				"n2": "10.0.0.1:179 node 64512-64512 active from BGPPeer/b+BGPPeer/a, via 10.0.0.9, restart 9, " +
+					"keepalive 7, own AS 2 times, next hop self filters [f]"}},
 		{rule: "a password of one end alone is told at both",
-			objects: with(`peer a {"node":"n1","peerIP":"10.0.0.2"}`, `peer b {"node":"n2","peerIP":"10.0.0.1",`+fmt.Sprintf(secretRef, "k")+`}`),
+			objects: with(`peer a {"node":"n1","peerIP":"10.0.0.2"}`,
+				`peer b {"node":"n2","peerIP":"10.0.0.1",`+fmt.Sprintf(secretRef, "k")+`}`),
 			want: map[string]string{"n1": "10.0.0.2:179 node 64512-64512 passive from BGPPeer/a filters []",
 				"n2": `10.0.0.1:179 node 64512-64512 active from BGPPeer/b, password set "pw" filters []`},
 			notices: map[string][]string{
-				"n1": {"kept BGPPeer/a dropped BGPPeer/b: there can be one session with 10.0.0.2 and BGPPeer/a decides what it is; BGPPeer/b wants another password, and a BGPPeer that applies to this node goes before the reverse"},
+				"n1": {"kept BGPPeer/a dropped BGPPeer/b: there can be one session with 10.0.0.2 and BGPPeer/a " +
+					"decides what it is; BGPPeer/b wants another password, and a BGPPeer that applies to this node " +
+					"goes before the reverse"},
 				"n2": {"kept BGPPeer/b dropped BGPPeer/a"}}},
 		{rule: "a global peer goes before a node's, whatever the names",
-			objects: with(`peer z {"peerIP":"10.0.0.2","filters":["g"]}`, `peer a {"node":"n1","peerIP":"10.0.0.2","filters":["f"]}`),
+			objects: with(`peer z {"peerIP":"10.0.0.2","filters":["g"]}`,
+				`peer a {"node":"n1","peerIP":"10.0.0.2","filters":["f"]}`),
 			want: map[string]string{"n1": "10.0.0.2:179 global 64512-64512 passive from BGPPeer/z filters [g]",
 				"n2": "10.0.0.1:179 node 64512-64512 active from BGPPeer/a filters [f]"},
-			notices: map[string][]string{"n1": {"BGPPeer/a wants filters [f], and a BGPPeer for all nodes goes before one for some"},
-				"n2": {"kept BGPPeer/a dropped BGPPeer/z: there can be one session with 10.0.0.1 and BGPPeer/a decides what it is; BGPPeer/z wants filters [g], and the lowest name goes first"}}},
+			notices: map[string][]string{"n1": {"BGPPeer/a wants filters [f], and a BGPPeer for all nodes goes " +
+				"before one for some"},
+				"n2": {"kept BGPPeer/a dropped BGPPeer/z: there can be one session with 10.0.0.1 and BGPPeer/a " +
+					"decides what it is; BGPPeer/z wants filters [g], and the lowest name goes first"}}},
 		{rule: "a node's peer goes before the reverse of a global one",
-			objects: with(`peer a {"peerIP":"10.0.0.2","filters":["g"]}`, `peer b {"node":"n2","peerIP":"10.0.0.1","filters":["f"]}`),
+			objects: with(`peer a {"peerIP":"10.0.0.2","filters":["g"]}`,
+				`peer b {"node":"n2","peerIP":"10.0.0.1","filters":["f"]}`),
 			want: map[string]string{"n1": "10.0.0.2:179 global 64512-64512 passive from BGPPeer/a+BGPPeer/b filters [g]",
 				"n2": "10.0.0.1:179 node 64512-64512 active from BGPPeer/b+BGPPeer/a filters [f]"}},
 		{rule: "of two reverse entries the lowest name",
-			objects: with(`peer q {"node":"n1","peerIP":"10.0.0.2","filters":["g"]}`, `peer p {"nodeSelector":"all()","peerIP":"10.0.0.2","filters":["f"]}`),
+			objects: with(`peer q {"node":"n1","peerIP":"10.0.0.2","filters":["g"]}`,
+				`peer p {"nodeSelector":"all()","peerIP":"10.0.0.2","filters":["f"]}`),
 			want: map[string]string{"n1": "10.0.0.2:179 node 64512-64512 passive from BGPPeer/p filters [f]",
 				"n2": "10.0.0.1:179 node 64512-64512 active from BGPPeer/p filters [f]"},
-			notices: map[string][]string{"n1": {"BGPPeer/q wants filters [g], and the lowest name goes first"}, "n2": {"BGPPeer/p: is skipped: spec.peerIP 10.0.0.2 is this node's own address", "BGPPeer/q wants filters [g], and the lowest name goes first"}}},
+			notices: map[string][]string{"n1": {"BGPPeer/q wants filters [g], and the lowest name goes first"},
+				"n2": {"BGPPeer/p: is skipped: spec.peerIP 10.0.0.2 is this node's own address",
+					"BGPPeer/q wants filters [g], and the lowest name goes first"}}},
 		{rule: "Manual is no reverse entry: the lowest name may be one",
-			objects: with(`peer a {"node":"n1","peerIP":"10.0.0.2","filters":["g"],"reversePeering":"Manual"}`, `peer b {"node":"n2","peerIP":"10.0.0.1","filters":["f"],"reversePeering":"Manual"}`),
+			objects: with(`peer a {"node":"n1","peerIP":"10.0.0.2","filters":["g"],"reversePeering":"Manual"}`,
+				`peer b {"node":"n2","peerIP":"10.0.0.1","filters":["f"],"reversePeering":"Manual"}`),
 			want: map[string]string{"n1": "10.0.0.2:179 node 64512-64512 passive from BGPPeer/a filters [g]",
 				"n2": "10.0.0.1:179 node 64512-64512 active from BGPPeer/b filters [f]"}},
 	} {
 		t.Run(tc.rule, func(t *testing.T) {
 			for me, want := range tc.want {
-				d := Compute(Input{Reader: model.NewSet(world(t, tc.objects...)...), Node: me, Passwords: secrets{"bgp/k": "pw"}})
+				d := Compute(Input{Reader: model.NewSet(world(t, tc.objects...)...), Node: me,
+					Passwords: secrets{"bgp/k": "pw"}})
 				if len(d.Sessions) != 1 {
 					t.Fatalf("%s: %v", me, showAll(d.Sessions))
 				}
-				equalLines(t, me, []string{details(d.Sessions[0]) + " filters [" + strings.Join(d.Sessions[0].Filters, " ") + "]"}, []string{want})
+				equalLines(t, me, []string{details(d.Sessions[0]) + " filters [" +
+					strings.Join(d.Sessions[0].Filters, " ") + "]"}, []string{want})
 				wantNotices(t, d, tc.notices[me]...)
 			}
 		})
@@ -265,19 +280,25 @@ func TestPortsBetweenNodes(t *testing.T) {
 	}{
 		{rule: "no port anywhere: the reverse connects, although the other has the greater address",
 			objects: append(append(n("n1", high, ""), n("n2", low, "")...), off, peer("n1", low+":1790")),
-			n1:      []string{low + ":1790 node 64512-64512 passive from BGPPeer/n1"}, n2: []string{high + ":179 node 64512-64512 active from BGPPeer/n1"}},
+			n1:      []string{low + ":1790 node 64512-64512 passive from BGPPeer/n1"},
+			n2:      []string{high + ":179 node 64512-64512 active from BGPPeer/n1"}},
 		{rule: "no port anywhere, text order as well",
 			objects: append(append(n("n1", low, ""), n("n2", high, "")...), off, peer("n1", high+":1790")),
-			n1:      []string{high + ":1790 node 64512-64512 passive from BGPPeer/n1"}, n2: []string{low + ":179 node 64512-64512 active from BGPPeer/n1"}},
+			n1:      []string{high + ":1790 node 64512-64512 passive from BGPPeer/n1"},
+			n2:      []string{low + ":179 node 64512-64512 active from BGPPeer/n1"}},
 		{rule: "no port anywhere, 179 given: text order",
 			objects: append(append(n("n1", high, ""), n("n2", low, "")...), off, peer("n1", low+":179")),
-			n1:      []string{low + ":179 node 64512-64512 active from BGPPeer/n1"}, n2: []string{high + ":179 node 64512-64512 passive from BGPPeer/n1"}},
+			n1:      []string{low + ":179 node 64512-64512 active from BGPPeer/n1"},
+			n2:      []string{high + ":179 node 64512-64512 passive from BGPPeer/n1"}},
 		{rule: "no port anywhere, both name one: nobody gets through",
-			objects: append(append(n("n1", high, ""), n("n2", low, "")...), off, peer("n1", low+":1790"), peer("n2", high+":1791")),
-			n1:      []string{low + ":1790 node 64512-64512 active from BGPPeer/n1+BGPPeer/n2"}, n2: []string{high + ":1791 node 64512-64512 passive from BGPPeer/n2+BGPPeer/n1"}},
+			objects: append(append(n("n1", high, ""), n("n2", low, "")...), off, peer("n1", low+":1790"),
+				peer("n2", high+":1791")),
+			n1: []string{low + ":1790 node 64512-64512 active from BGPPeer/n1+BGPPeer/n2"},
+			n2: []string{high + ":1791 node 64512-64512 passive from BGPPeer/n2+BGPPeer/n1"}},
 		{rule: "the port of the node: text order",
 			objects: append(append(n("n1", high, ""), n("n2", low, "1790")...), off, peer("n1", low+":1790")),
-			n1:      []string{low + ":1790 node 64512-64512 active from BGPPeer/n1"}, n2: []string{high + ":179 node 64512-64512 passive from BGPPeer/n1"}},
+			n1:      []string{low + ":1790 node 64512-64512 active from BGPPeer/n1"},
+			n2:      []string{high + ":179 node 64512-64512 passive from BGPPeer/n1"}},
 		{rule: "not the port of the node: no reverse",
 			objects: append(append(n("n1", high, ""), n("n2", low, "1792")...), off, peer("n1", low+":1790")),
 			n1:      []string{low + ":1790 node 64512-64512 active from BGPPeer/n1"}},
@@ -286,13 +307,18 @@ func TestPortsBetweenNodes(t *testing.T) {
 			n1:      []string{low + ":1790 node 64512-64512 active from BGPPeer/n1"}},
 		{rule: "the node's port, but not the cluster's: a reverse all the same",
 			objects: append(append(n("n1", high, ""), n("n2", low, "1792")...), all, peer("n1", low+":1792")),
-			n1:      []string{low + ":1792 node 64512-64512 active from BGPPeer/n1"}, n2: []string{high + ":1790 node 64512-64512 passive from BGPPeer/n1"}},
+			n1:      []string{low + ":1792 node 64512-64512 active from BGPPeer/n1"},
+			n2:      []string{high + ":1790 node 64512-64512 passive from BGPPeer/n1"}},
 		{rule: "a mesh beside it: the other end is of the mesh and connects",
 			objects: append(append(n("n1", high, ""), n("n2", low, "1792")...), peer("n1", low+":1790")),
-			n1:      []string{low + ":1790 node 64512-64512 passive from BGPPeer/n1"}, n2: []string{high + ":179 mesh 64512-64512 active" + mesh}},
+			n1:      []string{low + ":1790 node 64512-64512 passive from BGPPeer/n1"},
+			n2:      []string{high + ":179 mesh 64512-64512 active" + mesh}},
 		{rule: "another AS: port 179 is wanted, 500 is right, and the other end's own BGPPeer connects",
-			objects: append(append(n("n1", high, ""), n("n2", low, "500")...), off, `peer p {"node":"n1","peerIP":"10.0.0.1","asNumber":65001}`, `peer q {"node":"n2","peerIP":"10.0.0.2","asNumber":64512,"localASNumber":65001}`),
-			n1:      []string{low + ":179 node 64512-65001 passive from BGPPeer/p+BGPPeer/q"}, n2: []string{high + ":179 node 65001-64512 active from BGPPeer/q"}},
+			objects: append(append(n("n1", high, ""), n("n2", low, "500")...), off,
+				`peer p {"node":"n1","peerIP":"10.0.0.1","asNumber":65001}`,
+				`peer q {"node":"n2","peerIP":"10.0.0.2","asNumber":64512,"localASNumber":65001}`),
+			n1: []string{low + ":179 node 64512-65001 passive from BGPPeer/p+BGPPeer/q"},
+			n2: []string{high + ":179 node 65001-64512 active from BGPPeer/q"}},
 	} {
 		t.Run(tc.rule, func(t *testing.T) {
 			equalLines(t, "n1", showAll(compute(t, "n1", tc.objects...).Sessions), tc.n1)

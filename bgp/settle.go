@@ -101,7 +101,8 @@ func differences(have, want Session, compatible bool) []string {
 	own(have.KeepaliveSeconds != want.KeepaliveSeconds, "keepalive time %ds", want.KeepaliveSeconds)
 	own(have.RestartSeconds != want.RestartSeconds, "restart time %ds", want.RestartSeconds)
 	own(have.AllowOwnAS != want.AllowOwnAS, "own AS allowed %d times", want.AllowOwnAS)
-	sameBFD := have.BFD == want.BFD || compatible && have.BFD.Enabled == want.BFD.Enabled && have.BFD.Multihop == want.BFD.Multihop
+	sameBFD := have.BFD == want.BFD || compatible && have.BFD.Enabled == want.BFD.Enabled &&
+		have.BFD.Multihop == want.BFD.Multihop
 	both(!sameBFD, "other BFD settings")
 	own(have.NextHop != want.NextHop, "next hop mode %s", want.NextHop)
 	own(!slices.Equal(have.Filters, want.Filters), "filters [%s]", strings.Join(want.Filters, " "))

@@ -122,7 +122,8 @@ type Session struct {
 
 	Password     string // MD5 (RFC 2385); empty for none. Never logged or served.
 	PasswordFrom string // "none", "set", or "missing": a password is wanted and there is none, so the session must stay down
-	// PasswordError says why the password cannot be read, by secret and key; with "set" the last one that was read is in use.
+	// PasswordError says why the password cannot be read, by secret and key; with "set" the last one that was read is
+	// in use.
 	PasswordError string
 
 	MultihopTTL uint8 // 0 with TTL security

@@ -79,7 +79,8 @@ func New(c Config) *Agent { return newAgent(c, time.Now) }
 
 func newAgent(c Config, now func() time.Time) *Agent {
 	a := &Agent{
-		kernel: c.Kernel, node: c.NodeName, mtuFile: c.MTUFile, prefix: c.InterfacePrefix, log: c.Logger, now: now, loop: reconcile.NewLoop(),
+		kernel: c.Kernel, node: c.NodeName, mtuFile: c.MTUFile, prefix: c.InterfacePrefix, log: c.Logger, now: now,
+		loop:  reconcile.NewLoop(),
 		links: link.New(c.Kernel, c.MTUFile, now), routes: route.New(c.Kernel, now),
 		shapes: shape.New(c.Kernel, now), files: newEndpointFiles(c, now),
 		problems: map[string]string{},

@@ -53,7 +53,8 @@ func (f *endpointFiles) choose() (dir string, owned bool) {
 		f.refused = nil
 		return dir, true
 	}
-	text := "the status of workloads is not written there but in " + cmp.Or(usual, "no folder") + ", because FelixConfiguration chose it and others than root may change it: " +
+	text := "the status of workloads is not written there but in " + cmp.Or(usual, "no folder") +
+		", because FelixConfiguration chose it and others than root may change it: " +
 		err.Error() + "; use a folder that only root can write, or --endpoint-status-path-prefix"
 	if f.refused == nil || f.refused.Text != text {
 		f.refused = &Notice{Subject: dir, Text: text, Since: f.now()}
@@ -146,7 +147,8 @@ func (a *Agent) moveFiles() {
 		a.log.Warn("files that tell of workloads are left in the folder where they were kept before", zap.Error(err))
 	}
 	if r := a.files.refused; r != nil && r != before {
-		a.log.Warn("endpointStatusPathPrefix of FelixConfiguration is not followed", zap.String("folder", r.Subject), zap.String("reason", r.Text))
+		a.log.Warn("endpointStatusPathPrefix of FelixConfiguration is not followed", zap.String("folder", r.Subject),
+			zap.String("reason", r.Text))
 	}
 }
 
@@ -171,7 +173,8 @@ func (a *Agent) configureFiles() {
 		end, err := endpointstatus.NewEndpoint(k, o.Revision, e.Spec.InterfaceName, e.Spec.MAC, addresses)
 		if err != nil {
 			a.log.Debug("no CNI plugin can be told of a workload", zap.Stringer("key", k), zap.Error(err))
-			a.files.untold = append(a.files.untold, Notice{Subject: k.String(), Text: "the CNI plugin is not told of it: " + err.Error()})
+			a.files.untold = append(a.files.untold,
+				Notice{Subject: k.String(), Text: "the CNI plugin is not told of it: " + err.Error()})
 			continue
 		}
 		a.files.endpoints = append(a.files.endpoints, end)

@@ -61,16 +61,19 @@ func TestAStatusFolderOfAnotherUserIsRefused(t *testing.T) {
 	root, theirs, precious := hostile(t)
 	usual := filepath.Join(root, "usual")
 	core, logs := observer.New(zapcore.WarnLevel)
-	a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.New(core), EndpointStatusDir: func(prefix string) string {
-		return filepath.Join(cmp.Or(prefix, usual), "endpoint-status")
-	}})
+	a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.New(core),
+		EndpointStatusDir: func(prefix string) string {
+			return filepath.Join(cmp.Or(prefix, usual), "endpoint-status")
+		}})
 	start(t, a)
-	if !asNobody(t, "mkdir "+theirs+"/endpoint-status; ln -s "+precious+" "+theirs+"/endpoint-status/.new; ln -s "+precious+" '"+theirs+"/endpoint-status/k8s default%2Fweb eth0'") {
+	if !asNobody(t, "mkdir "+theirs+"/endpoint-status; ln -s "+precious+" "+theirs+"/endpoint-status/.new; ln -s "+
+		precious+" '"+theirs+"/endpoint-status/k8s default%2Fweb eth0'") {
 		t.Fatal("nobody cannot make links in the folder")
 	}
 	felix := &model.FelixConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	felix.Spec.EndpointStatusPathPrefix = theirs
-	set := model.NewSet(nodeObject("node-1", "10.1.0.5/24", ""), endpointObject("node--1-k8s-web-eth0", "node-1", "cali1", "10.244.1.7/32"),
+	set := model.NewSet(nodeObject("node-1", "10.1.0.5/24", ""),
+		endpointObject("node--1-k8s-web-eth0", "node-1", "cali1", "10.244.1.7/32"),
 		model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix))
 	a.SetState(set)
 	a.SetSynced(true, true)
@@ -83,7 +86,8 @@ func TestAStatusFolderOfAnotherUserIsRefused(t *testing.T) {
 		t.Fatalf("root's file is now %q, %v", content, err)
 	}
 	notices := a.Status().Notices
-	if len(notices) != 1 || notices[0].Subject != theirs+"/endpoint-status" || !strings.Contains(notices[0].Text, "belongs to user 65534") {
+	if len(notices) != 1 || notices[0].Subject != theirs+"/endpoint-status" ||
+		!strings.Contains(notices[0].Text, "belongs to user 65534") {
 		t.Errorf("notices are %+v", notices)
 	}
 	if n := logs.FilterMessageSnippet("endpointStatusPathPrefix").Len(); n != 1 {
@@ -123,9 +127,11 @@ func TestWhatOthersPlantInTheStatusFolderIsNotWrittenTo(t *testing.T) {
 			if !asNobody(t, script+"; ln -s "+precious+" '"+theirs+"/k8s default%2Fother eth0'") {
 				t.Fatal("nobody cannot do that")
 			}
-			a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(), EndpointStatusDir: func(string) string { return theirs }})
+			a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(),
+				EndpointStatusDir: func(string) string { return theirs }})
 			start(t, a)
-			a.SetState(model.NewSet(nodeObject("node-1", "10.1.0.5/24", ""), endpointObject("node--1-k8s-web-eth0", "node-1", "cali1", "10.244.1.7/32")))
+			a.SetState(model.NewSet(nodeObject("node-1", "10.1.0.5/24", ""),
+				endpointObject("node--1-k8s-web-eth0", "node-1", "cali1", "10.244.1.7/32")))
 			a.SetSynced(true, true)
 			if x.reason != "" {
 				waitFor(t, "the reason", func() bool {

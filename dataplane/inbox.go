@@ -79,5 +79,6 @@ func (i *inbox) empty() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	b := &i.next
-	return b.reader == nil && len(b.learned) == 0 && b.static == nil && b.peering == nil && len(b.events) == 0 && b.synced == nil && b.policy == nil && !b.resync && len(b.retries) == 0 && b.forgotten == nil
+	return b.reader == nil && len(b.learned) == 0 && b.static == nil && b.peering == nil && len(b.events) == 0 &&
+		b.synced == nil && b.policy == nil && !b.resync && len(b.retries) == 0 && b.forgotten == nil
 }

@@ -16,12 +16,15 @@ import (
 func (h *host) others() string {
 	h.t.Helper()
 	var b strings.Builder
-	for _, args := range []string{"-d link show dev eth0", "addr show dev eth0", "addr show dev lo", "-4 route show table all", "-6 route show table all", "rule show"} {
+	for _, args := range []string{"-d link show dev eth0", "addr show dev eth0", "addr show dev lo",
+		"-4 route show table all", "-6 route show table all", "rule show"} {
 		b.WriteString(h.ip(args))
 	}
 	b.WriteString(run(h.t, "ip", "netns", "exec", h.name, "tc", "qdisc", "show"))
-	for _, pattern := range []string{"ipv4/conf/eth0", "ipv4/conf/lo", "ipv4/conf/all", "ipv4/conf/default", "ipv4/neigh/eth0", "ipv6/conf/eth0"} {
-		b.WriteString(run(h.t, "ip", "netns", "exec", h.name, "sh", "-c", "cd /proc/sys/net && grep -r . "+pattern+" 2>/dev/null | sort; true"))
+	for _, pattern := range []string{"ipv4/conf/eth0", "ipv4/conf/lo", "ipv4/conf/all", "ipv4/conf/default",
+		"ipv4/neigh/eth0", "ipv6/conf/eth0"} {
+		b.WriteString(run(h.t, "ip", "netns", "exec", h.name, "sh", "-c",
+			"cd /proc/sys/net && grep -r . "+pattern+" 2>/dev/null | sort; true"))
 	}
 	return b.String()
 }
@@ -33,10 +36,12 @@ func TestWorkloadsCannotHaveTheHostsInterfaces(t *testing.T) {
 	h.pod("cali1")
 	h.pod("tap1")
 	files := filepath.Join(t.TempDir(), "endpoint-status")
-	a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(), EndpointStatusDir: func(string) string { return files }})
+	a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(),
+		EndpointStatusDir: func(string) string { return files }})
 	start(t, a)
 	node := nodeObject("node-1", "10.1.0.5/24", "fd01::5/64")
-	objects := []*model.Object{node, endpointObject("node--1-k8s-good-eth0", "node-1", "cali1", "10.244.1.7/32", "fd00:244::7/128")}
+	objects := []*model.Object{node, endpointObject("node--1-k8s-good-eth0", "node-1", "cali1", "10.244.1.7/32",
+		"fd00:244::7/128")}
 	a.SetState(model.NewSet(objects...))
 	a.SetSynced(true, true)
 	served := func(iface, address string) func() bool {
@@ -45,13 +50,15 @@ func TestWorkloadsCannotHaveTheHostsInterfaces(t *testing.T) {
 	waitFor(t, "the route to the good workload", served("cali1", "10.244.1.7"))
 	settle(t, a)
 	waitFor(t, "the kernel to have checked its own addresses", func() bool {
-		return strings.TrimSpace(h.ip("-6 addr show tentative")) == "" && strings.Count(h.ip("-6 addr show scope link"), "inet6 fe80") == 6
+		return strings.TrimSpace(h.ip("-6 addr show tentative")) == "" &&
+			strings.Count(h.ip("-6 addr show scope link"), "inet6 fe80") == 6
 	})
 	before := h.others()
 
 	forged := []string{"eth0", "lo", "tunl0", "all", "default", "tap1"}
 	for i, iface := range forged {
-		o := endpointObject("node--1-k8s-"+iface+"-eth0", "node-1", iface, "10.244.9."+string(rune('1'+i))+"/32", "fd00:244::9"+string(rune('1'+i))+"/128")
+		o := endpointObject("node--1-k8s-"+iface+"-eth0", "node-1", iface, "10.244.9."+string(rune('1'+i))+"/32",
+			"fd00:244::9"+string(rune('1'+i))+"/128")
 		spec := &o.Value.(*model.WorkloadEndpoint).Spec
 		spec.QoSControls = &model.QoSControls{IngressBandwidth: 1_000_000, EgressBandwidth: 1_000_000}
 		spec.AllowSpoofedSourcePrefixes = []string{"0.0.0.0/0"}
@@ -66,7 +73,8 @@ func TestWorkloadsCannotHaveTheHostsInterfaces(t *testing.T) {
 		t.Errorf("the host's interfaces have changed:\n%s\nbefore:\n%s", after, before)
 	}
 	for _, n := range a.Status().RefusedEndpoints {
-		if !strings.Contains(n.Text, "the endpoint gets no route, no rules and no settings: interfaceName ") || n.Since.IsZero() {
+		if !strings.Contains(n.Text, "the endpoint gets no route, no rules and no settings: interfaceName ") ||
+			n.Since.IsZero() {
 			t.Errorf("%+v", n)
 		}
 	}
@@ -79,7 +87,8 @@ func TestWorkloadsCannotHaveTheHostsInterfaces(t *testing.T) {
 
 	felix := &model.FelixConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	felix.Spec.InterfacePrefix = "tap, t, a" // also of names that are never a workload's
-	a.SetState(model.NewSet(append(objects, model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix))...))
+	a.SetState(model.NewSet(append(objects, model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"),
+		felix))...))
 	waitFor(t, "the route by tap1", served("tap1", "10.244.9.6"))
 	waitFor(t, "the route by cali1 to go", func() bool { return !served("cali1", "10.244.1.7")() })
 	if n := len(a.Status().RefusedEndpoints); n != len(forged) { // tap1 is none any more, cali1 is one

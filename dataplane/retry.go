@@ -28,8 +28,9 @@ type retrier interface {
 
 var _, _, _ retrier = (*route.Target)(nil), (*link.Target)(nil), (*shape.Target)(nil)
 
-// Retry tries at once everything that the kernel, or the file system, refused, compares with all that is there, and tells for
-// each part what came of it. It returns ErrNotStarted, or ctx's error if the agent does not come to it before.
+// Retry tries at once everything that the kernel, or the file system, refused, compares with all that is there, and
+// tells for each part what came of it. It returns ErrNotStarted, or ctx's error if the agent does not come to it
+// before.
 func (a *Agent) Retry(ctx context.Context) ([]Retried, error) {
 	done := make(chan []Retried, 1)
 	a.inbox.put(func(b *batch) { b.retries = append(b.retries, done) })
@@ -37,8 +38,8 @@ func (a *Agent) Retry(ctx context.Context) ([]Retried, error) {
 	return await(ctx, done)
 }
 
-// Retry tries at once every part of the rules that the kernel refused, compares with all that is there, and tells what came of
-// it. It returns ErrNotStarted, or ctx's error if the agent does not come to it before.
+// Retry tries at once every part of the rules that the kernel refused, compares with all that is there, and tells what
+// came of it. It returns ErrNotStarted, or ctx's error if the agent does not come to it before.
 func (a *PolicyAgent) Retry(ctx context.Context) (Retried, error) {
 	done := make(chan Retried, 1)
 	a.put(func(b *policyBatch) { b.retries, b.links = append(b.retries, done), true })

@@ -38,7 +38,8 @@ func TestRetryDoesNotWait(t *testing.T) {
 	w := newWorld(t)
 	w.agent.SetState(cluster())
 	p := netip.MustParsePrefix("10.77.0.0/26")
-	w.agent.UpdateRoutes([]route.Learned{{Prefix: p, NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.7")}, Metric: 1024}})
+	w.agent.UpdateRoutes([]route.Learned{{Prefix: p, NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.7")},
+		Metric: 1024}})
 	for i := range 1000 {
 		w.fake.Fail("ApplyRoutes", i, unix.EPERM)
 	}
@@ -47,7 +48,8 @@ func TestRetryDoesNotWait(t *testing.T) {
 		w.agent.step()
 	}
 	before := w.agent.Status().FailedRoutes
-	if r := w.retried("routes"); before == 0 || r.Failed != before || r.Failing != before || !strings.Contains(r.Reason, "operation not permitted") {
+	if r := w.retried("routes"); before == 0 || r.Failed != before || r.Failing != before ||
+		!strings.Contains(r.Reason, "operation not permitted") {
 		t.Fatalf("while the kernel refuses: %+v, %d had failed", r, before)
 	}
 	w.fake.Heal()

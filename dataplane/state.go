@@ -182,7 +182,8 @@ func (s *state) routeConfig(isNode func(netip.Addr) bool) route.Config {
 	}
 	for k, e := range s.usable() {
 		c.Endpoints = append(c.Endpoints, route.Endpoint{
-			Name: k.Namespace + "/" + k.Name, Interface: e.Spec.InterfaceName, Addresses: hostPrefixes(s.addresses(e.Spec)),
+			Name: k.Namespace + "/" + k.Name, Interface: e.Spec.InterfaceName,
+			Addresses: hostPrefixes(s.addresses(e.Spec)),
 		})
 	}
 	slices.SortFunc(c.Endpoints, func(a, b route.Endpoint) int { return strings.Compare(a.Name, b.Name) })

@@ -14,8 +14,8 @@ type Reread struct {
 	Reason      string
 }
 
-// Reread reads every quarantined object again, one by one, and takes over what it finds, as the watch would. An object that is
-// gone is left to the watch, which knows when it was deleted. The error is why not all could be read.
+// Reread reads every quarantined object again, one by one, and takes over what it finds, as the watch would. An object
+// that is gone is left to the watch, which knows when it was deleted. The error is why not all could be read.
 func (t *Tables) Reread(ctx context.Context, store Store) (Reread, error) {
 	bad := slices.Collect(t.Snapshot().Quarantined())
 	r := Reread{Quarantined: len(bad)}
@@ -46,8 +46,8 @@ func (t *Tables) Reread(ctx context.Context, store Store) (Reread, error) {
 	return r, failed
 }
 
-// takeRead enters what was read beside the watch. While that is out of sync it is left out: what the watch has delivered since
-// could not be told from older states.
+// takeRead enters what was read beside the watch. While that is out of sync it is left out: what the watch has
+// delivered since could not be told from older states.
 func (t *Tables) takeRead(e Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -39,8 +39,8 @@ func (c Caller) Fields() []zap.Field {
 	return fields
 }
 
-// CallerOf returns who made a call to a guarded service. On other services, such as one on a unix socket that only root can
-// open, it is root.
+// CallerOf returns who made a call to a guarded service. On other services, such as one on a unix socket that only root
+// can open, it is root.
 func CallerOf(ctx context.Context) Caller {
 	if p, ok := peer.FromContext(ctx); ok {
 		if c, ok := p.AuthInfo.(Caller); ok {
@@ -149,7 +149,8 @@ func (g *Guard) admit(c net.Conn) (net.Conn, error) {
 
 // tooMany is the status of who has taken all of its slots.
 func tooMany(uid uint32, what string, each, others int) error {
-	return status.Errorf(codes.ResourceExhausted, "user ID %d has too many %s: at most %d, and %d for all users but root",
+	return status.Errorf(codes.ResourceExhausted,
+		"user ID %d has too many %s: at most %d, and %d for all users but root",
 		uid, what, each, others)
 }
 

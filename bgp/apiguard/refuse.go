@@ -36,8 +36,8 @@ func (g *Guard) refuse(c net.Conn, s *status.Status) {
 	}
 }
 
-// answer plays as much of an HTTP/2 server (RFC 9113) as it takes to say no to one gRPC call: it looks for the ID of the
-// first stream and decodes nothing else.
+// answer plays as much of an HTTP/2 server (RFC 9113) as it takes to say no to one gRPC call: it looks for the ID of
+// the first stream and decodes nothing else.
 func answer(c net.Conn, s *status.Status) error {
 	preface := make([]byte, len(http2.ClientPreface))
 	if _, err := io.ReadFull(c, preface); err != nil || string(preface) != http2.ClientPreface {
@@ -85,7 +85,8 @@ func writeStatus(f *http2.Framer, stream uint32, s *status.Status) error {
 			return err
 		}
 	}
-	headers := http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true}
+	headers := http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndStream: true,
+		EndHeaders: true}
 	if err := f.WriteHeaders(headers); err != nil {
 		return err
 	}

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Slots bounds how many of something callers hold at the same time. Root has a share of its own, so that others cannot keep
-// it out.
+// Slots bounds how many of something callers hold at the same time. Root has a share of its own, so that others cannot
+// keep it out.
 type Slots struct {
 	each, others int
 

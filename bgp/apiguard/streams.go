@@ -28,7 +28,8 @@ func Limits() []grpc.ServerOption {
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxHeaders), grpc.MaxConcurrentStreams(callsAtOnce),
 		grpc.ConnectionTimeout(handshakeTime), grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(window),
 		grpc.ReadBufferSize(8 << 10), grpc.WriteBufferSize(16 << 10),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTime, Time: probeAfter, Timeout: probeTime}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTime, Time: probeAfter,
+			Timeout: probeTime}),
 	}
 }
 
@@ -49,7 +50,8 @@ type Streams struct {
 func NewStreams() *Streams { return &Streams{NewSlots(streamsEach, streamsOthers), sendTime} }
 
 // Intercept is the grpc.StreamServerInterceptor. A stream whose message waits too long ends with ResourceExhausted.
-func (s *Streams) Intercept(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (s *Streams) Intercept(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	uid := CallerOf(stream.Context()).UID
 	release, ok := s.slots.Take(uid)
 	if !ok {

@@ -183,8 +183,9 @@ func (e *Engine) Session(remote netip.Addr) (Status, bool) {
 
 func (s *session) status() Status {
 	st := Status{Session: s.Session, State: s.state, Since: s.since, Reason: s.reason, RemoteState: s.remoteState, RemoteDiagnostic: s.remoteDiag,
-		RemoteMultiplier: s.remoteMult, Independent: s.independent, Transmit: s.interval(), Downs: s.downs, LastUp: s.lastUp,
-		Sent: s.sent, Received: s.got, Confirmed: s.confirmed, Drops: s.gate.drops()}
+		RemoteMultiplier: s.remoteMult, Independent: s.independent, Transmit: s.interval(), Downs: s.downs,
+		LastUp: s.lastUp,
+		Sent:   s.sent, Received: s.got, Confirmed: s.confirmed, Drops: s.gate.drops()}
 	st.Drops.Unconfirmed = s.unconfirmed
 	if s.heardAny {
 		st.Detection = s.detection()

@@ -17,9 +17,11 @@ import (
 // TestForgedEnd runs sessions with BIRD, single hop and multihop, and sends in BIRD's name that it is down.
 func TestForgedEnd(t *testing.T) {
 	x := newTwoHosts(t, "bird", "birdc")
-	const timers = "interface \"*\" { min rx interval 100 ms; min tx interval 100 ms; multiplier 10; };\nmultihop { min rx interval 100 ms; min tx interval 100 ms; multiplier 10; };\n"
+	const timers = "interface \"*\" { min rx interval 100 ms; min tx interval 100 ms; multiplier 10; };\nmultihop { " +
+		"min rx interval 100 ms; min tx interval 100 ms; multiplier 10; };\n"
 	x.ip("-n", x.theirs, "addr", "add", "10.77.0.3/24", "dev", "eth0")
-	x.startBIRD(timers + "neighbor 10.77.0.1 dev \"eth0\" local 10.77.0.2;\nneighbor fd77::1;\nneighbor 10.77.0.1 local 10.77.0.3 multihop;\n")
+	x.startBIRD(timers + "neighbor 10.77.0.1 dev \"eth0\" local 10.77.0.2;\nneighbor fd77::1;\nneighbor 10.77.0.1 " +
+		"local 10.77.0.3 multihop;\n")
 	x.startEngine()
 	far := netip.MustParseAddr("10.77.0.3")
 	four, six, multi := path(their4, our4, 100*ms), path(their6, our6, 100*ms), path(far, our4, 100*ms)
@@ -43,10 +45,12 @@ func TestForgedEnd(t *testing.T) {
 	x.quiet("after forged packets", 1500*time.Millisecond) // more than the detection time
 }
 
-// TestLeastTTL wants packets of BIRD, which sends those of multihop sessions with the system's TTL of 64, to have more or less.
+// TestLeastTTL wants packets of BIRD, which sends those of multihop sessions with the system's TTL of 64, to have more
+// or less.
 func TestLeastTTL(t *testing.T) {
 	x := newTwoHosts(t, "bird", "birdc")
-	x.startBIRD("multihop { min rx interval 100 ms; min tx interval 100 ms; multiplier 10; };\nneighbor 10.77.0.1 local 10.77.0.2 multihop;\n")
+	x.startBIRD("multihop { min rx interval 100 ms; min tx interval 100 ms; multiplier 10; };\nneighbor 10.77.0.1 " +
+		"local 10.77.0.2 multihop;\n")
 	x.startEngine()
 	s := path(their4, our4, 100*ms)
 	s.Multihop, s.MinTTL = true, 65
@@ -60,7 +64,8 @@ func TestLeastTTL(t *testing.T) {
 	known, _ := x.engine.Session(their4)
 	x.inject(their4, our4, portMultihop, 63, stranger.marshal())
 	x.inject(their4, our4, portMultihop, 64, stranger.marshal())
-	x.awaitStatus("the packet with the right TTL", their4, func(s Status) bool { return s.Drops.Unconfirmed == 1 && s.Drops.TTL == known.Drops.TTL+1 })
+	x.awaitStatus("the packet with the right TTL", their4,
+		func(s Status) bool { return s.Drops.Unconfirmed == 1 && s.Drops.TTL == known.Drops.TTL+1 })
 }
 
 func TestGate(t *testing.T) {
@@ -150,7 +155,8 @@ func TestFlooder(t *testing.T) {
 	forged := [][]byte{stranger.marshal(), wrong.marshal(), []byte("rubbish of more than 24 octets, to be parsed")}
 	var conns []*net.UDPConn
 	for _, from := range []string{"10.77.0.2", "10.77.0.2", "10.77.0.66"} {
-		conn, err := net.DialUDP("udp4", &net.UDPAddr{IP: net.ParseIP(from)}, net.UDPAddrFromAddrPort(netip.AddrPortFrom(our4, portSingleHop)))
+		conn, err := net.DialUDP("udp4", &net.UDPAddr{IP: net.ParseIP(from)},
+			net.UDPAddrFromAddrPort(netip.AddrPortFrom(our4, portSingleHop)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,8 +175,8 @@ func TestFlooder(t *testing.T) {
 	fmt.Println("sent", sent)
 }
 
-// TestFlood sends forged packets in the name of one of two peers: the sessions of both, 3 x 50 ms, stay up. The machine may
-// be busy with other things, so one quiet run of several is enough.
+// TestFlood sends forged packets in the name of one of two peers: the sessions of both, 3 x 50 ms, stay up. The machine
+// may be busy with other things, so one quiet run of several is enough.
 func TestFlood(t *testing.T) {
 	x := newTwoHosts(t)
 	second := netip.MustParseAddr("10.77.0.3")
@@ -220,7 +226,8 @@ func TestFlood(t *testing.T) {
 		flooded, _ := x.engine.Session(their4)
 		after, _ := x.engine.Session(second)
 		d := flooded.Drops
-		t.Logf("round %d: %s drops %+v; the other peer: %d packets, drops %+v", round, out, d, after.Received-before.Received, after.Drops)
+		t.Logf("round %d: %s drops %+v; the other peer: %d packets, drops %+v", round, out, d,
+			after.Received-before.Received, after.Drops)
 		if d.Rate < 1000 || d.Discriminator < 1000 {
 			t.Fatalf("the flood is not noticed: %+v", d)
 		}

@@ -41,8 +41,8 @@ func (d Drops) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// The packets that a remote may send. A session that is up needs those that carry its discriminator, which a stranger has
-// to guess; so others, which anybody can forge, are limited apart from them.
+// The packets that a remote may send. A session that is up needs those that carry its discriminator, which a stranger
+// has to guess; so others, which anybody can forge, are limited apart from them.
 const (
 	perInterval  = 4  // what we asked for, several times
 	leastRate    = 50 // a second; also while the remote does not know yet that we want fewer
@@ -115,11 +115,13 @@ func (g *gate) admits(b []byte, port uint16, ttl int, now time.Time) bool {
 }
 
 func (g *gate) drops() Drops {
-	return Drops{TTL: g.ttl.Load(), LastTTL: uint8(g.lastTTL.Load()), Port: g.port.Load(), Malformed: g.malformed.Load(),
+	return Drops{TTL: g.ttl.Load(), LastTTL: uint8(g.lastTTL.Load()), Port: g.port.Load(),
+		Malformed:     g.malformed.Load(),
 		Discriminator: g.discriminator.Load(), Rate: g.excess.Load()}
 }
 
-// gates are those of all sessions by the address of the remote. They have a lock of their own, which nobody holds for long.
+// gates are those of all sessions by the address of the remote. They have a lock of their own, which nobody holds for
+// long.
 type gates struct {
 	mu  sync.RWMutex
 	all map[netip.Addr]*gate

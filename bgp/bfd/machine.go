@@ -69,8 +69,8 @@ type change struct {
 
 // receive handles a packet that is for this session (RFC 5880 section 6.8.6). answer: it must be answered at once.
 //
-// A packet without our discriminator says that the remote has begun anew. Anybody who can send from its address can say so,
-// and the RFC would have us go down. But the remote of a session that is up either goes on to send packets with our
+// A packet without our discriminator says that the remote has begun anew. Anybody who can send from its address can say
+// so, and the RFC would have us go down. But the remote of a session that is up either goes on to send packets with our
 // discriminator, or it is true and none comes any more: we wait for the detection time to know.
 func (m *machine) receive(p packet, now time.Time) (c change, answer bool) {
 	c.from = m.state

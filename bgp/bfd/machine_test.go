@@ -146,7 +146,8 @@ func TestAdminDownIsNoFailure(t *testing.T) {
 }
 
 // stranger is what a remote that has begun anew sends, and what anybody can forge who can send from its address.
-var stranger = packet{state: Down, diag: NoDiagnostic, multiplier: 3, my: 99, desiredTx: time.Second, requiredRx: 50 * ms}
+var stranger = packet{state: Down, diag: NoDiagnostic, multiplier: 3, my: 99, desiredTx: time.Second,
+	requiredRx: 50 * ms}
 
 func TestRemoteThatBeginsAnewIsNoFailure(t *testing.T) {
 	a, b := newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
@@ -154,20 +155,22 @@ func TestRemoteThatBeginsAnewIsNoFailure(t *testing.T) {
 	w.b = newMachine(99, 50*ms, 50*ms, 3, w.now) // the remote has forgotten all
 	w.went = nil
 	w.run(3 * time.Second)
-	if len(w.went) == 0 || w.went[0].to != Down || !w.went[0].fresh || !w.went[0].doubtful || a.state != Up || a.your != 99 {
+	if len(w.went) == 0 || w.went[0].to != Down || !w.went[0].fresh || !w.went[0].doubtful || a.state != Up ||
+		a.your != 99 {
 		t.Errorf("a new session of the remote: %+v, then %s with %d", w.went, a.state, a.your)
 	}
 
 	a, b = newMachine(1, 50*ms, 50*ms, 3, t0), newMachine(2, 50*ms, 50*ms, 3, t0)
 	w = up(t, a, b)
-	c, _ := a.receive(packet{state: Down, diag: DetectionTimeExpired, multiplier: 3, my: 2, your: 1, desiredTx: time.Second, requiredRx: 50 * ms}, w.now)
+	c, _ := a.receive(packet{state: Down, diag: DetectionTimeExpired, multiplier: 3, my: 2, your: 1,
+		desiredTx: time.Second, requiredRx: 50 * ms}, w.now)
 	if c.to != Down || c.fresh || a.diag != NeighborSignaledDown {
 		t.Errorf("the remote does not hear us: %+v, %s", c, a.diag)
 	}
 }
 
-// A forged packet without our discriminator changes nothing while the remote is heard (RFC 5880 section 6.8.6 would have the
-// session go down), not even how long we wait for the remote.
+// A forged packet without our discriminator changes nothing while the remote is heard (RFC 5880 section 6.8.6 would
+// have the session go down), not even how long we wait for the remote.
 func TestAForgedEndIsNotBelieved(t *testing.T) {
 	for _, state := range []State{Down, AdminDown} {
 		forged := stranger
@@ -180,7 +183,8 @@ func TestAForgedEndIsNotBelieved(t *testing.T) {
 			if _, answer := a.receive(forged, w.now); answer {
 				t.Fatalf("%s: a forged poll is answered", state)
 			}
-			if after := *a; after.expires != before.expires || after.nextSend != before.nextSend || after.your != before.your || after.remoteRx != before.remoteRx {
+			if after := *a; after.expires != before.expires || after.nextSend != before.nextSend ||
+				after.your != before.your || after.remoteRx != before.remoteRx {
 				t.Fatalf("%s: a forged packet changes %+v to %+v", state, before, after)
 			}
 			w.run(ms)

@@ -76,7 +76,7 @@ type Event struct {
 	From   State
 	// Failure: the path is broken. It is not when the remote ended its session on purpose or has only just begun it.
 	Failure bool
-	// Doubtful: the remote seems to have begun anew, but whoever can send from its address could have said so to hide that
-	// the path is broken. The session comes up again soon if it is true.
+	// Doubtful: the remote seems to have begun anew, but whoever can send from its address could have said so to hide
+	// that the path is broken. The session comes up again soon if it is true.
 	Doubtful bool
 }

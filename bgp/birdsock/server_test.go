@@ -140,17 +140,20 @@ func TestOnlyASocketIsReplaced(t *testing.T) {
 		make func(path string) error
 		want string
 	}{
-		{"file", func(path string) error { return os.WriteFile(path, []byte("precious"), 0o600) }, "is no socket but a regular file"},
+		{"file", func(path string) error { return os.WriteFile(path, []byte("precious"), 0o600) },
+			"is no socket but a regular file"},
 		{"empty folder", func(path string) error { return os.Mkdir(path, 0o755) }, "is no socket but a folder"},
 		{"link", func(path string) error { return os.Symlink(precious, path) }, "is no socket but a symbolic link"},
-		{"dangling link", func(path string) error { return os.Symlink(path+"-missing", path) }, "is no socket but a symbolic link"},
+		{"dangling link", func(path string) error { return os.Symlink(path+"-missing", path) },
+			"is no socket but a symbolic link"},
 	} {
 		path := filepath.Join(dir, x.name)
 		if err := x.make(path); err != nil {
 			t.Fatal(err)
 		}
 		before, _ := os.Lstat(path)
-		if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), x.want) || !strings.Contains(err.Error(), path) {
+		if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), x.want) ||
+			!strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v, want %q", x.name, err, x.want)
 		}
 		if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {

@@ -49,7 +49,8 @@ func guarded(t *testing.T, s *Service, cfg apiguard.Config) string {
 	t.Cleanup(func() { _ = k.Close() })
 	cfg.Owner = func(c *net.TCPConn) (apiguard.Caller, error) {
 		o, err := k.PeerOwner(c)
-		return apiguard.Caller{UID: o.UID, Process: func() (int, string) { return kernel.ProcessOfSocket(o.Inode) }}, err
+		return apiguard.Caller{UID: o.UID, Process: func() (int, string) { return kernel.ProcessOfSocket(o.Inode) }},
+			err
 	}
 	cfg.Hint = "only some are served"
 	if cfg.Log == nil {
@@ -83,7 +84,8 @@ func quiet(t *testing.T) *Service {
 	t.Helper()
 	s := speaker.New(speaker.Config{})
 	t.Cleanup(s.Close)
-	if err := s.Set(t.Context(), bgp.Desired{Global: bgp.Global{LocalAS: 64512, RouterID: netip.MustParseAddr("192.0.2.1")}}); err != nil {
+	if err := s.Set(t.Context(), bgp.Desired{Global: bgp.Global{LocalAS: 64512,
+		RouterID: netip.MustParseAddr("192.0.2.1")}}); err != nil {
 		t.Fatal(err)
 	}
 	return New(s, zap.NewNop())
@@ -91,7 +93,8 @@ func quiet(t *testing.T) *Service {
 
 const callVariable = "MANX_TEST_CALL" // the service that the process of TestCaller calls
 
-// TestCaller is a process of another user: it prints the outcome of one call after the other, for each line that it reads.
+// TestCaller is a process of another user: it prints the outcome of one call after the other, for each line that it
+// reads.
 func TestCaller(t *testing.T) {
 	address := os.Getenv(callVariable)
 	if address == "" {
@@ -104,7 +107,9 @@ func TestCaller(t *testing.T) {
 		}
 		_, err := c.GetBgp(t.Context(), &v3.GetBgpRequest{})
 		if one[0] == 'r' {
-			_, err = c.ResetPeer(t.Context(), &v3.ResetPeerRequest{Address: os.Getenv("MANX_TEST_PEER"), Soft: true, Direction: v3.ResetPeerRequest_OUT})
+			_, err = c.ResetPeer(t.Context(),
+				&v3.ResetPeerRequest{Address: os.Getenv("MANX_TEST_PEER"), Soft: true,
+					Direction: v3.ResetPeerRequest_OUT})
 		}
 		fmt.Printf("outcome: %s: %s\n", status.Code(err), strings.ReplaceAll(status.Convert(err).Message(), "\n", " "))
 	}
@@ -143,7 +148,8 @@ func TestOnlyRootAndListedUsersAreServed(t *testing.T) {
 		address string
 		want    string
 	}{
-		{0, strict, "OK"}, {nobody, strict, "PermissionDenied: user ID 65534 is refused: only some are served"}, {1234, strict, "PermissionDenied"},
+		{0, strict, "OK"}, {nobody, strict, "PermissionDenied: user ID 65534 is refused: only some are served"},
+		{1234, strict, "PermissionDenied"},
 		{0, open, "OK"}, {nobody, open, "OK"}, {1234, open, "OK"}, {1235, open, "PermissionDenied"},
 	} {
 		for _, have := range first(callAs(t, x.uid, x.address, "ggg")) {
@@ -169,8 +175,8 @@ func TestOnlyRootAndListedUsersAreServed(t *testing.T) {
 
 func first[A, B any](a A, _ B) A { return a }
 
-// TestRefusedConnectionsCostNothing holds many connections of a refused user open, in which nothing or rubbish comes: root is
-// served meanwhile, and they are closed.
+// TestRefusedConnectionsCostNothing holds many connections of a refused user open, in which nothing or rubbish comes:
+// root is served meanwhile, and they are closed.
 func TestRefusedConnectionsCostNothing(t *testing.T) {
 	s := quiet(t)
 	address := guarded(t, s, apiguard.Config{})
@@ -235,7 +241,8 @@ func fill(t *testing.T, s *Service, from, n int) {
 	t.Helper()
 	var list []*apiutil.Path
 	for i := from; i < from+n; i++ {
-		nlri, err := gobgp.NewIPAddrPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32))
+		nlri, err := gobgp.NewIPAddrPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8),
+			byte(i)}), 32))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -269,13 +276,15 @@ func TestListingsComeInPages(t *testing.T) {
 	s.tables.page = 100
 	fill(t, s, 0, 1234)
 	c := client(t, guarded(t, s, apiguard.Config{}))
-	stream, err := c.ListPath(t.Context(), &v3.ListPathRequest{Family: &v3.Family{Afi: v3.Family_AFI_IP, Safi: v3.Family_SAFI_UNICAST}})
+	stream, err := c.ListPath(t.Context(), &v3.ListPathRequest{Family: &v3.Family{Afi: v3.Family_AFI_IP,
+		Safi: v3.Family_SAFI_UNICAST}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 1234 {
 		r, err := stream.Recv()
-		if want := fmt.Sprintf("10.0.%d.%d/32", i>>8, i&255); err != nil || r.Destination.Prefix != want || len(r.Destination.Paths) != 1 {
+		if want := fmt.Sprintf("10.0.%d.%d/32", i>>8, i&255); err != nil || r.Destination.Prefix != want ||
+			len(r.Destination.Paths) != 1 {
 			t.Fatalf("number %d: %v, %v; want %s", i, r, err, want)
 		}
 	}
@@ -291,7 +300,8 @@ func TestUnreadListings(t *testing.T) {
 	fill(t, s, 0, 30_000)
 	address := guarded(t, s, apiguard.Config{})
 	before := heap()
-	request := &v3.ListPathRequest{Family: &v3.Family{Afi: v3.Family_AFI_IP, Safi: v3.Family_SAFI_UNICAST}, SortType: v3.ListPathRequest_PREFIX}
+	request := &v3.ListPathRequest{Family: &v3.Family{Afi: v3.Family_AFI_IP, Safi: v3.Family_SAFI_UNICAST},
+		SortType: v3.ListPathRequest_PREFIX}
 	for range 20 {
 		if _, err := client(t, address).ListPath(t.Context(), request); err != nil {
 			t.Fatal(err)
@@ -321,7 +331,8 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 	s := quiet(t)
 	fill(t, s, 0, 5000)
 	c := client(t, guarded(t, s, apiguard.Config{SendTime: 300 * time.Millisecond}))
-	listing, err := c.ListPath(t.Context(), &v3.ListPathRequest{Family: &v3.Family{Afi: v3.Family_AFI_IP, Safi: v3.Family_SAFI_UNICAST}})
+	listing, err := c.ListPath(t.Context(), &v3.ListPathRequest{Family: &v3.Family{Afi: v3.Family_AFI_IP,
+		Safi: v3.Family_SAFI_UNICAST}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -430,13 +441,15 @@ func TestSoftResetsAreLimited(t *testing.T) {
 	if len(lines) != done {
 		t.Errorf("%d lines about %d resets", len(lines), done)
 	}
-	if f := lines[0].ContextMap(); f["uid"] != uint32(nobody) || f["pid"] != int64(pid) || f["process"] == "" || f["peer"] != scene.peer4.String() {
+	if f := lines[0].ContextMap(); f["uid"] != uint32(nobody) || f["pid"] != int64(pid) || f["process"] == "" ||
+		f["peer"] != scene.peer4.String() {
 		t.Errorf("the line says %v, want user %d, process %d and peer %s", f, nobody, pid, scene.peer4)
 	}
 	// The limit holds on GoBGP's own socket, too.
 	for _, c := range scene.clis(t) {
 		if c.name == "v4.8" {
-			if out, err := c.command("neighbor", scene.peer4.String(), "softresetin").CombinedOutput(); err == nil || !strings.Contains(string(out), "try again in") {
+			if out, err := c.command("neighbor", scene.peer4.String(), "softresetin").CombinedOutput(); err == nil ||
+				!strings.Contains(string(out), "try again in") {
 				t.Errorf("%s: %v: %s", c.name, err, out)
 			}
 		}

@@ -16,8 +16,8 @@ import (
 	"github.com/manxnet/manx/bgp/apiguard"
 )
 
-// What listings of tables may take: paths that one keeps until they are sent (about 400 octets each), listings of one user
-// and of all but root, and how long a listing waits for its turn.
+// What listings of tables may take: paths that one keeps until they are sent (about 400 octets each), listings of one
+// user and of all but root, and how long a listing waits for its turn.
 const (
 	pagePaths      = 32 << 10
 	listingsEach   = 4
@@ -34,7 +34,8 @@ type tables struct {
 }
 
 func newTables() *tables {
-	return &tables{page: pagePaths, slots: apiguard.NewSlots(listingsEach, listingsOthers), pass: make(chan struct{}, 1)}
+	return &tables{page: pagePaths, slots: apiguard.NewSlots(listingsEach, listingsOthers),
+		pass: make(chan struct{}, 1)}
 }
 
 // listing waits until the caller may list a table. Requests about single prefixes need not.
@@ -48,7 +49,8 @@ func (t *tables) listing(ctx context.Context, r *v3.ListPathRequest) (release fu
 	release, err = t.slots.Wait(ctx, apiguard.CallerOf(ctx).UID)
 	if err != nil {
 		return nil, status.Errorf(codes.ResourceExhausted,
-			"too many listings of whole tables: at most %d of one user, and %d of all users but root", listingsEach, listingsOthers)
+			"too many listings of whole tables: at most %d of one user, and %d of all users but root", listingsEach,
+			listingsOthers)
 	}
 	return release, nil
 }

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// ListPath sends the routes of the whole speaker (GLOBAL), or those received from (ADJ_IN) and sent to (ADJ_OUT) a peer, in
-// the order of their prefixes. A table that is larger than a page may change between two pages.
+// ListPath sends the routes of the whole speaker (GLOBAL), or those received from (ADJ_IN) and sent to (ADJ_OUT) a
+// peer, in the order of their prefixes. A table that is larger than a page may change between two pages.
 func (s *Service) ListPath(r *v3.ListPathRequest, stream v3.GobgpApi_ListPathServer) error {
 	b, err := s.server()
 	if err != nil {

@@ -30,7 +30,8 @@ type Service struct {
 
 // New makes the service over a speaker, which may start and restart at any time.
 func New(speaker *speaker.Speaker, log *zap.Logger) *Service {
-	return &Service{speaker: speaker, log: log, tables: newTables(), watches: apiguard.NewSlots(watchesEach, watchesOthers)}
+	return &Service{speaker: speaker, log: log, tables: newTables(),
+		watches: apiguard.NewSlots(watchesEach, watchesOthers)}
 }
 
 // Register adds the service to a server. Calls that would change something are refused with PermissionDenied and say

@@ -40,7 +40,8 @@ func (s *Service) WatchEvent(r *v3.WatchEventRequest, stream v3.GobgpApi_WatchEv
 	uid := apiguard.CallerOf(stream.Context()).UID
 	release, ok := s.watches.Take(uid)
 	if !ok {
-		return status.Errorf(codes.ResourceExhausted, "user ID %d has too many watches: at most %d, and %d for all users but root",
+		return status.Errorf(codes.ResourceExhausted,
+			"user ID %d has too many watches: at most %d, and %d for all users but root",
 			uid, watchesEach, watchesOthers)
 	}
 	defer release()
@@ -63,7 +64,8 @@ func (s *Service) WatchEvent(r *v3.WatchEventRequest, stream v3.GobgpApi_WatchEv
 	}
 	return w.run(ctx, func() error {
 		if s.speaker.Server() != b {
-			return status.Error(codes.Unavailable, "the BGP speaker was restarted, because AS number, router ID or listener changed; watch again")
+			return status.Error(codes.Unavailable,
+				"the BGP speaker was restarted, because AS number, router ID or listener changed; watch again")
 		}
 		return nil
 	})

@@ -77,7 +77,8 @@ func (f *Folder) read(n name) (string, error) {
 	case strings.TrimSpace(password) == "":
 		return "", fmt.Errorf("the file %s/%s is empty", n.secret, n.key)
 	case len(password) > maxLength:
-		return "", fmt.Errorf("the file %s/%s holds %d bytes: TCP MD5 takes at most %d", n.secret, n.key, len(password), maxLength)
+		return "", fmt.Errorf("the file %s/%s holds %d bytes: TCP MD5 takes at most %d", n.secret, n.key, len(password),
+			maxLength)
 	}
 	return password, nil
 }

@@ -24,7 +24,8 @@ func TestReadsOnlyInsideTheFolder(t *testing.T) {
 	dir := filepath.Join(root, "passwords")
 	write(t, "s3cret \n", dir, "tor", "key")
 	write(t, "no", root, "outside")
-	for link, to := range map[string]string{"relative": "../../outside", "absolute": filepath.Join(root, "outside"), "inside": "key"} {
+	for link, to := range map[string]string{"relative": "../../outside", "absolute": filepath.Join(root, "outside"),
+		"inside": "key"} {
 		if err := os.Symlink(to, filepath.Join(dir, "tor", link)); err != nil {
 			t.Fatal(err)
 		}
@@ -33,7 +34,8 @@ func TestReadsOnlyInsideTheFolder(t *testing.T) {
 		{"tor", "key", "s3cret "},
 		{"tor", "inside", "s3cret "},
 		{"tor", "other", ""}, {"tor", "relative", ""}, {"tor", "absolute", ""},
-		{"..", "outside", ""}, {"tor/..", "outside", ""}, {"tor", "../../outside", ""}, {"", "", ""}, {"tor", "k\x00", ""},
+		{"..", "outside", ""}, {"tor/..", "outside", ""}, {"tor", "../../outside", ""}, {"", "", ""},
+		{"tor", "k\x00", ""},
 	} {
 		got, err := NewFolder(dir).Password(c.secret, c.key)
 		if got != c.want || (err == nil) != (c.want != "") {
@@ -52,13 +54,22 @@ func TestTheLastGoodPasswordStays(t *testing.T) {
 		spoil        func(t *testing.T, path string)
 	}{
 		{"removed", "no such file", func(t *testing.T, p string) { must(t, os.Remove(p)) }},
-		{"folder removed", "no such file", func(t *testing.T, p string) { must(t, os.RemoveAll(filepath.Dir(filepath.Dir(p)))) }},
+		{"folder removed", "no such file", func(t *testing.T,
+			p string) {
+			must(t, os.RemoveAll(filepath.Dir(filepath.Dir(p))))
+		}},
 		{"truncated", "is empty", func(t *testing.T, p string) { must(t, os.Truncate(p, 0)) }},
 		{"blank", "is empty", func(t *testing.T, p string) { write(t, " \t\n\n", p) }},
 		{"too long", "takes at most 80", func(t *testing.T, p string) { write(t, strings.Repeat("x", 81), p) }},
 		{"huge", "is larger than", func(t *testing.T, p string) { write(t, strings.Repeat("x", 1<<20), p) }},
-		{"a directory", "no regular file", func(t *testing.T, p string) { must(t, errors.Join(os.Remove(p), os.Mkdir(p, 0o700))) }},
-		{"a pipe", "no regular file", func(t *testing.T, p string) { must(t, errors.Join(os.Remove(p), syscall.Mkfifo(p, 0o600))) }},
+		{"a directory", "no regular file", func(t *testing.T,
+			p string) {
+			must(t, errors.Join(os.Remove(p), os.Mkdir(p, 0o700)))
+		}},
+		{"a pipe", "no regular file", func(t *testing.T,
+			p string) {
+			must(t, errors.Join(os.Remove(p), syscall.Mkfifo(p, 0o600)))
+		}},
 		{"open for writing", "being written", func(t *testing.T, p string) {
 			f, err := os.OpenFile(p, os.O_WRONLY|os.O_TRUNC, 0)
 			must(t, err)
@@ -75,10 +86,12 @@ func TestTheLastGoodPasswordStays(t *testing.T) {
 				t.Fatalf("%q, %v", got, err)
 			}
 			c.spoil(t, path)
-			if got, err := f.Password("tor", "key"); got != "good" || err == nil || !strings.Contains(err.Error(), c.reason) {
+			if got, err := f.Password("tor", "key"); got != "good" || err == nil ||
+				!strings.Contains(err.Error(), c.reason) {
 				t.Errorf("after it was read: %q, %v; want the last one and %q", got, err, c.reason)
 			}
-			if got, err := fresh.Password("tor", "key"); got != "" || err == nil || !strings.Contains(err.Error(), c.reason) {
+			if got, err := fresh.Password("tor", "key"); got != "" || err == nil ||
+				!strings.Contains(err.Error(), c.reason) {
 				t.Errorf("never read: %q, %v; want none and %q", got, err, c.reason)
 			}
 		})

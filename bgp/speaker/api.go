@@ -95,7 +95,8 @@ func oneOf(slots *apiguard.Slots, handler grpc.StreamHandler) grpc.StreamHandler
 		defer cancel()
 		release, err := slots.Wait(ctx, apiguard.CallerOf(ctx).UID)
 		if err != nil {
-			return status.Errorf(codes.ResourceExhausted, "too many listings of tables: at most %d at a time", listsAtOnce)
+			return status.Errorf(codes.ResourceExhausted, "too many listings of tables: at most %d at a time",
+				listsAtOnce)
 		}
 		defer release()
 		return handler(srv, stream)
@@ -114,8 +115,8 @@ func (s *Speaker) allowCall(ctx context.Context, method string, req any) error {
 	return status.Errorf(codes.PermissionDenied, "%s is refused: this speaker does what the datastore says; change BGPPeer and BGPConfiguration resources instead", name)
 }
 
-// allowReset refuses what would hurt: soft resets that keep the node busy, and a hard reset of a session that is not up,
-// which kills the next one.
+// allowReset refuses what would hurt: soft resets that keep the node busy, and a hard reset of a session that is not
+// up, which kills the next one.
 func (s *Speaker) allowReset(ctx context.Context, r *api.ResetPeerRequest) error {
 	addr, err := netip.ParseAddr(r.GetAddress())
 	addr = addr.Unmap()

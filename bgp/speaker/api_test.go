@@ -147,13 +147,15 @@ func TestGobgpSocketIsBounded(t *testing.T) {
 		}
 	}
 	for i := range 30 {
-		_, err := connect().ResetPeer(t.Context(), &api.ResetPeerRequest{Address: "127.0.1.94", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_IN})
+		_, err := connect().ResetPeer(t.Context(),
+			&api.ResetPeerRequest{Address: "127.0.1.94", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_IN})
 		if i < peerResets && err != nil || i == 29 && status.Code(err) != codes.ResourceExhausted {
 			t.Errorf("reset number %d: %v", i+1, err)
 		}
 	}
 	lines := logs.FilterMessageSnippet("reset through gobgp.sock").All()
-	if len(lines) < peerResets || len(lines) == 30 || lines[0].ContextMap()["pid"] != int64(os.Getpid()) || lines[0].ContextMap()["uid"] != uint32(os.Geteuid()) {
+	if len(lines) < peerResets || len(lines) == 30 || lines[0].ContextMap()["pid"] != int64(os.Getpid()) ||
+		lines[0].ContextMap()["uid"] != uint32(os.Geteuid()) {
 		t.Errorf("log: %v", lines)
 	}
 }
@@ -164,7 +166,8 @@ func TestGobgpSocketListsAFewAtATime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "gobgp.sock")
 	s, d := testSpeaker(t, Config{GobgpSocket: path})
 	for i := range 5000 {
-		d.Originated = append(d.Originated, bgp.Origin{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i >> 8), byte(i)}), 32), LocalPref: 100})
+		d.Originated = append(d.Originated, bgp.Origin{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7,
+			byte(i >> 8), byte(i)}), 32), LocalPref: 100})
 	}
 	mustSet(t, s, d)
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -175,8 +178,9 @@ func TestGobgpSocketListsAFewAtATime(t *testing.T) {
 	defer conn.Close()
 	list := func() (first func() error, cancel context.CancelFunc) {
 		ctx, cancel := context.WithCancel(t.Context())
-		stream, err := api.NewGoBgpServiceClient(conn).ListPath(ctx, &api.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL,
-			Family: &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}})
+		stream, err := api.NewGoBgpServiceClient(conn).ListPath(ctx,
+			&api.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL,
+				Family: &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -217,7 +221,8 @@ func TestResetLimit(t *testing.T) {
 		}
 	}
 	for range 3 {
-		if _, err := allow("10.0.0.1", 1); err == nil || !strings.Contains(err.Error(), "one session: 6 at once, then one in 10s; try again in 11s") {
+		if _, err := allow("10.0.0.1", 1); err == nil || !strings.Contains(err.Error(),
+			"one session: 6 at once, then one in 10s; try again in 11s") {
 			t.Errorf("one too many: %v", err)
 		}
 	}

@@ -77,8 +77,8 @@ const cutMatters = 10 * time.Second
 // detection go together, although RFC 5882 section 4.3 could only advise to give one of them up.
 //
 // BIRD begins its BFD session anew with each BGP session. Silence that began before the session was up may be that; if
-// BFD is not back soon, it is none. The same goes for a remote that only seems to have begun anew: on a path that broke,
-// somebody else may have sent that in its name.
+// BFD is not back soon, it is none. The same goes for a remote that only seems to have begun anew: on a path that
+// broke, somebody else may have sent that in its name.
 func (s *Speaker) pathChanged(e bfd.Event) {
 	addr, path := e.Status.Session.Remote, e.Status
 	up := s.publishPath(addr)

@@ -26,7 +26,8 @@ func (n *birdNet) forgeBFD(from, to string, state byte) (end func()) {
 	var conn *net.UDPConn
 	var err error
 	nsErr := lab.Inside(n.bird, func() {
-		conn, err = net.DialUDP("udp4", &net.UDPAddr{IP: net.ParseIP(from)}, &net.UDPAddr{IP: net.ParseIP(to), Port: 3784})
+		conn, err = net.DialUDP("udp4", &net.UDPAddr{IP: net.ParseIP(from)},
+			&net.UDPAddr{IP: net.ParseIP(to), Port: 3784})
 	})
 	if nsErr == nil && err == nil {
 		err = ipv4.NewConn(conn).SetTTL(255)
@@ -52,12 +53,13 @@ func (n *birdNet) forgeBFD(from, to string, state byte) (end func()) {
 	return func() { close(stop); <-stopped }
 }
 
-// TestForgedBFD sends packets in BIRD's name: they end no session whose path is good, and hide no path that is broken. A BIRD
-// that truly begins its BFD anew loses nothing.
+// TestForgedBFD sends packets in BIRD's name: they end no session whose path is good, and hide no path that is broken.
+// A BIRD that truly begins its BFD anew loses nothing.
 func TestForgedBFD(t *testing.T) {
 	t.Parallel()
 	n := newBirdNet(t, []string{"10.77.0.10/24"}, []string{"10.77.0.3/24"})
-	n.start(birdHead + birdBFD + strings.Replace(birdSession("single", "10.77.0.3", 64600, "10.77.0.10", "ipv4", "bfd graceful;"), "multihop;", "direct;", 1))
+	n.start(birdHead + birdBFD + strings.Replace(birdSession("single", "10.77.0.3", 64600, "10.77.0.10", "ipv4",
+		"bfd graceful;"), "multihop;", "direct;", 1))
 	s := birdPeer("10.77.0.3", "10.77.0.10", 64600)
 	s.BFD = bgp.BFD{Enabled: true, Transmit: 300 * time.Millisecond, Receive: 300 * time.Millisecond, Multiplier: 10}
 	d := birdDesired()

@@ -16,15 +16,19 @@ import (
 // The cause stays while it is fresh, whatever else fails meanwhile; what was said about other settings does not.
 func TestASymptomDoesNotReplaceItsCause(t *testing.T) {
 	now := time.Now()
-	e := &sessionEntry{session: bgp.Session{Address: ip("10.0.1.1"), Source: ip("10.0.2.5"), From: []string{"BGPPeer/tor"}}}
+	e := &sessionEntry{session: bgp.Session{Address: ip("10.0.1.1"), Source: ip("10.0.2.5"),
+		From: []string{"BGPPeer/tor"}}}
 	cause := otherAddressWords(e, "10.0.1.5")
-	for _, part := range []string{"10.0.1.1 connects to 10.0.1.5, but this session uses 10.0.2.5", "manxd --ip=10.0.1.5", "--ip-autodetection-method=can-reach=10.0.1.1", "manxctl apply BGPPeer/tor with sourceAddress: None"} {
+	for _, part := range []string{"10.0.1.1 connects to 10.0.1.5, but this session uses 10.0.2.5",
+		"manxd --ip=10.0.1.5", "--ip-autodetection-method=can-reach=10.0.1.1",
+		"manxctl apply BGPPeer/tor with sourceAddress: None"} {
 		if !strings.Contains(cause, part) {
 			t.Errorf("no %q in %q", part, cause)
 		}
 	}
 	e.because(DirectionLocal, cause, now)
-	for _, symptom := range []string{dialWords(e, "connection refused"), dialWords(e, "i/o timeout"), dialWords(e, "connection reset")} {
+	for _, symptom := range []string{dialWords(e, "connection refused"), dialWords(e, "i/o timeout"),
+		dialWords(e, "connection reset")} {
 		e.symptom(DirectionLocal, symptom, now.Add(time.Minute))
 	}
 	e.guess(DirectionLocal, closedWords(e, netip.Addr{}), now.Add(2*time.Minute))
@@ -41,8 +45,10 @@ func TestASymptomDoesNotReplaceItsCause(t *testing.T) {
 		t.Errorf("%q stays although the peer has said why", e.failure.words)
 	}
 
-	mesh := &sessionEntry{session: bgp.Session{Address: ip("fd00::1"), Source: ip("fd00::5"), From: []string{"BGPConfiguration/default"}}}
-	if words := otherAddressWords(mesh, "fd00::6"); strings.Contains(words, "sourceAddress") || !strings.Contains(words, "manxd --ip6=fd00::6") {
+	mesh := &sessionEntry{session: bgp.Session{Address: ip("fd00::1"), Source: ip("fd00::5"),
+		From: []string{"BGPConfiguration/default"}}}
+	if words := otherAddressWords(mesh, "fd00::6"); strings.Contains(words, "sourceAddress") ||
+		!strings.Contains(words, "manxd --ip6=fd00::6") {
 		t.Errorf("the mesh has no sourceAddress, and IPv6 a flag of its own: %q", words)
 	}
 }
@@ -113,8 +119,10 @@ func TestOtherAddress(t *testing.T) {
 	}
 	node, router := startChild(t, n.manx), startChild(t, n.bird)
 	here, there := global("10.77.1.5", 64512), global("10.77.0.1", 65000)
-	here.Sessions = []bgp.Session{{Address: ip("10.77.0.1"), Source: ip("10.77.1.5"), LocalAS: 64512, PeerAS: 65000, From: []string{"BGPPeer/tor"}}}
-	there.Sessions = []bgp.Session{{Address: ip("10.77.0.5"), Source: ip("10.77.0.1"), LocalAS: 65000, PeerAS: 64512, From: []string{"BGPPeer/rack"}}}
+	here.Sessions = []bgp.Session{{Address: ip("10.77.0.1"), Source: ip("10.77.1.5"), LocalAS: 64512, PeerAS: 65000,
+		From: []string{"BGPPeer/tor"}}}
+	there.Sessions = []bgp.Session{{Address: ip("10.77.0.5"), Source: ip("10.77.0.1"), LocalAS: 65000, PeerAS: 64512,
+		From: []string{"BGPPeer/rack"}}}
 	node.set(here)
 	router.set(there)
 
@@ -139,7 +147,8 @@ func TestOtherAddress(t *testing.T) {
 
 	here.Sessions[0].Source = netip.Addr{} // sourceAddress: None
 	node.set(here)
-	node.await("the session from any address", func() bool { return node.sessions[ip("10.77.0.1")].Phase == PhaseEstablished })
+	node.await("the session from any address",
+		func() bool { return node.sessions[ip("10.77.0.1")].Phase == PhaseEstablished })
 	here.Sessions[0].Source = ip("10.77.0.5") // the address of the node is another
 	node.set(here)
 	node.await("the session from the right address", func() bool {

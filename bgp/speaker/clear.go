@@ -12,8 +12,8 @@ type cleared struct {
 	messages               Counters // as GoBGP counts them, of which only messages and updates matter
 }
 
-// ClearSession lets flaps, restarts, messages, what BFD found down, and the last error if the session is up, count from now
-// on. The totals of all sessions go on. It returns the status before; ok is false if there is no such session.
+// ClearSession lets flaps, restarts, messages, what BFD found down, and the last error if the session is up, count from
+// now on. The totals of all sessions go on. It returns the status before; ok is false if there is no such session.
 func (s *Speaker) ClearSession(addr netip.Addr) (before SessionStatus, ok bool) {
 	addr = addr.Unmap()
 	s.readCounters(addr.String(), false)
@@ -52,7 +52,8 @@ func (c *cleared) takeOff(s *SessionStatus) {
 	}
 }
 
-// since is what was counted after a moment, given the counts of now and then. A smaller count of now began anew meanwhile.
+// since is what was counted after a moment, given the counts of now and then. A smaller count of now began anew
+// meanwhile.
 func since(now, then uint64) uint64 {
 	if now < then {
 		return now

@@ -44,9 +44,10 @@ func TestReflectedToANonClient(t *testing.T) {
 	for addr, want := range map[string]bool{"127.0.1.153": true, "127.0.1.154": false} {
 		p := peers[addr]
 		p.await("the route", func() bool { return p.routes[pfx("10.244.1.0/26")] != nil })
-		has := slices.ContainsFunc(p.routes[pfx("10.244.1.0/26")].PathAttributes, func(a gobgp.PathAttributeInterface) bool {
-			return a.GetType() == gobgp.BGP_ATTR_TYPE_CLUSTER_LIST
-		})
+		has := slices.ContainsFunc(p.routes[pfx("10.244.1.0/26")].PathAttributes,
+			func(a gobgp.PathAttributeInterface) bool {
+				return a.GetType() == gobgp.BGP_ATTR_TYPE_CLUSTER_LIST
+			})
 		if has != want {
 			t.Errorf("%s: CLUSTER_LIST %t, want %t", addr, has, want)
 		}
@@ -88,7 +89,8 @@ func TestCapabilities(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	const want = "4-octet AS,ADD-PATH,FQDN,extended message,extended next hop,graceful restart,multiprotocol,route refresh,software version"
+	const want = "4-octet AS,ADD-PATH,FQDN,extended message,extended next hop,graceful restart,multiprotocol,route " +
+		"refresh,software version"
 	if got := strings.Join(slices.Compact(names), ","); got != want {
 		t.Errorf("have %s\nwant %s", got, want)
 	}

@@ -31,7 +31,8 @@ func TestFaultsOfGoBGPAreShown(t *testing.T) {
 				}
 			}
 			for _, c := range file.Comments {
-				if text := c.Text(); !strings.HasSuffix(name, "_test.go") && (strings.Contains(text, "Fault:") || strings.Contains(text, "faults of GoBGP")) {
+				if text := c.Text(); !strings.HasSuffix(name, "_test.go") &&
+					(strings.Contains(text, "Fault:") || strings.Contains(text, "faults of GoBGP")) {
 					faults = append(faults, name+": "+strings.Join(strings.Fields(text), " "))
 				}
 			}
@@ -42,7 +43,8 @@ func TestFaultsOfGoBGPAreShown(t *testing.T) {
 	}
 	named := regexp.MustCompile(`\b(Test|Benchmark)[A-Z]\w+`)
 	for _, f := range faults {
-		if strings.Contains(f, "Fault:") && (!strings.Contains(f, "Shown by ") || !strings.Contains(f, "Can go when ")) {
+		if strings.Contains(f, "Fault:") && (!strings.Contains(f, "Shown by ") ||
+			!strings.Contains(f, "Can go when ")) {
 			t.Errorf("no test, or no condition for removal: %s", f)
 		}
 		if len(named.FindAllString(f, -1)) == 0 {

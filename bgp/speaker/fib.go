@@ -50,7 +50,8 @@ type fibPath struct {
 }
 
 func newFIB() *fib {
-	return &fib{changed: make(chan struct{}, 1), entries: map[netip.Prefix]*fibEntry{}, changesBy: map[netip.Addr]uint64{}}
+	return &fib{changed: make(chan struct{}, 1), entries: map[netip.Prefix]*fibEntry{},
+		changesBy: map[netip.Addr]uint64{}}
 }
 
 // Changed receives after something changed that Take has not handed out yet, also when Synced changes.

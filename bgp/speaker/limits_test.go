@@ -70,8 +70,8 @@ func TestMaxPrefixesHoldsTheSessionDown(t *testing.T) {
 	awaitRoutes(t, s, table, "only the new route", func() bool { return len(table) == 1 && len(table[pfx("10.1.0.0/24")].Paths) == 1 })
 }
 
-// All that a peer sends counts: routes for which another peer is better, those that a filter or a refusal keeps out, and
-// those with our own AS in the path. The warning comes before the limit, also when both are passed at once.
+// All that a peer sends counts: routes for which another peer is better, those that a filter or a refusal keeps out,
+// and those with our own AS in the path. The warning comes before the limit, also when both are passed at once.
 func TestMaxPrefixesCountsWhatIsSent(t *testing.T) {
 	t.Parallel()
 	for i, c := range []struct {
@@ -79,14 +79,18 @@ func TestMaxPrefixesCountsWhatIsSent(t *testing.T) {
 		send  func(prefixes ...netip.Prefix) *gobgp.BGPMessage
 		usual func(d *bgp.Desired)
 	}{
-		{"another peer is better", func(p ...netip.Prefix) *gobgp.BGPMessage { return update("10.0.0.3", 0, 50, p...) }, nil},
-		{"a filter rejects all", func(p ...netip.Prefix) *gobgp.BGPMessage { return update("10.0.0.3", 0, 100, p...) }, func(d *bgp.Desired) {
-			d.Filters = []bgp.Filter{{Name: "none", ImportV4: []bgp.Rule{{Name: "none"}}}}
-			d.Sessions[0].Filters = []string{"none"}
-		}},
-		{"all are refused", func(p ...netip.Prefix) *gobgp.BGPMessage { return update("10.0.0.3", 0, 100, p...) }, func(d *bgp.Desired) {
-			d.Refusals = bgp.Refusals{{Class: bgp.RefusedLong, Reason: "too long", Match: bgp.PrefixMatch{CIDR: pfx("0.0.0.0/0"), Min: 25, Max: 32}}}
-		}},
+		{"another peer is better", func(p ...netip.Prefix) *gobgp.BGPMessage { return update("10.0.0.3", 0, 50, p...) },
+			nil},
+		{"a filter rejects all", func(p ...netip.Prefix) *gobgp.BGPMessage { return update("10.0.0.3", 0, 100, p...) },
+			func(d *bgp.Desired) {
+				d.Filters = []bgp.Filter{{Name: "none", ImportV4: []bgp.Rule{{Name: "none"}}}}
+				d.Sessions[0].Filters = []string{"none"}
+			}},
+		{"all are refused", func(p ...netip.Prefix) *gobgp.BGPMessage { return update("10.0.0.3", 0, 100, p...) },
+			func(d *bgp.Desired) {
+				d.Refusals = bgp.Refusals{{Class: bgp.RefusedLong, Reason: "too long",
+					Match: bgp.PrefixMatch{CIDR: pfx("0.0.0.0/0"), Min: 25, Max: 32}}}
+			}},
 		{"our own AS is in the path", func(p ...netip.Prefix) *gobgp.BGPMessage { return update("10.0.0.3", 64512, 100, p...) }, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -112,17 +116,20 @@ func TestMaxPrefixesCountsWhatIsSent(t *testing.T) {
 			}
 			p.send(c.send(list[60:90]...))
 			awaitSession(t, s, addr, "the warning", func(st SessionStatus) bool {
-				return established(st) && strings.Contains(st.Warning, "more than 80 prefixes; above 100 the session is shut down")
+				return established(st) && strings.Contains(st.Warning,
+					"more than 80 prefixes; above 100 the session is shut down")
 			})
 			p.send(withdrawal(list[20:90]...))
-			awaitSession(t, s, addr, "no warning", func(st SessionStatus) bool { return established(st) && st.Warning == "" })
+			awaitSession(t, s, addr, "no warning",
+				func(st SessionStatus) bool { return established(st) && st.Warning == "" })
 			logs.TakeAll()
 			p.send(c.send(list...))
 			if n := p.awaitClosed(); n == nil || n.ErrorCode != 6 || n.ErrorSubcode != 2 {
 				t.Errorf("got %+v, want NOTIFICATION 6/2", n)
 			}
 			awaitSession(t, s, addr, "the reason", func(st SessionStatus) bool {
-				return st.Phase == PhaseFailed && st.Warning == "" && strings.Contains(st.Reason, "announced more than 100 prefixes; the session is held down for 1h0m0s")
+				return st.Phase == PhaseFailed && st.Warning == "" &&
+					strings.Contains(st.Reason, "announced more than 100 prefixes; the session is held down for 1h0m0s")
 			})
 			if warnings := logs.FilterMessage("bgp session").Filter(func(e observer.LoggedEntry) bool { return e.ContextMap()["key"] == addr }).All(); len(warnings) == 0 ||
 				!strings.Contains(fmt.Sprint(warnings[0].ContextMap()["reason"]), "more than 80 prefixes") {

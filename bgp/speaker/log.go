@@ -69,7 +69,8 @@ func (t *statusTable) tapOf(addr netip.Addr) *peerTap {
 }
 
 func (b *logBridge) Handle(_ context.Context, rec slog.Record) error {
-	if b.tap != nil && b.tap.received.heard(rec) || b.tap != nil && rec.Level < slog.LevelInfo && b.tap.established.Load() {
+	if b.tap != nil && b.tap.received.heard(rec) || b.tap != nil && rec.Level < slog.LevelInfo &&
+		b.tap.established.Load() {
 		return nil
 	}
 	if rec.Message == "failed to stop BGP server" { // speakerRun.stop has stopped it already, in a better way

@@ -35,20 +35,30 @@ func longAttr(flags, kind byte, value ...byte) []byte {
 // someAttributes are valid attributes; a message gets each with some probability, the first three nearly always.
 func someAttributes() [][]byte {
 	as4 := []byte{2, 2, 0, 0, 0xfd, 0xe7, 0, 1, 0, 0}
-	v6 := join(slices.Repeat([]byte{0xfd}, 16), []byte{0}, []byte{64, 0xfd, 0, 0, 1, 0, 0, 0, 0}, []byte{128}, slices.Repeat([]byte{0xfd}, 16))
+	v6 := join(slices.Repeat([]byte{0xfd}, 16), []byte{0}, []byte{64, 0xfd, 0, 0, 1, 0, 0, 0, 0}, []byte{128},
+		slices.Repeat([]byte{0xfd}, 16))
 	return [][]byte{
 		attr(0x40, 1, 0), attr(0x40, 2, as4...), attr(0x40, 3, 10, 0, 0, 2),
 		attr(0x80, 4, 0, 0, 0, 7), attr(0x40, 5, 0, 0, 0, 100), attr(0x40, 6),
 		attr(0xc0, 7, 0, 0, 0xfd, 0xe7, 10, 0, 0, 9), // AGGREGATOR with four octets (RFC 6793)
-		attr(0xc0, 8, 0xfd, 0xe8, 0, 1, 0xff, 0xff, 0xff, 1), attr(0x80, 9, 10, 9, 9, 9), attr(0x80, 10, 10, 9, 9, 8, 10, 9, 9, 7),
-		attr(0x80, 14, join([]byte{0, 2, 1, 16}, v6)...), attr(0x80, 14, join([]byte{0, 2, 1, 32}, slices.Repeat([]byte{0xfe}, 16), v6)...),
-		attr(0x80, 14, 0, 1, 1, 4, 10, 0, 0, 2, 0, 24, 10, 77, 1), attr(0x80, 15, 0, 2, 1, 64, 0xfd, 0, 0, 1, 0, 0, 0, 0), attr(0x80, 15, 0, 1, 1, 24, 10, 77, 1),
-		attr(0xc0, 16, 0, 2, 0xfd, 0xe8, 0, 0, 0, 1), attr(0xc0, 17, as4...), attr(0xc0, 18, 0, 0, 0xfd, 0xe7, 10, 0, 0, 9),
-		attr(0xc0, 32, 0, 0, 0xfd, 0xe8, 0, 0, 0, 1, 0, 0, 0, 2), attr(0xc0, 35, 0, 0, 0, 5), attr(0x80, 26, 1, 0, 11, 0, 0, 0, 0, 0, 0, 0, 9),
-		attr(0xc0, 40, 1, 0, 7, 0, 0, 0, 0, 0, 0, 9), attr(0xe0, 201, 1, 2, 3), longAttr(0xc0, 8, 0xfd, 0xe8, 0, 2), longAttr(0xe0, 202, make([]byte, 300)...),
+		attr(0xc0, 8, 0xfd, 0xe8, 0, 1, 0xff, 0xff, 0xff, 1), attr(0x80, 9, 10, 9, 9, 9),
+		attr(0x80, 10, 10, 9, 9, 8, 10, 9, 9, 7),
+		attr(0x80, 14, join([]byte{0, 2, 1, 16}, v6)...),
+		attr(0x80, 14, join([]byte{0, 2, 1, 32}, slices.Repeat([]byte{0xfe}, 16), v6)...),
+		attr(0x80, 14, 0, 1, 1, 4, 10, 0, 0, 2, 0, 24, 10, 77, 1),
+		attr(0x80, 15, 0, 2, 1, 64, 0xfd, 0, 0, 1, 0, 0, 0, 0), attr(0x80, 15, 0, 1, 1, 24, 10, 77, 1),
+		attr(0xc0, 16, 0, 2, 0xfd, 0xe8, 0, 0, 0, 1), attr(0xc0, 17, as4...),
+		attr(0xc0, 18, 0, 0, 0xfd, 0xe7, 10, 0, 0, 9),
+		attr(0xc0, 32, 0, 0, 0xfd, 0xe8, 0, 0, 0, 1, 0, 0, 0, 2), attr(0xc0, 35, 0, 0, 0, 5),
+		attr(0x80, 26, 1, 0, 11, 0, 0, 0, 0, 0, 0, 0, 9),
+		attr(0xc0, 40, 1, 0, 7, 0, 0, 0, 0, 0, 0, 9), attr(0xe0, 201, 1, 2, 3), longAttr(0xc0, 8, 0xfd, 0xe8, 0, 2),
+		longAttr(0xe0, 202, make([]byte, 300)...),
 		attr(0x40, 2, 1, 3, 0, 0, 0xfd, 0xe7, 0, 0, 0, 5, 0, 0, 0, 6, 2, 1, 0, 0, 0, 7), attr(0x40, 2),
-		attr(0x80, 14, 0, 25, 70, 4, 10, 0, 0, 2, 0, 3, 17, 0, 1, 10, 0, 0, 9, 0, 1, 0, 0, 0, 0, 32, 10, 0, 0, 2), // EVPN, which nobody asked for
-		attr(0x80, 14, 0, 1, 133, 0, 0, 5, 1, 24, 10, 77, 2), attr(0x80, 14, 0, 1, 128, 12, 0, 0, 0, 0, 0, 0, 0, 0, 10, 0, 0, 2, 0, 112, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 2, 10, 77, 3),
+		attr(0x80, 14, 0, 25, 70, 4, 10, 0, 0, 2, 0, 3, 17, 0, 1, 10, 0, 0, 9, 0, 1, 0, 0, 0, 0, 32, 10, 0, 0,
+			2), // EVPN, which nobody asked for
+		attr(0x80, 14, 0, 1, 133, 0, 0, 5, 1, 24, 10, 77, 2),
+		attr(0x80, 14, 0, 1, 128, 12, 0, 0, 0, 0, 0, 0, 0, 0, 10, 0, 0, 2, 0, 112, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 2,
+			10, 77, 3),
 	}
 }
 
@@ -129,7 +139,8 @@ func (m mutator) breakBytes(b []byte) []byte {
 	case 2: // one byte
 		b[min(at(19), len(b)-1)] = []byte{0, 1, 127, 128, 254, 255}[m.IntN(6)]
 	case 3: // the length in the header
-		binary.BigEndian.PutUint16(b[16:], uint16([]int{0, 18, 19, len(b) - 1, len(b) + 1, 4096, 4097, 65535, m.IntN(65536)}[m.IntN(9)]))
+		binary.BigEndian.PutUint16(b[16:], uint16([]int{0, 18, 19, len(b) - 1, len(b) + 1, 4096, 4097, 65535,
+			m.IntN(65536)}[m.IntN(9)]))
 	case 4: // a length inside
 		if i := at(19); i+1 < len(b) {
 			binary.BigEndian.PutUint16(b[i:], uint16([]int{0, 1, 0xff, 0xffff, len(b), m.IntN(65536)}[m.IntN(6)]))
@@ -174,8 +185,10 @@ func (m mutator) updateOrRefresh(addPath bool) []byte {
 // open makes an OPEN with some capabilities (RFC 5492) out of a valid one.
 func (m mutator) open(as uint16, id byte) []byte {
 	capabilities := [][]byte{
-		{1, 4, 0, 1, 0, 1}, {1, 4, 0, 2, 0, 1}, {2, 0}, {5, 6, 0, 1, 0, 1, 0, 2}, {6, 0}, {64, 6, 0x40, 120, 0, 1, 1, 0x80}, {65, 4, 0, 0, byte(as >> 8), byte(as)},
-		{69, 4, 0, 1, 1, 3}, {70, 0}, {71, 7, 0, 1, 1, 0x80, 0, 0, 9}, {73, 4, 1, 'a', 1, 'b'}, {75, 3, 2, 'v', '1'}, {200, 2, 1, 2},
+		{1, 4, 0, 1, 0, 1}, {1, 4, 0, 2, 0, 1}, {2, 0}, {5, 6, 0, 1, 0, 1, 0, 2}, {6, 0},
+		{64, 6, 0x40, 120, 0, 1, 1, 0x80}, {65, 4, 0, 0, byte(as >> 8), byte(as)},
+		{69, 4, 0, 1, 1, 3}, {70, 0}, {71, 7, 0, 1, 1, 0x80, 0, 0, 9}, {73, 4, 1, 'a', 1, 'b'}, {75, 3, 2, 'v', '1'},
+		{200, 2, 1, 2},
 	}
 	var options []byte
 	for i, c := range capabilities {
@@ -184,7 +197,8 @@ func (m mutator) open(as uint16, id byte) []byte {
 		}
 	}
 	hold := uint16([]int{0, 3, 90, 240, 65535}[m.IntN(5)])
-	b := message(1, join([]byte{4, byte(as >> 8), byte(as), byte(hold >> 8), byte(hold), 10, 99, 8, id, byte(len(options))}, options)...)
+	b := message(1, join([]byte{4, byte(as >> 8), byte(as), byte(hold >> 8), byte(hold), 10, 99, 8, id,
+		byte(len(options))}, options)...)
 	for range 1 + m.IntN(3) {
 		if len(b) > 19 {
 			b = m.breakBytes(b)

@@ -38,7 +38,8 @@ func TestMutatedMessages(t *testing.T) { // not parallel: it counts goroutines
 	fmt.Fprintf(os.Stderr, "%d messages, %s=%d\n", count, envSeed, seed) // also when the process dies
 	s, d := testSpeaker(t, Config{Logger: zap.NewNop(), RestartDeferral: time.Second, OpenTimeout: 3 * time.Second})
 	d.Refusals = bgp.Martians()
-	d.Originated = []bgp.Origin{{Prefix: pfx("10.244.0.0/26"), LocalPref: 1}, {Prefix: pfx("fd00:244::/64"), LocalPref: 1}}
+	d.Originated = []bgp.Origin{{Prefix: pfx("10.244.0.0/26"), LocalPref: 1},
+		{Prefix: pfx("fd00:244::/64"), LocalPref: 1}}
 	d.Global.ListenAddresses = append(d.Global.ListenAddresses, ip("::1"))
 	observer, list := passive("127.0.6.255"), []*attacker(nil)
 	d.Sessions = []bgp.Session{observer}
@@ -60,7 +61,8 @@ func TestMutatedMessages(t *testing.T) { // not parallel: it counts goroutines
 				return fmt.Errorf("message %d of seed %d: %w", n, seed, err)
 			}
 			if watcher.isClosed() {
-				return fmt.Errorf("message %d of seed %d, or one of those beside it: the session of another peer ended", n, seed)
+				return fmt.Errorf("message %d of seed %d, or one of those beside it: the session of another peer ended",
+					n, seed)
 			}
 		}
 		return nil
@@ -137,7 +139,8 @@ type attacker struct {
 func newAttacker(s *Speaker, d *bgp.Desired, i int) *attacker {
 	a := &attacker{s: s, session: passive(fmt.Sprintf("127.0.6.%d", i+1)), speaker: listenOf(*d), addPath: i%4 > 1}
 	if i == 0 {
-		a.session.Address, a.session.Source, a.speaker = ip("::1"), netip.Addr{}, fmt.Sprintf("[::1]:%d", d.Global.ListenPort)
+		a.session.Address, a.session.Source, a.speaker = ip("::1"), netip.Addr{},
+			fmt.Sprintf("[::1]:%d", d.Global.ListenPort)
 	}
 	if i%2 == 1 {
 		a.session.PeerAS, a.session.Outsider = 64999, true
@@ -377,7 +380,8 @@ func (u usage) compare(t *testing.T, s *Speaker) {
 	var now usage
 	for deadline := time.Now().Add(2 * patience); time.Now().Before(deadline); time.Sleep(time.Second) {
 		now = usageNow(s)
-		if now.goroutines <= u.goroutines+20 && now.files <= u.files+10 && now.objects <= u.objects+u.objects/10+20_000 {
+		if now.goroutines <= u.goroutines+20 && now.files <= u.files+10 && now.objects <= u.objects+u.objects/10+
+			20_000 {
 			t.Logf("before %+v, after %+v", u, now)
 			return
 		}

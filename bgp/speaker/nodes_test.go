@@ -17,16 +17,19 @@ import (
 func between(me string, addrs map[string]netip.Addr, namer, named string, port uint16) bgp.Desired {
 	off := false
 	objects := []*model.Object{
-		model.NewObject(model.ResourceKey(model.KindBGPConfiguration, "default"), &model.BGPConfiguration{Spec: model.BGPConfigurationSpec{NodeToNodeMeshEnabled: &off}}),
+		model.NewObject(model.ResourceKey(model.KindBGPConfiguration, "default"),
+			&model.BGPConfiguration{Spec: model.BGPConfigurationSpec{NodeToNodeMeshEnabled: &off}}),
 		model.NewObject(model.ResourceKey(model.KindBGPPeer, "p"), &model.BGPPeer{Spec: model.BGPPeerSpec{
-			Node: namer, PeerIP: netip.AddrPortFrom(addrs[named], port).String(), ASNumber: numorstring.ASNumber(bgp.DefaultAS)}}),
+			Node: namer, PeerIP: netip.AddrPortFrom(addrs[named], port).String(),
+			ASNumber: numorstring.ASNumber(bgp.DefaultAS)}}),
 	}
 	for name, addr := range addrs {
 		objects = append(objects, model.NewObject(model.ResourceKey(model.KindNode, name),
 			&model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: addr.String() + "/24"}}}))
 	}
 	d := bgp.Compute(bgp.Input{Reader: model.NewSet(objects...), Node: me})
-	d.Originated = []bgp.Origin{{Prefix: netip.PrefixFrom(addrs[me], 32), LocalPref: bgp.MaxPriority - bgp.NormalPriority}}
+	d.Originated = []bgp.Origin{{Prefix: netip.PrefixFrom(addrs[me], 32),
+		LocalPref: bgp.MaxPriority - bgp.NormalPriority}}
 	return d
 }
 
@@ -38,25 +41,28 @@ func TestPortOfAnotherNode(t *testing.T) {
 	for _, x := range []struct{ manx, other string }{{low, high}, {high, low}} {
 		for _, namer := range []string{"manx", "other"} {
 			for _, peer := range []string{"Manx", "BIRD"} {
-				t.Run(fmt.Sprintf("%s beside %s, the BGPPeer of %s names the port", x.manx, peer, namer), func(t *testing.T) {
-					t.Parallel()
-					n := newBirdNet(t, []string{x.manx + "/24"}, []string{x.other + "/24"})
-					addrs := map[string]netip.Addr{"manx": ip(x.manx), "other": ip(x.other)}
-					named := map[string]string{"manx": "other", "other": "manx"}[namer]
-					here := startChild(t, n.manx)
-					if peer == "BIRD" {
-						n.start(asCalico(x.other, x.manx, namer == "other"))
-					} else {
-						there := startChild(t, n.bird)
-						there.set(between("other", addrs, namer, named, 1790))
-						defer there.await("the session on the other side", func() bool { return there.sessions[ip(x.manx)].Phase == PhaseEstablished })
-					}
-					here.set(between("manx", addrs, namer, named, 1790))
-					here.await("the session", func() bool { return here.sessions[ip(x.other)].Phase == PhaseEstablished })
-					if peer == "BIRD" {
-						n.await("show protocols all p", "Established")
-					}
-				})
+				t.Run(fmt.Sprintf("%s beside %s, the BGPPeer of %s names the port", x.manx, peer, namer),
+					func(t *testing.T) {
+						t.Parallel()
+						n := newBirdNet(t, []string{x.manx + "/24"}, []string{x.other + "/24"})
+						addrs := map[string]netip.Addr{"manx": ip(x.manx), "other": ip(x.other)}
+						named := map[string]string{"manx": "other", "other": "manx"}[namer]
+						here := startChild(t, n.manx)
+						if peer == "BIRD" {
+							n.start(asCalico(x.other, x.manx, namer == "other"))
+						} else {
+							there := startChild(t, n.bird)
+							there.set(between("other", addrs, namer, named, 1790))
+							defer there.await("the session on the other side",
+								func() bool { return there.sessions[ip(x.manx)].Phase == PhaseEstablished })
+						}
+						here.set(between("manx", addrs, namer, named, 1790))
+						here.await("the session",
+							func() bool { return here.sessions[ip(x.other)].Phase == PhaseEstablished })
+						if peer == "BIRD" {
+							n.await("show protocols all p", "Established")
+						}
+					})
 			}
 		}
 	}
@@ -70,5 +76,6 @@ func asCalico(local, neighbor string, named bool) string {
 		port = " port 1790"
 	}
 	return strings.Replace(birdHead, "router id 10.77.0.2", "router id "+local, 1) +
-		fmt.Sprintf("protocol bgp p from common { local %s as 64512; neighbor %s%s as 64512; multihop; ipv4 { import all; export none; add paths on; }; }\n", local, neighbor, port)
+		fmt.Sprintf("protocol bgp p from common { local %s as 64512; neighbor %s%s as 64512; multihop; ipv4 { import "+
+			"all; export none; add paths on; }; }\n", local, neighbor, port)
 }

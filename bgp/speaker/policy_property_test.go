@@ -244,7 +244,8 @@ func (l *policyLab) refuse() {
 	slices.SortFunc(blocks, netip.Prefix.Compare)
 	for range l.rnd.IntN(4) {
 		p := pfx(pick(l, someCIDRs[1:]))
-		r := bgp.Refusal{Match: bgp.PrefixMatch{CIDR: p, Min: p.Bits() + l.rnd.IntN(33-p.Bits())}, Outsiders: l.often(50)}
+		r := bgp.Refusal{Match: bgp.PrefixMatch{CIDR: p, Min: p.Bits() + l.rnd.IntN(33-p.Bits())},
+			Outsiders: l.often(50)}
 		r.Match.Max = r.Match.Min + l.rnd.IntN(33-r.Match.Min)
 		if r.Outsiders {
 			r.Except = blocks

@@ -18,12 +18,14 @@ import (
 // It names all possible peers because GoBGP applies the import policy to our own routes, too.
 func (b *policyBuilder) refuse() {
 	for _, ipv6 := range []bool{false, true} {
-		peers := slices.ContainsFunc(b.d.Sessions, func(s bgp.Session) bool { return plainAddr(s.Address).Is6() == ipv6 })
+		peers := slices.ContainsFunc(b.d.Sessions,
+			func(s bgp.Session) bool { return plainAddr(s.Address).Is6() == ipv6 })
 		if !peers {
 			continue
 		}
 		if set := b.refusedSet("manx-refused-"+familyName(ipv6), ipv6, false); set != nil {
-			b.say("refused "+familyName(ipv6), b.anyPeer(ipv6), &api.Conditions{PrefixSet: set}, &api.Actions{RouteAction: reject})
+			b.say("refused "+familyName(ipv6), b.anyPeer(ipv6), &api.Conditions{PrefixSet: set},
+				&api.Actions{RouteAction: reject})
 		}
 	}
 }
@@ -44,9 +46,11 @@ func (b *policyBuilder) refuseOutsiders() {
 		b.say(name, guard, c, b.adding(name, guard, c, changes{}, true))
 		if except := sameFamily(exceptions(b.d.Refusals), ipv6); len(except) > 0 {
 			c := &api.Conditions{PrefixSet: b.prefixes("manx-blocks-"+familyName(ipv6), except, true)}
-			b.say(name+", but for blocks", guard, c, &api.Actions{LargeCommunity: largeAction(api.CommunityAction_TYPE_REMOVE, nil, true)})
+			b.say(name+", but for blocks", guard, c,
+				&api.Actions{LargeCommunity: largeAction(api.CommunityAction_TYPE_REMOVE, nil, true)})
 		}
-		b.say(name+", the rest", guard, &api.Conditions{LargeCommunitySet: b.markers()}, &api.Actions{RouteAction: reject})
+		b.say(name+", the rest", guard, &api.Conditions{LargeCommunitySet: b.markers()},
+			&api.Actions{RouteAction: reject})
 	}
 }
 
@@ -55,7 +59,8 @@ func (b *policyBuilder) refusedSet(name string, ipv6, ofOutsiders bool) *api.Mat
 	s := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: name}
 	for _, r := range b.d.Refusals {
 		if m := r.Match; r.Outsiders == ofOutsiders && m.CIDR.Addr().Is6() == ipv6 {
-			s.Prefixes = append(s.Prefixes, &api.Prefix{IpPrefix: m.CIDR.String(), MaskLengthMin: uint32(m.Min), MaskLengthMax: uint32(m.Max)})
+			s.Prefixes = append(s.Prefixes, &api.Prefix{IpPrefix: m.CIDR.String(), MaskLengthMin: uint32(m.Min),
+				MaskLengthMax: uint32(m.Max)})
 		}
 	}
 	if len(s.Prefixes) == 0 {
@@ -70,7 +75,8 @@ func (b *policyBuilder) anyPeer(ipv6 bool) *api.MatchSet {
 	if ipv6 {
 		halves = []string{"::/1", "8000::/1"}
 	}
-	return b.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: "manx-any-peer-" + familyName(ipv6), List: halves})
+	return b.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR,
+		Name: "manx-any-peer-" + familyName(ipv6), List: halves})
 }
 
 func outsiders(sessions []bgp.Session, ipv6 bool) (list []netip.Addr) {
@@ -122,7 +128,8 @@ func (r *speakerRun) exceptedPeers(old, new policy) (list []netip.Addr) {
 	}
 	all := r.sp.status.received()
 	for addr, s := range r.sessions {
-		if x := all[addr.Unmap()]; s.Outsider && x != nil && slices.ContainsFunc(changed, func(p netip.Prefix) bool { return x.refuses(p) || r.sp.fib.knows(p) }) {
+		if x := all[addr.Unmap()]; s.Outsider && x != nil &&
+			slices.ContainsFunc(changed, func(p netip.Prefix) bool { return x.refuses(p) || r.sp.fib.knows(p) }) {
 			list = append(list, addr)
 		}
 	}

@@ -68,7 +68,8 @@ func dialWords(e *sessionEntry, err string) string {
 func closedWords(e *sessionEntry, stranger netip.Addr) string {
 	s := e.peerName() + " closed the connection before it sent an OPEN: it probably has no session for our address"
 	if stranger.IsValid() && stranger.Is4() == e.session.Address.Unmap().Is4() {
-		s += fmt.Sprintf("; %s, for which there is no session here, connects to us: if it is the same router, have it connect from %s, or peer with %s instead",
+		s += fmt.Sprintf("; %s, for which there is no session here, connects to us: if it is the same router, have "+
+			"it connect from %s, or peer with %s instead",
 			stranger, e.peerName(), stranger)
 	}
 	return s
@@ -81,10 +82,13 @@ func otherAddressWords(e *sessionEntry, other string) string {
 	if e.session.Address.Unmap().Is6() {
 		flag = "ip6"
 	}
-	s := fmt.Sprintf("%s connects to %s, but this session uses %s: have it peer with %s; or make %s the address of this node (manxd --%s=%s, or --%s-autodetection-method=can-reach=%s)",
-		e.peerName(), other, addrText(e.session.Source), addrText(e.session.Source), other, flag, other, flag, e.peerName())
+	s := fmt.Sprintf("%s connects to %s, but this session uses %s: have it peer with %s; or make %s the address of "+
+		"this node (manxd --%s=%s, or --%s-autodetection-method=can-reach=%s)",
+		e.peerName(), other, addrText(e.session.Source), addrText(e.session.Source), other, flag, other, flag,
+		e.peerName())
 	if len(e.session.From) > 0 && strings.HasPrefix(e.session.From[0], "BGPPeer/") {
-		s += fmt.Sprintf("; or let the session use any address (manxctl apply %s with sourceAddress: None)", e.session.From[0])
+		s += fmt.Sprintf("; or let the session use any address (manxctl apply %s with sourceAddress: None)",
+			e.session.From[0])
 	}
 	return s
 }

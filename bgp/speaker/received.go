@@ -218,7 +218,8 @@ func (s *Speaker) countRoutes(peer netip.Addr) (int, error) {
 	if run == nil || s.ctx.Err() != nil {
 		return 0, errors.New("the BGP speaker is not running")
 	}
-	t, err := run.srv.GetTable(s.ctx, &api.GetTableRequest{TableType: api.TableType_TABLE_TYPE_ADJ_IN, Family: gobgpFamily(peer), Name: peer.String()})
+	t, err := run.srv.GetTable(s.ctx, &api.GetTableRequest{TableType: api.TableType_TABLE_TYPE_ADJ_IN,
+		Family: gobgpFamily(peer), Name: peer.String()})
 	return int(t.GetNumPath()), err
 }
 

@@ -22,7 +22,8 @@ func announce6(nextHop string, prefixes ...netip.Prefix) *gobgp.BGPMessage {
 	if err != nil {
 		panic(err)
 	}
-	attrs := []gobgp.PathAttributeInterface{gobgp.NewPathAttributeOrigin(0), gobgp.NewPathAttributeAsPath(nil), gobgp.NewPathAttributeLocalPref(100), reach}
+	attrs := []gobgp.PathAttributeInterface{gobgp.NewPathAttributeOrigin(0), gobgp.NewPathAttributeAsPath(nil),
+		gobgp.NewPathAttributeLocalPref(100), reach}
 	return gobgp.NewBGPUpdateMessage(nil, attrs, nil)
 }
 
@@ -53,7 +54,8 @@ func awaitRejected(t *testing.T, s *Speaker, want ...string) {
 func TestMartiansAreRefused(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})
-	d.Refusals = append(bgp.Martians(), bgp.Refusal{Class: bgp.RefusedOwnAddress, Reason: "own", Match: bgp.PrefixMatch{CIDR: pfx("10.0.0.1/32"), Min: 32, Max: 32}})
+	d.Refusals = append(bgp.Martians(), bgp.Refusal{Class: bgp.RefusedOwnAddress, Reason: "own",
+		Match: bgp.PrefixMatch{CIDR: pfx("10.0.0.1/32"), Min: 32, Max: 32}})
 	d.ExportPrefixes = []netip.Prefix{pfx("0.0.0.0/0")} // so that nothing but refusals keeps routes from the other peer
 	d.Sessions = []bgp.Session{passive("127.0.5.1"), passive("127.0.5.2"), passive("127.0.5.3")}
 	d.Sessions[1].PeerAS, d.Sessions[1].Outsider, d.Sessions[2].PeerAS = 64999, true, 65001
@@ -64,16 +66,20 @@ func TestMartiansAreRefused(t *testing.T) {
 	for _, a := range []string{"127.0.5.1", "127.0.5.2", "127.0.5.3"} {
 		awaitSession(t, s, a, "Established", established)
 	}
-	byNode := []netip.Prefix{pfx("169.254.1.0/24"), pfx("0.0.0.0/8"), pfx("240.0.0.0/4"), pfx("255.255.255.255/32"), pfx("0.0.0.0/32"), pfx("10.0.0.1/32")}
-	byRouter := []netip.Prefix{pfx("169.254.169.254/32"), pfx("0.1.0.0/16"), pfx("127.1.0.0/16"), pfx("224.1.0.0/16"), pfx("224.0.0.0/3")}
+	byNode := []netip.Prefix{pfx("169.254.1.0/24"), pfx("0.0.0.0/8"), pfx("240.0.0.0/4"), pfx("255.255.255.255/32"),
+		pfx("0.0.0.0/32"), pfx("10.0.0.1/32")}
+	byRouter := []netip.Prefix{pfx("169.254.169.254/32"), pfx("0.1.0.0/16"), pfx("127.1.0.0/16"), pfx("224.1.0.0/16"),
+		pfx("224.0.0.0/3")}
 	node.send(update("10.0.0.2", 0, 100, byNode...))
 	router.send(update("10.0.0.3", 64999, 0, byRouter...))
 	node.send(update("10.0.0.2", 0, 100, pfx("128.0.0.0/1"), pfx("10.0.0.0/31")))
 	router.send(update("10.0.0.3", 64999, 0, pfx("0.0.0.0/0"), pfx("0.0.0.0/1")))
 	table := routeTable{}
 	awaitRoutes(t, s, table, "the aggregates", func() bool { return len(table) == 4 })
-	awaitRejected(t, s, "link_local 169.254.1.0/24", "this_network 0.0.0.0/8", "reserved 240.0.0.0/4", "broadcast 255.255.255.255/32", "unspecified 0.0.0.0/32",
-		"own_address 10.0.0.1/32", "link_local 169.254.169.254/32", "this_network 0.1.0.0/16", "loopback 127.1.0.0/16", "multicast 224.1.0.0/16", "reserved 224.0.0.0/3")
+	awaitRejected(t, s, "link_local 169.254.1.0/24", "this_network 0.0.0.0/8", "reserved 240.0.0.0/4",
+		"broadcast 255.255.255.255/32", "unspecified 0.0.0.0/32",
+		"own_address 10.0.0.1/32", "link_local 169.254.169.254/32", "this_network 0.1.0.0/16", "loopback 127.1.0.0/16",
+		"multicast 224.1.0.0/16", "reserved 224.0.0.0/3")
 	other.await("the aggregates", func() bool { return len(other.routes) == 4 })
 	other.mu.Lock()
 	for p := range other.routes {
@@ -103,16 +109,20 @@ func TestMartiansOfIPv6AreRefused(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})
 	d.Refusals = bgp.Martians()
-	d.Sessions = []bgp.Session{{Address: ip("::1"), Type: bgp.SessionMesh, LocalAS: 64512, PeerAS: 64512, Passive: true}}
+	d.Sessions = []bgp.Session{{Address: ip("::1"), Type: bgp.SessionMesh, LocalAS: 64512, PeerAS: 64512,
+		Passive: true}}
 	d.Global.ListenAddresses = append(d.Global.ListenAddresses, ip("::1"))
 	mustSet(t, s, d)
-	p := dialFake(t, "::1", fmt.Sprintf("[::1]:%d", d.Global.ListenPort), fakeOptions{as: 64512, id: "10.99.5.9", family: gobgp.RF_IPv6_UC})
+	p := dialFake(t, "::1", fmt.Sprintf("[::1]:%d", d.Global.ListenPort),
+		fakeOptions{as: 64512, id: "10.99.5.9", family: gobgp.RF_IPv6_UC})
 	awaitSession(t, s, "::1", "Established", established)
 	mapped := netip.PrefixFrom(ip("::ffff:10.0.0.0"), 104)
-	p.send(announce6("fd00::2", pfx("fe80::/10"), pfx("fe80::5/128"), mapped, pfx("::ffff:0:0/96"), pfx("::/128"), pfx("::1/128"), pfx("ff05::/16"), pfx("fd01::/64"), pfx("::/0")))
+	p.send(announce6("fd00::2", pfx("fe80::/10"), pfx("fe80::5/128"), mapped, pfx("::ffff:0:0/96"), pfx("::/128"),
+		pfx("::1/128"), pfx("ff05::/16"), pfx("fd01::/64"), pfx("::/0")))
 	table := routeTable{}
 	awaitRoutes(t, s, table, "the others", func() bool { return len(table) == 2 })
-	awaitRejected(t, s, "link_local fe80::/10", "link_local fe80::5/128", "ipv4_mapped ::ffff:10.0.0.0/104", "ipv4_mapped ::ffff:0.0.0.0/96",
+	awaitRejected(t, s, "link_local fe80::/10", "link_local fe80::5/128", "ipv4_mapped ::ffff:10.0.0.0/104",
+		"ipv4_mapped ::ffff:0.0.0.0/96",
 		"unspecified ::/128", "loopback ::1/128", "multicast ff05::/16")
 	if p.isClosed() {
 		t.Error("the session was lost")
@@ -131,7 +141,8 @@ func TestRefusalsChangeLive(t *testing.T) {
 	router := dialFake(t, "127.0.5.22", listenOf(d), fakeOptions{as: 64999, id: "10.99.5.22"})
 	awaitSession(t, s, "127.0.5.21", "Established", established)
 	awaitSession(t, s, "127.0.5.22", "Established", established)
-	router.send(update("10.0.0.3", 64999, 0, pfx("0.0.0.0/0"), pfx("10.244.1.5/32"), pfx("10.244.1.0/26"), pfx("10.244.2.0/26"), pfx("10.7.0.0/24")))
+	router.send(update("10.0.0.3", 64999, 0, pfx("0.0.0.0/0"), pfx("10.244.1.5/32"), pfx("10.244.1.0/26"),
+		pfx("10.244.2.0/26"), pfx("10.7.0.0/24")))
 	table := routeTable{}
 	await := func(what string, prefixes ...string) {
 		t.Helper()
@@ -146,14 +157,16 @@ func TestRefusalsChangeLive(t *testing.T) {
 	}
 	await("everything, as in Calico", "0.0.0.0/0", "10.244.1.5/32", "10.244.1.0/26", "10.244.2.0/26", "10.7.0.0/24")
 	pool := func(blocks ...netip.Prefix) bgp.Refusal {
-		return bgp.Refusal{Class: bgp.RefusedPool, Reason: "inside the pool", Match: bgp.PrefixMatch{CIDR: pfx("10.244.0.0/16"), Min: 16, Max: 32}, Except: blocks, Outsiders: true}
+		return bgp.Refusal{Class: bgp.RefusedPool, Reason: "inside the pool",
+			Match: bgp.PrefixMatch{CIDR: pfx("10.244.0.0/16"), Min: 16, Max: 32}, Except: blocks, Outsiders: true}
 	}
 	set := func(more ...bgp.Refusal) {
 		t.Helper()
 		d.Refusals = append(bgp.Martians(), more...)
 		mustSet(t, s, d)
 	}
-	set(bgp.Refusal{Class: bgp.RefusedDefault, Reason: "no default", Match: bgp.PrefixMatch{CIDR: pfx("0.0.0.0/0")}}, pool(pfx("10.244.1.0/26")))
+	set(bgp.Refusal{Class: bgp.RefusedDefault, Reason: "no default", Match: bgp.PrefixMatch{CIDR: pfx("0.0.0.0/0")}},
+		pool(pfx("10.244.1.0/26")))
 	await("the block of a node", "10.244.1.0/26", "10.7.0.0/24")
 	awaitRejected(t, s, "default_route 0.0.0.0/0", "pool 10.244.1.5/32", "pool 10.244.2.0/26")
 	set(pool(pfx("10.244.1.0/26"), pfx("10.244.2.0/26"))) // the second one becomes a block
@@ -202,7 +215,8 @@ func TestRouteForOwnBlockIsNotPassedOn(t *testing.T) {
 	}
 	block := pfx("10.244.0.0/26")
 	d.Originated = []bgp.Origin{{Prefix: block, LocalPref: 100, Blackhole: true}}
-	d.ExportPrefixes, d.NoExportPrefixes, d.OwnBlocks = []netip.Prefix{pfx("10.244.0.0/16")}, []netip.Prefix{block}, []netip.Prefix{block}
+	d.ExportPrefixes, d.NoExportPrefixes, d.OwnBlocks = []netip.Prefix{pfx("10.244.0.0/16")}, []netip.Prefix{block},
+		[]netip.Prefix{block}
 	d.Elevated = [2][]uint32{{512}, nil}
 	mustSet(t, s, d)
 	thief := dialFake(t, "127.0.5.31", listenOf(d), fakeOptions{as: 64512, id: "10.99.5.31", addPath: true})
@@ -236,7 +250,8 @@ func addPathRoutes(c net.Conn) (list []string, err error) {
 	if _, err := io.ReadFull(c, body); err != nil {
 		return nil, err
 	}
-	m, err := gobgp.ParseBGPMessage(append(h, body...), &gobgp.MarshallingOption{AddPath: map[gobgp.Family]gobgp.BGPAddPathMode{gobgp.RF_IPv4_UC: gobgp.BGP_ADD_PATH_BOTH}})
+	m, err := gobgp.ParseBGPMessage(append(h, body...),
+		&gobgp.MarshallingOption{AddPath: map[gobgp.Family]gobgp.BGPAddPathMode{gobgp.RF_IPv4_UC: gobgp.BGP_ADD_PATH_BOTH}})
 	if err != nil {
 		return nil, err
 	}

@@ -53,7 +53,8 @@ func (s *Speaker) refusedRoutes() (list []RejectedRoute) {
 	for peer, x := range s.status.received() {
 		x.mu.Lock()
 		for key, r := range x.refused {
-			list = append(list, RejectedRoute{Prefix: key.prefix, Path: bgp.Path{NextHop: r.nextHop, Peer: peer}, Class: RejectClass(r.rule.Class), Reason: r.rule.Reason})
+			list = append(list, RejectedRoute{Prefix: key.prefix, Path: bgp.Path{NextHop: r.nextHop, Peer: peer},
+				Class: RejectClass(r.rule.Class), Reason: r.rule.Reason})
 		}
 		x.mu.Unlock()
 	}

@@ -30,9 +30,9 @@ var (
 	ErrTooOften = errors.New("too many soft resets")
 )
 
-// ResetSession resets a session on behalf of somebody. It fails if the session is not established (ErrNotEstablished), after too
-// many soft resets (ErrTooOften; the message has the time to wait), and after a hard one (ErrResetting), because another one
-// would hit the next session.
+// ResetSession resets a session on behalf of somebody. It fails if the session is not established (ErrNotEstablished),
+// after too many soft resets (ErrTooOften; the message has the time to wait), and after a hard one (ErrResetting),
+// because another one would hit the next session.
 func (s *Speaker) ResetSession(ctx context.Context, addr netip.Addr, kind ResetKind) error {
 	addr = addr.Unmap()
 	up := s.status.establishedSince(addr)
@@ -87,8 +87,8 @@ type hardReset struct {
 // hardResetWait is how long a session may take to end after a hard reset; then the reset has got lost.
 const hardResetWait = 10 * time.Second
 
-// beginHard tells whether a session, established since up, may be reset hard: GoBGP tells of its end a little later, and keeps
-// what it cannot send any more for the next session.
+// beginHard tells whether a session, established since up, may be reset hard: GoBGP tells of its end a little later,
+// and keeps what it cannot send any more for the next session.
 func (r *resets) beginHard(peer netip.Addr, up, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -77,7 +77,8 @@ func TestClearSession(t *testing.T) {
 		t.Fatalf("before: %v, %+v", ok, before)
 	}
 	st, _ := s.Session(ip("127.0.1.32"))
-	if st.Flaps != 0 || st.LastError != "" || !st.LastErrorAt.IsZero() || st.Counters.UpdatesIn != 0 || st.Counters.Received != 1 || !established(st) {
+	if st.Flaps != 0 || st.LastError != "" || !st.LastErrorAt.IsZero() || st.Counters.UpdatesIn != 0 ||
+		st.Counters.Received != 1 || !established(st) {
 		t.Errorf("after: %+v", st)
 	}
 	if total := s.Totals()[d.Sessions[0].Type].Flaps; total != 1 {
@@ -86,13 +87,15 @@ func TestClearSession(t *testing.T) {
 	p.send(update("10.0.0.2", 0, 100, pfx("10.244.2.0/26")))
 	updates(1)
 	p.conn.Close()
-	awaitSession(t, s, "127.0.1.32", "a flap, with its reason", func(st SessionStatus) bool { return st.Flaps == 1 && st.LastError != "" })
+	awaitSession(t, s, "127.0.1.32", "a flap, with its reason",
+		func(st SessionStatus) bool { return st.Flaps == 1 && st.LastError != "" })
 	if _, ok := s.ClearSession(ip("127.0.1.99")); ok {
 		t.Error("a session that is not there was cleared")
 	}
 }
 
-// TestSecondHardResetDoesNotHitTheNextSession: GoBGP keeps a NOTIFICATION that it cannot send any more for the next session.
+// TestSecondHardResetDoesNotHitTheNextSession: GoBGP keeps a NOTIFICATION that it cannot send any more for the next
+// session.
 func TestSecondHardResetDoesNotHitTheNextSession(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})

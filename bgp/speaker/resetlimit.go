@@ -9,8 +9,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A soft reset looks at all routes of a peer while GoBGP stops. People need a few in a row; programs that repeat them would
-// keep the node busy.
+// A soft reset looks at all routes of a peer while GoBGP stops. People need a few in a row; programs that repeat them
+// would keep the node busy.
 const (
 	resetsAtOnce    = 20
 	resetEvery      = 2 * time.Second
@@ -28,8 +28,8 @@ type ResetLimit struct {
 	refused uint64
 }
 
-// Allow counts n soft resets of one peer (each direction is one); an invalid address stands for all peers. An error says how
-// long to wait. Otherwise it returns how many resets were refused since the last that was not.
+// Allow counts n soft resets of one peer (each direction is one); an invalid address stands for all peers. An error
+// says how long to wait. Otherwise it returns how many resets were refused since the last that was not.
 func (l *ResetLimit) Allow(peer netip.Addr, n int, now time.Time) (refused uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

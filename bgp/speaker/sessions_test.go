@@ -235,7 +235,8 @@ func TestKeyThatTheKernelRefuses(t *testing.T) {
 	sess := passive("127.0.1.60")
 	sess.Password = strings.Repeat("x", 81) // TCP_MD5SIG_MAXKEYLEN is 80
 	d.Sessions = []bgp.Session{sess}
-	if err := s.Set(context.Background(), d); err == nil || !strings.Contains(err.Error(), "the kernel does not take the MD5 password") {
+	if err := s.Set(context.Background(), d); err == nil || !strings.Contains(err.Error(),
+		"the kernel does not take the MD5 password") {
 		t.Fatalf("Set: %v, want the kernel's error", err)
 	}
 	mustNotConnect(t, "127.0.1.60", listenOf(d))
@@ -259,12 +260,14 @@ func TestMissingPasswordKeepsTheSessionDown(t *testing.T) {
 	mustSet(t, s, d)
 	p := dialFake(t, "127.0.1.61", listenOf(d), fakeOptions{as: 64512, id: "10.99.0.61"})
 	awaitSession(t, s, "127.0.1.61", "Established", established)
-	d.Sessions[0].PasswordFrom, d.Sessions[0].PasswordError = "missing", `key "k" of secret "s" cannot be read: it is gone`
+	d.Sessions[0].PasswordFrom, d.Sessions[0].PasswordError = "missing",
+		`key "k" of secret "s" cannot be read: it is gone`
 	mustSet(t, s, d) // no attempt can help, so it is no error
 	p.awaitClosed()
 	mustNotConnect(t, "127.0.1.61", listenOf(d))
 	awaitSession(t, s, "127.0.1.61", "Refused", func(st SessionStatus) bool {
-		return st.Phase == PhaseRefused && strings.Contains(st.Reason, `key "k" of secret "s" cannot be read: it is gone`)
+		return st.Phase == PhaseRefused && strings.Contains(st.Reason,
+			`key "k" of secret "s" cannot be read: it is gone`)
 	})
 }
 

@@ -47,7 +47,8 @@ func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]JudgedPath
 		return nil, err
 	}
 	sent := map[netip.Prefix]bool{}
-	if err := run.paths(api.TableType_TABLE_TYPE_ADJ_OUT, session.Address, nil, func(t TablePath) { sent[t.Prefix] = true }); err != nil {
+	if err := run.paths(api.TableType_TABLE_TYPE_ADJ_OUT, session.Address, nil,
+		func(t TablePath) { sent[t.Prefix] = true }); err != nil {
 		return nil, err
 	}
 	all, err := s.Table(plainAddr(session.Address).Is6())
@@ -94,7 +95,8 @@ func (r *speakerRun) paths(table api.TableType, peer netip.Addr, some []netip.Pr
 		req.Family = gobgp.RF_IPv6_UC
 	}
 	for _, p := range some {
-		req.Prefixes = append(req.Prefixes, &apiutil.LookupPrefix{Prefix: p.String(), LookupOption: apiutil.LOOKUP_EXACT})
+		req.Prefixes = append(req.Prefixes, &apiutil.LookupPrefix{Prefix: p.String(),
+			LookupOption: apiutil.LOOKUP_EXACT})
 	}
 	err := r.srv.ListPath(req, func(_ gobgp.NLRI, paths []*apiutil.Path) {
 		for _, p := range paths {

@@ -23,7 +23,8 @@ import (
 //   - UpdatePeer ignores a change of RouteReflector: bgp.CompareSessions asks for delete and add (TestCompareSessions).
 //   - AddDefinedSet with Replace does not reach statements: setPolicy replaces everything at once (TestExportRulesChange).
 //   - A hard reset of a session that is down kills the next one: allowReset, ResetSession (TestHardResetOnlyWhenEstablished).
-//   - Two active ends can block each other for ever: package bgp makes exactly one of two Manx nodes active (TestBothEndsAgree).
+// - Two active ends can block each other for ever: package bgp makes exactly one of two Manx nodes active
+// (TestBothEndsAgree).
 //
 // Those that are too big for this file have one of their own, with the same three facts:
 //
@@ -206,7 +207,8 @@ func (r *speakerRun) forgetPassword(ctx context.Context, s bgp.Session) error {
 	return err
 }
 
-// protected tells, after a peer was added or changed, whether the listener has its MD5 key, and removes the peer if not.
+// protected tells, after a peer was added or changed, whether the listener has its MD5 key, and removes the peer if
+// not.
 //
 // Fault: AddPeer only logs that the kernel refuses the key (net.core.optmem_max is used up, for instance), so that
 // anybody with the peer's address could open the session without a password.

@@ -134,7 +134,8 @@ func TestEnvironmentNamesTheServers(t *testing.T) {
 func TestFindsTheLocalDatastore(t *testing.T) {
 	h := newHost(t)
 	delete(h.conf, "etcd_endpoints")
-	h.must(etcd.WriteLocal(h.dir, etcd.Config{Endpoints: []string{"unix://" + filepath.Join(h.etcd.DataDir, embedded.SocketName)}}))
+	h.must(etcd.WriteLocal(h.dir, etcd.Config{Endpoints: []string{"unix://" +
+		filepath.Join(h.etcd.DataDir, embedded.SocketName)}}))
 	p := h.pod("").mustAdd()
 	h.must(p.del())
 	empty := filepath.Join(h.dir, "empty")

@@ -126,8 +126,9 @@ func TestErrorCodes(t *testing.T) {
 		code   uint
 		want   string
 	}{
-		"datastore away":       {func(c map[string]any, _ *skel.CmdArgs) { c["etcd_endpoints"] = "http://127.0.0.1:1" }, 11, "127.0.0.1:1"},
-		"no endpoints":         {func(c map[string]any, _ *skel.CmdArgs) { delete(c, "etcd_endpoints") }, 11, "start manxd, or set etcd_endpoints"},
+		"datastore away": {func(c map[string]any, _ *skel.CmdArgs) { c["etcd_endpoints"] = "http://127.0.0.1:1" }, 11, "127.0.0.1:1"},
+		"no endpoints": {func(c map[string]any, _ *skel.CmdArgs) { delete(c, "etcd_endpoints") }, 11,
+			"start manxd, or set etcd_endpoints"},
 		"kubernetes datastore": {func(c map[string]any, _ *skel.CmdArgs) { c["datastore_type"] = "kubernetes" }, 7, "datastore_type"},
 		"node name not known":  {func(c map[string]any, _ *skel.CmdArgs) { c["nodename_file"] = "/nonexistent" }, 11, "manxd writes it"},
 		"negative MTU":         {func(c map[string]any, _ *skel.CmdArgs) { c["mtu"] = -1 }, 7, "mtu"},

@@ -23,7 +23,8 @@ func newLogger(c *netConf, stderr io.Writer) *zap.Logger {
 	if c.LogFilePath != "" {
 		file := safefile.NewLog(safefile.LogConfig{
 			Path: c.LogFilePath, Mode: 0o600, MakeDir: true, MaxSize: int64(orDefault(c.LogFileMaxSize, 100)) << 20,
-			MaxAge: time.Duration(orDefault(c.LogFileMaxAge, 30)) * 24 * time.Hour, MaxFiles: orDefault(c.LogFileMaxN, 10),
+			MaxAge:   time.Duration(orDefault(c.LogFileMaxAge, 30)) * 24 * time.Hour,
+			MaxFiles: orDefault(c.LogFileMaxN, 10),
 		})
 		cores = append(cores, zapcore.NewCore(zapcore.NewJSONEncoder(enc), zapcore.AddSync(file), level))
 	}

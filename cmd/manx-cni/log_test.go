@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// A link in the place of the log, or of what the log begins anew, leads nowhere; standard error has the lines all the same.
+// A link in the place of the log, or of what the log begins anew, leads nowhere; standard error has the lines all the
+// same.
 func TestTheLogIsNotWrittenThroughLinks(t *testing.T) {
 	dir := t.TempDir()
 	precious, path := filepath.Join(dir, "precious"), filepath.Join(dir, "cni.log")

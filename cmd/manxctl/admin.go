@@ -19,15 +19,20 @@ func (c *cli) resetCommand() *cobra.Command {
 		Use:   "reset peer PEER (--soft | --soft-in | --soft-out | --hard)",
 		Short: "Reset a BGP session of the node",
 		Long: "Reset a BGP session of the node. PEER is its address, or the name of a BGPPeer with one session.\n\n" +
-			"  --soft-in   evaluates the routes that the peer has sent again, with the filters of now. The peer is not asked\n" +
+			"  --soft-in   evaluates the routes that the peer has sent again, with the filters of now. The peer " +
+			"is not asked\n" +
 			"              and notices nothing. Traffic moves only where the filters decide otherwise than before.\n" +
-			"  --soft-out  sends the peer all routes again, and withdraws those that it may not have any more. Traffic goes on:\n" +
+			"  --soft-out  sends the peer all routes again, and withdraws those that it may not have any more. " +
+			"Traffic goes on:\n" +
 			"              a route that is sent again replaces itself.\n" +
 			"  --soft      does both.\n" +
-			"  --hard      ends the session with a NOTIFICATION (Cease, administrative reset, RFC 4486) and sets it up again, which\n" +
-			"              takes seconds. Meanwhile the peer drops the routes of this node, and this node those of the peer: traffic\n" +
+			"  --hard      ends the session with a NOTIFICATION (Cease, administrative reset, RFC 4486) and sets it " +
+			"up again, which\n" +
+			"              takes seconds. Meanwhile the peer drops the routes of this node, and this node those of " +
+			"the peer: traffic\n" +
 			"              without another path is lost.\n\n" +
-			"Only a session that is established can be reset; another one is tried again by itself. A soft reset looks at all\n" +
+			"Only a session that is established can be reset; another one is tried again by itself. A soft reset " +
+			"looks at all\n" +
 			"routes: a session may have six in a row, and then one in 10 s; all together twenty, and then one in 2 s.",
 		Example:           "  manxctl reset peer 10.0.1.1 --soft-in\n  manxctl reset peer tor-1 --hard",
 		ValidArgsFunction: c.completePeers,
@@ -49,12 +54,14 @@ func (c *cli) resetCommand() *cobra.Command {
 				}
 			}
 			if kind == "" {
-				return usagef("say how: --soft, --soft-in, --soft-out or --hard (see --help for what each does to traffic)")
+				return usagef("say how: --soft, --soft-in, --soft-out or --hard (see --help for what each " +
+					"does to traffic)")
 			}
 			return c.resetPeer(cmd.Context(), names[0], kind)
 		},
 	}
-	for i, usage := range []string{"as --soft-in and --soft-out", "evaluate the routes of the peer again", "send the peer all routes again",
+	for i, usage := range []string{"as --soft-in and --soft-out", "evaluate the routes of the peer again",
+		"send the peer all routes again",
 		"end the session and set it up again: traffic without another path is lost meanwhile"} {
 		cmd.Flags().BoolVar(&kinds[i], words[i], false, usage)
 	}
@@ -79,9 +86,12 @@ func (c *cli) clearCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "clear peer (PEER... | --all)",
 		Short: "Let flaps and counters of BGP sessions count from now on",
-		Long: "Let flaps, graceful restarts, counters of messages and what BFD found down count from now on, and forget the last error of\n" +
-			"a session that is up. PEER is the address of a session, or the name of a BGPPeer with one session. Sessions, routes and\n" +
-			"traffic are not touched. The metrics of the session begin anew as well, as after a restart; the sums by type go on.",
+		Long: "Let flaps, graceful restarts, counters of messages and what BFD found down count from now on, and " +
+			"forget the last error of\n" +
+			"a session that is up. PEER is the address of a session, or the name of a BGPPeer with one session. " +
+			"Sessions, routes and\n" +
+			"traffic are not touched. The metrics of the session begin anew as well, as after a restart; the sums " +
+			"by type go on.",
 		Example:           "  manxctl clear peer 10.0.1.1\n  manxctl clear peers --all",
 		ValidArgsFunction: c.completePeers,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -116,7 +126,8 @@ func (c *cli) clearPeers(ctx context.Context, names []string) error {
 			if err != nil {
 				return err
 			}
-			if err := c.say("peer/%s cleared (flaps: %d, graceful restarts: %d)", r.GetPeer(), r.GetFlaps(), r.GetRestarts()); err != nil {
+			if err := c.say("peer/%s cleared (flaps: %d, graceful restarts: %d)", r.GetPeer(), r.GetFlaps(),
+				r.GetRestarts()); err != nil {
 				return err
 			}
 		}
@@ -174,8 +185,10 @@ func (c *cli) retryCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retry",
 		Short: "Try at once what failed and waits for its next attempt",
-		Long: "Try at once what failed and waits for its next attempt: routes, settings of interfaces, limits of bandwidth, endpoints and\n" +
-			"rules of policy that the kernel refused. Objects of the datastore that cannot be used are read again. What works is not\n" +
+		Long: "Try at once what failed and waits for its next attempt: routes, settings of interfaces, limits of " +
+			"bandwidth, endpoints and\n" +
+			"rules of policy that the kernel refused. Objects of the datastore that cannot be used are read again. " +
+			"What works is not\n" +
 			"touched. The exit code is 4 if something still fails; it is tried again by itself.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -234,7 +247,8 @@ func (c *cli) orderDrain(ctx context.Context, name string, timeout time.Duration
 		return c.say("the node is to be drained")
 	}
 	return c.followOrder(ctx, "withdrawn", timeout+answerMargin, map[string]string{
-		"draining": "its routes are the last choice; waiting for traffic to leave", "withdrawn": "drained: its routes are withdrawn"})
+		"draining":  "its routes are the last choice; waiting for traffic to leave",
+		"withdrawn": "drained: its routes are withdrawn"})
 }
 
 // orderReturn has the daemon bring its node back; name, if any, has to be its name.
@@ -253,7 +267,8 @@ func (c *cli) orderReturn(ctx context.Context, name string, wait bool) error {
 	case !wait:
 		return c.say("the node is to come back")
 	}
-	return c.followOrder(ctx, "", answerMargin, map[string]string{"draining": "its routes are back as the last choice", "": "in service"})
+	return c.followOrder(ctx, "", answerMargin,
+		map[string]string{"draining": "its routes are back as the last choice", "": "in service"})
 }
 
 // followOrder waits until the status of the daemon has a word about its drain, and tells of the steps that have words.

@@ -18,11 +18,13 @@ func (d *playedDaemon) ResetPeer(_ context.Context, r *manxv1.ResetPeerRequest) 
 			continue
 		}
 		if p.GetState() != "Established" {
-			return nil, status.Errorf(codes.FailedPrecondition, "bgp session with %s is not established; there is nothing to reset", r.GetPeer())
+			return nil, status.Errorf(codes.FailedPrecondition,
+				"bgp session with %s is not established; there is nothing to reset", r.GetPeer())
 		}
 		return &manxv1.ResetPeerResponse{Peer: r.GetPeer()}, nil
 	}
-	return nil, status.Errorf(codes.NotFound, "there is no session with %s. The sessions are with 10.0.0.2, 192.0.2.1", r.GetPeer())
+	return nil, status.Errorf(codes.NotFound, "there is no session with %s. The sessions are with 10.0.0.2, 192.0.2.1",
+		r.GetPeer())
 }
 
 func (d *playedDaemon) ClearPeer(_ context.Context, r *manxv1.ClearPeerRequest) (*manxv1.ClearPeerResponse, error) {
@@ -31,7 +33,8 @@ func (d *playedDaemon) ClearPeer(_ context.Context, r *manxv1.ClearPeerRequest) 
 
 func (d *playedDaemon) Drain(_ context.Context, r *manxv1.DrainRequest) (*manxv1.DrainResponse, error) {
 	if r.GetNode() != "" && r.GetNode() != "node-1" {
-		return nil, status.Errorf(codes.InvalidArgument, "node = %q: this is the daemon of node %q, which drains no other", r.GetNode(), "node-1")
+		return nil, status.Errorf(codes.InvalidArgument,
+			"node = %q: this is the daemon of node %q, which drains no other", r.GetNode(), "node-1")
 	}
 	before := d.status.GetDrain()
 	d.status.Drain = "withdrawn"
@@ -67,10 +70,13 @@ func TestReset(t *testing.T) {
 		{"peer/ --hard", "is for peers"},
 		{"peer 10.0.0.2 --softly", "unknown flag: --softly"},
 	} {
-		s.ask(append([]string{"reset"}, strings.Fields(c.args)...)...).want(t, 2, "", c.says, "See 'manxctl reset --help'.")
+		s.ask(append([]string{"reset"}, strings.Fields(c.args)...)...).want(t, 2, "", c.says,
+			"See 'manxctl reset --help'.")
 	}
 	help := s.ask("reset", "--help")
-	for _, part := range []string{"--soft-in ", "--soft-out ", "--hard ", "traffic\n              without another path is lost", "Traffic goes on", "Only a session that is established"} {
+	for _, part := range []string{"--soft-in ", "--soft-out ", "--hard ",
+		"traffic\n              without another path is lost", "Traffic goes on",
+		"Only a session that is established"} {
 		if !strings.Contains(help.out, part) {
 			t.Errorf("the help does not say %q:\n%s", part, help.out)
 		}
@@ -136,7 +142,8 @@ func TestServerFlags(t *testing.T) {
 		{[]string{"--server", "node-1"}, nil, 2, `--server "node-1": want HOST:PORT`},
 		{[]string{"--server", "node-1:9443"}, nil, 2, "--server needs --ca-file"},
 		{[]string{"--ca-file", "x"}, nil, 2, "go with --server"},
-		{append([]string{"--server", "node-1:9443", "--socket", "/x"}, files...), nil, 2, "--socket is for the local manxd"},
+		{append([]string{"--server", "node-1:9443", "--socket", "/x"}, files...), nil, 2,
+			"--socket is for the local manxd"},
 		{append([]string{"--server", "node-1:9443"}, files...), nil, 1, "--ca-file: open " + missing},
 		{nil, []string{"MANXCTL_SERVER=node-1:9443"}, 2, "--server needs --ca-file"},
 		{[]string{"--socket", missing}, []string{"MANXCTL_SERVER=node-1:9443"}, 4, "there is no such socket"},

@@ -30,13 +30,17 @@ type etcdFlags struct {
 
 func (e *etcdFlags) add(f *pflag.FlagSet) {
 	f.StringVarP(&e.config, "config", "c", defaultConfig, "file that says how to reach the datastore, as for calicoctl")
-	f.StringVar(&e.endpoints, "etcd-endpoints", "", "etcd endpoints, separated by commas (ETCD_ENDPOINTS; default: the datastore of the local manxd)")
+	f.StringVar(&e.endpoints, "etcd-endpoints", "",
+		"etcd endpoints, separated by commas (ETCD_ENDPOINTS; default: the datastore of the local manxd)")
 	f.StringVar(&e.overrides.CAFile, "etcd-ca-cert-file", "", "CA certificate of etcd (ETCD_CA_CERT_FILE)")
 	f.StringVar(&e.overrides.CertFile, "etcd-cert-file", "", "client certificate for etcd (ETCD_CERT_FILE)")
 	f.StringVar(&e.overrides.KeyFile, "etcd-key-file", "", "key of the client certificate (ETCD_KEY_FILE)")
 	f.StringVar(&e.overrides.Username, "etcd-username", "", "user for etcd (ETCD_USERNAME)")
-	f.StringVar(&e.overrides.Password, "etcd-password", "", "password for etcd (ETCD_PASSWORD); everybody on this host sees it in the output of ps: use --etcd-password-file instead")
-	f.StringVar(&e.overrides.PasswordFile, "etcd-password-file", "", "file that holds the password for etcd (ETCD_PASSWORD_FILE)")
+	f.StringVar(&e.overrides.Password, "etcd-password", "",
+		"password for etcd (ETCD_PASSWORD); everybody on this host sees it in the output of ps: use "+
+			"--etcd-password-file instead")
+	f.StringVar(&e.overrides.PasswordFile, "etcd-password-file", "",
+		"file that holds the password for etcd (ETCD_PASSWORD_FILE)")
 }
 
 // open connects to the datastore.
@@ -100,7 +104,8 @@ func localConfig(runDir string, set etcd.Config) (etcd.Config, error) {
 	case errors.Is(err, fs.ErrPermission):
 		return config, fmt.Errorf("%w: the datastore of the local manxd is for root alone", err)
 	case errors.Is(err, etcd.ErrNoLocal):
-		return config, fmt.Errorf("no datastore is set, and %w: start manxd, or set --etcd-endpoints, ETCD_ENDPOINTS or a file with --config", err)
+		return config, fmt.Errorf("no datastore is set, and %w: start manxd, or set --etcd-endpoints, ETCD_ENDPOINTS "+
+			"or a file with --config", err)
 	}
 	return config, err
 }

@@ -68,7 +68,8 @@ func (c *cli) connect(remote *serverFlags) (*grpc.ClientConn, error) {
 		return grpc.NewClient("passthrough:///"+remote.address, append(options, bounds)...)
 	}
 	if _, err := os.Stat(c.socket); errors.Is(err, fs.ErrNotExist) {
-		return nil, &noDaemonError{c.socket, "there is no such socket: is manxd running on this host? (another place: --socket; another host: --server)"}
+		return nil, &noDaemonError{c.socket, "there is no such socket: is manxd running on this host? (another " +
+			"place: --socket; another host: --server)"}
 	} else if err != nil {
 		return nil, &noDaemonError{c.socket, err.Error()}
 	}

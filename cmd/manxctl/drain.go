@@ -25,10 +25,12 @@ func (c *cli) nodeDrainCommand() *cobra.Command {
 			"Its routes are first announced as the last choice: with the community GRACEFUL_SHUTDOWN (65535:0, RFC 8326) and LOCAL_PREF 0.\n" +
 			"When next to no packets go to its workloads any more, or the timeout is over, they are withdrawn. BGP sessions stay up, and\n" +
 			"the node goes on sending. The state is kept in the annotations " + model.AnnotationDrain + " and " + model.AnnotationDrained + "\n" +
-			"of the Node, so it survives restarts. Workloads are not moved: evict them before, for instance with kubectl drain.\n\n" +
+			"of the Node, so it survives restarts. Workloads are not moved: evict them before, for instance with " +
+			"kubectl drain.\n\n" +
 			orderedHow,
-		Example: "  manxctl node drain node-1\n  manxctl node drain node-1 --timeout 5m --no-wait\n  manxctl node drain --server node-1:9443 ...",
-		Args:    c.oneNode,
+		Example: "  manxctl node drain node-1\n  manxctl node drain node-1 --timeout 5m --no-wait\n  manxctl node " +
+			"drain --server node-1:9443 ...",
+		Args: c.oneNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if timeout < 0 {
 				return usagef("--timeout %s: want 0s or more", timeout)
@@ -49,7 +51,8 @@ func (c *cli) nodeUndrainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "undrain [NODE]",
 		Short: "Bring a drained node back",
-		Long: "Bring a drained node back: its routes are announced as the last choice first and, some seconds later, as before the drain.\n\n" +
+		Long: "Bring a drained node back: its routes are announced as the last choice first and, some seconds later, " +
+			"as before the drain.\n\n" +
 			orderedHow,
 		Args: c.oneNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -64,8 +67,10 @@ func (c *cli) nodeUndrainCommand() *cobra.Command {
 }
 
 // orderedHow ends the help of drain and undrain.
-const orderedHow = "The order goes into the datastore, and NODE may be any. With --server it goes to that daemon, for its own node, which NODE\n" +
-	"has to be if it is given; with --socket and without NODE it goes to the local daemon. All end in the same annotation."
+const orderedHow = "The order goes into the datastore, and NODE may be any. With --server it goes to that daemon, " +
+	"for its own node, which NODE\n" +
+	"has to be if it is given; with --socket and without NODE it goes to the local daemon. All end in the " +
+	"same annotation."
 
 // nodeOfDaemon tells whether an order goes to a daemon, and which name its node must have.
 func (c *cli) nodeOfDaemon(args []string) (name string, daemon bool) {

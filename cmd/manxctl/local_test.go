@@ -30,12 +30,14 @@ func localManxd(t *testing.T) (flag, dir string) {
 func TestFindsTheLocalDatastore(t *testing.T) {
 	s := shell{t: t}
 	flag, _ := localManxd(t)
-	s.mustPipe("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: p}\nspec: {cidr: 10.0.0.0/16}\n", "apply", flag, "-f", "-")
+	s.mustPipe("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: p}\nspec: {cidr: 10.0.0.0/16}\n",
+		"apply", flag, "-f", "-")
 	if out := s.must("get", "ippools", flag); !strings.Contains(out, "10.0.0.0/16") {
 		t.Errorf("pools are\n%s", out)
 	}
 	nowhere := "--socket=" + filepath.Join(t.TempDir(), "manxd.sock")
-	s.run("get", "ippools", nowhere).want(t, 1, "", "no datastore is set", "datastore.json", "start manxd, or set --etcd-endpoints")
+	s.run("get", "ippools", nowhere).want(t, 1, "", "no datastore is set", "datastore.json",
+		"start manxd, or set --etcd-endpoints")
 }
 
 // Who still has the address of older versions set is told what to do.
@@ -68,7 +70,8 @@ func TestLocalDatastoreIsForRootAlone(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "permission denied: the datastore of the local manxd is for root alone") {
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out),
+		"permission denied: the datastore of the local manxd is for root alone") {
 		t.Errorf("as nobody: %v, %s", err, out)
 	}
 }
@@ -89,7 +92,8 @@ func TestPasswordFile(t *testing.T) {
 	}
 	s.run("get", "ippools", "--etcd-password-file="+empty).want(t, 1, "", empty+" is empty")
 	s.run("get", "ippools", "--etcd-password-file="+good, "--etcd-password=x").want(t, 1, "", "one of them")
-	file := write(t, dir, "calicoctl.cfg", "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata:\nspec:\n  etcdEndpoints: "+server.Endpoint+
+	file := write(t, dir, "calicoctl.cfg", "apiVersion: projectcalico.org/v3\nkind: "+
+		"CalicoAPIConfig\nmetadata:\nspec:\n  etcdEndpoints: "+server.Endpoint+
 		"\n  etcdUsername: u\n  etcdPasswordFile: "+empty+"\n")
 	s.run("get", "ippools", "-c", file).want(t, 1, "", empty+" is empty")
 	help := s.must("get", "--help")

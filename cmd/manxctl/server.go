@@ -22,11 +22,13 @@ type serverFlags struct {
 }
 
 func (s *serverFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&s.address, "server", "", "HOST:PORT of a manxd with --control-listen, instead of the local one (MANXCTL_SERVER)")
+	f.StringVar(&s.address, "server", "", "HOST:PORT of a manxd with --control-listen, instead of the local one "+
+		"(MANXCTL_SERVER)")
 	f.StringVar(&s.caFile, "ca-file", "", "with --server: CA that signs the daemon's certificate (MANXCTL_CA_FILE)")
 	f.StringVar(&s.certFile, "cert-file", "", "with --server: the certificate to call with (MANXCTL_CERT_FILE)")
 	f.StringVar(&s.keyFile, "key-file", "", "with --server: its key (MANXCTL_KEY_FILE)")
-	f.StringVar(&s.serverName, "tls-server-name", "", "with --server: the name to expect in the daemon's certificate, if not HOST (MANXCTL_TLS_SERVER_NAME)")
+	f.StringVar(&s.serverName, "tls-server-name", "",
+		"with --server: the name to expect in the daemon's certificate, if not HOST (MANXCTL_TLS_SERVER_NAME)")
 }
 
 // remote returns how to reach the daemon of another host, nil if the local one is to be called.
@@ -39,9 +41,11 @@ func (c *cli) remote() (*serverFlags, error) {
 		return nil, nil
 	}
 	s := serverFlags{
-		address: cmp.Or(c.server.address, c.env("MANXCTL_SERVER")),
-		caFile:  cmp.Or(c.server.caFile, c.env("MANXCTL_CA_FILE")), certFile: cmp.Or(c.server.certFile, c.env("MANXCTL_CERT_FILE")),
-		keyFile: cmp.Or(c.server.keyFile, c.env("MANXCTL_KEY_FILE")), serverName: cmp.Or(c.server.serverName, c.env("MANXCTL_TLS_SERVER_NAME")),
+		address:    cmp.Or(c.server.address, c.env("MANXCTL_SERVER")),
+		caFile:     cmp.Or(c.server.caFile, c.env("MANXCTL_CA_FILE")),
+		certFile:   cmp.Or(c.server.certFile, c.env("MANXCTL_CERT_FILE")),
+		keyFile:    cmp.Or(c.server.keyFile, c.env("MANXCTL_KEY_FILE")),
+		serverName: cmp.Or(c.server.serverName, c.env("MANXCTL_TLS_SERVER_NAME")),
 	}
 	if s.address == "" {
 		if given {
@@ -52,7 +56,8 @@ func (c *cli) remote() (*serverFlags, error) {
 	if _, _, err := net.SplitHostPort(s.address); err != nil {
 		return nil, usagef("--server %q: want HOST:PORT, an IPv6 address in brackets", s.address)
 	}
-	for _, f := range []struct{ name, value string }{{"ca-file", s.caFile}, {"cert-file", s.certFile}, {"key-file", s.keyFile}} {
+	for _, f := range []struct{ name, value string }{{"ca-file", s.caFile}, {"cert-file", s.certFile},
+		{"key-file", s.keyFile}} {
 		if f.value == "" {
 			return nil, usagef("--server needs --%s", f.name)
 		}
@@ -93,15 +98,21 @@ func (s *serverFlags) options() ([]grpc.DialOption, error) {
 func (s *serverFlags) explain(message string) string {
 	for _, x := range []struct{ part, words string }{
 		{"tls: expired certificate", "it does not accept the certificate in " + s.certFile + ", " + s.validity()},
-		{"tls: unknown certificate authority", "it does not accept the certificate in " + s.certFile + ": no CA in its --control-ca-file signed it"},
+		{"tls: unknown certificate authority",
+			"it does not accept the certificate in " + s.certFile + ": no CA in its --control-ca-file signed it"},
 		{"tls: certificate required", "it wants a certificate, and was shown none"},
-		{"remote error: tls: bad certificate", "it does not accept the certificate in " + s.certFile + ": it may not be for clients (extended key usage)"},
+		{"remote error: tls: bad certificate",
+			"it does not accept the certificate in " + s.certFile + ": it may not be for clients (extended key usage)"},
 		{"certificate signed by unknown authority", "its certificate was not signed by a CA in " + s.caFile},
 		{"certificate has expired or is not yet valid", "its certificate has expired, or is not valid yet"},
-		{"doesn't contain any IP SANs", "its certificate does not name this address: call it by a name that the certificate has, or give that with --tls-server-name"},
-		{"certificate is valid for", "its certificate names another host: call it by a name that the certificate has, or give that with --tls-server-name"},
-		{"first record does not look like a TLS handshake", "what listens there does not speak TLS: is it the port of --control-listen?"},
-		{"error reading server preface: EOF", "it closed the connection: there may be too many of this host; its log says why"},
+		{"doesn't contain any IP SANs", "its certificate does not name this address: call it by a name that the " +
+			"certificate has, or give that with --tls-server-name"},
+		{"certificate is valid for", "its certificate names another host: call it by a name that the certificate " +
+			"has, or give that with --tls-server-name"},
+		{"first record does not look like a TLS handshake",
+			"what listens there does not speak TLS: is it the port of --control-listen?"},
+		{"error reading server preface: EOF",
+			"it closed the connection: there may be too many of this host; its log says why"},
 		{"connection refused", "nobody listens there: is manxd running there, with --control-listen?"},
 	} {
 		if strings.Contains(message, x.part) {
@@ -120,5 +131,6 @@ func (s *serverFlags) validity() string {
 	if err != nil || pair.Leaf == nil {
 		return "which has expired, or is not valid yet"
 	}
-	return fmt.Sprintf("which is valid from %s to %s", pair.Leaf.NotBefore.UTC().Format(time.RFC3339), pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("which is valid from %s to %s", pair.Leaf.NotBefore.UTC().Format(time.RFC3339),
+		pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
 }

@@ -29,7 +29,8 @@ const connectedPause = time.Second
 // connectedPoll is how often the addresses are read when no event tells that they changed.
 const connectedPoll = time.Minute
 
-func newConnectedSubnets(addresses func() ([]kernel.Address, error), changed func(), log *zap.Logger) *connectedSubnets {
+func newConnectedSubnets(addresses func() ([]kernel.Address, error), changed func(),
+	log *zap.Logger) *connectedSubnets {
 	c := &connectedSubnets{addresses: addresses, changed: changed, log: log, look: make(chan struct{}, 1)}
 	c.read()
 	return c

@@ -22,8 +22,10 @@ func addressList(texts ...string) (list []kernel.Address) {
 }
 
 func TestSubnetsOfAddresses(t *testing.T) {
-	got := subnetsOf(addressList("10.0.0.5/24", "127.0.0.1/8", "10.0.0.9/24", "10.244.0.1/32", "fd00::5/64", "fe80::1/64", "169.254.1.1/16", "192.0.2.0/31", "::1/128"))
-	want := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("192.0.2.0/31"), netip.MustParsePrefix("fd00::/64")}
+	got := subnetsOf(addressList("10.0.0.5/24", "127.0.0.1/8", "10.0.0.9/24", "10.244.0.1/32", "fd00::5/64",
+		"fe80::1/64", "169.254.1.1/16", "192.0.2.0/31", "::1/128"))
+	want := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("192.0.2.0/31"),
+		netip.MustParsePrefix("fd00::/64")}
 	if !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}

@@ -23,16 +23,22 @@ type controlOptions struct {
 }
 
 func (b binder) control(o *controlOptions) {
-	b.string(&o.listen, controlFlag, "", "ADDRESS:PORT where the control API is served to other hosts, over mutual TLS alone; empty: nowhere", "MANX_CONTROL_LISTEN")
-	b.string(&o.caFile, "control-ca-file", "", "CA that signs the certificates of callers of --control-listen", "MANX_CONTROL_CA_FILE")
-	b.string(&o.certFile, "control-cert-file", "", "certificate of --control-listen; files that change are read again", "MANX_CONTROL_CERT_FILE")
+	b.string(&o.listen, controlFlag, "", "ADDRESS:PORT where the control API is served to other hosts, over mutual "+
+		"TLS alone; empty: nowhere", "MANX_CONTROL_LISTEN")
+	b.string(&o.caFile, "control-ca-file", "", "CA that signs the certificates of callers of --control-listen",
+		"MANX_CONTROL_CA_FILE")
+	b.string(&o.certFile, "control-cert-file", "", "certificate of --control-listen; files that change are read again",
+		"MANX_CONTROL_CERT_FILE")
 	b.string(&o.keyFile, "control-key-file", "", "key of that certificate", "MANX_CONTROL_KEY_FILE")
-	b.string(&o.admins, "control-admins", "", "names in certificates (common name, DNS name or URI, compared exactly; comma separated) whose owners may call everything", "MANX_CONTROL_ADMINS")
+	b.string(&o.admins, "control-admins", "",
+		"names in certificates (common name, DNS name or URI, compared exactly; comma separated) whose owners may "+
+			"call everything", "MANX_CONTROL_ADMINS")
 	b.string(&o.readers, "control-readers", "", "the same for those who may only read", "MANX_CONTROL_READERS")
 }
 
 func (o controlOptions) remote() server.Remote {
-	return server.Remote{CAFile: o.caFile, CertFile: o.certFile, KeyFile: o.keyFile, Admins: names(o.admins), Readers: names(o.readers)}
+	return server.Remote{CAFile: o.caFile, CertFile: o.certFile, KeyFile: o.keyFile, Admins: names(o.admins),
+		Readers: names(o.readers)}
 }
 
 // names are those of a list with commas.
@@ -51,7 +57,8 @@ func (o controlOptions) check() error {
 		return nil
 	}
 	if err := o.remote().Check(); err != nil {
-		return fmt.Errorf("--%s=%s: %w (--control-ca-file, --control-cert-file, --control-key-file; --control-admins, --control-readers)", controlFlag, o.listen, err)
+		return fmt.Errorf("--%s=%s: %w (--control-ca-file, --control-cert-file, --control-key-file; "+
+			"--control-admins, --control-readers)", controlFlag, o.listen, err)
 	}
 	return checkListen(controlFlag, o.listen)
 }

@@ -112,7 +112,8 @@ func serve(ctx context.Context, tasks *errgroup.Group, o options, control *serve
 }
 
 // join registers the node and runs everything that the datastore decides.
-func join(ctx context.Context, o options, name string, control *server.Server, listen *ports, reopen *reopener, log *zap.Logger) error {
+func join(ctx context.Context, o options, name string, control *server.Server, listen *ports, reopen *reopener,
+	log *zap.Logger) error {
 	starting := server.Source{DatastoreType: o.datastore, Notices: listen.Notices}
 	store, closeStore, err := openStore(ctx, o, func(err error) {
 		starting.Waiting = "waiting for it: " + err.Error()
@@ -153,7 +154,8 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 		return usage(err)
 	}
 
-	f := &follower{node: name, routerID: o.routerID, clusterIPs: o.clusterIPs, prefix: o.interfacePrefix, passwords: password.NewFolder(o.passwordDir), log: log.Named("bgp"),
+	f := &follower{node: name, routerID: o.routerID, clusterIPs: o.clusterIPs, prefix: o.interfacePrefix,
+		passwords: password.NewFolder(o.passwordDir), log: log.Named("bgp"),
 		passwordsChanged: make(chan struct{}, 1),
 		tables:           datastore.NewTables(log.Named("datastore"), name),
 		speaker: speaker.New(speaker.Config{Logger: log.Named("bgp"), GobgpSocket: filepath.Join(o.runDir, "gobgp.sock"), BMP: bmp,
@@ -198,9 +200,11 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 		shownPolicy = f.policy
 	}
 	control.Show(server.Source{
-		DatastoreType: o.datastore, Policy: shownPolicy, Trace: tracer, Drops: drops, Datastore: f.tables, Store: store, BGP: f.speaker, Dataplane: f.agent, Desired: f.Desired,
+		DatastoreType: o.datastore, Policy: shownPolicy, Trace: tracer, Drops: drops, Datastore: f.tables, Store: store,
+		BGP: f.speaker, Dataplane: f.agent, Desired: f.Desired,
 		Notices: func() []server.Notice {
-			return slices.Concat(listen.Notices(), lines.Notices(), drainNotice(name, drainer.State()), refusedRoutes(f.speaker.Rejected()))
+			return slices.Concat(listen.Notices(), lines.Notices(), drainNotice(name, drainer.State()),
+				refusedRoutes(f.speaker.Rejected()))
 		},
 		Addresses: func() []server.AddressCandidate { return shown(*candidates.Load()) },
 	})

@@ -139,5 +139,6 @@ func (f *flowLogLines) Notices() []server.Notice {
 		lines += strings.Count(line, "\n")
 	}
 	return []server.Notice{{Topic: "daemon", Subject: "--flow-log=" + f.target, Since: f.since,
-		Text: fmt.Sprintf("not written, tried again every second: %s (%d lines wait, %d are lost)", f.failure, lines, f.lost)}}
+		Text: fmt.Sprintf("not written, tried again every second: %s (%d lines wait, %d are lost)", f.failure, lines,
+			f.lost)}}
 }

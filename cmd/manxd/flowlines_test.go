@@ -76,7 +76,8 @@ func TestFlowLogOnAFullDisk(t *testing.T) {
 			t.Errorf("line %d is missing", i)
 		}
 	}
-	if logs.FilterMessageSnippet("cannot be written").Len() != 1 || logs.FilterMessageSnippet("written again").Len() != 1 {
+	if logs.FilterMessageSnippet("cannot be written").Len() != 1 ||
+		logs.FilterMessageSnippet("written again").Len() != 1 {
 		t.Errorf("the log says %v, want failure and recovery once each", logs.All())
 	}
 }
@@ -91,15 +92,18 @@ func TestFlowLogWithoutItsFolder(t *testing.T) {
 	for i := range mostWaitingLines + 10 {
 		fmt.Fprintf(f, "line %d\n", i)
 	}
-	if n := f.Notices(); len(n) != 1 || !strings.Contains(n[0].Text, fmt.Sprintf("(%d lines wait, 11 are lost)", mostWaitingLines)) {
+	if n := f.Notices(); len(n) != 1 || !strings.Contains(n[0].Text,
+		fmt.Sprintf("(%d lines wait, 11 are lost)", mostWaitingLines)) {
 		t.Errorf("after many lines: %+v", n)
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	f.tick()
-	if text := content(t, path); !strings.HasPrefix(text, "line 10\n") || strings.Count(text, "\n") != mostWaitingLines || len(f.Notices()) > 0 {
-		t.Errorf("the log begins with %.20q and has %d lines; notices are %+v", text, strings.Count(text, "\n"), f.Notices())
+	if text := content(t, path); !strings.HasPrefix(text, "line 10\n") ||
+		strings.Count(text, "\n") != mostWaitingLines || len(f.Notices()) > 0 {
+		t.Errorf("the log begins with %.20q and has %d lines; notices are %+v", text, strings.Count(text, "\n"),
+			f.Notices())
 	}
 }
 

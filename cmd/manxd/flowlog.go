@@ -21,7 +21,8 @@ const flowLogGroup = 86
 func (o options) flowLogOn() bool { return o.flowLog != "" }
 
 // serveFlowLog reads what the rules log, for as long as ctx lasts.
-func serveFlowLog(ctx context.Context, tasks *errgroup.Group, rules *kernel.NFT, hub *flowlog.Hub, lines *flowLogLines, log *zap.Logger) {
+func serveFlowLog(ctx context.Context, tasks *errgroup.Group, rules *kernel.NFT, hub *flowlog.Hub, lines *flowLogLines,
+	log *zap.Logger) {
 	tasks.Go(func() error { return hub.Run(ctx) })
 	tasks.Go(func() error { return lines.run(ctx) })
 	tasks.Go(func() error {

@@ -212,7 +212,8 @@ func (f *follower) configure(ctx context.Context, snapshot *datastore.Snapshot) 
 	return passwordPoll
 }
 
-// logNotices logs what is new among the notices, so that the log has a password that could not be read at the time, too.
+// logNotices logs what is new among the notices, so that the log has a password that could not be read at the time,
+// too.
 func (f *follower) logNotices(before, now []bgp.Notice) {
 	for _, n := range now {
 		if !slices.Contains(before, n) {

@@ -24,14 +24,16 @@ const (
 )
 
 // serveGobgp serves the stock gobgp command line of version 3 to root and the users of --gobgp-allow-uids.
-func serveGobgp(ctx context.Context, tasks *errgroup.Group, p *ports, o options, k *kernel.Conn, speaker *speaker.Speaker,
+func serveGobgp(ctx context.Context, tasks *errgroup.Group, p *ports, o options, k *kernel.Conn,
+	speaker *speaker.Speaker,
 	log *zap.Logger) {
 	if o.gobgpListen == "" {
 		return
 	}
 	users, _ := parseUIDs(o.gobgpUIDs) // checked with the options
 	guard := apiguard.New(apiguard.Config{Users: users, Owner: socketOwner(k), Log: log,
-		Hint: "only root and the users of --" + gobgpUIDsFlag + " of manxd are served, from the network namespace of the host"})
+		Hint: "only root and the users of --" + gobgpUIDsFlag +
+			" of manxd are served, from the network namespace of the host"})
 	g := grpc.NewServer(guard.Options()...)
 	gobgpapi.New(speaker, log).Register(g)
 	context.AfterFunc(ctx, g.Stop)
@@ -82,7 +84,8 @@ func parseUIDs(list string) ([]uint32, error) {
 	for text := range strings.SplitSeq(list, ",") {
 		uid, err := strconv.ParseUint(strings.TrimSpace(text), 10, 32)
 		if err != nil || uid == noUID {
-			return nil, fmt.Errorf("--%s=%s: %q is no user ID: want a number from 0 to %d, several with commas (id -u USER tells it)",
+			return nil, fmt.Errorf("--%s=%s: %q is no user ID: want a number from 0 to %d, several with commas (id "+
+				"-u USER tells it)",
 				gobgpUIDsFlag, list, text, uint32(noUID-1))
 		}
 		users = append(users, uint32(uid))

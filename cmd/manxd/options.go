@@ -108,25 +108,37 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.etcdCertFile, "etcd-cert-file", "", "client certificate for etcd", "CALICO_ETCD_CERT_FILE", "ETCD_CERT_FILE")
 	b.string(&o.etcdKeyFile, "etcd-key-file", "", "key of the client certificate", "CALICO_ETCD_KEY_FILE", "ETCD_KEY_FILE")
 	b.string(&o.etcdUsername, "etcd-username", "", "user for etcd", "CALICO_ETCD_USERNAME", "ETCD_USERNAME")
-	b.string(&o.etcdPassword, "etcd-password", "", "password for etcd; everybody on this host sees it in the output of ps: use --etcd-password-file instead", "CALICO_ETCD_PASSWORD", "ETCD_PASSWORD")
-	b.string(&o.etcdPasswordFile, "etcd-password-file", "", "file that holds the password for etcd", "CALICO_ETCD_PASSWORD_FILE", "ETCD_PASSWORD_FILE")
+	b.string(&o.etcdPassword, "etcd-password", "",
+		"password for etcd; everybody on this host sees it in the output of ps: use --etcd-password-file instead",
+		"CALICO_ETCD_PASSWORD", "ETCD_PASSWORD")
+	b.string(&o.etcdPasswordFile, "etcd-password-file", "", "file that holds the password for etcd",
+		"CALICO_ETCD_PASSWORD_FILE", "ETCD_PASSWORD_FILE")
 	b.bool(&o.waitForDatastore, "wait-for-datastore", false, "at start, wait for the datastore instead of giving up", "WAIT_FOR_DATASTORE")
 
 	b.string(&o.dataDir, "data-dir", "/var/lib/manx", "folder of the embedded datastore", "MANX_DATA_DIR")
-	b.string(&o.embeddedListen, "embedded-listen", "", "ADDRESS:PORT at which the embedded datastore serves other hosts, with certificates that 'manxd client-certificate' makes; empty: a unix socket in the data directory alone", "MANX_EMBEDDED_LISTEN")
-	b.bool(&o.embeddedInsecure, "embedded-insecure", false, "let everybody who reaches --embedded-listen read and change the cluster, without a certificate", "MANX_EMBEDDED_INSECURE")
-	b.string(&o.embeddedCAFile, "embedded-ca-file", "", "CA of the clients' certificates, in place of the one in the data directory", "MANX_EMBEDDED_CA_FILE")
-	b.string(&o.embeddedCertFile, "embedded-cert-file", "", "server certificate of the embedded datastore, in place of a generated one", "MANX_EMBEDDED_CERT_FILE")
+	b.string(&o.embeddedListen, "embedded-listen", "",
+		"ADDRESS:PORT at which the embedded datastore serves other hosts, with certificates that 'manxd "+
+			"client-certificate' makes; empty: a unix socket in the data directory alone", "MANX_EMBEDDED_LISTEN")
+	b.bool(&o.embeddedInsecure, "embedded-insecure", false,
+		"let everybody who reaches --embedded-listen read and change the cluster, without a certificate",
+		"MANX_EMBEDDED_INSECURE")
+	b.string(&o.embeddedCAFile, "embedded-ca-file", "",
+		"CA of the clients' certificates, in place of the one in the data directory", "MANX_EMBEDDED_CA_FILE")
+	b.string(&o.embeddedCertFile, "embedded-cert-file", "",
+		"server certificate of the embedded datastore, in place of a generated one", "MANX_EMBEDDED_CERT_FILE")
 	b.string(&o.embeddedKeyFile, "embedded-key-file", "", "key of that certificate", "MANX_EMBEDDED_KEY_FILE")
 
 	b.string(&o.runDir, "run-dir", "/run/manx", "folder of the control sockets", "MANX_RUN_DIR")
 	b.string(&o.gobgpListen, gobgpFlag, "127.0.0.1:50051", "where the stock gobgp command line (version 3) is served; empty: nowhere", "MANX_GOBGP_LISTEN")
-	b.string(&o.gobgpUIDs, gobgpUIDsFlag, "", "user IDs, comma separated, that are served there beside root", "MANX_GOBGP_ALLOW_UIDS")
+	b.string(&o.gobgpUIDs, gobgpUIDsFlag, "", "user IDs, comma separated, that are served there beside root",
+		"MANX_GOBGP_ALLOW_UIDS")
 	b.string(&o.httpListen, httpFlag, "127.0.0.1:9099", "where health and metrics are served; empty: nowhere", "MANX_HTTP_LISTEN")
 	b.control(&o.control)
 	b.string(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "where the MTU for pods is kept for the CNI plugin", "MANX_MTU_FILE")
 	b.string(&o.endpointStatusPrefix, "endpoint-status-path-prefix", "", "the CNI plugin is told in the folder endpoint-status below this one which workloads have their policy and routes; none: nowhere; empty: endpointStatusPathPrefix of FelixConfiguration, else "+endpointstatus.DefaultPathPrefix, "FELIX_ENDPOINTSTATUSPATHPREFIX")
-	b.string(&o.interfacePrefix, "interface-prefix", "", "what the names of workloads' interfaces begin with, several separated by commas; empty: interfacePrefix of FelixConfiguration, else "+model.DefaultInterfacePrefix, "FELIX_INTERFACEPREFIX")
+	b.string(&o.interfacePrefix, "interface-prefix", "",
+		"what the names of workloads' interfaces begin with, several separated by commas; empty: interfacePrefix of "+
+			"FelixConfiguration, else "+model.DefaultInterfacePrefix, "FELIX_INTERFACEPREFIX")
 	b.string(&o.logLevel, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL", "CALICO_STARTUP_LOGLEVEL")
 	b.string(&o.logFormat, "log-format", "", "json or text; empty: text on a terminal, else json", "MANX_LOG_FORMAT")
 	b.string(&o.passwordDir, "bgp-password-dir", "", "folder of BGP passwords: DIR/SECRET/KEY, as Kubernetes mounts secrets", "MANX_BGP_PASSWORD_DIR")
@@ -134,11 +146,21 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.int(&o.maxPrefixes, "bgp-max-prefixes", 500_000, "prefixes that one BGP peer may announce; above, its session is shut down for five minutes. A BGPPeer's annotation manx.io/max-prefixes comes first", "MANX_BGP_MAX_PREFIXES")
 	b.int(&o.warnPrefixes, "bgp-warn-prefixes", 50_000, "prefixes of one BGP peer above which its status carries a warning", "MANX_BGP_WARN_PREFIXES")
 
-	b.bool(&o.refuse.Default, "bgp-refuse-default-route", false, "refuse default routes from BGP peers. BGPConfiguration's annotation manx.io/refuse-default-route comes first", "MANX_BGP_REFUSE_DEFAULT_ROUTE")
-	b.bool(&o.refuse.Connected, "bgp-refuse-connected-routes", false, "refuse routes of BGP peers inside subnets that this host is on; annotation manx.io/refuse-connected-routes", "MANX_BGP_REFUSE_CONNECTED_ROUTES")
-	b.bool(&o.refuse.Pools, "bgp-refuse-pool-routes", false, "refuse what external BGP peers announce inside IP pools, but for blocks of nodes as they are; annotation manx.io/refuse-pool-routes", "MANX_BGP_REFUSE_POOL_ROUTES")
-	b.int(&o.refuse.Longest[0], "bgp-max-prefix-length-v4", 0, "refuse longer IPv4 prefixes from BGP peers; 0: any length; annotation manx.io/max-prefix-length-v4", "MANX_BGP_MAX_PREFIX_LENGTH_V4")
-	b.int(&o.refuse.Longest[1], "bgp-max-prefix-length-v6", 0, "refuse longer IPv6 prefixes from BGP peers; 0: any length; annotation manx.io/max-prefix-length-v6", "MANX_BGP_MAX_PREFIX_LENGTH_V6")
+	b.bool(&o.refuse.Default, "bgp-refuse-default-route", false,
+		"refuse default routes from BGP peers. BGPConfiguration's annotation manx.io/refuse-default-route comes first",
+		"MANX_BGP_REFUSE_DEFAULT_ROUTE")
+	b.bool(&o.refuse.Connected, "bgp-refuse-connected-routes", false,
+		"refuse routes of BGP peers inside subnets that this host is on; annotation manx.io/refuse-connected-routes",
+		"MANX_BGP_REFUSE_CONNECTED_ROUTES")
+	b.bool(&o.refuse.Pools, "bgp-refuse-pool-routes", false,
+		"refuse what external BGP peers announce inside IP pools, but for blocks of nodes as they are; annotation "+
+			"manx.io/refuse-pool-routes", "MANX_BGP_REFUSE_POOL_ROUTES")
+	b.int(&o.refuse.Longest[0], "bgp-max-prefix-length-v4", 0,
+		"refuse longer IPv4 prefixes from BGP peers; 0: any length; annotation manx.io/max-prefix-length-v4",
+		"MANX_BGP_MAX_PREFIX_LENGTH_V4")
+	b.int(&o.refuse.Longest[1], "bgp-max-prefix-length-v6", 0,
+		"refuse longer IPv6 prefixes from BGP peers; 0: any length; annotation manx.io/max-prefix-length-v6",
+		"MANX_BGP_MAX_PREFIX_LENGTH_V6")
 
 	b.string(&o.birdSocket, "bird-socket", "", "where BIRD's control socket is emulated for reading, such as /var/run/calico/bird.ctl (IPv6: bird6.ctl beside it); empty: nowhere", "MANX_BIRD_SOCKET")
 
@@ -160,8 +182,10 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.bool(&o.policyCounters, "policy-counters", false, "count packets and bytes of every rule of every policy, not only of staged ones", "MANX_POLICY_COUNTERS")
 	b.string(&o.flowLog, "flow-log", "", "tell what policy drops, and what its Log rules log, and by which rule: lines of JSON to this file, - for standard output, or stream for the control API (manxctl drops) alone; empty: do not", "MANX_FLOW_LOG")
 	b.int(&o.flowLogRate, "flow-log-rate", 100, "flows a second that are told at most; the others are counted", "MANX_FLOW_LOG_RATE")
-	b.int(&o.flowLogMaxSize, "flow-log-max-size", 100, "size in MiB from which the flow log begins a new file; 0: never", "MANX_FLOW_LOG_MAX_SIZE")
-	b.int(&o.flowLogMaxFiles, "flow-log-max-files", 10, "earlier files of the flow log that are kept; 0: all", "MANX_FLOW_LOG_MAX_FILES")
+	b.int(&o.flowLogMaxSize, "flow-log-max-size", 100,
+		"size in MiB from which the flow log begins a new file; 0: never", "MANX_FLOW_LOG_MAX_SIZE")
+	b.int(&o.flowLogMaxFiles, "flow-log-max-files", 10, "earlier files of the flow log that are kept; 0: all",
+		"MANX_FLOW_LOG_MAX_FILES")
 	b.string(&o.toHostAction, "endpoint-to-host-action", "", "what becomes of traffic from workloads to this host that their policies allow: Drop, Accept or Return; empty: defaultEndpointToHostAction of FelixConfiguration, else Drop", "FELIX_DEFAULTENDPOINTTOHOSTACTION")
 
 	b.bool(&o.noDefaultPools, "no-default-pools", false, "do not make a pool when there is none", "NO_DEFAULT_POOLS")
@@ -276,7 +300,8 @@ func (o *options) check() error {
 	}
 	config := o.nodeConfig()
 	_, bmpErr := o.bmp("")
-	return errors.Join(config.Check(), checkPrefixes(clusterIPsFlag, o.clusterIPs), bmpErr, checkListen(httpFlag, o.httpListen),
+	return errors.Join(config.Check(), checkPrefixes(clusterIPsFlag, o.clusterIPs), bmpErr,
+		checkListen(httpFlag, o.httpListen),
 		o.checkGobgp(), o.control.check())
 }
 
@@ -309,7 +334,8 @@ func explain(fs *pflag.FlagSet, used map[string]string) {
 			source = "environment " + env
 		}
 		value := f.Value.String()
-		if strings.Contains(f.Name, "password") && !strings.HasSuffix(f.Name, "-dir") && !strings.HasSuffix(f.Name, "-file") && value != "" {
+		if strings.Contains(f.Name, "password") && !strings.HasSuffix(f.Name, "-dir") &&
+			!strings.HasSuffix(f.Name, "-file") && value != "" {
 			value = "(set)"
 		}
 		fmt.Fprintf(os.Stdout, "%-28s %-28q %-34s %s\n", f.Name, value, source, strings.Join(envs, " "))

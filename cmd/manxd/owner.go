@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asOwner runs do as the user to whom manxd's run directory belongs. Root, who calls, becomes that user in a process of its
-// own that keeps CAP_NET_ADMIN alone: with more it would have to distrust the files that manxd made as another user.
+// asOwner runs do as the user to whom manxd's run directory belongs. Root, who calls, becomes that user in a process of
+// its own that keeps CAP_NET_ADMIN alone: with more it would have to distrust the files that manxd made as another
+// user.
 func asOwner(o options, do func(options) error) error {
 	info, err := os.Stat(o.runDir)
 	if err != nil || os.Geteuid() != 0 {

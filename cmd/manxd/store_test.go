@@ -26,7 +26,8 @@ func TestPasswordFile(t *testing.T) {
 	if err := os.WriteFile(file, []byte("secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	env := map[string]string{"ETCD_ENDPOINTS": server.Endpoint, "ETCD_USERNAME": "u", "ETCD_PASSWORD_FILE": file, "MANX_RUN_DIR": dir}
+	env := map[string]string{"ETCD_ENDPOINTS": server.Endpoint, "ETCD_USERNAME": "u", "ETCD_PASSWORD_FILE": file,
+		"MANX_RUN_DIR": dir}
 	var o options
 	fs := pflag.NewFlagSet("manxd", pflag.ContinueOnError)
 	o.flags(fs)
@@ -42,9 +43,11 @@ func TestPasswordFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	for end := time.Now().Add(time.Minute); log.Len() == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); log.Len() == 0 &&
+		time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 	}
-	if all := log.All(); len(all) != 1 || !strings.Contains(all[0].Message, "password of etcd user u goes over "+server.Endpoint+" unencrypted") {
+	if all := log.All(); len(all) != 1 || !strings.Contains(all[0].Message,
+		"password of etcd user u goes over "+server.Endpoint+" unencrypted") {
 		t.Errorf("the log is %v", all)
 	}
 	local, err := etcd.ReadLocal(dir, etcd.Config{})
@@ -55,7 +58,8 @@ func TestPasswordFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.waitForDatastore = true // waiting for what will not come helps nobody
-	if _, _, err := openStore(context.Background(), o, func(error) {}, zap.NewNop()); err == nil || !strings.Contains(err.Error(), file+" is empty") {
+	if _, _, err := openStore(context.Background(), o, func(error) {}, zap.NewNop()); err == nil ||
+		!strings.Contains(err.Error(), file+" is empty") {
 		t.Errorf("with an empty file: %v", err)
 	}
 }

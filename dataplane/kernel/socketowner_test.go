@@ -85,7 +85,8 @@ func TestPeerOwnerIsTheUserWhoConnected(t *testing.T) {
 	// Root of a user namespace is not root.
 	contained := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 12345, Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 12345, Size: 1}}, Credential: &syscall.Credential{NoSetGroups: true}}
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 12345, Size: 1}},
+		Credential:  &syscall.Credential{NoSetGroups: true}}
 	for _, x := range []struct {
 		name, listen, dial string
 		attr               *syscall.SysProcAttr

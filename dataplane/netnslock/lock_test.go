@@ -176,7 +176,8 @@ func TestRootSeesALockOfAnAdministrator(t *testing.T) {
 		t.Skip("capabilities cannot be given away here: ", first.says)
 	}
 	second := run(t, "try", n, nil)
-	if want := fmt.Sprintf("refused: manxd with pid %d already runs", first.Process.Pid); !strings.HasPrefix(second.says, want) {
+	if want := fmt.Sprintf("refused: manxd with pid %d already runs",
+		first.Process.Pid); !strings.HasPrefix(second.says, want) {
 		t.Errorf("%q, want %q", second.says, want)
 	}
 }
@@ -185,8 +186,10 @@ func TestRootSeesALockOfAnAdministrator(t *testing.T) {
 func TestAUserNamespaceGivesNoRight(t *testing.T) {
 	unprivileged(t)
 	n := name(t)
-	attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: nobody, Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: nobody, Size: 1}}, Credential: &syscall.Credential{}}
+	attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: nobody, Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: nobody, Size: 1}},
+		Credential:  &syscall.Credential{}}
 	if exec.Command("unshare", "--user", "true").Run() != nil {
 		t.Skip("no user namespaces here")
 	}

@@ -43,7 +43,8 @@ func (g *Target) Status() Status {
 	return s
 }
 
-// Failing is the number of things that the kernel does not have as desired because something failed, and the reason of one.
+// Failing is the number of things that the kernel does not have as desired because something failed, and the reason of
+// one.
 func (g *Target) Failing() (n int, reason string) {
 	if n = len(g.refused); n > 0 {
 		r := g.refusals()[0]

@@ -11,8 +11,9 @@ import (
 
 func workloadAt(name, iface, address string) *model.Object {
 	w := &model.WorkloadEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
-	w.Spec = model.WorkloadEndpointSpec{Node: testNode, InterfaceName: iface, IPNetworks: []string{address}, AllowSpoofedSourcePrefixes: []string{"0.0.0.0/0"},
-		QoSControls: &model.QoSControls{IngressPacketRate: 10, EgressMaxConnections: 3}}
+	w.Spec = model.WorkloadEndpointSpec{Node: testNode, InterfaceName: iface, IPNetworks: []string{address},
+		AllowSpoofedSourcePrefixes: []string{"0.0.0.0/0"},
+		QoSControls:                &model.QoSControls{IngressPacketRate: 10, EgressMaxConnections: 3}}
 	return model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop", Name: name}, w)
 }
 
@@ -38,7 +39,8 @@ func TestOnlyWorkloadsInterfacesAreInTheTable(t *testing.T) {
 	for k, why := range c.Bad() {
 		bad[k.Name] = why
 	}
-	if len(bad) != 5 || !strings.Contains(bad["forged-eth0"], `interfaceName "eth0" does not begin with "cali"`) || !strings.Contains(bad["forged-lo"], "never a workload's") {
+	if len(bad) != 5 || !strings.Contains(bad["forged-eth0"], `interfaceName "eth0" does not begin with "cali"`) ||
+		!strings.Contains(bad["forged-lo"], "never a workload's") {
 		t.Errorf("reasons are %q", bad)
 	}
 

@@ -107,7 +107,8 @@ func overlay(s, top *model.FelixConfigurationSpec) {
 
 func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 	s := settings{
-		prefixes: model.ParseInterfacePrefixes(f.InterfacePrefix), denyVerdict: ruleset.Drop, flowLog: c.FlowLog, noKernelLog: c.NoKernelLog,
+		prefixes: model.ParseInterfacePrefixes(f.InterfacePrefix), denyVerdict: ruleset.Drop, flowLog: c.FlowLog,
+		noKernelLog: c.NoKernelLog,
 		keepInvalid: is(f.DisableConntrackInvalidCheck), spoofing: f.WorkloadSourceSpoofing == "Any",
 		allowVXLAN: is(f.AllowVXLANPacketsFromWorkloads), allowIPIP: is(f.AllowIPIPPacketsFromWorkloads),
 		vxlanPort: 4789, logPrefix: cmp.Or(f.LogPrefix, "calico-packet"), natInterface: f.IptablesNATOutgoingInterfaceFilter,

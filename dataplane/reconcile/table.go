@@ -132,8 +132,8 @@ func (t *Table[K, V]) Retry(k K) {
 	}
 }
 
-// RetryAll makes the next Flush try everything that failed, without waiting for its time; how long later attempts wait starts
-// again from the shortest time.
+// RetryAll makes the next Flush try everything that failed, without waiting for its time; how long later attempts wait
+// starts again from the shortest time.
 func (t *Table[K, V]) RetryAll() {
 	for _, f := range t.failed {
 		f.attempts = 0

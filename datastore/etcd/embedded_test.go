@@ -34,7 +34,8 @@ func TestMain(m *testing.M) {
 	}
 	if dir := os.Getenv(serveEnv); dir != "" {
 		unix.Umask(0) // as careless as can be
-		e, err := embedded.Start(context.Background(), embedded.Config{DataDir: dir, Listen: os.Getenv(listenEnv), MinFreeBytes: 1}, zap.NewNop())
+		e, err := embedded.Start(context.Background(),
+			embedded.Config{DataDir: dir, Listen: os.Getenv(listenEnv), MinFreeBytes: 1}, zap.NewNop())
 		if err != nil {
 			fmt.Println("error", err)
 			os.Exit(1)
@@ -137,22 +138,31 @@ func TestEmbeddedRefusesToStart(t *testing.T) {
 		config embedded.Config
 		want   []string
 	}{
-		"port in use":                       {embedded.Config{Listen: taken}, []string{taken, "in use by another program"}},
-		"not an address of this host":       {embedded.Config{Listen: "192.0.2.1:0", Insecure: true}, []string{"192.0.2.1:0", "no address of this host"}},
-		"insecure, but where":               {embedded.Config{Insecure: true}, []string{"--embedded-insecure", "--embedded-listen=ADDRESS:PORT"}},
-		"certificates, but where":           {embedded.Config{CertFile: pki.server.cert, KeyFile: pki.server.key}, []string{"TLS files", "--embedded-listen=ADDRESS:PORT"}},
-		"clients not verified":              {embedded.Config{Listen: "127.0.0.1:0", CertFile: pki.server.cert, KeyFile: pki.server.key}, []string{"127.0.0.1:0", "--embedded-ca-file", "--embedded-insecure"}},
-		"no port":                           {embedded.Config{Listen: "127.0.0.1"}, []string{`"127.0.0.1"`, "want ADDRESS:PORT"}},
-		"a name":                            {embedded.Config{Listen: "localhost:2379"}, []string{"localhost:2379", "IP address"}},
-		"certificate without key":           {embedded.Config{Listen: "127.0.0.1:0", CertFile: pki.server.cert}, []string{pki.server.cert, "both or none"}},
-		"certificate file missing":          {embedded.Config{Listen: "127.0.0.1:0", CertFile: "/nowhere/c.pem", KeyFile: pki.server.key, CAFile: pki.ca}, []string{"/nowhere/c.pem", "no such file"}},
-		"key of another certificate":        {embedded.Config{Listen: "127.0.0.1:0", CertFile: pki.server.cert, KeyFile: pki.client.key, CAFile: pki.ca}, []string{pki.client.key, "does not match"}},
-		"CA file without a certificate":     {embedded.Config{Listen: "127.0.0.1:0", CertFile: pki.server.cert, KeyFile: pki.server.key, CAFile: file}, []string{file, "no PEM certificate"}},
-		"data directory of everybody":       {embedded.Config{DataDir: open}, []string{open, "can be written by others (mode 0777", "0700"}},
-		"something else is the socket":      {embedded.Config{DataDir: notOurs}, []string{notOurs + "/etcd.sock", "no socket"}},
-		"path too long for a socket":        {embedded.Config{DataDir: filepath.Join(t.TempDir(), strings.Repeat("x", 100))}, []string{"at most 107", "shorter data directory"}},
-		"data directory is a file":          {embedded.Config{DataDir: file, Listen: "127.0.0.1:0"}, []string{file, "not a directory"}},
-		"disk has less than what must stay": {embedded.Config{MinFreeBytes: 1 << 60}, []string{"is full", "MiB are free"}},
+		"port in use":                 {embedded.Config{Listen: taken}, []string{taken, "in use by another program"}},
+		"not an address of this host": {embedded.Config{Listen: "192.0.2.1:0", Insecure: true}, []string{"192.0.2.1:0", "no address of this host"}},
+		"insecure, but where": {embedded.Config{Insecure: true},
+			[]string{"--embedded-insecure", "--embedded-listen=ADDRESS:PORT"}},
+		"certificates, but where": {embedded.Config{CertFile: pki.server.cert, KeyFile: pki.server.key},
+			[]string{"TLS files", "--embedded-listen=ADDRESS:PORT"}},
+		"clients not verified": {embedded.Config{Listen: "127.0.0.1:0", CertFile: pki.server.cert,
+			KeyFile: pki.server.key}, []string{"127.0.0.1:0", "--embedded-ca-file", "--embedded-insecure"}},
+		"no port":                 {embedded.Config{Listen: "127.0.0.1"}, []string{`"127.0.0.1"`, "want ADDRESS:PORT"}},
+		"a name":                  {embedded.Config{Listen: "localhost:2379"}, []string{"localhost:2379", "IP address"}},
+		"certificate without key": {embedded.Config{Listen: "127.0.0.1:0", CertFile: pki.server.cert}, []string{pki.server.cert, "both or none"}},
+		"certificate file missing": {embedded.Config{Listen: "127.0.0.1:0", CertFile: "/nowhere/c.pem",
+			KeyFile: pki.server.key, CAFile: pki.ca}, []string{"/nowhere/c.pem", "no such file"}},
+		"key of another certificate": {embedded.Config{Listen: "127.0.0.1:0", CertFile: pki.server.cert,
+			KeyFile: pki.client.key, CAFile: pki.ca}, []string{pki.client.key, "does not match"}},
+		"CA file without a certificate": {embedded.Config{Listen: "127.0.0.1:0", CertFile: pki.server.cert, KeyFile: pki.server.key, CAFile: file}, []string{file, "no PEM certificate"}},
+		"data directory of everybody": {embedded.Config{DataDir: open},
+			[]string{open, "can be written by others (mode 0777", "0700"}},
+		"something else is the socket": {embedded.Config{DataDir: notOurs},
+			[]string{notOurs + "/etcd.sock", "no socket"}},
+		"path too long for a socket": {embedded.Config{DataDir: filepath.Join(t.TempDir(),
+			strings.Repeat("x", 100))}, []string{"at most 107", "shorter data directory"}},
+		"data directory is a file": {embedded.Config{DataDir: file, Listen: "127.0.0.1:0"}, []string{file, "not a directory"}},
+		"disk has less than what must stay": {embedded.Config{MinFreeBytes: 1 << 60},
+			[]string{"is full", "MiB are free"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := startEmbedded(t, c.config)
@@ -195,8 +205,11 @@ func TestEmbeddedOverTLS(t *testing.T) {
 		t.Error(err)
 	}
 	// Files that are replaced count for the next connection.
-	must(t, errors.Join(os.Rename(pki.expiredServer.cert, pki.server.cert), os.Rename(pki.expiredServer.key, pki.server.key)))
-	if _, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{"https://" + e.Address()}, CAFile: pki.ca, CertFile: pki.client.cert, KeyFile: pki.client.key}, zap.NewNop()); err == nil || !strings.Contains(err.Error(), "expired") {
+	must(t, errors.Join(os.Rename(pki.expiredServer.cert, pki.server.cert),
+		os.Rename(pki.expiredServer.key, pki.server.key)))
+	if _, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{"https://" + e.Address()}, CAFile: pki.ca,
+		CertFile: pki.client.cert, KeyFile: pki.client.key}, zap.NewNop()); err == nil ||
+		!strings.Contains(err.Error(), "expired") {
 		t.Errorf("after the server's certificate was replaced by one that has expired: %v", err)
 	}
 	socket := strings.TrimPrefix(e.Config().Endpoints[0], "unix://")

@@ -44,7 +44,8 @@ func (s *Store) explain(ctx context.Context, err error) error {
 		}
 		switch {
 		case errors.Is(known, rpctypes.ErrUserEmpty) && s.config.Username == "":
-			return &notAllowed{fmt.Sprintf("the datastore wants a user and a password: set ETCD_USERNAME and ETCD_PASSWORD_FILE (%s)", known.Error())}
+			return &notAllowed{fmt.Sprintf("the datastore wants a user and a password: set ETCD_USERNAME and "+
+				"ETCD_PASSWORD_FILE (%s)", known.Error())}
 		case errors.Is(known, rpctypes.ErrAuthFailed), errors.Is(known, rpctypes.ErrUserEmpty):
 			return fmt.Errorf("%w: %s", datastore.ErrUnauthorized, known.Error())
 		case errors.Is(known, rpctypes.ErrNoSpace):

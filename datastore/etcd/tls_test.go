@@ -114,7 +114,8 @@ func (a *authority) write(name, kind string, der []byte) string {
 
 func serveTLS(t *testing.T, ca string, server pair) string {
 	t.Helper()
-	e, err := startEmbedded(t, embedded.Config{Listen: "127.0.0.1:0", Insecure: ca == "", CAFile: ca, CertFile: server.cert, KeyFile: server.key})
+	e, err := startEmbedded(t, embedded.Config{Listen: "127.0.0.1:0", Insecure: ca == "", CAFile: ca,
+		CertFile: server.cert, KeyFile: server.key})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,11 +189,15 @@ func TestOpenSaysWhatIsWrongWithTheConfiguration(t *testing.T) {
 		"mixed schemes":           {etcd.Config{Endpoints: []string{"http://10.0.0.1:1", "https://10.0.0.1:2"}}, "all must begin"},
 		"TLS files for plain":     {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, CAFile: "/ca"}, "not encrypted"},
 		"certificate without key": {etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, CertFile: "/c"}, "both or none"},
-		"password twice":          {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, Username: "u", Password: "p", PasswordFile: "/p"}, "one of them"},
-		"password file missing":   {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, Username: "u", PasswordFile: "/nowhere/p"}, "password file: open /nowhere/p"},
-		"password file empty":     {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, Username: "u", PasswordFile: blank}, blank + " is empty"},
-		"password of two lines":   {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, Username: "u", PasswordFile: lines}, lines + " has more than one line"},
-		"user without password":   {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, Username: "u"}, "both or none"},
+		"password twice": {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, Username: "u", Password: "p",
+			PasswordFile: "/p"}, "one of them"},
+		"password file missing": {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, Username: "u",
+			PasswordFile: "/nowhere/p"}, "password file: open /nowhere/p"},
+		"password file empty": {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, Username: "u",
+			PasswordFile: blank}, blank + " is empty"},
+		"password of two lines": {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, Username: "u",
+			PasswordFile: lines}, lines + " has more than one line"},
+		"user without password": {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, Username: "u"}, "both or none"},
 	} {
 		if _, err := etcd.Open(t.Context(), c.config, zap.NewNop()); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v lacks %q", name, err, c.want)
@@ -272,14 +277,20 @@ func TestWarnings(t *testing.T) {
 		config etcd.Config
 		want   []string
 	}{
-		"password over http":     {etcd.Config{Endpoints: []string{"http://10.0.0.1:1", "http://10.0.0.2:1"}, Username: "u", Password: "p"}, []string{"password of etcd user u goes over http://10.0.0.1:1 unencrypted"}},
-		"without a scheme":       {etcd.Config{Endpoints: []string{"10.0.0.1:1"}, Username: "u", PasswordFile: secret}, []string{"goes over 10.0.0.1:1 unencrypted"}},
-		"password over https":    {etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, Username: "u", Password: "p"}, nil},
+		"password over http": {etcd.Config{Endpoints: []string{"http://10.0.0.1:1", "http://10.0.0.2:1"},
+			Username: "u", Password: "p"}, []string{"password of etcd user u goes over http://10.0.0.1:1 unencrypted"}},
+		"without a scheme": {etcd.Config{Endpoints: []string{"10.0.0.1:1"}, Username: "u", PasswordFile: secret},
+			[]string{"goes over 10.0.0.1:1 unencrypted"}},
+		"password over https": {etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, Username: "u", Password: "p"},
+			nil},
 		"password over a socket": {etcd.Config{Endpoints: []string{"unix:///s"}, Username: "u", Password: "p"}, nil},
 		"no password":            {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}}, nil},
-		"file for everybody":     {etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, Username: "u", PasswordFile: open}, []string{"every user of this host can read etcd password file " + open}},
-		"file for root":          {etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, Username: "u", PasswordFile: secret}, nil},
-		"certificate near its end": {etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, CertFile: p.client.cert, KeyFile: p.client.key}, []string{
+		"file for everybody": {etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, Username: "u",
+			PasswordFile: open}, []string{"every user of this host can read etcd password file " + open}},
+		"file for root": {etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, Username: "u",
+			PasswordFile: secret}, nil},
+		"certificate near its end": {etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, CertFile: p.client.cert,
+			KeyFile: p.client.key}, []string{
 			"etcd client certificate " + p.client.cert + " expires on "}},
 	} {
 		got := c.config.Warnings(time.Now())
@@ -301,17 +312,20 @@ func TestLocal(t *testing.T) {
 	if _, err := etcd.ReadLocal(dir, etcd.Config{}); !errors.Is(err, etcd.ErrNoLocal) {
 		t.Errorf("without a file: %v", err)
 	}
-	config := etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, CAFile: "/ca", CertFile: "/c", KeyFile: "/k", Username: "u", PasswordFile: "/p"}
+	config := etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, CAFile: "/ca", CertFile: "/c", KeyFile: "/k",
+		Username: "u", PasswordFile: "/p"}
 	if err := etcd.WriteLocal(dir, config); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := etcd.ReadLocal(dir, etcd.Config{}); err != nil || !reflect.DeepEqual(got, config) {
 		t.Errorf("%+v, %v: want %+v", got, err, config)
 	}
-	if got, err := etcd.ReadLocal(dir, etcd.Config{Username: "me", Password: "mine"}); err != nil || got.Username != "me" || got.Password != "mine" || got.PasswordFile != "" {
+	if got, err := etcd.ReadLocal(dir, etcd.Config{Username: "me", Password: "mine"}); err != nil ||
+		got.Username != "me" || got.Password != "mine" || got.PasswordFile != "" {
 		t.Errorf("as another user: %+v, %v", got, err)
 	}
-	if err := etcd.WriteLocal(dir, etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, Username: "u", Password: "secret"}); err != nil {
+	if err := etcd.WriteLocal(dir, etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, Username: "u",
+		Password: "secret"}); err != nil {
 		t.Fatal(err)
 	}
 	entries, err := os.ReadDir(dir)

@@ -201,7 +201,8 @@ func TestNothingLeaks(t *testing.T) {
 func TestEmbeddedLeaksNothing(t *testing.T) {
 	dir := t.TempDir()
 	use := func() {
-		e, err := embedded.Start(t.Context(), embedded.Config{DataDir: dir, Listen: "127.0.0.1:0", Insecure: true, MinFreeBytes: 1}, zap.NewNop())
+		e, err := embedded.Start(t.Context(),
+			embedded.Config{DataDir: dir, Listen: "127.0.0.1:0", Insecure: true, MinFreeBytes: 1}, zap.NewNop())
 		if err != nil {
 			t.Fatal(err)
 		}

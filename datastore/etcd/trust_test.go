@@ -58,7 +58,8 @@ func stranger(dir string) {
 		try("socket", dial("unix", filepath.Join(dir, embedded.SocketName)))
 		try("TCP 2379", dial("tcp", "127.0.0.1:2379"))
 		try("TCP 2380", dial("tcp", "127.0.0.1:2380"))
-		for _, file := range []string{"lock", "pki", "pki/ca.key", "pki/ca.crt", "etcd", "etcd/member", "etcd/member/snap/db", "etcd/member/wal"} {
+		for _, file := range []string{"lock", "pki", "pki/ca.key", "pki/ca.crt", "etcd", "etcd/member",
+			"etcd/member/snap/db", "etcd/member/wal"} {
 			f, err := os.Open(filepath.Join(dir, file))
 			try(file, err)
 			_ = f.Close()
@@ -94,7 +95,8 @@ func watchStranger(t *testing.T, dir string, do func()) (open []string) {
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), strangerEnv+"="+dir)
 	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody},
+		Pdeathsig: syscall.SIGKILL}
 	in, err := cmd.StdinPipe()
 	must(t, err)
 	out, err := cmd.StdoutPipe()
@@ -212,7 +214,8 @@ func bundle(t *testing.T, dataDir string) etcd.Config {
 	must(t, err)
 	dir := filepath.Join(t.TempDir(), "client")
 	must(t, authority.WriteClient(dir, "n2", time.Hour))
-	return etcd.Config{CAFile: filepath.Join(dir, "ca.crt"), CertFile: filepath.Join(dir, "client.crt"), KeyFile: filepath.Join(dir, "client.key")}
+	return etcd.Config{CAFile: filepath.Join(dir, "ca.crt"), CertFile: filepath.Join(dir, "client.crt"),
+		KeyFile: filepath.Join(dir, "client.key")}
 }
 
 // Over TCP only a certificate of the server's own authority lets a client in; the server's certificate fits whatever
@@ -227,15 +230,18 @@ func TestEmbeddedAsksForACertificate(t *testing.T) {
 		config etcd.Config
 		want   string
 	}{
-		"no TLS":                    {etcd.Config{Endpoints: []string{"http://127.0.0.1:" + port}}, "speaks TLS"},
-		"no certificate":            {etcd.Config{CAFile: good.CAFile}, "wants a client certificate"},
-		"certificate of another CA": {etcd.Config{CAFile: good.CAFile, CertFile: stranger.client.cert, KeyFile: stranger.client.key}, "refuses the client certificate"},
-		"another server's CA":       {etcd.Config{CAFile: stranger.ca, CertFile: good.CertFile, KeyFile: good.KeyFile}, "not signed by CA"},
+		"no TLS":         {etcd.Config{Endpoints: []string{"http://127.0.0.1:" + port}}, "speaks TLS"},
+		"no certificate": {etcd.Config{CAFile: good.CAFile}, "wants a client certificate"},
+		"certificate of another CA": {etcd.Config{CAFile: good.CAFile, CertFile: stranger.client.cert,
+			KeyFile: stranger.client.key}, "refuses the client certificate"},
+		"another server's CA": {etcd.Config{CAFile: stranger.ca, CertFile: good.CertFile, KeyFile: good.KeyFile},
+			"not signed by CA"},
 	} {
 		if c.config.Endpoints == nil {
 			c.config.Endpoints = []string{"https://127.0.0.1:" + port}
 		}
-		if _, err := etcd.Open(t.Context(), c.config, zap.NewNop()); !errors.Is(err, datastore.ErrUnavailable) || !strings.Contains(err.Error(), c.want) {
+		if _, err := etcd.Open(t.Context(), c.config, zap.NewNop()); !errors.Is(err, datastore.ErrUnavailable) ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
@@ -280,7 +286,8 @@ func TestEmbeddedClientIsNoServer(t *testing.T) {
 	must(t, err)
 	leaf, err := x509.ParseCertificate(cert.Certificate[0])
 	must(t, err)
-	if _, err := leaf.Verify(x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err == nil {
+	if _, err := leaf.Verify(x509.VerifyOptions{Roots: pool,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err == nil {
 		t.Error("a client's certificate passes for a server's")
 	}
 }
@@ -304,7 +311,8 @@ func TestReplacedClientCertificateCounts(t *testing.T) {
 	must(t, errors.Join(os.WriteFile(good.CertFile, content, 0o600), os.WriteFile(good.KeyFile, key, 0o600)))
 	line.cut()
 	line.mend()
-	if _, err := s.Create(t.Context(), peer("b", "10.0.0.1")); err == nil || !strings.Contains(err.Error(), "refuses the client certificate") {
+	if _, err := s.Create(t.Context(), peer("b", "10.0.0.1")); err == nil ||
+		!strings.Contains(err.Error(), "refuses the client certificate") {
 		t.Errorf("with a certificate of another authority: %v", err)
 	}
 }
@@ -324,7 +332,8 @@ func TestEmbeddedServesNoHTTP(t *testing.T) {
 	pool, err := etcd.ReadCA(good.CAFile)
 	must(t, err)
 	tlsConfig := func(proto string) *tls.Config {
-		return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, NextProtos: []string{proto}, ServerName: "localhost"}
+		return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, NextProtos: []string{proto},
+			ServerName: "localhost"}
 	}
 	answered := 0
 	for name, way := range map[string]struct {
@@ -347,9 +356,13 @@ func TestEmbeddedServesNoHTTP(t *testing.T) {
 		h2.SetUnencryptedHTTP2(true) // connect encrypts
 		clients := map[string]*http.Transport{"http/1.1": {}, "h2": {Protocols: h2}}
 		for version, client := range clients {
-			client.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return connect(ctx, version) }
+			client.DialContext = func(ctx context.Context, _, _ string) (net.Conn,
+				error) {
+				return connect(ctx, version)
+			}
 			defer client.CloseIdleConnections()
-			for _, path := range []string{"/debug/vars", "/debug/pprof/", "/debug/requests", "/metrics", "/health", "/version", "/"} {
+			for _, path := range []string{"/debug/vars", "/debug/pprof/", "/debug/requests", "/metrics", "/health",
+				"/version", "/"} {
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
 				must(t, err)
@@ -419,7 +432,8 @@ func TestEmbeddedTakesOldData(t *testing.T) {
 		create(t, s, peer(fmt.Sprint("new", round), "10.0.0.1"))
 		members, err := embeddedClient(t, e).MemberList(ctx)
 		must(t, err)
-		if want := "unix://" + filepath.Join(dir, embedded.SocketName); len(members.Members) != 1 || !slices.Equal(members.Members[0].ClientURLs, []string{want}) {
+		if want := "unix://" + filepath.Join(dir, embedded.SocketName); len(members.Members) != 1 ||
+			!slices.Equal(members.Members[0].ClientURLs, []string{want}) {
 			t.Errorf("round %d: members are %v, want one at %s", round, members.Members, want)
 		}
 		must(t, e.Close())
@@ -459,7 +473,8 @@ func TestEmbeddedStaysUsable(t *testing.T) {
 	if _, err := raw.AuthEnable(ctx); err == nil || !strings.Contains(err.Error(), "has no users") {
 		t.Errorf("auth enable: %v", err)
 	}
-	if _, err := raw.MemberAdd(ctx, []string{"http://192.0.2.1:2380"}); err == nil || !strings.Contains(err.Error(), "one member") {
+	if _, err := raw.MemberAdd(ctx, []string{"http://192.0.2.1:2380"}); err == nil ||
+		!strings.Contains(err.Error(), "one member") {
 		t.Errorf("member add: %v", err)
 	}
 	create(t, open(t, e.Config()), peer("a", "10.0.0.1"))

@@ -59,7 +59,8 @@ func (p InterfacePrefixes) Refuse(iface string) string {
 	case slices.Contains(neverWorkloads, iface):
 		return fmt.Sprintf("%sinterfaceName %q is never a workload's", nothing, iface)
 	case !p.Match(iface):
-		return fmt.Sprintf("%sinterfaceName %q does not begin with %s (interfacePrefix of FelixConfiguration)", nothing, iface, p)
+		return fmt.Sprintf("%sinterfaceName %q does not begin with %s (interfacePrefix of FelixConfiguration)", nothing,
+			iface, p)
 	}
 	return ""
 }

@@ -10,9 +10,11 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// OrderDrain orders the drain of a node by the annotations of its Node, whoever else writes that meanwhile. timeout is how long
-// traffic may take to leave; an order that stands gets the new one. It returns the phase that the node was in before.
-func OrderDrain(ctx context.Context, store datastore.Store, name string, timeout time.Duration) (model.DrainPhase, error) {
+// OrderDrain orders the drain of a node by the annotations of its Node, whoever else writes that meanwhile. timeout is
+// how long traffic may take to leave; an order that stands gets the new one. It returns the phase that the node was in
+// before.
+func OrderDrain(ctx context.Context, store datastore.Store, name string, timeout time.Duration) (model.DrainPhase,
+	error) {
 	if timeout < 0 {
 		return "", fmt.Errorf("drain timeout %s: want 0s or more", timeout)
 	}
@@ -24,8 +26,8 @@ func OrderDrain(ctx context.Context, store datastore.Store, name string, timeout
 	})
 }
 
-// OrderReturn takes the order to drain back, so that the node comes back into service. It returns the phase that the node was in
-// before.
+// OrderReturn takes the order to drain back, so that the node comes back into service. It returns the phase that the
+// node was in before.
 func OrderReturn(ctx context.Context, store datastore.Store, name string) (model.DrainPhase, error) {
 	return annotate(ctx, store, name, func(annotations map[string]string) {
 		delete(annotations, model.AnnotationDrain)
@@ -33,7 +35,8 @@ func OrderReturn(ctx context.Context, store datastore.Store, name string) (model
 	})
 }
 
-func annotate(ctx context.Context, store datastore.Store, name string, change func(map[string]string)) (model.DrainPhase, error) {
+func annotate(ctx context.Context, store datastore.Store, name string,
+	change func(map[string]string)) (model.DrainPhase, error) {
 	for {
 		o, err := store.Get(ctx, model.ResourceKey(model.KindNode, name))
 		if err != nil {

@@ -42,7 +42,8 @@ func TestOrdersSurviveOtherWriters(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := o.Value.(*model.Node)
-	if n.Annotations[model.AnnotationDrainTimeout] != "1m30s" || n.DrainPhase() != model.Draining || n.Labels["races"] != "1" {
+	if n.Annotations[model.AnnotationDrainTimeout] != "1m30s" || n.DrainPhase() != model.Draining ||
+		n.Labels["races"] != "1" {
 		t.Errorf("the Node is %+v", n.ObjectMeta)
 	}
 	store.races = 1

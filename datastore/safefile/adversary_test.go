@@ -164,7 +164,8 @@ func TestNothingIsWrittenThroughWhatOthersPlant(t *testing.T) {
 					_, _ = f.WriteString("appended")
 					_ = f.Close()
 				}
-				if content, err := d.Read("status", 1<<10); err == nil && kind == "symlink" && string(content) == "precious" {
+				if content, err := d.Read("status", 1<<10); err == nil && kind == "symlink" &&
+					string(content) == "precious" {
 					t.Fatal("a link was read through")
 				}
 				_, _ = log.Write([]byte("a line for the log\n"))
@@ -178,8 +179,9 @@ func TestNothingIsWrittenThroughWhatOthersPlant(t *testing.T) {
 // The reason of a refusal names the thing and its owner.
 func TestRefusalsTellWhatIsInTheWay(t *testing.T) {
 	for kind, want := range map[string]string{
-		"symlink": "is a symbolic link of user 65534", "pipe": "is a named pipe of user 65534", "folder": "is a folder of user 65534",
-		"file": "belongs to user 65534", "hardlink": "2 names (hard links)",
+		"symlink": "is a symbolic link of user 65534", "pipe": "is a named pipe of user 65534",
+		"folder": "is a folder of user 65534",
+		"file":   "belongs to user 65534", "hardlink": "2 names (hard links)",
 	} {
 		t.Run(kind, func(t *testing.T) {
 			dir, precious := scene(t)
@@ -191,7 +193,8 @@ func TestRefusalsTellWhatIsInTheWay(t *testing.T) {
 			d, err := Open(dir)
 			must(t, err)
 			defer d.Close()
-			if _, err := d.OpenOwn("log", os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600); err == nil || !strings.Contains(err.Error(), want) {
+			if _, err := d.OpenOwn("log", os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600); err == nil ||
+				!strings.Contains(err.Error(), want) {
 				t.Errorf("opened for appending: %v, want %q", err, want)
 			}
 			if kind == "hardlink" { // nobody's link goes, root's file stays
@@ -247,7 +250,8 @@ func TestAPathIsFollowedOnlyWhereOthersCannotTurnItAside(t *testing.T) {
 func TestCheckOwnedNamesWhoElseCouldWrite(t *testing.T) {
 	dir, _ := scene(t)
 	root := filepath.Dir(dir)
-	for name, mode := range map[string]os.FileMode{"ours": 0o755, "group": 0o775, "everybody": 0o777, "sticky": 0o777 | os.ModeSticky} {
+	for name, mode := range map[string]os.FileMode{"ours": 0o755, "group": 0o775, "everybody": 0o777,
+		"sticky": 0o777 | os.ModeSticky} {
 		path := filepath.Join(root, name)
 		must(t, os.Mkdir(path, 0o755))
 		must(t, os.Mkdir(filepath.Join(path, "below"), 0o755))

@@ -159,7 +159,8 @@ func (w *walk) reopen() (*Dir, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: last.path, Err: err}
 	}
-	return &Dir{path: last.path, file: os.NewFile(uintptr(fd), last.path), exposed: cmp.Or(last.exposed, last.writers)}, nil
+	return &Dir{path: last.path, file: os.NewFile(uintptr(fd), last.path), exposed: cmp.Or(last.exposed, last.writers)},
+		nil
 }
 
 // exposedBelow tells who else could exchange an entry that root owns.

@@ -30,7 +30,8 @@ func CheckName(name string) error {
 	case strings.ContainsFunc(name, bad):
 		return fmt.Errorf("%q cannot be the name of a file: it has a slash or a control character", name)
 	case len(name) > unix.NAME_MAX:
-		return fmt.Errorf("%q cannot be the name of a file: it has %d bytes, want at most %d", name, len(name), unix.NAME_MAX)
+		return fmt.Errorf("%q cannot be the name of a file: it has %d bytes, want at most %d", name, len(name),
+			unix.NAME_MAX)
 	}
 	return nil
 }
@@ -137,7 +138,8 @@ func (d *Dir) open(name string, flag int, mode fs.FileMode) (*os.File, *unix.Sta
 		return nil, nil, err
 	}
 	path := filepath.Join(d.path, name)
-	fd, err := unix.Openat(d.fd(), name, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, uint32(mode.Perm()))
+	fd, err := unix.Openat(d.fd(), name, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC,
+		uint32(mode.Perm()))
 	if err != nil {
 		var st unix.Stat_t
 		if d.lstat(name, &st) == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -234,7 +236,8 @@ func (d *Dir) RemoveLeftovers(now time.Time) {
 	list, _ := d.names()
 	for _, name := range list {
 		var st unix.Stat_t
-		if strings.HasPrefix(name, fresh) && d.lstat(name, &st) == nil && d.owns(&st) && now.Sub(time.Unix(st.Mtim.Unix())) > leftoverAfter {
+		if strings.HasPrefix(name, fresh) && d.lstat(name, &st) == nil && d.owns(&st) &&
+			now.Sub(time.Unix(st.Mtim.Unix())) > leftoverAfter {
 			_ = d.Remove(name)
 		}
 	}

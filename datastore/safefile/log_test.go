@@ -95,7 +95,8 @@ func TestALogRecoversWhenItsFolderComesBack(t *testing.T) {
 	must(t, os.Rename(s.dir, s.dir+"-away"))
 	s.when = s.when.Add(lookEvery)
 	for range 2 {
-		if _, err := s.log.Write([]byte("lost")); err == nil || !strings.Contains(err.Error(), "no such file or directory") {
+		if _, err := s.log.Write([]byte("lost")); err == nil ||
+			!strings.Contains(err.Error(), "no such file or directory") {
 			t.Fatalf("without its folder: %v", err)
 		}
 	}

@@ -36,7 +36,8 @@ func NewSocket(path string) (*Socket, error) {
 		return nil, err
 	}
 	if len(path) > longestSocketPath {
-		return nil, fmt.Errorf("the path has %d bytes, want at most %d: choose a shorter one", len(path), longestSocketPath)
+		return nil, fmt.Errorf("the path has %d bytes, want at most %d: choose a shorter one", len(path),
+			longestSocketPath)
 	}
 	s := &Socket{path: path, name: filepath.Base(path), hidden: fresh + rand.Text()}
 	if s.dir, err = Make(filepath.Dir(path), 0o755); err != nil {
@@ -182,7 +183,8 @@ func (d *Dir) replaceable(name string) error {
 	case err != nil:
 		return &fs.PathError{Op: "stat", Path: path, Err: err}
 	case st.Mode&unix.S_IFMT != unix.S_IFSOCK:
-		return fmt.Errorf("%s exists and is no socket but a %s of user %d: remove it or choose another path", path, kindOf(&st), st.Uid)
+		return fmt.Errorf("%s exists and is no socket but a %s of user %d: remove it or choose another path", path,
+			kindOf(&st), st.Uid)
 	case !trusted(st.Uid):
 		return fmt.Errorf("%s is a socket of user %d: remove it or choose another path", path, st.Uid)
 	}

@@ -48,23 +48,29 @@ func TestListenReplacesNothingButASocketOfOursThatNobodyServes(t *testing.T) {
 	}{
 		{"nothing", func(string) error { return nil }, ""},
 		{"a dead process's socket", func(path string) error { dead(t, path); return nil }, ""},
-		{"a file", func(path string) error { return os.WriteFile(path, []byte("precious"), 0o600) }, "is no socket but a regular file"},
+		{"a file", func(path string) error { return os.WriteFile(path, []byte("precious"), 0o600) },
+			"is no socket but a regular file"},
 		{"a folder", func(path string) error { return os.Mkdir(path, 0o755) }, "is no socket but a folder"},
 		{"an empty pipe", func(path string) error { return unix.Mkfifo(path, 0o600) }, "is no socket but a named pipe"},
-		{"a link to a dead process's socket", func(path string) error { dead(t, path+"-real"); return os.Symlink(path+"-real", path) }, "is no socket but a symbolic link"},
-		{"a dangling link", func(path string) error { return os.Symlink(path+"-missing", path) }, "is no socket but a symbolic link"},
+		{"a link to a dead process's socket",
+			func(path string) error { dead(t, path+"-real"); return os.Symlink(path+"-real", path) },
+			"is no socket but a symbolic link"},
+		{"a dangling link", func(path string) error { return os.Symlink(path+"-missing", path) },
+			"is no socket but a symbolic link"},
 		{"a live process's socket", func(path string) error {
 			l, err := net.Listen("unix", path)
 			t.Cleanup(func() { l.Close() })
 			return err
 		}, "another process listens on it"},
-		{"a busy process's socket", func(path string) error { busy(t, path); return nil }, "another process seems to use it"},
+		{"a busy process's socket", func(path string) error { busy(t, path); return nil },
+			"another process seems to use it"},
 		{"a live process's socket for datagrams", func(path string) error {
 			c, err := net.ListenPacket("unixgram", path)
 			t.Cleanup(func() { c.Close() })
 			return err
 		}, "another process seems to use it"},
-		{"another user's dead socket", func(path string) error { dead(t, path); return os.Chown(path, nobody, nobody) }, "is a socket of user 65534"},
+		{"another user's dead socket", func(path string) error { dead(t, path); return os.Chown(path, nobody, nobody) },
+			"is a socket of user 65534"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			needRoot(t)

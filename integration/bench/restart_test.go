@@ -269,7 +269,8 @@ template bgp calico { debug { states, events }; local %[1]s as %[4]d; multihop; 
 			if self < i {
 				passive = "passive on; "
 			}
-			fmt.Fprintf(&text, "protocol bgp mesh%d from calico { neighbor %s as %d; %s}\n", i+1, n.IP4, nodeAS, passive)
+			fmt.Fprintf(&text, "protocol bgp mesh%d from calico { neighbor %s as %d; %s}\n", i+1, n.IP4, nodeAS,
+				passive)
 		}
 	}
 	return text.String()

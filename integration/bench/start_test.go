@@ -68,8 +68,8 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// startEtcd runs an etcd on the node until the benchmark ends, and returns its endpoint. It is reached through the socket
-// that an embedded one has, too.
+// startEtcd runs an etcd on the node until the benchmark ends, and returns its endpoint. It is reached through the
+// socket that an embedded one has, too.
 func startEtcd(b *testing.B, s *site) string {
 	b.Helper()
 	if _, err := exec.LookPath("etcd"); err != nil {
@@ -79,7 +79,8 @@ func startEtcd(b *testing.B, s *site) string {
 	forward(b, s.node, strings.TrimPrefix(s.node.EtcdSocket(), "unix://"), address)
 	endpoint := "http://" + address
 	cmd := lab.InNamespace(s.node.Namespace, "etcd", "--data-dir="+filepath.Join(s.node.Dir, "etcd"), "--log-level=error",
-		"--listen-client-urls="+endpoint, "--advertise-client-urls="+endpoint, "--listen-peer-urls=http://127.0.0.1:2380")
+		"--listen-client-urls="+endpoint, "--advertise-client-urls="+endpoint,
+		"--listen-peer-urls=http://127.0.0.1:2380")
 	if err := cmd.Start(); err != nil {
 		b.Fatal(err)
 	}

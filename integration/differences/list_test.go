@@ -90,7 +90,8 @@ const (
 // behaviours is the list for users.
 func behaviours() string {
 	var b strings.Builder
-	b.WriteString("Written by `make differences` from `integration/differences`, where a test shows each of them. The reasons are in\n" +
+	b.WriteString("Written by `make differences` from `integration/differences`, where a test shows each of them. " +
+		"The reasons are in\n" +
 		"[decision 0003](decisions/0003-differences-from-calico-node.md).\n")
 	for _, th := range themes {
 		fmt.Fprintf(&b, "\n### %s\n\n| | calico/node | Manx |\n|---|---|---|\n", th.name)
@@ -104,7 +105,8 @@ func behaviours() string {
 // reasons is the list for those who decide.
 func reasons() string {
 	var b strings.Builder
-	b.WriteString("Written by `make differences`. docs/bgp.md says of each how the two behave.\n\n| difference | why |\n|---|---|\n")
+	b.WriteString("Written by `make differences`. docs/bgp.md says of each how the two behave.\n\n| difference | why " +
+		"|\n|---|---|\n")
 	for _, th := range themes {
 		for _, d := range th.list {
 			same := ""

@@ -19,7 +19,8 @@ func learn(t *testing.T, prefix, nextHop string, pools ...route.Pool) route.Stat
 
 func learnMetric(t *testing.T, prefix, nextHop string, metric uint32, pools ...route.Pool) route.Status {
 	t.Helper()
-	return learnAll(t, route.Learned{Prefix: netip.MustParsePrefix(prefix), NextHops: []netip.Addr{netip.MustParseAddr(nextHop)}, Metric: metric}, pools...)
+	return learnAll(t, route.Learned{Prefix: netip.MustParsePrefix(prefix),
+		NextHops: []netip.Addr{netip.MustParseAddr(nextHop)}, Metric: metric}, pools...)
 }
 
 func learnAll(t *testing.T, l route.Learned, pools ...route.Pool) route.Status {
@@ -29,10 +30,13 @@ func learnAll(t *testing.T, l route.Learned, pools ...route.Pool) route.Status {
 	f.PutLink(kernel.Link{Index: 3, Name: "tunl0", Up: true, Running: true})
 	f.PutLink(kernel.Link{Index: 4, Name: "cali1", Up: true, Running: true})
 	f.PutAddress(kernel.Address{Link: 2, Prefix: netip.MustParsePrefix("10.0.0.1/24")})
-	f.PutRoute(kernel.Route{Dst: netip.MustParsePrefix("10.0.0.0/24"), Protocol: kernel.ProtocolKernel, Type: kernel.Unicast, NextHops: []kernel.NextHop{{Link: 2}}})
+	f.PutRoute(kernel.Route{Dst: netip.MustParsePrefix("10.0.0.0/24"), Protocol: kernel.ProtocolKernel,
+		Type: kernel.Unicast, NextHops: []kernel.NextHop{{Link: 2}}})
 	target := route.New(f, time.Now)
-	target.Configure(route.Config{Node4: netip.MustParsePrefix("10.0.0.1/24"), Pools: pools, Blocks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/26")},
-		Endpoints: []route.Endpoint{{Name: "default/w", Interface: "cali1", Addresses: "10.1.0.5/32"}}, WorkloadPrefixes: []string{"cali"}})
+	target.Configure(route.Config{Node4: netip.MustParsePrefix("10.0.0.1/24"), Pools: pools,
+		Blocks:           []netip.Prefix{netip.MustParsePrefix("10.1.0.0/26")},
+		Endpoints:        []route.Endpoint{{Name: "default/w", Interface: "cali1", Addresses: "10.1.0.5/32"}},
+		WorkloadPrefixes: []string{"cali"}})
 	target.Learn([]route.Learned{l})
 	if _, failures, err := target.Flush(); failures != 0 || err != nil {
 		t.Fatal(failures, err)
@@ -55,38 +59,50 @@ func blocked(t *testing.T, s route.Status, reason string) {
 }
 
 var kernelRoutes = []difference{
-	{name: "next hop that cannot be reached", calico: "an `unreachable` route", manx: "no route; the reason is in `manxctl routes`", why: "A less specific route may work.",
+	{name: "next hop that cannot be reached", calico: "an `unreachable` route",
+		manx: "no route; the reason is in `manxctl routes`", why: "A less specific route may work.",
 		check: func(t *testing.T) { blocked(t, learn(t, "10.1.2.0/26", "10.7.7.7"), "no route to next hop") }},
-	{name: "routes of IPIP pools", calico: "Felix's (protocol 80) or BIRD's (protocol 12), by `programClusterRoutes` of BGPConfiguration and FelixConfiguration, which must agree", manx: "always protocol 80, whatever the two say", why: "There is one process.",
+	{name: "routes of IPIP pools", calico: "Felix's (protocol 80) or BIRD's (protocol 12), by `programClusterRoutes` " +
+		"of BGPConfiguration and FelixConfiguration, which must agree",
+		manx: "always protocol 80, whatever the two say", why: "There is one process.",
 		check: func(t *testing.T) {
-			s := learn(t, "10.1.2.0/26", "10.0.0.2", route.Pool{Name: "p", CIDR: netip.MustParsePrefix("10.1.0.0/16"), IPIP: route.Always})
+			s := learn(t, "10.1.2.0/26", "10.0.0.2",
+				route.Pool{Name: "p", CIDR: netip.MustParsePrefix("10.1.0.0/16"), IPIP: route.Always})
 			if !strings.Contains(s.Desired, "dev tunl0 onlink proto 80") {
 				t.Error(s.Desired)
 			}
 		}},
-	{name: "routes of VXLAN pools", calico: "Felix's", manx: "none; the reason is in `manxctl routes`", why: "Not built yet.",
+	{name: "routes of VXLAN pools", calico: "Felix's", manx: "none; the reason is in `manxctl routes`",
+		why: "Not built yet.",
 		check: func(t *testing.T) {
-			blocked(t, learn(t, "10.1.2.0/26", "10.0.0.2", route.Pool{Name: "p", CIDR: netip.MustParsePrefix("10.1.0.0/16"), VXLAN: route.Always}), "uses VXLAN")
+			blocked(t, learn(t, "10.1.2.0/26", "10.0.0.2",
+				route.Pool{Name: "p", CIDR: netip.MustParsePrefix("10.1.0.0/16"), VXLAN: route.Always}), "uses VXLAN")
 		}},
-	{name: "blackholes of own blocks", calico: "of whoever owns the routes of the pool: protocol 80 or 12", manx: "always protocol 12", why: "There is one process.",
+	{name: "blackholes of own blocks", calico: "of whoever owns the routes of the pool: protocol 80 or 12",
+		manx: "always protocol 12", why: "There is one process.",
 		check: func(t *testing.T) {
 			if s := learn(t, "10.1.0.0/26", "10.0.0.2"); s.Desired != "blackhole 10.1.0.0/26 proto bird" {
 				t.Error(s.Desired)
 			}
 		}},
-	{name: "address of a local workload that another node announces with an elevated priority", calico: "the route to the other node wins", manx: "the local workload's until it departs", why: "As long as the workload is connected here, this node can deliver.",
+	{name: "address of a local workload that another node announces with an elevated priority",
+		calico: "the route to the other node wins", manx: "the local workload's until it departs",
+		why: "As long as the workload is connected here, this node can deliver.",
 		check: func(t *testing.T) {
 			if s := learnMetric(t, "10.1.0.5/32", "10.0.0.2", 512); !strings.Contains(s.Desired, "dev cali1") {
 				t.Error(s.Desired)
 			}
 		}},
-	{name: "nodes that encrypt with WireGuard", calico: "Felix's routes lead to them by `wireguard.cali`", manx: "ordinary routes, without encryption", why: "Not built yet.",
+	{name: "nodes that encrypt with WireGuard", calico: "Felix's routes lead to them by `wireguard.cali`",
+		manx: "ordinary routes, without encryption", why: "Not built yet.",
 		check: func(t *testing.T) {
-			if s := learn(t, "10.1.2.0/26", "10.0.0.2"); s.Desired != "10.1.2.0/26 via 10.0.0.2 dev eth0 proto bird metric 1024" {
+			if s := learn(t, "10.1.2.0/26", "10.0.0.2"); s.Desired != "10.1.2.0/26 via 10.0.0.2 dev eth0 proto "+
+				"bird metric 1024" {
 				t.Error(s.Desired)
 			}
 		}},
-	{name: "next hops of one route", calico: "16 at most", manx: "as many as there are equal paths", why: "The kernel takes more.",
+	{name: "next hops of one route", calico: "16 at most", manx: "as many as there are equal paths",
+		why: "The kernel takes more.",
 		check: func(t *testing.T) {
 			l := route.Learned{Prefix: netip.MustParsePrefix("10.1.2.0/26"), Metric: 1024}
 			for i := range byte(20) {
@@ -96,28 +112,53 @@ var kernelRoutes = []difference{
 				t.Error(s.Desired)
 			}
 		}},
-	{name: "change of a route", calico: "deleted and added", manx: "replaced, or the new one is added before the old one goes", why: "No packet is lost between the two.", shown: "dataplane/route TestMetricChangeHasNoGap"},
-	{name: "drift", calico: "looked for every two seconds", manx: "heard of by events, and looked for now and then", why: "It costs nothing while nothing happens.", shown: "dataplane TestDriftIsRepaired"},
-	{name: "learned routes for own blocks and addresses, with an own address as next hop, or not for unicast traffic", calico: "accepted", manx: "not installed; the reason is in `manxctl routes --rejected`", why: "A peer must not take the node's traffic.",
+	{name: "change of a route", calico: "deleted and added",
+		manx: "replaced, or the new one is added before the old one goes", why: "No packet is lost between the two.",
+		shown: "dataplane/route TestMetricChangeHasNoGap"},
+	{name: "drift", calico: "looked for every two seconds", manx: "heard of by events, and looked for now and then",
+		why: "It costs nothing while nothing happens.", shown: "dataplane TestDriftIsRepaired"},
+	{name: "learned routes for own blocks and addresses, with an own address as next hop, or not for unicast traffic",
+		calico: "accepted", manx: "not installed; the reason is in `manxctl routes --rejected`",
+		why:   "A peer must not take the node's traffic.",
 		shown: "bgp/speaker TestFIBRefuses"},
-	{name: "routes to addresses that no other host can have (link-local, 0.0.0.0/8, 240.0.0.0/4 and so on)", calico: "accepted and installed", manx: "refused from every peer; the reason is in `manxctl routes --rejected`", why: "Nobody can be reached there.",
+	{name: "routes to addresses that no other host can have (link-local, 0.0.0.0/8, 240.0.0.0/4 and so on)",
+		calico: "accepted and installed", manx: "refused from every peer; the reason is in `manxctl routes --rejected`",
+		why:   "Nobody can be reached there.",
 		shown: "bgp/speaker TestMartiansAreRefused"},
-	{name: "route of another speaker for an own block", calico: "passed on with ADD-PATH", manx: "passed on to nobody", why: "It would draw the traffic of this node's workloads elsewhere.",
+	{name: "route of another speaker for an own block", calico: "passed on with ADD-PATH", manx: "passed on to nobody",
+		why:   "It would draw the traffic of this node's workloads elsewhere.",
 		shown: "bgp/speaker TestRouteForOwnBlockIsNotPassedOn"},
-	{name: "default routes, prefixes of any length, inside pools and inside the host's subnets", calico: "accepted from every peer", why: "Many networks rely on some of them. Settings of Manx refuse them.",
+	{name: "default routes, prefixes of any length, inside pools and inside the host's subnets",
+		calico: "accepted from every peer", why: "Many networks rely on some of them. Settings of Manx refuse them.",
 		shown: "bgp TestRefusalsBySetting"},
-	{name: "route that comes back to a reflector from a client", calico: "dropped", manx: "not installed, and `manxctl node problems` says so; it may reach other peers", why: "GoBGP looks at CLUSTER_LIST only when it sends a route to a client.", shown: "bgp/speaker TestReflectedRouteComesBack"},
-	{name: "routes of before a restart", calico: "kept until each peer that restarts gracefully has sent its routes, at most 240 s", manx: "the same; 10 s for a peer that is up, 120 s for one that is not", why: "After that time peers have dropped this node's routes, too.",
+	{name: "route that comes back to a reflector from a client", calico: "dropped",
+		manx:  "not installed, and `manxctl node problems` says so; it may reach other peers",
+		why:   "GoBGP looks at CLUSTER_LIST only when it sends a route to a client.",
+		shown: "bgp/speaker TestReflectedRouteComesBack"},
+	{name: "routes of before a restart", calico: "kept until each peer that restarts gracefully has sent its routes, " +
+		"at most 240 s", manx: "the same; 10 s for a peer that is up, 120 s for one that is not",
+		why:   "After that time peers have dropped this node's routes, too.",
 		shown: "bgp/speaker TestReadyDoesNotWaitForPeersThatAreDown"},
 }
 
 var registration = []difference{
-	{name: "readiness", calico: "in the first 30 s all sessions must be up, later any of them", manx: "after a start each session has 15 s to come up and then to send its routes; later losses do not count", why: "Peers that are down are no fault of the node.",
+	{name: "readiness", calico: "in the first 30 s all sessions must be up, later any of them",
+		manx:  "after a start each session has 15 s to come up and then to send its routes; later losses do not count",
+		why:   "Peers that are down are no fault of the node.",
 		shown: "bgp/speaker TestReadyDoesNotWaitForPeersThatAreDown"},
-	{name: "`birdV4` and `birdV6` of CalicoNodeStatus", calico: "two processes; local times, without the day while it is today", manx: "one process; full times in UTC", why: "There is one process, and readers are elsewhere.", shown: "datastore/nodestatus TestReport"},
-	{name: "`IP=none`", calico: "keeps the address that the Node has", manx: "clears it", why: "The node shall have none.", shown: "datastore/node TestDecideAddress"},
-	{name: "`IP6` without prefix length", calico: "/128", manx: "the length that the host has", why: "As for IPv4.", shown: "datastore/node TestDecideAddress"},
-	{name: "address conflict, or detection that fails, while running", calico: "the address is cleared and the process ends", manx: "the address stays, with a warning", why: "What carries traffic stays as it is.", shown: "datastore/node TestMonitor"},
-	{name: "`calicoVersion` of ClusterInformation", calico: "written by each node", manx: "not written", why: "In a mixed cluster it would change all the time, and `calicoctl` refuses clusters of another version than its own.", shown: "datastore/node TestNewCluster"},
-	{name: "CHECK of the CNI plugin", calico: "prints OK", manx: "checks interface, addresses, routes and endpoint", why: "The runtime asks in order to know.", shown: "cmd/manx-cni TestCheckFindsWhatIsGone"},
+	{name: "`birdV4` and `birdV6` of CalicoNodeStatus",
+		calico: "two processes; local times, without the day while it is today", manx: "one process; full times in UTC",
+		why: "There is one process, and readers are elsewhere.", shown: "datastore/nodestatus TestReport"},
+	{name: "`IP=none`", calico: "keeps the address that the Node has", manx: "clears it",
+		why: "The node shall have none.", shown: "datastore/node TestDecideAddress"},
+	{name: "`IP6` without prefix length", calico: "/128", manx: "the length that the host has", why: "As for IPv4.",
+		shown: "datastore/node TestDecideAddress"},
+	{name: "address conflict, or detection that fails, while running",
+		calico: "the address is cleared and the process ends", manx: "the address stays, with a warning",
+		why: "What carries traffic stays as it is.", shown: "datastore/node TestMonitor"},
+	{name: "`calicoVersion` of ClusterInformation", calico: "written by each node", manx: "not written",
+		why: "In a mixed cluster it would change all the time, and `calicoctl` refuses clusters of another version " +
+			"than its own.", shown: "datastore/node TestNewCluster"},
+	{name: "CHECK of the CNI plugin", calico: "prints OK", manx: "checks interface, addresses, routes and endpoint",
+		why: "The runtime asks in order to know.", shown: "cmd/manx-cni TestCheckFindsWhatIsGone"},
 }

@@ -9,47 +9,67 @@ import (
 )
 
 var sessions = []difference{
-	{name: "AS of a mesh peer that has none of its own", calico: "the AS of the node that looks at it", manx: "the AS of the cluster",
-		why: "The peer says the cluster's AS in its OPEN; with calico/node's choice the session never comes up when the local node has an AS of its own.",
+	{name: "AS of a mesh peer that has none of its own", calico: "the AS of the node that looks at it",
+		manx: "the AS of the cluster",
+		why: "The peer says the cluster's AS in its OPEN; with calico/node's choice the session never comes up when " +
+			"the local node has an AS of its own.",
 		check: func(t *testing.T) {
-			hasSessions(t, on(t, "a", `node a {"bgp":{"ipv4Address":"10.0.0.1/24","asNumber":65001}}`, b, `config default {"asNumber":64600}`),
+			hasSessions(t, on(t, "a", `node a {"bgp":{"ipv4Address":"10.0.0.1/24","asNumber":65001}}`, b,
+				`config default {"asNumber":64600}`),
 				"10.0.0.2:179 mesh 65001-64600 passive BGPConfiguration/default")
 		}},
-	{name: "BGPPeer whose AS is missing and cannot be derived", calico: "BIRD's configuration is invalid and stays as it was on each node that the BGPPeer is for", manx: "this BGPPeer is skipped, and a notice says so",
-		why: "One bad object must not block the others.",
+	{name: "BGPPeer whose AS is missing and cannot be derived",
+		calico: "BIRD's configuration is invalid and stays as it was on each node that the BGPPeer is for",
+		manx:   "this BGPPeer is skipped, and a notice says so",
+		why:    "One bad object must not block the others.",
 		check: func(t *testing.T) {
-			d := on(t, "a", a, off, `peer bad {"peerIP":"10.9.9.9"}`, `peer good {"peerIP":"10.9.9.8","asNumber":65100}`)
+			d := on(t, "a", a, off, `peer bad {"peerIP":"10.9.9.9"}`,
+				`peer good {"peerIP":"10.9.9.8","asNumber":65100}`)
 			hasSessions(t, d, "10.9.9.8:179 global 64512-65100 active BGPPeer/good")
 			says(t, d, "BGPPeer/bad: is skipped: spec.asNumber is missing")
 		}},
-	{name: "`peerIP` of a node, without `asNumber`", calico: "AS 0, with which no session is possible; the other end has its reverse if it has the AS of the cluster", manx: "the AS of that node, at both ends",
+	{name: "`peerIP` of a node, without `asNumber`",
+		calico: "AS 0, with which no session is possible; the other end has its reverse if it has the AS of the cluster", manx: "the AS of that node, at both ends",
 		why: "The AS is known.",
 		check: func(t *testing.T) {
 			two := `node b {"bgp":{"ipv4Address":"10.0.0.2/24","asNumber":65002}}`
-			hasSessions(t, on(t, "a", a, two, off, `peer p {"node":"a","peerIP":"10.0.0.2"}`), "10.0.0.2:179 node 64512-65002 passive BGPPeer/p")
-			hasSessions(t, on(t, "b", a, two, off, `peer p {"node":"a","peerIP":"10.0.0.2"}`), "10.0.0.1:179 node 65002-64512 active BGPPeer/p")
+			hasSessions(t, on(t, "a", a, two, off, `peer p {"node":"a","peerIP":"10.0.0.2"}`),
+				"10.0.0.2:179 node 64512-65002 passive BGPPeer/p")
+			hasSessions(t, on(t, "b", a, two, off, `peer p {"node":"a","peerIP":"10.0.0.2"}`),
+				"10.0.0.1:179 node 65002-64512 active BGPPeer/p")
 		}},
-	{name: "BGPPeer with fields that exclude each other", calico: "one of them counts: `nodeSelector` before `node`, `peerSelector` before `peerIP`, `nextHopMode` before `keepOriginalNextHop`; `asNumber` beside `peerSelector` is ignored",
-		manx: "skipped, and a notice says so", why: "Nobody can tell which of the two was meant. The clients of both refuse to write such a BGPPeer.",
+	{name: "BGPPeer with fields that exclude each other",
+		calico: "one of them counts: `nodeSelector` before `node`, `peerSelector` before `peerIP`, `nextHopMode` " +
+			"before `keepOriginalNextHop`; `asNumber` beside `peerSelector` is ignored",
+		manx: "skipped, and a notice says so",
+		why:  "Nobody can tell which of the two was meant. The clients of both refuse to write such a BGPPeer.",
 		check: func(t *testing.T) {
-			d := on(t, "a", a, b, off, `peer p {"node":"a","nodeSelector":"all()","peerIP":"10.9.9.9","asNumber":1}`, `peer q {"peerIP":"10.9.9.9","peerSelector":"all()"}`,
-				`peer r {"peerSelector":"all()","asNumber":1}`, `peer s {"peerIP":"10.9.9.9","asNumber":1,"keepOriginalNextHop":true,"nextHopMode":"Self"}`)
+			d := on(t, "a", a, b, off, `peer p {"node":"a","nodeSelector":"all()","peerIP":"10.9.9.9","asNumber":1}`,
+				`peer q {"peerIP":"10.9.9.9","peerSelector":"all()"}`,
+				`peer r {"peerSelector":"all()","asNumber":1}`,
+				`peer s {"peerIP":"10.9.9.9","asNumber":1,"keepOriginalNextHop":true,"nextHopMode":"Self"}`)
 			hasSessions(t, d)
 			for _, name := range []string{"p", "q", "r", "s"} {
 				says(t, d, "BGPPeer/"+name+": is skipped")
 			}
 		}},
-	{name: "BGPPeers of one group with one address", calico: "any of them, another one after a restart", manx: "the one with the lowest name; both are told",
-		why: "The same outcome each time. Between the groups both go by the same order: BGPPeers for all nodes, for this node, the reverse of those that apply to the peer.",
+	{name: "BGPPeers of one group with one address", calico: "any of them, another one after a restart",
+		manx: "the one with the lowest name; both are told",
+		why: "The same outcome each time. Between the groups both go by the same order: BGPPeers for all nodes, for " +
+			"this node, the reverse of those that apply to the peer.",
 		check: func(t *testing.T) {
-			d := on(t, "a", a, off, `peer q {"peerIP":"10.9.9.9","asNumber":65101}`, `peer p {"peerIP":"10.9.9.9","asNumber":65100}`)
+			d := on(t, "a", a, off, `peer q {"peerIP":"10.9.9.9","asNumber":65101}`,
+				`peer p {"peerIP":"10.9.9.9","asNumber":65100}`)
 			hasSessions(t, d, "10.9.9.9:179 global 64512-65100 active BGPPeer/p")
 			says(t, d, "BGPPeer/q wants peer AS 65101, and the lowest name goes first")
 		}},
-	{name: "order of the groups of BGPPeers with one address", calico: "those for all nodes, then those for this node, then the reverse of those that apply to the peer; each end has its own settings",
+	{name: "order of the groups of BGPPeers with one address",
+		calico: "those for all nodes, then those for this node, then the reverse of those that apply to the peer; " +
+			"each end has its own settings",
 		why: "Both ends can be configured differently.",
 		check: func(t *testing.T) {
-			w := []string{a, b, off, `filter f {}`, `peer a {"node":"a","peerIP":"10.0.0.2"}`, `peer b {"node":"b","peerIP":"10.0.0.1","filters":["f"]}`}
+			w := []string{a, b, off, `filter f {}`, `peer a {"node":"a","peerIP":"10.0.0.2"}`,
+				`peer b {"node":"b","peerIP":"10.0.0.1","filters":["f"]}`}
 			if s := first(t, on(t, "b", w...)); s.From[0] != "BGPPeer/b" || len(s.Filters) != 1 {
 				t.Errorf("b: %+v", s)
 			}
@@ -60,7 +80,8 @@ var sessions = []difference{
 	{name: "two ports on one address", calico: "two sessions", manx: "one session; the other BGPPeer is told",
 		why: "GoBGP tells its neighbours apart by their addresses alone.",
 		check: func(t *testing.T) {
-			d := on(t, "a", a, off, `peer p {"peerIP":"10.9.9.9:500","asNumber":65100}`, `peer q {"peerIP":"10.9.9.9:600","asNumber":65100}`)
+			d := on(t, "a", a, off, `peer p {"peerIP":"10.9.9.9:500","asNumber":65100}`,
+				`peer q {"peerIP":"10.9.9.9:600","asNumber":65100}`)
 			hasSessions(t, d, "10.9.9.9:500 global 64512-65100 active BGPPeer/p")
 			says(t, d, "BGPPeer/q wants port 600")
 		}},
@@ -71,61 +92,81 @@ var sessions = []difference{
 			hasSessions(t, d, "10.0.0.2:179 node 64512-64512 passive BGPPeer/p")
 			says(t, d, "a BGPPeer goes before the node-to-node mesh")
 		}},
-	{name: "two nodes with one address", calico: "two sessions of one name in BIRD's configuration", manx: "one session, and a notice",
-		why: "One of the two Nodes is a mistake or a leftover, which must not end the sessions with others.",
+	{name: "two nodes with one address", calico: "two sessions of one name in BIRD's configuration",
+		manx: "one session, and a notice",
+		why:  "One of the two Nodes is a mistake or a leftover, which must not end the sessions with others.",
 		check: func(t *testing.T) {
 			d := on(t, "a", a, b, `node twin {"bgp":{"ipv4Address":"10.0.0.2/24"}}`)
 			hasSessions(t, d, "10.0.0.2:179 mesh 64512-64512 passive BGPConfiguration/default")
 			says(t, d, "is also the address of node b")
 		}},
-	{name: "addresses of nodes in `peerIP`", calico: "compared as text", manx: "compared as addresses", why: "`FD00:0::2` is `fd00::2`.",
+	{name: "addresses of nodes in `peerIP`", calico: "compared as text", manx: "compared as addresses",
+		why: "`FD00:0::2` is `fd00::2`.",
 		check: func(t *testing.T) {
 			six := func(name, addr string) string { return `node ` + name + ` {"bgp":{"ipv6Address":"` + addr + `/64"}}` }
-			hasSessions(t, on(t, "b", six("a", "fd00::1"), six("b", "fd00::2"), off, `peer p {"node":"a","peerIP":"FD00:0::2","asNumber":64512}`),
+			hasSessions(t, on(t, "b", six("a", "fd00::1"), six("b", "fd00::2"), off,
+				`peer p {"node":"a","peerIP":"FD00:0::2","asNumber":64512}`),
 				"fd00::1:179 node 64512-64512 active BGPPeer/p")
 		}},
-	{name: "reverse of `peerIP` with a port", calico: "if the port is the `listenPort` of the node and that of the cluster, as far as either is set", manx: "if the node listens there; or if no `listenPort` is set for it",
-		why: "A node's own `listenPort` replaces that of the cluster.",
+	{name: "reverse of `peerIP` with a port",
+		calico: "if the port is the `listenPort` of the node and that of the cluster, as far as either is set",
+		manx:   "if the node listens there; or if no `listenPort` is set for it",
+		why:    "A node's own `listenPort` replaces that of the cluster.",
 		check: func(t *testing.T) {
-			w := []string{a, b, `config default {"nodeToNodeMeshEnabled":false,"listenPort":1790}`, `config node.b {"listenPort":1792}`}
-			hasSessions(t, on(t, "b", append(w, `peer p {"node":"a","peerIP":"10.0.0.2:1792"}`)...), "10.0.0.1:1790 node 64512-64512 active BGPPeer/p")
+			w := []string{a, b, `config default {"nodeToNodeMeshEnabled":false,"listenPort":1790}`,
+				`config node.b {"listenPort":1792}`}
+			hasSessions(t, on(t, "b", append(w, `peer p {"node":"a","peerIP":"10.0.0.2:1792"}`)...),
+				"10.0.0.1:1790 node 64512-64512 active BGPPeer/p")
 			hasSessions(t, on(t, "b", append(w, `peer p {"node":"a","peerIP":"10.0.0.2:1790"}`)...))
 		}},
-	{name: "reverse of `localASNumber`", calico: "the other end expects the AS of the node, so that the session cannot come up", manx: "the other end expects `localASNumber`",
+	{name: "reverse of `localASNumber`", calico: "the other end expects the AS of the node, so that the session " +
+		"cannot come up", manx: "the other end expects `localASNumber`",
 		why: "The node says it in its OPEN.",
 		check: func(t *testing.T) {
-			hasSessions(t, on(t, "b", a, b, off, `peer p {"node":"a","peerIP":"10.0.0.2","localASNumber":65222}`), "10.0.0.1:179 node 64512-65222 active BGPPeer/p")
+			hasSessions(t, on(t, "b", a, b, off, `peer p {"node":"a","peerIP":"10.0.0.2","localASNumber":65222}`),
+				"10.0.0.1:179 node 64512-65222 active BGPPeer/p")
 		}},
-	{name: "reverse of `reachableBy`", calico: "the other end gets a route to the node by the same gateway", manx: "no route at the other end",
-		why: "The gateway is one on the node's side.",
+	{name: "reverse of `reachableBy`", calico: "the other end gets a route to the node by the same gateway",
+		manx: "no route at the other end",
+		why:  "The gateway is one on the node's side.",
 		check: func(t *testing.T) {
-			if s := first(t, on(t, "b", a, b, off, `peer p {"node":"a","peerIP":"10.0.0.2","reachableBy":"10.0.0.9"}`)); s.Via.IsValid() {
+			if s := first(t, on(t, "b", a, b, off,
+				`peer p {"node":"a","peerIP":"10.0.0.2","reachableBy":"10.0.0.9"}`)); s.Via.IsValid() {
 				t.Errorf("by %s", s.Via)
 			}
 		}},
-	{name: "BGPPeers that differ in `reachableBy` alone", calico: "the gateway of the one that counts, or none", manx: "the gateway of the first that has one",
-		why: "They want the same session.",
+	{name: "BGPPeers that differ in `reachableBy` alone", calico: "the gateway of the one that counts, or none",
+		manx: "the gateway of the first that has one",
+		why:  "They want the same session.",
 		check: func(t *testing.T) {
-			d := on(t, "a", a, off, `peer p {"peerIP":"10.9.9.9","asNumber":65100}`, `peer q {"node":"a","peerIP":"10.9.9.9","asNumber":65100,"reachableBy":"10.0.0.9"}`)
+			d := on(t, "a", a, off, `peer p {"peerIP":"10.9.9.9","asNumber":65100}`,
+				`peer q {"node":"a","peerIP":"10.9.9.9","asNumber":65100,"reachableBy":"10.0.0.9"}`)
 			if s := first(t, d); s.Via.String() != "10.0.0.9" || len(d.Conflicts) != 0 {
 				t.Errorf("by %s, %v", s.Via, d.Conflicts)
 			}
 		}},
-	{name: "labels that `localWorkloadSelector` sees", calico: "those of the WorkloadEndpoint and those of its profiles", manx: "those of the WorkloadEndpoint, its namespace and its orchestrator",
-		why: "Not built yet.",
+	{name: "labels that `localWorkloadSelector` sees",
+		calico: "those of the WorkloadEndpoint and those of its profiles",
+		manx:   "those of the WorkloadEndpoint, its namespace and its orchestrator",
+		why:    "Not built yet.",
 		check: func(t *testing.T) {
 			wep := `wep w {"metadata":{"labels":{"bgp":"yes"}},"spec":{"node":"a","interfaceName":"cali1","ipNetworks":["10.1.0.1/32"],"profiles":["kns.default"]}}`
-			hasSessions(t, on(t, "a", a, off, wep, `peer p {"localWorkloadSelector":"bgp == 'yes' && projectcalico.org/namespace == 'default'","asNumber":65400}`),
+			hasSessions(t, on(t, "a", a, off, wep,
+				`peer p {"localWorkloadSelector":"bgp == 'yes' && projectcalico.org/namespace == 'default'","asNumber":65400}`),
 				"10.1.0.1:179 global 64512-65400 passive BGPPeer/p")
-			hasSessions(t, on(t, "a", a, off, wep, `peer p {"localWorkloadSelector":"has(pcns.team)","asNumber":65400}`))
+			hasSessions(t, on(t, "a", a, off, wep,
+				`peer p {"localWorkloadSelector":"has(pcns.team)","asNumber":65400}`))
 		}},
-	{name: "node without an IPv4 address and without `CALICO_ROUTER_ID`", calico: "no router ID, so no sessions", manx: "the router ID that `hash` gives", why: "It is as stable as the node's name.",
+	{name: "node without an IPv4 address and without `CALICO_ROUTER_ID`", calico: "no router ID, so no sessions",
+		manx: "the router ID that `hash` gives", why: "It is as stable as the node's name.",
 		check: func(t *testing.T) {
 			if d := on(t, "kube-master", `node kube-master {"bgp":{"ipv6Address":"fd00::1/64"}}`); d.Global.RouterID.String() != "25.79.212.8" {
 				t.Error(d.Global.RouterID)
 			}
 		}},
-	{name: "`CALICO_ROUTER_ID` that is no IPv4 address", calico: "written into BIRD's configuration, which is then invalid", manx: "ignored, and a notice says so", why: "The sessions are worth more than the setting.",
+	{name: "`CALICO_ROUTER_ID` that is no IPv4 address",
+		calico: "written into BIRD's configuration, which is then invalid", manx: "ignored, and a notice says so",
+		why: "The sessions are worth more than the setting.",
 		check: func(t *testing.T) {
 			d := bgp.Compute(bgp.Input{Reader: world(t, a), Node: "a", RouterID: "ten"})
 			says(t, d, `CALICO_ROUTER_ID = "ten" is ignored`)
@@ -133,27 +174,35 @@ var sessions = []difference{
 				t.Error(d.Global.RouterID)
 			}
 		}},
-	{name: "`routeReflectorClusterID` that is no IPv4 address", calico: "written into BIRD's configuration, which is then invalid", manx: "the node is in no mesh and reflects nothing, and a notice says so", why: "The other sessions of the node are worth more than the setting.",
+	{name: "`routeReflectorClusterID` that is no IPv4 address",
+		calico: "written into BIRD's configuration, which is then invalid",
+		manx:   "the node is in no mesh and reflects nothing, and a notice says so",
+		why:    "The other sessions of the node are worth more than the setting.",
 		check: func(t *testing.T) {
-			d := on(t, "a", `node a {"bgp":{"ipv4Address":"10.0.0.1/24","routeReflectorClusterID":"x"}}`, b, `peer p {"peerIP":"10.9.9.9","asNumber":64512}`)
+			d := on(t, "a", `node a {"bgp":{"ipv4Address":"10.0.0.1/24","routeReflectorClusterID":"x"}}`, b,
+				`peer p {"peerIP":"10.9.9.9","asNumber":64512}`)
 			says(t, d, "want an IPv4 address; until then the node is in no mesh and reflects nothing")
 			if s := first(t, d); s.ReflectorClient {
 				t.Errorf("%+v", s)
 			}
 		}},
-	{name: "global `peerIP` of a node whose AS is another", calico: "the text order of addresses decides who connects, to port 179, and the node does not peer back",
-		why: "A mixed cluster needs one rule.",
+	{name: "global `peerIP` of a node whose AS is another",
+		calico: "the text order of addresses decides who connects, to port 179, and the node does not peer back",
+		why:    "A mixed cluster needs one rule.",
 		check: func(t *testing.T) {
-			w := []string{a, b, off, `config node.b {"listenPort":500}`, `peer p {"peerIP":"10.0.0.2","asNumber":65111}`}
+			w := []string{a, b, off, `config node.b {"listenPort":500}`,
+				`peer p {"peerIP":"10.0.0.2","asNumber":65111}`}
 			hasSessions(t, on(t, "a", w...), "10.0.0.2:179 global 64512-65111 passive BGPPeer/p")
 			hasSessions(t, on(t, "b", w...))
 		}},
 }
 
 var settings = []difference{
-	{name: "side that connects", calico: "mesh and global `peerIP`: the node with the greater address, compared as text; other BGPPeers: both",
-		manx: "between nodes always exactly one: the one with the greater address, compared as text, unless only the other one knows the port on which its peer listens",
-		why:  "Two GoBGP speakers that connect to each other at the same moment can block each other for good.",
+	{name: "side that connects", calico: "mesh and global `peerIP`: the node with the greater address, compared as " +
+		"text; other BGPPeers: both",
+		manx: "between nodes always exactly one: the one with the greater address, compared as text, unless only the " +
+			"other one knows the port on which its peer listens",
+		why: "Two GoBGP speakers that connect to each other at the same moment can block each other for good.",
 		check: func(t *testing.T) {
 			w := []string{a, b, off, `peer p {"nodeSelector":"all()","peerSelector":"all()"}`}
 			hasSessions(t, on(t, "a", w...), "10.0.0.2:179 node 64512-64512 passive BGPPeer/p")
@@ -162,35 +211,45 @@ var settings = []difference{
 			hasSessions(t, on(t, "a", w...), "10.0.0.2:179 node 64512-64512 active BGPPeer/p")
 			hasSessions(t, on(t, "b", w...), "10.0.0.1:1790 node 64512-64512 passive BGPPeer/p")
 		}},
-	{name: "AS numbers above 2147483647 in BGPPeer and BGPConfiguration", calico: "refused by `calicoctl`", manx: "accepted", why: "They are valid (RFC 6793), and Nodes may have them.",
+	{name: "AS numbers above 2147483647 in BGPPeer and BGPConfiguration", calico: "refused by `calicoctl`",
+		manx: "accepted", why: "They are valid (RFC 6793), and Nodes may have them.",
 		check: func(t *testing.T) {
-			hasSessions(t, on(t, "a", a, `config default {"nodeToNodeMeshEnabled":false,"asNumber":4200000000}`, `peer p {"peerIP":"10.9.9.9","asNumber":4200000001}`),
+			hasSessions(t, on(t, "a", a, `config default {"nodeToNodeMeshEnabled":false,"asNumber":4200000000}`,
+				`peer p {"peerIP":"10.9.9.9","asNumber":4200000001}`),
 				"10.9.9.9:179 global 4200000000-4200000001 active BGPPeer/p")
 		}},
-	{name: "reflectors of one cluster ID, given by `peerIP`", calico: "clients of each other", manx: "not clients, as with selectors", why: "The cluster ID of the node is known.",
+	{name: "reflectors of one cluster ID, given by `peerIP`", calico: "clients of each other",
+		manx: "not clients, as with selectors", why: "The cluster ID of the node is known.",
 		check: func(t *testing.T) {
 			rr := func(name, addr string) string {
-				return `node ` + name + ` {"bgp":{"ipv4Address":"` + addr + `/24","routeReflectorClusterID":"10.9.9.9"}}`
+				return `node ` + name + ` {"bgp":{"ipv4Address":"` + addr +
+					`/24","routeReflectorClusterID":"10.9.9.9"}}`
 			}
-			if s := first(t, on(t, "a", rr("a", "10.0.0.1"), rr("b", "10.0.0.2"), `peer p {"node":"a","peerIP":"10.0.0.2","asNumber":64512}`)); s.ReflectorClient {
+			if s := first(t, on(t, "a", rr("a", "10.0.0.1"), rr("b", "10.0.0.2"),
+				`peer p {"node":"a","peerIP":"10.0.0.2","asNumber":64512}`)); s.ReflectorClient {
 				t.Error("the other reflector is a client")
 			}
 		}},
-	{name: "internal `peerIP` from outside the cluster, on a reflector", calico: "a client", why: "Nothing else is known of it.",
+	{name: "internal `peerIP` from outside the cluster, on a reflector", calico: "a client",
+		why: "Nothing else is known of it.",
 		check: func(t *testing.T) {
 			if s := first(t, on(t, "a", `node a {"bgp":{"ipv4Address":"10.0.0.1/24","routeReflectorClusterID":"10.9.9.9"}}`, `peer p {"peerIP":"10.0.0.50","asNumber":64512}`)); !s.ReflectorClient {
 				t.Error("the peer is no client")
 			}
 		}},
-	{name: "`password`, `maxRestartTime`, `keepaliveTime`, `ttlSecurity`, `nextHopMode` and `keepOriginalNextHop` of a BGPPeer for local workloads", calico: "ignored", manx: "apply", why: "They have a meaning there.",
+	{name: "`password`, `maxRestartTime`, `keepaliveTime`, `ttlSecurity`, `nextHopMode` and `keepOriginalNextHop` of " +
+		"a BGPPeer for local workloads", calico: "ignored", manx: "apply", why: "They have a meaning there.",
 		check: func(t *testing.T) {
 			s := first(t, on(t, "a", a, `wep w {"node":"a","interfaceName":"cali1","ipNetworks":["10.1.0.1/32"]}`,
 				`peer p {"localWorkloadSelector":"all()","asNumber":65400,"password":{"secretKeyRef":{"name":"bgp","key":"k"}},"maxRestartTime":"9s","keepaliveTime":"8s","ttlSecurity":1,"nextHopMode":"Self"}`))
-			if s.Password != "pw" || s.RestartSeconds != 9 || s.KeepaliveSeconds != 8 || s.TTLSecurity != 1 || s.NextHop != bgp.NextHopSelf {
+			if s.Password != "pw" || s.RestartSeconds != 9 || s.KeepaliveSeconds != 8 || s.TTLSecurity != 1 ||
+				s.NextHop != bgp.NextHopSelf {
 				t.Errorf("%+v", s)
 			}
 		}},
-	{name: "times that a message cannot carry: `maxRestartTime` above 4095 s, `keepaliveTime` above 65535 s", calico: "passed on to BIRD", manx: "ignored, and a notice says so", why: "The other settings of the BGPPeer are good.",
+	{name: "times that a message cannot carry: `maxRestartTime` above 4095 s, `keepaliveTime` above 65535 s",
+		calico: "passed on to BIRD", manx: "ignored, and a notice says so",
+		why: "The other settings of the BGPPeer are good.",
 		check: func(t *testing.T) {
 			d := on(t, "a", a, `peer p {"peerIP":"10.9.9.9","asNumber":65100,"maxRestartTime":"2h"}`)
 			if s := first(t, d); s.RestartSeconds != 120 {
@@ -198,7 +257,9 @@ var settings = []difference{
 			}
 			says(t, d, "spec.maxRestartTime = 2h0m0s is ignored")
 		}},
-	{name: "password that cannot be read", calico: "the session runs without one", manx: "the one that was read last stays in use; without one the session stays down, and the reason names the secret and the key", why: "What protects fails closed.",
+	{name: "password that cannot be read", calico: "the session runs without one",
+		manx: "the one that was read last stays in use; without one the session stays down, and the reason names the " +
+			"secret and the key", why: "What protects fails closed.",
 		check: func(t *testing.T) {
 			d := on(t, "a", a, `peer p {"peerIP":"10.9.9.9","asNumber":65100,"password":{"secretKeyRef":{"name":"bgp","key":"absent"}}}`)
 			if s := first(t, d); s.PasswordFrom != "missing" || s.Password != "" {
@@ -206,22 +267,28 @@ var settings = []difference{
 			}
 			says(t, d, `key "absent" of secret "bgp" cannot be read: no such file; its sessions stay down`)
 		}},
-	{name: "`maxRestartTime` and `keepaliveTime` below half a second", calico: "passed on to BIRD as 0: with `maxRestartTime`, peers drop the routes of a node that restarts at once", manx: "as if not set", why: "0 would switch off what the field is there for.",
+	{name: "`maxRestartTime` and `keepaliveTime` below half a second",
+		calico: "passed on to BIRD as 0: with `maxRestartTime`, peers drop the routes of a node that restarts at once",
+		manx:   "as if not set", why: "0 would switch off what the field is there for.",
 		check: func(t *testing.T) {
 			w := first(t, on(t, "a", a, `peer p {"peerIP":"10.9.9.9","asNumber":65100,"maxRestartTime":"0s","keepaliveTime":"400ms"}`)).Wire()
 			if w.Restart != 120 || w.Keepalive != 80 {
 				t.Errorf("%+v", w)
 			}
 		}},
-	{name: "time between two attempts to connect", calico: "5 s, after an error 5 to 30 s", manx: "3 s", why: "A router that comes back should be noticed.", shown: "bgp/speaker TestCapabilities"},
-	{name: "`numAllowedLocalASNumbers` above 255", calico: "passed on to BIRD", manx: "counts as 255", why: "GoBGP has one byte for it.",
+	{name: "time between two attempts to connect", calico: "5 s, after an error 5 to 30 s", manx: "3 s",
+		why: "A router that comes back should be noticed.", shown: "bgp/speaker TestCapabilities"},
+	{name: "`numAllowedLocalASNumbers` above 255", calico: "passed on to BIRD", manx: "counts as 255",
+		why: "GoBGP has one byte for it.",
 		check: func(t *testing.T) {
 			s := first(t, on(t, "a", a, `peer p {"peerIP":"10.9.9.9","asNumber":65100,"numAllowedLocalASNumbers":300}`))
 			if got := s.Wire().AllowOwnAS; got != 255 {
 				t.Error(got)
 			}
 		}},
-	{name: "limit of prefixes", calico: "none", manx: "a session is shut down for five minutes above 500,000 prefixes, or as `--bgp-max-prefixes` and the annotation `manx.io/max-prefixes` say", why: "A peer must not exhaust the node's memory.",
+	{name: "limit of prefixes", calico: "none",
+		manx: "a session is shut down for five minutes above 500,000 prefixes, or as `--bgp-max-prefixes` and the " +
+			"annotation `manx.io/max-prefixes` say", why: "A peer must not exhaust the node's memory.",
 		shown: "bgp/speaker TestMaxPrefixesHoldsTheSessionDown"},
 	{name: "BFD", calico: "none", manx: "by annotation", why: "Hold timers need minutes.",
 		check: func(t *testing.T) {
@@ -233,13 +300,19 @@ var settings = []difference{
 				t.Error("it is on without being asked for")
 			}
 		}},
-	{name: "several paths for a prefix (ADD-PATH)", calico: "all are sent", manx: "64 at most are sent", why: "GoBGP wants a number.", shown: "bgp/speaker TestCapabilities"},
-	{name: "capabilities that only one of the two offers", calico: "enhanced route refresh; long-lived graceful restart, for no family", manx: "extended messages, extended next hop, FQDN, software version", why: "GoBGP's. Each peer ignores those that it does not know.",
-		shown: "bgp/speaker TestCapabilities"},
-	{name: "`logSeverityScreen` of BGPConfiguration", calico: "level of BIRD's log", manx: "ignored: `--log-level` sets the level of manxd's log", why: "There is one process with one log.",
+	{name: "several paths for a prefix (ADD-PATH)", calico: "all are sent", manx: "64 at most are sent",
+		why: "GoBGP wants a number.", shown: "bgp/speaker TestCapabilities"},
+	{name: "capabilities that only one of the two offers",
+		calico: "enhanced route refresh; long-lived graceful restart, for no family",
+		manx:   "extended messages, extended next hop, FQDN, software version",
+		why:    "GoBGP's. Each peer ignores those that it does not know.",
+		shown:  "bgp/speaker TestCapabilities"},
+	{name: "`logSeverityScreen` of BGPConfiguration", calico: "level of BIRD's log",
+		manx: "ignored: `--log-level` sets the level of manxd's log", why: "There is one process with one log.",
 		check: func(t *testing.T) {
 			with, without := on(t, "a", a, b, `config default {"logSeverityScreen":"Debug"}`), on(t, "a", a, b)
-			if len(with.Notices) != 0 || strings.Join(with.Sessions[0].From, "") != strings.Join(without.Sessions[0].From, "") {
+			if len(with.Notices) != 0 || strings.Join(with.Sessions[0].From,
+				"") != strings.Join(without.Sessions[0].From, "") {
 				t.Errorf("%+v", with)
 			}
 		}},

@@ -14,8 +14,10 @@ import (
 )
 
 var kinds = map[string]model.Kind{
-	"node": model.KindNode, "peer": model.KindBGPPeer, "config": model.KindBGPConfiguration, "pool": model.KindIPPool, "filter": model.KindBGPFilter,
-	"wep": model.KindWorkloadEndpoint, "block": model.KindBlockAffinity, "service": model.KindService, "slice": model.KindEndpointSlice,
+	"node": model.KindNode, "peer": model.KindBGPPeer, "config": model.KindBGPConfiguration, "pool": model.KindIPPool,
+	"filter": model.KindBGPFilter,
+	"wep":    model.KindWorkloadEndpoint, "block": model.KindBlockAffinity, "service": model.KindService,
+	"slice": model.KindEndpointSlice,
 }
 
 // world makes objects from lines "KIND NAME JSON", where JSON is all but the metadata, or the spec where it has none of
@@ -33,7 +35,8 @@ func world(t *testing.T, lines ...string) model.Set {
 		case "wep", "service", "slice":
 			key.Namespace = "default"
 		}
-		if f[0] != "block" && f[0] != "slice" && !strings.HasPrefix(body, `{"spec"`) && !strings.HasPrefix(body, `{"metadata"`) {
+		if f[0] != "block" && f[0] != "slice" && !strings.HasPrefix(body, `{"spec"`) &&
+			!strings.HasPrefix(body, `{"metadata"`) {
 			body = `{"spec":` + body + `}`
 		}
 		info, ok := model.Lookup(key.Kind)
@@ -71,7 +74,8 @@ func shown(s bgp.Session) string {
 	if s.Passive {
 		role = "passive"
 	}
-	return fmt.Sprintf("%s:%d %s %d-%d %s %s", s.Address, s.Port, s.Type, s.LocalAS, s.PeerAS, role, strings.Join(s.From, "+"))
+	return fmt.Sprintf("%s:%d %s %d-%d %s %s", s.Address, s.Port, s.Type, s.LocalAS, s.PeerAS, role,
+		strings.Join(s.From, "+"))
 }
 
 // hasSessions fails unless a node has exactly these sessions.

@@ -35,14 +35,17 @@ func TestControlAPI(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/control-api.md")
 	must(t, err)
 	l := newLab(t, lab.Spec{Name: labName("o"), Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
-	c := &control{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], tor: l.ToRs[0], certs: filepath.Join(l.Dir, "certs"), tools: filepath.Join(l.Dir, "tools")}
-	c.doc = strings.NewReplacer("10.0.0.11", c.n1.IP4.String(), "10.0.1.1", c.tor.Address(c.n1).String(), "/run/manx/manxd.sock", c.n1.Socket()).Replace(string(doc))
+	c := &control{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], tor: l.ToRs[0], certs: filepath.Join(l.Dir, "certs"),
+		tools: filepath.Join(l.Dir, "tools")}
+	c.doc = strings.NewReplacer("10.0.0.11", c.n1.IP4.String(), "10.0.1.1", c.tor.Address(c.n1).String(),
+		"/run/manx/manxd.sock", c.n1.Socket()).Replace(string(doc))
 	c.makeTools(t)
 	c.issue(t, c.certs)
 	must(t, c.n1.StartManxd(append(c.n1.EmbedDatastore(), append(c.flags(c.n1, c.certs), "--no-default-pools")...)...))
 	must(t, c.n1.Ready(limit))
 	must(t, c.n2.StartManxd(append(lab.UseDatastore(c.n1), "--no-default-pools")...))
-	must(t, c.n1.Apply(torPeer(c.n1, "tor", c.tor.Address(c.n1), "")+"---"+torPeer(c.n1, "ghost", netip.MustParseAddr("10.200.1.77"), "")))
+	must(t, c.n1.Apply(torPeer(c.n1, "tor", c.tor.Address(c.n1), "")+"---"+
+		torPeer(c.n1, "ghost", netip.MustParseAddr("10.200.1.77"), "")))
 	for _, a := range []netip.Addr{c.tor.Address(c.n1), c.n2.IP4} {
 		c.up(t, a)
 	}
@@ -68,8 +71,10 @@ func TestControlAPI(t *testing.T) {
 
 // flags have a node serve its control API to others.
 func (c *control) flags(n *lab.Node, certs string) []string {
-	return []string{"--control-listen=" + n.IP4.String() + ":9443", "--control-ca-file=" + certs + "/ca.pem", "--control-cert-file=" + certs + "/node-1.pem",
-		"--control-key-file=" + certs + "/node-1-key.pem", "--control-admins=ops", "--control-readers=nobody, monitoring"}
+	return []string{"--control-listen=" + n.IP4.String() + ":9443", "--control-ca-file=" + certs + "/ca.pem",
+		"--control-cert-file=" + certs + "/node-1.pem",
+		"--control-key-file=" + certs + "/node-1-key.pem", "--control-admins=ops",
+		"--control-readers=nobody, monitoring"}
 }
 
 // makeTools puts manxctl, grpcurl and the documented client where a shell finds them.
@@ -126,7 +131,8 @@ func (c *control) shell(n *lab.Node, dir, script string) (string, error) {
 
 // ctl runs manxctl on the second node, with a certificate, for the daemon of the first.
 func (c *control) ctl(certificate, command string) (string, error) {
-	return c.shell(c.n2, c.certs, fmt.Sprintf("manxctl --server %s:9443 --cert-file %s.pem --key-file %s-key.pem %s", c.n1.IP4, certificate, certificate, command))
+	return c.shell(c.n2, c.certs, fmt.Sprintf("manxctl --server %s:9443 --cert-file %s.pem --key-file %s-key.pem %s",
+		c.n1.IP4, certificate, certificate, command))
 }
 
 // up waits until a session of the first node is established, and returns it.
@@ -145,7 +151,8 @@ func (c *control) testSoft(t *testing.T) {
 	tor := c.tor.Address(c.n1)
 	before := c.up(t, tor)
 	for _, kind := range []string{"soft-in", "soft-out"} {
-		if out, err := c.n1.Manxctl("reset", "peer", tor.String(), "--"+kind); err != nil || !strings.Contains(out, fmt.Sprintf("peer/%s reset (%s)", tor, kind)) {
+		if out, err := c.n1.Manxctl("reset", "peer", tor.String(), "--"+kind); err != nil ||
+			!strings.Contains(out, fmt.Sprintf("peer/%s reset (%s)", tor, kind)) {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
@@ -162,7 +169,9 @@ func (c *control) testSoft(t *testing.T) {
 	if after.GetEstablishedUnixMs() != before.GetEstablishedUnixMs() || after.GetFlaps() != before.GetFlaps() {
 		t.Errorf("a soft reset ended the session: before %v, after %v", before, after)
 	}
-	contains(t, "the log", c.n1.Log(), "control call", `"call": "/manx.v1.Manx/ResetPeer"`, `"object": "peer/`+tor.String()+`"`, `"caller_uid": 0`, `"caller_name": "manxctl"`, `"code": "ResourceExhausted"`)
+	contains(t, "the log", c.n1.Log(), "control call", `"call": "/manx.v1.Manx/ResetPeer"`,
+		`"object": "peer/`+tor.String()+`"`, `"caller_uid": 0`, `"caller_name": "manxctl"`,
+		`"code": "ResourceExhausted"`)
 }
 
 func (c *control) testHard(t *testing.T) {
@@ -172,7 +181,8 @@ func (c *control) testHard(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	eventually(t, func() error {
-		if p := peer(t, c.n1, tor); p.GetEstablishedUnixMs() <= before.GetEstablishedUnixMs() || p.GetFlaps() != before.GetFlaps()+1 {
+		if p := peer(t, c.n1, tor); p.GetEstablishedUnixMs() <= before.GetEstablishedUnixMs() ||
+			p.GetFlaps() != before.GetFlaps()+1 {
 			return fmt.Errorf("the session is not a new one: %v, was %v", p, before)
 		}
 		return nil
@@ -203,15 +213,18 @@ func (c *control) testNotEstablished(t *testing.T) {
 		}
 	}
 	out, err := c.n1.Manxctl("reset", "peer", "10.200.1.78", "--hard")
-	if exitCode(err) != 1 || !strings.Contains(out, "there is no session with 10.200.1.78") || !strings.Contains(out, c.tor.Address(c.n1).String()) || !strings.Contains(out, "10.200.1.77") {
+	if exitCode(err) != 1 || !strings.Contains(out, "there is no session with 10.200.1.78") ||
+		!strings.Contains(out, c.tor.Address(c.n1).String()) || !strings.Contains(out, "10.200.1.77") {
 		t.Errorf("an unknown peer: %v: %s", err, out)
 	}
-	if out, err := c.n1.Manxctl("clear", "peer", "nobody"); exitCode(err) != 1 || !strings.Contains(out, "The sessions are with") {
+	if out, err := c.n1.Manxctl("clear", "peer", "nobody"); exitCode(err) != 1 ||
+		!strings.Contains(out, "The sessions are with") {
 		t.Errorf("an unknown peer: %v: %s", err, out)
 	}
 }
 
-// testRetry has an object that cannot be used, and a route that the kernel refuses because somebody else's is in its place.
+// testRetry has an object that cannot be used, and a route that the kernel refuses because somebody else's is in its
+// place.
 func (c *control) testRetry(t *testing.T) {
 	etcd := dialEtcd(t, c.n1)
 	const key = "/calico/resources/v3/projectcalico.org/bgpfilters/broken"
@@ -219,7 +232,8 @@ func (c *control) testRetry(t *testing.T) {
 	must(t, err)
 	var out string
 	eventually(t, func() error {
-		if out, err = c.n1.Manxctl("retry"); exitCode(err) != 4 || !strings.Contains(strings.Join(strings.Fields(out), " "), "objects 1 1 ") {
+		if out, err = c.n1.Manxctl("retry"); exitCode(err) != 4 ||
+			!strings.Contains(strings.Join(strings.Fields(out), " "), "objects 1 1 ") {
 			return fmt.Errorf("%v: %s", err, out)
 		}
 		return nil
@@ -252,7 +266,8 @@ func (c *control) testRetry(t *testing.T) {
 	ip(t, c.n1, "route add "+foreign)
 	must(t, c.n1.Apply(torPeer(c.n1, "tor", c.tor.Address(c.n1), "")))
 	eventually(t, func() error {
-		if out, err = c.n1.Manxctl("retry"); exitCode(err) != 4 || !strings.Contains(strings.Join(strings.Fields(out), " "), "routes 1 1 ") {
+		if out, err = c.n1.Manxctl("retry"); exitCode(err) != 4 ||
+			!strings.Contains(strings.Join(strings.Fields(out), " "), "routes 1 1 ") {
 			return fmt.Errorf("%v: %s", err, out)
 		}
 		return nil
@@ -276,10 +291,12 @@ func (c *control) testDrain(t *testing.T) {
 			t.Errorf("the Node has the annotation: want %t, %v\n%s", want, err, out)
 		}
 	}
-	if out, err := c.ctl("admin", "node drain n2"); exitCode(err) != 1 || !strings.Contains(out, `this is the daemon of node "n1"`) {
+	if out, err := c.ctl("admin", "node drain n2"); exitCode(err) != 1 ||
+		!strings.Contains(out, `this is the daemon of node "n1"`) {
 		t.Errorf("the drain of another node: %v: %s", err, out)
 	}
-	if out, err := c.ctl("admin", "node drain n1 --timeout 1s"); err != nil || !strings.Contains(out, "node n1: drained: its routes are withdrawn") {
+	if out, err := c.ctl("admin", "node drain n1 --timeout 1s"); err != nil ||
+		!strings.Contains(out, "node n1: drained: its routes are withdrawn") {
 		t.Fatalf("%v: %s", err, out)
 	}
 	annotated(true)
@@ -305,7 +322,8 @@ func (c *control) testDocumented(t *testing.T) {
 	c.up(t, tor)
 	time.Sleep(6 * time.Second) // after the many resets of before, one more is allowed
 	want := map[string]string{
-		"status": "Node:       n1", "reset": "reset (soft-out)", "list manx.v1.Manx": "manx.v1.Manx.ResetPeer", "GetStatus": `"node": "n1"`,
+		"status": "Node:       n1", "reset": "reset (soft-out)", "list manx.v1.Manx": "manx.v1.Manx.ResetPeer",
+		"GetStatus":    `"node": "n1"`,
 		"Health/Check": `"SERVING"`, "ClearPeer": `"peer": "` + tor.String() + `"`, "ListNotices": "{",
 	}
 	for _, heading := range []string{"manxctl", "grpcurl"} {
@@ -327,11 +345,14 @@ func (c *control) testDocumented(t *testing.T) {
 		t.Errorf("not documented: %v", want)
 	}
 	out, err := c.shell(c.n2, c.certs, "control "+c.n1.IP4.String()+":9443")
-	if err != nil || !strings.Contains(out, tor.String()+" AS 65000 Established: ") || !strings.Contains(out, "10.200.1.77 AS 65000 ") {
+	if err != nil || !strings.Contains(out, tor.String()+" AS 65000 Established: ") ||
+		!strings.Contains(out, "10.200.1.77 AS 65000 ") {
 		t.Errorf("the client: %v\n%s", err, out)
 	}
-	contains(t, "the log", c.n1.Log(), `"caller_subject": "CN=ops"`, `"caller_address": "`+c.n2.IP4.String()+":", `"caller_names": ["ops"]`)
-	for _, command := range []string{"get peers", "node status", "node addresses", "routes", "describe peer tor", "node problems", "loglevel", "get policies", "version", "dump ruleset"} {
+	contains(t, "the log", c.n1.Log(), `"caller_subject": "CN=ops"`, `"caller_address": "`+c.n2.IP4.String()+":",
+		`"caller_names": ["ops"]`)
+	for _, command := range []string{"get peers", "node status", "node addresses", "routes", "describe peer tor",
+		"node problems", "loglevel", "get policies", "version", "dump ruleset"} {
 		if out, err := c.ctl("reader", command); err != nil {
 			t.Errorf("%s: %v\n%s", command, err, out)
 		}
@@ -352,14 +373,19 @@ openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=ma
 		code                 int
 		says, logs           string
 	}{
-		{"other", "status", 4, "it does not accept the certificate in other.pem: no CA in its --control-ca-file signed it", "certificate signed by unknown authority"},
-		{"old", "status", 4, "it does not accept the certificate in old.pem, which is valid from", "certificate has expired"},
+		{"other", "status", 4, "it does not accept the certificate in other.pem: no CA in its " +
+			"--control-ca-file signed it", "certificate signed by unknown authority"},
+		{"old", "status", 4, "it does not accept the certificate in old.pem, which is valid from",
+			"certificate has expired"},
 		{"mallory", "status", 1, `the certificate of "mallory" has no role here`, `"caller_subject": "CN=mallory"`},
-		{"reader", "reset peer tor --hard", 1, `the certificate of "monitoring" may only read`, `"call": "/manx.v1.Manx/ResetPeer"`},
+		{"reader", "reset peer tor --hard", 1, `the certificate of "monitoring" may only read`,
+			`"call": "/manx.v1.Manx/ResetPeer"`},
 		{"reader", "node drain", 1, "may only read", `"call": "/manx.v1.Manx/Drain"`},
 		{"reader", "loglevel debug", 1, "may only read", `"call": "/manx.v1.Manx/SetLogLevel"`},
-		{"admin", "status --ca-file " + other + "/ca.pem", 4, "its certificate was not signed by a CA in " + other, "bad certificate"},
-		{"admin", "status --tls-server-name n1.example.org", 4, "its certificate names another host", "bad certificate"},
+		{"admin", "status --ca-file " + other + "/ca.pem", 4, "its certificate was not signed by a CA in " + other,
+			"bad certificate"},
+		{"admin", "status --tls-server-name n1.example.org", 4, "its certificate names another host",
+			"bad certificate"},
 	} {
 		logged := len(c.n1.Log())
 		out, err := c.ctl(x.certificate, x.command)
@@ -367,28 +393,35 @@ openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=ma
 			t.Errorf("%s: %s: %v, want exit code %d and %q\n%s", x.certificate, x.command, err, x.code, x.says, out)
 		}
 		eventually(t, func() error {
-			if log := c.n1.Log()[logged:]; !strings.Contains(log, "refused") || !strings.Contains(log, x.logs) || !strings.Contains(log, c.n2.IP4.String()+":") {
+			if log := c.n1.Log()[logged:]; !strings.Contains(log, "refused") || !strings.Contains(log, x.logs) ||
+				!strings.Contains(log, c.n2.IP4.String()+":") {
 				return fmt.Errorf("%s: %s: the log does not say %q:\n%s", x.certificate, x.command, x.logs, log)
 			}
 			return nil
 		})
 	}
-	for flag, logs := range map[string]string{"-insecure": "client didn't provide a certificate", "-plaintext": "first record does not look like a TLS handshake"} {
-		if out, err := c.shell(c.n2, c.certs, fmt.Sprintf("grpcurl %s -connect-timeout 2 %s:9443 list", flag, c.n1.IP4)); err == nil {
+	for flag, logs := range map[string]string{"-insecure": "client didn't provide a certificate",
+		"-plaintext": "first record does not look like a TLS handshake"} {
+		if out, err := c.shell(c.n2, c.certs,
+			fmt.Sprintf("grpcurl %s -connect-timeout 2 %s:9443 list", flag, c.n1.IP4)); err == nil {
 			t.Errorf("grpcurl %s:\n%s", flag, out)
 		}
 		contains(t, "the log", c.n1.Log(), logs)
 	}
 	// Another user of the node itself gets nowhere: neither by the socket, nor over TCP without a certificate.
-	for _, flags := range []string{"--socket " + c.n1.Socket(), "--server " + c.n1.IP4.String() + ":9443 --cert-file admin.pem --key-file admin-key.pem"} {
-		cmd := lab.InNamespace(c.n1.Namespace, "sh", "-c", "setpriv --reuid 65534 --regid 65534 --clear-groups "+filepath.Join(c.tools, "manxctl-copy")+" reset peer tor --hard "+flags)
+	for _, flags := range []string{"--socket " + c.n1.Socket(),
+		"--server " + c.n1.IP4.String() + ":9443 --cert-file admin.pem --key-file admin-key.pem"} {
+		cmd := lab.InNamespace(c.n1.Namespace, "sh", "-c",
+			"setpriv --reuid 65534 --regid 65534 --clear-groups "+filepath.Join(c.tools, "manxctl-copy")+
+				" reset peer tor --hard "+flags)
 		cmd.Dir, cmd.Env = c.certs, append(os.Environ(), "MANXCTL_CA_FILE=ca.pem")
 		if out, err := cmd.CombinedOutput(); exitCode(err) != 1 || !strings.Contains(string(out), "permission denied") {
 			t.Errorf("user nobody with %s: %v\n%s", flags, err, out)
 		}
 	}
 	// The daemon that nobody asked to listen does not.
-	out, err := c.shell(c.n1, c.certs, fmt.Sprintf("manxctl --server %s:9443 --cert-file admin.pem --key-file admin-key.pem status", c.n2.IP4))
+	out, err := c.shell(c.n1, c.certs, fmt.Sprintf("manxctl --server %s:9443 --cert-file admin.pem --key-file "+
+		"admin-key.pem status", c.n2.IP4))
 	if exitCode(err) != 4 || !strings.Contains(out, "nobody listens there") {
 		t.Errorf("a node without a listener: %v\n%s", err, out)
 	}
@@ -405,7 +438,8 @@ func (c *control) testRenewed(t *testing.T) {
 	if out, err := c.ctl("admin", "loglevel info"); err != nil {
 		t.Errorf("with the new certificate: %v\n%s", err, out)
 	}
-	if out, err := c.ctl("past", "status"); exitCode(err) != 4 || !strings.Contains(out, "no CA in its --control-ca-file signed it") {
+	if out, err := c.ctl("past", "status"); exitCode(err) != 4 ||
+		!strings.Contains(out, "no CA in its --control-ca-file signed it") {
 		t.Errorf("with the certificate of the old CA: %v\n%s", err, out)
 	}
 }
@@ -414,13 +448,15 @@ func (c *control) testRenewed(t *testing.T) {
 func (c *control) testWaits(t *testing.T) {
 	later := filepath.Join(c.Dir, "later")
 	must(t, c.n2.Manxd().Stop(limit))
-	if out, err := c.n2.Run(filepath.Join(c.Spec.Bin, "manxd"), "--control-listen=:9443"); exitCode(err) != 2 || !strings.Contains(out, "needs a CA file") {
+	if out, err := c.n2.Run(filepath.Join(c.Spec.Bin, "manxd"), "--control-listen=:9443"); exitCode(err) != 2 ||
+		!strings.Contains(out, "needs a CA file") {
 		t.Errorf("a listener without certificates: %v\n%s", err, out)
 	}
 	must(t, c.n2.StartManxd(append(append(lab.UseDatastore(c.n1), c.flags(c.n2, later)...), "--no-default-pools")...))
 	must(t, c.n2.Ready(limit))
 	eventually(t, func() error {
-		if out, err := c.n2.Manxctl("status"); !strings.Contains(out, "--control-listen="+c.n2.IP4.String()+":9443: not served, tried again: open "+later+"/ca.pem") {
+		if out, err := c.n2.Manxctl("status"); !strings.Contains(out,
+			"--control-listen="+c.n2.IP4.String()+":9443: not served, tried again: open "+later+"/ca.pem") {
 			return fmt.Errorf("no notice: %w\n%s", err, out)
 		}
 		return nil
@@ -429,8 +465,10 @@ func (c *control) testWaits(t *testing.T) {
 	_, err := c.shell(c.n1, c.certs, "cp *.pem "+later)
 	must(t, err)
 	eventually(t, func() error {
-		out, err := c.shell(c.n1, c.certs, fmt.Sprintf("manxctl --server %s:9443 --tls-server-name node-1 --cert-file reader.pem --key-file reader-key.pem status", c.n2.IP4))
-		if exitCode(err) == 4 && strings.Contains(out, "cannot be asked") || !strings.Contains(out, "Node:       n2") || strings.Contains(out, "--control-listen") {
+		out, err := c.shell(c.n1, c.certs, fmt.Sprintf("manxctl --server %s:9443 --tls-server-name node-1 "+
+			"--cert-file reader.pem --key-file reader-key.pem status", c.n2.IP4))
+		if exitCode(err) == 4 && strings.Contains(out, "cannot be asked") || !strings.Contains(out, "Node:       n2") ||
+			strings.Contains(out, "--control-listen") {
 			return fmt.Errorf("%w\n%s", err, out)
 		}
 		return nil

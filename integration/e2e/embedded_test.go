@@ -86,7 +86,8 @@ func asNobody(t *testing.T, l *lab.Lab, n *lab.Node, dataDir string) (could []st
 	_, err = io.Copy(copied, in)
 	must(t, err)
 	must(t, copied.Close())
-	cmd := lab.InNamespace(n.Namespace, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", self, "-test.run=^TestStranger$", "-test.v")
+	cmd := lab.InNamespace(n.Namespace, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", self,
+		"-test.run=^TestStranger$", "-test.v")
 	cmd.Dir, cmd.Env = "/", append(os.Environ(), strangerEnv+"="+dataDir)
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "TRIED") {
@@ -144,7 +145,8 @@ func TestEmbeddedDatastoreForOtherHosts(t *testing.T) {
 	dataDir, listen := filepath.Join(n1.Dir, "data"), n1.IP4.String()+":2379"
 	folder := filepath.Join(l.Dir, "bundle")
 	_, err := n1.Run(manxd, "client-certificate", "n2", folder, "--data-dir="+dataDir)
-	if err == nil || !strings.Contains(err.Error(), "there is no certificate authority") || !strings.Contains(err.Error(), "--embedded-listen") {
+	if err == nil || !strings.Contains(err.Error(), "there is no certificate authority") ||
+		!strings.Contains(err.Error(), "--embedded-listen") {
 		t.Errorf("before the first start: %v", err)
 	}
 	must(t, n1.StartManxd(append(n1.EmbedDatastore(), "--no-default-pools")...))
@@ -166,11 +168,13 @@ func TestEmbeddedDatastoreForOtherHosts(t *testing.T) {
 	if out, err := get(settings...); err != nil || !strings.Contains(out, "n1") {
 		t.Errorf("with the printed settings: %v\n%s", err, out)
 	}
-	if out, err := get("ETCD_ENDPOINTS=https://"+listen, "ETCD_CA_CERT_FILE="+filepath.Join(folder, "ca.crt")); err == nil ||
+	if out, err := get("ETCD_ENDPOINTS=https://"+listen,
+		"ETCD_CA_CERT_FILE="+filepath.Join(folder, "ca.crt")); err == nil ||
 		!strings.Contains(out, "wants a client certificate") {
 		t.Errorf("without a certificate: %v\n%s", err, out)
 	}
-	if _, err = n1.Run(manxd, "client-certificate", "n2", folder, "--data-dir="+dataDir); err == nil || !strings.Contains(err.Error(), "exists") {
+	if _, err = n1.Run(manxd, "client-certificate", "n2", folder, "--data-dir="+dataDir); err == nil ||
+		!strings.Contains(err.Error(), "exists") {
 		t.Errorf("into a folder that is there: %v", err)
 	}
 	// The programs of n2 need no settings once its manxd has them.

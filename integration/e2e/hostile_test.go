@@ -29,9 +29,12 @@ const nobody = 65534
 // is not theirs.
 func TestHostileHost(t *testing.T) {
 	l := newLab(t, lab.Spec{Name: labName("h"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
-	h := &hostile{Lab: l, n: l.Nodes[0], theirs: filepath.Join(l.Nodes[0].Dir, "theirs"), precious: filepath.Join(l.Nodes[0].Dir, "precious")}
-	must(t, errors.Join(os.Mkdir(h.theirs, 0o755), os.Chown(h.theirs, nobody, nobody), os.WriteFile(h.precious, []byte("precious"), 0o600)))
-	h.args = append(h.n.EmbedDatastore(), "--ipv4pool-cidr=10.244.0.0/16", "--flow-log="+filepath.Join(h.n.Dir, "log", "drops.json"),
+	h := &hostile{Lab: l, n: l.Nodes[0], theirs: filepath.Join(l.Nodes[0].Dir, "theirs"),
+		precious: filepath.Join(l.Nodes[0].Dir, "precious")}
+	must(t, errors.Join(os.Mkdir(h.theirs, 0o755), os.Chown(h.theirs, nobody, nobody),
+		os.WriteFile(h.precious, []byte("precious"), 0o600)))
+	h.args = append(h.n.EmbedDatastore(), "--ipv4pool-cidr=10.244.0.0/16",
+		"--flow-log="+filepath.Join(h.n.Dir, "log", "drops.json"),
 		"--bird-socket="+filepath.Join(h.n.Dir, "bird.ctl"))
 	must(t, os.Mkdir(filepath.Join(h.n.Dir, "log"), 0o755))
 	must(t, os.WriteFile(filepath.Join(h.n.Dir, "bird.ctl"), []byte("precious"), 0o600))
@@ -58,7 +61,8 @@ func TestHostileHost(t *testing.T) {
 
 // asNobody runs a shell script as the user without rights, in the node's network namespace.
 func (h *hostile) asNobody(script string) *exec.Cmd {
-	cmd := exec.Command("nsenter", "--net=/run/netns/"+h.n.Namespace, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-ec", script)
+	cmd := exec.Command("nsenter", "--net=/run/netns/"+h.n.Namespace, "setpriv", "--reuid=65534", "--regid=65534",
+		"--clear-groups", "sh", "-ec", script)
 	cmd.Dir = "/"
 	return cmd
 }
@@ -128,7 +132,8 @@ spec: {node: n1, orchestrator: k8s, pod: forged%[1]d, endpoint: eth0, containerI
 	}
 	out, err := h.n.Manxctl("node", "endpoints")
 	must(t, err)
-	contains(t, "manxctl node endpoints", lineWith(out, "forged0"), "blocked", `interfaceName "eth0" does not begin with "cali"`)
+	contains(t, "manxctl node endpoints", lineWith(out, "forged0"), "blocked",
+		`interfaceName "eth0" does not begin with "cali"`)
 	must(t, lab.Ping(h.n.Namespace, good.IP4()))
 	for i := range forged {
 		_, err := h.n.Manxctl("delete", "workloadendpoint", "-n", "default", fmt.Sprintf("n1-k8s-forged%d-eth0", i))
@@ -160,11 +165,13 @@ func (h *hostile) testStatusFolder(t *testing.T) {
 	must(t, h.n.Manxd().Stop(limit))
 	must(t, h.n.StartManxd(append(h.args, "--endpoint-status-path-prefix=")...))
 	must(t, h.n.Ready(limit))
-	out, err := h.asNobody(fmt.Sprintf("mkdir %s/endpoint-status; cd %[1]s/endpoint-status; ln -s %s .new; ln -s %[2]s 'k8s default%%2Fpod eth0'", h.theirs, h.precious)).CombinedOutput()
+	out, err := h.asNobody(fmt.Sprintf("mkdir %s/endpoint-status; cd %[1]s/endpoint-status; ln -s %s .new; ln -s "+
+		"%[2]s 'k8s default%%2Fpod eth0'", h.theirs, h.precious)).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	must(t, h.n.Apply("apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\nmetadata: {name: default}\nspec: {endpointStatusPathPrefix: "+h.theirs+"}\n"))
+	must(t, h.n.Apply("apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\nmetadata: {name: default}\nspec: "+
+		"{endpointStatusPathPrefix: "+h.theirs+"}\n"))
 	h.noticed(t, true, h.theirs, "belongs to user 65534", usual)
 	p, err := h.n.AddPod("pod", func(conf map[string]any) { conf["endpoint_status_dir"] = usual })
 	must(t, err)
@@ -199,18 +206,22 @@ func (h *hostile) testSecondDaemon(t *testing.T) {
 	contains(t, "the log", h.n.Log(), "holds the name of this network namespace's lock")
 	second := func() string {
 		dir := t.TempDir()
-		out, err := h.n.Run(filepath.Join(h.Spec.Bin, "manxd"), "--policy=false", "--node-name=n1", "--run-dir="+dir, "--data-dir="+dir, "--nodename-file="+dir+"/nodename",
-			"--mtu-file="+dir+"/mtu", "--embedded-listen=127.0.0.1:12379", "--gobgp-listen=", "--http-listen=", "--endpoint-status-path-prefix=none")
+		out, err := h.n.Run(filepath.Join(h.Spec.Bin, "manxd"), "--policy=false", "--node-name=n1", "--run-dir="+dir,
+			"--data-dir="+dir, "--nodename-file="+dir+"/nodename",
+			"--mtu-file="+dir+"/mtu", "--embedded-listen=127.0.0.1:12379", "--gobgp-listen=", "--http-listen=",
+			"--endpoint-status-path-prefix=none")
 		if exitCode(err) != 1 {
 			t.Errorf("the second daemon ended with %v, want exit code 1", err)
 		}
 		return tail(out, 1)
 	}
-	contains(t, "the error", second(), fmt.Sprintf("manxd with pid %d already runs in this network namespace", h.n.Manxd().PID()))
+	contains(t, "the error", second(), fmt.Sprintf("manxd with pid %d already runs in this network namespace",
+		h.n.Manxd().PID()))
 	_, err = h.n.Run("nft", "list", "table", "inet", "manx")
 	must(t, err)
 	h.n.Manxd().Kill() // and back at once
 	must(t, h.n.StartManxd(h.args...))
 	must(t, h.n.Ready(limit))
-	contains(t, "the error", second(), fmt.Sprintf("manxd with pid %d already runs in this network namespace", h.n.Manxd().PID()))
+	contains(t, "the error", second(), fmt.Sprintf("manxd with pid %d already runs in this network namespace",
+		h.n.Manxd().PID()))
 }

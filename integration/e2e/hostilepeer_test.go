@@ -10,16 +10,17 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// TestHostilePeer has a router announce what it should not: addresses that nobody may announce, a pod of another node, a
-// default route and a part of the node's subnet. The first are refused always, the others as soon as settings say so, on a
-// session that stays up.
+// TestHostilePeer has a router announce what it should not: addresses that nobody may announce, a pod of another node,
+// a default route and a part of the node's subnet. The first are refused always, the others as soon as settings say so,
+// on a session that stays up.
 func TestHostilePeer(t *testing.T) {
 	l := newLab(t, lab.Spec{Name: labName("x"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
 	n1, n2, tor := l.Nodes[0], l.Nodes[1], l.ToRs[0]
 	router := tor.Address(n1)
 	must(t, n1.StartManxd(append(n1.EmbedDatastore(), "--no-default-pools", "--ip=autodetect")...))
 	must(t, n1.Ready(limit))
-	must(t, n1.Apply("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods}\nspec: {cidr: 10.244.0.0/16, ipipMode: Never}\n---\n"+torPeer(n1, "tor", router, "")))
+	must(t, n1.Apply("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods}\nspec: {cidr: "+
+		"10.244.0.0/16, ipipMode: Never}\n---\n"+torPeer(n1, "tor", router, "")))
 	must(t, n2.StartManxd(append(lab.UseDatastore(n1), "--no-default-pools", "--ip=autodetect")...))
 	must(t, n2.Ready(limit))
 	pod, err := n1.AddPod("n1-p1")
@@ -31,10 +32,13 @@ func TestHostilePeer(t *testing.T) {
 	must(t, err)
 	defer p.Close()
 
-	martians := map[string]string{"169.254.169.254/32": "link_local", "0.0.0.0/8": "this_network", "240.0.0.0/4": "reserved", "255.255.255.255/32": "broadcast",
+	martians := map[string]string{"169.254.169.254/32": "link_local", "0.0.0.0/8": "this_network",
+		"240.0.0.0/4": "reserved", "255.255.255.255/32": "broadcast",
 		"224.0.0.0/8": "multicast", "127.5.0.0/16": "loopback", n1.IP4.String() + "/32": "own_address"}
-	hijack, subnet, later := netip.PrefixFrom(victim.IP4(), 32), netip.MustParsePrefix("10.200.1.128/25"), netip.MustParsePrefix("10.55.0.0/25")
-	aggregate, outside, all := netip.MustParsePrefix("128.0.0.0/1"), netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("0.0.0.0/0")
+	hijack, subnet, later := netip.PrefixFrom(victim.IP4(), 32), netip.MustParsePrefix("10.200.1.128/25"),
+		netip.MustParsePrefix("10.55.0.0/25")
+	aggregate, outside, all := netip.MustParsePrefix("128.0.0.0/1"), netip.MustParsePrefix("192.0.2.0/24"),
+		netip.MustParsePrefix("0.0.0.0/0")
 	list := []netip.Prefix{hijack, block, subnet, later, aggregate, outside, all}
 	for text := range martians {
 		list = append(list, netip.MustParsePrefix(text))
@@ -57,7 +61,8 @@ func TestHostilePeer(t *testing.T) {
 		t.Helper()
 		eventually(t, func() error {
 			for class, want := range classes {
-				if got := metric(t, n1, fmt.Sprintf("manx_bgp_rejected_routes{reason=%q}", class)); got != float64(want) {
+				if got := metric(t, n1, fmt.Sprintf("manx_bgp_rejected_routes{reason=%q}",
+					class)); got != float64(want) {
 					return fmt.Errorf("%s: %v rejected, want %d", class, got, want)
 				}
 			}
@@ -65,7 +70,8 @@ func TestHostilePeer(t *testing.T) {
 		})
 	}
 	in("as in Calico", hijack, subnet, later, aggregate, outside)
-	rejected(map[string]int{"link_local": 1, "this_network": 1, "reserved": 1, "broadcast": 1, "multicast": 1, "loopback": 1, "own_address": 1, "pool": 0})
+	rejected(map[string]int{"link_local": 1, "this_network": 1, "reserved": 1, "broadcast": 1, "multicast": 1,
+		"loopback": 1, "own_address": 1, "pool": 0})
 	out, err := n1.Manxctl("routes", "--rejected")
 	must(t, err)
 	for prefix := range martians {
@@ -79,7 +85,8 @@ func TestHostilePeer(t *testing.T) {
 	t.Logf("\n%s", out)
 
 	config := "apiVersion: projectcalico.org/v3\nkind: BGPConfiguration\nmetadata: {name: %s, annotations: {%s}}\n"
-	must(t, n1.Apply(fmt.Sprintf(config, "default", `manx.io/refuse-pool-routes: "true", manx.io/refuse-default-route: "true", manx.io/refuse-connected-routes: "true"`)))
+	must(t, n1.Apply(fmt.Sprintf(config, "default",
+		`manx.io/refuse-pool-routes: "true", manx.io/refuse-default-route: "true", manx.io/refuse-connected-routes: "true"`)))
 	in("refused by settings", later, aggregate, outside)
 	rejected(map[string]int{"pool": 1, "default_route": 1, "connected_subnet": 1})
 	eventually(t, func() error { return lab.Ping(pod.Namespace, victim.IP4()) })
@@ -97,7 +104,8 @@ func TestHostilePeer(t *testing.T) {
 		return nil
 	})
 	rejected(map[string]int{"pool": 1})
-	must(t, n1.Apply(fmt.Sprintf(config, "node.n1", `manx.io/refuse-pool-routes: "false", manx.io/refuse-default-route: "false", manx.io/refuse-connected-routes: "false", manx.io/max-prefix-length-v4: "28"`)))
+	must(t, n1.Apply(fmt.Sprintf(config, "node.n1",
+		`manx.io/refuse-pool-routes: "false", manx.io/refuse-default-route: "false", manx.io/refuse-connected-routes: "false", manx.io/max-prefix-length-v4: "28"`)))
 	_, err = n1.Run("ip", "address", "del", "10.55.0.1/24", "dev", "lo")
 	must(t, err)
 	in("the node's own settings come first", subnet, later, aggregate, outside)

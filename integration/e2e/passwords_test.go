@@ -59,8 +59,10 @@ spec: {node: n1, peerIP: %s, asNumber: 65000, password: {secretKeyRef: {name: bg
 	}
 	mustStayUp := func(t *testing.T) {
 		t.Helper()
-		if p := peer(t, n, up); p.GetPhase() != "Established" || p.GetEstablishedUnixMs() != first.GetEstablishedUnixMs() {
-			t.Errorf("session with the password that was read last: %v, want it up since %d", p, first.GetEstablishedUnixMs())
+		if p := peer(t, n, up); p.GetPhase() != "Established" ||
+			p.GetEstablishedUnixMs() != first.GetEstablishedUnixMs() {
+			t.Errorf("session with the password that was read last: %v, want it up since %d", p,
+				first.GetEstablishedUnixMs())
 		}
 	}
 	mustStayDown(t)
@@ -69,8 +71,10 @@ spec: {node: n1, peerIP: %s, asNumber: 65000, password: {secretKeyRef: {name: bg
 		name, reason string
 		spoil, mend  func(t *testing.T)
 	}{
-		{"the file is truncated", "is empty", func(t *testing.T) { must(t, os.Truncate(file, 0)) }, func(*testing.T) { write() }},
-		{"the folder is gone", "no such file", func(t *testing.T) { must(t, os.RemoveAll(folder)) }, func(*testing.T) { write() }},
+		{"the file is truncated", "is empty", func(t *testing.T) { must(t, os.Truncate(file, 0)) },
+			func(*testing.T) { write() }},
+		{"the folder is gone", "no such file", func(t *testing.T) { must(t, os.RemoveAll(folder)) },
+			func(*testing.T) { write() }},
 		{"no descriptor is free", "too many open files", func(t *testing.T) {
 			descriptors = limitDescriptors(t, n.Manxd().PID(), lowestFree(t, n.Manxd().PID()))
 			write() // has the file read again
@@ -102,8 +106,8 @@ func lowestFree(t *testing.T, pid int) uint64 {
 	}
 }
 
-// limitDescriptors sets below which number new descriptors of a process must be, and returns the limit before. Those that
-// it has stay.
+// limitDescriptors sets below which number new descriptors of a process must be, and returns the limit before. Those
+// that it has stay.
 func limitDescriptors(t *testing.T, pid int, most uint64) (before uint64) {
 	t.Helper()
 	var limit unix.Rlimit

@@ -105,7 +105,8 @@ spec: {cidr: 10.244.0.0/16}
 		}
 		return nil
 	})
-	if out, err := s.n.Run("setpriv", "--reuid=65534", "--clear-groups", "gobgp", "global"); err == nil || !strings.Contains(out, "PermissionDenied") || !strings.Contains(out, "--gobgp-allow-uids") {
+	if out, err := s.n.Run("setpriv", "--reuid=65534", "--clear-groups", "gobgp", "global"); err == nil ||
+		!strings.Contains(out, "PermissionDenied") || !strings.Contains(out, "--gobgp-allow-uids") {
 		t.Errorf("gobgp global of another user: %v\n%s", err, out)
 	}
 	out, err = s.n.Manxctl("status")

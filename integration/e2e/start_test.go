@@ -18,11 +18,13 @@ func (c *cluster) testTwin(t *testing.T) {
 	n := c.n2
 	own := func(name string, more ...string) []string {
 		dir := filepath.Join(t.TempDir(), name)
-		return append([]string{"--node-name=" + name, "--run-dir=" + dir, "--data-dir=" + dir, "--nodename-file=" + dir + "/nodename", "--mtu-file=" + dir + "/mtu",
+		return append([]string{"--node-name=" + name, "--run-dir=" + dir, "--data-dir=" + dir,
+			"--nodename-file=" + dir + "/nodename", "--mtu-file=" + dir + "/mtu",
 			"--endpoint-status-path-prefix=" + dir, "--gobgp-listen=", "--http-listen=", "--no-default-pools"}, more...)
 	}
 	table := func() string {
-		out, err := n.Run("sh", "-c", "nft list table inet manx | grep -c chain; ip route show proto 12; ip route show proto 80; ip -6 route show proto 80")
+		out, err := n.Run("sh", "-c", "nft list table inet manx | grep -c chain; ip route show proto 12; ip route "+
+			"show proto 80; ip -6 route show proto 80")
 		must(t, err)
 		return out
 	}
@@ -32,9 +34,11 @@ func (c *cluster) testTwin(t *testing.T) {
 		args []string
 	}{
 		{"the same node, without policy", own("n2", "--policy=false", "--etcd-endpoints="+c.n1.EtcdSocket())},
-		{"another node", own("twin", "--etcd-endpoints="+c.n1.EtcdSocket(), "--ip=autodetect", "--ip-autodetection-method=interface=eth0")},
+		{"another node", own("twin", "--etcd-endpoints="+c.n1.EtcdSocket(), "--ip=autodetect",
+			"--ip-autodetection-method=interface=eth0")},
 		{"its own datastore", own("alone", "--datastore=embedded", "--policy=false")},
-		{"the same run folder", own("n2", "--run-dir="+filepath.Dir(n.Socket()), "--etcd-endpoints="+c.n1.EtcdSocket())},
+		{"the same run folder", own("n2", "--run-dir="+filepath.Dir(n.Socket()),
+			"--etcd-endpoints="+c.n1.EtcdSocket())},
 		{"a datastore that is away", own("away", "--etcd-endpoints=http://127.0.0.1:1", "--wait-for-datastore")},
 		{"cleanup", append([]string{"cleanup"}, own("n2")...)},
 	} {
@@ -42,7 +46,8 @@ func (c *cluster) testTwin(t *testing.T) {
 		if exitCode(err) != 1 {
 			t.Errorf("%s: ended with %v, want exit code 1", x.name, err)
 		}
-		contains(t, x.name, tail(out, 1), "another manxd is running", fmt.Sprintf("manxd with pid %d already runs in this network namespace", n.Manxd().PID()))
+		contains(t, x.name, tail(out, 1), "another manxd is running",
+			fmt.Sprintf("manxd with pid %d already runs in this network namespace", n.Manxd().PID()))
 		t.Log(tail(out, 1))
 	}
 	if after := table(); after != before {
@@ -77,7 +82,8 @@ func TestRefusesToStart(t *testing.T) {
 		{"no endpoints", []string{"--datastore=etcdv3"}, "", 2, []string{"--etcd-endpoints"}},
 		{"endpoints for the embedded one", []string{"--datastore=embedded", "--etcd-endpoints=http://127.0.0.1:1"}, "", 2, []string{"either is enough"}},
 		{"gobgp for the world", []string{"--gobgp-listen=0.0.0.0:50051"}, "", 2, []string{"0.0.0.0:50051", "loopback"}},
-		{"gobgp for a name", []string{"--gobgp-allow-uids=0,frr"}, "", 2, []string{"--gobgp-allow-uids", `"frr"`, "user ID"}},
+		{"gobgp for a name", []string{"--gobgp-allow-uids=0,frr"}, "", 2,
+			[]string{"--gobgp-allow-uids", `"frr"`, "user ID"}},
 		{"no port", []string{"--http-listen=127.0.0.1"}, "", 2, []string{"--http-listen=127.0.0.1", "ADDRESS:PORT"}},
 		{"wrong environment", nil, "WAIT_FOR_DATASTORE=perhaps", 2, []string{"WAIT_FOR_DATASTORE", "perhaps"}},
 		{"a wrong AS number", nil, "AS=abc", 2, []string{"AS", "abc"}},
@@ -87,7 +93,9 @@ func TestRefusesToStart(t *testing.T) {
 		{"nobody at the endpoint", []string{"--etcd-endpoints=http://127.0.0.1:1"}, "", 1, []string{"127.0.0.1:1", "refused"}},
 		{"the scheme of an endpoint", []string{"--etcd-endpoints=ftp://127.0.0.1:2379"}, "", 1, []string{"ftp", "http or https"}},
 		{"a certificate that is not there", []string{"--etcd-endpoints=https://127.0.0.1:1", "--etcd-ca-cert-file=/nowhere/ca.pem"}, "", 1, []string{"/nowhere/ca.pem"}},
-		{"open to the world, clients not verified", []string{"--embedded-listen=0.0.0.0:0", "--embedded-cert-file=/c", "--embedded-key-file=/k"}, "", 1, []string{"--embedded-insecure"}},
+		{"open to the world, clients not verified",
+			[]string{"--embedded-listen=0.0.0.0:0", "--embedded-cert-file=/c", "--embedded-key-file=/k"}, "", 1,
+			[]string{"--embedded-insecure"}},
 		{"open to whom", []string{"--embedded-insecure"}, "", 1, []string{"--embedded-listen=ADDRESS:PORT"}},
 		{"the port of the datastore is taken", []string{"--embedded-listen=" + taken.Addr().String()}, "", 1, []string{taken.Addr().String(), "in use"}},
 		{"a file instead of the data folder", []string{"--data-dir=" + file}, "", 1, []string{file}},

@@ -40,7 +40,8 @@ spec: {importV4: [{action: Reject}]}
 		must(t, err)
 	}
 	peering := func(name string, of, to *lab.Node, port, more string) string {
-		return fmt.Sprintf("\n---\napiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: %s}\nspec: {node: %s, peerIP: %q, asNumber: 64512%s}\n", name, of.Name, to.IP4.String()+port, more)
+		return fmt.Sprintf("\n---\napiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: %s}\nspec: "+
+			"{node: %s, peerIP: %q, asNumber: 64512%s}\n", name, of.Name, to.IP4.String()+port, more)
 	}
 	up := func(n *lab.Node, to netip.Addr, first string) {
 		t.Helper()

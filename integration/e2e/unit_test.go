@@ -20,7 +20,8 @@ import (
 // deployed is the folder of the unit and of what it needs.
 const deployed = "../../deploy/systemd"
 
-// exposure is the figure that systemd-analyze(1) gives the unit, from 0 (safe) to 10, and that docs/security.md carries.
+// exposure is the figure that systemd-analyze(1) gives the unit, from 0 (safe) to 10, and that docs/security.md
+// carries.
 var exposure = regexp.MustCompile(`Overall exposure level for manxd.service: (\d+\.\d) `)
 
 // TestUnitExposure has systemd judge the unit.
@@ -45,7 +46,8 @@ func TestUnitExposure(t *testing.T) {
 	if !strings.Contains(string(doc), "**"+figure+"**") {
 		t.Errorf("docs/security.md does not carry the figure %s", figure)
 	}
-	if out, err := exec.Command("systemd-analyze", "verify", "--man=no", unit).CombinedOutput(); strings.Contains(string(out), "manxd.service:") &&
+	if out, err := exec.Command("systemd-analyze", "verify", "--man=no",
+		unit).CombinedOutput(); strings.Contains(string(out), "manxd.service:") &&
 		!strings.Contains(string(out), "/usr/local/bin/manxd is not executable") {
 		t.Errorf("systemd complains (%v):\n%s", err, out)
 	}
@@ -54,8 +56,8 @@ func TestUnitExposure(t *testing.T) {
 // denied are the words of the kernel, Go and systemd for what is not allowed.
 var denied = regexp.MustCompile(`(?i)permission denied|operation not permitted|not supported by protocol|read-only file system|EPERM|EACCES|normal priority`)
 
-// strict are settings beside those of the unit: a system call that its filter does not have ends the daemon, where the unit
-// has it fail, so that none goes unnoticed.
+// strict are settings beside those of the unit: a system call that its filter does not have ends the daemon, where the
+// unit has it fail, so that none goes unnoticed.
 var strict = []string{"SystemCallErrorNumber=kill"}
 
 // confined is a node under the shipped unit, and what it works with.
@@ -75,10 +77,13 @@ func newConfined(t *testing.T, pools string, settings []string, args ...string) 
 	if _, err := os.Stat("/lib/systemd/systemd"); err != nil {
 		t.Skip("systemd is not installed")
 	}
-	l := newLab(t, lab.Spec{Name: labName("u"), IPv6: true, PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
-	c := &confined{cluster: &cluster{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], tor1: l.ToRs[0], pods: map[string]*lab.Pod{}}, t: t}
+	l := newLab(t, lab.Spec{Name: labName("u"), IPv6: true, PlainRouters: true,
+		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
+	c := &confined{cluster: &cluster{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], tor1: l.ToRs[0],
+		pods: map[string]*lab.Pod{}}, t: t}
 	flags := []string{"--no-default-pools", "--ip=autodetect", "--ip6=autodetect"}
-	m, err := c.n1.Boot(deployed, settings, append(append(c.n1.EmbedDatastore(), flags...), append(args, "--log-level=debug", "--bgp-password-dir="+passwordsFolder)...)...)
+	m, err := c.n1.Boot(deployed, settings, append(append(c.n1.EmbedDatastore(), flags...),
+		append(args, "--log-level=debug", "--bgp-password-dir="+passwordsFolder)...)...)
 	must(t, err)
 	c.Machine = m
 	c.givePasswords()
@@ -100,7 +105,8 @@ func (c *confined) givePasswords() {
 	for name, text := range map[string]string{"mesh": "between nodes", "router": "theirs"} {
 		must(c.t, c.Write(filepath.Join(passwordsFolder, "bgp", name), text))
 	}
-	for _, command := range [][]string{{"chown", "-R", "root:manx", passwordsFolder}, {"chmod", "-R", "u=rwX,g=rX,o=", passwordsFolder}} {
+	for _, command := range [][]string{{"chown", "-R", "root:manx", passwordsFolder},
+		{"chmod", "-R", "u=rwX,g=rX,o=", passwordsFolder}} {
 		_, err := c.Run(command[0], command[1:]...)
 		must(c.t, err)
 	}
@@ -126,7 +132,8 @@ func (c *confined) checkConfined() {
 	status, err := os.ReadFile("/proc/" + c.pid() + "/status")
 	must(c.t, err)
 	const four = "0000000000803400" // CAP_NET_BIND_SERVICE (10), CAP_NET_ADMIN (12), CAP_NET_RAW (13), CAP_SYS_NICE (23)
-	for field, want := range map[string]string{"CapInh": four, "CapPrm": four, "CapEff": four, "CapBnd": four, "CapAmb": four, "NoNewPrivs": "1", "Seccomp": "2"} {
+	for field, want := range map[string]string{"CapInh": four, "CapPrm": four, "CapEff": four, "CapBnd": four,
+		"CapAmb": four, "NoNewPrivs": "1", "Seccomp": "2"} {
 		if !strings.Contains(string(status), fmt.Sprintf("\n%s:\t%s\n", field, want)) {
 			c.t.Errorf("%s is not %s:\n%s", field, want, status)
 		}
@@ -176,7 +183,8 @@ spec: {cidr: "fd00:10:244::/112", blockSize: 124, natOutgoing: true}
 
 // TestUnit runs the whole job under the shipped unit, made so by systemd itself: nothing of it is denied.
 func TestUnit(t *testing.T) {
-	c := newConfined(t, fmt.Sprintf(unitPools, "Never"), strict, "--bird-socket=/var/run/calico/bird.ctl", "--flow-log=/var/log/manx/flows.json", "--flow-log-rate=1000", "--policy-counters")
+	c := newConfined(t, fmt.Sprintf(unitPools, "Never"), strict, "--bird-socket=/var/run/calico/bird.ctl",
+		"--flow-log=/var/log/manx/flows.json", "--flow-log-rate=1000", "--policy-counters")
 	c.checkConfined()
 	c.gtsm = c.router(troubled{address: 41, bird: "ttl security on;"})
 	c.md5 = c.router(troubled{address: 42, bird: `password "theirs";`})
@@ -207,11 +215,13 @@ const unitSessions = 4
 func (c *confined) meshAndRouters() string {
 	bfd := `annotations: {manx.io/bfd: "true", manx.io/bfd-interval: 300ms}`
 	peer := func(name string, address netip.Addr, more string) string {
-		return fmt.Sprintf("---\napiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: %s}\nspec: {node: n1, peerIP: %s, asNumber: 65000%s}\n", name, address, more)
+		return fmt.Sprintf("---\napiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: %s}\nspec: {node: "+
+			"n1, peerIP: %s, asNumber: 65000%s}\n", name, address, more)
 	}
 	return "apiVersion: projectcalico.org/v3\nkind: BGPConfiguration\nmetadata: {name: default, " + bfd + "}\n" +
 		"spec: {nodeMeshPassword: {secretKeyRef: {name: bgp, key: mesh}}}\n" +
-		peer("gtsm", c.gtsm, ", ttlSecurity: 1") + peer("md5", c.md5, ", password: {secretKeyRef: {name: bgp, key: router}}")
+		peer("gtsm", c.gtsm, ", ttlSecurity: 1") + peer("md5", c.md5,
+		", password: {secretKeyRef: {name: bgp, key: router}}")
 }
 
 func (c *confined) testSessions(t *testing.T) {
@@ -232,7 +242,8 @@ func (c *confined) testSessions(t *testing.T) {
 	}
 	// What a router answers to an OPEN with a wrong AS is read from a packet socket.
 	wrong := c.router(troubled{address: 43, bird: " ", remote: 64999})
-	object := fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: wrong}, spec: {node: n1, peerIP: %s, asNumber: 65000}}", wrong)
+	object := fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: wrong}, spec: {node: "+
+		"n1, peerIP: %s, asNumber: 65000}}", wrong)
 	must(t, c.n1.Apply(object))
 	eventually(t, func() error {
 		if p := peer(t, c.n1, wrong); !strings.Contains(p.GetReason(), "it expects another AS") {
@@ -247,9 +258,11 @@ func (c *confined) testSessions(t *testing.T) {
 func (c *confined) testRoutes(t *testing.T) {
 	const many = 20_000
 	from := c.router(troubled{address: 44})
-	object := fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: many}, spec: {node: n1, peerIP: %s, asNumber: 65010}}", from)
+	object := fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: many}, spec: {node: "+
+		"n1, peerIP: %s, asNumber: 65010}}", from)
 	must(t, c.n1.Apply(object))
-	p, err := lab.ConnectPeerFrom(c.tor1.Namespace, from, netip.AddrPortFrom(c.n1.IP4, 179).String(), 65010, 200_000_000)
+	p, err := lab.ConnectPeerFrom(c.tor1.Namespace, from, netip.AddrPortFrom(c.n1.IP4, 179).String(), 65010,
+		200_000_000)
 	must(t, err)
 	all := lab.Prefixes(many)
 	for i := 0; i < many; i += 500 {
@@ -276,7 +289,8 @@ func (c *confined) testPods(t *testing.T) {
 	n, a, b := c.n1, c.addPod(t, c.n1, "n1-p1"), c.addPod(t, c.n1, "n1-p2")
 	c.addPod(t, c.n2, "n2-p1")
 	c.reachable(t, "n1-p1", "n2-p1")
-	must(t, n.Apply(global("server", "selector: all(), types: [Ingress], ingress: [{action: Log, protocol: TCP, destination: {ports: [7001]}}, {action: Deny, protocol: TCP, destination: {ports: [7001]}}, {action: Allow}]")))
+	must(t, n.Apply(global("server", "selector: all(), types: [Ingress], ingress: [{action: Log, protocol: TCP, "+
+		"destination: {ports: [7001]}}, {action: Deny, protocol: TCP, destination: {ports: [7001]}}, {action: Allow}]")))
 	for _, port := range []int{7001, 7002} {
 		listenTCP(t, b.Namespace, port, func(conn net.Conn) { conn.Close() })
 	}
@@ -303,11 +317,13 @@ func (c *confined) testPods(t *testing.T) {
 	connects(t, a.Namespace, b.IP4(), 7001, false)
 	x.end(0, "The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 2")
 	must(t, a.EditEndpoint(func(r lab.Resource) {
-		r.Spec()["qosControls"] = map[string]any{"ingressBandwidth": 10000000, "ingressBurst": 800000, "egressBandwidth": 20000000, "egressBurst": 800000}
+		r.Spec()["qosControls"] = map[string]any{"ingressBandwidth": 10000000, "ingressBurst": 800000,
+			"egressBandwidth": 20000000, "egressBurst": 800000}
 	}))
 	eventually(t, func() error {
 		out, err := n.Run("tc", "qdisc", "show")
-		if status, _ := n.Manxctl("status"); err == nil && !strings.Contains(out, "rate 20Mbit") && !strings.Contains(status, "not supported by this kernel") {
+		if status, _ := n.Manxctl("status"); err == nil && !strings.Contains(out, "rate 20Mbit") &&
+			!strings.Contains(status, "not supported by this kernel") {
 			err = fmt.Errorf("no limit:\n%s\n%s", out, status)
 		}
 		return err
@@ -317,8 +333,10 @@ func (c *confined) testPods(t *testing.T) {
 // testFiles looks at what others can read, and reaches the daemon as root does.
 func (c *confined) testFiles(t *testing.T) {
 	modes := map[string]os.FileMode{
-		"var/lib/manx": 0o700, "var/log/manx": 0o750, "var/log/manx/flows.json": 0o640, "run/manx": 0o755, "run/manx/manxd.sock": 0o600, "run/manx/gobgp.sock": 0o600,
-		"run/calico/bird.ctl": 0o600, "var/lib/calico/nodename": 0o644, "var/lib/calico/mtu": 0o644, "run/calico/endpoint-status": 0o755, "run/calico": 0o775, "etc/manx": 0o750,
+		"var/lib/manx": 0o700, "var/log/manx": 0o750, "var/log/manx/flows.json": 0o640, "run/manx": 0o755,
+		"run/manx/manxd.sock": 0o600, "run/manx/gobgp.sock": 0o600,
+		"run/calico/bird.ctl": 0o600, "var/lib/calico/nodename": 0o644, "var/lib/calico/mtu": 0o644,
+		"run/calico/endpoint-status": 0o755, "run/calico": 0o775, "etc/manx": 0o750,
 	}
 	ofRoot := []string{"etc/manx", "run/calico"}
 	for path, want := range modes {
@@ -334,7 +352,8 @@ func (c *confined) testFiles(t *testing.T) {
 			t.Errorf("%s is owned by uid %d", path, owner)
 		}
 	}
-	for _, command := range [][]string{{"birdc", "-s", c.Path("run/calico/bird.ctl"), "show", "status"}, {"gobgp", "neighbor"}} {
+	for _, command := range [][]string{{"birdc", "-s", c.Path("run/calico/bird.ctl"), "show", "status"},
+		{"gobgp", "neighbor"}} {
 		if _, err := exec.LookPath(command[0]); err != nil {
 			continue
 		}
@@ -344,7 +363,8 @@ func (c *confined) testFiles(t *testing.T) {
 	}
 }
 
-// testUnitRestart takes the node out and back, and has systemd start the daemon again after an orderly end and after a kill.
+// testUnitRestart takes the node out and back, and has systemd start the daemon again after an orderly end and after a
+// kill.
 func (c *confined) testUnitRestart(t *testing.T) {
 	for _, verb := range []string{"drain", "undrain"} {
 		if out, err := c.n1.Manxctl("node", verb, "n1"); err != nil {
@@ -371,7 +391,8 @@ func (c *confined) testUnitRestart(t *testing.T) {
 	must(t, c.n1.Ready(limit))
 }
 
-// testUnitAsRoot does what docs/security.md says to run the same unit as root, and then goes back to the user of its own.
+// testUnitAsRoot does what docs/security.md says to run the same unit as root, and then goes back to the user of its
+// own.
 func (c *confined) testUnitAsRoot(t *testing.T) {
 	folders := func(from, to string) {
 		_, err := c.Run("sed", "-i", `s/ `+from+`\b/ `+to+`/g`, "/etc/tmpfiles.d/manx.conf")
@@ -403,13 +424,16 @@ func (c *confined) testUnitAsRoot(t *testing.T) {
 // many, and the other tests would notice one too few.
 func (c *confined) testEachCapability(t *testing.T) {
 	wrong := c.router(troubled{address: 45, bird: " ", remote: 64999}) // CAP_NET_RAW is for its answer
-	must(t, c.n1.Apply(fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: wrong}, spec: {node: n1, peerIP: %s, asNumber: 65000}}", wrong)))
+	must(t, c.n1.Apply(fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: wrong}, spec: "+
+		"{node: n1, peerIP: %s, asNumber: 65000}}", wrong)))
 	all := []string{"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE", "CAP_SYS_NICE"}
-	what := []string{"nflog: operation not permitted", "answers to our OPEN cannot be read.*operation not permitted", "listen tcp .*:179: bind: permission denied", "normal priority.*permission denied"}
+	what := []string{"nflog: operation not permitted", "answers to our OPEN cannot be read.*operation not permitted",
+		"listen tcp .*:179: bind: permission denied", "normal priority.*permission denied"}
 	for i, without := range all {
 		words := regexp.MustCompile(what[i])
 		rest := strings.Join(slices.Delete(slices.Clone(all), i, i+1), " ")
-		must(t, c.Configure(append(strict, "CapabilityBoundingSet=", "CapabilityBoundingSet="+rest, "AmbientCapabilities=", "AmbientCapabilities="+rest)...))
+		must(t, c.Configure(append(strict, "CapabilityBoundingSet=", "CapabilityBoundingSet="+rest,
+			"AmbientCapabilities=", "AmbientCapabilities="+rest)...))
 		before := len(c.n1.Log())
 		must(t, c.Machine.Restart())
 		eventually(t, func() error {
@@ -442,7 +466,8 @@ func (c *confined) testUnitCleanup(t *testing.T) {
 	}
 }
 
-// TestVMUnit runs a pool over IPIP under the shipped unit, on a kernel that has IPIP as a module: tunl0 is made, and loads it.
+// TestVMUnit runs a pool over IPIP under the shipped unit, on a kernel that has IPIP as a module: tunl0 is made, and
+// loads it.
 func TestVMUnit(t *testing.T) {
 	if os.Getenv("MANX_VM") == "" {
 		t.Skip("it needs a kernel with IPIP; `make test-vm` runs it on one that has")

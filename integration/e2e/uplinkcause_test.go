@@ -19,15 +19,19 @@ func TestOtherUplink(t *testing.T) {
 	args := append(n.EmbedDatastore(), "--no-default-pools")
 	must(t, n.StartManxd(append(args, "--ip="+n.IP4.String())...))
 	must(t, n.Ready(limit))
-	peering := fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: tor2}\nspec: {node: n1, peerIP: %s, asNumber: 65000", tor.Address(n))
+	peering := fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: tor2}\nspec: {node: "+
+		"n1, peerIP: %s, asNumber: 65000", tor.Address(n))
 	must(t, n.Apply(peering+"}"))
 
 	other := tor.Address(n).As4()
 	other[3] = n.IP4.As4()[3] // the node's address on that uplink
 	address := fmt.Sprintf("%d.%d.%d.%d", other[0], other[1], other[2], other[3])
 	cause := fmt.Sprintf("%s connects to %s, but this session uses %s", tor.Address(n), address, n.IP4)
-	p := awaitPeer(t, n, tor.Address(n), cause, func(p *manxv1.Peer) bool { return strings.Contains(p.GetReason(), cause) })
-	for _, command := range []string{"manxd --ip=" + address, "--ip-autodetection-method=can-reach=" + tor.Address(n).String(), "manxctl apply BGPPeer/tor2 with sourceAddress: None"} {
+	p := awaitPeer(t, n, tor.Address(n), cause,
+		func(p *manxv1.Peer) bool { return strings.Contains(p.GetReason(), cause) })
+	for _, command := range []string{"manxd --ip=" + address,
+		"--ip-autodetection-method=can-reach=" + tor.Address(n).String(),
+		"manxctl apply BGPPeer/tor2 with sourceAddress: None"} {
 		if !strings.Contains(p.GetReason(), command) {
 			t.Errorf("no %q in %q", command, p.GetReason())
 		}
@@ -35,7 +39,8 @@ func TestOtherUplink(t *testing.T) {
 
 	lines := strings.Count(n.Log(), "closed the connection before it sent an OPEN")
 	for until := time.Now().Add(15 * time.Second); time.Now().Before(until); time.Sleep(200 * time.Millisecond) { // several attempts of each side
-		if p := peer(t, n, tor.Address(n)); !strings.Contains(p.GetReason(), cause) || p.GetLastError() != p.GetReason() {
+		if p := peer(t, n, tor.Address(n)); !strings.Contains(p.GetReason(), cause) ||
+			p.GetLastError() != p.GetReason() {
 			t.Fatalf("a symptom replaced the cause: %q", p.GetReason())
 		}
 	}
@@ -63,7 +68,8 @@ func TestOtherUplink(t *testing.T) {
 	up("established from any address")
 	must(t, n.Apply(peering+"}"))
 	awaitPeer(t, n, tor.Address(n), cause, func(p *manxv1.Peer) bool { return strings.Contains(p.GetReason(), cause) })
-	for _, detect := range []string{"--ip=" + address, "--ip-autodetection-method=can-reach=" + tor.Address(n).String()} {
+	for _, detect := range []string{"--ip=" + address,
+		"--ip-autodetection-method=can-reach=" + tor.Address(n).String()} {
 		n.Manxd().Kill()
 		<-n.Manxd().Done()
 		ip := []string{detect}

@@ -11,9 +11,10 @@ import (
 	"testing"
 )
 
-// writers are the functions of package os that write to, or remove, what is at a path. On a host with users who put links in the
-// way they do so elsewhere; package safefile is there for that.
-var writers = []string{"WriteFile", "Create", "CreateTemp", "MkdirTemp", "OpenFile", "Mkdir", "MkdirAll", "Rename", "Chmod", "Chown",
+// writers are the functions of package os that write to, or remove, what is at a path. On a host with users who put
+// links in the way they do so elsewhere; package safefile is there for that.
+var writers = []string{"WriteFile", "Create", "CreateTemp", "MkdirTemp", "OpenFile", "Mkdir", "MkdirAll", "Rename",
+	"Chmod", "Chown",
 	"Lchown", "Chtimes", "Remove", "RemoveAll", "Symlink", "Link", "Truncate"}
 
 // mayWrite lists the folders whose code may use them.
@@ -31,7 +32,8 @@ func TestOnlySafefileWrites(t *testing.T) {
 			return err
 		}
 		name, err := filepath.Rel(root, path)
-		if err != nil || slices.ContainsFunc(mayWrite, func(dir string) bool { return strings.HasPrefix(name, dir+"/") }) {
+		if err != nil || slices.ContainsFunc(mayWrite,
+			func(dir string) bool { return strings.HasPrefix(name, dir+"/") }) {
 			return err
 		}
 		files++

@@ -44,7 +44,8 @@ func UseDatastore(other *Node) []string {
 	if _, err := os.Stat(dir); err != nil {
 		// Without the files manxd does not start, and says why.
 		_ = Eventually(certificatePatience, func() error {
-			_, err := command(filepath.Join(other.lab.Spec.Bin, "manxd"), "client-certificate", "lab", dir, "--data-dir="+other.dataDir())
+			_, err := command(filepath.Join(other.lab.Spec.Bin, "manxd"), "client-certificate", "lab", dir,
+				"--data-dir="+other.dataDir())
 			return err
 		})
 	}

@@ -12,9 +12,9 @@ import (
 )
 
 // Machine is a node whose manxd runs as the shipped unit has it: a systemd of its own is process 1 of a PID, mount and
-// cgroup namespace within the node's network namespace, on folders of the lab in place of /etc, /run, /var/lib, /var/log
-// and /usr/local/bin. Nothing of the unit is imitated; systemd makes the user, the capabilities, the read-only file system
-// and the filter of system calls.
+// cgroup namespace within the node's network namespace, on folders of the lab in place of /etc, /run, /var/lib,
+// /var/log and /usr/local/bin. Nothing of the unit is imitated; systemd makes the user, the capabilities, the read-only
+// file system and the filter of system calls.
 type Machine struct {
 	node *Node
 	root string
@@ -24,7 +24,8 @@ type Machine struct {
 // systemd is Debian's; a host that was booted with another init has it, too, if the package is installed.
 const systemd = "/lib/systemd/systemd"
 
-// boot is run as process 1: $1 is the folder that has the machine's own folders. It follows the user guide's installation.
+// boot is run as process 1: $1 is the folder that has the machine's own folders. It follows the user guide's
+// installation.
 const boot = `set -eu
 mount -t proc proc /proc
 for d in etc run var/lib var/log usr/local/bin; do mount --bind "$1/$d" "/$d"; done
@@ -35,11 +36,13 @@ export container=lab SYSTEMD_UNIT_PATH=/etc/systemd/system
 exec ` + systemd + ` --system --unit=multi-user.target --show-status=no --log-target=console --log-level=notice`
 
 // baseFiles of /etc are what the C library, systemd and manxd look up.
-var baseFiles = []string{"passwd", "group", "shadow", "gshadow", "nsswitch.conf", "hosts", "ld.so.cache", "machine-id", "os-release"}
+var baseFiles = []string{"passwd", "group", "shadow", "gshadow", "nsswitch.conf", "hosts", "ld.so.cache", "machine-id",
+	"os-release"}
 
-// Boot starts systemd on the node, and with it the unit manxd.service of the folder deploy, with these arguments for manxd
-// beside its name. Lines of settings go into the section [Service] of a drop-in, after those that the lab needs to read the
-// log. The files of manxd are where it has them by default; the lab finds them as if StartManxd had started it.
+// Boot starts systemd on the node, and with it the unit manxd.service of the folder deploy, with these arguments for
+// manxd beside its name. Lines of settings go into the section [Service] of a drop-in, after those that the lab needs
+// to read the log. The files of manxd are where it has them by default; the lab finds them as if StartManxd had started
+// it.
 func (n *Node) Boot(deploy string, settings []string, args ...string) (*Machine, error) {
 	if _, err := os.Stat(systemd); err != nil {
 		return nil, errors.New("systemd is not installed")
@@ -53,8 +56,9 @@ func (n *Node) Boot(deploy string, settings []string, args ...string) (*Machine,
 		return nil, fmt.Errorf("machine %s: %w", n.Name, err)
 	}
 	var err error
-	n.manxd, err = n.lab.start("systemd", n.Dir, InNamespace(n.Namespace, "unshare", "--mount", "--pid", "--fork", "--cgroup", "--ipc", "--uts",
-		"--kill-child=KILL", "sh", "-c", boot, "boot", m.root))
+	n.manxd, err = n.lab.start("systemd", n.Dir,
+		InNamespace(n.Namespace, "unshare", "--mount", "--pid", "--fork", "--cgroup", "--ipc", "--uts",
+			"--kill-child=KILL", "sh", "-c", boot, "boot", m.root))
 	if err != nil {
 		return nil, err
 	}
@@ -64,11 +68,13 @@ func (n *Node) Boot(deploy string, settings []string, args ...string) (*Machine,
 // install does what the user guide says, below root.
 func (m *Machine) install(deploy string) error {
 	var errs []error
-	for _, dir := range []string{"etc/systemd/system/multi-user.target.wants", "etc/sysusers.d", "etc/tmpfiles.d", "run", "var/lib", "var/log", "usr/local/bin"} {
+	for _, dir := range []string{"etc/systemd/system/multi-user.target.wants", "etc/sysusers.d", "etc/tmpfiles.d",
+		"run", "var/lib", "var/log", "usr/local/bin"} {
 		errs = append(errs, os.MkdirAll(filepath.Join(m.root, dir), 0o755))
 	}
 	for _, name := range baseFiles {
-		if err := m.copy(filepath.Join("/etc", name), "etc/"+name, 0o644); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := m.copy(filepath.Join("/etc", name), "etc/"+name, 0o644); err != nil &&
+			!errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
@@ -77,7 +83,8 @@ func (m *Machine) install(deploy string) error {
 		m.copy(filepath.Join(deploy, "manx-sysusers.conf"), "etc/sysusers.d/manx.conf", 0o644),
 		m.copy(filepath.Join(deploy, "manx-tmpfiles.conf"), "etc/tmpfiles.d/manx.conf", 0o644),
 		m.copy(filepath.Join(m.node.lab.Spec.Bin, "manxd"), "usr/local/bin/manxd", 0o755),
-		os.Symlink("../manxd.service", filepath.Join(m.root, "etc/systemd/system/multi-user.target.wants/manxd.service")))
+		os.Symlink("../manxd.service", filepath.Join(m.root,
+			"etc/systemd/system/multi-user.target.wants/manxd.service")))
 	// Of the host's own services none is started: these targets stand in for those that the unit and systemd name.
 	for _, target := range []string{"sysinit", "basic", "shutdown", "network-online", "multi-user"} {
 		errs = append(errs, m.Write("etc/systemd/system/"+target+".target", "[Unit]\nDefaultDependencies=no\n"))
@@ -104,16 +111,20 @@ func (m *Machine) Path(path string) string { return filepath.Join(m.root, path) 
 
 // Configure writes the drop-in, which counts from the next start on.
 func (m *Machine) Configure(settings ...string) error {
-	command := append([]string{"/usr/local/bin/manxd", "--node-name=" + m.node.Name, "--log-format=text"}, m.node.args...)
+	command := append([]string{"/usr/local/bin/manxd", "--node-name=" + m.node.Name, "--log-format=text"},
+		m.node.args...)
 	log := "append:" + filepath.Join(m.node.Dir, "manxd.log")
-	lines := append([]string{"[Service]", "ExecStart=", "ExecStart=" + strings.Join(command, " "), "StandardOutput=" + log, "StandardError=" + log}, settings...)
+	lines := append([]string{"[Service]", "ExecStart=", "ExecStart=" + strings.Join(command, " "),
+		"StandardOutput=" + log, "StandardError=" + log}, settings...)
 	return m.Write("etc/systemd/system/manxd.service.d/lab.conf", strings.Join(lines, "\n")+"\n")
 }
 
 // link puts manxd's files where the lab looks for them.
 func (m *Machine) link() error {
 	var errs []error
-	for name, path := range map[string]string{"run": "run/manx", "data": "var/lib/manx", "nodename": "var/lib/calico/nodename", "mtu": "var/lib/calico/mtu", "endpoint-status": "run/calico/endpoint-status"} {
+	for name, path := range map[string]string{"run": "run/manx", "data": "var/lib/manx",
+		"nodename": "var/lib/calico/nodename", "mtu": "var/lib/calico/mtu",
+		"endpoint-status": "run/calico/endpoint-status"} {
 		errs = append(errs, os.Symlink(m.Path(path), filepath.Join(m.node.Dir, name)))
 	}
 	return errors.Join(errs...)

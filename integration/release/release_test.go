@@ -27,7 +27,8 @@ func TestReproducible(t *testing.T) {
 	for _, to := range []string{archive, checkout} {
 		copySources(t, to)
 	}
-	for _, args := range [][]string{{"init", "-q"}, {"add", "-A"}, {"-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-m", "sources"}} {
+	for _, args := range [][]string{{"init", "-q"}, {"add", "-A"},
+		{"-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-m", "sources"}} {
 		run(t, checkout, "git", args...)
 	}
 	var sums [2]map[string]string
@@ -124,7 +125,8 @@ func TestModulesAndLicences(t *testing.T) {
 		if err := errors.Join(err, json.Unmarshal(text, &b)); err != nil {
 			t.Fatal(err)
 		}
-		if c := b.Metadata.Component; b.Format != "CycloneDX" || c.Name != info.Main.Path || c.Version == "" || c.Version == "v0.0.0" {
+		if c := b.Metadata.Component; b.Format != "CycloneDX" || c.Name != info.Main.Path || c.Version == "" ||
+			c.Version == "v0.0.0" {
 			t.Errorf("%s: %s about %+v", p, b.Format, c)
 		}
 		listed := map[string]bool{}
@@ -162,14 +164,15 @@ func hasText(licences, module string) bool {
 	return found
 }
 
-// database writes a database of vulnerabilities in the format of https://go.dev/security/vuln/database, with one in every
-// version of that module, or none.
+// database writes a database of vulnerabilities in the format of https://go.dev/security/vuln/database, with one in
+// every version of that module, or none.
 func database(t *testing.T, module string) string {
 	t.Helper()
 	dir := t.TempDir()
 	write := func(name string, value any) {
 		b, err := json.Marshal(value)
-		err = errors.Join(err, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755), os.WriteFile(filepath.Join(dir, name), b, 0o644))
+		err = errors.Join(err, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755),
+			os.WriteFile(filepath.Join(dir, name), b, 0o644))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,11 +181,15 @@ func database(t *testing.T, module string) string {
 	write("index/db.json", map[string]any{"modified": when})
 	modules := []any{}
 	if module != "" {
-		modules = append(modules, map[string]any{"path": module, "vulns": []any{map[string]any{"id": id, "modified": when}}})
-		write("ID/"+id+".json", map[string]any{"schema_version": "1.3.1", "id": id, "modified": when, "published": when, "summary": "made up", "details": "made up",
+		modules = append(modules, map[string]any{"path": module,
+			"vulns": []any{map[string]any{"id": id, "modified": when}}})
+		write("ID/"+id+".json", map[string]any{"schema_version": "1.3.1", "id": id, "modified": when, "published": when,
+			"summary": "made up", "details": "made up",
 			"database_specific": map[string]any{"url": "https://example.org/" + id},
 			"affected": []any{map[string]any{
-				"package": map[string]any{"name": module, "ecosystem": "Go"}, "ranges": []any{map[string]any{"type": "SEMVER", "events": []any{map[string]any{"introduced": "0"}}}},
+				"package": map[string]any{"name": module, "ecosystem": "Go"},
+				"ranges": []any{map[string]any{"type": "SEMVER",
+					"events": []any{map[string]any{"introduced": "0"}}}},
 				"ecosystem_specific": map[string]any{"imports": []any{map[string]any{"path": module}}},
 			}}})
 	}
@@ -190,12 +197,14 @@ func database(t *testing.T, module string) string {
 	return "file://" + dir
 }
 
-// TestVulncheck has the programs compared with databases that know of nothing, of a module in use, and that cannot be reached.
+// TestVulncheck has the programs compared with databases that know of nothing, of a module in use, and that cannot be
+// reached.
 func TestVulncheck(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(source, "bin", "manxd")); err != nil {
 		t.Skip("bin/manxd is not built: run `make build`")
 	}
-	build := exec.Command("go", "build", "-C", filepath.Join(source, "integration", "supply"), "-o", os.DevNull, "golang.org/x/vuln/cmd/govulncheck")
+	build := exec.Command("go", "build", "-C", filepath.Join(source, "integration", "supply"), "-o", os.DevNull,
+		"golang.org/x/vuln/cmd/govulncheck")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Skipf("govulncheck cannot be built here: %s", out)
 	}
@@ -205,8 +214,11 @@ func TestVulncheck(t *testing.T) {
 		says           []string
 	}{
 		{"nothing is known", database(t, ""), 0, []string{"bin/manxd:", "bin/manx-cni:", "No vulnerabilities found"}},
-		{"a module in use", database(t, "google.golang.org/grpc"), 3, []string{"GO-2026-9999", "google.golang.org/grpc"}},
-		{"out of reach", "http://127.0.0.1:1", 75, []string{"nothing was checked: the database http://127.0.0.1:1 cannot be reached (or is none)", "GOVULNDB=URL make vulncheck"}},
+		{"a module in use", database(t, "google.golang.org/grpc"), 3,
+			[]string{"GO-2026-9999", "google.golang.org/grpc"}},
+		{"out of reach", "http://127.0.0.1:1", 75,
+			[]string{"nothing was checked: the database http://127.0.0.1:1 cannot be reached (or is none)",
+				"GOVULNDB=URL make vulncheck"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cmd := exec.Command("../supply/vulncheck")
@@ -215,7 +227,8 @@ func TestVulncheck(t *testing.T) {
 			if got := cmd.ProcessState.ExitCode(); got != test.status {
 				t.Errorf("status %d, want %d:\n%s", got, test.status, out)
 			}
-			if i := slices.IndexFunc(test.says, func(text string) bool { return !strings.Contains(string(out), text) }); i >= 0 {
+			if i := slices.IndexFunc(test.says,
+				func(text string) bool { return !strings.Contains(string(out), text) }); i >= 0 {
 				t.Errorf("%q is not in:\n%s", test.says[i], out)
 			}
 		})

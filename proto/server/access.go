@@ -71,7 +71,8 @@ type identity interface {
 }
 
 // unaryGuard lets a call through to its handler if its caller may make it, and logs it if it changes something.
-func (s *Server) unaryGuard(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (answer any, err error) {
+func (s *Server) unaryGuard(ctx context.Context, request any, info *grpc.UnaryServerInfo,
+	next grpc.UnaryHandler) (answer any, err error) {
 	who, err := s.authorize(ctx, info.FullMethod)
 	if err != nil {
 		return nil, err
@@ -83,7 +84,8 @@ func (s *Server) unaryGuard(ctx context.Context, request any, info *grpc.UnarySe
 }
 
 // streamGuard is unaryGuard for streams.
-func (s *Server) streamGuard(handler any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+func (s *Server) streamGuard(handler any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	next grpc.StreamHandler) error {
 	who, err := s.authorize(stream.Context(), info.FullMethod)
 	if err != nil {
 		return err
@@ -151,7 +153,8 @@ func (s *Server) logChange(who identity, method string, request any, started tim
 	if access[method] != roleAdmin {
 		return
 	}
-	fields := append(who.fields(), zap.String("call", method), zap.String("object", s.objectOf(request)), zap.Any("request", request),
+	fields := append(who.fields(), zap.String("call", method), zap.String("object", s.objectOf(request)),
+		zap.Any("request", request),
 		zap.Stringer("code", status.Code(err)), zap.Duration("took", time.Since(started)))
 	if err != nil {
 		fields = append(fields, zap.Error(err))

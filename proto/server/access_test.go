@@ -49,15 +49,16 @@ func TestEveryMethodHasARole(t *testing.T) {
 	// What shows something has a name that says so.
 	for m, r := range access {
 		name := m[strings.LastIndex(m, "/")+1:]
-		reads := slices.ContainsFunc([]string{"Get", "List", "Watch", "Check", "Explain", "ServerReflectionInfo"}, func(p string) bool { return strings.HasPrefix(name, p) })
+		reads := slices.ContainsFunc([]string{"Get", "List", "Watch", "Check", "Explain", "ServerReflectionInfo"},
+			func(p string) bool { return strings.HasPrefix(name, p) })
 		if reads != (r == roleRead) {
 			t.Errorf("%s has the role %q", m, r)
 		}
 	}
 }
 
-// TestReadersChangeNothing makes every registered call over TLS in each role. The handlers have nothing to show, and so answer with
-// errors of other kinds, or with nothing.
+// TestReadersChangeNothing makes every registered call over TLS in each role. The handlers have nothing to show, and so
+// answer with errors of other kinds, or with nothing.
 func TestReadersChangeNothing(t *testing.T) {
 	x := newRemoteRig(t)
 	as := map[role]*grpc.ClientConn{roleRead: x.dial("reader"), roleAdmin: x.dial("admin"), "": x.dial("nobody")}
@@ -78,7 +79,8 @@ func call(t *testing.T, conn *grpc.ClientConn, method string, info grpc.MethodIn
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method, grpc.ForceCodec(nothing{}))
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method,
+		grpc.ForceCodec(nothing{}))
 	if err != nil {
 		return err
 	}
@@ -102,17 +104,21 @@ func (nothing) Name() string                { return "proto" }
 func TestUnclassedMethodIsRefusedToEverybody(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	s := New(Config{Node: "node-1", Log: zap.New(core)})
-	for name, who := range map[string]credentials.AuthInfo{"root": caller{}, "nobody": nil, "somebody": credentials.TLSInfo{}} {
+	for name, who := range map[string]credentials.AuthInfo{"root": caller{}, "nobody": nil,
+		"somebody": credentials.TLSInfo{}} {
 		ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: who})
 		ran := false
-		_, err := s.unaryGuard(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/manx.v1.Manx/Explode"}, func(context.Context, any) (any, error) {
-			ran = true
-			return nil, nil
-		})
-		if want := map[string]codes.Code{"root": codes.PermissionDenied}[name]; ran || err == nil || want != 0 && status.Code(err) != want {
+		_, err := s.unaryGuard(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/manx.v1.Manx/Explode"},
+			func(context.Context, any) (any, error) {
+				ran = true
+				return nil, nil
+			})
+		if want := map[string]codes.Code{"root": codes.PermissionDenied}[name]; ran || err == nil || want != 0 &&
+			status.Code(err) != want {
 			t.Errorf("%s: ran %t, %v", name, ran, err)
 		}
-		if _, err := s.unaryGuard(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/manx.v1.Manx/GetStatus"}, func(context.Context, any) (any, error) { return nil, nil }); (err == nil) != (name == "root") {
+		if _, err := s.unaryGuard(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/manx.v1.Manx/GetStatus"},
+			func(context.Context, any) (any, error) { return nil, nil }); (err == nil) != (name == "root") {
 			t.Errorf("%s, a method with a role: %v", name, err)
 		}
 	}

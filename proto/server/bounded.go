@@ -17,8 +17,8 @@ const (
 	remotePerAddress  = 8
 )
 
-// boundedListener bounds connections. Who has not proved who it is yet gives way, the oldest first, so that strangers, however
-// many connections they open, keep nobody out for longer than they need to open the next ones.
+// boundedListener bounds connections. Who has not proved who it is yet gives way, the oldest first, so that strangers,
+// however many connections they open, keep nobody out for longer than they need to open the next ones.
 type boundedListener struct {
 	net.Listener
 	server *Server
@@ -38,7 +38,8 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 	c := &boundedConn{Conn: conn, listener: b, address: from.Addr().Unmap()}
 	if out := b.add(c); out != nil {
 		b.server.refused("remote control connection refused", zap.Stringer("remote", out.RemoteAddr()),
-			zap.String("reason", fmt.Sprintf("too many connections without a certificate: at most %d, and %d of one address; the oldest is closed", remoteConnections, remotePerAddress)))
+			zap.String("reason", fmt.Sprintf("too many connections without a certificate: at most %d, and %d of one "+
+				"address; the oldest is closed", remoteConnections, remotePerAddress)))
 		_ = out.Close()
 	}
 	return c, nil
@@ -81,7 +82,8 @@ func (c *boundedConn) proved() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.known) >= remoteConnections || of(b.known, c.address) >= remotePerAddress {
-		return fmt.Errorf("too many connections: at most %d, and %d of one address", remoteConnections, remotePerAddress)
+		return fmt.Errorf("too many connections: at most %d, and %d of one address", remoteConnections,
+			remotePerAddress)
 	}
 	b.forget(c)
 	b.known = append(b.known, c)

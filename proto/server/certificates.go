@@ -13,8 +13,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// certificates are those that the daemon shows to remote callers, and the CA that signs theirs. Their files are looked at again
-// with each connection and each call: new content is used from then on, and the last good one while it is incomplete or wrong.
+// certificates are those that the daemon shows to remote callers, and the CA that signs theirs. Their files are looked
+// at again with each connection and each call: new content is used from then on, and the last good one while it is
+// incomplete or wrong.
 type certificates struct {
 	caFile, certFile, keyFile string
 	log                       *zap.Logger
@@ -26,8 +27,8 @@ type certificates struct {
 	problem string // with the content, as logged
 }
 
-// current returns the certificate to show and the roots that callers' certificates have to lead to. It fails only while no
-// content of the files was ever good.
+// current returns the certificate to show and the roots that callers' certificates have to lead to. It fails only while
+// no content of the files was ever good.
 func (c *certificates) current() (*tls.Certificate, *x509.CertPool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,6 +103,7 @@ func (c *certificates) verify(chain []*x509.Certificate) error {
 	for _, x := range chain[1:] {
 		between.AddCert(x)
 	}
-	_, err = chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	_, err = chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	return err
 }

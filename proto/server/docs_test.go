@@ -26,7 +26,8 @@ func TestDocumentedRoles(t *testing.T) {
 		if len(cells) < 3 {
 			continue
 		}
-		r := map[string]role{"read": roleRead, "admin": roleAdmin, "on the socket alone": roleLocal}[strings.TrimSpace(cells[1])]
+		r := map[string]role{"read": roleRead, "admin": roleAdmin,
+			"on the socket alone": roleLocal}[strings.TrimSpace(cells[1])]
 		rows[r] = map[string]bool{}
 		for _, word := range strings.FieldsFunc(cells[2], func(c rune) bool { return strings.ContainsRune(" ,;", c) }) {
 			rows[r][word] = true

@@ -39,7 +39,8 @@ func (s *Source) endpoints(node string) []*manxv1.Endpoint {
 }
 
 // endpoint describes one of them. Its state is that of the route to it that is furthest from what it should be.
-func (s *Source) endpoint(key model.Key, e model.WorkloadEndpointSpec, refused map[string]dataplane.Notice) *manxv1.Endpoint {
+func (s *Source) endpoint(key model.Key, e model.WorkloadEndpointSpec,
+	refused map[string]dataplane.Notice) *manxv1.Endpoint {
 	x := &manxv1.Endpoint{
 		Namespace: key.Namespace, Name: key.Name, Workload: e.Pod, Interface: e.InterfaceName, Addresses: e.IPNetworks,
 		Phase: string(reconcile.Applied), Reason: "it has no addresses",

@@ -46,7 +46,8 @@ var bgpDescriptions = []description{
 	{metricSessionUpdates, "UPDATE messages of a BGP session.", append(perSession, "direction")},
 	{metricSessionBFDUp, "Whether BFD finds the path of a BGP session good, where it is on.", perSession},
 	{metricSessionBFDDowns, "How often BFD found the path of a BGP session broken, where it is on.", perSession},
-	{metricSessionBFDDrops, "BFD packets in the name of a BGP peer that were dropped, where BFD is on.", append(perSession, "reason")},
+	{metricSessionBFDDrops, "BFD packets in the name of a BGP peer that were dropped, where BFD is on.",
+		append(perSession, "reason")},
 	{metricSessionFailedTime, "When a BGP session last failed.", perSession},
 }
 

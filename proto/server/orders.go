@@ -44,7 +44,8 @@ func (s *Server) ResetPeer(ctx context.Context, r *manxv1.ResetPeerRequest) (*ma
 		case errors.Is(err, speaker.ErrNotEstablished), errors.Is(err, speaker.ErrResetting):
 			return nil, status.Error(codes.FailedPrecondition, err.Error())
 		case errors.Is(err, speaker.ErrTooOften):
-			return nil, status.Error(codes.ResourceExhausted, err.Error()+": each soft reset looks at all routes of the session")
+			return nil, status.Error(codes.ResourceExhausted,
+				err.Error()+": each soft reset looks at all routes of the session")
 		case err != nil:
 			return nil, status.Error(codes.Unavailable, err.Error())
 		}
@@ -73,8 +74,10 @@ func (s *Server) ClearPeer(_ context.Context, r *manxv1.ClearPeerRequest) (*manx
 func (s *Server) Drain(ctx context.Context, r *manxv1.DrainRequest) (*manxv1.DrainResponse, error) {
 	timeout := model.DefaultDrainTimeout
 	if r.TimeoutMs != nil {
-		if timeout = time.Duration(r.GetTimeoutMs()) * time.Millisecond; timeout < 0 || r.GetTimeoutMs() > longestDrain.Milliseconds() {
-			return nil, status.Errorf(codes.InvalidArgument, "timeout_ms = %d: want 0 to %d", r.GetTimeoutMs(), longestDrain.Milliseconds())
+		if timeout = time.Duration(r.GetTimeoutMs()) * time.Millisecond; timeout < 0 ||
+			r.GetTimeoutMs() > longestDrain.Milliseconds() {
+			return nil, status.Errorf(codes.InvalidArgument, "timeout_ms = %d: want 0 to %d", r.GetTimeoutMs(),
+				longestDrain.Milliseconds())
 		}
 	}
 	before, err := s.order(r.GetNode(), func(store datastore.Store, name string) (model.DrainPhase, error) {
@@ -95,12 +98,14 @@ func (s *Server) Undrain(ctx context.Context, r *manxv1.UndrainRequest) (*manxv1
 }
 
 // order gives an order about this node, if that is the one that is asked for.
-func (s *Server) order(name string, give func(datastore.Store, string) (model.DrainPhase, error)) (model.DrainPhase, error) {
+func (s *Server) order(name string, give func(datastore.Store, string) (model.DrainPhase, error)) (model.DrainPhase,
+	error) {
 	own := s.config.Node
 	store := s.now().Store
 	switch {
 	case name != "" && name != own:
-		return "", status.Errorf(codes.InvalidArgument, "node = %q: this is the daemon of node %q, which drains no other", name, own)
+		return "", status.Errorf(codes.InvalidArgument,
+			"node = %q: this is the daemon of node %q, which drains no other", name, own)
 	case store == nil:
 		return "", status.Error(codes.Unavailable, "manxd is starting: the datastore is not connected yet")
 	}
@@ -134,9 +139,11 @@ func (s *Server) Retry(ctx context.Context, _ *manxv1.RetryRequest) (*manxv1.Ret
 	}
 	answer := &manxv1.RetryResponse{}
 	for _, p := range list {
-		answer.Parts = append(answer.Parts, &manxv1.RetriedPart{Name: p.Part, Failed: uint32(p.Failed), Failing: uint32(p.Failing), Reason: p.Reason})
+		answer.Parts = append(answer.Parts, &manxv1.RetriedPart{Name: p.Part, Failed: uint32(p.Failed),
+			Failing: uint32(p.Failing), Reason: p.Reason})
 	}
-	part := &manxv1.RetriedPart{Name: "objects", Failed: uint32(objects.Quarantined), Failing: uint32(objects.Still), Reason: objects.Reason}
+	part := &manxv1.RetriedPart{Name: "objects", Failed: uint32(objects.Quarantined), Failing: uint32(objects.Still),
+		Reason: objects.Reason}
 	if unread != nil {
 		part.Reason = cmp.Or(unread.Error(), part.Reason)
 	}

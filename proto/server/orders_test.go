@@ -25,7 +25,8 @@ import (
 
 func TestResetPeer(t *testing.T) {
 	r := newRig(t)
-	if _, err := r.client.ResetPeer(r.context(), &manxv1.ResetPeerRequest{Peer: "192.0.2.1", Kind: "soft"}); status.Code(err) != codes.Unavailable {
+	if _, err := r.client.ResetPeer(r.context(),
+		&manxv1.ResetPeerRequest{Peer: "192.0.2.1", Kind: "soft"}); status.Code(err) != codes.Unavailable {
 		t.Errorf("before BGP runs: %v", err)
 	}
 	r.start()
@@ -44,8 +45,10 @@ func TestResetPeer(t *testing.T) {
 		{"192.0.2.1", "soft-out", nil, codes.OK, "", []string{"192.0.2.1 1"}},
 		{"::ffff:192.0.2.1", "soft", nil, codes.OK, "", []string{"192.0.2.1 0", "192.0.2.1 1"}},
 		{"tor-1", "hard", nil, codes.OK, "", []string{"192.0.2.1 2"}},
-		{"192.0.2.1", "hard", fmt.Errorf("bgp session with 192.0.2.1 is %w", speaker.ErrNotEstablished), codes.FailedPrecondition, "not established", []string{"192.0.2.1 2"}},
-		{"192.0.2.1", "soft", fmt.Errorf("bgp session with 192.0.2.1: %w; try again in 3s", speaker.ErrTooOften), codes.ResourceExhausted, "try again in 3s", []string{"192.0.2.1 0"}},
+		{"192.0.2.1", "hard", fmt.Errorf("bgp session with 192.0.2.1 is %w", speaker.ErrNotEstablished),
+			codes.FailedPrecondition, "not established", []string{"192.0.2.1 2"}},
+		{"192.0.2.1", "soft", fmt.Errorf("bgp session with 192.0.2.1: %w; try again in 3s", speaker.ErrTooOften),
+			codes.ResourceExhausted, "try again in 3s", []string{"192.0.2.1 0"}},
 		{"192.0.2.9", "soft", nil, codes.NotFound, "The sessions are with 192.0.2.1, 2001:db8::1", nil},
 		{"tor-2", "soft", nil, codes.NotFound, "The sessions are with 192.0.2.1, 2001:db8::1", nil},
 		{"", "soft", nil, codes.NotFound, "The sessions are with", nil},
@@ -54,7 +57,8 @@ func TestResetPeer(t *testing.T) {
 	} {
 		r.bgp.resets, r.bgp.resetErr = nil, c.fails
 		answer, err := r.client.ResetPeer(r.context(), &manxv1.ResetPeerRequest{Peer: c.peer, Kind: c.kind})
-		if status.Code(err) != c.code || err != nil && !strings.Contains(err.Error(), c.says) || err == nil && answer.GetPeer() != "192.0.2.1" {
+		if status.Code(err) != c.code || err != nil && !strings.Contains(err.Error(), c.says) || err == nil &&
+			answer.GetPeer() != "192.0.2.1" {
 			t.Errorf("%s %s: %v, %v", c.peer, c.kind, answer, err)
 		}
 		if !slices.Equal(r.bgp.resets, c.did) {
@@ -62,10 +66,12 @@ func TestResetPeer(t *testing.T) {
 		}
 	}
 	entries := r.logs.FilterMessage("control call").All()
-	if f := entries[1].ContextMap(); f["object"] != "peer/192.0.2.1" || f["call"] != manxv1.Manx_ResetPeer_FullMethodName || f["caller_uid"] == nil || f["code"] != "OK" {
+	if f := entries[1].ContextMap(); f["object"] != "peer/192.0.2.1" ||
+		f["call"] != manxv1.Manx_ResetPeer_FullMethodName || f["caller_uid"] == nil || f["code"] != "OK" {
 		t.Errorf("logged: %v", f)
 	}
-	if f := entries[len(entries)-1].ContextMap(); f["code"] != "InvalidArgument" || !strings.Contains(fmt.Sprint(f["error"]), "harder") {
+	if f := entries[len(entries)-1].ContextMap(); f["code"] != "InvalidArgument" ||
+		!strings.Contains(fmt.Sprint(f["error"]), "harder") {
 		t.Errorf("logged of a call that failed: %v", f)
 	}
 }
@@ -74,9 +80,11 @@ func TestManySessionsAreNotAllNamed(t *testing.T) {
 	r := newRig(t)
 	r.start()
 	for i := range 25 {
-		r.bgp.set(session(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}).String(), bgp.SessionMesh, speaker.PhaseFailed, "Active", "no"))
+		r.bgp.set(session(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}).String(), bgp.SessionMesh, speaker.PhaseFailed,
+			"Active", "no"))
 	}
-	if _, err := r.client.ClearPeer(r.context(), &manxv1.ClearPeerRequest{Peer: "nobody"}); err == nil || !strings.Contains(err.Error(), " and 5 more") {
+	if _, err := r.client.ClearPeer(r.context(), &manxv1.ClearPeerRequest{Peer: "nobody"}); err == nil ||
+		!strings.Contains(err.Error(), " and 5 more") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -88,7 +96,8 @@ func TestClearPeer(t *testing.T) {
 	st.Flaps, st.Restarts = 5, 2
 	r.bgp.set(st)
 	for _, want := range []*manxv1.ClearPeerResponse{{Peer: "192.0.2.1", Flaps: 5, Restarts: 2}, {Peer: "192.0.2.1"}} {
-		if got, err := r.client.ClearPeer(r.context(), &manxv1.ClearPeerRequest{Peer: "192.0.2.1"}); err != nil || !proto.Equal(got, want) {
+		if got, err := r.client.ClearPeer(r.context(), &manxv1.ClearPeerRequest{Peer: "192.0.2.1"}); err != nil ||
+			!proto.Equal(got, want) {
 			t.Errorf("got %v, %v, want %v", got, err, want)
 		}
 	}
@@ -109,7 +118,8 @@ func TestDrainAndUndrain(t *testing.T) {
 		}
 		return o.Value.(*model.Node).Annotations
 	}
-	for _, bad := range []*manxv1.DrainRequest{{Node: "node-2"}, {TimeoutMs: proto.Int64(-1)}, {TimeoutMs: proto.Int64(1 << 62)}} {
+	for _, bad := range []*manxv1.DrainRequest{{Node: "node-2"}, {TimeoutMs: proto.Int64(-1)},
+		{TimeoutMs: proto.Int64(1 << 62)}} {
 		if _, err := r.client.Drain(r.context(), bad); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%v: %v", bad, err)
 		}
@@ -117,26 +127,31 @@ func TestDrainAndUndrain(t *testing.T) {
 	if a := annotations(); a[model.AnnotationDrain] != "" {
 		t.Fatalf("a refused order is stored: %v", a)
 	}
-	if got, err := r.client.Drain(r.context(), &manxv1.DrainRequest{Node: "node-1"}); err != nil || got.GetBefore() != "" {
+	if got, err := r.client.Drain(r.context(), &manxv1.DrainRequest{Node: "node-1"}); err != nil ||
+		got.GetBefore() != "" {
 		t.Fatalf("drain: %v, %v", got, err)
 	}
 	first := annotations()
 	if first[model.AnnotationDrain] == "" || first[model.AnnotationDrainTimeout] != "1m0s" {
 		t.Errorf("annotations: %v", first)
 	}
-	if got, err := r.client.Drain(r.context(), &manxv1.DrainRequest{TimeoutMs: proto.Int64(0)}); err != nil || got.GetBefore() != "draining" {
+	if got, err := r.client.Drain(r.context(), &manxv1.DrainRequest{TimeoutMs: proto.Int64(0)}); err != nil ||
+		got.GetBefore() != "draining" {
 		t.Errorf("drain again: %v, %v", got, err)
 	}
-	if a := annotations(); a[model.AnnotationDrain] != first[model.AnnotationDrain] || a[model.AnnotationDrainTimeout] != "0s" {
+	if a := annotations(); a[model.AnnotationDrain] != first[model.AnnotationDrain] ||
+		a[model.AnnotationDrainTimeout] != "0s" {
 		t.Errorf("annotations: %v", a)
 	}
-	if got, err := r.client.Undrain(r.context(), &manxv1.UndrainRequest{}); err != nil || got.GetBefore() != "draining" {
+	if got, err := r.client.Undrain(r.context(), &manxv1.UndrainRequest{}); err != nil ||
+		got.GetBefore() != "draining" {
 		t.Errorf("undrain: %v, %v", got, err)
 	}
 	if a := annotations(); a[model.AnnotationDrain] != "" || a[model.AnnotationDrainTimeout] != "" {
 		t.Errorf("annotations: %v", a)
 	}
-	if _, err := r.client.Undrain(r.context(), &manxv1.UndrainRequest{Node: "node-2"}); status.Code(err) != codes.InvalidArgument {
+	if _, err := r.client.Undrain(r.context(),
+		&manxv1.UndrainRequest{Node: "node-2"}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("another node: %v", err)
 	}
 }
@@ -149,7 +164,8 @@ func (r *rig) withStore() {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { store.Close() })
-	if _, err := store.Create(r.context(), model.NewObject(model.ResourceKey(model.KindNode, "node-1"), new(model.Node))); err != nil {
+	if _, err := store.Create(r.context(), model.NewObject(model.ResourceKey(model.KindNode, "node-1"),
+		new(model.Node))); err != nil {
 		r.t.Fatal(err)
 	}
 	r.source.Store = store
@@ -164,7 +180,8 @@ func TestRetry(t *testing.T) {
 	}
 	r.start()
 	r.withStore()
-	if _, err := r.client.Retry(r.context(), &manxv1.RetryRequest{}); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), dataplane.ErrNotStarted.Error()) {
+	if _, err := r.client.Retry(r.context(), &manxv1.RetryRequest{}); status.Code(err) != codes.Unavailable ||
+		!strings.Contains(err.Error(), dataplane.ErrNotStarted.Error()) {
 		t.Errorf("before there is a state: %v", err)
 	}
 	r.source.Policy = &rules{}
@@ -173,7 +190,8 @@ func TestRetry(t *testing.T) {
 	for i := range 1000 {
 		r.kernel.Fail("ApplyRoutes", i, unix.EPERM)
 	}
-	r.agent.UpdateRoutes([]route.Learned{{Prefix: netip.MustParsePrefix("10.65.1.0/26"), NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.7")}, Metric: 1024}})
+	r.agent.UpdateRoutes([]route.Learned{{Prefix: netip.MustParsePrefix("10.65.1.0/26"),
+		NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.7")}, Metric: 1024}})
 	phase := func() string {
 		x, _ := r.agent.Route(netip.MustParsePrefix("10.65.1.0/26"))
 		return string(x.Phase)
@@ -196,13 +214,15 @@ func TestRetry(t *testing.T) {
 		return all
 	}
 	all := parts()
-	if p := all["routes"]; p.GetFailed() != 1 || p.GetFailing() != 1 || !strings.Contains(p.GetReason(), "operation not permitted") {
+	if p := all["routes"]; p.GetFailed() != 1 || p.GetFailing() != 1 ||
+		!strings.Contains(p.GetReason(), "operation not permitted") {
 		t.Errorf("routes: %v", p)
 	}
 	if p := all["policy"]; p.GetFailed() != 1 || p.GetReason() == "" {
 		t.Errorf("policy: %v", p)
 	}
-	if p := all["objects"]; p.GetFailed() != 1 || p.GetFailing() != 1 || p.GetReason() == "" { // it is gone from the store: the watch will say so
+	if p := all["objects"]; p.GetFailed() != 1 || p.GetFailing() != 1 ||
+		p.GetReason() == "" { // it is gone from the store: the watch will say so
 		t.Errorf("objects: %v", p)
 	}
 	for _, name := range []string{"interfaces", "bandwidth"} {

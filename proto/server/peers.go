@@ -126,7 +126,8 @@ func sessionRow(st speaker.SessionStatus) *manxv1.Peer {
 		Passive:  w.Passive, Source: text(w.Source), Password: w.PasswordFrom,
 	}
 	if b := st.BFD; b != nil {
-		p.Bfd = &manxv1.PeerBFD{State: b.State.String(), Reason: bfdReason(b), SinceUnixMs: unixMs(b.Since), Downs: b.Downs,
+		p.Bfd = &manxv1.PeerBFD{State: b.State.String(), Reason: bfdReason(b), SinceUnixMs: unixMs(b.Since),
+			Downs:      b.Downs,
 			TransmitMs: uint32(b.Session.Transmit.Milliseconds()), ReceiveMs: uint32(b.Session.Receive.Milliseconds()),
 			Multiplier: uint32(b.Session.Multiplier), Multihop: b.Session.Multihop, DetectionMs: uint32(b.Detection.Milliseconds())}
 	}

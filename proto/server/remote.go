@@ -20,8 +20,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Remote is who may call from other hosts: over TLS alone, with a certificate of the CA, in the role that one of the names in
-// the certificate (common name, DNS name or URI) has here. Names are compared exactly; who has none of them may do nothing.
+// Remote is who may call from other hosts: over TLS alone, with a certificate of the CA, in the role that one of the
+// names in the certificate (common name, DNS name or URI) has here. Names are compared exactly; who has none of them
+// may do nothing.
 type Remote struct {
 	CAFile            string // signs the callers' certificates
 	CertFile, KeyFile string // of the daemon
@@ -34,7 +35,8 @@ func (r Remote) Check() error {
 	case r.CAFile == "" || r.CertFile == "" || r.KeyFile == "":
 		return errors.New("the remote control listener needs a CA file, a certificate file and a key file")
 	case len(r.Admins)+len(r.Readers) == 0:
-		return errors.New("the remote control listener needs the name of at least one admin or reader: without, nobody could call")
+		return errors.New("the remote control listener needs the name of at least one admin or reader: without, " +
+			"nobody could call")
 	}
 	return nil
 }
@@ -62,8 +64,8 @@ const (
 	remoteAge      = 12 * time.Hour   // of a connection: a stream outlives the certificate that began it no longer than that
 )
 
-// ServeRemote answers calls on l, a TCP listener, of who has a certificate and a role, until ctx ends; then it ends all calls and
-// closes l.
+// ServeRemote answers calls on l, a TCP listener, of who has a certificate and a role, until ctx ends; then it ends all
+// calls and closes l.
 func (s *Server) ServeRemote(ctx context.Context, l net.Listener, r Remote) error {
 	if err := r.Check(); err != nil {
 		return err
@@ -71,8 +73,10 @@ func (s *Server) ServeRemote(ctx context.Context, l net.Listener, r Remote) erro
 	tls := &mutualTLS{server: s, remote: r, certificates: r.certificates(s.config.Log)}
 	g := s.newServer(grpc.Creds(tls), grpc.ConnectionTimeout(handshakeTime), grpc.MaxConcurrentStreams(remoteStreams),
 		grpc.MaxHeaderListSize(remoteHeaders), grpc.MaxSendMsgSize(remoteAnswer),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveEvery, Timeout: keepaliveWait, MaxConnectionIdle: remoteIdle, MaxConnectionAge: remoteAge, MaxConnectionAgeGrace: handshakeTime}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveLeast, PermitWithoutStream: true}))
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveEvery, Timeout: keepaliveWait,
+			MaxConnectionIdle: remoteIdle, MaxConnectionAge: remoteAge, MaxConnectionAgeGrace: handshakeTime}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveLeast,
+			PermitWithoutStream: true}))
 	return serve(ctx, &boundedListener{Listener: l, server: s}, g)
 }
 
@@ -107,8 +111,8 @@ func (m *mutualTLS) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 		from: m, chain: conn.ConnectionState().PeerCertificates, address: raw.RemoteAddr().String()}, nil
 }
 
-// linger lets the caller read the alert that says why it was refused: what it has sent already and nobody reads would make the
-// kernel reset the connection, and drop the alert on its way.
+// linger lets the caller read the alert that says why it was refused: what it has sent already and nobody reads would
+// make the kernel reset the connection, and drop the alert on its way.
 func linger(raw net.Conn) {
 	tcp, ok := raw.(interface{ CloseWrite() error })
 	if !ok || tcp.CloseWrite() != nil {
@@ -134,7 +138,8 @@ func subjectOf(err error) string {
 // handshakeWords says why a handshake failed.
 func handshakeWords(err error) string {
 	if errors.Is(err, io.EOF) {
-		return "the caller closed the connection: it probably does not trust the certificate of this daemon, or sent none"
+		return "the caller closed the connection: it probably does not trust the certificate of this daemon, " +
+			"or sent none"
 	}
 	if alert, ok := strings.CutPrefix(err.Error(), "remote error: tls: "); ok {
 		return "the caller does not accept the certificate of this daemon: " + alert
@@ -172,7 +177,8 @@ func (certified) AuthType() string { return "tls" }
 // allows implements identity.
 func (c certified) allows(needs role) error {
 	if err := c.from.certificates.verify(c.chain); err != nil {
-		return status.Errorf(codes.Unauthenticated, "the certificate of this connection is not accepted any more: %v", err)
+		return status.Errorf(codes.Unauthenticated, "the certificate of this connection is not accepted any more: %v",
+			err)
 	}
 	names, r := namesOf(c.chain[0]), c.from.remote
 	has := func(list []string) bool {
@@ -185,14 +191,18 @@ func (c certified) allows(needs role) error {
 	case admin, needs == roleRead && has(r.Readers):
 		return nil
 	case has(r.Readers):
-		return status.Errorf(codes.PermissionDenied, "the certificate of %s may only read: this call needs the role admin (--control-admins of manxd)", listed(names))
+		return status.Errorf(codes.PermissionDenied,
+			"the certificate of %s may only read: this call needs the role admin (--control-admins of manxd)",
+			listed(names))
 	}
-	return status.Errorf(codes.PermissionDenied, "the certificate of %s has no role here: --control-admins and --control-readers of manxd list none of its names", listed(names))
+	return status.Errorf(codes.PermissionDenied,
+		"the certificate of %s has no role here: --control-admins and --control-readers of manxd list none of its names", listed(names))
 }
 
 // fields implements identity.
 func (c certified) fields() []zap.Field {
-	return []zap.Field{zap.String("caller_address", c.address), zap.String("caller_subject", c.chain[0].Subject.String()),
+	return []zap.Field{zap.String("caller_address", c.address),
+		zap.String("caller_subject", c.chain[0].Subject.String()),
 		zap.Strings("caller_names", namesOf(c.chain[0])), zap.String("caller_serial", c.chain[0].SerialNumber.Text(16))}
 }
 

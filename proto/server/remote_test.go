@@ -45,8 +45,9 @@ func newAuthority(t *testing.T, name string) *authority {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +67,8 @@ func (a *authority) issue(name string, change func(*x509.Certificate)) (cert, ke
 		a.t.Fatal(err)
 	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour)}
 	if change != nil {
 		change(template)
 	}
@@ -78,7 +80,8 @@ func (a *authority) issue(name string, change func(*x509.Certificate)) (cert, ke
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
 }
 
 func forServer(c *x509.Certificate) {
@@ -176,22 +179,32 @@ func TestCertificatesThatAreNotAccepted(t *testing.T) {
 		log      string // part of what is logged
 		loggedAs string // subject
 	}{
-		{"of another CA", x.dialWith(x.ca, other, "admin", nil), "unknown certificate authority", "signed by unknown authority", "CN=admin"},
-		{"expired", x.dialWith(x.ca, x.ca, "admin", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }), "expired certificate", "certificate has expired", "CN=admin"},
-		{"not valid yet", x.dialWith(x.ca, x.ca, "admin", func(c *x509.Certificate) { c.NotBefore = time.Now().Add(30 * time.Minute) }), "expired certificate", "is not yet valid", "CN=admin"},
-		{"for servers", x.dialWith(x.ca, x.ca, "admin", forServer), "bad certificate", "incompatible key usage", "CN=admin"},
+		{"of another CA", x.dialWith(x.ca, other, "admin", nil), "unknown certificate authority",
+			"signed by unknown authority", "CN=admin"},
+		{"expired", x.dialWith(x.ca, x.ca, "admin",
+			func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }), "expired certificate",
+			"certificate has expired", "CN=admin"},
+		{"not valid yet", x.dialWith(x.ca, x.ca, "admin",
+			func(c *x509.Certificate) { c.NotBefore = time.Now().Add(30 * time.Minute) }), "expired certificate",
+			"is not yet valid", "CN=admin"},
+		{"for servers", x.dialWith(x.ca, x.ca, "admin", forServer), "bad certificate", "incompatible key usage",
+			"CN=admin"},
 		{"none", x.dialWith(x.ca, nil, "", nil), "certificate required", "client didn't provide a certificate", ""},
-		{"the daemon's is of a CA that the caller does not trust", x.dialWith(other, x.ca, "admin", nil), "signed by unknown authority", "the caller does not accept the certificate of this daemon: bad certificate", ""},
+		{"the daemon's is of a CA that the caller does not trust", x.dialWith(other, x.ca, "admin", nil),
+			"signed by unknown authority", "the caller does not accept the certificate of this daemon: bad certificate",
+			""},
 	} {
 		for range 5 { // the alert must not get lost
 			x.logs.TakeAll()
-			if err := x.getStatus(c.conn); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), c.caller) {
+			if err := x.getStatus(c.conn); status.Code(err) != codes.Unavailable ||
+				!strings.Contains(err.Error(), c.caller) {
 				t.Errorf("%s: the caller is told %v", c.name, err)
 			}
 			eventually(t, func() string {
 				for _, l := range x.logs.FilterMessage("remote control connection refused").All() {
 					f := l.ContextMap()
-					if strings.Contains(fmt.Sprint(f["reason"]), c.log) && f["subject"] == c.loggedAs && strings.HasPrefix(fmt.Sprint(f["remote"]), "127.0.0.1:") {
+					if strings.Contains(fmt.Sprint(f["reason"]), c.log) && f["subject"] == c.loggedAs &&
+						strings.HasPrefix(fmt.Sprint(f["remote"]), "127.0.0.1:") {
 						return ""
 					}
 				}
@@ -219,13 +232,18 @@ func TestRolesFollowFromNames(t *testing.T) {
 		says      string
 	}{
 		{"common name", nil, "admin", true, true, ""},
-		{"DNS name", func(c *x509.Certificate) { c.DNSNames = []string{"a.example.org", "ops.example.org"} }, "somebody", true, true, ""},
+		{"DNS name", func(c *x509.Certificate) { c.DNSNames = []string{"a.example.org", "ops.example.org"} },
+			"somebody", true, true, ""},
 		{"URI", func(c *x509.Certificate) { c.URIs = []*url.URL{spiffe} }, "", true, true, ""},
-		{"reader", nil, "reader", true, false, `the certificate of "reader" may only read: this call needs the role admin`},
-		{"both roles", func(c *x509.Certificate) { c.DNSNames = []string{"ops.example.org"} }, "reader", true, true, ""},
-		{"in capitals", nil, "Admin", false, false, `the certificate of "Admin" has no role here: --control-admins and --control-readers of manxd list none of its names`},
+		{"reader", nil, "reader", true, false,
+			`the certificate of "reader" may only read: this call needs the role admin`},
+		{"both roles", func(c *x509.Certificate) { c.DNSNames = []string{"ops.example.org"} }, "reader", true, true,
+			""},
+		{"in capitals", nil, "Admin", false, false,
+			`the certificate of "Admin" has no role here: --control-admins and --control-readers of manxd list none of its names`},
 		{"a part of a name", nil, "admi", false, false, "no role"},
-		{"a wildcard", func(c *x509.Certificate) { c.DNSNames = []string{"*.example.org"} }, "x", false, false, `"x", "*.example.org"`},
+		{"a wildcard", func(c *x509.Certificate) { c.DNSNames = []string{"*.example.org"} }, "x", false, false,
+			`"x", "*.example.org"`},
 		{"no name", nil, "", false, false, "it has no common name, DNS name or URI"},
 		{"a name in another field", func(c *x509.Certificate) {
 			c.Subject.Organization, c.EmailAddresses = []string{"admin"}, []string{"admin"}
@@ -244,10 +262,12 @@ func TestRolesFollowFromNames(t *testing.T) {
 			}
 		}
 	}
-	refused := x.logs.FilterMessage("control call refused").FilterField(zap.String("call", manxv1.Manx_SetLogLevel_FullMethodName)).All()
+	refused := x.logs.FilterMessage("control call refused").FilterField(zap.String("call",
+		manxv1.Manx_SetLogLevel_FullMethodName)).All()
 	if !slices.ContainsFunc(refused, func(e observer.LoggedEntry) bool {
 		f := e.ContextMap()
-		return f["caller_subject"] == "CN=reader" && strings.HasPrefix(fmt.Sprint(f["caller_address"]), "127.0.0.1:") && strings.Contains(fmt.Sprint(f["reason"]), "may only read")
+		return f["caller_subject"] == "CN=reader" && strings.HasPrefix(fmt.Sprint(f["caller_address"]), "127.0.0.1:") &&
+			strings.Contains(fmt.Sprint(f["reason"]), "may only read")
 	}) {
 		t.Errorf("the reader's attempt is not logged: %v", refused)
 	}
@@ -255,7 +275,8 @@ func TestRolesFollowFromNames(t *testing.T) {
 	if len(done) != 4 {
 		t.Fatalf("%d changes are logged, want 4", len(done))
 	}
-	if f := done[0].ContextMap(); f["caller_subject"] != "CN=admin" || f["object"] != "node/node-1" || f["code"] != "OK" {
+	if f := done[0].ContextMap(); f["caller_subject"] != "CN=admin" || f["object"] != "node/node-1" ||
+		f["code"] != "OK" {
 		t.Errorf("logged: %v", f)
 	}
 }
@@ -297,7 +318,8 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	if err := x.getStatus(x.dialWith(next, next, "admin", nil)); err != nil {
 		t.Errorf("with certificates of the new CA: %v", err)
 	}
-	if err := x.getStatus(old); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "not accepted any more") {
+	if err := x.getStatus(old); status.Code(err) != codes.Unauthenticated ||
+		!strings.Contains(err.Error(), "not accepted any more") {
 		t.Errorf("a connection with a certificate of the old CA: %v", err)
 	}
 	if err := x.getStatus(x.dialWith(next, x.ca, "admin", nil)); status.Code(err) != codes.Unavailable {
@@ -373,9 +395,10 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 	if err := x.getStatus(inUse); err != nil {
 		t.Errorf("the connection that was there before: %v", err)
 	}
-	if !slices.ContainsFunc(x.logs.FilterMessage("remote control connection refused").All(), func(l observer.LoggedEntry) bool {
-		return strings.Contains(fmt.Sprint(l.ContextMap()["reason"]), "too many connections without a certificate")
-	}) {
+	if !slices.ContainsFunc(x.logs.FilterMessage("remote control connection refused").All(),
+		func(l observer.LoggedEntry) bool {
+			return strings.Contains(fmt.Sprint(l.ContextMap()["reason"]), "too many connections without a certificate")
+		}) {
 		t.Errorf("the log does not tell of too many connections: %v", x.logs.All())
 	}
 	eventually(t, func() string {
@@ -410,7 +433,9 @@ func TestRemoteIsBounded(t *testing.T) {
 		}
 		return ""
 	})
-	if _, err := admin.SetLogLevel(t.Context(), &manxv1.SetLogLevelRequest{Level: string(bytes.Repeat([]byte("x"), biggestRequest))}); status.Code(err) != codes.ResourceExhausted {
+	if _, err := admin.SetLogLevel(t.Context(),
+		&manxv1.SetLogLevelRequest{Level: string(bytes.Repeat([]byte("x"),
+			biggestRequest))}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("a big request: %v", err)
 	}
 }

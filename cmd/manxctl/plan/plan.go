@@ -19,7 +19,8 @@ type Settings struct {
 
 // Compute decides about a State as the daemon of the node does.
 func (s State) Compute(with Settings) bgp.Desired {
-	return bgp.Compute(bgp.Input{Reader: s.Objects, Node: with.Node, RouterID: with.RouterID, ClusterIPs: with.ClusterIPs,
+	return bgp.Compute(bgp.Input{Reader: s.Objects, Node: with.Node, RouterID: with.RouterID,
+		ClusterIPs:      with.ClusterIPs,
 		InterfacePrefix: with.InterfacePrefix, Passwords: s.passwords})
 }
 

@@ -67,7 +67,8 @@ func TestSocketIsNeverOpen(t *testing.T) {
 	defer unix.Umask(unix.Umask(0))
 	cmd := exec.Command(self, "-test.run=^TestConnecting$")
 	cmd.Env, cmd.Dir = append(os.Environ(), connectEnv+"="+socket), "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534},
+		Pdeathsig: syscall.SIGKILL}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -169,7 +169,8 @@ func (c Config) check() error {
 	}
 	if c.Listen == "" {
 		if c.Insecure || c.CAFile != "" || c.CertFile != "" || c.KeyFile != "" {
-			return errors.New("--embedded-insecure and TLS files are about --embedded-listen=ADDRESS:PORT, which is missing")
+			return errors.New("--embedded-insecure and TLS files are about --embedded-listen=ADDRESS:PORT, " +
+				"which is missing")
 		}
 		return nil
 	}
@@ -191,7 +192,8 @@ func (c Config) checkFiles() error {
 	case c.CertFile == "" && c.CAFile != "":
 		return fmt.Errorf("CA certificate file %s is given without certificate and key file", c.CAFile)
 	case c.CertFile != "" && c.CAFile == "" && !c.Insecure:
-		return fmt.Errorf("listen address %s: without a CA certificate file (--embedded-ca-file) everybody who reaches it "+
+		return fmt.Errorf("listen address %s: without a CA certificate file (--embedded-ca-file) everybody "+
+			"who reaches it "+
 			"may change the cluster: say --embedded-insecure if that is meant", c.Listen)
 	}
 	if c.CertFile != "" {

@@ -40,7 +40,8 @@ func Start(t testing.TB) *Server {
 
 func (s *Server) start(t testing.TB, listen string) {
 	t.Helper()
-	e, err := embedded.Start(context.Background(), embedded.Config{DataDir: s.DataDir, Listen: listen, Insecure: true, MinFreeBytes: 1}, zap.NewNop())
+	e, err := embedded.Start(context.Background(),
+		embedded.Config{DataDir: s.DataDir, Listen: listen, Insecure: true, MinFreeBytes: 1}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,8 +29,8 @@ const (
 	maxName   = 64 // RFC 5280 appendix A.1, ub-common-name
 )
 
-// Certificates are good from the beginning of time on, and the authority's and the server's for ever: a host whose clock
-// is not set yet should reach its cluster all the same.
+// Certificates are good from the beginning of time on, and the authority's and the server's for ever: a host whose
+// clock is not set yet should reach its cluster all the same.
 var (
 	beginning = time.Unix(0, 0).UTC()
 	noEnd     = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC) // RFC 5280 section 4.1.2.5

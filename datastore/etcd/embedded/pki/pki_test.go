@@ -77,20 +77,23 @@ func TestOpenRefuses(t *testing.T) {
 		spoil func(dir string) error
 		want  string
 	}{
-		"a key that is gone":       {func(dir string) error { return os.Remove(filepath.Join(dir, "ca.key")) }, "restore it from a backup"},
-		"an empty key":             {write("ca.key", ""), "holds no PEM block PRIVATE KEY"},
-		"an empty certificate":     {write("ca.crt", ""), "holds no PEM block CERTIFICATE"},
-		"a truncated certificate":  {truncate("ca.crt"), "ca.crt holds no PEM"},
-		"garbage in a certificate": {write("ca.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("x")}))), "ca.crt"},
-		"another's key":            {foreignKey, "is not the key of"},
-		"a folder for everybody":   {func(dir string) error { return os.Chmod(dir, 0o755) }, "others can enter"},
+		"a key that is gone": {func(dir string) error { return os.Remove(filepath.Join(dir, "ca.key")) },
+			"restore it from a backup"},
+		"an empty key":            {write("ca.key", ""), "holds no PEM block PRIVATE KEY"},
+		"an empty certificate":    {write("ca.crt", ""), "holds no PEM block CERTIFICATE"},
+		"a truncated certificate": {truncate("ca.crt"), "ca.crt holds no PEM"},
+		"garbage in a certificate": {write("ca.crt",
+			string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("x")}))), "ca.crt"},
+		"another's key":          {foreignKey, "is not the key of"},
+		"a folder for everybody": {func(dir string) error { return os.Chmod(dir, 0o755) }, "others can enter"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "pki")
 			newAuthority(t, dir)
 			must(t, c.spoil(dir))
 			before, _ := os.ReadDir(dir)
-			if _, err := pki.Open(dir, "test"); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), dir) {
+			if _, err := pki.Open(dir, "test"); err == nil || !strings.Contains(err.Error(), c.want) ||
+				!strings.Contains(err.Error(), dir) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 			if after, _ := os.ReadDir(dir); len(after) != len(before) {
@@ -148,15 +151,22 @@ func TestServerConfig(t *testing.T) {
 		client *tls.Config
 		want   string
 	}{
-		"by address":                      {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Hour)}, ""},
-		"with a clock that was never set": {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Hour), Time: func() time.Time { return time.Unix(100, 0) }}, ""},
-		"with a clock that is far ahead":  {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Hour), Time: func() time.Time { return time.Now().AddDate(50, 0, 0) }}, ""},
-		"by a name":                       {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Hour), ServerName: "n1.example.com"}, ""},
-		"without a certificate":           {&tls.Config{RootCAs: a.Pool()}, "certificate"},
-		"of another authority":            {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(other, time.Hour)}, "certificate"},
-		"trusting another":                {&tls.Config{RootCAs: other.Pool(), Certificates: certOf(a, time.Hour)}, "unknown authority"},
-		"an expired certificate":          {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Nanosecond)}, "expired"},
-		"an address of other hosts":       {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Hour), ServerName: "192.0.2.1"}, "192.0.2.1"},
+		"by address": {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Hour)}, ""},
+		"with a clock that was never set": {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Hour),
+			Time: func() time.Time { return time.Unix(100, 0) }}, ""},
+		"with a clock that is far ahead": {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Hour),
+			Time: func() time.Time { return time.Now().AddDate(50, 0, 0) }}, ""},
+		"by a name": {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Hour),
+			ServerName: "n1.example.com"}, ""},
+		"without a certificate": {&tls.Config{RootCAs: a.Pool()}, "certificate"},
+		"of another authority": {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(other, time.Hour)},
+			"certificate"},
+		"trusting another": {&tls.Config{RootCAs: other.Pool(), Certificates: certOf(a, time.Hour)},
+			"unknown authority"},
+		"an expired certificate": {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Nanosecond)},
+			"expired"},
+		"an address of other hosts": {&tls.Config{RootCAs: a.Pool(), Certificates: certOf(a, time.Hour),
+			ServerName: "192.0.2.1"}, "192.0.2.1"},
 	} {
 		if name == "an expired certificate" {
 			time.Sleep(1100 * time.Millisecond) // certificates count in seconds
@@ -184,7 +194,8 @@ func TestWriteClient(t *testing.T) {
 	if pair.Leaf.Subject.CommonName != "node-2" {
 		t.Errorf("it is for %s", pair.Leaf.Subject)
 	}
-	_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: a.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: a.Pool(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	must(t, err)
 	if err := a.WriteClient(dir, "node-3", time.Hour); !errors.Is(err, os.ErrExist) {
 		t.Errorf("into a folder that is there: %v", err)
