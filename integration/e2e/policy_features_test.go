@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -108,6 +109,12 @@ func (k knock) try(patience time.Duration) string {
 	}
 }
 
+// lastPort is the source port of the last UDP knock. The kernel lets the packets of a flow that it knows pass, so a port
+// that an earlier knock had must not come again; those from 10000 on are not given to others.
+var lastPort atomic.Uint32
+
+func freshPort() *net.UDPAddr { return &net.UDPAddr{Port: int(10000 + lastPort.Add(1)%20000)} }
+
 // once makes one connection, or sends one ping, and waits for an answer.
 func (k knock) once() error {
 	if k.network == "ping" {
@@ -119,10 +126,15 @@ func (k knock) once() error {
 	var conn net.Conn
 	var err error
 	inside := lab.Inside(k.ns, func() {
-		if k.network == "sctp" {
+		dialer := net.Dialer{Timeout: 200 * time.Millisecond}
+		switch k.network {
+		case "sctp":
 			conn, err = net.Dial("ip:132", k.to.Addr().String())
-		} else {
-			conn, err = net.DialTimeout(k.network, k.to.String(), 200*time.Millisecond)
+		case "udp":
+			dialer.LocalAddr = freshPort()
+			fallthrough
+		default:
+			conn, err = dialer.Dial(k.network, k.to.String())
 		}
 	})
 	if err = errors.Join(inside, err); err != nil || k.network == "tcp" {
