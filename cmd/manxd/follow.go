@@ -212,8 +212,7 @@ func (f *follower) configure(ctx context.Context, snapshot *datastore.Snapshot) 
 	return passwordPoll
 }
 
-// logNotices logs what is new among the notices, so that the log has a password that could not be read at the time,
-// too.
+// logNotices logs the notices that were not there before: the log then says when a password could not be read.
 func (f *follower) logNotices(before, now []bgp.Notice) {
 	for _, n := range now {
 		if !slices.Contains(before, n) {

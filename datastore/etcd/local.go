@@ -77,8 +77,8 @@ func absolute(path string) string {
 	return path
 }
 
-// HintLocal adds to the error of Open, with c, what is behind it if c has the address at which older versions of
-// manxd served their embedded datastore.
+// HintLocal explains an error of Open if c has the address where older versions of manxd served their embedded
+// datastore, and the local manxd serves its datastore elsewhere now. It returns any other error as it is.
 func HintLocal(err error, c Config, runDir string) error {
 	if !errors.Is(err, datastore.ErrUnavailable) || len(c.Endpoints) != 1 {
 		return err

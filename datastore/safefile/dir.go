@@ -58,8 +58,8 @@ func (d *Dir) Close() error { return d.file.Close() }
 // Path is where the folder was found, as an absolute path.
 func (d *Dir) Path() string { return d.path }
 
-// CheckOwned returns nil if only root and this process's user can change what is in the folder and which folder is
-// found at its path, else an error that names who else can.
+// CheckOwned returns an error that names another user who can change the content of the folder, or put another folder
+// at its path. It returns nil if root and this process's user alone can do so.
 func (d *Dir) CheckOwned() error { return exposure(d.exposed) }
 
 func exposure(text string) error {

@@ -1,3 +1,3 @@
-// Package release holds the tests of what is handed out: programs that anybody can build again byte for byte, the list
-// of their modules with licences, and the look into the database of vulnerabilities.
+// Package release tests the released programs: anybody can build them again byte for byte, the list of their modules
+// and licences is complete, and the check for known vulnerabilities reports its outcome.
 package release
