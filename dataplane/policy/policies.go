@@ -5,7 +5,7 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
-	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -130,7 +130,7 @@ func (c *Calculator) takePolicy(k model.Key, o *model.Object) {
 
 // compileAny compiles Kubernetes' own kinds by way of Calico's.
 func compileAny(o *model.Object) (*Policy, error) {
-	converted, err := kubernetes.Policy(o)
+	converted, err := conversion.Policy(o)
 	if err != nil || converted == nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -33,7 +33,7 @@ func (w writer) objects(c cluster) model.Set {
 		documents = append(documents, model.NewObject(model.Key{Kind: model.KindKubernetesNetworkPolicy, Namespace: p.Namespace, Name: p.Name}, &p))
 	}
 	// A rule that cannot be converted is left out in a cluster, too: what follows from that is for the table to say.
-	all, _ := kubernetes.FromDocuments(append(documents, defaultTier()))
+	all, _ := conversion.FromDocuments(append(documents, defaultTier()))
 	return model.NewSet(all...)
 }
 
@@ -56,7 +56,7 @@ func defaultTier() *model.Object {
 }
 
 // interfaceOf is the name of the host's end.
-func interfaceOf(p pod) string { return kubernetes.InterfaceName("cali", p.Namespace, p.Name) }
+func interfaceOf(p pod) string { return conversion.InterfaceName("cali", p.Namespace, p.Name) }
 
 // mark is an object that concerns nobody.
 func mark(key model.Key, n uint64) *model.Object {

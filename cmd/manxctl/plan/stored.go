@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -18,7 +18,7 @@ func (s State) AsStored() (model.Set, []string) {
 	for _, k := range keys {
 		list = append(list, s.Objects[k])
 	}
-	converted, notices := kubernetes.FromDocuments(list)
+	converted, notices := conversion.FromDocuments(list)
 	var remarks []string
 	for _, n := range notices {
 		remarks = append(remarks, n.String())

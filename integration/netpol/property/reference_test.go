@@ -10,7 +10,7 @@ import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
-	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/selector"
 )
@@ -86,7 +86,7 @@ func newReference(set model.Set, links map[string][]netip.Addr) *reference {
 func (r *reference) enterKubernetes() {
 	for _, kind := range []model.Kind{model.KindKubernetesNetworkPolicy, model.KindClusterNetworkPolicy} {
 		for o := range r.set.All(kind) {
-			turned, err := kubernetes.Policy(o)
+			turned, err := conversion.Policy(o)
 			if err != nil || turned == nil {
 				continue
 			}

@@ -1,4 +1,4 @@
-package kubernetes
+package conversion
 
 import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"

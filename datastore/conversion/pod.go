@@ -1,4 +1,4 @@
-package kubernetes
+package conversion
 
 import (
 	"crypto/sha1" //nolint:gosec // a name, not a secret

@@ -1,0 +1,2 @@
+// Package conversion turns Kubernetes' objects into Calico's, as pure functions.
+package conversion
