@@ -1,0 +1,54 @@
+package route
+
+import (
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+)
+
+// quietKernel accepts every change of a route and remembers none.
+type quietKernel struct{ *kernel.Fake }
+
+func (quietKernel) ApplyRoutes([]kernel.RouteOp) []error { return nil }
+
+// BenchmarkLearn100k measures what a learned route costs from BGP's decision to the kernel's queue, and what is kept of it.
+func BenchmarkLearn100k(b *testing.B) {
+	const n = 100_000
+	b.ReportAllocs()
+	changes := make([]Learned, n)
+	hops := []netip.Addr{addr("10.1.0.9")}
+	for i := range changes {
+		v := uint32(20<<24) + uint32(i)<<6
+		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)}), 26)
+		changes[i] = Learned{Prefix: p, NextHops: hops, Metric: 1024}
+	}
+	var kept uint64
+	for range b.N {
+		b.StopTimer()
+		target := New(quietKernel{testKernel()}, time.Now)
+		target.Configure(testConfig())
+		_, _, _ = target.Flush()
+		before := heap()
+		b.StartTimer()
+		target.Learn(changes)
+		if _, failures, err := target.Flush(); failures > 0 || err != nil {
+			b.Fatal(failures, err)
+		}
+		b.StopTimer()
+		kept += heap() - before
+		runtime.KeepAlive(target)
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(kept)/float64(n*b.N), "kept-B/route")
+}
+
+// heap is the number of bytes in use.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
