@@ -283,7 +283,7 @@ func (a *Agent) noIPIP() error {
 	if on := a.state.felix.IPIPEnabled; on != nil && !*on {
 		return errIPIPDisabled
 	}
-	return a.links.NoIPIP()
+	return a.links.Missing()[link.TunnelDevice]
 }
 
 // reportRepairs logs what others had changed and was put right.

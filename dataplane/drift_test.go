@@ -284,7 +284,7 @@ type listCounter struct {
 	lists atomic.Int64
 }
 
-func (k *listCounter) ListRoutes() ([]kernel.Route, error) {
+func (k *listCounter) ListRoutes(tables ...kernel.Table) ([]kernel.Route, error) {
 	k.lists.Add(1)
-	return k.Kernel.ListRoutes()
+	return k.Kernel.ListRoutes(tables...)
 }

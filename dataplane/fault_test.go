@@ -219,7 +219,7 @@ func TestEveryCallMayFail(t *testing.T) {
 	}
 	w := play(t, func(*kernel.Fake) {})
 	w.check("without failures")
-	methods := []string{"ListRoutes", "ListLinks", "ListAddresses", "ApplyRoutes", "EnsureIPIP", "SetMTU", "SetUp",
+	methods := []string{"ListRoutes", "ListLinks", "ListAddresses", "ApplyRoutes", "EnsureDevice", "SetMTU", "SetUp",
 		"AddAddress", "DeleteAddress", "Sysctl", "SetSysctl", "Watch"}
 	failures := []error{unix.ENOBUFS, unix.EINTR, unix.EEXIST, unix.EPERM, unix.ENETUNREACH}
 	for _, method := range methods {
@@ -329,7 +329,7 @@ func TestIPIPDisabledByConfiguration(t *testing.T) {
 			t.Errorf("%q, want %q", s.Reason, want)
 		}
 	}
-	if w.fake.Calls("EnsureIPIP") != 0 {
+	if w.fake.Calls("EnsureDevice") != 0 {
 		t.Error("the device is made all the same")
 	}
 }

@@ -240,18 +240,20 @@ func (s *state) ipipMode(spec model.IPPoolSpec, cidr netip.Prefix) route.Mode {
 
 func (s *state) linkConfig() link.Config {
 	c := link.Config{NoForwarding: s.felix.IPForwarding == "Disabled"}
+	ipip, mtu := false, 0
 	for _, p := range s.pools {
 		cidr, err := netip.ParsePrefix(p.Spec.CIDR)
-		c.IPIP = c.IPIP || err == nil && s.ipipMode(p.Spec, cidr) != route.Never
+		ipip = ipip || err == nil && s.ipipMode(p.Spec, cidr) != route.Never
 	}
 	if s.felix.IPIPEnabled != nil {
-		c.IPIP = *s.felix.IPIPEnabled
+		ipip = *s.felix.IPIPEnabled
 	}
 	if s.felix.IPIPMTU != nil {
-		c.IPIPMTU = *s.felix.IPIPMTU
+		mtu = *s.felix.IPIPMTU
 	}
-	if a, err := netip.ParseAddr(s.bgpSpec().IPv4IPIPTunnelAddr); err == nil {
-		c.TunnelAddress = a
+	if ipip {
+		a, _ := netip.ParseAddr(s.bgpSpec().IPv4IPIPTunnelAddr) // invalid: none is assigned yet
+		c.Devices = append(c.Devices, link.IPIP(a, mtu))
 	}
 	if s.felix.MTUIfacePattern != "" {
 		if re, err := regexp.Compile(s.felix.MTUIfacePattern); err == nil {

@@ -112,7 +112,7 @@ func TestPodTrafficWithoutEncapsulation(t *testing.T) {
 // The real tunnel device, with foreign addresses and a wrong MTU on it; then the pool stops to use IPIP.
 func TestVMPodTrafficByIPIP(t *testing.T) {
 	probe := bareHost(t)
-	if _, err := probe.open().EnsureIPIP("tunl0"); errors.Is(err, kernel.ErrNoIPIP) {
+	if _, err := probe.open().EnsureDevice(kernel.Device{Name: "tunl0", Kind: "ipip"}); errors.Is(err, kernel.ErrNoIPIP) {
 		t.Skip(err)
 	} else if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ const statusGrace = 30 * time.Second
 type nodeFacts struct {
 	follower *follower
 	kernel   interface {
-		ListRoutes() ([]kernel.Route, error)
+		ListRoutes(tables ...kernel.Table) ([]kernel.Route, error)
 		ListLinks() ([]kernel.Link, error)
 	}
 	started time.Time

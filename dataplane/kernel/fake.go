@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"sync"
 
@@ -18,16 +19,21 @@ type Fake struct {
 	links     map[int]Link
 	addresses []Address
 	sysctls   map[string]string
-	noIPIP    bool
+	without   map[string]bool // kinds of devices
 	shapes    map[string]Shape
 	noShaping bool
 	calls     map[string]int
 	failures  map[string]map[int]error
 	log       []string
-	watchers  map[int]func([]Event)
+	watchers  map[int]fakeWatcher
 }
 
 var _ Kernel = (*Fake)(nil)
+
+type fakeWatcher struct {
+	handle func([]Event)
+	tables []Table
+}
 
 // NewFake returns a kernel with the interface lo, which has index 1.
 func NewFake() *Fake {
@@ -37,7 +43,8 @@ func NewFake() *Fake {
 		sysctls:  map[string]string{},
 		calls:    map[string]int{},
 		failures: map[string]map[int]error{},
-		watchers: map[int]func([]Event){},
+		watchers: map[int]fakeWatcher{},
+		without:  map[string]bool{},
 	}
 }
 
@@ -79,7 +86,7 @@ func (f *Fake) Log() []string {
 func (f *Fake) WithoutIPIP() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.noIPIP = true
+	f.without["ipip"] = true
 }
 
 // called counts a call and returns the failure that was ordered for it. The lock is held.
@@ -93,18 +100,27 @@ func (f *Fake) logf(format string, args ...any) { f.log = append(f.log, fmt.Spri
 
 func (f *Fake) notify(events ...Event) {
 	f.mu.Lock()
-	var handlers []func([]Event)
-	for _, h := range f.watchers {
-		handlers = append(handlers, h)
-	}
+	watchers := slices.Collect(maps.Values(f.watchers))
 	f.mu.Unlock()
-	for _, h := range handlers {
-		h(events)
+	for _, w := range watchers {
+		w.notify(events)
+	}
+}
+
+func (w fakeWatcher) notify(events []Event) {
+	var list []Event
+	for _, e := range events {
+		if aboutRoute := e.Type == EventRoute || e.Type == EventRouteGone; !aboutRoute || slices.Contains(w.tables, e.Route.Table) {
+			list = append(list, e)
+		}
+	}
+	if len(list) > 0 {
+		w.handle(list)
 	}
 }
 
 // ListRoutes implements Routes.
-func (f *Fake) ListRoutes() ([]Route, error) {
+func (f *Fake) ListRoutes(tables ...Table) ([]Route, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.called("ListRoutes"); err != nil {
@@ -112,7 +128,9 @@ func (f *Fake) ListRoutes() ([]Route, error) {
 	}
 	var all []Route
 	for _, r := range f.routes {
-		all = append(all, r)
+		if slices.Contains(orMain(tables), r.Table) {
+			all = append(all, r)
+		}
 	}
 	return all, nil
 }
@@ -186,28 +204,28 @@ func (f *Fake) ListAddresses() ([]Address, error) {
 	return slices.Clone(f.addresses), nil
 }
 
-// EnsureIPIP implements Links.
-func (f *Fake) EnsureIPIP(name string) (Link, error) {
+// EnsureDevice implements Links.
+func (f *Fake) EnsureDevice(d Device) (Link, error) {
 	f.mu.Lock()
-	if err := f.called("EnsureIPIP"); err != nil {
+	if err := f.called("EnsureDevice"); err != nil {
 		f.mu.Unlock()
 		return Link{}, err
 	}
 	index := 1
 	for _, l := range f.links {
-		if l.Name == name {
+		if l.Name == d.Name {
 			f.mu.Unlock()
-			return checkIPIP(l)
+			return d.check(l)
 		}
 		index = max(index, l.Index)
 	}
-	if f.noIPIP {
+	if f.without[d.Kind] {
 		f.mu.Unlock()
-		return Link{}, fmt.Errorf("create interface %s: %w", name, ErrNoIPIP)
+		return Link{}, fmt.Errorf("create interface %s: %w", d.Name, NoKindError{d.Kind})
 	}
-	l := Link{Index: index + 1, Name: name, Kind: "ipip", MTU: 1480}
+	l := Link{Index: index + 1, Name: d.Name, Kind: d.Kind, MTU: 1480}
 	f.links[l.Index] = l
-	f.logf("create %s", name)
+	f.logf("create %s", d.Name)
 	f.mu.Unlock()
 	f.notify(Event{Type: EventLink, Link: l})
 	return l, nil
@@ -299,14 +317,14 @@ func (f *Fake) SetSysctl(name, value string) error {
 }
 
 // Watch implements Watcher.
-func (f *Fake) Watch(ctx context.Context, handle func([]Event)) error {
+func (f *Fake) Watch(ctx context.Context, handle func([]Event), tables ...Table) error {
 	f.mu.Lock()
 	if err := f.called("Watch"); err != nil {
 		f.mu.Unlock()
 		return err
 	}
 	id := f.calls["Watch"]
-	f.watchers[id] = handle
+	f.watchers[id] = fakeWatcher{handle, orMain(tables)}
 	f.mu.Unlock()
 	handle([]Event{{Type: EventResync}})
 	<-ctx.Done()

@@ -2,10 +2,10 @@ package kernel
 
 import "context"
 
-// Routes reads and changes the main tables of IPv4 and IPv6.
+// Routes reads and changes the routing tables of IPv4 and IPv6.
 type Routes interface {
-	// ListRoutes returns every route of both main tables.
-	ListRoutes() ([]Route, error)
+	// ListRoutes returns every route of these tables, of main if none is named. Each is to be named once.
+	ListRoutes(tables ...Table) ([]Route, error)
 	// ApplyRoutes does all of ops in order and as far as possible. The result is nil when all went well; otherwise it
 	// has one entry for each op.
 	ApplyRoutes(ops []RouteOp) []error
@@ -15,8 +15,8 @@ type Routes interface {
 type Links interface {
 	ListLinks() ([]Link, error)
 	ListAddresses() ([]Address, error)
-	// EnsureIPIP makes sure that an IPIP device of that name exists. An error Is ErrNoIPIP if the kernel has no such devices.
-	EnsureIPIP(name string) (Link, error)
+	// EnsureDevice makes sure that the device exists. An error has a NoKindError if the kernel has no such devices.
+	EnsureDevice(Device) (Link, error)
 	SetMTU(link int, mtu int) error
 	SetUp(link int) error
 	// AddAddress and DeleteAddress succeed if there is nothing to do.
@@ -35,8 +35,9 @@ type Sysctls interface {
 // Watcher reports changes that others make.
 type Watcher interface {
 	// Watch calls handle with batches of events until ctx ends, from one goroutine. The first event is EventResync, as
-	// is one that follows a loss of events: read everything again. Routes that this connection changes are not reported.
-	Watch(ctx context.Context, handle func([]Event)) error
+	// is one that follows a loss of events: read everything again. Routes are reported of these tables, of main if none
+	// is named, without those that this connection changes.
+	Watch(ctx context.Context, handle func([]Event), tables ...Table) error
 }
 
 // Kernel is all of it. *Conn is the real one, *Fake the one for tests.

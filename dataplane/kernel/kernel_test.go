@@ -205,7 +205,7 @@ func next(t *testing.T, events <-chan Event, what string, ok func(Event) bool) {
 	}
 }
 
-func watch(t *testing.T, c *Conn) <-chan Event {
+func watch(t *testing.T, c *Conn, tables ...Table) <-chan Event {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	events := make(chan Event, 10000)
@@ -215,7 +215,7 @@ func watch(t *testing.T, c *Conn) <-chan Event {
 			for _, e := range batch {
 				events <- e
 			}
-		})
+		}, tables...)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -240,7 +240,7 @@ func TestWatchReportsOthersOnly(t *testing.T) {
 		if e.Route.Dst == own.Dst {
 			t.Fatalf("own change is reported: %v", e.Route)
 		}
-		return e.Type == EventRoute && e.Route.Key() == RouteKey{prefix("10.9.0.0/16"), 3}
+		return e.Type == EventRoute && e.Route.Key() == RouteKey{Dst: prefix("10.9.0.0/16"), Metric: 3}
 	})
 	run(t, "ip", "-n", name, "route", "del", "10.244.1.0/26")
 	next(t, events, "own route deleted by another", func(e Event) bool { return e.Type == EventRouteGone && e.Route.Equal(own) })
@@ -296,18 +296,18 @@ func TestLinksAddressesSysctls(t *testing.T) {
 // The real device where the kernel has it, the one precise error where it has not.
 func TestVMEnsureIPIP(t *testing.T) {
 	_, c := testNS(t)
-	l, err := c.EnsureIPIP("tunl0")
+	l, err := c.EnsureDevice(Device{"tunl0", "ipip"})
 	if errors.Is(err, ErrNoIPIP) {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := c.EnsureIPIP("tunl0")
+	again, err := c.EnsureDevice(Device{"tunl0", "ipip"})
 	if err != nil || again.Index != l.Index || l.Kind != "ipip" {
 		t.Fatal(l, again, err)
 	}
-	if _, err := c.EnsureIPIP("e0"); err == nil || !strings.Contains(err.Error(), `is of kind "veth"`) {
+	if _, err := c.EnsureDevice(Device{"e0", "ipip"}); err == nil || !strings.Contains(err.Error(), `is of kind "veth"`) {
 		t.Fatal(err)
 	}
 }
@@ -341,7 +341,7 @@ func TestLostEventsBecomeResync(t *testing.T) {
 	err = s.followHost(ctx, func(events []Event) {
 		resync = slices.ContainsFunc(events, func(e Event) bool { return e.Type == EventResync })
 		cancel()
-	})
+	}, []Table{MainTable})
 	if err != nil || !resync {
 		t.Fatalf("no resync after events were lost, %v", err)
 	}

@@ -1,7 +1,7 @@
 package kernel
 
 import (
-	"errors"
+	"fmt"
 	"net/netip"
 )
 
@@ -25,5 +25,21 @@ type Address struct {
 	Peer netip.Addr
 }
 
+// Device is an interface that is to be made.
+type Device struct {
+	Name string
+	Kind string // as in Link; one that needs no parameters: "ipip", "bridge"
+}
+
+// NoKindError says that the kernel cannot make devices of a kind.
+type NoKindError struct{ Kind string }
+
+func (e NoKindError) Error() string {
+	if e == ErrNoIPIP {
+		return "this kernel has no IPIP (CONFIG_NET_IPIP)"
+	}
+	return fmt.Sprintf("this kernel has no devices of kind %s", e.Kind)
+}
+
 // ErrNoIPIP says that the kernel cannot make IPIP tunnel devices.
-var ErrNoIPIP = errors.New("this kernel has no IPIP (CONFIG_NET_IPIP)")
+var ErrNoIPIP = NoKindError{"ipip"}

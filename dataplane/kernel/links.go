@@ -45,43 +45,44 @@ func (c *Conn) ListAddresses() ([]Address, error) {
 	return all, nil
 }
 
-// EnsureIPIP implements Links. Where ipip is a module, asking for the device loads the module, which then makes tunl0
-// itself, and the request answers that the device exists.
-func (c *Conn) EnsureIPIP(name string) (Link, error) {
+// EnsureDevice implements Links. Where ipip is a module, the request for a device loads the module, which then makes tunl0
+// itself, and the answer is that the device exists.
+func (c *Conn) EnsureDevice(d Device) (Link, error) {
 	links, err := c.ListLinks()
 	if err != nil {
 		return Link{}, err
 	}
-	if l, ok := linkNamed(links, name); ok {
-		return checkIPIP(l)
+	if l, ok := linkNamed(links, d.Name); ok {
+		return d.check(l)
 	}
 	err = c.with(func(s *socket) error {
 		return s.request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *builder) {
 			b.buf = append(b.buf, make([]byte, unix.SizeofIfInfomsg)...)
-			b.attr(unix.IFLA_IFNAME, append([]byte(name), 0))
+			b.attr(unix.IFLA_IFNAME, append([]byte(d.Name), 0))
 			nest := b.nest(unix.IFLA_LINKINFO)
-			b.attr(unix.IFLA_INFO_KIND, []byte("ipip"))
+			b.attr(unix.IFLA_INFO_KIND, []byte(d.Kind))
 			b.endNest(nest)
 		})
 	})
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		return Link{}, fmt.Errorf("create interface %s: %w", name, ErrNoIPIP)
+		return Link{}, fmt.Errorf("create interface %s: %w", d.Name, NoKindError{d.Kind})
 	}
 	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return Link{}, fmt.Errorf("create interface %s: %w", name, err)
+		return Link{}, fmt.Errorf("create interface %s: %w", d.Name, err)
 	}
 	if links, err = c.ListLinks(); err != nil {
 		return Link{}, err
 	}
-	if l, ok := linkNamed(links, name); ok {
-		return checkIPIP(l)
+	if l, ok := linkNamed(links, d.Name); ok {
+		return d.check(l)
 	}
-	return Link{}, fmt.Errorf("create interface %s: the kernel accepted it, but there is none", name)
+	return Link{}, fmt.Errorf("create interface %s: the kernel accepted it, but there is none", d.Name)
 }
 
-func checkIPIP(l Link) (Link, error) {
-	if l.Kind != "ipip" {
-		return Link{}, fmt.Errorf("interface %s is of kind %q, not ipip: remove or rename it", l.Name, l.Kind)
+// check refuses an interface that has the name of d and is another.
+func (d Device) check(l Link) (Link, error) {
+	if l.Kind != d.Kind {
+		return Link{}, fmt.Errorf("interface %s is of kind %q, not %s: remove or rename it", l.Name, l.Kind, d.Kind)
 	}
 	return l, nil
 }

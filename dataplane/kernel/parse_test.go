@@ -25,13 +25,13 @@ func FuzzDecode(f *testing.F) {
 	f.Add(b.buf)
 	f.Fuzz(func(_ *testing.T, data []byte) {
 		for m, rest, ok := nextMessage(data); ok; m, rest, ok = nextMessage(rest) {
-			_, _ = parseEvent(m)
+			_, _ = parseEvent(m, []Table{MainTable})
 			_ = messageError(m)
 			m.kind, m.flags = unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS
 			_ = messageError(m)
 			for _, kind := range []uint16{unix.RTM_NEWROUTE, unix.RTM_NEWLINK, unix.RTM_NEWADDR} {
 				m.kind = kind
-				_, _ = parseEvent(m)
+				_, _ = parseEvent(m, []Table{MainTable})
 			}
 		}
 	})

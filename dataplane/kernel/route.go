@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Protocol says who made a route (rtm_protocol of rtnetlink(7)).
@@ -36,7 +38,7 @@ func (p Protocol) String() string {
 // RouteType is what happens to packets that match a route (rtm_type of rtnetlink(7)).
 type RouteType uint8
 
-// The types that main tables hold in practice.
+// The types that tables hold in practice.
 const (
 	Unicast     RouteType = 1
 	Blackhole   RouteType = 6
@@ -64,7 +66,7 @@ func (t RouteType) String() string {
 // Scope is the distance of an IPv4 route's destination (rtm_scope of rtnetlink(7)). IPv6 routes always have ScopeUniverse.
 type Scope uint8
 
-// The scopes of routes in the main table.
+// The scopes of routes to other hosts and to neighbours.
 const (
 	ScopeUniverse Scope = 0
 	ScopeLink     Scope = 253
@@ -83,10 +85,49 @@ type NextHop struct {
 // RouteMetric6 is the metric that the kernel gives to IPv6 routes that come without one.
 const RouteMetric6 = 1024
 
-// Route is one route of the main table. Compare with Equal; the slice of next hops is never changed in place.
+// Table is a routing table, by its number in rtnetlink(7), of both IPv4 and IPv6. The zero value is main, which has no
+// second value: see TableOf.
+type Table uint32
+
+// MainTable is the table that is used unless a rule says otherwise.
+const MainTable Table = 0
+
+// TableOf returns the table of a number.
+func TableOf(number uint32) Table {
+	if number == unix.RT_TABLE_MAIN {
+		return MainTable
+	}
+	return Table(number)
+}
+
+func (t Table) number() uint32 {
+	if t == MainTable {
+		return unix.RT_TABLE_MAIN
+	}
+	return uint32(t)
+}
+
+// String names the table as ip(8) does.
+func (t Table) String() string {
+	if t == MainTable {
+		return "main"
+	}
+	return fmt.Sprint(uint32(t))
+}
+
+// orMain is the set of tables that a caller names: main if it names none.
+func orMain(tables []Table) []Table {
+	if len(tables) == 0 {
+		return []Table{MainTable}
+	}
+	return tables
+}
+
+// Route is one route. Compare with Equal; the slice of next hops is never changed in place.
 type Route struct {
 	Dst      netip.Prefix
 	Metric   uint32
+	Table    Table
 	Protocol Protocol
 	Type     RouteType
 	Scope    Scope
@@ -94,26 +135,31 @@ type Route struct {
 	NextHops []NextHop  // several: ECMP. None unless Type is Unicast.
 }
 
-// RouteKey is what the kernel tells the routes of one table apart by.
+// RouteKey is what the kernel tells routes apart by.
 type RouteKey struct {
 	Dst    netip.Prefix
 	Metric uint32
+	Table  Table
 }
 
 // String names the route as ip(8) does.
 func (k RouteKey) String() string {
-	if k.Metric == 0 {
-		return k.Dst.String()
+	text := k.Dst.String()
+	if k.Table != MainTable {
+		text += fmt.Sprintf(" table %s", k.Table)
 	}
-	return fmt.Sprintf("%s metric %d", k.Dst, k.Metric)
+	if k.Metric != 0 {
+		text += fmt.Sprintf(" metric %d", k.Metric)
+	}
+	return text
 }
 
 // Key returns the kernel's identity of r.
-func (r Route) Key() RouteKey { return RouteKey{Dst: r.Dst, Metric: r.Metric} }
+func (r Route) Key() RouteKey { return RouteKey{Dst: r.Dst, Metric: r.Metric, Table: r.Table} }
 
 // Equal reports whether both are the same route. The order of next hops has no meaning.
 func (r Route) Equal(o Route) bool {
-	return r.Dst == o.Dst && r.Metric == o.Metric && r.Protocol == o.Protocol && r.Type == o.Type &&
+	return r.Dst == o.Dst && r.Metric == o.Metric && r.Table == o.Table && r.Protocol == o.Protocol && r.Type == o.Type &&
 		r.Scope == o.Scope && r.Src == o.Src && sameHops(r.NextHops, o.NextHops)
 }
 
@@ -156,6 +202,9 @@ func (r Route) Text(name func(link int) string) string {
 			b.WriteString(" onlink")
 		}
 	}
+	if r.Table != MainTable {
+		fmt.Fprintf(&b, " table %s", r.Table)
+	}
 	fmt.Fprintf(&b, " proto %s", r.Protocol)
 	if r.Scope == ScopeLink {
 		b.WriteString(" scope link")
@@ -185,7 +234,7 @@ func (v RouteVerb) String() string {
 	return [...]string{"", "add", "replace", "delete"}[v]
 }
 
-// RouteOp is one change of the main table.
+// RouteOp is one change of a table.
 type RouteOp struct {
 	Verb  RouteVerb
 	Route Route

@@ -1,7 +1,9 @@
 package kernel
 
 import (
+	"math"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,8 +18,12 @@ func appendRoute(b *builder, r Route, deletion bool) {
 	if deletion {
 		scope = unix.RT_SCOPE_NOWHERE // the wildcard
 	}
-	b.buf = append(b.buf, family, byte(r.Dst.Bits()), 0, 0, unix.RT_TABLE_MAIN, byte(r.Protocol), scope, byte(r.Type), 0, 0, 0, 0)
+	table := r.Table.number()
+	b.buf = append(b.buf, family, byte(r.Dst.Bits()), 0, 0, tableByte(table), byte(r.Protocol), scope, byte(r.Type), 0, 0, 0, 0)
 	flags := len(b.buf) - 4
+	if table > math.MaxUint8 {
+		b.attr32(unix.RTA_TABLE, table)
+	}
 	if r.Dst.Bits() > 0 {
 		b.attrAddr(unix.RTA_DST, r.Dst.Addr())
 	}
@@ -44,6 +50,14 @@ func appendRoute(b *builder, r Route, deletion bool) {
 	}
 }
 
+// tableByte is a table in rtmsg: RTA_TABLE has what does not fit.
+func tableByte(number uint32) byte {
+	if number > math.MaxUint8 {
+		return unix.RT_TABLE_COMPAT
+	}
+	return byte(number)
+}
+
 func appendHop(b *builder, h NextHop) {
 	if h.Gateway.IsValid() {
 		b.attrAddr(unix.RTA_GATEWAY, h.Gateway.WithZone(""))
@@ -66,8 +80,9 @@ func appendMultipath(b *builder, hops []NextHop) {
 	b.endNest(nest)
 }
 
-// parseRoute reads rtmsg and attributes. ok is false for routes of other tables, of the cache, or that cannot be read.
-func parseRoute(data []byte) (r Route, ok bool) {
+// parseRoute reads rtmsg and attributes. ok is false for routes of other tables than these, of the cache, or that cannot
+// be read.
+func parseRoute(data []byte, tables []Table) (r Route, ok bool) {
 	if len(data) < unix.SizeofRtMsg {
 		return Route{}, false
 	}
@@ -104,7 +119,8 @@ func parseRoute(data []byte) (r Route, ok bool) {
 		}
 	}
 	r.Dst = netip.PrefixFrom(dst, bits)
-	if table != unix.RT_TABLE_MAIN || !r.Dst.IsValid() {
+	r.Table = TableOf(table)
+	if !slices.Contains(tables, r.Table) || !r.Dst.IsValid() {
 		return Route{}, false
 	}
 	if r.Type != Unicast {

@@ -11,21 +11,14 @@ import (
 const batchBytes = 32 << 10
 
 // ListRoutes implements Routes.
-func (c *Conn) ListRoutes() ([]Route, error) {
+func (c *Conn) ListRoutes(tables ...Table) ([]Route, error) {
 	var all []Route
-	err := c.with(func(s *socket) error {
-		for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-			start := len(all)
-			err := s.dump(unix.RTM_GETROUTE, func() { all = all[:start] }, func(b *builder) {
-				b.buf = append(b.buf, family, 0, 0, 0, unix.RT_TABLE_MAIN, 0, 0, 0, 0, 0, 0, 0)
-				b.attr32(unix.RTA_TABLE, unix.RT_TABLE_MAIN)
-			}, func(m message) {
-				if r, ok := parseRoute(m.data); ok && m.kind == unix.RTM_NEWROUTE {
-					all = append(all, r)
+	err := c.with(func(s *socket) (err error) {
+		for _, table := range orMain(tables) {
+			for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+				if all, err = s.listRoutes(all, table, family); err != nil {
+					return err
 				}
-			})
-			if err != nil && !noFamily(family, err) {
-				return err
 			}
 		}
 		return nil
@@ -34,6 +27,28 @@ func (c *Conn) ListRoutes() ([]Route, error) {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
 	return all, nil
+}
+
+// listRoutes appends the routes of one table and family to all.
+func (s *socket) listRoutes(all []Route, table Table, family byte) ([]Route, error) {
+	start, only := len(all), []Table{table}
+	err := s.dump(unix.RTM_GETROUTE, func() { all = all[:start] }, func(b *builder) {
+		b.buf = append(b.buf, family, 0, 0, 0, tableByte(table.number()), 0, 0, 0, 0, 0, 0, 0)
+		b.attr32(unix.RTA_TABLE, table.number())
+	}, func(m message) {
+		if r, ok := parseRoute(m.data, only); ok && m.kind == unix.RTM_NEWROUTE {
+			all = append(all, r)
+		}
+	})
+	if noFamily(family, err) || noTable(table, err) {
+		return all[:start], nil
+	}
+	return all, err
+}
+
+// noTable: a table other than main exists as long as it has routes, or has had some.
+func noTable(table Table, err error) bool {
+	return table != MainTable && errors.Is(err, unix.ENOENT)
 }
 
 // noFamily: a kernel without IPv6 has none of its objects, which is no failure.

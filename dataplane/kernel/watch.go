@@ -17,23 +17,23 @@ var watchGroups = []int{
 }
 
 // Watch implements Watcher.
-func (c *Conn) Watch(ctx context.Context, handle func([]Event)) error {
+func (c *Conn) Watch(ctx context.Context, handle func([]Event), tables ...Table) error {
 	s, err := c.openWatch()
 	if err != nil {
 		return fmt.Errorf("watch the kernel: %w", err)
 	}
 	handle([]Event{{Type: EventResync}})
-	if err := s.followHost(ctx, handle); err != nil {
+	if err := s.followHost(ctx, handle, orMain(tables)); err != nil {
 		return fmt.Errorf("watch the kernel: %w", err)
 	}
 	return nil
 }
 
 // followHost reads events. Lost ones become EventResync.
-func (s *socket) followHost(ctx context.Context, handle func([]Event)) error {
+func (s *socket) followHost(ctx context.Context, handle func([]Event), tables []Table) error {
 	var events []Event
 	return s.follow(ctx, func(m message) {
-		if e, ok := parseEvent(m); ok {
+		if e, ok := parseEvent(m, tables); ok {
 			events = append(events, e)
 		}
 	}, func() { events = append(events, Event{Type: EventResync}) }, func() {
@@ -106,14 +106,14 @@ func bigEndian32(v uint32) uint32 {
 	return bits.ReverseBytes32(v)
 }
 
-func parseEvent(m message) (e Event, ok bool) {
+func parseEvent(m message, tables []Table) (e Event, ok bool) {
 	switch m.kind {
 	case unix.RTM_NEWROUTE:
 		e.Type = EventRoute
-		e.Route, ok = parseRoute(m.data)
+		e.Route, ok = parseRoute(m.data, tables)
 	case unix.RTM_DELROUTE:
 		e.Type = EventRouteGone
-		e.Route, ok = parseRoute(m.data)
+		e.Route, ok = parseRoute(m.data, tables)
 	case unix.RTM_NEWLINK:
 		e.Type = EventLink
 		e.Link, ok = parseLink(m.data)

@@ -1,10 +1,10 @@
 package link
 
 import (
+	"fmt"
 	"net/netip"
 	"regexp"
 	"strconv"
-	"strings"
 
 	"github.com/manxnet/manx/dataplane/kernel"
 )
@@ -12,10 +12,45 @@ import (
 // TunnelDevice is the one IPIP device of a node.
 const TunnelDevice = "tunl0"
 
-const (
-	ipipOverhead = 20   // an IPv4 header
-	fallbackMTU  = 1460 // when no interface looks like an uplink
-)
+// OwnDevices are the names of the devices that Manx makes on a host. Every address on them is its own to remove.
+func OwnDevices() []string { return []string{TunnelDevice} }
+
+// fallbackMTU is that of the host when no interface looks like an uplink.
+const fallbackMTU = 1460
+
+// overheads is what the headers of each kind of tunnel take of a packet.
+var overheads = map[string]int{
+	kindIPIP: 20, // an IPv4 header
+}
+
+const kindIPIP = "ipip"
+
+// OwnDevice is a device that this node makes and keeps. It is one of OwnDevices as long as the process runs.
+type OwnDevice struct {
+	kernel.Device
+	// MTU 0 is that of the host less the tunnel's headers.
+	MTU int
+	// Addresses are all that the device shall have, with the length of their subnets.
+	Addresses []netip.Prefix
+	Up        bool
+}
+
+// IPIP is the device for pools with IPIP, up. address is the node's tunnel address, invalid while none is assigned; mtu is
+// 0 for that of the host less the tunnel's header.
+func IPIP(address netip.Addr, mtu int) OwnDevice {
+	d := OwnDevice{Device: kernel.Device{Name: TunnelDevice, Kind: kindIPIP}, MTU: mtu, Up: true}
+	if address.IsValid() {
+		d.Addresses = []netip.Prefix{netip.PrefixFrom(address, address.BitLen())}
+	}
+	return d
+}
+
+func (d OwnDevice) mtu(host int) int {
+	if d.MTU > 0 {
+		return d.MTU
+	}
+	return host - overheads[d.Kind]
+}
 
 // DefaultMTUPattern matches the names of interfaces whose MTU counts, as FelixConfiguration's mtuIfacePattern.
 const DefaultMTUPattern = `^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)`
@@ -30,12 +65,8 @@ type Endpoint struct {
 
 // Config is what the datastore says about interfaces.
 type Config struct {
-	// IPIP says whether any pool uses IPIP.
-	IPIP bool
-	// TunnelAddress is tunl0's, invalid while none is assigned.
-	TunnelAddress netip.Addr
-	// IPIPMTU is that of tunl0; 0 takes that of the host less the tunnel's header.
-	IPIPMTU int
+	// Devices are those that this node needs of its own, such as tunl0 for pools with IPIP.
+	Devices []OwnDevice
 	// MTUPattern matches the interfaces whose MTU counts; nil is DefaultMTUPattern.
 	MTUPattern *regexp.Regexp
 	// NoForwarding leaves the sysctls that make the host a router alone.
@@ -68,38 +99,48 @@ func hostMTU(links map[string]kernel.Link, pattern *regexp.Regexp) int {
 	return mtu
 }
 
-func (c Config) tunnelMTU(host int) int {
-	if c.IPIPMTU > 0 {
-		return c.IPIPMTU
-	}
-	return host - ipipOverhead
-}
-
-// podMTU is what the CNI plugin gives to workloads.
+// podMTU is what the CNI plugin gives to workloads: packets of any size fit every tunnel.
 func (c Config) podMTU(host int) int {
-	if c.IPIP {
-		return min(host, c.tunnelMTU(host))
+	mtu := host
+	for _, d := range c.Devices {
+		mtu = min(mtu, d.mtu(host))
 	}
-	return host
+	return mtu
 }
 
 // Key names one setting.
 type Key struct {
 	Kind Kind
-	Name string // sysctl or address; for PeeringAddress "INTERFACE ADDRESS"
+	// Device is the interface that the setting belongs to, empty if it is the host's.
+	Device string
+	// Address is set for the kinds Address and PeeringAddress.
+	Address netip.Prefix
+	// Name is that of a sysctl or a file.
+	Name string
 }
 
-func (k Key) String() string { return strings.TrimSpace(string(k.Kind) + " " + k.Name) }
+// String is for people: the kind, and the setting's name among those of its kind.
+func (k Key) String() string {
+	switch k.Kind {
+	case Address:
+		return fmt.Sprintf("%s %s", k.Kind, k.Address)
+	case PeeringAddress:
+		return fmt.Sprintf("%s %s %s", k.Kind, k.Device, k.Address)
+	case Sysctl, File:
+		return fmt.Sprintf("%s %s", k.Kind, k.Name)
+	}
+	return fmt.Sprintf("%s %s", k.Kind, k.Device)
+}
 
 // Kind says what a Key sets.
 type Kind string
 
 // The kinds of settings, in the order in which they are applied.
 const (
-	Device         Kind = "device"  // tunl0 exists; value: its kind
-	MTU            Kind = "mtu"     // of tunl0
-	Address        Kind = "address" // of tunl0
-	Up             Kind = "up"      // tunl0 is up
+	Device         Kind = "device"  // a device of our own exists; value: its kind
+	MTU            Kind = "mtu"     // of a device of our own
+	Address        Kind = "address" // of a device of our own
+	Up             Kind = "up"      // a device of our own is up
 	PeeringAddress Kind = "peering" // the address on a workload's interface that the workload has its BGP session with
 	Sysctl         Kind = "sysctl"
 	File           Kind = "file" // the MTU file
@@ -107,22 +148,25 @@ const (
 
 var kindOrder = []Kind{Device, MTU, Address, Up, Sysctl, PeeringAddress, File}
 
-// Setting is one desired value, and the interface that it belongs to, if any.
+// Setting is one desired value.
 type Setting struct {
 	Key
 	Value string
-	Link  string
 }
 
 // desired lists all settings that should hold with these interfaces. Settings of interfaces that do not exist are
 // left out: they become due when the interface appears.
 func desired(c Config, links map[string]kernel.Link, ipv6 bool, mtuFile string) []Setting {
 	host := hostMTU(links, c.MTUPattern)
-	list := c.tunnelSettings(links, host)
+	var list []Setting
+	for _, d := range c.Devices {
+		_, exists := links[d.Name]
+		list = append(list, d.settings(exists, host)...)
+	}
 	if !c.NoForwarding {
-		list = append(list, Setting{Key: Key{Sysctl, "net/ipv4/ip_forward"}, Value: "1"})
+		list = append(list, Setting{sysctl("", "net/ipv4/ip_forward"), "1"})
 		if ipv6 {
-			list = append(list, Setting{Key: Key{Sysctl, "net/ipv6/conf/all/forwarding"}, Value: "1"})
+			list = append(list, Setting{sysctl("", "net/ipv6/conf/all/forwarding"), "1"})
 		}
 	}
 	for _, e := range c.Endpoints {
@@ -131,51 +175,50 @@ func desired(c Config, links map[string]kernel.Link, ipv6 bool, mtuFile string) 
 		}
 	}
 	if mtuFile != "" {
-		list = append(list, Setting{Key: Key{File, mtuFile}, Value: strconv.Itoa(c.podMTU(host))})
+		list = append(list, Setting{Key{Kind: File, Name: mtuFile}, strconv.Itoa(c.podMTU(host))})
 	}
 	return list
 }
 
-func (c Config) tunnelSettings(links map[string]kernel.Link, host int) []Setting {
-	if !c.IPIP {
-		return nil
-	}
-	var list []Setting
-	add := func(kind Kind, name, value string) {
-		list = append(list, Setting{Key{kind, name}, value, TunnelDevice})
-	}
-	add(Device, TunnelDevice, "ipip")
-	if _, exists := links[TunnelDevice]; !exists {
+// settings are those of the device; until it exists, that it shall.
+func (d OwnDevice) settings(exists bool, host int) []Setting {
+	list := []Setting{{Key{Kind: Device, Device: d.Name}, d.Kind}}
+	if !exists {
 		return list
 	}
-	add(MTU, TunnelDevice, strconv.Itoa(c.tunnelMTU(host)))
-	if c.TunnelAddress.IsValid() {
-		add(Address, netip.PrefixFrom(c.TunnelAddress, c.TunnelAddress.BitLen()).String(), "")
+	list = append(list, Setting{Key{Kind: MTU, Device: d.Name}, strconv.Itoa(d.mtu(host))})
+	for _, a := range d.Addresses {
+		list = append(list, Setting{Key{Kind: Address, Device: d.Name, Address: a}, ""})
 	}
-	add(Up, TunnelDevice, "up")
+	if d.Up {
+		list = append(list, Setting{Key{Kind: Up, Device: d.Name}, "up"})
+	}
 	// Loose: with CrossSubnet a packet may come by the tunnel from a source that is reached without it.
-	add(Sysctl, "net/ipv4/conf/"+TunnelDevice+"/rp_filter", "2")
-	return list
+	return append(list, Setting{sysctl(d.Name, "net/ipv4/conf/"+d.Name+"/rp_filter"), "2"})
 }
+
+func sysctl(device, name string) Key { return Key{Kind: Sysctl, Device: device, Name: name} }
 
 // peeringSettings are those of the interfaces that exist.
 func peeringSettings(peerings []Peering, links map[string]kernel.Link, ipv6 bool) []Setting {
 	var list []Setting
 	for _, p := range peerings {
 		if _, exists := links[p.Interface]; exists && (ipv6 || p.Address.Is4()) {
-			list = append(list, Setting{peeringKey(p.Interface, netip.PrefixFrom(p.Address, p.Address.BitLen())), "", p.Interface})
+			list = append(list, Setting{peeringKey(p.Interface, netip.PrefixFrom(p.Address, p.Address.BitLen())), ""})
 		}
 	}
 	return list
 }
 
-func peeringKey(link string, p netip.Prefix) Key { return Key{PeeringAddress, link + " " + p.String()} }
+func peeringKey(device string, p netip.Prefix) Key {
+	return Key{Kind: PeeringAddress, Device: device, Address: p}
+}
 
 // sysctls make the host end of a workload's interface a router that answers for the workload's gateway.
 func (e Endpoint) sysctls(ipv6 bool) []Setting {
 	var list []Setting
 	add := func(path, variable, value string) {
-		list = append(list, Setting{Key{Sysctl, "net/" + path + "/" + e.Interface + "/" + variable}, value, e.Interface})
+		list = append(list, Setting{sysctl(e.Interface, "net/"+path+"/"+e.Interface+"/"+variable), value})
 	}
 	if e.V4 {
 		filter := "1"

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -30,20 +31,30 @@ func TestMTU(t *testing.T) {
 		"lo": {Name: "lo", MTU: 65536, Up: true}, "eth0": {Name: "eth0", MTU: 9000, Up: true},
 		"ens4": {Name: "ens4", MTU: 1500, Up: true}, "cali1": {Name: "cali1", MTU: 1000, Up: true}, "eth1": {Name: "eth1", MTU: 1280},
 	}
+	ipip := func(mtus ...int) (c Config) {
+		for _, mtu := range mtus {
+			c.Devices = append(c.Devices, IPIP(netip.Addr{}, mtu))
+		}
+		return c
+	}
 	for _, c := range []struct {
 		rule         string
 		config       Config
 		links        map[string]kernel.Link
 		tunnel, pods int
 	}{
-		{"the smallest uplink that is up", Config{}, links, 1480, 1500},
-		{"the tunnel's header counts with IPIP", Config{IPIP: true}, links, 1480, 1480},
-		{"ipipMTU wins", Config{IPIP: true, IPIPMTU: 1400}, links, 1400, 1400},
-		{"a tunnel larger than the host does not make pods larger", Config{IPIP: true, IPIPMTU: 9000}, links, 9000, 1500},
-		{"no uplink", Config{IPIP: true}, nil, 1440, 1440},
+		{"the smallest uplink that is up", Config{}, links, 0, 1500},
+		{"the tunnel's header counts with IPIP", ipip(0), links, 1480, 1480},
+		{"ipipMTU wins", ipip(1400), links, 1400, 1400},
+		{"a tunnel larger than the host does not make pods larger", ipip(9000), links, 9000, 1500},
+		{"the smallest of several tunnels counts", ipip(1300, 1200, 1400), links, 1300, 1200},
+		{"no uplink", ipip(0), nil, 1440, 1440},
 	} {
-		host := hostMTU(c.links, c.config.MTUPattern)
-		if tunnel, pods := c.config.tunnelMTU(host), c.config.podMTU(host); tunnel != c.tunnel || pods != c.pods {
+		host, tunnel := hostMTU(c.links, c.config.MTUPattern), 0
+		if len(c.config.Devices) > 0 {
+			tunnel = c.config.Devices[0].mtu(host)
+		}
+		if pods := c.config.podMTU(host); tunnel != c.tunnel || pods != c.pods {
 			t.Errorf("%s: tunnel %d, pods %d; want %d, %d", c.rule, tunnel, pods, c.tunnel, c.pods)
 		}
 	}
@@ -77,11 +88,15 @@ func TestEndpointSysctls(t *testing.T) {
 	}
 }
 
+func tunnelConfig(address string) Config {
+	return Config{Devices: []OwnDevice{IPIP(netip.MustParseAddr(address), 0)}}
+}
+
 func TestTunnelDevice(t *testing.T) {
 	f := testKernel()
 	mtuFile := filepath.Join(t.TempDir(), "calico", "mtu")
 	target := New(f, mtuFile, time.Now)
-	config := Config{IPIP: true, TunnelAddress: netip.MustParseAddr("10.244.1.1")}
+	config := tunnelConfig("10.244.1.1")
 	flush := func() []string {
 		t.Helper()
 		f.Log()
@@ -112,8 +127,7 @@ func TestTunnelDevice(t *testing.T) {
 	if log := flush(); !slices.Equal(log, []string{"SetMTU tunl0", "remove address 192.0.2.1/24"}) {
 		t.Errorf("repair: %q", log)
 	}
-	config.TunnelAddress = netip.MustParseAddr("10.244.7.1")
-	target.Configure(config)
+	target.Configure(tunnelConfig("10.244.7.1"))
 	if log := flush(); !slices.Equal(log, []string{"add address 10.244.7.1/32", "remove address 10.244.1.1/32"}) {
 		t.Errorf("another address: %q", log)
 	}
@@ -166,7 +180,7 @@ func TestNoIPIPIsOneStatus(t *testing.T) {
 	f := testKernel()
 	f.WithoutIPIP()
 	target := New(f, "", time.Now)
-	target.Configure(Config{IPIP: true, TunnelAddress: netip.MustParseAddr("10.244.1.1")})
+	target.Configure(tunnelConfig("10.244.1.1"))
 	_, _, _ = target.Flush()
 	var failed []Status
 	for _, s := range target.Statuses() {
@@ -177,11 +191,11 @@ func TestNoIPIPIsOneStatus(t *testing.T) {
 	if len(failed) != 1 || failed[0].Kind != Device || !strings.Contains(failed[0].Reason, kernel.ErrNoIPIP.Error()) {
 		t.Errorf("%+v", failed)
 	}
-	if target.NoIPIP() == nil {
-		t.Error("NoIPIP is nil")
+	if err := target.Missing()[TunnelDevice]; !errors.Is(err, kernel.ErrNoIPIP) {
+		t.Error(err)
 	}
 	target.Configure(Config{})
-	if target.NoIPIP() != nil {
-		t.Error("nobody needs IPIP any more")
+	if why := target.Missing(); len(why) != 0 {
+		t.Errorf("nobody needs IPIP any more: %v", why)
 	}
 }

@@ -41,7 +41,9 @@ type Target struct {
 	touched map[string]bool // interfaces whose settings may have changed
 	checkAt time.Time       // of the next full reading
 	lastErr error
-	noIPIP  error
+
+	own     map[string]bool  // devices whose addresses nobody else has a say in; one that was ours stays so
+	missing map[string]error // devices that the kernel cannot make
 }
 
 // Repairs tells what others had changed and Flush put right since the last call, and how many more there were.
@@ -52,16 +54,26 @@ func New(k Kernel, mtuFile string, now func() time.Time) *Target {
 	t := &Target{
 		kernel: k, now: now, mtuFile: mtuFile, stale: true,
 		links: map[string]kernel.Link{}, wanted: map[Key]Setting{}, touched: map[string]bool{},
+		own: map[string]bool{}, missing: map[string]error{},
+	}
+	for _, name := range OwnDevices() {
+		t.own[name] = true
 	}
 	equal := func(a, b string) bool { return a == b }
 	t.table = reconcile.NewTable(t, equal, now, reconcile.DefaultBackoff)
-	t.table.Prune(true) // what is there and not wanted is an address of tunl0 from before
+	t.table.Prune(true) // what is there and not wanted is an address of an own device from before
 	return t
 }
 
 // Configure takes over what the datastore says.
 func (t *Target) Configure(c Config) {
 	t.config, t.stale = c, true
+	for _, d := range c.Devices {
+		if !t.own[d.Name] {
+			t.own[d.Name] = true
+			t.touch(d.Name)
+		}
+	}
 }
 
 // SetPeering takes over the addresses towards workloads that speak BGP.
@@ -85,10 +97,7 @@ func (t *Target) Handle(events []kernel.Event) {
 				t.touch(e.Link.Name)
 			}
 		case kernel.EventAddress, kernel.EventAddressGone:
-			if l, ok := t.links[TunnelDevice]; ok && l.Index == e.Address.Link {
-				t.touch(TunnelDevice)
-			}
-			t.touchPeering(e.Address)
+			t.addressChanged(e.Address)
 		}
 	}
 }
@@ -107,11 +116,12 @@ func (t *Target) putLink(l kernel.Link) {
 	t.touch(l.Name)
 }
 
-// touchPeering has the addresses towards workloads looked at if a is, or was, one.
-func (t *Target) touchPeering(a kernel.Address) {
+// addressChanged has the addresses of an interface looked at if it is a device of our own, or if a is, or was, one towards
+// a workload.
+func (t *Target) addressChanged(a kernel.Address) {
 	for name, l := range t.links {
 		if l.Index == a.Link {
-			if _, wanted := t.wanted[peeringKey(name, a.Prefix)]; wanted {
+			if _, peering := t.wanted[peeringKey(name, a.Prefix)]; peering || t.own[name] {
 				t.touch(name)
 			}
 			return
@@ -176,16 +186,21 @@ func (t *Target) readTouched() error {
 			return err
 		}
 	}
-	if !touched[TunnelDevice] {
-		return nil
-	}
-	addresses, err := t.tunnelAddresses()
-	if err != nil {
+	if err := t.readAddresses(touched); err != nil {
 		t.Resync()
 		return err
 	}
+	return nil
+}
+
+// readAddresses reads the addresses of those devices that are our own.
+func (t *Target) readAddresses(devices map[string]bool) error {
+	addresses, err := t.ownAddresses(devices)
+	if err != nil {
+		return err
+	}
 	for k := range t.table.All() {
-		if k.Kind == Address && !slices.Contains(addresses, k) {
+		if k.Kind == Address && devices[k.Device] && !slices.Contains(addresses, k) {
 			t.table.ObserveGone(k)
 		}
 	}
@@ -217,7 +232,7 @@ func (t *Target) decide() (unknown []Key) {
 	settings := desired(t.config, t.links, t.ipv6, t.mtuFile)
 	for _, s := range append(settings, peeringSettings(t.peering, t.links, t.ipv6)...) {
 		fresh[s.Key] = s
-		if _, known := t.wanted[s.Key]; !known || t.touched[s.Link] {
+		if _, known := t.wanted[s.Key]; !known || t.touched[s.Device] {
 			unknown = append(unknown, s.Key)
 		}
 		t.table.Set(s.Key, s.Value)
@@ -239,8 +254,8 @@ func (t *Target) unset(k Key) {
 	t.table.Unset(k)
 }
 
-// List implements reconcile.Target: the values of all wanted settings, all addresses of tunl0, and what is still to be
-// removed from workloads' interfaces.
+// List implements reconcile.Target: the values of all wanted settings, all addresses of own devices, and what is still to
+// be removed from workloads' interfaces.
 func (t *Target) List() (map[Key]string, error) {
 	actual := map[Key]string{}
 	for k := range t.wanted {
@@ -257,7 +272,7 @@ func (t *Target) List() (map[Key]string, error) {
 			actual[k] = ""
 		}
 	}
-	addresses, err := t.tunnelAddresses()
+	addresses, err := t.ownAddresses(t.own)
 	if err != nil {
 		return nil, err
 	}
@@ -267,9 +282,15 @@ func (t *Target) List() (map[Key]string, error) {
 	return actual, nil
 }
 
-func (t *Target) tunnelAddresses() ([]Key, error) {
-	tunnel, ok := t.links[TunnelDevice]
-	if !ok {
+// ownAddresses returns the addresses of those devices that are our own and exist.
+func (t *Target) ownAddresses(devices map[string]bool) ([]Key, error) {
+	names := map[int]string{}
+	for name := range devices {
+		if l, exists := t.links[name]; exists && t.own[name] {
+			names[l.Index] = name
+		}
+	}
+	if len(names) == 0 {
 		return nil, nil
 	}
 	addresses, err := t.kernel.ListAddresses()
@@ -278,22 +299,28 @@ func (t *Target) tunnelAddresses() ([]Key, error) {
 	}
 	var keys []Key
 	for _, a := range addresses {
-		if a.Link == tunnel.Index && a.Prefix.Addr().Is4() {
-			keys = append(keys, Key{Address, a.Prefix.String()})
+		if name, ok := names[a.Link]; ok && carries(t.links[name].Kind, a.Prefix.Addr()) {
+			keys = append(keys, Key{Kind: Address, Device: name, Address: a.Prefix})
 		}
 	}
 	return keys, nil
 }
 
+// carries reports whether an address of a device of that kind is anybody's decision: the kernel makes link-local ones of
+// IPv6 itself, and IPIP is for IPv4 only.
+func carries(kind string, a netip.Addr) bool {
+	return a.Is4() || kind != kindIPIP && !a.IsLinkLocalUnicast()
+}
+
 func (t *Target) read(k Key) (value string, ok bool, err error) {
-	tunnel, exists := t.links[TunnelDevice]
+	l, exists := t.links[k.Device]
 	switch k.Kind {
 	case Device:
-		return tunnel.Kind, exists, nil
+		return l.Kind, exists, nil
 	case MTU:
-		return strconv.Itoa(tunnel.MTU), exists, nil
+		return strconv.Itoa(l.MTU), exists, nil
 	case Up:
-		return "up", exists && tunnel.Up, nil
+		return "up", exists && l.Up, nil
 	case PeeringAddress:
 		return t.readPeering(k)
 	case Sysctl:
@@ -313,14 +340,13 @@ func (t *Target) read(k Key) (value string, ok bool, err error) {
 
 // readPeering looks whether an address is on a workload's interface.
 func (t *Target) readPeering(k Key) (value string, ok bool, err error) {
-	link, address, _ := strings.Cut(k.Name, " ")
-	l, exists := t.links[link]
+	l, exists := t.links[k.Device]
 	if k.Kind != PeeringAddress || !exists {
 		return "", false, nil
 	}
 	addresses, err := t.kernel.ListAddresses()
 	for _, a := range addresses {
-		ok = ok || a.Link == l.Index && a.Prefix.String() == address
+		ok = ok || a.Link == l.Index && a.Prefix == k.Address
 	}
 	return "", ok && err == nil, err
 }
@@ -342,38 +368,29 @@ func (t *Target) Apply(steps []reconcile.Step[Key, string]) []error {
 }
 
 func (t *Target) apply(s reconcile.Step[Key, string]) error {
-	tunnel := t.links[TunnelDevice]
+	l, exists := t.links[s.Key.Device]
 	switch s.Key.Kind {
 	case Device:
-		l, err := t.kernel.EnsureIPIP(s.Key.Name)
-		t.noIPIP = nil
-		if errors.Is(err, kernel.ErrNoIPIP) {
-			t.noIPIP = kernel.ErrNoIPIP
-		}
-		if err == nil {
-			t.putLink(l)
-		}
-		return err
+		return t.makeDevice(kernel.Device{Name: s.Key.Device, Kind: s.New})
 	case MTU:
 		mtu, err := strconv.Atoi(s.New)
 		if err != nil {
 			return err
 		}
-		return t.kernel.SetMTU(tunnel.Index, mtu)
+		return t.kernel.SetMTU(l.Index, mtu)
 	case Up:
-		return t.kernel.SetUp(tunnel.Index)
-	case Address:
-		return t.applyAddress(tunnel.Index, s.Key.Name, s.Action)
-	case PeeringAddress:
-		link, address, _ := strings.Cut(s.Key.Name, " ")
-		l, ok := t.links[link]
+		return t.kernel.SetUp(l.Index)
+	case Address, PeeringAddress:
+		a := kernel.Address{Link: l.Index, Prefix: s.Key.Address}
 		switch {
-		case ok:
-			return t.applyAddress(l.Index, address, s.Action)
+		case exists && s.Action == reconcile.Remove:
+			return t.kernel.DeleteAddress(a)
+		case exists:
+			return t.kernel.AddAddress(a)
 		case s.Action == reconcile.Remove:
 			return nil // it went with the interface
 		}
-		return fmt.Errorf("interface %s does not exist", link)
+		return fmt.Errorf("interface %s does not exist", s.Key.Device)
 	case Sysctl:
 		return t.kernel.SetSysctl(s.Key.Name, s.New)
 	case File:
@@ -382,15 +399,17 @@ func (t *Target) apply(s reconcile.Step[Key, string]) error {
 	return fmt.Errorf("unknown kind of setting %q", s.Key.Kind)
 }
 
-func (t *Target) applyAddress(link int, address string, action reconcile.Action) error {
-	p, err := netip.ParsePrefix(address)
-	if err != nil {
-		return err
+func (t *Target) makeDevice(d kernel.Device) error {
+	l, err := t.kernel.EnsureDevice(d)
+	delete(t.missing, d.Name)
+	var none kernel.NoKindError
+	if errors.As(err, &none) {
+		t.missing[d.Name] = none
 	}
-	if action == reconcile.Remove {
-		return t.kernel.DeleteAddress(kernel.Address{Link: link, Prefix: p})
+	if err == nil {
+		t.putLink(l)
 	}
-	return t.kernel.AddAddress(kernel.Address{Link: link, Prefix: p})
+	return err
 }
 
 // writeFile replaces the file as a whole: readers never see a part of it. As Felix, without a newline.
@@ -401,12 +420,15 @@ func writeFile(path, content string) error {
 	return nil
 }
 
-// NoIPIP is kernel.ErrNoIPIP if a pool uses IPIP and the kernel has none.
-func (t *Target) NoIPIP() error {
-	if !t.config.IPIP {
-		return nil
+// Missing says of each device that is wanted and that this kernel cannot make why it cannot.
+func (t *Target) Missing() map[string]error {
+	why := map[string]error{}
+	for _, d := range t.config.Devices {
+		if err := t.missing[d.Name]; err != nil {
+			why[d.Name] = err
+		}
 	}
-	return t.noIPIP
+	return why
 }
 
 // Next is how long the next Flush may wait if nothing happens before.
@@ -446,7 +468,7 @@ func (t *Target) Statuses() []Status {
 		rows = append(rows, row)
 	}
 	slices.SortFunc(rows, func(a, b Status) int {
-		return cmp.Or(cmp.Compare(slices.Index(kindOrder, a.Kind), slices.Index(kindOrder, b.Kind)), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(slices.Index(kindOrder, a.Kind), slices.Index(kindOrder, b.Kind)), cmp.Compare(a.Key.String(), b.Key.String()))
 	})
 	return rows
 }

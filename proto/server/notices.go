@@ -44,7 +44,7 @@ func (s *Source) notices() []Notice {
 		}
 		for _, x := range status.Settings {
 			if x.Phase == reconcile.Failed || x.Phase == reconcile.Blocked {
-				all = append(all, Notice{Topic: "dataplane", Subject: strings.TrimSpace(string(x.Kind) + " " + x.Name), Text: x.Reason, Since: x.Since})
+				all = append(all, Notice{Topic: "dataplane", Subject: x.Key.String(), Text: x.Reason, Since: x.Since})
 			}
 		}
 	}

@@ -1,0 +1,158 @@
+package link
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/reconcile"
+)
+
+func prefixes(list ...string) (ps []netip.Prefix) {
+	for _, text := range list {
+		ps = append(ps, netip.MustParsePrefix(text))
+	}
+	return ps
+}
+
+// overlay is a second device beside tunl0, of another kind and with addresses of both families.
+func overlay(addresses ...string) OwnDevice {
+	return OwnDevice{Device: kernel.Device{Name: "overlay.test", Kind: "bridge"}, MTU: 1400, Addresses: prefixes(addresses...), Up: true}
+}
+
+// two is a Target with tunl0 and a second device on a fake kernel; flush returns what it does in order of text, told tells
+// it of an address that somebody else adds.
+func two(t *testing.T) (f *kernel.Fake, target *Target, flush func() []string, told func(device, address string)) {
+	f = testKernel()
+	f.PutSysctl("net/ipv4/conf/overlay.test/rp_filter", "1")
+	target = New(f, "", time.Now)
+	flush = func() []string {
+		t.Helper()
+		f.Log()
+		links, _ := f.ListLinks()
+		for _, l := range links { // as the kernel tells of what the flush before changed
+			target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: l}})
+		}
+		if _, failures, err := target.Flush(); err != nil || failures > 0 {
+			t.Fatal(failures, err, target.Statuses())
+		}
+		log := f.Log()
+		slices.Sort(log)
+		return log
+	}
+	told = func(device, address string) {
+		links, _ := f.ListLinks()
+		for _, l := range links {
+			if l.Name == device {
+				a := kernel.Address{Link: l.Index, Prefix: netip.MustParsePrefix(address)}
+				f.PutAddress(a)
+				target.Handle([]kernel.Event{{Type: kernel.EventAddress, Address: a}})
+			}
+		}
+	}
+	return f, target, flush, told
+}
+
+func TestTwoDevicesBesideEachOther(t *testing.T) {
+	f, target, flush, told := two(t)
+	config := tunnelConfig("10.244.1.1")
+	config.NoForwarding = true
+	config.Devices = append(config.Devices, overlay("10.245.1.1/32", "fd10::1/128"))
+	target.Configure(config)
+	want := []string{"SetMTU overlay.test", "SetUp overlay.test", "SetUp tunl0", "add address 10.244.1.1/32", "add address 10.245.1.1/32",
+		"add address fd10::1/128", "create overlay.test", "create tunl0", "sysctl net/ipv4/conf/overlay.test/rp_filter=2",
+		"sysctl net/ipv4/conf/tunl0/rp_filter=2"}
+	if log := flush(); !slices.Equal(log, want) {
+		t.Fatalf("%q, want\n%q", log, want)
+	}
+	for _, s := range target.Statuses() {
+		if s.Phase != reconcile.Applied {
+			t.Errorf("%+v", s)
+		}
+	}
+	if log := flush(); len(log) != 0 {
+		t.Errorf("the second flush does %q", log)
+	}
+	told("overlay.test", "192.0.2.1/24")
+	told("overlay.test", "fd99::1/64")
+	told("overlay.test", "fe80::1/64")
+	told("tunl0", "10.245.1.1/32") // wanted, but on the other device
+	told("eth0", "192.0.2.7/24")
+	want = []string{"remove address 10.245.1.1/32", "remove address 192.0.2.1/24", "remove address fd99::1/64"}
+	if log := flush(); !slices.Equal(log, want) {
+		t.Errorf("addresses that nobody wants: %q, want %q", log, want)
+	}
+	addresses, _ := f.ListAddresses()
+	if n := len(addresses); n != 5 {
+		t.Errorf("%d addresses remain: %v", n, addresses)
+	}
+	config.Devices = config.Devices[:1]
+	target.Configure(config)
+	if log := flush(); !slices.Equal(log, []string{"remove address 10.245.1.1/32", "remove address fd10::1/128"}) {
+		t.Errorf("the second device is not wanted any more: %q", log)
+	}
+	told("overlay.test", "192.0.2.1/24")
+	if log := flush(); !slices.Equal(log, []string{"remove address 192.0.2.1/24"}) {
+		t.Errorf("a device that was ours stays so: %q", log)
+	}
+}
+
+// A reading of everything finds what no event told, on each device of our own: also what an earlier run left there.
+func TestLeftoversOnBothDevices(t *testing.T) {
+	f, target, flush, _ := two(t)
+	f.PutLink(kernel.Link{Index: 8, Name: "tunl0", Kind: "ipip", MTU: 1480, Up: true})
+	f.PutLink(kernel.Link{Index: 9, Name: "overlay.test", Kind: "bridge", MTU: 1400, Up: true})
+	for link, a := range map[int]string{8: "192.0.2.8/32", 9: "192.0.2.9/32", 2: "192.0.2.2/24"} {
+		f.PutAddress(kernel.Address{Link: link, Prefix: netip.MustParsePrefix(a)})
+	}
+	target.Configure(Config{NoForwarding: true, Devices: []OwnDevice{overlay()}})
+	want := []string{"remove address 192.0.2.8/32", "remove address 192.0.2.9/32", "sysctl net/ipv4/conf/overlay.test/rp_filter=2"}
+	if log := flush(); !slices.Equal(log, want) {
+		t.Errorf("%q, want %q", log, want)
+	}
+}
+
+// A device that the kernel cannot make is missing by name, and the other one is as wanted.
+func TestOneDeviceIsMissing(t *testing.T) {
+	f, target, _, _ := two(t)
+	f.WithoutIPIP()
+	config := tunnelConfig("10.244.1.1")
+	config.Devices = append(config.Devices, overlay("10.245.1.1/32"))
+	target.Configure(config)
+	_, _, _ = target.Flush()
+	if why := target.Missing(); len(why) != 1 || !errors.Is(why[TunnelDevice], kernel.ErrNoIPIP) {
+		t.Errorf("%v", why)
+	}
+	for _, s := range target.Statuses() {
+		if (s.Phase == reconcile.Applied) == (s.Device == TunnelDevice) {
+			t.Errorf("%s is %s: %s", s.Key, s.Phase, s.Reason)
+		}
+	}
+	l := kernel.Link{Index: 77, Name: TunnelDevice, Kind: "ipip", MTU: 1480}
+	f.PutLink(l) // the module was loaded by somebody
+	target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: l}})
+	target.Retry()
+	if _, failures, err := target.Flush(); failures > 0 || err != nil {
+		t.Error(failures, err)
+	}
+}
+
+func TestKeyNames(t *testing.T) {
+	p := netip.MustParsePrefix("10.244.1.1/32")
+	for _, c := range []struct {
+		key  Key
+		want string
+	}{
+		{Key{Kind: Device, Device: "tunl0"}, "device tunl0"}, {Key{Kind: MTU, Device: "tunl0"}, "mtu tunl0"},
+		{Key{Kind: Up, Device: "tunl0"}, "up tunl0"}, {Key{Kind: Address, Device: "tunl0", Address: p}, "address 10.244.1.1/32"},
+		{peeringKey("cali1", p), "peering cali1 10.244.1.1/32"}, {Key{Kind: File, Name: "/var/lib/calico/mtu"}, "file /var/lib/calico/mtu"},
+		{sysctl("tunl0", "net/ipv4/conf/tunl0/rp_filter"), "sysctl net/ipv4/conf/tunl0/rp_filter"},
+	} {
+		if got := c.key.String(); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
