@@ -264,7 +264,7 @@ func (a *Agent) isNode(addr netip.Addr) bool {
 func (a *Agent) flush() time.Duration {
 	_, _, err := a.links.Flush()
 	a.report("link", cmp.Or(err, a.links.Problem()))
-	a.routes.SetNoIPIP(a.noIPIP())
+	a.routes.SetMissing(a.missing())
 	steps, _, err := a.routes.Flush()
 	a.report("route", cmp.Or(err, a.routes.Problem()))
 	a.forgetConnections()
@@ -278,12 +278,13 @@ func (a *Agent) flush() time.Duration {
 
 var errIPIPDisabled = errors.New("IPIP is switched off (FelixConfiguration, ipipEnabled: false)")
 
-// noIPIP says why this node has no tunnel device.
-func (a *Agent) noIPIP() error {
+// missing says of each tunnel device that this node does not have why.
+func (a *Agent) missing() map[string]error {
+	why := a.links.Missing()
 	if on := a.state.felix.IPIPEnabled; on != nil && !*on {
-		return errIPIPDisabled
+		why[link.TunnelDevice] = errIPIPDisabled
 	}
-	return a.links.Missing()[link.TunnelDevice]
+	return why
 }
 
 // reportRepairs logs what others had changed and was put right.

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/manxnet/manx/dataplane/kernel"
 )
 
 // Configure takes over what the datastore says. Only what depends on a difference is decided again.
@@ -23,6 +25,9 @@ func (t *Target) Configure(c Config) {
 			t.touchLink(name)
 		}
 	}
+	if !slices.Equal(old.Tables, c.Tables) {
+		t.configureTables(old.Tables)
+	}
 	if !slices.Equal(old.WorkloadPrefixes, c.WorkloadPrefixes) {
 		// The routes to workloads that are none any more stay ours, until they are removed.
 		for _, p := range old.WorkloadPrefixes {
@@ -32,6 +37,19 @@ func (t *Target) Configure(c Config) {
 		}
 		t.Resync()
 	}
+}
+
+// configureTables takes over another set of tables: what may be in them, and what was put into those before.
+func (t *Target) configureTables(old []kernel.Table) {
+	for _, table := range old {
+		if !slices.Contains(t.rules.formerTables, table) {
+			t.rules.formerTables = append(t.rules.formerTables, table)
+		}
+	}
+	for p, s := range t.beside {
+		t.touchState(p.dst, s)
+	}
+	t.Resync()
 }
 
 // configurePools decides again about the routes in pools that differ. What is ours to adopt depends on pools, too.

@@ -20,15 +20,9 @@ type rules struct {
 	formerPrefixes []string                    // as WorkloadPrefixes, of configurations before
 	workloadAt     func(netip.Addr) string     // the interface of a local workload
 	gatewayTo      func(netip.Addr) netip.Addr // the gateway of the static route to a peer
-	noIPIP         error                       // why there is no tunnel device
+	missing        map[string]error            // why the node does not have a tunnel device
+	formerTables   []kernel.Table              // as Tables, of configurations before
 	hops           map[netip.Addr]*hop
-}
-
-// hop is the resolution of one BGP next hop, shared by all routes through it.
-type hop struct {
-	direct []kernel.NextHop
-	reason string
-	tunnel []kernel.NextHop // nil without a usable tunnel device
 }
 
 // state is what is known of one prefix. There may be a million of them.
@@ -44,7 +38,7 @@ type state struct {
 
 type extras struct {
 	endpoints []*Endpoint   // the first one counts
-	via       netip.Addr    // gateway to the peer that has the address
+	static    *Static       // the route to a peer; nil for none, without a gateway if it is gone
 	served    *kernel.Route // the last route to a local workload with the address, until it departs
 	note      string        // why there is no route, or what is remarkable about it
 	since     time.Time     // of note
@@ -60,13 +54,21 @@ func (s *state) own() *extras {
 	return s.extras
 }
 
+// via is the gateway to the peer that has the address, invalid if there is none.
+func (s *state) via() netip.Addr {
+	if s.static == nil {
+		return netip.Addr{}
+	}
+	return s.static.Via
+}
+
 func (s *state) source() Source {
 	switch {
 	case len(s.endpoints) > 0:
 		return SourceWorkload
 	case s.block:
 		return SourceBlock
-	case s.via.IsValid():
+	case s.via().IsValid():
 		return SourceStatic
 	case len(s.learned) > 0:
 		return SourceBGP
@@ -85,23 +87,26 @@ func (r *rules) decide(p netip.Prefix, s *state) (route *kernel.Route, note stri
 	case SourceBlock:
 		return r.blackhole(p), ""
 	case SourceStatic:
-		return r.static(p, s.via)
+		return r.static(p, s.static)
 	case SourceBGP:
 		return r.learned(p, s)
 	}
 	return nil, ""
 }
 
-func (r *rules) static(p netip.Prefix, via netip.Addr) (*kernel.Route, string) {
-	h := r.hop(via)
-	hops := slices.DeleteFunc(slices.Clone(h.direct), func(n kernel.NextHop) bool { return n.Gateway != via })
-	switch {
-	case len(h.direct) == 0:
-		return nil, fmt.Sprintf("gateway %s (reachableBy) cannot be used: %s", via, h.reason)
-	case len(hops) == 0:
-		return nil, fmt.Sprintf("gateway %s (reachableBy) is on no link of this node: it is itself behind %s", via, h.direct[0].Gateway)
+func (r *rules) static(p netip.Prefix, s *Static) (*kernel.Route, string) {
+	if !r.ownTable(s.Table) {
+		return nil, fmt.Sprintf("table %s is not one of this node's", s.Table)
 	}
-	route := &kernel.Route{Dst: p, Metric: staticMetric4, Protocol: kernel.ProtocolBIRD, Type: kernel.Unicast, NextHops: hops}
+	direct := r.reach(s.Via, directly)
+	hops := slices.DeleteFunc(slices.Clone(direct.hops), func(n kernel.NextHop) bool { return n.Gateway != s.Via })
+	switch {
+	case len(direct.hops) == 0:
+		return nil, fmt.Sprintf("gateway %s (reachableBy) cannot be used: %s", s.Via, direct.reason)
+	case len(hops) == 0:
+		return nil, fmt.Sprintf("gateway %s (reachableBy) is on no link of this node: it is itself behind %s", s.Via, direct.hops[0].Gateway)
+	}
+	route := &kernel.Route{Dst: p, Metric: staticMetric4, Table: s.Table, Protocol: kernel.ProtocolBIRD, Type: kernel.Unicast, NextHops: hops}
 	if p.Addr().Is6() {
 		route.Metric = staticMetric6
 	}
@@ -220,57 +225,20 @@ func (r *rules) nextHops(learned []netip.Addr, pool *Pool) (hops []kernel.NextHo
 }
 
 func (r *rules) nextHop(nh netip.Addr, pool *Pool) ([]kernel.NextHop, string) {
-	h := r.hop(nh)
 	if pool == nil || pool.IPIP == Never || !nh.Is4() || pool.IPIP == CrossSubnet && r.sameSubnet(nh) {
-		return h.direct, h.reason
+		w := r.reach(nh, directly)
+		return w.hops, w.reason
 	}
 	if r.own[nh] > 0 {
-		return nil, h.reason
+		return nil, r.reach(nh, directly).reason
 	}
-	if h.tunnel == nil {
-		return nil, r.tunnelMissing(pool)
+	w := r.reach(nh, TunnelDevice)
+	if len(w.hops) == 0 {
+		return nil, w.missing(pool)
 	}
-	return h.tunnel, ""
+	return w.hops, ""
 }
 
 func (r *rules) sameSubnet(nh netip.Addr) bool {
 	return r.config.Node4.IsValid() && r.config.Node4.Masked().Contains(nh)
-}
-
-func (r *rules) tunnelMissing(pool *Pool) string {
-	if r.noIPIP != nil {
-		return fmt.Sprintf("%v; pool %s cannot be used on this node", r.noIPIP, pool.Name)
-	}
-	return fmt.Sprintf("pool %s uses IPIP, and interface %s is not up (yet)", pool.Name, TunnelDevice)
-}
-
-// hop returns the shared resolution of nh.
-func (r *rules) hop(nh netip.Addr) *hop {
-	h := r.hops[nh]
-	if h == nil {
-		h = r.resolveHop(nh)
-		r.hops[nh] = h
-	}
-	return h
-}
-
-func (r *rules) resolveHop(nh netip.Addr) *hop {
-	h := &hop{}
-	if l, ok := r.link(r.workloadAt(nh)); ok && l.Up {
-		h.direct = []kernel.NextHop{{Gateway: nh, Link: l.Index}} // a workload that speaks BGP itself
-	} else {
-		via := r.gatewayTo(nh) // our own route to a peer is not among those of others
-		if !via.IsValid() {
-			via = nh
-		}
-		h.direct, h.reason = r.resolve(via)
-	}
-	if l, ok := r.link(TunnelDevice); ok && l.Up && nh.Is4() && r.noIPIP == nil {
-		h.tunnel = []kernel.NextHop{{Gateway: nh, Link: l.Index, OnLink: true}}
-	}
-	return h
-}
-
-func (h *hop) equal(o *hop) bool {
-	return h.reason == o.reason && slices.Equal(h.direct, o.direct) && slices.Equal(h.tunnel, o.tunnel)
 }

@@ -18,6 +18,9 @@ const departedNote = "the address left another workload of this node, whose conn
 // departs notes which interface has the address of p, and reports whether it left another one and has to wait. route is
 // what was decided about p.
 func (t *Target) departs(p netip.Prefix, s *state, route *kernel.Route) bool {
+	if s.table() != kernel.MainTable {
+		return false // workloads are reached by routes of main
+	}
 	if t.departures[p] != nil || !p.IsSingleIP() {
 		return t.departures[p] != nil
 	}
@@ -52,9 +55,9 @@ func (t *Target) servedBy(p netip.Prefix, s *state) *kernel.Route {
 	return *have
 }
 
-// toWorkload reports whether r leads a single address to a workload's interface.
+// toWorkload reports whether a route of main leads a single address to a workload's interface.
 func (r *rules) toWorkload(k *kernel.Route) bool {
-	return k.Dst.IsSingleIP() && len(k.NextHops) == 1 && r.isWorkload(k.NextHops[0].Link)
+	return k.Table == kernel.MainTable && k.Dst.IsSingleIP() && len(k.NextHops) == 1 && r.isWorkload(k.NextHops[0].Link)
 }
 
 // withdraw removes a route that is in the kernel, even if an earlier run made it.

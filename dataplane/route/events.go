@@ -30,8 +30,8 @@ func (t *Target) Handle(events []kernel.Event) {
 }
 
 func (t *Target) routeSeen(r kernel.Route) {
-	if !t.resync.listed {
-		return // the first reading is still to come
+	if !t.resync.listed || !t.rules.reads(r.Table) {
+		return // the first reading is still to come, or it is none of our business
 	}
 	if t.under.owns(r) {
 		if held, ok := t.rules.rib.holder(r.Key()); ok && t.rules.rib.remove(held) {
@@ -50,7 +50,7 @@ func (t *Target) routeSeen(r kernel.Route) {
 }
 
 func (t *Target) routeGone(r kernel.Route) {
-	if !t.resync.listed {
+	if !t.resync.listed || !t.rules.reads(r.Table) {
 		return
 	}
 	if t.rules.rib.remove(r) {

@@ -3,7 +3,6 @@ package route
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -16,15 +15,15 @@ type step = reconcile.Step[kernel.RouteKey, *kernel.Route]
 // errHeld is in the error about a route whose place in the table is taken by someone else.
 var errHeld = errors.New("is held by another owner")
 
-// kernelTarget applies steps to the main tables.
+// kernelTarget applies steps to the tables of the configuration.
 type kernelTarget struct {
 	kernel  kernel.Routes
 	rules   *rules
 	ops     []kernel.RouteOp
-	lost    bool                  // an answer of the kernel did not arrive
-	doubt   bool                  // an answer of the kernel says that it is not as we think
-	failed  map[netip.Prefix]bool // prefixes whose new route is not in, in the flush that is under way
-	removed []*kernel.Route       // that led to workloads, in the flush that is under way
+	lost    bool            // an answer of the kernel did not arrive
+	doubt   bool            // an answer of the kernel says that it is not as we think
+	failed  map[place]bool  // whose new route is not in, in the flush that is under way
+	removed []*kernel.Route // that led to workloads, in the flush that is under way
 }
 
 // chunk bounds the memory of one call; the kernel package makes batches of its own.
@@ -32,7 +31,7 @@ const chunk = 1024
 
 // List implements reconcile.Target. It also notes the routes of others, which next hops are resolved with.
 func (t *kernelTarget) List() (map[kernel.RouteKey]*kernel.Route, error) {
-	routes, err := t.kernel.ListRoutes()
+	routes, err := t.kernel.ListRoutes(t.rules.tables()...)
 	if err != nil {
 		return nil, err
 	}
@@ -48,10 +47,10 @@ func (t *kernelTarget) List() (map[kernel.RouteKey]*kernel.Route, error) {
 	return own, nil
 }
 
-// owns decides whether a route of the main table is ours to change:
+// owns decides whether a route in one of our tables is ours to change:
 //
 //   - protocol 12 is BIRD's, in whose place we are;
-//   - protocol 80 is Felix': on tunl0 and on workload interfaces; elsewhere if it leads to a pool's addresses or
+//   - protocol 80 is Felix': on own tunnel devices and on workload interfaces; elsewhere if it leads to a pool's addresses or
 //     through a node of the cluster. Routes of tunnel devices that we do not manage (VXLAN, WireGuard) stay;
 //   - a CNI plugin's route to a local workload gives way to our own.
 func (t *kernelTarget) owns(r kernel.Route) bool {
@@ -61,7 +60,7 @@ func (t *kernelTarget) owns(r kernel.Route) bool {
 	case kernel.ProtocolCalico:
 		return t.ownsCalico(r)
 	case kernel.ProtocolBoot:
-		return r.Dst.IsSingleIP() && len(r.NextHops) == 1 && t.rules.isWorkload(r.NextHops[0].Link) && t.rules.workloadAt(r.Dst.Addr()) != ""
+		return t.rules.toWorkload(&r) && t.rules.workloadAt(r.Dst.Addr()) != ""
 	}
 	return false
 }
@@ -71,7 +70,7 @@ func (t *kernelTarget) ownsCalico(r kernel.Route) bool {
 	for _, h := range r.NextHops {
 		name := t.rules.linkName(h.Link)
 		switch {
-		case name == TunnelDevice || t.rules.isWorkload(h.Link) || begins(name, t.rules.formerPrefixes):
+		case slices.Contains(ownTunnels, name) || t.rules.isWorkload(h.Link) || begins(name, t.rules.formerPrefixes):
 			return true
 		case strings.HasPrefix(name, "vxlan") || strings.HasPrefix(name, "wireguard.") || strings.HasPrefix(name, "wg-"):
 			return false
@@ -109,9 +108,9 @@ func (t *kernelTarget) Apply(steps []step) []error {
 				return
 			}
 			if t.failed == nil {
-				t.failed = map[netip.Prefix]bool{}
+				t.failed = map[place]bool{}
 			}
-			t.failed[steps[start+i].Key.Dst] = true
+			t.failed[placeOf(steps[start+i].Key)] = true
 		})
 	}
 	for i, s := range steps {
@@ -157,7 +156,7 @@ func (t *kernelTarget) applyChunk(steps []step, fail func(int, error)) {
 func (t *kernelTarget) op(s step) (kernel.RouteOp, error) {
 	switch s.Action {
 	case reconcile.Remove:
-		if t.failed[s.Key.Dst] {
+		if t.failed[placeOf(s.Key)] {
 			return kernel.RouteOp{}, errors.New("kept until the route that takes its place is in the kernel")
 		}
 		return kernel.RouteOp{Verb: kernel.DeleteRoute, Route: *s.Old}, nil

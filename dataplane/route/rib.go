@@ -7,7 +7,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 )
 
-// rib holds the routes of others, for longest prefix match.
+// rib holds the routes of others in our tables; those of main for longest prefix match.
 type rib struct {
 	routes map[netip.Prefix][]kernel.Route // by metric, lowest first
 	bits   [2][]int                        // the prefix lengths in use, longest first; IPv4 and IPv6
@@ -56,9 +56,9 @@ func (t *rib) remove(r kernel.Route) bool {
 	return true
 }
 
-// sameEntry: IPv4 has one route for each metric. IPv6 has as many as there are links, such as those to fe80::/64.
+// sameEntry: IPv4 has one route for each metric of a table. IPv6 has as many as there are links, such as those to fe80::/64.
 func sameEntry(a, b kernel.Route) bool {
-	if a.Metric != b.Metric {
+	if a.Metric != b.Metric || a.Table != b.Table {
 		return false
 	}
 	if a.Dst.Addr().Is4() || len(a.NextHops) == 0 || len(b.NextHops) == 0 {
@@ -83,14 +83,14 @@ func (t *rib) length(p netip.Prefix, change int) {
 // holder returns the route that occupies a key.
 func (t *rib) holder(k kernel.RouteKey) (kernel.Route, bool) {
 	for _, r := range t.routes[k.Dst] {
-		if r.Metric == k.Metric {
+		if r.Metric == k.Metric && r.Table == k.Table {
 			return r, true
 		}
 	}
 	return kernel.Route{}, false
 }
 
-// lookup returns the best route to a, among those that usable accepts.
+// lookup returns the best route to a in main, among those that usable accepts.
 func (t *rib) lookup(a netip.Addr, usable func(kernel.Route) bool) (kernel.Route, bool) {
 	for _, bits := range t.bits[family(a)] {
 		p, err := a.Prefix(bits)
@@ -98,7 +98,7 @@ func (t *rib) lookup(a netip.Addr, usable func(kernel.Route) bool) (kernel.Route
 			continue
 		}
 		for _, r := range t.routes[p] {
-			if usable(r) {
+			if r.Table == kernel.MainTable && usable(r) {
 				return r, true
 			}
 		}

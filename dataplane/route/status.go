@@ -1,68 +1,74 @@
 package route
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-// Statuses returns the whole table as users see it, sorted by prefix: what is wanted, and what is there although nobody
+// Statuses returns all routes as users see them, sorted by prefix and table: what is wanted, and what is there although nobody
 // wants it.
 func (t *Target) Statuses() []Status {
-	extra := map[netip.Prefix][]kernel.RouteKey{}
+	extra := map[place][]kernel.RouteKey{}
 	for k := range t.table.All() {
-		if s := t.states[k.Dst]; s == nil || s.want == nil || s.want.Metric != k.Metric {
-			extra[k.Dst] = append(extra[k.Dst], k)
+		if s := t.at(placeOf(k)); s == nil || s.want == nil || s.want.Metric != k.Metric {
+			extra[placeOf(k)] = append(extra[placeOf(k)], k)
 		}
 	}
-	prefixes := make([]netip.Prefix, 0, len(t.states))
+	places := slices.AppendSeq(make([]place, 0, len(t.states)+len(t.beside)), maps.Keys(t.beside))
 	for p := range t.states {
-		prefixes = append(prefixes, p)
+		places = append(places, place{p, kernel.MainTable})
 	}
 	for p := range extra {
-		if t.states[p] == nil {
-			prefixes = append(prefixes, p)
+		if t.at(p) == nil {
+			places = append(places, p)
 		}
 	}
-	rows := make([]Status, 0, len(prefixes))
-	for _, p := range sorted(prefixes) {
+	slices.SortFunc(places, place.compare)
+	rows := make([]Status, 0, len(places))
+	for _, p := range places {
 		rows = append(rows, t.row(p, extra[p]))
 	}
 	return rows
 }
 
-// Counts returns how many prefixes are in each phase: what Statuses would show, at a fraction of the cost.
+// Counts returns how many prefixes, in each table of its own, are in each phase: what Statuses would show, at a fraction of the cost.
 func (t *Target) Counts() map[reconcile.Phase]int {
 	counts := map[reconcile.Phase]int{}
 	for _, s := range t.states {
 		counts[t.wanted(s).Phase]++
 	}
-	unwanted := map[netip.Prefix]bool{}
+	for _, s := range t.beside {
+		counts[t.wanted(s).Phase]++
+	}
+	unwanted := map[place]bool{}
 	for k, status := range t.table.All() {
-		if t.states[k.Dst] == nil && !unwanted[k.Dst] {
-			unwanted[k.Dst] = true
+		if p := placeOf(k); t.at(p) == nil && !unwanted[p] {
+			unwanted[p] = true
 			counts[status.Phase]++
 		}
 	}
 	return counts
 }
 
-// Status returns the row of a prefix, false if nothing asks for it.
+// Status returns the row of a prefix in main, false if nothing asks for it.
 func (t *Target) Status(p netip.Prefix) (Status, bool) {
 	if t.states[p] == nil {
 		return Status{}, false
 	}
-	return t.row(p, nil), true
+	return t.row(place{p, kernel.MainTable}, nil), true
 }
 
-func (t *Target) row(p netip.Prefix, extra []kernel.RouteKey) Status {
-	row := Status{Prefix: p}
-	if s := t.states[p]; s != nil {
+func (t *Target) row(p place, extra []kernel.RouteKey) Status {
+	row := Status{Prefix: p.dst, Table: p.table}
+	if s := t.at(p); s != nil {
 		row.Source = s.source()
 		row.NextHops = s.learned
 		if row.Source == SourceStatic {
-			row.NextHops = []netip.Addr{s.via}
+			row.NextHops = []netip.Addr{s.via()}
 		}
 		if len(s.endpoints) > 0 {
 			row.Endpoint = s.endpoints[0].Name

@@ -1,9 +1,8 @@
 package route
 
 import (
-	"fmt"
+	"maps"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
@@ -17,12 +16,13 @@ type Kernel interface {
 	ListAddresses() ([]kernel.Address, error)
 }
 
-// Target keeps the kernel's main tables as decided. Tell it what changed, then Flush. Not safe for concurrent use.
+// Target keeps the kernel's routing tables as decided. Tell it what changed, then Flush. Not safe for concurrent use.
 type Target struct {
 	kernel Kernel
 	now    func() time.Time
 	rules  *rules
-	states map[netip.Prefix]*state
+	states map[netip.Prefix]*state // of main
+	beside map[place]*state        // of other tables
 	dirty  []dirty
 	byLink map[string]map[netip.Prefix]bool // workload addresses by interface name
 	static []Static
@@ -47,7 +47,7 @@ func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() 
 // New makes a Target. now is the clock.
 func New(k Kernel, now func() time.Time) *Target {
 	t := &Target{
-		kernel: k, now: now, states: map[netip.Prefix]*state{}, byLink: map[string]map[netip.Prefix]bool{},
+		kernel: k, now: now, states: map[netip.Prefix]*state{}, beside: map[place]*state{}, byLink: map[string]map[netip.Prefix]bool{},
 		departures: map[netip.Prefix]*departure{},
 		rules:      &rules{blocks: map[netip.Prefix]bool{}, underlay: newUnderlay(), hops: map[netip.Addr]*hop{}},
 	}
@@ -70,30 +70,31 @@ func (t *Target) workloadAt(a netip.Addr) string {
 // gatewayTo returns the gateway of the static route to an address, an invalid one if there is none.
 func (t *Target) gatewayTo(a netip.Addr) netip.Addr {
 	if s := t.states[netip.PrefixFrom(a.WithZone(""), a.BitLen())]; s != nil {
-		return s.via
+		return s.via()
 	}
 	return netip.Addr{}
 }
 
-// SetStatic takes over the routes to peers, each with another prefix.
+// SetStatic takes over the routes to peers, each with another prefix in its table.
 func (t *Target) SetStatic(list []Static) {
-	keep := map[netip.Prefix]bool{}
+	keep := map[place]bool{}
 	for _, r := range list {
-		keep[r.Prefix] = true
-		t.setVia(r.Prefix, r.Via)
+		keep[r.place()] = true
+		t.setStatic(r)
 	}
 	for _, r := range t.static {
-		if !keep[r.Prefix] {
-			t.setVia(r.Prefix, netip.Addr{})
+		if !keep[r.place()] {
+			t.setStatic(Static{Prefix: r.Prefix, Table: r.Table})
 		}
 	}
 	t.static = list
 }
 
-func (t *Target) setVia(p netip.Prefix, via netip.Addr) {
-	if s := t.state(p); s.via != via {
-		s.own().via = via
-		t.touchState(p, s)
+// setStatic takes over one of them; without a gateway it is gone.
+func (t *Target) setStatic(r Static) {
+	if s := t.stateAt(r.place()); s.via() != r.Via {
+		s.own().static = &r
+		t.touchState(r.Prefix, s)
 		t.changedLinks = true // what is learned from the peer goes the same way
 	}
 }
@@ -145,17 +146,14 @@ func (t *Target) touchLearned(which func(netip.Prefix, []netip.Addr) bool) {
 	}
 }
 
-// SetNoIPIP says why the node has no tunnel device, nil if it has one or will have.
-func (t *Target) SetNoIPIP(err error) {
-	if fmt.Sprint(err) == fmt.Sprint(t.rules.noIPIP) {
+// SetMissing says of tunnel devices by name why the node does not have them; those that it has or will have are left out.
+func (t *Target) SetMissing(why map[string]error) {
+	same := func(a, b error) bool { return a.Error() == b.Error() }
+	if maps.EqualFunc(t.rules.missing, why, same) {
 		return
 	}
-	t.rules.noIPIP = err
-	t.rules.hops = map[netip.Addr]*hop{}
-	t.touchLearned(func(p netip.Prefix, _ []netip.Addr) bool {
-		pool := t.rules.pool(p)
-		return pool != nil && pool.IPIP != Never
-	})
+	t.rules.missing = why
+	t.changedLinks = true
 }
 
 // Synced says whether the datastore and BGP are both in sync, so that what nobody wants may be removed.
@@ -259,9 +257,8 @@ func (t *Target) touchLink(name string) {
 // resolveAgain looks at all next hops, and decides again about the routes through those that changed.
 func (t *Target) resolveAgain() {
 	changed := map[netip.Addr]bool{}
-	for nh, old := range t.rules.hops {
-		if h := t.rules.resolveHop(nh); !h.equal(old) {
-			*old = *h
+	for nh, h := range t.rules.hops {
+		if t.rules.refresh(nh, h) {
 			changed[nh] = true
 		}
 	}
@@ -272,7 +269,7 @@ func (t *Target) resolveAgain() {
 	for _, r := range t.static {
 		used[r.Via] = true
 		if changed[r.Via] {
-			t.touch(r.Prefix)
+			t.touchState(r.Prefix, t.stateAt(r.place()))
 		}
 	}
 	t.touchLearned(func(_ netip.Prefix, learned []netip.Addr) bool {
@@ -314,7 +311,7 @@ func (t *Target) decideDirty() {
 			s.own().note, s.since = note, now
 		}
 		if s.source() == SourceNone {
-			delete(t.states, d.Prefix)
+			t.drop(d.Prefix, s)
 		}
 	}
 	clear(t.dirty)
@@ -332,12 +329,6 @@ func (t *Target) Problem() error { return t.table.Problem() }
 
 // Listed reports whether the kernel has been read at least once, and the error of the last reading.
 func (t *Target) Listed() (bool, error) { return t.resync.listed, t.resync.lastErr }
-
-// sorted returns a list of prefixes in order.
-func sorted(ps []netip.Prefix) []netip.Prefix {
-	slices.SortFunc(ps, netip.Prefix.Compare)
-	return ps
-}
 
 // Applied is the number of routes that were written to the kernel since the start.
 func (t *Target) Applied() int { return t.applied }

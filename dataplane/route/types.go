@@ -20,6 +20,9 @@ const (
 // TunnelDevice is the one IPIP device of a node.
 const TunnelDevice = "tunl0"
 
+// ownTunnels are the tunnel devices that Manx makes: routes of protocol 80 through them are its own.
+var ownTunnels = []string{TunnelDevice}
+
 // Learned is the outcome of best path selection for one prefix: its equal-cost next hops. Without next hops the
 // prefix is withdrawn.
 type Learned struct {
@@ -33,6 +36,8 @@ type Learned struct {
 type Static struct {
 	Prefix netip.Prefix
 	Via    netip.Addr
+	// Table is one of Config's.
+	Table kernel.Table
 }
 
 // Mode says when packets to a pool's addresses are encapsulated between nodes.
@@ -72,6 +77,8 @@ type Config struct {
 	WorkloadMetric4, WorkloadMetric6 uint32
 	// WorkloadPrefixes are what the names of workload interfaces begin with.
 	WorkloadPrefixes []string
+	// Tables are the routing tables that hold routes of this node; main always is one. Routes in any other are not touched.
+	Tables []kernel.Table
 	// IsNode reports whether an address is that of a node of the cluster. May be nil.
 	IsNode func(netip.Addr) bool
 }
@@ -90,6 +97,7 @@ const (
 // Status is one row of the route table as users see it.
 type Status struct {
 	Prefix netip.Prefix
+	Table  kernel.Table
 	Source Source
 	// Desired and Actual are written as by ip(8); empty for none.
 	Desired string

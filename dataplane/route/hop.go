@@ -1,0 +1,88 @@
+package route
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+)
+
+// hop is the resolution of one BGP next hop, shared by all routes through it: the ways to it that some route asked for.
+type hop struct{ ways []*way }
+
+// way is how packets get to a next hop: through a tunnel device, or directly.
+type way struct {
+	device string // directly, or the name of a tunnel device
+	hops   []kernel.NextHop
+	reason string // why there are none; empty also for a tunnel device that is to come, or to come up
+}
+
+// directly is the way without a tunnel.
+const directly = ""
+
+// reach returns the shared resolution of nh, through a tunnel device or directly.
+func (r *rules) reach(nh netip.Addr, device string) *way {
+	h := r.hops[nh]
+	if h == nil {
+		h = &hop{}
+		r.hops[nh] = h
+	}
+	for _, w := range h.ways {
+		if w.device == device {
+			return w
+		}
+	}
+	w := r.resolveWay(nh, device)
+	h.ways = append(h.ways, w)
+	return w
+}
+
+// refresh resolves all ways to nh anew, and reports whether one differs.
+func (r *rules) refresh(nh netip.Addr, h *hop) (changed bool) {
+	for i, old := range h.ways {
+		if w := r.resolveWay(nh, old.device); !w.equal(old) {
+			h.ways[i], changed = w, true
+		}
+	}
+	return changed
+}
+
+func (r *rules) resolveWay(nh netip.Addr, device string) *way {
+	if device == directly {
+		return r.resolveDirectly(nh)
+	}
+	w := &way{device: device}
+	if err := r.missing[device]; err != nil {
+		w.reason = err.Error()
+	} else if l, ok := r.link(device); ok && l.Up {
+		w.hops = []kernel.NextHop{{Gateway: nh, Link: l.Index, OnLink: true}}
+	}
+	return w
+}
+
+func (r *rules) resolveDirectly(nh netip.Addr) *way {
+	w := &way{device: directly}
+	if l, ok := r.link(r.workloadAt(nh)); ok && l.Up {
+		w.hops = []kernel.NextHop{{Gateway: nh, Link: l.Index}} // a workload that speaks BGP itself
+		return w
+	}
+	via := r.gatewayTo(nh) // our own route to a peer is not among those of others
+	if !via.IsValid() {
+		via = nh
+	}
+	w.hops, w.reason = r.resolve(via)
+	return w
+}
+
+func (w *way) equal(o *way) bool {
+	return w.device == o.device && w.reason == o.reason && slices.Equal(w.hops, o.hops)
+}
+
+// missing says why the addresses of a pool cannot be reached through the tunnel device.
+func (w *way) missing(pool *Pool) string {
+	if w.reason != "" {
+		return fmt.Sprintf("%s; pool %s cannot be used on this node", w.reason, pool.Name)
+	}
+	return fmt.Sprintf("pool %s uses IPIP, and interface %s is not up (yet)", pool.Name, w.device)
+}

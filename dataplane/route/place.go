@@ -1,0 +1,83 @@
+package route
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+)
+
+// place is a prefix in a table.
+type place struct {
+	dst   netip.Prefix
+	table kernel.Table
+}
+
+func placeOf(k kernel.RouteKey) place { return place{k.Dst, k.Table} }
+
+func (s *Static) place() place { return place{s.Prefix, s.Table} }
+
+func (p place) compare(o place) int {
+	return cmp.Or(p.dst.Compare(o.dst), cmp.Compare(p.table, o.table))
+}
+
+// tables are those whose routes are read: of the configuration, and of those before as long as the process runs, so that
+// what is left there is removed.
+func (r *rules) tables() []kernel.Table {
+	list := []kernel.Table{kernel.MainTable}
+	for _, table := range slices.Concat(r.config.Tables, r.formerTables) {
+		if !slices.Contains(list, table) {
+			list = append(list, table)
+		}
+	}
+	return list
+}
+
+// ownTable reports whether routes of this node may be put into a table.
+func (r *rules) ownTable(table kernel.Table) bool {
+	return table == kernel.MainTable || slices.Contains(r.config.Tables, table)
+}
+
+// reads reports whether a table is one of tables.
+func (r *rules) reads(table kernel.Table) bool {
+	return r.ownTable(table) || slices.Contains(r.formerTables, table)
+}
+
+// at returns what is known of a place, nil if nothing is.
+func (t *Target) at(p place) *state {
+	if p.table == kernel.MainTable {
+		return t.states[p.dst]
+	}
+	return t.beside[p]
+}
+
+// stateAt returns what is known of a place, and begins with nothing.
+func (t *Target) stateAt(p place) *state {
+	if p.table == kernel.MainTable {
+		return t.state(p.dst)
+	}
+	s := t.beside[p]
+	if s == nil {
+		s = &state{extras: &extras{static: &Static{Prefix: p.dst, Table: p.table}}}
+		t.beside[p] = s
+	}
+	return s
+}
+
+// table is that of a state. In tables beside main there are static routes only.
+func (s *state) table() kernel.Table {
+	if s.static == nil {
+		return kernel.MainTable
+	}
+	return s.static.Table
+}
+
+// drop forgets a state that wants nothing any more.
+func (t *Target) drop(dst netip.Prefix, s *state) {
+	if table := s.table(); table != kernel.MainTable {
+		delete(t.beside, place{dst, table})
+		return
+	}
+	delete(t.states, dst)
+}
