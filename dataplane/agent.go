@@ -153,7 +153,7 @@ func (a *Agent) watch(ctx context.Context) {
 			}
 			a.inbox.put(func(b *batch) { b.addEvents(events) })
 			a.loop.Trigger()
-		})
+		}, ownTables()...)
 	})
 }
 

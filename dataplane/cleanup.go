@@ -3,16 +3,21 @@ package dataplane
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/manxnet/manx/dataplane/kernel"
-	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/dataplane/link"
 )
 
-// Cleanup removes from the host what agents leave there when they end: all routes of protocols 12 and 80 in the main
-// tables, the limits of bandwidth, and the addresses of tunl0. Workload interfaces stay: they go with their workloads. It
-// returns how many routes, limits and addresses it removed.
+// Cleanup removes from the host what agents leave there when they end: all routes of protocols 12 and 80 in the tables
+// of a node, the limits of bandwidth, and the addresses of its own devices. Workload interfaces stay: they go with their
+// workloads. It returns how many routes, limits and addresses it removed.
 func Cleanup(k kernel.Kernel) (removed int, err error) {
-	routes, err := k.ListRoutes()
+	return cleanup(k, ownTables(), link.OwnDevices())
+}
+
+func cleanup(k kernel.Kernel, tables []kernel.Table, devices []string) (removed int, err error) {
+	routes, err := k.ListRoutes(tables...)
 	if err != nil {
 		return 0, err
 	}
@@ -26,7 +31,7 @@ func Cleanup(k kernel.Kernel) (removed int, err error) {
 	for i, err := range k.ApplyRoutes(ops) {
 		if err != nil {
 			removed--
-			errs = append(errs, fmt.Errorf("remove route %s: %w", ops[i].Route.Dst, err))
+			errs = append(errs, fmt.Errorf("remove route %s: %w", ops[i].Route.Place(), err))
 		}
 	}
 	removed += len(ops)
@@ -39,7 +44,7 @@ func Cleanup(k kernel.Kernel) (removed int, err error) {
 		}
 		removed++
 	}
-	addresses, err := tunnelAddresses(k)
+	addresses, err := addressesOf(k, devices)
 	errs = append(errs, err)
 	for _, a := range addresses {
 		if err := k.DeleteAddress(a); err != nil {
@@ -51,7 +56,7 @@ func Cleanup(k kernel.Kernel) (removed int, err error) {
 	return removed, errors.Join(errs...)
 }
 
-func tunnelAddresses(k kernel.Kernel) ([]kernel.Address, error) {
+func addressesOf(k kernel.Kernel, devices []string) ([]kernel.Address, error) {
 	links, err := k.ListLinks()
 	if err != nil {
 		return nil, err
@@ -63,7 +68,7 @@ func tunnelAddresses(k kernel.Kernel) ([]kernel.Address, error) {
 	var list []kernel.Address
 	for _, l := range links {
 		for _, a := range all {
-			if l.Name == route.TunnelDevice && a.Link == l.Index {
+			if a.Link == l.Index && slices.Contains(devices, l.Name) {
 				list = append(list, a)
 			}
 		}

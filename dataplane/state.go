@@ -170,6 +170,7 @@ func (s *state) routeConfig(isNode func(netip.Addr) bool) route.Config {
 		WorkloadPrefixes: s.interfaces,
 		WorkloadMetric4:  metric(s.felix.IPv4NormalRoutePriority),
 		WorkloadMetric6:  metric(s.felix.IPv6NormalRoutePriority),
+		Tables:           ownTables(),
 		IsNode:           isNode,
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.pools)) {

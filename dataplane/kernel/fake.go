@@ -147,7 +147,7 @@ func (f *Fake) ApplyRoutes(ops []RouteOp) []error {
 			err = f.apply(op)
 		}
 		if err != nil {
-			errs[i], failed = fmt.Errorf("%s route %s: %w", op.Verb, op.Route.Dst, err), true
+			errs[i], failed = fmt.Errorf("%s route %s: %w", op.Verb, op.Route.Place(), err), true
 		}
 	}
 	if !failed {

@@ -157,6 +157,9 @@ func (k RouteKey) String() string {
 // Key returns the kernel's identity of r.
 func (r Route) Key() RouteKey { return RouteKey{Dst: r.Dst, Metric: r.Metric, Table: r.Table} }
 
+// Place names the prefix and the table of r, for messages.
+func (r Route) Place() string { return RouteKey{Dst: r.Dst, Table: r.Table}.String() }
+
 // Equal reports whether both are the same route. The order of next hops has no meaning.
 func (r Route) Equal(o Route) bool {
 	return r.Dst == o.Dst && r.Metric == o.Metric && r.Table == o.Table && r.Protocol == o.Protocol && r.Type == o.Type &&

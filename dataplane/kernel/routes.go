@@ -65,7 +65,7 @@ func (c *Conn) ApplyRoutes(ops []RouteOp) []error {
 			errs = make([]error, len(ops))
 		}
 		op := ops[i]
-		errs[i] = fmt.Errorf("%s route %s: %w", op.Verb, op.Route.Dst, err)
+		errs[i] = fmt.Errorf("%s route %s: %w", op.Verb, op.Route.Place(), err)
 	}
 	for start := 0; start < len(ops); {
 		end := start

@@ -1,0 +1,268 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/dataplane/route"
+)
+
+// target is what a keeper brings to its desired state.
+type target interface {
+	Handle([]kernel.Event)
+	Flush() (steps, failures int, err error)
+}
+
+// keeper flushes a target and hands it the kernel's events, as an agent does.
+type keeper struct {
+	target target
+	events chan []kernel.Event
+}
+
+func keep(t *testing.T, c *kernel.Conn, target target, tables ...kernel.Table) *keeper {
+	t.Helper()
+	k := &keeper{target, make(chan []kernel.Event, 10000)}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- c.Watch(ctx, func(events []kernel.Event) { k.events <- events }, tables...) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	k.target.Handle(<-k.events)
+	return k
+}
+
+// until flushes whenever something happened, until ok.
+func (k *keeper) until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		select {
+		case events := <-k.events:
+			k.target.Handle(events)
+		case <-time.After(5 * time.Millisecond):
+		}
+		_, _, _ = k.target.Flush()
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("waited in vain for %s", what)
+}
+
+// Two devices of the real kernel are made and kept beside each other, with their own MTU and addresses, while a third one
+// cannot be had on a kernel without IPIP.
+func TestTwoDevicesAreKept(t *testing.T) {
+	h := newHost(t)
+	c := h.open()
+	links := link.New(c, "", time.Now)
+	device := func(name string, mtu int, addresses ...string) link.OwnDevice {
+		d := link.OwnDevice{Device: kernel.Device{Name: name, Kind: "bridge"}, MTU: mtu, Up: true}
+		for _, a := range addresses {
+			d.Addresses = append(d.Addresses, netip.MustParsePrefix(a))
+		}
+		return d
+	}
+	config := link.Config{NoForwarding: true, Devices: []link.OwnDevice{
+		device("first.test", 1400, "10.244.1.1/32"), device("second.test", 1350, "10.245.1.1/32", "fd10::1/128"),
+		link.IPIP(netip.MustParseAddr("10.246.1.1"), 0)}}
+	links.Configure(config)
+	k := keep(t, c, links)
+	shows := func(dev string, mtu int, addresses ...string) func() bool {
+		return func() bool {
+			out := h.about(dev)
+			for _, a := range addresses {
+				if !strings.Contains(out, " "+a+" ") {
+					return false
+				}
+			}
+			n := strings.Count(out, " inet ") + strings.Count(out, " inet6 ") - strings.Count(out, " inet6 fe80")
+			return n == len(addresses) && strings.Contains(out, fmt.Sprintf("mtu %d ", mtu)) && strings.Contains(out, ",UP")
+		}
+	}
+	first, second := shows("first.test", 1400, "10.244.1.1/32"), shows("second.test", 1350, "10.245.1.1/32", "fd10::1/128")
+	h.ip("link add first.test type bridge") // left by an earlier run, with an address
+	h.ip("addr add 192.0.2.1/24 dev first.test")
+	k.until(t, "the first device", first)
+	k.until(t, "the second device", second)
+	h.ip("addr add 192.0.2.2/24 dev second.test")
+	h.ip("addr add fd99::2/64 dev second.test nodad")
+	h.ip("addr add 10.244.1.1/32 dev second.test") // which belongs to the first one
+	h.ip("addr add 192.0.2.3/24 dev eth0")
+	h.ip("addr del 10.244.1.1/32 dev first.test")
+	h.ip("link set second.test mtu 1200")
+	h.ip("link set first.test down")
+	k.until(t, "the second device to be repaired", second)
+	k.until(t, "the first device to be repaired", first)
+	if out := h.ip("-o addr show dev eth0"); !strings.Contains(out, "192.0.2.3/24") || !strings.Contains(out, "10.1.0.5/24") {
+		t.Errorf("addresses of a device that is not ours:\n%s", out)
+	}
+	h.ip("link del second.test")
+	k.until(t, "the second device to be made again", second)
+	if _, err := c.EnsureDevice(kernel.Device{Name: link.TunnelDevice, Kind: "ipip"}); errors.Is(err, kernel.ErrNoIPIP) {
+		if why := links.Missing(); len(why) != 1 || !errors.Is(why[link.TunnelDevice], kernel.ErrNoIPIP) {
+			t.Errorf("missing: %v", why)
+		}
+		for _, s := range links.Statuses() {
+			if (s.Phase == reconcile.Applied) == (s.Device == link.TunnelDevice) {
+				t.Errorf("%s is %s: %s", s.Key, s.Phase, s.Reason)
+			}
+		}
+	}
+	config.Devices = config.Devices[:1]
+	links.Configure(config)
+	k.until(t, "the second device to lose its addresses", shows("second.test", 1350))
+	k.until(t, "the first device to stay", first)
+}
+
+// about is what ip(8) prints of a device, a line for itself and for each address; nothing if there is none.
+func (h *host) about(dev string) (lines string) {
+	h.t.Helper()
+	for line := range strings.Lines(h.ip("-o link show") + h.ip("-o addr show")) {
+		if f := strings.Fields(line); len(f) > 1 && strings.TrimSuffix(f[1], ":") == dev {
+			lines += line
+		}
+	}
+	return lines
+}
+
+// table is a routing table of IPv4 as ip(8) prints it.
+func (h *host) table(number string) (lines []string) {
+	h.t.Helper()
+	for line := range strings.Lines(h.ip("-4 route show table all")) {
+		if line = strings.Join(strings.Fields(line), " "); strings.Contains(line+" ", " table "+number+" ") {
+			lines = append(lines, strings.Replace(line, " table "+number, "", 1))
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// The same prefix is wanted in main and in a second table, by another gateway. Each is kept apart from the other, and no
+// route of a third table is touched, whatever its protocol says.
+func TestRoutesOfASecondTable(t *testing.T) {
+	for _, number := range []uint32{100, 100000} {
+		t.Run(fmt.Sprint(number), func(t *testing.T) {
+			h := newHost(t)
+			c := h.open()
+			second, name := kernel.TableOf(number), fmt.Sprint(number)
+			peer := netip.MustParsePrefix("192.0.2.9/32")
+			inMain := route.Static{Prefix: peer, Via: netip.MustParseAddr("10.1.0.3")}
+			beside := route.Static{Prefix: peer, Via: netip.MustParseAddr("10.1.0.4"), Table: second}
+			const mainRoute, besideRoute = "192.0.2.9 via 10.1.0.3 dev eth0 proto bird", "192.0.2.9 via 10.1.0.4 dev eth0 proto bird"
+			foreign := []string{"192.0.2.77 via 10.1.0.9 dev eth0 proto bird metric 1024"}
+			h.ip("route add 192.0.2.77 via 10.1.0.9 proto bird metric 1024 table 7")
+			h.ip("route add 192.0.2.8 via 10.1.0.9 proto bird metric 1024 table " + name) // left by an earlier run
+			h.ip("route add 192.0.2.7 via 10.1.0.9 proto static table " + name)           // of somebody else
+			routes := route.New(c, time.Now)
+			config := route.Config{Node4: netip.MustParsePrefix("10.1.0.5/24"), Tables: []kernel.Table{kernel.MainTable, second}}
+			routes.Configure(config)
+			routes.Synced(true)
+			k := keep(t, c, routes, kernel.MainTable, second)
+			want := func(what string, inMain, inSecond []string) {
+				t.Helper()
+				inMain, inSecond = append(slices.Clone(inMain), defaultRoute), append(slices.Clone(inSecond), "192.0.2.7 via 10.1.0.9 dev eth0 proto static")
+				slices.Sort(inMain)
+				slices.Sort(inSecond)
+				k.until(t, what, func() bool {
+					return slices.Equal(h.main("-4"), inMain) && slices.Equal(h.table(name), inSecond)
+				})
+				if have := h.table("7"); !slices.Equal(have, foreign) {
+					t.Fatalf("%s: table 7 has %q, want %q", what, have, foreign)
+				}
+			}
+			want("the leftover to go", nil, nil)
+			routes.SetStatic([]route.Static{inMain, beside})
+			want("both routes", []string{mainRoute}, []string{besideRoute})
+			checkRows(t, routes, second)
+			h.ip("route del 192.0.2.9 table " + name)
+			want("the repair of the second table", []string{mainRoute}, []string{besideRoute})
+			h.ip("route replace 192.0.2.9 via 10.1.0.8 proto static table " + name)
+			k.until(t, "a place that somebody else holds", func() bool { return failing(routes, second) == 1 && failing(routes, kernel.MainTable) == 0 })
+			h.ip("route del 192.0.2.9 table " + name)
+			want("the place to be ours again", []string{mainRoute}, []string{besideRoute})
+			h.ip("route flush table main proto bird")
+			want("the repair of main", []string{mainRoute}, []string{besideRoute})
+			h.ip("route add 192.0.2.66 via 10.1.0.9 proto bird table " + name)
+			want("what nobody wants in the second table to go", []string{mainRoute}, []string{besideRoute})
+			routes.SetStatic([]route.Static{beside})
+			want("main's to go alone", nil, []string{besideRoute})
+			routes.SetStatic([]route.Static{inMain})
+			want("the second table's to go alone", []string{mainRoute}, nil)
+			routes.SetStatic([]route.Static{inMain, beside})
+			want("both again", []string{mainRoute}, []string{besideRoute})
+			config.Tables = nil
+			routes.Configure(config)
+			want("a table that is not ours any more to be left clean", []string{mainRoute}, nil)
+			if s := rowsIn(routes, second); len(s) != 1 || s[0].Phase != reconcile.Blocked || s[0].Reason != "table "+name+" is not one of this node's" {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+func rowsIn(routes *route.Target, table kernel.Table) []route.Status {
+	return slices.DeleteFunc(routes.Statuses(), func(s route.Status) bool { return s.Table != table })
+}
+
+func failing(routes *route.Target, table kernel.Table) (n int) {
+	for _, s := range rowsIn(routes, table) {
+		if s.Phase == reconcile.Failed {
+			n++
+		}
+	}
+	return n
+}
+
+// checkRows looks at what users see of two routes to one prefix.
+func checkRows(t *testing.T, routes *route.Target, second kernel.Table) {
+	t.Helper()
+	rows := routes.Statuses()
+	if len(rows) != 2 || rows[0].Table != kernel.MainTable || rows[1].Table != second {
+		t.Fatalf("%+v", rows)
+	}
+	for i, want := range []string{"192.0.2.9/32 via 10.1.0.3 dev eth0 proto bird", fmt.Sprintf("192.0.2.9/32 via 10.1.0.4 dev eth0 table %s proto bird", second)} {
+		if r := rows[i]; r.Phase != reconcile.Applied || r.Desired != want || !slices.Equal(r.Actual, []string{want}) {
+			t.Errorf("%+v, want %s", r, want)
+		}
+	}
+	if n := routes.Counts()[reconcile.Applied]; n != 2 {
+		t.Errorf("%d routes are counted as applied", n)
+	}
+	if s, ok := routes.Status(rows[0].Prefix); !ok || s.Table != kernel.MainTable || !strings.HasSuffix(s.Desired, "dev eth0 proto bird") {
+		t.Errorf("%+v", s)
+	}
+}
+
+// What is cleaned up goes by the tables and devices of a node.
+func TestCleanupGoesByTablesAndDevices(t *testing.T) {
+	h := newHost(t)
+	for _, table := range []string{"main", "100", "7"} {
+		h.ip("route add 10.244.1.0/24 via 10.1.0.9 proto 12 metric 1024 table " + table)
+	}
+	for _, device := range []string{"own.test", "other.test"} {
+		h.ip("link add " + device + " type bridge")
+		h.ip("addr add 192.0.2.1/32 dev " + device)
+	}
+	n, err := cleanup(h.open(), []kernel.Table{kernel.MainTable, 100}, []string{"own.test", "absent"})
+	if n != 3 || err != nil {
+		t.Errorf("removed %d, %v; want 3", n, err)
+	}
+	if have := h.main("-4"); len(have) != 1 || len(h.table("100")) != 0 || len(h.table("7")) != 1 {
+		t.Errorf("main has %q, 100 %q, 7 %q", have, h.table("100"), h.table("7"))
+	}
+	if own, other := h.ip("-o -4 addr show dev own.test"), h.ip("-o -4 addr show dev other.test"); own != "" || other == "" {
+		t.Errorf("addresses: own %q, other %q", own, other)
+	}
+}
