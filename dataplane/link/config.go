@@ -15,21 +15,17 @@ const TunnelDevice = "tunl0"
 // OwnDevices are the names of the devices that Manx makes on a host. Every address on them is its own to remove.
 func OwnDevices() []string { return []string{TunnelDevice} }
 
-// fallbackMTU is that of the host when no interface looks like an uplink.
-const fallbackMTU = 1460
-
-// overheads is what the headers of each kind of tunnel take of a packet.
-var overheads = map[string]int{
-	kindIPIP: 20, // an IPv4 header
-}
-
-const kindIPIP = "ipip"
+const (
+	kindIPIP     = "ipip"
+	ipipOverhead = 20   // an IPv4 header
+	fallbackMTU  = 1460 // when no interface looks like an uplink
+)
 
 // OwnDevice is a device that this node makes and keeps. It is one of OwnDevices as long as the process runs.
 type OwnDevice struct {
 	kernel.Device
-	// MTU 0 is that of the host less the tunnel's headers.
-	MTU int
+	// MTU 0 is that of the host less Overhead, the size of the tunnel's headers.
+	MTU, Overhead int
 	// Addresses are all that the device shall have, with the length of their subnets.
 	Addresses []netip.Prefix
 	Up        bool
@@ -38,7 +34,7 @@ type OwnDevice struct {
 // IPIP is the device for pools with IPIP, up. address is the node's tunnel address, invalid while none is assigned; mtu is
 // 0 for that of the host less the tunnel's header.
 func IPIP(address netip.Addr, mtu int) OwnDevice {
-	d := OwnDevice{Device: kernel.Device{Name: TunnelDevice, Kind: kindIPIP}, MTU: mtu, Up: true}
+	d := OwnDevice{Device: kernel.Device{Name: TunnelDevice, Kind: kindIPIP}, MTU: mtu, Overhead: ipipOverhead, Up: true}
 	if address.IsValid() {
 		d.Addresses = []netip.Prefix{netip.PrefixFrom(address, address.BitLen())}
 	}
@@ -49,7 +45,7 @@ func (d OwnDevice) mtu(host int) int {
 	if d.MTU > 0 {
 		return d.MTU
 	}
-	return host - overheads[d.Kind]
+	return host - d.Overhead
 }
 
 // DefaultMTUPattern matches the names of interfaces whose MTU counts, as FelixConfiguration's mtuIfacePattern.

@@ -70,7 +70,7 @@ func (t *kernelTarget) ownsCalico(r kernel.Route) bool {
 	for _, h := range r.NextHops {
 		name := t.rules.linkName(h.Link)
 		switch {
-		case slices.Contains(ownTunnels, name) || t.rules.isWorkload(h.Link) || begins(name, t.rules.formerPrefixes):
+		case ownTunnel(name) || t.rules.isWorkload(h.Link) || begins(name, t.rules.formerPrefixes):
 			return true
 		case strings.HasPrefix(name, "vxlan") || strings.HasPrefix(name, "wireguard.") || strings.HasPrefix(name, "wg-"):
 			return false

@@ -20,8 +20,8 @@ const (
 // TunnelDevice is the one IPIP device of a node.
 const TunnelDevice = "tunl0"
 
-// ownTunnels are the tunnel devices that Manx makes: routes of protocol 80 through them are its own.
-var ownTunnels = []string{TunnelDevice}
+// ownTunnel reports whether Manx makes the tunnel device of that name: routes of protocol 80 through it are its own.
+func ownTunnel(name string) bool { return name == TunnelDevice }
 
 // Learned is the outcome of best path selection for one prefix: its equal-cost next hops. Without next hops the
 // prefix is withdrawn.

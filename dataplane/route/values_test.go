@@ -65,6 +65,7 @@ func tableTarget(f *kernel.Fake, tables ...kernel.Table) (*Target, func(time.Dur
 	c.Tables = tables
 	target.Configure(c)
 	target.Synced(true)
+	advance(time.Second) // it is time to read them
 	_, _, _ = target.Flush()
 	return target, advance
 }
@@ -146,6 +147,15 @@ func TestRoutesOfOthersInASecondTable(t *testing.T) {
 	}
 	if r, _ := f.Route(holder.Key()); !r.Equal(holder) {
 		t.Errorf("the route of another was changed to %v", r)
+	}
+	// Another route of main, with the key of one in the second table, does not take its place among those of others.
+	sibling := other
+	sibling.Table = kernel.MainTable
+	for _, e := range []kernel.EventType{kernel.EventRoute, kernel.EventRouteGone} {
+		target.Handle([]kernel.Event{{Type: e, Route: sibling}})
+	}
+	if held, ok := target.rules.rib.holder(other.Key()); !ok || !held.Equal(other) {
+		t.Errorf("of the second table, %v is known", held)
 	}
 	f.DropRoute(holder.Key())
 	target.Handle([]kernel.Event{{Type: kernel.EventRouteGone, Route: holder}})
