@@ -11,7 +11,7 @@ import (
 func TestTablesAreApart(t *testing.T) {
 	name, c := testNS(t)
 	e0 := linkIndex(t, c, "e0")
-	for _, f := range []struct{ dst, gateway string }{{"10.244.1.0/26", "10.1.0.9"}, {"fd10:1::/122", "fd01::9"}} {
+	for _, f := range []struct{ family, dst, gateway string }{{"-4", "10.244.1.0/26", "10.1.0.9"}, {"-6", "fd10:1::/122", "fd01::9"}} {
 		in := func(table Table, protocol Protocol) Route {
 			return Route{Dst: prefix(f.dst), Metric: 7, Table: table, Protocol: protocol, Type: Unicast,
 				NextHops: []NextHop{{Gateway: addr(f.gateway), Link: e0}}}
@@ -44,7 +44,7 @@ func TestTablesAreApart(t *testing.T) {
 		if list := have(MainTable, 100000); len(list) != 2 {
 			t.Errorf("two tables have %v", list)
 		}
-		if out := run(t, "ip", "-n", name, "route", "show", "table", "100000", f.dst); !strings.Contains(out, f.gateway) {
+		if out := run(t, "ip", f.family, "-n", name, "route", "show", "table", "100000"); !strings.Contains(out, f.gateway) {
 			t.Errorf("table 100000 has %q", out)
 		}
 		replaced := routes[1]
