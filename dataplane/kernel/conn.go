@@ -14,9 +14,10 @@ import (
 type Conn struct {
 	namespace *os.File // nil: that of the process
 
-	mu   sync.Mutex // guards sock: one request at a time
-	sock *socket
-	out  builder
+	mu     sync.Mutex // guards what follows: one request at a time
+	sock   *socket
+	out    builder
+	listed int // routes, the last time
 }
 
 var _ Kernel = (*Conn)(nil)

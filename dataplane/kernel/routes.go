@@ -14,6 +14,7 @@ const batchBytes = 32 << 10
 func (c *Conn) ListRoutes(tables ...Table) ([]Route, error) {
 	var all []Route
 	err := c.with(func(s *socket) (err error) {
+		all = make([]Route, 0, c.listed) // to grow it route by route takes several times the memory
 		for _, table := range orMain(tables) {
 			for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 				if all, err = s.listRoutes(all, table, family); err != nil {
@@ -21,6 +22,7 @@ func (c *Conn) ListRoutes(tables ...Table) ([]Route, error) {
 				}
 			}
 		}
+		c.listed = len(all)
 		return nil
 	})
 	if err != nil {
