@@ -61,8 +61,8 @@ func (k *keeper) until(t *testing.T, what string, ok func() bool) {
 	t.Fatalf("waited in vain for %s", what)
 }
 
-// Two devices of the real kernel are made and kept beside each other, with their own MTU and addresses, while a third one
-// cannot be had on a kernel without IPIP.
+// Two devices of the real kernel are made and kept beside each other, with their own MTU and addresses, while a third
+// one cannot be had on a kernel without IPIP.
 func TestTwoDevicesAreKept(t *testing.T) {
 	h := newHost(t)
 	c := h.open()
@@ -105,7 +105,7 @@ func TestTwoDevicesAreKept(t *testing.T) {
 	h.ip("link set first.test down")
 	k.until(t, "the second device to be repaired", second)
 	k.until(t, "the first device to be repaired", first)
-	if out := h.ip("-o addr show dev eth0"); !strings.Contains(out, "192.0.2.3/24") || !strings.Contains(out, "10.1.0.5/24") {
+	if out := h.about("eth0"); !strings.Contains(out, "192.0.2.3/24") || !strings.Contains(out, "10.1.0.5/24") {
 		t.Errorf("addresses of a device that is not ours:\n%s", out)
 	}
 	h.ip("link del second.test")
@@ -149,8 +149,8 @@ func (h *host) table(number string) (lines []string) {
 	return lines
 }
 
-// The same prefix is wanted in main and in a second table, by another gateway. Each is kept apart from the other, and no
-// route of a third table is touched, whatever its protocol says.
+// The same prefix is wanted in main and in a second table, by another gateway. Each is kept apart from the other, and
+// no route of a third table is touched, whatever its protocol says.
 func TestRoutesOfASecondTable(t *testing.T) {
 	for _, number := range []uint32{100, 100000} {
 		t.Run(fmt.Sprint(number), func(t *testing.T) {
@@ -160,7 +160,8 @@ func TestRoutesOfASecondTable(t *testing.T) {
 			peer := netip.MustParsePrefix("192.0.2.9/32")
 			inMain := route.Static{Prefix: peer, Via: netip.MustParseAddr("10.1.0.3")}
 			beside := route.Static{Prefix: peer, Via: netip.MustParseAddr("10.1.0.4"), Table: second}
-			const mainRoute, besideRoute = "192.0.2.9 via 10.1.0.3 dev eth0 proto bird", "192.0.2.9 via 10.1.0.4 dev eth0 proto bird"
+			const mainRoute = "192.0.2.9 via 10.1.0.3 dev eth0 proto bird"
+			const besideRoute = "192.0.2.9 via 10.1.0.4 dev eth0 proto bird"
 			foreign := []string{"192.0.2.77 via 10.1.0.9 dev eth0 proto bird metric 1024"}
 			h.ip("route add 192.0.2.77 via 10.1.0.9 proto bird metric 1024 table 7")
 			h.ip("route add 192.0.2.8 via 10.1.0.9 proto bird metric 1024 table " + name) // left by an earlier run
@@ -172,7 +173,8 @@ func TestRoutesOfASecondTable(t *testing.T) {
 			k := keep(t, c, routes, kernel.MainTable, second)
 			want := func(what string, inMain, inSecond []string) {
 				t.Helper()
-				inMain, inSecond = append(slices.Clone(inMain), defaultRoute), append(slices.Clone(inSecond), "192.0.2.7 via 10.1.0.9 dev eth0 proto static")
+				inMain = append(slices.Clone(inMain), defaultRoute)
+				inSecond = append(slices.Clone(inSecond), "192.0.2.7 via 10.1.0.9 dev eth0 proto static")
 				slices.Sort(inMain)
 				slices.Sort(inSecond)
 				k.until(t, what, func() bool {
@@ -189,7 +191,9 @@ func TestRoutesOfASecondTable(t *testing.T) {
 			h.ip("route del 192.0.2.9 table " + name)
 			want("the repair of the second table", []string{mainRoute}, []string{besideRoute})
 			h.ip("route replace 192.0.2.9 via 10.1.0.8 proto static table " + name)
-			k.until(t, "a place that somebody else holds", func() bool { return failing(routes, second) == 1 && failing(routes, kernel.MainTable) == 0 })
+			k.until(t, "a place that somebody else holds", func() bool {
+				return failing(routes, second) == 1 && failing(routes, kernel.MainTable) == 0
+			})
 			h.ip("route del 192.0.2.9 table " + name)
 			want("the place to be ours again", []string{mainRoute}, []string{besideRoute})
 			h.ip("route flush table main proto bird")
@@ -205,7 +209,8 @@ func TestRoutesOfASecondTable(t *testing.T) {
 			config.Tables = nil
 			routes.Configure(config)
 			want("a table that is not ours any more to be left clean", []string{mainRoute}, nil)
-			if s := rowsIn(routes, second); len(s) != 1 || s[0].Phase != reconcile.Blocked || s[0].Reason != "table "+name+" is not one of this node's" {
+			s := rowsIn(routes, second)
+			if len(s) != 1 || s[0].Phase != reconcile.Blocked || s[0].Reason != "table "+name+" is not one of this node's" {
 				t.Errorf("%+v", s)
 			}
 		})
@@ -232,7 +237,8 @@ func checkRows(t *testing.T, routes *route.Target, second kernel.Table) {
 	if len(rows) != 2 || rows[0].Table != kernel.MainTable || rows[1].Table != second {
 		t.Fatalf("%+v", rows)
 	}
-	for i, want := range []string{"192.0.2.9/32 via 10.1.0.3 dev eth0 proto bird", fmt.Sprintf("192.0.2.9/32 via 10.1.0.4 dev eth0 table %s proto bird", second)} {
+	for i, want := range []string{"192.0.2.9/32 via 10.1.0.3 dev eth0 proto bird",
+		fmt.Sprintf("192.0.2.9/32 via 10.1.0.4 dev eth0 table %s proto bird", second)} {
 		if r := rows[i]; r.Phase != reconcile.Applied || r.Desired != want || !slices.Equal(r.Actual, []string{want}) {
 			t.Errorf("%+v, want %s", r, want)
 		}
@@ -240,7 +246,8 @@ func checkRows(t *testing.T, routes *route.Target, second kernel.Table) {
 	if n := routes.Counts()[reconcile.Applied]; n != 2 {
 		t.Errorf("%d routes are counted as applied", n)
 	}
-	if s, ok := routes.Status(rows[0].Prefix); !ok || s.Table != kernel.MainTable || !strings.HasSuffix(s.Desired, "dev eth0 proto bird") {
+	s, ok := routes.Status(rows[0].Prefix)
+	if !ok || s.Table != kernel.MainTable || !strings.HasSuffix(s.Desired, "dev eth0 proto bird") {
 		t.Errorf("%+v", s)
 	}
 }
@@ -262,7 +269,8 @@ func TestCleanupGoesByTablesAndDevices(t *testing.T) {
 	if have := h.main("-4"); len(have) != 1 || len(h.table("100")) != 0 || len(h.table("7")) != 1 {
 		t.Errorf("main has %q, 100 %q, 7 %q", have, h.table("100"), h.table("7"))
 	}
-	if own, other := h.ip("-o -4 addr show dev own.test"), h.ip("-o -4 addr show dev other.test"); own != "" || other == "" {
+	own, other := h.ip("-o -4 addr show dev own.test"), h.ip("-o -4 addr show dev other.test")
+	if own != "" || other == "" {
 		t.Errorf("addresses: own %q, other %q", own, other)
 	}
 }

@@ -110,7 +110,8 @@ func (f *Fake) notify(events ...Event) {
 func (w fakeWatcher) notify(events []Event) {
 	var list []Event
 	for _, e := range events {
-		if aboutRoute := e.Type == EventRoute || e.Type == EventRouteGone; !aboutRoute || slices.Contains(w.tables, e.Route.Table) {
+		aboutRoute := e.Type == EventRoute || e.Type == EventRouteGone
+		if !aboutRoute || slices.Contains(w.tables, e.Route.Table) {
 			list = append(list, e)
 		}
 	}

@@ -45,8 +45,8 @@ func (c *Conn) ListAddresses() ([]Address, error) {
 	return all, nil
 }
 
-// EnsureDevice implements Links. Where ipip is a module, the request for a device loads the module, which then makes tunl0
-// itself, and the answer is that the device exists.
+// EnsureDevice implements Links. Where ipip is a module, the request for a device loads the module, which then makes
+// tunl0 itself, and the answer is that the device exists.
 func (c *Conn) EnsureDevice(d Device) (Link, error) {
 	links, err := c.ListLinks()
 	if err != nil {

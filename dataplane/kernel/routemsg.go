@@ -19,7 +19,8 @@ func appendRoute(b *builder, r Route, deletion bool) {
 		scope = unix.RT_SCOPE_NOWHERE // the wildcard
 	}
 	table := r.Table.number()
-	b.buf = append(b.buf, family, byte(r.Dst.Bits()), 0, 0, tableByte(table), byte(r.Protocol), scope, byte(r.Type), 0, 0, 0, 0)
+	b.buf = append(b.buf, family, byte(r.Dst.Bits()), 0, 0, tableByte(table), byte(r.Protocol), scope, byte(r.Type))
+	b.buf = append(b.buf, 0, 0, 0, 0)
 	flags := len(b.buf) - 4
 	if table > math.MaxUint8 {
 		b.attr32(unix.RTA_TABLE, table)
@@ -80,8 +81,8 @@ func appendMultipath(b *builder, hops []NextHop) {
 	b.endNest(nest)
 }
 
-// parseRoute reads rtmsg and attributes. ok is false for routes of other tables than these, of the cache, or that cannot
-// be read.
+// parseRoute reads rtmsg and attributes. ok is false for routes of other tables than these, of the cache, or that
+// cannot be read.
 func parseRoute(data []byte, tables []Table) (r Route, ok bool) {
 	if len(data) < unix.SizeofRtMsg {
 		return Route{}, false

@@ -7,17 +7,20 @@ import (
 	"testing"
 )
 
-// A prefix and a metric are another route in each table, in both families, also in one whose number needs more than a byte.
+// A prefix and a metric are another route in each table, in both families; a number may need more than a byte.
 func TestTablesAreApart(t *testing.T) {
 	name, c := testNS(t)
 	e0 := linkIndex(t, c, "e0")
-	for _, f := range []struct{ family, dst, gateway string }{{"-4", "10.244.1.0/26", "10.1.0.9"}, {"-6", "fd10:1::/122", "fd01::9"}} {
+	for _, f := range []struct{ family, dst, gateway string }{
+		{"-4", "10.244.1.0/26", "10.1.0.9"}, {"-6", "fd10:1::/122", "fd01::9"},
+	} {
 		in := func(table Table, protocol Protocol) Route {
 			return Route{Dst: prefix(f.dst), Metric: 7, Table: table, Protocol: protocol, Type: Unicast,
 				NextHops: []NextHop{{Gateway: addr(f.gateway), Link: e0}}}
 		}
 		routes := []Route{in(MainTable, ProtocolBIRD), in(TableOf(100), ProtocolCalico), in(TableOf(100000), ProtocolStatic)}
-		if list, err := c.ListRoutes(100); slices.ContainsFunc(list, func(r Route) bool { return r.Dst == prefix(f.dst) }) || err != nil {
+		list, err := c.ListRoutes(100)
+		if err != nil || slices.ContainsFunc(list, func(r Route) bool { return r.Dst == prefix(f.dst) }) {
 			t.Fatal("before there was any route in it:", list, err)
 		}
 		for _, r := range routes {
@@ -60,16 +63,19 @@ func TestTablesAreApart(t *testing.T) {
 
 func TestTableNames(t *testing.T) {
 	r := Route{Dst: prefix("10.244.1.0/26"), Metric: 7, Table: 100, Protocol: ProtocolBIRD, Type: Blackhole}
-	if r.String() != "blackhole 10.244.1.0/26 table 100 proto bird metric 7" || r.Key().String() != "10.244.1.0/26 table 100 metric 7" {
+	const text, key = "blackhole 10.244.1.0/26 table 100 proto bird metric 7", "10.244.1.0/26 table 100 metric 7"
+	if r.String() != text || r.Key().String() != key {
 		t.Error(r, r.Key())
 	}
-	if other := r; TableOf(254) != MainTable || other.Equal(Route{Dst: r.Dst, Metric: 7, Protocol: ProtocolBIRD, Type: Blackhole}) {
+	other := r
+	other.Table = MainTable
+	if TableOf(254) != MainTable || other.Equal(r) {
 		t.Error("table 254 is main, table 100 is not")
 	}
 }
 
-// Of the routes that others change, a watch reports those of its tables, and a change with the same key in another one is
-// not one of them.
+// Of the routes that others change, a watch reports those of its tables: the same prefix in another one is not one of
+// them.
 func TestWatchReportsItsTables(t *testing.T) {
 	name, c := testNS(t)
 	for _, tables := range [][]Table{nil, {100}, {MainTable, 100000}} {
@@ -108,11 +114,13 @@ func TestEnsureDevice(t *testing.T) {
 	if again, err := c.EnsureDevice(Device{"br0", "bridge"}); err != nil || again.Index != made.Index {
 		t.Error(again, err)
 	}
-	if _, err := c.EnsureDevice(Device{"br0", "ipip"}); err == nil || !strings.Contains(err.Error(), `is of kind "bridge", not ipip`) {
+	_, err = c.EnsureDevice(Device{"br0", "ipip"})
+	if err == nil || !strings.Contains(err.Error(), `is of kind "bridge", not ipip`) {
 		t.Error(err)
 	}
 	_, err = c.EnsureDevice(Device{"x0", "nosuchkind"})
-	if !errors.Is(err, NoKindError{"nosuchkind"}) || errors.Is(err, ErrNoIPIP) || !strings.Contains(err.Error(), "no devices of kind nosuchkind") {
+	if !errors.Is(err, NoKindError{"nosuchkind"}) || errors.Is(err, ErrNoIPIP) ||
+		!strings.Contains(err.Error(), "no devices of kind nosuchkind") {
 		t.Error(err)
 	}
 }

@@ -31,8 +31,8 @@ type OwnDevice struct {
 	Up        bool
 }
 
-// IPIP is the device for pools with IPIP, up. address is the node's tunnel address, invalid while none is assigned; mtu is
-// 0 for that of the host less the tunnel's header.
+// IPIP is the device for pools with IPIP, up. address is the node's tunnel address, invalid while none is assigned; mtu
+// is 0 for that of the host less the tunnel's header.
 func IPIP(address netip.Addr, mtu int) OwnDevice {
 	d := OwnDevice{Device: kernel.Device{Name: TunnelDevice, Kind: kindIPIP}, MTU: mtu, Overhead: ipipOverhead, Up: true}
 	if address.IsValid() {

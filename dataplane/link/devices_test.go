@@ -20,11 +20,13 @@ func prefixes(list ...string) (ps []netip.Prefix) {
 
 // overlay is a second device beside tunl0, of another kind and with addresses of both families.
 func overlay(addresses ...string) OwnDevice {
-	return OwnDevice{Device: kernel.Device{Name: "overlay.test", Kind: "bridge"}, MTU: 1400, Addresses: prefixes(addresses...), Up: true}
+	return OwnDevice{
+		Device: kernel.Device{Name: "overlay.test", Kind: "bridge"}, MTU: 1400, Addresses: prefixes(addresses...), Up: true,
+	}
 }
 
-// two is a Target with tunl0 and a second device on a fake kernel; flush returns what it does in order of text, told tells
-// it of an address that somebody else adds.
+// two is a Target on a fake kernel that lets it have two devices; flush returns what it does in order of text, told
+// adds an address as somebody else does.
 func two(t *testing.T) (f *kernel.Fake, target *Target, flush func() []string, told func(device, address string)) {
 	f = testKernel()
 	f.PutSysctl("net/ipv4/conf/overlay.test/rp_filter", "1")
@@ -62,7 +64,8 @@ func TestTwoDevicesBesideEachOther(t *testing.T) {
 	config.NoForwarding = true
 	config.Devices = append(config.Devices, overlay("10.245.1.1/32", "fd10::1/128"))
 	target.Configure(config)
-	want := []string{"SetMTU overlay.test", "SetUp overlay.test", "SetUp tunl0", "add address 10.244.1.1/32", "add address 10.245.1.1/32",
+	want := []string{"SetMTU overlay.test", "SetUp overlay.test", "SetUp tunl0",
+		"add address 10.244.1.1/32", "add address 10.245.1.1/32",
 		"add address fd10::1/128", "create overlay.test", "create tunl0", "sysctl net/ipv4/conf/overlay.test/rp_filter=2",
 		"sysctl net/ipv4/conf/tunl0/rp_filter=2"}
 	if log := flush(); !slices.Equal(log, want) {
@@ -109,7 +112,8 @@ func TestLeftoversOnBothDevices(t *testing.T) {
 		f.PutAddress(kernel.Address{Link: link, Prefix: netip.MustParsePrefix(a)})
 	}
 	target.Configure(Config{NoForwarding: true, Devices: []OwnDevice{overlay()}})
-	want := []string{"remove address 192.0.2.8/32", "remove address 192.0.2.9/32", "sysctl net/ipv4/conf/overlay.test/rp_filter=2"}
+	want := []string{"remove address 192.0.2.8/32", "remove address 192.0.2.9/32",
+		"sysctl net/ipv4/conf/overlay.test/rp_filter=2"}
 	if log := flush(); !slices.Equal(log, want) {
 		t.Errorf("%q, want %q", log, want)
 	}
@@ -147,8 +151,10 @@ func TestKeyNames(t *testing.T) {
 		want string
 	}{
 		{Key{Kind: Device, Device: "tunl0"}, "device tunl0"}, {Key{Kind: MTU, Device: "tunl0"}, "mtu tunl0"},
-		{Key{Kind: Up, Device: "tunl0"}, "up tunl0"}, {Key{Kind: Address, Device: "tunl0", Address: p}, "address 10.244.1.1/32"},
-		{peeringKey("cali1", p), "peering cali1 10.244.1.1/32"}, {Key{Kind: File, Name: "/var/lib/calico/mtu"}, "file /var/lib/calico/mtu"},
+		{Key{Kind: Up, Device: "tunl0"}, "up tunl0"},
+		{Key{Kind: Address, Device: "tunl0", Address: p}, "address 10.244.1.1/32"},
+		{peeringKey("cali1", p), "peering cali1 10.244.1.1/32"},
+		{Key{Kind: File, Name: "/var/lib/calico/mtu"}, "file /var/lib/calico/mtu"},
 		{sysctl("tunl0", "net/ipv4/conf/tunl0/rp_filter"), "sysctl net/ipv4/conf/tunl0/rp_filter"},
 	} {
 		if got := c.key.String(); got != c.want {

@@ -116,8 +116,8 @@ func (t *Target) putLink(l kernel.Link) {
 	t.touch(l.Name)
 }
 
-// addressChanged has the addresses of an interface looked at if it is a device of our own, or if a is, or was, one towards
-// a workload.
+// addressChanged has the addresses of an interface looked at if it is a device of our own, or if a is, or was, one
+// towards a workload.
 func (t *Target) addressChanged(a kernel.Address) {
 	for name, l := range t.links {
 		if l.Index == a.Link {
@@ -254,8 +254,8 @@ func (t *Target) unset(k Key) {
 	t.table.Unset(k)
 }
 
-// List implements reconcile.Target: the values of all wanted settings, all addresses of own devices, and what is still to
-// be removed from workloads' interfaces.
+// List implements reconcile.Target: the values of all wanted settings, all addresses of own devices, and what is still
+// to be removed from workloads' interfaces.
 func (t *Target) List() (map[Key]string, error) {
 	actual := map[Key]string{}
 	for k := range t.wanted {
@@ -299,17 +299,17 @@ func (t *Target) ownAddresses(devices map[string]bool) ([]Key, error) {
 	}
 	var keys []Key
 	for _, a := range addresses {
-		if name, ok := names[a.Link]; ok && carries(t.links[name].Kind, a.Prefix.Addr()) {
+		if name, ok := names[a.Link]; ok && decided(name, a.Prefix.Addr()) {
 			keys = append(keys, Key{Kind: Address, Device: name, Address: a.Prefix})
 		}
 	}
 	return keys, nil
 }
 
-// carries reports whether an address of a device of that kind is anybody's decision: the kernel makes link-local ones of
+// decided reports whether it is decided here which such addresses a device has: the kernel makes link-local ones of
 // IPv6 itself, and IPIP is for IPv4 only.
-func carries(kind string, a netip.Addr) bool {
-	return a.Is4() || kind != kindIPIP && !a.IsLinkLocalUnicast()
+func decided(device string, a netip.Addr) bool {
+	return a.Is4() || device != TunnelDevice && !a.IsLinkLocalUnicast()
 }
 
 func (t *Target) read(k Key) (value string, ok bool, err error) {
@@ -468,7 +468,8 @@ func (t *Target) Statuses() []Status {
 		rows = append(rows, row)
 	}
 	slices.SortFunc(rows, func(a, b Status) int {
-		return cmp.Or(cmp.Compare(slices.Index(kindOrder, a.Kind), slices.Index(kindOrder, b.Kind)), cmp.Compare(a.Key.String(), b.Key.String()))
+		return cmp.Or(cmp.Compare(slices.Index(kindOrder, a.Kind), slices.Index(kindOrder, b.Kind)),
+			cmp.Compare(a.Key.String(), b.Key.String()))
 	})
 	return rows
 }

@@ -14,7 +14,8 @@ type quietKernel struct{ *kernel.Fake }
 
 func (quietKernel) ApplyRoutes([]kernel.RouteOp) []error { return nil }
 
-// BenchmarkLearn100k measures what a learned route costs from BGP's decision to the kernel's queue, and what is kept of it.
+// BenchmarkLearn100k measures what a learned route costs from BGP's decision to the kernel's queue, and how much of it
+// is kept.
 func BenchmarkLearn100k(b *testing.B) {
 	const n = 100_000
 	b.ReportAllocs()

@@ -104,9 +104,11 @@ func (r *rules) static(p netip.Prefix, s *Static) (*kernel.Route, string) {
 	case len(direct.hops) == 0:
 		return nil, fmt.Sprintf("gateway %s (reachableBy) cannot be used: %s", s.Via, direct.reason)
 	case len(hops) == 0:
-		return nil, fmt.Sprintf("gateway %s (reachableBy) is on no link of this node: it is itself behind %s", s.Via, direct.hops[0].Gateway)
+		return nil, fmt.Sprintf("gateway %s (reachableBy) is on no link of this node: it is itself behind %s",
+			s.Via, direct.hops[0].Gateway)
 	}
-	route := &kernel.Route{Dst: p, Metric: staticMetric4, Table: s.Table, Protocol: kernel.ProtocolBIRD, Type: kernel.Unicast, NextHops: hops}
+	route := &kernel.Route{Dst: p, Metric: staticMetric4, Table: s.Table,
+		Protocol: kernel.ProtocolBIRD, Type: kernel.Unicast, NextHops: hops}
 	if p.Addr().Is6() {
 		route.Metric = staticMetric6
 	}

@@ -50,8 +50,9 @@ func (t *kernelTarget) List() (map[kernel.RouteKey]*kernel.Route, error) {
 // owns decides whether a route in one of our tables is ours to change:
 //
 //   - protocol 12 is BIRD's, in whose place we are;
-//   - protocol 80 is Felix': on own tunnel devices and on workload interfaces; elsewhere if it leads to a pool's addresses or
-//     through a node of the cluster. Routes of tunnel devices that we do not manage (VXLAN, WireGuard) stay;
+//   - protocol 80 is Felix': on own tunnel devices and on workload interfaces; elsewhere if it leads to a pool's
+//     addresses or through a node of the cluster. Routes of tunnel devices that we do not manage (VXLAN, WireGuard)
+//     stay;
 //   - a CNI plugin's route to a local workload gives way to our own.
 func (t *kernelTarget) owns(r kernel.Route) bool {
 	switch r.Protocol {

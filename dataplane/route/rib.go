@@ -56,7 +56,8 @@ func (t *rib) remove(r kernel.Route) bool {
 	return true
 }
 
-// sameEntry: IPv4 has one route for each metric of a table. IPv6 has as many as there are links, such as those to fe80::/64.
+// sameEntry: IPv4 has one route for each metric of a table. IPv6 has as many as there are links, such as those to
+// fe80::/64.
 func sameEntry(a, b kernel.Route) bool {
 	if a.Metric != b.Metric || a.Table != b.Table {
 		return false

@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-// Statuses returns all routes as users see them, sorted by prefix and table: what is wanted, and what is there although nobody
-// wants it.
+// Statuses returns all routes as users see them, sorted by prefix and table: what is wanted, and what is there although
+// nobody wants it.
 func (t *Target) Statuses() []Status {
 	extra := map[place][]kernel.RouteKey{}
 	for k := range t.table.All() {
@@ -35,7 +35,8 @@ func (t *Target) Statuses() []Status {
 	return rows
 }
 
-// Counts returns how many prefixes, in each table of its own, are in each phase: what Statuses would show, at a fraction of the cost.
+// Counts returns how many prefixes, counted in each table, are in each phase: what Statuses would show, at a fraction
+// of the cost.
 func (t *Target) Counts() map[reconcile.Phase]int {
 	counts := map[reconcile.Phase]int{}
 	for _, s := range t.states {

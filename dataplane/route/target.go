@@ -47,7 +47,8 @@ func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() 
 // New makes a Target. now is the clock.
 func New(k Kernel, now func() time.Time) *Target {
 	t := &Target{
-		kernel: k, now: now, states: map[netip.Prefix]*state{}, beside: map[place]*state{}, byLink: map[string]map[netip.Prefix]bool{},
+		kernel: k, now: now, states: map[netip.Prefix]*state{}, beside: map[place]*state{},
+		byLink:     map[string]map[netip.Prefix]bool{},
 		departures: map[netip.Prefix]*departure{},
 		rules:      &rules{blocks: map[netip.Prefix]bool{}, underlay: newUnderlay(), hops: map[netip.Addr]*hop{}},
 	}
@@ -146,7 +147,8 @@ func (t *Target) touchLearned(which func(netip.Prefix, []netip.Addr) bool) {
 	}
 }
 
-// SetMissing says of tunnel devices by name why the node does not have them; those that it has or will have are left out.
+// SetMissing says of tunnel devices by name why the node does not have them. Those that it has or will have are left
+// out; no reason is nil.
 func (t *Target) SetMissing(why map[string]error) {
 	same := func(a, b error) bool { return a.Error() == b.Error() }
 	if maps.EqualFunc(t.rules.missing, why, same) {

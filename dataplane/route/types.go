@@ -77,7 +77,7 @@ type Config struct {
 	WorkloadMetric4, WorkloadMetric6 uint32
 	// WorkloadPrefixes are what the names of workload interfaces begin with.
 	WorkloadPrefixes []string
-	// Tables are the routing tables that hold routes of this node; main always is one. Routes in any other are not touched.
+	// Tables are the routing tables that hold routes of this node; main always is one. No other is touched.
 	Tables []kernel.Table
 	// IsNode reports whether an address is that of a node of the cluster. May be nil.
 	IsNode func(netip.Addr) bool

@@ -23,7 +23,8 @@ func TestWaysToANextHop(t *testing.T) {
 		}
 		return kernel.Route{Dst: prefix("10.245.2.0/26"), Type: kernel.Unicast, NextHops: w.hops}.Text(target.rules.linkName)
 	}
-	const byTunnel, bySecond = "10.245.2.0/26 via 10.2.0.9 dev tunl0 onlink proto 0", "10.245.2.0/26 via 10.2.0.9 dev vxlan.calico onlink proto 0"
+	const byTunnel = "10.245.2.0/26 via 10.2.0.9 dev tunl0 onlink proto 0"
+	const bySecond = "10.245.2.0/26 via 10.2.0.9 dev vxlan.calico onlink proto 0"
 	step := func(what, direct, tunnel, other string) {
 		t.Helper()
 		_, _, _ = target.Flush()
@@ -79,7 +80,6 @@ func (r Static) in(table kernel.Table) Static {
 func TestTheSamePrefixInTwoTables(t *testing.T) {
 	f := testKernel()
 	target, advance := tableTarget(f, 100)
-	to := func(gateway string) Static { return Static{Prefix: prefix("192.0.2.9/32"), Via: addr(gateway)} }
 	have := func(want ...kernel.Route) {
 		t.Helper()
 		for range 2 {
@@ -96,17 +96,18 @@ func TestTheSamePrefixInTwoTables(t *testing.T) {
 	foreign := inTable(7, "10.1.0.99")
 	f.PutRoute(foreign)
 	first, second := inTable(kernel.MainTable, "10.1.0.3"), inTable(100, "10.1.0.4")
-	target.SetStatic([]Static{to("10.1.0.3"), to("10.1.0.4").in(100)})
+	target.SetStatic([]Static{to("192.0.2.9/32", "10.1.0.3"), to("192.0.2.9/32", "10.1.0.4").in(100)})
 	have(first, foreign, second)
 
 	f.DropRoute(second.Key())
 	target.Handle([]kernel.Event{{Type: kernel.EventRouteGone, Route: second}})
 	have(first, foreign, second)
 	// Events of a table that is nobody's business here, as a watch with more tables would report them.
-	target.Handle([]kernel.Event{{Type: kernel.EventRouteGone, Route: inTable(7, "10.1.0.3")}, {Type: kernel.EventRoute, Route: foreign}})
+	target.Handle([]kernel.Event{{Type: kernel.EventRouteGone, Route: inTable(7, "10.1.0.3")},
+		{Type: kernel.EventRoute, Route: foreign}})
 	have(first, foreign, second)
-	// A learned route for the same prefix takes the place that main's static one leaves, with another metric; the failure to
-	// add it keeps the old one, and does not hold up the removal in the second table.
+	// A learned route for the same prefix takes the place that main's static one leaves, with another metric; the failure
+	// to add it keeps the old one, and does not hold up the removal in the second table.
 	target.Learn([]Learned{learned("192.0.2.9/32", 77, "10.1.0.9")})
 	target.SetStatic(nil)
 	f.Fail("ApplyRoutes", f.Calls("ApplyRoutes")+1, errors.New("no"))
@@ -137,7 +138,7 @@ func TestRoutesOfOthersInASecondTable(t *testing.T) {
 	f.PutRoute(holder)
 	target, advance := tableTarget(f, 100)
 	target.Learn([]Learned{learned("10.244.2.0/26", 1024, "10.2.0.9")})
-	target.SetStatic([]Static{{Prefix: holder.Dst, Via: addr("10.1.0.4"), Table: 100}, {Prefix: holder.Dst, Via: addr("10.1.0.3")}})
+	target.SetStatic([]Static{to("192.0.2.9/32", "10.1.0.4").in(100), to("192.0.2.9/32", "10.1.0.3")})
 	_, failures, _ := target.Flush()
 	if s := rowOf(target, "10.244.2.0/26"); s.Desired != "10.244.2.0/26 via 10.1.0.1 dev eth0 proto bird metric 1024" {
 		t.Errorf("%+v", s)
