@@ -16,7 +16,7 @@ type place struct {
 
 func placeOf(k kernel.RouteKey) place { return place{k.Dst, k.Table} }
 
-func (s *Static) place() place { return place{s.Prefix, s.Table} }
+func placeOfStatic(s Static) place { return place{s.Prefix, s.Table} }
 
 func (p place) compare(o place) int {
 	return cmp.Or(p.dst.Compare(o.dst), cmp.Compare(p.table, o.table))

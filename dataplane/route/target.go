@@ -80,11 +80,11 @@ func (t *Target) gatewayTo(a netip.Addr) netip.Addr {
 func (t *Target) SetStatic(list []Static) {
 	keep := map[place]bool{}
 	for _, r := range list {
-		keep[r.place()] = true
+		keep[placeOfStatic(r)] = true
 		t.setStatic(r)
 	}
 	for _, r := range t.static {
-		if !keep[r.place()] {
+		if !keep[placeOfStatic(r)] {
 			t.setStatic(Static{Prefix: r.Prefix, Table: r.Table})
 		}
 	}
@@ -93,7 +93,7 @@ func (t *Target) SetStatic(list []Static) {
 
 // setStatic takes over one of them; without a gateway it is gone.
 func (t *Target) setStatic(r Static) {
-	if s := t.stateAt(r.place()); s.via() != r.Via {
+	if s := t.stateAt(placeOfStatic(r)); s.via() != r.Via {
 		s.own().static = &r
 		t.touchState(r.Prefix, s)
 		t.changedLinks = true // what is learned from the peer goes the same way
@@ -271,7 +271,7 @@ func (t *Target) resolveAgain() {
 	for _, r := range t.static {
 		used[r.Via] = true
 		if changed[r.Via] {
-			t.touchState(r.Prefix, t.stateAt(r.place()))
+			t.touchState(r.Prefix, t.stateAt(placeOfStatic(r)))
 		}
 	}
 	t.touchLearned(func(_ netip.Prefix, learned []netip.Addr) bool {
