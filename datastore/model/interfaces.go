@@ -46,7 +46,7 @@ func (p InterfacePrefixes) Match(iface string) bool {
 // neverWorkloads are interfaces of the host itself, and the names under which the kernel has settings for all
 // interfaces.
 var neverWorkloads = []string{
-	"all", "default", "lo", "tunl0", "vxlan.calico", "vxlan-v6.calico", "wireguard.cali", "wg-v6.cali",
+	"all", "default", "lo", DeviceIPIP, DeviceVXLAN, DeviceVXLANV6, DeviceWireguard, DeviceWireguardV6,
 }
 
 // Refuse returns why an interface that a WorkloadEndpoint names must not be touched on its behalf, empty if it may be.
