@@ -158,7 +158,6 @@ func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
 			devices[p] = device
 		}
 	}
-	floating := c.floating(r)
 	for _, v := range model.All[model.WorkloadEndpoint](r, model.KindWorkloadEndpoint) {
 		if v.Spec.Node != c.me.name || v.Spec.InterfaceName != "" && c.interfaces.Refuse(v.Spec.InterfaceName) != "" {
 			continue // nobody routes to it
@@ -166,7 +165,7 @@ func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
 		for _, n := range v.Spec.IPNetworks {
 			add(n, v.Spec.InterfaceName)
 		}
-		if !floating {
+		if !c.felix.UsesFloatingIPs() {
 			continue
 		}
 		for _, n := range v.Spec.IPNATs {

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
-
 	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
@@ -78,7 +76,7 @@ func (s *state) update(r model.Reader, k model.Key) bool {
 }
 
 func (s *state) setFelix(r model.Reader) {
-	s.felix = felixConfiguration(r, s.node)
+	s.felix = model.FelixOverlay(r, s.node)
 	s.interfaces = model.ParseInterfacePrefixes(cmp.Or(s.ownPrefix, s.felix.InterfacePrefix))
 }
 
@@ -126,23 +124,6 @@ func (s *state) updateAffinity(r model.Reader, k model.Key) bool {
 	return true
 }
 
-// felixConfiguration merges the settings of the cluster and of the node that are used here; the node's win.
-func felixConfiguration(r model.Reader, node string) model.FelixConfigurationSpec {
-	var merged model.FelixConfigurationSpec
-	for _, f := range model.FelixConfigurations(r, node) {
-		merged.IPIPEnabled = cmp.Or(f.Spec.IPIPEnabled, merged.IPIPEnabled)
-		merged.IPIPMTU = cmp.Or(f.Spec.IPIPMTU, merged.IPIPMTU)
-		merged.MTUIfacePattern = cmp.Or(f.Spec.MTUIfacePattern, merged.MTUIfacePattern)
-		merged.IPForwarding = cmp.Or(f.Spec.IPForwarding, merged.IPForwarding)
-		merged.InterfacePrefix = cmp.Or(f.Spec.InterfacePrefix, merged.InterfacePrefix)
-		merged.IPv4NormalRoutePriority = cmp.Or(f.Spec.IPv4NormalRoutePriority, merged.IPv4NormalRoutePriority)
-		merged.IPv6NormalRoutePriority = cmp.Or(f.Spec.IPv6NormalRoutePriority, merged.IPv6NormalRoutePriority)
-		merged.EndpointStatusPathPrefix = cmp.Or(f.Spec.EndpointStatusPathPrefix, merged.EndpointStatusPathPrefix)
-		merged.FloatingIPs = model.MergeFloatingIPs(merged.FloatingIPs, f.Spec.FloatingIPs)
-	}
-	return merged
-}
-
 // bgpSpec is never nil.
 func (s *state) bgpSpec() *model.NodeBGPSpec {
 	if s.own == nil || s.own.Spec.BGP == nil {
@@ -164,8 +145,8 @@ func address(text string) netip.Prefix {
 
 func (s *state) routeConfig(isNode func(netip.Addr) bool) route.Config {
 	c := route.Config{
-		Node4:            address(s.bgpSpec().IPv4Address),
-		Node6:            address(s.bgpSpec().IPv6Address),
+		Node4:            s.bgpSpec().Address(model.IPv4),
+		Node6:            s.bgpSpec().Address(model.IPv6),
 		Blocks:           slices.SortedFunc(maps.Keys(s.blocks), netip.Prefix.Compare),
 		WorkloadPrefixes: s.interfaces,
 		WorkloadMetric4:  metric(s.felix.IPv4NormalRoutePriority),
@@ -192,7 +173,7 @@ func (s *state) routeConfig(isNode func(netip.Addr) bool) route.Config {
 
 // addresses are what is routed to a workload: its own addresses and, if they are in use, its floating ones.
 func (s *state) addresses(w model.WorkloadEndpointSpec) []string {
-	if s.felix.FloatingIPs == nil || *s.felix.FloatingIPs != v3.FloatingIPsEnabled {
+	if !s.felix.UsesFloatingIPs() {
 		return w.IPNetworks
 	}
 	list := slices.Clone(w.IPNetworks)

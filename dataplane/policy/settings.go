@@ -69,40 +69,12 @@ func (c *Calculator) concernsSettings(k model.Key) bool {
 func (c *Calculator) felix() model.FelixConfigurationSpec {
 	var s model.FelixConfigurationSpec
 	if c.reader != nil {
-		for _, f := range model.FelixConfigurations(c.reader, c.config.Node) {
-			overlay(&s, &f.Spec)
-		}
+		s = model.FelixOverlay(c.reader, c.config.Node)
 	}
 	if c.config.Felix != nil {
 		c.config.Felix(&s)
 	}
 	return s
-}
-
-// overlay puts what top sets over s, for the fields that are used here.
-func overlay(s, top *model.FelixConfigurationSpec) {
-	s.InterfacePrefix = cmp.Or(top.InterfacePrefix, s.InterfacePrefix)
-	s.DefaultEndpointToHostAction = cmp.Or(top.DefaultEndpointToHostAction, s.DefaultEndpointToHostAction)
-	s.NftablesFilterDenyAction = cmp.Or(top.NftablesFilterDenyAction, s.NftablesFilterDenyAction)
-	s.IptablesFilterDenyAction = cmp.Or(top.IptablesFilterDenyAction, s.IptablesFilterDenyAction)
-	s.DisableConntrackInvalidCheck = cmp.Or(top.DisableConntrackInvalidCheck, s.DisableConntrackInvalidCheck)
-	s.WorkloadSourceSpoofing = cmp.Or(top.WorkloadSourceSpoofing, s.WorkloadSourceSpoofing)
-	s.AllowVXLANPacketsFromWorkloads = cmp.Or(top.AllowVXLANPacketsFromWorkloads, s.AllowVXLANPacketsFromWorkloads)
-	s.AllowIPIPPacketsFromWorkloads = cmp.Or(top.AllowIPIPPacketsFromWorkloads, s.AllowIPIPPacketsFromWorkloads)
-	s.VXLANPort = cmp.Or(top.VXLANPort, s.VXLANPort)
-	s.IPIPEnabled = cmp.Or(top.IPIPEnabled, s.IPIPEnabled)
-	s.FailsafeInboundHostPorts = cmp.Or(top.FailsafeInboundHostPorts, s.FailsafeInboundHostPorts)
-	s.FailsafeOutboundHostPorts = cmp.Or(top.FailsafeOutboundHostPorts, s.FailsafeOutboundHostPorts)
-	s.LogPrefix = cmp.Or(top.LogPrefix, s.LogPrefix)
-	s.LogActionRateLimit = cmp.Or(top.LogActionRateLimit, s.LogActionRateLimit)
-	s.LogActionRateLimitBurst = cmp.Or(top.LogActionRateLimitBurst, s.LogActionRateLimitBurst)
-	s.NATPortRange = cmp.Or(top.NATPortRange, s.NATPortRange)
-	s.NATOutgoingAddress = cmp.Or(top.NATOutgoingAddress, s.NATOutgoingAddress)
-	s.NATOutgoingExclusions = cmp.Or(top.NATOutgoingExclusions, s.NATOutgoingExclusions)
-	s.IptablesNATOutgoingInterfaceFilter = cmp.Or(top.IptablesNATOutgoingInterfaceFilter, s.IptablesNATOutgoingInterfaceFilter)
-	s.FloatingIPs = model.MergeFloatingIPs(s.FloatingIPs, top.FloatingIPs)
-	s.ServiceLoopPrevention = cmp.Or(top.ServiceLoopPrevention, s.ServiceLoopPrevention)
-	s.ExternalNodesCIDRList = cmp.Or(top.ExternalNodesCIDRList, s.ExternalNodesCIDRList)
 }
 
 func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
@@ -112,7 +84,7 @@ func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 		keepInvalid: is(f.DisableConntrackInvalidCheck), spoofing: f.WorkloadSourceSpoofing == "Any",
 		allowVXLAN: is(f.AllowVXLANPacketsFromWorkloads), allowIPIP: is(f.AllowIPIPPacketsFromWorkloads),
 		vxlanPort: 4789, logPrefix: cmp.Or(f.LogPrefix, "calico-packet"), natInterface: f.IptablesNATOutgoingInterfaceFilter,
-		floating:   f.FloatingIPs != nil && *f.FloatingIPs == v3.FloatingIPsEnabled,
+		floating:   f.UsesFloatingIPs(),
 		natHosts:   f.NATOutgoingExclusions != nil && *f.NATOutgoingExclusions == "IPPoolsAndHostIPs",
 		failsafeIn: failsafeList(f.FailsafeInboundHostPorts, defaultFailsafeIn), failsafeOut: failsafeList(f.FailsafeOutboundHostPorts, defaultFailsafeOut),
 	}
@@ -331,18 +303,16 @@ func (c *Calculator) fill(set string, nets []netip.Prefix) {
 
 func nodeAddresses(n *model.Node) []netip.Addr {
 	var list []netip.Addr
-	add := func(text string) {
-		text, _, _ = strings.Cut(text, "/")
-		if a, err := netip.ParseAddr(text); err == nil {
-			list = append(list, a)
+	for _, family := range []model.Family{model.IPv4, model.IPv6} {
+		if p := n.Spec.BGP.Address(family); p.IsValid() {
+			list = append(list, p.Addr())
 		}
 	}
-	if n.Spec.BGP != nil {
-		add(n.Spec.BGP.IPv4Address)
-		add(n.Spec.BGP.IPv6Address)
-	}
 	for _, a := range n.Spec.Addresses {
-		add(a.Address)
+		text, _, _ := strings.Cut(a.Address, "/")
+		if a, err := netip.ParseAddr(text); err == nil {
+			list = append(list, a.Unmap())
+		}
 	}
 	return list
 }

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,16 +25,6 @@ func ParseInterfacePrefixes(text string) InterfacePrefixes {
 		return InterfacePrefixes{DefaultInterfacePrefix}
 	}
 	return list
-}
-
-// InterfacePrefixesOf returns the prefixes that hold for a node. own is what the node's administrator says, which comes
-// first.
-func InterfacePrefixesOf(r Reader, node, own string) InterfacePrefixes {
-	text := ""
-	for _, f := range FelixConfigurations(r, node) {
-		text = cmp.Or(f.Spec.InterfacePrefix, text)
-	}
-	return ParseInterfacePrefixes(cmp.Or(own, text))
 }
 
 // Match tells whether an interface of that name is a workload's.
