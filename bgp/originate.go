@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -99,18 +100,18 @@ func (c *cluster) exportRules(r model.Reader, d *Desired, blocks map[netip.Prefi
 	d.Elevated = c.elevated(r, d.Filters)
 }
 
-// pools lists those whose routes may be exported and those with disableBGPExport. Disabled pools count: that switch is
-// about assigning addresses.
+// pools lists those whose routes may be exported and those with disableBGPExport. Every pool around a prefix counts, not the
+// most specific one alone: in calico/node's filters one with disableBGPExport comes before all others.
 func (c *cluster) pools(r model.Reader) (exported, hidden []netip.Prefix) {
 	for k, v := range model.All[model.IPPool](r, model.KindIPPool) {
-		p, err := netip.ParsePrefix(v.Spec.CIDR)
+		p, err := ippool.Parse(k.Name, &v.Spec)
 		switch {
 		case err != nil:
-			c.note("IPPool/"+k.Name, fmt.Sprintf("spec.cidr = %q: want ADDRESS/LENGTH", v.Spec.CIDR))
+			c.note("IPPool/"+k.Name, err.Error())
 		case v.Spec.DisableBGPExport:
-			hidden = append(hidden, p.Masked())
+			hidden = append(hidden, p.CIDR)
 		default:
-			exported = append(exported, p.Masked())
+			exported = append(exported, p.CIDR)
 		}
 	}
 	return exported, hidden
@@ -134,15 +135,6 @@ func (c *cluster) ownBlocks(r model.Reader) map[netip.Prefix]bool {
 	}
 	return blocks
 }
-
-// The devices that Calico creates for encapsulation.
-const (
-	deviceIPIP        = "tunl0"
-	deviceVXLAN       = "vxlan.calico"
-	deviceVXLANv6     = "vxlan-v6.calico"
-	deviceWireguard   = "wireguard.cali"
-	deviceWireguardV6 = "wg-v6.cali"
-)
 
 // ownAddresses lists the addresses of the node's workloads, with floating ones that are in use, and of its tunnel devices, with the device of each.
 func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
@@ -183,13 +175,13 @@ type tunnelAddress struct{ text, device string }
 
 func tunnelAddresses(n *model.Node) []tunnelAddress {
 	s := n.Spec
-	list := []tunnelAddress{{s.IPv4VXLANTunnelAddr, deviceVXLAN}, {s.IPv6VXLANTunnelAddr, deviceVXLANv6}}
+	list := []tunnelAddress{{s.IPv4VXLANTunnelAddr, model.DeviceVXLAN}, {s.IPv6VXLANTunnelAddr, model.DeviceVXLANV6}}
 	if s.BGP != nil {
-		list = append(list, tunnelAddress{s.BGP.IPv4IPIPTunnelAddr, deviceIPIP})
+		list = append(list, tunnelAddress{s.BGP.IPv4IPIPTunnelAddr, model.DeviceIPIP})
 	}
 	if s.Wireguard != nil {
-		list = append(list, tunnelAddress{s.Wireguard.InterfaceIPv4Address, deviceWireguard},
-			tunnelAddress{s.Wireguard.InterfaceIPv6Address, deviceWireguardV6})
+		list = append(list, tunnelAddress{s.Wireguard.InterfaceIPv4Address, model.DeviceWireguard},
+			tunnelAddress{s.Wireguard.InterfaceIPv6Address, model.DeviceWireguardV6})
 	}
 	return list
 }

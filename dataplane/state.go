@@ -11,6 +11,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -147,19 +148,12 @@ func (s *state) routeConfig(isNode func(netip.Addr) bool) route.Config {
 	c := route.Config{
 		Node4:            s.bgpSpec().Address(model.IPv4),
 		Node6:            s.bgpSpec().Address(model.IPv6),
+		Pools:            s.poolTable(),
 		Blocks:           slices.SortedFunc(maps.Keys(s.blocks), netip.Prefix.Compare),
 		WorkloadPrefixes: s.interfaces,
 		WorkloadMetric4:  metric(s.felix.IPv4NormalRoutePriority),
 		WorkloadMetric6:  metric(s.felix.IPv6NormalRoutePriority),
 		IsNode:           isNode,
-	}
-	for _, name := range slices.Sorted(maps.Keys(s.pools)) {
-		spec := s.pools[name].Spec
-		if cidr, err := netip.ParsePrefix(spec.CIDR); err == nil {
-			c.Pools = append(c.Pools, route.Pool{
-				Name: name, CIDR: cidr.Masked(), IPIP: s.ipipMode(spec, cidr), VXLAN: mode(string(spec.VXLANMode)),
-			})
-		}
 	}
 	for k, e := range s.usable() {
 		c.Endpoints = append(c.Endpoints, route.Endpoint{
@@ -201,30 +195,18 @@ func metric(p *int) uint32 {
 	return uint32(*p)
 }
 
-func mode(text string) route.Mode {
-	switch text {
-	case "Always":
-		return route.Always
-	case "CrossSubnet":
-		return route.CrossSubnet
+func (s *state) poolTable() ippool.Table {
+	var pools []ippool.Pool
+	for name, v := range s.pools {
+		if p, err := ippool.Parse(name, &v.Spec); err == nil {
+			pools = append(pools, p)
+		}
 	}
-	return route.Never
-}
-
-// ipipMode: IPIP exists for IPv4 only.
-func (s *state) ipipMode(spec model.IPPoolSpec, cidr netip.Prefix) route.Mode {
-	if !cidr.Addr().Is4() {
-		return route.Never
-	}
-	return mode(string(spec.IPIPMode))
+	return ippool.NewTable(pools...)
 }
 
 func (s *state) linkConfig() link.Config {
-	c := link.Config{NoForwarding: s.felix.IPForwarding == "Disabled"}
-	for _, p := range s.pools {
-		cidr, err := netip.ParsePrefix(p.Spec.CIDR)
-		c.IPIP = c.IPIP || err == nil && s.ipipMode(p.Spec, cidr) != route.Never
-	}
+	c := link.Config{NoForwarding: s.felix.IPForwarding == "Disabled", IPIP: s.poolTable().Use(ippool.IPIP)}
 	if s.felix.IPIPEnabled != nil {
 		c.IPIP = *s.felix.IPIPEnabled
 	}

@@ -7,10 +7,11 @@ import (
 	"strings"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // TunnelDevice is the one IPIP device of a node.
-const TunnelDevice = "tunl0"
+const TunnelDevice = model.DeviceIPIP
 
 const (
 	ipipOverhead = 20   // an IPv4 header

@@ -12,6 +12,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/policy/members"
 	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -234,19 +235,19 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 	var pools, masquerade, hosts, loop [2][]netip.Prefix
 	put := func(list *[2][]netip.Prefix, p netip.Prefix) { list[index(p)] = append(list[index(p)], p) }
 	if c.reader != nil {
-		for _, p := range model.All[model.IPPool](c.reader, model.KindIPPool) {
-			cidr, err := netip.ParsePrefix(p.Spec.CIDR)
+		for k, p := range model.All[model.IPPool](c.reader, model.KindIPPool) {
+			pool, err := ippool.Parse(k.Name, &p.Spec)
 			if err != nil {
 				continue
 			}
-			c.settings.ipv6 = c.settings.ipv6 || cidr.Addr().Is6()
-			c.settings.ipip = c.settings.ipip || cidr.Addr().Is4() && p.Spec.IPIPMode != "" && p.Spec.IPIPMode != v3.IPIPModeNever
-			if len(p.Spec.AllowedUses) == 1 && p.Spec.AllowedUses[0] == v3.IPPoolAllowedUseLoadBalancer {
+			c.settings.ipv6 = c.settings.ipv6 || pool.CIDR.Addr().Is6()
+			c.settings.ipip = c.settings.ipip || pool.Encapsulation() == ippool.IPIP
+			if ippool.ForLoadBalancers(&p.Spec) {
 				continue
 			}
-			put(&pools, cidr.Masked())
+			put(&pools, pool.CIDR)
 			if p.Spec.NATOutgoing {
-				put(&masquerade, cidr.Masked())
+				put(&masquerade, pool.CIDR)
 			}
 		}
 		for _, n := range model.All[model.Node](c.reader, model.KindNode) {

@@ -4,15 +4,17 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+
+	"github.com/manxnet/manx/datastore/ippool"
 )
 
 // benchPools makes n pools, each a /16.
-func benchPools(n int) []Pool {
-	list := make([]Pool, n)
+func benchPools(n int) ippool.Table {
+	list := make([]ippool.Pool, n)
 	for i := range list {
-		list[i] = Pool{Name: fmt.Sprintf("pool-%03d", i), CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{30, byte(i)}), 16), IPIP: CrossSubnet}
+		list[i] = ippool.Pool{Name: fmt.Sprintf("pool-%03d", i), CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{30, byte(i)}), 16), IPIP: ippool.CrossSubnet}
 	}
-	return list
+	return ippool.NewTable(list...)
 }
 
 // BenchmarkDecide100kRoutes measures what one decision about a learned route costs, among 100,000 of them in turn.

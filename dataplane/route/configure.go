@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/manxnet/manx/datastore/ippool"
 )
 
 // Configure takes over what the datastore says. Only what depends on a difference is decided again.
@@ -35,9 +37,9 @@ func (t *Target) Configure(c Config) {
 }
 
 // configurePools decides again about the routes in pools that differ. What is ours to adopt depends on pools, too.
-func (t *Target) configurePools(old, pools []Pool) {
-	var changed []Pool
-	for _, lists := range [][2][]Pool{{old, pools}, {pools, old}} {
+func (t *Target) configurePools(old, pools ippool.Table) {
+	var changed ippool.Table
+	for _, lists := range [][2]ippool.Table{{old, pools}, {pools, old}} {
 		for _, p := range lists[0] {
 			if !slices.Contains(lists[1], p) {
 				changed = append(changed, p)
@@ -45,7 +47,7 @@ func (t *Target) configurePools(old, pools []Pool) {
 		}
 	}
 	t.touchLearned(func(p netip.Prefix, _ []netip.Addr) bool {
-		return slices.ContainsFunc(changed, func(pool Pool) bool { return pool.CIDR.Overlaps(p) })
+		return slices.ContainsFunc(changed, func(pool ippool.Pool) bool { return pool.CIDR.Overlaps(p) })
 	})
 	t.Resync()
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/datastore/ippool"
 )
 
 // rules is everything that the route of a prefix depends on, beside the prefix' own state. Deciding only reads it.
@@ -149,13 +150,13 @@ func (r *rules) learned(p netip.Prefix, s *state) (*kernel.Route, string) {
 	if note := r.refuse(p); note != "" {
 		return nil, note
 	}
-	pool := r.pool(p)
+	pool := r.config.Pools.Of(p)
 	hops, note := r.nextHops(s.learned, pool)
 	if len(hops) == 0 {
 		return nil, note
 	}
 	route := &kernel.Route{Dst: p, Metric: s.metric, Protocol: kernel.ProtocolBIRD, Type: kernel.Unicast, NextHops: hops}
-	if pool != nil && pool.IPIP != Never {
+	if pool.Encapsulation() == ippool.IPIP {
 		route.Protocol = kernel.ProtocolCalico
 	}
 	if p.Addr().Is6() && route.Metric == 0 {
@@ -184,21 +185,9 @@ func (r *rules) refuse(p netip.Prefix) string {
 	return ""
 }
 
-// pool returns the most specific pool that holds p.
-func (r *rules) pool(p netip.Prefix) *Pool {
-	var best *Pool
-	for i := range r.config.Pools {
-		q := &r.config.Pools[i]
-		if q.CIDR.Bits() <= p.Bits() && q.CIDR.Contains(p.Addr()) && (best == nil || q.CIDR.Bits() > best.CIDR.Bits()) {
-			best = q
-		}
-	}
-	return best
-}
-
 // nextHops resolves all next hops that can be resolved.
-func (r *rules) nextHops(learned []netip.Addr, pool *Pool) (hops []kernel.NextHop, note string) {
-	if pool != nil && pool.VXLAN != Never {
+func (r *rules) nextHops(learned []netip.Addr, pool *ippool.Pool) (hops []kernel.NextHop, note string) {
+	if pool.Encapsulation() == ippool.VXLAN {
 		return nil, fmt.Sprintf("pool %s uses VXLAN (vxlanMode), which this version does not program; use ipipMode or no encapsulation", pool.Name)
 	}
 	if len(learned) == 1 {
@@ -219,9 +208,9 @@ func (r *rules) nextHops(learned []netip.Addr, pool *Pool) (hops []kernel.NextHo
 	return hops, strings.Join(missing, "; ")
 }
 
-func (r *rules) nextHop(nh netip.Addr, pool *Pool) ([]kernel.NextHop, string) {
+func (r *rules) nextHop(nh netip.Addr, pool *ippool.Pool) ([]kernel.NextHop, string) {
 	h := r.hop(nh)
-	if pool == nil || pool.IPIP == Never || !nh.Is4() || pool.IPIP == CrossSubnet && r.sameSubnet(nh) {
+	if pool.Reach(r.config.Node4, nh).Encapsulation == ippool.Direct {
 		return h.direct, h.reason
 	}
 	if r.own[nh] > 0 {
@@ -233,11 +222,7 @@ func (r *rules) nextHop(nh netip.Addr, pool *Pool) ([]kernel.NextHop, string) {
 	return h.tunnel, ""
 }
 
-func (r *rules) sameSubnet(nh netip.Addr) bool {
-	return r.config.Node4.IsValid() && r.config.Node4.Masked().Contains(nh)
-}
-
-func (r *rules) tunnelMissing(pool *Pool) string {
+func (r *rules) tunnelMissing(pool *ippool.Pool) string {
 	if r.noIPIP != nil {
 		return fmt.Sprintf("%v; pool %s cannot be used on this node", r.noIPIP, pool.Name)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/ippool"
 )
 
 // Kernel is what a Target needs.
@@ -153,8 +154,7 @@ func (t *Target) SetNoIPIP(err error) {
 	t.rules.noIPIP = err
 	t.rules.hops = map[netip.Addr]*hop{}
 	t.touchLearned(func(p netip.Prefix, _ []netip.Addr) bool {
-		pool := t.rules.pool(p)
-		return pool != nil && pool.IPIP != Never
+		return t.rules.config.Pools.Of(p).Encapsulation() == ippool.IPIP
 	})
 }
 

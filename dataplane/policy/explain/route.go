@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -73,37 +74,19 @@ func (e *explanation) tunnel(node string, d End) string {
 	if !d.isWorkload() || d.Node == node {
 		return ""
 	}
-	for _, p := range model.All[model.IPPool](e.world.Objects, model.KindIPPool) {
-		cidr, err := netip.ParsePrefix(p.Spec.CIDR)
-		if err != nil || !cidr.Contains(d.Address) {
-			continue
-		}
-		crosses := !e.sameSubnet(node, d.Node, d.Address)
-		switch {
-		case p.Spec.IPIPMode == "Always", p.Spec.IPIPMode == "CrossSubnet" && crosses:
-			return "tunl0"
-		case p.Spec.VXLANMode == "Always", p.Spec.VXLANMode == "CrossSubnet" && crosses:
-			if d.Address.Is6() {
-				return "vxlan-v6.calico"
-			}
-			return "vxlan.calico"
-		}
+	var own netip.Prefix
+	if n := model.Get[model.Node](e.world.Objects, model.ResourceKey(model.KindNode, node)); n != nil {
+		own = n.Spec.BGP.Address(familyOf(d.Address))
 	}
-	return ""
+	pool := ippool.Read(e.world.Objects).OfAddress(d.Address)
+	return pool.Reach(own, e.nodeAddress(d.Node, d.Address)).Device
 }
 
-func (e *explanation) sameSubnet(a, b string, like netip.Addr) bool {
-	n := model.Get[model.Node](e.world.Objects, model.ResourceKey(model.KindNode, a))
-	if n == nil || n.Spec.BGP == nil {
-		return false
+func familyOf(a netip.Addr) model.Family {
+	if a.Is4() {
+		return model.IPv4
 	}
-	text := n.Spec.BGP.IPv4Address
-	if like.Is6() {
-		text = n.Spec.BGP.IPv6Address
-	}
-	subnet, err := netip.ParsePrefix(text)
-	other := e.nodeAddress(b, like)
-	return err == nil && other.IsValid() && subnet.Contains(other)
+	return model.IPv6
 }
 
 // towards is the interface of a node that leads to an address elsewhere: as a route says, else the one that has the node's address.
@@ -141,11 +124,11 @@ func (e *explanation) tunnelAddress(node, device string) netip.Addr {
 	}
 	text := ""
 	switch {
-	case device == "tunl0" && n.Spec.BGP != nil:
+	case device == model.DeviceIPIP && n.Spec.BGP != nil:
 		text = n.Spec.BGP.IPv4IPIPTunnelAddr
-	case device == "vxlan.calico":
+	case device == model.DeviceVXLAN:
 		text = n.Spec.IPv4VXLANTunnelAddr
-	case device == "vxlan-v6.calico":
+	case device == model.DeviceVXLANV6:
 		text = n.Spec.IPv6VXLANTunnelAddr
 	}
 	for _, a := range addresses([]string{text}) {
