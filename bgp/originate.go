@@ -9,6 +9,7 @@ import (
 
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/ownership"
 )
 
 // originate decides what the node announces: its blocks, each as one prefix; its addresses, of which those inside its
@@ -17,6 +18,7 @@ func (c *cluster) originate(r model.Reader, d *Desired) {
 	services := c.services(r, c.clusterIPs)
 	blocks := c.ownBlocks(r)
 	c.exportRules(r, d, blocks, services)
+	d.Addresses = c.addressesOfNode()
 	devices := c.ownAddresses(r)
 	origins := map[netip.Prefix]Origin{}
 	for p, device := range devices {
@@ -117,20 +119,12 @@ func (c *cluster) pools(r model.Reader) (exported, hidden []netip.Prefix) {
 	return exported, hidden
 }
 
-// ownBlocks gives the blocks of this node, and whether each is being released. A block whose claim is pending is not
-// ours yet.
+// ownBlocks gives the blocks of this node, and whether each is being released.
 func (c *cluster) ownBlocks(r model.Reader) map[netip.Prefix]bool {
 	blocks := map[netip.Prefix]bool{}
 	for k, v := range model.All[model.BlockAffinity](r, model.KindBlockAffinity) {
-		a, ok := k.Affinity()
-		if !ok || v.Deleted || a.Type != model.AffinityHost || a.Host != c.me.name {
-			continue
-		}
-		switch v.State {
-		case "", model.StateConfirmed:
-			blocks[a.CIDR.Masked()] = false
-		case model.StatePendingDeletion:
-			blocks[a.CIDR.Masked()] = true
+		if b, ok := ownership.BlockOf(k, v); ok && b.Node == c.me.name {
+			blocks[b.CIDR] = b.Releasing
 		}
 	}
 	return blocks

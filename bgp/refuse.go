@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/ownership"
 )
 
 // RefusalClass names a reason for which routes of peers are refused, for counters.
@@ -208,9 +209,8 @@ func (c *cluster) poolRefusals(r model.Reader) (list Refusals) {
 // clusterBlocks lists the blocks that nodes have, sorted. One whose claim is pending is not announced yet.
 func clusterBlocks(r model.Reader) (list []netip.Prefix) {
 	for k, v := range model.All[model.BlockAffinity](r, model.KindBlockAffinity) {
-		a, ok := k.Affinity()
-		if ok && !v.Deleted && a.Type == model.AffinityHost && v.State != model.StatePending {
-			list = append(list, a.CIDR.Masked())
+		if b, ok := ownership.BlockOf(k, v); ok {
+			list = append(list, b.CIDR)
 		}
 	}
 	return sortedPrefixes(list)

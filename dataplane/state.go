@@ -13,6 +13,7 @@ import (
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/ownership"
 )
 
 // state is the part of the datastore that concerns this host. It is kept up to date key by key, so that the cost
@@ -115,12 +116,11 @@ func (s *state) updateAffinity(r model.Reader, k model.Key) bool {
 	if !ok || claim.Type != model.AffinityHost || claim.Host != s.node {
 		return false
 	}
-	a := model.Get[model.BlockAffinity](r, k)
-	// A pending claim may still fail. One that is being given up drops packets until it is gone.
-	if a != nil && !a.Deleted && a.State != model.StatePending {
-		s.blocks[claim.CIDR] = true
+	// One that is being released drops packets until it is gone.
+	if b, ok := ownership.BlockOf(k, model.Get[model.BlockAffinity](r, k)); ok {
+		s.blocks[b.CIDR] = true
 	} else {
-		delete(s.blocks, claim.CIDR)
+		delete(s.blocks, claim.CIDR.Masked())
 	}
 	return true
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/manxnet/manx/datastore/ippool"
+	"github.com/manxnet/manx/datastore/ownership"
 )
 
 // Configure takes over what the datastore says. Only what depends on a difference is decided again.
@@ -53,28 +54,20 @@ func (t *Target) configurePools(old, pools ippool.Table) {
 }
 
 func (t *Target) configureBlocks(blocks []netip.Prefix) {
-	fresh := make(map[netip.Prefix]bool, len(blocks))
-	lengths := [2][]int{}
-	for _, b := range blocks {
-		if b = b.Masked(); b.IsSingleIP() {
-			continue // its one address is a workload's or a tunnel's
-		}
-		fresh[b] = true
-		if f := family(b.Addr()); !slices.Contains(lengths[f], b.Bits()) {
-			lengths[f] = append(lengths[f], b.Bits())
-		}
-		if !t.rules.blocks[b] {
+	old, fresh := t.rules.blocks, ownership.NewBlocks(blocks...)
+	t.rules.blocks = fresh
+	for b := range fresh.All() {
+		if !old.All()[b] {
 			t.state(b).block = true
 			t.blockChanged(b)
 		}
 	}
-	for b := range t.rules.blocks {
-		if !fresh[b] {
+	for b := range old.All() {
+		if !fresh.All()[b] {
 			t.states[b].block = false
 			t.blockChanged(b)
 		}
 	}
-	t.rules.blocks, t.rules.blockBits = fresh, lengths
 }
 
 // blockChanged decides again about the block and about what others announce inside of it.

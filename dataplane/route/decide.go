@@ -10,13 +10,13 @@ import (
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore/ippool"
+	"github.com/manxnet/manx/datastore/ownership"
 )
 
 // rules is everything that the route of a prefix depends on, beside the prefix' own state. Deciding only reads it.
 type rules struct {
-	config    Config
-	blockBits [2][]int // the lengths of own blocks
-	blocks    map[netip.Prefix]bool
+	config Config
+	blocks ownership.Blocks // own ones
 	*underlay
 	formerPrefixes []string                    // as WorkloadPrefixes, of configurations before
 	workloadAt     func(netip.Addr) string     // the interface of a local workload
@@ -147,7 +147,8 @@ func (r *rules) blackhole(p netip.Prefix) *kernel.Route {
 }
 
 func (r *rules) learned(p netip.Prefix, s *state) (*kernel.Route, string) {
-	if note := r.refuse(p); note != "" {
+	mine := ownership.Set{Addresses: r.own, Blocks: r.blocks}
+	if note := mine.Refuse(p); note != "" {
 		return nil, note
 	}
 	pool := r.config.Pools.Of(p)
@@ -163,26 +164,6 @@ func (r *rules) learned(p netip.Prefix, s *state) (*kernel.Route, string) {
 		route.Metric = 1 // the kernel reads 0 as 1024
 	}
 	return route, note
-}
-
-// refuse says why p must not be learned from others.
-func (r *rules) refuse(p netip.Prefix) string {
-	a := p.Addr()
-	if p.IsSingleIP() {
-		if r.own[a] > 0 {
-			return fmt.Sprintf("%s is an address of this node", a)
-		}
-		return "" // an address that another node borrowed from our block
-	}
-	for _, bits := range r.blockBits[family(a)] {
-		if bits > p.Bits() {
-			continue
-		}
-		if block, err := a.Prefix(bits); err == nil && r.blocks[block] {
-			return fmt.Sprintf("%s is in block %s, which belongs to this node", p, block)
-		}
-	}
-	return ""
 }
 
 // nextHops resolves all next hops that can be resolved.
@@ -213,7 +194,7 @@ func (r *rules) nextHop(nh netip.Addr, pool *ippool.Pool) ([]kernel.NextHop, str
 	if pool.Reach(r.config.Node4, nh).Encapsulation == ippool.Direct {
 		return h.direct, h.reason
 	}
-	if r.own[nh] > 0 {
+	if r.own.Has(nh) {
 		return nil, h.reason
 	}
 	if h.tunnel == nil {

@@ -50,7 +50,7 @@ func New(k Kernel, now func() time.Time) *Target {
 	t := &Target{
 		kernel: k, now: now, states: map[netip.Prefix]*state{}, byLink: map[string]map[netip.Prefix]bool{},
 		departures: map[netip.Prefix]*departure{},
-		rules:      &rules{blocks: map[netip.Prefix]bool{}, underlay: newUnderlay(), hops: map[netip.Addr]*hop{}},
+		rules:      &rules{underlay: newUnderlay(), hops: map[netip.Addr]*hop{}},
 	}
 	t.rules.workloadAt, t.rules.gatewayTo = t.workloadAt, t.gatewayTo
 	t.under = &kernelTarget{kernel: k, rules: t.rules}

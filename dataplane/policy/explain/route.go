@@ -7,6 +7,7 @@ import (
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/ownership"
 )
 
 // route adds the way of the packet from a node on.
@@ -47,15 +48,15 @@ func prefixOf(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).Stri
 
 // block is the block that an address is in; if another node has that, the address has a route of its own.
 func (e *explanation) block(d End) (prefix, note string) {
-	for o := range e.world.Objects.All(model.KindBlockAffinity) {
-		x, ok := o.Key.Affinity()
-		if !ok || !x.CIDR.Contains(d.Address) || x.Type != model.AffinityHost {
+	for k, v := range model.All[model.BlockAffinity](e.world.Objects, model.KindBlockAffinity) {
+		b, ok := ownership.BlockOf(k, v)
+		if !ok || !b.CIDR.Contains(d.Address) {
 			continue
 		}
-		if x.Host == d.Node {
-			return x.CIDR.String(), "block of node " + d.Node
+		if b.Node == d.Node {
+			return b.CIDR.String(), "block of node " + d.Node
 		}
-		return prefixOf(d.Address), "borrowed from block " + x.CIDR.String() + " of node " + x.Host
+		return prefixOf(d.Address), "borrowed from block " + b.CIDR.String() + " of node " + b.Node
 	}
 	return prefixOf(d.Address), "no block is known that it is in"
 }
