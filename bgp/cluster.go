@@ -158,7 +158,8 @@ func (c *cluster) nodeAddr(n *node, family int, field, text string) netip.Addr {
 	}
 	a := n.object.Spec.BGP.Address(familyNumbers[family]).Addr()
 	if !a.IsValid() {
-		c.note("Node/"+n.name, fmt.Sprintf("spec.bgp.%s = %q is ignored: want an %s address with prefix length", field, text, familyNames[family]))
+		c.note("Node/"+n.name, fmt.Sprintf("spec.bgp.%s = %q is ignored: want an %s address with prefix length",
+			field, text, familyNames[family]))
 		return netip.Addr{}
 	}
 	if other := c.byAddr[a]; other != nil {

@@ -102,8 +102,8 @@ func (c *cluster) exportRules(r model.Reader, d *Desired, blocks map[netip.Prefi
 	d.Elevated = c.elevated(r, d.Filters)
 }
 
-// pools lists those whose routes may be exported and those with disableBGPExport. Every pool around a prefix counts, not the
-// most specific one alone: in calico/node's filters one with disableBGPExport comes before all others.
+// pools lists those whose routes may be exported and those with disableBGPExport. Every pool around a prefix counts,
+// not the most specific one alone: in calico/node's filters those with disableBGPExport come before all others.
 func (c *cluster) pools(r model.Reader) (exported, hidden []netip.Prefix) {
 	for k, v := range model.All[model.IPPool](r, model.KindIPPool) {
 		p, err := ippool.Parse(k.Name, &v.Spec)

@@ -94,7 +94,7 @@ func TestFIBRefuses(t *testing.T) {
 		Originated: []bgp.Origin{{Prefix: pfx("10.244.0.0/26"), Blackhole: true}, {Prefix: pfx("10.244.7.7/32")}},
 		Addresses:  []netip.Addr{ip("10.0.0.1"), ip("10.244.9.1")}, // the second one that of a tunnel
 	}
-	f.setOwn(belongings(d))
+	f.setOwn(ownOf(d))
 	v6, _ := gobgp.NewPathAttributeMpReachNLRI(gobgp.RF_IPv4_UC, []gobgp.PathNLRI{{NLRI: best("10.8.0.0/24", "10.0.0.2", "", 0, 0).Nlri}}, ip("fd00::2"))
 	rfc8950 := best("10.8.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0)
 	rfc8950.Attrs = []gobgp.PathAttributeInterface{v6}
@@ -117,8 +117,9 @@ func TestFIBRefuses(t *testing.T) {
 		t.Errorf("usable %v, want %v", ok, want)
 	}
 	reasons := map[string]string{"10.244.0.0/26": "originates the prefix itself", "10.3.0.0/24": "would loop",
-		"10.244.0.16/28": "is in block 10.244.0.0/26, which belongs to this node", "10.244.7.7/32": "originates the prefix itself",
-		"10.0.0.1/32": "10.0.0.1 is an address of this node", "10.5.0.0/24": "would loop",
+		"10.244.0.16/28": "is in block 10.244.0.0/26, which belongs to this node",
+		"10.244.7.7/32":  "originates the prefix itself",
+		"10.0.0.1/32":    "10.0.0.1 is an address of this node", "10.5.0.0/24": "would loop",
 		"10.4.0.0/24": "not the address of another host", "10.8.0.0/24": "RFC 8950"}
 	for _, r := range f.rejected() {
 		want := reasons[r.Prefix.String()]
@@ -133,7 +134,7 @@ func TestFIBRefuses(t *testing.T) {
 	// The block is released: whoever announces it may now have it.
 	released := d
 	released.Originated = d.Originated[1:]
-	f.setOwn(belongings(released))
+	f.setOwn(ownOf(released))
 	usable := func() (list []string) {
 		for _, r := range f.take(0) {
 			list = append(list, fmt.Sprintf("%s %d", r.Prefix, len(r.Paths)))
@@ -145,16 +146,16 @@ func TestFIBRefuses(t *testing.T) {
 	if got := usable(); !slices.Equal(got, []string{"10.244.0.0/26 1", "10.244.0.16/28 1", borrowed}) {
 		t.Errorf("after the release: %v", got)
 	}
-	f.setOwn(belongings(d))
+	f.setOwn(ownOf(d))
 	if got := usable(); !slices.Equal(got, []string{"10.244.0.0/26 0", "10.244.0.16/28 0", borrowed}) {
 		t.Errorf("after taking the block again: %v", got)
 	}
-	f.setOwn(belongings(d))
+	f.setOwn(ownOf(d))
 	if got := usable(); len(got) != 0 {
 		t.Errorf("the same again: %v", got)
 	}
 	d.Addresses = d.Addresses[:1] // the tunnel is gone
-	f.setOwn(belongings(d))
+	f.setOwn(ownOf(d))
 	if got := usable(); !slices.Contains(got, "10.5.0.0/24 1") {
 		t.Errorf("after the tunnel's address is gone: %v", got)
 	}

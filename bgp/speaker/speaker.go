@@ -127,7 +127,7 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 	}
 	s.status.setSessions(d.Sessions)
 	s.setLimits(d.Sessions)
-	s.fib.setOwn(belongings(d))
+	s.fib.setOwn(ownOf(d))
 	s.fib.setOutward(sharedPrefixes(d.Originated), d.NoInstall)
 	s.fib.setReflecting(d.Sessions)
 
@@ -220,9 +220,9 @@ func (s *Speaker) syncFinished(reason string) {
 	s.fib.sweepStale()
 }
 
-// belongings are what others may not announce: what this node originates, but for services, its blocks, also those that are
-// being released, and its addresses.
-func belongings(d bgp.Desired) ownership.Set {
+// ownOf is what others may not announce: what this node originates, but for services; its blocks, also those that are
+// being released; and its addresses.
+func ownOf(d bgp.Desired) ownership.Set {
 	originated := make(map[netip.Prefix]bool, len(d.Originated))
 	var blocks []netip.Prefix
 	for _, o := range d.Originated {

@@ -34,7 +34,8 @@ func TestTunnelsAsRoutesHaveThem(t *testing.T) {
 		{"a pool for load balancers has no tunnel", "192.0.2.2/24", spec(func(s *model.IPPoolSpec) {
 			s.AllowedUses = []v3.IPPoolAllowedUse{v3.IPPoolAllowedUseLoadBalancer}
 		}), false},
-		{"nor has one with a mode that nobody knows", "192.0.2.2/24", spec(func(s *model.IPPoolSpec) { s.IPIPMode = "Sometimes" }), false},
+		{"nor has one with a mode that nobody knows", "192.0.2.2/24",
+			spec(func(s *model.IPPoolSpec) { s.IPIPMode = "Sometimes" }), false},
 	} {
 		node := &model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: c.address}}}
 		set := model.NewSet(hostEndpoint("eth0"), model.NewObject(model.ResourceKey(model.KindNode, "other"), node),

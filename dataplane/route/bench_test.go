@@ -12,7 +12,8 @@ import (
 func benchPools(n int) ippool.Table {
 	list := make([]ippool.Pool, n)
 	for i := range list {
-		list[i] = ippool.Pool{Name: fmt.Sprintf("pool-%03d", i), CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{30, byte(i)}), 16), IPIP: ippool.CrossSubnet}
+		cidr := netip.PrefixFrom(netip.AddrFrom4([4]byte{30, byte(i)}), 16)
+		list[i] = ippool.Pool{Name: fmt.Sprintf("pool-%03d", i), CIDR: cidr, IPIP: ippool.CrossSubnet}
 	}
 	return ippool.NewTable(list...)
 }

@@ -29,10 +29,13 @@ func TestParse(t *testing.T) {
 		{"IPIP", model.IPPoolSpec{CIDR: "10.1.0.0/16", IPIPMode: "Always"}, Pool{IPIP: Always}},
 		{"VXLAN", model.IPPoolSpec{CIDR: "10.1.0.0/16", VXLANMode: "CrossSubnet"}, Pool{VXLAN: CrossSubnet}},
 		{"host bits do not matter", model.IPPoolSpec{CIDR: "10.1.2.3/16", IPIPMode: "Never"}, Pool{}},
-		{"a disabled pool counts", model.IPPoolSpec{CIDR: "10.1.0.0/16", IPIPMode: "Always", Disabled: true}, Pool{IPIP: Always}},
+		{"a disabled pool counts",
+			model.IPPoolSpec{CIDR: "10.1.0.0/16", IPIPMode: "Always", Disabled: true}, Pool{IPIP: Always}},
 		{"an unknown mode does not", model.IPPoolSpec{CIDR: "10.1.0.0/16", IPIPMode: "Sometimes"}, Pool{}},
-		{"nor does that of a pool for load balancers", model.IPPoolSpec{CIDR: "10.1.0.0/16", IPIPMode: "Always", VXLANMode: "Always", AllowedUses: lb}, Pool{}},
-		{"there is no IPIP for IPv6", model.IPPoolSpec{CIDR: "fd00::/48", IPIPMode: "Always"}, Pool{CIDR: netip.MustParsePrefix("fd00::/48")}},
+		{"nor does that of a pool for load balancers",
+			model.IPPoolSpec{CIDR: "10.1.0.0/16", IPIPMode: "Always", VXLANMode: "Always", AllowedUses: lb}, Pool{}},
+		{"there is no IPIP for IPv6",
+			model.IPPoolSpec{CIDR: "fd00::/48", IPIPMode: "Always"}, Pool{CIDR: netip.MustParsePrefix("fd00::/48")}},
 	} {
 		c.want.Name = "p"
 		if !c.want.CIDR.IsValid() {
@@ -42,7 +45,8 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want %+v", c.rule, got, err, c.want)
 		}
 	}
-	if _, err := Parse("p", &model.IPPoolSpec{CIDR: "10.1.0.0"}); err == nil || err.Error() != `spec.cidr = "10.1.0.0": want ADDRESS/LENGTH` {
+	want := `spec.cidr = "10.1.0.0": want ADDRESS/LENGTH`
+	if _, err := Parse("p", &model.IPPoolSpec{CIDR: "10.1.0.0"}); err == nil || err.Error() != want {
 		t.Errorf("error %v", err)
 	}
 }
@@ -97,14 +101,20 @@ func TestReach(t *testing.T) {
 		{"Always, also in one subnet", &always, "10.0.0.1/24", "10.0.0.2", Reach{IPIP, "tunl0", "ipipMode is Always"}},
 		{"CrossSubnet in one subnet", &cross, "10.0.0.1/24", "10.0.0.2", Reach{Direct, "", ipipReasons.within}},
 		{"CrossSubnet across", &cross, "10.0.0.1/24", "10.0.1.2", Reach{IPIP, "tunl0", ipipReasons.across}},
-		{"a bare own address is a subnet of its own", &cross, "10.0.0.1/32", "10.0.0.2", Reach{IPIP, "tunl0", ipipReasons.across}},
+		{"a bare own address is a subnet of its own", &cross, "10.0.0.1/32", "10.0.0.2",
+			Reach{IPIP, "tunl0", ipipReasons.across}},
 		{"own address unknown", &cross, "", "10.0.0.2", Reach{IPIP, "tunl0", ipipReasons.across}},
 		{"other address unknown", &cross, "10.0.0.1/24", "", Reach{IPIP, "tunl0", ipipReasons.across}},
-		{"IPIP to an IPv6 next hop", &always, "10.0.0.1/24", "fd00::2", Reach{Direct, "", "IPIP carries packets between IPv4 addresses only"}},
-		{"VXLAN", &Pool{CIDR: four, VXLAN: Always}, "10.0.0.1/24", "10.0.0.2", Reach{VXLAN, "vxlan.calico", "vxlanMode is Always"}},
-		{"VXLAN for IPv6", &Pool{CIDR: six, VXLAN: CrossSubnet}, "fd00::1/64", "fd00:1::2", Reach{VXLAN, "vxlan-v6.calico", vxlanReasons.across}},
-		{"VXLAN for IPv6 in one subnet", &Pool{CIDR: six, VXLAN: CrossSubnet}, "fd00::1/64", "fd00::2", Reach{Direct, "", vxlanReasons.within}},
-		{"both: VXLAN counts", &Pool{CIDR: four, IPIP: Always, VXLAN: Always}, "10.0.0.1/24", "10.0.0.2", Reach{VXLAN, "vxlan.calico", "vxlanMode is Always"}},
+		{"IPIP to an IPv6 next hop", &always, "10.0.0.1/24", "fd00::2",
+			Reach{Direct, "", "IPIP carries packets between IPv4 addresses only"}},
+		{"VXLAN", &Pool{CIDR: four, VXLAN: Always}, "10.0.0.1/24", "10.0.0.2",
+			Reach{VXLAN, "vxlan.calico", "vxlanMode is Always"}},
+		{"VXLAN for IPv6", &Pool{CIDR: six, VXLAN: CrossSubnet}, "fd00::1/64", "fd00:1::2",
+			Reach{VXLAN, "vxlan-v6.calico", vxlanReasons.across}},
+		{"VXLAN for IPv6 in one subnet", &Pool{CIDR: six, VXLAN: CrossSubnet}, "fd00::1/64", "fd00::2",
+			Reach{Direct, "", vxlanReasons.within}},
+		{"both: VXLAN counts", &Pool{CIDR: four, IPIP: Always, VXLAN: Always}, "10.0.0.1/24", "10.0.0.2",
+			Reach{VXLAN, "vxlan.calico", "vxlanMode is Always"}},
 	} {
 		own, _ := netip.ParsePrefix(c.own)
 		remote, _ := netip.ParseAddr(c.remote)
@@ -116,10 +126,13 @@ func TestReach(t *testing.T) {
 
 // Routes are decided by the hundred thousand.
 func TestNoAllocations(t *testing.T) {
-	table := NewTable(Pool{Name: "a", CIDR: netip.MustParsePrefix("10.0.0.0/8")}, Pool{Name: "b", CIDR: netip.MustParsePrefix("10.1.0.0/16"), IPIP: CrossSubnet})
-	p, own, remote := netip.MustParsePrefix("10.1.2.0/26"), netip.MustParsePrefix("10.0.0.1/24"), netip.MustParseAddr("10.9.0.2")
+	table := NewTable(Pool{Name: "a", CIDR: netip.MustParsePrefix("10.0.0.0/8")},
+		Pool{Name: "b", CIDR: netip.MustParsePrefix("10.1.0.0/16"), IPIP: CrossSubnet})
+	p, own := netip.MustParsePrefix("10.1.2.0/26"), netip.MustParsePrefix("10.0.0.1/24")
+	remote := netip.MustParseAddr("10.9.0.2")
 	var got Reach
-	if n := testing.AllocsPerRun(100, func() { got = table.Of(p).Reach(own, remote) }); n != 0 || got.Encapsulation != IPIP {
+	decide := func() { got = table.Of(p).Reach(own, remote) }
+	if n := testing.AllocsPerRun(100, decide); n != 0 || got.Encapsulation != IPIP {
 		t.Errorf("%v allocations for %+v", n, got)
 	}
 }

@@ -25,8 +25,8 @@ type Reach struct {
 	Reason        string
 }
 
-// Encapsulation is that of the pool's packets where they are encapsulated at all. With both modes set, which no pool may
-// have, VXLAN counts, as in Calico. p may be nil: outside of all pools nothing is encapsulated.
+// Encapsulation is that of the pool's packets where they are encapsulated at all. With both modes set, which no pool
+// may have, VXLAN counts, as in Calico. p may be nil: outside of all pools nothing is encapsulated.
 func (p *Pool) Encapsulation() Encapsulation {
 	switch {
 	case p == nil:
@@ -39,10 +39,11 @@ func (p *Pool) Encapsulation() Encapsulation {
 	return Direct
 }
 
-// Reach decides how a packet to an address of the pool reaches another node. own is the sending node's address with the
-// length of its subnet (see model.NodeBGPSpec.Address), remote that of the other node, or the next hop that stands for it;
-// both are of the family of the outer packet. What is not known is invalid, and then in no common subnet. Only the own
-// node's subnet counts, as in Calico: with different lengths two nodes may decide differently. p may be nil.
+// Reach decides how a packet to an address of the pool reaches another node. own is the sending node's address with
+// the length of its subnet (see model.NodeBGPSpec.Address), remote that of the other node, or the next hop that
+// stands for it; both are of the family of the outer packet. What is not known is invalid, and then in no common
+// subnet. Only the own node's subnet counts, as in Calico: with different lengths two nodes may decide differently. p
+// may be nil.
 func (p *Pool) Reach(own netip.Prefix, remote netip.Addr) Reach {
 	switch p.Encapsulation() {
 	case VXLAN:
@@ -67,10 +68,16 @@ func (p *Pool) Reach(own netip.Prefix, remote netip.Addr) Reach {
 type reasons struct{ always, across, within string }
 
 var (
-	ipipReasons = reasons{"ipipMode is Always", "ipipMode is CrossSubnet, and the node is not known to be in the same subnet",
-		"ipipMode is CrossSubnet, and the node is in the same subnet"}
-	vxlanReasons = reasons{"vxlanMode is Always", "vxlanMode is CrossSubnet, and the node is not known to be in the same subnet",
-		"vxlanMode is CrossSubnet, and the node is in the same subnet"}
+	ipipReasons = reasons{
+		always: "ipipMode is Always",
+		across: "ipipMode is CrossSubnet, and the node is not known to be in the same subnet",
+		within: "ipipMode is CrossSubnet, and the node is in the same subnet",
+	}
+	vxlanReasons = reasons{
+		always: "vxlanMode is Always",
+		across: "vxlanMode is CrossSubnet, and the node is not known to be in the same subnet",
+		within: "vxlanMode is CrossSubnet, and the node is in the same subnet",
+	}
 )
 
 func tunnel(m Mode, own netip.Prefix, remote netip.Addr, r Reach, why *reasons) Reach {

@@ -28,9 +28,10 @@ type Pool struct {
 	IPIP, VXLAN Mode
 }
 
-// Parse reads an IPPool. A mode that Calico does not know counts as Never. So does any mode of a pool for load balancers,
-// whose addresses no workload has, and ipipMode of an IPv6 pool: IPIP exists for IPv4 only. Whether the pool is disabled
-// does not matter: that is about the assignment of addresses, and those that were assigned before stay reachable.
+// Parse reads an IPPool. A mode that Calico does not know counts as Never. So does any mode of a pool for load
+// balancers, whose addresses no workload has, and ipipMode of an IPv6 pool: IPIP exists for IPv4 only. Whether the
+// pool is disabled does not matter: that is about the assignment of addresses, and those that were assigned before
+// stay reachable.
 func Parse(name string, spec *model.IPPoolSpec) (Pool, error) {
 	cidr, err := netip.ParsePrefix(spec.CIDR)
 	if err != nil {
@@ -62,15 +63,17 @@ func ForLoadBalancers(spec *model.IPPoolSpec) bool {
 	return len(spec.AllowedUses) == 1 && spec.AllowedUses[0] == v3.IPPoolAllowedUseLoadBalancer
 }
 
-// Table is a set of pools in which the pool of an address can be looked up: the most specific one first, and of two with
-// the same CIDR, which Calico's own programs refuse to write, the first by name. Equal tables have equal elements.
+// Table is a set of pools in which the pool of an address can be looked up: the most specific one first, and of two
+// with the same CIDR, which Calico's own programs refuse to write, the first by name. Equal tables have equal
+// elements.
 type Table []Pool
 
 // NewTable makes a Table of pools in any order.
 func NewTable(pools ...Pool) Table {
 	t := slices.Clone(pools)
 	slices.SortFunc(t, func(a, b Pool) int {
-		return cmp.Or(cmp.Compare(b.CIDR.Bits(), a.CIDR.Bits()), a.CIDR.Addr().Compare(b.CIDR.Addr()), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(b.CIDR.Bits(), a.CIDR.Bits()), a.CIDR.Addr().Compare(b.CIDR.Addr()),
+			cmp.Compare(a.Name, b.Name))
 	})
 	return t
 }
@@ -86,8 +89,8 @@ func Read(r model.Reader) Table {
 	return NewTable(pools...)
 }
 
-// Of returns the most specific pool that holds p, nil if none does. It does not allocate, and looks at each pool once at
-// most: pools are few.
+// Of returns the most specific pool that holds p, nil if none does. It does not allocate, and looks at each pool once
+// at most: pools are few.
 func (t Table) Of(p netip.Prefix) *Pool {
 	for i := range t {
 		if cidr := t[i].CIDR; cidr.Bits() <= p.Bits() && cidr.Contains(p.Addr()) {

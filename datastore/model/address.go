@@ -11,9 +11,9 @@ const (
 	IPv6 Family = 6
 )
 
-// Address is the node's address of a family with the length of its subnet, as Calico reads it: without a length it is a
-// subnet of its own, so that no other node is in the same one. IPv4 addresses in IPv6 form are IPv4 addresses. It is invalid
-// if the node has none, if it cannot be parsed, or if it is of the other family. b may be nil.
+// Address is the node's address of a family with the length of its subnet, as Calico reads it: without a length it is
+// a subnet of its own, so that no other node is in the same one. IPv4 addresses in IPv6 form are IPv4 addresses. It
+// is invalid if the node has none, if it cannot be parsed, or if it is of the other family. b may be nil.
 func (b *NodeBGPSpec) Address(f Family) netip.Prefix {
 	switch {
 	case b == nil:
@@ -24,8 +24,8 @@ func (b *NodeBGPSpec) Address(f Family) netip.Prefix {
 	return ParseAddress(b.IPv4Address, f)
 }
 
-// ParseAddress reads ADDRESS or ADDRESS/LENGTH of a host, as NodeBGPSpec.Address has it. It returns an invalid prefix for
-// anything else, also for an address with a zone.
+// ParseAddress reads ADDRESS or ADDRESS/LENGTH of a host, as NodeBGPSpec.Address has it. It returns an invalid prefix
+// for anything else, also for an address with a zone.
 func ParseAddress(text string, f Family) netip.Prefix {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {

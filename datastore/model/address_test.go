@@ -51,8 +51,8 @@ func TestNodeAddress(t *testing.T) {
 // What validation lets pass can be read, and the other way round.
 func TestNodeAddressAsValidated(t *testing.T) {
 	info, _ := Lookup(KindNode)
-	for _, text := range []string{"10.0.0.5/24", "10.0.0.5", "::ffff:10.0.0.5", "::ffff:10.0.0.5/120", "fd00::5/64", "fd00::5",
-		"fe80::5%eth0", "10.0.0.5/33", "node-1", "::ffff:10.0.0.5/24"} {
+	for _, text := range []string{"10.0.0.5/24", "10.0.0.5", "::ffff:10.0.0.5", "::ffff:10.0.0.5/120", "fd00::5/64",
+		"fd00::5", "fe80::5%eth0", "10.0.0.5/33", "node-1", "::ffff:10.0.0.5/24"} {
 		for _, b := range []*NodeBGPSpec{{IPv4Address: text}, {IPv6Address: text}} {
 			family := IPv4
 			if b.IPv4Address == "" {

@@ -2,9 +2,9 @@ package model
 
 import "reflect"
 
-// FelixOverlay merges the settings that hold for a node: field by field, what FelixConfigurations visits last wins. A field
-// that is nil or empty says nothing. Two fields are their own: floatingIPs (see MergeFloatingIPs), and nodeSelector, which is
-// no setting and left empty.
+// FelixOverlay merges the settings that hold for a node: field by field, what FelixConfigurations visits last wins. A
+// field that is nil or empty says nothing. Two fields are their own: floatingIPs (see MergeFloatingIPs), and
+// nodeSelector, which is no setting and left empty.
 //
 // Values are shared with the objects: never change what a pointer in them points to. The merge takes a few
 // microseconds, whatever is set, beside the search for a configuration whose nodeSelector matches.

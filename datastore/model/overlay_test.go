@@ -101,7 +101,8 @@ func TestFelixOverlay(t *testing.T) {
 		felix("node.n1", spec(func(s *FelixConfigurationSpec) { s.IPIPEnabled, s.LogPrefix = &no, "own" })),
 	)
 	got := FelixOverlay(r, "n1")
-	if *got.IPIPEnabled || got.InterfacePrefix != "tap" || got.LogPrefix != "own" || *got.FloatingIPs != enabled || got.NodeSelector != "" {
+	if *got.IPIPEnabled || got.InterfacePrefix != "tap" || got.LogPrefix != "own" || *got.FloatingIPs != enabled ||
+		got.NodeSelector != "" {
 		t.Errorf("got %+v", got)
 	}
 	if got = FelixOverlay(r, "n2"); !*got.IPIPEnabled || got.LogPrefix != "rack" {

@@ -15,8 +15,8 @@ type Block struct {
 	Releasing bool
 }
 
-// BlockOf reads an affinity. ok is false unless a node has the block by it: a claim that is pending may still fail, and one
-// that is marked as deleted is over. a may be nil.
+// BlockOf reads an affinity. ok is false unless a node has the block by it: a claim that is pending may still fail,
+// and one that is marked as deleted is over. a may be nil.
 func BlockOf(k model.Key, a *model.BlockAffinity) (b Block, ok bool) {
 	claim, ok := k.Affinity()
 	if !ok || a == nil || a.Deleted || claim.Type != model.AffinityHost {

@@ -17,9 +17,10 @@ func prefixes(texts ...string) (list []netip.Prefix) {
 
 func TestRefuse(t *testing.T) {
 	s := Set{
-		Addresses:  Addresses{netip.MustParseAddr("10.0.0.1"): 1, netip.MustParseAddr("fd00::1"): 2},
-		Blocks:     NewBlocks(prefixes("10.244.1.0/26", "10.244.2.0/24", "10.244.9.9/32", "fd10::/122")...),
-		Originated: map[netip.Prefix]bool{netip.MustParsePrefix("10.244.1.0/26"): true, netip.MustParsePrefix("10.244.7.7/32"): true},
+		Addresses: Addresses{netip.MustParseAddr("10.0.0.1"): 1, netip.MustParseAddr("fd00::1"): 2},
+		Blocks:    NewBlocks(prefixes("10.244.1.0/26", "10.244.2.0/24", "10.244.9.9/32", "fd10::/122")...),
+		Originated: map[netip.Prefix]bool{
+			netip.MustParsePrefix("10.244.1.0/26"): true, netip.MustParsePrefix("10.244.7.7/32"): true},
 	}
 	for text, want := range map[string]string{
 		"10.244.1.0/26":  "originates the prefix itself",
@@ -50,8 +51,13 @@ func TestRefuse(t *testing.T) {
 }
 
 func TestAddresses(t *testing.T) {
-	own := Addresses{netip.MustParseAddr("10.0.0.1"): 1, netip.MustParseAddr("fe80::1"): 1, netip.MustParseAddr("10.0.0.2"): 0}
-	for text, want := range map[string]bool{"10.0.0.1": true, "::ffff:10.0.0.1": true, "fe80::1%eth0": true, "10.0.0.2": false, "10.0.0.3": false} {
+	own := Addresses{}
+	for text, interfaces := range map[string]int{"10.0.0.1": 1, "fe80::1": 1, "10.0.0.2": 0} {
+		own[netip.MustParseAddr(text)] = interfaces
+	}
+	for text, want := range map[string]bool{
+		"10.0.0.1": true, "::ffff:10.0.0.1": true, "fe80::1%eth0": true, "10.0.0.2": false, "10.0.0.3": false,
+	} {
 		if own.Has(netip.MustParseAddr(text)) != want {
 			t.Errorf("%s: %t, want %t", text, !want, want)
 		}
@@ -76,7 +82,8 @@ func TestBlockOf(t *testing.T) {
 		{"unknown", own, &model.BlockAffinity{State: "odd"}, false, false},
 		{"deleted", own, &model.BlockAffinity{State: model.StateConfirmed, Deleted: true}, false, false},
 		{"gone", own, nil, false, false},
-		{"of no node", "virtual/load-balancer/10.244.1.0/26", &model.BlockAffinity{State: model.StateConfirmed}, false, false},
+		{"of no node", "virtual/load-balancer/10.244.1.0/26", &model.BlockAffinity{State: model.StateConfirmed},
+			false, false},
 		{"no affinity", "nonsense", &model.BlockAffinity{State: model.StateConfirmed}, false, false},
 	} {
 		want := Block{}

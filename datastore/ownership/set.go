@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// Addresses are those of a node itself, with the number of interfaces that have each. Keys have no zone, and IPv4 addresses
-// are not in IPv6 form.
+// Addresses are those of a node itself, with the number of interfaces that have each. Keys have no zone, and IPv4
+// addresses are not in IPv6 form.
 type Addresses map[netip.Addr]int
 
 // Has tells whether an address is the node's own. A route through it would loop.
@@ -19,10 +19,11 @@ type Set struct {
 	Originated map[netip.Prefix]bool // those that no other node may announce; without host bits
 }
 
-// Refuse returns why a route for p, which has no host bits, must not be learned from another speaker; empty if it may be.
+// Refuse returns why a route for p, which has no host bits, must not be learned from another speaker; empty if it may
+// be.
 //
-// What holds own blocks, such as a default route, may be learned. So may a single address inside an own block: another
-// node has borrowed it. An address that is in use here is among Addresses or Originated.
+// What holds own blocks, such as a default route, may be learned. So may a single address inside an own block:
+// another node has borrowed it. An address that is in use here is among Addresses or Originated.
 func (s *Set) Refuse(p netip.Prefix) string {
 	if s.Originated[p] {
 		return "this node originates the prefix itself; no other speaker may announce it"

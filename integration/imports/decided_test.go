@@ -58,7 +58,9 @@ func TestDecidedOnce(t *testing.T) {
 					if !slices.Contains(d.fields, n.Sel.Name) {
 						continue
 					}
-					i := slices.IndexFunc(d.besides, func(b string) bool { return name == b || strings.HasSuffix(b, "/") && strings.HasPrefix(name, b) })
+					i := slices.IndexFunc(d.besides, func(b string) bool {
+						return name == b || strings.HasSuffix(b, "/") && strings.HasPrefix(name, b)
+					})
 					if i < 0 {
 						t.Errorf("%s reads %s: use %s", set.Position(n.Pos()), n.Sel.Name, d.by)
 					} else {
