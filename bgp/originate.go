@@ -133,15 +133,16 @@ func (c *cluster) ownBlocks(r model.Reader) map[netip.Prefix]bool {
 // ownAddresses lists the addresses of the node's workloads, with floating ones that are in use, and of its tunnel devices, with the device of each.
 func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
 	devices := map[netip.Prefix]string{}
-	add := func(text, device string) {
-		text, _, _ = strings.Cut(text, "/")
-		a, err := netip.ParseAddr(text)
-		if err != nil {
-			return
-		}
+	put := func(a netip.Addr, device string) {
 		p := hostPrefix(a)
 		if other, ok := devices[p]; !ok || device < other { // which comes first must not matter
 			devices[p] = device
+		}
+	}
+	add := func(text, device string) {
+		text, _, _ = strings.Cut(text, "/")
+		if a, err := netip.ParseAddr(text); err == nil {
+			put(a, device)
 		}
 	}
 	for _, v := range model.All[model.WorkloadEndpoint](r, model.KindWorkloadEndpoint) {
@@ -158,26 +159,10 @@ func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
 			add(n.ExternalIP, v.Spec.InterfaceName)
 		}
 	}
-	for _, t := range tunnelAddresses(c.me.object) {
-		add(t.text, t.device)
+	for _, t := range c.me.object.TunnelAddresses() {
+		put(t.Address, t.Device)
 	}
 	return devices
-}
-
-// tunnelAddress is an address of a tunnel device as a Node has it.
-type tunnelAddress struct{ text, device string }
-
-func tunnelAddresses(n *model.Node) []tunnelAddress {
-	s := n.Spec
-	list := []tunnelAddress{{s.IPv4VXLANTunnelAddr, model.DeviceVXLAN}, {s.IPv6VXLANTunnelAddr, model.DeviceVXLANV6}}
-	if s.BGP != nil {
-		list = append(list, tunnelAddress{s.BGP.IPv4IPIPTunnelAddr, model.DeviceIPIP})
-	}
-	if s.Wireguard != nil {
-		list = append(list, tunnelAddress{s.Wireguard.InterfaceIPv4Address, model.DeviceWireguard},
-			tunnelAddress{s.Wireguard.InterfaceIPv6Address, model.DeviceWireguardV6})
-	}
-	return list
 }
 
 // insideAny tells whether p equals or lies inside one of the prefixes.

@@ -224,10 +224,8 @@ func (c *cluster) addressesOfNode() []netip.Addr {
 			list = append(list, a)
 		}
 	}
-	for _, t := range tunnelAddresses(c.me.object) {
-		if a, err := netip.ParseAddr(t.text); err == nil && !a.IsUnspecified() {
-			list = append(list, a.Unmap())
-		}
+	for _, t := range c.me.object.TunnelAddresses() {
+		list = append(list, t.Address)
 	}
 	slices.SortFunc(list, func(a, b netip.Addr) int { return cmp.Or(cmp.Compare(a.BitLen(), b.BitLen()), a.Compare(b)) })
 	return slices.Compact(list)

@@ -213,9 +213,7 @@ func (s *state) linkConfig() link.Config {
 	if s.felix.IPIPMTU != nil {
 		c.IPIPMTU = *s.felix.IPIPMTU
 	}
-	if a, err := netip.ParseAddr(s.bgpSpec().IPv4IPIPTunnelAddr); err == nil {
-		c.TunnelAddress = a
-	}
+	c.TunnelAddress = s.own.TunnelAddress(model.DeviceIPIP)
 	if s.felix.MTUIfacePattern != "" {
 		if re, err := regexp.Compile(s.felix.MTUIfacePattern); err == nil {
 			c.MTUPattern = re

@@ -24,6 +24,45 @@ func (b *NodeBGPSpec) Address(f Family) netip.Prefix {
 	return ParseAddress(b.IPv4Address, f)
 }
 
+// TunnelAddress is the address that a node has on one of its tunnel devices.
+type TunnelAddress struct {
+	Device  string
+	Address netip.Addr
+}
+
+// TunnelAddresses lists the addresses that a node has in tunnels, but for those that cannot be parsed. n may be nil.
+func (n *Node) TunnelAddresses() []TunnelAddress {
+	if n == nil {
+		return nil
+	}
+	var list []TunnelAddress
+	add := func(device, text string, f Family) {
+		if a := ParseAddress(text, f).Addr(); a.IsValid() && !a.IsUnspecified() {
+			list = append(list, TunnelAddress{device, a})
+		}
+	}
+	if b := n.Spec.BGP; b != nil {
+		add(DeviceIPIP, b.IPv4IPIPTunnelAddr, IPv4)
+	}
+	add(DeviceVXLAN, n.Spec.IPv4VXLANTunnelAddr, IPv4)
+	add(DeviceVXLANV6, n.Spec.IPv6VXLANTunnelAddr, IPv6)
+	if w := n.Spec.Wireguard; w != nil {
+		add(DeviceWireguard, w.InterfaceIPv4Address, IPv4)
+		add(DeviceWireguardV6, w.InterfaceIPv6Address, IPv6)
+	}
+	return list
+}
+
+// TunnelAddress is the address that a node has on a tunnel device, invalid if it has none. n may be nil.
+func (n *Node) TunnelAddress(device string) netip.Addr {
+	for _, t := range n.TunnelAddresses() {
+		if t.Device == device {
+			return t.Address
+		}
+	}
+	return netip.Addr{}
+}
+
 // ParseAddress reads ADDRESS or ADDRESS/LENGTH of a host, as NodeBGPSpec.Address has it. It returns an invalid prefix
 // for anything else, also for an address with a zone.
 func ParseAddress(text string, f Family) netip.Prefix {

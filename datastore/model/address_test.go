@@ -67,3 +67,27 @@ func TestNodeAddressAsValidated(t *testing.T) {
 		}
 	}
 }
+
+func TestTunnelAddresses(t *testing.T) {
+	n := &Node{Spec: NodeSpec{
+		BGP:                 &NodeBGPSpec{IPv4IPIPTunnelAddr: "10.244.0.1"},
+		IPv4VXLANTunnelAddr: "10.244.0.2/32", IPv6VXLANTunnelAddr: "fd10::2",
+		Wireguard: &NodeWireguard{InterfaceIPv4Address: "::ffff:10.244.0.3", InterfaceIPv6Address: "10.244.0.4"},
+	}}
+	want := map[string]string{DeviceIPIP: "10.244.0.1", DeviceVXLAN: "10.244.0.2", DeviceVXLANV6: "fd10::2",
+		DeviceWireguard: "10.244.0.3"} // the last one is of the other family
+	list := n.TunnelAddresses()
+	for _, a := range list {
+		if a.Address != netip.MustParseAddr(want[a.Device]) || n.TunnelAddress(a.Device) != a.Address {
+			t.Errorf("%s has %s, want %s", a.Device, a.Address, want[a.Device])
+		}
+	}
+	if len(list) != len(want) || n.TunnelAddress(DeviceWireguardV6).IsValid() {
+		t.Errorf("have %v", list)
+	}
+	for _, n := range []*Node{nil, {}, {Spec: NodeSpec{IPv4VXLANTunnelAddr: "0.0.0.0", IPv6VXLANTunnelAddr: "x"}}} {
+		if list := n.TunnelAddresses(); len(list) > 0 {
+			t.Errorf("of nothing: %v", list)
+		}
+	}
+}

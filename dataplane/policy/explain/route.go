@@ -119,23 +119,7 @@ func (e *explanation) towards(node string, far netip.Addr, c *policy.Calculator)
 
 // tunnelAddress is the address that a node has in a tunnel.
 func (e *explanation) tunnelAddress(node, device string) netip.Addr {
-	n := model.Get[model.Node](e.world.Objects, model.ResourceKey(model.KindNode, node))
-	if n == nil {
-		return netip.Addr{}
-	}
-	text := ""
-	switch {
-	case device == model.DeviceIPIP && n.Spec.BGP != nil:
-		text = n.Spec.BGP.IPv4IPIPTunnelAddr
-	case device == model.DeviceVXLAN:
-		text = n.Spec.IPv4VXLANTunnelAddr
-	case device == model.DeviceVXLANV6:
-		text = n.Spec.IPv6VXLANTunnelAddr
-	}
-	for _, a := range addresses([]string{text}) {
-		return a
-	}
-	return netip.Addr{}
+	return model.Get[model.Node](e.world.Objects, model.ResourceKey(model.KindNode, node)).TunnelAddress(device)
 }
 
 // leaveByTunnel: what a node itself sends into a tunnel has the node's address there, unless an address was asked for.
