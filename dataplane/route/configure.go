@@ -54,8 +54,8 @@ func (t *Target) configurePools(old, pools ippool.Table) {
 }
 
 func (t *Target) configureBlocks(blocks []netip.Prefix) {
-	old, fresh := t.rules.blocks, ownership.NewBlocks(blocks...)
-	t.rules.blocks = fresh
+	old, fresh := t.rules.mine.Blocks, ownership.NewBlocks(blocks...)
+	t.rules.mine.Blocks = fresh
 	for b := range fresh.All() {
 		if !old.All()[b] {
 			t.state(b).block = true

@@ -16,14 +16,16 @@ import (
 // rules is everything that the route of a prefix depends on, beside the prefix' own state. Deciding only reads it.
 type rules struct {
 	config Config
-	blocks ownership.Blocks // own ones
 	*underlay
+	mine           ownership.Set               // with the addresses of the underlay
 	formerPrefixes []string                    // as WorkloadPrefixes, of configurations before
 	workloadAt     func(netip.Addr) string     // the interface of a local workload
 	gatewayTo      func(netip.Addr) netip.Addr // the gateway of the static route to a peer
 	noIPIP         error                       // why there is no tunnel device
 	hops           map[netip.Addr]*hop
 }
+
+func (r *rules) setUnderlay(u *underlay) { r.underlay, r.mine.Addresses = u, u.own }
 
 // hop is the resolution of one BGP next hop, shared by all routes through it.
 type hop struct {
@@ -147,8 +149,7 @@ func (r *rules) blackhole(p netip.Prefix) *kernel.Route {
 }
 
 func (r *rules) learned(p netip.Prefix, s *state) (*kernel.Route, string) {
-	mine := ownership.Set{Addresses: r.own, Blocks: r.blocks}
-	if note := mine.Refuse(p); note != "" {
+	if note := r.mine.Refuse(p); note != "" {
 		return nil, note
 	}
 	pool := r.config.Pools.Of(p)

@@ -3,6 +3,7 @@ package ippool
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
@@ -94,32 +95,40 @@ func TestReach(t *testing.T) {
 		rule        string
 		pool        *Pool
 		own, remote string
-		want        Reach
+		want        string
 	}{
-		{"outside", nil, "10.0.0.1/24", "10.0.0.2", Reach{Direct, "", "outside of all IP pools"}},
-		{"plain", &Pool{CIDR: four}, "10.0.0.1/24", "10.9.0.2", Reach{Direct, "", "the pool has no encapsulation"}},
-		{"Always, also in one subnet", &always, "10.0.0.1/24", "10.0.0.2", Reach{IPIP, "tunl0", "ipipMode is Always"}},
-		{"CrossSubnet in one subnet", &cross, "10.0.0.1/24", "10.0.0.2", Reach{Direct, "", ipipReasons.within}},
-		{"CrossSubnet across", &cross, "10.0.0.1/24", "10.0.1.2", Reach{IPIP, "tunl0", ipipReasons.across}},
+		{"outside", nil, "10.0.0.1/24", "10.0.0.2",
+			"Direct: outside of all IP pools"},
+		{"plain", &Pool{CIDR: four}, "10.0.0.1/24", "10.9.0.2",
+			"Direct: the pool has no encapsulation"},
+		{"Always, also in one subnet", &always, "10.0.0.1/24", "10.0.0.2",
+			"IPIP tunl0: ipipMode is Always"},
+		{"CrossSubnet in one subnet", &cross, "10.0.0.1/24", "10.0.0.2",
+			"Direct: ipipMode is CrossSubnet, and the node is in the same subnet"},
+		{"CrossSubnet across", &cross, "10.0.0.1/24", "10.0.1.2",
+			"IPIP tunl0: ipipMode is CrossSubnet, and the node is not known to be in the same subnet"},
 		{"a bare own address is a subnet of its own", &cross, "10.0.0.1/32", "10.0.0.2",
-			Reach{IPIP, "tunl0", ipipReasons.across}},
-		{"own address unknown", &cross, "", "10.0.0.2", Reach{IPIP, "tunl0", ipipReasons.across}},
-		{"other address unknown", &cross, "10.0.0.1/24", "", Reach{IPIP, "tunl0", ipipReasons.across}},
+			"IPIP tunl0: ipipMode is CrossSubnet, and the node is not known to be in the same subnet"},
+		{"own address unknown", &cross, "", "10.0.0.2",
+			"IPIP tunl0: ipipMode is CrossSubnet, and the node is not known to be in the same subnet"},
+		{"other address unknown", &cross, "10.0.0.1/24", "",
+			"IPIP tunl0: ipipMode is CrossSubnet, and the node is not known to be in the same subnet"},
 		{"IPIP to an IPv6 next hop", &always, "10.0.0.1/24", "fd00::2",
-			Reach{Direct, "", "IPIP carries packets between IPv4 addresses only"}},
+			"Direct: IPIP carries packets between IPv4 addresses only"},
 		{"VXLAN", &Pool{CIDR: four, VXLAN: Always}, "10.0.0.1/24", "10.0.0.2",
-			Reach{VXLAN, "vxlan.calico", "vxlanMode is Always"}},
+			"VXLAN vxlan.calico: vxlanMode is Always"},
 		{"VXLAN for IPv6", &Pool{CIDR: six, VXLAN: CrossSubnet}, "fd00::1/64", "fd00:1::2",
-			Reach{VXLAN, "vxlan-v6.calico", vxlanReasons.across}},
+			"VXLAN vxlan-v6.calico: vxlanMode is CrossSubnet, and the node is not known to be in the same subnet"},
 		{"VXLAN for IPv6 in one subnet", &Pool{CIDR: six, VXLAN: CrossSubnet}, "fd00::1/64", "fd00::2",
-			Reach{Direct, "", vxlanReasons.within}},
+			"Direct: vxlanMode is CrossSubnet, and the node is in the same subnet"},
 		{"both: VXLAN counts", &Pool{CIDR: four, IPIP: Always, VXLAN: Always}, "10.0.0.1/24", "10.0.0.2",
-			Reach{VXLAN, "vxlan.calico", "vxlanMode is Always"}},
+			"VXLAN vxlan.calico: vxlanMode is Always"},
 	} {
 		own, _ := netip.ParsePrefix(c.own)
 		remote, _ := netip.ParseAddr(c.remote)
-		if got := c.pool.Reach(own, remote); got != c.want {
-			t.Errorf("%s: %+v, want %+v", c.rule, got, c.want)
+		r := c.pool.Reach(own, remote)
+		if got := strings.TrimSpace(r.Encapsulation.String()+" "+r.Device()) + ": " + r.Reason(); got != c.want {
+			t.Errorf("%s: %q, want %q", c.rule, got, c.want)
 		}
 	}
 }

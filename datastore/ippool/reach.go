@@ -18,11 +18,54 @@ const (
 
 func (e Encapsulation) String() string { return [...]string{"Direct", "IPIP", "VXLAN"}[e] }
 
-// Reach is the way of a packet to another node.
+// Reach is the way of a packet to another node, and why it is that one. It is small and made without an allocation, since
+// routes are decided by the hundred thousand.
 type Reach struct {
 	Encapsulation Encapsulation
-	Device        string // of the tunnel; empty for none
-	Reason        string
+	because       reason
+	v6            bool
+}
+
+// Device is the tunnel's device; empty for none.
+func (r Reach) Device() string {
+	switch {
+	case r.Encapsulation == IPIP:
+		return model.DeviceIPIP
+	case r.Encapsulation == VXLAN && r.v6:
+		return model.DeviceVXLANV6
+	case r.Encapsulation == VXLAN:
+		return model.DeviceVXLAN
+	}
+	return ""
+}
+
+// Reason says why it is this way.
+func (r Reach) Reason() string { return reasons[r.because] }
+
+type reason uint8
+
+const (
+	outside reason = iota
+	plain
+	otherFamily
+	ipipAlways
+	ipipAcross
+	ipipWithin
+	vxlanAlways
+	vxlanAcross
+	vxlanWithin
+)
+
+var reasons = [...]string{
+	outside:     "outside of all IP pools",
+	plain:       "the pool has no encapsulation",
+	otherFamily: "IPIP carries packets between IPv4 addresses only",
+	ipipAlways:  "ipipMode is Always",
+	ipipAcross:  "ipipMode is CrossSubnet, and the node is not known to be in the same subnet",
+	ipipWithin:  "ipipMode is CrossSubnet, and the node is in the same subnet",
+	vxlanAlways: "vxlanMode is Always",
+	vxlanAcross: "vxlanMode is CrossSubnet, and the node is not known to be in the same subnet",
+	vxlanWithin: "vxlanMode is CrossSubnet, and the node is in the same subnet",
 }
 
 // Encapsulation is that of the pool's packets where they are encapsulated at all. With both modes set, which no pool
@@ -47,47 +90,26 @@ func (p *Pool) Encapsulation() Encapsulation {
 func (p *Pool) Reach(own netip.Prefix, remote netip.Addr) Reach {
 	switch p.Encapsulation() {
 	case VXLAN:
-		device := model.DeviceVXLAN
-		if p.CIDR.Addr().Is6() {
-			device = model.DeviceVXLANV6
+		switch {
+		case p.VXLAN == Always:
+			return Reach{VXLAN, vxlanAlways, p.CIDR.Addr().Is6()}
+		case own.Contains(remote):
+			return Reach{because: vxlanWithin}
 		}
-		return tunnel(p.VXLAN, own, remote, Reach{VXLAN, device, ""}, &vxlanReasons)
+		return Reach{VXLAN, vxlanAcross, p.CIDR.Addr().Is6()}
 	case IPIP:
-		if remote.IsValid() && !remote.Is4() {
-			return Reach{Reason: "IPIP carries packets between IPv4 addresses only"}
+		switch {
+		case remote.Is6():
+			return Reach{because: otherFamily}
+		case p.IPIP == Always:
+			return Reach{Encapsulation: IPIP, because: ipipAlways}
+		case own.Contains(remote):
+			return Reach{because: ipipWithin}
 		}
-		return tunnel(p.IPIP, own, remote, Reach{IPIP, model.DeviceIPIP, ""}, &ipipReasons)
+		return Reach{Encapsulation: IPIP, because: ipipAcross}
 	}
 	if p == nil {
-		return Reach{Reason: "outside of all IP pools"}
+		return Reach{because: outside}
 	}
-	return Reach{Reason: "the pool has no encapsulation"}
-}
-
-// reasons are those for one encapsulation: texts that are ready, since routes are decided by the hundred thousand.
-type reasons struct{ always, across, within string }
-
-var (
-	ipipReasons = reasons{
-		always: "ipipMode is Always",
-		across: "ipipMode is CrossSubnet, and the node is not known to be in the same subnet",
-		within: "ipipMode is CrossSubnet, and the node is in the same subnet",
-	}
-	vxlanReasons = reasons{
-		always: "vxlanMode is Always",
-		across: "vxlanMode is CrossSubnet, and the node is not known to be in the same subnet",
-		within: "vxlanMode is CrossSubnet, and the node is in the same subnet",
-	}
-)
-
-func tunnel(m Mode, own netip.Prefix, remote netip.Addr, r Reach, why *reasons) Reach {
-	switch {
-	case m == Always:
-		r.Reason = why.always
-	case own.Contains(remote):
-		return Reach{Reason: why.within}
-	default:
-		r.Reason = why.across
-	}
-	return r
+	return Reach{because: plain}
 }

@@ -64,10 +64,10 @@ func family(a netip.Addr) int {
 }
 
 // All returns the blocks. The map must not be changed.
-func (b Blocks) All() map[netip.Prefix]bool { return b.set }
+func (b *Blocks) All() map[netip.Prefix]bool { return b.set }
 
 // Around returns the block that is p, or that p is inside of.
-func (b Blocks) Around(p netip.Prefix) (netip.Prefix, bool) {
+func (b *Blocks) Around(p netip.Prefix) (netip.Prefix, bool) {
 	for _, bits := range b.lengths[family(p.Addr())] {
 		if bits > p.Bits() {
 			continue

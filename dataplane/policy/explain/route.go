@@ -80,7 +80,7 @@ func (e *explanation) tunnel(node string, d End) string {
 		own = n.Spec.BGP.Address(familyOf(d.Address))
 	}
 	pool := ippool.Read(e.world.Objects).OfAddress(d.Address)
-	return pool.Reach(own, e.nodeAddress(d.Node, d.Address)).Device
+	return pool.Reach(own, e.nodeAddress(d.Node, d.Address)).Device()
 }
 
 func familyOf(a netip.Addr) model.Family {
