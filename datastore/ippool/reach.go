@@ -18,8 +18,8 @@ const (
 
 func (e Encapsulation) String() string { return [...]string{"Direct", "IPIP", "VXLAN"}[e] }
 
-// Reach is the way of a packet to another node, and why it is that one. It is small and made without an allocation, since
-// routes are decided by the hundred thousand.
+// Reach is the way of a packet to another node, and why it is that one. It is small and made without an allocation,
+// since routes are decided by the hundred thousand.
 type Reach struct {
 	Encapsulation Encapsulation
 	because       reason
