@@ -118,16 +118,8 @@ func (c *cluster) neighbours(addr netip.Addr) bool {
 
 // subnet is the network of a node's address; invalid if it is not known.
 func (n *node) subnet(family int) netip.Prefix {
-	if n.object == nil || n.object.Spec.BGP == nil {
+	if n.object == nil {
 		return netip.Prefix{}
 	}
-	text := n.object.Spec.BGP.IPv4Address
-	if family == ipv6 {
-		text = n.object.Spec.BGP.IPv6Address
-	}
-	p, err := netip.ParsePrefix(text)
-	if err != nil {
-		return netip.Prefix{}
-	}
-	return p.Masked()
+	return n.object.Spec.BGP.Address(familyNumbers[family]).Masked()
 }

@@ -27,7 +27,10 @@ const (
 	families
 )
 
-var familyNames = [families]string{"IPv4", "IPv6"}
+var (
+	familyNames   = [families]string{"IPv4", "IPv6"}
+	familyNumbers = [families]model.Family{model.IPv4, model.IPv6}
+)
 
 func familyOf(a netip.Addr) int {
 	if a.Is4() {
@@ -55,6 +58,7 @@ type cluster struct {
 	byAddr map[netip.Addr]*node
 
 	interfaces model.InterfacePrefixes               // of workloads
+	felix      model.FelixConfigurationSpec          // what holds for this node
 	config     model.BGPConfigurationSpec            // "default"
 	perNode    map[string]model.BGPConfigurationSpec // "node.<name>"
 	meshBFD    bfdSetting
@@ -147,18 +151,17 @@ func (n *node) reflects() netip.Addr {
 	return a
 }
 
-// nodeAddr reads an address with or without the length of its subnet.
-func (c *cluster) nodeAddr(n *node, family int, field, value string) netip.Addr {
-	if value == "" {
+// nodeAddr returns the address of a node; text is how its field has it.
+func (c *cluster) nodeAddr(n *node, family int, field, text string) netip.Addr {
+	if text == "" {
 		return netip.Addr{}
 	}
-	text, _, _ := strings.Cut(value, "/")
-	a, err := netip.ParseAddr(text)
-	if err != nil || familyOf(a.Unmap()) != family {
-		c.note("Node/"+n.name, fmt.Sprintf("spec.bgp.%s = %q is ignored: want an %s address with prefix length", field, value, familyNames[family]))
+	a := n.object.Spec.BGP.Address(familyNumbers[family]).Addr()
+	if !a.IsValid() {
+		c.note("Node/"+n.name, fmt.Sprintf("spec.bgp.%s = %q is ignored: want an %s address with prefix length",
+			field, text, familyNames[family]))
 		return netip.Addr{}
 	}
-	a = a.Unmap()
 	if other := c.byAddr[a]; other != nil {
 		c.note("Node/"+n.name, fmt.Sprintf("spec.bgp.%s %s is also the address of node %s: give each node its own, or delete the one that is no more", field, a, other.name))
 		return a

@@ -41,7 +41,8 @@ type PasswordSource interface {
 func Compute(in Input) Desired {
 	c := newCluster(in.Reader, in.Node)
 	c.clusterIPs = in.ClusterIPs
-	c.interfaces = model.InterfacePrefixesOf(in.Reader, in.Node, in.InterfacePrefix)
+	c.felix = model.FelixOverlay(in.Reader, in.Node)
+	c.interfaces = model.ParseInterfacePrefixes(cmp.Or(in.InterfacePrefix, c.felix.InterfacePrefix))
 	c.filters = compileFilters(in.Reader)
 	if c.me == nil {
 		c.note("Node/"+in.Node, "does not exist: this node is not registered, so it has no BGP sessions")

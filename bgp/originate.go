@@ -7,7 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/ownership"
 )
 
 // originate decides what the node announces: its blocks, each as one prefix; its addresses, of which those inside its
@@ -16,6 +18,7 @@ func (c *cluster) originate(r model.Reader, d *Desired) {
 	services := c.services(r, c.clusterIPs)
 	blocks := c.ownBlocks(r)
 	c.exportRules(r, d, blocks, services)
+	d.Addresses = c.addressesOfNode()
 	devices := c.ownAddresses(r)
 	origins := map[netip.Prefix]Origin{}
 	for p, device := range devices {
@@ -99,66 +102,49 @@ func (c *cluster) exportRules(r model.Reader, d *Desired, blocks map[netip.Prefi
 	d.Elevated = c.elevated(r, d.Filters)
 }
 
-// pools lists those whose routes may be exported and those with disableBGPExport. Disabled pools count: that switch is
-// about assigning addresses.
+// pools lists those whose routes may be exported and those with disableBGPExport. Every pool around a prefix counts,
+// not the most specific one alone: in calico/node's filters those with disableBGPExport come before all others.
 func (c *cluster) pools(r model.Reader) (exported, hidden []netip.Prefix) {
 	for k, v := range model.All[model.IPPool](r, model.KindIPPool) {
-		p, err := netip.ParsePrefix(v.Spec.CIDR)
+		p, err := ippool.Parse(k.Name, &v.Spec)
 		switch {
 		case err != nil:
-			c.note("IPPool/"+k.Name, fmt.Sprintf("spec.cidr = %q: want ADDRESS/LENGTH", v.Spec.CIDR))
+			c.note("IPPool/"+k.Name, err.Error())
 		case v.Spec.DisableBGPExport:
-			hidden = append(hidden, p.Masked())
+			hidden = append(hidden, p.CIDR)
 		default:
-			exported = append(exported, p.Masked())
+			exported = append(exported, p.CIDR)
 		}
 	}
 	return exported, hidden
 }
 
-// ownBlocks gives the blocks of this node, and whether each is being released. A block whose claim is pending is not
-// ours yet.
+// ownBlocks gives the blocks of this node, and whether each is being released.
 func (c *cluster) ownBlocks(r model.Reader) map[netip.Prefix]bool {
 	blocks := map[netip.Prefix]bool{}
 	for k, v := range model.All[model.BlockAffinity](r, model.KindBlockAffinity) {
-		a, ok := k.Affinity()
-		if !ok || v.Deleted || a.Type != model.AffinityHost || a.Host != c.me.name {
-			continue
-		}
-		switch v.State {
-		case "", model.StateConfirmed:
-			blocks[a.CIDR.Masked()] = false
-		case model.StatePendingDeletion:
-			blocks[a.CIDR.Masked()] = true
+		if b, ok := ownership.BlockOf(k, v); ok && b.Node == c.me.name {
+			blocks[b.CIDR] = b.Releasing
 		}
 	}
 	return blocks
 }
 
-// The devices that Calico creates for encapsulation.
-const (
-	deviceIPIP        = "tunl0"
-	deviceVXLAN       = "vxlan.calico"
-	deviceVXLANv6     = "vxlan-v6.calico"
-	deviceWireguard   = "wireguard.cali"
-	deviceWireguardV6 = "wg-v6.cali"
-)
-
 // ownAddresses lists the addresses of the node's workloads, with floating ones that are in use, and of its tunnel devices, with the device of each.
 func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
 	devices := map[netip.Prefix]string{}
-	add := func(text, device string) {
-		text, _, _ = strings.Cut(text, "/")
-		a, err := netip.ParseAddr(text)
-		if err != nil {
-			return
-		}
+	put := func(a netip.Addr, device string) {
 		p := hostPrefix(a)
 		if other, ok := devices[p]; !ok || device < other { // which comes first must not matter
 			devices[p] = device
 		}
 	}
-	floating := c.floating(r)
+	add := func(text, device string) {
+		text, _, _ = strings.Cut(text, "/")
+		if a, err := netip.ParseAddr(text); err == nil {
+			put(a, device)
+		}
+	}
 	for _, v := range model.All[model.WorkloadEndpoint](r, model.KindWorkloadEndpoint) {
 		if v.Spec.Node != c.me.name || v.Spec.InterfaceName != "" && c.interfaces.Refuse(v.Spec.InterfaceName) != "" {
 			continue // nobody routes to it
@@ -166,33 +152,17 @@ func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
 		for _, n := range v.Spec.IPNetworks {
 			add(n, v.Spec.InterfaceName)
 		}
-		if !floating {
+		if !c.felix.UsesFloatingIPs() {
 			continue
 		}
 		for _, n := range v.Spec.IPNATs {
 			add(n.ExternalIP, v.Spec.InterfaceName)
 		}
 	}
-	for _, t := range tunnelAddresses(c.me.object) {
-		add(t.text, t.device)
+	for _, t := range c.me.object.TunnelAddresses() {
+		put(t.Address, t.Device)
 	}
 	return devices
-}
-
-// tunnelAddress is an address of a tunnel device as a Node has it.
-type tunnelAddress struct{ text, device string }
-
-func tunnelAddresses(n *model.Node) []tunnelAddress {
-	s := n.Spec
-	list := []tunnelAddress{{s.IPv4VXLANTunnelAddr, deviceVXLAN}, {s.IPv6VXLANTunnelAddr, deviceVXLANv6}}
-	if s.BGP != nil {
-		list = append(list, tunnelAddress{s.BGP.IPv4IPIPTunnelAddr, deviceIPIP})
-	}
-	if s.Wireguard != nil {
-		list = append(list, tunnelAddress{s.Wireguard.InterfaceIPv4Address, deviceWireguard},
-			tunnelAddress{s.Wireguard.InterfaceIPv6Address, deviceWireguardV6})
-	}
-	return list
 }
 
 // insideAny tells whether p equals or lies inside one of the prefixes.

@@ -40,6 +40,10 @@ func TestOriginated(t *testing.T) {
 		{rule: "a block outside all pools is advertised", objects: []string{a, "block a 10.0.1.0/26 confirmed"}, want: []string{"10.0.1.0/26 metric 1024 blackhole"}},
 		{rule: "disableBGPExport keeps the blackhole only", objects: []string{a, `pool p {"cidr":"10.0.0.0/16","disableBGPExport":true}`, "block a 10.0.1.0/26 confirmed", "block a 10.0.2.1/32 confirmed",
 			`wep w {"node":"a","ipNetworks":["10.0.9.1/32"]}`}, want: []string{"10.0.1.0/26 metric 1024 blackhole withheld"}},
+		{rule: "disableBGPExport of any pool around a block counts, not that of the most specific one alone",
+			objects: []string{a, `pool outer {"cidr":"10.0.0.0/16","disableBGPExport":true}`,
+				`pool inner {"cidr":"10.0.1.0/24"}`, "block a 10.0.1.0/26 confirmed"},
+			want: []string{"10.0.1.0/26 metric 1024 blackhole withheld"}},
 		{rule: "the configured priority", objects: []string{a, pool, `config default {"ipv4NormalRoutePriority":5000,"ipv6NormalRoutePriority":80}`, "block a 10.0.1.0/26", "block a fd00::40/122"},
 			want: []string{"10.0.1.0/26 metric 5000 blackhole", "fd00::40/122 metric 80 blackhole"}},
 		{rule: "a priority out of range is told", objects: []string{a, `config default {"ipv4NormalRoutePriority":2147483647}`, "block a 10.0.1.0/26"}, want: []string{"10.0.1.0/26 metric 1024 blackhole"},
@@ -87,5 +91,20 @@ func TestExportOfLearnedRoutes(t *testing.T) {
 	}
 	if want := prefixes("10.0.1.0/26", "10.9.0.0/16"); !slices.Equal(d.NoExportPrefixes, want) {
 		t.Errorf("no export: got %v want %v", d.NoExportPrefixes, want)
+	}
+}
+
+// What the speaker refuses as this node's own.
+func TestAddressesOfNode(t *testing.T) {
+	for _, tc := range []struct{ rule, node, want string }{
+		{"both families and tunnels", `node a {"bgp":{"ipv4Address":"10.0.0.1/24","ipv6Address":"fd00::1/64",
+			"ipv4IPIPTunnelAddr":"10.244.0.1"},"ipv6VXLANTunnelAddr":"fd10::1"}`, "[10.0.0.1 10.244.0.1 fd00::1 fd10::1]"},
+		{"bare", `node a {"bgp":{"ipv4Address":"10.0.0.1","ipv6Address":"fd00::1"}}`, "[10.0.0.1 fd00::1]"},
+		{"IPv4 in IPv6 form", `node a {"bgp":{"ipv4Address":"::ffff:10.0.0.1/120"}}`, "[10.0.0.1]"},
+		{"an address of the other family is none", `node a {"bgp":{"ipv4Address":"fd00::1/64"}}`, "[]"},
+	} {
+		if got := fmt.Sprint(compute(t, "a", tc.node).Addresses); got != tc.want {
+			t.Errorf("%s: %s, want %s", tc.rule, got, tc.want)
+		}
 	}
 }

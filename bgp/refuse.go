@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/ownership"
 )
 
 // RefusalClass names a reason for which routes of peers are refused, for counters.
@@ -208,9 +209,8 @@ func (c *cluster) poolRefusals(r model.Reader) (list Refusals) {
 // clusterBlocks lists the blocks that nodes have, sorted. One whose claim is pending is not announced yet.
 func clusterBlocks(r model.Reader) (list []netip.Prefix) {
 	for k, v := range model.All[model.BlockAffinity](r, model.KindBlockAffinity) {
-		a, ok := k.Affinity()
-		if ok && !v.Deleted && a.Type == model.AffinityHost && v.State != model.StatePending {
-			list = append(list, a.CIDR.Masked())
+		if b, ok := ownership.BlockOf(k, v); ok {
+			list = append(list, b.CIDR)
 		}
 	}
 	return sortedPrefixes(list)
@@ -224,10 +224,8 @@ func (c *cluster) addressesOfNode() []netip.Addr {
 			list = append(list, a)
 		}
 	}
-	for _, t := range tunnelAddresses(c.me.object) {
-		if a, err := netip.ParseAddr(t.text); err == nil && !a.IsUnspecified() {
-			list = append(list, a.Unmap())
-		}
+	for _, t := range c.me.object.TunnelAddresses() {
+		list = append(list, t.Address)
 	}
 	slices.SortFunc(list, func(a, b netip.Addr) int { return cmp.Or(cmp.Compare(a.BitLen(), b.BitLen()), a.Compare(b)) })
 	return slices.Compact(list)

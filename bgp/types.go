@@ -16,10 +16,11 @@ const NormalPriority = 1024
 // Desired is all that the speaker should do. It is plain data: equal values mean that there is nothing to change.
 type Desired struct {
 	Global     Global
-	Sessions   []Session  // sorted by family, address as text, port; addresses are unique
-	Conflicts  []Conflict // sessions that were wanted but cannot be had; sorted by address
-	Notices    []Notice   // objects, or fields of them, that have no or another effect than their writer wants; sorted
-	Originated []Origin   // sorted by prefix
+	Sessions   []Session    // sorted by family, address as text, port; addresses are unique
+	Conflicts  []Conflict   // sessions that were wanted but cannot be had; sorted by address
+	Notices    []Notice     // objects, or fields of them, that have no or another effect than their writer wants; sorted
+	Originated []Origin     // sorted by prefix
+	Addresses  []netip.Addr // of the node itself and of its tunnel devices; sorted
 
 	// The next two decide which learned routes the speaker may pass on to other peers, whatever their type:
 	// those that lie inside one of ExportPrefixes and not inside one of NoExportPrefixes. So a default route

@@ -251,10 +251,8 @@ func (a *Agent) isNode(addr netip.Addr) bool {
 	if a.nodes == nil {
 		a.nodes = map[netip.Addr]bool{}
 		for _, n := range model.All[model.Node](a.reader, model.KindNode) {
-			if n.Spec.BGP != nil {
-				a.nodes[address(n.Spec.BGP.IPv4Address).Addr()] = true
-				a.nodes[address(n.Spec.BGP.IPv6Address).Addr()] = true
-			}
+			a.nodes[n.Spec.BGP.Address(model.IPv4).Addr()] = true
+			a.nodes[n.Spec.BGP.Address(model.IPv6).Addr()] = true
 		}
 	}
 	return a.nodes[addr]

@@ -9,11 +9,11 @@ import (
 	"slices"
 	"strings"
 
-	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
-
 	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/ownership"
 )
 
 // state is the part of the datastore that concerns this host. It is kept up to date key by key, so that the cost
@@ -78,7 +78,7 @@ func (s *state) update(r model.Reader, k model.Key) bool {
 }
 
 func (s *state) setFelix(r model.Reader) {
-	s.felix = felixConfiguration(r, s.node)
+	s.felix = model.FelixOverlay(r, s.node)
 	s.interfaces = model.ParseInterfacePrefixes(cmp.Or(s.ownPrefix, s.felix.InterfacePrefix))
 }
 
@@ -116,31 +116,13 @@ func (s *state) updateAffinity(r model.Reader, k model.Key) bool {
 	if !ok || claim.Type != model.AffinityHost || claim.Host != s.node {
 		return false
 	}
-	a := model.Get[model.BlockAffinity](r, k)
-	// A pending claim may still fail. One that is being given up drops packets until it is gone.
-	if a != nil && !a.Deleted && a.State != model.StatePending {
-		s.blocks[claim.CIDR] = true
+	// One that is being released drops packets until it is gone.
+	if b, ok := ownership.BlockOf(k, model.Get[model.BlockAffinity](r, k)); ok {
+		s.blocks[b.CIDR] = true
 	} else {
-		delete(s.blocks, claim.CIDR)
+		delete(s.blocks, claim.CIDR.Masked())
 	}
 	return true
-}
-
-// felixConfiguration merges the settings of the cluster and of the node that are used here; the node's win.
-func felixConfiguration(r model.Reader, node string) model.FelixConfigurationSpec {
-	var merged model.FelixConfigurationSpec
-	for _, f := range model.FelixConfigurations(r, node) {
-		merged.IPIPEnabled = cmp.Or(f.Spec.IPIPEnabled, merged.IPIPEnabled)
-		merged.IPIPMTU = cmp.Or(f.Spec.IPIPMTU, merged.IPIPMTU)
-		merged.MTUIfacePattern = cmp.Or(f.Spec.MTUIfacePattern, merged.MTUIfacePattern)
-		merged.IPForwarding = cmp.Or(f.Spec.IPForwarding, merged.IPForwarding)
-		merged.InterfacePrefix = cmp.Or(f.Spec.InterfacePrefix, merged.InterfacePrefix)
-		merged.IPv4NormalRoutePriority = cmp.Or(f.Spec.IPv4NormalRoutePriority, merged.IPv4NormalRoutePriority)
-		merged.IPv6NormalRoutePriority = cmp.Or(f.Spec.IPv6NormalRoutePriority, merged.IPv6NormalRoutePriority)
-		merged.EndpointStatusPathPrefix = cmp.Or(f.Spec.EndpointStatusPathPrefix, merged.EndpointStatusPathPrefix)
-		merged.FloatingIPs = model.MergeFloatingIPs(merged.FloatingIPs, f.Spec.FloatingIPs)
-	}
-	return merged
 }
 
 // bgpSpec is never nil.
@@ -164,22 +146,15 @@ func address(text string) netip.Prefix {
 
 func (s *state) routeConfig(isNode func(netip.Addr) bool) route.Config {
 	c := route.Config{
-		Node4:            address(s.bgpSpec().IPv4Address),
-		Node6:            address(s.bgpSpec().IPv6Address),
+		Node4:            s.bgpSpec().Address(model.IPv4),
+		Node6:            s.bgpSpec().Address(model.IPv6),
+		Pools:            s.poolTable(),
 		Blocks:           slices.SortedFunc(maps.Keys(s.blocks), netip.Prefix.Compare),
 		WorkloadPrefixes: s.interfaces,
 		WorkloadMetric4:  metric(s.felix.IPv4NormalRoutePriority),
 		WorkloadMetric6:  metric(s.felix.IPv6NormalRoutePriority),
 		Tables:           ownTables(),
 		IsNode:           isNode,
-	}
-	for _, name := range slices.Sorted(maps.Keys(s.pools)) {
-		spec := s.pools[name].Spec
-		if cidr, err := netip.ParsePrefix(spec.CIDR); err == nil {
-			c.Pools = append(c.Pools, route.Pool{
-				Name: name, CIDR: cidr.Masked(), IPIP: s.ipipMode(spec, cidr), VXLAN: mode(string(spec.VXLANMode)),
-			})
-		}
 	}
 	for k, e := range s.usable() {
 		c.Endpoints = append(c.Endpoints, route.Endpoint{
@@ -193,7 +168,7 @@ func (s *state) routeConfig(isNode func(netip.Addr) bool) route.Config {
 
 // addresses are what is routed to a workload: its own addresses and, if they are in use, its floating ones.
 func (s *state) addresses(w model.WorkloadEndpointSpec) []string {
-	if s.felix.FloatingIPs == nil || *s.felix.FloatingIPs != v3.FloatingIPsEnabled {
+	if !s.felix.UsesFloatingIPs() {
 		return w.IPNetworks
 	}
 	list := slices.Clone(w.IPNetworks)
@@ -221,31 +196,19 @@ func metric(p *int) uint32 {
 	return uint32(*p)
 }
 
-func mode(text string) route.Mode {
-	switch text {
-	case "Always":
-		return route.Always
-	case "CrossSubnet":
-		return route.CrossSubnet
+func (s *state) poolTable() ippool.Table {
+	var pools []ippool.Pool
+	for name, v := range s.pools {
+		if p, err := ippool.Parse(name, &v.Spec); err == nil {
+			pools = append(pools, p)
+		}
 	}
-	return route.Never
-}
-
-// ipipMode: IPIP exists for IPv4 only.
-func (s *state) ipipMode(spec model.IPPoolSpec, cidr netip.Prefix) route.Mode {
-	if !cidr.Addr().Is4() {
-		return route.Never
-	}
-	return mode(string(spec.IPIPMode))
+	return ippool.NewTable(pools...)
 }
 
 func (s *state) linkConfig() link.Config {
 	c := link.Config{NoForwarding: s.felix.IPForwarding == "Disabled"}
-	ipip, mtu := false, 0
-	for _, p := range s.pools {
-		cidr, err := netip.ParsePrefix(p.Spec.CIDR)
-		ipip = ipip || err == nil && s.ipipMode(p.Spec, cidr) != route.Never
-	}
+	ipip, mtu := s.poolTable().Use(ippool.IPIP), 0
 	if s.felix.IPIPEnabled != nil {
 		ipip = *s.felix.IPIPEnabled
 	}
@@ -253,8 +216,7 @@ func (s *state) linkConfig() link.Config {
 		mtu = *s.felix.IPIPMTU
 	}
 	if ipip {
-		a, _ := netip.ParseAddr(s.bgpSpec().IPv4IPIPTunnelAddr) // invalid: none is assigned yet
-		c.Devices = append(c.Devices, link.IPIP(a, mtu))
+		c.Devices = append(c.Devices, link.IPIP(s.own.TunnelAddress(model.DeviceIPIP), mtu))
 	}
 	if s.felix.MTUIfacePattern != "" {
 		if re, err := regexp.Compile(s.felix.MTUIfacePattern); err == nil {

@@ -73,8 +73,8 @@ func (s *Speaker) readConflicts(run *speakerRun) (list []RejectedRoute) {
 func (f *fib) ownPrefixes() []netip.Prefix {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	list := make([]netip.Prefix, 0, len(f.own))
-	for p := range f.own {
+	list := make([]netip.Prefix, 0, len(f.mine.Originated))
+	for p := range f.mine.Originated {
 		list = append(list, p)
 	}
 	return list

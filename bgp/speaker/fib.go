@@ -10,6 +10,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/datastore/ownership"
 )
 
 const defaultLocalPref = 100 // RFC 4271 section 9.1.1 leaves it to the speaker; BIRD and most others use 100
@@ -22,8 +23,7 @@ type fib struct {
 	mu      sync.Mutex
 	entries map[netip.Prefix]*fibEntry
 	dirty   []netip.Prefix
-	own     map[netip.Prefix]bool
-	ownAddr map[netip.Addr]bool
+	mine    ownership.Set
 	outward outward
 	reflect map[netip.Addr]netip.Addr // our cluster ID on sessions with clients, by peer
 	scratch []fibPath
@@ -257,30 +257,43 @@ func comparePaths(a, b bgp.Path) int {
 }
 
 // setOwn tells what must not be learned from others. Only what it affects is looked at again.
-func (f *fib) setOwn(prefixes map[netip.Prefix]bool, addrs map[netip.Addr]bool) {
+func (f *fib) setOwn(mine ownership.Set) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, diff := range [][2]map[netip.Prefix]bool{{f.own, prefixes}, {prefixes, f.own}} {
-		for p := range diff[0] {
-			if e := f.entries[p]; e != nil && !diff[1][p] {
+	var exact, blocks []netip.Prefix
+	differ(f.mine.Originated, mine.Originated, func(p netip.Prefix) { exact = append(exact, p) })
+	differ(f.mine.Blocks.All(), mine.Blocks.All(), func(p netip.Prefix) { blocks = append(blocks, p) })
+	addresses := false
+	differ(f.mine.Addresses, mine.Addresses, func(netip.Addr) { addresses = true })
+	f.mine = mine
+	for _, p := range exact {
+		if e := f.entries[p]; e != nil {
+			f.touch(p, e)
+		}
+	}
+	if addresses || len(blocks) > 0 {
+		inside := func(p netip.Prefix) bool {
+			return slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Bits() <= p.Bits() && b.Contains(p.Addr()) })
+		}
+		for p, e := range f.entries {
+			if addresses || inside(p) {
 				f.touch(p, e)
 			}
 		}
 	}
-	all := false
-	for _, diff := range [][2]map[netip.Addr]bool{{f.ownAddr, addrs}, {addrs, f.ownAddr}} {
-		for a := range diff[0] {
-			all = all || !diff[1][a]
-		}
-	}
-	f.own, f.ownAddr = prefixes, addrs
-	if all {
-		for p, e := range f.entries {
-			f.touch(p, e)
-		}
-	}
 	if len(f.dirty) > 0 {
 		f.signal()
+	}
+}
+
+// differ visits the keys that only one of two sets has.
+func differ[K comparable, V any](a, b map[K]V, visit func(K)) {
+	for _, pair := range [][2]map[K]V{{a, b}, {b, a}} {
+		for k := range pair[0] {
+			if _, both := pair[1][k]; !both {
+				visit(k)
+			}
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -89,9 +90,11 @@ func TestFIBAnyOrder(t *testing.T) {
 
 func TestFIBRefuses(t *testing.T) {
 	f := newFIB()
-	own := map[netip.Prefix]bool{pfx("10.244.0.0/26"): true}
-	addrs := map[netip.Addr]bool{ip("10.0.0.1"): true}
-	f.setOwn(own, addrs)
+	d := bgp.Desired{
+		Originated: []bgp.Origin{{Prefix: pfx("10.244.0.0/26"), Blackhole: true}, {Prefix: pfx("10.244.7.7/32")}},
+		Addresses:  []netip.Addr{ip("10.0.0.1"), ip("10.244.9.1")}, // the second one that of a tunnel
+	}
+	f.setOwn(ownOf(d))
 	v6, _ := gobgp.NewPathAttributeMpReachNLRI(gobgp.RF_IPv4_UC, []gobgp.PathNLRI{{NLRI: best("10.8.0.0/24", "10.0.0.2", "", 0, 0).Nlri}}, ip("fd00::2"))
 	rfc8950 := best("10.8.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0)
 	rfc8950.Attrs = []gobgp.PathAttributeInterface{v6}
@@ -101,6 +104,8 @@ func TestFIBRefuses(t *testing.T) {
 		rfc8950,
 		best("10.244.0.5/32", "10.0.0.2", "10.0.0.2", 100, 0), // a borrowed address inside our block is another node's right
 		best("0.0.0.0/0", "10.0.0.2", "10.0.0.2", 100, 0),
+		best("10.244.0.16/28", "10.0.0.2", "10.0.0.2", 100, 0), best("10.244.7.7/32", "10.0.0.2", "10.0.0.2", 100, 0),
+		best("10.0.0.1/32", "10.0.0.2", "10.0.0.2", 100, 0), best("10.5.0.0/24", "10.0.0.2", "10.244.9.1", 100, 0),
 	})
 	var ok []string
 	for _, r := range f.take(0) {
@@ -112,6 +117,9 @@ func TestFIBRefuses(t *testing.T) {
 		t.Errorf("usable %v, want %v", ok, want)
 	}
 	reasons := map[string]string{"10.244.0.0/26": "originates the prefix itself", "10.3.0.0/24": "would loop",
+		"10.244.0.16/28": "is in block 10.244.0.0/26, which belongs to this node",
+		"10.244.7.7/32":  "originates the prefix itself",
+		"10.0.0.1/32":    "10.0.0.1 is an address of this node", "10.5.0.0/24": "would loop",
 		"10.4.0.0/24": "not the address of another host", "10.8.0.0/24": "RFC 8950"}
 	for _, r := range f.rejected() {
 		want := reasons[r.Prefix.String()]
@@ -124,13 +132,32 @@ func TestFIBRefuses(t *testing.T) {
 		t.Errorf("not refused: %v", reasons)
 	}
 	// The block is released: whoever announces it may now have it.
-	f.setOwn(nil, addrs)
-	if got := f.take(0); len(got) != 1 || got[0].Prefix != pfx("10.244.0.0/26") || len(got[0].Paths) != 1 {
+	released := d
+	released.Originated = d.Originated[1:]
+	f.setOwn(ownOf(released))
+	usable := func() (list []string) {
+		for _, r := range f.take(0) {
+			list = append(list, fmt.Sprintf("%s %d", r.Prefix, len(r.Paths)))
+		}
+		slices.Sort(list)
+		return list
+	}
+	borrowed := "10.244.0.5/32 1" // looked at again, and still fine
+	if got := usable(); !slices.Equal(got, []string{"10.244.0.0/26 1", "10.244.0.16/28 1", borrowed}) {
 		t.Errorf("after the release: %v", got)
 	}
-	f.setOwn(own, addrs)
-	if got := f.take(0); len(got) != 1 || len(got[0].Paths) != 0 {
+	f.setOwn(ownOf(d))
+	if got := usable(); !slices.Equal(got, []string{"10.244.0.0/26 0", "10.244.0.16/28 0", borrowed}) {
 		t.Errorf("after taking the block again: %v", got)
+	}
+	f.setOwn(ownOf(d))
+	if got := usable(); len(got) != 0 {
+		t.Errorf("the same again: %v", got)
+	}
+	d.Addresses = d.Addresses[:1] // the tunnel is gone
+	f.setOwn(ownOf(d))
+	if got := usable(); !slices.Contains(got, "10.5.0.0/24 1") {
+		t.Errorf("after the tunnel's address is gone: %v", got)
 	}
 }
 

@@ -20,7 +20,7 @@ type RejectedRoute struct {
 type RejectClass string
 
 const (
-	RejectOwn     RejectClass = "own_prefix" // it is this node's own prefix or address
+	RejectOwn     RejectClass = "own_prefix" // it is this node's own prefix or address, or part of its block
 	RejectNextHop RejectClass = "next_hop"   // the next hop cannot be used
 	RejectService RejectClass = "service"    // announced for others; Rejected does not tell of it
 )
@@ -60,12 +60,14 @@ func (s *Speaker) Rejected() []RejectedRoute {
 // refuse says why a path is not used, or nothing. That may be a fault or, for services, by design.
 func (f *fib) refuse(prefix netip.Prefix, p fibPath) (RejectClass, string) {
 	nh := p.nextHop
-	switch {
-	case f.outward.has(prefix):
+	if f.outward.has(prefix) {
 		return RejectService, "the prefix is an address of services: it is announced for others, while this host reaches services by itself"
-	case f.own[prefix]:
-		return RejectOwn, "this node originates the prefix itself; no other speaker may announce it"
-	case f.ownAddr[nh]:
+	}
+	if why := f.mine.Refuse(prefix); why != "" {
+		return RejectOwn, why
+	}
+	switch {
+	case f.mine.Addresses.Has(nh):
 		return RejectNextHop, "the next hop is this node: the route would loop"
 	case !nh.IsValid() || nh.IsUnspecified() || nh.IsMulticast() || nh.IsLoopback():
 		return RejectNextHop, "the next hop " + addrText(nh) + " is not the address of another host"

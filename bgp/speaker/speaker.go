@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/datastore/ownership"
 )
 
 // Config is what a Speaker needs to run. Zero values mean the defaults that are named beside the fields.
@@ -125,7 +127,7 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 	}
 	s.status.setSessions(d.Sessions)
 	s.setLimits(d.Sessions)
-	s.fib.setOwn(ownPrefixes(d.Originated), ownAddresses(d))
+	s.fib.setOwn(ownOf(d))
 	s.fib.setOutward(sharedPrefixes(d.Originated), d.NoInstall)
 	s.fib.setReflecting(d.Sessions)
 
@@ -218,15 +220,20 @@ func (s *Speaker) syncFinished(reason string) {
 	s.fib.sweepStale()
 }
 
-// ownPrefixes returns the prefixes that only this node may announce.
-func ownPrefixes(origins []bgp.Origin) map[netip.Prefix]bool {
-	own := make(map[netip.Prefix]bool, len(origins))
-	for _, o := range origins {
+// ownOf is what others may not announce: what this node originates, but for services; its blocks, also those that are
+// being released; and its addresses.
+func ownOf(d bgp.Desired) ownership.Set {
+	originated := make(map[netip.Prefix]bool, len(d.Originated))
+	var blocks []netip.Prefix
+	for _, o := range d.Originated {
 		if !o.Shared {
-			own[o.Prefix.Masked()] = true
+			originated[o.Prefix.Masked()] = true
+		}
+		if o.Blackhole {
+			blocks = append(blocks, o.Prefix)
 		}
 	}
-	return own
+	return ownership.Set{Addresses: ownAddresses(d), Blocks: ownership.NewBlocks(blocks...), Originated: originated}
 }
 
 func sharedPrefixes(origins []bgp.Origin) map[netip.Prefix]bool {
@@ -239,18 +246,18 @@ func sharedPrefixes(origins []bgp.Origin) map[netip.Prefix]bool {
 	return shared
 }
 
-// ownAddresses returns the addresses of this node as far as the sessions and the listener name them.
-func ownAddresses(d bgp.Desired) map[netip.Addr]bool {
-	own := map[netip.Addr]bool{}
+// ownAddresses returns the addresses of this node, and those that sessions and the listener name.
+func ownAddresses(d bgp.Desired) ownership.Addresses {
+	own := ownership.Addresses{}
 	add := func(a netip.Addr) {
 		if a.IsValid() && !a.IsUnspecified() {
-			own[a.Unmap().WithZone("")] = true
+			own[a.Unmap().WithZone("")] = 1
 		}
 	}
 	for _, s := range d.Sessions {
 		add(s.Source)
 	}
-	for _, a := range d.Global.ListenAddresses {
+	for _, a := range slices.Concat(d.Global.ListenAddresses, d.Addresses) {
 		add(a)
 	}
 	return own

@@ -91,17 +91,10 @@ func eachOf[T any](ctx context.Context, store datastore.Store, kind model.Kind, 
 	return err
 }
 
-func tunnelAddresses(o *model.Object) []string {
-	n, ok := o.Value.(*model.Node)
-	if !ok {
-		return nil
-	}
-	list := []string{n.Spec.IPv4VXLANTunnelAddr, n.Spec.IPv6VXLANTunnelAddr}
-	if n.Spec.BGP != nil {
-		list = append(list, n.Spec.BGP.IPv4IPIPTunnelAddr)
-	}
-	if n.Spec.Wireguard != nil {
-		list = append(list, n.Spec.Wireguard.InterfaceIPv4Address, n.Spec.Wireguard.InterfaceIPv6Address)
+func tunnelAddresses(o *model.Object) (list []string) {
+	n, _ := o.Value.(*model.Node)
+	for _, t := range n.TunnelAddresses() {
+		list = append(list, t.Address.String())
 	}
 	return list
 }

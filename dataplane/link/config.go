@@ -7,10 +7,11 @@ import (
 	"strconv"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // TunnelDevice is the one IPIP device of a node.
-const TunnelDevice = "tunl0"
+const TunnelDevice = model.DeviceIPIP
 
 // OwnDevices are the names of the devices that Manx makes on a host. Every address on them is its own to remove.
 func OwnDevices() []string { return []string{TunnelDevice} }

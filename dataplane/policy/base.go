@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // Names of maps and of the chains that look interfaces up in them.
@@ -198,7 +199,8 @@ func (s *settings) masquerade() []ruleset.Rule {
 	}
 	if s.ipip {
 		rules = append(rules, ruleset.Rule{
-			Matches: []ruleset.Match{{Field: ruleset.OutInterface, Name: "tunl0"}, {Field: ruleset.SourceLocal}, {Field: ruleset.SourceOfOutInterface, Not: true}},
+			Matches: []ruleset.Match{{Field: ruleset.OutInterface, Name: model.DeviceIPIP}, {Field: ruleset.SourceLocal},
+				{Field: ruleset.SourceOfOutInterface, Not: true}},
 			Verdict: ruleset.Verdict{Action: ruleset.Masquerade, Random: true}, Comment: "the tunnel's own address"})
 	}
 	return rules

@@ -12,6 +12,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/policy/members"
 	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -69,40 +70,12 @@ func (c *Calculator) concernsSettings(k model.Key) bool {
 func (c *Calculator) felix() model.FelixConfigurationSpec {
 	var s model.FelixConfigurationSpec
 	if c.reader != nil {
-		for _, f := range model.FelixConfigurations(c.reader, c.config.Node) {
-			overlay(&s, &f.Spec)
-		}
+		s = model.FelixOverlay(c.reader, c.config.Node)
 	}
 	if c.config.Felix != nil {
 		c.config.Felix(&s)
 	}
 	return s
-}
-
-// overlay puts what top sets over s, for the fields that are used here.
-func overlay(s, top *model.FelixConfigurationSpec) {
-	s.InterfacePrefix = cmp.Or(top.InterfacePrefix, s.InterfacePrefix)
-	s.DefaultEndpointToHostAction = cmp.Or(top.DefaultEndpointToHostAction, s.DefaultEndpointToHostAction)
-	s.NftablesFilterDenyAction = cmp.Or(top.NftablesFilterDenyAction, s.NftablesFilterDenyAction)
-	s.IptablesFilterDenyAction = cmp.Or(top.IptablesFilterDenyAction, s.IptablesFilterDenyAction)
-	s.DisableConntrackInvalidCheck = cmp.Or(top.DisableConntrackInvalidCheck, s.DisableConntrackInvalidCheck)
-	s.WorkloadSourceSpoofing = cmp.Or(top.WorkloadSourceSpoofing, s.WorkloadSourceSpoofing)
-	s.AllowVXLANPacketsFromWorkloads = cmp.Or(top.AllowVXLANPacketsFromWorkloads, s.AllowVXLANPacketsFromWorkloads)
-	s.AllowIPIPPacketsFromWorkloads = cmp.Or(top.AllowIPIPPacketsFromWorkloads, s.AllowIPIPPacketsFromWorkloads)
-	s.VXLANPort = cmp.Or(top.VXLANPort, s.VXLANPort)
-	s.IPIPEnabled = cmp.Or(top.IPIPEnabled, s.IPIPEnabled)
-	s.FailsafeInboundHostPorts = cmp.Or(top.FailsafeInboundHostPorts, s.FailsafeInboundHostPorts)
-	s.FailsafeOutboundHostPorts = cmp.Or(top.FailsafeOutboundHostPorts, s.FailsafeOutboundHostPorts)
-	s.LogPrefix = cmp.Or(top.LogPrefix, s.LogPrefix)
-	s.LogActionRateLimit = cmp.Or(top.LogActionRateLimit, s.LogActionRateLimit)
-	s.LogActionRateLimitBurst = cmp.Or(top.LogActionRateLimitBurst, s.LogActionRateLimitBurst)
-	s.NATPortRange = cmp.Or(top.NATPortRange, s.NATPortRange)
-	s.NATOutgoingAddress = cmp.Or(top.NATOutgoingAddress, s.NATOutgoingAddress)
-	s.NATOutgoingExclusions = cmp.Or(top.NATOutgoingExclusions, s.NATOutgoingExclusions)
-	s.IptablesNATOutgoingInterfaceFilter = cmp.Or(top.IptablesNATOutgoingInterfaceFilter, s.IptablesNATOutgoingInterfaceFilter)
-	s.FloatingIPs = model.MergeFloatingIPs(s.FloatingIPs, top.FloatingIPs)
-	s.ServiceLoopPrevention = cmp.Or(top.ServiceLoopPrevention, s.ServiceLoopPrevention)
-	s.ExternalNodesCIDRList = cmp.Or(top.ExternalNodesCIDRList, s.ExternalNodesCIDRList)
 }
 
 func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
@@ -112,7 +85,7 @@ func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 		keepInvalid: is(f.DisableConntrackInvalidCheck), spoofing: f.WorkloadSourceSpoofing == "Any",
 		allowVXLAN: is(f.AllowVXLANPacketsFromWorkloads), allowIPIP: is(f.AllowIPIPPacketsFromWorkloads),
 		vxlanPort: 4789, logPrefix: cmp.Or(f.LogPrefix, "calico-packet"), natInterface: f.IptablesNATOutgoingInterfaceFilter,
-		floating:   f.FloatingIPs != nil && *f.FloatingIPs == v3.FloatingIPsEnabled,
+		floating:   f.UsesFloatingIPs(),
 		natHosts:   f.NATOutgoingExclusions != nil && *f.NATOutgoingExclusions == "IPPoolsAndHostIPs",
 		failsafeIn: failsafeList(f.FailsafeInboundHostPorts, defaultFailsafeIn), failsafeOut: failsafeList(f.FailsafeOutboundHostPorts, defaultFailsafeOut),
 	}
@@ -262,19 +235,19 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 	var pools, masquerade, hosts, loop [2][]netip.Prefix
 	put := func(list *[2][]netip.Prefix, p netip.Prefix) { list[index(p)] = append(list[index(p)], p) }
 	if c.reader != nil {
-		for _, p := range model.All[model.IPPool](c.reader, model.KindIPPool) {
-			cidr, err := netip.ParsePrefix(p.Spec.CIDR)
+		for k, p := range model.All[model.IPPool](c.reader, model.KindIPPool) {
+			pool, err := ippool.Parse(k.Name, &p.Spec)
 			if err != nil {
 				continue
 			}
-			c.settings.ipv6 = c.settings.ipv6 || cidr.Addr().Is6()
-			c.settings.ipip = c.settings.ipip || cidr.Addr().Is4() && p.Spec.IPIPMode != "" && p.Spec.IPIPMode != v3.IPIPModeNever
-			if len(p.Spec.AllowedUses) == 1 && p.Spec.AllowedUses[0] == v3.IPPoolAllowedUseLoadBalancer {
+			c.settings.ipv6 = c.settings.ipv6 || pool.CIDR.Addr().Is6()
+			c.settings.ipip = c.settings.ipip || pool.Encapsulation() == ippool.IPIP
+			if ippool.ForLoadBalancers(&p.Spec) {
 				continue
 			}
-			put(&pools, cidr.Masked())
+			put(&pools, pool.CIDR)
 			if p.Spec.NATOutgoing {
-				put(&masquerade, cidr.Masked())
+				put(&masquerade, pool.CIDR)
 			}
 		}
 		for _, n := range model.All[model.Node](c.reader, model.KindNode) {
@@ -331,18 +304,16 @@ func (c *Calculator) fill(set string, nets []netip.Prefix) {
 
 func nodeAddresses(n *model.Node) []netip.Addr {
 	var list []netip.Addr
-	add := func(text string) {
-		text, _, _ = strings.Cut(text, "/")
-		if a, err := netip.ParseAddr(text); err == nil {
-			list = append(list, a)
+	for _, family := range []model.Family{model.IPv4, model.IPv6} {
+		if p := n.Spec.BGP.Address(family); p.IsValid() {
+			list = append(list, p.Addr())
 		}
 	}
-	if n.Spec.BGP != nil {
-		add(n.Spec.BGP.IPv4Address)
-		add(n.Spec.BGP.IPv6Address)
-	}
 	for _, a := range n.Spec.Addresses {
-		add(a.Address)
+		text, _, _ := strings.Cut(a.Address, "/")
+		if a, err := netip.ParseAddr(text); err == nil {
+			list = append(list, a.Unmap())
+		}
 	}
 	return list
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/datastore/ippool"
+	"github.com/manxnet/manx/datastore/ownership"
 )
 
 // Configure takes over what the datastore says. Only what depends on a difference is decided again.
@@ -53,9 +55,9 @@ func (t *Target) configureTables(old []kernel.Table) {
 }
 
 // configurePools decides again about the routes in pools that differ. What is ours to adopt depends on pools, too.
-func (t *Target) configurePools(old, pools []Pool) {
-	var changed []Pool
-	for _, lists := range [][2][]Pool{{old, pools}, {pools, old}} {
+func (t *Target) configurePools(old, pools ippool.Table) {
+	var changed ippool.Table
+	for _, lists := range [][2]ippool.Table{{old, pools}, {pools, old}} {
 		for _, p := range lists[0] {
 			if !slices.Contains(lists[1], p) {
 				changed = append(changed, p)
@@ -63,34 +65,26 @@ func (t *Target) configurePools(old, pools []Pool) {
 		}
 	}
 	t.touchLearned(func(p netip.Prefix, _ []netip.Addr) bool {
-		return slices.ContainsFunc(changed, func(pool Pool) bool { return pool.CIDR.Overlaps(p) })
+		return slices.ContainsFunc(changed, func(pool ippool.Pool) bool { return pool.CIDR.Overlaps(p) })
 	})
 	t.Resync()
 }
 
 func (t *Target) configureBlocks(blocks []netip.Prefix) {
-	fresh := make(map[netip.Prefix]bool, len(blocks))
-	lengths := [2][]int{}
-	for _, b := range blocks {
-		if b = b.Masked(); b.IsSingleIP() {
-			continue // its one address is a workload's or a tunnel's
-		}
-		fresh[b] = true
-		if f := family(b.Addr()); !slices.Contains(lengths[f], b.Bits()) {
-			lengths[f] = append(lengths[f], b.Bits())
-		}
-		if !t.rules.blocks[b] {
+	old, fresh := t.rules.mine.Blocks, ownership.NewBlocks(blocks...)
+	t.rules.mine.Blocks = fresh
+	for b := range fresh.All() {
+		if !old.All()[b] {
 			t.state(b).block = true
 			t.blockChanged(b)
 		}
 	}
-	for b := range t.rules.blocks {
-		if !fresh[b] {
+	for b := range old.All() {
+		if !fresh.All()[b] {
 			t.states[b].block = false
 			t.blockChanged(b)
 		}
 	}
-	t.rules.blocks, t.rules.blockBits = fresh, lengths
 }
 
 // blockChanged decides again about the block and about what others announce inside of it.

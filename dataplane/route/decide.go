@@ -9,14 +9,15 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/datastore/ippool"
+	"github.com/manxnet/manx/datastore/ownership"
 )
 
 // rules is everything that the route of a prefix depends on, beside the prefix' own state. Deciding only reads it.
 type rules struct {
-	config    Config
-	blockBits [2][]int // the lengths of own blocks
-	blocks    map[netip.Prefix]bool
+	config Config
 	*underlay
+	mine           ownership.Set               // with the addresses of the underlay
 	formerPrefixes []string                    // as WorkloadPrefixes, of configurations before
 	workloadAt     func(netip.Addr) string     // the interface of a local workload
 	gatewayTo      func(netip.Addr) netip.Addr // the gateway of the static route to a peer
@@ -24,6 +25,8 @@ type rules struct {
 	formerTables   []kernel.Table              // as Tables, of configurations before
 	hops           map[netip.Addr]*hop
 }
+
+func (r *rules) setUnderlay(u *underlay) { r.underlay, r.mine.Addresses = u, u.own }
 
 // state is what is known of one prefix. There may be a million of them.
 type state struct {
@@ -153,16 +156,16 @@ func (r *rules) blackhole(p netip.Prefix) *kernel.Route {
 }
 
 func (r *rules) learned(p netip.Prefix, s *state) (*kernel.Route, string) {
-	if note := r.refuse(p); note != "" {
+	if note := r.mine.Refuse(p); note != "" {
 		return nil, note
 	}
-	pool := r.pool(p)
+	pool := r.config.Pools.Of(p)
 	hops, note := r.nextHops(s.learned, pool)
 	if len(hops) == 0 {
 		return nil, note
 	}
 	route := &kernel.Route{Dst: p, Metric: s.metric, Protocol: kernel.ProtocolBIRD, Type: kernel.Unicast, NextHops: hops}
-	if pool != nil && pool.IPIP != Never {
+	if pool.Encapsulation() == ippool.IPIP {
 		route.Protocol = kernel.ProtocolCalico
 	}
 	if p.Addr().Is6() && route.Metric == 0 {
@@ -171,41 +174,9 @@ func (r *rules) learned(p netip.Prefix, s *state) (*kernel.Route, string) {
 	return route, note
 }
 
-// refuse says why p must not be learned from others.
-func (r *rules) refuse(p netip.Prefix) string {
-	a := p.Addr()
-	if p.IsSingleIP() {
-		if r.own[a] > 0 {
-			return fmt.Sprintf("%s is an address of this node", a)
-		}
-		return "" // an address that another node borrowed from our block
-	}
-	for _, bits := range r.blockBits[family(a)] {
-		if bits > p.Bits() {
-			continue
-		}
-		if block, err := a.Prefix(bits); err == nil && r.blocks[block] {
-			return fmt.Sprintf("%s is in block %s, which belongs to this node", p, block)
-		}
-	}
-	return ""
-}
-
-// pool returns the most specific pool that holds p.
-func (r *rules) pool(p netip.Prefix) *Pool {
-	var best *Pool
-	for i := range r.config.Pools {
-		q := &r.config.Pools[i]
-		if q.CIDR.Bits() <= p.Bits() && q.CIDR.Contains(p.Addr()) && (best == nil || q.CIDR.Bits() > best.CIDR.Bits()) {
-			best = q
-		}
-	}
-	return best
-}
-
 // nextHops resolves all next hops that can be resolved.
-func (r *rules) nextHops(learned []netip.Addr, pool *Pool) (hops []kernel.NextHop, note string) {
-	if pool != nil && pool.VXLAN != Never {
+func (r *rules) nextHops(learned []netip.Addr, pool *ippool.Pool) (hops []kernel.NextHop, note string) {
+	if pool.Encapsulation() == ippool.VXLAN {
 		return nil, fmt.Sprintf("pool %s uses VXLAN (vxlanMode), which this version does not program; use ipipMode or no encapsulation", pool.Name)
 	}
 	if len(learned) == 1 {
@@ -226,21 +197,18 @@ func (r *rules) nextHops(learned []netip.Addr, pool *Pool) (hops []kernel.NextHo
 	return hops, strings.Join(missing, "; ")
 }
 
-func (r *rules) nextHop(nh netip.Addr, pool *Pool) ([]kernel.NextHop, string) {
-	if pool == nil || pool.IPIP == Never || !nh.Is4() || pool.IPIP == CrossSubnet && r.sameSubnet(nh) {
+func (r *rules) nextHop(nh netip.Addr, pool *ippool.Pool) ([]kernel.NextHop, string) {
+	device := pool.Reach(r.config.Node4, nh).Device()
+	if device == directly {
 		w := r.reach(nh, directly)
 		return w.hops, w.reason
 	}
-	if r.own[nh] > 0 {
+	if r.own.Has(nh) {
 		return nil, r.reach(nh, directly).reason
 	}
-	w := r.reach(nh, TunnelDevice)
+	w := r.reach(nh, device)
 	if len(w.hops) == 0 {
 		return nil, w.missing(pool)
 	}
 	return w.hops, ""
-}
-
-func (r *rules) sameSubnet(nh netip.Addr) bool {
-	return r.config.Node4.IsValid() && r.config.Node4.Masked().Contains(nh)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/ippool"
 )
 
 func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
@@ -55,13 +56,13 @@ func testKernel() *kernel.Fake {
 func testConfig() Config {
 	return Config{
 		Node4: prefix("10.1.0.5/24"), Node6: prefix("fd01::5/64"),
-		Pools: []Pool{
-			{Name: "plain", CIDR: prefix("10.244.0.0/16")},
-			{Name: "always", CIDR: prefix("10.245.0.0/16"), IPIP: Always},
-			{Name: "cross", CIDR: prefix("10.246.0.0/16"), IPIP: CrossSubnet},
-			{Name: "vx", CIDR: prefix("10.247.0.0/16"), VXLAN: Always},
-			{Name: "inner", CIDR: prefix("10.245.128.0/17")}, // more specific than "always"
-		},
+		Pools: ippool.NewTable(
+			ippool.Pool{Name: "plain", CIDR: prefix("10.244.0.0/16")},
+			ippool.Pool{Name: "always", CIDR: prefix("10.245.0.0/16"), IPIP: ippool.Always},
+			ippool.Pool{Name: "cross", CIDR: prefix("10.246.0.0/16"), IPIP: ippool.CrossSubnet},
+			ippool.Pool{Name: "vx", CIDR: prefix("10.247.0.0/16"), VXLAN: ippool.Always},
+			ippool.Pool{Name: "inner", CIDR: prefix("10.245.128.0/17")}, // more specific than "always"
+		),
 		Blocks: []netip.Prefix{prefix("10.244.1.0/26"), prefix("fd10:1::/122"), prefix("10.244.9.9/32")},
 		Endpoints: []Endpoint{
 			{Name: "default/a", Interface: "cali1", Addresses: "10.244.1.7/32 fd10:1::7/128"},

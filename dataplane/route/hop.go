@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/datastore/ippool"
 )
 
 // hop is the resolution of one BGP next hop, shared by all routes through it: the ways to it that some route asked for.
@@ -80,9 +81,9 @@ func (w *way) equal(o *way) bool {
 }
 
 // missing says why the addresses of a pool cannot be reached through the tunnel device.
-func (w *way) missing(pool *Pool) string {
+func (w *way) missing(pool *ippool.Pool) string {
 	if w.reason != "" {
 		return fmt.Sprintf("%s; pool %s cannot be used on this node", w.reason, pool.Name)
 	}
-	return fmt.Sprintf("pool %s uses IPIP, and interface %s is not up (yet)", pool.Name, w.device)
+	return fmt.Sprintf("pool %s uses %v, and interface %s is not up (yet)", pool.Name, pool.Encapsulation(), w.device)
 }

@@ -67,7 +67,7 @@ func (t *kernelTarget) owns(r kernel.Route) bool {
 }
 
 func (t *kernelTarget) ownsCalico(r kernel.Route) bool {
-	inPool := t.rules.pool(r.Dst) != nil
+	inPool := t.rules.config.Pools.Of(r.Dst) != nil
 	for _, h := range r.NextHops {
 		name := t.rules.linkName(h.Link)
 		switch {

@@ -50,8 +50,9 @@ func New(k Kernel, now func() time.Time) *Target {
 		kernel: k, now: now, states: map[netip.Prefix]*state{}, beside: map[place]*state{},
 		byLink:     map[string]map[netip.Prefix]bool{},
 		departures: map[netip.Prefix]*departure{},
-		rules:      &rules{blocks: map[netip.Prefix]bool{}, underlay: newUnderlay(), hops: map[netip.Addr]*hop{}},
+		rules:      &rules{hops: map[netip.Addr]*hop{}},
 	}
+	t.rules.setUnderlay(newUnderlay())
 	t.rules.workloadAt, t.rules.gatewayTo = t.workloadAt, t.gatewayTo
 	t.under = &kernelTarget{kernel: k, rules: t.rules}
 	equal := func(a, b *kernel.Route) bool { return a == b || a.Equal(*b) }
@@ -235,7 +236,7 @@ func (t *Target) readUnderlay() error {
 		fresh.own[a.Prefix.Addr()]++
 	}
 	t.retouchLinks(t.rules.underlay, fresh)
-	t.rules.underlay = fresh
+	t.rules.setUnderlay(fresh)
 	return nil
 }
 

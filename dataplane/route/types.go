@@ -5,6 +5,8 @@ import (
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/ippool"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // DefaultWorkloadMetric is that of routes to local workloads, unless FelixConfiguration's ipv4NormalRoutePriority or
@@ -18,7 +20,7 @@ const (
 )
 
 // TunnelDevice is the one IPIP device of a node.
-const TunnelDevice = "tunl0"
+const TunnelDevice = model.DeviceIPIP
 
 // ownTunnel reports whether Manx makes the tunnel device of that name: routes of protocol 80 through it are its own.
 func ownTunnel(name string) bool { return name == TunnelDevice }
@@ -40,24 +42,6 @@ type Static struct {
 	Table kernel.Table
 }
 
-// Mode says when packets to a pool's addresses are encapsulated between nodes.
-type Mode uint8
-
-const (
-	Never Mode = iota
-	Always
-	// CrossSubnet: only to nodes outside of the own node's subnet.
-	CrossSubnet
-)
-
-// Pool is an IP pool as far as it matters for routes.
-type Pool struct {
-	Name  string
-	CIDR  netip.Prefix
-	IPIP  Mode
-	VXLAN Mode
-}
-
 // Endpoint is a workload's interface on this node.
 type Endpoint struct {
 	Name      string // namespace/name of the WorkloadEndpoint
@@ -69,7 +53,7 @@ type Endpoint struct {
 type Config struct {
 	// Node4 and Node6 are the node's BGP addresses with their subnet's length, invalid if it has none.
 	Node4, Node6 netip.Prefix
-	Pools        []Pool
+	Pools        ippool.Table
 	// Blocks are the node's own; what is unassigned in them is dropped.
 	Blocks    []netip.Prefix
 	Endpoints []Endpoint

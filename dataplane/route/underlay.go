@@ -6,18 +6,19 @@ import (
 	"slices"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/datastore/ownership"
 )
 
 // underlay is what the host has beside our own routes: what next hops are resolved with.
 type underlay struct {
 	links  map[int]kernel.Link
 	byName map[string]int
-	own    map[netip.Addr]int // addresses of this host, with the number of interfaces that have it
+	own    ownership.Addresses
 	rib    *rib
 }
 
 func newUnderlay() *underlay {
-	return &underlay{links: map[int]kernel.Link{}, byName: map[string]int{}, own: map[netip.Addr]int{}, rib: newRIB()}
+	return &underlay{links: map[int]kernel.Link{}, byName: map[string]int{}, own: ownership.Addresses{}, rib: newRIB()}
 }
 
 func (u *underlay) putLink(l kernel.Link) {
@@ -57,7 +58,7 @@ func (u *underlay) resolve(nh netip.Addr) (hops []kernel.NextHop, reason string)
 	switch {
 	case !nh.IsValid() || nh.IsUnspecified() || nh.IsLoopback() || nh.IsMulticast():
 		return nil, fmt.Sprintf("next hop %s is no address of a router", nh)
-	case u.own[nh.WithZone("")] > 0:
+	case u.own.Has(nh):
 		return nil, fmt.Sprintf("next hop %s is this node itself", nh)
 	case nh.Is6() && nh.IsLinkLocalUnicast():
 		return u.resolveLinkLocal(nh)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/ippool"
 )
 
 // A next hop has a way for each device that leads to it, and why one is missing is said by device.
@@ -19,7 +20,7 @@ func TestWaysToANextHop(t *testing.T) {
 	text := func(device string) string {
 		w := target.rules.reach(nh, device)
 		if len(w.hops) == 0 {
-			return w.missing(&Pool{Name: "p"})
+			return w.missing(&ippool.Pool{Name: "p", IPIP: ippool.Always})
 		}
 		return kernel.Route{Dst: prefix("10.245.2.0/26"), Type: kernel.Unicast, NextHops: w.hops}.Text(target.rules.linkName)
 	}

@@ -49,13 +49,10 @@ func checkNodeBGP(c *check, b NodeBGPSpec) {
 	}
 	for _, a := range []struct {
 		field, text string
-		family      int
-	}{{"spec.bgp.ipv4Address", b.IPv4Address, 4}, {"spec.bgp.ipv6Address", b.IPv6Address, 6}} {
-		if a.text == "" {
-			continue
-		}
-		if _, rule := parseNet(a.text, a.family); rule != "" {
-			c.broken(a.field, a.text, "%s", rule)
+		family      Family
+	}{{"spec.bgp.ipv4Address", b.IPv4Address, IPv4}, {"spec.bgp.ipv6Address", b.IPv6Address, IPv6}} {
+		if a.text != "" && !b.Address(a.family).IsValid() {
+			c.broken(a.field, a.text, "must be %s address or CIDR", familyName(int(a.family)))
 		}
 	}
 	if b.RouteReflectorClusterID != "" {

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,16 +27,6 @@ func ParseInterfacePrefixes(text string) InterfacePrefixes {
 	return list
 }
 
-// InterfacePrefixesOf returns the prefixes that hold for a node. own is what the node's administrator says, which comes
-// first.
-func InterfacePrefixesOf(r Reader, node, own string) InterfacePrefixes {
-	text := ""
-	for _, f := range FelixConfigurations(r, node) {
-		text = cmp.Or(f.Spec.InterfacePrefix, text)
-	}
-	return ParseInterfacePrefixes(cmp.Or(own, text))
-}
-
 // Match tells whether an interface of that name is a workload's.
 func (p InterfacePrefixes) Match(iface string) bool {
 	return slices.ContainsFunc(p, func(prefix string) bool { return strings.HasPrefix(iface, prefix) })
@@ -46,7 +35,7 @@ func (p InterfacePrefixes) Match(iface string) bool {
 // neverWorkloads are interfaces of the host itself, and the names under which the kernel has settings for all
 // interfaces.
 var neverWorkloads = []string{
-	"all", "default", "lo", "tunl0", "vxlan.calico", "vxlan-v6.calico", "wireguard.cali", "wg-v6.cali",
+	"all", "default", "lo", DeviceIPIP, DeviceVXLAN, DeviceVXLANV6, DeviceWireguard, DeviceWireguardV6,
 }
 
 // Refuse returns why an interface that a WorkloadEndpoint names must not be touched on its behalf, empty if it may be.

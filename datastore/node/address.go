@@ -72,13 +72,8 @@ func autodetected(ctx context.Context, c *Config, f Family, existing string, hos
 
 // parseAddress reads "ADDRESS" or "ADDRESS/LENGTH".
 func parseAddress(text string, f Family) (netip.Prefix, error) {
-	p, err := netip.ParsePrefix(text)
-	if !strings.Contains(text, "/") {
-		var a netip.Addr
-		a, err = netip.ParseAddr(text)
-		p = netip.PrefixFrom(a, a.BitLen())
-	}
-	if err != nil || !f.has(p.Addr()) || p.Addr().Zone() != "" || p.Addr().IsUnspecified() || p.Addr().IsLoopback() || p.Addr().IsMulticast() {
+	p := model.ParseAddress(text, model.Family(f))
+	if a := p.Addr(); !p.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() {
 		return netip.Prefix{}, fmt.Errorf("%q is no %s address of a host: want ADDRESS or ADDRESS/LENGTH", text, f)
 	}
 	return p, nil

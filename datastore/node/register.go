@@ -229,15 +229,7 @@ func addressesChanged(before, after *model.Node) bool {
 
 // addressOf reads a Node's address, an invalid prefix if it has none.
 func addressOf(n *model.Node, f Family) netip.Prefix {
-	if n.Spec.BGP == nil {
-		return netip.Prefix{}
-	}
-	text := n.Spec.BGP.IPv4Address
-	if f == IPv6 {
-		text = n.Spec.BGP.IPv6Address
-	}
-	p, _ := parseAddress(text, f)
-	return p
+	return n.Spec.BGP.Address(model.Family(f))
 }
 
 // checkConflict fails if another Node has one of our addresses.

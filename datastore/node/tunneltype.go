@@ -6,6 +6,7 @@ import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/ipam"
 )
@@ -18,7 +19,7 @@ type TunnelType struct {
 	handle    string
 	attribute string
 	// uses tells whether a pool's traffic goes through the tunnel.
-	uses func(model.IPPoolSpec) bool
+	uses func(*ippool.Pool) bool
 	// wanted tells whether the node has the tunnel at all.
 	wanted func(node *model.Node, hostEncryption bool) bool
 	// field is where the Node keeps the address; nil if it has no place for it yet and create is not set.
@@ -34,7 +35,7 @@ func (k TunnelType) Handle(node string) string { return k.handle + node }
 var (
 	TunnelWireguard = TunnelType{
 		name: "WireGuard", family: ipam.IPv4, handle: "wireguard-tunnel-addr-", attribute: "wireguardTunnelAddress",
-		uses: func(model.IPPoolSpec) bool { return true },
+		uses: func(*ippool.Pool) bool { return true },
 		wanted: func(n *model.Node, hostEncryption bool) bool {
 			return n.Status.WireguardPublicKey != "" && !hostEncryption
 		},
@@ -42,7 +43,7 @@ var (
 	}
 	TunnelWireguardV6 = TunnelType{
 		name: "WireGuard IPv6", family: ipam.IPv6, handle: "wireguard-v6-tunnel-addr-", attribute: "wireguardV6TunnelAddress",
-		uses: func(model.IPPoolSpec) bool { return true },
+		uses: func(*ippool.Pool) bool { return true },
 		wanted: func(n *model.Node, hostEncryption bool) bool {
 			return n.Status.WireguardPublicKeyV6 != "" && !hostEncryption
 		},
@@ -50,9 +51,7 @@ var (
 	}
 	TunnelIPIP = TunnelType{
 		name: "IPIP", family: ipam.IPv4, handle: "ipip-tunnel-addr-", attribute: "ipipTunnelAddress",
-		uses: func(p model.IPPoolSpec) bool {
-			return p.IPIPMode == v3.IPIPModeAlways || p.IPIPMode == v3.IPIPModeCrossSubnet
-		},
+		uses: encapsulates(ippool.IPIP),
 		field: func(n *model.Node, create bool) *string {
 			if n.Spec.BGP == nil {
 				if !create {
@@ -65,19 +64,19 @@ var (
 	}
 	TunnelVXLAN = TunnelType{
 		name: "VXLAN", family: ipam.IPv4, handle: "vxlan-tunnel-addr-", attribute: "vxlanTunnelAddress",
-		uses:  usesVXLAN,
+		uses:  encapsulates(ippool.VXLAN),
 		field: func(n *model.Node, _ bool) *string { return &n.Spec.IPv4VXLANTunnelAddr },
 	}
 	TunnelVXLANV6 = TunnelType{
 		name: "VXLAN IPv6", family: ipam.IPv6, handle: "vxlan-v6-tunnel-addr-", attribute: "vxlanV6TunnelAddress",
-		uses:  usesVXLAN,
+		uses:  encapsulates(ippool.VXLAN),
 		field: func(n *model.Node, _ bool) *string { return &n.Spec.IPv6VXLANTunnelAddr },
 	}
 	TunnelTypes = []TunnelType{TunnelWireguard, TunnelWireguardV6, TunnelIPIP, TunnelVXLAN, TunnelVXLANV6}
 )
 
-func usesVXLAN(p model.IPPoolSpec) bool {
-	return p.VXLANMode == v3.VXLANModeAlways || p.VXLANMode == v3.VXLANModeCrossSubnet
+func encapsulates(e ippool.Encapsulation) func(*ippool.Pool) bool {
+	return func(p *ippool.Pool) bool { return p.Encapsulation() == e }
 }
 
 func wireguardField(address func(*model.NodeWireguard) *string) func(*model.Node, bool) *string {
@@ -127,8 +126,8 @@ func (k TunnelType) candidates(n *model.Node, pools []*model.IPPool, hostEncrypt
 	}
 	var candidates []netip.Prefix
 	for _, p := range pools {
-		cidr, err := netip.ParsePrefix(p.Spec.CIDR)
-		if err != nil || ipam.FamilyOf(cidr.Addr()) != k.family || !k.uses(p.Spec) {
+		pool, err := ippool.Parse(p.Name, &p.Spec)
+		if err != nil || ipam.FamilyOf(pool.CIDR.Addr()) != k.family || !k.uses(&pool) {
 			continue
 		}
 		ok, err := ipam.Usable(p, v3.IPPoolAllowedUseTunnel, n.Labels)
@@ -137,7 +136,7 @@ func (k TunnelType) candidates(n *model.Node, pools []*model.IPPool, hostEncrypt
 			continue
 		}
 		if ok {
-			candidates = append(candidates, cidr.Masked())
+			candidates = append(candidates, pool.CIDR)
 		}
 	}
 	return candidates

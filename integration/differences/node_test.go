@@ -9,21 +9,22 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/datastore/ippool"
 )
 
 // learn has a node 10.0.0.1/24 with tunl0 learn a route, and returns what becomes of it.
-func learn(t *testing.T, prefix, nextHop string, pools ...route.Pool) route.Status {
+func learn(t *testing.T, prefix, nextHop string, pools ...ippool.Pool) route.Status {
 	t.Helper()
 	return learnMetric(t, prefix, nextHop, 1024, pools...)
 }
 
-func learnMetric(t *testing.T, prefix, nextHop string, metric uint32, pools ...route.Pool) route.Status {
+func learnMetric(t *testing.T, prefix, nextHop string, metric uint32, pools ...ippool.Pool) route.Status {
 	t.Helper()
 	return learnAll(t, route.Learned{Prefix: netip.MustParsePrefix(prefix),
 		NextHops: []netip.Addr{netip.MustParseAddr(nextHop)}, Metric: metric}, pools...)
 }
 
-func learnAll(t *testing.T, l route.Learned, pools ...route.Pool) route.Status {
+func learnAll(t *testing.T, l route.Learned, pools ...ippool.Pool) route.Status {
 	t.Helper()
 	f := kernel.NewFake()
 	f.PutLink(kernel.Link{Index: 2, Name: "eth0", Up: true, Running: true})
@@ -33,7 +34,7 @@ func learnAll(t *testing.T, l route.Learned, pools ...route.Pool) route.Status {
 	f.PutRoute(kernel.Route{Dst: netip.MustParsePrefix("10.0.0.0/24"), Protocol: kernel.ProtocolKernel,
 		Type: kernel.Unicast, NextHops: []kernel.NextHop{{Link: 2}}})
 	target := route.New(f, time.Now)
-	target.Configure(route.Config{Node4: netip.MustParsePrefix("10.0.0.1/24"), Pools: pools,
+	target.Configure(route.Config{Node4: netip.MustParsePrefix("10.0.0.1/24"), Pools: ippool.NewTable(pools...),
 		Blocks:           []netip.Prefix{netip.MustParsePrefix("10.1.0.0/26")},
 		Endpoints:        []route.Endpoint{{Name: "default/w", Interface: "cali1", Addresses: "10.1.0.5/32"}},
 		WorkloadPrefixes: []string{"cali"}})
@@ -67,7 +68,7 @@ var kernelRoutes = []difference{
 		manx: "always protocol 80, whatever the two say", why: "There is one process.",
 		check: func(t *testing.T) {
 			s := learn(t, "10.1.2.0/26", "10.0.0.2",
-				route.Pool{Name: "p", CIDR: netip.MustParsePrefix("10.1.0.0/16"), IPIP: route.Always})
+				ippool.Pool{Name: "p", CIDR: netip.MustParsePrefix("10.1.0.0/16"), IPIP: ippool.Always})
 			if !strings.Contains(s.Desired, "dev tunl0 onlink proto 80") {
 				t.Error(s.Desired)
 			}
@@ -76,7 +77,7 @@ var kernelRoutes = []difference{
 		why: "Not built yet.",
 		check: func(t *testing.T) {
 			blocked(t, learn(t, "10.1.2.0/26", "10.0.0.2",
-				route.Pool{Name: "p", CIDR: netip.MustParsePrefix("10.1.0.0/16"), VXLAN: route.Always}), "uses VXLAN")
+				ippool.Pool{Name: "p", CIDR: netip.MustParsePrefix("10.1.0.0/16"), VXLAN: ippool.Always}), "uses VXLAN")
 		}},
 	{name: "blackholes of own blocks", calico: "of whoever owns the routes of the pool: protocol 80 or 12",
 		manx: "always protocol 12", why: "There is one process.",

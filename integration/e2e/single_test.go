@@ -178,7 +178,7 @@ func (s *single) testRefusedRoutes(t *testing.T) {
 	must(t, err)
 	for prefix, reason := range map[string]string{
 		block.String() + ":":           "this node originates the prefix itself",
-		inside.String() + " ":          "which belongs to this node",
+		inside.String() + ":":          "which belongs to this node",
 		self.String() + "/32":          "address of this node",
 		"route " + loop.String() + ":": "the next hop is this node",
 	} {

@@ -150,11 +150,10 @@ func host(r model.Reader, node string) End {
 // nodeAddresses are those that packets may have that are of the node itself, also in its tunnels.
 func nodeAddresses(n *model.Node) []netip.Addr {
 	list := policy.NodeAddresses(n)
-	texts := []string{n.Spec.IPv4VXLANTunnelAddr, n.Spec.IPv6VXLANTunnelAddr}
-	if n.Spec.BGP != nil {
-		texts = append(texts, n.Spec.BGP.IPv4IPIPTunnelAddr)
+	for _, t := range n.TunnelAddresses() {
+		list = append(list, t.Address)
 	}
-	return append(list, addresses(texts)...)
+	return list
 }
 
 func addresses(texts []string) []netip.Addr {

@@ -5,7 +5,9 @@ import (
 	"slices"
 
 	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/ownership"
 )
 
 // route adds the way of the packet from a node on.
@@ -46,15 +48,15 @@ func prefixOf(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).Stri
 
 // block is the block that an address is in; if another node has that, the address has a route of its own.
 func (e *explanation) block(d End) (prefix, note string) {
-	for o := range e.world.Objects.All(model.KindBlockAffinity) {
-		x, ok := o.Key.Affinity()
-		if !ok || !x.CIDR.Contains(d.Address) || x.Type != model.AffinityHost {
+	for k, v := range model.All[model.BlockAffinity](e.world.Objects, model.KindBlockAffinity) {
+		b, ok := ownership.BlockOf(k, v)
+		if !ok || !b.CIDR.Contains(d.Address) {
 			continue
 		}
-		if x.Host == d.Node {
-			return x.CIDR.String(), "block of node " + d.Node
+		if b.Node == d.Node {
+			return b.CIDR.String(), "block of node " + d.Node
 		}
-		return prefixOf(d.Address), "borrowed from block " + x.CIDR.String() + " of node " + x.Host
+		return prefixOf(d.Address), "borrowed from block " + b.CIDR.String() + " of node " + b.Node
 	}
 	return prefixOf(d.Address), "no block is known that it is in"
 }
@@ -73,37 +75,19 @@ func (e *explanation) tunnel(node string, d End) string {
 	if !d.isWorkload() || d.Node == node {
 		return ""
 	}
-	for _, p := range model.All[model.IPPool](e.world.Objects, model.KindIPPool) {
-		cidr, err := netip.ParsePrefix(p.Spec.CIDR)
-		if err != nil || !cidr.Contains(d.Address) {
-			continue
-		}
-		crosses := !e.sameSubnet(node, d.Node, d.Address)
-		switch {
-		case p.Spec.IPIPMode == "Always", p.Spec.IPIPMode == "CrossSubnet" && crosses:
-			return "tunl0"
-		case p.Spec.VXLANMode == "Always", p.Spec.VXLANMode == "CrossSubnet" && crosses:
-			if d.Address.Is6() {
-				return "vxlan-v6.calico"
-			}
-			return "vxlan.calico"
-		}
+	var own netip.Prefix
+	if n := model.Get[model.Node](e.world.Objects, model.ResourceKey(model.KindNode, node)); n != nil {
+		own = n.Spec.BGP.Address(familyOf(d.Address))
 	}
-	return ""
+	pool := ippool.Read(e.world.Objects).OfAddress(d.Address)
+	return pool.Reach(own, e.nodeAddress(d.Node, d.Address)).Device()
 }
 
-func (e *explanation) sameSubnet(a, b string, like netip.Addr) bool {
-	n := model.Get[model.Node](e.world.Objects, model.ResourceKey(model.KindNode, a))
-	if n == nil || n.Spec.BGP == nil {
-		return false
+func familyOf(a netip.Addr) model.Family {
+	if a.Is4() {
+		return model.IPv4
 	}
-	text := n.Spec.BGP.IPv4Address
-	if like.Is6() {
-		text = n.Spec.BGP.IPv6Address
-	}
-	subnet, err := netip.ParsePrefix(text)
-	other := e.nodeAddress(b, like)
-	return err == nil && other.IsValid() && subnet.Contains(other)
+	return model.IPv6
 }
 
 // towards is the interface of a node that leads to an address elsewhere: as a route says, else the one that has the node's address.
@@ -135,23 +119,7 @@ func (e *explanation) towards(node string, far netip.Addr, c *policy.Calculator)
 
 // tunnelAddress is the address that a node has in a tunnel.
 func (e *explanation) tunnelAddress(node, device string) netip.Addr {
-	n := model.Get[model.Node](e.world.Objects, model.ResourceKey(model.KindNode, node))
-	if n == nil {
-		return netip.Addr{}
-	}
-	text := ""
-	switch {
-	case device == "tunl0" && n.Spec.BGP != nil:
-		text = n.Spec.BGP.IPv4IPIPTunnelAddr
-	case device == "vxlan.calico":
-		text = n.Spec.IPv4VXLANTunnelAddr
-	case device == "vxlan-v6.calico":
-		text = n.Spec.IPv6VXLANTunnelAddr
-	}
-	for _, a := range addresses([]string{text}) {
-		return a
-	}
-	return netip.Addr{}
+	return model.Get[model.Node](e.world.Objects, model.ResourceKey(model.KindNode, node)).TunnelAddress(device)
 }
 
 // leaveByTunnel: what a node itself sends into a tunnel has the node's address there, unless an address was asked for.

@@ -1,0 +1,109 @@
+package ippool
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Mode says when packets between nodes are encapsulated: ipipMode and vxlanMode of an IPPool.
+type Mode uint8
+
+// The modes. CrossSubnet: only to nodes outside of the own node's subnet.
+const (
+	Never Mode = iota
+	Always
+	CrossSubnet
+)
+
+// Pool is an IP pool as far as it matters for the way to its addresses. Pools are comparable.
+type Pool struct {
+	Name        string
+	CIDR        netip.Prefix // without host bits
+	IPIP, VXLAN Mode
+}
+
+// Parse reads an IPPool. A mode that Calico does not know counts as Never. So does any mode of a pool for load
+// balancers, whose addresses no workload has, and ipipMode of an IPv6 pool: IPIP exists for IPv4 only. Whether the
+// pool is disabled does not matter: that is about the assignment of addresses, and those that were assigned before
+// stay reachable.
+func Parse(name string, spec *model.IPPoolSpec) (Pool, error) {
+	cidr, err := netip.ParsePrefix(spec.CIDR)
+	if err != nil {
+		return Pool{}, fmt.Errorf("spec.cidr = %q: want ADDRESS/LENGTH", spec.CIDR)
+	}
+	p := Pool{Name: name, CIDR: cidr.Masked()}
+	if ForLoadBalancers(spec) {
+		return p, nil
+	}
+	if cidr.Addr().Is4() {
+		p.IPIP = mode(string(spec.IPIPMode))
+	}
+	p.VXLAN = mode(string(spec.VXLANMode))
+	return p, nil
+}
+
+func mode(text string) Mode {
+	switch text {
+	case "Always":
+		return Always
+	case "CrossSubnet":
+		return CrossSubnet
+	}
+	return Never
+}
+
+// ForLoadBalancers tells whether services alone have addresses of the pool.
+func ForLoadBalancers(spec *model.IPPoolSpec) bool {
+	return len(spec.AllowedUses) == 1 && spec.AllowedUses[0] == v3.IPPoolAllowedUseLoadBalancer
+}
+
+// Table is a set of pools in which the pool of an address can be looked up: the most specific one first, and of two
+// with the same CIDR, which Calico's own programs refuse to write, the first by name. Equal tables have equal
+// elements.
+type Table []Pool
+
+// NewTable makes a Table of pools in any order.
+func NewTable(pools ...Pool) Table {
+	t := slices.Clone(pools)
+	slices.SortFunc(t, func(a, b Pool) int {
+		return cmp.Or(cmp.Compare(b.CIDR.Bits(), a.CIDR.Bits()), a.CIDR.Addr().Compare(b.CIDR.Addr()),
+			cmp.Compare(a.Name, b.Name))
+	})
+	return t
+}
+
+// Read makes a Table of all IP pools that can be parsed.
+func Read(r model.Reader) Table {
+	var pools []Pool
+	for k, v := range model.All[model.IPPool](r, model.KindIPPool) {
+		if p, err := Parse(k.Name, &v.Spec); err == nil {
+			pools = append(pools, p)
+		}
+	}
+	return NewTable(pools...)
+}
+
+// Of returns the most specific pool that holds p, nil if none does. It does not allocate, and looks at each pool once
+// at most: pools are few.
+func (t Table) Of(p netip.Prefix) *Pool {
+	for i := range t {
+		if cidr := t[i].CIDR; cidr.Bits() <= p.Bits() && cidr.Contains(p.Addr()) {
+			return &t[i]
+		}
+	}
+	return nil
+}
+
+// OfAddress returns the most specific pool that holds an address, nil if none does.
+func (t Table) OfAddress(a netip.Addr) *Pool { return t.Of(netip.PrefixFrom(a, a.BitLen())) }
+
+// Use tells whether packets to the addresses of any pool can be encapsulated in this way.
+func (t Table) Use(e Encapsulation) bool {
+	return slices.ContainsFunc(t, func(p Pool) bool { return p.Encapsulation() == e })
+}

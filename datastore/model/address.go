@@ -1,0 +1,84 @@
+package model
+
+import "net/netip"
+
+// Family is an address family, by its number.
+type Family int
+
+// The families.
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+// Address is the node's address of a family with the length of its subnet, as Calico reads it: without a length it is
+// a subnet of its own, so that no other node is in the same one. IPv4 addresses in IPv6 form are IPv4 addresses. It
+// is invalid if the node has none, if it cannot be parsed, or if it is of the other family. b may be nil.
+func (b *NodeBGPSpec) Address(f Family) netip.Prefix {
+	switch {
+	case b == nil:
+		return netip.Prefix{}
+	case f == IPv6:
+		return ParseAddress(b.IPv6Address, f)
+	}
+	return ParseAddress(b.IPv4Address, f)
+}
+
+// TunnelAddress is the address that a node has on one of its tunnel devices.
+type TunnelAddress struct {
+	Device  string
+	Address netip.Addr
+}
+
+// TunnelAddresses lists the addresses that a node has in tunnels, but for those that cannot be parsed. n may be nil.
+func (n *Node) TunnelAddresses() []TunnelAddress {
+	if n == nil {
+		return nil
+	}
+	var list []TunnelAddress
+	add := func(device, text string, f Family) {
+		if a := ParseAddress(text, f).Addr(); a.IsValid() && !a.IsUnspecified() {
+			list = append(list, TunnelAddress{device, a})
+		}
+	}
+	if b := n.Spec.BGP; b != nil {
+		add(DeviceIPIP, b.IPv4IPIPTunnelAddr, IPv4)
+	}
+	add(DeviceVXLAN, n.Spec.IPv4VXLANTunnelAddr, IPv4)
+	add(DeviceVXLANV6, n.Spec.IPv6VXLANTunnelAddr, IPv6)
+	if w := n.Spec.Wireguard; w != nil {
+		add(DeviceWireguard, w.InterfaceIPv4Address, IPv4)
+		add(DeviceWireguardV6, w.InterfaceIPv6Address, IPv6)
+	}
+	return list
+}
+
+// TunnelAddress is the address that a node has on a tunnel device, invalid if it has none. n may be nil.
+func (n *Node) TunnelAddress(device string) netip.Addr {
+	for _, t := range n.TunnelAddresses() {
+		if t.Device == device {
+			return t.Address
+		}
+	}
+	return netip.Addr{}
+}
+
+// ParseAddress reads ADDRESS or ADDRESS/LENGTH of a host, as NodeBGPSpec.Address has it. It returns an invalid prefix
+// for anything else, also for an address with a zone.
+func ParseAddress(text string, f Family) netip.Prefix {
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		a, err := netip.ParseAddr(text)
+		if err != nil || a.Zone() != "" {
+			return netip.Prefix{}
+		}
+		p = netip.PrefixFrom(a, a.BitLen())
+	}
+	if a := p.Addr(); a.Is4In6() {
+		p = netip.PrefixFrom(a.Unmap(), p.Bits()-96) // invalid if the length ends before the IPv4 address begins
+	}
+	if !p.IsValid() || p.Addr().Is4() != (f == IPv4) {
+		return netip.Prefix{}
+	}
+	return p
+}

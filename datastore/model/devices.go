@@ -1,0 +1,10 @@
+package model
+
+// The devices that Calico has for encapsulation. A node has at most one of each.
+const (
+	DeviceIPIP        = "tunl0"
+	DeviceVXLAN       = "vxlan.calico"
+	DeviceVXLANV6     = "vxlan-v6.calico"
+	DeviceWireguard   = "wireguard.cali"
+	DeviceWireguardV6 = "wg-v6.cali"
+)

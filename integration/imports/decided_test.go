@@ -1,0 +1,90 @@
+package imports
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// decided lists fields of Calico's objects whose meaning is decided in one place, and the files that may name them
+// all the same because they write them, print them, or say which one is wrong.
+var decided = []struct {
+	fields  []string
+	by      string
+	besides []string
+}{
+	{[]string{"IPv4Address", "IPv6Address"}, "model.NodeBGPSpec.Address", []string{
+		"datastore/model/", "datastore/node/register.go", "proto/server/status.go", "cmd/manxctl/table/columns.go",
+		"bgp/cluster.go", // only for the text of a notice
+	}},
+	{[]string{"IPIPMode", "VXLANMode"}, "ippool.Parse", []string{
+		"datastore/model/", "datastore/ippool/", "datastore/node/pools.go", "cmd/manxctl/table/",
+	}},
+	{[]string{"FelixConfigurations"}, "model.FelixOverlay", []string{
+		"datastore/model/", "bgp/elevated.go", // which names the object with the wrong value
+	}},
+}
+
+// devices are Calico's, which package model names for all others.
+var devices = []string{"tunl0", "vxlan.calico", "vxlan-v6.calico", "wireguard.cali", "wg-v6.cali"}
+
+// TestDecidedOnce: two places that read the same field sooner or later disagree.
+func TestDecidedOnce(t *testing.T) {
+	files, used := 0, map[string]bool{}
+	err := filepath.WalkDir("../..", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		name, err := filepath.Rel("../..", path)
+		if err != nil || strings.HasPrefix(name, "integration/") {
+			return err
+		}
+		files++
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.SelectorExpr:
+				for _, d := range decided {
+					if !slices.Contains(d.fields, n.Sel.Name) {
+						continue
+					}
+					i := slices.IndexFunc(d.besides, func(b string) bool {
+						return name == b || strings.HasSuffix(b, "/") && strings.HasPrefix(name, b)
+					})
+					if i < 0 {
+						t.Errorf("%s reads %s: use %s", set.Position(n.Pos()), n.Sel.Name, d.by)
+					} else {
+						used[d.by+d.besides[i]] = true
+					}
+				}
+			case *ast.BasicLit:
+				text, err := strconv.Unquote(n.Value)
+				if err == nil && slices.Contains(devices, text) && name != "datastore/model/devices.go" {
+					t.Errorf("%s: use the constant of package model for %q", set.Position(n.Pos()), text)
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil || files < 100 {
+		t.Fatalf("%d files were read: %v", files, err)
+	}
+	for _, d := range decided {
+		for _, b := range d.besides {
+			if !used[d.by+b] && !strings.HasSuffix(b, "/") {
+				t.Errorf("%s names none of %v any more: take it off the list", b, d.fields)
+			}
+		}
+	}
+}
