@@ -239,7 +239,7 @@ func (t *Target) unset(k Key) {
 	t.table.Unset(k)
 }
 
-// List implements reconcile.Target: the values of all wanted settings, all addresses of tunl0, and what is still to be
+// List implements reconcile.Applier: the values of all wanted settings, all addresses of tunl0, and what is still to be
 // removed from workloads' interfaces.
 func (t *Target) List() (map[Key]string, error) {
 	actual := map[Key]string{}
@@ -325,7 +325,7 @@ func (t *Target) readPeering(k Key) (value string, ok bool, err error) {
 	return "", ok && err == nil, err
 }
 
-// Apply implements reconcile.Target.
+// Apply implements reconcile.Applier.
 func (t *Target) Apply(steps []reconcile.Step[Key, string]) []error {
 	order := make([]int, len(steps))
 	for i := range order {
