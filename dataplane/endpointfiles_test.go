@@ -22,7 +22,7 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	h := newHost(t)
 	dir := filepath.Join(t.TempDir(), "endpoint-status")
 	core, repairs := observer.New(zapcore.WarnLevel)
-	start := func() (*Agent, func()) {
+	start := func() (*HostAgent, func()) {
 		a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.New(core), EndpointStatusDir: func(string) string { return dir }, WithPolicy: true})
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
@@ -42,13 +42,13 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	}
 	one, two := `{"ifaceName":"cali1","ipv4Nets":["10.244.1.7/32"]}`, `{"ifaceName":"cali1","ipv4Nets":["10.244.1.8/32"]}`
 	node := nodeObject("node-1", "10.1.0.5/24", "")
-	programmed := func(revision int64) endpointstatus.Policy {
-		return endpointstatus.Policy{Revision: revision, Interfaces: map[string]bool{"cali1": true}}
+	programmed := func(objects ...*model.Object) endpointstatus.Policy {
+		return endpointstatus.Policy{Reader: model.NewSet(objects...), Interfaces: map[string]bool{"cali1": true}}
 	}
 
 	a, stop := start()
-	a.SetState(model.NewSet(node, pod(7, "10.244.1.7/32")))
-	a.SetPolicy(programmed(7))
+	a.set(model.NewSet(node, pod(7, "10.244.1.7/32")))
+	a.SetPolicy(programmed(pod(7, "10.244.1.7/32")))
 	settle(t, a)
 	if content() != "" {
 		t.Fatal("there is a file before there is an interface")
@@ -56,14 +56,14 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	h.pod("cali1")
 	waitFor(t, "the file", func() bool { return content() == one })
 
-	a.SetState(model.NewSet(node, pod(8, "10.244.1.8/32"))) // a new container of the same pod
+	a.set(model.NewSet(node, pod(8, "10.244.1.8/32"))) // a new container of the same pod
 	waitFor(t, "the file of the old container to go", func() bool { return content() == "" })
 	h.eventually("-4", "default via 10.1.0.1 dev eth0", "10.244.1.8 dev cali1 proto 80 scope link metric 1024")
 	settle(t, a)
 	if content() != "" {
 		t.Fatal("there is a file before there is policy")
 	}
-	a.SetPolicy(programmed(8))
+	a.SetPolicy(programmed(pod(8, "10.244.1.8/32")))
 	waitFor(t, "the file of the new container", func() bool { return content() == two })
 
 	stop()
@@ -76,14 +76,14 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.SetState(model.NewSet(node, pod(8, "10.244.1.8/32")))
-	a.SetSynced(true, true)
+	a.set(model.NewSet(node, pod(8, "10.244.1.8/32")))
+	a.synced(true, true)
 	a.SetPolicy(endpointstatus.Policy{}) // is still on its way
 	settle(t, a)
 	if content() != two {
 		t.Fatal("a restart has removed a file that is still true")
 	}
-	a.SetPolicy(programmed(8))
+	a.SetPolicy(programmed(pod(8, "10.244.1.8/32")))
 	waitFor(t, "the file that nobody wants to go", func() bool { _, err := os.Stat(gone); return err != nil })
 	if now, err := os.Stat(filepath.Join(dir, file)); err != nil || !os.SameFile(before, now) {
 		t.Fatalf("a restart has written a file anew that was true: %v", err)
@@ -91,7 +91,7 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	if repairs.Len() > 0 {
 		t.Errorf("what an earlier run left counts as another program's: %v", repairs.All())
 	}
-	a.SetState(model.NewSet(node))
+	a.set(model.NewSet(node))
 	waitFor(t, "the file to go with the workload", func() bool { return content() == "" })
 }
 
@@ -129,8 +129,8 @@ func TestFilesFollowFelixConfiguration(t *testing.T) {
 		{"somewhere again", "", "own", "own"},
 	} {
 		set := model.NewSet(node, pod, felix("default", x.cluster), felix("node.node-1", x.own), felix("node.node-2", "other"))
-		a.SetState(set)
-		a.SetSynced(true, true)
+		a.set(set)
+		a.synced(true, true)
 		waitFor(t, x.name, func() bool {
 			files, _ := filepath.Glob(filepath.Join(root, "*", "*"))
 			if x.where == "" {

@@ -30,6 +30,7 @@ type Target struct {
 	table  *reconcile.Table[kernel.RouteKey, *kernel.Route]
 
 	departures map[netip.Prefix]*departure
+	beside     beside
 
 	changedLinks bool // something that next hops are resolved with
 	resync       resync
@@ -172,6 +173,7 @@ func (t *Target) Resync() { t.resync.want(t.now()) }
 
 // Flush decides about what changed and brings the kernel there. It returns the number of changes that were tried.
 func (t *Target) Flush() (steps, failures int, err error) {
+	t.lookBeside()
 	now := t.now()
 	if t.resync.due(now, t.table.Failures()) {
 		err = t.readAll(now)
@@ -188,6 +190,7 @@ func (t *Target) Flush() (steps, failures int, err error) {
 	steps, failures = t.table.Flush()
 	t.applied += steps - failures
 	t.departLeftovers()
+	t.forgetDeparted()
 	t.resync.answers(t.under, now)
 	return steps, failures, err
 }

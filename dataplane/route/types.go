@@ -3,6 +3,7 @@ package route
 import (
 	"net/netip"
 
+	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
@@ -30,10 +31,7 @@ type Learned struct {
 }
 
 // Static is a route to a BGP peer through a gateway (BGPPeer reachableBy), which has to be on a link of this node.
-type Static struct {
-	Prefix netip.Prefix
-	Via    netip.Addr
-}
+type Static = hoststate.Static
 
 // Mode says when packets to a pool's addresses are encapsulated between nodes.
 type Mode uint8
