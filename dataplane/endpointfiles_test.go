@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/dataplane/endpointstatus"
+	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -140,4 +142,51 @@ func TestFilesFollowFelixConfiguration(t *testing.T) {
 		})
 	}
 	cancel()
+}
+
+// What waits for the policy of a workload waits for that version of it, whatever else the kinds' own clocks show: neither
+// does a greater number stand for it, nor has one to come. What has been reached is not taken back while policy is ahead.
+func TestFilesWaitForTheVersionOfTheWorkload(t *testing.T) {
+	w := newWorld(t)
+	dir := filepath.Join(t.TempDir(), "endpoint-status")
+	w.agent = newHostAgent(Config{Kernel: w.fake, NodeName: "node-1", Logger: zap.NewNop(), WithPolicy: true,
+		EndpointStatusDir: func(string) string { return dir }}, func() time.Time { return w.clock })
+	w.fake.PutLink(kernel.Link{Index: podLink, Name: "cali1", MTU: 1500, Up: true, Running: true})
+	node := nodeObject("node-1", "10.1.0.5/24", "")
+	pod := func(version int64) *model.Object {
+		o := endpointObject("node--1-k8s-web-eth0", "node-1", "cali1", "10.244.1.7/32")
+		o.Revision = version
+		return o
+	}
+	// A datastore's state has the clock of the kind that changed last, which is behind, or ahead of, the workload's.
+	at := func(clock int64, objects ...*model.Object) model.Reader {
+		return revised{model.NewSet(objects...), clock}
+	}
+	step := func(what string, want bool) {
+		t.Helper()
+		w.agent.step()
+		_, err := os.Stat(filepath.Join(dir, "k8s default%2Fweb eth0"))
+		if (err == nil) != want {
+			t.Errorf("%s: the file is there: %v", what, err == nil)
+		}
+	}
+	programmed := func(r model.Reader) {
+		w.agent.SetPolicy(endpointstatus.Policy{Reader: r, Interfaces: map[string]bool{"cali1": true}})
+	}
+	w.agent.set(at(3, node, pod(100)))
+	step("no policy", false)
+	programmed(at(9999, node, pod(90)))
+	step("policy of the container before, at a later time of another clock", false)
+	programmed(at(9999, node))
+	step("policy without the workload", false)
+	programmed(at(3, node, pod(100)))
+	step("policy of this version, at an early time of another clock", true)
+	programmed(at(4, node, pod(101)))
+	step("policy is ahead", true)
+	w.agent.set(at(4, node, pod(101)))
+	step("the next version, which policy has", true)
+	w.agent.set(at(5, node, pod(50)))
+	step("another container, which policy has not", false)
+	programmed(at(5, node, pod(50)))
+	step("policy of that", true)
 }

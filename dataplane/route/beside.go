@@ -56,22 +56,28 @@ func (t *Target) forgetDeparted() {
 	if b.connections == nil || len(t.departures) == 0 {
 		return
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.forgetting {
-		return
-	}
-	addresses := t.Departed()
+	addresses := b.next(t.Departed)
 	if len(addresses) == 0 {
 		return
 	}
-	b.forgetting = true
 	b.loop.Go(func() {
 		b.forget(addresses)
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.forgetting, b.forgotten = false, addresses
 	})
+}
+
+// next is the next batch of addresses; none while the last one is on its way.
+func (b *beside) next(departed func() []netip.Addr) []netip.Addr {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.forgetting {
+		return nil
+	}
+	list := departed()
+	b.forgetting = len(list) > 0
+	return list
 }
 
 // forgetAttempts bounds how long an address stays without a route because the kernel's connections cannot be changed.
