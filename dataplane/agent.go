@@ -16,9 +16,9 @@ import (
 	"github.com/manxnet/manx/dataplane/route"
 )
 
-// Agent keeps what its targets are about as the state and BGP want it, in the order of the targets: what comes first may
-// be needed by what follows. Its methods are safe for concurrent use and, but for Health and Retry, never wait. Nothing is
-// changed before the first SetState with a snapshot, and nothing is undone when Run ends.
+// Agent keeps what its targets are about as the state and BGP want it, in the order of the targets: what comes first
+// may be needed by what follows. Its methods are safe for concurrent use and, but for Health and Retry, never wait.
+// Nothing is changed before the first SetState with a snapshot, and nothing is undone when Run ends.
 type Agent struct {
 	targets []Target
 	events  source
@@ -49,8 +49,8 @@ type source struct {
 
 // voice is how an agent says that a target is not as it should be.
 type voice struct {
-	subject string // with its verb: "the kernel is"
-	level   zapcore.Level
+	level        zapcore.Level
+	wrong, right string
 }
 
 // SetState hands over the newest state. Its slices are not changed.
@@ -202,9 +202,9 @@ func (a *Agent) report(target string, err error) {
 		return
 	}
 	if problem != "" {
-		a.log.Log(a.voice.level, a.voice.subject+" not as it should be, trying again", zap.String("target", target), zap.String("reason", problem))
+		a.log.Log(a.voice.level, a.voice.wrong, zap.String("target", target), zap.String("reason", problem))
 	} else {
-		a.log.Info(a.voice.subject+" as it should be", zap.String("target", target))
+		a.log.Info(a.voice.right, zap.String("target", target))
 	}
 	a.problems[target] = problem
 }

@@ -144,8 +144,9 @@ func TestFilesFollowFelixConfiguration(t *testing.T) {
 	cancel()
 }
 
-// What waits for the policy of a workload waits for that version of it, whatever else the kinds' own clocks show: neither
-// does a greater number stand for it, nor has one to come. What has been reached is not taken back while policy is ahead.
+// What waits for the policy of a workload waits for that version of it, whatever else the kinds' own clocks show:
+// neither does a greater number stand for it, nor has one to come. What has been reached is not taken back while policy
+// is ahead.
 func TestFilesWaitForTheVersionOfTheWorkload(t *testing.T) {
 	w := newWorld(t)
 	dir := filepath.Join(t.TempDir(), "endpoint-status")

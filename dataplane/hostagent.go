@@ -35,10 +35,11 @@ type Config struct {
 	WithPolicy bool
 }
 
-// HostAgent is the Agent of interfaces, routes, limits of bandwidth and the files that tell of workloads. It also watches
-// the kernel for others; see OnLinks.
+// HostAgent is the Agent of interfaces, routes, limits of bandwidth and the files that tell of workloads. It also
+// watches the kernel for others; see OnLinks.
 type HostAgent struct {
 	*Agent
+	kernel  kernel.Kernel
 	links   *link.Target
 	routes  *route.Target
 	shapes  *shape.Target
@@ -50,7 +51,10 @@ type HostAgent struct {
 func New(c Config) *HostAgent { return newHostAgent(c, time.Now) }
 
 func newHostAgent(c Config, now func() time.Time) *HostAgent {
-	h := &HostAgent{links: link.New(c.Kernel, c.MTUFile, now), routes: route.New(c.Kernel, now), shapes: shape.New(c.Kernel, now)}
+	h := &HostAgent{
+		kernel: c.Kernel,
+		links:  link.New(c.Kernel, c.MTUFile, now), routes: route.New(c.Kernel, now), shapes: shape.New(c.Kernel, now),
+	}
 	h.files = endpointstatus.NewFiles(endpointstatus.FilesConfig{
 		Folder: c.EndpointStatusDir, WithPolicy: c.WithPolicy, Logger: c.Logger, Now: now,
 		Routed: func(e endpointstatus.Endpoint, p netip.Prefix) bool {
@@ -64,8 +68,8 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 			h.shapes,
 			h.files, // tell what has been reached
 		},
-		events: source{watch: func(ctx context.Context, works func()) error { return h.watch(ctx, c.Kernel, works) }, failed: h.eventsLost},
-		voice:  voice{"the kernel is", zap.WarnLevel},
+		events: source{h.watch, h.eventsLost},
+		voice:  voice{zap.WarnLevel, "the kernel is not as it should be, trying again", "the kernel is as it should be"},
 		log:    c.Logger, now: now, loop: reconcile.NewLoop(),
 		host: hoststate.New(c.NodeName, c.InterfacePrefix), problems: map[string]string{},
 		onState: func(state *hoststate.Host) { h.refused.Take(state, h.now(), h.log) },
@@ -75,7 +79,8 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 	return h
 }
 
-// OnLinks sets what is called when interfaces or addresses of the host may have changed. Call it before Run; f must not wait.
+// OnLinks sets what is called when interfaces or addresses of the host may have changed. Call it before Run; f must not
+// wait.
 func (h *HostAgent) OnLinks(f func()) { h.onLinks = f }
 
 // SetPolicy hands over whose policy is in the kernel. Its map belongs to the agent from then on.
@@ -84,8 +89,8 @@ func (h *HostAgent) SetPolicy(p endpointstatus.Policy) {
 	h.loop.Trigger()
 }
 
-func (h *HostAgent) watch(ctx context.Context, k kernel.Kernel, works func()) error {
-	return k.Watch(ctx, func(events []kernel.Event) {
+func (h *HostAgent) watch(ctx context.Context, works func()) error {
+	return h.kernel.Watch(ctx, func(events []kernel.Event) {
 		works()
 		if h.onLinks != nil && slices.ContainsFunc(events, kernel.Event.AboutLinks) {
 			h.onLinks()

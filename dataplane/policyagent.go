@@ -52,8 +52,8 @@ func NewPolicy(c PolicyConfig) *PolicyAgent {
 		Loop: loop, Logger: c.Logger, Programmed: a.programmed})
 	a.Agent = &Agent{
 		targets: []Target{a.target},
-		events:  source{watch: a.watch, failed: a.changesUnheard},
-		voice:   voice{"the rules are", zap.ErrorLevel},
+		events:  source{a.watch, a.changesUnheard},
+		voice:   voice{zap.ErrorLevel, "the rules are not as they should be, trying again", "the rules are as they should be"},
 		log:     c.Logger, now: time.Now, loop: loop,
 		host: hoststate.New(c.Policy.Node, ""), problems: map[string]string{},
 	}

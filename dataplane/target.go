@@ -13,8 +13,8 @@ import (
 	"github.com/manxnet/manx/dataplane/shape"
 )
 
-// Target keeps one kind of thing on this host as it should be: routes, say, or files. An Agent calls its methods one at a
-// time. SetState, Handle, Resync and Retry only take note; Flush acts. What a target needs of another, it gets by its
+// Target keeps one kind of thing on this host as it should be: routes, say, or files. An Agent calls its methods one at
+// a time. SetState, Handle, Resync and Retry only take note; Flush acts. What a target needs of another, it gets by its
 // constructor. Nothing is undone when its agent ends.
 type Target interface {
 	// Name is the target's in logs.
@@ -48,8 +48,9 @@ type Learner interface {
 }
 
 var (
-	_, _, _, _, _ Target  = (*link.Target)(nil), (*route.Target)(nil), (*shape.Target)(nil), (*endpointstatus.Files)(nil), (*filter.Target)(nil)
-	_             Learner = (*route.Target)(nil)
+	_, _, _ Target  = (*link.Target)(nil), (*route.Target)(nil), (*shape.Target)(nil)
+	_, _    Target  = (*endpointstatus.Files)(nil), (*filter.Target)(nil)
+	_       Learner = (*route.Target)(nil)
 )
 
 // State is what the datastore, and what was decided from it for BGP, want of this host.

@@ -91,7 +91,8 @@ func TestATargetMore(t *testing.T) {
 	r := newRoster(t)
 	one := endpointObject("a", "node-1", "cali1", "10.244.1.7/32")
 	two := endpointObject("b", "node-1", "cali2", "10.244.1.8/32")
-	objects := model.NewSet(nodeObject("node-1", "10.1.0.5/24", ""), one, endpointObject("c", "node-2", "cali3", "10.244.2.7/32"))
+	objects := model.NewSet(nodeObject("node-1", "10.1.0.5/24", ""), one,
+		endpointObject("c", "node-2", "cali3", "10.244.2.7/32"))
 	r.agent.Resync()
 	waitFor(t, "the agent to hear of it", r.agent.inbox.empty)
 	if r.content() != "" {
@@ -109,8 +110,9 @@ func TestATargetMore(t *testing.T) {
 	r.harm()
 	r.fake.PutLink(kernel.Link{Index: 4, Name: "cali2", MTU: 1500, Up: true, Running: true})
 	r.wait("default/a cali1\ndefault/b cali2\n")
-	waitFor(t, "two repairs in the log", func() bool { return len(r.lines("repaired what another program had changed")) == 2 })
-	for _, l := range r.lines("repaired what another program had changed") {
+	const repaired = "repaired what another program had changed"
+	waitFor(t, "two repairs in the log", func() bool { return len(r.lines(repaired)) == 2 })
+	for _, l := range r.lines(repaired) {
 		if l["key"] != r.path || l["found"] != "forged\n" || l["wanted"] != "default/a cali1\ndefault/b cali2\n" {
 			t.Errorf("the line is %v", l)
 		}
@@ -130,12 +132,14 @@ func TestATargetThatFails(t *testing.T) {
 	if err := os.WriteFile(folder, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	r.agent.set(model.NewSet(nodeObject("node-1", "10.1.0.5/24", ""), endpointObject("a", "node-1", "cali1", "10.244.1.7/32")))
+	r.agent.set(model.NewSet(nodeObject("node-1", "10.1.0.5/24", ""),
+		endpointObject("a", "node-1", "cali1", "10.244.1.7/32")))
 	waitFor(t, "the failure", func() bool { return r.health().Failures == 1 })
 	if p := r.health().Problem; p == nil || !strings.Contains(p.Error(), "not a directory") {
 		t.Errorf("the problem is %v", p)
 	}
-	if n := r.agent.Status().Notices; len(n) != 1 || n[0].Subject != r.path || !strings.Contains(n[0].Text, "not a directory") || n[0].Since.IsZero() {
+	if n := r.agent.Status().Notices; len(n) != 1 || n[0].Subject != r.path ||
+		!strings.Contains(n[0].Text, "not a directory") || n[0].Since.IsZero() {
 		t.Errorf("notices are %+v", n)
 	}
 	if got := r.retry(); got.Failed != 1 || got.Failing != 1 || !strings.Contains(got.Reason, "not a directory") {
@@ -143,7 +147,8 @@ func TestATargetThatFails(t *testing.T) {
 	}
 	p := netip.MustParsePrefix("10.244.1.7/32")
 	waitFor(t, "the route of the workload", func() bool { x, _ := r.agent.Route(p); return x.Phase == reconcile.Applied })
-	if lines := r.lines("the kernel is not as it should be, trying again"); len(lines) != 1 || !strings.Contains(lines[0]["reason"].(string), "not a directory") {
+	if lines := r.lines("the kernel is not as it should be, trying again"); len(lines) != 1 ||
+		!strings.Contains(lines[0]["reason"].(string), "not a directory") {
 		t.Errorf("the failure is logged as %v", lines)
 	}
 	if err := os.Remove(folder); err != nil {
@@ -153,7 +158,9 @@ func TestATargetThatFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.wait("default/a cali1\n") // by itself
-	waitFor(t, "the end of the failure in the log", func() bool { return len(r.lines("the kernel is as it should be")) == 1 })
+	waitFor(t, "the end of the failure in the log", func() bool {
+		return len(r.lines("the kernel is as it should be")) == 1
+	})
 	if n := r.agent.Status().Notices; len(n) > 0 {
 		t.Errorf("notices are left: %+v", n)
 	}

@@ -101,8 +101,9 @@ type Policy struct {
 	Interfaces map[string]bool
 }
 
-// has reports whether an endpoint's policy is in the kernel: that of the very version of the endpoint, not of a container
-// which had the same interface before. Versions are only told apart: each kind of object may have a clock of its own.
+// has reports whether an endpoint's policy is in the kernel: that of the very version of the endpoint, not of a
+// container which had the same interface before. Versions are only told apart: each kind of object may have a clock of
+// its own.
 func (p *Policy) has(e Endpoint) bool {
 	if p.Reader == nil || !p.Interfaces[e.Interface] {
 		return false
@@ -113,7 +114,8 @@ func (p *Policy) has(e Endpoint) bool {
 
 // Decide returns the files that should exist, with their content by name: those of the endpoints with addresses that are
 // protected by their policy, and all whose routes are there.
-func Decide(endpoints []Endpoint, protected func(Endpoint) bool, routed func(Endpoint, netip.Prefix) bool) map[string]string {
+func Decide(endpoints []Endpoint, protected func(Endpoint) bool,
+	routed func(Endpoint, netip.Prefix) bool) map[string]string {
 	files := map[string]string{}
 	for _, e := range endpoints {
 		if e.ready(protected, routed) {

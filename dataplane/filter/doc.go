@@ -1,2 +1,2 @@
-// Package filter is the target that keeps this host's packet filter: policy's calculator decides, nft brings the kernel there.
+// Package filter is the target of this host's packet filter: policy's calculator decides, nft brings the kernel there.
 package filter

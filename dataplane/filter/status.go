@@ -2,6 +2,7 @@ package filter
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/manxnet/manx/dataplane/nft"
 	"github.com/manxnet/manx/dataplane/policy"
@@ -27,6 +28,9 @@ func (t *Target) Health() reconcile.Health {
 	var reason string
 	if h.Failures, reason = t.table.Failing(); h.Failures > 0 {
 		h.Problem = errors.New(reason)
+	}
+	if !t.haveLinks && t.linksErr != nil {
+		h.Failures, h.Problem = h.Failures+1, fmt.Errorf("nothing is changed before the host's interfaces are known: %w", t.linksErr)
 	}
 	return h
 }

@@ -70,7 +70,9 @@ func (t *Target) Name() string { return "nft" }
 // SetState takes over the objects that changed and computes what follows.
 func (t *Target) SetState(h *hoststate.Host) {
 	t.reader, t.all = h.Reader, t.all || h.All
-	t.changed = append(t.changed, h.Changed...)
+	if !t.all {
+		t.changed = append(t.changed, h.Changed...)
+	}
 	t.compute()
 }
 
@@ -82,7 +84,8 @@ func (t *Target) Handle(events []kernel.Event) {
 // Resync makes the next Flush compare with all that is in the kernel.
 func (t *Target) Resync() { t.table.Resync() }
 
-// Retry makes the next Flush try all that failed without waiting for its time, and compare with all that is in the kernel.
+// Retry makes the next Flush try all that failed without waiting for its time, and compare with all that is in the
+// kernel.
 func (t *Target) Retry() {
 	t.table.Retry()
 	t.linksDue = t.links != nil
@@ -130,7 +133,8 @@ func (t *Target) Flush() (transactions, refused int, err error) {
 	}
 	if result.Refused > 0 {
 		r := t.table.Status().Refused[0]
-		err = fmt.Errorf("%d parts of the rules are refused by the kernel, for instance %s (%s): %s", result.Refused, r.Object, r.Comment, r.Reason)
+		err = fmt.Errorf("%d parts of the rules are refused by the kernel, for instance %s (%s): %s",
+			result.Refused, r.Object, r.Comment, r.Reason)
 	}
 	return result.Transactions, result.Refused, err
 }

@@ -66,7 +66,8 @@ func (h *Host) readAll() {
 	h.Interfaces = model.ParseInterfacePrefixes(h.ownPrefix)
 	h.Pools, h.Blocks = map[string]*model.IPPool{}, map[netip.Prefix]bool{}
 	h.endpoints = map[model.Key]*model.WorkloadEndpoint{}
-	for _, kind := range []model.Kind{model.KindNode, model.KindFelixConfiguration, model.KindIPPool, model.KindBlockAffinity, model.KindWorkloadEndpoint} {
+	for _, kind := range []model.Kind{model.KindNode, model.KindFelixConfiguration, model.KindIPPool,
+		model.KindBlockAffinity, model.KindWorkloadEndpoint} {
 		for o := range h.Reader.All(kind) {
 			h.update(h.Reader, o.Key)
 		}

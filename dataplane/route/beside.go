@@ -27,8 +27,8 @@ type beside struct {
 // FollowIPIP makes each Flush find out why the node has no tunnel device. Call it before the first Flush.
 func (t *Target) FollowIPIP(why func() error) { t.beside.noIPIP = why }
 
-// ForgetConnections makes the target delete the connections of addresses that left their workloads, beside the loop which
-// calls Flush: the kernel's table may have a million entries. Call it before the first Flush.
+// ForgetConnections makes the target delete the connections of addresses that left their workloads, beside the loop
+// which calls Flush: the kernel's table may have a million entries. Call it before the first Flush.
 func (t *Target) ForgetConnections(c kernel.Connections, loop *reconcile.Loop, log *zap.Logger) {
 	t.beside.connections, t.beside.loop, t.beside.log = c, loop, log
 }

@@ -1,4 +1,5 @@
-// Package targettest has a small target, for tests of agents and as an example: it keeps a file that lists this host's workloads.
+// Package targettest has a small target, for tests of agents and as an example: it keeps a file that lists this host's
+// workloads.
 package targettest
 
 import (
