@@ -27,8 +27,7 @@ type Agent struct {
 	now     func() time.Time
 	loop    *reconcile.Loop
 
-	inbox   inbox
-	onLinks func()
+	inbox inbox
 
 	mu       sync.Mutex // guards what follows: the loop works, or somebody looks
 	host     *hoststate.Host

@@ -45,6 +45,7 @@ type HostAgent struct {
 	shapes  *shape.Target
 	files   *endpointstatus.Files
 	refused hoststate.Refusals
+	onLinks func()
 }
 
 // New makes a HostAgent; Run starts it.
