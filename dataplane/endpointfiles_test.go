@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,8 +30,9 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- a.Run(ctx) }()
-		t.Cleanup(cancel)
-		return a, func() { cancel(); <-done }
+		stop := sync.OnceFunc(func() { cancel(); <-done })
+		t.Cleanup(stop)
+		return a, stop
 	}
 	pod := func(revision int64, address string) *model.Object {
 		o := endpointObject("node--1-k8s-web-eth0", "node-1", "cali1", address)

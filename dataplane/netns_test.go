@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -98,11 +99,11 @@ func (h *host) agent() (a *HostAgent, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
-	stop = func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		<-done
-	}
-	h.t.Cleanup(func() { cancel() })
+	})
+	h.t.Cleanup(stop)
 	return a, stop
 }
 

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"go.uber.org/zap"
@@ -107,8 +108,9 @@ func TestBandwidthIsLimited(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- a.Run(ctx) }()
-		t.Cleanup(cancel)
-		return a, func() { cancel(); <-done }
+		stop := sync.OnceFunc(func() { cancel(); <-done })
+		t.Cleanup(stop)
+		return a, stop
 	}
 	device := kernel.RedirectDevice("cali1")
 	queues := func(dev string) string { return h.tc("qdisc show dev " + dev) }
