@@ -14,8 +14,8 @@ import (
 )
 
 // Target keeps one kind of thing on this host as it should be: routes, say, or files. An Agent calls its methods one at
-// a time. SetState, Handle, Resync and Retry only take note; Flush acts. What a target needs of another, it gets by its
-// constructor. Nothing is undone when its agent ends.
+// a time, with its lock held. SetState, Handle, Resync and Retry take note and may compute; Flush alone changes what is
+// on the host. What a target needs of another, it gets by its constructor. Nothing is undone when its agent ends.
 type Target interface {
 	// Name is the target's in logs.
 	Name() string

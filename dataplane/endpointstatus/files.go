@@ -38,6 +38,7 @@ type Files struct {
 	now    func() time.Time
 
 	prefix    string // of FelixConfiguration
+	moveDue   bool   // the folder has to be chosen again
 	dir       string
 	refused   *reconcile.Notice // why the folder that FelixConfiguration leads to is not used, nil if it is
 	checkAt   time.Time         // when to look again
@@ -72,14 +73,10 @@ func (f *Files) Name() string { return "endpoint-status" }
 // SetState takes over the endpoints of a state.
 func (f *Files) SetState(h *hoststate.Host) {
 	f.synced = h.DatastoreSynced
-	if !h.Concerned {
+	if !h.Concerned || f.folder == nil {
 		return
 	}
-	f.prefix = h.Felix.EndpointStatusPathPrefix
-	f.move()
-	if f.target == nil {
-		return
-	}
+	f.prefix, f.moveDue = h.Felix.EndpointStatusPathPrefix, true
 	f.endpoints, f.untold = f.endpoints[:0], nil
 	before := f.protected
 	f.protected = make(map[model.Key]int64, len(before))
@@ -133,10 +130,7 @@ func (f *Files) choose() (dir string, owned bool) {
 // move goes on in the folder that FelixConfiguration, as it is now, leads to. What is in the one before is not kept up to
 // date any more, and so removed.
 func (f *Files) move() {
-	if f.folder == nil {
-		return
-	}
-	f.checkAt = f.now().Add(checkFolderEvery)
+	f.moveDue, f.checkAt = false, f.now().Add(checkFolderEvery)
 	before := f.refused
 	dir, owned := f.choose()
 	if r := f.refused; r != nil && r != before {
@@ -189,7 +183,7 @@ func (f *Files) Retry() {
 
 // Flush tells what has been reached. It returns how many files it tried to change and how many of them failed.
 func (f *Files) Flush() (steps, failures int, err error) {
-	if (f.refused != nil || f.failing != nil) && !f.now().Before(f.checkAt) {
+	if f.moveDue || (f.refused != nil || f.failing != nil) && !f.now().Before(f.checkAt) {
 		f.move()
 	}
 	if f.target == nil {
@@ -259,7 +253,10 @@ func (f *Files) Health() reconcile.Health {
 
 // Notices tell what is wrong with the files.
 func (f *Files) Notices() []reconcile.Notice {
-	list := slices.Clone(f.untold)
+	var list []reconcile.Notice
+	if f.target != nil {
+		list = slices.Clone(f.untold)
+	}
 	slices.SortFunc(list, func(a, b reconcile.Notice) int { return strings.Compare(a.Subject, b.Subject) })
 	for _, n := range []*reconcile.Notice{f.refused, f.failing} {
 		if n != nil {
