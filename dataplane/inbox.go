@@ -33,12 +33,12 @@ func (i *inbox) put(now time.Time, f func(*batch)) {
 	f(&i.next)
 }
 
-func (i *inbox) take() *batch {
+func (i *inbox) take() batch {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	b := i.next
 	i.next = batch{}
-	return &b
+	return b
 }
 
 // takeKernel takes only what came of the kernel.
