@@ -53,8 +53,9 @@ func NewPolicy(c PolicyConfig) *PolicyAgent {
 	a.Agent = &Agent{
 		targets: []Target{a.target},
 		events:  source{a.watch, a.changesUnheard},
-		voice:   voice{zap.ErrorLevel, "the rules are not as they should be, trying again", "the rules are as they should be"},
-		log:     c.Logger, now: time.Now, loop: loop,
+		voice: voice{zap.ErrorLevel, "the rules are not as they should be, trying again",
+			"the rules are as they should be"},
+		log: c.Logger, now: time.Now, loop: loop,
 		host: hoststate.New(c.Policy.Node, ""), problems: map[string]string{},
 	}
 	return a

@@ -127,8 +127,8 @@ func (f *Files) choose() (dir string, owned bool) {
 	return usual, false
 }
 
-// move goes on in the folder that FelixConfiguration, as it is now, leads to. What is in the one before is not kept up to
-// date any more, and so removed.
+// move goes on in the folder that FelixConfiguration, as it is now, leads to. What is in the one before is not kept up
+// to date any more, and so removed.
 func (f *Files) move() {
 	f.moveDue, f.checkAt = false, f.now().Add(checkFolderEvery)
 	before := f.refused

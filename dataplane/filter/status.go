@@ -30,7 +30,8 @@ func (t *Target) Health() reconcile.Health {
 		h.Problem = errors.New(reason)
 	}
 	if !t.haveLinks && t.linksErr != nil {
-		h.Failures, h.Problem = h.Failures+1, fmt.Errorf("nothing is changed before the host's interfaces are known: %w", t.linksErr)
+		h.Failures++
+		h.Problem = fmt.Errorf("nothing is changed before the host's interfaces are known: %w", t.linksErr)
 	}
 	return h
 }

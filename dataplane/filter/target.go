@@ -91,8 +91,8 @@ func (t *Target) Retry() {
 	t.linksDue = t.links != nil
 }
 
-// compute brings the desired table up to date. Before the host's interfaces are known nothing is computed: rules without
-// host endpoints would open what an earlier run protects.
+// compute brings the desired table up to date. Before the host's interfaces are known nothing is computed: rules
+// without host endpoints would open what an earlier run protects.
 func (t *Target) compute() {
 	if t.linksDue && !t.tried {
 		t.readLinks()
@@ -112,8 +112,8 @@ func (t *Target) compute() {
 	t.all, t.changed, t.moved = false, t.changed[:0], false
 }
 
-// Flush brings the kernel there. It returns how many transactions the kernel accepted and how many parts it refused; the
-// error tells of these, too.
+// Flush brings the kernel there. It returns how many transactions the kernel accepted and how many parts it refused;
+// the error tells of these, too.
 func (t *Target) Flush() (transactions, refused int, err error) {
 	t.compute()
 	t.tried = false

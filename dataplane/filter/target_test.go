@@ -41,8 +41,8 @@ func state() *hoststate.Host {
 	return h
 }
 
-// While the host's interfaces cannot be listed nothing is changed, which is told with its reason; they are listed once in
-// each Flush, and soon again.
+// While the host's interfaces cannot be listed nothing is changed, which is told with its reason; they are listed once
+// in each Flush, and soon again.
 func TestNothingIsChangedBeforeInterfacesAreKnown(t *testing.T) {
 	rules, l := kernel.NewFakeRules(), &links{Fake: kernel.NewFake(), err: errors.New("no buffer space available")}
 	reached := 0
@@ -87,11 +87,13 @@ func TestRefusedRulesAreNotReached(t *testing.T) {
 	was := target.Reached()
 	rules.Refuse(func(ruleset.Changes) error { return unix.EPERM })
 	w := model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: "w"},
-		&model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1", IPNetworks: []string{"10.0.0.1/32"}}})
+		&model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1",
+			IPNetworks: []string{"10.0.0.1/32"}}})
 	next := model.NewSet(w)
 	first.Take(hoststate.State{Reader: next, Changed: []model.Key{w.Key}})
 	target.SetState(first)
-	if _, _, err := target.Flush(); !errors.Is(err, unix.EPERM) || reached != 1 || target.Reached().Get(w.Key) != was.Get(w.Key) {
+	if _, _, err := target.Flush(); !errors.Is(err, unix.EPERM) || reached != 1 ||
+		target.Reached().Get(w.Key) != was.Get(w.Key) {
 		t.Errorf("%v, told %d times", err, reached)
 	}
 	if h := target.Health(); h.Failures != 1 || h.Problem == nil {

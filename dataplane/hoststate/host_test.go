@@ -68,7 +68,8 @@ func (v view) equal(w view) bool {
 func TestChangesEndAsReadingEverything(t *testing.T) {
 	all := []*model.Object{node("here", "10.1.0.5/24"), node("there", "10.1.0.9/24"), workload("a", "here", "cali1"),
 		workload("b", "there", "cali2"), workload("c", "here", "tap1"), pool("p", "10.244.0.0/16"),
-		affinity("here", "10.244.1.0/26"), affinity("there", "10.244.2.0/26"), felix("default", "tap"), felix("node.here", "cali,tap")}
+		affinity("here", "10.244.1.0/26"), affinity("there", "10.244.2.0/26"), felix("default", "tap"),
+		felix("node.here", "cali,tap")}
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		set, h := model.Set{}, New("here", "")
@@ -103,14 +104,16 @@ func TestChangesEndAsReadingEverything(t *testing.T) {
 	}
 }
 
-// The cost follows the change: what is about other hosts concerns nobody here, nor does a state in which nothing changed.
+// The cost follows the change: what is about other hosts concerns nobody here, nor does a state in which nothing
+// changed.
 func TestOthersDoNotConcernThisHost(t *testing.T) {
 	h := New("here", "cali")
 	h.Take(State{DatastoreSynced: true})
 	if h.Known() || h.Concerned || !h.DatastoreSynced {
 		t.Errorf("without a snapshot: known %v, concerned %v, in sync %v", h.Known(), h.Concerned, h.DatastoreSynced)
 	}
-	set := model.NewSet(node("here", "10.1.0.5/24"), workload("b", "there", "cali2"), node("there", "10.1.0.9/24"), affinity("there", "10.244.2.0/26"))
+	set := model.NewSet(node("here", "10.1.0.5/24"), workload("b", "there", "cali2"),
+		node("there", "10.1.0.9/24"), affinity("there", "10.244.2.0/26"))
 	h.Take(State{Reader: set})
 	if !h.Known() || !h.Concerned || !h.All {
 		t.Errorf("the first snapshot: known %v, concerned %v, all %v", h.Known(), h.Concerned, h.All)
@@ -121,7 +124,9 @@ func TestOthersDoNotConcernThisHost(t *testing.T) {
 			keys = append(keys, k)
 		}
 	}
-	for name, s := range map[string]State{"objects of others": {Reader: set, Changed: keys}, "nothing": {Reader: set}, "no snapshot": {BGPSynced: true}} {
+	for name, s := range map[string]State{
+		"objects of others": {Reader: set, Changed: keys}, "nothing": {Reader: set}, "no snapshot": {BGPSynced: true},
+	} {
 		if h.Take(s); h.Concerned || h.Reader == nil {
 			t.Errorf("%s: concerned %v, a snapshot %v", name, h.Concerned, h.Reader != nil)
 		}
@@ -135,9 +140,11 @@ func TestOthersDoNotConcernThisHost(t *testing.T) {
 func TestThenKeepsWhatDiffers(t *testing.T) {
 	one, two := model.ResourceKey(model.KindNode, "one"), model.ResourceKey(model.KindNode, "two")
 	set := model.Set{}
-	s := State{}.Then(State{Reader: set, Changed: []model.Key{one}, All: true, Statics: make([]Static, 2), BGPSynced: true})
+	s := State{}.Then(State{Reader: set, Changed: []model.Key{one}, All: true, Statics: make([]Static, 2),
+		BGPSynced: true})
 	s = s.Then(State{Changed: []model.Key{two}, DatastoreSynced: true})
-	if !slices.Equal(s.Changed, []model.Key{one, two}) || !s.All || s.Reader == nil || len(s.Statics) != 0 || s.BGPSynced || !s.DatastoreSynced {
+	if !slices.Equal(s.Changed, []model.Key{one, two}) || !s.All || s.Reader == nil || len(s.Statics) != 0 ||
+		s.BGPSynced || !s.DatastoreSynced {
 		t.Errorf("%+v", s)
 	}
 }

@@ -33,7 +33,8 @@ type Static struct {
 	Via    netip.Addr
 }
 
-// Peering is the address of this node towards a workload that speaks BGP with it; it is put on the workload's interface.
+// Peering is the address of this node towards a workload that speaks BGP with it; it is put on the workload's
+// interface.
 type Peering struct {
 	Interface string
 	Address   netip.Addr

@@ -51,7 +51,8 @@ func fromState(h *hoststate.Host) Config {
 		spec := h.Pools[name].Spec
 		if cidr, err := netip.ParsePrefix(spec.CIDR); err == nil {
 			c.Pools = append(c.Pools, Pool{
-				Name: name, CIDR: cidr.Masked(), IPIP: mode(string(hoststate.IPIPMode(spec, cidr))), VXLAN: mode(string(spec.VXLANMode)),
+				Name: name, CIDR: cidr.Masked(),
+				IPIP: mode(string(hoststate.IPIPMode(spec, cidr))), VXLAN: mode(string(spec.VXLANMode)),
 			})
 		}
 	}
