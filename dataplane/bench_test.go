@@ -90,8 +90,8 @@ func BenchmarkLearn(b *testing.B) {
 			for range b.N {
 				h := newHost(b)
 				a, stop := h.agent()
-				a.SetState(base())
-				a.SetSynced(true, true)
+				a.set(base())
+				a.synced(true, true)
 				settle(b, a)
 				changes := make([]route.Learned, n)
 				hop := []netip.Addr{netip.MustParseAddr("10.1.0.9")}
@@ -100,7 +100,7 @@ func BenchmarkLearn(b *testing.B) {
 				}
 				start, before := time.Now(), cpu()
 				for i := 0; i < n; i += 500 {
-					a.UpdateRoutes(changes[i:min(i+500, n)])
+					a.Learn(changes[i:min(i+500, n)])
 				}
 				for done := false; !done; {
 					time.Sleep(time.Millisecond)

@@ -7,13 +7,14 @@ import (
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/route"
 )
 
 // Cleanup removes from the host what agents leave there when they end: all routes of protocols 12 and 80 in the tables
 // of a node, the limits of bandwidth, and the addresses of its own devices. Workload interfaces stay: they go with
 // their workloads. It returns how many routes, limits and addresses it removed.
 func Cleanup(k kernel.Kernel) (removed int, err error) {
-	return cleanup(k, ownTables(), link.OwnDevices())
+	return cleanup(k, route.OwnTables(), link.OwnDevices())
 }
 
 func cleanup(k kernel.Kernel, tables []kernel.Table, devices []string) (removed int, err error) {

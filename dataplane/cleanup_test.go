@@ -54,9 +54,3 @@ func TestCleanupGoesOnAfterAFailure(t *testing.T) {
 		t.Errorf("removed %d, %v; want 1 and the failure", n, err)
 	}
 }
-
-func TestEndpointAddressesMayLackALength(t *testing.T) {
-	if got := hostPrefixes([]string{"10.0.0.7", "10.0.0.8/32", "nonsense", "fd00::7"}); got != "10.0.0.7/32 10.0.0.8/32 fd00::7/128" {
-		t.Errorf("%q", got)
-	}
-}

@@ -1,2 +1,3 @@
-// Package dataplane is the agent that keeps this host's routes, interfaces and sysctls as the datastore and BGP want them.
+// Package dataplane runs the agents that keep what is on this host, each kind by a Target, as the datastore and BGP
+// want it.
 package dataplane

@@ -20,12 +20,12 @@ import (
 const defaultRoute = "default via 10.1.0.1 dev eth0"
 
 // simple is a node with one learned route, one block and one workload.
-func (h *host) simple() (a *Agent, stop func(), want []string) {
+func (h *host) simple() (a *HostAgent, stop func(), want []string) {
 	h.t.Helper()
 	h.pod("cali1")
 	a, stop = h.agent()
-	a.SetState(base())
-	a.UpdateRoutes([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
+	a.set(base())
+	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	want = []string{
 		defaultRoute,
 		"10.244.1.7 dev cali1 proto 80 scope link metric 1024",
@@ -65,8 +65,8 @@ func TestDriftOfIPv6SiblingsIsRepaired(t *testing.T) {
 	h := newHost(t)
 	h.pod("cali1")
 	a, _ := h.agent()
-	a.SetState(base())
-	a.UpdateRoutes([]route.Learned{learned("fd10::4:0/122", 1024, "fd01::9", "fd01::10")})
+	a.set(base())
+	a.Learn([]route.Learned{learned("fd10::4:0/122", 1024, "fd01::9", "fd01::10")})
 	want := []string{
 		"fd10::1:7 dev cali1 proto 80 metric 1024 pref medium", "blackhole fd10::1:0/122 dev lo proto bird metric 1024 pref medium",
 		"fd10::4:0/122 proto bird metric 1024 pref medium", "nexthop via fd01::9 dev eth0 weight 1", "nexthop via fd01::10 dev eth0 weight 1",
@@ -92,9 +92,9 @@ func TestForeignRouteKeepsItsPlace(t *testing.T) {
 	h.ip("-6 route add fd10::2:0/122 via fd01::44 proto static metric 1024")
 	h.pod("cali1")
 	a, _ := h.agent()
-	a.SetState(base())
-	a.SetSynced(true, true)
-	a.UpdateRoutes([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9"), learned("fd10::2:0/122", 1024, "fd01::9")})
+	a.set(base())
+	a.synced(true, true)
+	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9"), learned("fd10::2:0/122", 1024, "fd01::9")})
 	common := []string{
 		defaultRoute, "10.99.0.0/26 via 10.1.0.44 dev eth0 proto 80",
 		"10.244.1.7 dev cali1 proto 80 scope link metric 1024", "blackhole 10.244.1.0/26 proto bird",
@@ -128,14 +128,14 @@ func TestAdoptThenPrune(t *testing.T) {
 	before := h.main("-4")
 	a, _ := h.agent()
 	// Without a state nothing changes, not even if both say that they are in sync.
-	a.UpdateRoutes([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
-	a.SetSynced(true, true)
-	a.SetSynced(false, false)
+	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
+	a.synced(true, true)
+	a.synced(false, false)
 	waitFor(t, "the inbox to be read", func() bool { return a.inbox.empty() })
 	h.eventually("-4", before...)
 
-	a.SetState(base())
-	a.UpdateRoutes([]route.Learned{learned("10.244.3.0/26", 1024, "10.1.0.9"), learned("10.244.4.0/26", 1024, "10.1.0.9")})
+	a.set(base())
+	a.Learn([]route.Learned{learned("10.244.3.0/26", 1024, "10.1.0.9"), learned("10.244.4.0/26", 1024, "10.1.0.9")})
 	kept := []string{
 		defaultRoute,
 		"10.244.1.7 dev cali1 proto 80 scope link metric 1024",
@@ -150,7 +150,7 @@ func TestAdoptThenPrune(t *testing.T) {
 		"10.244.4.0/26 via 10.1.0.9 dev eth0 proto bird",
 		"10.244.5.0/26 via 10.1.0.9 dev eth0 proto bird metric 1024",
 	}, kept...)...)
-	a.SetSynced(true, false)
+	a.synced(true, false)
 	settle(t, a)
 	found := false
 	for _, s := range a.Routes() {
@@ -159,7 +159,7 @@ func TestAdoptThenPrune(t *testing.T) {
 	if !found {
 		t.Error("the leftover is not in the table")
 	}
-	a.SetSynced(true, true)
+	a.synced(true, true)
 	h.eventually("-4", kept...)
 	h.eventually("-6", "fd10::1:7 dev cali1 proto 80 metric 1024 pref medium", "blackhole fd10::1:0/122 dev lo proto bird metric 1024 pref medium")
 }
@@ -168,18 +168,18 @@ func TestAdoptThenPrune(t *testing.T) {
 func TestChanges(t *testing.T) {
 	h := newHost(t)
 	a, _, _ := h.simple()
-	a.SetSynced(true, true)
+	a.synced(true, true)
 	pod := "10.244.1.7 dev cali1 proto 80 scope link metric 1024"
 	block := "blackhole 10.244.1.0/26 proto bird"
-	a.UpdateRoutes([]route.Learned{learned("10.244.2.0/26", 512, "10.1.0.9")})
+	a.Learn([]route.Learned{learned("10.244.2.0/26", 512, "10.1.0.9")})
 	h.eventually("-4", defaultRoute, pod, block, "10.244.2.0/26 via 10.1.0.9 dev eth0 proto bird metric 512")
-	a.UpdateRoutes([]route.Learned{learned("10.244.2.0/26", 0)})
+	a.Learn([]route.Learned{learned("10.244.2.0/26", 0)})
 	h.eventually("-4", defaultRoute, pod, block)
 	// A workload whose interface comes later than its endpoint.
 	late := endpointObject("late", "node-1", "cali9", "10.244.1.20/32")
 	next := base()
 	next[late.Key] = late
-	a.SetState(next, late.Key)
+	a.set(next, late.Key)
 	settle(t, a)
 	h.pod("cali9")
 	latePod := "10.244.1.20 dev cali9 proto 80 scope link metric 1024"
@@ -193,8 +193,8 @@ func TestChanges(t *testing.T) {
 	gone := blockObject("10.244.1.0/26", model.StateConfirmed).Key
 	delete(next, gone)
 	delete(next, late.Key)
-	a.SetState(next, gone, late.Key)
-	a.UpdateRoutes([]route.Learned{learned("10.244.1.0/26", 1024, "10.1.0.9")})
+	a.set(next, gone, late.Key)
+	a.Learn([]route.Learned{learned("10.244.1.0/26", 1024, "10.1.0.9")})
 	h.eventually("-4", defaultRoute, pod, "10.244.1.0/26 via 10.1.0.9 dev eth0 proto bird metric 1024")
 }
 
@@ -208,9 +208,9 @@ func TestHelperAgent(t *testing.T) {
 	}
 	h := &host{t, name}
 	a, _ := h.agent()
-	a.SetState(base())
-	a.SetSynced(true, true)
-	a.UpdateRoutes([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
+	a.set(base())
+	a.synced(true, true)
+	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
 	<-stop
@@ -240,10 +240,10 @@ func TestKilledAgentLeavesEverything(t *testing.T) {
 	c := h.open()
 	events := countRouteEvents(t, c)
 	a, _ := h.agent()
-	a.SetState(base())
-	a.UpdateRoutes([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
+	a.set(base())
+	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	settle(t, a)
-	a.SetSynced(true, true)
+	a.synced(true, true)
 	settle(t, a)
 	h.eventually("-4", want...)
 	if n := events(); n != 0 {
@@ -263,8 +263,8 @@ func TestRouteOfTheCNIPluginIsTakenOver(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- b.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	b.SetState(base())
-	b.UpdateRoutes([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
+	b.set(base())
+	b.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	settle(t, b)
 	before := k.lists.Load()
 	h.pod("cali3")
@@ -272,7 +272,7 @@ func TestRouteOfTheCNIPluginIsTakenOver(t *testing.T) {
 	next := base()
 	e := endpointObject("new", "node-1", "cali3", "10.244.1.3/32")
 	next[e.Key] = e
-	b.SetState(next, e.Key)
+	b.set(next, e.Key)
 	h.eventually("-4", append([]string{"10.244.1.3 dev cali3 proto 80 scope link metric 1024"}, want...)...)
 	if n := k.lists.Load() - before; n != 0 {
 		t.Errorf("the whole table was read %d times", n)

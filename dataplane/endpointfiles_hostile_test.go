@@ -75,8 +75,8 @@ func TestAStatusFolderOfAnotherUserIsRefused(t *testing.T) {
 	set := model.NewSet(nodeObject("node-1", "10.1.0.5/24", ""),
 		endpointObject("node--1-k8s-web-eth0", "node-1", "cali1", "10.244.1.7/32"),
 		model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix))
-	a.SetState(set)
-	a.SetSynced(true, true)
+	a.set(set)
+	a.synced(true, true)
 	const file = "k8s default%2Fweb eth0"
 	exists := func(dir string) func() bool {
 		return func() bool { _, err := os.Stat(filepath.Join(dir, "endpoint-status", file)); return err == nil }
@@ -100,7 +100,7 @@ func TestAStatusFolderOfAnotherUserIsRefused(t *testing.T) {
 	if err := os.Mkdir(theirs, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	a.SetState(set)
+	a.set(set)
 	waitFor(t, "the file in the folder that is root's now", exists(theirs))
 	waitFor(t, "the file in the usual folder to go", func() bool { return !exists(usual)() })
 	if notices := a.Status().Notices; len(notices) > 0 {
@@ -130,9 +130,9 @@ func TestWhatOthersPlantInTheStatusFolderIsNotWrittenTo(t *testing.T) {
 			a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(),
 				EndpointStatusDir: func(string) string { return theirs }})
 			start(t, a)
-			a.SetState(model.NewSet(nodeObject("node-1", "10.1.0.5/24", ""),
+			a.set(model.NewSet(nodeObject("node-1", "10.1.0.5/24", ""),
 				endpointObject("node--1-k8s-web-eth0", "node-1", "cali1", "10.244.1.7/32")))
-			a.SetSynced(true, true)
+			a.synced(true, true)
 			if x.reason != "" {
 				waitFor(t, "the reason", func() bool {
 					n := a.Status().Notices

@@ -5,7 +5,9 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -13,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/manxnet/manx/dataplane/endpointstatus"
+	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -22,13 +25,14 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	h := newHost(t)
 	dir := filepath.Join(t.TempDir(), "endpoint-status")
 	core, repairs := observer.New(zapcore.WarnLevel)
-	start := func() (*Agent, func()) {
+	start := func() (*HostAgent, func()) {
 		a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.New(core), EndpointStatusDir: func(string) string { return dir }, WithPolicy: true})
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- a.Run(ctx) }()
-		t.Cleanup(cancel)
-		return a, func() { cancel(); <-done }
+		stop := sync.OnceFunc(func() { cancel(); <-done })
+		t.Cleanup(stop)
+		return a, stop
 	}
 	pod := func(revision int64, address string) *model.Object {
 		o := endpointObject("node--1-k8s-web-eth0", "node-1", "cali1", address)
@@ -42,13 +46,13 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	}
 	one, two := `{"ifaceName":"cali1","ipv4Nets":["10.244.1.7/32"]}`, `{"ifaceName":"cali1","ipv4Nets":["10.244.1.8/32"]}`
 	node := nodeObject("node-1", "10.1.0.5/24", "")
-	programmed := func(revision int64) endpointstatus.Policy {
-		return endpointstatus.Policy{Revision: revision, Interfaces: map[string]bool{"cali1": true}}
+	programmed := func(objects ...*model.Object) endpointstatus.Policy {
+		return endpointstatus.Policy{Reader: model.NewSet(objects...), Interfaces: map[string]bool{"cali1": true}}
 	}
 
 	a, stop := start()
-	a.SetState(model.NewSet(node, pod(7, "10.244.1.7/32")))
-	a.SetPolicy(programmed(7))
+	a.set(model.NewSet(node, pod(7, "10.244.1.7/32")))
+	a.SetPolicy(programmed(pod(7, "10.244.1.7/32")))
 	settle(t, a)
 	if content() != "" {
 		t.Fatal("there is a file before there is an interface")
@@ -56,14 +60,14 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	h.pod("cali1")
 	waitFor(t, "the file", func() bool { return content() == one })
 
-	a.SetState(model.NewSet(node, pod(8, "10.244.1.8/32"))) // a new container of the same pod
+	a.set(model.NewSet(node, pod(8, "10.244.1.8/32"))) // a new container of the same pod
 	waitFor(t, "the file of the old container to go", func() bool { return content() == "" })
 	h.eventually("-4", "default via 10.1.0.1 dev eth0", "10.244.1.8 dev cali1 proto 80 scope link metric 1024")
 	settle(t, a)
 	if content() != "" {
 		t.Fatal("there is a file before there is policy")
 	}
-	a.SetPolicy(programmed(8))
+	a.SetPolicy(programmed(pod(8, "10.244.1.8/32")))
 	waitFor(t, "the file of the new container", func() bool { return content() == two })
 
 	stop()
@@ -76,14 +80,14 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.SetState(model.NewSet(node, pod(8, "10.244.1.8/32")))
-	a.SetSynced(true, true)
+	a.set(model.NewSet(node, pod(8, "10.244.1.8/32")))
+	a.synced(true, true)
 	a.SetPolicy(endpointstatus.Policy{}) // is still on its way
 	settle(t, a)
 	if content() != two {
 		t.Fatal("a restart has removed a file that is still true")
 	}
-	a.SetPolicy(programmed(8))
+	a.SetPolicy(programmed(pod(8, "10.244.1.8/32")))
 	waitFor(t, "the file that nobody wants to go", func() bool { _, err := os.Stat(gone); return err != nil })
 	if now, err := os.Stat(filepath.Join(dir, file)); err != nil || !os.SameFile(before, now) {
 		t.Fatalf("a restart has written a file anew that was true: %v", err)
@@ -91,7 +95,7 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	if repairs.Len() > 0 {
 		t.Errorf("what an earlier run left counts as another program's: %v", repairs.All())
 	}
-	a.SetState(model.NewSet(node))
+	a.set(model.NewSet(node))
 	waitFor(t, "the file to go with the workload", func() bool { return content() == "" })
 }
 
@@ -129,8 +133,8 @@ func TestFilesFollowFelixConfiguration(t *testing.T) {
 		{"somewhere again", "", "own", "own"},
 	} {
 		set := model.NewSet(node, pod, felix("default", x.cluster), felix("node.node-1", x.own), felix("node.node-2", "other"))
-		a.SetState(set)
-		a.SetSynced(true, true)
+		a.set(set)
+		a.synced(true, true)
 		waitFor(t, x.name, func() bool {
 			files, _ := filepath.Glob(filepath.Join(root, "*", "*"))
 			if x.where == "" {
@@ -140,4 +144,52 @@ func TestFilesFollowFelixConfiguration(t *testing.T) {
 		})
 	}
 	cancel()
+}
+
+// What waits for the policy of a workload waits for that version of it, whatever else the kinds' own clocks show:
+// neither does a greater number stand for it, nor has one to come. What has been reached is not taken back while policy
+// is ahead.
+func TestFilesWaitForTheVersionOfTheWorkload(t *testing.T) {
+	w := newWorld(t)
+	dir := filepath.Join(t.TempDir(), "endpoint-status")
+	w.agent = newHostAgent(Config{Kernel: w.fake, NodeName: "node-1", Logger: zap.NewNop(), WithPolicy: true,
+		EndpointStatusDir: func(string) string { return dir }}, func() time.Time { return w.clock })
+	w.fake.PutLink(kernel.Link{Index: podLink, Name: "cali1", MTU: 1500, Up: true, Running: true})
+	node := nodeObject("node-1", "10.1.0.5/24", "")
+	pod := func(version int64) *model.Object {
+		o := endpointObject("node--1-k8s-web-eth0", "node-1", "cali1", "10.244.1.7/32")
+		o.Revision = version
+		return o
+	}
+	// A datastore's state has the clock of the kind that changed last, which is behind, or ahead of, the workload's.
+	at := func(clock int64, objects ...*model.Object) model.Reader {
+		return revised{model.NewSet(objects...), clock}
+	}
+	step := func(what string, want bool) {
+		t.Helper()
+		w.agent.step()
+		_, err := os.Stat(filepath.Join(dir, "k8s default%2Fweb eth0"))
+		if (err == nil) != want {
+			t.Errorf("%s: the file is there: %v", what, err == nil)
+		}
+	}
+	programmed := func(r model.Reader) {
+		w.agent.SetPolicy(endpointstatus.Policy{Reader: r, Interfaces: map[string]bool{"cali1": true}})
+	}
+	w.agent.set(at(3, node, pod(100)))
+	step("no policy", false)
+	programmed(at(9999, node, pod(90)))
+	step("policy of the container before, at a later time of another clock", false)
+	programmed(at(9999, node))
+	step("policy without the workload", false)
+	programmed(at(3, node, pod(100)))
+	step("policy of this version, at an early time of another clock", true)
+	programmed(at(4, node, pod(101)))
+	step("policy is ahead", true)
+	w.agent.set(at(4, node, pod(101)))
+	step("the next version, which policy has", true)
+	w.agent.set(at(5, node, pod(50)))
+	step("another container, which policy has not", false)
+	programmed(at(5, node, pod(50)))
+	step("policy of that", true)
 }

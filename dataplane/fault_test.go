@@ -26,7 +26,7 @@ import (
 type world struct {
 	t     *testing.T
 	fake  *kernel.Fake
-	agent *Agent
+	agent *HostAgent
 	clock time.Time
 }
 
@@ -42,9 +42,9 @@ func newWorld(t *testing.T) *world {
 	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv4/conf/tunl0/rp_filter", "net/ipv6/conf/all/forwarding"} {
 		w.fake.PutSysctl(name, "0")
 	}
-	w.agent = newAgent(Config{Kernel: w.fake, NodeName: "node-1", Logger: zap.NewNop(), MTUFile: filepath.Join(t.TempDir(), "mtu")},
+	w.agent = newHostAgent(Config{Kernel: w.fake, NodeName: "node-1", Logger: zap.NewNop(), MTUFile: filepath.Join(t.TempDir(), "mtu")},
 		func() time.Time { return w.clock })
-	w.agent.background = func(f func()) { f() }
+	w.agent.loop.Background = func(f func()) { f() }
 	w.agent.loop.After = func(time.Duration) <-chan time.Time {
 		now := make(chan time.Time, 1)
 		now <- w.clock
@@ -59,7 +59,7 @@ func (w *world) watch() {
 	ready, done := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
 		done <- w.fake.Watch(ctx, func(events []kernel.Event) {
-			w.agent.inbox.put(func(b *batch) { b.addEvents(events) })
+			w.agent.put(func(b *batch) { b.addEvents(events) })
 			select {
 			case ready <- struct{}{}:
 			default:
@@ -133,16 +133,16 @@ func (w *world) events() []func() {
 	leftover := kernel.Route{Dst: netip.MustParsePrefix("10.244.77.0/26"), Metric: 1024, Protocol: kernel.ProtocolBIRD,
 		Type: kernel.Unicast, NextHops: []kernel.NextHop{{Gateway: netip.MustParseAddr("10.1.0.9"), Link: uplink}}}
 	return []func(){
-		func() { w.agent.SetState(cluster()) },
+		func() { w.agent.set(cluster()) },
 		func() { w.watch() },
-		func() { w.agent.SetSynced(true, true) },
+		func() { w.agent.synced(true, true) },
 		func() { w.fake.PutRoute(leftover) },
 		func() { w.fake.PutLink(kernel.Link{Index: podLink, Name: "cali1", MTU: 1500, Up: true, Running: true}) },
-		func() { w.agent.UpdateRoutes([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9", "10.1.0.8")}) },
-		func() { w.agent.UpdateRoutes([]route.Learned{learned("10.244.3.0/26", 512, "10.1.0.9")}) },
-		func() { w.agent.UpdateRoutes([]route.Learned{learned("10.245.3.0/26", 1024, "10.1.0.9")}) }, // same subnet
-		func() { w.agent.UpdateRoutes([]route.Learned{learned("10.245.4.0/26", 1024, "10.2.0.9")}) }, // by the tunnel
-		func() { w.agent.UpdateRoutes([]route.Learned{learned("10.244.1.0/26", 1024, "10.1.0.9")}) }, // own block: refused
+		func() { w.agent.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9", "10.1.0.8")}) },
+		func() { w.agent.Learn([]route.Learned{learned("10.244.3.0/26", 512, "10.1.0.9")}) },
+		func() { w.agent.Learn([]route.Learned{learned("10.245.3.0/26", 1024, "10.1.0.9")}) }, // same subnet
+		func() { w.agent.Learn([]route.Learned{learned("10.245.4.0/26", 1024, "10.2.0.9")}) }, // by the tunnel
+		func() { w.agent.Learn([]route.Learned{learned("10.244.1.0/26", 1024, "10.1.0.9")}) }, // own block: refused
 	}
 }
 
@@ -320,8 +320,8 @@ func TestIPIPDisabledByConfiguration(t *testing.T) {
 	f := &model.FelixConfiguration{}
 	f.Spec.IPIPEnabled = &off
 	s[k] = object(k, f)
-	w.agent.SetState(s)
-	w.agent.UpdateRoutes([]route.Learned{learned("10.245.4.0/26", 1024, "10.1.1.9")})
+	w.agent.set(s)
+	w.agent.Learn([]route.Learned{learned("10.245.4.0/26", 1024, "10.1.1.9")})
 	w.agent.step()
 	const want = "IPIP is switched off (FelixConfiguration, ipipEnabled: false); pool ipip cannot be used on this node"
 	for _, s := range w.agent.Routes() {

@@ -1,15 +1,11 @@
 package dataplane
 
 import (
-	"net/netip"
 	"sync"
 	"time"
 
-	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
-	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/route"
-	"github.com/manxnet/manx/datastore/model"
 )
 
 // inbox collects what others tell the agent until it has time.
@@ -19,33 +15,39 @@ type inbox struct {
 }
 
 type batch struct {
-	reader  model.Reader
-	changed []model.Key
-	all     bool
+	since   time.Time // when the first of what follows came
+	told    bool      // state is one
+	state   State
 	learned [][]route.Learned
-	static  *[]route.Static
-	peering *[]link.Peering
 	events  []kernel.Event
-	synced  *synced
-	policy  *endpointstatus.Policy
 	resync  bool
 	retries []chan<- []Retried // who waits for what comes of trying again
-	// forgotten are addresses whose connections are out of the kernel; see forgetConnections.
-	forgotten []netip.Addr
 }
 
-func (i *inbox) put(f func(*batch)) {
+func (i *inbox) put(now time.Time, f func(*batch)) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if i.next.since.IsZero() {
+		i.next.since = now
+	}
 	f(&i.next)
 }
 
-func (i *inbox) take() *batch {
+func (i *inbox) take() batch {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	b := i.next
 	i.next = batch{}
-	return &b
+	return b
+}
+
+// takeKernel takes only what came of the kernel.
+func (i *inbox) takeKernel() (events []kernel.Event, resync bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	events, resync = i.next.events, i.next.resync
+	i.next.events, i.next.resync = nil, false
+	return events, resync
 }
 
 // maxEvents bounds the memory of events that wait; one resync stands for more.
@@ -64,7 +66,7 @@ const (
 	lingerSteps  = 8
 )
 
-// flushed remembers the last flush that changed routes.
+// flushed remembers the last flush that changed something.
 type flushed struct {
 	at    time.Time
 	steps int
@@ -79,6 +81,5 @@ func (i *inbox) empty() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	b := &i.next
-	return b.reader == nil && len(b.learned) == 0 && b.static == nil && b.peering == nil && len(b.events) == 0 &&
-		b.synced == nil && b.policy == nil && !b.resync && len(b.retries) == 0 && b.forgotten == nil
+	return !b.told && len(b.learned) == 0 && len(b.events) == 0 && !b.resync && len(b.retries) == 0
 }

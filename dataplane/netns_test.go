@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -92,17 +93,17 @@ func (h *host) open() *kernel.Conn {
 }
 
 // agent starts an agent; stop ends it before the test does.
-func (h *host) agent() (a *Agent, stop func()) {
+func (h *host) agent() (a *HostAgent, stop func()) {
 	h.t.Helper()
 	a = New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(), MTUFile: filepath.Join(h.t.TempDir(), "mtu")})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
-	stop = func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		<-done
-	}
-	h.t.Cleanup(func() { cancel() })
+	})
+	h.t.Cleanup(stop)
 	return a, stop
 }
 
@@ -134,14 +135,14 @@ func (h *host) eventually(family string, want ...string) {
 }
 
 // settle waits until the agent has nothing to do.
-func settle(t testing.TB, a *Agent) {
+func settle(t testing.TB, a *HostAgent) {
 	t.Helper()
 	waitFor(t, "the agent to settle", func() bool {
 		empty := a.inbox.empty() // before the lock: what was taken is done once we have it
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		listed, _ := a.routes.Listed()
-		return empty && a.state != nil && listed &&
+		return empty && a.host.Known() && listed &&
 			!slices.ContainsFunc(a.routes.Statuses(), func(s route.Status) bool { return s.Phase == reconcile.Pending })
 	})
 }
@@ -204,8 +205,8 @@ func TestNodeRoutes(t *testing.T) {
 	h := newHost(t)
 	h.pod("cali1")
 	a, stop := h.agent()
-	a.SetState(base())
-	a.UpdateRoutes([]route.Learned{
+	a.set(base())
+	a.Learn([]route.Learned{
 		learned("10.244.2.0/26", 1024, "10.1.0.9"),
 		learned("10.244.3.0/26", 1024, "10.2.0.9"), // behind the gateway
 		learned("10.244.4.0/26", 1024, "10.1.0.9", "10.1.0.10"),

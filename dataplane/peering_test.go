@@ -16,7 +16,7 @@ func TestAddressesTowardsWorkloadsThatSpeakBGP(t *testing.T) {
 	h.pod("cali1")
 	h.ip("addr add 169.254.9.9/32 dev cali1")
 	a, _ := h.agent()
-	a.SetState(model.NewSet(nodeObject("node-1", "10.1.0.5/24", "fd01::5/64"), endpointObject("a", "node-1", "cali1", "10.244.1.7/32", "fd10::1:7/128")))
+	a.set(model.NewSet(nodeObject("node-1", "10.1.0.5/24", "fd01::5/64"), endpointObject("a", "node-1", "cali1", "10.244.1.7/32", "fd10::1:7/128")))
 	want := func(dev string, addresses ...string) {
 		t.Helper()
 		waitFor(t, "the addresses of "+dev+": "+strings.Join(addresses, " "), func() bool {
@@ -32,14 +32,14 @@ func TestAddressesTowardsWorkloadsThatSpeakBGP(t *testing.T) {
 	}
 	both := []link.Peering{{Interface: "cali1", Address: netip.MustParseAddr("169.254.1.1")}, {Interface: "cali1", Address: netip.MustParseAddr("fd00:1::1")},
 		{Interface: "cali2", Address: netip.MustParseAddr("169.254.1.1")}}
-	a.SetPeering(both)
+	a.peering(both)
 	want("cali1", "169.254.9.9/32", "169.254.1.1/32", "fd00:1::1/128")
 	h.ip("addr del 169.254.1.1/32 dev cali1")
 	want("cali1", "169.254.9.9/32", "169.254.1.1/32", "fd00:1::1/128")
 	h.pod("cali2") // later
 	h.ip("addr add 169.254.9.9/32 dev cali2")
 	want("cali2", "169.254.9.9/32", "169.254.1.1/32")
-	a.SetPeering(both[2:])
+	a.peering(both[2:])
 	want("cali1", "169.254.9.9/32")
 	want("cali2", "169.254.9.9/32", "169.254.1.1/32")
 	a.Resync()
@@ -48,7 +48,7 @@ func TestAddressesTowardsWorkloadsThatSpeakBGP(t *testing.T) {
 	h.pod("cali2")
 	h.ip("addr add 169.254.9.9/32 dev cali2")
 	want("cali2", "169.254.9.9/32", "169.254.1.1/32")
-	a.SetPeering(nil)
+	a.peering(nil)
 	want("cali2", "169.254.9.9/32")
 	settle(t, a)
 	if s := a.Status(); s.FailedSettings != 0 {

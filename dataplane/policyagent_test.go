@@ -41,7 +41,7 @@ func TestInterfacesAreKnownBeforeRulesAreMade(t *testing.T) {
 	rules := kernel.NewFakeRules()
 	a := NewPolicy(PolicyConfig{Rules: rules, Links: links, Logger: zap.NewNop(), Policy: policy.Config{Node: "here"}})
 	h := &v3.HostEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "h"}, Spec: v3.HostEndpointSpec{Node: "here", ExpectedIPs: []string{"192.0.2.1", "192.0.2.9"}}}
-	a.SetState(model.NewSet(model.NewObject(model.ResourceKey(model.KindHostEndpoint, "h"), h)))
+	a.set(model.NewSet(model.NewObject(model.ResourceKey(model.KindHostEndpoint, "h"), h)))
 	protected := func(iface string) bool {
 		actual, err := rules.ReadRules()
 		if err != nil {
@@ -97,13 +97,13 @@ func TestRevisionWithoutChanges(t *testing.T) {
 			t.Errorf("%s: the kernel has revision %d, want %d", what, got, revision)
 		}
 	}
-	a.Unchanged(revised{set, 5})
+	a.unchanged(revised{set, 5})
 	step("the first state", 5)
 	if actual, err := rules.ReadRules(); err != nil || actual == nil {
 		t.Fatalf("no rules are made: %v", err)
 	}
 	transactions := a.Status().Transactions
-	a.Unchanged(revised{set, 7})
+	a.unchanged(revised{set, 7})
 	step("nothing has changed", 7)
 	if now := a.Status().Transactions; now != transactions {
 		t.Errorf("%d transactions, %d before", now, transactions)
@@ -111,8 +111,8 @@ func TestRevisionWithoutChanges(t *testing.T) {
 	h := &v3.HostEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "h"}, Spec: v3.HostEndpointSpec{Node: "here", InterfaceName: "eth0"}}
 	o := model.NewObject(model.ResourceKey(model.KindHostEndpoint, "h"), h)
 	set[o.Key] = o
-	a.SetState(revised{set, 8}, o.Key)
-	a.Unchanged(revised{set, 9})
+	a.set(revised{set, 8}, o.Key)
+	a.unchanged(revised{set, 9})
 	step("a change, then none", 9)
 	if actual, err := rules.ReadRules(); err != nil || actual.Maps["host-in"]["eth0"] == (ruleset.Verdict{}) {
 		t.Errorf("the change is lost: %v", err)
@@ -145,7 +145,7 @@ func TestFloatingAddressesThatMoveOnAreForgottenInTurn(t *testing.T) {
 		for _, e := range external {
 			w.Spec.IPNATs = append(w.Spec.IPNATs, model.IPNAT{InternalIP: "10.0.0.1", ExternalIP: e})
 		}
-		a.SetState(model.NewSet(config, model.NewObject(k, w)))
+		a.set(model.NewSet(config, model.NewObject(k, w)))
 		a.step()
 	}
 	for range 5 {
@@ -158,13 +158,13 @@ func TestFloatingAddressesThatMoveOnAreForgottenInTurn(t *testing.T) {
 		t.Fatalf("first %v are forgotten, and %d times more at once", first, len(conns.got))
 	}
 	conns.goOn <- struct{}{}
-	a.working.Wait() // the loop is told to take another step
+	a.loop.Wait() // the loop is told to take another step
 	a.step()
 	if second := <-conns.got; len(second) != 2 {
 		t.Errorf("then %v are forgotten, want both addresses once", second)
 	}
 	conns.goOn <- struct{}{}
-	a.working.Wait()
+	a.loop.Wait()
 	if a.step(); len(conns.got) > 0 {
 		t.Error("something is forgotten twice")
 	}

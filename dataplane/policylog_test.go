@@ -72,7 +72,7 @@ func TestRulesThatCannotLogChangeNoVerdict(t *testing.T) {
 				return nil
 			})
 			a := NewPolicy(PolicyConfig{Rules: rules, Logger: zap.NewNop(), Policy: policy.Config{Node: "here", FlowLog: c.flowLog}})
-			a.SetState(set)
+			a.set(set)
 			a.step()
 			st := a.Status()
 			if !st.InSync || len(st.Refused) > 0 || rules.Commits() != 1 {
@@ -137,7 +137,7 @@ func TestVMLogsThatTheKernelLacks(t *testing.T) {
 			}
 		}
 		a := NewPolicy(PolicyConfig{Rules: rules, Logger: zap.NewNop(), Policy: config})
-		a.SetState(loggedWorkload())
+		a.set(loggedWorkload())
 		a.step()
 		if st := a.Status(); !st.InSync || len(st.Refused) > 0 {
 			t.Errorf("with %s: in sync %v: %s; refused %v", c.load, st.InSync, st.LastError, st.Refused)

@@ -42,8 +42,8 @@ func TestWorkloadsCannotHaveTheHostsInterfaces(t *testing.T) {
 	node := nodeObject("node-1", "10.1.0.5/24", "fd01::5/64")
 	objects := []*model.Object{node, endpointObject("node--1-k8s-good-eth0", "node-1", "cali1", "10.244.1.7/32",
 		"fd00:244::7/128")}
-	a.SetState(model.NewSet(objects...))
-	a.SetSynced(true, true)
+	a.set(model.NewSet(objects...))
+	a.synced(true, true)
 	served := func(iface, address string) func() bool {
 		return func() bool { return strings.Contains(h.ip("-4 route show"), address+" dev "+iface+" ") }
 	}
@@ -64,7 +64,7 @@ func TestWorkloadsCannotHaveTheHostsInterfaces(t *testing.T) {
 		spec.AllowSpoofedSourcePrefixes = []string{"0.0.0.0/0"}
 		objects = append(objects, o)
 	}
-	a.SetState(model.NewSet(objects...))
+	a.set(model.NewSet(objects...))
 	waitFor(t, "the refusals", func() bool { return len(a.Status().RefusedEndpoints) == len(forged) })
 	settle(t, a)
 	a.Resync()
@@ -87,7 +87,7 @@ func TestWorkloadsCannotHaveTheHostsInterfaces(t *testing.T) {
 
 	felix := &model.FelixConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	felix.Spec.InterfacePrefix = "tap, t, a" // also of names that are never a workload's
-	a.SetState(model.NewSet(append(objects, model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"),
+	a.set(model.NewSet(append(objects, model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"),
 		felix))...))
 	waitFor(t, "the route by tap1", served("tap1", "10.244.9.6"))
 	waitFor(t, "the route by cali1 to go", func() bool { return !served("cali1", "10.244.1.7")() })
@@ -97,7 +97,7 @@ func TestWorkloadsCannotHaveTheHostsInterfaces(t *testing.T) {
 }
 
 // start runs an agent until the test ends.
-func start(t *testing.T, a *Agent) {
+func start(t *testing.T, a *HostAgent) {
 	ctx, done := t.Context(), make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
 	t.Cleanup(func() { <-done })

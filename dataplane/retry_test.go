@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ import (
 func (w *world) retried(part string) Retried {
 	w.t.Helper()
 	done := make(chan []Retried, 1)
-	w.agent.inbox.put(func(b *batch) { b.retries = append(b.retries, done) })
+	w.agent.put(func(b *batch) { b.retries = append(b.retries, done) })
 	w.agent.step()
 	for _, r := range <-done {
 		if r.Part == part {
@@ -36,9 +37,9 @@ func (w *world) retried(part string) Retried {
 // TestRetryDoesNotWait: the back-off has become long, and the clock stands still.
 func TestRetryDoesNotWait(t *testing.T) {
 	w := newWorld(t)
-	w.agent.SetState(cluster())
+	w.agent.set(cluster())
 	p := netip.MustParsePrefix("10.77.0.0/26")
-	w.agent.UpdateRoutes([]route.Learned{{Prefix: p, NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.7")},
+	w.agent.Learn([]route.Learned{{Prefix: p, NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.7")},
 		Metric: 1024}})
 	for i := range 1000 {
 		w.fake.Fail("ApplyRoutes", i, unix.EPERM)
@@ -88,17 +89,17 @@ func TestRetryOfPolicy(t *testing.T) {
 	k := kernel.NewFakeRules()
 	a := NewPolicy(PolicyConfig{Rules: k, Policy: policy.Config{Node: "node-1"}, Logger: zap.NewNop()})
 	retry := func() (Retried, bool) {
-		done := make(chan Retried, 1)
-		a.put(func(b *policyBatch) { b.retries = append(b.retries, done) })
+		done := make(chan []Retried, 1)
+		a.put(func(b *batch) { b.retries = append(b.retries, done) })
 		a.step()
 		r, ok := <-done
-		return r, ok
+		return slices.Concat(r, []Retried{{}})[0], ok
 	}
 	if _, ok := retry(); ok {
 		t.Error("something was tried before there was a state")
 	}
 	k.Refuse(func(ruleset.Changes) error { return unix.EPERM })
-	a.SetState(model.NewSet())
+	a.set(model.NewSet())
 	a.step()
 	if r, _ := retry(); r.Failed != 1 || r.Failing != 1 || !strings.Contains(r.Reason, "operation not permitted") {
 		t.Fatalf("while the kernel refuses: %+v", r)

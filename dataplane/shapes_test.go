@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"go.uber.org/zap"
@@ -102,13 +103,14 @@ func TestBandwidthIsLimited(t *testing.T) {
 	h := newHost(t)
 	h.connectedPod()
 	skipWithoutShaping(t, h.open())
-	start := func() (*Agent, func()) {
+	start := func() (*HostAgent, func()) {
 		a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop()})
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- a.Run(ctx) }()
-		t.Cleanup(cancel)
-		return a, func() { cancel(); <-done }
+		stop := sync.OnceFunc(func() { cancel(); <-done })
+		t.Cleanup(stop)
+		return a, stop
 	}
 	device := kernel.RedirectDevice("cali1")
 	queues := func(dev string) string { return h.tc("qdisc show dev " + dev) }
@@ -116,7 +118,7 @@ func TestBandwidthIsLimited(t *testing.T) {
 	const limited = "qdisc tbf 6d78: root rate 10Mbit burst 100000b lat 25ms"
 
 	a, stop := start()
-	a.SetState(limitedPod(nil))
+	a.set(limitedPod(nil))
 	h.eventually("-4", "default via 10.1.0.1 dev eth0", "10.244.1.7 dev cali1 proto 80 scope link metric 1024")
 	if queues("cali1") != "qdisc noqueue 0: root" {
 		t.Fatalf("there is a limit: %s", queues("cali1"))
@@ -125,13 +127,13 @@ func TestBandwidthIsLimited(t *testing.T) {
 		t.Skipf("this machine does not reach what is to be limited: %.0f and %.0f bits per second", to, from)
 	}
 
-	a.SetState(limitedPod(&model.QoSControls{IngressBandwidth: 10 * megabit, IngressBurst: 800_000}))
+	a.set(limitedPod(&model.QoSControls{IngressBandwidth: 10 * megabit, IngressBurst: 800_000}))
 	waitFor(t, "the limit to the pod", func() bool { return queues("cali1") == limited })
 	if to, from := h.rate(), h.rateOf(20*megabit, "-R", "-b", "40M"); to > 20*megabit || from < 20*megabit {
 		t.Errorf("%.0f bits per second to the pod, which is limited, and %.0f from it", to, from)
 	}
 
-	a.SetState(limitedPod(&model.QoSControls{EgressBandwidth: 10 * megabit, EgressBurst: 800_000}))
+	a.set(limitedPod(&model.QoSControls{EgressBandwidth: 10 * megabit, EgressBurst: 800_000}))
 	waitFor(t, "the limit from the pod", func() bool {
 		return queues("cali1") == "qdisc noqueue 0: root\nqdisc ingress ffff: parent ffff:fff1 ----------------" && exists(device) && queues(device) == limited
 	})
@@ -142,8 +144,8 @@ func TestBandwidthIsLimited(t *testing.T) {
 	stop()
 	counted := h.sent(device)
 	a, _ = start()
-	a.SetState(limitedPod(&model.QoSControls{EgressBandwidth: 10 * megabit, EgressBurst: 800_000}))
-	a.SetSynced(true, true)
+	a.set(limitedPod(&model.QoSControls{EgressBandwidth: 10 * megabit, EgressBurst: 800_000}))
+	a.synced(true, true)
 	settle(t, a)
 	if now := h.sent(device); now < counted || counted == 0 {
 		t.Errorf("a restart has replaced the limit: it has counted %d bytes, and %d before", now, counted)
@@ -154,7 +156,7 @@ func TestBandwidthIsLimited(t *testing.T) {
 		t.Errorf("%.0f bits per second from the pod after the repair", from)
 	}
 
-	a.SetState(limitedPod(nil))
+	a.set(limitedPod(nil))
 	waitFor(t, "the limits to go", func() bool { return queues("cali1") == "qdisc noqueue 0: root" && !exists(device) })
 	if from := h.rateOf(40*megabit, "-R"); from < 40*megabit {
 		t.Errorf("%.0f bits per second from the pod without a limit", from)

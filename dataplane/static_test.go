@@ -20,8 +20,8 @@ func TestRouteToAPeerByItsGateway(t *testing.T) {
 	const v4, v6 = "192.0.2.9 via 10.1.0.3 dev eth0 proto bird", "2001:db8::9 via fd01::3 dev eth0 proto bird metric 1024 pref medium"
 
 	a, stop := h.agent()
-	a.SetState(model.NewSet(nodeObject("node-1", "10.1.0.5/24", "fd01::5/64")))
-	a.SetStatic(both)
+	a.set(model.NewSet(nodeObject("node-1", "10.1.0.5/24", "fd01::5/64")))
+	a.statics(both)
 	h.eventually("-4", defaultRoute, v4)
 	h.eventually("-6", v6)
 	for _, harm := range []string{"route del 192.0.2.9/32", "route replace 192.0.2.9/32 via 10.1.0.77 proto bird", "-6 route del 2001:db8::9/128"} {
@@ -34,14 +34,14 @@ func TestRouteToAPeerByItsGateway(t *testing.T) {
 
 	a, _ = h.agent()
 	events := countRouteEvents(t, h.open())
-	a.SetState(model.NewSet(nodeObject("node-1", "10.1.0.5/24", "fd01::5/64")))
-	a.SetStatic(both)
-	a.SetSynced(true, true)
+	a.set(model.NewSet(nodeObject("node-1", "10.1.0.5/24", "fd01::5/64")))
+	a.statics(both)
+	a.synced(true, true)
 	settle(t, a)
 	if n := events(); n != 0 {
 		t.Errorf("%d changes of routes at a restart without any change", n)
 	}
-	a.SetStatic([]route.Static{to("192.0.2.9/32", "10.1.0.4"), to("192.0.2.8/32", "10.9.0.1")})
+	a.statics([]route.Static{to("192.0.2.9/32", "10.1.0.4"), to("192.0.2.8/32", "10.9.0.1")})
 	h.eventually("-4", defaultRoute, "192.0.2.9 via 10.1.0.4 dev eth0 proto bird")
 	h.eventually("-6")
 	settle(t, a)
@@ -49,6 +49,6 @@ func TestRouteToAPeerByItsGateway(t *testing.T) {
 	if row.Phase != reconcile.Blocked || !strings.Contains(row.Reason, "gateway 10.9.0.1 (reachableBy) is on no link of this node") || row.Source != route.SourceStatic {
 		t.Errorf("%+v", row)
 	}
-	a.SetStatic(nil)
+	a.statics(nil)
 	h.eventually("-4", defaultRoute)
 }

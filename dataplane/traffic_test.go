@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
@@ -18,7 +19,7 @@ type pair struct {
 	t      *testing.T
 	hosts  [2]*host
 	pods   [2]*host
-	agents [2]*Agent
+	agents [2]*HostAgent
 }
 
 var (
@@ -44,8 +45,8 @@ func newPair(t *testing.T, ipip string) *pair {
 		h.ip("route add default via 10.1.0.1") // proxy ARP answers only for what the host itself has a route to
 		h.wire(p.pods[i], pairPods[i])
 		p.agents[i], _ = h.agent()
-		p.agents[i].SetState(pairState(i, ipip))
-		p.agents[i].SetSynced(true, true)
+		p.agents[i].set(pairState(i, ipip))
+		p.agents[i].synced(true, true)
 	}
 	return p
 }
@@ -71,8 +72,8 @@ func pairState(i int, ipip string) model.Set {
 
 // exchange plays BGP.
 func (p *pair) exchange() {
-	p.agents[0].UpdateRoutes([]route.Learned{learned("10.244.2.0/26", 1024, pairNodes[1])})
-	p.agents[1].UpdateRoutes([]route.Learned{learned("10.244.1.0/26", 1024, pairNodes[0])})
+	p.agents[0].Learn([]route.Learned{learned("10.244.2.0/26", 1024, pairNodes[1])})
+	p.agents[1].Learn([]route.Learned{learned("10.244.1.0/26", 1024, pairNodes[0])})
 }
 
 func (p *pair) ping() {
@@ -99,12 +100,16 @@ func TestPodTrafficWithoutEncapsulation(t *testing.T) {
 		v, _ := c.Sysctl("net/ipv4/conf/cali1/proxy_arp")
 		return v == "1"
 	})
+	mtuFile := ""
 	for _, s := range p.agents[1].Status().Settings {
+		if s.Kind == link.File {
+			mtuFile = s.Name
+		}
 		if s.Phase != reconcile.Applied {
 			t.Errorf("%+v", s)
 		}
 	}
-	if mtu, err := os.ReadFile(p.agents[1].mtuFile); err != nil || string(mtu) != "1500" {
+	if mtu, err := os.ReadFile(mtuFile); err != nil || string(mtu) != "1500" {
 		t.Errorf("MTU file: %q %v", mtu, err)
 	}
 }
@@ -135,13 +140,13 @@ func TestVMPodTrafficByIPIP(t *testing.T) {
 		"10.244.2.0/26 via 10.1.0.9 dev tunl0 proto 80 metric 1024 onlink")
 	p.ping()
 	for i := range 2 { // without a restart, from one mode to the other
-		p.agents[i].SetState(pairState(i, "CrossSubnet"))
+		p.agents[i].set(pairState(i, "CrossSubnet"))
 	}
 	h.eventually("-4", defaultRoute, "10.244.1.7 dev cali1 proto 80 scope link metric 1024", "blackhole 10.244.1.0/26 proto bird",
 		"10.244.2.0/26 via 10.1.0.9 dev eth0 proto 80 metric 1024")
 	p.ping()
 	for i := range 2 {
-		p.agents[i].SetState(pairState(i, "Never"))
+		p.agents[i].set(pairState(i, "Never"))
 	}
 	h.eventually("-4", defaultRoute, "10.244.1.7 dev cali1 proto 80 scope link metric 1024", "blackhole 10.244.1.0/26 proto bird",
 		"10.244.2.0/26 via 10.1.0.9 dev eth0 proto bird metric 1024")

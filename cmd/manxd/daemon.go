@@ -182,7 +182,7 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 		defer rules.Close() //nolint:errcheck // everything has been answered
 		tracer = rules
 		f.policy = dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: k, Connections: k, Policy: o.policyConfig(name), Logger: log.Named("policy"),
-			Programmed: control.ObserveProgramming})
+			Programmed: control.ObserveProgramming, Reached: f.agent.SetPolicy})
 		kinds = slices.Concat(watched, watchedForPolicy)
 		if o.flowLogOn() {
 			drops = flowlog.NewHub(o.flowLogRate, lines.writer(), f.policy.EndpointOf)
@@ -217,7 +217,6 @@ func join(ctx context.Context, o options, name string, control *server.Server, l
 	flowLog(ctx, tasks)
 	if f.policy != nil {
 		tasks.Go(func() error { return f.policy.Run(ctx) })
-		tasks.Go(func() error { return f.agent.FollowPolicy(ctx, f.policy) })
 	}
 	tasks.Go(func() error { return f.followDatastore(ctx) })
 	tasks.Go(func() error { return f.followBGP(ctx) })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -59,12 +60,14 @@ type follower struct {
 
 	tables  *datastore.Tables
 	speaker *speaker.Speaker
-	agent   *dataplane.Agent
+	agent   *dataplane.HostAgent
 	policy  *dataplane.PolicyAgent // nil: policy is not this daemon's business
 
 	desired atomic.Pointer[bgp.Desired]
 	changed atomic.Pointer[time.Time] // when desired was stored
 	failure string                    // of the last attempt to configure the speaker, as logged
+
+	handing sync.Mutex // states reach the agents in the order in which they are made
 
 	passwordsChanged chan struct{} // holds one token when passwords may have changed
 }
@@ -118,11 +121,7 @@ func (f *follower) followDatastore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.agent.SetState(snapshot)
-	if f.policy != nil {
-		f.policy.SetState(snapshot)
-	}
-	f.sync(snapshot)
+	f.hand(dataplane.State{Reader: snapshot, All: true}, snapshot)
 	again := time.Now().Add(f.configure(ctx, snapshot))
 	for {
 		next := f.waitForSnapshot(ctx, snapshot, again)
@@ -140,17 +139,7 @@ func (f *follower) followDatastore(ctx context.Context) error {
 			concerned = concerned || f.concernsBGP(c)
 		}
 		snapshot = next
-		f.sync(snapshot)
-		if len(changed) > 0 {
-			f.agent.SetState(snapshot, changed...)
-		}
-		switch {
-		case f.policy == nil:
-		case len(changed) > 0:
-			f.policy.SetState(snapshot, changed...)
-		default: // the revision is told to those who wait for it
-			f.policy.Unchanged(snapshot)
-		}
+		f.hand(dataplane.State{Reader: snapshot, Changed: changed}, snapshot)
 		if concerned {
 			again = time.Now().Add(f.configure(ctx, snapshot))
 		}
@@ -194,8 +183,7 @@ func (f *follower) configure(ctx context.Context, snapshot *datastore.Snapshot) 
 	}
 	f.logNotices(f.Desired().Notices, d.Notices)
 	f.desired.Store(&d)
-	f.agent.SetStatic(staticRoutes(d.Statics))
-	f.agent.SetPeering(peeringAddresses(d.Peering))
+	f.hand(dataplane.State{}, snapshot)
 	now := time.Now()
 	f.changed.Store(&now)
 	if err := f.speaker.Set(ctx, d); err != nil {
@@ -254,9 +242,9 @@ func (f *follower) followBGP(ctx context.Context) error {
 				learned[i] = learnedRoute(r, hops)
 				hops = learned[i].NextHops
 			}
-			f.agent.UpdateRoutes(learned)
+			f.agent.Learn(learned)
 		}
-		f.sync(f.tables.Snapshot())
+		f.hand(dataplane.State{}, f.tables.Snapshot())
 	}
 }
 
@@ -276,8 +264,16 @@ func learnedRoute(r bgp.Route, before []netip.Addr) route.Learned {
 	return l
 }
 
-// sync tells the agent whether leftovers may be removed.
-func (f *follower) sync(snapshot *datastore.Snapshot) {
-	bgpSynced, _ := f.speaker.Synced()
-	f.agent.SetSynced(snapshot.InSync(), bgpSynced)
+// hand hands a state to the agents, completed with what has been decided for BGP.
+func (f *follower) hand(s dataplane.State, snapshot *datastore.Snapshot) {
+	f.handing.Lock()
+	defer f.handing.Unlock()
+	d := f.Desired()
+	s.Statics, s.Peering = staticRoutes(d.Statics), peeringAddresses(d.Peering)
+	s.DatastoreSynced = snapshot.InSync()
+	s.BGPSynced, _ = f.speaker.Synced()
+	f.agent.SetState(s)
+	if f.policy != nil && s.Reader != nil {
+		f.policy.SetState(s)
+	}
 }

@@ -67,7 +67,7 @@ func isFileName(name string) bool { return strings.Count(name, separator) == 2 }
 // Endpoint is a WorkloadEndpoint of this node.
 type Endpoint struct {
 	Key model.Key
-	// Revision is that of the datastore when the endpoint was last written.
+	// Revision is the version of the endpoint: another one is another endpoint.
 	Revision  int64
 	Interface string
 	Addresses []netip.Prefix
@@ -93,34 +93,40 @@ func NewEndpoint(k model.Key, revision int64, iface, mac string, addresses []net
 	return Endpoint{Key: k, Revision: revision, Interface: iface, Addresses: addresses, file: file, content: s.String()}, err
 }
 
-// Policy tells whose policy is in the kernel.
+// Policy tells whose policy is in the kernel. The zero value: it is not known yet.
 type Policy struct {
-	// Revision is that of the datastore which the kernel's rules are computed from.
-	Revision int64
+	// Reader is the snapshot of the datastore which the kernel's rules are computed from.
+	Reader model.Reader
 	// Interfaces have their rules in the kernel.
 	Interfaces map[string]bool
 }
 
-// has reports whether an endpoint's policy is in the kernel: that of the endpoint as it is now, not of a container
-// which had the same interface before. Without p nobody programs policy here.
+// has reports whether an endpoint's policy is in the kernel: that of the very version of the endpoint, not of a
+// container which had the same interface before. Versions are only told apart: each kind of object may have a clock of
+// its own.
 func (p *Policy) has(e Endpoint) bool {
-	return p == nil || p.Interfaces[e.Interface] && p.Revision >= e.Revision
+	if p.Reader == nil || !p.Interfaces[e.Interface] {
+		return false
+	}
+	o := p.Reader.Get(e.Key)
+	return o != nil && o.Revision == e.Revision
 }
 
-// Decide returns the files that should exist, with their content by name: those of the endpoints with addresses whose
-// policy is in the kernel, and all whose routes are.
-func Decide(endpoints []Endpoint, policy *Policy, routed func(Endpoint, netip.Prefix) bool) map[string]string {
+// Decide returns the files that should exist, with their content by name: those of the endpoints with addresses that are
+// protected by their policy, and all whose routes are there.
+func Decide(endpoints []Endpoint, protected func(Endpoint) bool,
+	routed func(Endpoint, netip.Prefix) bool) map[string]string {
 	files := map[string]string{}
 	for _, e := range endpoints {
-		if e.ready(policy, routed) {
+		if e.ready(protected, routed) {
 			files[e.file] = e.content
 		}
 	}
 	return files
 }
 
-func (e Endpoint) ready(policy *Policy, routed func(Endpoint, netip.Prefix) bool) bool {
-	if len(e.Addresses) == 0 || !policy.has(e) {
+func (e Endpoint) ready(protected func(Endpoint) bool, routed func(Endpoint, netip.Prefix) bool) bool {
+	if len(e.Addresses) == 0 || !protected(e) {
 		return false
 	}
 	for _, a := range e.Addresses {

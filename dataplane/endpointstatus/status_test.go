@@ -76,6 +76,15 @@ func TestFileNeedsPolicyAndEveryRoute(t *testing.T) {
 		return e
 	}
 	v4, v6 := prefix("10.0.0.1/32"), prefix("fd00::1/128")
+	// policy is that of the interfaces, computed from a snapshot with these versions of the workload.
+	policy := func(interfaces map[string]bool, versions ...int64) *Policy {
+		set := model.Set{}
+		for _, v := range versions {
+			k := key("shop", "n-k8s-web-eth0")
+			set[k] = &model.Object{Key: k, Revision: v}
+		}
+		return &Policy{set, interfaces}
+	}
 	programmed := map[string]bool{"cali1": true}
 	for name, c := range map[string]struct {
 		endpoint Endpoint
@@ -83,16 +92,19 @@ func TestFileNeedsPolicyAndEveryRoute(t *testing.T) {
 		routes   []netip.Prefix
 		want     bool
 	}{
-		"policy and both routes":                    {endpoint(7, v4, v6), &Policy{7, programmed}, []netip.Prefix{v4, v6}, true},
+		"policy and both routes":                    {endpoint(7, v4, v6), policy(programmed, 7), []netip.Prefix{v4, v6}, true},
 		"nobody programs policy":                    {endpoint(7, v4), nil, []netip.Prefix{v4}, true},
-		"no policy yet":                             {endpoint(7, v4), &Policy{9, nil}, []netip.Prefix{v4}, false},
-		"policy of the container before":            {endpoint(7, v4), &Policy{6, programmed}, []netip.Prefix{v4}, false},
-		"policy of a later state":                   {endpoint(7, v4), &Policy{8, programmed}, []netip.Prefix{v4}, true},
-		"no route":                                  {endpoint(7, v4), &Policy{7, programmed}, nil, false},
-		"one of two routes":                         {endpoint(7, v4, v6), &Policy{7, programmed}, []netip.Prefix{v4}, false},
-		"without addresses it cannot be programmed": {endpoint(7), &Policy{7, programmed}, nil, false},
+		"no policy yet":                             {endpoint(7, v4), policy(nil, 7), []netip.Prefix{v4}, false},
+		"policy of the container before":            {endpoint(7, v4), policy(programmed, 6), []netip.Prefix{v4}, false},
+		"policy of another version":                 {endpoint(7, v4), policy(programmed, 8), []netip.Prefix{v4}, false},
+		"policy without the workload":               {endpoint(7, v4), policy(programmed), []netip.Prefix{v4}, false},
+		"policy that is not known yet":              {endpoint(7, v4), &Policy{}, []netip.Prefix{v4}, false},
+		"no route":                                  {endpoint(7, v4), policy(programmed, 7), nil, false},
+		"one of two routes":                         {endpoint(7, v4, v6), policy(programmed, 7), []netip.Prefix{v4}, false},
+		"without addresses it cannot be programmed": {endpoint(7), policy(programmed, 7), nil, false},
 	} {
-		have := Decide([]Endpoint{c.endpoint}, c.policy, func(e Endpoint, p netip.Prefix) bool { return slices.Contains(c.routes, p) })
+		have := Decide([]Endpoint{c.endpoint}, func(e Endpoint) bool { return c.policy == nil || c.policy.has(e) },
+			func(e Endpoint, p netip.Prefix) bool { return slices.Contains(c.routes, p) })
 		want := map[string]string{}
 		if c.want {
 			want["k8s shop%2Fweb eth0"] = c.endpoint.content

@@ -109,7 +109,7 @@ func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() 
 // longestStatus bounds what is read of a file, in bytes; those of this package are far shorter.
 const longestStatus = 64 << 10
 
-// List implements reconcile.Target. What other users have put in the folder is not listed.
+// List implements reconcile.Applier. What other users have put in the folder is not listed.
 func (t *Target) List() (map[string]string, error) {
 	files := map[string]string{}
 	d, err := t.open(safefile.Open)
@@ -141,7 +141,7 @@ func (t *Target) List() (map[string]string, error) {
 	return files, nil
 }
 
-// Apply implements reconcile.Target.
+// Apply implements reconcile.Applier.
 func (t *Target) Apply(steps []reconcile.Step[string, string]) []error {
 	errs := make([]error, len(steps))
 	d, err := t.open(makeFolder)

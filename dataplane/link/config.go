@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strconv"
 
+	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -72,10 +73,7 @@ type Config struct {
 }
 
 // Peering is the address of this node towards a workload that speaks BGP with it; it is put on the workload's interface.
-type Peering struct {
-	Interface string
-	Address   netip.Addr
-}
+type Peering = hoststate.Peering
 
 var defaultPattern = regexp.MustCompile(DefaultMTUPattern)
 

@@ -254,7 +254,7 @@ func (t *Target) unset(k Key) {
 	t.table.Unset(k)
 }
 
-// List implements reconcile.Target: the values of all wanted settings, all addresses of own devices, and what is still
+// List implements reconcile.Applier: the values of all wanted settings, all addresses of own devices, and what is still
 // to be removed from workloads' interfaces.
 func (t *Target) List() (map[Key]string, error) {
 	actual := map[Key]string{}
@@ -351,7 +351,7 @@ func (t *Target) readPeering(k Key) (value string, ok bool, err error) {
 	return "", ok && err == nil, err
 }
 
-// Apply implements reconcile.Target.
+// Apply implements reconcile.Applier.
 func (t *Target) Apply(steps []reconcile.Step[Key, string]) []error {
 	order := make([]int, len(steps))
 	for i := range order {

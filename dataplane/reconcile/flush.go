@@ -90,7 +90,7 @@ func (t *Table[K, V]) apply(now time.Time) (failures int) {
 	if len(t.steps) == 0 {
 		return 0
 	}
-	errs := t.target.Apply(t.steps)
+	errs := t.applier.Apply(t.steps)
 	for i, e := range t.stepped {
 		if errs != nil && errs[i] != nil {
 			t.fail(e, errs[i], now)

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
@@ -11,6 +12,10 @@ type Loop struct {
 	wake chan struct{}
 	// After is the clock: time.After, or a test's.
 	After func(time.Duration) <-chan time.Time
+	// Background runs what Go is given, in a goroutine if it is nil.
+	Background func(func())
+
+	working sync.WaitGroup
 }
 
 // NewLoop makes a Loop on the system's clock.
@@ -24,9 +29,26 @@ func (l *Loop) Trigger() {
 	}
 }
 
+// Go runs f beside the loop, for what would hold up the steps, and triggers a step at its end.
+func (l *Loop) Go(f func()) {
+	work := func() {
+		f()
+		l.Trigger()
+	}
+	if l.Background != nil {
+		l.Background(work)
+		return
+	}
+	l.working.Go(work)
+}
+
+// Wait returns when nothing runs beside the loop any more.
+func (l *Loop) Wait() { l.working.Wait() }
+
 // Run calls step at once and after each trigger, until ctx ends. A step that returns a positive duration is called
-// again after it, even without a trigger.
+// again after it, even without a trigger. Run returns when what Go was given has ended, too.
 func (l *Loop) Run(ctx context.Context, step func() time.Duration) {
+	defer l.Wait()
 	for ctx.Err() == nil {
 		var timer <-chan time.Time
 		if again := step(); again > 0 {

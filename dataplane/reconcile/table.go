@@ -24,7 +24,7 @@ func (b Backoff) After(failures int) time.Duration {
 // Table knows the desired and the actual state of the objects of one target, and what is to be done. The cost of each
 // method follows what changes, except for Resync, Prune and All, which look at everything. Not safe for concurrent use.
 type Table[K comparable, V any] struct {
-	target  Target[K, V]
+	applier Applier[K, V]
 	equal   func(a, b V) bool
 	now     func() time.Time
 	backoff Backoff
@@ -67,9 +67,9 @@ type failure[K comparable, V any] struct {
 }
 
 // NewTable makes a table for a target whose values equal compares. now is the clock.
-func NewTable[K comparable, V any](target Target[K, V], equal func(a, b V) bool, now func() time.Time, backoff Backoff) *Table[K, V] {
+func NewTable[K comparable, V any](applier Applier[K, V], equal func(a, b V) bool, now func() time.Time, backoff Backoff) *Table[K, V] {
 	return &Table[K, V]{
-		target: target, equal: equal, now: now, backoff: backoff,
+		applier: applier, equal: equal, now: now, backoff: backoff,
 		entries: map[K]*entry[K, V]{}, failed: map[K]*failure[K, V]{},
 	}
 }
@@ -155,7 +155,7 @@ func (t *Table[K, V]) Prune(allowed bool) {
 
 // Resync compares with all that the target has. After an error nothing is changed.
 func (t *Table[K, V]) Resync() error {
-	actual, err := t.target.List()
+	actual, err := t.applier.List()
 	if err != nil {
 		return err
 	}

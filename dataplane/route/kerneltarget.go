@@ -29,7 +29,7 @@ type kernelTarget struct {
 // chunk bounds the memory of one call; the kernel package makes batches of its own.
 const chunk = 1024
 
-// List implements reconcile.Target. It also notes the routes of others, which next hops are resolved with.
+// List implements reconcile.Applier. It also notes the routes of others, which next hops are resolved with.
 func (t *kernelTarget) List() (map[kernel.RouteKey]*kernel.Route, error) {
 	routes, err := t.kernel.ListRoutes(t.rules.tables()...)
 	if err != nil {
@@ -90,7 +90,7 @@ func begins(name string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// Apply implements reconcile.Target. Removals of a prefix' old route wait until its new one, with another metric, is in.
+// Apply implements reconcile.Applier. Removals of a prefix' old route wait until its new one, with another metric, is in.
 func (t *kernelTarget) Apply(steps []step) []error {
 	var errs []error
 	fail := func(i int, err error) {

@@ -30,6 +30,9 @@ type Target struct {
 	table  *reconcile.Table[kernel.RouteKey, *kernel.Route]
 
 	departures map[netip.Prefix]*departure
+	forgetter  forgetter
+	ipipOff    bool                    // by FelixConfiguration
+	missing    func() map[string]error // see FollowMissing
 
 	changedLinks bool // something that next hops are resolved with
 	resync       resync
@@ -159,6 +162,23 @@ func (t *Target) SetMissing(why map[string]error) {
 	t.changedLinks = true
 }
 
+// FollowMissing makes each Flush find out why the node has no tunnel devices, by name. Call it before the first Flush.
+func (t *Target) FollowMissing(why func() map[string]error) { t.missing = why }
+
+// lookForMissing finds out why the node has no tunnel devices. why makes a new map each time.
+func (t *Target) lookForMissing() {
+	why := map[string]error{}
+	if t.missing != nil {
+		why = t.missing()
+	}
+	if t.ipipOff {
+		why[TunnelDevice] = errIPIPDisabled
+	}
+	if t.missing != nil || t.ipipOff {
+		t.SetMissing(why)
+	}
+}
+
 // Synced says whether the datastore and BGP are both in sync, so that what nobody wants may be removed.
 func (t *Target) Synced(yes bool) { t.table.Prune(yes) }
 
@@ -173,6 +193,8 @@ func (t *Target) Resync() { t.resync.want(t.now()) }
 
 // Flush decides about what changed and brings the kernel there. It returns the number of changes that were tried.
 func (t *Target) Flush() (steps, failures int, err error) {
+	t.lookForMissing()
+	t.takeForgotten()
 	now := t.now()
 	if t.resync.due(now, t.table.Failures()) {
 		err = t.readAll(now)
@@ -189,6 +211,7 @@ func (t *Target) Flush() (steps, failures int, err error) {
 	steps, failures = t.table.Flush()
 	t.applied += steps - failures
 	t.departLeftovers()
+	t.forgetDeparted()
 	t.resync.answers(t.under, now)
 	return steps, failures, err
 }

@@ -3,6 +3,7 @@ package route
 import (
 	"net/netip"
 
+	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/datastore/ippool"
@@ -35,12 +36,7 @@ type Learned struct {
 }
 
 // Static is a route to a BGP peer through a gateway (BGPPeer reachableBy), which has to be on a link of this node.
-type Static struct {
-	Prefix netip.Prefix
-	Via    netip.Addr
-	// Table is one of Config's.
-	Table kernel.Table
-}
+type Static = hoststate.Static
 
 // Endpoint is a workload's interface on this node.
 type Endpoint struct {

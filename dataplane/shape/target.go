@@ -148,10 +148,10 @@ func desired(endpoints []Endpoint, links map[string]kernel.Link) map[string]kern
 	return shapes
 }
 
-// List implements reconcile.Target.
+// List implements reconcile.Applier.
 func (t *Target) List() (map[string]kernel.Shape, error) { return t.kernel.ListShapes() }
 
-// Apply implements reconcile.Target.
+// Apply implements reconcile.Applier.
 func (t *Target) Apply(steps []reconcile.Step[string, kernel.Shape]) []error {
 	errs := make([]error, len(steps))
 	for i, s := range steps {

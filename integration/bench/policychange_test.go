@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -134,7 +135,7 @@ func (w *worker) follow(ctx context.Context, seen *datastore.Snapshot) {
 			changed = append(changed, c.Key)
 		}
 		if seen = next; len(changed) > 0 {
-			w.agent.SetState(next, changed...)
+			w.agent.SetState(dataplane.State{Reader: next, Changed: changed})
 		}
 	}
 }

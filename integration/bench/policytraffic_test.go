@@ -189,7 +189,7 @@ func (p *path) manx(n int) {
 	defer rules.Close()
 	agent := dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Logger: zap.NewNop(), Policy: policy.Config{Node: "here"}})
 	reached := agent.Reached()
-	agent.SetState(model.NewSet(objects...))
+	agent.SetState(dataplane.State{Reader: model.NewSet(objects...), All: true})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { _ = agent.Run(ctx); close(done) }()

@@ -161,7 +161,7 @@ func (w *worker) start(r policyResult, name string, reader model.Reader) (stop f
 	cpu0, t0 := ownCPU(), time.Now()
 	w.agent = dataplane.NewPolicy(dataplane.PolicyConfig{Rules: w.rules, Logger: zap.NewNop(), Policy: policy.Config{Node: benchNode}})
 	reached := w.agent.Reached()
-	w.agent.SetState(reader)
+	w.agent.SetState(dataplane.State{Reader: reader, All: true})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { _ = w.agent.Run(ctx); close(done) }()

@@ -75,7 +75,7 @@ func (w *sliceWorld) change(slices ...*model.Object) {
 		}
 	}
 	w.revision++
-	w.agent.SetState(worldAt{w.set, w.revision}, keys...)
+	w.agent.SetState(dataplane.State{Reader: worldAt{w.set, w.revision}, Changed: keys, All: len(keys) == 0})
 	eventually(w.t, func() error {
 		if have := w.agent.Revision(); have < w.revision {
 			return fmt.Errorf("the kernel is at change %d, want %d: %+v", have, w.revision, w.agent.Status())

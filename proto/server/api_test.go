@@ -16,6 +16,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
@@ -117,7 +118,7 @@ func TestRoutesAreFiltered(t *testing.T) {
 	r := newRig(t)
 	r.start()
 	r.store(node(t), pod(t, "web", "cali1", "10.65.0.1/32"), pod(t, "gone", "cali9", "10.66.0.2/32"))
-	r.agent.UpdateRoutes([]route.Learned{{Prefix: netip.MustParsePrefix("10.65.1.0/26"), NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.7")}, Metric: 1024}})
+	r.agent.Learn([]route.Learned{{Prefix: netip.MustParsePrefix("10.65.1.0/26"), NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.7")}, Metric: 1024}})
 	prefixes := func(q *manxv1.ListRoutesRequest) []string {
 		answer, err := r.client.ListRoutes(r.context(), q)
 		if err != nil {
@@ -299,7 +300,7 @@ func TestWatchSendsAllThenEachChange(t *testing.T) {
 		}
 	}
 	r.tables.Apply(deleted("shop", "web"))
-	r.agent.SetState(r.tables.Snapshot())
+	r.agent.SetState(dataplane.State{Reader: r.tables.Snapshot(), All: true, DatastoreSynced: true, BGPSynced: true})
 	for e := next(); e.GetRouteGone() != "10.65.0.1/32"; e = next() {
 		if e.GetRoute().GetPrefix() != "10.65.0.1/32" {
 			t.Fatalf("after the pod went: %v", e)

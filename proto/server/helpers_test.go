@@ -38,7 +38,7 @@ type rig struct {
 	level  zap.AtomicLevel
 
 	kernel *kernel.Fake
-	agent  *dataplane.Agent
+	agent  *dataplane.HostAgent
 	tables *datastore.Tables
 	bgp    *sessions
 	source Source
@@ -104,8 +104,7 @@ func (r *rig) store(objects ...*model.Object) {
 		events = append(events, datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o, Revision: o.Revision})
 	}
 	r.tables.Apply(append(events, datastore.Event{Type: datastore.EventInSync, Revision: 9})...)
-	r.agent.SetState(r.tables.Snapshot())
-	r.agent.SetSynced(true, true)
+	r.agent.SetState(dataplane.State{Reader: r.tables.Snapshot(), All: true, DatastoreSynced: true, BGPSynced: true})
 }
 
 func (r *rig) context() context.Context {
@@ -285,5 +284,5 @@ func pod(t *testing.T, name, device, address string) *model.Object {
 		"spec":{"orchestrator":"k8s","node":"node-1","pod":"`+name+`","endpoint":"eth0","interfaceName":"`+device+`","ipNetworks":["`+address+`"]}}`)
 }
 
-var _ Dataplane = (*dataplane.Agent)(nil)
+var _ Dataplane = (*dataplane.HostAgent)(nil)
 var _ Datastore = (*datastore.Tables)(nil)

@@ -190,7 +190,7 @@ func TestRetry(t *testing.T) {
 	for i := range 1000 {
 		r.kernel.Fail("ApplyRoutes", i, unix.EPERM)
 	}
-	r.agent.UpdateRoutes([]route.Learned{{Prefix: netip.MustParsePrefix("10.65.1.0/26"),
+	r.agent.Learn([]route.Learned{{Prefix: netip.MustParsePrefix("10.65.1.0/26"),
 		NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.7")}, Metric: 1024}})
 	phase := func() string {
 		x, _ := r.agent.Route(netip.MustParsePrefix("10.65.1.0/26"))

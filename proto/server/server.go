@@ -55,7 +55,7 @@ type Policy interface {
 	Retry(context.Context) (dataplane.Retried, error)
 }
 
-// Dataplane is what the server asks of *dataplane.Agent.
+// Dataplane is what the server asks of *dataplane.HostAgent.
 type Dataplane interface {
 	Status() dataplane.Status
 	Routes() []route.Status

@@ -11,7 +11,7 @@ const (
 
 func (a Action) String() string { return [...]string{"", "add", "change", "remove"}[a] }
 
-// Step is one change of a target. New is unset for Remove, Old is unset for Add.
+// Step is one change of an object. New is unset for Remove, Old is unset for Add.
 type Step[K comparable, V any] struct {
 	Action Action
 	Key    K
@@ -19,9 +19,9 @@ type Step[K comparable, V any] struct {
 	Old    V
 }
 
-// Target is what a Table brings to its desired state.
-type Target[K comparable, V any] interface {
-	// List returns the objects that exist and are the target's own to change.
+// Applier lists and changes the objects that a Table brings to their desired state.
+type Applier[K comparable, V any] interface {
+	// List returns the objects that exist and are its own to change.
 	List() (map[K]V, error)
 	// Apply does as many of the steps as it can, in order, and may be given the same step again: adding what is there
 	// or removing what is absent succeeds. The result is nil when all went well; otherwise it has an entry for each step.

@@ -1,4 +1,4 @@
-package dataplane
+package filter
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 
 // withoutLogs leaves out of the rules what this kernel cannot log, and returns why. A policy whose rules the kernel refuses is
 // replaced by dropping all, which must not come of a rule that only logs.
-func (c *PolicyConfig) withoutLogs() (missing []string) {
+func (c *Config) withoutLogs() (missing []string) {
 	for _, l := range []struct {
 		log  ruleset.Log
 		off  func()

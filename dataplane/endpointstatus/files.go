@@ -1,0 +1,267 @@
+package endpointstatus
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/dataplane/hoststate"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/safefile"
+)
+
+// FilesConfig is what Files need.
+type FilesConfig struct {
+	// Folder is that of the files, given endpointStatusPathPrefix of FelixConfiguration; nil, or empty, for nowhere.
+	Folder func(prefix string) string
+	// Routed reports whether the kernel has the route to an address of an endpoint.
+	Routed func(Endpoint, netip.Prefix) bool
+	// WithPolicy says that a workload also has to have its policy first; see SetPolicy.
+	WithPolicy bool
+	Logger     *zap.Logger
+	Now        func() time.Time
+}
+
+// Files tell CNI plugins which workloads are connected and protected, in the folder that the state chooses. SetPolicy
+// may be called at any time; otherwise not safe for concurrent use.
+type Files struct {
+	folder func(prefix string) string
+	routed func(Endpoint, netip.Prefix) bool
+	log    *zap.Logger
+	now    func() time.Time
+
+	prefix    string // of FelixConfiguration
+	moveDue   bool   // the folder has to be chosen again
+	dir       string
+	refused   *reconcile.Notice // why the folder that FelixConfiguration leads to is not used, nil if it is
+	checkAt   time.Time         // when to look again
+	target    *Target           // nil: nobody is told
+	failing   *reconcile.Notice // why files are not as they should be, nil if they are
+	endpoints []Endpoint
+	untold    []reconcile.Notice // endpoints that cannot have a file
+	synced    bool               // the datastore has told everything
+
+	policy    atomic.Pointer[Policy] // nil: nobody programs policy
+	protected map[model.Key]int64    // the versions of endpoints whose policy has been in the kernel
+}
+
+// checkFolderEvery is how often a folder is looked at again that was refused.
+const checkFolderEvery = 10 * time.Second
+
+// NewFiles makes Files of which none is there yet.
+func NewFiles(c FilesConfig) *Files {
+	f := &Files{folder: c.Folder, routed: c.Routed, log: c.Logger, now: c.Now}
+	if c.WithPolicy {
+		f.policy.Store(&Policy{})
+	}
+	return f
+}
+
+// SetPolicy takes over whose policy is in the kernel, for the next Flush. It does not wait.
+func (f *Files) SetPolicy(p Policy) { f.policy.Store(&p) }
+
+// Name is the target's in logs.
+func (f *Files) Name() string { return "endpoint-status" }
+
+// SetState takes over the endpoints of a state.
+func (f *Files) SetState(h *hoststate.Host) {
+	f.synced = h.DatastoreSynced
+	if !h.Concerned || f.folder == nil {
+		return
+	}
+	f.prefix, f.moveDue = h.Felix.EndpointStatusPathPrefix, true
+	f.endpoints, f.untold = f.endpoints[:0], nil
+	before := f.protected
+	f.protected = make(map[model.Key]int64, len(before))
+	for k, e := range h.Usable() {
+		var addresses []netip.Prefix
+		for _, text := range e.Spec.IPNetworks {
+			if p := hoststate.Address(text); p.IsValid() {
+				addresses = append(addresses, p.Masked())
+			}
+		}
+		o := h.Reader.Get(k)
+		if o == nil {
+			continue
+		}
+		end, err := NewEndpoint(k, o.Revision, e.Spec.InterfaceName, e.Spec.MAC, addresses)
+		if err != nil {
+			f.log.Debug("no CNI plugin can be told of a workload", zap.Stringer("key", k), zap.Error(err))
+			f.untold = append(f.untold,
+				reconcile.Notice{Subject: k.String(), Text: "the CNI plugin is not told of it: " + err.Error()})
+			continue
+		}
+		f.endpoints = append(f.endpoints, end)
+		if v, ok := before[k]; ok {
+			f.protected[k] = v
+		}
+	}
+}
+
+// choose is the folder to use: the one that FelixConfiguration leads to, or the usual one if others could turn aside
+// what root writes there. Whoever can write to the datastore does not administer this host.
+func (f *Files) choose() (dir string, owned bool) {
+	dir, usual := f.folder(f.prefix), f.folder("")
+	if dir == usual || dir == "" {
+		f.refused = nil
+		return dir, false
+	}
+	err := safefile.CheckOwned(dir)
+	if err == nil {
+		f.refused = nil
+		return dir, true
+	}
+	text := "the status of workloads is not written there but in " + cmp.Or(usual, "no folder") +
+		", because FelixConfiguration chose it and others than root may change it: " +
+		err.Error() + "; use a folder that only root can write, or --endpoint-status-path-prefix"
+	if f.refused == nil || f.refused.Text != text {
+		f.refused = &reconcile.Notice{Subject: dir, Text: text, Since: f.now()}
+	}
+	return usual, false
+}
+
+// move goes on in the folder that FelixConfiguration, as it is now, leads to. What is in the one before is not kept up
+// to date any more, and so removed.
+func (f *Files) move() {
+	f.moveDue, f.checkAt = false, f.now().Add(checkFolderEvery)
+	before := f.refused
+	dir, owned := f.choose()
+	if r := f.refused; r != nil && r != before {
+		f.log.Warn("endpointStatusPathPrefix of FelixConfiguration is not followed", zap.String("folder", r.Subject),
+			zap.String("reason", r.Text))
+	}
+	if dir == f.dir {
+		return
+	}
+	if f.target != nil {
+		if _, err := Cleanup(f.dir); err != nil {
+			f.log.Warn("files that tell of workloads are left in the folder where they were kept before", zap.Error(err))
+		}
+	}
+	f.dir, f.target, f.failing = dir, nil, nil
+	if dir != "" {
+		f.target = New(dir, f.now)
+	}
+	if owned {
+		f.target.RequireOwned()
+	}
+}
+
+// note keeps why files are not as they should be.
+func (f *Files) note(err error) {
+	switch {
+	case err == nil:
+		f.failing = nil
+	case f.failing == nil || f.failing.Text != err.Error():
+		f.failing = &reconcile.Notice{Subject: f.dir, Text: err.Error(), Since: f.now()}
+	}
+}
+
+// Handle takes over what happened in the kernel: nothing that concerns files.
+func (f *Files) Handle([]kernel.Event) {}
+
+// Resync makes the next Flush read the folder again.
+func (f *Files) Resync() {
+	if f.target != nil {
+		f.target.Resync()
+	}
+}
+
+// Retry makes the next Flush try what failed, and read the folder again.
+func (f *Files) Retry() {
+	if f.target != nil {
+		f.target.Retry()
+	}
+}
+
+// Flush tells what has been reached. It returns how many files it tried to change and how many of them failed.
+func (f *Files) Flush() (steps, failures int, err error) {
+	if f.moveDue || (f.refused != nil || f.failing != nil) && !f.now().Before(f.checkAt) {
+		f.move()
+	}
+	if f.target == nil {
+		return 0, 0, nil
+	}
+	policy := f.policy.Load()
+	f.notePolicy(policy)
+	// Files of an earlier run stay until the policy that they tell of can be checked: a restart changes nothing.
+	f.target.Synced(f.synced && (policy == nil || policy.Reader != nil))
+	f.target.Set(Decide(f.endpoints, func(e Endpoint) bool {
+		return policy == nil || policy.Interfaces[e.Interface] && f.protects(e)
+	}, f.routed))
+	steps, failures, err = f.target.Flush()
+	f.note(cmp.Or(err, f.target.Problem()))
+	return steps, failures, err
+}
+
+// notePolicy notes the endpoints whose policy is in the kernel, each as it is known here. Policy may go on to a later
+// version of an endpoint before that one is known here; what has been reached is not taken back for it.
+func (f *Files) notePolicy(policy *Policy) {
+	if policy == nil {
+		return
+	}
+	for _, e := range f.endpoints {
+		if !f.protects(e) && policy.has(e) {
+			f.protected[e.Key] = e.Revision
+		}
+	}
+}
+
+// protects reports whether the policy of this version of an endpoint has been in the kernel.
+func (f *Files) protects(e Endpoint) bool {
+	version, ok := f.protected[e.Key]
+	return ok && version == e.Revision
+}
+
+// Next is how long the next Flush may wait if nothing happens before.
+func (f *Files) Next() time.Duration {
+	next := idle
+	if f.target != nil {
+		next = f.target.Next()
+	}
+	if f.refused != nil || f.failing != nil {
+		next = min(next, f.checkAt.Sub(f.now()))
+	}
+	return max(next, time.Millisecond)
+}
+
+// idle is how often nothing is looked at.
+const idle = time.Hour
+
+// Repairs tells what others had changed and Flush put right since the last call, and how many more there were.
+func (f *Files) Repairs() ([]reconcile.Repair, int) {
+	if f.target == nil {
+		return nil, 0
+	}
+	return f.target.Repairs()
+}
+
+// Health is how the files are.
+func (f *Files) Health() reconcile.Health {
+	if f.target == nil {
+		return reconcile.Health{}
+	}
+	return reconcile.Health{Part: "endpoints", Failures: f.target.Failures(), Problem: f.target.Problem()}
+}
+
+// Notices tell what is wrong with the files.
+func (f *Files) Notices() []reconcile.Notice {
+	var list []reconcile.Notice
+	if f.target != nil {
+		list = slices.Clone(f.untold)
+	}
+	slices.SortFunc(list, func(a, b reconcile.Notice) int { return strings.Compare(a.Subject, b.Subject) })
+	for _, n := range []*reconcile.Notice{f.refused, f.failing} {
+		if n != nil {
+			list = append(list, *n)
+		}
+	}
+	return list
+}

@@ -1,0 +1,43 @@
+package filter
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/manxnet/manx/dataplane/nft"
+	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Reached is the newest snapshot that all of the kernel's rules have been computed from; nil before there was one.
+func (t *Target) Reached() model.Reader { return t.reached }
+
+// Calculator has what is wanted. It must not be changed.
+func (t *Target) Calculator() *policy.Calculator { return t.calculator }
+
+// Status tells how the kernel's table is. Its cost follows the size of the table.
+func (t *Target) Status() nft.Status { return t.table.Status() }
+
+// MissingLogs tells what is not logged since this kernel cannot, and why.
+func (t *Target) MissingLogs() []string { return t.missingLogs }
+
+// Health is how the rules are.
+func (t *Target) Health() reconcile.Health {
+	h := reconcile.Health{Part: "policy"}
+	var reason string
+	if h.Failures, reason = t.table.Failing(); h.Failures > 0 {
+		h.Problem = errors.New(reason)
+	}
+	if !t.haveLinks && t.linksErr != nil {
+		h.Failures++
+		h.Problem = fmt.Errorf("nothing is changed before the host's interfaces are known: %w", t.linksErr)
+	}
+	return h
+}
+
+// Notices are none: Status has all.
+func (t *Target) Notices() []reconcile.Notice { return nil }
+
+// Repairs tells what others had changed and Flush put right since the last call, and how many more there were.
+func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }

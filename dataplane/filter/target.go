@@ -1,0 +1,176 @@
+package filter
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/dataplane/hoststate"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/nft"
+	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Config is what a Target needs.
+type Config struct {
+	Rules kernel.Rules
+	Links kernel.Links // nil: the host has no interfaces that matter
+	// Connections forgets those that were translated as is not wanted any more; nil for nobody.
+	Connections kernel.Connections
+	Policy      policy.Config
+	Loop        *reconcile.Loop // that calls Flush
+	Logger      *zap.Logger
+	// Programmed is called in each Flush that leaves the kernel with all that is wanted, and gets how many transactions
+	// that took. It must not wait.
+	Programmed func(transactions int)
+}
+
+// Target keeps the packet filter as the state wants it. Not safe for concurrent use.
+type Target struct {
+	links      kernel.Links
+	log        *zap.Logger
+	calculator *policy.Calculator
+	table      *nft.Target
+	told       func(transactions int)
+
+	reader    model.Reader  // the newest
+	all       bool          // everything in it is to be looked at
+	changed   []model.Key   // these are
+	haveLinks bool          // the host's interfaces have been listed
+	linksDue  bool          // they have to be listed again
+	linksErr  error         // why they could not
+	tried     bool          // since the last Flush began
+	moved     bool          // they were listed since the last computation
+	pause     time.Duration // before the next Flush
+	reached   model.Reader  // that the kernel's rules are computed from
+
+	missingLogs []string // why rules do not log as they should
+	translated  translated
+}
+
+// New makes a Target, after it has asked the kernel what rules can log.
+func New(c Config) *Target {
+	missing := c.withoutLogs()
+	return &Target{
+		links: c.Links, log: c.Logger, calculator: policy.New(c.Policy), table: nft.New(c.Rules, time.Now),
+		told: c.Programmed, haveLinks: c.Links == nil, linksDue: c.Links != nil, missingLogs: missing,
+		translated: translated{connections: c.Connections, loop: c.Loop, log: c.Logger},
+	}
+}
+
+// Name is the target's in logs.
+func (t *Target) Name() string { return "nft" }
+
+// SetState takes over the objects that changed and computes what follows.
+func (t *Target) SetState(h *hoststate.Host) {
+	t.reader, t.all = h.Reader, t.all || h.All
+	if !t.all {
+		t.changed = append(t.changed, h.Changed...)
+	}
+	t.compute()
+}
+
+// Handle takes over what happened in the kernel: host endpoints depend on its interfaces and addresses.
+func (t *Target) Handle(events []kernel.Event) {
+	t.linksDue = t.links != nil && (t.linksDue || slices.ContainsFunc(events, kernel.Event.AboutLinks))
+}
+
+// Resync makes the next Flush compare with all that is in the kernel.
+func (t *Target) Resync() { t.table.Resync() }
+
+// Retry makes the next Flush try all that failed without waiting for its time, and compare with all that is in the
+// kernel.
+func (t *Target) Retry() {
+	t.table.Retry()
+	t.linksDue = t.links != nil
+}
+
+// compute brings the desired table up to date. Before the host's interfaces are known nothing is computed: rules
+// without host endpoints would open what an earlier run protects.
+func (t *Target) compute() {
+	if t.linksDue && !t.tried {
+		t.readLinks()
+	}
+	if !t.haveLinks || t.reader == nil {
+		return
+	}
+	switch {
+	case t.all:
+		t.calculator.Update(t.reader)
+	case len(t.changed) > 0:
+		t.calculator.Update(t.reader, t.changed...)
+	case t.moved:
+		t.calculator.Settle()
+	}
+	clear(t.changed)
+	t.all, t.changed, t.moved = false, t.changed[:0], false
+}
+
+// Flush brings the kernel there. It returns how many transactions the kernel accepted and how many parts it refused;
+// the error tells of these, too.
+func (t *Target) Flush() (transactions, refused int, err error) {
+	t.compute()
+	t.tried = false
+	if !t.haveLinks || t.reader == nil {
+		return 0, 0, nil
+	}
+	result, pause := t.table.Flush(t.calculator.Table())
+	t.pause = pause
+	t.translated.add(t.calculator.Retranslated())
+	if result.Err != nil {
+		return result.Transactions, result.Refused, result.Err
+	}
+	t.reached = t.reader
+	t.translated.forget()
+	if t.told != nil {
+		t.told(result.Transactions)
+	}
+	if result.Refused > 0 {
+		r := t.table.Status().Refused[0]
+		err = fmt.Errorf("%d parts of the rules are refused by the kernel, for instance %s (%s): %s",
+			result.Refused, r.Object, r.Comment, r.Reason)
+	}
+	return result.Transactions, result.Refused, err
+}
+
+// linksRetry is how soon interfaces are listed again after that has failed.
+const linksRetry = time.Second
+
+// Next is how long the next Flush may wait if nothing happens before.
+func (t *Target) Next() time.Duration {
+	if t.linksDue && (t.pause == 0 || t.pause > linksRetry) {
+		return linksRetry
+	}
+	return max(t.pause, time.Millisecond)
+}
+
+// readLinks tells the calculator which interfaces the host has; a failure is logged once.
+func (t *Target) readLinks() {
+	t.tried = true
+	links, err := t.links.ListLinks()
+	addresses, aerr := t.links.ListAddresses()
+	if err := errors.Join(err, aerr); err != nil {
+		if t.linksErr == nil {
+			t.log.Warn("the host's interfaces cannot be listed, host endpoints stay as they were, trying again", zap.Error(err))
+		}
+		t.linksErr = err
+		return
+	}
+	t.haveLinks, t.linksDue, t.linksErr, t.moved = true, false, nil, true
+	names, list := map[int]string{}, map[string][]netip.Addr{}
+	for _, l := range links {
+		names[l.Index], list[l.Name] = l.Name, nil
+	}
+	for _, x := range addresses {
+		if name := names[x.Link]; name != "" {
+			list[name] = append(list[name], x.Prefix.Addr())
+		}
+	}
+	t.calculator.SetInterfaces(list)
+}

@@ -1,0 +1,176 @@
+package dataplane
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/dataplane/endpointstatus"
+	"github.com/manxnet/manx/dataplane/hoststate"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/dataplane/shape"
+)
+
+// Config is what a HostAgent needs.
+type Config struct {
+	Kernel   kernel.Kernel
+	NodeName string
+	Logger   *zap.Logger
+	// MTUFile is where the CNI plugin looks for the MTU of workloads, usually /var/lib/calico/mtu; empty for nowhere.
+	MTUFile string
+	// EndpointStatusDir is the folder where CNI plugins look for the workloads that are connected, usually
+	// /var/run/calico/endpoint-status, given endpointStatusPathPrefix of FelixConfiguration; empty, or nil, for
+	// nowhere. A folder that depends on the prefix is used only while nobody but root can change what is there.
+	EndpointStatusDir func(prefix string) string
+	// InterfacePrefix is what the names of workloads' interfaces begin with, in place of what FelixConfiguration says;
+	// empty: as it says.
+	InterfacePrefix string
+	// WithPolicy says that a workload also has to have its policy first; see SetPolicy.
+	WithPolicy bool
+}
+
+// HostAgent is the Agent of interfaces, routes, limits of bandwidth and the files that tell of workloads. It also
+// watches the kernel for others; see OnLinks.
+type HostAgent struct {
+	*Agent
+	kernel  kernel.Kernel
+	links   *link.Target
+	routes  *route.Target
+	shapes  *shape.Target
+	files   *endpointstatus.Files
+	refused hoststate.Refusals
+	onLinks func()
+}
+
+// New makes a HostAgent; Run starts it.
+func New(c Config) *HostAgent { return newHostAgent(c, time.Now) }
+
+func newHostAgent(c Config, now func() time.Time) *HostAgent {
+	h := &HostAgent{
+		kernel: c.Kernel,
+		links:  link.New(c.Kernel, c.MTUFile, now), routes: route.New(c.Kernel, now), shapes: shape.New(c.Kernel, now),
+	}
+	h.files = endpointstatus.NewFiles(endpointstatus.FilesConfig{
+		Folder: c.EndpointStatusDir, WithPolicy: c.WithPolicy, Logger: c.Logger, Now: now,
+		Routed: func(e endpointstatus.Endpoint, p netip.Prefix) bool {
+			return h.routes.ServesEndpoint(p, e.Key.Namespace+"/"+e.Key.Name)
+		},
+	})
+	h.Agent = &Agent{
+		targets: []Target{
+			h.links,
+			h.routes, // need interfaces
+			h.shapes,
+			h.files, // tell what has been reached
+		},
+		events: source{h.watch, h.eventsLost},
+		voice:  voice{zap.WarnLevel, "the kernel is not as it should be, trying again", "the kernel is as it should be"},
+		log:    c.Logger, now: now, loop: reconcile.NewLoop(),
+		host: hoststate.New(c.NodeName, c.InterfacePrefix), problems: map[string]string{},
+		onState: func(state *hoststate.Host) { h.refused.Take(state, h.now(), h.log) },
+	}
+	h.routes.FollowMissing(h.links.Missing)
+	h.routes.ForgetConnections(c.Kernel, h.loop, c.Logger)
+	return h
+}
+
+// OnLinks sets what is called when interfaces or addresses of the host may have changed. Call it before Run; f must not
+// wait.
+func (h *HostAgent) OnLinks(f func()) { h.onLinks = f }
+
+// SetPolicy hands over whose policy is in the kernel. Its map belongs to the agent from then on.
+func (h *HostAgent) SetPolicy(p endpointstatus.Policy) {
+	h.files.SetPolicy(p)
+	h.loop.Trigger()
+}
+
+func (h *HostAgent) watch(ctx context.Context, works func()) error {
+	return h.kernel.Watch(ctx, func(events []kernel.Event) {
+		works()
+		if h.onLinks != nil && slices.ContainsFunc(events, kernel.Event.AboutLinks) {
+			h.onLinks()
+		}
+		h.Handle(events)
+	}, route.OwnTables()...)
+}
+
+func (h *HostAgent) eventsLost(err error) {
+	if err != nil {
+		h.log.Error("kernel events are lost, trying again", zap.String("target", "kernel"), zap.Error(err))
+	}
+}
+
+// Retry is that of the Agent; routes come first in the answer.
+func (h *HostAgent) Retry(ctx context.Context) ([]Retried, error) {
+	list, err := h.Agent.Retry(ctx)
+	if i := slices.IndexFunc(list, func(r Retried) bool { return r.Part == "routes" }); i > 0 {
+		routes := list[i]
+		list = slices.Insert(slices.Delete(list, i, i+1), 0, routes)
+	}
+	return list, err
+}
+
+// Status tells how the agent is.
+type Status struct {
+	// Started is set once there was a state to act upon and the kernel has been read.
+	Started bool
+	// Synced is set while leftovers may be removed.
+	Synced bool
+	// FailedRoutes and FailedSettings are tried again.
+	FailedRoutes, FailedSettings int
+	// LastError is why the kernel could not be read or watched, empty if it can.
+	LastError string
+	Settings  []link.Status
+	// FailedLimits are the limits of bandwidth that are tried again.
+	FailedLimits []shape.Failure
+	// RefusedEndpoints are the workloads of this host that get no route, no rules and no settings; Subject is the text
+	// of their key.
+	RefusedEndpoints []Notice
+	// Notices tell what else a person should know.
+	Notices []Notice
+}
+
+// Status returns how the agent is.
+func (h *HostAgent) Status() Status {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	listed, err := h.routes.Listed()
+	s := Status{
+		Started: listed && h.host.Known(), Synced: h.host.DatastoreSynced && h.host.BGPSynced,
+		FailedRoutes: h.routes.Failures(), FailedSettings: h.links.Failures(), Settings: h.links.Statuses(),
+		FailedLimits: h.shapes.Failed(), RefusedEndpoints: h.refused.List(), Notices: h.notices(),
+	}
+	for _, err := range []error{err, h.watchErr} {
+		if err != nil {
+			s.LastError = err.Error()
+		}
+	}
+	return s
+}
+
+// Routes returns the route table as users see it, sorted by prefix.
+func (h *HostAgent) Routes() []route.Status {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.routes.Statuses()
+}
+
+// RouteCounts returns how many prefixes are in each phase.
+func (h *HostAgent) RouteCounts() map[reconcile.Phase]int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.routes.Counts()
+}
+
+// Route returns the row of one prefix, false if nothing asks for it.
+func (h *HostAgent) Route(p netip.Prefix) (route.Status, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.routes.Status(p)
+}

@@ -1,0 +1,211 @@
+package hoststate
+
+import (
+	"cmp"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/manxnet/manx/datastore/ippool"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/ownership"
+)
+
+// Host is the newest State, with the part of the datastore that concerns one host. It is kept up to date key by key, so
+// that the cost follows the change: a cluster has many more endpoints than a host. Not safe for concurrent use.
+type Host struct {
+	State
+	// Concerned says whether the part of the datastore that concerns this host may differ from the State before.
+	Concerned bool
+
+	Node   string      // the name of this host's
+	Own    *model.Node // nil: there is none
+	Felix  model.FelixConfigurationSpec
+	Pools  map[string]*model.IPPool
+	Blocks map[netip.Prefix]bool // that are assigned to this host
+	// Interfaces decide which endpoints are acted upon; ownPrefix is what this host's administrator says about them.
+	Interfaces model.InterfacePrefixes
+	ownPrefix  string
+
+	endpoints map[model.Key]*model.WorkloadEndpoint
+	nodes     map[netip.Addr]bool // see IsNode
+}
+
+// New makes a Host that has no State yet. ownPrefix is what this host's administrator says about the names of
+// workloads' interfaces; empty: as FelixConfiguration says.
+func New(node, ownPrefix string) *Host { return &Host{Node: node, ownPrefix: ownPrefix} }
+
+// Known reports whether there has been a snapshot of the datastore.
+func (h *Host) Known() bool { return h.Reader != nil }
+
+// Take takes over a State.
+func (h *Host) Take(next State) {
+	known := h.Known()
+	if next.Reader == nil {
+		next.Reader = h.Reader
+	}
+	next.All = next.All || !known
+	h.State, h.Concerned = next, false
+	switch {
+	case !h.Known():
+	case next.All:
+		h.readAll()
+		h.Concerned = true
+	default:
+		for _, k := range next.Changed {
+			if k.Kind == model.KindNode {
+				h.nodes = nil
+			}
+			h.Concerned = h.update(h.Reader, k) || h.Concerned
+		}
+	}
+}
+
+func (h *Host) readAll() {
+	h.Own, h.nodes, h.Felix = nil, nil, model.FelixConfigurationSpec{}
+	h.Interfaces = model.ParseInterfacePrefixes(h.ownPrefix)
+	h.Pools, h.Blocks = map[string]*model.IPPool{}, map[netip.Prefix]bool{}
+	h.endpoints = map[model.Key]*model.WorkloadEndpoint{}
+	for _, kind := range []model.Kind{model.KindNode, model.KindFelixConfiguration, model.KindIPPool,
+		model.KindBlockAffinity, model.KindWorkloadEndpoint} {
+		for o := range h.Reader.All(kind) {
+			h.update(h.Reader, o.Key)
+		}
+	}
+}
+
+// update takes over one object. It reports whether that can concern this host at all.
+func (h *Host) update(r model.Reader, k model.Key) bool {
+	switch k.Kind {
+	case model.KindNode:
+		if k.Name != h.Node {
+			return false
+		}
+		h.Own = model.Get[model.Node](r, k)
+		h.setFelix(r) // its labels may select others
+	case model.KindFelixConfiguration:
+		if !model.ConcernsFelix(k.Name, h.Node) {
+			return false
+		}
+		h.setFelix(r)
+	case model.KindIPPool:
+		put(h.Pools, k.Name, model.Get[model.IPPool](r, k))
+	case model.KindBlockAffinity:
+		return h.updateAffinity(r, k)
+	case model.KindWorkloadEndpoint:
+		e := model.Get[model.WorkloadEndpoint](r, k)
+		if e != nil && e.Spec.Node != h.Node {
+			e = nil
+		}
+		if e == nil && h.endpoints[k] == nil {
+			return false
+		}
+		put(h.endpoints, k, e)
+	default:
+		return false
+	}
+	return true
+}
+
+func (h *Host) setFelix(r model.Reader) {
+	h.Felix = model.FelixOverlay(r, h.Node)
+	h.Interfaces = model.ParseInterfacePrefixes(cmp.Or(h.ownPrefix, h.Felix.InterfacePrefix))
+}
+
+// Usable visits the endpoints that are acted upon: those whose interface may be a workload's. One without an interface
+// has none yet.
+func (h *Host) Usable() iter.Seq2[model.Key, *model.WorkloadEndpoint] {
+	return func(yield func(model.Key, *model.WorkloadEndpoint) bool) {
+		for k, e := range h.endpoints {
+			if e.Spec.InterfaceName != "" && h.Interfaces.Refuse(e.Spec.InterfaceName) == "" && !yield(k, e) {
+				return
+			}
+		}
+	}
+}
+
+// Refusal returns why an endpoint is not acted upon, empty if it is.
+func (h *Host) Refusal(k model.Key) string {
+	e := h.endpoints[k]
+	if e == nil || e.Spec.InterfaceName == "" {
+		return ""
+	}
+	return h.Interfaces.Refuse(e.Spec.InterfaceName)
+}
+
+func put[K comparable, V any](m map[K]*V, k K, v *V) {
+	if v == nil {
+		delete(m, k)
+		return
+	}
+	m[k] = v
+}
+
+func (h *Host) updateAffinity(r model.Reader, k model.Key) bool {
+	claim, ok := k.Affinity()
+	if !ok || claim.Type != model.AffinityHost || claim.Host != h.Node {
+		return false
+	}
+	// One that is being released drops packets until it is gone.
+	if b, ok := ownership.BlockOf(k, model.Get[model.BlockAffinity](r, k)); ok {
+		h.Blocks[b.CIDR] = true
+	} else {
+		delete(h.Blocks, claim.CIDR.Masked())
+	}
+	return true
+}
+
+// BGPSpec is the own Node's, never nil.
+func (h *Host) BGPSpec() *model.NodeBGPSpec {
+	if h.Own == nil || h.Own.Spec.BGP == nil {
+		return &model.NodeBGPSpec{}
+	}
+	return h.Own.Spec.BGP
+}
+
+// Address reads "10.0.0.5/24"; without a length it is a subnet of its own.
+func Address(text string) netip.Prefix {
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return p
+	}
+	if a, err := netip.ParseAddr(text); err == nil {
+		return netip.PrefixFrom(a, a.BitLen())
+	}
+	return netip.Prefix{}
+}
+
+// Addresses are what is routed to a workload: its own addresses and, if they are in use, its floating ones.
+func (h *Host) Addresses(w model.WorkloadEndpointSpec) []string {
+	if !h.Felix.UsesFloatingIPs() {
+		return w.IPNetworks
+	}
+	list := slices.Clone(w.IPNetworks)
+	for _, n := range w.IPNATs {
+		list = append(list, n.ExternalIP)
+	}
+	return list
+}
+
+// PoolTable is the pools as far as it matters for the way to their addresses.
+func (h *Host) PoolTable() ippool.Table {
+	var pools []ippool.Pool
+	for name, v := range h.Pools {
+		if p, err := ippool.Parse(name, &v.Spec); err == nil {
+			pools = append(pools, p)
+		}
+	}
+	return ippool.NewTable(pools...)
+}
+
+// IsNode reports whether an address is a cluster node's. It is only asked about routes of protocol 80 that some earlier
+// run left, so the addresses are collected when they are needed.
+func (h *Host) IsNode(addr netip.Addr) bool {
+	if h.nodes == nil {
+		h.nodes = map[netip.Addr]bool{}
+		for _, n := range model.All[model.Node](h.Reader, model.KindNode) {
+			h.nodes[n.Spec.BGP.Address(model.IPv4).Addr()] = true
+			h.nodes[n.Spec.BGP.Address(model.IPv6).Addr()] = true
+		}
+	}
+	return h.nodes[addr]
+}

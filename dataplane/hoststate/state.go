@@ -1,0 +1,44 @@
+package hoststate
+
+import (
+	"net/netip"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// State is what the datastore, and what was decided from it for BGP, want of this host.
+type State struct {
+	Reader  model.Reader // the newest snapshot; nil: as before
+	Changed []model.Key  // what differs from the State before; only hints for the cost
+	All     bool         // everything may differ
+	Statics []Static     // routes to peers behind a gateway
+	Peering []Peering    // addresses towards workloads that speak BGP
+	// DatastoreSynced and BGPSynced say whether these have told everything; with both what nobody wants may be removed.
+	DatastoreSynced, BGPSynced bool
+}
+
+// Then is the newer State next for whoever has not seen s. The slices of s are appended to.
+func (s State) Then(next State) State {
+	next.Changed = append(s.Changed, next.Changed...)
+	next.All = s.All || next.All
+	if next.Reader == nil {
+		next.Reader = s.Reader
+	}
+	return next
+}
+
+// Static is a route to a BGP peer through a gateway (BGPPeer reachableBy), which has to be on a link of this node.
+type Static struct {
+	Prefix netip.Prefix
+	Via    netip.Addr
+	// Table is one of those that the routes' target keeps.
+	Table kernel.Table
+}
+
+// Peering is the address of this node towards a workload that speaks BGP with it; it is put on the workload's
+// interface.
+type Peering struct {
+	Interface string
+	Address   netip.Addr
+}

@@ -1,0 +1,62 @@
+package link
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/manxnet/manx/dataplane/hoststate"
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/ippool"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Name is the target's in logs.
+func (t *Target) Name() string { return "link" }
+
+// Health is how the settings of interfaces are.
+func (t *Target) Health() reconcile.Health {
+	return reconcile.Health{Part: "interfaces", Failures: t.Failures(), Problem: t.Problem()}
+}
+
+// Notices are none: each setting has a row of its own.
+func (t *Target) Notices() []reconcile.Notice { return nil }
+
+// SetState takes over what a state wants of this host's interfaces.
+func (t *Target) SetState(h *hoststate.Host) {
+	t.SetPeering(h.Peering)
+	if h.Concerned {
+		t.Configure(fromState(h))
+	}
+}
+
+// fromState is what the datastore wants of this host's interfaces.
+func fromState(h *hoststate.Host) Config {
+	c := Config{NoForwarding: h.Felix.IPForwarding == "Disabled"}
+	ipip, mtu := h.PoolTable().Use(ippool.IPIP), 0
+	if h.Felix.IPIPEnabled != nil {
+		ipip = *h.Felix.IPIPEnabled
+	}
+	if h.Felix.IPIPMTU != nil {
+		mtu = *h.Felix.IPIPMTU
+	}
+	if ipip {
+		c.Devices = append(c.Devices, IPIP(h.Own.TunnelAddress(model.DeviceIPIP), mtu))
+	}
+	if h.Felix.MTUIfacePattern != "" {
+		if re, err := regexp.Compile(h.Felix.MTUIfacePattern); err == nil {
+			c.MTUPattern = re
+		}
+	}
+	for _, e := range h.Usable() {
+		end := Endpoint{Interface: e.Spec.InterfaceName, Spoof: len(e.Spec.AllowSpoofedSourcePrefixes) > 0}
+		for _, text := range e.Spec.IPNetworks {
+			if p := hoststate.Address(text); p.IsValid() {
+				end.V4, end.V6 = end.V4 || p.Addr().Is4(), end.V6 || p.Addr().Is6()
+			}
+		}
+		c.Endpoints = append(c.Endpoints, end)
+	}
+	slices.SortFunc(c.Endpoints, func(a, b Endpoint) int { return strings.Compare(a.Interface, b.Interface) })
+	return c
+}

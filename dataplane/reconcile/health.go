@@ -1,0 +1,19 @@
+package reconcile
+
+import "time"
+
+// Health is how what somebody keeps right is, in short.
+type Health struct {
+	// Part is its name for users, such as "routes"; empty if nothing is kept at present.
+	Part string
+	// Failures is how many objects could not be brought to their desired state; they are tried again.
+	Failures int
+	// Problem says why, for one of them; nil without failures.
+	Problem error
+}
+
+// Notice is something that a person should know.
+type Notice struct {
+	Subject, Text string
+	Since         time.Time
+}

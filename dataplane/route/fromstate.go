@@ -1,0 +1,79 @@
+package route
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/manxnet/manx/dataplane/hoststate"
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Name is the target's in logs.
+func (t *Target) Name() string { return "route" }
+
+// Health is how the routes are.
+func (t *Target) Health() reconcile.Health {
+	return reconcile.Health{Part: "routes", Failures: t.Failures(), Problem: t.Problem()}
+}
+
+// Notices are none: each route has a row of its own.
+func (t *Target) Notices() []reconcile.Notice { return nil }
+
+// SetState takes over what a state wants of this host's routes.
+func (t *Target) SetState(h *hoststate.Host) {
+	t.Synced(h.DatastoreSynced && h.BGPSynced)
+	if !slices.Equal(t.static, h.Statics) {
+		t.SetStatic(h.Statics)
+	}
+	if h.Concerned {
+		t.Configure(fromState(h))
+		t.ipipOff = h.Felix.IPIPEnabled != nil && !*h.Felix.IPIPEnabled
+	}
+}
+
+var errIPIPDisabled = errors.New("IPIP is switched off (FelixConfiguration, ipipEnabled: false)")
+
+// fromState is what the datastore wants of this host's routes.
+func fromState(h *hoststate.Host) Config {
+	c := Config{
+		Node4:            h.BGPSpec().Address(model.IPv4),
+		Node6:            h.BGPSpec().Address(model.IPv6),
+		Pools:            h.PoolTable(),
+		Tables:           OwnTables(),
+		Blocks:           slices.SortedFunc(maps.Keys(h.Blocks), netip.Prefix.Compare),
+		WorkloadPrefixes: h.Interfaces,
+		WorkloadMetric4:  metric(h.Felix.IPv4NormalRoutePriority),
+		WorkloadMetric6:  metric(h.Felix.IPv6NormalRoutePriority),
+		IsNode:           h.IsNode,
+	}
+	for k, e := range h.Usable() {
+		c.Endpoints = append(c.Endpoints, Endpoint{
+			Name: k.Namespace + "/" + k.Name, Interface: e.Spec.InterfaceName,
+			Addresses: hostPrefixes(h.Addresses(e.Spec)),
+		})
+	}
+	slices.SortFunc(c.Endpoints, func(a, b Endpoint) int { return strings.Compare(a.Name, b.Name) })
+	return c
+}
+
+// hostPrefixes writes an endpoint's addresses as Endpoint has them; Calico accepts them without a length, too.
+func hostPrefixes(networks []string) string {
+	var list []string
+	for _, text := range networks {
+		if p := hoststate.Address(text); p.IsValid() {
+			list = append(list, p.String())
+		}
+	}
+	return strings.Join(list, " ")
+}
+
+func metric(p *int) uint32 {
+	if p == nil || *p <= 0 {
+		return 0
+	}
+	return uint32(*p)
+}

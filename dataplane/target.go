@@ -1,0 +1,60 @@
+package dataplane
+
+import (
+	"time"
+
+	"github.com/manxnet/manx/dataplane/endpointstatus"
+	"github.com/manxnet/manx/dataplane/filter"
+	"github.com/manxnet/manx/dataplane/hoststate"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/dataplane/shape"
+)
+
+// Target keeps one kind of thing on this host as it should be: routes, say, or files. An Agent calls its methods one at
+// a time, with its lock held. SetState, Handle, Resync and Retry take note and may compute; Flush alone changes what is
+// on the host. What a target needs of another, it gets by its constructor. Nothing is undone when its agent ends.
+type Target interface {
+	// Name is the target's in logs.
+	Name() string
+	// SetState takes over the newest state. It is called for each one, the first of which has a snapshot; h belongs to
+	// the agent and changes with the next one.
+	SetState(h *hoststate.Host)
+	// Handle takes over what happened in the kernel, also before the first SetState.
+	Handle(events []kernel.Event)
+	// Resync makes a Flush soon compare with all that is there.
+	Resync()
+	// Retry makes the next Flush try what failed without waiting for its time, and compare with all that is there.
+	Retry()
+	// Flush brings there what is wanted, as far as it can. It returns how many changes were tried, how many of them failed
+	// and what else did not succeed. It is not called before the first SetState.
+	Flush() (steps, failures int, err error)
+	// Next is how long the next Flush may wait if nothing happens before.
+	Next() time.Duration
+	// Health is how it stands.
+	Health() reconcile.Health
+	// Notices tell what else a person should know.
+	Notices() []reconcile.Notice
+	// Repairs tells what others had changed and Flush put right since the last call, and how many more there were.
+	Repairs() (list []reconcile.Repair, more int)
+}
+
+// Learner is a Target that takes what BGP has learned.
+type Learner interface {
+	// Learn takes over the whole new state of each prefix.
+	Learn([]route.Learned)
+}
+
+var (
+	_, _, _ Target  = (*link.Target)(nil), (*route.Target)(nil), (*shape.Target)(nil)
+	_, _    Target  = (*endpointstatus.Files)(nil), (*filter.Target)(nil)
+	_       Learner = (*route.Target)(nil)
+)
+
+// State is what the datastore, and what was decided from it for BGP, want of this host.
+type State = hoststate.State
+
+// Notice is something about this host that a person should know.
+type Notice = reconcile.Notice
