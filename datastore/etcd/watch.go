@@ -79,7 +79,7 @@ func (w *watcher) cover(kinds []model.Kind) error {
 		return errors.New("watch: no kind is given")
 	}
 	for _, kind := range kinds {
-		prefixes, err := model.EtcdPrefixes(kind, "")
+		prefixes, err := Prefixes(kind, "")
 		if err != nil {
 			return fmt.Errorf("watch: %w", err)
 		}
@@ -265,7 +265,7 @@ func (w *watcher) changed(kv *mvccpb.KeyValue) (datastore.Event, bool) {
 }
 
 func (w *watcher) deleted(path string, revision int64) (datastore.Event, bool) {
-	key, ok, _ := model.ParseEtcdPath(path)
+	key, ok, _ := ParsePath(path)
 	if !ok || !w.kinds[key.Kind] {
 		return datastore.Event{}, false
 	}

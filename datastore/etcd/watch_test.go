@@ -171,7 +171,7 @@ func TestWatchMarksTheEventsOfATransaction(t *testing.T) {
 	m.untilInSync()
 	var ops []clientv3.Op
 	for _, k := range []model.Key{model.ResourceKey(model.KindBGPPeer, "a"), model.ResourceKey(model.KindBGPPeer, "b"), model.ResourceKey(model.KindTier, "t")} {
-		path, err := model.EtcdPath(k)
+		path, err := etcd.Path(k)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -320,7 +320,7 @@ func TestTablesEqualTheDatastoreAfterRandomChangesAndFailures(t *testing.T) {
 		case err != nil:
 			t.Fatal(err)
 		case random.Intn(3) == 0:
-			path, _ := model.EtcdPath(o.Key)
+			path, _ := etcd.Path(o.Key)
 			resp, err := raw.Delete(ctx, path)
 			if err != nil {
 				t.Fatal(err)
