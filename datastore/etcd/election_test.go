@@ -10,7 +10,6 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/etcd"
@@ -280,30 +279,28 @@ func TestObserveOverALostConnection(t *testing.T) {
 
 // To lead, a user needs no more rights than to write the datastore.
 func TestElectionWithAuthentication(t *testing.T) {
-	server := etcdtest.Start(t)
-	root := server.Client(t)
-	steps := []func() error{
-		func() error { _, err := root.UserAdd(t.Context(), "root", "r"); return err },
-		func() error { _, err := root.RoleAdd(t.Context(), "root"); return err },
-		func() error { _, err := root.UserGrantRole(t.Context(), "root", "root"); return err },
-		func() error { _, err := root.RoleAdd(t.Context(), "calico"); return err },
+	server := startCluster(t, 1)[0]
+	root := plainClient(t, server)
+	ctx := t.Context()
+	for i, step := range []func() error{
+		func() error { _, err := root.RoleAdd(ctx, "root"); return err },
+		func() error { _, err := root.UserAdd(ctx, "root", "r"); return err },
+		func() error { _, err := root.UserGrantRole(ctx, "root", "root"); return err },
+		func() error { _, err := root.RoleAdd(ctx, "calico"); return err },
 		func() error {
-			_, err := root.RoleGrantPermission(t.Context(), "calico", "/calico/", clientv3.GetPrefixRangeEnd("/calico/"),
+			_, err := root.RoleGrantPermission(ctx, "calico", etcd.Root, clientv3.GetPrefixRangeEnd(etcd.Root),
 				clientv3.PermissionType(clientv3.PermReadWrite))
 			return err
 		},
-		func() error { _, err := root.UserAdd(t.Context(), "node", "n"); return err },
-		func() error { _, err := root.UserGrantRole(t.Context(), "node", "calico"); return err },
-		func() error { _, err := root.UserAdd(t.Context(), "guest", "g"); return err },
-		func() error { _, err := root.AuthEnable(t.Context()); return err },
-	}
-	for i, step := range steps {
+		func() error { _, err := root.UserAdd(ctx, "node", "n"); return err },
+		func() error { _, err := root.UserGrantRole(ctx, "node", "calico"); return err },
+		func() error { _, err := root.AuthEnable(ctx); return err },
+	} {
 		if err := step(); err != nil {
 			t.Fatalf("step %d: %v", i+1, err)
 		}
 	}
-	node := server.Config()
-	node.Username, node.Password = "node", "n"
+	node := etcd.Config{Endpoints: endpoints(server), Username: "node", Password: "n"}
 	a, b := candidate(t, node, 3*time.Second), candidate(t, node, 3*time.Second)
 	first := receive(t, campaign(t, a, "a"), "a leader")
 	second := campaign(t, b, "b")
@@ -316,11 +313,29 @@ func TestElectionWithAuthentication(t *testing.T) {
 	}
 	resigned(t, first)
 	resigned(t, receive(t, second, "the next leader"))
-	guest := node
-	guest.Username, guest.Password = "guest", "g"
-	if _, err := etcd.Open(t.Context(), guest, zap.NewNop()); !errors.Is(err, datastore.ErrUnauthorized) {
-		t.Errorf("who may do nothing: %v", err)
+}
+
+// The loss of the etcd member that leads the others is no loss of the lease.
+func TestElectionOverTheLossOfAMember(t *testing.T) {
+	members := startCluster(t, 3)
+	config := etcd.Config{Endpoints: endpoints(members...), RequestTimeout: 2 * time.Second}
+	a, b := candidate(t, config, 10*time.Minute), candidate(t, config, 10*time.Minute)
+	first := receive(t, campaign(t, a, "a"), "a leader")
+	second := campaign(t, b, "b")
+	leader(t, members).kill()
+	create := func() error { _, err := b.Create(t.Context(), peer("p", "10.0.0.1")); return err }
+	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		if err := create(); err == nil || errors.Is(err, datastore.ErrExists) {
+			break
+		} else if time.Now().After(end) {
+			t.Fatal(err)
+		}
 	}
+	if first.Context().Err() != nil {
+		t.Fatal(context.Cause(first.Context()))
+	}
+	resigned(t, first)
+	resigned(t, receive(t, second, "the next leader"))
 }
 
 func TestElectionsThatCannotBe(t *testing.T) {
