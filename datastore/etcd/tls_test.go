@@ -242,13 +242,13 @@ func TestCredentials(t *testing.T) {
 	s := open(t, config)
 	a := create(t, s, peer("a", "10.0.0.1"))
 	m := watch(t, s, a.Key.Kind, "Node", "IPAMBlock")
-	m.untilInSync()
-	if len(m.state) != 1 {
-		t.Errorf("the watch shows %v", m.state)
+	m.UntilInSync()
+	if len(m.State) != 1 {
+		t.Errorf("the watch shows %v", m.State)
 	}
 	server.kill()
 	server.start(t) // tokens of the old process are worthless
-	m.untilInSync()
+	m.UntilInSync()
 }
 
 func TestConfigFromEnv(t *testing.T) {
