@@ -23,8 +23,8 @@ type Elector interface {
 
 // Leadership is what Campaign won.
 type Leadership interface {
-	// Context ends when leadership does, with the reason as its cause: ErrNotLeading or an error that tells more. It ends
-	// before the next candidate leads.
+	// Context ends when leadership does, and before the next candidate leads. Its cause Is ErrNotLeading, and says why,
+	// unless the caller ended the campaign's context or closed the store.
 	Context() context.Context
 	// Resign ends leadership, so that the next candidate need not wait for the lease to run out: call it when the work of
 	// Context has come to rest. The error says why the others do have to wait. It may be called again.

@@ -44,6 +44,8 @@ func (s *Store) Campaign(ctx context.Context, election, candidate string) (datas
 		return nil, fmt.Errorf("election %q with candidate %q: want a name of lower-case letters, digits, dots and "+
 			"dashes, and a candidate", election, candidate)
 	}
+	s.watches.Add(1)
+	defer s.watches.Done()
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.ctx, func() { cancel(errors.New("the store was closed")) })
 	give := func(err error) (datastore.Leadership, error) {
@@ -51,7 +53,7 @@ func (s *Store) Campaign(ctx context.Context, election, candidate string) (datas
 		cancel(nil)
 		return nil, fmt.Errorf("election %s: %w", election, err)
 	}
-	key := electionRoot + election
+	key, said := electionRoot+election, ""
 	for delay := minDelay; ; delay = min(2*delay, maxDelay) {
 		if _, err := s.await(ctx, key, absentValue); err != nil {
 			return give(err)
@@ -71,7 +73,13 @@ func (s *Store) Campaign(ctx context.Context, election, candidate string) (datas
 			return give(err)
 		case err == nil: // somebody else was faster
 			delay = minDelay
-		case !sleep(ctx, delay/2+rand.N(delay)):
+			continue
+		}
+		if text := err.Error(); text != said {
+			said = text
+			s.log.Warn("nobody leads, and this candidate cannot either, trying again", zap.String("election", election), zap.Error(err))
+		}
+		if !sleep(ctx, delay/2+rand.N(delay)) {
 			return give(context.Cause(ctx))
 		}
 	}
