@@ -53,7 +53,8 @@ func contentOf(s *Snapshot) string {
 func twoClocks(t *testing.T) *Tables {
 	tables := NewTables(zap.NewNop(), "")
 	tables.expect(both)
-	tables.Apply(update("a", slow), inSyncOf(slow, model.KindNode), ofPeer(update("p", 1)), inSyncOf(fast+1, model.KindBGPPeer))
+	tables.Apply(update("a", slow), inSyncOf(slow, model.KindNode), ofPeer(update("p", 1)),
+		inSyncOf(fast+1, model.KindBGPPeer))
 	if s := tables.Snapshot(); !s.InSync() || contentOf(s) != "a=5 | p=+1" {
 		t.Fatalf("in sync %v: %q", s.InSync(), contentOf(s))
 	}
@@ -145,9 +146,11 @@ func TestPermutationOfTwoWatches(t *testing.T) {
 			}
 			return events
 		}
-		first := part(update("a", 11), invalid("a", 12), update("b", 13), remove("b", 14), update("c", 15), update("d", 16), remove("d", 17), update("d", 18))
+		first := part(update("a", 11), invalid("a", 12), update("b", 13), remove("b", 14), update("c", 15),
+			update("d", 16), remove("d", 17), update("d", 18))
 		lostThen := part(remove("c", 30), update("e", 25), update("a", 26), invalid("f", 27))
-		last := part(update("f", 31), remove("e", 32), update("e", 33), update("g", 34), remove("g", 35), remove("c", 36))
+		last := part(update("f", 31), remove("e", 32), update("e", 33), update("g", 34),
+			remove("g", 35), remove("c", 36))
 		return slices.Concat([]Event{inSync}, first, []Event{lost}, lostThen, []Event{inSync}, last)
 	}
 	for range 1000 {
@@ -213,7 +216,8 @@ func TestContains(t *testing.T) {
 	// With one clock, any change is as good.
 	whole := synced(update("a", 3))
 	whole.Apply(update("b", 12))
-	if s := whole.Snapshot(); !s.Contains(a, 12) || s.Contains(a, 13) || !s.Contains(p, 12) || s.RevisionOf(model.KindTier) != 12 {
+	if s := whole.Snapshot(); !s.Contains(a, 12) || s.Contains(a, 13) || !s.Contains(p, 12) ||
+		s.RevisionOf(model.KindTier) != 12 {
 		t.Errorf("one clock at %d", s.Revision())
 	}
 }

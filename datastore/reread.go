@@ -47,8 +47,8 @@ func (t *Tables) Reread(ctx context.Context, store Store) (Reread, error) {
 }
 
 // takeRead enters what was read beside the watch. While that is out of sync it is left out: what the watch has
-// delivered since could not be told from older states. The revision of the kind stays: the watch has yet to deliver what
-// came before.
+// delivered since could not be told from older states. The revision of the kind stays: the watch has yet to deliver
+// what came before.
 func (t *Tables) takeRead(e Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

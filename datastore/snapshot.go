@@ -14,8 +14,8 @@ import (
 // that the changes since it cannot be forgotten. It implements model.Reader: of an object that is quarantined readers see
 // the last valid version, if these tables have seen one, and else nothing.
 //
-// Published snapshots hold, of each kind, what the datastore held at one revision of the kind's clock: at the same one of
-// all watched kinds, if these have one clock.
+// Published snapshots hold, of each kind, what the datastore held at one revision of the kind's clock: at the same one
+// of all watched kinds, if these have one clock.
 type Snapshot struct {
 	views    []*view // in the order of the kinds
 	revision int64   // 0 if the kinds have several clocks
@@ -60,11 +60,12 @@ type Quarantined struct {
 
 func newSnapshot() *Snapshot { return &Snapshot{later: make(chan struct{}), log: new(logEntry)} }
 
-// Revision is the datastore's revision of the newest change in the snapshot, 0 if kinds have clocks of their own. It is to be
-// shown, not to be compared with the revision of an object: see Contains.
+// Revision is the datastore's revision of the newest change in the snapshot, 0 if kinds have clocks of their own. It is
+// to be shown, not to be compared with the revision of an object: see Contains.
 func (s *Snapshot) Revision() int64 { return s.revision }
 
-// RevisionOf is the revision of a kind, on its clock, up to which the snapshot holds everything; 0 if it holds nothing of it.
+// RevisionOf is the revision of a kind, on its clock, up to which the snapshot holds everything; 0 if it holds nothing
+// of it.
 func (s *Snapshot) RevisionOf(kind model.Kind) int64 {
 	if v := s.of(kind); v != nil {
 		return max(v.revision, s.revision)
@@ -72,8 +73,9 @@ func (s *Snapshot) RevisionOf(kind model.Kind) int64 {
 	return s.revision
 }
 
-// Contains is whether the snapshot holds that version of an object or a later one, of which the object's deletion is one:
-// whether it is the state as of that write. A version that was found invalid counts, because readers will see no more of it.
+// Contains is whether the snapshot holds that version of an object or a later one, of which the object's deletion is
+// one: whether it is the state as of that write. A version that was found invalid counts, because readers will see no
+// more of it.
 func (s *Snapshot) Contains(k model.Key, revision int64) bool {
 	if s.RevisionOf(k.Kind) >= revision {
 		return true
@@ -87,8 +89,8 @@ func (s *Snapshot) Contains(k model.Key, revision int64) bool {
 	return max(revisionOf(good), revisionOf(bad.Object)) >= revision
 }
 
-// InSync is false before the first full read, when the snapshot is empty, and while a watched kind is lost, of which it then
-// holds the last state that was seen: still good to act upon, but not to conclude that something new is absent.
+// InSync is false before the first full read, when the snapshot is empty, and while a watched kind is lost, of which it
+// then holds the last state that was seen: still good to act upon, but not to conclude that something new is absent.
 func (s *Snapshot) InSync() bool { return s.inSync }
 
 // Get implements model.Reader.

@@ -11,16 +11,15 @@ import (
 //
 // Objects that it returns may have Err set: the entry exists but cannot be decoded or is invalid.
 //
-// A revision names one version of one object: it changes with each write, and an object that was deleted and created again
-// gets another one. Revisions are ordered within a kind, because each kind has a clock. Kinds may have clocks of their own
-// (Kubernetes) or one clock together (etcd): whoever compares revisions compares those of one kind, and whoever needs the
-// state as of a write calls Snapshot.Contains.
+// A revision names one version of one object: it changes with each write, and an object that was deleted and created
+// again gets another one. Revisions are ordered within a kind, because each kind has a clock. Kinds may have clocks of
+// their own (Kubernetes) or one clock together (etcd): whoever compares revisions compares those of one kind, and
+// whoever needs the state as of a write calls Snapshot.Contains.
 type Store interface {
 	// Get returns the object, or an error that Is ErrNotFound.
 	Get(ctx context.Context, key model.Key) (*model.Object, error)
-	// List returns the objects of a kind, of one namespace if that is not empty, in key order, and the revision of the list
-	// on the kind's clock.
-	// A BlockAffinity's namespace is its owner: "host/node-1".
+	// List returns the objects of a kind, of one namespace if that is not empty, in key order, and the revision of the
+	// list on the kind's clock. A BlockAffinity's namespace is its owner: "host/node-1".
 	List(ctx context.Context, kind model.Kind, namespace string) ([]*model.Object, int64, error)
 	// Create stores a new object, or fails with ErrExists. Defaults are filled in and the object is validated before.
 	Create(ctx context.Context, o *model.Object) (*model.Object, error)
@@ -29,8 +28,8 @@ type Store interface {
 	Update(ctx context.Context, o *model.Object) (*model.Object, error)
 	// Delete removes the object and returns what it was. Revision 0 deletes whatever is there; otherwise it must match.
 	Delete(ctx context.Context, key model.Key, revision int64) (*model.Object, error)
-	// Watch delivers what is stored of the given kinds and then each change, until ctx or the Store ends; then it closes the
-	// channel. A kind that cannot be watched is an EventLost that says so, after which the channel is closed.
+	// Watch delivers what is stored of the given kinds and then each change, until ctx or the Store ends; then it closes
+	// the channel. A kind that cannot be watched is an EventLost that says so, after which the channel is closed.
 	//
 	// Kinds may be followed together or each on its own. Of one kind, after EventInSync with revision R and the events up
 	// to revision S the reader has what was stored at S: the events come in the order of their revisions. Between

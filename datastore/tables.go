@@ -17,10 +17,10 @@ import (
 // Tables mirror the watched part of the datastore in memory. One goroutine feeds them; any number of readers take
 // snapshots.
 //
-// Nothing is handed out before all watched kinds are in sync for the first time. While a kind is lost its last good state
-// stays, the others go on, and what is read again of it becomes visible at once when it is complete. So each snapshot that
-// is published holds, of each kind, what the datastore held at one revision; and of kinds that are followed together, what
-// it held at the same revision.
+// Nothing is handed out before all watched kinds are in sync for the first time. While a kind is lost its last good
+// state stays, the others go on, and what is read again of it becomes visible at once when it is complete. So each
+// snapshot that is published holds, of each kind, what the datastore held at one revision; and of kinds that are
+// followed together, what it held at the same revision.
 type Tables struct {
 	log     *zap.Logger
 	now     func() time.Time
@@ -47,7 +47,8 @@ type Status struct {
 	Since time.Time
 	// Revision is the datastore's revision up to which the tables are complete, 0 if kinds have clocks of their own.
 	Revision int64
-	// LastError is why the connection was last lost, nil if it never was. It is about a kind that is still lost, if one is.
+	// LastError is why the connection was last lost, nil if it never was. It is about a kind that is still lost, if one
+	// is.
 	LastError   error
 	LastErrorAt time.Time
 	// Restarts counts the full reads after the first.

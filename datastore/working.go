@@ -43,9 +43,9 @@ func (w *working) freeze() (changed []model.Key) {
 	return changed
 }
 
-// take enters one event, and returns false if it is late. What becomes of a key depends on the newest valid version, the
-// newest invalid one and the newest deletion, in whatever order they come: a valid version that was not deleted since is
-// in use, and stays so while a newer one is invalid.
+// take enters one event, and returns false if it is late. What becomes of a key depends on the newest valid version,
+// the newest invalid one and the newest deletion, in whatever order they come: a valid version that was not deleted
+// since is in use, and stays so while a newer one is invalid.
 func (w *working) take(e Event, now func() time.Time) bool {
 	good, _ := w.objects.get(e.Key)
 	bad, wasBad := w.quarantined.get(e.Key)

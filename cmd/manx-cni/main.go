@@ -64,9 +64,11 @@ func (p *plugin) testDatastore(conf io.Reader) error {
 	return err
 }
 
-// openDatastore connects to the servers of the network configuration, or of the environment where that is silent, or else
-// to the datastore of the local manxd.
-func openDatastore(ctx context.Context, c *netConf, getenv func(string) string, log *zap.Logger) (datastore.Store, error) {
+// openDatastore connects to the servers of the network configuration, or of the environment where that is silent, or
+// else to the datastore of the local manxd.
+func openDatastore(
+	ctx context.Context, c *netConf, getenv func(string) string, log *zap.Logger,
+) (datastore.Store, error) {
 	s := connect.FromEnvironment(getenv)
 	s.Type, s.RunDir = c.DatastoreType, filepath.Dir(c.ManxdSocket)
 	s.Etcd = s.Etcd.With(etcd.Config{

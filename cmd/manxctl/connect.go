@@ -36,8 +36,8 @@ func (e *etcdFlags) add(f *pflag.FlagSet) {
 		"file that holds the password for etcd (ETCD_PASSWORD_FILE)")
 }
 
-// open connects to the datastore: that of the flags, of the configuration file or else of the environment, or that of the
-// local manxd.
+// open connects to the datastore: that of the flags, of the configuration file or else of the environment, or that of
+// the local manxd.
 func (c *cli) open(ctx context.Context) (datastore.Store, error) {
 	s, err := connect.FromFile(c.etcd.config, c.env)
 	if err != nil {

@@ -26,7 +26,8 @@ func TestLocal(t *testing.T) {
 	if got, err := connect.ReadLocal(dir, connect.Settings{}); err != nil || !reflect.DeepEqual(got, config) {
 		t.Errorf("%+v, %v: want %+v", got, err, config)
 	}
-	if got, err := connect.ReadLocal(dir, connect.Settings{Etcd: etcd.Config{Username: "me", Password: "mine"}}); err != nil ||
+	if got, err := connect.ReadLocal(dir, connect.Settings{
+		Etcd: etcd.Config{Username: "me", Password: "mine"}}); err != nil ||
 		got.Etcd.Username != "me" || got.Etcd.Password != "mine" || got.Etcd.PasswordFile != "" {
 		t.Errorf("as another user: %+v, %v", got, err)
 	}
@@ -41,7 +42,8 @@ func TestLocal(t *testing.T) {
 	file := filepath.Join(dir, entries[0].Name())
 	content, err := os.ReadFile(file)
 	st, _ := os.Stat(file)
-	if err != nil || strings.Contains(string(content), "secret") || strings.Contains(string(content), "type") || st.Mode().Perm() != 0o600 {
+	if err != nil || strings.Contains(string(content), "secret") || strings.Contains(string(content), "type") ||
+		st.Mode().Perm() != 0o600 {
 		t.Errorf("%s (mode %v), %v", content, st.Mode(), err)
 	}
 	if err := os.WriteFile(file, content[:len(content)/2], 0o600); err != nil {

@@ -45,9 +45,9 @@ func Usable(typ string) (known, usable bool) {
 	return err == nil || typ == Kubernetes, err == nil
 }
 
-// Open opens the datastore. If no datastore is set it is that of the local manxd; the error Is ErrNoLocal if there is none.
-// An error that Is datastore.ErrUnavailable may go away by itself, and is waited for if the settings say so; refused
-// credentials and unusable settings end it in any case. The caller closes what he gets.
+// Open opens the datastore. If no datastore is set it is that of the local manxd; the error Is ErrNoLocal if there is
+// none. An error that Is datastore.ErrUnavailable may go away by itself, and is waited for if the settings say so;
+// refused credentials and unusable settings end it in any case. The caller closes what he gets.
 func Open(ctx context.Context, s Settings, log *zap.Logger) (datastore.Backend, error) {
 	s, err := s.resolve()
 	if err != nil {

@@ -83,8 +83,8 @@ func TestPasswordsTakeEachOthersPlace(t *testing.T) {
 		got.CertFile != "/c" || got.Endpoints[0] != "x:1" {
 		t.Errorf("%+v", got)
 	}
-	if got = got.With(etcd.Config{Password: "q", Endpoints: []string{"y:1"}}); got.Password != "q" || got.PasswordFile != "" ||
-		got.Endpoints[0] != "y:1" {
+	if got = got.With(etcd.Config{Password: "q", Endpoints: []string{"y:1"}}); got.Password != "q" ||
+		got.PasswordFile != "" || got.Endpoints[0] != "y:1" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -138,7 +138,8 @@ func TestWarnsBeforeItOpens(t *testing.T) {
 func TestFromFile(t *testing.T) {
 	dir := t.TempDir()
 	env := func(name string) string {
-		return map[string]string{"CALICO_DATASTORE_TYPE": "kubernetes", "DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": "e:1"}[name]
+		return map[string]string{"CALICO_DATASTORE_TYPE": "kubernetes", "DATASTORE_TYPE": "etcdv3",
+			"ETCD_ENDPOINTS": "e:1"}[name]
 	}
 	write := func(name, spec string) string {
 		file := filepath.Join(dir, name)
@@ -148,7 +149,8 @@ func TestFromFile(t *testing.T) {
 		}
 		return file
 	}
-	s, err := connect.FromFile(write("good", "  datastoreType: etcdv3\n  etcdEndpoints: a:1,b:1\n  etcdCACertFile: /ca\n"), env)
+	s, err := connect.FromFile(write("good",
+		"  datastoreType: etcdv3\n  etcdEndpoints: a:1,b:1\n  etcdCACertFile: /ca\n"), env)
 	if err != nil || s.Type != "etcdv3" || strings.Join(s.Etcd.Endpoints, " ") != "a:1 b:1" || s.Etcd.CAFile != "/ca" {
 		t.Errorf("%+v, %v", s, err)
 	}

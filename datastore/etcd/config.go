@@ -23,8 +23,8 @@ type Config struct {
 	Username, Password, PasswordFile string
 	// RequestTimeout bounds each request whose context has no deadline; 10 s if zero.
 	RequestTimeout time.Duration
-	// LeaseTTL is how long after the end of a leader that did not resign another candidate can lead, in whole seconds; 15 s
-	// if zero. etcd may raise it to one and a half of its own election timeout.
+	// LeaseTTL is how long after the end of a leader that did not resign another candidate can lead, in whole seconds; 15
+	// s if zero. etcd may raise it to one and a half of its own election timeout.
 	LeaseTTL time.Duration
 }
 

@@ -77,7 +77,8 @@ func (s *Store) Campaign(ctx context.Context, election, candidate string) (datas
 		}
 		if text := err.Error(); text != said {
 			said = text
-			s.log.Warn("nobody leads, and this candidate cannot either, trying again", zap.String("election", election), zap.Error(err))
+			s.log.Warn("nobody leads, and this candidate cannot either, trying again",
+				zap.String("election", election), zap.Error(err))
 		}
 		if !sleep(ctx, delay/2+rand.N(delay)) {
 			return give(context.Cause(ctx))
@@ -286,8 +287,8 @@ func leader(kv *mvccpb.KeyValue) string {
 	return string(kv.Value)
 }
 
-// await returns what is stored at a key, nil for nothing, as soon as it is wanted. It goes on over lost connections, and
-// gives up when ctx ends or the datastore refuses.
+// await returns what is stored at a key, nil for nothing, as soon as it is wanted. It goes on over lost connections,
+// and gives up when ctx ends or the datastore refuses.
 func (s *Store) await(ctx context.Context, key string, wanted func(*mvccpb.KeyValue) bool) (*mvccpb.KeyValue, error) {
 	for delay := minDelay; ; delay = min(2*delay, maxDelay) {
 		began := time.Now()
@@ -310,7 +311,9 @@ func (s *Store) await(ctx context.Context, key string, wanted func(*mvccpb.KeyVa
 	}
 }
 
-func (s *Store) awaitOnce(ctx context.Context, key string, wanted func(*mvccpb.KeyValue) bool) (*mvccpb.KeyValue, error) {
+func (s *Store) awaitOnce(
+	ctx context.Context, key string, wanted func(*mvccpb.KeyValue) bool,
+) (*mvccpb.KeyValue, error) {
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
 	defer cancel(nil)
 	limited, done := s.bounded(ctx)

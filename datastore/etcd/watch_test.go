@@ -48,13 +48,6 @@ func change(t *testing.T, s datastore.Store, o *model.Object, ip string) *model.
 	return changed
 }
 
-func remove(t *testing.T, s datastore.Store, k model.Key) {
-	t.Helper()
-	if _, err := s.Delete(context.Background(), k, 0); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func compact(t *testing.T, c *clientv3.Client) {
 	t.Helper()
 	resp, err := c.Get(context.Background(), "x")

@@ -46,7 +46,8 @@ func Receive[T any](t *testing.T, from <-chan T, what string) (v T) {
 func Ended(t *testing.T, l datastore.Leadership, want string) {
 	t.Helper()
 	Receive(t, l.Context().Done(), "the end of leadership")
-	if err := context.Cause(l.Context()); !errors.Is(err, datastore.ErrNotLeading) || !strings.Contains(err.Error(), want) {
+	if err := context.Cause(l.Context()); !errors.Is(err, datastore.ErrNotLeading) ||
+		!strings.Contains(err.Error(), want) {
 		t.Errorf("leadership ended with %v, want %q", err, want)
 	}
 }

@@ -29,7 +29,8 @@ func crud(t *testing.T, x System) {
 		t.Fatal(err)
 	}
 	m := created.Metadata()
-	if ct := m.GetCreationTimestamp(); m.GetUID() == "" || ct.IsZero() || created.Revision == 0 || o.Metadata().GetUID() != "" {
+	if ct := m.GetCreationTimestamp(); m.GetUID() == "" || ct.IsZero() || created.Revision == 0 ||
+		o.Metadata().GetUID() != "" {
 		t.Fatalf("created %+v", m)
 	}
 	if _, err := s.Create(ctx, o); !errors.Is(err, datastore.ErrExists) {
@@ -48,7 +49,8 @@ func crud(t *testing.T, x System) {
 		t.Fatalf("delete of a stale object: %v", err)
 	}
 	read, err := s.Get(ctx, o.Key)
-	if err != nil || peerIP(read) != "10.0.0.2" || read.Revision != updated.Revision || read.Metadata().GetUID() != m.GetUID() {
+	if err != nil || peerIP(read) != "10.0.0.2" || read.Revision != updated.Revision ||
+		read.Metadata().GetUID() != m.GetUID() {
 		t.Fatalf("read %+v, %v", read, err)
 	}
 	deleted, err := s.Delete(ctx, o.Key, updated.Revision)
@@ -90,8 +92,8 @@ func ipamKinds(t *testing.T, x System) {
 		if _, err := s.Delete(ctx, o.Key, created.Revision); !errors.Is(err, datastore.ErrConflict) {
 			t.Errorf("%s: delete of a stale object: %v", o.Key, err)
 		}
-		if all, _, err := s.List(ctx, o.Key.Kind, ""); err != nil || len(all) != 1 || all[0].Key != o.Key || all[0].Err != nil ||
-			all[0].Revision != updated.Revision {
+		if all, _, err := s.List(ctx, o.Key.Kind, ""); err != nil || len(all) != 1 ||
+			all[0].Key != o.Key || all[0].Err != nil || all[0].Revision != updated.Revision {
 			t.Errorf("%s: listed %+v, %v", o.Key, all, err)
 		}
 		if _, err := s.Delete(ctx, o.Key, updated.Revision); err != nil {
@@ -187,7 +189,8 @@ func madeAnew(t *testing.T, x System) {
 	remove(t, s, first.Key)
 	second := create(t, s, peer("tor", "10.0.0.1"))
 	if second.Revision <= first.Revision || second.Metadata().GetUID() == first.Metadata().GetUID() {
-		t.Errorf("the second has revision %d after %d, and UID %s", second.Revision, first.Revision, second.Metadata().GetUID())
+		t.Errorf("the second has revision %d after %d, and UID %s",
+			second.Revision, first.Revision, second.Metadata().GetUID())
 	}
 	if _, err := s.Update(ctx, first); !errors.Is(err, datastore.ErrConflict) {
 		t.Errorf("update by who knows the first: %v", err)

@@ -1,4 +1,5 @@
-// Package storetest judges a backend: it holds what every datastore.Store and Elector has to do, as tests that each runs.
+// Package storetest judges a backend: it holds what every datastore.Store and Elector has to do, as tests that each
+// runs.
 package storetest
 
 import (
@@ -58,7 +59,8 @@ func Run(t *testing.T, start func(*testing.T) System) {
 
 // peer is a valid object that has nothing to do with others.
 func peer(name, ip string) *model.Object {
-	return model.NewObject(model.ResourceKey(model.KindBGPPeer, name), &model.BGPPeer{Spec: model.BGPPeerSpec{PeerIP: ip, ASNumber: 64512}})
+	return model.NewObject(model.ResourceKey(model.KindBGPPeer, name),
+		&model.BGPPeer{Spec: model.BGPPeerSpec{PeerIP: ip, ASNumber: 64512}})
 }
 
 func peerIP(o *model.Object) string { return o.Value.(*model.BGPPeer).Spec.PeerIP }

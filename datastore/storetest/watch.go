@@ -19,7 +19,8 @@ func watchChanges(t *testing.T, x System) {
 	create(t, s, model.NewObject(model.ResourceKey(model.KindTier, "t"), new(model.Tier)))
 	m := Watch(t, s, model.KindBGPPeer)
 	m.UntilInSync()
-	if len(m.Seen) != 3 || m.State[a.Key] != a.Revision || m.State[b.Key] != b.Revision || m.Seen[2].Revision < b.Revision {
+	if len(m.Seen) != 3 || m.State[a.Key] != a.Revision || m.State[b.Key] != b.Revision ||
+		m.Seen[2].Revision < b.Revision {
 		t.Fatalf("at sync: %+v", m.Seen)
 	}
 	a2 := change(t, s, a, "10.0.0.3")
@@ -33,7 +34,8 @@ func watchChanges(t *testing.T, x System) {
 		t.Errorf("event without the new value: %+v", m.Seen[3])
 	}
 	for _, e := range m.Seen {
-		if e.Key.Kind == model.KindTier || e.Object != nil && (e.Object.Err != nil || e.Object.Key != e.Key || e.Object.Revision != e.Revision) {
+		if e.Key.Kind == model.KindTier || e.Object != nil && (e.Object.Err != nil ||
+			e.Object.Key != e.Key || e.Object.Revision != e.Revision) {
 			t.Errorf("event %+v of %+v", e, e.Object)
 		}
 	}
@@ -95,7 +97,8 @@ func inSyncKinds(m *Mirror) (n int) {
 // While the reader is cut off, everything that it would have to catch up with is forgotten: it is told the differences.
 func watchForgotten(t *testing.T, x System) {
 	direct, s := x.Open(t), x.Far(t)
-	a, b, c := create(t, direct, peer("a", "10.0.0.1")), create(t, direct, peer("b", "10.0.0.2")), create(t, direct, peer("c", "10.0.0.3"))
+	a, b := create(t, direct, peer("a", "10.0.0.1")), create(t, direct, peer("b", "10.0.0.2"))
+	c := create(t, direct, peer("c", "10.0.0.3"))
 	m := Watch(t, s, model.KindBGPPeer)
 	m.UntilInSync()
 	x.Cut()
