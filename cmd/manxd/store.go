@@ -26,7 +26,7 @@ func openStore(ctx context.Context, o options, waiting func(error), log *zap.Log
 	if err := connect.WriteLocal(o.runDir, settings); err != nil {
 		log.Warn("manxctl and the CNI plugin need settings to find the datastore", zap.Error(err))
 	}
-	store, err := connect.Open(ctx, settings, log.Named("datastore"))
+	store, err := connect.Open(ctx, settings, log)
 	if err != nil {
 		stop()
 		if ctx.Err() != nil {

@@ -87,7 +87,7 @@ const retryInterval = time.Second
 func (s Settings) wait(ctx context.Context, w way, log *zap.Logger) (datastore.Backend, error) {
 	said := ""
 	for {
-		store, err := w.open(ctx, log)
+		store, err := w.open(ctx, log.Named("datastore"))
 		if err == nil || !s.Wait || !errors.Is(err, datastore.ErrUnavailable) {
 			return store, err
 		}
