@@ -214,6 +214,13 @@ func electionsThatCannotBe(t *testing.T, x System) {
 	if l, err = s.Campaign(t.Context(), "x", "a"); err != nil {
 		t.Fatal(err)
 	}
+	names := s.Observe(context.Background(), "x")
+	if got := Receive(t, names, "the leader's name"); got != "a" {
+		t.Errorf("%q leads, want a", got)
+	}
 	s.Close()
 	Receive(t, l.Context().Done(), "the end of leadership")
+	if _, ok := <-names; ok {
+		t.Error("a name after the end")
+	}
 }
