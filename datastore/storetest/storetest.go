@@ -27,12 +27,20 @@ type System struct {
 // LongLease is longer than any test waits: who leads before it is over did not wait for a lease to run out.
 const LongLease, ShortLease = time.Hour, 2 * time.Second
 
+type part struct {
+	name string
+	test func(*testing.T, System)
+}
+
 // Run judges a backend. start is called for each part.
 func Run(t *testing.T, start func(*testing.T) System) {
-	for _, part := range []struct {
-		name string
-		test func(*testing.T, System)
-	}{
+	RunStore(t, start)
+	RunElector(t, start)
+}
+
+// RunStore judges the Store of a backend alone.
+func RunStore(t *testing.T, start func(*testing.T) System) {
+	run(t, start, []part{
 		{"create, read, update, delete", crud},
 		{"kinds of IPAM", ipamKinds},
 		{"what is invalid is refused", refusals},
@@ -47,12 +55,22 @@ func Run(t *testing.T, start func(*testing.T) System) {
 		{"watch ends with its context and with the store", watchEnds},
 		{"watch of an unknown kind", watchUnknown},
 		{"tables contain what was written", tablesContain},
+	})
+}
+
+// RunElector judges the Elector of a backend alone.
+func RunElector(t *testing.T, start func(*testing.T) System) {
+	run(t, start, []part{
 		{"one leads until he resigns", resigning},
 		{"never two lead", neverTwoLead},
 		{"a leader who is cut off", leaderCutOff},
 		{"observe over a lost connection", observeOverALostConnection},
 		{"elections that cannot be", electionsThatCannotBe},
-	} {
+	})
+}
+
+func run(t *testing.T, start func(*testing.T) System, parts []part) {
+	for _, part := range parts {
 		t.Run(part.name, func(t *testing.T) { part.test(t, start(t)) })
 	}
 }
