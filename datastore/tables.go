@@ -184,8 +184,9 @@ func (t *Tables) inSync(e Event) {
 func (t *Tables) lost(e Event) {
 	// What came before the loss is complete up to its revision. What comes now is not, until the next EventInSync.
 	t.publish()
-	wasSync, at := t.status.InSync, t.now()
+	wasSync, at := len(e.Kinds) == 0 && t.others, t.now()
 	for _, w := range t.concerned(e) {
+		wasSync = wasSync || w.inSync
 		w.inSync, w.lost, w.lostAt = false, e.Err, at
 	}
 	if len(e.Kinds) == 0 {
@@ -193,7 +194,7 @@ func (t *Tables) lost(e Event) {
 	}
 	t.status.LastError, t.status.LastErrorAt = e.Err, at
 	t.settle()
-	if wasSync {
+	if wasSync && t.status.Complete {
 		fields := []zap.Field{zap.Int64("revision", t.revision), zap.Error(e.Err)}
 		if len(e.Kinds) > 0 {
 			fields = append(fields, zap.Any("kinds", e.Kinds))

@@ -55,6 +55,7 @@ func raw(t *testing.T, c etcd.Config) *clientv3.Client {
 // The distribution's server is an older version than the embedded one.
 func TestStoreOnDistributionServer(t *testing.T) {
 	config := etcd.Config{Endpoints: endpoints(startCluster(t, 1)...)}
+	t.Parallel() // not before: the ports of the server are taken by now
 	judge(t, config, config.Endpoints[0])
 }
 
@@ -62,5 +63,6 @@ func TestStoreOnDistributionServer(t *testing.T) {
 func TestStoreOnEmbeddedServer(t *testing.T) {
 	server := etcdtest.Start(t)
 	socket := "unix://" + filepath.Join(server.DataDir, embedded.SocketName)
+	t.Parallel()
 	judge(t, etcd.Config{Endpoints: []string{socket}}, server.Endpoint)
 }

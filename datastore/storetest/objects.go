@@ -255,7 +255,7 @@ func brokenLine(t *testing.T, x System) {
 		"update": func(ctx context.Context) error { _, err := s.Update(ctx, a); return err },
 		"delete": func(ctx context.Context) error { _, err := s.Delete(ctx, a.Key, 0); return err },
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		err := f(ctx)
 		cancel()
 		var e *datastore.KeyError
