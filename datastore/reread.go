@@ -38,7 +38,7 @@ func (t *Tables) Reread(ctx context.Context, store Store) (Reread, error) {
 	}
 	still := t.Snapshot()
 	for _, q := range bad {
-		if now, ok := still.quarantined.get(q.Object.Key); ok {
+		if now, ok := still.of(q.Object.Key.Kind).quarantined.get(q.Object.Key); ok {
 			r.Still++
 			r.Reason = cmp.Or(r.Reason, now.Object.Err.Error())
 		}
@@ -47,12 +47,12 @@ func (t *Tables) Reread(ctx context.Context, store Store) (Reread, error) {
 }
 
 // takeRead enters what was read beside the watch. While that is out of sync it is left out: what the watch has
-// delivered since could not be told from older states.
+// delivered since could not be told from older states. The revision of the kind stays: the watch has yet to deliver
+// what came before.
 func (t *Tables) takeRead(e Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.status.InSync {
-		t.work.take(e, true, t.now)
+	if w := t.of(e.Key.Kind); w.inSync && w.take(e, t.now) {
 		t.publish()
 	}
 }

@@ -1,6 +1,7 @@
 package datastore
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 	"sync/atomic"
@@ -13,14 +14,31 @@ import (
 // that the changes since it cannot be forgotten. It implements model.Reader: of an object that is quarantined readers see
 // the last valid version, if these tables have seen one, and else nothing.
 //
-// Published snapshots hold what the datastore held at one revision, of all watched kinds.
+// Published snapshots hold, of each kind, what the datastore held at one revision of the kind's clock: at the same one
+// of all watched kinds, if these have one clock.
 type Snapshot struct {
+	views    []*view // in the order of the kinds
+	revision int64   // 0 if the kinds have several clocks
+	inSync   bool
+	later    chan struct{} // closed when a newer snapshot replaces this one
+	log      *logEntry
+}
+
+// view is what a snapshot holds of one kind.
+type view struct {
+	kind        model.Kind
 	objects     tree[*model.Object]
 	quarantined tree[Quarantined]
-	revision    int64
-	inSync      bool
-	later       chan struct{} // closed when a newer snapshot replaces this one
-	log         *logEntry
+	revision    int64 // everything up to here is in it
+}
+
+// of is what the snapshot holds of a kind, nil if there is nothing.
+func (s *Snapshot) of(kind model.Kind) *view {
+	i, ok := slices.BinarySearchFunc(s.views, kind, func(v *view, k model.Kind) int { return cmp.Compare(v.kind, k) })
+	if !ok {
+		return nil
+	}
+	return s.views[i]
 }
 
 // logEntry tells how one snapshot differs from the one before. Entries are linked forward: as long as somebody holds a
@@ -40,45 +58,82 @@ type Quarantined struct {
 	InUse int64
 }
 
-func newSnapshot() *Snapshot {
-	return &Snapshot{
-		objects:     newObjects(),
-		quarantined: newQuarantine(),
-		later:       make(chan struct{}),
-		log:         new(logEntry),
-	}
-}
+func newSnapshot() *Snapshot { return &Snapshot{later: make(chan struct{}), log: new(logEntry)} }
 
-// Revision is the datastore's revision of the newest change in the snapshot.
+// Revision is the datastore's revision of the newest change in the snapshot, 0 if kinds have clocks of their own. It is
+// to be shown, not to be compared with the revision of an object: see Contains.
 func (s *Snapshot) Revision() int64 { return s.revision }
 
-// InSync is false before the first full read, when the snapshot is empty, and while the connection is lost, when it
-// holds the last state that was seen: still good to act upon, but not to conclude that something new is absent.
+// RevisionOf is the revision of a kind, on its clock, up to which the snapshot holds everything; 0 if it holds nothing
+// of it.
+func (s *Snapshot) RevisionOf(kind model.Kind) int64 {
+	if v := s.of(kind); v != nil {
+		return max(v.revision, s.revision)
+	}
+	return s.revision
+}
+
+// Contains is whether the snapshot holds that version of an object or a later one, of which the object's deletion is
+// one: whether it is the state as of that write. A version that was found invalid counts, because readers will see no
+// more of it.
+func (s *Snapshot) Contains(k model.Key, revision int64) bool {
+	if s.RevisionOf(k.Kind) >= revision {
+		return true
+	}
+	v := s.of(k.Kind) // one object may be ahead of its kind: see Tables.Reread
+	if v == nil {
+		return false
+	}
+	good, _ := v.objects.get(k)
+	bad, _ := v.quarantined.get(k)
+	return max(revisionOf(good), revisionOf(bad.Object)) >= revision
+}
+
+// InSync is false before the first full read, when the snapshot is empty, and while a watched kind is lost, of which it
+// then holds the last state that was seen: still good to act upon, but not to conclude that something new is absent.
 func (s *Snapshot) InSync() bool { return s.inSync }
 
 // Get implements model.Reader.
 func (s *Snapshot) Get(k model.Key) *model.Object {
-	o, _ := s.objects.get(k)
-	return o
+	if v := s.of(k.Kind); v != nil {
+		o, _ := v.objects.get(k)
+		return o
+	}
+	return nil
 }
 
 // All implements model.Reader.
 func (s *Snapshot) All(kind model.Kind) iter.Seq[*model.Object] {
 	return func(yield func(*model.Object) bool) {
-		s.objects.AscendGreaterOrEqual(s.objects.at(model.Key{Kind: kind}), func(o *model.Object) bool { return o.Key.Kind == kind && yield(o) })
+		if v := s.of(kind); v != nil {
+			v.objects.Ascend(yield)
+		}
 	}
 }
 
 // Len is the number of objects that readers see.
-func (s *Snapshot) Len() int { return s.objects.Len() }
+func (s *Snapshot) Len() (n int) {
+	for _, v := range s.views {
+		n += v.objects.Len()
+	}
+	return n
+}
 
 // Quarantined visits the entries that cannot be used, in key order.
 func (s *Snapshot) Quarantined() iter.Seq[Quarantined] {
 	return func(yield func(Quarantined) bool) {
-		s.quarantined.Ascend(func(q Quarantined) bool {
-			q.InUse = revisionOf(s.Get(q.Object.Key))
-			return yield(q)
-		})
+		more := true
+		for _, v := range s.views {
+			v.quarantined.Ascend(func(q Quarantined) bool {
+				good, _ := v.objects.get(q.Object.Key)
+				q.InUse = revisionOf(good)
+				more = yield(q)
+				return more
+			})
+			if !more {
+				return
+			}
+		}
 	}
 }
 
@@ -95,7 +150,7 @@ type Change struct {
 func (s *Snapshot) Changes(since *Snapshot) iter.Seq[Change] {
 	return func(yield func(Change) bool) {
 		if since == nil {
-			s.objects.Ascend(func(o *model.Object) bool { return yield(Change{Key: o.Key, New: o}) })
+			s.changesFromNothing(yield)
 			return
 		}
 		for _, key := range s.keysSince(since) {
@@ -103,6 +158,19 @@ func (s *Snapshot) Changes(since *Snapshot) iter.Seq[Change] {
 			if c.Old != c.New && !yield(c) {
 				return
 			}
+		}
+	}
+}
+
+func (s *Snapshot) changesFromNothing(yield func(Change) bool) {
+	more := true
+	for _, v := range s.views {
+		v.objects.Ascend(func(o *model.Object) bool {
+			more = yield(Change{Key: o.Key, New: o})
+			return more
+		})
+		if !more {
+			return
 		}
 	}
 }

@@ -13,7 +13,7 @@ var errSpelledTwice = errors.New("is stored under the old spelling of its name b
 
 // settleSpelling makes sure that of a policy that is stored under both spellings of its name one counts: today's, which is
 // also what a read by name finds. The other one is in quarantine for as long as both are there.
-func (w *workingState) settleSpelling(k model.Key, now func() time.Time) {
+func (w *working) settleSpelling(k model.Key, now func() time.Time) {
 	if old, ok := model.OldPolicyKey(k); ok {
 		w.settlePair(old, k, now)
 	}
@@ -22,7 +22,7 @@ func (w *workingState) settleSpelling(k model.Key, now func() time.Time) {
 	}
 }
 
-func (w *workingState) settlePair(old, current model.Key, now func() time.Time) {
+func (w *working) settlePair(old, current model.Key, now func() time.Time) {
 	spare, inUse := w.objects.get(old)
 	_, taken := w.objects.get(current)
 	bad, quarantined := w.quarantined.get(old)
@@ -42,5 +42,5 @@ func (w *workingState) settlePair(old, current model.Key, now func() time.Time) 
 	default:
 		return
 	}
-	w.changed = append(w.changed, old)
+	w.touch(old)
 }

@@ -17,27 +17,38 @@ import (
 // Tables mirror the watched part of the datastore in memory. One goroutine feeds them; any number of readers take
 // snapshots.
 //
-// Nothing is handed out before the first full read is complete. While the connection is lost the last good state stays,
-// and what is read again becomes visible at once when it is complete. So each snapshot that is published holds what the
-// datastore held at one revision.
+// Nothing is handed out before all watched kinds are in sync for the first time. While a kind is lost its last good
+// state stays, the others go on, and what is read again of it becomes visible at once when it is complete. So each
+// snapshot that is published holds, of each kind, what the datastore held at one revision; and of kinds that are
+// followed together, what it held at the same revision.
 type Tables struct {
 	log     *zap.Logger
 	now     func() time.Time
 	current atomic.Pointer[Snapshot]
 
-	mu     sync.Mutex // guards what follows: the state that is not yet published
-	work   *workingState
-	status Status
+	mu      sync.Mutex // guards what follows: the state that is not yet published
+	work    []*working // in the order of the kinds
+	reducer reducer
+	status  Status
+	// others is whether kinds of which nothing came yet are in sync.
+	others bool
+	// revision is the newest of the clock that all kinds have, 0 while they have several.
+	revision int64
+	oneClock bool
 }
 
 // Status tells how the tables stand to the datastore.
 type Status struct {
+	// InSync is whether all watched kinds are.
 	InSync bool
+	// Complete is whether all were at least once: then there is a last good state.
+	Complete bool
 	// Since is when InSync became what it is.
 	Since time.Time
-	// Revision is the datastore's revision up to which the tables are complete.
+	// Revision is the datastore's revision up to which the tables are complete, 0 if kinds have clocks of their own.
 	Revision int64
-	// LastError is why the connection was last lost, nil if it never was.
+	// LastError is why the connection was last lost, nil if it never was. It is about a kind that is still lost, if one
+	// is.
 	LastError   error
 	LastErrorAt time.Time
 	// Restarts counts the full reads after the first.
@@ -49,8 +60,7 @@ type Status struct {
 // NewTables makes empty tables for a node: of other nodes' WorkloadEndpoints they keep only what policy and routes need, not
 // what would be needed to write them. Everything is kept whole if node is empty.
 func NewTables(log *zap.Logger, node string) *Tables {
-	t := &Tables{log: log, now: time.Now, work: newWorkingState()}
-	t.work.reducer.node = node
+	t := &Tables{log: log, now: time.Now, reducer: reducer{node: node}}
 	t.current.Store(newSnapshot())
 	t.status.Since = t.now()
 	return t
@@ -65,6 +75,7 @@ func (t *Tables) Run(ctx context.Context, store Store, kinds ...model.Kind) erro
 	// The watch ends with Run even if ctx does not.
 	watch, cancel := context.WithCancel(ctx)
 	defer cancel()
+	t.expect(kinds)
 	events := store.Watch(watch, kinds...)
 	for first := range events {
 		t.Apply(waiting(first, events)...)
@@ -97,6 +108,36 @@ func next(events <-chan Event, wait bool) (e Event, ok bool) {
 	return e, ok
 }
 
+// expect makes the gate wait for these kinds, even if nothing comes of one.
+func (t *Tables) expect(kinds []model.Kind) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, kind := range kinds {
+		t.of(kind)
+	}
+}
+
+// of is the state of a kind that is not yet published.
+func (t *Tables) of(kind model.Kind) *working {
+	i, ok := slices.BinarySearchFunc(t.work, kind, func(w *working, k model.Kind) int { return cmp.Compare(w.kind, k) })
+	if !ok {
+		t.work = slices.Insert(t.work, i, newWorking(kind, &t.reducer, t.others))
+	}
+	return t.work[i]
+}
+
+// concerned are the states of the kinds that an event is about.
+func (t *Tables) concerned(e Event) []*working {
+	if len(e.Kinds) == 0 {
+		return t.work
+	}
+	var list []*working
+	for _, kind := range e.Kinds {
+		list = append(list, t.of(kind))
+	}
+	return list
+}
+
 // Apply takes events as one step. Run calls it; tests may, too.
 //
 // In sync, events of one key may come in any order: the highest revision wins. A version that is invalid goes to the
@@ -104,60 +145,111 @@ func next(events <-chan Event, wait bool) (e Event, ok bool) {
 func (t *Tables) Apply(events ...Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	wasSync := t.status.InSync
 	for _, e := range events {
 		switch e.Type {
 		case EventUpdate, EventDelete:
-			t.work.take(e, t.status.InSync, t.now)
+			if w := t.of(e.Key.Kind); w.take(e, t.now) {
+				w.revision = max(w.revision, e.Revision)
+				if t.oneClock {
+					t.revision = max(t.revision, e.Revision)
+				}
+			}
 		case EventInSync:
 			t.inSync(e)
 		case EventLost:
 			t.lost(e)
 		}
 	}
-	if t.status.InSync || wasSync {
-		t.publish()
-	}
+	t.publish()
 }
 
 func (t *Tables) inSync(e Event) {
-	if !t.status.InSync {
-		t.status.InSync, t.status.Since = true, t.now()
+	again := false
+	for _, w := range t.concerned(e) {
+		again = again || w.read
+		w.synced(e.Revision)
 	}
-	if t.status.Revision != 0 {
+	t.oneClock, t.revision = len(e.Kinds) == 0, 0
+	if t.oneClock {
+		again = again || t.status.Complete
+		t.others, t.revision = true, e.Revision
+	}
+	if again {
 		t.status.Restarts++
 	}
-	t.work.synced(e.Revision)
-	t.status.Revision = e.Revision
+	t.status.Revision = t.revision
+	t.settle()
 }
 
 func (t *Tables) lost(e Event) {
 	// What came before the loss is complete up to its revision. What comes now is not, until the next EventInSync.
-	if t.status.InSync {
-		t.publish()
-		t.status.InSync, t.status.Since = false, t.now()
-		t.log.Warn("datastore connection lost, keeping the last state", zap.Int64("revision", t.work.revision), zap.Error(e.Err))
+	t.publish()
+	wasSync, at := len(e.Kinds) == 0 && t.others, t.now()
+	for _, w := range t.concerned(e) {
+		wasSync = wasSync || w.inSync
+		w.inSync, w.lost, w.lostAt = false, e.Err, at
 	}
-	t.status.LastError, t.status.LastErrorAt = e.Err, t.now()
+	if len(e.Kinds) == 0 {
+		t.others = false
+	}
+	t.status.LastError, t.status.LastErrorAt = e.Err, at
+	t.settle()
+	if wasSync && t.status.Complete {
+		fields := []zap.Field{zap.Int64("revision", t.revision), zap.Error(e.Err)}
+		if len(e.Kinds) > 0 {
+			fields = append(fields, zap.Any("kinds", e.Kinds))
+		}
+		t.log.Warn("datastore connection lost, keeping the last state", fields...)
+	}
 }
 
-// publish makes the working state the current snapshot, if it differs. Out of sync only the flag changes.
+// settle finds out whether all kinds are in sync, and if not, why.
+func (t *Tables) settle() {
+	inSync := t.others || len(t.work) > 0
+	var why *working
+	for _, w := range t.work {
+		inSync = inSync && w.inSync
+		if !w.inSync && w.lost != nil && (why == nil || w.lostAt.After(why.lostAt)) {
+			why = w
+		}
+	}
+	if why != nil {
+		t.status.LastError, t.status.LastErrorAt = why.lost, why.lostAt
+	}
+	if inSync != t.status.InSync {
+		t.status.InSync, t.status.Since = inSync, t.now()
+	}
+	t.status.Complete = t.status.Complete || inSync
+}
+
+// publish makes the working state the current snapshot, if it differs. Of kinds that are lost only the flag changes.
 func (t *Tables) publish() {
-	old := t.current.Load()
-	s := &Snapshot{
-		objects: old.objects, quarantined: old.quarantined, revision: old.revision, inSync: t.status.InSync,
-		later: make(chan struct{}), log: new(logEntry),
-	}
-	if t.status.InSync {
-		s.objects, s.quarantined = t.work.objects.clone(), t.work.quarantined.clone()
-		s.revision, s.log.changed = t.work.revision, t.work.changed
-		t.work.changed = nil
-	}
-	if s.inSync == old.inSync && s.revision == old.revision && len(s.log.changed) == 0 {
+	if !t.status.Complete {
 		return
 	}
-	t.status.Objects, t.status.Quarantined = s.objects.Len(), s.quarantined.Len()
-	t.status.Revision = max(t.status.Revision, s.revision)
+	old := t.current.Load()
+	s := &Snapshot{revision: old.revision, inSync: t.status.InSync, later: make(chan struct{}), log: new(logEntry)}
+	if t.status.InSync || !t.oneClock {
+		s.revision = t.revision
+	}
+	moved := s.inSync != old.inSync || s.revision != old.revision
+	for _, w := range t.work {
+		if w.inSync && w.moved {
+			moved = true
+			s.log.changed = append(s.log.changed, w.freeze()...)
+		}
+	}
+	if !moved {
+		return
+	}
+	t.status.Objects, t.status.Quarantined = 0, 0
+	s.views = make([]*view, len(t.work))
+	for i, w := range t.work {
+		s.views[i] = w.shown
+		t.status.Objects += w.shown.objects.Len()
+		t.status.Quarantined += w.shown.quarantined.Len()
+	}
+	t.status.Revision = s.revision
 	if s.inSync && !old.inSync {
 		t.log.Info("datastore in sync", zap.Int64("revision", s.revision),
 			zap.Int("objects", t.status.Objects), zap.Int("quarantined", t.status.Quarantined))
@@ -203,96 +295,4 @@ func (t *Tables) Status() Status {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.status
-}
-
-// workingState is what the next snapshot will be made of.
-type workingState struct {
-	objects     tree[*model.Object]
-	quarantined tree[Quarantined]
-	reducer     reducer
-	revision    int64
-	changed     []model.Key
-	// deleted keeps the revision of recent deletions, so that an older update that comes late does not undo them.
-	deleted map[model.Key]int64
-}
-
-func newWorkingState() *workingState {
-	return &workingState{
-		objects:     newObjects(),
-		quarantined: newQuarantine(),
-		deleted:     map[model.Key]int64{},
-	}
-}
-
-// take enters one event. What becomes of a key depends on the newest valid version, the newest invalid one and the newest
-// deletion, in whatever order they come: a valid version that was not deleted since is in use, and stays so while a newer
-// one is invalid.
-func (w *workingState) take(e Event, inSync bool, now func() time.Time) {
-	good, _ := w.objects.get(e.Key)
-	bad, wasBad := w.quarantined.get(e.Key)
-	if !inSync {
-		// A full read replaces whatever is there, even by older revisions: the datastore may have been put back to an
-		// earlier state.
-		delete(w.deleted, e.Key)
-		if e.Type == EventUpdate && e.Object.Err != nil && e.Revision < revisionOf(good) {
-			w.objects.remove(e.Key)
-			good = nil
-		}
-	}
-	goodAt, badAt, goneAt := revisionOf(good), revisionOf(bad.Object), w.deleted[e.Key]
-	newer := func(revisions ...int64) bool { return !inSync || e.Revision >= slices.Max(revisions) }
-	valid := e.Type == EventUpdate && e.Object.Err == nil
-	switch {
-	case valid && newer(goodAt, goneAt):
-		w.objects.set(w.reducer.reduce(e.Object))
-	case e.Type == EventUpdate && !valid && newer(goodAt, badAt, goneAt):
-		q := Quarantined{Object: e.Object, Since: now()}
-		if wasBad {
-			q.Since = bad.Since
-		}
-		w.quarantined.set(q)
-	case e.Type == EventDelete && newer(goneAt):
-		if good != nil && newer(goodAt) {
-			w.objects.remove(e.Key)
-		}
-		if inSync {
-			w.remember(e)
-		}
-	default:
-		return // late
-	}
-	if wasBad && newer(badAt) && (valid || e.Type == EventDelete) {
-		w.quarantined.remove(e.Key)
-	}
-	w.changed = append(w.changed, e.Key)
-	w.settleSpelling(e.Key, now)
-	w.revision = max(w.revision, e.Revision)
-}
-
-func revisionOf(o *model.Object) int64 {
-	if o == nil {
-		return 0
-	}
-	return o.Revision
-}
-
-// remembered bounds deleted; lateness bounds how many revisions late an update can be.
-const remembered, lateness = 4096, 1024
-
-func (w *workingState) remember(e Event) {
-	w.deleted[e.Key] = e.Revision
-	if len(w.deleted) <= remembered {
-		return
-	}
-	for k, revision := range w.deleted {
-		if revision < w.revision-lateness {
-			delete(w.deleted, k)
-		}
-	}
-}
-
-// synced ends a full read.
-func (w *workingState) synced(revision int64) {
-	w.revision = revision
-	clear(w.deleted)
 }

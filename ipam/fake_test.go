@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -41,7 +42,7 @@ func (m *memory) Get(_ context.Context, key model.Key) (*model.Object, error) {
 }
 
 func (m *memory) find(key model.Key) (string, entry, error) {
-	path, err := model.EtcdPath(key)
+	path, err := etcd.Path(key)
 	if err != nil {
 		return "", entry{}, err
 	}
@@ -55,7 +56,7 @@ func (m *memory) find(key model.Key) (string, entry, error) {
 func (m *memory) List(_ context.Context, kind model.Kind, namespace string) ([]*model.Object, int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	prefixes, err := model.EtcdPrefixes(kind, namespace)
+	prefixes, err := etcd.Prefixes(kind, namespace)
 	if err != nil {
 		return nil, 0, err
 	}

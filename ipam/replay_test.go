@@ -15,6 +15,7 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
+	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -28,7 +29,7 @@ type recorded struct {
 
 func (r recorded) object(t *testing.T) *model.Object {
 	t.Helper()
-	key, ok, err := model.ParseEtcdPath(r.Key)
+	key, ok, err := etcd.ParsePath(r.Key)
 	if !ok || err != nil {
 		t.Fatalf("revision %d: %s: known %v, %v", r.Rev, r.Key, ok, err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/manxnet/manx/dataplane/endpointstatus"
+	"github.com/manxnet/manx/datastore/connect"
 )
 
 // netConf is a network configuration as the container runtime passes it, with Calico's keys.
@@ -138,12 +139,11 @@ func (c *netConf) validate() error {
 	if c.DataplaneOptions.Type != "" && c.DataplaneOptions.Type != "linux" {
 		wrong("dataplane_options.type", c.DataplaneOptions.Type, "this plugin wires containers itself: leave it out")
 	}
-	switch c.DatastoreType {
-	case "", "etcdv3":
-	case "kubernetes":
-		wrong("datastore_type", c.DatastoreType, "this version keeps its data in etcd only: set etcdv3")
-	default:
+	switch known, usable := connect.Usable(c.DatastoreType); {
+	case !known, c.DatastoreType == connect.Embedded:
 		wrong("datastore_type", c.DatastoreType, "must be etcdv3")
+	case !usable:
+		wrong("datastore_type", c.DatastoreType, "this version keeps its data in etcd only: set etcdv3")
 	}
 	if c.EtcdDiscoverySrv != "" {
 		wrong("etcd_discovery_srv", c.EtcdDiscoverySrv, "is not supported: list the servers in etcd_endpoints")

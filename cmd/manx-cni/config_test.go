@@ -12,6 +12,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/etcd/embedded"
 	"github.com/manxnet/manx/datastore/model"
@@ -134,8 +135,8 @@ func TestEnvironmentNamesTheServers(t *testing.T) {
 func TestFindsTheLocalDatastore(t *testing.T) {
 	h := newHost(t)
 	delete(h.conf, "etcd_endpoints")
-	h.must(etcd.WriteLocal(h.dir, etcd.Config{Endpoints: []string{"unix://" +
-		filepath.Join(h.etcd.DataDir, embedded.SocketName)}}))
+	h.must(connect.WriteLocal(h.dir, connect.Settings{Etcd: etcd.Config{Endpoints: []string{"unix://" +
+		filepath.Join(h.etcd.DataDir, embedded.SocketName)}}}))
 	p := h.pod("").mustAdd()
 	h.must(p.del())
 	empty := filepath.Join(h.dir, "empty")

@@ -152,7 +152,7 @@ func TestErrorCodes(t *testing.T) {
 			h.must(err)
 			args.StdinData = data
 			plugin := h.direct()
-			plugin.open = openEtcd
+			plugin.open = openDatastore
 			conf["etcd_endpoints"] = h.etcd.Endpoint
 			if !slices.Contains([]string{"datastore away", "no endpoints"}, name) {
 				data, err = json.Marshal(conf)

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/etcd"
 )
 
@@ -31,7 +32,7 @@ func main() {
 	}
 	p := &plugin{
 		getenv: os.Getenv, stdout: os.Stdout, stderr: os.Stderr,
-		mtuFile: defaultMTUFile, now: time.Now, open: openEtcd,
+		mtuFile: defaultMTUFile, now: time.Now, open: openDatastore,
 	}
 	if len(os.Args) == 2 && os.Args[1] == "-t" {
 		if err := p.testDatastore(os.Stdin); err != nil {
@@ -63,45 +64,23 @@ func (p *plugin) testDatastore(conf io.Reader) error {
 	return err
 }
 
-// openEtcd connects to the servers of the network configuration, or of the environment where that is silent, or else
-// to the datastore of the local manxd.
-func openEtcd(ctx context.Context, c *netConf, getenv func(string) string, log *zap.Logger) (datastore.Store, error) {
-	cfg := etcd.ConfigFromEnv(getenv)
-	if c.EtcdPasswordFile != "" {
-		cfg.Password = ""
+// openDatastore connects to the servers of the network configuration, or of the environment where that is silent, or
+// else to the datastore of the local manxd.
+func openDatastore(
+	ctx context.Context, c *netConf, getenv func(string) string, log *zap.Logger,
+) (datastore.Store, error) {
+	s := connect.FromEnvironment(getenv)
+	s.Type, s.RunDir = c.DatastoreType, filepath.Dir(c.ManxdSocket)
+	s.Etcd = s.Etcd.With(etcd.Config{
+		Endpoints: etcd.SplitEndpoints(c.EtcdEndpoints),
+		CAFile:    c.EtcdCACertFile, CertFile: c.EtcdCertFile, KeyFile: c.EtcdKeyFile,
+		Username: c.EtcdUsername, PasswordFile: c.EtcdPasswordFile,
+	})
+	s.Warn = func(text string) { log.Warn("datastore: " + text) }
+	store, err := connect.Open(ctx, s, zap.NewNop())
+	if errors.Is(err, connect.ErrNoLocal) {
+		return nil, types.NewError(types.ErrTryAgainLater, "the datastore is not known yet", err.Error()+
+			": start manxd, or set etcd_endpoints in the network configuration or ETCD_ENDPOINTS in the environment")
 	}
-	for _, s := range []struct {
-		to   *string
-		from string
-	}{
-		{&cfg.CAFile, c.EtcdCACertFile}, {&cfg.CertFile, c.EtcdCertFile}, {&cfg.KeyFile, c.EtcdKeyFile},
-		{&cfg.Username, c.EtcdUsername}, {&cfg.PasswordFile, c.EtcdPasswordFile},
-	} {
-		if s.from != "" {
-			*s.to = s.from
-		}
-	}
-	if list := etcd.SplitEndpoints(c.EtcdEndpoints); len(list) > 0 {
-		cfg.Endpoints = list
-	}
-	runDir := filepath.Dir(c.ManxdSocket)
-	if len(cfg.Endpoints) == 0 {
-		local, err := etcd.ReadLocal(runDir, cfg)
-		if errors.Is(err, etcd.ErrNoLocal) {
-			return nil, types.NewError(types.ErrTryAgainLater, "the datastore is not known yet", err.Error()+
-				": start manxd, or set etcd_endpoints in the network configuration or ETCD_ENDPOINTS in the environment")
-		}
-		if err != nil {
-			return nil, err
-		}
-		cfg = local
-	}
-	for _, text := range cfg.Warnings(time.Now()) {
-		log.Warn("datastore: " + text)
-	}
-	s, err := etcd.Open(ctx, cfg, zap.NewNop())
-	if err != nil {
-		return nil, etcd.HintLocal(err, cfg, runDir)
-	}
-	return s, nil
+	return store, err
 }

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/etcd/embedded"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
@@ -20,7 +21,7 @@ func localManxd(t *testing.T) (flag, dir string) {
 	server := etcdtest.Start(t)
 	dir = t.TempDir()
 	config := etcd.Config{Endpoints: []string{"unix://" + filepath.Join(server.DataDir, embedded.SocketName)}}
-	if err := etcd.WriteLocal(dir, config); err != nil {
+	if err := connect.WriteLocal(dir, connect.Settings{Etcd: config}); err != nil {
 		t.Fatal(err)
 	}
 	return "--socket=" + filepath.Join(dir, "manxd.sock"), dir

@@ -172,7 +172,11 @@ func datastoreText(d *manxv1.DatastoreStatus, now time.Time) string {
 	case !d.GetInSync():
 		text += "not in sync yet"
 	default:
-		text += fmt.Sprintf("in sync at revision %d, %s", d.GetRevision(), plural(d.GetObjects(), "object"))
+		text += "in sync"
+		if r := d.GetRevision(); r != 0 { // kinds with clocks of their own have none together
+			text += fmt.Sprintf(" at revision %d", r)
+		}
+		text += ", " + plural(d.GetObjects(), "object")
 	}
 	if since := ago(d.GetSinceUnixMs(), now); since != "" {
 		text += ", for " + since

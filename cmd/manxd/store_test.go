@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 )
 
@@ -50,8 +50,8 @@ func TestPasswordFile(t *testing.T) {
 		"password of etcd user u goes over "+server.Endpoint+" unencrypted") {
 		t.Errorf("the log is %v", all)
 	}
-	local, err := etcd.ReadLocal(dir, etcd.Config{})
-	if err != nil || local.PasswordFile != file || local.Username != "u" || local.Endpoints[0] != server.Endpoint {
+	local, err := connect.ReadLocal(dir, connect.Settings{})
+	if err != nil || local.Etcd.PasswordFile != file || local.Etcd.Username != "u" || local.Etcd.Endpoints[0] != server.Endpoint {
 		t.Errorf("other programs find %+v, %v", local, err)
 	}
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

@@ -125,7 +125,7 @@ func TestClusterLosesItsLeader(t *testing.T) {
 	s := open(t, etcd.Config{Endpoints: endpoints(members...), RequestTimeout: 2 * time.Second})
 	a := create(t, s, peer("a", "10.0.0.1"))
 	m := watch(t, s, model.KindBGPPeer)
-	m.untilInSync()
+	m.UntilInSync()
 
 	first := leader(t, members)
 	first.kill()
@@ -148,7 +148,7 @@ func TestClusterLosesItsLeader(t *testing.T) {
 		}
 	}
 	write("b")
-	m.untilState(want)
+	m.UntilState(want)
 
 	var rest []*member
 	for _, x := range members {
@@ -158,13 +158,13 @@ func TestClusterLosesItsLeader(t *testing.T) {
 	}
 	second := leader(t, rest)
 	second.kill()
-	lost := m.lost
-	m.until("the loss of the majority", func() bool { return m.lost > lost })
+	lost := m.Lost
+	m.Until("the loss of the majority", func() bool { return m.Lost > lost })
 	first.start(t)
 	second.start(t)
 	write("c")
-	m.untilState(want)
-	if got := m.of(a.Key); got != fmt.Sprintf("u%d", a.Revision) {
+	m.UntilState(want)
+	if got := m.Of(a.Key); got != fmt.Sprintf("u%d", a.Revision) {
 		t.Errorf("a did not change, but its events are %s", got)
 	}
 }

@@ -23,6 +23,9 @@ type Config struct {
 	Username, Password, PasswordFile string
 	// RequestTimeout bounds each request whose context has no deadline; 10 s if zero.
 	RequestTimeout time.Duration
+	// LeaseTTL is how long after the end of a leader that did not resign another candidate can lead, in whole seconds; 15
+	// s if zero. etcd may raise it to one and a half of its own election timeout.
+	LeaseTTL time.Duration
 }
 
 // ConfigFromEnv reads Calico's environment names, each of which may carry the prefix CALICO_, which takes priority.
@@ -44,6 +47,28 @@ func ConfigFromEnv(getenv func(string) string) Config {
 
 		PasswordFile: get("ETCD_PASSWORD_FILE"),
 	}
+}
+
+// With is c with what is set in o in the place of c's own. A password or password file of o takes the place of either.
+func (c Config) With(o Config) Config {
+	if o.Password != "" || o.PasswordFile != "" {
+		c.Password, c.PasswordFile = "", ""
+	}
+	for _, s := range []struct {
+		to   *string
+		from string
+	}{
+		{&c.CAFile, o.CAFile}, {&c.CertFile, o.CertFile}, {&c.KeyFile, o.KeyFile},
+		{&c.Username, o.Username}, {&c.Password, o.Password}, {&c.PasswordFile, o.PasswordFile},
+	} {
+		if s.from != "" {
+			*s.to = s.from
+		}
+	}
+	if len(o.Endpoints) > 0 {
+		c.Endpoints = o.Endpoints
+	}
+	return c
 }
 
 // SplitEndpoints reads a comma-separated list of endpoints.

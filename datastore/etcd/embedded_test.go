@@ -236,7 +236,7 @@ func TestEmbeddedOnAFullDisk(t *testing.T) {
 	tier := model.NewObject(model.ResourceKey(model.KindTier, "a"), new(model.Tier))
 	a := create(t, s, tier)
 	m := watch(t, s, model.KindTier)
-	m.untilInSync()
+	m.UntilInSync()
 
 	hog := filepath.Join(dir, "hog")
 	keys := 0 // what the database may have to rewrite while the disk is full
@@ -267,12 +267,12 @@ func TestEmbeddedOnAFullDisk(t *testing.T) {
 	}
 	create(t, s, peer("b", "10.0.0.2"))
 	c := create(t, s, model.NewObject(model.ResourceKey(model.KindTier, "c"), new(model.Tier)))
-	m.untilState(map[model.Key]int64{a.Key: a.Revision, c.Key: c.Revision})
+	m.UntilState(map[model.Key]int64{a.Key: a.Revision, c.Key: c.Revision})
 	objects, _, err := s.List(t.Context(), model.KindBGPPeer, "")
 	if err != nil || len(objects) != keys+1 {
 		t.Errorf("%d objects are left of %d, %v", len(objects), keys+1, err)
 	}
-	if m.lost > 0 {
+	if m.Lost > 0 {
 		t.Error("the watch was disturbed")
 	}
 }

@@ -38,7 +38,7 @@ func (s *Store) explain(ctx context.Context, err error) error {
 	if errors.As(err, &known) {
 		switch known.Code() {
 		case codes.PermissionDenied:
-			return &notAllowed{fmt.Sprintf("the datastore does not let %s do this: grant it to read and write everything below %s (%s)", s.who(), model.Root, known.Error())}
+			return &notAllowed{fmt.Sprintf("the datastore does not let %s do this: grant it to read and write everything below %s (%s)", s.who(), Root, known.Error())}
 		case codes.Unauthenticated:
 			return fmt.Errorf("%w: %s", datastore.ErrUnauthorized, known.Error())
 		}

@@ -69,7 +69,7 @@ func whatCalicoWrote(t *testing.T, s *etcd.Store, raw *clientv3.Client) {
 		if _, err := raw.Put(ctx, path, value); err != nil {
 			t.Fatal(err)
 		}
-		if key, ok, err := model.ParseEtcdPath(path); err != nil {
+		if key, ok, err := etcd.ParsePath(path); err != nil {
 			t.Errorf("%s: %v", path, err)
 		} else if ok {
 			count[key.Kind]++
@@ -100,7 +100,7 @@ func whatCalicoWrote(t *testing.T, s *etcd.Store, raw *clientv3.Client) {
 			writeBack(t, s, raw, o, values)
 		}
 	}
-	all, err := raw.Get(ctx, model.Root, clientv3.WithPrefix())
+	all, err := raw.Get(ctx, etcd.Root, clientv3.WithPrefix())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func whatCalicoWrote(t *testing.T, s *etcd.Store, raw *clientv3.Client) {
 
 func writeBack(t *testing.T, s *etcd.Store, raw *clientv3.Client, o *model.Object, values map[string]string) {
 	t.Helper()
-	path, err := model.EtcdPath(o.Key)
+	path, err := etcd.Path(o.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestMalformedValuesAtEveryKind(t *testing.T) {
 			`{"kind":"CalicoNodeStatus","apiVersion":"projectcalico.org/v3","metadata":{"name":"zz"},"spec":{"node":"n","classes":["BGP"],"updatePeriodSeconds":10}}`},
 	}
 	for path, value := range stored(t) {
-		key, ok, _ := model.ParseEtcdPath(path)
+		key, ok, _ := etcd.ParsePath(path)
 		if old, seen := example[key.Kind]; ok && (!seen || path < old[0]) {
 			example[key.Kind] = [2]string{path, value}
 		}
@@ -189,7 +189,7 @@ func TestMalformedValuesAtEveryKind(t *testing.T) {
 	}
 	for _, kind := range allKinds() {
 		path, value := example[kind][0], example[kind][1]
-		key, _, _ := model.ParseEtcdPath(path)
+		key, _, _ := etcd.ParsePath(path)
 		for what, bad := range map[string]string{
 			"truncated":   value[:len(value)/2],
 			"no JSON":     "\x00\xff\xfe",
@@ -248,7 +248,7 @@ func TestUpdateKeepsFieldsThatItDoesNotKnow(t *testing.T) {
 	server := etcdtest.Start(t)
 	s, raw := server.Store(t), server.Client(t)
 	a := create(t, s, peer("a", "10.0.0.1"))
-	path, _ := model.EtcdPath(a.Key)
+	path, _ := etcd.Path(a.Key)
 	value := string(a.Raw())
 	value = value[:len(value)-1] + `,"future":{"x":12345678901234567890}}`
 	resp, err := raw.Put(t.Context(), path, value)

@@ -96,7 +96,7 @@ func (s *Store) connect(ctx context.Context) error {
 	s.client = client
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	if _, err := client.Get(ctx, model.Root, clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil {
+	if _, err := client.Get(ctx, Root, clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil {
 		err = s.explain(ctx, err)
 		client.Close()
 		return err
@@ -124,7 +124,7 @@ func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFun
 
 // Get implements datastore.Store.
 func (s *Store) Get(ctx context.Context, key model.Key) (*model.Object, error) {
-	path, err := model.EtcdPath(key)
+	path, err := Path(key)
 	if err != nil {
 		return nil, &datastore.KeyError{Op: "get", Key: key, Err: err}
 	}
@@ -143,7 +143,7 @@ func (s *Store) Get(ctx context.Context, key model.Key) (*model.Object, error) {
 // List implements datastore.Store. However many objects there are, they are read in pages at one revision.
 func (s *Store) List(ctx context.Context, kind model.Kind, namespace string) ([]*model.Object, int64, error) {
 	key := model.Key{Kind: kind, Namespace: namespace, Name: "*"}
-	prefixes, err := model.EtcdPrefixes(kind, namespace)
+	prefixes, err := Prefixes(kind, namespace)
 	if err != nil {
 		return nil, 0, &datastore.KeyError{Op: "list", Key: key, Err: err}
 	}
@@ -224,7 +224,7 @@ func (s *Store) readPage(ctx context.Context, from, end string, revision int64, 
 
 // parse decodes an entry that was found by range, nil if it is no object of ours.
 func parse(path string, kv *mvccpb.KeyValue) *model.Object {
-	key, ok, err := model.ParseEtcdPath(path)
+	key, ok, err := ParsePath(path)
 	switch {
 	case !ok:
 		return nil

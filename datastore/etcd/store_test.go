@@ -1,13 +1,19 @@
 package etcd_test
 
 import (
-	"context"
-	"errors"
+	"path/filepath"
 	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/etcd/embedded"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/storetest"
 )
 
 func peer(name, ip string) *model.Object {
@@ -16,48 +22,47 @@ func peer(name, ip string) *model.Object {
 
 func peerIP(o *model.Object) string { return o.Value.(*model.BGPPeer).Spec.PeerIP }
 
-func TestCRUD(t *testing.T) {
-	ctx := context.Background()
-	s := etcdtest.Start(t).Store(t)
-	o := peer("tor", "10.0.0.1")
-	if _, err := s.Get(ctx, o.Key); !errors.Is(err, datastore.ErrNotFound) {
-		t.Fatalf("get of nothing: %v", err)
-	}
-	if _, err := s.Delete(ctx, o.Key, 0); !errors.Is(err, datastore.ErrNotFound) {
-		t.Fatalf("delete of nothing: %v", err)
-	}
-	created, err := s.Create(ctx, o)
+// judge runs the tests of every store on an etcd, which has an endpoint besides.
+func judge(t *testing.T, direct etcd.Config, endpoint string) {
+	plain := raw(t, direct)
+	direct.LeaseTTL = storetest.LongLease
+	storetest.Run(t, func(t *testing.T) storetest.System {
+		if _, err := plain.Delete(t.Context(), etcd.Root, clientv3.WithPrefix()); err != nil {
+			t.Fatal(err)
+		}
+		line := newProxy(t, endpoint)
+		far := etcd.Config{Endpoints: []string{line.URL()}, RequestTimeout: 5 * time.Second, LeaseTTL: storetest.ShortLease}
+		return storetest.System{
+			Open: func(t *testing.T) datastore.Backend { return open(t, direct) },
+			Far:  func(t *testing.T) datastore.Backend { return open(t, far) },
+			Cut:  line.cut, Mend: line.mend,
+			Forget: func(t *testing.T) { compact(t, plain) },
+		}
+	})
+}
+
+// raw is a client that knows nothing of Calico.
+func raw(t *testing.T, c etcd.Config) *clientv3.Client {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := created.Metadata()
-	if ct := m.GetCreationTimestamp(); m.GetUID() == "" || ct.IsZero() || created.Revision == 0 || o.Metadata().GetUID() != "" {
-		t.Fatalf("created %+v", m)
-	}
-	if _, err := s.Create(ctx, o); !errors.Is(err, datastore.ErrExists) {
-		t.Fatalf("second create: %v", err)
-	}
-	next := created.Clone()
-	next.Value.(*model.BGPPeer).Spec.PeerIP = "10.0.0.2"
-	updated, err := s.Update(ctx, next)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Update(ctx, next); !errors.Is(err, datastore.ErrConflict) {
-		t.Fatalf("update of a stale object: %v", err)
-	}
-	if _, err := s.Delete(ctx, o.Key, created.Revision); !errors.Is(err, datastore.ErrConflict) {
-		t.Fatalf("delete of a stale object: %v", err)
-	}
-	read, err := s.Get(ctx, o.Key)
-	if err != nil || peerIP(read) != "10.0.0.2" || read.Revision != updated.Revision || read.Metadata().GetUID() != m.GetUID() {
-		t.Fatalf("read %+v, %v", read, err)
-	}
-	deleted, err := s.Delete(ctx, o.Key, updated.Revision)
-	if err != nil || peerIP(deleted) != "10.0.0.2" {
-		t.Fatalf("deleted %+v, %v", deleted, err)
-	}
-	if _, err := s.Update(ctx, updated); !errors.Is(err, datastore.ErrNotFound) {
-		t.Fatalf("update of what is gone: %v", err)
-	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// The distribution's server is an older version than the embedded one.
+func TestStoreOnDistributionServer(t *testing.T) {
+	config := etcd.Config{Endpoints: endpoints(startCluster(t, 1)...)}
+	t.Parallel() // not before: the ports of the server are taken by now
+	judge(t, config, config.Endpoints[0])
+}
+
+// The embedded server is reached over its unix socket, as on its own host, and over TCP where there is a line.
+func TestStoreOnEmbeddedServer(t *testing.T) {
+	server := etcdtest.Start(t)
+	socket := "unix://" + filepath.Join(server.DataDir, embedded.SocketName)
+	t.Parallel()
+	judge(t, etcd.Config{Endpoints: []string{socket}}, server.Endpoint)
 }

@@ -13,7 +13,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -243,13 +242,13 @@ func TestCredentials(t *testing.T) {
 	s := open(t, config)
 	a := create(t, s, peer("a", "10.0.0.1"))
 	m := watch(t, s, a.Key.Kind, "Node", "IPAMBlock")
-	m.untilInSync()
-	if len(m.state) != 1 {
-		t.Errorf("the watch shows %v", m.state)
+	m.UntilInSync()
+	if len(m.State) != 1 {
+		t.Errorf("the watch shows %v", m.State)
 	}
 	server.kill()
 	server.start(t) // tokens of the old process are worthless
-	m.untilInSync()
+	m.UntilInSync()
 }
 
 func TestConfigFromEnv(t *testing.T) {
@@ -303,45 +302,5 @@ func TestWarnings(t *testing.T) {
 				t.Errorf("%s: %q lacks %q", name, got[i], c.want[i])
 			}
 		}
-	}
-}
-
-// What manxd leaves for the other programs of the host is enough to use the datastore, and holds no password.
-func TestLocal(t *testing.T) {
-	dir := t.TempDir()
-	if _, err := etcd.ReadLocal(dir, etcd.Config{}); !errors.Is(err, etcd.ErrNoLocal) {
-		t.Errorf("without a file: %v", err)
-	}
-	config := etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, CAFile: "/ca", CertFile: "/c", KeyFile: "/k",
-		Username: "u", PasswordFile: "/p"}
-	if err := etcd.WriteLocal(dir, config); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := etcd.ReadLocal(dir, etcd.Config{}); err != nil || !reflect.DeepEqual(got, config) {
-		t.Errorf("%+v, %v: want %+v", got, err, config)
-	}
-	if got, err := etcd.ReadLocal(dir, etcd.Config{Username: "me", Password: "mine"}); err != nil ||
-		got.Username != "me" || got.Password != "mine" || got.PasswordFile != "" {
-		t.Errorf("as another user: %+v, %v", got, err)
-	}
-	if err := etcd.WriteLocal(dir, etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, Username: "u",
-		Password: "secret"}); err != nil {
-		t.Fatal(err)
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 1 {
-		t.Fatalf("%v, %v: want one file", entries, err)
-	}
-	file := filepath.Join(dir, entries[0].Name())
-	content, err := os.ReadFile(file)
-	st, _ := os.Stat(file)
-	if err != nil || strings.Contains(string(content), "secret") || st.Mode().Perm() != 0o600 {
-		t.Errorf("%s (mode %v), %v", content, st.Mode(), err)
-	}
-	if err := os.WriteFile(file, content[:len(content)/2], 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := etcd.ReadLocal(dir, etcd.Config{}); err == nil || !strings.Contains(err.Error(), file) {
-		t.Errorf("a truncated file: %v", err)
 	}
 }

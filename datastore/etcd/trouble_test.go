@@ -3,7 +3,6 @@ package etcd_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"runtime"
@@ -62,7 +61,7 @@ func TestOneOfSeveralEndpointsIsEnough(t *testing.T) {
 	s := open(t, etcd.Config{Endpoints: []string{"http://" + closedPort(t), server.Endpoint}})
 	a := create(t, s, peer("a", "10.0.0.1"))
 	m := watch(t, s, a.Key.Kind)
-	m.untilState(map[model.Key]int64{a.Key: a.Revision})
+	m.UntilState(map[model.Key]int64{a.Key: a.Revision})
 }
 
 func TestOperationsWhileTheDatastoreIsDown(t *testing.T) {
@@ -106,32 +105,11 @@ func TestSlowDatastore(t *testing.T) {
 	line.slow(200 * time.Millisecond)
 	s := open(t, etcd.Config{Endpoints: []string{line.URL()}})
 	m := watch(t, s, model.KindBGPPeer)
-	m.untilInSync()
+	m.UntilInSync()
 	a := create(t, s, peer("a", "10.0.0.1"))
-	m.untilState(map[model.Key]int64{a.Key: a.Revision})
-	if m.lost > 0 {
+	m.UntilState(map[model.Key]int64{a.Key: a.Revision})
+	if m.Lost > 0 {
 		t.Error("slow is not lost")
-	}
-}
-
-// Connections that break again and again: each time the state is complete afterwards, and nothing leaks.
-func TestFlappingDatastore(t *testing.T) {
-	server := etcdtest.Start(t)
-	direct := server.Store(t)
-	line := newProxy(t, server.Endpoint)
-	s := open(t, etcd.Config{Endpoints: []string{line.URL()}})
-	m := watch(t, s, model.KindBGPPeer)
-	m.untilInSync()
-	want := map[model.Key]int64{}
-	for i := range 6 {
-		lost := m.lost
-		line.cut()
-		m.until("the loss", func() bool { return m.lost > lost })
-		o := create(t, direct, peer(fmt.Sprint("p", i), "10.0.0.1"))
-		want[o.Key] = o.Revision
-		line.mend()
-		m.untilInSync()
-		m.untilState(want)
 	}
 }
 

@@ -79,7 +79,7 @@ func (w *watcher) cover(kinds []model.Kind) error {
 		return errors.New("watch: no kind is given")
 	}
 	for _, kind := range kinds {
-		prefixes, err := model.EtcdPrefixes(kind, "")
+		prefixes, err := Prefixes(kind, "")
 		if err != nil {
 			return fmt.Errorf("watch: %w", err)
 		}
@@ -181,7 +181,7 @@ func (w *watcher) readDifferences(ctx context.Context) (at position, err error) 
 func (w *watcher) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
 	defer cancel(nil)
-	w.cancelWhenLost(ctx, cancel)
+	w.store.cancelWhenLost(ctx, cancel)
 	events := w.store.client.Watch(ctx, w.from, clientv3.WithRange(w.to), clientv3.WithRev(w.at.revision+1))
 	for {
 		select {
@@ -206,11 +206,11 @@ func (w *watcher) follow(ctx context.Context) error {
 
 // cancelWhenLost ends ctx when no endpoint is connected any more. The etcd client would reconnect without a word,
 // and the reader would take old state for current.
-func (w *watcher) cancelWhenLost(ctx context.Context, cancel context.CancelCauseFunc) {
-	conn := w.store.client.ActiveConnection()
-	w.store.watches.Add(1)
+func (s *Store) cancelWhenLost(ctx context.Context, cancel context.CancelCauseFunc) {
+	conn := s.client.ActiveConnection()
+	s.watches.Add(1)
 	go func() {
-		defer w.store.watches.Done()
+		defer s.watches.Done()
 		if conn.WaitForStateChange(ctx, connectivity.Ready) {
 			cancel(errConnectionLost)
 		}
@@ -265,7 +265,7 @@ func (w *watcher) changed(kv *mvccpb.KeyValue) (datastore.Event, bool) {
 }
 
 func (w *watcher) deleted(path string, revision int64) (datastore.Event, bool) {
-	key, ok, _ := model.ParseEtcdPath(path)
+	key, ok, _ := ParsePath(path)
 	if !ok || !w.kinds[key.Kind] {
 		return datastore.Event{}, false
 	}

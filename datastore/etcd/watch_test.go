@@ -19,89 +19,13 @@ import (
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/storetest"
 )
 
-// patience bounds waits for what must happen; machines that test are slow.
-const patience = 60 * time.Second
+const patience = storetest.Patience
 
-// mirror is what a reader of a watch knows, and every event it was given.
-type mirror struct {
-	t      *testing.T
-	events <-chan datastore.Event
-	state  map[model.Key]int64
-	seen   []datastore.Event
-	inSync int // how often
-	lost   int
-}
-
-func watch(t *testing.T, s datastore.Store, kinds ...model.Kind) *mirror {
-	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel)
-	return &mirror{t: t, events: s.Watch(ctx, kinds...), state: map[model.Key]int64{}}
-}
-
-// until takes events until the condition holds.
-func (m *mirror) until(what string, done func() bool) {
-	m.t.Helper()
-	timeout := time.After(patience)
-	for !done() {
-		select {
-		case e, ok := <-m.events:
-			if !ok {
-				m.t.Fatalf("waiting for %s: the watch ended", what)
-			}
-			m.take(e)
-		case <-timeout:
-			m.t.Fatalf("waiting for %s: nothing; state %v; seen %+v", what, m.state, m.seen)
-		}
-	}
-}
-
-func (m *mirror) takeWaiting() {
-	for {
-		select {
-		case e := <-m.events:
-			m.take(e)
-		default:
-			return
-		}
-	}
-}
-
-func (m *mirror) take(e datastore.Event) {
-	m.seen = append(m.seen, e)
-	switch e.Type {
-	case datastore.EventUpdate:
-		m.state[e.Key] = e.Revision
-	case datastore.EventDelete:
-		delete(m.state, e.Key)
-	case datastore.EventInSync:
-		m.inSync++
-	case datastore.EventLost:
-		m.lost++
-	}
-}
-
-func (m *mirror) untilInSync() {
-	m.t.Helper()
-	n := m.inSync
-	m.until("sync", func() bool { return m.inSync > n })
-}
-
-func (m *mirror) untilState(want map[model.Key]int64) {
-	m.t.Helper()
-	m.until("the final state", func() bool { return maps.Equal(m.state, want) })
-}
-
-// of gives the events of one key as "u5 u7 d8".
-func (m *mirror) of(k model.Key) string {
-	var text []string
-	for _, e := range m.seen {
-		if e.Key == k && (e.Type == datastore.EventUpdate || e.Type == datastore.EventDelete) {
-			text = append(text, fmt.Sprintf("%s%d", []string{"u", "d"}[e.Type], e.Revision))
-		}
-	}
-	return strings.Join(text, " ")
+func watch(t *testing.T, s datastore.Store, kinds ...model.Kind) *storetest.Mirror {
+	return storetest.Watch(t, s, kinds...)
 }
 
 func create(t *testing.T, s datastore.Store, o *model.Object) *model.Object {
@@ -124,13 +48,6 @@ func change(t *testing.T, s datastore.Store, o *model.Object, ip string) *model.
 	return changed
 }
 
-func remove(t *testing.T, s datastore.Store, k model.Key) {
-	t.Helper()
-	if _, err := s.Delete(context.Background(), k, 0); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func compact(t *testing.T, c *clientv3.Client) {
 	t.Helper()
 	resp, err := c.Get(context.Background(), "x")
@@ -142,36 +59,15 @@ func compact(t *testing.T, c *clientv3.Client) {
 	}
 }
 
-func TestWatchDeliversWhatIsThereThenChanges(t *testing.T) {
-	s := etcdtest.Start(t).Store(t)
-	a, b := create(t, s, peer("a", "10.0.0.1")), create(t, s, peer("b", "10.0.0.2"))
-	other := create(t, s, model.NewObject(model.ResourceKey(model.KindTier, "t"), new(model.Tier)))
-	m := watch(t, s, model.KindBGPPeer, model.KindNode)
-	m.untilInSync()
-	if len(m.seen) != 3 || m.state[a.Key] != a.Revision || m.state[b.Key] != b.Revision || m.seen[2].Revision != other.Revision {
-		t.Fatalf("at sync: %+v", m.seen)
-	}
-	a2 := change(t, s, a, "10.0.0.3")
-	remove(t, s, b.Key)
-	c := create(t, s, peer("c", "10.0.0.4"))
-	m.untilState(map[model.Key]int64{a.Key: a2.Revision, c.Key: c.Revision})
-	if got := m.of(b.Key); got != fmt.Sprintf("u%d d%d", b.Revision, a2.Revision+1) {
-		t.Errorf("events of b: %s", got)
-	}
-	if peerIP(m.seen[3].Object) != "10.0.0.3" {
-		t.Errorf("event without the new value: %+v", m.seen[3])
-	}
-}
-
 // A transaction's last event is the last of those that are watched.
 func TestWatchMarksTheEventsOfATransaction(t *testing.T) {
 	server := etcdtest.Start(t)
 	s, client := server.Store(t), server.Client(t)
 	m := watch(t, s, model.KindBGPPeer)
-	m.untilInSync()
+	m.UntilInSync()
 	var ops []clientv3.Op
 	for _, k := range []model.Key{model.ResourceKey(model.KindBGPPeer, "a"), model.ResourceKey(model.KindBGPPeer, "b"), model.ResourceKey(model.KindTier, "t")} {
-		path, err := model.EtcdPath(k)
+		path, err := etcd.Path(k)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,9 +77,9 @@ func TestWatchMarksTheEventsOfATransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := create(t, s, peer("c", "10.0.0.4"))
-	m.until("c", func() bool { return m.state[c.Key] == c.Revision })
+	m.Until("c", func() bool { return m.State[c.Key] == c.Revision })
 	var marks []bool
-	for _, e := range m.seen[1:] {
+	for _, e := range m.Seen[1:] {
 		marks = append(marks, e.More)
 	}
 	if !slices.Equal(marks, []bool{true, false, false}) {
@@ -196,49 +92,18 @@ func TestWatchOverServerRestart(t *testing.T) {
 	s := server.Store(t)
 	a := create(t, s, peer("a", "10.0.0.1"))
 	m := watch(t, s, model.KindBGPPeer)
-	m.untilInSync()
+	m.UntilInSync()
 	server.Stop()
-	m.until("the loss", func() bool { return m.lost > 0 })
-	if err := m.seen[len(m.seen)-1].Err; !errors.Is(err, datastore.ErrUnavailable) || !strings.Contains(err.Error(), "connection refused") {
+	m.Until("the loss", func() bool { return m.Lost > 0 })
+	if err := m.Seen[len(m.Seen)-1].Err; !errors.Is(err, datastore.ErrUnavailable) || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("reason: %v", err)
 	}
 	server.Restart(t)
-	m.untilInSync()
+	m.UntilInSync()
 	b := create(t, s, peer("b", "10.0.0.2"))
-	m.untilState(map[model.Key]int64{a.Key: a.Revision, b.Key: b.Revision})
-	if got := m.of(a.Key); got != fmt.Sprintf("u%d", a.Revision) {
+	m.UntilState(map[model.Key]int64{a.Key: a.Revision, b.Key: b.Revision})
+	if got := m.Of(a.Key); got != fmt.Sprintf("u%d", a.Revision) {
 		t.Errorf("a did not change, but its events are %s", got)
-	}
-}
-
-// While the watcher is cut off, everything it would have to catch up with is compacted away.
-func TestWatchOverCompactionWhileCutOff(t *testing.T) {
-	server := etcdtest.Start(t)
-	direct := server.Store(t)
-	line := newProxy(t, server.Endpoint)
-	s := open(t, etcd.Config{Endpoints: []string{line.URL()}})
-	a, b, c := create(t, direct, peer("a", "10.0.0.1")), create(t, direct, peer("b", "10.0.0.2")), create(t, direct, peer("c", "10.0.0.3"))
-	m := watch(t, s, model.KindBGPPeer)
-	m.untilInSync()
-	line.cut()
-	m.until("the loss", func() bool { return m.lost > 0 })
-	a2 := change(t, direct, change(t, direct, a, "10.0.1.1"), "10.0.1.2")
-	remove(t, direct, b.Key)
-	d := create(t, direct, peer("d", "10.0.0.4"))
-	brief := create(t, direct, peer("brief", "10.0.0.5"))
-	remove(t, direct, brief.Key)
-	compact(t, server.Client(t))
-	line.mend()
-	m.untilInSync()
-	m.untilState(map[model.Key]int64{a.Key: a2.Revision, c.Key: c.Revision, d.Key: d.Revision})
-	if got := m.of(c.Key); got != fmt.Sprintf("u%d", c.Revision) {
-		t.Errorf("c did not change, but its events are %s", got)
-	}
-	if got := m.of(brief.Key); got != "" {
-		t.Errorf("brief came and went unseen, but its events are %s", got)
-	}
-	if got := m.of(b.Key); !strings.HasPrefix(got, fmt.Sprintf("u%d d", b.Revision)) {
-		t.Errorf("b was deleted, but its events are %s", got)
 	}
 }
 
@@ -249,43 +114,22 @@ func TestWatchOverReplacedDatastore(t *testing.T) {
 	create(t, s, peer("a", "10.0.0.1"))
 	create(t, s, peer("gone", "10.0.0.2"))
 	m := watch(t, s, model.KindBGPPeer)
-	m.untilInSync()
+	m.UntilInSync()
 	server.Stop()
 	server.DataDir = t.TempDir()
 	server.Restart(t)
 	fresh := server.Store(t)
 	a := create(t, fresh, peer("a", "10.9.9.9")) // the same key and even the same revision as before
-	m.until("the new version of a", func() bool {
+	m.Until("the new version of a", func() bool {
 		var ip string
-		for _, e := range m.seen {
+		for _, e := range m.Seen {
 			if e.Key == a.Key && e.Object != nil {
 				ip = peerIP(e.Object)
 			}
 		}
 		return ip == "10.9.9.9"
 	})
-	m.untilState(map[model.Key]int64{a.Key: a.Revision})
-}
-
-func TestWatchEndsWithItsContextAndWithTheStore(t *testing.T) {
-	server := etcdtest.Start(t)
-	s := open(t, server.Config())
-	ctx, cancel := context.WithCancel(context.Background())
-	first, second := s.Watch(ctx, model.KindNode), s.Watch(context.Background(), model.KindNode)
-	cancel()
-	for range first {
-	}
-	s.Close()
-	for range second {
-	}
-}
-
-func TestWatchOfAnUnknownKindSaysSo(t *testing.T) {
-	s := etcdtest.Start(t).Store(t)
-	e := <-s.Watch(context.Background(), "Cow")
-	if e.Type != datastore.EventLost || e.Err == nil || !strings.Contains(e.Err.Error(), "Cow") {
-		t.Errorf("%+v", e)
-	}
+	m.UntilState(map[model.Key]int64{a.Key: a.Revision})
 }
 
 // Writers and deleters at random, while the server is restarted and its history compacted: in the end the tables hold
@@ -320,7 +164,7 @@ func TestTablesEqualTheDatastoreAfterRandomChangesAndFailures(t *testing.T) {
 		case err != nil:
 			t.Fatal(err)
 		case random.Intn(3) == 0:
-			path, _ := model.EtcdPath(o.Key)
+			path, _ := etcd.Path(o.Key)
 			resp, err := raw.Delete(ctx, path)
 			if err != nil {
 				t.Fatal(err)
@@ -329,7 +173,7 @@ func TestTablesEqualTheDatastoreAfterRandomChangesAndFailures(t *testing.T) {
 		default:
 			note(o.Key, change(t, direct, stored, peerIP(o)).Revision)
 		}
-		m.takeWaiting()
+		m.TakeWaiting()
 		switch {
 		case i%150 == 75:
 			server.Restart(t)
@@ -352,7 +196,7 @@ func TestTablesEqualTheDatastoreAfterRandomChangesAndFailures(t *testing.T) {
 		want[o.Key] = o.Revision
 		note(o.Key, o.Revision)
 	}
-	m.untilState(want)
+	m.UntilState(want)
 	for k, revisions := range done {
 		checkHistory(t, m, k, revisions)
 	}
@@ -372,22 +216,22 @@ func TestTablesEqualTheDatastoreAfterRandomChangesAndFailures(t *testing.T) {
 	if err := <-ran; !errors.Is(err, context.Canceled) {
 		t.Errorf("run ended with %v", err)
 	}
-	if m.lost == 0 {
+	if m.Lost == 0 {
 		t.Error("the watch was never disturbed: the test proves nothing")
 	}
 }
 
 // checkHistory fails for an event of something that was never done, and for one that is repeated or out of order.
-func checkHistory(t *testing.T, m *mirror, k model.Key, revisions map[int64]bool) {
+func checkHistory(t *testing.T, m *storetest.Mirror, k model.Key, revisions map[int64]bool) {
 	t.Helper()
 	last := int64(0)
 	exists := false
-	for _, e := range m.seen {
+	for _, e := range m.Seen {
 		if e.Key != k {
 			continue
 		}
 		if e.Revision <= last {
-			t.Errorf("%s: event of revision %d after %d: %s", k, e.Revision, last, m.of(k))
+			t.Errorf("%s: event of revision %d after %d: %s", k, e.Revision, last, m.Of(k))
 		}
 		switch last = e.Revision; e.Type {
 		case datastore.EventUpdate:
@@ -397,7 +241,7 @@ func checkHistory(t *testing.T, m *mirror, k model.Key, revisions map[int64]bool
 			exists = true
 		case datastore.EventDelete:
 			if !exists {
-				t.Errorf("%s: delete of what is not there: %s", k, m.of(k))
+				t.Errorf("%s: delete of what is not there: %s", k, m.Of(k))
 			}
 			exists = false
 		}

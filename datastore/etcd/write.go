@@ -86,7 +86,7 @@ func (s *Store) Delete(ctx context.Context, key model.Key, revision int64) (*mod
 	fail := func(err error) (*model.Object, error) {
 		return nil, &datastore.KeyError{Op: "delete", Key: key, Err: err}
 	}
-	path, err := model.EtcdPath(key)
+	path, err := Path(key)
 	if err != nil {
 		return fail(err)
 	}
@@ -130,7 +130,7 @@ func unchangedSince(revision int64) guard {
 
 // swap stores o if the guard holds and returns it as stored; otherwise it returns what is there, nil if nothing is.
 func (s *Store) swap(ctx context.Context, o *model.Object, guarded guard) (_ *model.Object, swapped bool, _ error) {
-	path, err := model.EtcdPath(o.Key)
+	path, err := Path(o.Key)
 	if err != nil {
 		return nil, false, err
 	}

@@ -113,7 +113,7 @@ func FuzzDecodeDocument(f *testing.F) {
 func TestOutputOfCalicoctlIsInput(t *testing.T) {
 	raw := map[Key]string{}
 	for _, s := range readLines[stored](t, "objects.jsonl") {
-		k, _, _ := ParseEtcdPath(s.Key)
+		k := storedKey(s.Key)
 		raw[k] = s.Raw
 	}
 	files, err := filepath.Glob("testdata/calicoctl-get/*")

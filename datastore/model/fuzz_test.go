@@ -23,7 +23,7 @@ func fuzzKind(f *testing.F, kind Kind) {
 	}
 	for _, file := range []string{"objects.jsonl", "history.jsonl"} {
 		for _, s := range readLines[stored](f, file) {
-			if k, _, _ := ParseEtcdPath(s.Key); k.Kind == kind {
+			if k := storedKey(s.Key); k.Kind == kind {
 				f.Add([]byte(s.Raw))
 			}
 		}

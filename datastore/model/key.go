@@ -128,25 +128,3 @@ func HandleKey(id string) Key { return Key{Kind: KindIPAMHandle, Name: id} }
 
 // IPAMConfigKey is the key of the configuration that the allocator reads.
 var IPAMConfigKey = Key{Kind: KindIPAMConfig, Name: "default"}
-
-// family is "ipv4" or "ipv6", as etcd paths spell it.
-func family(p netip.Prefix) string {
-	if p.Addr().Is4() {
-		return "ipv4"
-	}
-	return "ipv6"
-}
-
-func dashed(p netip.Prefix) string { return strings.Replace(p.Masked().String(), "/", "-", 1) }
-
-func undashed(s string) (netip.Prefix, error) {
-	i := strings.LastIndexByte(s, '-')
-	if i < 0 {
-		return netip.Prefix{}, fmt.Errorf("%q is no block: want ADDRESS-LENGTH", s)
-	}
-	p, err := netip.ParsePrefix(s[:i] + "/" + s[i+1:])
-	if err == nil && p != p.Masked() {
-		err = fmt.Errorf("%q has host bits set", s)
-	}
-	return p, err
-}

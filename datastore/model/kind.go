@@ -23,7 +23,6 @@ type KindInfo struct {
 	// New makes an empty value: a pointer to the kind's type.
 	New func() any
 
-	path     pathRule
 	defaults func(value any)           // nil for none
 	check    func(c *check, value any) // nil for none
 }
@@ -51,10 +50,10 @@ var kinds = []KindInfo{
 	namespaced(resource(KindNetworkSet, "networksets", nil, checkNetworkSet, "networkset", "netset", "netsets")),
 	resource(KindGlobalNetworkSet, "globalnetworksets", nil, checkGlobalNetworkSet, "globalnetworkset", "gnetset", "gnetsets"),
 	resource(KindHostEndpoint, "hostendpoints", nil, checkHostEndpoint, "hostendpoint", "hep", "heps"),
-	internal(KindIPAMBlock, "ipamblocks", blockPath, checkStoredBlock),
-	internal(KindBlockAffinity, "blockaffinities", affinityPath, checkAffinity),
-	internal(KindIPAMHandle, "ipamhandles", handlePath, checkHandle),
-	internal(KindIPAMConfig, "ipamconfigs", ipamConfigPath, checkIPAMConfig),
+	internal(KindIPAMBlock, "ipamblocks", checkStoredBlock),
+	internal(KindBlockAffinity, "blockaffinities", checkAffinity),
+	internal(KindIPAMHandle, "ipamhandles", checkHandle),
+	internal(KindIPAMConfig, "ipamconfigs", checkIPAMConfig),
 }
 
 // kubernetesKinds are the further ones that Lookup knows, but that no datastore keeps.
@@ -69,7 +68,7 @@ var kubernetesKinds = []KindInfo{
 }
 
 func resource[T any](kind Kind, plural string, defaults func(*T), rules func(*check, *T), aliases ...string) KindInfo {
-	i := internal(kind, plural, resourcePath(kind, plural, false), rules)
+	i := internal(kind, plural, rules)
 	i.Aliases = aliases
 	i.Resource, i.APIVersion = true, APIVersion
 	if defaults != nil {
@@ -80,14 +79,12 @@ func resource[T any](kind Kind, plural string, defaults func(*T), rules func(*ch
 
 func namespaced(i KindInfo) KindInfo {
 	i.Namespaced = true
-	i.path = resourcePath(i.Kind, i.Plural, true)
 	return i
 }
 
 func kubernetes(apiVersion string, i KindInfo) KindInfo {
 	i.APIVersion = apiVersion
 	i.Kubernetes = true
-	i.path = pathRule{}
 	return i
 }
 
@@ -97,12 +94,11 @@ func documentsSay(name string, i KindInfo) KindInfo {
 	return i
 }
 
-func internal[T any](kind Kind, plural string, path pathRule, rules func(*check, *T)) KindInfo {
+func internal[T any](kind Kind, plural string, rules func(*check, *T)) KindInfo {
 	return KindInfo{
 		Kind:   kind,
 		Plural: plural,
 		New:    func() any { return new(T) },
-		path:   path,
 		check:  func(c *check, value any) { rules(c, value.(*T)) },
 	}
 }

@@ -19,10 +19,10 @@ var testTime = time.Date(2026, 8, 1, 12, 0, 0, 999, time.FixedZone("x", 7200))
 // input.yaml is what a user gave to calicoctl; objects.jsonl is what calicoctl made of it (other programs wrote some of
 // it again later: those objects are left out).
 func TestDefaultsAreThoseOfCalico(t *testing.T) {
-	written := map[string][]string{}
+	written := map[Key][]string{}
 	for _, s := range readLines[stored](t, "history.jsonl") {
 		if s.Op != "delete" {
-			written[s.Key] = append(written[s.Key], s.Raw)
+			written[storedKey(s.Key)] = append(written[storedKey(s.Key)], s.Raw)
 		}
 	}
 	input, err := os.ReadFile("testdata/input.yaml")
@@ -45,10 +45,6 @@ func TestDefaultsAreThoseOfCalico(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		path, err := EtcdPath(o.Key)
-		if err != nil {
-			t.Fatal(err)
-		}
 		b, err := o.Encode()
 		if err != nil {
 			t.Fatal(err)
@@ -61,11 +57,11 @@ func TestDefaultsAreThoseOfCalico(t *testing.T) {
 		if m["creationTimestamp"] != "2026-08-01T10:00:00Z" || !uuidFormat.MatchString(m["uid"].(string)) {
 			t.Errorf("%s: %v", o.Key, m)
 		}
-		if !slices.ContainsFunc(written[path], func(raw string) bool {
+		if !slices.ContainsFunc(written[o.Key], func(raw string) bool {
 			want, _ := comparable(t, raw)
 			return reflect.DeepEqual(got, want)
 		}) {
-			t.Errorf("%s: made\n%s\nCalico made\n%s", o.Key, b, strings.Join(written[path], "\n"))
+			t.Errorf("%s: made\n%s\nCalico made\n%s", o.Key, b, strings.Join(written[o.Key], "\n"))
 		}
 	}
 	if compared < 40 {
@@ -145,7 +141,7 @@ var acceptedByUs = map[string]string{
 func TestWhatCalicoRefusesIsRefused(t *testing.T) {
 	others := Set{}
 	for _, s := range readLines[stored](t, "objects.jsonl") {
-		k, _, _ := ParseEtcdPath(s.Key)
+		k := storedKey(s.Key)
 		others[k] = Decode(k, []byte(s.Raw), 1)
 	}
 	for _, r := range readLines[refusal](t, "rejected.jsonl") {

@@ -72,14 +72,8 @@ func TestKubernetesDocumentsAreReadForWhatManxNeeds(t *testing.T) {
 	}
 }
 
-func TestKubernetesKindsHaveNoPlaceInEtcd(t *testing.T) {
+func TestKubernetesKindsAreNotStored(t *testing.T) {
 	for _, kind := range []Kind{KindService, KindEndpointSlice} {
-		if _, err := EtcdPath(Key{Kind: kind, Namespace: "shop", Name: "web"}); !errors.Is(err, ErrKubernetes) {
-			t.Errorf("path of a %s: %v", kind, err)
-		}
-		if _, err := EtcdPrefixes(kind, ""); !errors.Is(err, ErrKubernetes) {
-			t.Errorf("prefixes of a %s: %v", kind, err)
-		}
 		for _, i := range Kinds() {
 			if i.Kind == kind {
 				t.Errorf("%s is among the kinds that a datastore keeps", kind)

@@ -36,7 +36,7 @@ func inject(v any) (count int) {
 func TestFieldsOfTheFutureSurviveAtEveryLevel(t *testing.T) {
 	total := 0
 	for _, s := range readLines[stored](t, "objects.jsonl") {
-		k, _, _ := ParseEtcdPath(s.Key)
+		k := storedKey(s.Key)
 		want := exact(t, []byte(s.Raw))
 		total += inject(want)
 		raw, err := json.Marshal(want)

@@ -30,6 +30,9 @@ type Reporter struct {
 	Retry time.Duration
 
 	objects map[model.Key]*reported
+	// reading is whether the watch delivers a full read, whose revisions may be older than those that were seen: the
+	// datastore may have been put back to an earlier state.
+	reading bool
 }
 
 // reported is one object of this node.
@@ -89,7 +92,8 @@ func (r *Reporter) next() (next time.Time, ok bool) {
 // take enters one event. A status that comes back from the datastore is no reason to report, or two who write it would
 // never rest; one that was wiped out is.
 func (r *Reporter) take(e datastore.Event) {
-	if e.Type != datastore.EventUpdate && e.Type != datastore.EventDelete {
+	if e.Type == datastore.EventInSync || e.Type == datastore.EventLost {
+		r.reading = e.Type == datastore.EventLost
 		return
 	}
 	s, ours := mine(e.Object, r.Node)
@@ -102,8 +106,8 @@ func (r *Reporter) take(e datastore.Event) {
 		r.objects[e.Key] = &reported{object: e.Object, due: time.Now()}
 		return
 	}
-	if e.Revision < old.object.Revision {
-		return
+	if !r.reading && e.Revision < old.object.Revision {
+		return // older than what was written here
 	}
 	if !reflect.DeepEqual(old.spec(), s.Spec) || s.Status.LastUpdated.IsZero() {
 		old.due = time.Now()

@@ -297,3 +297,23 @@ func TestOutage(t *testing.T) {
 		t.Error("an object with period 0 was reported again after an outage")
 	}
 }
+
+// After the datastore was put back to an earlier state, an object with an older revision is the one that counts.
+func TestDatastorePutBackToAnEarlierState(t *testing.T) {
+	r := &Reporter{Node: "n", objects: map[model.Key]*reported{}}
+	key := model.ResourceKey(model.KindCalicoNodeStatus, "s")
+	take := func(revision int64, classes ...v3.NodeStatusClassType) string {
+		o := model.NewObject(key, &v3.CalicoNodeStatus{Spec: v3.CalicoNodeStatusSpec{Node: "n", Classes: classes}})
+		o.Revision = revision
+		r.take(datastore.Event{Type: datastore.EventUpdate, Key: key, Object: o, Revision: revision})
+		return fmt.Sprint(r.objects[key].object.Revision)
+	}
+	got := take(50)
+	got += " " + take(40) // late: what was written here is newer
+	r.take(datastore.Event{Type: datastore.EventLost, Err: errors.New("down")})
+	got += " " + take(7)
+	r.take(datastore.Event{Type: datastore.EventInSync, Revision: 8})
+	if got += " " + take(6); got != "50 50 7 7" {
+		t.Errorf("revisions that count: %s", got)
+	}
+}

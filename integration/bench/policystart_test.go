@@ -7,7 +7,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/etcd"
 )
 
 // BenchmarkPolicyStart is the whole of manxd on a large cluster: from its start, on an etcd beside it, to its being ready with
@@ -67,7 +67,7 @@ func put(b *testing.B, s *site, c cluster) {
 		ops = ops[:0]
 	}
 	for o := range c.all {
-		path, err := model.EtcdPath(o.Key)
+		path, err := etcd.Path(o.Key)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/lab"
 )
@@ -61,7 +62,7 @@ func documents(t *testing.T, yaml string) (list []document) {
 		must(t, err)
 		o, err := d.Decode()
 		must(t, err)
-		path, err := model.EtcdPath(o.Key)
+		path, err := etcd.Path(o.Key)
 		must(t, err)
 		list = append(list, document{path, string(d.JSON)})
 	}

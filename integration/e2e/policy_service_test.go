@@ -14,6 +14,7 @@ import (
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -45,7 +46,7 @@ func (c *cluster) withSlices(t *testing.T) *sliceWorld {
 	w := &sliceWorld{t: t, set: model.Set{}, agent: dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: links,
 		Policy: policy.Config{Node: "n2"}, Logger: zap.NewNop()})}
 	for path, value := range c.raw(t, resourceKeys) {
-		if k, ok, err := model.ParseEtcdPath(path); ok && err == nil {
+		if k, ok, err := etcd.ParsePath(path); ok && err == nil {
 			w.set[k] = model.Decode(k, []byte(value), 1)
 		}
 	}

@@ -25,6 +25,8 @@ var allowed = []struct {
 	{"datastore/ownership", []string{"datastore/model"}},
 	{"datastore", []string{"datastore/model", "datastore/selector"}},
 	{"datastore/etcd/...", []string{"datastore", "datastore/model", "datastore/safefile", "datastore/etcd/..."}},
+	{"datastore/connect", []string{"datastore", "datastore/model", "datastore/safefile", "datastore/etcd"}},
+	{"datastore/storetest", []string{"datastore", "datastore/model"}},
 	{"datastore/conversion", []string{"datastore/model", "datastore/selector"}},
 	{"datastore/nodestatus", []string{"datastore", "datastore/model"}},
 	{"datastore/node", []string{"datastore", "datastore/ippool", "datastore/model", "datastore/safefile",

@@ -228,7 +228,7 @@ func (n *site) put(ctx context.Context, w write) (int64, error) {
 	return done.Revision, nil
 }
 
-// programmed waits until the kernels have what the datastore had at a revision.
+// programmed waits until the kernels have what the datastore, which has one clock here, had at a revision.
 func (n *site) programmed(ctx context.Context, revision int64) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

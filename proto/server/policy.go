@@ -18,7 +18,10 @@ func (s *Source) policyCheck() Check {
 	case st.Since.IsZero() || st.Transactions == 0 && st.Resyncs == 0:
 		c.Reason = "the rules have not been programmed yet"
 	default:
-		c.OK, c.Reason = true, fmt.Sprintf("the rules are in the kernel, as of revision %d", st.Revision)
+		c.OK, c.Reason = true, "the rules are in the kernel"
+		if st.Revision != 0 {
+			c.Reason += fmt.Sprintf(", as of revision %d", st.Revision)
+		}
 		if n := len(st.Refused); n > 0 {
 			c.Reason += fmt.Sprintf(", except for %d parts that it refuses, where everything is dropped", n)
 		}

@@ -45,8 +45,11 @@ func (s *Source) datastoreCheck() Check {
 	st := s.Datastore.Status()
 	switch {
 	case st.InSync:
-		c.OK, c.Reason = true, fmt.Sprintf("in sync at revision %d", st.Revision)
-	case st.LastError != nil && st.Revision == 0:
+		c.OK, c.Reason = true, "in sync"
+		if st.Revision != 0 { // kinds with clocks of their own have none together
+			c.Reason = fmt.Sprintf("in sync at revision %d", st.Revision)
+		}
+	case st.LastError != nil && !st.Complete:
 		c.Reason = fmt.Sprintf("cannot be read: %v", st.LastError)
 	case st.LastError != nil:
 		c.Reason = fmt.Sprintf("connection lost, the last state is kept: %v", st.LastError)

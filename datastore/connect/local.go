@@ -1,4 +1,4 @@
-package etcd
+package connect
 
 import (
 	"encoding/json"
@@ -7,8 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
@@ -16,11 +18,12 @@ import (
 // programs of this host need no settings.
 const localName = "datastore.json"
 
-// ErrNoLocal is the error of ReadLocal if no manxd has left word.
+// ErrNoLocal is why nothing can be opened if no datastore is set and no manxd has left word.
 var ErrNoLocal = errors.New("no manxd has said how it reaches the datastore")
 
 // local is the content of the file. It holds no secret, only the names of files that do.
 type local struct {
+	Type         string   `json:"type,omitempty"` // none for etcd
 	Endpoints    []string `json:"endpoints"`
 	CAFile       string   `json:"caFile,omitempty"`
 	CertFile     string   `json:"certFile,omitempty"`
@@ -31,11 +34,15 @@ type local struct {
 
 // WriteLocal tells the other programs of this host how to reach the datastore, in manxd's run directory. A password
 // that is in no file stays out of it.
-func WriteLocal(runDir string, c Config) error {
+func WriteLocal(runDir string, s Settings) error {
+	c := s.Etcd
 	l := local{Endpoints: c.Endpoints,
 		CAFile: absolute(c.CAFile), CertFile: absolute(c.CertFile), KeyFile: absolute(c.KeyFile)}
 	if c.PasswordFile != "" {
 		l.Username, l.PasswordFile = c.Username, absolute(c.PasswordFile)
+	}
+	if s.Type != Etcd && s.Type != Embedded {
+		l.Type = s.Type
 	}
 	content, err := json.Marshal(l)
 	if err != nil {
@@ -45,25 +52,25 @@ func WriteLocal(runDir string, c Config) error {
 }
 
 // ReadLocal is how the manxd with that run directory reaches the datastore, as the user of set if it has one.
-func ReadLocal(runDir string, set Config) (Config, error) {
+func ReadLocal(runDir string, set Settings) (Settings, error) {
 	file := filepath.Join(runDir, localName)
 	content, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Config{}, fmt.Errorf("%w: there is no %s", ErrNoLocal, file)
+		return Settings{}, fmt.Errorf("%w: there is no %s", ErrNoLocal, file)
 	}
 	if err != nil {
-		return Config{}, err
+		return Settings{}, err
 	}
 	var l local
 	if err := json.Unmarshal(content, &l); err != nil { // fields that a newer manxd adds are no error
-		return Config{}, fmt.Errorf("%s: %w", file, err)
+		return Settings{}, fmt.Errorf("%s: %w", file, err)
 	}
-	c := Config{Endpoints: l.Endpoints, CAFile: l.CAFile, CertFile: l.CertFile, KeyFile: l.KeyFile,
+	c := etcd.Config{Endpoints: l.Endpoints, CAFile: l.CAFile, CertFile: l.CertFile, KeyFile: l.KeyFile,
 		Username: l.Username, PasswordFile: l.PasswordFile}
-	if set.Username != "" {
-		c.Username, c.Password, c.PasswordFile = set.Username, set.Password, set.PasswordFile
+	if u := set.Etcd; u.Username != "" {
+		c.Username, c.Password, c.PasswordFile = u.Username, u.Password, u.PasswordFile
 	}
-	return c, nil
+	return Settings{Type: l.Type, Etcd: c}, nil
 }
 
 // absolute makes a path mean the same in other working directories.
@@ -77,17 +84,35 @@ func absolute(path string) string {
 	return path
 }
 
-// HintLocal explains an error of Open if c has the address where older versions of manxd served their embedded
+// resolve settles what goes before what.
+func (s Settings) resolve() (Settings, error) {
+	_, usable := Usable(s.Type)
+	if usable && s.RunDir != "" && len(s.Etcd.Endpoints) == 0 && len(s.Over.Endpoints) == 0 {
+		local, err := ReadLocal(s.RunDir, s)
+		if errors.Is(err, fs.ErrPermission) {
+			return s, fmt.Errorf("%w: the datastore of the local manxd is for root alone", err)
+		}
+		if err != nil {
+			return s, err
+		}
+		s.Type, s.Etcd = local.Type, local.Etcd
+	}
+	s.Etcd = s.Etcd.With(s.Over)
+	return s, nil
+}
+
+// hint explains an error of Open if the settings have the address where older versions of manxd served their embedded
 // datastore, and the local manxd serves its datastore elsewhere now. It returns any other error as it is.
-func HintLocal(err error, c Config, runDir string) error {
-	if !errors.Is(err, datastore.ErrUnavailable) || len(c.Endpoints) != 1 {
+func (s Settings) hint(err error) error {
+	endpoints := s.Etcd.Endpoints
+	if !errors.Is(err, datastore.ErrUnavailable) || s.RunDir == "" || len(endpoints) != 1 {
 		return err
 	}
-	if _, address := splitEndpoint(c.Endpoints[0]); address != oldListen {
+	if strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(endpoints[0], "http://"), "https://"), "/") != oldListen {
 		return err
 	}
-	now, localErr := ReadLocal(runDir, Config{})
-	if localErr != nil || len(now.Endpoints) == 0 || now.Endpoints[0] == c.Endpoints[0] {
+	now, localErr := ReadLocal(s.RunDir, Settings{})
+	if localErr != nil || len(now.Etcd.Endpoints) == 0 || now.Etcd.Endpoints[0] == endpoints[0] {
 		return err
 	}
 	return fmt.Errorf("%w. The local manxd does not serve its datastore there any more: "+

@@ -1,0 +1,2 @@
+// Package connect opens the datastore that a program's settings name, whatever its backend.
+package connect

@@ -1,0 +1,136 @@
+package connect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/etcd"
+)
+
+// way is how one datastore is reached.
+type way struct {
+	open     func(context.Context, *zap.Logger) (datastore.Backend, error)
+	warnings func(now time.Time) []string
+}
+
+// way finds the backend: each has its line here.
+func (s Settings) way() (way, error) {
+	switch s.Type {
+	case "", Etcd, Embedded:
+		return overEtcd(s.Etcd), nil
+	case Kubernetes:
+		return way{}, fmt.Errorf("datastore type %q cannot be used yet: want %q", s.Type, Etcd)
+	}
+	return way{}, fmt.Errorf("datastore type %q is not known: want %q", s.Type, Etcd)
+}
+
+func overEtcd(c etcd.Config) way {
+	return way{warnings: c.Warnings, open: func(ctx context.Context, log *zap.Logger) (datastore.Backend, error) {
+		s, err := etcd.Open(ctx, c, log)
+		if err != nil {
+			return nil, err // and no Backend that is not nil
+		}
+		return s, nil
+	}}
+}
+
+// Usable is whether Open knows a type of datastore, and whether it can open one.
+func Usable(typ string) (known, usable bool) {
+	_, err := Settings{Type: typ}.way()
+	return err == nil || typ == Kubernetes, err == nil
+}
+
+// Open opens the datastore. If no datastore is set it is that of the local manxd; the error Is ErrNoLocal if there is
+// none. An error that Is datastore.ErrUnavailable may go away by itself, and is waited for if the settings say so;
+// refused credentials and unusable settings end it in any case. The caller closes what he gets.
+func Open(ctx context.Context, s Settings, log *zap.Logger) (datastore.Backend, error) {
+	s, err := s.resolve()
+	if err != nil {
+		return nil, err
+	}
+	w, err := s.way()
+	if err != nil {
+		return nil, err
+	}
+	warn := s.warner(w)
+	warn()
+	store, err := s.wait(ctx, w, log)
+	if err != nil {
+		return nil, s.hint(err)
+	}
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+	go every(watching, warnInterval, warn)
+	return &opened{Backend: store, stop: stop}, nil
+}
+
+// opened is a store that takes what accompanies it along when it is closed.
+type opened struct {
+	datastore.Backend
+	stop context.CancelFunc
+}
+
+// Close implements datastore.Store.
+func (o *opened) Close() error {
+	o.stop()
+	return o.Backend.Close()
+}
+
+// retryInterval is how often a datastore that does not answer is tried.
+const retryInterval = time.Second
+
+// wait opens the store, if need be after waiting for it.
+func (s Settings) wait(ctx context.Context, w way, log *zap.Logger) (datastore.Backend, error) {
+	said := ""
+	for {
+		store, err := w.open(ctx, log.Named("datastore"))
+		if err == nil || !s.Wait || !errors.Is(err, datastore.ErrUnavailable) {
+			return store, err
+		}
+		if s.Waiting != nil {
+			s.Waiting(err)
+		}
+		if text := err.Error(); text != said {
+			said = text
+			log.Warn("waiting for the datastore", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(retryInterval):
+		}
+	}
+}
+
+// warnInterval is how often the way to the datastore is looked at for what is worth a warning.
+const warnInterval = 12 * time.Hour
+
+// warner tells each warning about the way to the datastore when it is new.
+func (s Settings) warner(w way) func() {
+	told := map[string]bool{}
+	return func() {
+		for _, text := range w.warnings(time.Now()) {
+			if !told[text] && s.Warn != nil {
+				told[text] = true
+				s.Warn(text)
+			}
+		}
+	}
+}
+
+func every(ctx context.Context, interval time.Duration, do func()) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			do()
+		}
+	}
+}

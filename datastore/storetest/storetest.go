@@ -1,0 +1,111 @@
+// Package storetest judges a backend: it holds what every datastore.Store and Elector has to do, as tests that each
+// runs.
+package storetest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// System is a fresh and empty datastore, with a line to it that can be cut.
+type System struct {
+	// Open gives a client that does not share a connection with another one, and whose leases last longer than any test.
+	// It is closed when the test ends.
+	Open func(*testing.T) datastore.Backend
+	// Far gives a client behind the line, whose leases last for ShortLease.
+	Far func(*testing.T) datastore.Backend
+	// Cut breaks the line and lets nothing through until Mend.
+	Cut, Mend func()
+	// Forget makes the datastore forget its history, so that who was cut off has to read everything again.
+	Forget func(*testing.T)
+}
+
+// LongLease is longer than any test waits: who leads before it is over did not wait for a lease to run out.
+const LongLease, ShortLease = time.Hour, 2 * time.Second
+
+type part struct {
+	name string
+	test func(*testing.T, System)
+}
+
+// Run judges a backend. start is called for each part.
+func Run(t *testing.T, start func(*testing.T) System) {
+	RunStore(t, start)
+	RunElector(t, start)
+}
+
+// RunStore judges the Store of a backend alone.
+func RunStore(t *testing.T, start func(*testing.T) System) {
+	run(t, start, []part{
+		{"create, read, update, delete", crud},
+		{"kinds of IPAM", ipamKinds},
+		{"what is invalid is refused", refusals},
+		{"a stale writer loses", concurrentWriters},
+		{"an object that is made anew is another one", madeAnew},
+		{"list", list},
+		{"operations on a broken line", brokenLine},
+		{"watch delivers what is there, then changes", watchChanges},
+		{"watch delivers in order", watchOrder},
+		{"watch over a lost history", watchForgotten},
+		{"watch over a line that flaps", watchFlaps},
+		{"watch ends with its context and with the store", watchEnds},
+		{"watch of an unknown kind", watchUnknown},
+		{"tables contain what was written", tablesContain},
+	})
+}
+
+// RunElector judges the Elector of a backend alone.
+func RunElector(t *testing.T, start func(*testing.T) System) {
+	run(t, start, []part{
+		{"one leads until he resigns", resigning},
+		{"never two lead", neverTwoLead},
+		{"a leader who is cut off", leaderCutOff},
+		{"observe over a lost connection", observeOverALostConnection},
+		{"elections that cannot be", electionsThatCannotBe},
+	})
+}
+
+func run(t *testing.T, start func(*testing.T) System, parts []part) {
+	for _, part := range parts {
+		t.Run(part.name, func(t *testing.T) { part.test(t, start(t)) })
+	}
+}
+
+// peer is a valid object that has nothing to do with others.
+func peer(name, ip string) *model.Object {
+	return model.NewObject(model.ResourceKey(model.KindBGPPeer, name),
+		&model.BGPPeer{Spec: model.BGPPeerSpec{PeerIP: ip, ASNumber: 64512}})
+}
+
+func peerIP(o *model.Object) string { return o.Value.(*model.BGPPeer).Spec.PeerIP }
+
+func create(t *testing.T, s datastore.Store, o *model.Object) *model.Object {
+	t.Helper()
+	created, err := s.Create(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return created
+}
+
+func change(t *testing.T, s datastore.Store, o *model.Object, ip string) *model.Object {
+	t.Helper()
+	c := o.Clone()
+	c.Value.(*model.BGPPeer).Spec.PeerIP = ip
+	changed, err := s.Update(context.Background(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return changed
+}
+
+func remove(t *testing.T, s datastore.Store, k model.Key) {
+	t.Helper()
+	if _, err := s.Delete(context.Background(), k, 0); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,124 @@
+package datastore
+
+import (
+	"slices"
+	"time"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// working is the state of one kind that is not yet published.
+type working struct {
+	view
+	reducer *reducer
+	shown   *view // as published last
+	// moved is whether the view is another one than shown, and changed where it differs.
+	moved   bool
+	changed []model.Key
+	// deleted keeps the revision of recent deletions, so that an older update that comes late does not undo them.
+	deleted map[model.Key]int64
+
+	inSync, read bool // now; at least once
+	lost         error
+	lostAt       time.Time
+}
+
+func newWorking(kind model.Kind, r *reducer, inSync bool) *working {
+	w := &working{
+		view:    view{kind: kind, objects: newObjects(), quarantined: newQuarantine()},
+		reducer: r, deleted: map[model.Key]int64{}, inSync: inSync,
+	}
+	w.shown = &view{kind: kind, objects: newObjects(), quarantined: newQuarantine()}
+	return w
+}
+
+// freeze makes the state the one that is shown, and returns the keys in which it differs from the one before.
+func (w *working) freeze() (changed []model.Key) {
+	next := &view{kind: w.kind, objects: w.objects.clone(), quarantined: w.shown.quarantined, revision: w.revision}
+	if w.quarantined.Len() > 0 || next.quarantined.Len() > 0 { // usually there are none
+		next.quarantined = w.quarantined.clone()
+	}
+	w.shown, w.moved = next, false
+	changed, w.changed = w.changed, nil
+	return changed
+}
+
+// take enters one event, and returns false if it is late. What becomes of a key depends on the newest valid version,
+// the newest invalid one and the newest deletion, in whatever order they come: a valid version that was not deleted
+// since is in use, and stays so while a newer one is invalid.
+func (w *working) take(e Event, now func() time.Time) bool {
+	good, _ := w.objects.get(e.Key)
+	bad, wasBad := w.quarantined.get(e.Key)
+	if !w.inSync {
+		// A full read replaces whatever is there, even by older revisions: the datastore may have been put back to an
+		// earlier state.
+		delete(w.deleted, e.Key)
+		if e.Type == EventUpdate && e.Object.Err != nil && e.Revision < revisionOf(good) {
+			w.objects.remove(e.Key)
+			good = nil
+		}
+	}
+	goodAt, badAt, goneAt := revisionOf(good), revisionOf(bad.Object), w.deleted[e.Key]
+	newer := func(revisions ...int64) bool { return !w.inSync || e.Revision >= slices.Max(revisions) }
+	valid := e.Type == EventUpdate && e.Object.Err == nil
+	switch {
+	case valid && newer(goodAt, goneAt):
+		w.objects.set(w.reducer.reduce(e.Object))
+	case e.Type == EventUpdate && !valid && newer(goodAt, badAt, goneAt):
+		q := Quarantined{Object: e.Object, Since: now()}
+		if wasBad {
+			q.Since = bad.Since
+		}
+		w.quarantined.set(q)
+	case e.Type == EventDelete && newer(goneAt):
+		if good != nil && newer(goodAt) {
+			w.objects.remove(e.Key)
+		}
+		if w.inSync {
+			w.remember(e)
+		}
+	default:
+		return false
+	}
+	if wasBad && newer(badAt) && (valid || e.Type == EventDelete) {
+		w.quarantined.remove(e.Key)
+	}
+	w.touch(e.Key)
+	w.settleSpelling(e.Key, now)
+	return true
+}
+
+// touch notes that readers may see another object under a key.
+func (w *working) touch(k model.Key) {
+	w.changed, w.moved = append(w.changed, k), true
+}
+
+func revisionOf(o *model.Object) int64 {
+	if o == nil {
+		return 0
+	}
+	return o.Revision
+}
+
+// remembered bounds deleted; lateness bounds how many revisions late an update can be.
+const remembered, lateness = 4096, 1024
+
+func (w *working) remember(e Event) {
+	w.deleted[e.Key] = e.Revision
+	if len(w.deleted) <= remembered {
+		return
+	}
+	for k, revision := range w.deleted {
+		if revision < w.revision-lateness {
+			delete(w.deleted, k)
+		}
+	}
+}
+
+// synced ends a full read.
+func (w *working) synced(revision int64) {
+	w.moved = w.moved || w.revision != revision || !w.inSync
+	w.revision, w.inSync, w.read = revision, true, true
+	w.lost = nil
+	clear(w.deleted)
+}
