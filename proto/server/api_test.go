@@ -58,7 +58,7 @@ func TestStatusSumsUp(t *testing.T) {
 	r.source.Addresses = func() []AddressCandidate {
 		return []AddressCandidate{{Address: netip.MustParsePrefix("10.1.0.1/24"), Interface: "eth0", Method: "first-found", Chosen: true, Reason: "first"}}
 	}
-	r.server.Show(r.source)
+	r.show()
 	bad := object(t, model.KindBGPPeer, "", "broken", `{"spec":`)
 	r.store(node(t), pod(t, "web", "cali1", "10.65.0.1/32"), pod(t, "gone", "cali9", "10.65.0.2/32"), bad)
 	r.bgp.set(session("192.0.2.1", bgp.SessionGlobal, speaker.PhaseEstablished, "Established", "up"))
