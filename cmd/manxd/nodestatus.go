@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"time"
@@ -17,10 +18,21 @@ import (
 // not: one that is written only once should not say what is over a moment later.
 const statusGrace = 30 * time.Second
 
+// nodeStatus fills in CalicoNodeStatus objects about this node.
+type nodeStatus struct{ *nodestatus.Reporter }
+
+func newNodeStatus(j *joined, b *bgpPart) *nodeStatus {
+	return &nodeStatus{&nodestatus.Reporter{Store: j.store, Node: j.name, Facts: nodeFacts{b, j.kernel, time.Now()}.gather,
+		Log: j.log.Named("node-status"), Retry: time.Second}}
+}
+
+func (n *nodeStatus) Name() string                  { return "node-status" }
+func (n *nodeStatus) Run(ctx context.Context) error { return n.Reporter.Run(ctx) }
+
 // nodeFacts gathers what CalicoNodeStatus objects tell.
 type nodeFacts struct {
-	follower *follower
-	kernel   interface {
+	bgp    *bgpPart
+	kernel interface {
 		ListRoutes() ([]kernel.Route, error)
 		ListLinks() ([]kernel.Link, error)
 	}
@@ -28,15 +40,13 @@ type nodeFacts struct {
 }
 
 func (n nodeFacts) gather(routes bool) (nodestatus.Facts, error) {
-	s := n.follower.speaker
+	s := n.bgp.speaker
 	if ready, _ := s.Ready(); !ready && time.Since(n.started) < statusGrace {
 		return nodestatus.Facts{}, nodestatus.ErrNotYet
 	}
-	d := n.follower.Desired()
-	f := nodestatus.Facts{Running: s.Server() != nil, Version: "manx " + version, RouterID: d.Global.RouterID, Started: n.started}
-	if at := n.follower.changed.Load(); at != nil {
-		f.Reconfigured = *at
-	}
+	d, decided := n.bgp.Decided()
+	f := nodestatus.Facts{Running: s.Server() != nil, Version: "manx " + version, RouterID: d.Global.RouterID, Started: n.started,
+		Reconfigured: decided}
 	sessions := s.Sessions()
 	f.Sessions = statusSessions(sessions)
 	if !routes {

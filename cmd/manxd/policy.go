@@ -2,17 +2,70 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/proto/server"
 )
+
+// policyPart keeps the packet filter.
+type policyPart struct {
+	agent     *dataplane.PolicyAgent
+	rules     *kernel.NFT
+	dataplane *dataplanePart
+	view      *server.PolicyView
+}
+
+// newPolicy returns nil if policy is not this daemon's business.
+func newPolicy(j *joined, d *dataplanePart) (*policyPart, error) {
+	if !j.policy {
+		leaveAlone(j.log.Named("policy"))
+		return nil, nil
+	}
+	rules, err := kernel.NewRules()
+	if err != nil {
+		return nil, err
+	}
+	p := &policyPart{rules: rules, dataplane: d, view: j.control.Policy,
+		agent: dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: j.kernel, Connections: j.kernel,
+			Policy: j.policyConfig(j.name), Logger: j.log.Named("policy"), Programmed: j.control.Policy.Programmed})}
+	d.onLinks = append(d.onLinks, p.agent.LookAtInterfaces)
+	p.view.Show(server.PolicySource{Agent: p.agent, Tracer: rules})
+	return p, nil
+}
+
+func (p *policyPart) Name() string        { return "policy" }
+func (p *policyPart) Ready() server.Check { return p.view.Ready() }
+
+// Kinds are what decides about the packet filter; those of Kubernetes' API are not in this datastore.
+func (p *policyPart) Kinds() []model.Kind {
+	return slices.DeleteFunc(slices.Clone(policy.Kinds), func(k model.Kind) bool {
+		info, ok := model.Lookup(k)
+		return !ok || info.Kubernetes
+	})
+}
+
+// Run keeps the rules, and tells the agent of routes which workloads have theirs.
+func (p *policyPart) Run(ctx context.Context) error {
+	tasks, ctx := errgroup.WithContext(ctx)
+	tasks.Go(func() error { return p.agent.Run(ctx) })
+	tasks.Go(func() error { return p.dataplane.FollowPolicy(ctx, p.agent) })
+	return tasks.Wait()
+}
+
+// Close ends what the kernel is asked by; the rules stay.
+func (p *policyPart) Close() { _ = p.rules.Close() }
 
 // policyConfig is what this node's administrator decides about its packet filter.
 func (o options) policyConfig(node string) policy.Config {

@@ -73,3 +73,14 @@ func Kinds(parts ...Part) []model.Kind {
 	}
 	return list
 }
+
+// Optional is p as a Part, nil for one that the settings leave out.
+func Optional[T any, P interface {
+	*T
+	Part
+}](p P) Part {
+	if p == nil {
+		return nil
+	}
+	return p
+}
