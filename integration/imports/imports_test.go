@@ -51,6 +51,8 @@ var allowed = []struct {
 	{"proto/...", []string{"proto/...", "bgp", "bgp/...", "dataplane/...", "datastore/...", "dataplane", "datastore"}},
 	{"cmd/manx-cni", []string{"proto/...", "datastore/...", "datastore", "ipam", "dataplane/kernel", "dataplane/endpointstatus"}},
 	{"cmd/manxctl/...", []string{"proto/manx/v1", "proto/explanation", "datastore/...", "datastore", "ipam", "bgp", "dataplane/policy", "dataplane/policy/explain", "dataplane/ruleset", "cmd/manxctl/..."}},
+	{"cmd/manxd/part", []string{"dataplane/reconcile", "datastore/model", "proto/server"}},
+	{"cmd/manxd/follow", []string{"bgp", "dataplane", "dataplane/link", "dataplane/route", "datastore", "datastore/model"}},
 	{"cmd/manxd", []string{"..."}},
 	{"docs/examples/...", []string{"proto/manx/v1"}},
 	{"integration/...", []string{"..."}},

@@ -30,7 +30,7 @@ func (o *overview) status() *manxv1.GetStatusResponse {
 		Peers:         map[string]uint32{},
 		Routes:        map[string]uint32{},
 		Endpoints:     map[string]uint32{},
-		Notices:       uint32(len(s.notices())),
+		Notices:       uint32(len(s.Notices())),
 	}
 	for _, c := range checks {
 		r.Checks = append(r.Checks, &manxv1.Check{Name: c.Name, Ok: c.OK, Reason: c.Reason})
@@ -48,7 +48,7 @@ func (o *overview) status() *manxv1.GetStatusResponse {
 // ListNotices implements manxv1.ManxServer.
 func (o *overview) ListNotices(context.Context, *manxv1.ListNoticesRequest) (*manxv1.ListNoticesResponse, error) {
 	r := &manxv1.ListNoticesResponse{}
-	for _, n := range o.server.notices() {
+	for _, n := range o.server.Notices() {
 		r.Notices = append(r.Notices, &manxv1.Notice{Topic: n.Topic, Subject: n.Subject, Text: n.Text, SinceUnixMs: unixMs(n.Since)})
 	}
 	return r, nil
@@ -78,5 +78,5 @@ func (o *overview) Collect(out chan<- prometheus.Metric) {
 	for _, check := range checks {
 		gauge(metricReady, number(check.OK), check.Name)
 	}
-	gauge(metricNotices, float64(len(o.server.notices())))
+	gauge(metricNotices, float64(len(o.server.Notices())))
 }

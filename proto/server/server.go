@@ -129,8 +129,8 @@ func serve(ctx context.Context, l net.Listener, g *grpc.Server) error {
 	return err
 }
 
-// notices collects what a person should know: first from what was added, then from the views.
-func (s *Server) notices() []Notice {
+// Notices collects what a person should know: first from what was added, then from the views.
+func (s *Server) Notices() []Notice {
 	var added, views []Notice
 	for i, x := range s.all() {
 		n, ok := x.(Noticer)
