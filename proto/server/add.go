@@ -147,12 +147,16 @@ func answerOne(stream grpc.ServerStream, impl any,
 	return stream.SendMsg(answer)
 }
 
-// known fails as gRPC does for what nobody serves.
+// known fails as gRPC does for what nobody serves, in its words.
 func (a *addedServices) known(method string) error {
-	if a.handler(method) == nil {
-		return status.Errorf(codes.Unimplemented, "manxd does not know the call %s", method)
+	if a.handler(method) != nil {
+		return nil
 	}
-	return nil
+	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
+	if s, _ := a.find(method); s.desc != nil || ownService(service) {
+		return status.Errorf(codes.Unimplemented, "unknown method %v for service %v", name, service)
+	}
+	return status.Errorf(codes.Unimplemented, "unknown service %v", service)
 }
 
 // call is the grpc.StreamHandler of methods that were added.

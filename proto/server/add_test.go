@@ -80,6 +80,13 @@ func TestAdd(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %s", method, answer, err, want)
 		}
 	}
+	for method, want := range map[string]string{"/test.Lamp/None": "unknown method None for service test.Lamp",
+		"/manx.v1.Manx/None": "unknown method None for service manx.v1.Manx",
+		"/other.Service/Call": "unknown service other.Service"} {
+		if _, err := invoke(method); status.Convert(err).Message() != want {
+			t.Errorf("%s: %v, want %s", method, err, want)
+		}
+	}
 	stream, err := r.conn.NewStream(r.context(), &grpc.StreamDesc{ServerStreams: true}, "/test.Lamp/Blink")
 	if err != nil {
 		t.Fatal(err)

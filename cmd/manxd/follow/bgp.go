@@ -26,15 +26,15 @@ func (f *Follower) configure(ctx context.Context, snapshot *datastore.Snapshot, 
 	if kept {
 		return time.Hour
 	}
-	if err := f.Speaker.Set(ctx, d); err != nil {
+	if err := f.config.Speaker.Set(ctx, d); err != nil {
 		if text := err.Error(); text != f.failure {
 			f.failure = text
-			f.Log.Error("BGP is not as it should be, trying again", zap.Error(err))
+			f.config.Log.Error("BGP is not as it should be, trying again", zap.Error(err))
 		}
 		return retryAfter
 	}
 	f.failure = ""
-	if f.Passwords.BeingWritten() {
+	if f.config.Passwords.BeingWritten() {
 		return retryAfter
 	}
 	return passwordPoll
@@ -43,15 +43,15 @@ func (f *Follower) configure(ctx context.Context, snapshot *datastore.Snapshot, 
 // decide computes what BGP should do. When our Node was deleted or spoilt it keeps what was decided before: that is no
 // reason to cut the node off.
 func (f *Follower) decide(snapshot *datastore.Snapshot) (d bgp.Desired, kept bool) {
-	in := f.Settings
-	in.Reader, in.Passwords, in.Connected = snapshot, f.Passwords, f.Connected()
+	in := f.config.Settings
+	in.Reader, in.Passwords, in.Connected = snapshot, f.config.Passwords, f.config.Connected()
 	d = bgp.Compute(in)
 	before, at := f.Decided()
 	if d.Global.LocalAS == 0 && before.Global.LocalAS != 0 {
 		before.Notices = []bgp.Notice{{Object: "Node/" + in.Node,
 			Reason: "is not there or cannot be used any more: BGP is kept as it was"}}
 		f.desired.Store(&decision{before, at})
-		f.Log.Error("the Node of this node is not there or cannot be used any more: BGP is kept as it was",
+		f.config.Log.Error("the Node of this node is not there or cannot be used any more: BGP is kept as it was",
 			zap.String("node", in.Node))
 		return before, true
 	}
@@ -64,7 +64,7 @@ func (f *Follower) decide(snapshot *datastore.Snapshot) (d bgp.Desired, kept boo
 func (f *Follower) logNotices(before, now []bgp.Notice) {
 	for _, n := range now {
 		if !slices.Contains(before, n) {
-			f.Log.Warn("BGP notice", zap.String("object", n.Object), zap.String("reason", n.Reason))
+			f.config.Log.Warn("BGP notice", zap.String("object", n.Object), zap.String("reason", n.Reason))
 		}
 	}
 }
@@ -93,12 +93,12 @@ func (f *Follower) followBGP(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-f.Speaker.Changed():
+		case <-f.config.Speaker.Changed():
 		}
-		synced, _ := f.Speaker.Synced()
-		for routes := f.Speaker.Take(routeBatch); len(routes) > 0; routes = f.Speaker.Take(routeBatch) {
+		synced, _ := f.config.Speaker.Synced()
+		for routes := f.config.Speaker.Take(routeBatch); len(routes) > 0; routes = f.config.Speaker.Take(routeBatch) {
 			learned := learnedRoutes(routes)
-			for _, a := range f.Agents {
+			for _, a := range f.config.Agents {
 				a.Learn(learned)
 			}
 		}

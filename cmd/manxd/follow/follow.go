@@ -81,7 +81,7 @@ type Config struct {
 // Follower keeps the speaker and the agents at the newest state. Nothing is handed to them before the datastore was
 // read as a whole. It is safe for concurrent use.
 type Follower struct {
-	Config
+	config   Config
 	bgpKinds []model.Kind
 	desired  atomic.Pointer[decision]
 	failure  string        // of the last attempt to configure the speaker, as logged
@@ -99,7 +99,7 @@ type decision struct {
 
 // New makes a Follower; Run starts it.
 func New(c Config) *Follower {
-	return &Follower{Config: c, bgpKinds: BGPKinds(), look: make(chan struct{}, 1)}
+	return &Follower{config: c, bgpKinds: BGPKinds(), look: make(chan struct{}, 1)}
 }
 
 // BGPKinds are the kinds that decide about BGP.
@@ -140,7 +140,7 @@ func (f *Follower) Run(ctx context.Context) error {
 
 // followDatastore hands each new snapshot to the agents, and has BGP decided again if it is concerned.
 func (f *Follower) followDatastore(ctx context.Context) error {
-	snapshot, err := f.Tables.WaitInSync(ctx)
+	snapshot, err := f.config.Tables.WaitInSync(ctx)
 	if err != nil {
 		return err
 	}
@@ -164,16 +164,16 @@ func (f *Follower) followDatastore(ctx context.Context) error {
 // wait waits for another snapshot, but not longer than until a time, or until BGP is to be decided again: then it
 // returns the one that was seen.
 func (f *Follower) wait(ctx context.Context, seen *datastore.Snapshot, until time.Time) *datastore.Snapshot {
-	newer := f.Tables.Changed()
-	if s := f.Tables.Snapshot(); s != seen {
+	newer := f.config.Tables.Changed()
+	if s := f.config.Tables.Snapshot(); s != seen {
 		return s
 	}
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	select {
 	case <-newer:
-		return f.Tables.Snapshot()
-	case <-f.Passwords.Changed():
+		return f.config.Tables.Snapshot()
+	case <-f.config.Passwords.Changed():
 	case <-f.look:
 	case <-timer.C:
 	case <-ctx.Done():
@@ -202,13 +202,13 @@ func (f *Follower) step(before, next *datastore.Snapshot) (concerned bool) {
 
 // acted tells whether objects of a kind make a difference to BGP or to agents.
 func (f *Follower) acted(k model.Kind) bool {
-	return slices.Contains(f.Kinds, k) || slices.Contains(f.bgpKinds, k)
+	return slices.Contains(f.config.Kinds, k) || slices.Contains(f.bgpKinds, k)
 }
 
 // concernsBGP keeps the pods and blocks of other nodes, which are most of what changes in a cluster, from having the
 // sessions computed again.
 func (f *Follower) concernsBGP(c datastore.Change) bool {
-	node := f.Settings.Node
+	node := f.config.Settings.Node
 	switch c.Key.Kind {
 	case model.KindBlockAffinity:
 		a, ok := c.Key.Affinity()
@@ -235,12 +235,12 @@ func (f *Follower) hand(tell bool, change func(*dataplane.State)) {
 		f.state = next
 		return
 	}
-	synced, _ := f.Speaker.Synced() // it is handed on by followBGP alone, but taken back by everybody
+	synced, _ := f.config.Speaker.Synced() // it is handed on by followBGP alone, but taken back by everybody
 	next.BGPSynced = next.BGPSynced && synced
 	old := f.state
 	if tell || next.DatastoreSynced != old.DatastoreSynced || next.BGPSynced != old.BGPSynced ||
 		!slices.Equal(next.Statics, old.Statics) || !slices.Equal(next.Peering, old.Peering) {
-		for _, a := range f.Agents {
+		for _, a := range f.config.Agents {
 			a.SetState(next)
 		}
 	}

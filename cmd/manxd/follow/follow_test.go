@@ -317,12 +317,15 @@ func TestSyncedIsHandedOnAndTakenBack(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.begin()
 		r.expect("at first", "agent all true changed [] synced true false", mesh)
-		// The routes come before the word that they are all.
+		r.speaker.mu.Lock()
+		r.speaker.synced = true // its routes are on their way
+		r.speaker.mu.Unlock()
+		r.tables.Apply(r.put(model.KindNetworkPolicy, "ns", "web", `{"selector":"all()"}`))
+		r.expect("a change that comes before the routes", "agent all false changed [web] synced true false")
 		r.speaker.change(func() {
-			r.speaker.synced = true
 			r.speaker.routes = []bgp.Route{{Prefix: netip.MustParsePrefix("10.65.1.0/26")}}
 		})
-		r.expect("BGP is complete", "agent learns 1", "agent all false changed [] synced true true")
+		r.expect("the routes, and then that they are all", "agent learns 1", "agent all false changed [] synced true true")
 		r.speaker.change(func() {})
 		r.expect("nothing new")
 		r.tables.Apply(datastore.Event{Type: datastore.EventLost, Err: errors.New("connection refused")})
