@@ -81,7 +81,7 @@ func TestAdd(t *testing.T) {
 		}
 	}
 	for method, want := range map[string]string{"/test.Lamp/None": "unknown method None for service test.Lamp",
-		"/manx.v1.Manx/None": "unknown method None for service manx.v1.Manx",
+		"/manx.v1.Manx/None":  "unknown method None for service manx.v1.Manx",
 		"/other.Service/Call": "unknown service other.Service"} {
 		if _, err := invoke(method); status.Convert(err).Message() != want {
 			t.Errorf("%s: %v, want %s", method, err, want)

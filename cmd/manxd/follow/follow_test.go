@@ -150,7 +150,7 @@ func bubble(t *testing.T, test func(*rig)) {
 		d := &diary{}
 		r := &rig{t: t, diary: d, speaker: &fakeSpeaker{diary: d, changed: make(chan struct{}, 1)},
 			agent: &fakeAgent{diary: d}, passwords: &fakePasswords{changed: make(chan struct{}, 1)},
-			tables: datastore.NewTables(zap.NewNop(), "n1")}
+			tables: datastore.NewTables(zap.NewNop(), "")}
 		r.follower = New(Config{Settings: bgp.Input{Node: "n1"}, Connected: func() []netip.Prefix { return nil },
 			Passwords: r.passwords, Tables: r.tables, Speaker: r.speaker, Agents: []Agent{r.agent},
 			Kinds: []model.Kind{model.KindNetworkPolicy}, Log: zap.NewNop()})
@@ -313,6 +313,31 @@ func TestChangesReachThoseWhomTheyConcern(t *testing.T) {
 	})
 }
 
+// Blocks of other nodes concern BGP only while they decide what is refused from peers.
+func TestBlocksOfOtherNodes(t *testing.T) {
+	bubble(t, func(r *rig) {
+		block := func(host, cidr string) datastore.Event {
+			r.revision++
+			k := model.Key{Kind: model.KindBlockAffinity, Name: "host/" + host + "/" + cidr}
+			return datastore.Event{Type: datastore.EventUpdate, Key: k, Revision: r.revision,
+				Object: model.Decode(k, []byte(`{"state":"confirmed"}`), r.revision)}
+		}
+		const tor = "speaker AS 64512 sessions [192.0.2.2 192.0.2.9]"
+		r.begin(r.put(model.KindBGPPeer, "", "tor", `{"peerIP":"192.0.2.9","asNumber":65009}`),
+			r.put(model.KindIPPool, "", "pods", `{"cidr":"10.65.0.0/16"}`))
+		r.expect("at first", "agent all true changed [] synced true false", tor)
+		r.tables.Apply(block("n2", "10.65.1.0/26"))
+		r.expect("a block of another node", "agent all false changed [host/n2/10.65.1.0/26] synced true false")
+		r.tables.Apply(block("n1", "10.65.2.0/26"))
+		r.expect("a block of this node", "agent all false changed [host/n1/10.65.2.0/26] synced true false", tor)
+		r.follower.config.Settings.Refuse.Pools = true
+		r.follower.Look()
+		r.expect("blocks decide from now on", tor)
+		r.tables.Apply(block("n2", "10.65.3.0/26"))
+		r.expect("then another one", "agent all false changed [host/n2/10.65.3.0/26] synced true false", tor)
+	})
+}
+
 func TestSyncedIsHandedOnAndTakenBack(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.begin()
@@ -335,8 +360,9 @@ func TestSyncedIsHandedOnAndTakenBack(t *testing.T) {
 		r.speaker.mu.Unlock()
 		r.follower.Look()
 		r.expect("BGP restarts", "agent all false changed [] synced false false", mesh)
-		r.tables.Apply(datastore.Event{Type: datastore.EventInSync, Revision: r.revision})
-		r.expect("the datastore is back", "agent all false changed [] synced true false")
+		r.tables.Apply(r.put(model.KindIPReservation, "", "some", `{"reservedCIDRs":["10.1.0.0/24"]}`),
+			datastore.Event{Type: datastore.EventInSync, Revision: r.revision})
+		r.expect("the datastore is back, with what nobody acts on", "agent all false changed [] synced true false")
 	})
 }
 
