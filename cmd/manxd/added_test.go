@@ -32,8 +32,8 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// beacon is all that a part can be: it has readiness, a notice, a metric, a kind that it needs watched and a gRPC service
-// of its own.
+// beacon is all that a part can be: it has readiness, a notice, a metric, a kind that it needs watched and a gRPC
+// service of its own.
 type beacon struct {
 	*joined
 	prometheus.Collector
@@ -85,12 +85,12 @@ func (b *beacon) Register(r grpc.ServiceRegistrar) {
 			return wrapperspb.String(answer()), nil
 		}}
 	}
-	nothing := func() string { return "" }
-	r.RegisterService(&grpc.ServiceDesc{ServiceName: "manx.test.Beacon", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{
+	methods := []grpc.MethodDesc{
 		method("Light", b.reservations),
 		method("Break", func() string { close(b.broken); return "" }),
-		method("Explode", nothing),
-	}}, b)
+		method("Explode", func() string { return "" }),
+	}
+	r.RegisterService(&grpc.ServiceDesc{ServiceName: "manx.test.Beacon", HandlerType: (*any)(nil), Methods: methods}, b)
 }
 
 // reservations are those that the tables have.
@@ -119,7 +119,8 @@ func TestAddedPart(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- d.run(ctx) }()
 	j := <-began
-	conn, err := grpc.NewClient("unix:"+filepath.Join(dir, "run", "manxd.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+filepath.Join(dir, "run", "manxd.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,7 @@ func TestAddedPart(t *testing.T) {
 	}
 	w.await("the call", func() string { return w.call(beaconLight) }, "kept")
 	w.await("a call without a role", func() string { return w.call(beaconExplode) }, codes.PermissionDenied.String())
-	w.await("a call that there is not", func() string { return w.call("/manx.test.Beacon/None") }, codes.Unimplemented.String())
+	w.await("an unknown call", func() string { return w.call("/manx.test.Beacon/None") }, codes.Unimplemented.String())
 
 	w.call(beaconBreak)
 	w.await("readyz of a part that is down", func() string { return get("/readyz") }, "[-]beacon: out, lit again soon")
@@ -145,6 +146,27 @@ func TestAddedPart(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("end: %v", err)
+	}
+}
+
+// A store that was closed is opened by nobody again: the daemon ends, with the reason.
+func TestClosedStoreEndsTheDaemon(t *testing.T) {
+	if os.Getenv("MANX_TEST_CLOSED_STORE") == "" {
+		elsewhere(t, "MANX_TEST_CLOSED_STORE")
+		return
+	}
+	d := daemonForTest(t, t.TempDir())
+	d.parts = func(j *joined) ([]part.Part, error) {
+		list, err := parts(j)
+		go func() {
+			if _, err := j.tables.WaitInSync(t.Context()); err == nil {
+				_ = j.store.Close()
+			}
+		}()
+		return list, err
+	}
+	if err := d.run(t.Context()); err == nil || !strings.Contains(err.Error(), "the store was closed") {
+		t.Errorf("the daemon ended with %v", err)
 	}
 }
 
@@ -185,9 +207,8 @@ func daemonForTest(t *testing.T, dir string) *daemon {
 	var o options
 	fs := pflag.NewFlagSet("manxd", pflag.ContinueOnError)
 	o.flags(fs)
-	must(fs.Parse([]string{"--node-name=n1", "--run-dir=" + filepath.Join(dir, "run"), "--data-dir=" + filepath.Join(dir, "data"),
-		"--nodename-file=" + filepath.Join(dir, "nodename"), "--mtu-file=" + filepath.Join(dir, "mtu"),
-		"--endpoint-status-path-prefix=" + dir}))
+	must(fs.Parse([]string{"--node-name=n1", "--run-dir=" + dir + "/run", "--data-dir=" + dir + "/data",
+		"--nodename-file=" + dir + "/nodename", "--mtu-file=" + dir + "/mtu", "--endpoint-status-path-prefix=" + dir}))
 	must(o.check())
 	d, err := newDaemon(t.Context(), o)
 	must(err)

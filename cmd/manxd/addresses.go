@@ -17,7 +17,9 @@ type addresses struct {
 func newAddresses(j *joined) *addresses {
 	a := &addresses{joined: j}
 	a.candidates.Store(&j.registered.Candidates)
-	j.control.Node.Show(server.NodeSource{Addresses: func() []server.AddressCandidate { return shown(*a.candidates.Load()) }})
+	j.control.Node.Show(server.NodeSource{
+		Addresses: func() []server.AddressCandidate { return shown(*a.candidates.Load()) },
+	})
 	return a
 }
 
@@ -34,7 +36,8 @@ func (a *addresses) Run(ctx context.Context) error {
 func shown(candidates []node.Candidate) []server.AddressCandidate {
 	list := make([]server.AddressCandidate, len(candidates))
 	for i, c := range candidates {
-		list[i] = server.AddressCandidate{Address: c.Address, Interface: c.Interface, Method: c.Method, Chosen: c.Chosen, Reason: c.Reason}
+		list[i] = server.AddressCandidate{Address: c.Address, Interface: c.Interface, Method: c.Method,
+			Chosen: c.Chosen, Reason: c.Reason}
 	}
 	return list
 }

@@ -93,7 +93,8 @@ func (j *joined) register(ctx context.Context) (err error) {
 }
 
 func (o options) nameSources() node.NameSources {
-	return node.NameSources{Configured: o.nodeName, File: o.nodeNameFile, HostName: os.Hostname, Env: os.Getenv("HOSTNAME")}
+	return node.NameSources{Configured: o.nodeName, File: o.nodeNameFile, HostName: os.Hostname,
+		Env: os.Getenv("HOSTNAME")}
 }
 
 func (o options) nodeConfig() node.Config {

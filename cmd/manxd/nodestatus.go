@@ -45,8 +45,8 @@ func (n nodeFacts) gather(routes bool) (nodestatus.Facts, error) {
 		return nodestatus.Facts{}, nodestatus.ErrNotYet
 	}
 	d, decided := n.bgp.Decided()
-	f := nodestatus.Facts{Running: s.Server() != nil, Version: "manx " + version, RouterID: d.Global.RouterID, Started: n.started,
-		Reconfigured: decided}
+	f := nodestatus.Facts{Running: s.Server() != nil, Version: "manx " + version, RouterID: d.Global.RouterID,
+		Started: n.started, Reconfigured: decided}
 	sessions := s.Sessions()
 	f.Sessions = statusSessions(sessions)
 	if !routes {

@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// port is a part that serves something at a TCP port that the daemon can do without. One that is taken, by a calico/node
-// on its way out for instance, costs what it serves and nothing else: a notice says so, and it is opened as soon as it
-// is free.
+// port is a part that serves something at a TCP port that the daemon can do without. One that is taken, by a
+// calico/node on its way out for instance, costs what it serves and nothing else: a notice says so, and it is opened as
+// soon as it is free.
 type port struct {
 	flag, address string
 	ready         func() error // tells what else is missing; nil: nothing

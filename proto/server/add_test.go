@@ -45,18 +45,20 @@ func (l *lamp) Register(r grpc.ServiceRegistrar) {
 	r.RegisterService(&grpc.ServiceDesc{ServiceName: l.name, HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{{MethodName: "Look", Handler: one}, {MethodName: "Switch", Handler: one},
 			{MethodName: "Secret", Handler: one}},
-		Streams: []grpc.StreamDesc{{StreamName: "Blink", ServerStreams: true, Handler: func(_ any, s grpc.ServerStream) error {
-			if err := s.RecvMsg(new(emptypb.Empty)); err != nil {
-				return err
-			}
-			for _, text := range []string{"on", "off"} {
-				if err := s.SendMsg(wrapperspb.String(text)); err != nil {
-					return err
-				}
-			}
-			return nil
-		}}},
+		Streams: []grpc.StreamDesc{{StreamName: "Blink", ServerStreams: true, Handler: blink}},
 	}, l)
+}
+
+func blink(_ any, s grpc.ServerStream) error {
+	if err := s.RecvMsg(new(emptypb.Empty)); err != nil {
+		return err
+	}
+	for _, text := range []string{"on", "off"} {
+		if err := s.SendMsg(wrapperspb.String(text)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // What is added while the server listens is shown like what was there from the beginning.
@@ -100,7 +102,8 @@ func TestAdd(t *testing.T) {
 			t.Errorf("stream: %v, %v", got, err)
 		}
 	}
-	if log := r.logs.FilterMessage("control call").All(); len(log) != 1 || log[0].ContextMap()["call"] != "/test.Lamp/Switch" {
+	if log := r.logs.FilterMessage("control call").All(); len(log) != 1 ||
+		log[0].ContextMap()["call"] != "/test.Lamp/Switch" {
 		t.Errorf("the log of changes is %v", log)
 	}
 	if role, _ := r.server.role("/manx.v1.Manx/Drain"); role != RoleAdmin {
@@ -109,7 +112,8 @@ func TestAdd(t *testing.T) {
 	if _, body := get("/readyz"); !strings.Contains(body, "[-]lamp: dark\n") {
 		t.Errorf("readyz: %s", body)
 	}
-	if _, body := get("/metrics"); !strings.Contains(body, "\nmanx_lamp 7\n") || !strings.Contains(body, `manx_ready{check="lamp"} 0`) {
+	if _, body := get("/metrics"); !strings.Contains(body, "\nmanx_lamp 7\n") ||
+		!strings.Contains(body, `manx_ready{check="lamp"} 0`) {
 		t.Errorf("metrics: %s", body)
 	}
 	if names := r.services(); !slices.Contains(names, "test.Lamp") || !slices.Contains(names, "manx.v1.Manx") {
@@ -124,7 +128,8 @@ func (r *rig) services() (names []string) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if err := stream.Send(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}}); err != nil {
+	list := &grpc_reflection_v1.ServerReflectionRequest_ListServices{}
+	if err := stream.Send(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: list}); err != nil {
 		r.t.Fatal(err)
 	}
 	answer, err := stream.Recv()
@@ -142,8 +147,8 @@ func TestAddedServiceForReaders(t *testing.T) {
 	x := newRemoteRig(t)
 	x.server.Add(newLamp())
 	conn := x.dial("reader")
-	for method, want := range map[string]codes.Code{"/test.Lamp/Look": codes.OK, "/test.Lamp/Switch": codes.PermissionDenied,
-		"/test.Lamp/Secret": codes.PermissionDenied} {
+	for method, want := range map[string]codes.Code{"/test.Lamp/Look": codes.OK,
+		"/test.Lamp/Switch": codes.PermissionDenied, "/test.Lamp/Secret": codes.PermissionDenied} {
 		err := conn.Invoke(t.Context(), method, new(emptypb.Empty), new(wrapperspb.StringValue))
 		if status.Code(err) != want {
 			t.Errorf("%s: %v, want %s", method, err, want)

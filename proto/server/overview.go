@@ -49,7 +49,8 @@ func (o *overview) status() *manxv1.GetStatusResponse {
 func (o *overview) ListNotices(context.Context, *manxv1.ListNoticesRequest) (*manxv1.ListNoticesResponse, error) {
 	r := &manxv1.ListNoticesResponse{}
 	for _, n := range o.server.Notices() {
-		r.Notices = append(r.Notices, &manxv1.Notice{Topic: n.Topic, Subject: n.Subject, Text: n.Text, SinceUnixMs: unixMs(n.Since)})
+		r.Notices = append(r.Notices, &manxv1.Notice{Topic: n.Topic, Subject: n.Subject, Text: n.Text,
+			SinceUnixMs: unixMs(n.Since)})
 	}
 	return r, nil
 }

@@ -85,7 +85,8 @@ func (v *PolicyView) status(r *manxv1.GetStatusResponse) {
 		Endpoints: uint32(st.Endpoints), Transactions: st.Transactions,
 	}
 	for _, x := range st.Refused {
-		p.Refused = append(p.Refused, &manxv1.RefusedRules{Object: x.Object, Comment: x.Comment, Reason: x.Reason, SinceUnixMs: unixMs(x.Since)})
+		p.Refused = append(p.Refused, &manxv1.RefusedRules{Object: x.Object, Comment: x.Comment, Reason: x.Reason,
+			SinceUnixMs: unixMs(x.Since)})
 	}
 	r.Policy = p
 }

@@ -52,7 +52,8 @@ func (v *PolicyView) Explain(_ context.Context, r *manxv1.ExplainRequest) (*manx
 
 // explainWorld is what this daemon knows.
 func (v *PolicyView) explainWorld(agent Policy) explain.World {
-	objects, routes := v.datastore.snapshot(), v.dataplane.routes() // before the rules are looked at, which holds up those who program them
+	// Before the rules are looked at, which holds up those who program them.
+	objects, routes := v.datastore.snapshot(), v.dataplane.routes()
 	return explain.World{
 		Objects: objects, Local: v.node,
 		Rules: func(of string, use func(*policy.Calculator)) {

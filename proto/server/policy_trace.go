@@ -47,7 +47,8 @@ func (v *PolicyView) TraceFlow(r *manxv1.TraceFlowRequest, stream grpc.ServerStr
 	if tracer == nil {
 		return status.Error(codes.FailedPrecondition, "this manxd cannot trace packets")
 	}
-	t := liveTrace{world: func() explain.World { return v.explainWorld(agent) }, tracer: tracer, node: v.node, stream: stream, wanted: tracePackets, timeout: traceTimeout}
+	t := liveTrace{world: func() explain.World { return v.explainWorld(agent) }, tracer: tracer, node: v.node,
+		stream: stream, wanted: tracePackets, timeout: traceTimeout}
 	if err := t.read(r); err != nil {
 		return err
 	}

@@ -18,7 +18,8 @@ func (o *overview) Watch(r *manxv1.WatchRequest, stream grpc.ServerStreamingServ
 	if !r.GetStatus() && !r.GetPeers() && !r.GetRoutes() {
 		r = &manxv1.WatchRequest{Status: true, Peers: true, Routes: true}
 	}
-	w := watcher{overview: o, request: r, send: stream.Send, peers: map[string]*manxv1.Peer{}, routes: map[string]*manxv1.Route{}}
+	w := watcher{overview: o, request: r, send: stream.Send, peers: map[string]*manxv1.Peer{},
+		routes: map[string]*manxv1.Route{}}
 	if err := w.update(); err != nil {
 		return err
 	}

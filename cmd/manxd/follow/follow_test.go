@@ -290,7 +290,8 @@ func TestSpeakerThatFailsIsTriedAgain(t *testing.T) {
 }
 
 func TestChangesReachThoseWhomTheyConcern(t *testing.T) {
-	pod := `{"orchestrator":"k8s","node":%q,"pod":"a","endpoint":"eth0","interfaceName":"cali1","ipNetworks":["10.65.0.1/32"]}`
+	pod := `{"orchestrator":"k8s","node":%q,"pod":"a","endpoint":"eth0","interfaceName":"cali1",
+		"ipNetworks":["10.65.0.1/32"]}`
 	bubble(t, func(r *rig) {
 		r.begin()
 		r.expect("at first", "agent all true changed [] synced true false", mesh)

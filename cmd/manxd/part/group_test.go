@@ -32,6 +32,11 @@ func (s *story) tell(format string, args ...any) {
 	s.lines = append(s.lines, fmt.Sprintf(format, args...))
 }
 
+// only returns what was told since that begins with a word.
+func (s *story) only(word string) []string {
+	return slices.DeleteFunc(strings.Split(s.take(), ", "), func(l string) bool { return !strings.HasPrefix(l, word) })
+}
+
 // take returns what was told since the last call.
 func (s *story) take() string {
 	s.mu.Lock()
@@ -95,8 +100,7 @@ func TestPartsAreOpenedInOrderAndEndInReverse(t *testing.T) {
 		}
 		g := NewGroup(zap.NewNop(), &actor{name: "a", story: s}, nil, slow, &actor{name: "c", story: s})
 		end := begin(t, g)
-		opened := slices.DeleteFunc(strings.Split(s.take(), ", "), func(l string) bool { return !strings.HasPrefix(l, "open") })
-		if got := strings.Join(opened, ", "); got != "open a, open b, open c" {
+		if got := strings.Join(s.only("open"), ", "); got != "open a, open b, open c" {
 			t.Errorf("start: %s", got)
 		}
 		if err := end(); err != nil {
@@ -123,14 +127,14 @@ func TestFailedPartIsRestartedWithBackoff(t *testing.T) {
 		}
 		end := begin(t, NewGroup(zap.NewNop(), &actor{name: "good", story: s}, bad))
 		time.Sleep(100 * time.Second)
-		got := slices.DeleteFunc(strings.Split(s.take(), ", "), func(l string) bool { return !strings.HasPrefix(l, "at") })
+		got := s.only("at")
 		want := []string{"at 0s", "at 1s", "at 3s", "at 7s", "at 15s", "at 31s", "at 1m1s", "at 1m31s"}
 		if !slices.Equal(got, want) {
 			t.Errorf("runs %q, want %q", got, want)
 		}
 		works.Store(true) // for as long as the longest pause, from 2m1s on; then it fails once more
 		time.Sleep(60 * time.Second)
-		got = slices.DeleteFunc(strings.Split(s.take(), ", "), func(l string) bool { return !strings.HasPrefix(l, "at") })
+		got = s.only("at")
 		if want := []string{"at 2m1s", "at 2m32s"}; !slices.Equal(got, want) {
 			t.Errorf("after it worked, runs %q, want %q", got, want)
 		}
