@@ -52,7 +52,7 @@ func (g *Group) Show(s *server.Server) {
 
 // Run starts the parts in their order and keeps them running until ctx ends or one of them fails for good, which is the
 // error that it returns. Then it ends them in the reverse order: each one has ended, and is closed, before that which
-// started before it is told to end.
+// started before it is told to end. Those that were not started are closed, too.
 func (g *Group) Run(ctx context.Context) (err error) {
 	failed := make(chan error, len(g.members)) // for good
 	var running []*run
@@ -66,8 +66,13 @@ func (g *Group) Run(ctx context.Context) (err error) {
 	case <-ctx.Done():
 	case err = <-failed:
 	}
-	for _, r := range slices.Backward(running) {
-		r.end()
+	for i, m := range slices.Backward(g.members) {
+		if i < len(running) {
+			running[i].end()
+		}
+		if c, ok := m.Part.(Closer); ok {
+			c.Close()
+		}
 	}
 	return err
 }
@@ -115,9 +120,6 @@ func (r *run) end() {
 	slow := time.AfterFunc(patience, func() { r.log.Warn("the daemon ends, and waits for a part") })
 	<-r.done
 	slow.Stop()
-	if c, ok := r.Part.(Closer); ok {
-		c.Close()
-	}
 	r.log.Debug("part ended")
 }
 

@@ -197,7 +197,7 @@ func TestFatalFailureEndsAll(t *testing.T) {
 		if err := NewGroup(zap.NewNop(), bad, &actor{name: "c", story: s}).Run(t.Context()); !errors.Is(err, cause) {
 			t.Errorf("error %v", err)
 		}
-		if got := s.take(); got != "open bad, close bad" {
+		if got := s.take(); got != "open bad, close c, close bad" {
 			t.Errorf("after a fatal Open: %s", got)
 		}
 	})
