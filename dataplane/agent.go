@@ -60,6 +60,9 @@ func (a *Agent) SetState(s State) {
 // Learn hands over what changed in BGP: the whole new state of each prefix; one without next hops is gone. The slices
 // belong to the agent from then on.
 func (a *Agent) Learn(changes []route.Learned) {
+	if !slices.ContainsFunc(a.targets, learns) {
+		return
+	}
 	a.put(func(b *batch) { b.learned = append(b.learned, changes) })
 }
 
@@ -134,6 +137,12 @@ func (a *Agent) setState(s State) {
 	if a.host.Concerned && a.onState != nil {
 		a.onState(a.host)
 	}
+}
+
+// learns reports whether a target follows BGP.
+func learns(t Target) bool {
+	_, ok := t.(Learner)
+	return ok
 }
 
 func (a *Agent) learn(learned [][]route.Learned) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"path/filepath"
 	"strings"
 	"time"
@@ -10,38 +9,42 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/birdsock"
+	"github.com/manxnet/manx/cmd/manxd/part"
 )
 
-// serveBird answers on the control sockets of both of BIRD's daemons. Trouble with them concerns nothing else.
-func serveBird(ctx context.Context, tasks *errgroup.Group, path string, started time.Time, f *follower, log *zap.Logger) {
-	if path == "" {
-		return
+// birdSocket answers on the control sockets of both of BIRD's daemons.
+type birdSocket struct {
+	path   string // for IPv4
+	source birdsock.Source
+	log    *zap.Logger
+}
+
+// newBirdSocket returns nil if there shall be none.
+func newBirdSocket(j *joined, b *bgpPart) part.Part {
+	if j.birdSocket == "" {
+		return nil
 	}
-	source := birdsock.Source{
-		Version: version, Started: started, Sessions: f.speaker.Sessions, Session: f.speaker.Session, Table: f.speaker.Table,
-		Desired: func() (bgp.Desired, time.Time) {
-			if at := f.changed.Load(); at != nil {
-				return f.Desired(), *at
-			}
-			return f.Desired(), time.Time{}
-		},
-	}
-	for i, path := range []string{path, birdSocket6(path)} {
+	return &birdSocket{path: j.birdSocket, log: j.log.Named("bird-socket"), source: birdsock.Source{
+		Version: version, Started: time.Now(), Sessions: b.speaker.Sessions, Session: b.speaker.Session,
+		Table: b.speaker.Table, Desired: b.Decided}}
+}
+
+func (b *birdSocket) Name() string { return "bird-socket" }
+
+// Run serves what can be opened: what is in the way of a socket may be another's.
+func (b *birdSocket) Run(ctx context.Context) error {
+	tasks, ctx := errgroup.WithContext(ctx)
+	for i, path := range []string{b.path, birdSocket6(b.path)} {
 		l, err := birdsock.Listen(path)
 		if err != nil {
-			log.Error("--bird-socket is not served", zap.Error(err))
+			b.log.Error("--bird-socket is not served", zap.Error(err))
 			continue
 		}
-		s := &birdsock.Server{Source: source, IPv6: i == 1, Log: log}
-		tasks.Go(func() error {
-			if err := s.Serve(ctx, l); err != nil && !errors.Is(err, context.Canceled) {
-				log.Error("--bird-socket is no longer served", zap.String("path", path), zap.Error(err))
-			}
-			return nil
-		})
+		s := &birdsock.Server{Source: b.source, IPv6: i == 1, Log: b.log}
+		tasks.Go(func() error { return s.Serve(ctx, l) })
 	}
+	return tasks.Wait()
 }
 
 // birdSocket6 is the path for IPv6: bird6.ctl for bird.ctl.

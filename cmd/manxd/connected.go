@@ -29,6 +29,13 @@ const connectedPause = time.Second
 // connectedPoll is how often the addresses are read when no event tells that they changed.
 const connectedPoll = time.Minute
 
+// newConnected is told by the dataplane when addresses may have changed.
+func newConnected(j *joined, d *dataplanePart) *connectedSubnets {
+	c := newConnectedSubnets(j.kernel.ListAddresses, func() {}, j.log.Named("bgp"))
+	d.onLinks = append(d.onLinks, c.lookAgain)
+	return c
+}
+
 func newConnectedSubnets(addresses func() ([]kernel.Address, error), changed func(),
 	log *zap.Logger) *connectedSubnets {
 	c := &connectedSubnets{addresses: addresses, changed: changed, log: log, look: make(chan struct{}, 1)}
@@ -52,7 +59,11 @@ func (c *connectedSubnets) lookAgain() {
 	}
 }
 
-func (c *connectedSubnets) run(ctx context.Context) error {
+// Name implements part.Part.
+func (c *connectedSubnets) Name() string { return "connected" }
+
+// Run follows the addresses until ctx ends.
+func (c *connectedSubnets) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():

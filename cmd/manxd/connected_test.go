@@ -45,7 +45,7 @@ func TestConnectedSubnetsSurviveAnError(t *testing.T) {
 	}, func() { changed <- struct{}{} }, zap.NewNop())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	go c.run(ctx) //nolint:errcheck // ends with ctx
+	go c.Run(ctx) //nolint:errcheck // ends with ctx
 	set(nil)
 	c.lookAgain()
 	time.Sleep(20 * time.Millisecond)

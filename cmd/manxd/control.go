@@ -2,14 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"strings"
-	"time"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/manxnet/manx/cmd/manxd/part"
 	"github.com/manxnet/manx/proto/server"
 )
 
@@ -63,29 +61,34 @@ func (o controlOptions) check() error {
 	return checkListen(controlFlag, o.listen)
 }
 
-// serveControl serves the control API to other hosts, as soon as there are certificates.
-func serveControl(ctx context.Context, tasks *errgroup.Group, p *ports, o controlOptions, control *server.Server) {
-	if o.listen == "" {
-		return
-	}
-	tasks.Go(func() error {
-		for {
-			err := o.remote().Readable()
-			p.note(controlFlag, o.listen, err)
-			if err == nil {
-				break
-			}
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(retryAfter):
-			}
-		}
-		return p.serve(ctx, controlFlag, o.listen, func(l net.Listener) error {
-			if err := control.ServeRemote(ctx, l, o.remote()); err != nil && !errors.Is(err, net.ErrClosed) {
-				return fmt.Errorf("--%s=%s: %w", controlFlag, o.listen, err)
-			}
-			return nil
-		})
+// controlSocket serves the control API on this host. Without it nobody could ask what the daemon does, or end it in
+// order: that ends the daemon.
+type controlSocket struct {
+	*daemon
+	listener net.Listener
+}
+
+func newControlSocket(d *daemon) *controlSocket { return &controlSocket{daemon: d} }
+
+func (c *controlSocket) Name() string { return "control" }
+
+func (c *controlSocket) Open() (err error) {
+	c.listener, err = server.Listen(filepath.Join(c.runDir, "manxd.sock"))
+	return part.Fatal(err)
+}
+
+func (c *controlSocket) Run(ctx context.Context) error {
+	return part.Fatal(c.control.Serve(ctx, c.listener))
+}
+
+// newRemoteControl serves the control API to other hosts, as soon as there are certificates.
+func newRemoteControl(d *daemon) part.Part {
+	o := d.options.control
+	p := newPort(controlFlag, o.listen, func(ctx context.Context, l net.Listener) error {
+		return d.control.ServeRemote(ctx, l, o.remote())
 	})
+	if p != nil {
+		p.ready = o.remote().Readable
+	}
+	return part.Optional(p)
 }

@@ -9,9 +9,11 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/manxnet/manx/cmd/manxd/part"
 	"github.com/manxnet/manx/dataplane/flowlog"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/proto/server"
 )
 
 // flowLogGroup is the group of NFLOG for packets that policy drops or logs; calico/node uses 1 and 2.
@@ -20,30 +22,58 @@ const flowLogGroup = 86
 // flowLogOn tells whether somebody wants to know what is dropped or logged.
 func (o options) flowLogOn() bool { return o.flowLog != "" }
 
-// serveFlowLog reads what the rules log, for as long as ctx lasts.
-func serveFlowLog(ctx context.Context, tasks *errgroup.Group, rules *kernel.NFT, hub *flowlog.Hub, lines *flowLogLines,
-	log *zap.Logger) {
-	tasks.Go(func() error { return hub.Run(ctx) })
-	tasks.Go(func() error { return lines.run(ctx) })
-	tasks.Go(func() error {
-		told := ""
-		for ctx.Err() == nil {
-			started := time.Now()
-			err := rules.ReadLog(ctx, flowLogGroup, func(p kernel.LoggedPacket) { hub.Add(entryOf(p, time.Now())) })
-			if time.Since(started) > time.Minute {
-				told = "" // it worked meanwhile
-			}
-			if err != nil && err.Error() != told { // once, not at each attempt
-				told = err.Error()
-				log.Warn("what policy drops and logs is not told, trying again", zap.Error(err))
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(5 * time.Second):
-			}
+// flowLog tells what policy drops and logs.
+type flowLog struct {
+	rules *kernel.NFT
+	hub   *flowlog.Hub
+	lines *flowLogLines
+	log   *zap.Logger
+}
+
+// newFlowLog returns nil if nobody wants to know.
+func newFlowLog(j *joined, p *policyPart) part.Part {
+	if p == nil || !j.flowLogOn() {
+		return nil
+	}
+	log := j.log.Named("flow-log")
+	lines := j.flowLogLines(log)
+	j.reopen.add(lines.Reopen)
+	hub := flowlog.NewHub(j.flowLogRate, lines.writer(), p.agent.EndpointOf)
+	j.control.Drops.Show(hub)
+	return &flowLog{p.rules, hub, lines, log}
+}
+
+func (f *flowLog) Name() string             { return "flow-log" }
+func (f *flowLog) Notices() []server.Notice { return f.lines.Notices() }
+
+// Run implements part.Part.
+func (f *flowLog) Run(ctx context.Context) error {
+	tasks, ctx := errgroup.WithContext(ctx)
+	tasks.Go(func() error { return f.hub.Run(ctx) })
+	tasks.Go(func() error { return f.lines.run(ctx) })
+	tasks.Go(func() error { return f.read(ctx) })
+	return tasks.Wait()
+}
+
+// read reads what the rules log, for as long as ctx lasts.
+func (f *flowLog) read(ctx context.Context) error {
+	told := ""
+	for ctx.Err() == nil {
+		started := time.Now()
+		err := f.rules.ReadLog(ctx, flowLogGroup, func(p kernel.LoggedPacket) { f.hub.Add(entryOf(p, time.Now())) })
+		if time.Since(started) > time.Minute {
+			told = "" // it worked meanwhile
 		}
-		return ctx.Err()
-	})
+		if err != nil && err.Error() != told { // once, not at each attempt
+			told = err.Error()
+			f.log.Warn("what policy drops and logs is not told, trying again", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(5 * time.Second):
+		}
+	}
+	return ctx.Err()
 }
 
 var protocolNames = map[uint8]string{1: "icmp", 4: "ipip", 6: "tcp", 17: "udp", 58: "icmpv6", 132: "sctp", 136: "udplite"}

@@ -8,13 +8,11 @@ import (
 	"strconv"
 	"strings"
 
-	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
 	"github.com/manxnet/manx/bgp/apiguard"
 	"github.com/manxnet/manx/bgp/gobgpapi"
-	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/cmd/manxd/part"
 	"github.com/manxnet/manx/dataplane/kernel"
 )
 
@@ -23,28 +21,23 @@ const (
 	gobgpUIDsFlag = "gobgp-allow-uids"
 )
 
-// serveGobgp serves the stock gobgp command line of version 3 to root and the users of --gobgp-allow-uids.
-func serveGobgp(ctx context.Context, tasks *errgroup.Group, p *ports, o options, k *kernel.Conn,
-	speaker *speaker.Speaker,
-	log *zap.Logger) {
-	if o.gobgpListen == "" {
-		return
-	}
-	users, _ := parseUIDs(o.gobgpUIDs) // checked with the options
-	guard := apiguard.New(apiguard.Config{Users: users, Owner: socketOwner(k), Log: log,
+// newGobgp serves the stock gobgp command line of version 3 to root and the users of --gobgp-allow-uids.
+func newGobgp(j *joined, b *bgpPart) part.Part {
+	log := j.log.Named("gobgp")
+	users, _ := parseUIDs(j.gobgpUIDs) // checked with the options
+	guard := apiguard.New(apiguard.Config{Users: users, Owner: socketOwner(j.kernel), Log: log,
 		Hint: "only root and the users of --" + gobgpUIDsFlag +
 			" of manxd are served, from the network namespace of the host"})
-	g := grpc.NewServer(guard.Options()...)
-	gobgpapi.New(speaker, log).Register(g)
-	context.AfterFunc(ctx, g.Stop)
-	tasks.Go(func() error {
-		return p.serve(ctx, gobgpFlag, o.gobgpListen, func(l net.Listener) error {
-			if err := g.Serve(guard.Listener(l)); err != nil && ctx.Err() == nil {
-				return fmt.Errorf("gobgp service: %w", err)
-			}
-			return nil
-		})
-	})
+	return part.Optional(newPort(gobgpFlag, j.gobgpListen, func(ctx context.Context, l net.Listener) error {
+		g := grpc.NewServer(guard.Options()...)
+		gobgpapi.New(b.speaker, log).Register(g)
+		defer context.AfterFunc(ctx, g.Stop)()
+		defer g.Stop()
+		if err := g.Serve(guard.Listener(l)); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("gobgp service: %w", err)
+		}
+		return nil
+	}))
 }
 
 // socketOwner has the kernel tell who made a connection.

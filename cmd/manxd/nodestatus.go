@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"time"
@@ -17,10 +18,21 @@ import (
 // not: one that is written only once should not say what is over a moment later.
 const statusGrace = 30 * time.Second
 
+// nodeStatus fills in CalicoNodeStatus objects about this node.
+type nodeStatus struct{ *nodestatus.Reporter }
+
+func newNodeStatus(j *joined, b *bgpPart) *nodeStatus {
+	return &nodeStatus{&nodestatus.Reporter{Store: j.store, Node: j.name, Facts: nodeFacts{b, j.kernel, time.Now()}.gather,
+		Log: j.log.Named("node-status"), Retry: time.Second}}
+}
+
+func (n *nodeStatus) Name() string                  { return "node-status" }
+func (n *nodeStatus) Run(ctx context.Context) error { return n.Reporter.Run(ctx) }
+
 // nodeFacts gathers what CalicoNodeStatus objects tell.
 type nodeFacts struct {
-	follower *follower
-	kernel   interface {
+	bgp    *bgpPart
+	kernel interface {
 		ListRoutes(tables ...kernel.Table) ([]kernel.Route, error)
 		ListLinks() ([]kernel.Link, error)
 	}
@@ -28,15 +40,13 @@ type nodeFacts struct {
 }
 
 func (n nodeFacts) gather(routes bool) (nodestatus.Facts, error) {
-	s := n.follower.speaker
+	s := n.bgp.speaker
 	if ready, _ := s.Ready(); !ready && time.Since(n.started) < statusGrace {
 		return nodestatus.Facts{}, nodestatus.ErrNotYet
 	}
-	d := n.follower.Desired()
-	f := nodestatus.Facts{Running: s.Server() != nil, Version: "manx " + version, RouterID: d.Global.RouterID, Started: n.started}
-	if at := n.follower.changed.Load(); at != nil {
-		f.Reconfigured = *at
-	}
+	d, decided := n.bgp.Decided()
+	f := nodestatus.Facts{Running: s.Server() != nil, Version: "manx " + version, RouterID: d.Global.RouterID,
+		Started: n.started, Reconfigured: decided}
 	sessions := s.Sessions()
 	f.Sessions = statusSessions(sessions)
 	if !routes {
@@ -79,53 +89,30 @@ func statusSessions(sessions []speaker.SessionStatus) []nodestatus.Session {
 // statusRoutes lists the kernel's routes, which are used for forwarding, and of what is learned and announced that which
 // is not in the kernel.
 func statusRoutes(inKernel []kernel.Route, links []kernel.Link, learned []bgp.Route, sessions []speaker.SessionStatus, own []bgp.Origin) []nodestatus.Route {
-	names := map[int]string{}
+	t := routeTeller{interfaces: map[int]string{}, mesh: map[netip.Addr]bool{}, paths: map[netip.Prefix][]bgp.Path{}}
 	for _, l := range links {
-		names[l.Index] = l.Name
+		t.interfaces[l.Index] = l.Name
 	}
-	mesh := map[netip.Addr]bool{}
 	for _, s := range sessions {
-		mesh[s.Session.Address] = s.Session.Type == bgp.SessionMesh
+		t.mesh[s.Session.Address] = s.Session.Type == bgp.SessionMesh
 	}
-	source := func(peer netip.Addr) v3.CalicoNodeRouteSourceType {
-		if mesh[peer] {
-			return v3.RouteSourceTypeNodeMesh
-		}
-		return v3.RouteSourceTypeBGPPeer
-	}
-	paths := map[netip.Prefix][]bgp.Path{}
 	for _, r := range learned {
-		paths[r.Prefix] = r.Paths
+		t.paths[r.Prefix] = r.Paths
 	}
 	var list []nodestatus.Route
-	installed := map[netip.Prefix]bool{} // as learned, or as our own
-	known := map[netip.Prefix]bool{}
+	known, installed := map[netip.Prefix]bool{}, map[netip.Prefix]bool{}
 	for _, r := range inKernel {
 		if a := r.Dst.Addr(); a.Is6() && (a.IsLinkLocalUnicast() || a.IsMulticast()) {
 			continue // of every interface; BGP has nothing to do with them
 		}
 		known[r.Dst] = true
-		x := nodestatus.Route{Prefix: r.Dst, Used: true, Source: kernelSource(r)}
-		if r.Type != kernel.Unicast {
-			x.Interface = r.Type.String()
-			list = append(list, x)
-			continue
-		}
-		for _, hop := range r.NextHops {
-			x := x
-			x.Gateway, x.Interface = hop.Gateway, names[hop.Link]
-			if from := paths[r.Dst]; r.Protocol == kernel.ProtocolBIRD && len(from) > 0 {
-				installed[r.Dst] = true
-				at := max(0, slices.IndexFunc(from, func(p bgp.Path) bool { return p.NextHop == hop.Gateway })) // a gateway may stand for the next hop
-				x.Peer, x.Source = from[at].Peer, source(from[at].Peer)
-			}
-			list = append(list, x)
-		}
+		installed[r.Dst] = installed[r.Dst] || t.learned(r) && len(r.NextHops) > 0
+		list = append(list, t.used(r)...)
 	}
-	for prefix, from := range paths {
+	for prefix, from := range t.paths {
 		for _, p := range from {
 			if !installed[prefix] {
-				list = append(list, nodestatus.Route{Prefix: prefix, Gateway: p.NextHop, Source: source(p.Peer), Peer: p.Peer})
+				list = append(list, nodestatus.Route{Prefix: prefix, Gateway: p.NextHop, Source: t.source(p.Peer), Peer: p.Peer})
 			}
 		}
 	}
@@ -133,6 +120,47 @@ func statusRoutes(inKernel []kernel.Route, links []kernel.Link, learned []bgp.Ro
 		if !o.Withheld && !known[o.Prefix] {
 			list = append(list, nodestatus.Route{Prefix: o.Prefix, Source: v3.RouteSourceTypeStatic})
 		}
+	}
+	return list
+}
+
+// routeTeller knows what routes of the kernel go through and come from.
+type routeTeller struct {
+	interfaces map[int]string
+	mesh       map[netip.Addr]bool
+	paths      map[netip.Prefix][]bgp.Path // as learned
+}
+
+// learned tells whether BGP made a route.
+func (t routeTeller) learned(r kernel.Route) bool {
+	return r.Type == kernel.Unicast && r.Protocol == kernel.ProtocolBIRD && len(t.paths[r.Dst]) > 0
+}
+
+// source says what kind of peer a route was learned from.
+func (t routeTeller) source(peer netip.Addr) v3.CalicoNodeRouteSourceType {
+	if t.mesh[peer] {
+		return v3.RouteSourceTypeNodeMesh
+	}
+	return v3.RouteSourceTypeBGPPeer
+}
+
+// used lists a route of the kernel, once for each of its next hops.
+func (t routeTeller) used(r kernel.Route) (list []nodestatus.Route) {
+	x := nodestatus.Route{Prefix: r.Dst, Used: true, Source: kernelSource(r)}
+	if r.Type != kernel.Unicast {
+		x.Interface = r.Type.String()
+		return []nodestatus.Route{x}
+	}
+	for _, hop := range r.NextHops {
+		x := x
+		x.Gateway, x.Interface = hop.Gateway, t.interfaces[hop.Link]
+		if t.learned(r) {
+			from := t.paths[r.Dst]
+			// A gateway may stand for the next hop.
+			at := max(0, slices.IndexFunc(from, func(p bgp.Path) bool { return p.NextHop == hop.Gateway }))
+			x.Peer, x.Source = from[at].Peer, t.source(from[at].Peer)
+		}
+		list = append(list, x)
 	}
 	return list
 }

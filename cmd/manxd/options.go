@@ -288,6 +288,18 @@ func (o *options) check() error {
 	if o.logFormat != "" && o.logFormat != "json" && o.logFormat != "text" {
 		return fmt.Errorf("--log-format=%s: want json or text", o.logFormat)
 	}
+	if err := o.checkRouteLimits(); err != nil {
+		return err
+	}
+	config := o.nodeConfig()
+	_, bmpErr := o.bmp("")
+	return errors.Join(config.Check(), checkPrefixes(clusterIPsFlag, o.clusterIPs), bmpErr,
+		checkListen(httpFlag, o.httpListen),
+		o.checkGobgp(), o.control.check())
+}
+
+// checkRouteLimits refuses bounds that nothing could be within.
+func (o *options) checkRouteLimits() error {
 	for flag, n := range map[string]int{"bgp-max-prefixes": o.maxPrefixes, "bgp-warn-prefixes": o.warnPrefixes} {
 		if n < 1 {
 			return fmt.Errorf("--%s=%d: want 1 or more", flag, n)
@@ -298,11 +310,7 @@ func (o *options) check() error {
 			return fmt.Errorf("--%s=%d: want 1 to %d, or 0 for any length", flag, n, most)
 		}
 	}
-	config := o.nodeConfig()
-	_, bmpErr := o.bmp("")
-	return errors.Join(config.Check(), checkPrefixes(clusterIPsFlag, o.clusterIPs), bmpErr,
-		checkListen(httpFlag, o.httpListen),
-		o.checkGobgp(), o.control.check())
+	return nil
 }
 
 const clusterIPsFlag = "advertise-cluster-ips"

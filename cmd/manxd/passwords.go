@@ -8,7 +8,47 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/bgp/password"
 )
+
+// passwordPoll is how soon a folder that cannot be watched is looked at again.
+const passwordPoll = 10 * time.Second
+
+// passwords are those of a folder, which is watched.
+type passwords struct {
+	*password.Folder
+	dir     string
+	log     *zap.Logger
+	changed chan struct{} // holds one token when passwords may have changed
+}
+
+// newPasswords makes the passwords of a folder; without one there are none.
+func newPasswords(dir string, log *zap.Logger) *passwords {
+	return &passwords{Folder: password.NewFolder(dir), dir: dir, log: log, changed: make(chan struct{}, 1)}
+}
+
+func (p *passwords) Name() string { return "passwords" }
+
+// Changed implements follow.Passwords.
+func (p *passwords) Changed() <-chan struct{} { return p.changed }
+
+// Run watches the folder, if there is one.
+func (p *passwords) Run(ctx context.Context) error {
+	if p.dir == "" {
+		return nil
+	}
+	watchPasswords(ctx, p.dir, p.tell, p.log)
+	return ctx.Err()
+}
+
+// tell does not wait.
+func (p *passwords) tell() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
 
 // watchPasswords calls changed whenever something in the folder of passwords, or in a folder of a secret in it, changes.
 // That may be more often than a password does. It is a help only: who needs certainty looks from time to time, since

@@ -18,18 +18,18 @@ func TestPasswordsAreWatched(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	f := &follower{passwordsChanged: make(chan struct{}, 1)}
+	p := newPasswords(dir, zap.NewNop())
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		watchPasswords(ctx, dir, f.lookAtPasswords, zap.NewNop())
+		_ = p.Run(ctx)
 	}()
 	defer func() {
 		cancel()
 		<-done
 	}()
-	<-f.passwordsChanged // it watches now
+	<-p.changed // it watches now
 	await := func(secret, key, want string) {
 		t.Helper()
 		limit := time.After(passwordPoll * 9 / 10)
@@ -38,7 +38,7 @@ func TestPasswordsAreWatched(t *testing.T) {
 				return
 			}
 			select {
-			case <-f.passwordsChanged:
+			case <-p.changed:
 			case <-limit:
 				t.Fatalf("nobody said that %s/%s should be %q now", secret, key, want)
 			}
@@ -59,12 +59,12 @@ func TestPasswordsAreWatched(t *testing.T) {
 	// later does something while the test waits, so that only a signal can end the wait.
 	later := func(change func(), secret, key, want string) {
 		t.Helper()
-		for len(f.passwordsChanged) > 0 {
-			<-f.passwordsChanged
+		for len(p.changed) > 0 {
+			<-p.changed
 		}
 		change()
 		select {
-		case <-f.passwordsChanged:
+		case <-p.changed:
 		case <-time.After(passwordPoll * 9 / 10):
 			t.Fatalf("no signal for %s/%s", secret, key)
 		}

@@ -2,17 +2,64 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/proto/server"
 )
+
+// policyPart keeps the packet filter.
+type policyPart struct {
+	agent *dataplane.PolicyAgent
+	rules *kernel.NFT
+	view  *server.PolicyView
+}
+
+// newPolicy returns nil if policy is not this daemon's business.
+func newPolicy(j *joined, d *dataplanePart) (*policyPart, error) {
+	if !j.policy {
+		leaveAlone(j.log.Named("policy"))
+		return nil, nil
+	}
+	rules, err := kernel.NewRules()
+	if err != nil {
+		return nil, err
+	}
+	p := &policyPart{rules: rules, view: j.control.Policy,
+		agent: dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: j.kernel, Connections: j.kernel,
+			Policy: j.policyConfig(j.name), Logger: j.log.Named("policy"), Programmed: j.control.Policy.Programmed,
+			Reached: d.SetPolicy})}
+	d.onLinks = append(d.onLinks, p.agent.LookAtInterfaces)
+	p.view.Show(server.PolicySource{Agent: p.agent, Tracer: rules})
+	return p, nil
+}
+
+func (p *policyPart) Name() string        { return "policy" }
+func (p *policyPart) Ready() server.Check { return p.view.Ready() }
+
+// Kinds are what decides about the packet filter; those of Kubernetes' API are not in this datastore.
+func (p *policyPart) Kinds() []model.Kind {
+	return slices.DeleteFunc(slices.Clone(policy.Kinds), func(k model.Kind) bool {
+		info, ok := model.Lookup(k)
+		return !ok || info.Kubernetes
+	})
+}
+
+// Run implements part.Part.
+func (p *policyPart) Run(ctx context.Context) error { return p.agent.Run(ctx) }
+
+// Close ends what the kernel is asked by; the rules stay.
+func (p *policyPart) Close() { _ = p.rules.Close() }
 
 // policyConfig is what this node's administrator decides about its packet filter.
 func (o options) policyConfig(node string) policy.Config {

@@ -5,71 +5,51 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
-	"sync"
 	"syscall"
-	"time"
-
-	"go.uber.org/zap"
-
-	"github.com/manxnet/manx/proto/server"
 )
 
-// ports opens the TCP ports that the daemon can do without. One that is taken, by a calico/node on its way out for
-// instance, costs what it serves and nothing else: a notice says so, and it is opened as soon as it is free.
-type ports struct {
-	log *zap.Logger
-
-	mu      sync.Mutex
-	notices []server.Notice
+// port is a part that serves something at a TCP port that the daemon can do without. One that is taken, by a
+// calico/node on its way out for instance, costs what it serves and nothing else: a notice says so, and it is opened as
+// soon as it is free.
+type port struct {
+	flag, address string
+	ready         func() error // tells what else is missing; nil: nothing
+	serve         func(context.Context, net.Listener) error
+	listener      net.Listener
 }
 
-// serve listens on an address, that of a flag, and hands the listener to serve. It returns when serve does or ctx ends.
-func (p *ports) serve(ctx context.Context, flag, address string, serve func(net.Listener) error) error {
-	for {
-		l, err := net.Listen("tcp", address)
-		p.note(flag, address, err)
-		if err == nil {
-			return serve(l)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(retryAfter):
+// newPort makes the part for the address of a flag, nil without one. serve closes the listener.
+func newPort(flag, address string, serve func(context.Context, net.Listener) error) *port {
+	if address == "" {
+		return nil
+	}
+	return &port{flag: flag, address: address, serve: serve}
+}
+
+// Name implements part.Part.
+func (p *port) Name() string { return "--" + p.flag + "=" + p.address }
+
+// Open implements part.Opener.
+func (p *port) Open() (err error) {
+	if p.ready != nil {
+		if err := p.ready(); err != nil {
+			return err
 		}
 	}
+	p.listener, err = net.Listen("tcp", p.address)
+	return err
 }
 
-// note keeps why the port of a flag is not served, and forgets it when err is nil.
-func (p *ports) note(flag, address string, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	subject := "--" + flag + "=" + address
-	at := slices.IndexFunc(p.notices, func(n server.Notice) bool { return n.Subject == subject })
-	switch {
-	case err == nil && at >= 0:
-		p.notices = slices.Delete(p.notices, at, at+1)
-		p.log.Info("port opened", zap.String("flag", flag), zap.String("address", address))
-	case err != nil:
-		text := fmt.Sprintf("not served, tried again: %v", err)
-		if errors.Is(err, syscall.EADDRINUSE) {
-			text = "not served until the port is free: another process listens on it"
-		}
-		if at >= 0 {
-			p.notices[at].Text = text
-			return
-		}
-		p.notices = append(p.notices, server.Notice{Topic: "daemon", Subject: subject, Text: text, Since: time.Now()})
-		p.log.Error("port not opened", zap.String("flag", flag), zap.String("address", address), zap.String("reason", text), zap.Error(err))
+// Run implements part.Part.
+func (p *port) Run(ctx context.Context) error { return p.serve(ctx, p.listener) }
+
+// Explain implements part.Explainer.
+func (p *port) Explain(err error) string {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return "not served until the port is free: another process listens on it"
 	}
-}
-
-// Notices are the ports that are not served and why.
-func (p *ports) Notices() []server.Notice {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.notices)
+	return fmt.Sprintf("not served, tried again: %v", err)
 }
 
 // checkListen refuses an address that can never be listened on.

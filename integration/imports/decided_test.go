@@ -20,7 +20,7 @@ var decided = []struct {
 	besides []string
 }{
 	{[]string{"IPv4Address", "IPv6Address"}, "model.NodeBGPSpec.Address", []string{
-		"datastore/model/", "datastore/node/register.go", "proto/server/status.go", "cmd/manxctl/table/columns.go",
+		"datastore/model/", "datastore/node/register.go", "proto/server/node.go", "cmd/manxctl/table/columns.go",
 		"bgp/cluster.go", // only for the text of a notice
 	}},
 	{[]string{"IPIPMode", "VXLANMode"}, "ippool.Parse", []string{

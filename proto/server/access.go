@@ -18,54 +18,55 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// role is what a call needs.
-type role string
+// Role is what a call needs.
+type Role string
 
 const (
-	roleRead  role = "read"  // shows something and changes nothing
-	roleAdmin role = "admin" // changes something; each such call is logged
-	roleLocal role = "local" // a report by a program of this host, on the unix socket alone
+	RoleRead  Role = "read"  // shows something and changes nothing
+	RoleAdmin Role = "admin" // changes something; each such call is logged
+	RoleLocal Role = "local" // a report by a program of this host, on the unix socket alone
 )
 
-// access is the role that each method needs. A method that is missing here is refused to everybody.
-var access = map[string]role{
-	manxv1.Manx_GetStatus_FullMethodName:        roleRead,
-	manxv1.Manx_ListPeers_FullMethodName:        roleRead,
-	manxv1.Manx_GetPeer_FullMethodName:          roleRead,
-	manxv1.Manx_ListPeerRoutes_FullMethodName:   roleRead,
-	manxv1.Manx_ListRoutes_FullMethodName:       roleRead,
-	manxv1.Manx_ListEndpoints_FullMethodName:    roleRead,
-	manxv1.Manx_ListAddresses_FullMethodName:    roleRead,
-	manxv1.Manx_ListQuarantined_FullMethodName:  roleRead,
-	manxv1.Manx_ListNotices_FullMethodName:      roleRead,
-	manxv1.Manx_Watch_FullMethodName:            roleRead,
-	manxv1.Manx_GetLogLevel_FullMethodName:      roleRead,
-	manxv1.Manx_WatchDrops_FullMethodName:       roleRead,
-	manxv1.Manx_Explain_FullMethodName:          roleRead,
-	manxv1.Manx_ListPolicies_FullMethodName:     roleRead,
-	manxv1.Manx_GetRuleset_FullMethodName:       roleRead,
-	manxv1.Manx_SetLogLevel_FullMethodName:      roleAdmin,
-	manxv1.Manx_Resync_FullMethodName:           roleAdmin,
-	manxv1.Manx_TraceFlow_FullMethodName:        roleAdmin, // it adds rules to the kernel for a while
-	manxv1.Manx_ResetPeer_FullMethodName:        roleAdmin,
-	manxv1.Manx_ClearPeer_FullMethodName:        roleAdmin,
-	manxv1.Manx_Drain_FullMethodName:            roleAdmin,
-	manxv1.Manx_Undrain_FullMethodName:          roleAdmin,
-	manxv1.Manx_Retry_FullMethodName:            roleAdmin,
-	manxv1.Manx_ReportPolicyWait_FullMethodName: roleLocal,
+// access is the role that each method of the server's own services needs; those of parts bring their rows, see Service.
+// A method that is missing in both is refused to everybody.
+var access = map[string]Role{
+	manxv1.Manx_GetStatus_FullMethodName:        RoleRead,
+	manxv1.Manx_ListPeers_FullMethodName:        RoleRead,
+	manxv1.Manx_GetPeer_FullMethodName:          RoleRead,
+	manxv1.Manx_ListPeerRoutes_FullMethodName:   RoleRead,
+	manxv1.Manx_ListRoutes_FullMethodName:       RoleRead,
+	manxv1.Manx_ListEndpoints_FullMethodName:    RoleRead,
+	manxv1.Manx_ListAddresses_FullMethodName:    RoleRead,
+	manxv1.Manx_ListQuarantined_FullMethodName:  RoleRead,
+	manxv1.Manx_ListNotices_FullMethodName:      RoleRead,
+	manxv1.Manx_Watch_FullMethodName:            RoleRead,
+	manxv1.Manx_GetLogLevel_FullMethodName:      RoleRead,
+	manxv1.Manx_WatchDrops_FullMethodName:       RoleRead,
+	manxv1.Manx_Explain_FullMethodName:          RoleRead,
+	manxv1.Manx_ListPolicies_FullMethodName:     RoleRead,
+	manxv1.Manx_GetRuleset_FullMethodName:       RoleRead,
+	manxv1.Manx_SetLogLevel_FullMethodName:      RoleAdmin,
+	manxv1.Manx_Resync_FullMethodName:           RoleAdmin,
+	manxv1.Manx_TraceFlow_FullMethodName:        RoleAdmin, // it adds rules to the kernel for a while
+	manxv1.Manx_ResetPeer_FullMethodName:        RoleAdmin,
+	manxv1.Manx_ClearPeer_FullMethodName:        RoleAdmin,
+	manxv1.Manx_Drain_FullMethodName:            RoleAdmin,
+	manxv1.Manx_Undrain_FullMethodName:          RoleAdmin,
+	manxv1.Manx_Retry_FullMethodName:            RoleAdmin,
+	manxv1.Manx_ReportPolicyWait_FullMethodName: RoleLocal,
 
-	grpc_health_v1.Health_Check_FullMethodName: roleRead,
-	grpc_health_v1.Health_List_FullMethodName:  roleRead,
-	grpc_health_v1.Health_Watch_FullMethodName: roleRead,
+	grpc_health_v1.Health_Check_FullMethodName: RoleRead,
+	grpc_health_v1.Health_List_FullMethodName:  RoleRead,
+	grpc_health_v1.Health_Watch_FullMethodName: RoleRead,
 
-	grpc_reflection_v1.ServerReflection_ServerReflectionInfo_FullMethodName:      roleRead,
-	grpc_reflection_v1alpha.ServerReflection_ServerReflectionInfo_FullMethodName: roleRead,
+	grpc_reflection_v1.ServerReflection_ServerReflectionInfo_FullMethodName:      RoleRead,
+	grpc_reflection_v1alpha.ServerReflection_ServerReflectionInfo_FullMethodName: RoleRead,
 }
 
 // identity is who makes a call, as far as the connection proves it.
 type identity interface {
 	// allows returns nil if calls that need a role may be made, or a status error that says what is missing.
-	allows(role) error
+	allows(Role) error
 	// fields are for the log.
 	fields() []zap.Field
 }
@@ -86,6 +87,11 @@ func (s *Server) unaryGuard(ctx context.Context, request any, info *grpc.UnarySe
 // streamGuard is unaryGuard for streams.
 func (s *Server) streamGuard(handler any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
 	next grpc.StreamHandler) error {
+	if handler == nil { // of no service that was there when the server began to listen
+		if err := s.added.known(info.FullMethod); err != nil {
+			return err
+		}
+	}
 	who, err := s.authorize(stream.Context(), info.FullMethod)
 	if err != nil {
 		return err
@@ -115,7 +121,7 @@ func (s *Server) authorize(ctx context.Context, method string) (identity, error)
 	who := callerOf(ctx)
 	err := status.Error(codes.Unauthenticated, "the connection does not tell who calls")
 	if who != nil {
-		needs, known := access[method]
+		needs, known := s.role(method)
 		if err = who.allows(needs); !known {
 			err = status.Errorf(codes.PermissionDenied, "%s has no role that could make the call", path.Base(method))
 		}
@@ -150,7 +156,7 @@ func callerFields(ctx context.Context) []zap.Field {
 
 // logChange logs a call that changes something, whether it succeeded or not.
 func (s *Server) logChange(who identity, method string, request any, started time.Time, err error) {
-	if access[method] != roleAdmin {
+	if needs, _ := s.role(method); needs != RoleAdmin {
 		return
 	}
 	fields := append(who.fields(), zap.String("call", method), zap.String("object", s.objectOf(request)),

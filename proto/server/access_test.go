@@ -37,7 +37,7 @@ func TestEveryMethodHasARole(t *testing.T) {
 		t.Fatalf("only %d methods are registered: %v", len(registered), slices.Sorted(maps.Keys(registered)))
 	}
 	for m := range registered {
-		if r := access[m]; r != roleRead && r != roleAdmin && r != roleLocal {
+		if r := access[m]; r != RoleRead && r != RoleAdmin && r != RoleLocal {
 			t.Errorf("%s has no role: give it one in access", m)
 		}
 	}
@@ -51,7 +51,7 @@ func TestEveryMethodHasARole(t *testing.T) {
 		name := m[strings.LastIndex(m, "/")+1:]
 		reads := slices.ContainsFunc([]string{"Get", "List", "Watch", "Check", "Explain", "ServerReflectionInfo"},
 			func(p string) bool { return strings.HasPrefix(name, p) })
-		if reads != (r == roleRead) {
+		if reads != (r == RoleRead) {
 			t.Errorf("%s has the role %q", m, r)
 		}
 	}
@@ -61,12 +61,12 @@ func TestEveryMethodHasARole(t *testing.T) {
 // answer with errors of other kinds, or with nothing.
 func TestReadersChangeNothing(t *testing.T) {
 	x := newRemoteRig(t)
-	as := map[role]*grpc.ClientConn{roleRead: x.dial("reader"), roleAdmin: x.dial("admin"), "": x.dial("nobody")}
+	as := map[Role]*grpc.ClientConn{RoleRead: x.dial("reader"), RoleAdmin: x.dial("admin"), "": x.dial("nobody")}
 	for method, info := range methods(x.server) {
 		for who, conn := range as {
 			code := status.Code(call(t, conn, method, info))
 			needs := access[method]
-			allowed := needs != roleLocal && (who == roleAdmin || who == needs)
+			allowed := needs != RoleLocal && (who == RoleAdmin || who == needs)
 			if denied := code == codes.PermissionDenied; denied == allowed {
 				t.Errorf("%s by a caller with the role %q: %s", method, who, code)
 			}

@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
 	"github.com/manxnet/manx/bgp"
@@ -59,7 +58,7 @@ func TestStatusSumsUp(t *testing.T) {
 	r.source.Addresses = func() []AddressCandidate {
 		return []AddressCandidate{{Address: netip.MustParsePrefix("10.1.0.1/24"), Interface: "eth0", Method: "first-found", Chosen: true, Reason: "first"}}
 	}
-	r.server.Show(r.source)
+	r.show()
 	bad := object(t, model.KindBGPPeer, "", "broken", `{"spec":`)
 	r.store(node(t), pod(t, "web", "cali1", "10.65.0.1/32"), pod(t, "gone", "cali9", "10.65.0.2/32"), bad)
 	r.bgp.set(session("192.0.2.1", bgp.SessionGlobal, speaker.PhaseEstablished, "Established", "up"))
@@ -240,21 +239,7 @@ func TestHealthHasAServiceForEachPart(t *testing.T) {
 func TestReflectionListsTheServices(t *testing.T) {
 	noLeak(t)
 	r := newRig(t)
-	stream, err := grpc_reflection_v1.NewServerReflectionClient(r.conn).ServerReflectionInfo(r.context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.Send(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}}); err != nil {
-		t.Fatal(err)
-	}
-	answer, err := stream.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, s := range answer.GetListServicesResponse().GetService() {
-		names = append(names, s.GetName())
-	}
+	names := r.services()
 	for _, want := range []string{"manx.v1.Manx", "grpc.health.v1.Health"} {
 		if !slices.Contains(names, want) {
 			t.Errorf("services are %v, want %s among them", names, want)

@@ -64,7 +64,7 @@ func (peerCredentials) Clone() credentials.TransportCredentials { return peerCre
 func (peerCredentials) OverrideServerName(string) error         { return nil }
 
 // allows implements identity: who can open the socket may do everything.
-func (caller) allows(role) error { return nil }
+func (caller) allows(Role) error { return nil }
 
 // fields implements identity.
 func (c caller) fields() []zap.Field {

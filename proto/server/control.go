@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 
+	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -15,30 +16,21 @@ var levels = map[string]zapcore.Level{
 	"debug": zapcore.DebugLevel, "info": zapcore.InfoLevel, "warn": zapcore.WarnLevel, "error": zapcore.ErrorLevel,
 }
 
+// logLevel is the level of the daemon's log.
+type logLevel struct{ level zap.AtomicLevel }
+
 // GetLogLevel implements manxv1.ManxServer.
-func (s *Server) GetLogLevel(context.Context, *manxv1.GetLogLevelRequest) (*manxv1.GetLogLevelResponse, error) {
-	return &manxv1.GetLogLevelResponse{Level: s.config.Level.String()}, nil
+func (l logLevel) GetLogLevel(context.Context, *manxv1.GetLogLevelRequest) (*manxv1.GetLogLevelResponse, error) {
+	return &manxv1.GetLogLevelResponse{Level: l.level.String()}, nil
 }
 
 // SetLogLevel implements manxv1.ManxServer.
-func (s *Server) SetLogLevel(_ context.Context, r *manxv1.SetLogLevelRequest) (*manxv1.SetLogLevelResponse, error) {
+func (l logLevel) SetLogLevel(_ context.Context, r *manxv1.SetLogLevelRequest) (*manxv1.SetLogLevelResponse, error) {
 	level, ok := levels[r.GetLevel()]
 	if !ok {
 		return nil, status.Errorf(codes.InvalidArgument, "level = %q: want debug, info, warn or error", r.GetLevel())
 	}
-	previous := s.config.Level.String()
-	s.config.Level.SetLevel(level)
+	previous := l.level.String()
+	l.level.SetLevel(level)
 	return &manxv1.SetLogLevelResponse{Previous: previous}, nil
-}
-
-// Resync implements manxv1.ManxServer.
-func (s *Server) Resync(context.Context, *manxv1.ResyncRequest) (*manxv1.ResyncResponse, error) {
-	d := s.now().Dataplane
-	if d == nil {
-		return nil, status.Error(codes.Unavailable, "manxd is starting: the dataplane does not run yet")
-	}
-	d.Resync()
-	return &manxv1.ResyncResponse{Results: []string{
-		"the dataplane compares all that is in the kernel with what is wanted, and repairs it: see manxctl routes",
-	}}, nil
 }

@@ -19,15 +19,15 @@ func read(t *testing.T, path string) string {
 
 // TestDocumentedRoles: the table of docs/control-api.md has every call of the service in the row of its role.
 func TestDocumentedRoles(t *testing.T) {
-	rows := map[role]map[string]bool{}
+	rows := map[Role]map[string]bool{}
 	_, table, _ := strings.Cut(read(t, "../../docs/control-api.md"), "### Who may call what")
 	for line := range strings.Lines(table[:strings.Index(table, "\n\nA call")]) {
 		cells := strings.Split(line, "|")
 		if len(cells) < 3 {
 			continue
 		}
-		r := map[string]role{"read": roleRead, "admin": roleAdmin,
-			"on the socket alone": roleLocal}[strings.TrimSpace(cells[1])]
+		r := map[string]Role{"read": RoleRead, "admin": RoleAdmin,
+			"on the socket alone": RoleLocal}[strings.TrimSpace(cells[1])]
 		rows[r] = map[string]bool{}
 		for _, word := range strings.FieldsFunc(cells[2], func(c rune) bool { return strings.ContainsRune(" ,;", c) }) {
 			rows[r][word] = true

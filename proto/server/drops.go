@@ -11,9 +11,12 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
+// DropsView shows what policy drops and logs: nothing, until there is a hub.
+type DropsView struct{ shown[*flowlog.Hub] }
+
 // WatchDrops implements manxv1.ManxServer.
-func (s *Server) WatchDrops(r *manxv1.WatchDropsRequest, stream grpc.ServerStreamingServer[manxv1.Drop]) error {
-	hub := s.now().Drops
+func (v *DropsView) WatchDrops(r *manxv1.WatchDropsRequest, stream grpc.ServerStreamingServer[manxv1.Drop]) error {
+	hub := v.now()
 	if hub == nil {
 		return status.Error(codes.FailedPrecondition, "manxd does not tell what policy drops: start it with --flow-log=stream (or a file)")
 	}

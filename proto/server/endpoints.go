@@ -14,32 +14,33 @@ import (
 )
 
 // ListEndpoints implements manxv1.ManxServer.
-func (s *Server) ListEndpoints(context.Context, *manxv1.ListEndpointsRequest) (*manxv1.ListEndpointsResponse, error) {
-	return &manxv1.ListEndpointsResponse{Endpoints: s.now().endpoints(s.config.Node)}, nil
+func (v *DataplaneView) ListEndpoints(context.Context, *manxv1.ListEndpointsRequest) (*manxv1.ListEndpointsResponse, error) {
+	return &manxv1.ListEndpointsResponse{Endpoints: v.endpoints()}, nil
 }
 
-// endpoints lists the workload endpoints of a node.
-func (s *Source) endpoints(node string) []*manxv1.Endpoint {
-	if s.Datastore == nil {
+// endpoints lists the workload endpoints of this node.
+func (v *DataplaneView) endpoints() []*manxv1.Endpoint {
+	snapshot := v.datastore.snapshot()
+	if snapshot == nil {
 		return nil
 	}
 	refused := map[string]dataplane.Notice{}
-	if s.Dataplane != nil {
-		for _, n := range s.Dataplane.Status().RefusedEndpoints {
+	if agent := v.now().Agent; agent != nil {
+		for _, n := range agent.Status().RefusedEndpoints {
 			refused[n.Subject] = n
 		}
 	}
 	var list []*manxv1.Endpoint
-	for key, e := range model.All[model.WorkloadEndpoint](s.Datastore.Snapshot(), model.KindWorkloadEndpoint) {
-		if e.Spec.Node == node {
-			list = append(list, s.endpoint(key, e.Spec, refused))
+	for key, e := range model.All[model.WorkloadEndpoint](snapshot, model.KindWorkloadEndpoint) {
+		if e.Spec.Node == v.node {
+			list = append(list, v.endpoint(key, e.Spec, refused))
 		}
 	}
 	return list
 }
 
 // endpoint describes one of them. Its state is that of the route to it that is furthest from what it should be.
-func (s *Source) endpoint(key model.Key, e model.WorkloadEndpointSpec,
+func (v *DataplaneView) endpoint(key model.Key, e model.WorkloadEndpointSpec,
 	refused map[string]dataplane.Notice) *manxv1.Endpoint {
 	x := &manxv1.Endpoint{
 		Namespace: key.Namespace, Name: key.Name, Workload: e.Pod, Interface: e.InterfaceName, Addresses: e.IPNetworks,
@@ -53,7 +54,7 @@ func (s *Source) endpoint(key model.Key, e model.WorkloadEndpointSpec,
 		return x
 	}
 	for i, address := range e.IPNetworks {
-		r := s.routeTo(address)
+		r := v.routeTo(address)
 		if i == 0 || worse(r.Phase, reconcile.Phase(x.Phase)) {
 			x.Phase, x.Reason, x.SinceUnixMs = string(r.Phase), r.Reason, unixMs(r.Since)
 		}
@@ -62,7 +63,7 @@ func (s *Source) endpoint(key model.Key, e model.WorkloadEndpointSpec,
 }
 
 // routeTo is the state of the route to an address of a workload, which may come without a prefix length.
-func (s *Source) routeTo(address string) route.Status {
+func (v *DataplaneView) routeTo(address string) route.Status {
 	none := route.Status{Status: reconcile.Status{Phase: reconcile.Pending, Reason: "no route to " + address + " has been decided yet"}}
 	p, err := netip.ParsePrefix(address)
 	if err != nil {
@@ -73,8 +74,8 @@ func (s *Source) routeTo(address string) route.Status {
 		}
 		p = netip.PrefixFrom(a, a.BitLen())
 	}
-	if s.Dataplane != nil {
-		if r, ok := s.Dataplane.Route(p.Masked()); ok {
+	if agent := v.now().Agent; agent != nil {
+		if r, ok := agent.Route(p.Masked()); ok {
 			return r
 		}
 	}

@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -31,11 +33,21 @@ func (h *health) statuses() map[string]grpc_health_v1.HealthCheckResponse_Servin
 	return all
 }
 
+// names lists the checks.
+func (h *health) names() string {
+	_, checks := h.server.Ready()
+	names := make([]string, len(checks))
+	for i, c := range checks {
+		names[i] = strconv.Quote(c.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
 // Check implements grpc_health_v1.HealthServer.
 func (h *health) Check(_ context.Context, r *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
 	st, ok := h.statuses()[r.GetService()]
 	if !ok {
-		return nil, status.Errorf(codes.NotFound, "service = %q: want %q, %q, %q, %q or none", r.GetService(), checkDatastore, checkBGP, checkDataplane, checkPolicy)
+		return nil, status.Errorf(codes.NotFound, "service = %q: want %s or none", r.GetService(), h.names())
 	}
 	return &grpc_health_v1.HealthCheckResponse{Status: st}, nil
 }

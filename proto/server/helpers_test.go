@@ -41,7 +41,29 @@ type rig struct {
 	agent  *dataplane.HostAgent
 	tables *datastore.Tables
 	bgp    *sessions
-	source Source
+	source source
+}
+
+// source is what a test has the views show.
+type source struct {
+	Datastore Datastore
+	Store     datastore.Store
+	BGP       BGP
+	Dataplane Dataplane
+	Policy    Policy
+	Trace     FlowTracer
+	Desired   func() bgp.Desired
+	Addresses func() []AddressCandidate
+}
+
+// show hands the source to the views.
+func (r *rig) show() {
+	s := r.source
+	r.server.Datastore.Show(DatastoreSource{Type: "embedded", Tables: s.Datastore, Store: s.Store})
+	r.server.BGP.Show(BGPSource{Speaker: s.BGP, Desired: s.Desired})
+	r.server.Dataplane.Show(DataplaneSource{Agent: s.Dataplane})
+	r.server.Policy.Show(PolicySource{Agent: s.Policy, Tracer: s.Trace})
+	r.server.Node.Show(NodeSource{Addresses: s.Addresses})
 }
 
 // newRig starts a server that shows nothing yet.
@@ -93,8 +115,8 @@ func (r *rig) start() {
 	r.agent = dataplane.New(dataplane.Config{Kernel: r.kernel, NodeName: "node-1", Logger: zap.NewNop()})
 	r.run(r.agent.Run)
 	r.bgp = &sessions{list: map[netip.Addr]speaker.SessionStatus{}, wake: map[chan speaker.SessionEvent]bool{}}
-	r.source = Source{DatastoreType: "embedded", Datastore: r.tables, BGP: r.bgp, Dataplane: r.agent}
-	r.server.Show(r.source)
+	r.source = source{Datastore: r.tables, BGP: r.bgp, Dataplane: r.agent}
+	r.show()
 }
 
 // store makes the tables hold these objects, in sync, and tells the agent.

@@ -6,16 +6,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 // livenessTimeout is how long the daemon's parts may take to say how they are.
 const livenessTimeout = 5 * time.Second
 
-// Handler serves /livez, /readyz, Calico's names for them (/liveness and /readiness), and /metrics from what is
-// registered in metrics. ?verbose lists each check; a failed answer always does.
-func (s *Server) Handler(metrics prometheus.Gatherer) http.Handler {
+// Handler serves /livez, /readyz, Calico's names for them (/liveness and /readiness), and /metrics. ?verbose lists each
+// check; a failed answer always does.
+func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, path := range []string{"/readyz", "/readiness"} {
 		mux.HandleFunc("GET "+path, s.readyz)
@@ -23,7 +22,7 @@ func (s *Server) Handler(metrics prometheus.Gatherer) http.Handler {
 	for _, path := range []string{"/livez", "/liveness"} {
 		mux.HandleFunc("GET "+path, s.livez)
 	}
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
 	return mux
 }
 

@@ -22,9 +22,13 @@ import (
 
 // web serves the HTTP side of a rig and returns how to get a path of it.
 func (r *rig) web() func(path string) (int, string) {
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(r.server.Collector())
-	srv := httptest.NewServer(r.server.Handler(registry))
+	pedantic := prometheus.NewPedanticRegistry()
+	for _, x := range r.server.all() {
+		if c, ok := x.(prometheus.Collector); ok {
+			pedantic.MustRegister(c)
+		}
+	}
+	srv := httptest.NewServer(r.server.Handler())
 	r.t.Cleanup(srv.Close)
 	return func(path string) (int, string) {
 		r.t.Helper()
@@ -36,6 +40,11 @@ func (r *rig) web() func(path string) (int, string) {
 		body, err := io.ReadAll(resp.Body)
 		if err != nil {
 			r.t.Fatal(err)
+		}
+		if path == "/metrics" {
+			if _, err := pedantic.Gather(); err != nil {
+				r.t.Error(err)
+			}
 		}
 		return resp.StatusCode, string(body)
 	}
@@ -101,7 +110,7 @@ func TestLivezFailsWhenAPartHangs(t *testing.T) {
 	r.server.liveness = 10 * time.Millisecond
 	release := make(chan struct{})
 	defer close(release)
-	r.server.Show(Source{Dataplane: stuck{release: release}})
+	r.server.Dataplane.Show(DataplaneSource{Agent: stuck{release: release}})
 	code, body := r.web()("/livez")
 	if code != http.StatusServiceUnavailable || body != "[-]process: a part of manxd has not answered for 10ms\nnot live\n" {
 		t.Errorf("%d\n%s", code, body)
@@ -126,7 +135,7 @@ func TestMetrics(t *testing.T) {
 	r.bgp.set(down)
 	r.bgp.refused = []speaker.RejectedRoute{{Class: speaker.RejectNextHop}, {Class: speaker.RejectNextHop}}
 	r.source.Desired = func() bgp.Desired { return bgp.Desired{Originated: make([]bgp.Origin, 3)} }
-	r.server.Show(r.source)
+	r.show()
 	want := []string{
 		`manx_build_info{commit="abc",go="1.26",gobgp="v4",version="v1"} 1`,
 		`manx_ready{check="bgp"} 0`,

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/bfd"
 	"github.com/manxnet/manx/bgp/speaker"
@@ -29,7 +31,7 @@ const (
 
 var perSession = []string{"peer", "type"}
 
-var bgpDescriptions = []description{
+var bgpMetrics = describe([]description{
 	{metricSessions, "BGP sessions by type and state of RFC 4271.", []string{"type", "state"}},
 	{metricFlaps, "How often BGP sessions were established and lost, by type.", []string{"type"}},
 	{metricGracefulRestarts, "How often BGP sessions were lost while the peer's routes were kept, by type.", []string{"type"}},
@@ -49,18 +51,25 @@ var bgpDescriptions = []description{
 	{metricSessionBFDDrops, "BFD packets in the name of a BGP peer that were dropped, where BFD is on.",
 		append(perSession, "reason")},
 	{metricSessionFailedTime, "When a BGP session last failed.", perSession},
-}
+})
 
 // sessionSeries bounds how many sessions have series of their own. Those of the mesh have none: thousands of nodes would
 // otherwise give every node thousands of series.
 const sessionSeries = 256
 
-type metricFunc func(name string, v float64, labels ...string)
+// Describe implements prometheus.Collector.
+func (*BGPView) Describe(out chan<- *prometheus.Desc) { bgpMetrics.Describe(out) }
 
-func collectBGP(now *Source, gauge, counter metricFunc) {
-	sessions := now.BGP.Sessions()
+// Collect implements prometheus.Collector.
+func (v *BGPView) Collect(out chan<- prometheus.Metric) {
+	bgp := v.now().Speaker
+	if bgp == nil {
+		return
+	}
+	gauge, counter := bgpMetrics.send(out)
+	sessions := bgp.Sessions()
 	collectTypes(sessions, gauge)
-	for typ, n := range now.BGP.Totals() {
+	for typ, n := range bgp.Totals() {
 		counter(metricFlaps, float64(n.Flaps), string(typ))
 		counter(metricGracefulRestarts, float64(n.Restarts), string(typ))
 	}
@@ -68,7 +77,7 @@ func collectBGP(now *Source, gauge, counter metricFunc) {
 	for _, class := range speaker.RejectClasses() {
 		classes[class] = 0
 	}
-	for _, r := range now.BGP.Rejected() {
+	for _, r := range bgp.Rejected() {
 		classes[r.Class]++
 	}
 	for class, n := range classes {
@@ -79,7 +88,12 @@ func collectBGP(now *Source, gauge, counter metricFunc) {
 		filtered += s.Counters.Received - min(s.Counters.Accepted, s.Counters.Received)
 	}
 	gauge(metricRejected, float64(filtered), "import_filter")
-	gauge(metricOriginated, float64(len(now.desired().Originated)))
+	gauge(metricOriginated, float64(len(v.desired().Originated)))
+	collectSessions(sessions, gauge, counter)
+}
+
+// collectSessions gives series of their own to sessions that are not of the mesh.
+func collectSessions(sessions []speaker.SessionStatus, gauge, counter metricFunc) {
 	series := 0
 	for _, s := range sessions {
 		if s.Session.Type != bgp.SessionMesh && series < sessionSeries {

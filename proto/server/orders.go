@@ -26,21 +26,21 @@ var resetKinds = map[string][]speaker.ResetKind{
 }
 
 // ResetPeer implements manxv1.ManxServer.
-func (s *Server) ResetPeer(ctx context.Context, r *manxv1.ResetPeerRequest) (*manxv1.ResetPeerResponse, error) {
+func (v *BGPView) ResetPeer(ctx context.Context, r *manxv1.ResetPeerRequest) (*manxv1.ResetPeerResponse, error) {
 	kinds, ok := resetKinds[r.GetKind()]
 	if !ok {
 		return nil, status.Errorf(codes.InvalidArgument, "kind = %q: want soft-in, soft-out, soft or hard", r.GetKind())
 	}
-	now := s.now()
-	if now.BGP == nil {
+	bgp := v.now().Speaker
+	if bgp == nil {
 		return nil, status.Error(codes.Unavailable, "manxd is starting: BGP does not run yet")
 	}
-	addr, err := now.findPeer(r.GetPeer())
+	addr, err := findPeer(bgp, r.GetPeer())
 	if err != nil {
 		return nil, err
 	}
 	for _, kind := range kinds {
-		switch err := now.BGP.ResetSession(ctx, addr, kind); {
+		switch err := bgp.ResetSession(ctx, addr, kind); {
 		case errors.Is(err, speaker.ErrNotEstablished), errors.Is(err, speaker.ErrResetting):
 			return nil, status.Error(codes.FailedPrecondition, err.Error())
 		case errors.Is(err, speaker.ErrTooOften):
@@ -54,16 +54,16 @@ func (s *Server) ResetPeer(ctx context.Context, r *manxv1.ResetPeerRequest) (*ma
 }
 
 // ClearPeer implements manxv1.ManxServer.
-func (s *Server) ClearPeer(_ context.Context, r *manxv1.ClearPeerRequest) (*manxv1.ClearPeerResponse, error) {
-	now := s.now()
-	if now.BGP == nil {
+func (v *BGPView) ClearPeer(_ context.Context, r *manxv1.ClearPeerRequest) (*manxv1.ClearPeerResponse, error) {
+	bgp := v.now().Speaker
+	if bgp == nil {
 		return nil, status.Error(codes.Unavailable, "manxd is starting: BGP does not run yet")
 	}
-	addr, err := now.findPeer(r.GetPeer())
+	addr, err := findPeer(bgp, r.GetPeer())
 	if err != nil {
 		return nil, err
 	}
-	before, ok := now.BGP.ClearSession(addr)
+	before, ok := bgp.ClearSession(addr)
 	if !ok {
 		return nil, status.Errorf(codes.NotFound, "the session with %s is not wanted any more", addr)
 	}
@@ -71,7 +71,7 @@ func (s *Server) ClearPeer(_ context.Context, r *manxv1.ClearPeerRequest) (*manx
 }
 
 // Drain implements manxv1.ManxServer.
-func (s *Server) Drain(ctx context.Context, r *manxv1.DrainRequest) (*manxv1.DrainResponse, error) {
+func (v *NodeView) Drain(ctx context.Context, r *manxv1.DrainRequest) (*manxv1.DrainResponse, error) {
 	timeout := model.DefaultDrainTimeout
 	if r.TimeoutMs != nil {
 		if timeout = time.Duration(r.GetTimeoutMs()) * time.Millisecond; timeout < 0 ||
@@ -80,7 +80,7 @@ func (s *Server) Drain(ctx context.Context, r *manxv1.DrainRequest) (*manxv1.Dra
 				longestDrain.Milliseconds())
 		}
 	}
-	before, err := s.order(r.GetNode(), func(store datastore.Store, name string) (model.DrainPhase, error) {
+	before, err := v.order(r.GetNode(), func(store datastore.Store, name string) (model.DrainPhase, error) {
 		return registration.OrderDrain(ctx, store, name, timeout)
 	})
 	return &manxv1.DrainResponse{Before: string(before)}, err
@@ -90,18 +90,18 @@ func (s *Server) Drain(ctx context.Context, r *manxv1.DrainRequest) (*manxv1.Dra
 const longestDrain = 7 * 24 * time.Hour
 
 // Undrain implements manxv1.ManxServer.
-func (s *Server) Undrain(ctx context.Context, r *manxv1.UndrainRequest) (*manxv1.UndrainResponse, error) {
-	before, err := s.order(r.GetNode(), func(store datastore.Store, name string) (model.DrainPhase, error) {
+func (v *NodeView) Undrain(ctx context.Context, r *manxv1.UndrainRequest) (*manxv1.UndrainResponse, error) {
+	before, err := v.order(r.GetNode(), func(store datastore.Store, name string) (model.DrainPhase, error) {
 		return registration.OrderReturn(ctx, store, name)
 	})
 	return &manxv1.UndrainResponse{Before: string(before)}, err
 }
 
 // order gives an order about this node, if that is the one that is asked for.
-func (s *Server) order(name string, give func(datastore.Store, string) (model.DrainPhase, error)) (model.DrainPhase,
+func (v *NodeView) order(name string, give func(datastore.Store, string) (model.DrainPhase, error)) (model.DrainPhase,
 	error) {
-	own := s.config.Node
-	store := s.now().Store
+	own := v.node
+	store := v.datastore.now().Store
 	switch {
 	case name != "" && name != own:
 		return "", status.Errorf(codes.InvalidArgument,
@@ -119,19 +119,26 @@ func (s *Server) order(name string, give func(datastore.Store, string) (model.Dr
 // retryPatience is how long the parts of the daemon may take to try again.
 const retryPatience = 30 * time.Second
 
+// retries has what failed tried again, by all who keep something.
+type retries struct {
+	datastore *DatastoreView
+	dataplane *DataplaneView
+	policy    *PolicyView
+}
+
 // Retry implements manxv1.ManxServer. Objects come first, so that what can be used again is programmed.
-func (s *Server) Retry(ctx context.Context, _ *manxv1.RetryRequest) (*manxv1.RetryResponse, error) {
-	now := s.now()
-	if now.Datastore == nil || now.Store == nil || now.Dataplane == nil {
+func (x *retries) Retry(ctx context.Context, _ *manxv1.RetryRequest) (*manxv1.RetryResponse, error) {
+	known, agent, enforcer := x.datastore.now(), x.dataplane.now().Agent, x.policy.now().Agent
+	if known.Tables == nil || known.Store == nil || agent == nil {
 		return nil, status.Error(codes.Unavailable, "manxd is starting: the dataplane does not run yet")
 	}
 	ctx, cancel := context.WithTimeout(ctx, retryPatience)
 	defer cancel()
-	objects, unread := now.Datastore.Reread(ctx, now.Store)
-	list, err := now.Dataplane.Retry(ctx)
-	if err == nil && now.Policy != nil {
+	objects, unread := known.Tables.Reread(ctx, known.Store)
+	list, err := agent.Retry(ctx)
+	if err == nil && enforcer != nil {
 		var policy dataplane.Retried
-		policy, err = now.Policy.Retry(ctx)
+		policy, err = enforcer.Retry(ctx)
 		list = append(list, policy)
 	}
 	if err != nil {

@@ -169,7 +169,7 @@ func (r *rig) withStore() {
 		r.t.Fatal(err)
 	}
 	r.source.Store = store
-	r.server.Show(r.source)
+	r.show()
 }
 
 // TestRetry: what the kernel refused is tried again at once, not when its time has come; what still fails is told.
@@ -185,7 +185,7 @@ func TestRetry(t *testing.T) {
 		t.Errorf("before there is a state: %v", err)
 	}
 	r.source.Policy = &rules{}
-	r.server.Show(r.source)
+	r.show()
 	r.store(node(t), object(t, model.KindBGPPeer, "", "broken", `{"spec":`))
 	for i := range 1000 {
 		r.kernel.Fail("ApplyRoutes", i, unix.EPERM)

@@ -26,19 +26,19 @@ const (
 )
 
 // ListPeerRoutes implements manxv1.ManxServer.
-func (s *Server) ListPeerRoutes(ctx context.Context, r *manxv1.ListPeerRoutesRequest) (*manxv1.ListPeerRoutesResponse, error) {
-	now := s.now()
-	if now.BGP == nil {
+func (v *BGPView) ListPeerRoutes(ctx context.Context, r *manxv1.ListPeerRoutesRequest) (*manxv1.ListPeerRoutesResponse, error) {
+	speaker := v.now().Speaker
+	if speaker == nil {
 		return nil, status.Error(codes.Unavailable, "BGP is not running yet")
 	}
 	var peer netip.Addr
 	if r.GetPeer() != "" || r.GetDirection() != routesRejected {
 		var err error
-		if peer, err = now.findPeer(r.GetPeer()); err != nil {
+		if peer, err = findPeer(speaker, r.GetPeer()); err != nil {
 			return nil, err
 		}
 	}
-	q := peerRoutes{ctx: ctx, bgp: now.BGP}
+	q := peerRoutes{ctx: ctx, bgp: speaker}
 	switch r.GetDirection() {
 	case routesAdvertised:
 		q.advertised(peer, true)
@@ -56,11 +56,11 @@ func (s *Server) ListPeerRoutes(ctx context.Context, r *manxv1.ListPeerRoutesReq
 }
 
 // findPeer finds the one session that an address or the name of a BGPPeer stands for.
-func (s *Source) findPeer(name string) (netip.Addr, error) {
+func findPeer(speaker BGP, name string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(name)
 	object := "BGPPeer/" + name
 	var found, known []string
-	for _, st := range s.BGP.Sessions() {
+	for _, st := range speaker.Sessions() {
 		a := st.Session.Address
 		if err == nil && a.Unmap() == addr.Unmap() {
 			return a, nil

@@ -17,15 +17,15 @@ import (
 )
 
 // ListPeers implements manxv1.ManxServer.
-func (s *Server) ListPeers(_ context.Context, r *manxv1.ListPeersRequest) (*manxv1.ListPeersResponse, error) {
-	now, object := s.now(), r.GetRequestedBy()
+func (v *BGPView) ListPeers(_ context.Context, r *manxv1.ListPeersRequest) (*manxv1.ListPeersResponse, error) {
+	object := r.GetRequestedBy()
 	answer := &manxv1.ListPeersResponse{}
-	for _, p := range now.peers() {
+	for _, p := range v.peers() {
 		if object == "" || slices.Contains(p.GetRequestedBy(), object) {
 			answer.Peers = append(answer.Peers, p)
 		}
 	}
-	d := now.desired()
+	d := v.desired()
 	for _, c := range d.Conflicts {
 		if object == "" || concerns(c, object) {
 			answer.Conflicts = append(answer.Conflicts, &manxv1.PeerConflict{Address: text(c.Address), Kept: c.Kept, Dropped: c.Dropped, Reason: c.Reason})
@@ -43,34 +43,27 @@ func (s *Server) ListPeers(_ context.Context, r *manxv1.ListPeersRequest) (*manx
 }
 
 // GetPeer implements manxv1.ManxServer.
-func (s *Server) GetPeer(_ context.Context, r *manxv1.GetPeerRequest) (*manxv1.GetPeerResponse, error) {
+func (v *BGPView) GetPeer(_ context.Context, r *manxv1.GetPeerRequest) (*manxv1.GetPeerResponse, error) {
 	addr, err := netip.ParseAddr(r.GetAddress())
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "address = %q: want an IP address", r.GetAddress())
 	}
-	now := s.now()
-	if now.BGP != nil {
-		if st, ok := now.BGP.Session(addr.Unmap()); ok {
-			return &manxv1.GetPeerResponse{Peer: peerDetails(st, now.desired())}, nil
+	if now := v.now(); now.Speaker != nil {
+		if st, ok := now.Speaker.Session(addr.Unmap()); ok {
+			return &manxv1.GetPeerResponse{Peer: peerDetails(st, v.desired())}, nil
 		}
 	}
 	return nil, status.Errorf(codes.NotFound, "there is no session with %s: neither the mesh nor a BGPPeer asks for one", addr)
 }
 
-func (s *Source) desired() bgp.Desired {
-	if s.Desired == nil {
-		return bgp.Desired{}
-	}
-	return s.Desired()
-}
-
-func (s *Source) peers() []*manxv1.Peer {
-	if s.BGP == nil {
+func (v *BGPView) peers() []*manxv1.Peer {
+	speaker := v.now().Speaker
+	if speaker == nil {
 		return nil
 	}
-	d := s.desired()
+	d := v.desired()
 	var peers []*manxv1.Peer
-	for _, st := range s.BGP.Sessions() {
+	for _, st := range speaker.Sessions() {
 		p := sessionRow(st)
 		p.Conflicts = conflictsOf(st, d)
 		peers = append(peers, p)

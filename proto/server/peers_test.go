@@ -72,7 +72,7 @@ func TestConflictIsTellingBothObjects(t *testing.T) {
 			Notices:   []bgp.Notice{{Object: "BGPPeer/x", Reason: "spec.password is missing"}, {Object: "BGPPeer/z", Reason: "no such filter"}},
 		}
 	}
-	r.server.Show(r.source)
+	r.show()
 	st := agreed()
 	st.LastError, st.LastErrorBy, st.LastErrorAt, st.NextAttempt = "refused", speaker.DirectionReceived, since, since.Add(time.Second)
 	r.bgp.set(st)

@@ -1,17 +1,55 @@
 package server
 
 import (
+	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/dataplane/ruleset"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-func (s *Source) policyCheck() Check {
-	c := Check{Name: checkPolicy}
-	st := s.Policy.Status()
+// PolicyView shows what is enforced and explains it. The zero value of its source is a daemon that does not enforce
+// policy, or has not started to.
+type PolicyView struct {
+	shown[PolicySource]
+	node        string
+	log         *zap.Logger
+	datastore   *DatastoreView
+	dataplane   *DataplaneView
+	traces      atomic.Int32 // that run
+	programming prometheus.Histogram
+}
+
+// PolicySource is what a PolicyView shows.
+type PolicySource struct {
+	Agent  Policy
+	Tracer FlowTracer // nil: packets cannot be traced
+}
+
+// Policy is what the view needs of the agent that enforces policy.
+type Policy interface {
+	Status() dataplane.PolicyStatus
+	Look(func(*policy.Calculator, *ruleset.Table))
+	Counters() (map[string][]kernel.Counter, error)
+	Retry(context.Context) (dataplane.Retried, error)
+}
+
+// Ready tells whether the rules are in the kernel. Before the agent is shown the answer is no.
+func (v *PolicyView) Ready() Check {
+	c := Check{Name: checkPolicy, Reason: notStarted}
+	agent := v.now().Agent
+	if agent == nil {
+		return c
+	}
+	st := agent.Status()
 	switch {
 	case st.LastError != "":
 		c.Reason = "the rules cannot be programmed: " + st.LastError
@@ -29,30 +67,41 @@ func (s *Source) policyCheck() Check {
 	return c
 }
 
-// policyStatus is nil if policy is not this daemon's business.
-func (s *Source) policyStatus() *manxv1.PolicyStatus {
-	if s.Policy == nil {
+// Checks implements Checker. There are none if policy is not this daemon's business.
+func (v *PolicyView) Checks() []Check {
+	if v.now().Agent == nil {
 		return nil
 	}
-	st := s.Policy.Status()
+	return []Check{v.Ready()}
+}
+
+// status leaves out policy if that is not this daemon's business.
+func (v *PolicyView) status(r *manxv1.GetStatusResponse) {
+	agent := v.now().Agent
+	if agent == nil {
+		return
+	}
+	st := agent.Status()
 	p := &manxv1.PolicyStatus{
 		InSync: st.InSync, SinceUnixMs: unixMs(st.Since), Revision: st.Revision, LastError: st.LastError,
 		Chains: uint32(st.Chains), Rules: uint32(st.Rules), Sets: uint32(st.Sets), Elements: uint32(st.Elements),
 		Endpoints: uint32(st.Endpoints), Transactions: st.Transactions,
 	}
-	for _, r := range st.Refused {
-		p.Refused = append(p.Refused, &manxv1.RefusedRules{Object: r.Object, Comment: r.Comment, Reason: r.Reason, SinceUnixMs: unixMs(r.Since)})
+	for _, x := range st.Refused {
+		p.Refused = append(p.Refused, &manxv1.RefusedRules{Object: x.Object, Comment: x.Comment, Reason: x.Reason,
+			SinceUnixMs: unixMs(x.Since)})
 	}
-	return p
+	r.Policy = p
 }
 
-// policyNotices tell of objects that policy cannot use and of what the kernel refuses.
-func (s *Source) policyNotices() []Notice {
-	if s.Policy == nil {
+// Notices tell of objects that policy cannot use and of what the kernel refuses.
+func (v *PolicyView) Notices() []Notice {
+	agent := v.now().Agent
+	if agent == nil {
 		return nil
 	}
 	var list []Notice
-	st := s.Policy.Status()
+	st := agent.Status()
 	for k, why := range st.Bad {
 		list = append(list, Notice{Topic: "dataplane", Subject: k.String(), Text: why})
 	}
@@ -78,7 +127,7 @@ const (
 	metricPolicyRevision = "manx_policy_revision"
 )
 
-var policyDescriptions = []description{
+var policyMetrics = describe([]description{
 	{metricPolicyInSync, "Whether the kernel has the rules that are wanted.", nil},
 	{metricPolicySizes, "What the rules consist of, by kind: chain, rule, set, element, endpoint.", []string{"kind"}},
 	{metricPolicyCommits, "Changes of rules that were made, each in one transaction.", nil},
@@ -88,27 +137,34 @@ var policyDescriptions = []description{
 	{metricPolicyRefused, "Parts of the rules that the kernel refuses; what they are about is dropped.", nil},
 	{metricPolicyBad, "Policies, profiles and endpoints that cannot be used.", nil},
 	{metricPolicyRevision, "Revision of the datastore that is in the kernel's rules.", nil},
+})
+
+// Describe implements prometheus.Collector.
+func (v *PolicyView) Describe(out chan<- *prometheus.Desc) {
+	policyMetrics.Describe(out)
+	v.programming.Describe(out)
 }
 
-func (c *collector) collectPolicy(s *Source, out chan<- prometheus.Metric) {
-	if s.Policy == nil {
+// Collect implements prometheus.Collector.
+func (v *PolicyView) Collect(out chan<- prometheus.Metric) {
+	v.programming.Collect(out)
+	agent := v.now().Agent
+	if agent == nil {
 		return
 	}
-	st := s.Policy.Status()
-	send := func(name string, kind prometheus.ValueType, v float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(c.descriptions[name], kind, v, labels...)
-	}
-	send(metricPolicyInSync, prometheus.GaugeValue, number(st.InSync))
+	st := agent.Status()
+	gauge, counter := policyMetrics.send(out)
+	gauge(metricPolicyInSync, number(st.InSync))
 	for kind, n := range map[string]int{"chain": st.Chains, "rule": st.Rules, "set": st.Sets, "element": st.Elements, "endpoint": st.Endpoints} {
-		send(metricPolicySizes, prometheus.GaugeValue, float64(n), kind)
+		gauge(metricPolicySizes, float64(n), kind)
 	}
-	send(metricPolicyCommits, prometheus.CounterValue, float64(st.Transactions))
-	send(metricPolicyFailed, prometheus.CounterValue, float64(st.FailedTransactions))
-	send(metricPolicyReads, prometheus.CounterValue, float64(st.Resyncs))
-	send(metricPolicyRepairs, prometheus.CounterValue, float64(st.DriftRepairs))
-	send(metricPolicyRefused, prometheus.GaugeValue, float64(len(st.Refused)))
-	send(metricPolicyBad, prometheus.GaugeValue, float64(len(st.Bad)))
-	send(metricPolicyRevision, prometheus.GaugeValue, float64(st.Revision))
+	counter(metricPolicyCommits, float64(st.Transactions))
+	counter(metricPolicyFailed, float64(st.FailedTransactions))
+	counter(metricPolicyReads, float64(st.Resyncs))
+	counter(metricPolicyRepairs, float64(st.DriftRepairs))
+	gauge(metricPolicyRefused, float64(len(st.Refused)))
+	gauge(metricPolicyBad, float64(len(st.Bad)))
+	gauge(metricPolicyRevision, float64(st.Revision))
 }
 
 // newProgramming makes the histogram of how long changes of policy take.
@@ -120,5 +176,5 @@ func newProgramming() prometheus.Histogram {
 	})
 }
 
-// ObserveProgramming notes how long a change of policy took from its arrival to the kernel.
-func (s *Server) ObserveProgramming(d time.Duration) { s.programming.Observe(d.Seconds()) }
+// Programmed notes how long a change of policy took from its arrival to the kernel.
+func (v *PolicyView) Programmed(d time.Duration) { v.programming.Observe(d.Seconds()) }

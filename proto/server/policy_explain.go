@@ -16,51 +16,53 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// errNoPolicy tells that there is nothing to ask.
-func (s *Source) errNoPolicy() error {
+// agent is the one that enforces policy, or the reason why there is none to ask.
+func (v *PolicyView) agent() (Policy, error) {
+	snapshot, agent := v.datastore.snapshot(), v.now().Agent
 	switch {
-	case s.Datastore == nil:
-		return status.Error(codes.Unavailable, "manxd is starting: it has no datastore yet")
-	case s.Policy == nil:
-		return status.Error(codes.FailedPrecondition, "this manxd does not enforce policy (--policy=false)")
-	case !s.Datastore.Snapshot().InSync():
-		return status.Error(codes.Unavailable, "manxd is starting: it has not read the whole datastore yet")
+	case snapshot == nil:
+		return nil, status.Error(codes.Unavailable, "manxd is starting: it has no datastore yet")
+	case agent == nil:
+		return nil, status.Error(codes.FailedPrecondition, "this manxd does not enforce policy (--policy=false)")
+	case !snapshot.InSync():
+		return nil, status.Error(codes.Unavailable, "manxd is starting: it has not read the whole datastore yet")
 	}
-	return nil
+	return agent, nil
 }
 
 // Explain implements manxv1.ManxServer. This node's end is asked of the rules that are programmed, the other end of rules that are
 // computed for the other node.
-func (s *Server) Explain(_ context.Context, r *manxv1.ExplainRequest) (*manxv1.Explanation, error) {
-	source := s.now()
-	if err := source.errNoPolicy(); err != nil {
+func (v *PolicyView) Explain(_ context.Context, r *manxv1.ExplainRequest) (*manxv1.Explanation, error) {
+	agent, err := v.agent()
+	if err != nil {
 		return nil, err
 	}
 	flow, err := explain.ParseFlow(r.GetFlow())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	answer, err := explain.Explain(source.explainWorld(s.config.Node), explain.Question{
+	answer, err := explain.Explain(v.explainWorld(agent), explain.Question{
 		Source: r.GetSource(), Destination: r.GetDestination(), Flow: flow, IPv6: r.GetIpv6()})
 	if err != nil {
 		return nil, status.Error(codes.NotFound, err.Error())
 	}
-	answer.Notes = append(answer.Notes, source.policyProblems()...)
+	answer.Notes = append(answer.Notes, policyProblems(agent)...)
 	return explanation.Of(answer), nil
 }
 
 // explainWorld is what this daemon knows.
-func (s *Source) explainWorld(node string) explain.World {
-	objects, routes := s.Datastore.Snapshot(), s.routes() // before the rules are looked at, which holds up those who program them
+func (v *PolicyView) explainWorld(agent Policy) explain.World {
+	// Before the rules are looked at, which holds up those who program them.
+	objects, routes := v.datastore.snapshot(), v.dataplane.routes()
 	return explain.World{
-		Objects: objects, Local: node,
+		Objects: objects, Local: v.node,
 		Rules: func(of string, use func(*policy.Calculator)) {
-			if of == node {
-				s.Policy.Look(func(c *policy.Calculator, _ *ruleset.Table) { use(c) })
+			if of == v.node {
+				agent.Look(func(c *policy.Calculator, _ *ruleset.Table) { use(c) })
 				return
 			}
 			var settings policy.Config
-			s.Policy.Look(func(c *policy.Calculator, _ *ruleset.Table) { settings = c.Config() })
+			agent.Look(func(c *policy.Calculator, _ *ruleset.Table) { settings = c.Config() })
 			use(explain.Build(objects, settings, of))
 		},
 		Route: func(a netip.Addr) (explain.Route, string) { return reach(routes, a) },
@@ -68,9 +70,9 @@ func (s *Source) explainWorld(node string) explain.World {
 }
 
 // policyProblems are what makes the kernel's rules differ from those that are wanted.
-func (s *Source) policyProblems() []string {
+func policyProblems(agent Policy) []string {
 	var list []string
-	st := s.Policy.Status()
+	st := agent.Status()
 	if st.LastError != "" {
 		list = append(list, "the kernel's rules are not those that are wanted: "+st.LastError)
 	}

@@ -54,7 +54,7 @@ func withPolicy(t *testing.T) (*rig, *rules) {
 	)
 	p := &rules{calc: policy.Build(policy.Config{Node: "node-1", Counters: true}, r.tables.Snapshot(), nil), counters: map[string][]kernel.Counter{}}
 	r.source.Policy = p
-	r.server.Show(r.source)
+	r.show()
 	return r, p
 }
 
@@ -71,7 +71,7 @@ func TestExplainNeedsPolicy(t *testing.T) {
 	r.start()
 	ask(codes.FailedPrecondition, "--policy=false")
 	r.source.Policy = &rules{calc: policy.New(policy.Config{})}
-	r.server.Show(r.source)
+	r.show()
 	ask(codes.Unavailable, "not read the whole datastore")
 	r.store()
 	ask(codes.NotFound, `"a" is no address`)

@@ -19,13 +19,13 @@ import (
 )
 
 // ListPolicies implements manxv1.ManxServer.
-func (s *Server) ListPolicies(_ context.Context, r *manxv1.ListPoliciesRequest) (*manxv1.ListPoliciesResponse, error) {
-	source := s.now()
-	if err := source.errNoPolicy(); err != nil {
+func (v *PolicyView) ListPolicies(_ context.Context, r *manxv1.ListPoliciesRequest) (*manxv1.ListPoliciesResponse, error) {
+	agent, err := v.agent()
+	if err != nil {
 		return nil, err
 	}
 	answer := &manxv1.ListPoliciesResponse{}
-	counters, err := source.Policy.Counters()
+	counters, err := agent.Counters()
 	if err != nil {
 		answer.CountersProblem = err.Error()
 	}
@@ -33,7 +33,7 @@ func (s *Server) ListPolicies(_ context.Context, r *manxv1.ListPoliciesRequest) 
 		return (r.GetKind() == "" || r.GetKind() == string(k.Kind)) && (r.GetNamespace() == "" || r.GetNamespace() == k.Namespace) &&
 			(r.GetName() == "" || r.GetName() == k.Name)
 	}
-	source.Policy.Look(func(c *policy.Calculator, t *ruleset.Table) {
+	agent.Look(func(c *policy.Calculator, t *ruleset.Table) {
 		problems := map[model.Key]string{}
 		for k, why := range c.Bad() {
 			problems[k] = why
@@ -174,14 +174,13 @@ func (l policyLister) count(id policy.ID, in bool, direction string) map[int]ker
 }
 
 // GetRuleset implements manxv1.ManxServer.
-func (s *Server) GetRuleset(_ context.Context, r *manxv1.GetRulesetRequest) (*manxv1.GetRulesetResponse, error) {
-	source := s.now()
-	if err := source.errNoPolicy(); err != nil {
+func (v *PolicyView) GetRuleset(_ context.Context, r *manxv1.GetRulesetRequest) (*manxv1.GetRulesetResponse, error) {
+	agent, err := v.agent()
+	if err != nil {
 		return nil, err
 	}
 	var text strings.Builder
-	var err error
-	source.Policy.Look(func(_ *policy.Calculator, t *ruleset.Table) {
+	agent.Look(func(_ *policy.Calculator, t *ruleset.Table) {
 		err = t.Text(&text, ruleset.TextOptions{Elements: int(r.GetElements())})
 	})
 	if err != nil {

@@ -38,31 +38,34 @@ const (
 const tracePoll = 20 * time.Millisecond
 
 // TraceFlow implements manxv1.ManxServer.
-func (s *Server) TraceFlow(r *manxv1.TraceFlowRequest, stream grpc.ServerStreamingServer[manxv1.TraceFlowResponse]) error {
-	source := s.now()
-	if err := source.errNoPolicy(); err != nil {
+func (v *PolicyView) TraceFlow(r *manxv1.TraceFlowRequest, stream grpc.ServerStreamingServer[manxv1.TraceFlowResponse]) error {
+	agent, err := v.agent()
+	if err != nil {
 		return err
 	}
-	if source.Trace == nil {
+	tracer := v.now().Tracer
+	if tracer == nil {
 		return status.Error(codes.FailedPrecondition, "this manxd cannot trace packets")
 	}
-	t := liveTrace{source: source, node: s.config.Node, stream: stream, wanted: tracePackets, timeout: traceTimeout}
+	t := liveTrace{world: func() explain.World { return v.explainWorld(agent) }, tracer: tracer, node: v.node,
+		stream: stream, wanted: tracePackets, timeout: traceTimeout}
 	if err := t.read(r); err != nil {
 		return err
 	}
-	if n := s.traces.Add(1); n > traceMostCalls {
-		s.traces.Add(-1)
+	if n := v.traces.Add(1); n > traceMostCalls {
+		v.traces.Add(-1)
 		return status.Errorf(codes.ResourceExhausted, "%d flows are traced already: try again when one of them has ended", traceMostCalls)
 	}
-	defer s.traces.Add(-1)
-	s.config.Log.Info("packets of a flow are traced", append(callerFields(stream.Context()), zap.Strings("sources", texts(t.flow.Sources)), zap.Strings("destinations", texts(t.flow.Destinations)),
+	defer v.traces.Add(-1)
+	v.log.Info("packets of a flow are traced", append(callerFields(stream.Context()), zap.Strings("sources", texts(t.flow.Sources)), zap.Strings("destinations", texts(t.flow.Destinations)),
 		zap.Stringer("flow", t.answer.Flow), zap.Duration("timeout", t.timeout))...)
 	return t.run(stream.Context())
 }
 
 // liveTrace is one call of TraceFlow.
 type liveTrace struct {
-	source *Source
+	world  func() explain.World // as it is now
+	tracer FlowTracer
 	node   string
 	stream grpc.ServerStreamingServer[manxv1.TraceFlowResponse]
 
@@ -98,7 +101,7 @@ func (t *liveTrace) read(r *manxv1.TraceFlowRequest) error {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	t.question = explain.Question{Source: r.GetSource(), Destination: r.GetDestination(), Flow: flow, IPv6: r.GetIpv6()}
-	if t.answer, err = explain.Explain(t.source.explainWorld(t.node), t.question); err != nil {
+	if t.answer, err = explain.Explain(t.world(), t.question); err != nil {
 		return status.Error(codes.NotFound, err.Error())
 	}
 	there := false
@@ -138,7 +141,7 @@ func (t *liveTrace) run(ctx context.Context) error {
 	tracing, stop := context.WithCancel(ctx)
 	steps, armed, failed := make(chan kernel.TraceStep, 1024), make(chan struct{}), make(chan error, 1)
 	go func() {
-		failed <- t.source.Trace.TraceFlow(tracing, t.flow, func() { close(armed) }, func(s kernel.TraceStep) {
+		failed <- t.tracer.TraceFlow(tracing, t.flow, func() { close(armed) }, func(s kernel.TraceStep) {
 			select {
 			case steps <- s:
 			case <-tracing.Done():
@@ -242,7 +245,7 @@ func (t *liveTrace) explain(p *flowtrace.Packet) *explain.Answer {
 	q.Flow = t.answer.Flow
 	q.Flow.Port, q.Flow.SourcePort = p.Last.DestinationPort, p.First.SourcePort
 	q.Flow.HasICMP, q.Flow.ICMPType, q.Flow.ICMPCode = true, p.First.ICMPType, p.First.ICMPCode
-	answer, err := explain.Explain(t.source.explainWorld(t.node), q)
+	answer, err := explain.Explain(t.world(), q)
 	if err != nil {
 		return t.answer
 	}

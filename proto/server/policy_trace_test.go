@@ -50,7 +50,7 @@ func withTracer(t *testing.T) (*rig, *rules, *tracer) {
 	r, p := withPolicy(t)
 	x := &tracer{packets: make(chan []kernel.TraceStep, 100), flows: make(chan kernel.Flow, 100), ended: make(chan struct{}, 100)}
 	r.source.Trace = x
-	r.server.Show(r.source)
+	r.show()
 	return r, p, x
 }
 
@@ -197,7 +197,7 @@ func TestTraceFlowRefuses(t *testing.T) {
 		}
 	}
 	r.source.Trace, r.source.Policy = nil, &rules{calc: policy.New(policy.Config{})}
-	r.server.Show(r.source)
+	r.show()
 	stream, err := r.client.TraceFlow(r.context(), &manxv1.TraceFlowRequest{})
 	if err != nil {
 		t.Fatal(err)

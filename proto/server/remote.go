@@ -175,7 +175,7 @@ type certified struct {
 func (certified) AuthType() string { return "tls" }
 
 // allows implements identity.
-func (c certified) allows(needs role) error {
+func (c certified) allows(needs Role) error {
 	if err := c.from.certificates.verify(c.chain); err != nil {
 		return status.Errorf(codes.Unauthenticated, "the certificate of this connection is not accepted any more: %v",
 			err)
@@ -186,9 +186,9 @@ func (c certified) allows(needs role) error {
 	}
 	admin := has(r.Admins)
 	switch {
-	case needs == roleLocal:
+	case needs == RoleLocal:
 		return status.Error(codes.PermissionDenied, "this call is for programs on the node itself, by the unix socket")
-	case admin, needs == roleRead && has(r.Readers):
+	case admin, needs == RoleRead && has(r.Readers):
 		return nil
 	case has(r.Readers):
 		return status.Errorf(codes.PermissionDenied,

@@ -14,7 +14,7 @@ import (
 )
 
 // ListRoutes implements manxv1.ManxServer.
-func (s *Server) ListRoutes(_ context.Context, r *manxv1.ListRoutesRequest) (*manxv1.ListRoutesResponse, error) {
+func (v *DataplaneView) ListRoutes(_ context.Context, r *manxv1.ListRoutesRequest) (*manxv1.ListRoutesResponse, error) {
 	var within netip.Prefix
 	if r.GetWithin() != "" {
 		var err error
@@ -28,7 +28,7 @@ func (s *Server) ListRoutes(_ context.Context, r *manxv1.ListRoutesRequest) (*ma
 			(len(r.GetSources()) == 0 || slices.Contains(r.GetSources(), string(x.Source)))
 	}
 	answer := &manxv1.ListRoutesResponse{}
-	for _, x := range s.now().routes() {
+	for _, x := range v.routes() {
 		if wanted(x) {
 			answer.Routes = append(answer.Routes, routeRow(x))
 		}
@@ -40,11 +40,12 @@ func contains(outer, p netip.Prefix) bool {
 	return p.Bits() >= outer.Bits() && outer.Contains(p.Addr())
 }
 
-func (s *Source) routes() []route.Status {
-	if s.Dataplane == nil {
+func (v *DataplaneView) routes() []route.Status {
+	agent := v.now().Agent
+	if agent == nil {
 		return nil
 	}
-	return s.Dataplane.Routes()
+	return agent.Routes()
 }
 
 func routeRow(x route.Status) *manxv1.Route {
@@ -58,9 +59,10 @@ func routeRow(x route.Status) *manxv1.Route {
 	return r
 }
 
-func (s *Source) routeCounts() map[reconcile.Phase]int {
-	if s.Dataplane == nil {
+func (v *DataplaneView) routeCounts() map[reconcile.Phase]int {
+	agent := v.now().Agent
+	if agent == nil {
 		return nil
 	}
-	return s.Dataplane.RouteCounts()
+	return agent.RouteCounts()
 }

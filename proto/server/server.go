@@ -3,8 +3,7 @@ package server
 import (
 	"context"
 	"net"
-	"net/netip"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,90 +12,12 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
 
-	"github.com/manxnet/manx/bgp"
-	"github.com/manxnet/manx/bgp/speaker"
-	"github.com/manxnet/manx/dataplane"
-	"github.com/manxnet/manx/dataplane/flowlog"
-	"github.com/manxnet/manx/dataplane/kernel"
-	"github.com/manxnet/manx/dataplane/policy"
-	"github.com/manxnet/manx/dataplane/reconcile"
-	"github.com/manxnet/manx/dataplane/route"
-	"github.com/manxnet/manx/dataplane/ruleset"
-	"github.com/manxnet/manx/datastore"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// Datastore is what the server asks of *datastore.Tables.
-type Datastore interface {
-	Status() datastore.Status
-	Snapshot() *datastore.Snapshot
-	Reread(context.Context, datastore.Store) (datastore.Reread, error)
-}
-
-// BGP is what the server asks of *speaker.Speaker.
-type BGP interface {
-	Sessions() []speaker.SessionStatus
-	Session(netip.Addr) (speaker.SessionStatus, bool)
-	WatchSessions(context.Context) <-chan speaker.SessionEvent
-	ReceivedFrom(context.Context, netip.Addr) ([]speaker.JudgedPath, error)
-	AdvertisedTo(context.Context, netip.Addr) ([]speaker.JudgedPath, error)
-	Rejected() []speaker.RejectedRoute
-	Totals() map[bgp.SessionType]speaker.Totals
-	Ready() (bool, string)
-	ResetSession(context.Context, netip.Addr, speaker.ResetKind) error
-	ClearSession(netip.Addr) (before speaker.SessionStatus, ok bool)
-}
-
-// Policy is what the server asks of *dataplane.PolicyAgent.
-type Policy interface {
-	Status() dataplane.PolicyStatus
-	Look(func(*policy.Calculator, *ruleset.Table))
-	Counters() (map[string][]kernel.Counter, error)
-	Retry(context.Context) (dataplane.Retried, error)
-}
-
-// Dataplane is what the server asks of *dataplane.HostAgent.
-type Dataplane interface {
-	Status() dataplane.Status
-	Routes() []route.Status
-	RouteCounts() map[reconcile.Phase]int
-	Route(netip.Prefix) (route.Status, bool)
-	Resync()
-	Retry(context.Context) ([]dataplane.Retried, error)
-}
-
-// AddressCandidate is one address that could be the node's.
-type AddressCandidate struct {
-	Address   netip.Prefix
-	Interface string
-	Method    string // the detection method that judged it
-	Chosen    bool
-	Reason    string // why chosen or skipped
-}
-
-// Source is what the server shows. A part is nil until it runs: until then its answers are empty and the node is not
-// ready.
-type Source struct {
-	DatastoreType string // "etcdv3" or "embedded"
-	Datastore     Datastore
-	Store         datastore.Store // where orders about this node are kept
-	Waiting       string          // why there is no Datastore yet; may be empty
-	BGP           BGP
-	Dataplane     Dataplane
-	Policy        Policy       // nil: not this daemon's business, or not started
-	Trace         FlowTracer   // nil without Policy
-	Drops         *flowlog.Hub // nil: nobody asked for it
-	// Desired is what the BGP speaker was last told.
-	Desired func() bgp.Desired
-	// Addresses are the candidates of the last address detection.
-	Addresses func() []AddressCandidate
-	// Notices tells what else a person should know.
-	Notices func() []Notice
-}
-
 // Notice is something that no single object tells.
 type Notice struct {
-	Topic   string // "node", "datastore", "bgp" or "dataplane"
+	Topic   string // "node", "datastore", "bgp", "dataplane" or "daemon"
 	Subject string
 	Text    string
 	Since   time.Time
@@ -117,31 +38,68 @@ type Config struct {
 	Poll time.Duration
 }
 
-// Server answers the control API. It keeps no state of its own but for what CNI plugins report and how long policy took.
+// Server answers the control API, from views of what the daemon does and from what is added to it. It keeps no state of
+// its own but for what CNI plugins report and how long policy took.
 type Server struct {
-	manxv1.UnimplementedManxServer
-	config      Config
-	started     time.Time
-	liveness    time.Duration // see livenessTimeout
-	source      atomic.Pointer[Source]
-	policyWaits policyWaits
-	traces      atomic.Int32 // that run
-	programming prometheus.Histogram
-	strangers   lineBudget // for what is refused
+	// The views of what makes a node. A call about something new comes as a Service that is added.
+	Datastore *DatastoreView
+	BGP       *BGPView
+	Dataplane *DataplaneView
+	Policy    *PolicyView
+	Drops     *DropsView
+	Node      *NodeView
+
+	config    Config
+	started   time.Time
+	liveness  time.Duration // see livenessTimeout
+	strangers lineBudget    // for what is refused
+	registry  *prometheus.Registry
+	manx      *manxService
+	added     addedServices
+
+	mu    sync.RWMutex
+	shown []any // never changed in place; the views first
+	views int   // how many of it are views
 }
 
-// New makes a server that shows nothing but its version until Show.
+// New makes a server that shows nothing but its version until its views are given something to show.
 func New(c Config) *Server {
 	if c.Poll <= 0 {
 		c.Poll = time.Second
 	}
-	s := &Server{config: c, started: time.Now(), liveness: livenessTimeout, programming: newProgramming()}
-	s.source.Store(&Source{})
+	s := &Server{config: c, started: time.Now(), liveness: livenessTimeout, registry: prometheus.NewRegistry(),
+		Datastore: &DatastoreView{}, BGP: &BGPView{}, Drops: &DropsView{}}
+	s.Policy = &PolicyView{node: c.Node, log: c.Log, datastore: s.Datastore, programming: newProgramming()}
+	s.Dataplane = &DataplaneView{node: c.Node, datastore: s.Datastore, policy: s.Policy}
+	s.Policy.dataplane = s.Dataplane
+	s.Node = &NodeView{node: c.Node, datastore: s.Datastore}
+	s.manx = &manxService{overview: &overview{s}, logLevel: logLevel{c.Level}, DatastoreView: s.Datastore, BGPView: s.BGP,
+		DataplaneView: s.Dataplane, PolicyView: s.Policy, DropsView: s.Drops, NodeView: s.Node,
+		retries: &retries{s.Datastore, s.Dataplane, s.Policy}, policyWaits: &policyWaits{log: c.Log}}
+	for _, v := range []any{s.manx.overview, s.Datastore, s.BGP, s.Dataplane, s.Policy, s.Node, s.manx.policyWaits} {
+		s.Add(v)
+	}
+	s.views = len(s.shown)
 	return s
 }
 
-// Show says what to show from now on.
-func (s *Server) Show(source Source) { s.source.Store(&source) }
+// manxService is manxv1.ManxServer: each call is that of the view of its subject.
+type manxService struct {
+	unimplemented
+	*overview
+	logLevel
+	*DatastoreView
+	*BGPView
+	*DataplaneView
+	*PolicyView
+	*DropsView
+	*NodeView
+	*retries
+	*policyWaits
+}
+
+// unimplemented keeps the calls that no view has one level below those of views, which then come first.
+type unimplemented struct{ manxv1.UnimplementedManxServer }
 
 // Serve answers calls on l, usually from Listen, until ctx ends; then it ends all calls and closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
@@ -154,10 +112,10 @@ const biggestRequest = 64 << 10
 // newServer has all services, each call of which is guarded.
 func (s *Server) newServer(options ...grpc.ServerOption) *grpc.Server {
 	g := grpc.NewServer(append(options, grpc.UnaryInterceptor(s.unaryGuard), grpc.StreamInterceptor(s.streamGuard),
-		grpc.MaxRecvMsgSize(biggestRequest))...)
-	manxv1.RegisterManxServer(g, s)
+		grpc.UnknownServiceHandler(s.added.call), grpc.MaxRecvMsgSize(biggestRequest))...)
+	manxv1.RegisterManxServer(g, s.manx)
 	grpc_health_v1.RegisterHealthServer(g, &health{server: s})
-	reflection.Register(g)
+	reflection.Register(listing{g, &s.added})
 	return g
 }
 
@@ -171,8 +129,21 @@ func serve(ctx context.Context, l net.Listener, g *grpc.Server) error {
 	return err
 }
 
-// now is what the source has at this moment.
-func (s *Server) now() *Source { return s.source.Load() }
+// Notices collects what a person should know: first from what was added, then from the views.
+func (s *Server) Notices() []Notice {
+	var added, views []Notice
+	for i, x := range s.all() {
+		n, ok := x.(Noticer)
+		switch {
+		case !ok:
+		case i < s.views:
+			views = append(views, n.Notices()...)
+		default:
+			added = append(added, n.Notices()...)
+		}
+	}
+	return append(added, views...)
+}
 
 // unixMs is a time as the API has it: 0 for never.
 func unixMs(t time.Time) int64 {

@@ -13,23 +13,24 @@ import (
 
 // Watch implements manxv1.ManxServer. It compares what there is with what it has sent: at once when a BGP session
 // changes, and regularly. A state that lasts shorter may be missed, the last one never.
-func (s *Server) Watch(r *manxv1.WatchRequest, stream grpc.ServerStreamingServer[manxv1.WatchResponse]) error {
+func (o *overview) Watch(r *manxv1.WatchRequest, stream grpc.ServerStreamingServer[manxv1.WatchResponse]) error {
 	ctx := stream.Context()
 	if !r.GetStatus() && !r.GetPeers() && !r.GetRoutes() {
 		r = &manxv1.WatchRequest{Status: true, Peers: true, Routes: true}
 	}
-	w := watcher{server: s, request: r, send: stream.Send, peers: map[string]*manxv1.Peer{}, routes: map[string]*manxv1.Route{}}
+	w := watcher{overview: o, request: r, send: stream.Send, peers: map[string]*manxv1.Peer{},
+		routes: map[string]*manxv1.Route{}}
 	if err := w.update(); err != nil {
 		return err
 	}
 	if err := stream.Send(&manxv1.WatchResponse{Event: &manxv1.WatchResponse_Synced{Synced: true}}); err != nil {
 		return err
 	}
-	tick := time.NewTicker(s.config.Poll)
+	tick := time.NewTicker(o.server.config.Poll)
 	defer tick.Stop()
 	var sessions wakeUp
 	for {
-		sessions.follow(ctx, r.GetPeers(), s.now().BGP)
+		sessions.follow(ctx, r.GetPeers(), o.server.BGP.now().Speaker)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -59,11 +60,11 @@ func (u *wakeUp) follow(ctx context.Context, wanted bool, b BGP) {
 
 // watcher knows what one client has been sent.
 type watcher struct {
-	server  *Server
+	*overview
 	request *manxv1.WatchRequest
 	send    func(*manxv1.WatchResponse) error
 
-	status *manxv1.GetStatusResponse
+	status *manxv1.GetStatusResponse // as sent
 	peers  map[string]*manxv1.Peer
 	routes map[string]*manxv1.Route
 }
@@ -71,7 +72,7 @@ type watcher struct {
 // update sends what differs.
 func (w *watcher) update() error {
 	if w.request.GetStatus() {
-		if now := w.server.status(); !proto.Equal(now, w.status) {
+		if now := w.overview.status(); !proto.Equal(now, w.status) {
 			w.status = now
 			if err := w.send(&manxv1.WatchResponse{Event: &manxv1.WatchResponse_Status{Status: now}}); err != nil {
 				return err
@@ -91,7 +92,7 @@ func (w *watcher) update() error {
 
 // updatePeers leaves out when a session is tried and when it last failed: that alone is no change to tell of.
 func (w *watcher) updatePeers() error {
-	rows := w.server.now().peers()
+	rows := w.server.BGP.peers()
 	for _, p := range rows {
 		p.NextAttemptUnixMs, p.LastErrorAtUnixMs = 0, 0
 	}
@@ -106,7 +107,7 @@ func (w *watcher) updatePeers() error {
 
 func (w *watcher) updateRoutes() error {
 	var rows []*manxv1.Route
-	for _, r := range w.server.now().routes() {
+	for _, r := range w.server.Dataplane.routes() {
 		rows = append(rows, routeRow(r))
 	}
 	return update(w.routes, rows, (*manxv1.Route).GetPrefix,

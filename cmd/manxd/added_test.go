@@ -1,0 +1,297 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/manxnet/manx/cmd/manxd/part"
+	"github.com/manxnet/manx/datastore/model"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+	"github.com/manxnet/manx/proto/server"
+)
+
+// beacon is all that a part can be: it has readiness, a notice, a metric, a kind that it needs watched and a gRPC
+// service of its own.
+type beacon struct {
+	*joined
+	prometheus.Collector
+	broken chan struct{}
+}
+
+func newBeacon(j *joined) *beacon {
+	b := &beacon{joined: j, broken: make(chan struct{})}
+	b.Collector = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "manx_beacon_lit", Help: "Always 1."},
+		func() float64 { return 1 })
+	return b
+}
+
+func (b *beacon) Name() string         { return "beacon" }
+func (b *beacon) Kinds() []model.Kind  { return []model.Kind{model.KindIPReservation} }
+func (b *beacon) Ready() server.Check  { return server.Check{Name: "beacon", OK: true, Reason: "lit"} }
+func (b *beacon) Explain(error) string { return "out, lit again soon" }
+
+func (b *beacon) Notices() []server.Notice {
+	return []server.Notice{{Topic: "daemon", Subject: "beacon", Text: "can be seen from afar"}}
+}
+
+func (b *beacon) Run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-b.broken:
+		return errors.New("broken")
+	}
+}
+
+const (
+	beaconLight   = "/manx.test.Beacon/Light"
+	beaconBreak   = "/manx.test.Beacon/Break"
+	beaconExplode = "/manx.test.Beacon/Explode" // has no role
+)
+
+func (b *beacon) Roles() map[string]server.Role {
+	return map[string]server.Role{beaconLight: server.RoleRead, beaconBreak: server.RoleAdmin}
+}
+
+func (b *beacon) Register(r grpc.ServiceRegistrar) {
+	method := func(name string, answer func() string) grpc.MethodDesc {
+		return grpc.MethodDesc{MethodName: name, Handler: func(_ any, _ context.Context, read func(any) error,
+			_ grpc.UnaryServerInterceptor) (any, error) {
+			if err := read(new(emptypb.Empty)); err != nil {
+				return nil, err
+			}
+			return wrapperspb.String(answer()), nil
+		}}
+	}
+	methods := []grpc.MethodDesc{
+		method("Light", b.reservations),
+		method("Break", func() string { close(b.broken); return "" }),
+		method("Explode", func() string { return "" }),
+	}
+	r.RegisterService(&grpc.ServiceDesc{ServiceName: "manx.test.Beacon", HandlerType: (*any)(nil), Methods: methods}, b)
+}
+
+// reservations are those that the tables have.
+func (b *beacon) reservations() string {
+	var names []string
+	for o := range b.tables.Snapshot().All(model.KindIPReservation) {
+		names = append(names, o.Key.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+// TestAddedPart adds a part to the daemon with one line, and finds all that it has where users look.
+func TestAddedPart(t *testing.T) {
+	if os.Getenv("MANX_TEST_ADDED_PART") == "" {
+		elsewhere(t, "MANX_TEST_ADDED_PART")
+		return
+	}
+	dir, began := t.TempDir(), make(chan *joined, 1)
+	d := daemonForTest(t, dir)
+	d.parts = func(j *joined) ([]part.Part, error) {
+		list, err := parts(j)
+		began <- j
+		return append(list, newBeacon(j)), err
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.run(ctx) }()
+	j := <-began
+	conn, err := grpc.NewClient("unix:"+filepath.Join(dir, "run", "manxd.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	w := watchman{t, conn}
+	w.await("readyz", func() string { return get("/readyz?verbose") }, "[+]beacon: lit", "[+]datastore:", "[+]policy:")
+	w.await("metrics", func() string { return get("/metrics") }, "manx_beacon_lit 1", `manx_ready{check="beacon"} 1`)
+	w.await("health", w.health, "is SERVING")
+	w.await("notices", w.notices, "beacon: can be seen from afar")
+
+	reservation := model.NewObject(model.ResourceKey(model.KindIPReservation, "kept"), new(v3.IPReservation))
+	if _, err := j.store.Create(ctx, reservation); err != nil {
+		t.Fatal(err)
+	}
+	w.await("the call", func() string { return w.call(beaconLight) }, "kept")
+	w.await("a call without a role", func() string { return w.call(beaconExplode) }, codes.PermissionDenied.String())
+	w.await("an unknown call", func() string { return w.call("/manx.test.Beacon/None") }, codes.Unimplemented.String())
+
+	w.call(beaconBreak)
+	w.await("readyz of a part that is down", func() string { return get("/readyz") }, "[-]beacon: out, lit again soon")
+	w.await("notices of a part that is down", w.notices, "beacon: out, lit again soon", "can be seen from afar")
+
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("end: %v", err)
+	}
+}
+
+// A store that was closed is opened by nobody again: the daemon ends, with the reason.
+func TestClosedStoreEndsTheDaemon(t *testing.T) {
+	if os.Getenv("MANX_TEST_CLOSED_STORE") == "" {
+		elsewhere(t, "MANX_TEST_CLOSED_STORE")
+		return
+	}
+	d := daemonForTest(t, t.TempDir())
+	d.parts = func(j *joined) ([]part.Part, error) {
+		list, err := parts(j)
+		go func() {
+			if _, err := j.tables.WaitInSync(t.Context()); err == nil {
+				_ = j.store.Close()
+			}
+		}()
+		return list, err
+	}
+	if err := d.run(t.Context()); err == nil || !strings.Contains(err.Error(), "the store was closed") {
+		t.Errorf("the daemon ended with %v", err)
+	}
+}
+
+// elsewhere runs the test in network and mount namespaces of its own, with an uplink.
+func elsewhere(t *testing.T, variable string) {
+	if os.Getuid() != 0 {
+		t.Skip("namespaces need root")
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip("iproute2 is not installed")
+	}
+	cmd := exec.Command(os.Args[0], "-test.v", "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), variable+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS}
+	out, err := cmd.CombinedOutput()
+	if err != nil && onlyKnownRaces(string(out)) {
+		t.Log("the race detector reports nothing but GoBGP's known one")
+		return
+	}
+	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+var (
+	// knownRace is the one of GoBGP v4.8: it sets grpc.EnableTracing, which is false anyway, when it starts to serve its
+	// API, while the control API and the datastore's client use gRPC.
+	knownRace = regexp.MustCompile(
+		`rite at 0x\w+ by goroutine \d+:\s+github\.com/osrg/gobgp/v4/pkg/server\.(NewBgpServer|newAPIserver)\(\)`)
+	failedTest = regexp.MustCompile(`(?m)^\s+\w+_test\.go:\d+: |^panic: `)
+)
+
+// onlyKnownRaces tells whether a test has failed for no other reason than reports of the race detector that are known.
+func onlyKnownRaces(out string) bool {
+	reports := strings.Split(out, "WARNING: DATA RACE")[1:]
+	unknown := func(report string) bool { return !knownRace.MatchString(report) }
+	return len(reports) > 0 && !slices.ContainsFunc(reports, unknown) && !failedTest.MatchString(out)
+}
+
+// daemonForTest is one on this host alone, whose files are in dir. The test has namespaces of its own.
+func daemonForTest(t *testing.T, dir string) *daemon {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	must(unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"))
+	for _, args := range []string{"link set lo up", "link add eth0 type veth peer name eth0p", "link set eth0p up",
+		"link set eth0 up", "addr add 192.0.2.1/24 dev eth0"} {
+		if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", args, err, out)
+		}
+	}
+	var o options
+	fs := pflag.NewFlagSet("manxd", pflag.ContinueOnError)
+	o.flags(fs)
+	must(fs.Parse([]string{"--node-name=n1", "--run-dir=" + dir + "/run", "--data-dir=" + dir + "/data",
+		"--nodename-file=" + dir + "/nodename", "--mtu-file=" + dir + "/mtu", "--endpoint-status-path-prefix=" + dir}))
+	must(o.check())
+	d, err := newDaemon(t.Context(), o)
+	must(err)
+	return d
+}
+
+// watchman looks at a daemon as its users do.
+type watchman struct {
+	t    *testing.T
+	conn *grpc.ClientConn
+}
+
+// await waits until a text has all that is wanted.
+func (w watchman) await(what string, look func() string, want ...string) {
+	w.t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		text, missing := look(), ""
+		for _, x := range want {
+			if !strings.Contains(text, x) {
+				missing = x
+			}
+		}
+		if missing == "" {
+			return
+		}
+		if time.Now().After(end) {
+			w.t.Fatalf("%s: no %q in\n%s", what, missing, text)
+		}
+	}
+}
+
+// get reads a page of the daemon's HTTP port.
+func get(path string) string {
+	r, err := http.Get("http://127.0.0.1:9099" + path)
+	if err != nil {
+		return err.Error()
+	}
+	defer r.Body.Close()
+	body, _ := io.ReadAll(r.Body)
+	return string(body)
+}
+
+// call makes a call of the beacon.
+func (w watchman) call(method string) string {
+	answer := new(wrapperspb.StringValue)
+	if err := w.conn.Invoke(w.t.Context(), method, new(emptypb.Empty), answer); err != nil {
+		return status.Code(err).String()
+	}
+	return answer.GetValue()
+}
+
+func (w watchman) health() string {
+	r, err := grpc_health_v1.NewHealthClient(w.conn).Check(w.t.Context(),
+		&grpc_health_v1.HealthCheckRequest{Service: "beacon"})
+	return fmt.Sprintf("is %s %v", r.GetStatus(), err)
+}
+
+func (w watchman) notices() string {
+	r, err := manxv1.NewManxClient(w.conn).ListNotices(w.t.Context(), &manxv1.ListNoticesRequest{})
+	text := fmt.Sprintln(err)
+	for _, n := range r.GetNotices() {
+		text += n.GetSubject() + ": " + n.GetText() + "\n"
+	}
+	return text
+}

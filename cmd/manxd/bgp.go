@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/cmd/manxd/follow"
+	"github.com/manxnet/manx/cmd/manxd/part"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/proto/server"
+)
+
+// bgpPart runs BGP as the datastore wants it, and hands that and the learned routes to the agents of the dataplane.
+type bgpPart struct {
+	*follow.Follower
+	speaker *speaker.Speaker
+	view    *server.BGPView
+}
+
+func newBGP(j *joined, passwords *passwords, connected *connectedSubnets, dataplane *dataplanePart,
+	policy *policyPart) (*bgpPart, error) {
+	bmp, err := j.bmp(j.name)
+	if err != nil {
+		return nil, usage(err)
+	}
+	log := j.log.Named("bgp")
+	s := speaker.New(speaker.Config{Logger: log, GobgpSocket: filepath.Join(j.runDir, "gobgp.sock"), BMP: bmp,
+		MaxPrefixes: j.maxPrefixes, WarnPrefixes: j.warnPrefixes, InterfaceOf: interfaceOf(j.kernel, log)})
+	agents := []follow.Agent{dataplane.HostAgent}
+	if policy != nil {
+		agents = append(agents, policy.agent)
+	}
+	f := follow.New(follow.Config{
+		Settings: bgp.Input{Node: j.name, RouterID: j.routerID, ClusterIPs: j.clusterIPs,
+			InterfacePrefix: j.interfacePrefix, Refuse: j.refuse},
+		Connected: connected.list, Passwords: passwords, Tables: j.tables, Speaker: s,
+		Agents: agents, Kinds: part.Kinds(dataplane, part.Optional(policy)), Log: log})
+	connected.changed = f.Look
+	j.control.BGP.Show(server.BGPSource{Speaker: s, Desired: f.Desired})
+	return &bgpPart{f, s, j.control.BGP}, nil
+}
+
+func (p *bgpPart) Name() string             { return "bgp" }
+func (p *bgpPart) Ready() server.Check      { return p.view.Ready() }
+func (p *bgpPart) Kinds() []model.Kind      { return follow.BGPKinds() }
+func (p *bgpPart) Notices() []server.Notice { return refusedRoutes(p.speaker.Rejected()) }
+
+// Run implements part.Part.
+func (p *bgpPart) Run(ctx context.Context) error { return p.Follower.Run(ctx) }
+
+// Close leaves the sessions to the end of the process.
+func (p *bgpPart) Close() { p.speaker.Close() }

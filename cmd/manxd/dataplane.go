@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+
+	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/proto/server"
+)
+
+// dataplanePart keeps routes, interfaces and their settings.
+type dataplanePart struct {
+	*dataplane.HostAgent
+	view    *server.DataplaneView
+	onLinks []func() // called when interfaces or addresses of the host may have changed; must not wait
+}
+
+func newDataplane(j *joined) *dataplanePart {
+	p := &dataplanePart{view: j.control.Dataplane, HostAgent: dataplane.New(dataplane.Config{
+		Kernel: j.kernel, NodeName: j.name, Logger: j.log.Named("dataplane"), MTUFile: j.mtuFile,
+		EndpointStatusDir: j.endpointStatusDir, InterfacePrefix: j.interfacePrefix, WithPolicy: j.policy})}
+	p.OnLinks(func() {
+		for _, f := range p.onLinks {
+			f()
+		}
+	})
+	p.view.Show(server.DataplaneSource{Agent: p.HostAgent})
+	return p
+}
+
+func (p *dataplanePart) Name() string        { return "dataplane" }
+func (p *dataplanePart) Ready() server.Check { return p.view.Ready() }
+
+// Kinds are what decides about routes and interfaces.
+func (p *dataplanePart) Kinds() []model.Kind {
+	return []model.Kind{model.KindNode, model.KindFelixConfiguration, model.KindIPPool, model.KindBlockAffinity,
+		model.KindWorkloadEndpoint}
+}
+
+// Run implements part.Part.
+func (p *dataplanePart) Run(ctx context.Context) error { return p.HostAgent.Run(ctx) }

@@ -1,0 +1,134 @@
+package follow
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/link"
+	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/datastore"
+)
+
+// configure decides about BGP, hands the agents what that wants of them, and tells the speaker. It returns when to do
+// so again if nothing changes before. all says that the agents have to look at all objects.
+func (f *Follower) configure(ctx context.Context, snapshot *datastore.Snapshot, all bool) time.Duration {
+	d, kept := f.decide(snapshot)
+	f.hand(all, func(s *dataplane.State) {
+		s.Reader, s.All, s.DatastoreSynced = snapshot, all, snapshot.InSync()
+		s.Statics, s.Peering = staticRoutes(d.Statics), peeringAddresses(d.Peering)
+	})
+	if kept {
+		return time.Hour
+	}
+	if err := f.config.Speaker.Set(ctx, d); err != nil {
+		if text := err.Error(); text != f.failure {
+			f.failure = text
+			f.config.Log.Error("BGP is not as it should be, trying again", zap.Error(err))
+		}
+		return retryAfter
+	}
+	f.failure = ""
+	if f.config.Passwords.BeingWritten() {
+		return retryAfter
+	}
+	return passwordPoll
+}
+
+// decide computes what BGP should do. When our Node was deleted or spoilt it keeps what was decided before: that is no
+// reason to cut the node off.
+func (f *Follower) decide(snapshot *datastore.Snapshot) (d bgp.Desired, kept bool) {
+	in := f.config.Settings
+	in.Reader, in.Passwords, in.Connected = snapshot, f.config.Passwords, f.config.Connected()
+	d = bgp.Compute(in)
+	before, at := f.Decided()
+	if d.Global.LocalAS == 0 && before.Global.LocalAS != 0 {
+		before.Notices = []bgp.Notice{{Object: "Node/" + in.Node,
+			Reason: "is not there or cannot be used any more: BGP is kept as it was"}}
+		f.desired.Store(&decision{before, at})
+		f.config.Log.Error("the Node of this node is not there or cannot be used any more: BGP is kept as it was",
+			zap.String("node", in.Node))
+		return before, true
+	}
+	f.logNotices(before.Notices, d.Notices)
+	f.desired.Store(&decision{d, time.Now()})
+	return d, false
+}
+
+// logNotices logs the notices that were not there before: the log then says when a password could not be read.
+func (f *Follower) logNotices(before, now []bgp.Notice) {
+	for _, n := range now {
+		if !slices.Contains(before, n) {
+			f.config.Log.Warn("BGP notice", zap.String("object", n.Object), zap.String("reason", n.Reason))
+		}
+	}
+}
+
+// staticRoutes translates the routes to peers.
+func staticRoutes(statics []bgp.Static) []route.Static {
+	list := make([]route.Static, len(statics))
+	for i, s := range statics {
+		list[i] = route.Static{Prefix: s.Prefix, Via: s.Via}
+	}
+	return list
+}
+
+// peeringAddresses translates the addresses towards workloads.
+func peeringAddresses(peerings []bgp.Peering) []link.Peering {
+	list := make([]link.Peering, len(peerings))
+	for i, p := range peerings {
+		list[i] = link.Peering(p)
+	}
+	return list
+}
+
+// followBGP carries learned routes to the agents. That they are complete is handed on behind the routes.
+func (f *Follower) followBGP(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-f.config.Speaker.Changed():
+		}
+		synced, _ := f.config.Speaker.Synced()
+		for routes := f.config.Speaker.Take(routeBatch); len(routes) > 0; routes = f.config.Speaker.Take(routeBatch) {
+			learned := learnedRoutes(routes)
+			for _, a := range f.config.Agents {
+				a.Learn(learned)
+			}
+		}
+		f.hand(false, func(s *dataplane.State) { s.BGPSynced = synced })
+	}
+}
+
+// learnedRoutes translates routes.
+func learnedRoutes(routes []bgp.Route) []route.Learned {
+	learned := make([]route.Learned, len(routes))
+	var hops []netip.Addr
+	for i, r := range routes {
+		learned[i] = learnedRoute(r, hops)
+		hops = learned[i].NextHops
+	}
+	return learned
+}
+
+// learnedRoute translates r. Routes that follow each other mostly have the same next hops: before, those of the last
+// one, serve both then.
+func learnedRoute(r bgp.Route, before []netip.Addr) route.Learned {
+	l := route.Learned{Prefix: r.Prefix, Metric: r.Metric}
+	if slices.EqualFunc(r.Paths, before, func(p bgp.Path, nh netip.Addr) bool { return p.NextHop == nh }) {
+		l.NextHops = before
+		return l
+	}
+	for _, p := range r.Paths { // sorted by next hop
+		if n := len(l.NextHops); n == 0 || l.NextHops[n-1] != p.NextHop {
+			l.NextHops = append(l.NextHops, p.NextHop)
+		}
+	}
+	return l
+}

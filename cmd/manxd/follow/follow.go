@@ -1,0 +1,249 @@
+// Package follow carries what the datastore says, and what BGP learns, to those who act on it: the BGP speaker and the
+// agents of the dataplane.
+package follow
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+const (
+	// retryAfter is how soon a speaker that could not do everything is told again.
+	retryAfter = time.Second
+	// passwordPoll is how often passwords are read again when nothing tells that they changed.
+	passwordPoll = 10 * time.Second
+	// routeBatch bounds how many routes go from the speaker to the agents at once.
+	routeBatch = 4096
+)
+
+// Speaker runs BGP sessions: a *speaker.Speaker.
+type Speaker interface {
+	// Set makes the speaker do what was decided. It may take a while.
+	Set(context.Context, bgp.Desired) error
+	// Changed receives when Take has something, and when Synced changes.
+	Changed() <-chan struct{}
+	// Take returns at most so many prefixes that changed, each with all its paths.
+	Take(most int) []bgp.Route
+	// Synced tells whether Take has handed out all that peers have to say after a start, and why not.
+	Synced() (bool, string)
+}
+
+// Agent keeps a side of the kernel as it should be. Its methods do not wait.
+type Agent interface {
+	SetState(dataplane.State)
+	// Learn hands over the new state of prefixes; one without next hops is gone. The routes are not changed afterwards.
+	Learn([]route.Learned)
+}
+
+// Passwords are those of BGP sessions.
+type Passwords interface {
+	bgp.PasswordSource
+	// BeingWritten tells that some password is worth reading again soon.
+	BeingWritten() bool
+	// Changed receives when passwords may have changed.
+	Changed() <-chan struct{}
+}
+
+// Tables are the state of the datastore: *datastore.Tables.
+type Tables interface {
+	Snapshot() *datastore.Snapshot
+	Changed() <-chan struct{}
+	WaitInSync(context.Context) (*datastore.Snapshot, error)
+}
+
+// Config is what a Follower needs.
+type Config struct {
+	// Settings are those of this node; the Follower fills in Reader, Connected and Passwords.
+	Settings  bgp.Input
+	Connected func() []netip.Prefix // the subnets that the host is on
+	Passwords Passwords
+	Tables    Tables
+	Speaker   Speaker
+	Agents    []Agent
+	// Kinds are those of the objects that agents act on.
+	Kinds []model.Kind
+	Log   *zap.Logger
+}
+
+// Follower keeps the speaker and the agents at the newest state. Nothing is handed to them before the datastore was
+// read as a whole. It is safe for concurrent use.
+type Follower struct {
+	config   Config
+	bgpKinds []model.Kind
+	desired  atomic.Pointer[decision]
+	failure  string        // of the last attempt to configure the speaker, as logged
+	look     chan struct{} // holds one token when BGP is to be decided again
+
+	mu    sync.Mutex
+	state dataplane.State // as the agents have it
+}
+
+// decision is what the speaker was told, and when that was decided.
+type decision struct {
+	bgp.Desired
+	at time.Time
+}
+
+// New makes a Follower; Run starts it.
+func New(c Config) *Follower {
+	return &Follower{config: c, bgpKinds: BGPKinds(), look: make(chan struct{}, 1)}
+}
+
+// BGPKinds are the kinds that decide about BGP.
+func BGPKinds() []model.Kind {
+	return []model.Kind{model.KindNode, model.KindIPPool, model.KindBGPConfiguration, model.KindBGPPeer,
+		model.KindBGPFilter, model.KindFelixConfiguration, model.KindWorkloadEndpoint, model.KindBlockAffinity}
+}
+
+// Look has BGP decided again soon: something that is not in the datastore has changed. It does not wait.
+func (f *Follower) Look() {
+	select {
+	case f.look <- struct{}{}:
+	default:
+	}
+}
+
+// Desired is what the speaker was last told.
+func (f *Follower) Desired() bgp.Desired {
+	d, _ := f.Decided()
+	return d
+}
+
+// Decided is what the speaker was last told, and when; the zero time if that was never.
+func (f *Follower) Decided() (bgp.Desired, time.Time) {
+	if d := f.desired.Load(); d != nil {
+		return d.Desired, d.at
+	}
+	return bgp.Desired{}, time.Time{}
+}
+
+// Run follows until ctx ends, whose error it returns.
+func (f *Follower) Run(ctx context.Context) error {
+	tasks, ctx := errgroup.WithContext(ctx)
+	tasks.Go(func() error { return f.followDatastore(ctx) })
+	tasks.Go(func() error { return f.followBGP(ctx) })
+	return tasks.Wait()
+}
+
+// followDatastore hands each new snapshot to the agents, and has BGP decided again if it is concerned.
+func (f *Follower) followDatastore(ctx context.Context) error {
+	snapshot, err := f.config.Tables.WaitInSync(ctx)
+	if err != nil {
+		return err
+	}
+	again := time.Now().Add(f.configure(ctx, snapshot, true))
+	for {
+		next := f.wait(ctx, snapshot, again)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		concerned := next == snapshot // then BGP is to be decided again without a change in the datastore
+		if !concerned {
+			concerned = f.step(snapshot, next)
+			snapshot = next
+		}
+		if concerned {
+			again = time.Now().Add(f.configure(ctx, snapshot, false))
+		}
+	}
+}
+
+// wait waits for another snapshot, but not longer than until a time, or until BGP is to be decided again: then it
+// returns the one that was seen.
+func (f *Follower) wait(ctx context.Context, seen *datastore.Snapshot, until time.Time) *datastore.Snapshot {
+	newer := f.config.Tables.Changed()
+	if s := f.config.Tables.Snapshot(); s != seen {
+		return s
+	}
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-newer:
+		return f.config.Tables.Snapshot()
+	case <-f.config.Passwords.Changed():
+	case <-f.look:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return seen
+}
+
+// step hands the agents what differs between two snapshots, and tells whether that concerns BGP. Who waits for a
+// revision of the datastore hears of a snapshot in which everything has changed back.
+func (f *Follower) step(before, next *datastore.Snapshot) (concerned bool) {
+	var changed []model.Key
+	others := false // objects that neither BGP nor agents act on
+	for c := range next.Changes(before) {
+		if !f.acted(c.Key.Kind) {
+			others = true
+			continue
+		}
+		changed = append(changed, c.Key)
+		concerned = concerned || f.concernsBGP(c)
+	}
+	f.hand(len(changed) > 0 || !others, func(s *dataplane.State) {
+		s.Reader, s.Changed, s.DatastoreSynced = next, changed, next.InSync()
+	})
+	return concerned
+}
+
+// acted tells whether objects of a kind make a difference to BGP or to agents.
+func (f *Follower) acted(k model.Kind) bool {
+	return slices.Contains(f.config.Kinds, k) || slices.Contains(f.bgpKinds, k)
+}
+
+// concernsBGP keeps the pods and blocks of other nodes, which are most of what changes in a cluster, from having the
+// sessions computed again.
+func (f *Follower) concernsBGP(c datastore.Change) bool {
+	node := f.config.Settings.Node
+	switch c.Key.Kind {
+	case model.KindBlockAffinity:
+		a, ok := c.Key.Affinity()
+		return ok && (a.Host == node || f.Desired().RefusesByBlocks())
+	case model.KindWorkloadEndpoint:
+		return slices.ContainsFunc([]*model.Object{c.Old, c.New}, func(o *model.Object) bool {
+			if o == nil {
+				return false
+			}
+			w, ok := o.Value.(*model.WorkloadEndpoint)
+			return ok && w.Spec.Node == node
+		})
+	}
+	return slices.Contains(f.bgpKinds, c.Key.Kind)
+}
+
+// hand changes the state that the agents have. They are told if tell is set, or if more than the objects differs.
+func (f *Follower) hand(tell bool, change func(*dataplane.State)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	next := f.state
+	change(&next)
+	if next.Reader == nil { // nothing is known yet
+		f.state = next
+		return
+	}
+	synced, _ := f.config.Speaker.Synced() // it is handed on by followBGP alone, but taken back by everybody
+	next.BGPSynced = next.BGPSynced && synced
+	old := f.state
+	if tell || next.DatastoreSynced != old.DatastoreSynced || next.BGPSynced != old.BGPSynced ||
+		!slices.Equal(next.Statics, old.Statics) || !slices.Equal(next.Peering, old.Peering) {
+		for _, a := range f.config.Agents {
+			a.SetState(next)
+		}
+	}
+	next.Changed, next.All = nil, false
+	f.state = next
+}

@@ -1,0 +1,411 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// diary is what the fakes were told, in order.
+type diary struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (d *diary) write(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lines = append(d.lines, fmt.Sprintf(format, args...))
+}
+
+// fakeSpeaker plays a speaker that fails as the test says.
+type fakeSpeaker struct {
+	diary   *diary
+	changed chan struct{}
+
+	mu      sync.Mutex
+	err     error
+	synced  bool
+	desired bgp.Desired
+	routes  []bgp.Route
+}
+
+func (s *fakeSpeaker) Set(_ context.Context, d bgp.Desired) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var sessions []string
+	for _, x := range d.Sessions {
+		sessions = append(sessions, x.Address.String()+x.Password)
+	}
+	s.diary.write("speaker AS %d sessions %v", d.Global.LocalAS, sessions)
+	s.desired = d
+	return s.err
+}
+
+func (s *fakeSpeaker) Changed() <-chan struct{} { return s.changed }
+
+func (s *fakeSpeaker) Take(most int) []bgp.Route {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := min(most, len(s.routes))
+	taken := s.routes[:n]
+	s.routes = s.routes[n:]
+	return taken
+}
+
+func (s *fakeSpeaker) Synced() (bool, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.synced, ""
+}
+
+// change changes the speaker and lets the follower know.
+func (s *fakeSpeaker) change(f func()) {
+	s.mu.Lock()
+	f()
+	s.mu.Unlock()
+	s.changed <- struct{}{}
+}
+
+// fakeAgent writes down what it is told.
+type fakeAgent struct {
+	diary *diary
+
+	mu      sync.Mutex
+	state   dataplane.State
+	learned []route.Learned
+}
+
+func (a *fakeAgent) SetState(s dataplane.State) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.state = s
+	names := []string{}
+	for _, k := range s.Changed {
+		names = append(names, k.Name)
+	}
+	a.diary.write("agent all %t changed %v synced %t %t", s.All, names, s.DatastoreSynced, s.BGPSynced)
+}
+
+func (a *fakeAgent) Learn(list []route.Learned) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.learned = append(a.learned, list...)
+	a.diary.write("agent learns %d", len(list))
+}
+
+// fakePasswords has one password for all.
+type fakePasswords struct {
+	changed chan struct{}
+
+	mu      sync.Mutex
+	word    string
+	writing bool
+}
+
+func (p *fakePasswords) Password(string, string) (string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.word, nil
+}
+
+func (p *fakePasswords) BeingWritten() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.writing
+}
+
+func (p *fakePasswords) Changed() <-chan struct{} { return p.changed }
+
+// rig is a follower between tables that the test feeds and fakes, in a bubble with a clock of its own.
+type rig struct {
+	t         *testing.T
+	diary     *diary
+	speaker   *fakeSpeaker
+	agent     *fakeAgent
+	passwords *fakePasswords
+	tables    *datastore.Tables
+	follower  *Follower
+	revision  int64
+}
+
+// bubble runs a test with a rig whose follower runs.
+func bubble(t *testing.T, test func(*rig)) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &diary{}
+		r := &rig{t: t, diary: d, speaker: &fakeSpeaker{diary: d, changed: make(chan struct{}, 1)},
+			agent: &fakeAgent{diary: d}, passwords: &fakePasswords{changed: make(chan struct{}, 1)},
+			tables: datastore.NewTables(zap.NewNop(), "")}
+		r.follower = New(Config{Settings: bgp.Input{Node: "n1"}, Connected: func() []netip.Prefix { return nil },
+			Passwords: r.passwords, Tables: r.tables, Speaker: r.speaker, Agents: []Agent{r.agent},
+			Kinds: []model.Kind{model.KindNetworkPolicy}, Log: zap.NewNop()})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.follower.Run(ctx) }()
+		test(r)
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// expect fails unless exactly these lines were written since the last call.
+func (r *rig) expect(what string, want ...string) {
+	r.t.Helper()
+	synctest.Wait()
+	r.diary.mu.Lock()
+	defer r.diary.mu.Unlock()
+	if !slices.Equal(r.diary.lines, want) {
+		r.t.Errorf("%s:\n%s\nwant\n%s", what, strings.Join(r.diary.lines, "\n"), strings.Join(want, "\n"))
+	}
+	r.diary.lines = nil
+}
+
+// put stores an object; more says that another change comes with it.
+func (r *rig) put(kind model.Kind, namespace, name, spec string) datastore.Event {
+	r.revision++
+	k := model.Key{Kind: kind, Namespace: namespace, Name: name}
+	o := model.Decode(k, fmt.Appendf(nil,
+		`{"kind":%q,"apiVersion":"projectcalico.org/v3","metadata":{"name":%q,"namespace":%q},"spec":%s}`,
+		kind, name, namespace, spec), r.revision)
+	if o.Err != nil {
+		r.t.Fatal(o.Err)
+	}
+	return datastore.Event{Type: datastore.EventUpdate, Key: k, Object: o, Revision: r.revision}
+}
+
+func (r *rig) drop(kind model.Kind, namespace, name string) datastore.Event {
+	r.revision++
+	return datastore.Event{Type: datastore.EventDelete, Key: model.Key{Kind: kind, Namespace: namespace, Name: name},
+		Revision: r.revision}
+}
+
+// begin fills the tables with a mesh of two nodes.
+func (r *rig) begin(more ...datastore.Event) {
+	events := append([]datastore.Event{
+		r.put(model.KindNode, "", "n1", `{"bgp":{"ipv4Address":"192.0.2.1/24"}}`),
+		r.put(model.KindNode, "", "n2", `{"bgp":{"ipv4Address":"192.0.2.2/24"}}`),
+	}, more...)
+	r.tables.Apply(append(events, datastore.Event{Type: datastore.EventInSync, Revision: r.revision})...)
+}
+
+const mesh = "speaker AS 64512 sessions [192.0.2.2]"
+
+func TestNothingBeforeTheDatastoreWasRead(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.tables.Apply(r.put(model.KindNode, "", "n1", `{"bgp":{"ipv4Address":"192.0.2.1/24"}}`))
+		r.speaker.change(func() { r.speaker.synced = true })
+		time.Sleep(time.Hour)
+		r.expect("before the first full read")
+		r.begin()
+		r.expect("after it", "agent all true changed [] synced true true", mesh)
+	})
+}
+
+func TestNodeDeletedKeepsBGP(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.begin()
+		r.expect("at first", "agent all true changed [] synced true false", mesh)
+		before, at := r.follower.Decided()
+		r.tables.Apply(r.drop(model.KindNode, "", "n1"))
+		r.expect("Node deleted", "agent all false changed [n1] synced true false")
+		d, still := r.follower.Decided()
+		if d.Global.LocalAS != 64512 || len(d.Sessions) != 1 || !still.Equal(at) || len(d.Notices) != 1 ||
+			!strings.Contains(d.Notices[0].Reason, "BGP is kept as it was") {
+			t.Errorf("decided %v at %s, before %v at %s", d, still, before, at)
+		}
+		time.Sleep(10 * time.Minute)
+		r.expect("ten minutes later")
+		r.tables.Apply(r.put(model.KindNode, "", "n1", `{"bgp":{"ipv4Address":"192.0.2.1/24","asNumber":65001}}`))
+		r.expect("Node back", "agent all false changed [n1] synced true false", "speaker AS 65001 sessions [192.0.2.2]")
+		if n := r.follower.Desired().Notices; len(n) > 0 {
+			t.Errorf("notices %v", n)
+		}
+	})
+}
+
+func TestPasswordsChange(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.passwords.word, r.passwords.writing = "old", false
+		r.begin(r.put(model.KindBGPPeer, "", "tor", `{"peerIP":"192.0.2.9","asNumber":65009,
+			"password":{"secretKeyRef":{"name":"tor","key":"pw"}}}`))
+		const old, fresh = "speaker AS 64512 sessions [192.0.2.2 192.0.2.9old]",
+			"speaker AS 64512 sessions [192.0.2.2 192.0.2.9new]"
+		r.expect("at first", "agent all true changed [] synced true false", old)
+		word := func(w string, writing bool) {
+			r.passwords.mu.Lock()
+			defer r.passwords.mu.Unlock()
+			r.passwords.word, r.passwords.writing = w, writing
+		}
+		word("new", false)
+		r.expect("nobody says so yet")
+		r.passwords.changed <- struct{}{}
+		r.expect("a new one", fresh)
+		word("old", true)
+		time.Sleep(passwordPoll)
+		r.expect("one that nobody tells of", old)
+		time.Sleep(retryAfter)
+		r.expect("while it is being written", old)
+		word("new", false)
+		time.Sleep(retryAfter)
+		r.expect("when it is written", fresh)
+		time.Sleep(retryAfter)
+		r.expect("after that")
+		r.follower.Look()
+		r.expect("when something else has changed", fresh)
+	})
+}
+
+func TestSpeakerThatFailsIsTriedAgain(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.speaker.err = errors.New("port 179 is in use")
+		r.begin()
+		r.expect("at first", "agent all true changed [] synced true false", mesh)
+		time.Sleep(3*retryAfter + retryAfter/2)
+		r.expect("while it fails", mesh, mesh, mesh)
+		r.speaker.mu.Lock()
+		r.speaker.err = nil
+		r.speaker.mu.Unlock()
+		time.Sleep(retryAfter)
+		r.expect("when it works", mesh)
+		time.Sleep(passwordPoll - time.Second)
+		r.expect("after that")
+	})
+}
+
+func TestChangesReachThoseWhomTheyConcern(t *testing.T) {
+	pod := `{"orchestrator":"k8s","node":%q,"pod":"a","endpoint":"eth0","interfaceName":"cali1",
+		"ipNetworks":["10.65.0.1/32"]}`
+	bubble(t, func(r *rig) {
+		r.begin()
+		r.expect("at first", "agent all true changed [] synced true false", mesh)
+		r.tables.Apply(r.put(model.KindWorkloadEndpoint, "ns", "far", fmt.Sprintf(pod, "n2")))
+		r.expect("a pod of another node", "agent all false changed [far] synced true false")
+		r.tables.Apply(r.put(model.KindWorkloadEndpoint, "ns", "near", fmt.Sprintf(pod, "n1")))
+		r.expect("a pod of this node", "agent all false changed [near] synced true false", mesh)
+		r.tables.Apply(r.put(model.KindNetworkPolicy, "ns", "web", `{"selector":"all()"}`))
+		r.expect("what only agents act on", "agent all false changed [web] synced true false")
+		r.tables.Apply(r.put(model.KindIPReservation, "", "some", `{"reservedCIDRs":["10.1.0.0/24"]}`))
+		r.expect("what nobody acts on")
+		newest := r.tables.Snapshot()
+		// In one step, so that nothing differs in the end but the revision.
+		r.tables.Apply(r.put(model.KindNetworkPolicy, "ns", "x", `{"selector":"all()"}`),
+			r.drop(model.KindNetworkPolicy, "ns", "x"))
+		r.expect("what has changed back, for who waits for a revision", "agent all false changed [] synced true false")
+		if r.agent.state.Reader != model.Reader(r.tables.Snapshot()) || r.tables.Snapshot() == newest {
+			t.Error("the agent does not have the newest snapshot")
+		}
+	})
+}
+
+// Blocks of other nodes concern BGP only while they decide what is refused from peers.
+func TestBlocksOfOtherNodes(t *testing.T) {
+	bubble(t, func(r *rig) {
+		block := func(host, cidr string) datastore.Event {
+			r.revision++
+			k := model.Key{Kind: model.KindBlockAffinity, Name: "host/" + host + "/" + cidr}
+			return datastore.Event{Type: datastore.EventUpdate, Key: k, Revision: r.revision,
+				Object: model.Decode(k, []byte(`{"state":"confirmed"}`), r.revision)}
+		}
+		const tor = "speaker AS 64512 sessions [192.0.2.2 192.0.2.9]"
+		r.begin(r.put(model.KindBGPPeer, "", "tor", `{"peerIP":"192.0.2.9","asNumber":65009}`),
+			r.put(model.KindIPPool, "", "pods", `{"cidr":"10.65.0.0/16"}`))
+		r.expect("at first", "agent all true changed [] synced true false", tor)
+		r.tables.Apply(block("n2", "10.65.1.0/26"))
+		r.expect("a block of another node", "agent all false changed [host/n2/10.65.1.0/26] synced true false")
+		r.tables.Apply(block("n1", "10.65.2.0/26"))
+		r.expect("a block of this node", "agent all false changed [host/n1/10.65.2.0/26] synced true false", tor)
+		r.follower.config.Settings.Refuse.Pools = true
+		r.follower.Look()
+		r.expect("blocks decide from now on", tor)
+		r.tables.Apply(block("n2", "10.65.3.0/26"))
+		r.expect("then another one", "agent all false changed [host/n2/10.65.3.0/26] synced true false", tor)
+	})
+}
+
+func TestSyncedIsHandedOnAndTakenBack(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.begin()
+		r.expect("at first", "agent all true changed [] synced true false", mesh)
+		r.speaker.mu.Lock()
+		r.speaker.synced = true // its routes are on their way
+		r.speaker.mu.Unlock()
+		r.tables.Apply(r.put(model.KindNetworkPolicy, "ns", "web", `{"selector":"all()"}`))
+		r.expect("a change that comes before the routes", "agent all false changed [web] synced true false")
+		r.speaker.change(func() {
+			r.speaker.routes = []bgp.Route{{Prefix: netip.MustParsePrefix("10.65.1.0/26")}}
+		})
+		r.expect("the routes, and then that they are all", "agent learns 1", "agent all false changed [] synced true true")
+		r.speaker.change(func() {})
+		r.expect("nothing new")
+		r.tables.Apply(datastore.Event{Type: datastore.EventLost, Err: errors.New("connection refused")})
+		r.expect("connection lost", "agent all false changed [] synced false true")
+		r.speaker.mu.Lock()
+		r.speaker.synced = false // it restarts
+		r.speaker.mu.Unlock()
+		r.follower.Look()
+		r.expect("BGP restarts", "agent all false changed [] synced false false", mesh)
+		r.tables.Apply(r.put(model.KindIPReservation, "", "some", `{"reservedCIDRs":["10.1.0.0/24"]}`),
+			datastore.Event{Type: datastore.EventInSync, Revision: r.revision})
+		r.expect("the datastore is back, with what nobody acts on", "agent all false changed [] synced true false")
+	})
+}
+
+func TestStaticRoutesAndPeeringAreHandedOn(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.begin()
+		r.expect("at first", "agent all true changed [] synced true false", mesh)
+		r.tables.Apply(r.put(model.KindBGPPeer, "", "far",
+			`{"peerIP":"198.51.100.9","asNumber":65009,"reachableBy":"192.0.2.254"}`))
+		r.expect("a peer behind a gateway", "agent all false changed [far] synced true false",
+			"agent all false changed [] synced true false", "speaker AS 64512 sessions [192.0.2.2 198.51.100.9]")
+		want := []route.Static{{Prefix: netip.MustParsePrefix("198.51.100.9/32"), Via: netip.MustParseAddr("192.0.2.254")}}
+		if !slices.Equal(r.agent.state.Statics, want) {
+			t.Errorf("statics %v", r.agent.state.Statics)
+		}
+	})
+}
+
+func TestLearnedRoutesComeInBatches(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.begin()
+		r.expect("at first", "agent all true changed [] synced true false", mesh)
+		hop := func(a string) bgp.Path { return bgp.Path{NextHop: netip.MustParseAddr(a)} }
+		a := netip.MustParseAddr("10.0.0.0")
+		r.speaker.change(func() {
+			for range routeBatch + 2 {
+				r.speaker.routes = append(r.speaker.routes, bgp.Route{Prefix: netip.PrefixFrom(a, 32), Metric: 1024,
+					Paths: []bgp.Path{hop("192.0.2.2"), hop("192.0.2.2"), hop("192.0.2.3")}})
+				a = a.Next()
+			}
+			r.speaker.routes[routeBatch].Paths = nil // gone
+		})
+		r.expect("many routes", fmt.Sprintf("agent learns %d", routeBatch), "agent learns 2")
+		hops := []netip.Addr{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")}
+		for i, l := range r.agent.learned {
+			want := hops
+			if i == routeBatch {
+				want = nil
+			}
+			if !slices.Equal(l.NextHops, want) || l.Metric != 1024 || !l.Prefix.IsValid() {
+				t.Fatalf("route %d is %v", i, l)
+			}
+		}
+	})
+}

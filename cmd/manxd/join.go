@@ -1,0 +1,123 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/cmd/manxd/part"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/node"
+	"github.com/manxnet/manx/ipam"
+	"github.com/manxnet/manx/proto/server"
+)
+
+// membership is the part that makes this host a node of its cluster. Whatever keeps it from that ends the daemon.
+type membership struct{ *daemon }
+
+func (m *membership) Name() string { return "node" }
+
+func (m *membership) Run(ctx context.Context) error { return part.Fatal(m.join(ctx)) }
+
+// joined is a node that has joined the cluster: what its parts are made of.
+type joined struct {
+	*daemon
+	store      datastore.Store
+	tables     *datastore.Tables
+	kernel     *kernel.Conn
+	config     node.Config
+	registered node.Result
+	tunnels    *node.Tunnels
+}
+
+// join registers the node and runs everything that the datastore decides.
+func (d *daemon) join(ctx context.Context) error {
+	store, closeStore, err := openStore(ctx, d.options, d.showWaiting, d.log)
+	if err != nil {
+		return err
+	}
+	defer closeStore()
+	release, err := beTheOnlyDaemon(d.log)
+	if err != nil {
+		return err
+	}
+	defer release()
+	k, err := kernel.New()
+	if err != nil {
+		return err
+	}
+	defer k.Close() //nolint:errcheck // everything has been answered
+	j := &joined{daemon: d, store: store, kernel: k, tables: datastore.NewTables(d.log.Named("datastore"), d.name)}
+	if err := j.register(ctx); err != nil {
+		return err
+	}
+	parts, err := d.parts(j)
+	if err != nil {
+		return err
+	}
+	group := part.NewGroup(d.log, append([]part.Part{newTables(j, parts)}, parts...)...)
+	group.Show(d.control)
+	return group.Run(ctx)
+}
+
+// showWaiting shows why the datastore is not open yet.
+func (d *daemon) showWaiting(err error) {
+	d.control.Datastore.Show(server.DatastoreSource{Type: d.datastore, Waiting: "waiting for it: " + err.Error()})
+}
+
+// register makes the node known, with its addresses.
+func (j *joined) register(ctx context.Context) (err error) {
+	j.config = j.nodeConfig()
+	if j.asksKubernetes() {
+		j.config.Kubernetes, err = kubernetesAddress(j.kubeconfig, cmp.Or(j.k8sNodeRef, j.name))
+		if err != nil {
+			return err
+		}
+	}
+	j.registered, err = node.Register(ctx, j.config, j.store, node.System{}, j.log.Named("node"))
+	if err != nil {
+		return err
+	}
+	j.tunnels = &node.Tunnels{Store: j.store, IPAM: ipam.New(j.store, j.log.Named("ipam"), time.Now), Node: j.name,
+		Types: []node.TunnelType{node.TunnelIPIP}, Log: j.log.Named("tunnels")}
+	if err := j.tunnels.Ensure(ctx); err != nil {
+		// Its part tries again; a node without a tunnel address is still of use to pools without a tunnel.
+		j.log.Error("no tunnel address yet", zap.Error(err))
+	}
+	return nil
+}
+
+func (o options) nameSources() node.NameSources {
+	return node.NameSources{Configured: o.nodeName, File: o.nodeNameFile, HostName: os.Hostname,
+		Env: os.Getenv("HOSTNAME")}
+}
+
+func (o options) nodeConfig() node.Config {
+	return node.Config{
+		Name: o.nameSources(),
+		IP:   o.ip, IP6: o.ip6, IPMethod: o.ipMethod, IP6Method: o.ip6Method, PollInterval: o.pollInterval,
+		AS: o.as, K8sNodeRef: o.k8sNodeRef, ClusterType: o.clusterType,
+		DisableConflictCheck: o.disableConflictCheck, WaitForDatastore: o.waitForDatastore,
+		NoDefaultPools: o.noDefaultPools, Pool4: o.pool4.config(), Pool6: o.pool6.config(), NoIPv6: noIPv6(),
+		Directories: []string{"/var/run/calico", filepath.Dir(o.nodeNameFile), filepath.Dir(o.mtuFile)},
+	}
+}
+
+// noIPv6 tells whether the default IPv6 pool is not wanted, as calico/node decides it.
+func noIPv6() bool {
+	if os.Getenv("FELIX_IPV6SUPPORT") == "false" {
+		return true
+	}
+	_, err := os.Stat("/proc/sys/net/ipv6")
+	return err != nil
+}
+
+func (p poolOptions) config() node.PoolConfig {
+	return node.PoolConfig{CIDR: p.cidr, BlockSize: p.blockSize, IPIP: p.ipip, VXLAN: p.vxlan, NATOutgoing: p.natOutgoing,
+		DisableBGPExport: p.disableBGPExport, NodeSelector: p.nodeSelector}
+}

@@ -1,0 +1,224 @@
+package part
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/proto/server"
+)
+
+// backoff is how soon a part that has failed runs again. One that then works for as long as the longest pause starts
+// anew with the shortest one.
+var backoff = reconcile.Backoff{Min: time.Second, Max: 30 * time.Second}
+
+const (
+	// reopen is how soon a part that could not open something tries again.
+	reopen = time.Second
+	// patience is how long a part may take to end before the log says that it holds up the others.
+	patience = 10 * time.Second
+)
+
+// Group runs parts. It is safe for concurrent use.
+type Group struct {
+	log     *zap.Logger
+	members []*member
+}
+
+// NewGroup makes a group of parts in the order in which they are to start.
+func NewGroup(log *zap.Logger, parts ...Part) *Group {
+	g := &Group{log: log}
+	for _, p := range parts {
+		if p != nil {
+			g.members = append(g.members, &member{Part: p, log: log.With(zap.String("part", p.Name()))})
+		}
+	}
+	return g
+}
+
+// Show has a server show all that the parts have, and which of them are down.
+func (g *Group) Show(s *server.Server) {
+	for _, m := range g.members {
+		s.Add(m.Part)
+		s.Add((*condition)(m))
+	}
+}
+
+// Run starts the parts in their order and keeps them running until ctx ends or one of them fails for good, which is the
+// error that it returns. Then it ends them in the reverse order: each one has ended, and is closed, before that which
+// started before it is told to end. Those that were not started are closed, too.
+func (g *Group) Run(ctx context.Context) (err error) {
+	failed := make(chan error, len(g.members)) // for good
+	var running []*run
+	for _, m := range g.members {
+		if ctx.Err() != nil || len(failed) > 0 {
+			break
+		}
+		running = append(running, m.start(ctx, failed))
+	}
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	for i, m := range slices.Backward(g.members) {
+		if i < len(running) {
+			running[i].end()
+		}
+		if c, ok := m.Part.(Closer); ok {
+			c.Close()
+		}
+	}
+	return err
+}
+
+// member is a part and how it is.
+type member struct {
+	Part
+	log *zap.Logger
+
+	mu      sync.Mutex
+	failure string // why the part is down, empty if it is not
+	since   time.Time
+}
+
+// run is a part that was started.
+type run struct {
+	*member
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// start opens and runs a part until it is ended, and lets failed know if it fails for good. The part ends when its turn
+// comes, not when ctx does.
+func (m *member) start(ctx context.Context, failed chan<- error) *run {
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	r := &run{member: m, stop: stop, done: make(chan struct{})}
+	m.log.Debug("part starts")
+	err := m.open()
+	if isFatal(err) { // what would start behind it does not
+		failed <- err
+		close(r.done)
+		return r
+	}
+	go func() {
+		defer close(r.done)
+		if err := m.keep(ctx, err); err != nil {
+			failed <- err
+		}
+	}()
+	return r
+}
+
+func (r *run) end() {
+	r.stop()
+	slow := time.AfterFunc(patience, func() { r.log.Warn("the daemon ends, and waits for a part") })
+	<-r.done
+	slow.Stop()
+	r.log.Debug("part ended")
+}
+
+func (m *member) open() error {
+	if o, ok := m.Part.(Opener); ok {
+		return o.Open()
+	}
+	return nil
+}
+
+// keep keeps a part running that was opened, with an error or without, until ctx ends, it has nothing more to do, or it
+// fails for good.
+func (m *member) keep(ctx context.Context, err error) error {
+	pause, failures := reopen, 0
+	for {
+		if err == nil {
+			m.up()
+			started := time.Now()
+			err = m.Run(ctx)
+			if time.Since(started) >= backoff.Max {
+				failures = 0
+			}
+			failures++
+			pause = backoff.After(failures)
+		}
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			if !errors.Is(err, context.Canceled) {
+				m.log.Warn("part ended with an error", zap.Error(err))
+			}
+			return nil
+		case isFatal(err):
+			return err
+		}
+		m.down(err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		if err = m.open(); err != nil {
+			pause = reopen
+		}
+	}
+}
+
+// down notes why the part does not run.
+func (m *member) down(err error) {
+	text := fmt.Sprintf("failed, started again: %v", err)
+	if e, ok := m.Part.(Explainer); ok {
+		text = e.Explain(err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failure == "" {
+		m.since = time.Now()
+	}
+	if m.failure != text {
+		m.failure = text
+		m.log.Error("part is down, trying again", zap.String("reason", text), zap.Error(err))
+	}
+}
+
+// up notes that the part runs.
+func (m *member) up() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failure != "" {
+		m.failure = ""
+		m.log.Info("part runs again")
+	}
+}
+
+// condition is a member as the server shows it.
+type condition member
+
+// Checks implements server.Checker: as the part says, but for one that is down.
+func (c *condition) Checks() []server.Check {
+	p, ok := c.Part.(Ready)
+	if !ok {
+		return nil
+	}
+	check := p.Ready()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.failure != "" {
+		check.OK, check.Reason = false, c.failure
+	}
+	return []server.Check{check}
+}
+
+// Notices implements server.Noticer.
+func (c *condition) Notices() []server.Notice {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.failure == "" {
+		return nil
+	}
+	return []server.Notice{{Topic: "daemon", Subject: c.Name(), Text: c.failure, Since: c.since}}
+}

@@ -1,0 +1,34 @@
+package main
+
+import "github.com/manxnet/manx/cmd/manxd/part"
+
+// parts are what keeps a node as it should be, in the order in which they start. Each has a file or a folder of its
+// own, and gets what it depends on by its constructor. The tables of the datastore start before them, and watch what
+// they need.
+func parts(j *joined) ([]part.Part, error) {
+	dataplane := newDataplane(j)
+	policy, err := newPolicy(j, dataplane)
+	if err != nil {
+		return nil, err
+	}
+	passwords := newPasswords(j.passwordDir, j.log.Named("bgp"))
+	connected := newConnected(j, dataplane)
+	bgp, err := newBGP(j, passwords, connected, dataplane, policy)
+	if err != nil {
+		return nil, err
+	}
+	return []part.Part{
+		dataplane,
+		part.Optional(policy),
+		newFlowLog(j, policy),
+		newDrain(j),
+		bgp,
+		connected,
+		passwords,
+		newGobgp(j, bgp),
+		newBirdSocket(j, bgp),
+		newTunnels(j),
+		newNodeStatus(j, bgp),
+		newAddresses(j),
+	}, nil
+}

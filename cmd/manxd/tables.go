@@ -1,0 +1,35 @@
+package main
+
+import (
+	"context"
+
+	"github.com/manxnet/manx/cmd/manxd/part"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/proto/server"
+)
+
+// tablesPart keeps the tables of the datastore, of the kinds that parts need.
+type tablesPart struct {
+	*joined
+	kinds []model.Kind
+}
+
+func newTables(j *joined, parts []part.Part) *tablesPart {
+	t := &tablesPart{joined: j}
+	t.kinds = part.Kinds(append([]part.Part{t}, parts...)...)
+	j.control.Datastore.Show(server.DatastoreSource{Type: j.datastore, Tables: j.tables, Store: j.store})
+	return t
+}
+
+func (t *tablesPart) Name() string        { return "datastore" }
+func (t *tablesPart) Ready() server.Check { return t.control.Datastore.Ready() }
+
+// Kinds are what the control API shows of the cluster as a whole.
+func (t *tablesPart) Kinds() []model.Kind {
+	return []model.Kind{model.KindNode, model.KindClusterInformation}
+}
+
+// Run fails for good: it does so only when the store was closed, which nobody opens again.
+func (t *tablesPart) Run(ctx context.Context) error {
+	return part.Fatal(t.tables.Run(ctx, t.store, t.kinds...))
+}

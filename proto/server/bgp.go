@@ -1,0 +1,86 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/speaker"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// BGPView shows the BGP sessions of this node and their routes.
+type BGPView struct{ shown[BGPSource] }
+
+// BGPSource is what a BGPView shows.
+type BGPSource struct {
+	Speaker BGP // nil: not started yet
+	// Desired is what the speaker was last told; nil: nothing.
+	Desired func() bgp.Desired
+}
+
+// BGP is what the view needs of *speaker.Speaker.
+type BGP interface {
+	Sessions() []speaker.SessionStatus
+	Session(netip.Addr) (speaker.SessionStatus, bool)
+	WatchSessions(context.Context) <-chan speaker.SessionEvent
+	ReceivedFrom(context.Context, netip.Addr) ([]speaker.JudgedPath, error)
+	AdvertisedTo(context.Context, netip.Addr) ([]speaker.JudgedPath, error)
+	Rejected() []speaker.RejectedRoute
+	Totals() map[bgp.SessionType]speaker.Totals
+	Ready() (bool, string)
+	ResetSession(context.Context, netip.Addr, speaker.ResetKind) error
+	ClearSession(netip.Addr) (before speaker.SessionStatus, ok bool)
+}
+
+func (v *BGPView) desired() bgp.Desired {
+	if desired := v.now().Desired; desired != nil {
+		return desired()
+	}
+	return bgp.Desired{}
+}
+
+// Ready tells whether all routes are known that peers have for a node that restarts (RFC 4724).
+func (v *BGPView) Ready() Check {
+	c := Check{Name: checkBGP, Reason: notStarted}
+	s := v.now().Speaker
+	if s == nil {
+		return c
+	}
+	c.OK, c.Reason = s.Ready()
+	if c.OK && c.Reason == "" {
+		c.Reason = "restart is over, all routes are known"
+	}
+	return c
+}
+
+// Checks implements Checker.
+func (v *BGPView) Checks() []Check { return []Check{v.Ready()} }
+
+func (v *BGPView) status(r *manxv1.GetStatusResponse) {
+	if v.now().Desired != nil {
+		d := v.desired()
+		r.AsNumber, r.RouterId, r.Drain = d.Global.LocalAS, text(d.Global.RouterID), string(d.Drain)
+	}
+	for _, p := range v.peers() {
+		r.Peers[p.GetState()]++
+	}
+}
+
+// Notices tell of decisions of BGP that a person should know.
+func (v *BGPView) Notices() (all []Notice) {
+	d := v.desired()
+	for _, c := range d.Conflicts {
+		all = append(all, Notice{Topic: "bgp", Subject: "session with " + c.Address.String(), Text: conflictText(c)})
+	}
+	for _, n := range d.Notices {
+		all = append(all, Notice{Topic: "bgp", Subject: n.Object, Text: n.Reason})
+	}
+	return all
+}
+
+func conflictText(c bgp.Conflict) string {
+	return fmt.Sprintf("%s is kept, %s dropped: %s", c.Kept, strings.Join(c.Dropped, ", "), c.Reason)
+}

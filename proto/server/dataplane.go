@@ -1,0 +1,139 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/dataplane/route"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// DataplaneView shows what the kernel of this node has: routes, settings, and what the workloads get.
+type DataplaneView struct {
+	shown[DataplaneSource]
+	node      string
+	datastore *DatastoreView
+	policy    *PolicyView
+}
+
+// DataplaneSource is what a DataplaneView shows.
+type DataplaneSource struct {
+	Agent Dataplane // nil: not started yet
+}
+
+// Dataplane is what the view needs of *dataplane.Agent.
+type Dataplane interface {
+	Status() dataplane.Status
+	Routes() []route.Status
+	RouteCounts() map[reconcile.Phase]int
+	Route(netip.Prefix) (route.Status, bool)
+	Resync()
+	Retry(context.Context) ([]dataplane.Retried, error)
+}
+
+// Ready tells whether the kernel has been brought to the state of the datastore.
+func (v *DataplaneView) Ready() Check {
+	c := Check{Name: checkDataplane, Reason: notStarted}
+	agent := v.now().Agent
+	if agent == nil {
+		return c
+	}
+	st := agent.Status()
+	switch {
+	case st.LastError != "":
+		c.Reason = "the kernel cannot be read or watched: " + st.LastError
+	case !st.Started:
+		c.Reason = "the kernel has not been brought to the state of the datastore yet"
+	default:
+		c.OK, c.Reason = true, "the kernel is kept as datastore and BGP want it"
+		if n := st.FailedRoutes + st.FailedSettings; n > 0 {
+			c.Reason += fmt.Sprintf(", except for what failed and is tried again (%d)", n)
+		}
+	}
+	return c
+}
+
+// Checks implements Checker.
+func (v *DataplaneView) Checks() []Check { return []Check{v.Ready()} }
+
+func (v *DataplaneView) status(r *manxv1.GetStatusResponse) {
+	for phase, n := range v.routeCounts() {
+		r.Routes[string(phase)] = uint32(n)
+	}
+	for _, e := range v.endpoints() {
+		r.Endpoints[e.GetPhase()]++
+	}
+}
+
+// Notices tell of settings of the host that cannot be made.
+func (v *DataplaneView) Notices() (all []Notice) {
+	agent := v.now().Agent
+	if agent == nil {
+		return nil
+	}
+	status := agent.Status()
+	for _, f := range status.FailedLimits {
+		all = append(all, Notice{Topic: "dataplane", Subject: "bandwidth of " + f.Interface, Text: f.Reason, Since: f.Since})
+	}
+	for _, n := range status.Notices {
+		all = append(all, Notice{Topic: "dataplane", Subject: n.Subject, Text: n.Text, Since: n.Since})
+	}
+	if v.policy.now().Agent == nil { // which tells the same
+		for _, n := range status.RefusedEndpoints {
+			all = append(all, Notice{Topic: "dataplane", Subject: n.Subject, Text: n.Text, Since: n.Since})
+		}
+	}
+	for _, x := range status.Settings {
+		if x.Phase == reconcile.Failed || x.Phase == reconcile.Blocked {
+			all = append(all, Notice{Topic: "dataplane", Subject: x.Key.String(), Text: x.Reason, Since: x.Since})
+		}
+	}
+	return all
+}
+
+// Resync implements manxv1.ManxServer.
+func (v *DataplaneView) Resync(context.Context, *manxv1.ResyncRequest) (*manxv1.ResyncResponse, error) {
+	agent := v.now().Agent
+	if agent == nil {
+		return nil, status.Error(codes.Unavailable, "manxd is starting: the dataplane does not run yet")
+	}
+	agent.Resync()
+	return &manxv1.ResyncResponse{Results: []string{
+		"the dataplane compares all that is in the kernel with what is wanted, and repairs it: see manxctl routes",
+	}}, nil
+}
+
+const (
+	metricRoutes    = "manx_routes"
+	metricEndpoints = "manx_endpoints"
+)
+
+var dataplaneMetrics = describe([]description{
+	{metricRoutes, "Routes that are wanted or there, by phase.", []string{"phase"}},
+	{metricEndpoints, "Workload endpoints of this node, by phase.", []string{"phase"}},
+})
+
+// Describe implements prometheus.Collector.
+func (*DataplaneView) Describe(out chan<- *prometheus.Desc) { dataplaneMetrics.Describe(out) }
+
+// Collect implements prometheus.Collector.
+func (v *DataplaneView) Collect(out chan<- prometheus.Metric) {
+	gauge, _ := dataplaneMetrics.send(out)
+	for phase, n := range v.routeCounts() {
+		gauge(metricRoutes, float64(n), string(phase))
+	}
+	endpoints := map[string]int{}
+	for _, e := range v.endpoints() {
+		endpoints[e.GetPhase()]++
+	}
+	for phase, n := range endpoints {
+		gauge(metricEndpoints, float64(n), phase)
+	}
+}

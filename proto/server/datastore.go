@@ -1,0 +1,136 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/manxnet/manx/datastore"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// DatastoreView shows how this node stands to the datastore.
+type DatastoreView struct{ shown[DatastoreSource] }
+
+// DatastoreSource is what a DatastoreView shows.
+type DatastoreSource struct {
+	Type    string          // "etcdv3" or "embedded"
+	Waiting string          // why there are no Tables yet; may be empty
+	Tables  Datastore       // nil: not connected yet
+	Store   datastore.Store // where orders about this node are kept; nil: not connected yet
+}
+
+// Datastore is what the view needs of *datastore.Tables.
+type Datastore interface {
+	Status() datastore.Status
+	Snapshot() *datastore.Snapshot
+	Reread(context.Context, datastore.Store) (datastore.Reread, error)
+}
+
+// snapshot is the newest one, nil if the datastore is not connected yet.
+func (v *DatastoreView) snapshot() *datastore.Snapshot {
+	tables := v.now().Tables
+	if tables == nil {
+		return nil
+	}
+	return tables.Snapshot()
+}
+
+// Ready tells whether the datastore is known as it is.
+func (v *DatastoreView) Ready() Check {
+	now, c := v.now(), Check{Name: checkDatastore}
+	if now.Tables == nil {
+		c.Reason = cmp.Or(now.Waiting, "not connected yet: manxd is starting")
+		return c
+	}
+	st := now.Tables.Status()
+	switch {
+	case st.InSync:
+		c.OK, c.Reason = true, "in sync"
+		if st.Revision != 0 { // kinds with clocks of their own have none together
+			c.Reason = fmt.Sprintf("in sync at revision %d", st.Revision)
+		}
+	case st.LastError != nil && !st.Complete:
+		c.Reason = fmt.Sprintf("cannot be read: %v", st.LastError)
+	case st.LastError != nil:
+		c.Reason = fmt.Sprintf("connection lost, the last state is kept: %v", st.LastError)
+	default:
+		c.Reason = "being read for the first time"
+	}
+	return c
+}
+
+// Checks implements Checker.
+func (v *DatastoreView) Checks() []Check { return []Check{v.Ready()} }
+
+func (v *DatastoreView) status(r *manxv1.GetStatusResponse) {
+	now := v.now()
+	r.Datastore = &manxv1.DatastoreStatus{Type: now.Type, Reason: v.Ready().Reason}
+	if now.Tables == nil {
+		return
+	}
+	d, st := r.Datastore, now.Tables.Status()
+	d.InSync, d.Revision, d.SinceUnixMs = st.InSync, st.Revision, unixMs(st.Since)
+	d.Connected = st.InSync || st.LastError == nil
+	d.Objects, d.Quarantined = uint32(st.Objects), uint32(st.Quarantined)
+	if st.InSync {
+		d.Reason = ""
+	}
+}
+
+// ListQuarantined implements manxv1.ManxServer.
+func (v *DatastoreView) ListQuarantined(context.Context, *manxv1.ListQuarantinedRequest) (*manxv1.ListQuarantinedResponse, error) {
+	r := &manxv1.ListQuarantinedResponse{}
+	snapshot := v.snapshot()
+	if snapshot == nil {
+		return r, nil
+	}
+	for q := range snapshot.Quarantined() {
+		k := q.Object.Key
+		reason := q.Object.Err.Error()
+		if q.InUse != 0 {
+			reason += fmt.Sprintf("; the last valid version, of revision %d, stays in use", q.InUse)
+		}
+		r.Objects = append(r.Objects, &manxv1.QuarantinedObject{
+			Kind: string(k.Kind), Namespace: k.Namespace, Name: k.Name,
+			Revision: q.Object.Revision, Reason: reason, SinceUnixMs: unixMs(q.Since),
+		})
+	}
+	return r, nil
+}
+
+const (
+	metricInSync      = "manx_datastore_in_sync"
+	metricRevision    = "manx_datastore_revision"
+	metricObjects     = "manx_datastore_objects"
+	metricQuarantined = "manx_datastore_quarantined"
+	metricRestarts    = "manx_datastore_full_reads_total"
+)
+
+var datastoreMetrics = describe([]description{
+	{metricInSync, "Whether the state of the datastore is complete and up to date.", nil},
+	{metricRevision, "Revision of the datastore up to which its state is known.", nil},
+	{metricObjects, "Objects of the datastore in use.", nil},
+	{metricQuarantined, "Objects of the datastore that cannot be used.", nil},
+	{metricRestarts, "Full reads of the datastore after the first.", nil},
+})
+
+// Describe implements prometheus.Collector.
+func (*DatastoreView) Describe(out chan<- *prometheus.Desc) { datastoreMetrics.Describe(out) }
+
+// Collect implements prometheus.Collector.
+func (v *DatastoreView) Collect(out chan<- prometheus.Metric) {
+	tables := v.now().Tables
+	if tables == nil {
+		return
+	}
+	gauge, counter := datastoreMetrics.send(out)
+	st := tables.Status()
+	gauge(metricInSync, number(st.InSync))
+	gauge(metricRevision, float64(st.Revision))
+	gauge(metricObjects, float64(st.Objects))
+	gauge(metricQuarantined, float64(st.Quarantined))
+	counter(metricRestarts, float64(st.Restarts))
+}

@@ -1,0 +1,20 @@
+package server
+
+import "sync/atomic"
+
+// A view shows one subject: the calls of the API about it, its check, notices and metrics. It is there from the
+// beginning; until it is given something to show its answers are empty.
+
+// shown holds what a view shows, which comes and changes while the daemon runs.
+type shown[S any] struct{ source atomic.Pointer[S] }
+
+// Show says what to show from now on.
+func (s *shown[S]) Show(source S) { s.source.Store(&source) }
+
+// now is what there is at this moment, the zero value before the first Show.
+func (s *shown[S]) now() (source S) {
+	if p := s.source.Load(); p != nil {
+		source = *p
+	}
+	return source
+}
