@@ -249,6 +249,13 @@ func (p *fakePeer) isClosed() bool {
 	return p.closed != nil
 }
 
+// received is count for those that have not locked the peer.
+func (p *fakePeer) received(kind uint8) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.count(kind)
+}
+
 func (p *fakePeer) count(kind uint8) (n int) {
 	for _, m := range p.messages {
 		if m.Header.Type == kind {
