@@ -89,6 +89,7 @@ const sampleSize = 20
 // TestKernelGivesTheCells feeds samples of the cases to manxd: as many as fit into the time that every run of the tests has.
 // `make conformance` takes all.
 func TestKernelGivesTheCells(t *testing.T) {
+	t.Parallel()
 	bin, missing := lab.Require("ip", "nft")
 	if missing != nil {
 		t.Skip(missing)
