@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// birdClock is the longest by which BIRD prints one moment in two ways: it keeps the moment by the monotonic clock and
-// computes the time of day from two clocks that it reads one after the other, each time anew.
+// birdClock is the longest by which BIRD prints one moment in two ways: it keeps the moment by the monotonic clock
+// and computes the time of day from two clocks that it reads one after the other, each time anew.
 const birdClock = 100 * time.Millisecond
 
-// sameSessions reports whether two outputs of BIRD's "show protocols" have the same BGP sessions, up since the same moment.
+// sameSessions reports whether two outputs of BIRD's "show protocols" have the same BGP sessions, up since the same
+// moment.
 func sameSessions(before, after string) bool {
 	lines := bgpLines(before)
 	return len(lines) > 0 && slices.EqualFunc(lines, bgpLines(after), func(a, b []string) bool {
@@ -33,8 +34,8 @@ func bgpLines(out string) (lines [][]string) {
 	return lines
 }
 
-// sameMoment compares two times of day that may lie on both sides of midnight. BIRD prints a date in place of the time
-// when the moment is almost a day ago: that is compared as it is.
+// sameMoment compares two times of day that may lie on both sides of midnight. BIRD prints a date in place of the
+// time when the moment is almost a day ago: that is compared as it is.
 func sameMoment(a, b string) bool {
 	at, errA := time.Parse("15:04:05.000", a)
 	bt, errB := time.Parse("15:04:05.000", b)

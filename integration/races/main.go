@@ -1,5 +1,5 @@
-// Command races judges the reports of Go's race detector: a report that lies in GoBGP alone is counted if one of the two
-// functions that race is on the list known.txt, and every other report is an error.
+// Command races judges the reports of Go's race detector: a report that lies in GoBGP alone is counted if one of the
+// two functions that race is on the list known.txt, and every other report is an error.
 //
 //	races FOLDER   judges the files in FOLDER, which GORACE=log_path=FOLDER/report has filled
 package main
@@ -67,7 +67,8 @@ func functions(list string) (names []string) {
 	return names
 }
 
-// judge writes what was found and returns whether all of it is known: races of GoBGP alone, with a known function on one side.
+// judge writes what was found and returns whether all of it is known: races of GoBGP alone, with a known function on
+// one side.
 func judge(w io.Writer, reports []report, known []string) bool {
 	seen, unknown := map[string]int{}, map[string]int{}
 	for _, r := range reports {
@@ -91,7 +92,8 @@ func judge(w io.Writer, reports []report, known []string) bool {
 		}
 	}
 	if len(rare) > 0 {
-		fmt.Fprintf(w, "known, but not seen in this run (integration/races/known.txt is to shrink): %s\n", strings.Join(rare, ", "))
+		fmt.Fprintf(w, "known, but not seen in this run (integration/races/known.txt is to shrink): %s\n",
+			strings.Join(rare, ", "))
 	}
 	for _, key := range slices.Sorted(maps.Keys(unknown)) {
 		fmt.Fprintf(w, "DATA RACE: %s (%d reports, the first is above)\n", key, unknown[key])

@@ -58,9 +58,9 @@ func (r report) blame() (names []string, ours bool) {
 	return slices.Compact(names), ours || len(r.accesses) < 2
 }
 
-// blameAccess returns the innermost function that is not of the standard library, and whether it is GoBGP and so are all
-// functions down to the goroutine's begin or to a function of the server's API. Whoever calls that function is not to
-// blame: it may be called from any goroutine.
+// blameAccess returns the innermost function that is not of the standard library, and whether it is GoBGP and so are
+// all functions down to the goroutine's begin or to a function of the server's API. Whoever calls that function is
+// not to blame: it may be called from any goroutine.
 func blameAccess(stack []string) (name string, alone bool) {
 	for _, frame := range stack {
 		if standard(frame) {
