@@ -22,13 +22,13 @@ import (
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 )
 
-// The proof: 16 allocators, each a process of its own, on one etcd. They assign and release, some 2,000 times in all, in
+// The proof: 16 allocators, each a process of its own, on one etcd. They assign and release, some 1,000 times in all, in
 // two pools that are too small for them, so that they borrow from and reclaim of each other, and are killed at random
 // points. Each reports what it begins and what it has done; from that the test knows who must have which address.
 
 const (
 	workers        = 16
-	operationsEach = 125
+	operationsEach = 60
 	proofHosts     = 6
 )
 
@@ -223,7 +223,7 @@ func (l *ledger) runWorker(t *testing.T, number int, config etcd.Config) {
 		n := operationsEach - done
 		kill := -1
 		if n > 10 {
-			kill = rng.IntN(150) // with the line after so many the process is killed
+			kill = rng.IntN(70) // with the line after so many the process is killed
 		}
 		done += l.runProcess(t, task{
 			Etcd: config, Worker: fmt.Sprintf("w%d.%d", number, life), Host: fmt.Sprintf("host-%d", number%proofHosts),

@@ -10,7 +10,11 @@ import (
 	"github.com/manxnet/manx/bgp/bfd"
 )
 
-const birdBFD = `protocol bfd watch { interface "*" { min rx interval 50 ms; min tx interval 50 ms; multiplier 3; }; multihop { min rx interval 50 ms; min tx interval 50 ms; multiplier 3; }; }
+// A path is given up after half a second, not sooner: many processes share the processors of this machine.
+const birdBFD = `protocol bfd watch {
+	interface "*" { min rx interval 50 ms; min tx interval 50 ms; multiplier 10; };
+	multihop { min rx interval 50 ms; min tx interval 50 ms; multiplier 10; };
+}
 `
 
 // TestBFDEndsSessions cuts the path to a BIRD with BFD, single hop and multihop, and sees that a restart of BIRD is no cut.
@@ -22,7 +26,7 @@ func TestBFDEndsSessions(t *testing.T) {
 		strings.Replace(birdSession("single", "10.77.0.3", 64600, "10.77.0.10", "ipv4", "bfd on;"), "multihop;", "direct;", 1)
 	n.start(config)
 	d := birdDesired()
-	watched := bgp.BFD{Enabled: true, Transmit: 50 * time.Millisecond, Receive: 50 * time.Millisecond, Multiplier: 3}
+	watched := bgp.BFD{Enabled: true, Transmit: 50 * time.Millisecond, Receive: 50 * time.Millisecond, Multiplier: 10}
 	single, many := birdPeer("10.77.0.3", "10.77.0.10", 64600), birdPeer("10.77.0.2", "10.77.0.1", 64512)
 	single.BFD, many.BFD = watched, watched
 	many.BFD.Multihop = true

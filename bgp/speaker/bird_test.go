@@ -271,7 +271,7 @@ func TestWithBIRD(t *testing.T) {
 	c.await("BIRD's routes", func() bool {
 		return len(c.routes[pfx("10.244.2.0/26")].Paths) > 0 && len(c.routes[pfx("fd00:244:2::/122")].Paths) > 0 && len(c.routes[pfx("0.0.0.0/0")].Paths) > 0
 	})
-	if r := c.routes[pfx("10.244.2.0/26")]; r.Metric != bgp.MaxPriority-100 || r.Paths[0].Peer != ip("10.77.0.2") {
+	if r := c.route(pfx("10.244.2.0/26")); r.Metric != bgp.MaxPriority-100 || r.Paths[0].Peer != ip("10.77.0.2") {
 		t.Errorf("iBGP route %+v; BIRD sends LOCAL_PREF 100 without a filter, and iBGP from .2 has the shortest AS path", r)
 	}
 
@@ -291,11 +291,11 @@ func TestWithBIRD(t *testing.T) {
 		return strings.Contains(c.sessions[bad.Address].Reason, "wrong MD5 password")
 	})
 	// The right one brings it up without touching the others.
-	before := c.sessions[good.Address].Flaps
+	before := c.session(good.Address).Flaps
 	d.Sessions[3].Password = "theirs"
 	c.set(d)
 	c.await("the session with the corrected password", func() bool { return c.sessions[bad.Address].Phase == PhaseEstablished })
-	if c.sessions[good.Address].Flaps != before {
+	if c.session(good.Address).Flaps != before {
 		t.Error("another session was touched")
 	}
 }

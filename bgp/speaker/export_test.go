@@ -78,13 +78,13 @@ func TestOwnBlockIsSentAlone(t *testing.T) {
 	in.send(update("10.0.0.70", 0, 100, pfx("10.244.1.0/26")))
 	out.await("the learned route", func() bool { return out.routes[pfx("10.244.1.0/26")] != nil })
 	time.Sleep(1500 * time.Millisecond) // what is sent again after a session came up
-	before := out.count(gobgp.BGP_MSG_UPDATE)
+	before := out.received(gobgp.BGP_MSG_UPDATE)
 	d.Originated = append(d.Originated, bgp.Origin{Prefix: pfx("10.244.7.0/26"), LocalPref: bgp.MaxPriority - bgp.NormalPriority})
 	d.NoExportPrefixes = append(d.NoExportPrefixes, pfx("10.244.7.0/26"))
 	mustSet(t, s, d)
 	out.await("the block", func() bool { return out.routes[pfx("10.244.7.0/26")] != nil })
 	time.Sleep(1500 * time.Millisecond) // the second look
-	if n := out.count(gobgp.BGP_MSG_UPDATE) - before; n != 1 {
+	if n := out.received(gobgp.BGP_MSG_UPDATE) - before; n != 1 {
 		t.Errorf("%d UPDATEs were sent for one block", n)
 	}
 }

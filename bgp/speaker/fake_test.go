@@ -3,6 +3,7 @@ package speaker
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -249,6 +251,13 @@ func (p *fakePeer) isClosed() bool {
 	return p.closed != nil
 }
 
+// received is count for those that have not locked the peer.
+func (p *fakePeer) received(kind uint8) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.count(kind)
+}
+
 func (p *fakePeer) count(kind uint8) (n int) {
 	for _, m := range p.messages {
 		if m.Header.Type == kind {
@@ -375,7 +384,14 @@ func passive(addr string) bgp.Session {
 
 func mustSet(t testing.TB, s *Speaker, d bgp.Desired) {
 	t.Helper()
-	if err := s.Set(context.Background(), d); err != nil {
+	err := s.Set(context.Background(), d)
+	// When a speaker starts again, its port may be taken for a moment: other tests start programs, and between fork and exec
+	// these have a copy of the listener that was closed.
+	for end := time.Now().Add(10 * time.Second); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end); {
+		time.Sleep(20 * time.Millisecond)
+		err = s.Set(context.Background(), d)
+	}
+	if err != nil {
 		t.Fatalf("Set: %v", err)
 	}
 }

@@ -210,7 +210,7 @@ func (m mutator) open(as uint16, id byte) []byte {
 // A message that did harm can be made again.
 func TestMutatorsRepeat(t *testing.T) {
 	seen := map[string]bool{}
-	for n := range uint64(20_000) {
+	for n := range uint64(2_000) {
 		a := newMutator(7, n).updateOrRefresh(n%2 == 0)
 		if !bytes.Equal(a, newMutator(7, n).updateOrRefresh(n%2 == 0)) {
 			t.Fatalf("message %d is another one the second time", n)
@@ -218,7 +218,7 @@ func TestMutatorsRepeat(t *testing.T) {
 		seen[string(a)] = true
 		newMutator(7, n).open(64512, 9)
 	}
-	if len(seen) < 15_000 {
-		t.Errorf("only %d of 20000 messages differ", len(seen))
+	if len(seen) < 1_500 {
+		t.Errorf("only %d of 2000 messages differ", len(seen))
 	}
 }

@@ -210,6 +210,19 @@ func (c *child) await(what string, cond func() bool) {
 	}
 }
 
+// session and route are what the child has said last, for those that have not locked it.
+func (c *child) session(a netip.Addr) SessionStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sessions[a]
+}
+
+func (c *child) route(p netip.Prefix) bgp.Route {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.routes[p]
+}
+
 // kill ends the process with a signal and waits for its end.
 func (c *child) kill(sig os.Signal) {
 	c.t.Helper()

@@ -74,6 +74,8 @@ func (r *speakerRun) recheckNow() {
 	peers := r.rechecks.pending
 	r.rechecks.pending = nil
 	r.rechecks.mu.Unlock()
+	r.sp.setMu.Lock() // the sessions are looked at
+	defer r.sp.setMu.Unlock()
 	for a := range peers {
 		if r.sp.current() != r || !r.sp.status.isEstablished(a) {
 			continue

@@ -102,11 +102,15 @@ func TestClear(t *testing.T) {
 
 func TestRetryCommand(t *testing.T) {
 	s, d := newPlayedDaemon(t)
-	d.retried = &manxv1.RetryResponse{Parts: []*manxv1.RetriedPart{{Name: "routes", Failed: 2}, {Name: "policy"}}}
+	d.change(func() {
+		d.retried = &manxv1.RetryResponse{Parts: []*manxv1.RetriedPart{{Name: "routes", Failed: 2}, {Name: "policy"}}}
+	})
 	if r := s.ask("retry"); r.code != 0 || r.err != "" || !strings.Contains(r.out, "routes   2        0") {
 		t.Errorf("nothing fails any more: %+v", r)
 	}
-	d.retried.Parts[0].Failing, d.retried.Parts[0].Reason = 1, "add route: operation not permitted"
+	d.change(func() {
+		d.retried.Parts[0].Failing, d.retried.Parts[0].Reason = 1, "add route: operation not permitted"
+	})
 	if r := s.ask("retry"); r.code != 4 || !strings.Contains(r.out, "operation not permitted") {
 		t.Errorf("one still fails: %+v", r)
 	}
@@ -123,9 +127,11 @@ func TestDrainThroughTheDaemon(t *testing.T) {
 	s.ask("node", "drain").want(t, 0, "the node is drained already\n")
 	s.ask("node", "undrain", "--no-wait").want(t, 0, "the node is to come back\n")
 	s.ask("node", "undrain").want(t, 0, "the node is in service already\n")
-	if d.status.GetDrain() != "" {
-		t.Errorf("drain is %q", d.status.GetDrain())
-	}
+	d.change(func() {
+		if d.status.GetDrain() != "" {
+			t.Errorf("drain is %q", d.status.GetDrain())
+		}
+	})
 	s.run("node", "drain").want(t, 2, "", "wants the name of one node")
 	s.ask("node", "drain", "a", "b").want(t, 2, "", "wants the name of one node")
 }

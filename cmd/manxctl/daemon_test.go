@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"go.uber.org/zap"
@@ -50,6 +51,7 @@ func golden(t *testing.T, name, got string) {
 // playedDaemon says what the tests of the output want it to say.
 type playedDaemon struct {
 	manxv1.UnimplementedManxServer
+	mu     sync.Mutex // of what follows, in tests and while a request is answered
 	status *manxv1.GetStatusResponse
 	peers  []*manxv1.Peer
 	asked  chan *manxv1.ListRoutesRequest
@@ -58,6 +60,24 @@ type playedDaemon struct {
 	askedDrops chan *manxv1.WatchDropsRequest
 	many       int // routes, if not 0
 	retried    *manxv1.RetryResponse
+}
+
+// change changes what the daemon says from now on.
+func (d *playedDaemon) change(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f()
+}
+
+// answer answers with a copy: what it is a copy of may change before it is sent.
+func (d *playedDaemon) answer(ctx context.Context, r any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	answer, err := handle(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return proto.Clone(answer.(proto.Message)), nil
 }
 
 func (d *playedDaemon) GetStatus(context.Context, *manxv1.GetStatusRequest) (*manxv1.GetStatusResponse, error) {
@@ -126,13 +146,16 @@ func (d *playedDaemon) ListRoutes(_ context.Context, r *manxv1.ListRoutesRequest
 
 // Watch ends when it has said all.
 func (d *playedDaemon) Watch(_ *manxv1.WatchRequest, stream grpc.ServerStreamingServer[manxv1.WatchResponse]) error {
+	var peer *manxv1.Peer
+	var status *manxv1.GetStatusResponse
+	d.change(func() { peer, status = proto.CloneOf(d.peers[1]), proto.CloneOf(d.status) })
 	for _, e := range []*manxv1.WatchResponse{
-		{Event: &manxv1.WatchResponse_Peer{Peer: d.peers[1]}},
+		{Event: &manxv1.WatchResponse_Peer{Peer: peer}},
 		{Event: &manxv1.WatchResponse_Synced{Synced: true}},
 		{Event: &manxv1.WatchResponse_Route{Route: &manxv1.Route{Prefix: "10.65.1.0/26", Phase: "blocked", Reason: "next hop 10.9.9.9 cannot be reached"}}},
 		{Event: &manxv1.WatchResponse_RouteGone{RouteGone: "10.65.1.0/26"}},
 		{Event: &manxv1.WatchResponse_PeerGone{PeerGone: "192.0.2.1"}},
-		{Event: &manxv1.WatchResponse_Status{Status: d.status}},
+		{Event: &manxv1.WatchResponse_Status{Status: status}},
 	} {
 		if err := stream.Send(e); err != nil {
 			return err
@@ -191,7 +214,7 @@ func newPlayedDaemon(t *testing.T) (shell, *playedDaemon) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := grpc.NewServer()
+	g := grpc.NewServer(grpc.UnaryInterceptor(d.answer))
 	manxv1.RegisterManxServer(g, d)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = g.Serve(l) }()
@@ -282,7 +305,7 @@ func TestRoutesPassesFiltersOn(t *testing.T) {
 // A full routing table is far bigger than the 4 MB that gRPC takes by itself.
 func TestManyRoutes(t *testing.T) {
 	s, d := newPlayedDaemon(t)
-	d.many = 100_000
+	d.change(func() { d.many = 100_000 })
 	r := s.ask("routes", "--no-headers")
 	if n := strings.Count(r.out, "\n"); r.code != 0 || n != d.many {
 		t.Errorf("%d routes are printed, exit code %d, %s", n, r.code, r.err)
@@ -305,7 +328,7 @@ func TestStatusIsUnhealthyWhen(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s, d := newPlayedDaemon(t)
 			s.t = t
-			test.change(d.status)
+			d.change(func() { test.change(d.status) })
 			r := s.ask("status")
 			if r.code != 4 || !strings.Contains(r.out, "Health:     "+test.says) || r.err != "" {
 				t.Errorf("exit code %d\n%s%s", r.code, r.out, r.err)

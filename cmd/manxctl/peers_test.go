@@ -24,8 +24,11 @@ func describable(p *manxv1.Peer) {
 
 func TestPeersAreTheSessionsOfThisNode(t *testing.T) {
 	s, d := newPlayedDaemon(t)
-	describable(d.peers[0])
-	d.peers[1].LastError, d.peers[1].LastErrorBy, d.peers[1].LastErrorAtUnixMs = d.peers[1].GetReason(), "local", d.peers[1].GetSinceUnixMs()
+	d.change(func() {
+		describable(d.peers[0])
+		p := d.peers[1]
+		p.LastError, p.LastErrorBy, p.LastErrorAtUnixMs = p.GetReason(), "local", p.GetSinceUnixMs()
+	})
 	for name, args := range map[string][]string{
 		"peers": {"get", "peers"}, "peers-json": {"get", "peers", "-o", "json"}, "peers-yaml": {"get", "peer", "192.0.2.1", "-o", "yaml"},
 		"peers-of-object": {"get", "peers", "tor-1"}, "peers-name": {"get", "peers", "-o", "name"}, "peers-watch": {"get", "peers", "-w"}, "peers-watch-json": {"get", "peers", "-w", "-o", "json"},
@@ -53,7 +56,7 @@ func TestPeersAreTheSessionsOfThisNode(t *testing.T) {
 	s.ask("get", "peers", "-w", "-o", "yaml").want(t, 2, "", "-w goes with")
 	s.ask("get", "peers", "10.0.0.2", "-w").want(t, 2, "", "-w is for all peers")
 	s.ask("get", "nodes", "-w").want(t, 2, "", "-w is for peers")
-	d.peers = nil
+	d.change(func() { d.peers = nil })
 	s.ask("get", "peers").want(t, 0, "", "No peers found.")
 }
 

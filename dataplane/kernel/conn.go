@@ -77,13 +77,24 @@ func (c *Conn) inside(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		if err := unix.Setns(int(c.namespace.Fd()), unix.CLONE_NEWNET); err != nil {
+		if err := enter(c.namespace); err != nil {
 			done <- fmt.Errorf("enter the network namespace: %w", err)
 			return
 		}
 		done <- f()
 	}()
 	return <-done
+}
+
+// enter moves this thread into a namespace. It fails if the file is closed, also meanwhile: its number may be another's then.
+func enter(namespace *os.File) error {
+	conn, err := namespace.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = conn.Control(func(fd uintptr) { failed = unix.Setns(int(fd), unix.CLONE_NEWNET) })
+	return errors.Join(err, failed)
 }
 
 // with runs f with the request socket. After an error that leaves answers unread the socket is replaced.

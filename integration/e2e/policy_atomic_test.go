@@ -183,7 +183,7 @@ func (c *cluster) testAtomic(t *testing.T) {
 		s.never(t)
 	}
 	t.Logf("%d changes of %d kinds under %d datagrams/s; the slowest was seen after %d ms", changes, len(list),
-		len(f.streams)*1000, slowest.Milliseconds())
+		len(f.all())*1000, slowest.Milliseconds())
 	c.change(t, without(list[len(list)-1].states[0])...)
 	c.change(t, documents(t, openProfile)...)
 }

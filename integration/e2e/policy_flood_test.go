@@ -20,7 +20,8 @@ import (
 // nobody answers, so that connection tracking takes each for the first of its connection and policy decides about it. All
 // leave one processor in the order of the streams, and the kernel keeps that order. Their payload says which they are.
 type flood struct {
-	streams []*stream
+	mu      sync.Mutex
+	streams []*stream     // guarded by mu; only ever gets longer
 	pace    time.Duration // between rounds
 	rounds  atomic.Int64  // sent
 	quit    chan struct{}
@@ -62,11 +63,20 @@ func (f *flood) add(t *testing.T, name, from string, to netip.AddrPort, listener
 	if family == unix.AF_INET6 {
 		must(t, unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_CHECKSUM, 6))
 	}
+	f.mu.Lock()
 	f.streams = append(f.streams, s)
+	f.mu.Unlock()
 	if listener != "" {
 		f.listen(t, listener, to.Port())
 	}
 	return s
+}
+
+// all returns the streams so far.
+func (f *flood) all() []*stream {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.streams
 }
 
 // as makes the stream pretend to come from an address of its namespace.
@@ -101,7 +111,7 @@ func (f *flood) listen(t *testing.T, ns string, port uint16) {
 				return
 			}
 			if n == 16 {
-				f.streams[binary.BigEndian.Uint64(buf)].note(int64(binary.BigEndian.Uint64(buf[8:])))
+				f.all()[binary.BigEndian.Uint64(buf)].note(int64(binary.BigEndian.Uint64(buf[8:])))
 			}
 		}
 	}()
@@ -154,7 +164,7 @@ func (f *flood) start(t *testing.T) {
 			default:
 			}
 			round := f.rounds.Load() + 1
-			for i, s := range f.streams {
+			for i, s := range f.all() {
 				s.send(i, round)
 			}
 			f.rounds.Store(round)
@@ -193,7 +203,7 @@ func (f *flood) stop() {
 }
 
 func (f *flood) arrived() (n int) {
-	for _, s := range f.streams {
+	for _, s := range f.all() {
 		s.mu.Lock()
 		n += len(s.got)
 		s.mu.Unlock()

@@ -80,7 +80,7 @@ func (c *cluster) testNewPods(t *testing.T) {
 		for _, s := range denied {
 			s.never(t)
 		}
-		sent += f.rounds.Load() * int64(len(f.streams))
+		sent += f.rounds.Load() * int64(len(f.all()))
 		if last { // the same datagrams do arrive when there is no policy
 			c.change(t, without(documents(t, newcomers))...)
 			for _, s := range denied {

@@ -196,7 +196,7 @@ func (x *reflected) learned(t *testing.T, block netip.Prefix, owner *lab.Node, w
 
 // TestReflectors moves a cluster from the mesh to two reflectors, loses each of them, and withdraws a route.
 func TestReflectors(t *testing.T) {
-	for _, tc := range []struct {
+	for i, tc := range []struct {
 		name        string
 		program, id [2]string
 	}{
@@ -207,7 +207,8 @@ func TestReflectors(t *testing.T) {
 		{"Manx and BIRD, two clusters", [2]string{"manx", "bird"}, [2]string{"10.0.0.1", "10.0.0.2"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			x := newReflected(t, "r", 3, tc.program, tc.id)
+			t.Parallel() // each has a lab, and mostly waits for sessions and pings
+			x := newReflected(t, "r"+string(rune('a'+i)), 3, tc.program, tc.id)
 			x.start(t, x.workers[1:]...)
 			for i, program := range tc.program {
 				if program == "manx" {

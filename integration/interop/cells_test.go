@@ -46,11 +46,16 @@ var makers = []struct {
 func TestInterop(t *testing.T) {
 	results := map[string]map[string]bool{}
 	for _, m := range makers {
+		results[m.name] = map[string]bool{}
+	}
+	t.Cleanup(func() { writeTable(t, results) })
+	for _, m := range makers {
 		t.Run(m.name, func(t *testing.T) {
-			b := newBench(t, m.make, m.programs...)
-			results[m.name] = map[string]bool{}
+			t.Parallel() // each has a lab, and mostly waits for timers
+			b := newBench(t, m.name, m.make, m.programs...)
+			column := results[m.name]
 			for _, c := range cells {
-				results[m.name][c.name] = t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
+				column[c.name] = t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
 					start := time.Now()
 					defer func() {
 						if t.Failed() {
@@ -64,7 +69,6 @@ func TestInterop(t *testing.T) {
 			}
 		})
 	}
-	writeTable(t, results)
 }
 
 func (b *bench) testIPv4(t *testing.T) { b.up(t, b.external(), "", "") }

@@ -35,7 +35,7 @@ type bench struct {
 	passwordFile string
 }
 
-func newBench(t *testing.T, make func(site) router, programs ...string) *bench {
+func newBench(t *testing.T, name string, make func(site) router, programs ...string) *bench {
 	t.Helper()
 	bin, missing := lab.Require("ip", "ping")
 	if missing != nil {
@@ -46,7 +46,7 @@ func newBench(t *testing.T, make func(site) router, programs ...string) *bench {
 			t.Skipf("needs %s", p)
 		}
 	}
-	l, err := lab.New(lab.Spec{Name: fmt.Sprintf("i%d", os.Getpid()%1e6), Bin: bin, IPv6: true, ToRs: 2, PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
+	l, err := lab.New(lab.Spec{Name: fmt.Sprintf("%.1s%d", strings.ToLower(name), os.Getpid()%1e6), Bin: bin, IPv6: true, ToRs: 2, PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	must(t, err)
 	b := &bench{Lab: l, n: l.Nodes[0]}
 	t.Cleanup(func() {

@@ -89,6 +89,7 @@ const sampleSize = 20
 // TestKernelGivesTheCells feeds samples of the cases to manxd: as many as fit into the time that every run of the tests has.
 // `make conformance` takes all.
 func TestKernelGivesTheCells(t *testing.T) {
+	t.Parallel()
 	bin, missing := lab.Require("ip", "nft")
 	if missing != nil {
 		t.Skip(missing)
@@ -100,7 +101,9 @@ func TestKernelGivesTheCells(t *testing.T) {
 			cases int
 		}{{place(1), sampleSize}, {place(3), 6}} {
 			t.Run(fmt.Sprintf("nodes=%d", len(c.nodes)), func(t *testing.T) {
-				n, err := newSite(t.Context(), labName(strconv.Itoa(tb.family())), bin, c.nodes, tb.PodPorts)
+				t.Parallel()
+				name := labName(strconv.Itoa(tb.family() + len(c.nodes)/2)) // four digits for four labs
+				n, err := newSite(t.Context(), name, bin, c.nodes, tb.PodPorts)
 				must(t, err)
 				t.Cleanup(func() { must(t, n.close()) })
 				n.restarts = 7
@@ -117,18 +120,22 @@ func TestKernelGivesTheCells(t *testing.T) {
 	})
 }
 
-// oneWrongCell makes the table say something wrong, once for each kind of it.
+// oneWrongCell makes a copy of the table say something wrong, once for each kind of it.
 func oneWrongCell(t *testing.T, tb *table, n *site) {
-	e := &tb.Cases[0].Steps[0].Expected[0]
+	c := tb.Cases[0]
+	c.Steps = slices.Clone(c.Steps)
+	expected := slices.Clone(c.Steps[0].Expected)
+	c.Steps[0].Expected = expected
+	right := expected[0].Combined
 	for _, flip := range [][2]byte{{blocked, allowed}, {allowed, blocked}} {
-		i := slices.IndexFunc(e.Combined, func(row string) bool { return strings.IndexByte(row, flip[0]) >= 0 })
-		row := e.Combined[i]
-		e.Combined[i] = strings.Replace(row, string(flip[0]), string(flip[1]), 1)
+		rows := slices.Clone(right)
+		i := slices.IndexFunc(rows, func(row string) bool { return strings.IndexByte(row, flip[0]) >= 0 })
+		rows[i] = strings.Replace(rows[i], string(flip[0]), string(flip[1]), 1)
+		expected[0].Combined = rows
 		r, out := newRunner(t, tb, n.pods.nodes, n)
-		must(t, r.run(t.Context(), modeSteps, tb.Cases[:1]))
+		must(t, r.run(t.Context(), modeSteps, []tcase{c}))
 		if r.tally.wrong != 1 || r.tally.wrongEval != 1 || !strings.Contains(out.String(), "step 1, kernel: 1 of 432 cells") {
 			t.Errorf("one cell is wrong: %s\n%s", &r.tally, out)
 		}
-		e.Combined[i] = row
 	}
 }

@@ -36,6 +36,7 @@ func newRunner(t *testing.T, tb *table, nodes placement, s subject) (*runner, *s
 }
 
 func TestEvalGivesEveryCell(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, tb *table) {
 		if n := len(tb.Cases); n != 230 {
 			t.Fatalf("%d cases, want 230", n)
