@@ -9,8 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -184,28 +182,9 @@ func elsewhere(t *testing.T, variable string) {
 	cmd.Env = append(os.Environ(), variable+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS}
 	out, err := cmd.CombinedOutput()
-	if err != nil && onlyKnownRaces(string(out)) {
-		t.Log("the race detector reports nothing but GoBGP's known one")
-		return
-	}
 	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 		t.Errorf("%v\n%s", err, out)
 	}
-}
-
-var (
-	// knownRace is the one of GoBGP v4.8: it sets grpc.EnableTracing, which is false anyway, when it starts to serve its
-	// API, while the control API and the datastore's client use gRPC.
-	knownRace = regexp.MustCompile(
-		`rite at 0x\w+ by goroutine \d+:\s+github\.com/osrg/gobgp/v4/pkg/server\.(NewBgpServer|newAPIserver)\(\)`)
-	failedTest = regexp.MustCompile(`(?m)^\s+\w+_test\.go:\d+: |^panic: `)
-)
-
-// onlyKnownRaces tells whether a test has failed for no other reason than reports of the race detector that are known.
-func onlyKnownRaces(out string) bool {
-	reports := strings.Split(out, "WARNING: DATA RACE")[1:]
-	unknown := func(report string) bool { return !knownRace.MatchString(report) }
-	return len(reports) > 0 && !slices.ContainsFunc(reports, unknown) && !failedTest.MatchString(out)
 }
 
 // daemonForTest is one on this host alone, whose files are in dir. The test has namespaces of its own.

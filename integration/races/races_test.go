@@ -29,6 +29,11 @@ func TestJudge(t *testing.T) {
 		{"a function of ours, called by GoBGP", "gobgp", []string{"pkg/server.(*BgpServer).notifyBestWatcher", "pkg/server.(*BgpServer).notifyBestWatcher()\n      x.go:1 +0x1\n  github.com/manxnet/manx/bgp/speaker.callback"},
 			[]string{start}, false, "DATA RACE: "},
 		{"a stack is lost", "gobgp", []string{"Previous read", "Previous read at 0x1 by goroutine 1:\n  [failed to restore the stack]\n\nwas"}, []string{start}, false, "DATA RACE: "},
+		{"with the library that it changes", "grpc", nil, []string{"pkg/server.NewBgpServer google.golang.org/grpc"}, true,
+			"known data race of GoBGP: pkg/server.NewBgpServer google.golang.org/grpc (1 reports)"},
+		{"with another library", "grpc", nil, []string{"pkg/server.NewBgpServer go.etcd.io/etcd"}, false, "DATA RACE: "},
+		{"with us, through the library", "grpc", []string{"read at 0x00000569d5d6 by goroutine 261:\n", "read at 0x1 by goroutine 1:\n  github.com/manxnet/manx/proto/server.hook()\n      x.go:1 +0x1\n"},
+			[]string{"pkg/server.NewBgpServer google.golang.org/grpc"}, false, "DATA RACE: "},
 		{"of ours", "ours", nil, []string{start}, false, "DATA RACE: github.com/manxnet/manx/bgp/speaker.(*speakerRun).setSession and github.com/manxnet/manx/bgp/speaker.(*speakerRun).soft"},
 		{"of ours, listed", "ours", nil, []string{"github.com/manxnet/manx/bgp/speaker.(*speakerRun).soft"}, false, "DATA RACE: "},
 	} {
@@ -55,6 +60,7 @@ func TestKnown(t *testing.T) {
 		t.Errorf("entries %q", names)
 	}
 	for _, name := range names {
+		name, _, _ = strings.Cut(name, " ")
 		if name != withoutClosure(name) || !strings.HasPrefix(name, "pkg/") && !strings.HasPrefix(name, "internal/pkg/") {
 			t.Errorf("entry %q is no function of GoBGP", name)
 		}
