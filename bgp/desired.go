@@ -36,6 +36,13 @@ type PasswordSource interface {
 	Password(secret, key string) (string, error)
 }
 
+// Kinds are those of the objects that Compute reads.
+func Kinds() []model.Kind {
+	return []model.Kind{model.KindNode, model.KindIPPool, model.KindBGPConfiguration, model.KindBGPPeer,
+		model.KindBGPFilter, model.KindFelixConfiguration, model.KindWorkloadEndpoint, model.KindBlockAffinity,
+		model.KindService, model.KindEndpointSlice}
+}
+
 // Compute decides what BGP sessions the node should have and what it should originate. It has no side effects; the
 // result depends on the objects only, not on the order in which they came.
 func Compute(in Input) Desired {

@@ -44,7 +44,7 @@ func newBGP(j *joined, passwords *passwords, connected *connectedSubnets, datapl
 
 func (p *bgpPart) Name() string             { return "bgp" }
 func (p *bgpPart) Ready() server.Check      { return p.view.Ready() }
-func (p *bgpPart) Kinds() []model.Kind      { return follow.BGPKinds() }
+func (p *bgpPart) Kinds() []model.Kind      { return bgp.Kinds() }
 func (p *bgpPart) Notices() []server.Notice { return refusedRoutes(p.speaker.Rejected()) }
 
 // Run implements part.Part.

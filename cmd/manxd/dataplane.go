@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -31,11 +32,7 @@ func newDataplane(j *joined) *dataplanePart {
 func (p *dataplanePart) Name() string        { return "dataplane" }
 func (p *dataplanePart) Ready() server.Check { return p.view.Ready() }
 
-// Kinds are what decides about routes and interfaces.
-func (p *dataplanePart) Kinds() []model.Kind {
-	return []model.Kind{model.KindNode, model.KindFelixConfiguration, model.KindIPPool, model.KindBlockAffinity,
-		model.KindWorkloadEndpoint}
-}
+func (p *dataplanePart) Kinds() []model.Kind { return hoststate.Kinds() }
 
 // Run implements part.Part.
 func (p *dataplanePart) Run(ctx context.Context) error { return p.HostAgent.Run(ctx) }

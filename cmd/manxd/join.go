@@ -27,7 +27,7 @@ func (m *membership) Run(ctx context.Context) error { return part.Fatal(m.join(c
 // joined is a node that has joined the cluster: what its parts are made of.
 type joined struct {
 	*daemon
-	store      datastore.Store
+	store      datastore.Backend
 	tables     *datastore.Tables
 	kernel     *kernel.Conn
 	config     node.Config

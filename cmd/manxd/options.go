@@ -14,6 +14,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/dataplane/endpointstatus"
+	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -277,10 +278,12 @@ func (o *options) check() error {
 		if o.etcdEndpoints == "" {
 			return errors.New("--datastore=etcdv3 needs --etcd-endpoints (or ETCD_ENDPOINTS)")
 		}
-	case "kubernetes":
-		return errors.New("--datastore=kubernetes is not supported by this version: use etcdv3 or embedded")
 	default:
-		return fmt.Errorf("--datastore=%s: want etcdv3 or embedded", o.datastore)
+		if known, usable := connect.Usable(o.datastore); !known {
+			return fmt.Errorf("--datastore=%s: want etcdv3 or embedded", o.datastore)
+		} else if !usable {
+			return fmt.Errorf("--datastore=%s is not supported by this version: use etcdv3 or embedded", o.datastore)
+		}
 	}
 	if err := o.checkPolicy(); err != nil {
 		return err

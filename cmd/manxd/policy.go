@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"go.uber.org/zap"
@@ -47,13 +46,8 @@ func newPolicy(j *joined, d *dataplanePart) (*policyPart, error) {
 func (p *policyPart) Name() string        { return "policy" }
 func (p *policyPart) Ready() server.Check { return p.view.Ready() }
 
-// Kinds are what decides about the packet filter; those of Kubernetes' API are not in this datastore.
-func (p *policyPart) Kinds() []model.Kind {
-	return slices.DeleteFunc(slices.Clone(policy.Kinds), func(k model.Kind) bool {
-		info, ok := model.Lookup(k)
-		return !ok || info.Kubernetes
-	})
-}
+// Kinds are what decides about the packet filter.
+func (p *policyPart) Kinds() []model.Kind { return policy.Kinds }
 
 // Run implements part.Part.
 func (p *policyPart) Run(ctx context.Context) error { return p.agent.Run(ctx) }

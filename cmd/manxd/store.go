@@ -14,7 +14,8 @@ import (
 
 // openStore connects to the datastore, after starting it if it is embedded; waiting is told what is waited for. The
 // returned function stops both.
-func openStore(ctx context.Context, o options, waiting func(error), log *zap.Logger) (datastore.Store, func(), error) {
+func openStore(ctx context.Context, o options, waiting func(error), log *zap.Logger) (datastore.Backend, func(),
+	error) {
 	config, stop, err := o.etcd(ctx, log)
 	if err != nil {
 		return nil, nil, err

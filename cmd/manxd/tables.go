@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 
 	"github.com/manxnet/manx/cmd/manxd/part"
 	"github.com/manxnet/manx/datastore/model"
@@ -16,9 +17,15 @@ type tablesPart struct {
 
 func newTables(j *joined, parts []part.Part) *tablesPart {
 	t := &tablesPart{joined: j}
-	t.kinds = part.Kinds(append([]part.Part{t}, parts...)...)
+	t.kinds = slices.DeleteFunc(part.Kinds(append([]part.Part{t}, parts...)...), notKept)
 	j.control.Datastore.Show(server.DatastoreSource{Type: j.datastore, Tables: j.tables, Store: j.store})
 	return t
+}
+
+// notKept reports whether objects of a kind are in Kubernetes' API alone.
+func notKept(k model.Kind) bool {
+	info, ok := model.Lookup(k)
+	return !ok || info.Kubernetes
 }
 
 func (t *tablesPart) Name() string        { return "datastore" }

@@ -61,13 +61,18 @@ func (h *Host) Take(next State) {
 	}
 }
 
+// Kinds are those of the objects that a Host is made of.
+func Kinds() []model.Kind {
+	return []model.Kind{model.KindNode, model.KindFelixConfiguration, model.KindIPPool, model.KindBlockAffinity,
+		model.KindWorkloadEndpoint}
+}
+
 func (h *Host) readAll() {
 	h.Own, h.nodes, h.Felix = nil, nil, model.FelixConfigurationSpec{}
 	h.Interfaces = model.ParseInterfacePrefixes(h.ownPrefix)
 	h.Pools, h.Blocks = map[string]*model.IPPool{}, map[netip.Prefix]bool{}
 	h.endpoints = map[model.Key]*model.WorkloadEndpoint{}
-	for _, kind := range []model.Kind{model.KindNode, model.KindFelixConfiguration, model.KindIPPool,
-		model.KindBlockAffinity, model.KindWorkloadEndpoint} {
+	for _, kind := range Kinds() {
 		for o := range h.Reader.All(kind) {
 			h.update(h.Reader, o.Key)
 		}

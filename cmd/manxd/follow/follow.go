@@ -99,13 +99,7 @@ type decision struct {
 
 // New makes a Follower; Run starts it.
 func New(c Config) *Follower {
-	return &Follower{config: c, bgpKinds: BGPKinds(), look: make(chan struct{}, 1)}
-}
-
-// BGPKinds are the kinds that decide about BGP.
-func BGPKinds() []model.Kind {
-	return []model.Kind{model.KindNode, model.KindIPPool, model.KindBGPConfiguration, model.KindBGPPeer,
-		model.KindBGPFilter, model.KindFelixConfiguration, model.KindWorkloadEndpoint, model.KindBlockAffinity}
+	return &Follower{config: c, bgpKinds: bgp.Kinds(), look: make(chan struct{}, 1)}
 }
 
 // Look has BGP decided again soon: something that is not in the datastore has changed. It does not wait.
