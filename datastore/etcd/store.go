@@ -87,7 +87,7 @@ func (s *Store) connect(ctx context.Context) error {
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
 			MinConnectTimeout: dialTimeout,
-		})},
+		}), grpc.WithChainUnaryInterceptor(forgetToken)},
 		Logger: quietClient(s.log.Named("etcd-client")),
 	})
 	if err != nil {

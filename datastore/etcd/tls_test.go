@@ -246,9 +246,23 @@ func TestCredentials(t *testing.T) {
 	if len(m.State) != 1 {
 		t.Errorf("the watch shows %v", m.State)
 	}
+	// Tokens of the old process are worthless. Whatever call is the first with one, the store logs in again.
 	server.kill()
-	server.start(t) // tokens of the old process are worthless
+	server.start(t)
 	m.UntilInSync()
+	quiet := open(t, config) // has no watch
+	server.kill()
+	server.start(t)
+	limited, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var err error
+	for limited.Err() == nil {
+		if _, err = quiet.Get(limited, a.Key); err == nil {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Errorf("a minute after etcd is back: %v", err)
 }
 
 func TestConfigFromEnv(t *testing.T) {
