@@ -13,6 +13,7 @@ import (
 // one after the other, two at the same time, all, and one ten times in a row. Nobody who runs on loses a route or
 // sees a NOTIFICATION, and two nodes have one connection.
 func TestRollingRestarts(t *testing.T) {
+	t.Parallel() // it has a lab of its own, and mostly waits
 	c := newRolling(t)
 	restart := func(nodes ...*lab.Node) {
 		t.Helper()

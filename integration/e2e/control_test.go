@@ -29,6 +29,7 @@ type control struct {
 
 // TestControlAPI gives orders to a node, on itself and from another host, in each role.
 func TestControlAPI(t *testing.T) {
+	t.Parallel() // it has a lab of its own, and mostly waits
 	if _, err := exec.LookPath("openssl"); err != nil {
 		t.Skip("openssl is missing (Debian package openssl)")
 	}

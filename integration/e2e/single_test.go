@@ -25,6 +25,7 @@ type single struct {
 
 // TestSingle runs the tests of a node with a peer that does what it is told.
 func TestSingle(t *testing.T) {
+	t.Parallel() // it has a lab of its own, and mostly waits
 	l := newLab(t, lab.Spec{Name: labName("s"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	s := &single{Lab: l, n: l.Nodes[0], tor: l.ToRs[0]}
 	for _, test := range []struct {

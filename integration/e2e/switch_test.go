@@ -143,6 +143,7 @@ func (b *birdNode) kill() {
 
 // TestSwitchBetweenManxAndBIRD moves a node from Manx to BIRD, as calico/node runs it, and back, while packets flow.
 func TestSwitchBetweenManxAndBIRD(t *testing.T) {
+	t.Parallel() // it has a lab of its own, and mostly waits
 	p := newPair(t, "w")
 	other := blocks(t, p.n1, "-4")[0].String()
 	for _, metric := range []int{1024, 0} { // as releases with and without route priorities have it
@@ -186,6 +187,7 @@ func TestSwitchBetweenManxAndBIRD(t *testing.T) {
 
 // TestGracefulRestart restarts daemons in all the ways that maintenance does.
 func TestGracefulRestart(t *testing.T) {
+	t.Parallel() // it has a lab of its own, and mostly waits
 	p := newPair(t, "g")
 	back := func(t *testing.T, nodes ...*lab.Node) {
 		t.Helper()

@@ -183,6 +183,7 @@ spec: {cidr: "fd00:10:244::/112", blockSize: 124, natOutgoing: true}
 
 // TestUnit runs the whole job under the shipped unit, made so by systemd itself: nothing of it is denied.
 func TestUnit(t *testing.T) {
+	t.Parallel() // it has a lab of its own, and mostly waits
 	c := newConfined(t, fmt.Sprintf(unitPools, "Never"), strict, "--bird-socket=/var/run/calico/bird.ctl",
 		"--flow-log=/var/log/manx/flows.json", "--flow-log-rate=1000", "--policy-counters")
 	c.checkConfined()
