@@ -56,7 +56,7 @@ func NewPolicy(c PolicyConfig) *PolicyAgent {
 		voice: voice{zap.ErrorLevel, "the rules are not as they should be, trying again",
 			"the rules are as they should be"},
 		log: c.Logger, now: time.Now, loop: loop,
-		host: hoststate.New(c.Policy.Node, ""), problems: map[string]string{},
+		host: hoststate.NewStateOnly(), problems: map[string]string{},
 	}
 	return a
 }

@@ -26,6 +26,7 @@ type Host struct {
 	// Interfaces decide which endpoints are acted upon; ownPrefix is what this host's administrator says about them.
 	Interfaces model.InterfacePrefixes
 	ownPrefix  string
+	stateOnly  bool
 
 	endpoints map[model.Key]*model.WorkloadEndpoint
 	nodes     map[netip.Addr]bool // see IsNode
@@ -34,6 +35,10 @@ type Host struct {
 // New makes a Host that has no State yet. ownPrefix is what this host's administrator says about the names of
 // workloads' interfaces; empty: as FelixConfiguration says.
 func New(node, ownPrefix string) *Host { return &Host{Node: node, ownPrefix: ownPrefix} }
+
+// NewStateOnly makes a Host that takes over each State and reads nothing of it, for targets that read snapshots
+// themselves.
+func NewStateOnly() *Host { return &Host{stateOnly: true} }
 
 // Known reports whether there has been a snapshot of the datastore.
 func (h *Host) Known() bool { return h.Reader != nil }
@@ -47,7 +52,7 @@ func (h *Host) Take(next State) {
 	next.All = next.All || !known
 	h.State, h.Concerned = next, false
 	switch {
-	case !h.Known():
+	case !h.Known() || h.stateOnly:
 	case next.All:
 		h.readAll()
 		h.Concerned = true
