@@ -16,8 +16,7 @@ import (
 	"github.com/manxnet/manx/dataplane/route"
 )
 
-// Agent keeps what its targets are about as the state and BGP want it, in the order of the targets: what comes first
-// may be needed by what follows. Its methods are safe for concurrent use and, but for Health and Retry, never wait.
+// Agent keeps its targets at the desired state, in their order: a target may need those before it. Its methods are safe for concurrent use and, but for Health and Retry, never wait.
 // Nothing is changed before the first SetState with a snapshot, and nothing is undone when Run ends.
 type Agent struct {
 	targets []Target

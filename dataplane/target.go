@@ -14,34 +14,34 @@ import (
 )
 
 // Target keeps one kind of thing on this host as it should be: routes, say, or files. An Agent calls its methods one at
-// a time, with its lock held. SetState, Handle, Resync and Retry take note and may compute; Flush alone changes what is
-// on the host. What a target needs of another, it gets by its constructor. Nothing is undone when its agent ends.
+// a time, with its lock held. SetState, Handle, Resync and Retry take note and may compute; Flush alone changes the
+// host. A target that needs another one gets it by its constructor. Nothing is undone when its agent ends.
 type Target interface {
 	// Name is the target's in logs.
 	Name() string
 	// SetState takes over the newest state. It is called for each one, the first of which has a snapshot; h belongs to
 	// the agent and changes with the next one.
 	SetState(h *hoststate.Host)
-	// Handle takes over what happened in the kernel, also before the first SetState.
+	// Handle takes over events of the kernel, also before the first SetState.
 	Handle(events []kernel.Event)
-	// Resync makes a Flush soon compare with all that is there.
+	// Resync makes a Flush soon compare the desired state with the actual one, object by object.
 	Resync()
-	// Retry makes the next Flush try what failed without waiting for its time, and compare with all that is there.
+	// Retry makes the next Flush repeat failed steps without waiting for their time, and compare as Resync does.
 	Retry()
-	// Flush brings there what is wanted, as far as it can. It returns how many changes were tried, how many of them failed
-	// and what else did not succeed. It is not called before the first SetState.
+	// Flush brings the host to the desired state as far as it can. It returns how many changes were tried, how many of
+	// them failed, and any other error. It is not called before the first SetState.
 	Flush() (steps, failures int, err error)
 	// Next is how long the next Flush may wait if nothing happens before.
 	Next() time.Duration
 	// Health is how it stands.
 	Health() reconcile.Health
-	// Notices tell what else a person should know.
+	// Notices are further facts that a person should know.
 	Notices() []reconcile.Notice
-	// Repairs tells what others had changed and Flush put right since the last call, and how many more there were.
+	// Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
 	Repairs() (list []reconcile.Repair, more int)
 }
 
-// Learner is a Target that takes what BGP has learned.
+// Learner is a Target that takes the routes that BGP has learned.
 type Learner interface {
 	// Learn takes over the whole new state of each prefix.
 	Learn([]route.Learned)
@@ -53,7 +53,7 @@ var (
 	_       Learner = (*route.Target)(nil)
 )
 
-// State is what the datastore, and what was decided from it for BGP, want of this host.
+// State is the desired state of this host: the datastore, and the decisions for BGP that follow from it.
 type State = hoststate.State
 
 // Notice is something about this host that a person should know.

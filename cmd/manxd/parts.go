@@ -2,9 +2,9 @@ package main
 
 import "github.com/manxnet/manx/cmd/manxd/part"
 
-// parts are what keeps a node as it should be, in the order in which they start. Each has a file or a folder of its
-// own, and gets what it depends on by its constructor. The tables of the datastore start before them, and watch what
-// they need.
+// parts are those of a node that has joined its cluster, in the order in which they start. Each has a file or a folder
+// of its own, and gets its dependencies by its constructor. The tables of the datastore start before them, and watch
+// the kinds that they need.
 func parts(j *joined) ([]part.Part, error) {
 	dataplane := newDataplane(j)
 	policy, err := newPolicy(j, dataplane)

@@ -181,7 +181,8 @@ func (f *Files) Retry() {
 	}
 }
 
-// Flush tells what has been reached. It returns how many files it tried to change and how many of them failed.
+// Flush brings the files to the state of routes and policy. It returns how many it tried to change, and how many of
+// them failed.
 func (f *Files) Flush() (steps, failures int, err error) {
 	if f.moveDue || (f.refused != nil || f.failing != nil) && !f.now().Before(f.checkAt) {
 		f.move()
@@ -235,7 +236,7 @@ func (f *Files) Next() time.Duration {
 // idle is how often nothing is looked at.
 const idle = time.Hour
 
-// Repairs tells what others had changed and Flush put right since the last call, and how many more there were.
+// Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
 func (f *Files) Repairs() ([]reconcile.Repair, int) {
 	if f.target == nil {
 		return nil, 0
@@ -251,7 +252,7 @@ func (f *Files) Health() reconcile.Health {
 	return reconcile.Health{Part: "endpoints", Failures: f.target.Failures(), Problem: f.target.Problem()}
 }
 
-// Notices tell what is wrong with the files.
+// Notices tell why files are missing, or not as they should be.
 func (f *Files) Notices() []reconcile.Notice {
 	var list []reconcile.Notice
 	if f.target != nil {

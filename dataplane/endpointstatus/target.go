@@ -103,7 +103,7 @@ func (t *Target) Failures() int { return t.table.Failures() }
 // Problem says what failed, nil if nothing did.
 func (t *Target) Problem() error { return t.table.Problem() }
 
-// Repairs tells what others had changed and Flush put right since the last call, and how many more there were.
+// Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
 func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }
 
 // longestStatus bounds what is read of a file, in bytes; those of this package are far shorter.

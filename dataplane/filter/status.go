@@ -39,5 +39,5 @@ func (t *Target) Health() reconcile.Health {
 // Notices are none: Status has all.
 func (t *Target) Notices() []reconcile.Notice { return nil }
 
-// Repairs tells what others had changed and Flush put right since the last call, and how many more there were.
+// Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
 func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }

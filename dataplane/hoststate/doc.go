@@ -1,2 +1,2 @@
-// Package hoststate is the part of the datastore, and of what was decided from it, that targets on one host follow.
+// Package hoststate is the part of the datastore, and of the decisions made from it, that targets on one host follow.
 package hoststate

@@ -184,7 +184,7 @@ func Address(text string) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// Addresses are what is routed to a workload: its own addresses and, if they are in use, its floating ones.
+// Addresses are those routed to a workload: its own addresses and, if they are in use, its floating ones.
 func (h *Host) Addresses(w model.WorkloadEndpointSpec) []string {
 	if !h.Felix.UsesFloatingIPs() {
 		return w.IPNetworks

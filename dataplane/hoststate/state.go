@@ -7,14 +7,14 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// State is what the datastore, and what was decided from it for BGP, want of this host.
+// State is the desired state of this host: the datastore, and the decisions for BGP that follow from it.
 type State struct {
 	Reader  model.Reader // the newest snapshot; nil: as before
-	Changed []model.Key  // what differs from the State before; only hints for the cost
+	Changed []model.Key  // the objects that differ from the State before; only hints for the cost
 	All     bool         // everything may differ
 	Statics []Static     // routes to peers behind a gateway
 	Peering []Peering    // addresses towards workloads that speak BGP
-	// DatastoreSynced and BGPSynced say whether these have told everything; with both what nobody wants may be removed.
+	// DatastoreSynced and BGPSynced say whether each has been read as a whole. Only with both may leftovers be removed.
 	DatastoreSynced, BGPSynced bool
 }
 

@@ -46,7 +46,7 @@ type Target struct {
 	missing map[string]error // devices that the kernel cannot make
 }
 
-// Repairs tells what others had changed and Flush put right since the last call, and how many more there were.
+// Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
 func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }
 
 // New makes a Target. mtuFile is where the CNI plugin looks for the MTU, empty for nowhere; now is the clock.

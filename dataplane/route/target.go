@@ -44,7 +44,7 @@ type dirty struct {
 	*state
 }
 
-// Repairs tells what others had changed and Flush put right since the last call, and how many more there were.
+// Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
 func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }
 
 // New makes a Target. now is the clock.

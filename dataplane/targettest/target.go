@@ -102,7 +102,7 @@ func (t *Target) Notices() []reconcile.Notice {
 	return []reconcile.Notice{{Subject: t.path, Text: s.Reason, Since: s.Since}}
 }
 
-// Repairs tells what others had changed and Flush put right since the last call, and how many more there were.
+// Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
 func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }
 
 // longest bounds what is read of the file, in bytes.

@@ -84,7 +84,7 @@ func (p *Pool) Encapsulation() Encapsulation {
 
 // Reach decides how a packet to an address of the pool reaches another node. own is the sending node's address with
 // the length of its subnet (see model.NodeBGPSpec.Address), remote that of the other node, or the next hop that
-// stands for it; both are of the family of the outer packet. What is not known is invalid, and then in no common
+// stands for it; both are of the family of the outer packet. An unknown address is invalid, and then in no common
 // subnet. Only the own node's subnet counts, as in Calico: with different lengths two nodes may decide differently. p
 // may be nil.
 func (p *Pool) Reach(own netip.Prefix, remote netip.Addr) Reach {

@@ -25,8 +25,9 @@ type Service interface {
 	Roles() map[string]Role
 }
 
-// Add has the server show what x has of Checker, Noticer, prometheus.Collector and Service, from now on; also after it
-// has begun to listen. A service, or a metric, that is there already is a mistake of the program: Add panics.
+// Add has the server show x as each of Checker, Noticer, prometheus.Collector and Service that it implements, also
+// after the server has begun to listen. A service, or a metric, that is there already is a mistake of the program: Add
+// panics.
 func (s *Server) Add(x any) {
 	if c, ok := x.(prometheus.Collector); ok {
 		s.registry.MustRegister(c)
@@ -39,7 +40,7 @@ func (s *Server) Add(x any) {
 	s.shown = append(s.shown[:len(s.shown):len(s.shown)], x)
 }
 
-// all is what the server shows, in the order in which it was added.
+// all lists everything that the server shows, in the order in which it was added.
 func (s *Server) all() []any {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -11,7 +11,7 @@ type shown[S any] struct{ source atomic.Pointer[S] }
 // Show says what to show from now on.
 func (s *shown[S]) Show(source S) { s.source.Store(&source) }
 
-// now is what there is at this moment, the zero value before the first Show.
+// now is the source at this moment, the zero value before the first Show.
 func (s *shown[S]) now() (source S) {
 	if p := s.source.Load(); p != nil {
 		source = *p

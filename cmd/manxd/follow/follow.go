@@ -1,5 +1,5 @@
-// Package follow carries what the datastore says, and what BGP learns, to those who act on it: the BGP speaker and the
-// agents of the dataplane.
+// Package follow carries the state of the datastore and the routes that BGP learns to those who act on them: the BGP
+// speaker and the agents of the dataplane.
 package follow
 
 import (
@@ -31,13 +31,13 @@ const (
 
 // Speaker runs BGP sessions: a *speaker.Speaker.
 type Speaker interface {
-	// Set makes the speaker do what was decided. It may take a while.
+	// Set configures the speaker. It may take a while.
 	Set(context.Context, bgp.Desired) error
 	// Changed receives when Take has something, and when Synced changes.
 	Changed() <-chan struct{}
 	// Take returns at most so many prefixes that changed, each with all its paths.
 	Take(most int) []bgp.Route
-	// Synced tells whether Take has handed out all that peers have to say after a start, and why not.
+	// Synced tells whether Take has handed out all routes that peers announce after a start, and why not.
 	Synced() (bool, string)
 }
 
@@ -91,7 +91,7 @@ type Follower struct {
 	state dataplane.State // as the agents have it
 }
 
-// decision is what the speaker was told, and when that was decided.
+// decision is the configuration that the speaker was given, and when it was decided.
 type decision struct {
 	bgp.Desired
 	at time.Time
@@ -110,13 +110,13 @@ func (f *Follower) Look() {
 	}
 }
 
-// Desired is what the speaker was last told.
+// Desired is the configuration that the speaker was last given.
 func (f *Follower) Desired() bgp.Desired {
 	d, _ := f.Decided()
 	return d
 }
 
-// Decided is what the speaker was last told, and when; the zero time if that was never.
+// Decided is the configuration that the speaker was last given, and when; the zero time if it never was.
 func (f *Follower) Decided() (bgp.Desired, time.Time) {
 	if d := f.desired.Load(); d != nil {
 		return d.Desired, d.at

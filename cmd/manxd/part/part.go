@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// Part is one task of the daemon. It gets what it depends on by its constructor. A nil Part is one that the settings
+// Part is one task of the daemon. It gets its dependencies by its constructor. A nil Part is one that the settings
 // leave out.
 //
 // Run works until ctx ends. When it returns nil before, the part has done all there was to do. An error makes the part
