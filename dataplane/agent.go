@@ -16,8 +16,9 @@ import (
 	"github.com/manxnet/manx/dataplane/route"
 )
 
-// Agent keeps its targets at the desired state, in their order: a target may need those before it. Its methods are safe for concurrent use and, but for Health and Retry, never wait.
-// Nothing is changed before the first SetState with a snapshot, and nothing is undone when Run ends.
+// Agent keeps its targets at the desired state, in their order: a target may need those before it. Its methods are safe
+// for concurrent use and, but for Health and Retry, never wait. Nothing is changed before the first SetState with a
+// snapshot, and nothing is undone when Run ends.
 type Agent struct {
 	targets []Target
 	events  source
