@@ -24,28 +24,10 @@ import (
 
 const patience = storetest.Patience
 
+var create, change = storetest.Create, storetest.Change
+
 func watch(t *testing.T, s datastore.Store, kinds ...model.Kind) *storetest.Mirror {
 	return storetest.Watch(t, s, kinds...)
-}
-
-func create(t *testing.T, s datastore.Store, o *model.Object) *model.Object {
-	t.Helper()
-	created, err := s.Create(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return created
-}
-
-func change(t *testing.T, s datastore.Store, o *model.Object, ip string) *model.Object {
-	t.Helper()
-	c := o.Clone()
-	c.Value.(*model.BGPPeer).Spec.PeerIP = ip
-	changed, err := s.Update(context.Background(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return changed
 }
 
 func compact(t *testing.T, c *clientv3.Client) {

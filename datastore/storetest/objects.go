@@ -112,7 +112,7 @@ func refusals(t *testing.T, x System) {
 	if _, err := s.Create(ctx, peer("T o r", "10.0.0.1")); err == nil {
 		t.Error("an invalid name is accepted")
 	}
-	good := create(t, s, peer("tor", "10.0.0.1"))
+	good := Create(t, s, peer("tor", "10.0.0.1"))
 	bad := good.Clone()
 	bad.Value.(*model.BGPPeer).Spec.PeerIP = "cow"
 	if _, err := s.Update(ctx, bad); err == nil || !strings.Contains(err.Error(), "peerIP") {
@@ -141,7 +141,7 @@ func refusals(t *testing.T, x System) {
 func concurrentWriters(t *testing.T, x System) {
 	const writers, rounds = 4, 15
 	first := x.Open(t)
-	o := create(t, first, peer("tor", "10.0.0.1"))
+	o := Create(t, first, peer("tor", "10.0.0.1"))
 	done := make(chan error, writers)
 	add := func(s datastore.Store) error {
 		for {
@@ -185,9 +185,9 @@ func concurrentWriters(t *testing.T, x System) {
 func madeAnew(t *testing.T, x System) {
 	ctx := t.Context()
 	s := x.Open(t)
-	first := create(t, s, peer("tor", "10.0.0.1"))
+	first := Create(t, s, peer("tor", "10.0.0.1"))
 	remove(t, s, first.Key)
-	second := create(t, s, peer("tor", "10.0.0.1"))
+	second := Create(t, s, peer("tor", "10.0.0.1"))
 	if second.Revision <= first.Revision || second.Metadata().GetUID() == first.Metadata().GetUID() {
 		t.Errorf("the second has revision %d after %d, and UID %s",
 			second.Revision, first.Revision, second.Metadata().GetUID())
@@ -207,9 +207,9 @@ func list(t *testing.T, x System) {
 		t.Errorf("list of nothing: %v, %v", all, err)
 	}
 	for _, name := range []string{"c", "a", "b"} {
-		create(t, s, peer(name, "10.0.0.1"))
+		Create(t, s, peer(name, "10.0.0.1"))
 	}
-	last := create(t, s, peer("a-b", "10.0.0.1"))
+	last := Create(t, s, peer("a-b", "10.0.0.1"))
 	names := func(kind model.Kind, namespace string) string {
 		t.Helper()
 		all, revision, err := s.List(ctx, kind, namespace)
@@ -233,7 +233,7 @@ func list(t *testing.T, x System) {
 	}
 	for _, host := range []string{"n2", "n1", "n10"} {
 		a := model.Affinity{Type: model.AffinityHost, Host: host, CIDR: netip.MustParsePrefix("10.0.0.0/26")}
-		create(t, s, model.NewObject(model.AffinityKey(a), &model.BlockAffinity{State: "confirmed"}))
+		Create(t, s, model.NewObject(model.AffinityKey(a), &model.BlockAffinity{State: "confirmed"}))
 	}
 	if got := names(model.KindBlockAffinity, "host/n1"); got != "host/n1/10.0.0.0/26" {
 		t.Errorf("affinities of n1 are %s", got)
@@ -246,7 +246,7 @@ func list(t *testing.T, x System) {
 // On a broken line each operation says what it was and that it may work again, and it does.
 func brokenLine(t *testing.T, x System) {
 	s := x.Far(t)
-	a := create(t, s, peer("a", "10.0.0.1"))
+	a := Create(t, s, peer("a", "10.0.0.1"))
 	x.Cut()
 	for op, f := range map[string]func(context.Context) error{
 		"get":    func(ctx context.Context) error { _, err := s.Get(ctx, a.Key); return err },

@@ -83,7 +83,8 @@ func peer(name, ip string) *model.Object {
 
 func peerIP(o *model.Object) string { return o.Value.(*model.BGPPeer).Spec.PeerIP }
 
-func create(t *testing.T, s datastore.Store, o *model.Object) *model.Object {
+// Create stores an object, or ends the test.
+func Create(t *testing.T, s datastore.Store, o *model.Object) *model.Object {
 	t.Helper()
 	created, err := s.Create(context.Background(), o)
 	if err != nil {
@@ -92,7 +93,8 @@ func create(t *testing.T, s datastore.Store, o *model.Object) *model.Object {
 	return created
 }
 
-func change(t *testing.T, s datastore.Store, o *model.Object, ip string) *model.Object {
+// Change gives a BGPPeer another address, or ends the test. o is not changed.
+func Change(t *testing.T, s datastore.Store, o *model.Object, ip string) *model.Object {
 	t.Helper()
 	c := o.Clone()
 	c.Value.(*model.BGPPeer).Spec.PeerIP = ip

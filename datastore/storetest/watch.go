@@ -15,17 +15,17 @@ import (
 
 func watchChanges(t *testing.T, x System) {
 	s := x.Open(t)
-	a, b := create(t, s, peer("a", "10.0.0.1")), create(t, s, peer("b", "10.0.0.2"))
-	create(t, s, model.NewObject(model.ResourceKey(model.KindTier, "t"), new(model.Tier)))
+	a, b := Create(t, s, peer("a", "10.0.0.1")), Create(t, s, peer("b", "10.0.0.2"))
+	Create(t, s, model.NewObject(model.ResourceKey(model.KindTier, "t"), new(model.Tier)))
 	m := Watch(t, s, model.KindBGPPeer)
 	m.UntilInSync()
 	if len(m.Seen) != 3 || m.State[a.Key] != a.Revision || m.State[b.Key] != b.Revision ||
 		m.Seen[2].Revision < b.Revision {
 		t.Fatalf("at sync: %+v", m.Seen)
 	}
-	a2 := change(t, s, a, "10.0.0.3")
+	a2 := Change(t, s, a, "10.0.0.3")
 	remove(t, s, b.Key)
-	c := create(t, s, peer("c", "10.0.0.4"))
+	c := Create(t, s, peer("c", "10.0.0.4"))
 	m.UntilState(map[model.Key]int64{a.Key: a2.Revision, c.Key: c.Revision})
 	if got := m.Of(b.Key); !strings.HasPrefix(got, fmt.Sprintf("u%d d", b.Revision)) || strings.Contains(got[1:], "u") {
 		t.Errorf("events of b: %s", got)
@@ -54,18 +54,18 @@ func watchOrder(t *testing.T, x System) {
 		stored, err := s.Get(t.Context(), o.Key)
 		switch {
 		case errors.Is(err, datastore.ErrNotFound):
-			want[o.Key] = create(t, s, o).Revision
+			want[o.Key] = Create(t, s, o).Revision
 		case err != nil:
 			t.Fatal(err)
 		case i%5 == 0:
 			remove(t, s, o.Key)
 			delete(want, o.Key)
 		default:
-			want[o.Key] = change(t, s, stored, fmt.Sprint("10.0.1.", i)).Revision
+			want[o.Key] = Change(t, s, stored, fmt.Sprint("10.0.1.", i)).Revision
 		}
 		writes++
 	}
-	end := create(t, s, peer("end", "10.0.0.1"))
+	end := Create(t, s, peer("end", "10.0.0.1"))
 	want[end.Key] = end.Revision
 	m.Until("the last write", func() bool { return m.State[end.Key] == end.Revision })
 	m.UntilState(want)
@@ -97,8 +97,8 @@ func inSyncKinds(m *Mirror) (n int) {
 // While the reader is cut off, everything that it would have to catch up with is forgotten: it is told the differences.
 func watchForgotten(t *testing.T, x System) {
 	direct, s := x.Open(t), x.Far(t)
-	a, b := create(t, direct, peer("a", "10.0.0.1")), create(t, direct, peer("b", "10.0.0.2"))
-	c := create(t, direct, peer("c", "10.0.0.3"))
+	a, b := Create(t, direct, peer("a", "10.0.0.1")), Create(t, direct, peer("b", "10.0.0.2"))
+	c := Create(t, direct, peer("c", "10.0.0.3"))
 	m := Watch(t, s, model.KindBGPPeer)
 	m.UntilInSync()
 	x.Cut()
@@ -106,10 +106,10 @@ func watchForgotten(t *testing.T, x System) {
 	if err := m.Seen[len(m.Seen)-1].Err; !errors.Is(err, datastore.ErrUnavailable) {
 		t.Errorf("why it is lost: %v", err)
 	}
-	a2 := change(t, direct, change(t, direct, a, "10.0.1.1"), "10.0.1.2")
+	a2 := Change(t, direct, Change(t, direct, a, "10.0.1.1"), "10.0.1.2")
 	remove(t, direct, b.Key)
-	d := create(t, direct, peer("d", "10.0.0.4"))
-	brief := create(t, direct, peer("brief", "10.0.0.5"))
+	d := Create(t, direct, peer("d", "10.0.0.4"))
+	brief := Create(t, direct, peer("brief", "10.0.0.5"))
 	remove(t, direct, brief.Key)
 	x.Forget(t)
 	x.Mend()
@@ -136,7 +136,7 @@ func watchFlaps(t *testing.T, x System) {
 		lost := m.Lost
 		x.Cut()
 		m.Until("the loss", func() bool { return m.Lost > lost })
-		o := create(t, direct, peer(fmt.Sprint("p", i), "10.0.0.1"))
+		o := Create(t, direct, peer(fmt.Sprint("p", i), "10.0.0.1"))
 		want[o.Key] = o.Revision
 		x.Mend()
 		m.UntilInSync()
@@ -186,21 +186,21 @@ func tablesContain(t *testing.T, x System) {
 		}
 		return seen
 	}
-	a := create(t, s, peer("a", "10.0.0.1"))
+	a := Create(t, s, peer("a", "10.0.0.1"))
 	for i := range 20 {
-		create(t, s, model.NewObject(model.ResourceKey(model.KindTier, fmt.Sprint("t", i)), new(model.Tier)))
+		Create(t, s, model.NewObject(model.ResourceKey(model.KindTier, fmt.Sprint("t", i)), new(model.Tier)))
 		if i == 10 {
 			x.Cut()
-			a = change(t, s, a, "10.0.2.1")
+			a = Change(t, s, a, "10.0.2.1")
 			x.Mend()
 		}
-		a = change(t, s, a, fmt.Sprint("10.0.1.", i+1))
+		a = Change(t, s, a, fmt.Sprint("10.0.1.", i+1))
 		if got := with(a.Key, a.Revision).Get(a.Key); got == nil || got.Revision < a.Revision {
 			t.Fatalf("the snapshot of %d has %+v", a.Revision, got)
 		}
 	}
 	remove(t, s, a.Key)
-	b := create(t, s, peer("b", "10.0.0.1"))
+	b := Create(t, s, peer("b", "10.0.0.1"))
 	seen := with(b.Key, b.Revision)
 	if seen.Get(a.Key) != nil || seen.Get(b.Key) == nil || !seen.Contains(a.Key, a.Revision) {
 		t.Errorf("at %d: a is %v, b is %v", b.Revision, seen.Get(a.Key), seen.Get(b.Key))

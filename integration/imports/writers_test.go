@@ -25,22 +25,9 @@ var mayWrite = []string{
 }
 
 func TestOnlySafefileWrites(t *testing.T) {
-	const root = "../.."
-	files := 0
-	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		name, err := filepath.Rel(root, path)
-		if err != nil || slices.ContainsFunc(mayWrite,
-			func(dir string) bool { return strings.HasPrefix(name, dir+"/") }) {
-			return err
-		}
-		files++
-		set := token.NewFileSet()
-		file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return err
+	eachFile(t, func(name string, set *token.FileSet, file *ast.File) {
+		if slices.ContainsFunc(mayWrite, func(dir string) bool { return strings.HasPrefix(name, dir+"/") }) {
+			return
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
 			if s, ok := n.(*ast.SelectorExpr); ok {
@@ -50,6 +37,29 @@ func TestOnlySafefileWrites(t *testing.T) {
 			}
 			return true
 		})
+	})
+}
+
+// eachFile calls f for each Go file of the repository that is no test, with its name from the root.
+func eachFile(t *testing.T, f func(name string, set *token.FileSet, file *ast.File)) {
+	t.Helper()
+	const root = "../.."
+	files := 0
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		files++
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		f(name, set, file)
 		return nil
 	})
 	if err != nil || files < 100 {

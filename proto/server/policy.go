@@ -16,8 +16,8 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// PolicyView shows what is enforced and explains it. The zero value of its source is a daemon that does not enforce
-// policy, or has not started to.
+// PolicyView shows the policy that the kernel enforces, and explains it. Its source is zero while the daemon enforces
+// none.
 type PolicyView struct {
 	shown[PolicySource]
 	node        string

@@ -50,9 +50,9 @@ func (g *Group) Show(s *server.Server) {
 	}
 }
 
-// Run starts the parts in their order and keeps them running until ctx ends or one of them fails for good, which is the
-// error that it returns. Then it ends them in the reverse order: each one has ended, and is closed, before that which
-// started before it is told to end. Those that were not started are closed, too.
+// Run starts the parts in their order and keeps them running until ctx ends or a part fails for good; Run returns that
+// part's error. Then it ends the parts in the reverse order. Each part has ended, and is closed, before Run ends the
+// part in front of it.
 func (g *Group) Run(ctx context.Context) (err error) {
 	failed := make(chan error, len(g.members)) // for good
 	var running []*run
