@@ -53,6 +53,11 @@ func Profile(o *model.Object) *model.Object {
 	if p == nil {
 		return nil
 	}
+	// Calico has a revision of either kind in one, with the other one left empty.
+	p.ResourceVersion = o.Metadata().GetResourceVersion() + "/"
+	if o.Key.Kind == model.KindServiceAccount {
+		p.ResourceVersion = "/" + o.Metadata().GetResourceVersion()
+	}
 	return &model.Object{Key: model.ResourceKey(model.KindProfile, p.Name), Revision: o.Revision, Value: p, Err: o.Err}
 }
 

@@ -121,8 +121,11 @@ func Encode(g Group, o *model.Object) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.Key, err)
 	}
-	if o.Revision != 0 {
+	switch {
+	case o.Revision != 0:
 		own.ResourceVersion = strconv.FormatInt(o.Revision, 10)
+	case r.Status:
+		delete(top, "status") // nothing has one when it is created
 	}
 	top["kind"], top["apiVersion"] = quoted(r.Kind), quoted(string(g))
 	if err := top.set("metadata", own); err != nil {
