@@ -140,7 +140,9 @@ func resourceMetadata(g Group, key model.Key, name string, raw json.RawMessage, 
 	if err := json.Unmarshal(raw, &seen); err != nil {
 		return metadata{}, err
 	}
-	seen.Annotations = without(seen.Annotations, annotationFolded) // what etcd has of a policy
+	if g == V1 || named(key.Kind) {
+		seen.Annotations = without(seen.Annotations, annotationFolded) // what etcd has of a policy
+	}
 	if g == V1 {
 		return fold(seen, name, named(key.Kind), hidden)
 	}

@@ -34,8 +34,8 @@ func AffinitySelector(owner string) string {
 	return labels.SelectorFromSet(labels.Set{labelAffinityType: typ, labelHostname: hostnameHash(host)}).String()
 }
 
-// TwoSteps tells the kinds whose objects are deleted in two steps: they get a mark, and are then removed. The mark is
-// written against a revision, which the API cannot delete against in every version that Calico supports.
+// TwoSteps tells the kinds whose objects Calico's programs delete in two steps: an update marks the object, which fails if
+// somebody else changed it, and only then it is removed.
 func TwoSteps(k model.Kind) bool {
 	return k == model.KindIPAMBlock || k == model.KindBlockAffinity || k == model.KindIPAMHandle
 }
