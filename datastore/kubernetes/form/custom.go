@@ -114,7 +114,7 @@ func Encode(g Group, o *model.Object) ([]byte, error) {
 	}
 	var own metadata
 	if info, _ := model.Lookup(o.Key.Kind); info.Resource {
-		own, err = resourceMetadata(g, o.Key, name, top["metadata"], hidden)
+		own, err = resourceMetadata(g, o, name, top["metadata"], hidden)
 	} else {
 		own, top, err = encodeIPAM(g, o.Key, name, top, hidden)
 	}
@@ -135,16 +135,20 @@ func Encode(g Group, o *model.Object) ([]byte, error) {
 }
 
 // resourceMetadata is the metadata of the custom resource of an object whose own is raw.
-func resourceMetadata(g Group, key model.Key, name string, raw json.RawMessage, hidden *metadata) (metadata, error) {
+func resourceMetadata(g Group, o *model.Object, name string, raw json.RawMessage, hidden *metadata) (metadata, error) {
 	var seen metadata
 	if err := json.Unmarshal(raw, &seen); err != nil {
 		return metadata{}, err
 	}
-	if g == V1 || named(key.Kind) {
+	if g == V1 || named(o.Key.Kind) {
 		seen.Annotations = without(seen.Annotations, annotationFolded) // what etcd has of a policy
 	}
 	if g == V1 {
-		return fold(seen, name, named(key.Kind), hidden)
+		seen.Name = ""
+		if named(o.Key.Kind) {
+			seen.Name = o.Metadata().GetName()
+		}
+		return fold(seen, name, hidden)
 	}
 	seen.Name = name
 	return seen, nil
