@@ -125,7 +125,9 @@ func EndpointSlice(s *discoveryv1.EndpointSlice) *model.Object {
 	}
 	v.Endpoints = make([]model.Endpoint, len(s.Endpoints))
 	for i, e := range s.Endpoints {
-		v.Endpoints[i] = model.Endpoint{Addresses: e.Addresses, NodeName: e.NodeName, Conditions: model.EndpointConditions{Ready: e.Conditions.Ready}}
+		v.Endpoints[i] = model.Endpoint{Addresses: e.Addresses, NodeName: e.NodeName, Conditions: model.EndpointConditions{
+			Ready: e.Conditions.Ready, Terminating: e.Conditions.Terminating,
+		}}
 	}
 	for _, p := range s.Ports {
 		v.Ports = append(v.Ports, model.SlicePort{Name: p.Name, Protocol: (*string)(p.Protocol), Port: p.Port})
