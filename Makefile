@@ -83,6 +83,7 @@ check: ## gofmt, vet, staticcheck, import table, generated code
 	@$(NEED) protobuf-compiler
 	proto/generate.sh --check
 	integration/deploy/crds --check
+	integration/deploy/manifests --check
 	$(GO) vet -C integration/deploy/tools ./...
 	@$(GO) mod tidy -diff >/dev/null || { echo "go.mod is not tidy: run 'go mod tidy'"; exit 1; }
 
@@ -94,6 +95,10 @@ proto: ## generate the Go code of proto/manx/v1
 .PHONY: crds
 crds: ## generate the CustomResourceDefinitions of deploy/crds from the Go types
 	integration/deploy/crds
+
+.PHONY: manifests
+manifests: crds ## generate deploy/manifests from the Helm chart
+	integration/deploy/manifests
 
 .PHONY: bench
 bench: build ## the benchmarks of docs/performance.md, beside BIRD (root)
