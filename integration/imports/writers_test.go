@@ -40,6 +40,21 @@ func TestOnlySafefileWrites(t *testing.T) {
 	})
 }
 
+// The variables of the kernel may be mounted elsewhere, and only one file knows where.
+func TestOneOwnerOfSysctls(t *testing.T) {
+	eachFile(t, func(name string, set *token.FileSet, file *ast.File) {
+		if name == "dataplane/kernel/sysctl.go" || strings.HasPrefix(name, "integration/") {
+			return
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING && strings.Contains(l.Value, "/proc/sys") {
+				t.Errorf("%s spells %s: use what dataplane/kernel/sysctl.go has", set.Position(l.Pos()), l.Value)
+			}
+			return true
+		})
+	})
+}
+
 // eachFile calls f for each Go file of the repository that is no test, with its name from the root.
 func eachFile(t *testing.T, f func(name string, set *token.FileSet, file *ast.File)) {
 	t.Helper()
