@@ -34,6 +34,8 @@ type Input struct {
 // is the one that was read last. It must answer at once.
 type PasswordSource interface {
 	Password(secret, key string) (string, error)
+	// Place says where the password is wanted.
+	Place(secret, key string) string
 }
 
 // Kinds are those of the objects that Compute reads.

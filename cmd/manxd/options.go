@@ -57,6 +57,7 @@ type options struct {
 	logLevel                 string
 	logFormat                string
 	passwordDir              string
+	namespace                string
 	maxPrefixes              int
 	warnPrefixes             int
 	refuse                   bgp.RefuseSettings
@@ -149,6 +150,9 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.logLevel, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL", "CALICO_STARTUP_LOGLEVEL")
 	b.string(&o.logFormat, "log-format", "", "json or text; empty: text on a terminal, else json", "MANX_LOG_FORMAT")
 	b.string(&o.passwordDir, "bgp-password-dir", "", "folder of BGP passwords: DIR/SECRET/KEY, as Kubernetes mounts secrets", "MANX_BGP_PASSWORD_DIR")
+
+	b.string(&o.namespace, "namespace", "", "namespace of the Secrets with BGP passwords, where the Kubernetes API is known "+
+		"and there is no folder of them; empty: that of this pod, else kube-system", "NAMESPACE", "POD_NAMESPACE")
 
 	b.int(&o.maxPrefixes, "bgp-max-prefixes", 500_000, "prefixes that one BGP peer may announce; above, its session is shut down for five minutes. A BGPPeer's annotation manx.io/max-prefixes comes first", "MANX_BGP_MAX_PREFIXES")
 	b.int(&o.warnPrefixes, "bgp-warn-prefixes", 50_000, "prefixes of one BGP peer above which its status carries a warning", "MANX_BGP_WARN_PREFIXES")

@@ -25,8 +25,6 @@ type Pod struct {
 	Routes     []netip.Prefix // that go through the gateway of their family
 	Forwarding bool           // the workload forwards packets
 	HostRoute  PodRoute
-	// ProcSysNet is the folder of the variables of the network; empty: DefaultProcSysNet.
-	ProcSysNet string
 	// Exclusive makes it an error that HostIf exists and leads to another namespace. Otherwise it is replaced: a
 	// restarted pod has a new namespace and the same interface name on the host.
 	Exclusive bool

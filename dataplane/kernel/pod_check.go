@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -127,9 +129,9 @@ func (w *podWiring) checkHostSysctls() error {
 	}
 	var problems []error
 	for _, name := range want {
-		dir, name := procSysNet(w.ProcSysNet), strings.Replace(name, "%", w.HostIf, 1)
-		if have, err := dir.read(name); err != nil || have != "1" {
-			problems = append(problems, errors.Join(fmt.Errorf("%s is not 1", dir.path(name)), err))
+		file := filepath.Join("/proc/sys/net", strings.Replace(name, "%", w.HostIf, 1))
+		if have, err := os.ReadFile(file); err != nil || string(have) != "1\n" {
+			problems = append(problems, errors.Join(fmt.Errorf("%s is not 1", file), err))
 		}
 	}
 	return errors.Join(problems...)

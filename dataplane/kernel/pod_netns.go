@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"runtime"
 
 	"github.com/vishvananda/netlink"
@@ -122,4 +124,16 @@ func removePodVeth(h *netlink.Handle, name string) error {
 func podLinkMissing(err error) bool {
 	var missing netlink.LinkNotFoundError
 	return errors.As(err, &missing) || errors.Is(err, unix.ENODEV)
+}
+
+// podSysctl sets a variable under /proc/sys/net of the calling thread's namespace, unless it has that value.
+func podSysctl(value string, path ...string) error {
+	file := filepath.Join(append([]string{"/proc/sys/net"}, path...)...)
+	if have, err := os.ReadFile(file); err == nil && string(have) == value+"\n" {
+		return nil
+	}
+	if err := os.WriteFile(file, []byte(value), 0); err != nil {
+		return fmt.Errorf("set %s to %s: %w", file, value, err)
+	}
+	return nil
 }

@@ -1,6 +1,10 @@
 package kernel
 
-import "go.uber.org/zap"
+import (
+	"os"
+
+	"go.uber.org/zap"
+)
 
 // hostSysctls makes the host end a router that answers for the gateway. They are set before the interface is up, so
 // that no packet is treated by other rules.
@@ -8,25 +12,25 @@ func (w *podWiring) hostSysctls(v4, v6 bool) error {
 	name := w.HostIf
 	if v4 {
 		// Without a delay of zero the kernel waits up to 0.8 s before it answers for another's address.
-		if err := w.set("0", "ipv4", "neigh", name, "proxy_delay"); err != nil {
+		if err := podSysctl("0", "ipv4", "neigh", name, "proxy_delay"); err != nil {
 			w.log.Warn("proxy ARP answers may be late", zap.Error(err))
 		}
 		for _, s := range []string{"route_localnet", "proxy_arp", "forwarding"} {
-			if err := w.set("1", "ipv4", "conf", name, s); err != nil {
+			if err := podSysctl("1", "ipv4", "conf", name, s); err != nil {
 				return err
 			}
 		}
 	}
-	if !procSysNet(w.ProcSysNet).hasIPv6() {
+	if !podHasIPv6() {
 		return nil
 	}
 	// A workload must not configure its host by router advertisements.
-	if err := w.set("0", "ipv6", "conf", name, "accept_ra"); err != nil {
+	if err := podSysctl("0", "ipv6", "conf", name, "accept_ra"); err != nil {
 		w.log.Warn("router advertisements of the workload are not ignored", zap.Error(err))
 	}
 	if v6 {
 		for _, s := range [][2]string{{"disable_ipv6", "0"}, {"accept_dad", "0"}, {"proxy_ndp", "1"}, {"forwarding", "1"}} {
-			if err := w.set(s[1], "ipv6", "conf", name, s[0]); err != nil {
+			if err := podSysctl(s[1], "ipv6", "conf", name, s[0]); err != nil {
 				return err
 			}
 		}
@@ -41,7 +45,7 @@ func (w *podWiring) podSysctls(v4, v6 bool) error {
 		forwarding = "1"
 	}
 	if v4 {
-		if err := w.set(forwarding, "ipv4", "ip_forward"); err != nil {
+		if err := podSysctl(forwarding, "ipv4", "ip_forward"); err != nil {
 			return err
 		}
 	}
@@ -54,14 +58,14 @@ func (w *podWiring) podSysctls(v4, v6 bool) error {
 		{w.IfName, "accept_dad", "0"}, // the address is unique by allocation; waiting would cost a second
 		{"all", "forwarding", forwarding},
 	} {
-		if err := w.set(s[2], "ipv6", "conf", s[0], s[1]); err != nil {
+		if err := podSysctl(s[2], "ipv6", "conf", s[0], s[1]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// set sets a variable of the calling thread's namespace.
-func (w *podWiring) set(value string, path ...string) error {
-	return procSysNet(w.ProcSysNet).set(value, path...)
+func podHasIPv6() bool {
+	_, err := os.Stat("/proc/sys/net/ipv6")
+	return err == nil
 }

@@ -37,21 +37,6 @@ func (d procSysNet) write(name, value string) error {
 	return err
 }
 
-// set sets a variable unless it has that value.
-func (d procSysNet) set(value string, path ...string) error {
-	name := filepath.Join(path...)
-	if have, err := d.read(name); err == nil && have == value {
-		return nil
-	}
-	if err := d.write(name, value); err != nil {
-		return fmt.Errorf("set %s to %s: %w", d.path(name), value, err)
-	}
-	return nil
-}
-
-// hasIPv6 tells whether the kernel has IPv6 at all.
-func (d procSysNet) hasIPv6() bool { return HasIPv6(string(d)) }
-
 // HasIPv6 tells whether the kernel has IPv6 at all, by its variables in a folder; empty: DefaultProcSysNet.
 func HasIPv6(dir string) bool {
 	_, err := os.Stat(procSysNet(dir).path("ipv6"))

@@ -124,6 +124,8 @@ func (p *fakePasswords) Password(string, string) (string, error) {
 	return p.word, nil
 }
 
+func (p *fakePasswords) Place(string, string) string { return "a test" }
+
 func (p *fakePasswords) BeingWritten() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
