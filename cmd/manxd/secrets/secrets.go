@@ -2,6 +2,7 @@
 package secrets
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,8 +24,8 @@ import (
 )
 
 const (
-	// patience is how long the first question about a Secret waits for the API: sessions that stay down at a start
-	// because of an answer that comes a moment later would cost the routes of their peers.
+	// patience is how long the first questions together wait for the API: sessions that stay down at a start because of
+	// an answer that comes a moment later would cost the routes of their peers.
 	patience = 5 * time.Second
 	// quiet is how long an API that does not answer is no reason to say anything: it may be starting again.
 	quiet = 30 * time.Second
@@ -45,10 +46,15 @@ type Secrets struct {
 	ctx       context.Context // of those who follow a Secret
 	stop      context.CancelFunc
 
+	begin     sync.Once
+	impatient chan struct{} // closed when nobody waits for first answers any more
+
 	mu       sync.Mutex
 	followed map[string]*followed // by the name of the Secret
 	good     map[ref]string
 }
+
+var errNoAnswer = errors.New("the Kubernetes API has not answered yet")
 
 type ref struct{ secret, key string }
 
@@ -68,7 +74,7 @@ type followed struct {
 func New(client typedcorev1.SecretsGetter, namespace string, log *zap.Logger) *Secrets {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Secrets{namespace: namespace, client: client.Secrets(namespace), log: log, changed: make(chan struct{}, 1),
-		ctx: ctx, stop: stop, followed: map[string]*followed{}, good: map[ref]string{}}
+		ctx: ctx, stop: stop, impatient: make(chan struct{}), followed: map[string]*followed{}, good: map[ref]string{}}
 }
 
 // Close ends everything.
@@ -91,9 +97,11 @@ func (s *Secrets) Password(secret, key string) (string, error) {
 	if problems := validation.NameIsDNSSubdomain(secret, false); len(problems) > 0 {
 		return "", fmt.Errorf("%q cannot be the name of a Secret: %s", secret, problems[0])
 	}
+	s.begin.Do(func() { time.AfterFunc(patience, func() { close(s.impatient) }) })
 	f := s.follow(secret)
 	select {
 	case <-f.answered:
+	case <-s.impatient:
 	case <-s.ctx.Done():
 	}
 	s.mu.Lock()
@@ -109,7 +117,7 @@ func (s *Secrets) Password(secret, key string) (string, error) {
 // password is what the Secret has; it may come with an error.
 func (f *followed) password(namespace string, at ref) (string, error) {
 	if !f.known {
-		return "", f.err
+		return "", cmp.Or(f.err, errNoAnswer)
 	}
 	if f.data == nil {
 		return "", errors.Join(fmt.Errorf("there is no Secret %s/%s", namespace, at.secret), f.trouble())
@@ -143,13 +151,6 @@ func (s *Secrets) follow(name string) *followed {
 		var ctx context.Context
 		ctx, f.stop = context.WithCancel(s.ctx)
 		go s.run(ctx, name, f)
-		time.AfterFunc(patience, func() {
-			select {
-			case <-f.answered:
-			default:
-				s.change(f, func() {})
-			}
-		})
 	}
 	f.named = time.Now()
 	return f
@@ -185,13 +186,10 @@ func (f *followed) fail(err error) {
 	f.err = err
 }
 
-// change changes a Secret and tells those who use passwords. Where there was no answer yet, there is one then.
+// change changes a Secret by an answer of the API, and tells those who use passwords.
 func (s *Secrets) change(f *followed, change func()) {
 	s.mu.Lock()
 	change()
-	if !f.known && f.err == nil {
-		f.fail(errors.New("the Kubernetes API has not answered yet"))
-	}
 	select {
 	case <-f.answered:
 	default:
