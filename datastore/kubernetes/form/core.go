@@ -15,16 +15,13 @@ import (
 )
 
 // live makes an object of what Kubernetes' API server has checked and gave in some version.
-func live(key model.Key, resourceVersion string, value any) *model.Object {
-	o := model.NewObject(key, value)
+func live(key model.Key, resourceVersion string, value metav1.Object) *model.Object {
 	revision, err := revisionOf(resourceVersion)
 	if err != nil {
-		o.Err = fmt.Errorf("%s: %w", key, err)
-		return o
+		return &model.Object{Key: key, Value: value, Err: fmt.Errorf("%s: %w", key, err)}
 	}
-	o.Revision = revision
-	o.Metadata().SetResourceVersion(resourceVersion)
-	return o
+	value.SetResourceVersion(resourceVersion)
+	return &model.Object{Key: key, Revision: revision, Value: value}
 }
 
 // kept is what tables keep of the metadata of each of Kubernetes' objects.
@@ -52,6 +49,11 @@ func Profile(o *model.Object) *model.Object {
 	p := conversion.Profile(o)
 	if p == nil {
 		return nil
+	}
+	// Calico has a revision of either kind in one, with the other one left empty.
+	p.ResourceVersion = o.Metadata().GetResourceVersion() + "/"
+	if o.Key.Kind == model.KindServiceAccount {
+		p.ResourceVersion = "/" + o.Metadata().GetResourceVersion()
 	}
 	return &model.Object{Key: model.ResourceKey(model.KindProfile, p.Name), Revision: o.Revision, Value: p, Err: o.Err}
 }
@@ -120,7 +122,9 @@ func EndpointSlice(s *discoveryv1.EndpointSlice) *model.Object {
 	}
 	v.Endpoints = make([]model.Endpoint, len(s.Endpoints))
 	for i, e := range s.Endpoints {
-		v.Endpoints[i] = model.Endpoint{Addresses: e.Addresses, NodeName: e.NodeName, Conditions: model.EndpointConditions{Ready: e.Conditions.Ready}}
+		v.Endpoints[i] = model.Endpoint{Addresses: e.Addresses, NodeName: e.NodeName, Conditions: model.EndpointConditions{
+			Ready: e.Conditions.Ready, Terminating: e.Conditions.Terminating,
+		}}
 	}
 	for _, p := range s.Ports {
 		v.Ports = append(v.Ports, model.SlicePort{Name: p.Name, Protocol: (*string)(p.Protocol), Port: p.Port})
