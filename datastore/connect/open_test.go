@@ -67,7 +67,7 @@ func TestWhatGoesBeforeWhat(t *testing.T) {
 	refuses(t, connect.Settings{}, nil, "etcd endpoints are missing")
 	refuses(t, connect.Settings{Etcd: here, Over: etcd.Config{Username: "u"}}, nil, "user name and password")
 	refuses(t, connect.Settings{Type: "kubernetes", Etcd: here, RunDir: dir}, nil,
-		`datastore type "kubernetes" cannot be used yet: want "etcdv3"`)
+		"no Kubernetes API is known")
 	refuses(t, connect.Settings{Type: "cow", RunDir: none}, nil, `datastore type "cow" is not known: want "etcdv3"`)
 	if err := connect.WriteLocal(none, connect.Settings{Type: "kubernetes"}); err != nil {
 		t.Fatal(err)

@@ -319,8 +319,9 @@ func (s *Store) remove(ctx context.Context, o *model.Object) error {
 	return err
 }
 
-// UpgradeAffinities puts the labels by which they are listed on a node's BlockAffinities of old releases.
-func (s *Store) UpgradeAffinities(ctx context.Context, node string) error {
+// UpgradeNode implements datastore.Backend: it puts the labels by which they are listed on a node's BlockAffinities of old
+// releases.
+func (s *Store) UpgradeNode(ctx context.Context, node string) error {
 	const kind = model.KindBlockAffinity
 	if !s.Keeps(kind) {
 		return nil
@@ -337,7 +338,7 @@ func (s *Store) UpgradeAffinities(ctx context.Context, node string) error {
 		return nil
 	})
 	if noResource(err) {
-		return s.absent(ctx, r)
+		return nil
 	}
 	if err != nil {
 		return s.explain(ctx, err)
