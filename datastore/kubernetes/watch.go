@@ -156,7 +156,7 @@ func (f *feed) fail(ctx context.Context, r resource, err error) bool {
 	}
 	f.lost, f.none = true, false
 	return f.send(ctx, datastore.Event{Type: datastore.EventLost, Kinds: []model.Kind{f.kind}, Revision: f.at,
-		Err: fmt.Errorf("%ss: %w", f.kind, f.store.explain(ctx, err))})
+		Err: f.store.explain(ctx, err)})
 }
 
 // absent tells the reader that there are no objects, since the server does not have the kind.
@@ -363,7 +363,7 @@ func (f *feed) newReading(ctx context.Context) (*reading, error) {
 	if !f.lost {
 		f.lost, f.none = true, false
 		if !f.send(ctx, datastore.Event{Type: datastore.EventLost, Kinds: []model.Kind{f.kind},
-			Err: fmt.Errorf("%ss: %w: reading everything", f.kind, datastore.ErrUnavailable)}) {
+			Err: fmt.Errorf("%w: its definition has appeared, reading everything", datastore.ErrUnavailable)}) {
 			return nil, ctx.Err()
 		}
 	}
