@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 	"k8s.io/client-go/rest"
 
+	"github.com/manxnet/manx/cmd/manxd/kubenode"
 	"github.com/manxnet/manx/cmd/manxd/part"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore"
@@ -32,6 +33,7 @@ type joined struct {
 	store      datastore.Backend
 	kube       *rest.Config // how the Kubernetes API is reached; nil if none is known
 	tables     *datastore.Tables
+	events     *kubenode.Events // about this node; nil if no Kubernetes API is known
 	kernel     *kernel.Conn
 	config     node.Config
 	registered node.Result
@@ -59,7 +61,11 @@ func (d *daemon) join(ctx context.Context) error {
 		return err
 	}
 	defer k.Close() //nolint:errcheck // everything has been answered
+	k.ProcSysNet = d.procSysNet
 	j := &joined{daemon: d, store: store, kube: kube, kernel: k, tables: datastore.NewTables(d.log.Named("datastore"), d.name)}
+	if j.events, err = newEvents(j); err != nil {
+		return err
+	}
 	if err := j.register(ctx); err != nil {
 		return err
 	}
@@ -123,7 +129,7 @@ func (o options) nodeConfig() node.Config {
 		AS: o.as, K8sNodeRef: o.k8sNodeRef, ClusterType: o.clusterTypes(),
 		KubernetesDatastore: o.datastore == connect.Kubernetes, UsePodCIDR: o.kube.UsePodCIDR,
 		DisableConflictCheck: o.disableConflictCheck, WaitForDatastore: o.waitForDatastore,
-		NoDefaultPools: o.noDefaultPools, Pool4: o.pool4.config(), Pool6: o.pool6.config(), NoIPv6: noIPv6(),
+		NoDefaultPools: o.noDefaultPools, Pool4: o.pool4.config(), Pool6: o.pool6.config(), NoIPv6: o.noIPv6(),
 		Directories: []string{"/var/run/calico", filepath.Dir(o.nodeNameFile), filepath.Dir(o.mtuFile)},
 	}
 }
@@ -137,12 +143,11 @@ func (o options) clusterTypes() string {
 }
 
 // noIPv6 tells whether the default IPv6 pool is not wanted, as calico/node decides it.
-func noIPv6() bool {
+func (o options) noIPv6() bool {
 	if os.Getenv("FELIX_IPV6SUPPORT") == "false" {
 		return true
 	}
-	_, err := os.Stat("/proc/sys/net/ipv6")
-	return err != nil
+	return !kernel.HasIPv6(o.procSysNet)
 }
 
 func (p poolOptions) config() node.PoolConfig {
