@@ -178,8 +178,11 @@ func TestTwoNodes(t *testing.T) {
 		}
 	}
 	c.lines[1].Cut()
-	if _, err := store.Delete(t.Context(), blocks[0].Key, 0); err != nil {
-		t.Fatal(err)
+	affinity := model.AffinityKey(model.Affinity{Type: model.AffinityHost, Host: "n1", CIDR: block})
+	for _, k := range []model.Key{affinity, blocks[0].Key} {
+		if _, err := store.Delete(t.Context(), k, 0); err != nil {
+			t.Fatal(err)
+		}
 	}
 	c.lines[1].Mend()
 	until(t, "the end of the route", func() error {
