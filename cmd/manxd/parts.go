@@ -17,6 +17,10 @@ func parts(j *joined) ([]part.Part, error) {
 	if err != nil {
 		return nil, err
 	}
+	controllers, err := newControllers(j)
+	if err != nil {
+		return nil, err
+	}
 	return []part.Part{
 		dataplane,
 		part.Optional(policy),
@@ -30,5 +34,6 @@ func parts(j *joined) ([]part.Part, error) {
 		newTunnels(j),
 		newNodeStatus(j, bgp),
 		newAddresses(j),
+		part.Optional(controllers),
 	}, nil
 }

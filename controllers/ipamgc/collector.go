@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/controllers/nodename"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/ipam"
@@ -35,8 +36,8 @@ type Collector struct {
 
 	mu      sync.Mutex // guards what follows
 	x       *index
-	calico  map[string]map[string]bool // Calico's nodes by Kubernetes' name
-	handles map[string]time.Time       // those that count too much, since when
+	names   nodename.Index
+	handles map[string]time.Time // those that count too much, since when
 	pools   poolIndex
 }
 
@@ -129,7 +130,7 @@ func ready(r model.Reader) bool {
 func (c *Collector) reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.x, c.calico, c.handles, c.pools = newIndex(), map[string]map[string]bool{}, map[string]time.Time{}, poolIndex{}
+	c.x, c.names, c.handles, c.pools = newIndex(), nodename.Index{}, map[string]time.Time{}, poolIndex{}
 }
 
 // pass releases what the decision says. One thing that fails does not keep the others.

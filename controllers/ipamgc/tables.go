@@ -6,6 +6,7 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 
+	"github.com/manxnet/manx/controllers/nodename"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -24,7 +25,7 @@ func (c *Collector) take(store, source iter.Seq[datastore.Change]) {
 			c.x.putClaim(ch.Key, ch.New)
 		case model.KindNode:
 			c.x.dirty[ch.Key.Name] = true
-			c.refer(ch.Key.Name, value[model.Node](ch.Old), value[model.Node](ch.New))
+			c.names.Put(ch)
 		case model.KindIPPool, model.KindIPReservation:
 			c.pools.put(ch)
 		}
@@ -43,22 +44,13 @@ func (c *Collector) take(store, source iter.Seq[datastore.Change]) {
 	}
 }
 
-// refer keeps which of Calico's nodes a node of Kubernetes' is.
-func (c *Collector) refer(name string, was, now *model.Node) {
-	if was != nil {
-		remove(c.calico, KubernetesName(was), name, true)
-	}
-	if now != nil && KubernetesName(now) != "" {
-		insert(c.calico, KubernetesName(now), name, true)
-	}
-}
-
 // touch has the nodes judged again that a node of Kubernetes' is in Calico.
 func (c *Collector) touch(kubernetes string) {
-	for name := range c.calico[kubernetes] {
+	names := c.names.Calico(kubernetes)
+	for _, name := range names {
 		c.x.dirty[name] = true
 	}
-	if len(c.calico[kubernetes]) == 0 {
+	if len(names) == 0 {
 		c.x.dirty[kubernetes] = true // it may be gone from both
 	}
 }
@@ -84,7 +76,7 @@ func (t tableFacts) node(name string) nodeFacts {
 	if n == nil {
 		return nodeFacts{}
 	}
-	ref := KubernetesName(n)
+	ref := nodename.Of(n)
 	if ref == "" {
 		return nodeFacts{foreign: true}
 	}

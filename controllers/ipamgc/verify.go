@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/manxnet/manx/controllers/nodename"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/datastore/model"
@@ -35,7 +36,7 @@ func (c *Collector) liveNode(ctx context.Context, name string) (nodeFacts, error
 	if !ok || o.Err != nil {
 		return nodeFacts{}, fmt.Errorf("node %s cannot be read: %w", name, o.Err)
 	}
-	ref := KubernetesName(n)
+	ref := nodename.Of(n)
 	if ref == "" {
 		return nodeFacts{foreign: true}, nil
 	}
@@ -44,16 +45,6 @@ func (c *Collector) liveNode(ctx context.Context, name string) (nodeFacts, error
 		return nodeFacts{}, err
 	}
 	return nodeFacts{kubernetes: ref, exists: err == nil}, nil
-}
-
-// KubernetesName is the name that Kubernetes has for a node, empty for one that is not Kubernetes'.
-func KubernetesName(n *model.Node) string {
-	for _, r := range n.Spec.OrchRefs {
-		if r.Orchestrator == "k8s" && r.NodeName != "" {
-			return r.NodeName
-		}
-	}
-	return ""
 }
 
 // verify tells why a leak may be released; inUse is that it may not, as things are now.

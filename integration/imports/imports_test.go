@@ -34,6 +34,8 @@ var allowed = []struct {
 	{"datastore/node", []string{"datastore", "datastore/ippool", "datastore/model", "datastore/safefile",
 		"datastore/selector", "ipam"}},
 	{"ipam", []string{"datastore/model", "datastore/selector"}},
+	{"controllers/...", []string{"controllers/...", "datastore", "datastore/conversion", "datastore/model",
+		"datastore/selector", "ipam"}},
 	{"bgp", []string{"datastore/ippool", "datastore/model", "datastore/ownership", "datastore/selector"}},
 	{"bgp/bfd", nil},
 	{"bgp/password", nil},
