@@ -225,7 +225,12 @@ func nameOf(parts ...string) string {
 func addressesOf(n *model.Node) []string {
 	var list []string
 	if b := n.Spec.BGP; b != nil {
-		list = append(list, withoutLength(b.IPv4Address), withoutLength(b.IPv6Address), b.IPv4IPIPTunnelAddr)
+		for _, f := range []model.Family{model.IPv4, model.IPv6} {
+			if a := b.Address(f).Addr(); a.IsValid() {
+				list = append(list, a.String())
+			}
+		}
+		list = append(list, b.IPv4IPIPTunnelAddr)
 	}
 	list = append(list, n.Spec.IPv4VXLANTunnelAddr, n.Spec.IPv6VXLANTunnelAddr)
 	if w := n.Spec.Wireguard; w != nil {

@@ -34,6 +34,7 @@ var allowed = []struct {
 	{"datastore/node", []string{"datastore", "datastore/ippool", "datastore/model", "datastore/safefile",
 		"datastore/selector", "ipam"}},
 	{"ipam", []string{"datastore/model", "datastore/selector"}},
+	{"controllers/calicotest", []string{"controllers/...", "datastore", "datastore/etcd", "datastore/model"}},
 	{"controllers/...", []string{"controllers/...", "datastore", "datastore/conversion", "datastore/model",
 		"datastore/selector", "ipam"}},
 	{"bgp", []string{"datastore/ippool", "datastore/model", "datastore/ownership", "datastore/selector"}},
