@@ -118,7 +118,9 @@ func compare(t *testing.T, got, want map[string]string) {
 	}
 }
 
-func prefixed(p string) func(string) bool { return func(s string) bool { return strings.HasPrefix(s, p) } }
+func prefixed(p string) func(string) bool {
+	return func(s string) bool { return strings.HasPrefix(s, p) }
+}
 
 func automatic(s string) bool { return strings.HasSuffix(s, "-auto-hep") }
 
