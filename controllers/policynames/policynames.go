@@ -34,44 +34,41 @@ type Migrator struct {
 	// Look is the time between two calls of Ready while policies wait; default one minute.
 	Look time.Duration
 
-	old  map[model.Key]*model.Object
 	said string
 }
 
+// listPeriod is the time between two looks at everything while nothing changes: a policy that somebody has stored under
+// both names, when he was interrupted, shows under its new one alone in the tables.
+const listPeriod = 10 * time.Minute
+
 // Run renames until ctx ends.
 func (m *Migrator) Run(ctx context.Context, tables *datastore.Tables) error {
-	m.old, m.said = map[model.Key]*model.Object{}, ""
+	m.said = ""
 	if m.Look == 0 {
 		m.Look = time.Minute
 	}
 	var was *datastore.Snapshot
+	var next time.Time
 	for ctx.Err() == nil {
 		now := tables.Snapshot()
 		for ch := range now.Changes(was) {
-			m.take(ch)
+			if ch.New != nil && OldName(ch.New) && next.After(time.Now().Add(m.Look)) {
+				next = time.Time{}
+			}
 		}
 		was = now
-		wait := context.WithCancel
-		if len(m.old) > 0 && now.InSync() {
+		if now.InSync() && !time.Now().Before(next) {
+			next = time.Now().Add(listPeriod)
 			if err := m.pass(ctx, now); err != nil {
 				m.say("policies keep their old names: " + err.Error())
-			}
-			wait = func(ctx context.Context) (context.Context, context.CancelFunc) {
-				return context.WithTimeout(ctx, m.Look)
+				next = time.Now().Add(m.Look)
 			}
 		}
-		limited, cancel := wait(ctx)
+		limited, cancel := context.WithTimeout(ctx, max(time.Until(next), time.Millisecond))
 		_, _ = tables.Wait(limited, now)
 		cancel()
 	}
 	return ctx.Err()
-}
-
-func (m *Migrator) take(ch datastore.Change) {
-	delete(m.old, ch.Key)
-	if ch.New != nil && OldName(ch.New) {
-		m.old[ch.Key] = ch.New
-	}
 }
 
 // OldName is whether a policy is stored under its old name.
@@ -83,6 +80,21 @@ func OldName(o *model.Object) bool {
 
 // pass renames all policies if everybody will find them.
 func (m *Migrator) pass(ctx context.Context, r model.Reader) error {
+	var old []*model.Object
+	for _, kind := range renamed() {
+		list, _, err := m.Store.List(ctx, kind, "")
+		if err != nil {
+			return err
+		}
+		for _, o := range list {
+			if o.Err == nil && OldName(o) {
+				old = append(old, o)
+			}
+		}
+	}
+	if len(old) == 0 {
+		return nil
+	}
 	for key, n := range model.All[model.Node](r, model.KindNode) {
 		if nodename.Of(n) == "" {
 			return fmt.Errorf("node %s is not Kubernetes', so nobody knows whether its agent reads the new ones", key.Name)
@@ -96,7 +108,7 @@ func (m *Migrator) pass(ctx context.Context, r model.Reader) error {
 		return errors.New(reason)
 	}
 	var errs []error
-	for _, o := range m.old {
+	for _, o := range old {
 		errs = append(errs, m.rename(ctx, o))
 	}
 	return errors.Join(errs...)
