@@ -13,6 +13,7 @@ import (
 	"github.com/manxnet/manx/controllers/settings"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
+	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/proto/server"
 )
 
@@ -71,8 +72,7 @@ func newControllers(j *joined) (*clusterControllers, error) {
 
 // kubernetesSource opens the Kubernetes API as a store, beside a datastore that is another one.
 func (j *joined) kubernetesSource(ctx context.Context) (datastore.Store, error) {
-	return connect.Open(ctx, connect.Settings{Type: connect.Kubernetes,
-		Warn: func(text string) { j.log.Warn("kubernetes: " + text) }}, j.log.Named("kubernetes"))
+	return kubernetes.OpenREST(ctx, j.options.kubernetes(), j.kube, j.log.Named("kubernetes"))
 }
 
 func (c *clusterControllers) Name() string { return "controllers" }

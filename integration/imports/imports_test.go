@@ -30,6 +30,7 @@ var allowed = []struct {
 		"datastore/kubernetes"}},
 	{"datastore/storetest", []string{"datastore", "datastore/model"}},
 	{"datastore/conversion", []string{"datastore/model", "datastore/selector"}},
+	{"datastore/kubernetes/form", []string{"datastore/conversion", "datastore/model"}},
 	{"datastore/nodestatus", []string{"datastore", "datastore/model"}},
 	{"datastore/node", []string{"datastore", "datastore/ippool", "datastore/model", "datastore/safefile",
 		"datastore/selector", "ipam"}},
