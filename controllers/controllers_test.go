@@ -26,8 +26,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// kubernetes is the Kubernetes cluster that calico-kube-controllers saw when they wrote what the goldens hold.
-func kubernetes() []*model.Object {
+// inKubernetes is the Kubernetes cluster that calico-kube-controllers saw when they wrote what the goldens hold.
+func inKubernetes() []*model.Object {
 	var list []*model.Object
 	for _, name := range []string{"default", "kube-node-lease", "kube-public", "kube-system", "shop"} {
 		n := &model.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/metadata.name": name}}}
@@ -134,7 +134,7 @@ func TestAsCalicoWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source := memory.New(kubernetes()...)
+	source := memory.New(inKubernetes()...)
 	for _, test := range []struct {
 		c    loop.Controller
 		kind model.Kind
@@ -174,7 +174,7 @@ func TestAsCalicoWrites(t *testing.T) {
 // Labels of Kubernetes' nodes come and go, and others stay.
 func TestNodeLabels(t *testing.T) {
 	golden := calicotest.Objects(t)
-	source, store := memory.New(kubernetes()...), memory.New()
+	source, store := memory.New(inKubernetes()...), memory.New()
 	for o := range golden.All(model.KindNode) {
 		store.Put(o)
 	}
@@ -202,7 +202,7 @@ func TestNodeLabels(t *testing.T) {
 // A Node goes with its endpoints when Kubernetes' node is gone for sure, and no other does.
 func TestNodeDeleter(t *testing.T) {
 	golden := calicotest.Objects(t)
-	source, store := memory.New(kubernetes()...), memory.New()
+	source, store := memory.New(inKubernetes()...), memory.New()
 	for _, kind := range []model.Kind{model.KindNode, model.KindWorkloadEndpoint} {
 		for o := range golden.All(kind) {
 			store.Put(o)
@@ -287,7 +287,7 @@ func all(t *testing.T, source datastore.Store) []loop.Controller {
 // stale is a store in which there is something to create, to change and to delete for each controller.
 func stale(t *testing.T) (store, source *memory.Store) {
 	golden := calicotest.Objects(t)
-	source, store = memory.New(kubernetes()...), memory.New()
+	source, store = memory.New(inKubernetes()...), memory.New()
 	for _, kind := range []model.Kind{model.KindNode, model.KindWorkloadEndpoint, model.KindProfile, model.KindHostEndpoint} {
 		for o := range golden.All(kind) {
 			store.Put(o)
@@ -351,7 +351,7 @@ func TestKilledAfterEachWrite(t *testing.T) {
 // and made again meanwhile is not lost. The store is a real etcd.
 func TestTwoLeadersFollowChanges(t *testing.T) {
 	server := etcdtest.Start(t)
-	source := memory.New(kubernetes()...)
+	source := memory.New(inKubernetes()...)
 	store := server.Store(t)
 	var stops []func()
 	for range 2 {

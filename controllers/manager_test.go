@@ -93,7 +93,7 @@ func readConfig(t *testing.T, s datastore.Store) *model.KubeControllersConfigura
 // to calico-kube-controllers, and is followed by the other one.
 func TestLeader(t *testing.T) {
 	server := etcdtest.Start(t)
-	source, k := memory.New(kubernetes()...), &kube{}
+	source, k := memory.New(inKubernetes()...), &kube{}
 	env, err := settings.FromEnv(func(name string) (string, bool) { return "2m", name == "RECONCILER_PERIOD" })
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +185,7 @@ func TestWithoutKubernetes(t *testing.T) {
 // The garbage collection releases a leaked address on a real etcd, by its own loop.
 func TestCollectorOnEtcd(t *testing.T) {
 	server := etcdtest.Start(t)
-	source := memory.New(kubernetes()...)
+	source := memory.New(inKubernetes()...)
 	store := server.Store(t)
 	n := &model.Node{ObjectMeta: metav1.ObjectMeta{Name: "h1"}}
 	n.Spec.OrchRefs = []model.OrchRef{{NodeName: "h1", Orchestrator: "k8s"}}
