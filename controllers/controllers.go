@@ -42,6 +42,8 @@ type Config struct {
 	// InKubernetes is whether Store is the Kubernetes API; otherwise Source opens it as a Store, for a leader.
 	InKubernetes bool
 	Source       func(context.Context) (datastore.Store, error)
+	// NoIPAM is whether pods get their addresses from somebody else, so that there is nothing to collect or to give.
+	NoIPAM bool
 	// Always is whether to work beside calico-kube-controllers, too.
 	Always bool
 	Env    settings.Env

@@ -18,8 +18,11 @@ import (
 )
 
 // kindsOf are the kinds that the tables of a leader have, of the store and of the source.
-func kindsOf(inKubernetes bool) (store, source []model.Kind) {
+func kindsOf(inKubernetes, noIPAM bool) (store, source []model.Kind) {
 	store, source = ipamgc.Kinds()
+	if noIPAM {
+		store = []model.Kind{model.KindNode}
+	}
 	store = append(store, model.KindKubeControllers, model.KindHostEndpoint)
 	store = append(store, policynames.Kinds()...)
 	if inKubernetes {
@@ -51,7 +54,7 @@ func (w *worker) jobs(run settings.Running) (map[string]job, error) {
 	if n := run.Node; n != nil {
 		w.nodes(jobs, n)
 	}
-	if l := run.LoadBalancer; l != nil {
+	if l := run.LoadBalancer; l != nil && !w.NoIPAM {
 		jobs["loadbalancer"] = job{*l, w.loadBalancer(*l)}
 	}
 	if run.PolicyNames {
@@ -94,6 +97,9 @@ func (w *worker) nodes(jobs map[string]job, n *settings.Node) {
 	if n.Delete {
 		c := &nodes.Deleter{Source: w.source}
 		jobs[c.Name()] = w.loop(c, nil, 0)
+	}
+	if w.NoIPAM {
+		return
 	}
 	jobs["node-ipam"] = job{n.Grace, func(ctx context.Context) error {
 		log := w.Log.Named("node-ipam")

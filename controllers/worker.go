@@ -64,7 +64,7 @@ func (w *worker) run(ctx context.Context) error {
 	defer group.Wait()
 	defer w.stopAll()
 	defer cancel(nil)
-	kinds, sourceKinds := kindsOf(w.InKubernetes)
+	kinds, sourceKinds := kindsOf(w.InKubernetes, w.NoIPAM)
 	w.tables = datastore.NewTables(w.Log.Named("datastore"), w.reduced())
 	w.sourceTables = w.tables
 	group.Go(func() { cancel(w.tables.Run(ctx, w.Store, kinds...)) })

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
 
 	"go.uber.org/zap"
 
@@ -58,6 +57,7 @@ func newControllers(j *joined) (*clusterControllers, error) {
 	}
 	config := controllers.Config{Node: j.name, Store: j.store, InKubernetes: j.datastore == connect.Kubernetes,
 		Always: j.controllers == controllersOn, Env: env, Log: j.log.Named("controllers")}
+	config.NoIPAM = config.InKubernetes && j.options.kube.UsePodCIDR
 	if j.datastore != "embedded" { // which compacts itself
 		config.Compactor = datastore.CompactorOf(j.store)
 	}
@@ -77,20 +77,19 @@ func (j *joined) kubernetesSource(ctx context.Context) (datastore.Store, error) 
 
 func (c *clusterControllers) Name() string { return "controllers" }
 
-// Notices tell who does the work, on the node that was elected.
+// Notices tell why the work is not done, on the node that was elected to do it.
 func (c *clusterControllers) Notices() []server.Notice {
 	s := c.State()
-	if !s.Leading {
-		return nil
-	}
-	text := "this node runs the controllers of the cluster: " + strings.Join(s.Controllers, ", ")
+	text := ""
 	switch {
+	case !s.Leading:
 	case s.Problem != "":
 		text = "this node is to run the controllers of the cluster, and cannot: " + s.Problem
 	case s.Yielding != "":
-		text = "the controllers of Manx rest: " + s.Yielding
-	case len(s.Controllers) == 0:
-		text = "this node is about to run the controllers of the cluster"
+		text = "the controllers of Manx rest on this node: " + s.Yielding
+	}
+	if text == "" {
+		return nil
 	}
 	return []server.Notice{{Topic: "daemon", Subject: "controllers", Text: text, Since: s.Since}}
 }

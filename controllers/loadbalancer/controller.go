@@ -119,8 +119,12 @@ func (c *Controller) informer(ctx context.Context, touched chan<- name) cache.Co
 	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{ObjectType: &corev1.Service{}, Transform: slim,
 		Handler: cache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(_, o any) { tell(o) }, DeleteFunc: tell},
 		ListerWatcher: &cache.ListWatch{
-			ListFunc:  func(o metav1.ListOptions) (runtime.Object, error) { return services.List(ctx, o) },
-			WatchFunc: func(o metav1.ListOptions) (watch.Interface, error) { return services.Watch(ctx, o) },
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				return services.List(ctx, o)
+			},
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				return services.Watch(ctx, o)
+			},
 		}})
 	c.services = store
 	return informer
