@@ -77,11 +77,12 @@ func (w *worker) run(ctx context.Context) error {
 	}
 	var s *datastore.Snapshot
 	for {
-		var err error
-		if s, err = w.tables.Wait(ctx, s); err != nil {
+		next, err := w.next(ctx, s)
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if !s.InSync() {
+		if s = next; err != nil || !s.InSync() {
+			w.note(w.lost())
 			continue
 		}
 		if problem := w.follow(ctx, s); problem != nil && ctx.Err() == nil {
@@ -90,8 +91,29 @@ func (w *worker) run(ctx context.Context) error {
 			s = nil // again
 			continue
 		}
-		w.note(nil)
+		w.note(w.lost())
 	}
+}
+
+// next is the newest snapshot when there is another one, or after some time.
+func (w *worker) next(ctx context.Context, s *datastore.Snapshot) (*datastore.Snapshot, error) {
+	limited, cancel := context.WithTimeout(ctx, w.Look)
+	defer cancel()
+	next, err := w.tables.Wait(limited, s)
+	if err != nil {
+		return s, err
+	}
+	return next, nil
+}
+
+// lost is why the controllers do not see what there is, nil if they do.
+func (w *worker) lost() error {
+	for _, t := range []*datastore.Tables{w.tables, w.sourceTables} {
+		if st := t.Status(); !st.InSync && st.LastError != nil {
+			return fmt.Errorf("not everything can be read: %w", st.LastError)
+		}
+	}
+	return nil
 }
 
 // reduced is the name of a node that does not exist, so that all endpoints are kept in their small form where nobody
@@ -120,8 +142,8 @@ func (w *worker) note(problem error) {
 	})
 }
 
-// follow runs what the configuration says, and writes into its status what runs. Where there is no configuration it makes
-// one.
+// follow runs what the configuration says, and writes into its status what runs. Where there is no configuration it
+// makes one.
 func (w *worker) follow(ctx context.Context, s *datastore.Snapshot) error {
 	o := s.Get(configKey)
 	if o == nil {

@@ -72,8 +72,8 @@ func (a *Allocator) Cooldown(ctx context.Context) (time.Duration, error) {
 }
 
 // CollectCold stores a block in which addresses have cooled down with these addresses free, and returns how many there
-// were. Others do the same when they assign or release in the block; nobody does in a block that stays as it is. A block
-// that is gone has none.
+// were. Others do the same when they assign or release in the block; nobody does in a block that stays as it is. A
+// block that is gone has none.
 func (a *Allocator) CollectCold(ctx context.Context, cidr netip.Prefix) (freed int, err error) {
 	s, err := a.begin(ctx)
 	if err != nil {
@@ -104,8 +104,8 @@ func (a *Allocator) CollectCold(ctx context.Context, cidr netip.Prefix) (freed i
 	return freed, err
 }
 
-// SettleHandle puts the counts of a handle right: an operation that was interrupted leaves one that is too high. What is
-// assigned stays assigned; a handle that counts nothing goes. One that is gone is fine.
+// SettleHandle puts the counts of a handle right: an operation that was interrupted leaves one that is too high.
+// What is assigned stays assigned; a handle that counts nothing goes. One that is gone is fine.
 func (a *Allocator) SettleHandle(ctx context.Context, id string) error {
 	s, err := a.begin(ctx)
 	if err != nil {

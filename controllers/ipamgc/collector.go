@@ -88,7 +88,9 @@ func (c *Collector) Run(ctx context.Context, store, source *datastore.Tables) er
 }
 
 // wait returns when there is something new, and some time has passed for more to come, or when the time is up.
-func (c *Collector) wait(ctx context.Context, a, b *datastore.Snapshot, store, source *datastore.Tables, d time.Duration) {
+func (c *Collector) wait(ctx context.Context, a, b *datastore.Snapshot, store, source *datastore.Tables,
+	d time.Duration,
+) {
 	timer := time.NewTimer(max(d, time.Millisecond))
 	defer timer.Stop()
 	changedA, changedB := changedSince(store, a), changedSince(source, b)

@@ -102,19 +102,29 @@ const (
 var (
 	poolNode = []string{"ippool", "node"}
 
-	descSize       = prometheus.NewDesc("ipam_ippool_size", "Addresses of the IP pool.", []string{"ippool"}, nil)
-	descReserved   = prometheus.NewDesc("ipam_ippool_reserved", "Addresses of the IP pool that IPReservations keep from being assigned.", []string{"ippool"}, nil)
-	descInUse      = prometheus.NewDesc("ipam_allocations_in_use", "Addresses that workloads and tunnel devices have.", poolNode, nil)
-	descBorrowed   = prometheus.NewDesc("ipam_allocations_borrowed", "Addresses in use by another node than the one that owns their block.", poolNode, nil)
-	descBlocks     = prometheus.NewDesc("ipam_blocks", "IPAM blocks.", poolNode, nil)
-	descCandidates = prometheus.NewDesc("ipam_allocations_gc_candidates", "Addresses that look unused.", poolNode, nil)
-	descReclaimed  = prometheus.NewDesc("ipam_allocations_gc_reclamations", "Unused addresses that were released.", poolNode, nil)
-	descPerNode    = prometheus.NewDesc("ipam_allocations_per_node", "Addresses in use by node.", []string{"node"}, nil)
-	descBorrowers  = prometheus.NewDesc("ipam_allocations_borrowed_per_node", "Borrowed addresses by node.", []string{"node"}, nil)
-	descNodeBlocks = prometheus.NewDesc("ipam_blocks_per_node", "IPAM blocks by node.", []string{"node"}, nil)
-	descReasons    = prometheus.NewDesc("manx_controllers_released_addresses_total", "Unused addresses that were released, by reason.", []string{"reason"}, nil)
-	descGiven      = prometheus.NewDesc("manx_controllers_released_blocks_total", "Unused blocks that were released, by reason.", []string{"reason"}, nil)
+	descSize     = desc("ipam_ippool_size", "Addresses of the IP pool.", "ippool")
+	descReserved = desc("ipam_ippool_reserved",
+		"Addresses of the IP pool that IPReservations keep from being assigned.", "ippool")
+	descInUse = desc("ipam_allocations_in_use",
+		"Addresses that workloads and tunnel devices have.", poolNode...)
+	descBorrowed = desc("ipam_allocations_borrowed",
+		"Addresses in use by another node than the one that owns their block.", poolNode...)
+	descBlocks     = desc("ipam_blocks", "IPAM blocks.", poolNode...)
+	descCandidates = desc("ipam_allocations_gc_candidates", "Addresses that look unused.", poolNode...)
+	descReclaimed  = desc("ipam_allocations_gc_reclamations",
+		"Unused addresses that were released.", poolNode...)
+	descPerNode    = desc("ipam_allocations_per_node", "Addresses in use by node.", "node")
+	descBorrowers  = desc("ipam_allocations_borrowed_per_node", "Borrowed addresses by node.", "node")
+	descNodeBlocks = desc("ipam_blocks_per_node", "IPAM blocks by node.", "node")
+	descReasons    = desc("manx_controllers_released_addresses_total",
+		"Unused addresses that were released, by reason.", "reason")
+	descGiven = desc("manx_controllers_released_blocks_total",
+		"Unused blocks that were released, by reason.", "reason")
 )
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
 
 // Describe implements prometheus.Collector.
 func (r *Releases) Describe(ch chan<- *prometheus.Desc) {

@@ -20,8 +20,8 @@ type Pods interface {
 	Pod(ctx context.Context, namespace, name string) (*model.Pod, error)
 }
 
-// What the tables say is a hint, since they may lag behind. Before anything is released it is read again where the truth
-// is. An answer that cannot be had, or understood, keeps the address.
+// What the tables say is a hint, since they may lag behind. Before anything is released it is read again where the
+// truth is. An answer that cannot be had, or understood, keeps the address.
 
 // liveNode reads what there is of a node.
 func (c *Collector) liveNode(ctx context.Context, name string) (nodeFacts, error) {
@@ -101,8 +101,8 @@ func pluginAddresses(p *model.Pod) []string {
 		p.Annotations["cni.projectcalico.org/podIP"])
 }
 
-// endpointHas is whether the pod's endpoint in Calico's datastore has the address. Where the endpoint is made of the pod,
-// it says the same as that.
+// endpointHas is whether the pod's endpoint in Calico's datastore has the address. Where the endpoint is made of the
+// pod, it says the same as that.
 func (c *Collector) endpointHas(ctx context.Context, a *allocation, pod *model.Pod) (bool, error) {
 	name, err := model.WorkloadEndpointName(model.WorkloadEndpointIDs{Node: a.node(), Orchestrator: "k8s", Pod: pod.Name,
 		Endpoint: "eth0"})

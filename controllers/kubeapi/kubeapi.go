@@ -101,8 +101,8 @@ func (a *API) Others(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// OldNodes tells which pods of calico-node may be of a release before 3.32; empty if there are none. The DaemonSet tells:
-// its image, and whether all its pods are the ones that it describes.
+// OldNodes tells which pods of calico-node may be of a release before 3.32; empty if there are none. The DaemonSet
+// tells: its image, and whether all its pods are the ones that it describes.
 func (a *API) OldNodes(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

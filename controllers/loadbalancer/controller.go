@@ -27,8 +27,8 @@ import (
 // owner is whose the blocks of such addresses are.
 const owner = "load-balancer"
 
-// Controller gives the addresses. Any number may run at once: whatever two of them do at the same time, the next look of
-// either comes to the same end.
+// Controller gives the addresses. Any number may run at once: whatever two of them do at the same time, the next
+// look of either comes to the same end.
 type Controller struct {
 	Services      corev1client.CoreV1Interface
 	IPAM          *ipam.Allocator
@@ -143,7 +143,8 @@ func slim(o any) (any, error) {
 			metav1.SetMetaDataAnnotation(&k.ObjectMeta, a, text)
 		}
 	}
-	k.Spec.Type, k.Spec.LoadBalancerClass, k.Spec.LoadBalancerIP = s.Spec.Type, s.Spec.LoadBalancerClass, s.Spec.LoadBalancerIP
+	k.Spec.Type, k.Spec.LoadBalancerClass = s.Spec.Type, s.Spec.LoadBalancerClass
+	k.Spec.LoadBalancerIP = s.Spec.LoadBalancerIP
 	k.Spec.IPFamilies, k.Status.LoadBalancer = s.Spec.IPFamilies, s.Status.LoadBalancer
 	return k, nil
 }
@@ -263,8 +264,8 @@ func (c *Controller) wait(ctx context.Context, tables *datastore.Tables, s *data
 	}
 }
 
-// settle gives a Service the addresses that it is to have, and takes the others back. What the caches say is a hint: the
-// Service is read again first.
+// settle gives a Service the addresses that it is to have, and takes the others back. What the caches say is a hint:
+// the Service is read again first.
 func (c *Controller) settle(ctx context.Context, n name) error {
 	s, err := c.Services.Services(n.namespace).Get(ctx, n.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -401,7 +402,8 @@ func (c *Controller) assign(ctx context.Context, s *corev1.Service, handle strin
 		err = r.Short()
 	}
 	if len(given) > 0 {
-		c.Log.Info("a service was given addresses", zap.String("service", s.Namespace+"/"+s.Name), zap.Stringers("addresses", given))
+		c.Log.Info("a service was given addresses", zap.String("service", s.Namespace+"/"+s.Name),
+			zap.Stringers("addresses", given))
 	}
 	return given, err
 }

@@ -36,7 +36,8 @@ func handleOf(s *corev1.Service) string { return Handle(s.Namespace, s.Name, str
 
 // managed is whether a Service gets its addresses here.
 func managed(s *corev1.Service, requestedOnly bool) bool {
-	if s.Spec.Type != corev1.ServiceTypeLoadBalancer || s.Spec.LoadBalancerClass != nil && *s.Spec.LoadBalancerClass != class {
+	if s.Spec.Type != corev1.ServiceTypeLoadBalancer ||
+		s.Spec.LoadBalancerClass != nil && *s.Spec.LoadBalancerClass != class {
 		return false
 	}
 	a := s.Annotations
@@ -79,8 +80,8 @@ type wish struct {
 	pools4, pools6 []netip.Prefix // nil: any
 }
 
-// decide tells what is to become of a Service's addresses. The error says what in the Service cannot be understood; then
-// everything stays.
+// decide tells what is to become of a Service's addresses. The error says what in the Service cannot be understood;
+// then everything stays.
 func decide(s *corev1.Service, have []netip.Addr, p pools) (plan, error) {
 	w, err := wishOf(s, p)
 	if err != nil {
@@ -118,7 +119,9 @@ func decide(s *corev1.Service, have []netip.Addr, p pools) (plan, error) {
 // inOrder puts the addresses that the Service shows first, so that two leaders who gave it one each agree on one.
 func inOrder(s *corev1.Service, have []netip.Addr) []netip.Addr {
 	shown := func(a netip.Addr) int {
-		if slices.ContainsFunc(s.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool { return i.IP == a.String() }) {
+		if slices.ContainsFunc(s.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool {
+			return i.IP == a.String()
+		}) {
 			return 0
 		}
 		return 1

@@ -192,7 +192,8 @@ func (s *Store) follow(ctx context.Context, kinds []model.Kind, send func(datast
 	events := make([]datastore.Event, 0, len(s.objects)+1)
 	for key, o := range s.objects {
 		if slices.Contains(kinds, key.Kind) {
-			events = append(events, datastore.Event{Type: datastore.EventUpdate, Key: key, Object: o.Clone(), Revision: o.Revision})
+			events = append(events, datastore.Event{Type: datastore.EventUpdate, Key: key, Object: o.Clone(),
+				Revision: o.Revision})
 		}
 	}
 	events = append(events, datastore.Event{Type: datastore.EventInSync, Revision: s.revision})

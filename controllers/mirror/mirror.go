@@ -1,5 +1,5 @@
-// Package mirror gives Calico's datastore, where that is etcd, what follows from Kubernetes' NetworkPolicies, Namespaces
-// and ServiceAccounts.
+// Package mirror gives Calico's datastore, where that is etcd, what follows from Kubernetes' NetworkPolicies,
+// Namespaces and ServiceAccounts.
 package mirror
 
 import (

@@ -17,8 +17,8 @@ import (
 // AnnotationLabels is the annotation of a Node that holds the labels that came from Kubernetes, as a JSON map.
 const AnnotationLabels = "projectcalico.org/kube-labels"
 
-// Labels copies the labels of Kubernetes' nodes to Calico's. Labels that Kubernetes never had are left alone. Its unit is
-// Calico's Node.
+// Labels copies the labels of Kubernetes' nodes to Calico's. Labels that Kubernetes never had are left alone. Its
+// unit is Calico's Node.
 type Labels struct{ names nodename.Index }
 
 // Name implements loop.Controller.
@@ -120,8 +120,9 @@ func kubernetesLabels(n *model.Node) map[string]string {
 	return n.Labels
 }
 
-// Deleter deletes Calico's Nodes whose node Kubernetes does not have any more, after the endpoints on them. Nodes that are
-// not Kubernetes' are left alone. Addresses and blocks are left to the garbage collection. Its unit is Calico's Node.
+// Deleter deletes Calico's Nodes whose node Kubernetes does not have any more, after the endpoints on them. Nodes
+// that are not Kubernetes' are left alone. Addresses and blocks are left to the garbage collection. Its unit is
+// Calico's Node.
 type Deleter struct {
 	Source datastore.Store
 	names  nodename.Index

@@ -44,8 +44,8 @@ type Env struct {
 	texts              map[string]string // as they are, for the status
 }
 
-// FromEnv reads the environment. Values that make no sense are errors, all at once: nobody guesses what was meant. Numbers
-// of workers are read and not used, since a controller decides its objects one after the other.
+// FromEnv reads the environment. Values that make no sense are errors, all at once: nobody guesses what was meant.
+// Numbers of workers are read and not used, since a controller decides its objects one after the other.
 func FromEnv(lookup func(string) (string, bool)) (Env, error) {
 	e := Env{texts: map[string]string{}}
 	var errs []error
@@ -264,14 +264,16 @@ func (m *merge) carriers() {
 	if in.ServiceAccount != nil {
 		period = in.ServiceAccount.ReconcilerPeriod
 	}
-	if m.run.ServiceAccount, shown = m.carrier(in.ServiceAccount != nil, period, "serviceaccount"); m.run.ServiceAccount != nil {
+	m.run.ServiceAccount, shown = m.carrier(in.ServiceAccount != nil, period, "serviceaccount")
+	if m.run.ServiceAccount != nil {
 		out.ServiceAccount = &v3.ServiceAccountControllerConfig{ReconcilerPeriod: shown}
 	}
 	period = nil
 	if in.WorkloadEndpoint != nil {
 		period = in.WorkloadEndpoint.ReconcilerPeriod
 	}
-	if m.run.WorkloadEndpoint, shown = m.carrier(in.WorkloadEndpoint != nil, period, "workloadendpoint"); m.run.WorkloadEndpoint != nil {
+	m.run.WorkloadEndpoint, shown = m.carrier(in.WorkloadEndpoint != nil, period, "workloadendpoint")
+	if m.run.WorkloadEndpoint != nil {
 		out.WorkloadEndpoint = &v3.WorkloadEndpointControllerConfig{ReconcilerPeriod: shown}
 	}
 }

@@ -14,8 +14,9 @@ import (
 	"github.com/manxnet/manx/datastore"
 )
 
-// compactKey holds the revision that was current when somebody last compacted; the number of its writes tells compactors
-// apart. It is where kube-apiserver's and Calico's have it, so that all of them together compact once in a period.
+// compactKey holds the revision that was current when somebody last compacted; the number of its writes tells
+// compactors apart. It is where kube-apiserver's and Calico's have it, so that all of them together compact once in
+// a period.
 const compactKey = "compact_rev_key"
 
 var _ datastore.Compactor = (*Store)(nil)
