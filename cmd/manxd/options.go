@@ -27,6 +27,7 @@ type options struct {
 	nodeNameFile string
 	k8sNodeRef   string
 	kube         kubernetes.Config
+	controllers  string
 
 	datastore        string
 	etcdEndpoints    string
@@ -106,6 +107,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.k8sNodeRef, "k8s-node-ref", "", "name of this node in Kubernetes, if it has one", "CALICO_K8S_NODE_REF")
 
 	b.kubernetes(&o.kube)
+	b.controllers(&o.controllers)
 
 	b.string(&o.datastore, "datastore", "", "etcdv3, kubernetes or embedded; empty: etcdv3 if there are endpoints, else embedded", "CALICO_DATASTORE_TYPE", "DATASTORE_TYPE")
 	b.string(&o.etcdEndpoints, "etcd-endpoints", "", "etcd servers, comma separated URLs", "CALICO_ETCD_ENDPOINTS", "ETCD_ENDPOINTS")
@@ -306,7 +308,7 @@ func (o *options) check() error {
 	_, bmpErr := o.bmp("")
 	return errors.Join(config.Check(), checkPrefixes(clusterIPsFlag, o.clusterIPs), bmpErr,
 		checkListen(httpFlag, o.httpListen), o.checkSysctls(),
-		o.checkGobgp(), o.control.check())
+		o.checkGobgp(), o.control.check(), o.checkControllers())
 }
 
 // checkRouteLimits refuses bounds that nothing could be within.
