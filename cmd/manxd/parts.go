@@ -38,5 +38,6 @@ func parts(j *joined) ([]part.Part, error) {
 		newTunnels(j),
 		newNodeStatus(j, bgp),
 		newAddresses(j),
+		newRegistration(j),
 	}, kubernetes...), nil
 }
