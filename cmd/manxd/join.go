@@ -86,6 +86,7 @@ func (d *daemon) showWaiting(err error) {
 // register makes the node known, with its addresses.
 func (j *joined) register(ctx context.Context) (err error) {
 	j.config = j.nodeConfig()
+	j.completeConfig(ctx)
 	if j.asksKubernetes() && j.kube != nil {
 		j.config.Kubernetes, err = kubernetesAddress(j.kube, cmp.Or(j.k8sNodeRef, j.name))
 		if err != nil {
