@@ -56,6 +56,9 @@ func (d *daemon) join(ctx context.Context) error {
 		return err
 	}
 	defer release()
+	if err := d.waitForCalicoNode(ctx, kube); err != nil {
+		return err
+	}
 	k, err := kernel.New()
 	if err != nil {
 		return err
