@@ -53,6 +53,7 @@ type options struct {
 	control                  controlOptions
 	mtuFile                  string
 	procSysNet               string
+	besideCalicoNode         bool
 	interfacePrefix          string
 	endpointStatusPrefix     string
 	logLevel                 string
@@ -145,6 +146,8 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.procSysNet, procSysNetFlag, kernel.DefaultProcSysNet,
 		"folder of the kernel's settings of the network; in a container where that is read-only: where the host's is "+
 			"mounted", "MANX_PROC_SYS_NET")
+	b.bool(&o.besideCalicoNode, "beside-calico-node", false, "program this node although a calico-node is active on it; "+
+		"otherwise manxd waits until that has gone", "MANX_BESIDE_CALICO_NODE")
 	b.string(&o.endpointStatusPrefix, "endpoint-status-path-prefix", "", "the CNI plugin is told in the folder endpoint-status below this one which workloads have their policy and routes; none: nowhere; empty: endpointStatusPathPrefix of FelixConfiguration, else "+endpointstatus.DefaultPathPrefix, "FELIX_ENDPOINTSTATUSPATHPREFIX")
 	b.string(&o.interfacePrefix, "interface-prefix", "",
 		"what the names of workloads' interfaces begin with, several separated by commas; empty: interfacePrefix of "+

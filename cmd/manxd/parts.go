@@ -43,5 +43,6 @@ func parts(j *joined) ([]part.Part, error) {
 		newNodeStatus(j, bgp),
 		newAddresses(j),
 		part.Optional(controllers),
+		newRegistration(j),
 	}, kubernetes...), nil
 }

@@ -73,6 +73,7 @@ var allowed = []struct {
 	{"cmd/manx-cni", []string{"proto/...", "datastore/...", "datastore", "ipam", "dataplane/kernel", "dataplane/endpointstatus"}},
 	{"cmd/manxctl/...", []string{"proto/manx/v1", "proto/explanation", "datastore/...", "datastore", "ipam", "bgp", "dataplane/policy", "dataplane/policy/explain", "dataplane/ruleset", "cmd/manxctl/..."}},
 	{"cmd/manxd/part", []string{"dataplane/reconcile", "datastore/model", "proto/server"}},
+	{"cmd/manxd/beside", nil},
 	{"cmd/manxd/kubenode", []string{"bgp", "bgp/speaker", "dataplane/reconcile", "ipam"}},
 	{"cmd/manxd/kubewatch", []string{"dataplane/reconcile"}},
 	{"cmd/manxd/secrets", []string{"bgp/password", "cmd/manxd/kubewatch"}},
