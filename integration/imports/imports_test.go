@@ -25,7 +25,7 @@ var allowed = []struct {
 	{"datastore/ownership", []string{"datastore/model"}},
 	{"datastore", []string{"datastore/model", "datastore/selector"}},
 	{"datastore/etcd/...", []string{"datastore", "datastore/model", "datastore/safefile", "datastore/etcd/..."}},
-	{"datastore/kubernetes", []string{"datastore", "datastore/kubernetes/form", "datastore/model"}},
+	{"datastore/kubernetes", []string{"datastore", "datastore/conversion", "datastore/kubernetes/form", "datastore/model"}},
 	{"datastore/connect", []string{"datastore", "datastore/model", "datastore/safefile", "datastore/etcd",
 		"datastore/kubernetes"}},
 	{"datastore/storetest", []string{"datastore", "datastore/model"}},
