@@ -41,6 +41,7 @@ var settings = map[string][]string{
 	"defaults":     nil,
 	"etcd":         {"datastore=etcd", "etcd.endpoints=https://10.0.0.5:2379\\,https://10.0.0.6:2379"},
 	"adopted etcd": {"datastore=etcd"},
+	"cleanup":      {"cleanup=true"},
 	"v3":           {"calicoAPIGroup=projectcalico.org/v3"},
 	"dual stack": {"node.ip6=autodetect", "pools.ipv4.cidr=10.244.0.0/16", "pools.ipv6.cidr=fd00:10:244::/56",
 		"node.asNumber=65010.7"},
@@ -117,7 +118,8 @@ func TestChartIsAccepted(t *testing.T) {
 		})
 	}
 	for _, args := range [][]string{{"-f", "../../deploy/manifests/manx-kubernetes.yaml"},
-		{"-f", "../../deploy/manifests/manx-etcd.yaml"}, {"-k", "../../deploy/kustomize"}} {
+		{"-f", "../../deploy/manifests/manx-etcd.yaml"}, {"-f", "../../deploy/manifests/manx-cleanup.yaml"},
+		{"-k", "../../deploy/kustomize"}} {
 		cmd := exec.Command(kubectl, append([]string{"--kubeconfig", config, "apply", "--dry-run=server"}, args...)...)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%v: %v: %s", args, err, out)
