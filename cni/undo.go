@@ -1,27 +1,29 @@
-package main
+package cni
 
 import (
 	"context"
 	"errors"
 	"fmt"
-
-	"go.uber.org/zap"
+	"time"
 )
 
-// undoStack remembers how to take back what has been done.
-type undoStack []undoStep
+// Undo remembers how to take back what has been done.
+type Undo []undoStep
+
+const undoTimeout = 30 * time.Second
 
 type undoStep struct {
 	name string
 	do   func(context.Context) error
 }
 
-func (u *undoStack) push(name string, do func(context.Context) error) {
+// Push adds a step.
+func (u *Undo) Push(name string, do func(context.Context) error) {
 	*u = append(*u, undoStep{name, do})
 }
 
-// run takes everything back, last first. One failure does not keep the others from being tried.
-func (u *undoStack) run(log *zap.Logger) error {
+// Run takes everything back, last first, and calls done (which may be nil) after each step that succeeds. One failure does not keep the others from being tried.
+func (u *Undo) Run(done func(step string)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 	defer cancel()
 	var problems []error
@@ -29,8 +31,8 @@ func (u *undoStack) run(log *zap.Logger) error {
 		s := (*u)[i]
 		if err := s.do(ctx); err != nil {
 			problems = append(problems, fmt.Errorf("clean up: %s: %w", s.name, err))
-		} else {
-			log.Info("taken back", zap.String("step", s.name))
+		} else if done != nil {
+			done(s.name)
 		}
 	}
 	*u = nil
@@ -44,8 +46,8 @@ type takenBackError struct{ cause, cleanup error }
 func (e *takenBackError) Error() string { return e.cause.Error() + "; " + e.cleanup.Error() }
 func (e *takenBackError) Unwrap() error { return e.cause }
 
-// afterwards adds the outcome of the clean-up to the error of a call.
-func afterwards(cause, cleanup error) error {
+// Afterwards adds the outcome of the clean-up to the error of a call.
+func Afterwards(cause, cleanup error) error {
 	if cleanup == nil {
 		return cause
 	}

@@ -1,4 +1,4 @@
-package kernel
+package podnet
 
 import (
 	"bytes"
@@ -13,10 +13,10 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// CheckPod compares what AttachPod made with what is there now and returns every difference that would keep packets
+// Check compares what Attach made with what is there now and returns every difference that would keep packets
 // from flowing, or nil. It changes nothing.
-func CheckPod(p Pod) error {
-	w, err := openPod(p, nil)
+func Check(p Pod) error {
+	w, err := open(p, nil)
 	if err != nil {
 		return err
 	}
@@ -28,7 +28,7 @@ func CheckPod(p Pod) error {
 }
 
 // checkLinks finds both ends and makes sure that they belong together.
-func (w *podWiring) checkLinks() error {
+func (w *wiring) checkLinks() error {
 	var err error
 	if w.outside, err = w.host.LinkByName(w.HostIf); err != nil {
 		return fmt.Errorf("interface %s is missing on the host: %w", w.HostIf, err)
@@ -47,8 +47,8 @@ func (w *podWiring) checkLinks() error {
 	if in.Flags&net.FlagUp == 0 {
 		problems = append(problems, fmt.Errorf("%s in %s is down", w.IfName, w.Netns))
 	}
-	if !bytes.Equal(out.HardwareAddr, PodHostMAC) {
-		problems = append(problems, fmt.Errorf("%s has hardware address %s, want %s", w.HostIf, out.HardwareAddr, PodHostMAC))
+	if !bytes.Equal(out.HardwareAddr, HostMAC) {
+		problems = append(problems, fmt.Errorf("%s has hardware address %s, want %s", w.HostIf, out.HardwareAddr, HostMAC))
 	}
 	if w.MAC != nil && !bytes.Equal(in.HardwareAddr, w.MAC) {
 		problems = append(problems, fmt.Errorf("%s in %s has hardware address %s, want %s", w.IfName, w.Netns, in.HardwareAddr, w.MAC))
@@ -56,7 +56,7 @@ func (w *podWiring) checkLinks() error {
 	return errors.Join(problems...)
 }
 
-func (w *podWiring) checkInside() error {
+func (w *wiring) checkInside() error {
 	addrs, err := w.pod.AddrList(w.inside, netlink.FAMILY_ALL)
 	if err != nil {
 		return fmt.Errorf("addresses of %s in %s: %w", w.IfName, w.Netns, err)
@@ -78,17 +78,17 @@ func (w *podWiring) checkInside() error {
 		return errors.Join(append(problems, fmt.Errorf("routes of %s: %w", w.Netns, err))...)
 	}
 	for _, dst := range w.Routes {
-		if !hasPodRoute(routes, dst) {
+		if !hasRoute(routes, dst) {
 			problems = append(problems, fmt.Errorf("%s lacks the route to %s through the gateway", w.Netns, dst))
 		}
 	}
 	return errors.Join(problems...)
 }
 
-func hasPodRoute(routes []netlink.Route, dst netip.Prefix) bool {
-	gateway := PodGateway6
+func hasRoute(routes []netlink.Route, dst netip.Prefix) bool {
+	gateway := Gateway6
 	if dst.Addr().Is4() {
-		gateway = PodGateway4
+		gateway = Gateway4
 	}
 	for _, r := range routes {
 		to := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
@@ -107,7 +107,7 @@ func hasPodRoute(routes []netlink.Route, dst netip.Prefix) bool {
 	return false
 }
 
-func (w *podWiring) checkHostRoutes() error {
+func (w *wiring) checkHostRoutes() error {
 	var problems []error
 	for _, a := range w.Addresses {
 		r, err := hostRouteTo(w.host, a)
@@ -118,7 +118,7 @@ func (w *podWiring) checkHostRoutes() error {
 	return errors.Join(problems...)
 }
 
-func (w *podWiring) checkHostSysctls() error {
+func (w *wiring) checkHostSysctls() error {
 	v4, v6 := w.families()
 	var want []string
 	if v4 {

@@ -1,4 +1,4 @@
-package kernel
+package podnet
 
 import (
 	"errors"
@@ -16,10 +16,10 @@ import (
 // ErrNoNetns: the path does not name a network namespace, or not any more.
 var ErrNoNetns = errors.New("no such network namespace")
 
-// podNetns is an open network namespace.
-type podNetns struct{ handle netns.NsHandle }
+// namespace is an open network namespace.
+type namespace struct{ handle netns.NsHandle }
 
-func openPodNetns(path string) (*podNetns, error) {
+func openNetns(path string) (*namespace, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
 		if errors.Is(err, fs.ErrNotExist) || path == "" {
@@ -43,13 +43,13 @@ func openPodNetns(path string) (*podNetns, error) {
 			return nil, fmt.Errorf("%s is this host's own network namespace, not a workload's", path)
 		}
 	}
-	return &podNetns{handle: handle}, nil
+	return &namespace{handle: handle}, nil
 }
 
-func (n *podNetns) close() { _ = n.handle.Close() }
+func (n *namespace) close() { _ = n.handle.Close() }
 
 // do runs fn on a thread inside the namespace. The thread ends with it, so that no other code can ever run there.
-func (n *podNetns) do(fn func() error) error {
+func (n *namespace) do(fn func() error) error {
 	result := make(chan error)
 	go func() {
 		runtime.LockOSThread()
@@ -62,9 +62,9 @@ func (n *podNetns) do(fn func() error) error {
 	return <-result
 }
 
-// DetachPod removes the interface ifName from the namespace at path, and hostIf (if not empty) from this one. A
+// Detach removes the interface ifName from the namespace at path, and hostIf (if not empty) from this one. A
 // namespace or interface that does not exist (any more) is no error.
-func DetachPod(path, ifName, hostIf string) error {
+func Detach(path, ifName, hostIf string) error {
 	return errors.Join(detachInside(path, ifName), detachOutside(hostIf))
 }
 
@@ -72,7 +72,7 @@ func detachInside(path, ifName string) error {
 	if path == "" {
 		return nil
 	}
-	ns, err := openPodNetns(path)
+	ns, err := openNetns(path)
 	if errors.Is(err, ErrNoNetns) {
 		return nil
 	}
@@ -85,7 +85,7 @@ func detachInside(path, ifName string) error {
 		return fmt.Errorf("open netlink in %s: %w", path, err)
 	}
 	defer h.Close()
-	if err := removePodVeth(h, ifName); err != nil {
+	if err := removeVeth(h, ifName); err != nil {
 		return fmt.Errorf("in %s: %w", path, err)
 	}
 	return nil
@@ -100,13 +100,13 @@ func detachOutside(hostIf string) error {
 		return fmt.Errorf("open netlink: %w", err)
 	}
 	defer h.Close()
-	return removePodVeth(h, hostIf)
+	return removeVeth(h, hostIf)
 }
 
-// removePodVeth removes a veth by name; anything else of that name is not ours and stays.
-func removePodVeth(h *netlink.Handle, name string) error {
+// removeVeth removes a veth by name; anything else of that name is not ours and stays.
+func removeVeth(h *netlink.Handle, name string) error {
 	link, err := h.LinkByName(name)
-	if podLinkMissing(err) {
+	if linkMissing(err) {
 		return nil
 	}
 	if err != nil {
@@ -115,19 +115,19 @@ func removePodVeth(h *netlink.Handle, name string) error {
 	if link.Type() != "veth" {
 		return fmt.Errorf("interface %s is a %s, not a veth: it is not ours to remove", name, link.Type())
 	}
-	if err := h.LinkDel(link); err != nil && !podLinkMissing(err) {
+	if err := h.LinkDel(link); err != nil && !linkMissing(err) {
 		return fmt.Errorf("remove interface %s: %w", name, err)
 	}
 	return nil
 }
 
-func podLinkMissing(err error) bool {
+func linkMissing(err error) bool {
 	var missing netlink.LinkNotFoundError
 	return errors.As(err, &missing) || errors.Is(err, unix.ENODEV)
 }
 
-// podSysctl sets a variable under /proc/sys/net of the calling thread's namespace, unless it has that value.
-func podSysctl(value string, path ...string) error {
+// setSysctl sets a variable under /proc/sys/net of the calling thread's namespace, unless it has that value.
+func setSysctl(value string, path ...string) error {
 	file := filepath.Join(append([]string{"/proc/sys/net"}, path...)...)
 	if have, err := os.ReadFile(file); err == nil && string(have) == value+"\n" {
 		return nil

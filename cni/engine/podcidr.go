@@ -1,4 +1,4 @@
-package main
+package engine
 
 import (
 	"bytes"
@@ -11,49 +11,46 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// resolvePodCIDRs replaces the words usePodCidr and usePodCidrIPv6 in the subnets that an IPAM plugin such as host-local
+// resolvePodCIDRs is the configuration for another IPAM plugin: it replaces the words usePodCidr and usePodCidrIPv6 in the subnets that an IPAM plugin such as host-local
 // is given by the CIDRs of this node.
-func (c *call) resolvePodCIDRs(ctx context.Context) error {
+func (c *call) resolvePodCIDRs(ctx context.Context) (json.RawMessage, error) {
 	if !c.usesPodCIDRs() {
-		return nil
+		return c.q.Config, nil
 	}
 	o, err := c.store.Get(ctx, model.ResourceKey(model.KindNode, c.work.Node))
 	if err != nil {
-		return fmt.Errorf("ipam.subnet = usePodCidr: %w", err)
+		return nil, fmt.Errorf("ipam.subnet = usePodCidr: %w", err)
 	}
 	node, ok := o.Value.(*model.Node)
 	if !ok {
-		return fmt.Errorf("ipam.subnet = usePodCidr: %w", o.Err)
+		return nil, fmt.Errorf("ipam.subnet = usePodCidr: %w", o.Err)
 	}
-	if err := c.putSubnets(node.Status.PodCIDRs); err != nil {
-		return fmt.Errorf("node %s: %w", c.work.Node, err)
+	config, err := c.putSubnets(node.Status.PodCIDRs)
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", c.work.Node, err)
 	}
-	return nil
+	return config, nil
 }
 
 // everyAddress satisfies plugins that insist on subnets although they release by container: the node may be gone.
 var everyAddress = []string{"0.0.0.0/0", "::/0"}
 
 func (c *call) usesPodCIDRs() bool {
-	return bytes.Contains(bytes.ToLower(c.args.StdinData), []byte("usepodcidr"))
+	return bytes.Contains(bytes.ToLower(c.q.Config), []byte("usepodcidr"))
 }
 
-// putSubnets writes CIDRs into the configuration that the IPAM plugin gets.
-func (c *call) putSubnets(cidrs []string) error {
+// putSubnets gives the configuration with these CIDRs in it.
+func (c *call) putSubnets(cidrs []string) (json.RawMessage, error) {
 	var conf map[string]any
-	d := json.NewDecoder(bytes.NewReader(c.args.StdinData))
+	d := json.NewDecoder(bytes.NewReader(c.q.Config))
 	d.UseNumber()
 	if err := d.Decode(&conf); err != nil {
-		return err
+		return nil, err
 	}
 	if err := replaceSubnets(conf["ipam"], cidrs); err != nil {
-		return err
+		return nil, err
 	}
-	data, err := json.Marshal(conf)
-	if err == nil {
-		c.args.StdinData = data
-	}
-	return err
+	return json.Marshal(conf)
 }
 
 // replaceSubnets walks through the subnet of the IPAM section and those of its ranges.

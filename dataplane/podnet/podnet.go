@@ -1,4 +1,4 @@
-package kernel
+package podnet
 
 import (
 	"errors"
@@ -7,7 +7,6 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,43 +23,44 @@ type Pod struct {
 	Addresses  []netip.Addr
 	Routes     []netip.Prefix // that go through the gateway of their family
 	Forwarding bool           // the workload forwards packets
-	HostRoute  PodRoute
+	HostRoute  Route
 	// Exclusive makes it an error that HostIf exists and leads to another namespace. Otherwise it is replaced: a
 	// restarted pod has a new namespace and the same interface name on the host.
 	Exclusive bool
 }
 
-// PodRoute is how the host's routes to a workload's addresses are marked. The agent that looks after them later must
+// Route is how the host's routes to a workload's addresses are marked. The agent that looks after them later must
 // use the same values, else it would have to replace them.
-type PodRoute struct {
+type Route struct {
 	Protocol int // of rtnetlink
 	Metric   int
 }
 
-// PodGateway4 is the next hop of a workload's IPv4 routes; the host end answers for it by proxy ARP.
-var PodGateway4 = netip.AddrFrom4([4]byte{169, 254, 1, 1})
+// Gateway4 is the next hop of a workload's IPv4 routes; the host end answers for it by proxy ARP.
+var Gateway4 = netip.AddrFrom4([4]byte{169, 254, 1, 1})
 
-// PodHostMAC is the hardware address of every host end, so that a workload's neighbour entry survives the move of an
-// interface. PodGateway6 is the link-local address that follows from it (RFC 4291, appendix A).
+// HostMAC is the hardware address of every host end, so that a workload's neighbour entry survives the move of an
+// interface. Gateway6 is the link-local address that follows from it (RFC 4291, appendix A).
 var (
-	PodHostMAC  = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
-	PodGateway6 = netip.MustParseAddr("fe80::ecee:eeff:feee:eeee")
+	HostMAC  = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
+	Gateway6 = netip.MustParseAddr("fe80::ecee:eeff:feee:eeee")
 )
 
-// PodOptions are the surroundings of AttachPod.
-type PodOptions struct {
-	Log *zap.Logger // nil: none
+// Options are the surroundings of Attach.
+type Options struct {
+	// Warn is told what is not as it should be, but keeps no packet from flowing. Nil: nobody.
+	Warn func(what string, err error)
 	// BeforeStep is called with the name of each step; its error fails the step. Nil: nothing.
 	BeforeStep func(step string) error
 }
 
-// AttachPod creates and configures the interface and returns the hardware address of the workload's end. An interface
+// Attach creates and configures the interface and returns the hardware address of the workload's end. An interface
 // of that name on the host is replaced if it is a veth. When a step fails nothing of the new interface stays.
-func AttachPod(p Pod, o PodOptions) (net.HardwareAddr, error) {
-	if o.Log == nil {
-		o.Log = zap.NewNop()
+func Attach(p Pod, o Options) (net.HardwareAddr, error) {
+	if o.Warn == nil {
+		o.Warn = func(string, error) {}
 	}
-	w, err := openPod(p, o.Log)
+	w, err := open(p, o.Warn)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func AttachPod(p Pod, o PodOptions) (net.HardwareAddr, error) {
 	return w.inside.Attrs().HardwareAddr, nil
 }
 
-func runStep(s podStep, before func(string) error) error {
+func runStep(s step, before func(string) error) error {
 	if before != nil {
 		if err := before(s.name); err != nil {
 			return err
@@ -82,37 +82,37 @@ func runStep(s podStep, before func(string) error) error {
 	return s.do()
 }
 
-// PodSteps lists the names of the steps that AttachPod takes for p, in order.
-func PodSteps(p Pod) []string {
+// Steps lists the names of the steps that Attach takes for p, in order.
+func Steps(p Pod) []string {
 	var names []string
-	for _, s := range (&podWiring{Pod: p}).steps() {
+	for _, s := range (&wiring{Pod: p}).steps() {
 		names = append(names, s.name)
 	}
 	return names
 }
 
-type podStep struct {
+type step struct {
 	name string
 	do   func() error
 }
 
-// podWiring is the attachment of one Pod while it is made.
-type podWiring struct {
+// wiring is the attachment of one Pod while it is made.
+type wiring struct {
 	Pod
-	log     *zap.Logger
-	ns      *podNetns
+	warn    func(what string, err error)
+	ns      *namespace
 	host    *netlink.Handle // in our namespace
 	pod     *netlink.Handle // in the workload's
 	outside netlink.Link    // the host end, once created
 	inside  netlink.Link    // the workload's end
 }
 
-func openPod(p Pod, log *zap.Logger) (*podWiring, error) {
-	ns, err := openPodNetns(p.Netns)
+func open(p Pod, warn func(string, error)) (*wiring, error) {
+	ns, err := openNetns(p.Netns)
 	if err != nil {
 		return nil, err
 	}
-	w := &podWiring{Pod: p, log: log, ns: ns}
+	w := &wiring{Pod: p, warn: warn, ns: ns}
 	if w.host, err = netlink.NewHandle(unix.NETLINK_ROUTE); err == nil {
 		w.pod, err = netlink.NewHandleAt(ns.handle, unix.NETLINK_ROUTE)
 	}
@@ -123,7 +123,7 @@ func openPod(p Pod, log *zap.Logger) (*podWiring, error) {
 	return w, nil
 }
 
-func (w *podWiring) close() {
+func (w *wiring) close() {
 	for _, h := range []*netlink.Handle{w.host, w.pod} {
 		if h != nil {
 			h.Close()
@@ -134,26 +134,26 @@ func (w *podWiring) close() {
 
 // steps are in this order so that the workload never sends before its host end can answer, and never has an address
 // before it has the routes that belong to it.
-func (w *podWiring) steps() []podStep {
+func (w *wiring) steps() []step {
 	v4, v6 := w.families()
-	steps := []podStep{
+	steps := []step{
 		{"remove the old interface", w.removeOld},
 		{"create the interface", w.create},
 		{"set the host's sysctls", func() error { return w.hostSysctls(v4, v6) }},
-		{"set the workload's sysctls", func() error { return w.ns.do(func() error { return w.podSysctls(v4, v6) }) }},
+		{"set the workload's sysctls", func() error { return w.ns.do(func() error { return w.insideSysctls(v4, v6) }) }},
 		{"bring the interface up", w.up},
 	}
 	if v4 {
-		steps = append(steps, podStep{"add the IPv4 gateway", w.gateway4})
+		steps = append(steps, step{"add the IPv4 gateway", w.gateway4})
 	}
 	if v6 {
-		steps = append(steps, podStep{"add the IPv6 gateway", w.gateway6})
+		steps = append(steps, step{"add the IPv6 gateway", w.gateway6})
 	}
 	return append(steps,
-		podStep{"add the workload's routes", w.routes},
-		podStep{"add the workload's addresses", w.addresses},
-		podStep{"check the gateway's hardware address", w.settleMAC},
-		podStep{"add the host's routes", w.hostRoutes},
+		step{"add the workload's routes", w.routes},
+		step{"add the workload's addresses", w.addresses},
+		step{"check the gateway's hardware address", w.settleMAC},
+		step{"add the host's routes", w.hostRoutes},
 	)
 }
 
@@ -169,11 +169,11 @@ func (p Pod) families() (v4, v6 bool) {
 }
 
 // undo removes what was created: with one end goes the other, and its addresses and routes on both sides.
-func (w *podWiring) undo() error {
+func (w *wiring) undo() error {
 	if w.outside == nil {
 		return nil
 	}
-	if err := w.host.LinkDel(w.outside); err != nil && !podLinkMissing(err) {
+	if err := w.host.LinkDel(w.outside); err != nil && !linkMissing(err) {
 		return fmt.Errorf("clean up: remove %s: %w", w.HostIf, err)
 	}
 	return nil

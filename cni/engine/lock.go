@@ -1,4 +1,4 @@
-package main
+package engine
 
 import (
 	"context"
@@ -15,15 +15,23 @@ import (
 // lock takes turns with the other IPAM calls of this host, Calico's own plugin included: they would mostly fight for
 // one block. It is an optimisation only, so a lock that cannot be had is no error.
 func (c *call) lock(ctx context.Context) (unlock func()) {
-	f, err := safefile.OpenOwn(c.conf.IPAMLockFile, os.O_CREATE|os.O_RDWR, 0o600)
+	c.ipam.Lock() // the calls of this process wait for each other without asking again and again
+	unlock, err := lockFile(ctx, c.conf.IPAMLockFile)
+	if err != nil && c.lockFails.CompareAndSwap(false, true) {
+		c.log.Warn("going on without the IPAM lock", zap.String("file", c.conf.IPAMLockFile), zap.Error(err))
+	}
+	return func() {
+		unlock()
+		c.ipam.Unlock()
+	}
+}
+
+func lockFile(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := safefile.OpenOwn(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		c.log.Warn("going on without the IPAM lock", zap.Error(err))
-		return func() {}
+		return func() {}, err
 	}
-	if err := flock(ctx, f); err != nil {
-		c.log.Warn("going on without the IPAM lock", zap.String("file", f.Name()), zap.Error(err))
-	}
-	return func() { _ = f.Close() }
+	return func() { _ = f.Close() }, flock(ctx, f)
 }
 
 // flock waits for the lock until ctx ends.

@@ -1,4 +1,4 @@
-package kernel
+package podnet
 
 import (
 	"bytes"
@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func (w *podWiring) removeOld() error {
+func (w *wiring) removeOld() error {
 	link, err := w.host.LinkByName(w.HostIf)
-	if podLinkMissing(err) {
+	if linkMissing(err) {
 		return nil
 	}
 	if err != nil {
@@ -23,11 +23,11 @@ func (w *podWiring) removeOld() error {
 	if err := w.refuseForeign(link.Attrs()); err != nil {
 		return err
 	}
-	return removePodVeth(w.host, w.HostIf)
+	return removeVeth(w.host, w.HostIf)
 }
 
 // refuseForeign fails if old, an interface of the host end's name, leads to where it must not be removed.
-func (w *podWiring) refuseForeign(old *netlink.LinkAttrs) error {
+func (w *wiring) refuseForeign(old *netlink.LinkAttrs) error {
 	id, err := w.host.GetNetNsIdByFd(int(w.ns.handle))
 	if err != nil {
 		return fmt.Errorf("identify %s: %w", w.Netns, err)
@@ -48,11 +48,11 @@ func (w *podWiring) refuseForeign(old *netlink.LinkAttrs) error {
 
 // create makes both ends at once, each in its namespace and with its final hardware address, so that nobody (udev) sees
 // an interface that is not finished.
-func (w *podWiring) create() error {
+func (w *wiring) create() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = w.HostIf
 	attrs.MTU = w.MTU
-	attrs.HardwareAddr = PodHostMAC
+	attrs.HardwareAddr = HostMAC
 	veth := &netlink.Veth{
 		LinkAttrs: attrs, PeerName: w.IfName, PeerNamespace: netlink.NsFd(w.ns.handle),
 		PeerHardwareAddr: w.MAC, PeerMTU: uint32(w.MTU), PeerTxQLen: -1,
@@ -79,7 +79,7 @@ func (w *podWiring) create() error {
 	return nil
 }
 
-func (w *podWiring) up() error {
+func (w *wiring) up() error {
 	if err := w.host.LinkSetUp(w.outside); err != nil {
 		return fmt.Errorf("%s: %w", w.HostIf, err)
 	}
@@ -91,42 +91,42 @@ func (w *podWiring) up() error {
 
 // gateway4 makes the gateway reachable; the kernel accepts a next hop only if it has a route to it. The permanent
 // neighbour entry is for hosts without a default route: there proxy ARP does not answer for the gateway.
-func (w *podWiring) gateway4() error {
-	if err := w.addPodRoute(&netlink.Route{
-		LinkIndex: w.inside.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: podPrefix(netip.PrefixFrom(PodGateway4, 32)),
+func (w *wiring) gateway4() error {
+	if err := w.addRoute(&netlink.Route{
+		LinkIndex: w.inside.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: ipNet(netip.PrefixFrom(Gateway4, 32)),
 	}); err != nil {
 		return err
 	}
 	if err := w.pod.NeighSet(&netlink.Neigh{
 		LinkIndex: w.inside.Attrs().Index, Family: netlink.FAMILY_V4, State: netlink.NUD_PERMANENT,
-		IP: PodGateway4.AsSlice(), HardwareAddr: PodHostMAC,
+		IP: Gateway4.AsSlice(), HardwareAddr: HostMAC,
 	}); err != nil {
-		return fmt.Errorf("neighbour %s in %s: %w", PodGateway4, w.Netns, err)
+		return fmt.Errorf("neighbour %s in %s: %w", Gateway4, w.Netns, err)
 	}
 	return nil
 }
 
 // gateway6 gives the host end the address that workloads use as gateway. The kernel derives the same one from the
 // hardware address, but later, and not under every addr_gen_mode.
-func (w *podWiring) gateway6() error {
+func (w *wiring) gateway6() error {
 	err := w.host.AddrAdd(w.outside, &netlink.Addr{
-		IPNet: &net.IPNet{IP: PodGateway6.AsSlice(), Mask: net.CIDRMask(64, 128)},
+		IPNet: &net.IPNet{IP: Gateway6.AsSlice(), Mask: net.CIDRMask(64, 128)},
 		Flags: unix.IFA_F_NODAD, Scope: int(netlink.SCOPE_LINK),
 	})
 	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("%s on %s: %w", PodGateway6, w.HostIf, err)
+		return fmt.Errorf("%s on %s: %w", Gateway6, w.HostIf, err)
 	}
 	return nil
 }
 
-func (w *podWiring) routes() error {
+func (w *wiring) routes() error {
 	for _, dst := range w.Routes {
-		gateway := PodGateway6
+		gateway := Gateway6
 		if dst.Addr().Is4() {
-			gateway = PodGateway4
+			gateway = Gateway4
 		}
-		if err := w.addPodRoute(&netlink.Route{
-			LinkIndex: w.inside.Attrs().Index, Dst: podPrefix(dst), Gw: gateway.AsSlice(),
+		if err := w.addRoute(&netlink.Route{
+			LinkIndex: w.inside.Attrs().Index, Dst: ipNet(dst), Gw: gateway.AsSlice(),
 		}); err != nil {
 			return err
 		}
@@ -134,16 +134,16 @@ func (w *podWiring) routes() error {
 	return nil
 }
 
-func (w *podWiring) addPodRoute(r *netlink.Route) error {
+func (w *wiring) addRoute(r *netlink.Route) error {
 	if err := w.pod.RouteAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("route %s in %s: %w", r, w.Netns, err)
 	}
 	return nil
 }
 
-func (w *podWiring) addresses() error {
+func (w *wiring) addresses() error {
 	for _, a := range w.Addresses {
-		addr := &netlink.Addr{IPNet: podPrefix(netip.PrefixFrom(a, a.BitLen()))}
+		addr := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, a.BitLen()))}
 		if a.Is6() {
 			addr.Flags = unix.IFA_F_NODAD
 		}
@@ -155,21 +155,21 @@ func (w *podWiring) addresses() error {
 }
 
 // settleMAC restores the host end's hardware address where something on the host (udev's link policy) changed it.
-func (w *podWiring) settleMAC() error {
+func (w *wiring) settleMAC() error {
 	const tries = 50
 	for i := 0; ; i++ {
 		link, err := w.host.LinkByName(w.HostIf)
 		if err != nil {
 			return fmt.Errorf("read %s: %w", w.HostIf, err)
 		}
-		if bytes.Equal(link.Attrs().HardwareAddr, PodHostMAC) {
+		if bytes.Equal(link.Attrs().HardwareAddr, HostMAC) {
 			return nil
 		}
 		if i == tries {
 			return fmt.Errorf("%s has hardware address %s: something on this host keeps changing it from %s",
-				w.HostIf, link.Attrs().HardwareAddr, PodHostMAC)
+				w.HostIf, link.Attrs().HardwareAddr, HostMAC)
 		}
-		if err := w.host.LinkSetHardwareAddr(link, PodHostMAC); err != nil {
+		if err := w.host.LinkSetHardwareAddr(link, HostMAC); err != nil {
 			return fmt.Errorf("%s: set hardware address: %w", w.HostIf, err)
 		}
 		if i > 0 {
@@ -178,10 +178,10 @@ func (w *podWiring) settleMAC() error {
 	}
 }
 
-func (w *podWiring) hostRoutes() error {
+func (w *wiring) hostRoutes() error {
 	for _, a := range w.Addresses {
 		r := netlink.Route{
-			LinkIndex: w.outside.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: podPrefix(netip.PrefixFrom(a, a.BitLen())),
+			LinkIndex: w.outside.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: ipNet(netip.PrefixFrom(a, a.BitLen())),
 			Protocol: netlink.RouteProtocol(w.HostRoute.Protocol), Priority: w.HostRoute.Metric,
 		}
 		err := w.host.RouteAdd(&r)
@@ -196,7 +196,7 @@ func (w *podWiring) hostRoutes() error {
 }
 
 // ownHostRoute accepts an existing route if it is the one that we want: the agent may have been faster.
-func (w *podWiring) ownHostRoute(a netip.Addr) error {
+func (w *wiring) ownHostRoute(a netip.Addr) error {
 	r, err := hostRouteTo(w.host, a)
 	if err != nil {
 		return err
@@ -232,6 +232,6 @@ func hostRouteTo(h *netlink.Handle, a netip.Addr) (*netlink.Route, error) {
 	return nil, nil
 }
 
-func podPrefix(p netip.Prefix) *net.IPNet {
+func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

@@ -1,16 +1,16 @@
-package main
+package engine
 
 import (
 	"crypto/sha1" //nolint:gosec // a name, not a secret
 	"encoding/hex"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/manxnet/manx/cni"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -24,7 +24,7 @@ type workload struct {
 	Pod         string // empty outside Kubernetes
 }
 
-func newWorkload(network, node, containerID, ifName string, a podArgs) workload {
+func newWorkload(network, node, containerID, ifName string, a cni.Args) workload {
 	w := workload{Network: network, Node: node, ContainerID: containerID, IfName: ifName, Namespace: "default"}
 	if a.K8S_POD_NAME != "" && a.K8S_POD_NAMESPACE != "" {
 		w.Pod, w.Namespace = string(a.K8S_POD_NAME), string(a.K8S_POD_NAMESPACE)
@@ -79,8 +79,9 @@ func (w workload) attributes(now string) map[string]string {
 	return a
 }
 
-// endpoint fills in a WorkloadEndpoint. old is the stored one, nil if there is none; what others wrote there stays.
-func (w workload) endpoint(old *model.WorkloadEndpoint, hostIf string, mac net.HardwareAddr, addrs []netip.Addr) *model.WorkloadEndpoint {
+// endpoint fills in a WorkloadEndpoint. old is what there is of it, nil if there is nothing; what others wrote there
+// stays. Without policy of Kubernetes the network's own profile holds.
+func (w workload) endpoint(old *model.WorkloadEndpoint, a *cni.Attachment, kubernetes bool) *model.WorkloadEndpoint {
 	e := &model.WorkloadEndpoint{}
 	if old != nil {
 		*e = *old
@@ -91,12 +92,12 @@ func (w workload) endpoint(old *model.WorkloadEndpoint, hostIf string, mac net.H
 	e.Labels = withLabels(e.Labels, map[string]string{model.LabelNamespace: w.Namespace, model.LabelOrchestrator: w.orchestrator()})
 	s := &e.Spec
 	s.Orchestrator, s.Node, s.ContainerID, s.Pod, s.Endpoint = w.orchestrator(), w.Node, w.ContainerID, w.Pod, w.IfName
-	s.InterfaceName, s.MAC = hostIf, mac.String()
+	s.InterfaceName, s.MAC = a.HostIf, a.MAC
 	s.IPNetworks = nil
-	for _, a := range addrs {
-		s.IPNetworks = append(s.IPNetworks, netip.PrefixFrom(a, a.BitLen()).String())
+	for _, ip := range a.Addresses {
+		s.IPNetworks = append(s.IPNetworks, netip.PrefixFrom(ip, ip.BitLen()).String())
 	}
-	if !slices.Contains(s.Profiles, w.Network) {
+	if !kubernetes && !slices.Contains(s.Profiles, w.Network) {
 		s.Profiles = append(slices.Clone(s.Profiles), w.Network)
 	}
 	return e

@@ -1,4 +1,4 @@
-package main
+package cni
 
 import (
 	"encoding/json"
@@ -12,15 +12,12 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
-
-	"github.com/manxnet/manx/dataplane/endpointstatus"
-	"github.com/manxnet/manx/datastore/connect"
 )
 
-// netConf is a network configuration as the container runtime passes it, with Calico's keys.
-type netConf struct {
+// Config is a network configuration as the container runtime passes it, with Calico's keys.
+type Config struct {
 	types.PluginConf
-	IPAM ipamConf `json:"ipam"`
+	IPAM IPAM `json:"ipam"`
 
 	Nodename             string `json:"nodename"`
 	NodenameFile         string `json:"nodename_file"`
@@ -50,16 +47,24 @@ type netConf struct {
 	LogFileMaxAge  int    `json:"log_file_max_age"`  // days
 	LogFileMaxN    int    `json:"log_file_max_count"`
 
-	Policy struct {
-		Type string `json:"type"`
-	} `json:"policy"`
+	Policy     Policy     `json:"policy"`
+	Kubernetes Kubernetes `json:"kubernetes"`
+	// Features are off unless they are turned on here.
+	Features struct {
+		IPAddrsNoIPAM bool `json:"ip_addrs_no_ipam"`
+		FloatingIPs   bool `json:"floating_ips"`
+	} `json:"feature_control"`
+	CalicoAPIGroup string  `json:"calico_api_group"`
+	QPS            float32 `json:"qps"`
+	Burst          int     `json:"burst"`
+
 	ContainerSettings struct {
 		AllowIPForwarding bool `json:"allow_ip_forwarding"`
 	} `json:"container_settings"`
 	// PolicySetupTimeout is in seconds; 0 does not wait, and nil leaves it to the plugin.
 	PolicySetupTimeout *int   `json:"policy_setup_timeout_seconds"`
 	EndpointStatusDir  string `json:"endpoint_status_dir"`
-	// ManxdSocket is a key that Calico's plugin does not have.
+	// ManxdSocket is manxd's control socket; that of CNI is beside it. Calico's plugin does not have the key.
 	ManxdSocket      string   `json:"manxd_socket"`
 	ReadinessGates   []string `json:"readiness_gates"`
 	DataplaneOptions struct {
@@ -67,8 +72,28 @@ type netConf struct {
 	} `json:"dataplane_options"`
 }
 
-// ipamConf is the part of the configuration for the IPAM plugin. The two booleans are strings, as Calico has them.
-type ipamConf struct {
+// Policy is the part that says whether Kubernetes' policies hold for pods, and how its API is reached.
+type Policy struct {
+	Type        string `json:"type"` // "k8s", or empty for a profile of the network's own
+	APIRoot     string `json:"k8s_api_root"`
+	AuthToken   string `json:"k8s_auth_token"`
+	Certificate string `json:"k8s_client_certificate"`
+	Key         string `json:"k8s_client_key"`
+	CA          string `json:"k8s_certificate_authority"`
+}
+
+// Kubernetes is the part that says how the Kubernetes API is reached.
+type Kubernetes struct {
+	Kubeconfig string `json:"kubeconfig"`
+	APIRoot    string `json:"k8s_api_root"`
+	NodeName   string `json:"node_name"`
+}
+
+// OfKubernetes is whether pods are what the Kubernetes API says of them.
+func (c *Config) OfKubernetes() bool { return c.Policy.Type == "k8s" }
+
+// IPAM is the part of the configuration for the IPAM plugin. The two booleans are strings, as Calico has them.
+type IPAM struct {
 	Type       string        `json:"type"`
 	AssignIPv4 string        `json:"assign_ipv4"`
 	AssignIPv6 string        `json:"assign_ipv6"`
@@ -77,8 +102,8 @@ type ipamConf struct {
 	Routes     []types.Route `json:"routes"`
 }
 
-// podArgs are the values that Kubernetes and users pass in CNI_ARGS.
-type podArgs struct {
+// Args are the values that Kubernetes and users pass in CNI_ARGS.
+type Args struct {
 	types.CommonArgs
 	IP                net.IP
 	K8S_POD_NAME      types.UnmarshallableString //nolint:revive // the name is the key
@@ -87,14 +112,24 @@ type podArgs struct {
 
 const (
 	defaultNodenameFile = "/var/lib/calico/nodename"
-	defaultMTUFile      = "/var/lib/calico/mtu"
+	DefaultMTUFile      = "/var/lib/calico/mtu"
 	defaultLockFile     = "/var/run/calico/ipam.lock"
 	defaultCNIVersion   = "0.2.0" // of a configuration that names none
-	defaultManxdSocket  = "/run/manx/manxd.sock"
+	DefaultSocket       = "/run/manx/manxd.sock"
 )
 
-func parseConf(stdin []byte) (*netConf, error) {
-	c := &netConf{}
+// SocketName is that of manxd's socket for this protocol, in its run directory.
+const SocketName = "cni.sock"
+
+// Socket is where manxd serves the plugins.
+func (c *Config) Socket() string { return filepath.Join(filepath.Dir(c.ManxdSocket), SocketName) }
+
+// OwnIPAM is whether addresses come from Calico's IPAM: from this plugin under another name.
+func (c *Config) OwnIPAM() bool { return c.IPAM.Type == "calico-ipam" || c.IPAM.Type == "manx-ipam" }
+
+// ParseConfig reads and checks a network configuration; the error has a code of CNI.
+func ParseConfig(stdin []byte) (*Config, error) {
+	c := &Config{}
 	if err := json.Unmarshal(stdin, c); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration cannot be read", err.Error())
 	}
@@ -107,16 +142,13 @@ func parseConf(stdin []byte) (*netConf, error) {
 	if c.IPAMLockFile == "" {
 		c.IPAMLockFile = defaultLockFile
 	}
-	if c.EndpointStatusDir == "" {
-		c.EndpointStatusDir = filepath.Join(endpointstatus.DefaultPathPrefix, endpointstatus.FolderName)
-	}
 	if c.ManxdSocket == "" {
-		c.ManxdSocket = defaultManxdSocket
+		c.ManxdSocket = DefaultSocket
 	}
 	return c, c.validate()
 }
 
-func (c *netConf) validate() error {
+func (c *Config) validate() error {
 	var problems []string
 	wrong := func(key string, value any, rule string) {
 		problems = append(problems, fmt.Sprintf("%s = %q: %s", key, fmt.Sprint(value), rule))
@@ -139,11 +171,8 @@ func (c *netConf) validate() error {
 	if c.DataplaneOptions.Type != "" && c.DataplaneOptions.Type != "linux" {
 		wrong("dataplane_options.type", c.DataplaneOptions.Type, "this plugin wires containers itself: leave it out")
 	}
-	switch known, usable := connect.Usable(c.DatastoreType); {
-	case !known, c.DatastoreType == connect.Embedded:
-		wrong("datastore_type", c.DatastoreType, "must be etcdv3")
-	case !usable:
-		wrong("datastore_type", c.DatastoreType, "this version keeps its data in etcd only: set etcdv3")
+	if t := c.DatastoreType; t != "" && t != "etcdv3" && t != "kubernetes" {
+		wrong("datastore_type", t, "must be etcdv3 or kubernetes")
 	}
 	if c.EtcdDiscoverySrv != "" {
 		wrong("etcd_discovery_srv", c.EtcdDiscoverySrv, "is not supported: list the servers in etcd_endpoints")
@@ -155,8 +184,9 @@ func (c *netConf) validate() error {
 	return nil
 }
 
-func parseArgs(text string) (podArgs, error) {
-	var a podArgs
+// ParseArgs reads CNI_ARGS; the error has a code of CNI.
+func ParseArgs(text string) (Args, error) {
+	var a Args
 	all := "IgnoreUnknown=1"
 	if text != "" {
 		all += ";" + text
@@ -167,13 +197,13 @@ func parseArgs(text string) (podArgs, error) {
 	return a, nil
 }
 
-// wants tells which families the IPAM plugin should assign. Only the exact words change the default.
-func (i ipamConf) wants() (v4, v6 bool) {
+// Wants tells which families the IPAM plugin should assign. Only the exact words change the default.
+func (i IPAM) Wants() (v4, v6 bool) {
 	return i.AssignIPv4 != "false", i.AssignIPv6 == "true"
 }
 
-// nodeName finds the name under which this node is registered. It must equal the agent's, byte for byte.
-func (c *netConf) nodeName() (string, error) {
+// NodeName finds the name under which this node is registered. It must equal the agent's, byte for byte.
+func (c *Config) NodeName() (string, error) {
 	if c.Nodename != "" {
 		return c.Nodename, nil
 	}
@@ -195,8 +225,8 @@ func (c *netConf) nodeName() (string, error) {
 	return strings.ToLower(strings.TrimSpace(host)), err
 }
 
-// mtu is the configured value, or what the agent found out and left in file. 0 leaves it to the kernel.
-func (c *netConf) mtu(file string) (int, error) {
+// FindMTU is the configured value, or what the agent found out and left in file. 0 leaves it to the kernel.
+func (c *Config) FindMTU(file string) (int, error) {
 	if c.MTU != 0 {
 		return c.MTU, nil
 	}

@@ -1,4 +1,4 @@
-package main
+package engine
 
 import (
 	"context"
@@ -13,12 +13,9 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/datastore/safefile"
-	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
 const (
@@ -29,8 +26,8 @@ const (
 	// policyPoll is how often the agent's file is looked for. To watch the folder would take an inotify instance for
 	// each container that starts, of which a host has few.
 	policyPoll = 10 * time.Millisecond
-	// reportTimeout bounds what a report of the wait may add to it.
-	reportTimeout = time.Second
+	// firstPoll is how often at first, for as long as the agent needs at least: one in manxd costs no process.
+	firstPoll, firstPolls = 2 * time.Millisecond, 25
 )
 
 // waitForPolicy waits until the agent has the policy of and the routes to the container in the kernel. It never fails
@@ -49,7 +46,7 @@ func (c *call) waitForPolicy(ctx context.Context, mac net.HardwareAddr, ips []ne
 		c.log.Warn("policy is not waited for", zap.Error(err))
 		return
 	}
-	path := filepath.Join(c.conf.EndpointStatusDir, name)
+	path := filepath.Join(c.statusDir(), name)
 	began := time.Now()
 	// The time that the configuration gives counts, not what is left of the call's.
 	ctx = context.WithoutCancel(ctx)
@@ -61,7 +58,22 @@ func (c *call) waitForPolicy(ctx context.Context, mac net.HardwareAddr, ips []ne
 	} else {
 		c.log.Info("policy and routes are in the kernel", zap.Duration("waited", waited))
 	}
-	c.reportWait(ctx, key.Namespace+"/"+key.Name, waited, err != nil)
+	if c.Report != nil {
+		c.Report(ctx, c.conf, key.Namespace+"/"+key.Name, waited, err != nil)
+	}
+}
+
+// statusDir is where the agent tells whose policy is in force.
+func (c *call) statusDir() string {
+	if dir := c.conf.EndpointStatusDir; dir != "" {
+		return dir
+	}
+	if c.StatusDir != nil {
+		if dir := c.StatusDir(); dir != "" {
+			return dir
+		}
+	}
+	return filepath.Join(endpointstatus.DefaultPathPrefix, endpointstatus.FolderName)
 }
 
 // policyWait is how long to wait, 0 for not at all. What is not configured depends on whether there is an agent that
@@ -70,20 +82,10 @@ func (c *call) policyWait() time.Duration {
 	if seconds := c.conf.PolicySetupTimeout; seconds != nil {
 		return time.Duration(min(*seconds, longestPolicyWait)) * time.Second
 	}
-	if _, err := os.Stat(c.conf.EndpointStatusDir); err == nil || c.daemonRuns() {
+	if _, err := os.Stat(c.statusDir()); err == nil || c.Agent != nil && c.Agent(c.conf) {
 		return defaultPolicyWait
 	}
 	return 0
-}
-
-// daemonRuns reports whether manxd listens on its control socket.
-func (c *call) daemonRuns() bool {
-	conn, err := net.DialTimeout("unix", c.conf.ManxdSocket, reportTimeout)
-	if err != nil {
-		return false
-	}
-	_ = conn.Close()
-	return true
 }
 
 // waitForFile waits until the file at path has a status that is right. An empty file, as early versions of Calico's
@@ -91,9 +93,12 @@ func (c *call) daemonRuns() bool {
 func waitForFile(ctx context.Context, path string, timeout time.Duration, right func(endpointstatus.Status) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	ticker := time.NewTicker(policyPoll)
+	ticker := time.NewTicker(firstPoll)
 	defer ticker.Stop()
-	for {
+	for n := 0; ; n++ {
+		if n == firstPolls {
+			ticker.Reset(policyPoll)
+		}
 		err := checkFile(path, right)
 		if err == nil {
 			return nil
@@ -135,22 +140,4 @@ func describes(s endpointstatus.Status, mac net.HardwareAddr, ips []netip.Addr) 
 	return !slices.ContainsFunc(ips, func(ip netip.Addr) bool {
 		return !slices.Contains(nets, netip.PrefixFrom(ip, ip.BitLen()).String())
 	})
-}
-
-// reportWait tells the daemon, whose metrics outlive this process. Nobody may be there to hear it.
-func (c *call) reportWait(ctx context.Context, endpoint string, waited time.Duration, timedOut bool) {
-	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
-	defer cancel()
-	conn, err := grpc.NewClient("unix:"+c.conf.ManxdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		c.log.Debug("the wait is not reported", zap.Error(err))
-		return
-	}
-	defer conn.Close()
-	_, err = manxv1.NewManxClient(conn).ReportPolicyWait(ctx, &manxv1.ReportPolicyWaitRequest{
-		Endpoint: endpoint, WaitedMs: waited.Milliseconds(), TimedOut: timedOut,
-	})
-	if err != nil {
-		c.log.Debug("the wait is not reported", zap.Error(err))
-	}
 }

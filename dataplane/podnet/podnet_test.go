@@ -1,4 +1,4 @@
-package kernel
+package podnet
 
 import (
 	"errors"
@@ -56,7 +56,7 @@ func (h *podHost) pod(addrs ...string) Pod {
 	name := h.netns(fmt.Sprintf("%s-p%d", h.name, h.pods))
 	p := Pod{
 		Netns: "/run/netns/" + name, IfName: "eth0", HostIf: fmt.Sprintf("cali%d", h.pods), MTU: 1400,
-		HostRoute: PodRoute{Protocol: 80},
+		HostRoute: Route{Protocol: 80},
 	}
 	for _, a := range addrs {
 		addr := netip.MustParseAddr(a)
@@ -86,18 +86,18 @@ func (h *podHost) do(fn func() error) error {
 		return err
 	}
 	defer ns.Close()
-	return (&podNetns{handle: ns}).do(fn)
+	return (&namespace{handle: ns}).do(fn)
 }
 
-func (h *podHost) attach(p Pod, o PodOptions) (mac net.HardwareAddr, err error) {
-	err = h.do(func() error { mac, err = AttachPod(p, o); return err })
+func (h *podHost) attach(p Pod, o Options) (mac net.HardwareAddr, err error) {
+	err = h.do(func() error { mac, err = Attach(p, o); return err })
 	return mac, err
 }
 
-func (h *podHost) check(p Pod) error { return h.do(func() error { return CheckPod(p) }) }
+func (h *podHost) check(p Pod) error { return h.do(func() error { return Check(p) }) }
 
 func (h *podHost) detach(p Pod) error {
-	return h.do(func() error { return DetachPod(p.Netns, p.IfName, p.HostIf) })
+	return h.do(func() error { return Detach(p.Netns, p.IfName, p.HostIf) })
 }
 
 func (h *podHost) ping(from Pod, to string) error {
@@ -131,7 +131,7 @@ func TestAttachedPodsReachTheirHostAndEachOther(t *testing.T) {
 	a := h.pod("10.65.0.1", "fd65::1")
 	b := h.pod("10.65.0.2", "fd65::2")
 	for _, p := range []Pod{a, b} {
-		mac, err := h.attach(p, PodOptions{})
+		mac, err := h.attach(p, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +168,7 @@ func TestAttachedPodHasSysctls(t *testing.T) {
 	h := newPodHost(t)
 	p := h.pod("10.65.0.1", "fd65::1")
 	p.Forwarding = true
-	if _, err := h.attach(p, PodOptions{}); err != nil {
+	if _, err := h.attach(p, Options{}); err != nil {
 		t.Fatal(err)
 	}
 	read := func(ns, name string) string {
@@ -201,9 +201,9 @@ func TestFailedStepLeavesNothing(t *testing.T) {
 	h := newPodHost(t)
 	p := h.pod("10.65.0.1", "fd65::1")
 	before := h.state(p)
-	for _, step := range PodSteps(p) {
+	for _, step := range Steps(p) {
 		boom := errors.New("injected")
-		_, err := h.attach(p, PodOptions{BeforeStep: func(s string) error {
+		_, err := h.attach(p, Options{BeforeStep: func(s string) error {
 			if s == step {
 				return boom
 			}
@@ -216,7 +216,7 @@ func TestFailedStepLeavesNothing(t *testing.T) {
 			t.Errorf("%s: left behind\n%s\nwas\n%s", step, after, before)
 		}
 	}
-	if _, err := h.attach(p, PodOptions{}); err != nil {
+	if _, err := h.attach(p, Options{}); err != nil {
 		t.Errorf("after all failures: %v", err)
 	}
 }
@@ -224,7 +224,7 @@ func TestFailedStepLeavesNothing(t *testing.T) {
 func TestAttachRefuses(t *testing.T) {
 	h := newPodHost(t)
 	taken := h.pod("10.65.0.1")
-	if _, err := h.attach(taken, PodOptions{}); err != nil {
+	if _, err := h.attach(taken, Options{}); err != nil {
 		t.Fatal(err)
 	}
 	h.ip("-n", h.name, "link", "add", "bridge1", "type", "bridge")
@@ -246,7 +246,7 @@ func TestAttachRefuses(t *testing.T) {
 			p := h.pod("10.65.0.9")
 			c.change(&p)
 			before := h.state(taken)
-			_, err := h.attach(p, PodOptions{})
+			_, err := h.attach(p, Options{})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error is %v, want one with %q", err, c.want)
 			}
@@ -260,12 +260,12 @@ func TestAttachRefuses(t *testing.T) {
 func TestRestartedPodReplacesItsInterface(t *testing.T) {
 	h := newPodHost(t)
 	old := h.pod("10.65.0.1")
-	if _, err := h.attach(old, PodOptions{}); err != nil {
+	if _, err := h.attach(old, Options{}); err != nil {
 		t.Fatal(err)
 	}
 	renewed := h.pod("10.65.0.2")
 	renewed.HostIf = old.HostIf
-	if _, err := h.attach(renewed, PodOptions{}); err != nil {
+	if _, err := h.attach(renewed, Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.check(renewed); err != nil {
@@ -280,7 +280,7 @@ func TestDetachIsSafeToRepeat(t *testing.T) {
 	h := newPodHost(t)
 	p := h.pod("10.65.0.1", "fd65::1")
 	before := h.state(p)
-	if _, err := h.attach(p, PodOptions{}); err != nil {
+	if _, err := h.attach(p, Options{}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -319,7 +319,7 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := h.pod("10.65.0.1", "fd65::1")
-			mac, err := h.attach(p, PodOptions{})
+			mac, err := h.attach(p, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
