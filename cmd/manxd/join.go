@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"k8s.io/client-go/rest"
 
 	"github.com/manxnet/manx/cmd/manxd/part"
 	"github.com/manxnet/manx/dataplane/kernel"
@@ -28,6 +29,7 @@ func (m *membership) Run(ctx context.Context) error { return part.Fatal(m.join(c
 type joined struct {
 	*daemon
 	store      datastore.Backend
+	kube       *rest.Config // how the Kubernetes API is reached; nil if none is known
 	tables     *datastore.Tables
 	kernel     *kernel.Conn
 	config     node.Config
@@ -37,6 +39,10 @@ type joined struct {
 
 // join registers the node and runs everything that the datastore decides.
 func (d *daemon) join(ctx context.Context) error {
+	kube, err := d.kubernetesAPI(d.log)
+	if err != nil {
+		return err
+	}
 	store, closeStore, err := openStore(ctx, d.options, d.showWaiting, d.log)
 	if err != nil {
 		return err
@@ -52,7 +58,7 @@ func (d *daemon) join(ctx context.Context) error {
 		return err
 	}
 	defer k.Close() //nolint:errcheck // everything has been answered
-	j := &joined{daemon: d, store: store, kernel: k, tables: datastore.NewTables(d.log.Named("datastore"), d.name)}
+	j := &joined{daemon: d, store: store, kube: kube, kernel: k, tables: datastore.NewTables(d.log.Named("datastore"), d.name)}
 	if err := j.register(ctx); err != nil {
 		return err
 	}
@@ -73,8 +79,8 @@ func (d *daemon) showWaiting(err error) {
 // register makes the node known, with its addresses.
 func (j *joined) register(ctx context.Context) (err error) {
 	j.config = j.nodeConfig()
-	if j.asksKubernetes() {
-		j.config.Kubernetes, err = kubernetesAddress(j.kubeconfig, cmp.Or(j.k8sNodeRef, j.name))
+	if j.asksKubernetes() && j.kube != nil {
+		j.config.Kubernetes, err = kubernetesAddress(j.kube, cmp.Or(j.k8sNodeRef, j.name))
 		if err != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/datastore/connect"
+	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -24,7 +25,7 @@ type options struct {
 	nodeName     string
 	nodeNameFile string
 	k8sNodeRef   string
-	kubeconfig   string
+	kube         kubernetes.Config
 
 	datastore        string
 	etcdEndpoints    string
@@ -101,7 +102,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.nodeNameFile, "nodename-file", "/var/lib/calico/nodename", "where the node name is kept for the CNI plugin", "CALICO_NODENAME_FILE")
 	b.string(&o.k8sNodeRef, "k8s-node-ref", "", "name of this node in Kubernetes, if it has one", "CALICO_K8S_NODE_REF")
 
-	b.string(&o.kubeconfig, "kubeconfig", "", "how to reach the Kubernetes API, for kubernetes-internal-ip alone; empty: as a pod of the cluster", "KUBECONFIG")
+	b.kubernetes(&o.kube)
 
 	b.string(&o.datastore, "datastore", "", "etcdv3 or embedded; empty: etcdv3 if there are endpoints, else embedded", "CALICO_DATASTORE_TYPE", "DATASTORE_TYPE")
 	b.string(&o.etcdEndpoints, "etcd-endpoints", "", "etcd servers, comma separated URLs", "CALICO_ETCD_ENDPOINTS", "ETCD_ENDPOINTS")
