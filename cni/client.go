@@ -41,7 +41,7 @@ func (s Socket) Ask(ctx context.Context, q *Request) (*Response, error) {
 	var timeout net.Error
 	switch {
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return nil, tryAgain("manxd took too long", err)
+		return nil, TryAgain("manxd took too long", err)
 	case err != nil: // it ended, or is about to
 		return nil, fmt.Errorf("%w: %w", ErrNoAnswer, err)
 	}

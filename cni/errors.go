@@ -24,6 +24,7 @@ func Coded(err error) *types.Error {
 	return types.NewError(types.ErrInternal, err.Error(), "")
 }
 
-func tryAgain(what string, err error) error {
+// TryAgain is an error that may go away by itself.
+func TryAgain(what string, err error) error {
 	return types.NewError(types.ErrTryAgainLater, what, err.Error())
 }

@@ -71,11 +71,16 @@ func (a *Allocator) eachOwnBlock(ctx context.Context, host string, visit func(he
 // CountHandle makes a handle count all that it has in a block: an assignment whose process died before the handle was
 // written leaves addresses that it does not name. Without such addresses nothing is written.
 func (a *Allocator) CountHandle(ctx context.Context, handle string, block netip.Prefix) error {
+	_, err := a.countHandle(ctx, handle, block)
+	return err
+}
+
+func (a *Allocator) countHandle(ctx context.Context, handle string, block netip.Prefix) (written int, err error) {
 	s, err := a.begin(ctx)
 	if err != nil {
-		return fmt.Errorf("count in handle %s: %w", handle, err)
+		return 0, fmt.Errorf("count in handle %s: %w", handle, err)
 	}
-	return retry(ctx, "count in handle "+handle, func() error {
+	err = retry(ctx, "count in handle "+handle, func() error {
 		b, err := s.getBlock(ctx, block.Masked())
 		if errors.Is(err, model.ErrNotFound) {
 			return nil
@@ -93,8 +98,38 @@ func (a *Allocator) CountHandle(ctx context.Context, handle string, block netip.
 		if counted >= real {
 			return nil
 		}
+		written = 1
 		return s.raiseHandle(ctx, handle, b.CIDR, real-counted)
 	})
+	return written, err
+}
+
+// CountHandles is CountHandle for each handle that has addresses in blocks of a host, but for those that are complete.
+// It returns how many it has written.
+func (a *Allocator) CountHandles(ctx context.Context, host string, complete func(handle string) bool) (int, error) {
+	todo := map[string][]netip.Prefix{}
+	err := a.eachOwnBlock(ctx, host, func(b heldBlock) {
+		seen := map[string]bool{windowsReserved: true, "": true}
+		for _, i := range b.Allocations {
+			if i == nil || b.Attributes[*i].ReleasedAt != nil {
+				continue
+			}
+			h := handleOf(b.Attributes[*i])
+			if !seen[h] && b.Attributes[*i].Secondary["type"] == "" && !complete(h) {
+				todo[h] = append(todo[h], b.CIDR)
+			}
+			seen[h] = true
+		}
+	})
+	n := 0
+	for handle, blocks := range todo {
+		for _, block := range blocks {
+			counted, countErr := a.countHandle(ctx, handle, block)
+			n += counted
+			err = errors.Join(err, countErr)
+		}
+	}
+	return n, err
 }
 
 // ReleaseFromHost is ReleaseByHandle that also finds what the handle has in the blocks of a host without being counted.
@@ -121,15 +156,16 @@ func (a *Allocator) ReleaseFromHost(ctx context.Context, host, handle string) ([
 
 // Ahead claims a further block for a host if its blocks that could serve the request have fewer than least free
 // addresses in a family, so that the next assignments need not wait for one. It returns the block, an invalid one if
-// none was claimed. The limit of blocks holds, and a pool that has no free block left is no error.
-func (a *Allocator) Ahead(ctx context.Context, r Request, family Family, least int) (netip.Prefix, error) {
+// none was claimed, and whether there were enough without. The limit of blocks holds, and pools that have no free block
+// left are no error.
+func (a *Allocator) Ahead(ctx context.Context, r Request, family Family, least int) (block netip.Prefix, enough bool, err error) {
 	s, err := a.begin(ctx)
 	if err != nil {
-		return netip.Prefix{}, err
+		return block, false, err
 	}
 	x := &search{session: s, request: &r, owner: r.owner(), result: &Assigned{Family: family}, ahead: true}
 	if err := x.prepare(ctx); err != nil {
-		return netip.Prefix{}, err
+		return block, false, err
 	}
 	free := 0
 	for _, cidr := range x.own {
@@ -138,21 +174,21 @@ func (a *Allocator) Ahead(ctx context.Context, r Request, family Family, least i
 			continue
 		}
 		if err != nil {
-			return netip.Prefix{}, err
+			return block, false, err
 		}
 		if free += freeIn(b.Block, x.reserved.has); free >= least {
-			return netip.Prefix{}, nil
+			return block, true, nil
 		}
 	}
 	if x.owned >= x.limit || !s.config.AutoAllocateBlocks {
-		return netip.Prefix{}, nil
+		return block, false, nil
 	}
 	b, err := x.claimNew(ctx)
 	if errors.Is(err, errNoBlock) {
-		return netip.Prefix{}, nil
+		return block, false, nil
 	}
 	if err != nil {
-		return netip.Prefix{}, err
+		return block, false, err
 	}
-	return b.CIDR, nil
+	return b.CIDR, false, nil
 }

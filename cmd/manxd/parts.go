@@ -27,6 +27,7 @@ func parts(j *joined) ([]part.Part, error) {
 		passwords,
 		newGobgp(j, bgp),
 		newBirdSocket(j, bgp),
+		newCNI(j),
 		newTunnels(j),
 		newNodeStatus(j, bgp),
 		newAddresses(j),

@@ -77,7 +77,8 @@ func (c *call) add(ctx context.Context) (err error) {
 		return write(ctx, &undo)
 	}
 	later.add(func(ctx context.Context) error { return write(ctx, &cni.Undo{}) }) // Abort takes it back
-	later.start(ctx)
+	c.under.Add(1)
+	later.start(ctx, c.under.Done)
 	c.own.pending = later
 	return nil
 }

@@ -60,6 +60,7 @@ type Engine struct {
 	Config
 	ipam      sync.Mutex // one assignment or release at a time: they would mostly fight for one block
 	lockFails atomic.Bool
+	under     sync.WaitGroup // writes behind answers
 
 	mu         sync.Mutex
 	containers map[string]*container

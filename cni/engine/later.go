@@ -2,8 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
-	"sync"
 	"time"
 )
 
@@ -11,29 +9,29 @@ import (
 const laterTimeout = 30 * time.Second
 
 // writes are those that an Add left to be done behind its answer. Its Finish waits for them, so an ADD has succeeded
-// only when all of them have.
+// only when all of them have. They take place one after another, the endpoint last: a container that has an endpoint is
+// counted in its handle, too, whenever the process dies.
 type writes struct {
 	todo []func(context.Context) error
-	done chan struct{} // closed when all have ended
+	done chan struct{} // closed when they have ended
 	err  error
 }
 
 func (w *writes) add(write func(context.Context) error) { w.todo = append(w.todo, write) }
 
-// start begins them, all at once. The caller's end does not end them.
-func (w *writes) start(ctx context.Context) {
+// start begins them. The caller's end does not end them.
+func (w *writes) start(ctx context.Context, ended func()) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), laterTimeout)
 	w.done = make(chan struct{})
-	var all sync.WaitGroup
-	errs := make([]error, len(w.todo))
-	for i, write := range w.todo {
-		all.Go(func() { errs[i] = write(ctx) })
-	}
 	go func() {
+		defer ended()
 		defer cancel()
-		all.Wait()
-		w.err = errors.Join(errs...)
-		close(w.done)
+		defer close(w.done)
+		for _, write := range w.todo {
+			if w.err = write(ctx); w.err != nil {
+				return
+			}
+		}
 	}()
 }
 
@@ -60,3 +58,6 @@ func (c *call) settle(ctx context.Context) (was bool, err error) {
 	}
 	return true, err
 }
+
+// Wait waits for all writes that were left to be done behind an answer.
+func (e *Engine) Wait() { e.under.Wait() }

@@ -16,12 +16,12 @@ import (
 // one block. It is an optimisation only, so a lock that cannot be had is no error.
 func (c *call) lock(ctx context.Context) (unlock func()) {
 	c.ipam.Lock() // the calls of this process wait for each other without asking again and again
-	unlock, err := lockFile(ctx, c.conf.IPAMLockFile)
+	open, err := lockFile(ctx, c.conf.IPAMLockFile)
 	if err != nil && c.lockFails.CompareAndSwap(false, true) {
 		c.log.Warn("going on without the IPAM lock", zap.String("file", c.conf.IPAMLockFile), zap.Error(err))
 	}
 	return func() {
-		unlock()
+		open()
 		c.ipam.Unlock()
 	}
 }

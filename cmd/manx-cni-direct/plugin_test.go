@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -126,7 +127,7 @@ func TestAddTwiceKeepsTheAddress(t *testing.T) {
 		p := h.pod(args).mustAdd()
 		first, mac := p.addrs(), p.result.Interfaces[1].Mac
 		p.mustAdd()
-		if !sameAddresses(first, p.addrs()) || p.result.Interfaces[1].Mac != mac {
+		if !slices.Equal(first, p.addrs()) || p.result.Interfaces[1].Mac != mac {
 			t.Errorf("%q: second ADD gave %v on %s, the first %v on %s", args, p.addrs(), p.result.Interfaces[1].Mac, first, mac)
 		}
 		h.ip("-n", p.ns, "addr", "flush", "dev", "eth0") // a repeated ADD repairs
@@ -194,7 +195,8 @@ func TestCheckFindsWhatIsGone(t *testing.T) {
 		"address":   {func(p *pod) { h.ip("-n", p.ns, "addr", "flush", "dev", "eth0") }, "lacks address"},
 		"route":     {func(p *pod) { h.ip("-n", h.name, "route", "del", p.addrs()[0].String()) }, "no route to"},
 		"endpoint": {func(p *pod) {
-			key, _ := newWorkload(network, "node-1", p.id, "eth0", podArgs{}).key()
+			key := model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default",
+				Name: "node--1-cni-" + strings.ReplaceAll(p.id, "-", "--") + "-eth0"}
 			_, err := h.store.Delete(context.Background(), key, 0)
 			h.must(err)
 		}, "WorkloadEndpoint"},

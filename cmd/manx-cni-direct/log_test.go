@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/manxnet/manx/cni"
 )
 
 // A link in the place of the log, or of what the log begins anew, leads nowhere; standard error has the lines all the
@@ -20,7 +22,7 @@ func TestTheLogIsNotWrittenThroughLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stderr bytes.Buffer
-	log := newLogger(&netConf{LogFilePath: path, LogFileMaxSize: 1}, &stderr)
+	log := newLogger(&cni.Config{LogFilePath: path, LogFileMaxSize: 1}, &stderr)
 	text := strings.Repeat("x", 1<<16)
 	for range 40 { // more than one file
 		log.Info(text)

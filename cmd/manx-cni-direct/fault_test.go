@@ -16,6 +16,8 @@ import (
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/cni"
+	"github.com/manxnet/manx/cni/engine"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -39,16 +41,11 @@ func jsonEqual(t *testing.T, a, b any) bool {
 func (h *host) direct() *plugin {
 	return &plugin{
 		getenv: func(string) string { return "" }, stdout: &bytes.Buffer{}, stderr: &bytes.Buffer{}, now: time.Now, mtuFile: "/nonexistent",
-		open: func(context.Context, *netConf, func(string) string, *zap.Logger) (datastore.Store, error) {
-			return keepOpen{h.store}, nil
+		open: func(context.Context, *cni.Config, func(string) string, *zap.Logger) (engine.Store, func(), error) {
+			return h.store, func() {}, nil
 		},
 	}
 }
-
-// keepOpen lets a test use its store for several calls.
-type keepOpen struct{ datastore.Store }
-
-func (keepOpen) Close() error { return nil }
 
 func (p *pod) cmdArgs() *skel.CmdArgs {
 	p.t.Helper()
@@ -129,14 +126,14 @@ func TestErrorCodes(t *testing.T) {
 		"datastore away": {func(c map[string]any, _ *skel.CmdArgs) { c["etcd_endpoints"] = "http://127.0.0.1:1" }, 11, "127.0.0.1:1"},
 		"no endpoints": {func(c map[string]any, _ *skel.CmdArgs) { delete(c, "etcd_endpoints") }, 11,
 			"start manxd, or set etcd_endpoints"},
-		"kubernetes datastore": {func(c map[string]any, _ *skel.CmdArgs) { c["datastore_type"] = "kubernetes" }, 7, "datastore_type"},
-		"node name not known":  {func(c map[string]any, _ *skel.CmdArgs) { c["nodename_file"] = "/nonexistent" }, 11, "manxd writes it"},
-		"negative MTU":         {func(c map[string]any, _ *skel.CmdArgs) { c["mtu"] = -1 }, 7, "mtu"},
-		"unknown device type":  {func(c map[string]any, _ *skel.CmdArgs) { c["device_type"] = "tap" }, 7, "device_type"},
-		"no IPAM":              {func(c map[string]any, _ *skel.CmdArgs) { delete(c, "ipam") }, 7, "ipam.type"},
-		"wrong type":           {func(c map[string]any, _ *skel.CmdArgs) { c["mtu"] = "big" }, 6, "mtu"},
-		"netns missing":        {func(_ map[string]any, a *skel.CmdArgs) { a.Netns = "/run/netns/nosuch" }, 8, "nosuch"},
-		"bad IP":               {func(_ map[string]any, a *skel.CmdArgs) { a.Args = "IP=banana" }, 4, "IP=banana"},
+		"unknown datastore":   {func(c map[string]any, _ *skel.CmdArgs) { c["datastore_type"] = "zookeeper" }, 7, "datastore_type"},
+		"node name not known": {func(c map[string]any, _ *skel.CmdArgs) { c["nodename_file"] = "/nonexistent" }, 11, "manxd writes it"},
+		"negative MTU":        {func(c map[string]any, _ *skel.CmdArgs) { c["mtu"] = -1 }, 7, "mtu"},
+		"unknown device type": {func(c map[string]any, _ *skel.CmdArgs) { c["device_type"] = "tap" }, 7, "device_type"},
+		"no IPAM":             {func(c map[string]any, _ *skel.CmdArgs) { delete(c, "ipam") }, 7, "ipam.type"},
+		"wrong type":          {func(c map[string]any, _ *skel.CmdArgs) { c["mtu"] = "big" }, 6, "mtu"},
+		"netns missing":       {func(_ map[string]any, a *skel.CmdArgs) { a.Netns = "/run/netns/nosuch" }, 8, "nosuch"},
+		"bad IP":              {func(_ map[string]any, a *skel.CmdArgs) { a.Args = "IP=banana" }, 4, "IP=banana"},
 		"policy needs Kubernetes": {func(c map[string]any, a *skel.CmdArgs) {
 			c["policy"] = map[string]any{"type": "k8s"}
 			a.Args = "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0"
@@ -229,8 +226,8 @@ func storeFaults(h *host, fails func(n, failing int) bool, after func(failing in
 		p := h.pod("")
 		s := &failingStore{Store: h.store, fails: func(n int) bool { return fails(n, failing) }}
 		plugin := h.direct()
-		plugin.open = func(context.Context, *netConf, func(string) string, *zap.Logger) (datastore.Store, error) {
-			return s, nil
+		plugin.open = func(context.Context, *cni.Config, func(string) string, *zap.Logger) (engine.Store, func(), error) {
+			return s, func() {}, nil
 		}
 		err := h.inside(func() error { return plugin.funcs(false).Add(p.cmdArgs()) })
 		if s.n < failing {

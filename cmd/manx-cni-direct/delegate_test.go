@@ -2,18 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
-
-	"github.com/containernetworking/cni/pkg/types"
-	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/stock"
@@ -48,26 +40,6 @@ func TestSubnetOfTheNode(t *testing.T) {
 	h.must(p.del())
 	if left := h.leftovers(); left != "" {
 		t.Errorf("left behind:\n%s", left)
-	}
-}
-
-func TestReadinessGate(t *testing.T) {
-	var calls atomic.Int32
-	gate := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if calls.Add(1) < 3 {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-	}))
-	defer gate.Close()
-	c := &call{conf: &netConf{ReadinessGates: []string{gate.URL}}, log: zap.NewNop()}
-	if err := c.waitForGates(context.Background(), time.Millisecond, time.Minute); err != nil || calls.Load() != 3 {
-		t.Errorf("%v after %d calls, want success after 3", err, calls.Load())
-	}
-	gate.Close()
-	err := c.waitForGates(context.Background(), time.Millisecond, 20*time.Millisecond)
-	var coded *types.Error
-	if !errors.As(err, &coded) || coded.Code != types.ErrTryAgainLater {
-		t.Errorf("a gate that stays closed: %v", err)
 	}
 }
 

@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,7 +89,7 @@ func (h *host) follow(do func(key model.Key, e *model.WorkloadEndpoint)) (stop f
 				continue
 			}
 			for _, o := range list {
-				if e := endpointOf(o); !seen[e.Spec.ContainerID] {
+				if e, _ := o.Value.(*model.WorkloadEndpoint); e != nil && !seen[e.Spec.ContainerID] {
 					seen[e.Spec.ContainerID] = true
 					do(o.Key, e)
 				}
@@ -111,7 +109,7 @@ func TestAddReturnsOnceTheAgentIsDone(t *testing.T) {
 	var written time.Time
 	stop := h.follow(func(key model.Key, e *model.WorkloadEndpoint) {
 		h.tell(key, `{"ifaceName":"cali`) // not yet complete
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(500 * time.Millisecond)
 		written = time.Now()
 		h.tell(key, statusOf(e))
 	})
@@ -170,69 +168,4 @@ func TestAnAgentThatSaysNothingDoesNotFailAdd(t *testing.T) {
 		t.Errorf("there is no warning: %s", content)
 	}
 	h.must(p.del())
-}
-
-func TestWhenToWait(t *testing.T) {
-	h := newHost(t)
-	timeout := func(seconds any) time.Duration {
-		t.Helper()
-		conf := map[string]any{"name": network, "ipam": map[string]any{"type": "calico-ipam"},
-			"endpoint_status_dir": h.conf["endpoint_status_dir"], "manxd_socket": h.conf["manxd_socket"]}
-		if seconds != nil {
-			conf["policy_setup_timeout_seconds"] = seconds
-		}
-		text, err := json.Marshal(conf)
-		h.must(err)
-		c, err := parseConf(text)
-		h.must(err)
-		return (&call{conf: c}).policyWait()
-	}
-	expect := func(what string, seconds any, want time.Duration) {
-		t.Helper()
-		if have := timeout(seconds); have != want {
-			t.Errorf("%s: %s, want %s", what, have, want)
-		}
-	}
-	expect("neither an agent nor its folder", nil, 0)
-	expect("configured", 3, 3*time.Second)
-	expect("more than any runtime waits", 1<<40, time.Hour)
-	h.daemon()
-	expect("manxd listens", nil, defaultPolicyWait)
-	expect("manxd listens, but 0", 0, 0)
-	h.conf["manxd_socket"] = filepath.Join(h.dir, "none.sock")
-	expect("manxd listens elsewhere", nil, 0)
-	h.must(os.MkdirAll(h.statusDir(), 0o755))
-	expect("an agent writes files", nil, defaultPolicyWait)
-	expect("an agent writes files, but 0", 0, 0)
-
-	h.conf["policy_setup_timeout_seconds"] = -1
-	if err := h.pod("").add(); err == nil || !strings.Contains(err.Error(), "policy_setup_timeout_seconds") {
-		t.Errorf("a negative time is accepted: %v", err)
-	}
-}
-
-func TestWhichFileIsRight(t *testing.T) {
-	mac, _ := net.ParseMAC("02:00:00:00:00:0a")
-	ips := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}
-	for name, c := range map[string]struct {
-		content string
-		want    bool
-	}{
-		"as written by Manx and Calico":     {`{"ifaceName":"cali1","mac":"02:00:00:00:00:0A","ipv4Nets":["10.0.0.1/32"],"ipv6Nets":["fd00::1/128"],"bgpPeerName":"x"}`, true},
-		"empty, of an early Calico":         {``, true},
-		"without MAC":                       {`{"ifaceName":"cali1","ipv4Nets":["10.0.0.1/32"],"ipv6Nets":["fd00::1/128"]}`, true},
-		"MAC of an earlier container":       {`{"mac":"02:00:00:00:00:0b","ipv4Nets":["10.0.0.1/32"],"ipv6Nets":["fd00::1/128"]}`, false},
-		"addresses of an earlier container": {`{"mac":"02:00:00:00:00:0a","ipv4Nets":["10.0.0.2/32"],"ipv6Nets":["fd00::1/128"]}`, false},
-		"one family is missing":             {`{"mac":"02:00:00:00:00:0a","ipv4Nets":["10.0.0.1/32"]}`, false},
-		"half written":                      {`{"mac":"02:00`, false},
-	} {
-		path := filepath.Join(t.TempDir(), "file")
-		if err := os.WriteFile(path, []byte(c.content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		err := checkFile(path, func(s endpointstatus.Status) bool { return describes(s, mac, ips) })
-		if (err == nil) != c.want {
-			t.Errorf("%s: %v", name, fmt.Sprint(err))
-		}
-	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -10,99 +9,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/types"
-
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/etcd/embedded"
-	"github.com/manxnet/manx/datastore/model"
 )
-
-func TestHostInterfaceNames(t *testing.T) {
-	for _, c := range []struct {
-		w      workload
-		prefix string
-		want   string
-	}{
-		{workload{Namespace: "default", Pod: "mypod"}, "cali", "cali4e199eba087"},
-		{workload{Namespace: "namespace", Pod: "podname"}, "cali", "cali82111e10a96"},
-		{workload{Namespace: "default", Pod: "nginx"}, "cali", "calic440f455693"},
-		{workload{ContainerID: "136a7bfc8f26f8aeb23fd44181eb"}, "cali", "cali136a7bfc8f2"},
-		{workload{ContainerID: "short"}, "tap", "tapshort"},
-	} {
-		if have := c.w.hostIf(c.prefix); have != c.want {
-			t.Errorf("%+v: %s, want %s", c.w, have, c.want)
-		}
-	}
-}
-
-func TestNodeName(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "nodename")
-	if err := os.WriteFile(file, []byte("Node-1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	host, _ := os.Hostname()
-	for name, c := range map[string]struct {
-		conf netConf
-		want string
-		code uint
-	}{
-		"nodename wins":                    {conf: netConf{Nodename: "a", NodenameFile: file}, want: "a"},
-		"file, without line end":           {conf: netConf{NodenameFile: file, Hostname: "b"}, want: "Node-1"},
-		"missing file must be waited for":  {conf: netConf{NodenameFile: dir + "/no", Hostname: "b"}, code: types.ErrTryAgainLater},
-		"optional file, then hostname":     {conf: netConf{NodenameFile: dir + "/no", NodenameFileOptional: true, Hostname: "b"}, want: "b"},
-		"optional file, then the system's": {conf: netConf{NodenameFile: dir + "/no", NodenameFileOptional: true}, want: strings.ToLower(host)},
-	} {
-		have, err := c.conf.nodeName()
-		var coded *types.Error
-		if have != c.want || (err != nil) != (c.code != 0) || errors.As(err, &coded) && coded.Code != c.code {
-			t.Errorf("%s: %q, %v; want %q, code %d", name, have, err, c.want, c.code)
-		}
-	}
-}
-
-func TestMTU(t *testing.T) {
-	dir := t.TempDir()
-	for name, content := range map[string]string{"good": " 1430\n", "bad": "big", "negative": "-1"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, c := range []struct {
-		conf netConf
-		file string
-		want int
-		err  string
-	}{
-		{netConf{MTU: 1500}, "good", 1500, ""},
-		{netConf{}, "good", 1430, ""},
-		{netConf{}, "missing", 0, ""},
-		{netConf{RequireMTUFile: true}, "missing", 0, "not known yet"},
-		{netConf{}, "bad", 0, "must be a number"},
-		{netConf{}, "negative", 0, "must be a number"},
-	} {
-		have, err := c.conf.mtu(filepath.Join(dir, c.file))
-		if have != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
-			t.Errorf("%+v %s: %d, %v", c.conf, c.file, have, err)
-		}
-	}
-}
-
-func TestEndpointKeepsWhatOthersWrote(t *testing.T) {
-	old := &model.WorkloadEndpoint{}
-	old.UID, old.Labels = "u", map[string]string{"app": "web"}
-	old.Spec.Profiles, old.Spec.ServiceAccountName = []string{"kns.shop"}, "robot"
-	w := workload{Network: "net1", Node: "n", ContainerID: "c", IfName: "eth0", Namespace: "shop", Pod: "web-0"}
-	e := w.endpoint(old, "cali1", []byte{2, 0, 0, 0, 0, 1}, []netip.Addr{netip.MustParseAddr("10.0.0.1")})
-	if e.UID != "u" || e.Labels["app"] != "web" || e.Labels[model.LabelOrchestrator] != "k8s" || e.Spec.ServiceAccountName != "robot" ||
-		strings.Join(e.Spec.Profiles, ",") != "kns.shop,net1" || e.Spec.ContainerID != "c" {
-		t.Errorf("endpoint is %+v", e)
-	}
-	if len(old.Spec.Profiles) != 1 || len(old.Labels) != 1 {
-		t.Errorf("the stored one was changed: %+v", old)
-	}
-}
 
 func TestEnvironmentNamesTheServers(t *testing.T) {
 	h := newHost(t)
