@@ -209,7 +209,7 @@ func (c *call) pod(a *Attachment) (podnet.Pod, error) {
 	return podnet.Pod{
 		Netns: c.args.Netns, IfName: c.args.IfName, HostIf: a.HostIf, MAC: mac,
 		MTU: a.MTU, Queues: c.conf.NumQueues, Addresses: a.Addresses, Routes: a.Routes,
-		Forwarding: a.Forwarding, HostRoute: hostRoute, Exclusive: a.Exclusive,
+		Forwarding: a.Forwarding, HostRoute: hostRoute, Exclusive: a.Exclusive, Routed: a.Routed,
 	}, nil
 }
 

@@ -81,6 +81,8 @@ type Attachment struct {
 	Routes     []netip.Prefix `json:"routes,omitempty"` // in the container
 	Forwarding bool           `json:"forwarding,omitempty"`
 	Exclusive  bool           `json:"exclusive,omitempty"` // the host end must not be another container's
+	// Routed is whether the agent makes the host's routes before Finish is answered.
+	Routed bool `json:"routed,omitempty"`
 	// Assigned are the addresses with the length of their block, as the result of IPAM has them.
 	Assigned []netip.Prefix `json:"assigned,omitempty"`
 	// Repeated is whether an earlier ADD attached the same container: what is right of it stays.

@@ -76,6 +76,7 @@ func (c *call) add(ctx context.Context) (err error) {
 	if !c.Lasting {
 		return write(ctx, &undo)
 	}
+	a.Routed = c.policyWait() > 0                                                 // the agent of this process would find the plugin's routes in its way
 	later.add(func(ctx context.Context) error { return write(ctx, &cni.Undo{}) }) // Abort takes it back
 	c.under.Add(1)
 	later.start(ctx, c.under.Done)

@@ -108,6 +108,9 @@ func hasRoute(routes []netlink.Route, dst netip.Prefix) bool {
 }
 
 func (w *wiring) checkHostRoutes() error {
+	if w.Routed {
+		return nil
+	}
 	var problems []error
 	for _, a := range w.Addresses {
 		r, err := hostRouteTo(w.host, a)

@@ -24,6 +24,9 @@ type Pod struct {
 	Routes     []netip.Prefix // that go through the gateway of their family
 	Forwarding bool           // the workload forwards packets
 	HostRoute  Route
+	// Routed is whether the host's routes to the addresses are made by somebody else, who watches: not made here, and not
+	// missed.
+	Routed bool
 	// Exclusive makes it an error that HostIf exists and leads to another namespace. Otherwise it is replaced: a
 	// restarted pod has a new namespace and the same interface name on the host.
 	Exclusive bool
@@ -149,12 +152,15 @@ func (w *wiring) steps() []step {
 	if v6 {
 		steps = append(steps, step{"add the IPv6 gateway", w.gateway6})
 	}
-	return append(steps,
+	steps = append(steps,
 		step{"add the workload's routes", w.routes},
 		step{"add the workload's addresses", w.addresses},
 		step{"check the gateway's hardware address", w.settleMAC},
-		step{"add the host's routes", w.hostRoutes},
 	)
+	if !w.Routed {
+		steps = append(steps, step{"add the host's routes", w.hostRoutes})
+	}
+	return steps
 }
 
 func (p Pod) families() (v4, v6 bool) {
