@@ -41,7 +41,7 @@ func command(p *plugin, args []string) int {
 	case "-t":
 		err = p.testDatastore(os.Stdin)
 	default:
-		err = fmt.Errorf("%q is no command: want -t, -v, or none for a call of CNI", args[0])
+		err = installer(args, p.getenv, p.stdout)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

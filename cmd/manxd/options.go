@@ -49,6 +49,7 @@ type options struct {
 	gobgpUIDs                string
 	httpListen               string
 	control                  controlOptions
+	cni                      cniOptions
 	mtuFile                  string
 	interfacePrefix          string
 	endpointStatusPrefix     string
@@ -136,6 +137,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 		"MANX_GOBGP_ALLOW_UIDS")
 	b.string(&o.httpListen, httpFlag, "127.0.0.1:9099", "where health and metrics are served; empty: nowhere", "MANX_HTTP_LISTEN")
 	b.control(&o.control)
+	b.cni(&o.cni)
 	b.string(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "where the MTU for pods is kept for the CNI plugin", "MANX_MTU_FILE")
 	b.string(&o.endpointStatusPrefix, "endpoint-status-path-prefix", "", "the CNI plugin is told in the folder endpoint-status below this one which workloads have their policy and routes; none: nowhere; empty: endpointStatusPathPrefix of FelixConfiguration, else "+endpointstatus.DefaultPathPrefix, "FELIX_ENDPOINTSTATUSPATHPREFIX")
 	b.string(&o.interfacePrefix, "interface-prefix", "",

@@ -17,6 +17,10 @@ func parts(j *joined) ([]part.Part, error) {
 	if err != nil {
 		return nil, err
 	}
+	cniConfig, err := newCNIConfig(j)
+	if err != nil {
+		return nil, err
+	}
 	return []part.Part{
 		dataplane,
 		part.Optional(policy),
@@ -28,6 +32,7 @@ func parts(j *joined) ([]part.Part, error) {
 		newGobgp(j, bgp),
 		newBirdSocket(j, bgp),
 		newCNI(j),
+		cniConfig,
 		newTunnels(j),
 		newNodeStatus(j, bgp),
 		newAddresses(j),

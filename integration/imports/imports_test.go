@@ -72,7 +72,7 @@ var allowed = []struct {
 		"datastore/safefile", "ipam"}},
 	{"cni/kubeapi", []string{"datastore", "datastore/model"}},
 	{"cni/server", []string{"cni", "datastore/safefile"}},
-	{"cni/install", []string{"cni/kubeapi", "datastore/safefile"}},
+	{"cni/install", []string{"datastore/safefile"}},
 	{"cmd/manx-cni", []string{"cni", "datastore/safefile"}},
 	{"cmd/manx-cni-direct", []string{"cni", "cni/...", "proto/manx/v1", "datastore/...", "datastore"}},
 	{"cmd/manxctl/...", []string{"proto/manx/v1", "proto/explanation", "datastore/...", "datastore", "ipam", "bgp", "dataplane/policy", "dataplane/policy/explain", "dataplane/ruleset", "cmd/manxctl/..."}},
