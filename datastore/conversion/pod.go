@@ -20,14 +20,39 @@ const (
 	orchestrator = "k8s"
 	endpoint     = "eth0" // a pod's only interface that Calico knows
 
-	annotationIPs         = "cni.projectcalico.org/podIPs"
-	annotationIP          = "cni.projectcalico.org/podIP"
 	annotationAWSIPs      = "vpc.amazonaws.com/pod-ips"
-	annotationContainer   = "cni.projectcalico.org/containerID"
 	annotationFloatingIPs = "cni.projectcalico.org/floatingIPs"
 	annotationSources     = "cni.projectcalico.org/allowedSourcePrefixes"
 	annotationNetworks    = "k8s.v1.cni.cncf.io/network-status"
 )
+
+// Annotations by which the CNI plugin tells the addresses of a pod and its container before Kubernetes knows them. Those of
+// the addresses are there but empty once the pod has given them back.
+const (
+	AnnotationIPs       = "cni.projectcalico.org/podIPs"
+	AnnotationIP        = "cni.projectcalico.org/podIP"
+	AnnotationContainer = "cni.projectcalico.org/containerID"
+)
+
+// addressAnnotations say which addresses a pod is to get. They may stand on a pod or its namespace, or on the pod alone.
+var addressAnnotations = []string{
+	"cni.projectcalico.org/ipv4pools", "cni.projectcalico.org/ipv6pools", "cni.projectcalico.org/ipFamilies",
+	"cni.projectcalico.org/ipAddrs", "cni.projectcalico.org/ipAddrsNoIpam", "cni.projectcalico.org/hwAddr",
+}
+
+// AddressAnnotations gives those annotations of a pod or a namespace that say which addresses pods are to get.
+func AddressAnnotations(all map[string]string) map[string]string {
+	var some map[string]string
+	for _, name := range addressAnnotations {
+		if text, ok := all[name]; ok {
+			if some == nil {
+				some = map[string]string{}
+			}
+			some[name] = text
+		}
+	}
+	return some
+}
 
 // longestLabelledAccount is how long the name of a service account may be to stand in the endpoint's label too.
 const longestLabelledAccount = 62
@@ -50,11 +75,11 @@ func Pod(in *model.Pod, prefix string) (*model.WorkloadEndpoint, []Notice, error
 		TypeMeta: metav1.TypeMeta{Kind: string(model.KindWorkloadEndpoint), APIVersion: model.APIVersion},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: in.Namespace, GenerateName: in.GenerateName, UID: in.UID, CreationTimestamp: in.CreationTimestamp,
-			Labels: podLabels(in),
+			Labels: podLabels(in), Annotations: AddressAnnotations(in.Annotations),
 		},
 		Spec: model.WorkloadEndpointSpec{
 			Orchestrator: orchestrator, Node: in.Spec.NodeName, Pod: in.Name, Endpoint: endpoint,
-			ContainerID: in.Annotations[annotationContainer], ServiceAccountName: in.Spec.ServiceAccountName,
+			ContainerID: in.Annotations[AnnotationContainer], ServiceAccountName: in.Spec.ServiceAccountName,
 			Profiles: []string{NamespaceProfile(in.Namespace)}, InterfaceName: InterfaceName(prefix, in.Namespace, in.Name),
 			Ports: podPorts(n, in), AllowSpoofedSourcePrefixes: sources(n, in), QoSControls: qosControls(n, in.Annotations),
 		},
@@ -63,7 +88,10 @@ func Pod(in *model.Pod, prefix string) (*model.WorkloadEndpoint, []Notice, error
 		w.Spec.Profiles = append(w.Spec.Profiles, ServiceAccountProfile(in.Namespace, a))
 	}
 	if status, ok := in.Annotations[annotationNetworks]; ok {
-		w.Annotations = map[string]string{annotationNetworks: status}
+		if w.Annotations == nil {
+			w.Annotations = map[string]string{}
+		}
+		w.Annotations[annotationNetworks] = status
 	}
 	if !finished(in) {
 		ips := podIPs(n, in)
@@ -99,7 +127,7 @@ func finished(in *model.Pod) bool {
 	case corev1.PodSucceeded, corev1.PodFailed, "Completed":
 		return true
 	}
-	return in.DeletionTimestamp != nil && slices.ContainsFunc([]string{annotationIP, annotationAWSIPs}, func(a string) bool {
+	return in.DeletionTimestamp != nil && slices.ContainsFunc([]string{AnnotationIP, annotationAWSIPs}, func(a string) bool {
 		text, ok := in.Annotations[a]
 		return ok && text == ""
 	})
@@ -116,7 +144,7 @@ func podIPs(n *notices, in *model.Pod) []netip.Addr {
 		status.texts = append(status.texts, ip.IP)
 	}
 	sources := []source{status, {"status.podIP", []string{in.Status.PodIP}}}
-	for _, a := range []string{annotationIPs, annotationIP, annotationAWSIPs} {
+	for _, a := range []string{AnnotationIPs, AnnotationIP, annotationAWSIPs} {
 		sources = append(sources, source{annotation(a), strings.Split(in.Annotations[a], ",")})
 	}
 	for _, s := range sources {
