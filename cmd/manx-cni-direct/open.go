@@ -31,6 +31,10 @@ func settings(c *cni.Config, getenv func(string) string) connect.Settings {
 		CAFile:    c.EtcdCACertFile, CertFile: c.EtcdCertFile, KeyFile: c.EtcdKeyFile,
 		Username: c.EtcdUsername, PasswordFile: c.EtcdPasswordFile,
 	})
+	s.Kube = kubernetesConfig(c, getenv)
+	if s.Type == "" && len(s.Etcd.Endpoints) == 0 && c.Kubernetes.Kubeconfig != "" && c.Nodename != "" {
+		s.Type = connect.Kubernetes // as Calico's plugin takes it
+	}
 	return s
 }
 
