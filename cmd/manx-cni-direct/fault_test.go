@@ -170,7 +170,7 @@ func TestErrorCodes(t *testing.T) {
 
 // failingStore fails some of its operations, counted from 1, like a server that goes away.
 type failingStore struct {
-	datastore.Store
+	datastore.Backend
 	n     int
 	fails func(n int) bool
 }
@@ -188,35 +188,35 @@ func (s *failingStore) Get(ctx context.Context, k model.Key) (*model.Object, err
 	if err := s.next(); err != nil {
 		return nil, err
 	}
-	return s.Store.Get(ctx, k)
+	return s.Backend.Get(ctx, k)
 }
 
 func (s *failingStore) List(ctx context.Context, k model.Kind, ns string) ([]*model.Object, int64, error) {
 	if err := s.next(); err != nil {
 		return nil, 0, err
 	}
-	return s.Store.List(ctx, k, ns)
+	return s.Backend.List(ctx, k, ns)
 }
 
 func (s *failingStore) Create(ctx context.Context, o *model.Object) (*model.Object, error) {
 	if err := s.next(); err != nil {
 		return nil, err
 	}
-	return s.Store.Create(ctx, o)
+	return s.Backend.Create(ctx, o)
 }
 
 func (s *failingStore) Update(ctx context.Context, o *model.Object) (*model.Object, error) {
 	if err := s.next(); err != nil {
 		return nil, err
 	}
-	return s.Store.Update(ctx, o)
+	return s.Backend.Update(ctx, o)
 }
 
 func (s *failingStore) Delete(ctx context.Context, k model.Key, revision int64) (*model.Object, error) {
 	if err := s.next(); err != nil {
 		return nil, err
 	}
-	return s.Store.Delete(ctx, k, revision)
+	return s.Backend.Delete(ctx, k, revision)
 }
 
 // storeFaults runs ADD once for each of its datastore operations, with the operations for which fails answers true
@@ -224,7 +224,7 @@ func (s *failingStore) Delete(ctx context.Context, k model.Key, revision int64) 
 func storeFaults(h *host, fails func(n, failing int) bool, after func(failing int, p *pod, plugin *plugin, err error)) {
 	for failing, total := 1, 1000; failing <= total; failing++ {
 		p := h.pod("")
-		s := &failingStore{Store: h.store, fails: func(n int) bool { return fails(n, failing) }}
+		s := &failingStore{Backend: h.store, fails: func(n int) bool { return fails(n, failing) }}
 		plugin := h.direct()
 		plugin.open = func(context.Context, *cni.Config, func(string) string, *zap.Logger) (engine.Store, func(), error) {
 			return s, func() {}, nil

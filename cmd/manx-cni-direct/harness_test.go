@@ -55,7 +55,7 @@ type host struct {
 	whole *testing.T // everything lives as long as this
 	t     *testing.T // the subtest
 	etcd  *etcdtest.Server
-	store datastore.Store
+	store datastore.Backend
 	name  string // of the namespace, and prefix of the pods'
 	dir   string
 	conf  map[string]any // network configuration

@@ -76,7 +76,7 @@ func (p *plugin) engine(conf *cni.Config) *engine.Engine {
 		Open: func(ctx context.Context, conf *cni.Config) (engine.Store, func(), error) {
 			return p.open(ctx, conf, p.getenv, log)
 		},
-		Node: (*cni.Config).NodeName, MTUFile: p.mtuFile, Live: p.live,
+		Node: (*cni.Config).NodeName, MTUFile: p.mtuFile,
 		Kubernetes: func(conf *cni.Config) (engine.Kubernetes, error) { return p.kubernetes(conf) },
 		Agent:      daemonRuns, Report: reportWait(log), Log: log, Now: p.now, BeforeStep: p.beforeStep,
 	})

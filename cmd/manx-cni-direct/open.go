@@ -53,9 +53,6 @@ func openDatastore(ctx context.Context, c *cni.Config, getenv func(string) strin
 	return store, func() { _ = store.Close() }, nil
 }
 
-// live is whether the datastore of a network is the Kubernetes API.
-func (p *plugin) live(c *cni.Config) bool { return settings(c, p.getenv).Type == connect.Kubernetes }
-
 // kubernetes is the API that a network configuration names.
 func (p *plugin) kubernetes(c *cni.Config) (*kubeapi.API, error) {
 	k, err := kubernetesConfig(c, p.getenv).REST()

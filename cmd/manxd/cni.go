@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +17,6 @@ import (
 	"github.com/manxnet/manx/cni/engine"
 	"github.com/manxnet/manx/cni/kubeapi"
 	cniserver "github.com/manxnet/manx/cni/server"
-	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/safefile"
 	"github.com/manxnet/manx/ipam"
@@ -37,9 +37,10 @@ type cniPart struct {
 
 func newCNI(j *joined) *cniPart {
 	p := &cniPart{joined: j, log: j.log.Named("cni")}
-	p.cache = warm.New(j.store, j.tables, p.Kinds(), p.ownBlock)
+	kinds := slices.DeleteFunc(p.Kinds(), func(k model.Kind) bool { return !j.store.Keeps(k) })
+	p.cache = warm.New(j.store, j.tables, kinds, p.ownBlock)
 	p.ahead = ipam.NewKeeper(func() *ipam.Allocator { return ipam.New(p.cache.Begin(), p.log, time.Now) }, p.log)
-	p.engine = engine.New(engine.Config{Open: p.open, Node: p.nodeOf, Live: func(*cni.Config) bool { return j.live() },
+	p.engine = engine.New(engine.Config{Open: p.open, Node: p.nodeOf,
 		Kubernetes: p.kubernetes, Prefix: j.cniPrefix(), MTUFile: j.mtuFile, StatusDir: p.statusDir, Report: p.report,
 		Agent: func(*cni.Config) bool { return p.statusDir() != "" }, Lasting: true, Assigned: p.ahead.Assigned, Log: p.log})
 	p.server = cniserver.New(p.engine, p.log)
@@ -51,7 +52,7 @@ func (p *cniPart) Name() string { return "cni" }
 // Kinds are what an ADD reads: from the tables, so that it needs not ask the datastore.
 func (p *cniPart) Kinds() []model.Kind {
 	return []model.Kind{model.KindClusterInformation, model.KindNode, model.KindIPPool, model.KindIPReservation,
-		model.KindIPAMConfig, model.KindBlockAffinity, model.KindWorkloadEndpoint, model.KindProfile}
+		model.KindIPAMConfig, model.KindBlockAffinity, model.KindWorkloadEndpoint, model.KindProfile, model.KindNamespace}
 }
 
 // Ready implements part.Ready: while the socket is not served plugins go to the datastore themselves.
@@ -128,9 +129,6 @@ func (p *cniPart) nodeOf(c *cni.Config) (string, error) {
 	}
 	return p.name, nil
 }
-
-// live is whether the datastore is the Kubernetes API.
-func (o options) live() bool { return o.datastore == connect.Kubernetes }
 
 // cniPrefix begins the names of host ends; empty if nobody has set one.
 func (o options) cniPrefix() string {

@@ -27,7 +27,7 @@ import (
 
 // counted is a datastore that tells its calls apart from each other and can be told to fail or hold some.
 type counted struct {
-	datastore.Store
+	datastore.Backend
 	mu    sync.Mutex
 	calls []string
 	hook  func(call string) error
@@ -64,35 +64,35 @@ func (s *counted) Get(ctx context.Context, k model.Key) (*model.Object, error) {
 	if err := s.call("get", k.Kind); err != nil {
 		return nil, err
 	}
-	return s.Store.Get(ctx, k)
+	return s.Backend.Get(ctx, k)
 }
 
 func (s *counted) List(ctx context.Context, k model.Kind, ns string) ([]*model.Object, int64, error) {
 	if err := s.call("list", k); err != nil {
 		return nil, 0, err
 	}
-	return s.Store.List(ctx, k, ns)
+	return s.Backend.List(ctx, k, ns)
 }
 
 func (s *counted) Create(ctx context.Context, o *model.Object) (*model.Object, error) {
 	if err := s.call("create", o.Key.Kind); err != nil {
 		return nil, err
 	}
-	return s.Store.Create(ctx, o)
+	return s.Backend.Create(ctx, o)
 }
 
 func (s *counted) Update(ctx context.Context, o *model.Object) (*model.Object, error) {
 	if err := s.call("update", o.Key.Kind); err != nil {
 		return nil, err
 	}
-	return s.Store.Update(ctx, o)
+	return s.Backend.Update(ctx, o)
 }
 
 func (s *counted) Delete(ctx context.Context, k model.Key, revision int64) (*model.Object, error) {
 	if err := s.call("delete", k.Kind); err != nil {
 		return nil, err
 	}
-	return s.Store.Delete(ctx, k, revision)
+	return s.Backend.Delete(ctx, k, revision)
 }
 
 // node is an engine as manxd has it, with tables and a warm cache on a real etcd.
@@ -128,7 +128,7 @@ func newNode(t *testing.T) *node {
 	self := &model.Node{}
 	self.Name = "node-1"
 	n.create(model.ResourceKey(model.KindNode, "node-1"), self)
-	n.store = &counted{Store: n.server.Store(t)}
+	n.store = &counted{Backend: n.server.Store(t)}
 	n.start()
 	return n
 }

@@ -22,14 +22,16 @@ import (
 const readyTimeout = 10 * time.Second
 
 // Store is what the engine needs of a datastore.
-type Store = ipam.Store
+type Store interface {
+	ipam.Store
+	// Keeps is whether objects of a kind are in this datastore.
+	Keeps(kind model.Kind) bool
+}
 
 // Config is what an Engine needs.
 type Config struct {
 	// Open gives the datastore for one question about a network, and what to call when it is answered.
 	Open func(context.Context, *cni.Config) (Store, func(), error)
-	// Live is whether a network's datastore is the Kubernetes API: then endpoints are pods. Nil: it is not.
-	Live func(*cni.Config) bool
 	// Kubernetes reads pods and namespaces from the Kubernetes API, for networks with policy.type k8s whose datastore is
 	// another one. Its error says why it cannot be reached.
 	Kubernetes func(*cni.Config) (Kubernetes, error)
@@ -73,9 +75,6 @@ func New(c Config) *Engine {
 	}
 	if c.Now == nil {
 		c.Now = time.Now
-	}
-	if c.Live == nil {
-		c.Live = func(*cni.Config) bool { return false }
 	}
 	return &Engine{Config: c, containers: map[string]*container{}}
 }

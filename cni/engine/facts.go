@@ -53,7 +53,7 @@ func (c *call) facts(ctx context.Context, stored *model.Object) (*facts, error) 
 	if c.work.Pod == "" {
 		return &facts{}, nil
 	}
-	if c.Live(c.conf) {
+	if c.store.Keeps(model.KindNamespace) { // the datastore is the Kubernetes API
 		return c.factsOfDatastore(ctx, stored)
 	}
 	if !c.conf.OfKubernetes() {

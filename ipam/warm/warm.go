@@ -12,13 +12,19 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
+// Store is what a Cache needs of a datastore.Backend.
+type Store interface {
+	datastore.Store
+	Keeps(kind model.Kind) bool
+}
+
 // Cache is what a process remembers between operations. It is safe for concurrent use.
 //
 // What it holds may be out of date: others write, too. That does no harm, because everything is written by
 // compare-and-swap on the revision that was remembered. A write that fails tells that something else is stored by now;
 // from then on the operation reads the datastore itself.
 type Cache struct {
-	store  datastore.Store
+	store  Store
 	tables *datastore.Tables
 	kinds  map[model.Kind]bool // that the tables hold
 	keep   func(*model.Object) bool
@@ -33,7 +39,7 @@ type Cache struct {
 
 // New makes a Cache of a store, whose tables hold the given kinds. keep says which other objects are remembered; they
 // should be few.
-func New(store datastore.Store, tables *datastore.Tables, kinds []model.Kind, keep func(*model.Object) bool) *Cache {
+func New(store Store, tables *datastore.Tables, kinds []model.Kind, keep func(*model.Object) bool) *Cache {
 	c := &Cache{store: store, tables: tables, keep: keep, kinds: map[model.Kind]bool{},
 		own: map[model.Key]*model.Object{}, gone: map[model.Key]int64{}}
 	for _, k := range kinds {
@@ -52,6 +58,9 @@ type Operation struct {
 
 // Begin starts an operation.
 func (c *Cache) Begin() *Operation { return &Operation{Cache: c} }
+
+// Keeps is datastore.Backend's.
+func (c *Cache) Keeps(kind model.Kind) bool { return c.store.Keeps(kind) }
 
 func (o *Operation) fresh() bool {
 	o.mu.Lock()
