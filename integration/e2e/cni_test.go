@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -23,13 +25,33 @@ func TestPluginAndDaemon(t *testing.T) {
 	l := newLab(t, lab.Spec{Name: labName("c"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
 	datastore, n := l.Nodes[0], l.Nodes[1]
 	must(t, datastore.StartManxd(append(datastore.EmbedDatastore(), "--no-default-pools")...))
-	must(t, n.StartManxd(append(lab.UseDatastore(datastore), "--no-default-pools")...))
+	conf, bin := filepath.Join(n.Dir, "net.d"), filepath.Join(n.Dir, "bin")
+	must(t, errors.Join(os.Mkdir(conf, 0o755), os.Mkdir(bin, 0o755)))
+	must(t, n.StartManxd(append(lab.UseDatastore(datastore), "--no-default-pools", "--cni-conf-dir="+conf)...))
 	must(t, errors.Join(datastore.Ready(limit), n.Ready(limit)))
 	must(t, n.Apply(`
 apiVersion: projectcalico.org/v3
 kind: IPPool
 metadata: {name: four}
 spec: {cidr: 10.244.0.0/16}`))
+	conflist := filepath.Join(conf, "10-calico.conflist")
+	eventually(t, func() error {
+		text, err := os.ReadFile(conflist)
+		if err == nil && (!json.Valid(text) || !strings.Contains(string(text), `"nodename": "n2"`)) {
+			err = fmt.Errorf("the conflist is %s", text)
+		}
+		return err
+	})
+	plugin := filepath.Join(l.Spec.Bin, "manx-cni")
+	for range 2 {
+		_, err := n.Run(plugin, "install", "--to="+bin)
+		must(t, err)
+	}
+	for _, name := range []string{"calico", "calico-ipam", "manx-cni", "manx-cni-direct"} {
+		if info, err := os.Stat(filepath.Join(bin, name)); err != nil || info.Mode() != 0o755 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
 	first, err := n.AddPod("first")
 	must(t, err)
 	must(t, first.Delete())
@@ -88,6 +110,14 @@ spec: {cidr: 10.244.0.0/16}`))
 	for _, o := range blocks {
 		if b := o.Value.(*model.Block); len(b.Unallocated) != len(b.Allocations) {
 			t.Errorf("block %s: %d addresses are left", o.Key.Name, len(b.Allocations)-len(b.Unallocated))
+		}
+	}
+	must(t, n.Manxd().Stop(limit))
+	_, err = n.Run(plugin, "uninstall", "--to="+bin, "--conf-dir="+conf)
+	must(t, err)
+	for _, dir := range []string{conf, bin} {
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("left in %s: %v, %v", dir, left, err)
 		}
 	}
 }
