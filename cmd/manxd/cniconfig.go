@@ -65,6 +65,12 @@ func (c *cniConfig) Explain(err error) string {
 	return fmt.Sprintf("the configuration of the CNI plugins in %s is not written: %v", c.Dir, err)
 }
 
+// cniParts serve the plugins, and configure them.
+func cniParts(j *joined) ([]part.Part, error) {
+	config, err := newCNIConfig(j)
+	return []part.Part{newCNI(j), config}, err
+}
+
 // newCNIConfig returns nil if somebody else writes it.
 func newCNIConfig(j *joined) (part.Part, error) {
 	o := j.cni

@@ -1,6 +1,10 @@
 package main
 
-import "github.com/manxnet/manx/cmd/manxd/part"
+import (
+	"slices"
+
+	"github.com/manxnet/manx/cmd/manxd/part"
+)
 
 // parts are those of a node that has joined its cluster, in the order in which they start. Each has a file or a folder
 // of its own, and gets its dependencies by its constructor. The tables of the datastore start before them, and watch
@@ -20,24 +24,27 @@ func parts(j *joined) ([]part.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	cniConfig, err := newCNIConfig(j)
+	drain := newDrain(j)
+	kubernetes, err := kubernetesParts(j, drain, bgp, policy)
 	if err != nil {
 		return nil, err
 	}
-	return []part.Part{
+	cni, err := cniParts(j)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat([]part.Part{
 		dataplane,
 		part.Optional(policy),
 		newFlowLog(j, policy),
-		newDrain(j),
+		drain,
 		bgp,
 		connected,
 		passwords,
 		newGobgp(j, bgp),
 		newBirdSocket(j, bgp),
-		newCNI(j),
-		cniConfig,
 		newTunnels(j),
 		newNodeStatus(j, bgp),
 		newAddresses(j),
-	}, nil
+	}, cni, kubernetes), nil
 }
