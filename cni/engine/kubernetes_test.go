@@ -104,7 +104,9 @@ func TestKubernetes(t *testing.T) {
 		return ok && b.Affinity != nil && *b.Affinity == "host:node-1"
 	})
 	n.engine = engine.New(engine.Config{Lasting: true, MTUFile: "/nonexistent",
-		Open: func(context.Context, *cni.Config) (engine.Store, func(), error) { return n.cache.Begin(), func() {}, nil },
+		Open: func(context.Context, *cni.Config) (engine.Store, func(), error) {
+			return n.cache.Begin(), func() {}, nil
+		},
 		Node: func(*cni.Config) (string, error) { return "node-1", nil }})
 	ask := func(step cni.Step, name, id string, a *cni.Attachment) *cni.Attachment {
 		t.Helper()
