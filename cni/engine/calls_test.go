@@ -437,10 +437,15 @@ func TestABlockIsClaimedAhead(t *testing.T) {
 	defer cancel()
 	go func() { _ = keeper.Run(ctx) }()
 	request := ipam.Request{Host: "node-1", Num4: 1, Use: "Workload"}
-	blocks := func() int {
-		list, _, err := n.plain.List(t.Context(), model.KindIPAMBlock, "")
+	blocks := func() (claimed int) { // the last write of a claim confirms its affinity
+		list, _, err := n.plain.List(t.Context(), model.KindBlockAffinity, "")
 		n.must(err)
-		return len(list)
+		for _, o := range list {
+			if o.Value.(*model.BlockAffinity).State == model.StateConfirmed {
+				claimed++
+			}
+		}
+		return claimed
 	}
 	for i := range 9 { // of 16: 7 are left
 		n.finish(fmt.Sprint(i), n.add(fmt.Sprint(i)))
@@ -448,7 +453,7 @@ func TestABlockIsClaimedAhead(t *testing.T) {
 	}
 	for end := time.Now().Add(30 * time.Second); blocks() != 2; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%d blocks, want 2", blocks())
+			t.Fatalf("%d blocks are claimed, want 2", blocks())
 		}
 	}
 	n.store.take()
