@@ -18,7 +18,7 @@ NEED    := integration/debian-need
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: programs ## static binaries manxd, manxctl, manx-cni in bin/, with their modules (*.cdx.json) and licences
@@ -64,6 +64,14 @@ mutations: ## 10,000 malformed BGP messages, some ten minutes (SEED=n repeats a 
 .PHONY: test-vm
 test-vm: ## the tests that need IPIP, in a booted virtual machine (root)
 	@integration/vm/test
+
+# What clusters of real kubelets need from Debian; `make kubernetes-programs` builds the rest.
+CLUSTER_NEED := iproute2 iputils-ping nftables bird2 etcd-server containerd runc containernetworking-plugins iptables \
+	conntrack busybox-static
+
+.PHONY: kubernetes-programs
+kubernetes-programs: ## the programs of a Kubernetes cluster, into a cache folder; some ten minutes, once
+	@integration/kubernetes/programs/build
 
 .PHONY: interop
 interop: build ## the matrix of Manx beside BIRD and FRR; writes the table of docs/bgp.md (root)
