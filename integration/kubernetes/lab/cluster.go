@@ -143,8 +143,8 @@ func (c *Cluster) startPlane() error {
 	return c.planeReady()
 }
 
-// program is the path of one of Kubernetes' or Debian's programs.
-func (c *Cluster) program(name string) string {
+// Program is the path of one of Kubernetes' or Debian's programs.
+func (c *Cluster) Program(name string) string {
 	if path := filepath.Join(c.programs, name); exists(path) {
 		return path
 	}
@@ -157,7 +157,7 @@ func exists(path string) bool {
 }
 
 func (c *Cluster) startProgram(name string, args ...string) error {
-	p, err := c.Start(name, c.Control.Dir, hosts.InNamespace(c.Control.Namespace, c.program(name), args...))
+	p, err := c.Start(name, c.Control.Dir, hosts.InNamespace(c.Control.Namespace, c.Program(name), args...))
 	if err == nil {
 		c.plane = append(c.plane, p)
 	}
@@ -245,7 +245,7 @@ func (c *Cluster) KubectlCommand(args ...string) *exec.Cmd {
 
 // Admin is a command of one of the programs in the cache, or of this machine, beside the control plane.
 func (c *Cluster) Admin(name string, args ...string) *exec.Cmd {
-	return hosts.InNamespace(c.Control.Namespace, c.program(name), args...)
+	return hosts.InNamespace(c.Control.Namespace, c.Program(name), args...)
 }
 
 // Apply stores objects that are given as YAML.

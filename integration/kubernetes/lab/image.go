@@ -179,6 +179,6 @@ func (c *Cluster) Tools(names ...string) (string, error) {
 	}
 	delete(links, "/bin/busybox")
 	return Image{Names: append([]string{ToolsImage}, names...), Entrypoint: []string{"/agnhost"},
-		Programs: map[string]string{"/agnhost": c.program("agnhost"), "/traffic": c.Traffic(), "/pause": filepath.Join(c.Dir, "pause"),
+		Programs: map[string]string{"/agnhost": c.Program("agnhost"), "/traffic": c.Traffic(), "/pause": filepath.Join(c.Dir, "pause"),
 			"/bin/busybox": busybox}, Links: links}.Write(c.Dir)
 }

@@ -58,11 +58,11 @@ func (c *Cluster) Describe() string {
 	}
 	for _, n := range c.Workers {
 		for _, program := range []string{"node", "containerd", "kubelet", "kube-proxy"} {
-			show("end of the log of "+program+" on "+n.Name, Tail(n.Log(program), 15), nil)
+			show("end of the log of "+program+" on "+n.Name, Tail(n.Log(program), 8), nil)
 		}
 	}
 	for _, p := range c.plane {
-		show("end of the log of "+p.Name, Tail(filepath.Join(c.Control.Dir, p.Name+".log"), 8), nil)
+		show("end of the log of "+p.Name, Tail(filepath.Join(c.Control.Dir, p.Name+".log"), 4), nil)
 	}
 	return b.String()
 }
