@@ -166,12 +166,21 @@ func (c *Cluster) Traffic() string { return filepath.Join(c.Dir, "traffic") }
 
 // Tools makes the archive of ToolsImage, which is also called by the other names.
 func (c *Cluster) Tools(names ...string) (string, error) {
-	if _, err := c.compile("traffic"); err != nil {
+	image, err := c.ToolsOf(names...)
+	if err != nil {
 		return "", err
+	}
+	return image.Write(c.Dir)
+}
+
+// ToolsOf is what ToolsImage is made of.
+func (c *Cluster) ToolsOf(names ...string) (Image, error) {
+	if _, err := c.compile("traffic"); err != nil {
+		return Image{}, err
 	}
 	applets, err := run(nil, busybox, "--list")
 	if err != nil {
-		return "", err
+		return Image{}, err
 	}
 	links := map[string]string{}
 	for _, applet := range strings.Fields(applets) {
@@ -179,6 +188,6 @@ func (c *Cluster) Tools(names ...string) (string, error) {
 	}
 	delete(links, "/bin/busybox")
 	return Image{Names: append([]string{ToolsImage}, names...), Entrypoint: []string{"/agnhost"},
-		Programs: map[string]string{"/agnhost": c.Program("agnhost"), "/traffic": c.Traffic(), "/pause": filepath.Join(c.Dir, "pause"),
-			"/bin/busybox": busybox}, Links: links}.Write(c.Dir)
+		Programs: map[string]string{"/agnhost": c.Program("agnhost"), "/traffic": c.Traffic(),
+			"/pause": filepath.Join(c.Dir, "pause"), "/bin/busybox": busybox}, Links: links}, nil
 }
