@@ -88,7 +88,9 @@ func install(c *lab.Cluster, root string, byHand bool) error {
 	if err != nil {
 		return err
 	}
-	for _, program := range []string{"curl", "nc"} {
+	// The shell of busybox prefers its own curl and nc, which know less.
+	image.Links["/bin/sh"] = "dash"
+	for _, program := range []string{"curl", "nc", "dash"} {
 		if err := image.AddInstalled(program); err != nil {
 			return err
 		}

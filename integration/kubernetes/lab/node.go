@@ -204,3 +204,10 @@ func (n *Node) importNow(archive string) error {
 	_, err := n.RunIn("ctr", "-n", "k8s.io", "images", "import", archive)
 	return err
 }
+
+// Init is the process ID of the node's process 1 on this machine; empty when the node is off.
+func (n *Node) Init() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.init
+}
