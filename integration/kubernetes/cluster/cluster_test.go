@@ -10,14 +10,31 @@ import (
 	hosts "github.com/manxnet/manx/integration/lab"
 )
 
-// TestByHand goes through all steps with a DaemonSet and an image that are made here.
+// TestCluster goes through all steps with what is shipped: the image and the chart.
+func TestCluster(t *testing.T) {
+	binaries(t)
+	install, err := Shipped("../../..", false)
+	if err != nil {
+		t.Skip(err)
+	}
+	steps(t, install)
+}
+
+// TestByHand goes through the steps with a DaemonSet and an image that are made here, and the etcd datastore: it tells
+// whether a failure above is one of the chart and the image, or of Manx. It runs when it is named.
 func TestByHand(t *testing.T) {
 	bin := binaries(t)
+	if os.Getenv("MANX_CLUSTER") != "by-hand" {
+		t.Skip("run it with MANX_CLUSTER=by-hand")
+	}
 	steps(t, ByHand{bin})
 }
 
 func binaries(t *testing.T) string {
 	t.Helper()
+	if os.Getenv("MANX_CLUSTER") == "" {
+		t.Skip("a cluster wants the machine for itself: run `make test-cluster`")
+	}
 	if os.Getenv("MANX_BIN") == "" {
 		t.Setenv("MANX_BIN", "../../../bin")
 	}
