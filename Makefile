@@ -9,6 +9,7 @@ COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 # The same sources give the same bytes in any folder, from a checkout and from an archive: no path of this machine
 # (-trimpath) and no state of git (-buildvcs=false; VERSION and COMMIT are given to the linker) gets into them.
 REPRODUCIBLE := -trimpath -buildvcs=false
+ARCHS   ?= amd64 arm64
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.buildVersion=$(VERSION) -X main.commit=$(COMMIT)
 GO      := go
 # Packages of Debian that targets need; those that are missing are installed first (their services are not started).
@@ -110,12 +111,27 @@ check: ## gofmt, vet, staticcheck, import table, generated code
 	$(GO) test -count=1 ./integration/imports
 	@$(NEED) protobuf-compiler
 	proto/generate.sh --check
+	integration/deploy/crds --check
+	integration/deploy/manifests --check
+	$(GO) vet -C integration/deploy/tools ./...
 	@$(GO) mod tidy -diff >/dev/null || { echo "go.mod is not tidy: run 'go mod tidy'"; exit 1; }
 
 .PHONY: proto
 proto: ## generate the Go code of proto/manx/v1
 	@$(NEED) protobuf-compiler
 	proto/generate.sh
+
+.PHONY: image
+image: build ## container images bin/image/manx-VERSION-ARCH.tar without an engine (ARCHS="amd64 arm64")
+	integration/deploy/image $(VERSION) $(COMMIT) $(ARCHS)
+
+.PHONY: crds
+crds: ## generate the CustomResourceDefinitions of deploy/crds from the Go types
+	integration/deploy/crds
+
+.PHONY: manifests
+manifests: crds ## generate deploy/manifests from the Helm chart
+	integration/deploy/manifests
 
 .PHONY: bench
 bench: build ## the benchmarks of docs/performance.md, beside BIRD (root)

@@ -8,10 +8,13 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"k8s.io/client-go/rest"
 
+	"github.com/manxnet/manx/cmd/manxd/kubenode"
 	"github.com/manxnet/manx/cmd/manxd/part"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/node"
 	"github.com/manxnet/manx/ipam"
 	"github.com/manxnet/manx/proto/server"
@@ -28,7 +31,9 @@ func (m *membership) Run(ctx context.Context) error { return part.Fatal(m.join(c
 type joined struct {
 	*daemon
 	store      datastore.Backend
+	kube       *rest.Config // how the Kubernetes API is reached; nil if none is known
 	tables     *datastore.Tables
+	events     *kubenode.Events // about this node; nil if no Kubernetes API is known
 	kernel     *kernel.Conn
 	config     node.Config
 	registered node.Result
@@ -37,6 +42,10 @@ type joined struct {
 
 // join registers the node and runs everything that the datastore decides.
 func (d *daemon) join(ctx context.Context) error {
+	kube, err := d.kubernetesAPI(d.log)
+	if err != nil {
+		return err
+	}
 	store, closeStore, err := openStore(ctx, d.options, d.showWaiting, d.log)
 	if err != nil {
 		return err
@@ -52,7 +61,11 @@ func (d *daemon) join(ctx context.Context) error {
 		return err
 	}
 	defer k.Close() //nolint:errcheck // everything has been answered
-	j := &joined{daemon: d, store: store, kernel: k, tables: datastore.NewTables(d.log.Named("datastore"), d.name)}
+	k.ProcSysNet = d.procSysNet
+	j := &joined{daemon: d, store: store, kube: kube, kernel: k, tables: datastore.NewTables(d.log.Named("datastore"), d.name)}
+	if j.events, err = newEvents(j); err != nil {
+		return err
+	}
 	if err := j.register(ctx); err != nil {
 		return err
 	}
@@ -73,23 +86,35 @@ func (d *daemon) showWaiting(err error) {
 // register makes the node known, with its addresses.
 func (j *joined) register(ctx context.Context) (err error) {
 	j.config = j.nodeConfig()
-	if j.asksKubernetes() {
-		j.config.Kubernetes, err = kubernetesAddress(j.kubeconfig, cmp.Or(j.k8sNodeRef, j.name))
+	if j.asksKubernetes() && j.kube != nil {
+		j.config.Kubernetes, err = kubernetesAddress(j.kube, cmp.Or(j.k8sNodeRef, j.name))
 		if err != nil {
 			return err
 		}
 	}
+	j.config.Waiting = j.showWaiting
 	j.registered, err = node.Register(ctx, j.config, j.store, node.System{}, j.log.Named("node"))
 	if err != nil {
 		return err
 	}
+	if err := j.store.UpgradeNode(ctx, j.name); err != nil {
+		return err
+	}
 	j.tunnels = &node.Tunnels{Store: j.store, IPAM: ipam.New(j.store, j.log.Named("ipam"), time.Now), Node: j.name,
-		Types: []node.TunnelType{node.TunnelIPIP}, Log: j.log.Named("tunnels")}
+		Types: j.tunnelTypes(), Log: j.log.Named("tunnels")}
 	if err := j.tunnels.Ensure(ctx); err != nil {
 		// Its part tries again; a node without a tunnel address is still of use to pools without a tunnel.
 		j.log.Error("no tunnel address yet", zap.Error(err))
 	}
 	return nil
+}
+
+// tunnelTypes are those whose addresses IPAM gives.
+func (o options) tunnelTypes() []node.TunnelType {
+	if o.kube.UsePodCIDR {
+		return nil // Kubernetes' ranges decide
+	}
+	return []node.TunnelType{node.TunnelIPIP}
 }
 
 func (o options) nameSources() node.NameSources {
@@ -101,20 +126,28 @@ func (o options) nodeConfig() node.Config {
 	return node.Config{
 		Name: o.nameSources(),
 		IP:   o.ip, IP6: o.ip6, IPMethod: o.ipMethod, IP6Method: o.ip6Method, PollInterval: o.pollInterval,
-		AS: o.as, K8sNodeRef: o.k8sNodeRef, ClusterType: o.clusterType,
+		AS: o.as, K8sNodeRef: o.k8sNodeRef, ClusterType: o.clusterTypes(),
+		KubernetesDatastore: o.datastore == connect.Kubernetes, UsePodCIDR: o.kube.UsePodCIDR,
 		DisableConflictCheck: o.disableConflictCheck, WaitForDatastore: o.waitForDatastore,
-		NoDefaultPools: o.noDefaultPools, Pool4: o.pool4.config(), Pool6: o.pool6.config(), NoIPv6: noIPv6(),
+		NoDefaultPools: o.noDefaultPools, Pool4: o.pool4.config(), Pool6: o.pool6.config(), NoIPv6: o.noIPv6(),
 		Directories: []string{"/var/run/calico", filepath.Dir(o.nodeNameFile), filepath.Dir(o.mtuFile)},
 	}
 }
 
+// clusterTypes are what ClusterInformation says of the cluster.
+func (o options) clusterTypes() string {
+	if o.datastore == connect.Kubernetes {
+		return o.clusterType + ",kdd"
+	}
+	return o.clusterType
+}
+
 // noIPv6 tells whether the default IPv6 pool is not wanted, as calico/node decides it.
-func noIPv6() bool {
+func (o options) noIPv6() bool {
 	if os.Getenv("FELIX_IPV6SUPPORT") == "false" {
 		return true
 	}
-	_, err := os.Stat("/proc/sys/net/ipv6")
-	return err != nil
+	return !kernel.HasIPv6(o.procSysNet)
 }
 
 func (p poolOptions) config() node.PoolConfig {

@@ -10,13 +10,16 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strings"
 	"time"
 
+	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/manxnet/manx/datastore/connect"
+	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/node"
 )
 
@@ -29,22 +32,66 @@ func (o options) asksKubernetes() bool {
 	return o.ipMethod == method || o.ip6Method == method
 }
 
-// kubernetesAddress looks up the InternalIP of a Kubernetes node, with the kubeconfig at a path or, without a path, as a
-// pod of the cluster. It returns nil if there is neither.
-func kubernetesAddress(kubeconfig, name string) (node.KubernetesAddress, error) {
-	var config *rest.Config
-	var err error
-	if kubeconfig != "" {
-		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
-	} else if config, err = rest.InClusterConfig(); errors.Is(err, rest.ErrNotInCluster) {
+// kubernetesAPI is how the Kubernetes API is reached, nil if none is known. Only who needs it, as datastore or for an
+// address, is kept from starting by settings of it that cannot work.
+func (o options) kubernetesAPI(log *zap.Logger) (*rest.Config, error) {
+	config, err := o.kube.REST()
+	switch {
+	case err == nil:
+		return config, nil
+	case o.datastore == connect.Kubernetes:
+		return nil, usage(err)
+	case errors.Is(err, kubernetes.ErrNoKubernetes):
 		return nil, nil
+	case o.asksKubernetes():
+		return nil, err
 	}
-	if err != nil {
-		return nil, fmt.Errorf("kubeconfig %s: %w", cmp.Or(kubeconfig, "of this pod"), err)
-	}
+	log.Warn("the Kubernetes API cannot be used", zap.Error(err))
+	return nil, nil
+}
+
+// kubernetes is how the Kubernetes API is used as datastore.
+func (o options) kubernetes() kubernetes.Config {
+	c := o.kube
+	c.InterfacePrefix, _, _ = strings.Cut(o.interfacePrefix, ",")
+	return c
+}
+
+// kubernetes defines the flags by which the Kubernetes API is reached.
+func (b binder) kubernetes(c *kubernetes.Config) {
+	both := func(env string) []string { return []string{"CALICO_" + env, env} }
+	b.string(&c.Kubeconfig, "kubeconfig", "", "how to reach the Kubernetes API; empty: as a pod of the cluster",
+		both("KUBECONFIG")...)
+	b.string(&c.Context, "k8s-context", "", "context of the kubeconfig, if not its current one",
+		both("K8S_CURRENT_CONTEXT")...)
+	b.string(&c.Endpoint, "k8s-api-endpoint", "", "URL of the Kubernetes API, in place of the kubeconfig's",
+		both("K8S_API_ENDPOINT")...)
+	b.string(&c.CAFile, "k8s-ca-file", "", "CA that signs the certificate of the Kubernetes API", both("K8S_CA_FILE")...)
+	b.string(&c.CertFile, "k8s-cert-file", "", "client certificate for the Kubernetes API", both("K8S_CERT_FILE")...)
+	b.string(&c.KeyFile, "k8s-key-file", "", "key of that certificate", both("K8S_KEY_FILE")...)
+	b.string(&c.TokenFile, "k8s-token-file", "", "file that holds a token for the Kubernetes API, read again when it "+
+		"changes", "MANX_K8S_TOKEN_FILE")
+	b.bool(&c.Insecure, "k8s-insecure-skip-tls-verify", false, "do not verify the certificate of the Kubernetes API",
+		both("K8S_INSECURE_SKIP_TLS_VERIFY")...)
+	b.float32(&c.QPS, "k8s-client-qps", 0, "bound of requests per second to the Kubernetes API; 0: what the API allows",
+		both("K8S_CLIENT_QPS")...)
+	b.int(&c.Burst, "k8s-client-burst", 0, "how many of them may come at once; 0: 100", both("K8S_CLIENT_BURST")...)
+	b.bool(&c.UsePodCIDR, "use-pod-cidr", false, "another plugin takes the addresses of pods out of the nodes' pod "+
+		"CIDRs, with the Kubernetes datastore", both("USE_POD_CIDR")...)
+	b.string(&c.Group, "calico-api-group", "", "API group of Calico's custom resources, crd.projectcalico.org/v1 or "+
+		"projectcalico.org/v3; empty: as the API has them", "CALICO_API_GROUP")
+}
+
+func (b binder) float32(p *float32, name string, value float32, usage string, envs ...string) {
+	b.fs.Float32Var(p, name, value, usage)
+	b.env(name, envs)
+}
+
+// kubernetesAddress looks up the InternalIP of a Kubernetes node.
+func kubernetesAddress(config *rest.Config, name string) (node.KubernetesAddress, error) {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("kubeconfig %s: %w", cmp.Or(kubeconfig, "of this pod"), err)
+		return nil, fmt.Errorf("Kubernetes API %s: %w", config.Host, err)
 	}
 	client.Timeout = kubernetesTimeout
 	server, _, err := rest.DefaultServerURL(config.Host, "", corev1.SchemeGroupVersion, true)

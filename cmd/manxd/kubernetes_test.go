@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,10 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore/connect"
+	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/node"
 )
 
@@ -30,10 +35,7 @@ func TestKubernetesInternalIP(t *testing.T) {
 	defer api.Close()
 	kubeconfig := writeKubeconfig(t, api, "secret")
 
-	lookup, err := kubernetesAddress(kubeconfig, "n1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lookup := addressOf(t, kubeconfig, "n1")
 	if ip, err := lookup(t.Context(), node.IPv4); err != nil || ip.String() != "10.0.0.1" {
 		t.Errorf("%s, %v", ip, err)
 	}
@@ -46,21 +48,42 @@ func TestKubernetesInternalIP(t *testing.T) {
 		{"no such node", kubeconfig, "other", node.IPv4, `nodes "other" not found`},
 		{"a wrong token", writeKubeconfig(t, api, "wrong"), "n1", node.IPv4, "401 Unauthorized"},
 	} {
-		lookup, err := kubernetesAddress(c.kubeconfig, c.node)
-		if err != nil {
-			t.Fatal(err)
-		}
+		lookup := addressOf(t, c.kubeconfig, c.node)
 		if _, err := lookup(t.Context(), c.family); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.what, err, c.want)
 		}
 	}
-	if _, err := kubernetesAddress(filepath.Join(t.TempDir(), "none"), "n1"); err == nil || !strings.Contains(err.Error(), "no such file") {
+	// A kubeconfig that is not there matters to who needs it.
+	o := options{kube: kubernetes.Config{Kubeconfig: filepath.Join(t.TempDir(), "none")}}
+	if api, err := o.kubernetesAPI(zap.NewNop()); api != nil || err != nil {
+		t.Errorf("a kubeconfig that is not there and not needed: %v", err)
+	}
+	o.ipMethod = "kubernetes-internal-ip"
+	if _, err := o.kubernetesAPI(zap.NewNop()); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("a kubeconfig that is not there: %v", err)
 	}
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	if lookup, err := kubernetesAddress("", "n1"); lookup != nil || err != nil {
+	o.kube.Kubeconfig = ""
+	if api, err := o.kubernetesAPI(zap.NewNop()); api != nil || err != nil {
 		t.Errorf("outside of a cluster: %v", err)
 	}
+	o.datastore = connect.Kubernetes
+	if _, err := o.kubernetesAPI(zap.NewNop()); !errors.Is(err, kubernetes.ErrNoKubernetes) {
+		t.Errorf("outside of a cluster, with the datastore there: %v", err)
+	}
+}
+
+func addressOf(t *testing.T, kubeconfig, name string) node.KubernetesAddress {
+	t.Helper()
+	config, err := kubernetes.Config{Kubeconfig: kubeconfig}.REST()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lookup, err := kubernetesAddress(config, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lookup
 }
 
 func writeKubeconfig(t *testing.T, api *httptest.Server, token string) string {

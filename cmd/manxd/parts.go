@@ -11,17 +11,25 @@ func parts(j *joined) ([]part.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	passwords := newPasswords(j.passwordDir, j.log.Named("bgp"))
+	passwords, err := passwordSource(j)
+	if err != nil {
+		return nil, err
+	}
 	connected := newConnected(j, dataplane)
 	bgp, err := newBGP(j, passwords, connected, dataplane, policy)
 	if err != nil {
 		return nil, err
 	}
-	return []part.Part{
+	drain := newDrain(j)
+	kubernetes, err := kubernetesParts(j, drain, bgp, policy)
+	if err != nil {
+		return nil, err
+	}
+	return append([]part.Part{
 		dataplane,
 		part.Optional(policy),
 		newFlowLog(j, policy),
-		newDrain(j),
+		drain,
 		bgp,
 		connected,
 		passwords,
@@ -30,5 +38,5 @@ func parts(j *joined) ([]part.Part, error) {
 		newTunnels(j),
 		newNodeStatus(j, bgp),
 		newAddresses(j),
-	}, nil
+	}, kubernetes...), nil
 }

@@ -35,7 +35,7 @@ func ClusterNetworkPolicy(in *model.ClusterNetworkPolicy) (*v3.GlobalNetworkPoli
 	order := float64(in.Spec.Priority)
 	p := &v3.GlobalNetworkPolicy{
 		TypeMeta:   metav1.TypeMeta{Kind: string(model.KindGlobalNetworkPolicy), APIVersion: model.APIVersion},
-		ObjectMeta: metav1.ObjectMeta{Name: in.Name, UID: derivedUID(in.UID), CreationTimestamp: in.CreationTimestamp},
+		ObjectMeta: metav1.ObjectMeta{Name: in.Name, UID: DerivedUID(in.UID), CreationTimestamp: in.CreationTimestamp},
 		Spec: v3.GlobalNetworkPolicySpec{
 			Tier: tier, Order: &order, Selector: subject.Selector, NamespaceSelector: subject.NamespaceSelector,
 		},

@@ -43,7 +43,7 @@ func networkPolicy(kind model.Kind, meta metav1.ObjectMeta, in networkingv1.Netw
 	order := networkPolicyOrder
 	p := &v3.NetworkPolicy{
 		TypeMeta:   metav1.TypeMeta{Kind: string(model.KindNetworkPolicy), APIVersion: model.APIVersion},
-		ObjectMeta: metav1.ObjectMeta{Namespace: meta.Namespace, Name: meta.Name, UID: derivedUID(meta.UID), CreationTimestamp: meta.CreationTimestamp},
+		ObjectMeta: metav1.ObjectMeta{Namespace: meta.Namespace, Name: meta.Name, UID: DerivedUID(meta.UID), CreationTimestamp: meta.CreationTimestamp},
 		Spec:       v3.NetworkPolicySpec{Tier: model.DefaultTier, Order: &order, Selector: pods, Types: policyTypes(in.PolicyTypes)},
 	}
 	n := notices{key: model.Key{Kind: kind, Namespace: meta.Namespace, Name: meta.Name}}

@@ -20,14 +20,39 @@ const (
 	orchestrator = "k8s"
 	endpoint     = "eth0" // a pod's only interface that Calico knows
 
-	annotationIPs         = "cni.projectcalico.org/podIPs"
-	annotationIP          = "cni.projectcalico.org/podIP"
 	annotationAWSIPs      = "vpc.amazonaws.com/pod-ips"
-	annotationContainer   = "cni.projectcalico.org/containerID"
 	annotationFloatingIPs = "cni.projectcalico.org/floatingIPs"
 	annotationSources     = "cni.projectcalico.org/allowedSourcePrefixes"
 	annotationNetworks    = "k8s.v1.cni.cncf.io/network-status"
 )
+
+// Annotations by which the CNI plugin tells the addresses of a pod and its container before Kubernetes knows them. Those of
+// the addresses are there but empty once the pod has given them back.
+const (
+	AnnotationIPs       = "cni.projectcalico.org/podIPs"
+	AnnotationIP        = "cni.projectcalico.org/podIP"
+	AnnotationContainer = "cni.projectcalico.org/containerID"
+)
+
+// addressAnnotations say which addresses a pod is to get. They may stand on a pod or its namespace, or on the pod alone.
+var addressAnnotations = []string{
+	"cni.projectcalico.org/ipv4pools", "cni.projectcalico.org/ipv6pools", "cni.projectcalico.org/ipFamilies",
+	"cni.projectcalico.org/ipAddrs", "cni.projectcalico.org/ipAddrsNoIpam", "cni.projectcalico.org/hwAddr",
+}
+
+// AddressAnnotations gives those annotations of a pod or a namespace that say which addresses pods are to get.
+func AddressAnnotations(all map[string]string) map[string]string {
+	var some map[string]string
+	for _, name := range addressAnnotations {
+		if text, ok := all[name]; ok {
+			if some == nil {
+				some = map[string]string{}
+			}
+			some[name] = text
+		}
+	}
+	return some
+}
 
 // longestLabelledAccount is how long the name of a service account may be to stand in the endpoint's label too.
 const longestLabelledAccount = 62
@@ -50,11 +75,11 @@ func Pod(in *model.Pod, prefix string) (*model.WorkloadEndpoint, []Notice, error
 		TypeMeta: metav1.TypeMeta{Kind: string(model.KindWorkloadEndpoint), APIVersion: model.APIVersion},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: in.Namespace, GenerateName: in.GenerateName, UID: in.UID, CreationTimestamp: in.CreationTimestamp,
-			Labels: podLabels(in),
+			Labels: podLabels(in), Annotations: AddressAnnotations(in.Annotations),
 		},
 		Spec: model.WorkloadEndpointSpec{
 			Orchestrator: orchestrator, Node: in.Spec.NodeName, Pod: in.Name, Endpoint: endpoint,
-			ContainerID: in.Annotations[annotationContainer], ServiceAccountName: in.Spec.ServiceAccountName,
+			ContainerID: in.Annotations[AnnotationContainer], ServiceAccountName: in.Spec.ServiceAccountName,
 			Profiles: []string{NamespaceProfile(in.Namespace)}, InterfaceName: InterfaceName(prefix, in.Namespace, in.Name),
 			Ports: podPorts(n, in), AllowSpoofedSourcePrefixes: sources(n, in), QoSControls: qosControls(n, in.Annotations),
 		},
@@ -63,7 +88,10 @@ func Pod(in *model.Pod, prefix string) (*model.WorkloadEndpoint, []Notice, error
 		w.Spec.Profiles = append(w.Spec.Profiles, ServiceAccountProfile(in.Namespace, a))
 	}
 	if status, ok := in.Annotations[annotationNetworks]; ok {
-		w.Annotations = map[string]string{annotationNetworks: status}
+		if w.Annotations == nil {
+			w.Annotations = map[string]string{}
+		}
+		w.Annotations[annotationNetworks] = status
 	}
 	if !finished(in) {
 		ips := podIPs(n, in)
@@ -78,7 +106,7 @@ func Pod(in *model.Pod, prefix string) (*model.WorkloadEndpoint, []Notice, error
 // InterfaceName is the name that Calico gives the host's end of a pod's interface.
 func InterfaceName(prefix, namespace, pod string) string {
 	sum := sha1.Sum([]byte(namespace + "." + pod)) //nolint:gosec
-	return prefix + hex.EncodeToString(sum[:])[:11]
+	return prefix + hex.EncodeToString(sum[:6])[:11]
 }
 
 func podLabels(in *model.Pod) map[string]string {
@@ -99,7 +127,7 @@ func finished(in *model.Pod) bool {
 	case corev1.PodSucceeded, corev1.PodFailed, "Completed":
 		return true
 	}
-	return in.DeletionTimestamp != nil && slices.ContainsFunc([]string{annotationIP, annotationAWSIPs}, func(a string) bool {
+	return in.DeletionTimestamp != nil && slices.ContainsFunc([]string{AnnotationIP, annotationAWSIPs}, func(a string) bool {
 		text, ok := in.Annotations[a]
 		return ok && text == ""
 	})
@@ -107,37 +135,41 @@ func finished(in *model.Pod) bool {
 
 // podIPs gives the addresses of the first source that names any: the plugin's annotations are there before the status is.
 func podIPs(n *notices, in *model.Pod) []netip.Addr {
-	type source struct {
-		field string
-		texts []string
+	status := make([]string, len(in.Status.PodIPs))
+	for i, ip := range in.Status.PodIPs {
+		status[i] = ip.IP
 	}
-	status := source{field: "status.podIPs"}
-	for _, ip := range in.Status.PodIPs {
-		status.texts = append(status.texts, ip.IP)
+	if ips, named := addresses(n, "status.podIPs", status...); named {
+		return ips
 	}
-	sources := []source{status, {"status.podIP", []string{in.Status.PodIP}}}
-	for _, a := range []string{annotationIPs, annotationIP, annotationAWSIPs} {
-		sources = append(sources, source{annotation(a), strings.Split(in.Annotations[a], ",")})
+	if ips, named := addresses(n, "status.podIP", in.Status.PodIP); named {
+		return ips
 	}
-	for _, s := range sources {
-		var ips []netip.Addr
-		named := false
-		for _, text := range s.texts {
-			if text = strings.TrimSpace(text); text == "" {
-				continue
-			}
-			named = true
-			if ip, ok := address(text); ok {
-				ips = append(ips, ip)
-			} else {
-				n.add(wrong(s.field, text, "must be an IP address"), "the address is left out")
-			}
+	for _, a := range []string{AnnotationIPs, AnnotationIP, annotationAWSIPs} {
+		if in.Annotations[a] == "" {
+			continue
 		}
-		if named {
+		if ips, named := addresses(n, annotation(a), strings.Split(in.Annotations[a], ",")...); named {
 			return ips
 		}
 	}
 	return nil
+}
+
+// addresses reads the addresses of one source, and tells whether it names any.
+func addresses(n *notices, field string, texts ...string) (ips []netip.Addr, named bool) {
+	for _, text := range texts {
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		named = true
+		if ip, ok := address(text); ok {
+			ips = append(ips, ip)
+		} else {
+			n.add(wrong(field, text, "must be an IP address"), "the address is left out")
+		}
+	}
+	return ips, named
 }
 
 // address reads an address, alone or as a CIDR of nothing but it.
@@ -161,9 +193,10 @@ func podPorts(n *notices, in *model.Pod) []model.EndpointPort {
 				if p.ContainerPort == 0 || (p.Name == "" && p.HostPort == 0) {
 					continue
 				}
-				port, err := endpointPort(at(at(list.field, i)+".ports", j), p)
+				port, err := endpointPort(p)
 				if err != nil {
-					n.add(err, "the port is left out")
+					err.Field = at(at(list.field, i)+".ports", j) + "." + err.Field
+					n.add(*err, "the port is left out")
 					continue
 				}
 				ports = append(ports, port)
@@ -173,20 +206,20 @@ func podPorts(n *notices, in *model.Pod) []model.EndpointPort {
 	return ports
 }
 
-func endpointPort(field string, p model.ContainerPort) (model.EndpointPort, error) {
+func endpointPort(p model.ContainerPort) (model.EndpointPort, *model.FieldError) {
 	protocol := numorstring.ProtocolTCP
 	switch p.Protocol {
 	case "":
 	case numorstring.ProtocolTCP, numorstring.ProtocolUDP, numorstring.ProtocolSCTP:
 		protocol = p.Protocol
 	default:
-		return model.EndpointPort{}, wrong(field+".protocol", p.Protocol, "must be TCP, UDP or SCTP")
+		return model.EndpointPort{}, &model.FieldError{Field: "protocol", Value: p.Protocol, Rule: "must be TCP, UDP or SCTP"}
 	}
 	switch {
 	case p.ContainerPort < 1 || p.ContainerPort > 65535:
-		return model.EndpointPort{}, wrong(field+".containerPort", p.ContainerPort, "must be from 1 to 65535")
+		return model.EndpointPort{}, &model.FieldError{Field: "containerPort", Value: p.ContainerPort, Rule: "must be from 1 to 65535"}
 	case p.HostPort < 0 || p.HostPort > 65535:
-		return model.EndpointPort{}, wrong(field+".hostPort", p.HostPort, "must be from 1 to 65535")
+		return model.EndpointPort{}, &model.FieldError{Field: "hostPort", Value: p.HostPort, Rule: "must be from 1 to 65535"}
 	}
 	return model.EndpointPort{
 		Name: p.Name, Protocol: numorstring.ProtocolFromString(protocol), Port: uint16(p.ContainerPort),

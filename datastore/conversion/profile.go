@@ -16,9 +16,24 @@ func NamespaceProfile(namespace string) string { return "kns." + namespace }
 // ServiceAccountProfile is the name of the profile that a service account gives its pods.
 func ServiceAccountProfile(namespace, name string) string { return "ksa." + namespace + "." + name }
 
+// Profile gives the profile that an object of KindNamespace or KindServiceAccount stands for, nil for any other and for none.
+func Profile(o *model.Object) *v3.Profile {
+	if o == nil {
+		return nil
+	}
+	switch v := o.Value.(type) {
+	case *model.Namespace:
+		return Namespace(v)
+	case *model.ServiceAccount:
+		return ServiceAccount(v)
+	}
+	return nil
+}
+
 // Namespace gives the profile of a namespace: its labels, and leave for all traffic that no policy decides on.
 func Namespace(in *model.Namespace) *v3.Profile {
 	p := profile(NamespaceProfile(in.Name), in.ObjectMeta, model.NamespaceLabelPrefix)
+	p.Annotations = AddressAnnotations(in.Annotations)
 	p.Spec.Ingress = []v3.Rule{{Action: v3.Allow}}
 	p.Spec.Egress = []v3.Rule{{Action: v3.Allow}}
 	return p
@@ -37,7 +52,7 @@ func profile(name string, of metav1.ObjectMeta, prefix string) *v3.Profile {
 	labels[prefix+nameLabel] = of.Name
 	return &v3.Profile{
 		TypeMeta:   metav1.TypeMeta{Kind: string(model.KindProfile), APIVersion: model.APIVersion},
-		ObjectMeta: metav1.ObjectMeta{Name: name, UID: derivedUID(of.UID), CreationTimestamp: of.CreationTimestamp},
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: DerivedUID(of.UID), CreationTimestamp: of.CreationTimestamp},
 		Spec:       v3.ProfileSpec{LabelsToApply: labels},
 	}
 }

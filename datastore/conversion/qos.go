@@ -2,6 +2,7 @@ package conversion
 
 import (
 	"regexp"
+	"strings"
 
 	"github.com/projectcalico/api/pkg/lib/numorstring"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -13,10 +14,14 @@ const (
 	defaultBurst       = 4 << 30 // bits
 	defaultPacketBurst = 5
 	qosPrefix          = "qos.projectcalico.org/"
+	bandwidthSuffix    = "-bandwidth"
 )
 
 // qosControls reads the traffic limits of a pod, nil for none.
 func qosControls(n *notices, annotations map[string]string) *model.QoSControls {
+	if !limited(annotations) {
+		return nil
+	}
 	in, out := qosOf(n, annotations, "ingress"), qosOf(n, annotations, "egress")
 	q := model.QoSControls{
 		IngressBandwidth: in.bandwidth, IngressBurst: in.burst, IngressPeakrate: in.peakrate, IngressMinburst: in.minburst,
@@ -38,6 +43,16 @@ func qosControls(n *notices, annotations map[string]string) *model.QoSControls {
 	return &q
 }
 
+// limited tells whether anything is said of limits: of most pods there is nothing, and nothing should cost nothing.
+func limited(annotations map[string]string) bool {
+	for name := range annotations {
+		if strings.HasPrefix(name, qosPrefix) || strings.HasSuffix(name, bandwidthSuffix) {
+			return true
+		}
+	}
+	return false
+}
+
 // qos is the limits of one direction; 0 is none.
 type qos struct {
 	bandwidth, burst, peakrate, minburst, packetRate, packetBurst, connections int64
@@ -54,7 +69,7 @@ func qosOf(n *notices, annotations map[string]string, direction string) qos {
 	if _, ok := annotations[own+"Bandwidth"]; ok {
 		q.bandwidth = read(own+"Bandwidth", ranges.Bandwidth)
 	} else {
-		q.bandwidth = read("kubernetes.io/"+direction+"-bandwidth", ranges.Bandwidth)
+		q.bandwidth = read("kubernetes.io/"+direction+bandwidthSuffix, ranges.Bandwidth)
 	}
 	needs := func(value *int64, key string, fits bool, rule string) {
 		if *value != 0 && !fits {

@@ -11,11 +11,11 @@ import (
 
 func TestWhatIsMadeOfAnObjectHasAUIDOfItsOwn(t *testing.T) {
 	const of, want = "0f3ac7de-9b21-4c55-8f10-2b6d1a9e7c04", "f05ce37b-d984-4caa-8f08-d4b658793e20"
-	if got := derivedUID(want); got != of {
+	if got := DerivedUID(want); got != of {
 		t.Errorf("back: %s", got)
 	}
 	for _, odd := range []types.UID{"", "u1", "0f3ac7de", "not-a-uid-of-the-length-of-a-real-one"} {
-		if got := derivedUID(odd); got != odd {
+		if got := DerivedUID(odd); got != odd {
 			t.Errorf("%q: %q", odd, got)
 		}
 	}

@@ -1,0 +1,210 @@
+package kubernetes
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+)
+
+// Config says how to reach the Kubernetes API. Files are read again when they change: tokens, certificates and keys may
+// be rotated below a running program.
+type Config struct {
+	// Kubeconfig is the path of a kubeconfig, or several with colons, which are merged. Inline is the content of one in its
+	// place. Context is which of its contexts is used, if not the current one.
+	Kubeconfig, Inline, Context string
+	// Endpoint is the URL of the API. What is set of the following takes the place of what a kubeconfig says.
+	Endpoint                  string
+	CAFile, CertFile, KeyFile string
+	Token, TokenFile          string
+	Insecure                  bool // the server's certificate is not verified
+	// QPS bounds requests per second, Burst how many may come at once. Without QPS there is no bound: the server protects
+	// itself (API priority and fairness), and its word to come again later is followed.
+	QPS   float32
+	Burst int
+	// UsePodCIDR is whether another plugin takes addresses of pods out of the node's pod CIDR, so that there is no IPAM.
+	UsePodCIDR bool
+	// Group is the API group of custom resources: "crd.projectcalico.org/v1" or "projectcalico.org/v3"; empty: as the
+	// server has them.
+	Group string
+	// InterfacePrefix begins the names of the host's interfaces of pods; "cali" if empty.
+	InterfacePrefix string
+	// LeaseNamespace is where elections have their Leases; empty: in the namespace of this pod, or in kube-system.
+	LeaseNamespace string
+	// LeaseTTL is how long after the end of a leader that did not resign another candidate can lead, in whole seconds; 15
+	// s if zero.
+	LeaseTTL time.Duration
+}
+
+// ErrNoKubernetes is why REST has nothing to return: no setting names a Kubernetes API, and this is no pod of one.
+var ErrNoKubernetes = errors.New("no Kubernetes API is known: set KUBECONFIG or K8S_API_ENDPOINT")
+
+// ConfigFromEnv reads Calico's environment names, each of which may carry the prefix CALICO_, which takes priority. A
+// value that cannot be read is an error of REST. getenv is usually os.Getenv.
+func ConfigFromEnv(getenv func(string) string) Config {
+	get := func(name string) string {
+		if v := getenv("CALICO_" + name); v != "" {
+			return v
+		}
+		return getenv(name)
+	}
+	qps, _ := strconv.ParseFloat(get("K8S_CLIENT_QPS"), 32)
+	burst, _ := strconv.Atoi(get("K8S_CLIENT_BURST"))
+	prefix, _, _ := strings.Cut(getenv("FELIX_INTERFACEPREFIX"), ",")
+	return Config{
+		Kubeconfig: get("KUBECONFIG"), Context: get("K8S_CURRENT_CONTEXT"), Endpoint: get("K8S_API_ENDPOINT"),
+		CAFile: get("K8S_CA_FILE"), CertFile: get("K8S_CERT_FILE"), KeyFile: get("K8S_KEY_FILE"),
+		Token:    get("K8S_API_TOKEN"),
+		Insecure: isTrue(get("K8S_INSECURE_SKIP_TLS_VERIFY")), UsePodCIDR: isTrue(get("USE_POD_CIDR")),
+		QPS: float32(qps), Burst: burst,
+		Group: getenv("CALICO_API_GROUP"), InterfacePrefix: prefix,
+	}
+}
+
+func isTrue(s string) bool {
+	b, err := strconv.ParseBool(s)
+	return err == nil && b
+}
+
+// Set is whether a setting names a Kubernetes API.
+func (c Config) Set() bool { return c.Kubeconfig != "" || c.Inline != "" || c.Endpoint != "" }
+
+// With is c with what is set in o in the place of c's own.
+func (c Config) With(o Config) Config {
+	for _, s := range []struct {
+		to   *string
+		from string
+	}{
+		{&c.Kubeconfig, o.Kubeconfig}, {&c.Inline, o.Inline}, {&c.Context, o.Context}, {&c.Endpoint, o.Endpoint},
+		{&c.CAFile, o.CAFile}, {&c.CertFile, o.CertFile}, {&c.KeyFile, o.KeyFile}, {&c.Token, o.Token},
+		{&c.TokenFile, o.TokenFile}, {&c.Group, o.Group},
+	} {
+		if s.from != "" {
+			*s.to = s.from
+		}
+	}
+	if o.Kubeconfig != "" {
+		c.Inline = ""
+	}
+	c.Insecure = c.Insecure || o.Insecure
+	return c
+}
+
+// Warnings tells what works, but not safely.
+func (c Config) Warnings(time.Time) (list []string) {
+	r, err := c.OfUser().REST()
+	switch {
+	case err != nil: // which opening the datastore says
+	case r.Insecure:
+		list = append(list, "the certificate of the Kubernetes API is not verified: whoever is on the way to it can read "+
+			"and change everything")
+	case strings.HasPrefix(r.Host, "http://"):
+		list = append(list, "the Kubernetes API is reached without TLS: whoever is on the way to it can read and change "+
+			"everything")
+	}
+	return list
+}
+
+// OfUser is c with the user's own kubeconfig, ~/.kube/config, if nothing else is set and there is one: where Calico's
+// programs look for a datastore.
+func (c Config) OfUser() Config {
+	if c.Set() {
+		return c
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return c
+	}
+	file := filepath.Join(home, ".kube", "config")
+	if _, err := os.Stat(file); err == nil {
+		c.Kubeconfig = file
+	}
+	return c
+}
+
+// defaultBurst is how many requests may come at once where only the number per second is bounded, as in Calico.
+const defaultBurst = 100
+
+// REST is how client-go reaches the API; without any setting as a pod of the cluster. The error Is ErrNoKubernetes where
+// there is neither.
+func (c Config) REST() (*rest.Config, error) {
+	r, err := c.load()
+	if err != nil {
+		return nil, err
+	}
+	r.QPS, r.Burst = -1, 0
+	if c.QPS > 0 {
+		r.QPS, r.Burst = c.QPS, defaultBurst
+		if c.Burst > 0 {
+			r.Burst = c.Burst
+		}
+	}
+	return r, nil
+}
+
+func (c Config) load() (*rest.Config, error) {
+	if !c.Set() {
+		r, err := rest.InClusterConfig()
+		if errors.Is(err, rest.ErrNotInCluster) {
+			return nil, ErrNoKubernetes
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the Kubernetes API of this pod: %w", err)
+		}
+		return r, nil
+	}
+	r, err := c.merged()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.name(), err)
+	}
+	if r.Host == "" {
+		return nil, fmt.Errorf("%s names no server", c.name())
+	}
+	return r, nil
+}
+
+// name is what a message calls the settings.
+func (c Config) name() string {
+	switch {
+	case c.Inline != "":
+		return "the inline kubeconfig"
+	case c.Kubeconfig != "":
+		return "kubeconfig " + c.Kubeconfig
+	}
+	return "Kubernetes API " + c.Endpoint
+}
+
+// merged is what the kubeconfig and the other settings say together.
+func (c Config) merged() (*rest.Config, error) {
+	over := &clientcmd.ConfigOverrides{CurrentContext: c.Context, ClusterInfo: api.Cluster{
+		Server: c.Endpoint, CertificateAuthority: c.CAFile, InsecureSkipTLSVerify: c.Insecure,
+	}, AuthInfo: api.AuthInfo{
+		ClientCertificate: c.CertFile, ClientKey: c.KeyFile, Token: c.Token, TokenFile: c.TokenFile,
+	}}
+	if c.Inline != "" {
+		parsed, err := clientcmd.Load([]byte(c.Inline))
+		if err != nil {
+			return nil, err
+		}
+		return clientcmd.NewDefaultClientConfig(*parsed, over).ClientConfig()
+	}
+	rules := &clientcmd.ClientConfigLoadingRules{}
+	for _, file := range filepath.SplitList(c.Kubeconfig) {
+		if _, err := os.Stat(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		rules.Precedence = append(rules.Precedence, file)
+	}
+	if len(rules.Precedence) == 1 {
+		rules = &clientcmd.ClientConfigLoadingRules{ExplicitPath: rules.Precedence[0]}
+	}
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, over).ClientConfig()
+}

@@ -1,0 +1,297 @@
+package form
+
+import (
+	"crypto/sha256"
+	"crypto/sha3"
+	"encoding/base32"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Labels of every BlockAffinity, by which those of one owner are listed.
+const (
+	labelHostname     = "projectcalico.org/hostname-hash"
+	labelAffinityType = "projectcalico.org/affinity-type"
+	labelIPVersion    = "projectcalico.org/ip-version"
+)
+
+// UnlabelledAffinities selects the BlockAffinities of old releases, which wrote no labels. Lists by AffinitySelector do
+// not find them: their owner updates each of its own once when it starts, which adds the labels.
+const UnlabelledAffinities = "!" + labelAffinityType
+
+// AffinitySelector is the label selector that finds the labelled BlockAffinities of an owner as Store.List has it:
+// "host/node-1" or "virtual/load-balancer".
+func AffinitySelector(owner string) string {
+	typ, host, _ := strings.Cut(owner, "/")
+	return labels.SelectorFromSet(labels.Set{labelAffinityType: typ, labelHostname: hostnameHash(host)}).String()
+}
+
+// TwoSteps tells the kinds whose objects Calico's programs delete in two steps: an update marks the object, which fails
+// if somebody else changed it, and only then it is removed.
+func TwoSteps(k model.Kind) bool {
+	return k == model.KindIPAMBlock || k == model.KindBlockAffinity || k == model.KindIPAMHandle
+}
+
+// Deleted tells whether an object bears the mark of a deletion that has begun: it counts as gone, and whoever sees it
+// completes the deletion.
+func Deleted(o *model.Object) bool {
+	m := mark(o)
+	return m != nil && *m
+}
+
+// Mark gives a copy of o that bears the mark. It is o itself for kinds that have none, and where nothing could be
+// decoded.
+func Mark(o *model.Object) *model.Object {
+	if mark(o) == nil {
+		return o
+	}
+	c := o.Clone()
+	*mark(c) = true
+	return c
+}
+
+// mark is the field that holds the mark, nil if there is none.
+func mark(o *model.Object) *bool {
+	switch v := o.Value.(type) {
+	case *model.Block:
+		return &v.Deleted
+	case *model.BlockAffinity:
+		return &v.Deleted
+	case *model.Handle:
+		return &v.Deleted
+	}
+	return nil
+}
+
+// hostnameHash is a host's name as the value of a label, which could not hold a long one.
+func hostnameHash(host string) string {
+	sum := sha3.Sum256([]byte(host))
+	return base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:])
+}
+
+// blockName is a CIDR as the name of a resource.
+func blockName(cidr netip.Prefix) string {
+	return strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(cidr.Masked().String())
+}
+
+// longestName is how long the name of a custom resource may be (RFC 1123, as Kubernetes limits it).
+const longestName = 253
+
+// affinityName shortens the owner's name where the whole would be too long, and tells such names apart by a hash.
+func affinityName(a model.Affinity) string {
+	const digits = 11
+	cidr := blockName(a.CIDR)
+	if name := a.Host + "-" + cidr; len(name) < longestName {
+		return name
+	}
+	sum := sha256.Sum256([]byte(a.Host + "+" + cidr))
+	host := a.Host[:min(len(a.Host), longestName-1-len(cidr)-len("--")-digits)]
+	return host + "-" + cidr + "-" + hex.EncodeToString(sum[:])[:digits]
+}
+
+// decodeIPAM reads a custom resource of an IPAM kind, whose spec holds what etcd has in key and value.
+func decodeIPAM(g Group, k model.Kind, spec json.RawMessage, own metadata, revision int64) *model.Object {
+	fail := func(err error) *model.Object {
+		key := model.Key{Kind: k, Name: own.Name}
+		return &model.Object{Key: key, Revision: revision, Err: fmt.Errorf("%s: %w", key, err)}
+	}
+	var doc members
+	if err := json.Unmarshal(spec, &doc); err != nil || doc == nil {
+		return fail(model.FieldError{Field: "spec", Value: shortened(string(spec)), Rule: "must be an object"})
+	}
+	key, err := takeKey(g, k, own.Name, doc)
+	if err != nil {
+		return fail(err)
+	}
+	for _, r := range renamed[k] {
+		doc.rename(r.custom, r.etcd)
+	}
+	if err := doc.hide(hiddenIPAM(g, key, own)); err != nil {
+		return fail(err)
+	}
+	return decodeDocument(key, doc, revision, nil)
+}
+
+// encodeIPAM gives metadata and content of the custom resource of what etcd would hold under key.
+func encodeIPAM(g Group, key model.Key, name string, doc members, hidden *metadata) (metadata, members, error) {
+	if hidden == nil {
+		hidden = new(metadata)
+	}
+	own := metadata{
+		Name: name, Labels: union(hidden.Labels, ownerLabels(key)),
+		OwnerReferences: hidden.OwnerReferences, Finalizers: hidden.Finalizers,
+	}
+	own.Annotations = hidden.Annotations
+	if g == V1 {
+		own.Annotations = union(map[string]string{annotationFolded: foldedIPAM(key)}, hidden.Annotations)
+	}
+	for _, r := range renamed[key.Kind] {
+		doc.rename(r.etcd, r.custom)
+	}
+	if err := putKey(g, key, doc); err != nil {
+		return metadata{}, nil, err
+	}
+	return own, members{"spec": doc.text()}, nil
+}
+
+// renamed are the fields that have another name in etcd.
+var renamed = map[model.Kind][]struct{ custom, etcd string }{
+	model.KindIPAMBlock:  {{"affinityClaimTime", "affinity_claim_time"}},
+	model.KindIPAMConfig: {{"strictAffinity", "strict_affinity"}, {"autoAllocateBlocks", "auto_allocate_blocks"}},
+}
+
+// takeKey gives the key of the custom resource of some name, and leaves in spec what etcd would have in the value.
+func takeKey(g Group, k model.Kind, name string, spec members) (model.Key, error) {
+	var s struct{ CIDR, Node, Type, HandleID string }
+	for field, to := range map[string]*string{"cidr": &s.CIDR, "node": &s.Node, "type": &s.Type, "handleID": &s.HandleID} {
+		if text, ok := spec[field]; ok && json.Unmarshal(text, to) != nil {
+			wrong := model.FieldError{Field: "spec." + field, Value: shortened(string(text)), Rule: "must be a text"}
+			return model.Key{}, wrong
+		}
+	}
+	key := model.Key{Kind: k, Name: name}
+	switch k {
+	case model.KindIPAMBlock, model.KindBlockAffinity:
+		cidr, err := netip.ParsePrefix(s.CIDR)
+		if err != nil {
+			return key, model.FieldError{Field: "spec.cidr", Value: shortened(s.CIDR), Rule: "must be a CIDR"}
+		}
+		if k == model.KindIPAMBlock {
+			key = model.BlockKey(cidr)
+			delete(spec, "strictAffinity") // says nothing, but is required
+			break
+		}
+		if s.Type == "" {
+			s.Type = string(model.AffinityHost)
+		}
+		key = model.AffinityKey(model.Affinity{Type: model.AffinityType(s.Type), Host: s.Node, CIDR: cidr})
+		spec.remove("cidr", "node", "type")
+		if err := unquote(g, spec); err != nil {
+			return key, err
+		}
+	case model.KindIPAMHandle:
+		if s.HandleID != "" {
+			key.Name = s.HandleID
+		}
+		spec.remove("handleID")
+	}
+	if want, err := Name(key); err != nil || want != name {
+		rule := fmt.Sprintf("must be %q, as spec calls for", want)
+		return key, model.FieldError{Field: "metadata.name", Value: name, Rule: rule}
+	}
+	return key, nil
+}
+
+// putKey adds to what etcd has in the value of an IPAM object what is in its key, and what the custom resource must
+// have.
+func putKey(g Group, key model.Key, spec members) error {
+	switch key.Kind {
+	case model.KindIPAMBlock:
+		for _, list := range []string{"allocations", "unallocated", "attributes"} {
+			spec.orEmpty(list, "[]")
+		}
+		spec.orEmpty("sequenceNumberForAllocation", "{}")
+		spec.orEmpty("affinity", "")
+		spec["strictAffinity"] = json.RawMessage("false")
+	case model.KindBlockAffinity:
+		a, _ := key.Affinity() // Name has seen to that
+		spec["cidr"] = quoted(a.CIDR.Masked().String())
+		spec["node"], spec["type"] = quoted(a.Host), quoted(string(a.Type))
+		spec.orEmpty("deleted", "false")
+		if g == V1 {
+			spec["deleted"] = quoted(string(spec["deleted"]))
+		}
+	case model.KindIPAMHandle:
+		spec["handleID"] = quoted(key.Name)
+		spec.orEmpty("block", "{}")
+	case model.KindIPAMConfig:
+		spec.orEmpty("strictAffinity", "false")
+		spec.orEmpty("autoAllocateBlocks", "false")
+	}
+	return nil
+}
+
+// unquote turns the text that says in group V1 whether an affinity is being deleted into a truth value.
+func unquote(g Group, spec members) error {
+	stored, ok := spec["deleted"]
+	if g != V1 || !ok {
+		return nil
+	}
+	var text string
+	err := json.Unmarshal(stored, &text)
+	deleted := false
+	if err == nil && text != "" {
+		deleted, err = strconv.ParseBool(text)
+	}
+	if err != nil {
+		return model.FieldError{Field: "spec.deleted", Value: shortened(string(stored)), Rule: `must be "true" or "false"`}
+	}
+	spec["deleted"] = json.RawMessage(strconv.FormatBool(deleted))
+	return nil
+}
+
+// ownerLabels are the labels of the custom resource of an affinity; other kinds have none.
+func ownerLabels(key model.Key) map[string]string {
+	a, ok := key.Affinity()
+	if !ok {
+		return nil
+	}
+	version := "6"
+	if a.CIDR.Addr().Is4() {
+		version = "4"
+	}
+	return map[string]string{labelHostname: hostnameHash(a.Host), labelAffinityType: string(a.Type), labelIPVersion: version}
+}
+
+// foldedIPAM is what group V1 has as folded metadata of an object that has none.
+func foldedIPAM(key model.Key) string {
+	text, _ := json.Marshal(metadata{Labels: ownerLabels(key)}) // texts can always be encoded
+	return string(text)
+}
+
+// hiddenIPAM is the metadata of a custom resource of an IPAM kind that does not follow from the object.
+func hiddenIPAM(g Group, key model.Key, own metadata) *metadata {
+	hidden := &metadata{
+		OwnerReferences: own.OwnerReferences, Finalizers: own.Finalizers, Labels: own.Labels, Annotations: own.Annotations,
+	}
+	for name := range ownerLabels(key) {
+		hidden.Labels = without(hidden.Labels, name)
+	}
+	if g == V1 && own.Annotations[annotationFolded] == foldedIPAM(key) {
+		hidden.Annotations = without(hidden.Annotations, annotationFolded)
+	}
+	return hidden
+}
+
+func (m members) rename(from, to string) {
+	if v, ok := m[from]; ok {
+		m[to] = v
+		delete(m, from)
+	}
+}
+
+func (m members) remove(names ...string) {
+	for _, n := range names {
+		delete(m, n)
+	}
+}
+
+// orEmpty puts something in the place of a member that is missing or null, or takes it out if that is nothing.
+func (m members) orEmpty(name, value string) {
+	if v, ok := m[name]; ok && string(v) != "null" {
+		return
+	}
+	if value == "" {
+		delete(m, name)
+		return
+	}
+	m[name] = json.RawMessage(value)
+}

@@ -1,0 +1,152 @@
+package form
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/manxnet/manx/datastore/conversion"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// annotationFolded holds, in a custom resource of group V1, the metadata that users see, as JSON.
+const annotationFolded = "projectcalico.org/metadata"
+
+// metadata is what counts of an object's metadata, in the order in which Kubernetes writes it. The rest is the API
+// server's own.
+type metadata struct {
+	Name                       string                  `json:"name,omitempty"`
+	GenerateName               string                  `json:"generateName,omitempty"`
+	Namespace                  string                  `json:"namespace,omitempty"`
+	UID                        types.UID               `json:"uid,omitempty"`
+	ResourceVersion            string                  `json:"resourceVersion,omitempty"`
+	CreationTimestamp          *metav1.Time            `json:"creationTimestamp,omitempty"`
+	DeletionTimestamp          *metav1.Time            `json:"deletionTimestamp,omitempty"`
+	DeletionGracePeriodSeconds *int64                  `json:"deletionGracePeriodSeconds,omitempty"`
+	Labels                     map[string]string       `json:"labels,omitempty"`
+	Annotations                map[string]string       `json:"annotations,omitempty"`
+	OwnerReferences            []metav1.OwnerReference `json:"ownerReferences,omitempty"`
+	Finalizers                 []string                `json:"finalizers,omitempty"`
+}
+
+// UID is the UID of the custom resource of an object with the given one, and the other way round.
+func UID(g Group, uid types.UID) types.UID {
+	if g == V1 {
+		return conversion.DerivedUID(uid)
+	}
+	return uid
+}
+
+// unfold gives the metadata of the object as users see it, and what of the custom resource's own they do not see.
+// folded says whether the custom resource says how the object's metadata is.
+func unfold(g Group, own metadata) (seen metadata, hidden *metadata, folded bool, err error) {
+	if g != V1 {
+		return own, nil, false, nil
+	}
+	text, folded := own.Annotations[annotationFolded]
+	if !folded {
+		seen = own
+	} else if err := json.Unmarshal([]byte(text), &seen); err != nil {
+		return own, nil, true, model.FieldError{
+			Field: "metadata.annotations[" + annotationFolded + "]", Value: shortened(text),
+			Rule: "must be metadata as JSON: " + err.Error(),
+		}
+	}
+	hidden = &metadata{
+		OwnerReferences: own.OwnerReferences, Finalizers: own.Finalizers, DeletionTimestamp: own.DeletionTimestamp,
+	}
+	if !folded {
+		seen.OwnerReferences, seen.Finalizers = nil, nil
+	}
+	for i, r := range seen.OwnerReferences {
+		if r.APIVersion == string(V1) || r.APIVersion == string(V3) { // V3: of releases that did not convert them
+			seen.OwnerReferences[i].APIVersion, seen.OwnerReferences[i].UID = string(V3), UID(V1, r.UID)
+		}
+	}
+	seen.Namespace, seen.UID, seen.ResourceVersion = own.Namespace, UID(V1, own.UID), ""
+	if seen.CreationTimestamp.IsZero() {
+		seen.CreationTimestamp = own.CreationTimestamp
+	}
+	if own.DeletionTimestamp != nil {
+		seen.DeletionTimestamp = own.DeletionTimestamp
+	}
+	seen.Labels = union(own.Labels, seen.Labels)
+	seen.Annotations = without(union(own.Annotations, seen.Annotations), annotationFolded)
+	return seen, hidden, folded, nil
+}
+
+// fold gives the metadata of the custom resource of some name of an object with the metadata seen.
+func fold(seen metadata, name string, hidden *metadata) (metadata, error) {
+	own := metadata{
+		Name: name, Namespace: seen.Namespace, UID: UID(V1, seen.UID),
+		Labels: ours(seen.Labels), Annotations: ours(seen.Annotations),
+	}
+	if hidden != nil {
+		own.OwnerReferences, own.Finalizers = hidden.OwnerReferences, hidden.Finalizers
+		if hidden.DeletionTimestamp != nil {
+			seen.DeletionTimestamp, seen.DeletionGracePeriodSeconds = nil, nil
+		}
+	}
+	seen.Namespace, seen.UID, seen.ResourceVersion = "", "", ""
+	seen.OwnerReferences = slices.Clone(seen.OwnerReferences)
+	for i, r := range seen.OwnerReferences {
+		if r.APIVersion == string(V3) {
+			seen.OwnerReferences[i].APIVersion, seen.OwnerReferences[i].UID = string(V1), UID(V1, r.UID)
+		}
+	}
+	text, err := json.Marshal(seen)
+	if err != nil {
+		return metadata{}, err
+	}
+	own.Annotations = union(own.Annotations, map[string]string{annotationFolded: string(text)})
+	return own, nil
+}
+
+// ours are the labels or annotations that Calico's own programs look for in the custom resource itself.
+func ours(all map[string]string) map[string]string {
+	var some map[string]string
+	for k, v := range all {
+		if strings.Contains(k, "projectcalico.org/") || strings.Contains(k, "operator.tigera.io/") {
+			if some == nil {
+				some = map[string]string{}
+			}
+			some[k] = v
+		}
+	}
+	return some
+}
+
+// union gives a with b, which wins.
+func union(a, b map[string]string) map[string]string {
+	if len(a) == 0 {
+		return b
+	}
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return all
+}
+
+// without gives m without one key, nil if nothing is left.
+func without(m map[string]string, key string) map[string]string {
+	if _, ok := m[key]; ok {
+		m = maps.Clone(m)
+		delete(m, key)
+	}
+	if len(m) == 0 {
+		return nil
+	}
+	return m
+}
+
+// shortened bounds how much of a value an error repeats.
+func shortened(text string) string {
+	const most = 64
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "..."
+}

@@ -1,0 +1,108 @@
+package apiserver
+
+import (
+	"io"
+	"net"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// Line is a way to a server that can be cut, and that counts what came over it.
+type Line struct {
+	// URL takes the place of the server's.
+	URL string
+
+	target   string
+	listener net.Listener
+	received atomic.Int64
+
+	mu    sync.Mutex
+	down  bool
+	conns map[net.Conn]bool
+}
+
+// NewLine opens a line to a URL, which ends with the test.
+func NewLine(t testing.TB, to string) *Line {
+	t.Helper()
+	u, err := url.Parse(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := &Line{URL: u.Scheme + "://" + l.Addr().String(), target: u.Host, listener: l, conns: map[net.Conn]bool{}}
+	go line.serve()
+	t.Cleanup(func() {
+		l.Close() //nolint:errcheck // nobody uses it any more
+		line.Cut()
+	})
+	return line
+}
+
+// Received is how many bytes came from the server.
+func (l *Line) Received() int64 { return l.received.Load() }
+
+// Cut drops all connections and refuses new ones until Mend.
+func (l *Line) Cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.down = true
+	for c := range l.conns {
+		c.Close() //nolint:errcheck // that is all there is to it
+	}
+	clear(l.conns)
+}
+
+// Mend lets connections through again.
+func (l *Line) Mend() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.down = false
+}
+
+func (l *Line) serve() {
+	for {
+		in, err := l.listener.Accept()
+		if err != nil {
+			return
+		}
+		out, err := net.Dial("tcp", l.target)
+		if err != nil {
+			in.Close() //nolint:errcheck // refused
+			continue
+		}
+		l.mu.Lock()
+		if l.down {
+			in.Close()  //nolint:errcheck // refused
+			out.Close() //nolint:errcheck // refused
+		} else {
+			l.conns[in], l.conns[out] = true, true
+			go pipe(out, in)
+			go pipe(io.MultiWriter(in, counter{&l.received}), out, in)
+		}
+		l.mu.Unlock()
+	}
+}
+
+// pipe copies until either end is closed, and closes both.
+func pipe(to io.Writer, from net.Conn, and ...net.Conn) {
+	defer from.Close() //nolint:errcheck // over
+	for _, c := range and {
+		defer c.Close() //nolint:errcheck // over
+	}
+	if c, ok := to.(net.Conn); ok {
+		defer c.Close() //nolint:errcheck // over
+	}
+	_, _ = io.Copy(to, from)
+}
+
+type counter struct{ n *atomic.Int64 }
+
+func (c counter) Write(p []byte) (int, error) {
+	c.n.Add(int64(len(p)))
+	return len(p), nil
+}

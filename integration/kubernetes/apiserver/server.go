@@ -1,0 +1,293 @@
+package apiserver
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+)
+
+// Version is that of Kubernetes' programs.
+const Version = "v1.32.0"
+
+// Admin may do everything.
+const Admin = "admin"
+
+// patience bounds waits for the start of a program; machines that test are slow.
+const patience = 90 * time.Second
+
+// Server is an etcd and a kube-apiserver with RBAC on loopback, which end with the test that started them.
+type Server struct {
+	// URL is where the API is served. Etcd is the URL of its etcd. Dir holds data, logs, certificates and tokens.
+	URL, Etcd, Dir string
+	// Flags are given to kube-apiserver at its next start, behind its others.
+	Flags []string
+
+	programs  string
+	ca        *authority
+	mu        sync.Mutex
+	users     []string
+	etcd, api *exec.Cmd
+}
+
+// Programs is the folder of Kubernetes' programs, which `make kubernetes-programs` fills.
+func Programs() string {
+	cache := os.Getenv("MANX_CACHE")
+	if cache == "" {
+		base := os.Getenv("XDG_CACHE_HOME")
+		if base == "" {
+			home, err := os.UserHomeDir()
+			if err != nil {
+				home = "/root"
+			}
+			base = filepath.Join(home, ".cache")
+		}
+		cache = filepath.Join(base, "manx")
+	}
+	return filepath.Join(cache, "kubernetes-"+Version)
+}
+
+// Start runs a fresh cluster without nodes. It skips the test where programs are missing. flags go to kube-apiserver.
+func Start(t testing.TB, flags ...string) *Server {
+	t.Helper()
+	return StartOn(t, "", flags...)
+}
+
+// StartOn is Start with an etcd that is there, at a URL. The distribution's is too old for some of what kube-apiserver
+// can do.
+func StartOn(t testing.TB, etcd string, flags ...string) *Server {
+	t.Helper()
+	s := &Server{Dir: t.TempDir(), programs: Programs(), ca: newAuthority(t), users: []string{Admin}, Flags: flags}
+	if _, err := os.Stat(filepath.Join(s.programs, "kube-apiserver")); err != nil {
+		t.Skipf("there is no kube-apiserver in %s: run `make kubernetes-programs`", s.programs)
+	}
+	if _, err := exec.LookPath("etcd"); err != nil && etcd == "" {
+		t.Skip("no etcd program (Debian package etcd-server):", err)
+	}
+	ports := freePorts(t, 3)
+	s.Etcd, s.URL = cmp.Or(etcd, "http://127.0.0.1:"+ports[0]), "https://127.0.0.1:"+ports[1]
+	s.ca.serverCertificate(t, s.file("server.crt"), s.file("server.key"))
+	write(t, s.file("ca.crt"), s.ca.pem())
+	serviceAccountKey(t, s.file("sa.key"))
+	t.Cleanup(s.kill)
+	if etcd == "" {
+		s.startEtcd(t, ports[2])
+	}
+	s.Restart(t)
+	return s
+}
+
+func (s *Server) file(name string) string { return filepath.Join(s.Dir, name) }
+
+// freePorts finds ports on loopback that nobody uses.
+func freePorts(t testing.TB, n int) (ports []string) {
+	t.Helper()
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close() //nolint:errcheck // nothing was accepted
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		ports = append(ports, port)
+	}
+	return ports
+}
+
+func (s *Server) startEtcd(t testing.TB, peerPort string) {
+	t.Helper()
+	peer := "http://127.0.0.1:" + peerPort
+	s.etcd = s.start(t, "etcd", "etcd", "--unsafe-no-fsync", "--data-dir", s.file("etcd"), "--log-level", "warn",
+		"--listen-client-urls", s.Etcd, "--advertise-client-urls", s.Etcd,
+		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
+	s.waitFor(t, s.etcd, "etcd", s.Etcd+"/health", http.DefaultClient)
+}
+
+// start runs a program that logs into a file and ends with this process.
+func (s *Server) start(t testing.TB, name, program string, args ...string) *exec.Cmd {
+	t.Helper()
+	log, err := os.OpenFile(s.file(name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close() //nolint:errcheck // the program has it
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+// waitFor waits for a server that answers OK.
+func (s *Server) waitFor(t testing.TB, cmd *exec.Cmd, name, url string, client *http.Client) {
+	t.Helper()
+	var last error
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err == nil {
+			resp.Body.Close() //nolint:errcheck // the status is enough
+			if err = nil; resp.StatusCode == http.StatusOK {
+				cancel()
+				return
+			}
+			err = fmt.Errorf("%s answers %s", url, resp.Status)
+		}
+		cancel()
+		last = err
+		if cmd.Process.Signal(unix.Signal(0)) != nil {
+			break
+		}
+	}
+	log, _ := os.ReadFile(s.file(name + ".log"))
+	lines := bytes.Split(log, []byte("\n"))
+	t.Fatalf("%s does not start: %v\n%s", name, last, bytes.Join(lines[max(0, len(lines)-30):], []byte("\n")))
+}
+
+// Restart starts kube-apiserver, after ending the one that runs, with s.Flags and the tokens of all users that were
+// named before.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	s.Stop()
+	s.writeTokens(t)
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(s.URL, "https://"))
+	args := slices.Concat([]string{"--etcd-servers=" + s.Etcd, "--bind-address=127.0.0.1",
+		"--advertise-address=127.0.0.1", "--secure-port=" + port,
+		"--tls-cert-file=" + s.file("server.crt"), "--tls-private-key-file=" + s.file("server.key"),
+		"--client-ca-file=" + s.file("ca.crt"), "--token-auth-file=" + s.file("tokens.csv"),
+		"--authorization-mode=RBAC", "--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + s.file("sa.key"), "--service-account-signing-key-file=" + s.file("sa.key"),
+		"--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged=true", "--endpoint-reconciler-type=none",
+		"--disable-admission-plugins=ServiceAccount", "--storage-media-type=application/vnd.kubernetes.protobuf",
+	}, s.Flags)
+	s.mu.Lock()
+	s.api = s.start(t, "kube-apiserver", filepath.Join(s.programs, "kube-apiserver"), args...)
+	s.mu.Unlock()
+	client, err := rest.HTTPClientFor(s.Config(Admin))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.waitFor(t, s.api, "kube-apiserver", s.URL+"/readyz", client)
+}
+
+// Stop ends kube-apiserver, and leaves etcd.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	end(s.api)
+	s.api = nil
+}
+
+// end ends a program with KILL: kube-apiserver does not end on TERM for long when its etcd is gone.
+func end(cmd *exec.Cmd) {
+	if cmd != nil {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+}
+
+func (s *Server) kill() {
+	s.Stop()
+	end(s.etcd)
+}
+
+// RSS is the memory of kube-apiserver and etcd in bytes.
+func (s *Server) RSS() (total int64) {
+	for _, cmd := range []*exec.Cmd{s.api, s.etcd} {
+		if cmd == nil {
+			continue
+		}
+		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", cmd.Process.Pid))
+		var size, resident int64
+		if _, scanErr := fmt.Sscan(string(raw), &size, &resident); err == nil && scanErr == nil {
+			total += resident * int64(os.Getpagesize())
+		}
+	}
+	return total
+}
+
+// AddUsers makes users known, for which there are roles or will be. The server is restarted: it reads its tokens at
+// its start alone. A user of the form "system:node:NAME" is in the group system:nodes.
+func (s *Server) AddUsers(t testing.TB, users ...string) {
+	t.Helper()
+	for _, u := range users {
+		if !slices.Contains(s.users, u) {
+			s.users = append(s.users, u)
+		}
+	}
+	s.Restart(t)
+}
+
+// Token is the token of a user.
+func Token(user string) string {
+	return "token-of-" + strings.NewReplacer(":", "-", "/", "-").Replace(user)
+}
+
+func (s *Server) writeTokens(t testing.TB) {
+	t.Helper()
+	var b strings.Builder
+	for _, u := range s.users {
+		group := ""
+		switch {
+		case u == Admin:
+			group = `,"system:masters"`
+		case strings.HasPrefix(u, "system:node:"):
+			group = `,"system:nodes"`
+		case strings.HasPrefix(u, "system:serviceaccount:"):
+			group = fmt.Sprintf(`,"system:serviceaccounts,system:serviceaccounts:%s"`, strings.Split(u, ":")[2])
+		}
+		fmt.Fprintf(&b, "%s,%s,%s%s\n", Token(u), u, u, group)
+	}
+	write(t, s.file("tokens.csv"), []byte(b.String()))
+}
+
+// CA is the certificate of the server's authority.
+func (s *Server) CA() []byte { return s.ca.pem() }
+
+// Config is how a user reaches the API. Without roles a user may do nothing; see AddUsers.
+func (s *Server) Config(user string) *rest.Config { return s.ConfigAt(s.URL, user) }
+
+// ConfigAt is how a user reaches the API at another URL, such as that of a Line.
+func (s *Server) ConfigAt(url, user string) *rest.Config {
+	return &rest.Config{Host: url, BearerToken: Token(user), QPS: -1,
+		TLSClientConfig: rest.TLSClientConfig{CAData: s.ca.pem(), ServerName: "localhost"}}
+}
+
+// Kubeconfig writes a kubeconfig of a user and returns its path.
+func (s *Server) Kubeconfig(t testing.TB, user string) string { return s.KubeconfigAt(t, s.URL, user) }
+
+// KubeconfigAt writes a kubeconfig of a user for another URL, such as that of a Line.
+func (s *Server) KubeconfigAt(t testing.TB, url, user string) string {
+	t.Helper()
+	c := api.NewConfig()
+	c.Clusters["test"] = &api.Cluster{Server: url, CertificateAuthorityData: s.ca.pem(), TLSServerName: "localhost"}
+	c.AuthInfos[user] = &api.AuthInfo{Token: Token(user)}
+	c.Contexts["test"] = &api.Context{Cluster: "test", AuthInfo: user}
+	c.CurrentContext = "test"
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*c, file); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
