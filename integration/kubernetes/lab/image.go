@@ -29,6 +29,7 @@ const (
 type Image struct {
 	Names      []string
 	Entrypoint []string
+	Cmd        []string          // arguments where a pod gives none
 	Programs   map[string]string // path in the image: file of this machine
 	Links      map[string]string // path in the image: what it points to
 }
@@ -47,7 +48,7 @@ func (i Image) Write(dir string) (string, error) {
 	}
 	config, err := json.Marshal(map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"Entrypoint": i.Entrypoint, "Env": []string{"PATH=/:/bin"}},
+		"config": map[string]any{"Entrypoint": i.Entrypoint, "Cmd": i.Cmd, "Env": []string{"PATH=/:/bin"}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sum.Sum(nil))}},
 	})
 	if err != nil {
@@ -187,7 +188,7 @@ func (c *Cluster) ToolsOf(names ...string) (Image, error) {
 		links["/bin/"+applet] = "busybox"
 	}
 	delete(links, "/bin/busybox")
-	return Image{Names: append([]string{ToolsImage}, names...), Entrypoint: []string{"/agnhost"},
+	return Image{Names: append([]string{ToolsImage}, names...), Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"},
 		Programs: map[string]string{"/agnhost": c.Program("agnhost"), "/traffic": c.Traffic(),
 			"/pause": filepath.Join(c.Dir, "pause"), "/bin/busybox": busybox}, Links: links}, nil
 }
