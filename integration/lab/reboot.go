@@ -3,7 +3,9 @@ package lab
 import "os/exec"
 
 // Start runs a program in the background until the lab is closed; its output goes to the file NAME.log of dir.
-func (l *Lab) Start(name, dir string, cmd *exec.Cmd) (*Process, error) { return l.start(name, dir, cmd) }
+func (l *Lab) Start(name, dir string, cmd *exec.Cmd) (*Process, error) {
+	return l.start(name, dir, cmd)
+}
 
 // Gateway is the address of the first router on the cable to the node.
 func (n *Node) Gateway() string { return host(subnet4(n.uplinks[0].subnet), 1).String() }
