@@ -92,7 +92,7 @@ test-cluster: ## the tests on a cluster of real kubelets, with what `make kubern
 test-k8s-e2e: programs image kubernetes-programs ## Kubernetes' own tests of the network; writes the table of docs/kubernetes-e2e.md; an hour (root)
 	@$(NEED) $(CLUSTER_NEED) curl netcat-openbsd
 	@integration/kubernetes/programs/build e2e.test
-	$(GO) run ./integration/kubernetes/e2e $(if $(FOCUS),--focus '$(FOCUS)')
+	$(GO) run ./integration/kubernetes/conformance $(if $(FOCUS),--focus '$(FOCUS)')
 
 .PHONY: interop
 interop: build ## the matrix of Manx beside BIRD and FRR; writes the table of docs/bgp.md (root)

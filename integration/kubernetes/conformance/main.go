@@ -1,4 +1,4 @@
-// Command e2e runs Kubernetes' own end-to-end tests about the network on a cluster of this machine, and writes which of
+// Command conformance runs Kubernetes' own end-to-end tests about the network on a cluster of this machine, and writes which of
 // them passed into docs/kubernetes-e2e.md.
 package main
 
@@ -34,7 +34,7 @@ func main() {
 		os.Exit(130)
 	}()
 	if err := run(o); err != nil {
-		fmt.Fprintln(os.Stderr, "e2e:", err)
+		fmt.Fprintln(os.Stderr, "conformance:", err)
 		os.Exit(1)
 	}
 }
