@@ -17,6 +17,10 @@ func Shipped(root string, byHand bool) (Installation, error) {
 	if byHand {
 		return ByHand{Bin: filepath.Join(root, "bin")}, nil
 	}
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return nil, err
+	}
 	archives, err := filepath.Glob(filepath.Join(root, "bin", "image", "manx-*-"+runtime.GOARCH+".tar"))
 	if err != nil {
 		return nil, err
@@ -89,29 +93,38 @@ func (h Helm) Update(c *lab.Cluster) error {
 	return h.helm(c, "upgrade", "manx", h.chart(), "--reuse-values", "--set=podAnnotations.revision=second")
 }
 
-// Uninstall is `helm uninstall`.
-func (h Helm) Uninstall(c *lab.Cluster) error { return h.helm(c, "uninstall", "manx", "--wait") }
+// Uninstall cleans all nodes up, as docs/operations.md says, and then is `helm uninstall`.
+func (h Helm) Uninstall(c *lab.Cluster) error {
+	if err := h.helm(c, "upgrade", "manx", h.chart(), "--reuse-values", "--set=cleanup=true"); err != nil {
+		return err
+	}
+	if err := cleanedUp(c); err != nil {
+		return err
+	}
+	return h.helm(c, "uninstall", "manx", "--wait")
+}
+
+// cleanedUp waits until the DaemonSet that cleans up has done so on all nodes.
+func cleanedUp(c *lab.Cluster) error {
+	_, err := c.Kubectl("rollout", "status", "-n", namespace, "daemonset/manx-cleanup", "--timeout=180s")
+	return err
+}
 
 // Manifest applies the file that is made from the chart.
 type Manifest struct{ shipped }
 
-func (m Manifest) files() []string {
-	var all []string
-	for _, name := range []string{"manx-crds.yaml", "manx-kubernetes.yaml"} {
-		all = append(all, filepath.Join(m.deploy, "manifests", name))
-	}
-	return all
-}
+func (m Manifest) file(name string) string { return filepath.Join(m.deploy, "manifests", name) }
+
+func (m Manifest) image() string { return "docker.io/manxnet/manx:" + m.version }
 
 // Install is `kubectl apply` of both files, with this image.
 func (m Manifest) Install(c *lab.Cluster) error {
-	for _, f := range m.files() {
-		if _, err := c.Kubectl("apply", "--server-side", "-f", f); err != nil {
+	for _, name := range []string{"manx-crds.yaml", "manx-kubernetes.yaml"} {
+		if _, err := c.Kubectl("apply", "--server-side", "-f", m.file(name)); err != nil {
 			return err
 		}
 	}
-	image := "docker.io/manxnet/manx:" + m.version
-	_, err := c.Kubectl("set", "image", "-n", namespace, "daemonset/manx-node", "*="+image)
+	_, err := c.Kubectl("set", "image", "-n", namespace, "daemonset/manx-node", "*="+m.image())
 	return err
 }
 
@@ -121,9 +134,22 @@ func (m Manifest) Update(c *lab.Cluster) error {
 	return err
 }
 
-// Uninstall is `kubectl delete` of the second file; the first one keeps the objects.
+// Uninstall is `kubectl delete`, and a DaemonSet that cleans all nodes up. The objects stay.
 func (m Manifest) Uninstall(c *lab.Cluster) error {
-	_, err := c.Kubectl("delete", "-f", m.files()[1], "--wait")
+	if _, err := c.Kubectl("delete", "-f", m.file("manx-kubernetes.yaml"), "--wait"); err != nil {
+		return err
+	}
+	cleanup := m.file("manx-cleanup.yaml")
+	if _, err := c.Kubectl("apply", "-f", cleanup); err != nil {
+		return err
+	}
+	if _, err := c.Kubectl("set", "image", "-n", namespace, "daemonset/manx-cleanup", "*="+m.image()); err != nil {
+		return err
+	}
+	if err := cleanedUp(c); err != nil {
+		return err
+	}
+	_, err := c.Kubectl("delete", "-f", cleanup, "--wait")
 	return err
 }
 
