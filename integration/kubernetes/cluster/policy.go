@@ -45,7 +45,7 @@ func (w *World) networkPolicy() error {
 		}); err != nil {
 			return err
 		}
-		if err := w.explain(p, address["server"], allowed); err != nil {
+		if err := w.explain(p, allowed); err != nil {
 			return err
 		}
 	}
@@ -57,8 +57,8 @@ func (w *World) networkPolicy() error {
 }
 
 // explain lets manxd of the server's node say why a connection is allowed or denied; it must name the policy.
-func (w *World) explain(from pod, server string, allowed bool) error {
-	args := []string{"explain", from.ip, server, "tcp", "7000"}
+func (w *World) explain(from pod, allowed bool) error {
+	args := []string{"explain", "default/" + from.name, "default/server", "tcp/7000"}
 	out, err := w.manxd("node2", "/manxctl", append(args, "-o", "json")...)
 	if err != nil {
 		return err
@@ -73,6 +73,6 @@ func (w *World) explain(from pod, server string, allowed bool) error {
 	if x.Allowed != allowed {
 		return fmt.Errorf("manxctl explain says that %s is allowed: %t, by %s", from.name, x.Allowed, x.By)
 	}
-	w.show(fmt.Sprintf("manxctl explain %s (%s) to server", from.ip, from.name), map[bool]string{true: "allowed by ", false: "denied by "}[allowed]+x.By)
+	w.show("manxctl explain default/"+from.name+" default/server tcp/7000", map[bool]string{true: "allowed by ", false: "denied by "}[allowed]+x.By)
 	return nil
 }
