@@ -20,6 +20,10 @@ func parts(j *joined) ([]part.Part, error) {
 	if err != nil {
 		return nil, err
 	}
+	controllers, err := newControllers(j)
+	if err != nil {
+		return nil, err
+	}
 	drain := newDrain(j)
 	kubernetes, err := kubernetesParts(j, drain, bgp, policy)
 	if err != nil {
@@ -38,5 +42,7 @@ func parts(j *joined) ([]part.Part, error) {
 		newTunnels(j),
 		newNodeStatus(j, bgp),
 		newAddresses(j),
+		part.Optional(controllers),
+		newRegistration(j),
 	}, kubernetes...), nil
 }

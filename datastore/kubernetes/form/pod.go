@@ -1,6 +1,7 @@
 package form
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,11 +14,14 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
+// defaultPrefix is what Calico begins the names of interfaces with.
+const defaultPrefix = "cali"
+
 // Endpoint gives the WorkloadEndpoint of a pod: nil for a pod of the host's network or without a node, and for one
 // whose name no endpoint can have, of which a notice tells. A pod that is finished or has no address yet has an
 // endpoint without addresses.
 func Endpoint(p *corev1.Pod, c Config) (*model.Object, []conversion.Notice) {
-	w, notices, err := conversion.Pod(pod(p), c.InterfacePrefix)
+	w, notices, err := conversion.Pod(pod(p), cmp.Or(c.InterfacePrefix, defaultPrefix))
 	var problem model.FieldError
 	if errors.As(err, &problem) {
 		key := model.Key{Kind: model.KindPod, Namespace: p.Namespace, Name: p.Name}
