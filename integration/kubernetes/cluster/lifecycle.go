@@ -116,9 +116,18 @@ func (w *World) uninstall() error {
 		if err := eventually(func() error { return w.asBefore(n) }); err != nil {
 			return err
 		}
-		w.show(n.Name, "links, routes, rules, tables of nftables and files are as before the installation")
+		w.show(n.Name, "links, routes, rules and tables of nftables are as before the installation; so are the files but for "+
+			strings.Join(kept, ", "))
 	}
-	return nil
+	return w.showOutput("get", "ippools.crd.projectcalico.org,bgppeers.crd.projectcalico.org", "--ignore-not-found")
+}
+
+// kept are files that an uninstallation leaves on purpose: what the next installation goes on with, logs, and what the
+// next start of the machine removes.
+var kept = []string{"/var/lib/calico", "/var/log/calico", "/run/calico", "/run/manx"}
+
+func isKept(line string) bool {
+	return slices.ContainsFunc(kept, func(dir string) bool { return line == dir || strings.HasPrefix(line, dir+"/") })
 }
 
 // asBefore compares the node with what it was before Manx came.
@@ -129,7 +138,7 @@ func (w *World) asBefore(n *lab.Node) error {
 	}
 	var left []string
 	for _, line := range now {
-		if !slices.Contains(w.before[n.Name], line) {
+		if !slices.Contains(w.before[n.Name], line) && !isKept(line) {
 			left = append(left, line)
 		}
 	}
