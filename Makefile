@@ -75,6 +75,9 @@ export CLUSTER_NEED := iproute2 iputils-ping nftables bird2 etcd-server containe
 kubernetes-programs: ## the programs of a Kubernetes cluster, into a cache folder; some ten minutes, once
 	@integration/kubernetes/programs/build
 
+# The cluster runs on this machine alone.
+demo-kubernetes test-k8s-e2e: ARCHS := $(shell $(GO) env GOARCH)
+
 .PHONY: demo-kubernetes
 demo-kubernetes: programs image kubernetes-programs ## a Kubernetes cluster with real kubelets that runs on Manx (KEEP=1 leaves it running; root)
 	@$(NEED) $(CLUSTER_NEED)

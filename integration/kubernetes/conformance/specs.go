@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/manxnet/manx/integration/kubernetes/lab"
 )
 
@@ -23,8 +25,6 @@ var excluded = []struct{ part, why string }{
 	{"[Disruptive]", "restarts programs over SSH, which the nodes do not have"},
 	{"type=LoadBalancer", "needs a cloud provider"},
 	{"Type LoadBalancer", "needs a cloud provider"},
-	{"[Feature:SCTPConnectivity]", "needs SCTP in the kernel and in agnhost's server; run by hand where the kernel has it"},
-	{"SCTP HostPort", "needs SCTP in the kernel"},
 	{"ExternalName", "needs the cluster's DNS"},
 	{"evicted pods", "fills a node's disk, which all nodes here share"},
 }
@@ -73,12 +73,23 @@ func group(name string) string {
 }
 
 func whyNot(name string) string {
+	if strings.Contains(name, "SCTP") && !kernelHasSCTP() {
+		return "needs SCTP, which the kernel here does not have"
+	}
 	for _, e := range excluded {
 		if strings.Contains(name, e.part) {
 			return e.why
 		}
 	}
 	return ""
+}
+
+func kernelHasSCTP() bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return err == nil
 }
 
 // runAll runs the tests, several at a time, each in a process of its own: a test that hangs takes nothing with it.
@@ -142,7 +153,6 @@ func runOne(c *lab.Cluster, name, repos string, number int) result {
 	begin := time.Now()
 	out, err := cmd.CombinedOutput()
 	r.took = time.Since(begin)
-	_ = os.WriteFile(filepath.Join(os.TempDir(), "manx-e2e-last.log"), out, 0o644)
 	text, readErr := os.ReadFile(filepath.Join(dir, "junit_01.xml"))
 	if readErr != nil {
 		r.outcome, r.why = "failed", fmt.Sprintf("%v: %s", err, tail(string(out)))
