@@ -33,7 +33,8 @@ func (h ByHand) Prepare(c *lab.Cluster) error {
 	for _, applet := range []string{"sh", "cp", "mv"} {
 		links["/bin/"+applet] = "busybox"
 	}
-	archive, err := lab.Image{Names: []string{byHandImage}, Entrypoint: []string{"/manxd"}, Programs: programs, Links: links}.Write(c.Dir)
+	archive, err := lab.Image{Names: []string{byHandImage}, Entrypoint: []string{"/manxd"}, Programs: programs,
+		Links: links}.Write(c.Dir)
 	if err != nil {
 		return err
 	}
@@ -53,13 +54,15 @@ func (h ByHand) Update(c *lab.Cluster) error {
 
 // Uninstall removes the DaemonSet, what manxd left in the kernel and the files.
 func (h ByHand) Uninstall(c *lab.Cluster) error {
-	if _, err := c.Kubectl("delete", "-n", namespace, "daemonset/manx-node", "configmap/manx-cni", "--wait", "--cascade=foreground"); err != nil {
+	if _, err := c.Kubectl("delete", "-n", namespace, "daemonset/manx-node", "configmap/manx-cni", "--wait",
+		"--cascade=foreground"); err != nil {
 		return err
 	}
 	var errs []error
 	for _, n := range c.Workers {
 		_, err := n.RunIn(filepath.Join(h.Bin, "manxd"), "cleanup")
-		_, rmErr := n.RunIn("sh", "-c", "rm -rf /etc/cni/net.d/10-manx.conflist /opt/cni/bin/calico /opt/cni/bin/calico-ipam /run/manx /run/calico /var/lib/calico")
+		_, rmErr := n.RunIn("sh", "-c", "rm -rf /etc/cni/net.d/10-manx.conflist /opt/cni/bin/calico "+
+			"/opt/cni/bin/calico-ipam /run/manx /run/calico /var/lib/calico")
 		errs = append(errs, err, rmErr)
 	}
 	return errors.Join(errs...)

@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -28,7 +30,8 @@ func (w *World) update() error {
 func (w *World) reboot() error {
 	node := w.Worker("node3")
 	if err := w.under("the drain and the start of node3", func() error {
-		if _, err := w.Kubectl("drain", node.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s"); err != nil {
+		if _, err := w.Kubectl("drain", node.Name, "--ignore-daemonsets", "--delete-emptydir-data",
+			"--timeout=120s"); err != nil {
 			return err
 		}
 		if err := node.Reboot(); err != nil {
@@ -69,8 +72,12 @@ var traces = []string{
 	`ip route show table all type blackhole | sed 's/^/route /'`,
 	`ip rule | sed 's/^/rule /'`,
 	`nft list tables`,
-	`find /etc/cni /opt/cni /var/lib/calico /run/calico /run/manx /var/lib/manx /var/log/calico /var/log/manx /var/lib/cni 2>/dev/null`,
+	`find /etc/cni /opt/cni /var/lib/calico /run/calico /run/manx /var/lib/manx /var/log/calico /var/log/manx /var/lib/cni \
+		2>/dev/null`,
 }
+
+// kubeProxy makes tables of its own, when it likes.
+var kubeProxy = regexp.MustCompile(`^table ip6? kube-proxy`)
 
 func (w *World) footprint(n *lab.Node) (footprint, error) {
 	var all footprint
@@ -81,7 +88,7 @@ func (w *World) footprint(n *lab.Node) (footprint, error) {
 		}
 		for line := range strings.Lines(out) {
 			line = strings.TrimSpace(line)
-			if line != "" && !strings.HasPrefix(line, "table ip kube-proxy") && !strings.HasPrefix(line, "table ip6 kube-proxy") {
+			if line != "" && !kubeProxy.MatchString(line) {
 				all = append(all, line)
 			}
 		}
@@ -116,10 +123,30 @@ func (w *World) uninstall() error {
 		if err := eventually(func() error { return w.asBefore(n) }); err != nil {
 			return err
 		}
-		w.show(n.Name, "links, routes, rules and tables of nftables are as before the installation; so are the files but for "+
-			strings.Join(kept, ", "))
+		w.show(n.Name, "links, routes, rules and tables of nftables are as before the installation;\n"+
+			"so are the files but for "+strings.Join(kept, ", "))
 	}
+	if err := w.nothingInTheAPI(); err != nil {
+		return err
+	}
+	w.show("the Kubernetes API", "the definitions stay, and the objects with them:")
 	return w.showOutput("get", "ippools.crd.projectcalico.org,bgppeers.crd.projectcalico.org", "--ignore-not-found")
+}
+
+// nothingInTheAPI looks for what an installation makes beside custom resources and their definitions.
+func (w *World) nothingInTheAPI() error {
+	out, err := w.Kubectl("get", "-A", "-o", "name", "clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts,"+
+		"daemonsets,pods,configmaps,secrets,services,priorityclasses")
+	if err != nil {
+		return err
+	}
+	var left []error
+	for line := range strings.Lines(out) {
+		if strings.Contains(line, "manx") {
+			left = append(left, errors.New("left behind in the API: "+strings.TrimSpace(line)))
+		}
+	}
+	return errors.Join(left...)
 }
 
 // kept are files that an uninstallation leaves on purpose: what the next installation goes on with, logs, and what the

@@ -73,6 +73,7 @@ func (w *World) explain(from pod, allowed bool) error {
 	if x.Allowed != allowed {
 		return fmt.Errorf("manxctl explain says that %s is allowed: %t, by %s", from.name, x.Allowed, x.By)
 	}
-	w.show("manxctl explain default/"+from.name+" default/server tcp/7000", map[bool]string{true: "allowed by ", false: "denied by "}[allowed]+x.By)
+	verdict := map[bool]string{true: "allowed by ", false: "denied by "}[allowed]
+	w.show("manxctl explain default/"+from.name+" default/server tcp/7000", verdict+x.By)
 	return nil
 }

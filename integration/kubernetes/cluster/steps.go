@@ -13,7 +13,7 @@ func Steps() []Step {
 	return []Step{
 		{"switch on three nodes: kubelets register, without a network", (*World).switchOn},
 		{"install Manx: all nodes are Ready", (*World).installManx},
-		{"the router outside is a peer of all nodes: `gobgp neighbor` in the pod of manxd shows its sessions", (*World).peerWithRouter},
+		{"the router outside is a peer of all nodes: `gobgp neighbor` shows the sessions", (*World).peerWithRouter},
 		{"start pods on all nodes: each has an address of its node's block", (*World).startPods},
 		{"every pod reaches every other pod across nodes", (*World).podToPod},
 		{"a Service works, and its address is announced and reached from outside", (*World).service},
@@ -85,7 +85,10 @@ spec:
     metadata: {labels: {app: web}}
     spec:
       topologySpreadConstraints:
-      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: web}}}
+      - maxSkew: 1
+        topologyKey: kubernetes.io/hostname
+        whenUnsatisfiable: DoNotSchedule
+        labelSelector: {matchLabels: {app: web}}
       containers:
       - name: web
         image: ` + lab.ToolsImage + `

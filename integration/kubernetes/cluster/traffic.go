@@ -75,7 +75,8 @@ func (w *World) startFlows() ([]*flow, error) {
 	}{
 		{"from pod client on node1 to pod server on node2",
 			w.KubectlCommand(append([]string{"exec", "-i", "client", "--", "/traffic"}, direct...)...)},
-		{"from pod client on node1 to Service echo", w.KubectlCommand("exec", "-i", "client", "--", "/traffic", "-tcp="+service+":7000")},
+		{"from pod client on node1 to Service echo",
+			w.KubectlCommand("exec", "-i", "client", "--", "/traffic", "-tcp="+service+":7000")},
 		{"from outside to pod server on node2", w.outside(w.Traffic(), direct...)},
 	} {
 		running, err := startFlow(f.name, f.cmd)

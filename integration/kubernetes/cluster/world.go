@@ -43,7 +43,8 @@ type Step struct {
 
 // New starts a control plane for three nodes, the third in a rack of its own. What the steps show goes to out.
 func New(name string, install Installation, out io.Writer) (*World, error) {
-	c, err := lab.New(lab.Spec{Name: name, Nodes: []hosts.NodeSpec{{Name: "node1"}, {Name: "node2"}, {Name: "node3", Rack: 1}}})
+	c, err := lab.New(lab.Spec{Name: name,
+		Nodes: []hosts.NodeSpec{{Name: "node1"}, {Name: "node2"}, {Name: "node3", Rack: 1}}})
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +96,8 @@ func (w *World) outside(name string, args ...string) *exec.Cmd {
 // connect has somebody open a TCP connection with agnhost.
 func connect(cmd *exec.Cmd) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args[max(0, len(cmd.Args)-4):], " "), err, strings.TrimSpace(string(out)))
+		said := strings.TrimSpace(string(out))
+		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args[max(0, len(cmd.Args)-4):], " "), err, said)
 	}
 	return nil
 }

@@ -1,5 +1,5 @@
-// Command conformance runs Kubernetes' own end-to-end tests about the network on a cluster of this machine, and writes which of
-// them passed into docs/kubernetes-e2e.md.
+// Command conformance runs Kubernetes' own end-to-end tests about the network on a cluster of this machine, and writes
+// which of them passed into docs/kubernetes-e2e.md.
 package main
 
 import (
@@ -22,7 +22,7 @@ const labName = "manxe2e"
 func main() {
 	var o options
 	flag.StringVar(&o.root, "root", ".", "folder of the checkout")
-	flag.StringVar(&o.focus, "focus", "", "run the tests whose names match this regular expression, and write no table; empty: all of the table")
+	flag.StringVar(&o.focus, "focus", "", "run the tests whose names match this expression, and write no table; empty: all of the table")
 	flag.BoolVar(&o.byHand, "by-hand", false, "install Manx with a DaemonSet and etcd in place of the chart")
 	flag.IntVar(&o.parallel, "parallel", 2, "tests that run at the same time")
 	flag.Parse()

@@ -37,7 +37,8 @@ func writeTable(path string, results []result) error {
 
 func table(results []result) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nKubernetes %s.\n\n| tests | run | passed | failed | skipped by themselves | not run |\n|---|---|---|---|---|---|\n", lab.Version)
+	fmt.Fprintf(&b, "\nKubernetes %s.\n\n", lab.Version)
+	b.WriteString("| tests | run | passed | failed | skipped by themselves | not run |\n|---|---|---|---|---|---|\n")
 	for _, g := range groups {
 		n := map[string]int{}
 		for _, r := range results {
@@ -45,8 +46,8 @@ func table(results []result) string {
 				n[r.outcome]++
 			}
 		}
-		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d |\n", strings.TrimSpace(g), n["passed"]+n["failed"], n["passed"], n["failed"],
-			n["skipped"], n["not run"])
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d |\n", strings.TrimSpace(g), n["passed"]+n["failed"], n["passed"],
+			n["failed"], n["skipped"], n["not run"])
 	}
 	b.WriteString("\n| not passed | outcome | why |\n|---|---|---|\n")
 	for _, r := range results {

@@ -47,7 +47,7 @@ func run(root string, keep, byHand bool) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Println("Manx in Kubernetes: a control plane, 3 nodes in 2 racks, a BIRD router. Everything lives in namespaces of this machine.")
+	fmt.Println("Manx in Kubernetes: a control plane, 3 nodes in 2 racks, a BIRD router, all in namespaces of this machine.")
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
 	go func() {
@@ -57,7 +57,7 @@ func run(root string, keep, byHand bool) (err error) {
 	}()
 	begin := time.Now()
 	var w *cluster.World
-	if err := step("start etcd, the API server, the controllers and the scheduler of Kubernetes "+lab.Version, func() error {
+	if err := step("start the control plane of Kubernetes "+lab.Version, func() error {
 		w, err = cluster.New(labName, install, os.Stdout)
 		return err
 	}); err != nil {

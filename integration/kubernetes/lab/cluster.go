@@ -182,7 +182,8 @@ func (c *Cluster) apiserver(address string) []string {
 		"--tls-cert-file=" + c.users.file("server.crt"), "--tls-private-key-file=" + c.users.file("server.key"),
 		"--client-ca-file=" + c.users.file("ca.crt"), "--token-auth-file=" + c.users.file("tokens.csv"),
 		"--authorization-mode=Node,RBAC", "--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file=" + c.users.file("sa.pub"), "--service-account-signing-key-file=" + c.users.file("sa.key"),
+		"--service-account-key-file=" + c.users.file("sa.pub"),
+		"--service-account-signing-key-file=" + c.users.file("sa.key"),
 		"--service-cluster-ip-range=" + ServiceCIDR, "--allow-privileged=true",
 		// Otherwise it looks up the name of a node for logs and exec.
 		"--kubelet-preferred-address-types=InternalIP"}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -46,16 +47,14 @@ func (i Image) Write(dir string) (string, error) {
 	if err := i.writeLayer(io.MultiWriter(layer, sum)); err != nil {
 		return "", err
 	}
-	config, err := json.Marshal(map[string]any{
-		"architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"Entrypoint": i.Entrypoint, "Cmd": i.Cmd, "Env": []string{"PATH=/:/bin"}},
-		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sum.Sum(nil))}},
-	})
+	size, err := layer.Seek(0, io.SeekEnd)
 	if err != nil {
 		return "", err
 	}
-	manifest, err := json.Marshal([]map[string]any{
-		{"Config": "config.json", "RepoTags": i.Names, "Layers": []string{"layer.tar"}}})
+	if _, err := layer.Seek(0, io.SeekStart); err != nil {
+		return "", err
+	}
+	config, manifest, err := i.describe(fmt.Sprintf("sha256:%x", sum.Sum(nil)))
 	if err != nil {
 		return "", err
 	}
@@ -64,28 +63,29 @@ func (i Image) Write(dir string) (string, error) {
 		return "", err
 	}
 	defer archive.Close()
-	size, err := layer.Seek(0, io.SeekEnd)
-	if err != nil {
-		return "", err
-	}
-	if _, err := layer.Seek(0, io.SeekStart); err != nil {
-		return "", err
-	}
 	t := tar.NewWriter(archive)
-	for _, f := range []struct {
-		name string
-		size int64
-		text io.Reader
-	}{
-		{"config.json", int64(len(config)), bytes.NewReader(config)},
-		{"manifest.json", int64(len(manifest)), bytes.NewReader(manifest)},
-		{"layer.tar", size, layer},
-	} {
-		if err := addFile(t, f.name, 0o644, f.size, f.text); err != nil {
-			return "", err
-		}
+	if err := errors.Join(
+		addFile(t, "config.json", 0o644, int64(len(config)), bytes.NewReader(config)),
+		addFile(t, "manifest.json", 0o644, int64(len(manifest)), bytes.NewReader(manifest)),
+		addFile(t, "layer.tar", 0o644, size, layer)); err != nil {
+		return "", err
 	}
 	return archive.Name(), t.Close()
+}
+
+// describe makes the two files that say what the layer with that digest is.
+func (i Image) describe(digest string) (config, manifest []byte, err error) {
+	config, err = json.Marshal(map[string]any{
+		"architecture": runtime.GOARCH, "os": "linux",
+		"config": map[string]any{"Entrypoint": i.Entrypoint, "Cmd": i.Cmd, "Env": []string{"PATH=/:/bin"}},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{digest}},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	manifest, err = json.Marshal([]map[string]any{
+		{"Config": "config.json", "RepoTags": i.Names, "Layers": []string{"layer.tar"}}})
+	return config, manifest, err
 }
 
 func (i Image) writeLayer(w io.Writer) error {
@@ -99,7 +99,8 @@ func (i Image) writeLayer(w io.Writer) error {
 		}
 	}
 	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
-		if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: dirs[dir], ModTime: time.Unix(0, 0)}); err != nil {
+		h := tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: dirs[dir], ModTime: time.Unix(0, 0)}
+		if err := t.WriteHeader(&h); err != nil {
 			return err
 		}
 	}
@@ -109,7 +110,8 @@ func (i Image) writeLayer(w io.Writer) error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(i.Links)) {
-		if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: strings.TrimPrefix(name, "/"), Linkname: i.Links[name], Mode: 0o777}); err != nil {
+		h := tar.Header{Typeflag: tar.TypeSymlink, Name: strings.TrimPrefix(name, "/"), Linkname: i.Links[name], Mode: 0o777}
+		if err := t.WriteHeader(&h); err != nil {
 			return err
 		}
 	}
@@ -144,7 +146,8 @@ func addFile(t *tar.Writer, name string, mode, size int64, text io.Reader) error
 // compile builds one of the lab's own programs, which are static.
 func (c *Cluster) compile(name string) (string, error) {
 	file := filepath.Join(c.Dir, name)
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", file, "github.com/manxnet/manx/integration/kubernetes/"+name)
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", file,
+		"github.com/manxnet/manx/integration/kubernetes/"+name)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build %s: %w: %s", name, err, out)

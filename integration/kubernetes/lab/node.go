@@ -16,8 +16,8 @@ import (
 	hosts "github.com/manxnet/manx/integration/lab"
 )
 
-// Node is a machine with a kubelet: a network namespace, and when it is on also namespaces of mounts, processes and so on
-// and cgroups. Its file system is this machine's with everything that it writes thrown away when it is switched off.
+// Node is a machine with a kubelet: a network namespace, and when it is on also namespaces of mounts, processes and so
+// on, and cgroups. Its file system is this machine's; what it writes is thrown away when it is switched off.
 type Node struct {
 	*hosts.Node
 	cluster *Cluster

@@ -34,7 +34,8 @@ func (c *Cluster) WaitPod(names ...string) error {
 
 // WriteFile writes a file on the node.
 func (n *Node) WriteFile(path, text string) error {
-	_, err := n.RunWith(strings.NewReader(text), "sh", "-c", `mkdir -p "$(dirname "$1")" && cat >"$1.new" && mv "$1.new" "$1"`, "sh", path)
+	_, err := n.RunWith(strings.NewReader(text), "sh", "-c",
+		`mkdir -p "$(dirname "$1")" && cat >"$1.new" && mv "$1.new" "$1"`, "sh", path)
 	return err
 }
 

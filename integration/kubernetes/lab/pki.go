@@ -114,7 +114,9 @@ func (c *credentials) key(file string) (*ecdsa.PrivateKey, error) {
 	return key, err
 }
 
-func (c *credentials) certificate(file string, template, parent *x509.Certificate, public *ecdsa.PublicKey, key *ecdsa.PrivateKey) ([]byte, error) {
+func (c *credentials) certificate(file string, template, parent *x509.Certificate, public *ecdsa.PublicKey,
+	key *ecdsa.PrivateKey,
+) ([]byte, error) {
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, key)
 	if err != nil {
 		return nil, err

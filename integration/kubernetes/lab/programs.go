@@ -42,7 +42,7 @@ func Require(more ...string) (programs string, missing error) {
 	}
 	for program, pkg := range Installed {
 		if _, err := exec.LookPath(program); err != nil {
-			return "", fmt.Errorf("Debian's package %s is not installed", cmp.Or(pkg, program))
+			return "", fmt.Errorf("package %s of Debian is not installed", cmp.Or(pkg, program))
 		}
 	}
 	programs, err := Programs()

@@ -1,4 +1,5 @@
-// Command pause holds the namespaces of a pod: it does nothing but end when it is told to, and reap what the pod leaves.
+// Command pause holds the namespaces of a pod: it does nothing but end when it is told to, and reap what the pod
+// leaves.
 package main
 
 import (
