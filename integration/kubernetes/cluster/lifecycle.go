@@ -126,7 +126,7 @@ func (w *World) uninstall() error {
 		w.show(n.Name, "links, routes, rules and tables of nftables are as before the installation;\n"+
 			"so are the files but for "+strings.Join(kept, ", "))
 	}
-	if err := w.nothingInTheAPI(); err != nil {
+	if err := eventually(w.nothingInTheAPI); err != nil { // pods take a moment to end
 		return err
 	}
 	w.show("the Kubernetes API", "the definitions stay, and the objects with them:")

@@ -123,7 +123,8 @@ func (n *Node) removeCgroups() error {
 }
 
 // removeCgroups removes what runs left that were killed. Groups with processes stay: they belong to a run that goes on.
-func removeCgroups() {
+// The run of process ended is over, although that is still there.
+func removeCgroups(ended int) {
 	dirs, err := hierarchies()
 	if err != nil {
 		return
@@ -132,7 +133,8 @@ func removeCgroups() {
 		left, _ := filepath.Glob(filepath.Join(dir, cgroupPrefix+"*"))
 		for _, group := range left {
 			var pid int
-			if _, err := fmt.Sscanf(filepath.Base(group), cgroupPrefix+"%d-", &pid); err != nil || syscall.Kill(pid, 0) == nil {
+			_, err := fmt.Sscanf(filepath.Base(group), cgroupPrefix+"%d-", &pid)
+			if err != nil || pid != ended && syscall.Kill(pid, 0) == nil {
 				continue
 			}
 			_ = removeTree(group) // the next run tries again

@@ -55,7 +55,7 @@ func New(spec Spec) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	removeCgroups()
+	removeCgroups(0)
 	machines := append([]hosts.NodeSpec{{Name: "control"}}, spec.Nodes...)
 	l, err := hosts.New(hosts.Spec{Name: spec.Name, Bin: programs, Nodes: machines})
 	if err != nil {
@@ -75,7 +75,7 @@ func New(spec Spec) (*Cluster, error) {
 // Remove takes down what a run of that name has left standing.
 func Remove(name string) error {
 	err := hosts.Remove(name)
-	removeCgroups()
+	removeCgroups(os.Getpid())
 	return err
 }
 
