@@ -360,7 +360,7 @@ func (s *Store) list(ctx context.Context, kind model.Kind, namespace string) ([]
 	}
 	for attempt := 1; ; attempt++ {
 		var list []*model.Object
-		revision, err := s.pages(ctx, r, within, query, func(o *model.Object) error {
+		revision, err := s.pages(ctx, r, within, query, false, func(o *model.Object) error {
 			if !form.Deleted(o) {
 				list = append(list, o)
 			}
@@ -380,9 +380,10 @@ func (s *Store) list(ctx context.Context, kind model.Kind, namespace string) ([]
 	}
 }
 
-// pages reads all of a resource page by page, as of the revision that it returns.
+// pages reads all of a resource page by page, as of the revision that it returns. once: that the server says to come
+// again later is an error, rather than waited for here.
 func (s *Store) pages(
-	ctx context.Context, r resource, namespace string, query url.Values, each func(*model.Object) error,
+	ctx context.Context, r resource, namespace string, query url.Values, once bool, each func(*model.Object) error,
 ) (int64, error) {
 	q := url.Values{"limit": {strconv.Itoa(pageSize)}}
 	for name, values := range query {
@@ -394,7 +395,7 @@ func (s *Store) pages(
 	for {
 		limited, cancel := bounded(ctx)
 		raw, err := s.client.do(limited, request{verb: http.MethodGet, path: r.path(url.PathEscape(namespace), ""),
-			accept: r.accept(), query: q})
+			accept: r.accept(), query: q, once: once})
 		cancel()
 		if err != nil {
 			return 0, err

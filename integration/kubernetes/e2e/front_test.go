@@ -158,11 +158,8 @@ func (f *front) shows(c tls.Certificate) {
 }
 
 // says is an answer of the API with a status.
-func says(w http.ResponseWriter, code int, reason, message, retryAfter string) bool {
+func says(w http.ResponseWriter, code int, reason, message string) bool {
 	w.Header().Set("Content-Type", "application/json")
-	if retryAfter != "" {
-		w.Header().Set("Retry-After", retryAfter)
-	}
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure",
 		"message": message, "reason": reason, "code": code})
