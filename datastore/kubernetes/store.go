@@ -27,6 +27,8 @@ const (
 	requestTimeout = 10 * time.Second
 	// pageSize keeps one answer of a big list at a few megabytes.
 	pageSize = 500
+	// mostNotices bounds how many objects are shown of which a part cannot be used.
+	mostNotices = 20
 	// readRetries bounds how often a list starts again because the history of its first page was forgotten.
 	readRetries = 5
 )
@@ -162,7 +164,15 @@ func (s *Store) Notices() (list []string) {
 		list = append(list, "the Kubernetes API lacks CustomResourceDefinitions, so there are no objects of theirs: "+
 			strings.Join(names, ", "))
 	}
-	return list
+	var parts []string
+	for _, text := range s.told {
+		parts = append(parts, text)
+	}
+	slices.Sort(parts)
+	if more := len(parts) - mostNotices; more > 0 {
+		parts = append(parts[:mostNotices], fmt.Sprintf("parts of %d more objects cannot be used: see the log", more))
+	}
+	return append(list, parts...)
 }
 
 // Keeps implements datastore.Backend.
