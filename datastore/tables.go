@@ -53,7 +53,7 @@ type Status struct {
 	// is.
 	LastError   error
 	LastErrorAt time.Time
-	// Lost are the kinds that are not in sync while others are: of these the last state is kept. nil if all are alike.
+	// Lost are the kinds that cannot be read while others can: of these the last state is kept. nil if all are alike.
 	Lost []model.Kind
 	// Restarts counts the full reads after the first.
 	Restarts int
@@ -217,7 +217,7 @@ func (t *Tables) settle() {
 	var lost []model.Kind
 	for _, w := range t.work {
 		inSync = inSync && w.inSync
-		if !w.inSync {
+		if !w.inSync && w.lost != nil {
 			lost = append(lost, w.kind)
 		}
 		if !w.inSync && w.lost != nil && (why == nil || w.lostAt.After(why.lostAt)) {

@@ -95,7 +95,7 @@ func (w *world) testGarbage(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			for _, name := range []string{"number", "cow", "mangled", "default.text", "10.10.77.0/26"} {
+			for _, name := range []string{"number", "cow", "mangled", "default.text", "n2-cow"} {
 				if !strings.Contains(out, name) {
 					return fmt.Errorf("no %s in:\n%s", name, out)
 				}
