@@ -53,6 +53,8 @@ type Status struct {
 	// is.
 	LastError   error
 	LastErrorAt time.Time
+	// Lost are the kinds that cannot be read while others can: of these the last state is kept. nil if all are alike.
+	Lost []model.Kind
 	// Restarts counts the full reads after the first.
 	Restarts int
 	// Objects are in use, Quarantined are not.
@@ -212,11 +214,18 @@ func (t *Tables) lost(e Event) {
 func (t *Tables) settle() {
 	inSync := t.others || len(t.work) > 0
 	var why *working
+	var lost []model.Kind
 	for _, w := range t.work {
 		inSync = inSync && w.inSync
+		if !w.inSync && w.lost != nil {
+			lost = append(lost, w.kind)
+		}
 		if !w.inSync && w.lost != nil && (why == nil || w.lostAt.After(why.lostAt)) {
 			why = w
 		}
+	}
+	if t.status.Lost = lost; len(lost) == len(t.work) {
+		t.status.Lost = nil
 	}
 	if why != nil {
 		t.status.LastError, t.status.LastErrorAt = why.lost, why.lostAt

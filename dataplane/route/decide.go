@@ -119,7 +119,7 @@ func (r *rules) static(p netip.Prefix, s *Static) (*kernel.Route, string) {
 }
 
 func (r *rules) workload(p netip.Prefix, s *state) (*kernel.Route, string) {
-	e := s.endpoints[0]
+	e := r.holder(s.endpoints)
 	l, ok := r.link(e.Interface)
 	if !ok {
 		return nil, fmt.Sprintf("interface %s does not exist (yet)", e.Interface)
@@ -135,9 +135,24 @@ func (r *rules) workload(p netip.Prefix, s *state) (*kernel.Route, string) {
 		route.Scope = kernel.ScopeLink
 	}
 	if len(s.endpoints) > 1 {
-		return route, fmt.Sprintf("WorkloadEndpoints %s and %s both claim the address; the first one has it", e.Name, s.endpoints[1].Name)
+		other := s.endpoints[0]
+		if other == e {
+			other = s.endpoints[1]
+		}
+		return route, fmt.Sprintf("WorkloadEndpoints %s and %s both claim the address; the first one has it", e.Name, other.Name)
 	}
 	return route, ""
+}
+
+// holder is who of those that claim an address has it: the first one that is really there. A claim alone, such as that
+// in the annotation of a pod that never started, takes nothing from a workload that works.
+func (r *rules) holder(claims []*Endpoint) *Endpoint {
+	for _, e := range claims {
+		if l, ok := r.link(e.Interface); ok && l.Up {
+			return e
+		}
+	}
+	return claims[0]
 }
 
 func (c *Config) workloadMetric(a netip.Addr) uint32 {

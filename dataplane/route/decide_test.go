@@ -69,6 +69,7 @@ func testConfig() Config {
 			{Name: "default/b", Interface: "cali2", Addresses: "10.244.1.8/32"},
 			{Name: "default/c", Interface: "cali3", Addresses: "10.244.1.9/32"},
 			{Name: "default/d", Interface: "cali1", Addresses: "10.244.1.7/32 nonsense"},
+			{Name: "a-claim/x", Interface: "cali3", Addresses: "10.244.1.7/32"}, // says so, and is not there
 		},
 		WorkloadPrefixes: []string{"cali"},
 	}
@@ -195,7 +196,7 @@ func TestLocalRoutes(t *testing.T) {
 			t.Errorf("%s: %q, want %q", p, got, want)
 		}
 	}
-	if s := rowOf(target, "10.244.1.7/32"); s.Endpoint != "default/a" || !strings.Contains(s.Reason, "default/a and default/d both claim") {
+	if s := rowOf(target, "10.244.1.7/32"); s.Endpoint != "default/a" || !strings.Contains(s.Reason, "default/a and a-claim/x both claim") {
 		t.Errorf("%+v", s)
 	}
 }

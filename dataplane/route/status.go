@@ -72,7 +72,7 @@ func (t *Target) row(p place, extra []kernel.RouteKey) Status {
 			row.NextHops = []netip.Addr{s.via()}
 		}
 		if len(s.endpoints) > 0 {
-			row.Endpoint = s.endpoints[0].Name
+			row.Endpoint = t.rules.holder(s.endpoints).Name
 		}
 		row.Status = t.wanted(s)
 		if s.want != nil {
@@ -110,5 +110,5 @@ func (t *Target) wanted(s *state) reconcile.Status {
 // ServesEndpoint reports whether the kernel has the route to an address of the endpoint of that name (namespace/name).
 func (t *Target) ServesEndpoint(p netip.Prefix, name string) bool {
 	s := t.states[p]
-	return s != nil && s.source() == SourceWorkload && s.endpoints[0].Name == name && t.wanted(s).Phase == reconcile.Applied
+	return s != nil && s.source() == SourceWorkload && t.rules.holder(s.endpoints).Name == name && t.wanted(s).Phase == reconcile.Applied
 }

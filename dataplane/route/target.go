@@ -67,7 +67,7 @@ func New(k Kernel, now func() time.Time) *Target {
 // workloadAt returns the interface of the local workload that has the address, if any.
 func (t *Target) workloadAt(a netip.Addr) string {
 	if s := t.states[netip.PrefixFrom(a.WithZone(""), a.BitLen())]; s != nil && len(s.endpoints) > 0 {
-		return s.endpoints[0].Interface
+		return t.rules.holder(s.endpoints).Interface
 	}
 	return ""
 }

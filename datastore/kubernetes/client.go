@@ -1,17 +1,13 @@
 package kubernetes
 
 import (
-	"bytes"
 	"context"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"os"
-	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -124,73 +120,4 @@ func (c *client) groups(ctx context.Context) (map[string]bool, error) {
 		groups[g.Name] = true
 	}
 	return groups, nil
-}
-
-// HTTPClient is client-go's, and beyond that reads the file of the certificate authority again when the server shows a
-// certificate of another one: authorities are rotated while programs run.
-func HTTPClient(config *rest.Config) (*http.Client, error) {
-	if config.CAFile == "" || config.Insecure || config.Transport != nil {
-		return rest.HTTPClientFor(config)
-	}
-	t := &rotating{config: rest.CopyConfig(config)}
-	t.config.CAData = nil
-	if err := t.load(); err != nil {
-		return nil, err
-	}
-	return &http.Client{Transport: t, Timeout: config.Timeout}, nil
-}
-
-// rotating is a way to a server whose authority may change.
-type rotating struct {
-	config *rest.Config
-
-	mu      sync.Mutex
-	ca      []byte
-	current http.RoundTripper
-}
-
-// load makes the way anew if the authority's file says something else than before.
-func (t *rotating) load() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	ca, err := os.ReadFile(t.config.CAFile)
-	if err != nil || t.current != nil && bytes.Equal(ca, t.ca) {
-		return err
-	}
-	c := rest.CopyConfig(t.config)
-	c.CAFile, c.CAData = "", ca
-	next, err := rest.TransportFor(c)
-	if err != nil {
-		return err
-	}
-	t.ca, t.current = ca, next
-	return nil
-}
-
-func (t *rotating) now() http.RoundTripper {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.current
-}
-
-// RoundTrip implements http.RoundTripper.
-func (t *rotating) RoundTrip(req *http.Request) (*http.Response, error) {
-	was := t.now()
-	resp, err := was.RoundTrip(req)
-	var unknown x509.UnknownAuthorityError
-	if err == nil || !errors.As(err, &unknown) || t.load() != nil || t.now() == was {
-		return resp, err
-	}
-	again := req.Clone(req.Context()) // nothing was sent: the handshake failed
-	if req.Body != nil && req.Body != http.NoBody {
-		if req.GetBody == nil {
-			return nil, err
-		}
-		body, bodyErr := req.GetBody()
-		if bodyErr != nil {
-			return nil, err
-		}
-		again.Body = body
-	}
-	return t.now().RoundTrip(again)
 }

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Config says how to reach the Kubernetes API. Files are read again when they change: tokens, certificates and keys may
-// be rotated below a running program.
+// Config says how to reach the Kubernetes API. Tokens, certificates, keys and authorities may be rotated below a running
+// program: their files and the kubeconfig are read again when the server refuses what they said before.
 type Config struct {
 	// Kubeconfig is the path of a kubeconfig, or several with colons, which are merged. Inline is the content of one in its
 	// place. Context is which of its contexts is used, if not the current one.
@@ -147,6 +147,7 @@ func (c Config) REST() (*rest.Config, error) {
 			r.Burst = c.Burst
 		}
 	}
+	r.Wrap(renewal(rest.CopyConfig(r), c.load))
 	return r, nil
 }
 

@@ -27,6 +27,8 @@ const (
 	requestTimeout = 10 * time.Second
 	// pageSize keeps one answer of a big list at a few megabytes.
 	pageSize = 500
+	// mostNotices bounds how many objects are shown of which a part cannot be used.
+	mostNotices = 20
 	// readRetries bounds how often a list starts again because the history of its first page was forgotten.
 	readRetries = 5
 )
@@ -162,7 +164,15 @@ func (s *Store) Notices() (list []string) {
 		list = append(list, "the Kubernetes API lacks CustomResourceDefinitions, so there are no objects of theirs: "+
 			strings.Join(names, ", "))
 	}
-	return list
+	var parts []string
+	for _, text := range s.told {
+		parts = append(parts, text)
+	}
+	slices.Sort(parts)
+	if more := len(parts) - mostNotices; more > 0 {
+		parts = append(parts[:mostNotices], fmt.Sprintf("parts of %d more objects cannot be used: see the log", more))
+	}
+	return append(list, parts...)
 }
 
 // Keeps implements datastore.Backend.
@@ -360,7 +370,7 @@ func (s *Store) list(ctx context.Context, kind model.Kind, namespace string) ([]
 	}
 	for attempt := 1; ; attempt++ {
 		var list []*model.Object
-		revision, err := s.pages(ctx, r, within, query, func(o *model.Object) error {
+		revision, err := s.pages(ctx, r, within, query, false, func(o *model.Object) error {
 			if !form.Deleted(o) {
 				list = append(list, o)
 			}
@@ -380,9 +390,10 @@ func (s *Store) list(ctx context.Context, kind model.Kind, namespace string) ([]
 	}
 }
 
-// pages reads all of a resource page by page, as of the revision that it returns.
+// pages reads all of a resource page by page, as of the revision that it returns. once: that the server says to come
+// again later is an error, rather than waited for here.
 func (s *Store) pages(
-	ctx context.Context, r resource, namespace string, query url.Values, each func(*model.Object) error,
+	ctx context.Context, r resource, namespace string, query url.Values, once bool, each func(*model.Object) error,
 ) (int64, error) {
 	q := url.Values{"limit": {strconv.Itoa(pageSize)}}
 	for name, values := range query {
@@ -394,7 +405,7 @@ func (s *Store) pages(
 	for {
 		limited, cancel := bounded(ctx)
 		raw, err := s.client.do(limited, request{verb: http.MethodGet, path: r.path(url.PathEscape(namespace), ""),
-			accept: r.accept(), query: q})
+			accept: r.accept(), query: q, once: once})
 		cancel()
 		if err != nil {
 			return 0, err

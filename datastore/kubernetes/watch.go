@@ -114,6 +114,7 @@ func (f *feed) run(ctx context.Context) {
 			delay = minDelay
 		}
 		wait := delay/2 + rand.N(delay) // jitter: a thousand nodes lose the same server at once
+		told := false                   // by the server when to come again
 		switch r, _ := f.store.resource(f.kind); {
 		case err == nil: // it ended as it should, and goes on where it was
 			wait = min(wait, time.Second)
@@ -128,10 +129,10 @@ func (f *feed) run(ctx context.Context) {
 				delay, wait = minDelay, rand.N(time.Second)
 			}
 			if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
-				wait = max(wait, time.Duration(seconds)*time.Second+rand.N(time.Second))
+				wait, told = max(wait, time.Duration(seconds)*time.Second+rand.N(time.Second)), true
 			}
 		}
-		if !f.store.sleepUntilReached(ctx, wait) {
+		if !f.store.sleepUntilReached(ctx, wait, told) {
 			return
 		}
 		delay = min(2*delay, maxDelay)
@@ -139,8 +140,11 @@ func (f *feed) run(ctx context.Context) {
 }
 
 // sleepUntilReached waits, and not much longer than until another kind could be followed again: then the server is back.
-// It returns false if ctx ended.
-func (s *Store) sleepUntilReached(ctx context.Context, d time.Duration) bool {
+// If the server told when to come again, only that counts. It returns false if ctx ended.
+func (s *Store) sleepUntilReached(ctx context.Context, d time.Duration, told bool) bool {
+	if told {
+		return sleep(ctx, d)
+	}
 	s.mu.Lock()
 	reached := s.reached
 	s.mu.Unlock()
@@ -177,7 +181,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (f *feed) fail(ctx context.Context, r resource, err error) bool {
 	if isGone(err) {
 		f.at = 0
-		err = fmt.Errorf("the history since the last change is forgotten, reading everything again: %w", err)
+		err = &said{datastore.ErrUnavailable, "the history since the last change is forgotten, reading everything again"}
 	}
 	if noResource(err) && r.custom {
 		err = f.store.absent(ctx, r)
@@ -365,7 +369,7 @@ func (f *feed) read(ctx context.Context, r resource) error {
 	if err != nil {
 		return err
 	}
-	at, err := f.store.pages(ctx, r, "", nil, func(o *model.Object) error {
+	at, err := f.store.pages(ctx, r, "", nil, true, func(o *model.Object) error {
 		if !seen.deliver(ctx, o) {
 			return ctx.Err()
 		}

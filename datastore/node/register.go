@@ -42,24 +42,15 @@ func Register(ctx context.Context, c Config, store datastore.Store, host HostAdd
 	if err := c.waitForDatastore(ctx, store, log); err != nil {
 		return Result{}, err
 	}
-	if err := ensureCluster(ctx, store, c.ClusterType); err != nil {
-		return Result{}, err
-	}
-	if err := c.waitForKubelet(ctx, name, store, log); err != nil {
-		return Result{}, err
-	}
 	r := registrar{config: c, name: name, store: store, host: host}
-	result, err := r.ensureNode(ctx)
+	var result Result
+	// What is there is left alone, so that all of it can be begun again: definitions of a datastore may come late.
+	err = c.waitFor(ctx, "the datastore", log, func() (bool, error) {
+		result, err = r.ensureAll(ctx, log)
+		return c.WaitForDatastore && errors.Is(err, datastore.ErrUnavailable), err
+	})
 	result.Name, result.NameFrom = name, from
 	if err != nil {
-		return result, err
-	}
-	warnings, err := r.ensurePools(ctx)
-	result.Warnings = append(result.Warnings, warnings...)
-	if err != nil {
-		return result, err
-	}
-	if err := c.ensureDefaults(ctx, store, name); err != nil {
 		return result, err
 	}
 	if w := renamed(c.Name.File, name); w != "" {
@@ -75,6 +66,26 @@ func Register(ctx context.Context, c Config, store datastore.Store, host HostAdd
 	}
 	log.Info("registered", zap.String("nameFrom", from), zap.Any("bgp", result.Node.Spec.BGP))
 	return result, nil
+}
+
+// ensureAll makes what has to be in the datastore before this node works.
+func (r *registrar) ensureAll(ctx context.Context, log *zap.Logger) (Result, error) {
+	if err := ensureCluster(ctx, r.store, r.config.ClusterType); err != nil {
+		return Result{}, err
+	}
+	if err := r.config.waitForKubelet(ctx, r.name, r.store, log); err != nil {
+		return Result{}, err
+	}
+	result, err := r.ensureNode(ctx)
+	if err != nil {
+		return result, err
+	}
+	warnings, err := r.ensurePools(ctx)
+	result.Warnings = append(result.Warnings, warnings...)
+	if err != nil {
+		return result, err
+	}
+	return result, r.config.ensureDefaults(ctx, r.store, r.name)
 }
 
 func makeDirectories(paths []string) error {

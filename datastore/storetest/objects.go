@@ -10,9 +10,33 @@ import (
 	"testing"
 	"time"
 
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 )
+
+// builtInProfile: every cluster has it, and no datastore does; nobody can store one of its name.
+func builtInProfile(t *testing.T, x System) {
+	ctx := t.Context()
+	s := x.Open(t)
+	o := model.NewObject(model.ResourceKey(model.KindProfile, model.DefaultAllowProfile), &v3.Profile{})
+	if _, err := s.Get(ctx, o.Key); !errors.Is(err, datastore.ErrNotFound) {
+		t.Errorf("get: %v", err)
+	}
+	if _, err := s.Create(ctx, o); err == nil || !strings.Contains(err.Error(), "is built in") {
+		t.Errorf("create: %v", err)
+	}
+	list, _, err := s.List(ctx, model.KindProfile, "")
+	if err != nil {
+		t.Error(err)
+	}
+	for _, p := range list {
+		if p.Key == o.Key {
+			t.Error("it is listed")
+		}
+	}
+}
 
 func crud(t *testing.T, x System) {
 	ctx := t.Context()

@@ -42,6 +42,7 @@ func Run(t *testing.T, start func(*testing.T) System) {
 func RunStore(t *testing.T, start func(*testing.T) System) {
 	run(t, start, []part{
 		{"create, read, update, delete", crud},
+		{"the profile that is built in", builtInProfile},
 		{"kinds of IPAM", ipamKinds},
 		{"what is invalid is refused", refusals},
 		{"a stale writer loses", concurrentWriters},

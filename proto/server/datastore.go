@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
@@ -53,13 +55,36 @@ func (v *DatastoreView) Ready() Check {
 			c.Reason = fmt.Sprintf("in sync at revision %d", st.Revision)
 		}
 	case st.LastError != nil && !st.Complete:
-		c.Reason = fmt.Sprintf("cannot be read: %v", st.LastError)
+		c.Reason = fmt.Sprintf("cannot be read%s: %v", onlyOf(st.Lost), st.LastError)
+	case st.LastError != nil && len(st.Lost) > 0:
+		c.Reason = fmt.Sprintf("the last state is kept of %s: %v", kinds(st.Lost), st.LastError)
 	case st.LastError != nil:
 		c.Reason = fmt.Sprintf("connection lost, the last state is kept: %v", st.LastError)
 	default:
 		c.Reason = "being read for the first time"
 	}
 	return c
+}
+
+// kinds names some.
+func kinds(list []model.Kind) string {
+	const most = 5
+	var names []string
+	for _, k := range list {
+		names = append(names, string(k))
+	}
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d other kinds", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// onlyOf names kinds where these are not all.
+func onlyOf(lost []model.Kind) string {
+	if len(lost) == 0 {
+		return ""
+	}
+	return ": " + kinds(lost)
 }
 
 // Checks implements Checker.
@@ -73,7 +98,7 @@ func (v *DatastoreView) status(r *manxv1.GetStatusResponse) {
 	}
 	d, st := r.Datastore, now.Tables.Status()
 	d.InSync, d.Revision, d.SinceUnixMs = st.InSync, st.Revision, unixMs(st.Since)
-	d.Connected = st.InSync || st.LastError == nil
+	d.Connected = st.InSync || st.LastError == nil || len(st.Lost) > 0
 	d.Objects, d.Quarantined = uint32(st.Objects), uint32(st.Quarantined)
 	if st.InSync {
 		d.Reason = ""

@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
-	"strconv"
 	"strings"
 
-	"github.com/projectcalico/api/pkg/lib/numorstring"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -79,87 +78,77 @@ func (r *reader) takeSecret(f found) {
 // takeAffinity enters the claim of a node on a block: as Kubernetes stores it, or as manxctl shows it, with the owner and
 // block in the name.
 func (r *reader) takeAffinity(f found) {
-	var doc struct {
-		Spec struct {
-			State   model.AffinityState `json:"state"`
-			Node    string              `json:"node"`
-			Type    model.AffinityType  `json:"type"`
-			CIDR    string              `json:"cidr"`
-			Deleted any                 `json:"deleted"` // text in Kubernetes, a boolean elsewhere
-		} `json:"spec"`
-	}
-	if err := json.Unmarshal(f.JSON, &doc); err != nil {
+	raw, err := withRevision(f.JSON)
+	if err != nil {
 		r.remark(f.place, "spec", "BlockAffinity %s is skipped: %v", f.meta.Name, err)
 		return
 	}
-	s := doc.Spec
-	key := model.Key{Kind: model.KindBlockAffinity, Name: f.meta.Name}
-	if s.Node != "" || s.CIDR != "" {
-		cidr, err := netip.ParsePrefix(s.CIDR)
-		if err != nil || s.Node == "" {
-			r.remark(f.place, "spec.cidr", "BlockAffinity %s is skipped: want spec.node and spec.cidr = ADDRESS/LENGTH, have %q and %q", f.meta.Name, s.Node, s.CIDR)
-			return
+	if key := (model.Key{Kind: model.KindBlockAffinity, Name: f.meta.Name}); isAffinity(key) {
+		var doc struct {
+			Spec json.RawMessage `json:"spec"`
 		}
-		if s.Type == "" {
-			s.Type = model.AffinityHost
-		}
-		key = model.AffinityKey(model.Affinity{Type: s.Type, Host: s.Node, CIDR: cidr})
-	}
-	if _, ok := key.Affinity(); !ok {
-		r.remark(f.place, "metadata.name", "BlockAffinity %s is skipped: want spec.node and spec.cidr, or the name host/NODE/CIDR", f.meta.Name)
+		err := json.Unmarshal(f.JSON, &doc)
+		r.enter(f, key, doc.Spec, err)
 		return
 	}
-	deleted, err := strconv.ParseBool(fmt.Sprint(s.Deleted))
-	if err != nil && s.Deleted != nil && s.Deleted != "" {
-		r.remark(f.place, "spec.deleted", "BlockAffinity %s is skipped: spec.deleted = %q: want true or false", f.meta.Name, fmt.Sprint(s.Deleted))
+	o, err := form.Decode(form.V1, model.KindBlockAffinity, raw)
+	switch {
+	case err != nil:
+		r.remark(f.place, "spec", "BlockAffinity %s is skipped: %v", f.meta.Name, err)
+		return
+	case o.Err != nil || !isAffinity(o.Key):
+		r.remark(f.place, "spec", "BlockAffinity %s is skipped: want spec.node and spec.cidr, or the name host/NODE/CIDR: %v",
+			f.meta.Name, o.Err)
 		return
 	}
-	raw, err := json.Marshal(model.BlockAffinity{State: s.State, Deleted: deleted})
-	r.enter(f, key, raw, err)
+	kept, err := o.Encode()
+	r.enter(f, o.Key, kept, err)
 }
 
-// Annotations of Kubernetes' Nodes in which Calico keeps what its own Node objects hold elsewhere.
-const (
-	annotated      = "projectcalico.org/"
-	calicoLabels   = annotated + "labels"
-	orchestratorK8 = "k8s"
-)
+func isAffinity(k model.Key) bool {
+	_, ok := k.Affinity()
+	return ok
+}
+
+// withRevision gives a document of a file the revision that one of the API has.
+func withRevision(document []byte) ([]byte, error) {
+	var o map[string]json.RawMessage
+	if err := json.Unmarshal(document, &o); err != nil {
+		return nil, err
+	}
+	var meta map[string]any
+	if err := json.Unmarshal(o["metadata"], &meta); err != nil {
+		return nil, err
+	}
+	if text, _ := meta["resourceVersion"].(string); text == "" {
+		meta["resourceVersion"] = "1"
+	}
+	var err error
+	if o["metadata"], err = json.Marshal(meta); err != nil {
+		return nil, err
+	}
+	return json.Marshal(o)
+}
 
 // takeKubernetesNode enters a Node of Kubernetes as the Calico node that its annotations describe.
 func (r *reader) takeKubernetesNode(f found) {
-	of := func(name string) string { return f.meta.Annotations[annotated+name] }
-	n := model.Node{}
-	n.Name, n.Annotations, n.Labels = f.meta.Name, f.meta.Annotations, map[string]string{}
-	if text := f.meta.Annotations[calicoLabels]; text != "" {
-		if err := json.Unmarshal([]byte(text), &n.Labels); err != nil {
-			r.remark(f.place, "metadata.annotations", "Node %s: annotation %s is ignored: want a JSON object of texts", n.Name, calicoLabels)
-		}
+	raw, err := withRevision(f.JSON)
+	var n corev1.Node
+	if err == nil {
+		err = json.Unmarshal(raw, &n)
 	}
-	maps.Copy(n.Labels, f.meta.Labels) // Kubernetes' own win
-	b := &model.NodeBGPSpec{
-		IPv4Address: of("IPv4Address"), IPv6Address: of("IPv6Address"),
-		IPv4IPIPTunnelAddr: of("IPv4IPIPTunnelAddr"), RouteReflectorClusterID: of("RouteReflectorClusterID"),
-	}
-	if text := of("ASNumber"); text != "" {
-		as, err := numorstring.ASNumberFromString(text)
-		if err != nil {
-			r.remark(f.place, "metadata.annotations", "Node %s: annotation %sASNumber = %q is ignored: %v", n.Name, annotated, text, err)
-		} else {
-			b.ASNumber = &as
-		}
-	}
-	if *b != (model.NodeBGPSpec{}) {
-		n.Spec.BGP = b
-	}
-	n.Spec.IPv4VXLANTunnelAddr, n.Spec.IPv6VXLANTunnelAddr = of("IPv4VXLANTunnelAddr"), of("IPv6VXLANTunnelAddr")
-	if v4, v6 := of("IPv4WireguardInterfaceAddr"), of("IPv6WireguardInterfaceAddr"); v4 != "" || v6 != "" {
-		n.Spec.Wireguard = &model.NodeWireguard{InterfaceIPv4Address: v4, InterfaceIPv6Address: v6}
-	}
-	n.Spec.OrchRefs = []model.OrchRef{{NodeName: n.Name, Orchestrator: orchestratorK8}}
-	raw, err := json.Marshal(n)
-	if n.Name == "" {
+	switch {
+	case f.meta.Name == "":
 		r.remark(f.place, "metadata", "Node is skipped: metadata.name is missing")
 		return
+	case err != nil:
+		r.remark(f.place, "metadata", "Node %s is skipped: %v", f.meta.Name, err)
+		return
 	}
-	r.enter(f, model.ResourceKey(model.KindNode, n.Name), raw, err)
+	o, notices := form.Node(&n, form.Config{})
+	for _, notice := range notices {
+		r.remark(f.place, "metadata.annotations", "%s", notice)
+	}
+	kept, err := o.Encode()
+	r.enter(f, o.Key, kept, err)
 }

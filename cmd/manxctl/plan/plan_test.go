@@ -92,9 +92,13 @@ func TestWhatIsRead(t *testing.T) {
 		{"a Secret that is no base64", node + "kind: Secret\napiVersion: v1\nmetadata: {name: s}\ndata: {k: '!'}\n", "Node n1", "Secret s is skipped: want base64"},
 		{"a Secret elsewhere", node + "kind: Secret\napiVersion: v1\nmetadata: {name: s, namespace: shop}\n", "Node n1", "passwords are read in namespace kube-system"},
 		{"an affinity without block", node + "kind: BlockAffinity\nmetadata: {name: s}\n", "Node n1", "want spec.node and spec.cidr"},
-		{"an affinity of Kubernetes", "apiVersion: crd.projectcalico.org/v1\nkind: BlockAffinity\nmetadata: {name: s}\nspec: {node: n1, cidr: 10.1.0.0/26, deleted: 'false'}\n",
+		{"an affinity of Kubernetes", "apiVersion: crd.projectcalico.org/v1\nkind: BlockAffinity\nmetadata: {name: n1-10-1-0-0-26}\nspec: {node: n1, cidr: 10.1.0.0/26, deleted: 'false'}\n",
 			"BlockAffinity host/n1/10.1.0.0/26", ""},
-		{"a virtual affinity", "kind: BlockAffinity\nmetadata: {name: s}\nspec: {node: load-balancer, type: virtual, cidr: 10.1.0.0/26}\n", "BlockAffinity virtual/load-balancer/10.1.0.0/26", ""},
+		{"an affinity whose name is not its own, which no node uses", node + "apiVersion: crd.projectcalico.org/v1\nkind: BlockAffinity\nmetadata: {name: s}\nspec: {node: n1, cidr: 10.1.0.0/26}\n",
+			"Node n1", "must be \"n1-10-1-0-0-26\""},
+		{"an annotation that no node uses", "apiVersion: v1\nkind: Node\nmetadata: {name: n1, annotations: {projectcalico.org/IPv4Address: 10.0.0.1/24, projectcalico.org/ASNumber: many}}\n",
+			"Node n1", "projectcalico.org/ASNumber"},
+		{"a virtual affinity", "kind: BlockAffinity\nmetadata: {name: load-balancer-10-1-0-0-26}\nspec: {node: load-balancer, type: virtual, cidr: 10.1.0.0/26}\n", "BlockAffinity virtual/load-balancer/10.1.0.0/26", ""},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			s := Read([]manifest.Source{{Name: "f", Text: []byte(c.in)}}, "kube-system")

@@ -1,0 +1,229 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+)
+
+// TestAPIRefuses shares one cluster, which each test leaves as it found it.
+func TestAPIRefuses(t *testing.T) {
+	w := newWorld(t)
+	w.settle(t)
+	for _, test := range []struct {
+		name string
+		run  func(*world, *testing.T)
+	}{
+		{"one kind is throttled while others are served", (*world).testOneKindThrottled},
+		{"everything is throttled", (*world).testThrottled},
+		{"the API is overloaded", (*world).testOverloaded},
+		{"the API does not answer in time", (*world).testSlow},
+		{"a token is replaced in its kubeconfig", (*world).testToken},
+		{"the certificate authority is replaced", (*world).testAuthority},
+		{"the right to read one kind is taken away", (*world).testRights},
+	} {
+		if !t.Run(test.name, func(t *testing.T) { test.run(w, t) }) {
+			break
+		}
+	}
+}
+
+// calm waits until n2 is well again.
+func (w *world) calm(t *testing.T, before string) {
+	t.Helper()
+	w.fronts[1].does(nil)
+	must(t, w.n2.Ready(patience))
+	w.connected(t)
+	unchanged(t, w.n2, before)
+}
+
+// apart fails if requests for the same came closer together than the server allowed.
+func apart(t *testing.T, list []request, least time.Duration) {
+	t.Helper()
+	last, count := map[string]time.Time{}, 0
+	for _, r := range list {
+		if !r.local || r.verb != http.MethodGet {
+			continue
+		}
+		if before, ok := last[r.path]; ok {
+			count++
+			if gap := r.at.Sub(before); gap < least {
+				t.Errorf("%s was asked for again after %s, want at least %s", r.path, gap, least)
+			}
+		}
+		last[r.path] = r.at
+	}
+	if count == 0 {
+		t.Error("nothing was asked for twice")
+	}
+}
+
+func tooMany(w http.ResponseWriter, _ *http.Request) bool {
+	w.Header().Set("Retry-After", "3")
+	http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests) // as priority and fairness does
+	return true
+}
+
+func (w *world) testOneKindThrottled(t *testing.T) {
+	before, f := kept(t, w.n2), w.fronts[1]
+	start := time.Now()
+	f.does(func(rw http.ResponseWriter, r *http.Request) bool {
+		switch {
+		case r.URL.Path == "/api/v1/pods":
+			return tooMany(rw, r)
+		case r.URL.Path == "/api/v1/services" && r.Method == http.MethodGet && time.Since(start) < 20*time.Second:
+			// Its watch ends all the time, as with a server that is restarted: each new one is a sign of life.
+			time.Sleep(300 * time.Millisecond)
+			return says(rw, http.StatusGone, "Expired", "too old resource version")
+		}
+		return false
+	})
+	shows(t, w.n2, "too many requests")
+	time.Sleep(15 * time.Second)
+	var pods []request
+	for _, r := range f.seen() {
+		if r.path == "/api/v1/pods" {
+			pods = append(pods, r)
+		}
+	}
+	apart(t, pods, 3*time.Second)
+	w.calm(t, before)
+}
+
+func (w *world) testThrottled(t *testing.T) {
+	before, f := kept(t, w.n2), w.fronts[1]
+	f.does(tooMany)
+	t.Log(shows(t, w.n2, "the last state is kept", "too many requests"))
+	f.forget()
+	time.Sleep(15 * time.Second)
+	apart(t, f.seen(), 3*time.Second)
+	w.connected(t)
+	w.calm(t, before)
+}
+
+func (w *world) testOverloaded(t *testing.T) {
+	before := kept(t, w.n2)
+	w.fronts[1].does(func(rw http.ResponseWriter, _ *http.Request) bool {
+		return says(rw, http.StatusServiceUnavailable, "ServiceUnavailable", "etcd has no leader")
+	})
+	t.Log(shows(t, w.n2, "the last state is kept", "etcd has no leader"))
+	w.connected(t)
+	w.calm(t, before)
+}
+
+func (w *world) testSlow(t *testing.T) {
+	before := kept(t, w.n2)
+	w.fronts[1].does(func(_ http.ResponseWriter, r *http.Request) bool {
+		<-r.Context().Done()
+		return true
+	})
+	t.Log(shows(t, w.n2, "the last state is kept", "does not answer in time"))
+	w.connected(t)
+	w.calm(t, before)
+}
+
+// unauthorized refuses a token.
+func unauthorized(token string) func(http.ResponseWriter, *http.Request) bool {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		return r.Header.Get("Authorization") == "Bearer "+token && says(w, http.StatusUnauthorized, "Unauthorized", "Unauthorized")
+	}
+}
+
+// The token of a kubeconfig expires, and another one comes in its place.
+func (w *world) testToken(t *testing.T) {
+	before := kept(t, w.n2)
+	w.server.AddUsers(t, "next")
+	w.bind(t, "next")
+	w.fronts[1].does(unauthorized(apiserver.Token(daemon)))
+	t.Log(shows(t, w.n2, "the last state is kept", "Unauthorized"))
+	w.connected(t)
+	w.kubeconfig(t, w.n2, "kubeconfig", w.lines[1].URL, apiserver.Token("next"), w.ca)
+	must(t, w.n2.Ready(patience))
+	unchanged(t, w.n2, before)
+	w.kubeconfig(t, w.n2, "kubeconfig", w.lines[1].URL, apiserver.Token(daemon), w.ca)
+	w.fronts[1].does(unauthorized(apiserver.Token("next")))
+	must(t, w.n2.Ready(patience))
+	w.calm(t, before)
+}
+
+// bind gives a user the rights of the daemon.
+func (w *world) bind(t *testing.T, user string) {
+	t.Helper()
+	w.server.Request(t, http.MethodPost, rbac+"/clusterrolebindings", map[string]any{"kind": "ClusterRoleBinding",
+		"metadata": map[string]any{"name": user}, "roleRef": map[string]any{"kind": "ClusterRole", "name": "manx-node",
+			"apiGroup": "rbac.authorization.k8s.io"},
+		"subjects": []any{map[string]any{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}}})
+}
+
+// The API shows a certificate of an authority that the kubeconfig does not know, until it does.
+func (w *world) testAuthority(t *testing.T) {
+	before := kept(t, w.n2)
+	next := newAuthority(t, "next authority")
+	w.fronts[1].does(nil)
+	w.fronts[1].shows(next.server(t))
+	t.Log(shows(t, w.n2, "the last state is kept", "certificate signed by unknown authority"))
+	w.connected(t)
+	w.kubeconfig(t, w.n2, "kubeconfig", w.lines[1].URL, apiserver.Token(daemon), next)
+	must(t, w.n2.Ready(patience))
+	unchanged(t, w.n2, before)
+	// The old authority is not accepted any more.
+	w.fronts[1].shows(w.ca.server(t))
+	shows(t, w.n2, "the last state is kept", "certificate signed by unknown authority")
+	w.kubeconfig(t, w.n2, "kubeconfig", w.lines[1].URL, apiserver.Token(daemon), w.ca)
+	w.calm(t, before)
+}
+
+// Without the right to read NetworkPolicies the last ones stay in force, and all else goes on.
+func (w *world) testRights(t *testing.T) {
+	f := w.fronts[1]
+	w.server.Request(t, http.MethodPost, networkPolicies, onlyFrom("hold", "b", "nobody", 7))
+	until(t, "the policy", func() error { return closed(w, 7) })
+	var role map[string]any
+	must(t, json.Unmarshal(w.server.Request(t, http.MethodGet, rbac+"/clusterroles/manx-node", nil), &role))
+	whole, err := json.Marshal(role)
+	must(t, err)
+	less := strings.Replace(string(whole), `"networking.k8s.io"`, `"taken.away"`, 1)
+	w.server.Request(t, http.MethodPatch, rbac+"/clusterroles/manx-node", []byte(onlyRules(t, less)))
+	f.does(nil) // watches that run are not asked for rights
+	t.Log(shows(t, w.n2, "the last state is kept", "KubernetesNetworkPolicy", `resource "networkpolicies"`))
+	w.server.Request(t, http.MethodDelete, networkPolicies+"/hold", nil) // which this node cannot know
+	w.apply(t, "/apis/crd.projectcalico.org/v1/globalnetworkpolicies", map[string]any{"kind": "GlobalNetworkPolicy",
+		"apiVersion": "crd.projectcalico.org/v1", "metadata": map[string]any{"name": "default.eight"},
+		"spec": map[string]any{"tier": "default", "selector": "app == 'b'", "types": []string{"Ingress"}, "order": 1,
+			"ingress": []any{map[string]any{"action": "Deny", "protocol": "TCP",
+				"destination": map[string]any{"ports": []any{8}}}, map[string]any{"action": "Pass"}}}})
+	until(t, "a policy of another kind", func() error { return holds(w, "eight") })
+	must(t, closed(w, 7))
+	// A daemon that starts without the right opens nothing either.
+	w.n2.Manxd().Kill()
+	must(t, w.n2.StartManxd())
+	t.Log(shows(t, w.n2, "cannot be read", `resource "networkpolicies"`))
+	time.Sleep(5 * time.Second)
+	must(t, closed(w, 7))
+	w.server.Request(t, http.MethodPatch, rbac+"/clusterroles/manx-node", []byte(onlyRules(t, string(whole))))
+	must(t, w.n2.Ready(patience))
+	w.connected(t)
+}
+
+// onlyRules is a patch that sets the rules of a role.
+func onlyRules(t *testing.T, role string) string {
+	t.Helper()
+	var r struct {
+		Rules json.RawMessage `json:"rules"`
+	}
+	must(t, json.Unmarshal([]byte(role), &r))
+	return `{"rules":` + string(r.Rules) + `}`
+}
+
+// closed is an error if a reaches b at a port.
+func closed(w *world, port int) error {
+	if w.a.dial(w.b, port) == nil {
+		return fmt.Errorf("a reaches b at port %d", port)
+	}
+	return nil
+}

@@ -1,0 +1,365 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"go.uber.org/zap"
+	"sigs.k8s.io/yaml"
+
+	"github.com/manxnet/manx/datastore/conversion"
+	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/datastore/kubernetes/form"
+	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/ipam"
+)
+
+// patience bounds waits; nothing is asserted about time.
+const patience = 2 * time.Minute
+
+// daemon is the user that manxd is, with the rights that the shipped manifests give it.
+const daemon = "system:serviceaccount:kube-system:manx-node"
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func until(t *testing.T, what string, ok func() error) {
+	t.Helper()
+	if err := lab.Eventually(patience, ok); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// world is two nodes of a cluster, each with a way of its own to the API, which can be cut or behave badly.
+type world struct {
+	*lab.Lab
+	server *apiserver.Server
+	ca     *authority
+	fronts []*front
+	lines  []*apiserver.Line
+	kube   []string // kubeconfigs
+	store  *kubernetes.Store
+	n1, n2 *lab.Node
+	a, b   *pod // on n1 and on n2
+}
+
+// newWorld builds the nodes, with definitions of custom resources that accept everything; nothing runs on them yet.
+func newWorld(t *testing.T, only ...string) *world {
+	t.Helper()
+	if os.Getenv("MANX_BIN") == "" {
+		t.Setenv("MANX_BIN", "../../../bin")
+	}
+	bin, missing := lab.Require("ip", "ping")
+	if missing != nil {
+		t.Skip(missing)
+	}
+	w := &world{ca: newAuthority(t, "first authority")}
+	w.server = apiserver.Start(t, "--authorization-mode=Node", "--enable-admission-plugins=NodeRestriction")
+	w.server.AddUsers(t, daemon, "user", "system:node:n1", "system:node:n2")
+	if len(only) == 0 || only[0] != "none" {
+		w.server.InstallCRDs(t, form.V1, only...)
+	}
+	w.rights(t)
+	l, err := lab.New(lab.Spec{Name: fmt.Sprintf("b%d", os.Getpid()%1e6), Bin: bin, PlainRouters: true,
+		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
+	must(t, err)
+	w.Lab, w.n1, w.n2 = l, l.Nodes[0], l.Nodes[1]
+	t.Cleanup(func() {
+		for _, n := range l.Nodes {
+			if t.Failed() {
+				t.Logf("end of the log of %s:\n%s", n.Name, tail(n.Log(), 40))
+			}
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, n := range l.Nodes {
+		listener, err := n.Listen("tcp", "127.0.0.1:0")
+		must(t, err)
+		f := newFront(t, w.server, w.ca)
+		line := apiserver.NewLineFrom(t, listener, f.URL)
+		w.fronts, w.lines = append(w.fronts, f), append(w.lines, line)
+		w.kube = append(w.kube, w.kubeconfig(t, n, "kubeconfig", line.URL, apiserver.Token(daemon), w.ca))
+		w.addNode(t, n.Name)
+	}
+	w.store, err = kubernetes.OpenREST(t.Context(), kubernetes.Config{}, w.server.Config(apiserver.Admin), zap.NewNop())
+	must(t, err)
+	t.Cleanup(func() { w.store.Close() }) //nolint:errcheck // the test is over
+	return w
+}
+
+func tail(text string, lines int) string {
+	all := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// kubeconfig writes one with everything in it.
+func (w *world) kubeconfig(t *testing.T, n *lab.Node, name, url, token string, ca *authority) string {
+	t.Helper()
+	file := filepath.Join(n.Dir, name)
+	raw, err := yaml.Marshal(map[string]any{"apiVersion": "v1", "kind": "Config", "current-context": "x",
+		"clusters": []any{map[string]any{"name": "c", "cluster": map[string]any{"server": url,
+			"certificate-authority-data": ca.pem()}}},
+		"users":    []any{map[string]any{"name": "u", "user": map[string]any{"token": token}}},
+		"contexts": []any{map[string]any{"name": "x", "context": map[string]any{"cluster": "c", "user": "u"}}}})
+	must(t, err)
+	replace(t, file, raw)
+	return file
+}
+
+// replace puts a file in its place at once, as kubelets do.
+func replace(t *testing.T, file string, content []byte) {
+	t.Helper()
+	must(t, os.WriteFile(file+".new", content, 0o600))
+	must(t, os.Rename(file+".new", file))
+}
+
+// rights are those of the shipped manifests.
+func (w *world) rights(t *testing.T) {
+	t.Helper()
+	raw, err := os.ReadFile("../../../deploy/manifests/manx-kubernetes.yaml")
+	must(t, err)
+	for _, doc := range strings.Split(string(raw), "\n---\n") {
+		var o struct {
+			Kind     string
+			Metadata struct{ Namespace string }
+		}
+		must(t, yaml.Unmarshal([]byte(doc), &o))
+		plural := map[string]string{"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings",
+			"Role": "roles", "RoleBinding": "rolebindings"}[o.Kind]
+		if plural == "" {
+			continue
+		}
+		at := rbac + "/"
+		if o.Metadata.Namespace != "" {
+			at += "namespaces/" + o.Metadata.Namespace + "/"
+		}
+		body, err := yaml.YAMLToJSON([]byte(doc))
+		must(t, err)
+		w.server.Request(t, http.MethodPost, at+plural, body)
+	}
+}
+
+const rbac = "/apis/rbac.authorization.k8s.io/v1"
+
+// addNode is what a kubelet does first.
+func (w *world) addNode(t *testing.T, name string) {
+	t.Helper()
+	w.server.Request(t, http.MethodPost, "/api/v1/nodes", map[string]any{"kind": "Node", "apiVersion": "v1",
+		"metadata": map[string]any{"name": name, "labels": map[string]string{"kubernetes.io/hostname": name}}})
+}
+
+// arguments of manxd on a node.
+func (w *world) arguments(i int) []string {
+	return []string{"--datastore=kubernetes", "--kubeconfig=" + w.kube[i], "--ip=autodetect",
+		"--ip-autodetection-method=interface=eth0", "--ipv4pool-cidr=10.10.0.0/16", "--ipv6pool-cidr=none"}
+}
+
+func (w *world) start(t *testing.T) {
+	t.Helper()
+	for i, n := range w.Nodes {
+		must(t, n.StartManxd(w.arguments(i)...))
+	}
+	w.ready(t)
+}
+
+func (w *world) ready(t *testing.T) {
+	t.Helper()
+	for _, n := range w.Nodes {
+		must(t, n.Ready(patience))
+	}
+}
+
+// settle starts the nodes, and a pod on each.
+func (w *world) settle(t *testing.T) {
+	t.Helper()
+	w.start(t)
+	w.a, w.b = w.addPod(t, w.n1, "a"), w.addPod(t, w.n2, "b")
+	w.a.echo(t, 7)
+	w.b.echo(t, 7)
+	w.connected(t)
+}
+
+// connected waits until pods reach each other over the nodes' session.
+func (w *world) connected(t *testing.T) {
+	t.Helper()
+	until(t, "a reaches b", func() error { return w.a.dial(w.b, 7) })
+	until(t, "b reaches a", func() error { return w.b.dial(w.a, 7) })
+}
+
+// pod is one whose interface this test made as the CNI plugin does.
+type pod struct {
+	name, ns string // ns: its network namespace
+	ip       netip.Addr
+	iface    string
+}
+
+func pods(rest ...string) string {
+	return strings.Join(append([]string{"/api/v1/namespaces/default/pods"}, rest...), "/")
+}
+
+func (w *world) addPod(t *testing.T, n *lab.Node, name string) *pod {
+	t.Helper()
+	p := &pod{name: name, ns: w.Spec.Name + "-" + name, iface: conversion.InterfaceName("cali", "default", name)}
+	w.server.Request(t, http.MethodPost, pods(), map[string]any{"kind": "Pod", "apiVersion": "v1",
+		"metadata": map[string]any{"name": name, "labels": map[string]string{"app": name}},
+		"spec": map[string]any{"nodeName": n.Name, "terminationGracePeriodSeconds": 0,
+			"containers": []any{map[string]any{"name": "c", "image": "i"}}}})
+	assigned, err := ipam.New(w.store, zap.NewNop(), time.Now).AutoAssign(t.Context(), ipam.Request{Host: n.Name, Num4: 1,
+		Handle: "test." + name, Use: v3.IPPoolAllowedUseWorkload})
+	must(t, err)
+	p.ip = assigned.V4.Addresses[0].Addr()
+	w.wire(t, n, p)
+	w.annotate(t, p.name, map[string]any{"cni.projectcalico.org/podIP": p.ip.String() + "/32",
+		"cni.projectcalico.org/podIPs": p.ip.String() + "/32", "cni.projectcalico.org/containerID": name})
+	w.server.Request(t, http.MethodPatch, pods(name, "status"), map[string]any{"status": map[string]any{
+		"phase": "Running", "podIP": p.ip.String(), "podIPs": []any{map[string]string{"ip": p.ip.String()}}}})
+	return p
+}
+
+// wire makes the pair of interfaces.
+func (w *world) wire(t *testing.T, n *lab.Node, p *pod) {
+	t.Helper()
+	run(t, "ip", "netns", "add", p.ns)
+	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", p.ns).Run() })
+	run(t, "ip", "-n", n.Namespace, "link", "add", p.iface, "address", "ee:ee:ee:ee:ee:ee", "type", "veth", "peer",
+		"name", "eth0", "netns", p.ns)
+	run(t, "ip", "-n", n.Namespace, "link", "set", p.iface, "up")
+	for _, s := range []string{"link set lo up", "link set eth0 up", "addr add " + p.ip.String() + "/32 dev eth0",
+		"route add 169.254.1.1 dev eth0 scope link", "route add default via 169.254.1.1",
+		"neigh add 169.254.1.1 dev eth0 lladdr ee:ee:ee:ee:ee:ee"} {
+		run(t, "ip", append([]string{"-n", p.ns}, strings.Fields(s)...)...)
+	}
+}
+
+// annotate changes a pod as the CNI plugin or anybody who may edit pods does.
+func (w *world) annotate(t *testing.T, name string, annotations map[string]any) {
+	t.Helper()
+	w.server.Request(t, http.MethodPatch, pods(name), map[string]any{"metadata": map[string]any{"annotations": annotations}})
+}
+
+func run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// echo answers connections to TCP ports in the pod.
+func (p *pod) echo(t *testing.T, ports ...int) {
+	t.Helper()
+	for _, port := range ports {
+		var l net.Listener
+		var err error
+		must(t, lab.Inside(p.ns, func() { l, err = net.Listen("tcp", fmt.Sprintf("%s:%d", p.ip, port)) }))
+		must(t, err)
+		t.Cleanup(func() { l.Close() }) //nolint:errcheck // the test is over
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				c.Close() //nolint:errcheck // that it came is enough
+			}
+		}()
+	}
+}
+
+// dial connects to another pod.
+func (p *pod) dial(to *pod, port int) (err error) {
+	inside := lab.Inside(p.ns, func() {
+		var c net.Conn
+		if c, err = net.DialTimeout("tcp", fmt.Sprintf("%s:%d", to.ip, port), 2*time.Second); err == nil {
+			err = c.Close()
+		}
+	})
+	return errors.Join(inside, err)
+}
+
+// kept is what must not change: routes and rules of a node.
+func kept(t *testing.T, n *lab.Node) string {
+	t.Helper()
+	routes, err := n.Routes("-4")
+	must(t, err)
+	rules, err := n.Run("nft", "-s", "list", "table", "inet", "manx")
+	must(t, err)
+	return routes + rules
+}
+
+func unchanged(t *testing.T, n *lab.Node, before string) {
+	t.Helper()
+	if now := kept(t, n); now != before {
+		t.Errorf("%s: routes and rules were\n%s\nand are\n%s", n.Name, before, now)
+	}
+}
+
+// status is what `manxctl status` prints, however it ends.
+func status(n *lab.Node) string {
+	out, err := n.Manxctl("status")
+	if err != nil {
+		out += err.Error()
+	}
+	return out
+}
+
+// shows waits until the status of a node has all of these texts, and returns it.
+func shows(t *testing.T, n *lab.Node, texts ...string) (out string) {
+	t.Helper()
+	until(t, n.Name+"'s status", func() error {
+		out = status(n)
+		for _, text := range texts {
+			if !strings.Contains(out, text) {
+				return fmt.Errorf("no %q in:\n%s", text, out)
+			}
+		}
+		return nil
+	})
+	return out
+}
+
+// route is the line of a node's table for a prefix.
+func route(n *lab.Node, prefix string) (string, error) {
+	out, err := n.Run("ip", "route", "show", prefix)
+	if err == nil && strings.TrimSpace(out) == "" {
+		err = fmt.Errorf("%s has no route to %s", n.Name, prefix)
+	}
+	return strings.TrimSpace(out), err
+}
+
+// apply stores raw objects as admin, whatever is in them.
+func (w *world) apply(t *testing.T, path string, o map[string]any) {
+	t.Helper()
+	raw, err := json.Marshal(o)
+	must(t, err)
+	name, _ := o["metadata"].(map[string]any)["name"].(string)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_, err = w.server.Try(ctx, t, http.MethodPost, path, raw)
+	must(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_, _ = w.server.Try(ctx, t, http.MethodDelete, path+"/"+name, nil)
+	})
+}
