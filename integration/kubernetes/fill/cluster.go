@@ -28,6 +28,9 @@ import (
 // All its addresses are out of Pool, in blocks of /26 that belong to the nodes of the pods.
 type Cluster struct {
 	Nodes, Pods, Namespaces, Policies, Services, Local int
+	// Plain pods have a container with an image and ports and nothing else, as those of many tests. The others have what
+	// Deployments of real programs have: probes, limits, variables, volumes.
+	Plain bool
 }
 
 // Measured is the node that a benchmark looks at. It is one of Nodes.
@@ -63,8 +66,8 @@ func (c Cluster) place(i int) (node, nth int) {
 	return 1 + i%(c.Nodes-1), i / (c.Nodes - 1)
 }
 
-// block is the nth block of a node.
-func (c Cluster) block(node, nth int) netip.Prefix {
+// blockOf is the nth block of a node.
+func (c Cluster) blockOf(node, nth int) netip.Prefix {
 	base := Pool.Addr().As4()
 	n := node + nth*c.Nodes // of 64 addresses
 	base[1] += byte(n >> 10)
@@ -75,7 +78,7 @@ func (c Cluster) block(node, nth int) netip.Prefix {
 // address is that of pod i.
 func (c Cluster) address(i int) netip.Addr {
 	node, nth := c.place(i)
-	a := c.block(node, nth>>6).Addr().As4()
+	a := c.blockOf(node, nth>>6).Addr().As4()
 	a[3] |= byte(nth & 63)
 	return netip.AddrFrom4(a)
 }
@@ -120,9 +123,6 @@ func (c Cluster) makePod(i int, o *corev1.Pod) {
 		"pod-template-hash": hash}
 	o.OwnerReferences[0].Name = app(d) + "-" + hash
 	o.Spec.NodeName = NodeName(node)
-	if o.Status.PodIP == "" {
-		return // it has none yet
-	}
 	o.Annotations["cni.projectcalico.org/podIP"], o.Annotations["cni.projectcalico.org/podIPs"] = ip+"/32", ip+"/32"
 	o.Annotations["cni.projectcalico.org/containerID"] = container(i)
 	o.Status.HostIP = NodeAddress(node).String()

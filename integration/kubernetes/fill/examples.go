@@ -63,8 +63,14 @@ func Node(name string) *corev1.Node {
 	return n
 }
 
-// Pod is what a ReplicaSet makes of a common template, with what admission of a cluster adds, on its node.
-func Pod(namespace, name, node string) *corev1.Pod {
+// plain leaves of a pod what it needs.
+func plain(p *corev1.Pod) {
+	p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, ServiceAccountName: "app", AutomountServiceAccountToken: p.Spec.AutomountServiceAccountToken,
+		Containers: []corev1.Container{{Name: "app", Image: p.Spec.Containers[0].Image, Ports: p.Spec.Containers[0].Ports}}}
+}
+
+// templated is what a ReplicaSet makes of a common template, with what admission of a cluster adds, on its node.
+func templated(namespace, name, node string) *corev1.Pod {
 	yes, no, mode, seconds := true, false, int32(0o644), int64(300)
 	expires := int64(3607)
 	probe := func(path string) *corev1.Probe {
@@ -159,7 +165,7 @@ func (c Cluster) makeExamples(ctx context.Context, api kubernetes.Interface) (e 
 			return err
 		},
 		func() (err error) { e.node, err = exampleNode(ctx, api); return err },
-		func() (err error) { e.pod, err = examplePod(ctx, api); return err },
+		func() (err error) { e.pod, err = c.examplePod(ctx, api); return err },
 		func() (err error) {
 			p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: example, Name: "policy-3"}}
 			c.makePolicy(3*c.Namespaces, p)
@@ -193,36 +199,18 @@ func exampleNode(ctx context.Context, api kubernetes.Interface) (*corev1.Node, e
 }
 
 // examplePod takes a pod through its start.
-func examplePod(ctx context.Context, api kubernetes.Interface) (*corev1.Pod, error) {
-	if _, err := api.CoreV1().Pods(example).Create(ctx, Pod(example, example, example), by(controllers)); err != nil {
+func (c Cluster) examplePod(ctx context.Context, api kubernetes.Interface) (*corev1.Pod, error) {
+	p := templated(example, example, example)
+	if c.Plain {
+		plain(p)
+	}
+	if _, err := api.CoreV1().Pods(example).Create(ctx, p, by(controllers)); err != nil {
 		return nil, err
 	}
-	return Starts(ctx, api, example, example, Addresses{Host: "172.16.0.1", Pod: "10.64.0.1", Container: container(0)})
-}
-
-// Addresses are what a pod's start brings.
-type Addresses struct{ Host, Pod, Container string }
-
-// Starts takes a pod that has a node through its start: the kubelet has seen it, the CNI plugin gave it an address, and it
-// runs: three changes.
-func Starts(ctx context.Context, api kubernetes.Interface, namespace, name string, a Addresses) (*corev1.Pod, error) {
-	pods := api.CoreV1().Pods(namespace)
-	for _, runs := range []bool{false, true} {
-		p, err := pods.Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return nil, err
-		}
-		p.Status = status(a.Host, a.Pod, runs)
-		if p, err = pods.UpdateStatus(ctx, p, metav1.UpdateOptions{FieldManager: kubelet}); err != nil || runs {
-			return p, err
-		}
-		text := fmt.Sprintf(`{"metadata":{"annotations":{"cni.projectcalico.org/podIP":"%s/32","cni.projectcalico.org/podIPs":"%[1]s/32",`+
-			`"cni.projectcalico.org/containerID":%q}}}`, a.Pod, a.Container)
-		if _, err := pods.Patch(ctx, name, types.MergePatchType, []byte(text), metav1.PatchOptions{FieldManager: network}, "status"); err != nil {
-			return nil, err
-		}
+	if err := starts(ctx, api, example, example, addresses{host: "172.16.0.1", pod: "10.64.0.1", container: container(0)}); err != nil {
+		return nil, err
 	}
-	panic("unreachable")
+	return api.CoreV1().Pods(example).Get(ctx, example, metav1.GetOptions{})
 }
 
 func exampleSlice(ctx context.Context, api kubernetes.Interface) (*discoveryv1.EndpointSlice, error) {

@@ -12,6 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
@@ -82,6 +83,8 @@ func Definitions(ctx context.Context, config *rest.Config, folder string) error 
 type Filled struct {
 	Cluster
 	API kubernetes.Interface
+
+	example *corev1.Pod
 }
 
 // Fill writes the objects of a cluster into an apiserver, whose etcd is at an endpoint. The CustomResourceDefinitions of
@@ -114,7 +117,7 @@ func (c Cluster) Fill(ctx context.Context, config *rest.Config, etcd string) (*F
 	if err := w.end(); err != nil {
 		return nil, err
 	}
-	return &Filled{c, api}, clean(ctx, api)
+	return &Filled{c, api, e.pod}, clean(ctx, api)
 }
 
 // clean removes the examples.
@@ -182,7 +185,7 @@ func (c Cluster) custom(ctx context.Context, w *writer, api kubernetes.Interface
 	if err != nil {
 		return err
 	}
-	for _, o := range c.addresses() {
+	for _, o := range c.allocations() {
 		r, _ := form.CustomResource(form.V1, o.Key.Kind)
 		text, err := form.Encode(form.V1, o)
 		if err == nil {
@@ -220,7 +223,7 @@ type members map[string]json.RawMessage
 // storedMetadata is what the apiserver adds to the metadata of a block.
 func storedMetadata(ctx context.Context, w *writer, api kubernetes.Interface) (members, error) {
 	one := Cluster{Nodes: 2, Pods: 1, Namespaces: 1}
-	block := one.addresses()[0]
+	block := one.allocations()[0]
 	if err := create(ctx, api, block); err != nil {
 		return nil, err
 	}
@@ -267,13 +270,13 @@ func (m members) into(text []byte) ([]byte, error) {
 	return json.Marshal(top)
 }
 
-// addresses are the blocks with pods, each with its affinity behind it, and then the handles of the pods.
-func (c Cluster) addresses() []*model.Object {
+// allocations are the blocks with pods, each with its affinity behind it, and then the handles of the pods.
+func (c Cluster) allocations() []*model.Object {
 	var list, handles []*model.Object
 	blocks := map[string]*model.Block{}
 	for i := range c.Pods {
 		node, nth := c.place(i)
-		cidr := c.block(node, nth>>6)
+		cidr := c.blockOf(node, nth>>6)
 		b := blocks[cidr.String()]
 		if b == nil {
 			a := model.Affinity{Type: model.AffinityHost, Host: NodeName(node), CIDR: cidr}

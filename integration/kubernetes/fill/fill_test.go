@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
 	"github.com/manxnet/manx/datastore/kubernetes/form"
@@ -62,13 +63,38 @@ func TestFill(t *testing.T) {
 		}
 	}
 	// What was copied can be changed as if it had been created.
-	p := pods.Items[0].DeepCopy()
-	p.Labels["version"] = "v2"
-	if _, err := f.API.CoreV1().Pods(p.Namespace).Update(t.Context(), p, metav1.UpdateOptions{}); err != nil {
+	if err := f.Change(t.Context(), 1); err != nil {
 		t.Error(err)
 	}
-	if err := f.API.CoreV1().Pods(p.Namespace).Delete(t.Context(), p.Name, *metav1.NewDeleteOptions(0)); err != nil {
+	if err := f.API.CoreV1().Pods(pods.Items[0].Namespace).Delete(t.Context(), pods.Items[0].Name, *metav1.NewDeleteOptions(0)); err != nil {
 		t.Error(err)
+	}
+	testLife(t, f)
+}
+
+// testLife counts what a watch tells of a pod's life.
+func testLife(t *testing.T, f *fill.Filled) {
+	t.Helper()
+	namespace, name := f.PodName(f.Pods + 3)
+	w, err := f.API.CoreV1().Pods(namespace).Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	if err := f.Life(t.Context(), f.Pods+3, 0); err != nil {
+		t.Fatal(err)
+	}
+	var kinds []watch.EventType
+	addresses := map[string]bool{}
+	for e := range w.ResultChan() {
+		kinds = append(kinds, e.Type)
+		addresses[e.Object.(*corev1.Pod).Status.PodIP] = true
+		if e.Type == watch.Deleted {
+			break
+		}
+	}
+	if len(kinds) != 9 || kinds[0] != watch.Added || len(addresses) != 2 {
+		t.Errorf("a pod's life is %v with addresses %v, want nine events and one address", kinds, addresses)
 	}
 }
 
