@@ -3,6 +3,8 @@ package datastore
 import (
 	"context"
 	"errors"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // Elector lets one of several candidates lead, such as one manxd of a cluster that runs the controllers. An election is
@@ -39,4 +41,9 @@ var ErrNotLeading = errors.New("this candidate does not lead any more")
 type Backend interface {
 	Store
 	Elector
+	// Keeps is whether there can be objects of a kind that Watch follows. Calico's datastore in etcd does not keep
+	// Kubernetes' own kinds, for instance.
+	Keeps(kind model.Kind) bool
+	// Notices are what a person should know of the datastore as it is now, a sentence each.
+	Notices() []string
 }

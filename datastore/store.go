@@ -11,8 +11,8 @@ import (
 //
 // Objects that it returns may have Err set: the entry exists but cannot be decoded or is invalid.
 //
-// A revision names one version of one object: it changes with each write, and an object that was deleted and created
-// again gets another one. Revisions are ordered within a kind, because each kind has a clock. Kinds may have clocks of
+// A revision names one version of one object: it changes with each write (with Kubernetes, with each that changes
+// something), and an object that was deleted and created again gets another one. Revisions are ordered within a kind, because each kind has a clock. Kinds may have clocks of
 // their own (Kubernetes) or one clock together (etcd): whoever compares revisions compares those of one kind, and
 // whoever needs the state as of a write calls Snapshot.Contains.
 type Store interface {

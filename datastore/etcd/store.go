@@ -104,6 +104,15 @@ func (s *Store) connect(ctx context.Context) error {
 	return nil
 }
 
+// Keeps implements datastore.Backend.
+func (s *Store) Keeps(kind model.Kind) bool {
+	_, err := Prefixes(kind, "")
+	return err == nil
+}
+
+// Notices implements datastore.Backend. There are none.
+func (s *Store) Notices() []string { return nil }
+
 // Close ends all watches and the connection.
 func (s *Store) Close() error {
 	s.cancel()

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -36,6 +37,11 @@ type Config struct {
 	Group string
 	// InterfacePrefix begins the names of the host's interfaces of pods; "cali" if empty.
 	InterfacePrefix string
+	// LeaseNamespace is where elections have their Leases; empty: in the namespace of this pod, or in kube-system.
+	LeaseNamespace string
+	// LeaseTTL is how long after the end of a leader that did not resign another candidate can lead, in whole seconds; 15
+	// s if zero.
+	LeaseTTL time.Duration
 }
 
 // ErrNoKubernetes is why REST has nothing to return: no setting names a Kubernetes API, and this is no pod of one.

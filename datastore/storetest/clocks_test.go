@@ -185,6 +185,13 @@ func (c *client) Delete(ctx context.Context, k model.Key, revision int64) (*mode
 
 func (c *client) Close() error { c.cancel(); return nil }
 
+func (c *client) Keeps(kind model.Kind) bool {
+	_, ok := model.Lookup(kind)
+	return ok
+}
+
+func (c *client) Notices() []string { return nil }
+
 func (c *client) Watch(ctx context.Context, kinds ...model.Kind) <-chan datastore.Event {
 	out := make(chan datastore.Event)
 	ctx, cancel := context.WithCancel(ctx)

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -64,20 +65,29 @@ func Programs() string {
 // Start runs a fresh cluster without nodes. It skips the test where programs are missing. flags go to kube-apiserver.
 func Start(t testing.TB, flags ...string) *Server {
 	t.Helper()
+	return StartOn(t, "", flags...)
+}
+
+// StartOn is Start with an etcd that is there, at a URL. The distribution's is too old for some of what kube-apiserver
+// can do.
+func StartOn(t testing.TB, etcd string, flags ...string) *Server {
+	t.Helper()
 	s := &Server{Dir: t.TempDir(), programs: Programs(), ca: newAuthority(t), users: []string{Admin}, Flags: flags}
 	if _, err := os.Stat(filepath.Join(s.programs, "kube-apiserver")); err != nil {
 		t.Skipf("there is no kube-apiserver in %s: run `make kubernetes-programs`", s.programs)
 	}
-	if _, err := exec.LookPath("etcd"); err != nil {
+	if _, err := exec.LookPath("etcd"); err != nil && etcd == "" {
 		t.Skip("no etcd program (Debian package etcd-server):", err)
 	}
 	ports := freePorts(t, 3)
-	s.Etcd, s.URL = "http://127.0.0.1:"+ports[0], "https://127.0.0.1:"+ports[1]
+	s.Etcd, s.URL = cmp.Or(etcd, "http://127.0.0.1:"+ports[0]), "https://127.0.0.1:"+ports[1]
 	s.ca.serverCertificate(t, s.file("server.crt"), s.file("server.key"))
 	write(t, s.file("ca.crt"), s.ca.pem())
 	serviceAccountKey(t, s.file("sa.key"))
 	t.Cleanup(s.kill)
-	s.startEtcd(t, ports[2])
+	if etcd == "" {
+		s.startEtcd(t, ports[2])
+	}
 	s.Restart(t)
 	return s
 }
@@ -205,6 +215,9 @@ func (s *Server) kill() {
 // RSS is the memory of kube-apiserver and etcd in bytes.
 func (s *Server) RSS() (total int64) {
 	for _, cmd := range []*exec.Cmd{s.api, s.etcd} {
+		if cmd == nil {
+			continue
+		}
 		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", cmd.Process.Pid))
 		var size, resident int64
 		if _, scanErr := fmt.Sscan(string(raw), &size, &resident); err == nil && scanErr == nil {

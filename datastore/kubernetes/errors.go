@@ -1,0 +1,86 @@
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// said is a datastore's error in the words of the server.
+type said struct {
+	is   error
+	text string
+}
+
+func (e *said) Error() string        { return e.text }
+func (e *said) Is(target error) bool { return e.is != nil && target == e.is }
+
+// keyError says what kept an operation on key from succeeding.
+func (s *Store) keyError(ctx context.Context, op string, key model.Key, err error) error {
+	return &datastore.KeyError{Op: op, Key: key, Err: s.explain(ctx, err)}
+}
+
+// explain turns an error of the client into one of the datastore's, with a reason that a person can act on.
+func (s *Store) explain(ctx context.Context, err error) error {
+	var status apierrors.APIStatus
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(context.Cause(ctx), context.Canceled):
+		return context.Canceled
+	case errors.As(err, &status):
+		return fromStatus(status.Status().Code, err)
+	case isOurs(err):
+		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: %s does not answer in time", datastore.ErrUnavailable, s.host)
+	}
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	return fmt.Errorf("%w: %s: %w", datastore.ErrUnavailable, s.host, err)
+}
+
+// isOurs is whether an error says already which of the datastore's it is, or that it is none.
+func isOurs(err error) bool {
+	for _, e := range []error{datastore.ErrNotFound, datastore.ErrExists, datastore.ErrConflict,
+		datastore.ErrUnauthorized, datastore.ErrUnavailable} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	var invalid *model.InvalidError
+	var local *said
+	return errors.As(err, &invalid) || errors.As(err, &local)
+}
+
+func fromStatus(code int32, err error) error {
+	text := strings.TrimSpace(err.Error())
+	switch {
+	case isGone(err):
+		return fmt.Errorf("%w: %s", datastore.ErrUnavailable, text)
+	case code == http.StatusNotFound:
+		return &said{datastore.ErrNotFound, cmp.Or(text, datastore.ErrNotFound.Error())}
+	case apierrors.IsAlreadyExists(err):
+		return datastore.ErrExists
+	case code == http.StatusConflict:
+		return fmt.Errorf("%w (%s)", datastore.ErrConflict, text)
+	case code == http.StatusUnauthorized:
+		return fmt.Errorf("%w: %s", datastore.ErrUnauthorized, text)
+	case code == http.StatusForbidden:
+		return &said{datastore.ErrUnauthorized, "the Kubernetes API does not allow it: " + text}
+	case code == http.StatusTooManyRequests, code >= http.StatusInternalServerError:
+		return fmt.Errorf("%w: the Kubernetes API says: %s", datastore.ErrUnavailable, text)
+	}
+	return &said{nil, "the Kubernetes API refuses it: " + text}
+}

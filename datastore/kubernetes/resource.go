@@ -1,0 +1,189 @@
+package kubernetes
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/manxnet/manx/datastore/kubernetes/form"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// resource is where the API has the objects of a kind, and how they become Manx's.
+type resource struct {
+	kind       model.Kind
+	root       string // "/apis/GROUP/VERSION" or "/api/v1"
+	plural     string
+	namespaced bool
+	status     bool // whether the status of an object is written on its own
+	protobuf   bool
+	custom     bool   // whether there is none without a CustomResourceDefinition
+	fields     string // selects those that have objects, empty for all
+	// decode reads one; nil if it is none that counts. The error is for what has no key.
+	decode func(raw []byte) (*model.Object, error)
+}
+
+// String names it as the API does: "ippools.crd.projectcalico.org".
+func (r resource) String() string {
+	parts := strings.Split(strings.TrimPrefix(r.root, "/"), "/")
+	if len(parts) < 3 {
+		return r.plural
+	}
+	return r.plural + "." + parts[1]
+}
+
+// path is that of one, of all of a namespace, or of all.
+func (r resource) path(namespace, name string) string {
+	p := r.root
+	if r.namespaced && namespace != "" {
+		p += "/namespaces/" + namespace
+	}
+	p += "/" + r.plural
+	if name != "" {
+		p += "/" + name
+	}
+	return p
+}
+
+// accept is the form in which it is read.
+func (r resource) accept() string {
+	if r.protobuf {
+		return asProtobuf
+	}
+	return asJSON
+}
+
+// of is the object in an answer.
+func (r resource) of(raw []byte) (*model.Object, error) {
+	if r.protobuf {
+		var err error
+		if raw, err = unwrap(raw); err != nil {
+			return nil, err
+		}
+	}
+	return r.decode(raw)
+}
+
+// items visits the objects of a page.
+func (r resource) items(raw []byte, each func(*model.Object) error) (listMeta, error) {
+	visit := jsonItems
+	if r.protobuf {
+		visit = protobufItems
+	}
+	return visit(raw, func(item []byte) error {
+		o, err := r.decode(item)
+		if err != nil || o == nil {
+			return err
+		}
+		return each(o)
+	})
+}
+
+const (
+	coreRoot   = "/api/v1"
+	policyRoot = "/apis/policy.networking.k8s.io/v1alpha2"
+	// running selects pods that have or may get an endpoint: those that were given a node and have not ended. What is
+	// not selected is not sent.
+	running = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+)
+
+// resource finds where the objects of a kind are. The error is for kinds that the datastore does not have.
+func (s *Store) resource(kind model.Kind) (resource, error) {
+	r := resource{kind: kind, root: coreRoot, protobuf: true}
+	switch kind {
+	case model.KindNode:
+		r.plural, r.decode = "nodes", typed(s.node)
+	case model.KindWorkloadEndpoint:
+		r.plural, r.namespaced, r.fields, r.decode = "pods", true, running, typed(s.endpoint)
+	case model.KindNamespace:
+		r.plural, r.decode = "namespaces", typed(form.Namespace)
+	case model.KindServiceAccount:
+		r.plural, r.namespaced, r.decode = "serviceaccounts", true, typed(form.ServiceAccount)
+	case model.KindService:
+		r.plural, r.namespaced, r.decode = "services", true, typed(form.Service)
+	case model.KindEndpointSlice:
+		r.root, r.plural, r.namespaced = "/apis/discovery.k8s.io/v1", "endpointslices", true
+		r.decode = typed(form.EndpointSlice)
+	case model.KindKubernetesNetworkPolicy:
+		r.root, r.plural, r.namespaced = "/apis/networking.k8s.io/v1", "networkpolicies", true
+		r.decode = typed(form.KubernetesPolicy)
+	case model.KindClusterNetworkPolicy:
+		r.root, r.plural, r.protobuf, r.custom = policyRoot, "clusternetworkpolicies", false, true
+		r.decode = form.ClusterPolicy
+	default:
+		return s.customResource(kind)
+	}
+	return r, nil
+}
+
+// customResource finds where the custom resources of a kind are.
+func (s *Store) customResource(kind model.Kind) (resource, error) {
+	if s.config.UsePodCIDR && isIPAM(kind) {
+		return resource{}, &said{nil, "is not supported where pods get their addresses from their node's pod CIDR " +
+			"(USE_POD_CIDR)"}
+	}
+	g := s.group()
+	c, ok := form.CustomResource(g, kind)
+	if !ok {
+		if info, known := model.Lookup(kind); known && info.Kubernetes {
+			return resource{}, &said{nil, "is not kept: use kubectl"}
+		}
+		if _, known := model.Lookup(kind); known {
+			return resource{}, &said{nil, fmt.Sprintf("%ss are made of others: follow Namespaces and ServiceAccounts", kind)}
+		}
+		return resource{}, &said{nil, fmt.Sprintf("unknown kind %q", kind)}
+	}
+	return resource{kind: kind, root: "/apis/" + c.Group + "/" + c.Version, plural: c.Plural, namespaced: c.Namespaced,
+		status: c.Status, custom: true, decode: func(raw []byte) (*model.Object, error) {
+			return form.Decode(g, kind, raw)
+		}}, nil
+}
+
+// isIPAM is whether objects of a kind exist for the allocation of addresses alone.
+func isIPAM(kind model.Kind) bool {
+	switch kind {
+	case model.KindIPAMBlock, model.KindBlockAffinity, model.KindIPAMHandle, model.KindIPAMConfig,
+		model.KindIPAMConfiguration:
+		return true
+	}
+	return false
+}
+
+// twoSteps is whether an object of a kind is marked before it is deleted, so that nobody takes it for his own meanwhile.
+func twoSteps(kind model.Kind) bool {
+	return kind == model.KindIPAMBlock || kind == model.KindBlockAffinity || kind == model.KindIPAMHandle
+}
+
+// message is a type of Kubernetes in its protobuf form.
+type message[T any] interface {
+	*T
+	Unmarshal([]byte) error
+}
+
+// typed reads one of Kubernetes' own objects.
+func typed[T any, P message[T]](convert func(*T) *model.Object) func([]byte) (*model.Object, error) {
+	return func(raw []byte) (*model.Object, error) {
+		var v T
+		if err := P(&v).Unmarshal(raw); err != nil {
+			return nil, fmt.Errorf("%w: %w", errMangled, err)
+		}
+		return convert(&v), nil
+	}
+}
+
+func (s *Store) node(n *corev1.Node) *model.Object {
+	o, notices := form.Node(n, s.form())
+	s.tell(o, notices)
+	return o
+}
+
+func (s *Store) endpoint(p *corev1.Pod) *model.Object {
+	o, notices := form.Endpoint(p, s.form())
+	s.tell(o, notices)
+	return o
+}
+
+func (s *Store) form() form.Config {
+	return form.Config{UsePodCIDR: s.config.UsePodCIDR, InterfacePrefix: s.config.InterfacePrefix}
+}

@@ -1,0 +1,409 @@
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"k8s.io/client-go/rest"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/conversion"
+	"github.com/manxnet/manx/datastore/kubernetes/form"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+const (
+	// requestTimeout bounds each request whose context has no deadline.
+	requestTimeout = 10 * time.Second
+	// pageSize keeps one answer of a big list at a few megabytes.
+	pageSize = 500
+	// readRetries bounds how often a list starts again because the history of its first page was forgotten.
+	readRetries = 5
+)
+
+// Store is a datastore.Backend over the Kubernetes API.
+type Store struct {
+	config  Config
+	host    string
+	client  *client
+	log     *zap.Logger
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	watches sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows
+	api     form.Group
+	found   bool // whether the server has that group, or a setting names it
+	told    map[model.Key]string
+	missing map[string]bool // custom resources that were asked for and are not there
+	paged   bool            // whether the server cannot begin a watch with what is there
+}
+
+var _ datastore.Backend = (*Store)(nil)
+
+// Open reaches the API and finds out which group of custom resources the cluster uses. An error that Is ErrUnavailable
+// may go away by itself; ErrUnauthorized and errors about the settings will not.
+func Open(ctx context.Context, config Config, log *zap.Logger) (*Store, error) {
+	r, err := config.REST()
+	if err != nil {
+		return nil, err
+	}
+	return open(ctx, config, r, log)
+}
+
+// OpenREST is Open with client-go's settings in the place of those in config that say how the API is reached.
+func OpenREST(ctx context.Context, config Config, r *rest.Config, log *zap.Logger) (*Store, error) {
+	return open(ctx, config, r, log)
+}
+
+func open(ctx context.Context, config Config, r *rest.Config, log *zap.Logger) (*Store, error) {
+	switch form.Group(config.Group) {
+	case "", form.V1, form.V3:
+	default:
+		return nil, fmt.Errorf("API group of custom resources %q: want %s or %s", config.Group, form.V1, form.V3)
+	}
+	c, err := newClient(r)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{config: config, host: r.Host, client: c, log: log, told: map[model.Key]string{}, missing: map[string]bool{},
+		api: form.Group(cmp.Or(config.Group, string(form.V1))), found: config.Group != ""}
+	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	if err := s.discover(ctx); err != nil {
+		s.cancel()
+		return nil, err
+	}
+	log.Info("Kubernetes API reached", zap.String("server", r.Host), zap.String("group", string(s.group())))
+	return s, nil
+}
+
+// discover finds out which group of custom resources the cluster uses. The newer one counts only where the older is not
+// there: with both, a server in front of the older one presents its objects in the newer form.
+func (s *Store) discover(ctx context.Context) error {
+	limited, cancel := bounded(ctx)
+	defer cancel()
+	groups, err := s.client.groups(limited)
+	if err != nil {
+		if err = s.explain(ctx, err); !errors.As(err, new(*said)) {
+			return err
+		}
+		s.log.Warn("the API groups cannot be listed", zap.Error(err)) // it answers, and this is not all it has
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.found {
+		return nil
+	}
+	v1, _, _ := strings.Cut(string(form.V1), "/")
+	v3, _, _ := strings.Cut(string(form.V3), "/")
+	s.api, s.found = form.V1, groups[v1] || groups[v3]
+	if groups[v3] && !groups[v1] {
+		s.api = form.V3
+	}
+	return nil
+}
+
+func (s *Store) group() form.Group {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.api
+}
+
+// Group is the API group of the custom resources in use.
+func (s *Store) Group() form.Group { return s.group() }
+
+// absent notes that the server does not have a custom resource, and looks whether it has the other group by now. It
+// returns the error that names what is missing.
+func (s *Store) absent(ctx context.Context, r resource) error {
+	s.mu.Lock()
+	known, first := s.found, !s.missing[r.String()]
+	s.missing[r.String()] = true
+	s.mu.Unlock()
+	if !known {
+		_ = s.discover(ctx) // if this fails, too, the next request says so
+	}
+	err := &said{datastore.ErrNotFound, fmt.Sprintf("the Kubernetes API has no %s of version %s: its "+
+		"CustomResourceDefinition is missing", r, r.root[strings.LastIndex(r.root, "/")+1:])}
+	if first {
+		s.log.Warn("a kind cannot be used", zap.String("kind", string(r.kind)), zap.Error(err))
+	}
+	return err
+}
+
+// present notes that the server has a resource.
+func (s *Store) present(r resource) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.missing, r.String())
+}
+
+// Notices implements datastore.Backend.
+func (s *Store) Notices() (list []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.missing) > 0 {
+		var names []string
+		for name := range s.missing {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		list = append(list, "the Kubernetes API lacks CustomResourceDefinitions, so there are no objects of theirs: "+
+			strings.Join(names, ", "))
+	}
+	return list
+}
+
+// Keeps implements datastore.Backend.
+func (s *Store) Keeps(kind model.Kind) bool {
+	_, err := s.resource(kind)
+	return err == nil
+}
+
+// tell logs what of an object is not used, once until it changes.
+func (s *Store) tell(o *model.Object, notices []conversion.Notice) {
+	if o == nil {
+		return
+	}
+	var text []string
+	for _, n := range notices {
+		text = append(text, n.String())
+	}
+	now := strings.Join(text, "; ")
+	s.mu.Lock()
+	was := s.told[o.Key]
+	if now == "" {
+		delete(s.told, o.Key)
+	} else {
+		s.told[o.Key] = now
+	}
+	s.mu.Unlock()
+	if now != "" && now != was {
+		s.log.Warn("a part of an object cannot be used", zap.String("reason", now))
+	}
+}
+
+// Close ends all watches.
+func (s *Store) Close() error {
+	s.cancel()
+	s.watches.Wait()
+	s.client.rest.Client.CloseIdleConnections()
+	return nil
+}
+
+// bounded gives ctx a deadline if it has none.
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, requestTimeout)
+}
+
+// Get implements datastore.Store. Who finds an object of IPAM whose deletion has begun completes it.
+func (s *Store) Get(ctx context.Context, key model.Key) (*model.Object, error) {
+	o, err := s.get(ctx, key)
+	if err == nil && form.Deleted(o) {
+		if err = s.remove(ctx, o); err == nil || errors.Is(err, datastore.ErrConflict) {
+			err = datastore.ErrNotFound
+		}
+	}
+	if err != nil {
+		return nil, s.keyError(ctx, "get", key, err)
+	}
+	return o, nil
+}
+
+// get reads an object, marked as deleted or not.
+func (s *Store) get(ctx context.Context, key model.Key) (*model.Object, error) {
+	if key.Kind == model.KindProfile {
+		return s.profile(ctx, key)
+	}
+	r, at, err := s.locate(key)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := s.send(ctx, r, request{verb: http.MethodGet, path: at, accept: r.accept()})
+	if err != nil {
+		return nil, err
+	}
+	return s.answer(r, key, raw)
+}
+
+// answer is the object of a key in an answer.
+func (s *Store) answer(r resource, key model.Key, raw []byte) (*model.Object, error) {
+	o, err := r.of(raw)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", datastore.ErrUnavailable, err)
+	case o == nil, o.Err == nil && o.Key != key:
+		return nil, datastore.ErrNotFound // a pod on another node, say
+	}
+	return o, nil
+}
+
+// locate is the path of an object.
+func (s *Store) locate(key model.Key) (resource, string, error) {
+	r, err := s.resource(key.Kind)
+	if err != nil {
+		return r, "", err
+	}
+	name := key.Name
+	switch {
+	case key.Kind == model.KindWorkloadEndpoint:
+		ids, parseErr := model.ParseWorkloadEndpointName(name)
+		if parseErr != nil || ids.Orchestrator != "k8s" {
+			return r, "", &said{datastore.ErrNotFound, "does not exist: endpoints of workloads are those of pods"}
+		}
+		name = ids.Pod
+	case r.custom && key.Kind != model.KindClusterNetworkPolicy:
+		name, err = form.Name(key)
+	}
+	if err == nil && (name == "" || r.namespaced && key.Namespace == "") {
+		err = &said{nil, "name or namespace is missing"}
+	}
+	return r, r.path(url.PathEscape(key.Namespace), url.PathEscape(name)), err
+}
+
+// send makes a request about a resource.
+func (s *Store) send(ctx context.Context, r resource, q request) ([]byte, error) {
+	limited, cancel := bounded(ctx)
+	defer cancel()
+	raw, err := s.client.do(limited, q)
+	if noResource(err) && r.custom {
+		return nil, s.absent(ctx, r)
+	}
+	return raw, err
+}
+
+// profile makes a profile of a namespace or a service account.
+func (s *Store) profile(ctx context.Context, key model.Key) (*model.Object, error) {
+	of := model.Key{Kind: model.KindNamespace}
+	name, ok := strings.CutPrefix(key.Name, conversion.NamespaceProfile(""))
+	of.Name = name
+	if !ok {
+		name, ok = strings.CutPrefix(key.Name, "ksa.")
+		of.Kind = model.KindServiceAccount
+		of.Namespace, of.Name, _ = strings.Cut(name, ".") // a namespace has no dot
+	}
+	if !ok || of.Name == "" {
+		return nil, datastore.ErrNotFound
+	}
+	o, err := s.get(ctx, of)
+	if err != nil {
+		return nil, err
+	}
+	return form.Profile(o), nil
+}
+
+// List implements datastore.Store. However many objects there are, they are read in pages, as of one revision. A kind
+// whose CustomResourceDefinition is missing has no objects.
+func (s *Store) List(ctx context.Context, kind model.Kind, namespace string) ([]*model.Object, int64, error) {
+	var list []*model.Object
+	var revision int64
+	var err error
+	if kind == model.KindProfile {
+		list, revision, err = s.profiles(ctx)
+	} else {
+		list, revision, err = s.list(ctx, kind, namespace)
+	}
+	if err != nil {
+		return nil, 0, s.keyError(ctx, "list", model.Key{Kind: kind, Namespace: namespace, Name: "*"}, err)
+	}
+	slices.SortFunc(list, func(a, b *model.Object) int {
+		return cmp.Or(cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.Name, b.Key.Name))
+	})
+	return list, revision, nil
+}
+
+func (s *Store) profiles(ctx context.Context) ([]*model.Object, int64, error) {
+	namespaces, a, err := s.list(ctx, model.KindNamespace, "")
+	if err != nil {
+		return nil, 0, err
+	}
+	accounts, b, err := s.list(ctx, model.KindServiceAccount, "")
+	if err != nil {
+		return nil, 0, err
+	}
+	list := make([]*model.Object, 0, len(namespaces)+len(accounts))
+	for _, o := range append(namespaces, accounts...) {
+		list = append(list, form.Profile(o))
+	}
+	return list, max(a, b), nil
+}
+
+func (s *Store) list(ctx context.Context, kind model.Kind, namespace string) ([]*model.Object, int64, error) {
+	r, err := s.resource(kind)
+	if err != nil {
+		return nil, 0, err
+	}
+	query := url.Values{}
+	within := namespace
+	if kind == model.KindBlockAffinity && namespace != "" {
+		query.Set("labelSelector", form.AffinitySelector(namespace))
+		within = ""
+	}
+	for attempt := 1; ; attempt++ {
+		var list []*model.Object
+		revision, err := s.pages(ctx, r, within, query, func(o *model.Object) error {
+			if !form.Deleted(o) {
+				list = append(list, o)
+			}
+			return nil
+		})
+		switch {
+		case isGone(err) && attempt < readRetries:
+			continue
+		case noResource(err) && r.custom:
+			_ = s.absent(ctx, r)
+			return nil, 0, nil
+		case err != nil:
+			return nil, 0, err
+		}
+		s.present(r)
+		return list, revision, nil
+	}
+}
+
+// pages reads all of a resource page by page, as of the revision that it returns.
+func (s *Store) pages(
+	ctx context.Context, r resource, namespace string, query url.Values, each func(*model.Object) error,
+) (int64, error) {
+	q := url.Values{"limit": {strconv.Itoa(pageSize)}}
+	for name, values := range query {
+		q[name] = values
+	}
+	if r.fields != "" {
+		q.Set("fieldSelector", r.fields)
+	}
+	for {
+		limited, cancel := bounded(ctx)
+		raw, err := s.client.do(limited, request{verb: http.MethodGet, path: r.path(url.PathEscape(namespace), ""),
+			accept: r.accept(), query: q})
+		cancel()
+		if err != nil {
+			return 0, err
+		}
+		page, err := r.items(raw, func(o *model.Object) error { return each(o) })
+		if err != nil {
+			return 0, err
+		}
+		if page.next == "" {
+			revision, err := strconv.ParseInt(page.revision, 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("%w: revision of the list: %w", errMangled, err)
+			}
+			return revision, nil
+		}
+		q.Set("continue", page.next)
+	}
+}

@@ -1,0 +1,77 @@
+package kubernetes_test
+
+import (
+	"net/http"
+	"os"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/etcd/etcdtest"
+	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/datastore/kubernetes/form"
+	"github.com/manxnet/manx/datastore/storetest"
+	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+)
+
+// openAt opens a store over a URL as admin.
+func openAt(t *testing.T, server *apiserver.Server, url string, c kubernetes.Config) *kubernetes.Store {
+	t.Helper()
+	s, err := kubernetes.OpenREST(t.Context(), c, server.ConfigAt(url, apiserver.Admin), logger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func logger(t *testing.T) *zap.Logger {
+	if os.Getenv("MANX_TEST_LOG") == "" {
+		return zap.NewNop()
+	}
+	log, err := zap.NewDevelopment()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return log
+}
+
+// clear removes all custom resources and Leases.
+func clear(t *testing.T, server *apiserver.Server, g form.Group) {
+	t.Helper()
+	server.Request(t, http.MethodDelete, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", nil)
+	for _, r := range apiserver.CRDs(g) {
+		if r.Namespaced {
+			server.Request(t, http.MethodDelete, "/apis/"+r.Group+"/"+r.Version+"/namespaces/default/"+r.Plural, nil)
+		} else {
+			server.Request(t, http.MethodDelete, "/apis/"+r.Group+"/"+r.Version+"/"+r.Plural, nil)
+		}
+	}
+}
+
+// The distribution's etcd is so old that the server cannot begin watches with what there is: everything is read in pages.
+func TestStoreInPages(t *testing.T) { judge(t, form.V1, apiserver.Start(t)) }
+
+func TestStoreByStreams(t *testing.T) {
+	judge(t, form.V3, apiserver.StartOn(t, etcdtest.Start(t).Endpoint))
+}
+
+// judge runs the tests of every store on a server with a group of custom resources.
+func judge(t *testing.T, g form.Group, server *apiserver.Server) {
+	server.InstallCRDs(t, g)
+	storetest.Run(t, func(t *testing.T) storetest.System {
+		clear(t, server, g)
+		line := apiserver.NewLine(t, server.URL)
+		return storetest.System{
+			Open: func(t *testing.T) datastore.Backend {
+				return openAt(t, server, server.URL, kubernetes.Config{LeaseTTL: storetest.LongLease})
+			},
+			Far: func(t *testing.T) datastore.Backend {
+				return openAt(t, server, line.URL, kubernetes.Config{LeaseTTL: storetest.ShortLease})
+			},
+			Cut: line.Cut, Mend: line.Mend,
+			Forget: func(t *testing.T) { server.Forget(t) },
+		}
+	})
+}
