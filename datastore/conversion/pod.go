@@ -135,37 +135,44 @@ func finished(in *model.Pod) bool {
 
 // podIPs gives the addresses of the first source that names any: the plugin's annotations are there before the status is.
 func podIPs(n *notices, in *model.Pod) []netip.Addr {
-	type source struct {
+	var status []string
+	for _, ip := range in.Status.PodIPs {
+		status = append(status, ip.IP)
+	}
+	for _, s := range []struct {
 		field string
 		texts []string
-	}
-	status := source{field: "status.podIPs"}
-	for _, ip := range in.Status.PodIPs {
-		status.texts = append(status.texts, ip.IP)
-	}
-	sources := []source{status, {"status.podIP", []string{in.Status.PodIP}}}
-	for _, a := range []string{AnnotationIPs, AnnotationIP, annotationAWSIPs} {
-		sources = append(sources, source{annotation(a), strings.Split(in.Annotations[a], ",")})
-	}
-	for _, s := range sources {
-		var ips []netip.Addr
-		named := false
-		for _, text := range s.texts {
-			if text = strings.TrimSpace(text); text == "" {
-				continue
-			}
-			named = true
-			if ip, ok := address(text); ok {
-				ips = append(ips, ip)
-			} else {
-				n.add(wrong(s.field, text, "must be an IP address"), "the address is left out")
-			}
+	}{{"status.podIPs", status}, {"status.podIP", []string{in.Status.PodIP}}} {
+		if ips, named := addresses(n, s.field, s.texts); named {
+			return ips
 		}
-		if named {
+	}
+	for _, a := range []string{AnnotationIPs, AnnotationIP, annotationAWSIPs} {
+		text := in.Annotations[a]
+		if text == "" {
+			continue
+		}
+		if ips, named := addresses(n, annotation(a), strings.Split(text, ",")); named {
 			return ips
 		}
 	}
 	return nil
+}
+
+// addresses reads the addresses of one source, and whether it names any.
+func addresses(n *notices, field string, texts []string) (ips []netip.Addr, named bool) {
+	for _, text := range texts {
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		named = true
+		if ip, ok := address(text); ok {
+			ips = append(ips, ip)
+		} else {
+			n.add(wrong(field, text, "must be an IP address"), "the address is left out")
+		}
+	}
+	return ips, named
 }
 
 // address reads an address, alone or as a CIDR of nothing but it.
@@ -189,7 +196,7 @@ func podPorts(n *notices, in *model.Pod) []model.EndpointPort {
 				if p.ContainerPort == 0 || (p.Name == "" && p.HostPort == 0) {
 					continue
 				}
-				port, err := endpointPort(at(at(list.field, i)+".ports", j), p)
+				port, err := endpointPort(func() string { return at(at(list.field, i)+".ports", j) }, p)
 				if err != nil {
 					n.add(err, "the port is left out")
 					continue
@@ -201,20 +208,21 @@ func podPorts(n *notices, in *model.Pod) []model.EndpointPort {
 	return ports
 }
 
-func endpointPort(field string, p model.ContainerPort) (model.EndpointPort, error) {
+// field is the name of the port's field, for messages.
+func endpointPort(field func() string, p model.ContainerPort) (model.EndpointPort, error) {
 	protocol := numorstring.ProtocolTCP
 	switch p.Protocol {
 	case "":
 	case numorstring.ProtocolTCP, numorstring.ProtocolUDP, numorstring.ProtocolSCTP:
 		protocol = p.Protocol
 	default:
-		return model.EndpointPort{}, wrong(field+".protocol", p.Protocol, "must be TCP, UDP or SCTP")
+		return model.EndpointPort{}, wrong(field()+".protocol", p.Protocol, "must be TCP, UDP or SCTP")
 	}
 	switch {
 	case p.ContainerPort < 1 || p.ContainerPort > 65535:
-		return model.EndpointPort{}, wrong(field+".containerPort", p.ContainerPort, "must be from 1 to 65535")
+		return model.EndpointPort{}, wrong(field()+".containerPort", p.ContainerPort, "must be from 1 to 65535")
 	case p.HostPort < 0 || p.HostPort > 65535:
-		return model.EndpointPort{}, wrong(field+".hostPort", p.HostPort, "must be from 1 to 65535")
+		return model.EndpointPort{}, wrong(field()+".hostPort", p.HostPort, "must be from 1 to 65535")
 	}
 	return model.EndpointPort{
 		Name: p.Name, Protocol: numorstring.ProtocolFromString(protocol), Port: uint16(p.ContainerPort),

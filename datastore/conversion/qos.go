@@ -2,6 +2,7 @@ package conversion
 
 import (
 	"regexp"
+	"strings"
 
 	"github.com/projectcalico/api/pkg/lib/numorstring"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -17,6 +18,9 @@ const (
 
 // qosControls reads the traffic limits of a pod, nil for none.
 func qosControls(n *notices, annotations map[string]string) *model.QoSControls {
+	if !limited(annotations) {
+		return nil
+	}
 	in, out := qosOf(n, annotations, "ingress"), qosOf(n, annotations, "egress")
 	q := model.QoSControls{
 		IngressBandwidth: in.bandwidth, IngressBurst: in.burst, IngressPeakrate: in.peakrate, IngressMinburst: in.minburst,
@@ -36,6 +40,16 @@ func qosControls(n *notices, annotations map[string]string) *model.QoSControls {
 		return nil
 	}
 	return &q
+}
+
+// limited is whether an annotation may be about limits: those of most pods are not.
+func limited(annotations map[string]string) bool {
+	for name := range annotations {
+		if strings.HasPrefix(name, qosPrefix) || strings.HasPrefix(name, "kubernetes.io/") {
+			return true
+		}
+	}
+	return false
 }
 
 // qos is the limits of one direction; 0 is none.

@@ -93,9 +93,9 @@ func (s *Store) resource(kind model.Kind) (resource, error) {
 	r := resource{kind: kind, root: coreRoot, protobuf: true}
 	switch kind {
 	case model.KindNode:
-		r.plural, r.decode = "nodes", typed(s.node)
+		r.plural, r.decode = "nodes", trimmed(keptNode, s.node)
 	case model.KindWorkloadEndpoint:
-		r.plural, r.namespaced, r.fields, r.decode = "pods", true, running, typed(s.endpoint)
+		r.plural, r.namespaced, r.fields, r.decode = "pods", true, running, trimmed(keptPod, s.endpoint)
 	case model.KindNamespace:
 		r.plural, r.decode = "namespaces", typed(form.Namespace)
 	case model.KindServiceAccount:
@@ -169,6 +169,16 @@ func typed[T any, P message[T]](convert func(*T) *model.Object) func([]byte) (*m
 			return nil, fmt.Errorf("%w: %w", errMangled, err)
 		}
 		return convert(&v), nil
+	}
+}
+
+// trimmed reads one of Kubernetes' own objects of which only some parts are of use. One goroutine at a time may call it.
+func trimmed[T any, P message[T]](keep parts, convert func(*T) *model.Object) func([]byte) (*model.Object, error) {
+	var buffer []byte
+	decode := typed[T, P](convert)
+	return func(raw []byte) (*model.Object, error) {
+		buffer = trim(buffer[:0], raw, keep)
+		return decode(buffer)
 	}
 }
 
