@@ -82,12 +82,23 @@ check: ## gofmt, vet, staticcheck, import table, generated code
 	$(GO) test -count=1 ./integration/imports
 	@$(NEED) protobuf-compiler
 	proto/generate.sh --check
+	integration/deploy/crds --check
+	integration/deploy/manifests --check
+	$(GO) vet -C integration/deploy/tools ./...
 	@$(GO) mod tidy -diff >/dev/null || { echo "go.mod is not tidy: run 'go mod tidy'"; exit 1; }
 
 .PHONY: proto
 proto: ## generate the Go code of proto/manx/v1
 	@$(NEED) protobuf-compiler
 	proto/generate.sh
+
+.PHONY: crds
+crds: ## generate the CustomResourceDefinitions of deploy/crds from the Go types
+	integration/deploy/crds
+
+.PHONY: manifests
+manifests: crds ## generate deploy/manifests from the Helm chart
+	integration/deploy/manifests
 
 .PHONY: bench
 bench: build ## the benchmarks of docs/performance.md, beside BIRD (root)

@@ -31,9 +31,11 @@ type Input struct {
 }
 
 // PasswordSource gives the value of a key of a secret. An error says why it cannot be read; a password beside an error
-// is the one that was read last. It must answer at once.
+// is the one that was read last. It answers at once; only at a start it may wait some seconds for what it reads from.
 type PasswordSource interface {
 	Password(secret, key string) (string, error)
+	// Place says where the password is wanted.
+	Place(secret, key string) string
 }
 
 // Kinds are those of the objects that Compute reads.

@@ -123,6 +123,10 @@ func wantNotices(t *testing.T, d Desired, want ...string) {
 
 type secrets map[string]string
 
+func (secrets) Place(secret, key string) string {
+	return "the file " + secret + "/" + key + " of the folder --bgp-password-dir"
+}
+
 func (s secrets) Password(secret, key string) (string, error) {
 	v, ok := s[secret+"/"+key]
 	if !ok {

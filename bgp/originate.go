@@ -46,7 +46,7 @@ func (c *cluster) originate(r model.Reader, d *Desired) {
 		}
 	}
 	slices.SortFunc(d.Originated, func(a, b Origin) int { return comparePrefix(a.Prefix, b.Prefix) })
-	d.NoInstall = services.aggregates
+	d.NoInstall, d.ServiceNode = services.aggregates, services.node
 }
 
 // limit says whom a route goes to. A block of one address is not among OwnBlocks, but the same holds for it.

@@ -3,6 +3,7 @@ package bgp
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -19,6 +20,7 @@ const orchestratorKubernetes = "k8s"
 
 // serviceRoutes is what services mean for one node.
 type serviceRoutes struct {
+	node       string         // the name by which endpoints are on this node; empty: single services do not matter
 	own        []netip.Prefix // the node announces these; never in the kernel, where a blackhole would cut the host off
 	aggregates []netip.Prefix // whole ranges: routes inside come from nodes and are for the world outside, not for this kernel
 	reflected  []netip.Prefix // a route reflector passes on what lies in these
@@ -38,19 +40,19 @@ func (c *cluster) services(r model.Reader, clusterIPs string) serviceRoutes {
 	if c.me.reflects().IsValid() {
 		routes.reflected = slices.Concat(ranges.balancer, ranges.external)
 	}
-	if c.me.labels[LabelExclude] == "true" {
+	if c.me.labels[LabelExclude] == "true" || ranges.empty() {
 		return routes
 	}
 	known := false
-	routes.own = slices.Clone(routes.aggregates)
-	ready := readyEndpoints(r, c.me.kubernetesName())
+	routes.node, routes.own = c.me.kubernetesName(), slices.Clone(routes.aggregates)
+	ready := readyEndpoints(r, routes.node)
 	for k, v := range model.All[model.Service](r, model.KindService) {
 		known = true
 		if ranges.singled(v, ready[model.Key{Namespace: k.Namespace, Name: k.Name}]) {
 			routes.own = append(routes.own, c.serviceAddresses(k, v, ranges)...)
 		}
 	}
-	if !known && !ranges.empty() {
+	if !known {
 		c.note("BGPConfiguration/default", "no Service is known here: ranges of service addresses are advertised as a whole, "+
 			"but single addresses (externalTrafficPolicy Local, ranges of one address, serviceLoadBalancerAggregation Disabled) need the services of Kubernetes")
 	}
@@ -181,6 +183,13 @@ func hostPrefix(a netip.Addr) netip.Prefix {
 // readiness says, by family, where a service has endpoints that can serve.
 type readiness struct{ here, anywhere [families]bool }
 
+func (r *readiness) add(other readiness) {
+	for family := range families {
+		r.here[family] = r.here[family] || other.here[family]
+		r.anywhere[family] = r.anywhere[family] || other.anywhere[family]
+	}
+}
+
 // in asks one of the two for the families of a service; a service that names none has both.
 func (readiness) in(named []string, where [families]bool) bool {
 	for family, ready := range where {
@@ -196,23 +205,63 @@ func (readiness) in(named []string, where [families]bool) bool {
 func readyEndpoints(r model.Reader, node string) map[model.Key]readiness {
 	services := map[model.Key]readiness{}
 	for k, v := range model.All[model.EndpointSlice](r, model.KindEndpointSlice) {
-		family := slices.Index(familyNames[:], v.AddressType)
-		name := v.Labels[model.LabelServiceName]
-		if family < 0 || name == "" {
-			continue // host names, or a slice of no service
-		}
+		name, ready := readySlice(v, node)
 		key := model.Key{Namespace: k.Namespace, Name: name}
 		s := services[key]
-		for _, e := range v.Endpoints {
-			if e.Conditions.Ready != nil && !*e.Conditions.Ready {
-				continue
-			}
-			s.anywhere[family] = true
-			s.here[family] = s.here[family] || e.NodeName != nil && *e.NodeName == node
-		}
+		s.add(ready)
 		services[key] = s
 	}
 	return services
+}
+
+// readySlice sums up one slice, with the name of its service; that of host names, or of no service, has no endpoints. An
+// endpoint that terminates still serves, but no new traffic should be sent to it: the address of a service is withdrawn
+// while its last endpoint can take what is on the way.
+func readySlice(v *model.EndpointSlice, node string) (service string, r readiness) {
+	family := slices.Index(familyNames[:], v.AddressType)
+	service = v.Labels[model.LabelServiceName]
+	if family < 0 || service == "" {
+		return "", r
+	}
+	for _, e := range v.Endpoints {
+		if e.Conditions.Stays() {
+			r.anywhere[family] = true
+			r.here[family] = r.here[family] || e.NodeName != nil && *e.NodeName == node
+		}
+	}
+	return service, r
+}
+
+// ServicesMatter tells whether the change of a Service or an EndpointSlice can change what this node announces. Pods that
+// come and go elsewhere change slices all the time. Either object is nil where there is none.
+func (d Desired) ServicesMatter(before, after *model.Object) bool {
+	if d.ServiceNode == "" {
+		return false
+	}
+	oldService, newService := valueOf[model.Service](before), valueOf[model.Service](after)
+	if oldService != nil && newService != nil {
+		return !reflect.DeepEqual(oldService.Spec, newService.Spec) || !reflect.DeepEqual(oldService.Status, newService.Status)
+	}
+	oldSlice, newSlice := valueOf[model.EndpointSlice](before), valueOf[model.EndpointSlice](after)
+	if oldService != nil || newService != nil || oldSlice == nil && newSlice == nil {
+		return true
+	}
+	var name [2]string
+	var ready [2]readiness
+	for i, s := range []*model.EndpointSlice{oldSlice, newSlice} {
+		if s != nil {
+			name[i], ready[i] = readySlice(s, d.ServiceNode)
+		}
+	}
+	return ready[0] != ready[1] || name[0] != name[1] && ready[0] != readiness{}
+}
+
+func valueOf[T any](o *model.Object) *T {
+	if o == nil {
+		return nil
+	}
+	v, _ := o.Value.(*T)
+	return v
 }
 
 // kubernetesName is the node's name in Kubernetes, as registered from CALICO_K8S_NODE_REF.

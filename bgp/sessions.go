@@ -272,7 +272,9 @@ func (p *planner) password(object string, b *v3.BGPPassword) credentials {
 	if c.password == "" {
 		c.from, effect = "missing", "its sessions stay down until there is a password"
 	}
-	p.note(object, fmt.Sprintf("%s; %s (want it in the file %s/%s of the folder --bgp-password-dir)", c.err, effect,
-		ref.Name, ref.Key))
+	if p.passwords != nil {
+		effect += fmt.Sprintf(" (want it in %s)", p.passwords.Place(ref.Name, ref.Key))
+	}
+	p.note(object, c.err+"; "+effect)
 	return c
 }

@@ -42,6 +42,9 @@ type Desired struct {
 	Peering   []Peering      // addresses on the interfaces of workloads that we peer with; sorted
 	NoInstall []netip.Prefix // learned routes inside one of these are not for the kernel; sorted
 	Drain     Drain
+
+	// ServiceNode is the name by which endpoints of services are on this node; empty where no single service matters.
+	ServiceNode string
 }
 
 // Tag says which communities exported routes get that lie inside a prefix.

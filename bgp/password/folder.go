@@ -72,15 +72,25 @@ func (f *Folder) read(n name) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	password := strings.TrimRight(content, "\r\n")
+	return Valid(content, fmt.Sprintf("the file %s/%s", n.secret, n.key))
+}
+
+// Valid returns the password that a text holds, without the line end after it. An error says why it holds none; place is
+// what it calls the text.
+func Valid(text, place string) (string, error) {
+	password := strings.TrimRight(text, "\r\n")
 	switch {
 	case strings.TrimSpace(password) == "":
-		return "", fmt.Errorf("the file %s/%s is empty", n.secret, n.key)
+		return "", fmt.Errorf("%s is empty", place)
 	case len(password) > maxLength:
-		return "", fmt.Errorf("the file %s/%s holds %d bytes: TCP MD5 takes at most %d", n.secret, n.key, len(password),
-			maxLength)
+		return "", fmt.Errorf("%s holds %d bytes: TCP MD5 takes at most %d", place, len(password), maxLength)
 	}
 	return password, nil
+}
+
+// Place says where a password is wanted.
+func (f *Folder) Place(secret, key string) string {
+	return fmt.Sprintf("the file %s/%s of the folder --bgp-password-dir", secret, key)
 }
 
 // plainName keeps a name from the datastore from leading out of the folder.

@@ -19,7 +19,7 @@ type bgpPart struct {
 	view    *server.BGPView
 }
 
-func newBGP(j *joined, passwords *passwords, connected *connectedSubnets, dataplane *dataplanePart,
+func newBGP(j *joined, passwords passwordsPart, connected *connectedSubnets, dataplane *dataplanePart,
 	policy *policyPart) (*bgpPart, error) {
 	bmp, err := j.bmp(j.name)
 	if err != nil {

@@ -58,6 +58,7 @@ func (d *daemon) join(ctx context.Context) error {
 		return err
 	}
 	defer k.Close() //nolint:errcheck // everything has been answered
+	k.ProcSysNet = d.procSysNet
 	j := &joined{daemon: d, store: store, kube: kube, kernel: k, tables: datastore.NewTables(d.log.Named("datastore"), d.name)}
 	if err := j.register(ctx); err != nil {
 		return err
@@ -109,18 +110,17 @@ func (o options) nodeConfig() node.Config {
 		IP:   o.ip, IP6: o.ip6, IPMethod: o.ipMethod, IP6Method: o.ip6Method, PollInterval: o.pollInterval,
 		AS: o.as, K8sNodeRef: o.k8sNodeRef, ClusterType: o.clusterType,
 		DisableConflictCheck: o.disableConflictCheck, WaitForDatastore: o.waitForDatastore,
-		NoDefaultPools: o.noDefaultPools, Pool4: o.pool4.config(), Pool6: o.pool6.config(), NoIPv6: noIPv6(),
+		NoDefaultPools: o.noDefaultPools, Pool4: o.pool4.config(), Pool6: o.pool6.config(), NoIPv6: o.noIPv6(),
 		Directories: []string{"/var/run/calico", filepath.Dir(o.nodeNameFile), filepath.Dir(o.mtuFile)},
 	}
 }
 
 // noIPv6 tells whether the default IPv6 pool is not wanted, as calico/node decides it.
-func noIPv6() bool {
+func (o options) noIPv6() bool {
 	if os.Getenv("FELIX_IPV6SUPPORT") == "false" {
 		return true
 	}
-	_, err := os.Stat("/proc/sys/net/ipv6")
-	return err != nil
+	return !kernel.HasIPv6(o.procSysNet)
 }
 
 func (p poolOptions) config() node.PoolConfig {

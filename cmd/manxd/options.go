@@ -14,6 +14,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/dataplane/endpointstatus"
+	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/model"
@@ -50,11 +51,13 @@ type options struct {
 	httpListen               string
 	control                  controlOptions
 	mtuFile                  string
+	procSysNet               string
 	interfacePrefix          string
 	endpointStatusPrefix     string
 	logLevel                 string
 	logFormat                string
 	passwordDir              string
+	namespace                string
 	maxPrefixes              int
 	warnPrefixes             int
 	refuse                   bgp.RefuseSettings
@@ -137,6 +140,9 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.httpListen, httpFlag, "127.0.0.1:9099", "where health and metrics are served; empty: nowhere", "MANX_HTTP_LISTEN")
 	b.control(&o.control)
 	b.string(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "where the MTU for pods is kept for the CNI plugin", "MANX_MTU_FILE")
+	b.string(&o.procSysNet, procSysNetFlag, kernel.DefaultProcSysNet,
+		"folder of the kernel's settings of the network; in a container where that is read-only: where the host's is "+
+			"mounted", "MANX_PROC_SYS_NET")
 	b.string(&o.endpointStatusPrefix, "endpoint-status-path-prefix", "", "the CNI plugin is told in the folder endpoint-status below this one which workloads have their policy and routes; none: nowhere; empty: endpointStatusPathPrefix of FelixConfiguration, else "+endpointstatus.DefaultPathPrefix, "FELIX_ENDPOINTSTATUSPATHPREFIX")
 	b.string(&o.interfacePrefix, "interface-prefix", "",
 		"what the names of workloads' interfaces begin with, several separated by commas; empty: interfacePrefix of "+
@@ -144,6 +150,9 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.logLevel, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL", "CALICO_STARTUP_LOGLEVEL")
 	b.string(&o.logFormat, "log-format", "", "json or text; empty: text on a terminal, else json", "MANX_LOG_FORMAT")
 	b.string(&o.passwordDir, "bgp-password-dir", "", "folder of BGP passwords: DIR/SECRET/KEY, as Kubernetes mounts secrets", "MANX_BGP_PASSWORD_DIR")
+
+	b.string(&o.namespace, "namespace", "", "namespace of the Secrets with BGP passwords, where the Kubernetes API is known "+
+		"and there is no folder of them; empty: that of this pod, else kube-system", "NAMESPACE", "POD_NAMESPACE")
 
 	b.int(&o.maxPrefixes, "bgp-max-prefixes", 500_000, "prefixes that one BGP peer may announce; above, its session is shut down for five minutes. A BGPPeer's annotation manx.io/max-prefixes comes first", "MANX_BGP_MAX_PREFIXES")
 	b.int(&o.warnPrefixes, "bgp-warn-prefixes", 50_000, "prefixes of one BGP peer above which its status carries a warning", "MANX_BGP_WARN_PREFIXES")
@@ -298,7 +307,7 @@ func (o *options) check() error {
 	config := o.nodeConfig()
 	_, bmpErr := o.bmp("")
 	return errors.Join(config.Check(), checkPrefixes(clusterIPsFlag, o.clusterIPs), bmpErr,
-		checkListen(httpFlag, o.httpListen),
+		checkListen(httpFlag, o.httpListen), o.checkSysctls(),
 		o.checkGobgp(), o.control.check())
 }
 
@@ -313,6 +322,16 @@ func (o *options) checkRouteLimits() error {
 		if n, most := o.refuse.Longest[i], []int{32, 128}[i]; n < 0 || n > most {
 			return fmt.Errorf("--%s=%d: want 1 to %d, or 0 for any length", flag, n, most)
 		}
+	}
+	return nil
+}
+
+const procSysNetFlag = "proc-sys-net"
+
+// checkSysctls refuses a folder that has no settings of the network.
+func (o *options) checkSysctls() error {
+	if err := kernel.CheckProcSysNet(o.procSysNet); err != nil {
+		return fmt.Errorf("--%s=%s: %w", procSysNetFlag, o.procSysNet, err)
 	}
 	return nil
 }

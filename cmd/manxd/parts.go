@@ -11,7 +11,10 @@ func parts(j *joined) ([]part.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	passwords := newPasswords(j.passwordDir, j.log.Named("bgp"))
+	passwords, err := passwordSource(j)
+	if err != nil {
+		return nil, err
+	}
 	connected := newConnected(j, dataplane)
 	bgp, err := newBGP(j, passwords, connected, dataplane, policy)
 	if err != nil {

@@ -2,18 +2,47 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 	"go.uber.org/zap"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/manxnet/manx/bgp/password"
+	"github.com/manxnet/manx/cmd/manxd/follow"
+	"github.com/manxnet/manx/cmd/manxd/part"
+	"github.com/manxnet/manx/cmd/manxd/secrets"
 )
 
 // passwordPoll is how soon a folder that cannot be watched is looked at again.
 const passwordPoll = 10 * time.Second
+
+// passwordsPart has the passwords of BGP sessions.
+type passwordsPart interface {
+	part.Part
+	follow.Passwords
+}
+
+// passwordSource is a folder of passwords where one is set, else the Secrets of Kubernetes where its API is known.
+func passwordSource(j *joined) (passwordsPart, error) {
+	log := j.log.Named("bgp")
+	if j.passwordDir != "" || j.kube == nil {
+		return newPasswords(j.passwordDir, log), nil
+	}
+	client, err := typedcorev1.NewForConfig(j.kube)
+	if err != nil {
+		return nil, fmt.Errorf("passwords from the Kubernetes API: %w", err)
+	}
+	return secretPasswords{secrets.New(client, j.kubernetesNamespace(), log)}, nil
+}
+
+// secretPasswords are those of Secrets.
+type secretPasswords struct{ *secrets.Secrets }
+
+func (secretPasswords) Name() string { return "passwords" }
 
 // passwords are those of a folder, which is watched.
 type passwords struct {

@@ -12,6 +12,9 @@ import (
 
 // Conn is the kernel of one network namespace. It is safe for concurrent use.
 type Conn struct {
+	// ProcSysNet is the folder of the variables of the network; empty: DefaultProcSysNet. Set it before the first use.
+	ProcSysNet string
+
 	namespace *os.File // nil: that of the process
 
 	mu     sync.Mutex // guards what follows: one request at a time

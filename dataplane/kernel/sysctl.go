@@ -1,18 +1,75 @@
 package kernel
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
-const sysctlRoot = "/proc/sys/"
+// DefaultProcSysNet is the folder where the kernel shows the variables of a network namespace, proc_sys_net(5).
+const DefaultProcSysNet = "/proc/sys/net"
+
+// procSysNet is a folder where the kernel shows the variables of the calling thread's network namespace; empty:
+// DefaultProcSysNet. Another one is the same file system, mounted where a container may write to it.
+type procSysNet string
+
+func (d procSysNet) dir() string { return cmp.Or(string(d), DefaultProcSysNet) }
+
+// path is where a variable is, given its name below net.
+func (d procSysNet) path(name string) string { return filepath.Join(d.dir(), name) }
+
+func (d procSysNet) read(name string) (string, error) {
+	data, err := os.ReadFile(d.path(name))
+	return strings.TrimSuffix(string(data), "\n"), err
+}
+
+// write sets a variable. The error is a *ReadOnlyError where the folder cannot be written to.
+func (d procSysNet) write(name, value string) error {
+	err := os.WriteFile(d.path(name), []byte(value), 0)
+	if errors.Is(err, unix.EROFS) {
+		return &ReadOnlyError{Dir: d.dir()}
+	}
+	return err
+}
+
+// HasIPv6 tells whether the kernel has IPv6 at all, by its variables in a folder; empty: DefaultProcSysNet.
+func HasIPv6(dir string) bool {
+	_, err := os.Stat(procSysNet(dir).path("ipv6"))
+	return err == nil
+}
+
+// CheckProcSysNet returns why a folder cannot be that of the variables of the network.
+func CheckProcSysNet(dir string) error {
+	if !filepath.IsAbs(dir) {
+		return fmt.Errorf("%q is no absolute path", dir)
+	}
+	if _, err := procSysNet(dir).read("ipv4/ip_forward"); err != nil {
+		return fmt.Errorf("want %s, or a mount of it: %w", DefaultProcSysNet, err)
+	}
+	return nil
+}
+
+// ReadOnlyError says that no variable of the network can be set.
+type ReadOnlyError struct{ Dir string }
+
+// Error implements error.
+func (e *ReadOnlyError) Error() string {
+	return e.Dir + " is read-only here, as in a container that is not privileged: mount the host's " + DefaultProcSysNet +
+		" at another path, such as /host/proc-sys-net, and name that path with --proc-sys-net or MANX_PROC_SYS_NET"
+}
+
+// sysctlPrefix begins the names of Sysctls.
+const sysctlPrefix = "net/"
 
 // Sysctl implements Sysctls.
 func (c *Conn) Sysctl(name string) (value string, err error) {
 	err = c.inside(func() error {
-		data, err := os.ReadFile(sysctlRoot + name)
-		value = strings.TrimSuffix(string(data), "\n")
+		value, err = c.sysctls().read(strings.TrimPrefix(name, sysctlPrefix))
 		return err
 	})
 	if err != nil {
@@ -23,9 +80,11 @@ func (c *Conn) Sysctl(name string) (value string, err error) {
 
 // SetSysctl implements Sysctls.
 func (c *Conn) SetSysctl(name, value string) error {
-	err := c.inside(func() error { return os.WriteFile(sysctlRoot+name, []byte(value), 0) })
+	err := c.inside(func() error { return c.sysctls().write(strings.TrimPrefix(name, sysctlPrefix), value) })
 	if err != nil {
 		return fmt.Errorf("set sysctl %s to %s: %w", name, value, err)
 	}
 	return nil
 }
+
+func (c *Conn) sysctls() procSysNet { return procSysNet(c.ProcSysNet) }

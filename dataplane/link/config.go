@@ -69,7 +69,9 @@ type Config struct {
 	MTUPattern *regexp.Regexp
 	// NoForwarding leaves the sysctls that make the host a router alone.
 	NoForwarding bool
-	Endpoints    []Endpoint
+	// IPv6 says that this node uses it, and so has to forward it.
+	IPv6      bool
+	Endpoints []Endpoint
 }
 
 // Peering is the address of this node towards a workload that speaks BGP with it; it is put on the workload's interface.
@@ -149,6 +151,17 @@ type Setting struct {
 	Value string
 }
 
+// The sysctls that make the host a router.
+const (
+	forwarding4 = "net/ipv4/ip_forward"
+	forwarding6 = "net/ipv6/conf/all/forwarding"
+)
+
+// Forwarding tells whether the setting is one of those that make the host a router of a family.
+func (k Key) Forwarding() bool {
+	return k.Kind == Sysctl && (k.Name == forwarding4 || k.Name == forwarding6)
+}
+
 // desired lists all settings that should hold with these interfaces. Settings of interfaces that do not exist are
 // left out: they become due when the interface appears.
 func desired(c Config, links map[string]kernel.Link, ipv6 bool, mtuFile string) []Setting {
@@ -159,9 +172,9 @@ func desired(c Config, links map[string]kernel.Link, ipv6 bool, mtuFile string) 
 		list = append(list, d.settings(exists, host)...)
 	}
 	if !c.NoForwarding {
-		list = append(list, Setting{sysctl("", "net/ipv4/ip_forward"), "1"})
-		if ipv6 {
-			list = append(list, Setting{sysctl("", "net/ipv6/conf/all/forwarding"), "1"})
+		list = append(list, Setting{sysctl("", forwarding4), "1"})
+		if ipv6 && c.IPv6 {
+			list = append(list, Setting{sysctl("", forwarding6), "1"})
 		}
 	}
 	for _, e := range c.Endpoints {

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,8 +20,24 @@ func (t *Target) Health() reconcile.Health {
 	return reconcile.Health{Part: "interfaces", Failures: t.Failures(), Problem: t.Problem()}
 }
 
-// Notices are none: each setting has a row of its own.
-func (t *Target) Notices() []reconcile.Notice { return nil }
+// Notices tell of variables that this process can never set, which have one cause. Every other setting has a row of its
+// own.
+func (t *Target) Notices() []reconcile.Notice {
+	var refused *Status
+	count := 0
+	for _, s := range t.Statuses() {
+		if s.ReadOnly {
+			if count++; refused == nil || s.Forwarding() && !refused.Forwarding() {
+				refused = &s
+			}
+		}
+	}
+	if refused == nil {
+		return nil
+	}
+	return []reconcile.Notice{{Subject: "sysctls", Since: refused.Since, Text: fmt.Sprintf(
+		"%d settings of the kernel are not made, for instance %s=%s: %v", count, refused.Name, refused.Desired, t.readOnly)}}
+}
 
 // SetState takes over what a state wants of this host's interfaces.
 func (t *Target) SetState(h *hoststate.Host) {
@@ -32,7 +49,7 @@ func (t *Target) SetState(h *hoststate.Host) {
 
 // fromState is what the datastore wants of this host's interfaces.
 func fromState(h *hoststate.Host) Config {
-	c := Config{NoForwarding: h.Felix.IPForwarding == "Disabled"}
+	c := Config{NoForwarding: h.Felix.IPForwarding == "Disabled", IPv6: usesIPv6(h)}
 	ipip, mtu := h.PoolTable().Use(ippool.IPIP), 0
 	if h.Felix.IPIPEnabled != nil {
 		ipip = *h.Felix.IPIPEnabled
@@ -55,8 +72,23 @@ func fromState(h *hoststate.Host) Config {
 				end.V4, end.V6 = end.V4 || p.Addr().Is4(), end.V6 || p.Addr().Is6()
 			}
 		}
+		c.IPv6 = c.IPv6 || end.V6
 		c.Endpoints = append(c.Endpoints, end)
 	}
 	slices.SortFunc(c.Endpoints, func(a, b Endpoint) int { return strings.Compare(a.Interface, b.Interface) })
 	return c
+}
+
+// usesIPv6 tells whether this node has an IPv6 address or an IPv6 block. A pool alone is no use: a default one is made
+// wherever the kernel has IPv6.
+func usesIPv6(h *hoststate.Host) bool {
+	if h.BGPSpec().Address(model.IPv6).IsValid() {
+		return true
+	}
+	for block := range h.Blocks {
+		if block.Addr().Is6() {
+			return true
+		}
+	}
+	return false
 }

@@ -44,6 +44,8 @@ type Target struct {
 
 	own     map[string]bool  // devices whose addresses nobody else has a say in; one that was ours stays so
 	missing map[string]error // devices that the kernel cannot make
+
+	readOnly *kernel.ReadOnlyError // why no variable can be set; nil: they can
 }
 
 // Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
@@ -171,7 +173,7 @@ func (t *Target) readAll(now time.Time) error {
 	for _, l := range links {
 		t.links[l.Name] = l
 	}
-	_, err = t.kernel.Sysctl("net/ipv6/conf/all/forwarding")
+	_, err = t.kernel.Sysctl(forwarding6)
 	t.ipv6 = err == nil
 	t.decide()
 	return t.table.Resync()
@@ -392,11 +394,20 @@ func (t *Target) apply(s reconcile.Step[Key, string]) error {
 		}
 		return fmt.Errorf("interface %s does not exist", s.Key.Device)
 	case Sysctl:
-		return t.kernel.SetSysctl(s.Key.Name, s.New)
+		return t.setSysctl(s.Key.Name, s.New)
 	case File:
 		return writeFile(s.Key.Name, s.New)
 	}
 	return fmt.Errorf("unknown kind of setting %q", s.Key.Kind)
+}
+
+func (t *Target) setSysctl(name, value string) error {
+	err := t.kernel.SetSysctl(name, value)
+	if err == nil {
+		t.readOnly = nil
+	}
+	_ = errors.As(err, &t.readOnly)
+	return err
 }
 
 func (t *Target) makeDevice(d kernel.Device) error {
@@ -451,6 +462,8 @@ type Status struct {
 	Key
 	Desired, Actual string
 	reconcile.Status
+	// ReadOnly says that it is a variable which this process can never set: Notices tell why.
+	ReadOnly bool
 }
 
 // Statuses returns all settings in order.
@@ -465,6 +478,7 @@ func (t *Target) Statuses() []Status {
 		if have != nil {
 			row.Actual = *have
 		}
+		row.ReadOnly = k.Kind == Sysctl && s.Phase == reconcile.Failed && t.readOnly != nil
 		rows = append(rows, row)
 	}
 	slices.SortFunc(rows, func(a, b Status) int {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/policy/labels"
 	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -18,7 +19,7 @@ var Kinds = []model.Kind{
 	model.KindNetworkSet, model.KindGlobalNetworkSet, model.KindWorkloadEndpoint, model.KindHostEndpoint,
 	model.KindEndpointSlice, model.KindNetworkPolicy, model.KindGlobalNetworkPolicy,
 	model.KindStagedNetworkPolicy, model.KindStagedGlobalNetworkPolicy, model.KindStagedKubernetesNetworkPolicy,
-	model.KindKubernetesNetworkPolicy, model.KindClusterNetworkPolicy,
+	model.KindKubernetesNetworkPolicy, model.KindClusterNetworkPolicy, model.KindNamespace, model.KindServiceAccount,
 }
 
 // Calculator keeps a ruleset.Table as one node needs it. The outcome depends on the newest state only, not on the way there,
@@ -188,6 +189,10 @@ func (c *Calculator) take(k model.Key, o *model.Object) {
 		c.takeTier(k.Name, value[model.Tier](o))
 	case model.KindProfile:
 		c.takeProfile(k.Name, value[v3.Profile](o))
+	case model.KindNamespace:
+		c.takeProfile(conversion.NamespaceProfile(k.Name), conversion.Profile(o))
+	case model.KindServiceAccount:
+		c.takeProfile(conversion.ServiceAccountProfile(k.Namespace, k.Name), conversion.Profile(o))
 	case model.KindNetworkSet:
 		c.takeNetworkSet(k, value[v3.NetworkSet](o))
 	case model.KindGlobalNetworkSet:

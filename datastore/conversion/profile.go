@@ -16,8 +16,11 @@ func NamespaceProfile(namespace string) string { return "kns." + namespace }
 // ServiceAccountProfile is the name of the profile that a service account gives its pods.
 func ServiceAccountProfile(namespace, name string) string { return "ksa." + namespace + "." + name }
 
-// Profile gives the profile that an object of KindNamespace or KindServiceAccount stands for, nil for any other.
+// Profile gives the profile that an object of KindNamespace or KindServiceAccount stands for, nil for any other and for none.
 func Profile(o *model.Object) *v3.Profile {
+	if o == nil {
+		return nil
+	}
 	switch v := o.Value.(type) {
 	case *model.Namespace:
 		return Namespace(v)

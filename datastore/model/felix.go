@@ -35,6 +35,10 @@ type FelixConfigurationSpec struct {
 	BPFOverlayHostSourceIP                   *string           `json:"bpfOverlayHostSourceIP,omitempty"`
 	BPFJITHardening                          *string           `json:"bpfJITHardening,omitempty"`
 	BPFKubeProxyHealthzPort                  *int              `json:"bpfKubeProxyHealthzPort,omitempty"`
+	BPFIPFragTimeout                         *metav1.Duration  `json:"bpfIPFragTimeout,omitempty"`
+	BPFIPFragmentReassemblyEnabled           *bool             `json:"bpfIPFragmentReassemblyEnabled,omitempty"`
+	BPFMaglevMaxServices                     *int              `json:"bpfMaglevMaxServices,omitempty"`
+	BPFMaglevMaxEndpointsPerService          *int              `json:"bpfMaglevMaxEndpointsPerService,omitempty"`
 	IstioAmbientMode                         *string           `json:"istioAmbientMode,omitempty"`
 	IstioDSCPMark                            *numorstring.DSCP `json:"istioDSCPMark,omitempty"`
 	IPv4NormalRoutePriority                  *int              `json:"ipv4NormalRoutePriority,omitempty"`

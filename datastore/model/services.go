@@ -96,9 +96,16 @@ type Endpoint struct {
 	NodeName   *string            `json:"nodeName,omitempty"`
 }
 
-// EndpointConditions tell whether an endpoint can serve; Ready nil counts as true.
+// EndpointConditions tell whether an endpoint can serve; Ready nil counts as true, Terminating nil as false. One that
+// terminates may be ready, if its service wants endpoints that are not ready (publishNotReadyAddresses).
 type EndpointConditions struct {
-	Ready *bool `json:"ready,omitempty"`
+	Ready       *bool `json:"ready,omitempty"`
+	Terminating *bool `json:"terminating,omitempty"`
+}
+
+// Stays tells whether traffic should be sent to the endpoint that begins now: it is ready, and does not end.
+func (c EndpointConditions) Stays() bool {
+	return (c.Ready == nil || *c.Ready) && (c.Terminating == nil || !*c.Terminating)
 }
 
 // FromOutside tells whether the service is meant to be reached from outside the cluster.

@@ -54,6 +54,10 @@ func world(t *testing.T, lines ...string) model.Set {
 
 type secrets map[string]string
 
+func (secrets) Place(secret, key string) string {
+	return "the file " + secret + "/" + key + " of the folder --bgp-password-dir"
+}
+
 func (s secrets) Password(secret, key string) (string, error) {
 	v, ok := s[secret+"/"+key]
 	if !ok {

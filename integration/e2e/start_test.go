@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,9 @@ func (c *cluster) testTwin(t *testing.T) {
 		must(t, err)
 		return out
 	}
+	// A container with the host's network has other processes and another /run.
+	container := []string{"--mount", "--pid", "--fork", "--mount-proc", "sh", "-c",
+		`mount -t tmpfs tmpfs /run && exec "$0" "$@"`, filepath.Join(c.Spec.Bin, "manxd")}
 	before := table()
 	for _, x := range []struct {
 		name string
@@ -49,6 +53,10 @@ func (c *cluster) testTwin(t *testing.T) {
 		contains(t, x.name, tail(out, 1), "another manxd is running",
 			fmt.Sprintf("manxd with pid %d already runs in this network namespace", n.Manxd().PID()))
 		t.Log(tail(out, 1))
+		out, err = n.Run("unshare", append(slices.Clone(container), x.args...)...)
+		if exitCode(err) != 1 || !strings.Contains(tail(out, 1), "already runs in this network namespace, in a container") {
+			t.Errorf("%s, in a container: ended with %v, and says %s", x.name, err, tail(out, 1))
+		}
 	}
 	if after := table(); after != before {
 		t.Errorf("the table and routes of the first daemon are\n%s\nbefore\n%s", after, before)

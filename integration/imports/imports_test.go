@@ -69,6 +69,8 @@ var allowed = []struct {
 	{"cmd/manx-cni", []string{"proto/...", "datastore/...", "datastore", "ipam", "dataplane/kernel", "dataplane/endpointstatus"}},
 	{"cmd/manxctl/...", []string{"proto/manx/v1", "proto/explanation", "datastore/...", "datastore", "ipam", "bgp", "dataplane/policy", "dataplane/policy/explain", "dataplane/ruleset", "cmd/manxctl/..."}},
 	{"cmd/manxd/part", []string{"dataplane/reconcile", "datastore/model", "proto/server"}},
+	{"cmd/manxd/kubewatch", []string{"dataplane/reconcile"}},
+	{"cmd/manxd/secrets", []string{"bgp/password", "cmd/manxd/kubewatch"}},
 	{"cmd/manxd/follow", []string{"bgp", "dataplane", "dataplane/link", "dataplane/route", "datastore",
 		"datastore/model"}},
 	{"cmd/manxd", []string{"..."}},

@@ -40,6 +40,23 @@ func TestOnlySafefileWrites(t *testing.T) {
 	})
 }
 
+// The daemon finds the variables of the kernel where its settings say, and only one file knows that. The wiring of pods
+// belongs to the CNI plugin, which runs on the host itself.
+func TestOneOwnerOfSysctls(t *testing.T) {
+	owners := []string{"dataplane/kernel/sysctl.go", "dataplane/kernel/pod", "dataplane/podnet/", "integration/"}
+	eachFile(t, func(name string, set *token.FileSet, file *ast.File) {
+		if slices.ContainsFunc(owners, func(owner string) bool { return strings.HasPrefix(name, owner) }) {
+			return
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING && strings.Contains(l.Value, "/proc/sys") {
+				t.Errorf("%s spells %s: use what dataplane/kernel/sysctl.go has", set.Position(l.Pos()), l.Value)
+			}
+			return true
+		})
+	})
+}
+
 // eachFile calls f for each Go file of the repository that is no test, with its name from the root.
 func eachFile(t *testing.T, f func(name string, set *token.FileSet, file *ast.File)) {
 	t.Helper()

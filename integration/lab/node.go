@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -14,6 +15,9 @@ type Node struct {
 	Namespace string
 	Dir       string     // its /run/manx, /var/lib/manx and so on
 	IP4, IP6  netip.Addr // of the first uplink
+
+	// Within is put before the command of manxd: a program that runs another one in other surroundings.
+	Within []string
 
 	lab     *Lab
 	uplinks []uplink
@@ -73,7 +77,8 @@ func (n *Node) StartManxd(args ...string) error {
 		"--log-format=text",
 		"--wait-for-datastore",
 	}, n.args...)
-	p, err := n.lab.start("manxd", n.Dir, InNamespace(n.Namespace, filepath.Join(n.lab.Spec.Bin, "manxd"), all...))
+	command := slices.Concat(n.Within, []string{filepath.Join(n.lab.Spec.Bin, "manxd")}, all)
+	p, err := n.lab.start("manxd", n.Dir, InNamespace(n.Namespace, command[0], command[1:]...))
 	n.manxd = p
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
@@ -51,6 +52,8 @@ func (v *DataplaneView) Ready() Check {
 		c.Reason = "the kernel cannot be read or watched: " + st.LastError
 	case !st.Started:
 		c.Reason = "the kernel has not been brought to the state of the datastore yet"
+	case notForwarding(st.Settings) != "":
+		c.Reason = notForwarding(st.Settings)
 	default:
 		c.OK, c.Reason = true, "the kernel is kept as datastore and BGP want it"
 		if n := st.FailedRoutes + st.FailedSettings; n > 0 {
@@ -58,6 +61,16 @@ func (v *DataplaneView) Ready() Check {
 		}
 	}
 	return c
+}
+
+// notForwarding says that this host is wanted to be a router and is none, empty if that is not so.
+func notForwarding(settings []link.Status) string {
+	for _, s := range settings {
+		if s.Forwarding() && s.Phase == reconcile.Failed && s.Actual != s.Desired {
+			return fmt.Sprintf("this host does not forward packets: %s", s.Reason)
+		}
+	}
+	return ""
 }
 
 // Checks implements Checker.
@@ -91,7 +104,7 @@ func (v *DataplaneView) Notices() (all []Notice) {
 		}
 	}
 	for _, x := range status.Settings {
-		if x.Phase == reconcile.Failed || x.Phase == reconcile.Blocked {
+		if (x.Phase == reconcile.Failed || x.Phase == reconcile.Blocked) && !x.ReadOnly {
 			all = append(all, Notice{Topic: "dataplane", Subject: x.Key.String(), Text: x.Reason, Since: x.Since})
 		}
 	}

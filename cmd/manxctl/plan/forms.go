@@ -42,6 +42,11 @@ func (p passwords) Password(secret, key string) (string, error) {
 	}
 }
 
+// Place implements bgp.PasswordSource.
+func (p passwords) Place(secret, key string) string {
+	return fmt.Sprintf("a Secret %s with the key %s in the files", secret, key)
+}
+
 // takeSecret enters a Secret. Nothing that is said of it holds a value.
 func (r *reader) takeSecret(f found) {
 	var doc struct {

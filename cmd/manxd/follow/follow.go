@@ -215,6 +215,8 @@ func (f *Follower) concernsBGP(c datastore.Change) bool {
 			w, ok := o.Value.(*model.WorkloadEndpoint)
 			return ok && w.Spec.Node == node
 		})
+	case model.KindService, model.KindEndpointSlice:
+		return f.Desired().ServicesMatter(c.Old, c.New)
 	}
 	return slices.Contains(f.bgpKinds, c.Key.Kind)
 }

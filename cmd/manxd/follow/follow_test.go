@@ -124,6 +124,8 @@ func (p *fakePasswords) Password(string, string) (string, error) {
 	return p.word, nil
 }
 
+func (p *fakePasswords) Place(string, string) string { return "a test" }
+
 func (p *fakePasswords) BeingWritten() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -407,5 +409,35 @@ func TestLearnedRoutesComeInBatches(t *testing.T) {
 				t.Fatalf("route %d is %v", i, l)
 			}
 		}
+	})
+}
+
+// Endpoints of services on other nodes come and go all the time: BGP is decided again when the first one comes here, and
+// when the last one goes.
+func TestEndpointsOfServices(t *testing.T) {
+	bubble(t, func(r *rig) {
+		slice := func(nodes ...string) datastore.Event {
+			r.revision++
+			k := model.Key{Kind: model.KindEndpointSlice, Namespace: "ns", Name: "web-1"}
+			v := &model.EndpointSlice{AddressType: "IPv4"}
+			v.Labels = map[string]string{model.LabelServiceName: "web"}
+			for _, n := range nodes {
+				v.Endpoints = append(v.Endpoints, model.Endpoint{NodeName: &n})
+			}
+			return datastore.Event{Type: datastore.EventUpdate, Key: k, Revision: r.revision, Object: model.NewObject(k, v)}
+		}
+		const told = "agent all false changed [web-1] synced true false"
+		r.begin(slice("n2"))
+		r.expect("at first", "agent all true changed [] synced true false", mesh)
+		r.tables.Apply(slice("n1"))
+		r.expect("no range of addresses is advertised", told)
+		r.tables.Apply(r.put(model.KindBGPConfiguration, "", "default", `{"serviceExternalIPs":[{"cidr":"10.9.0.0/16"}]}`))
+		r.expect("one is", "agent all false changed [default] synced true false", mesh)
+		r.tables.Apply(slice("n1", "n2"))
+		r.expect("one more elsewhere", told)
+		r.tables.Apply(slice("n2"))
+		r.expect("the last one here goes", told, mesh)
+		r.tables.Apply(slice("n3"))
+		r.expect("another one elsewhere", told)
 	})
 }

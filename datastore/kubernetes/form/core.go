@@ -53,6 +53,11 @@ func Profile(o *model.Object) *model.Object {
 	if p == nil {
 		return nil
 	}
+	// Calico has a revision of either kind in one, with the other one left empty.
+	p.ResourceVersion = o.Metadata().GetResourceVersion() + "/"
+	if o.Key.Kind == model.KindServiceAccount {
+		p.ResourceVersion = "/" + o.Metadata().GetResourceVersion()
+	}
 	return &model.Object{Key: model.ResourceKey(model.KindProfile, p.Name), Revision: o.Revision, Value: p, Err: o.Err}
 }
 
@@ -120,7 +125,9 @@ func EndpointSlice(s *discoveryv1.EndpointSlice) *model.Object {
 	}
 	v.Endpoints = make([]model.Endpoint, len(s.Endpoints))
 	for i, e := range s.Endpoints {
-		v.Endpoints[i] = model.Endpoint{Addresses: e.Addresses, NodeName: e.NodeName, Conditions: model.EndpointConditions{Ready: e.Conditions.Ready}}
+		v.Endpoints[i] = model.Endpoint{Addresses: e.Addresses, NodeName: e.NodeName, Conditions: model.EndpointConditions{
+			Ready: e.Conditions.Ready, Terminating: e.Conditions.Terminating,
+		}}
 	}
 	for _, p := range s.Ports {
 		v.Ports = append(v.Ports, model.SlicePort{Name: p.Name, Protocol: (*string)(p.Protocol), Port: p.Port})

@@ -114,15 +114,18 @@ func Encode(g Group, o *model.Object) ([]byte, error) {
 	}
 	var own metadata
 	if info, _ := model.Lookup(o.Key.Kind); info.Resource {
-		own, err = resourceMetadata(g, o.Key, name, top["metadata"], hidden)
+		own, err = resourceMetadata(g, o, name, top["metadata"], hidden)
 	} else {
 		own, top, err = encodeIPAM(g, o.Key, name, top, hidden)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.Key, err)
 	}
-	if o.Revision != 0 {
+	switch {
+	case o.Revision != 0:
 		own.ResourceVersion = strconv.FormatInt(o.Revision, 10)
+	case r.Status:
+		delete(top, "status") // nothing has one when it is created
 	}
 	top["kind"], top["apiVersion"] = quoted(r.Kind), quoted(string(g))
 	if err := top.set("metadata", own); err != nil {
@@ -132,14 +135,20 @@ func Encode(g Group, o *model.Object) ([]byte, error) {
 }
 
 // resourceMetadata is the metadata of the custom resource of an object whose own is raw.
-func resourceMetadata(g Group, key model.Key, name string, raw json.RawMessage, hidden *metadata) (metadata, error) {
+func resourceMetadata(g Group, o *model.Object, name string, raw json.RawMessage, hidden *metadata) (metadata, error) {
 	var seen metadata
 	if err := json.Unmarshal(raw, &seen); err != nil {
 		return metadata{}, err
 	}
-	seen.Annotations = without(seen.Annotations, annotationFolded) // what etcd has of a policy
+	if g == V1 || named(o.Key.Kind) {
+		seen.Annotations = without(seen.Annotations, annotationFolded) // what etcd has of a policy
+	}
 	if g == V1 {
-		return fold(seen, name, named(key.Kind), hidden)
+		seen.Name = ""
+		if named(o.Key.Kind) {
+			seen.Name = o.Metadata().GetName()
+		}
+		return fold(seen, name, hidden)
 	}
 	seen.Name = name
 	return seen, nil

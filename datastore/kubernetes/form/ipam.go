@@ -34,18 +34,40 @@ func AffinitySelector(owner string) string {
 	return labels.SelectorFromSet(labels.Set{labelAffinityType: typ, labelHostname: hostnameHash(host)}).String()
 }
 
-// Deleted tells whether an object of an IPAM kind bears the mark of a deletion that has begun: it counts as gone, and
-// whoever sees it completes the deletion.
+// TwoSteps tells the kinds whose objects Calico's programs delete in two steps: an update marks the object, which fails if
+// somebody else changed it, and only then it is removed.
+func TwoSteps(k model.Kind) bool {
+	return k == model.KindIPAMBlock || k == model.KindBlockAffinity || k == model.KindIPAMHandle
+}
+
+// Deleted tells whether an object bears the mark of a deletion that has begun: it counts as gone, and whoever sees it
+// completes the deletion.
 func Deleted(o *model.Object) bool {
+	m := mark(o)
+	return m != nil && *m
+}
+
+// Mark gives a copy of o that bears the mark. It is o itself for kinds that have none, and where nothing could be decoded.
+func Mark(o *model.Object) *model.Object {
+	if mark(o) == nil {
+		return o
+	}
+	c := o.Clone()
+	*mark(c) = true
+	return c
+}
+
+// mark is the field that holds the mark, nil if there is none.
+func mark(o *model.Object) *bool {
 	switch v := o.Value.(type) {
 	case *model.Block:
-		return v.Deleted
+		return &v.Deleted
 	case *model.BlockAffinity:
-		return v.Deleted
+		return &v.Deleted
 	case *model.Handle:
-		return v.Deleted
+		return &v.Deleted
 	}
-	return false
+	return nil
 }
 
 // hostnameHash is a host's name as the value of a label, which could not hold a long one.

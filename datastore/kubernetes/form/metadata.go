@@ -76,9 +76,8 @@ func unfold(g Group, own metadata) (seen metadata, hidden *metadata, folded bool
 	return seen, hidden, folded, nil
 }
 
-// fold gives the metadata of the custom resource of an object with the metadata seen. seen.Name is part of what is folded
-// for the kinds whose objects may have another name than their custom resource.
-func fold(seen metadata, name string, named bool, hidden *metadata) (metadata, error) {
+// fold gives the metadata of the custom resource of some name of an object with the metadata seen.
+func fold(seen metadata, name string, hidden *metadata) (metadata, error) {
 	own := metadata{Name: name, Namespace: seen.Namespace, UID: UID(V1, seen.UID), Labels: ours(seen.Labels), Annotations: ours(seen.Annotations)}
 	if hidden != nil {
 		own.OwnerReferences, own.Finalizers = hidden.OwnerReferences, hidden.Finalizers
@@ -87,9 +86,6 @@ func fold(seen metadata, name string, named bool, hidden *metadata) (metadata, e
 		}
 	}
 	seen.Namespace, seen.UID, seen.ResourceVersion = "", "", ""
-	if !named {
-		seen.Name = ""
-	}
 	seen.OwnerReferences = slices.Clone(seen.OwnerReferences)
 	for i, r := range seen.OwnerReferences {
 		if r.APIVersion == string(V3) {

@@ -1,0 +1,229 @@
+// Package secrets reads the MD5 passwords of BGP sessions (RFC 2385) from Secrets of Kubernetes, and follows them.
+package secrets
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/manxnet/manx/bgp/password"
+	"github.com/manxnet/manx/cmd/manxd/kubewatch"
+)
+
+const (
+	// patience is how long the first questions together wait for the API: sessions that stay down at a start because of
+	// an answer that comes a moment later would cost the routes of their peers.
+	patience = 5 * time.Second
+	// quiet is how long an API that does not answer is no reason to say anything: it may be starting again.
+	quiet = 30 * time.Second
+	// forget is how long a Secret is followed that nobody names any more.
+	forget = 5 * time.Minute
+)
+
+// Secrets is a bgp.PasswordSource over the Secrets of one namespace. Only those are read that a password is asked of,
+// each by its name, so that a role may be limited to them.
+//
+// A password that was read once stays in use for as long as the process lives, also when its Secret is gone or may not
+// be read any more: a session must never lose its protection because of that.
+type Secrets struct {
+	namespace string
+	client    typedcorev1.SecretInterface
+	log       *zap.Logger
+	changed   chan struct{}
+	ctx       context.Context // of those who follow a Secret
+	stop      context.CancelFunc
+
+	begin     sync.Once
+	impatient chan struct{} // closed when nobody waits for first answers any more
+
+	mu       sync.Mutex
+	followed map[string]*followed // by the name of the Secret
+	good     map[ref]string
+}
+
+var errNoAnswer = errors.New("the Kubernetes API has not answered yet")
+
+type ref struct{ secret, key string }
+
+// followed is a Secret as it was seen last.
+type followed struct {
+	stop     context.CancelFunc
+	named    time.Time     // when a password was asked of it last
+	answered chan struct{} // closed with the first answer of the API
+
+	known   bool
+	data    map[string][]byte // nil: there is no such Secret
+	err     error             // why it cannot be read now
+	errored time.Time         // when that began
+}
+
+// New makes Secrets of a namespace; Close ends what it starts.
+func New(client typedcorev1.SecretsGetter, namespace string, log *zap.Logger) *Secrets {
+	ctx, stop := context.WithCancel(context.Background())
+	return &Secrets{namespace: namespace, client: client.Secrets(namespace), log: log, changed: make(chan struct{}, 1),
+		ctx: ctx, stop: stop, impatient: make(chan struct{}), followed: map[string]*followed{}, good: map[ref]string{}}
+}
+
+// Close ends everything.
+func (s *Secrets) Close() { s.stop() }
+
+// Changed receives when passwords may have changed.
+func (s *Secrets) Changed() <-chan struct{} { return s.changed }
+
+// BeingWritten is false: a Secret changes as a whole.
+func (s *Secrets) BeingWritten() bool { return false }
+
+// Place says where a password is wanted.
+func (s *Secrets) Place(secret, key string) string {
+	return fmt.Sprintf("key %q of the Secret %s/%s", key, s.namespace, secret)
+}
+
+// Password returns the value of a key of a Secret, whose line end is not part of it. An error says why it cannot be read
+// now. A password beside an error is the one that was read last, and is to be used.
+func (s *Secrets) Password(secret, key string) (string, error) {
+	if problems := validation.NameIsDNSSubdomain(secret, false); len(problems) > 0 {
+		return "", fmt.Errorf("%q cannot be the name of a Secret: %s", secret, problems[0])
+	}
+	s.begin.Do(func() { time.AfterFunc(patience, func() { close(s.impatient) }) })
+	f := s.follow(secret)
+	select {
+	case <-f.answered:
+	case <-s.impatient:
+	case <-s.ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := ref{secret, key}
+	password, err := f.password(s.namespace, at)
+	if password != "" {
+		s.good[at] = password
+	}
+	return s.good[at], err
+}
+
+// password is what the Secret has; it may come with an error.
+func (f *followed) password(namespace string, at ref) (string, error) {
+	if !f.known {
+		return "", cmp.Or(f.err, errNoAnswer)
+	}
+	if f.data == nil {
+		return "", errors.Join(fmt.Errorf("there is no Secret %s/%s", namespace, at.secret), f.trouble())
+	}
+	content, ok := f.data[at.key]
+	if !ok {
+		return "", fmt.Errorf("the Secret %s/%s has no such key", namespace, at.secret)
+	}
+	value, err := password.Valid(string(content), fmt.Sprintf("key %q of the Secret %s/%s", at.key, namespace, at.secret))
+	return value, errors.Join(err, f.trouble())
+}
+
+// trouble is why changes of a Secret that is known are not seen. An API that is away for a moment is none.
+func (f *followed) trouble() error {
+	if f.err == nil || !refused(f.err) && time.Since(f.errored) < quiet {
+		return nil
+	}
+	return f.err
+}
+
+func refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
+
+// follow returns a Secret that is followed from now on.
+func (s *Secrets) follow(name string) *followed {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.followed[name]
+	if f == nil {
+		f = &followed{answered: make(chan struct{})}
+		s.followed[name] = f
+		var ctx context.Context
+		ctx, f.stop = context.WithCancel(s.ctx)
+		go s.run(ctx, name, f)
+	}
+	f.named = time.Now()
+	return f
+}
+
+func (s *Secrets) run(ctx context.Context, name string, f *followed) {
+	kubewatch.Follow(ctx, kubewatch.Selection[*corev1.Secret]{
+		Options: metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()},
+		List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return s.client.List(ctx, o)
+		},
+		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return s.client.Watch(ctx, o)
+		},
+		Show: func(list []*corev1.Secret) {
+			var data map[string][]byte
+			if len(list) > 0 {
+				data = map[string][]byte{}
+				for key, value := range list[0].Data {
+					data[key] = value
+				}
+			}
+			s.change(f, func() { f.known, f.data = true, data })
+		},
+		Failed: func(err error) { s.change(f, func() { f.fail(err) }) },
+	})
+}
+
+func (f *followed) fail(err error) {
+	if err != nil && f.err == nil {
+		f.errored = time.Now()
+	}
+	f.err = err
+}
+
+// change changes a Secret by an answer of the API, and tells those who use passwords.
+func (s *Secrets) change(f *followed, change func()) {
+	s.mu.Lock()
+	change()
+	select {
+	case <-f.answered:
+	default:
+		close(f.answered)
+	}
+	s.mu.Unlock()
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Run stops to follow Secrets that nobody names any more, until ctx ends.
+func (s *Secrets) Run(ctx context.Context) error {
+	tick := time.NewTicker(forget / 5)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+			s.forgetUnnamed(time.Now().Add(-forget))
+		}
+	}
+}
+
+func (s *Secrets) forgetUnnamed(since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, f := range s.followed {
+		if f.named.Before(since) {
+			f.stop()
+			delete(s.followed, name)
+			s.log.Debug("a Secret is not followed any more", zap.String("secret", name))
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package secrets
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+)
+
+const (
+	namespace = "kube-system"
+	user      = "system:serviceaccount:kube-system:manx-node"
+	limit     = time.Minute
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rig is an API in which a role may read the Secret bgp by its name, and nothing else.
+type rig struct {
+	*testing.T
+	server *apiserver.Server
+	admin  *kubernetes.Clientset
+	logs   *observer.ObservedLogs
+}
+
+func newRig(t *testing.T) *rig {
+	server := apiserver.Start(t)
+	server.AddUsers(t, user)
+	admin, err := kubernetes.NewForConfig(server.Config(apiserver.Admin))
+	must(t, err)
+	r := &rig{T: t, server: server, admin: admin}
+	role := metav1.ObjectMeta{Namespace: namespace, Name: "passwords"}
+	_, err = admin.RbacV1().Roles(namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: role, Rules: []rbacv1.PolicyRule{{
+		Verbs: []string{"list", "watch"}, APIGroups: []string{""}, Resources: []string{"secrets"},
+		ResourceNames: []string{"bgp"}}}}, metav1.CreateOptions{})
+	must(t, err)
+	r.allow()
+	return r
+}
+
+func (r *rig) allow() {
+	_, err := r.admin.RbacV1().RoleBindings(namespace).Create(r.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "passwords"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: "passwords"},
+		Subjects:   []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "User", Name: user}}}, metav1.CreateOptions{})
+	must(r.T, err)
+}
+
+// put writes a Secret with one key.
+func (r *rig) put(name, key, value string) {
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string][]byte{key: []byte(value)}}
+	if _, err := r.admin.CoreV1().Secrets(namespace).Update(r.Context(), s, metav1.UpdateOptions{}); err == nil {
+		return
+	}
+	_, err := r.admin.CoreV1().Secrets(namespace).Create(r.Context(), s, metav1.CreateOptions{})
+	must(r.T, err)
+}
+
+// open makes Secrets that reach the API by a config, as the limited user does.
+func (r *rig) open(config *rest.Config) *Secrets {
+	client, err := typedcorev1.NewForConfig(config)
+	must(r.T, err)
+	core, logs := observer.New(zapcore.DebugLevel)
+	r.logs = logs
+	s := New(client, namespace, zap.New(core))
+	r.Cleanup(s.Close)
+	return s
+}
+
+// await waits until a password and the reason why it cannot be read are as wanted. Looking again is left to Changed, as
+// it is in the daemon.
+func await(t *testing.T, s *Secrets, secret, key, want, reason string) {
+	t.Helper()
+	end := time.After(limit)
+	for {
+		got, err := s.Password(secret, key)
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		if got == want && strings.Contains(text, reason) && (reason != "" || text == "") {
+			return
+		}
+		select {
+		case <-s.Changed():
+		case <-end:
+			t.Fatalf("%s/%s is %q, %q; want %q, %q", secret, key, got, text, want, reason)
+		}
+	}
+}
+
+// TestSecrets runs its tests with one API, one after the other.
+func TestSecrets(t *testing.T) {
+	r := newRig(t)
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *rig)
+	}{
+		{"they come, change and go", testPasswordsOfSecrets},
+		{"without the API or the right", testPasswordsWithoutTheAPI},
+		{"those that nobody names", testSecretsThatNobodyNames},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			own := *r
+			own.T = t
+			test.run(t, &own)
+		})
+	}
+}
+
+func testPasswordsOfSecrets(t *testing.T, r *rig) {
+	r.put("bgp", "tor", "first\n")
+	r.put("other", "tor", "not ours to read")
+	s := r.open(r.server.Config(user))
+	if got, err := s.Password("bgp", "tor"); got != "first" || err != nil {
+		t.Fatalf("at once: %q, %v", got, err)
+	}
+	await(t, s, "bgp", "absent", "", "the Secret kube-system/bgp has no such key")
+	await(t, s, "other", "tor", "", `secrets "other" is forbidden`)
+	await(t, s, "Not A Name", "tor", "", "cannot be the name of a Secret")
+	await(t, s, "bgp,metadata.name!=x", "tor", "", "cannot be the name of a Secret")
+
+	r.put("bgp", "tor", "second")
+	await(t, s, "bgp", "tor", "second", "")
+	for value, reason := range map[string]string{" \n": "is empty", strings.Repeat("x", 81): "takes at most 80"} {
+		r.put("bgp", "tor", value)
+		await(t, s, "bgp", "tor", "second", reason)
+	}
+	must(t, r.admin.CoreV1().Secrets(namespace).Delete(t.Context(), "bgp", metav1.DeleteOptions{}))
+	await(t, s, "bgp", "tor", "second", "there is no Secret kube-system/bgp")
+	await(t, s, "bgp", "absent", "", "there is no Secret kube-system/bgp")
+	r.put("bgp", "tor", "third")
+	await(t, s, "bgp", "tor", "third", "")
+	for _, e := range r.logs.All() {
+		if text := e.Message; strings.Contains(text, "third") || strings.Contains(text, "second") {
+			t.Errorf("the log has a password: %s", text)
+		}
+	}
+}
+
+// A right that is taken away, and an API that is away, leave the password that was read last; nobody gets one then that
+// was never read.
+func testPasswordsWithoutTheAPI(t *testing.T, r *rig) {
+	r.put("bgp", "tor", "good")
+	line := apiserver.NewLine(t, r.server.URL)
+	s := r.open(r.server.ConfigAt(line.URL, user))
+	await(t, s, "bgp", "tor", "good", "")
+
+	must(t, r.admin.RbacV1().RoleBindings(namespace).Delete(t.Context(), "passwords", metav1.DeleteOptions{}))
+	line.Cut() // ends the watch, which would go on with the rights that it began with
+	line.Mend()
+	await(t, s, "bgp", "tor", "good", `secrets "bgp" is forbidden`)
+	fresh := r.open(r.server.Config(user))
+	await(t, fresh, "bgp", "tor", "", `secrets "bgp" is forbidden`)
+	r.allow()
+	await(t, s, "bgp", "tor", "good", "")
+	await(t, fresh, "bgp", "tor", "good", "")
+
+	line.Cut()
+	r.put("bgp", "tor", "rotated")
+	if got, _ := s.Password("bgp", "tor"); got != "good" {
+		t.Errorf("without the API: %q", got)
+	}
+	away := r.open(r.server.ConfigAt(line.URL, user))
+	await(t, away, "bgp", "tor", "", "connect") // refused, or reset
+	line.Mend()
+	await(t, s, "bgp", "tor", "rotated", "")
+	await(t, away, "bgp", "tor", "rotated", "")
+}
+
+// A Secret that nobody names any more is not followed any more, and is again when somebody does.
+func testSecretsThatNobodyNames(t *testing.T, r *rig) {
+	r.put("bgp", "tor", "one")
+	s := r.open(r.server.Config(user))
+	await(t, s, "bgp", "tor", "one", "")
+	s.forgetUnnamed(time.Now().Add(-forget))
+	if len(s.followed) != 1 {
+		t.Error("it was named a moment ago")
+	}
+	s.forgetUnnamed(time.Now())
+	if len(s.followed) != 0 {
+		t.Error("it is still followed")
+	}
+	r.put("bgp", "tor", "two")
+	await(t, s, "bgp", "tor", "two", "")
+}

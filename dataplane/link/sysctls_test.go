@@ -1,0 +1,134 @@
+package link
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/manxnet/manx/dataplane/hoststate"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// A host that forwards IPv6 does not listen to router advertisements any more, so only a node that uses IPv6 does.
+func TestIPv6IsForwardedWhereItIsUsed(t *testing.T) {
+	workload := func(node string, addresses ...string) *model.WorkloadEndpoint {
+		return &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: node, InterfaceName: "cali1",
+			IPNetworks: addresses}}
+	}
+	affinity := func(cidr string) model.Key {
+		return model.Key{Kind: model.KindBlockAffinity, Name: "host/n1/" + cidr}
+	}
+	v4 := &model.NodeBGPSpec{IPv4Address: "10.0.0.1/24"}
+	pods := model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "ns", Name: "w"}
+	pool := &model.IPPool{}
+	pool.Spec.CIDR = "fd00:10::/48"
+	for _, c := range []struct {
+		rule string
+		own  *model.NodeBGPSpec
+		more map[model.Key]any
+		want bool
+	}{
+		{"IPv4 alone", v4, nil, false},
+		{"a default pool of IPv6 that nobody uses", v4, map[model.Key]any{
+			model.ResourceKey(model.KindIPPool, "default-ipv6-ippool"): pool}, false},
+		{"a workload of another node", v4, map[model.Key]any{pods: workload("n2", "fd00:10::1/128")}, false},
+		{"a workload with IPv4", v4, map[model.Key]any{pods: workload("n1", "10.1.0.1/32")}, false},
+		{"the Node has an address", &model.NodeBGPSpec{IPv6Address: "fd00::1/64"}, nil, true},
+		{"a workload with both", v4, map[model.Key]any{pods: workload("n1", "10.1.0.1/32", "fd00:10::1/128")}, true},
+		{"a block of this node", v4, map[model.Key]any{affinity("fd00:10::/122"): &model.BlockAffinity{}}, true},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			n := &model.Node{}
+			n.Spec.BGP = c.own
+			objects := reader{model.NewObject(model.ResourceKey(model.KindNode, "n1"), n)}
+			for k, v := range c.more {
+				objects = append(objects, object(k, v))
+			}
+			h := hoststate.New("n1", "")
+			h.Take(hoststate.State{Reader: objects, All: true})
+			links := map[string]kernel.Link{"cali1": {Name: "cali1"}}
+			got := slices.ContainsFunc(desired(fromState(h), links, true, ""),
+				func(s Setting) bool { return s.Name == forwarding6 && s.Value == "1" })
+			if got != c.want {
+				t.Errorf("IPv6 is forwarded: %t, want %t", got, c.want)
+			}
+		})
+	}
+}
+
+// readOnly is a kernel whose variables cannot be set, as in a container that is not privileged.
+type readOnly struct {
+	*kernel.Fake
+	off bool
+}
+
+func (r *readOnly) SetSysctl(name, value string) error {
+	if r.off {
+		return r.Fake.SetSysctl(name, value)
+	}
+	return fmt.Errorf("set sysctl %s to %s: %w", name, value, &kernel.ReadOnlyError{Dir: kernel.DefaultProcSysNet})
+}
+
+func TestReadOnlySysctlsHaveOneNotice(t *testing.T) {
+	k := &readOnly{Fake: testKernel()}
+	now := time.Now()
+	target := New(k, "", func() time.Time { return now })
+	var ends []Endpoint
+	for i := range 50 {
+		name := fmt.Sprintf("cali%d", i)
+		k.PutLink(kernel.Link{Index: 100 + i, Name: name})
+		k.PutSysctl("net/ipv4/conf/"+name+"/rp_filter", "0")
+		ends = append(ends, Endpoint{Interface: name, V4: true})
+	}
+	target.Configure(Config{Endpoints: ends})
+	if _, failures, err := target.Flush(); err != nil || failures < 51 {
+		t.Fatalf("%d failures, %v", failures, err)
+	}
+	notices := target.Notices()
+	if len(notices) != 1 || !strings.Contains(notices[0].Text, "for instance net/ipv4/ip_forward=1: /proc/sys/net is read-only") ||
+		!strings.Contains(notices[0].Text, "--proc-sys-net or MANX_PROC_SYS_NET") {
+		t.Fatalf("notices %+v", notices)
+	}
+	for _, s := range target.Statuses() {
+		if s.Kind == Sysctl && !s.ReadOnly {
+			t.Errorf("%s is %s and has a notice of its own", s.Key, s.Phase)
+		}
+	}
+	k.off = true
+	now = now.Add(time.Hour)
+	target.Retry()
+	if _, failures, err := target.Flush(); err != nil || failures > 0 {
+		t.Fatal(failures, err)
+	}
+	if n := target.Notices(); len(n) > 0 {
+		t.Errorf("when it can be written: %+v", n)
+	}
+}
+
+// reader has objects in memory.
+type reader []*model.Object
+
+func object(k model.Key, v any) *model.Object { return &model.Object{Key: k, Value: v} }
+
+func (r reader) Get(k model.Key) *model.Object {
+	for _, o := range r {
+		if o.Key == k {
+			return o
+		}
+	}
+	return nil
+}
+
+func (r reader) All(kind model.Kind) iter.Seq[*model.Object] {
+	return func(yield func(*model.Object) bool) {
+		for _, o := range r {
+			if o.Key.Kind == kind && !yield(o) {
+				return
+			}
+		}
+	}
+}

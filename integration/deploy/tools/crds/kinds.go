@@ -1,0 +1,76 @@
+package main
+
+import "strings"
+
+const (
+	modelPackage   = "github.com/manxnet/manx/datastore/model"
+	calicoPackage  = "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	ipamPackage    = "github.com/manxnet/manx/integration/deploy/tools/crds/ipam"
+	numbersPackage = "github.com/projectcalico/api/pkg/lib/numorstring"
+)
+
+// group is an API group in which a cluster may keep Calico's objects.
+type group struct{ folder, name, version string }
+
+var groups = []group{
+	{"crd.projectcalico.org", "crd.projectcalico.org", "v1"},
+	{"projectcalico.org", "projectcalico.org", "v3"},
+}
+
+func (g group) v1() bool { return g.version == "v1" }
+
+// kind is a custom resource.
+type kind struct {
+	plural, kind string
+	source       string // where its Go type is; the type is called as the kind unless a dot and another name follow
+	namespaced   bool
+	status       bool // a subresource
+	selectable   []string
+}
+
+var tier = []string{".spec.tier"}
+
+var kinds = []kind{
+	{"bgpconfigurations", "BGPConfiguration", "model", false, false, nil},
+	{"bgpfilters", "BGPFilter", "model", false, false, nil},
+	{"bgppeers", "BGPPeer", "model", false, false, nil},
+	{"blockaffinities", "BlockAffinity", "ipam", false, false, nil},
+	{"caliconodestatuses", "CalicoNodeStatus", "calico", false, true, nil},
+	{"clusterinformations", "ClusterInformation", "calico", false, false, nil},
+	{"felixconfigurations", "FelixConfiguration", "model", false, false, nil},
+	{"globalnetworkpolicies", "GlobalNetworkPolicy", "calico", false, false, tier},
+	{"globalnetworksets", "GlobalNetworkSet", "calico", false, false, nil},
+	{"hostendpoints", "HostEndpoint", "calico", false, false, nil},
+	{"ipamblocks", "IPAMBlock", "ipam", false, false, nil},
+	{"ipamconfigurations", "IPAMConfiguration", "model", false, false, nil},
+	{"ipamhandles", "IPAMHandle", "ipam", false, false, nil},
+	{"ippools", "IPPool", "model", false, true, nil},
+	{"ipreservations", "IPReservation", "calico", false, false, nil},
+	{"kubecontrollersconfigurations", "KubeControllersConfiguration", "model", false, true, nil},
+	{"networkpolicies", "NetworkPolicy", "calico", true, false, tier},
+	{"networksets", "NetworkSet", "calico", true, false, nil},
+	{"stagedglobalnetworkpolicies", "StagedGlobalNetworkPolicy", "calico", false, false, tier},
+	{"stagedkubernetesnetworkpolicies", "StagedKubernetesNetworkPolicy", "calico", true, false, nil},
+	{"stagednetworkpolicies", "StagedNetworkPolicy", "calico", true, false, tier},
+	{"tiers", "Tier", "model", false, true, nil},
+}
+
+// inV1 is the kind as the group crd.projectcalico.org has it.
+func (k kind) inV1() kind {
+	switch k.kind {
+	case "IPAMConfiguration":
+		k.plural, k.kind, k.source = "ipamconfigs", "IPAMConfig", "model.IPAMConfiguration"
+	case "BlockAffinity":
+		k.source = "ipam.BlockAffinityV1"
+	}
+	return k
+}
+
+// goType is the package and the name of the kind's Go type.
+func (k kind) goType() (path, name string) {
+	source, name, ok := strings.Cut(k.source, ".")
+	if !ok {
+		name = k.kind
+	}
+	return map[string]string{"model": modelPackage, "calico": calicoPackage, "ipam": ipamPackage}[source], name
+}
