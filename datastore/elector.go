@@ -44,6 +44,8 @@ type Backend interface {
 	// Keeps is whether there can be objects of a kind that Watch follows. Calico's datastore in etcd does not keep
 	// Kubernetes' own kinds, for instance.
 	Keeps(kind model.Kind) bool
+	// UpgradeNode brings what older releases wrote about a node into the form that this one needs. It may be called again.
+	UpgradeNode(ctx context.Context, node string) error
 	// Notices are what a person should know of the datastore as it is now, a sentence each.
 	Notices() []string
 }

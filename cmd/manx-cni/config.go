@@ -139,11 +139,8 @@ func (c *netConf) validate() error {
 	if c.DataplaneOptions.Type != "" && c.DataplaneOptions.Type != "linux" {
 		wrong("dataplane_options.type", c.DataplaneOptions.Type, "this plugin wires containers itself: leave it out")
 	}
-	switch known, usable := connect.Usable(c.DatastoreType); {
-	case !known, c.DatastoreType == connect.Embedded:
-		wrong("datastore_type", c.DatastoreType, "must be etcdv3")
-	case !usable:
-		wrong("datastore_type", c.DatastoreType, "this version keeps its data in etcd only: set etcdv3")
+	if !connect.Usable(c.DatastoreType) || c.DatastoreType == connect.Embedded {
+		wrong("datastore_type", c.DatastoreType, "must be etcdv3 or kubernetes")
 	}
 	if c.EtcdDiscoverySrv != "" {
 		wrong("etcd_discovery_srv", c.EtcdDiscoverySrv, "is not supported: list the servers in etcd_endpoints")

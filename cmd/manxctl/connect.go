@@ -12,6 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/kubernetes"
 )
 
 // etcdFlags say how to reach the datastore. What a flag sets goes before the file or the environment.
@@ -19,6 +20,7 @@ type etcdFlags struct {
 	config    string
 	endpoints string
 	overrides etcd.Config
+	kube      kubernetes.Config
 }
 
 func (e *etcdFlags) add(f *pflag.FlagSet) {
@@ -34,6 +36,9 @@ func (e *etcdFlags) add(f *pflag.FlagSet) {
 			"--etcd-password-file instead")
 	f.StringVar(&e.overrides.PasswordFile, "etcd-password-file", "",
 		"file that holds the password for etcd (ETCD_PASSWORD_FILE)")
+	f.StringVar(&e.kube.Kubeconfig, "kubeconfig", "",
+		"kubeconfig of the cluster whose Kubernetes API is the datastore (KUBECONFIG, with DATASTORE_TYPE=kubernetes)")
+	f.StringVar(&e.kube.Context, "context", "", "context of the kubeconfig, if not its current one (K8S_CURRENT_CONTEXT)")
 }
 
 // open connects to the datastore: that of the flags, of the configuration file or else of the environment, or that of
@@ -43,15 +48,15 @@ func (c *cli) open(ctx context.Context) (datastore.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Over, s.RunDir = c.etcd.overrides, filepath.Dir(c.socket)
+	s.Over, s.OverKube, s.RunDir = c.etcd.overrides, c.etcd.kube, filepath.Dir(c.socket)
 	s.Over.Endpoints = etcd.SplitEndpoints(c.etcd.endpoints)
 	s.Warn = func(text string) {
 		fmt.Fprintln(c.err, "Warning:", text) //nolint:errcheck // nowhere to report it
 	}
 	store, err := connect.Open(ctx, s, zap.NewNop())
 	if errors.Is(err, connect.ErrNoLocal) {
-		return nil, fmt.Errorf("no datastore is set, and %w: start manxd, or set --etcd-endpoints, ETCD_ENDPOINTS "+
-			"or a file with --config", err)
+		return nil, fmt.Errorf("no datastore is set, and %w: start manxd, or set --etcd-endpoints, ETCD_ENDPOINTS, "+
+			"--kubeconfig, KUBECONFIG or a file with --config", err)
 	}
 	return store, err
 }

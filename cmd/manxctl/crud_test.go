@@ -308,7 +308,7 @@ func TestConnectionFromCalicoctlsFile(t *testing.T) {
 	bad := write(t, dir, "bad.cfg", "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nspec:\n  etcdEndpoint: x\n")
 	s.run("get", "nodes", "-c", bad).want(t, 1, "", bad, `unknown field "etcdEndpoint"`)
 	kube := write(t, dir, "kube.cfg", "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nspec:\n  datastoreType: kubernetes\n")
-	s.run("get", "nodes", "-c", kube).want(t, 1, "", `datastore type "kubernetes" cannot be used yet`)
+	s.run("get", "nodes", "-c", kube).want(t, 1, "", `no Kubernetes API is known`)
 	s.run("get", "nodes", "-c", filepath.Join(dir, "missing.cfg")).want(t, 1, "", "missing.cfg: no such file")
 }
 

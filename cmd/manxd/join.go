@@ -13,6 +13,7 @@ import (
 	"github.com/manxnet/manx/cmd/manxd/part"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/node"
 	"github.com/manxnet/manx/ipam"
 	"github.com/manxnet/manx/proto/server"
@@ -86,17 +87,29 @@ func (j *joined) register(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	j.config.Waiting = j.showWaiting
 	j.registered, err = node.Register(ctx, j.config, j.store, node.System{}, j.log.Named("node"))
 	if err != nil {
 		return err
 	}
+	if err := j.store.UpgradeNode(ctx, j.name); err != nil {
+		return err
+	}
 	j.tunnels = &node.Tunnels{Store: j.store, IPAM: ipam.New(j.store, j.log.Named("ipam"), time.Now), Node: j.name,
-		Types: []node.TunnelType{node.TunnelIPIP}, Log: j.log.Named("tunnels")}
+		Types: j.tunnelTypes(), Log: j.log.Named("tunnels")}
 	if err := j.tunnels.Ensure(ctx); err != nil {
 		// Its part tries again; a node without a tunnel address is still of use to pools without a tunnel.
 		j.log.Error("no tunnel address yet", zap.Error(err))
 	}
 	return nil
+}
+
+// tunnelTypes are those whose addresses IPAM gives.
+func (o options) tunnelTypes() []node.TunnelType {
+	if o.kube.UsePodCIDR {
+		return nil // Kubernetes' ranges decide
+	}
+	return []node.TunnelType{node.TunnelIPIP}
 }
 
 func (o options) nameSources() node.NameSources {
@@ -108,11 +121,20 @@ func (o options) nodeConfig() node.Config {
 	return node.Config{
 		Name: o.nameSources(),
 		IP:   o.ip, IP6: o.ip6, IPMethod: o.ipMethod, IP6Method: o.ip6Method, PollInterval: o.pollInterval,
-		AS: o.as, K8sNodeRef: o.k8sNodeRef, ClusterType: o.clusterType,
+		AS: o.as, K8sNodeRef: o.k8sNodeRef, ClusterType: o.clusterTypes(),
+		KubernetesDatastore: o.datastore == connect.Kubernetes, UsePodCIDR: o.kube.UsePodCIDR,
 		DisableConflictCheck: o.disableConflictCheck, WaitForDatastore: o.waitForDatastore,
 		NoDefaultPools: o.noDefaultPools, Pool4: o.pool4.config(), Pool6: o.pool6.config(), NoIPv6: o.noIPv6(),
 		Directories: []string{"/var/run/calico", filepath.Dir(o.nodeNameFile), filepath.Dir(o.mtuFile)},
 	}
+}
+
+// clusterTypes are what ClusterInformation says of the cluster.
+func (o options) clusterTypes() string {
+	if o.datastore == connect.Kubernetes {
+		return o.clusterType + ",kdd"
+	}
+	return o.clusterType
 }
 
 // noIPv6 tells whether the default IPv6 pool is not wanted, as calico/node decides it.

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -47,6 +48,13 @@ func (o options) kubernetesAPI(log *zap.Logger) (*rest.Config, error) {
 	}
 	log.Warn("the Kubernetes API cannot be used", zap.Error(err))
 	return nil, nil
+}
+
+// kubernetes is how the Kubernetes API is used as datastore.
+func (o options) kubernetes() kubernetes.Config {
+	c := o.kube
+	c.InterfacePrefix, _, _ = strings.Cut(o.interfacePrefix, ",")
+	return c
 }
 
 // kubernetes defines the flags by which the Kubernetes API is reached.

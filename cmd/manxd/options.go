@@ -107,7 +107,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 
 	b.kubernetes(&o.kube)
 
-	b.string(&o.datastore, "datastore", "", "etcdv3 or embedded; empty: etcdv3 if there are endpoints, else embedded", "CALICO_DATASTORE_TYPE", "DATASTORE_TYPE")
+	b.string(&o.datastore, "datastore", "", "etcdv3, kubernetes or embedded; empty: etcdv3 if there are endpoints, else embedded", "CALICO_DATASTORE_TYPE", "DATASTORE_TYPE")
 	b.string(&o.etcdEndpoints, "etcd-endpoints", "", "etcd servers, comma separated URLs", "CALICO_ETCD_ENDPOINTS", "ETCD_ENDPOINTS")
 	b.string(&o.etcdCAFile, "etcd-ca-cert-file", "", "CA that signs the etcd servers' certificates", "CALICO_ETCD_CA_CERT_FILE", "ETCD_CA_CERT_FILE")
 	b.string(&o.etcdCertFile, "etcd-cert-file", "", "client certificate for etcd", "CALICO_ETCD_CERT_FILE", "ETCD_CERT_FILE")
@@ -288,12 +288,10 @@ func (o *options) check() error {
 		if o.etcdEndpoints == "" {
 			return errors.New("--datastore=etcdv3 needs --etcd-endpoints (or ETCD_ENDPOINTS)")
 		}
+	case connect.Kubernetes:
+		o.kube = o.kube.OfUser()
 	default:
-		if known, usable := connect.Usable(o.datastore); !known {
-			return fmt.Errorf("--datastore=%s: want etcdv3 or embedded", o.datastore)
-		} else if !usable {
-			return fmt.Errorf("--datastore=%s is not supported by this version: use etcdv3 or embedded", o.datastore)
-		}
+		return fmt.Errorf("--datastore=%s: want etcdv3, kubernetes or embedded", o.datastore)
 	}
 	if err := o.checkPolicy(); err != nil {
 		return err

@@ -21,7 +21,7 @@ func openStore(ctx context.Context, o options, waiting func(error), log *zap.Log
 		return nil, nil, err
 	}
 	settings := connect.Settings{
-		Type: o.datastore, Etcd: config, Wait: o.waitForDatastore, Waiting: waiting,
+		Type: o.datastore, Etcd: config, Kube: o.kubernetes(), Wait: o.waitForDatastore, Waiting: waiting,
 		Warn: func(text string) { log.Warn("datastore: " + text) },
 	}
 	if err := connect.WriteLocal(o.runDir, settings); err != nil {

@@ -17,19 +17,23 @@ type tablesPart struct {
 
 func newTables(j *joined, parts []part.Part) *tablesPart {
 	t := &tablesPart{joined: j}
-	t.kinds = slices.DeleteFunc(part.Kinds(append([]part.Part{t}, parts...)...), notKept)
+	t.kinds = slices.DeleteFunc(part.Kinds(append([]part.Part{t}, parts...)...), func(k model.Kind) bool {
+		return !j.store.Keeps(k)
+	})
 	j.control.Datastore.Show(server.DatastoreSource{Type: j.datastore, Tables: j.tables, Store: j.store})
 	return t
 }
 
-// notKept reports whether objects of a kind are in Kubernetes' API alone.
-func notKept(k model.Kind) bool {
-	info, ok := model.Lookup(k)
-	return !ok || info.Kubernetes
-}
-
 func (t *tablesPart) Name() string        { return "datastore" }
 func (t *tablesPart) Ready() server.Check { return t.control.Datastore.Ready() }
+
+// Notices are about the datastore as a whole.
+func (t *tablesPart) Notices() (list []server.Notice) {
+	for _, text := range t.store.Notices() {
+		list = append(list, server.Notice{Topic: "datastore", Subject: t.datastore, Text: text})
+	}
+	return list
+}
 
 // Kinds are what the control API shows of the cluster as a whole.
 func (t *tablesPart) Kinds() []model.Kind {

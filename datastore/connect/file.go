@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -53,7 +54,8 @@ type apiConfig struct {
 	} `json:"spec"`
 }
 
-// kubernetesSpec are the fields that matter for a Kubernetes datastore only.
+// kubernetesSpec are the fields that matter for a Kubernetes datastore only. K8sDisableNodePoll is about a way to watch
+// Nodes that is not used here.
 type kubernetesSpec struct {
 	Kubeconfig               string  `json:"kubeconfig"`
 	KubeconfigInline         string  `json:"kubeconfigInline"`
@@ -97,5 +99,14 @@ func parseFile(raw []byte) (Settings, error) {
 		Endpoints: etcd.SplitEndpoints(s.EtcdEndpoints),
 		CAFile:    s.EtcdCAFile, CertFile: s.EtcdCertFile, KeyFile: s.EtcdKeyFile,
 		Username: s.EtcdUsername, Password: s.EtcdPassword, PasswordFile: s.EtcdPasswordFile,
-	}}, nil
+	}, Kube: s.config()}, nil
+}
+
+func (k kubernetesSpec) config() kubernetes.Config {
+	return kubernetes.Config{
+		Kubeconfig: k.Kubeconfig, Inline: k.KubeconfigInline, Context: k.K8sCurrentContext, Endpoint: k.K8sAPIEndpoint,
+		CAFile: k.K8sCAFile, CertFile: k.K8sCertFile, KeyFile: k.K8sKeyFile, Token: k.K8sAPIToken,
+		Insecure: k.K8sInsecureSkipTLSVerify, QPS: k.K8sClientQPS, Burst: k.K8sClientBurst,
+		UsePodCIDR: k.UsePodCIDR, Group: k.CalicoAPIGroup,
+	}
 }

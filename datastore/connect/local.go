@@ -11,6 +11,7 @@ import (
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
@@ -30,6 +31,43 @@ type local struct {
 	KeyFile      string   `json:"keyFile,omitempty"`
 	Username     string   `json:"username,omitempty"`
 	PasswordFile string   `json:"passwordFile,omitempty"`
+
+	Kubernetes *localKubernetes `json:"kubernetes,omitempty"`
+}
+
+// localKubernetes is how the Kubernetes API is reached. A token or a kubeconfig that is in no file stays out of it.
+type localKubernetes struct {
+	Kubeconfig string `json:"kubeconfig,omitempty"`
+	Context    string `json:"context,omitempty"`
+	Endpoint   string `json:"endpoint,omitempty"`
+	CAFile     string `json:"caFile,omitempty"`
+	CertFile   string `json:"certFile,omitempty"`
+	KeyFile    string `json:"keyFile,omitempty"`
+	TokenFile  string `json:"tokenFile,omitempty"`
+	Insecure   bool   `json:"insecure,omitempty"`
+	UsePodCIDR bool   `json:"usePodCIDR,omitempty"`
+	Group      string `json:"group,omitempty"`
+	Prefix     string `json:"interfacePrefix,omitempty"`
+}
+
+func fromKubernetes(c kubernetes.Config) *localKubernetes {
+	var files []string
+	for _, file := range filepath.SplitList(c.Kubeconfig) {
+		files = append(files, absolute(file))
+	}
+	return &localKubernetes{Kubeconfig: strings.Join(files, string(filepath.ListSeparator)), Context: c.Context,
+		Endpoint: c.Endpoint, CAFile: absolute(c.CAFile), CertFile: absolute(c.CertFile), KeyFile: absolute(c.KeyFile),
+		TokenFile: absolute(c.TokenFile), Insecure: c.Insecure, UsePodCIDR: c.UsePodCIDR, Group: c.Group,
+		Prefix: c.InterfacePrefix}
+}
+
+func (l *localKubernetes) config() kubernetes.Config {
+	if l == nil {
+		return kubernetes.Config{}
+	}
+	return kubernetes.Config{Kubeconfig: l.Kubeconfig, Context: l.Context, Endpoint: l.Endpoint, CAFile: l.CAFile,
+		CertFile: l.CertFile, KeyFile: l.KeyFile, TokenFile: l.TokenFile, Insecure: l.Insecure,
+		UsePodCIDR: l.UsePodCIDR, Group: l.Group, InterfacePrefix: l.Prefix}
 }
 
 // WriteLocal tells the other programs of this host how to reach the datastore, in manxd's run directory. A password
@@ -43,6 +81,9 @@ func WriteLocal(runDir string, s Settings) error {
 	}
 	if s.Type != Etcd && s.Type != Embedded {
 		l.Type = s.Type
+	}
+	if s.Type == Kubernetes {
+		l.Kubernetes = fromKubernetes(s.Kube)
 	}
 	content, err := json.Marshal(l)
 	if err != nil {
@@ -70,7 +111,7 @@ func ReadLocal(runDir string, set Settings) (Settings, error) {
 	if u := set.Etcd; u.Username != "" {
 		c.Username, c.Password, c.PasswordFile = u.Username, u.Password, u.PasswordFile
 	}
-	return Settings{Type: l.Type, Etcd: c}, nil
+	return Settings{Type: l.Type, Etcd: c, Kube: l.Kubernetes.config()}, nil
 }
 
 // absolute makes a path mean the same in other working directories.
@@ -86,19 +127,36 @@ func absolute(path string) string {
 
 // resolve settles what goes before what.
 func (s Settings) resolve() (Settings, error) {
-	_, usable := Usable(s.Type)
-	if usable && s.RunDir != "" && len(s.Etcd.Endpoints) == 0 && len(s.Over.Endpoints) == 0 {
+	s.Kube = s.Kube.With(s.OverKube)
+	switch {
+	case s.Type == "" && s.OverKube.Set():
+		s.Type = Kubernetes
+	case s.usesLocal():
 		local, err := ReadLocal(s.RunDir, s)
-		if errors.Is(err, fs.ErrPermission) {
+		switch {
+		case errors.Is(err, fs.ErrPermission):
 			return s, fmt.Errorf("%w: the datastore of the local manxd is for root alone", err)
-		}
-		if err != nil {
+		case errors.Is(err, ErrNoLocal) && (s.Type == Kubernetes || s.Type == "" && s.Kube.OfUser().Set()):
+			s.Type = Kubernetes
+		case err != nil:
 			return s, err
+		case s.Type != Kubernetes || local.Type == Kubernetes:
+			s.Type, s.Etcd, s.Kube = local.Type, local.Etcd, local.Kube
 		}
-		s.Type, s.Etcd = local.Type, local.Etcd
 	}
 	s.Etcd = s.Etcd.With(s.Over)
 	return s, nil
+}
+
+// usesLocal is whether the datastore of the local manxd is meant: no other is set.
+func (s Settings) usesLocal() bool {
+	if !Usable(s.Type) || s.RunDir == "" {
+		return false
+	}
+	if s.Type == Kubernetes {
+		return !s.Kube.Set()
+	}
+	return len(s.Etcd.Endpoints) == 0 && len(s.Over.Endpoints) == 0
 }
 
 // hint explains an error of Open if the settings have the address where older versions of manxd served their embedded

@@ -10,6 +10,7 @@ import (
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/kubernetes"
 )
 
 // way is how one datastore is reached.
@@ -24,9 +25,9 @@ func (s Settings) way() (way, error) {
 	case "", Etcd, Embedded:
 		return overEtcd(s.Etcd), nil
 	case Kubernetes:
-		return way{}, fmt.Errorf("datastore type %q cannot be used yet: want %q", s.Type, Etcd)
+		return overKubernetes(s.Kube), nil
 	}
-	return way{}, fmt.Errorf("datastore type %q is not known: want %q", s.Type, Etcd)
+	return way{}, fmt.Errorf("datastore type %q is not known: want %q or %q", s.Type, Etcd, Kubernetes)
 }
 
 func overEtcd(c etcd.Config) way {
@@ -39,10 +40,20 @@ func overEtcd(c etcd.Config) way {
 	}}
 }
 
-// Usable is whether Open knows a type of datastore, and whether it can open one.
-func Usable(typ string) (known, usable bool) {
+func overKubernetes(c kubernetes.Config) way {
+	return way{warnings: c.Warnings, open: func(ctx context.Context, log *zap.Logger) (datastore.Backend, error) {
+		s, err := kubernetes.Open(ctx, c.OfUser(), log)
+		if err != nil {
+			return nil, err // and no Backend that is not nil
+		}
+		return s, nil
+	}}
+}
+
+// Usable is whether Open knows a type of datastore.
+func Usable(typ string) bool {
 	_, err := Settings{Type: typ}.way()
-	return err == nil || typ == Kubernetes, err == nil
+	return err == nil
 }
 
 // Open opens the datastore. If no datastore is set it is that of the local manxd; the error Is ErrNoLocal if there is

@@ -15,6 +15,7 @@ import (
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
+	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -52,6 +53,8 @@ func refuses(t *testing.T, s connect.Settings, is error, text string) {
 func TestWhatGoesBeforeWhat(t *testing.T) {
 	server := etcdtest.Start(t)
 	here := server.Config()
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	nowhere := etcd.Config{Endpoints: []string{"http://127.0.0.1:1"}}
 	dir, none := t.TempDir(), t.TempDir()
 	if err := connect.WriteLocal(dir, connect.Settings{Etcd: here}); err != nil {
@@ -66,13 +69,12 @@ func TestWhatGoesBeforeWhat(t *testing.T) {
 	refuses(t, connect.Settings{RunDir: none}, connect.ErrNoLocal, none)
 	refuses(t, connect.Settings{}, nil, "etcd endpoints are missing")
 	refuses(t, connect.Settings{Etcd: here, Over: etcd.Config{Username: "u"}}, nil, "user name and password")
-	refuses(t, connect.Settings{Type: "kubernetes", Etcd: here, RunDir: dir}, nil,
-		`datastore type "kubernetes" cannot be used yet: want "etcdv3"`)
-	refuses(t, connect.Settings{Type: "cow", RunDir: none}, nil, `datastore type "cow" is not known: want "etcdv3"`)
+	refuses(t, connect.Settings{Type: "kubernetes", Etcd: here, RunDir: dir}, kubernetes.ErrNoKubernetes, "KUBECONFIG")
+	refuses(t, connect.Settings{Type: "cow", RunDir: none}, nil, `datastore type "cow" is not known: want "etcdv3" or "kubernetes"`)
 	if err := connect.WriteLocal(none, connect.Settings{Type: "kubernetes"}); err != nil {
 		t.Fatal(err)
 	}
-	refuses(t, connect.Settings{RunDir: none}, nil, `"kubernetes" cannot be used yet`) // the local manxd is a newer one
+	refuses(t, connect.Settings{RunDir: none}, kubernetes.ErrNoKubernetes, "KUBECONFIG") // the local manxd is a pod
 }
 
 // A password of a flag takes the place of a password file, and the other way round.

@@ -1,6 +1,9 @@
 package connect
 
-import "github.com/manxnet/manx/datastore/etcd"
+import (
+	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/kubernetes"
+)
 
 // The types of datastore, as DATASTORE_TYPE and calicoctl's configuration file spell them.
 const (
@@ -12,11 +15,15 @@ const (
 
 // Settings say which datastore is used, how it is reached, and what the program wants to hear of it.
 type Settings struct {
-	Type string // etcd's if empty
+	// Type is one of those above. Empty: etcd if there are endpoints; else the datastore of the local manxd; else
+	// Kubernetes, if a kubeconfig or the like is set.
+	Type string
 	// Etcd is how etcd is reached, as a file, the environment or a network configuration says.
 	Etcd etcd.Config
 	// Over goes before it: the flags of a command.
 	Over etcd.Config
+	// Kube is how the Kubernetes API is reached, where that is the datastore, and OverKube goes before it.
+	Kube, OverKube kubernetes.Config
 	// RunDir is the run directory of this host's manxd, whose datastore is used if no other is set. Empty for manxd.
 	RunDir string
 
@@ -34,5 +41,5 @@ func FromEnvironment(getenv func(string) string) Settings {
 	if typ == "" {
 		typ = getenv("DATASTORE_TYPE")
 	}
-	return Settings{Type: typ, Etcd: etcd.ConfigFromEnv(getenv)}
+	return Settings{Type: typ, Etcd: etcd.ConfigFromEnv(getenv), Kube: kubernetes.ConfigFromEnv(getenv)}
 }

@@ -106,7 +106,7 @@ func Pod(in *model.Pod, prefix string) (*model.WorkloadEndpoint, []Notice, error
 // InterfaceName is the name that Calico gives the host's end of a pod's interface.
 func InterfaceName(prefix, namespace, pod string) string {
 	sum := sha1.Sum([]byte(namespace + "." + pod)) //nolint:gosec
-	return prefix + hex.EncodeToString(sum[:])[:11]
+	return prefix + hex.EncodeToString(sum[:6])[:11]
 }
 
 func podLabels(in *model.Pod) map[string]string {
@@ -135,32 +135,29 @@ func finished(in *model.Pod) bool {
 
 // podIPs gives the addresses of the first source that names any: the plugin's annotations are there before the status is.
 func podIPs(n *notices, in *model.Pod) []netip.Addr {
-	var status []string
-	for _, ip := range in.Status.PodIPs {
-		status = append(status, ip.IP)
+	status := make([]string, len(in.Status.PodIPs))
+	for i, ip := range in.Status.PodIPs {
+		status[i] = ip.IP
 	}
-	for _, s := range []struct {
-		field string
-		texts []string
-	}{{"status.podIPs", status}, {"status.podIP", []string{in.Status.PodIP}}} {
-		if ips, named := addresses(n, s.field, s.texts); named {
-			return ips
-		}
+	if ips, named := addresses(n, "status.podIPs", status...); named {
+		return ips
+	}
+	if ips, named := addresses(n, "status.podIP", in.Status.PodIP); named {
+		return ips
 	}
 	for _, a := range []string{AnnotationIPs, AnnotationIP, annotationAWSIPs} {
-		text := in.Annotations[a]
-		if text == "" {
+		if in.Annotations[a] == "" {
 			continue
 		}
-		if ips, named := addresses(n, annotation(a), strings.Split(text, ",")); named {
+		if ips, named := addresses(n, annotation(a), strings.Split(in.Annotations[a], ",")...); named {
 			return ips
 		}
 	}
 	return nil
 }
 
-// addresses reads the addresses of one source, and whether it names any.
-func addresses(n *notices, field string, texts []string) (ips []netip.Addr, named bool) {
+// addresses reads the addresses of one source, and tells whether it names any.
+func addresses(n *notices, field string, texts ...string) (ips []netip.Addr, named bool) {
 	for _, text := range texts {
 		if text = strings.TrimSpace(text); text == "" {
 			continue
@@ -196,9 +193,10 @@ func podPorts(n *notices, in *model.Pod) []model.EndpointPort {
 				if p.ContainerPort == 0 || (p.Name == "" && p.HostPort == 0) {
 					continue
 				}
-				port, err := endpointPort(func() string { return at(at(list.field, i)+".ports", j) }, p)
+				port, err := endpointPort(p)
 				if err != nil {
-					n.add(err, "the port is left out")
+					err.Field = at(at(list.field, i)+".ports", j) + "." + err.Field
+					n.add(*err, "the port is left out")
 					continue
 				}
 				ports = append(ports, port)
@@ -208,21 +206,20 @@ func podPorts(n *notices, in *model.Pod) []model.EndpointPort {
 	return ports
 }
 
-// field is the name of the port's field, for messages.
-func endpointPort(field func() string, p model.ContainerPort) (model.EndpointPort, error) {
+func endpointPort(p model.ContainerPort) (model.EndpointPort, *model.FieldError) {
 	protocol := numorstring.ProtocolTCP
 	switch p.Protocol {
 	case "":
 	case numorstring.ProtocolTCP, numorstring.ProtocolUDP, numorstring.ProtocolSCTP:
 		protocol = p.Protocol
 	default:
-		return model.EndpointPort{}, wrong(field()+".protocol", p.Protocol, "must be TCP, UDP or SCTP")
+		return model.EndpointPort{}, &model.FieldError{Field: "protocol", Value: p.Protocol, Rule: "must be TCP, UDP or SCTP"}
 	}
 	switch {
 	case p.ContainerPort < 1 || p.ContainerPort > 65535:
-		return model.EndpointPort{}, wrong(field()+".containerPort", p.ContainerPort, "must be from 1 to 65535")
+		return model.EndpointPort{}, &model.FieldError{Field: "containerPort", Value: p.ContainerPort, Rule: "must be from 1 to 65535"}
 	case p.HostPort < 0 || p.HostPort > 65535:
-		return model.EndpointPort{}, wrong(field()+".hostPort", p.HostPort, "must be from 1 to 65535")
+		return model.EndpointPort{}, &model.FieldError{Field: "hostPort", Value: p.HostPort, Rule: "must be from 1 to 65535"}
 	}
 	return model.EndpointPort{
 		Name: p.Name, Protocol: numorstring.ProtocolFromString(protocol), Port: uint16(p.ContainerPort),

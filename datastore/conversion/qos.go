@@ -14,6 +14,7 @@ const (
 	defaultBurst       = 4 << 30 // bits
 	defaultPacketBurst = 5
 	qosPrefix          = "qos.projectcalico.org/"
+	bandwidthSuffix    = "-bandwidth"
 )
 
 // qosControls reads the traffic limits of a pod, nil for none.
@@ -42,10 +43,10 @@ func qosControls(n *notices, annotations map[string]string) *model.QoSControls {
 	return &q
 }
 
-// limited is whether an annotation may be about limits: those of most pods are not.
+// limited tells whether anything is said of limits: of most pods there is nothing, and nothing should cost nothing.
 func limited(annotations map[string]string) bool {
 	for name := range annotations {
-		if strings.HasPrefix(name, qosPrefix) || strings.HasPrefix(name, "kubernetes.io/") {
+		if strings.HasPrefix(name, qosPrefix) || strings.HasSuffix(name, bandwidthSuffix) {
 			return true
 		}
 	}
@@ -68,7 +69,7 @@ func qosOf(n *notices, annotations map[string]string, direction string) qos {
 	if _, ok := annotations[own+"Bandwidth"]; ok {
 		q.bandwidth = read(own+"Bandwidth", ranges.Bandwidth)
 	} else {
-		q.bandwidth = read("kubernetes.io/"+direction+"-bandwidth", ranges.Bandwidth)
+		q.bandwidth = read("kubernetes.io/"+direction+bandwidthSuffix, ranges.Bandwidth)
 	}
 	needs := func(value *int64, key string, fits bool, rule string) {
 		if *value != 0 && !fits {

@@ -110,6 +110,9 @@ func (s *Store) Keeps(kind model.Kind) bool {
 	return err == nil
 }
 
+// UpgradeNode implements datastore.Backend. There is nothing to do.
+func (s *Store) UpgradeNode(context.Context, string) error { return nil }
+
 // Notices implements datastore.Backend. There are none.
 func (s *Store) Notices() []string { return nil }
 

@@ -77,6 +77,42 @@ func isTrue(s string) bool {
 // Set is whether a setting names a Kubernetes API.
 func (c Config) Set() bool { return c.Kubeconfig != "" || c.Inline != "" || c.Endpoint != "" }
 
+// With is c with what is set in o in the place of c's own.
+func (c Config) With(o Config) Config {
+	for _, s := range []struct {
+		to   *string
+		from string
+	}{
+		{&c.Kubeconfig, o.Kubeconfig}, {&c.Inline, o.Inline}, {&c.Context, o.Context}, {&c.Endpoint, o.Endpoint},
+		{&c.CAFile, o.CAFile}, {&c.CertFile, o.CertFile}, {&c.KeyFile, o.KeyFile}, {&c.Token, o.Token},
+		{&c.TokenFile, o.TokenFile}, {&c.Group, o.Group},
+	} {
+		if s.from != "" {
+			*s.to = s.from
+		}
+	}
+	if o.Kubeconfig != "" {
+		c.Inline = ""
+	}
+	c.Insecure = c.Insecure || o.Insecure
+	return c
+}
+
+// Warnings tells what works, but not safely.
+func (c Config) Warnings(time.Time) (list []string) {
+	r, err := c.OfUser().REST()
+	switch {
+	case err != nil: // which opening the datastore says
+	case r.Insecure:
+		list = append(list, "the certificate of the Kubernetes API is not verified: whoever is on the way to it can read "+
+			"and change everything")
+	case strings.HasPrefix(r.Host, "http://"):
+		list = append(list, "the Kubernetes API is reached without TLS: whoever is on the way to it can read and change "+
+			"everything")
+	}
+	return list
+}
+
 // OfUser is c with the user's own kubeconfig, ~/.kube/config, if nothing else is set and there is one: where Calico's
 // programs look for a datastore.
 func (c Config) OfUser() Config {

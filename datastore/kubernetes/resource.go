@@ -93,21 +93,21 @@ func (s *Store) resource(kind model.Kind) (resource, error) {
 	r := resource{kind: kind, root: coreRoot, protobuf: true}
 	switch kind {
 	case model.KindNode:
-		r.plural, r.decode = "nodes", trimmed(keptNode, s.node)
+		r.plural, r.decode = "nodes", typed(keptNode, s.node)
 	case model.KindWorkloadEndpoint:
-		r.plural, r.namespaced, r.fields, r.decode = "pods", true, running, trimmed(keptPod, s.endpoint)
+		r.plural, r.namespaced, r.fields, r.decode = "pods", true, running, typed(keptPod, s.endpoint)
 	case model.KindNamespace:
-		r.plural, r.decode = "namespaces", typed(form.Namespace)
+		r.plural, r.decode = "namespaces", typed(nil, form.Namespace)
 	case model.KindServiceAccount:
-		r.plural, r.namespaced, r.decode = "serviceaccounts", true, typed(form.ServiceAccount)
+		r.plural, r.namespaced, r.decode = "serviceaccounts", true, typed(nil, form.ServiceAccount)
 	case model.KindService:
-		r.plural, r.namespaced, r.decode = "services", true, typed(form.Service)
+		r.plural, r.namespaced, r.decode = "services", true, typed(nil, form.Service)
 	case model.KindEndpointSlice:
 		r.root, r.plural, r.namespaced = "/apis/discovery.k8s.io/v1", "endpointslices", true
-		r.decode = typed(form.EndpointSlice)
+		r.decode = typed(nil, form.EndpointSlice)
 	case model.KindKubernetesNetworkPolicy:
 		r.root, r.plural, r.namespaced = "/apis/networking.k8s.io/v1", "networkpolicies", true
-		r.decode = typed(form.KubernetesPolicy)
+		r.decode = typed(nil, form.KubernetesPolicy)
 	case model.KindClusterNetworkPolicy:
 		r.root, r.plural, r.protobuf, r.custom = policyRoot, "clusternetworkpolicies", false, true
 		r.decode = form.ClusterPolicy
@@ -150,35 +150,25 @@ func isIPAM(kind model.Kind) bool {
 	return false
 }
 
-// twoSteps is whether an object of a kind is marked before it is deleted, so that nobody takes it for his own meanwhile.
-func twoSteps(kind model.Kind) bool {
-	return kind == model.KindIPAMBlock || kind == model.KindBlockAffinity || kind == model.KindIPAMHandle
-}
-
 // message is a type of Kubernetes in its protobuf form.
 type message[T any] interface {
 	*T
 	Unmarshal([]byte) error
 }
 
-// typed reads one of Kubernetes' own objects.
-func typed[T any, P message[T]](convert func(*T) *model.Object) func([]byte) (*model.Object, error) {
+// typed reads one of Kubernetes' own objects, of which parts are kept, or all. It is for one reader at a time.
+func typed[T any, P message[T]](keep parts, convert func(*T) *model.Object) func([]byte) (*model.Object, error) {
+	var room []byte
 	return func(raw []byte) (*model.Object, error) {
 		var v T
+		if keep != nil {
+			room = trim(room[:0], raw, keep)
+			raw = room
+		}
 		if err := P(&v).Unmarshal(raw); err != nil {
 			return nil, fmt.Errorf("%w: %w", errMangled, err)
 		}
 		return convert(&v), nil
-	}
-}
-
-// trimmed reads one of Kubernetes' own objects of which only some parts are of use. One goroutine at a time may call it.
-func trimmed[T any, P message[T]](keep parts, convert func(*T) *model.Object) func([]byte) (*model.Object, error) {
-	var buffer []byte
-	decode := typed[T, P](convert)
-	return func(raw []byte) (*model.Object, error) {
-		buffer = trim(buffer[:0], raw, keep)
-		return decode(buffer)
 	}
 }
 

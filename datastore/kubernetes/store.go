@@ -124,7 +124,7 @@ func (s *Store) group() form.Group {
 func (s *Store) Group() form.Group { return s.group() }
 
 // absent notes that the server does not have a custom resource, and looks whether it has the other group by now. It
-// returns the error that names what is missing.
+// returns the error that names what is missing, which is ErrUnavailable: it may be installed yet.
 func (s *Store) absent(ctx context.Context, r resource) error {
 	s.mu.Lock()
 	known, first := s.found, !s.missing[r.String()]
@@ -133,7 +133,7 @@ func (s *Store) absent(ctx context.Context, r resource) error {
 	if !known {
 		_ = s.discover(ctx) // if this fails, too, the next request says so
 	}
-	err := &said{datastore.ErrNotFound, fmt.Sprintf("the Kubernetes API has no %s of version %s: its "+
+	err := &said{datastore.ErrUnavailable, fmt.Sprintf("the Kubernetes API has no %s of version %s: its "+
 		"CustomResourceDefinition is missing", r, r.root[strings.LastIndex(r.root, "/")+1:])}
 	if first {
 		s.log.Warn("a kind cannot be used", zap.String("kind", string(r.kind)), zap.Error(err))
@@ -232,7 +232,12 @@ func (s *Store) get(ctx context.Context, key model.Key) (*model.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	raw, err := s.send(ctx, r, request{verb: http.MethodGet, path: at, accept: r.accept()})
+	limited, cancel := bounded(ctx)
+	defer cancel()
+	raw, err := s.client.do(limited, request{verb: http.MethodGet, path: at, accept: r.accept()})
+	if noResource(err) && r.custom {
+		return nil, &said{datastore.ErrNotFound, "does not exist: " + s.absent(ctx, r).Error()}
+	}
 	if err != nil {
 		return nil, err
 	}

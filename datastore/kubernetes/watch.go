@@ -484,7 +484,7 @@ func (f *feed) event(ctx context.Context, r resource, e frame) error {
 
 // changed delivers a version of an object. One of IPAM that was repaired loses the key that it had while it was bad.
 func (f *feed) changed(ctx context.Context, o *model.Object) bool {
-	if twoSteps(f.kind) && o.Err == nil {
+	if form.TwoSteps(f.kind) && o.Err == nil {
 		name := f.nameOf(o)
 		if bad := model.ResourceKey(f.kind, name); bad != o.Key && !f.deleted(ctx, bad, o) {
 			return false
@@ -505,7 +505,7 @@ func (f *feed) nameOf(o *model.Object) string {
 
 // gone delivers that an object does not exist any more, whatever its key was.
 func (f *feed) gone(ctx context.Context, o *model.Object) bool {
-	if twoSteps(f.kind) {
+	if form.TwoSteps(f.kind) {
 		name := f.nameOf(o)
 		last, ok := f.names[name]
 		delete(f.names, name)

@@ -47,7 +47,7 @@ func (s *Store) Create(ctx context.Context, o *model.Object) (*model.Object, err
 	}
 	created.Revision = 0
 	stored, err := s.post(ctx, r, created)
-	if twoSteps(o.Key.Kind) && errors.Is(err, datastore.ErrExists) {
+	if form.TwoSteps(o.Key.Kind) && errors.Is(err, datastore.ErrExists) {
 		// It may be one whose deletion somebody began and did not complete.
 		if _, gone := s.Get(ctx, o.Key); errors.Is(gone, datastore.ErrNotFound) {
 			stored, err = s.post(ctx, r, created)
@@ -275,19 +275,10 @@ func (s *Store) release(ctx context.Context, o *model.Object, revision int64) er
 
 // markAndRemove deletes an object as it was read.
 func (s *Store) markAndRemove(ctx context.Context, o *model.Object) error {
-	if !twoSteps(o.Key.Kind) || o.Value == nil {
+	if !form.TwoSteps(o.Key.Kind) || o.Value == nil {
 		return s.remove(ctx, o)
 	}
-	marked := o.Clone()
-	switch v := marked.Value.(type) {
-	case *model.Block:
-		v.Deleted = true
-	case *model.BlockAffinity:
-		v.Deleted = true
-	case *model.Handle:
-		v.Deleted = true
-	}
-	marked, err := s.put(ctx, marked)
+	marked, err := s.put(ctx, form.Mark(o))
 	if err != nil {
 		return err
 	}
@@ -319,8 +310,9 @@ func (s *Store) remove(ctx context.Context, o *model.Object) error {
 	return err
 }
 
-// UpgradeAffinities puts the labels by which they are listed on a node's BlockAffinities of old releases.
-func (s *Store) UpgradeAffinities(ctx context.Context, node string) error {
+// UpgradeNode implements datastore.Backend: it puts the labels by which they are listed on a node's BlockAffinities of old
+// releases.
+func (s *Store) UpgradeNode(ctx context.Context, node string) error {
 	const kind = model.KindBlockAffinity
 	if !s.Keeps(kind) {
 		return nil
@@ -337,7 +329,7 @@ func (s *Store) UpgradeAffinities(ctx context.Context, node string) error {
 		return nil
 	})
 	if noResource(err) {
-		return s.absent(ctx, r)
+		return nil
 	}
 	if err != nil {
 		return s.explain(ctx, err)

@@ -72,15 +72,14 @@ const maxBlockBits = 16
 func checkFreeQueue(c *check, b *Block) {
 	seen := make([]bool, len(b.Allocations))
 	for i, o := range b.Unallocated {
-		field := at("unallocated", i)
 		switch {
 		case o < 0 || o >= len(b.Allocations):
-			c.broken(field, o, "must be from 0 to %d", len(b.Allocations)-1)
+			c.broken(at("unallocated", i), o, "must be from 0 to %d", len(b.Allocations)-1)
 			continue
 		case seen[o]:
-			c.broken(field, o, "is there twice")
+			c.broken(at("unallocated", i), o, "is there twice")
 		case b.Allocations[o] != nil:
-			c.broken(field, o, "is allocated")
+			c.broken(at("unallocated", i), o, "is allocated")
 		}
 		seen[o] = true
 	}

@@ -60,8 +60,9 @@ func fillClusterInformation(s *v3.ClusterInformationSpec, clusterType string) (c
 	return changed
 }
 
-// ensureDefaults writes the configuration objects that users expect to find and edit.
-func ensureDefaults(ctx context.Context, store datastore.Store, name string) error {
+// ensureDefaults writes the configuration objects that users expect to find and edit. Calico's programs write one for each
+// node in etcd alone.
+func (c *Config) ensureDefaults(ctx context.Context, store datastore.Store, name string) error {
 	if _, err := ensure(ctx, store, model.ResourceKey(model.KindFelixConfiguration, "default"), func(f *model.FelixConfiguration) (changed bool, _ error) {
 		if f.Spec.ReportingInterval == nil {
 			f.Spec.ReportingInterval, changed = &metav1.Duration{}, true
@@ -73,21 +74,31 @@ func ensureDefaults(ctx context.Context, store datastore.Store, name string) err
 	}); err != nil {
 		return err
 	}
-	if _, err := ensure(ctx, store, model.ResourceKey(model.KindFelixConfiguration, "node."+name), func(f *model.FelixConfiguration) (changed bool, _ error) {
-		if f.Spec.DefaultEndpointToHostAction == "" {
-			f.Spec.DefaultEndpointToHostAction, changed = "Return", true
+	if !c.KubernetesDatastore {
+		if err := ensureNodeFelix(ctx, store, name); err != nil {
+			return err
 		}
-		return changed, nil
-	}); err != nil {
-		return err
 	}
 	if _, err := ensure(ctx, store, model.ResourceKey(model.KindBGPConfiguration, "default"), ifNew(func(*model.BGPConfiguration) {})); err != nil {
 		return err
+	}
+	if c.UsePodCIDR {
+		return nil
 	}
 	_, err := ensure(ctx, store, model.ResourceKey(model.KindIPAMConfiguration, "default"), ifNew(func(i *model.IPAMConfiguration) {
 		yes, enabled := true, "Enabled"
 		i.Spec.AutoAllocateBlocks, i.Spec.KubeVirtVMAddressPersistence = &yes, &enabled
 	}))
+	return err
+}
+
+func ensureNodeFelix(ctx context.Context, store datastore.Store, name string) error {
+	_, err := ensure(ctx, store, model.ResourceKey(model.KindFelixConfiguration, "node."+name), func(f *model.FelixConfiguration) (changed bool, _ error) {
+		if f.Spec.DefaultEndpointToHostAction == "" {
+			f.Spec.DefaultEndpointToHostAction, changed = "Return", true
+		}
+		return changed, nil
+	})
 	return err
 }
 

@@ -27,6 +27,13 @@ type Config struct {
 	Pool4, Pool6   PoolConfig
 	NoIPv6         bool // the kernel has no IPv6, or FELIX_IPV6SUPPORT is false: no IPv6 pool is made
 
+	// KubernetesDatastore is whether Kubernetes has the Nodes: then the kubelet creates that of this host.
+	KubernetesDatastore bool
+	// UsePodCIDR is whether pods get their addresses from their node's pod CIDR: then there is no IPAM. USE_POD_CIDR
+	UsePodCIDR bool
+	// Waiting is told what registration waits for, each time that it has to; nil for nobody.
+	Waiting func(error)
+
 	Directories []string // made if absent
 
 	PollInterval time.Duration // AUTODETECT_POLL_INTERVAL; 0: a minute

@@ -39,10 +39,13 @@ func Register(ctx context.Context, c Config, store datastore.Store, host HostAdd
 	if err := makeDirectories(c.Directories); err != nil {
 		return Result{}, err
 	}
-	if err := waitForDatastore(ctx, c.WaitForDatastore, store, log); err != nil {
+	if err := c.waitForDatastore(ctx, store, log); err != nil {
 		return Result{}, err
 	}
 	if err := ensureCluster(ctx, store, c.ClusterType); err != nil {
+		return Result{}, err
+	}
+	if err := c.waitForKubelet(ctx, name, store, log); err != nil {
 		return Result{}, err
 	}
 	r := registrar{config: c, name: name, store: store, host: host}
@@ -56,7 +59,7 @@ func Register(ctx context.Context, c Config, store datastore.Store, host HostAdd
 	if err != nil {
 		return result, err
 	}
-	if err := ensureDefaults(ctx, store, name); err != nil {
+	if err := c.ensureDefaults(ctx, store, name); err != nil {
 		return result, err
 	}
 	if w := renamed(c.Name.File, name); w != "" {
@@ -94,21 +97,47 @@ func renamed(file, name string) string {
 	return ""
 }
 
-// waitForDatastore returns when the datastore answers and is not locked. Without wait it tries once.
-func waitForDatastore(ctx context.Context, wait bool, store datastore.Store, log *zap.Logger) error {
+// waitForDatastore returns when the datastore answers and is not locked. It tries once if it is not to wait.
+func (c *Config) waitForDatastore(ctx context.Context, store datastore.Store, log *zap.Logger) error {
+	return c.waitFor(ctx, "the datastore", log, func() (bool, error) {
+		err := datastoreReady(ctx, store)
+		return c.WaitForDatastore && !errors.Is(err, datastore.ErrUnauthorized), err
+	})
+}
+
+// waitForKubelet returns when Kubernetes has this host's Node, where it alone can create it.
+func (c *Config) waitForKubelet(ctx context.Context, name string, store datastore.Store, log *zap.Logger) error {
+	if !c.KubernetesDatastore {
+		return nil
+	}
+	return c.waitFor(ctx, "the kubelet", log, func() (bool, error) {
+		_, err := store.Get(ctx, model.ResourceKey(model.KindNode, name))
+		if errors.Is(err, datastore.ErrNotFound) {
+			return true, fmt.Errorf("Kubernetes has no Node %s, which this host's kubelet has to register (is the name right? "+
+				"NODENAME sets it): %w", name, err)
+		}
+		return c.WaitForDatastore && errors.Is(err, datastore.ErrUnavailable), err
+	})
+}
+
+// waitFor tries something until it succeeds, or until its error is none to wait for.
+func (c *Config) waitFor(ctx context.Context, what string, log *zap.Logger, try func() (again bool, _ error)) error {
 	said := ""
 	for {
-		err := datastoreReady(ctx, store)
-		if err == nil || !wait || errors.Is(err, datastore.ErrUnauthorized) || ctx.Err() != nil {
+		again, err := try()
+		if err == nil || !again || ctx.Err() != nil {
 			return err
+		}
+		if c.Waiting != nil {
+			c.Waiting(err)
 		}
 		if err.Error() != said {
 			said = err.Error()
-			log.Warn("waiting for the datastore", zap.Error(err))
+			log.Warn("waiting for "+what, zap.Error(err))
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for the datastore: %w", err)
+			return fmt.Errorf("waiting for %s: %w", what, err)
 		case <-time.After(retryInterval):
 		}
 	}

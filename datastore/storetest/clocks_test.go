@@ -192,6 +192,8 @@ func (c *client) Keeps(kind model.Kind) bool {
 
 func (c *client) Notices() []string { return nil }
 
+func (c *client) UpgradeNode(context.Context, string) error { return nil }
+
 func (c *client) Watch(ctx context.Context, kinds ...model.Kind) <-chan datastore.Event {
 	out := make(chan datastore.Event)
 	ctx, cancel := context.WithCancel(ctx)

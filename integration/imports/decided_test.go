@@ -18,6 +18,7 @@ var decided = []struct {
 }{
 	{[]string{"IPv4Address", "IPv6Address"}, "model.NodeBGPSpec.Address", []string{
 		"datastore/model/", "datastore/node/register.go", "proto/server/node.go", "cmd/manxctl/table/columns.go",
+		"datastore/kubernetes/form/node.go",
 		"bgp/cluster.go", // only for the text of a notice
 	}},
 	{[]string{"IPIPMode", "VXLANMode"}, "ippool.Parse", []string{

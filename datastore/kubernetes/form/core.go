@@ -15,16 +15,13 @@ import (
 )
 
 // live makes an object of what Kubernetes' API server has checked and gave in some version.
-func live(key model.Key, resourceVersion string, value any) *model.Object {
-	o := model.NewObject(key, value)
+func live(key model.Key, resourceVersion string, value metav1.Object) *model.Object {
 	revision, err := revisionOf(resourceVersion)
 	if err != nil {
-		o.Err = fmt.Errorf("%s: %w", key, err)
-		return o
+		return &model.Object{Key: key, Value: value, Err: fmt.Errorf("%s: %w", key, err)}
 	}
-	o.Revision = revision
-	o.Metadata().SetResourceVersion(resourceVersion)
-	return o
+	value.SetResourceVersion(resourceVersion)
+	return &model.Object{Key: key, Revision: revision, Value: value}
 }
 
 // kept is what tables keep of the metadata of each of Kubernetes' objects.

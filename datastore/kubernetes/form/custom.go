@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -73,20 +74,16 @@ func decodeResource(g Group, info model.KindInfo, top members, own metadata, rev
 	if err := top.hide(hidden); err != nil {
 		return nil, err
 	}
-	return decodeDocument(key, top, revision, problem)
+	return decodeDocument(key, top, revision, problem), nil
 }
 
 // decodeDocument decodes what etcd would hold under key. problem is what is wrong with it already.
-func decodeDocument(key model.Key, doc any, revision int64, problem error) (*model.Object, error) {
-	text, err := json.Marshal(doc)
-	if err != nil {
-		return nil, err
-	}
-	o := model.Decode(key, text, revision)
+func decodeDocument(key model.Key, doc members, revision int64, problem error) *model.Object {
+	o := model.Decode(key, doc.text(), revision)
 	if problem != nil {
 		o.Err = errors.Join(fmt.Errorf("%s: %w", key, problem), o.Err)
 	}
-	return o, nil
+	return o
 }
 
 // Encode gives the JSON of the custom resource of o, for create and update: with o.Revision as resourceVersion unless it
@@ -131,7 +128,7 @@ func Encode(g Group, o *model.Object) ([]byte, error) {
 	if err := top.set("metadata", own); err != nil {
 		return nil, err
 	}
-	return json.Marshal(top)
+	return top.text(), nil
 }
 
 // resourceMetadata is the metadata of the custom resource of an object whose own is raw.
@@ -156,6 +153,24 @@ func resourceMetadata(g Group, o *model.Object, name string, raw json.RawMessage
 
 // named tells the kinds whose objects may have another name than their custom resource.
 func named(k model.Kind) bool { return slices.Contains(model.PolicyKinds(), k) }
+
+// text gives the JSON of the object, its members in order. They are not looked at again, which json.Marshal would do.
+func (m members) text() []byte {
+	size := len("{}")
+	for name, value := range m {
+		size += len(name) + len(value) + len(`"":,`)
+	}
+	text := make([]byte, 0, size)
+	text = append(text, '{')
+	for i, name := range slices.Sorted(maps.Keys(m)) {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = append(append(text, quoted(name)...), ':')
+		text = append(text, m[name]...)
+	}
+	return append(text, '}')
+}
 
 // set encodes one member.
 func (m members) set(name string, value any) error {

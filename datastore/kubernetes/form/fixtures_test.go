@@ -289,7 +289,7 @@ func ownPart(t testing.TB, raw []byte) string {
 
 var testTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func mustJSON(t *testing.T, v any) []byte {
+func mustJSON(t testing.TB, v any) []byte {
 	t.Helper()
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -116,11 +116,7 @@ func decodeIPAM(g Group, k model.Kind, spec json.RawMessage, own metadata, revis
 	if err := doc.hide(hiddenIPAM(g, key, own)); err != nil {
 		return fail(err)
 	}
-	o, err := decodeDocument(key, doc, revision, nil)
-	if err != nil {
-		return fail(err)
-	}
-	return o
+	return decodeDocument(key, doc, revision, nil)
 }
 
 // encodeIPAM gives metadata and content of the custom resource of what etcd would hold under key.
@@ -142,8 +138,7 @@ func encodeIPAM(g Group, key model.Key, name string, doc members, hidden *metada
 	if err := putKey(g, key, doc); err != nil {
 		return metadata{}, nil, err
 	}
-	top := members{}
-	return own, top, top.set("spec", doc)
+	return own, members{"spec": doc.text()}, nil
 }
 
 // renamed are the fields that have another name in etcd.
