@@ -54,6 +54,18 @@ func (o *Object) Remote(text func(string) string, common func(*WorkloadEndpoint)
 	return &reduced.Object
 }
 
+// SameRemote tells whether two objects are versions of one reduced endpoint that differ in nothing but their revisions. It
+// may miss that they do.
+func SameRemote(a, b *Object) bool {
+	if a == nil || b == nil || a.Err != nil || b.Err != nil {
+		return false
+	}
+	x, _ := a.Value.(*RemoteEndpoint)
+	y, _ := b.Value.(*RemoteEndpoint)
+	return x != nil && y != nil && a.Key == b.Key && x.node == y.node && x.own == y.own && x.common == y.common &&
+		x.rest == nil && y.rest == nil
+}
+
 // Workload returns the WorkloadEndpoint that an object is, be it kept whole or reduced, or nil. It must not be changed, and
 // a reduced one cannot be stored.
 func (o *Object) Workload() *WorkloadEndpoint {
