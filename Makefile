@@ -9,6 +9,7 @@ COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 # The same sources give the same bytes in any folder, from a checkout and from an archive: no path of this machine
 # (-trimpath) and no state of git (-buildvcs=false; VERSION and COMMIT are given to the linker) gets into them.
 REPRODUCIBLE := -trimpath -buildvcs=false
+ARCHS   ?= amd64 arm64
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.buildVersion=$(VERSION) -X main.commit=$(COMMIT)
 GO      := go
 # Packages of Debian that targets need; those that are missing are installed first (their services are not started).
@@ -47,7 +48,7 @@ demo-down: ## remove what `make demo KEEP=1` left (root)
 
 .PHONY: test
 test: build ## every test, with the race detector; installs what it needs from Debian, says what it skips and why (root)
-	@$(NEED) iproute2 iputils-ping nftables bird2 gobgpd etcd-server frr prometheus-bird-exporter pmacct iperf3 iptables openssl systemd procps gcc libc6-dev
+	@$(NEED) iproute2 iputils-ping nftables bird2 gobgpd etcd-server frr prometheus-bird-exporter pmacct iperf3 iptables openssl systemd procps gcc libc6-dev prometheus
 	@integration/run-tests ./...
 	@$(MAKE) --no-print-directory test-vm
 
@@ -91,6 +92,10 @@ check: ## gofmt, vet, staticcheck, import table, generated code
 proto: ## generate the Go code of proto/manx/v1
 	@$(NEED) protobuf-compiler
 	proto/generate.sh
+
+.PHONY: image
+image: build ## container images bin/image/manx-VERSION-ARCH.tar without an engine (ARCHS="amd64 arm64")
+	integration/deploy/image $(VERSION) $(COMMIT) $(ARCHS)
 
 .PHONY: crds
 crds: ## generate the CustomResourceDefinitions of deploy/crds from the Go types

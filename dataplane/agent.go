@@ -27,6 +27,8 @@ type Agent struct {
 	now     func() time.Time
 	loop    *reconcile.Loop
 
+	repaired func(target string, list []reconcile.Repair, more int) // nil: nobody is told
+
 	inbox inbox
 
 	mu       sync.Mutex // guards what follows: the loop works, or somebody looks
@@ -191,6 +193,9 @@ func (a *Agent) flush() time.Duration {
 // reportRepairs logs what others had changed and was put right.
 func (a *Agent) reportRepairs(t Target) {
 	list, more := t.Repairs()
+	if len(list) > 0 && a.repaired != nil {
+		a.repaired(t.Name(), list, more)
+	}
 	for _, r := range list {
 		a.log.Warn("repaired what another program had changed", zap.String("target", t.Name()), zap.String("key", r.Key),
 			zap.String("found", cmp.Or(r.Found, "nothing")), zap.String("wanted", cmp.Or(r.Wanted, "nothing")))

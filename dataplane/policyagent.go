@@ -28,6 +28,8 @@ type PolicyConfig struct {
 	Logger      *zap.Logger
 	// Programmed is told how long each change took from its arrival to the kernel, if set.
 	Programmed func(time.Duration)
+	// Repaired is that of Config.
+	Repaired func(target string, list []reconcile.Repair, more int)
 	// Reached is told whose policy is in the kernel each time that may have changed, if set. It must not wait.
 	Reached func(endpointstatus.Policy)
 }
@@ -56,7 +58,7 @@ func NewPolicy(c PolicyConfig) *PolicyAgent {
 		voice: voice{zap.ErrorLevel, "the rules are not as they should be, trying again",
 			"the rules are as they should be"},
 		log: c.Logger, now: time.Now, loop: loop,
-		host: hoststate.NewStateOnly(), problems: map[string]string{},
+		repaired: c.Repaired, host: hoststate.NewStateOnly(), problems: map[string]string{},
 	}
 	return a
 }

@@ -35,6 +35,8 @@ type Tables struct {
 	// revision is the newest of the clock that all kinds have, 0 while they have several.
 	revision int64
 	oneClock bool
+	// said is why the connection was lost, as far as the log has it, empty when all kinds are in sync.
+	said string
 }
 
 // Status tells how the tables stand to the datastore.
@@ -194,7 +196,10 @@ func (t *Tables) lost(e Event) {
 	}
 	t.status.LastError, t.status.LastErrorAt = e.Err, at
 	t.settle()
-	if wasSync && t.status.Complete {
+	if again := e.Err != nil && e.Err.Error() == t.said; wasSync && t.status.Complete && !again {
+		if e.Err != nil {
+			t.said = e.Err.Error() // of each kind that is lost with it, there is nothing more to say
+		}
 		fields := []zap.Field{zap.Int64("revision", t.revision), zap.Error(e.Err)}
 		if len(e.Kinds) > 0 {
 			fields = append(fields, zap.Any("kinds", e.Kinds))
@@ -220,6 +225,9 @@ func (t *Tables) settle() {
 		t.status.InSync, t.status.Since = inSync, t.now()
 	}
 	t.status.Complete = t.status.Complete || inSync
+	if inSync {
+		t.said = ""
+	}
 }
 
 // publish makes the working state the current snapshot, if it differs. Of kinds that are lost only the flag changes.

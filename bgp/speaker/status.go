@@ -121,6 +121,9 @@ func (s *Speaker) Sessions() []SessionStatus {
 	return s.status.list()
 }
 
+// Statuses returns the same without reading counters.
+func (s *Speaker) Statuses() []SessionStatus { return s.status.list() }
+
 // Totals are counters of many sessions, also of those that are no longer wanted: they never decrease.
 type Totals struct{ Flaps, Restarts uint64 }
 

@@ -1,9 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"strings"
 	"sync/atomic"
 
+	"github.com/manxnet/manx/cmd/manxd/kubenode"
+	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/node"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -12,11 +17,13 @@ import (
 type addresses struct {
 	*joined
 	candidates atomic.Pointer[[]node.Candidate]
+	last       string // as text
 }
 
 func newAddresses(j *joined) *addresses {
 	a := &addresses{joined: j}
 	a.candidates.Store(&j.registered.Candidates)
+	a.last = addressesText(j.registered.Node)
 	j.control.Node.Show(server.NodeSource{
 		Addresses: func() []server.AddressCandidate { return shown(*a.candidates.Load()) },
 	})
@@ -28,8 +35,28 @@ func (a *addresses) Name() string { return "addresses" }
 // Run returns at once if no address is detected.
 func (a *addresses) Run(ctx context.Context) error {
 	node.Monitor(ctx, a.config, a.registered, a.store, node.System{},
-		func(r node.Result) { a.candidates.Store(&r.Candidates) }, a.log.Named("node"))
+		a.changed, a.log.Named("node"))
 	return nil
+}
+
+// changed takes over a new outcome.
+func (a *addresses) changed(r node.Result) {
+	a.candidates.Store(&r.Candidates)
+	was := a.last
+	if a.last = addressesText(r.Node); a.last != was {
+		a.events.Warn(kubenode.AddressChanged, fmt.Sprintf("the addresses of this node are now %s; they were %s", a.last, was))
+	}
+}
+
+// addressesText lists the addresses of a Node.
+func addressesText(n *model.Node) string {
+	var list []string
+	for _, f := range []model.Family{model.IPv4, model.IPv6} {
+		if n != nil && n.Spec.BGP.Address(f).IsValid() {
+			list = append(list, n.Spec.BGP.Address(f).String())
+		}
+	}
+	return cmp.Or(strings.Join(list, " and "), "none")
 }
 
 // shown are the candidates as the control API has them.

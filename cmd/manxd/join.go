@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 	"k8s.io/client-go/rest"
 
+	"github.com/manxnet/manx/cmd/manxd/kubenode"
 	"github.com/manxnet/manx/cmd/manxd/part"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/datastore"
@@ -32,6 +33,7 @@ type joined struct {
 	store      datastore.Backend
 	kube       *rest.Config // how the Kubernetes API is reached; nil if none is known
 	tables     *datastore.Tables
+	events     *kubenode.Events // about this node; nil if no Kubernetes API is known
 	kernel     *kernel.Conn
 	config     node.Config
 	registered node.Result
@@ -54,6 +56,9 @@ func (d *daemon) join(ctx context.Context) error {
 		return err
 	}
 	defer release()
+	if err := d.waitForCalicoNode(ctx, kube); err != nil {
+		return err
+	}
 	k, err := kernel.New()
 	if err != nil {
 		return err
@@ -61,6 +66,9 @@ func (d *daemon) join(ctx context.Context) error {
 	defer k.Close() //nolint:errcheck // everything has been answered
 	k.ProcSysNet = d.procSysNet
 	j := &joined{daemon: d, store: store, kube: kube, kernel: k, tables: datastore.NewTables(d.log.Named("datastore"), d.name)}
+	if j.events, err = newEvents(j); err != nil {
+		return err
+	}
 	if err := j.register(ctx); err != nil {
 		return err
 	}
@@ -81,6 +89,7 @@ func (d *daemon) showWaiting(err error) {
 // register makes the node known, with its addresses.
 func (j *joined) register(ctx context.Context) (err error) {
 	j.config = j.nodeConfig()
+	j.completeConfig(ctx)
 	if j.asksKubernetes() && j.kube != nil {
 		j.config.Kubernetes, err = kubernetesAddress(j.kube, cmp.Or(j.k8sNodeRef, j.name))
 		if err != nil {

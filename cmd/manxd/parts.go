@@ -20,11 +20,20 @@ func parts(j *joined) ([]part.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part.Part{
+	controllers, err := newControllers(j)
+	if err != nil {
+		return nil, err
+	}
+	drain := newDrain(j)
+	kubernetes, err := kubernetesParts(j, drain, bgp, policy)
+	if err != nil {
+		return nil, err
+	}
+	return append([]part.Part{
 		dataplane,
 		part.Optional(policy),
 		newFlowLog(j, policy),
-		newDrain(j),
+		drain,
 		bgp,
 		connected,
 		passwords,
@@ -33,5 +42,7 @@ func parts(j *joined) ([]part.Part, error) {
 		newTunnels(j),
 		newNodeStatus(j, bgp),
 		newAddresses(j),
-	}, nil
+		part.Optional(controllers),
+		newRegistration(j),
+	}, kubernetes...), nil
 }

@@ -37,7 +37,8 @@ func newPolicy(j *joined, d *dataplanePart) (*policyPart, error) {
 	p := &policyPart{rules: rules, view: j.control.Policy,
 		agent: dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: j.kernel, Connections: j.kernel,
 			Policy: j.policyConfig(j.name), Logger: j.log.Named("policy"), Programmed: j.control.Policy.Programmed,
-			Reached: d.SetPolicy})}
+			Repaired: j.repaired,
+			Reached:  d.SetPolicy})}
 	d.onLinks = append(d.onLinks, p.agent.LookAtInterfaces)
 	p.view.Show(server.PolicySource{Agent: p.agent, Tracer: rules})
 	return p, nil

@@ -68,7 +68,7 @@ func fromStatus(code int32, err error) error {
 	text := strings.TrimSpace(err.Error())
 	switch {
 	case isGone(err):
-		return fmt.Errorf("%w: %s", datastore.ErrUnavailable, text)
+		return &said{datastore.ErrUnavailable, text}
 	case code == http.StatusNotFound:
 		return &said{datastore.ErrNotFound, cmp.Or(text, datastore.ErrNotFound.Error())}
 	case apierrors.IsAlreadyExists(err):

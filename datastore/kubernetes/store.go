@@ -46,6 +46,7 @@ type Store struct {
 	found   bool // whether the server has that group, or a setting names it
 	told    map[model.Key]string
 	missing map[string]bool // custom resources that were asked for and are not there
+	reached chan struct{}   // closed when a watch could be opened after a loss
 	paged   bool            // whether the server cannot begin a watch with what is there
 }
 
@@ -76,7 +77,7 @@ func open(ctx context.Context, config Config, r *rest.Config, log *zap.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{config: config, host: r.Host, client: c, log: log, told: map[model.Key]string{}, missing: map[string]bool{},
+	s := &Store{config: config, host: r.Host, client: c, log: log, told: map[model.Key]string{}, missing: map[string]bool{}, reached: make(chan struct{}),
 		api: form.Group(cmp.Or(config.Group, string(form.V1))), found: config.Group != ""}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.discover(ctx); err != nil {

@@ -124,15 +124,43 @@ func (f *feed) run(ctx context.Context) {
 			if !f.fail(ctx, r, err) {
 				return
 			}
+			if isGone(err) { // it is there, and all that it had came to an end at once
+				delay, wait = minDelay, rand.N(time.Second)
+			}
 			if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 				wait = max(wait, time.Duration(seconds)*time.Second+rand.N(time.Second))
 			}
 		}
-		if !sleep(ctx, wait) {
+		if !f.store.sleepUntilReached(ctx, wait) {
 			return
 		}
 		delay = min(2*delay, maxDelay)
 	}
+}
+
+// sleepUntilReached waits, and not much longer than until another kind could be followed again: then the server is back.
+// It returns false if ctx ended.
+func (s *Store) sleepUntilReached(ctx context.Context, d time.Duration) bool {
+	s.mu.Lock()
+	reached := s.reached
+	s.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-reached:
+		return sleep(ctx, rand.N(minDelay))
+	case <-time.After(d):
+		return true
+	}
+}
+
+// opened tells those who wait that the server answers.
+func (s *Store) opened(r resource) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.missing, r.String())
+	close(s.reached)
+	s.reached = make(chan struct{})
 }
 
 // sleep waits, and returns false if ctx ended.
@@ -156,7 +184,7 @@ func (f *feed) fail(ctx context.Context, r resource, err error) bool {
 	}
 	f.lost, f.none = true, false
 	return f.send(ctx, datastore.Event{Type: datastore.EventLost, Kinds: []model.Kind{f.kind}, Revision: f.at,
-		Err: fmt.Errorf("%ss: %w", f.kind, f.store.explain(ctx, err))})
+		Err: f.store.explain(ctx, err)})
 }
 
 // absent tells the reader that there are no objects, since the server does not have the kind.
@@ -249,7 +277,9 @@ func (f *feed) open(ctx context.Context, r resource, query url.Values) (io.ReadC
 		}
 		return nil, err
 	}
-	f.store.present(r)
+	if f.lost {
+		f.store.opened(r)
+	}
 	return &cancelled{stream, func() { cancel(nil) }}, nil
 }
 
@@ -363,7 +393,7 @@ func (f *feed) newReading(ctx context.Context) (*reading, error) {
 	if !f.lost {
 		f.lost, f.none = true, false
 		if !f.send(ctx, datastore.Event{Type: datastore.EventLost, Kinds: []model.Kind{f.kind},
-			Err: fmt.Errorf("%ss: %w: reading everything", f.kind, datastore.ErrUnavailable)}) {
+			Err: fmt.Errorf("%w: its definition has appeared, reading everything", datastore.ErrUnavailable)}) {
 			return nil, ctx.Err()
 		}
 	}

@@ -75,3 +75,12 @@ func Inside(ns string, f func()) (err error) {
 func (n *Node) Dial(network, address string) (net.Conn, error) {
 	return dialIn(n.Namespace, network, address)
 }
+
+// Listen opens a port inside the node's namespace.
+func (n *Node) Listen(network, address string) (l net.Listener, err error) {
+	inside := func() { l, err = net.Listen(network, address) }
+	if outer := Inside(n.Namespace, inside); outer != nil {
+		return nil, outer
+	}
+	return l, err
+}

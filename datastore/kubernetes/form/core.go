@@ -29,7 +29,8 @@ func kept(m metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, UID: m.UID, CreationTimestamp: m.CreationTimestamp}
 }
 
-// Namespace gives the KindNamespace that tables keep: its labels, and the annotations that are about its pods' addresses.
+// Namespace gives the KindNamespace that tables keep: its labels, and the annotations that are about its pods'
+// addresses.
 func Namespace(n *corev1.Namespace) *model.Object {
 	m := kept(n.ObjectMeta)
 	m.Labels, m.Annotations = n.Labels, conversion.AddressAnnotations(n.Annotations)
@@ -40,7 +41,8 @@ func Namespace(n *corev1.Namespace) *model.Object {
 func ServiceAccount(a *corev1.ServiceAccount) *model.Object {
 	m := kept(a.ObjectMeta)
 	m.Labels = a.Labels
-	return live(model.Key{Kind: model.KindServiceAccount, Namespace: a.Namespace, Name: a.Name}, a.ResourceVersion, &model.ServiceAccount{ObjectMeta: m})
+	key := model.Key{Kind: model.KindServiceAccount, Namespace: a.Namespace, Name: a.Name}
+	return live(key, a.ResourceVersion, &model.ServiceAccount{ObjectMeta: m})
 }
 
 // Profile gives the profile that a namespace or a service account stands for, nil for any other object. Its revision is
@@ -64,8 +66,8 @@ func KubernetesPolicy(p *networkingv1.NetworkPolicy) *model.Object {
 	return live(key, p.ResourceVersion, &networkingv1.NetworkPolicy{ObjectMeta: kept(p.ObjectMeta), Spec: p.Spec})
 }
 
-// ClusterPolicy reads a KindClusterNetworkPolicy, which is a custom resource of Kubernetes. The object has Err set if its
-// type cannot hold what it says. The error is as of Decode.
+// ClusterPolicy reads a KindClusterNetworkPolicy, which is a custom resource of Kubernetes. The object has Err set if
+// its type cannot hold what it says. The error is as of Decode.
 func ClusterPolicy(raw []byte) (*model.Object, error) {
 	var head struct {
 		Metadata metadata `json:"metadata"`
@@ -94,8 +96,8 @@ func ClusterPolicy(raw []byte) (*model.Object, error) {
 // Service gives the KindService that tables keep.
 func Service(s *corev1.Service) *model.Object {
 	v := &model.Service{ObjectMeta: kept(s.ObjectMeta), Spec: model.ServiceSpec{
-		Type: model.ServiceType(s.Spec.Type), ClusterIP: s.Spec.ClusterIP, ClusterIPs: s.Spec.ClusterIPs, ExternalIPs: s.Spec.ExternalIPs,
-		LoadBalancerIP: s.Spec.LoadBalancerIP, ExternalTrafficPolicy: string(s.Spec.ExternalTrafficPolicy),
+		Type: model.ServiceType(s.Spec.Type), ClusterIP: s.Spec.ClusterIP, ClusterIPs: s.Spec.ClusterIPs,
+		ExternalIPs: s.Spec.ExternalIPs, LoadBalancerIP: s.Spec.LoadBalancerIP, ExternalTrafficPolicy: string(s.Spec.ExternalTrafficPolicy),
 	}}
 	for name, text := range s.Annotations {
 		if strings.HasPrefix(name, calico) {
@@ -122,9 +124,10 @@ func EndpointSlice(s *discoveryv1.EndpointSlice) *model.Object {
 	}
 	v.Endpoints = make([]model.Endpoint, len(s.Endpoints))
 	for i, e := range s.Endpoints {
-		v.Endpoints[i] = model.Endpoint{Addresses: e.Addresses, NodeName: e.NodeName, Conditions: model.EndpointConditions{
-			Ready: e.Conditions.Ready, Terminating: e.Conditions.Terminating,
-		}}
+		v.Endpoints[i] = model.Endpoint{
+			Addresses: e.Addresses, NodeName: e.NodeName,
+			Conditions: model.EndpointConditions{Ready: e.Conditions.Ready, Terminating: e.Conditions.Terminating},
+		}
 	}
 	for _, p := range s.Ports {
 		v.Ports = append(v.Ports, model.SlicePort{Name: p.Name, Protocol: (*string)(p.Protocol), Port: p.Port})

@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// A custom resource is turned into the document that etcd would hold of the object, which package model decodes, and the
-// other way round. So fields that this version does not know live on in the object, and a write keeps them.
+// A custom resource is turned into the document that etcd would hold of the object, which package model decodes, and
+// the other way round. So fields that this version does not know live on in the object, and a write keeps them.
 
 // members are those of a JSON object.
 type members map[string]json.RawMessage
@@ -86,8 +86,8 @@ func decodeDocument(key model.Key, doc members, revision int64, problem error) *
 	return o
 }
 
-// Encode gives the JSON of the custom resource of o, for create and update: with o.Revision as resourceVersion unless it
-// is 0, and with all fields of the stored object that this version does not know.
+// Encode gives the JSON of the custom resource of o, for create and update: with o.Revision as resourceVersion unless
+// it is 0, and with all fields of the stored object that this version does not know.
 func Encode(g Group, o *model.Object) ([]byte, error) {
 	r, ok := CustomResource(g, o.Key.Kind)
 	if !ok {
@@ -213,7 +213,9 @@ func quoted(text string) json.RawMessage {
 func revisionOf(resourceVersion string) (int64, error) {
 	n, err := strconv.ParseInt(resourceVersion, 10, 64)
 	if err != nil || n <= 0 {
-		return 0, model.FieldError{Field: "metadata.resourceVersion", Value: shortened(resourceVersion), Rule: "must be a positive number"}
+		return 0, model.FieldError{
+			Field: "metadata.resourceVersion", Value: shortened(resourceVersion), Rule: "must be a positive number",
+		}
 	}
 	return n, nil
 }

@@ -34,8 +34,8 @@ func AffinitySelector(owner string) string {
 	return labels.SelectorFromSet(labels.Set{labelAffinityType: typ, labelHostname: hostnameHash(host)}).String()
 }
 
-// TwoSteps tells the kinds whose objects Calico's programs delete in two steps: an update marks the object, which fails if
-// somebody else changed it, and only then it is removed.
+// TwoSteps tells the kinds whose objects Calico's programs delete in two steps: an update marks the object, which fails
+// if somebody else changed it, and only then it is removed.
 func TwoSteps(k model.Kind) bool {
 	return k == model.KindIPAMBlock || k == model.KindBlockAffinity || k == model.KindIPAMHandle
 }
@@ -47,7 +47,8 @@ func Deleted(o *model.Object) bool {
 	return m != nil && *m
 }
 
-// Mark gives a copy of o that bears the mark. It is o itself for kinds that have none, and where nothing could be decoded.
+// Mark gives a copy of o that bears the mark. It is o itself for kinds that have none, and where nothing could be
+// decoded.
 func Mark(o *model.Object) *model.Object {
 	if mark(o) == nil {
 		return o
@@ -152,7 +153,8 @@ func takeKey(g Group, k model.Kind, name string, spec members) (model.Key, error
 	var s struct{ CIDR, Node, Type, HandleID string }
 	for field, to := range map[string]*string{"cidr": &s.CIDR, "node": &s.Node, "type": &s.Type, "handleID": &s.HandleID} {
 		if text, ok := spec[field]; ok && json.Unmarshal(text, to) != nil {
-			return model.Key{}, model.FieldError{Field: "spec." + field, Value: shortened(string(text)), Rule: "must be a text"}
+			wrong := model.FieldError{Field: "spec." + field, Value: shortened(string(text)), Rule: "must be a text"}
+			return model.Key{}, wrong
 		}
 	}
 	key := model.Key{Kind: k, Name: name}
@@ -182,12 +184,14 @@ func takeKey(g Group, k model.Kind, name string, spec members) (model.Key, error
 		spec.remove("handleID")
 	}
 	if want, err := Name(key); err != nil || want != name {
-		return key, model.FieldError{Field: "metadata.name", Value: name, Rule: fmt.Sprintf("must be %q, as spec calls for", want)}
+		rule := fmt.Sprintf("must be %q, as spec calls for", want)
+		return key, model.FieldError{Field: "metadata.name", Value: name, Rule: rule}
 	}
 	return key, nil
 }
 
-// putKey adds to what etcd has in the value of an IPAM object what is in its key, and what the custom resource must have.
+// putKey adds to what etcd has in the value of an IPAM object what is in its key, and what the custom resource must
+// have.
 func putKey(g Group, key model.Key, spec members) error {
 	switch key.Kind {
 	case model.KindIPAMBlock:
@@ -199,7 +203,8 @@ func putKey(g Group, key model.Key, spec members) error {
 		spec["strictAffinity"] = json.RawMessage("false")
 	case model.KindBlockAffinity:
 		a, _ := key.Affinity() // Name has seen to that
-		spec["cidr"], spec["node"], spec["type"] = quoted(a.CIDR.Masked().String()), quoted(a.Host), quoted(string(a.Type))
+		spec["cidr"] = quoted(a.CIDR.Masked().String())
+		spec["node"], spec["type"] = quoted(a.Host), quoted(string(a.Type))
 		spec.orEmpty("deleted", "false")
 		if g == V1 {
 			spec["deleted"] = quoted(string(spec["deleted"]))
@@ -254,7 +259,9 @@ func foldedIPAM(key model.Key) string {
 
 // hiddenIPAM is the metadata of a custom resource of an IPAM kind that does not follow from the object.
 func hiddenIPAM(g Group, key model.Key, own metadata) *metadata {
-	hidden := &metadata{OwnerReferences: own.OwnerReferences, Finalizers: own.Finalizers, Labels: own.Labels, Annotations: own.Annotations}
+	hidden := &metadata{
+		OwnerReferences: own.OwnerReferences, Finalizers: own.Finalizers, Labels: own.Labels, Annotations: own.Annotations,
+	}
 	for name := range ownerLabels(key) {
 		hidden.Labels = without(hidden.Labels, name)
 	}

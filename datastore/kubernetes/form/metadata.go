@@ -41,8 +41,8 @@ func UID(g Group, uid types.UID) types.UID {
 	return uid
 }
 
-// unfold gives the metadata of the object as users see it, and what of the custom resource's own they do not see. folded
-// says whether the custom resource says how the object's metadata is.
+// unfold gives the metadata of the object as users see it, and what of the custom resource's own they do not see.
+// folded says whether the custom resource says how the object's metadata is.
 func unfold(g Group, own metadata) (seen metadata, hidden *metadata, folded bool, err error) {
 	if g != V1 {
 		return own, nil, false, nil
@@ -52,10 +52,13 @@ func unfold(g Group, own metadata) (seen metadata, hidden *metadata, folded bool
 		seen = own
 	} else if err := json.Unmarshal([]byte(text), &seen); err != nil {
 		return own, nil, true, model.FieldError{
-			Field: "metadata.annotations[" + annotationFolded + "]", Value: shortened(text), Rule: "must be metadata as JSON: " + err.Error(),
+			Field: "metadata.annotations[" + annotationFolded + "]", Value: shortened(text),
+			Rule: "must be metadata as JSON: " + err.Error(),
 		}
 	}
-	hidden = &metadata{OwnerReferences: own.OwnerReferences, Finalizers: own.Finalizers, DeletionTimestamp: own.DeletionTimestamp}
+	hidden = &metadata{
+		OwnerReferences: own.OwnerReferences, Finalizers: own.Finalizers, DeletionTimestamp: own.DeletionTimestamp,
+	}
 	if !folded {
 		seen.OwnerReferences, seen.Finalizers = nil, nil
 	}
@@ -78,7 +81,10 @@ func unfold(g Group, own metadata) (seen metadata, hidden *metadata, folded bool
 
 // fold gives the metadata of the custom resource of some name of an object with the metadata seen.
 func fold(seen metadata, name string, hidden *metadata) (metadata, error) {
-	own := metadata{Name: name, Namespace: seen.Namespace, UID: UID(V1, seen.UID), Labels: ours(seen.Labels), Annotations: ours(seen.Annotations)}
+	own := metadata{
+		Name: name, Namespace: seen.Namespace, UID: UID(V1, seen.UID),
+		Labels: ours(seen.Labels), Annotations: ours(seen.Annotations),
+	}
 	if hidden != nil {
 		own.OwnerReferences, own.Finalizers = hidden.OwnerReferences, hidden.Finalizers
 		if hidden.DeletionTimestamp != nil {

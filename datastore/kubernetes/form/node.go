@@ -35,12 +35,25 @@ const (
 // nodeField is a field of a Calico Node that an annotation of the Kubernetes Node holds.
 type nodeField struct {
 	annotation string
-	valid      func(string) bool
-	want       string
+	rule       rule
 	of         func(*nodeParts) *string
 	// tunnel marks what usePodCIDR has in another place.
 	tunnel bool
 }
+
+// rule says what an annotation may hold.
+type rule struct {
+	valid func(string) bool
+	want  string
+}
+
+var (
+	ipv4      = rule{address(model.IPv4), "an IPv4 address or CIDR"}
+	ipv6      = rule{address(model.IPv6), "an IPv6 address or CIDR"}
+	clusterID = rule{single, "an IPv4 address"}
+	mac       = rule{isMAC, "a MAC address"}
+	publicKey = rule{isPublicKey, "a WireGuard key: 32 bytes in base64"}
+)
 
 // nodeParts is a Node the parts of which are all there, be they empty.
 type nodeParts struct {
@@ -50,18 +63,18 @@ type nodeParts struct {
 }
 
 var nodeFields = []nodeField{
-	{calico + "IPv4Address", address(model.IPv4), "an IPv4 address or CIDR", func(n *nodeParts) *string { return &n.bgp.IPv4Address }, false},
-	{calico + "IPv6Address", address(model.IPv6), "an IPv6 address or CIDR", func(n *nodeParts) *string { return &n.bgp.IPv6Address }, false},
-	{calico + "RouteReflectorClusterID", single, "an IPv4 address", func(n *nodeParts) *string { return &n.bgp.RouteReflectorClusterID }, false},
-	{calico + "IPv4IPIPTunnelAddr", address(model.IPv4), "an IPv4 address", func(n *nodeParts) *string { return &n.bgp.IPv4IPIPTunnelAddr }, true},
-	{calico + "IPv4VXLANTunnelAddr", address(model.IPv4), "an IPv4 address", func(n *nodeParts) *string { return &n.Spec.IPv4VXLANTunnelAddr }, false},
-	{calico + "VXLANTunnelMACAddr", mac, "a MAC address", func(n *nodeParts) *string { return &n.Spec.VXLANTunnelMACAddr }, false},
-	{calico + "IPv6VXLANTunnelAddr", address(model.IPv6), "an IPv6 address", func(n *nodeParts) *string { return &n.Spec.IPv6VXLANTunnelAddr }, false},
-	{calico + "VXLANTunnelMACAddrV6", mac, "a MAC address", func(n *nodeParts) *string { return &n.Spec.VXLANTunnelMACAddrV6 }, false},
-	{calico + "IPv4WireguardInterfaceAddr", address(model.IPv4), "an IPv4 address", func(n *nodeParts) *string { return &n.wireguard.InterfaceIPv4Address }, true},
-	{calico + "IPv6WireguardInterfaceAddr", address(model.IPv6), "an IPv6 address", func(n *nodeParts) *string { return &n.wireguard.InterfaceIPv6Address }, true},
-	{annotationPublicKey, publicKey, "a WireGuard key: 32 bytes in base64", func(n *nodeParts) *string { return &n.Status.WireguardPublicKey }, false},
-	{calico + "WireguardPublicKeyV6", publicKey, "a WireGuard key: 32 bytes in base64", func(n *nodeParts) *string { return &n.Status.WireguardPublicKeyV6 }, false},
+	{calico + "IPv4Address", ipv4, func(n *nodeParts) *string { return &n.bgp.IPv4Address }, false},
+	{calico + "IPv6Address", ipv6, func(n *nodeParts) *string { return &n.bgp.IPv6Address }, false},
+	{calico + "RouteReflectorClusterID", clusterID, func(n *nodeParts) *string { return &n.bgp.RouteReflectorClusterID }, false},
+	{calico + "IPv4IPIPTunnelAddr", ipv4, func(n *nodeParts) *string { return &n.bgp.IPv4IPIPTunnelAddr }, true},
+	{calico + "IPv4VXLANTunnelAddr", ipv4, func(n *nodeParts) *string { return &n.Spec.IPv4VXLANTunnelAddr }, false},
+	{calico + "VXLANTunnelMACAddr", mac, func(n *nodeParts) *string { return &n.Spec.VXLANTunnelMACAddr }, false},
+	{calico + "IPv6VXLANTunnelAddr", ipv6, func(n *nodeParts) *string { return &n.Spec.IPv6VXLANTunnelAddr }, false},
+	{calico + "VXLANTunnelMACAddrV6", mac, func(n *nodeParts) *string { return &n.Spec.VXLANTunnelMACAddrV6 }, false},
+	{calico + "IPv4WireguardInterfaceAddr", ipv4, func(n *nodeParts) *string { return &n.wireguard.InterfaceIPv4Address }, true},
+	{calico + "IPv6WireguardInterfaceAddr", ipv6, func(n *nodeParts) *string { return &n.wireguard.InterfaceIPv6Address }, true},
+	{annotationPublicKey, publicKey, func(n *nodeParts) *string { return &n.Status.WireguardPublicKey }, false},
+	{calico + "WireguardPublicKeyV6", publicKey, func(n *nodeParts) *string { return &n.Status.WireguardPublicKeyV6 }, false},
 }
 
 // nodeReader reads one Kubernetes Node.
@@ -71,7 +84,8 @@ type nodeReader struct {
 	notices []conversion.Notice
 }
 
-// Node gives Calico's Node of a Kubernetes Node. Annotations that cannot be used count as missing; the notices tell of them.
+// Node gives Calico's Node of a Kubernetes Node. Annotations that cannot be used count as missing; the notices tell of
+// them.
 func Node(n *corev1.Node, c Config) (*model.Object, []conversion.Notice) {
 	r := nodeReader{from: n, to: nodeParts{
 		Node: &model.Node{
@@ -88,10 +102,10 @@ func Node(n *corev1.Node, c Config) (*model.Object, []conversion.Notice) {
 		text := n.Annotations[f.annotation]
 		switch {
 		case text == "" || podCIDR && f.tunnel:
-		case f.valid(text):
+		case f.rule.valid(text):
 			*f.of(&r.to) = text
 		default:
-			r.ignore(f.annotation, "must be "+f.want)
+			r.ignore(f.annotation, "must be "+f.rule.want)
 		}
 	}
 	if podCIDR {
@@ -176,7 +190,8 @@ func (r *nodeReader) interfaces() {
 		list[i].Addresses = slices.DeleteFunc(list[i].Addresses, func(text string) bool {
 			_, err := netip.ParseAddr(text)
 			if err != nil {
-				r.note(fmt.Sprintf("metadata.annotations[%s][%d]", annotationInterfaces, i), text, "must be an IP address", "the address is left out")
+				field := fmt.Sprintf("metadata.annotations[%s][%d]", annotationInterfaces, i)
+				r.note(field, text, "must be an IP address", "the address is left out")
 			}
 			return err != nil
 		})
@@ -218,9 +233,9 @@ func nodeAddresses(b *model.NodeBGPSpec, known []corev1.NodeAddress) []model.Nod
 }
 
 // NodePatch gives the JSON merge patch (RFC 7386) of nodes/status that stores a Calico Node in the annotations of the
-// Kubernetes Node of its name: it takes away those that it has no value for, and leaves everything else alone. It fails in
-// the API if the Node has another UID or resourceVersion; either is left open where o has none. Labels that are Kubernetes'
-// own stay where they are.
+// Kubernetes Node of its name: it takes away those that it has no value for, and leaves everything else alone. It fails
+// in the API if the Node has another UID or resourceVersion; either is left open where o has none. Labels that are
+// Kubernetes' own stay where they are.
 func NodePatch(o *model.Object) ([]byte, error) {
 	node, ok := o.Value.(*model.Node)
 	if !ok {
@@ -253,7 +268,8 @@ func NodePatch(o *model.Object) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", o.Key, err)
 	}
 	for annotation, v := range map[string]any{
-		annotationLabels: labels, annotationAnnotations: without(node.Annotations, annotationKubeLabels), annotationInterfaces: node.Spec.Interfaces,
+		annotationLabels: labels, annotationInterfaces: node.Spec.Interfaces,
+		annotationAnnotations: without(node.Annotations, annotationKubeLabels),
 	} {
 		text, err := json.Marshal(v)
 		if err != nil {
@@ -276,7 +292,8 @@ func ownLabels(n *model.Node) (map[string]string, error) {
 	var kube map[string]string
 	if err := json.Unmarshal([]byte(text), &kube); err != nil {
 		return nil, model.FieldError{
-			Field: "metadata.annotations[" + annotationKubeLabels + "]", Value: shortened(text), Rule: "must be a JSON object of texts",
+			Field: "metadata.annotations[" + annotationKubeLabels + "]", Value: shortened(text),
+			Rule: "must be a JSON object of texts",
 		}
 	}
 	own := maps.Clone(n.Labels)
@@ -306,12 +323,12 @@ func single(text string) bool {
 	return err == nil && a.Is4()
 }
 
-func mac(text string) bool {
+func isMAC(text string) bool {
 	_, err := net.ParseMAC(text)
 	return err == nil
 }
 
-func publicKey(text string) bool {
+func isPublicKey(text string) bool {
 	b, err := base64.StdEncoding.DecodeString(text)
 	return err == nil && len(b) == 32
 }

@@ -1,6 +1,7 @@
 package form
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,11 +14,14 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Endpoint gives the WorkloadEndpoint of a pod: nil for a pod of the host's network or without a node, and for one whose
-// name no endpoint can have, of which a notice tells. A pod that is finished or has no address yet has an endpoint without
-// addresses.
+// defaultPrefix is what Calico begins the names of interfaces with.
+const defaultPrefix = "cali"
+
+// Endpoint gives the WorkloadEndpoint of a pod: nil for a pod of the host's network or without a node, and for one
+// whose name no endpoint can have, of which a notice tells. A pod that is finished or has no address yet has an
+// endpoint without addresses.
 func Endpoint(p *corev1.Pod, c Config) (*model.Object, []conversion.Notice) {
-	w, notices, err := conversion.Pod(pod(p), c.InterfacePrefix)
+	w, notices, err := conversion.Pod(pod(p), cmp.Or(c.InterfacePrefix, defaultPrefix))
 	var problem model.FieldError
 	if errors.As(err, &problem) {
 		key := model.Key{Kind: model.KindPod, Namespace: p.Namespace, Name: p.Name}
@@ -26,15 +30,16 @@ func Endpoint(p *corev1.Pod, c Config) (*model.Object, []conversion.Notice) {
 	if w == nil {
 		return nil, notices
 	}
-	return live(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: w.Namespace, Name: w.Name}, p.ResourceVersion, w), notices
+	key := model.Key{Kind: model.KindWorkloadEndpoint, Namespace: w.Namespace, Name: w.Name}
+	return live(key, p.ResourceVersion, w), notices
 }
 
 // pod gives the part of a pod that counts.
 func pod(p *corev1.Pod) *model.Pod {
 	m := &model.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: p.Name, GenerateName: p.GenerateName, Namespace: p.Namespace, UID: p.UID, Labels: p.Labels, Annotations: p.Annotations,
-			CreationTimestamp: p.CreationTimestamp, DeletionTimestamp: p.DeletionTimestamp,
+			Name: p.Name, GenerateName: p.GenerateName, Namespace: p.Namespace, UID: p.UID,
+			Labels: p.Labels, Annotations: p.Annotations, CreationTimestamp: p.CreationTimestamp, DeletionTimestamp: p.DeletionTimestamp,
 		},
 		Spec: model.PodSpec{
 			NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork, ServiceAccountName: p.Spec.ServiceAccountName,
@@ -61,7 +66,8 @@ func containers(in []corev1.Container) []model.Container {
 		list[i] = model.Container{Name: c.Name, Ports: make([]model.ContainerPort, len(c.Ports))}
 		for j, p := range c.Ports {
 			list[i].Ports[j] = model.ContainerPort{
-				Name: p.Name, HostPort: p.HostPort, ContainerPort: p.ContainerPort, Protocol: string(p.Protocol), HostIP: p.HostIP,
+				Name: p.Name, ContainerPort: p.ContainerPort, Protocol: string(p.Protocol),
+				HostPort: p.HostPort, HostIP: p.HostIP,
 			}
 		}
 	}
@@ -88,9 +94,9 @@ func EndpointPatch(o *model.Object) ([]byte, error) {
 	return annotationPatch(w.UID, 0, annotations)
 }
 
-// ReleasePatch gives the JSON merge patch of pods/status that says that a pod has given back its addresses: the annotations
-// stay, but are empty. The container stays too, so that a deletion that comes twice can tell which one it is about. The
-// patch fails in the API if the pod has another UID or resourceVersion; "" and 0 leave them open.
+// ReleasePatch gives the JSON merge patch of pods/status that says that a pod has given back its addresses: the
+// annotations stay, but are empty. The container stays too, so that a deletion that comes twice can tell which one it
+// is about. The patch fails in the API if the pod has another UID or resourceVersion; "" and 0 leave them open.
 func ReleasePatch(uid types.UID, revision int64) ([]byte, error) {
 	return annotationPatch(uid, revision, map[string]string{conversion.AnnotationIP: "", conversion.AnnotationIPs: ""})
 }

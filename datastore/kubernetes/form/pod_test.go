@@ -42,6 +42,12 @@ func TestEndpoint(t *testing.T) {
 		!strings.HasPrefix(w.Spec.InterfaceName, "cali") || !reflect.DeepEqual(w.Spec.Profiles, []string{"kns.shop", "ksa.shop.robot"}) {
 		t.Errorf("%+v", w)
 	}
+	for prefix, want := range map[string]string{"": w.Spec.InterfaceName, "tap": "tap" + w.Spec.InterfaceName[len("cali"):]} {
+		o, _ := Endpoint(kubePod(nil), Config{InterfacePrefix: prefix})
+		if have := o.Value.(*model.WorkloadEndpoint).Spec.InterfaceName; have != want {
+			t.Errorf("prefix %q: %s", prefix, have)
+		}
+	}
 	now := metav1.Now()
 	for what, c := range map[string]struct {
 		change            func(*corev1.Pod)

@@ -26,11 +26,17 @@ type Line struct {
 // NewLine opens a line to a URL, which ends with the test.
 func NewLine(t testing.TB, to string) *Line {
 	t.Helper()
-	u, err := url.Parse(to)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	return NewLineFrom(t, l, to)
+}
+
+// NewLineFrom is a line that begins at a listener, which may be in another network namespace.
+func NewLineFrom(t testing.TB, l net.Listener, to string) *Line {
+	t.Helper()
+	u, err := url.Parse(to)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -42,7 +43,7 @@ type Server struct {
 	ca        *authority
 	mu        sync.Mutex
 	users     []string
-	etcd, api *exec.Cmd
+	etcd, api *program
 }
 
 // Programs is the folder of Kubernetes' programs, which `make kubernetes-programs` fills.
@@ -119,24 +120,43 @@ func (s *Server) startEtcd(t testing.TB, peerPort string) {
 }
 
 // start runs a program that logs into a file and ends with this process.
-func (s *Server) start(t testing.TB, name, program string, args ...string) *exec.Cmd {
+func (s *Server) start(t testing.TB, name, path string, args ...string) *program {
 	t.Helper()
 	log, err := os.OpenFile(s.file(name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close() //nolint:errcheck // the program has it
-	cmd := exec.Command(program, args...)
+	cmd := exec.Command(path, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	p, started := &program{ended: make(chan struct{})}, make(chan error, 1)
+	go func() {
+		defer close(p.ended)
+		// The program ends with the thread that started it, be it that of a goroutine which enters a namespace.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		p.Process = cmd.Process
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
-	return cmd
+	return p
+}
+
+// program is one that runs until it is ended.
+type program struct {
+	*os.Process
+	ended chan struct{} // closed when it has ended
 }
 
 // waitFor waits for a server that answers OK.
-func (s *Server) waitFor(t testing.TB, cmd *exec.Cmd, name, url string, client *http.Client) {
+func (s *Server) waitFor(t testing.TB, p *program, name, url string, client *http.Client) {
 	t.Helper()
 	var last error
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
@@ -156,9 +176,13 @@ func (s *Server) waitFor(t testing.TB, cmd *exec.Cmd, name, url string, client *
 		}
 		cancel()
 		last = err
-		if cmd.Process.Signal(unix.Signal(0)) != nil {
-			break
+		select {
+		case <-p.ended:
+			last = fmt.Errorf("it has ended (%w)", last)
+		default:
+			continue
 		}
+		break
 	}
 	log, _ := os.ReadFile(s.file(name + ".log"))
 	lines := bytes.Split(log, []byte("\n"))
@@ -200,10 +224,10 @@ func (s *Server) Stop() {
 }
 
 // end ends a program with KILL: kube-apiserver does not end on TERM for long when its etcd is gone.
-func end(cmd *exec.Cmd) {
-	if cmd != nil {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+func end(p *program) {
+	if p != nil {
+		_ = p.Kill()
+		<-p.ended
 	}
 }
 
@@ -214,11 +238,11 @@ func (s *Server) kill() {
 
 // RSS is the memory of kube-apiserver and etcd in bytes.
 func (s *Server) RSS() (total int64) {
-	for _, cmd := range []*exec.Cmd{s.api, s.etcd} {
+	for _, cmd := range []*program{s.api, s.etcd} {
 		if cmd == nil {
 			continue
 		}
-		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", cmd.Process.Pid))
+		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", cmd.Pid))
 		var size, resident int64
 		if _, scanErr := fmt.Sscan(string(raw), &size, &resident); err == nil && scanErr == nil {
 			total += resident * int64(os.Getpagesize())
@@ -290,4 +314,13 @@ func (s *Server) KubeconfigAt(t testing.TB, url, user string) string {
 		t.Fatal(err)
 	}
 	return file
+}
+
+// RotateCA gives the server a certificate of a new authority, and starts it again.
+func (s *Server) RotateCA(t testing.TB) {
+	t.Helper()
+	s.ca = newAuthority(t)
+	s.ca.serverCertificate(t, s.file("server.crt"), s.file("server.key"))
+	write(t, s.file("ca.crt"), s.ca.pem())
+	s.Restart(t)
 }

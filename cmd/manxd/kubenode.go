@@ -1,0 +1,192 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/manxnet/manx/cmd/manxd/kubenode"
+	"github.com/manxnet/manx/cmd/manxd/part"
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/ipam"
+	"github.com/manxnet/manx/proto/server"
+)
+
+// kubernetesNode is this node's name in Kubernetes.
+func (o options) kubernetesNode(name string) string { return cmp.Or(o.k8sNodeRef, name) }
+
+// newEvents makes Events about this node, nil where no Kubernetes API is known.
+func newEvents(j *joined) (*kubenode.Events, error) {
+	if j.kube == nil {
+		return nil, nil
+	}
+	client, err := typedcorev1.NewForConfig(j.kube)
+	if err != nil {
+		return nil, fmt.Errorf("events: %w", err)
+	}
+	return kubenode.NewEvents(client, j.kubernetesNode(j.name)), nil
+}
+
+// kubernetesParts tell Kubernetes about this node; none where no Kubernetes API is known.
+func kubernetesParts(j *joined, d *drain, b *bgpPart, p *policyPart) ([]part.Part, error) {
+	if j.kube == nil {
+		return nil, nil
+	}
+	condition, err := newNetworkCondition(j, d)
+	if err != nil {
+		return nil, err
+	}
+	return []part.Part{newEventsPart(j, b, p), condition, newCalicoWatch(j)}, nil
+}
+
+// repaired tells that changes of another program were undone.
+func (j *joined) repaired(target string, list []reconcile.Repair, more int) {
+	example := list[0]
+	j.events.Warn(kubenode.DriftRepaired, fmt.Sprintf(
+		"%d changes that another program had made were undone (%s), such as %s: found %s, want %s", len(list)+more, target,
+		example.Key, cmp.Or(example.Found, "nothing"), cmp.Or(example.Wanted, "nothing")))
+}
+
+const (
+	sessionsPoll = 5 * time.Second
+	policyPoll   = 30 * time.Second
+	poolsPoll    = 5 * time.Minute
+)
+
+// eventsPart finds what is to be told in Events and is not told by those who do it.
+type eventsPart struct {
+	*joined
+	bgp    *bgpPart
+	policy *policyPart
+	pools  *kubenode.Pools
+}
+
+func newEventsPart(j *joined, b *bgpPart, p *policyPart) *eventsPart {
+	return &eventsPart{joined: j, bgp: b, policy: p,
+		pools: kubenode.NewPools(j.events, ipam.New(j.store, j.log.Named("ipam"), time.Now).Utilization)}
+}
+
+func (e *eventsPart) Name() string        { return "events" }
+func (e *eventsPart) Close()              { e.events.Close() }
+func (e *eventsPart) Kinds() []model.Kind { return []model.Kind{model.KindNode} }
+
+// Notices tell that Events are not taken.
+func (e *eventsPart) Notices() []server.Notice {
+	err := e.events.Refused()
+	if err == nil {
+		return nil
+	}
+	return []server.Notice{{Topic: "daemon", Subject: "Events of Kubernetes", Text: "cannot be written: " + err.Error()}}
+}
+
+// Run implements part.Part.
+func (e *eventsPart) Run(ctx context.Context) error {
+	sessions := kubenode.NewSessions(e.events)
+	policies := kubenode.NewChanges(e.events, kubenode.PolicyRefused)
+	look, judge, count := time.NewTicker(sessionsPoll), time.NewTicker(policyPoll), time.NewTicker(poolsPoll)
+	defer look.Stop()
+	defer judge.Stop()
+	defer count.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case now := <-look.C:
+			sessions.Look(now, e.bgp.speaker.Statuses())
+		case <-judge.C:
+			policies.Look(e.refusedPolicies())
+		case <-count.C:
+			if err := e.countPools(ctx); err != nil {
+				e.log.Debug("pools cannot be counted", zap.Error(err))
+			}
+		}
+	}
+}
+
+// speaksForAll is whether this node tells what concerns the cluster: the first one by name does.
+func (e *eventsPart) speaksForAll() bool {
+	for o := range e.tables.Snapshot().All(model.KindNode) {
+		return o.Key.Name == e.name
+	}
+	return false
+}
+
+func (e *eventsPart) countPools(ctx context.Context) error {
+	if !e.speaksForAll() {
+		return nil
+	}
+	return e.pools.Look(ctx)
+}
+
+// refusedPolicies are those that the kernel of this node refuses, and for one node of the cluster those that cannot be
+// used on any.
+func (e *eventsPart) refusedPolicies() map[string]string {
+	list := map[string]string{}
+	if e.policy == nil {
+		return list
+	}
+	status := e.policy.agent.Status()
+	for _, r := range status.Refused {
+		list[r.Comment] = fmt.Sprintf("the kernel refuses rules of %s (%s), everything they are about is dropped: %s",
+			r.Comment, r.Object, r.Reason)
+	}
+	if e.speaksForAll() {
+		for k, why := range status.Bad {
+			list[k.String()] = fmt.Sprintf("%s cannot be used: %s", k, why)
+		}
+	}
+	return list
+}
+
+// networkCondition keeps the condition NetworkUnavailable of the Node.
+type networkCondition struct {
+	*kubenode.Condition
+	*joined
+}
+
+func newNetworkCondition(j *joined, d *drain) (*networkCondition, error) {
+	client, err := typedcorev1.NewForConfig(j.kube)
+	if err != nil {
+		return nil, fmt.Errorf("condition of the Node: %w", err)
+	}
+	c := &networkCondition{joined: j}
+	c.Condition = &kubenode.Condition{Client: client, Node: j.kubernetesNode(j.name), Log: j.log.Named("node"),
+		Ready:    func() bool { ready, _ := j.control.Ready(); return ready },
+		Identity: c.identity, OutOfService: func() string { return outOfService(d.State().Phase) }}
+	return c, nil
+}
+
+// outOfService is what the condition says while the node's routes are withdrawn.
+func outOfService(phase model.DrainPhase) string {
+	if phase == model.Drained {
+		return "this node is out of service by order, its routes are withdrawn: manxctl node undrain brings it back"
+	}
+	return ""
+}
+
+func (c *networkCondition) Name() string                  { return "network-condition" }
+func (c *networkCondition) Kinds() []model.Kind           { return []model.Kind{model.KindNode} }
+func (c *networkCondition) Run(ctx context.Context) error { return c.Condition.Run(ctx) }
+
+// identity is that of the Node as the datastore has it.
+func (c *networkCondition) identity() string {
+	if n := model.Get[model.Node](c.tables.Snapshot(), model.ResourceKey(model.KindNode, c.joined.name)); n != nil {
+		return string(n.UID)
+	}
+	return ""
+}
+
+// Notices tell that the condition is not as it should be.
+func (c *networkCondition) Notices() []server.Notice {
+	err := c.Problem()
+	if err == nil {
+		return nil
+	}
+	return []server.Notice{{Topic: "node", Subject: c.Condition.Node,
+		Text: "the condition NetworkUnavailable cannot be written in Kubernetes: " + err.Error()}}
+}

@@ -1,0 +1,76 @@
+package kubenode
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/big"
+	"slices"
+
+	"github.com/manxnet/manx/ipam"
+)
+
+// Changes tells once of each thing that is wrong, and again when something else is wrong with it.
+type Changes struct {
+	events *Events
+	reason Reason
+	told   map[string]string
+}
+
+// NewChanges makes Changes that tell by Events with a reason.
+func NewChanges(e *Events, r Reason) *Changes { return &Changes{events: e, reason: r} }
+
+// Look takes what is wrong, by subject.
+func (c *Changes) Look(wrong map[string]string) {
+	for _, subject := range slices.Sorted(maps.Keys(wrong)) {
+		if text := wrong[subject]; c.told[subject] != text {
+			c.events.Warn(c.reason, text)
+		}
+	}
+	c.told = maps.Clone(wrong)
+}
+
+// nearlyFull is the share of a pool's addresses in use from which it is told, in percent.
+const nearlyFull = 90
+
+// Pools tells of pools that are nearly full.
+type Pools struct {
+	count   func(context.Context) ([]ipam.PoolUsage, error)
+	changes *Changes
+}
+
+// NewPools makes Pools that count by count, such as Utilization of an ipam.Allocator.
+func NewPools(e *Events, count func(context.Context) ([]ipam.PoolUsage, error)) *Pools {
+	return &Pools{count: count, changes: NewChanges(e, PoolNearlyFull)}
+}
+
+// Look counts, which reads all blocks.
+func (p *Pools) Look(ctx context.Context) error {
+	usage, err := p.count(ctx)
+	if err != nil {
+		return err
+	}
+	wrong := map[string]string{}
+	for _, u := range usage {
+		if free := free(u); u.Name != "" && free.Cmp(percent(u.Capacity, 100-nearlyFull)) < 0 {
+			wrong[u.Name] = fmt.Sprintf("the IPPool %s (%s) is nearly full: more than %d %% of its addresses are in use or reserved",
+				u.Name, u.CIDR, nearlyFull)
+		}
+	}
+	p.changes.Look(wrong)
+	return nil
+}
+
+// free is how many addresses can still be assigned.
+func free(u ipam.PoolUsage) *big.Int {
+	n := new(big.Int).Sub(u.Capacity, big.NewInt(int64(u.InUse)))
+	if u.Reserved != nil {
+		n.Sub(n, u.Reserved)
+	}
+	return n
+}
+
+func percent(n *big.Int, p int64) *big.Int {
+	n = new(big.Int).Mul(n, big.NewInt(p))
+	return n.Div(n, big.NewInt(100))
+}

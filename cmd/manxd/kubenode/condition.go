@@ -1,0 +1,160 @@
+package kubenode
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/manxnet/manx/dataplane/reconcile"
+)
+
+// The reasons and the message of the condition NetworkUnavailable are those of Calico's own nodes, which other programs
+// know, and which need not change when a node is moved.
+const (
+	networkUp     = "CalicoIsUp"
+	networkDown   = "CalicoIsDown"
+	messageUp     = "Calico is running on this node"
+	readyPoll     = time.Second
+	changePoll    = 5 * time.Second
+	recheckEvery  = 10 * time.Minute
+	writeTimeout  = 10 * time.Second
+	conditionType = corev1.NodeNetworkUnavailable
+)
+
+// Condition keeps the condition NetworkUnavailable of this host's Node. It is False from when this node has been ready
+// once, and True while the node is out of service by order. The end of the daemon changes nothing: routes, rules and
+// sessions outlive it, and a taint for each update would keep pods off nodes whose network works.
+type Condition struct {
+	Client typedcorev1.NodesGetter
+	Node   string // its name in Kubernetes
+	// Ready tells whether this node does its part. It is called until it was true once.
+	Ready func() bool
+	// OutOfService is why the node is out of service, empty if it is not.
+	OutOfService func() string
+	// Identity is that of the Node in the datastore: a Node that was made again has no conditions. Empty if not known.
+	Identity func() string
+	Log      *zap.Logger
+
+	mu      sync.Mutex
+	problem error
+}
+
+// Problem is why the condition is not as it should be, nil if it is.
+func (c *Condition) Problem() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.problem
+}
+
+// written is what was brought about last.
+type written struct {
+	out, identity string
+	recheck       time.Time
+}
+
+var writeBackoff = reconcile.Backoff{Min: 2 * time.Second, Max: 5 * time.Minute}
+
+// Run keeps the condition until ctx ends.
+func (c *Condition) Run(ctx context.Context) error {
+	for !c.Ready() {
+		if !pause(ctx, readyPoll) {
+			return ctx.Err()
+		}
+	}
+	var have written
+	failures := 0
+	for {
+		wait := changePoll
+		out, identity := c.OutOfService(), c.Identity()
+		if have.recheck.Before(time.Now()) || out != have.out || identity != have.identity {
+			err := c.write(ctx, c.wanted(out))
+			if c.note(err); err == nil {
+				failures = 0
+				have = written{out, identity, time.Now().Add(recheckEvery + rand.N(recheckEvery/4))}
+			} else {
+				failures++
+				wait = writeBackoff.After(failures)
+			}
+		}
+		if !pause(ctx, wait) {
+			return ctx.Err()
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// note logs a problem when it begins, and its end.
+func (c *Condition) note(err error) {
+	c.mu.Lock()
+	before := c.problem
+	c.problem = err
+	c.mu.Unlock()
+	switch {
+	case err != nil && (before == nil || before.Error() != err.Error()):
+		c.Log.Warn("the condition NetworkUnavailable of the Node cannot be written, trying again", zap.Error(err))
+	case err == nil && before != nil:
+		c.Log.Info("the condition NetworkUnavailable of the Node is written")
+	}
+}
+
+func (c *Condition) wanted(out string) corev1.NodeCondition {
+	if out == "" {
+		return corev1.NodeCondition{Type: conditionType, Status: corev1.ConditionFalse, Reason: networkUp, Message: messageUp}
+	}
+	return corev1.NodeCondition{Type: conditionType, Status: corev1.ConditionTrue, Reason: networkDown, Message: out}
+}
+
+// write makes the condition as wanted, unless it is.
+func (c *Condition) write(ctx context.Context, want corev1.NodeCondition) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	return SetCondition(ctx, c.Client, c.Node, want)
+}
+
+// SetCondition makes a condition of a Node as wanted but for its times. One that is so already is not written.
+func SetCondition(ctx context.Context, client typedcorev1.NodesGetter, node string, want corev1.NodeCondition) error {
+	n, err := client.Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	now := metav1.Now()
+	want.LastHeartbeatTime, want.LastTransitionTime = now, now
+	for _, have := range n.Status.Conditions {
+		if have.Type != want.Type {
+			continue
+		}
+		if have.Status == want.Status && have.Reason == want.Reason && have.Message == want.Message {
+			return nil
+		}
+		if have.Status == want.Status {
+			want.LastTransitionTime = have.LastTransitionTime
+		}
+	}
+	// Conditions are merged by their type, so those of others stay. The identity keeps a new Node of the name out of it.
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": n.UID},
+		"status": map[string]any{"conditions": []corev1.NodeCondition{want}}})
+	if err != nil {
+		return err
+	}
+	_, err = client.Nodes().PatchStatus(ctx, node, patch)
+	if err != nil {
+		return fmt.Errorf("condition %s: %w", want.Type, err)
+	}
+	return nil
+}

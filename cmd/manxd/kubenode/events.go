@@ -1,0 +1,121 @@
+// Package kubenode tells Kubernetes about this node: Events for what a person should know, and the Node's condition
+// NetworkUnavailable.
+package kubenode
+
+import (
+	"context"
+	"sync"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+)
+
+// Reason is that of an Event, by which people and alerts select.
+type Reason string
+
+// The reasons of Events.
+const (
+	SessionDown    Reason = "BGPSessionDown"
+	SessionUp      Reason = "BGPSessionUp" // one that was told to be down
+	AddressChanged Reason = "NodeAddressChanged"
+	PoolNearlyFull Reason = "IPPoolNearlyFull"
+	DriftRepaired  Reason = "DriftRepaired"
+	PolicyRefused  Reason = "PolicyRefused"
+)
+
+// Component is who the Events come from.
+const Component = "manx"
+
+// An apiserver is not flooded by a node that is unwell: of one reason, so many Events come at once, and then one in so
+// many seconds. Similar ones are counted in one Event (client-go's correlator).
+const (
+	burst       = 10
+	refillEvery = 120
+)
+
+// Events records Events about this host's Node. Recording never waits: what an apiserver that is away cannot take is
+// tried again some times, and dropped when there is too much of it. A nil *Events records nothing.
+type Events struct {
+	node        *corev1.ObjectReference
+	client      typedcorev1.EventsGetter
+	broadcaster record.EventBroadcaster
+	recorder    record.EventRecorder
+	stop        context.CancelFunc
+
+	mu      sync.Mutex
+	refused error
+}
+
+// NewEvents makes Events about a Node; Close ends what it starts.
+func NewEvents(client typedcorev1.EventsGetter, node string) *Events {
+	// The package would log by itself each attempt that fails; Refused says it once.
+	ctx, stop := context.WithCancel(klog.NewContext(context.Background(), logr.Discard()))
+	e := &Events{client: client, stop: stop,
+		// As the kubelet does it: where kubectl describe looks for Events of a Node.
+		node: &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}}
+	e.broadcaster = record.NewBroadcaster(record.WithContext(ctx), record.WithCorrelatorOptions(record.CorrelatorOptions{
+		BurstSize: burst, QPS: 1. / refillEvery, SpamKeyFunc: func(e *corev1.Event) string { return e.Reason }}))
+	e.recorder = e.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Component, Host: node}).
+		WithLogger(logr.Discard())
+	e.broadcaster.StartRecordingToSink(sink{e})
+	return e
+}
+
+// Close ends everything; what was not recorded yet is lost.
+func (e *Events) Close() {
+	e.broadcaster.Shutdown()
+	e.stop()
+}
+
+// Warn records something that somebody may have to act on. text holds no secret.
+func (e *Events) Warn(r Reason, text string) { e.record(corev1.EventTypeWarning, r, text) }
+
+// Note records something that is good to know. text holds no secret.
+func (e *Events) Note(r Reason, text string) { e.record(corev1.EventTypeNormal, r, text) }
+
+// maxText is what the API takes.
+const maxText = 1000
+
+func (e *Events) record(kind string, r Reason, text string) {
+	if e == nil {
+		return
+	}
+	if len(text) > maxText {
+		text = text[:maxText] + "..."
+	}
+	e.recorder.Event(e.node, kind, string(r), text)
+}
+
+// Refused is why the API did not take the last Event, nil if it did.
+func (e *Events) Refused() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.refused
+}
+
+// sink writes Events, and remembers the outcome.
+type sink struct{ *Events }
+
+func (s sink) outcome(e *corev1.Event, err error) (*corev1.Event, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused = err
+	return e, err
+}
+
+func (s sink) Create(e *corev1.Event) (*corev1.Event, error) {
+	return s.outcome(s.client.Events("").CreateWithEventNamespace(e))
+}
+
+func (s sink) Update(e *corev1.Event) (*corev1.Event, error) {
+	return s.outcome(s.client.Events("").UpdateWithEventNamespace(e))
+}
+
+func (s sink) Patch(e *corev1.Event, data []byte) (*corev1.Event, error) {
+	return s.outcome(s.client.Events("").PatchWithEventNamespace(e, data))
+}

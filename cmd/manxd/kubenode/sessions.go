@@ -1,0 +1,92 @@
+package kubenode
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/speaker"
+)
+
+// downFor is how long a session is down before it is told: that of a peer that restarts is back sooner.
+const downFor = 20 * time.Second
+
+// Sessions decides what to tell about BGP sessions. Each session of a BGPPeer counts. Those of the node-to-node mesh
+// count together, once half of them are down: the reboot of one node is no event on each other one.
+type Sessions struct {
+	events *Events
+	down   map[netip.Addr]time.Time // since when sessions are down
+	told   map[netip.Addr]bool      // that are told to be down
+	mesh   bool                     // the mesh is
+}
+
+// NewSessions makes Sessions that tell by events.
+func NewSessions(e *Events) *Sessions {
+	return &Sessions{events: e, down: map[netip.Addr]time.Time{}, told: map[netip.Addr]bool{}}
+}
+
+// Look takes the sessions as they are.
+func (s *Sessions) Look(now time.Time, list []speaker.SessionStatus) {
+	wanted := map[netip.Addr]bool{}
+	mesh, meshDown := 0, 0
+	var example speaker.SessionStatus
+	for _, x := range list {
+		if x.Session.Workload != "" {
+			continue // pods come and go
+		}
+		wanted[x.Session.Address] = true
+		long := s.downLong(now, x)
+		if x.Session.Type != bgp.SessionMesh {
+			s.tell(x, long)
+			continue
+		}
+		if mesh++; long {
+			meshDown++
+			example = x
+		}
+	}
+	for a := range s.down {
+		if !wanted[a] {
+			delete(s.down, a)
+			delete(s.told, a)
+		}
+	}
+	s.tellMesh(mesh, meshDown, example)
+}
+
+func (s *Sessions) downLong(now time.Time, x speaker.SessionStatus) bool {
+	a := x.Session.Address
+	if x.Phase == speaker.PhaseEstablished {
+		delete(s.down, a)
+		return false
+	}
+	if s.down[a].IsZero() {
+		s.down[a] = now
+	}
+	return now.Sub(s.down[a]) >= downFor
+}
+
+func (s *Sessions) tell(x speaker.SessionStatus, long bool) {
+	a := x.Session.Address
+	switch {
+	case long && !s.told[a]:
+		s.told[a] = true
+		s.events.Warn(SessionDown, fmt.Sprintf("the BGP session with %s is down: %s", a, x.Reason))
+	case s.told[a] && x.Phase == speaker.PhaseEstablished:
+		delete(s.told, a)
+		s.events.Note(SessionUp, fmt.Sprintf("the BGP session with %s is up again", a))
+	}
+}
+
+func (s *Sessions) tellMesh(all, down int, example speaker.SessionStatus) {
+	switch {
+	case !s.mesh && all > 0 && 2*down >= all:
+		s.mesh = true
+		s.events.Warn(SessionDown, fmt.Sprintf("%d of %d BGP sessions of the node-to-node mesh are down, such as that with %s: %s",
+			down, all, example.Session.Address, example.Reason))
+	case s.mesh && 2*down < all:
+		s.mesh = false
+		s.events.Note(SessionUp, fmt.Sprintf("%d of %d BGP sessions of the node-to-node mesh are up again", all-down, all))
+	}
+}

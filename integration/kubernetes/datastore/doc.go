@@ -1,0 +1,2 @@
+// Package datastore tests the programs with a real Kubernetes API as their datastore.
+package datastore

@@ -1,0 +1,198 @@
+package release
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestImage makes the image from two copies of the sources: the archives are the same byte for byte. docker load and
+// containerd find in it what they look for, and it has the programs, their owner, and no shell.
+func TestImage(t *testing.T) {
+	dir := t.TempDir()
+	var archives [2][]byte
+	for i, from := range []string{filepath.Join(dir, "a"), filepath.Join(dir, "another", "folder of sources")} {
+		copySources(t, from)
+		run(t, from, "integration/deploy/image", "v1.2.3", "0123456789ab", "amd64")
+		b, err := os.ReadFile(filepath.Join(from, "bin/image/manx-v1.2.3-amd64.tar"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		archives[i] = b
+	}
+	if !bytes.Equal(archives[0], archives[1]) {
+		t.Error("two builds differ")
+	}
+	parts := untar(t, archives[0])
+	t.Run("docker", func(t *testing.T) { checkDocker(t, parts) })
+	t.Run("containerd", func(t *testing.T) {
+		importImage(t, filepath.Join(dir, "a/bin/image/manx-v1.2.3-amd64.tar"), digestOf(t, parts))
+	})
+}
+
+// untar reads a tar file into memory.
+func untar(t *testing.T, archive []byte) map[string][]byte {
+	t.Helper()
+	parts := map[string][]byte{}
+	for r := tar.NewReader(bytes.NewReader(archive)); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return parts
+		}
+		if err == nil {
+			parts[h.Name], err = io.ReadAll(r)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Uid != 0 || h.Gid != 0 || h.ModTime.Unix() != 0 {
+			t.Errorf("%s belongs to %d:%d and is of %s", h.Name, h.Uid, h.Gid, h.ModTime)
+		}
+	}
+}
+
+func decode[T any](t *testing.T, raw []byte) (v T) {
+	t.Helper()
+	if err := json.Unmarshal(raw, &v); err != nil {
+		t.Fatalf("%v in %q", err, raw)
+	}
+	return v
+}
+
+// digestOf is the digest by which the archive's index names the image.
+func digestOf(t *testing.T, parts map[string][]byte) string {
+	t.Helper()
+	index := decode[struct{ Manifests []struct{ Digest string } }](t, parts["index.json"])
+	if len(index.Manifests) != 1 {
+		t.Fatalf("index.json names %d images", len(index.Manifests))
+	}
+	return index.Manifests[0].Digest
+}
+
+// checkDocker goes through the archive as docker load does.
+func checkDocker(t *testing.T, parts map[string][]byte) {
+	images := decode[[]struct {
+		Config   string
+		RepoTags []string
+		Layers   []string
+	}](t, parts["manifest.json"])
+	if len(images) != 1 || !slices.Equal(images[0].RepoTags, []string{"manxnet/manx:v1.2.3"}) {
+		t.Fatalf("manifest.json: %+v", images)
+	}
+	config := decode[struct {
+		Architecture string
+		Config       struct {
+			Entrypoint []string
+			User       string
+		}
+		Rootfs struct {
+			DiffIDs []string `json:"diff_ids"`
+		}
+	}](t, parts[images[0].Config])
+	if config.Architecture != "amd64" || !slices.Equal(config.Config.Entrypoint, []string{"/manxd"}) ||
+		len(config.Rootfs.DiffIDs) != len(images[0].Layers) {
+		t.Errorf("configuration: %+v", config)
+	}
+	content := map[string][]byte{}
+	for _, layer := range images[0].Layers {
+		z, err := gzip.NewReader(bytes.NewReader(parts[layer]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := io.ReadAll(z)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, b := range untar(t, raw) {
+			content[name] = b
+		}
+	}
+	for _, program := range []string{"manxd", "manxctl", "manx-cni", "gobgp"} {
+		if !bytes.HasPrefix(content[program], []byte("\x7fELF")) {
+			t.Errorf("/%s is no program", program)
+		}
+	}
+	for name := range content {
+		if base := filepath.Base(name); strings.HasPrefix(name, "bin/") || base == "sh" || base == "bash" {
+			t.Errorf("there is %s", name)
+		}
+	}
+}
+
+// importImage has containerd import the archive, under its own name and digest, and runs a program of it.
+func importImage(t *testing.T, archive, digest string) {
+	for _, program := range []string{"containerd", "ctr", "runc"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("%v: Debian package containerd", err)
+		}
+	}
+	if os.Getuid() != 0 {
+		t.Skip("containerd needs root")
+	}
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "containerd.sock")
+	config := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n",
+		filepath.Join(dir, "root"), filepath.Join(dir, "state"))
+	if err := os.WriteFile(filepath.Join(dir, "config.toml"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	server := exec.Command("containerd", "--config", filepath.Join(dir, "config.toml"), "--address", socket)
+	server.Stdout, server.Stderr = &log, &log
+	server.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = server.Process.Signal(unix.SIGTERM)
+		_ = server.Wait()
+	}()
+	ctr := func(args ...string) (string, error) {
+		out, err := exec.Command("ctr", append([]string{"--address", socket}, args...)...).CombinedOutput()
+		return string(out), err
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		if _, err := ctr("version"); err == nil {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("containerd does not answer: %v\n%s", err, log.String())
+		}
+	}
+	if out, err := ctr("images", "import", archive); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	const name = "docker.io/manxnet/manx:v1.2.3"
+	if out, err := ctr("images", "ls"); err != nil || !strings.Contains(out, name) || !strings.Contains(out, digest) {
+		t.Fatalf("%v: no %s with %s in\n%s", err, name, digest, out)
+	}
+	root := filepath.Join(dir, "image")
+	if err := os.Mkdir(root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := ctr("images", "mount", "--snapshotter", "native", name, root); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	defer func() {
+		if out, err := ctr("images", "unmount", root); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	}()
+	version := exec.Command("/manxd", "--version")
+	version.Dir, version.SysProcAttr = "/", &unix.SysProcAttr{Chroot: root}
+	if out, err := version.CombinedOutput(); err != nil || !strings.Contains(string(out), "v1.2.3") {
+		t.Errorf("%v: the program in the image says %q", err, out)
+	}
+}
