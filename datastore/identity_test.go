@@ -16,7 +16,7 @@ func TestIdentity(t *testing.T) {
 	o := model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "n", Name: "e"}, &w)
 	var r reducer
 	changes := 0
-	o.Remote(func(s string) string { return s }, func(common *model.WorkloadEndpoint) *model.WorkloadEndpoint {
+	o.Remote(new(model.WorkloadEndpoint), func(s string) string { return s }, func(common *model.WorkloadEndpoint) *model.WorkloadEndpoint {
 		want := string(r.identity(common))
 		each(reflect.ValueOf(common).Elem(), "", func(path string) {
 			if path == ".TypeMeta.Kind" || path == ".TypeMeta.APIVersion" {
@@ -30,7 +30,8 @@ func TestIdentity(t *testing.T) {
 		if string(r.identity(common)) != want {
 			t.Error("the test has not put back what it changed")
 		}
-		return common
+		kept := *common
+		return &kept
 	})
 	if changes < 12 {
 		t.Errorf("only %d fields were changed", changes)

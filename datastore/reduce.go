@@ -15,8 +15,10 @@ type reducer struct {
 	node   string // whose endpoints stay whole; all do if it is empty
 	texts  recent[string]
 	common recent[*model.WorkloadEndpoint]
-	buffer []byte
-	names  []string
+	// What follows is used again for each endpoint.
+	scratch model.WorkloadEndpoint
+	buffer  []byte
+	names   []string
 }
 
 // reduce gives what the tables keep of a valid object.
@@ -24,7 +26,7 @@ func (r *reducer) reduce(o *model.Object) *model.Object {
 	if w, ok := o.Value.(*model.WorkloadEndpoint); !ok || r.node == "" || w.Spec.Node == r.node {
 		return o
 	}
-	return o.Remote(r.text, r.share)
+	return o.Remote(&r.scratch, r.text, r.share)
 }
 
 func (r *reducer) text(s string) string {
@@ -34,13 +36,13 @@ func (r *reducer) text(s string) string {
 func (r *reducer) share(w *model.WorkloadEndpoint) *model.WorkloadEndpoint {
 	id := sha256.Sum256(r.identity(w)) // which takes less memory
 	return r.common.of(string(id[:]), func() *model.WorkloadEndpoint {
-		w.Namespace = r.text(w.Namespace)
-		labels := make(map[string]string, len(w.Labels))
+		kept := *w
+		kept.Namespace = r.text(w.Namespace)
+		kept.Labels = make(map[string]string, len(w.Labels))
 		for k, v := range w.Labels {
-			labels[r.text(k)] = r.text(v)
+			kept.Labels[r.text(k)] = r.text(v)
 		}
-		w.Labels = labels
-		return w
+		return &kept
 	})
 }
 
