@@ -41,17 +41,19 @@ func plain(c fill.Cluster) fill.Cluster { c.Plain = true; return c }
 // manxd is started (3), KUBERNETES_SECONDS how long each steady part lasts (60).
 func BenchmarkKubernetes(b *testing.B) {
 	for _, c := range []struct {
-		name    string
-		cluster fill.Cluster
+		name        string
+		cluster     fill.Cluster
+		controllers string // whether this node is the one that runs the controllers of the cluster
 	}{
-		{"250-nodes", part(thousand, 4)},
-		{"500-nodes", part(thousand, 2)},
-		{"1000-nodes", thousand},
-		{"1000-nodes,30-pods-here", local(thousand)},
-		{"1000-nodes,plain-pods", plain(thousand)},
+		{"1000-nodes", thousand, "off"},
+		{"1000-nodes,30-pods-here", local(thousand), "off"},
+		{"1000-nodes,plain-pods", plain(thousand), "off"},
+		{"500-nodes", part(thousand, 2), "off"},
+		{"250-nodes", part(thousand, 4), "off"},
+		{"1000-nodes,controllers", thousand, "on"},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			k := newKubernetes(b, c.cluster)
+			k := newKubernetes(b, c.cluster, "--controllers="+c.controllers)
 			for range number(b, "KUBERNETES_STARTS", 3) * b.N {
 				k.start(b)
 			}
@@ -79,17 +81,31 @@ type kube struct {
 	server *apiserver.Server
 	line   *apiserver.Line
 	args   []string
-	sum    map[string]float64
 	starts float64
+	sum    map[string]float64 // over all starts
+	best   map[string]float64 // of all starts: times on a busy machine say most where they are shortest
 }
 
-func newKubernetes(b *testing.B, c fill.Cluster) *kube {
+func (k *kube) least(name string, v float64) {
+	if was, ok := k.best[name]; !ok || v < was {
+		k.best[name] = v
+	}
+}
+
+// load is how busy the machine is.
+func load() string {
+	text, _ := os.ReadFile("/proc/loadavg")
+	one, _, _ := strings.Cut(string(text), " ")
+	return one
+}
+
+func newKubernetes(b *testing.B, c fill.Cluster, args ...string) *kube {
 	b.Helper()
 	useEtcd(b)
 	s := newSite(b)
 	audit := filepath.Join(s.node.Dir, "audit")
 	k := &kube{site: s, server: apiserver.Start(b, "--audit-policy-file="+writePolicy(b), "--audit-log-path="+audit),
-		sum: map[string]float64{}}
+		sum: map[string]float64{}, best: map[string]float64{}}
 	k.server.AddUsers(b, nodeUser)
 	config := k.server.Config(apiserver.Admin)
 	ctx, cancel := context.WithTimeout(b.Context(), 5*time.Minute)
@@ -108,7 +124,7 @@ func newKubernetes(b *testing.B, c fill.Cluster) *kube {
 	for i := range c.Local {
 		k.plug(b, i)
 	}
-	k.args = []string{"--datastore=kubernetes", "--kubeconfig=" + k.server.KubeconfigAt(b, k.line.URL, nodeUser), "--no-default-pools"}
+	k.args = append(args, "--datastore=kubernetes", "--kubeconfig="+k.server.KubeconfigAt(b, k.line.URL, nodeUser), "--no-default-pools")
 	k.run(b) // for the objects that every cluster has
 	s.node.Manxd().Kill()
 	return k
@@ -184,8 +200,10 @@ func (k *kube) start(b *testing.B) {
 	bytes, requests, t0 := k.line.Received(), k.requests(b), time.Now()
 	k.run(b)
 	pid := k.node.Manxd().PID()
-	k.sum["ready-ms"] += milliseconds(time.Since(t0))
-	k.sum["ready-cpu-ms"] += milliseconds(cpu(pid))
+	ready, used := milliseconds(time.Since(t0)), milliseconds(cpu(pid))
+	b.Logf("ready after %.0f ms with %.0f ms of the processor; load %s", ready, used, load())
+	k.least("ready-ms", ready)
+	k.least("ready-cpu-ms", used)
 	time.Sleep(settled)
 	k.sum["start-MB"] += float64(k.line.Received()-bytes) / (1 << 20)
 	k.sum["start-requests"] += float64(k.requests(b) - requests)
@@ -226,6 +244,7 @@ func (k *kube) steady(b *testing.B, name string, happen func(context.Context, ti
 	b.ReportMetric(float64(k.line.Received()-received)/took.Seconds()/1024, name+"-KB/s")
 	b.ReportMetric(float64(k.requests(b)-requests)/took.Seconds(), name+"-requests/s")
 	b.ReportMetric(statusMB(pid, "VmRSS"), name+"-rss-MiB")
+	b.Logf("%s: %.2f %% of a processor; load %s", name, 100*(cpu(pid)-used).Seconds()/took.Seconds(), load())
 }
 
 // number is that of an environment variable.
@@ -246,7 +265,8 @@ func (k *kube) report(b *testing.B) {
 	for name, v := range k.sum {
 		b.ReportMetric(v/k.starts, name)
 	}
-	load, _ := os.ReadFile("/proc/loadavg")
-	b.Log("load:", strings.TrimSpace(string(load)))
+	for name, v := range k.best {
+		b.ReportMetric(v, name)
+	}
 	b.ReportMetric(0, "ns/op")
 }
