@@ -171,9 +171,13 @@ func allow(b *testing.B, api kubernetes.Interface) {
 func (k *kube) plug(b *testing.B, i int) {
 	b.Helper()
 	namespace, name := k.PodName(i)
-	if _, err := k.node.Run("ip", "link", "add", conversion.InterfaceName("cali", namespace, name), "up", "type", "veth",
-		"peer", "name", fmt.Sprint("pod", i), "up"); err != nil {
-		b.Fatal(err)
+	host, pod := conversion.InterfaceName("cali", namespace, name), fmt.Sprint("pod", i)
+	for _, args := range [][]string{
+		{"link", "add", host, "type", "veth", "peer", "name", pod}, {"link", "set", pod, "up"}, {"link", "set", host, "up"},
+	} {
+		if _, err := k.node.Run("ip", args...); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 
