@@ -51,6 +51,7 @@ type options struct {
 	gobgpUIDs                string
 	httpListen               string
 	control                  controlOptions
+	cni                      cniOptions
 	mtuFile                  string
 	procSysNet               string
 	besideCalicoNode         bool
@@ -142,6 +143,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 		"MANX_GOBGP_ALLOW_UIDS")
 	b.string(&o.httpListen, httpFlag, "127.0.0.1:9099", "where health and metrics are served; empty: nowhere", "MANX_HTTP_LISTEN")
 	b.control(&o.control)
+	b.cni(&o.cni)
 	b.string(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "where the MTU for pods is kept for the CNI plugin", "MANX_MTU_FILE")
 	b.string(&o.procSysNet, procSysNetFlag, kernel.DefaultProcSysNet,
 		"folder of the kernel's settings of the network; in a container where that is read-only: where the host's is "+

@@ -48,7 +48,7 @@ func (r registration) mayCreate(ctx context.Context) error {
 	_, err = client.Nodes().Get(ctx, r.k8sNodeRef, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("Kubernetes has no Node %s: this host was taken out of the cluster", r.k8sNodeRef)
+		return fmt.Errorf("no Node %s in Kubernetes: this host was taken out of the cluster", r.k8sNodeRef)
 	case apierrors.IsForbidden(err):
 		return nil // nobody can tell
 	}

@@ -21,6 +21,7 @@ var writers = []string{"WriteFile", "Create", "CreateTemp", "MkdirTemp", "OpenFi
 var mayWrite = []string{
 	"integration", "datastore/etcd/etcdtest", // what is no part of the programs
 	"dataplane/kernel",        // settings below /proc/sys
+	"dataplane/podnet",        // the same
 	"datastore/etcd/embedded", // etcd's own folder, mode 0700
 }
 
