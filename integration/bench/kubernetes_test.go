@@ -53,7 +53,7 @@ func BenchmarkKubernetes(b *testing.B) {
 		{"1000-nodes,controllers", thousand, "on"},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			k := newKubernetes(b, c.cluster, "--controllers="+c.controllers)
+			k := newKubernetes(b, c.cluster, 0, "--controllers="+c.controllers)
 			for range number(b, "KUBERNETES_STARTS", 3) * b.N {
 				k.start(b)
 			}
@@ -99,7 +99,8 @@ func load() string {
 	return one
 }
 
-func newKubernetes(b *testing.B, c fill.Cluster, args ...string) *kube {
+// newKubernetes fills an apiserver that is a round trip of some time away from the node.
+func newKubernetes(b *testing.B, c fill.Cluster, away time.Duration, args ...string) *kube {
 	b.Helper()
 	useEtcd(b)
 	s := newSite(b)
@@ -121,6 +122,7 @@ func newKubernetes(b *testing.B, c fill.Cluster, args ...string) *kube {
 	if err := lab.Inside(s.node.Namespace, func() { k.line = apiserver.NewLine(b, k.server.URL) }); err != nil {
 		b.Fatal(err)
 	}
+	k.line.Delay = away / 2
 	for i := range c.Local {
 		k.plug(b, i)
 	}

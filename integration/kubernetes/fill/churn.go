@@ -30,11 +30,9 @@ func starts(ctx context.Context, api kubernetes.Interface, namespace, name strin
 
 // says is what the kubelet does when the status of a pod is another one.
 func says(ctx context.Context, api kubernetes.Interface, namespace, name string, s corev1.PodStatus) error {
-	p, err := api.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
+	p, err := api.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		if p, err = api.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
-			return err
-		}
+		return err
 	}
 	p.ResourceVersion, p.Status = "", s
 	_, err = api.CoreV1().Pods(namespace).UpdateStatus(ctx, p, metav1.UpdateOptions{FieldManager: kubelet})
