@@ -40,7 +40,7 @@ func Node(name string) *corev1.Node {
 		Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "172.16.0.0"}, {Type: corev1.NodeHostName, Address: name}},
 		DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: 10250}},
 		NodeInfo: corev1.NodeSystemInfo{KernelVersion: "6.1.0-40-amd64", OSImage: "Debian GNU/Linux 12 (bookworm)", OperatingSystem: "linux",
-			ContainerRuntimeVersion: "containerd://1.6.20", KubeletVersion: "v1.32.0", KubeProxyVersion: "v1.32.0", Architecture: "amd64"},
+			ContainerRuntimeVersion: "containerd://1.6.20", KubeletVersion: "v1.32.0", Architecture: "amd64"},
 	}
 	for _, t := range []struct {
 		typ             corev1.NodeConditionType
