@@ -2,7 +2,8 @@ package datastore
 
 import (
 	"crypto/sha256"
-	"encoding/json"
+	"encoding/binary"
+	"slices"
 	"strings"
 
 	"github.com/manxnet/manx/datastore/model"
@@ -14,6 +15,10 @@ type reducer struct {
 	node   string // whose endpoints stay whole; all do if it is empty
 	texts  recent[string]
 	common recent[*model.WorkloadEndpoint]
+	// What follows is used again for each endpoint.
+	scratch model.WorkloadEndpoint
+	buffer  []byte
+	names   []string
 }
 
 // reduce gives what the tables keep of a valid object.
@@ -21,7 +26,7 @@ func (r *reducer) reduce(o *model.Object) *model.Object {
 	if w, ok := o.Value.(*model.WorkloadEndpoint); !ok || r.node == "" || w.Spec.Node == r.node {
 		return o
 	}
-	return o.Remote(r.text, r.share)
+	return o.Remote(&r.scratch, r.text, r.share)
 }
 
 func (r *reducer) text(s string) string {
@@ -29,20 +34,45 @@ func (r *reducer) text(s string) string {
 }
 
 func (r *reducer) share(w *model.WorkloadEndpoint) *model.WorkloadEndpoint {
-	text, err := json.Marshal(w)
-	if err != nil {
-		return w
-	}
-	id := sha256.Sum256(text) // which takes less memory
+	id := sha256.Sum256(r.identity(w)) // which takes less memory
 	return r.common.of(string(id[:]), func() *model.WorkloadEndpoint {
-		w.Namespace = r.text(w.Namespace)
-		labels := make(map[string]string, len(w.Labels))
+		kept := *w
+		kept.Namespace = r.text(w.Namespace)
+		kept.Labels = make(map[string]string, len(w.Labels))
 		for k, v := range w.Labels {
-			labels[r.text(k)] = r.text(v)
+			kept.Labels[r.text(k)] = r.text(v)
 		}
-		w.Labels = labels
-		return w
+		return &kept
 	})
+}
+
+// identity is a text that is the same for two endpoints if they have the same in common. It is valid until the next call.
+func (r *reducer) identity(w *model.WorkloadEndpoint) []byte {
+	b, names := r.buffer[:0], r.names[:0]
+	add := func(texts ...string) {
+		for _, s := range texts {
+			b = append(binary.AppendUvarint(b, uint64(len(s))), s...) // so that no two lists of texts look the same
+		}
+	}
+	s := &w.Spec
+	add(w.Namespace, s.Orchestrator, s.Endpoint, s.ServiceAccountName)
+	for name := range w.Labels {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	b = binary.AppendUvarint(b, uint64(len(names)))
+	for _, name := range names {
+		add(name, w.Labels[name])
+	}
+	b = binary.AppendUvarint(b, uint64(len(s.Profiles)))
+	add(s.Profiles...)
+	for _, p := range s.Ports {
+		add(p.Name, p.Protocol.StrVal, p.HostIP)
+		b = append(b, byte(p.Protocol.Type), p.Protocol.NumVal)
+		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(p.Port)), uint64(p.HostPort))
+	}
+	r.buffer, r.names = b, names
+	return b
 }
 
 // recent remembers values that were used lately, so that equal ones are the same. It never grows beyond a bound, whatever

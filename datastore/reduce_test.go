@@ -112,3 +112,48 @@ func TestWhatReducedEndpointsShareIsBounded(t *testing.T) {
 		t.Errorf("%d values, want at most %d", n, 2*remembrance)
 	}
 }
+
+// TestChangesThatMakeNoDifference holds that a version of another node's endpoint that differs in nothing that is kept
+// is no change, whereas every other one is.
+func TestChangesThatMakeNoDifference(t *testing.T) {
+	tables := NewTables(zap.NewNop(), "n1")
+	pod := func(node string, revision int64, change func(*model.WorkloadEndpoint)) *model.Object {
+		w := endpointOn(t, node, 1, `{"app":"web"}`).Clone().Value.(*model.WorkloadEndpoint)
+		w.Spec.IPNATs, w.Spec.AllowSpoofedSourcePrefixes, w.Spec.QoSControls = nil, nil, nil
+		if change != nil {
+			change(w)
+		}
+		o := model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: w.Namespace, Name: node + "-k8s-web1-eth0"}, w)
+		o.Revision = revision
+		return o
+	}
+	kinds := []model.Kind{model.KindWorkloadEndpoint}
+	there, here := pod("n2", 7, nil), pod("n1", 7, nil)
+	tables.Apply(Event{Type: EventUpdate, Key: there.Key, Object: there, Revision: 7},
+		Event{Type: EventUpdate, Key: here.Key, Object: here, Revision: 7}, Event{Type: EventInSync, Revision: 7, Kinds: kinds})
+	for i, c := range []struct {
+		name   string
+		o      *model.Object
+		counts bool
+	}{
+		{"nothing", pod("n2", 8, nil), false},
+		{"a container", pod("n2", 9, func(w *model.WorkloadEndpoint) { w.Spec.ContainerID = "d" }), false},
+		{"an annotation", pod("n2", 10, func(w *model.WorkloadEndpoint) { w.Annotations = map[string]string{"x": "y"} }), false},
+		{"nothing here", pod("n1", 11, nil), true},
+		{"addresses", pod("n2", 12, func(w *model.WorkloadEndpoint) { w.Spec.IPNetworks = nil }), true},
+		{"addresses again", pod("n2", 13, nil), true},
+		{"labels", pod("n2", 14, func(w *model.WorkloadEndpoint) { w.Labels["app"] = "db" }), true},
+		{"limits", pod("n2", 15, func(w *model.WorkloadEndpoint) { w.Spec.QoSControls = &model.QoSControls{IngressBurst: 1} }), true},
+		{"an old version", pod("n2", 9, nil), false},
+	} {
+		before := tables.Snapshot()
+		tables.Apply(Event{Type: EventUpdate, Key: c.o.Key, Object: c.o, Revision: c.o.Revision})
+		if now := tables.Snapshot(); (now != before) != c.counts {
+			t.Errorf("%d, %s: a new snapshot is %t, want %t", i, c.name, now != before, c.counts)
+		}
+	}
+	tables.Apply(Event{Type: EventDelete, Key: there.Key, Revision: 16})
+	if tables.Snapshot().Get(there.Key) != nil {
+		t.Error("what was deleted is there")
+	}
+}

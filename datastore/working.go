@@ -63,7 +63,11 @@ func (w *working) take(e Event, now func() time.Time) bool {
 	valid := e.Type == EventUpdate && e.Object.Err == nil
 	switch {
 	case valid && newer(goodAt, goneAt):
-		w.objects.set(w.reducer.reduce(e.Object))
+		o := w.reducer.reduce(e.Object)
+		if w.inSync && !wasBad && model.SameRemote(good, o) {
+			return true // what is kept of it is the same: most of a pod's changes make no difference to other nodes
+		}
+		w.objects.set(o)
 	case e.Type == EventUpdate && !valid && newer(goodAt, badAt, goneAt):
 		q := Quarantined{Object: e.Object, Since: now()}
 		if wasBad {

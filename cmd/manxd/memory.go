@@ -83,29 +83,41 @@ func memoryLimit(live uint64) int64 {
 const (
 	calmPolls = 5       // that a burst is over for
 	calmRate  = 2 << 20 // bytes allocated from poll to poll that are no burst
-	worthIt   = 32 << 20
+	worthIt   = 8 << 20
+	pause     = 60 // polls between two times that memory is given back: all garbage is collected for it
 )
 
 // burst finds out when much was done and is over.
 type burst struct {
 	before uint64
-	calm   int  // polls since
-	spent  bool // the memory was given back since
+	calm   int    // polls since
+	spent  bool   // the memory was given back since
+	wait   int    // polls until it may be given back again
+	start  uint64 // what was allocated when it began
 }
 
 // over takes what is in use at each poll, and tells once after each burst that memory should be given back, if that is worth a
-// garbage collection.
+// garbage collection and the last time was a while ago.
 func (b *burst) over(use memoryUse) bool {
 	calm := use.allocated-b.before < calmRate
+	if b.spent && !calm {
+		b.start = b.before
+	}
 	b.before = use.allocated
+	b.wait = max(0, b.wait-1)
 	if !calm {
 		b.calm, b.spent = 0, false
 		return false
 	}
 	b.calm++
-	if b.spent || b.calm < calmPolls {
+	if b.spent || b.calm < calmPolls || b.wait > 0 {
 		return false
 	}
 	b.spent = true
-	return use.held > use.live+use.live/4+worthIt
+	// What the last collection found in use may have been garbage soon after, if so much was allocated.
+	much := use.held > use.live+use.live/8+worthIt || use.allocated-b.start > use.live
+	if much {
+		b.wait = pause
+	}
+	return much
 }

@@ -47,10 +47,15 @@ func TestMemoryIsGivenBackOnceAfterABurst(t *testing.T) {
 		{"shortly after it", calmPolls - 1, 1000, 300 << 20, 0},
 		{"the burst goes on", 1, 50 << 20, 300 << 20, 0},
 		{"after it", 100, 1000, 300 << 20, 1},
-		{"another one that took little", 3, 50 << 20, 150 << 20, 0},
-		{"after that", 100, 1000, 150 << 20, 0},
+		{"another one that took little", 3, 10 << 20, 115 << 20, 0},
+		{"after that", 100, 1000, 115 << 20, 0},
 		{"a third one", 1, 3 << 20, 400 << 20, 0},
 		{"after the third", 100, calmRate - 1, 400 << 20, 1},
+		{"a fourth one soon", 1, 3 << 20, 400 << 20, 0},
+		{"after the fourth", 10, 1000, 400 << 20, 1},
+		{"a fifth one at once", 1, 3 << 20, 400 << 20, 0},
+		{"after the fifth", pause - 15, 1000, 400 << 20, 0},
+		{"later", 15, 1000, 400 << 20, 1},
 	} {
 		use.held = step.held
 		if got := polls(step.polls, step.allocate); got != step.times {

@@ -159,16 +159,20 @@ type message[T any] interface {
 // typed reads one of Kubernetes' own objects, of which parts are kept, or all. It is for one reader at a time.
 func typed[T any, P message[T]](keep parts, convert func(*T) *model.Object) func([]byte) (*model.Object, error) {
 	var room []byte
+	reused := new(T) // of what is trimmed there are many, and what convert gives has none of its memory
 	return func(raw []byte) (*model.Object, error) {
-		var v T
+		v := reused
 		if keep != nil {
 			room = trim(room[:0], raw, keep)
 			raw = room
+			*v = *new(T)
+		} else {
+			v = new(T)
 		}
-		if err := P(&v).Unmarshal(raw); err != nil {
+		if err := P(v).Unmarshal(raw); err != nil {
 			return nil, fmt.Errorf("%w: %w", errMangled, err)
 		}
-		return convert(&v), nil
+		return convert(v), nil
 	}
 }
 

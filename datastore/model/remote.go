@@ -20,8 +20,10 @@ type RemoteEndpoint struct {
 
 // Remote reduces a WorkloadEndpoint to what other nodes need. What is left out: annotations and other metadata but labels,
 // a pod's container, MAC address, gateways, and all fields that its type does not know. text and common may return an equal
-// value that they have already, so that it is kept once.
-func (o *Object) Remote(text func(string) string, common func(*WorkloadEndpoint) *WorkloadEndpoint) *Object {
+// value that they have already, so that it is kept once. scratch is what common is given, which must not keep it.
+func (o *Object) Remote(
+	scratch *WorkloadEndpoint, text func(string) string, common func(*WorkloadEndpoint) *WorkloadEndpoint,
+) *Object {
 	w, ok := o.Value.(*WorkloadEndpoint)
 	if !ok {
 		return o
@@ -36,12 +38,13 @@ func (o *Object) Remote(text func(string) string, common func(*WorkloadEndpoint)
 		endpoint RemoteEndpoint
 	}{endpoint: RemoteEndpoint{node: text(s.Node), own: own}}
 	e := &reduced.endpoint
-	e.common = common(&WorkloadEndpoint{
+	*scratch = WorkloadEndpoint{
 		TypeMeta:   metav1.TypeMeta{Kind: string(KindWorkloadEndpoint), APIVersion: APIVersion},
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Labels: w.Labels},
 		Spec: WorkloadEndpointSpec{Orchestrator: s.Orchestrator, Endpoint: s.Endpoint, ServiceAccountName: s.ServiceAccountName,
 			Profiles: s.Profiles, Ports: s.Ports},
-	})
+	}
+	e.common = common(scratch)
 	rest := WorkloadEndpointSpec{Workload: s.Workload, IPNATs: s.IPNATs, AllowSpoofedSourcePrefixes: s.AllowSpoofedSourcePrefixes, QoSControls: s.QoSControls}
 	if s.Orchestrator != "k8s" {
 		rest.ContainerID = s.ContainerID // it may be what people know the workload by
@@ -52,6 +55,18 @@ func (o *Object) Remote(text func(string) string, common func(*WorkloadEndpoint)
 	key := Key{Kind: o.Key.Kind, Namespace: e.common.Namespace, Name: o.Key.Name}
 	reduced.Object = Object{Key: key, Revision: o.Revision, Value: e}
 	return &reduced.Object
+}
+
+// SameRemote tells whether two objects are versions of one reduced endpoint that differ in nothing but their revisions. It
+// may miss that they do.
+func SameRemote(a, b *Object) bool {
+	if a == nil || b == nil || a.Err != nil || b.Err != nil {
+		return false
+	}
+	x, _ := a.Value.(*RemoteEndpoint)
+	y, _ := b.Value.(*RemoteEndpoint)
+	return x != nil && y != nil && a.Key == b.Key && x.node == y.node && x.own == y.own && x.common == y.common &&
+		x.rest == nil && y.rest == nil
 }
 
 // Workload returns the WorkloadEndpoint that an object is, be it kept whole or reduced, or nil. It must not be changed, and

@@ -1,18 +1,22 @@
 package apiserver
 
 import (
+	"bytes"
 	"io"
 	"net"
 	"net/url"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // Line is a way to a server that can be cut, and that counts what came over it.
 type Line struct {
 	// URL takes the place of the server's.
 	URL string
+	// Delay is how late everything arrives, in either direction. It is set before the line is used.
+	Delay time.Duration
 
 	target   string
 	listener net.Listener
@@ -87,23 +91,56 @@ func (l *Line) serve() {
 			out.Close() //nolint:errcheck // refused
 		} else {
 			l.conns[in], l.conns[out] = true, true
-			go pipe(out, in)
-			go pipe(io.MultiWriter(in, counter{&l.received}), out, in)
+			there, back := late(out, l.Delay), late(in, l.Delay)
+			go pipe(there, in, there, out)
+			go pipe(io.MultiWriter(back, counter{&l.received}), out, back, in)
 		}
 		l.mu.Unlock()
 	}
 }
 
 // pipe copies until either end is closed, and closes both.
-func pipe(to io.Writer, from net.Conn, and ...net.Conn) {
+func pipe(to io.Writer, from net.Conn, and ...io.Closer) {
 	defer from.Close() //nolint:errcheck // over
 	for _, c := range and {
 		defer c.Close() //nolint:errcheck // over
 	}
-	if c, ok := to.(net.Conn); ok {
-		defer c.Close() //nolint:errcheck // over
-	}
 	_, _ = io.Copy(to, from)
+}
+
+// late is a writer to w through which everything comes later, however much is under way; w itself if there is no delay.
+func late(w io.WriteCloser, by time.Duration) io.WriteCloser {
+	if by == 0 {
+		return w
+	}
+	d := &delayed{by: by, queue: make(chan parcel, 4096)}
+	go func() {
+		for p := range d.queue {
+			time.Sleep(time.Until(p.due))
+			_, _ = w.Write(p.content)
+		}
+	}()
+	return d
+}
+
+type delayed struct {
+	by    time.Duration
+	queue chan parcel
+}
+
+type parcel struct {
+	due     time.Time
+	content []byte
+}
+
+func (d *delayed) Write(p []byte) (int, error) {
+	d.queue <- parcel{time.Now().Add(d.by), bytes.Clone(p)}
+	return len(p), nil
+}
+
+func (d *delayed) Close() error {
+	close(d.queue)
+	return nil
 }
 
 type counter struct{ n *atomic.Int64 }

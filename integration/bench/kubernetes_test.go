@@ -1,0 +1,278 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/manxnet/manx/datastore/conversion"
+	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+	"github.com/manxnet/manx/integration/kubernetes/fill"
+	"github.com/manxnet/manx/integration/lab"
+)
+
+// thousand is the cluster that goals are about.
+var thousand = fill.Cluster{Nodes: 1000, Pods: 30_000, Namespaces: 300, Policies: 1000, Services: 2000}
+
+// part is a cluster of the same shape, but smaller: one of n parts.
+func part(c fill.Cluster, n int) fill.Cluster {
+	c.Nodes, c.Pods, c.Namespaces, c.Policies, c.Services = c.Nodes/n, c.Pods/n, c.Namespaces/n, c.Policies/n, c.Services/n
+	return c
+}
+
+func local(c fill.Cluster) fill.Cluster { c.Local = 30; return c }
+func plain(c fill.Cluster) fill.Cluster { c.Plain = true; return c }
+
+// BenchmarkKubernetes is the whole of manxd beside a real kube-apiserver with a large cluster in it: from its start to its
+// being ready, a time without changes, pods whose status changes ten times a second, and ten pods a second that come and go.
+// The line to the apiserver counts bytes; the apiserver's audit log counts requests. KUBERNETES_STARTS is how often
+// manxd is started (3), KUBERNETES_SECONDS how long each steady part lasts (60).
+func BenchmarkKubernetes(b *testing.B) {
+	for _, c := range []struct {
+		name        string
+		cluster     fill.Cluster
+		controllers string // whether this node is the one that runs the controllers of the cluster
+	}{
+		{"1000-nodes", thousand, "off"},
+		{"1000-nodes,30-pods-here", local(thousand), "off"},
+		{"1000-nodes,plain-pods", plain(thousand), "off"},
+		{"500-nodes", part(thousand, 2), "off"},
+		{"250-nodes", part(thousand, 4), "off"},
+		{"1000-nodes,controllers", thousand, "on"},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			k := newKubernetes(b, c.cluster, 0, "--controllers="+c.controllers)
+			for range number(b, "KUBERNETES_STARTS", 3) * b.N {
+				k.start(b)
+			}
+			k.steady(b, "idle", func(context.Context, time.Duration) error { return nil })
+			k.steady(b, "changes", func(ctx context.Context, d time.Duration) error {
+				return fill.Steadily(ctx, 10, d, func(ctx context.Context, i int) error { return k.Change(ctx, k.Local+i) })
+			})
+			k.steady(b, "lives", func(ctx context.Context, d time.Duration) error {
+				return fill.Steadily(ctx, 10, d, func(ctx context.Context, i int) error {
+					return k.Life(ctx, k.Pods+i, 2*time.Second)
+				})
+			})
+			k.report(b)
+		})
+	}
+}
+
+// node is the user that manxd is.
+const nodeUser = "system:serviceaccount:kube-system:manx-node"
+
+// kube is a node beside an apiserver.
+type kube struct {
+	*site
+	*fill.Filled
+	server *apiserver.Server
+	line   *apiserver.Line
+	args   []string
+	starts float64
+	sum    map[string]float64 // over all starts
+	best   map[string]float64 // of all starts: times on a busy machine say most where they are shortest
+}
+
+func (k *kube) least(name string, v float64) {
+	if was, ok := k.best[name]; !ok || v < was {
+		k.best[name] = v
+	}
+}
+
+// load is how busy the machine is.
+func load() string {
+	text, _ := os.ReadFile("/proc/loadavg")
+	one, _, _ := strings.Cut(string(text), " ")
+	return one
+}
+
+// newKubernetes fills an apiserver that is a round trip of some time away from the node.
+func newKubernetes(b *testing.B, c fill.Cluster, away time.Duration, args ...string) *kube {
+	b.Helper()
+	useEtcd(b)
+	s := newSite(b)
+	audit := filepath.Join(s.node.Dir, "audit")
+	k := &kube{site: s, server: apiserver.Start(b, "--audit-policy-file="+writePolicy(b), "--audit-log-path="+audit),
+		sum: map[string]float64{}, best: map[string]float64{}}
+	k.server.AddUsers(b, nodeUser)
+	config := k.server.Config(apiserver.Admin)
+	ctx, cancel := context.WithTimeout(b.Context(), 5*time.Minute)
+	defer cancel()
+	if err := fill.Definitions(ctx, config, "../../deploy/crds/crd.projectcalico.org"); err != nil {
+		b.Fatal(err)
+	}
+	var err error
+	if k.Filled, err = c.Fill(ctx, config, k.server.Etcd); err != nil {
+		b.Fatal(err)
+	}
+	allow(b, k.API)
+	if err := lab.Inside(s.node.Namespace, func() { k.line = apiserver.NewLine(b, k.server.URL) }); err != nil {
+		b.Fatal(err)
+	}
+	k.line.Delay = away / 2
+	for i := range c.Local {
+		k.plug(b, i)
+	}
+	k.args = append(args, "--datastore=kubernetes", "--kubeconfig="+k.server.KubeconfigAt(b, k.line.URL, nodeUser), "--no-default-pools")
+	k.run(b) // for the objects that every cluster has
+	s.node.Manxd().Kill()
+	return k
+}
+
+// useEtcd has the apiserver use an etcd of today: that of Debian 12 lacks what watches that begin with everything need.
+func useEtcd(b *testing.B) {
+	b.Helper()
+	dir := b.TempDir()
+	build := exec.Command("go", "build", "-o", filepath.Join(dir, "etcd"), "go.etcd.io/etcd/server/v3")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		b.Fatalf("%v: %s", err, out)
+	}
+	b.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
+// writePolicy has the apiserver log each request of the node once.
+func writePolicy(b *testing.B) string {
+	b.Helper()
+	file := filepath.Join(b.TempDir(), "audit.yaml")
+	text := fmt.Sprintf("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [ResponseStarted, ResponseComplete, Panic]\n"+
+		"rules:\n- {level: Metadata, users: [%q]}\n- {level: None}\n", nodeUser)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	return file
+}
+
+// allow gives the node all rights: what rights it needs is no matter here.
+func allow(b *testing.B, api kubernetes.Interface) {
+	b.Helper()
+	_, err := api.RbacV1().ClusterRoleBindings().Create(b.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "node"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: nodeUser}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// plug makes the interface of a pod of this node.
+func (k *kube) plug(b *testing.B, i int) {
+	b.Helper()
+	namespace, name := k.PodName(i)
+	host, pod := conversion.InterfaceName("cali", namespace, name), fmt.Sprint("pod", i)
+	for _, args := range [][]string{
+		{"link", "add", host, "type", "veth", "peer", "name", pod}, {"link", "set", pod, "up"}, {"link", "set", host, "up"},
+	} {
+		if _, err := k.node.Run("ip", args...); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func (k *kube) run(b *testing.B) {
+	b.Helper()
+	if err := k.node.StartManxd(k.args...); err != nil {
+		b.Fatal(err)
+	}
+	if err := k.node.Ready(2 * time.Minute); err != nil {
+		b.Fatalf("%v\n%s", err, k.node.Log())
+	}
+}
+
+// settled is how long after its start the memory of manxd is looked at: what a burst took is given back by then.
+const settled = 10 * time.Second
+
+// start starts manxd and adds up what that takes. The last one goes on to run.
+func (k *kube) start(b *testing.B) {
+	b.Helper()
+	if k.starts > 0 {
+		k.node.Manxd().Kill()
+	}
+	k.starts++
+	bytes, requests, t0 := k.line.Received(), k.requests(b), time.Now()
+	k.run(b)
+	pid := k.node.Manxd().PID()
+	ready, used := milliseconds(time.Since(t0)), milliseconds(cpu(pid))
+	b.Logf("ready after %.0f ms with %.0f ms of the processor; load %s", ready, used, load())
+	k.least("ready-ms", ready)
+	k.least("ready-cpu-ms", used)
+	time.Sleep(settled)
+	k.sum["start-MB"] += float64(k.line.Received()-bytes) / (1 << 20)
+	k.sum["start-requests"] += float64(k.requests(b) - requests)
+	k.sum["rss-MiB"] += statusMB(pid, "VmRSS")
+	k.sum["peak-MiB"] += statusMB(pid, "VmHWM")
+	k.sum["private-MiB"] += privateMB(pid)
+	k.sum["anonymous-MiB"] += statusMB(pid, "RssAnon")
+}
+
+// requests is how many the node has made.
+func (k *kube) requests(b *testing.B) (n int) {
+	b.Helper()
+	text, err := os.ReadFile(filepath.Join(k.node.Dir, "audit"))
+	if err != nil && !os.IsNotExist(err) {
+		b.Fatal(err)
+	}
+	for line := range bytes.Lines(text) {
+		var e struct{ Stage string }
+		if json.Unmarshal(line, &e) == nil && e.Stage == "RequestReceived" {
+			n++
+		}
+	}
+	return n
+}
+
+// steady has something happen for a while, and reports what that costs manxd.
+func (k *kube) steady(b *testing.B, name string, happen func(context.Context, time.Duration) error) {
+	b.Helper()
+	d := time.Duration(number(b, "KUBERNETES_SECONDS", 60)) * time.Second
+	pid := k.node.Manxd().PID()
+	received, requests, used, t0 := k.line.Received(), k.requests(b), cpu(pid), time.Now()
+	if err := happen(b.Context(), d); err != nil {
+		b.Fatal(err)
+	}
+	time.Sleep(d - time.Since(t0))
+	took := time.Since(t0)
+	b.ReportMetric(100*(cpu(pid)-used).Seconds()/took.Seconds(), name+"-cpu-%")
+	b.ReportMetric(float64(k.line.Received()-received)/took.Seconds()/1024, name+"-KB/s")
+	b.ReportMetric(float64(k.requests(b)-requests)/took.Seconds(), name+"-requests/s")
+	b.ReportMetric(statusMB(pid, "VmRSS"), name+"-rss-MiB")
+	b.Logf("%s: %.2f %% of a processor; load %s", name, 100*(cpu(pid)-used).Seconds()/took.Seconds(), load())
+}
+
+// number is that of an environment variable.
+func number(b *testing.B, name string, otherwise int) int {
+	b.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		b.Fatalf("%s=%s: want a positive number", name, text)
+	}
+	return n
+}
+
+func (k *kube) report(b *testing.B) {
+	for name, v := range k.sum {
+		b.ReportMetric(v/k.starts, name)
+	}
+	for name, v := range k.best {
+		b.ReportMetric(v, name)
+	}
+	b.ReportMetric(0, "ns/op")
+}

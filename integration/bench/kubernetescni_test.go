@@ -1,0 +1,90 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/manxnet/manx/integration/kubernetes/fill"
+	"github.com/manxnet/manx/integration/lab"
+)
+
+// BenchmarkKubernetesCNI is an ADD and a DEL of a pod of Kubernetes, whose API is a millisecond away (there and back),
+// policy and routes included. The processor time is that of the plugin's process and of manxd.
+func BenchmarkKubernetesCNI(b *testing.B) {
+	k := newKubernetes(b, fill.Cluster{Nodes: 4, Pods: 30, Namespaces: 3, Policies: 9, Services: 3, Local: 5}, time.Millisecond, "--controllers=off")
+	k.run(b)
+	pid := k.node.Manxd().PID()
+	conf, err := json.Marshal(map[string]any{
+		"cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "datastore_type": "kubernetes",
+		"nodename_file": filepath.Join(k.node.Dir, "nodename"), "manxd_socket": k.node.Socket(),
+		"endpoint_status_dir": filepath.Join(k.node.Dir, "endpoint-status"), "log_level": "info",
+		"ipam": map[string]any{"type": "calico-ipam"}, "policy": map[string]any{"type": "k8s"},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var cost [2]lab.Cost
+	var work [2]time.Duration
+	for i := range b.N + 1 { // the first one takes a block
+		pod := k.newPod(b, i)
+		for v, verb := range []string{"ADD", "DEL"} {
+			used := cpu(pid)
+			c := k.cni(b, verb, pod, conf)
+			if i > 0 {
+				cost[v].Wall, cost[v].CPU, work[v] = cost[v].Wall+c.Wall, cost[v].CPU+c.CPU, work[v]+cpu(pid)-used
+			}
+		}
+	}
+	for v, verb := range []string{"add", "del"} {
+		b.ReportMetric(milliseconds(cost[v].Wall)/float64(b.N), verb+"-ms")
+		b.ReportMetric(milliseconds(cost[v].CPU)/float64(b.N), verb+"-plugin-cpu-ms")
+		b.ReportMetric(milliseconds(work[v])/float64(b.N), verb+"-manxd-cpu-ms")
+	}
+	b.Log("load:", load())
+	b.ReportMetric(0, "ns/op")
+}
+
+// newPod creates a pod of this node and its network namespace.
+func (k *kube) newPod(b *testing.B, i int) string {
+	b.Helper()
+	name := fmt.Sprint("new-", i)
+	off := false
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "app-1"}}, Spec: corev1.PodSpec{
+		NodeName: fill.Measured, ServiceAccountName: "app", AutomountServiceAccountToken: &off,
+		Containers: []corev1.Container{{Name: "app", Image: "app"}}}}
+	if _, err := k.API.CoreV1().Pods("ns-0").Create(b.Context(), pod, metav1.CreateOptions{}); err != nil {
+		b.Fatal(err)
+	}
+	if out, err := exec.Command("ip", "netns", "add", k.namespace(name)).CombinedOutput(); err != nil {
+		b.Fatalf("%v: %s", err, out)
+	}
+	b.Cleanup(func() { _ = exec.Command("ip", "netns", "del", k.namespace(name)).Run() })
+	return name
+}
+
+func (k *kube) namespace(pod string) string { return k.node.Namespace + "-" + pod }
+
+// cni calls the plugin as a container runtime does.
+func (k *kube) cni(b *testing.B, verb, pod string, conf []byte) lab.Cost {
+	b.Helper()
+	cmd := lab.InNamespace(k.node.Namespace, filepath.Join(k.Spec.Bin, "manx-cni"))
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+fmt.Sprintf("%064x", pod), "CNI_IFNAME=eth0",
+		"CNI_NETNS=/run/netns/"+k.namespace(pod), "CNI_PATH="+k.Spec.Bin,
+		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=ns-0;K8S_POD_NAME="+pod)
+	cmd.Stdin = bytes.NewReader(conf)
+	began := time.Now()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		b.Fatalf("%s of %s: %v: %s\n%s", verb, pod, err, out, k.node.Log())
+	}
+	return lab.Cost{Wall: time.Since(began), CPU: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()}
+}
