@@ -160,7 +160,7 @@ func (w *wiring) steps() []step {
 	if !w.Routed {
 		steps = append(steps, step{"add the host's routes", w.hostRoutes})
 	}
-	return steps
+	return append(steps, step{"forget neighbours that did not answer yet", w.forgetNeighbours})
 }
 
 func (p Pod) families() (v4, v6 bool) {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netns"
 )
@@ -365,4 +366,38 @@ func TestNetnsThreadsAreNotReused(t *testing.T) {
 		}
 		now.Close()
 	}
+}
+
+// What somebody sends before the workload has its address must not delay what follows: the kernel repeats a request
+// that nobody answered only after a second.
+func TestEarlyPacketsDoNotDelayLaterOnes(t *testing.T) {
+	h := newPodHost(t)
+	p := h.pod("10.65.0.9", "fd00:65::9")
+	mac, err := h.attach(p, Options{BeforeStep: func(step string) error {
+		if step != "add the workload's addresses" {
+			return nil
+		}
+		for _, a := range p.Addresses {
+			h.ip("-n", h.name, "route", "add", netip.PrefixFrom(a, a.BitLen()).String(), "dev", p.HostIf, "proto", "80")
+			_ = exec.Command("ip", "netns", "exec", h.name, "ping", "-c1", "-W1", "-q", a.String()).Start()
+			for end := time.Now().Add(10 * time.Second); !strings.Contains(h.neighbour(p, a), "INCOMPLETE"); {
+				if time.Now().After(end) {
+					t.Fatalf("nobody asked for %s: %q", a, h.neighbour(p, a))
+				}
+			}
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err, mac)
+	}
+	for _, a := range p.Addresses {
+		if state := h.neighbour(p, a); strings.Contains(state, "INCOMPLETE") {
+			t.Errorf("after the attachment %s waits for the answer to an old request: %s", a, state)
+		}
+	}
+}
+
+func (h *podHost) neighbour(p Pod, a netip.Addr) string {
+	return h.ip("-n", h.name, "neigh", "show", a.String(), "dev", p.HostIf)
 }

@@ -195,6 +195,22 @@ func (w *wiring) hostRoutes() error {
 	return nil
 }
 
+// forgetNeighbours has the kernel resolve the workload's addresses anew. A packet that came before the workload had its
+// address left an entry that nobody answered, and the kernel repeats such a request only after a second.
+func (w *wiring) forgetNeighbours() error {
+	for _, a := range w.Addresses {
+		family := unix.AF_INET
+		if a.Is6() {
+			family = unix.AF_INET6
+		}
+		err := w.host.NeighDel(&netlink.Neigh{LinkIndex: w.outside.Attrs().Index, Family: family, IP: a.AsSlice()})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("neighbour %s of %s: %w", a, w.HostIf, err)
+		}
+	}
+	return nil
+}
+
 // ownHostRoute accepts an existing route if it is the one that we want: the agent may have been faster.
 func (w *wiring) ownHostRoute(a netip.Addr) error {
 	r, err := hostRouteTo(w.host, a)
