@@ -19,15 +19,15 @@ NEED    := integration/debian-need
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: programs ## static binaries manxd, manxctl, manx-cni in bin/, with their modules (*.cdx.json) and licences
+build: programs ## static binaries manxd, manxctl, manx-cni, manx-cni-direct in bin/, with their modules (*.cdx.json) and licences
 	@integration/supply/record --if-possible $(VERSION)
 
 .PHONY: programs
 programs: ## the binaries alone
-	$(GO) build $(REPRODUCIBLE) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manxd ./cmd/manxctl ./cmd/manx-cni
+	$(GO) build $(REPRODUCIBLE) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manxd ./cmd/manxctl ./cmd/manx-cni ./cmd/manx-cni-direct
 
 .PHONY: sbom
 sbom: programs ## bin/*.cdx.json (CycloneDX) and bin/licenses, an error if they cannot be made
@@ -48,9 +48,10 @@ demo-down: ## remove what `make demo KEEP=1` left (root)
 
 .PHONY: test
 test: build ## every test, with the race detector; installs what it needs from Debian, says what it skips and why (root)
-	@$(NEED) iproute2 iputils-ping nftables bird2 gobgpd etcd-server frr prometheus-bird-exporter pmacct iperf3 iptables openssl systemd procps gcc libc6-dev
+	@$(NEED) iproute2 iputils-ping nftables bird2 gobgpd etcd-server frr prometheus-bird-exporter pmacct iperf3 iptables openssl systemd procps gcc libc6-dev prometheus
 	@integration/run-tests ./...
 	@$(MAKE) --no-print-directory test-vm
+	@$(MAKE) --no-print-directory test-cluster
 
 .PHONY: conformance
 conformance: build ## every cell of the NetworkPolicy tables against the kernel, in all modes (root)
@@ -65,6 +66,36 @@ mutations: ## 10,000 malformed BGP messages, some ten minutes (SEED=n repeats a 
 .PHONY: test-vm
 test-vm: ## the tests that need IPIP, in a booted virtual machine (root)
 	@integration/vm/test
+
+# What clusters of real kubelets need from Debian; `make kubernetes-programs` builds the rest.
+export CLUSTER_NEED := iproute2 iputils-ping nftables bird2 etcd-server containerd runc containernetworking-plugins iptables \
+	conntrack busybox-static
+
+.PHONY: kubernetes-programs
+kubernetes-programs: ## the programs of a Kubernetes cluster, into a cache folder; some ten minutes, once
+	@integration/kubernetes/programs/build
+
+# The cluster runs on this machine alone.
+demo-kubernetes test-k8s-e2e: ARCHS := $(shell $(GO) env GOARCH)
+
+.PHONY: demo-kubernetes
+demo-kubernetes: programs image kubernetes-programs ## a Kubernetes cluster with real kubelets that runs on Manx (KEEP=1 leaves it running; root)
+	@$(NEED) $(CLUSTER_NEED)
+	$(GO) run ./integration/kubernetes/demo $(if $(KEEP),--keep)
+
+.PHONY: demo-kubernetes-down
+demo-kubernetes-down: ## remove what `make demo-kubernetes KEEP=1` left (root)
+	$(GO) run ./integration/kubernetes/demo --down
+
+.PHONY: test-cluster
+test-cluster: ## the tests on a cluster of real kubelets, with what `make kubernetes-programs` built (root)
+	@integration/kubernetes/test
+
+.PHONY: test-k8s-e2e
+test-k8s-e2e: programs image kubernetes-programs ## Kubernetes' own tests of the network; writes the table of docs/kubernetes-e2e.md; an hour (root)
+	@$(NEED) $(CLUSTER_NEED) curl netcat-openbsd
+	@integration/kubernetes/programs/build e2e.test
+	$(GO) run ./integration/kubernetes/conformance $(if $(FOCUS),--focus '$(FOCUS)')
 
 .PHONY: interop
 interop: build ## the matrix of Manx beside BIRD and FRR; writes the table of docs/bgp.md (root)

@@ -55,6 +55,7 @@ type search struct {
 	owned    int
 	limit    int
 	result   *Assigned
+	ahead    bool // only a block that nobody has will do
 }
 
 func (s session) assignFamily(ctx context.Context, r *Request, result *Assigned) error {
@@ -219,7 +220,7 @@ func (x *search) take(ctx context.Context, cidr netip.Prefix, b *heldBlock, own 
 		if len(taken) == 0 {
 			return nil
 		}
-		if err := x.commit(ctx, block, r.Handle, len(taken)); err != nil {
+		if err := x.commit(ctx, block, r.Handle, len(taken), r.Later.in(block.Block, x.owner)); err != nil {
 			return err
 		}
 		for _, addr := range taken {
@@ -230,7 +231,17 @@ func (x *search) take(ctx context.Context, cidr netip.Prefix, b *heldBlock, own 
 }
 
 // commit counts n new addresses of a block in the handle and stores the block.
-func (s session) commit(ctx context.Context, b heldBlock, handle string, n int) error {
+func (s session) commit(ctx context.Context, b heldBlock, handle string, n int, later Later) error {
+	if later != nil {
+		if _, err := s.putBlock(ctx, b); err != nil {
+			if !certain(err) {
+				return fmt.Errorf("%w; addresses may have been assigned to handle %q: release by it", err, handle)
+			}
+			return gone(err)
+		}
+		later(func(ctx context.Context) error { return s.raiseHandle(ctx, handle, b.CIDR, n) })
+		return nil
+	}
 	if err := s.raiseHandle(ctx, handle, b.CIDR, n); err != nil {
 		return err
 	}

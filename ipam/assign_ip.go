@@ -19,7 +19,8 @@ type AddressRequest struct {
 	Handle  string
 	Attrs   map[string]string
 	// Use is the purpose, which the pool must allow; empty: any.
-	Use v3.IPPoolAllowedUse
+	Use   v3.IPPoolAllowedUse
+	Later Later
 }
 
 // ErrAssigned is wrapped by the error of AssignIP for an address that somebody has.
@@ -71,7 +72,7 @@ func (a *Allocator) assignIP(ctx context.Context, r AddressRequest) error {
 		if err := assignExact(b.Block, r.Address, attribute(r.Handle, r.Attrs)); err != nil {
 			return err
 		}
-		return s.commit(ctx, b, r.Handle, 1)
+		return s.commit(ctx, b, r.Handle, 1, r.Later.in(b.Block, owner))
 	})
 }
 

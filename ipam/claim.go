@@ -119,12 +119,15 @@ func (x *search) findFree(ctx context.Context) (netip.Prefix, error) {
 			switch {
 			case err != nil:
 				x.log.Warn("block is passed over", zap.Stringer("block", cidr), zap.Error(err))
-			case ownerOf(b.Block) == x.owner.String() && freeIn(b.Block, x.reserved.has) > 0:
+			case !x.ahead && ownerOf(b.Block) == x.owner.String() && freeIn(b.Block, x.reserved.has) > 0:
 				return cidr, nil // another process of this host has just claimed it
 			case isEmpty(b.Block) && ownerOf(b.Block) != x.owner.String():
 				unused = append(unused, b)
 			}
 		}
+	}
+	if x.ahead {
+		return netip.Prefix{}, errNoBlock
 	}
 	return x.reclaim(ctx, unused)
 }

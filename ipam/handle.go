@@ -36,17 +36,15 @@ func (s session) raiseHandle(ctx context.Context, id string, cidr netip.Prefix, 
 		return nil
 	}
 	return retry(ctx, "count in handle "+id, func() error {
-		o, h, err := s.getHandle(ctx, id)
-		if errors.Is(err, model.ErrNotFound) {
-			value := &model.Handle{Block: map[string]int{cidr.String(): n}}
-			_, err = s.store.Create(ctx, model.NewObject(model.HandleKey(id), value))
-			if errors.Is(err, model.ErrExists) {
-				return fmt.Errorf("%w: %w", model.ErrConflict, err)
-			}
+		// Nearly every handle is a new container's: it is created first, and read if it exists.
+		value := &model.Handle{Block: map[string]int{cidr.String(): n}}
+		_, err := s.store.Create(ctx, model.NewObject(model.HandleKey(id), value))
+		if !errors.Is(err, model.ErrExists) {
 			return wrap("create handle %s", id, err)
 		}
+		o, h, err := s.getHandle(ctx, id)
 		if err != nil {
-			return err
+			return gone(err)
 		}
 		h.Block[cidr.String()] += n
 		_, err = s.store.Update(ctx, o)

@@ -1,11 +1,14 @@
 package ipam
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"strings"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // Family is an IP version.
@@ -47,6 +50,21 @@ type Request struct {
 	Use v3.IPPoolAllowedUse
 	// NamespaceLabels are compared with the pools' namespace selectors; nil counts as no labels.
 	NamespaceLabels map[string]string
+	Later           Later
+}
+
+// Later takes over a write that an assignment leaves to be done after it: the count of the addresses in the handle. Nil
+// does it before the block is written, which leaves no address that its handle does not name, whenever the process dies.
+// Who sets it has to call write, soon and whatever happens, and to release the addresses if write fails; what a dead
+// process left is found by AssignedTo and put right by CountHandle.
+type Later func(write func(context.Context) error)
+
+// in is l for a block of the owner, where AssignedTo looks, and nil for a block that was borrowed from.
+func (l Later) in(b *model.Block, owner Owner) Later {
+	if ownerOf(b) != owner.String() {
+		return nil
+	}
+	return l
 }
 
 func (r *Request) pools(f Family) []netip.Prefix {

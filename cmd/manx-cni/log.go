@@ -1,39 +1,41 @@
 package main
 
 import (
-	"io"
+	"encoding/json"
+	"fmt"
 	"time"
 
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
-
+	"github.com/manxnet/manx/cni"
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// newLogger writes to stderr, which runtimes keep with the error of a failed call, and to the configured file. Standard
-// output belongs to the result.
-func newLogger(c *netConf, stderr io.Writer) *zap.Logger {
-	level := zapcore.InfoLevel
-	if l, err := zapcore.ParseLevel(c.LogLevel); err == nil && c.LogLevel != "" {
-		level = l
+// logLine writes a line of JSON to the log file that the network configuration names, if it names one. The log of manxd
+// has the rest.
+func logLine(c *cni.Config, what string, fields ...any) {
+	_, failed := findField(fields, "error")
+	if c.LogFilePath == "" || c.LogLevel == "error" && !failed {
+		return
 	}
-	enc := zap.NewProductionEncoderConfig()
-	enc.TimeKey, enc.EncodeTime = "time", zapcore.RFC3339NanoTimeEncoder
-	cores := []zapcore.Core{zapcore.NewCore(zapcore.NewConsoleEncoder(enc), zapcore.AddSync(stderr), level)}
-	if c.LogFilePath != "" {
-		file := safefile.NewLog(safefile.LogConfig{
-			Path: c.LogFilePath, Mode: 0o600, MakeDir: true, MaxSize: int64(orDefault(c.LogFileMaxSize, 100)) << 20,
-			MaxAge:   time.Duration(orDefault(c.LogFileMaxAge, 30)) * 24 * time.Hour,
-			MaxFiles: orDefault(c.LogFileMaxN, 10),
-		})
-		cores = append(cores, zapcore.NewCore(zapcore.NewJSONEncoder(enc), zapcore.AddSync(file), level))
+	line := map[string]any{"time": time.Now().Format(time.RFC3339Nano), "msg": what, "level": "info"}
+	if failed {
+		line["level"] = "error"
 	}
-	return zap.New(zapcore.NewTee(cores...))
+	for i := 0; i+1 < len(fields); i += 2 {
+		line[fmt.Sprint(fields[i])] = fields[i+1]
+	}
+	text, err := json.Marshal(line)
+	if err != nil {
+		return
+	}
+	log := safefile.NewLog(c.Log())
+	_, _ = log.Write(append(text, '\n'))
 }
 
-func orDefault(n, otherwise int) int {
-	if n > 0 {
-		return n
+func findField(fields []any, name string) (any, bool) {
+	for i := 0; i+1 < len(fields); i += 2 {
+		if fields[i] == name {
+			return fields[i+1], true
+		}
 	}
-	return otherwise
+	return nil, false
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/dataplane"
@@ -12,6 +13,27 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/proto/server"
 )
+
+func cleanupCommand(o *options) *cobra.Command {
+	wait := false
+	cmd := &cobra.Command{
+		Use:   "cleanup",
+		Short: "Remove from the kernel what manxd leaves there when it ends",
+		Long: `cleanup removes the routes of protocols 12 and 80 from the main tables and the addresses of tunl0, for a host that
+shall not be a Manx node any more. It refuses while manxd runs. Interfaces of workloads go with their workloads.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			err := asOwner(*o, cleanup)
+			if err == nil && wait {
+				<-cmd.Context().Done()
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&wait, "wait", false,
+		"stay until a signal comes, as a DaemonSet that cleans nodes has to: its pods would be started again and again")
+	return cmd
+}
 
 // cleanup removes what an ended daemon left in the kernel. Holding the lock of the network namespace and the control
 // socket keeps a daemon from running meanwhile.

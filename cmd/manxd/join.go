@@ -56,6 +56,9 @@ func (d *daemon) join(ctx context.Context) error {
 		return err
 	}
 	defer release()
+	if err := d.waitForCalicoNode(ctx, kube); err != nil {
+		return err
+	}
 	k, err := kernel.New()
 	if err != nil {
 		return err
@@ -86,6 +89,7 @@ func (d *daemon) showWaiting(err error) {
 // register makes the node known, with its addresses.
 func (j *joined) register(ctx context.Context) (err error) {
 	j.config = j.nodeConfig()
+	j.completeConfig(ctx)
 	if j.asksKubernetes() && j.kube != nil {
 		j.config.Kubernetes, err = kubernetesAddress(j.kube, cmp.Or(j.k8sNodeRef, j.name))
 		if err != nil {

@@ -41,7 +41,7 @@ func kubernetesParts(j *joined, d *drain, b *bgpPart, p *policyPart) ([]part.Par
 	if err != nil {
 		return nil, err
 	}
-	return []part.Part{newEventsPart(j, b, p), condition}, nil
+	return []part.Part{newEventsPart(j, b, p), condition, newCalicoWatch(j)}, nil
 }
 
 // repaired tells that changes of another program were undone.

@@ -91,7 +91,7 @@ func (b binder) float32(p *float32, name string, value float32, usage string, en
 func kubernetesAddress(config *rest.Config, name string) (node.KubernetesAddress, error) {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("Kubernetes API %s: %w", config.Host, err)
+		return nil, fmt.Errorf("API of Kubernetes %s: %w", config.Host, err)
 	}
 	client.Timeout = kubernetesTimeout
 	server, _, err := rest.DefaultServerURL(config.Host, "", corev1.SchemeGroupVersion, true)

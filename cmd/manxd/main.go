@@ -83,14 +83,7 @@ Every setting is a flag or the environment variable that stands behind it in bra
 			return usage(o.check())
 		},
 	})
-	root.AddCommand(config, &cobra.Command{
-		Use:   "cleanup",
-		Short: "Remove from the kernel what manxd leaves there when it ends",
-		Long: `cleanup removes the routes of protocols 12 and 80 from the main tables and the addresses of tunl0, for a host that
-shall not be a Manx node any more. It refuses while manxd runs. Interfaces of workloads go with their workloads.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return asOwner(o, cleanup) },
-	}, clientCertificateCommand(&o), &cobra.Command{
+	root.AddCommand(config, cleanupCommand(&o), clientCertificateCommand(&o), &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,

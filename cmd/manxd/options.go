@@ -27,6 +27,7 @@ type options struct {
 	nodeNameFile string
 	k8sNodeRef   string
 	kube         kubernetes.Config
+	controllers  string
 
 	datastore        string
 	etcdEndpoints    string
@@ -50,8 +51,10 @@ type options struct {
 	gobgpUIDs                string
 	httpListen               string
 	control                  controlOptions
+	cni                      cniOptions
 	mtuFile                  string
 	procSysNet               string
+	besideCalicoNode         bool
 	interfacePrefix          string
 	endpointStatusPrefix     string
 	logLevel                 string
@@ -106,6 +109,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.k8sNodeRef, "k8s-node-ref", "", "name of this node in Kubernetes, if it has one", "CALICO_K8S_NODE_REF")
 
 	b.kubernetes(&o.kube)
+	b.controllers(&o.controllers)
 
 	b.string(&o.datastore, "datastore", "", "etcdv3, kubernetes or embedded; empty: etcdv3 if there are endpoints, else embedded", "CALICO_DATASTORE_TYPE", "DATASTORE_TYPE")
 	b.string(&o.etcdEndpoints, "etcd-endpoints", "", "etcd servers, comma separated URLs", "CALICO_ETCD_ENDPOINTS", "ETCD_ENDPOINTS")
@@ -139,10 +143,13 @@ func (o *options) flags(fs *pflag.FlagSet) {
 		"MANX_GOBGP_ALLOW_UIDS")
 	b.string(&o.httpListen, httpFlag, "127.0.0.1:9099", "where health and metrics are served; empty: nowhere", "MANX_HTTP_LISTEN")
 	b.control(&o.control)
+	b.cni(&o.cni)
 	b.string(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "where the MTU for pods is kept for the CNI plugin", "MANX_MTU_FILE")
 	b.string(&o.procSysNet, procSysNetFlag, kernel.DefaultProcSysNet,
 		"folder of the kernel's settings of the network; in a container where that is read-only: where the host's is "+
 			"mounted", "MANX_PROC_SYS_NET")
+	b.bool(&o.besideCalicoNode, "beside-calico-node", false, "program this node although a calico-node is active on it; "+
+		"otherwise manxd waits until that has gone", "MANX_BESIDE_CALICO_NODE")
 	b.string(&o.endpointStatusPrefix, "endpoint-status-path-prefix", "", "the CNI plugin is told in the folder endpoint-status below this one which workloads have their policy and routes; none: nowhere; empty: endpointStatusPathPrefix of FelixConfiguration, else "+endpointstatus.DefaultPathPrefix, "FELIX_ENDPOINTSTATUSPATHPREFIX")
 	b.string(&o.interfacePrefix, "interface-prefix", "",
 		"what the names of workloads' interfaces begin with, several separated by commas; empty: interfacePrefix of "+
@@ -306,7 +313,7 @@ func (o *options) check() error {
 	_, bmpErr := o.bmp("")
 	return errors.Join(config.Check(), checkPrefixes(clusterIPsFlag, o.clusterIPs), bmpErr,
 		checkListen(httpFlag, o.httpListen), o.checkSysctls(),
-		o.checkGobgp(), o.control.check())
+		o.checkGobgp(), o.control.check(), o.checkControllers())
 }
 
 // checkRouteLimits refuses bounds that nothing could be within.

@@ -1,6 +1,10 @@
 package main
 
-import "github.com/manxnet/manx/cmd/manxd/part"
+import (
+	"slices"
+
+	"github.com/manxnet/manx/cmd/manxd/part"
+)
 
 // parts are those of a node that has joined its cluster, in the order in which they start. Each has a file or a folder
 // of its own, and gets its dependencies by its constructor. The tables of the datastore start before them, and watch
@@ -21,7 +25,7 @@ func parts(j *joined) ([]part.Part, error) {
 		return nil, err
 	}
 	drain := newDrain(j)
-	kubernetes, err := kubernetesParts(j, drain, bgp, policy)
+	orchestrator, err := orchestratorParts(j, drain, bgp, policy)
 	if err != nil {
 		return nil, err
 	}
@@ -38,5 +42,23 @@ func parts(j *joined) ([]part.Part, error) {
 		newTunnels(j),
 		newNodeStatus(j, bgp),
 		newAddresses(j),
-	}, kubernetes...), nil
+		newRegistration(j),
+	}, orchestrator...), nil
+}
+
+// orchestratorParts serve who runs the workloads: CNI plugins, and a cluster of Kubernetes.
+func orchestratorParts(j *joined, drain *drain, bgp *bgpPart, policy *policyPart) ([]part.Part, error) {
+	controllers, err := newControllers(j)
+	if err != nil {
+		return nil, err
+	}
+	cni, err := cniParts(j)
+	if err != nil {
+		return nil, err
+	}
+	kubernetes, err := kubernetesParts(j, drain, bgp, policy)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat([]part.Part{part.Optional(controllers)}, cni, kubernetes), nil
 }

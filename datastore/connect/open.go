@@ -145,3 +145,6 @@ func every(ctx context.Context, interval time.Duration, do func()) {
 		}
 	}
 }
+
+// Unwrap is the backend itself, for what only some backends have.
+func (o *opened) Unwrap() datastore.Backend { return o.Backend }

@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// KubeControllersConfiguration holds the settings of calico-kube-controllers, one object for the cluster. Manx itself goes by
-// none of them: it keeps them for those who run these controllers.
+// KubeControllersConfiguration holds the settings of the controllers of the cluster, one object for all: those of Calico's
+// kube-controllers, or of the manxd that runs them.
 type KubeControllersConfiguration struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -124,7 +124,7 @@ func (c *Config) waitForKubelet(ctx context.Context, name string, store datastor
 	return c.waitFor(ctx, "the kubelet", log, func() (bool, error) {
 		_, err := store.Get(ctx, model.ResourceKey(model.KindNode, name))
 		if errors.Is(err, datastore.ErrNotFound) {
-			return true, fmt.Errorf("Kubernetes has no Node %s, which this host's kubelet has to register (is the name right? "+
+			return true, fmt.Errorf("there is no Node %s in Kubernetes, which this host's kubelet has to register (is the name right? "+
 				"NODENAME sets it): %w", name, err)
 		}
 		return c.WaitForDatastore && errors.Is(err, datastore.ErrUnavailable), err

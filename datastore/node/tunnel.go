@@ -35,6 +35,8 @@ const (
 	maxRetryAfter = 30 * time.Second
 )
 
+var errNoNode = fmt.Errorf("there is no such Node: %w", datastore.ErrNotFound)
+
 // Run ensures the addresses now and whenever a pool or the own Node changes, until ctx ends. It retries after errors.
 func (t *Tunnels) Run(ctx context.Context, tables *datastore.Tables) error {
 	snapshot, err := tables.WaitInSync(ctx)
@@ -67,7 +69,7 @@ func (t *Tunnels) concerns(key model.Key) bool {
 func (t *Tunnels) ensureUntilDone(ctx context.Context) error {
 	for pause := retryAfter; ; pause = min(2*pause, maxRetryAfter) {
 		err := t.Ensure(ctx)
-		if err == nil {
+		if err == nil || errors.Is(err, errNoNode) { // its return is a change
 			return nil
 		}
 		t.Log.Warn("tunnel addresses are not as they should be", zap.Error(err), zap.Duration("retry", pause))
@@ -114,6 +116,9 @@ func (t *Tunnels) Ensure(ctx context.Context) error {
 
 func (t *Tunnels) readNode(ctx context.Context) (*model.Node, error) {
 	o, err := t.Store.Get(ctx, model.ResourceKey(model.KindNode, t.Node))
+	if errors.Is(err, datastore.ErrNotFound) {
+		return nil, fmt.Errorf("read node %s for its tunnel addresses: %w", t.Node, errNoNode)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read node %s for its tunnel addresses: %w", t.Node, err)
 	}

@@ -307,6 +307,70 @@ func TestDefinitionsAcceptDocuments(t *testing.T) {
 	}
 }
 
+// Of the 49 documents that Calico's definitions refuse, ours refuse all but those listed below, and those manxctl refuses.
+func TestDefinitionsRefuse(t *testing.T) {
+	a := startAPI(t, groupV3)
+	a.namespaces("shop")
+	n := 0
+	eachLine(t, "rejected.jsonl", func(line struct {
+		Doc        json.RawMessage
+		Stage, Why string
+	}) {
+		if line.Stage != "apiserver" {
+			return
+		}
+		n++
+		o := object(t, line.Doc)
+		name := o.GetKind() + ": " + line.Why
+		_, err := a.put(o)
+		switch listed := strings.Contains(leftToManxctl, "\n"+name+"\n"); {
+		case err != nil && listed:
+			t.Errorf("%s: is refused, against the list: %v", name, err)
+		case err == nil && !listed:
+			t.Errorf("%s: is accepted", name)
+		case err == nil && !refusedByManxctl(t, line.Doc):
+			t.Errorf("%s: is accepted by manxctl, too", name)
+		}
+		if err == nil {
+			if err := a.on(o).Delete(context.Background(), o.GetName(), metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	if n != 49 {
+		t.Errorf("%d documents were tried", n)
+	}
+}
+
+func refusedByManxctl(t *testing.T, document []byte) bool {
+	t.Helper()
+	objects, err := model.DecodeDocument(document)
+	if err != nil {
+		return true
+	}
+	info, _ := model.Lookup(objects[0].Key.Kind)
+	info.Default(objects[0].Value)
+	return len(info.Validate(objects[0].Key, objects[0].Value)) > 0
+}
+
+// leftToManxctl lists what needs a look inside of lists that may be long, at names, or at addresses.
+const leftToManxctl = `
+IPPool: overlaps the IPv6 link-local range
+IPPool: pool smaller than one block
+BGPFilter: cidr without matchOperator
+BGPFilter: matchOperator without cidr
+BGPFilter: operations on a Reject rule
+BGPFilter: empty operation
+FelixConfiguration: node selector on a node.* object
+FelixConfiguration: IPv6 text in an IPv4 field
+NetworkPolicy: global() in a plain selector
+NetworkPolicy: ICMP match without an ICMP protocol
+NetworkPolicy: ICMPv6 with ipVersion 4
+NetworkPolicy: HTTP match on a rule that is not Allow
+NetworkPolicy: service match with a selector
+NetworkPolicy: service match with nets
+`
+
 // The table of kinds of the datastore and the definitions agree.
 func TestDefinitionsOfAllKinds(t *testing.T) {
 	notCustom := map[model.Kind]bool{model.KindNode: true, model.KindProfile: true, model.KindWorkloadEndpoint: true}

@@ -161,5 +161,5 @@ var registration = []difference{
 		why: "In a mixed cluster it would change all the time, and `calicoctl` refuses clusters of another version " +
 			"than its own.", shown: "datastore/node TestNewCluster"},
 	{name: "CHECK of the CNI plugin", calico: "prints OK", manx: "checks interface, addresses, routes and endpoint",
-		why: "The runtime asks in order to know.", shown: "cmd/manx-cni TestCheckFindsWhatIsGone"},
+		why: "The runtime asks in order to know.", shown: "cmd/manx-cni-direct TestCheckFindsWhatIsGone"},
 }

@@ -128,7 +128,14 @@ spec: {cidr: "fd00:244::/64"}
 	}
 
 	// The daemon is kept from its work until all containers have been told to the datastore: a plugin that does not wait
-	// has returned by then, and what its container sends is lost.
+	// has returned by then, and what its container sends is lost. A daemon that is stopped serves no plugin, so these
+	// find the control socket in a folder where the one for plugins is not.
+	direct := filepath.Join(n.Dir, "direct", "manxd.sock")
+	must(t, os.MkdirAll(filepath.Dir(direct), 0o755))
+	must(t, os.Symlink(n.Socket(), direct))
+	onItsOwn := func(conf map[string]any) {
+		conf["manxd_socket"], conf["etcd_endpoints"] = direct, datastore.EtcdSocket()
+	}
 	const pods = 8
 	var attached atomic.Int32
 	must(t, n.Manxd().Signal(syscall.SIGSTOP))
@@ -151,7 +158,7 @@ spec: {cidr: "fd00:244::/64"}
 	}()
 	errs := make([]error, pods)
 	together(pods, func(i int) {
-		p, err := n.AddPod(fmt.Sprintf("first%d", i), lab.DualStack)
+		p, err := n.AddPod(fmt.Sprintf("first%d", i), lab.DualStack, onItsOwn)
 		attached.Add(1)
 		if err == nil {
 			err = errors.Join(sendOnce(p.Namespace, server.IP4()), sendOnce(p.Namespace, server.IP6()))

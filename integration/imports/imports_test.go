@@ -25,7 +25,8 @@ var allowed = []struct {
 	{"datastore/ownership", []string{"datastore/model"}},
 	{"datastore", []string{"datastore/model", "datastore/selector"}},
 	{"datastore/etcd/...", []string{"datastore", "datastore/model", "datastore/safefile", "datastore/etcd/..."}},
-	{"datastore/kubernetes", []string{"datastore", "datastore/conversion", "datastore/kubernetes/form", "datastore/model"}},
+	{"datastore/kubernetes", []string{"datastore", "datastore/conversion", "datastore/kubernetes/form",
+		"datastore/model"}},
 	{"datastore/connect", []string{"datastore", "datastore/model", "datastore/safefile", "datastore/etcd",
 		"datastore/kubernetes"}},
 	{"datastore/storetest", []string{"datastore", "datastore/model"}},
@@ -35,6 +36,10 @@ var allowed = []struct {
 	{"datastore/node", []string{"datastore", "datastore/ippool", "datastore/model", "datastore/safefile",
 		"datastore/selector", "ipam"}},
 	{"ipam", []string{"datastore/model", "datastore/selector"}},
+	{"controllers/calicotest", []string{"controllers/...", "datastore", "datastore/etcd", "datastore/model"}},
+	{"controllers/...", []string{"controllers/...", "datastore", "datastore/conversion", "datastore/model",
+		"datastore/selector", "ipam"}},
+	{"ipam/warm", []string{"datastore", "datastore/model"}},
 	{"bgp", []string{"datastore/ippool", "datastore/model", "datastore/ownership", "datastore/selector"}},
 	{"bgp/bfd", nil},
 	{"bgp/password", nil},
@@ -59,6 +64,7 @@ var allowed = []struct {
 	{"dataplane/endpointstatus", []string{"dataplane/hoststate", "dataplane/kernel", "dataplane/reconcile",
 		"datastore/model", "datastore/safefile"}},
 	{"dataplane/netnslock", nil},
+	{"dataplane/podnet", nil},
 	{"dataplane/shape", []string{"dataplane/hoststate", "dataplane/reconcile", "dataplane/kernel"}},
 	{"dataplane/targettest", []string{"dataplane/hoststate", "dataplane/reconcile", "dataplane/kernel",
 		"datastore/safefile"}},
@@ -66,9 +72,17 @@ var allowed = []struct {
 		"datastore/model", "datastore/ownership", "datastore/selector"}},
 	{"dataplane", []string{"dataplane/...", "datastore/model", "datastore/safefile", "datastore/selector"}},
 	{"proto/...", []string{"proto/...", "bgp", "bgp/...", "dataplane/...", "datastore/...", "dataplane", "datastore"}},
-	{"cmd/manx-cni", []string{"proto/...", "datastore/...", "datastore", "ipam", "dataplane/kernel", "dataplane/endpointstatus"}},
+	{"cni", []string{"dataplane/podnet", "datastore/safefile"}},
+	{"cni/engine", []string{"cni", "dataplane/endpointstatus", "datastore", "datastore/conversion", "datastore/model",
+		"datastore/safefile", "ipam"}},
+	{"cni/kubeapi", []string{"datastore", "datastore/model"}},
+	{"cni/server", []string{"cni", "datastore/safefile"}},
+	{"cni/install", []string{"datastore/safefile"}},
+	{"cmd/manx-cni", []string{"cni", "datastore/safefile"}},
+	{"cmd/manx-cni-direct", []string{"cni", "cni/...", "proto/manx/v1", "datastore/...", "datastore"}},
 	{"cmd/manxctl/...", []string{"proto/manx/v1", "proto/explanation", "datastore/...", "datastore", "ipam", "bgp", "dataplane/policy", "dataplane/policy/explain", "dataplane/ruleset", "cmd/manxctl/..."}},
 	{"cmd/manxd/part", []string{"dataplane/reconcile", "datastore/model", "proto/server"}},
+	{"cmd/manxd/beside", nil},
 	{"cmd/manxd/kubenode", []string{"bgp", "bgp/speaker", "dataplane/reconcile", "ipam"}},
 	{"cmd/manxd/kubewatch", []string{"dataplane/reconcile"}},
 	{"cmd/manxd/secrets", []string{"bgp/password", "cmd/manxd/kubewatch"}},
@@ -84,7 +98,7 @@ var owners = []struct {
 	library string
 	owners  []string
 }{
-	{"github.com/vishvananda/netlink", []string{"dataplane/kernel"}},
+	{"github.com/vishvananda/netlink", []string{"dataplane/kernel", "dataplane/podnet"}},
 	{"github.com/google/nftables", []string{"dataplane/kernel"}},
 	{"github.com/osrg/gobgp/", []string{"bgp/speaker", "bgp/gobgpapi"}}, // package bgp decides without it, also offline
 }
@@ -106,6 +120,37 @@ func TestUnlinked(t *testing.T) {
 			if strings.HasPrefix(d, library) {
 				t.Errorf("%s links %s", program, d)
 			}
+		}
+	}
+}
+
+// thin is all that the CNI plugin links beside the standard library: a runtime starts it twice for each pod, and what is
+// linked is initialized each time.
+var thin = []string{module + "cmd/manx-cni", module + "cni", module + "dataplane/podnet", module + "datastore/safefile",
+	"github.com/containernetworking/cni/pkg/...", "github.com/vishvananda/netlink/...", "github.com/vishvananda/netns",
+	"golang.org/x/sys/unix"}
+
+func TestThePluginIsThin(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", module+"cmd/manx-cni").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deps := strings.Fields(string(out))
+	if !slices.Contains(deps, module+"cni") {
+		t.Errorf("the list is not complete: %q", deps)
+	}
+	for _, d := range deps {
+		if !slices.ContainsFunc(thin, func(row string) bool { return matches(row, d) }) {
+			t.Errorf("manx-cni links %s, which makes it slower to start", d)
+		}
+	}
+	out, err = exec.Command("go", "list", "-deps", module+"cmd/manx-cni").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, heavy := range []string{"net/http", "crypto/tls"} {
+		if slices.Contains(strings.Fields(string(out)), heavy) {
+			t.Errorf("manx-cni links %s, which makes it slower to start", heavy)
 		}
 	}
 }

@@ -14,6 +14,12 @@ type uplink struct {
 	address byte // host part on the node; the router has 1
 }
 
+// port is the router's end of the cable.
+func (u uplink) port() string { return fmt.Sprintf("p%d", u.address-firstAddress) }
+
+// firstAddress is the host part of the first node.
+const firstAddress = 11
+
 // build makes all namespaces and cables.
 func (l *Lab) build() error {
 	for t := range l.Spec.ToRs {
@@ -59,25 +65,30 @@ func (l *Lab) namespace(name, dir string) error {
 // cable connects node number i, in that rack, to every top-of-rack router.
 func (l *Lab) cable(n *Node, i, rack int) error {
 	for t, tor := range l.ToRs {
-		up := uplink{device: fmt.Sprintf("eth%d", t), address: byte(11 + i)}
+		up := uplink{device: fmt.Sprintf("eth%d", t), address: byte(firstAddress + i)}
 		if l.Spec.Routed {
 			up.subnet = 1 + t*100 + 10 + i
 		} else {
 			up.subnet = 1 + t*100 + rack
 		}
-		port := fmt.Sprintf("p%d", i)
-		if _, err := command("ip", "link", "add", up.device, "netns", n.Namespace, "type", "veth", "peer", "name", port, "netns", tor.Namespace); err != nil {
-			return err
-		}
-		if err := tor.attach(port, up.subnet, l.Spec.Routed); err != nil {
-			return err
-		}
-		if err := n.attach(up); err != nil {
+		if err := n.plug(tor, up); err != nil {
 			return err
 		}
 		tor.neighbors = append(tor.neighbors, neighbor{node: n.Name, subnet: up.subnet, address: up.address})
 	}
 	return nil
+}
+
+// plug makes the cable of an uplink.
+func (n *Node) plug(tor *ToR, up uplink) error {
+	port := up.port()
+	if _, err := command("ip", "link", "add", up.device, "netns", n.Namespace, "type", "veth", "peer", "name", port, "netns", tor.Namespace); err != nil {
+		return err
+	}
+	if err := tor.attach(port, up.subnet, n.lab.Spec.Routed); err != nil {
+		return err
+	}
+	return n.attach(up)
 }
 
 // attach gives the node's end of a cable its addresses and, on the first, the way to the rest of the underlay.

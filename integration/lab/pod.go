@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // Pod is a namespace that the CNI plugin attached to a node.
@@ -17,8 +18,14 @@ type Pod struct {
 	Node      *Node
 	IPs       []netip.Addr
 
+	// Added and Deleted are what the last run of the plugin cost: time, and processor time of its processes.
+	Added, Deleted Cost
+
 	conf map[string]any
 }
+
+// Cost is what a run of a program took.
+type Cost struct{ Wall, CPU time.Duration }
 
 // openNetwork lets anybody reach the pods of the lab and be reached by them. By itself the CNI plugin makes a profile that
 // lets in only what comes from other pods of the network, and tests of routes come from outside.
@@ -126,7 +133,17 @@ func (p *Pod) cni(verb string) ([]byte, error) {
 	cmd.Stdin = bytes.NewReader(conf)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
+	began := time.Now()
+	err = cmd.Run()
+	if s := cmd.ProcessState; s != nil {
+		cost := Cost{Wall: time.Since(began), CPU: s.UserTime() + s.SystemTime()}
+		if verb == "ADD" {
+			p.Added = cost
+		} else {
+			p.Deleted = cost
+		}
+	}
+	if err != nil {
 		return nil, fmt.Errorf("pod %s: CNI %s: %w: %s %s", p.Name, verb, err, stdout.Bytes(), stderr.Bytes())
 	}
 	return stdout.Bytes(), nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/podnet"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -118,11 +119,11 @@ func (ps *pods) attach(p pod, pr *prober) (err error) {
 	}
 	home := ps.hosts[ps.nodes.index(p.Namespace)]
 	inErr := lab.Inside(home.Namespace, func() {
-		_, err = kernel.AttachPod(kernel.Pod{
+		_, err = podnet.Attach(podnet.Pod{
 			Netns: filepath.Join("/run/netns", pr.namespace), IfName: "eth0", HostIf: interfaceOf(p), MTU: 1500,
 			Addresses: []netip.Addr{p.IP}, Routes: []netip.Prefix{everywhere},
-			HostRoute: kernel.PodRoute{Protocol: int(kernel.ProtocolBoot), Metric: 1024},
-		}, kernel.PodOptions{})
+			HostRoute: podnet.Route{Protocol: int(kernel.ProtocolBoot), Metric: 1024},
+		}, podnet.Options{})
 	})
 	if err := errors.Join(inErr, err); err != nil {
 		return err

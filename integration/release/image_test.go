@@ -120,7 +120,7 @@ func checkDocker(t *testing.T, parts map[string][]byte) {
 			content[name] = b
 		}
 	}
-	for _, program := range []string{"manxd", "manxctl", "manx-cni", "gobgp"} {
+	for _, program := range []string{"manxd", "manxctl", "manx-cni", "manx-cni-direct", "gobgp"} {
 		if !bytes.HasPrefix(content[program], []byte("\x7fELF")) {
 			t.Errorf("/%s is no program", program)
 		}

@@ -17,7 +17,7 @@ import (
 
 const source = "../.."
 
-var programs = []string{"manxd", "manxctl", "manx-cni"}
+var programs = []string{"manxd", "manxctl", "manx-cni", "manx-cni-direct"}
 
 // TestReproducible builds the programs from two copies of the sources: an unpacked archive in a short path, and a git
 // checkout in a long one. They are the same byte for byte.

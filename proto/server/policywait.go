@@ -59,3 +59,10 @@ func (w *policyWaits) Collect(out chan<- prometheus.Metric) {
 	counter(metricPolicyWaitSeconds, float64(w.waitedMs.Load())/1000)
 	counter(metricPolicyWaitTimeouts, float64(w.timeouts.Load()))
 }
+
+// PolicyWaited counts the wait of a workload whose start this process served. The log has its endpoint if the time ran
+// out.
+func (s *Server) PolicyWaited(endpoint string, waited time.Duration, timedOut bool) {
+	_, _ = s.manx.ReportPolicyWait(context.Background(), &manxv1.ReportPolicyWaitRequest{Endpoint: endpoint,
+		WaitedMs: waited.Milliseconds(), TimedOut: timedOut})
+}

@@ -45,6 +45,7 @@ type Events struct {
 	client      typedcorev1.EventsGetter
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorder
+	ctx         context.Context
 	stop        context.CancelFunc
 
 	mu      sync.Mutex
@@ -55,7 +56,7 @@ type Events struct {
 func NewEvents(client typedcorev1.EventsGetter, node string) *Events {
 	// The package would log by itself each attempt that fails; Refused says it once.
 	ctx, stop := context.WithCancel(klog.NewContext(context.Background(), logr.Discard()))
-	e := &Events{client: client, stop: stop,
+	e := &Events{client: client, ctx: ctx, stop: stop,
 		// As the kubelet does it: where kubectl describe looks for Events of a Node.
 		node: &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}}
 	e.broadcaster = record.NewBroadcaster(record.WithContext(ctx), record.WithCorrelatorOptions(record.CorrelatorOptions{
@@ -109,13 +110,13 @@ func (s sink) outcome(e *corev1.Event, err error) (*corev1.Event, error) {
 }
 
 func (s sink) Create(e *corev1.Event) (*corev1.Event, error) {
-	return s.outcome(s.client.Events("").CreateWithEventNamespace(e))
+	return s.outcome(s.client.Events("").CreateWithEventNamespaceWithContext(s.ctx, e))
 }
 
 func (s sink) Update(e *corev1.Event) (*corev1.Event, error) {
-	return s.outcome(s.client.Events("").UpdateWithEventNamespace(e))
+	return s.outcome(s.client.Events("").UpdateWithEventNamespaceWithContext(s.ctx, e))
 }
 
 func (s sink) Patch(e *corev1.Event, data []byte) (*corev1.Event, error) {
-	return s.outcome(s.client.Events("").PatchWithEventNamespace(e, data))
+	return s.outcome(s.client.Events("").PatchWithEventNamespaceWithContext(s.ctx, e, data))
 }

@@ -315,3 +315,12 @@ func (s *Server) KubeconfigAt(t testing.TB, url, user string) string {
 	}
 	return file
 }
+
+// RotateCA gives the server a certificate of a new authority, and starts it again.
+func (s *Server) RotateCA(t testing.TB) {
+	t.Helper()
+	s.ca = newAuthority(t)
+	s.ca.serverCertificate(t, s.file("server.crt"), s.file("server.key"))
+	write(t, s.file("ca.crt"), s.ca.pem())
+	s.Restart(t)
+}

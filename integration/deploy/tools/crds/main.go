@@ -185,6 +185,9 @@ func (s *schemas) schema(k kind) (*apiextensions.JSONSchemaProps, error) {
 	schema := found.DeepCopy()
 	crd.TruncateDescription(schema, 0)
 	crd.EditSchema(schema, mender{})
+	if path := addRules(k.kind, schema); path != "" {
+		return nil, fmt.Errorf("a rule is about spec.%s, which it does not have", path)
+	}
 	// Objects of a group have a status only if it is a subresource there.
 	schema.Required = nil
 	return schema, nil

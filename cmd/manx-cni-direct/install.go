@@ -1,0 +1,136 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/manxnet/manx/cni/install"
+)
+
+// Folders of the host, as a container sees them that has them mounted where Calico's has.
+const (
+	mountedBin, mountedSecondBin, mountedConf = "/host/opt/cni/bin", "/host/secondary-bin-dir", "/host/etc/cni/net.d"
+	ownBin, ownConf                           = "/opt/cni/bin", "/etc/cni/net.d"
+)
+
+const installUsage = `manx-cni install puts the CNI plugins where the container runtime looks for them: manx-cni under the names
+manx-cni, calico and calico-ipam, manx-cni-direct, and the plugins of --others if that folder exists. What is there
+already is not written. manxd writes the network configuration (see its --cni-conf-dir), once the node can serve pods.
+
+manx-cni uninstall takes away the plugins that manx-cni install has put there, and the network configuration that manxd
+has written; one that was there before comes back. What somebody else has written since stays.
+
+Flags, with the environment variables that stand in for them:
+`
+
+// installer runs the commands install and uninstall.
+func installer(args []string, getenv func(string) string, out io.Writer) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	fs := pflag.NewFlagSet("manx-cni", pflag.ContinueOnError)
+	fs.SetOutput(out)
+	fs.Usage = func() { fmt.Fprint(out, installUsage, fs.FlagUsages()) }
+	to := fs.StringSlice("to", split(getenv("MANX_CNI_BIN_DIR")), "folders for the plugins; empty: "+mountedBin+" and "+
+		mountedSecondBin+" where they are mounted, else "+ownBin+" [MANX_CNI_BIN_DIR]")
+	conf := fs.String("conf-dir", getenv("MANX_CNI_CONF_DIR"), "folder of network configurations, for uninstall; empty: "+
+		mountedConf+" if it is mounted, else "+ownConf+" [MANX_CNI_CONF_DIR]")
+	from := fs.String("from", filepath.Dir(self), "folder of manx-cni and manx-cni-direct")
+	others := fs.String("others", ownBin, "folder of further plugins of this image")
+	skip := fs.StringSlice("skip", split(getenv("SKIP_CNI_BINARIES")), "names that are not installed [SKIP_CNI_BINARIES]")
+	update := fs.Bool("update", boolean(getenv("UPDATE_CNI_BINARIES"), true),
+		"replace plugins that are there with another content [UPDATE_CNI_BINARIES]")
+	away := fs.Bool("remove", false, "of install: do what uninstall does")
+	if err := fs.Parse(args[1:]); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	if fs.NArg() > 0 {
+		return fmt.Errorf("%q: %s takes no arguments", fs.Args(), args[0])
+	}
+	b := install.Binaries{From: *from, Others: *others, To: folders(*to), Skip: *skip, Keep: !*update}
+	if len(b.To) == 1 && b.To[0] == b.Others {
+		b.Others = "" // no plugin is installed over itself
+	}
+	switch command := args[0]; {
+	case command == "install" && !*away:
+		written, err := b.Install()
+		tell(out, "installed", written)
+		return err
+	case command == "uninstall", command == "install":
+		return uninstall(b, folder(*conf, mountedConf, ownConf), out)
+	case command == "help", command == "--help", command == "-h":
+		fs.Usage()
+		return nil
+	}
+	return fmt.Errorf("%q is no command: want install, uninstall, -t, -v, or none for a call of CNI", args[0])
+}
+
+func uninstall(b install.Binaries, conf string, out io.Writer) error {
+	removed, err := install.Folder{Dir: conf}.Remove()
+	if removed {
+		tell(out, "removed the network configuration of", []string{conf})
+	}
+	files, binariesErr := b.Remove()
+	tell(out, "removed", files)
+	return errors.Join(err, binariesErr)
+}
+
+func tell(out io.Writer, what string, list []string) {
+	for _, path := range list {
+		fmt.Fprintln(out, what, path)
+	}
+}
+
+func split(list string) (parts []string) {
+	for p := range strings.SplitSeq(list, ",") {
+		if p = strings.TrimSpace(p); p != "" {
+			parts = append(parts, p)
+		}
+	}
+	return parts
+}
+
+// boolean reads Calico's booleans.
+func boolean(text string, otherwise bool) bool {
+	b, err := strconv.ParseBool(text)
+	if err != nil {
+		return otherwise
+	}
+	return b
+}
+
+// folders are those that were given, or the host's.
+func folders(given []string) []string {
+	if len(given) > 0 {
+		return given
+	}
+	if _, err := os.Stat(mountedBin); err == nil {
+		list := []string{mountedBin}
+		if _, err := os.Stat(mountedSecondBin); err == nil {
+			list = append(list, mountedSecondBin)
+		}
+		return list
+	}
+	return []string{ownBin}
+}
+
+func folder(given, mounted, own string) string {
+	if given != "" {
+		return given
+	}
+	if _, err := os.Stat(mounted); err == nil {
+		return mounted
+	}
+	return own
+}

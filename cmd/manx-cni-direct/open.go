@@ -1,0 +1,80 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/cni"
+	"github.com/manxnet/manx/cni/engine"
+	"github.com/manxnet/manx/cni/kubeapi"
+	"github.com/manxnet/manx/datastore/connect"
+	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/datastore/kubernetes"
+)
+
+// settings are how the datastore of the network configuration is reached: as that says, or the environment where it is
+// silent, or else that of the local manxd.
+func settings(c *cni.Config, getenv func(string) string) connect.Settings {
+	s := connect.FromEnvironment(getenv)
+	if c.DatastoreType != "" {
+		s.Type = c.DatastoreType
+	}
+	s.RunDir = filepath.Dir(c.ManxdSocket)
+	s.Etcd = s.Etcd.With(etcd.Config{
+		Endpoints: etcd.SplitEndpoints(c.EtcdEndpoints),
+		CAFile:    c.EtcdCACertFile, CertFile: c.EtcdCertFile, KeyFile: c.EtcdKeyFile,
+		Username: c.EtcdUsername, PasswordFile: c.EtcdPasswordFile,
+	})
+	s.Kube = kubernetesConfig(c, getenv)
+	if s.Type == "" && len(s.Etcd.Endpoints) == 0 && c.Kubernetes.Kubeconfig != "" && c.Nodename != "" {
+		s.Type = connect.Kubernetes // as Calico's plugin takes it
+	}
+	return s
+}
+
+// openDatastore connects to the datastore of a network configuration.
+func openDatastore(ctx context.Context, c *cni.Config, getenv func(string) string, log *zap.Logger) (engine.Store, func(), error) {
+	s := settings(c, getenv)
+	s.Warn = func(text string) { log.Warn("datastore: " + text) }
+	store, err := connect.Open(ctx, s, zap.NewNop())
+	if errors.Is(err, connect.ErrNoLocal) {
+		return nil, nil, types.NewError(types.ErrTryAgainLater, "the datastore is not known yet", err.Error()+
+			": start manxd, or set etcd_endpoints in the network configuration or ETCD_ENDPOINTS in the environment")
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return store, func() { _ = store.Close() }, nil
+}
+
+// kubernetes is the API that a network configuration names.
+func (p *plugin) kubernetes(c *cni.Config) (*kubeapi.API, error) {
+	k, err := kubernetesConfig(c, p.getenv).REST()
+	if err != nil {
+		return nil, err
+	}
+	return kubeapi.New(k)
+}
+
+// kubernetesConfig is how the Kubernetes API is reached: as the network configuration says, or the environment where it
+// is silent. Of a URL of the API what follows its root does not count, as in Calico.
+func kubernetesConfig(c *cni.Config, getenv func(string) string) kubernetes.Config {
+	k := kubernetes.ConfigFromEnv(getenv)
+	root, _, _ := strings.Cut(cmp.Or(c.Policy.APIRoot, c.Kubernetes.APIRoot), "/api/")
+	k.Kubeconfig = cmp.Or(c.Kubernetes.Kubeconfig, k.Kubeconfig)
+	k.Endpoint = cmp.Or(root, k.Endpoint)
+	k.Token = cmp.Or(c.Policy.AuthToken, k.Token)
+	k.CertFile, k.KeyFile = cmp.Or(c.Policy.Certificate, k.CertFile), cmp.Or(c.Policy.Key, k.KeyFile)
+	k.CAFile = cmp.Or(c.Policy.CA, k.CAFile)
+	k.Group = cmp.Or(c.CalicoAPIGroup, k.Group)
+	if c.QPS > 0 {
+		k.QPS, k.Burst = c.QPS, c.Burst
+	}
+	return k
+}

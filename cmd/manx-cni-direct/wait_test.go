@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/manxnet/manx/dataplane/endpointstatus"
+	"github.com/manxnet/manx/datastore/model"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
+)
+
+// daemon plays manxd: it hears reports on the control socket and writes status files when the test says so.
+type daemon struct {
+	manxv1.UnimplementedManxServer
+	h *host
+
+	mu      sync.Mutex
+	reports []*manxv1.ReportPolicyWaitRequest
+}
+
+func (d *daemon) ReportPolicyWait(_ context.Context, r *manxv1.ReportPolicyWaitRequest) (*manxv1.ReportPolicyWaitResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.reports = append(d.reports, r)
+	return &manxv1.ReportPolicyWaitResponse{}, nil
+}
+
+// take returns what was reported since the last call.
+func (d *daemon) take() []*manxv1.ReportPolicyWaitRequest {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	list := d.reports
+	d.reports = nil
+	return list
+}
+
+func (h *host) daemon() *daemon {
+	h.t.Helper()
+	d := &daemon{h: h}
+	l, err := net.Listen("unix", h.conf["manxd_socket"].(string))
+	h.must(err)
+	g := grpc.NewServer()
+	manxv1.RegisterManxServer(g, d)
+	go func() { _ = g.Serve(l) }()
+	h.whole.Cleanup(g.Stop)
+	return d
+}
+
+// tell writes the file of an endpoint.
+func (h *host) tell(key model.Key, content string) {
+	name, err := endpointstatus.FileName(key)
+	if err == nil {
+		err = os.MkdirAll(h.statusDir(), 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(h.statusDir(), name), []byte(content), 0o644)
+	}
+	if err != nil {
+		h.t.Error(err)
+	}
+}
+
+func (h *host) statusDir() string { return h.conf["endpoint_status_dir"].(string) }
+
+func statusOf(e *model.WorkloadEndpoint) string {
+	s := endpointstatus.Status{IfaceName: e.Spec.InterfaceName, MAC: e.Spec.MAC, IPv4Nets: e.Spec.IPNetworks}
+	text, _ := json.Marshal(s)
+	return string(text)
+}
+
+// follow does for each new endpoint what do says, until the test ends, as an agent would that watches the datastore.
+func (h *host) follow(do func(key model.Key, e *model.WorkloadEndpoint)) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() {
+		seen := map[string]bool{}
+		for ; ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+			list, _, err := h.store.List(ctx, model.KindWorkloadEndpoint, "")
+			if err != nil {
+				continue
+			}
+			for _, o := range list {
+				if e, _ := o.Value.(*model.WorkloadEndpoint); e != nil && !seen[e.Spec.ContainerID] {
+					seen[e.Spec.ContainerID] = true
+					do(o.Key, e)
+				}
+			}
+		}
+	})
+	stop = func() { cancel(); done.Wait() }
+	h.whole.Cleanup(stop)
+	return stop
+}
+
+func TestAddReturnsOnceTheAgentIsDone(t *testing.T) {
+	h := newHost(t)
+	d := h.daemon()
+	h.conf["policy_setup_timeout_seconds"] = 60
+	const args = "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0"
+	var written time.Time
+	stop := h.follow(func(key model.Key, e *model.WorkloadEndpoint) {
+		h.tell(key, `{"ifaceName":"cali`) // not yet complete
+		time.Sleep(500 * time.Millisecond)
+		written = time.Now()
+		h.tell(key, statusOf(e))
+	})
+	p := h.pod(args).mustAdd()
+	returned := time.Now()
+	stop()
+	if written.IsZero() || returned.Before(written) {
+		t.Errorf("ADD returned at %s, the agent was done at %s", returned, written)
+	}
+	if r := d.take(); len(r) != 1 || r[0].TimedOut || r[0].Endpoint != "shop/node--1-k8s-web--0-eth0" || r[0].WaitedMs < 50 {
+		t.Errorf("reports are %v", r)
+	}
+
+	// A repeated ADD finds the file.
+	p.mustAdd()
+	if r := d.take(); len(r) != 1 || r[0].TimedOut {
+		t.Errorf("reports are %v", r)
+	}
+
+	// The pod is restarted before the agent has seen that the old container is gone: its file is about the old one.
+	told := make(chan struct{})
+	stop = h.follow(func(key model.Key, e *model.WorkloadEndpoint) {
+		if e.Spec.ContainerID == p.id {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+		close(told)
+		h.tell(key, statusOf(e))
+	})
+	renewed := h.pod(args).mustAdd()
+	select {
+	case <-told:
+	default:
+		t.Error("ADD of a new container was content with the old one's file")
+	}
+	stop()
+	h.must(p.del())
+	h.must(renewed.del())
+	if left := h.leftovers(); left != "" {
+		t.Errorf("left behind:\n%s", left)
+	}
+}
+
+func TestAnAgentThatSaysNothingDoesNotFailAdd(t *testing.T) {
+	h := newHost(t)
+	d := h.daemon()
+	h.conf["policy_setup_timeout_seconds"] = 1
+	log := filepath.Join(h.dir, "log", "cni.log")
+	h.conf["log_file_path"] = log
+	p := h.pod("").mustAdd()
+	h.must(p.check())
+	if r := d.take(); len(r) != 1 || !r[0].TimedOut || r[0].WaitedMs < 1000 {
+		t.Errorf("reports are %v", r)
+	}
+	if content, _ := os.ReadFile(log); !strings.Contains(string(content), `"level":"warn"`) || !strings.Contains(string(content), "policy and routes are not in the kernel yet") {
+		t.Errorf("there is no warning: %s", content)
+	}
+	h.must(p.del())
+}

@@ -1,0 +1,90 @@
+// Package beside finds a calico-node that is active on this host: two programs must not program one node.
+package beside
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+// podSelector selects the pods of calico-node, as its manifests and its operator label them.
+const podSelector = "k8s-app=calico-node"
+
+// Sockets are where calico-node's BGP daemons answer.
+var Sockets = []string{"/var/run/calico/bird.ctl", "/var/run/calico/bird6.ctl"}
+
+// Finder looks for a calico-node.
+type Finder struct {
+	// Pods may be nil: then no pods are looked for. Node is this host's name in Kubernetes.
+	Pods typedcorev1.PodsGetter
+	Node string
+	// Sockets are looked at without any API.
+	Sockets []string
+}
+
+// Options select the pods of calico-node on a node.
+func Options(node string) metav1.ListOptions {
+	return metav1.ListOptions{LabelSelector: podSelector,
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()}
+}
+
+// Active says what is active, such as "the pod kube-system/calico-node-x7k2p"; empty for nothing. An error is why the
+// pods are not known.
+func (f Finder) Active(ctx context.Context) (string, error) {
+	for _, path := range f.Sockets {
+		if answers(ctx, path) {
+			return "the BGP daemon behind " + path, nil
+		}
+	}
+	if f.Pods == nil {
+		return "", nil
+	}
+	o := Options(f.Node)
+	o.ResourceVersion = "0" // from the server's cache
+	list, err := f.Pods.Pods("").List(ctx, o)
+	if err != nil {
+		return "", fmt.Errorf("pods with %s on node %s: %w", podSelector, f.Node, err)
+	}
+	for i := range list.Items {
+		if what := Describe(&list.Items[i]); what != "" {
+			return what, nil
+		}
+	}
+	return "", nil
+}
+
+// Describe names a pod that runs, or is about to; it is empty for one that has ended.
+func Describe(p *corev1.Pod) string {
+	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		return ""
+	}
+	return fmt.Sprintf("the pod %s/%s", p.Namespace, p.Name)
+}
+
+const (
+	socketTimeout = time.Second
+	maxGreeting   = 256
+)
+
+// answers tells whether a BIRD greets at a socket, and not a daemon of Manx in its place. The file of a socket stays behind a daemon that was killed.
+func answers(ctx context.Context, path string) bool {
+	ctx, cancel := context.WithTimeout(ctx, socketTimeout)
+	defer cancel()
+	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err != nil {
+		return false
+	}
+	defer c.Close() //nolint:errcheck // only read
+	_ = c.SetDeadline(time.Now().Add(socketTimeout))
+	greeting, err := bufio.NewReaderSize(c, maxGreeting).ReadSlice('\n')
+	text := strings.ToLower(string(greeting))
+	return err == nil && strings.Contains(text, "bird") && !strings.Contains(text, "manx")
+}

@@ -1,0 +1,40 @@
+package beside
+
+import (
+	"net"
+	"path/filepath"
+	"testing"
+)
+
+// A socket counts while BIRD answers there: its file stays behind a daemon that was killed, others may serve something
+// else, or nothing at all, and Manx itself can stand in for BIRD there.
+func TestSockets(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct {
+		name, greeting string
+		want           bool
+	}{
+		{"bird", "0001 BIRD v0.3.3+birdv1.6.8 ready.\n", true}, {"manx", "0001 BIRD 1.6.8-manx ready.\n", false},
+		{"other", "hello\n", false}, {"silent", "", false}, {"endless", string(make([]byte, 1<<20)), false},
+	} {
+		path := filepath.Join(dir, c.name)
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+				go func() { _, _ = conn.Write([]byte(c.greeting)) }()
+			}
+		}()
+		f := Finder{Sockets: []string{filepath.Join(dir, "absent"), path}}
+		if what, err := f.Active(t.Context()); err != nil || (what == "the BGP daemon behind "+path) != c.want {
+			t.Errorf("%s: %q, %v", c.name, what, err)
+		}
+		l.(*net.UnixListener).SetUnlinkOnClose(false)
+		_ = l.Close()
+		if what, err := f.Active(t.Context()); err != nil || what != "" {
+			t.Errorf("%s, when nobody listens any more: %q, %v", c.name, what, err)
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/manxnet/manx/cni"
+	"github.com/manxnet/manx/cni/engine"
+	"github.com/manxnet/manx/cni/kubeapi"
+	cniserver "github.com/manxnet/manx/cni/server"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/safefile"
+	"github.com/manxnet/manx/ipam"
+	"github.com/manxnet/manx/ipam/warm"
+	"github.com/manxnet/manx/proto/server"
+)
+
+// cniPart serves the CNI plugins of this host: it has the datastore, and addresses in memory, so that they need neither.
+type cniPart struct {
+	*joined
+	log      *zap.Logger
+	cache    *warm.Cache
+	engine   *engine.Engine
+	server   *cniserver.Server
+	ahead    *ipam.Keeper
+	listener net.Listener
+}
+
+func newCNI(j *joined) *cniPart {
+	p := &cniPart{joined: j, log: j.log.Named("cni")}
+	kinds := slices.DeleteFunc(p.Kinds(), func(k model.Kind) bool { return !j.store.Keeps(k) })
+	p.cache = warm.New(j.store, j.tables, kinds, p.ownBlock)
+	p.ahead = ipam.NewKeeper(func() *ipam.Allocator { return ipam.New(p.cache.Begin(), p.log, time.Now) }, p.log)
+	p.engine = engine.New(engine.Config{Open: p.open, Node: p.nodeOf,
+		Kubernetes: p.kubernetes, Prefix: j.cniPrefix(), MTUFile: j.mtuFile, StatusDir: p.statusDir, Report: p.report,
+		Agent: func(*cni.Config) bool { return p.statusDir() != "" }, Lasting: true, Assigned: p.ahead.Assigned, Log: p.log})
+	p.server = cniserver.New(p.engine, p.log)
+	return p
+}
+
+func (p *cniPart) Name() string { return "cni" }
+
+// Kinds are what an ADD reads: from the tables, so that it needs not ask the datastore.
+func (p *cniPart) Kinds() []model.Kind {
+	return []model.Kind{model.KindClusterInformation, model.KindNode, model.KindIPPool, model.KindIPReservation,
+		model.KindIPAMConfig, model.KindBlockAffinity, model.KindWorkloadEndpoint, model.KindProfile, model.KindNamespace}
+}
+
+// Ready implements part.Ready: while the socket is not served plugins go to the datastore themselves.
+func (p *cniPart) Ready() server.Check {
+	return server.Check{Name: "cni", OK: true, Reason: "plugins are served at " + p.socket()}
+}
+
+func (p *cniPart) socket() string { return filepath.Join(p.runDir, cni.SocketName) }
+
+// Open implements part.Opener.
+func (p *cniPart) Open() (err error) {
+	p.listener, err = cniserver.Listen(p.socket())
+	return err
+}
+
+// Explain implements part.Explainer.
+func (p *cniPart) Explain(err error) string {
+	return fmt.Sprintf("CNI plugins are not served and go to the datastore themselves: %v", err)
+}
+
+// Run implements part.Part.
+func (p *cniPart) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return p.ahead.Run(ctx) })
+	group.Go(func() error { p.repair(ctx); return nil })
+	group.Go(func() error { return p.server.Serve(ctx, p.listener) })
+	return group.Wait()
+}
+
+// Close implements part.Closer: what was promised to plugins is written before the datastore is closed.
+func (p *cniPart) Close() { p.engine.Wait() }
+
+// repair finishes what an earlier process was killed in: handles that do not count all of their addresses. A container
+// that has an endpoint has a complete handle. What is not repaired the DEL of the container finds, too.
+func (p *cniPart) repair(ctx context.Context) {
+	if _, err := p.tables.WaitInSync(ctx); err != nil {
+		return
+	}
+	known := map[string]bool{}
+	for o := range p.tables.Snapshot().All(model.KindWorkloadEndpoint) {
+		if e, ok := o.Value.(*model.WorkloadEndpoint); ok && e.Spec.Node == p.name {
+			known[e.Spec.ContainerID] = true
+		}
+	}
+	complete := func(handle string) bool { // NETWORK.CONTAINER
+		return known[handle[strings.LastIndex(handle, ".")+1:]]
+	}
+	n, err := ipam.New(p.cache.Begin(), p.log, time.Now).CountHandles(ctx, p.name, complete)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		p.log.Warn("handles of addresses were not checked", zap.Error(err))
+	case n > 0:
+		p.log.Info("handles of addresses are repaired", zap.Int("handles", n))
+	}
+}
+
+// open gives one call the datastore as it is known here.
+func (p *cniPart) open(context.Context, *cni.Config) (engine.Store, func(), error) {
+	return p.cache.Begin(), func() {}, nil
+}
+
+// ownBlock is whether a block belongs to this node: then it is kept in memory.
+func (p *cniPart) ownBlock(o *model.Object) bool {
+	b, ok := o.Value.(*model.Block)
+	return ok && o.Err == nil && b.Affinity != nil && *b.Affinity == ipam.Host(p.name).String()
+}
+
+// nodeOf is this node's name. A network configuration of another name is a mistake that would put containers on the
+// wrong node.
+func (p *cniPart) nodeOf(c *cni.Config) (string, error) {
+	if c.Nodename != "" && c.Nodename != p.name {
+		return "", fmt.Errorf("nodename = %q in the network configuration: manxd on this host is node %q", c.Nodename, p.name)
+	}
+	return p.name, nil
+}
+
+// cniPrefix begins the names of host ends; empty if nobody has set one.
+func (o options) cniPrefix() string {
+	first, _, _ := strings.Cut(o.interfacePrefix, ",")
+	return first
+}
+
+func (p *cniPart) kubernetes(*cni.Config) (engine.Kubernetes, error) {
+	if p.kube == nil {
+		return nil, errors.New("manxd knows none: set --kubeconfig (KUBECONFIG)")
+	}
+	return kubeapi.New(p.kube)
+}
+
+// statusDir is the folder in which this daemon tells whose policy is in force: the one that FelixConfiguration leads to,
+// or the usual one where that is not safe; empty for none.
+func (p *cniPart) statusDir() string {
+	prefix, usual := "", p.endpointStatusDir("")
+	if o := p.tables.Snapshot().Get(model.ResourceKey(model.KindFelixConfiguration, "default")); o != nil {
+		if f, ok := o.Value.(*model.FelixConfiguration); ok {
+			prefix = f.Spec.EndpointStatusPathPrefix
+		}
+	}
+	dir := p.endpointStatusDir(prefix)
+	if dir == usual || dir == "" || safefile.CheckOwned(dir) == nil {
+		return dir
+	}
+	return usual
+}
+
+func (p *cniPart) report(_ context.Context, _ *cni.Config, endpoint string, waited time.Duration, timedOut bool) {
+	p.control.PolicyWaited(endpoint, waited, timedOut)
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/manxnet/manx/cmd/manxd/part"
+	"github.com/manxnet/manx/cni/install"
+	"github.com/manxnet/manx/cni/kubeapi"
+)
+
+// cniOptions say which configuration of the CNI plugins is written, and where.
+type cniOptions struct {
+	confDir, netDir       string
+	name, oldName         string
+	template, templateAt  string
+	mtu                   int
+	logLevel, logFile     string
+	manage                bool
+	account, podNamespace string
+	refresh               time.Duration
+}
+
+const cniConfFlag = "cni-conf-dir"
+
+func (b binder) cni(o *cniOptions) {
+	b.string(&o.confDir, cniConfFlag, "", "folder where the network configuration of the container runtime is written, "+
+		"with a kubeconfig for the plugins, once this node is ready; empty: nowhere", "MANX_CNI_CONF_DIR")
+	b.string(&o.netDir, "cni-net-dir", "/etc/cni/net.d", "the same folder as the plugins see it", "CNI_NET_DIR")
+	b.string(&o.name, "cni-conf-name", "10-calico.conflist", "name of the network configuration", "CNI_CONF_NAME")
+	b.string(&o.oldName, "cni-old-conf-name", "", "another one that is removed then", "CNI_OLD_CONF_NAME")
+	b.string(&o.template, "cni-network-config", "", "the network configuration, with Calico's tokens such as __CNI_MTU__; "+
+		"empty: one with Calico's IPAM, policy of Kubernetes and port mappings", "CNI_NETWORK_CONFIG")
+	b.string(&o.templateAt, "cni-network-config-file", "", "a file that holds it", "CNI_NETWORK_CONFIG_FILE")
+	b.int(&o.mtu, "cni-mtu", 0, "__CNI_MTU__; 0: what this node finds out", "CNI_MTU")
+	b.string(&o.logLevel, "cni-log-level", "info", "__LOG_LEVEL__", "LOG_LEVEL")
+	b.string(&o.logFile, "cni-log-file", "/var/log/calico/cni/cni.log", "__LOG_FILE_PATH__", "LOG_FILE_PATH")
+	b.bool(&o.manage, "cni-manage", true, "write all that", "CALICO_MANAGE_CNI")
+	b.string(&o.account, "cni-service-account", "manx-cni-plugin", "service account of the plugins' token",
+		"CALICO_CNI_SERVICE_ACCOUNT")
+	b.string(&o.podNamespace, "cni-service-account-namespace", "", "its namespace; empty: this pod's, else kube-system",
+		"POD_NAMESPACE")
+	b.duration(&o.refresh, "cni-token-refresh-interval", 0, "how often the token is refreshed; 0: after a quarter of the "+
+		"time that it has left", "CNI_TOKEN_REFRESH_INTERVAL")
+}
+
+// cniConfig is the part that writes the configuration of the plugins. It is not asked whether the node is ready: the
+// runtime starts pods as soon as there is a configuration, and it stays when manxd ends, for the next one.
+type cniConfig struct{ install.Keeper }
+
+func (c *cniConfig) Name() string { return "cni-config" }
+
+// Explain implements part.Explainer.
+func (c *cniConfig) Explain(err error) string {
+	return fmt.Sprintf("the configuration of the CNI plugins in %s is not written: %v", c.Dir, err)
+}
+
+// cniParts serve the plugins, and configure them.
+func cniParts(j *joined) ([]part.Part, error) {
+	config, err := newCNIConfig(j)
+	return []part.Part{newCNI(j), config}, err
+}
+
+// newCNIConfig returns nil if somebody else writes it.
+func newCNIConfig(j *joined) (part.Part, error) {
+	o := j.cni
+	if o.confDir == "" || !o.manage {
+		return nil, nil
+	}
+	template := o.template
+	if o.templateAt != "" {
+		text, err := os.ReadFile(o.templateAt)
+		if err != nil {
+			return nil, fmt.Errorf("--cni-network-config-file: %w", err)
+		}
+		template = string(text)
+	}
+	if template == "" {
+		template = install.DefaultTemplate(j.kube != nil)
+	}
+	content, err := install.Conflist(template, j.cniValues())
+	if err != nil {
+		return nil, fmt.Errorf("--cni-network-config: %w", err)
+	}
+	c := &cniConfig{install.Keeper{Folder: install.Folder{Dir: o.confDir}, Name: o.name, OldName: o.oldName,
+		Conflist: content, TLS: j.cniTLS(), Refresh: o.refresh, Log: j.log.Named("cni"),
+		Ready: func() bool { ready, _ := j.control.Ready(); return ready }}}
+	if j.kube != nil {
+		c.Token = func(ctx context.Context) (install.Credential, error) { return o.credential(ctx, j.kube) }
+	}
+	return c, nil
+}
+
+// cniTLS are the certificates for etcd that the plugins need, by the name of their copies.
+func (o options) cniTLS() map[string]string {
+	files := map[string]string{}
+	for name, file := range map[string]string{"etcd-ca": o.etcdCAFile, "etcd-cert": o.etcdCertFile, "etcd-key": o.etcdKeyFile} {
+		if file != "" && o.datastore == "etcdv3" {
+			files[name] = file
+		}
+	}
+	return files
+}
+
+// cniValues are what the tokens of a network configuration stand for.
+func (j *joined) cniValues() map[string]string {
+	o := j.cni
+	host := func(name string) string { return filepath.Join(o.netDir, name) }
+	copied := j.cniTLS()
+	certificate := func(name string) string {
+		if copied[name] == "" {
+			return ""
+		}
+		return host(install.TLSFolder + "/" + name)
+	}
+	datastore := j.datastore
+	if datastore == "embedded" {
+		datastore = "etcdv3"
+	}
+	address, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+	return map[string]string{"LOG_LEVEL": o.logLevel, "LOG_FILE_PATH": o.logFile, "LOG_FILE_MAX_SIZE": "100",
+		"LOG_FILE_MAX_AGE": "30", "LOG_FILE_MAX_COUNT": "10", "DATASTORE_TYPE": datastore, "KUBERNETES_NODE_NAME": j.name,
+		"KUBECONFIG_FILEPATH": host(install.KubeconfigName), "CNI_MTU": strconv.Itoa(o.mtu),
+		"KUBERNETES_SERVICE_HOST": address, "KUBERNETES_SERVICE_PORT": port, "SERVICEACCOUNT_TOKEN": "",
+		"CALICO_API_GROUP": os.Getenv("CALICO_API_GROUP"), "ETCD_ENDPOINTS": j.etcdEndpoints, "ETCD_DISCOVERY_SRV": "",
+		"ETCD_CERT_FILE": certificate("etcd-cert"), "ETCD_CA_CERT_FILE": certificate("etcd-ca"),
+		"ETCD_KEY_FILE": certificate("etcd-key"), "REQUIRE_MTU_FILE": "false"}
+}
+
+// tokenLifetime is for how long a token is asked; the server may give another time.
+const tokenLifetime = 24 * time.Hour
+
+// credential gets a token for the plugins, and the kubeconfig with it.
+func (o cniOptions) credential(ctx context.Context, config *rest.Config) (install.Credential, error) {
+	api, err := kubeapi.New(config)
+	if err != nil {
+		return install.Credential{}, err
+	}
+	namespace := o.podNamespace
+	if text, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace"); namespace == "" && err == nil {
+		namespace = strings.TrimSpace(string(text))
+	}
+	if namespace == "" {
+		namespace = "kube-system"
+	}
+	token, err := api.RequestToken(ctx, namespace, o.account, tokenLifetime)
+	if err != nil {
+		return install.Credential{}, err
+	}
+	server, ca, err := serverOf(config)
+	if err != nil {
+		return install.Credential{}, err
+	}
+	text, err := install.Kubeconfig(server, ca, config.Insecure, token.Token)
+	return install.Credential{Kubeconfig: text, Expires: token.Expires}, err
+}
+
+// serverOf is the URL of the API with its CA.
+func serverOf(config *rest.Config) (server string, ca []byte, err error) {
+	if ca = config.CAData; len(ca) == 0 && config.CAFile != "" {
+		if ca, err = os.ReadFile(config.CAFile); err != nil {
+			return "", nil, err
+		}
+	}
+	if strings.Contains(config.Host, "://") {
+		return config.Host, ca, nil
+	}
+	if config.Host == "" {
+		return "", nil, errors.New("the Kubernetes API has no address")
+	}
+	host := config.Host
+	if ip := net.ParseIP(host); ip != nil && ip.To4() == nil {
+		host = "[" + host + "]"
+	}
+	return (&url.URL{Scheme: "https", Host: host}).String(), ca, nil
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/controllers"
+	"github.com/manxnet/manx/controllers/kubeapi"
+	"github.com/manxnet/manx/controllers/settings"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/connect"
+	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/proto/server"
+)
+
+// Values of --controllers.
+const (
+	controllersAuto = "auto"
+	controllersOn   = "on"
+	controllersOff  = "off"
+)
+
+// controllersFlag defines the flag.
+func (b binder) controllers(mode *string) {
+	b.string(mode, "controllers", controllersAuto, "take part in doing what calico-kube-controllers do: auto (where "+
+		"a Kubernetes API is known, while calico-kube-controllers do not run), on or off", "MANX_CONTROLLERS")
+}
+
+// checkControllers refuses settings of the controllers that make no sense, also those under the names of
+// calico-kube-controllers.
+func (o *options) checkControllers() error {
+	switch o.controllers {
+	case controllersOff:
+		return nil
+	case controllersAuto, controllersOn:
+	default:
+		return fmt.Errorf("--controllers=%s: want auto, on or off", o.controllers)
+	}
+	_, err := settings.FromEnv(os.LookupEnv)
+	return err
+}
+
+// clusterControllers does for the whole cluster what is to be done once, while this node is the one that does it.
+type clusterControllers struct{ *controllers.Manager }
+
+// newControllers returns nil if the settings leave the controllers out.
+func newControllers(j *joined) (*clusterControllers, error) {
+	if j.controllers == controllersOff || j.controllers == controllersAuto && j.kube == nil {
+		return nil, nil
+	}
+	env, err := settings.FromEnv(os.LookupEnv)
+	if err != nil {
+		return nil, usage(err)
+	}
+	config := controllers.Config{Node: j.name, Store: j.store, InKubernetes: j.datastore == connect.Kubernetes,
+		Always: j.controllers == controllersOn, Env: env, Log: j.log.Named("controllers")}
+	config.NoIPAM = config.InKubernetes && j.options.kube.UsePodCIDR
+	if j.datastore != "embedded" { // which compacts itself
+		config.Compactor = datastore.CompactorOf(j.store)
+	}
+	if j.kube != nil {
+		if config.Kube, err = kubeapi.New(j.kube); err != nil {
+			return nil, err
+		}
+		config.Source = j.kubernetesSource
+	}
+	return &clusterControllers{controllers.New(config)}, nil
+}
+
+// kubernetesSource opens the Kubernetes API as a store, beside a datastore that is another one.
+func (j *joined) kubernetesSource(ctx context.Context) (datastore.Store, error) {
+	return kubernetes.OpenREST(ctx, j.options.kubernetes(), j.kube, j.log.Named("kubernetes"))
+}
+
+func (c *clusterControllers) Name() string { return "controllers" }
+
+// Notices tell why the work is not done, on the node that was elected to do it.
+func (c *clusterControllers) Notices() []server.Notice {
+	s := c.State()
+	text := ""
+	switch {
+	case !s.Leading:
+	case s.Problem != "":
+		text = "this node is to run the controllers of the cluster, and cannot: " + s.Problem
+	case s.Yielding != "":
+		text = "the controllers of Manx rest on this node: " + s.Yielding
+	}
+	if text == "" {
+		return nil
+	}
+	return []server.Notice{{Topic: "daemon", Subject: "controllers", Text: text, Since: s.Since}}
+}
+
+// Run campaigns and works until ctx ends.
+func (c *clusterControllers) Run(ctx context.Context) error {
+	err := c.Manager.Run(ctx)
+	if err != nil && ctx.Err() == nil {
+		c.Log.Warn("the controllers ended", zap.Error(err))
+	}
+	return err
+}

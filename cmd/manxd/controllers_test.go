@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typed "k8s.io/client-go/kubernetes"
+
+	"github.com/manxnet/manx/controllers/calicotest"
+	"github.com/manxnet/manx/datastore/connect"
+	"github.com/manxnet/manx/datastore/etcd/etcdtest"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+)
+
+func TestControllersAreLeftOut(t *testing.T) {
+	for _, mode := range []string{controllersOff, controllersAuto} { // auto: no Kubernetes API is known
+		j := &joined{daemon: &daemon{options: options{controllers: mode}, log: zap.NewNop()}}
+		if c, err := newControllers(j); c != nil || err != nil {
+			t.Errorf("%s: %v, %v", mode, c, err)
+		}
+	}
+}
+
+func TestControllersSettings(t *testing.T) {
+	o := options{controllers: "sometimes"}
+	if err := o.checkControllers(); err == nil || !strings.Contains(err.Error(), "sometimes") {
+		t.Error(err)
+	}
+	t.Setenv("SYNC_NODE_LABELS", "perhaps")
+	o.controllers = controllersAuto
+	if err := o.checkControllers(); err == nil || !strings.Contains(err.Error(), "SYNC_NODE_LABELS") {
+		t.Error(err)
+	}
+	if o.controllers = controllersOff; o.checkControllers() != nil {
+		t.Error("what is off is checked")
+	}
+}
+
+// The part as manxd makes it, with the connections that its settings name.
+func TestControllersPart(t *testing.T) {
+	api, server := apiserver.Start(t), etcdtest.Start(t)
+	rest := api.Config(apiserver.Admin)
+	store, err := connect.Open(t.Context(), connect.Settings{Type: connect.Etcd, Etcd: server.Config(),
+		Warn: func(string) {}}, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	j := &joined{daemon: &daemon{name: "n1", log: zap.NewNop(), options: options{controllers: controllersAuto,
+		datastore: connect.Etcd, interfacePrefix: "cali"}}, store: store, kube: rest}
+	client, err := typed.NewForConfig(rest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, labels := int32(1), map[string]string{"k8s-app": "calico-kube-controllers"}
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "calico-kube-controllers", Labels: labels}}
+	d.Spec = appsv1.DeploymentSpec{Replicas: &one, Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "x"}}}}}
+	calicotest.Eventually(t, "calico-kube-controllers are installed", func() bool {
+		_, err := client.AppsV1().Deployments("kube-system").Create(context.Background(), d, metav1.CreateOptions{})
+		return err == nil
+	})
+	c, err := newControllers(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Look /= 100
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = c.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	calicotest.Eventually(t, "a notice says who works", func() bool {
+		n := c.Notices()
+		return len(n) == 1 && strings.Contains(n[0].Text, "deployment kube-system/calico-kube-controllers")
+	})
+	if err := client.AppsV1().Deployments("kube-system").Delete(t.Context(), d.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	calicotest.Eventually(t, "the controllers work", func() bool {
+		_, err := store.Get(context.Background(), model.ResourceKey(model.KindProfile, "kns.kube-system"))
+		return err == nil && len(c.Notices()) == 0
+	})
+	calicotest.Eventually(t, "etcd is compacted, too", func() bool {
+		return strings.Contains(strings.Join(c.State().Controllers, " "), "etcd-compaction")
+	})
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/manxnet/manx/datastore/connect"
+	"github.com/manxnet/manx/datastore/node"
+)
+
+// The ConfigMaps of kube-system by which calico/node knows who installed Kubernetes.
+const (
+	kubeadmConfigMap = "kubeadm-config"
+	rancherConfigMap = "full-cluster-state"
+)
+
+// distribution is what is known of how Kubernetes was installed.
+type distribution struct {
+	kubeadm, rancher bool
+	pods             []netip.Prefix // those that kubeadm gives to pods
+	unknown          error          // why kubeadm's settings could not be read now
+}
+
+const (
+	distributionTries = 5
+	distributionPause = 2 * time.Second
+)
+
+// detectDistribution reads both ConfigMaps. One that is not there, or may not be read, is none: that is a line of the
+// log, and says nothing about the other one.
+func detectDistribution(ctx context.Context, api *rest.Config, log *zap.Logger) (d distribution) {
+	client, err := typedcorev1.NewForConfig(api)
+	if err != nil {
+		return distribution{unknown: err}
+	}
+	maps := client.ConfigMaps(metav1.NamespaceSystem)
+	kubeadm, err := readConfigMap(ctx, maps, kubeadmConfigMap, log)
+	if err != nil {
+		return distribution{unknown: err}
+	}
+	if kubeadm != nil {
+		d.kubeadm, d.pods = true, podSubnets(kubeadm.Data)
+	}
+	rancher, err := readConfigMap(ctx, maps, rancherConfigMap, log)
+	if err != nil {
+		log.Info("a ConfigMap by which the cluster's kind is known cannot be read", zap.Error(err))
+	}
+	d.rancher = rancher != nil
+	return d
+}
+
+// readConfigMap returns nil for one that is not there, or may not be read. An API that does not answer is asked again.
+func readConfigMap(ctx context.Context, from typedcorev1.ConfigMapInterface, name string,
+	log *zap.Logger) (c *corev1.ConfigMap, err error) {
+	for try := range distributionTries {
+		if try > 0 {
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(distributionPause):
+			}
+		}
+		asked, cancel := context.WithTimeout(ctx, kubernetesTimeout)
+		c, err = from.Get(asked, name, metav1.GetOptions{})
+		cancel()
+		switch {
+		case err == nil:
+			return c, nil
+		case apierrors.IsNotFound(err):
+			return nil, nil
+		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+			log.Info("a ConfigMap by which the cluster's kind is known may not be read", zap.String("configmap", name),
+				zap.Error(err))
+			return nil, nil
+		}
+	}
+	return nil, fmt.Errorf("ConfigMap %s/%s: %w", metav1.NamespaceSystem, name, err)
+}
+
+var podSubnetLine = regexp.MustCompile(`(?m)^\s*podSubnet:\s*(.+?)\s*$`)
+
+// podSubnets are the networks that kubeadm's ClusterConfiguration gives to pods.
+func podSubnets(data map[string]string) (list []netip.Prefix) {
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		found := podSubnetLine.FindStringSubmatch(data[key])
+		if found == nil {
+			continue
+		}
+		for text := range strings.SplitSeq(strings.Trim(found[1], `"'`), ",") {
+			if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil {
+				list = append(list, p.Masked())
+			}
+		}
+		return list
+	}
+	return nil
+}
+
+// apply lets the distribution decide what the settings leave open: the default pools, and the cluster's type.
+func (d distribution) apply(c *node.Config) {
+	for _, kind := range []struct {
+		found bool
+		name  string
+	}{{d.kubeadm, "kubeadm"}, {d.rancher, "rancher"}} {
+		if kind.found {
+			c.ClusterType = strings.TrimPrefix(c.ClusterType+","+kind.name, ",")
+		}
+	}
+	if c.NoDefaultPools {
+		return
+	}
+	for _, pool := range []struct {
+		config *node.PoolConfig
+		ipv4   bool
+	}{{&c.Pool4, true}, {&c.Pool6, false}} {
+		at := slices.IndexFunc(d.pods, func(p netip.Prefix) bool { return p.Addr().Is4() == pool.ipv4 })
+		switch {
+		case pool.config.CIDR != "":
+		case d.unknown != nil:
+			pool.config.CIDR = noPool // a pool with other addresses than the cluster's would be there to stay
+		case at >= 0:
+			pool.config.CIDR = d.pods[at].String()
+		}
+	}
+}
+
+// noPool as the CIDR of a default pool is none.
+const noPool = "none"
+
+// completeConfig lets the cluster decide what the settings of this node leave open.
+func (j *joined) completeConfig(ctx context.Context) {
+	if j.datastore == connect.Kubernetes {
+		j.config.ClusterType = strings.TrimPrefix(j.config.ClusterType+",kdd", ",")
+	}
+	if j.kube == nil {
+		return
+	}
+	log := j.log.Named("node")
+	d := detectDistribution(ctx, j.kube, log)
+	if d.unknown != nil {
+		log.Warn("it is not known which addresses the cluster has for pods: no default pool is made now", zap.Error(d.unknown))
+	}
+	d.apply(&j.config)
+}

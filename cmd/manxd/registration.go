@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/manxnet/manx/datastore/connect"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/node"
+)
+
+// registration registers this host again when its Node was deleted, or made again by others.
+type registration struct{ *joined }
+
+func newRegistration(j *joined) registration { return registration{j} }
+
+func (r registration) Name() string        { return "registration" }
+func (r registration) Kinds() []model.Kind { return []model.Kind{model.KindNode} }
+
+// Run implements part.Part.
+func (r registration) Run(ctx context.Context) error {
+	k := &node.Keeper{Config: r.config, Registered: r.registered, Store: r.store, Host: node.System{},
+		MayCreate: r.mayCreate, Log: r.log.Named("node")}
+	return k.Run(ctx, r.tables)
+}
+
+var errKubeletRegisters = errors.New("the kubelet makes the Node: it does so when it is started again")
+
+// mayCreate is why the Node is not to be made, nil if it is.
+func (r registration) mayCreate(ctx context.Context) error {
+	if r.datastore == connect.Kubernetes {
+		return errKubeletRegisters
+	}
+	if r.kube == nil || r.k8sNodeRef == "" {
+		return nil
+	}
+	client, err := typedcorev1.NewForConfig(r.kube)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, kubernetesTimeout)
+	defer cancel()
+	_, err = client.Nodes().Get(ctx, r.k8sNodeRef, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("no Node %s in Kubernetes: this host was taken out of the cluster", r.k8sNodeRef)
+	case apierrors.IsForbidden(err):
+		return nil // nobody can tell
+	}
+	return err
+}

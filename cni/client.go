@@ -1,0 +1,49 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Socket is manxd as a Backend: each question is a connection to its socket at that path.
+type Socket string
+
+// answerTimeout is how much longer than the call itself manxd may take; it bounds calls on its side.
+const answerTimeout = 10 * time.Second
+
+// Ask implements Backend.
+func (s Socket) Ask(ctx context.Context, q *Request) (*Response, error) {
+	c, err := net.Dial("unix", string(s))
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED):
+		return nil, fmt.Errorf("%w: %w", ErrNoAnswer, err)
+	case err != nil:
+		return nil, err
+	}
+	defer c.Close() //nolint:errcheck // nothing is written any more
+	end, ok := ctx.Deadline()
+	if !ok {
+		end = time.Now().Add(callTimeout)
+	}
+	if err := c.SetDeadline(end.Add(answerTimeout)); err != nil {
+		return nil, err
+	}
+	r, written := &Response{}, WriteFrame(c, q)
+	// Who refuses a question answers before he has read it.
+	if err = ReadFrame(c, r); err != nil {
+		err = errors.Join(written, err)
+	}
+	var timeout net.Error
+	switch {
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return nil, TryAgain("manxd took too long", err)
+	case err != nil: // it ended, or is about to
+		return nil, fmt.Errorf("%w: %w", ErrNoAnswer, err)
+	}
+	return r, nil
+}

@@ -1,0 +1,317 @@
+package engine
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/cni"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// prepare answers what another IPAM plugin has to be given, or the addresses that it gave before.
+func (c *call) prepare(ctx context.Context) error {
+	if err := c.unsupported(ctx); err != nil {
+		return err
+	}
+	stored, err := c.storedEndpoint(ctx)
+	if err != nil {
+		return err
+	}
+	if ips := c.kept(stored); len(ips) > 0 {
+		c.reply.Attachment = &cni.Attachment{Addresses: ips}
+	}
+	c.reply.Config, err = c.resolvePodCIDRs(ctx)
+	return err
+}
+
+// add gives the container its addresses and writes its endpoint. What a failure leaves is taken back in reverse, so that
+// the container can be attached again as if nothing had been.
+func (c *call) add(ctx context.Context) (err error) {
+	if _, err := c.settle(ctx); ctx.Err() != nil {
+		return err
+	}
+	if err := c.unsupported(ctx); err != nil {
+		return err
+	}
+	if err := c.waitForGates(ctx, gatePause, gateTimeout); err != nil {
+		return err
+	}
+	stored, err := c.storedEndpoint(ctx)
+	if err != nil {
+		return err
+	}
+	pod, err := c.facts(ctx, stored)
+	if err != nil {
+		return err
+	}
+	var undo cni.Undo
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("bug: %v", r)
+			c.log.Error("panic", zap.Any("value", r), zap.Stack("stack"))
+		}
+		if err != nil {
+			err = cni.Afterwards(err, undo.Run(func(step string) { c.log.Info("taken back", zap.String("step", step)) }))
+		}
+	}()
+	a, later := &cni.Attachment{}, &writes{}
+	if err := c.findAddresses(ctx, stored, pod, a, later, &undo); err != nil {
+		return err
+	}
+	if err := c.describe(a, stored, pod); err != nil {
+		return err
+	}
+	write := func(ctx context.Context, undo *cni.Undo) error {
+		return c.step("write the WorkloadEndpoint", func() error { return c.writeEndpoint(ctx, stored, pod, a, undo) })
+	}
+	c.reply.Attachment = a
+	if !c.Lasting {
+		return write(ctx, &undo)
+	}
+	a.Routed = c.policyWait() > 0                                                 // the agent of this process would find the plugin's routes in its way
+	later.add(func(ctx context.Context) error { return write(ctx, &cni.Undo{}) }) // Abort takes it back
+	c.under.Add(1)
+	later.start(ctx, c.under.Done)
+	c.own.pending = later
+	return nil
+}
+
+// finish makes sure that everything is written, and waits for policy.
+func (c *call) finish(ctx context.Context) error {
+	a := c.q.Attachment
+	if a == nil {
+		return errors.New("the step finish has no attachment")
+	}
+	was, err := c.settle(ctx)
+	if err != nil {
+		return err
+	}
+	if !was && c.Lasting { // another process answered Add
+		if err := c.complete(ctx, a); err != nil {
+			return err
+		}
+	}
+	mac, err := net.ParseMAC(a.MAC)
+	if err != nil {
+		return err
+	}
+	c.waitForPolicy(ctx, mac, a.Addresses)
+	c.log.Info("attached", zap.String("hostInterface", a.HostIf), zap.Stringers("addresses", a.Addresses))
+	return nil
+}
+
+// complete writes what an Add may not have come to write whose process died.
+func (c *call) complete(ctx context.Context, a *cni.Attachment) error {
+	for _, p := range a.Assigned {
+		if err := c.allocator().CountHandle(ctx, c.work.handle(), p.Masked()); err != nil {
+			return err
+		}
+	}
+	stored, err := c.storedEndpoint(ctx)
+	if err != nil {
+		return err
+	}
+	pod, err := c.facts(ctx, stored)
+	if err != nil {
+		return err
+	}
+	return c.writeEndpoint(ctx, stored, pod, a, &cni.Undo{})
+}
+
+// abort takes back what Add did for a container that could not be wired.
+func (c *call) abort(ctx context.Context) error {
+	a := c.q.Attachment
+	if a == nil {
+		return errors.New("the step abort has no attachment")
+	}
+	if _, err := c.settle(ctx); err != nil && ctx.Err() != nil {
+		return err
+	}
+	var problems []error
+	if !a.Repeated {
+		problems = append(problems, c.deleteOwnEndpoint(ctx))
+	}
+	return errors.Join(append(problems, c.giveBack(ctx, a.Fresh))...)
+}
+
+// unsupported refuses what cannot be done, before anything is done.
+func (c *call) unsupported(context.Context) error {
+	if c.conf.DeviceType == "netkit" {
+		c.log.Info("device_type netkit: a veth pair is used instead")
+	}
+	return nil
+}
+
+// storedEndpoint reads the endpoint that an earlier call left, nil if there is none.
+func (c *call) storedEndpoint(ctx context.Context) (*model.Object, error) {
+	key, err := c.work.key()
+	if err != nil {
+		return nil, err
+	}
+	o, err := c.store.Get(ctx, key)
+	if errors.Is(err, datastore.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+func endpointOf(o *model.Object) *model.WorkloadEndpoint {
+	if o == nil {
+		return nil
+	}
+	e, _ := o.Value.(*model.WorkloadEndpoint)
+	return e
+}
+
+// ours is whether an endpoint is this container's.
+func (c *call) ours(stored *model.Object) bool {
+	e := endpointOf(stored)
+	return e != nil && e.Spec.ContainerID == c.q.ContainerID
+}
+
+// kept are the addresses of an earlier ADD of the same container, so that ADD can be repeated.
+func (c *call) kept(stored *model.Object) []netip.Addr {
+	if !c.ours(stored) {
+		return nil
+	}
+	return endpointAddresses(endpointOf(stored))
+}
+
+// describe says how the container is wired.
+func (c *call) describe(a *cni.Attachment, stored *model.Object, pod *facts) error {
+	mtu, err := c.conf.FindMTU(c.MTUFile)
+	if err != nil {
+		return err
+	}
+	a.HostIf, a.MTU, a.Routes = c.work.hostIf(c.prefix()), mtu, podRoutes(c.conf, a.Addresses)
+	a.Forwarding, a.Exclusive = c.conf.ContainerSettings.AllowIPForwarding, c.work.Pod == ""
+	a.MAC = hardwareAddress(c.work).String()
+	if pod.mac != nil {
+		a.MAC = pod.mac.String()
+	}
+	if !c.ours(stored) {
+		return nil
+	}
+	a.Repeated = true
+	if mac, err := net.ParseMAC(endpointOf(stored).Spec.MAC); err == nil {
+		a.MAC = mac.String()
+	}
+	return nil
+}
+
+// hardwareAddress is that of the container's end: chosen here, so that the endpoint can be written before there is an
+// interface, and the same whenever ADD is repeated. It is locally administered (IEEE 802, bit 0x02).
+func hardwareAddress(w workload) net.HardwareAddr {
+	sum := sha256.Sum256([]byte(w.Network + " " + w.ContainerID + " " + w.IfName))
+	mac := net.HardwareAddr(sum[:6])
+	mac[0] = mac[0]&^0x01 | 0x02
+	return mac
+}
+
+// prefix begins the name of every host end: cali, or what the rest of the node was told.
+func (c *call) prefix() string {
+	for _, p := range []string{c.q.InterfacePrefix, c.Prefix} {
+		if p != "" {
+			return p
+		}
+	}
+	return "cali"
+}
+
+// podRoutes are the default routes of the families in use, or those of the IPAM section.
+func podRoutes(c *cni.Config, ips []netip.Addr) []netip.Prefix {
+	var custom, defaults []netip.Prefix
+	for _, ip := range ips {
+		if ip.Is4() {
+			defaults = append(defaults, netip.PrefixFrom(netip.IPv4Unspecified(), 0))
+		} else {
+			defaults = append(defaults, netip.PrefixFrom(netip.IPv6Unspecified(), 0))
+		}
+	}
+	for _, r := range c.IPAM.Routes {
+		a, ok := netip.AddrFromSlice(r.Dst.IP)
+		ones, _ := r.Dst.Mask.Size()
+		for _, ip := range ips {
+			if ok && a.Unmap().Is4() == ip.Is4() {
+				custom = append(custom, netip.PrefixFrom(a.Unmap(), ones).Masked())
+			}
+		}
+	}
+	if len(custom) == 0 || c.IPAM.Type != "host-local" {
+		return defaults
+	}
+	if c.IncludeDefaults {
+		return append(custom, defaults...)
+	}
+	return custom
+}
+
+// writeAttempts bounds how often an endpoint is written that somebody else changes at the same time.
+const writeAttempts = 6
+
+// writeEndpoint tells the cluster of the container.
+func (c *call) writeEndpoint(ctx context.Context, stored *model.Object, pod *facts, a *cni.Attachment, undo *cni.Undo) error {
+	if !c.conf.OfKubernetes() {
+		if err := c.ensureProfile(ctx); err != nil {
+			return err
+		}
+	}
+	key, err := c.work.key()
+	if err != nil {
+		return err
+	}
+	if !c.ours(stored) {
+		undo.Push("delete the WorkloadEndpoint", c.deleteOwnEndpoint)
+	}
+	for range writeAttempts {
+		if stored == nil {
+			if pod.live {
+				return podGone(c.work)
+			}
+			_, err = c.store.Create(ctx, model.NewObject(key, c.endpoint(nil, pod, a)))
+			if !errors.Is(err, datastore.ErrExists) {
+				return err
+			}
+		} else {
+			o := stored.Clone()
+			o.Value, o.Err = c.endpoint(endpointOf(stored), pod, a), nil
+			_, err = c.store.Update(ctx, o)
+			if !errors.Is(err, datastore.ErrConflict) && !errors.Is(err, datastore.ErrNotFound) {
+				return err
+			}
+		}
+		if stored, err = c.storedEndpoint(ctx); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%s changed %d times while it was being written", key, writeAttempts)
+}
+
+// podGone is the error for a pod that Kubernetes does not know (any more).
+func podGone(w workload) error {
+	return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("pod %s/%s is not known", w.Namespace, w.Pod),
+		"the Kubernetes API has no such pod on node "+w.Node)
+}
+
+// ensureProfile creates the profile of a network without policy. An existing one is the user's.
+func (c *call) ensureProfile(ctx context.Context) error {
+	o := c.work.networkProfile()
+	if _, err := c.store.Get(ctx, o.Key); !errors.Is(err, datastore.ErrNotFound) {
+		return err
+	}
+	if _, err := c.store.Create(ctx, o); err != nil && !errors.Is(err, datastore.ErrExists) {
+		return err
+	}
+	return nil
+}

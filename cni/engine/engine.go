@@ -1,0 +1,266 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/cni"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/ipam"
+)
+
+// readyTimeout is how long the datastore may take to say that it can be used, so that a runtime can try again.
+const readyTimeout = 10 * time.Second
+
+// Store is what the engine needs of a datastore.
+type Store interface {
+	ipam.Store
+	// Keeps is whether objects of a kind are in this datastore.
+	Keeps(kind model.Kind) bool
+}
+
+// Config is what an Engine needs.
+type Config struct {
+	// Open gives the datastore for one question about a network, and what to call when it is answered.
+	Open func(context.Context, *cni.Config) (Store, func(), error)
+	// Kubernetes reads pods and namespaces from the Kubernetes API, for networks with policy.type k8s whose datastore is
+	// another one. Its error says why it cannot be reached.
+	Kubernetes func(*cni.Config) (Kubernetes, error)
+	// Node is the name of this node for a network.
+	Node func(*cni.Config) (string, error)
+	// Prefix begins the names of host ends unless the plugin's environment says otherwise; empty for cali.
+	Prefix  string
+	MTUFile string
+	// StatusDir is where the agent tells whose policy is in force, unless the network configuration says so.
+	StatusDir func() string
+	// Agent is whether somebody tells that for a network, if there is no such folder yet.
+	Agent func(*cni.Config) bool
+	// Report takes how long an ADD waited for that.
+	Report func(ctx context.Context, c *cni.Config, endpoint string, waited time.Duration, timedOut bool)
+	// Lasting is whether this process lives on when a question is answered: then an answer to Add waits for the write of
+	// the block alone, and Finish for the others.
+	Lasting bool
+	// Assigned is called after an assignment, with the request for it. It must not wait.
+	Assigned func(ipam.Request)
+	Log      *zap.Logger
+	Now      func() time.Time
+	// BeforeStep is called before each step of Add; an error fails the step. Tests use it, nil does nothing.
+	BeforeStep func(step string) error
+}
+
+// Engine answers questions. It is safe for concurrent use: those about one container wait for each other.
+type Engine struct {
+	Config
+	ipam      sync.Mutex // one assignment or release at a time: they would mostly fight for one block
+	lockFails atomic.Bool
+	under     sync.WaitGroup // writes behind answers
+
+	mu         sync.Mutex
+	containers map[string]*container
+}
+
+// New makes an Engine.
+func New(c Config) *Engine {
+	if c.Log == nil {
+		c.Log = zap.NewNop()
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return &Engine{Config: c, containers: map[string]*container{}}
+}
+
+// container is what is under way for one interface of a container.
+type container struct {
+	turn    chan struct{} // holds one token while somebody has the turn
+	users   int
+	pending *writes // of an Add that was answered
+}
+
+// take waits for the turn of a container; the returned function gives it back.
+func (e *Engine) take(ctx context.Context, id string) (*container, func(), error) {
+	e.mu.Lock()
+	c := e.containers[id]
+	if c == nil {
+		c = &container{turn: make(chan struct{}, 1)}
+		e.containers[id] = c
+	}
+	c.users++
+	e.mu.Unlock()
+	leave := func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if c.users--; c.users == 0 && c.pending == nil {
+			delete(e.containers, id)
+		}
+	}
+	select {
+	case c.turn <- struct{}{}:
+		return c, func() { <-c.turn; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, nil, fmt.Errorf("another call for the same container is under way: %w", ctx.Err())
+	}
+}
+
+// call is one question.
+type call struct {
+	*Engine
+	q     *cni.Request
+	conf  *cni.Config
+	extra cni.Args
+	work  workload
+	log   *zap.Logger
+	store Store
+	own   *container
+	reply *cni.Response
+}
+
+// steps are the answers to the questions.
+var steps = map[cni.Step]func(*call, context.Context) error{
+	cni.StepPrepare: (*call).prepare, cni.StepAdd: (*call).add, cni.StepFinish: (*call).finish,
+	cni.StepAbort: (*call).abort, cni.StepDel: (*call).del, cni.StepRelease: (*call).release,
+	cni.StepCheck: (*call).check, cni.StepStatus: (*call).status, cni.StepGC: (*call).gc,
+	cni.StepIPAMAdd: (*call).ipamAdd, cni.StepIPAMDel: (*call).release, cni.StepIPAMCheck: (*call).ipamCheck,
+}
+
+// Ask implements cni.Backend: it always answers.
+func (e *Engine) Ask(ctx context.Context, q *cni.Request) (*cni.Response, error) {
+	c := &call{Engine: e, q: q, log: e.Log, reply: &cni.Response{Version: cni.ProtocolVersion}}
+	if err := c.answer(ctx); err != nil {
+		c.log.Error("CNI call failed", zap.String("step", string(q.Step)), zap.Error(err))
+		c.reply.Error = coded(err)
+	}
+	return c.reply, nil
+}
+
+func (c *call) answer(ctx context.Context) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("bug: %v", r)
+			c.log.Error("panic", zap.Any("value", r), zap.Stack("stack"))
+		}
+	}()
+	do := steps[c.q.Step]
+	if c.q.Version != cni.ProtocolVersion || do == nil {
+		return types.NewError(cni.CodeOtherVersion, fmt.Sprintf("version %d of the protocol, step %q", c.q.Version, c.q.Step),
+			fmt.Sprintf("this is version %d", cni.ProtocolVersion))
+	}
+	if err := c.read(); err != nil {
+		return err
+	}
+	own, leave, err := c.take(ctx, c.conf.Name+" "+c.q.ContainerID+" "+c.q.IfName)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	c.own = own
+	closeStore, err := c.connect(ctx)
+	defer closeStore()
+	if err != nil {
+		return err
+	}
+	return do(c, ctx)
+}
+
+// read takes the question apart.
+func (c *call) read() (err error) {
+	if c.conf, err = cni.ParseConfig(c.q.Config); err != nil {
+		return err
+	}
+	if c.extra, err = cni.ParseArgs(c.q.Args); err != nil {
+		return err
+	}
+	node, err := c.Node(c.conf)
+	if err != nil {
+		return err
+	}
+	c.work = newWorkload(c.conf.Name, node, c.q.ContainerID, c.q.IfName, c.extra)
+	c.log = c.log.With(zap.String("network", c.conf.Name), zap.String("container", c.q.ContainerID),
+		zap.String("interface", c.q.IfName))
+	if c.work.Pod != "" {
+		c.log = c.log.With(zap.String("pod", c.work.Namespace+"/"+c.work.Pod))
+	}
+	return nil
+}
+
+// connect opens the datastore and makes sure that it may be used: while it is locked (for a migration) every call has
+// to wait.
+func (c *call) connect(ctx context.Context) (closeStore func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	c.store, closeStore, err = c.Open(ctx, c.conf)
+	if err != nil {
+		return func() {}, err
+	}
+	o, err := c.store.Get(ctx, model.ResourceKey(model.KindClusterInformation, "default"))
+	if err != nil {
+		return closeStore, notReady(err)
+	}
+	if o.Err != nil {
+		return closeStore, o.Err
+	}
+	info, ok := o.Value.(*v3.ClusterInformation)
+	if !ok || info.Spec.DatastoreReady == nil || !*info.Spec.DatastoreReady {
+		return closeStore, types.NewError(types.ErrTryAgainLater, "the datastore is not ready",
+			"ClusterInformation default has datastoreReady other than true: it is locked, or no node has been set up yet")
+	}
+	return closeStore, nil
+}
+
+// Ready returns nil if an ADD for a network would find its datastore ready.
+func (e *Engine) Ready(ctx context.Context, conf *cni.Config) error {
+	c := &call{Engine: e, conf: conf, log: e.Log}
+	closeStore, err := c.connect(ctx)
+	closeStore()
+	return err
+}
+
+// status has nothing to do: the datastore was found ready.
+func (c *call) status(context.Context) error { return nil }
+
+// step runs one named step.
+func (c *call) step(name string, do func() error) error {
+	if c.BeforeStep != nil {
+		if err := c.BeforeStep(name); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if err := do(); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// coded gives an error the code that tells a runtime what to do about it.
+func coded(err error) *types.Error {
+	var known *types.Error
+	if !errors.As(err, &known) && (errors.Is(err, datastore.ErrUnavailable) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) {
+		return types.NewError(types.ErrTryAgainLater, "the datastore did not answer", err.Error())
+	}
+	return cni.Coded(err)
+}
+
+// notReady explains a failed look at the state of the cluster.
+func notReady(err error) error {
+	if errors.Is(err, datastore.ErrNotFound) {
+		return types.NewError(types.ErrTryAgainLater, "the datastore is not ready",
+			"ClusterInformation default does not exist: no node has been set up yet")
+	}
+	return err
+}
+
+// invalidConf is an error that only a change of the network configuration mends.
+func invalidConf(what, why string) error {
+	return types.NewError(types.ErrInvalidNetworkConfig, what, why)
+}

@@ -1,0 +1,57 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"go.uber.org/zap"
+)
+
+const (
+	gatePause   = 5 * time.Second
+	gateTimeout = 30 * time.Second
+)
+
+// waitForGates polls each of the configured URLs until it answers well. A workload should not start before, for
+// instance, the agent of this node has programmed its policy.
+func (c *call) waitForGates(ctx context.Context, pause, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for _, url := range c.conf.ReadinessGates {
+		for {
+			err := probe(ctx, url)
+			if err == nil {
+				break
+			}
+			c.log.Info("waiting for a readiness gate", zap.String("url", url), zap.Error(err))
+			select {
+			case <-ctx.Done():
+				return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("readiness gate %s does not open", url), err.Error())
+			case <-time.After(pause):
+			}
+		}
+	}
+	return nil
+}
+
+// probe succeeds if url answers with a status of 200 to 399.
+func probe(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	answer, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	_ = answer.Body.Close()
+	if answer.StatusCode < 200 || answer.StatusCode > 399 {
+		return errors.New(answer.Status)
+	}
+	return nil
+}

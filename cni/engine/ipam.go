@@ -1,0 +1,280 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/cni"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/ipam"
+)
+
+const (
+	assignTimeout = 90 * time.Second // an allocation may have to claim a block against many others
+	undoTimeout   = 30 * time.Second
+)
+
+func (c *call) allocator() *ipam.Allocator { return ipam.New(c.store, c.log, c.Now) }
+
+// findAddresses gives the attachment its addresses: those of an earlier ADD of the same container, so that ADD can be
+// repeated; those of another IPAM plugin; or new ones.
+func (c *call) findAddresses(ctx context.Context, stored *model.Object, pod *facts, a *cni.Attachment, later *writes,
+	undo *cni.Undo) error {
+	if ips := c.kept(stored); len(ips) > 0 {
+		c.log.Info("attached before: the addresses are kept", zap.Stringers("addresses", ips))
+		a.Addresses = ips
+		return nil
+	}
+	if !c.conf.OwnIPAM() {
+		if c.q.Attachment == nil || len(c.q.Attachment.Addresses) == 0 {
+			return errors.New("the step add has no addresses of the IPAM plugin " + c.conf.IPAM.Type)
+		}
+		a.Addresses = c.q.Attachment.Addresses
+		return nil
+	}
+	if len(pod.unmanaged) > 0 {
+		a.Addresses = pod.unmanaged
+		return nil
+	}
+	unlock := c.lock(ctx)
+	defer unlock()
+	before, err := c.allocator().AssignedTo(ctx, c.work.Node, c.work.handle())
+	if err != nil {
+		return err
+	}
+	if c.fits(before, pod) { // of an ADD that was interrupted
+		for _, p := range before {
+			if err := c.allocator().CountHandle(ctx, c.work.handle(), p.Masked()); err != nil {
+				return err
+			}
+		}
+		c.given(a, before)
+		a.Fresh = a.Addresses
+		return nil
+	}
+	err = c.step("assign addresses", func() (err error) {
+		// also a failed assignment may have left something
+		undo.Push("release the addresses", func(ctx context.Context) error { return c.releaseExcept(ctx, addresses(before)) })
+		var got []netip.Prefix
+		got, err = c.assign(ctx, pod, later)
+		c.given(a, got)
+		a.Fresh = a.Addresses
+		return err
+	})
+	return err
+}
+
+// given takes over what was assigned.
+func (c *call) given(a *cni.Attachment, got []netip.Prefix) {
+	a.Assigned, a.Addresses = got, addresses(got)
+}
+
+// fits is whether addresses that the container has already are what an ADD wants: one of each wanted family.
+func (c *call) fits(have []netip.Prefix, pod *facts) bool {
+	v4, v6 := pod.families(c.conf)
+	if c.extra.IP != nil || len(pod.wanted) > 0 || len(have) != count(v4)+count(v6) || len(have) == 0 {
+		return false
+	}
+	n4 := 0
+	for _, p := range have {
+		n4 += count(p.Addr().Is4())
+	}
+	return n4 == count(v4)
+}
+
+// ipamAdd assigns addresses for another network plugin.
+func (c *call) ipamAdd(ctx context.Context) error {
+	pod, err := c.facts(ctx, nil)
+	if err != nil {
+		return err
+	}
+	unlock := c.lock(ctx)
+	defer unlock()
+	got, err := c.assign(ctx, pod, nil)
+	c.reply.Attachment = &cni.Attachment{Assigned: got}
+	return err
+}
+
+// assign gets one address of each wanted family, or those that are asked for: all of them or none.
+func (c *call) assign(ctx context.Context, pod *facts, later *writes) ([]netip.Prefix, error) {
+	ctx, cancel := context.WithTimeout(ctx, assignTimeout)
+	defer cancel()
+	var wanted []netip.Addr
+	if c.extra.IP != nil {
+		a, ok := netip.AddrFromSlice(c.extra.IP)
+		if !ok {
+			return nil, types.NewError(types.ErrInvalidEnvironmentVariables,
+				fmt.Sprintf("IP = %q in CNI_ARGS is no address", c.extra.IP), "")
+		}
+		wanted = []netip.Addr{a.Unmap()}
+	} else {
+		wanted = pod.wanted
+	}
+	var got []netip.Prefix
+	var err error
+	if len(wanted) > 0 {
+		got, err = c.assignGiven(ctx, wanted, c.behind(later))
+	} else {
+		got, err = c.assignAny(ctx, pod, c.behind(later))
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.log.Info("assigned", zap.Stringers("addresses", got), zap.String("handle", c.work.handle()))
+	return got, nil
+}
+
+// behind has writes follow the answer, if this process lasts.
+func (c *call) behind(later *writes) ipam.Later {
+	if !c.Lasting || later == nil {
+		return nil
+	}
+	return later.add
+}
+
+// assignGiven assigns the addresses that the caller asks for.
+func (c *call) assignGiven(ctx context.Context, wanted []netip.Addr, later ipam.Later) ([]netip.Prefix, error) {
+	var got []netip.Prefix
+	for _, a := range wanted {
+		err := c.allocator().AssignIP(ctx, ipam.AddressRequest{Address: a, Host: c.work.Node, Handle: c.work.handle(),
+			Attrs: c.attributes(), Use: v3.IPPoolAllowedUseWorkload, Later: later})
+		if err != nil {
+			return nil, cni.Afterwards(err, c.giveBack(ctx, addresses(got)))
+		}
+		got = append(got, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return got, nil
+}
+
+func (c *call) attributes() map[string]string { return c.work.attributes(c.Now().UTC().String()) }
+
+func (c *call) assignAny(ctx context.Context, pod *facts, later ipam.Later) ([]netip.Prefix, error) {
+	v4, v6 := pod.families(c.conf)
+	if !v4 && !v6 {
+		return nil, invalidConf("ipam asks for no address", "assign_ipv4 is \"false\" and assign_ipv6 is not \"true\": set one of them")
+	}
+	req := ipam.Request{
+		Host: c.work.Node, Handle: c.work.handle(), Attrs: c.attributes(), Use: v3.IPPoolAllowedUseWorkload,
+		Num4: count(v4), Num6: count(v6), NamespaceLabels: pod.namespaceLabels, Later: later,
+	}
+	var err error
+	if req.Pools4, err = c.pools(ctx, pod.pools(c.conf, ipam.IPv4), ipam.IPv4); err != nil {
+		return nil, err
+	}
+	if req.Pools6, err = c.pools(ctx, pod.pools(c.conf, ipam.IPv6), ipam.IPv6); err != nil {
+		return nil, err
+	}
+	r, err := c.allocator().AutoAssign(ctx, req)
+	got := append(r.V4.Addresses, r.V6.Addresses...)
+	if err == nil {
+		err = r.Short()
+	}
+	if err != nil {
+		return nil, cni.Afterwards(err, c.giveBack(ctx, addresses(got)))
+	}
+	if c.Assigned != nil {
+		c.Assigned(req)
+	}
+	return got, nil
+}
+
+func count(wanted bool) int {
+	if wanted {
+		return 1
+	}
+	return 0
+}
+
+func addresses(prefixes []netip.Prefix) []netip.Addr {
+	var addrs []netip.Addr
+	for _, p := range prefixes {
+		addrs = append(addrs, p.Addr())
+	}
+	return addrs
+}
+
+// giveBack releases these addresses, and no other of the container.
+func (c *call) giveBack(ctx context.Context, got []netip.Addr) error {
+	if len(got) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	var releases []ipam.Release
+	for _, a := range got {
+		releases = append(releases, ipam.Release{Address: a, Handle: c.work.handle()})
+	}
+	_, err := c.allocator().ReleaseIPs(ctx, releases...)
+	return err
+}
+
+// pools resolves pools, which are named by CIDR or by name.
+func (c *call) pools(ctx context.Context, names []string, family ipam.Family) ([]netip.Prefix, error) {
+	var cidrs []netip.Prefix
+	for _, name := range names {
+		cidr, err := netip.ParsePrefix(name)
+		if err != nil {
+			if cidr, err = c.poolByName(ctx, name); err != nil {
+				return nil, err
+			}
+		}
+		if ipam.FamilyOf(cidr.Addr()) != family {
+			return nil, invalidConf(fmt.Sprintf("ipam pool %q cannot be used for %s", name, family), "its CIDR is "+cidr.String())
+		}
+		cidrs = append(cidrs, cidr.Masked())
+	}
+	return cidrs, nil
+}
+
+func (c *call) poolByName(ctx context.Context, name string) (netip.Prefix, error) {
+	o, err := c.store.Get(ctx, model.ResourceKey(model.KindIPPool, name))
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("ipam pool %q: %w", name, err)
+	}
+	pool, ok := o.Value.(*model.IPPool)
+	if !ok {
+		return netip.Prefix{}, fmt.Errorf("ipam pool %q cannot be used: %w", name, o.Err)
+	}
+	return netip.ParsePrefix(pool.Spec.CIDR)
+}
+
+// releaseExcept frees what the container's handle has beyond keep.
+func (c *call) releaseExcept(ctx context.Context, keep []netip.Addr) error {
+	if len(keep) == 0 {
+		return c.releaseHandle(ctx, c.work.handle())
+	}
+	now, err := c.allocator().AssignedTo(ctx, c.work.Node, c.work.handle())
+	if err != nil {
+		return err
+	}
+	return c.giveBack(ctx, slices.DeleteFunc(addresses(now), func(a netip.Addr) bool { return slices.Contains(keep, a) }))
+}
+
+// checkAssigned makes sure that the container's handle holds all of want.
+func (c *call) checkAssigned(ctx context.Context, want []netip.Addr) error {
+	have, err := c.allocator().IPsByHandle(ctx, c.work.handle())
+	if err != nil && !errors.Is(err, model.ErrNotFound) {
+		return fmt.Errorf("read handle %s: %w", c.work.handle(), err)
+	}
+	for _, a := range want {
+		if !slices.Contains(have, a) {
+			return fmt.Errorf("address %s is not assigned to container %s any more", a, c.q.ContainerID)
+		}
+	}
+	return nil
+}
+
+func sameAddresses(a, b []netip.Addr) bool {
+	a, b = slices.Clone(a), slices.Clone(b)
+	slices.SortFunc(a, netip.Addr.Compare)
+	slices.SortFunc(b, netip.Addr.Compare)
+	return slices.Equal(a, b)
+}

@@ -1,0 +1,164 @@
+package engine_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/cni"
+	"github.com/manxnet/manx/cni/engine"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/datastore/kubernetes/form"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+	"github.com/manxnet/manx/ipam/warm"
+)
+
+// requests lists what goes to the API server.
+type requests struct {
+	http.RoundTripper
+	mu   sync.Mutex
+	list []string
+}
+
+func (r *requests) RoundTrip(q *http.Request) (*http.Response, error) {
+	if q.URL.Query().Get("watch") == "" {
+		r.mu.Lock()
+		r.list = append(r.list, q.Method+" "+q.URL.Path)
+		r.mu.Unlock()
+	}
+	return r.RoundTripper.RoundTrip(q)
+}
+
+func (r *requests) take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := r.list
+	r.list = nil
+	return list
+}
+
+// TestKubernetes is CNI on a real API server: the pod's annotations, the addresses of annotated pools, and one request on
+// the way of an ADD.
+func TestKubernetes(t *testing.T) {
+	server := apiserver.Start(t)
+	server.InstallCRDs(t, form.V1)
+	for path, object := range map[string]any{
+		"/api/v1/nodes": map[string]any{"metadata": map[string]any{"name": "node-1"}},
+		"/api/v1/namespaces": map[string]any{"metadata": map[string]any{"name": "shop", "labels": map[string]string{"team": "a"},
+			"annotations": map[string]string{"cni.projectcalico.org/ipv4pools": `["other"]`}}},
+	} {
+		server.Request(t, http.MethodPost, path, object)
+	}
+	server.Request(t, http.MethodPost, "/api/v1/namespaces/shop/serviceaccounts", map[string]any{"metadata": map[string]any{"name": "default"}})
+	pod := func(name string, annotations map[string]string) {
+		server.Request(t, http.MethodPost, "/api/v1/namespaces/shop/pods", map[string]any{
+			"metadata": map[string]any{"name": name, "annotations": annotations, "labels": map[string]string{"app": name}},
+			"spec": map[string]any{"nodeName": "node-1", "automountServiceAccountToken": false,
+				"containers": []any{map[string]any{"name": "c", "image": "i"}}}})
+	}
+	config := server.Config(apiserver.Admin)
+	counted := &requests{}
+	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { counted.RoundTripper = rt; return counted })
+	store, err := kubernetes.OpenREST(t.Context(), kubernetes.Config{InterfacePrefix: "cali"}, config, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	n := &node{t: t, plain: store, dir: t.TempDir()}
+	ready := true
+	info := &v3.ClusterInformation{}
+	info.Name, info.Spec.DatastoreReady = "default", &ready
+	n.create(model.ResourceKey(model.KindClusterInformation, "default"), info)
+	for name, spec := range map[string]model.IPPoolSpec{"main": {CIDR: "10.65.0.0/24", BlockSize: 26},
+		"other": {CIDR: "10.66.0.0/24", BlockSize: 26}} {
+		pool := &model.IPPool{Spec: spec}
+		pool.Name = name
+		n.create(model.ResourceKey(model.KindIPPool, name), pool)
+	}
+	pod("one", nil)
+	pod("two", nil)
+	pod("fixed", map[string]string{"cni.projectcalico.org/ipAddrs": `["10.65.0.77"]`, "cni.projectcalico.org/hwAddr": "02:00:00:00:00:77"})
+	var kept []model.Kind
+	for _, k := range append(kinds, model.KindNamespace) {
+		if store.Keeps(k) {
+			kept = append(kept, k)
+		}
+	}
+	n.tables = datastore.NewTables(zap.NewNop(), "node-1")
+	go func() { _ = n.tables.Run(t.Context(), store, kept...) }()
+	if _, err := n.tables.WaitInSync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.cache = warm.New(store, n.tables, kept, func(o *model.Object) bool {
+		b, ok := o.Value.(*model.Block)
+		return ok && b.Affinity != nil && *b.Affinity == "host:node-1"
+	})
+	n.engine = engine.New(engine.Config{Lasting: true, MTUFile: "/nonexistent",
+		Open: func(context.Context, *cni.Config) (engine.Store, func(), error) {
+			return n.cache.Begin(), func() {}, nil
+		},
+		Node: func(*cni.Config) (string, error) { return "node-1", nil }})
+	ask := func(step cni.Step, name, id string, a *cni.Attachment) *cni.Attachment {
+		t.Helper()
+		text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "net", "datastore_type": "kubernetes",
+			"ipam": map[string]any{"type": "calico-ipam"}, "policy": map[string]any{"type": "k8s"},
+			"ipam_lock_file": filepath.Join(n.dir, "ipam.lock"), "policy_setup_timeout_seconds": 0})
+		n.must(err)
+		r, err := n.engine.Ask(t.Context(), &cni.Request{Version: cni.ProtocolVersion, Step: step, ContainerID: id,
+			Netns: "/run/netns/" + id, IfName: "eth0", Args: "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=" + name, Config: text, Attachment: a})
+		if n.must(err); r.Error != nil {
+			t.Fatalf("%s %s: %v", step, name, r.Error)
+		}
+		return r.Attachment
+	}
+	annotations := func(name string) map[string]string {
+		t.Helper()
+		o, err := store.Get(t.Context(), model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop", Name: "node--1-k8s-" + name + "-eth0"})
+		n.must(err)
+		e := o.Value.(*model.WorkloadEndpoint)
+		return map[string]string{"container": e.Spec.ContainerID, "addresses": strings.Join(e.Spec.IPNetworks, ",")}
+	}
+	a := ask(cni.StepAdd, "one", "c1", nil)
+	ask(cni.StepFinish, "one", "c1", a)
+	if !netip.MustParsePrefix("10.66.0.0/24").Contains(a.Addresses[0]) {
+		t.Errorf("address %s is not of the namespace's pool", a.Addresses[0])
+	}
+	if have := annotations("one"); have["container"] != "c1" || have["addresses"] != a.Addresses[0].String()+"/32" {
+		t.Errorf("the pod says %v", have)
+	}
+	counted.take()
+	b := ask(cni.StepAdd, "two", "c2", nil)
+	n.engine.Wait()
+	ask(cni.StepFinish, "two", "c2", b)
+	calls := counted.take()
+	t.Logf("requests of an ADD: %q", calls)
+	if len(calls) == 0 || calls[0] != "PUT /apis/crd.projectcalico.org/v1/ipamblocks/"+strings.NewReplacer(".", "-", "/", "-").Replace(netip.PrefixFrom(b.Addresses[0], 26).Masked().String()) || len(calls) > 3 {
+		t.Errorf("requests are %q, want one write of the block before the handle and the pod", calls)
+	}
+	f := ask(cni.StepAdd, "fixed", "c3", nil)
+	ask(cni.StepFinish, "fixed", "c3", f)
+	if f.Addresses[0].String() != "10.65.0.77" || f.MAC != "02:00:00:00:00:77" {
+		t.Errorf("annotations are not followed: %+v", f)
+	}
+	for name, id := range map[string]string{"one": "c1", "two": "c2", "fixed": "c3"} {
+		ask(cni.StepDel, name, id, nil)
+		ask(cni.StepRelease, name, id, nil)
+	}
+	handles, _, err := store.List(t.Context(), model.KindIPAMHandle, "")
+	if n.must(err); len(handles) > 0 {
+		t.Errorf("%d handles are left", len(handles))
+	}
+	if have := annotations("one"); have["addresses"] != "" {
+		t.Errorf("after DEL the pod says %v", have)
+	}
+}

@@ -1,0 +1,119 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Keeper writes the configuration of the CNI plugins when the node can serve them, and keeps their token fresh.
+type Keeper struct {
+	Folder
+	// Name is that of the conflist, OldName that of one which goes when it is there.
+	Name, OldName string
+	// Conflist is its content.
+	Conflist []byte
+	// TLS are certificates for etcd, by name; see CopyTLS.
+	TLS map[string]string
+	// Token gets a token and the kubeconfig with it; nil where there is no Kubernetes API.
+	Token func(context.Context) (Credential, error)
+	// Refresh is how often the token is refreshed; 0: after a quarter of the time that it has left.
+	Refresh time.Duration
+	// Ready is whether the node can serve pods.
+	Ready func() bool
+	Log   *zap.Logger
+}
+
+// Credential is the kubeconfig with a token, and until when that is good.
+type Credential struct {
+	Kubeconfig []byte
+	Expires    time.Time
+}
+
+const (
+	// lookEvery is how often the readiness is looked at, and afterwards whether the conflist is still there.
+	lookEvery, lookAgain = 200 * time.Millisecond, 10 * time.Second
+	// shortestRefresh bounds how often a token is asked for.
+	shortestRefresh = 5 * time.Second
+)
+
+// Run works until ctx ends. An error says what could not be written; what was there is as it was.
+func (k *Keeper) Run(ctx context.Context) error {
+	for !k.Ready() {
+		if err := sleep(ctx, lookEvery); err != nil {
+			return err
+		}
+	}
+	if err := k.CopyTLS(k.TLS); err != nil {
+		return err
+	}
+	refresh, tokenErr := k.refresh(ctx)
+	if err := k.conflist(); err != nil {
+		return err
+	}
+	if tokenErr != nil {
+		return tokenErr // plugins are served by manxd; without it they cannot reach the API
+	}
+	for {
+		if err := sleep(ctx, min(lookAgain, time.Until(refresh))); err != nil {
+			return err
+		}
+		if !time.Now().Before(refresh) {
+			var err error
+			if refresh, err = k.refresh(ctx); err != nil {
+				return err
+			}
+		}
+		if !k.Present(k.Name) && k.Ready() {
+			if err := k.conflist(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// conflist writes it, as the last of all files: with it the runtime begins to start pods.
+func (k *Keeper) conflist() error {
+	if err := k.WriteConflist(k.Name, k.Conflist); err != nil {
+		return err
+	}
+	k.Log.Info("network configuration is written", zap.String("file", k.path(k.Name)))
+	if k.OldName == "" || k.OldName == k.Name {
+		return nil
+	}
+	return remove(k.path(k.OldName))
+}
+
+// refresh writes the kubeconfig with a new token, and returns when to do so again.
+func (k *Keeper) refresh(ctx context.Context) (time.Time, error) {
+	if k.Token == nil {
+		return time.Now().Add(24 * time.Hour), nil
+	}
+	c, err := k.Token(ctx)
+	if err != nil {
+		return time.Time{}, errors.Join(errors.New("no token for the CNI plugin"), err)
+	}
+	if err := k.WriteKubeconfig(c.Kubeconfig); err != nil {
+		return time.Time{}, err
+	}
+	k.Log.Info("token of the CNI plugin is written", zap.Time("expires", c.Expires))
+	wait := k.Refresh
+	if wait <= 0 {
+		wait = max(time.Until(c.Expires)/4, shortestRefresh)
+	}
+	return time.Now().Add(wait + rand.N(wait)), nil // not all nodes at once
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(max(d, 0))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

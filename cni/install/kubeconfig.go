@@ -1,0 +1,58 @@
+package install
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/manxnet/manx/datastore/safefile"
+)
+
+const (
+	// KubeconfigName is that of the file with the token, as Calico calls it: a node can be switched between the two.
+	KubeconfigName = "calico-kubeconfig"
+	// TLSFolder holds copies of the certificates for etcd.
+	TLSFolder = "calico-tls"
+)
+
+// Kubeconfig is the text of a kubeconfig with a token, in JSON, which is YAML, too. Without a CA the server's
+// certificate is verified by the host's, or not at all.
+func Kubeconfig(server string, ca []byte, insecure bool, token string) ([]byte, error) {
+	cluster := map[string]any{"server": server}
+	switch {
+	case insecure:
+		cluster["insecure-skip-tls-verify"] = true
+	case len(ca) > 0:
+		cluster["certificate-authority-data"] = base64.StdEncoding.EncodeToString(ca)
+	}
+	text, err := json.MarshalIndent(map[string]any{
+		"apiVersion": "v1", "kind": "Config", "current-context": "calico-context",
+		"clusters": []any{map[string]any{"name": "local", "cluster": cluster}},
+		"users":    []any{map[string]any{"name": "calico", "user": map[string]any{"token": token}}},
+		"contexts": []any{map[string]any{"name": "calico-context", "context": map[string]any{"cluster": "local", "user": "calico"}}},
+	}, "", "  ")
+	return append(text, '\n'), err
+}
+
+// WriteKubeconfig puts it in its place, for root alone.
+func (f Folder) WriteKubeconfig(content []byte) error {
+	if err := safefile.Replace(f.path(KubeconfigName), content, 0o600); err != nil {
+		return fmt.Errorf("kubeconfig of the CNI plugin: %w", err)
+	}
+	return nil
+}
+
+// CopyTLS copies the certificates for etcd, by name (etcd-ca, etcd-cert, etcd-key) and source. They are for root alone.
+func (f Folder) CopyTLS(files map[string]string) error {
+	for name, source := range files {
+		content, err := os.ReadFile(source) // of this process's own; a mounted secret is a link
+		if err == nil {
+			err = safefile.Replace(f.path(TLSFolder+"/"+name), content, 0o600)
+		}
+		if err != nil {
+			return fmt.Errorf("certificates of the CNI plugin: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+// Package kubeapi reads single objects of the Kubernetes API for CNI, and gets it a token.
+package kubeapi
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// requestTimeout bounds one request.
+const requestTimeout = 10 * time.Second
+
+// longestAnswer bounds what is read of an answer, in bytes: objects of Kubernetes are smaller.
+const longestAnswer = 4 << 20
+
+// API is the Kubernetes API. It is safe for concurrent use.
+type API struct {
+	client *http.Client
+	server *url.URL
+}
+
+// New makes an API of client-go's settings.
+func New(config *rest.Config) (*API, error) {
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	server, _, err := rest.DefaultServerURL(config.Host, "", corev1.SchemeGroupVersion, true)
+	if err != nil {
+		return nil, fmt.Errorf("server %q: %w", config.Host, err)
+	}
+	return &API{client: client, server: server}, nil
+}
+
+// Pod reads a pod. The error Is datastore.ErrNotFound if there is none.
+func (a *API) Pod(ctx context.Context, namespace, name string) (*model.Pod, error) {
+	p := &model.Pod{}
+	return p, a.do(ctx, http.MethodGet, []string{"namespaces", namespace, "pods", name}, nil, p)
+}
+
+// Namespace reads a namespace. The error Is datastore.ErrNotFound if there is none.
+func (a *API) Namespace(ctx context.Context, name string) (*model.Namespace, error) {
+	n := &model.Namespace{}
+	return n, a.do(ctx, http.MethodGet, []string{"namespaces", name}, nil, n)
+}
+
+// Token is a bearer token and when it expires.
+type Token struct {
+	Token   string
+	Expires time.Time
+}
+
+// RequestToken gets a token for a service account (TokenRequest), for a time of which the server may choose another.
+func (a *API) RequestToken(ctx context.Context, namespace, account string, lifetime time.Duration) (Token, error) {
+	request := map[string]any{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+		"spec": map[string]any{"expirationSeconds": int64(lifetime / time.Second)}}
+	var answer struct {
+		Status struct {
+			Token               string      `json:"token"`
+			ExpirationTimestamp metav1.Time `json:"expirationTimestamp"`
+		} `json:"status"`
+	}
+	err := a.do(ctx, http.MethodPost, []string{"namespaces", namespace, "serviceaccounts", account, "token"}, request, &answer)
+	if err == nil && answer.Status.Token == "" {
+		err = fmt.Errorf("the Kubernetes API gave no token for service account %s/%s", namespace, account)
+	}
+	return Token{Token: answer.Status.Token, Expires: answer.Status.ExpirationTimestamp.Time}, err
+}
+
+// do makes a request; an error of the server is given in its own words.
+func (a *API) do(ctx context.Context, method string, path []string, body, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	for i := range path {
+		path[i] = url.PathEscape(path[i])
+	}
+	at := a.server.JoinPath(append([]string{"api", "v1"}, path...)...).String()
+	var content io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		content = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, at, content)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json")
+	resp, err := a.client.Do(req)
+	if err != nil {
+		return fmt.Errorf("%w: the Kubernetes API: %w", datastore.ErrUnavailable, err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // it was read
+	text, err := io.ReadAll(io.LimitReader(resp.Body, longestAnswer))
+	if err != nil {
+		return fmt.Errorf("%w: the Kubernetes API: %w", datastore.ErrUnavailable, err)
+	}
+	if resp.StatusCode >= 200 && resp.StatusCode < 300 {
+		return json.Unmarshal(text, into)
+	}
+	return refusal(at, resp, text)
+}
+
+// refusal is the server's error, as one of the datastore's where there is one that fits.
+func refusal(at string, resp *http.Response, text []byte) error {
+	var status metav1.Status
+	_ = json.Unmarshal(text, &status)
+	err := fmt.Errorf("%s answers %s: %s", at, resp.Status, cmp.Or(status.Message, "no reason given"))
+	switch code := resp.StatusCode; {
+	case code == http.StatusNotFound:
+		return fmt.Errorf("%w: %w", datastore.ErrNotFound, err)
+	case code == http.StatusUnauthorized, code == http.StatusForbidden:
+		return fmt.Errorf("%w: %w", datastore.ErrUnauthorized, err)
+	case code == http.StatusTooManyRequests, code >= 500:
+		return fmt.Errorf("%w: %w", datastore.ErrUnavailable, err)
+	}
+	return err
+}

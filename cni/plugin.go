@@ -1,0 +1,356 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/manxnet/manx/dataplane/podnet"
+)
+
+// callTimeout bounds one ADD, CHECK or DEL: an allocation may have to claim a block against many others, and the wait
+// for policy has a time of its own.
+const callTimeout = 90 * time.Second
+
+// Versions of the CNI specification that both roles speak.
+var Versions = version.PluginSupports("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
+
+// Plugin is one run of the program in either role.
+type Plugin struct {
+	// Backend answers what the configuration's datastore, or manxd, knows.
+	Backend func(*Config) Backend
+	Getenv  func(string) string
+	Stdout  io.Writer
+	// Log is told what was done, and what was not as it should be; nil: nobody.
+	Log func(c *Config, what string, fields ...any)
+	// BeforeStep is called before each step of an ADD; an error fails the step. Tests use it, nil does nothing.
+	BeforeStep func(step string) error
+}
+
+// IsIPAM tells which role the name of a program stands for.
+func IsIPAM(name string) bool { return strings.HasSuffix(filepath.Base(name), "-ipam") }
+
+// Funcs are the functions of a role, as skel calls them. Their errors have codes of CNI.
+func (p *Plugin) Funcs(ipam bool) skel.CNIFuncs {
+	if ipam {
+		return skel.CNIFuncs{Add: p.run((*call).ipamAdd), Check: p.run((*call).ipamCheck), Del: p.run((*call).ipamDel),
+			GC: p.run((*call).nothing), Status: p.run((*call).status)}
+	}
+	return skel.CNIFuncs{Add: p.run((*call).add), Check: p.run((*call).check), Del: p.run((*call).del),
+		GC: p.run((*call).gc), Status: p.run((*call).status)}
+}
+
+// call is one ADD, CHECK or DEL.
+type call struct {
+	*Plugin
+	args    *skel.CmdArgs
+	conf    *Config
+	backend Backend
+}
+
+// run prepares a call, and turns its error or panic into one that a runtime understands.
+func (p *Plugin) run(do func(*call, context.Context) error) func(*skel.CmdArgs) error {
+	return func(args *skel.CmdArgs) (err error) {
+		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+		defer cancel()
+		c := &call{Plugin: p, args: args}
+		if c.conf, err = ParseConfig(args.StdinData); err == nil {
+			_, err = ParseArgs(args.Args)
+		}
+		if err != nil {
+			return Coded(err)
+		}
+		c.backend = p.Backend(c.conf)
+		defer func() {
+			if r := recover(); r != nil {
+				err = Coded(fmt.Errorf("bug: %v", r))
+			}
+		}()
+		if err = do(c, ctx); err == nil {
+			return nil
+		}
+		c.log("failed", "error", err.Error())
+		if errors.Is(err, ErrNoAnswer) {
+			return err
+		}
+		return Coded(err)
+	}
+}
+
+func (c *call) log(what string, fields ...any) {
+	if c.Log != nil {
+		c.Log(c.conf, what, append([]any{"command", c.Getenv("CNI_COMMAND"), "network", c.conf.Name,
+			"container", c.args.ContainerID, "interface", c.args.IfName}, fields...)...)
+	}
+}
+
+// ask asks a question of this call and returns the answer, or the error in it.
+func (c *call) ask(ctx context.Context, step Step, set func(*Request)) (*Response, error) {
+	q := &Request{Version: ProtocolVersion, Step: step, ContainerID: c.args.ContainerID, Netns: c.args.Netns,
+		IfName: c.args.IfName, Args: c.args.Args, InterfacePrefix: c.prefix(), Config: c.args.StdinData}
+	if set != nil {
+		set(q)
+	}
+	r, err := c.backend.Ask(ctx, q)
+	switch {
+	case err != nil:
+		return nil, err
+	case r.Error != nil && r.Error.Code == CodeOtherVersion:
+		return nil, fmt.Errorf("%w in this plugin's words: %s", ErrNoAnswer, r.Error.Msg)
+	case r.Error != nil:
+		return r, r.Error
+	}
+	return r, nil
+}
+
+// prefix begins the name of every host end, if the environment says.
+func (c *call) prefix() string {
+	first, _, _ := strings.Cut(c.Getenv("FELIX_INTERFACEPREFIX"), ",")
+	return first
+}
+
+// add attaches the container. Each step that leaves something behind pushes how to take it back, and a failure takes
+// everything back in reverse, so that the container can be attached again as if nothing had been.
+func (c *call) add(ctx context.Context) (err error) {
+	var undo Undo
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("bug: %v", r)
+		}
+		if err != nil {
+			err = Afterwards(err, undo.Run(func(step string) { c.log("taken back", "step", step) }))
+		}
+	}()
+	a, routes, err := c.begin(ctx, &undo)
+	if err != nil {
+		return err
+	}
+	pod, err := c.wire(a, &undo)
+	if err != nil {
+		return err
+	}
+	if _, err := c.ask(ctx, StepFinish, func(q *Request) { q.Attachment = a }); err != nil {
+		return err
+	}
+	c.log("attached", "hostInterface", pod.HostIf, "addresses", a.Addresses)
+	return c.step("print the result", func() error { return c.print(attachment(pod, pod.MAC, routes)) })
+}
+
+// begin gets the addresses of the container and how it is to be wired.
+func (c *call) begin(ctx context.Context, undo *Undo) (*Attachment, []*types.Route, error) {
+	var delegated *Attachment
+	var routes []*types.Route
+	if !c.conf.OwnIPAM() {
+		var err error
+		if delegated, routes, err = c.delegateAdd(ctx, undo); err != nil {
+			return nil, nil, err
+		}
+	}
+	r, err := c.ask(ctx, StepAdd, func(q *Request) { q.Attachment = delegated })
+	if err != nil {
+		return nil, nil, err
+	}
+	a := r.Attachment
+	if a == nil {
+		return nil, nil, errors.New("the answer to ADD has no attachment")
+	}
+	undo.Push("give back what ADD took", func(ctx context.Context) error {
+		_, err := c.ask(ctx, StepAbort, func(q *Request) { q.Attachment = a })
+		return err
+	})
+	if delegated == nil {
+		routes = blockRoutes(a.Assigned)
+	}
+	return a, routes, nil
+}
+
+// wire connects the container, unless an earlier ADD did and all is well.
+func (c *call) wire(a *Attachment, undo *Undo) (podnet.Pod, error) {
+	pod, err := c.pod(a)
+	if err != nil {
+		return pod, err
+	}
+	if a.Repeated && podnet.Check(pod) == nil {
+		return pod, nil
+	}
+	pod.MAC, err = podnet.Attach(pod, podnet.Options{BeforeStep: c.BeforeStep,
+		Warn: func(what string, err error) { c.log(what, "error", err.Error()) }})
+	if err != nil {
+		return pod, err
+	}
+	undo.Push("remove the interface", func(context.Context) error {
+		return podnet.Detach(c.args.Netns, c.args.IfName, pod.HostIf)
+	})
+	return pod, nil
+}
+
+// hostRoute marks the routes to local containers. Protocol boot (3) is what Calico's plugin writes: no agent takes such
+// a route for its own before it knows the WorkloadEndpoint. The metric is the agent's, so that it can then put its own
+// route in the same place in one step, without a gap.
+var hostRoute = podnet.Route{Protocol: 3, Metric: 1024}
+
+// pod is the attachment as it is wired.
+func (c *call) pod(a *Attachment) (podnet.Pod, error) {
+	mac, err := net.ParseMAC(a.MAC)
+	if err != nil && a.MAC != "" {
+		return podnet.Pod{}, err
+	}
+	return podnet.Pod{
+		Netns: c.args.Netns, IfName: c.args.IfName, HostIf: a.HostIf, MAC: mac,
+		MTU: a.MTU, Queues: c.conf.NumQueues, Addresses: a.Addresses, Routes: a.Routes,
+		Forwarding: a.Forwarding, HostRoute: hostRoute, Exclusive: a.Exclusive, Routed: a.Routed,
+	}, nil
+}
+
+// del detaches the container. What is gone already is no error, and the addresses are given back last, so that no one
+// else gets them while the container can still use them.
+func (c *call) del(ctx context.Context) error {
+	r, err := c.ask(ctx, StepDel, nil)
+	if err != nil {
+		return err
+	}
+	hostIf := ""
+	if r.Attachment != nil {
+		hostIf = r.Attachment.HostIf
+	}
+	if err := podnet.Detach(c.args.Netns, c.args.IfName, hostIf); err != nil {
+		return err
+	}
+	if c.conf.OwnIPAM() {
+		_, err = c.ask(ctx, StepRelease, nil)
+	} else {
+		_, err = c.delegate(ctx, "DEL", r.Config)
+	}
+	if err == nil {
+		c.log("detached", "hostInterface", hostIf)
+	}
+	return err
+}
+
+// check compares what ADD returned with the datastore and the kernel, and reports every difference.
+func (c *call) check(ctx context.Context) error {
+	want, err := c.previous()
+	if err != nil {
+		return err
+	}
+	r, asked := c.ask(ctx, StepCheck, func(q *Request) { q.Previous = want })
+	if r == nil || r.Attachment == nil {
+		return asked
+	}
+	pod, err := c.pod(r.Attachment)
+	if err != nil {
+		return err
+	}
+	problems := []error{asked, podnet.Check(pod)}
+	if !c.conf.OwnIPAM() {
+		_, err = c.delegate(ctx, "CHECK", r.Config)
+		problems = append(problems, err)
+	}
+	return errors.Join(problems...)
+}
+
+// ipamAdd assigns addresses and prints them.
+func (c *call) ipamAdd(ctx context.Context) error {
+	r, err := c.ask(ctx, StepIPAMAdd, nil)
+	if err != nil {
+		return err
+	}
+	return c.print(assignment(r.Attachment.Assigned))
+}
+
+// ipamDel releases all addresses of the container in this network.
+func (c *call) ipamDel(ctx context.Context) error {
+	_, err := c.ask(ctx, StepIPAMDel, nil)
+	return err
+}
+
+// ipamCheck makes sure that the container still has the addresses that ADD returned.
+func (c *call) ipamCheck(ctx context.Context) error {
+	want, err := c.previous()
+	if err == nil {
+		_, err = c.ask(ctx, StepIPAMCheck, func(q *Request) { q.Previous = want })
+	}
+	return err
+}
+
+// status tells whether an ADD would be served.
+func (c *call) status(ctx context.Context) error {
+	_, err := c.ask(ctx, StepStatus, nil)
+	return err
+}
+
+// gc removes what is left of containers that the runtime does not know any more.
+func (c *call) gc(ctx context.Context) error {
+	_, err := c.ask(ctx, StepGC, func(q *Request) { q.Valid = c.conf.ValidAttachments })
+	return err
+}
+
+// nothing is the garbage collection of the IPAM role: the network plugin's does its work.
+func (c *call) nothing(context.Context) error { return nil }
+
+// previous reads the addresses of this interface from the result that the runtime hands back.
+func (c *call) previous() ([]netip.Addr, error) {
+	if err := version.ParsePrevResult(&c.conf.PluginConf); err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, "prevResult cannot be read", err.Error())
+	}
+	if c.conf.PrevResult == nil {
+		return nil, types.NewError(types.ErrInvalidNetworkConfig, "prevResult is missing", "CHECK needs what ADD returned")
+	}
+	r, err := current.NewResultFromResult(c.conf.PrevResult)
+	if err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, "prevResult cannot be read", err.Error())
+	}
+	var addrs []netip.Addr
+	for _, ip := range r.IPs {
+		if ip == nil || !belongsTo(c.args.IfName, r, ip.Interface) {
+			continue // of another plugin in the chain
+		}
+		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+			addrs = append(addrs, a.Unmap())
+		}
+	}
+	return addrs, nil
+}
+
+// belongsTo tells whether an address of a result, with the index of its interface, is on the interface of that name.
+// An address without interface is taken to be.
+func belongsTo(name string, r *current.Result, index *int) bool {
+	if index == nil {
+		return true
+	}
+	i := *index
+	return i >= 0 && i < len(r.Interfaces) && r.Interfaces[i] != nil && r.Interfaces[i].Name == name
+}
+
+// print writes a result in the version that the runtime asked for.
+func (c *call) print(r *current.Result) error {
+	converted, err := r.GetAsVersion(c.conf.CNIVersion)
+	if err != nil {
+		return err
+	}
+	return converted.PrintTo(c.Stdout)
+}
+
+// step runs one named step of an ADD.
+func (c *call) step(name string, do func() error) error {
+	if c.BeforeStep != nil {
+		if err := c.BeforeStep(name); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if err := do(); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}

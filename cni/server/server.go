@@ -1,0 +1,190 @@
+// Package server answers the questions of CNI plugins on a unix socket, for root of this host alone.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/cni"
+	"github.com/manxnet/manx/datastore/safefile"
+)
+
+const (
+	// maxCalls is how many questions are answered at a time, and maxConnections how many clients may be connected: a
+	// node starts some hundred pods at once at most. Who is beyond that is told to try again later.
+	maxCalls, maxConnections = 128, 512
+	// requestTimeout is how long a client may take to send its question, and answerTimeout to take the answer.
+	requestTimeout, answerTimeout = 5 * time.Second, 5 * time.Second
+	// callTimeout bounds an answer. The wait for policy has a time of its own in it.
+	callTimeout = 95 * time.Second
+)
+
+// Listen opens the socket at a path: mode 0600, with a name that no other user could have taken.
+func Listen(path string) (net.Listener, error) { return safefile.Listen(path, 0o600) }
+
+// Server answers on a listener.
+type Server struct {
+	Backend cni.Backend
+	Log     *zap.Logger
+
+	calls, connections chan struct{}
+	refusals           budget
+}
+
+// New makes a Server.
+func New(backend cni.Backend, log *zap.Logger) *Server {
+	return &Server{Backend: backend, Log: log, calls: make(chan struct{}, maxCalls),
+		connections: make(chan struct{}, maxConnections)}
+}
+
+// Serve answers until ctx ends; it closes the listener, and then waits for the questions that are being answered.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	var under sync.WaitGroup
+	defer under.Wait()
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	for {
+		c, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = c.Close()
+			}
+			return ctx.Err()
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ECONNABORTED):
+			time.Sleep(100 * time.Millisecond) // descriptors come free again
+			continue
+		case err != nil:
+			_ = l.Close()
+			return err
+		}
+		select {
+		case s.connections <- struct{}{}:
+			under.Go(func() {
+				defer func() { <-s.connections }()
+				s.serve(ctx, c.(*net.UnixConn))
+			})
+		default:
+			s.refuse(c, "too many connections: try again later", types.ErrTryAgainLater)
+			_ = c.Close()
+		}
+	}
+}
+
+// serve answers the one question of a connection.
+func (s *Server) serve(ctx context.Context, c *net.UnixConn) {
+	defer c.Close() //nolint:errcheck // nothing is written any more
+	if err := authorize(c); err != nil {
+		s.refuse(c, err.Error(), types.ErrInternal)
+		return
+	}
+	q := &cni.Request{}
+	_ = c.SetReadDeadline(time.Now().Add(requestTimeout))
+	if err := cni.ReadFrame(c, q); err != nil {
+		s.refuse(c, "the question cannot be read: "+err.Error(), types.ErrDecodingFailure)
+		return
+	}
+	select {
+	case s.calls <- struct{}{}:
+		defer func() { <-s.calls }()
+	default:
+		s.refuse(c, "too many calls at a time: try again later", types.ErrTryAgainLater)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	go hangup(c, cancel)
+	answer, err := s.Backend.Ask(ctx, q)
+	if err != nil {
+		answer = failure(err.Error(), types.ErrInternal)
+	}
+	if err := write(c, answer); err == nil || q.Step != cni.StepAdd || answer.Error != nil {
+		return
+	}
+	// Nobody knows of these addresses. The client may have been killed; a repeated ADD would find them, too.
+	s.takeBack(ctx, q, answer)
+}
+
+// hangup ends a call whose client has gone. A client sends nothing behind its question.
+func hangup(c net.Conn, cancel context.CancelFunc) {
+	_ = c.SetReadDeadline(time.Time{})
+	var b [1]byte
+	_, _ = c.Read(b[:])
+	cancel()
+}
+
+// takeBack aborts an ADD whose answer could not be delivered.
+func (s *Server) takeBack(ctx context.Context, q *cni.Request, answer *cni.Response) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	defer cancel()
+	abort := *q
+	abort.Step, abort.Attachment = cni.StepAbort, answer.Attachment
+	if r, err := s.Backend.Ask(ctx, &abort); err != nil || r.Error != nil {
+		s.Log.Warn("an ADD that nobody waits for is not taken back; the DEL of its container does it",
+			zap.String("container", q.ContainerID), zap.Error(err))
+	}
+}
+
+// authorize returns nil if the other end is a process of root, as this host sees it: root of another user namespace has
+// another number here.
+func authorize(c *net.UnixConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer *unix.Ucred
+	var failed error
+	err = raw.Control(func(fd uintptr) { peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err = errors.Join(err, failed); err != nil {
+		return fmt.Errorf("the kernel does not tell who calls: %w", err)
+	}
+	if peer.Uid != 0 {
+		return fmt.Errorf("user %d may not use this socket: want root", peer.Uid)
+	}
+	return nil
+}
+
+func failure(text string, code uint) *cni.Response {
+	return &cni.Response{Version: cni.ProtocolVersion, Error: types.NewError(code, text, "")}
+}
+
+// refuse says why a question is not answered. The log is told, too, as far as that cannot fill it.
+func (s *Server) refuse(c net.Conn, text string, code uint) {
+	if s.refusals.spend(time.Now()) {
+		s.Log.Warn("CNI call refused", zap.String("reason", text))
+	}
+	_ = write(c, failure(text, code))
+}
+
+// write sends an answer; a client that does not take it in time is left.
+func write(c net.Conn, r *cni.Response) error {
+	if err := c.SetWriteDeadline(time.Now().Add(answerTimeout)); err != nil {
+		return err
+	}
+	return cni.WriteFrame(c, r)
+}
+
+// budget bounds lines of the log to some in a minute. The zero value is ready.
+type budget struct {
+	mu     sync.Mutex
+	minute time.Time
+	lines  int
+}
+
+func (b *budget) spend(now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if now.Sub(b.minute) >= time.Minute {
+		b.minute, b.lines = now, 0
+	}
+	b.lines++
+	return b.lines <= 30
+}

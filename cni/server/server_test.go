@@ -1,0 +1,247 @@
+package server
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/cni"
+)
+
+const clientEnv = "MANX_TEST_CNI_CLIENT"
+
+// TestMain lets the test binary be a client, as another user.
+func TestMain(m *testing.M) {
+	if path := os.Getenv(clientEnv); path != "" {
+		r, err := cni.Socket(path).Ask(context.Background(), &cni.Request{Version: 1, Step: cni.StepStatus, Config: []byte("{}")})
+		if err != nil {
+			fmt.Println("error:", err)
+		} else {
+			fmt.Println("answer:", r.Error)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// backend remembers the steps that it was asked, and answers as the test says.
+type backend struct {
+	mu     sync.Mutex
+	steps  []cni.Step
+	answer func(context.Context, *cni.Request) *cni.Response
+}
+
+func (b *backend) Ask(ctx context.Context, q *cni.Request) (*cni.Response, error) {
+	b.mu.Lock()
+	b.steps = append(b.steps, q.Step)
+	b.mu.Unlock()
+	if b.answer != nil {
+		return b.answer(ctx, q), nil
+	}
+	return &cni.Response{Version: 1}, nil
+}
+
+func (b *backend) asked(step cni.Step) (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.steps {
+		if s == step {
+			n++
+		}
+	}
+	return n
+}
+
+func serve(t *testing.T, b *backend) (path string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("the server serves root alone")
+	}
+	dir, err := os.MkdirTemp("", "manx-cni")
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path = filepath.Join(dir, cni.SocketName)
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- New(b, zap.NewNop()).Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	return path
+}
+
+func ask(t *testing.T, path string) {
+	t.Helper()
+	r, err := cni.Socket(path).Ask(t.Context(), &cni.Request{Version: 1, Step: cni.StepStatus, Config: []byte("{}")})
+	if err != nil || r.Error != nil {
+		t.Errorf("%v, %v", r, err)
+	}
+}
+
+// Another user gets neither in nor an answer, also where the mode of the socket would let him.
+func TestOtherUsersAreRefused(t *testing.T) {
+	b := &backend{}
+	path := serve(t, b)
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("socket: %v, %v", info, err)
+	}
+	program := filepath.Join(filepath.Dir(path), "client")
+	content, err := os.ReadFile(os.Args[0])
+	if err == nil {
+		err = os.WriteFile(program, content, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := func() string {
+		cmd := exec.Command(program)
+		cmd.Env = []string{clientEnv + "=" + path}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	if out := nobody(); !strings.Contains(out, "permission denied") {
+		t.Errorf("nobody: %s", out)
+	}
+	if err := os.Chmod(path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if out := nobody(); !strings.Contains(out, "answer: user 65534 may not use this socket") {
+		t.Errorf("nobody, with the socket open to everybody: %s", out)
+	}
+	if n := b.asked(cni.StepStatus); n != 0 {
+		t.Errorf("%d questions came through", n)
+	}
+	ask(t, path)
+}
+
+// What is too long, cut off or no question is refused in words, and costs nobody anything.
+func TestBadQuestions(t *testing.T) {
+	b := &backend{}
+	path := serve(t, b)
+	for name, c := range map[string]struct {
+		send string
+		want string
+	}{
+		"oversized":   {string(binary.BigEndian.AppendUint32(nil, cni.MaxFrame+1)), "want at most"},
+		"huge":        {"\xff\xff\xff\xff", "want at most"},
+		"cut off":     {"\x00\x00\x00\x09{\"ver", "unexpected EOF"},
+		"no JSON":     {"\x00\x00\x00\x03abc", "invalid character"},
+		"nothing":     {"", "EOF"},
+		"other types": {"\x00\x00\x00\x0f{\"version\":\"x\"}", "cannot unmarshal"},
+	} {
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(conn, c.send)
+		_ = conn.(*net.UnixConn).CloseWrite()
+		r := &cni.Response{}
+		if err := cni.ReadFrame(conn, r); err != nil || r.Error == nil || !strings.Contains(r.Error.Msg, c.want) {
+			t.Errorf("%s: %+v, %v, want %q", name, r.Error, err, c.want)
+		}
+		conn.Close()
+	}
+	ask(t, path)
+}
+
+// Clients that say nothing take no turn from others; beyond the bound they are told to come again.
+func TestSilentClients(t *testing.T) {
+	path := serve(t, &backend{})
+	var conns []net.Conn
+	defer func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}()
+	for range maxConnections - 1 {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+	}
+	ask(t, path)
+	refused := false
+	for range 3 { // some of the others may just have been closed
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+		_ = c.SetReadDeadline(time.Now().Add(2 * time.Second))
+		r := &cni.Response{}
+		if cni.ReadFrame(c, r) == nil && r.Error != nil && r.Error.Code == 11 {
+			refused = true
+		}
+	}
+	if !refused {
+		t.Errorf("more than %d connections are served", maxConnections)
+	}
+}
+
+// A client that is killed ends its call; the addresses of an ADD that nobody waits for are given back.
+func TestAClientThatGoesAway(t *testing.T) {
+	entered, left := make(chan struct{}), make(chan error, 1)
+	b := &backend{}
+	b.answer = func(ctx context.Context, q *cni.Request) *cni.Response {
+		if q.Step == cni.StepAdd {
+			close(entered)
+			<-ctx.Done()
+			left <- ctx.Err()
+			return &cni.Response{Version: 1, Attachment: &cni.Attachment{HostIf: "cali1"}}
+		}
+		return &cni.Response{Version: 1}
+	}
+	path := serve(t, b)
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cni.WriteFrame(conn, &cni.Request{Version: 1, Step: cni.StepAdd, Config: []byte("{}")}); err != nil {
+		t.Fatal(err)
+	}
+	<-entered
+	conn.Close()
+	select {
+	case err := <-left:
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the call goes on")
+	}
+	for end := time.Now().Add(time.Minute); b.asked(cni.StepAbort) == 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nothing was taken back")
+		}
+	}
+}

@@ -1,0 +1,337 @@
+package ipamgc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/controllers/nodename"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/ipam"
+)
+
+// Collector releases what nobody uses. Any number may run at once: each release is a compare-and-swap on the very
+// assignment that was judged.
+type Collector struct {
+	// Store is Calico's datastore, Source has the nodes and endpoints of Kubernetes; they are the same where Kubernetes is
+	// the datastore.
+	Store, Source datastore.Store
+	Pods          Pods
+	IPAM          *ipam.Allocator
+	Log           *zap.Logger
+	Now           func() time.Time
+	// Grace is how long an address must look unused on a node that exists. 0: addresses there are never released.
+	Grace time.Duration
+	// Settle is how long to wait for more after a change; default one second.
+	Settle time.Duration
+	// Releases counts and keeps what was released. It may be shared by collectors of one process.
+	Releases *Releases
+
+	mu      sync.Mutex // guards what follows
+	x       *index
+	names   nodename.Index
+	handles map[string]time.Time // those that count too much, since when
+	pools   poolIndex
+}
+
+// Kinds are what the tables of the two stores must have.
+func Kinds() (store, source []model.Kind) {
+	return []model.Kind{model.KindIPAMBlock, model.KindBlockAffinity, model.KindNode, model.KindIPPool,
+			model.KindIPReservation, model.KindClusterInformation},
+		[]model.Kind{model.KindNode, model.KindWorkloadEndpoint}
+}
+
+// scanPeriod is the time between two looks at everything.
+func (c *Collector) scanPeriod() time.Duration {
+	if c.Grace <= 0 {
+		return 5 * time.Minute
+	}
+	return max(c.Grace/2, time.Second)
+}
+
+// retryAfter is when a pass that failed is tried again.
+const retryAfter = 15 * time.Second
+
+// Run collects until ctx ends.
+func (c *Collector) Run(ctx context.Context, store, source *datastore.Tables) error {
+	c.reset()
+	var was, wasSource *datastore.Snapshot
+	next := time.Time{} // the next look at everything
+	for ctx.Err() == nil {
+		now, nowSource := store.Snapshot(), source.Snapshot()
+		c.take(now.Changes(was), nowSource.Changes(wasSource))
+		was, wasSource = now, nowSource
+		wait := time.Until(next)
+		if now.InSync() && nowSource.InSync() && ready(now) {
+			full := wait <= 0
+			if err := c.pass(ctx, now, nowSource, full); err != nil {
+				c.Log.Warn("not everything that is unused could be released, trying again", zap.Error(err),
+					zap.Duration("after", retryAfter))
+				wait, next = retryAfter, time.Now().Add(retryAfter)
+			} else if full {
+				wait = c.scanPeriod()
+				next = time.Now().Add(wait)
+			}
+		} else {
+			wait = retryAfter
+		}
+		c.wait(ctx, now, nowSource, store, source, wait)
+	}
+	return ctx.Err()
+}
+
+// wait returns when there is something new, and some time has passed for more to come, or when the time is up.
+func (c *Collector) wait(ctx context.Context, a, b *datastore.Snapshot, store, source *datastore.Tables,
+	d time.Duration,
+) {
+	timer := time.NewTimer(max(d, time.Millisecond))
+	defer timer.Stop()
+	changedA, changedB := changedSince(store, a), changedSince(source, b)
+	select {
+	case <-ctx.Done():
+		return
+	case <-timer.C:
+		return
+	case <-changedA:
+	case <-changedB:
+	}
+	settle := c.Settle
+	if settle == 0 {
+		settle = time.Second
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(settle):
+	}
+}
+
+// changedSince is closed when the tables have a newer snapshot.
+func changedSince(t *datastore.Tables, s *datastore.Snapshot) <-chan struct{} {
+	later := t.Changed()
+	if t.Snapshot() == s {
+		return later
+	}
+	now := make(chan struct{})
+	close(now)
+	return now
+}
+
+// ready is whether the datastore may be written: it is locked during an upgrade.
+func ready(r model.Reader) bool {
+	info := clusterInformation(r)
+	return info == nil || info.Spec.DatastoreReady == nil || *info.Spec.DatastoreReady
+}
+
+func (c *Collector) reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.x, c.names, c.handles, c.pools = newIndex(), nodename.Index{}, map[string]time.Time{}, poolIndex{}
+}
+
+// pass releases what the decision says. One thing that fails does not keep the others.
+func (c *Collector) pass(ctx context.Context, store, source model.Reader, full bool) error {
+	cooldown, err := c.IPAM.Cooldown(ctx)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	d := c.x.decide(c.Now(), c.Grace, cooldown, tableFacts{store, source}, full)
+	c.mu.Unlock()
+	var errs []error
+	pinned := map[string]bool{} // nodes of which an address was found in use after all
+	for _, tunnels := range []bool{false, true} {
+		for _, group := range d.leaks {
+			if group[0].tunnel() != tunnels || tunnels && pinned[group[0].node()] {
+				continue
+			}
+			errs = append(errs, c.release(ctx, group, pinned))
+		}
+	}
+	for _, name := range d.dead {
+		if !pinned[name] {
+			errs = append(errs, c.giveUp(ctx, name))
+		}
+	}
+	for _, b := range d.surplus {
+		errs = append(errs, c.releaseBlock(ctx, b))
+	}
+	for _, s := range d.stale {
+		errs = append(errs, c.finish(ctx, s))
+	}
+	for _, cidr := range d.cold {
+		_, err := c.IPAM.CollectCold(ctx, cidr)
+		errs = append(errs, err)
+	}
+	if full {
+		errs = append(errs, c.settleHandles(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// release gives back all addresses of a handle, if none of them is in use.
+func (c *Collector) release(ctx context.Context, group []*allocation, pinned map[string]bool) error {
+	var releases []ipam.Release
+	for _, a := range group {
+		reason, inUse, err := c.verify(ctx, a)
+		if inUse || err != nil {
+			c.mu.Lock()
+			for _, b := range group {
+				b.use()
+				pinned[b.node()] = true
+				c.x.dirty[b.node()] = c.x.dirty[b.node()] || err != nil
+			}
+			c.mu.Unlock()
+			if err != nil {
+				return fmt.Errorf("%s is kept, it is not known whether it is in use: %w", a.Address, err)
+			}
+			c.Log.Info("address is in use after all", zap.Stringer("address", a.Address), zap.String("handle", a.Handle))
+			return nil
+		}
+		c.mu.Lock()
+		a.reason = reason
+		c.mu.Unlock()
+		sequence := a.Sequence
+		releases = append(releases, ipam.Release{Address: a.Address, Handle: a.Handle, Sequence: &sequence})
+	}
+	result, err := c.IPAM.ReleaseIPs(ctx, releases...)
+	var mismatch *ipam.MismatchError
+	if errors.As(err, &mismatch) {
+		err = nil // assigned to somebody else since: the watch will tell
+	}
+	for _, a := range group {
+		if slices.Contains(result.Addresses, a.Address) {
+			c.say(a)
+		}
+	}
+	return err
+}
+
+// say explains a release that was made.
+func (c *Collector) say(a *allocation) {
+	namespace, pod, _ := a.pod()
+	r := Release{At: c.Now(), Address: a.Address, Handle: a.Handle, Node: a.node(), Namespace: namespace, Pod: pod,
+		Reason: a.reason, Since: a.suspect}
+	c.mu.Lock()
+	pool := c.pools.of(a.Address)
+	c.mu.Unlock()
+	c.Releases.add(r, pool)
+	c.Log.Info("unused address was released", zap.Stringer("address", r.Address), zap.String("handle", r.Handle),
+		zap.String("node", r.Node), zap.String("pod", namespace+"/"+pod), zap.String("reason", r.Text()),
+		zap.Time("unusedSince", r.Since))
+}
+
+// giveUp releases the blocks of a node that does not exist.
+func (c *Collector) giveUp(ctx context.Context, name string) error {
+	n, err := c.liveNode(ctx, name)
+	if err != nil {
+		c.again(name)
+		return fmt.Errorf("blocks of node %s are kept, it is not known whether it exists: %w", name, err)
+	}
+	if n.foreign || n.exists {
+		return nil
+	}
+	c.mu.Lock()
+	var blocks []netip.Prefix
+	for cidr := range c.x.byHost[name] {
+		blocks = append(blocks, cidr)
+	}
+	c.mu.Unlock()
+	if err := c.IPAM.ReleaseHostAffinities(ctx, ipam.Host(name), true); err != nil {
+		c.again(name)
+		return fmt.Errorf("blocks of node %s, which does not exist: %w", name, err)
+	}
+	for _, cidr := range blocks {
+		c.Releases.block(cidr, name, NodeGone)
+		c.Log.Info("block was released", zap.Stringer("block", cidr), zap.String("node", name),
+			zap.String("reason", "its node does not exist, and no address of it is in use"))
+	}
+	return nil
+}
+
+// again has a node judged again.
+func (c *Collector) again(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.x.dirty[name] = true
+}
+
+// releaseBlock gives up an empty block of a node that has others.
+func (c *Collector) releaseBlock(ctx context.Context, b *block) error {
+	err := c.IPAM.ReleaseAffinity(ctx, ipam.Host(b.host), b.cidr, true)
+	switch {
+	case errors.Is(err, ipam.ErrNotEmpty), errors.Is(err, datastore.ErrNotFound):
+		return nil // it is in use again, or somebody else was faster
+	case err != nil:
+		return err
+	}
+	c.Releases.block(b.cidr, b.host, surplusBlock)
+	c.Log.Info("block was released", zap.Stringer("block", b.cidr), zap.String("node", b.host),
+		zap.String("reason", "it stood empty for the grace period, and its node has another one"))
+	return nil
+}
+
+// finish completes the release of a block that somebody else began.
+func (c *Collector) finish(ctx context.Context, s *claim) error {
+	err := c.IPAM.ReleaseAffinity(ctx, ipam.Host(s.Host), s.CIDR, true)
+	if errors.Is(err, ipam.ErrNotEmpty) || errors.Is(err, datastore.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// settleHandles puts right the handles that count more than there is, if they did so at the last look, too: what is
+// assigned is counted before it is assigned. That goes by what the datastore has now.
+func (c *Collector) settleHandles(ctx context.Context) error {
+	objects, _, err := c.Store.List(ctx, model.KindIPAMHandle, "")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	now, suspects := c.Now(), map[string]time.Time{}
+	for _, o := range objects {
+		h, ok := o.Value.(*model.Handle)
+		if !ok || o.Err != nil || !c.overcounts(o.Key.Name, h) {
+			continue
+		}
+		since, again := c.handles[o.Key.Name]
+		if !again {
+			suspects[o.Key.Name] = now
+			continue
+		}
+		if now.Sub(since) < min(c.Grace, time.Minute) {
+			suspects[o.Key.Name] = since
+			continue
+		}
+		if err := c.IPAM.SettleHandle(ctx, o.Key.Name); err != nil {
+			errs = append(errs, err)
+			suspects[o.Key.Name] = since
+			continue
+		}
+		c.Log.Info("handle counted addresses that it does not have", zap.String("handle", o.Key.Name))
+	}
+	c.handles = suspects
+	return errors.Join(errs...)
+}
+
+// overcounts is whether a handle counts more in a block than the block has.
+func (c *Collector) overcounts(id string, h *model.Handle) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	has := map[string]int{}
+	for p := range c.x.byHandle[id] {
+		has[p.block.String()]++
+	}
+	for cidr, n := range h.Block {
+		if n > has[cidr] {
+			return true
+		}
+	}
+	return len(h.Block) == 0
+}

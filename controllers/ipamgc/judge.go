@@ -1,0 +1,182 @@
+package ipamgc
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Reason says why an address is released. The rules are those of Calico's kube-controllers.
+type Reason string
+
+// The reasons.
+const (
+	PodGone       Reason = "pod-gone"       // its pod does not exist
+	PodMoved      Reason = "pod-moved"      // its pod runs on another node
+	AddressUnused Reason = "address-unused" // its pod has other addresses, or has ended
+	NodeGone      Reason = "node-gone"      // it is the address of a tunnel device of a node that does not exist
+)
+
+// facts are what the decision rests on, as the tables have it.
+type facts interface {
+	// node tells what is known of a node of Calico's.
+	node(name string) nodeFacts
+	// has is whether the pod is known to be on that node of Kubernetes' with that address.
+	has(namespace, pod, kubernetesNode string, address netip.Addr) bool
+}
+
+// nodeFacts is what is known of a node.
+type nodeFacts struct {
+	// foreign is a node that is not one of Kubernetes': its addresses are none of our business.
+	foreign bool
+	// kubernetes is its name there, empty if Calico's Node does not exist.
+	kubernetes string
+	// exists is whether Kubernetes has it.
+	exists bool
+}
+
+// decision is what is to be released, in a stable order.
+type decision struct {
+	leaks   [][]*allocation // all of a handle together
+	dead    []string        // nodes whose blocks are to be given up
+	surplus []*block        // blocks that stand empty while their owner has others
+	cold    []netip.Prefix  // blocks with addresses that have cooled down
+	stale   []*claim        // affinities whose release was begun and not finished
+}
+
+// decide judges the nodes that have changed, or all of them. It changes what the index knows of suspects.
+func (x *index) decide(now time.Time, grace, cooldown time.Duration, f facts, full bool) decision {
+	var d decision
+	nodes := x.dirty
+	if full {
+		nodes = x.nodes()
+	}
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		if name != "" && x.judgeNode(name, now, grace, f) {
+			d.dead = append(d.dead, name)
+		}
+	}
+	x.dirty = map[string]bool{}
+	d.leaks = x.leaks()
+	if full {
+		d.surplus = x.surplus(now, grace)
+		d.stale = x.stale(now, grace)
+	}
+	for cidr, b := range x.cooling {
+		if !b.coolingFrom.Add(cooldown).After(now) {
+			d.cold = append(d.cold, cidr)
+		}
+	}
+	slices.SortFunc(d.cold, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	return d
+}
+
+// judgeNode judges the addresses that a node uses. dead is whether it has none that may be in use, and does not exist.
+func (x *index) judgeNode(name string, now time.Time, grace time.Duration, f facts) (dead bool) {
+	n := f.node(name)
+	if n.foreign {
+		return false
+	}
+	pinned := false
+	var tunnels []*allocation
+	for _, a := range x.byNode[name] {
+		if a.tunnel() {
+			tunnels = append(tunnels, a)
+			continue
+		}
+		pinned = a.judge(n, now, grace, f) || pinned
+	}
+	for _, a := range tunnels {
+		if a.use(); !n.exists && !pinned {
+			a.suspect, a.confirmed, a.reason = now, true, NodeGone
+		}
+	}
+	return !n.exists && !pinned
+}
+
+// judge finds out whether an address of a workload may be in use, and keeps its node from being given up.
+func (a *allocation) judge(n nodeFacts, now time.Time, grace time.Duration, f facts) (mayBeUsed bool) {
+	namespace, pod, ok := a.pod()
+	_, vm := a.Attrs[attrVM]
+	if !ok || vm {
+		// Of before pods were noted, of something else than a pod, or of a virtual machine, which may come back.
+		a.use()
+		return true
+	}
+	if n.exists && f.has(namespace, pod, n.kubernetes, a.Address) {
+		a.use()
+		return true
+	}
+	if a.reason == "" {
+		a.reason = PodGone // found out for sure before the release
+	}
+	if a.suspect.IsZero() {
+		a.suspect = now
+	}
+	a.confirmed = !n.exists || grace > 0 && now.Sub(a.suspect) > grace
+	return false
+}
+
+// leaks are the handles of which every address is confirmed, in a stable order.
+func (x *index) leaks() [][]*allocation {
+	var list [][]*allocation
+	for _, group := range x.byHandle {
+		all := true
+		for _, a := range group {
+			all = all && a.confirmed
+		}
+		if all {
+			list = append(list, slices.SortedFunc(maps.Values(group), func(a, b *allocation) int {
+				return a.Address.Compare(b.Address)
+			}))
+		}
+	}
+	slices.SortFunc(list, func(a, b []*allocation) int { return cmp.Compare(a[0].Handle, b[0].Handle) })
+	return list
+}
+
+// surplus are the blocks that were empty for the grace period while their node had others. One is always left.
+func (x *index) surplus(now time.Time, grace time.Duration) []*block {
+	var list []*block
+	for _, host := range slices.Sorted(maps.Keys(x.byHost)) {
+		left := len(x.byHost[host])
+		blocks := slices.SortedFunc(maps.Values(x.byHost[host]), func(a, b *block) int {
+			return a.cidr.Addr().Compare(b.cidr.Addr())
+		})
+		for _, b := range blocks {
+			switch {
+			case !b.empty || left <= 1 || grace <= 0:
+				b.emptySince = time.Time{}
+			case b.emptySince.IsZero():
+				b.emptySince = now
+			case now.Sub(b.emptySince) > grace:
+				list = append(list, b)
+				left--
+			}
+		}
+	}
+	return list
+}
+
+// stale are the affinities that were left behind on the way out: whoever began to release them did not come to the end
+// within the grace period.
+func (x *index) stale(now time.Time, grace time.Duration) []*claim {
+	var list []*claim
+	for _, c := range x.claims {
+		switch {
+		case !c.leaving || grace <= 0:
+		case c.since.IsZero():
+			c.since = now
+		case now.Sub(c.since) > grace:
+			list = append(list, c)
+		}
+	}
+	slices.SortFunc(list, func(a, b *claim) int {
+		return cmp.Compare(model.AffinityKey(a.Affinity).Name, model.AffinityKey(b.Affinity).Name)
+	})
+	return list
+}

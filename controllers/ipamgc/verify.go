@@ -1,0 +1,135 @@
+package ipamgc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/manxnet/manx/controllers/nodename"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/conversion"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Pods reads a pod from the Kubernetes API itself, not from a cache. The error Is datastore.ErrNotFound if there is no
+// such pod.
+type Pods interface {
+	Pod(ctx context.Context, namespace, name string) (*model.Pod, error)
+}
+
+// What the tables say is a hint, since they may lag behind. Before anything is released it is read again where the
+// truth is. An answer that cannot be had, or understood, keeps the address.
+
+// liveNode reads what there is of a node.
+func (c *Collector) liveNode(ctx context.Context, name string) (nodeFacts, error) {
+	o, err := c.Store.Get(ctx, model.ResourceKey(model.KindNode, name))
+	if errors.Is(err, datastore.ErrNotFound) {
+		return nodeFacts{}, nil
+	}
+	if err != nil {
+		return nodeFacts{}, err
+	}
+	n, ok := o.Value.(*model.Node)
+	if !ok || o.Err != nil {
+		return nodeFacts{}, fmt.Errorf("node %s cannot be read: %w", name, o.Err)
+	}
+	ref := nodename.Of(n)
+	if ref == "" {
+		return nodeFacts{foreign: true}, nil
+	}
+	_, err = c.Source.Get(ctx, model.ResourceKey(model.KindNode, ref))
+	if err != nil && !errors.Is(err, datastore.ErrNotFound) {
+		return nodeFacts{}, err
+	}
+	return nodeFacts{kubernetes: ref, exists: err == nil}, nil
+}
+
+// verify tells why a leak may be released; inUse is that it may not, as things are now.
+func (c *Collector) verify(ctx context.Context, a *allocation) (reason Reason, inUse bool, err error) {
+	n, err := c.liveNode(ctx, a.node())
+	if err != nil || n.foreign {
+		return "", true, err
+	}
+	if a.tunnel() {
+		return NodeGone, n.exists, nil
+	}
+	namespace, name, _ := a.pod()
+	pod, err := c.Pods.Pod(ctx, namespace, name)
+	if errors.Is(err, datastore.ErrNotFound) {
+		return PodGone, false, nil
+	}
+	if err != nil {
+		return "", true, err
+	}
+	if reason, inUse = judgePod(pod, n.kubernetes, a.Address); inUse || reason == PodMoved || ended(pod) {
+		return reason, inUse, nil
+	}
+	inUse, err = c.endpointHas(ctx, a, pod)
+	return reason, inUse, err
+}
+
+// judgePod applies Calico's rules to a pod: an address that it does not have is not in use, once it runs and has any.
+func judgePod(p *model.Pod, kubernetesNode string, address netip.Addr) (reason Reason, inUse bool) {
+	switch {
+	case p.Spec.NodeName != "" && kubernetesNode != "" && p.Spec.NodeName != kubernetesNode:
+		return PodMoved, false
+	case p.Status.PodIP == "" || len(p.Status.PodIPs) == 0:
+		return "", true // it was given no address yet that we could see
+	}
+	w, _, err := conversion.Pod(p, "cali")
+	if err != nil {
+		return "", true
+	}
+	if w != nil && hasAddress(w.Spec.IPNetworks, address) {
+		return "", true
+	}
+	if !ended(p) && slices.ContainsFunc(pluginAddresses(p), func(text string) bool { return is(text, address) }) {
+		return "", true // the plugin is ahead of the kubelet
+	}
+	return AddressUnused, false
+}
+
+// ended is whether a pod will never run again.
+func ended(p *model.Pod) bool { return p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" }
+
+// pluginAddresses are those that the CNI plugin notes at the pod, before its status has them.
+func pluginAddresses(p *model.Pod) []string {
+	return append(strings.Split(p.Annotations["cni.projectcalico.org/podIPs"], ","),
+		p.Annotations["cni.projectcalico.org/podIP"])
+}
+
+// endpointHas is whether the pod's endpoint in Calico's datastore has the address. Where the endpoint is made of the
+// pod, it says the same as that.
+func (c *Collector) endpointHas(ctx context.Context, a *allocation, pod *model.Pod) (bool, error) {
+	name, err := model.WorkloadEndpointName(model.WorkloadEndpointIDs{Node: a.node(), Orchestrator: "k8s", Pod: pod.Name,
+		Endpoint: "eth0"})
+	if err != nil {
+		return true, nil //nolint:nilerr // no endpoint could have such a name: leave it alone
+	}
+	o, err := c.Store.Get(ctx, model.Key{Kind: model.KindWorkloadEndpoint, Namespace: pod.Namespace, Name: name})
+	if errors.Is(err, datastore.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return true, err
+	}
+	w, ok := o.Value.(*model.WorkloadEndpoint)
+	if !ok {
+		return true, o.Err
+	}
+	return hasAddress(w.Spec.IPNetworks, a.Address), nil
+}
+
+func hasAddress(networks []string, address netip.Addr) bool {
+	return slices.ContainsFunc(networks, func(text string) bool { return is(text, address) })
+}
+
+// is compares an address with its spelling, alone or as a network of nothing else.
+func is(text string, address netip.Addr) bool {
+	text, _, _ = strings.Cut(strings.TrimSpace(text), "/")
+	a, err := netip.ParseAddr(text)
+	return err == nil && a.Unmap() == address
+}

@@ -1,0 +1,128 @@
+package controllers
+
+import (
+	"context"
+	"time"
+
+	"github.com/manxnet/manx/controllers/endpoints"
+	"github.com/manxnet/manx/controllers/hostendpoints"
+	"github.com/manxnet/manx/controllers/ipamgc"
+	"github.com/manxnet/manx/controllers/loadbalancer"
+	"github.com/manxnet/manx/controllers/loop"
+	"github.com/manxnet/manx/controllers/mirror"
+	"github.com/manxnet/manx/controllers/nodes"
+	"github.com/manxnet/manx/controllers/policynames"
+	"github.com/manxnet/manx/controllers/settings"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/ipam"
+)
+
+// kindsOf are the kinds that the tables of a leader have, of the store and of the source.
+func kindsOf(inKubernetes, noIPAM bool) (store, source []model.Kind) {
+	store, source = ipamgc.Kinds()
+	if noIPAM {
+		store = []model.Kind{model.KindNode}
+	}
+	store = append(store, model.KindKubeControllers, model.KindHostEndpoint)
+	store = append(store, policynames.Kinds()...)
+	if inKubernetes {
+		return append(store, model.KindWorkloadEndpoint), nil
+	}
+	return append(store, model.KindProfile, model.KindWorkloadEndpoint),
+		append(source, model.KindNamespace, model.KindServiceAccount, model.KindKubernetesNetworkPolicy)
+}
+
+// jobs are the controllers that are to run. Without the Kubernetes API those are left out that need it.
+func (w *worker) jobs(run settings.Running) (map[string]job, error) {
+	jobs := map[string]job{}
+	if run.Compaction > 0 && w.Compactor != nil {
+		jobs["etcd-compaction"] = job{run.Compaction, func(ctx context.Context) error {
+			return w.Compactor.Compact(ctx, run.Compaction)
+		}}
+	}
+	if n := run.Node; n != nil {
+		hosts, err := hostendpoints.New(n.Hosts)
+		if err != nil {
+			return nil, err
+		}
+		jobs[hosts.Name()] = w.loop(hosts, n.Hosts, 0)
+	}
+	if w.source == nil || w.Kube == nil {
+		return jobs, nil
+	}
+	w.carry(jobs, run)
+	if n := run.Node; n != nil {
+		w.nodes(jobs, n)
+	}
+	if l := run.LoadBalancer; l != nil && !w.NoIPAM {
+		jobs["loadbalancer"] = job{*l, w.loadBalancer(*l)}
+	}
+	if run.PolicyNames {
+		c := &policynames.Migrator{Ready: w.Kube.OldNodes, Store: w.Store, Log: w.Log.Named("policy-names")}
+		jobs["policy-names"] = job{true, func(ctx context.Context) error { return c.Run(ctx, w.tables) }}
+	}
+	return jobs, nil
+}
+
+// loop runs a controller that follows from the tables. with tells one configuration of it from another.
+func (w *worker) loop(c loop.Controller, with any, period time.Duration) job {
+	r := &loop.Runner{Controller: c, Store: w.Store, Log: w.Log.Named(c.Name()), Period: period, Counts: &w.counts}
+	return job{with, func(ctx context.Context) error { return r.Run(ctx, w.tables, w.sourceTables) }}
+}
+
+// carry adds the controllers that carry Kubernetes' objects to Calico's datastore.
+func (w *worker) carry(jobs map[string]job, run settings.Running) {
+	for _, x := range []struct {
+		with *settings.Carrier
+		make func() loop.Controller
+	}{
+		{run.Policy, func() loop.Controller { return mirror.Policies(w.source) }},
+		{run.Namespace, func() loop.Controller { return mirror.Namespaces(w.source) }},
+		{run.ServiceAccount, func() loop.Controller { return mirror.ServiceAccounts(w.source) }},
+		{run.WorkloadEndpoint, func() loop.Controller { return &endpoints.Endpoints{} }},
+	} {
+		if x.with != nil {
+			c := x.make()
+			jobs[c.Name()] = w.loop(c, *x.with, x.with.Period)
+		}
+	}
+}
+
+// nodes adds the controllers of nodes that need Kubernetes.
+func (w *worker) nodes(jobs map[string]job, n *settings.Node) {
+	if n.Labels {
+		c := &nodes.Labels{}
+		jobs[c.Name()] = w.loop(c, nil, 0)
+	}
+	if n.Delete {
+		c := &nodes.Deleter{Source: w.source}
+		jobs[c.Name()] = w.loop(c, nil, 0)
+	}
+	if w.NoIPAM {
+		return
+	}
+	jobs["node-ipam"] = job{n.Grace, func(ctx context.Context) error {
+		log := w.Log.Named("node-ipam")
+		c := &ipamgc.Collector{Store: w.Store, Source: w.source, Pods: w.Kube, IPAM: ipam.New(w.Store, log, time.Now),
+			Log: log, Now: time.Now, Grace: n.Grace, Releases: w.releases}
+		w.show(c)
+		defer w.show(nil)
+		return c.Run(ctx, w.tables, w.sourceTables)
+	}}
+}
+
+// show makes the figures of the collector that runs part of the metrics.
+func (w *worker) show(c *ipamgc.Collector) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.collector = c
+}
+
+func (w *worker) loadBalancer(l settings.LoadBalancer) func(context.Context) error {
+	log := w.Log.Named("loadbalancer")
+	return func(ctx context.Context) error {
+		c := &loadbalancer.Controller{Services: w.Kube.Services(), IPAM: ipam.New(w.Store, log, time.Now), Log: log,
+			RequestedOnly: l.RequestedOnly, Now: time.Now}
+		return c.Run(ctx, w.tables)
+	}
+}

@@ -1,0 +1,151 @@
+// Package kubeapi asks the Kubernetes API what the controllers cannot learn from a Store: one pod as it is right now,
+// Services, and which programs of Calico run.
+package kubeapi
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	appsv1client "k8s.io/client-go/kubernetes/typed/apps/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// API is the Kubernetes API.
+type API struct {
+	Core corev1client.CoreV1Interface
+	Apps appsv1client.AppsV1Interface
+}
+
+// timeout bounds one request.
+const timeout = 30 * time.Second
+
+// New makes a client. It connects to nothing yet.
+func New(config *rest.Config) (*API, error) {
+	core, err := corev1client.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	apps, err := appsv1client.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return &API{Core: core, Apps: apps}, nil
+}
+
+// Services gives access to services and namespaces.
+func (a *API) Services() corev1client.CoreV1Interface { return a.Core }
+
+// Pod reads a pod, of which it gives what an endpoint follows from.
+func (a *API) Pod(ctx context.Context, namespace, name string) (*model.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	p, err := a.Core.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("pod %s/%s %w", namespace, name, datastore.ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("pod %s/%s: %w", namespace, name, err)
+	}
+	m := &model.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID,
+		Annotations: p.Annotations, DeletionTimestamp: p.DeletionTimestamp}}
+	m.Spec = model.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork,
+		ServiceAccountName: p.Spec.ServiceAccountName}
+	m.Status = model.PodStatus{Phase: string(p.Status.Phase), PodIP: p.Status.PodIP}
+	for _, ip := range p.Status.PodIPs {
+		m.Status.PodIPs = append(m.Status.PodIPs, model.PodIP{IP: ip.IP})
+	}
+	return m, nil
+}
+
+// places are the namespaces that Calico is installed in.
+var places = []string{"kube-system", "calico-system"}
+
+// Others tells whether calico-kube-controllers run, and where; empty if they do not.
+func (a *API) Others(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	const label = "k8s-app=calico-kube-controllers"
+	for _, namespace := range places {
+		// What the API has in its cache is new enough.
+		options := metav1.ListOptions{LabelSelector: label, ResourceVersion: "0"}
+		deployments, err := a.Apps.Deployments(namespace).List(ctx, options)
+		if err != nil {
+			return "", fmt.Errorf("deployments of namespace %s: %w", namespace, err)
+		}
+		for _, d := range deployments.Items {
+			if d.DeletionTimestamp == nil && (d.Spec.Replicas == nil || *d.Spec.Replicas > 0) {
+				return fmt.Sprintf("calico-kube-controllers run (deployment %s/%s)", namespace, d.Name), nil
+			}
+		}
+		pods, err := a.Core.Pods(namespace).List(ctx, options)
+		if err != nil {
+			return "", fmt.Errorf("pods of namespace %s: %w", namespace, err)
+		}
+		for _, p := range pods.Items {
+			if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+				return fmt.Sprintf("calico-kube-controllers run (pod %s/%s)", namespace, p.Name), nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// OldNodes tells which pods of calico-node may be of a release before 3.32; empty if there are none. The DaemonSet
+// tells: its image, and whether all its pods are the ones that it describes.
+func (a *API) OldNodes(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for _, namespace := range places {
+		d, err := a.Apps.DaemonSets(namespace).Get(ctx, "calico-node", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return "", fmt.Errorf("daemonset %s/calico-node: %w", namespace, err)
+		}
+		if reason := oldNodes(d); reason != "" {
+			return fmt.Sprintf("daemonset %s/calico-node: %s", namespace, reason), nil
+		}
+	}
+	return "", nil
+}
+
+// release finds the version in the tag of an image.
+var release = regexp.MustCompile(`:v?(\d+)\.(\d+)\.[^/]*$`)
+
+func oldNodes(d *appsv1.DaemonSet) string {
+	s := d.Status
+	switch {
+	case s.ObservedGeneration != d.Generation || s.CurrentNumberScheduled != s.DesiredNumberScheduled ||
+		s.UpdatedNumberScheduled != s.DesiredNumberScheduled || s.NumberUnavailable > 0 || s.NumberMisscheduled > 0:
+		return "not all of its pods are updated and available"
+	case s.DesiredNumberScheduled == 0:
+		return ""
+	}
+	for _, c := range d.Spec.Template.Spec.Containers {
+		if c.Name != "calico-node" {
+			continue
+		}
+		v := release.FindStringSubmatch(c.Image)
+		if v == nil {
+			return fmt.Sprintf("the version of image %q is not known", c.Image)
+		}
+		major, _ := strconv.Atoi(v[1])
+		minor, _ := strconv.Atoi(v[2])
+		if major < 3 || major == 3 && minor < 32 {
+			return fmt.Sprintf("image %q is older than 3.32", c.Image)
+		}
+	}
+	return ""
+}

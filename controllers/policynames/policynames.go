@@ -1,0 +1,137 @@
+// Package policynames gives policies that are stored under the names of releases before Calico 3.32 ("default.x") their
+// names of today ("x"), once no agent is left that would not find them there.
+package policynames
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/controllers/change"
+	"github.com/manxnet/manx/controllers/nodename"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Kinds are those that the tables must have.
+func Kinds() []model.Kind { return append(renamed(), model.KindNode) }
+
+// renamed are the kinds that had other names.
+func renamed() []model.Kind {
+	return []model.Kind{model.KindNetworkPolicy, model.KindGlobalNetworkPolicy, model.KindStagedNetworkPolicy,
+		model.KindStagedGlobalNetworkPolicy}
+}
+
+// Migrator renames policies.
+type Migrator struct {
+	// Ready tells which agents may not know today's names yet, empty if all do.
+	Ready func(context.Context) (string, error)
+	Store datastore.Store
+	Log   *zap.Logger
+	// Look is the time between two calls of Ready while policies wait; default one minute.
+	Look time.Duration
+
+	said string
+}
+
+// listPeriod is the time between two looks at everything while nothing changes: a policy that somebody has stored under
+// both names, when he was interrupted, shows under its new one alone in the tables.
+const listPeriod = 10 * time.Minute
+
+// Run renames until ctx ends.
+func (m *Migrator) Run(ctx context.Context, tables *datastore.Tables) error {
+	m.said = ""
+	if m.Look == 0 {
+		m.Look = time.Minute
+	}
+	var was *datastore.Snapshot
+	var next time.Time
+	for ctx.Err() == nil {
+		now := tables.Snapshot()
+		for ch := range now.Changes(was) {
+			if ch.New != nil && OldName(ch.New) && next.After(time.Now().Add(m.Look)) {
+				next = time.Time{}
+			}
+		}
+		was = now
+		if now.InSync() && !time.Now().Before(next) {
+			next = time.Now().Add(listPeriod)
+			if err := m.pass(ctx, now); err != nil {
+				m.say("policies keep their old names: " + err.Error())
+				next = time.Now().Add(m.Look)
+			}
+		}
+		limited, cancel := context.WithTimeout(ctx, max(time.Until(next), time.Millisecond))
+		_, _ = tables.Wait(limited, now)
+		cancel()
+	}
+	return ctx.Err()
+}
+
+// OldName is whether a policy is stored under its old name.
+func OldName(o *model.Object) bool {
+	current, ok := model.NewPolicyKey(o.Key)
+	meta := o.Metadata()
+	return ok && meta != nil && meta.GetName() == current.Name
+}
+
+// pass renames all policies if everybody will find them.
+func (m *Migrator) pass(ctx context.Context, r model.Reader) error {
+	var old []*model.Object
+	for _, kind := range renamed() {
+		list, _, err := m.Store.List(ctx, kind, "")
+		if err != nil {
+			return err
+		}
+		for _, o := range list {
+			if o.Err == nil && OldName(o) {
+				old = append(old, o)
+			}
+		}
+	}
+	if len(old) == 0 {
+		return nil
+	}
+	for key, n := range model.All[model.Node](r, model.KindNode) {
+		if nodename.Of(n) == "" {
+			return fmt.Errorf("node %s is not Kubernetes', so nobody knows whether its agent reads the new ones", key.Name)
+		}
+	}
+	reason, err := m.Ready(ctx)
+	if err != nil {
+		return err
+	}
+	if reason != "" {
+		return errors.New(reason)
+	}
+	var errs []error
+	for _, o := range old {
+		errs = append(errs, m.rename(ctx, o))
+	}
+	return errors.Join(errs...)
+}
+
+func (m *Migrator) say(text string) {
+	if m.said != text {
+		m.said = text
+		m.Log.Info(text)
+	}
+}
+
+// rename stores a policy under its new name, and then takes the old one away: whoever is interrupted leaves both, which
+// say the same.
+func (m *Migrator) rename(ctx context.Context, o *model.Object) error {
+	next := o.Clone()
+	next.Key, _ = model.NewPolicyKey(o.Key)
+	if _, err := (change.Change{New: next}).Apply(ctx, m.Store); err != nil {
+		return err
+	}
+	done, err := change.Change{Old: o}.Apply(ctx, m.Store)
+	if done {
+		m.Log.Info("policy was renamed", zap.Stringer("from", o.Key), zap.Stringer("to", next.Key))
+	}
+	return err
+}

@@ -1,0 +1,230 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/controllers/change"
+	"github.com/manxnet/manx/controllers/mirror"
+	"github.com/manxnet/manx/controllers/settings"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// configKey is the key of what the controllers are configured by.
+var configKey = model.ResourceKey(model.KindKubeControllers, "default")
+
+// worker is a leader at work.
+type worker struct {
+	*Manager
+	source    datastore.Store // nil if no Kubernetes API is known
+	ownSource bool
+	// tables mirror the store, sourceTables the source.
+	tables, sourceTables *datastore.Tables
+	running              map[string]*running
+}
+
+// running is a controller that runs with some configuration.
+type running struct {
+	with   any
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// open finds the source.
+func (w *worker) open(ctx context.Context) (err error) {
+	switch {
+	case w.InKubernetes:
+		w.source = w.Store
+	case w.Source != nil:
+		w.source, err = w.Source(ctx)
+		w.ownSource = true
+	}
+	return err
+}
+
+func (w *worker) close() {
+	if w.ownSource && w.source != nil {
+		_ = w.source.Close()
+	}
+}
+
+// run keeps the tables, and the controllers as they are configured.
+func (w *worker) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer w.stopAll()
+	defer cancel(nil)
+	kinds, sourceKinds := kindsOf(w.InKubernetes, w.NoIPAM)
+	w.tables = datastore.NewTables(w.Log.Named("datastore"), w.reduced())
+	w.sourceTables = w.tables
+	group.Go(func() { cancel(w.tables.Run(ctx, w.Store, kinds...)) })
+	switch {
+	case w.source == nil:
+		w.sourceTables = emptyTables()
+	case !w.InKubernetes:
+		w.sourceTables = datastore.NewTables(w.Log.Named("kubernetes"), "")
+		group.Go(func() { cancel(w.sourceTables.Run(ctx, w.source, sourceKinds...)) })
+	}
+	var s *datastore.Snapshot
+	for {
+		next, err := w.next(ctx, s)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if s = next; err != nil || !s.InSync() {
+			w.note(w.lost())
+			continue
+		}
+		if problem := w.follow(ctx, s); problem != nil && ctx.Err() == nil {
+			w.note(problem)
+			pause(ctx, time.Second)
+			s = nil // again
+			continue
+		}
+		w.note(w.lost())
+	}
+}
+
+// next is the newest snapshot when there is another one, or after some time.
+func (w *worker) next(ctx context.Context, s *datastore.Snapshot) (*datastore.Snapshot, error) {
+	limited, cancel := context.WithTimeout(ctx, w.Look)
+	defer cancel()
+	next, err := w.tables.Wait(limited, s)
+	if err != nil {
+		return s, err
+	}
+	return next, nil
+}
+
+// lost is why the controllers do not see what there is, nil if they do.
+func (w *worker) lost() error {
+	for _, t := range []*datastore.Tables{w.tables, w.sourceTables} {
+		if st := t.Status(); !st.InSync && st.LastError != nil {
+			return fmt.Errorf("not everything can be read: %w", st.LastError)
+		}
+	}
+	return nil
+}
+
+// reduced is the name of a node that does not exist, so that all endpoints are kept in their small form where nobody
+// changes them: with Kubernetes as the datastore.
+func (w *worker) reduced() string {
+	if w.InKubernetes {
+		return "-"
+	}
+	return ""
+}
+
+// emptyTables are those of a source that is not there.
+func emptyTables() *datastore.Tables {
+	t := datastore.NewTables(zap.NewNop(), "")
+	t.Apply(datastore.Event{Type: datastore.EventInSync})
+	return t
+}
+
+func (w *worker) note(problem error) {
+	text := ""
+	if problem != nil {
+		text = problem.Error()
+	}
+	w.set(func(s *State) {
+		s.Problem, s.Controllers = text, slices.Sorted(maps.Keys(w.running))
+	})
+}
+
+// follow runs what the configuration says, and writes into its status what runs. Where there is no configuration it
+// makes one.
+func (w *worker) follow(ctx context.Context, s *datastore.Snapshot) error {
+	o := s.Get(configKey)
+	if o == nil {
+		return w.makeConfig(ctx)
+	}
+	c := o.Value.(*model.KubeControllersConfiguration)
+	run, status := settings.Merge(w.Env, c.Spec, w.InKubernetes)
+	if err := w.apply(ctx, run); err != nil {
+		return err
+	}
+	if mirror.SameValue(c.Status, status) {
+		return nil
+	}
+	next := o.Clone()
+	next.Value.(*model.KubeControllersConfiguration).Status = status
+	_, err := change.Change{Old: o, New: next}.Apply(ctx, w.Store)
+	return err
+}
+
+func (w *worker) makeConfig(ctx context.Context) error {
+	o, err := w.Store.Get(ctx, configKey)
+	switch {
+	case errors.Is(err, datastore.ErrNotFound):
+		_, err := change.Change{New: model.NewObject(configKey, settings.Default())}.Apply(ctx, w.Store)
+		return err
+	case err != nil:
+		return err
+	case o.Err != nil:
+		return fmt.Errorf("nothing runs until %s is put right: %w", configKey, o.Err)
+	}
+	return nil // the watch brings it
+}
+
+// job is a controller as it is to run.
+type job struct {
+	with any // another value is another configuration
+	run  func(context.Context) error
+}
+
+// apply starts, ends and restarts controllers until those run that are to, as they are to.
+func (w *worker) apply(ctx context.Context, run settings.Running) error {
+	jobs, err := w.jobs(run)
+	if err != nil {
+		return err
+	}
+	for name, r := range w.running {
+		if j, ok := jobs[name]; !ok || !reflect.DeepEqual(j.with, r.with) {
+			r.cancel()
+			<-r.done
+			delete(w.running, name)
+			w.Log.Info("controller ended", zap.String("controller", name), zap.Bool("again", ok))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(jobs)) {
+		if w.running[name] == nil {
+			w.running[name] = w.start(ctx, name, jobs[name])
+		}
+	}
+	return nil
+}
+
+// start runs a controller until it is cancelled. One that fails runs again.
+func (w *worker) start(ctx context.Context, name string, j job) *running {
+	ctx, cancel := context.WithCancel(ctx)
+	r := &running{with: j.with, cancel: cancel, done: make(chan struct{})}
+	w.Log.Info("controller runs", zap.String("controller", name), zap.Any("configuration", j.with))
+	go func() {
+		defer close(r.done)
+		for ctx.Err() == nil {
+			if err := j.run(ctx); err != nil && ctx.Err() == nil {
+				w.Log.Warn("controller failed, it runs again", zap.String("controller", name), zap.Error(err))
+			}
+			pause(ctx, 5*time.Second)
+		}
+	}()
+	return r
+}
+
+func (w *worker) stopAll() {
+	for _, r := range w.running {
+		r.cancel()
+		<-r.done
+	}
+}

@@ -1,0 +1,186 @@
+package podnet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Pod says how one interface of a workload is wired to its host: a veth pair, the addresses of the workload, routes
+// through a gateway that exists on no interface and that the host end answers for. It is plain data: the same Pod is
+// attached, checked and detached.
+type Pod struct {
+	Netns      string           // path of the workload's network namespace
+	IfName     string           // name of the interface in the workload
+	HostIf     string           // name of its other end on the host
+	MTU        int              // 0: the kernel's default
+	Queues     int              // transmit and receive queues of either end; 0: one
+	MAC        net.HardwareAddr // of the workload's end; nil: the kernel chooses
+	Addresses  []netip.Addr
+	Routes     []netip.Prefix // that go through the gateway of their family
+	Forwarding bool           // the workload forwards packets
+	HostRoute  Route
+	// Routed is whether the host's routes to the addresses are made by somebody else, who watches: not made here, and not
+	// missed.
+	Routed bool
+	// Exclusive makes it an error that HostIf exists and leads to another namespace. Otherwise it is replaced: a
+	// restarted pod has a new namespace and the same interface name on the host.
+	Exclusive bool
+}
+
+// Route is how the host's routes to a workload's addresses are marked. The agent that looks after them later must
+// use the same values, else it would have to replace them.
+type Route struct {
+	Protocol int // of rtnetlink
+	Metric   int
+}
+
+// Gateway4 is the next hop of a workload's IPv4 routes; the host end answers for it by proxy ARP.
+var Gateway4 = netip.AddrFrom4([4]byte{169, 254, 1, 1})
+
+// HostMAC is the hardware address of every host end, so that a workload's neighbour entry survives the move of an
+// interface. Gateway6 is the link-local address that follows from it (RFC 4291, appendix A).
+var (
+	HostMAC  = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
+	Gateway6 = netip.MustParseAddr("fe80::ecee:eeff:feee:eeee")
+)
+
+// Options are the surroundings of Attach.
+type Options struct {
+	// Warn is told what is not as it should be, but keeps no packet from flowing. Nil: nobody.
+	Warn func(what string, err error)
+	// BeforeStep is called with the name of each step; its error fails the step. Nil: nothing.
+	BeforeStep func(step string) error
+}
+
+// Attach creates and configures the interface and returns the hardware address of the workload's end. An interface
+// of that name on the host is replaced if it is a veth. When a step fails nothing of the new interface stays.
+func Attach(p Pod, o Options) (net.HardwareAddr, error) {
+	if o.Warn == nil {
+		o.Warn = func(string, error) {}
+	}
+	w, err := open(p, o.Warn)
+	if err != nil {
+		return nil, err
+	}
+	defer w.close()
+	for _, s := range w.steps() {
+		if err := runStep(s, o.BeforeStep); err != nil {
+			return nil, errors.Join(fmt.Errorf("%s: %w", s.name, err), w.undo())
+		}
+	}
+	return w.inside.Attrs().HardwareAddr, nil
+}
+
+func runStep(s step, before func(string) error) error {
+	if before != nil {
+		if err := before(s.name); err != nil {
+			return err
+		}
+	}
+	return s.do()
+}
+
+// Steps lists the names of the steps that Attach takes for p, in order.
+func Steps(p Pod) []string {
+	var names []string
+	for _, s := range (&wiring{Pod: p}).steps() {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+type step struct {
+	name string
+	do   func() error
+}
+
+// wiring is the attachment of one Pod while it is made.
+type wiring struct {
+	Pod
+	warn    func(what string, err error)
+	ns      *namespace
+	host    *netlink.Handle // in our namespace
+	pod     *netlink.Handle // in the workload's
+	outside netlink.Link    // the host end, once created
+	inside  netlink.Link    // the workload's end
+}
+
+func open(p Pod, warn func(string, error)) (*wiring, error) {
+	ns, err := openNetns(p.Netns)
+	if err != nil {
+		return nil, err
+	}
+	w := &wiring{Pod: p, warn: warn, ns: ns}
+	if w.host, err = netlink.NewHandle(unix.NETLINK_ROUTE); err == nil {
+		w.pod, err = netlink.NewHandleAt(ns.handle, unix.NETLINK_ROUTE)
+	}
+	if err != nil {
+		w.close()
+		return nil, fmt.Errorf("open netlink for %s: %w", p.Netns, err)
+	}
+	return w, nil
+}
+
+func (w *wiring) close() {
+	for _, h := range []*netlink.Handle{w.host, w.pod} {
+		if h != nil {
+			h.Close()
+		}
+	}
+	w.ns.close()
+}
+
+// steps are in this order so that the workload never sends before its host end can answer, and never has an address
+// before it has the routes that belong to it.
+func (w *wiring) steps() []step {
+	v4, v6 := w.families()
+	steps := []step{
+		{"remove the old interface", w.removeOld},
+		{"create the interface", w.create},
+		{"set the host's sysctls", func() error { return w.hostSysctls(v4, v6) }},
+		{"set the workload's sysctls", func() error { return w.ns.do(func() error { return w.insideSysctls(v4, v6) }) }},
+		{"bring the interface up", w.up},
+	}
+	if v4 {
+		steps = append(steps, step{"add the IPv4 gateway", w.gateway4})
+	}
+	if v6 {
+		steps = append(steps, step{"add the IPv6 gateway", w.gateway6})
+	}
+	steps = append(steps,
+		step{"add the workload's routes", w.routes},
+		step{"add the workload's addresses", w.addresses},
+		step{"check the gateway's hardware address", w.settleMAC},
+	)
+	if !w.Routed {
+		steps = append(steps, step{"add the host's routes", w.hostRoutes})
+	}
+	return steps
+}
+
+func (p Pod) families() (v4, v6 bool) {
+	for _, a := range p.Addresses {
+		if a.Is4() {
+			v4 = true
+		} else {
+			v6 = true
+		}
+	}
+	return v4, v6
+}
+
+// undo removes what was created: with one end goes the other, and its addresses and routes on both sides.
+func (w *wiring) undo() error {
+	if w.outside == nil {
+		return nil
+	}
+	if err := w.host.LinkDel(w.outside); err != nil && !linkMissing(err) {
+		return fmt.Errorf("clean up: remove %s: %w", w.HostIf, err)
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore"
+)
+
+// compactKey holds the revision that was current when somebody last compacted; the number of its writes tells
+// compactors apart. It is where kube-apiserver's and Calico's have it, so that all of them together compact once in
+// a period.
+const compactKey = "compact_rev_key"
+
+var _ datastore.Compactor = (*Store)(nil)
+
+// Compact implements datastore.Compactor. What etcd keeps is everything since the moment a period ago, so that whoever
+// watches has that long to catch up.
+func (s *Store) Compact(ctx context.Context, period time.Duration) error {
+	if period <= 0 {
+		return fmt.Errorf("compact etcd: a period of %s is too short", period)
+	}
+	var at compaction
+	for {
+		if !sleep(ctx, period) {
+			return ctx.Err()
+		}
+		next, err := s.compactOnce(ctx, at)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, datastore.ErrUnauthorized):
+			return fmt.Errorf("compact etcd: %w", err)
+		case err != nil:
+			s.log.Warn("etcd could not be compacted, trying again", zap.Duration("after", period), zap.Error(err))
+			continue
+		}
+		at = next
+	}
+}
+
+// compaction is what a compactor knows of the last one.
+type compaction struct {
+	version  int64 // of compactKey
+	revision int64 // that was current then; 0: not known
+}
+
+// compactOnce drops what is older than the last compaction if nobody else has done so since, and notes the present.
+func (s *Store) compactOnce(ctx context.Context, last compaction) (compaction, error) {
+	limited, cancel := s.bounded(ctx)
+	defer cancel()
+	resp, err := s.client.Txn(limited).If(clientv3.Compare(clientv3.Version(compactKey), "=", last.version)).
+		Then(clientv3.OpPut(compactKey, strconv.FormatInt(last.revision, 10))).
+		Else(clientv3.OpGet(compactKey)).Commit()
+	if err != nil {
+		return last, s.explained(ctx, err)
+	}
+	now := compaction{version: last.version + 1, revision: resp.Header.Revision}
+	if !resp.Succeeded {
+		now.version = 0
+		if kvs := resp.Responses[0].GetResponseRange().GetKvs(); len(kvs) > 0 {
+			now.version = kvs[0].Version
+		}
+		return now, nil // somebody else compacts
+	}
+	if last.revision == 0 {
+		return now, nil
+	}
+	_, err = s.client.Compact(limited, last.revision)
+	if errors.Is(err, rpctypes.ErrCompacted) {
+		err = nil // somebody has compacted more
+	}
+	if err != nil {
+		return now, s.explained(ctx, err)
+	}
+	s.log.Debug("etcd was compacted", zap.Int64("revision", last.revision))
+	return now, nil
+}

@@ -1,0 +1,146 @@
+package kubernetes_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/datastore/kubernetes/form"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/storetest"
+	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+	"github.com/manxnet/manx/ipam"
+)
+
+// The names with CALICO_ go first, and what is set of single fields before what a kubeconfig says.
+func TestConfigFromEnv(t *testing.T) {
+	env := map[string]string{"KUBECONFIG": "/k", "CALICO_KUBECONFIG": "/c", "K8S_API_ENDPOINT": "https://h:1", "K8S_CA_FILE": "/ca",
+		"K8S_CLIENT_QPS": "2.5", "USE_POD_CIDR": "true", "CALICO_API_GROUP": string(form.V3), "FELIX_INTERFACEPREFIX": "eni,cali"}
+	got := kubernetes.ConfigFromEnv(func(name string) string { return env[name] })
+	want := kubernetes.Config{Kubeconfig: "/c", Endpoint: "https://h:1", CAFile: "/ca", QPS: 2.5, UsePodCIDR: true,
+		Group: string(form.V3), InterfacePrefix: "eni"}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	if _, err := (kubernetes.Config{}).REST(); !errors.Is(err, kubernetes.ErrNoKubernetes) {
+		t.Errorf("without any setting: %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	for content, wrong := range map[string]string{
+		"":            "no configuration has been provided",
+		"cow":         "cannot unmarshal",
+		"clusters: x": "json",
+	} {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := (kubernetes.Config{Kubeconfig: file}).REST(); err == nil || !strings.Contains(err.Error(), file) {
+			t.Errorf("kubeconfig %q: %v, %v; want %s", content, r, err, wrong)
+		}
+	}
+	r, err := kubernetes.Config{Endpoint: "https://h:1", QPS: 3}.REST()
+	if err != nil || r.Host != "https://h:1" || r.QPS != 3 || r.Burst != 100 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if r, err = (kubernetes.Config{Endpoint: "https://h:1"}).REST(); err != nil || r.QPS != -1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// A server with a certificate of a new authority is trusted as soon as the authority's file has it.
+func TestRotatedAuthority(t *testing.T) {
+	server := apiserver.Start(t)
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, server.CA(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config := server.Config(apiserver.Admin)
+	config.CAData, config.CAFile = nil, file
+	s, err := kubernetes.OpenREST(t.Context(), kubernetes.Config{}, config, logger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	m := storetest.Watch(t, s, model.KindNamespace)
+	m.UntilInSync()
+	server.RotateCA(t)
+	if _, _, err := s.List(t.Context(), model.KindNamespace, ""); !errors.Is(err, datastore.ErrUnavailable) ||
+		!strings.Contains(err.Error(), "unknown authority") {
+		t.Errorf("an authority that is not known: %v", err)
+	}
+	if err := os.WriteFile(file, server.CA(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.List(t.Context(), model.KindNamespace, ""); err != nil {
+		t.Errorf("when it is known: %v", err)
+	}
+	m.UntilInSync()
+}
+
+// Allocators that work at the same time give no address twice, and leave nothing half-done.
+func TestAllocatorsAtOnce(t *testing.T) {
+	server := apiserver.Start(t)
+	server.InstallCRDs(t, form.V1)
+	const nodes, each = 2, 20
+	done := make(chan []netip.Prefix, nodes)
+	server.Request(t, http.MethodPost, "/api/v1/nodes", map[string]any{"kind": "Node", "metadata": map[string]any{"name": "n1"}})
+	first := openAt(t, server, server.URL, kubernetes.Config{})
+	storetest.Create(t, first, model.NewObject(model.ResourceKey(model.KindIPPool, "p"),
+		&model.IPPool{Spec: model.IPPoolSpec{CIDR: "10.0.0.0/24", BlockSize: 28}}))
+	for i := range nodes {
+		allocator := ipam.New(openAt(t, server, server.URL, kubernetes.Config{}), zap.NewNop(), time.Now)
+		go func() {
+			var all []netip.Prefix
+			for k := range each {
+				got, err := allocator.AutoAssign(t.Context(), ipam.Request{Host: "n1", Num4: 1, Handle: fmt.Sprintf("h-%d-%d", i, k),
+					Use: v3.IPPoolAllowedUseWorkload})
+				if err != nil {
+					t.Error(err)
+					break
+				}
+				all = append(all, got.V4.Addresses...)
+			}
+			done <- all
+		}()
+	}
+	seen := map[netip.Addr]bool{}
+	for range nodes {
+		for _, p := range <-done {
+			if seen[p.Addr()] {
+				t.Errorf("%s was given twice", p)
+			}
+			seen[p.Addr()] = true
+		}
+	}
+	if len(seen) != nodes*each {
+		t.Errorf("%d addresses, want %d", len(seen), nodes*each)
+	}
+	blocks, _, err := first.List(t.Context(), model.KindIPAMBlock, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := 0
+	for _, o := range blocks {
+		for _, a := range o.Value.(*model.Block).Allocations {
+			if a != nil {
+				used++
+			}
+		}
+	}
+	if used != nodes*each {
+		t.Errorf("the blocks have %d addresses, want %d", used, nodes*each)
+	}
+}

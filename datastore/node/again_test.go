@@ -1,0 +1,90 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/etcd/etcdtest"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// A Node that is deleted under a running daemon comes back as it was; one that somebody else makes again gets the
+// addresses; one that was taken out of the cluster stays away.
+func TestNodeIsRegisteredAgain(t *testing.T) {
+	server := etcdtest.Start(t)
+	client, store := server.Client(t), server.Store(t)
+	c := named("n1")
+	c.IP = "10.0.0.1" // not autodetected: nobody looks again
+	host := &fixed{interfaces: interfaces("eth0 10.0.0.1/24")}
+	registered := mustRegister(t, store, c, host)
+	key, path := model.ResourceKey(model.KindNode, "n1"), v3root+"nodes/n1"
+	put(t, client, path, strings.NewReplacer(`"name":"n1"`, `"name":"n1","labels":{"rack":"7"}`, `"bgp":{`,
+		`"bgp":{"asNumber":65007,"routeReflectorClusterID":"1.2.3.4",`).Replace(raw(t, client, path)))
+	tables := datastore.NewTables(zap.NewNop(), "n1")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { _ = tables.Run(ctx, store, model.KindNode) }()
+	var out atomic.Bool
+	k := &Keeper{Config: c, Registered: registered, Store: store, Host: host, Log: zap.NewNop(), pause: 50 * time.Millisecond,
+		MayCreate: func(context.Context) error {
+			if out.Load() {
+				return errors.New("it is no node of the cluster any more")
+			}
+			return nil
+		}}
+	done := make(chan error, 1)
+	go func() { done <- k.Run(ctx, tables) }()
+	await := func(what string, want ...string) {
+		t.Helper()
+		var text string
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			text = raw(t, client, path)
+			missing := text == ""
+			for _, w := range want {
+				missing = missing || !strings.Contains(text, w)
+			}
+			if !missing {
+				return
+			}
+		}
+		t.Fatalf("%s: the Node is %s, want %q", what, text, want)
+	}
+	remove := func() {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) { // until the tables have it
+			if n := model.Get[model.Node](tables.Snapshot(), key); n != nil && n.Labels["rack"] == "7" {
+				break
+			} else if time.Now().After(end) {
+				t.Fatal("the tables do not have the Node")
+			}
+		}
+		if _, err := store.Delete(ctx, key, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 2 {
+		remove()
+		await(fmt.Sprint("deleted ", i), `"rack":"7"`, `"ipv4Address":"10.0.0.1/24"`, `"asNumber":65007`, "1.2.3.4")
+	}
+	remove()
+	put(t, client, path, `{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n1","labels":{"rack":"7","new":"1"}},"spec":{}}`)
+	await("made again by others", `"new":"1"`, `"ipv4Address":"10.0.0.1/24"`)
+	out.Store(true)
+	remove()
+	time.Sleep(10 * k.pause)
+	if text := raw(t, client, path); text != "" {
+		t.Errorf("taken out of the cluster: %s", text)
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,321 @@
+package deploy
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
+
+	appsv1 "k8s.io/api/apps/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+)
+
+const chart = "../../deploy/charts/manx"
+
+// helm runs it and returns what it prints.
+func helm(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd := exec.Command("./tool", append([]string{"helm"}, args...)...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+t.TempDir(), "HELM_CONFIG_HOME="+t.TempDir(), "HELM_DATA_HOME="+t.TempDir())
+	err := cmd.Run()
+	return out.String() + errs.String(), err
+}
+
+// settings are sets of values that users have.
+var settings = map[string][]string{
+	"defaults":     nil,
+	"etcd":         {"datastore=etcd", "etcd.endpoints=https://10.0.0.5:2379\\,https://10.0.0.6:2379"},
+	"adopted etcd": {"datastore=etcd"},
+	"cleanup":      {"cleanup=true"},
+	"v3":           {"calicoAPIGroup=projectcalico.org/v3"},
+	"dual stack": {"node.ip6=autodetect", "pools.ipv4.cidr=10.244.0.0/16", "pools.ipv6.cidr=fd00:10:244::/56",
+		"node.asNumber=65010.7"},
+	"everything": {"controllers=off", "http.exposed=true", "metrics.podMonitor.enabled=true", "pools.create=false",
+		"metrics.prometheusRule.enabled=true", "bgp.passwordSecrets={mesh,tor}", "bgp.refuseDefaultRoute=true",
+		"policy.enabled=false", "policy.counters=true", "policy.flowLog=-", "kubernetesAPI.host=10.0.0.1",
+		"image.digest=sha256:" + strings.Repeat("0", 64), "extraEnv[0].name=MANX_BMP_COLLECTOR",
+		"extraEnv[0].value=10.0.0.9:1790", "updateStrategy.rollingUpdate.maxUnavailable=10%",
+		"podAnnotations.a=b", "podLabels.c=d", "image.pullSecrets[0].name=registry"},
+}
+
+// render is the chart with settings, as objects. The test ends if helm finds a fault.
+func render(t *testing.T, values []string) (objects []*unstructured.Unstructured) {
+	t.Helper()
+	args := []string{"template", "manx", chart, "--namespace", "kube-system"}
+	for _, v := range values {
+		args = append(args, "--set", v)
+	}
+	out, err := helm(t, args...)
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for document := range strings.SplitSeq(out, "\n---\n") {
+		var any map[string]any
+		if err := yaml.Unmarshal([]byte(document), &any); err != nil {
+			t.Fatalf("%v in\n%s", err, document)
+		}
+		if len(any) > 0 {
+			objects = append(objects, decode(t, []byte(document)))
+		}
+	}
+	return objects
+}
+
+// find gives the objects of a kind.
+func find[T any](t *testing.T, objects []*unstructured.Unstructured, kind string) (found []*T) {
+	t.Helper()
+	for _, o := range objects {
+		if o.GetKind() != kind {
+			continue
+		}
+		v := new(T)
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, v, true); err != nil {
+			t.Fatalf("%s %s: %v", kind, o.GetName(), err)
+		}
+		found = append(found, v)
+	}
+	return found
+}
+
+// The API server takes all that the chart makes, with each setting, and knows every field of it.
+func TestChartIsAccepted(t *testing.T) {
+	s := apiserver.Start(t)
+	kubectl := filepath.Join(apiserver.Programs(), "kubectl")
+	config := s.Kubeconfig(t, apiserver.Admin)
+	for name, values := range settings {
+		t.Run(name, func(t *testing.T) {
+			var file bytes.Buffer
+			for _, o := range render(t, values) {
+				if o.GroupVersionKind().Group == "monitoring.coreos.com" {
+					continue // of the Prometheus Operator
+				}
+				text, err := yaml.Marshal(o.Object)
+				if err != nil {
+					t.Fatal(err)
+				}
+				file.WriteString("---\n" + string(text))
+			}
+			cmd := exec.Command(kubectl, "--kubeconfig", config, "apply", "--dry-run=server", "--validate=strict", "-f", "-")
+			cmd.Stdin = &file
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+	for _, args := range [][]string{{"-f", "../../deploy/manifests/manx-kubernetes.yaml"},
+		{"-f", "../../deploy/manifests/manx-etcd.yaml"}, {"-f", "../../deploy/manifests/manx-cleanup.yaml"},
+		{"-k", "../../deploy/kustomize"}} {
+		cmd := exec.Command(kubectl, append([]string{"--kubeconfig", config, "apply", "--dry-run=server"}, args...)...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %v: %s", args, err, out)
+		}
+	}
+}
+
+// helm lint has no fault with any setting.
+func TestChartLint(t *testing.T) {
+	for name, values := range settings {
+		args := []string{"lint", "--strict", chart}
+		for _, v := range values {
+			args = append(args, "--set", v)
+		}
+		if out, err := helm(t, args...); err != nil {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+	}
+}
+
+// Wrong values are refused before anything is installed, with the place and the rule.
+func TestWrongValues(t *testing.T) {
+	for value, says := range map[string]string{
+		"controllers=maybe":                              "at '/controllers': value must be one of 'auto', 'on', 'off'",
+		"image.tagg=v1":                                  "at '/image': additional properties 'tagg' not allowed",
+		"node.ip=eth0":                                   "at '/node/ip'",
+		"pools.ipv4.blockSize=33":                        "at '/pools/ipv4/blockSize': maximum: got 33, want 32",
+		"bgp.maxPrefixes=0":                              "at '/bgp/maxPrefixes': minimum: got 0, want 1",
+		"updateStrategy.rollingUpdate.maxSurge=1":        "additional properties 'maxSurge' not allowed",
+		"datastore=mysql":                                "at '/datastore': value must be one of 'kubernetes', 'etcd'",
+		"etcd.endpoints=10.0.0.5:2379":                   "at '/etcd/endpoints'",
+		"etcd.endpoints=http://10.0.0.5:2379":            "etcd.endpoints goes with datastore=etcd alone",
+		"metrics.podMonitor.enabled=true":                "needs http.exposed=true",
+		"datastore=etcd,etcd.configMap=,etcd.endpoints=": "datastore=etcd needs etcd.endpoints",
+	} {
+		out, err := helm(t, "template", "manx", chart, "--set", value)
+		if err == nil || !strings.Contains(out, says) {
+			t.Errorf("%s: %v, and helm says %q, want %q", value, err, out, says)
+		}
+	}
+}
+
+// Pod Security: what of the pod goes beyond "baseline" and "restricted" is the host's network, folders of the host, the
+// capabilities and being root, and nothing else.
+func TestPodSecurity(t *testing.T) {
+	s := apiserver.Start(t)
+	client, err := kubernetes.NewForConfig(s.Config(apiserver.Admin))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "manx-node"},
+		Spec: find[appsv1.DaemonSet](t, render(t, nil), "DaemonSet")[0].Spec.Template.Spec}
+	pod.Spec.PriorityClassName = ""
+	for level, want := range map[string][]string{
+		"privileged": nil,
+		"baseline": {`host namespaces (hostNetwork=true)`,
+			`non-default capabilities (container "manxd" must not include "NET_ADMIN", "NET_RAW", "SYS_NICE" in securityContext.capabilities.add)`,
+			`hostPath volumes (volumes "run-manx", "var-lib-calico", "var-run-calico", "cni-conf-dir", "cni-bin-dir", "proc-sys-net")`},
+		"restricted": {`host namespaces (hostNetwork=true)`,
+			`unrestricted capabilities (container "manxd" must not include "NET_ADMIN", "NET_RAW", "SYS_NICE" in securityContext.capabilities.add)`,
+			`restricted volume types (volumes "run-manx", "var-lib-calico", "var-run-calico", "cni-conf-dir", "cni-bin-dir", "proc-sys-net" use restricted volume type "hostPath")`,
+			`runAsNonRoot != true (pod or containers "install-cni", "manxd" must set securityContext.runAsNonRoot=true)`,
+			`runAsUser=0 (containers "install-cni", "manxd" must not set runAsUser=0)`},
+	} {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: level,
+			Labels: map[string]string{"pod-security.kubernetes.io/enforce": level}}}
+		if _, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := client.CoreV1().Pods(level).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{"All"}})
+		if want == nil && err == nil {
+			continue
+		}
+		if err == nil {
+			t.Errorf("%s: the pod is accepted", level)
+			continue
+		}
+		_, text, _ := strings.Cut(err.Error(), `latest": `)
+		for _, w := range want {
+			if !strings.Contains(text, w) {
+				t.Errorf("%s: not among the violations: %s\nin: %v", level, w, err)
+			}
+			text = strings.Replace(text, w, "", 1)
+		}
+		if rest := strings.Trim(text, ", "); rest != "" {
+			t.Errorf("%s: further violations: %s", level, rest)
+		}
+	}
+}
+
+// Without controllers the daemon gets none of their rights, and Secrets that are not named are nobody's.
+func TestRightsFollowSettings(t *testing.T) {
+	names := func(values ...string) (all []string) {
+		for _, b := range find[rbacv1.ClusterRoleBinding](t, render(t, values), "ClusterRoleBinding") {
+			all = append(all, b.Name)
+		}
+		return all
+	}
+	if !slices.Contains(names(), "manx-controllers") || slices.Contains(names("controllers=off"), "manx-controllers") {
+		t.Error("the role of controllers does not follow the setting")
+	}
+	for _, values := range [][]string{nil, {"bgp.passwordSecrets={tor}"}} {
+		for _, r := range find[rbacv1.Role](t, render(t, values), "Role") {
+			for _, rule := range r.Rules {
+				if slices.Contains(rule.Resources, "secrets") && (values == nil || !slices.Equal(rule.ResourceNames, []string{"tor"})) {
+					t.Errorf("with %v: %+v", values, rule)
+				}
+			}
+		}
+	}
+	for _, r := range find[rbacv1.ClusterRole](t, render(t, nil), "ClusterRole") {
+		for _, rule := range r.Rules {
+			for _, all := range [][]string{rule.Verbs, rule.Resources, rule.APIGroups} {
+				if slices.Contains(all, "*") || slices.Contains(rule.Resources, "secrets") {
+					t.Errorf("%s: too much: %+v", r.Name, rule)
+				}
+			}
+		}
+	}
+}
+
+// What is generated is current.
+func TestManifestsAreCurrent(t *testing.T) {
+	if out, err := exec.Command("./manifests", "--check").CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// The chart leaves definitions alone that are there already.
+func TestExistingDefinitionsStay(t *testing.T) {
+	s := apiserver.Start(t)
+	kubectl := filepath.Join(apiserver.Programs(), "kubectl")
+	config := s.Kubeconfig(t, apiserver.Admin)
+	calico := `---
+{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition,
+metadata: {name: ippools.crd.projectcalico.org, labels: {of: calico}}, spec: {group: crd.projectcalico.org, scope: Cluster,
+names: {kind: IPPool, listKind: IPPoolList, plural: ippools, singular: ippool}, versions: [{name: v1, served: true,
+storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]}}`
+	run := func(stdin string, args ...string) string {
+		cmd := exec.Command(kubectl, append([]string{"--kubeconfig", config}, args...)...)
+		cmd.Stdin = strings.NewReader(stdin)
+		out, _ := cmd.CombinedOutput()
+		return string(out)
+	}
+	run(calico, "create", "-f", "-")
+	// The DaemonSet's pods never start here: there is no node.
+	if out, err := helm(t, "install", "manx", chart, "--namespace", "kube-system", "--kubeconfig", config); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	run("", "create", "-f", "../../deploy/manifests/manx-crds.yaml")
+	if of := run("", "get", "crd", "ippools.crd.projectcalico.org", "-o", "jsonpath={.metadata.labels.of}"); of != "calico" {
+		t.Errorf("the definition was replaced: label %q", of)
+	}
+	if out := run("", "get", "crd", "tiers.crd.projectcalico.org", "-o", "name"); !strings.Contains(out, "tiers") {
+		t.Errorf("a definition that was missing is still missing: %s", out)
+	}
+	if out, err := helm(t, "upgrade", "manx", chart, "--namespace", "kube-system", "--kubeconfig", config, "--set", "logLevel=debug"); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, err := helm(t, "uninstall", "manx", "--namespace", "kube-system", "--kubeconfig", config); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out := run("", "get", "crd", "tiers.crd.projectcalico.org", "-o", "name"); !strings.Contains(out, "tiers") {
+		t.Errorf("uninstalling took the definitions, and with them the cluster's objects: %s", out)
+	}
+}
+
+// Beside calico-node, and beside Calico's definitions of projectcalico.org/v3, the chart is refused and says what to do.
+func TestBesideCalico(t *testing.T) {
+	s := apiserver.Start(t)
+	kubectl := filepath.Join(apiserver.Programs(), "kubectl")
+	config := s.Kubeconfig(t, apiserver.Admin)
+	cmd := exec.Command(kubectl, "--kubeconfig", config, "-n", "kube-system", "create", "-f", "-")
+	cmd.Stdin = strings.NewReader(`---
+{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: calico-node}, spec: {selector:
+{matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}}`)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	install := []string{"install", "manx", chart, "--namespace", "kube-system", "--kubeconfig", config, "--dry-run=server"}
+	if out, err := helm(t, install...); err == nil || !strings.Contains(out, "two daemons would fight") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, err := helm(t, append(install, "--set-string", `nodeSelector.manx\.io/node=true`)...); err != nil {
+		t.Errorf("node by node: %v: %s", err, out)
+	}
+	if out, err := exec.Command(kubectl, "--kubeconfig", config, "create", "-f", "../../deploy/crds/projectcalico.org").
+		CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	install = append(install, "--set-string", `nodeSelector.manx\.io/node=true`)
+	if out, err := helm(t, install...); err == nil || !strings.Contains(out, "calicoAPIGroup=projectcalico.org/v3") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, err := helm(t, append(install, "--skip-crds", "--set", "calicoAPIGroup=projectcalico.org/v3")...); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}

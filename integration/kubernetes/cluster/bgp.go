@@ -1,0 +1,95 @@
+package cluster
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/manxnet/manx/integration/kubernetes/lab"
+)
+
+// peerWithRouter makes the router of the rack a peer of each node, under the address that it has on the node's link.
+func (w *World) peerWithRouter() error {
+	var docs []string
+	for _, n := range w.Workers {
+		docs = append(docs, fmt.Sprintf(`
+apiVersion: projectcalico.org/v3
+kind: BGPPeer
+metadata: {name: tor-%s}
+spec: {node: %s, peerIP: %s, asNumber: 65000}
+`, n.Name, n.Name, n.Gateway()))
+	}
+	// With graceful restart the router keeps the routes of a node whose manxd is being updated.
+	docs = append(docs, `
+apiVersion: projectcalico.org/v3
+kind: BGPConfiguration
+metadata: {name: default}
+spec: {asNumber: 64512, nodeToNodeMeshEnabled: true, serviceClusterIPs: [{cidr: `+lab.ServiceCIDR+`}]}
+`)
+	if err := w.install.Store(w.Cluster, strings.Join(docs, "---")); err != nil {
+		return err
+	}
+	for _, n := range w.Workers {
+		if err := w.showSessions(n.Name); err != nil {
+			return err
+		}
+	}
+	out, err := w.ToRs[0].Birdc("show", "protocols")
+	if err == nil {
+		w.show("on the router: birdc show protocols", out)
+	}
+	return err
+}
+
+// showSessions waits for the sessions of a node, with the two others and the router, and prints them.
+func (w *World) showSessions(node string) error {
+	var out string
+	err := eventually(func() (err error) {
+		out, err = w.manxd(node, "/gobgp", "neighbor")
+		if err == nil && strings.Count(out, "Establ") != len(w.Workers) {
+			err = fmt.Errorf("%s: want %d established sessions, have:\n%s", node, len(w.Workers), out)
+		}
+		return err
+	})
+	if err == nil {
+		w.show("kubectl exec (manxd on "+node+") -- gobgp neighbor", out)
+	}
+	return err
+}
+
+func (w *World) service() error {
+	ip, err := w.Kubectl("get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
+	if err != nil {
+		return err
+	}
+	for _, n := range w.Workers {
+		if err := eventually(func() error { return w.fromNode(n, ip+":80") }); err != nil {
+			return fmt.Errorf("%s does not reach the Service: %w", n.Name, err)
+		}
+	}
+	if err := eventually(func() error { return connect(w.from("client", ip+":80")) }); err != nil {
+		return fmt.Errorf("a pod does not reach the Service: %w", err)
+	}
+	if err := eventually(func() error {
+		routes, err := w.ToRs[0].Routes()
+		if err == nil && !strings.Contains(routes, lab.ServiceCIDR) {
+			err = fmt.Errorf("the router has no route to %s:\n%s", lab.ServiceCIDR, routes)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := eventually(func() error { return connect(w.fromOutside(ip + ":80")) }); err != nil {
+		return fmt.Errorf("the router does not reach the Service: %w", err)
+	}
+	routes, err := w.ToRs[0].Routes()
+	if err == nil {
+		w.show("on the router: ip route", routes)
+		w.show("from the router: connect to Service web", ip+":80 answers")
+	}
+	return err
+}
+
+func (w *World) fromNode(n *lab.Node, target string) error {
+	_, err := n.RunIn(w.Program("agnhost"), "connect", target, "--timeout=2s")
+	return err
+}

@@ -1,0 +1,78 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/manxnet/manx/integration/kubernetes/lab"
+	hosts "github.com/manxnet/manx/integration/lab"
+)
+
+// TestCluster goes through all steps with what is shipped: the image and the chart.
+func TestCluster(t *testing.T) {
+	binaries(t)
+	install, err := Shipped("../../..", false)
+	if err != nil {
+		t.Skip(err)
+	}
+	steps(t, install)
+}
+
+// TestByHand goes through the steps with a DaemonSet and an image that are made here, and the etcd datastore: it tells
+// whether a failure above is one of the chart and the image, or of Manx. It runs when it is named.
+func TestByHand(t *testing.T) {
+	bin := binaries(t)
+	if os.Getenv("MANX_CLUSTER") != "by-hand" {
+		t.Skip("run it with MANX_CLUSTER=by-hand")
+	}
+	steps(t, ByHand{bin})
+}
+
+func binaries(t *testing.T) string {
+	t.Helper()
+	if os.Getenv("MANX_CLUSTER") == "" {
+		t.Skip("a cluster wants the machine for itself: run `make test-cluster`")
+	}
+	if os.Getenv("MANX_BIN") == "" {
+		t.Setenv("MANX_BIN", "../../../bin")
+	}
+	bin, missing := hosts.Require()
+	if missing == nil {
+		_, missing = lab.Require()
+	}
+	if missing != nil {
+		t.Skip(missing)
+	}
+	return bin
+}
+
+// steps makes a subtest of each step. After one that fails nothing can be said about those behind it.
+func steps(t *testing.T, install Installation) {
+	w, err := New(fmt.Sprintf("k%d", os.Getpid()%1e6), install, t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(w.Describe())
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, s := range Steps() {
+		if _, ok := install.(ByHand); ok && strings.Contains(s.Name, "NetworkPolicy") {
+			continue
+		}
+		if !t.Run(s.Name, func(t *testing.T) {
+			w.out = t.Output()
+			if err := s.Do(w); err != nil {
+				t.Fatal(err)
+			}
+		}) {
+			return
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/manxnet/manx/integration/kubernetes/lab"
+)
+
+func (w *World) update() error {
+	return w.under("the update", func() error {
+		if err := w.install.Update(w.Cluster); err != nil {
+			return err
+		}
+		if err := w.rolledOut(); err != nil {
+			return err
+		}
+		for _, n := range w.Workers {
+			if err := w.showSessions(n.Name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (w *World) reboot() error {
+	node := w.Worker("node3")
+	if err := w.under("the drain and the start of node3", func() error {
+		if _, err := w.Kubectl("drain", node.Name, "--ignore-daemonsets", "--delete-emptydir-data",
+			"--timeout=120s"); err != nil {
+			return err
+		}
+		if err := node.Reboot(); err != nil {
+			return err
+		}
+		if err := w.rolledOut(); err != nil {
+			return err
+		}
+		if err := w.WaitNodes(); err != nil {
+			return err
+		}
+		_, err := w.Kubectl("uncordon", node.Name)
+		return err
+	}); err != nil {
+		return err
+	}
+	// The pod that was evicted waits for the node, because there is one on each.
+	if _, err := w.Kubectl("rollout", "status", "deployment/web", "--timeout=180s"); err != nil {
+		return err
+	}
+	if err := w.showOutput("get", "pods", "-o", "wide"); err != nil {
+		return err
+	}
+	if err := w.showSessions(node.Name); err != nil {
+		return err
+	}
+	return w.podToPod()
+}
+
+// footprint is what a node network leaves traces in, line by line.
+type footprint []string
+
+// traces are the commands that list them.
+var traces = []string{
+	`ip -o link | awk -F '[:@] *' '{print "link " $2}'`,
+	`ip -o -4 addr | awk '{print "address " $2 " " $4}'`,
+	`ip route show table all type unicast | grep -v ' dev lo ' | sed 's/^/route /'`,
+	`ip route show table all type blackhole | sed 's/^/route /'`,
+	`ip rule | sed 's/^/rule /'`,
+	`nft list tables`,
+	`find /etc/cni /opt/cni /var/lib/calico /run/calico /run/manx /var/lib/manx /var/log/calico /var/log/manx /var/lib/cni \
+		2>/dev/null`,
+}
+
+// kubeProxy makes tables of its own, when it likes.
+var kubeProxy = regexp.MustCompile(`^table ip6? kube-proxy`)
+
+func (w *World) footprint(n *lab.Node) (footprint, error) {
+	var all footprint
+	for _, t := range traces {
+		out, err := n.RunIn("sh", "-c", t+" || true")
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(out) {
+			line = strings.TrimSpace(line)
+			if line != "" && !kubeProxy.MatchString(line) {
+				all = append(all, line)
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+func (w *World) rememberFootprint(n *lab.Node) (err error) {
+	w.before[n.Name], err = w.footprint(n)
+	return err
+}
+
+func (w *World) uninstall() error {
+	if _, err := w.Kubectl("delete", "deployment,service,pod", "--all", "--timeout=120s", "--grace-period=1"); err != nil {
+		return err
+	}
+	// Pods of a deployment go after it.
+	if err := eventually(func() error {
+		out, err := w.Kubectl("get", "pods", "-o", "name")
+		if err == nil && out != "" {
+			err = fmt.Errorf("still there: %s", out)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := w.install.Uninstall(w.Cluster); err != nil {
+		return err
+	}
+	for _, n := range w.Workers {
+		if err := eventually(func() error { return w.asBefore(n) }); err != nil {
+			return err
+		}
+		w.show(n.Name, "links, routes, rules and tables of nftables are as before the installation;\n"+
+			"so are the files but for "+strings.Join(kept, ", "))
+	}
+	if err := eventually(w.nothingInTheAPI); err != nil { // pods take a moment to end
+		return err
+	}
+	w.show("the Kubernetes API", "the definitions stay, and the objects with them:")
+	return w.showOutput("get", "ippools.crd.projectcalico.org,bgppeers.crd.projectcalico.org", "--ignore-not-found")
+}
+
+// nothingInTheAPI looks for what an installation makes beside custom resources and their definitions.
+func (w *World) nothingInTheAPI() error {
+	out, err := w.Kubectl("get", "-A", "-o", "name", "clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts,"+
+		"daemonsets,pods,configmaps,secrets,services,priorityclasses")
+	if err != nil {
+		return err
+	}
+	var left []error
+	for line := range strings.Lines(out) {
+		if strings.Contains(line, "manx") {
+			left = append(left, errors.New("left behind in the API: "+strings.TrimSpace(line)))
+		}
+	}
+	return errors.Join(left...)
+}
+
+// kept are files that an uninstallation leaves on purpose: what the next installation goes on with, logs, and what the
+// next start of the machine removes.
+var kept = []string{"/var/lib/calico", "/var/log/calico", "/run/calico", "/run/manx"}
+
+func isKept(line string) bool {
+	return slices.ContainsFunc(kept, func(dir string) bool { return line == dir || strings.HasPrefix(line, dir+"/") })
+}
+
+// asBefore compares the node with what it was before Manx came.
+func (w *World) asBefore(n *lab.Node) error {
+	now, err := w.footprint(n)
+	if err != nil {
+		return err
+	}
+	var left []string
+	for _, line := range now {
+		if !slices.Contains(w.before[n.Name], line) && !isKept(line) {
+			left = append(left, line)
+		}
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("%s: left behind:\n%s", n.Name, strings.Join(left, "\n"))
+	}
+	return nil
+}

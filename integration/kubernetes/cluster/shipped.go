@@ -1,0 +1,165 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/manxnet/manx/integration/kubernetes/lab"
+)
+
+// Shipped is the installation that users have: the image that `make image` made, put on the cluster by the chart, or by
+// the manifest where Helm is not in the cache. byHand stands in for both.
+func Shipped(root string, byHand bool) (Installation, error) {
+	if byHand {
+		return ByHand{Bin: filepath.Join(root, "bin")}, nil
+	}
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return nil, err
+	}
+	archives, err := filepath.Glob(filepath.Join(root, "bin", "image", "manx-*-"+runtime.GOARCH+".tar"))
+	if err != nil {
+		return nil, err
+	}
+	newest, err := newest(archives)
+	if err != nil {
+		return nil, err
+	}
+	s := shipped{deploy: filepath.Join(root, "deploy"), archive: newest}
+	s.version = strings.TrimSuffix(strings.TrimPrefix(filepath.Base(newest), "manx-"), "-"+runtime.GOARCH+".tar")
+	programs, err := lab.Programs()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(programs, "helm")); err == nil {
+		return Helm{s}, nil
+	}
+	return Manifest{s}, nil
+}
+
+// newest of some files.
+func newest(paths []string) (string, error) {
+	var found string
+	var when int64
+	for _, p := range paths {
+		st, err := os.Stat(p)
+		if err != nil {
+			return "", err
+		}
+		if t := st.ModTime().UnixNano(); t > when {
+			found, when = p, t
+		}
+	}
+	if found == "" {
+		return "", errors.New("there is no image in bin/image: run `make image`")
+	}
+	return found, nil
+}
+
+// shipped is what both ways have in common.
+type shipped struct{ deploy, archive, version string }
+
+// Prepare imports the image.
+func (s shipped) Prepare(c *lab.Cluster) error { return c.Import(s.archive) }
+
+// Store applies the object as the custom resource that it is in the Kubernetes API.
+func (s shipped) Store(c *lab.Cluster, yaml string) error {
+	return c.Apply(strings.ReplaceAll(yaml, "projectcalico.org/v3", "crd.projectcalico.org/v1"))
+}
+
+// Helm installs the chart.
+type Helm struct{ shipped }
+
+func (h Helm) helm(c *lab.Cluster, args ...string) error {
+	cmd := c.Admin("helm", append([]string{"--kubeconfig=" + c.Kubeconfig(), "--namespace=" + namespace}, args...)...)
+	cmd.Env = append(os.Environ(), "HOME="+c.Dir)
+	out, err := cmd.CombinedOutput()
+	return said(out, err)
+}
+
+func (h Helm) chart() string { return filepath.Join(h.deploy, "charts", "manx") }
+
+// Install is `helm install`.
+func (h Helm) Install(c *lab.Cluster) error {
+	return h.helm(c, "install", "manx", h.chart(), "--set=image.tag="+h.version, "--set=pools.ipv4.cidr="+lab.PodCIDR)
+}
+
+// Update is `helm upgrade` with another annotation of the pods, which all are replaced for.
+func (h Helm) Update(c *lab.Cluster) error {
+	return h.helm(c, "upgrade", "manx", h.chart(), "--reuse-values", "--set=podAnnotations.revision=second")
+}
+
+// Uninstall cleans all nodes up, as docs/operations.md says, and then is `helm uninstall`.
+func (h Helm) Uninstall(c *lab.Cluster) error {
+	if err := h.helm(c, "upgrade", "manx", h.chart(), "--reuse-values", "--set=cleanup=true"); err != nil {
+		return err
+	}
+	if err := cleanedUp(c); err != nil {
+		return err
+	}
+	return h.helm(c, "uninstall", "manx", "--wait")
+}
+
+// cleanedUp waits until the DaemonSet that cleans up has done so on all nodes.
+func cleanedUp(c *lab.Cluster) error {
+	_, err := c.Kubectl("rollout", "status", "-n", namespace, "daemonset/manx-cleanup", "--timeout=180s")
+	return err
+}
+
+// Manifest applies the file that is made from the chart.
+type Manifest struct{ shipped }
+
+func (m Manifest) file(name string) string { return filepath.Join(m.deploy, "manifests", name) }
+
+func (m Manifest) image() string { return "docker.io/manxnet/manx:" + m.version }
+
+// Install is `kubectl apply` of both files, with this image.
+func (m Manifest) Install(c *lab.Cluster) error {
+	for _, name := range []string{"manx-crds.yaml", "manx-kubernetes.yaml"} {
+		if _, err := c.Kubectl("apply", "--server-side", "-f", m.file(name)); err != nil {
+			return err
+		}
+	}
+	_, err := c.Kubectl("set", "image", "-n", namespace, "daemonset/manx-node", "*="+m.image())
+	return err
+}
+
+// Update restarts all pods, one after the other.
+func (m Manifest) Update(c *lab.Cluster) error {
+	_, err := c.Kubectl("rollout", "restart", "-n", namespace, "daemonset/manx-node")
+	return err
+}
+
+// Uninstall is `kubectl delete`, and a DaemonSet that cleans all nodes up. The objects stay.
+func (m Manifest) Uninstall(c *lab.Cluster) error {
+	if _, err := c.Kubectl("delete", "-f", m.file("manx-kubernetes.yaml"), "--wait"); err != nil {
+		return err
+	}
+	cleanup := m.file("manx-cleanup.yaml")
+	if _, err := c.Kubectl("apply", "-f", cleanup); err != nil {
+		return err
+	}
+	if _, err := c.Kubectl("set", "image", "-n", namespace, "daemonset/manx-cleanup", "*="+m.image()); err != nil {
+		return err
+	}
+	if err := cleanedUp(c); err != nil {
+		return err
+	}
+	_, err := c.Kubectl("delete", "-f", cleanup, "--wait")
+	return err
+}
+
+// String names the way for the demo.
+func (h Helm) String() string { return fmt.Sprintf("helm install manx (%s)", h.version) }
+
+// String names the way for the demo.
+func (m Manifest) String() string {
+	return fmt.Sprintf("kubectl apply -f manx-kubernetes.yaml (%s)", m.version)
+}
+
+// String names the way for the demo.
+func (h ByHand) String() string { return "a DaemonSet made by hand, with the etcd datastore" }

@@ -1,0 +1,201 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/manxnet/manx/integration/kubernetes/lab"
+)
+
+// Steps in their order: each needs what those before it made.
+func Steps() []Step {
+	return []Step{
+		{"switch on three nodes: kubelets register, without a network", (*World).switchOn},
+		{"install Manx: all nodes are Ready", (*World).installManx},
+		{"the router outside is a peer of all nodes: `gobgp neighbor` shows the sessions", (*World).peerWithRouter},
+		{"start pods on all nodes: each has an address of its node's block", (*World).startPods},
+		{"every pod reaches every other pod across nodes", (*World).podToPod},
+		{"a Service works, and its address is announced and reached from outside", (*World).service},
+		{"a NetworkPolicy holds, and Manx names the rule that it is", (*World).networkPolicy},
+		{"update Manx on all nodes under traffic: nothing is lost", (*World).update},
+		{"drain node3, switch it off and on: it is back with a pod that all reach", (*World).reboot},
+		{"uninstall: Manx leaves nothing on the nodes", (*World).uninstall},
+	}
+}
+
+func (w *World) switchOn() error {
+	tools, err := w.Tools(agnhostName)
+	if err != nil {
+		return err
+	}
+	if err := w.StartNodes(); err != nil {
+		return err
+	}
+	if err := w.Import(tools); err != nil {
+		return err
+	}
+	if err := w.install.Prepare(w.Cluster); err != nil {
+		return err
+	}
+	for _, n := range w.Workers {
+		if _, err := w.Kubectl("wait", "--for=create", "--timeout=120s", "node/"+n.Name); err != nil {
+			return err
+		}
+		if err := w.rememberFootprint(n); err != nil {
+			return err
+		}
+	}
+	return w.showOutput("get", "nodes", "-o", "wide")
+}
+
+// agnhostName is the name by which Kubernetes' own tests want the image.
+const agnhostName = "localhost/e2e/agnhost:2.53"
+
+func (w *World) installManx() error {
+	if err := w.install.Install(w.Cluster); err != nil {
+		return err
+	}
+	if err := w.rolledOut(); err != nil {
+		return err
+	}
+	if err := w.WaitNodes(); err != nil {
+		return err
+	}
+	if err := w.showOutput("get", "nodes"); err != nil {
+		return err
+	}
+	return w.showOutput("get", "pods", "-n", namespace, "-o", "wide")
+}
+
+// rolledOut waits until the DaemonSet runs its newest revision on all nodes.
+func (w *World) rolledOut() error {
+	_, err := w.Kubectl("rollout", "status", "-n", namespace, "daemonset/manx-node", "--timeout=240s")
+	return err
+}
+
+const workloads = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      topologySpreadConstraints:
+      - maxSkew: 1
+        topologyKey: kubernetes.io/hostname
+        whenUnsatisfiable: DoNotSchedule
+        labelSelector: {matchLabels: {app: web}}
+      containers:
+      - name: web
+        image: ` + lab.ToolsImage + `
+        imagePullPolicy: Never
+        args: [netexec, --http-port=8080, --udp-port=-1]
+        readinessProbe: {httpGet: {port: 8080, path: /hostname}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client, labels: {app: client}}
+spec:
+  nodeName: node1
+  containers: [{name: client, image: ` + lab.ToolsImage + `, imagePullPolicy: Never, command: [/pause]}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: server, labels: {app: server}}
+spec:
+  nodeName: node2
+  containers:
+  - {name: server, image: ` + lab.ToolsImage + `, imagePullPolicy: Never, command: [/traffic, -serve=:7000],
+     readinessProbe: {tcpSocket: {port: 7000}, periodSeconds: 1}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: echo}
+spec: {selector: {app: server}, ports: [{port: 7000}]}
+`
+
+func (w *World) startPods() error {
+	if err := w.Apply(workloads); err != nil {
+		return err
+	}
+	if err := w.WaitPod("client", "server"); err != nil {
+		return err
+	}
+	if _, err := w.Kubectl("rollout", "status", "deployment/web", "--timeout=180s"); err != nil {
+		return err
+	}
+	return w.showOutput("get", "pods", "-o", "wide")
+}
+
+// pod is what the steps need of a pod.
+type pod struct{ name, node, ip string }
+
+// pods of the default namespace that run.
+func (w *World) pods() ([]pod, error) { return w.podsOf() }
+
+// podsOf are the running pods that kubectl lists with these arguments, without those that are being ended.
+func (w *World) podsOf(args ...string) ([]pod, error) {
+	out, err := w.Kubectl(append([]string{"get", "pods", "-o", "json"}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	var list struct {
+		Items []struct {
+			Metadata struct{ Name, DeletionTimestamp string }
+			Spec     struct{ NodeName string }
+			Status   struct{ PodIP, Phase string }
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		return nil, err
+	}
+	var all []pod
+	for _, i := range list.Items {
+		if i.Status.Phase == "Running" && i.Metadata.DeletionTimestamp == "" {
+			all = append(all, pod{i.Metadata.Name, i.Spec.NodeName, i.Status.PodIP})
+		}
+	}
+	return all, nil
+}
+
+// podToPod opens a connection from each pod to each that serves.
+func (w *World) podToPod() error {
+	pods, err := w.pods()
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	for _, from := range pods {
+		for _, to := range pods {
+			port := servedBy(to.name)
+			if port == "" || from == to {
+				continue
+			}
+			if err := eventually(func() error { return connect(w.from(from.name, to.ip+port)) }); err != nil {
+				return fmt.Errorf("%s on %s does not reach %s on %s: %w", from.name, from.node, to.name, to.node, err)
+			}
+			fmt.Fprintf(&b, "%-24s %-6s -> %-24s %-6s %s%s\n", from.name, from.node, to.name, to.node, to.ip, port)
+		}
+	}
+	w.show("who reaches whom (TCP)", b.String())
+	return nil
+}
+
+func servedBy(pod string) string {
+	switch {
+	case strings.HasPrefix(pod, "web"):
+		return ":8080"
+	case pod == "server":
+		return ":7000"
+	}
+	return ""
+}

@@ -1,0 +1,129 @@
+package cluster
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// count of requests: see package traffic.
+type count struct {
+	Sent, Lost int
+	Reasons    []string
+}
+
+// flow is a running program traffic.
+type flow struct {
+	name           string
+	cmd            *exec.Cmd
+	stdin          io.WriteCloser
+	stdout, stderr bytes.Buffer
+}
+
+// traffic starts to send, 100 times a second each: pings, TCP requests on new connections and on one that stays. cmd is
+// how the program traffic is run where the flow begins.
+func startFlow(name string, cmd *exec.Cmd) (*flow, error) {
+	f := &flow{name: name, cmd: cmd}
+	cmd.Stdout, cmd.Stderr = &f.stdout, &f.stderr
+	var err error
+	if f.stdin, err = cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	return f, cmd.Start()
+}
+
+// stop ends the flow and returns what was counted, by kind.
+func (f *flow) stop() (map[string]count, error) {
+	_ = f.stdin.Close()
+	done := make(chan error, 1)
+	go func() { done <- f.cmd.Wait() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			return nil, fmt.Errorf("traffic %s: %w: %s", f.name, err, f.stderr.String())
+		}
+	case <-time.After(time.Minute):
+		_ = f.cmd.Process.Kill()
+		return nil, fmt.Errorf("traffic %s does not end: %s", f.name, f.stderr.String())
+	}
+	var counts map[string]count
+	if err := json.Unmarshal(f.stdout.Bytes(), &counts); err != nil {
+		return nil, fmt.Errorf("traffic %s: %w: %s", f.name, err, f.stdout.String())
+	}
+	return counts, nil
+}
+
+// flows are those that go on while something is done to the cluster.
+func (w *World) startFlows() ([]*flow, error) {
+	server, err := w.podIP("server")
+	if err != nil {
+		return nil, err
+	}
+	service, err := w.Kubectl("get", "service", "echo", "-o", "jsonpath={.spec.clusterIP}")
+	if err != nil {
+		return nil, err
+	}
+	direct := []string{"-ping=" + server, "-tcp=" + server + ":7000"}
+	var flows []*flow
+	for _, f := range []struct {
+		name string
+		cmd  *exec.Cmd
+	}{
+		{"from pod client on node1 to pod server on node2",
+			w.KubectlCommand(append([]string{"exec", "-i", "client", "--", "/traffic"}, direct...)...)},
+		{"from pod client on node1 to Service echo",
+			w.KubectlCommand("exec", "-i", "client", "--", "/traffic", "-tcp="+service+":7000")},
+		{"from outside to pod server on node2", w.outside(w.Traffic(), direct...)},
+	} {
+		running, err := startFlow(f.name, f.cmd)
+		if err != nil {
+			return flows, err
+		}
+		flows = append(flows, running)
+	}
+	time.Sleep(2 * time.Second) // some traffic before that which it has to stand
+	return flows, nil
+}
+
+// under does something while traffic flows. Not one request may get lost.
+func (w *World) under(what string, do func() error) error {
+	flows, err := w.startFlows()
+	if err == nil {
+		err = do()
+	}
+	if err == nil {
+		time.Sleep(2 * time.Second) // what comes late comes now
+	}
+	var lines, lost []string
+	for _, f := range flows {
+		counts, stopErr := f.stop()
+		if stopErr != nil {
+			lost = append(lost, stopErr.Error())
+		}
+		for _, kind := range []string{"ping", "connections", "stream"} {
+			n := counts[kind]
+			if n.Sent == 0 {
+				continue
+			}
+			line := fmt.Sprintf("%-48s %-12s %6d sent, %d lost", f.name, kind, n.Sent, n.Lost)
+			lines = append(lines, line)
+			if n.Lost > 0 || n.Sent < 100 {
+				lost = append(lost, fmt.Sprintf("%s: %s", line, strings.Join(n.Reasons, "; ")))
+			}
+		}
+	}
+	w.show("traffic during "+what, strings.Join(lines, "\n"))
+	switch {
+	case err != nil:
+		return err
+	case len(lost) > 0:
+		return fmt.Errorf("during %s:\n%s", what, strings.Join(lost, "\n"))
+	case len(lines) == 0:
+		return fmt.Errorf("nothing was sent during %s", what)
+	}
+	return nil
+}

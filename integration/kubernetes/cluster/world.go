@@ -1,0 +1,133 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/manxnet/manx/integration/kubernetes/lab"
+	hosts "github.com/manxnet/manx/integration/lab"
+)
+
+// namespace of Kubernetes that Manx is installed in.
+const namespace = "kube-system"
+
+// World is a cluster on which Manx is or will be installed, and what the steps have made so far.
+type World struct {
+	*lab.Cluster
+	out     io.Writer
+	install Installation
+	before  map[string]footprint // of the nodes
+}
+
+// Installation is a way to install Manx.
+type Installation interface {
+	// Prepare imports the images that the nodes need.
+	Prepare(*lab.Cluster) error
+	Install(*lab.Cluster) error
+	// Update rolls out another revision, and returns when it is everywhere.
+	Update(*lab.Cluster) error
+	Uninstall(*lab.Cluster) error
+	// Store stores an object of Calico's API, given as YAML of projectcalico.org/v3.
+	Store(c *lab.Cluster, yaml string) error
+}
+
+// Step is one thing that a cluster shows. Its error says what is not as promised.
+type Step struct {
+	Name string
+	Do   func(*World) error
+}
+
+// New starts a control plane for three nodes, the third in a rack of its own. What the steps show goes to out.
+func New(name string, install Installation, out io.Writer) (*World, error) {
+	c, err := lab.New(lab.Spec{Name: name,
+		Nodes: []hosts.NodeSpec{{Name: "node1"}, {Name: "node2"}, {Name: "node3", Rack: 1}}})
+	if err != nil {
+		return nil, err
+	}
+	return &World{Cluster: c, out: out, install: install, before: map[string]footprint{}}, nil
+}
+
+// show prints a result with its title.
+func (w *World) show(title, text string) {
+	fmt.Fprintf(w.out, "\n== %s\n%s\n", title, strings.TrimRight(text, "\n"))
+}
+
+// showOutput runs kubectl and prints what it says.
+func (w *World) showOutput(args ...string) error {
+	out, err := w.Kubectl(args...)
+	if err == nil {
+		w.show("kubectl "+strings.Join(args, " "), out)
+	}
+	return err
+}
+
+// nodePod is the name of the pod that manxd runs in on a node.
+func (w *World) nodePod(node string) (string, error) {
+	pods, err := w.podsOf("-n", namespace, "-l", "k8s-app=manx-node")
+	if err != nil {
+		return "", err
+	}
+	for _, p := range pods {
+		if p.node == node {
+			return p.name, nil
+		}
+	}
+	return "", fmt.Errorf("manxd does not run on %s", node)
+}
+
+// manxd runs a program of Manx's image beside manxd of that node, as a person would do.
+func (w *World) manxd(node, program string, args ...string) (string, error) {
+	pod, err := w.nodePod(node)
+	if err != nil {
+		return "", err
+	}
+	return w.Kubectl(append([]string{"exec", "-n", namespace, pod, "-c", "manxd", "--", program}, args...)...)
+}
+
+// outside is the command that runs a program on the router, which stands for all that is not in the cluster.
+func (w *World) outside(name string, args ...string) *exec.Cmd {
+	return hosts.InNamespace(w.ToRs[0].Namespace, name, args...)
+}
+
+// connect has somebody open a TCP connection with agnhost.
+func connect(cmd *exec.Cmd) error {
+	if out, err := cmd.CombinedOutput(); err != nil {
+		said := strings.TrimSpace(string(out))
+		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args[max(0, len(cmd.Args)-4):], " "), err, said)
+	}
+	return nil
+}
+
+// from is the command of a connection out of a pod.
+func (w *World) from(pod, target string) *exec.Cmd {
+	return w.KubectlCommand("exec", pod, "--", "/agnhost", "connect", target, "--timeout=2s")
+}
+
+// fromOutside is the command of a connection that does not begin in the cluster.
+func (w *World) fromOutside(target string) *exec.Cmd {
+	return w.outside(w.Program("agnhost"), "connect", target, "--timeout=2s")
+}
+
+// eventually tries until the machine, which may have much to do, has had its time.
+func eventually(check func() error) error { return hosts.Eventually(2*time.Minute, check) }
+
+// podIP is the address of a pod.
+func (w *World) podIP(name string) (string, error) {
+	ip, err := w.Kubectl("get", "pod", name, "-o", "jsonpath={.status.podIP}")
+	if err == nil && ip == "" {
+		err = errors.New("pod " + name + " has no address")
+	}
+	return ip, err
+}
+
+// said is the error of a command with what it printed.
+func said(out []byte, err error) error {
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

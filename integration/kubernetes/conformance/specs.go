@@ -1,0 +1,195 @@
+package main
+
+import (
+	"encoding/xml"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/integration/kubernetes/lab"
+)
+
+// groups of tests that the table is about, by the beginning of their names.
+var groups = []string{"Netpol", "Networking Granular Checks: Pods", "Networking Granular Checks: Services", "Services",
+	"HostPort", "NoSNAT", "Proxy version v1", "EndpointSlice ", "Conntrack"}
+
+// excluded are tests that say nothing here, by a part of their names, and why.
+var excluded = []struct{ part, why string }{
+	{"[Disruptive]", "restarts programs over SSH, which the nodes do not have"},
+	{"type=LoadBalancer", "needs a cloud provider"},
+	{"Type LoadBalancer", "needs a cloud provider"},
+	{"ExternalName", "needs the cluster's DNS"},
+	{"evicted pods", "fills a node's disk, which all nodes here share"},
+}
+
+// result of a test.
+type result struct {
+	name    string
+	outcome string // passed, failed, skipped or not run
+	why     string // it was skipped or not run
+	took    time.Duration
+}
+
+var listed = regexp.MustCompile(`(?m)^\s+\S+: (\[sig-network\] .*)$`)
+
+// list are the tests that match; without a focus all of the groups.
+func list(c *lab.Cluster, focus string) ([]string, error) {
+	out, err := exec.Command(c.Program("e2e.test"), "--list-tests").Output()
+	if err != nil {
+		return nil, fmt.Errorf("e2e.test --list-tests: %w", err)
+	}
+	match, err := regexp.Compile(focus)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, m := range listed.FindAllStringSubmatch(string(out), -1) {
+		name := strings.TrimSpace(m[1])
+		if focus != "" && match.MatchString(name) || focus == "" && group(name) != "" {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("no test matches %q", focus)
+	}
+	return names, nil
+}
+
+// group of a test in the table, or none.
+func group(name string) string {
+	for _, g := range groups {
+		if strings.HasPrefix(name, "[sig-network] "+g) {
+			return g
+		}
+	}
+	return ""
+}
+
+func whyNot(name string) string {
+	if strings.Contains(name, "SCTP") && !kernelHasSCTP() {
+		return "needs SCTP, which the kernel here does not have"
+	}
+	for _, e := range excluded {
+		if strings.Contains(name, e.part) {
+			return e.why
+		}
+	}
+	return ""
+}
+
+func kernelHasSCTP() bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return err == nil
+}
+
+// runAll runs the tests, several at a time, each in a process of its own: a test that hangs takes nothing with it.
+func runAll(c *lab.Cluster, names []string, parallel int) ([]result, error) {
+	repos := filepath.Join(c.Dir, "repositories.yaml")
+	if err := os.WriteFile(repos, []byte("promoterE2eRegistry: localhost/e2e\n"), 0o644); err != nil {
+		return nil, err
+	}
+	results := make([]result, len(names))
+	next := make(chan int)
+	var all sync.WaitGroup
+	var out sync.Mutex
+	for range parallel {
+		all.Go(func() {
+			for i := range next {
+				results[i] = runOne(c, names[i], repos, i)
+				out.Lock()
+				r := results[i]
+				fmt.Printf("%-8s %4.0fs  %s\n", r.outcome, r.took.Seconds(), r.name)
+				if r.outcome != "passed" {
+					fmt.Printf("               %s\n", r.why)
+				}
+				out.Unlock()
+			}
+		})
+	}
+	for i := range names {
+		next <- i
+	}
+	close(next)
+	all.Wait()
+	return results, nil
+}
+
+// report is what e2e.test writes in JUnit's format.
+type report struct {
+	Cases []struct {
+		Name    string  `xml:"name,attr"`
+		Status  string  `xml:"status,attr"`
+		Seconds float64 `xml:"time,attr"`
+		Failure *struct {
+			Message string `xml:"message,attr"`
+		} `xml:"failure"`
+		Skipped *struct {
+			Message string `xml:"message,attr"`
+		} `xml:"skipped"`
+	} `xml:"testsuite>testcase"`
+}
+
+func runOne(c *lab.Cluster, name, repos string, number int) result {
+	r := result{name: strings.TrimPrefix(name, "[sig-network] ")}
+	if r.why = whyNot(name); r.why != "" {
+		r.outcome = "not run"
+		return r
+	}
+	dir := filepath.Join(c.Dir, fmt.Sprintf("report-%d", number))
+	cmd := c.Admin("e2e.test", "--kubeconfig="+c.Kubeconfig(), "--provider=skeleton", "--num-nodes=2",
+		"--ginkgo.focus="+regexp.QuoteMeta(name)+"\\s*$", "--ginkgo.no-color", "--ginkgo.timeout=15m", "--report-dir="+dir,
+		"--disable-log-dump", "--allowed-not-ready-nodes=0")
+	cmd.Env = append(os.Environ(), "KUBE_TEST_REPO_LIST="+repos)
+	begin := time.Now()
+	out, err := cmd.CombinedOutput()
+	r.took = time.Since(begin)
+	text, readErr := os.ReadFile(filepath.Join(dir, "junit_01.xml"))
+	if readErr != nil {
+		r.outcome, r.why = "failed", fmt.Sprintf("%v: %s", err, tail(string(out)))
+		return r
+	}
+	var rep report
+	if err := xml.Unmarshal(text, &rep); err != nil {
+		r.outcome, r.why = "failed", err.Error()
+		return r
+	}
+	_ = os.RemoveAll(dir)
+	r.outcome, r.why = "failed", "e2e.test did not run it: "+tail(string(out))
+	for _, k := range rep.Cases {
+		if !strings.Contains(k.Name, r.name) {
+			continue
+		}
+		switch {
+		case k.Skipped != nil && k.Status == "skipped" && k.Skipped.Message == "skipped":
+			continue // not in focus
+		case k.Skipped != nil:
+			r.outcome, r.why = "skipped", k.Skipped.Message
+		case k.Failure != nil:
+			r.outcome, r.why = "failed", k.Failure.Message
+			keep(number, out)
+		default:
+			r.outcome, r.why = "passed", ""
+		}
+	}
+	return r
+}
+
+// keep leaves the output of a test that failed for a person.
+func keep(number int, out []byte) {
+	path := filepath.Join(os.TempDir(), fmt.Sprintf("manx-e2e-%d.log", number))
+	if os.WriteFile(path, out, 0o644) == nil {
+		fmt.Println("               its output is in", path)
+	}
+}
+
+func tail(text string) string { return text[max(0, len(text)-300):] }

@@ -1,0 +1,301 @@
+package lab
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	hosts "github.com/manxnet/manx/integration/lab"
+)
+
+// The addresses of Services and, where Manx's pool is to be told one, of pods.
+const (
+	ServiceCIDR = "10.96.0.0/16"
+	PodCIDR     = "10.244.0.0/16"
+	apiService  = "10.96.0.1"
+	ClusterDNS  = "10.96.0.10"
+)
+
+// Spec describes a cluster.
+type Spec struct {
+	// Name is unique on this host, at most 8 characters: of namespaces (NAME-NODE), cgroups and files.
+	Name string
+	// Nodes and the racks that they are in.
+	Nodes []hosts.NodeSpec
+	// ProxyMode is kube-proxy's: nftables if unset, or iptables.
+	ProxyMode string
+	// Audit is a policy for the API server's audit log, which is AuditLog then.
+	Audit string
+}
+
+// Cluster is a running control plane with its nodes. The rack around it has a router, ToRs[0], and the machine that the
+// control plane runs on, Control.
+type Cluster struct {
+	*hosts.Lab
+	Spec    Spec
+	Control *hosts.Node
+	Workers []*Node
+
+	programs string
+	users    *credentials
+	plane    []*hosts.Process // in the order of their start
+	pause    string           // archive of the image
+}
+
+// New starts a control plane; nodes are off. Close ends and removes all of it.
+func New(spec Spec) (*Cluster, error) {
+	programs, err := Require()
+	if err != nil {
+		return nil, err
+	}
+	removeCgroups(0)
+	machines := append([]hosts.NodeSpec{{Name: "control"}}, spec.Nodes...)
+	l, err := hosts.New(hosts.Spec{Name: spec.Name, Bin: programs, Nodes: machines})
+	if err != nil {
+		return nil, err
+	}
+	spec.ProxyMode = cmp.Or(spec.ProxyMode, "nftables")
+	c := &Cluster{Lab: l, Spec: spec, Control: l.Nodes[0], programs: programs}
+	for _, n := range l.Nodes[1:] {
+		c.Workers = append(c.Workers, &Node{Node: n, cluster: c})
+	}
+	if err := errors.Join(c.buildPause(), c.startPlane()); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// Remove takes down what a run of that name has left standing.
+func Remove(name string) error {
+	err := hosts.Remove(name)
+	removeCgroups(os.Getpid())
+	return err
+}
+
+// Close ends everything and removes it.
+func (c *Cluster) Close() error {
+	var errs []error
+	for _, n := range c.Workers {
+		n.kill()
+	}
+	// The API server goes before etcd: without etcd it takes long to end.
+	for i := len(c.plane) - 1; i >= 0; i-- {
+		c.plane[i].Kill()
+	}
+	errs = append(errs, c.Lab.Close())
+	for _, n := range c.Workers {
+		errs = append(errs, n.removeCgroups())
+	}
+	return errors.Join(errs...)
+}
+
+// Keep leaves the cluster standing when this process ends.
+func (c *Cluster) Keep() error {
+	errs := []error{c.Lab.Keep()}
+	for _, n := range c.Workers {
+		errs = append(errs, n.order("keep"))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Cluster) startPlane() error {
+	address := c.Control.IP4.String()
+	url := "https://" + net.JoinHostPort(address, "6443")
+	var names []string
+	for _, n := range c.Workers {
+		names = append(names, n.Name)
+	}
+	var err error
+	c.users, err = newCredentials(filepath.Join(c.Dir, "pki"), url,
+		[]net.IP{net.ParseIP(address), net.ParseIP(apiService)}, names)
+	if err != nil {
+		return err
+	}
+	configs := map[string]string{}
+	for user := range users {
+		if configs[user], err = c.users.kubeconfig(user); err != nil {
+			return err
+		}
+	}
+	if _, err := c.Control.Run("ip", "route", "add", "default", "via", c.Control.Gateway()); err != nil {
+		return err
+	}
+	steps := [][]string{
+		c.etcd(address),
+		c.apiserver(address),
+		{"kube-controller-manager", "--kubeconfig=" + configs["system:kube-controller-manager"], "--leader-elect=false",
+			"--service-account-private-key-file=" + c.users.file("sa.key"), "--root-ca-file=" + c.users.file("ca.crt"),
+			"--use-service-account-credentials=true"},
+		{"kube-scheduler", "--kubeconfig=" + configs["system:kube-scheduler"], "--leader-elect=false"},
+	}
+	for _, args := range steps {
+		if err := c.startProgram(args[0], args[1:]...); err != nil {
+			return err
+		}
+	}
+	return c.planeReady()
+}
+
+// Program is the path of one of Kubernetes' or Debian's programs.
+func (c *Cluster) Program(name string) string {
+	if path := filepath.Join(c.programs, name); exists(path) {
+		return path
+	}
+	return name
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func (c *Cluster) startProgram(name string, args ...string) error {
+	p, err := c.Start(name, c.Control.Dir, hosts.InNamespace(c.Control.Namespace, c.Program(name), args...))
+	if err == nil {
+		c.plane = append(c.plane, p)
+	}
+	return err
+}
+
+// etcd holds /registry and, for a cluster whose Manx uses etcd, /calico. It is for a network without a way out.
+func (c *Cluster) etcd(address string) []string {
+	return []string{"etcd", "--unsafe-no-fsync", "--data-dir=" + filepath.Join(c.Control.Dir, "etcd"),
+		"--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://" + address + ":2379",
+		"--listen-peer-urls=http://127.0.0.1:2380", "--log-level=warn"}
+}
+
+// Etcd is the endpoint of the control plane's etcd.
+func (c *Cluster) Etcd() string { return "http://" + c.Control.IP4.String() + ":2379" }
+
+// AuditLog is the API server's, if Spec.Audit is set.
+func (c *Cluster) AuditLog() string { return filepath.Join(c.Control.Dir, "audit.log") }
+
+func (c *Cluster) apiserver(address string) []string {
+	args := []string{"kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", "--advertise-address=" + address,
+		"--tls-cert-file=" + c.users.file("server.crt"), "--tls-private-key-file=" + c.users.file("server.key"),
+		"--client-ca-file=" + c.users.file("ca.crt"), "--token-auth-file=" + c.users.file("tokens.csv"),
+		"--authorization-mode=Node,RBAC", "--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + c.users.file("sa.pub"),
+		"--service-account-signing-key-file=" + c.users.file("sa.key"),
+		"--service-cluster-ip-range=" + ServiceCIDR, "--allow-privileged=true",
+		// Otherwise it looks up the name of a node for logs and exec.
+		"--kubelet-preferred-address-types=InternalIP"}
+	if c.Spec.Audit != "" {
+		policy := filepath.Join(c.Control.Dir, "audit.yaml")
+		if err := os.WriteFile(policy, []byte(c.Spec.Audit), 0o644); err == nil {
+			args = append(args, "--audit-policy-file="+policy, "--audit-log-path="+c.AuditLog())
+		}
+	}
+	return args
+}
+
+// planeReady waits until the API server is ready and service accounts can be used.
+func (c *Cluster) planeReady() error {
+	return hosts.Eventually(2*time.Minute, func() error {
+		for _, p := range c.plane {
+			select {
+			case <-p.Done():
+				return fmt.Errorf("%s has ended; the end of its log:\n%s", p.Name,
+					Tail(filepath.Join(c.Control.Dir, p.Name+".log"), 20))
+			default:
+			}
+		}
+		if _, err := c.Kubectl("get", "--raw=/readyz"); err != nil {
+			return err
+		}
+		_, err := c.Kubectl("get", "serviceaccount", "default")
+		return err
+	})
+}
+
+// Tail is the end of a file.
+func Tail(path string, lines int) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// Kubeconfig is the file of the administrator. The address in it can be reached in the namespaces of the lab.
+func (c *Cluster) Kubeconfig() string { return c.users.file("kubeconfig-admin") }
+
+// Kubectl runs kubectl as administrator and returns what it printed.
+func (c *Cluster) Kubectl(args ...string) (string, error) { return c.kubectl(nil, args...) }
+
+func (c *Cluster) kubectl(stdin *strings.Reader, args ...string) (string, error) {
+	cmd := c.KubectlCommand(args...)
+	if stdin == nil {
+		return run(nil, cmd.Args[0], cmd.Args[1:]...)
+	}
+	return run(stdin, cmd.Args[0], cmd.Args[1:]...)
+}
+
+// KubectlCommand is the command of kubectl, for those who feed it.
+func (c *Cluster) KubectlCommand(args ...string) *exec.Cmd {
+	return c.Admin("kubectl", append([]string{"--kubeconfig=" + c.Kubeconfig()}, args...)...)
+}
+
+// Admin is a command of one of the programs in the cache, or of this machine, beside the control plane.
+func (c *Cluster) Admin(name string, args ...string) *exec.Cmd {
+	return hosts.InNamespace(c.Control.Namespace, c.Program(name), args...)
+}
+
+// Apply stores objects that are given as YAML.
+func (c *Cluster) Apply(yaml string) error {
+	_, err := c.kubectl(strings.NewReader(yaml), "apply", "-f", "-")
+	return err
+}
+
+// StartNodes switches on the nodes that are off, all at once.
+func (c *Cluster) StartNodes() error {
+	return c.each(func(n *Node) error {
+		if n.Running() {
+			return nil
+		}
+		return n.Boot()
+	})
+}
+
+// each calls do for all nodes at once.
+func (c *Cluster) each(do func(*Node) error) error {
+	errs := make([]error, len(c.Workers))
+	var all sync.WaitGroup
+	for i, n := range c.Workers {
+		all.Go(func() {
+			if err := do(n); err != nil {
+				errs[i] = fmt.Errorf("node %s: %w", n.Name, err)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// Worker finds a node by name; it panics if there is none, which is a mistake in the test.
+func (c *Cluster) Worker(name string) *Node {
+	for _, n := range c.Workers {
+		if n.Name == name {
+			return n
+		}
+	}
+	panic("lab: no node " + name)
+}
+
+// Import puts an image archive into containerd of all nodes that are on.
+func (c *Cluster) Import(archive string) error {
+	return c.each(func(n *Node) error {
+		if !n.Running() {
+			return nil
+		}
+		return n.Import(archive)
+	})
+}

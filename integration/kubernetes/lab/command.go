@@ -1,0 +1,30 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// limit is how long a command may take.
+const limit = 5 * time.Minute
+
+// run runs a program to its end, with that input, and returns what it printed to its standard output. The error holds
+// what it said otherwise.
+func run(stdin io.Reader, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
+	cmd.WaitDelay = time.Second
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("%s %s: %w: %s%s", name, strings.Join(args, " "), err, stdout.Bytes(),
+			bytes.TrimSpace(stderr.Bytes()))
+	}
+	return stdout.String(), nil
+}

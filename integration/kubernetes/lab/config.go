@@ -1,0 +1,63 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+)
+
+// configure writes the files of the node's programs.
+func (n *Node) configure() error {
+	proxy, err := n.cluster.users.kubeconfig("system:kube-proxy")
+	if err != nil {
+		return err
+	}
+	if _, err := n.cluster.users.kubeconfig("system:node:" + n.Name); err != nil {
+		return err
+	}
+	write := func(name, text string) error { return os.WriteFile(n.file(name), []byte(text), 0o644) }
+	return errors.Join(
+		write("containerd.toml", containerdConfig),
+		write("kubelet.yaml", kubeletConfig),
+		write("kube-proxy.yaml", fmt.Sprintf(proxyConfig, proxy, n.Name, n.cluster.Spec.ProxyMode, PodCIDR)))
+}
+
+// Without restrict_oom_score_adj runc fails where a process may not give itself a better score for when memory runs out.
+const containerdConfig = `version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "` + PauseImage + `"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/opt/cni/bin"
+    conf_dir = "/etc/cni/net.d"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      SystemdCgroup = false
+`
+
+// Everybody in the lab may use the kubelet: that saves certificates for exec and logs.
+const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+cgroupDriver: cgroupfs
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+failSwapOn: false
+resolvConf: ""
+clusterDNS: [` + ClusterDNS + `]
+clusterDomain: cluster.local
+authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+evictionHard: {nodefs.available: "0%", nodefs.inodesFree: "0%", imagefs.available: "0%", imagefs.inodesFree: "0%"}
+imageGCHighThresholdPercent: 100
+nodeStatusUpdateFrequency: 5s
+`
+
+// The maximum of connection tracking is the whole machine's, and cannot be set in a namespace.
+const proxyConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+clientConnection: {kubeconfig: %q}
+hostnameOverride: %s
+mode: %s
+clusterCIDR: %s
+conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+`
