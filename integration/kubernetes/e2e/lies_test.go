@@ -289,28 +289,32 @@ func (w *world) testNodeAgain(t *testing.T) {
 // dialSelf is an error if the pod's own node does not reach it.
 func (p *pod) dialSelf(w *world) error { return lab.Ping(w.n2.Namespace, p.ip) }
 
-// testTwin starts a daemon on n1 with the name of n2.
+// testTwin starts a daemon on n1 with the name of n2: first with the address of n1's Node, which is refused, and then, as
+// on a host that nobody has seen before, with an address that no Node has.
 func (w *world) testTwin(t *testing.T) {
 	before := kept(t, w.n2)
 	w.n1.Manxd().Kill()
-	must(t, w.n1.StartManxd(append(w.arguments(0), "--node-name=n2")...))
-	var out string
-	until(t, "what the twin says", func() error {
+	twin := append(w.arguments(0), "--node-name=n2")
+	must(t, w.n1.StartManxd(twin...))
+	until(t, "the refusal", func() error {
 		select {
 		case <-w.n1.Manxd().Done():
-			out = tail(w.n1.Log(), 3)
 			return nil
 		default:
+			return fmt.Errorf("the twin runs")
 		}
-		if out = status(w.n1); !strings.Contains(out, "n2") {
-			return fmt.Errorf("nothing yet: %s", out)
-		}
-		return nil
 	})
+	if end := tail(w.n1.Log(), 1); !strings.Contains(end, "already used by node n1") {
+		t.Errorf("the twin ended with %s", end)
+	}
+	w.annotateNode(t, "n1", map[string]any{"projectcalico.org/IPv4Address": nil})
+	must(t, w.n1.StartManxd(twin...))
 	time.Sleep(10 * time.Second)
-	t.Log(out, status(w.n1), tail(w.n1.Log(), 6))
-	t.Log(status(w.n2))
+	t.Log(status(w.n1), tail(w.n1.Log(), 6))
+	t.Log(status(w.n2), tail(w.n2.Log(), 4))
 	w.n1.Manxd().Kill()
+	w.n2.Manxd().Kill()
+	must(t, w.n2.StartManxd(w.arguments(1)...))
 	must(t, w.n1.StartManxd(w.arguments(0)...))
 	w.ready(t)
 	w.connected(t)
