@@ -139,3 +139,15 @@ func (c *conversion) note(key model.Key, list []Notice, err error, effect string
 		c.notices = append(c.notices, n.list...)
 	}
 }
+
+// PolicyNotices tells what is left out of a policy of Kubernetes' own kinds when Policy converts it; nothing of other
+// objects, nor of one that cannot be converted at all.
+func PolicyNotices(o *model.Object) (list []Notice) {
+	switch v := o.Value.(type) {
+	case *networkingv1.NetworkPolicy:
+		_, list, _ = NetworkPolicy(v)
+	case *model.ClusterNetworkPolicy:
+		_, list, _ = ClusterNetworkPolicy(v)
+	}
+	return list
+}

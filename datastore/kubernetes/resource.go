@@ -5,7 +5,9 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -107,10 +109,10 @@ func (s *Store) resource(kind model.Kind) (resource, error) {
 		r.decode = typed(nil, form.EndpointSlice)
 	case model.KindKubernetesNetworkPolicy:
 		r.root, r.plural, r.namespaced = "/apis/networking.k8s.io/v1", "networkpolicies", true
-		r.decode = typed(nil, form.KubernetesPolicy)
+		r.decode = typed(nil, s.networkPolicy)
 	case model.KindClusterNetworkPolicy:
 		r.root, r.plural, r.protobuf, r.custom = policyRoot, "clusternetworkpolicies", false, true
-		r.decode = form.ClusterPolicy
+		r.decode = s.clusterPolicy
 	default:
 		return s.customResource(kind)
 	}
@@ -186,6 +188,20 @@ func (s *Store) endpoint(p *corev1.Pod) *model.Object {
 	o, notices := form.Endpoint(p, s.form())
 	s.tell(o, notices)
 	return o
+}
+
+func (s *Store) networkPolicy(p *networkingv1.NetworkPolicy) *model.Object {
+	o := form.KubernetesPolicy(p)
+	s.tell(o, conversion.PolicyNotices(o))
+	return o
+}
+
+func (s *Store) clusterPolicy(raw []byte) (*model.Object, error) {
+	o, err := form.ClusterPolicy(raw)
+	if err == nil {
+		s.tell(o, conversion.PolicyNotices(o))
+	}
+	return o, err
 }
 
 func (s *Store) form() form.Config {

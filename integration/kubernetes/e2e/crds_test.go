@@ -19,12 +19,8 @@ func TestDefinitions(t *testing.T) {
 	}
 	t.Log(shows(t, w.n1, "crd.projectcalico.org", "CustomResourceDefinition"))
 	w.server.Request(t, http.MethodPost, definitions, otherVersion("bgpfilters", "BGPFilter", "v1beta1"))
-	var rest []string
-	for _, plural := range []string{"ippools", "bgppeers", "bgpconfigurations", "blockaffinities", "ipamblocks",
-		"ipamhandles", "ipamconfigs", "clusterinformations", "felixconfigurations", "globalnetworkpolicies", "tiers"} {
-		rest = append(rest, plural)
-	}
-	w.server.InstallCRDs(t, form.V1, rest...)
+	w.server.InstallCRDs(t, form.V1, "ippools", "bgppeers", "bgpconfigurations", "blockaffinities", "ipamblocks",
+		"ipamhandles", "ipamconfigs", "clusterinformations", "felixconfigurations", "globalnetworkpolicies", "tiers")
 	w.ready(t)
 	w.a, w.b = w.addPod(t, w.n1, "a"), w.addPod(t, w.n2, "b")
 	w.a.echo(t, 7)

@@ -194,9 +194,9 @@ func (w *world) testRights(t *testing.T) {
 	w.server.Request(t, http.MethodDelete, networkPolicies+"/hold", nil) // which this node cannot know
 	w.apply(t, "/apis/crd.projectcalico.org/v1/globalnetworkpolicies", map[string]any{"kind": "GlobalNetworkPolicy",
 		"apiVersion": "crd.projectcalico.org/v1", "metadata": map[string]any{"name": "default.eight"},
-		"spec": map[string]any{"tier": "default", "selector": "app == 'b'", "types": []string{"Ingress"}, "order": 1,
-			"ingress": []any{map[string]any{"action": "Deny", "protocol": "TCP",
-				"destination": map[string]any{"ports": []any{8}}}, map[string]any{"action": "Pass"}}}})
+		"spec": map[string]any{"tier": "default", "selector": "app == 'b'", "types": []string{"Egress"},
+			"egress": []any{map[string]any{"action": "Deny", "protocol": "TCP",
+				"destination": map[string]any{"ports": []any{8}}}, map[string]any{"action": "Allow"}}}})
 	until(t, "a policy of another kind", func() error { return holds(w, "eight") })
 	must(t, closed(w, 7))
 	// A daemon that starts without the right opens nothing either.

@@ -196,6 +196,11 @@ func (w *world) settle(t *testing.T) {
 	w.a.echo(t, 7)
 	w.b.echo(t, 7)
 	w.connected(t)
+	for _, n := range w.Nodes { // with the rights that the manifests give
+		if out := status(n); strings.Contains(out, "does not allow") {
+			t.Errorf("%s is refused something:\n%s", n.Name, out)
+		}
+	}
 }
 
 // connected waits until pods reach each other over the nodes' session.
