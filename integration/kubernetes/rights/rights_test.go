@@ -10,7 +10,8 @@ import (
 const log = `
 {"verb":"watch","requestURI":"/api/v1/pods?watch=true","user":{"username":"system:serviceaccount:kube-system:a"},
  "objectRef":{"resource":"pods","apiVersion":"v1"},"annotations":{"authorization.k8s.io/decision":"allow"}}
-{"verb":"watch","requestURI":"/api/v1/pods?watch=true&resourceVersion=7","user":{"username":"system:serviceaccount:kube-system:a"},
+{"verb":"watch","requestURI":"/api/v1/pods?watch=true&resourceVersion=7",
+ "user":{"username":"system:serviceaccount:kube-system:a"},
  "objectRef":{"resource":"pods","apiVersion":"v1"},"annotations":{"authorization.k8s.io/decision":"allow"}}
 {"verb":"create","requestURI":"/x","user":{"username":"system:serviceaccount:kube-system:a"},
  "objectRef":{"resource":"serviceaccounts","subresource":"token","namespace":"kube-system","name":"plugin"},
