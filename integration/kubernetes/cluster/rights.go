@@ -24,9 +24,10 @@ var policies = []string{"networkpolicies", "globalnetworkpolicies", "stagednetwo
 // seldomUsed are rights that the steps before need not come to use.
 var seldomUsed = []rights.Exception{
 	{Account: daemonAccount, Verbs: []string{"get"}, Resources: append([]string{"bgpfilters", "bgppeers",
-		"blockaffinities", "clusternetworkpolicies", "endpointslices", "globalnetworksets", "hostendpoints", "ippools",
-		"ipreservations", "namespaces", "networksets", "serviceaccounts", "stagedkubernetesnetworkpolicies"},
-		policies...), Reason: "get, of what is watched: an object that is bad is read again when a person orders a retry"},
+		"blockaffinities", "caliconodestatuses", "clusternetworkpolicies", "endpointslices", "globalnetworksets",
+		"hostendpoints", "ippools", "ipreservations", "namespaces", "networksets", "pods", "serviceaccounts",
+		"stagedkubernetesnetworkpolicies"}, policies...),
+		Reason: "get, of what is watched: an object that is bad is read again when a person orders a retry"},
 	{Account: daemonAccount, Verbs: []string{"create", "delete"}, Resources: policies,
 		Reason: "policies: those with names of a release before Calico 3.32 are renamed"},
 	{Account: daemonAccount, Verbs: []string{"get"}, Resources: []string{"daemonsets"},
@@ -45,8 +46,8 @@ var seldomUsed = []rights.Exception{
 		Reason: "the plugin looks up a pool that its configuration or an annotation names"},
 }
 
-// withinRights compares the API server's audit log with the roles that are installed: no call was denied, and each right
-// was used.
+// withinRights compares the API server's audit log with the roles that are installed: no call was denied, and each
+// right was used.
 func (w *World) withinRights() error {
 	if _, ok := w.install.(ByHand); ok {
 		return nil // its roles are made here
