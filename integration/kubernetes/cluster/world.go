@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/integration/kubernetes/lab"
+	"github.com/manxnet/manx/integration/kubernetes/rights"
 	hosts "github.com/manxnet/manx/integration/lab"
 )
 
@@ -43,7 +44,7 @@ type Step struct {
 
 // New starts a control plane for three nodes, the third in a rack of its own. What the steps show goes to out.
 func New(name string, install Installation, out io.Writer) (*World, error) {
-	c, err := lab.New(lab.Spec{Name: name,
+	c, err := lab.New(lab.Spec{Name: name, Audit: rights.Policy(daemonAccount, pluginAccount),
 		Nodes: []hosts.NodeSpec{{Name: "node1"}, {Name: "node2"}, {Name: "node3", Rack: 1}}})
 	if err != nil {
 		return nil, err
