@@ -126,7 +126,8 @@ func (w *World) uninstall() error {
 		w.show(n.Name, "links, routes, rules and tables of nftables are as before the installation;\n"+
 			"so are the files but for "+strings.Join(kept, ", "))
 	}
-	if err := w.nothingInTheAPI(); err != nil {
+	// Pods of a DaemonSet go after it.
+	if err := eventually(w.nothingInTheAPI); err != nil {
 		return err
 	}
 	w.show("the Kubernetes API", "the definitions stay, and the objects with them:")
