@@ -67,7 +67,11 @@ func (w *worker) jobs(run settings.Running) (map[string]job, error) {
 // loop runs a controller that follows from the tables. with tells one configuration of it from another.
 func (w *worker) loop(c loop.Controller, with any, period time.Duration) job {
 	r := &loop.Runner{Controller: c, Store: w.Store, Log: w.Log.Named(c.Name()), Period: period, Counts: &w.counts}
-	return job{with, func(ctx context.Context) error { return r.Run(ctx, w.tables, w.sourceTables) }}
+	source := w.sourceTables
+	if _, kinds := c.Kinds(); len(kinds) == 0 {
+		source = emptyTables() // what it does not read cannot keep it from working
+	}
+	return job{with, func(ctx context.Context) error { return r.Run(ctx, w.tables, source) }}
 }
 
 // carry adds the controllers that carry Kubernetes' objects to Calico's datastore.

@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -159,4 +160,33 @@ func TestKubernetesBesideEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	calicotest.Eventually(t, "the controllers work again", func() bool { return len(c.State().Controllers) > 5 })
+}
+
+// An API that refuses is named, both where the controllers ask whether others work and where they need its objects; they
+// write nothing meanwhile.
+func TestAPIThatRefuses(t *testing.T) {
+	api := apiserver.Start(t)
+	api.AddUsers(t, "stranger")
+	rest := api.Config("stranger")
+	kube, err := kubeapi.New(rest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := etcdtest.Start(t)
+	change := func(always bool) func(*Config) {
+		return func(c *Config) {
+			c.Kube, c.Always = kube, always
+			c.Source = func(ctx context.Context) (datastore.Store, error) {
+				return kubernetes.OpenREST(ctx, kubernetes.Config{InterfacePrefix: "cali"}, rest, zap.NewNop())
+			}
+		}
+	}
+	c := start(t, server, "n1", nil, nil, change(false))
+	calicotest.Eventually(t, "it rests, and says why", func() bool {
+		return strings.Contains(c.State().Yielding, "forbidden") && len(c.State().Controllers) == 0
+	})
+	c.stop()
+	c = start(t, server, "n1", nil, nil, change(true))
+	calicotest.Eventually(t, "the refusal is named", func() bool { return c.State().Problem != "" })
+	t.Log(c.State().Problem)
 }
