@@ -91,7 +91,11 @@ func (r *reader) takeAffinity(f found) {
 		r.enter(f, key, doc.Spec, err)
 		return
 	}
-	o, err := form.Decode(form.V1, model.KindBlockAffinity, raw)
+	group := form.V1
+	if f.APIVersion == string(form.V3) {
+		group = form.V3
+	}
+	o, err := form.Decode(group, model.KindBlockAffinity, raw)
 	switch {
 	case err != nil:
 		r.remark(f.place, "spec", "BlockAffinity %s is skipped: %v", f.meta.Name, err)

@@ -94,6 +94,8 @@ func TestWhatIsRead(t *testing.T) {
 		{"an affinity without block", node + "kind: BlockAffinity\nmetadata: {name: s}\n", "Node n1", "want spec.node and spec.cidr"},
 		{"an affinity of Kubernetes", "apiVersion: crd.projectcalico.org/v1\nkind: BlockAffinity\nmetadata: {name: n1-10-1-0-0-26}\nspec: {node: n1, cidr: 10.1.0.0/26, deleted: 'false'}\n",
 			"BlockAffinity host/n1/10.1.0.0/26", ""},
+		{"an affinity of group v3", node + "apiVersion: projectcalico.org/v3\nkind: BlockAffinity\nmetadata: {name: n1-10-1-0-0-26}\nspec: {node: n1, cidr: 10.1.0.0/26, deleted: false}\n",
+			"BlockAffinity host/n1/10.1.0.0/26", ""},
 		{"an affinity whose name is not its own, which no node uses", node + "apiVersion: crd.projectcalico.org/v1\nkind: BlockAffinity\nmetadata: {name: s}\nspec: {node: n1, cidr: 10.1.0.0/26}\n",
 			"Node n1", "must be \"n1-10-1-0-0-26\""},
 		{"an annotation that no node uses", "apiVersion: v1\nkind: Node\nmetadata: {name: n1, annotations: {projectcalico.org/IPv4Address: 10.0.0.1/24, projectcalico.org/ASNumber: many}}\n",
