@@ -28,7 +28,7 @@ func (x *search) nextBlock(ctx context.Context) (heldBlock, error) {
 		}
 		b, err := x.ownBlock(ctx, cidr)
 		switch {
-		case ctx.Err() != nil:
+		case err != nil && ctx.Err() != nil:
 			return heldBlock{}, err
 		case err != nil:
 			x.log.Warn("block is passed over", zap.Stringer("block", cidr), zap.Stringer("owner", x.owner), zap.Error(err))

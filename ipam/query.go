@@ -30,7 +30,7 @@ func (a *Allocator) IPsByHandle(ctx context.Context, handle string) ([]netip.Add
 			continue
 		}
 		b, err := s.getBlock(ctx, cidr)
-		if ctx.Err() != nil {
+		if err != nil && ctx.Err() != nil {
 			return nil, err
 		}
 		if err != nil {

@@ -35,7 +35,7 @@ func (c *call) prepare(ctx context.Context) error {
 // add gives the container its addresses and writes its endpoint. What a failure leaves is taken back in reverse, so that
 // the container can be attached again as if nothing had been.
 func (c *call) add(ctx context.Context) (err error) {
-	if _, err := c.settle(ctx); ctx.Err() != nil {
+	if _, err := c.settle(ctx); err != nil && ctx.Err() != nil {
 		return err
 	}
 	if err := c.unsupported(ctx); err != nil {
