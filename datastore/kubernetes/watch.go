@@ -370,6 +370,7 @@ func (f *feed) read(ctx context.Context, r resource) error {
 		return err
 	}
 	at, err := f.store.pages(ctx, r, "", nil, true, func(o *model.Object) error {
+		f.store.present(r) // who sees an object is no longer told that there can be none
 		if !seen.deliver(ctx, o) {
 			return ctx.Err()
 		}
