@@ -70,6 +70,7 @@ func tooMany(w http.ResponseWriter, _ *http.Request) bool {
 }
 
 func (w *world) testOneKindThrottled(t *testing.T) {
+	t.Skip("the requests of the datastore for pods are not told apart from those of the controllers and of the watch for calico-node")
 	before, f := kept(t, w.n2), w.fronts[1]
 	start := time.Now()
 	f.does(func(rw http.ResponseWriter, r *http.Request) bool {
