@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/x509"
 	"errors"
@@ -22,7 +23,9 @@ func HTTPClient(config *rest.Config) (*http.Client, error) {
 	if config.WrapTransport == nil && config.Transport == nil {
 		config = rest.CopyConfig(config)
 		same := rest.CopyConfig(config)
+		config.UserAgent = cmp.Or(config.UserAgent, UserAgent("", ""))
 		config.WrapTransport = renewal(same, func() (*rest.Config, error) { return same, nil })
+		config.Wrap(polite())
 	}
 	return rest.HTTPClientFor(config)
 }

@@ -81,7 +81,7 @@ var allowed = []struct {
 	{"cmd/manx-cni", []string{"cni", "datastore/safefile"}},
 	{"cmd/manx-cni-direct", []string{"cni", "cni/...", "proto/manx/v1", "datastore/...", "datastore"}},
 	{"cmd/manxctl/...", []string{"proto/manx/v1", "proto/explanation", "datastore/...", "datastore", "ipam", "bgp", "dataplane/policy", "dataplane/policy/explain", "dataplane/ruleset", "cmd/manxctl/..."}},
-	{"cmd/manxd/part", []string{"dataplane/reconcile", "datastore/model", "proto/server"}},
+	{"cmd/manxd/part", []string{"dataplane/reconcile", "datastore", "datastore/model", "proto/server"}},
 	{"cmd/manxd/beside", nil},
 	{"cmd/manxd/kubenode", []string{"bgp", "bgp/speaker", "dataplane/reconcile", "ipam"}},
 	{"cmd/manxd/kubewatch", []string{"dataplane/reconcile"}},
