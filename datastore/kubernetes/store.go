@@ -161,8 +161,8 @@ func (s *Store) Notices() (list []string) {
 			names = append(names, name)
 		}
 		slices.Sort(names)
-		list = append(list, "the Kubernetes API lacks CustomResourceDefinitions, so there are no objects of theirs: "+
-			strings.Join(names, ", "))
+		list = append(list, "the Kubernetes API lacks CustomResourceDefinitions (objects of theirs that were known before "+
+			"stay, others there are none): "+strings.Join(names, ", "))
 	}
 	var parts []string
 	for _, text := range s.told {

@@ -49,7 +49,9 @@ func TestDefinitions(t *testing.T) {
 			}
 			return false
 		})
-		t.Log(shows(t, w.n2, "the last state is kept of", "IPPool"))
+		// The line of the datastore names the first of the kinds, the notice all of them.
+		t.Log(shows(t, w.n2, "the last state is kept of BGPConfiguration, BlockAffinity, ClusterInformation",
+			"ippools.crd.projectcalico.org"))
 		time.Sleep(3 * time.Second)
 		w.connected(t)
 		unchanged(t, w.n2, before)
