@@ -43,6 +43,7 @@ func parts(j *joined) ([]part.Part, error) {
 		newNodeStatus(j, bgp),
 		newAddresses(j),
 		newRegistration(j),
+		newTakeover(j),
 	}, orchestrator...), nil
 }
 
