@@ -27,7 +27,7 @@ func Programs() (string, error) {
 
 // Needed are the programs of Kubernetes that a cluster is made of.
 var Needed = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl",
-	"agnhost"}
+	"agnhost", "coredns"}
 
 // Installed are the programs of Debian that a cluster needs, and their packages where these are called otherwise.
 var Installed = map[string]string{"ip": "iproute2", "ping": "iputils-ping", "nft": "nftables", "bird": "bird2",
