@@ -40,10 +40,8 @@ func Require(more ...string) (programs string, missing error) {
 	if os.Geteuid() != 0 {
 		return "", errors.New("clusters in namespaces need root")
 	}
-	for program, pkg := range Installed {
-		if _, err := exec.LookPath(program); err != nil {
-			return "", fmt.Errorf("package %s of Debian is not installed", cmp.Or(pkg, program))
-		}
+	if missing := installed(); missing != nil {
+		return "", missing
 	}
 	programs, err := Programs()
 	if err != nil {
@@ -56,4 +54,14 @@ func Require(more ...string) (programs string, missing error) {
 		}
 	}
 	return programs, nil
+}
+
+// installed names a package of Debian that is missing.
+func installed() error {
+	for program, pkg := range Installed {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("package %s of Debian is not installed", cmp.Or(pkg, program))
+		}
+	}
+	return nil
 }
