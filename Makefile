@@ -93,7 +93,7 @@ test-cluster: ## the tests on a cluster of real kubelets, with what `make kubern
 
 .PHONY: test-k8s-e2e
 test-k8s-e2e: programs image kubernetes-programs ## Kubernetes' own tests of the network; writes the table of docs/kubernetes-e2e.md; an hour (root)
-	@$(NEED) $(CLUSTER_NEED) bind9-dnsutils curl netcat-openbsd
+	@$(NEED) $(CLUSTER_NEED) bind9-dnsutils curl netcat-openbsd wget
 	@integration/kubernetes/programs/build e2e.test regression-issue-74839
 	$(GO) run ./integration/kubernetes/conformance $(if $(FOCUS),--focus '$(FOCUS)') $(if $(RESUME),--resume)
 

@@ -76,6 +76,11 @@ func (w *World) service() error {
 	if err := eventually(func() error { return connect(w.from("client", ip+":80")) }); err != nil {
 		return fmt.Errorf("a pod does not reach the Service: %w", err)
 	}
+	// The kubelet stands for Services whose pods use their node's network.
+	own := w.Worker("node1").IP4.String() + ":10250"
+	if err := eventually(func() error { return connect(w.from("client", own)) }); err != nil {
+		return fmt.Errorf("a pod does not reach its own node: %w", err)
+	}
 	for _, name := range []string{"web", "web.default", "web.default.svc.cluster.local"} {
 		if err := eventually(func() error { return connect(w.from("client", name+":80")) }); err != nil {
 			return fmt.Errorf("a pod does not reach the Service by a name that the cluster's DNS knows: %w", err)

@@ -53,9 +53,10 @@ func images(c *lab.Cluster) ([]string, error) {
 		return nil, err
 	}
 	tools.Programs["/coredns"] = c.Program("coredns")
-	// The shell of busybox prefers its own curl and nc, which know less.
+	// The shell of busybox prefers its own curl and nc, which know less; its wget crashes beside the libraries of the
+	// others.
 	tools.Links["/bin/sh"] = "dash"
-	for _, program := range []string{"curl", "nc", "dash", "dig", "getent"} {
+	for _, program := range []string{"curl", "nc", "dash", "dig", "getent", "wget"} {
 		if err := tools.AddInstalled(program); err != nil {
 			return nil, err
 		}
@@ -66,6 +67,9 @@ func images(c *lab.Cluster) ([]string, error) {
 		return nil, err
 	}
 	tools.Programs["/etc/nsswitch.conf"] = hosts
+	// agnhost serves TLS with these; nobody looks whose they are.
+	tools.Programs["/localhost.crt"] = filepath.Join(c.Dir, "pki", "server.crt")
+	tools.Programs["/localhost.key"] = filepath.Join(c.Dir, "pki", "server.key")
 	pause := lab.Image{Names: []string{registry + "/pause:3.10"}, Entrypoint: []string{"/pause"},
 		Programs: map[string]string{"/pause": tools.Programs["/pause"]}}
 	boom := lab.Image{Names: []string{registry + "/" + regression + ":1.2"}, Entrypoint: []string{"/" + regression},

@@ -25,7 +25,7 @@ func main() {
 	flag.StringVar(&o.focus, "focus", "", "run the tests whose names match this expression, and write no table; empty: all of the table")
 	flag.BoolVar(&o.byHand, "by-hand", false, "install Manx with a DaemonSet and etcd in place of the chart")
 	flag.IntVar(&o.parallel, "parallel", 2, "tests that run at the same time")
-	flag.BoolVar(&o.resume, "resume", false, "do not repeat tests that passed in an earlier run with the same image of Manx")
+	flag.BoolVar(&o.resume, "resume", false, "do not repeat tests that passed earlier with the same image")
 	flag.Parse()
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)

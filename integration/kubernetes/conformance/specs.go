@@ -96,8 +96,8 @@ func kernelHasSCTP() bool {
 	return err == nil
 }
 
-// runAll runs the tests, several at a time, each in a process of its own: a test that hangs takes nothing with it. Those
-// that do not bear others beside them come last, one by one.
+// runAll runs the tests, several at a time, each in a process of its own: a test that hangs takes nothing with it.
+// Those that do not bear others beside them come last, one by one.
 func runAll(c *lab.Cluster, names []string, parallel int, j *journal) ([]result, error) {
 	repos := filepath.Join(c.Dir, "repositories.yaml")
 	text := "promoterE2eRegistry: " + registry + "\ngcRegistry: " + registry + "\n"
@@ -168,7 +168,8 @@ func runOne(c *lab.Cluster, name, repos string, number int) result {
 		return r
 	}
 	dir := filepath.Join(c.Dir, fmt.Sprintf("report-%d", number))
-	cmd := c.Admin("e2e.test", "--kubeconfig="+c.Kubeconfig(), "--provider=skeleton", "--num-nodes=3",
+	cmd := c.Admin("e2e.test", "--kubeconfig="+c.Kubeconfig(), "--kubectl-path="+c.Program("kubectl"),
+		"--provider=skeleton", "--num-nodes=3",
 		"--ginkgo.focus="+regexp.QuoteMeta(name)+"\\s*$", "--ginkgo.no-color", "--ginkgo.timeout=15m", "--report-dir="+dir,
 		"--disable-log-dump", "--allowed-not-ready-nodes=0")
 	cmd.Env = append(os.Environ(), "KUBE_TEST_REPO_LIST="+repos)
@@ -197,7 +198,7 @@ func runOne(c *lab.Cluster, name, repos string, number int) result {
 		case k.Skipped != nil:
 			r.outcome, r.why = "skipped", k.Skipped.Message
 		case k.Failure != nil:
-			r.outcome, r.why = "failed", k.Failure.Message
+			r.outcome, r.why = "failed", strings.TrimSpace(k.Failure.Message)
 			keep(number, out)
 		default:
 			r.outcome, r.why = "passed", ""
