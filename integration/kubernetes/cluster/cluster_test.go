@@ -20,6 +20,16 @@ func TestCluster(t *testing.T) {
 	steps(t, install)
 }
 
+// TestManifests installs without Helm.
+func TestManifests(t *testing.T) {
+	binaries(t)
+	install, err := Manifests("../../..")
+	if err != nil {
+		t.Skip(err)
+	}
+	run(t, install, ShortSteps())
+}
+
 // TestByHand goes through the steps with a DaemonSet and an image that are made here, and the etcd datastore: it tells
 // whether a failure above is one of the chart and the image, or of Manx. It runs when it is named.
 func TestByHand(t *testing.T) {
@@ -48,8 +58,11 @@ func binaries(t *testing.T) string {
 	return bin
 }
 
-// steps makes a subtest of each step. After one that fails nothing can be said about those behind it.
-func steps(t *testing.T, install Installation) {
+func steps(t *testing.T, install Installation) { run(t, install, Steps()) }
+
+// run makes a subtest of each step. After one that fails nothing can be said about those behind it.
+func run(t *testing.T, install Installation, steps []Step) {
+	t.Helper()
 	w, err := New(fmt.Sprintf("k%d", os.Getpid()%1e6), install, t.Output())
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +75,7 @@ func steps(t *testing.T, install Installation) {
 			t.Error(err)
 		}
 	})
-	for _, s := range Steps() {
+	for _, s := range steps {
 		if _, ok := install.(ByHand); ok && strings.Contains(s.Name, "NetworkPolicy") {
 			continue
 		}

@@ -25,6 +25,7 @@ func main() {
 	flag.StringVar(&o.focus, "focus", "", "run the tests whose names match this expression, and write no table; empty: all of the table")
 	flag.BoolVar(&o.byHand, "by-hand", false, "install Manx with a DaemonSet and etcd in place of the chart")
 	flag.IntVar(&o.parallel, "parallel", 2, "tests that run at the same time")
+	flag.BoolVar(&o.resume, "resume", false, "do not repeat tests that passed earlier with the same image")
 	flag.Parse()
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
@@ -43,17 +44,19 @@ type options struct {
 	root, focus string
 	byHand      bool
 	parallel    int
+	resume      bool
 }
 
 func run(o options) (err error) {
-	if _, err := lab.Require("e2e.test"); err != nil {
+	if _, err := lab.Require("e2e.test", regression); err != nil {
 		return err
 	}
 	root, err := filepath.Abs(o.root)
 	if err != nil {
 		return err
 	}
-	c, err := lab.New(lab.Spec{Name: labName, Nodes: []hosts.NodeSpec{{Name: "node1"}, {Name: "node2"}}})
+	c, err := lab.New(lab.Spec{Name: labName,
+		Nodes: []hosts.NodeSpec{{Name: "node1"}, {Name: "node2"}, {Name: "node3"}}})
 	if err != nil {
 		return err
 	}
@@ -63,59 +66,31 @@ func run(o options) (err error) {
 		}
 		err = errors.Join(err, c.Close())
 	}()
-	fmt.Println("... two nodes with Manx")
-	if err := install(c, root, o.byHand); err != nil {
+	manx, err := cluster.Shipped(root, o.byHand)
+	if err != nil {
+		return err
+	}
+	fmt.Println("... three nodes with Manx:", manx)
+	if err := install(c, manx); err != nil {
 		return err
 	}
 	specs, err := list(c, o.focus)
 	if err != nil {
 		return err
 	}
+	journal, err := openJournal(filepath.Join(root, "bin", "kubernetes-e2e.json"), fmt.Sprint(manx), o.resume)
+	if err != nil {
+		return err
+	}
 	fmt.Printf("... %d tests, %d at a time\n", len(specs), o.parallel)
-	results, err := runAll(c, specs, o.parallel)
+	results, err := runAll(c, specs, o.parallel, journal)
 	if err != nil {
 		return err
 	}
 	if o.focus == "" {
-		err = writeTable(filepath.Join(root, "docs", "kubernetes-e2e.md"), results)
+		err = writeTable(filepath.Join(root, "docs", "kubernetes-e2e.md"), fmt.Sprint(manx), results)
 	}
 	return errors.Join(err, verdict(results))
-}
-
-// install switches the nodes on, with what the tests need of images, and puts Manx on them.
-func install(c *lab.Cluster, root string, byHand bool) error {
-	image, err := c.ToolsOf("localhost/e2e/agnhost:2.53")
-	if err != nil {
-		return err
-	}
-	// The shell of busybox prefers its own curl and nc, which know less.
-	image.Links["/bin/sh"] = "dash"
-	for _, program := range []string{"curl", "nc", "dash"} {
-		if err := image.AddInstalled(program); err != nil {
-			return err
-		}
-	}
-	archive, err := image.Write(c.Dir)
-	if err != nil {
-		return err
-	}
-	if err := c.StartNodes(); err != nil {
-		return err
-	}
-	if err := c.Import(archive); err != nil {
-		return err
-	}
-	i, err := cluster.Shipped(root, byHand)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(i.Prepare(c)); err != nil {
-		return err
-	}
-	if err := i.Install(c); err != nil {
-		return err
-	}
-	return c.WaitNodes()
 }
 
 // verdict is an error if a test failed.

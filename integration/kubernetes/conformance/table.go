@@ -16,7 +16,7 @@ const (
 )
 
 // writeTable puts the results into the document.
-func writeTable(path string, results []result) error {
+func writeTable(path, manx string, results []result) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -29,15 +29,15 @@ func writeTable(path string, results []result) error {
 	var b strings.Builder
 	b.Write(before)
 	b.WriteString(begin)
-	b.WriteString(table(results))
+	b.WriteString(table(manx, results))
 	b.WriteString(end)
 	b.Write(after)
 	return os.WriteFile(path, []byte(b.String()), 0o644)
 }
 
-func table(results []result) string {
+func table(manx string, results []result) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nKubernetes %s.\n\n", lab.Version)
+	fmt.Fprintf(&b, "\nKubernetes %s, %s.\n\n", lab.Version, manx)
 	b.WriteString("| tests | run | passed | failed | skipped by themselves | not run |\n|---|---|---|---|---|---|\n")
 	for _, g := range groups {
 		n := map[string]int{}

@@ -255,6 +255,12 @@ func (c *Cluster) Apply(yaml string) error {
 	return err
 }
 
+// Delete deletes objects that are given as YAML, and waits until they are gone.
+func (c *Cluster) Delete(yaml string) error {
+	_, err := c.kubectl(strings.NewReader(yaml), "delete", "-f", "-", "--wait", "--cascade=foreground")
+	return err
+}
+
 // StartNodes switches on the nodes that are off, all at once.
 func (c *Cluster) StartNodes() error {
 	return c.each(func(n *Node) error {
