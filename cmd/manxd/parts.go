@@ -57,7 +57,7 @@ func orchestratorParts(j *joined, drain *drain, bgp *bgpPart, policy *policyPart
 	if err != nil {
 		return nil, err
 	}
-	kubernetes, err := kubernetesParts(j, drain, bgp, policy)
+	kubernetes, err := kubernetesParts(j, drain, bgp, policy, controllers)
 	if err != nil {
 		return nil, err
 	}

@@ -96,8 +96,8 @@ func (c *call) deleteOwnEndpoint(ctx context.Context) error {
 	return err
 }
 
-// gc removes what is left of containers of this network on this node that the runtime does not know any more: their
-// addresses, and the endpoints that are theirs. Interfaces go with the namespaces of their containers.
+// gc releases the addresses and deletes the endpoints of containers that the runtime does not know any more. Those of
+// other networks and other nodes stay. Interfaces go with the namespaces of their containers.
 func (c *call) gc(ctx context.Context) error {
 	handles, err := c.allocator().HostHandles(ctx, c.work.Node)
 	if err != nil {

@@ -36,6 +36,8 @@ var seldomUsed = []rights.Exception{
 		Reason: "hostendpoints: where KubeControllersConfiguration wants one for each node"},
 	{Account: daemonAccount, Verbs: []string{"update"}, Resources: []string{"clusterinformations",
 		"felixconfigurations"}, Reason: "defaults of the cluster: another release changes them"},
+	{Account: daemonAccount, Verbs: []string{"get"}, Resources: []string{"virtualmachines", "virtualmachineinstances"},
+		Reason: "virtual machines of KubeVirt: looked at before the address of one is released"},
 	{Account: daemonAccount, Resources: []string{"events"},
 		Reason: "events: nothing need happen that a person should know"},
 	{Account: daemonAccount, Verbs: []string{"delete"}, Resources: []string{"blockaffinities", "ipamblocks"},
