@@ -89,7 +89,8 @@ func (a *API) VirtualMachine(ctx context.Context, namespace, name string) (bool,
 	}), nil
 }
 
-// virtual reads the metadata of an object of KubeVirt, nil if there is none. served is whether the API has such objects.
+// virtual reads the metadata of an object of KubeVirt, nil if there is none. served is whether the API has such
+// objects.
 func (a *API) virtual(ctx context.Context, resource, namespace, name string) (o *metav1.PartialObjectMetadata,
 	served bool, err error) {
 	result := a.Core.RESTClient().Get().AbsPath("/apis/kubevirt.io/v1/namespaces", namespace, resource, name).

@@ -199,9 +199,10 @@ func Persist(ctx context.Context, once func(context.Context) error) error {
 	}
 }
 
-// Observe implements the method of datastore.Elector. follow calls each with the leader's name as it is, empty for none,
-// and then after each change, until each returns false.
-func (c Campaign) Observe(ctx context.Context, follow func(context.Context, func(leader string) bool) error) <-chan string {
+// Observe implements the method of datastore.Elector. follow calls each with the leader's name as it is, empty for
+// none, and then after each change, until each returns false.
+func (c Campaign) Observe(ctx context.Context, follow func(context.Context, func(leader string) bool) error,
+) <-chan string {
 	out := make(chan string)
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(c.Closed, cancel)

@@ -128,8 +128,8 @@ func (l *lease) Taken(ctx context.Context) error {
 	})
 }
 
-// Renew implements election.Lease. (The client's own call tries without a pause while there is no connection, and logs in
-// each time.) The stream of renewals ends with ctx.
+// Renew implements election.Lease. (The client's own call tries without a pause while there is no connection, and
+// logs in each time.) The stream of renewals ends with ctx.
 func (l *lease) Renew(ctx context.Context) (until time.Time, err error) {
 	if l.stream == nil {
 		ctx, drop := context.WithCancel(ctx)
@@ -170,8 +170,8 @@ func (l *lease) Release(ctx context.Context) error {
 	return l.store.explained(ctx, err)
 }
 
-// follow calls each with what is stored at a key, nil for nothing, and then after each change, until each returns false.
-// It goes on over lost connections, and gives up when ctx ends or the datastore refuses.
+// follow calls each with what is stored at a key, nil for nothing, and then after each change, until each returns
+// false. It goes on over lost connections, and gives up when ctx ends or the datastore refuses.
 func (s *Store) follow(ctx context.Context, key string, each func(*mvccpb.KeyValue) bool) error {
 	return election.Persist(ctx, func(ctx context.Context) error {
 		return s.explained(ctx, s.followOnce(ctx, key, each))

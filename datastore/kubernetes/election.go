@@ -209,8 +209,8 @@ type claim struct {
 	held *coordinationv1.Lease // as it was written last
 }
 
-// Free implements election.Lease. Nobody leads if the Lease has no holder or has run out. The Lease is ours if the answer to
-// the write that made it ours was lost. A write fails if it was renewed unseen.
+// Free implements election.Lease. Nobody leads if the Lease has no holder or has run out. The Lease is ours if the
+// answer to the write that made it ours was lost. A write fails if it was renewed unseen.
 func (l *claim) Free(ctx context.Context) error {
 	limited, ranOut := context.WithCancel(ctx)
 	defer ranOut()
