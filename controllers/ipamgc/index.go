@@ -63,8 +63,8 @@ type block struct {
 	allocations map[netip.Addr]*allocation
 }
 
-// index holds IPAM's blocks, and finds them by CIDR and owner, their allocations by node and handle, and the affinities.
-// An update costs as much as one block.
+// index holds IPAM's blocks, and finds them by CIDR and owner, their allocations by node and handle, and the
+// affinities. An update costs as much as one block.
 type index struct {
 	blocks   map[netip.Prefix]*block
 	byHost   map[string]map[netip.Prefix]*block // by owner

@@ -89,19 +89,24 @@ func (a *API) VirtualMachine(ctx context.Context, namespace, name string) (bool,
 	}), nil
 }
 
-// virtual reads the metadata of an object of KubeVirt, nil if there is none. served is whether the API has such objects.
+// virtual reads the metadata of an object of KubeVirt, nil if there is none. served is whether the API has such
+// objects.
 func (a *API) virtual(ctx context.Context, resource, namespace, name string) (o *metav1.PartialObjectMetadata,
 	served bool, err error) {
-	raw, err := a.Core.RESTClient().Get().AbsPath("/apis/kubevirt.io/v1/namespaces", namespace, resource, name).
-		SetHeader("Accept", "application/json").DoRaw(ctx)
+	result := a.Core.RESTClient().Get().AbsPath("/apis/kubevirt.io/v1/namespaces", namespace, resource, name).
+		SetHeader("Accept", "application/json").Do(ctx)
+	err = result.Error()
 	var status *apierrors.StatusError
 	if apierrors.IsNotFound(err) && errors.As(err, &status) {
 		d := status.ErrStatus.Details // only the answer about a resource that is served names the object
 		return nil, d != nil && d.Name == name, nil
 	}
 	if err == nil {
-		o = new(metav1.PartialObjectMetadata)
-		err = json.Unmarshal(raw, o)
+		var raw []byte
+		if raw, err = result.Raw(); err == nil {
+			o = new(metav1.PartialObjectMetadata)
+			err = json.Unmarshal(raw, o)
+		}
 	}
 	if err != nil {
 		return nil, true, fmt.Errorf("%s %s/%s of KubeVirt: %w", resource, namespace, name, err)
