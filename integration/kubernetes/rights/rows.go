@@ -34,6 +34,7 @@ const (
 // Row is a set of rights and what exercises them: a step of TestShipped, or nothing, for a reason.
 type Row struct {
 	By, Reason string
+	In         string // "kubernetes" or "etcd", empty for both: where Calico's objects are
 	Account    string
 	Verbs      string // separated by blanks
 	// Resources are separated by blanks: RESOURCE[.GROUP][=NAME][@NAMESPACE]. The group calico stands for that of Calico's
@@ -49,8 +50,9 @@ var Rows = []Row{
 		"blockaffinities.calico caliconodestatuses.calico clusterinformations.calico felixconfigurations.calico " +
 		"globalnetworkpolicies.calico globalnetworksets.calico hostendpoints.calico ipamconfigs.calico ippools.calico " +
 		"ipreservations.calico networkpolicies.calico networksets.calico stagedglobalnetworkpolicies.calico " +
-		"stagedkubernetesnetworkpolicies.calico stagednetworkpolicies.calico tiers.calico ipamblocks.calico " +
+		"stagedkubernetesnetworkpolicies.calico stagednetworkpolicies.calico tiers.calico " +
 		"kubecontrollersconfigurations.calico"},
+	{By: Start, Account: Daemon, Verbs: "watch", Resources: "ipamblocks.calico"},
 	{By: Start, Account: Daemon, Verbs: "get", Resources: "nodes services ipamhandles.calico " +
 		"kubecontrollersconfigurations.calico bgpconfigurations.calico clusterinformations.calico " +
 		"felixconfigurations.calico ipamconfigs.calico tiers.calico configmaps=kubeadm-config@kube-system " +
@@ -66,6 +68,8 @@ var Rows = []Row{
 	{By: Start, Account: Daemon, Verbs: "get update watch",
 		Resources: "leases.coordination.k8s.io=manx-controllers@kube-system"},
 	{By: Pods, Account: Daemon, Verbs: "get", Resources: "pods blockaffinities.calico ipamblocks.calico"},
+	{By: Pods, Account: Daemon, Verbs: "list", Resources: "ipamblocks.calico"},
+	{By: Pods, In: "etcd", Account: Daemon, Verbs: "get", Resources: "namespaces"},
 	{By: Pods, Account: Daemon, Verbs: "patch", Resources: "pods/status"},
 	{By: Pods, Account: Daemon, Verbs: "create update delete",
 		Resources: "blockaffinities.calico ipamblocks.calico ipamhandles.calico"},
@@ -87,7 +91,7 @@ var Rows = []Row{
 		"bgpfilters.calico bgppeers.calico globalnetworkpolicies.calico globalnetworksets.calico hostendpoints.calico " +
 		"ippools.calico ipreservations.calico networkpolicies.calico networksets.calico " +
 		"stagedglobalnetworkpolicies.calico stagedkubernetesnetworkpolicies.calico stagednetworkpolicies.calico"},
-	{By: LoadBalancer, Account: Daemon, Verbs: "get", Resources: "namespaces"},
+	{By: LoadBalancer, In: "kubernetes", Account: Daemon, Verbs: "get", Resources: "namespaces"},
 	{By: LoadBalancer, Account: Daemon, Verbs: "update", Resources: "services/status"},
 	{By: HostEndpoints, Account: Daemon, Verbs: "create update delete", Resources: "hostendpoints.calico"},
 	{By: OldNames, Account: Daemon, Verbs: "create delete", Resources: "networkpolicies.calico " +
@@ -121,12 +125,15 @@ func (r Row) Grants(group string) (list []Grant) {
 // Table tells of rights by which row they are exercised.
 type Table map[Grant]Row
 
-// NewTable is that of some rows, where Calico's custom resources are in a group. A right that two rows have is an error.
+// NewTable is that of some rows, where Calico's custom resources are in a group; it is empty with etcd. A right that two rows have is an error.
 func NewTable(rows []Row, group string) (Table, error) {
 	t := Table{}
 	for _, r := range rows {
 		if (r.By == "") == (r.Reason == "") {
 			return nil, fmt.Errorf("%s %s: want either what exercises these rights or a reason", r.Verbs, r.Resources)
+		}
+		if r.In == "etcd" && group != "" || r.In == "kubernetes" && group == "" {
+			continue
 		}
 		for _, g := range r.Grants(group) {
 			if other, twice := t[g]; twice {
