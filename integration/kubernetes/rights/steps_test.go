@@ -73,7 +73,7 @@ func (w *world) pluginAlone(t *testing.T) {
 // pluginAloneInEtcd does not find manxd, which has the datastore here.
 func (w *world) pluginAloneInEtcd(t *testing.T) {
 	defer func(was string) { w.socket = was }(w.socket)
-	w.socket += ".nowhere"
+	w.socket = filepath.Join(w.conf, "nowhere", "manxd.sock")
 	w.addPod(t, "alone", "")
 	w.deletePod(t, "alone")
 }
