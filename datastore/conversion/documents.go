@@ -83,7 +83,7 @@ func (c *conversion) convert(o *model.Object) {
 }
 
 func (c *conversion) pod(o *model.Object, in *model.Pod) {
-	if in.ResourceVersion == "" { // else an API server has seen the pod, and has filled in what it fills in
+	if in.UID == "" { // else an API server has stored the pod, with what it fills in
 		in.Spec.ServiceAccountName = cmp.Or(in.Spec.ServiceAccountName, "default")
 	}
 	w, notices, err := Pod(in, interfacePrefix)
