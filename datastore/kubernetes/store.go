@@ -49,7 +49,9 @@ type Store struct {
 	told    map[model.Key]string
 	missing map[string]bool // custom resources that were asked for and are not there
 	reached chan struct{}   // closed when a watch could be opened after a loss
-	paged   bool            // whether the server cannot begin a watch with what is there
+	// paged are the API groups whose lists are read in pages until then, because their server cannot begin a watch with
+	// everything that there is.
+	paged map[string]time.Time
 }
 
 var _ datastore.Backend = (*Store)(nil)
@@ -79,7 +81,8 @@ func open(ctx context.Context, config Config, r *rest.Config, log *zap.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{config: config, host: r.Host, client: c, log: log, told: map[model.Key]string{}, missing: map[string]bool{}, reached: make(chan struct{}),
+	s := &Store{config: config, host: r.Host, client: c, log: log, told: map[model.Key]string{},
+		missing: map[string]bool{}, paged: map[string]time.Time{}, reached: make(chan struct{}),
 		api: form.Group(cmp.Or(config.Group, string(form.V1))), found: config.Group != ""}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.discover(ctx); err != nil {
