@@ -184,9 +184,15 @@ func (w *TakeoverWatch) Run(ctx context.Context, tables *datastore.Tables) error
 	}
 	key := model.ResourceKey(model.KindNode, w.Registered.Name)
 	j := newTakeoverJudge(w.Registered.Name, w.Registered.Node, w.Config.hold())
-	for {
+	var last *model.Node
+	var due time.Time // of the next look if the Node does not change before
+	for first := true; ; first = false {
+		n := model.Get[model.Node](snapshot, key)
+		if first || n != last || !due.IsZero() && !time.Now().Before(due) {
+			last, due = n, w.step(j, n)
+		}
 		wait, cancel := ctx, context.CancelFunc(func() {})
-		if due := w.step(j, model.Get[model.Node](snapshot, key)); !due.IsZero() {
+		if !due.IsZero() {
 			wait, cancel = context.WithDeadline(ctx, due)
 		}
 		next, err := tables.Wait(wait, snapshot)
