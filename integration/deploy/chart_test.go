@@ -144,6 +144,7 @@ func TestChartLint(t *testing.T) {
 func TestWrongValues(t *testing.T) {
 	for value, says := range map[string]string{
 		"controllers=maybe":                              "at '/controllers': value must be one of 'auto', 'on', 'off'",
+		"policy.endpointToHostAction=Maybe":              "at '/policy/endpointToHostAction': value must be one of",
 		"image.tagg=v1":                                  "at '/image': additional properties 'tagg' not allowed",
 		"node.ip=eth0":                                   "at '/node/ip'",
 		"pools.ipv4.blockSize=33":                        "at '/pools/ipv4/blockSize': maximum: got 33, want 32",

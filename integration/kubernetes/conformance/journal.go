@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// journal keeps which tests passed with an image of Manx, so that a run that was ended early can be resumed.
+// journal keeps what became of tests with an image of Manx, so that a run that was ended early can be resumed.
 type journal struct {
 	path string
 	mu   sync.Mutex
@@ -18,9 +18,12 @@ type journal struct {
 
 // kept is the journal's file.
 type kept struct {
-	Manx   string
-	Passed map[string]bool
+	Manx    string
+	Results map[string]entry // by the name of the test
 }
+
+// entry is a result.
+type entry struct{ Outcome, Why string }
 
 // openJournal reads the journal if the run is to be resumed, and it is about the same image.
 func openJournal(path, manx string, resume bool) (*journal, error) {
@@ -35,23 +38,28 @@ func openJournal(path, manx string, resume bool) (*journal, error) {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	if j.kept.Manx != manx || j.kept.Passed == nil {
-		j.kept = kept{Manx: manx, Passed: map[string]bool{}}
+	if j.kept.Manx != manx || j.kept.Results == nil {
+		j.kept = kept{Manx: manx, Results: map[string]entry{}}
 	}
 	return j, nil
 }
 
-func (j *journal) passed(name string) bool {
+// result of a test in the journal; no run has come to those that are not there.
+func (j *journal) result(name string) result {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.kept.Passed[name]
+	e, ok := j.kept.Results[name]
+	if !ok {
+		e = entry{"not run", "no run has come to it yet"}
+	}
+	return result{name: short(name), outcome: e.Outcome, why: e.Why}
 }
 
-// add writes down a test that passed.
-func (j *journal) add(name string) error {
+// add writes down what became of a test.
+func (j *journal) add(name string, r result) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.kept.Passed[name] = true
+	j.kept.Results[name] = entry{r.outcome, r.why}
 	text, err := json.MarshalIndent(j.kept, "", " ")
 	if err != nil {
 		return err

@@ -22,10 +22,11 @@ const labName = "manxe2e"
 func main() {
 	var o options
 	flag.StringVar(&o.root, "root", ".", "folder of the checkout")
-	flag.StringVar(&o.focus, "focus", "", "run the tests whose names match this expression, and write no table; empty: all of the table")
+	flag.StringVar(&o.focus, "focus", "", "run the tests whose names match, and write no table; empty: all of the table")
 	flag.BoolVar(&o.byHand, "by-hand", false, "install Manx with a DaemonSet and etcd in place of the chart")
 	flag.IntVar(&o.parallel, "parallel", 2, "tests that run at the same time")
 	flag.BoolVar(&o.resume, "resume", false, "do not repeat tests that passed earlier with the same image")
+	flag.BoolVar(&o.table, "table", false, "run nothing; write the table of what earlier runs with the same image found")
 	flag.Parse()
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
@@ -45,9 +46,10 @@ type options struct {
 	byHand      bool
 	parallel    int
 	resume      bool
+	table       bool
 }
 
-func run(o options) (err error) {
+func run(o options) error {
 	if _, err := lab.Require("e2e.test", regression); err != nil {
 		return err
 	}
@@ -55,10 +57,38 @@ func run(o options) (err error) {
 	if err != nil {
 		return err
 	}
+	manx, err := cluster.Shipped(root, o.byHand)
+	if err != nil {
+		return err
+	}
+	specs, err := list(o.focus)
+	if err != nil {
+		return err
+	}
+	j, err := openJournal(filepath.Join(root, "bin", "kubernetes-e2e.json"), fmt.Sprint(manx), o.resume || o.table)
+	if err != nil {
+		return err
+	}
+	var results []result
+	if o.table {
+		for _, name := range specs {
+			results = append(results, j.result(name))
+		}
+	} else if results, err = onCluster(manx, specs, o.parallel, j); err != nil {
+		return err
+	}
+	if o.focus == "" {
+		err = writeTable(filepath.Join(root, "docs", "kubernetes-e2e.md"), fmt.Sprint(manx), results)
+	}
+	return errors.Join(err, verdict(results))
+}
+
+// onCluster runs the tests on a cluster that it makes for them.
+func onCluster(manx cluster.Installation, specs []string, parallel int, j *journal) (results []result, err error) {
 	c, err := lab.New(lab.Spec{Name: labName,
 		Nodes: []hosts.NodeSpec{{Name: "node1"}, {Name: "node2"}, {Name: "node3"}}})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -66,31 +96,12 @@ func run(o options) (err error) {
 		}
 		err = errors.Join(err, c.Close())
 	}()
-	manx, err := cluster.Shipped(root, o.byHand)
-	if err != nil {
-		return err
-	}
 	fmt.Println("... three nodes with Manx:", manx)
 	if err := install(c, manx); err != nil {
-		return err
+		return nil, err
 	}
-	specs, err := list(c, o.focus)
-	if err != nil {
-		return err
-	}
-	journal, err := openJournal(filepath.Join(root, "bin", "kubernetes-e2e.json"), fmt.Sprint(manx), o.resume)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("... %d tests, %d at a time\n", len(specs), o.parallel)
-	results, err := runAll(c, specs, o.parallel, journal)
-	if err != nil {
-		return err
-	}
-	if o.focus == "" {
-		err = writeTable(filepath.Join(root, "docs", "kubernetes-e2e.md"), fmt.Sprint(manx), results)
-	}
-	return errors.Join(err, verdict(results))
+	fmt.Printf("... %d tests, %d at a time\n", len(specs), parallel)
+	return runAll(c, specs, parallel, j)
 }
 
 // verdict is an error if a test failed.

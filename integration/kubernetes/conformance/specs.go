@@ -44,8 +44,12 @@ type result struct {
 var listed = regexp.MustCompile(`(?m)^\s+\S+: (\[sig-network\] .*)$`)
 
 // list are the tests that match; without a focus all of the groups.
-func list(c *lab.Cluster, focus string) ([]string, error) {
-	out, err := exec.Command(c.Program("e2e.test"), "--list-tests").Output()
+func list(focus string) ([]string, error) {
+	programs, err := lab.Programs()
+	if err != nil {
+		return nil, err
+	}
+	out, err := exec.Command(filepath.Join(programs, "e2e.test"), "--list-tests").Output()
 	if err != nil {
 		return nil, fmt.Errorf("e2e.test --list-tests: %w", err)
 	}
@@ -114,18 +118,17 @@ func runAll(c *lab.Cluster, names []string, parallel int, j *journal) ([]result,
 		}
 	}
 	do := func(i int) error {
-		if j.passed(names[i]) {
-			results[i] = result{name: short(names[i]), outcome: "passed"}
+		if results[i] = j.result(names[i]); results[i].outcome == "passed" {
 			return nil
 		}
 		r := runOne(c, names[i], repos, i)
 		results[i] = r
+		why := ""
 		if r.outcome != "passed" {
-			fmt.Printf("%-8s %4.0fs  %s\n               %s\n", r.outcome, r.took.Seconds(), r.name, r.why)
-			return nil
+			why = "\n               " + oneLine(r.why)
 		}
-		fmt.Printf("%-8s %4.0fs  %s\n", r.outcome, r.took.Seconds(), r.name)
-		return j.add(names[i])
+		fmt.Printf("%-8s %4.0fs  %s%s\n", r.outcome, r.took.Seconds(), r.name, why)
+		return j.add(names[i], r)
 	}
 	if err := inParallel(together, parallel, do); err != nil {
 		return nil, err

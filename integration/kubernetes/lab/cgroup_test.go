@@ -51,7 +51,8 @@ func TestVMCgroups(t *testing.T) {
 	_, err = n.RunIn("ctr", "-n", "k8s.io", "run", "-d", "--cgroup", "/kubepods/limited", "--memory-limit", "33554432",
 		image, "limited", "/bin/busybox", "sleep", "600")
 	must(t, err)
-	for file, want := range map[string]string{"memory.max": "33554432", "cgroup.controllers": "cpuset cpu io memory pids"} {
+	for file, want := range map[string]string{"memory.max": "33554432",
+		"cgroup.controllers": "cpuset cpu io memory pids"} {
 		got, err := n.RunIn("cat", "/sys/fs/cgroup/kubepods/limited/"+file)
 		must(t, err)
 		for _, word := range strings.Fields(want) {
