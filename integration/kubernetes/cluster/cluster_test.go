@@ -30,6 +30,20 @@ func TestByHand(t *testing.T) {
 	steps(t, ByHand{bin})
 }
 
+// TestAway takes the API server away for MANX_AWAY, such as 10m or 1h. It runs when that is set.
+func TestAway(t *testing.T) {
+	if os.Getenv("MANX_AWAY") == "" {
+		t.Skip("how long is the API server away? Set MANX_AWAY=10m")
+	}
+	binaries(t)
+	install, err := Shipped("../../..", false)
+	if err != nil {
+		t.Skip(err)
+	}
+	all := Steps()
+	run(t, install, append(all[:4:4], Step{"the API server is away", (*World).away}))
+}
+
 func binaries(t *testing.T) string {
 	t.Helper()
 	if os.Getenv("MANX_CLUSTER") == "" {
@@ -48,8 +62,11 @@ func binaries(t *testing.T) string {
 	return bin
 }
 
-// steps makes a subtest of each step. After one that fails nothing can be said about those behind it.
-func steps(t *testing.T, install Installation) {
+func steps(t *testing.T, install Installation) { run(t, install, Steps()) }
+
+// run makes a subtest of each step. After one that fails nothing can be said about those behind it.
+func run(t *testing.T, install Installation, steps []Step) {
+	t.Helper()
 	w, err := New(fmt.Sprintf("k%d", os.Getpid()%1e6), install, t.Output())
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +79,7 @@ func steps(t *testing.T, install Installation) {
 			t.Error(err)
 		}
 	})
-	for _, s := range Steps() {
+	for _, s := range steps {
 		if _, ok := install.(ByHand); ok && strings.Contains(s.Name, "NetworkPolicy") {
 			continue
 		}
