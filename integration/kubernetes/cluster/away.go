@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"crypto/sha1" //nolint:gosec // a name, not a secret
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -70,12 +72,10 @@ func (w *World) away() error {
 	if err := w.WaitPod("gone", "phoenix"); err != nil {
 		return err
 	}
-	if err := w.during(fmt.Sprintf("%s without the API server", duration), duration, func() error {
+	err = w.during(fmt.Sprintf("%s without the API server", duration), duration, func() error {
 		return w.outageOf(duration, before)
-	}); err != nil {
-		return err
-	}
-	if err := w.returned(before); err != nil {
+	})
+	if err := errors.Join(err, w.returned(before)); err != nil {
 		return err
 	}
 	_, err = w.Kubectl("delete", "networkpolicy", "closed")
@@ -87,7 +87,7 @@ func (w *World) outageOf(duration time.Duration, before *memory) error {
 	end := time.Now().Add(duration)
 	w.Outage()
 	problems := []error{w.callsWhileAway()}
-	for time.Now().Before(end) {
+	for first := true; first || time.Now().Before(end); first = false {
 		time.Sleep(min(time.Until(end), time.Minute))
 		if err := w.stillThere(before); err != nil {
 			problems = append(problems, fmt.Errorf("%s before the end: %w", time.Until(end).Round(time.Second), err))
@@ -100,8 +100,38 @@ func (w *World) outageOf(duration time.Duration, before *memory) error {
 // containerd, because its sandbox has died.
 func (w *World) callsWhileAway() error {
 	node := w.Worker("node1")
-	out, err := w.plugin(node, "DEL", "gone")
-	w.show("CNI DEL without the API server", fmt.Sprintf("%s%v", out, err))
+	const elsewhere = "/nonexistent/manxd.sock" // as if manxd were away, too
+	if out, err := w.plugin(node, "DEL", "gone", elsewhere); err == nil || !strings.Contains(out, unreachable) {
+		return fmt.Errorf("DEL without manxd and without the API server says %s, %w", out, err)
+	}
+	if out, err := w.plugin(node, "DEL", "gone", ""); err != nil {
+		return fmt.Errorf("DEL without the API server: %s, %w", out, err)
+	}
+	if links, err := node.RunIn("ip", "-o", "link"); err != nil || strings.Contains(links, hostEnd("gone")) {
+		return fmt.Errorf("the interface of a pod after its DEL: %s, %w", links, err)
+	}
+	for _, socket := range []string{elsewhere, ""} {
+		out, err := w.plugin(node, "ADD", "gone", socket)
+		if err == nil || !strings.Contains(out, unreachable) {
+			return fmt.Errorf("ADD without the API server says %s, %w", out, err)
+		}
+		w.show("CNI ADD without the API server", out)
+	}
+	return w.sandboxDies(node)
+}
+
+// unreachable is in the errors of the plugin while there is no API server.
+const unreachable = "the datastore cannot be reached"
+
+// hostEnd is the name of the host's end of a pod's interface, as Calico makes it.
+func hostEnd(pod string) string {
+	sum := sha1.Sum([]byte("default." + pod)) //nolint:gosec // a name, not a secret
+	return "cali" + hex.EncodeToString(sum[:])[:11]
+}
+
+// sandboxDies kills the sandbox of pod phoenix. The kubelet makes another one, without the API server: containerd's DEL
+// succeeds, and its ADD tells why it does not.
+func (w *World) sandboxDies(node *lab.Node) error {
 	id, pid, err := node.Sandbox("phoenix")
 	if err != nil {
 		return err
@@ -109,30 +139,32 @@ func (w *World) callsWhileAway() error {
 	if _, err := node.RunIn("kill", "-9", pid); err != nil {
 		return err
 	}
-	var lines []string
-	if err := eventually(func() error {
+	var down, refused string
+	err = eventually(func() error {
 		text, err := os.ReadFile(node.Log("containerd"))
 		if err != nil {
 			return err
 		}
 		for line := range strings.Lines(string(text)) {
-			if strings.Contains(line, id) && strings.Contains(line, "plugin type=") {
-				lines = append(lines, line)
+			switch {
+			case strings.Contains(line, "TearDown network for sandbox") && strings.Contains(line, id):
+				down = line
+			case strings.Contains(line, "Name:phoenix") && strings.Contains(line, "failed (add)"):
+				refused = line
 			}
 		}
-		if len(lines) == 0 {
-			return errors.New("containerd does not call the plugin for the pod whose sandbox has died")
+		if down == "" || !strings.Contains(refused, unreachable) {
+			return fmt.Errorf("containerd of the pod whose sandbox died: DEL %q, ADD %q", down, refused)
 		}
 		return nil
-	}); err != nil {
-		return err
-	}
-	w.show("containerd, of the pod whose sandbox died", lines[0])
-	return nil
+	})
+	w.show("containerd, of the pod whose sandbox died", down+refused)
+	return err
 }
 
-// plugin calls the CNI plugin for a pod as the container runtime of the node would.
-func (w *World) plugin(n *lab.Node, command, pod string) (string, error) {
+// plugin calls the CNI plugin for a pod as the container runtime of the node would, with another socket of manxd if that
+// is not empty.
+func (w *World) plugin(n *lab.Node, command, pod, socket string) (string, error) {
 	id, pid, err := n.Sandbox(pod)
 	if err != nil {
 		return "", err
@@ -141,7 +173,7 @@ func (w *World) plugin(n *lab.Node, command, pod string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	config, err := single(text)
+	config, err := single(text, socket)
 	if err != nil {
 		return "", err
 	}
@@ -151,7 +183,7 @@ func (w *World) plugin(n *lab.Node, command, pod string) (string, error) {
 }
 
 // single is the configuration of the first plugin of a list, as the runtime gives it to that.
-func single(conflist string) (string, error) {
+func single(conflist, socket string) (string, error) {
 	var list struct {
 		Name, CNIVersion string
 		Plugins          []map[string]any
@@ -164,6 +196,9 @@ func single(conflist string) (string, error) {
 	}
 	config := list.Plugins[0]
 	config["name"], config["cniVersion"] = list.Name, list.CNIVersion
+	if socket != "" {
+		config["manxd_socket"] = socket
+	}
 	text, err := json.Marshal(config)
 	return string(text), err
 }
@@ -284,7 +319,7 @@ var kernelTraces = []string{
 	`ip -o link | awk -F '[:@] *' '/cali|tunl|vxlan/{print "link " $2}'`,
 	`ip route show table all | grep -v ' dev lo ' | grep -v 'table local' | sed 's/^/route /'`,
 	`ip rule | sed 's/^/rule /'`,
-	`nft list table inet manx | sed -E 's/counter packets [0-9]+ bytes [0-9]+//; s/ (expires|timeout) [0-9a-z]+//g'`,
+	`nft list table inet manx | sed -E 's/counter packets [0-9]+ bytes [0-9]+//; s/ (expires|timeout) [0-9a-z]+//g; s/ *[,}]$//'`,
 }
 
 func (w *World) kernel(n *lab.Node) ([]string, error) {

@@ -40,8 +40,8 @@ func TestAway(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	all := Steps()
-	run(t, install, append(all[:4:4], Step{"the API server is away", (*World).away}))
+	begin := Steps()[:4:4]
+	run(t, install, append(begin, Interruptions()...))
 }
 
 func binaries(t *testing.T) string {
