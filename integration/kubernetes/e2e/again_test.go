@@ -22,7 +22,7 @@ func TestNodeMadeAgain(t *testing.T) {
 	w := newWorld(t)
 	pool := map[string]any{"kind": "IPPool", "apiVersion": "crd.projectcalico.org/v1",
 		"metadata": map[string]any{"name": "tunnelled"}, "spec": map[string]any{"cidr": "10.10.0.0/16",
-			"vxlanMode": "Always", "blockSize": 26, "nodeSelector": "all()", "allowedUses": []string{"Workload", "Tunnel"}}}
+			"vxlanMode": "CrossSubnet", "blockSize": 26, "nodeSelector": "all()", "allowedUses": []string{"Workload", "Tunnel"}}}
 	w.server.Request(t, http.MethodPost, "/apis/crd.projectcalico.org/v1/ippools", pool)
 	for i, n := range w.Nodes {
 		must(t, n.StartManxd(append(w.arguments(i), "--as=6451"+fmt.Sprint(3+i))...))
