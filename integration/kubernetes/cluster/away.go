@@ -49,8 +49,8 @@ spec:
 `
 }
 
-// away ends the control plane for a while. Pods talk meanwhile, policy holds, calls of the CNI plugin fail with a reason
-// and succeed when they are repeated, and afterwards everything is as it was.
+// away ends the control plane for a while. Pods talk meanwhile, and policy holds. A DEL of the CNI plugin succeeds, an
+// ADD fails with a reason until it can succeed, and afterwards everything is as it was.
 func (w *World) away() error {
 	if _, ok := w.install.(ByHand); ok {
 		return nil // this looks into the objects of the Kubernetes API
@@ -165,8 +165,8 @@ func (w *World) sandboxDies(node *lab.Node) error {
 	return err
 }
 
-// plugin calls the CNI plugin for a pod as the container runtime of the node would, with another socket of manxd if that
-// is not empty.
+// plugin calls the CNI plugin for a pod as the container runtime of the node would, with another socket of manxd if
+// one is given.
 func (w *World) plugin(n *lab.Node, command, pod, socket string) (string, error) {
 	id, pid, err := n.Sandbox(pod)
 	if err != nil {
@@ -322,7 +322,8 @@ var kernelTraces = []string{
 	`ip -o link | awk -F '[:@] *' '/cali|tunl|vxlan/{print "link " $2}'`,
 	`ip route show table all | grep -v ' dev lo ' | grep -v 'table local' | sed 's/^/route /'`,
 	`ip rule | sed 's/^/rule /'`,
-	`nft list table inet manx | sed -E 's/counter packets [0-9]+ bytes [0-9]+//; s/ (expires|timeout) [0-9a-z]+//g; s/ *[,}]$//'`,
+	`nft list table inet manx | sed -E 's/counter packets [0-9]+ bytes [0-9]+//; s/ (expires|timeout) [0-9a-z]+//g' |
+		sed -E 's/ *[,}]$//'`,
 }
 
 func (w *World) kernel(n *lab.Node) ([]string, error) {

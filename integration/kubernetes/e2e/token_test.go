@@ -20,8 +20,9 @@ import (
 
 const pluginAccounts = "/api/v1/namespaces/kube-system/serviceaccounts"
 
-// TestPluginToken: manxd writes the kubeconfig that the CNI plugin uses without manxd, and replaces its token in time, in
-// one step. A token that the API does not accept any more is replaced, too, and nothing is written while there is no API.
+// TestPluginToken: manxd writes the kubeconfig that the CNI plugin uses without manxd, and replaces its token in time,
+// in one step. A token that the API does not accept any more is replaced, too, and nothing is written while there is no
+// API.
 func TestPluginToken(t *testing.T) {
 	w := newWorld(t)
 	account := map[string]any{"kind": "ServiceAccount", "apiVersion": "v1",
