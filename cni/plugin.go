@@ -228,7 +228,7 @@ func (c *call) del(ctx context.Context) error {
 		return err
 	}
 	if c.conf.OwnIPAM() {
-		_, err = c.ask(ctx, StepRelease, nil)
+		_, err = c.ask(ctx, StepRelease, func(q *Request) { q.Attachment = r.Attachment })
 	} else {
 		_, err = c.delegate(ctx, "DEL", r.Config)
 	}

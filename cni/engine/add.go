@@ -38,7 +38,7 @@ func (c *call) add(ctx context.Context) (err error) {
 	if _, err := c.settle(ctx); err != nil && ctx.Err() != nil {
 		return err
 	}
-	if err := c.unsupported(ctx); err != nil {
+	if err := errors.Join(c.unsupported(ctx), c.forget()); err != nil {
 		return err
 	}
 	if err := c.waitForGates(ctx, gatePause, gateTimeout); err != nil {

@@ -35,6 +35,15 @@ func (c *call) release(ctx context.Context) error {
 	if _, err := c.settle(ctx); err != nil && ctx.Err() != nil {
 		return err
 	}
+	if c.q.Attachment != nil && c.q.Attachment.Deferred { // Del did not come to it
+		if err := c.deleteOwnEndpoint(ctx); err != nil {
+			return err
+		}
+	}
+	return c.releaseAll(ctx)
+}
+
+func (c *call) releaseAll(ctx context.Context) error {
 	unlock := c.lock(ctx)
 	defer unlock()
 	err := errors.Join(c.releaseHandle(ctx, c.work.handle()), c.releaseOld(ctx))

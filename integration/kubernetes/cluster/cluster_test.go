@@ -40,6 +40,20 @@ func TestByHand(t *testing.T) {
 	steps(t, ByHand{bin})
 }
 
+// TestAway takes the API server away for MANX_AWAY, such as 10m or 1h. It runs when that is set.
+func TestAway(t *testing.T) {
+	if os.Getenv("MANX_AWAY") == "" {
+		t.Skip("how long is the API server away? Set MANX_AWAY=10m")
+	}
+	binaries(t)
+	install, err := Shipped("../../..", false)
+	if err != nil {
+		t.Skip(err)
+	}
+	begin := Steps()[:4:4]
+	run(t, install, append(begin, Interruptions()...))
+}
+
 func binaries(t *testing.T) string {
 	t.Helper()
 	if os.Getenv("MANX_CLUSTER") == "" {

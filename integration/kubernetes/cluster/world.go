@@ -22,6 +22,8 @@ type World struct {
 	out     io.Writer
 	install Installation
 	before  map[string]footprint // of the nodes
+
+	serverIP string // of pod server, for when there is no API server
 }
 
 // Installation is a way to install Manx.
