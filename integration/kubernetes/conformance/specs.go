@@ -23,7 +23,7 @@ var groups = []string{"Networking Granular Checks: Pods", "Networking Granular C
 
 // excluded are tests that say nothing here, by a part of their names, and why.
 var excluded = []struct{ part, why string }{
-	{"should recreate its iptables rules", "restarts programs over SSH, which the nodes do not have"},
+	{"[Disruptive]", "restarts programs over SSH or as pods, which the lab runs in another way"},
 	{"LoadBalancers", "needs a cloud provider; addresses of such Services are a step of `make test-cluster`"},
 	{"Type LoadBalancer", "needs a cloud provider"},
 	{"evicted pods", "fills a node's disk, which all nodes here share"},
@@ -81,7 +81,7 @@ func group(name string) string {
 }
 
 func whyNot(name string) string {
-	if strings.Contains(name, "SCTP") && !kernelHasSCTP() {
+	if strings.Contains(name, "[Feature:SCTPConnectivity]") && !kernelHasSCTP() {
 		return "needs SCTP, which the kernel here does not have"
 	}
 	for _, e := range excluded {
