@@ -14,9 +14,10 @@ import (
 // longestRefusal bounds the answers that are remembered, in bytes.
 const longestRefusal = 64 << 10
 
-// patient implements http.RoundTripper. When the server says to come again later (429, or 5xx, with Retry-After in seconds:
-// RFC 9110, 10.2.3), whoever comes for the same before that time gets that answer again, and the server is spared. Callers
-// wait on their own, but a caller whose context ends while it waits is followed by another one that does not know.
+// patient implements http.RoundTripper. When the server says to come again later (429, or 5xx, with Retry-After in
+// seconds: RFC 9110, 10.2.3), whoever comes for the same before that time gets that answer again, and the server is
+// spared. Callers wait on their own, but a caller whose context ends while it waits is followed by another one that
+// does not know.
 type patient struct {
 	next http.RoundTripper
 	*refusals

@@ -30,7 +30,7 @@ func (a *answering) RoundTrip(req *http.Request) (*http.Response, error) {
 		fmt.Sprint(len(a.requests)))), Request: req}, nil
 }
 
-// What the server said to come again for later does not reach it before, whoever has forgotten it; everything else does.
+// What the server said to come again for later does not reach it before, whoever has forgotten it; all else does.
 func TestRetryAfterHolds(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, x := range []struct {
@@ -50,7 +50,8 @@ func TestRetryAfterHolds(t *testing.T) {
 		{what: "when the time is over", code: 429, retryAfter: "3", after: 3 * time.Second, reaches: true, wait: "3"},
 		{what: "the watch after the list", code: 429, retryAfter: "3",
 			path: "/api/v1/pods?watch=true&resourceVersion=7&fieldSelector=x%3D1", wait: "3"},
-		{what: "another selection", code: 429, retryAfter: "3", path: "/api/v1/pods?fieldSelector=x%3D2", reaches: true, wait: "3"},
+		{what: "another selection", code: 429, retryAfter: "3", path: "/api/v1/pods?fieldSelector=x%3D2", reaches: true,
+			wait: "3"},
 		{what: "another path", code: 429, retryAfter: "3", path: "/api/v1/nodes", reaches: true, wait: "3"},
 		{what: "another method", code: 429, retryAfter: "3", method: "POST", reaches: true, wait: "3"},
 		{what: "another part of the program", code: 429, retryAfter: "3", who: "controllers", reaches: true, wait: "3"},

@@ -290,7 +290,8 @@ func (w *world) testNodeAgain(t *testing.T) {
 func (p *pod) dialSelf(w *world) error { return lab.Ping(w.n2.Namespace, p.ip) }
 
 // testTwin starts a daemon on n1 with the name of n2: first with the address of n1's Node, which is refused, and then, as
-// on a host that nobody has seen before, with an address that no Node has. n2 finds out that its Node is another host's.
+// on a host that nobody has seen before, with an address that no Node has. n2 finds out that its Node is another
+// host's.
 func (w *world) testTwin(t *testing.T) {
 	before := kept(t, w.n2)
 	w.n1.Manxd().Kill()
