@@ -50,6 +50,7 @@ type Store struct {
 	missing map[string]bool // custom resources that were asked for and are not there
 	reached chan struct{}   // closed when a watch could be opened after a loss
 	paged   bool            // whether the server cannot begin a watch with what is there
+	proven  bool            // whether it is known that it can
 }
 
 var _ datastore.Backend = (*Store)(nil)
@@ -208,7 +209,7 @@ func (s *Store) tell(o *model.Object, notices []conversion.Notice) {
 func (s *Store) Close() error {
 	s.cancel()
 	s.watches.Wait()
-	s.client.rest.Client.CloseIdleConnections()
+	s.client.close()
 	return nil
 }
 
@@ -415,11 +416,7 @@ func (s *Store) pages(
 			return 0, err
 		}
 		if page.next == "" {
-			revision, err := strconv.ParseInt(page.revision, 10, 64)
-			if err != nil {
-				return 0, fmt.Errorf("%w: revision of the list: %w", errMangled, err)
-			}
-			return revision, nil
+			return revisionOfList(page)
 		}
 		q.Set("continue", page.next)
 	}

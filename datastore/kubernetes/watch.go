@@ -210,11 +210,17 @@ func (f *feed) once(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if f.at == 0 && f.store.beginsWithAll() {
-		err := f.followFromStart(ctx, r)
-		if !cannotStream(err) {
+		begin := f.followFromStart
+		if r.many {
+			begin = f.readWhole
+		}
+		err := begin(ctx, r)
+		switch {
+		case cannotStream(err):
+			f.store.cannotBeginWithAll(err)
+		case err != nil || !r.many:
 			return err
 		}
-		f.store.cannotBeginWithAll(err)
 	}
 	if f.at == 0 {
 		if err := f.read(ctx, r); err != nil {
@@ -307,8 +313,7 @@ func framesOf(r resource, stream io.Reader) frames {
 
 // followFromStart is a watch that begins with everything that there is, which a bookmark ends.
 func (f *feed) followFromStart(ctx context.Context, r resource) error {
-	stream, err := f.open(ctx, r, url.Values{"sendInitialEvents": {"true"},
-		"resourceVersionMatch": {string(metav1.ResourceVersionMatchNotOlderThan)}})
+	stream, err := f.open(ctx, r, fromStart())
 	if err != nil {
 		return err
 	}
@@ -355,6 +360,12 @@ func (f *feed) followFromStart(ctx context.Context, r resource) error {
 	}
 }
 
+// fromStart has a watch begin with everything that there is, as of the moment of the request.
+func fromStart() url.Values {
+	return url.Values{"sendInitialEvents": {"true"},
+		"resourceVersionMatch": {string(metav1.ResourceVersionMatchNotOlderThan)}}
+}
+
 // early is the error of a watch that ended before everything had come.
 func early(err error) error {
 	if errors.Is(err, io.EOF) {
@@ -365,11 +376,20 @@ func early(err error) error {
 
 // read reads everything page by page.
 func (f *feed) read(ctx context.Context, r resource) error {
+	return f.readBy(ctx, r, func(each func(*model.Object) error) (int64, error) {
+		return f.store.pages(ctx, r, "", nil, true, each)
+	})
+}
+
+// readBy delivers everything that a visit comes by, which returns the revision of that.
+func (f *feed) readBy(
+	ctx context.Context, r resource, visit func(each func(*model.Object) error) (int64, error),
+) error {
 	seen, err := f.newReading(ctx)
 	if err != nil {
 		return err
 	}
-	at, err := f.store.pages(ctx, r, "", nil, true, func(o *model.Object) error {
+	at, err := visit(func(o *model.Object) error {
 		f.store.present(r) // who sees an object is no longer told that there can be none
 		if !seen.deliver(ctx, o) {
 			return ctx.Err()

@@ -224,6 +224,9 @@ func (o *Operation) wrote(key model.Key, stored *model.Object, err error) (*mode
 		return nil, err
 	}
 	o.remember(stored)
+	if o.kinds[key.Kind] {
+		o.tables.Wrote(stored)
+	}
 	return stored, nil
 }
 
