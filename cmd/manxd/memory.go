@@ -10,15 +10,16 @@ import (
 
 const (
 	smallMemory = 256 << 20
-	smallHeap   = 96 << 20
+	smallHeap   = 64 << 20
 	memoryPoll  = time.Second
 )
 
-// tuneRuntime trades memory for processor time, up to a bound: the garbage collector runs seldom until the heap has 96 MB,
+// tuneRuntime trades memory for processor time, up to a bound: the garbage collector runs seldom until the heap has 64 MB,
 // and then when it has one and a half of what is really used. What lies between objects that stay cannot be given back, so the
 // more garbage a burst may leave, the more memory is lost for good. Until the use is known, 256 MB are the limit, or twice
 // the use; one that does not grow would have the collector run all the time once a peer announces some 100,000 routes. When a
-// burst is over, a start or a full table for instance, the host gets back what it took. GOGC and GOMEMLIMIT override this.
+// burst is over, a start or a full table for instance, the host gets back what it took, the mapped pages of the program's
+// file included. GOGC and GOMEMLIMIT override this.
 func tuneRuntime(ctx context.Context) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -45,6 +46,7 @@ func tuneRuntime(ctx context.Context) {
 		}
 		if burst.over(use) {
 			debug.FreeOSMemory()
+			forgetProgram()
 		}
 	}
 }
