@@ -59,8 +59,8 @@ func (t *Tables) takeRead(e Event) {
 	}
 }
 
-// Wrote takes over a version of an object that this process has just stored, as the watch would a moment later. One that
-// the tables do not know is left to the watch, which alone tells when such an object is gone.
+// Wrote takes over a version of an object that this process has just stored, as the watch would a moment later. One
+// that the tables do not know is left to the watch, which alone tells when such an object is gone.
 func (t *Tables) Wrote(o *model.Object) {
 	if o.Err == nil && t.Snapshot().Get(o.Key) != nil {
 		t.takeRead(Event{Type: EventUpdate, Key: o.Key, Object: o, Revision: o.Revision})

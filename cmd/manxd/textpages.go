@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forgetProgram has the kernel forget which pages of the program's file are mapped: most were used by the start alone, or
-// came along with others. Those in use come back from the page cache as they are touched. Errors do no harm.
+// forgetProgram has the kernel forget which pages of the program's file are mapped: most were used by the start
+// alone, or came along with others. Those in use come back from the page cache as they are touched. Errors do no harm.
 func forgetProgram() {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -28,8 +28,8 @@ func forgetProgram() {
 	}
 }
 
-// programPart is where a line of /proc/PID/maps (proc_pid_maps(5)) has a part of a file that cannot be written: nothing is
-// in memory that is not in the file.
+// programPart is where a line of /proc/PID/maps (proc_pid_maps(5)) has a part of a file that cannot be written:
+// nothing is in memory that is not in the file.
 func programPart(line, file string) (start, size uintptr, ok bool) {
 	fields := strings.Fields(line)
 	if len(fields) < 6 || strings.Contains(fields[1], "w") || !strings.HasSuffix(line, " "+file) {

@@ -23,8 +23,8 @@ const (
 	asMergePatch = "application/merge-patch+json"
 )
 
-// client sends requests to the API and hands on what it answers as bytes. Watches have a connection of their own, on which
-// no answer waits for others.
+// client sends requests to the API and hands on what it answers as bytes. Watches have a connection of their own, on
+// which no answer waits for others.
 type client struct{ rest, watches *rest.RESTClient }
 
 func newClient(config *rest.Config) (*client, error) {

@@ -21,8 +21,8 @@ const (
 // dialer makes a connection. It is what rest.Config.Dial holds.
 type dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// gathered is config with connections of its own, from which data are read in batches: for watches, whose events come one
-// by one for as long as the cluster lives.
+// gathered is config with connections of its own, from which data are read in batches: for watches, whose events come
+// one by one for as long as the cluster lives.
 func gathered(config *rest.Config) *rest.Config {
 	dial := config.Dial
 	if dial == nil {
@@ -44,8 +44,8 @@ func gathered(config *rest.Config) *rest.Config {
 	return config
 }
 
-// gathering is a connection whose data are read in batches while they come in small pieces. It has one reader, which sets
-// no deadlines.
+// gathering is a connection whose data are read in batches while they come in small pieces. It has one reader, which
+// sets no deadlines.
 type gathering struct {
 	*net.TCPConn
 	raw     syscall.RawConn

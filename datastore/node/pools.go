@@ -27,8 +27,8 @@ type PoolConfig struct {
 	NodeSelector     string
 }
 
-// ensurePools makes a default pool for each family of which no pool exists. inUse finds the prefixes that it must avoid,
-// which takes all Nodes of the cluster.
+// ensurePools makes a default pool for each family of which no pool exists. inUse finds the prefixes that it must
+// avoid, which takes all Nodes of the cluster.
 func ensurePools(
 	ctx context.Context, store datastore.Store, c *Config, inUse func(context.Context) ([]netip.Prefix, error),
 ) (warnings []string, err error) {
