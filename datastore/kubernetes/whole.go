@@ -28,8 +28,10 @@ const wholeTimeout = time.Minute
 // everything, and, since only answers are compressed, a tenth of the bytes. Where a server can do the one it gives the
 // other, too, from its cache and as of the moment of the request.
 func (f *feed) readWhole(ctx context.Context, r resource) error {
-	if err := f.store.streams(ctx); err != nil {
+	if err := f.store.streams(ctx); cannotStream(err) {
 		return err
+	} else if err != nil { // about Namespaces, say, which says nothing of this kind
+		return f.followFromStart(ctx, r)
 	}
 	return f.readBy(ctx, r, func(each func(*model.Object) error) (int64, error) {
 		page, err := f.store.whole(ctx, r, each)
