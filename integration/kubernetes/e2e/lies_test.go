@@ -317,9 +317,10 @@ func (w *world) testTwin(t *testing.T) {
 	}
 	t.Log(out)
 	w.n1.Manxd().Kill()
-	// The first host registers when it starts again, and has its Node back.
+	// The first host registers when it starts again, and has its Node back. Before, n1's address is that of n2.
 	w.n2.Manxd().Kill()
 	must(t, w.n2.StartManxd(w.arguments(1)...))
+	must(t, w.n2.Ready(patience))
 	must(t, w.n1.StartManxd(w.arguments(0)...))
 	w.ready(t)
 	w.connected(t)
