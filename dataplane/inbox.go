@@ -21,6 +21,7 @@ type batch struct {
 	learned [][]route.Learned
 	events  []kernel.Event
 	resync  bool
+	woken   bool               // something else changed that targets look at themselves
 	retries []chan<- []Retried // who waits for what comes of trying again
 }
 
@@ -39,6 +40,11 @@ func (i *inbox) take() batch {
 	b := i.next
 	i.next = batch{}
 	return b
+}
+
+// onlyLearned reports whether there is nothing but learned routes. A batch with nothing at all is one whose time came.
+func (b *batch) onlyLearned() bool {
+	return len(b.learned) > 0 && !b.told && len(b.events) == 0 && !b.resync && !b.woken && len(b.retries) == 0
 }
 
 // takeKernel takes only what came of the kernel.
@@ -81,5 +87,5 @@ func (i *inbox) empty() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	b := &i.next
-	return !b.told && len(b.learned) == 0 && len(b.events) == 0 && !b.resync && len(b.retries) == 0
+	return !b.told && len(b.learned) == 0 && len(b.events) == 0 && !b.resync && !b.woken && len(b.retries) == 0
 }

@@ -119,6 +119,11 @@ func (t *Target) Learn(changes []Learned) {
 	}
 }
 
+// OnlyLearned reports whether nothing but what Learn took over waits for the next Flush.
+func (t *Target) OnlyLearned() bool {
+	return t.resync.listed && !t.changedLinks && len(t.departures) == 0 && t.table.Failures() == 0
+}
+
 func (t *Target) state(p netip.Prefix) *state {
 	s := t.states[p]
 	if s == nil {
