@@ -55,7 +55,7 @@ func TestRepairsAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	table.Flush()
-	if lines := told(); len(lines) != mostRepairs+1 || lines[mostRepairs] != "9 more" {
+	if lines := told(); len(lines) != MostRepairs+1 || lines[MostRepairs] != "9 more" {
 		t.Errorf("an emptied table: %q", lines)
 	}
 }
