@@ -13,6 +13,7 @@ const round = 2048
 // of failures among them. A failure stops nothing; Next says when it is tried again.
 func (t *table) Flush() (steps, failures int) {
 	now := t.now()
+	t.kernel.failed = nil
 	t.failed.Due(now, t.touch)
 	do := func(n uint32, action reconcile.Action) {
 		t.steps = append(t.steps, step{action, n})

@@ -273,7 +273,6 @@ func (t *Target) Flush() (steps, failures int, err error) {
 		t.resolveAgain()
 	}
 	t.decideDirty()
-	t.under.failed = nil
 	steps, failures = t.table.Flush()
 	t.applied += steps - failures
 	t.departLeftovers()
