@@ -60,13 +60,13 @@ func (a *Agent) SetState(s State) {
 	a.put(func(b *batch) { b.state, b.told = b.state.Then(s), true })
 }
 
-// Learn hands over what changed in BGP: the whole new state of each prefix; one without next hops is gone. The slices
-// belong to the agent from then on.
+// Learn hands over what changed in BGP: the whole new state of each prefix; one without next hops is gone. The agent
+// copies the changes; their next hops are not changed afterwards.
 func (a *Agent) Learn(changes []route.Learned) {
 	if !slices.ContainsFunc(a.targets, learns) {
 		return
 	}
-	a.put(func(b *batch) { b.learned = append(b.learned, changes) })
+	a.put(func(b *batch) { b.learned = append(b.learned, changes...) })
 }
 
 // Handle hands over what happened in the kernel.
@@ -115,6 +115,7 @@ func (a *Agent) step() time.Duration {
 		a.setState(b.state)
 	}
 	a.learn(b.learned)
+	a.inbox.giveBack(b.learned)
 	a.handle(b.events, b.resync)
 	if !a.host.Known() {
 		refuseRetry(b.retries)
@@ -149,15 +150,13 @@ func learns(t Target) bool {
 	return ok
 }
 
-func (a *Agent) learn(learned [][]route.Learned) {
+func (a *Agent) learn(learned []route.Learned) {
 	if len(learned) == 0 {
 		return
 	}
 	for _, t := range a.targets {
 		if l, ok := t.(Learner); ok {
-			for _, changes := range learned {
-				l.Learn(changes)
-			}
+			l.Learn(learned)
 		}
 	}
 }
