@@ -36,6 +36,7 @@ type Agent struct {
 	onState  func(*hoststate.Host) // called when what concerns this host may differ
 	since    time.Time             // when the first of what this step takes came
 	flushed  flushed
+	due      []time.Time       // when the next Flush of each target may not wait any more
 	problems map[string]string // what was logged last, by target
 	watchErr error
 }
@@ -59,13 +60,13 @@ func (a *Agent) SetState(s State) {
 	a.put(func(b *batch) { b.state, b.told = b.state.Then(s), true })
 }
 
-// Learn hands over what changed in BGP: the whole new state of each prefix; one without next hops is gone. The slices
-// belong to the agent from then on.
+// Learn hands over what changed in BGP: the whole new state of each prefix; one without next hops is gone. The agent
+// copies the changes; their next hops are not changed afterwards.
 func (a *Agent) Learn(changes []route.Learned) {
 	if !slices.ContainsFunc(a.targets, learns) {
 		return
 	}
-	a.put(func(b *batch) { b.learned = append(b.learned, changes) })
+	a.put(func(b *batch) { b.learned = append(b.learned, changes...) })
 }
 
 // Handle hands over what happened in the kernel.
@@ -109,10 +110,12 @@ func (a *Agent) step() time.Duration {
 	defer a.mu.Unlock()
 	b := a.inbox.take()
 	a.since = b.since
+	all := !b.onlyLearned()
 	if b.told {
 		a.setState(b.state)
 	}
 	a.learn(b.learned)
+	a.inbox.giveBack(b.learned)
 	a.handle(b.events, b.resync)
 	if !a.host.Known() {
 		refuseRetry(b.retries)
@@ -123,7 +126,7 @@ func (a *Agent) step() time.Duration {
 		// What was heard while the targets took the state, at the start of the watch for instance, need not be read twice.
 		a.handle(a.inbox.takeKernel())
 	}
-	next := a.flush()
+	next := a.flush(all)
 	retried()
 	return next
 }
@@ -147,15 +150,13 @@ func learns(t Target) bool {
 	return ok
 }
 
-func (a *Agent) learn(learned [][]route.Learned) {
+func (a *Agent) learn(learned []route.Learned) {
 	if len(learned) == 0 {
 		return
 	}
 	for _, t := range a.targets {
 		if l, ok := t.(Learner); ok {
-			for _, changes := range learned {
-				l.Learn(changes)
-			}
+			l.Learn(learned)
 		}
 	}
 }
@@ -171,23 +172,32 @@ func (a *Agent) handle(events []kernel.Event, resync bool) {
 	}
 }
 
-// flush applies what the targets want, in their order.
-func (a *Agent) flush() time.Duration {
+// flush applies what the targets want, in their order: all of them, or those alone that have learned routes, if nothing
+// else waits.
+func (a *Agent) flush(all bool) time.Duration {
+	now := a.now()
+	if a.due == nil {
+		a.due = make([]time.Time, len(a.targets))
+	}
+	for i, t := range a.targets {
+		l, ok := t.(Learner)
+		all = all || !now.Before(a.due[i]) || ok && !l.OnlyLearned()
+	}
 	done := 0
-	for _, t := range a.targets {
+	for i, t := range a.targets {
+		if !all && !learns(t) {
+			continue
+		}
 		steps, _, err := t.Flush()
 		done += steps
 		a.report(t.Name(), cmp.Or(err, t.Health().Problem))
 		a.reportRepairs(t)
+		a.due[i] = a.now().Add(t.Next())
 	}
 	if done > 0 {
 		a.flushed = flushed{at: a.now(), steps: done}
 	}
-	next := a.targets[0].Next()
-	for _, t := range a.targets[1:] {
-		next = min(next, t.Next())
-	}
-	return next
+	return max(slices.MinFunc(a.due, time.Time.Compare).Sub(a.now()), time.Millisecond)
 }
 
 // reportRepairs logs what others had changed and was put right.

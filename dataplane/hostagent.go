@@ -90,7 +90,7 @@ func (h *HostAgent) OnLinks(f func()) { h.onLinks = f }
 // SetPolicy hands over whose policy is in the kernel. Its map belongs to the agent from then on.
 func (h *HostAgent) SetPolicy(p endpointstatus.Policy) {
 	h.files.SetPolicy(p)
-	h.loop.Trigger()
+	h.put(func(b *batch) { b.woken = true })
 }
 
 func (h *HostAgent) watch(ctx context.Context, works func()) error {

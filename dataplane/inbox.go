@@ -10,17 +10,19 @@ import (
 
 // inbox collects what others tell the agent until it has time.
 type inbox struct {
-	mu   sync.Mutex
-	next batch
+	mu    sync.Mutex
+	next  batch
+	spare []route.Learned // for the learned routes of the batch after the next
 }
 
 type batch struct {
 	since   time.Time // when the first of what follows came
 	told    bool      // state is one
 	state   State
-	learned [][]route.Learned
+	learned []route.Learned
 	events  []kernel.Event
 	resync  bool
+	woken   bool               // something else changed that targets look at themselves
 	retries []chan<- []Retried // who waits for what comes of trying again
 }
 
@@ -37,8 +39,27 @@ func (i *inbox) take() batch {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	b := i.next
-	i.next = batch{}
+	i.next = batch{learned: i.spare}
+	i.spare = nil
 	return b
+}
+
+// mostSpare bounds what is kept between two batches, in routes; each is 64 bytes.
+const mostSpare = 1 << 12
+
+// giveBack returns what take handed out, once it is used no more.
+func (i *inbox) giveBack(learned []route.Learned) {
+	if cap(learned) > mostSpare {
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.spare = learned[:0]
+}
+
+// onlyLearned reports whether there is nothing but learned routes. A batch with nothing at all is one whose time came.
+func (b *batch) onlyLearned() bool {
+	return len(b.learned) > 0 && !b.told && len(b.events) == 0 && !b.resync && !b.woken && len(b.retries) == 0
 }
 
 // takeKernel takes only what came of the kernel.
@@ -81,5 +102,5 @@ func (i *inbox) empty() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	b := &i.next
-	return !b.told && len(b.learned) == 0 && len(b.events) == 0 && !b.resync && len(b.retries) == 0
+	return !b.told && len(b.learned) == 0 && len(b.events) == 0 && !b.resync && !b.woken && len(b.retries) == 0
 }

@@ -43,8 +43,10 @@ type Target interface {
 
 // Learner is a Target that takes the routes that BGP has learned.
 type Learner interface {
-	// Learn takes over the whole new state of each prefix.
+	// Learn takes over the whole new state of each prefix. It may keep next hops, but not the slice.
 	Learn([]route.Learned)
+	// OnlyLearned reports whether nothing but learned routes waits for the next Flush: then no other target is concerned.
+	OnlyLearned() bool
 }
 
 var (

@@ -82,7 +82,7 @@ func (t *statusTable) upOutsideMesh() (list []netip.Addr) {
 func (f *fib) size() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.entries) + len(f.mine.Originated)
+	return f.rows.Len() + len(f.mine.Originated)
 }
 
 // countPeer reads the counters of one session.

@@ -10,6 +10,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/dataplane/prefixtable"
 	"github.com/manxnet/manx/datastore/ownership"
 )
 
@@ -20,37 +21,65 @@ const defaultLocalPref = 100 // RFC 4271 section 9.1.1 leaves it to the speaker;
 type fib struct {
 	changed chan struct{} // holds one token while something is dirty
 
-	mu      sync.Mutex
-	entries map[netip.Prefix]*fibEntry
-	dirty   []netip.Prefix
-	mine    ownership.Set
-	outward outward
-	reflect map[netip.Addr]netip.Addr // our cluster ID on sessions with clients, by peer
-	scratch []fibPath
+	mu         sync.Mutex
+	rows       *prefixtable.Table[fibRow]
+	attributes prefixtable.Interned[fibPath, *pathAttributes]
+	more       map[uint32][]storedPath // by row: the paths of those that have several
+	dirty      []uint32                // rows
+	mine       ownership.Set
+	outward    outward
+	reflect    map[netip.Addr]netip.Addr // our cluster ID on sessions with clients, by peer
+	taken      []bgp.Route               // by the last Take
+	scratch    []storedPath
+	usable     []storedPath
+	last       struct { // whose attributes were looked up last: those of an UPDATE have many routes
+		fibPath
+		number uint32
+	}
 
 	changes uint64 // of paths, our own included
 
 	changesBy map[netip.Addr]uint64 // those of them by single peers
 }
 
-type fibEntry struct {
-	paths []fibPath
-	one   [1]fibPath // backs paths while there is only one, as is usual
-	dirty bool
+// fibRow is what is known of one prefix. There may be a million of them.
+type fibRow struct {
+	attributes uint32 // of the path, if there is one alone
+	id         uint32 // of that one (RFC 7911)
+	flags      rowFlags
 }
 
-// fibPath is one path; peer and id are its key (RFC 7911).
+type rowFlags uint32
+
+const (
+	rowDirty   rowFlags = 1 << iota
+	rowStale            // the one path is from before a restart of the speaker
+	rowSeveral          // the paths are in fib.more
+)
+
+// storedPath is one path of a prefix; the peer, which is among the attributes, and id are its key (RFC 7911).
+type storedPath struct {
+	attributes uint32 // in fib.attributes
+	id         uint32
+	stale      bool
+}
+
+// fibPath is what many paths have in common.
 type fibPath struct {
 	peer      netip.Addr
 	nextHop   netip.Addr
-	id        uint32
 	localPref uint32
-	stale     bool   // from before a restart of the speaker
 	clusters  string // CLUSTER_LIST (RFC 4456), four bytes each
 }
 
+// pathAttributes is a fibPath and the set of paths with this one alone. Who has taken routes keeps it: it never changes.
+type pathAttributes struct {
+	fibPath
+	paths [1]bgp.Path
+}
+
 func newFIB() *fib {
-	return &fib{changed: make(chan struct{}, 1), entries: map[netip.Prefix]*fibEntry{},
+	return &fib{changed: make(chan struct{}, 1), rows: prefixtable.New[fibRow](), more: map[uint32][]storedPath{},
 		changesBy: map[netip.Addr]uint64{}}
 }
 
@@ -58,7 +87,8 @@ func newFIB() *fib {
 func (s *Speaker) Changed() <-chan struct{} { return s.fib.changed }
 
 // Take hands out up to max changed prefixes (0: all), each with its complete current set of paths; no paths mean
-// that the prefix is gone. It returns nothing when nothing changed. If more is left, Changed fires again.
+// that the prefix is gone. It returns nothing when nothing changed. If more is left, Changed fires again. The slice is
+// valid until the next Take, the paths for good.
 func (s *Speaker) Take(max int) []bgp.Route { return s.fib.take(max) }
 
 // Snapshot returns all prefixes with usable paths, in no order, and leaves Take alone.
@@ -68,7 +98,8 @@ func (s *Speaker) Snapshot() []bgp.Route { return s.fib.snapshot() }
 func (f *fib) learnedInside(prefixes []netip.Prefix) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for learned := range f.entries {
+	for n := range f.rows.All() {
+		learned := f.rows.Prefix(n)
 		for _, p := range prefixes {
 			if p.Bits() <= learned.Bits() && p.Contains(learned.Addr()) {
 				return true
@@ -82,8 +113,8 @@ func (f *fib) learnedInside(prefixes []netip.Prefix) bool {
 func (f *fib) knows(prefix netip.Prefix) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	e := f.entries[prefix]
-	return e != nil && len(e.paths) > 0
+	n := f.rows.Find(prefix)
+	return n != 0 && f.rows.Row(n).hasPaths()
 }
 
 func (f *fib) signal() {
@@ -108,12 +139,13 @@ func (f *fib) update(paths []*apiutil.Path) {
 		if p.Withdrawal {
 			f.remove(prefix, p.PeerAddress, p.RemoteID)
 		} else {
-			f.add(prefix, learnedPath(p))
+			f.add(prefix, storedPath{attributes: f.number(learnedPath(p)), id: p.RemoteID})
 		}
 	}
 	if len(f.dirty) > 0 {
 		f.signal()
 	}
+	f.forgetAttributes()
 }
 
 // changesByOthers counts the changes of paths so far that were not this peer's doing.
@@ -124,7 +156,7 @@ func (f *fib) changesByOthers(peer netip.Addr) uint64 {
 }
 
 func learnedPath(p *apiutil.Path) fibPath {
-	l := fibPath{peer: p.PeerAddress, id: p.RemoteID, localPref: defaultLocalPref}
+	l := fibPath{peer: p.PeerAddress, localPref: defaultLocalPref}
 	for _, a := range p.Attrs {
 		switch a := a.(type) {
 		case *gobgp.PathAttributeNextHop:
@@ -142,45 +174,110 @@ func learnedPath(p *apiutil.Path) fibPath {
 	return l
 }
 
-func (f *fib) add(prefix netip.Prefix, p fibPath) {
-	e := f.entries[prefix]
-	if e == nil {
-		e = &fibEntry{}
-		e.paths = e.one[:0]
-		f.entries[prefix] = e
+// number returns that of the attributes of a path.
+func (f *fib) number(p fibPath) uint32 {
+	if f.last.number == 0 || f.last.fibPath != p {
+		f.last.fibPath = p
+		f.last.number = f.attributes.Number(p, func() *pathAttributes {
+			return &pathAttributes{fibPath: p, paths: [1]bgp.Path{{NextHop: p.nextHop, Peer: p.peer}}}
+		})
 	}
+	return f.last.number
+}
+
+// forgetAttributes forgets the attributes that no path has any more, if they may be many.
+func (f *fib) forgetAttributes() {
+	if !f.attributes.Crowded() {
+		return
+	}
+	f.last.number = 0
+	f.attributes.Sweep(func(yield func(uint32) bool) {
+		for n := range f.rows.All() {
+			for _, p := range f.paths(n) {
+				if !yield(p.attributes) {
+					return
+				}
+			}
+		}
+	})
+}
+
+func (f *fib) path(p storedPath) *pathAttributes { return *f.attributes.At(p.attributes) }
+
+func (r *fibRow) hasPaths() bool { return r.attributes != 0 || r.flags&rowSeveral != 0 }
+
+// paths returns those of a row. The slice is valid until the next call.
+func (f *fib) paths(n uint32) []storedPath {
+	r := f.rows.Row(n)
+	f.scratch = f.scratch[:0]
+	switch {
+	case r.flags&rowSeveral != 0:
+		f.scratch = append(f.scratch, f.more[n]...)
+	case r.attributes != 0:
+		f.scratch = append(f.scratch, storedPath{r.attributes, r.id, r.flags&rowStale != 0})
+	}
+	return f.scratch
+}
+
+// setPaths replaces those of a row.
+func (f *fib) setPaths(n uint32, list []storedPath) {
+	r := f.rows.Row(n)
+	if r.flags&rowSeveral != 0 {
+		delete(f.more, n)
+	}
+	r.attributes, r.id, r.flags = 0, 0, r.flags&rowDirty
+	switch len(list) {
+	case 0:
+	case 1:
+		r.attributes, r.id = list[0].attributes, list[0].id
+		if list[0].stale {
+			r.flags |= rowStale
+		}
+	default:
+		r.flags |= rowSeveral
+		f.more[n] = slices.Clone(list)
+	}
+}
+
+func (f *fib) add(prefix netip.Prefix, p storedPath) {
+	n := f.rows.Put(prefix)
+	peer := f.path(p).peer
+	before := f.paths(n)
 	// Stale paths of the same peer are replaced whatever their identifier was.
-	n := len(e.paths)
-	e.paths = slices.DeleteFunc(e.paths, func(o fibPath) bool { return o.peer == p.peer && o.stale && o.id != p.id })
-	i := slices.IndexFunc(e.paths, func(o fibPath) bool { return o.peer == p.peer && o.id == p.id })
+	list := slices.DeleteFunc(before, func(o storedPath) bool {
+		return o.stale && o.id != p.id && f.path(o).peer == peer
+	})
+	i := slices.IndexFunc(list, func(o storedPath) bool { return o.id == p.id && f.path(o).peer == peer })
 	switch {
 	case i < 0:
-		e.paths = append(e.paths, p)
-	case e.paths[i] == p && n == len(e.paths):
+		list = append(list, p)
+	case list[i] == p && len(list) == len(before):
 		return
 	default:
-		e.paths[i] = p
+		list[i] = p
 	}
-	f.touch(prefix, e)
+	f.setPaths(n, list)
+	f.touch(n)
 }
 
 func (f *fib) remove(prefix netip.Prefix, peer netip.Addr, id uint32) {
-	e := f.entries[prefix]
-	if e == nil {
+	n := f.rows.Find(prefix)
+	if n == 0 {
 		return
 	}
-	i := slices.IndexFunc(e.paths, func(o fibPath) bool { return o.peer == peer && o.id == id })
+	list := f.paths(n)
+	i := slices.IndexFunc(list, func(o storedPath) bool { return o.id == id && f.path(o).peer == peer })
 	if i < 0 {
 		return
 	}
-	e.paths = slices.Delete(e.paths, i, i+1)
-	f.touch(prefix, e)
+	f.setPaths(n, slices.Delete(list, i, i+1))
+	f.touch(n)
 }
 
-func (f *fib) touch(prefix netip.Prefix, e *fibEntry) {
-	if !e.dirty {
-		e.dirty = true
-		f.dirty = append(f.dirty, prefix)
+func (f *fib) touch(n uint32) {
+	if r := f.rows.Row(n); r.flags&rowDirty == 0 {
+		r.flags |= rowDirty
+		f.dirty = append(f.dirty, n)
 	}
 }
 
@@ -188,68 +285,72 @@ func (f *fib) touch(prefix netip.Prefix, e *fibEntry) {
 func (f *fib) take(limit int) []bgp.Route {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := len(f.dirty)
-	if n == 0 {
+	count := len(f.dirty)
+	if count == 0 {
 		return nil
 	}
-	if limit > 0 && limit < n {
-		n = limit
+	if limit > 0 && limit < count {
+		count = limit
 	}
-	routes := make([]bgp.Route, 0, n)
-	arena := make([]bgp.Path, 0, n) // one allocation for the paths of all routes, as long as there is one each
-	for _, prefix := range f.dirty[:n] {
-		e := f.entries[prefix]
-		e.dirty = false
-		var r bgp.Route
-		r, arena = f.route(prefix, e, arena)
-		routes = append(routes, r)
-		if len(e.paths) == 0 {
-			delete(f.entries, prefix)
+	f.taken = slices.Grow(f.taken[:0], count)
+	for _, n := range f.dirty[:count] {
+		r := f.rows.Row(n)
+		r.flags &^= rowDirty
+		f.taken = append(f.taken, f.route(n))
+		if !r.hasPaths() {
+			f.rows.Remove(n)
 		}
 	}
-	if n == len(f.dirty) {
+	if count == len(f.dirty) {
 		f.dirty = f.dirty[:0]
 		if cap(f.dirty) > 4096 {
 			f.dirty = nil
 		}
 	} else {
-		f.dirty = f.dirty[n:]
+		f.dirty = f.dirty[count:]
 		f.signal()
 	}
-	return routes
+	return f.taken
 }
 
 // route turns the paths of a prefix into a route; of several groups of paths the one with the highest preference counts.
-func (f *fib) route(prefix netip.Prefix, e *fibEntry, arena []bgp.Path) (bgp.Route, []bgp.Path) {
-	r := bgp.Route{Prefix: prefix}
+func (f *fib) route(n uint32) bgp.Route {
+	r := bgp.Route{Prefix: f.rows.Prefix(n)}
 	best := uint32(0)
-	usable := f.scratch[:0]
-	for _, p := range e.paths {
-		if why, _ := f.refuse(prefix, p); why != "" {
+	usable := f.usable[:0]
+	for _, stored := range f.paths(n) {
+		p := f.path(stored)
+		if why, _ := f.refuse(r.Prefix, p.fibPath); why != "" {
 			continue
 		}
-		usable = append(usable, p)
+		usable = append(usable, stored)
 		best = max(best, p.localPref)
 	}
-	f.scratch = usable
-	start := len(arena)
-	for _, p := range usable {
-		if p.localPref == best {
-			arena = append(arena, bgp.Path{NextHop: p.nextHop, Peer: p.peer})
-		}
-	}
-	if len(arena) == start {
-		return r, arena
-	}
-	r.Paths = arena[start:len(arena):len(arena)]
-	if len(r.Paths) > 1 {
-		slices.SortFunc(r.Paths, comparePaths)
-		r.Paths = slices.CompactFunc(r.Paths, func(a, b bgp.Path) bool { return a == b }) // one peer may send one next hop twice (RFC 7911)
+	f.usable = usable
+	switch len(usable) {
+	case 0:
+		return r
+	case 1:
+		r.Paths = f.path(usable[0]).paths[:]
+	default:
+		r.Paths = f.equalPaths(usable, best)
 	}
 	if best < bgp.MaxPriority {
 		r.Metric = bgp.MaxPriority - best
 	}
-	return r, arena
+	return r
+}
+
+// equalPaths returns the paths of a preference, sorted.
+func (f *fib) equalPaths(usable []storedPath, localPref uint32) []bgp.Path {
+	list := make([]bgp.Path, 0, len(usable))
+	for _, stored := range usable {
+		if p := f.path(stored); p.localPref == localPref {
+			list = append(list, p.paths[0])
+		}
+	}
+	slices.SortFunc(list, comparePaths)
+	return slices.Compact(list) // one peer may send one next hop twice (RFC 7911)
 }
 
 func comparePaths(a, b bgp.Path) int {
@@ -267,17 +368,17 @@ func (f *fib) setOwn(mine ownership.Set) {
 	differ(f.mine.Addresses, mine.Addresses, func(netip.Addr) { addresses = true })
 	f.mine = mine
 	for _, p := range exact {
-		if e := f.entries[p]; e != nil {
-			f.touch(p, e)
+		if n := f.rows.Find(p); n != 0 {
+			f.touch(n)
 		}
 	}
 	if addresses || len(blocks) > 0 {
 		inside := func(p netip.Prefix) bool {
 			return slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Bits() <= p.Bits() && b.Contains(p.Addr()) })
 		}
-		for p, e := range f.entries {
-			if addresses || inside(p) {
-				f.touch(p, e)
+		for n := range f.rows.All() {
+			if addresses || inside(f.rows.Prefix(n)) {
+				f.touch(n)
 			}
 		}
 	}
@@ -301,10 +402,12 @@ func differ[K comparable, V any](a, b map[K]V, visit func(K)) {
 func (f *fib) markStale() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, e := range f.entries {
-		for i := range e.paths {
-			e.paths[i].stale = true
+	for n := range f.rows.All() {
+		list := f.paths(n)
+		for i := range list {
+			list[i].stale = true
 		}
+		f.setPaths(n, list)
 	}
 }
 
@@ -312,11 +415,12 @@ func (f *fib) markStale() {
 func (f *fib) sweepStale() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for prefix, e := range f.entries {
-		n := len(e.paths)
-		e.paths = slices.DeleteFunc(e.paths, func(p fibPath) bool { return p.stale })
-		if n != len(e.paths) {
-			f.touch(prefix, e)
+	for n := range f.rows.All() {
+		all := f.paths(n)
+		list := slices.DeleteFunc(all, func(p storedPath) bool { return p.stale })
+		if len(list) != len(all) {
+			f.setPaths(n, list)
+			f.touch(n)
 		}
 	}
 	f.signal()
@@ -325,11 +429,9 @@ func (f *fib) sweepStale() {
 func (f *fib) snapshot() []bgp.Route {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	routes := make([]bgp.Route, 0, len(f.entries))
-	arena := make([]bgp.Path, 0, len(f.entries))
-	for prefix, e := range f.entries {
-		var r bgp.Route
-		if r, arena = f.route(prefix, e, arena); len(r.Paths) > 0 {
+	routes := make([]bgp.Route, 0, f.rows.Len())
+	for n := range f.rows.All() {
+		if r := f.route(n); len(r.Paths) > 0 {
 			routes = append(routes, r)
 		}
 	}

@@ -3,6 +3,7 @@ package speaker
 import (
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -49,8 +50,8 @@ func TestFIBCoalescesByPrefix(t *testing.T) {
 		t.Fatalf("an announcement without a difference gave %v", got)
 	}
 	f.update([]*apiutil.Path{best("10.2.0.0/24", "10.0.0.2", "", 0, 0)})
-	if got = f.take(0); len(got) != 1 || len(got[0].Paths) != 0 || len(f.entries) != 1 {
-		t.Fatalf("after the withdrawal: %v, %d entries", got, len(f.entries))
+	if got = f.take(0); len(got) != 1 || len(got[0].Paths) != 0 || f.rows.Len() != 1 {
+		t.Fatalf("after the withdrawal: %v, %d entries", got, f.rows.Len())
 	}
 	f.update([]*apiutil.Path{{PeerAddress: netip.Addr{}, Nlri: best("10.9.0.0/24", "10.0.0.2", "", 0, 0).Nlri}})
 	if got = f.take(0); got != nil {
@@ -216,4 +217,67 @@ func TestChangesByOthers(t *testing.T) {
 			t.Errorf("changes that are not %s's: %d, want %d", peer, got, want)
 		}
 	}
+}
+
+// keptBytes are those of the heap in use.
+func keptBytes() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// BenchmarkFIB100k measures what a learned route costs between GoBGP and the agents, and how much of it is kept.
+func BenchmarkFIB100k(b *testing.B) {
+	const n, perUpdate = 100_000, 500
+	var updates [][]*apiutil.Path
+	attrs := best("10.0.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0).Attrs
+	for i := range n {
+		if i%perUpdate == 0 {
+			updates = append(updates, nil)
+		}
+		nlri, _ := gobgp.NewIPAddrPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 10), byte(i >> 2), byte(i << 6)}), 26))
+		last := &updates[len(updates)-1]
+		*last = append(*last, &apiutil.Path{Family: gobgp.RF_IPv4_UC, Nlri: nlri, PeerAddress: ip("10.0.0.2"), Attrs: attrs})
+	}
+	var kept uint64
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		before := keptBytes()
+		b.StartTimer()
+		f := newFIB()
+		for _, u := range updates {
+			f.update(u)
+			f.take(4096)
+		}
+		b.StopTimer()
+		kept += keptBytes() - before
+		runtime.KeepAlive(f)
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(kept)/float64(n*b.N), "kept-B/route")
+}
+
+// A peer that gives each route other attributes, and changes them all the time, makes no more be kept than there is.
+func TestFIBForgetsAttributes(t *testing.T) {
+	f := newFIB()
+	for round := range 20 {
+		for i := range 500 {
+			f.update([]*apiutil.Path{best(fmt.Sprintf("10.%d.%d.0/24", i/250, i%250), "10.0.0.2", "10.0.0.2", uint32(1000*round+i), 0)})
+		}
+	}
+	if n := f.attributes.Len(); n > 5000 {
+		t.Errorf("%d sets of attributes are kept for 500 routes", n)
+	}
+	for _, r := range f.take(0) {
+		if len(r.Paths) != 1 || r.Metric != bgp.MaxPriority-19000-metricIndex(r.Prefix) {
+			t.Fatalf("%+v", r)
+		}
+	}
+}
+
+func metricIndex(p netip.Prefix) uint32 {
+	a := p.Addr().As4()
+	return uint32(a[1])*250 + uint32(a[2])
 }

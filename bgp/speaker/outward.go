@@ -28,9 +28,9 @@ func (f *fib) setOutward(shared map[netip.Prefix]bool, ranges []netip.Prefix) {
 		return
 	}
 	f.outward = outward{shared: shared, ranges: slices.Clone(ranges)}
-	for p, e := range f.entries {
-		if before.has(p) != f.outward.has(p) {
-			f.touch(p, e)
+	for n := range f.rows.All() {
+		if p := f.rows.Prefix(n); before.has(p) != f.outward.has(p) {
+			f.touch(n)
 		}
 	}
 	if len(f.dirty) > 0 {

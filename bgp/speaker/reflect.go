@@ -39,8 +39,8 @@ func (f *fib) setReflecting(sessions []bgp.Session) {
 		return
 	}
 	f.reflect = reflect
-	for p, e := range f.entries {
-		f.touch(p, e)
+	for n := range f.rows.All() {
+		f.touch(n)
 	}
 	if len(f.dirty) > 0 {
 		f.signal()

@@ -86,8 +86,10 @@ func (f *fib) rejected() []RejectedRoute {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var list []RejectedRoute
-	for prefix, e := range f.entries {
-		for _, p := range e.paths {
+	for n := range f.rows.All() {
+		prefix := f.rows.Prefix(n)
+		for _, stored := range f.paths(n) {
+			p := f.path(stored).fibPath
 			if class, reason := f.refuse(prefix, p); class != "" && class != RejectService {
 				list = append(list, RejectedRoute{Prefix: prefix, Path: bgp.Path{NextHop: p.nextHop, Peer: p.peer}, Class: class, Reason: reason})
 			}

@@ -14,12 +14,12 @@ const (
 	memoryPoll  = time.Second
 )
 
-// tuneRuntime trades memory for processor time, up to a bound: the garbage collector runs seldom until the heap has
-// 64 MB, and then when it has one and a half of what is really used. What lies between objects that stay cannot be
-// given back, so the more garbage a burst may leave, the more memory is lost for good. Until the use is known, 256 MB
-// are the limit, or twice the use; one that does not grow would have the collector run all the time once a peer
-// announces some 100,000 routes. When a burst is over, a start or a full table for instance, the host gets back what
-// it took, the mapped pages of the program's file included. GOGC and GOMEMLIMIT override this.
+// tuneRuntime trades memory for processor time, up to a bound. While much is allocated, the garbage collector runs when
+// the heap has three times what is really used, or 64 MB. When a burst is over, a start or a full table for instance,
+// the host gets back what it took, the mapped pages of the program's file included, and the heap may grow by half only:
+// memory between objects that stay cannot be given back. The memory limit is 256 MB until the use is known, then it
+// follows the use; a limit that does not grow would have the collector run all the time once a peer announces some
+// 100,000 routes. GOGC and GOMEMLIMIT override all of this.
 func tuneRuntime(ctx context.Context) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -36,7 +36,8 @@ func tuneRuntime(ctx context.Context) {
 		case <-tick.C:
 		}
 		use := readMemory()
-		if next := gcPercent(use.live); next != percent {
+		over := burst.over(use)
+		if next := gcPercent(use.live, burst.pouring()); next != percent {
 			percent = next
 			debug.SetGCPercent(percent)
 		}
@@ -44,7 +45,7 @@ func tuneRuntime(ctx context.Context) {
 			limit = next
 			debug.SetMemoryLimit(limit)
 		}
-		if burst.over(use) {
+		if over {
 			debug.FreeOSMemory()
 			forgetProgram()
 		}
@@ -64,16 +65,20 @@ func readMemory() memoryUse {
 	return memoryUse{live: s[0].Value.Uint64(), held: s[1].Value.Uint64() - s[2].Value.Uint64(), allocated: s[3].Value.Uint64()}
 }
 
-// Bounds of GOGC.
-const often, seldom = 50, 400
+// Values of GOGC: between bursts, the least during one, and the most.
+const often, inBurst, seldom = 50, 200, 400
 
 // gcPercent is by how much the heap may grow until garbage is collected when live bytes of it are in use.
-func gcPercent(live uint64) int {
+func gcPercent(live uint64, pouring bool) int {
+	least := often
+	if pouring {
+		least = inBurst
+	}
 	if live >= smallHeap {
-		return often
+		return least
 	}
 	room := (smallHeap - live) * 100 / max(1, live)
-	return int(min(seldom, max(often, room/10*10))) // in steps that do not change with each route
+	return int(min(seldom, max(uint64(least), room/10*10))) // in steps that do not change with each route
 }
 
 // memoryLimit is what the process may have when live bytes are in use, in steps that it does not change with each
@@ -84,8 +89,9 @@ func memoryLimit(live uint64) int64 {
 }
 
 const (
-	calmPolls = 5       // that a burst is over for
-	calmRate  = 2 << 20 // bytes allocated from poll to poll that are no burst
+	calmPolls = 5        // that a burst is over for
+	calmRate  = 2 << 20  // bytes allocated from poll to poll that are no burst
+	pourRate  = 16 << 20 // bytes allocated from poll to poll while routes pour in, for instance
 	worthIt   = 8 << 20
 	pause     = 60 // polls between two times that memory is given back: all garbage is collected for it
 )
@@ -97,12 +103,20 @@ type burst struct {
 	spent  bool   // the memory was given back since
 	wait   int    // polls until it may be given back again
 	start  uint64 // what was allocated when it began
+	poured int    // polls until memory is not traded for processor time any more
 }
+
+// pouring reports whether so much was allocated a short time ago that collecting garbage costs much.
+func (b *burst) pouring() bool { return b.poured > 0 }
 
 // over takes what is in use at each poll, and tells once after each burst that memory should be given back, if that
 // is worth a garbage collection and the last time was a while ago.
 func (b *burst) over(use memoryUse) bool {
 	calm := use.allocated-b.before < calmRate
+	b.poured = max(0, b.poured-1)
+	if use.allocated-b.before >= pourRate {
+		b.poured = calmPolls
+	}
 	if b.spent && !calm {
 		b.start = b.before
 	}

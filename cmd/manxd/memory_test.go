@@ -13,13 +13,34 @@ func TestMemoryLimitGrowsWithWhatIsInUse(t *testing.T) {
 	}
 }
 
-func TestGarbageOfLargeHeapsIsCollectedEarlier(t *testing.T) {
+func TestGarbageOfLargeHeapsIsCollectedEarlierBetweenBursts(t *testing.T) {
 	for _, x := range []struct {
-		live uint64
-		want int
-	}{{0, 400}, {smallHeap / 5, 400}, {smallHeap / 4, 300}, {smallHeap / 2, 100}, {smallHeap * 2 / 3, 50}, {smallHeap, 50}, {1 << 30, 50}} {
-		if got := gcPercent(x.live); got != x.want {
-			t.Errorf("%d bytes live: GOGC %d, want %d", x.live, got, x.want)
+		live        uint64
+		calm, burst int
+	}{{0, 400, 400}, {smallHeap / 5, 400, 400}, {smallHeap / 4, 300, 300}, {smallHeap / 2, 100, 200},
+		{smallHeap * 2 / 3, 50, 200}, {smallHeap, 50, 200}, {1 << 30, 50, 200}} {
+		if got := gcPercent(x.live, false); got != x.calm {
+			t.Errorf("%d bytes live: GOGC %d, want %d", x.live, got, x.calm)
+		}
+		if got := gcPercent(x.live, true); got != x.burst {
+			t.Errorf("%d bytes live in a burst: GOGC %d, want %d", x.live, got, x.burst)
+		}
+	}
+}
+
+// A burst lasts until little has been allocated for a while: a peer's pauses between UPDATEs do not end it.
+func TestBurstLastsUntilItIsCalm(t *testing.T) {
+	var b burst
+	use := memoryUse{live: 200 << 20, held: 300 << 20, allocated: 1000}
+	for i, step := range []struct {
+		allocate uint64
+		pouring  bool
+	}{{50 << 20, true}, {0, true}, {pourRate, true}, {0, true}, {0, true}, {0, true}, {calmRate, true}, {0, false},
+		{2 * calmRate, false}, {pourRate, true}} {
+		use.allocated += step.allocate
+		b.over(use)
+		if b.pouring() != step.pouring {
+			t.Errorf("poll %d: pouring is %t", i, b.pouring())
 		}
 	}
 }

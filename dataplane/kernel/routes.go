@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,6 +40,9 @@ func (s *socket) listRoutes(all []Route, table Table, family byte) ([]Route, err
 		b.attr32(unix.RTA_TABLE, table.number())
 	}, func(m message) {
 		if r, ok := parseRoute(m.data, only); ok && m.kind == unix.RTM_NEWROUTE {
+			if len(all) > start && slices.Equal(r.NextHops, all[len(all)-1].NextHops) {
+				r.NextHops = all[len(all)-1].NextHops // as mostly: thousands of routes by one gateway
+			}
 			all = append(all, r)
 		}
 	})

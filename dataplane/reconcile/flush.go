@@ -9,7 +9,7 @@ const round = 2048
 // of failures among them. A failure stops nothing; Next says when it is tried again.
 func (t *Table[K, V]) Flush() (steps, failures int) {
 	now := t.now()
-	t.wakeFailed(now)
+	t.failed.Due(now, t.retry)
 	dirty := t.dirty
 	t.dirty = nil
 	for _, e := range dirty {
@@ -38,28 +38,7 @@ func (t *Table[K, V]) Flush() (steps, failures int) {
 }
 
 // Next is when the first failed object is due again; ok is false if there is none.
-func (t *Table[K, V]) Next() (at time.Time, ok bool) { return t.retryAt, len(t.failed) > 0 }
-
-// wakeFailed makes the failed objects dirty whose time has come.
-func (t *Table[K, V]) wakeFailed(now time.Time) {
-	if len(t.failed) == 0 || now.Before(t.retryAt) {
-		return
-	}
-	t.retryAt = time.Time{}
-	for _, f := range t.failed {
-		if !now.Before(f.retryAt) {
-			t.touch(f.entry)
-		} else {
-			t.retryBy(f.retryAt)
-		}
-	}
-}
-
-func (t *Table[K, V]) retryBy(at time.Time) {
-	if t.retryAt.IsZero() || at.Before(t.retryAt) {
-		t.retryAt = at
-	}
-}
+func (t *Table[K, V]) Next() (at time.Time, ok bool) { return t.failed.Next() }
 
 // plan decides what to do about an object: a step now, a removal later, or nothing.
 func (t *Table[K, V]) plan(e *entry[K, V], now time.Time) {
@@ -93,7 +72,9 @@ func (t *Table[K, V]) apply(now time.Time) (failures int) {
 	errs := t.applier.Apply(t.steps)
 	for i, e := range t.stepped {
 		if errs != nil && errs[i] != nil {
-			t.fail(e, errs[i], now)
+			if t.failed.Add(e.key, errs[i], now) {
+				e.since = now.UnixNano()
+			}
 			failures++
 			continue
 		}
@@ -103,21 +84,6 @@ func (t *Table[K, V]) apply(now time.Time) (failures int) {
 	clear(t.stepped)
 	t.steps, t.stepped = t.steps[:0], t.stepped[:0]
 	return failures
-}
-
-func (t *Table[K, V]) fail(e *entry[K, V], err error, now time.Time) {
-	f := t.failed[e.key]
-	if f == nil {
-		f = &failure[K, V]{entry: e}
-		t.failed[e.key] = f
-	}
-	if f.err == nil || f.err.Error() != err.Error() {
-		e.since = now.UnixNano()
-	}
-	f.err = err
-	f.attempts++
-	f.retryAt = now.Add(t.backoff.After(f.attempts))
-	t.retryBy(f.retryAt)
 }
 
 func (t *Table[K, V]) succeed(e *entry[K, V], s *Step[K, V], now time.Time) {
@@ -136,19 +102,13 @@ func (t *Table[K, V]) succeed(e *entry[K, V], s *Step[K, V], now time.Time) {
 
 // settle: the object is as desired.
 func (t *Table[K, V]) settle(e *entry[K, V]) {
-	t.forgive(e)
+	t.failed.Forgive(e.key)
 	e.have, e.drifted = e.want, false
-}
-
-func (t *Table[K, V]) forgive(e *entry[K, V]) {
-	if len(t.failed) > 0 {
-		delete(t.failed, e.key)
-	}
 }
 
 // forget drops an object that is neither wanted nor there.
 func (t *Table[K, V]) forget(e *entry[K, V]) {
-	t.forgive(e)
+	t.failed.Forgive(e.key)
 	if t.entries[e.key] == e {
 		delete(t.entries, e.key)
 	}

@@ -9,15 +9,33 @@ type Repair struct {
 	Wanted string // empty: it should not have been there
 }
 
-// mostRepairs bounds what is remembered: whoever empties a routing table is told so once, not for each route.
-const mostRepairs = 20
+// MostRepairs bounds what is remembered: whoever empties a routing table is told so once, not for each route.
+const MostRepairs = 20
 
-// Repairs returns what was repaired since the last call, and how many more there were.
-func (t *Table[K, V]) Repairs() (list []Repair, more int) {
-	list, more = t.repairs, t.moreRepairs
-	t.repairs, t.moreRepairs = nil, 0
+// RepairLog remembers repairs, MostRepairs of them, and how many more there were.
+type RepairLog struct {
+	list []Repair
+	more int
+}
+
+// Add notes a repair, which make describes unless the log is full.
+func (l *RepairLog) Add(make func() Repair) {
+	if len(l.list) == MostRepairs {
+		l.more++
+		return
+	}
+	l.list = append(l.list, make())
+}
+
+// Take returns what was noted since the last call, and how many more there were.
+func (l *RepairLog) Take() (list []Repair, more int) {
+	list, more = l.list, l.more
+	*l = RepairLog{}
 	return list, more
 }
+
+// Repairs returns what was repaired since the last call, and how many more there were.
+func (t *Table[K, V]) Repairs() (list []Repair, more int) { return t.repairs.Take() }
 
 // drift marks an object that was as desired, or not there, and now differs by what others did.
 func (t *Table[K, V]) drift(e *entry[K, V], present bool, v V) {
@@ -36,16 +54,14 @@ func (t *Table[K, V]) repaired(e *entry[K, V], s *Step[K, V]) {
 		return
 	}
 	e.drifted = false
-	if len(t.repairs) == mostRepairs {
-		t.moreRepairs++
-		return
-	}
-	r := Repair{Key: fmt.Sprint(s.Key)}
-	if s.Action != Add {
-		r.Found = fmt.Sprint(s.Old)
-	}
-	if s.Action != Remove {
-		r.Wanted = fmt.Sprint(s.New)
-	}
-	t.repairs = append(t.repairs, r)
+	t.repairs.Add(func() Repair {
+		r := Repair{Key: fmt.Sprint(s.Key)}
+		if s.Action != Add {
+			r.Found = fmt.Sprint(s.Old)
+		}
+		if s.Action != Remove {
+			r.Wanted = fmt.Sprint(s.New)
+		}
+		return r
+	})
 }

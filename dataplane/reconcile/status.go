@@ -30,3 +30,30 @@ type Status struct {
 	// Revision counts the changes of the desired state; it is that of the object's last change.
 	Revision uint64
 }
+
+// Facts are what the phase of an object follows from.
+type Facts struct {
+	Wanted, Present bool
+	AsWanted        bool  // if both
+	Adopted         bool  // present since before anyone wanted it
+	Failure         error // of the last attempt
+}
+
+// Phase returns the phase and its reason; neither for an object that is neither wanted nor there.
+func (f Facts) Phase() (Phase, string) {
+	switch {
+	case f.Failure != nil && f.Wanted:
+		return Failed, f.Failure.Error()
+	case f.Failure != nil:
+		return Removing, f.Failure.Error()
+	case f.Adopted && f.Present:
+		return Leftover, "left by an earlier run; removed once datastore and BGP are in sync, if still nobody wants it"
+	case f.Wanted && f.Present && f.AsWanted:
+		return Applied, ""
+	case f.Wanted:
+		return Pending, ""
+	case f.Present:
+		return Removing, ""
+	}
+	return "", ""
+}

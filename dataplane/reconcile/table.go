@@ -6,43 +6,24 @@ import (
 	"time"
 )
 
-// Backoff is the time before a failed object is tried again: Min, doubled with each failure, up to Max.
-type Backoff struct{ Min, Max time.Duration }
-
-// DefaultBackoff suits the kernel: quick enough for races, slow enough to wait for an administrator.
-var DefaultBackoff = Backoff{Min: 100 * time.Millisecond, Max: 30 * time.Second}
-
-// After returns the pause after so many failures in a row.
-func (b Backoff) After(failures int) time.Duration {
-	d := b.Min
-	for ; failures > 1 && d < b.Max; failures-- {
-		d *= 2
-	}
-	return min(d, b.Max)
-}
-
 // Table knows the desired and the actual state of the objects of one target, and what is to be done. The cost of each
 // method follows what changes, except for Resync, Prune and All, which look at everything. Not safe for concurrent use.
 type Table[K comparable, V any] struct {
 	applier Applier[K, V]
 	equal   func(a, b V) bool
 	now     func() time.Time
-	backoff Backoff
 
 	entries  map[K]*entry[K, V]
 	dirty    []*entry[K, V]
 	removals []*entry[K, V] // of the flush that is under way
-	failed   map[K]*failure[K, V]
-	example  K         // of failed, for messages
-	retryAt  time.Time // the earliest of failed
+	failed   *Failures[K]
 	revision uint64
 	prune    bool
 	compared bool // with all that the target has, at least once
 	steps    []Step[K, V]
 	stepped  []*entry[K, V]
 
-	repairs     []Repair
-	moreRepairs int
+	repairs RepairLog
 }
 
 // entry is one object. There may be a million of them.
@@ -58,19 +39,11 @@ type entry[K comparable, V any] struct {
 	drifted    bool // others made it differ
 }
 
-// failure is what is known beyond that of an object whose last attempt failed.
-type failure[K comparable, V any] struct {
-	entry    *entry[K, V]
-	err      error
-	attempts int
-	retryAt  time.Time
-}
-
 // NewTable makes a table for a target whose values equal compares. now is the clock.
 func NewTable[K comparable, V any](applier Applier[K, V], equal func(a, b V) bool, now func() time.Time, backoff Backoff) *Table[K, V] {
 	return &Table[K, V]{
-		applier: applier, equal: equal, now: now, backoff: backoff,
-		entries: map[K]*entry[K, V]{}, failed: map[K]*failure[K, V]{},
+		applier: applier, equal: equal, now: now,
+		entries: map[K]*entry[K, V]{}, failed: NewFailures[K](backoff),
 	}
 }
 
@@ -98,7 +71,7 @@ func (t *Table[K, V]) Unset(k K) {
 func (t *Table[K, V]) changed(e *entry[K, V]) {
 	t.revision++
 	e.revision, e.since, e.drifted = t.revision, 0, false
-	t.forgive(e)
+	t.failed.Forgive(e.key)
 	t.touch(e)
 }
 
@@ -127,19 +100,16 @@ func (t *Table[K, V]) ObserveGone(k K) {
 
 // Retry makes the next Flush try k again, if it failed.
 func (t *Table[K, V]) Retry(k K) {
-	if f := t.failed[k]; f != nil {
-		t.touch(f.entry)
+	if t.failed.Of(k) != nil {
+		t.retry(k)
 	}
 }
 
 // RetryAll makes the next Flush try everything that failed, without waiting for its time; how long later attempts wait
 // starts again from the shortest time.
-func (t *Table[K, V]) RetryAll() {
-	for _, f := range t.failed {
-		f.attempts = 0
-		t.touch(f.entry)
-	}
-}
+func (t *Table[K, V]) RetryAll() { t.failed.All(t.retry) }
+
+func (t *Table[K, V]) retry(k K) { t.touch(t.entries[k]) }
 
 // Prune says whether what earlier runs left and nobody wants may be removed.
 func (t *Table[K, V]) Prune(allowed bool) {
@@ -217,21 +187,8 @@ func (t *Table[K, V]) status(e *entry[K, V]) Status {
 	if e.since == 0 {
 		s.Since = t.now()
 	}
-	f := t.failed[e.key]
-	switch {
-	case f != nil && e.wanted:
-		s.Phase, s.Reason = Failed, f.err.Error()
-	case f != nil:
-		s.Phase, s.Reason = Removing, f.err.Error()
-	case e.adopted && e.present:
-		s.Phase, s.Reason = Leftover, "left by an earlier run; removed once datastore and BGP are in sync, if still nobody wants it"
-	case e.wanted && e.present && t.equal(e.want, e.have):
-		s.Phase = Applied
-	case e.wanted:
-		s.Phase = Pending
-	case e.present:
-		s.Phase = Removing
-	}
+	s.Phase, s.Reason = Facts{Wanted: e.wanted, Present: e.present, AsWanted: e.wanted && e.present && t.equal(e.want, e.have),
+		Adopted: e.adopted, Failure: t.failed.Of(e.key)}.Phase()
 	return s
 }
 
@@ -253,21 +210,9 @@ func (t *Table[K, V]) Len() int { return len(t.entries) }
 func (t *Table[K, V]) Idle() bool { return len(t.dirty) == 0 }
 
 // Failures is the number of objects whose last attempt failed.
-func (t *Table[K, V]) Failures() int { return len(t.failed) }
+func (t *Table[K, V]) Failures() int { return t.failed.Len() }
 
 // Problem says how many objects failed, with the reason of one of them, the same one as long as it fails; nil if none did.
 func (t *Table[K, V]) Problem() error {
-	if len(t.failed) == 0 {
-		return nil
-	}
-	f := t.failed[t.example]
-	if f == nil {
-		for t.example, f = range t.failed {
-			break
-		}
-	}
-	if len(t.failed) == 1 {
-		return fmt.Errorf("%v: %w", t.example, f.err)
-	}
-	return fmt.Errorf("%d changes failed, for instance %v: %w", len(t.failed), t.example, f.err)
+	return t.failed.Problem(func(k K) string { return fmt.Sprint(k) })
 }

@@ -14,10 +14,11 @@ import (
 func (t *Target) Configure(c Config) {
 	old := t.rules.config
 	t.rules.config = c
+	clear(t.decided)
 	t.configureBlocks(c.Blocks)
 	t.configureEndpoints(old.Endpoints, c.Endpoints)
 	if old.Node4 != c.Node4 || old.Node6 != c.Node6 {
-		t.touchLearned(func(netip.Prefix, []netip.Addr) bool { return true })
+		t.touchLearned(func(netip.Prefix, uint32) bool { return true })
 	}
 	if !slices.Equal(old.Pools, c.Pools) {
 		t.configurePools(old.Pools, c.Pools)
@@ -48,8 +49,10 @@ func (t *Target) configureTables(old []kernel.Table) {
 			t.rules.formerTables = append(t.rules.formerTables, table)
 		}
 	}
-	for p, s := range t.beside {
-		t.touchState(p.dst, s)
+	for n := range t.extras {
+		if t.table.row(n).table != kernel.MainTable {
+			t.touchRow(n)
+		}
 	}
 	t.Resync()
 }
@@ -64,7 +67,7 @@ func (t *Target) configurePools(old, pools ippool.Table) {
 			}
 		}
 	}
-	t.touchLearned(func(p netip.Prefix, _ []netip.Addr) bool {
+	t.touchLearned(func(p netip.Prefix, _ uint32) bool {
 		return slices.ContainsFunc(changed, func(pool ippool.Pool) bool { return pool.CIDR.Overlaps(p) })
 	})
 	t.Resync()
@@ -75,13 +78,14 @@ func (t *Target) configureBlocks(blocks []netip.Prefix) {
 	t.rules.mine.Blocks = fresh
 	for b := range fresh.All() {
 		if !old.All()[b] {
-			t.state(b).block = true
+			t.table.row(t.table.first(inMain(b))).flags |= rowBlock
 			t.blockChanged(b)
 		}
 	}
 	for b := range old.All() {
 		if !fresh.All()[b] {
-			t.states[b].block = false
+			t.touch(b)
+			t.table.row(t.table.find(inMain(b))).flags &^= rowBlock
 			t.blockChanged(b)
 		}
 	}
@@ -90,7 +94,7 @@ func (t *Target) configureBlocks(blocks []netip.Prefix) {
 // blockChanged decides again about the block and about what others announce inside of it.
 func (t *Target) blockChanged(b netip.Prefix) {
 	t.touch(b)
-	t.touchLearned(func(p netip.Prefix, _ []netip.Addr) bool { return b.Overlaps(p) && p.Bits() >= b.Bits() })
+	t.touchLearned(func(p netip.Prefix, _ uint32) bool { return b.Overlaps(p) && p.Bits() >= b.Bits() })
 }
 
 func (t *Target) configureEndpoints(old, endpoints []Endpoint) {
@@ -125,8 +129,8 @@ func (e Endpoint) prefixes() []netip.Prefix {
 
 func (t *Target) addEndpoint(e Endpoint) {
 	for _, p := range e.prefixes() {
-		s := t.state(p)
-		s.own().endpoints = append(s.endpoints, &e)
+		s := t.own(t.table.first(inMain(p)))
+		s.endpoints = append(s.endpoints, &e)
 		slices.SortFunc(s.endpoints, func(a, b *Endpoint) int { return strings.Compare(a.Name, b.Name) })
 		if t.byLink[e.Interface] == nil {
 			t.byLink[e.Interface] = map[netip.Prefix]bool{}
@@ -148,18 +152,19 @@ func (t *Target) claim(p netip.Prefix) {
 	for _, r := range slices.Clone(t.rules.rib.routes[p]) {
 		if t.under.owns(r) {
 			t.rules.rib.remove(r)
-			t.table.Observe(r.Key(), &r)
+			t.table.Observe(&r)
 		}
 	}
 }
 
 func (t *Target) dropEndpoint(e Endpoint) {
 	for _, p := range e.prefixes() {
-		s := t.states[p]
-		if s == nil {
+		n := t.table.find(inMain(p))
+		if n == 0 || !t.table.row(n).is(rowExtras) {
 			continue
 		}
-		s.own().endpoints = slices.DeleteFunc(s.endpoints, func(o *Endpoint) bool { return *o == e })
+		s := t.own(n)
+		s.endpoints = slices.DeleteFunc(s.endpoints, func(o *Endpoint) bool { return *o == e })
 		if !slices.ContainsFunc(s.endpoints, func(o *Endpoint) bool { return o.Interface == e.Interface }) {
 			delete(t.byLink[e.Interface], p)
 			if len(t.byLink[e.Interface]) == 0 {

@@ -28,17 +28,15 @@ type rules struct {
 
 func (r *rules) setUnderlay(u *underlay) { r.underlay, r.mine.Addresses = u, u.own }
 
-// state is what is known of one prefix. There may be a million of them.
+// state is what is known of one prefix in one table, as the rules see it.
 type state struct {
 	learned []netip.Addr // BGP's next hops; none: not learned
 	metric  uint32       // of what is learned
 	block   bool
-	dirty   bool
-	want    *kernel.Route
-	// What few prefixes have. Never nil: nothing is shared by all that have none of it.
-	*extras
+	*extras // never nil: nothing is shared by all that have none of it
 }
 
+// extras are what few prefixes have.
 type extras struct {
 	endpoints []*Endpoint   // the first one counts
 	static    *Static       // the route to a peer; nil for none, without a gateway if it is gone
@@ -49,20 +47,17 @@ type extras struct {
 
 var nothing = &extras{}
 
-// own makes the extras of s its own, so that they can be changed.
-func (s *state) own() *extras {
-	if s.extras == nothing {
-		s.extras = &extras{}
-	}
-	return s.extras
-}
-
 // via is the gateway to the peer that has the address, invalid if there is none.
-func (s *state) via() netip.Addr {
-	if s.static == nil {
+func (x *extras) via() netip.Addr {
+	if x.static == nil {
 		return netip.Addr{}
 	}
-	return s.static.Via
+	return x.static.Via
+}
+
+// none reports whether there are no extras.
+func (x *extras) none() bool {
+	return len(x.endpoints) == 0 && x.static == nil && x.served == nil && x.note == ""
 }
 
 func (s *state) source() Source {
@@ -174,16 +169,24 @@ func (r *rules) learned(p netip.Prefix, s *state) (*kernel.Route, string) {
 	if note := r.mine.Refuse(p); note != "" {
 		return nil, note
 	}
-	pool := r.config.Pools.Of(p)
-	hops, note := r.nextHops(s.learned, pool)
+	route, note := r.throughPool(r.config.Pools.Of(p), p.Addr().Is6(), s.learned, s.metric)
+	if route != nil {
+		route.Dst = p
+	}
+	return route, note
+}
+
+// throughPool is what learned decides about all prefixes of a pool, and of a family, alike; without the prefix.
+func (r *rules) throughPool(pool *ippool.Pool, ipv6 bool, learned []netip.Addr, metric uint32) (*kernel.Route, string) {
+	hops, note := r.nextHops(learned, pool)
 	if len(hops) == 0 {
 		return nil, note
 	}
-	route := &kernel.Route{Dst: p, Metric: s.metric, Protocol: kernel.ProtocolBIRD, Type: kernel.Unicast, NextHops: hops}
+	route := &kernel.Route{Metric: metric, Protocol: kernel.ProtocolBIRD, Type: kernel.Unicast, NextHops: hops}
 	if pool.Encapsulation() == ippool.IPIP {
 		route.Protocol = kernel.ProtocolCalico
 	}
-	if p.Addr().Is6() && route.Metric == 0 {
+	if ipv6 && route.Metric == 0 {
 		route.Metric = 1 // the kernel reads 0 as 1024
 	}
 	return route, note

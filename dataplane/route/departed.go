@@ -16,43 +16,45 @@ type departure struct {
 const departedNote = "the address left another workload of this node, whose connections are forgotten first"
 
 // departs notes which interface has the address of p, and reports whether it left another one and has to wait. route is
-// what was decided about p.
-func (t *Target) departs(p netip.Prefix, s *state, route *kernel.Route) bool {
-	if s.table() != kernel.MainTable {
+// what was decided about p, whose row is n.
+func (t *Target) departs(n uint32, p netip.Prefix, s *state, route uint32) bool {
+	if t.table.row(n).table != kernel.MainTable {
 		return false // workloads are reached by routes of main
 	}
-	if t.departures[p] != nil || !p.IsSingleIP() {
+	if len(t.departures) > 0 && t.departures[p] != nil || !p.IsSingleIP() {
 		return t.departures[p] != nil
 	}
 	local := s.source() == SourceWorkload
-	last := t.servedBy(p, s)
+	last := t.servedBy(n, p, s)
 	switch {
-	case local && route == nil: // the interface is down or still to come: if it is the same then, nothing happened
+	case local && route == 0: // the interface is down or still to come: if it is the same then, nothing happened
 		return false
-	case local && (last == nil || last.NextHops[0].Link == route.NextHops[0].Link):
-		s.own().served = route
-		return false
+	case local:
+		if fresh := t.table.with(n, route); last == nil || last.NextHops[0].Link == fresh.NextHops[0].Link {
+			t.own(n).served = &fresh
+			return false
+		}
 	case last == nil:
 		return false
 	}
-	if s.want == nil { // an earlier run made it, or it is gone already
+	if t.table.wanted(n) == 0 { // an earlier run made it, or it is gone already
 		t.withdraw(last)
 	}
-	s.own().served = nil
+	t.own(n).served = nil
 	t.departures[p] = &departure{key: last.Key()}
 	return true
 }
 
 // servedBy returns the last route to a local workload with the address of p: our own, or the one that an earlier run left.
-func (t *Target) servedBy(p netip.Prefix, s *state) *kernel.Route {
-	if s.served != nil || s.want != nil {
+func (t *Target) servedBy(n uint32, p netip.Prefix, s *state) *kernel.Route {
+	if s.served != nil || t.table.wanted(n) != 0 {
 		return s.served
 	}
-	_, have := t.table.Get(kernel.RouteKey{Dst: p, Metric: t.rules.config.workloadMetric(p.Addr())})
-	if have == nil || !t.rules.toWorkload(*have) {
+	have, ok := t.table.Get(kernel.RouteKey{Dst: p, Metric: t.rules.config.workloadMetric(p.Addr())})
+	if !ok || !t.rules.toWorkload(&have) {
 		return nil
 	}
-	return *have
+	return &have
 }
 
 // toWorkload reports whether a route of main leads a single address to a workload's interface.
@@ -62,8 +64,8 @@ func (r *rules) toWorkload(k *kernel.Route) bool {
 
 // withdraw removes a route that is in the kernel, even if an earlier run made it.
 func (t *Target) withdraw(r *kernel.Route) {
-	if _, have := t.table.Get(r.Key()); have != nil {
-		t.table.Set(r.Key(), *have)
+	if have, ok := t.table.Get(r.Key()); ok {
+		t.table.Set(&have)
 		t.table.Unset(r.Key())
 	}
 }
@@ -71,7 +73,8 @@ func (t *Target) withdraw(r *kernel.Route) {
 // departLeftovers notes the addresses whose routes of an earlier run were removed because nobody wants them.
 func (t *Target) departLeftovers() {
 	for _, r := range t.under.removed {
-		if s := t.states[r.Dst]; t.departures[r.Dst] == nil && (s == nil || s.want == nil && s.served == nil) {
+		n := t.table.find(inMain(r.Dst))
+		if t.departures[r.Dst] == nil && (n == 0 || t.table.wanted(n) == 0 && t.known(n).served == nil) {
 			t.departures[r.Dst] = &departure{key: r.Key()}
 		}
 	}
@@ -83,7 +86,7 @@ func (t *Target) departLeftovers() {
 func (t *Target) Departed() []netip.Addr {
 	var list []netip.Addr
 	for p, d := range t.departures {
-		if _, have := t.table.Get(d.key); !d.told && have == nil {
+		if _, there := t.table.Get(d.key); !d.told && !there {
 			d.told = true
 			list = append(list, p.Addr())
 		}

@@ -37,10 +37,10 @@ func (t *Target) routeSeen(r kernel.Route) {
 		if held, ok := t.rules.rib.holder(r.Key()); ok && t.rules.rib.remove(held) {
 			t.changedLinks = true
 		}
-		t.table.Observe(r.Key(), &r)
+		t.table.Observe(&r)
 		return
 	}
-	if _, have := t.table.Get(r.Key()); have != nil && r.Dst.Addr().Is6() {
+	if _, there := t.table.Get(r.Key()); there && r.Dst.Addr().Is6() {
 		t.Resync() // it may have become a sibling of ours, or replaced it
 		return
 	}
@@ -58,13 +58,13 @@ func (t *Target) routeGone(r kernel.Route) {
 		t.table.Retry(r.Key()) // the place may be ours now
 		return
 	}
-	_, have := t.table.Get(r.Key())
+	have, there := t.table.Get(r.Key())
 	switch {
-	case have == nil:
+	case !there:
 		if !t.under.owns(r) {
 			t.Resync() // a route of another that we did not know: IPv6 siblings are hard to follow
 		}
-	case (*have).Equal(r):
+	case have.Equal(r):
 		t.table.ObserveGone(r.Key())
 	case r.Dst.Addr().Is6():
 		t.Resync() // one next hop of several went
@@ -104,19 +104,30 @@ func (t *Target) linkGone(l kernel.Link) {
 
 // flushed forgets the routes that the kernel removed with an interface: of IPv4 routes there are no events.
 func (t *Target) flushed(l kernel.Link, gone func([]kernel.NextHop) bool) {
-	forget := func(k kernel.RouteKey) {
-		if _, have := t.table.Get(k); have != nil && len((*have).NextHops) > 0 && gone((*have).NextHops) {
-			t.table.ObserveGone(k)
-		}
-	}
 	if t.rules.isWorkload(l.Index) {
 		for p := range t.byLink[l.Name] {
-			forget(kernel.RouteKey{Dst: p, Metric: t.rules.config.workloadMetric(p.Addr())})
+			k := kernel.RouteKey{Dst: p, Metric: t.rules.config.workloadMetric(p.Addr())}
+			if have, there := t.table.Get(k); there && len(have.NextHops) > 0 && gone(have.NextHops) {
+				t.table.ObserveGone(k)
+			}
 		}
 		return
 	}
-	for k := range t.table.All() {
-		forget(k)
+	lost := map[uint32]bool{} // by shape
+	for n := range t.table.All() {
+		number := t.table.row(n).have
+		if number == 0 {
+			continue
+		}
+		is, known := lost[number]
+		if !known {
+			hops := t.table.shape(number).NextHops
+			is = len(hops) > 0 && gone(hops)
+			lost[number] = is
+		}
+		if is {
+			t.table.observeGone(n)
+		}
 	}
 	t.forgetForeign(gone)
 }

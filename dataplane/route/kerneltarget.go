@@ -10,8 +10,6 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-type step = reconcile.Step[kernel.RouteKey, *kernel.Route]
-
 // errHeld is in the error about a route whose place in the table is taken by someone else.
 var errHeld = errors.New("is held by another owner")
 
@@ -19,32 +17,31 @@ var errHeld = errors.New("is held by another owner")
 type kernelTarget struct {
 	kernel  kernel.Routes
 	rules   *rules
+	table   *table
 	ops     []kernel.RouteOp
-	lost    bool            // an answer of the kernel did not arrive
-	doubt   bool            // an answer of the kernel says that it is not as we think
-	failed  map[place]bool  // whose new route is not in, in the flush that is under way
-	removed []*kernel.Route // that led to workloads, in the flush that is under way
+	lost    bool           // an answer of the kernel did not arrive
+	doubt   bool           // an answer of the kernel says that it is not as we think
+	failed  map[place]bool // whose new route is not in, in the flush that is under way
+	removed []kernel.Route // that led to workloads, in the flush that is under way
 }
 
 // chunk bounds the memory of one call; the kernel package makes batches of its own.
 const chunk = 1024
 
-// List implements reconcile.Applier. It also notes the routes of others, which next hops are resolved with.
-func (t *kernelTarget) List() (map[kernel.RouteKey]*kernel.Route, error) {
+// list returns the routes that are ours. It also notes those of others, which next hops are resolved with.
+func (t *kernelTarget) list() ([]kernel.Route, error) {
 	routes, err := t.kernel.ListRoutes(t.rules.tables()...)
 	if err != nil {
 		return nil, err
 	}
-	own := make(map[kernel.RouteKey]*kernel.Route)
 	t.rules.rib = newRIB()
-	for i, r := range routes {
-		if t.owns(r) {
-			own[r.Key()] = &routes[i]
-		} else {
+	return slices.DeleteFunc(routes, func(r kernel.Route) bool {
+		owns := t.owns(r)
+		if !owns {
 			t.rules.rib.put(r)
 		}
-	}
-	return own, nil
+		return !owns
+	}), nil
 }
 
 // owns decides whether a route in one of our tables is ours to change:
@@ -90,8 +87,9 @@ func begins(name string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// Apply implements reconcile.Applier. Removals of a prefix' old route wait until its new one, with another metric, is in.
-func (t *kernelTarget) Apply(steps []step) []error {
+// apply does as many of the steps as it can, in order. The result is nil when all went well; otherwise it has an entry for
+// each step. Removals of a prefix' old route wait until its new one, with another metric, is in.
+func (t *kernelTarget) apply(steps []step) []error {
 	var errs []error
 	fail := func(i int, err error) {
 		if errs == nil {
@@ -111,12 +109,15 @@ func (t *kernelTarget) Apply(steps []step) []error {
 			if t.failed == nil {
 				t.failed = map[place]bool{}
 			}
-			t.failed[placeOf(steps[start+i].Key)] = true
+			t.failed[placeOf(t.table.key(steps[start+i].row))] = true
 		})
 	}
 	for i, s := range steps {
-		if s.Action == reconcile.Remove && (errs == nil || errs[i] == nil) && t.rules.toWorkload(s.Old) {
-			t.removed = append(t.removed, s.Old)
+		if s.Action != reconcile.Remove || errs != nil && errs[i] != nil {
+			continue
+		}
+		if old := t.table.has(s.row); t.rules.toWorkload(&old) {
+			t.removed = append(t.removed, old)
 		}
 	}
 	return errs
@@ -157,16 +158,17 @@ func (t *kernelTarget) applyChunk(steps []step, fail func(int, error)) {
 func (t *kernelTarget) op(s step) (kernel.RouteOp, error) {
 	switch s.Action {
 	case reconcile.Remove:
-		if t.failed[placeOf(s.Key)] {
+		if len(t.failed) > 0 && t.failed[placeOf(t.table.key(s.row))] {
 			return kernel.RouteOp{}, errors.New("kept until the route that takes its place is in the kernel")
 		}
-		return kernel.RouteOp{Verb: kernel.DeleteRoute, Route: *s.Old}, nil
+		return kernel.RouteOp{Verb: kernel.DeleteRoute, Route: t.table.has(s.row)}, nil
 	case reconcile.Change:
-		return kernel.RouteOp{Verb: kernel.ReplaceRoute, Route: *s.New}, nil
+		return kernel.RouteOp{Verb: kernel.ReplaceRoute, Route: t.table.wants(s.row)}, nil
 	}
-	if r, held := t.rules.rib.holder(s.Key); held {
+	fresh := t.table.wants(s.row)
+	if r, held := t.rules.rib.holder(fresh.Key()); held {
 		return kernel.RouteOp{}, fmt.Errorf("the place of the route (prefix and metric) %w: %q; it is used once that one is gone",
 			errHeld, r.Text(t.rules.linkName))
 	}
-	return kernel.RouteOp{Verb: kernel.AddRoute, Route: *s.New}, nil
+	return kernel.RouteOp{Verb: kernel.AddRoute, Route: fresh}, nil
 }

@@ -14,6 +14,9 @@ type place struct {
 	table kernel.Table
 }
 
+// inMain is a prefix in main.
+func inMain(dst netip.Prefix) place { return place{dst: dst} }
+
 func placeOf(k kernel.RouteKey) place { return place{k.Dst, k.Table} }
 
 func placeOfStatic(s Static) place { return place{s.Prefix, s.Table} }
@@ -42,42 +45,4 @@ func (r *rules) ownTable(table kernel.Table) bool {
 // reads reports whether a table is one of tables.
 func (r *rules) reads(table kernel.Table) bool {
 	return r.ownTable(table) || slices.Contains(r.formerTables, table)
-}
-
-// at returns what is known of a place, nil if nothing is.
-func (t *Target) at(p place) *state {
-	if p.table == kernel.MainTable {
-		return t.states[p.dst]
-	}
-	return t.beside[p]
-}
-
-// stateAt returns what is known of a place, and begins with nothing.
-func (t *Target) stateAt(p place) *state {
-	if p.table == kernel.MainTable {
-		return t.state(p.dst)
-	}
-	s := t.beside[p]
-	if s == nil {
-		s = &state{extras: &extras{static: &Static{Prefix: p.dst, Table: p.table}}}
-		t.beside[p] = s
-	}
-	return s
-}
-
-// table is that of a state. In tables beside main there are static routes only.
-func (s *state) table() kernel.Table {
-	if s.static == nil {
-		return kernel.MainTable
-	}
-	return s.static.Table
-}
-
-// drop forgets a state that wants nothing any more.
-func (t *Target) drop(dst netip.Prefix, s *state) {
-	if table := s.table(); table != kernel.MainTable {
-		delete(t.beside, place{dst, table})
-		return
-	}
-	delete(t.states, dst)
 }

@@ -1,7 +1,7 @@
 package route
 
 import (
-	"maps"
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -12,44 +12,73 @@ import (
 // Statuses returns all routes as users see them, sorted by prefix and table: what is wanted, and what is there although
 // nobody wants it.
 func (t *Target) Statuses() []Status {
-	extra := map[place][]kernel.RouteKey{}
-	for k := range t.table.All() {
-		if s := t.at(placeOf(k)); s == nil || s.want == nil || s.want.Metric != k.Metric {
-			extra[placeOf(k)] = append(extra[placeOf(k)], k)
-		}
+	type found struct {
+		place
+		row uint32
 	}
-	places := slices.AppendSeq(make([]place, 0, len(t.states)+len(t.beside)), maps.Keys(t.beside))
-	for p := range t.states {
-		places = append(places, place{p, kernel.MainTable})
+	var list []found
+	for p, n := range t.places() {
+		list = append(list, found{p, n})
 	}
-	for p := range extra {
-		if t.at(p) == nil {
-			places = append(places, p)
-		}
-	}
-	slices.SortFunc(places, place.compare)
-	rows := make([]Status, 0, len(places))
-	for _, p := range places {
-		rows = append(rows, t.row(p, extra[p]))
+	slices.SortFunc(list, func(a, b found) int { return a.compare(b.place) })
+	rows := make([]Status, 0, len(list))
+	for _, f := range list {
+		rows = append(rows, t.line(f.row))
 	}
 	return rows
+}
+
+// places visits the first row of each place that something asks for, or that has a route.
+func (t *Target) places() iter.Seq2[place, uint32] {
+	return func(yield func(place, uint32) bool) {
+		for n := range t.table.rows.All() {
+			if !t.table.row(n).is(rowFirst) {
+				continue
+			}
+			seen := kernel.MainTable
+			for m := n; m != 0; m = t.table.row(m).next {
+				r := t.table.row(m)
+				if m != n && (r.table == kernel.MainTable || r.table == seen) || !r.asked() && t.anyRoute(m) == 0 {
+					continue
+				}
+				seen = r.table
+				if !yield(place{t.table.rows.Prefix(m), r.table}, m) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// routesOf visits the rows of the routes in the place that row n is the first one of.
+func (t *Target) routesOf(n uint32) iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		for in := t.table.row(n).table; n != 0; n = t.table.row(n).next {
+			if r := t.table.row(n); r.is(rowRoute) && r.table == in && !yield(n) {
+				return
+			}
+		}
+	}
+}
+
+// anyRoute is the row of a route in the place that row n is the first one of, 0 if there is none.
+func (t *Target) anyRoute(n uint32) uint32 {
+	for m := range t.routesOf(n) {
+		return m
+	}
+	return 0
 }
 
 // Counts returns how many prefixes, counted in each table, are in each phase: what Statuses would show, at a fraction
 // of the cost.
 func (t *Target) Counts() map[reconcile.Phase]int {
 	counts := map[reconcile.Phase]int{}
-	for _, s := range t.states {
-		counts[t.wanted(s).Phase]++
-	}
-	for _, s := range t.beside {
-		counts[t.wanted(s).Phase]++
-	}
-	unwanted := map[place]bool{}
-	for k, status := range t.table.All() {
-		if p := placeOf(k); t.at(p) == nil && !unwanted[p] {
-			unwanted[p] = true
-			counts[status.Phase]++
+	for _, n := range t.places() {
+		if r := t.table.row(n); r.asked() {
+			counts[t.phase(n)]++
+		} else {
+			phase, _ := t.table.facts(t.anyRoute(n)).Phase()
+			counts[phase]++
 		}
 	}
 	return counts
@@ -57,15 +86,19 @@ func (t *Target) Counts() map[reconcile.Phase]int {
 
 // Status returns the row of a prefix in main, false if nothing asks for it.
 func (t *Target) Status(p netip.Prefix) (Status, bool) {
-	if t.states[p] == nil {
+	n := t.table.find(inMain(p))
+	if n == 0 || !t.table.row(n).asked() {
 		return Status{}, false
 	}
-	return t.row(place{p, kernel.MainTable}, nil), true
+	return t.line(n), true
 }
 
-func (t *Target) row(p place, extra []kernel.RouteKey) Status {
-	row := Status{Prefix: p.dst, Table: p.table}
-	if s := t.at(p); s != nil {
+// line is what users see of the place that row n is the first one of.
+func (t *Target) line(n uint32) Status {
+	row := Status{Prefix: t.table.rows.Prefix(n), Table: t.table.row(n).table}
+	wanted := uint32(0)
+	if t.table.row(n).asked() {
+		s := t.known(n)
 		row.Source = s.source()
 		row.NextHops = s.learned
 		if row.Source == SourceStatic {
@@ -74,41 +107,63 @@ func (t *Target) row(p place, extra []kernel.RouteKey) Status {
 		if len(s.endpoints) > 0 {
 			row.Endpoint = t.rules.holder(s.endpoints).Name
 		}
-		row.Status = t.wanted(s)
-		if s.want != nil {
-			row.Desired = s.want.Text(t.rules.linkName)
-			extra = append([]kernel.RouteKey{s.want.Key()}, extra...)
+		row.Status = t.statusOf(n)
+		if wanted = t.table.wanted(n); wanted != 0 {
+			row.Desired = t.table.wants(wanted).Text(t.rules.linkName)
+			row.Actual = t.appendActual(row.Actual, wanted)
 		}
 	}
-	for _, k := range extra {
-		if _, have := t.table.Get(k); have != nil {
-			row.Actual = append(row.Actual, (*have).Text(t.rules.linkName))
+	for m := range t.routesOf(n) {
+		if m == wanted {
+			continue
 		}
+		row.Actual = t.appendActual(row.Actual, m)
 		if row.Phase == "" {
-			row.Status = t.table.Status(k)
+			row.Status = t.table.status(m)
 		}
 	}
 	return row
 }
 
-// wanted is the status of a prefix that something asks for.
-func (t *Target) wanted(s *state) reconcile.Status {
-	if s.want == nil {
-		status := reconcile.Status{Phase: reconcile.Blocked, Reason: s.note, Since: s.since}
-		if s.note == "" {
-			status.Phase = reconcile.Pending
-		}
-		return status
+func (t *Target) appendActual(list []string, n uint32) []string {
+	if t.table.row(n).have == 0 {
+		return list
 	}
-	status := t.table.Status(s.want.Key())
+	return append(list, t.table.has(n).Text(t.rules.linkName))
+}
+
+// statusOf is the status of a place that something asks for.
+func (t *Target) statusOf(n uint32) reconcile.Status {
+	s := t.known(n)
+	wanted := t.table.wanted(n)
+	if wanted == 0 {
+		return reconcile.Status{Phase: t.phase(n), Reason: s.note, Since: s.since}
+	}
+	status := t.table.status(wanted)
 	if status.Reason == "" {
 		status.Reason = s.note
 	}
 	return status
 }
 
+// phase is that of a place that something asks for.
+func (t *Target) phase(n uint32) reconcile.Phase {
+	if wanted := t.table.wanted(n); wanted != 0 {
+		phase, _ := t.table.facts(wanted).Phase()
+		return phase
+	}
+	if t.known(n).note == "" {
+		return reconcile.Pending
+	}
+	return reconcile.Blocked
+}
+
 // ServesEndpoint reports whether the kernel has the route to an address of the endpoint of that name (namespace/name).
 func (t *Target) ServesEndpoint(p netip.Prefix, name string) bool {
-	s := t.states[p]
-	return s != nil && s.source() == SourceWorkload && t.rules.holder(s.endpoints).Name == name && t.wanted(s).Phase == reconcile.Applied
+	n := t.table.find(inMain(p))
+	if n == 0 {
+		return false
+	}
+	s := t.known(n)
+	return s.source() == SourceWorkload && t.rules.holder(s.endpoints).Name == name && t.phase(n) == reconcile.Applied
 }

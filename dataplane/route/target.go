@@ -3,10 +3,13 @@ package route
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/prefixtable"
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/ippool"
 )
 
 // Kernel is what a Target needs.
@@ -21,13 +24,19 @@ type Target struct {
 	kernel Kernel
 	now    func() time.Time
 	rules  *rules
-	states map[netip.Prefix]*state // of main
-	beside map[place]*state        // of other tables
-	dirty  []dirty
+	table  *table
+	learnt prefixtable.Interned[learntKey, *learnt]
+	extras map[uint32]*extras               // by row
+	dirty  []uint32                         // rows
 	byLink map[string]map[netip.Prefix]bool // workload addresses by interface name
 	static []Static
 	under  *kernelTarget
-	table  *reconcile.Table[kernel.RouteKey, *kernel.Route]
+
+	decided map[question]answer // since the last change of what next hops are resolved with, or of the configuration
+	last    struct {            // what BGP learned last: routes of one UPDATE have the same next hops
+		*learnt
+		number uint32
+	}
 
 	departures map[netip.Prefix]*departure
 	forgetter  forgetter
@@ -39,9 +48,17 @@ type Target struct {
 	applied      int
 }
 
-type dirty struct {
-	netip.Prefix
-	*state
+// question is what the decision about a learned route depends on, but for what belongs to this node itself.
+type question struct {
+	learned uint32
+	pool    *ippool.Pool
+	ipv6    bool
+}
+
+// answer is the shape of the route, 0 for none, and the note.
+type answer struct {
+	shape uint32
+	note  string
 }
 
 // Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
@@ -50,35 +67,70 @@ func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() 
 // New makes a Target. now is the clock.
 func New(k Kernel, now func() time.Time) *Target {
 	t := &Target{
-		kernel: k, now: now, states: map[netip.Prefix]*state{}, beside: map[place]*state{},
+		kernel: k, now: now, extras: map[uint32]*extras{},
 		byLink:     map[string]map[netip.Prefix]bool{},
+		decided:    map[question]answer{},
 		departures: map[netip.Prefix]*departure{},
 		rules:      &rules{hops: map[netip.Addr]*hop{}},
 	}
 	t.rules.setUnderlay(newUnderlay())
 	t.rules.workloadAt, t.rules.gatewayTo = t.workloadAt, t.gatewayTo
 	t.under = &kernelTarget{kernel: k, rules: t.rules}
-	equal := func(a, b *kernel.Route) bool { return a == b || a.Equal(*b) }
-	t.table = reconcile.NewTable(t.under, equal, now, reconcile.DefaultBackoff)
+	t.table = newTable(t.under, now, reconcile.DefaultBackoff)
 	t.resync.want(now())
 	return t
 }
 
+// known is what is known of the place that row n is the first one of.
+func (t *Target) known(n uint32) state {
+	r := t.table.row(n)
+	s := state{block: r.is(rowBlock), extras: nothing}
+	if r.learned != 0 {
+		l := *t.learnt.At(r.learned)
+		s.learned, s.metric = l.hops, l.metric
+	}
+	if r.is(rowExtras) {
+		s.extras = t.extras[n]
+	}
+	return s
+}
+
+// own returns the extras of a row, which may be changed.
+func (t *Target) own(n uint32) *extras {
+	x := t.extras[n]
+	if x == nil {
+		x = &extras{}
+		t.extras[n] = x
+		t.table.row(n).flags |= rowExtras
+	}
+	return x
+}
+
+// disown forgets the extras of a row.
+func (t *Target) disown(n uint32) {
+	delete(t.extras, n)
+	t.table.row(n).flags &^= rowExtras
+}
+
+// host returns the extras of an address in main, those that nobody may change if it has none.
+func (t *Target) host(a netip.Addr) *extras {
+	n := t.table.find(inMain(netip.PrefixFrom(a.WithZone(""), a.BitLen())))
+	if n == 0 || !t.table.row(n).is(rowExtras) {
+		return nothing
+	}
+	return t.extras[n]
+}
+
 // workloadAt returns the interface of the local workload that has the address, if any.
 func (t *Target) workloadAt(a netip.Addr) string {
-	if s := t.states[netip.PrefixFrom(a.WithZone(""), a.BitLen())]; s != nil && len(s.endpoints) > 0 {
-		return t.rules.holder(s.endpoints).Interface
+	if x := t.host(a); len(x.endpoints) > 0 {
+		return t.rules.holder(x.endpoints).Interface
 	}
 	return ""
 }
 
 // gatewayTo returns the gateway of the static route to an address, an invalid one if there is none.
-func (t *Target) gatewayTo(a netip.Addr) netip.Addr {
-	if s := t.states[netip.PrefixFrom(a.WithZone(""), a.BitLen())]; s != nil {
-		return s.via()
-	}
-	return netip.Addr{}
-}
+func (t *Target) gatewayTo(a netip.Addr) netip.Addr { return t.host(a).via() }
 
 // SetStatic takes over the routes to peers, each with another prefix in its table.
 func (t *Target) SetStatic(list []Static) {
@@ -97,56 +149,70 @@ func (t *Target) SetStatic(list []Static) {
 
 // setStatic takes over one of them; without a gateway it is gone.
 func (t *Target) setStatic(r Static) {
-	if s := t.stateAt(placeOfStatic(r)); s.via() != r.Via {
-		s.own().static = &r
-		t.touchState(r.Prefix, s)
-		t.changedLinks = true // what is learned from the peer goes the same way
+	var before netip.Addr
+	n := t.table.find(placeOfStatic(r))
+	if n != 0 {
+		s := t.known(n)
+		before = s.via()
 	}
+	if before == r.Via {
+		return
+	}
+	n = t.table.put(placeOfStatic(r))
+	t.own(n).static = &r
+	t.touchRow(n)
+	t.changedLinks = true // what is learned from the peer goes the same way
 }
 
 // Learn takes over what changed in BGP.
 func (t *Target) Learn(changes []Learned) {
-	for _, l := range changes {
-		l.Prefix = l.Prefix.Masked()
+	for i := range changes {
+		l := &changes[i]
+		p := inMain(l.Prefix.Masked())
 		if len(l.NextHops) > 0 {
-			s := t.state(l.Prefix)
-			s.learned, s.metric = l.NextHops, l.Metric
-			t.touchState(l.Prefix, s)
-		} else if s := t.states[l.Prefix]; s != nil {
-			s.learned = nil
-			t.touchState(l.Prefix, s)
+			n := t.table.first(p)
+			t.table.row(n).learned = t.number(l)
+			t.touchRow(n)
+		} else if n := t.table.find(p); n != 0 && t.table.row(n).asked() {
+			t.touchRow(n)
+			t.table.row(n).learned = 0
 		}
 	}
 }
 
-func (t *Target) state(p netip.Prefix) *state {
-	s := t.states[p]
-	if s == nil {
-		s = &state{extras: nothing}
-		t.states[p] = s
+// number is that of what BGP says of a prefix.
+func (t *Target) number(l *Learned) uint32 {
+	if last := &t.last; last.number == 0 || last.metric != l.Metric || !slices.Equal(last.hops, l.NextHops) {
+		last.number = t.learnt.Number(keyOfLearned(l), func() *learnt { return &learnt{l.NextHops, l.Metric} })
+		last.learnt = *t.learnt.At(last.number)
 	}
-	return s
+	return t.last.number
 }
 
-// touch makes the next Flush decide about p again.
+// OnlyLearned reports whether nothing but what Learn took over waits for the next Flush.
+func (t *Target) OnlyLearned() bool {
+	return t.resync.listed && !t.changedLinks && len(t.departures) == 0 && t.table.Failures() == 0
+}
+
+// touch makes the next Flush decide about p in main again, if something asks for it.
 func (t *Target) touch(p netip.Prefix) {
-	if s := t.states[p]; s != nil {
-		t.touchState(p, s)
+	if n := t.table.find(inMain(p)); n != 0 && t.table.row(n).asked() {
+		t.touchRow(n)
 	}
 }
 
-func (t *Target) touchState(p netip.Prefix, s *state) {
-	if !s.dirty {
-		s.dirty = true
-		t.dirty = append(t.dirty, dirty{p, s})
+func (t *Target) touchRow(n uint32) {
+	if r := t.table.row(n); !r.is(rowUndecided) {
+		r.flags |= rowUndecided
+		t.dirty = append(t.dirty, n)
 	}
 }
 
-// touchLearned makes the learned prefixes dirty that which accepts, given their next hops.
-func (t *Target) touchLearned(which func(netip.Prefix, []netip.Addr) bool) {
-	for p, s := range t.states {
-		if len(s.learned) > 0 && which(p, s.learned) {
-			t.touchState(p, s)
+// touchLearned makes the learned prefixes dirty that which accepts, given the number of what BGP says.
+func (t *Target) touchLearned(which func(p netip.Prefix, learned uint32) bool) {
+	for n := range t.table.rows.All() {
+		if r := t.table.row(n); r.learned != 0 && which(t.table.rows.Prefix(n), r.learned) {
+			t.touchRow(n)
 		}
 	}
 }
@@ -207,11 +273,11 @@ func (t *Target) Flush() (steps, failures int, err error) {
 		t.resolveAgain()
 	}
 	t.decideDirty()
-	t.under.failed = nil
 	steps, failures = t.table.Flush()
 	t.applied += steps - failures
 	t.departLeftovers()
 	t.forgetDeparted()
+	t.forgetUnused()
 	t.resync.answers(t.under, now)
 	return steps, failures, err
 }
@@ -282,6 +348,7 @@ func (t *Target) touchLink(name string) {
 
 // resolveAgain looks at all next hops, and decides again about the routes through those that changed.
 func (t *Target) resolveAgain() {
+	clear(t.decided)
 	changed := map[netip.Addr]bool{}
 	for nh, h := range t.rules.hops {
 		if t.rules.refresh(nh, h) {
@@ -295,14 +362,18 @@ func (t *Target) resolveAgain() {
 	for _, r := range t.static {
 		used[r.Via] = true
 		if changed[r.Via] {
-			t.touchState(r.Prefix, t.stateAt(placeOfStatic(r)))
+			t.touchRow(t.table.put(placeOfStatic(r)))
 		}
 	}
-	t.touchLearned(func(_ netip.Prefix, learned []netip.Addr) bool {
-		hit := false
-		for _, nh := range learned {
-			used[nh] = true
-			hit = hit || changed[nh]
+	hits := map[uint32]bool{} // by what BGP says
+	t.touchLearned(func(_ netip.Prefix, learned uint32) bool {
+		hit, known := hits[learned]
+		if !known {
+			for _, nh := range (*t.learnt.At(learned)).hops {
+				used[nh] = true
+				hit = hit || changed[nh]
+			}
+			hits[learned] = hit
 		}
 		return hit
 	})
@@ -319,31 +390,77 @@ func (t *Target) decideDirty() {
 		return
 	}
 	now := t.now()
-	for _, d := range t.dirty {
-		s := d.state
-		s.dirty = false
-		route, note := t.rules.decide(d.Prefix, s)
-		if t.departs(d.Prefix, s, route) {
-			route, note = nil, departedNote
+	for _, n := range t.dirty {
+		t.table.row(n).flags &^= rowUndecided
+		p, s := t.table.rows.Prefix(n), t.known(n)
+		route, note := t.decide(n, p, &s)
+		if t.departs(n, p, &s, route) {
+			route, note = 0, departedNote
 		}
-		if s.want != nil && (route == nil || route.Metric != s.want.Metric) {
-			t.table.Unset(s.want.Key())
-		}
-		if route != nil {
-			t.table.Set(route.Key(), route)
-		}
-		s.want = route
+		t.table.want(n, route)
 		if s.note != note {
-			s.own().note, s.since = note, now
+			x := t.own(n)
+			if x.note, x.since = note, now; x.none() {
+				t.disown(n)
+			}
 		}
 		if s.source() == SourceNone {
-			t.drop(d.Prefix, s)
+			t.drop(n)
 		}
 	}
-	clear(t.dirty)
-	t.dirty = t.dirty[:0]
-	if cap(t.dirty) > 1<<14 {
+	if t.dirty = t.dirty[:0]; cap(t.dirty) > 1<<14 {
 		t.dirty = nil
+	}
+}
+
+// decide returns the shape of the route for the place that row n is the first one of, 0 for none, and the note. About
+// learned routes that differ in their prefix alone it is decided once.
+func (t *Target) decide(n uint32, p netip.Prefix, s *state) (shape uint32, note string) {
+	if s.source() != SourceBGP {
+		route, note := t.rules.decide(p, s)
+		return t.shapeOf(route), note
+	}
+	if note := t.rules.mine.Refuse(p); note != "" {
+		return 0, note
+	}
+	q := question{t.table.row(n).learned, t.rules.config.Pools.Of(p), p.Addr().Is6()}
+	a, known := t.decided[q]
+	if !known {
+		route, note := t.rules.throughPool(q.pool, q.ipv6, s.learned, s.metric)
+		a = answer{t.shapeOf(route), note}
+		t.decided[q] = a
+	}
+	return a.shape, a.note
+}
+
+func (t *Target) shapeOf(r *kernel.Route) uint32 {
+	if r == nil {
+		return 0
+	}
+	return t.table.number(r)
+}
+
+// drop forgets what was asked of a place.
+func (t *Target) drop(n uint32) {
+	t.disown(n)
+	t.table.release(n)
+}
+
+// forgetUnused forgets shared values that no row has any more, if they may be many.
+func (t *Target) forgetUnused() {
+	crowded := t.learnt.Crowded()
+	if crowded {
+		t.last.number = 0
+		t.learnt.Sweep(func(yield func(uint32) bool) {
+			for n := range t.table.rows.All() {
+				if l := t.table.row(n).learned; l != 0 && !yield(l) {
+					return
+				}
+			}
+		})
+	}
+	if t.table.forgetShapes() || crowded {
+		clear(t.decided)
 	}
 }
 

@@ -127,8 +127,10 @@ func TestTheSamePrefixInTwoTables(t *testing.T) {
 	learnt := inTable(kernel.MainTable, "10.1.0.9")
 	learnt.Metric = 77
 	have(learnt, foreign)
-	if len(target.beside) != 0 {
-		t.Errorf("states are left: %v", target.beside)
+	for n := range target.extras {
+		if target.table.row(n).table != kernel.MainTable {
+			t.Errorf("what is known of %s is left", target.table.key(n))
+		}
 	}
 }
 

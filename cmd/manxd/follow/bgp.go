@@ -89,6 +89,7 @@ func peeringAddresses(peerings []bgp.Peering) []link.Peering {
 
 // followBGP carries learned routes to the agents. That they are complete is handed on behind the routes.
 func (f *Follower) followBGP(ctx context.Context) error {
+	var learned []route.Learned
 	for {
 		select {
 		case <-ctx.Done():
@@ -97,7 +98,7 @@ func (f *Follower) followBGP(ctx context.Context) error {
 		}
 		synced, _ := f.config.Speaker.Synced()
 		for routes := f.config.Speaker.Take(routeBatch); len(routes) > 0; routes = f.config.Speaker.Take(routeBatch) {
-			learned := learnedRoutes(routes)
+			learned = learnedRoutes(learned[:0], routes)
 			for _, a := range f.config.Agents {
 				a.Learn(learned)
 			}
@@ -106,13 +107,14 @@ func (f *Follower) followBGP(ctx context.Context) error {
 	}
 }
 
-// learnedRoutes translates routes.
-func learnedRoutes(routes []bgp.Route) []route.Learned {
-	learned := make([]route.Learned, len(routes))
+// learnedRoutes translates routes and appends them to a list.
+func learnedRoutes(learned []route.Learned, routes []bgp.Route) []route.Learned {
+	learned = slices.Grow(learned, len(routes))
 	var hops []netip.Addr
-	for i, r := range routes {
-		learned[i] = learnedRoute(r, hops)
-		hops = learned[i].NextHops
+	for _, r := range routes {
+		l := learnedRoute(r, hops)
+		learned = append(learned, l)
+		hops = l.NextHops
 	}
 	return learned
 }

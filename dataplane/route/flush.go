@@ -1,0 +1,137 @@
+package route
+
+import (
+	"time"
+
+	"github.com/manxnet/manx/dataplane/reconcile"
+)
+
+// round is how many steps go to the kernel at once: it bounds memory, not what a flush does.
+const round = 2048
+
+// Flush applies everything that is due: additions and changes first, then removals. It returns the number of steps and
+// of failures among them. A failure stops nothing; Next says when it is tried again.
+func (t *table) Flush() (steps, failures int) {
+	now := t.now()
+	t.kernel.failed = nil
+	t.failed.Due(now, t.touch)
+	do := func(n uint32, action reconcile.Action) {
+		t.steps = append(t.steps, step{action, n})
+		if len(t.steps) == round {
+			failures += t.apply(now)
+			steps += round
+		}
+	}
+	dirty := t.dirty
+	t.dirty = nil
+	for _, n := range dirty {
+		t.plan(n, now, do)
+	}
+	steps, failures = steps+len(t.steps), failures+t.apply(now)
+	for _, n := range t.removals {
+		do(n, reconcile.Remove)
+	}
+	steps, failures = steps+len(t.steps), failures+t.apply(now)
+	if t.removals = t.removals[:0]; cap(t.removals) > round {
+		t.removals = nil
+	}
+	if len(t.dirty) == 0 && cap(dirty) <= round {
+		t.dirty = dirty[:0]
+	}
+	return steps, failures
+}
+
+// Next is when the first failed route is due again; ok is false if there is none.
+func (t *table) Next() (at time.Time, ok bool) { return t.failed.Next() }
+
+// plan decides what to do about a route: a step now, a removal later, or nothing.
+func (t *table) plan(n uint32, now time.Time, do func(uint32, reconcile.Action)) {
+	r := t.row(n)
+	r.flags &^= rowDirty
+	if r.since == (wide{}) {
+		r.changedAt(now)
+	}
+	switch {
+	case r.want != 0 && r.have == 0:
+		do(n, reconcile.Add)
+	case r.want != 0 && !t.same(r.want, r.have):
+		do(n, reconcile.Change)
+	case r.want != 0:
+		t.settle(n)
+	case r.have != 0 && (t.prune || !r.is(rowAdopted)):
+		t.removals = append(t.removals, n)
+	case r.have == 0:
+		t.forget(n)
+	}
+}
+
+// apply hands the collected steps to the kernel.
+func (t *table) apply(now time.Time) (failures int) {
+	if len(t.steps) == 0 {
+		return 0
+	}
+	errs := t.kernel.apply(t.steps)
+	for i, s := range t.steps {
+		if errs == nil || errs[i] == nil {
+			t.succeed(s, now)
+			continue
+		}
+		if t.failed.Add(s.row, errs[i], now) {
+			t.row(s.row).changedAt(now)
+		}
+		failures++
+	}
+	t.steps = t.steps[:0]
+	return failures
+}
+
+func (t *table) succeed(s step, now time.Time) {
+	t.repaired(s)
+	r := t.row(s.row)
+	if s.Action == reconcile.Remove {
+		r.have = 0
+		t.forget(s.row)
+		return
+	}
+	r.changedAt(now)
+	t.settle(s.row)
+}
+
+// settle: the route is as desired.
+func (t *table) settle(n uint32) {
+	t.failed.Forgive(n)
+	r := t.row(n)
+	r.have = r.want
+	r.flags &^= rowDrifted
+}
+
+// forget drops a route that is neither wanted nor there.
+func (t *table) forget(n uint32) {
+	t.failed.Forgive(n)
+	r := t.row(n)
+	if r.is(rowRoute) {
+		t.routes--
+	}
+	r.flags &^= rowRoute | rowAdopted | rowDrifted
+	r.metric, r.since, r.revision = 0, wide{}, wide{}
+	t.release(n)
+}
+
+// repaired notes a step that put right what others had done.
+func (t *table) repaired(s step) {
+	if r := t.row(s.row); !r.is(rowDrifted) {
+		return
+	} else {
+		r.flags &^= rowDrifted
+	}
+	t.repairs.Add(func() reconcile.Repair {
+		r := reconcile.Repair{Key: t.key(s.row).String()}
+		if s.Action != reconcile.Add {
+			r.Found = t.has(s.row).String()
+		}
+		if s.Action != reconcile.Remove {
+			r.Wanted = t.wants(s.row).String()
+		}
+		return r
+	})
+}

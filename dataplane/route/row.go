@@ -1,0 +1,109 @@
+package route
+
+import (
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+)
+
+// row is what is known of one prefix in one of the kernel's tables: what BGP learned of it, and one route, as wanted and
+// as it is in the kernel. There may be a million rows: they have no pointers, and numbers in place of what many share.
+//
+// Find finds the first row of a prefix, which is of main. Further routes of the prefix, with another metric or in another
+// table, have rows of their own behind it.
+type row struct {
+	learned    uint32 // in Target.learnt; 0: nothing
+	want, have uint32 // in table.shapes; 0: no route is wanted, or there
+	metric     uint32 // of that route
+	table      kernel.Table
+	next       uint32 // the next row of the same prefix, 0 for none
+	flags      rowFlags
+	since      wide // nanoseconds since 1970; 0 until the next flush
+	revision   wide
+}
+
+type rowFlags uint32
+
+const (
+	rowFirst     rowFlags = 1 << iota // of its prefix
+	rowRoute                          // it stands for a route: wanted, there, or to be removed
+	rowAdopted                        // the route is there since before anyone wanted it
+	rowDrifted                        // others made the route differ
+	rowDirty                          // the next flush looks at the route
+	rowSeen                           // in the comparison that is under way
+	rowUndecided                      // the next flush decides about the prefix
+	rowBlock                          // the prefix is a block of this node
+	rowExtras                         // there are extras
+)
+
+// wide is a number of 64 bits that does not widen a row to a multiple of eight bytes.
+type wide [2]uint32
+
+func (w wide) value() uint64 { return uint64(w[0])<<32 | uint64(w[1]) }
+
+func (w *wide) set(v uint64) { *w = wide{uint32(v >> 32), uint32(v)} }
+
+func (r *row) is(f rowFlags) bool { return r.flags&f != 0 }
+
+// asked reports whether something asks for the prefix, or did so until the last decision.
+func (r *row) asked() bool { return r.learned != 0 || r.is(rowBlock|rowExtras|rowUndecided) }
+
+func (r *row) changedAt(at time.Time) { r.since.set(uint64(at.UnixNano())) }
+
+// shape is what many routes have in common: all but the prefix.
+type shape struct{ kernel.Route }
+
+// shapeKey is what shapes are told apart by. Two with the same next hops in another order are different, and Equal.
+type shapeKey struct {
+	metric   uint32
+	table    kernel.Table
+	protocol kernel.Protocol
+	kind     kernel.RouteType
+	scope    kernel.Scope
+	src      netip.Addr
+	hops     int
+	hop      kernel.NextHop // the first one
+	others   string
+}
+
+func keyOfShape(r *kernel.Route) shapeKey {
+	k := shapeKey{r.Metric, r.Table, r.Protocol, r.Type, r.Scope, r.Src, len(r.NextHops), kernel.NextHop{}, ""}
+	if len(r.NextHops) > 0 {
+		k.hop = r.NextHops[0]
+	}
+	if len(r.NextHops) > 1 {
+		var b []byte
+		for _, h := range r.NextHops[1:] {
+			b = append(strconv.AppendInt(append(h.Gateway.AppendTo(b), ' '), int64(h.Link), 10), ' ')
+			b = append(strconv.AppendBool(b, h.OnLink), ' ')
+		}
+		k.others = string(b)
+	}
+	return k
+}
+
+// learnt is what BGP says of many prefixes alike.
+type learnt struct {
+	hops   []netip.Addr
+	metric uint32
+}
+
+type learntKey struct {
+	hop    netip.Addr
+	metric uint32
+	others string
+}
+
+func keyOfLearned(l *Learned) learntKey {
+	k := learntKey{l.NextHops[0], l.Metric, ""}
+	if len(l.NextHops) > 1 {
+		var b []byte
+		for _, nh := range l.NextHops[1:] {
+			b = append(nh.AppendTo(b), ' ')
+		}
+		k.others = string(b)
+	}
+	return k
+}
