@@ -51,7 +51,8 @@ type Store struct {
 	reached chan struct{}   // closed when a watch could be opened after a loss
 	// paged are the API groups whose lists are read in pages until then, because their server cannot begin a watch with
 	// everything that there is.
-	paged map[string]time.Time
+	paged  map[string]time.Time
+	proven bool // whether the server was seen to do so
 }
 
 var _ datastore.Backend = (*Store)(nil)
@@ -164,8 +165,8 @@ func (s *Store) Notices() (list []string) {
 			names = append(names, name)
 		}
 		slices.Sort(names)
-		list = append(list, "the Kubernetes API lacks CustomResourceDefinitions, so there are no objects of theirs: "+
-			strings.Join(names, ", "))
+		list = append(list, "the Kubernetes API lacks CustomResourceDefinitions (objects of theirs that were known before "+
+			"stay, others there are none): "+strings.Join(names, ", "))
 	}
 	var parts []string
 	for _, text := range s.told {
@@ -211,7 +212,7 @@ func (s *Store) tell(o *model.Object, notices []conversion.Notice) {
 func (s *Store) Close() error {
 	s.cancel()
 	s.watches.Wait()
-	s.client.rest.Client.CloseIdleConnections()
+	s.client.close()
 	return nil
 }
 
@@ -418,11 +419,7 @@ func (s *Store) pages(
 			return 0, err
 		}
 		if page.next == "" {
-			revision, err := strconv.ParseInt(page.revision, 10, 64)
-			if err != nil {
-				return 0, fmt.Errorf("%w: revision of the list: %w", errMangled, err)
-			}
-			return revision, nil
+			return revisionOfList(page)
 		}
 		q.Set("continue", page.next)
 	}

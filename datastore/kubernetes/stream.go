@@ -15,6 +15,8 @@ import (
 	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 const (
@@ -65,6 +67,7 @@ func (s *Store) mayBeginWithAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.paged)
+	s.proven = false
 }
 
 // lostConnection is whether a watch ended without an answer of the server.
@@ -74,8 +77,7 @@ func lostConnection(err error) bool {
 
 // followFromStart is a watch that begins with everything that there is, which a bookmark ends.
 func (f *feed) followFromStart(ctx context.Context, r resource) error {
-	stream, err := f.open(ctx, r, url.Values{"sendInitialEvents": {"true"},
-		"resourceVersionMatch": {string(metav1.ResourceVersionMatchNotOlderThan)}})
+	stream, err := f.open(ctx, r, fromStart())
 	if err != nil {
 		return err
 	}
@@ -88,12 +90,23 @@ func (f *feed) followFromStart(ctx context.Context, r resource) error {
 	return f.follow(ctx, r, events)
 }
 
+// fromStart has a watch begin with everything that there is, as of the moment of the request.
+func fromStart() url.Values {
+	return url.Values{"sendInitialEvents": {"true"},
+		"resourceVersionMatch": {string(metav1.ResourceVersionMatchNotOlderThan)}}
+}
+
 // initial takes everything that there is at the start of a watch.
 func (f *feed) initial(ctx context.Context, r resource, events frames, stream io.Closer) error {
 	seen, err := f.newReading(ctx)
 	if err != nil {
 		return err
 	}
+	return initialFrames(events, stream, func(e frame) (end bool, err error) { return f.initialEvent(ctx, r, e, seen) })
+}
+
+// initialFrames hands the events of a watch to take until one is the end of the initial ones.
+func initialFrames(events frames, stream io.Closer, take func(frame) (end bool, err error)) error {
 	began, silent := time.Now(), atomic.Bool{}
 	silence := time.AfterFunc(initialSilence, func() {
 		silent.Store(true)
@@ -111,7 +124,7 @@ func (f *feed) initial(ctx context.Context, r resource, events frames, stream io
 			return early(err)
 		}
 		silence.Stop() // the reader may take its time
-		end, err := f.initialEvent(ctx, r, e, seen)
+		end, err := take(e)
 		if end || err != nil {
 			return err
 		}
@@ -139,19 +152,64 @@ func (f *feed) initialEvent(ctx context.Context, r resource, e frame, seen *read
 		}
 		return false, nil
 	case "BOOKMARK":
-		m, err := e.bookmark(r.protobuf)
+		at, err := endOfInitial(r, e)
 		if err != nil {
 			return false, err
-		}
-		if m.Metadata.Annotations[metav1.InitialEventsAnnotationKey] != "true" {
-			// A server that knows the parameter sends no bookmark before that of the initial events.
-			return false, fmt.Errorf("%w: another bookmark came first", errIgnored)
-		}
-		at, err := strconv.ParseInt(m.Metadata.ResourceVersion, 10, 64)
-		if err != nil {
-			return false, fmt.Errorf("%w: revision of a bookmark: %w", errMangled, err)
 		}
 		return true, seen.complete(ctx, at)
 	}
 	return false, f.event(ctx, r, e)
+}
+
+// endOfInitial returns the revision of the bookmark that ends the initial events.
+func endOfInitial(r resource, bookmark frame) (int64, error) {
+	m, err := bookmark.bookmark(r.protobuf)
+	if err != nil {
+		return 0, err
+	}
+	if m.Metadata.Annotations[metav1.InitialEventsAnnotationKey] != "true" {
+		// A server that knows the parameter sends no bookmark before that of the initial events.
+		return 0, fmt.Errorf("%w: another bookmark came first", errIgnored)
+	}
+	at, err := strconv.ParseInt(m.Metadata.ResourceVersion, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%w: revision of a bookmark: %w", errMangled, err)
+	}
+	return at, nil
+}
+
+// streams finds out, until the connection is lost, whether the server can begin a watch with everything: by one that
+// wants next to nothing. nil: it can.
+func (s *Store) streams(ctx context.Context) error {
+	s.mu.Lock()
+	proven := s.proven
+	s.mu.Unlock()
+	if proven {
+		return nil
+	}
+	r, err := s.resource(model.KindNamespace)
+	if err != nil {
+		return err
+	}
+	r.fields = "metadata.name=default"
+	probe := &feed{store: s, kind: model.KindNamespace}
+	stream, err := probe.open(ctx, r, fromStart())
+	if err != nil {
+		return err
+	}
+	defer stream.Close() //nolint:errcheck // it was read
+	err = initialFrames(framesOf(r, stream), stream, func(e frame) (end bool, err error) {
+		switch e.typ {
+		case "BOOKMARK":
+			_, err = endOfInitial(r, e)
+			return err == nil, err
+		case "ERROR":
+			return false, e.status(r.protobuf)
+		}
+		return false, nil
+	})
+	s.mu.Lock()
+	s.proven = err == nil
+	s.mu.Unlock()
+	return err
 }

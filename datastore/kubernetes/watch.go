@@ -213,11 +213,17 @@ func (f *feed) once(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if f.at == 0 && f.store.beginsWithAll(r) {
-		err := f.followFromStart(ctx, r)
-		if !cannotStream(err) {
+		begin := f.followFromStart
+		if r.many {
+			begin = f.readWhole
+		}
+		err := begin(ctx, r)
+		switch {
+		case cannotStream(err):
+			f.store.cannotBeginWithAll(r, err)
+		case err != nil || !r.many:
 			return err
 		}
-		f.store.cannotBeginWithAll(r, err)
 	}
 	if f.at == 0 {
 		if err := f.read(ctx, r); err != nil {
@@ -287,11 +293,20 @@ func framesOf(r resource, stream io.Reader) frames {
 
 // read reads everything page by page.
 func (f *feed) read(ctx context.Context, r resource) error {
+	return f.readBy(ctx, r, func(each func(*model.Object) error) (int64, error) {
+		return f.store.pages(ctx, r, "", nil, true, each)
+	})
+}
+
+// readBy delivers everything that a visit comes by, which returns the revision of that.
+func (f *feed) readBy(
+	ctx context.Context, r resource, visit func(each func(*model.Object) error) (int64, error),
+) error {
 	seen, err := f.newReading(ctx)
 	if err != nil {
 		return err
 	}
-	at, err := f.store.pages(ctx, r, "", nil, true, func(o *model.Object) error {
+	at, err := visit(func(o *model.Object) error {
 		f.store.present(r) // who sees an object is no longer told that there can be none
 		if !seen.deliver(ctx, o) {
 			return ctx.Err()

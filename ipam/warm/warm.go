@@ -99,6 +99,11 @@ func (o *Operation) Get(ctx context.Context, key model.Key) (*model.Object, erro
 			return found, nil
 		}
 	}
+	return o.Read(ctx, key)
+}
+
+// Read is Get of the datastore itself, for who knows that something must be there of which no watch has told yet.
+func (o *Operation) Read(ctx context.Context, key model.Key) (*model.Object, error) {
 	found, err := o.store.Get(ctx, key)
 	if err == nil {
 		o.remember(found)
@@ -224,6 +229,9 @@ func (o *Operation) wrote(key model.Key, stored *model.Object, err error) (*mode
 		return nil, err
 	}
 	o.remember(stored)
+	if o.kinds[key.Kind] {
+		o.tables.Wrote(stored)
+	}
 	return stored, nil
 }
 
