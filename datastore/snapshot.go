@@ -111,8 +111,8 @@ func (s *Snapshot) All(kind model.Kind) iter.Seq[*model.Object] {
 	}
 }
 
-// In visits the objects of a kind that a list of a namespace has, in key order: see model.Key.In. The cost follows their
-// number.
+// In visits the objects of a kind that a list of a namespace has, in key order: see model.Key.In. The cost follows
+// their number.
 func (s *Snapshot) In(kind model.Kind, namespace string) iter.Seq[*model.Object] {
 	first := model.Key{Kind: kind, Namespace: namespace}
 	if kind == model.KindBlockAffinity && namespace != "" {

@@ -233,8 +233,8 @@ func names(list []*model.Object) string {
 	return strings.Join(all, " ")
 }
 
-// What the tables hold, and this host's blocks, is answered from memory, with this process's own writes at once. All else
-// is read.
+// What the tables hold, and this host's blocks, is answered from memory, with this process's own writes at once. All
+// else is read.
 func TestAnswersFromMemory(t *testing.T) {
 	c := newCluster(t)
 	p := c.start()
@@ -487,8 +487,8 @@ func (c *cluster) consistent(want map[string]int) {
 	}
 }
 
-// A process is killed after each of the writes of an assignment or a release. The next one, which remembers nothing, gives
-// nobody an address twice, and what the dead one left can be released.
+// A process is killed after each of the writes of an assignment or a release. The next one, which remembers nothing,
+// gives nobody an address twice, and what the dead one left can be released.
 func TestKilledBetweenWrites(t *testing.T) {
 	for _, c := range []struct {
 		name string

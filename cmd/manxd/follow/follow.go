@@ -166,8 +166,8 @@ func again(tick *time.Ticker, period time.Duration) {
 	}
 }
 
-// wait waits for another snapshot, or until BGP is to be decided again: then it returns the one that was seen. At a tick
-// that is so if the speaker failed, or if a password may have changed.
+// wait waits for another snapshot, or until BGP is to be decided again: then it returns the one that was seen. At a
+// tick that is so if the speaker failed, or if a password may have changed.
 func (f *Follower) wait(ctx context.Context, seen *datastore.Snapshot, tick <-chan time.Time) *datastore.Snapshot {
 	newer := f.config.Tables.Changed()
 	if s := f.config.Tables.Snapshot(); s != seen {

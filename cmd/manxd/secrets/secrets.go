@@ -90,7 +90,8 @@ func (s *Secrets) Changed() <-chan struct{} { return s.changed }
 const troublePoll = 10 * time.Second
 
 // Asked ends the calls of Password for one decision: the Secrets that it named are followed until another one does not.
-// It returns how often Outdated is to be called until then: not at all while the API answers, since it tells of changes.
+// It returns how often Outdated is to be called until then: 0, for never, while the API answers, since its watch
+// reports changes.
 func (s *Secrets) Asked() (period time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
