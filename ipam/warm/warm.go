@@ -117,9 +117,12 @@ func (c *Cache) snapshot(kind model.Kind) *datastore.Snapshot {
 // Get is datastore.Store's.
 func (o *Operation) Get(ctx context.Context, key model.Key) (*model.Object, error) {
 	if !o.fresh() {
-		if found, known := o.remembered(key); known && found == nil {
+		found, known := o.remembered(key)
+		switch {
+		case known && found == nil && key.Kind == model.KindIPPool: // a person named it, and may have made it just now
+		case known && found == nil:
 			return nil, &datastore.KeyError{Op: "get", Key: key, Err: datastore.ErrNotFound}
-		} else if known {
+		case known:
 			return found, nil
 		}
 	}

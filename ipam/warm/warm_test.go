@@ -278,7 +278,8 @@ func TestAnswersFromMemory(t *testing.T) {
 		do                func(*Operation) string
 	}{
 		{"a pool", "first", "", get(pool)},
-		{"a pool that is not there", "none", "", get(absent)},
+		{"a pool that is not there: it may have been made just now", "none", "get IPPool", get(absent)},
+		{"an affinity that is not there", "none", "", get(model.Key{Kind: fresh.Kind, Name: "10-9-9-0-28", Namespace: fresh.Namespace})},
 		{"all pools", "first second", "", list(model.KindIPPool, "")},
 		{"affinities of this host", two, "", list(model.KindBlockAffinity, "host/n1")},
 		{"those of another", far.Name, "", list(model.KindBlockAffinity, "host/n10")},
