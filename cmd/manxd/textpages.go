@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -16,30 +17,46 @@ func forgetProgram() {
 	if err != nil {
 		return
 	}
-	maps, err := os.Open("/proc/self/maps")
+	maps, err := os.Open("/proc/self/smaps")
 	if err != nil {
 		return
 	}
 	defer maps.Close() //nolint:errcheck // it was read
-	for lines := bufio.NewScanner(maps); lines.Scan(); {
-		if start, size, ok := programPart(lines.Text(), exe); ok {
-			_, _, _ = unix.Syscall(unix.SYS_MADVISE, start, size, unix.MADV_DONTNEED)
-		}
+	for _, p := range cleanParts(maps, exe) {
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, p.start, p.size, unix.MADV_DONTNEED)
 	}
 }
 
-// programPart is where a line of /proc/PID/maps (proc_pid_maps(5)) has a part of a file that cannot be written:
-// nothing is in memory that is not in the file.
-func programPart(line, file string) (start, size uintptr, ok bool) {
-	fields := strings.Fields(line)
+// programPart is a mapping of the program's file.
+type programPart struct{ start, size uintptr }
+
+// cleanParts reads /proc/PID/smaps (proc_pid_smaps(5)) and returns the mappings of a file that nobody can write to and
+// that have no page of their own: all that they hold is in the file. A mapping that the dynamic linker or a debugger has
+// changed has such pages (Anonymous), although it cannot be written any more.
+func cleanParts(smaps io.Reader, file string) (parts []programPart) {
+	var part programPart
+	inside := false
+	for lines := bufio.NewScanner(smaps); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		switch {
+		case len(fields) > 1 && !strings.HasSuffix(fields[0], ":"): // the first line of a mapping
+			part, inside = readOnlyPart(lines.Text(), fields, file)
+		case inside && len(fields) > 1 && fields[0] == "Anonymous:" && fields[1] == "0":
+			parts = append(parts, part)
+		}
+	}
+	return parts
+}
+
+func readOnlyPart(line string, fields []string, file string) (programPart, bool) {
 	if len(fields) < 6 || strings.Contains(fields[1], "w") || !strings.HasSuffix(line, " "+file) {
-		return 0, 0, false
+		return programPart{}, false
 	}
 	from, to, _ := strings.Cut(fields[0], "-")
-	a, err := strconv.ParseUint(from, 16, 64)
+	start, err := strconv.ParseUint(from, 16, 64)
 	if err != nil {
-		return 0, 0, false
+		return programPart{}, false
 	}
-	b, err := strconv.ParseUint(to, 16, 64)
-	return uintptr(a), uintptr(b - a), err == nil && b > a
+	end, err := strconv.ParseUint(to, 16, 64)
+	return programPart{uintptr(start), uintptr(end - start)}, err == nil && end > start
 }

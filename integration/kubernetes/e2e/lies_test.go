@@ -162,6 +162,12 @@ func (w *world) testClaims(t *testing.T) {
 			w.connected(t)
 		})
 	}
+	until(t, "no trace of the claims on n1", func() error {
+		if r, err := route(w.n1, "10.10.0.200"); err == nil {
+			return fmt.Errorf("there is %s", r)
+		}
+		return nil
+	})
 }
 
 // testOtherKubelet uses the credentials of n1's kubelet and of a user who may edit pods for what is not theirs.
