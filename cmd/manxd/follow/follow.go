@@ -75,7 +75,9 @@ type Config struct {
 	Agents    []Agent
 	// Kinds are those of the objects that agents act on.
 	Kinds []model.Kind
-	Log   *zap.Logger
+	// Learned is given how many routes changed each time that some did; nil for nobody. It must not wait.
+	Learned func(n int)
+	Log     *zap.Logger
 }
 
 // Follower keeps the speaker and the agents at the newest state. Nothing is handed to them before the datastore was
