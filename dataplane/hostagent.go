@@ -177,3 +177,11 @@ func (h *HostAgent) Route(p netip.Prefix) (route.Status, bool) {
 	defer h.mu.Unlock()
 	return h.routes.Status(p)
 }
+
+// RouteTo returns the row of the most specific prefix with an address for which the kernel has a route of this node,
+// false if there is none.
+func (h *HostAgent) RouteTo(a netip.Addr) (route.Status, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.routes.Towards(a)
+}

@@ -35,6 +35,7 @@ type Dataplane interface {
 	Routes() []route.Status
 	RouteCounts() map[reconcile.Phase]int
 	Route(netip.Prefix) (route.Status, bool)
+	RouteTo(netip.Addr) (route.Status, bool)
 	Resync()
 	Retry(context.Context) ([]dataplane.Retried, error)
 }
