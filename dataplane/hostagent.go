@@ -199,8 +199,8 @@ func (h *HostAgent) FollowRoutes() *RouteChanges {
 	return &RouteChanges{h, h.routes.Follow()}
 }
 
-// Take returns the rows that may look other than at the last call, in no order; those that are gone have no Phase. If all
-// is true, as it is the first time, these are all rows there are.
+// Take returns the rows that may look other than at the last call, in no order; those that are gone have no Phase. If
+// all is true, as it is the first time, these are all rows there are.
 func (r *RouteChanges) Take() (rows []route.Status, all bool) {
 	r.agent.mu.Lock()
 	defer r.agent.mu.Unlock()

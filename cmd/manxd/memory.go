@@ -15,12 +15,12 @@ const (
 	memoryPoll  = time.Second
 )
 
-// tuneRuntime trades memory for processor time, up to a bound. The garbage collector runs seldom until the heap has 96 MB,
-// and then when it has one and a half of what is really used: what lies between objects that stay cannot be given back,
-// so the more garbage a burst may leave, the more memory is lost for good. While routes pour in, of which learned counts
-// the changes, it runs when the heap has three times what is used: they live elsewhere than their garbage does, and
-// collecting it earlier costs a third more processor time when that matters most. The memory limit is 256 MB until the
-// use is known, or twice the use; one that does not grow would have the collector run all the time once a peer
+// tuneRuntime trades memory for processor time, up to a bound. The garbage collector runs seldom until the heap has
+// 96 MB, and then when it has one and a half of what is really used: what lies between objects that stay cannot be given
+// back, so the more garbage a burst may leave, the more memory is lost for good. While routes pour in, of which learned
+// counts the changes, it runs when the heap has three times what is used: routes live elsewhere than their garbage does,
+// and collecting it earlier costs a third more processor time when that matters most. The memory limit is 256 MB until
+// the use is known, or twice the use; one that does not grow would have the collector run all the time once a peer
 // announces some 100,000 routes. When a burst is over, a start or a full table for instance, the host gets back what it
 // took. GOGC and GOMEMLIMIT override all of this.
 func tuneRuntime(ctx context.Context, learned *atomic.Uint64) {

@@ -55,7 +55,8 @@ func TestFollowersKnowAllRows(t *testing.T) {
 			case 3:
 				config.Endpoints = append([]Endpoint(nil), testConfig().Endpoints...)
 				for _, name := range []string{"cali1", "cali2", "caliold"}[:r.IntN(4)] {
-					config.Endpoints = append(config.Endpoints, Endpoint{Name: "x/" + name, Interface: name, Addresses: p})
+					e := Endpoint{Name: "x/" + name, Interface: name, Addresses: p}
+					config.Endpoints = append(config.Endpoints, e)
 				}
 				target.Configure(config)
 			case 4:

@@ -93,8 +93,8 @@ func (t *Target) Status(p netip.Prefix) (Status, bool) {
 	return t.line(n), true
 }
 
-// Towards returns the row of the most specific prefix of main with an address for which the kernel has a route, false if
-// there is none. Its cost does not follow the number of routes.
+// Towards returns the row of the most specific prefix of main with an address for which the kernel has a route, false
+// if there is none. Its cost does not follow the number of routes.
 func (t *Target) Towards(a netip.Addr) (Status, bool) {
 	for bits := a.BitLen(); bits >= 0; bits-- {
 		p, err := a.Prefix(bits)

@@ -380,7 +380,8 @@ func (t *table) Len() int { return t.routes }
 // Failures is the number of routes whose last attempt failed.
 func (t *table) Failures() int { return t.failed.Len() }
 
-// Problem says how many routes failed, with the reason of one of them, the same one as long as it fails; nil if none did.
+// Problem says how many routes failed, with the reason of one of them, the same one as long as it fails; nil if none
+// did.
 func (t *table) Problem() error {
 	return t.failed.Problem(func(n uint32) string { return fmt.Sprint(t.key(n)) })
 }
