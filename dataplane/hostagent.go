@@ -177,3 +177,39 @@ func (h *HostAgent) Route(p netip.Prefix) (route.Status, bool) {
 	defer h.mu.Unlock()
 	return h.routes.Status(p)
 }
+
+// RouteTo returns the row of the most specific prefix with an address for which the kernel has a route of this node,
+// false if there is none.
+func (h *HostAgent) RouteTo(a netip.Addr) (route.Status, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.routes.Towards(a)
+}
+
+// RouteChanges are the rows of routes that change, for one who follows them.
+type RouteChanges struct {
+	agent   *HostAgent
+	changes *route.Changes
+}
+
+// FollowRoutes begins to remember which rows change, until Close.
+func (h *HostAgent) FollowRoutes() *RouteChanges {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return &RouteChanges{h, h.routes.Follow()}
+}
+
+// Take returns the rows that may look other than at the last call, in no order; those that are gone have no Phase. If
+// all is true, as it is the first time, these are all rows there are.
+func (r *RouteChanges) Take() (rows []route.Status, all bool) {
+	r.agent.mu.Lock()
+	defer r.agent.mu.Unlock()
+	return r.agent.routes.Changed(r.changes)
+}
+
+// Close ends what FollowRoutes began.
+func (r *RouteChanges) Close() {
+	r.agent.mu.Lock()
+	defer r.agent.mu.Unlock()
+	r.agent.routes.Unfollow(r.changes)
+}

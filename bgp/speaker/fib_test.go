@@ -236,9 +236,11 @@ func BenchmarkFIB100k(b *testing.B) {
 		if i%perUpdate == 0 {
 			updates = append(updates, nil)
 		}
-		nlri, _ := gobgp.NewIPAddrPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(i >> 10), byte(i >> 2), byte(i << 6)}), 26))
+		a := netip.AddrFrom4([4]byte{20, byte(i >> 10), byte(i >> 2), byte(i << 6)})
+		nlri, _ := gobgp.NewIPAddrPrefix(netip.PrefixFrom(a, 26))
+		p := &apiutil.Path{Family: gobgp.RF_IPv4_UC, Nlri: nlri, PeerAddress: ip("10.0.0.2"), Attrs: attrs}
 		last := &updates[len(updates)-1]
-		*last = append(*last, &apiutil.Path{Family: gobgp.RF_IPv4_UC, Nlri: nlri, PeerAddress: ip("10.0.0.2"), Attrs: attrs})
+		*last = append(*last, p)
 	}
 	var kept uint64
 	b.ReportAllocs()
@@ -264,7 +266,8 @@ func TestFIBForgetsAttributes(t *testing.T) {
 	f := newFIB()
 	for round := range 20 {
 		for i := range 500 {
-			f.update([]*apiutil.Path{best(fmt.Sprintf("10.%d.%d.0/24", i/250, i%250), "10.0.0.2", "10.0.0.2", uint32(1000*round+i), 0)})
+			p := fmt.Sprintf("10.%d.%d.0/24", i/250, i%250)
+			f.update([]*apiutil.Path{best(p, "10.0.0.2", "10.0.0.2", uint32(1000*round+i), 0)})
 		}
 	}
 	if n := f.attributes.Len(); n > 5000 {

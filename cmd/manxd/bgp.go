@@ -38,7 +38,8 @@ func newBGP(j *joined, passwords passwordsPart, connected *connectedSubnets, dat
 		Settings: bgp.Input{Node: j.name, RouterID: j.routerID, ClusterIPs: j.clusterIPs,
 			InterfacePrefix: j.interfacePrefix, Refuse: j.refuse},
 		Connected: connected.list, Passwords: passwords, Tables: j.tables, Speaker: s,
-		Agents: agents, Kinds: part.Kinds(dataplane, part.Optional(policy)), Log: log})
+		Agents: agents, Kinds: part.Kinds(dataplane, part.Optional(policy)), Log: log,
+		Learned: func(n int) { j.learned.Add(uint64(n)) }})
 	connected.changed = f.Look
 	j.control.BGP.Show(server.BGPSource{Speaker: s, Desired: f.Desired})
 	return &bgpPart{f, s, j.control.BGP}, nil

@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/zap"
@@ -21,6 +22,7 @@ type daemon struct {
 	log     *zap.Logger
 	control *server.Server
 	reopen  *reopener
+	learned *atomic.Uint64                     // changes of routes by BGP
 	parts   func(*joined) ([]part.Part, error) // of a node that has joined the cluster
 }
 
@@ -43,7 +45,8 @@ func newDaemon(ctx context.Context, o options) (*daemon, error) {
 		return nil, err
 	}
 	reopen := reopenOnHangup(ctx, log)
-	go tuneRuntime(ctx)
+	learned := new(atomic.Uint64)
+	go tuneRuntime(ctx, learned)
 	name, _, err := node.Name(o.nameSources())
 	if err != nil {
 		return nil, err
@@ -53,7 +56,8 @@ func newDaemon(ctx context.Context, o options) (*daemon, error) {
 	control.Datastore.Show(server.DatastoreSource{Type: o.datastore})
 	control.Add(collectors.NewGoCollector())
 	control.Add(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return &daemon{options: o, name: name, log: log, control: control, reopen: reopen, parts: parts}, nil
+	return &daemon{options: o, name: name, log: log, control: control, reopen: reopen, learned: learned,
+		parts: parts}, nil
 }
 
 // run opens what serves users before anything that may take long.

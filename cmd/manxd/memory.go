@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime/debug"
 	"runtime/metrics"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,13 +15,15 @@ const (
 	memoryPoll  = time.Second
 )
 
-// tuneRuntime trades memory for processor time, up to a bound. While much is allocated, the garbage collector runs when
-// the heap has three times what is really used, or 64 MB. When a burst is over, a start or a full table for instance,
-// the host gets back what it took, the mapped pages of the program's file included, and the heap may grow by half only:
-// memory between objects that stay cannot be given back. The memory limit is 256 MB until the use is known, then it
-// follows the use; a limit that does not grow would have the collector run all the time once a peer announces some
-// 100,000 routes. GOGC and GOMEMLIMIT override all of this.
-func tuneRuntime(ctx context.Context) {
+// tuneRuntime trades memory for processor time, up to a bound. The garbage collector runs seldom until the heap has
+// 64 MB, and then when it has one and a half of what is really used: what lies between objects that stay cannot be given
+// back, so the more garbage a burst may leave, the more memory is lost for good. While routes pour in, of which learned
+// counts the changes, it runs when the heap has three times what is used: routes live elsewhere than their garbage does,
+// and collecting it earlier costs a third more processor time when that matters most. The memory limit is 256 MB until
+// the use is known, or twice the use; one that does not grow would have the collector run all the time once a peer
+// announces some 100,000 routes. When a burst is over, a start or a full table for instance, the host gets back what it
+// took, the mapped pages of the program's file included. GOGC and GOMEMLIMIT override all of this.
+func tuneRuntime(ctx context.Context, learned *atomic.Uint64) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
@@ -36,6 +39,7 @@ func tuneRuntime(ctx context.Context) {
 		case <-tick.C:
 		}
 		use := readMemory()
+		use.learned = learned.Load()
 		over := burst.over(use)
 		if next := gcPercent(use.live, burst.pouring()); next != percent {
 			percent = next
@@ -57,6 +61,7 @@ type memoryUse struct {
 	live      uint64 // what the last garbage collection found in use
 	held      uint64 // of the host's memory
 	allocated uint64 // since the start
+	learned   uint64 // changes of routes by BGP since the start
 }
 
 func readMemory() memoryUse {
@@ -89,24 +94,25 @@ func memoryLimit(live uint64) int64 {
 }
 
 const (
-	calmPolls = 5        // that a burst is over for
-	calmRate  = 2 << 20  // bytes allocated from poll to poll that are no burst
-	pourRate  = 16 << 20 // bytes allocated from poll to poll while routes pour in, for instance
+	calmPolls = 5       // that a burst is over for
+	calmRate  = 2 << 20 // bytes allocated from poll to poll that are no burst
+	pourRate  = 2000    // changes of routes from poll to poll while routes pour in
 	worthIt   = 8 << 20
 	pause     = 60 // polls between two times that memory is given back: all garbage is collected for it
 )
 
 // burst finds out when much was done and is over.
 type burst struct {
-	before uint64
-	calm   int    // polls since
-	spent  bool   // the memory was given back since
-	wait   int    // polls until it may be given back again
-	start  uint64 // what was allocated when it began
-	poured int    // polls until memory is not traded for processor time any more
+	before  uint64
+	calm    int    // polls since
+	spent   bool   // the memory was given back since
+	wait    int    // polls until it may be given back again
+	start   uint64 // what was allocated when it began
+	learned uint64 // changes of routes before
+	poured  int    // polls until memory is not traded for processor time any more
 }
 
-// pouring reports whether so much was allocated a short time ago that collecting garbage costs much.
+// pouring reports whether many routes came a short time ago.
 func (b *burst) pouring() bool { return b.poured > 0 }
 
 // over takes what is in use at each poll, and tells once after each burst that memory should be given back, if that
@@ -114,9 +120,10 @@ func (b *burst) pouring() bool { return b.poured > 0 }
 func (b *burst) over(use memoryUse) bool {
 	calm := use.allocated-b.before < calmRate
 	b.poured = max(0, b.poured-1)
-	if use.allocated-b.before >= pourRate {
+	if use.learned-b.learned >= pourRate {
 		b.poured = calmPolls
 	}
+	b.learned = use.learned
 	if b.spent && !calm {
 		b.start = b.before
 	}

@@ -28,16 +28,18 @@ func TestGarbageOfLargeHeapsIsCollectedEarlierBetweenBursts(t *testing.T) {
 	}
 }
 
-// A burst lasts until little has been allocated for a while: a peer's pauses between UPDATEs do not end it.
-func TestBurstLastsUntilItIsCalm(t *testing.T) {
+// Routes pour in until few have come for a while: a peer's pauses between UPDATEs do not end it. Other bursts, such as
+// the start with many policies, are none of routes.
+func TestRoutesPourInUntilItIsCalm(t *testing.T) {
 	var b burst
-	use := memoryUse{live: 200 << 20, held: 300 << 20, allocated: 1000}
+	use := memoryUse{live: 200 << 20, held: 300 << 20}
 	for i, step := range []struct {
-		allocate uint64
-		pouring  bool
-	}{{50 << 20, true}, {0, true}, {pourRate, true}, {0, true}, {0, true}, {0, true}, {calmRate, true}, {0, false},
-		{2 * calmRate, false}, {pourRate, true}} {
-		use.allocated += step.allocate
+		routes  uint64
+		pouring bool
+	}{{0, false}, {50_000, true}, {0, true}, {pourRate, true}, {0, true}, {0, true}, {0, true}, {pourRate / 2, true},
+		{0, false}, {pourRate - 1, false}, {pourRate, true}} {
+		use.allocated += 50 << 20
+		use.learned += step.routes
 		b.over(use)
 		if b.pouring() != step.pouring {
 			t.Errorf("poll %d: pouring is %t", i, b.pouring())

@@ -187,8 +187,9 @@ func (t *Table[K, V]) status(e *entry[K, V]) Status {
 	if e.since == 0 {
 		s.Since = t.now()
 	}
-	s.Phase, s.Reason = Facts{Wanted: e.wanted, Present: e.present, AsWanted: e.wanted && e.present && t.equal(e.want, e.have),
-		Adopted: e.adopted, Failure: t.failed.Of(e.key)}.Phase()
+	f := Facts{Wanted: e.wanted, Present: e.present, Adopted: e.adopted, Failure: t.failed.Of(e.key)}
+	f.AsWanted = e.wanted && e.present && t.equal(e.want, e.have)
+	s.Phase, s.Reason = f.Phase()
 	return s
 }
 
@@ -212,7 +213,8 @@ func (t *Table[K, V]) Idle() bool { return len(t.dirty) == 0 }
 // Failures is the number of objects whose last attempt failed.
 func (t *Table[K, V]) Failures() int { return t.failed.Len() }
 
-// Problem says how many objects failed, with the reason of one of them, the same one as long as it fails; nil if none did.
+// Problem says how many objects failed, with the reason of one of them, the same one as long as it fails; nil if none
+// did.
 func (t *Table[K, V]) Problem() error {
 	return t.failed.Problem(func(k K) string { return fmt.Sprint(k) })
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile/reconciletest"
 )
 
-// contract is the table of routes as the tests of the contract see it: objects are routes to one address each, and their
-// values are interfaces.
+// contract is the table of routes as the tests of the contract see it: objects are routes to one address each, and
+// their values are interfaces.
 type contract struct {
 	*table
 	store *reconciletest.Store

@@ -295,6 +295,25 @@ func TestOwnership(t *testing.T) {
 	}
 }
 
+// The way to an address is the most specific route that is in the kernel, whatever is wanted.
+func TestTowardsAnAddress(t *testing.T) {
+	f := testKernel()
+	target, _ := testTarget(f)
+	target.Learn([]Learned{learned("10.244.0.0/16", 9, "10.1.0.9"), learned("10.244.2.0/26", 9, "10.1.0.8"),
+		learned("10.244.2.7/32", 9, "10.99.0.9"), learned("fd10:2::/122", 9, "fd01::9")})
+	_, _, _ = target.Flush()
+	for address, want := range map[string]string{
+		"10.244.2.1": "10.244.2.0/26", "10.244.2.7": "10.244.2.0/26", // the /32 is blocked
+		"10.244.3.1": "10.244.0.0/16", "10.244.1.7": "10.244.1.7/32", "10.244.1.8": "10.244.1.0/26",
+		"fd10:2::1": "fd10:2::/122", "10.7.7.7": "invalid Prefix", "fd99::1": "invalid Prefix",
+	} {
+		row, ok := target.Towards(addr(address))
+		if row.Prefix.String() != want || ok != row.Prefix.IsValid() {
+			t.Errorf("%s: %s %t, want %s", address, row.Prefix, ok, want)
+		}
+	}
+}
+
 func TestLongestPrefixMatch(t *testing.T) {
 	table := newRIB()
 	dev := func(p string, metric uint32, link int) kernel.Route {

@@ -78,6 +78,7 @@ func (t *Target) linkSeen(l kernel.Link) {
 		return
 	}
 	t.rules.putLink(l)
+	t.table.noteAll() // rows name interfaces
 	t.changedLinks = true
 	t.touchLink(l.Name)
 	if known && old.Name != l.Name {
@@ -98,6 +99,7 @@ func (t *Target) linkGone(l kernel.Link) {
 		return slices.ContainsFunc(hops, func(h kernel.NextHop) bool { return h.Link == l.Index })
 	})
 	t.rules.dropLink(l.Index)
+	t.table.noteAll()
 	t.changedLinks = true
 	t.touchLink(l.Name)
 }

@@ -72,6 +72,7 @@ func (t *table) apply(now time.Time) (failures int) {
 	}
 	errs := t.kernel.apply(t.steps)
 	for i, s := range t.steps {
+		t.note(s.row)
 		if errs == nil || errs[i] == nil {
 			t.succeed(s, now)
 			continue

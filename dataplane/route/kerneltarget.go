@@ -87,8 +87,8 @@ func begins(name string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// apply does as many of the steps as it can, in order. The result is nil when all went well; otherwise it has an entry for
-// each step. Removals of a prefix' old route wait until its new one, with another metric, is in.
+// apply does as many of the steps as it can, in order. The result is nil when all went well; otherwise it has an entry
+// for each step. Removals of a prefix' old route wait until its new one, with another metric, is in.
 func (t *kernelTarget) apply(steps []step) []error {
 	var errs []error
 	fail := func(i int, err error) {

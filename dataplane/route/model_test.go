@@ -59,7 +59,8 @@ func TestTableDoesAsAReconciledTable(t *testing.T) {
 		want, have := routeStore{}, routeStore{}
 		equal := func(a, b *kernel.Route) bool { return a == b || a.Equal(*b) }
 		model := reconcile.NewTable(want, equal, now, reconcile.DefaultBackoff)
-		rows := newTable(&kernelTarget{kernel: have, rules: &rules{underlay: newUnderlay()}}, now, reconcile.DefaultBackoff)
+		under := &kernelTarget{kernel: have, rules: &rules{underlay: newUnderlay()}}
+		rows := newTable(under, now, reconcile.DefaultBackoff)
 		some := func() *kernel.Route {
 			return &kernel.Route{Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(3))}), 32),
 				Metric: uint32(r.IntN(3)), Table: kernel.Table(r.IntN(3) * 50), Protocol: kernel.ProtocolBIRD,
@@ -113,7 +114,8 @@ func TestTableDoesAsAReconciledTable(t *testing.T) {
 		for metric := range uint32(3) {
 			for a := range byte(3) {
 				for _, in := range []kernel.Table{kernel.MainTable, 50, 100} {
-					k := kernel.RouteKey{Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, a}), 32), Metric: metric, Table: in}
+					p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, a}), 32)
+					k := kernel.RouteKey{Dst: p, Metric: metric, Table: in}
 					model.Unset(k)
 					rows.Unset(k)
 				}

@@ -8,11 +8,12 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 )
 
-// row is what is known of one prefix in one of the kernel's tables: what BGP learned of it, and one route, as wanted and
-// as it is in the kernel. There may be a million rows: they have no pointers, and numbers in place of what many share.
+// row is what is known of one prefix in one of the kernel's tables: what BGP learned of it, and one route, as wanted
+// and as it is in the kernel. There may be a million rows: they have no pointers, and numbers in place of what many
+// share.
 //
-// Find finds the first row of a prefix, which is of main. Further routes of the prefix, with another metric or in another
-// table, have rows of their own behind it.
+// The first row of a prefix, which prefixtable.Table finds, is of main. Further routes of the prefix, with another
+// metric or in another table, have rows of their own behind it.
 type row struct {
 	learned    uint32 // in Target.learnt; 0: nothing
 	want, have uint32 // in table.shapes; 0: no route is wanted, or there

@@ -93,6 +93,23 @@ func (t *Target) Status(p netip.Prefix) (Status, bool) {
 	return t.line(n), true
 }
 
+// Towards returns the row of the most specific prefix of main with an address for which the kernel has a route, false
+// if there is none. Its cost does not follow the number of routes.
+func (t *Target) Towards(a netip.Addr) (Status, bool) {
+	for bits := a.BitLen(); bits >= 0; bits-- {
+		p, err := a.Prefix(bits)
+		if err != nil {
+			break
+		}
+		if n := t.table.find(inMain(p)); n != 0 {
+			if row := t.line(n); len(row.Actual) > 0 {
+				return row, true
+			}
+		}
+	}
+	return Status{}, false
+}
+
 // line is what users see of the place that row n is the first one of.
 func (t *Target) line(n uint32) Status {
 	row := Status{Prefix: t.table.rows.Prefix(n), Table: t.table.row(n).table}

@@ -28,6 +28,8 @@ type table struct {
 	prune    bool
 	compared bool // with all that the kernel has, at least once
 	repairs  reconcile.RepairLog
+
+	followers map[*Changes]bool
 }
 
 // step is one change of a route: the Action takes it from row.have to row.want.
@@ -37,7 +39,8 @@ type step struct {
 }
 
 func newTable(k *kernelTarget, now func() time.Time, backoff reconcile.Backoff) *table {
-	t := &table{rows: prefixtable.New[row](), kernel: k, now: now, failed: reconcile.NewFailures[uint32](backoff)}
+	t := &table{rows: prefixtable.New[row](), kernel: k, now: now, failed: reconcile.NewFailures[uint32](backoff),
+		followers: map[*Changes]bool{}}
 	k.table = t
 	return t
 }
@@ -320,6 +323,7 @@ func (t *table) Resync() error {
 }
 
 func (t *table) touch(n uint32) {
+	t.note(n)
 	if r := t.row(n); !r.is(rowDirty) {
 		r.flags |= rowDirty
 		t.dirty = append(t.dirty, n)
@@ -376,7 +380,8 @@ func (t *table) Len() int { return t.routes }
 // Failures is the number of routes whose last attempt failed.
 func (t *table) Failures() int { return t.failed.Len() }
 
-// Problem says how many routes failed, with the reason of one of them, the same one as long as it fails; nil if none did.
+// Problem says how many routes failed, with the reason of one of them, the same one as long as it fails; nil if none
+// did.
 func (t *table) Problem() error {
 	return t.failed.Problem(func(n uint32) string { return fmt.Sprint(t.key(n)) })
 }

@@ -202,6 +202,7 @@ func (t *Target) touch(p netip.Prefix) {
 }
 
 func (t *Target) touchRow(n uint32) {
+	t.table.note(n)
 	if r := t.table.row(n); !r.is(rowUndecided) {
 		r.flags |= rowUndecided
 		t.dirty = append(t.dirty, n)
@@ -324,6 +325,9 @@ func (t *Target) readUnderlay() error {
 	for _, a := range addresses {
 		fresh.own[a.Prefix.Addr()]++
 	}
+	if !maps.Equal(t.rules.links, fresh.links) {
+		t.table.noteAll() // rows name interfaces
+	}
 	t.retouchLinks(t.rules.underlay, fresh)
 	t.rules.setUnderlay(fresh)
 	return nil
@@ -391,6 +395,7 @@ func (t *Target) decideDirty() {
 	}
 	now := t.now()
 	for _, n := range t.dirty {
+		t.table.note(n)
 		t.table.row(n).flags &^= rowUndecided
 		p, s := t.table.rows.Prefix(n), t.known(n)
 		route, note := t.decide(n, p, &s)

@@ -33,8 +33,10 @@ type DataplaneSource struct {
 type Dataplane interface {
 	Status() dataplane.Status
 	Routes() []route.Status
+	FollowRoutes() *dataplane.RouteChanges
 	RouteCounts() map[reconcile.Phase]int
 	Route(netip.Prefix) (route.Status, bool)
+	RouteTo(netip.Addr) (route.Status, bool)
 	Resync()
 	Retry(context.Context) ([]dataplane.Retried, error)
 }

@@ -54,7 +54,7 @@ func (v *DataplaneView) endpoint(key model.Key, e model.WorkloadEndpointSpec,
 		return x
 	}
 	for i, address := range e.IPNetworks {
-		r := v.routeTo(address)
+		r := v.workloadRoute(address)
 		if i == 0 || worse(r.Phase, reconcile.Phase(x.Phase)) {
 			x.Phase, x.Reason, x.SinceUnixMs = string(r.Phase), r.Reason, unixMs(r.Since)
 		}
@@ -62,8 +62,8 @@ func (v *DataplaneView) endpoint(key model.Key, e model.WorkloadEndpointSpec,
 	return x
 }
 
-// routeTo is the state of the route to an address of a workload, which may come without a prefix length.
-func (v *DataplaneView) routeTo(address string) route.Status {
+// workloadRoute is the state of the route to an address of a workload, which may come without a prefix length.
+func (v *DataplaneView) workloadRoute(address string) route.Status {
 	none := route.Status{Status: reconcile.Status{Phase: reconcile.Pending, Reason: "no route to " + address + " has been decided yet"}}
 	p, err := netip.ParsePrefix(address)
 	if err != nil {

@@ -52,8 +52,7 @@ func (v *PolicyView) Explain(_ context.Context, r *manxv1.ExplainRequest) (*manx
 
 // explainWorld is what this daemon knows.
 func (v *PolicyView) explainWorld(agent Policy) explain.World {
-	// Before the rules are looked at, which holds up those who program them.
-	objects, routes := v.datastore.snapshot(), v.dataplane.routes()
+	objects := v.datastore.snapshot() // before the rules are looked at, which holds up those who program them
 	return explain.World{
 		Objects: objects, Local: v.node,
 		Rules: func(of string, use func(*policy.Calculator)) {
@@ -65,7 +64,7 @@ func (v *PolicyView) explainWorld(agent Policy) explain.World {
 			agent.Look(func(c *policy.Calculator, _ *ruleset.Table) { settings = c.Config() })
 			use(explain.Build(objects, settings, of))
 		},
-		Route: func(a netip.Addr) (explain.Route, string) { return reach(routes, a) },
+		Route: func(a netip.Addr) (explain.Route, string) { return reach(v.dataplane.routeTo, a) },
 	}
 }
 
@@ -84,15 +83,10 @@ func policyProblems(agent Policy) []string {
 
 var deviceOf = regexp.MustCompile(`\bdev (\S+)`)
 
-// reach finds the most specific of routes to an address, and its interface; both are empty if there is none.
-func reach(routes []route.Status, a netip.Addr) (explain.Route, string) {
-	var best route.Status
-	for _, x := range routes {
-		if x.Prefix.Contains(a) && (!best.Prefix.IsValid() || x.Prefix.Bits() > best.Prefix.Bits()) && len(x.Actual) > 0 {
-			best = x
-		}
-	}
-	if !best.Prefix.IsValid() {
+// reach is the route to an address, which find finds, and its interface; both are empty if there is none.
+func reach(find func(netip.Addr) (route.Status, bool), a netip.Addr) (explain.Route, string) {
+	best, ok := find(a)
+	if !ok {
 		return explain.Route{}, ""
 	}
 	r := explain.Route{Prefix: best.Prefix.String(), Next: best.Actual[0], Installed: true}

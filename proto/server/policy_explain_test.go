@@ -134,19 +134,25 @@ func TestRulesetAsText(t *testing.T) {
 	}
 }
 
-func TestReachTakesTheMostSpecificRouteInTheKernel(t *testing.T) {
+func TestReachNamesTheInterface(t *testing.T) {
 	row := func(prefix string, phase reconcile.Phase, actual ...string) route.Status {
 		return route.Status{Prefix: netip.MustParsePrefix(prefix), Actual: actual, Status: reconcile.Status{Phase: phase, Reason: "why"}}
 	}
-	routes := []route.Status{
-		row("10.65.1.0/26", "applied", "10.65.1.0/26 via 10.1.0.2 dev tunl0 proto bird onlink"),
-		row("10.65.1.7/32", "failed", "10.65.1.7/32 via 10.1.0.3 dev eth0"),
-		row("10.65.1.8/32", "blocked"),
+	routes := map[string]route.Status{
+		"10.65.1.1": row("10.65.1.0/26", "applied", "10.65.1.0/26 via 10.1.0.2 dev tunl0 proto bird onlink"),
+		"10.65.1.7": row("10.65.1.7/32", "failed", "10.65.1.7/32 via 10.1.0.3 dev eth0"),
+		"10.65.1.9": row("10.65.1.9/32", "applied", "blackhole 10.65.1.9/32 proto bird"),
 	}
-	for address, want := range map[string][2]string{
-		"10.65.1.1": {"10.65.1.0/26", "tunl0"}, "10.65.1.7": {"10.65.1.7/32", "eth0"}, "10.65.1.8": {"10.65.1.0/26", "tunl0"}, "10.66.0.1": {},
+	find := func(a netip.Addr) (route.Status, bool) {
+		r, ok := routes[a.String()]
+		return r, ok
+	}
+	for address, want := range map[string][3]string{
+		"10.65.1.1": {"10.65.1.0/26", "tunl0", "applied: why"}, "10.65.1.7": {"10.65.1.7/32", "eth0", "failed: why"},
+		"10.65.1.9": {"10.65.1.9/32", "", "applied: why"}, "10.66.0.1": {},
 	} {
-		if got, device := reach(routes, netip.MustParseAddr(address)); got.Prefix != want[0] || device != want[1] {
+		got, device := reach(find, netip.MustParseAddr(address))
+		if got.Prefix != want[0] || device != want[1] || got.Note != want[2] {
 			t.Errorf("%s: %+v through %q, want %v", address, got, device, want)
 		}
 	}

@@ -48,6 +48,15 @@ func (v *DataplaneView) routes() []route.Status {
 	return agent.Routes()
 }
 
+// routeTo is the most specific route of this node to an address.
+func (v *DataplaneView) routeTo(a netip.Addr) (route.Status, bool) {
+	agent := v.now().Agent
+	if agent == nil {
+		return route.Status{}, false
+	}
+	return agent.RouteTo(a)
+}
+
 func routeRow(x route.Status) *manxv1.Route {
 	r := &manxv1.Route{
 		Prefix: text(x.Prefix), Desired: x.Desired, Actual: x.Actual, Phase: string(x.Phase), Reason: x.Reason,

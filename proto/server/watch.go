@@ -2,12 +2,15 @@ package server
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/dataplane"
+	"github.com/manxnet/manx/dataplane/route"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
@@ -20,6 +23,7 @@ func (o *overview) Watch(r *manxv1.WatchRequest, stream grpc.ServerStreamingServ
 	}
 	w := watcher{overview: o, request: r, send: stream.Send, peers: map[string]*manxv1.Peer{},
 		routes: map[string]*manxv1.Route{}}
+	defer w.close()
 	if err := w.update(); err != nil {
 		return err
 	}
@@ -67,6 +71,9 @@ type watcher struct {
 	status *manxv1.GetStatusResponse // as sent
 	peers  map[string]*manxv1.Peer
 	routes map[string]*manxv1.Route
+
+	agent   Dataplane // whose routes are followed; nil for none
+	changes *dataplane.RouteChanges
 }
 
 // update sends what differs.
@@ -106,17 +113,70 @@ func (w *watcher) updatePeers() error {
 }
 
 func (w *watcher) updateRoutes() error {
-	var rows []*manxv1.Route
-	for _, r := range w.server.Dataplane.routes() {
-		rows = append(rows, routeRow(r))
+	w.followRoutes()
+	var list []route.Status
+	all := true
+	if w.changes != nil {
+		list, all = w.changes.Take()
 	}
-	return update(w.routes, rows, (*manxv1.Route).GetPrefix,
-		func(r *manxv1.Route) error {
-			return w.send(&manxv1.WatchResponse{Event: &manxv1.WatchResponse_Route{Route: r}})
-		},
-		func(prefix string) error {
-			return w.send(&manxv1.WatchResponse{Event: &manxv1.WatchResponse_RouteGone{RouteGone: prefix}})
-		})
+	changed := func(r *manxv1.Route) error {
+		return w.send(&manxv1.WatchResponse{Event: &manxv1.WatchResponse_Route{Route: r}})
+	}
+	gone := func(prefix string) error {
+		return w.send(&manxv1.WatchResponse{Event: &manxv1.WatchResponse_RouteGone{RouteGone: prefix}})
+	}
+	if all {
+		slices.SortFunc(list, func(a, b route.Status) int { return a.Prefix.Compare(b.Prefix) })
+		rows := make([]*manxv1.Route, len(list))
+		for i, r := range list {
+			rows[i] = routeRow(r)
+		}
+		return update(w.routes, rows, (*manxv1.Route).GetPrefix, changed, gone)
+	}
+	for _, r := range list {
+		if err := updateRow(w.routes, text(r.Prefix), r, changed, gone); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// updateRow is update for one row of which something may have changed.
+func updateRow(sent map[string]*manxv1.Route, key string, r route.Status, changed func(*manxv1.Route) error,
+	gone func(string) error) error {
+	old, there := sent[key]
+	switch {
+	case r.Gone() && there:
+		delete(sent, key)
+		return gone(key)
+	case r.Gone():
+		return nil
+	}
+	row := routeRow(r)
+	if there && proto.Equal(old, row) {
+		return nil
+	}
+	sent[key] = row
+	return changed(row)
+}
+
+// followRoutes follows those of the agent that there is now.
+func (w *watcher) followRoutes() {
+	agent := w.server.Dataplane.now().Agent
+	if agent == w.agent {
+		return
+	}
+	w.close()
+	if w.agent = agent; agent != nil {
+		w.changes = agent.FollowRoutes()
+	}
+}
+
+func (w *watcher) close() {
+	if w.changes != nil {
+		w.changes.Close()
+	}
+	w.agent, w.changes = nil, nil
 }
 
 // update makes sent equal to rows and tells changed of each row that is new or different, and gone of each that is not

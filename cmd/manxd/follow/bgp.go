@@ -98,6 +98,9 @@ func (f *Follower) followBGP(ctx context.Context) error {
 		synced, _ := f.config.Speaker.Synced()
 		for routes := f.config.Speaker.Take(routeBatch); len(routes) > 0; routes = f.config.Speaker.Take(routeBatch) {
 			learned = learnedRoutes(learned[:0], routes)
+			if f.config.Learned != nil {
+				f.config.Learned(len(learned))
+			}
 			for _, a := range f.config.Agents {
 				a.Learn(learned)
 			}

@@ -33,7 +33,8 @@ type Speaker interface {
 	Set(context.Context, bgp.Desired) error
 	// Changed receives when Take has something, and when Synced changes.
 	Changed() <-chan struct{}
-	// Take returns at most so many prefixes that changed, each with all its paths. The slice is valid until the next call.
+	// Take returns at most so many prefixes that changed, each with all its paths. The slice is valid until the next
+	// call.
 	Take(most int) []bgp.Route
 	// Synced tells whether Take has handed out all routes that peers announce after a start, and why not.
 	Synced() (bool, string)
@@ -42,7 +43,8 @@ type Speaker interface {
 // Agent keeps a side of the kernel as it should be. Its methods do not wait.
 type Agent interface {
 	SetState(dataplane.State)
-	// Learn hands over the new state of prefixes; one without next hops is gone. It may keep next hops, but not the slice.
+	// Learn hands over the new state of prefixes; one without next hops is gone. It may keep next hops, but not the
+	// slice.
 	Learn([]route.Learned)
 }
 
@@ -76,7 +78,9 @@ type Config struct {
 	Agents    []Agent
 	// Kinds are those of the objects that agents act on.
 	Kinds []model.Kind
-	Log   *zap.Logger
+	// Learned is given how many routes changed each time that some did; nil for nobody. It must not wait.
+	Learned func(n int)
+	Log     *zap.Logger
 }
 
 // Follower keeps the speaker and the agents at the newest state. Nothing is handed to them before the datastore was

@@ -1,2 +1,3 @@
-// Package reconciletest has the tests of the reconcile contract, which every table of desired and actual objects passes.
+// Package reconciletest has the tests of the reconcile contract, which every table of desired and actual objects
+// passes.
 package reconciletest

@@ -1,0 +1,62 @@
+package route
+
+// Changes are the places whose rows may look other than when they were taken last, for one who follows them.
+type Changes struct {
+	all    bool
+	places map[place]bool
+}
+
+// mostChanges bounds what is remembered; beyond that all rows are looked at.
+const mostChanges = 1 << 14
+
+// Follow begins to remember changes, until Unfollow. All rows are among the first.
+func (t *Target) Follow() *Changes {
+	c := &Changes{all: true, places: map[place]bool{}}
+	t.table.followers[c] = true
+	return c
+}
+
+// Unfollow ends what Follow began.
+func (t *Target) Unfollow(c *Changes) { delete(t.table.followers, c) }
+
+// Changed returns the rows that may look other than at the last call, in no order; of one that is gone only prefix and
+// table are set. If all is true these are all rows there are. The cost is that of the changes.
+func (t *Target) Changed(c *Changes) (rows []Status, all bool) {
+	all = c.all
+	if all {
+		rows = t.Statuses()
+	}
+	for p := range c.places {
+		if all {
+			break
+		}
+		row := Status{Prefix: p.dst, Table: p.table}
+		if n := t.table.find(p); n != 0 && (t.table.row(n).asked() || t.anyRoute(n) != 0) {
+			row = t.line(n)
+		}
+		rows = append(rows, row)
+	}
+	c.all, c.places = false, map[place]bool{}
+	return rows, all
+}
+
+// Gone reports whether there is no such row any more.
+func (s Status) Gone() bool { return s.Phase == "" }
+
+// note tells followers that a row may look other.
+func (t *table) note(n uint32) {
+	for c := range t.followers {
+		if c.all {
+			continue
+		}
+		c.places[place{t.rows.Prefix(n), t.row(n).table}] = true
+		c.all = len(c.places) > mostChanges
+	}
+}
+
+// noteAll tells followers that every row may look other.
+func (t *table) noteAll() {
+	for c := range t.followers {
+		c.all = true
+	}
+}
