@@ -79,9 +79,9 @@ kubernetes-programs: ## the programs of a Kubernetes cluster, into a cache folde
 demo-kubernetes test-k8s-e2e: ARCHS := $(shell $(GO) env GOARCH)
 
 .PHONY: demo-kubernetes
-demo-kubernetes: programs image kubernetes-programs ## a Kubernetes cluster with real kubelets that runs on Manx (KEEP=1 leaves it running; root)
+demo-kubernetes: programs image kubernetes-programs ## a Kubernetes cluster with real kubelets that runs on Manx (KEEP=1 leaves it running, MANIFESTS=1: without Helm; root)
 	@$(NEED) $(CLUSTER_NEED)
-	$(GO) run ./integration/kubernetes/demo $(if $(KEEP),--keep)
+	$(GO) run ./integration/kubernetes/demo $(if $(KEEP),--keep) $(if $(MANIFESTS),--manifests)
 
 .PHONY: demo-kubernetes-down
 demo-kubernetes-down: ## remove what `make demo-kubernetes KEEP=1` left (root)
@@ -93,9 +93,9 @@ test-cluster: ## the tests on a cluster of real kubelets, with what `make kubern
 
 .PHONY: test-k8s-e2e
 test-k8s-e2e: programs image kubernetes-programs ## Kubernetes' own tests of the network; writes the table of docs/kubernetes-e2e.md; an hour (root)
-	@$(NEED) $(CLUSTER_NEED) curl netcat-openbsd
-	@integration/kubernetes/programs/build e2e.test
-	$(GO) run ./integration/kubernetes/conformance $(if $(FOCUS),--focus '$(FOCUS)')
+	@$(NEED) $(CLUSTER_NEED) bind9-dnsutils curl netcat-openbsd wget
+	@integration/kubernetes/programs/build e2e.test regression-issue-74839
+	$(GO) run ./integration/kubernetes/conformance $(if $(FOCUS),--focus '$(FOCUS)') $(if $(RESUME),--resume)
 
 .PHONY: interop
 interop: build ## the matrix of Manx beside BIRD and FRR; writes the table of docs/bgp.md (root)

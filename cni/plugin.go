@@ -228,7 +228,7 @@ func (c *call) del(ctx context.Context) error {
 		return err
 	}
 	if c.conf.OwnIPAM() {
-		_, err = c.ask(ctx, StepRelease, nil)
+		_, err = c.ask(ctx, StepRelease, func(q *Request) { q.Attachment = r.Attachment })
 	} else {
 		_, err = c.delegate(ctx, "DEL", r.Config)
 	}
@@ -290,7 +290,7 @@ func (c *call) status(ctx context.Context) error {
 	return err
 }
 
-// gc removes what is left of containers that the runtime does not know any more.
+// gc asks for the removal of addresses and endpoints of containers that the runtime does not know any more.
 func (c *call) gc(ctx context.Context) error {
 	_, err := c.ask(ctx, StepGC, func(q *Request) { q.Valid = c.conf.ValidAttachments })
 	return err

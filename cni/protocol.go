@@ -87,6 +87,8 @@ type Attachment struct {
 	Assigned []netip.Prefix `json:"assigned,omitempty"`
 	// Repeated is whether an earlier ADD attached the same container: what is right of it stays.
 	Repeated bool `json:"repeated,omitempty"`
+	// Deferred is set by Del, for Release, if the datastore did not answer: its part is left to be done later.
+	Deferred bool `json:"deferred,omitempty"`
 	// Fresh are the addresses that this ADD assigned, which Abort releases.
 	Fresh []netip.Addr `json:"fresh,omitempty"`
 }

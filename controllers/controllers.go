@@ -3,6 +3,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,8 +92,23 @@ func (m *Manager) State() State {
 	return m.state
 }
 
-// Releases are the newest releases of addresses, with their reasons.
+// Releases are the newest releases of addresses and blocks that this candidate made, with their reasons, oldest first.
 func (m *Manager) Releases() []ipamgc.Release { return m.releases.Last() }
+
+// Leader is the node that leads, empty if none does. It fails if ctx ends before the datastore answers.
+func (m *Manager) Leader(ctx context.Context) (string, error) {
+	if m.State().Leading {
+		return m.Node, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	name, ok := <-m.Store.Observe(ctx, Election)
+	if !ok {
+		return "", fmt.Errorf("it is not known which node runs the controllers, the datastore does not answer: %w",
+			cmp.Or(context.Cause(ctx), context.Canceled))
+	}
+	return name, nil
+}
 
 func (m *Manager) set(change func(*State)) {
 	m.mu.Lock()

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // Reread is what came of reading quarantined objects again.
@@ -54,5 +56,13 @@ func (t *Tables) takeRead(e Event) {
 	defer t.mu.Unlock()
 	if w := t.of(e.Key.Kind); w.inSync && w.take(e, t.now) {
 		t.publish()
+	}
+}
+
+// Wrote takes over a version of an object that this process has just stored, as the watch would a moment later. One
+// that the tables do not know is left to the watch, which alone tells when such an object is gone.
+func (t *Tables) Wrote(o *model.Object) {
+	if o.Err == nil && t.Snapshot().Get(o.Key) != nil {
+		t.takeRead(Event{Type: EventUpdate, Key: o.Key, Object: o, Revision: o.Revision})
 	}
 }

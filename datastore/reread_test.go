@@ -63,3 +63,28 @@ func TestRereadWithoutADatastore(t *testing.T) {
 		t.Errorf("while the watch is out of sync: %+v, %v", r, err)
 	}
 }
+
+// What this process has stored shows at once, and the watch's event of it later changes nothing.
+func TestWrote(t *testing.T) {
+	tables := synced(update("a", 3))
+	tables.Wrote(node("a", 7))
+	tables.Wrote(node("b", 8)) // which the tables do not know: nobody would tell of its end
+	if got := content(tables.Snapshot()); got != "a=7 " {
+		t.Errorf("readers see %s", got)
+	}
+	before := tables.Snapshot()
+	tables.Apply(update("a", 7))
+	if tables.Snapshot() != before {
+		t.Error("the event of what was written makes a new snapshot")
+	}
+	tables.Apply(update("a", 9))
+	tables.Wrote(node("a", 7)) // an answer that comes late
+	if got := content(tables.Snapshot()); got != "a=9 " {
+		t.Errorf("readers see %s", got)
+	}
+	tables.Apply(lost("gone"))
+	tables.Wrote(node("a", 10)) // could not be told from an older state when everything is read again
+	if got := content(tables.Snapshot()); got != "a=9 " {
+		t.Errorf("while the watch is out of sync readers see %s", got)
+	}
+}

@@ -111,6 +111,22 @@ func (s *Snapshot) All(kind model.Kind) iter.Seq[*model.Object] {
 	}
 }
 
+// In visits the objects of a kind that a list of a namespace has, in key order: see model.Key.In. The cost follows
+// their number.
+func (s *Snapshot) In(kind model.Kind, namespace string) iter.Seq[*model.Object] {
+	first := model.Key{Kind: kind, Namespace: namespace}
+	if kind == model.KindBlockAffinity && namespace != "" {
+		first = model.Key{Kind: kind, Name: namespace + "/"}
+	}
+	return func(yield func(*model.Object) bool) {
+		if v := s.of(kind); v != nil {
+			v.objects.AscendGreaterOrEqual(v.objects.at(first), func(o *model.Object) bool {
+				return o.Key.In(namespace) && yield(o)
+			})
+		}
+	}
+}
+
 // Len is the number of objects that readers see.
 func (s *Snapshot) Len() (n int) {
 	for _, v := range s.views {

@@ -62,6 +62,8 @@ func (w *working) take(e Event, now func() time.Time) bool {
 	newer := func(revisions ...int64) bool { return !w.inSync || e.Revision >= slices.Max(revisions) }
 	valid := e.Type == EventUpdate && e.Object.Err == nil
 	switch {
+	case valid && w.inSync && !wasBad && e.Revision == goodAt:
+		return true // this process has written it: see Tables.Wrote
 	case valid && newer(goodAt, goneAt):
 		o := w.reducer.reduce(e.Object)
 		if w.inSync && !wasBad && model.SameRemote(good, o) {

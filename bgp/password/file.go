@@ -27,42 +27,43 @@ type sighting struct {
 	at      time.Time
 }
 
-// readFile reads a file of the folder as a whole. Links may lead through the folder, as those of Kubernetes do, but not
-// out of it, and nothing but a regular file is opened for long: a pipe would keep the reader waiting.
-func (f *Folder) readFile(n name) (string, error) {
+// readFile reads a file of the folder as a whole; info is its state before, nil if it could not be opened. Links may
+// lead through the folder, as those of Kubernetes do, but not out of it, and nothing but a regular file is opened for
+// long: a pipe would keep the reader waiting.
+func (f *Folder) readFile(n name) (_ string, info os.FileInfo, _ error) {
 	root, err := os.OpenRoot(f.dir)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	defer root.Close()
 	file, err := root.OpenFile(filepath.Join(n.secret, n.key), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	defer file.Close()
-	info, err := file.Stat()
+	info, err = file.Stat()
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%s/%s is no regular file", n.secret, n.key)
+		return "", info, fmt.Errorf("%s/%s is no regular file", n.secret, n.key)
 	}
 	// While we hold a read lease nobody has the file open for writing (fcntl(2), F_SETLEASE).
 	_, leaseErr := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
 	if errors.Is(leaseErr, unix.EAGAIN) {
-		return "", errBeingWritten
+		return "", info, errBeingWritten
 	}
 	content, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	if err != nil {
-		return "", err
+		return "", info, err
 	}
 	if len(content) > maxFile {
-		return "", fmt.Errorf("%s/%s is larger than %d bytes", n.secret, n.key, maxFile)
+		return "", info, fmt.Errorf("%s/%s is larger than %d bytes", n.secret, n.key, maxFile)
 	}
 	if leaseErr != nil { // not ours, or a file system without leases
-		return string(content), f.settled(n, info, string(content))
+		return string(content), info, f.settled(n, info, string(content))
 	}
-	return string(content), nil
+	return string(content), info, nil
 }
 
 // settled tells whether a file has been as it is for a while: its time of change is some time past, or an earlier look

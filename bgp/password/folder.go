@@ -19,18 +19,18 @@ const maxLength = 80
 type Folder struct {
 	dir string
 
-	mu   sync.Mutex
-	good map[name]string
-	seen map[name]sighting // files that may still be written, where the file system cannot say so
-	open map[name]bool     // files that were being written when they were read last
-	now  func() time.Time
+	mu    sync.Mutex
+	good  map[name]string
+	seen  map[name]sighting // files that may still be written, where the file system cannot say so
+	looks map[name]look     // at the files, when they were read last
+	now   func() time.Time
 }
 
 type name struct{ secret, key string }
 
 // NewFolder returns the passwords of a folder, which need not exist yet. The empty name has no passwords.
 func NewFolder(dir string) *Folder {
-	return &Folder{dir: dir, good: map[name]string{}, seen: map[name]sighting{}, open: map[name]bool{}, now: time.Now}
+	return &Folder{dir: dir, good: map[name]string{}, seen: map[name]sighting{}, looks: map[name]look{}, now: time.Now}
 }
 
 // Password returns the value of a key of a secret. A line end after it is not part of it.
@@ -40,39 +40,33 @@ func (f *Folder) Password(secret, key string) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := name{secret, key}
-	password, err := f.read(n)
-	delete(f.open, n)
+	if err := f.check(n); err != nil {
+		return "", err
+	}
+	content, info, err := f.readFile(n)
+	f.looks[n] = newLook(info, err, f.now())
+	var password string
+	if err == nil {
+		password, err = Valid(content, fmt.Sprintf("the file %s/%s", n.secret, n.key))
+	}
 	if err != nil {
-		if errors.Is(err, errBeingWritten) {
-			f.open[n] = true
-		}
 		return f.good[n], err
 	}
 	f.good[n] = password
 	return password, nil
 }
 
-// BeingWritten tells whether a file was being written when it was read last: it is worth reading again soon.
-func (f *Folder) BeingWritten() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.open) > 0
-}
-
-func (f *Folder) read(n name) (string, error) {
+// check returns why there can be no file for a password.
+func (f *Folder) check(n name) error {
 	if f.dir == "" {
-		return "", errors.New("--bgp-password-dir is not set")
+		return errors.New("--bgp-password-dir is not set")
 	}
 	for _, part := range []string{n.secret, n.key} {
 		if !plainName(part) {
-			return "", fmt.Errorf("%q cannot be the name of a file", part)
+			return fmt.Errorf("%q cannot be the name of a file", part)
 		}
 	}
-	content, err := f.readFile(n)
-	if err != nil {
-		return "", err
-	}
-	return Valid(content, fmt.Sprintf("the file %s/%s", n.secret, n.key))
+	return nil
 }
 
 // Valid returns the password that a text holds, without the line end after it. An error says why it holds none; place is

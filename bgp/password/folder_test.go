@@ -105,8 +105,13 @@ func TestAChangingFileIsReadWhenItIsComplete(t *testing.T) {
 	f := NewFolder(dir)
 	expect := func(want string, writing bool) {
 		t.Helper()
-		if got, _ := f.Password("tor", "key"); got != want || f.BeingWritten() != writing {
-			t.Fatalf("%q, being written %t; want %q, %t", got, f.BeingWritten(), want, writing)
+		soon := period
+		if writing {
+			soon = writingPeriod
+		}
+		got, _ := f.Password("tor", "key")
+		if every := f.Asked(); got != want || every != soon || writing && !f.Outdated() {
+			t.Fatalf("%q, to be looked at every %v; want %q, %v", got, every, want, soon)
 		}
 	}
 	expect("old", false)

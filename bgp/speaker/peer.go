@@ -213,6 +213,7 @@ func (s *Speaker) applyDeferred(addr netip.Addr) {
 	}
 	if _, err := s.run.srv.UpdatePeer(s.ctx, &api.UpdatePeerRequest{Peer: s.cfg.peerConfig(want, false)}); err != nil {
 		s.log.Warn("bgp session: new timers cannot be set", zap.Stringer("peer", addr), zap.Error(err))
+		s.again()
 		return
 	}
 	s.run.sessions[addr] = want

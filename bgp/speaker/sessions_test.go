@@ -252,6 +252,34 @@ func TestKeyThatTheKernelRefuses(t *testing.T) {
 	mustNotConnect(t, "127.0.1.60", listenOf(d))
 }
 
+// A session that the speaker itself starts afresh, and that the kernel refuses at that moment, is asked for again.
+func TestSessionThatCannotBeAddedAgain(t *testing.T) {
+	t.Parallel()
+	again := make(chan struct{}, 1)
+	s, d := testSpeaker(t, Config{Again: func() { again <- struct{}{} }})
+	addr := ip("127.0.1.62")
+	d.Sessions = []bgp.Session{passive("127.0.1.62")}
+	d.Sessions[0].Password = "good"
+	mustSet(t, s, d)
+	s.setMu.Lock()
+	refused := s.run.sessions[addr]
+	refused.Password = strings.Repeat("x", 81) // TCP_MD5SIG_MAXKEYLEN is 80
+	s.run.sessions[addr] = refused
+	s.setMu.Unlock()
+	s.replacePeer(addr, "a test")
+	select {
+	case <-again:
+	default:
+		t.Fatal("nobody is told that the session is gone")
+	}
+	mustSet(t, s, d)
+	s.setMu.Lock()
+	defer s.setMu.Unlock()
+	if s.run.sessions[addr].Password != "good" {
+		t.Error("the session did not come back")
+	}
+}
+
 // A session whose password is missing is not configured, and one that is up without a password goes down.
 func TestMissingPasswordKeepsTheSessionDown(t *testing.T) {
 	t.Parallel()

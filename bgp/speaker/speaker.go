@@ -51,6 +51,10 @@ type Config struct {
 	// InterfaceOf names the interface that traffic to a next hop leaves by, empty if there is none; it is asked while a
 	// filter has a rule about interfaces. None: such rules match no learned route.
 	InterfaceOf func(nextHop netip.Addr) string
+
+	// Again is called when the speaker could not do later what Set had left to it, such as to add a session again: Set is
+	// to be called again. It must not wait. None: that is done by the next Set.
+	Again func()
 }
 
 func (c Config) withDefaults() Config {

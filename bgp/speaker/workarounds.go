@@ -135,13 +135,22 @@ func (s *Speaker) replacePeer(addr netip.Addr, why string) {
 	if err := s.run.srv.AddPeer(s.ctx, &api.AddPeerRequest{Peer: s.cfg.peerConfig(session, !synced)}); err != nil {
 		s.run.log(session).Warn("bgp session cannot be added again", zap.Error(err))
 		delete(s.run.sessions, addr) // the next Set adds it
+		s.again()
 		return
 	}
 	if err := s.run.protected(s.ctx, session); err != nil {
 		s.run.log(session).Warn("bgp session cannot be added again", zap.Error(err))
+		s.again()
 		return
 	}
 	s.run.shortenIdle(session)
+}
+
+// again has Set called again.
+func (s *Speaker) again() {
+	if s.cfg.Again != nil {
+		s.cfg.Again()
+	}
 }
 
 // sendAgain sends a peer all routes once more, a second after its session came up, if any changed meanwhile.

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/cni"
 	"github.com/manxnet/manx/cni/engine"
@@ -26,6 +28,8 @@ func main() {
 		os.Stdout.WriteString(buildVersion + "\n")
 		return
 	}
+	// A runtime that was killed does not read the result: an ADD takes itself back then, which a signal would prevent.
+	signal.Ignore(unix.SIGPIPE)
 	p := &plugin{getenv: os.Getenv, stdout: os.Stdout, stderr: os.Stderr, mtuFile: cni.DefaultMTUFile, now: time.Now,
 		open: openDatastore}
 	if len(os.Args) > 1 {

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 
 	"github.com/containernetworking/cni/pkg/skel"
+	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/cni"
 )
@@ -27,6 +29,8 @@ func main() {
 			os.Exit(1)
 		}
 	}
+	// A runtime that was killed does not read the result: an ADD takes itself back then, which a signal would prevent.
+	signal.Ignore(unix.SIGPIPE)
 	p := &cni.Plugin{Getenv: os.Getenv, Stdout: os.Stdout, Log: logLine,
 		Backend: func(c *cni.Config) cni.Backend { return cni.Socket(c.Socket()) }}
 	funcs := p.Funcs(cni.IsIPAM(os.Args[0]))

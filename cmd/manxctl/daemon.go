@@ -40,6 +40,14 @@ func (c *cli) daemon(ctx context.Context, ask func(context.Context, manxv1.ManxC
 
 // daemonFor is daemon with another limit of time; 0 is none.
 func (c *cli) daemonFor(ctx context.Context, limit time.Duration, ask func(context.Context, manxv1.ManxClient) error) error {
+	return c.call(ctx, limit, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		return ask(ctx, manxv1.NewManxClient(conn))
+	})
+}
+
+// call makes calls of any service of the daemon.
+func (c *cli) call(ctx context.Context, limit time.Duration, ask func(context.Context, grpc.ClientConnInterface) error,
+) error {
 	remote, err := c.remote()
 	if err != nil {
 		return err
@@ -54,7 +62,7 @@ func (c *cli) daemonFor(ctx context.Context, limit time.Duration, ask func(conte
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
-	return c.explain(remote, limit, ask(ctx, manxv1.NewManxClient(conn)))
+	return c.explain(remote, limit, ask(ctx, conn))
 }
 
 // connect makes a connection to the local daemon, or to a remote one.

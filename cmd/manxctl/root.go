@@ -98,7 +98,7 @@ func (c *cli) root() *cobra.Command {
 		c.getCommand(), c.describeCommand(), c.applyCommand(), c.createCommand(), c.replaceCommand(), c.deleteCommand(),
 		c.planCommand(), c.explainCommand(), c.dumpCommand(), c.statusCommand(), c.nodeCommand(), c.routesCommand(),
 		c.watchCommand(), c.dropsCommand(), c.logLevelCommand(), c.resyncCommand(), c.resetCommand(),
-		c.clearCommand(), c.retryCommand(), c.versionCommand(),
+		c.clearCommand(), c.retryCommand(), c.ipamCommand(), c.versionCommand(),
 	)
 	return root
 }

@@ -26,13 +26,15 @@ func newBGP(j *joined, passwords passwordsPart, connected *connectedSubnets, dat
 		return nil, usage(err)
 	}
 	log := j.log.Named("bgp")
+	var f *follow.Follower
 	s := speaker.New(speaker.Config{Logger: log, GobgpSocket: filepath.Join(j.runDir, "gobgp.sock"), BMP: bmp,
-		MaxPrefixes: j.maxPrefixes, WarnPrefixes: j.warnPrefixes, InterfaceOf: interfaceOf(j.kernel, log)})
+		MaxPrefixes: j.maxPrefixes, WarnPrefixes: j.warnPrefixes, InterfaceOf: interfaceOf(j.kernel, log),
+		Again: func() { f.Look() }}) // it does not run before f does
 	agents := []follow.Agent{dataplane.HostAgent}
 	if policy != nil {
 		agents = append(agents, policy.agent)
 	}
-	f := follow.New(follow.Config{
+	f = follow.New(follow.Config{
 		Settings: bgp.Input{Node: j.name, RouterID: j.routerID, ClusterIPs: j.clusterIPs,
 			InterfacePrefix: j.interfacePrefix, Refuse: j.refuse},
 		Connected: connected.list, Passwords: passwords, Tables: j.tables, Speaker: s,

@@ -32,7 +32,7 @@ type calicoNode struct {
 	since  time.Time
 }
 
-// set takes over what is active, and tells whether that is news.
+// set notes the name of the active calico-node, empty for none. It returns whether the name differs from the last one.
 func (c *calicoNode) set(active string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -42,7 +42,8 @@ func newCNI(j *joined) *cniPart {
 	p.ahead = ipam.NewKeeper(func() *ipam.Allocator { return ipam.New(p.cache.Begin(), p.log, time.Now) }, p.log)
 	p.engine = engine.New(engine.Config{Open: p.open, Node: p.nodeOf,
 		Kubernetes: p.kubernetes, Prefix: j.cniPrefix(), MTUFile: j.mtuFile, StatusDir: p.statusDir, Report: p.report,
-		Agent: func(*cni.Config) bool { return p.statusDir() != "" }, Lasting: true, Assigned: p.ahead.Assigned, Log: p.log})
+		Agent: func(*cni.Config) bool { return p.statusDir() != "" }, Lasting: true, Assigned: p.ahead.Assigned,
+		Deferred: filepath.Join(p.runDir, "cni-deferred"), Log: p.log})
 	p.server = cniserver.New(p.engine, p.log)
 	return p
 }
@@ -78,6 +79,7 @@ func (p *cniPart) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.ahead.Run(ctx) })
 	group.Go(func() error { p.repair(ctx); return nil })
+	group.Go(func() error { p.engine.CatchUp(ctx); return nil })
 	group.Go(func() error { return p.server.Serve(ctx, p.listener) })
 	return group.Wait()
 }

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/manxnet/manx/controllers"
 	"github.com/manxnet/manx/controllers/kubeapi"
@@ -13,6 +16,7 @@ import (
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
 	"github.com/manxnet/manx/datastore/kubernetes"
+	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 	"github.com/manxnet/manx/proto/server"
 )
 
@@ -43,8 +47,11 @@ func (o *options) checkControllers() error {
 	return err
 }
 
-// clusterControllers does for the whole cluster what is to be done once, while this node is the one that does it.
-type clusterControllers struct{ *controllers.Manager }
+// clusterControllers takes part in the election of the controllers. While this node leads, the controllers run in it.
+type clusterControllers struct {
+	manxv1.UnimplementedControllersServer
+	*controllers.Manager
+}
 
 // newControllers returns nil if the settings leave the controllers out.
 func newControllers(j *joined) (*clusterControllers, error) {
@@ -67,7 +74,7 @@ func newControllers(j *joined) (*clusterControllers, error) {
 		}
 		config.Source = j.kubernetesSource
 	}
-	return &clusterControllers{controllers.New(config)}, nil
+	return &clusterControllers{Manager: controllers.New(config)}, nil
 }
 
 // kubernetesSource opens the Kubernetes API as a store, beside a datastore that is another one.
@@ -92,6 +99,49 @@ func (c *clusterControllers) Notices() []server.Notice {
 		return nil
 	}
 	return []server.Notice{{Topic: "daemon", Subject: "controllers", Text: text, Since: s.Since}}
+}
+
+// Register implements server.Service.
+func (c *clusterControllers) Register(r grpc.ServiceRegistrar) {
+	manxv1.RegisterControllersServer(r, c)
+}
+
+// Roles implements server.Service.
+func (c *clusterControllers) Roles() map[string]server.Role {
+	return map[string]server.Role{manxv1.Controllers_ListReleases_FullMethodName: server.RoleRead}
+}
+
+// leaderTimeout bounds how long a call waits for the name of the leader.
+const leaderTimeout = 3 * time.Second
+
+// ListReleases implements manxv1.ControllersServer.
+func (c *clusterControllers) ListReleases(ctx context.Context, _ *manxv1.ListReleasesRequest,
+) (*manxv1.ListReleasesResponse, error) {
+	s := c.State()
+	answer := &manxv1.ListReleasesResponse{Node: c.Node, Leading: s.Leading, SinceUnixMs: unixMs(s.Since),
+		Leader: c.Node, Problem: cmp.Or(s.Problem, s.Yielding)}
+	if !s.Leading {
+		limited, cancel := context.WithTimeout(ctx, leaderTimeout)
+		defer cancel()
+		leader, err := c.Leader(limited)
+		if answer.Leader = leader; err != nil {
+			answer.Problem = err.Error()
+		}
+	}
+	for _, r := range c.Releases() {
+		answer.Releases = append(answer.Releases, &manxv1.Release{AtUnixMs: unixMs(r.At), Address: r.Released(),
+			Handle: r.Handle, Node: r.Node, Namespace: r.Namespace, Pod: r.Pod, Reason: string(r.Reason), Text: r.Text(),
+			UnusedSinceUnixMs: unixMs(r.Since)})
+	}
+	return answer, nil
+}
+
+// unixMs is a time as the API has it: 0 for never.
+func unixMs(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
 }
 
 // Run campaigns and works until ctx ends.

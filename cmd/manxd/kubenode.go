@@ -33,7 +33,7 @@ func newEvents(j *joined) (*kubenode.Events, error) {
 }
 
 // kubernetesParts tell Kubernetes about this node; none where no Kubernetes API is known.
-func kubernetesParts(j *joined, d *drain, b *bgpPart, p *policyPart) ([]part.Part, error) {
+func kubernetesParts(j *joined, d *drain, b *bgpPart, p *policyPart, c *clusterControllers) ([]part.Part, error) {
 	if j.kube == nil {
 		return nil, nil
 	}
@@ -41,7 +41,7 @@ func kubernetesParts(j *joined, d *drain, b *bgpPart, p *policyPart) ([]part.Par
 	if err != nil {
 		return nil, err
 	}
-	return []part.Part{newEventsPart(j, b, p), condition, newCalicoWatch(j)}, nil
+	return []part.Part{newEventsPart(j, b, p, c), condition, newCalicoWatch(j)}, nil
 }
 
 // repaired tells that changes of another program were undone.
@@ -64,10 +64,16 @@ type eventsPart struct {
 	bgp    *bgpPart
 	policy *policyPart
 	pools  *kubenode.Pools
+	// leads tells whether this node leads the election of the controllers; nil if it takes no part.
+	leads func() bool
 }
 
-func newEventsPart(j *joined, b *bgpPart, p *policyPart) *eventsPart {
-	return &eventsPart{joined: j, bgp: b, policy: p,
+func newEventsPart(j *joined, b *bgpPart, p *policyPart, c *clusterControllers) *eventsPart {
+	var leads func() bool
+	if c != nil {
+		leads = func() bool { return c.State().Leading }
+	}
+	return &eventsPart{joined: j, bgp: b, policy: p, leads: leads,
 		pools: kubenode.NewPools(j.events, ipam.New(j.store, j.log.Named("ipam"), time.Now).Utilization)}
 }
 
@@ -108,8 +114,13 @@ func (e *eventsPart) Run(ctx context.Context) error {
 	}
 }
 
-// speaksForAll is whether this node tells what concerns the cluster: the first one by name does.
+// speaksForAll is whether this node records the Events that concern the cluster. The leader of the controllers does,
+// also while calico-kube-controllers do the controllers' work. Without an election (--controllers=off) it is the first
+// node by name, be it there or not.
 func (e *eventsPart) speaksForAll() bool {
+	if e.leads != nil {
+		return e.leads()
+	}
 	for o := range e.tables.Snapshot().All(model.KindNode) {
 		return o.Key.Name == e.name
 	}

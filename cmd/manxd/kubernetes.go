@@ -59,6 +59,7 @@ func (o options) kubernetes() kubernetes.Config {
 
 // kubernetes defines the flags by which the Kubernetes API is reached.
 func (b binder) kubernetes(c *kubernetes.Config) {
+	c.UserAgent = kubernetes.UserAgent("manxd", version)
 	both := func(env string) []string { return []string{"CALICO_" + env, env} }
 	b.string(&c.Kubeconfig, "kubeconfig", "", "how to reach the Kubernetes API; empty: as a pod of the cluster",
 		both("KUBECONFIG")...)

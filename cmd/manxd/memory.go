@@ -11,18 +11,18 @@ import (
 
 const (
 	smallMemory = 256 << 20
-	smallHeap   = 96 << 20
+	smallHeap   = 64 << 20
 	memoryPoll  = time.Second
 )
 
 // tuneRuntime trades memory for processor time, up to a bound. The garbage collector runs seldom until the heap has
-// 96 MB, and then when it has one and a half of what is really used: what lies between objects that stay cannot be given
+// 64 MB, and then when it has one and a half of what is really used: what lies between objects that stay cannot be given
 // back, so the more garbage a burst may leave, the more memory is lost for good. While routes pour in, of which learned
 // counts the changes, it runs when the heap has three times what is used: routes live elsewhere than their garbage does,
 // and collecting it earlier costs a third more processor time when that matters most. The memory limit is 256 MB until
 // the use is known, or two and a half times the use; one that does not grow would have the collector run all the time
 // once a peer announces some 100,000 routes. When a burst is over, a start or a full table for instance, the host gets
-// back what it took. GOGC and GOMEMLIMIT override all of this.
+// back what it took, the mapped pages of the program's file included. GOGC and GOMEMLIMIT override all of this.
 func tuneRuntime(ctx context.Context, learned *atomic.Uint64) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -51,6 +51,7 @@ func tuneRuntime(ctx context.Context, learned *atomic.Uint64) {
 		}
 		if over {
 			debug.FreeOSMemory()
+			forgetProgram()
 		}
 	}
 }
@@ -85,7 +86,8 @@ func gcPercent(live uint64, pouring bool) int {
 	return int(min(seldom, max(uint64(least), room/10*10))) // in steps that do not change with each route
 }
 
-// memoryLimit is what the process may have when live bytes are in use, in steps that it does not change with each route.
+// memoryLimit is what the process may have when live bytes are in use, in steps that it does not change with each
+// route.
 func memoryLimit(live uint64) int64 {
 	const step = 32 << 20
 	return max(smallMemory, int64((5*live/2+step-1)/step*step))
@@ -113,8 +115,8 @@ type burst struct {
 // pouring reports whether many routes came a short time ago.
 func (b *burst) pouring() bool { return b.poured > 0 }
 
-// over takes what is in use at each poll, and tells once after each burst that memory should be given back, if that is worth a
-// garbage collection and the last time was a while ago.
+// over takes what is in use at each poll, and tells once after each burst that memory should be given back, if that
+// is worth a garbage collection and the last time was a while ago.
 func (b *burst) over(use memoryUse) bool {
 	calm := use.allocated-b.before < calmRate
 	b.poured = max(0, b.poured-1)

@@ -43,6 +43,7 @@ func parts(j *joined) ([]part.Part, error) {
 		newNodeStatus(j, bgp),
 		newAddresses(j),
 		newRegistration(j),
+		newTakeover(j),
 	}, orchestrator...), nil
 }
 
@@ -56,7 +57,7 @@ func orchestratorParts(j *joined, drain *drain, bgp *bgpPart, policy *policyPart
 	if err != nil {
 		return nil, err
 	}
-	kubernetes, err := kubernetesParts(j, drain, bgp, policy)
+	kubernetes, err := kubernetesParts(j, drain, bgp, policy, controllers)
 	if err != nil {
 		return nil, err
 	}

@@ -38,13 +38,16 @@ func (c *call) add(ctx context.Context) (err error) {
 	if _, err := c.settle(ctx); err != nil && ctx.Err() != nil {
 		return err
 	}
-	if err := c.unsupported(ctx); err != nil {
+	if err := errors.Join(c.unsupported(ctx), c.forget()); err != nil {
 		return err
 	}
 	if err := c.waitForGates(ctx, gatePause, gateTimeout); err != nil {
 		return err
 	}
 	stored, err := c.storedEndpoint(ctx)
+	if err == nil && stored == nil {
+		stored, err = c.newPod(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -164,6 +167,26 @@ func (c *call) storedEndpoint(ctx context.Context) (*model.Object, error) {
 		return nil, err
 	}
 	return o, nil
+}
+
+// newPod reads the endpoint of a pod that is not known here from the datastore itself, nil if it does not exist there
+// either: the kubelet may have heard of the pod before this process.
+func (c *call) newPod(ctx context.Context) (*model.Object, error) {
+	reader, ok := c.store.(interface {
+		Read(context.Context, model.Key) (*model.Object, error)
+	})
+	if !ok || c.work.Pod == "" || !c.store.Keeps(model.KindNamespace) {
+		return nil, nil
+	}
+	key, err := c.work.key()
+	if err != nil {
+		return nil, err
+	}
+	o, err := reader.Read(ctx, key)
+	if errors.Is(err, datastore.ErrNotFound) {
+		return nil, nil
+	}
+	return o, err
 }
 
 func endpointOf(o *model.Object) *model.WorkloadEndpoint {

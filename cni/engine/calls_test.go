@@ -105,6 +105,7 @@ type node struct {
 	cache  *warm.Cache
 	engine *engine.Engine
 	dir    string
+	blind  bool // the datastore is away
 }
 
 var kinds = []model.Kind{model.KindClusterInformation, model.KindNode, model.KindIPPool, model.KindIPReservation,

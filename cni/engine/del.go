@@ -35,6 +35,15 @@ func (c *call) release(ctx context.Context) error {
 	if _, err := c.settle(ctx); err != nil && ctx.Err() != nil {
 		return err
 	}
+	if c.q.Attachment != nil && c.q.Attachment.Deferred { // Del did not come to it
+		if err := c.deleteOwnEndpoint(ctx); err != nil {
+			return err
+		}
+	}
+	return c.releaseAll(ctx)
+}
+
+func (c *call) releaseAll(ctx context.Context) error {
 	unlock := c.lock(ctx)
 	defer unlock()
 	err := errors.Join(c.releaseHandle(ctx, c.work.handle()), c.releaseOld(ctx))
@@ -96,8 +105,8 @@ func (c *call) deleteOwnEndpoint(ctx context.Context) error {
 	return err
 }
 
-// gc removes what is left of containers of this network on this node that the runtime does not know any more: their
-// addresses, and the endpoints that are theirs. Interfaces go with the namespaces of their containers.
+// gc releases the addresses and deletes the endpoints of containers that the runtime does not know any more. Those of
+// other networks and other nodes stay. Interfaces go with the namespaces of their containers.
 func (c *call) gc(ctx context.Context) error {
 	handles, err := c.allocator().HostHandles(ctx, c.work.Node)
 	if err != nil {

@@ -53,6 +53,8 @@ type Config struct {
 	Assigned func(ipam.Request)
 	Log      *zap.Logger
 	Now      func() time.Time
+	// Deferred is a folder for DELs that are answered while the datastore is not; see CatchUp. Empty: they fail.
+	Deferred string
 	// BeforeStep is called before each step of Add; an error fails the step. Tests use it, nil does nothing.
 	BeforeStep func(step string) error
 }
@@ -63,6 +65,7 @@ type Engine struct {
 	ipam      sync.Mutex // one assignment or release at a time: they would mostly fight for one block
 	lockFails atomic.Bool
 	under     sync.WaitGroup // writes behind answers
+	wake      chan struct{}  // something was deferred
 
 	mu         sync.Mutex
 	containers map[string]*container
@@ -76,7 +79,7 @@ func New(c Config) *Engine {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return &Engine{Config: c, containers: map[string]*container{}}
+	return &Engine{Config: c, containers: map[string]*container{}, wake: make(chan struct{}, 1)}
 }
 
 // container is what is under way for one interface of a container.
@@ -158,7 +161,7 @@ func (c *call) answer(ctx context.Context) (err error) {
 	if err := c.read(); err != nil {
 		return err
 	}
-	own, leave, err := c.take(ctx, c.conf.Name+" "+c.q.ContainerID+" "+c.q.IfName)
+	own, leave, err := c.take(ctx, c.turn())
 	if err != nil {
 		return err
 	}
@@ -166,11 +169,17 @@ func (c *call) answer(ctx context.Context) (err error) {
 	c.own = own
 	closeStore, err := c.connect(ctx)
 	defer closeStore()
-	if err != nil {
-		return err
+	if err == nil {
+		err = do(c, ctx)
 	}
-	return do(c, ctx)
+	if err != nil && c.deferrable(err) {
+		return c.deferred(err)
+	}
+	return err
 }
+
+// turn names the interface of the container, whose calls wait for each other.
+func (c *call) turn() string { return c.conf.Name + " " + c.q.ContainerID + " " + c.q.IfName }
 
 // read takes the question apart.
 func (c *call) read() (err error) {

@@ -95,7 +95,9 @@ func TestKubernetes(t *testing.T) {
 		}
 	}
 	n.tables = datastore.NewTables(zap.NewNop(), "node-1")
-	go func() { _ = n.tables.Run(t.Context(), store, kept...) }()
+	following, hearNoMore := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = n.tables.Run(following, store, kept...) }()
 	if _, err := n.tables.WaitInSync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +152,15 @@ func TestKubernetes(t *testing.T) {
 	if f.Addresses[0].String() != "10.65.0.77" || f.MAC != "02:00:00:00:00:77" {
 		t.Errorf("annotations are not followed: %+v", f)
 	}
-	for name, id := range map[string]string{"one": "c1", "two": "c2", "fixed": "c3"} {
+	hearNoMore()
+	<-ended
+	pod("late", nil) // of which the kubelet has heard, and this process not yet
+	l := ask(cni.StepAdd, "late", "c4", nil)
+	ask(cni.StepFinish, "late", "c4", l)
+	if have := annotations("late"); have["container"] != "c4" || have["addresses"] != l.Addresses[0].String()+"/32" {
+		t.Errorf("the pod says %v", have)
+	}
+	for name, id := range map[string]string{"one": "c1", "two": "c2", "fixed": "c3", "late": "c4"} {
 		ask(cni.StepDel, name, id, nil)
 		ask(cni.StepRelease, name, id, nil)
 	}

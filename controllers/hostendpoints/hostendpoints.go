@@ -150,7 +150,8 @@ func (h *HostEndpoints) Decide(s loop.State, key model.Key) []change.Change {
 	return list
 }
 
-// compare tells what makes have, which may be nil, what is wanted. One that somebody else has made is left alone.
+// compare returns the write that turns the stored HostEndpoint have, nil for none, into want. It returns false if
+// they are equal, or if have was made by somebody else and stays as it is.
 func compare(have, want *model.Object) (change.Change, bool) {
 	if have == nil {
 		return change.Change{New: want, Reason: "a Node has such interfaces"}, true

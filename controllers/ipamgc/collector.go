@@ -191,7 +191,7 @@ func (c *Collector) release(ctx context.Context, group []*allocation, pinned map
 			if err != nil {
 				return fmt.Errorf("%s is kept, it is not known whether it is in use: %w", a.Address, err)
 			}
-			c.Log.Info("address is in use after all", zap.Stringer("address", a.Address), zap.String("handle", a.Handle))
+			c.Log.Debug("address is in use after all", zap.Stringer("address", a.Address), zap.String("handle", a.Handle))
 			return nil
 		}
 		c.mu.Lock()
@@ -217,7 +217,7 @@ func (c *Collector) release(ctx context.Context, group []*allocation, pinned map
 func (c *Collector) say(a *allocation) {
 	namespace, pod, _ := a.pod()
 	r := Release{At: c.Now(), Address: a.Address, Handle: a.Handle, Node: a.node(), Namespace: namespace, Pod: pod,
-		Reason: a.reason, Since: a.suspect}
+		VM: a.vm(), Reason: a.reason, Since: a.suspect}
 	c.mu.Lock()
 	pool := c.pools.of(a.Address)
 	c.mu.Unlock()
@@ -225,6 +225,14 @@ func (c *Collector) say(a *allocation) {
 	c.Log.Info("unused address was released", zap.Stringer("address", r.Address), zap.String("handle", r.Handle),
 		zap.String("node", r.Node), zap.String("pod", namespace+"/"+pod), zap.String("reason", r.Text()),
 		zap.Time("unusedSince", r.Since))
+}
+
+// sayBlock explains the release of a block.
+func (c *Collector) sayBlock(cidr netip.Prefix, node string, reason Reason, since time.Time) {
+	r := Release{At: c.Now(), Since: since, Block: cidr, Node: node, Reason: reason}
+	c.Releases.add(r, "")
+	c.Log.Info("block was released", zap.Stringer("block", cidr), zap.String("node", node),
+		zap.String("reason", r.Text()))
 }
 
 // giveUp releases the blocks of a node that does not exist.
@@ -248,9 +256,7 @@ func (c *Collector) giveUp(ctx context.Context, name string) error {
 		return fmt.Errorf("blocks of node %s, which does not exist: %w", name, err)
 	}
 	for _, cidr := range blocks {
-		c.Releases.block(cidr, name, NodeGone)
-		c.Log.Info("block was released", zap.Stringer("block", cidr), zap.String("node", name),
-			zap.String("reason", "its node does not exist, and no address of it is in use"))
+		c.sayBlock(cidr, name, NodeGone, time.Time{})
 	}
 	return nil
 }
@@ -271,19 +277,21 @@ func (c *Collector) releaseBlock(ctx context.Context, b *block) error {
 	case err != nil:
 		return err
 	}
-	c.Releases.block(b.cidr, b.host, surplusBlock)
-	c.Log.Info("block was released", zap.Stringer("block", b.cidr), zap.String("node", b.host),
-		zap.String("reason", "it stood empty for the grace period, and its node has another one"))
+	c.sayBlock(b.cidr, b.host, Surplus, b.emptySince)
 	return nil
 }
 
 // finish completes the release of a block that somebody else began.
 func (c *Collector) finish(ctx context.Context, s *claim) error {
 	err := c.IPAM.ReleaseAffinity(ctx, ipam.Host(s.Host), s.CIDR, true)
-	if errors.Is(err, ipam.ErrNotEmpty) || errors.Is(err, datastore.ErrNotFound) {
-		return nil
+	switch {
+	case errors.Is(err, ipam.ErrNotEmpty), errors.Is(err, datastore.ErrNotFound):
+		return nil // it is in use again, or somebody else was faster
+	case err != nil:
+		return err
 	}
-	return err
+	c.sayBlock(s.CIDR, s.Host, Unfinished, s.since)
+	return nil
 }
 
 // settleHandles puts right the handles that count more than there is, if they did so at the last look, too: what is

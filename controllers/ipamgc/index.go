@@ -41,6 +41,9 @@ type allocation struct {
 func (a *allocation) node() string { return a.Attrs[attrNode] }
 func (a *allocation) tunnel() bool { return tunnelTypes[a.Attrs[attrType]] }
 
+// vm is the KubeVirt virtual machine that has the address, empty if it is none. It is in the namespace of its pod.
+func (a *allocation) vm() string { return a.Attrs[attrVM] }
+
 // pod is the pod that has the address. ok is false for an address of something else, or of before pods were noted.
 func (a *allocation) pod() (namespace, name string, ok bool) {
 	namespace, name = a.Attrs[attrNamespace], a.Attrs[attrPod]
@@ -60,7 +63,8 @@ type block struct {
 	allocations map[netip.Addr]*allocation
 }
 
-// index holds the blocks by what is asked of them. The cost of an update is that of one block.
+// index holds IPAM's blocks, and finds them by CIDR and owner, their allocations by node and handle, and the
+// affinities. An update costs as much as one block.
 type index struct {
 	blocks   map[netip.Prefix]*block
 	byHost   map[string]map[netip.Prefix]*block // by owner

@@ -18,7 +18,10 @@ const (
 	PodGone       Reason = "pod-gone"       // its pod does not exist
 	PodMoved      Reason = "pod-moved"      // its pod runs on another node
 	AddressUnused Reason = "address-unused" // its pod has other addresses, or has ended
-	NodeGone      Reason = "node-gone"      // it is the address of a tunnel device of a node that does not exist
+	VMGone        Reason = "vm-gone"        // its virtual machine does not exist
+	NodeGone      Reason = "node-gone"      // it is a tunnel address or a block of a node that does not exist
+	Surplus       Reason = "surplus"        // it is an empty block of a node that has others
+	Unfinished    Reason = "unfinished"     // it is a block whose release somebody began and did not finish
 )
 
 // facts are what the decision rests on, as the tables have it.
@@ -101,11 +104,12 @@ func (x *index) judgeNode(name string, now time.Time, grace time.Duration, f fac
 // judge finds out whether an address of a workload may be in use, and keeps its node from being given up.
 func (a *allocation) judge(n nodeFacts, now time.Time, grace time.Duration, f facts) (mayBeUsed bool) {
 	namespace, pod, ok := a.pod()
-	_, vm := a.Attrs[attrVM]
-	if !ok || vm {
-		// Of before pods were noted, of something else than a pod, or of a virtual machine, which may come back.
+	if !ok { // of before pods were noted, or of something else than a pod
 		a.use()
 		return true
+	}
+	if a.vm() != "" {
+		grace = vmGrace(grace)
 	}
 	if n.exists && f.has(namespace, pod, n.kubernetes, a.Address) {
 		a.use()
@@ -119,6 +123,18 @@ func (a *allocation) judge(n nodeFacts, now time.Time, grace time.Duration, f fa
 	}
 	a.confirmed = !n.exists || grace > 0 && now.Sub(a.suspect) > grace
 	return false
+}
+
+// leastVMGrace is how long an address of a virtual machine must look unused at least: while the machine restarts or
+// moves to another node, none of its pods may have the address. The time is Calico's.
+const leastVMGrace = 5 * time.Minute
+
+// vmGrace is the grace period for an address of a virtual machine; 0 is never, as for others.
+func vmGrace(grace time.Duration) time.Duration {
+	if grace <= 0 {
+		return 0
+	}
+	return max(grace, leastVMGrace)
 }
 
 // leaks are the handles of which every address is confirmed, in a stable order.

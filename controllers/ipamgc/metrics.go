@@ -2,13 +2,9 @@ package ipamgc
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"math/big"
 	"net/netip"
-	"slices"
-	"sync"
-	"time"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,80 +13,6 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/ipam"
 )
-
-// Release is an address that was released, and why.
-type Release struct {
-	At, Since      time.Time // when, and since when it was known to be unused
-	Address        netip.Addr
-	Handle, Node   string
-	Namespace, Pod string
-	Reason         Reason
-}
-
-// Text is the reason as a sentence.
-func (r Release) Text() string {
-	switch r.Reason {
-	case PodGone:
-		return fmt.Sprintf("pod %s/%s does not exist", r.Namespace, r.Pod)
-	case PodMoved:
-		return fmt.Sprintf("pod %s/%s runs on another node than %s", r.Namespace, r.Pod, r.Node)
-	case AddressUnused:
-		return fmt.Sprintf("pod %s/%s does not have the address", r.Namespace, r.Pod)
-	case NodeGone:
-		return fmt.Sprintf("node %s does not exist, and none of its pods does", r.Node)
-	}
-	return string(r.Reason)
-}
-
-// surplusBlock is why an empty block is released.
-const surplusBlock Reason = "surplus"
-
-// kept is how many releases are remembered.
-const kept = 100
-
-// Releases remembers what was released, and counts it.
-type Releases struct {
-	mu        sync.Mutex
-	last      []Release
-	addresses map[[2]string]float64 // by pool and node, as Calico counts
-	reasons   map[Reason]float64
-	blocks    map[Reason]float64
-}
-
-// NewReleases makes an empty record.
-func NewReleases() *Releases {
-	return &Releases{addresses: map[[2]string]float64{}, reasons: map[Reason]float64{}, blocks: map[Reason]float64{}}
-}
-
-func (r *Releases) add(x Release, pool string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.last = append(r.last, x); len(r.last) > kept {
-		r.last = slices.Delete(r.last, 0, len(r.last)-kept)
-	}
-	r.addresses[[2]string{pool, cmp.Or(x.Node, unknownNode)}]++
-	r.reasons[x.Reason]++
-}
-
-func (r *Releases) block(_ netip.Prefix, node string, reason Reason) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.blocks[reason]++
-	if reason == NodeGone { // its series end with it
-		for k := range r.addresses {
-			if k[1] == node {
-				delete(r.addresses, k)
-			}
-		}
-	}
-}
-
-// Last are the newest releases, the oldest of them first.
-func (r *Releases) Last() []Release {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.last)
-}
 
 // What Calico's dashboards know. The names are those of kube-controllers.
 const (

@@ -14,10 +14,13 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Pods reads a pod from the Kubernetes API itself, not from a cache. The error Is datastore.ErrNotFound if there is no
-// such pod.
+// Pods reads from the Kubernetes API itself, not from a cache, who may have an address.
 type Pods interface {
+	// Pod reads a pod. The error Is datastore.ErrNotFound if there is no such pod.
 	Pod(ctx context.Context, namespace, name string) (*model.Pod, error)
+	// VirtualMachine is whether KubeVirt has a VirtualMachine of that name, or a VirtualMachineInstance that belongs to
+	// none. It is true where the API does not serve KubeVirt's resources: then nobody can tell that the machine is gone.
+	VirtualMachine(ctx context.Context, namespace, name string) (bool, error)
 }
 
 // What the tables say is a hint, since they may lag behind. Before anything is released it is read again where the
@@ -59,16 +62,31 @@ func (c *Collector) verify(ctx context.Context, a *allocation) (reason Reason, i
 	namespace, name, _ := a.pod()
 	pod, err := c.Pods.Pod(ctx, namespace, name)
 	if errors.Is(err, datastore.ErrNotFound) {
-		return PodGone, false, nil
+		return c.verifyVM(ctx, a, PodGone)
 	}
 	if err != nil {
 		return "", true, err
 	}
-	if reason, inUse = judgePod(pod, n.kubernetes, a.Address); inUse || reason == PodMoved || ended(pod) {
+	if reason, inUse = judgePod(pod, n.kubernetes, a.Address); inUse {
 		return reason, inUse, nil
 	}
-	inUse, err = c.endpointHas(ctx, a, pod)
-	return reason, inUse, err
+	if reason != PodMoved && !ended(pod) {
+		if inUse, err = c.endpointHas(ctx, a, pod); inUse || err != nil {
+			return "", true, err
+		}
+	}
+	return c.verifyVM(ctx, a, reason)
+}
+
+// verifyVM tells the same of an address that no pod uses, for the given reason. A virtual machine keeps its address
+// from one of its pods to the next.
+func (c *Collector) verifyVM(ctx context.Context, a *allocation, why Reason) (reason Reason, inUse bool, err error) {
+	if a.vm() == "" {
+		return why, false, nil
+	}
+	namespace, _, _ := a.pod()
+	exists, err := c.Pods.VirtualMachine(ctx, namespace, a.vm())
+	return VMGone, exists || err != nil, err
 }
 
 // judgePod applies Calico's rules to a pod: an address that it does not have is not in use, once it runs and has any.

@@ -27,12 +27,15 @@ type world struct {
 	t             *testing.T
 	store, source *memory.Store
 	pods          map[string]*model.Pod // "namespace/name", as the API has them
+	vms           map[string]bool       // "namespace/name" of virtual machines that exist
+	noVMs         error                 // why it cannot be known whether one does
 	ipam          *ipam.Allocator
 	now           time.Time
 }
 
 func newWorld(t *testing.T, nodes ...string) *world {
 	w := &world{t: t, store: memory.New(), source: memory.New(), pods: map[string]*model.Pod{},
+		vms: map[string]bool{},
 		now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	w.ipam = ipam.New(w.store, nil, w.clock)
 	w.store.Put(pool("pool", "10.1.0.0/16", 28, v3.IPPoolAllowedUseWorkload, v3.IPPoolAllowedUseTunnel))
@@ -77,6 +80,11 @@ func (w *world) Pod(_ context.Context, namespace, name string) (*model.Pod, erro
 		return nil, fmt.Errorf("pod %s/%s %w", namespace, name, datastore.ErrNotFound)
 	}
 	return p, nil
+}
+
+// VirtualMachine implements Pods.
+func (w *world) VirtualMachine(_ context.Context, namespace, name string) (bool, error) {
+	return w.vms[namespace+"/"+name], w.noVMs
 }
 
 // setPod makes the API show a pod, and the source the endpoint that follows from it.

@@ -1,11 +1,14 @@
-// Package kubeapi asks the Kubernetes API what the controllers cannot learn from a Store: one pod as it is right now,
-// Services, and which programs of Calico run.
+// Package kubeapi asks the Kubernetes API what the controllers cannot learn from a Store: one pod or
+// virtual machine as it is right now, Services, and which programs of Calico run.
 package kubeapi
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -66,6 +69,49 @@ func (a *API) Pod(ctx context.Context, namespace, name string) (*model.Pod, erro
 		m.Status.PodIPs = append(m.Status.PodIPs, model.PodIP{IP: ip.IP})
 	}
 	return m, nil
+}
+
+// VirtualMachine is whether KubeVirt has a VirtualMachine of that name, or a VirtualMachineInstance that belongs to
+// none: one of a machine that is deleted only waits to be deleted, too. It is true where the API does not serve these
+// resources.
+func (a *API) VirtualMachine(ctx context.Context, namespace, name string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if vm, served, err := a.virtual(ctx, "virtualmachines", namespace, name); err != nil || !served || vm != nil {
+		return true, err
+	}
+	instance, served, err := a.virtual(ctx, "virtualmachineinstances", namespace, name)
+	if err != nil || !served {
+		return true, err
+	}
+	return instance != nil && !slices.ContainsFunc(instance.OwnerReferences, func(o metav1.OwnerReference) bool {
+		return o.Kind == "VirtualMachine"
+	}), nil
+}
+
+// virtual reads the metadata of an object of KubeVirt, nil if there is none. served is whether the API has such
+// objects.
+func (a *API) virtual(ctx context.Context, resource, namespace, name string) (o *metav1.PartialObjectMetadata,
+	served bool, err error) {
+	result := a.Core.RESTClient().Get().AbsPath("/apis/kubevirt.io/v1/namespaces", namespace, resource, name).
+		SetHeader("Accept", "application/json").Do(ctx)
+	err = result.Error()
+	var status *apierrors.StatusError
+	if apierrors.IsNotFound(err) && errors.As(err, &status) {
+		d := status.ErrStatus.Details // only the answer about a resource that is served names the object
+		return nil, d != nil && d.Name == name, nil
+	}
+	if err == nil {
+		var raw []byte
+		if raw, err = result.Raw(); err == nil {
+			o = new(metav1.PartialObjectMetadata)
+			err = json.Unmarshal(raw, o)
+		}
+	}
+	if err != nil {
+		return nil, true, fmt.Errorf("%s %s/%s of KubeVirt: %w", resource, namespace, name, err)
+	}
+	return o, true, nil
 }
 
 // places are the namespaces that Calico is installed in.

@@ -46,16 +46,15 @@ func (s *socket) listRoutes(all []Route, table Table, family byte) ([]Route, err
 			all = append(all, r)
 		}
 	})
-	if noFamily(family, err) || noTable(table, err) {
+	if noFamily(family, err) || noTable(err) {
 		return all[:start], nil
 	}
 	return all, err
 }
 
-// noTable: a table other than main exists as long as it has routes, or has had some.
-func noTable(table Table, err error) bool {
-	return table != MainTable && errors.Is(err, unix.ENOENT)
-}
+// noTable: a table exists as long as it has routes, or has had some. Even main does not in a network namespace in which no
+// address was ever set.
+func noTable(err error) bool { return errors.Is(err, unix.ENOENT) }
 
 // noFamily: a kernel without IPv6 has none of its objects, which is no failure.
 func noFamily(family byte, err error) bool {

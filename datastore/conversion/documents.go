@@ -83,7 +83,9 @@ func (c *conversion) convert(o *model.Object) {
 }
 
 func (c *conversion) pod(o *model.Object, in *model.Pod) {
-	in.Spec.ServiceAccountName = cmp.Or(in.Spec.ServiceAccountName, "default")
+	if in.UID == "" { // else an API server has stored the pod, with what it fills in
+		in.Spec.ServiceAccountName = cmp.Or(in.Spec.ServiceAccountName, "default")
+	}
 	w, notices, err := Pod(in, interfacePrefix)
 	const noEndpoint = "the pod has no endpoint"
 	c.note(o.Key, notices, err, noEndpoint)
@@ -118,6 +120,9 @@ func (c *conversion) completeProfiles() {
 				wrong("metadata.labels", "", "the namespace has pods, but is not among the documents"), "it counts as one without labels")
 		}
 		account := metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Spec.ServiceAccountName}
+		if account.Name == "" {
+			continue
+		}
 		missing(ServiceAccount(&model.ServiceAccount{ObjectMeta: account}))
 	}
 }

@@ -23,10 +23,28 @@ const (
 	asMergePatch = "application/merge-patch+json"
 )
 
-// client sends requests to the API and hands on what it answers as bytes.
-type client struct{ rest *rest.RESTClient }
+// client sends requests to the API and hands on what it answers as bytes. Watches have a connection of their own, on
+// which no answer waits for others.
+type client struct{ rest, watches *rest.RESTClient }
 
 func newClient(config *rest.Config) (*client, error) {
+	requests, err := newRESTClient(config)
+	if err != nil {
+		return nil, err
+	}
+	watches, err := newRESTClient(gathered(config))
+	if err != nil {
+		return nil, err
+	}
+	return &client{requests, watches}, nil
+}
+
+func (c *client) close() {
+	c.rest.Client.CloseIdleConnections()
+	c.watches.Client.CloseIdleConnections()
+}
+
+func newRESTClient(config *rest.Config) (*rest.RESTClient, error) {
 	h, err := HTTPClient(config)
 	if err != nil {
 		return nil, err
@@ -39,11 +57,7 @@ func newClient(config *rest.Config) (*client, error) {
 	c.GroupVersion = &v1
 	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	c.WarningHandler = rest.NoWarnings{}
-	r, err := rest.RESTClientForConfigAndClient(c, h)
-	if err != nil {
-		return nil, err
-	}
-	return &client{rest: r}, nil
+	return rest.RESTClientForConfigAndClient(c, h)
 }
 
 // request is one to the API.
@@ -56,8 +70,8 @@ type request struct {
 	once bool
 }
 
-func (c *client) prepare(q request) *rest.Request {
-	r := c.rest.Verb(q.verb).AbsPath(q.path).SetHeader("Accept", q.accept)
+func prepare(c *rest.RESTClient, q request) *rest.Request {
+	r := c.Verb(q.verb).AbsPath(q.path).SetHeader("Accept", q.accept)
 	for name, values := range q.query {
 		for _, v := range values {
 			r.Param(name, v)
@@ -73,17 +87,23 @@ func (c *client) prepare(q request) *rest.Request {
 }
 
 func (c *client) do(ctx context.Context, q request) ([]byte, error) {
-	result := c.prepare(q).Do(ctx)
+	result := prepare(c.rest, q).Do(ctx)
 	if err := result.Error(); err != nil {
 		return nil, err
 	}
 	return result.Raw()
 }
 
-// stream opens what is read bit by bit.
+// read opens an answer that is read bit by bit.
+func (c *client) read(ctx context.Context, q request) (io.ReadCloser, error) {
+	q.once = true
+	return prepare(c.rest, q).Stream(ctx)
+}
+
+// stream opens a watch.
 func (c *client) stream(ctx context.Context, q request) (io.ReadCloser, error) {
 	q.once = true
-	return c.prepare(q).Stream(ctx)
+	return prepare(c.watches, q).Stream(ctx)
 }
 
 // noResource reports whether the API does not know the kind of what was asked for: a plain page of the server, rather

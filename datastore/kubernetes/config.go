@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,6 +27,8 @@ type Config struct {
 	CAFile, CertFile, KeyFile string
 	Token, TokenFile          string
 	Insecure                  bool // the server's certificate is not verified
+	// UserAgent is how the program names itself, as UserAgent makes it; empty: as the file that runs.
+	UserAgent string
 	// QPS bounds requests per second, Burst how many may come at once. Without QPS there is no bound: the server protects
 	// itself (API priority and fairness), and its word to come again later is followed.
 	QPS   float32
@@ -147,7 +150,9 @@ func (c Config) REST() (*rest.Config, error) {
 			r.Burst = c.Burst
 		}
 	}
+	r.UserAgent = cmp.Or(c.UserAgent, UserAgent("", ""))
 	r.Wrap(renewal(rest.CopyConfig(r), c.load))
+	r.Wrap(polite())
 	return r, nil
 }
 

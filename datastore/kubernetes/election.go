@@ -6,36 +6,27 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"os"
-	"regexp"
 	"strings"
 	"time"
 
-	"go.uber.org/zap"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/election"
 )
 
 const (
-	defaultLeaseTTL = 15 * time.Second
-	// A lease is renewed three times in its life. The leader stops a fifth of it early: clocks may differ in speed.
-	renewals, reserve = 3, 5
-	// scatter spreads the candidates that see a leader go, so that most find the next one there.
-	scatter = 100 * time.Millisecond
 	// leasePrefix begins the names of the Leases: others have elections, too.
 	leasePrefix = "manx-"
 	// candidateEnd is between the candidate's name and what tells campaigns apart in the holder of a Lease.
 	candidateEnd = "_"
 )
-
-var electionName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]*$`)
 
 // namespaceFile is where a pod learns its namespace.
 const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
@@ -58,26 +49,29 @@ func (c Config) leaseNamespace() string {
 // object. A Lease that did not change for as long as it says has run out; that time counts from when the candidate saw
 // the last change, so that no two hosts need clocks that agree, only ones that run at about the same speed. The leader
 // counts from when it sent a renewal, less a reserve.
-func (s *Store) Campaign(ctx context.Context, election, candidate string) (datastore.Leadership, error) {
-	if !electionName.MatchString(election) || candidate == "" {
-		return nil, fmt.Errorf("election %q with candidate %q: want a name of lower-case letters, digits, dots and "+
-			"dashes, and a candidate", election, candidate)
-	}
-	s.watches.Add(1)
-	defer s.watches.Done()
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.ctx, func() { cancel(errors.New("the store was closed")) })
-	l := &leadership{store: s, lease: s.lease(election), holder: candidate + candidateEnd + string(uuid.NewUUID()),
-		ttl: cmp.Or(s.config.LeaseTTL, defaultLeaseTTL), ctx: ctx, cancel: cancel, stop: stop,
-		done: make(chan struct{})}
-	err := l.win(ctx, election)
-	if err != nil {
-		stop()
-		cancel(nil)
-		return nil, fmt.Errorf("election %s: %w", election, err)
-	}
-	s.watches.Go(l.hold)
-	return l, nil
+func (s *Store) Campaign(ctx context.Context, name, candidate string) (datastore.Leadership, error) {
+	c := s.campaign(name)
+	c.Candidate = candidate
+	return c.Run(ctx, &claim{store: s, lease: s.lease(name), holder: candidate + candidateEnd + string(uuid.NewUUID()),
+		ttl: c.TTL})
+}
+
+func (s *Store) campaign(name string) election.Campaign {
+	return election.Campaign{Election: name, TTL: cmp.Or(s.config.LeaseTTL, election.DefaultTTL), Closed: s.ctx,
+		Tasks: &s.watches, Log: s.log}
+}
+
+// Observe implements datastore.Elector.
+func (s *Store) Observe(ctx context.Context, name string) <-chan string {
+	return s.campaign(name).Observe(ctx, func(ctx context.Context, each func(string) bool) error {
+		return s.followLease(ctx, s.lease(name), func(v *coordinationv1.Lease) bool {
+			name := holder(v)
+			if i := strings.LastIndex(name, candidateEnd); i >= 0 {
+				name = name[:i]
+			}
+			return each(name)
+		})
+	})
 }
 
 // lease is where the Lease of an election is.
@@ -110,7 +104,7 @@ func holder(l *coordinationv1.Lease) string {
 
 // runsOut is when a lease runs out that does not change any more.
 func (v sighting) runsOut() time.Time {
-	ttl := defaultLeaseTTL
+	ttl := election.DefaultTTL
 	if d := v.Spec.LeaseDurationSeconds; d != nil && *d > 0 {
 		ttl = time.Duration(*d) * time.Second
 	}
@@ -157,27 +151,8 @@ func (s *Store) putLease(ctx context.Context, l lease, v *coordinationv1.Lease) 
 // followLease calls each with the Lease as it is and then after each change, until ctx ends or each wants no more. It
 // goes on over lost connections, and gives up when the API refuses.
 func (s *Store) followLease(ctx context.Context, l lease, each func(*coordinationv1.Lease) bool) error {
-	for delay := minDelay; ; delay = min(2*delay, maxDelay) {
-		began := time.Now()
-		err := s.followLeaseOnce(ctx, l, each)
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case errors.Is(err, errEnough):
-			return nil
-		case errors.Is(err, datastore.ErrUnauthorized):
-			return err
-		}
-		if time.Since(began) > stable {
-			delay = minDelay
-		}
-		if !sleep(ctx, delay/2+rand.N(delay)) {
-			return context.Cause(ctx)
-		}
-	}
+	return election.Persist(ctx, func(ctx context.Context) error { return s.followLeaseOnce(ctx, l, each) })
 }
-
-var errEnough = errors.New("enough was seen")
 
 func (s *Store) followLeaseOnce(ctx context.Context, l lease, each func(*coordinationv1.Lease) bool) error {
 	now, err := s.getLease(ctx, l)
@@ -186,7 +161,7 @@ func (s *Store) followLeaseOnce(ctx context.Context, l lease, each func(*coordin
 	}
 	query := url.Values{"watch": {"true"}, "fieldSelector": {"metadata.name=" + l.name}}
 	if !each(now) {
-		return errEnough
+		return nil
 	}
 	if now != nil {
 		query.Set("resourceVersion", now.ResourceVersion)
@@ -218,64 +193,25 @@ func (s *Store) followLeaseOnce(ctx context.Context, l lease, each func(*coordin
 			continue
 		}
 		if !each(v) {
-			return errEnough
+			return nil
 		}
 	}
 }
 
-// leadership implements datastore.Leadership.
-type leadership struct {
+// claim implements election.Lease.
+type claim struct {
 	store  *Store
 	lease  lease
 	holder string
 	ttl    time.Duration
 
-	held  *coordinationv1.Lease // as it was written last
-	until time.Time             // nobody else can lead before
-
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	stop   func() bool
-	done   chan struct{} // closed when nothing renews the lease any more
+	seen *coordinationv1.Lease // as it was when nobody held it
+	held *coordinationv1.Lease // as it was written last
 }
 
-// win returns when the candidate leads.
-func (l *leadership) win(ctx context.Context, election string) error {
-	said := ""
-	for delay := minDelay; ; {
-		seen, err := l.awaitFree(ctx)
-		if err == nil && !sleep(ctx, rand.N(scatter)) {
-			err = context.Cause(ctx)
-		}
-		if err == nil {
-			if err = l.write(ctx, seen, l.holder); err == nil {
-				return nil
-			}
-		}
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case errors.Is(err, datastore.ErrUnauthorized):
-			return err
-		case errors.Is(err, datastore.ErrConflict), errors.Is(err, datastore.ErrExists):
-			delay = minDelay // somebody else was faster
-			continue
-		}
-		if text := err.Error(); text != said {
-			said = text
-			l.store.log.Warn("nobody leads, and this candidate cannot either, trying again",
-				zap.String("election", election), zap.Error(err))
-		}
-		if !sleep(ctx, delay/2+rand.N(delay)) {
-			return context.Cause(ctx)
-		}
-		delay = min(2*delay, maxDelay)
-	}
-}
-
-// awaitFree returns the Lease when nobody leads: because it has no holder, because it has run out, or because it is ours,
-// as when the answer to what made it ours was lost. That it was renewed unseen, a write finds out.
-func (l *leadership) awaitFree(ctx context.Context) (*coordinationv1.Lease, error) {
+// Free implements election.Lease. Nobody leads if the Lease has no holder or has run out. The Lease is ours if the
+// answer to the write that made it ours was lost. A write fails if it was renewed unseen.
+func (l *claim) Free(ctx context.Context) error {
 	limited, ranOut := context.WithCancel(ctx)
 	defer ranOut()
 	var seen sighting
@@ -294,15 +230,25 @@ func (l *leadership) awaitFree(ctx context.Context) (*coordinationv1.Lease, erro
 	end.Stop()
 	switch {
 	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
+		return context.Cause(ctx)
 	case err != nil && limited.Err() == nil:
-		return nil, err
+		return err
 	}
-	return seen.Lease, nil
+	l.seen = seen.Lease
+	return nil
 }
 
-// write stores who holds the lease from now on, if it is as it was seen.
-func (l *leadership) write(ctx context.Context, seen *coordinationv1.Lease, holder string) error {
+// Claim implements election.Lease.
+func (l *claim) Claim(ctx context.Context) (until time.Time, err error) {
+	until, err = l.write(ctx, l.seen, l.holder)
+	if errors.Is(err, datastore.ErrConflict) || errors.Is(err, datastore.ErrExists) {
+		return until, election.ErrTaken
+	}
+	return until, err
+}
+
+// write stores who holds the lease from now on, if it is as it was seen. It returns until when nobody else can.
+func (l *claim) write(ctx context.Context, seen *coordinationv1.Lease, holder string) (until time.Time, err error) {
 	next := new(coordinationv1.Lease)
 	if seen != nil {
 		next = seen.DeepCopy()
@@ -319,72 +265,37 @@ func (l *leadership) write(ctx context.Context, seen *coordinationv1.Lease, hold
 	next.Spec.HolderIdentity, next.Spec.RenewTime, next.Spec.LeaseDurationSeconds = &holder, &now, &seconds
 	stored, err := l.store.putLease(ctx, l.lease, next)
 	if err != nil {
-		return err
+		return until, err
 	}
-	ttl := time.Duration(seconds) * time.Second
-	l.held, l.until = stored, sent.Add(ttl-ttl/reserve)
-	return nil
+	l.held = stored
+	return election.End(sent, time.Duration(seconds)*time.Second), nil
 }
 
-// Context implements datastore.Leadership.
-func (l *leadership) Context() context.Context { return l.ctx }
-
-// hold renews the lease until leadership ends.
-func (l *leadership) hold() {
-	defer close(l.done)
-	defer l.stop()
-	end := time.AfterFunc(time.Until(l.until), func() {
-		l.cancel(fmt.Errorf("%w: the datastore did not renew the lease in time", datastore.ErrNotLeading))
-	})
-	defer end.Stop()
-	l.store.watches.Go(l.guard)
-	for sleep(l.ctx, l.ttl/renewals) {
-		for {
-			err := l.renew()
-			if err == nil {
-				end.Reset(time.Until(l.until))
-				break
-			}
-			if errors.Is(err, datastore.ErrNotLeading) {
-				l.cancel(err)
-			}
-			if !sleep(l.ctx, l.ttl/renewals/10) {
-				return
-			}
-		}
-	}
-}
-
-// renew puts off the end of leadership. What it finds changed by others but still ours it takes over.
-func (l *leadership) renew() error {
-	ctx, cancel := context.WithTimeout(l.ctx, l.ttl/renewals)
+// Renew implements election.Lease. A Lease that others have changed and that is still ours is renewed as it is now.
+func (l *claim) Renew(ctx context.Context) (until time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, election.Every(l.ttl))
 	defer cancel()
-	err := l.write(ctx, l.held, l.holder)
+	until, err = l.write(ctx, l.held, l.holder)
 	if !errors.Is(err, datastore.ErrConflict) && !errors.Is(err, datastore.ErrNotFound) {
-		return err
+		return until, err
 	}
 	now, err := l.store.getLease(ctx, l.lease)
 	if err != nil {
-		return err
+		return until, err
 	}
 	if holder(now) != l.holder {
-		return fmt.Errorf("%w: its entry in the datastore is gone", datastore.ErrNotLeading)
+		return until, fmt.Errorf("%w: its entry in the datastore is gone", datastore.ErrNotLeading)
 	}
 	return l.write(ctx, now, l.holder)
 }
 
-// guard ends leadership if the Lease is taken away by hand, or the datastore was replaced.
-func (l *leadership) guard() {
-	err := l.store.followLease(l.ctx, l.lease, func(v *coordinationv1.Lease) bool { return holder(v) == l.holder })
-	if err == nil {
-		l.cancel(fmt.Errorf("%w: its entry in the datastore is gone", datastore.ErrNotLeading))
-	}
+// Taken implements election.Lease.
+func (l *claim) Taken(ctx context.Context) error {
+	return l.store.followLease(ctx, l.lease, func(v *coordinationv1.Lease) bool { return holder(v) == l.holder })
 }
 
-// Resign implements datastore.Leadership.
-func (l *leadership) Resign(ctx context.Context) error {
-	l.cancel(datastore.ErrNotLeading)
-	<-l.done
+// Release implements election.Lease.
+func (l *claim) Release(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		now, err := l.store.getLease(ctx, l.lease)
 		if err != nil {
@@ -393,46 +304,8 @@ func (l *leadership) Resign(ctx context.Context) error {
 		if holder(now) != l.holder {
 			return nil
 		}
-		if err = l.write(ctx, now, ""); !errors.Is(err, datastore.ErrConflict) || attempt == writeRetries {
+		if _, err = l.write(ctx, now, ""); !errors.Is(err, datastore.ErrConflict) || attempt == writeRetries {
 			return err
 		}
 	}
-}
-
-// Observe implements datastore.Elector.
-func (s *Store) Observe(ctx context.Context, election string) <-chan string {
-	out := make(chan string)
-	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(s.ctx, cancel)
-	s.watches.Go(func() {
-		defer close(out)
-		defer cancel()
-		defer stop()
-		last, told := "", false
-		for ctx.Err() == nil {
-			err := s.followLease(ctx, s.lease(election), func(v *coordinationv1.Lease) bool {
-				name := holder(v)
-				if i := strings.LastIndex(name, candidateEnd); i >= 0 {
-					name = name[:i]
-				}
-				if told && name == last {
-					return true
-				}
-				last, told = name, true
-				select {
-				case out <- name:
-				case <-ctx.Done():
-				}
-				return ctx.Err() == nil
-			})
-			if ctx.Err() != nil {
-				return
-			}
-			s.log.Warn("the leader cannot be observed", zap.String("election", election), zap.Error(err))
-			if !sleep(ctx, maxDelay) {
-				return
-			}
-		}
-	})
-	return out
 }

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/x509"
 	"errors"
@@ -22,7 +23,9 @@ func HTTPClient(config *rest.Config) (*http.Client, error) {
 	if config.WrapTransport == nil && config.Transport == nil {
 		config = rest.CopyConfig(config)
 		same := rest.CopyConfig(config)
+		config.UserAgent = cmp.Or(config.UserAgent, UserAgent("", ""))
 		config.WrapTransport = renewal(same, func() (*rest.Config, error) { return same, nil })
+		config.Wrap(polite())
 	}
 	return rest.HTTPClientFor(config)
 }
@@ -34,6 +37,9 @@ func renewal(config *rest.Config, read func() (*rest.Config, error)) transport.W
 	return func(base http.RoundTripper) http.RoundTripper {
 		t := &renewing{read: read, base: base, way: base}
 		t.content, _ = credentials(config) // what cannot be read differs from what can
+		if h, ok := base.(*http.Transport); ok {
+			t.dial = h.DialContext
+		}
 		return t
 	}
 }
@@ -42,6 +48,7 @@ func renewal(config *rest.Config, read func() (*rest.Config, error)) transport.W
 type renewing struct {
 	read func() (*rest.Config, error)
 	base http.RoundTripper // with the credentials of the start, which its caller has put on a request already
+	dial dialer            // how base makes connections; nil if nobody knows
 
 	mu      sync.Mutex
 	content [sha256.Size]byte // of the credentials in use
@@ -92,7 +99,7 @@ func (t *renewing) renew(refused http.RoundTripper) http.RoundTripper {
 		return nil
 	}
 	config = rest.CopyConfig(config)
-	config.WrapTransport = nil
+	config.WrapTransport, config.Dial = nil, t.dial
 	way, err := rest.TransportFor(config)
 	if err != nil {
 		return nil

@@ -20,6 +20,7 @@ type resource struct {
 	namespaced bool
 	status     bool // whether the status of an object is written on its own
 	protobuf   bool
+	many       bool   // whether there are many in a large cluster, so that it counts how they are read
 	custom     bool   // whether there is none without a CustomResourceDefinition
 	fields     string // selects those that have objects, empty for all
 	// decode reads one; nil if it is none that counts. The error is for what has no key.
@@ -95,9 +96,10 @@ func (s *Store) resource(kind model.Kind) (resource, error) {
 	r := resource{kind: kind, root: coreRoot, protobuf: true}
 	switch kind {
 	case model.KindNode:
-		r.plural, r.decode = "nodes", typed(keptNode, s.node)
+		r.plural, r.many, r.decode = "nodes", true, typed(keptNode, s.node)
 	case model.KindWorkloadEndpoint:
-		r.plural, r.namespaced, r.fields, r.decode = "pods", true, running, typed(keptPod, s.endpoint)
+		r.plural, r.namespaced, r.many = "pods", true, true
+		r.fields, r.decode = running, typed(keptPod, s.endpoint)
 	case model.KindNamespace:
 		r.plural, r.decode = "namespaces", typed(nil, form.Namespace)
 	case model.KindServiceAccount:

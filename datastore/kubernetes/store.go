@@ -49,7 +49,10 @@ type Store struct {
 	told    map[model.Key]string
 	missing map[string]bool // custom resources that were asked for and are not there
 	reached chan struct{}   // closed when a watch could be opened after a loss
-	paged   bool            // whether the server cannot begin a watch with what is there
+	// paged are the API groups whose lists are read in pages until then, because their server cannot begin a watch with
+	// everything that there is.
+	paged  map[string]time.Time
+	proven bool // whether the server was seen to do so
 }
 
 var _ datastore.Backend = (*Store)(nil)
@@ -79,7 +82,8 @@ func open(ctx context.Context, config Config, r *rest.Config, log *zap.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{config: config, host: r.Host, client: c, log: log, told: map[model.Key]string{}, missing: map[string]bool{}, reached: make(chan struct{}),
+	s := &Store{config: config, host: r.Host, client: c, log: log, told: map[model.Key]string{},
+		missing: map[string]bool{}, paged: map[string]time.Time{}, reached: make(chan struct{}),
 		api: form.Group(cmp.Or(config.Group, string(form.V1))), found: config.Group != ""}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.discover(ctx); err != nil {
@@ -161,8 +165,8 @@ func (s *Store) Notices() (list []string) {
 			names = append(names, name)
 		}
 		slices.Sort(names)
-		list = append(list, "the Kubernetes API lacks CustomResourceDefinitions, so there are no objects of theirs: "+
-			strings.Join(names, ", "))
+		list = append(list, "the Kubernetes API lacks CustomResourceDefinitions (objects of theirs that were known before "+
+			"stay, others there are none): "+strings.Join(names, ", "))
 	}
 	var parts []string
 	for _, text := range s.told {
@@ -208,7 +212,7 @@ func (s *Store) tell(o *model.Object, notices []conversion.Notice) {
 func (s *Store) Close() error {
 	s.cancel()
 	s.watches.Wait()
-	s.client.rest.Client.CloseIdleConnections()
+	s.client.close()
 	return nil
 }
 
@@ -415,11 +419,7 @@ func (s *Store) pages(
 			return 0, err
 		}
 		if page.next == "" {
-			revision, err := strconv.ParseInt(page.revision, 10, 64)
-			if err != nil {
-				return 0, fmt.Errorf("%w: revision of the list: %w", errMangled, err)
-			}
-			return revision, nil
+			return revisionOfList(page)
 		}
 		q.Set("continue", page.next)
 	}

@@ -122,6 +122,9 @@ func (f *feed) run(ctx context.Context) {
 			wait = absentInterval/2 + rand.N(absentInterval)
 			f.absent(ctx, r)
 		default:
+			if lostConnection(err) { // another server may answer next
+				f.store.mayBeginWithAll()
+			}
 			if !f.fail(ctx, r, err) {
 				return
 			}
@@ -209,12 +212,18 @@ func (f *feed) once(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if f.at == 0 && f.store.beginsWithAll() {
-		err := f.followFromStart(ctx, r)
-		if !cannotStream(err) {
+	if f.at == 0 && f.store.beginsWithAll(r) {
+		begin := f.followFromStart
+		if r.many {
+			begin = f.readWhole
+		}
+		err := begin(ctx, r)
+		switch {
+		case cannotStream(err):
+			f.store.cannotBeginWithAll(r, err)
+		case err != nil || !r.many:
 			return err
 		}
-		f.store.cannotBeginWithAll(err)
 	}
 	if f.at == 0 {
 		if err := f.read(ctx, r); err != nil {
@@ -230,29 +239,6 @@ func (f *feed) once(ctx context.Context) error {
 		return ctx.Err()
 	}
 	return f.follow(ctx, r, framesOf(r, stream))
-}
-
-// beginsWithAll is whether the server is asked to begin a watch with everything that there is.
-func (s *Store) beginsWithAll() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.paged
-}
-
-// cannotStream is whether a server says that it cannot begin a watch with what there is: because the feature is off, or
-// because its etcd is too old for it (3.4), which only comes out when it tries.
-func cannotStream(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsInternalError(err) ||
-		apierrors.ReasonForError(err) == metav1.StatusReasonUnknown && errors.As(err, new(apierrors.APIStatus))
-}
-
-func (s *Store) cannotBeginWithAll(why error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.paged {
-		s.log.Info("the server has no streaming lists, reading page by page", zap.Error(why))
-	}
-	s.paged = true
 }
 
 // open begins a watch.
@@ -305,71 +291,22 @@ func framesOf(r resource, stream io.Reader) frames {
 	return jsonFrames{decoder: json.NewDecoder(stream)}
 }
 
-// followFromStart is a watch that begins with everything that there is, which a bookmark ends.
-func (f *feed) followFromStart(ctx context.Context, r resource) error {
-	stream, err := f.open(ctx, r, url.Values{"sendInitialEvents": {"true"},
-		"resourceVersionMatch": {string(metav1.ResourceVersionMatchNotOlderThan)}})
-	if err != nil {
-		return err
-	}
-	defer stream.Close() //nolint:errcheck // it was read
-	seen, err := f.newReading(ctx)
-	if err != nil {
-		return err
-	}
-	events := framesOf(r, stream)
-	for {
-		e, err := events.next()
-		if err != nil {
-			return early(err)
-		}
-		switch e.typ {
-		case "ADDED":
-			o, err := r.decode(e.object)
-			if err != nil {
-				f.store.log.Warn("an object cannot be read", zap.Stringer("resource", r), zap.Error(err))
-			} else if o != nil && !seen.deliver(ctx, o) {
-				return ctx.Err()
-			}
-		case "BOOKMARK":
-			m, err := e.bookmark(r.protobuf)
-			if err != nil {
-				return err
-			}
-			if m.Metadata.Annotations[metav1.InitialEventsAnnotationKey] != "true" {
-				continue
-			}
-			at, err := strconv.ParseInt(m.Metadata.ResourceVersion, 10, 64)
-			if err != nil {
-				return fmt.Errorf("%w: revision of a bookmark: %w", errMangled, err)
-			}
-			if err := seen.complete(ctx, at); err != nil {
-				return err
-			}
-			return f.follow(ctx, r, events)
-		default:
-			if err := f.event(ctx, r, e); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// early is the error of a watch that ended before everything had come.
-func early(err error) error {
-	if errors.Is(err, io.EOF) {
-		return errConnectionLost
-	}
-	return err
-}
-
 // read reads everything page by page.
 func (f *feed) read(ctx context.Context, r resource) error {
+	return f.readBy(ctx, r, func(each func(*model.Object) error) (int64, error) {
+		return f.store.pages(ctx, r, "", nil, true, each)
+	})
+}
+
+// readBy delivers everything that a visit comes by, which returns the revision of that.
+func (f *feed) readBy(
+	ctx context.Context, r resource, visit func(each func(*model.Object) error) (int64, error),
+) error {
 	seen, err := f.newReading(ctx)
 	if err != nil {
 		return err
 	}
-	at, err := f.store.pages(ctx, r, "", nil, true, func(o *model.Object) error {
+	at, err := visit(func(o *model.Object) error {
 		f.store.present(r) // who sees an object is no longer told that there can be none
 		if !seen.deliver(ctx, o) {
 			return ctx.Err()

@@ -107,6 +107,15 @@ func AffinityKey(a Affinity) Key {
 	return Key{Kind: KindBlockAffinity, Name: string(a.Type) + "/" + a.Host + "/" + a.CIDR.Masked().String()}
 }
 
+// In tells whether a list of a namespace has the object: always, if that is empty. The namespace of a BlockAffinity is
+// its owner, "host/node-1".
+func (k Key) In(namespace string) bool {
+	if k.Kind == KindBlockAffinity && namespace != "" {
+		return strings.HasPrefix(k.Name, namespace+"/")
+	}
+	return namespace == "" || k.Namespace == namespace
+}
+
 // Affinity decodes a block affinity key.
 func (k Key) Affinity() (Affinity, bool) {
 	if k.Kind != KindBlockAffinity {

@@ -40,18 +40,7 @@ func (k *Keeper) Run(ctx context.Context, tables *datastore.Tables) error {
 	}
 	w := keeperWatch{last: k.Registered.Node}
 	for {
-		wait, cancel := ctx, context.CancelFunc(func() {})
-		if due := k.step(ctx, snapshot, &w); !due.IsZero() {
-			wait, cancel = context.WithDeadline(ctx, due)
-		}
-		next, err := tables.Wait(wait, snapshot)
-		cancel()
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err == nil:
-			snapshot = next
-		case !errors.Is(err, context.DeadlineExceeded):
+		if snapshot, err = await(ctx, tables, snapshot, k.step(ctx, snapshot, &w)); err != nil {
 			return err
 		}
 	}

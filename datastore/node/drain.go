@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -77,18 +76,11 @@ func (d *Drainer) Run(ctx context.Context, tables *datastore.Tables) error {
 		if n := model.Get[model.Node](snapshot, model.ResourceKey(model.KindNode, d.Node)); n != nil {
 			d.step(ctx, n, &w)
 		}
-		wait, cancel := ctx, context.CancelFunc(func() {})
+		var due time.Time
 		if w.phase == model.Draining || w.phase == model.Returning {
-			wait, cancel = context.WithTimeout(ctx, d.Interval)
+			due = time.Now().Add(d.Interval)
 		}
-		next, err := tables.Wait(wait, snapshot)
-		cancel()
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err == nil:
-			snapshot = next
-		case !errors.Is(err, context.DeadlineExceeded):
+		if snapshot, err = await(ctx, tables, snapshot, due); err != nil {
 			return err
 		}
 	}

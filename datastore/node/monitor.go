@@ -19,12 +19,8 @@ func Monitor(ctx context.Context, c Config, registered Result, store datastore.S
 	if !c.autodetects() {
 		return
 	}
-	interval := c.PollInterval
-	if interval <= 0 {
-		interval = time.Minute
-	}
 	r := registrar{config: c, name: registered.Name, store: store, host: host}
-	ticker := time.NewTicker(interval)
+	ticker := time.NewTicker(c.pollInterval())
 	defer ticker.Stop()
 	said := strings.Join(registered.Warnings, "; ") // Register has logged them
 	for {

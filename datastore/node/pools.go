@@ -27,8 +27,11 @@ type PoolConfig struct {
 	NodeSelector     string
 }
 
-// ensurePools makes a default pool for each family of which no pool exists. inUse are prefixes that it must avoid.
-func ensurePools(ctx context.Context, store datastore.Store, c *Config, inUse []netip.Prefix) (warnings []string, err error) {
+// ensurePools makes a default pool for each family of which no pool exists. inUse finds the prefixes that it must
+// avoid, which takes all Nodes of the cluster.
+func ensurePools(
+	ctx context.Context, store datastore.Store, c *Config, inUse func(context.Context) ([]netip.Prefix, error),
+) (warnings []string, err error) {
 	if c.NoDefaultPools {
 		return nil, noPoolsWanted(c)
 	}
@@ -41,12 +44,19 @@ func ensurePools(ctx context.Context, store datastore.Store, c *Config, inUse []
 		if warning != "" {
 			warnings = append(warnings, warning)
 		}
-		p, err := defaultPool(c, f, inUse)
+		p, err := defaultPool(c, f, nil)
+		if err == nil && (p == nil || exists) {
+			continue
+		}
+		if err == nil {
+			var avoid []netip.Prefix
+			if avoid, err = inUse(ctx); err != nil {
+				return warnings, err
+			}
+			p, err = defaultPool(c, f, avoid)
+		}
 		if err != nil {
 			return warnings, fmt.Errorf("default %s pool: %w", f, err)
-		}
-		if p == nil || exists {
-			continue
 		}
 		_, err = store.Create(ctx, model.NewObject(model.ResourceKey(model.KindIPPool, fmt.Sprintf("default-ipv%d-ippool", int(f))), p))
 		if err != nil && !errors.Is(err, datastore.ErrExists) { // another node was faster

@@ -308,11 +308,15 @@ func (e *ConflictError) Error() string {
 
 // ensurePools makes the default pools clear of all addresses of this host and of the other nodes.
 func (r *registrar) ensurePools(ctx context.Context) ([]string, error) {
+	return ensurePools(ctx, r.store, &r.config, r.prefixesInUse)
+}
+
+// prefixesInUse are the addresses of this host and of the other nodes.
+func (r *registrar) prefixesInUse(ctx context.Context) (inUse []netip.Prefix, err error) {
 	interfaces, err := r.host.Interfaces()
 	if err != nil {
 		return nil, err
 	}
-	var inUse []netip.Prefix
 	for _, i := range interfaces {
 		inUse = append(inUse, i.Addresses...)
 	}
@@ -325,6 +329,5 @@ func (r *registrar) ensurePools(ctx context.Context) ([]string, error) {
 			inUse = append(inUse, addressOf(n, IPv4))
 		}
 	}
-	inUse = slices.DeleteFunc(inUse, func(p netip.Prefix) bool { return !p.IsValid() || p.Bits() == 0 })
-	return ensurePools(ctx, r.store, &r.config, inUse)
+	return slices.DeleteFunc(inUse, func(p netip.Prefix) bool { return !p.IsValid() || p.Bits() == 0 }), nil
 }

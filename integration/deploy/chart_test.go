@@ -144,6 +144,7 @@ func TestChartLint(t *testing.T) {
 func TestWrongValues(t *testing.T) {
 	for value, says := range map[string]string{
 		"controllers=maybe":                              "at '/controllers': value must be one of 'auto', 'on', 'off'",
+		"policy.endpointToHostAction=Maybe":              "at '/policy/endpointToHostAction': value must be one of",
 		"image.tagg=v1":                                  "at '/image': additional properties 'tagg' not allowed",
 		"node.ip=eth0":                                   "at '/node/ip'",
 		"pools.ipv4.blockSize=33":                        "at '/pools/ipv4/blockSize': maximum: got 33, want 32",
@@ -304,14 +305,19 @@ func TestBesideCalico(t *testing.T) {
 	if out, err := helm(t, install...); err == nil || !strings.Contains(out, "two daemons would fight") {
 		t.Errorf("%v: %s", err, out)
 	}
-	if out, err := helm(t, append(install, "--set-string", `nodeSelector.manx\.io/node=true`)...); err != nil {
+	other := `nodeSelector.manx\.io/network=calico`
+	if out, err := helm(t, append(install, "--set-string", other)...); err == nil ||
+		!strings.Contains(out, "manx.io/network=manx") {
+		t.Errorf("on the nodes of calico-node: %v: %s", err, out)
+	}
+	if out, err := helm(t, append(install, "--set-string", `nodeSelector.manx\.io/network=manx`)...); err != nil {
 		t.Errorf("node by node: %v: %s", err, out)
 	}
 	if out, err := exec.Command(kubectl, "--kubeconfig", config, "create", "-f", "../../deploy/crds/projectcalico.org").
 		CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	install = append(install, "--set-string", `nodeSelector.manx\.io/node=true`)
+	install = append(install, "--set-string", `nodeSelector.manx\.io/network=manx`)
 	if out, err := helm(t, install...); err == nil || !strings.Contains(out, "calicoAPIGroup=projectcalico.org/v3") {
 		t.Errorf("%v: %s", err, out)
 	}

@@ -3,6 +3,7 @@
 package warm
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -56,8 +57,31 @@ type Operation struct {
 	stale bool
 }
 
-// Begin starts an operation.
-func (c *Cache) Begin() *Operation { return &Operation{Cache: c} }
+// Begin starts an operation. What the tables have caught up with is forgotten.
+func (c *Cache) Begin() *Operation {
+	s := c.tables.Snapshot()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, own := range c.own {
+		if c.kinds[key.Kind] && s.Contains(key, own.Revision) {
+			delete(c.own, key)
+		}
+	}
+	for key, at := range c.gone {
+		if caughtUp(s, key, at) {
+			delete(c.gone, key)
+		}
+	}
+	return &Operation{Cache: c}
+}
+
+// caughtUp is whether a snapshot shows what became of an object after the version that was deleted here.
+func caughtUp(s *datastore.Snapshot, key model.Key, deleted int64) bool {
+	if have := s.Get(key); have != nil {
+		return have.Revision > deleted
+	}
+	return s.Contains(key, deleted)
+}
 
 // Keeps is datastore.Backend's.
 func (c *Cache) Keeps(kind model.Kind) bool { return c.store.Keeps(kind) }
@@ -93,12 +117,20 @@ func (c *Cache) snapshot(kind model.Kind) *datastore.Snapshot {
 // Get is datastore.Store's.
 func (o *Operation) Get(ctx context.Context, key model.Key) (*model.Object, error) {
 	if !o.fresh() {
-		if found, known := o.remembered(key); known && found == nil {
+		found, known := o.remembered(key)
+		switch {
+		case known && found == nil && key.Kind == model.KindIPPool: // a person named it, and may have made it just now
+		case known && found == nil:
 			return nil, &datastore.KeyError{Op: "get", Key: key, Err: datastore.ErrNotFound}
-		} else if known {
+		case known:
 			return found, nil
 		}
 	}
+	return o.Read(ctx, key)
+}
+
+// Read is Get of the datastore itself, for who knows that something must be there of which no watch has told yet.
+func (o *Operation) Read(ctx context.Context, key model.Key) (*model.Object, error) {
 	found, err := o.store.Get(ctx, key)
 	if err == nil {
 		o.remember(found)
@@ -113,19 +145,16 @@ func (c *Cache) remembered(key model.Key) (*model.Object, bool) {
 	defer c.mu.Unlock()
 	own := c.own[key]
 	if s == nil {
-		return own, own != nil && own.Err == nil
+		// Somebody else may have changed an object of the tables' kinds since, without a conflict that tells of it.
+		return own, own != nil && own.Err == nil && !c.kinds[key.Kind]
 	}
-	have := s.Get(key)
 	if own != nil && !s.Contains(key, own.Revision) {
 		return own, own.Err == nil
 	}
-	delete(c.own, key)
-	if at, deleted := c.gone[key]; deleted {
-		if have != nil && have.Revision <= at {
-			return nil, true // the tables do not know it yet
-		}
-		delete(c.gone, key)
+	if at, deleted := c.gone[key]; deleted && !caughtUp(s, key, at) {
+		return nil, true
 	}
+	have := s.Get(key)
 	// Of an object that is invalid the tables show the last valid version: what is stored has to be read.
 	if have == nil && quarantined(s, key) {
 		return nil, false
@@ -164,7 +193,7 @@ func (o *Operation) List(ctx context.Context, kind model.Kind, namespace string)
 	var list []*model.Object
 	seen := map[model.Key]bool{}
 	add := func(key model.Key) {
-		if !in(key, namespace) || seen[key] {
+		if seen[key] {
 			return
 		}
 		seen[key] = true
@@ -172,38 +201,28 @@ func (o *Operation) List(ctx context.Context, kind model.Kind, namespace string)
 			list = append(list, found)
 		}
 	}
-	for have := range s.All(kind) {
+	for have := range s.In(kind, namespace) {
 		add(have.Key)
 	}
-	for _, key := range o.written(kind) {
+	for _, key := range o.written(kind, namespace) {
 		add(key)
 	}
-	slices.SortFunc(list, func(a, b *model.Object) int { return strings.Compare(a.Key.Name, b.Key.Name) })
+	slices.SortFunc(list, func(a, b *model.Object) int {
+		return cmp.Or(strings.Compare(a.Key.Namespace, b.Key.Namespace), strings.Compare(a.Key.Name, b.Key.Name))
+	})
 	return list, s.RevisionOf(kind), nil
 }
 
-// written lists the objects of a kind that this process has written, or read, lately.
-func (c *Cache) written(kind model.Kind) (keys []model.Key) {
+// written lists the objects of a kind and namespace that this process has written, or read, lately.
+func (c *Cache) written(kind model.Kind, namespace string) (keys []model.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key := range c.own {
-		if key.Kind == kind {
+		if key.Kind == kind && key.In(namespace) {
 			keys = append(keys, key)
 		}
 	}
 	return keys
-}
-
-// in is whether a list of a namespace has the object. That of an affinity is its owner.
-func in(key model.Key, namespace string) bool {
-	if namespace == "" {
-		return true
-	}
-	if key.Kind == model.KindBlockAffinity {
-		rest, ok := strings.CutPrefix(key.Name, namespace)
-		return ok && strings.HasPrefix(rest, "/")
-	}
-	return key.Namespace == namespace
 }
 
 // Create is datastore.Store's.
@@ -224,6 +243,9 @@ func (o *Operation) wrote(key model.Key, stored *model.Object, err error) (*mode
 		return nil, err
 	}
 	o.remember(stored)
+	if o.kinds[key.Kind] {
+		o.tables.Wrote(stored)
+	}
 	return stored, nil
 }
 

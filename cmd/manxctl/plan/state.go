@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/manxnet/manx/cmd/manxctl/manifest"
+	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -129,7 +130,8 @@ func (r *reader) takeResource(f found) {
 	case !info.Resource:
 		return // IPAM's books: BGP follows from the affinities alone
 	case f.APIVersion == customResource && info.APIVersion == model.APIVersion:
-		f.APIVersion = ""
+		r.takeCustom(f, info.Kind)
+		return
 	case f.APIVersion != "" && f.APIVersion != info.APIVersion:
 		r.remark(f.place, "apiVersion", "%s %s is skipped: apiVersion = %q: must be %s", f.Kind, f.meta.Name, f.APIVersion, info.APIVersion)
 		return
@@ -151,6 +153,28 @@ func (r *reader) takeResource(f found) {
 		return
 	}
 	r.enter(f, key, raw, err)
+}
+
+// takeCustom enters an object as Kubernetes stores it: names, labels and more of its metadata are in an annotation.
+func (r *reader) takeCustom(f found, kind model.Kind) {
+	raw, err := withRevision(f.JSON)
+	var o *model.Object
+	if err == nil {
+		o, err = form.Decode(form.V1, kind, raw)
+	}
+	if err != nil {
+		r.remark(f.place, "metadata", "%s %s is skipped: %v", f.Kind, f.meta.Name, err)
+		return
+	}
+	f.APIVersion = ""
+	strict, mistakes := f.Decode()       // shows fields that nobody knows, and fields of a wrong type
+	if o.Value == nil && strict != nil { // which the API refuses, and a file may hold: text for a number, say
+		kept, _ := strict.Encode()
+		r.enter(f, o.Key, kept, mistakes)
+		return
+	}
+	kept, err := o.Encode()
+	r.enter(f, o.Key, kept, errors.Join(mistakes, err))
 }
 
 // nameOf gives an endpoint the name that follows from its fields.

@@ -15,8 +15,9 @@ import (
 	"github.com/manxnet/manx/datastore"
 )
 
-// configure decides about BGP, hands the agents what that wants of them, and tells the speaker. It returns when to do
-// so again if nothing changes before. all says that the agents have to look at all objects.
+// configure decides about BGP, hands the agents what that wants of them, and tells the speaker. It returns how often to
+// look whether that is to be done again, 0 if only changes call for it. all says that the agents have to look at all
+// objects.
 func (f *Follower) configure(ctx context.Context, snapshot *datastore.Snapshot, all bool) time.Duration {
 	d, kept := f.decide(snapshot)
 	f.hand(all, func(s *dataplane.State) {
@@ -24,8 +25,9 @@ func (f *Follower) configure(ctx context.Context, snapshot *datastore.Snapshot, 
 		s.Statics, s.Peering = staticRoutes(d.Statics), peeringAddresses(d.Peering)
 	})
 	if kept {
-		return time.Hour
+		return 0
 	}
+	period := f.config.Passwords.Asked()
 	if err := f.config.Speaker.Set(ctx, d); err != nil {
 		if text := err.Error(); text != f.failure {
 			f.failure = text
@@ -34,10 +36,7 @@ func (f *Follower) configure(ctx context.Context, snapshot *datastore.Snapshot, 
 		return retryAfter
 	}
 	f.failure = ""
-	if f.config.Passwords.BeingWritten() {
-		return retryAfter
-	}
-	return passwordPoll
+	return period
 }
 
 // decide computes what BGP should do. When our Node was deleted or spoilt it keeps what was decided before: that is no

@@ -23,8 +23,6 @@ import (
 const (
 	// retryAfter is how soon a speaker that could not do everything is told again.
 	retryAfter = time.Second
-	// passwordPoll is how often passwords are read again when nothing tells that they changed.
-	passwordPoll = 10 * time.Second
 	// routeBatch bounds how many routes go from the speaker to the agents at once.
 	routeBatch = 4096
 )
@@ -53,8 +51,11 @@ type Agent interface {
 // Passwords are those of BGP sessions.
 type Passwords interface {
 	bgp.PasswordSource
-	// BeingWritten tells that some password is worth reading again soon.
-	BeingWritten() bool
+	// Asked ends the calls of Password for one decision, and returns how often Outdated is to be called until the next
+	// one: 0 for never.
+	Asked() time.Duration
+	// Outdated tells whether a password of the last decision may be another one now. It reads no password.
+	Outdated() bool
 	// Changed receives when passwords may have changed.
 	Changed() <-chan struct{}
 }
@@ -142,9 +143,11 @@ func (f *Follower) followDatastore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	again := time.Now().Add(f.configure(ctx, snapshot, true))
+	tick := time.NewTicker(time.Hour)
+	defer tick.Stop()
+	again(tick, f.configure(ctx, snapshot, true))
 	for {
-		next := f.wait(ctx, snapshot, again)
+		next := f.wait(ctx, snapshot, tick.C)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -154,29 +157,40 @@ func (f *Follower) followDatastore(ctx context.Context) error {
 			snapshot = next
 		}
 		if concerned {
-			again = time.Now().Add(f.configure(ctx, snapshot, false))
+			again(tick, f.configure(ctx, snapshot, false))
 		}
 	}
 }
 
-// wait waits for another snapshot, but not longer than until a time, or until BGP is to be decided again: then it
-// returns the one that was seen.
-func (f *Follower) wait(ctx context.Context, seen *datastore.Snapshot, until time.Time) *datastore.Snapshot {
+// again sets the period of a ticker; 0 stops it.
+func again(tick *time.Ticker, period time.Duration) {
+	tick.Stop()
+	if period > 0 {
+		tick.Reset(period)
+	}
+}
+
+// wait waits for another snapshot, or until BGP is to be decided again: then it returns the one that was seen. At a
+// tick that is so if the speaker failed, or if a password may have changed.
+func (f *Follower) wait(ctx context.Context, seen *datastore.Snapshot, tick <-chan time.Time) *datastore.Snapshot {
 	newer := f.config.Tables.Changed()
 	if s := f.config.Tables.Snapshot(); s != seen {
 		return s
 	}
-	timer := time.NewTimer(time.Until(until))
-	defer timer.Stop()
-	select {
-	case <-newer:
-		return f.config.Tables.Snapshot()
-	case <-f.config.Passwords.Changed():
-	case <-f.look:
-	case <-timer.C:
-	case <-ctx.Done():
+	for {
+		select {
+		case <-newer:
+			return f.config.Tables.Snapshot()
+		case <-tick:
+			if f.failure == "" && !f.config.Passwords.Outdated() {
+				continue
+			}
+		case <-f.config.Passwords.Changed():
+		case <-f.look:
+		case <-ctx.Done():
+		}
+		return seen
 	}
-	return seen
 }
 
 // step hands the agents what differs between two snapshots, and tells whether that concerns BGP. Who waits for a

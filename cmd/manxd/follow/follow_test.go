@@ -109,27 +109,42 @@ func (a *fakeAgent) Learn(list []route.Learned) {
 	a.diary.write("agent learns %d", len(list))
 }
 
-// fakePasswords has one password for all.
+// fakePasswords has one password for all, which is looked at from time to time while somebody wants it.
 type fakePasswords struct {
 	changed chan struct{}
 
-	mu      sync.Mutex
-	word    string
-	writing bool
+	mu          sync.Mutex
+	word, given string
+	wanted      bool
+	looks       int
 }
+
+const passwordPoll = 10 * time.Second
 
 func (p *fakePasswords) Password(string, string) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.given, p.wanted = p.word, true
 	return p.word, nil
 }
 
 func (p *fakePasswords) Place(string, string) string { return "a test" }
 
-func (p *fakePasswords) BeingWritten() bool {
+func (p *fakePasswords) Asked() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.writing
+	if !p.wanted {
+		return 0
+	}
+	p.wanted = false
+	return passwordPoll
+}
+
+func (p *fakePasswords) Outdated() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.looks++
+	return p.word != p.given
 }
 
 func (p *fakePasswords) Changed() <-chan struct{} { return p.changed }
@@ -242,35 +257,57 @@ func TestNodeDeletedKeepsBGP(t *testing.T) {
 	})
 }
 
+// A password that changes is seen: at once where that is told, else at the next look. Nothing is decided again before,
+// and there are no looks where no session has a password.
 func TestPasswordsChange(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.passwords.word, r.passwords.writing = "old", false
+		r.passwords.word = "old"
 		r.begin(r.put(model.KindBGPPeer, "", "tor", `{"peerIP":"192.0.2.9","asNumber":65009,
 			"password":{"secretKeyRef":{"name":"tor","key":"pw"}}}`))
 		const old, fresh = "speaker AS 64512 sessions [192.0.2.2 192.0.2.9old]",
 			"speaker AS 64512 sessions [192.0.2.2 192.0.2.9new]"
 		r.expect("at first", "agent all true changed [] synced true false", old)
-		word := func(w string, writing bool) {
+		word := func(w string) {
 			r.passwords.mu.Lock()
 			defer r.passwords.mu.Unlock()
-			r.passwords.word, r.passwords.writing = w, writing
+			r.passwords.word = w
 		}
-		word("new", false)
+		looks := func(want int) {
+			t.Helper()
+			r.passwords.mu.Lock()
+			defer r.passwords.mu.Unlock()
+			if r.passwords.looks != want {
+				t.Errorf("%d looks at the passwords, want %d", r.passwords.looks, want)
+			}
+			r.passwords.looks = 0
+		}
+		word("new")
 		r.expect("nobody says so yet")
 		r.passwords.changed <- struct{}{}
 		r.expect("a new one", fresh)
-		word("old", true)
+		word("old")
 		time.Sleep(passwordPoll)
 		r.expect("one that nobody tells of", old)
-		time.Sleep(retryAfter)
-		r.expect("while it is being written", old)
-		word("new", false)
-		time.Sleep(retryAfter)
-		r.expect("when it is written", fresh)
-		time.Sleep(retryAfter)
-		r.expect("after that")
+		looks(1)
+		time.Sleep(6 * passwordPoll)
+		r.expect("while it stays as it is")
+		looks(6)
+		r.tables.Apply(r.put(model.KindNetworkPolicy, "ns", "web", `{"selector":"all()"}`))
+		time.Sleep(passwordPoll)
+		r.expect("changes that BGP does not depend on", "agent all false changed [web] synced true false")
+		looks(1)
+		word("new")
+		time.Sleep(passwordPoll)
+		r.expect("another one", fresh)
+		looks(1)
 		r.follower.Look()
 		r.expect("when something else has changed", fresh)
+		r.tables.Apply(r.drop(model.KindBGPPeer, "", "tor"))
+		r.expect("no session with a password", "agent all false changed [tor] synced true false", mesh)
+		word("old")
+		time.Sleep(time.Hour)
+		r.expect("passwords that nobody wants")
+		looks(0)
 	})
 }
 
@@ -286,7 +323,7 @@ func TestSpeakerThatFailsIsTriedAgain(t *testing.T) {
 		r.speaker.mu.Unlock()
 		time.Sleep(retryAfter)
 		r.expect("when it works", mesh)
-		time.Sleep(passwordPoll - time.Second)
+		time.Sleep(time.Hour)
 		r.expect("after that")
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/proto/server"
 )
 
@@ -95,9 +96,9 @@ type run struct {
 }
 
 // start opens and runs a part until it is ended, and lets failed know if it fails for good. The part ends when its turn
-// comes, not when ctx does.
+// comes, not when ctx does. It is the requester of what it asks of the datastore.
 func (m *member) start(ctx context.Context, failed chan<- error) *run {
-	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ctx, stop := context.WithCancel(datastore.WithRequester(context.WithoutCancel(ctx), m.Name()))
 	r := &run{member: m, stop: stop, done: make(chan struct{})}
 	m.log.Debug("part starts")
 	err := m.open()

@@ -62,6 +62,9 @@ type ref struct{ secret, key string }
 type followed struct {
 	stop     context.CancelFunc
 	named    time.Time     // when a password was asked of it last
+	asked    bool          // in the decision that is being made
+	wanted   bool          // in the last decision
+	told     bool          // then, that changes are not seen
 	answered chan struct{} // closed with the first answer of the API
 
 	known   bool
@@ -83,8 +86,36 @@ func (s *Secrets) Close() { s.stop() }
 // Changed receives when passwords may have changed.
 func (s *Secrets) Changed() <-chan struct{} { return s.changed }
 
-// BeingWritten is false: a Secret changes as a whole.
-func (s *Secrets) BeingWritten() bool { return false }
+// troublePoll is how often to look, while the API cannot be read, whether that has lasted long enough to be told.
+const troublePoll = 10 * time.Second
+
+// Asked ends the calls of Password for one decision: the Secrets that it named are followed until another one does not.
+// It returns how often Outdated is to be called until then: 0, for never, while the API answers, since its watch
+// reports changes.
+func (s *Secrets) Asked() (period time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.followed {
+		f.wanted, f.asked = f.asked, false
+		if f.wanted && f.err != nil {
+			period = troublePoll
+		}
+	}
+	return period
+}
+
+// Outdated tells whether the last decision said something else of the API than is to be said now. Whatever else changes
+// Changed receives.
+func (s *Secrets) Outdated() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.followed {
+		if f.wanted && f.told != (f.trouble() != nil) {
+			return true
+		}
+	}
+	return false
+}
 
 // Place says where a password is wanted.
 func (s *Secrets) Place(secret, key string) string {
@@ -107,6 +138,7 @@ func (s *Secrets) Password(secret, key string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := ref{secret, key}
+	f.told = f.trouble() != nil
 	password, err := f.password(s.namespace, at)
 	if password != "" {
 		s.good[at] = password
@@ -152,7 +184,7 @@ func (s *Secrets) follow(name string) *followed {
 		ctx, f.stop = context.WithCancel(s.ctx)
 		go s.run(ctx, name, f)
 	}
-	f.named = time.Now()
+	f.named, f.asked = time.Now(), true
 	return f
 }
 
@@ -220,7 +252,7 @@ func (s *Secrets) forgetUnnamed(since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, f := range s.followed {
-		if f.named.Before(since) {
+		if !f.asked && !f.wanted && f.named.Before(since) {
 			f.stop()
 			delete(s.followed, name)
 			s.log.Debug("a Secret is not followed any more", zap.String("secret", name))

@@ -168,6 +168,15 @@ func testPasswordsWithoutTheAPI(t *testing.T, r *rig) {
 	await(t, s, "bgp", "tor", "good", `secrets "bgp" is forbidden`)
 	fresh := r.open(r.server.Config(user))
 	await(t, fresh, "bgp", "tor", "", `secrets "bgp" is forbidden`)
+	if every := s.Asked(); every == 0 || s.Outdated() {
+		t.Errorf("to be looked at every %v, outdated %t: want looks, and nothing new", every, s.Outdated())
+	}
+	s.mu.Lock()
+	s.followed["bgp"].told = false // as it was while the error was new
+	s.mu.Unlock()
+	if !s.Outdated() {
+		t.Error("an error that has lasted is not told")
+	}
 	r.allow()
 	await(t, s, "bgp", "tor", "good", "")
 	await(t, fresh, "bgp", "tor", "good", "")
@@ -189,6 +198,18 @@ func testSecretsThatNobodyNames(t *testing.T, r *rig) {
 	r.put("bgp", "tor", "one")
 	s := r.open(r.server.Config(user))
 	await(t, s, "bgp", "tor", "one", "")
+	s.forgetUnnamed(time.Now())
+	if len(s.followed) != 1 {
+		t.Error("the decision that is being made named it")
+	}
+	if every := s.Asked(); every != 0 || s.Outdated() {
+		t.Errorf("to be looked at every %v, although the API tells of changes", every)
+	}
+	s.forgetUnnamed(time.Now())
+	if len(s.followed) != 1 {
+		t.Error("the last decision named it, however long ago that was")
+	}
+	s.Asked() // of a decision that named nothing
 	s.forgetUnnamed(time.Now().Add(-forget))
 	if len(s.followed) != 1 {
 		t.Error("it was named a moment ago")

@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/manxnet/manx/integration/kubernetes/pki"
 )
 
 // Version is that of Kubernetes' programs.
@@ -40,7 +42,7 @@ type Server struct {
 	Flags []string
 
 	programs  string
-	ca        *authority
+	ca        *pki.Authority
 	mu        sync.Mutex
 	users     []string
 	etcd, api *program
@@ -73,7 +75,7 @@ func Start(t testing.TB, flags ...string) *Server {
 // can do.
 func StartOn(t testing.TB, etcd string, flags ...string) *Server {
 	t.Helper()
-	s := &Server{Dir: t.TempDir(), programs: Programs(), ca: newAuthority(t), users: []string{Admin}, Flags: flags}
+	s := &Server{Dir: t.TempDir(), programs: Programs(), users: []string{Admin}, Flags: flags}
 	if _, err := os.Stat(filepath.Join(s.programs, "kube-apiserver")); err != nil {
 		t.Skipf("there is no kube-apiserver in %s: run `make kubernetes-programs`", s.programs)
 	}
@@ -82,9 +84,12 @@ func StartOn(t testing.TB, etcd string, flags ...string) *Server {
 	}
 	ports := freePorts(t, 3)
 	s.Etcd, s.URL = cmp.Or(etcd, "http://127.0.0.1:"+ports[0]), "https://127.0.0.1:"+ports[1]
-	s.ca.serverCertificate(t, s.file("server.crt"), s.file("server.key"))
-	write(t, s.file("ca.crt"), s.ca.pem())
-	serviceAccountKey(t, s.file("sa.key"))
+	s.newCA(t)
+	private, _, err := pki.SigningKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, s.file("sa.key"), private)
 	t.Cleanup(s.kill)
 	if etcd == "" {
 		s.startEtcd(t, ports[2])
@@ -287,7 +292,7 @@ func (s *Server) writeTokens(t testing.TB) {
 }
 
 // CA is the certificate of the server's authority.
-func (s *Server) CA() []byte { return s.ca.pem() }
+func (s *Server) CA() []byte { return s.ca.PEM() }
 
 // Config is how a user reaches the API. Without roles a user may do nothing; see AddUsers.
 func (s *Server) Config(user string) *rest.Config { return s.ConfigAt(s.URL, user) }
@@ -295,7 +300,7 @@ func (s *Server) Config(user string) *rest.Config { return s.ConfigAt(s.URL, use
 // ConfigAt is how a user reaches the API at another URL, such as that of a Line.
 func (s *Server) ConfigAt(url, user string) *rest.Config {
 	return &rest.Config{Host: url, BearerToken: Token(user), QPS: -1,
-		TLSClientConfig: rest.TLSClientConfig{CAData: s.ca.pem(), ServerName: "localhost"}}
+		TLSClientConfig: rest.TLSClientConfig{CAData: s.ca.PEM(), ServerName: "localhost"}}
 }
 
 // Kubeconfig writes a kubeconfig of a user and returns its path.
@@ -305,7 +310,7 @@ func (s *Server) Kubeconfig(t testing.TB, user string) string { return s.Kubecon
 func (s *Server) KubeconfigAt(t testing.TB, url, user string) string {
 	t.Helper()
 	c := api.NewConfig()
-	c.Clusters["test"] = &api.Cluster{Server: url, CertificateAuthorityData: s.ca.pem(), TLSServerName: "localhost"}
+	c.Clusters["test"] = &api.Cluster{Server: url, CertificateAuthorityData: s.ca.PEM(), TLSServerName: "localhost"}
 	c.AuthInfos[user] = &api.AuthInfo{Token: Token(user)}
 	c.Contexts["test"] = &api.Context{Cluster: "test", AuthInfo: user}
 	c.CurrentContext = "test"
@@ -319,8 +324,31 @@ func (s *Server) KubeconfigAt(t testing.TB, url, user string) string {
 // RotateCA gives the server a certificate of a new authority, and starts it again.
 func (s *Server) RotateCA(t testing.TB) {
 	t.Helper()
-	s.ca = newAuthority(t)
-	s.ca.serverCertificate(t, s.file("server.crt"), s.file("server.key"))
-	write(t, s.file("ca.crt"), s.ca.pem())
+	s.newCA(t)
 	s.Restart(t)
+}
+
+// newCA makes an authority and the server's certificate.
+func (s *Server) newCA(t testing.TB) {
+	t.Helper()
+	ca, err := pki.NewAuthority("test CA")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key, err := ca.Server("kube-apiserver", []string{"localhost", "kubernetes.default.svc"},
+		[]net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ca = ca
+	write(t, s.file("server.crt"), cert)
+	write(t, s.file("server.key"), key)
+	write(t, s.file("ca.crt"), ca.PEM())
+}
+
+func write(t testing.TB, file string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
 }

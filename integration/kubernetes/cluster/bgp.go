@@ -7,10 +7,13 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/lab"
 )
 
-// peerWithRouter makes the router of the rack a peer of each node, under the address that it has on the node's link.
-func (w *World) peerWithRouter() error {
+// Peer makes the router of the rack a peer of each node, under the address that it has on the node's link. With that
+// all outside of the cluster reach its pods: the API server, too, which is no node.
+func Peer(c *lab.Cluster, i Installation) error { return i.Store(c, strings.Join(peers(c), "---")) }
+
+func peers(c *lab.Cluster) []string {
 	var docs []string
-	for _, n := range w.Workers {
+	for _, n := range c.Workers {
 		docs = append(docs, fmt.Sprintf(`
 apiVersion: projectcalico.org/v3
 kind: BGPPeer
@@ -18,8 +21,12 @@ metadata: {name: tor-%s}
 spec: {node: %s, peerIP: %s, asNumber: 65000}
 `, n.Name, n.Name, n.Gateway()))
 	}
+	return docs
+}
+
+func (w *World) peerWithRouter() error {
 	// With graceful restart the router keeps the routes of a node whose manxd is being updated.
-	docs = append(docs, `
+	docs := append(peers(w.Cluster), `
 apiVersion: projectcalico.org/v3
 kind: BGPConfiguration
 metadata: {name: default}
@@ -68,6 +75,16 @@ func (w *World) service() error {
 	}
 	if err := eventually(func() error { return connect(w.from("client", ip+":80")) }); err != nil {
 		return fmt.Errorf("a pod does not reach the Service: %w", err)
+	}
+	// The kubelet stands for Services whose pods use their node's network.
+	own := w.Worker("node1").IP4.String() + ":10250"
+	if err := eventually(func() error { return connect(w.from("client", own)) }); err != nil {
+		return fmt.Errorf("a pod does not reach its own node: %w", err)
+	}
+	for _, name := range []string{"web", "web.default", "web.default.svc.cluster.local"} {
+		if err := eventually(func() error { return connect(w.from("client", name+":80")) }); err != nil {
+			return fmt.Errorf("a pod does not reach the Service by a name that the cluster's DNS knows: %w", err)
+		}
 	}
 	if err := eventually(func() error {
 		routes, err := w.ToRs[0].Routes()

@@ -20,6 +20,16 @@ func TestCluster(t *testing.T) {
 	steps(t, install)
 }
 
+// TestManifests installs without Helm.
+func TestManifests(t *testing.T) {
+	binaries(t)
+	install, err := Manifests("../../..")
+	if err != nil {
+		t.Skip(err)
+	}
+	run(t, install, ShortSteps())
+}
+
 // TestByHand goes through the steps with a DaemonSet and an image that are made here, and the etcd datastore: it tells
 // whether a failure above is one of the chart and the image, or of Manx. It runs when it is named.
 func TestByHand(t *testing.T) {
@@ -28,6 +38,20 @@ func TestByHand(t *testing.T) {
 		t.Skip("run it with MANX_CLUSTER=by-hand")
 	}
 	steps(t, ByHand{bin})
+}
+
+// TestAway takes the API server away for MANX_AWAY, such as 10m or 1h. It runs when that is set.
+func TestAway(t *testing.T) {
+	if os.Getenv("MANX_AWAY") == "" {
+		t.Skip("how long is the API server away? Set MANX_AWAY=10m")
+	}
+	binaries(t)
+	install, err := Shipped("../../..", false)
+	if err != nil {
+		t.Skip(err)
+	}
+	begin := Steps()[:4:4]
+	run(t, install, append(begin, Interruptions()...))
 }
 
 func binaries(t *testing.T) string {
@@ -48,8 +72,11 @@ func binaries(t *testing.T) string {
 	return bin
 }
 
-// steps makes a subtest of each step. After one that fails nothing can be said about those behind it.
-func steps(t *testing.T, install Installation) {
+func steps(t *testing.T, install Installation) { run(t, install, Steps()) }
+
+// run makes a subtest of each step. After one that fails nothing can be said about those behind it.
+func run(t *testing.T, install Installation, steps []Step) {
+	t.Helper()
 	w, err := New(fmt.Sprintf("k%d", os.Getpid()%1e6), install, t.Output())
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +89,7 @@ func steps(t *testing.T, install Installation) {
 			t.Error(err)
 		}
 	})
-	for _, s := range Steps() {
+	for _, s := range steps {
 		if _, ok := install.(ByHand); ok && strings.Contains(s.Name, "NetworkPolicy") {
 			continue
 		}

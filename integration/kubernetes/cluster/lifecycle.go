@@ -106,6 +106,9 @@ func (w *World) uninstall() error {
 	if _, err := w.Kubectl("delete", "deployment,service,pod", "--all", "--timeout=120s", "--grace-period=1"); err != nil {
 		return err
 	}
+	if err := w.StopDNS(); err != nil {
+		return err
+	}
 	// Pods of a deployment go after it.
 	if err := eventually(func() error {
 		out, err := w.Kubectl("get", "pods", "-o", "name")

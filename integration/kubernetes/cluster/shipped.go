@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 
@@ -12,25 +13,15 @@ import (
 )
 
 // Shipped is the installation that users have: the image that `make image` made, put on the cluster by the chart, or by
-// the manifest where Helm is not in the cache. byHand stands in for both.
+// the manifests where Helm is not in the cache. byHand stands in for both.
 func Shipped(root string, byHand bool) (Installation, error) {
 	if byHand {
 		return ByHand{Bin: filepath.Join(root, "bin")}, nil
 	}
-	root, err := filepath.Abs(root)
+	s, err := newShipped(root)
 	if err != nil {
 		return nil, err
 	}
-	archives, err := filepath.Glob(filepath.Join(root, "bin", "image", "manx-*-"+runtime.GOARCH+".tar"))
-	if err != nil {
-		return nil, err
-	}
-	newest, err := newest(archives)
-	if err != nil {
-		return nil, err
-	}
-	s := shipped{deploy: filepath.Join(root, "deploy"), archive: newest}
-	s.version = strings.TrimSuffix(strings.TrimPrefix(filepath.Base(newest), "manx-"), "-"+runtime.GOARCH+".tar")
 	programs, err := lab.Programs()
 	if err != nil {
 		return nil, err
@@ -39,6 +30,30 @@ func Shipped(root string, byHand bool) (Installation, error) {
 		return Helm{s}, nil
 	}
 	return Manifest{s}, nil
+}
+
+// Manifests is the same without Helm.
+func Manifests(root string) (Installation, error) {
+	s, err := newShipped(root)
+	return Manifest{s}, err
+}
+
+func newShipped(root string) (shipped, error) {
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return shipped{}, err
+	}
+	archives, err := filepath.Glob(filepath.Join(root, "bin", "image", "manx-*-"+runtime.GOARCH+".tar"))
+	if err != nil {
+		return shipped{}, err
+	}
+	newest, err := newest(archives)
+	if err != nil {
+		return shipped{}, err
+	}
+	s := shipped{deploy: filepath.Join(root, "deploy"), archive: newest}
+	s.version = strings.TrimSuffix(strings.TrimPrefix(filepath.Base(newest), "manx-"), "-"+runtime.GOARCH+".tar")
+	return s, nil
 }
 
 // newest of some files.
@@ -110,22 +125,44 @@ func cleanedUp(c *lab.Cluster) error {
 	return err
 }
 
-// Manifest applies the file that is made from the chart.
+// Manifest applies the files that are made from the chart.
 type Manifest struct{ shipped }
 
-func (m Manifest) file(name string) string { return filepath.Join(m.deploy, "manifests", name) }
+// images are the lines of the manifests that name Manx's image.
+var images = regexp.MustCompile(`(?m)^( +image: manxnet/manx):\S+$`)
 
-func (m Manifest) image() string { return "docker.io/manxnet/manx:" + m.version }
+// manifest is a file with the image that is tried here, as a user writes a version into it.
+func (m Manifest) manifest(name string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(m.deploy, "manifests", name))
+	return images.ReplaceAllString(string(text), "${1}:"+m.version), err
+}
 
-// Install is `kubectl apply` of both files, with this image.
+// kubeadm is the object in which kubeadm writes down the pods' addresses, that Manx makes its first pool of.
+const kubeadm = `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: kubeadm-config, namespace: kube-system}
+data:
+  ClusterConfiguration: |
+    apiVersion: kubeadm.k8s.io/v1beta4
+    kind: ClusterConfiguration
+    networking: {podSubnet: ` + lab.PodCIDR + `, serviceSubnet: ` + lab.ServiceCIDR + `, dnsDomain: cluster.local}
+`
+
+// Install is `kubectl create` of the definitions and `kubectl apply` of the rest, on a cluster that looks like one of
+// kubeadm.
 func (m Manifest) Install(c *lab.Cluster) error {
-	for _, name := range []string{"manx-crds.yaml", "manx-kubernetes.yaml"} {
-		if _, err := c.Kubectl("apply", "--server-side", "-f", m.file(name)); err != nil {
-			return err
-		}
+	if err := c.Apply(kubeadm); err != nil {
+		return err
 	}
-	_, err := c.Kubectl("set", "image", "-n", namespace, "daemonset/manx-node", "*="+m.image())
-	return err
+	if _, err := c.Kubectl("create", "-f", filepath.Join(m.deploy, "manifests", "manx-crds.yaml")); err != nil {
+		return err
+	}
+	manifest, err := m.manifest("manx-kubernetes.yaml")
+	if err != nil {
+		return err
+	}
+	return c.Apply(manifest)
 }
 
 // Update restarts all pods, one after the other.
@@ -136,21 +173,23 @@ func (m Manifest) Update(c *lab.Cluster) error {
 
 // Uninstall is `kubectl delete`, and a DaemonSet that cleans all nodes up. The objects stay.
 func (m Manifest) Uninstall(c *lab.Cluster) error {
-	if _, err := c.Kubectl("delete", "-f", m.file("manx-kubernetes.yaml"), "--wait"); err != nil {
+	manifest, err := m.manifest("manx-kubernetes.yaml")
+	if err != nil {
 		return err
 	}
-	cleanup := m.file("manx-cleanup.yaml")
-	if _, err := c.Kubectl("apply", "-f", cleanup); err != nil {
+	if err := c.Delete(manifest); err != nil {
 		return err
 	}
-	if _, err := c.Kubectl("set", "image", "-n", namespace, "daemonset/manx-cleanup", "*="+m.image()); err != nil {
+	if manifest, err = m.manifest("manx-cleanup.yaml"); err != nil {
+		return err
+	}
+	if err := c.Apply(manifest); err != nil {
 		return err
 	}
 	if err := cleanedUp(c); err != nil {
 		return err
 	}
-	_, err := c.Kubectl("delete", "-f", cleanup, "--wait")
-	return err
+	return c.Delete(manifest)
 }
 
 // String names the way for the demo.

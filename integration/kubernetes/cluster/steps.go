@@ -2,28 +2,47 @@ package cluster
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/manxnet/manx/integration/kubernetes/lab"
 )
 
+// ShortSteps are those that show whether an installation works, and goes again. They leave out whatever does not depend
+// on the way in which Manx is installed.
+func ShortSteps() []Step {
+	all := Steps()
+	return append(all[:6:6], all[len(all)-1])
+}
+
 // Steps in their order: each needs what those before it made.
 func Steps() []Step {
-	return []Step{
+	return slices.Concat([]Step{
 		{"switch on three nodes: kubelets register, without a network", (*World).switchOn},
 		{"install Manx: all nodes are Ready", (*World).installManx},
 		{"the router outside is a peer of all nodes: `gobgp neighbor` shows the sessions", (*World).peerWithRouter},
 		{"start pods on all nodes: each has an address of its node's block", (*World).startPods},
 		{"every pod reaches every other pod across nodes", (*World).podToPod},
-		{"a Service works, and its address is announced and reached from outside", (*World).service},
+		{"a Service works, also by its name, and its address is announced and reached from outside", (*World).service},
 		{"a NetworkPolicy holds, and Manx names the rule that it is", (*World).networkPolicy},
+	}, Interruptions(), []Step{
 		{"update Manx on all nodes under traffic: nothing is lost", (*World).update},
 		{"drain node3, switch it off and on: it is back with a pod that all reach", (*World).reboot},
 		{"take manxd away: the CNI plugin adds and removes a pod by itself", (*World).withoutDaemon},
 		{"a Service of type LoadBalancer has an address, and a CalicoNodeStatus is filled in", (*World).more},
-		{"the audit log: no API call was denied, and each right that Manx has was used", (*World).withinRights},
+		{"the audit log: no API call was denied, and each right that Manx has is needed", (*World).withinRights},
 		{"uninstall: Manx leaves nothing on the nodes", (*World).uninstall},
+	})
+}
+
+// Interruptions are steps after which everything is as before.
+func Interruptions() []Step {
+	return []Step{
+		{"the control plane is away: pods talk, a DEL works, and afterwards nothing is forgotten", (*World).away},
+		{"the kubelet is away between the ADD and the DEL of pods: nothing is left of them", (*World).kubeletAway},
+		{"containerd is killed in the middle of an ADD: the pod has one address", (*World).containerdKilled},
 	}
 }
 
@@ -38,7 +57,7 @@ func (w *World) switchOn() error {
 	if err := w.Import(tools); err != nil {
 		return err
 	}
-	if err := w.install.Prepare(w.Cluster); err != nil {
+	if err := errors.Join(w.install.Prepare(w.Cluster), w.ImportDNS()); err != nil {
 		return err
 	}
 	for _, n := range w.Workers {
@@ -136,7 +155,10 @@ func (w *World) startPods() error {
 	if _, err := w.Kubectl("rollout", "status", "deployment/web", "--timeout=180s"); err != nil {
 		return err
 	}
-	return w.showOutput("get", "pods", "-o", "wide")
+	if err := w.StartDNS(); err != nil {
+		return err
+	}
+	return w.showOutput("get", "pods", "-A", "-o", "wide")
 }
 
 // pod is what the steps need of a pod.

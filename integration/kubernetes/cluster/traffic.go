@@ -92,6 +92,27 @@ func (w *World) startFlows() ([]*flow, error) {
 // under does something while traffic flows. Not one request may get lost.
 func (w *World) under(what string, do func() error) error {
 	flows, err := w.startFlows()
+	return w.lossless(what, flows, err, do)
+}
+
+// underFlows does so while the given programs send.
+func (w *World) underFlows(what string, do func() error, programs map[string]*exec.Cmd) error {
+	var flows []*flow
+	var err error
+	for name, cmd := range programs {
+		f, startErr := startFlow(name, cmd)
+		if startErr != nil {
+			err = startErr
+			break
+		}
+		flows = append(flows, f)
+	}
+	time.Sleep(2 * time.Second) // some traffic before that which it has to stand
+	return w.lossless(what, flows, err, do)
+}
+
+// lossless does it, unless the flows did not start, and ends and counts them.
+func (w *World) lossless(what string, flows []*flow, err error, do func() error) error {
 	if err == nil {
 		err = do()
 	}

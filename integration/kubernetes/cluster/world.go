@@ -22,6 +22,8 @@ type World struct {
 	out     io.Writer
 	install Installation
 	before  map[string]footprint // of the nodes
+
+	serverIP string // of pod server, for when there is no API server
 }
 
 // Installation is a way to install Manx.
@@ -44,7 +46,7 @@ type Step struct {
 
 // New starts a control plane for three nodes, the third in a rack of its own. What the steps show goes to out.
 func New(name string, install Installation, out io.Writer) (*World, error) {
-	c, err := lab.New(lab.Spec{Name: name, Audit: rights.Policy(daemonAccount, pluginAccount),
+	c, err := lab.New(lab.Spec{Name: name, Audit: rights.Policy(rights.Daemon, rights.Plugin),
 		Nodes: []hosts.NodeSpec{{Name: "node1"}, {Name: "node2"}, {Name: "node3", Rack: 1}}})
 	if err != nil {
 		return nil, err

@@ -22,9 +22,11 @@ const labName = "manxe2e"
 func main() {
 	var o options
 	flag.StringVar(&o.root, "root", ".", "folder of the checkout")
-	flag.StringVar(&o.focus, "focus", "", "run the tests whose names match this expression, and write no table; empty: all of the table")
+	flag.StringVar(&o.focus, "focus", "", "run the tests whose names match, and write no table; empty: all of the table")
 	flag.BoolVar(&o.byHand, "by-hand", false, "install Manx with a DaemonSet and etcd in place of the chart")
 	flag.IntVar(&o.parallel, "parallel", 2, "tests that run at the same time")
+	flag.BoolVar(&o.resume, "resume", false, "do not repeat tests that passed earlier with the same image")
+	flag.BoolVar(&o.table, "table", false, "run nothing; write the table of what earlier runs with the same image found")
 	flag.Parse()
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
@@ -43,19 +45,50 @@ type options struct {
 	root, focus string
 	byHand      bool
 	parallel    int
+	resume      bool
+	table       bool
 }
 
-func run(o options) (err error) {
-	if _, err := lab.Require("e2e.test"); err != nil {
+func run(o options) error {
+	if _, err := lab.Require("e2e.test", regression); err != nil {
 		return err
 	}
 	root, err := filepath.Abs(o.root)
 	if err != nil {
 		return err
 	}
-	c, err := lab.New(lab.Spec{Name: labName, Nodes: []hosts.NodeSpec{{Name: "node1"}, {Name: "node2"}}})
+	manx, err := cluster.Shipped(root, o.byHand)
 	if err != nil {
 		return err
+	}
+	specs, err := list(o.focus)
+	if err != nil {
+		return err
+	}
+	j, err := openJournal(filepath.Join(root, "bin", "kubernetes-e2e.json"), fmt.Sprint(manx), o.resume || o.table)
+	if err != nil {
+		return err
+	}
+	var results []result
+	if o.table {
+		for _, name := range specs {
+			results = append(results, j.result(name))
+		}
+	} else if results, err = onCluster(manx, specs, o.parallel, j); err != nil {
+		return err
+	}
+	if o.focus == "" {
+		err = writeTable(filepath.Join(root, "docs", "kubernetes-e2e.md"), fmt.Sprint(manx), results)
+	}
+	return errors.Join(err, verdict(results))
+}
+
+// onCluster runs the tests on a cluster that it makes for them.
+func onCluster(manx cluster.Installation, specs []string, parallel int, j *journal) (results []result, err error) {
+	c, err := lab.New(lab.Spec{Name: labName,
+		Nodes: []hosts.NodeSpec{{Name: "node1"}, {Name: "node2"}, {Name: "node3"}}})
+	if err != nil {
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -63,59 +96,12 @@ func run(o options) (err error) {
 		}
 		err = errors.Join(err, c.Close())
 	}()
-	fmt.Println("... two nodes with Manx")
-	if err := install(c, root, o.byHand); err != nil {
-		return err
+	fmt.Println("... three nodes with Manx:", manx)
+	if err := install(c, manx); err != nil {
+		return nil, err
 	}
-	specs, err := list(c, o.focus)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("... %d tests, %d at a time\n", len(specs), o.parallel)
-	results, err := runAll(c, specs, o.parallel)
-	if err != nil {
-		return err
-	}
-	if o.focus == "" {
-		err = writeTable(filepath.Join(root, "docs", "kubernetes-e2e.md"), results)
-	}
-	return errors.Join(err, verdict(results))
-}
-
-// install switches the nodes on, with what the tests need of images, and puts Manx on them.
-func install(c *lab.Cluster, root string, byHand bool) error {
-	image, err := c.ToolsOf("localhost/e2e/agnhost:2.53")
-	if err != nil {
-		return err
-	}
-	// The shell of busybox prefers its own curl and nc, which know less.
-	image.Links["/bin/sh"] = "dash"
-	for _, program := range []string{"curl", "nc", "dash"} {
-		if err := image.AddInstalled(program); err != nil {
-			return err
-		}
-	}
-	archive, err := image.Write(c.Dir)
-	if err != nil {
-		return err
-	}
-	if err := c.StartNodes(); err != nil {
-		return err
-	}
-	if err := c.Import(archive); err != nil {
-		return err
-	}
-	i, err := cluster.Shipped(root, byHand)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(i.Prepare(c)); err != nil {
-		return err
-	}
-	if err := i.Install(c); err != nil {
-		return err
-	}
-	return c.WaitNodes()
+	fmt.Printf("... %d tests, %d at a time\n", len(specs), parallel)
+	return runAll(c, specs, parallel, j)
 }
 
 // verdict is an error if a test failed.

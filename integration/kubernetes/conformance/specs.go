@@ -8,25 +8,29 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/integration/kubernetes/lab"
 )
 
 // groups of tests that the table is about, by the beginning of their names.
-var groups = []string{"Netpol", "Networking Granular Checks: Pods", "Networking Granular Checks: Services", "Services",
-	"HostPort", "NoSNAT", "Proxy version v1", "EndpointSlice ", "Conntrack"}
+var groups = []string{"Networking Granular Checks: Pods", "Networking Granular Checks: Services", "Services", "DNS",
+	"EndpointSlice ", "EndpointSliceMirroring", "Connectivity Pod Lifecycle", "HostPort", "NoSNAT", "Conntrack",
+	"Proxy version v1", "Service endpoints latency", "CVE-2021-29923", "Networking should", "LoadBalancers", "Netpol"}
 
 // excluded are tests that say nothing here, by a part of their names, and why.
 var excluded = []struct{ part, why string }{
-	{"[Disruptive]", "restarts programs over SSH, which the nodes do not have"},
-	{"type=LoadBalancer", "needs a cloud provider"},
+	{"[Disruptive]", "restarts programs over SSH or as pods, which the lab runs in another way"},
+	{"LoadBalancers", "needs a cloud provider; addresses of such Services are a step of `make test-cluster`"},
 	{"Type LoadBalancer", "needs a cloud provider"},
-	{"ExternalName", "needs the cluster's DNS"},
 	{"evicted pods", "fills a node's disk, which all nodes here share"},
+	{"Internet connection", "the network of the lab has no way out"},
+	{"[Provider:GCE]", "needs names of Google's cloud"},
+	{"[Feature:RelaxedDNSSearchValidation]", "needs a feature gate of Kubernetes that is off"},
+	{"check kube-proxy urls", "looks for kube-proxy where the lab does not run it"},
 }
 
 // result of a test.
@@ -40,8 +44,12 @@ type result struct {
 var listed = regexp.MustCompile(`(?m)^\s+\S+: (\[sig-network\] .*)$`)
 
 // list are the tests that match; without a focus all of the groups.
-func list(c *lab.Cluster, focus string) ([]string, error) {
-	out, err := exec.Command(c.Program("e2e.test"), "--list-tests").Output()
+func list(focus string) ([]string, error) {
+	programs, err := lab.Programs()
+	if err != nil {
+		return nil, err
+	}
+	out, err := exec.Command(filepath.Join(programs, "e2e.test"), "--list-tests").Output()
 	if err != nil {
 		return nil, fmt.Errorf("e2e.test --list-tests: %w", err)
 	}
@@ -73,7 +81,7 @@ func group(name string) string {
 }
 
 func whyNot(name string) string {
-	if strings.Contains(name, "SCTP") && !kernelHasSCTP() {
+	if strings.Contains(name, "[Feature:SCTPConnectivity]") && !kernelHasSCTP() {
 		return "needs SCTP, which the kernel here does not have"
 	}
 	for _, e := range excluded {
@@ -93,36 +101,53 @@ func kernelHasSCTP() bool {
 }
 
 // runAll runs the tests, several at a time, each in a process of its own: a test that hangs takes nothing with it.
-func runAll(c *lab.Cluster, names []string, parallel int) ([]result, error) {
+// Those that do not bear others beside them come last, one by one.
+func runAll(c *lab.Cluster, names []string, parallel int, j *journal) ([]result, error) {
 	repos := filepath.Join(c.Dir, "repositories.yaml")
-	if err := os.WriteFile(repos, []byte("promoterE2eRegistry: localhost/e2e\n"), 0o644); err != nil {
+	text := "promoterE2eRegistry: " + registry + "\ngcRegistry: " + registry + "\n"
+	if err := os.WriteFile(repos, []byte(text), 0o644); err != nil {
 		return nil, err
 	}
 	results := make([]result, len(names))
-	next := make(chan int)
-	var all sync.WaitGroup
-	var out sync.Mutex
-	for range parallel {
-		all.Go(func() {
-			for i := range next {
-				results[i] = runOne(c, names[i], repos, i)
-				out.Lock()
-				r := results[i]
-				fmt.Printf("%-8s %4.0fs  %s\n", r.outcome, r.took.Seconds(), r.name)
-				if r.outcome != "passed" {
-					fmt.Printf("               %s\n", r.why)
-				}
-				out.Unlock()
-			}
-		})
+	var together, alone []int
+	for i, name := range names {
+		if strings.Contains(name, "[Serial]") || strings.Contains(name, "[Disruptive]") {
+			alone = append(alone, i)
+		} else {
+			together = append(together, i)
+		}
 	}
-	for i := range names {
-		next <- i
+	do := func(i int) error {
+		if results[i] = j.result(names[i]); results[i].outcome == "passed" {
+			return nil
+		}
+		r := runOne(c, names[i], repos, i)
+		results[i] = r
+		why := ""
+		if r.outcome != "passed" {
+			why = "\n               " + oneLine(r.why)
+		}
+		fmt.Printf("%-8s %4.0fs  %s%s\n", r.outcome, r.took.Seconds(), r.name, why)
+		return j.add(names[i], r)
 	}
-	close(next)
-	all.Wait()
-	return results, nil
+	if err := inParallel(together, parallel, do); err != nil {
+		return nil, err
+	}
+	return results, inParallel(alone, 1, do)
 }
+
+// inParallel calls do for all numbers, so many at a time.
+func inParallel(numbers []int, at int, do func(int) error) error {
+	var all errgroup.Group
+	all.SetLimit(at)
+	for _, i := range numbers {
+		all.Go(func() error { return do(i) })
+	}
+	return all.Wait()
+}
+
+// short is the name of a test without what all of them have.
+func short(name string) string { return strings.TrimPrefix(name, "[sig-network] ") }
 
 // report is what e2e.test writes in JUnit's format.
 type report struct {
@@ -140,13 +165,14 @@ type report struct {
 }
 
 func runOne(c *lab.Cluster, name, repos string, number int) result {
-	r := result{name: strings.TrimPrefix(name, "[sig-network] ")}
+	r := result{name: short(name)}
 	if r.why = whyNot(name); r.why != "" {
 		r.outcome = "not run"
 		return r
 	}
 	dir := filepath.Join(c.Dir, fmt.Sprintf("report-%d", number))
-	cmd := c.Admin("e2e.test", "--kubeconfig="+c.Kubeconfig(), "--provider=skeleton", "--num-nodes=2",
+	cmd := c.Admin("e2e.test", "--kubeconfig="+c.Kubeconfig(), "--kubectl-path="+c.Program("kubectl"),
+		"--provider=skeleton", "--num-nodes=3",
 		"--ginkgo.focus="+regexp.QuoteMeta(name)+"\\s*$", "--ginkgo.no-color", "--ginkgo.timeout=15m", "--report-dir="+dir,
 		"--disable-log-dump", "--allowed-not-ready-nodes=0")
 	cmd.Env = append(os.Environ(), "KUBE_TEST_REPO_LIST="+repos)
@@ -175,7 +201,7 @@ func runOne(c *lab.Cluster, name, repos string, number int) result {
 		case k.Skipped != nil:
 			r.outcome, r.why = "skipped", k.Skipped.Message
 		case k.Failure != nil:
-			r.outcome, r.why = "failed", k.Failure.Message
+			r.outcome, r.why = "failed", strings.TrimSpace(k.Failure.Message)
 			keep(number, out)
 		default:
 			r.outcome, r.why = "passed", ""

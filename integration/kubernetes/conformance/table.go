@@ -16,7 +16,7 @@ const (
 )
 
 // writeTable puts the results into the document.
-func writeTable(path string, results []result) error {
+func writeTable(path, manx string, results []result) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -29,15 +29,15 @@ func writeTable(path string, results []result) error {
 	var b strings.Builder
 	b.Write(before)
 	b.WriteString(begin)
-	b.WriteString(table(results))
+	b.WriteString(table(manx, results))
 	b.WriteString(end)
 	b.Write(after)
 	return os.WriteFile(path, []byte(b.String()), 0o644)
 }
 
-func table(results []result) string {
+func table(manx string, results []result) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nKubernetes %s.\n\n", lab.Version)
+	fmt.Fprintf(&b, "\nKubernetes %s, %s.\n\n", lab.Version, manx)
 	b.WriteString("| tests | run | passed | failed | skipped by themselves | not run |\n|---|---|---|---|---|---|\n")
 	for _, g := range groups {
 		n := map[string]int{}
@@ -50,13 +50,38 @@ func table(results []result) string {
 			n["failed"], n["skipped"], n["not run"])
 	}
 	b.WriteString("\n| not passed | outcome | why |\n|---|---|---|\n")
-	for _, r := range results {
-		if r.outcome != "passed" {
-			fmt.Fprintf(&b, "| %s | %s | %s |\n", r.name, r.outcome, oneLine(r.why))
-		}
+	for _, line := range notPassed(results) {
+		b.WriteString(line)
 	}
 	b.WriteString("\n")
 	return b.String()
+}
+
+// many tests of a group that did not pass for the same reason are one line.
+const many = 6
+
+// notPassed are the lines of the tests that did not pass.
+func notPassed(results []result) (lines []string) {
+	kind := func(r result) [3]string {
+		return [3]string{group("[sig-network] " + r.name), r.outcome, oneLine(r.why)}
+	}
+	count := map[[3]string]int{}
+	for _, r := range results {
+		count[kind(r)]++
+	}
+	for _, r := range results {
+		k := kind(r)
+		name := r.name
+		if r.outcome == "passed" || count[k] == 0 {
+			continue
+		}
+		if count[k] >= many {
+			name = fmt.Sprintf("%s: %d tests", strings.TrimSpace(k[0]), count[k])
+			count[k] = 0
+		}
+		lines = append(lines, fmt.Sprintf("| %s | %s | %s |\n", name, k[1], k[2]))
+	}
+	return lines
 }
 
 func oneLine(text string) string {

@@ -22,6 +22,7 @@ func main() {
 	keep := flag.Bool("keep", false, "leave the cluster running, with Manx on it, and print how to look around")
 	down := flag.Bool("down", false, "remove a cluster that was kept, and do nothing else")
 	byHand := flag.Bool("by-hand", false, "install Manx with a DaemonSet and etcd in place of the chart")
+	manifests := flag.Bool("manifests", false, "install with the generated manifests although Helm is there")
 	root := flag.String("root", ".", "folder of the checkout")
 	flag.Parse()
 	if *down {
@@ -31,7 +32,14 @@ func main() {
 	if err != nil {
 		exit(err)
 	}
-	exit(run(path, *keep, *byHand))
+	install, err := cluster.Shipped(path, *byHand)
+	if *manifests {
+		install, err = cluster.Manifests(path)
+	}
+	if err != nil {
+		exit(err)
+	}
+	exit(run(install, *keep))
 }
 
 func exit(err error) {
@@ -42,12 +50,9 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-func run(root string, keep, byHand bool) (err error) {
-	install, err := cluster.Shipped(root, byHand)
-	if err != nil {
-		return err
-	}
+func run(install cluster.Installation, keep bool) (err error) {
 	fmt.Println("Manx in Kubernetes: a control plane, 3 nodes in 2 racks, a BIRD router, all in namespaces of this machine.")
+	fmt.Println("Manx is installed by", install)
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
 	go func() {

@@ -39,9 +39,10 @@ type front struct {
 
 // request is one that came to a front.
 type request struct {
-	at           time.Time
-	verb, path   string
-	watch, local bool // local: the front answered it
+	at             time.Time
+	verb, path     string
+	watch, local   bool // local: the front answered it
+	who, selectors string
 }
 
 // authority signs certificates of fronts.
@@ -98,14 +99,17 @@ func newFront(t *testing.T, s *apiserver.Server, ca *authority) *front {
 				panic(p)
 			}
 		}()
+		q := r.URL.Query()
+		seen := request{at: time.Now(), verb: r.Method, path: r.URL.Path, watch: q.Get("watch") == "true", who: r.UserAgent(),
+			selectors: q.Get("labelSelector") + " " + q.Get("fieldSelector")}
 		f.mu.Lock()
 		answer := f.answer
 		f.mu.Unlock()
-		local := answer != nil && answer(w, r)
+		seen.local = answer != nil && answer(w, r)
 		f.mu.Lock()
-		f.requests = append(f.requests, request{time.Now(), r.Method, r.URL.Path, r.URL.Query().Get("watch") == "true", local})
+		f.requests = append(f.requests, seen)
 		f.mu.Unlock()
-		if !local {
+		if !seen.local {
 			proxy.ServeHTTP(w, r)
 		}
 	}))

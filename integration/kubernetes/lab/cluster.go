@@ -46,6 +46,7 @@ type Cluster struct {
 	programs string
 	users    *credentials
 	plane    []*hosts.Process // in the order of their start
+	begun    [][]string       // their command lines
 	pause    string           // archive of the image
 }
 
@@ -160,6 +161,7 @@ func (c *Cluster) startProgram(name string, args ...string) error {
 	p, err := c.Start(name, c.Control.Dir, hosts.InNamespace(c.Control.Namespace, c.Program(name), args...))
 	if err == nil {
 		c.plane = append(c.plane, p)
+		c.begun = append(c.begun, append([]string{name}, args...))
 	}
 	return err
 }
@@ -252,6 +254,12 @@ func (c *Cluster) Admin(name string, args ...string) *exec.Cmd {
 // Apply stores objects that are given as YAML.
 func (c *Cluster) Apply(yaml string) error {
 	_, err := c.kubectl(strings.NewReader(yaml), "apply", "-f", "-")
+	return err
+}
+
+// Delete deletes objects that are given as YAML, and waits until they are gone.
+func (c *Cluster) Delete(yaml string) error {
+	_, err := c.kubectl(strings.NewReader(yaml), "delete", "-f", "-", "--wait", "--cascade=foreground")
 	return err
 }
 

@@ -188,6 +188,9 @@ func (n *Node) RunWith(stdin io.Reader, name string, args ...string) (string, er
 	return run(stdin, "nsenter", append([]string{"-t", pid, "--all", "--", name}, args...)...)
 }
 
+// StopProgram ends containerd, kubelet or kube-proxy with SIGKILL; RestartProgram starts it again.
+func (n *Node) StopProgram(name string) error { return n.order("stop " + name) }
+
 // RestartProgram ends containerd, kubelet or kube-proxy with SIGKILL and starts it again.
 func (n *Node) RestartProgram(name string) error { return n.order("restart " + name) }
 

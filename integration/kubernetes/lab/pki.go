@@ -1,20 +1,16 @@
 package lab
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/hex"
-	"encoding/pem"
+	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
+
+	"github.com/manxnet/manx/integration/kubernetes/pki"
 )
 
 // The users of the API server other than nodes, with their groups. RBAC's own roles know all of them.
@@ -62,71 +58,23 @@ func (c *credentials) token(lines *strings.Builder, user, group string) {
 }
 
 func (c *credentials) certificates(addresses []net.IP) error {
-	caKey, err := c.key("ca.key")
+	ca, err := pki.NewAuthority("lab")
 	if err != nil {
 		return err
 	}
-	template := func(name string) *x509.Certificate {
-		serial, _ := rand.Int(rand.Reader, big.NewInt(1<<62))
-		return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name},
-			NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0)}
-	}
-	authority := template("lab")
-	authority.IsCA, authority.BasicConstraintsValid = true, true
-	authority.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
-	if c.ca, err = c.certificate("ca.crt", authority, authority, &caKey.PublicKey, caKey); err != nil {
-		return err
-	}
-	key, err := c.key("server.key")
+	c.ca = ca.PEM()
+	cert, key, err := ca.Server("kube-apiserver", []string{"localhost", "kubernetes", "kubernetes.default",
+		"kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
+		append([]net.IP{net.IPv4(127, 0, 0, 1)}, addresses...))
 	if err != nil {
 		return err
 	}
-	server := template("kube-apiserver")
-	server.IPAddresses = append([]net.IP{net.IPv4(127, 0, 0, 1)}, addresses...)
-	server.DNSNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
-		"kubernetes.default.svc.cluster.local"}
-	server.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-	if _, err := c.certificate("server.crt", server, authority, &key.PublicKey, caKey); err != nil {
-		return err
+	private, public, err := pki.SigningKey()
+	for name, text := range map[string][]byte{"ca.crt": c.ca, "server.crt": cert, "server.key": key, "sa.key": private,
+		"sa.pub": public} {
+		err = errors.Join(err, os.WriteFile(c.file(name), text, 0o600))
 	}
-	accounts, err := c.key("sa.key")
-	if err != nil {
-		return err
-	}
-	public, err := x509.MarshalPKIXPublicKey(&accounts.PublicKey)
-	if err != nil {
-		return err
-	}
-	_, err = c.write("sa.pub", "PUBLIC KEY", public)
 	return err
-}
-
-func (c *credentials) key(file string) (*ecdsa.PrivateKey, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return nil, err
-	}
-	_, err = c.write(file, "EC PRIVATE KEY", der)
-	return key, err
-}
-
-func (c *credentials) certificate(file string, template, parent *x509.Certificate, public *ecdsa.PublicKey,
-	key *ecdsa.PrivateKey,
-) ([]byte, error) {
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, key)
-	if err != nil {
-		return nil, err
-	}
-	return c.write(file, "CERTIFICATE", der)
-}
-
-func (c *credentials) write(file, kind string, der []byte) ([]byte, error) {
-	text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-	return text, os.WriteFile(c.file(file), text, 0o600)
 }
 
 // kubeconfig writes the file with which a user reaches the API server, and returns its path.

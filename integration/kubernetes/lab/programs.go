@@ -27,7 +27,7 @@ func Programs() (string, error) {
 
 // Needed are the programs of Kubernetes that a cluster is made of.
 var Needed = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl",
-	"agnhost"}
+	"agnhost", "coredns"}
 
 // Installed are the programs of Debian that a cluster needs, and their packages where these are called otherwise.
 var Installed = map[string]string{"ip": "iproute2", "ping": "iputils-ping", "nft": "nftables", "bird": "bird2",
@@ -40,10 +40,8 @@ func Require(more ...string) (programs string, missing error) {
 	if os.Geteuid() != 0 {
 		return "", errors.New("clusters in namespaces need root")
 	}
-	for program, pkg := range Installed {
-		if _, err := exec.LookPath(program); err != nil {
-			return "", fmt.Errorf("package %s of Debian is not installed", cmp.Or(pkg, program))
-		}
+	if missing := installed(); missing != nil {
+		return "", missing
 	}
 	programs, err := Programs()
 	if err != nil {
@@ -56,4 +54,14 @@ func Require(more ...string) (programs string, missing error) {
 		}
 	}
 	return programs, nil
+}
+
+// installed names a package of Debian that is missing.
+func installed() error {
+	for program, pkg := range Installed {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("package %s of Debian is not installed", cmp.Or(pkg, program))
+		}
+	}
+	return nil
 }

@@ -178,28 +178,3 @@ func (g Grant) Allows(c Call) bool {
 func Unused(grants []Grant, calls []Call) []Grant {
 	return slices.DeleteFunc(slices.Clone(grants), func(g Grant) bool { return slices.ContainsFunc(calls, g.Allows) })
 }
-
-// Exception is a set of grants that may stay unused, for a reason. An empty field stands for all.
-type Exception struct {
-	Account          string
-	Verbs, Resources []string
-	Reason           string
-}
-
-// Covers says whether the grant is one of the exception.
-func (e Exception) Covers(g Grant) bool {
-	return (e.Account == "" || e.Account == g.Account) &&
-		(len(e.Verbs) == 0 || slices.Contains(e.Verbs, g.Verb)) &&
-		(len(e.Resources) == 0 || slices.Contains(e.Resources, g.Resource))
-}
-
-// Except returns the grants that no exception covers, and the exceptions that cover none of all grants.
-func Except(exceptions []Exception, unused, all []Grant) (left []Grant, idle []Exception) {
-	left = slices.DeleteFunc(slices.Clone(unused), func(g Grant) bool {
-		return slices.ContainsFunc(exceptions, func(e Exception) bool { return e.Covers(g) })
-	})
-	idle = slices.DeleteFunc(slices.Clone(exceptions), func(e Exception) bool {
-		return slices.ContainsFunc(all, e.Covers)
-	})
-	return left, idle
-}

@@ -91,16 +91,6 @@ func TestUnused(t *testing.T) {
 		"kube-system:a: get deployments of apps", "kube-system:a: watch nodes",
 		"kube-system:b: get deployments of apps, in other", "kube-system:b: watch nodes, in other",
 		"kube-system:b: watch pods, in other")
-	left, idle := Except([]Exception{
-		{Account: "kube-system:b", Reason: "b"},
-		{Verbs: []string{"watch"}, Resources: []string{"nodes", "pods"}, Reason: "nodes"},
-		{Verbs: []string{"delete"}, Reason: "nobody may delete"},
-	}, unused, grants)
-	same(t, "left", lines(left), "kube-system:a: create serviceaccounts/token, name third, in kube-system",
-		"kube-system:a: get deployments of apps")
-	if len(idle) != 1 || idle[0].Reason != "nobody may delete" {
-		t.Errorf("idle exceptions: %v", idle)
-	}
 }
 
 // What RBAC takes for a match, and what it does not.
@@ -129,5 +119,32 @@ func TestAllows(t *testing.T) {
 func TestDamagedLog(t *testing.T) {
 	if _, err := Calls(strings.NewReader(`{"verb":"get"` + "\n")); err == nil {
 		t.Error("half a line is no event, and was read")
+	}
+}
+
+func TestTable(t *testing.T) {
+	_, grants := read(t)
+	rows := []Row{
+		{By: "x", Account: "kube-system:a", Verbs: "get watch", Resources: "pods deployments.apps=d@n ipamconfigs.calico"},
+		{Reason: "seldom", Account: "kube-system:a", Verbs: "create",
+			Resources: "serviceaccounts/token=plugin@kube-system"}}
+	table, err := NewTable(rows, "projectcalico.org")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range []Grant{{"kube-system:a", "watch", "apps", "deployments", "d", "n"},
+		{"kube-system:a", "get", "projectcalico.org", "ipamconfigurations", "", ""}} {
+		if table[g].By != "x" {
+			t.Errorf("%v is not in the table: %v", g, table)
+		}
+	}
+	same(t, "of x", lines(table.Of("x", grants)), "kube-system:a: watch pods")
+	same(t, "without a row", lines(table.Unknown(grants))[:2],
+		"kube-system:a: create serviceaccounts/token, name third, in kube-system", "kube-system:a: get deployments of apps")
+	if _, err := NewTable(append(rows, rows[0]), ""); err == nil {
+		t.Error("a right may have two rows")
+	}
+	if _, err := NewTable([]Row{{Account: "a", Verbs: "get", Resources: "pods"}}, ""); err == nil {
+		t.Error("a row may have neither a step nor a reason")
 	}
 }

@@ -1,0 +1,101 @@
+package ipamgc
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Release is an address or a block that was released, and why.
+type Release struct {
+	At    time.Time
+	Since time.Time // since when it was known to be unused, zero if that was not noted
+
+	Address        netip.Addr   // invalid for a block
+	Block          netip.Prefix // invalid for an address
+	Handle, Node   string       // Node used the address, or owned the block
+	Namespace, Pod string
+	VM             string // the virtual machine that had the address, empty for another pod
+	Reason         Reason
+}
+
+// Released is the address, or the CIDR of the block.
+func (r Release) Released() string {
+	if r.Block.IsValid() {
+		return r.Block.String()
+	}
+	return r.Address.String()
+}
+
+// Text is the reason as a sentence.
+func (r Release) Text() string {
+	switch r.Reason {
+	case PodGone:
+		return fmt.Sprintf("pod %s/%s does not exist", r.Namespace, r.Pod)
+	case PodMoved:
+		return fmt.Sprintf("pod %s/%s runs on another node than %s", r.Namespace, r.Pod, r.Node)
+	case AddressUnused:
+		return fmt.Sprintf("pod %s/%s does not have the address", r.Namespace, r.Pod)
+	case VMGone:
+		return fmt.Sprintf("virtual machine %s/%s does not exist", r.Namespace, r.VM)
+	case NodeGone:
+		if r.Block.IsValid() {
+			return fmt.Sprintf("node %s does not exist, and no address of the block is in use", r.Node)
+		}
+		return fmt.Sprintf("node %s does not exist, and none of its pods does", r.Node)
+	case Surplus:
+		return fmt.Sprintf("the block was empty for the grace period, and node %s has another one", r.Node)
+	case Unfinished:
+		return fmt.Sprintf("the release of the block by node %s was begun and not finished", r.Node)
+	}
+	return string(r.Reason)
+}
+
+// kept is how many releases are remembered.
+const kept = 100
+
+// Releases remembers what was released, and counts it. It is safe for concurrent use.
+type Releases struct {
+	mu        sync.Mutex
+	last      []Release
+	addresses map[[2]string]float64 // by pool and node, as Calico counts
+	reasons   map[Reason]float64
+	blocks    map[Reason]float64
+}
+
+// NewReleases makes an empty record.
+func NewReleases() *Releases {
+	return &Releases{addresses: map[[2]string]float64{}, reasons: map[Reason]float64{}, blocks: map[Reason]float64{}}
+}
+
+// add notes a release. pool is the name of the IP pool of an address.
+func (r *Releases) add(x Release, pool string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last = append(r.last, x); len(r.last) > kept {
+		r.last = slices.Delete(r.last, 0, len(r.last)-kept)
+	}
+	if !x.Block.IsValid() {
+		r.addresses[[2]string{pool, cmp.Or(x.Node, unknownNode)}]++
+		r.reasons[x.Reason]++
+		return
+	}
+	r.blocks[x.Reason]++
+	if x.Reason == NodeGone { // its series end with it
+		for k := range r.addresses {
+			if k[1] == x.Node {
+				delete(r.addresses, k)
+			}
+		}
+	}
+}
+
+// Last are the newest releases, the oldest of them first.
+func (r *Releases) Last() []Release {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.last)
+}

@@ -1,0 +1,246 @@
+// Package election lets one of several candidates lead for as long as it renews a lease in the datastore.
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore"
+)
+
+// Lease is what a datastore does for one campaign. Its methods are called one after the other, but for Taken, which is
+// called beside Renew.
+type Lease interface {
+	// Free returns when nobody holds the lease, as far as the datastore shows, or when this campaign does.
+	Free(ctx context.Context) error
+	// Claim takes the lease. It returns until when nobody else can have it. The error Is ErrTaken if somebody was faster.
+	Claim(ctx context.Context) (until time.Time, err error)
+	// Renew puts the end of the lease off. An error that Is datastore.ErrNotLeading says that it cannot be renewed any
+	// more; after another one Renew is called again.
+	Renew(ctx context.Context) (until time.Time, err error)
+	// Taken returns nil when the entry of this campaign in the datastore was taken away or replaced.
+	Taken(ctx context.Context) error
+	// Release gives the lease back after the last Renew, so that others need not wait for its end.
+	Release(ctx context.Context) error
+}
+
+// ErrTaken is why a claim failed: somebody else was faster.
+var ErrTaken = errors.New("somebody else leads")
+
+const (
+	// DefaultTTL is how long a lease lasts that is not renewed.
+	DefaultTTL = 15 * time.Second
+	// A lease is renewed three times in its life. The leader stops a fifth of it early: clocks may differ in speed.
+	renewals, reserve = 3, 5
+	// scatter spreads the candidates that see a leader go, so that most find the next one there.
+	scatter = 100 * time.Millisecond
+
+	// Bounds of the pause before a call to a datastore that does not answer.
+	minDelay, maxDelay = 50 * time.Millisecond, 10 * time.Second
+	// stable is how long something has to go well for the next pause to be the shortest.
+	stable = 10 * time.Second
+)
+
+// End is when a leader stops whose lease was claimed or renewed by a call that was sent at a time.
+func End(sent time.Time, ttl time.Duration) time.Time { return sent.Add(ttl - ttl/reserve) }
+
+// Every is the time between two renewals, which bounds each of them.
+func Every(ttl time.Duration) time.Duration { return ttl / renewals }
+
+// Campaign is one candidate of an election.
+type Campaign struct {
+	Election, Candidate string
+	// TTL is how long the lease lasts that is not renewed.
+	TTL time.Duration
+	// Closed ends when the store is closed, Tasks are those that the store waits for.
+	Closed context.Context
+	Tasks  *sync.WaitGroup
+	Log    *zap.Logger
+}
+
+var electionName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]*$`)
+
+// Run returns when the candidate leads, or with an error when ctx ends or the datastore refuses. Leadership ends with
+// ctx, too.
+func (c Campaign) Run(ctx context.Context, lease Lease) (datastore.Leadership, error) {
+	if !electionName.MatchString(c.Election) || c.Candidate == "" {
+		return nil, fmt.Errorf("election %q with candidate %q: want a name of lower-case letters, digits, dots and "+
+			"dashes, and a candidate", c.Election, c.Candidate)
+	}
+	c.Tasks.Add(1)
+	defer c.Tasks.Done()
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(c.Closed, func() { cancel(errors.New("the store was closed")) })
+	until, err := c.win(ctx, lease)
+	if err != nil {
+		stop()
+		cancel(nil)
+		return nil, fmt.Errorf("election %s: %w", c.Election, err)
+	}
+	l := &leadership{Campaign: c, lease: lease, until: until, ctx: ctx, cancel: cancel, stop: stop,
+		done: make(chan struct{})}
+	c.Tasks.Go(l.hold)
+	return l, nil
+}
+
+// win returns when the candidate leads.
+func (c Campaign) win(ctx context.Context, lease Lease) (until time.Time, err error) {
+	logged := ""
+	for delay := minDelay; ; {
+		err := lease.Free(ctx)
+		if err == nil && !sleep(ctx, rand.N(scatter)) {
+			err = context.Cause(ctx)
+		}
+		if err == nil {
+			if until, err = lease.Claim(ctx); err == nil {
+				return until, nil
+			}
+		}
+		switch {
+		case ctx.Err() != nil:
+			return until, context.Cause(ctx)
+		case errors.Is(err, datastore.ErrUnauthorized):
+			return until, err
+		case errors.Is(err, ErrTaken):
+			delay = minDelay
+			continue
+		}
+		if text := err.Error(); text != logged {
+			logged = text
+			c.Log.Warn("nobody leads, and this candidate cannot either, trying again",
+				zap.String("election", c.Election), zap.Error(err))
+		}
+		if !sleep(ctx, delay/2+rand.N(delay)) {
+			return until, context.Cause(ctx)
+		}
+		delay = min(2*delay, maxDelay)
+	}
+}
+
+// leadership implements datastore.Leadership.
+type leadership struct {
+	Campaign
+	lease  Lease
+	until  time.Time // nobody else can lead before
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	stop   func() bool
+	done   chan struct{} // closed when nothing renews the lease any more
+}
+
+// Context implements datastore.Leadership.
+func (l *leadership) Context() context.Context { return l.ctx }
+
+// hold renews the lease until leadership ends.
+func (l *leadership) hold() {
+	defer close(l.done)
+	defer l.stop()
+	end := time.AfterFunc(time.Until(l.until), func() { l.lost("the datastore did not renew the lease in time") })
+	defer end.Stop()
+	l.Tasks.Go(func() {
+		if l.lease.Taken(l.ctx) == nil {
+			l.lost("its entry in the datastore is gone")
+		}
+	})
+	for sleep(l.ctx, Every(l.TTL)) {
+		for {
+			until, err := l.lease.Renew(l.ctx)
+			if err == nil {
+				end.Reset(time.Until(until))
+				break
+			}
+			if errors.Is(err, datastore.ErrNotLeading) {
+				l.cancel(err)
+			}
+			if !sleep(l.ctx, Every(l.TTL)/10) {
+				return
+			}
+		}
+	}
+}
+
+// lost ends leadership.
+func (l *leadership) lost(why string) { l.cancel(fmt.Errorf("%w: %s", datastore.ErrNotLeading, why)) }
+
+// Resign implements datastore.Leadership.
+func (l *leadership) Resign(ctx context.Context) error {
+	l.cancel(datastore.ErrNotLeading)
+	<-l.done
+	return l.lease.Release(ctx)
+}
+
+// Persist calls once until it succeeds. It goes on over lost connections, and gives up when ctx ends or the datastore
+// refuses.
+func Persist(ctx context.Context, once func(context.Context) error) error {
+	for delay := minDelay; ; delay = min(2*delay, maxDelay) {
+		began := time.Now()
+		err := once(ctx)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, datastore.ErrUnauthorized):
+			return err
+		}
+		if time.Since(began) > stable {
+			delay = minDelay
+		}
+		if !sleep(ctx, delay/2+rand.N(delay)) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Observe implements the method of datastore.Elector. follow calls each with the leader's name as it is, empty for
+// none, and then after each change, until each returns false.
+func (c Campaign) Observe(ctx context.Context, follow func(context.Context, func(leader string) bool) error,
+) <-chan string {
+	out := make(chan string)
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(c.Closed, cancel)
+	c.Tasks.Go(func() {
+		defer close(out)
+		defer cancel()
+		defer stop()
+		last, sent := "", false
+		for ctx.Err() == nil {
+			err := follow(ctx, func(name string) bool {
+				if sent && name == last {
+					return true
+				}
+				last, sent = name, true
+				select {
+				case out <- name:
+				case <-ctx.Done():
+				}
+				return ctx.Err() == nil
+			})
+			if ctx.Err() != nil {
+				return
+			}
+			c.Log.Warn("the leader cannot be observed", zap.String("election", c.Election), zap.Error(err))
+			if !sleep(ctx, maxDelay) {
+				return
+			}
+		}
+	})
+	return out
+}
+
+// sleep waits, and returns false if ctx ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}

@@ -1,0 +1,125 @@
+package kubernetes
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// joined is a connection that gathers, and its other end.
+func joined(t *testing.T, longest time.Duration) (*gathering, net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() //nolint:errcheck // it has done its work
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	other, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = other.Close() })
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &gathering{TCPConn: conn.(*net.TCPConn), raw: raw, longest: longest}, other
+}
+
+func say(t *testing.T, c net.Conn, text []byte) {
+	t.Helper()
+	if _, err := c.Write(text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reads reads all the time, and hands over what each Read brought; the channel is closed with the connection.
+func reads(c io.Reader) <-chan []byte {
+	list := make(chan []byte, 100)
+	go func() {
+		defer close(list)
+		for {
+			b := make([]byte, 256<<10)
+			n, err := c.Read(b)
+			if err != nil {
+				return
+			}
+			list <- b[:n]
+		}
+	}()
+	return list
+}
+
+func TestGather(t *testing.T) {
+	t.Run("what comes after a quiet time does not wait, what follows does until there is much", func(t *testing.T) {
+		c, other := joined(t, time.Hour)
+		c.drained = true // as after earlier reads
+		batches := reads(c)
+		say(t, other, []byte("first"))
+		if got := <-batches; string(got) != "first" {
+			t.Fatalf("%q", got)
+		}
+		say(t, other, []byte("second"))
+		select {
+		case got := <-batches:
+			t.Fatalf("%q did not wait", got)
+		case <-time.After(100 * time.Millisecond): // it may take longer; a fault shows sooner or later
+		}
+		say(t, other, bytes.Repeat([]byte("x"), gatherUpTo))
+		if got := <-batches; len(got) < gatherUpTo || !bytes.HasPrefix(got, []byte("secondx")) {
+			t.Fatalf("%d bytes: %.20q", len(got), got)
+		}
+	})
+	t.Run("what comes in close succession is read together", func(t *testing.T) {
+		c, other := joined(t, 200*time.Millisecond)
+		var n atomic.Int64
+		batches := reads(c)
+		const pieces = 100
+		go func() {
+			for range pieces {
+				_, _ = other.Write([]byte("0123456789"))
+				time.Sleep(5 * time.Millisecond)
+			}
+			_ = other.Close()
+		}()
+		size := 0
+		for b := range batches {
+			n.Add(1)
+			size += len(b)
+		}
+		if size != 10*pieces || n.Load() > pieces/2 {
+			t.Errorf("%d bytes in %d reads", size, n.Load())
+		}
+	})
+	t.Run("the other end goes while data are gathered", func(t *testing.T) {
+		c, other := joined(t, time.Hour)
+		c.drained, c.began = true, time.Now()
+		batches := reads(c)
+		say(t, other, []byte("last words"))
+		_ = other.Close()
+		if got := <-batches; string(got) != "last words" {
+			t.Fatalf("%q", got)
+		}
+		if more, open := <-batches; open {
+			t.Fatalf("%q after the end", more)
+		}
+	})
+	t.Run("this end is closed while data are gathered", func(t *testing.T) {
+		c, other := joined(t, time.Hour)
+		c.drained, c.began = true, time.Now()
+		batches := reads(c)
+		say(t, other, []byte("words"))
+		time.Sleep(10 * time.Millisecond)
+		_ = c.Close()
+		for range batches { // ends
+		}
+	})
+}

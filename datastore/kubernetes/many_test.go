@@ -1,0 +1,116 @@
+package kubernetes_test
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/etcd/etcdtest"
+	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+)
+
+// asked notes what is asked about nodes and pods, and which answers were compressed.
+type asked struct {
+	mu   sync.Mutex
+	list []string
+}
+
+// noting is one of the ways to the server.
+type noting struct {
+	*asked
+	way http.RoundTripper
+}
+
+func (a noting) RoundTrip(q *http.Request) (*http.Response, error) {
+	resp, err := a.way.RoundTrip(q)
+	kind := q.URL.Path[strings.LastIndex(q.URL.Path, "/")+1:]
+	if kind != "nodes" && kind != "pods" || err != nil {
+		return resp, err
+	}
+	how := kind + " list"
+	query := q.URL.Query()
+	switch {
+	case query.Has("sendInitialEvents"):
+		how = kind + " watch with all"
+	case query.Has("watch"): // which begins when all that is there was delivered, maybe after this test
+		return resp, err
+	case query.Has("limit"):
+		how = kind + " page"
+	}
+	if resp.Uncompressed {
+		how += ", compressed"
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.list = append(a.list, how)
+	return resp, err
+}
+
+// inSyncOnce follows kinds until everything has come, and returns how many objects that was.
+func inSyncOnce(t *testing.T, s *kubernetes.Store, kinds ...model.Kind) (n int) {
+	t.Helper()
+	waiting := len(kinds)
+	for e := range s.Watch(t.Context(), kinds...) {
+		switch e.Type {
+		case datastore.EventUpdate:
+			n++
+		case datastore.EventLost:
+			t.Fatal(e.Err)
+		case datastore.EventInSync:
+			if waiting--; waiting == 0 {
+				return n
+			}
+		}
+	}
+	t.Fatal("the watch ended")
+	return 0
+}
+
+// TestManyAtOnce: kinds of which a large cluster has many are read as one compressed list where the server can give it
+// from its cache, and page by page where it cannot.
+func TestManyAtOnce(t *testing.T) {
+	const nodes = 120
+	for name, c := range map[string]struct {
+		etcd bool // one of today
+		want []string
+	}{
+		"etcd of today": {true, []string{"nodes list, compressed", "pods list"}},
+		"old etcd":      {false, []string{"nodes page, compressed", "pods page"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var server *apiserver.Server
+			if c.etcd {
+				server = apiserver.StartOn(t, etcdtest.Start(t).Endpoint)
+			} else {
+				server = apiserver.Start(t)
+			}
+			for i := range nodes {
+				server.Request(t, http.MethodPost, "/api/v1/nodes", map[string]any{"metadata": map[string]any{
+					"name":        "node-" + strings.Repeat("x", i%7) + string(rune('a'+i%26)) + strings.Repeat("y", i/26),
+					"annotations": map[string]string{"note": strings.Repeat("as others ", 300)}}})
+			}
+			config := server.Config(apiserver.Admin)
+			a := &asked{}
+			config.Wrap(func(way http.RoundTripper) http.RoundTripper { return noting{a, way} })
+			s, err := kubernetes.OpenREST(t.Context(), kubernetes.Config{}, config, logger(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close() //nolint:errcheck // it was read
+			if n := inSyncOnce(t, s, model.KindNode, model.KindWorkloadEndpoint); n != nodes {
+				t.Errorf("%d objects, want %d", n, nodes)
+			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			slices.Sort(a.list)
+			if !slices.Equal(a.list, c.want) {
+				t.Errorf("asked for %q, want %q", a.list, c.want)
+			}
+		})
+	}
+}

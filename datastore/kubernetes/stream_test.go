@@ -1,0 +1,287 @@
+package kubernetes_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/manxnet/manx/datastore/etcd/etcdtest"
+	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/datastore/kubernetes/form"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/storetest"
+	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+)
+
+// front stands before an API server and treats requests for streams as another server would.
+type front struct {
+	*httptest.Server
+
+	mu       sync.Mutex
+	streams  func(w http.ResponseWriter, q url.Values) bool // changes the query, or returns that it has answered
+	streamed int                                            // requests with sendInitialEvents
+	listed   int                                            // requests for lists
+	plain    bool                                           // bookmarks do not say what they are about
+}
+
+func newFront(t *testing.T, server *apiserver.Server) *front {
+	t.Helper()
+	to, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := rest.TransportFor(server.Config(apiserver.Admin))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := new(front)
+	proxy := &httputil.ReverseProxy{FlushInterval: -1, Transport: transport,
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, ModifyResponse: f.strip}
+	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !f.takes(w, r) {
+			proxy.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(func() {
+		f.CloseClientConnections()
+		f.Close()
+	})
+	return f
+}
+
+// strip takes annotations out of bookmarks, if it is to.
+func (f *front) strip(r *http.Response) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.plain || !r.Request.URL.Query().Has("watch") {
+		return nil
+	}
+	from := r.Body
+	pipe, to := io.Pipe()
+	r.Body = pipe
+	go func() {
+		defer from.Close() //nolint:errcheck // over
+		lines := bufio.NewReader(from)
+		for {
+			line, err := lines.ReadString('\n')
+			line = strings.Replace(line, `"k8s.io/initial-events-end":"true"`, `"x":"y"`, 1)
+			if _, e := io.WriteString(to, line); e != nil || err != nil {
+				to.CloseWithError(err)
+				return
+			}
+		}
+	}()
+	return nil
+}
+
+// takes counts a request, and tells whether it was answered.
+func (f *front) takes(w http.ResponseWriter, r *http.Request) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q := r.URL.Query()
+	if q.Has("limit") {
+		f.listed++
+	}
+	if !q.Has("sendInitialEvents") {
+		return false
+	}
+	f.streamed++
+	if f.streams != nil && f.streams(w, q) {
+		return true
+	}
+	r.URL.RawQuery = q.Encode()
+	return false
+}
+
+func (f *front) treats(how func(http.ResponseWriter, url.Values) bool, plain bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.streams, f.streamed, f.listed, f.plain = how, 0, 0, plain
+}
+
+func (f *front) counts() (streamed, listed int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.streamed, f.listed
+}
+
+// answers is a status of the API.
+func answers(code int, reason, message string) func(http.ResponseWriter, url.Values) bool {
+	return func(w http.ResponseWriter, _ url.Values) bool {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d,"message":%q}`,
+			reason, code, message)
+		return true
+	}
+}
+
+// ignores has the server ignore sendInitialEvents; the watch begins at a revision, if there is one.
+func ignores(at int64) func(http.ResponseWriter, url.Values) bool {
+	return func(_ http.ResponseWriter, q url.Values) bool {
+		q.Del("sendInitialEvents")
+		q.Del("resourceVersionMatch")
+		if at > 0 {
+			q.Set("resourceVersion", fmt.Sprint(at))
+		}
+		return false
+	}
+}
+
+// A server that refuses sendInitialEvents, or ignores it, is read in pages, until the line to it breaks.
+func TestServersWithoutStreams(t *testing.T) {
+	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint)
+	f, want, last := threePeers(t, server)
+	for _, x := range []struct {
+		name  string
+		treat func(http.ResponseWriter, url.Values) bool
+		plain bool
+	}{
+		{"ignored, the watch begins now", ignores(last), false},
+		{"ignored, as bookmarks show", nil, true},
+		{"the value alone is ignored", func(_ http.ResponseWriter, q url.Values) bool {
+			q.Del("sendInitialEvents") // the server says: resourceVersionMatch is forbidden for watch
+			return false
+		}, false},
+		{"invalid", answers(422, "Invalid", `ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: `+
+			`sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled`), false},
+		{"a bad request", answers(400, "BadRequest", "sendInitialEvents is forbidden for watch"), false},
+		{"forbidden", answers(403, "Forbidden", "sendInitialEvents is forbidden for watch"), false},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			f.treats(x.treat, x.plain)
+			s := openAt(t, server, f.URL, kubernetes.Config{})
+			m := f.pagedWatch(t, s, want)
+			again := storetest.Watch(t, s, model.KindBGPPeer)
+			again.UntilInSync()
+			if streamed, listed := f.counts(); streamed != 1 || listed != 2 {
+				t.Errorf("the next watch: %d streams, %d lists", streamed, listed)
+			}
+			f.treats(nil, false)
+			f.CloseClientConnections()
+			m.UntilInSync()
+			third := storetest.Watch(t, s, model.KindBGPPeer)
+			third.UntilInSync()
+			third.UntilState(want)
+			if streamed, listed := f.counts(); streamed != 1 || listed != 0 {
+				t.Errorf("after a reconnect: %d streams, %d lists", streamed, listed)
+			}
+		})
+	}
+}
+
+// threePeers are in the datastore, before which there is a front.
+func threePeers(t *testing.T, server *apiserver.Server) (f *front, want map[model.Key]int64, last int64) {
+	t.Helper()
+	server.InstallCRDs(t, form.V1)
+	direct := openAt(t, server, server.URL, kubernetes.Config{})
+	want = map[model.Key]int64{}
+	for i := range 3 {
+		o := storetest.Create(t, direct, peer(fmt.Sprint("p", i), "10.0.0.1"))
+		want[o.Key], last = o.Revision, o.Revision
+	}
+	return newFront(t, server), want, last
+}
+
+// pagedWatch is one that tries a stream, and then reads pages without a word to the reader.
+func (f *front) pagedWatch(t *testing.T, s *kubernetes.Store, want map[model.Key]int64) *storetest.Mirror {
+	t.Helper()
+	m := storetest.Watch(t, s, model.KindBGPPeer)
+	m.UntilInSync()
+	m.UntilState(want)
+	if streamed, listed := f.counts(); streamed != 1 || listed != 1 || m.Lost > 0 {
+		t.Errorf("%d streams, %d lists; the reader lost %d times", streamed, listed, m.Lost)
+	}
+	return m
+}
+
+// Without the feature and without validation of the parameter, as before Kubernetes 1.19, the watch begins with what there
+// is, and nothing says when that is complete. What is deleted meanwhile is gone.
+func TestServerBeforeStreams(t *testing.T) {
+	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint, "--feature-gates=WatchList=false")
+	f, want, _ := threePeers(t, server)
+	f.treats(ignores(0), false)
+	s := openAt(t, server, f.URL, kubernetes.Config{})
+	gone := model.ResourceKey(model.KindBGPPeer, "p1")
+	m := storetest.Watch(t, s, model.KindBGPPeer)
+	m.UntilState(want)
+	if m.InSync > 0 {
+		t.Error("in sync before the server said so")
+	}
+	if _, err := s.Delete(t.Context(), gone, 0); err != nil {
+		t.Fatal(err)
+	}
+	delete(want, gone)
+	m.UntilInSync()
+	m.UntilState(want)
+	if streamed, listed := f.counts(); streamed != 1 || listed != 1 {
+		t.Errorf("%d streams, %d lists", streamed, listed)
+	}
+}
+
+// An error that says nothing about streams is no reason to read pages from then on.
+func TestErrorsOfStreamsPass(t *testing.T) {
+	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint)
+	server.InstallCRDs(t, form.V1)
+	f := newFront(t, server)
+	o := storetest.Create(t, openAt(t, server, server.URL, kubernetes.Config{}), peer("a", "10.0.0.1"))
+	for _, x := range []struct {
+		code            int
+		reason, message string
+	}{
+		{500, "InternalError", "Internal error occurred: etcdserver: leader changed"},
+		{500, "", "etcdserver: request timed out"},
+		{503, "ServiceUnavailable", "apiserver is shutting down"},
+		{400, "BadRequest", "the request is too old"},
+	} {
+		t.Run(x.message, func(t *testing.T) {
+			failing := answers(x.code, x.reason, x.message)
+			left := 2
+			f.treats(func(w http.ResponseWriter, q url.Values) bool {
+				left--
+				return left >= 0 && failing(w, q)
+			}, false)
+			m := storetest.Watch(t, openAt(t, server, f.URL, kubernetes.Config{}), model.KindBGPPeer)
+			m.UntilInSync()
+			m.UntilState(map[model.Key]int64{o.Key: o.Revision})
+			if streamed, listed := f.counts(); streamed != 3 || listed != 0 || m.Lost != 2 ||
+				!strings.Contains(m.Seen[0].Err.Error(), x.message) {
+				t.Errorf("%d streams, %d lists; seen %+v", streamed, listed, m.Seen)
+			}
+		})
+	}
+}
+
+// A change that comes among the initial events, of which the rest is lost, is not where the watch goes on.
+func TestStreamCutAmongInitialEvents(t *testing.T) {
+	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint)
+	server.InstallCRDs(t, form.V1)
+	f := newFront(t, server)
+	direct := openAt(t, server, server.URL, kubernetes.Config{})
+	a, b := storetest.Create(t, direct, peer("a", "10.0.0.1")), storetest.Create(t, direct, peer("b", "10.0.0.1"))
+	b = storetest.Change(t, direct, b, "10.0.0.2")
+	raw := server.Request(t, http.MethodGet, peers+"/b", nil)
+	left := 1
+	f.treats(func(w http.ResponseWriter, _ url.Values) bool {
+		if left--; left < 0 {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"type":"MODIFIED","object":%s}`+"\n", raw)
+		return true
+	}, false)
+	m := storetest.Watch(t, openAt(t, server, f.URL, kubernetes.Config{}), model.KindBGPPeer)
+	m.UntilInSync()
+	if m.State[a.Key] != a.Revision || m.State[b.Key] != b.Revision {
+		t.Errorf("in sync with %v, want a and b", m.State)
+	}
+}

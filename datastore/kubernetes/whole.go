@@ -1,0 +1,182 @@
+package kubernetes
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// wholeTimeout bounds a list that comes as a whole: a server ends requests of its own accord by then.
+const wholeTimeout = time.Minute
+
+// readWhole reads everything as one list. It costs the server less of a processor than a watch that begins with
+// everything, and, since only answers are compressed, a tenth of the bytes. Where a server can do the one it gives the
+// other, too, from its cache and as of the moment of the request.
+func (f *feed) readWhole(ctx context.Context, r resource) error {
+	if err := f.store.streams(ctx); cannotStream(err) {
+		return err
+	} else if err != nil { // about Namespaces, say, which says nothing of this kind
+		return f.followFromStart(ctx, r)
+	}
+	return f.readBy(ctx, r, func(each func(*model.Object) error) (int64, error) {
+		page, err := f.store.whole(ctx, r, each)
+		if err == nil && page.next != "" {
+			return f.store.pages(ctx, r, "", url.Values{"continue": {page.next}}, true, each)
+		}
+		if err != nil {
+			return 0, err
+		}
+		return revisionOfList(page)
+	})
+}
+
+// whole visits the objects of a resource as they come, in one list.
+func (s *Store) whole(ctx context.Context, r resource, each func(*model.Object) error) (listMeta, error) {
+	ctx, cancel := context.WithTimeout(ctx, wholeTimeout)
+	defer cancel()
+	q := url.Values{}
+	if r.fields != "" {
+		q.Set("fieldSelector", r.fields)
+	}
+	body, err := s.client.read(ctx, request{verb: http.MethodGet, path: r.path("", ""), accept: r.accept(), query: q})
+	if err != nil {
+		return listMeta{}, err
+	}
+	defer body.Close() //nolint:errcheck // it was read
+	return protobufList(bufio.NewReaderSize(body, 64<<10), func(item []byte) error {
+		o, err := r.decode(item)
+		if err != nil || o == nil {
+			return err
+		}
+		return each(o)
+	})
+}
+
+// protobufList is protobufItems of a list that is not in memory, but comes. An item is valid until its visit ends.
+func protobufList(in *bufio.Reader, each func(item []byte) error) (listMeta, error) {
+	start := make([]byte, len(magic))
+	if _, err := io.ReadFull(in, start); err != nil {
+		return listMeta{}, cutOff(err)
+	}
+	if !bytes.Equal(start, magic) {
+		return listMeta{}, errMangled
+	}
+	var m metav1.ListMeta
+	var room []byte
+	take := func(size uint64) (_ []byte, err error) {
+		if size > maxFrame {
+			return nil, fmt.Errorf("%w: an object of %d bytes", errMangled, size)
+		}
+		if uint64(cap(room)) < size {
+			room = make([]byte, size, max(size, 16<<10))
+		}
+		_, err = io.ReadFull(in, room[:size])
+		return room[:size], cutOff(err)
+	}
+	found := false
+	outer := comingFields{in: in, left: math.MaxInt64}
+	err := outer.each(func(number protowire.Number, size uint64) error {
+		if number != 2 || found { // what it says of the type, for instance
+			return outer.skip(size)
+		}
+		found = true
+		list := comingFields{in: in, left: size}
+		return list.each(func(number protowire.Number, size uint64) error {
+			if number > 2 {
+				return list.skip(size)
+			}
+			content, err := take(size)
+			if err != nil {
+				return err
+			}
+			if number == 1 {
+				return m.Unmarshal(content)
+			}
+			return each(content)
+		})
+	})
+	if err == nil && !found {
+		err = errMangled
+	}
+	return listMeta{m.ResourceVersion, m.Continue}, err
+}
+
+// comingFields are the length-delimited fields of a message that comes. The outermost one ends with the stream.
+type comingFields struct {
+	in   *bufio.Reader
+	left uint64 // of the message
+}
+
+// ReadByte implements io.ByteReader within the message.
+func (c *comingFields) ReadByte() (byte, error) {
+	if c.left == 0 {
+		return 0, io.EOF
+	}
+	b, err := c.in.ReadByte()
+	if err == nil {
+		c.left--
+	}
+	return b, err
+}
+
+// each visits the fields; visit reads the content from the stream, all of it.
+func (c *comingFields) each(visit func(number protowire.Number, size uint64) error) error {
+	whole := c.left == math.MaxInt64
+	for {
+		tag, err := binary.ReadUvarint(c)
+		if errors.Is(err, io.EOF) && (whole || c.left == 0) {
+			return nil
+		}
+		if err != nil {
+			return cutOff(err)
+		}
+		number, typ := protowire.DecodeTag(tag)
+		size, err := binary.ReadUvarint(c)
+		if err != nil {
+			return cutOff(err)
+		}
+		if number < 1 || typ != protowire.BytesType && typ != protowire.VarintType {
+			return errMangled
+		}
+		if typ == protowire.VarintType {
+			continue
+		}
+		if size > c.left {
+			return errMangled
+		}
+		if !whole {
+			c.left -= size
+		}
+		if err := visit(number, size); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *comingFields) skip(size uint64) error {
+	_, err := io.CopyN(io.Discard, c.in, int64(size))
+	return cutOff(err)
+}
+
+func revisionOfList(m listMeta) (int64, error) {
+	revision, err := strconv.ParseInt(m.revision, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%w: revision of the list: %w", errMangled, err)
+	}
+	return revision, nil
+}

@@ -1,0 +1,237 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+const (
+	// takeoverAfter is how long the Node has an address that this host lacks before that is a takeover: an operator
+	// changes the Node and the interface one after the other.
+	takeoverAfter = 10 * time.Second
+	// takeoverPoll is how often the interfaces are looked at while the Node has such an address.
+	takeoverPoll = 2 * time.Second
+)
+
+// Takeover is that the Node of this host has addresses that are on none of its interfaces, and that this host did not
+// register: another host that has the same name wrote them, or a person.
+type Takeover struct {
+	Node      string
+	Addresses []netip.Addr // none: there is no takeover
+	Own       []netip.Addr // those that the Node had before
+	Since     time.Time
+	Ended     time.Time // when this host had put its own back; zero: not yet
+}
+
+// String says what to do about it; it is empty if there is no takeover.
+func (t Takeover) String() string {
+	if len(t.Addresses) == 0 {
+		return ""
+	}
+	says := "says"
+	if !t.Ended.IsZero() {
+		says = "until " + t.Ended.UTC().Format("15:04:05 MST") + " said"
+	}
+	which := "which is on no interface of this host"
+	if len(t.Addresses) > 1 {
+		which = "which are on no interface of this host"
+	}
+	text := fmt.Sprintf("the Node %s %s %s, %s: another host may use the same node name, and traffic for this node goes "+
+		"there. Give each host a name of its own (NODENAME)", t.Node, says, list(t.Addresses), which)
+	if len(t.Own) > 0 {
+		text += fmt.Sprintf(", or, if a person changed the Node, set its address back to %s or put the new one on an "+
+			"interface", list(t.Own))
+	}
+	return text
+}
+
+func list(addresses []netip.Addr) string {
+	var texts []string
+	for _, a := range addresses {
+		texts = append(texts, a.String())
+	}
+	return strings.Join(texts, " and ")
+}
+
+// takeoverJudge tells a takeover from changes that belong to this host.
+type takeoverJudge struct {
+	node string
+	// hold is how long a takeover is remembered after the Node has this host's address again because this host, which
+	// looks its addresses up from time to time, wrote it: the other host writes, too.
+	hold time.Duration
+
+	own   map[Family]netip.Addr // last registered by this host, or seen in the Node and on an interface
+	since time.Time             // since when the Node has a foreign address; zero: it has none
+	found Takeover
+}
+
+func newTakeoverJudge(name string, registered *model.Node, hold time.Duration) *takeoverJudge {
+	j := &takeoverJudge{node: name, hold: hold, own: map[Family]netip.Addr{}}
+	for _, f := range bothFamilies {
+		j.own[f] = addressOf(registered, f).Addr()
+	}
+	return j
+}
+
+// look takes the Node as it is stored, nil if there is none, and the interfaces of the host. It returns what is found,
+// and when to look again if nothing changes before, zero for never.
+func (j *takeoverJudge) look(now time.Time, n *model.Node, interfaces []Interface) (Takeover, time.Time) {
+	foreign := j.foreign(n, interfaces)
+	switch {
+	case len(foreign) == 0 && len(j.found.Addresses) == 0:
+		j.since = time.Time{}
+		return j.found, time.Time{}
+	case len(foreign) == 0:
+		j.since = time.Time{}
+		return j.after(now, interfaces)
+	case j.since.IsZero():
+		j.since = now
+	}
+	if len(j.found.Addresses) == 0 && now.Sub(j.since) < takeoverAfter {
+		return j.found, j.since.Add(takeoverAfter)
+	}
+	if len(j.found.Addresses) == 0 {
+		j.found.Since = j.since
+	}
+	j.found.Node, j.found.Addresses, j.found.Own, j.found.Ended = j.node, foreign, j.owned(), time.Time{}
+	return j.found, now.Add(takeoverPoll)
+}
+
+// foreign are the addresses of the Node that are not this host's. Those that are on an interface become its own.
+func (j *takeoverJudge) foreign(n *model.Node, interfaces []Interface) (addresses []netip.Addr) {
+	if n == nil {
+		return nil
+	}
+	for _, f := range bothFamilies {
+		a := addressOf(n, f).Addr()
+		switch {
+		case !a.IsValid():
+		case onInterface(interfaces, a):
+			j.own[f] = a
+		case a != j.own[f]:
+			addresses = append(addresses, a)
+		}
+	}
+	return addresses
+}
+
+// after is how it stands when the Node has addresses of this host again.
+func (j *takeoverJudge) after(now time.Time, interfaces []Interface) (Takeover, time.Time) {
+	if j.found.Ended.IsZero() {
+		j.found.Ended = now
+	}
+	end := j.found.Ended.Add(j.hold)
+	moved := slices.ContainsFunc(j.found.Addresses, func(a netip.Addr) bool { return onInterface(interfaces, a) })
+	if moved || !now.Before(end) {
+		j.found = Takeover{}
+		return j.found, time.Time{}
+	}
+	return j.found, end
+}
+
+func (j *takeoverJudge) owned() (addresses []netip.Addr) {
+	for _, f := range bothFamilies {
+		if j.own[f].IsValid() {
+			addresses = append(addresses, j.own[f])
+		}
+	}
+	return addresses
+}
+
+func onInterface(interfaces []Interface, a netip.Addr) bool {
+	return slices.ContainsFunc(interfaces, func(i Interface) bool {
+		return slices.ContainsFunc(i.Addresses, func(p netip.Prefix) bool { return p.Addr() == a })
+	})
+}
+
+// TakeoverWatch finds out while this node runs that another host has taken over its Node.
+type TakeoverWatch struct {
+	Config     Config
+	Registered Result
+	Host       HostAddresses
+	Log        *zap.Logger
+
+	mu    sync.Mutex
+	found Takeover
+}
+
+// Found is what was found last.
+func (w *TakeoverWatch) Found() Takeover {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.found
+}
+
+// Run watches the Node until ctx ends. With DISABLE_NODE_IP_CHECK it returns at once.
+func (w *TakeoverWatch) Run(ctx context.Context, tables *datastore.Tables) error {
+	if w.Config.DisableConflictCheck {
+		return nil
+	}
+	snapshot, err := tables.WaitInSync(ctx)
+	if err != nil {
+		return err
+	}
+	key := model.ResourceKey(model.KindNode, w.Registered.Name)
+	j := newTakeoverJudge(w.Registered.Name, w.Registered.Node, w.Config.hold())
+	var last *model.Node
+	var due time.Time // of the next look if the Node does not change before
+	for first := true; ; first = false {
+		n := model.Get[model.Node](snapshot, key)
+		if first || n != last || !due.IsZero() && !time.Now().Before(due) {
+			last, due = n, w.step(j, n)
+		}
+		wait, cancel := ctx, context.CancelFunc(func() {})
+		if !due.IsZero() {
+			wait, cancel = context.WithDeadline(ctx, due)
+		}
+		next, err := tables.Wait(wait, snapshot)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
+			snapshot = next
+		case !errors.Is(err, context.DeadlineExceeded):
+			return err
+		}
+	}
+}
+
+// hold is how long a takeover is remembered: this host may have to write its address twice to see the other one again.
+func (c *Config) hold() time.Duration {
+	if !c.autodetects() {
+		return 0
+	}
+	return 2 * c.pollInterval()
+}
+
+// step looks once, and returns when to look again.
+func (w *TakeoverWatch) step(j *takeoverJudge, n *model.Node) time.Time {
+	interfaces, err := w.Host.Interfaces()
+	if err != nil {
+		return time.Now().Add(takeoverPoll) // what was found stays
+	}
+	found, due := j.look(time.Now(), n, interfaces)
+	w.mu.Lock()
+	before := w.found
+	w.found = found
+	w.mu.Unlock()
+	switch was, is := before.String(), found.String(); {
+	case is == "" && was != "":
+		w.Log.Info("the Node of this host has its own addresses again", zap.String("node", j.node))
+	case is != was && found.Ended.IsZero():
+		w.Log.Error(is)
+	}
+	return due
+}

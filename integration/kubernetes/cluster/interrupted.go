@@ -1,0 +1,130 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// kubeletAway ends the kubelet between the ADD and the DEL of pods. One pod is deleted meanwhile, which waits for the
+// kubelet; another one with force, so that the API does not know it any more when the kubelet comes back.
+func (w *World) kubeletAway() error {
+	if _, ok := w.install.(ByHand); ok {
+		return nil // this looks into the objects of the Kubernetes API
+	}
+	node := w.Worker("node1")
+	before, err := w.memory()
+	if err != nil {
+		return err
+	}
+	if err := w.Apply(plainPod("late", node.Name) + plainPod("forced", node.Name)); err != nil {
+		return err
+	}
+	if err := w.WaitPod("late", "forced"); err != nil {
+		return err
+	}
+	if err := node.StopProgram("kubelet"); err != nil {
+		return err
+	}
+	if _, err := w.Kubectl("delete", "pod", "late", "--grace-period=1", "--wait=false"); err != nil {
+		return err
+	}
+	if _, err := w.Kubectl("delete", "pod", "forced", "--grace-period=0", "--force"); err != nil {
+		return err
+	}
+	for _, pod := range []string{"late", "forced"} {
+		if _, _, err := node.Sandbox(pod); err != nil {
+			return fmt.Errorf("without the kubelet: %w", err)
+		}
+	}
+	if err := node.RestartProgram("kubelet"); err != nil {
+		return err
+	}
+	if _, err := w.Kubectl("wait", "--for=delete", "pod/late", "--timeout=180s"); err != nil {
+		return err
+	}
+	return w.asIfNothingHadBeen(before)
+}
+
+// asIfNothingHadBeen waits until addresses, links, routes and rules are what they were.
+func (w *World) asIfNothingHadBeen(before *memory) error {
+	err := eventually(func() error {
+		after, err := w.memory()
+		if err != nil {
+			return err
+		}
+		return errors.Join(w.audit(), before.same(after))
+	})
+	if err == nil {
+		w.show("addresses, links, routes, rules and sessions", "are as before")
+	}
+	return err
+}
+
+// containerdKilled ends containerd with SIGKILL in the middle of an ADD, which manxd, stopped, does not answer. The
+// plugin lives on, and nobody reads its result. containerd does not know the sandbox afterwards; the kubelet has it
+// make another one.
+func (w *World) containerdKilled() error {
+	if _, ok := w.install.(ByHand); ok {
+		return nil // this looks into the objects of the Kubernetes API
+	}
+	node := w.Worker("node1")
+	before, err := w.memory()
+	if err != nil {
+		return err
+	}
+	id, err := w.daemonOf(node)
+	if err != nil {
+		return err
+	}
+	daemon, err := node.PID(id)
+	if err != nil {
+		return err
+	}
+	signal := func(name string) error { _, err := node.RunIn("kill", "-"+name, daemon); return err }
+	if err := signal("STOP"); err != nil {
+		return err
+	}
+	err = w.Apply(plainPod("interrupted", node.Name))
+	if err == nil {
+		err = eventually(func() error { return w.pluginRuns(node.Name) })
+	}
+	if err == nil {
+		err = node.StopProgram("containerd")
+	}
+	if err := errors.Join(err, signal("CONT")); err != nil {
+		return err
+	}
+	if err := eventually(func() error {
+		if w.pluginRuns(node.Name) == nil {
+			return errors.New("the plugin whose runtime was killed does not end")
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := node.RestartProgram("containerd"); err != nil {
+		return err
+	}
+	if err := w.WaitPod("interrupted"); err != nil {
+		return err
+	}
+	// An address of the sandbox that containerd has forgotten would stay until the garbage collection.
+	if err := eventually(w.audit); err != nil {
+		return err
+	}
+	if _, err := w.Kubectl("delete", "pod", "interrupted", "--grace-period=1", "--timeout=120s"); err != nil {
+		return err
+	}
+	return w.asIfNothingHadBeen(before)
+}
+
+// pluginRuns is nil while the CNI plugin runs on a node.
+func (w *World) pluginRuns(node string) error {
+	out, err := w.Worker(node).RunIn("sh", "-c",
+		`for p in /proc/[0-9]*; do case "$(readlink $p/exe)" in /opt/cni/bin/*) echo "$p";; esac; done`)
+	if err == nil && strings.TrimSpace(out) == "" {
+		err = errors.New("the plugin does not run")
+	}
+	return err
+}

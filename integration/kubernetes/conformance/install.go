@@ -1,0 +1,86 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/manxnet/manx/integration/kubernetes/cluster"
+	"github.com/manxnet/manx/integration/kubernetes/lab"
+)
+
+// registry stands for the registries that the tests take their images from.
+const registry = "localhost/e2e"
+
+// regression is the one program of the tests beside agnhost.
+const regression = "regression-issue-74839"
+
+// install switches the nodes on, with what the tests need of images, and puts Manx and a DNS on them.
+func install(c *lab.Cluster, manx cluster.Installation) error {
+	archives, err := images(c)
+	if err != nil {
+		return err
+	}
+	if err := c.StartNodes(); err != nil {
+		return err
+	}
+	for _, archive := range archives {
+		if err := c.Import(archive); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(manx.Prepare(c), c.ImportDNS()); err != nil {
+		return err
+	}
+	if err := manx.Install(c); err != nil {
+		return err
+	}
+	if err := c.WaitNodes(); err != nil {
+		return err
+	}
+	// The API server connects to pods for some of the tests.
+	if err := cluster.Peer(c, manx); err != nil {
+		return err
+	}
+	return c.StartDNS()
+}
+
+// images makes archives under the names that the tests of this version of Kubernetes ask for. The programs of the tests
+// are Kubernetes' own; the tools beside them, such as dig, are Debian's.
+func images(c *lab.Cluster) ([]string, error) {
+	tools, err := c.ToolsOf(registry+"/agnhost:2.53", registry+"/busybox:1.36.1-1", registry+"/jessie-dnsutils:1.7")
+	if err != nil {
+		return nil, err
+	}
+	tools.Programs["/coredns"] = c.Program("coredns")
+	// The shell of busybox prefers its own curl and nc, which know less; its wget crashes beside the libraries of the
+	// others.
+	tools.Links["/bin/sh"] = "dash"
+	for _, program := range []string{"curl", "nc", "dash", "dig", "getent", "wget"} {
+		if err := tools.AddInstalled(program); err != nil {
+			return nil, err
+		}
+	}
+	// getent looks at the hosts file only if it is told to.
+	hosts := filepath.Join(c.Dir, "nsswitch.conf")
+	if err := os.WriteFile(hosts, []byte("hosts: files dns\n"), 0o644); err != nil {
+		return nil, err
+	}
+	tools.Programs["/etc/nsswitch.conf"] = hosts
+	// agnhost serves TLS with these; nobody looks whose they are.
+	tools.Programs["/localhost.crt"] = filepath.Join(c.Dir, "pki", "server.crt")
+	tools.Programs["/localhost.key"] = filepath.Join(c.Dir, "pki", "server.key")
+	pause := lab.Image{Names: []string{registry + "/pause:3.10"}, Entrypoint: []string{"/pause"},
+		Programs: map[string]string{"/pause": tools.Programs["/pause"]}}
+	boom := lab.Image{Names: []string{registry + "/" + regression + ":1.2"}, Entrypoint: []string{"/" + regression},
+		Programs: map[string]string{"/" + regression: c.Program(regression)}}
+	var archives []string
+	for _, image := range []lab.Image{tools, pause, boom} {
+		archive, err := image.Write(c.Dir)
+		if err != nil {
+			return nil, err
+		}
+		archives = append(archives, archive)
+	}
+	return archives, nil
+}

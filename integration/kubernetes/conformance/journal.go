@@ -1,0 +1,68 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+)
+
+// journal keeps what became of tests with an image of Manx, so that a run that was ended early can be resumed.
+type journal struct {
+	path string
+	mu   sync.Mutex
+	kept kept
+}
+
+// kept is the journal's file.
+type kept struct {
+	Manx    string
+	Results map[string]entry // by the name of the test
+}
+
+// entry is a result.
+type entry struct{ Outcome, Why string }
+
+// openJournal reads the journal if the run is to be resumed, and it is about the same image.
+func openJournal(path, manx string, resume bool) (*journal, error) {
+	j := &journal{path: path}
+	text, err := os.ReadFile(path)
+	switch {
+	case !resume || errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, err
+	default:
+		if err := json.Unmarshal(text, &j.kept); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	if j.kept.Manx != manx || j.kept.Results == nil {
+		j.kept = kept{Manx: manx, Results: map[string]entry{}}
+	}
+	return j, nil
+}
+
+// result of a test in the journal; no run has come to those that are not there.
+func (j *journal) result(name string) result {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e, ok := j.kept.Results[name]
+	if !ok {
+		e = entry{"not run", "no run has come to it yet"}
+	}
+	return result{name: short(name), outcome: e.Outcome, why: e.Why}
+}
+
+// add writes down what became of a test.
+func (j *journal) add(name string, r result) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.kept.Results[name] = entry{r.outcome, r.why}
+	text, err := json.MarshalIndent(j.kept, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(j.path, text, 0o644)
+}

@@ -1,0 +1,158 @@
+package rights
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// The service accounts that Manx is installed with, in the namespace that it is installed in here.
+const (
+	Namespace = "kube-system"
+	Daemon    = Namespace + ":manx-node"
+	Plugin    = Namespace + ":manx-cni-plugin"
+)
+
+// The steps of TestShipped, by which rights are exercised.
+const (
+	Start          = "manxd starts"
+	Pods           = "pods come and go through manxd"
+	PluginAlone    = "pods come and go while manxd is away"
+	Passwords      = "a BGPPeer names a Secret"
+	Events         = "another program removes rules"
+	NodeStatus     = "a CalicoNodeStatus is filled in"
+	AnotherRelease = "defaults of another release are found"
+	Retry          = "manxctl retry, with bad objects"
+	LoadBalancer   = "a Service gets an address"
+	HostEndpoints  = "HostEndpoints are made for nodes"
+	OldNames       = "policies have names of before Calico 3.32"
+	Carried        = "objects of Kubernetes are carried to etcd"
+	NodeGone       = "a node goes"
+)
+
+// Row is a set of rights and what exercises them: a step of TestShipped, or nothing, for a reason.
+type Row struct {
+	By, Reason string
+	In         string // "kubernetes" or "etcd", empty for both: where Calico's objects are
+	Account    string
+	Verbs      string // separated by blanks
+	// Resources are separated by blanks: RESOURCE[.GROUP][=NAME][@NAMESPACE]. The group calico stands for that of Calico's
+	// custom resources.
+	Resources string
+}
+
+// Rows are all rights of Manx, however it is installed. An installation has those of them that its features need.
+var Rows = []Row{
+	{By: Start, Account: Daemon, Verbs: "list watch", Resources: "services endpointslices.discovery.k8s.io nodes pods " +
+		"namespaces serviceaccounts networkpolicies.networking.k8s.io " +
+		"clusternetworkpolicies.policy.networking.k8s.io bgpconfigurations.calico bgpfilters.calico bgppeers.calico " +
+		"blockaffinities.calico caliconodestatuses.calico clusterinformations.calico felixconfigurations.calico " +
+		"globalnetworkpolicies.calico globalnetworksets.calico hostendpoints.calico ipamconfigs.calico ippools.calico " +
+		"ipreservations.calico networkpolicies.calico networksets.calico stagedglobalnetworkpolicies.calico " +
+		"stagedkubernetesnetworkpolicies.calico stagednetworkpolicies.calico tiers.calico " +
+		"kubecontrollersconfigurations.calico"},
+	{By: Start, Account: Daemon, Verbs: "watch", Resources: "ipamblocks.calico"},
+	{By: Start, Account: Daemon, Verbs: "get", Resources: "nodes services ipamhandles.calico " +
+		"kubecontrollersconfigurations.calico bgpconfigurations.calico clusterinformations.calico " +
+		"felixconfigurations.calico ipamconfigs.calico tiers.calico configmaps=kubeadm-config@kube-system " +
+		"configmaps=full-cluster-state@kube-system"},
+	{By: Start, Account: Daemon, Verbs: "create", Resources: "bgpconfigurations.calico clusterinformations.calico " +
+		"felixconfigurations.calico ippools.calico tiers.calico ipamconfigs.calico kubecontrollersconfigurations.calico " +
+		"serviceaccounts/token=manx-cni-plugin@kube-system"},
+	{By: Start, Account: Daemon, Verbs: "list", Resources: "ipamhandles.calico deployments.apps"},
+	{By: Start, Account: Daemon, Verbs: "patch", Resources: "nodes/status"},
+	{By: Start, Account: Daemon, Verbs: "update", Resources: "kubecontrollersconfigurations.calico " +
+		"kubecontrollersconfigurations/status.calico"},
+	{By: Start, Account: Daemon, Verbs: "create", Resources: "leases.coordination.k8s.io@kube-system"},
+	{By: Start, Account: Daemon, Verbs: "get update watch",
+		Resources: "leases.coordination.k8s.io=manx-controllers@kube-system"},
+	{By: Pods, Account: Daemon, Verbs: "get", Resources: "pods blockaffinities.calico ipamblocks.calico"},
+	{By: Pods, Account: Daemon, Verbs: "list", Resources: "ipamblocks.calico"},
+	{By: Pods, In: "etcd", Account: Daemon, Verbs: "get", Resources: "namespaces"},
+	{By: Pods, Account: Daemon, Verbs: "patch", Resources: "pods/status"},
+	{By: Pods, Account: Daemon, Verbs: "create update delete",
+		Resources: "blockaffinities.calico ipamblocks.calico ipamhandles.calico"},
+	{By: PluginAlone, Account: Plugin, Verbs: "get", Resources: "pods nodes namespaces clusterinformations.calico " +
+		"ippools.calico ipamconfigs.calico"},
+	{By: PluginAlone, Account: Plugin, Verbs: "patch", Resources: "pods/status"},
+	{By: PluginAlone, Account: Plugin, Verbs: "list", Resources: "blockaffinities.calico ipamblocks.calico " +
+		"ippools.calico ipreservations.calico"},
+	{By: PluginAlone, Account: Plugin, Verbs: "get create update delete",
+		Resources: "blockaffinities.calico ipamblocks.calico ipamhandles.calico"},
+	{By: Passwords, Account: Daemon, Verbs: "list watch", Resources: "secrets=tor@kube-system"},
+	{By: Events, Account: Daemon, Verbs: "create patch", Resources: "events"},
+	{By: NodeStatus, Account: Daemon, Verbs: "update",
+		Resources: "caliconodestatuses.calico caliconodestatuses/status.calico"},
+	{By: NodeStatus, Account: Daemon, Verbs: "get", Resources: "caliconodestatuses.calico"},
+	{By: AnotherRelease, Account: Daemon, Verbs: "update", Resources: "clusterinformations.calico " +
+		"felixconfigurations.calico"},
+	{By: Retry, Account: Daemon, Verbs: "get", Resources: "clusternetworkpolicies.policy.networking.k8s.io " +
+		"bgpfilters.calico bgppeers.calico globalnetworkpolicies.calico globalnetworksets.calico hostendpoints.calico " +
+		"ippools.calico ipreservations.calico networkpolicies.calico networksets.calico " +
+		"stagedglobalnetworkpolicies.calico stagedkubernetesnetworkpolicies.calico stagednetworkpolicies.calico"},
+	{By: LoadBalancer, In: "kubernetes", Account: Daemon, Verbs: "get", Resources: "namespaces"},
+	{By: LoadBalancer, Account: Daemon, Verbs: "update", Resources: "services/status"},
+	{By: HostEndpoints, Account: Daemon, Verbs: "create update delete", Resources: "hostendpoints.calico"},
+	{By: OldNames, Account: Daemon, Verbs: "create delete", Resources: "networkpolicies.calico " +
+		"globalnetworkpolicies.calico stagednetworkpolicies.calico stagedglobalnetworkpolicies.calico"},
+	{By: OldNames, Account: Daemon, Verbs: "get", Resources: "daemonsets.apps=calico-node"},
+	{By: Carried, Account: Daemon, Verbs: "get",
+		Resources: "serviceaccounts networkpolicies.networking.k8s.io"},
+	{Reason: "a cluster without KubeVirt has no such objects", Account: Daemon, Verbs: "get",
+		Resources: "virtualmachines.kubevirt.io virtualmachineinstances.kubevirt.io"},
+}
+
+// Grants are the rights of a row where Calico's custom resources are in a group.
+func (r Row) Grants(group string) (list []Grant) {
+	for resource := range strings.FieldsSeq(r.Resources) {
+		g := Grant{Account: r.Account}
+		resource, g.Namespace, _ = strings.Cut(resource, "@")
+		resource, g.Name, _ = strings.Cut(resource, "=")
+		g.Resource, g.Group, _ = strings.Cut(resource, ".")
+		if g.Group == "calico" {
+			g.Group = group
+			if group == "projectcalico.org" && g.Resource == "ipamconfigs" {
+				g.Resource = "ipamconfigurations" // its name there
+			}
+		}
+		for verb := range strings.FieldsSeq(r.Verbs) {
+			g.Verb = verb
+			list = append(list, g)
+		}
+	}
+	return list
+}
+
+// Table tells of rights by which row they are exercised.
+type Table map[Grant]Row
+
+// NewTable is that of some rows, where Calico's custom resources are in a group; it is empty with etcd. A right that two rows have is an error.
+func NewTable(rows []Row, group string) (Table, error) {
+	t := Table{}
+	for _, r := range rows {
+		if (r.By == "") == (r.Reason == "") {
+			return nil, fmt.Errorf("%s %s: want either what exercises these rights or a reason", r.Verbs, r.Resources)
+		}
+		if r.In == "etcd" && group != "" || r.In == "kubernetes" && group == "" {
+			continue
+		}
+		for _, g := range r.Grants(group) {
+			if other, twice := t[g]; twice {
+				return nil, fmt.Errorf("%v has two rows: %s, %s", g, cmp.Or(other.By, other.Reason), cmp.Or(r.By, r.Reason))
+			}
+			t[g] = r
+		}
+	}
+	return t, nil
+}
+
+// Unknown are the grants that no row has: nothing shows that they are needed.
+func (t Table) Unknown(grants []Grant) []Grant {
+	return slices.DeleteFunc(slices.Clone(grants), func(g Grant) bool { _, ok := t[g]; return ok })
+}
+
+// Of are those of the grants that a step exercises.
+func (t Table) Of(step string, grants []Grant) []Grant {
+	return slices.DeleteFunc(slices.Clone(grants), func(g Grant) bool { return t[g].By != step })
+}

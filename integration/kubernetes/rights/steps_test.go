@@ -1,0 +1,381 @@
+package rights_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore/kubernetes"
+	"github.com/manxnet/manx/datastore/kubernetes/form"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+	"github.com/manxnet/manx/integration/kubernetes/rights"
+	"github.com/manxnet/manx/ipam"
+)
+
+// started has manxd running, and the node leading.
+func (w *world) started(t *testing.T) {
+	w.create(t, []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"kubeadm-config",
+		"namespace":"kube-system"},"data":{}}`))
+	w.start(t)
+	until(t, "the configuration of the CNI plugin", func() error {
+		_, err := os.Stat(filepath.Join(w.conf, "10-calico.conflist"))
+		return err
+	})
+}
+
+// pods come and go by way of the daemon.
+func (w *world) pods(t *testing.T) {
+	if w.kubernetes() {
+		w.troubled(t, "10.13.0.0/28")
+		return
+	}
+	w.addPod(t, "pod", "")
+	w.deletePod(t, "pod")
+}
+
+// troubled adds pods and removes them, of which one has an address of a pool whose first block another node has taken;
+// and their blocks are given up while the pods have addresses. Who removes them deletes the blocks, too.
+func (w *world) troubled(t *testing.T, pool string) {
+	name := strings.NewReplacer(".", "-", "/", "-").Replace(pool)
+	w.pool(t, "pool-"+name, pool, 29, "")
+	taken := w.assign(t, "n2", "k8s-pod-network."+name, "elsewhere", pool)
+	affinity := model.Affinity{Type: model.AffinityHost, Host: "n1", CIDR: taken}
+	_, err := w.store(t).Create(t.Context(), model.NewObject(model.AffinityKey(affinity),
+		&model.BlockAffinity{State: model.StatePending}))
+	must(t, err)
+	w.addPod(t, "pool-"+name, `"cni.projectcalico.org/ipv4pools":"[\"pool-`+name+`\"]"`)
+	w.addPod(t, "main-"+name, "")
+	must(t, w.allocator(t).ReleaseHostAffinities(t.Context(), ipam.Host("n1"), false))
+	w.deletePod(t, "pool-"+name)
+	w.deletePod(t, "main-"+name)
+}
+
+// pluginAlone is the same while manxd is away.
+func (w *world) pluginAlone(t *testing.T) {
+	w.stop(t)
+	defer w.start(t)
+	w.troubled(t, "10.11.0.0/28")
+}
+
+// pluginAloneInEtcd does not find manxd, which has the datastore here.
+func (w *world) pluginAloneInEtcd(t *testing.T) {
+	defer func(was string) { w.socket = was }(w.socket)
+	w.socket = filepath.Join(w.conf, "nowhere", "manxd.sock")
+	w.addPod(t, "alone", "")
+	w.deletePod(t, "alone")
+}
+
+// store is the datastore as the administrator may use it.
+func (w *world) store(t *testing.T) *kubernetes.Store {
+	t.Helper()
+	s, err := kubernetes.OpenREST(t.Context(), kubernetes.Config{Group: string(w.group)}, w.server.Config(apiserver.Admin),
+		zap.NewNop())
+	must(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func (w *world) allocator(t *testing.T) *ipam.Allocator {
+	return ipam.New(w.store(t), zap.NewNop(), time.Now)
+}
+
+// assign gives an address of a pool to a pod that never was, and returns its block.
+func (w *world) assign(t *testing.T, node, handle, pod, pool string) netip.Prefix {
+	t.Helper()
+	given, err := w.allocator(t).AutoAssign(t.Context(), ipam.Request{Host: node, Num4: 1, Handle: handle,
+		Use: v3.IPPoolAllowedUseWorkload, Pools4: []netip.Prefix{netip.MustParsePrefix(pool)},
+		Attrs: map[string]string{"node": node, "pod": pod, "namespace": "default"}})
+	must(t, err)
+	if err := given.Short(); err != nil {
+		t.Fatal(err)
+	}
+	return given.V4.Addresses[0].Masked()
+}
+
+func (w *world) pool(t *testing.T, name, cidr string, block int, more string) {
+	t.Helper()
+	w.put(t, "ippools", "IPPool", "", name, fmt.Sprintf(`{"cidr":%q,"blockSize":%d,"nodeSelector":"all()"%s}`, cidr, block,
+		more))
+}
+
+// put stores an object of Calico as the administrator.
+func (w *world) put(t *testing.T, plural, kind, namespace, name, spec string) {
+	t.Helper()
+	if !w.kubernetes() {
+		must(t, w.n.Apply(fmt.Sprintf(`{"apiVersion":"projectcalico.org/v3","kind":%q,"metadata":{"name":%q},"spec":%s}`,
+			kind, name, spec)))
+		return
+	}
+	path := w.custom(plural)
+	if namespace != "" {
+		path = w.custom("namespaces", namespace, plural)
+	}
+	w.request(t, http.MethodPost, path, fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":%q},"spec":%s}`,
+		w.group, kind, name, spec))
+}
+
+// remove deletes a custom resource that put has stored.
+func (w *world) remove(t *testing.T, plural, namespace, name string) {
+	t.Helper()
+	path := w.custom(plural, name)
+	if namespace != "" {
+		path = w.custom("namespaces", namespace, plural, name)
+	}
+	w.request(t, http.MethodDelete, path, "")
+}
+
+// loadBalancer gives a Service an address, and takes it back.
+func (w *world) loadBalancer(t *testing.T) {
+	w.pool(t, "balanced", "10.12.0.0/24", 28, `,"allowedUses":["LoadBalancer"],"assignmentMode":"Automatic"`)
+	w.create(t, []byte(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"web","namespace":"default"},
+		"spec":{"type":"LoadBalancer","ports":[{"port":80}]}}`))
+	until(t, "the address of the service", func() error {
+		return w.has(t, "/api/v1/namespaces/default/services/web", `"ip":"10.12.0.`)
+	})
+	w.request(t, http.MethodDelete, "/api/v1/namespaces/default/services/web", "")
+}
+
+// has is nil once an object contains a text.
+func (w *world) has(t *testing.T, path, text string) error {
+	raw, err := w.server.Try(t.Context(), t, http.MethodGet, path, nil)
+	if err == nil && !strings.Contains(string(raw), text) {
+		err = fmt.Errorf("no %q in %s", text, raw)
+	}
+	return err
+}
+
+// hostEndpoints are made, changed and deleted, as the configuration of the controllers says.
+func (w *world) hostEndpoints(t *testing.T) {
+	auto := func(value string) {
+		w.request(t, http.MethodPatch, w.custom("kubecontrollersconfigurations", "default"),
+			`{"spec":{"controllers":{"node":{"hostEndpoint":{"autoCreate":"`+value+`"}}}}}`)
+	}
+	list := w.custom("hostendpoints")
+	auto("Enabled")
+	until(t, "a host endpoint", func() error { return w.has(t, list, "n1-auto-hep") })
+	w.request(t, http.MethodPatch, "/api/v1/nodes/n1", `{"metadata":{"labels":{"rack":"7"}}}`)
+	until(t, "its label", func() error { return w.has(t, list, "rack") })
+	auto("Disabled")
+	until(t, "no host endpoint", func() error {
+		if w.has(t, list, "n1-auto-hep") == nil {
+			return fmt.Errorf("it is still there")
+		}
+		return nil
+	})
+}
+
+// tiered are the kinds of policies that had other names before Calico 3.32.
+var tiered = map[string]string{"networkpolicies": "NetworkPolicy", "globalnetworkpolicies": "GlobalNetworkPolicy",
+	"stagednetworkpolicies": "StagedNetworkPolicy", "stagedglobalnetworkpolicies": "StagedGlobalNetworkPolicy"}
+
+// oldNames are policies as Calico stored them before 3.32.
+func (w *world) oldNames(t *testing.T) {
+	for plural, kind := range tiered {
+		path := w.custom(plural)
+		if !strings.Contains(plural, "global") {
+			path = w.custom("namespaces", "default", plural)
+		}
+		w.request(t, http.MethodPost, path, fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":"default.old",
+			"annotations":{"projectcalico.org/metadata":"{\"name\":\"old\"}"}},
+			"spec":{"tier":"default","selector":"app == 'nothing'","types":["Ingress"]}}`, w.group, kind))
+		until(t, "the new name of a "+kind, func() error { return w.has(t, path+"/old", `"default"`) })
+		until(t, "the end of the old name", func() error {
+			if w.has(t, path+"/default.old", "") == nil {
+				return fmt.Errorf("it is still there")
+			}
+			return nil
+		})
+	}
+}
+
+// nodeStatus is filled in where somebody asks for it, and again after somebody else was faster.
+func (w *world) nodeStatus(t *testing.T) {
+	w.put(t, "caliconodestatuses", "CalicoNodeStatus", "", "n1", `{"node":"n1","classes":["Agent","BGP","Routes"],
+		"updatePeriodSeconds":1}`)
+	path := w.custom("caliconodestatuses", "n1")
+	until(t, "the status", func() error { return w.has(t, path, "lastUpdated") })
+	until(t, "a conflict", func() error {
+		for n := range 100 {
+			w.request(t, http.MethodPatch, path, fmt.Sprintf(`{"metadata":{"labels":{"n":"%d"}}}`, n))
+		}
+		again := rights.Grant{Account: daemon, Verb: "get", Group: w.api(), Resource: "caliconodestatuses"}
+		if !slices.ContainsFunc(w.callsOfStep(t), again.Allows) {
+			return errors.New("manxd was always faster")
+		}
+		return nil
+	})
+	w.remove(t, "caliconodestatuses", "", "n1")
+}
+
+// nodeGone leaves the blocks and addresses of a node that is not there any more, which the controllers take back.
+func (w *world) nodeGone(t *testing.T) {
+	w.create(t, []byte(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"ghost"}}`))
+	w.assign(t, "ghost", "k8s-pod-network.gone", "gone", "10.10.0.0/24")
+	w.request(t, http.MethodDelete, "/api/v1/nodes/ghost", "")
+	until(t, "no block of the node", func() error {
+		if w.has(t, w.custom("blockaffinities"), "ghost") == nil {
+			return fmt.Errorf("it is still there")
+		}
+		return nil
+	})
+}
+
+// bad are objects that no type can hold, one of each kind that manxd follows, and a retry by order of a person.
+func (w *world) bad(t *testing.T) {
+	type object struct{ plural, namespace string }
+	var made []object
+	for plural, kind := range kinds(w.group) {
+		o := object{plural: plural}
+		if namespaced[plural] {
+			o.namespace = "default"
+		}
+		w.put(t, plural, kind, o.namespace, "bad", `"nothing that a spec can be"`)
+		made = append(made, o)
+	}
+	w.request(t, http.MethodPost, "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies", `{
+		"apiVersion":"policy.networking.k8s.io/v1alpha2","kind":"ClusterNetworkPolicy","metadata":{"name":"bad"},"spec":"x"}`)
+	until(t, "all are read again", func() error {
+		out, _ := w.n.Manxctl("retry") // which fails while some are bad
+		if left := w.unused(t); len(left) > 0 {
+			return fmt.Errorf("not read: %v; %s", left, out)
+		}
+		return nil
+	})
+	for _, o := range made {
+		w.remove(t, o.plural, o.namespace, "bad")
+	}
+	w.request(t, http.MethodDelete, "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies/bad", "")
+}
+
+// namespaced are the kinds of Calico that are in namespaces.
+var namespaced = map[string]bool{"networkpolicies": true, "networksets": true, "stagednetworkpolicies": true,
+	"stagedkubernetesnetworkpolicies": true}
+
+// kinds are the custom resources of Calico by their plural.
+func kinds(g form.Group) map[string]string {
+	list := map[string]string{}
+	for _, k := range []string{"BGPConfiguration", "BGPFilter", "BGPPeer", "BlockAffinity", "CalicoNodeStatus",
+		"ClusterInformation", "FelixConfiguration", "GlobalNetworkPolicy", "GlobalNetworkSet", "HostEndpoint", "IPAMBlock",
+		"IPPool", "IPReservation", "KubeControllersConfiguration", "NetworkPolicy", "NetworkSet",
+		"StagedGlobalNetworkPolicy", "StagedKubernetesNetworkPolicy", "StagedNetworkPolicy", "Tier"} {
+		plural := strings.ToLower(k)
+		switch {
+		case strings.HasSuffix(plural, "y"):
+			plural = strings.TrimSuffix(plural, "y") + "ies"
+		case strings.HasSuffix(plural, "s"):
+			plural += "es"
+		default:
+			plural += "s"
+		}
+		list[plural] = k
+	}
+	return list
+}
+
+// passwords are read of a Secret.
+func (w *world) passwords(t *testing.T) {
+	w.create(t, []byte(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"tor","namespace":"kube-system"},
+		"stringData":{"password":"a secret"}}`))
+	peer := `{"peerIP":"10.200.0.200","asNumber":64999,"password":{"secretKeyRef":{"name":"tor","key":"password"}}}`
+	w.put(t, "bgppeers", "BGPPeer", "", "tor", peer)
+}
+
+// events tell of a rule that another program has removed, and of the next one.
+func (w *world) events(t *testing.T) {
+	for range 2 {
+		out, err := exec.Command("ip", "netns", "exec", w.n.Namespace, "nft", "delete", "table", "inet", "manx").
+			CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		until(t, "the table is back", func() error {
+			return exec.Command("ip", "netns", "exec", w.n.Namespace, "nft", "list", "table", "inet", "manx").Run()
+		})
+	}
+}
+
+// anotherRelease finds what an older one has stored.
+func (w *world) anotherRelease(t *testing.T) {
+	w.stop(t)
+	w.request(t, http.MethodPatch, w.custom("clusterinformations", "default"), `{"spec":{"calicoVersion":"v3.1.0","clusterType":"k8s"}}`)
+	w.request(t, http.MethodPatch, w.custom("felixconfigurations", "default"), `{"spec":null}`)
+	w.start(t)
+}
+
+// oldNameInEtcd is a policy as Calico stored it before 3.32.
+func (w *world) oldNameInEtcd(t *testing.T) {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{w.n.EtcdSocket()}})
+	must(t, err)
+	defer client.Close() //nolint:errcheck // the test is over
+	const at = "/calico/resources/v3/projectcalico.org/globalnetworkpolicies/"
+	_, err = client.Put(t.Context(), at+"default.old", `{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3",
+		"metadata":{"name":"default.old","uid":"1b8e7bbf-84c2-4066-8460-86955948669f",
+		"creationTimestamp":"2026-01-02T03:04:05Z"},"spec":{"tier":"default","selector":"all()","types":["Ingress"]}}`)
+	must(t, err)
+	until(t, "its new name", func() error {
+		got, err := client.Get(t.Context(), at+"old")
+		if err == nil && got.Count == 0 {
+			err = errors.New("there is none")
+		}
+		return err
+	})
+}
+
+// carried are objects of Kubernetes that come to Calico's datastore, and go from it.
+func (w *world) carried(t *testing.T) {
+	w.create(t, []byte(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop"}}`))
+	w.create(t, []byte(`{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"till","namespace":"default"}}`))
+	w.create(t, []byte(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"shut",
+		"namespace":"default"},"spec":{"podSelector":{}}}`))
+	get := func(args ...string) error {
+		_, err := w.n.Manxctl(append([]string{"get"}, args...)...)
+		return err
+	}
+	all := [][]string{{"profile", "kns.shop"}, {"profile", "ksa.default.till"},
+		{"networkpolicy", "knp.default.shut", "--namespace=default"}}
+	for _, args := range all {
+		until(t, args[1], func() error { return get(args...) })
+	}
+	// A namespace lasts until its controller has emptied it; that is not here.
+	w.request(t, http.MethodDelete, "/api/v1/namespaces/shop", "")
+	w.request(t, http.MethodPut, "/api/v1/namespaces/shop/finalize",
+		`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop"},"spec":{"finalizers":[]}}`)
+	w.request(t, http.MethodDelete, "/api/v1/namespaces/default/serviceaccounts/till", "")
+	w.request(t, http.MethodDelete, "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies/shut", "")
+	for _, args := range all {
+		until(t, args[1]+" goes", func() error {
+			if get(args...) == nil {
+				return errors.New("it is still there")
+			}
+			return nil
+		})
+	}
+}
+
+// nodeGoneFromEtcd is one of Calico's that Kubernetes does not have.
+func (w *world) nodeGoneFromEtcd(t *testing.T) {
+	must(t, w.n.Apply(`
+apiVersion: projectcalico.org/v3
+kind: Node
+metadata: {name: ghost}
+spec: {orchRefs: [{nodeName: ghost, orchestrator: k8s}]}`))
+	until(t, "the end of the node", func() error {
+		if _, err := w.n.Manxctl("get", "node", "ghost"); err == nil {
+			return errors.New("it is still there")
+		}
+		return nil
+	})
+}

@@ -1,0 +1,318 @@
+package rights_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/manxnet/manx/datastore/kubernetes/form"
+	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+	"github.com/manxnet/manx/integration/kubernetes/rights"
+	"github.com/manxnet/manx/integration/lab"
+)
+
+// patience bounds waits; nothing is asserted about time.
+const patience = 2 * time.Minute
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func until(t *testing.T, what string, ok func() error) {
+	t.Helper()
+	if err := lab.Eventually(patience, ok); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// installation is the chart with some values.
+type installation struct {
+	name        string
+	values      []string
+	group       form.Group // of the custom resources; empty with etcd
+	controllers bool
+}
+
+var installations = []installation{
+	{"kubernetes", []string{"bgp.passwordSecrets={tor}"}, form.V1, true},
+	{"kubernetes-v3", []string{"bgp.passwordSecrets={tor}", "calicoAPIGroup=" + string(form.V3)}, form.V3, true},
+	{"kubernetes-no-controllers", []string{"bgp.passwordSecrets={tor}", "controllers=off"}, form.V1, false},
+	{"etcd", []string{"bgp.passwordSecrets={tor}", "datastore=etcd"}, "", true},
+	{"etcd-no-controllers", []string{"bgp.passwordSecrets={tor}", "datastore=etcd", "controllers=off"}, "", false},
+}
+
+// kubernetes is whether Calico's objects are in the Kubernetes API.
+func (i installation) kubernetes() bool { return i.group != "" }
+
+// api is the API group of the custom resources without its version, empty with etcd.
+func (i installation) api() string {
+	group, _, _ := strings.Cut(string(i.group), "/")
+	return group
+}
+
+// objects are the accounts and roles of the chart, and their rights.
+func (i installation) objects(t *testing.T) (documents [][]byte, grants []rights.Grant) {
+	t.Helper()
+	args := []string{"helm", "template", "manx", "../../../deploy/charts/manx", "--namespace", namespace,
+		"--show-only=templates/rbac.yaml", "--show-only=templates/serviceaccounts.yaml"}
+	for _, v := range i.values {
+		args = append(args, "--set="+v)
+	}
+	var out, errs bytes.Buffer
+	cmd := exec.Command("../../deploy/tool", args...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+t.TempDir(), "HELM_CONFIG_HOME="+t.TempDir(),
+		"HELM_DATA_HOME="+t.TempDir())
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("helm: %v: %s", err, errs.String())
+	}
+	var all rights.Objects
+	for text := range strings.SplitSeq(out.String(), "\n---\n") {
+		raw, err := yaml.YAMLToJSON([]byte(text))
+		must(t, err)
+		if string(raw) == "null" {
+			continue
+		}
+		documents = append(documents, raw)
+		item := fmt.Appendf(nil, `{"items":[%s]}`, raw)
+		var one rights.Objects
+		must(t, json.Unmarshal(item, &one))
+		all.Items = append(all.Items, one.Items...)
+	}
+	return documents, rights.Grants(all)
+}
+
+const (
+	namespace = rights.Namespace
+	daemon    = rights.Daemon
+	plugin    = rights.Plugin
+)
+
+// world is a node on which Manx runs with the rights of an installation, and an API server that logs its calls.
+type world struct {
+	*lab.Lab
+	installation
+	server *apiserver.Server
+	log    string         // the audit log
+	marked int            // its length when the step began
+	needed []rights.Grant // what the step is to use
+	socket string         // what the plugin takes for manxd's
+	n      *lab.Node
+	kube   string // the daemon's kubeconfig
+	conf   string // folder of the CNI configuration
+	bin    string // that of the CNI plugin
+}
+
+func newWorld(t *testing.T, i installation, documents [][]byte) *world {
+	t.Helper()
+	if os.Getenv("MANX_BIN") == "" {
+		t.Setenv("MANX_BIN", "../../../bin")
+	}
+	bin, missing := lab.Require("ip", "nft")
+	if missing != nil {
+		t.Skip(missing)
+	}
+	dir := t.TempDir()
+	w := &world{installation: i, log: filepath.Join(dir, "audit.log"), conf: filepath.Join(dir, "net.d"),
+		bin: filepath.Join(dir, "bin")}
+	policy := filepath.Join(dir, "policy.yaml")
+	must(t, errors.Join(os.Mkdir(w.conf, 0o755), os.Mkdir(w.bin, 0o755),
+		os.WriteFile(policy, []byte(rights.Policy(daemon, plugin)), 0o600)))
+	w.server = apiserver.Start(t, "--audit-policy-file="+policy, "--audit-log-path="+w.log,
+		"--audit-log-mode=blocking-strict")
+	w.server.AddUsers(t, "system:serviceaccount:"+daemon)
+	if i.kubernetes() {
+		w.server.InstallCRDs(t, i.group)
+	}
+	for _, d := range documents {
+		w.create(t, d)
+	}
+	l, err := lab.New(lab.Spec{Name: fmt.Sprintf("r%d", os.Getpid()%1e6), Bin: bin, PlainRouters: true,
+		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
+	must(t, err)
+	w.Lab, w.n, w.socket = l, l.Nodes[0], l.Nodes[0].Socket()
+	t.Cleanup(func() {
+		if t.Failed() {
+			log := strings.Split(w.n.Log(), "\n")
+			t.Logf("end of the log of manxd:\n%s", strings.Join(log[max(0, len(log)-60):], "\n"))
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	listener, err := w.n.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	line := apiserver.NewLineFrom(t, listener, w.server.URL)
+	w.kube = w.server.KubeconfigAt(t, line.URL, "system:serviceaccount:"+daemon)
+	for _, name := range []string{"n1", "n2"} {
+		w.create(t, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Node","metadata":{"name":%q}}`, name))
+	}
+	w.request(t, http.MethodPatch, "/api/v1/nodes/n1/status", fmt.Sprintf(
+		`{"status":{"addresses":[{"type":"InternalIP","address":%q}]}}`, w.n.IP4))
+	return w
+}
+
+// request is one of the administrator.
+func (w *world) request(t *testing.T, verb, path, body string) []byte {
+	t.Helper()
+	return w.server.Request(t, verb, path, []byte(body))
+}
+
+// plurals of the kinds that create knows beside custom resources.
+var plurals = map[string]string{"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings",
+	"Role": "roles", "RoleBinding": "rolebindings", "ServiceAccount": "serviceaccounts", "Node": "nodes",
+	"Namespace": "namespaces", "Pod": "pods", "Service": "services", "ConfigMap": "configmaps", "Secret": "secrets",
+	"NetworkPolicy": "networkpolicies", "EndpointSlice": "endpointslices"}
+
+// create stores an object of Kubernetes as the administrator.
+func (w *world) create(t *testing.T, raw []byte) {
+	t.Helper()
+	var o struct {
+		APIVersion, Kind string
+		Metadata         struct{ Namespace string }
+	}
+	must(t, json.Unmarshal(raw, &o))
+	root := "/apis/" + o.APIVersion
+	if !strings.Contains(o.APIVersion, "/") {
+		root = "/api/" + o.APIVersion
+	}
+	if o.Metadata.Namespace != "" {
+		root += "/namespaces/" + o.Metadata.Namespace
+	}
+	plural := plurals[o.Kind]
+	if plural == "" {
+		t.Fatalf("it is not known where objects of kind %s are", o.Kind)
+	}
+	w.server.Request(t, http.MethodPost, root+"/"+plural, raw)
+}
+
+// custom is where a custom resource is.
+func (w *world) custom(plural string, rest ...string) string {
+	return "/apis/" + string(w.group) + "/" + strings.Join(append([]string{plural}, rest...), "/")
+}
+
+// start runs manxd as the chart does.
+func (w *world) start(t *testing.T) {
+	t.Helper()
+	args := []string{"--kubeconfig=" + w.kube, "--ip=autodetect", "--ip-autodetection-method=kubernetes-internal-ip",
+		"--ipv4pool-cidr=10.10.0.0/24", "--ipv6pool-cidr=none", "--cni-conf-dir=" + w.conf, "--cni-net-dir=" + w.conf}
+	if w.kubernetes() {
+		args = append(args, "--datastore=kubernetes", "--calico-api-group="+string(w.group))
+	} else {
+		args = append(args, "--k8s-node-ref=n1")
+		args = append(args, w.n.EmbedDatastore()...)
+	}
+	if !w.controllers {
+		args = append(args, "--controllers=off")
+	}
+	must(t, w.n.StartManxd(args...))
+	must(t, w.n.Ready(patience))
+}
+
+func (w *world) stop(t *testing.T) {
+	t.Helper()
+	must(t, w.n.Manxd().Stop(patience))
+}
+
+// calls are those of the audit log so far.
+func (w *world) calls(t *testing.T) []rights.Call { return w.callsFrom(t, 0) }
+
+// callsOfStep are those since the mark.
+func (w *world) callsOfStep(t *testing.T) []rights.Call { return w.callsFrom(t, w.marked) }
+
+// unused are the rights that the step has yet to use.
+func (w *world) unused(t *testing.T) []rights.Grant { return rights.Unused(w.needed, w.callsOfStep(t)) }
+
+func (w *world) mark(t *testing.T) { w.marked = len(w.audit(t)) }
+
+// audit is the log, up to its last whole line.
+func (w *world) audit(t *testing.T) []byte {
+	t.Helper()
+	raw, err := os.ReadFile(w.log)
+	if !errors.Is(err, os.ErrNotExist) {
+		must(t, err)
+	}
+	return raw[:bytes.LastIndexByte(raw, '\n')+1]
+}
+
+func (w *world) callsFrom(t *testing.T, at int) []rights.Call {
+	t.Helper()
+	calls, err := rights.Calls(bytes.NewReader(w.audit(t)[at:]))
+	must(t, err)
+	return calls
+}
+
+// cni runs the plugin for a pod's interface as a container runtime does, with the configuration that manxd wrote.
+func (w *world) cni(t *testing.T, verb, pod string) error {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(w.conf, "10-calico.conflist"))
+	must(t, err)
+	var list struct {
+		Name, CNIVersion string
+		Plugins          []map[string]any
+	}
+	must(t, json.Unmarshal(raw, &list))
+	conf := list.Plugins[0]
+	for k, v := range map[string]any{"name": list.Name, "cniVersion": list.CNIVersion, "manxd_socket": w.socket,
+		"nodename_file": filepath.Join(w.n.Dir, "nodename"), "ipam_lock_file": filepath.Join(w.n.Dir, "ipam.lock"),
+		"endpoint_status_dir": filepath.Join(w.n.Dir, "endpoint-status"),
+		"log_file_path":       filepath.Join(w.n.Dir, "cni.log")} {
+		conf[k] = v
+	}
+	if !w.kubernetes() {
+		conf["etcd_endpoints"] = w.n.EtcdSocket()
+	}
+	stdin, err := json.Marshal(conf)
+	must(t, err)
+	for from, to := range map[string]string{"manx-cni": "calico", "manx-cni-direct": "manx-cni-direct"} {
+		err := os.Symlink(filepath.Join(w.Spec.Bin, from), filepath.Join(w.bin, to))
+		if err != nil && !os.IsExist(err) {
+			t.Fatal(err)
+		}
+	}
+	ns := w.Spec.Name + "-" + pod
+	cmd := lab.InNamespace(w.n.Namespace, filepath.Join(w.bin, "calico"))
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+pod, "CNI_NETNS=/run/netns/"+ns,
+		"CNI_IFNAME=eth0", "CNI_PATH="+w.bin, "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME="+pod)
+	cmd.Stdin = bytes.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("CNI %s of pod %s: %w: %s", verb, pod, err, out)
+	}
+	return nil
+}
+
+// addPod makes a pod on the node and has the plugin attach it.
+func (w *world) addPod(t *testing.T, pod, annotations string) {
+	t.Helper()
+	w.create(t, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"namespace":"default",
+		"annotations":{%s}},"spec":{"nodeName":"n1","terminationGracePeriodSeconds":0,
+		"containers":[{"name":"c","image":"i"}]}}`, pod, annotations))
+	ns := w.Spec.Name + "-" + pod
+	out, err := exec.Command("ip", "netns", "add", ns).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", ns).Run() })
+	must(t, w.cni(t, "ADD", pod))
+}
+
+// deletePod has the plugin detach the pod, and deletes it.
+func (w *world) deletePod(t *testing.T, pod string) {
+	t.Helper()
+	must(t, w.cni(t, "DEL", pod))
+	w.request(t, http.MethodDelete, "/api/v1/namespaces/default/pods/"+pod, `{"gracePeriodSeconds":0}`)
+}
