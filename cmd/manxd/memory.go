@@ -20,9 +20,9 @@ const (
 // back, so the more garbage a burst may leave, the more memory is lost for good. While routes pour in, of which learned
 // counts the changes, it runs when the heap has three times what is used: routes live elsewhere than their garbage does,
 // and collecting it earlier costs a third more processor time when that matters most. The memory limit is 256 MB until
-// the use is known, or twice the use; one that does not grow would have the collector run all the time once a peer
-// announces some 100,000 routes. When a burst is over, a start or a full table for instance, the host gets back what it
-// took, the mapped pages of the program's file included. GOGC and GOMEMLIMIT override all of this.
+// the use is known, or two and a half times the use; one that does not grow would have the collector run all the time
+// once a peer announces some 100,000 routes. When a burst is over, a start or a full table for instance, the host gets
+// back what it took, the mapped pages of the program's file included. GOGC and GOMEMLIMIT override all of this.
 func tuneRuntime(ctx context.Context, learned *atomic.Uint64) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -90,7 +90,7 @@ func gcPercent(live uint64, pouring bool) int {
 // route.
 func memoryLimit(live uint64) int64 {
 	const step = 32 << 20
-	return max(smallMemory, int64((2*live+step-1)/step*step))
+	return max(smallMemory, int64((5*live/2+step-1)/step*step))
 }
 
 const (
