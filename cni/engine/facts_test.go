@@ -40,7 +40,13 @@ func TestPolicyOfKubernetesWithEtcd(t *testing.T) {
 	n := newNode(t)
 	other := &model.IPPool{Spec: model.IPPoolSpec{CIDR: "10.66.0.0/24", BlockSize: 28, NodeSelector: "!all()"}}
 	other.Name = "other"
-	n.create(model.ResourceKey(model.KindIPPool, "other"), other)
+	key := model.ResourceKey(model.KindIPPool, "other")
+	n.create(key, other)
+	for s := n.tables.Snapshot(); s.Get(key) == nil; {
+		next, err := n.tables.Wait(t.Context(), s)
+		n.must(err)
+		s = next
+	}
 	k := &cluster{}
 	n.engine = engine.New(engine.Config{Lasting: true, MTUFile: "/nonexistent",
 		Open: func(context.Context, *cni.Config) (engine.Store, func(), error) {
