@@ -15,7 +15,7 @@ const (
 	period = 10 * time.Second
 )
 
-// look is what is known of a file that was read.
+// look holds the attributes of a password file when it was last read.
 type look struct {
 	print            print
 	writing, unclear bool // it must be read again: it was being written, or its print does not say all

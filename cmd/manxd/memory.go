@@ -16,8 +16,8 @@ const (
 )
 
 // tuneRuntime trades memory for processor time, up to a bound. The garbage collector runs seldom until the heap has
-// 64 MB, and then when it has one and a half of what is really used: what lies between objects that stay cannot be given
-// back, so the more garbage a burst may leave, the more memory is lost for good. While routes pour in, of which learned
+// 64 MB, and then when it has one and a half of the live bytes: memory between objects that stay cannot be given back,
+// so the more garbage a burst may leave, the more memory is lost for good. While routes pour in, of which learned
 // counts the changes, it runs when the heap has three times what is used: routes live elsewhere than their garbage does,
 // and collecting it earlier costs a third more processor time when that matters most. The memory limit is 256 MB until
 // the use is known, or two and a half times the use; one that does not grow would have the collector run all the time
@@ -115,7 +115,7 @@ type burst struct {
 // pouring reports whether many routes came a short time ago.
 func (b *burst) pouring() bool { return b.poured > 0 }
 
-// over takes what is in use at each poll, and tells once after each burst that memory should be given back, if that
+// over takes the memory in use at each poll. It reports once after each burst that memory should be given back, if that
 // is worth a garbage collection and the last time was a while ago.
 func (b *burst) over(use memoryUse) bool {
 	calm := use.allocated-b.before < calmRate

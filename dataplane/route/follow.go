@@ -6,7 +6,7 @@ type Changes struct {
 	places map[place]bool
 }
 
-// mostChanges bounds what is remembered; beyond that all rows are looked at.
+// mostChanges bounds how many changed rows are remembered. A follower that has missed more reads all rows.
 const mostChanges = 1 << 14
 
 // Follow begins to remember changes, until Unfollow. All rows are among the first.

@@ -81,7 +81,7 @@ func New(k Kernel, now func() time.Time) *Target {
 	return t
 }
 
-// known is what is known of the place that row n is the first one of.
+// known gathers the state of the place whose first row is n, as decisions need it.
 func (t *Target) known(n uint32) state {
 	r := t.table.row(n)
 	s := state{block: r.is(rowBlock), extras: nothing}
@@ -209,7 +209,7 @@ func (t *Target) touchRow(n uint32) {
 	}
 }
 
-// touchLearned makes the learned prefixes dirty that which accepts, given the number of what BGP says.
+// touchLearned makes a learned prefix dirty if which accepts it; learned is the number of its next hops and metric.
 func (t *Target) touchLearned(which func(p netip.Prefix, learned uint32) bool) {
 	for n := range t.table.rows.All() {
 		if r := t.table.row(n); r.learned != 0 && which(t.table.rows.Prefix(n), r.learned) {
