@@ -49,12 +49,15 @@ func (c *cluster) noteUnknownAnnotations(object string, kind model.Kind, annotat
 		if len(valid) > 0 {
 			text = strings.Join(valid, ", ")
 		}
-		c.note(object, fmt.Sprintf("annotation %s is ignored: it means nothing on a %s (known there: %s)", name, kind, text))
+		c.note(object, fmt.Sprintf("annotation %s is ignored: it means nothing on a %s (known there: %s)", name, kind,
+			text))
 	}
 }
 
 // numberAnnotation reads a number from 0 to limit; otherwise counts if it is absent or cannot be read.
-func (c *cluster) numberAnnotation(object string, annotations map[string]string, name string, limit, otherwise uint32) uint32 {
+func (c *cluster) numberAnnotation(
+	object string, annotations map[string]string, name string, limit, otherwise uint32,
+) uint32 {
 	text, ok := annotations[name]
 	if !ok {
 		return otherwise

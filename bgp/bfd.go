@@ -66,7 +66,9 @@ func (c *cluster) octetAnnotation(object string, annotations map[string]string, 
 	return uint8(n)
 }
 
-func (c *cluster) wordAnnotation(object string, annotations map[string]string, name, otherwise string, words ...string) string {
+func (c *cluster) wordAnnotation(
+	object string, annotations map[string]string, name, otherwise string, words ...string,
+) string {
 	text, ok := annotations[name]
 	if !ok {
 		return otherwise
@@ -80,21 +82,24 @@ func (c *cluster) wordAnnotation(object string, annotations map[string]string, n
 	return otherwise
 }
 
-func (c *cluster) durationAnnotation(object string, annotations map[string]string, name string, otherwise time.Duration) time.Duration {
+func (c *cluster) durationAnnotation(
+	object string, annotations map[string]string, name string, otherwise time.Duration,
+) time.Duration {
 	text, ok := annotations[name]
 	if !ok {
 		return otherwise
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < bfdMinInterval || d > bfdMaxInterval {
-		c.note(object, fmt.Sprintf("annotation %s = %q is ignored: want a duration from %s to %s, such as 300ms", name, text, bfdMinInterval, bfdMaxInterval))
+		c.note(object, fmt.Sprintf("annotation %s = %q is ignored: want a duration from %s to %s, such as 300ms", name,
+			text, bfdMinInterval, bfdMaxInterval))
 		return otherwise
 	}
 	return d
 }
 
-// watch is the setting for one session. It is multihop (RFC 5883) unless both ends see each other on their own subnet, so
-// that the two ends of a session between nodes come to the same answer.
+// watch is the setting for one session. It is multihop (RFC 5883) unless both ends see each other on their own subnet,
+// so that the two ends of a session between nodes come to the same answer.
 func (c *cluster) watch(setting bfdSetting, s Session) BFD {
 	if !setting.Enabled {
 		return BFD{}

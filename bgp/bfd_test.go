@@ -18,8 +18,10 @@ func TestBFDAnnotations(t *testing.T) {
 		note        string
 	}{
 		{"absent", nil, BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, ""},
-		{"defaults", map[string]string{AnnotationBFD: "true"}, BFD{Enabled: true, Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, ""},
-		{"all", map[string]string{AnnotationBFD: "true", AnnotationBFDInterval: "50ms", AnnotationBFDReceive: "1s", AnnotationBFDMultiplier: "5", AnnotationBFDMultihop: "true"},
+		{"defaults", map[string]string{AnnotationBFD: "true"}, BFD{Enabled: true, Transmit: 300 * ms, Receive: 300 * ms,
+			Multiplier: 3}, ""},
+		{"all", map[string]string{AnnotationBFD: "true", AnnotationBFDInterval: "50ms", AnnotationBFDReceive: "1s",
+			AnnotationBFDMultiplier: "5", AnnotationBFDMultihop: "true"},
 			BFD{Enabled: true, Transmit: 50 * ms, Receive: time.Second, Multiplier: 5, Multihop: true}, ""},
 		{"least TTL", map[string]string{AnnotationBFD: "true", AnnotationBFDMultihop: "true",
 			AnnotationBFDMinTTL: "62"},
@@ -28,17 +30,22 @@ func TestBFDAnnotations(t *testing.T) {
 			BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, "1 to 255"},
 		{"TTL 256", map[string]string{AnnotationBFDMinTTL: "256"},
 			BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, `bfd-min-ttl = "256" is ignored`},
-		{"not a word", map[string]string{AnnotationBFD: "yes"}, BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, `"yes" is ignored`},
-		{"too fast", map[string]string{AnnotationBFDInterval: "1ms"}, BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, "10ms to 1m0s"},
-		{"no unit", map[string]string{AnnotationBFDTransmit: "300"}, BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, `"300" is ignored`},
-		{"multiplier 0", map[string]string{AnnotationBFDMultiplier: "0"}, BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, "1 to 255"},
+		{"not a word", map[string]string{AnnotationBFD: "yes"},
+			BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, `"yes" is ignored`},
+		{"too fast", map[string]string{AnnotationBFDInterval: "1ms"},
+			BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, "10ms to 1m0s"},
+		{"no unit", map[string]string{AnnotationBFDTransmit: "300"},
+			BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, `"300" is ignored`},
+		{"multiplier 0", map[string]string{AnnotationBFDMultiplier: "0"},
+			BFD{Transmit: 300 * ms, Receive: 300 * ms, Multiplier: 3}, "1 to 255"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := &cluster{}
 			if got := c.bfd("BGPPeer/p", tc.annotations); got.BFD != tc.want {
 				t.Errorf("bfd = %+v, want %+v", got.BFD, tc.want)
 			}
-			if tc.note == "" && len(c.notices) > 0 || tc.note != "" && (len(c.notices) != 1 || !strings.Contains(c.notices[0].Reason, tc.note)) {
+			if tc.note == "" && len(c.notices) > 0 || tc.note != "" &&
+				(len(c.notices) != 1 || !strings.Contains(c.notices[0].Reason, tc.note)) {
 				t.Errorf("notices %v, want %q", c.notices, tc.note)
 			}
 		})
@@ -56,7 +63,8 @@ func TestBFDIsMultihopUnlessBothSeeEachOther(t *testing.T) {
 	for _, n := range []*node{mk("10.0.0.2/24"), mk("10.0.0.3/32"), mk("10.0.1.4/16")} {
 		c.byAddr[n.addrs[ipv4]] = n
 	}
-	for addr, multihop := range map[string]bool{"10.0.0.2": false, "10.0.0.3": true, "10.0.1.4": true, "10.0.0.254": false, "192.0.2.1": true} {
+	for addr, multihop := range map[string]bool{"10.0.0.2": false, "10.0.0.3": true, "10.0.1.4": true,
+		"10.0.0.254": false, "192.0.2.1": true} {
 		b := c.watch(bfdSetting{BFD: BFD{Enabled: true}, auto: true}, Session{Address: netip.MustParseAddr(addr)})
 		if b.Multihop != multihop {
 			t.Errorf("%s: multihop %t, want %t", addr, b.Multihop, multihop)

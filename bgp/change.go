@@ -6,10 +6,11 @@ import "net/netip"
 type SessionChange int
 
 const (
-	ChangeNone    SessionChange = iota
-	ChangeDefer                 // takes effect with the next OPEN: nothing happens until the session is down for another reason
-	ChangeRestart               // the session goes down and comes back with new settings
-	ChangeReplace               // as ChangeRestart, but the neighbour has to be removed and added
+	ChangeNone SessionChange = iota
+	// takes effect with the next OPEN: nothing happens until the session is down for another reason
+	ChangeDefer
+	ChangeRestart // the session goes down and comes back with new settings
+	ChangeReplace // as ChangeRestart, but the neighbour has to be removed and added
 )
 
 // Resets tells whether the session goes down.
@@ -47,9 +48,11 @@ type Wire struct {
 func (s Session) Wire() Wire {
 	w := Wire{
 		Address: s.Address.Unmap(), Source: s.Source, ReflectorClusterID: s.ReflectorClusterID, Port: s.Port,
-		LocalAS: s.LocalAS, PeerAS: s.PeerAS, AllowOwnAS: min(s.AllowOwnAS, 255), Passive: s.Passive, ReflectorClient: s.ReflectorClient,
-		Password: s.Password, TTLSecurity: s.TTLSecurity,
-		Hold: orDefault(s.HoldSeconds, holdSeconds), Restart: min(orDefault(s.RestartSeconds, defaultRestartSeconds), maxRestartSeconds),
+		LocalAS: s.LocalAS, PeerAS: s.PeerAS, AllowOwnAS: min(s.AllowOwnAS, 255), Passive: s.Passive,
+		ReflectorClient: s.ReflectorClient,
+		Password:        s.Password, TTLSecurity: s.TTLSecurity,
+		Hold: orDefault(s.HoldSeconds, holdSeconds), Restart: min(orDefault(s.RestartSeconds, defaultRestartSeconds),
+			maxRestartSeconds),
 	}
 	w.Keepalive = orDefault(s.KeepaliveSeconds, w.Hold/3)
 	if w.TTLSecurity == 0 {

@@ -138,7 +138,8 @@ func (c *cluster) addNode(name string, v *model.Node, me string) {
 	}
 	c.me = n
 	if n.clusterID != "" && !n.reflects().IsValid() {
-		c.note("Node/"+me, fmt.Sprintf("spec.bgp.routeReflectorClusterID = %q: want an IPv4 address; until then the node is in no mesh and reflects nothing", n.clusterID))
+		c.note("Node/"+me, fmt.Sprintf("spec.bgp.routeReflectorClusterID = %q: want an IPv4 address; until then the "+
+			"node is in no mesh and reflects nothing", n.clusterID))
 	}
 }
 
@@ -163,7 +164,8 @@ func (c *cluster) nodeAddr(n *node, family int, field, text string) netip.Addr {
 		return netip.Addr{}
 	}
 	if other := c.byAddr[a]; other != nil {
-		c.note("Node/"+n.name, fmt.Sprintf("spec.bgp.%s %s is also the address of node %s: give each node its own, or delete the one that is no more", field, a, other.name))
+		c.note("Node/"+n.name, fmt.Sprintf("spec.bgp.%s %s is also the address of node %s: give each node its own, "+
+			"or delete the one that is no more", field, a, other.name))
 		return a
 	}
 	c.byAddr[a] = n

@@ -13,8 +13,8 @@ import (
 // tagging is what prefixAdvertisements say.
 type tagging []Tag
 
-// communities reads prefixAdvertisements. The node's own BGPConfiguration, if it has any, replaces the list of the default
-// as a whole; names are looked up in the same object.
+// communities reads prefixAdvertisements. The node's own BGPConfiguration, if it has any, replaces the list of the
+// default as a whole; names are looked up in the same object.
 func (c *cluster) communities() tagging {
 	object, spec := "BGPConfiguration/default", c.config
 	if own := c.perNode[c.me.name]; len(own.PrefixAdvertisements) > 0 {

@@ -34,15 +34,16 @@ func compileFilters(r model.Reader) map[string]compiled {
 }
 
 // compile makes a list of rules ready. One that cannot be used is left out as a whole, so that no rule ever matches
-// more than it says, or accepts a route without the changes that it should get. Writers check all of this before: such a
-// rule comes from another program.
+// more than it says, or accepts a route without the changes that it should get. Writers check all of this before: such
+// a rule comes from another program.
 func (f *compiled) compile(list string, family int, rules []model.BGPFilterRule) []Rule {
 	var ready []Rule
 	for i, spec := range rules {
 		field := fmt.Sprintf("%s[%d]", list, i)
 		rule, err := compileRule(family, spec)
 		if err != nil {
-			f.problems = append(f.problems, Notice{Object: "BGPFilter/" + f.Name, Reason: fmt.Sprintf("spec.%s is skipped: %v", field, err)})
+			f.problems = append(f.problems, Notice{Object: "BGPFilter/" + f.Name,
+				Reason: fmt.Sprintf("spec.%s is skipped: %v", field, err)})
 			continue
 		}
 		rule.Name = fmt.Sprintf("BGPFilter/%s %s", f.Name, field)
@@ -214,12 +215,14 @@ func asNumbers(list []numorstring.ASNumber) []uint32 {
 	return out
 }
 
-// existing keeps the names of filters that exist, in order. A BGPPeer acts as if it did not name the others, as in Calico.
+// existing keeps the names of filters that exist, in order. A BGPPeer acts as if it did not name the others, as in
+// Calico.
 func (c *cluster) existing(object string, names []string) []string {
 	var kept []string
 	for _, name := range names {
 		if _, ok := c.filters[name]; !ok {
-			c.note(object, fmt.Sprintf("spec.filters: BGPFilter/%s does not exist or cannot be read, so its rules do not apply; create it, or take it off the list", name))
+			c.note(object, fmt.Sprintf("spec.filters: BGPFilter/%s does not exist or cannot be read, so its rules do "+
+				"not apply; create it, or take it off the list", name))
 			continue
 		}
 		kept = append(kept, name)

@@ -94,7 +94,8 @@ func (c *cluster) routerID(setting string) netip.Addr {
 		if a, err := netip.ParseAddr(setting); err == nil && a.Is4() && !a.IsUnspecified() {
 			return a
 		}
-		c.note("Node/"+c.me.name, fmt.Sprintf("CALICO_ROUTER_ID = %q is ignored: want an IPv4 address or \"hash\"", setting))
+		c.note("Node/"+c.me.name, fmt.Sprintf("CALICO_ROUTER_ID = %q is ignored: want an IPv4 address or \"hash\"",
+			setting))
 	}
 	if own.IsValid() {
 		return own

@@ -14,7 +14,8 @@ func TestDrainFollowsTheNodesAnnotations(t *testing.T) {
 	}{
 		{"in service", nil, DrainNone},
 		{"ordered", map[string]string{model.AnnotationDrain: "x"}, DrainDraining},
-		{"ordered and withdrawn", map[string]string{model.AnnotationDrain: "x", model.AnnotationDrained: "y"}, DrainWithdrawn},
+		{"ordered and withdrawn", map[string]string{model.AnnotationDrain: "x", model.AnnotationDrained: "y"},
+			DrainWithdrawn},
 		{"called back", map[string]string{model.AnnotationDrained: "y"}, DrainDraining},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -39,7 +39,8 @@ func (c *cluster) felixPriorities(r model.Reader) [families][]uint32 {
 			if value == nil {
 				continue
 			}
-			m, err := priority(fmt.Sprintf("spec.ip%sElevatedRoutePriority", [families]string{"v4", "v6"}[family]), *value)
+			m, err := priority(fmt.Sprintf("spec.ip%sElevatedRoutePriority", [families]string{"v4", "v6"}[family]),
+				*value)
 			if err != nil {
 				c.note("FelixConfiguration/"+name, "is ignored: "+err.Error())
 				continue

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// Export decides whether a route is sent to a peer, in the order of calico/node: the filters of the session, and if none
-// of their rules matches, what holds for every peer. A filter that accepts a route skips all the rest.
+// Export decides whether a route is sent to a peer, in the order of calico/node: the filters of the session, and if
+// none of their rules matches, what holds for every peer. A filter that accepts a route skips all the rest.
 //
 // It says nothing about what BGP itself keeps from a peer: routes of internal peers from one another (RFC 4456), and
 // those with NO_EXPORT or NO_ADVERTISE (RFC 1997).
@@ -55,7 +55,8 @@ func (d Desired) exportable(c Candidate) (accept bool, rule string) {
 		case p == c.Prefix:
 			return false, fmt.Sprintf("default: own block %s, which no other speaker may announce", p)
 		case contains(p, c.Prefix) && d.elevated(c):
-			return true, fmt.Sprintf("default: priority %d, which is elevated, in own block %s", MaxPriority-c.LocalPref, p)
+			return true, fmt.Sprintf("default: priority %d, which is elevated, in own block %s",
+				MaxPriority-c.LocalPref, p)
 		case contains(p, c.Prefix):
 			return false, fmt.Sprintf("default: hidden in own block %s", p)
 		}

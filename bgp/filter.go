@@ -80,7 +80,9 @@ type Verdict struct {
 // filtered asks the filters of a session in order; false if none of their rules matches.
 func (d Desired) filtered(s Session, c Candidate, export bool) (Verdict, bool) {
 	for _, name := range s.Filters {
-		i, ok := slices.BinarySearchFunc(d.Filters, name, func(f Filter, name string) int { return strings.Compare(f.Name, name) })
+		i, ok := slices.BinarySearchFunc(d.Filters, name, func(f Filter, name string) int {
+			return strings.Compare(f.Name, name)
+		})
 		if !ok {
 			continue
 		}

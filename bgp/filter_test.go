@@ -11,7 +11,8 @@ import (
 func filtered(t testing.TB, peer string, lines ...string) (Desired, Session) {
 	t.Helper()
 	d := compute(t, "a", append(lines, `node a {"bgp":{"ipv4Address":"10.192.0.2/24","ipv6Address":"fd00:192::2/64"}}`,
-		`peer p {"peerIP":`+peer+`,"filters":["f","g"]}`, `config default {"nodeToNodeMeshEnabled":false}`, `filter g {}`)...)
+		`peer p {"peerIP":`+peer+`,"filters":["f","g"]}`, `config default {"nodeToNodeMeshEnabled":false}`,
+		`filter g {}`)...)
 	if len(d.Sessions) != 1 {
 		t.Fatalf("sessions %v, notices %v", showAll(d.Sessions), showNotices(d))
 	}
@@ -30,13 +31,15 @@ func learned(prefix string) Candidate {
 }
 
 func ownRoute(prefix, device string) Candidate {
-	return Candidate{Prefix: netip.MustParsePrefix(prefix), Source: SourceOwn, Interface: device, LocalPref: MaxPriority - NormalPriority}
+	return Candidate{Prefix: netip.MustParsePrefix(prefix), Source: SourceOwn, Interface: device,
+		LocalPref: MaxPriority - NormalPriority}
 }
 
 func TestConditions(t *testing.T) {
 	with := func(c Candidate, change func(*Candidate)) Candidate { change(&c); return c }
 	tagged := with(learned("10.1.2.0/24"), func(c *Candidate) {
-		c.Communities, c.LargeCommunities, c.ASPath = []uint32{65000<<16 | 100}, [][3]uint32{{65000, 1, 2}}, []uint32{65001, 65002, 65003}
+		c.Communities, c.LargeCommunities, c.ASPath = []uint32{65000<<16 | 100}, [][3]uint32{{65000, 1, 2}},
+			[]uint32{65001, 65002, 65003}
 	})
 	for _, c := range []struct {
 		rule       string
@@ -45,31 +48,57 @@ func TestConditions(t *testing.T) {
 		yes, no    []Candidate
 	}{
 		{"none", `"interface":""`, external, []Candidate{learned("0.0.0.0/0"), ownRoute("10.1.2.3/32", "cali1")}, nil},
-		{"Equal", `"cidr":"10.1.0.0/16","matchOperator":"Equal"`, external, []Candidate{learned("10.1.0.0/16")}, []Candidate{learned("10.1.0.0/17"), learned("10.0.0.0/8"), learned("10.2.0.0/16")}},
-		{"NotEqual", `"cidr":"10.1.0.0/16","matchOperator":"NotEqual"`, external, []Candidate{learned("10.1.0.0/17"), learned("10.0.0.0/8")}, []Candidate{learned("10.1.0.0/16")}},
-		{"In", `"cidr":"10.1.0.0/16","matchOperator":"In"`, external, []Candidate{learned("10.1.0.0/16"), learned("10.1.255.255/32")}, []Candidate{learned("10.0.0.0/15"), learned("10.2.0.0/24")}},
-		{"NotIn", `"cidr":"10.1.0.0/16","matchOperator":"NotIn"`, external, []Candidate{learned("10.0.0.0/15"), learned("10.2.0.0/24")}, []Candidate{learned("10.1.0.0/16"), learned("10.1.1.0/24")}},
+		{"Equal", `"cidr":"10.1.0.0/16","matchOperator":"Equal"`, external, []Candidate{learned("10.1.0.0/16")},
+			[]Candidate{learned("10.1.0.0/17"), learned("10.0.0.0/8"), learned("10.2.0.0/16")}},
+		{"NotEqual", `"cidr":"10.1.0.0/16","matchOperator":"NotEqual"`, external,
+			[]Candidate{learned("10.1.0.0/17"), learned("10.0.0.0/8")}, []Candidate{learned("10.1.0.0/16")}},
+		{"In", `"cidr":"10.1.0.0/16","matchOperator":"In"`, external,
+			[]Candidate{learned("10.1.0.0/16"), learned("10.1.255.255/32")},
+			[]Candidate{learned("10.0.0.0/15"), learned("10.2.0.0/24")}},
+		{"NotIn", `"cidr":"10.1.0.0/16","matchOperator":"NotIn"`, external,
+			[]Candidate{learned("10.0.0.0/15"), learned("10.2.0.0/24")},
+			[]Candidate{learned("10.1.0.0/16"), learned("10.1.1.0/24")}},
 		{"In with lengths", `"cidr":"10.1.0.0/16","matchOperator":"In","prefixLength":{"min":20,"max":24}`, external,
-			[]Candidate{learned("10.1.0.0/20"), learned("10.1.1.0/24")}, []Candidate{learned("10.1.0.0/19"), learned("10.1.1.0/25"), learned("10.2.0.0/24")}},
-		{"a least length below that of the CIDR", `"cidr":"10.1.0.0/16","matchOperator":"In","prefixLength":{"min":8}`, external, []Candidate{learned("10.1.0.0/16"), learned("10.1.0.0/32")}, []Candidate{learned("10.0.0.0/8")}},
-		{"a greatest length below that of the CIDR", `"cidr":"10.1.0.0/16","matchOperator":"In","prefixLength":{"max":8}`, external, nil, []Candidate{learned("10.1.0.0/16"), learned("10.0.0.0/8")}},
-		{"NotIn with lengths", `"cidr":"10.1.0.0/16","matchOperator":"NotIn","prefixLength":{"max":24}`, external, []Candidate{learned("10.1.1.0/25"), learned("10.2.0.0/24")}, []Candidate{learned("10.1.1.0/24")}},
-		{"host bits in the CIDR count for nothing", `"cidr":"10.1.2.3/16","matchOperator":"Equal"`, external, []Candidate{learned("10.1.0.0/16")}, nil},
-		{"source", `"source":"RemotePeers"`, external, []Candidate{learned("10.1.0.0/16")}, []Candidate{ownRoute("10.1.0.0/16", "")}},
-		{"interface", `"interface":"cali*"`, external, []Candidate{ownRoute("10.1.0.1/32", "cali123")}, []Candidate{ownRoute("10.1.0.1/32", "tunl0"), ownRoute("10.1.0.0/26", ""), learned("10.1.0.0/16")}},
-		{"interface and cidr", `"interface":"cali1","cidr":"10.1.0.0/16","matchOperator":"In"`, external, []Candidate{ownRoute("10.1.0.1/32", "cali1")}, []Candidate{ownRoute("10.2.0.1/32", "cali1"), ownRoute("10.1.0.1/32", "cali10")}},
-		{"any interface needs one", `"interface":"*"`, external, []Candidate{ownRoute("10.1.0.1/32", "x")}, []Candidate{ownRoute("10.1.0.0/26", "")}},
+			[]Candidate{learned("10.1.0.0/20"), learned("10.1.1.0/24")},
+			[]Candidate{learned("10.1.0.0/19"), learned("10.1.1.0/25"), learned("10.2.0.0/24")}},
+		{"a least length below that of the CIDR", `"cidr":"10.1.0.0/16","matchOperator":"In","prefixLength":{"min":8}`,
+			external, []Candidate{learned("10.1.0.0/16"), learned("10.1.0.0/32")}, []Candidate{learned("10.0.0.0/8")}},
+		{"a greatest length below that of the CIDR",
+			`"cidr":"10.1.0.0/16","matchOperator":"In","prefixLength":{"max":8}`, external, nil,
+			[]Candidate{learned("10.1.0.0/16"), learned("10.0.0.0/8")}},
+		{"NotIn with lengths", `"cidr":"10.1.0.0/16","matchOperator":"NotIn","prefixLength":{"max":24}`, external,
+			[]Candidate{learned("10.1.1.0/25"), learned("10.2.0.0/24")}, []Candidate{learned("10.1.1.0/24")}},
+		{"host bits in the CIDR count for nothing", `"cidr":"10.1.2.3/16","matchOperator":"Equal"`, external,
+			[]Candidate{learned("10.1.0.0/16")}, nil},
+		{"source", `"source":"RemotePeers"`, external, []Candidate{learned("10.1.0.0/16")},
+			[]Candidate{ownRoute("10.1.0.0/16", "")}},
+		{"interface", `"interface":"cali*"`, external, []Candidate{ownRoute("10.1.0.1/32", "cali123")},
+			[]Candidate{ownRoute("10.1.0.1/32", "tunl0"), ownRoute("10.1.0.0/26", ""), learned("10.1.0.0/16")}},
+		{"interface and cidr", `"interface":"cali1","cidr":"10.1.0.0/16","matchOperator":"In"`, external,
+			[]Candidate{ownRoute("10.1.0.1/32", "cali1")}, []Candidate{ownRoute("10.2.0.1/32", "cali1"),
+				ownRoute("10.1.0.1/32", "cali10")}},
+		{"any interface needs one", `"interface":"*"`, external, []Candidate{ownRoute("10.1.0.1/32", "x")},
+			[]Candidate{ownRoute("10.1.0.0/26", "")}},
 		{"eBGP", `"peerType":"eBGP"`, external, []Candidate{learned("10.1.0.0/16")}, nil},
 		{"eBGP to an internal peer", `"peerType":"eBGP"`, internal, nil, []Candidate{learned("10.1.0.0/16")}},
 		{"iBGP", `"peerType":"iBGP"`, internal, []Candidate{learned("10.1.0.0/16")}, nil},
-		{"localASNumber decides what is internal", `"peerType":"iBGP"`, external + `,"localASNumber":65001`, []Candidate{learned("10.1.0.0/16")}, nil},
-		{"community", `"communities":{"values":["65000:100"]}`, external, []Candidate{tagged}, []Candidate{learned("10.1.0.0/16")}},
-		{"large community", `"communities":{"values":["65000:1:2"]}`, external, []Candidate{tagged}, []Candidate{learned("10.1.0.0/16")}},
+		{"localASNumber decides what is internal", `"peerType":"iBGP"`, external + `,"localASNumber":65001`,
+			[]Candidate{learned("10.1.0.0/16")}, nil},
+		{"community", `"communities":{"values":["65000:100"]}`, external, []Candidate{tagged},
+			[]Candidate{learned("10.1.0.0/16")}},
+		{"large community", `"communities":{"values":["65000:1:2"]}`, external, []Candidate{tagged},
+			[]Candidate{learned("10.1.0.0/16")}},
 		{"communities of own routes are no condition", `"communities":{"values":["65000:100"]}`, external, nil,
-			[]Candidate{with(ownRoute("10.1.0.0/26", ""), func(c *Candidate) { c.Communities = []uint32{65000<<16 | 100} })}},
-		{"AS path", `"asPathPrefix":[65001,"65002"]`, external, []Candidate{tagged}, []Candidate{learned("10.1.0.0/16"), with(tagged, func(c *Candidate) { c.ASPath = []uint32{65002, 65001} })}},
-		{"priority", `"priority":100`, external, []Candidate{with(learned("10.1.0.0/16"), func(c *Candidate) { c.LocalPref = 2147483547 })}, []Candidate{learned("10.1.0.0/16")}},
-		{"all must hold", `"priority":1024,"interface":"cali*","source":"RemotePeers"`, external, nil, []Candidate{ownRoute("10.1.0.1/32", "cali1")}},
+			[]Candidate{with(ownRoute("10.1.0.0/26", ""),
+				func(c *Candidate) { c.Communities = []uint32{65000<<16 | 100} })}},
+		{"AS path", `"asPathPrefix":[65001,"65002"]`, external, []Candidate{tagged},
+			[]Candidate{learned("10.1.0.0/16"),
+				with(tagged, func(c *Candidate) { c.ASPath = []uint32{65002, 65001} })}},
+		{"priority", `"priority":100`, external,
+			[]Candidate{with(learned("10.1.0.0/16"), func(c *Candidate) { c.LocalPref = 2147483547 })},
+			[]Candidate{learned("10.1.0.0/16")}},
+		{"all must hold", `"priority":1024,"interface":"cali*","source":"RemotePeers"`, external, nil,
+			[]Candidate{ownRoute("10.1.0.1/32", "cali1")}},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			d, s := filtered(t, c.peer, `filter f {"exportV4":[{`+c.conditions+`,"action":"Reject"}]}`)
@@ -93,10 +122,13 @@ func TestOperations(t *testing.T) {
 	}{
 		{"add a community, in order", `{"addCommunity":{"value":"65000:1"}}`, "100 [65000:1 65000:2] [] [65001]"},
 		{"one that is there already", `{"addCommunity":{"value":"65000:2"}}`, "100 [65000:2] [] [65001]"},
-		{"add a large community", `{"addCommunity":{"value":"4294967295:1:2"}}`, "100 [65000:2] [[4294967295 1 2]] [65001]"},
+		{"add a large community", `{"addCommunity":{"value":"4294967295:1:2"}}`,
+			"100 [65000:2] [[4294967295 1 2]] [65001]"},
 		{"set the priority", `{"setPriority":{"value":256}}`, "2147483391 [65000:2] [] [65001]"},
-		{"prepend: the path starts with the list", `{"prependASPath":{"prefix":[65000,"65001"]}}`, "100 [65000:2] [] [65000 65001 65001]"},
-		{"the last one counts", `{"setPriority":{"value":1}},{"prependASPath":{"prefix":[1]}},{"setPriority":{"value":2}},{"prependASPath":{"prefix":[2]}}`, "2147483645 [65000:2] [] [2 1 65001]"},
+		{"prepend: the path starts with the list", `{"prependASPath":{"prefix":[65000,"65001"]}}`,
+			"100 [65000:2] [] [65000 65001 65001]"},
+		{"the last one counts",
+			`{"setPriority":{"value":1}},{"prependASPath":{"prefix":[1]}},{"setPriority":{"value":2}},{"prependASPath":{"prefix":[2]}}`, "2147483645 [65000:2] [] [2 1 65001]"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			d, s := filtered(t, external, `filter f {"importV4":[{"action":"Accept","operations":[`+c.operations+`]}]}`)
@@ -121,7 +153,8 @@ func showChanged(c Candidate) string {
 
 // The first rule that matches decides, then the next filter is asked, then what holds for all.
 func TestOrderOfRulesAndFilters(t *testing.T) {
-	d, s := filtered(t, external, `filter f {"importV4":[{"action":"Accept","cidr":"10.1.1.0/24","matchOperator":"In"},{"action":"Reject","cidr":"10.1.0.0/16","matchOperator":"In"}],"exportV4":[{"action":"Reject"}],"importV6":[{"action":"Reject"}]}`,
+	d, s := filtered(t, external,
+		`filter f {"importV4":[{"action":"Accept","cidr":"10.1.1.0/24","matchOperator":"In"},{"action":"Reject","cidr":"10.1.0.0/16","matchOperator":"In"}],"exportV4":[{"action":"Reject"}],"importV6":[{"action":"Reject"}]}`,
 		`filter h {"importV4":[{"action":"Reject"}]}`)
 	d.Sessions, s.Filters = nil, []string{"f", "gone", "h"}
 	for prefix, want := range map[string]string{
@@ -137,7 +170,8 @@ func TestOrderOfRulesAndFilters(t *testing.T) {
 
 // IPv6 sessions have lists of their own.
 func TestFamiliesOfFilters(t *testing.T) {
-	d, s := filtered(t, externalV6, `filter f {"importV4":[{"action":"Reject"}],"exportV6":[{"action":"Accept","cidr":"fd00::/8","matchOperator":"In","prefixLength":{"min":48,"max":64}}]}`)
+	d, s := filtered(t, externalV6,
+		`filter f {"importV4":[{"action":"Reject"}],"exportV6":[{"action":"Accept","cidr":"fd00::/8","matchOperator":"In","prefixLength":{"min":48,"max":64}}]}`)
 	if v := d.Import(s, learned("fd01::/64")); v.Rule != "default: every route is accepted" {
 		t.Error(v)
 	}
@@ -152,17 +186,20 @@ func TestFamiliesOfFilters(t *testing.T) {
 // Two clusters: one announces workloads that move with priority 100 and marks them for the other one, which gives them
 // the same priority.
 func TestPriorityAcrossClusters(t *testing.T) {
-	send, s := filtered(t, external, `filter f {"exportV4":[{"action":"Accept","peerType":"eBGP","priority":100,"operations":[{"addCommunity":{"value":"65000:100"}},{"prependASPath":{"prefix":[65000,65001]}}]}]}`, `pool p {"cidr":"10.1.0.0/16"}`)
+	send, s := filtered(t, external,
+		`filter f {"exportV4":[{"action":"Accept","peerType":"eBGP","priority":100,"operations":[{"addCommunity":{"value":"65000:100"}},{"prependASPath":{"prefix":[65000,65001]}}]}]}`, `pool p {"cidr":"10.1.0.0/16"}`)
 	moving := ownRoute("10.1.0.5/32", "cali1")
 	moving.LocalPref = MaxPriority - 100
 	sent := send.Export(s, moving)
 	if got := showChanged(sent.Route); !sent.Accept || got != "2147483547 [65000:100] [] [65000 65001]" {
 		t.Errorf("%+v %s", sent, got)
 	}
-	if v := send.Export(s, ownRoute("10.1.0.6/32", "cali1")); v.Rule != "default: inside pool 10.1.0.0/16" || len(v.Route.Communities) > 0 {
+	if v := send.Export(s, ownRoute("10.1.0.6/32", "cali1")); v.Rule != "default: inside pool 10.1.0.0/16" ||
+		len(v.Route.Communities) > 0 {
 		t.Errorf("%+v", v)
 	}
-	receive, s := filtered(t, external, `filter f {"importV4":[{"action":"Accept","peerType":"eBGP","communities":{"values":["65000:100"]},"operations":[{"setPriority":{"value":100}}]}]}`)
+	receive, s := filtered(t, external,
+		`filter f {"importV4":[{"action":"Accept","peerType":"eBGP","communities":{"values":["65000:100"]},"operations":[{"setPriority":{"value":100}}]}]}`)
 	got := sent.Route
 	got.Source, got.LocalPref = SourceExternal, 100
 	if v := receive.Import(s, got); v.Route.LocalPref != 2147483547 {
@@ -194,7 +231,8 @@ func TestRulesThatCannotBeUsed(t *testing.T) {
 		`{"action":"Accept","operations":[{"setPriority":{"value":2147483647}}]}`:                             "operations[0].setPriority.value = 2147483647",
 		`{"action":"Accept","operations":[{"prependASPath":{"prefix":[]}}]}`:                                  "operations[0].prependASPath.prefix is empty",
 	} {
-		d, s := filtered(t, external, `filter f {"exportV4":[`+rule+`,{"action":"Reject","cidr":"10.7.0.0/16","matchOperator":"Equal"}]}`)
+		d, s := filtered(t, external, `filter f {"exportV4":[`+rule+
+			`,{"action":"Reject","cidr":"10.7.0.0/16","matchOperator":"Equal"}]}`)
 		wantNotices(t, d, "BGPFilter/f: spec.exportV4[0] is skipped: "+problem)
 		if v := d.Export(s, learned("10.1.0.0/16")); !strings.HasPrefix(v.Rule, "default:") {
 			t.Errorf("%s: %s", rule, v.Rule)
@@ -207,7 +245,8 @@ func TestRulesThatCannotBeUsed(t *testing.T) {
 
 func TestFiltersOfSessions(t *testing.T) {
 	d := compute(t, "a", v4node("a", "10.192.0.2"), v4node("b", "10.192.0.3"), v4node("c", "10.192.0.4"),
-		`peer p {"peerIP":"10.192.0.3","asNumber":64512,"filters":["z","missing","a.b","z"]}`, `peer other {"node":"b","peerIP":"1.2.3.4","asNumber":1,"filters":["unused"]}`,
+		`peer p {"peerIP":"10.192.0.3","asNumber":64512,"filters":["z","missing","a.b","z"]}`,
+		`peer other {"node":"b","peerIP":"1.2.3.4","asNumber":1,"filters":["unused"]}`,
 		`filter z {}`, `filter a.b {"exportV4":[{"action":"Reject"}]}`, `filter unused {"exportV4":[{}]}`)
 	names := map[string]string{}
 	for _, s := range d.Sessions {
@@ -220,14 +259,16 @@ func TestFiltersOfSessions(t *testing.T) {
 		t.Errorf("filters %+v", d.Filters)
 	}
 	got := showNotices(d)
-	if len(got) != 2 || !strings.Contains(got[0]+got[1], "BGPPeer/p: spec.filters: BGPFilter/missing does not exist") || strings.Contains(got[0]+got[1], "unused") {
+	if len(got) != 2 || !strings.Contains(got[0]+got[1], "BGPPeer/p: spec.filters: BGPFilter/missing does not exist") ||
+		strings.Contains(got[0]+got[1], "unused") {
 		t.Errorf("notices %q", got)
 	}
 }
 
 // The speaker relies on bounds that lie within those of the CIDR.
 func TestLengthsAreBoundedByTheCIDR(t *testing.T) {
-	d, _ := filtered(t, external, `filter f {"exportV4":[{"action":"Reject","cidr":"10.1.0.0/16","matchOperator":"In","prefixLength":{"min":8,"max":24}}]}`)
+	d, _ := filtered(t, external,
+		`filter f {"exportV4":[{"action":"Reject","cidr":"10.1.0.0/16","matchOperator":"In","prefixLength":{"min":8,"max":24}}]}`)
 	if m := d.Filters[0].ExportV4[0].Prefix; m.Min != 16 || m.Max != 24 {
 		t.Errorf("%+v", m)
 	}

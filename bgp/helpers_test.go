@@ -18,7 +18,8 @@ func object(t testing.TB, kind model.Kind, name, spec string) *model.Object {
 	if at := strings.Index(spec, "@"); at >= 0 { // labels follow: {...}@{"rack":"a"}
 		spec, meta = spec[:at], `,"labels":`+spec[at+1:]
 	}
-	raw := fmt.Sprintf(`{"kind":%q,"apiVersion":"projectcalico.org/v3","metadata":{"name":%q%s},"spec":%s}`, kind, name, meta, spec)
+	raw := fmt.Sprintf(`{"kind":%q,"apiVersion":"projectcalico.org/v3","metadata":{"name":%q%s},"spec":%s}`, kind, name,
+		meta, spec)
 	if !json.Valid([]byte(raw)) {
 		t.Fatalf("bad test object: %s", raw)
 	}
@@ -36,11 +37,12 @@ func unchecked(key model.Key, raw string) (*model.Object, error) {
 	return model.NewObject(key, value), err
 }
 
-// world makes objects from lines "KIND NAME JSON". Kinds: node, peer, config, pool, filter, felix, wep (in namespace "default").
-// "block NODE CIDR STATE" is a block affinity.
+// world makes objects from lines "KIND NAME JSON". Kinds: node, peer, config, pool, filter, felix, wep (in namespace
+// "default"). "block NODE CIDR STATE" is a block affinity.
 func world(t testing.TB, lines ...string) []*model.Object {
 	t.Helper()
-	kinds := map[string]model.Kind{"node": model.KindNode, "peer": model.KindBGPPeer, "config": model.KindBGPConfiguration, "pool": model.KindIPPool, "wep": model.KindWorkloadEndpoint,
+	kinds := map[string]model.Kind{"node": model.KindNode, "peer": model.KindBGPPeer,
+		"config": model.KindBGPConfiguration, "pool": model.KindIPPool, "wep": model.KindWorkloadEndpoint,
 		"filter": model.KindBGPFilter, "felix": model.KindFelixConfiguration}
 	var objects []*model.Object
 	for _, line := range lines {
@@ -70,7 +72,8 @@ func world(t testing.TB, lines ...string) []*model.Object {
 
 // node makes the line of a node with an IPv4 address and more fields of spec.bgp.
 func v4node(name, addr string, more ...string) string {
-	return fmt.Sprintf(`node %s {"bgp":{"ipv4Address":"%s/24"%s}}`, name, addr, strings.Join(append([]string{""}, more...), ","))
+	return fmt.Sprintf(`node %s {"bgp":{"ipv4Address":"%s/24"%s}}`, name, addr,
+		strings.Join(append([]string{""}, more...), ","))
 }
 
 // show writes what tests look at most: "10.0.0.2:179 mesh 64512-64512 passive from BGPConfiguration/default".
@@ -79,7 +82,8 @@ func show(s Session) string {
 	if s.Passive {
 		role = "passive"
 	}
-	return fmt.Sprintf("%s:%d %s %d-%d %s from %s", s.Address, s.Port, s.Type, s.LocalAS, s.PeerAS, role, strings.Join(s.From, "+"))
+	return fmt.Sprintf("%s:%d %s %d-%d %s from %s", s.Address, s.Port, s.Type, s.LocalAS, s.PeerAS, role,
+		strings.Join(s.From, "+"))
 }
 
 func showAll(sessions []Session) []string {
@@ -103,7 +107,8 @@ func showNotices(d Desired) []string {
 		out = append(out, n.Object+": "+n.Reason)
 	}
 	for _, c := range d.Conflicts {
-		out = append(out, fmt.Sprintf("conflict %s kept %s dropped %s: %s", c.Address, c.Kept, strings.Join(c.Dropped, "+"), c.Reason))
+		out = append(out, fmt.Sprintf("conflict %s kept %s dropped %s: %s", c.Address, c.Kept,
+			strings.Join(c.Dropped, "+"), c.Reason))
 	}
 	return out
 }

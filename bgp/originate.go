@@ -130,7 +130,8 @@ func (c *cluster) ownBlocks(r model.Reader) map[netip.Prefix]bool {
 	return blocks
 }
 
-// ownAddresses lists the addresses of the node's workloads, with floating ones that are in use, and of its tunnel devices, with the device of each.
+// ownAddresses lists the addresses of the node's workloads, with floating ones that are in use, and of its tunnel
+// devices, with the device of each.
 func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
 	devices := map[netip.Prefix]string{}
 	put := func(a netip.Addr, device string) {

@@ -58,7 +58,8 @@ func (c *cluster) peerings(r model.Reader) []*peering {
 			c.note(p.object, "is skipped: "+err.Error())
 			continue
 		}
-		p.restart = c.seconds(p.object, "spec.maxRestartTime", p.spec.MaxRestartTime, maxRestartSeconds, defaultRestartSeconds)
+		p.restart = c.seconds(p.object, "spec.maxRestartTime", p.spec.MaxRestartTime, maxRestartSeconds,
+			defaultRestartSeconds)
 		p.keepalive = c.seconds(p.object, "spec.keepaliveTime", p.spec.KeepaliveTime, maxKeepaliveSeconds, 0)
 		p.maxPrefixes = c.numberAnnotation(p.object, v.Annotations, AnnotationMaxPrefixes, math.MaxInt32, 0)
 		p.bfd = c.bfd(p.object, v.Annotations)
@@ -120,7 +121,8 @@ func parseGateway(text string, peer netip.Addr) (netip.Addr, error) {
 		return netip.Addr{}, fmt.Errorf("spec.reachableBy = %q: want the address of the gateway to spec.peerIP", text)
 	}
 	if via.Is4() != peer.Is4() {
-		return netip.Addr{}, fmt.Errorf("spec.reachableBy = %s: want an %s address, as spec.peerIP %s is one", text, familyNames[familyOf(peer)], peer)
+		return netip.Addr{}, fmt.Errorf("spec.reachableBy = %s: want an %s address, as spec.peerIP %s is one", text,
+			familyNames[familyOf(peer)], peer)
 	}
 	return via, nil
 }
@@ -139,7 +141,8 @@ func localSide(s model.BGPPeerSpec) (local func(*node) bool, group int, err erro
 // parsePeerIP reads "IP", "IPv4:port" and "[IPv6]:port". Port 0 means that none is given.
 func parsePeerIP(text string) (addr netip.Addr, port uint16, err error) {
 	host := text
-	if i := strings.LastIndexByte(text, ':'); i >= 0 && (strings.HasPrefix(text, "[") || strings.Count(text, ":") == 1) {
+	if i := strings.LastIndexByte(text, ':'); i >= 0 &&
+		(strings.HasPrefix(text, "[") || strings.Count(text, ":") == 1) {
 		if !strings.HasSuffix(text, "]") {
 			n, err := strconv.ParseUint(text[i+1:], 10, 16)
 			if err != nil || n == 0 {
@@ -153,7 +156,8 @@ func parsePeerIP(text string) (addr netip.Addr, port uint16, err error) {
 	}
 	addr, err = netip.ParseAddr(host)
 	if err != nil || addr.IsUnspecified() || addr.IsMulticast() {
-		return netip.Addr{}, 0, fmt.Errorf("spec.peerIP = %q: want the address of one host, as IP, IP:PORT or [IPV6]:PORT", text)
+		return netip.Addr{}, 0, fmt.Errorf("spec.peerIP = %q: want the address of one host, as IP, IP:PORT or "+
+			"[IPV6]:PORT", text)
 	}
 	return addr.Unmap(), port, nil
 }
@@ -180,7 +184,8 @@ func (c *cluster) seconds(object, field string, d *metav1.Duration, limit, other
 // noteWithoutEffect says which fields have no effect.
 func (p *peering) noteWithoutEffect(c *cluster) {
 	if p.remote != nil && p.spec.LocalASNumber != nil {
-		c.note(p.object, "spec.localASNumber has no effect: it goes with spec.peerIP and spec.localWorkloadSelector only")
+		c.note(p.object, "spec.localASNumber has no effect: it goes with spec.peerIP and "+
+			"spec.localWorkloadSelector only")
 	}
 	if !p.addr.IsValid() && p.spec.NumAllowedLocalASNumbers != nil {
 		c.note(p.object, "spec.numAllowedLocalASNumbers has no effect: it goes with spec.peerIP only")

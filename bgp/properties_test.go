@@ -17,7 +17,8 @@ import (
 func randomCluster(r *rand.Rand) (nodes []string, objects []string) {
 	pick := func(choices ...string) string { return choices[r.IntN(len(choices))] }
 	n := 2 + r.IntN(6)
-	objects = append(objects, fmt.Sprintf(`config default {"nodeToNodeMeshEnabled":%s%s%s}`, pick("true", "false"), pick("", `,"asNumber":64600`), pick("", `,"listenPort":180`)))
+	objects = append(objects, fmt.Sprintf(`config default {"nodeToNodeMeshEnabled":%s%s%s}`, pick("true", "false"),
+		pick("", `,"asNumber":64600`), pick("", `,"listenPort":180`)))
 	var addrs []string
 	for i := range n {
 		name := fmt.Sprintf("n%d", i)
@@ -31,7 +32,8 @@ func randomCluster(r *rand.Rand) (nodes []string, objects []string) {
 			bgp, v4 = bgp[1:], ""
 		}
 		addrs = append(addrs, v4, v6)
-		extra := pick("", "", `,"asNumber":65001`, fmt.Sprintf(`,"asNumber":%d`, 65100+i)) + pick("", "", `,"routeReflectorClusterID":"10.9.9.9"`, `,"routeReflectorClusterID":"10.9.9.8"`)
+		extra := pick("", "", `,"asNumber":65001`, fmt.Sprintf(`,"asNumber":%d`, 65100+i)) +
+			pick("", "", `,"routeReflectorClusterID":"10.9.9.9"`, `,"routeReflectorClusterID":"10.9.9.8"`)
 		spec := bgp[0]
 		if len(bgp) == 2 {
 			spec += "," + bgp[1]
@@ -50,7 +52,8 @@ func randomCluster(r *rand.Rand) (nodes []string, objects []string) {
 				pick("", `,"localASNumber":65222`)
 		}
 		objects = append(objects, fmt.Sprintf(`peer p%d {%s%s%s%s}`, r.IntN(10)*10+i, side, far,
-			pick("", `,"ttlSecurity":1`), pick("", fmt.Sprintf(`,"password":{"secretKeyRef":{"name":"s","key":"k%d"}}`, i))))
+			pick("", `,"ttlSecurity":1`), pick("", fmt.Sprintf(`,"password":{"secretKeyRef":{"name":"s","key":"k%d"}}`,
+				i))))
 	}
 	return nodes, objects
 }
@@ -164,9 +167,14 @@ func TestPermutations(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		nodes, lines := randomCluster(r)
-		lines = append(lines, v4node("twin", "10.0.0.1"), `peer bad {"peerIP":"x"}`, `peer odd {"peerIP":"10.0.0.1","asNumber":5}`, `pool p {"cidr":"10.1.0.0/16"}`, `pool q {"cidr":"10.2.0.0/16","disableBGPExport":true}`,
-			"block n0 10.1.2.0/26 confirmed", "block n0 10.1.1.0/26", "block n0 10.2.1.0/26 confirmed", `wep w {"node":"n0","ipNetworks":["10.1.9.1/32"]}`,
-			`wep x {"node":"n0","interfaceName":"cali1","ipNetworks":["10.1.9.1/32","10.1.1.7/32"]}`, `felix default {"ipv4ElevatedRoutePriority":77}`, `peer filtered {"peerIP":"192.0.2.1","asNumber":9,"filters":["g","none","f"]}`,
+		lines = append(lines, v4node("twin", "10.0.0.1"), `peer bad {"peerIP":"x"}`,
+			`peer odd {"peerIP":"10.0.0.1","asNumber":5}`, `pool p {"cidr":"10.1.0.0/16"}`,
+			`pool q {"cidr":"10.2.0.0/16","disableBGPExport":true}`,
+			"block n0 10.1.2.0/26 confirmed", "block n0 10.1.1.0/26", "block n0 10.2.1.0/26 confirmed",
+			`wep w {"node":"n0","ipNetworks":["10.1.9.1/32"]}`,
+			`wep x {"node":"n0","interfaceName":"cali1","ipNetworks":["10.1.9.1/32","10.1.1.7/32"]}`,
+			`felix default {"ipv4ElevatedRoutePriority":77}`,
+			`peer filtered {"peerIP":"192.0.2.1","asNumber":9,"filters":["g","none","f"]}`,
 			`filter f {"exportV4":[{"action":"Accept","interface":"cali*"},{"action":"x"}],"importV4":[{"action":"Accept","operations":[{"setPriority":{"value":9}}]}]}`, `filter g {"exportV4":[{"action":"Reject","cidr":"x","matchOperator":"In"}]}`)
 		objects := world(t, lines...)
 		for _, me := range nodes[:2] {
@@ -185,13 +193,18 @@ func TestPermutations(t *testing.T) {
 // Whatever a filter says, each route is decided about, the same way each time, and what is announced to nobody is not
 // originated.
 func FuzzFilters(f *testing.F) {
-	f.Add(`{"action":"Accept","cidr":"10.1.0.0/16","matchOperator":"NotIn","prefixLength":{"min":20,"max":8},"operations":[{"prependASPath":{"prefix":[1,"1.1"]}},{"addCommunity":{"value":"1:2:3"}},{"setPriority":{"value":9}}]}`, "10.1.0.0/24", "cali1", uint32(9))
+	f.Add(
+		`{"action":"Accept","cidr":"10.1.0.0/16","matchOperator":"NotIn","prefixLength":{"min":20,"max":8},"operations":[{"prependASPath":{"prefix":[1,"1.1"]}},{"addCommunity":{"value":"1:2:3"}},{"setPriority":{"value":9}}]}`, "10.1.0.0/24", "cali1", uint32(9))
 	f.Add(`{"action":"Reject","interface":"cali[","communities":{"values":["1:2"]}}`, "fd00::/8", "", uint32(0))
-	f.Add(`{"action":"Accept","interface":"cali*","asPathPrefix":[1],"priority":1024,"peerType":"eBGP","source":"RemotePeers"}`, "0.0.0.0/0", "cali1", uint32(1<<31))
+	f.Add(
+		`{"action":"Accept","interface":"cali*","asPathPrefix":[1],"priority":1024,"peerType":"eBGP","source":"RemotePeers"}`, "0.0.0.0/0", "cali1", uint32(1<<31))
 	f.Fuzz(func(t *testing.T, rule, prefix, device string, localPref uint32) {
-		set := model.NewSet(world(t, v4node("a", "10.0.0.1"), v4node("b", "10.0.0.2"), `peer p {"peerIP":"10.0.0.9","asNumber":9,"filters":["f"]}`, `pool p {"cidr":"10.1.0.0/16"}`,
-			"block a 10.1.0.0/26", `wep w {"node":"a","interfaceName":"cali1","ipNetworks":["10.1.0.1/32","192.0.2.1/32"]}`)...)
-		raw := fmt.Sprintf(`{"metadata":{"name":"f"},"spec":{"exportV4":[%[1]s],"importV4":[%[1]s],"exportV6":[%[1]s],"importV6":[%[1]s]}}`, rule)
+		set := model.NewSet(world(t, v4node("a", "10.0.0.1"), v4node("b", "10.0.0.2"),
+			`peer p {"peerIP":"10.0.0.9","asNumber":9,"filters":["f"]}`, `pool p {"cidr":"10.1.0.0/16"}`,
+			"block a 10.1.0.0/26",
+			`wep w {"node":"a","interfaceName":"cali1","ipNetworks":["10.1.0.1/32","192.0.2.1/32"]}`)...)
+		raw := fmt.Sprintf(
+			`{"metadata":{"name":"f"},"spec":{"exportV4":[%[1]s],"importV4":[%[1]s],"exportV6":[%[1]s],"importV6":[%[1]s]}}`, rule)
 		o, err := unchecked(model.ResourceKey(model.KindBGPFilter, "f"), raw)
 		p, bad := netip.ParsePrefix(prefix)
 		if err != nil || bad != nil {
@@ -202,7 +215,8 @@ func FuzzFilters(f *testing.F) {
 		checkWellFormed(t, d)
 		for _, s := range d.Sessions {
 			for _, source := range []RouteSource{SourceOwn, SourceInternal, SourceExternal} {
-				c := Candidate{Prefix: p.Masked(), Source: source, Interface: device, LocalPref: localPref, ASPath: []uint32{1, 2}, Communities: []uint32{65538}}
+				c := Candidate{Prefix: p.Masked(), Source: source, Interface: device, LocalPref: localPref,
+					ASPath: []uint32{1, 2}, Communities: []uint32{65538}}
 				for _, decide := range []func(Session, Candidate) Verdict{d.Export, d.Import} {
 					v := decide(s, c)
 					if v.Rule == "" || v.Route.Prefix != c.Prefix || !reflect.DeepEqual(v, decide(s, c)) {
@@ -212,7 +226,8 @@ func FuzzFilters(f *testing.F) {
 			}
 		}
 		for _, o := range d.Originated {
-			if o.FilterOnly && !slices.ContainsFunc(d.Sessions, func(s Session) bool { return d.Export(s, o.Candidate()).Accept }) {
+			if o.FilterOnly && !slices.ContainsFunc(d.Sessions,
+				func(s Session) bool { return d.Export(s, o.Candidate()).Accept }) {
 				t.Errorf("originated for nobody: %+v", o)
 			}
 		}
@@ -221,17 +236,24 @@ func FuzzFilters(f *testing.F) {
 
 // Whatever is written in the datastore, the result is well-formed.
 func FuzzCompute(f *testing.F) {
-	f.Add(`{"bgp":{"ipv4Address":"10.0.0.1/24"}}`, `{"peerIP":"10.0.0.2:179","asNumber":1}`, `{"listenPort":180}`, `{"cidr":"10.0.0.0/16"}`)
-	f.Add(`{"bgp":{"ipv6Address":"fe80::1%eth0","routeReflectorClusterID":"x"}}`, `{"peerSelector":"has(x)","ttlSecurity":255,"maxRestartTime":"1h"}`, `{"prefixAdvertisements":[{"cidr":"::/0","communities":["1:1","1:2:3","x"]}]}`, `{"cidr":"::/0"}`)
-	f.Add(`{"bgp":{"ipv4Address":"::ffff:10.0.0.1"}}`, `{"peerIP":"[::ffff:1.2.3.4]:1","asNumber":"1.1","password":{}}`, `{"communities":[{"name":"","value":"1:1:1:1"}]}`, `{"cidr":"10.0.0.1/8"}`)
+	f.Add(`{"bgp":{"ipv4Address":"10.0.0.1/24"}}`, `{"peerIP":"10.0.0.2:179","asNumber":1}`, `{"listenPort":180}`,
+		`{"cidr":"10.0.0.0/16"}`)
+	f.Add(`{"bgp":{"ipv6Address":"fe80::1%eth0","routeReflectorClusterID":"x"}}`,
+		`{"peerSelector":"has(x)","ttlSecurity":255,"maxRestartTime":"1h"}`,
+		`{"prefixAdvertisements":[{"cidr":"::/0","communities":["1:1","1:2:3","x"]}]}`, `{"cidr":"::/0"}`)
+	f.Add(`{"bgp":{"ipv4Address":"::ffff:10.0.0.1"}}`, `{"peerIP":"[::ffff:1.2.3.4]:1","asNumber":"1.1","password":{}}`,
+		`{"communities":[{"name":"","value":"1:1:1:1"}]}`, `{"cidr":"10.0.0.1/8"}`)
 	f.Fuzz(func(t *testing.T, nodeSpec, peerSpec, configSpec, poolSpec string) {
 		set := model.Set{}
 		for _, x := range []struct {
 			kind model.Kind
 			name string
 			spec string
-		}{{model.KindNode, "a", nodeSpec}, {model.KindNode, "b", `{"bgp":{"ipv4Address":"10.0.0.9/24","ipv6Address":"fd00::9/64"}}`}, {model.KindBGPPeer, "p", peerSpec},
-			{model.KindBGPConfiguration, "default", configSpec}, {model.KindBGPConfiguration, "node.a", configSpec}, {model.KindIPPool, "p", poolSpec}} {
+		}{{model.KindNode, "a", nodeSpec},
+			{model.KindNode, "b", `{"bgp":{"ipv4Address":"10.0.0.9/24","ipv6Address":"fd00::9/64"}}`},
+			{model.KindBGPPeer, "p", peerSpec},
+			{model.KindBGPConfiguration, "default", configSpec}, {model.KindBGPConfiguration, "node.a", configSpec},
+			{model.KindIPPool, "p", poolSpec}} {
 			raw := fmt.Sprintf(`{"metadata":{"name":%q},"spec":%s}`, x.name, x.spec)
 			if o, err := unchecked(model.ResourceKey(x.kind, x.name), raw); err == nil {
 				set[o.Key] = o
@@ -251,7 +273,8 @@ func checkWellFormed(t *testing.T, d Desired) {
 	t.Helper()
 	seen := map[netip.Addr]bool{}
 	for _, s := range d.Sessions {
-		if !s.Address.IsValid() || s.Address.Is4In6() || s.Port == 0 || s.PeerAS == 0 || s.LocalAS == 0 || len(s.From) == 0 || seen[s.Address] {
+		if !s.Address.IsValid() || s.Address.Is4In6() || s.Port == 0 || s.PeerAS == 0 || s.LocalAS == 0 ||
+			len(s.From) == 0 || seen[s.Address] {
 			t.Errorf("bad session %+v", s)
 		}
 		if s.Source.IsValid() && s.Source.Is4() != s.Address.Is4() {
@@ -275,7 +298,8 @@ func checkWellFormed(t *testing.T, d Desired) {
 func BenchmarkComputeMesh1000(b *testing.B) {
 	set := model.Set{}
 	for i := range 1000 {
-		o := object(b, model.KindNode, fmt.Sprintf("n%04d", i), fmt.Sprintf(`{"bgp":{"ipv4Address":"10.0.%d.%d/16"}}`, i/250, i%250+1))
+		o := object(b, model.KindNode, fmt.Sprintf("n%04d", i), fmt.Sprintf(`{"bgp":{"ipv4Address":"10.0.%d.%d/16"}}`,
+			i/250, i%250+1))
 		set[o.Key] = o
 	}
 	sorted := shuffled{}

@@ -227,7 +227,9 @@ func (c *cluster) addressesOfNode() []netip.Addr {
 	for _, t := range c.me.object.TunnelAddresses() {
 		list = append(list, t.Address)
 	}
-	slices.SortFunc(list, func(a, b netip.Addr) int { return cmp.Or(cmp.Compare(a.BitLen(), b.BitLen()), a.Compare(b)) })
+	slices.SortFunc(list, func(a, b netip.Addr) int {
+		return cmp.Or(cmp.Compare(a.BitLen(), b.BitLen()), a.Compare(b))
+	})
 	return slices.Compact(list)
 }
 

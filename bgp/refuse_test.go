@@ -87,7 +87,8 @@ func TestRefusalsBySetting(t *testing.T) {
 	prefixes := []string{"0.0.0.0/0", "::/0", "10.9.0.0/28", "10.9.0.0/29", "fd09::/64", "fd09::/65", "10.0.0.0/24",
 		"10.0.0.128/25", "10.0.0.0/23", "fd00::/64"}
 	config := func(name, annotations string) string {
-		return fmt.Sprintf(`{"kind":"BGPConfiguration","apiVersion":"projectcalico.org/v3","metadata":{"name":%q,"annotations":{%s}},"spec":{}}`, name, annotations)
+		return fmt.Sprintf(
+			`{"kind":"BGPConfiguration","apiVersion":"projectcalico.org/v3","metadata":{"name":%q,"annotations":{%s}},"spec":{}}`, name, annotations)
 	}
 	for _, c := range []struct {
 		name    string
@@ -99,7 +100,8 @@ func TestRefusalsBySetting(t *testing.T) {
 		{"nothing is set, as in Calico", RefuseSettings{}, nil, "- - - - - - - - - -", ""},
 		{"flags", flags, nil, "default_route default_route - prefix_length - prefix_length - - - -", ""},
 		{"annotations come before flags", flags,
-			map[string]string{"default": `"manx.io/refuse-default-route":"false","manx.io/max-prefix-length-v4":"0","manx.io/max-prefix-length-v6":"128"`},
+			map[string]string{
+				"default": `"manx.io/refuse-default-route":"false","manx.io/max-prefix-length-v4":"0","manx.io/max-prefix-length-v6":"128"`},
 			"- - - - - - - - - -", ""},
 		{"the node's come before the cluster's", RefuseSettings{},
 			map[string]string{"default": `"manx.io/refuse-default-route":"true"`,

@@ -28,7 +28,8 @@ func workloadsMatching(field, text string) (func(*model.Object) bool, error) {
 		if !ok {
 			return false
 		}
-		labels := map[string]string{"projectcalico.org/namespace": o.Key.Namespace, "projectcalico.org/orchestrator": w.Spec.Orchestrator}
+		labels := map[string]string{"projectcalico.org/namespace": o.Key.Namespace,
+			"projectcalico.org/orchestrator": w.Spec.Orchestrator}
 		maps.Copy(labels, w.OwnLabels())
 		return s.Matches(labels)
 	}, nil

@@ -36,8 +36,8 @@ func endpoint(node string, conditions ...string) model.Endpoint {
 	return e
 }
 
-// A service with externalTrafficPolicy Local is withdrawn when its last endpoint here begins to end: it serves what is on
-// the way, and what comes then goes to nodes with others.
+// A service with externalTrafficPolicy Local is withdrawn when its last endpoint here begins to end: it serves what is
+// on the way, and what comes then goes to nodes with others.
 func TestAddressIsWithdrawnBeforeTheLastEndpointEnds(t *testing.T) {
 	objects := world(t, v4node("a", "10.192.0.2"), `config default {"serviceLoadBalancerIPs":[{"cidr":"80.0.0.0/8"}]}`)
 	local := &model.Service{Spec: model.ServiceSpec{Type: model.ServiceLoadBalancer, ClusterIP: "10.96.0.1",
@@ -51,10 +51,13 @@ func TestAddressIsWithdrawnBeforeTheLastEndpointEnds(t *testing.T) {
 	}{
 		{"ready by default", []model.Endpoint{endpoint("a")}, true},
 		{"ready, and stays", []model.Endpoint{endpoint("a", "ready", "stays")}, true},
-		{"terminates, and is not ready as always then", []model.Endpoint{endpoint("a", "unready", "terminating")}, false},
-		{"terminates, of a service that publishes what is not ready", []model.Endpoint{endpoint("a", "ready", "terminating")},
+		{"terminates, and is not ready as always then", []model.Endpoint{endpoint("a", "unready", "terminating")},
 			false},
-		{"one of two terminates", []model.Endpoint{endpoint("a", "ready", "terminating"), endpoint("a", "ready")}, true},
+		{"terminates, of a service that publishes what is not ready",
+			[]model.Endpoint{endpoint("a", "ready", "terminating")},
+			false},
+		{"one of two terminates", []model.Endpoint{endpoint("a", "ready", "terminating"), endpoint("a", "ready")},
+			true},
 		{"the other one is elsewhere", []model.Endpoint{endpoint("a", "ready", "terminating"), endpoint("b", "ready")},
 			false},
 	} {
@@ -117,8 +120,8 @@ func randomChange(r *rand.Rand) *model.Object {
 	return o
 }
 
-// One endpoint of another node comes or goes in a cluster of 2,000 services with 30 endpoints each, of which some are on
-// this node: that must cost as much as one slice, not as much as all services.
+// One endpoint of another node comes or goes in a cluster of 2,000 services with 30 endpoints each, of which some are
+// on this node: that must cost as much as one slice, not as much as all services.
 func BenchmarkSliceChangeOf2000Services(b *testing.B) {
 	objects := world(b, v4node("a", "10.192.0.2"), `config default {"serviceLoadBalancerIPs":[{"cidr":"80.0.0.0/8"}]}`)
 	var slices [2]*model.Object

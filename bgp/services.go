@@ -20,20 +20,22 @@ const orchestratorKubernetes = "k8s"
 
 // serviceRoutes is what services mean for one node.
 type serviceRoutes struct {
-	node       string         // the name by which endpoints are on this node; empty: single services do not matter
-	own        []netip.Prefix // the node announces these; never in the kernel, where a blackhole would cut the host off
-	aggregates []netip.Prefix // whole ranges: routes inside come from nodes and are for the world outside, not for this kernel
+	node string         // the name by which endpoints are on this node; empty: single services do not matter
+	own  []netip.Prefix // the node announces these; never in the kernel, where a blackhole would cut the host off
+	// whole ranges: routes inside come from nodes and are for the world outside, not for this kernel
+	aggregates []netip.Prefix
 	reflected  []netip.Prefix // a route reflector passes on what lies in these
 }
 
 // serviceRanges are the ranges that BGPConfiguration opens to the outside.
 type serviceRanges struct {
 	cluster, external, balancer []netip.Prefix
-	singly                      bool // load balancer addresses are announced one by one (serviceLoadBalancerAggregation Disabled)
+	// load balancer addresses are announced one by one (serviceLoadBalancerAggregation Disabled)
+	singly bool
 }
 
-// services decides which addresses of services the node announces, as calico/node does: whole ranges from every node, and
-// single addresses where it matters which node the traffic reaches.
+// services decides which addresses of services the node announces, as calico/node does: whole ranges from every node,
+// and single addresses where it matters which node the traffic reaches.
 func (c *cluster) services(r model.Reader, clusterIPs string) serviceRoutes {
 	ranges := c.serviceRanges(clusterIPs)
 	routes := serviceRoutes{aggregates: ranges.aggregates()}
@@ -53,8 +55,10 @@ func (c *cluster) services(r model.Reader, clusterIPs string) serviceRoutes {
 		}
 	}
 	if !known {
-		c.note("BGPConfiguration/default", "no Service is known here: ranges of service addresses are advertised as a whole, "+
-			"but single addresses (externalTrafficPolicy Local, ranges of one address, serviceLoadBalancerAggregation Disabled) need the services of Kubernetes")
+		c.note("BGPConfiguration/default", "no Service is known here: ranges of service addresses are advertised "+
+			"as a whole, "+
+			"but single addresses (externalTrafficPolicy Local, ranges of one address, "+
+			"serviceLoadBalancerAggregation Disabled) need the services of Kubernetes")
 	}
 	routes.own = sortedPrefixes(routes.own)
 	return routes
@@ -64,7 +68,8 @@ func (c *cluster) services(r model.Reader, clusterIPs string) serviceRoutes {
 func (c *cluster) serviceRanges(clusterIPs string) serviceRanges {
 	const object = "BGPConfiguration/default"
 	s := c.config
-	ranges := serviceRanges{singly: s.ServiceLoadBalancerAggregation != nil && *s.ServiceLoadBalancerAggregation == v3.ServiceLoadBalancerAggregationDisabled}
+	ranges := serviceRanges{singly: s.ServiceLoadBalancerAggregation != nil &&
+		*s.ServiceLoadBalancerAggregation == v3.ServiceLoadBalancerAggregationDisabled}
 	for _, b := range s.ServiceExternalIPs {
 		ranges.external = c.addRange(ranges.external, object, "spec.serviceExternalIPs", b.CIDR)
 	}
@@ -73,7 +78,8 @@ func (c *cluster) serviceRanges(clusterIPs string) serviceRanges {
 	}
 	if clusterIPs != "" {
 		for text := range strings.SplitSeq(clusterIPs, ",") {
-			ranges.cluster = c.addRange(ranges.cluster, "Node/"+c.me.name, "CALICO_ADVERTISE_CLUSTER_IPS", strings.TrimSpace(text))
+			ranges.cluster = c.addRange(ranges.cluster, "Node/"+c.me.name, "CALICO_ADVERTISE_CLUSTER_IPS",
+				strings.TrimSpace(text))
 		}
 		return ranges
 	}
@@ -105,7 +111,10 @@ func (s serviceRanges) aggregates() []netip.Prefix {
 	if !s.singly {
 		whole = append(whole, s.balancer...)
 	}
-	whole = slices.DeleteFunc(whole, func(p netip.Prefix) bool { return p.IsSingleIP() && !slices.Contains(s.cluster, p) })
+	whole = slices.DeleteFunc(whole, func(p netip.Prefix) bool {
+		return p.IsSingleIP() &&
+			!slices.Contains(s.cluster, p)
+	})
 	return sortedPrefixes(whole)
 }
 
@@ -141,11 +150,13 @@ func (s serviceRanges) hasOwnRange(v *model.Service) bool {
 		return false
 	}
 	return single(s.balancer, v.Spec.LoadBalancerIP) ||
-		slices.ContainsFunc(v.Status.LoadBalancer.Ingress, func(i model.LoadBalancerIngress) bool { return single(s.balancer, i.IP) })
+		slices.ContainsFunc(v.Status.LoadBalancer.Ingress, func(i model.LoadBalancerIngress) bool {
+			return single(s.balancer, i.IP)
+		})
 }
 
-// serviceAddresses lists those addresses of a service that the ranges let out. Cluster IPs go by the switch alone, as in
-// Calico, whatever the range.
+// serviceAddresses lists those addresses of a service that the ranges let out. Cluster IPs go by the switch alone, as
+// in Calico, whatever the range.
 func (c *cluster) serviceAddresses(k model.Key, v *model.Service, ranges serviceRanges) []netip.Prefix {
 	var out []netip.Prefix
 	add := func(field, text string, allowed func(netip.Prefix) bool) {
@@ -154,7 +165,8 @@ func (c *cluster) serviceAddresses(k model.Key, v *model.Service, ranges service
 		}
 		a, err := netip.ParseAddr(text)
 		if err != nil {
-			c.note(fmt.Sprintf("Service/%s/%s", k.Namespace, k.Name), fmt.Sprintf("%s = %q is ignored: want an IP address", field, text))
+			c.note(fmt.Sprintf("Service/%s/%s", k.Namespace, k.Name),
+				fmt.Sprintf("%s = %q is ignored: want an IP address", field, text))
 			return
 		}
 		if p := hostPrefix(a); allowed(p) {
@@ -200,8 +212,8 @@ func (readiness) in(named []string, where [families]bool) bool {
 	return false
 }
 
-// readyEndpoints sums up the endpoint slices, by namespace and name of the service. All slices of a service count alike, so
-// that it does not matter which of them comes, changes or goes.
+// readyEndpoints sums up the endpoint slices, by namespace and name of the service. All slices of a service count
+// alike, so that it does not matter which of them comes, changes or goes.
 func readyEndpoints(r model.Reader, node string) map[model.Key]readiness {
 	services := map[model.Key]readiness{}
 	for k, v := range model.All[model.EndpointSlice](r, model.KindEndpointSlice) {
@@ -214,9 +226,9 @@ func readyEndpoints(r model.Reader, node string) map[model.Key]readiness {
 	return services
 }
 
-// readySlice sums up one slice, with the name of its service; that of host names, or of no service, has no endpoints. An
-// endpoint that terminates still serves, but no new traffic should be sent to it: the address of a service is withdrawn
-// while its last endpoint can take what is on the way.
+// readySlice sums up one slice, with the name of its service; that of host names, or of no service, has no endpoints.
+// An endpoint that terminates still serves, but no new traffic should be sent to it: the address of a service is
+// withdrawn while its last endpoint can take what is on the way.
 func readySlice(v *model.EndpointSlice, node string) (service string, r readiness) {
 	family := slices.Index(familyNames[:], v.AddressType)
 	service = v.Labels[model.LabelServiceName]
@@ -232,15 +244,16 @@ func readySlice(v *model.EndpointSlice, node string) (service string, r readines
 	return service, r
 }
 
-// ServicesMatter tells whether the change of a Service or an EndpointSlice can change what this node announces. Pods that
-// come and go elsewhere change slices all the time. Either object is nil where there is none.
+// ServicesMatter tells whether the change of a Service or an EndpointSlice can change what this node announces. Pods
+// that come and go elsewhere change slices all the time. Either object is nil where there is none.
 func (d Desired) ServicesMatter(before, after *model.Object) bool {
 	if d.ServiceNode == "" {
 		return false
 	}
 	oldService, newService := valueOf[model.Service](before), valueOf[model.Service](after)
 	if oldService != nil && newService != nil {
-		return !reflect.DeepEqual(oldService.Spec, newService.Spec) || !reflect.DeepEqual(oldService.Status, newService.Status)
+		return !reflect.DeepEqual(oldService.Spec, newService.Spec) ||
+			!reflect.DeepEqual(oldService.Status, newService.Status)
 	}
 	oldSlice, newSlice := valueOf[model.EndpointSlice](before), valueOf[model.EndpointSlice](after)
 	if oldService != nil || newService != nil || oldSlice == nil && newSlice == nil {

@@ -116,7 +116,8 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// Services and slices come in any order, and what went is as if it had never been: the result follows from what is there.
+// Services and slices come in any order, and what went is as if it had never been: the result follows from what is
+// there.
 func TestServicesComeAndGoInAnyOrder(t *testing.T) {
 	for _, file := range serviceFiles(t) {
 		c := readServiceCase(t, file)
@@ -176,7 +177,8 @@ func TestSameAddressOfTwoServices(t *testing.T) {
 }
 
 func TestClusterIPsSetting(t *testing.T) {
-	objects := world(t, v4node("a", "10.192.0.2"), `config default {"serviceClusterIPs":[{"cidr":"10.96.0.0/12"}],"prefixAdvertisements":[{"cidr":"10.97.0.0/16","communities":["65000:7"]}]}`)
+	objects := world(t, v4node("a", "10.192.0.2"),
+		`config default {"serviceClusterIPs":[{"cidr":"10.96.0.0/12"}],"prefixAdvertisements":[{"cidr":"10.97.0.0/16","communities":["65000:7"]}]}`)
 	for _, c := range []struct {
 		setting string
 		want    []string
@@ -191,7 +193,8 @@ func TestClusterIPsSetting(t *testing.T) {
 		equalLines(t, fmt.Sprintf("with %q", c.setting), originated(d), c.want)
 		wantNotices(t, d, c.notices...)
 		for _, o := range d.Originated {
-			if tagged := len(o.Communities) == 1; tagged != (o.Prefix.String() == "10.97.0.0/16") || o.LocalPref != MaxPriority-NormalPriority {
+			if tagged := len(o.Communities) == 1; tagged != (o.Prefix.String() == "10.97.0.0/16") ||
+				o.LocalPref != MaxPriority-NormalPriority {
 				t.Errorf("%+v", o)
 			}
 		}
@@ -209,8 +212,11 @@ func TestServicesOfOthersArePassedOn(t *testing.T) {
 	}{
 		{"ranges that it announces", v4node("a", "10.192.0.2"), "10.96.0.0/12 80.15.0.0/24"},
 		{"an excluded node passes nothing on", v4node("a", "10.192.0.2") + excluded, ""},
-		{"a reflector", v4node("a", "10.192.0.2", `"routeReflectorClusterID":"10.9.9.9"`), "10.96.0.0/12 80.15.0.0/24 203.0.113.7/32"},
-		{"an excluded reflector reflects what is for the outside", v4node("a", "10.192.0.2", `"routeReflectorClusterID":"10.9.9.9"`) + excluded, "80.15.0.0/24 203.0.113.7/32"},
+		{"a reflector", v4node("a", "10.192.0.2", `"routeReflectorClusterID":"10.9.9.9"`),
+			"10.96.0.0/12 80.15.0.0/24 203.0.113.7/32"},
+		{"an excluded reflector reflects what is for the outside",
+			v4node("a", "10.192.0.2", `"routeReflectorClusterID":"10.9.9.9"`) + excluded,
+			"80.15.0.0/24 203.0.113.7/32"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			equalLines(t, "passed on", texts(compute(t, "a", c.node, config).ExportPrefixes), sortedTexts(c.want))
@@ -220,17 +226,22 @@ func TestServicesOfOthersArePassedOn(t *testing.T) {
 
 // Whatever services and slices say, the result is well-formed and the same each time.
 func FuzzServices(f *testing.F) {
-	f.Add("", `{"serviceClusterIPs":[{"cidr":"10.96.0.1/12"}],"serviceExternalIPs":[{"cidr":"::/0"}],"serviceLoadBalancerAggregation":"Disabled"}`,
+	f.Add("",
+		`{"serviceClusterIPs":[{"cidr":"10.96.0.1/12"}],"serviceExternalIPs":[{"cidr":"::/0"}],"serviceLoadBalancerAggregation":"Disabled"}`,
 		`{"type":"LoadBalancer","clusterIP":"10.96.0.1","externalIPs":["fe80::1%eth0","::ffff:1.2.3.4"],"ipFamilies":["IPv6"]}`, `{"addressType":"IPv4","endpoints":[{"nodeName":"a"}]}`)
-	f.Add("::ffff:10.0.0.0/100,,x", `{"serviceLoadBalancerIPs":[{"cidr":"::ffff:1.2.3.4/128"}]}`, `{"clusterIP":"x","clusterIPs":["None"],"externalTrafficPolicy":"Local"}`, `{"addressType":"IPv6","endpoints":[{}]}`)
+	f.Add("::ffff:10.0.0.0/100,,x", `{"serviceLoadBalancerIPs":[{"cidr":"::ffff:1.2.3.4/128"}]}`,
+		`{"clusterIP":"x","clusterIPs":["None"],"externalTrafficPolicy":"Local"}`,
+		`{"addressType":"IPv6","endpoints":[{}]}`)
 	f.Fuzz(func(t *testing.T, setting, config, service, slice string) {
 		set := model.Set{}
 		for _, x := range []struct {
 			key model.Key
 			raw string
-		}{{model.ResourceKey(model.KindNode, "a"), `{"metadata":{"name":"a"},"spec":{"bgp":{"ipv4Address":"10.0.0.1/24","ipv6Address":"fd00::1/64"}}}`},
+		}{{model.ResourceKey(model.KindNode, "a"),
+			`{"metadata":{"name":"a"},"spec":{"bgp":{"ipv4Address":"10.0.0.1/24","ipv6Address":"fd00::1/64"}}}`},
 			{model.ResourceKey(model.KindBGPConfiguration, "default"), `{"spec":` + config + `}`},
-			{model.Key{Kind: model.KindService, Namespace: "d", Name: "s"}, `{"spec":` + service + `,"status":{"loadBalancer":{"ingress":[{"ip":"1.2.3.4"},{"ip":"x"}]}}}`},
+			{model.Key{Kind: model.KindService, Namespace: "d", Name: "s"}, `{"spec":` + service +
+				`,"status":{"loadBalancer":{"ingress":[{"ip":"1.2.3.4"},{"ip":"x"}]}}}`},
 			{model.Key{Kind: model.KindEndpointSlice, Namespace: "d", Name: "s-1"}, slice}} {
 			if o, err := unchecked(x.key, x.raw); err == nil {
 				if s, ok := o.Value.(*model.EndpointSlice); ok {
@@ -255,11 +266,15 @@ func FuzzServices(f *testing.F) {
 
 // The shape of a large cluster: 5,000 services with two slices of 50 endpoints each.
 func BenchmarkComputeServices5000(b *testing.B) {
-	all := shuffled{world(b, v4node("a", "10.192.0.2"), `config default {"serviceClusterIPs":[{"cidr":"10.96.0.0/12"}],"serviceLoadBalancerIPs":[{"cidr":"80.0.0.0/8"}]}`)}
+	all := shuffled{world(b, v4node("a", "10.192.0.2"),
+		`config default {"serviceClusterIPs":[{"cidr":"10.96.0.0/12"}],"serviceLoadBalancerIPs":[{"cidr":"80.0.0.0/8"}]}`)}
 	for i := range 5000 {
 		name := fmt.Sprintf("s%d", i)
-		all.objects = append(all.objects, model.NewObject(model.Key{Kind: model.KindService, Namespace: "d", Name: name}, &model.Service{Spec: model.ServiceSpec{
-			Type: model.ServiceLoadBalancer, ClusterIP: fmt.Sprintf("10.96.%d.%d", i>>8, i&255), IPFamilies: []string{"IPv4"}, ExternalTrafficPolicy: model.TrafficPolicyLocal}}))
+		all.objects = append(all.objects,
+			model.NewObject(model.Key{Kind: model.KindService, Namespace: "d", Name: name},
+				&model.Service{Spec: model.ServiceSpec{
+					Type: model.ServiceLoadBalancer, ClusterIP: fmt.Sprintf("10.96.%d.%d", i>>8, i&255),
+					IPFamilies: []string{"IPv4"}, ExternalTrafficPolicy: model.TrafficPolicyLocal}}))
 		for j := range 2 {
 			s := &model.EndpointSlice{AddressType: "IPv4"}
 			s.Labels = map[string]string{model.LabelServiceName: name}
@@ -270,7 +285,9 @@ func BenchmarkComputeServices5000(b *testing.B) {
 				}
 				s.Endpoints = append(s.Endpoints, model.Endpoint{NodeName: &on})
 			}
-			all.objects = append(all.objects, model.NewObject(model.Key{Kind: model.KindEndpointSlice, Namespace: "d", Name: fmt.Sprintf("%s-%d", name, j)}, s))
+			all.objects = append(all.objects,
+				model.NewObject(model.Key{Kind: model.KindEndpointSlice, Namespace: "d",
+					Name: fmt.Sprintf("%s-%d", name, j)}, s))
 		}
 	}
 	for b.Loop() {

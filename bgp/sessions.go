@@ -51,13 +51,14 @@ func (p *planner) wishes(peerings []*peering) []wish {
 
 // mesh peers with every node, unless one of the two is a route reflector.
 //
-// A peer without AS number of its own counts as having the cluster's, for that is what it says in its OPEN. (calico/node
-// takes the own AS instead; such a session can never come up when the own AS is set on the Node.)
+// A peer without AS number of its own counts as having the cluster's, for that is what it says in its OPEN.
+// (calico/node takes the own AS instead; such a session can never come up when the own AS is set on the Node.)
 func (p *planner) mesh() []wish {
 	if !p.meshed() {
 		return nil
 	}
-	restart := p.seconds(meshObject, "spec.nodeMeshMaxRestartTime", p.config.NodeMeshMaxRestartTime, maxRestartSeconds, defaultRestartSeconds)
+	restart := p.seconds(meshObject, "spec.nodeMeshMaxRestartTime", p.config.NodeMeshMaxRestartTime, maxRestartSeconds,
+		defaultRestartSeconds)
 	password := p.password(meshObject, p.config.NodeMeshPassword)
 	var ws []wish
 	for _, n := range p.nodes {
@@ -129,7 +130,8 @@ func (p *planner) forwardAddr(b *peering) []wish {
 	n, as := p.byAddr[b.addr], b.as
 	if as == 0 {
 		if n == nil {
-			p.note(b.object, fmt.Sprintf("is skipped: spec.asNumber is missing and cannot be derived, as %s is no Calico node; set it to the peer's AS number", b.addr))
+			p.note(b.object, fmt.Sprintf("is skipped: spec.asNumber is missing and cannot be derived, as %s is no "+
+				"Calico node; set it to the peer's AS number", b.addr))
 			return nil
 		}
 		as = n.as

@@ -54,10 +54,12 @@ func settleAddress(wishes []wish) (Session, Conflict) {
 			continue
 		}
 		c.Dropped = append(c.Dropped, w.object)
-		reasons = append(reasons, fmt.Sprintf("%s wants %s, and %s", w.object, strings.Join(diff, ", "), precedence(kept, w)))
+		reasons = append(reasons, fmt.Sprintf("%s wants %s, and %s", w.object, strings.Join(diff, ", "),
+			precedence(kept, w)))
 	}
 	if len(reasons) > 0 {
-		c.Reason = fmt.Sprintf("there can be one session with %s and %s decides what it is; %s", s.Address, c.Kept, strings.Join(reasons, "; "))
+		c.Reason = fmt.Sprintf("there can be one session with %s and %s decides what it is; %s", s.Address, c.Kept,
+			strings.Join(reasons, "; "))
 	}
 	return s, c
 }

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// MaxPriority is the LOCAL_PREF of a route with kernel metric 0: LOCAL_PREF = MaxPriority - metric, as BIRD in calico/node has it.
+// MaxPriority is the LOCAL_PREF of a route with kernel metric 0: LOCAL_PREF = MaxPriority - metric, as BIRD in
+// calico/node has it.
 const MaxPriority = 1<<31 - 1
 
 // NormalPriority is the kernel metric of an ordinary route when BGPConfiguration sets none.
@@ -15,10 +16,11 @@ const NormalPriority = 1024
 
 // Desired is all that the speaker should do. It is plain data: equal values mean that there is nothing to change.
 type Desired struct {
-	Global     Global
-	Sessions   []Session    // sorted by family, address as text, port; addresses are unique
-	Conflicts  []Conflict   // sessions that were wanted but cannot be had; sorted by address
-	Notices    []Notice     // objects, or fields of them, that have no or another effect than their writer wants; sorted
+	Global    Global
+	Sessions  []Session  // sorted by family, address as text, port; addresses are unique
+	Conflicts []Conflict // sessions that were wanted but cannot be had; sorted by address
+	// objects, or fields of them, that have no or another effect than their writer wants; sorted
+	Notices    []Notice
 	Originated []Origin     // sorted by prefix
 	Addresses  []netip.Addr // of the node itself and of its tunnel devices; sorted
 
@@ -31,10 +33,12 @@ type Desired struct {
 	// between nodes is announced by both for a while.
 	ExportPrefixes   []netip.Prefix // IP pools and own services; on a route reflector all services; sorted
 	NoExportPrefixes []netip.Prefix // IP pools with disableBGPExport, and own blocks; sorted
-	OwnBlocks        []netip.Prefix // the own blocks of NoExportPrefixes, but for those in pools with disableBGPExport; sorted
-	Services         []netip.Prefix // the services of ExportPrefixes; sorted
-	Elevated         [2][]uint32    // by family, IPv4 first: metrics below the ordinary one that routes can have; sorted
-	Tags             []Tag          // communities of what is exported, as prefixAdvertisements say
+	// the own blocks of NoExportPrefixes, but for those in pools with disableBGPExport; sorted
+	OwnBlocks []netip.Prefix
+	Services  []netip.Prefix // the services of ExportPrefixes; sorted
+	// by family, IPv4 first: metrics below the ordinary one that routes can have; sorted
+	Elevated [2][]uint32
+	Tags     []Tag // communities of what is exported, as prefixAdvertisements say
 
 	Refusals  Refusals       // of routes of peers, in the order of evaluation; before Filters
 	Filters   []Filter       // those that sessions name, sorted by name
@@ -86,7 +90,8 @@ type Global struct {
 
 // Equal tells whether the two ask for the same speaker.
 func (g Global) Equal(o Global) bool {
-	return g.LocalAS == o.LocalAS && g.RouterID == o.RouterID && g.ListenPort == o.ListenPort && slices.Equal(g.ListenAddresses, o.ListenAddresses)
+	return g.LocalAS == o.LocalAS && g.RouterID == o.RouterID && g.ListenPort == o.ListenPort &&
+		slices.Equal(g.ListenAddresses, o.ListenAddresses)
 }
 
 func (g Global) String() string {
@@ -116,7 +121,8 @@ type Session struct {
 	Address netip.Addr // of the peer; it also decides the one address family that the session carries
 	Port    uint16     // the effective one
 	Type    SessionType
-	From    []string // the objects that ask for it, first the one whose settings count: "BGPPeer/tor-1", "BGPConfiguration/default"
+	// the objects that ask for it, first the one whose settings count: "BGPPeer/tor-1", "BGPConfiguration/default"
+	From []string
 
 	LocalAS uint32
 	PeerAS  uint32
@@ -124,8 +130,9 @@ type Session struct {
 	Via     netip.Addr // the gateway of the kernel route to the peer that we make (reachableBy); invalid: none
 	Passive bool
 
-	Password     string // MD5 (RFC 2385); empty for none. Never logged or served.
-	PasswordFrom string // "none", "set", or "missing": a password is wanted and there is none, so the session must stay down
+	Password string // MD5 (RFC 2385); empty for none. Never logged or served.
+	// "none", "set", or "missing": a password is wanted and there is none, so the session must stay down
+	PasswordFrom string
 	// PasswordError says why the password cannot be read, by secret and key; with "set" the last one that was read is
 	// in use.
 	PasswordError string

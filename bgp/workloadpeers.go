@@ -37,7 +37,8 @@ func (p *planner) forwardWorkloads(b *peering) []wish {
 	}
 	for f, lack := range lacks {
 		if lack {
-			p.note(b.object, fmt.Sprintf("is skipped for %s: this node has no %[1]s address, so its workloads have no %[1]s peer", familyNames[f]))
+			p.note(b.object, fmt.Sprintf("is skipped for %s: this node has no %[1]s address, so its workloads have "+
+				"no %[1]s peer", familyNames[f]))
 		}
 	}
 	p.noteUnreachable(b, ws)
@@ -64,13 +65,14 @@ func firstAddresses(networks []string) (first [families]netip.Addr) {
 	return first
 }
 
-// noteUnreachable: a speaker that listens on the node's addresses only cannot be found at the address that is put on the
-// workloads' interfaces for this.
+// noteUnreachable: a speaker that listens on the node's addresses only cannot be found at the address that is put on
+// the workloads' interfaces for this.
 func (p *planner) noteUnreachable(b *peering, ws []wish) {
 	bound := p.config.BindMode != nil && *p.config.BindMode == bindNodeIP
 	special := p.config.LocalWorkloadPeeringIPV4 != "" || p.config.LocalWorkloadPeeringIPV6 != ""
 	if bound && special && len(ws) > 0 {
-		p.note(b.object, "with bindMode NodeIP of BGPConfiguration/default workloads have to peer with the address of the node: nothing listens on localWorkloadPeeringIPV4 and localWorkloadPeeringIPV6")
+		p.note(b.object, "with bindMode NodeIP of BGPConfiguration/default workloads have to peer with the address "+
+			"of the node: nothing listens on localWorkloadPeeringIPV4 and localWorkloadPeeringIPV6")
 	}
 }
 
@@ -98,7 +100,8 @@ func (c *cluster) peeringAddr(family int, field, text string) netip.Addr {
 	}
 	a, err := netip.ParseAddr(text)
 	if err != nil || familyOf(a) != family || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() {
-		c.note("BGPConfiguration/default", fmt.Sprintf("spec.%s = %q is ignored: want an %s address", field, text, familyNames[family]))
+		c.note("BGPConfiguration/default", fmt.Sprintf("spec.%s = %q is ignored: want an %s address", field, text,
+			familyNames[family]))
 		return netip.Addr{}
 	}
 	return a

@@ -192,7 +192,8 @@ func ParseArgs(text string) (Args, error) {
 		all += ";" + text
 	}
 	if err := types.LoadArgs(all, &a); err != nil {
-		return a, types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("CNI_ARGS = %q cannot be read", text), err.Error())
+		return a, types.NewError(types.ErrInvalidEnvironmentVariables,
+			fmt.Sprintf("CNI_ARGS = %q cannot be read", text), err.Error())
 	}
 	return a, nil
 }
@@ -216,7 +217,8 @@ func (c *Config) NodeName() (string, error) {
 	}
 	if !c.NodenameFileOptional {
 		return "", types.NewError(types.ErrTryAgainLater, "the name of this node is not known yet",
-			fmt.Sprintf("%s does not exist or is empty: manxd writes it when it starts (or set nodename in the network configuration)", c.NodenameFile))
+			fmt.Sprintf("%s does not exist or is empty: manxd writes it when it starts (or set nodename in the "+
+				"network configuration)", c.NodenameFile))
 	}
 	if c.Hostname != "" {
 		return c.Hostname, nil

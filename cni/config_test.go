@@ -26,11 +26,14 @@ func TestNodeName(t *testing.T) {
 		want string
 		code uint
 	}{
-		"nodename wins":                    {conf: Config{Nodename: "a", NodenameFile: file}, want: "a"},
-		"file, without line end":           {conf: Config{NodenameFile: file, Hostname: "b"}, want: "Node-1"},
-		"missing file must be waited for":  {conf: Config{NodenameFile: dir + "/no", Hostname: "b"}, code: types.ErrTryAgainLater},
-		"optional file, then hostname":     {conf: Config{NodenameFile: dir + "/no", NodenameFileOptional: true, Hostname: "b"}, want: "b"},
-		"optional file, then the system's": {conf: Config{NodenameFile: dir + "/no", NodenameFileOptional: true}, want: strings.ToLower(host)},
+		"nodename wins":          {conf: Config{Nodename: "a", NodenameFile: file}, want: "a"},
+		"file, without line end": {conf: Config{NodenameFile: file, Hostname: "b"}, want: "Node-1"},
+		"missing file must be waited for": {conf: Config{NodenameFile: dir + "/no", Hostname: "b"},
+			code: types.ErrTryAgainLater},
+		"optional file, then hostname": {conf: Config{NodenameFile: dir + "/no", NodenameFileOptional: true,
+			Hostname: "b"}, want: "b"},
+		"optional file, then the system's": {conf: Config{NodenameFile: dir + "/no", NodenameFileOptional: true},
+			want: strings.ToLower(host)},
 	} {
 		have, err := c.conf.NodeName()
 		var coded *types.Error
@@ -70,8 +73,10 @@ func TestMTU(t *testing.T) {
 // Whatever a runtime passes, the plugin answers with an error or goes on, but does not fall over.
 func FuzzInput(f *testing.F) {
 	f.Add(`{"name":"n","ipam":{"type":"calico-ipam"}}`, "IP=10.0.0.1;K8S_POD_NAME=a;K8S_POD_NAMESPACE=b")
-	f.Add(`{"cniVersion":"1.0.0","name":"n","ipam":{"type":"x","routes":[{"dst":"10.0.0.0/8"}]},"prevResult":{"cniVersion":"1.0.0","ips":[null,{"address":"10.0.0.1/32","interface":7}],"interfaces":[null]}}`, "=;=")
-	f.Add(`{"cniVersion":"0.2.0","name":"n","ipam":{"type":"x"},"prevResult":{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.1/24"}}}`, "IP=fe80::1%eth0")
+	f.Add(
+		`{"cniVersion":"1.0.0","name":"n","ipam":{"type":"x","routes":[{"dst":"10.0.0.0/8"}]},"prevResult":{"cniVersion":"1.0.0","ips":[null,{"address":"10.0.0.1/32","interface":7}],"interfaces":[null]}}`, "=;=")
+	f.Add(
+		`{"cniVersion":"0.2.0","name":"n","ipam":{"type":"x"},"prevResult":{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.1/24"}}}`, "IP=fe80::1%eth0")
 	f.Fuzz(func(t *testing.T, conf, args string) {
 		c, err := ParseConfig([]byte(conf))
 		_, argsErr := ParseArgs(args)
@@ -85,10 +90,12 @@ func FuzzInput(f *testing.F) {
 
 func TestBadIPAMResults(t *testing.T) {
 	for name, c := range map[string]struct{ result, want string }{
-		"none":         {`{}`, "gave no address"},
-		"null":         {`{"ips":[null]}`, "null"},
-		"two IPv4":     {`{"ips":[{"address":"10.0.0.1/24"},{"address":"10.0.0.2/24"}]}`, "only one address of each family"},
-		"IPv4 in IPv6": {`{"ips":[{"address":"10.0.0.1/24"},{"address":"::ffff:10.0.0.2/120"}]}`, "only one address of each family"},
+		"none": {`{}`, "gave no address"},
+		"null": {`{"ips":[null]}`, "null"},
+		"two IPv4": {`{"ips":[{"address":"10.0.0.1/24"},{"address":"10.0.0.2/24"}]}`,
+			"only one address of each family"},
+		"IPv4 in IPv6": {`{"ips":[{"address":"10.0.0.1/24"},{"address":"::ffff:10.0.0.2/120"}]}`,
+			"only one address of each family"},
 	} {
 		r := &current.Result{}
 		if err := json.Unmarshal([]byte(c.result), r); err != nil {
@@ -98,7 +105,8 @@ func TestBadIPAMResults(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
-	r := &current.Result{IPs: []*current.IPConfig{{Address: hostNet(netip.MustParseAddr("10.0.0.1"))}, {Address: hostNet(netip.MustParseAddr("fd00::1"))}}}
+	r := &current.Result{IPs: []*current.IPConfig{{Address: hostNet(netip.MustParseAddr("10.0.0.1"))},
+		{Address: hostNet(netip.MustParseAddr("fd00::1"))}}}
 	if ips, err := onePerFamily(r); err != nil || len(ips) != 2 {
 		t.Errorf("one of each: %v, %v", ips, err)
 	}

@@ -27,7 +27,8 @@ func (c *call) delegateAdd(ctx context.Context, undo *Undo) (*Attachment, []*typ
 	}
 	var result *current.Result
 	err = c.step("assign addresses", func() error {
-		undo.Push("release the addresses", func(ctx context.Context) error { // also a failed one may have left something
+		// also a failed one may have left something
+		undo.Push("release the addresses", func(ctx context.Context) error {
 			_, err := c.delegate(ctx, "DEL", r.Config)
 			return err
 		})
@@ -53,7 +54,8 @@ func (c *call) delegateAdd(ctx context.Context, undo *Undo) (*Attachment, []*typ
 func (c *call) delegate(ctx context.Context, command string, config []byte) ([]byte, error) {
 	name := c.conf.IPAM.Type
 	if filepath.Base(name) != name {
-		return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("ipam.type = %q", name), "must be a name without a folder")
+		return nil, types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("ipam.type = %q", name),
+			"must be a name without a folder")
 	}
 	path, err := c.find(name)
 	if err != nil {
@@ -104,7 +106,8 @@ func onePerFamily(r *current.Result) ([]netip.Addr, error) {
 		a = a.Unmap()
 		for _, have := range ips {
 			if have.Is4() == a.Is4() {
-				return nil, fmt.Errorf("the IPAM plugin gave %s and %s: only one address of each family can be used", have, a)
+				return nil, fmt.Errorf("the IPAM plugin gave %s and %s: only one address of each family can be used",
+					have, a)
 			}
 		}
 		ips = append(ips, a)

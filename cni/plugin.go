@@ -305,7 +305,8 @@ func (c *call) previous() ([]netip.Addr, error) {
 		return nil, types.NewError(types.ErrDecodingFailure, "prevResult cannot be read", err.Error())
 	}
 	if c.conf.PrevResult == nil {
-		return nil, types.NewError(types.ErrInvalidNetworkConfig, "prevResult is missing", "CHECK needs what ADD returned")
+		return nil, types.NewError(types.ErrInvalidNetworkConfig, "prevResult is missing",
+			"CHECK needs what ADD returned")
 	}
 	r, err := current.NewResultFromResult(c.conf.PrevResult)
 	if err != nil {

@@ -22,7 +22,8 @@ func (u *Undo) Push(name string, do func(context.Context) error) {
 	*u = append(*u, undoStep{name, do})
 }
 
-// Run takes everything back, last first, and calls done (which may be nil) after each step that succeeds. One failure does not keep the others from being tried.
+// Run takes everything back, last first, and calls done (which may be nil) after each step that succeeds. One failure
+// does not keep the others from being tried.
 func (u *Undo) Run(done func(step string)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 	defer cancel()

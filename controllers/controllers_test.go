@@ -30,13 +30,15 @@ import (
 func inKubernetes() []*model.Object {
 	var list []*model.Object
 	for _, name := range []string{"default", "kube-node-lease", "kube-public", "kube-system", "shop"} {
-		n := &model.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/metadata.name": name}}}
+		n := &model.Namespace{ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{"kubernetes.io/metadata.name": name}}}
 		if name == "shop" {
 			n.Labels["team"] = "blue"
 		}
 		list = append(list, model.NewObject(model.ResourceKey(model.KindNamespace, name), n))
 	}
-	for _, x := range [][2]string{{"default", "default"}, {"shop", "default"}, {"shop", "labelled"}, {"shop", "robot"}} {
+	for _, x := range [][2]string{{"default", "default"}, {"shop", "default"}, {"shop", "labelled"},
+		{"shop", "robot"}} {
 		a := &model.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: x[0], Name: x[1]}}
 		if x[1] == "labelled" {
 			a.Labels = map[string]string{"trusted": "yes"}
@@ -261,7 +263,8 @@ func TestEndpoints(t *testing.T) {
 	calicotest.Settle(t, c, store, source, store)
 	o, _ := store.Get(t.Context(), key)
 	got, was := o.Value.(*model.WorkloadEndpoint), golden.Get(key).Value.(*model.WorkloadEndpoint)
-	if got.Labels["app"] != "other" || got.Spec.ServiceAccountName != "labelled" || got.Spec.Profiles[1] != "ksa.shop.labelled" {
+	if got.Labels["app"] != "other" || got.Spec.ServiceAccountName != "labelled" ||
+		got.Spec.Profiles[1] != "ksa.shop.labelled" {
 		t.Errorf("got %+v", got)
 	}
 	if got.Spec.ContainerID != was.Spec.ContainerID || got.Spec.MAC != was.Spec.MAC || got.UID != was.UID {
@@ -288,7 +291,8 @@ func all(t *testing.T, source datastore.Store) []loop.Controller {
 func stale(t *testing.T) (store, source *memory.Store) {
 	golden := calicotest.Objects(t)
 	source, store = memory.New(inKubernetes()...), memory.New()
-	for _, kind := range []model.Kind{model.KindNode, model.KindWorkloadEndpoint, model.KindProfile, model.KindHostEndpoint} {
+	for _, kind := range []model.Kind{model.KindNode, model.KindWorkloadEndpoint, model.KindProfile,
+		model.KindHostEndpoint} {
 		for o := range golden.All(kind) {
 			store.Put(o)
 		}
@@ -306,7 +310,8 @@ func stale(t *testing.T) (store, source *memory.Store) {
 
 func everything(t *testing.T, s *memory.Store) map[string]string {
 	all := map[string]string{}
-	for _, kind := range []model.Kind{model.KindNode, model.KindWorkloadEndpoint, model.KindProfile, model.KindHostEndpoint,
+	for _, kind := range []model.Kind{model.KindNode, model.KindWorkloadEndpoint, model.KindProfile,
+		model.KindHostEndpoint,
 		model.KindNetworkPolicy} {
 		maps.Copy(all, written(t, read(s), kind, func(string) bool { return true }))
 	}
@@ -369,7 +374,10 @@ func TestTwoLeadersFollowChanges(t *testing.T) {
 	target := func(name string) model.Key {
 		return model.Key{Kind: model.KindNetworkPolicy, Namespace: "shop", Name: "knp.default." + name}
 	}
-	calicotest.Eventually(t, "the policies are there", func() bool { return has(target("deny-all")) && has(target("let-in")) })
+	calicotest.Eventually(t, "the policies are there", func() bool {
+		return has(target("deny-all")) &&
+			has(target("let-in"))
+	})
 	for i := range 30 {
 		source.Remove(policyKey("deny-all"))
 		if i%3 == 0 {
@@ -381,7 +389,8 @@ func TestTwoLeadersFollowChanges(t *testing.T) {
 	source.Remove(model.ResourceKey(model.KindNamespace, "shop"))
 	calicotest.Eventually(t, "everything is as the source has it", func() bool {
 		list, _, err := store.List(context.Background(), model.KindNetworkPolicy, "")
-		return err == nil && len(list) == 32 && has(target("deny-all")) && has(model.ResourceKey(model.KindProfile, "kns.default")) &&
+		return err == nil && len(list) == 32 && has(target("deny-all")) &&
+			has(model.ResourceKey(model.KindProfile, "kns.default")) &&
 			!has(model.ResourceKey(model.KindProfile, "kns.shop"))
 	})
 	// Somebody changes what is ours, and takes it away.

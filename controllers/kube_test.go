@@ -49,12 +49,14 @@ func TestKubernetesBesideEtcd(t *testing.T) {
 	shop := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"team": "blue"}}}
 	made[*corev1.Namespace](t)(client.CoreV1().Namespaces().Create(ctx, shop, metav1.CreateOptions{}))
 	made[*corev1.ServiceAccount](t)(client.CoreV1().ServiceAccounts("shop").Create(ctx,
-		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot", Labels: map[string]string{"trusted": "yes"}}}, metav1.CreateOptions{}))
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
+			Name: "robot", Labels: map[string]string{"trusted": "yes"}}}, metav1.CreateOptions{}))
 	made[*networkingv1.NetworkPolicy](t)(client.NetworkingV1().NetworkPolicies("shop").Create(ctx,
 		denyAll("deny-all").Value.(*networkingv1.NetworkPolicy), metav1.CreateOptions{}))
 	for _, n := range []string{"k1", "k2"} {
 		made[*corev1.Node](t)(client.CoreV1().Nodes().Create(ctx,
-			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n, Labels: map[string]string{"zone": n}}}, metav1.CreateOptions{}))
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n, Labels: map[string]string{"zone": n}}},
+			metav1.CreateOptions{}))
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-1", Labels: map[string]string{"app": "web"}}}
 	pod.Spec = corev1.PodSpec{NodeName: "k1", ServiceAccountName: "robot", TerminationGracePeriodSeconds: new(int64),
@@ -82,7 +84,8 @@ func TestKubernetesBesideEtcd(t *testing.T) {
 	put(model.NewObject(configKey, config))
 	allocator := ipam.New(store, nil, nil)
 	assign := func(pod, node string) string {
-		r, err := allocator.AutoAssign(ctx, ipam.Request{Host: node, Handle: "k8s-pod-network." + pod, Num4: 1, Use: "Workload",
+		r, err := allocator.AutoAssign(ctx, ipam.Request{Host: node, Handle: "k8s-pod-network." + pod, Num4: 1,
+			Use:   "Workload",
 			Attrs: map[string]string{"node": node, "pod": pod, "namespace": "shop"}})
 		if err != nil {
 			t.Fatal(err)
@@ -96,7 +99,8 @@ func TestKubernetesBesideEtcd(t *testing.T) {
 	made[*corev1.Pod](t)(client.CoreV1().Pods("shop").UpdateStatus(ctx, pod, metav1.UpdateOptions{}))
 	w := &model.WorkloadEndpoint{}
 	w.Namespace = "shop"
-	w.Spec.Node, w.Spec.Orchestrator, w.Spec.Pod, w.Spec.Endpoint, w.Spec.InterfaceName = "n1", "k8s", "web-1", "eth0", "cali123"
+	w.Spec.Node, w.Spec.Orchestrator, w.Spec.Pod, w.Spec.Endpoint, w.Spec.InterfaceName = "n1", "k8s", "web-1", "eth0",
+		"cali123"
 	w.Spec.IPNetworks = []string{address + "/32"}
 	put(model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop"}, w))
 
@@ -133,7 +137,8 @@ func TestKubernetesBesideEtcd(t *testing.T) {
 	}
 
 	// The administrator changes and deletes.
-	if err := client.NetworkingV1().NetworkPolicies("shop").Delete(ctx, "deny-all", metav1.DeleteOptions{}); err != nil {
+	if err := client.NetworkingV1().NetworkPolicies("shop").Delete(ctx, "deny-all",
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := client.CoreV1().Nodes().Delete(ctx, "k2", metav1.DeleteOptions{}); err != nil {
@@ -162,8 +167,8 @@ func TestKubernetesBesideEtcd(t *testing.T) {
 	calicotest.Eventually(t, "the controllers work again", func() bool { return len(c.State().Controllers) > 5 })
 }
 
-// An API that refuses is named, both where the controllers ask whether others work and where they need its objects; they
-// write nothing meanwhile.
+// An API that refuses is named, both where the controllers ask whether others work and where they need its objects;
+// they write nothing meanwhile.
 func TestAPIThatRefuses(t *testing.T) {
 	api := apiserver.Start(t)
 	api.AddUsers(t, "stranger")

@@ -22,8 +22,8 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// With Kubernetes as the datastore: election by a Lease, garbage collection, host endpoints, services, and the status of
-// the configuration.
+// With Kubernetes as the datastore: election by a Lease, garbage collection, host endpoints, services, and the status
+// of the configuration.
 func TestKubernetesAsDatastore(t *testing.T) {
 	api := apiserver.Start(t)
 	api.InstallCRDs(t, form.V1)
@@ -62,8 +62,9 @@ func TestKubernetesAsDatastore(t *testing.T) {
 		t.Fatal(err)
 	}
 	for pod, node := range map[string]string{"gone": "k1", "gone-2": "k2", "web": "k1"} {
-		_, err := ipam.New(store, nil, nil).AutoAssign(ctx, ipam.Request{Host: node, Handle: "k8s-pod-network." + pod, Num4: 1,
-			Use: "Workload", Attrs: map[string]string{"node": node, "pod": pod, "namespace": "default"}})
+		_, err := ipam.New(store, nil, nil).AutoAssign(ctx, ipam.Request{Host: node, Handle: "k8s-pod-network." + pod,
+			Num4: 1,
+			Use:  "Workload", Attrs: map[string]string{"node": node, "pod": pod, "namespace": "default"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +88,8 @@ func TestKubernetesAsDatastore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := New(Config{Node: "k1", Store: open(), Kube: kube, InKubernetes: true, Log: zap.NewNop(), Look: 100 * time.Millisecond})
+	m := New(Config{Node: "k1", Store: open(), Kube: kube, InKubernetes: true, Log: zap.NewNop(),
+		Look: 100 * time.Millisecond})
 	run, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = m.Run(run) }()
@@ -112,14 +114,16 @@ func TestKubernetesAsDatastore(t *testing.T) {
 	})
 	calicotest.Eventually(t, "the service has an address", func() bool {
 		s, err := client.CoreV1().Services("default").Get(context.Background(), "front", metav1.GetOptions{})
-		return err == nil && len(s.Status.LoadBalancer.Ingress) == 1 && strings.HasPrefix(s.Status.LoadBalancer.Ingress[0].IP, "10.46.0.")
+		return err == nil && len(s.Status.LoadBalancer.Ingress) == 1 &&
+			strings.HasPrefix(s.Status.LoadBalancer.Ingress[0].IP, "10.46.0.")
 	})
 	calicotest.Eventually(t, "the status says what runs", func() bool {
 		s := readConfig(t, store).Status
 		return s.RunningConfig != nil && s.RunningConfig.Controllers.Node.SyncLabels == "Disabled" &&
 			s.EnvironmentVars["DATASTORE_TYPE"] == "kubernetes"
 	})
-	if got := strings.Join(m.State().Controllers, " "); got != "loadbalancer node-hostendpoints node-ipam policy-names" {
+	if got := strings.Join(m.State().Controllers,
+		" "); got != "loadbalancer node-hostendpoints node-ipam policy-names" {
 		t.Error("these run:", got)
 	}
 }

@@ -59,7 +59,9 @@ type candidate struct {
 	stop  func()
 }
 
-func start(t *testing.T, server *etcdtest.Server, name string, source datastore.Store, k *kube, change func(*Config)) *candidate {
+func start(
+	t *testing.T, server *etcdtest.Server, name string, source datastore.Store, k *kube, change func(*Config),
+) *candidate {
 	t.Helper()
 	config := server.Config()
 	config.LeaseTTL = 5 * time.Second
@@ -118,7 +120,8 @@ func TestLeader(t *testing.T) {
 		return func() bool { return strings.Contains(strings.Join(c.State().Controllers, " "), name) }
 	}
 	calicotest.Eventually(t, "all run", runs(first, "node-ipam"))
-	if got := strings.Join(first.State().Controllers, " "); got != "etcd-compaction loadbalancer namespace node-deleter "+
+	if got := strings.Join(first.State().Controllers, " "); got != "etcd-compaction loadbalancer namespace "+
+		"node-deleter "+
 		"node-hostendpoints node-ipam node-labels policy policy-names serviceaccount workloadendpoint" {
 		t.Error("these run:", got)
 	}
@@ -136,7 +139,8 @@ func TestLeader(t *testing.T) {
 	})
 	calicotest.Eventually(t, "a controller ends", func() bool { return !runs(first, " namespace")() })
 	n := &model.Node{ObjectMeta: metav1.ObjectMeta{Name: "bare"}}
-	if _, err := second.store.Create(t.Context(), model.NewObject(model.ResourceKey(model.KindNode, "bare"), n)); err != nil {
+	if _, err := second.store.Create(t.Context(), model.NewObject(model.ResourceKey(model.KindNode, "bare"),
+		n)); err != nil {
 		t.Fatal(err)
 	}
 	hep := model.ResourceKey(model.KindHostEndpoint, "bare-auto-hep")
@@ -202,7 +206,8 @@ func TestCollectorOnEtcd(t *testing.T) {
 	}
 	allocator := ipam.New(store, nil, nil)
 	for _, pod := range []string{"gone", "there"} {
-		r, err := allocator.AutoAssign(t.Context(), ipam.Request{Host: "h1", Handle: "k8s-pod-network." + pod, Num4: 1, Use: "Workload",
+		r, err := allocator.AutoAssign(t.Context(), ipam.Request{Host: "h1", Handle: "k8s-pod-network." + pod, Num4: 1,
+			Use:   "Workload",
 			Attrs: map[string]string{"node": "h1", "pod": pod, "namespace": "shop"}})
 		if err != nil {
 			t.Fatal(err)

@@ -7,10 +7,13 @@ import (
 )
 
 var (
-	descLeading = prometheus.NewDesc("manx_controllers_leading", "1 where the controllers of the cluster run.", nil, nil)
-	descRunning = prometheus.NewDesc("manx_controllers_running", "Controllers that run here.", []string{"controller"}, nil)
-	descWrites  = prometheus.NewDesc("manx_controllers_writes_total",
-		"Objects that controllers tried to write, by verb (create, update, delete) and outcome (done, overtaken, failed).",
+	descLeading = prometheus.NewDesc("manx_controllers_leading", "1 where the controllers of the cluster run.", nil,
+		nil)
+	descRunning = prometheus.NewDesc("manx_controllers_running", "Controllers that run here.", []string{"controller"},
+		nil)
+	descWrites = prometheus.NewDesc("manx_controllers_writes_total",
+		"Objects that controllers tried to write, by verb (create, update, delete) and outcome (done, "+
+			"overtaken, failed).",
 		[]string{"controller", "verb", "outcome"}, nil)
 )
 

@@ -123,7 +123,8 @@ func (a *Agent) step() time.Duration {
 	}
 	retried := a.retry(b.retries)
 	if b.told {
-		// What was heard while the targets took the state, at the start of the watch for instance, need not be read twice.
+		// What was heard while the targets took the state, at the start of the watch for instance, need not be read
+		// twice.
 		a.handle(a.inbox.takeKernel())
 	}
 	next := a.flush(all)
@@ -207,7 +208,8 @@ func (a *Agent) reportRepairs(t Target) {
 		a.repaired(t.Name(), list, more)
 	}
 	for _, r := range list {
-		a.log.Warn("repaired what another program had changed", zap.String("target", t.Name()), zap.String("key", r.Key),
+		a.log.Warn("repaired what another program had changed", zap.String("target", t.Name()),
+			zap.String("key", r.Key),
 			zap.String("found", cmp.Or(r.Found, "nothing")), zap.String("wanted", cmp.Or(r.Wanted, "nothing")))
 	}
 	if more > 0 {

@@ -57,7 +57,8 @@ func TestDriftIsRepaired(t *testing.T) {
 		h.eventually("-4", want...)
 	}
 	h.eventually("-6",
-		"fd10::1:7 dev cali1 proto 80 metric 1024 pref medium", "blackhole fd10::1:0/122 dev lo proto bird metric 1024 pref medium")
+		"fd10::1:7 dev cali1 proto 80 metric 1024 pref medium", "blackhole fd10::1:0/122 dev lo proto bird metric "+
+			"1024 pref medium")
 }
 
 // IPv6 keeps the next hops of a route as siblings, which others can take away or add one by one.
@@ -68,8 +69,10 @@ func TestDriftOfIPv6SiblingsIsRepaired(t *testing.T) {
 	a.set(base())
 	a.Learn([]route.Learned{learned("fd10::4:0/122", 1024, "fd01::9", "fd01::10")})
 	want := []string{
-		"fd10::1:7 dev cali1 proto 80 metric 1024 pref medium", "blackhole fd10::1:0/122 dev lo proto bird metric 1024 pref medium",
-		"fd10::4:0/122 proto bird metric 1024 pref medium", "nexthop via fd01::9 dev eth0 weight 1", "nexthop via fd01::10 dev eth0 weight 1",
+		"fd10::1:7 dev cali1 proto 80 metric 1024 pref medium", "blackhole fd10::1:0/122 dev lo proto bird metric " +
+			"1024 pref medium",
+		"fd10::4:0/122 proto bird metric 1024 pref medium", "nexthop via fd01::9 dev eth0 weight 1",
+		"nexthop via fd01::10 dev eth0 weight 1",
 	}
 	h.eventually("-6", want...)
 	for _, harm := range []string{
@@ -110,7 +113,8 @@ func TestForeignRouteKeepsItsPlace(t *testing.T) {
 	h.ip("-6 route del fd10::2:0/122")
 	h.eventually("-4", append([]string{"10.244.2.0/26 via 10.1.0.9 dev eth0 proto bird metric 1024"}, common...)...)
 	h.eventually("-6", "fd10::1:7 dev cali1 proto 80 metric 1024 pref medium",
-		"blackhole fd10::1:0/122 dev lo proto bird metric 1024 pref medium", "fd10::2:0/122 via fd01::9 dev eth0 proto bird metric 1024 pref medium")
+		"blackhole fd10::1:0/122 dev lo proto bird metric 1024 pref medium",
+		"fd10::2:0/122 via fd01::9 dev eth0 proto bird metric 1024 pref medium")
 }
 
 // What BIRD and Felix left is taken over in place; what nobody wants goes only when everything is in sync.
@@ -161,7 +165,8 @@ func TestAdoptThenPrune(t *testing.T) {
 	}
 	a.synced(true, true)
 	h.eventually("-4", kept...)
-	h.eventually("-6", "fd10::1:7 dev cali1 proto 80 metric 1024 pref medium", "blackhole fd10::1:0/122 dev lo proto bird metric 1024 pref medium")
+	h.eventually("-6", "fd10::1:7 dev cali1 proto 80 metric 1024 pref medium",
+		"blackhole fd10::1:0/122 dev lo proto bird metric 1024 pref medium")
 }
 
 // Changes after the start: new metric, withdrawal, a block that is released, workloads that come and go.

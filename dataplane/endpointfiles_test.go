@@ -26,7 +26,8 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "endpoint-status")
 	core, repairs := observer.New(zapcore.WarnLevel)
 	start := func() (*HostAgent, func()) {
-		a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.New(core), EndpointStatusDir: func(string) string { return dir }, WithPolicy: true})
+		a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.New(core),
+			EndpointStatusDir: func(string) string { return dir }, WithPolicy: true})
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- a.Run(ctx) }()
@@ -44,7 +45,8 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 		text, _ := os.ReadFile(filepath.Join(dir, file))
 		return string(text)
 	}
-	one, two := `{"ifaceName":"cali1","ipv4Nets":["10.244.1.7/32"]}`, `{"ifaceName":"cali1","ipv4Nets":["10.244.1.8/32"]}`
+	one, two := `{"ifaceName":"cali1","ipv4Nets":["10.244.1.7/32"]}`,
+		`{"ifaceName":"cali1","ipv4Nets":["10.244.1.8/32"]}`
 	node := nodeObject("node-1", "10.1.0.5/24", "")
 	programmed := func(objects ...*model.Object) endpointstatus.Policy {
 		return endpointstatus.Policy{Reader: model.NewSet(objects...), Interfaces: map[string]bool{"cali1": true}}
@@ -103,12 +105,13 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 func TestFilesFollowFelixConfiguration(t *testing.T) {
 	h := newHost(t)
 	root := t.TempDir()
-	a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(), EndpointStatusDir: func(prefix string) string {
-		if prefix == "none" {
-			return ""
-		}
-		return filepath.Join(root, cmp.Or(prefix, "usual"))
-	}})
+	a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(),
+		EndpointStatusDir: func(prefix string) string {
+			if prefix == "none" {
+				return ""
+			}
+			return filepath.Join(root, cmp.Or(prefix, "usual"))
+		}})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
@@ -118,7 +121,8 @@ func TestFilesFollowFelixConfiguration(t *testing.T) {
 		f.Spec.EndpointStatusPathPrefix = prefix
 		return model.NewObject(model.ResourceKey(model.KindFelixConfiguration, name), f)
 	}
-	node, pod := nodeObject("node-1", "10.1.0.5/24", ""), endpointObject("node--1-k8s-web-eth0", "node-1", "cali1", "10.244.1.7/32")
+	node, pod := nodeObject("node-1", "10.1.0.5/24", ""), endpointObject("node--1-k8s-web-eth0", "node-1", "cali1",
+		"10.244.1.7/32")
 	h.pod("cali1")
 	for _, x := range []struct {
 		name         string
@@ -132,7 +136,8 @@ func TestFilesFollowFelixConfiguration(t *testing.T) {
 		{"nowhere", "none", "", ""},
 		{"somewhere again", "", "own", "own"},
 	} {
-		set := model.NewSet(node, pod, felix("default", x.cluster), felix("node.node-1", x.own), felix("node.node-2", "other"))
+		set := model.NewSet(node, pod, felix("default", x.cluster), felix("node.node-1", x.own),
+			felix("node.node-2", "other"))
 		a.set(set)
 		a.synced(true, true)
 		waitFor(t, x.name, func() bool {

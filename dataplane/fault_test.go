@@ -35,14 +35,18 @@ const uplink, podLink = 2, 3
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, fake: kernel.NewFake(), clock: time.Unix(1e9, 0)}
 	w.fake.PutLink(kernel.Link{Index: uplink, Name: "eth0", MTU: 1500, Up: true, Running: true})
-	w.fake.PutLink(kernel.Link{Index: podLink, Name: "later", MTU: 1500}) // so that indexes do not depend on the order of events
+	// so that indexes do not depend on the order of events
+	w.fake.PutLink(kernel.Link{Index: podLink, Name: "later", MTU: 1500})
 	w.fake.PutAddress(kernel.Address{Link: uplink, Prefix: netip.MustParsePrefix("10.1.0.5/24")})
-	w.fake.PutRoute(kernel.Route{Dst: netip.MustParsePrefix("10.1.0.0/24"), Protocol: kernel.ProtocolKernel, Type: kernel.Unicast,
+	w.fake.PutRoute(kernel.Route{Dst: netip.MustParsePrefix("10.1.0.0/24"), Protocol: kernel.ProtocolKernel,
+		Type:  kernel.Unicast,
 		Scope: kernel.ScopeLink, NextHops: []kernel.NextHop{{Link: uplink}}})
-	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv4/conf/tunl0/rp_filter", "net/ipv6/conf/all/forwarding"} {
+	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv4/conf/tunl0/rp_filter",
+		"net/ipv6/conf/all/forwarding"} {
 		w.fake.PutSysctl(name, "0")
 	}
-	w.agent = newHostAgent(Config{Kernel: w.fake, NodeName: "node-1", Logger: zap.NewNop(), MTUFile: filepath.Join(t.TempDir(), "mtu")},
+	w.agent = newHostAgent(Config{Kernel: w.fake, NodeName: "node-1", Logger: zap.NewNop(),
+		MTUFile: filepath.Join(t.TempDir(), "mtu")},
 		func() time.Time { return w.clock })
 	w.agent.loop.Background = func(f func()) { f() }
 	w.agent.loop.After = func(time.Duration) <-chan time.Time {
@@ -77,10 +81,12 @@ func (w *world) watch() {
 func (w *world) run() {
 	idle := 0
 	for range 2000 {
-		before := w.fake.Calls("ApplyRoutes") + w.fake.Calls("SetSysctl") + w.fake.Calls("AddAddress") + w.fake.Calls("DeleteAddress")
+		before := w.fake.Calls("ApplyRoutes") + w.fake.Calls("SetSysctl") + w.fake.Calls("AddAddress") +
+			w.fake.Calls("DeleteAddress")
 		wait := w.agent.step()
 		w.clock = w.clock.Add(max(wait, time.Millisecond))
-		after := w.fake.Calls("ApplyRoutes") + w.fake.Calls("SetSysctl") + w.fake.Calls("AddAddress") + w.fake.Calls("DeleteAddress")
+		after := w.fake.Calls("ApplyRoutes") + w.fake.Calls("SetSysctl") + w.fake.Calls("AddAddress") +
+			w.fake.Calls("DeleteAddress")
 		if before == after && w.agent.inbox.empty() && w.agent.Status().Started && w.agent.Status().LastError == "" &&
 			w.agent.routes.Failures()+w.agent.links.Failures() == 0 {
 			if idle++; idle > 3 {
@@ -109,7 +115,8 @@ func (w *world) text() string {
 	for _, l := range links {
 		lines = append(lines, fmt.Sprintf("link %d %s mtu %d up %t", l.Index, l.Name, l.MTU, l.Up))
 	}
-	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv4/conf/tunl0/rp_filter", "net/ipv4/conf/cali1/proxy_arp"} {
+	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv4/conf/tunl0/rp_filter",
+		"net/ipv4/conf/cali1/proxy_arp"} {
 		v, err := w.fake.Sysctl(name)
 		lines = append(lines, fmt.Sprintf("%s=%s %v", name, v, err))
 	}
@@ -285,7 +292,8 @@ func TestNoIPIP(t *testing.T) {
 		}
 	}
 	settings := w.agent.Status().Settings
-	if len(settings) == 0 || settings[0].Phase != reconcile.Failed || !strings.Contains(settings[0].Reason, kernel.ErrNoIPIP.Error()) {
+	if len(settings) == 0 || settings[0].Phase != reconcile.Failed ||
+		!strings.Contains(settings[0].Reason, kernel.ErrNoIPIP.Error()) {
 		t.Errorf("%+v", settings)
 	}
 }

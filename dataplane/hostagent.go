@@ -31,7 +31,8 @@ type Config struct {
 	// InterfacePrefix is what the names of workloads' interfaces begin with, in place of what FelixConfiguration says;
 	// empty: as it says.
 	InterfacePrefix string
-	// Repaired is told which changes of other programs were undone, and how many more; nil: nobody is. It must not wait.
+	// Repaired is told which changes of other programs were undone, and how many more; nil: nobody is. It must not
+	// wait.
 	Repaired func(target string, list []reconcile.Repair, more int)
 	// WithPolicy says that a workload also has to have its policy first; see SetPolicy.
 	WithPolicy bool
@@ -72,8 +73,9 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 			h.files, // tell what has been reached
 		},
 		events: source{h.watch, h.eventsLost},
-		voice:  voice{zap.WarnLevel, "the kernel is not as it should be, trying again", "the kernel is as it should be"},
-		log:    c.Logger, now: now, loop: reconcile.NewLoop(),
+		voice: voice{zap.WarnLevel, "the kernel is not as it should be, trying again",
+			"the kernel is as it should be"},
+		log: c.Logger, now: now, loop: reconcile.NewLoop(),
 		host: hoststate.New(c.NodeName, c.InterfacePrefix), problems: map[string]string{},
 		repaired: c.Repaired,
 		onState:  func(state *hoststate.Host) { h.refused.Take(state, h.now(), h.log) },

@@ -95,7 +95,8 @@ func (h *host) open() *kernel.Conn {
 // agent starts an agent; stop ends it before the test does.
 func (h *host) agent() (a *HostAgent, stop func()) {
 	h.t.Helper()
-	a = New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(), MTUFile: filepath.Join(h.t.TempDir(), "mtu")})
+	a = New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(),
+		MTUFile: filepath.Join(h.t.TempDir(), "mtu")})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
@@ -160,7 +161,8 @@ func waitFor(t testing.TB, what string, ok func() bool) {
 func object(k model.Key, v any) *model.Object { return &model.Object{Key: k, Value: v} }
 
 func nodeObject(name, ip4, ip6 string) *model.Object {
-	return object(model.ResourceKey(model.KindNode, name), &model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: ip4, IPv6Address: ip6}}})
+	return object(model.ResourceKey(model.KindNode, name),
+		&model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: ip4, IPv6Address: ip6}}})
 }
 
 func poolObject(name, cidr, ipip string) *model.Object {
@@ -224,14 +226,16 @@ func TestNodeRoutes(t *testing.T) {
 		"10.244.1.9 via 10.1.0.9 dev eth0 proto bird metric 512",
 		"10.244.2.0/26 via 10.1.0.9 dev eth0 proto bird metric 1024",
 		"10.244.3.0/26 via 10.1.0.1 dev eth0 proto bird metric 1024",
-		"10.244.4.0/26 proto bird metric 1024", "nexthop via 10.1.0.9 dev eth0 weight 1", "nexthop via 10.1.0.10 dev eth0 weight 1",
+		"10.244.4.0/26 proto bird metric 1024", "nexthop via 10.1.0.9 dev eth0 weight 1",
+		"nexthop via 10.1.0.10 dev eth0 weight 1",
 	}
 	h.eventually("-4", want4...)
 	h.eventually("-6",
 		"fd10::1:7 dev cali1 proto 80 metric 1024 pref medium",
 		"blackhole fd10::1:0/122 dev lo proto bird metric 1024 pref medium",
 		"fd10::2:0/122 via fd01::9 dev eth0 proto bird metric 1024 pref medium",
-		"fd10::4:0/122 proto bird metric 1024 pref medium", "nexthop via fd01::9 dev eth0 weight 1", "nexthop via fd01::10 dev eth0 weight 1",
+		"fd10::4:0/122 proto bird metric 1024 pref medium", "nexthop via fd01::9 dev eth0 weight 1",
+		"nexthop via fd01::10 dev eth0 weight 1",
 	)
 	reasons := map[string]string{}
 	for _, s := range a.Routes() {

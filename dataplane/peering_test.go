@@ -9,14 +9,15 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// The addresses that workloads peer with are put on their interfaces, come back when someone takes them away, and go when
-// nobody wants them; other addresses there stay.
+// The addresses that workloads peer with are put on their interfaces, come back when someone takes them away, and go
+// when nobody wants them; other addresses there stay.
 func TestAddressesTowardsWorkloadsThatSpeakBGP(t *testing.T) {
 	h := newHost(t)
 	h.pod("cali1")
 	h.ip("addr add 169.254.9.9/32 dev cali1")
 	a, _ := h.agent()
-	a.set(model.NewSet(nodeObject("node-1", "10.1.0.5/24", "fd01::5/64"), endpointObject("a", "node-1", "cali1", "10.244.1.7/32", "fd10::1:7/128")))
+	a.set(model.NewSet(nodeObject("node-1", "10.1.0.5/24", "fd01::5/64"),
+		endpointObject("a", "node-1", "cali1", "10.244.1.7/32", "fd10::1:7/128")))
 	want := func(dev string, addresses ...string) {
 		t.Helper()
 		waitFor(t, "the addresses of "+dev+": "+strings.Join(addresses, " "), func() bool {
@@ -27,10 +28,12 @@ func TestAddressesTowardsWorkloadsThatSpeakBGP(t *testing.T) {
 					n++
 				}
 			}
-			return n == len(addresses) && strings.Count(out, "169.254.1.1/32")+strings.Count(out, "fd00:1::1/128") == n-1
+			return n == len(addresses) && strings.Count(out, "169.254.1.1/32")+
+				strings.Count(out, "fd00:1::1/128") == n-1
 		})
 	}
-	both := []link.Peering{{Interface: "cali1", Address: netip.MustParseAddr("169.254.1.1")}, {Interface: "cali1", Address: netip.MustParseAddr("fd00:1::1")},
+	both := []link.Peering{{Interface: "cali1", Address: netip.MustParseAddr("169.254.1.1")},
+		{Interface: "cali1", Address: netip.MustParseAddr("fd00:1::1")},
 		{Interface: "cali2", Address: netip.MustParseAddr("169.254.1.1")}}
 	a.peering(both)
 	want("cali1", "169.254.9.9/32", "169.254.1.1/32", "fd00:1::1/128")

@@ -31,8 +31,8 @@ func (u *unlisted) ListLinks() ([]kernel.Link, error) {
 	return u.Fake.ListLinks()
 }
 
-// Rules for host endpoints depend on the host's interfaces: nothing is done before they are known, not even at a restart, and when
-// they cannot be listed later that is tried again soon.
+// Rules for host endpoints depend on the host's interfaces: nothing is done before they are known, not even at a
+// restart, and when they cannot be listed later that is tried again soon.
 func TestInterfacesAreKnownBeforeRulesAreMade(t *testing.T) {
 	links := &unlisted{kernel.NewFake(), 1}
 	links.PutLink(kernel.Link{Index: 2, Name: "eth0", Up: true, Running: true})
@@ -40,7 +40,8 @@ func TestInterfacesAreKnownBeforeRulesAreMade(t *testing.T) {
 	links.PutAddress(kernel.Address{Link: 2, Prefix: netip.MustParsePrefix("192.0.2.1/24")})
 	rules := kernel.NewFakeRules()
 	a := NewPolicy(PolicyConfig{Rules: rules, Links: links, Logger: zap.NewNop(), Policy: policy.Config{Node: "here"}})
-	h := &v3.HostEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "h"}, Spec: v3.HostEndpointSpec{Node: "here", ExpectedIPs: []string{"192.0.2.1", "192.0.2.9"}}}
+	h := &v3.HostEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "h"}, Spec: v3.HostEndpointSpec{
+		Node: "here", ExpectedIPs: []string{"192.0.2.1", "192.0.2.9"}}}
 	a.set(model.NewSet(model.NewObject(model.ResourceKey(model.KindHostEndpoint, "h"), h)))
 	protected := func(iface string) bool {
 		actual, err := rules.ReadRules()
@@ -78,8 +79,8 @@ type revised struct {
 
 func (r revised) Revision() int64 { return r.revision }
 
-// An object that came and went again between two looks at the datastore leaves nothing to do but a new revision, for which
-// somebody may wait.
+// An object that came and went again between two looks at the datastore leaves nothing to do but a new revision, for
+// which somebody may wait.
 func TestRevisionWithoutChanges(t *testing.T) {
 	rules := kernel.NewFakeRules()
 	a := NewPolicy(PolicyConfig{Rules: rules, Logger: zap.NewNop(), Policy: policy.Config{Node: "here"}})
@@ -108,7 +109,8 @@ func TestRevisionWithoutChanges(t *testing.T) {
 	if now := a.Status().Transactions; now != transactions {
 		t.Errorf("%d transactions, %d before", now, transactions)
 	}
-	h := &v3.HostEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "h"}, Spec: v3.HostEndpointSpec{Node: "here", InterfaceName: "eth0"}}
+	h := &v3.HostEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "h"}, Spec: v3.HostEndpointSpec{
+		Node: "here", InterfaceName: "eth0"}}
 	o := model.NewObject(model.ResourceKey(model.KindHostEndpoint, "h"), h)
 	set[o.Key] = o
 	a.set(revised{set, 8}, o.Key)
@@ -134,14 +136,16 @@ func (c *connections) ForgetConnections(list []netip.Addr) (int, error) {
 // One reading of the kernel's connections at a time, however often floating addresses move.
 func TestFloatingAddressesThatMoveOnAreForgottenInTurn(t *testing.T) {
 	conns := &connections{make(chan struct{}), make(chan []netip.Addr, 100)}
-	a := NewPolicy(PolicyConfig{Rules: kernel.NewFakeRules(), Connections: conns, Logger: zap.NewNop(), Policy: policy.Config{Node: "here"}})
+	a := NewPolicy(PolicyConfig{Rules: kernel.NewFakeRules(), Connections: conns, Logger: zap.NewNop(),
+		Policy: policy.Config{Node: "here"}})
 	felix := &model.FelixConfiguration{}
 	on := v3.FloatingIPsEnabled
 	felix.Spec.FloatingIPs = &on
 	config := model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix)
 	k := model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: "w"}
 	move := func(external ...string) {
-		w := &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1", IPNetworks: []string{"10.0.0.1/32"}}}
+		w := &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1",
+			IPNetworks: []string{"10.0.0.1/32"}}}
 		for _, e := range external {
 			w.Spec.IPNATs = append(w.Spec.IPNATs, model.IPNAT{InternalIP: "10.0.0.1", ExternalIP: e})
 		}

@@ -29,9 +29,11 @@ import (
 // loggedWorkload is a workload, and a policy that logs and denies what is sent to it.
 func loggedWorkload() model.Set {
 	workload := model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: "w"},
-		&model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1", IPNetworks: []string{"10.0.0.1/32"}}})
-	p := &v3.GlobalNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v3.GlobalNetworkPolicySpec{Selector: "all()",
-		Types: []v3.PolicyType{v3.PolicyTypeIngress}, Ingress: []v3.Rule{{Action: v3.Log}, {Action: v3.Deny}}}}
+		&model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1",
+			IPNetworks: []string{"10.0.0.1/32"}}})
+	p := &v3.GlobalNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v3.GlobalNetworkPolicySpec{
+		Selector: "all()",
+		Types:    []v3.PolicyType{v3.PolicyTypeIngress}, Ingress: []v3.Rule{{Action: v3.Log}, {Action: v3.Deny}}}}
 	limit := "10/minute"
 	felix := &model.FelixConfiguration{}
 	felix.Spec.LogActionRateLimit = &limit
@@ -51,27 +53,35 @@ func TestRulesThatCannotLogChangeNoVerdict(t *testing.T) {
 		want    ruleset.Log // of the Log rule
 		missing []string
 	}{
-		{"nothing is missing", func(ruleset.Log) bool { return false }, 7, ruleset.Log{Kernel: "calico-packet: ", Group: 7,
-			Prefix: "log GlobalNetworkPolicy/p ingress 1", Rate: 10, Burst: 5, Per: ruleset.PerMinute}, nil},
-		{"no log of the kernel", kernelLog, 7, ruleset.Log{Group: 7, Prefix: "log GlobalNetworkPolicy/p ingress 1", Rate: 10, Burst: 5, Per: ruleset.PerMinute},
+		{"nothing is missing", func(ruleset.Log) bool { return false }, 7,
+			ruleset.Log{Kernel: "calico-packet: ", Group: 7,
+				Prefix: "log GlobalNetworkPolicy/p ingress 1", Rate: 10, Burst: 5, Per: ruleset.PerMinute}, nil},
+		{"no log of the kernel", kernelLog, 7, ruleset.Log{Group: 7, Prefix: "log GlobalNetworkPolicy/p ingress 1",
+			Rate: 10, Burst: 5, Per: ruleset.PerMinute},
 			[]string{"the kernel's log"}},
 		{"no log of the kernel, no flow log", kernelLog, 0, ruleset.Log{}, []string{"the kernel's log"}},
-		{"no NFLOG", nflog, 7, ruleset.Log{Kernel: "calico-packet: ", Rate: 10, Burst: 5, Per: ruleset.PerMinute}, []string{"the flow log"}},
-		{"no NFLOG, no flow log", nflog, 0, ruleset.Log{Kernel: "calico-packet: ", Rate: 10, Burst: 5, Per: ruleset.PerMinute}, nil},
+		{"no NFLOG", nflog, 7, ruleset.Log{Kernel: "calico-packet: ", Rate: 10, Burst: 5, Per: ruleset.PerMinute},
+			[]string{"the flow log"}},
+		{"no NFLOG, no flow log", nflog, 0, ruleset.Log{Kernel: "calico-packet: ", Rate: 10, Burst: 5,
+			Per: ruleset.PerMinute}, nil},
 		{"no logs", ruleset.Log.Tells, 7, ruleset.Log{}, []string{"the kernel's log", "the flow log"}},
-		{"no limits", func(l ruleset.Log) bool { return l.Rate > 0 }, 7, ruleset.Log{}, []string{"the kernel's log", "the flow log"}},
+		{"no limits", func(l ruleset.Log) bool { return l.Rate > 0 }, 7, ruleset.Log{},
+			[]string{"the kernel's log", "the flow log"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rules := kernel.NewFakeRules()
 			rules.Refuse(func(changes ruleset.Changes) error {
 				for _, ch := range changes.Chains {
-					if ch.New != nil && slices.ContainsFunc(ch.New.Rules, func(r ruleset.Rule) bool { return c.lacks(r.Log) }) {
+					if ch.New != nil && slices.ContainsFunc(ch.New.Rules, func(r ruleset.Rule) bool {
+						return c.lacks(r.Log)
+					}) {
 						return unix.ENOENT
 					}
 				}
 				return nil
 			})
-			a := NewPolicy(PolicyConfig{Rules: rules, Logger: zap.NewNop(), Policy: policy.Config{Node: "here", FlowLog: c.flowLog}})
+			a := NewPolicy(PolicyConfig{Rules: rules, Logger: zap.NewNop(),
+				Policy: policy.Config{Node: "here", FlowLog: c.flowLog}})
 			a.set(set)
 			a.step()
 			st := a.Status()
@@ -83,7 +93,8 @@ func TestRulesThatCannotLogChangeNoVerdict(t *testing.T) {
 			}
 			a.Look(func(_ *policy.Calculator, table *ruleset.Table) {
 				list := table.Chain("pi/GlobalNetworkPolicy/p").Rules
-				if len(list) != 2 || list[0].Log != c.want || list[0].Verdict.Action != ruleset.Continue || list[1].Verdict.Action != ruleset.Drop {
+				if len(list) != 2 || list[0].Log != c.want || list[0].Verdict.Action != ruleset.Continue ||
+					list[1].Verdict.Action != ruleset.Drop {
 					t.Errorf("the rules are %v", list)
 				}
 			})
@@ -91,7 +102,8 @@ func TestRulesThatCannotLogChangeNoVerdict(t *testing.T) {
 	}
 }
 
-// A real kernel, without the modules at first: what it lacks is left out and drops nothing more; what it has logs packets.
+// A real kernel, without the modules at first: what it lacks is left out and drops nothing more; what it has logs
+// packets.
 func TestVMLogsThatTheKernelLacks(t *testing.T) {
 	if os.Getenv("MANX_VM") == "" {
 		t.Skip("it decides about the modules of the whole machine: make test-vm runs it in one of its own")
@@ -104,7 +116,8 @@ func TestVMLogsThatTheKernelLacks(t *testing.T) {
 	set, config := loggedWorkload(), policy.Config{Node: "here"}
 	delete(set, model.ResourceKey(model.KindGlobalNetworkPolicy, "p"))
 	// All other modules are loaded by need, these not.
-	if result, _ := nft.New(rules, time.Now).Flush(policy.Build(config, set, nil).Table()); result.Err != nil || result.Refused > 0 {
+	if result, _ := nft.New(rules, time.Now).Flush(policy.Build(config, set, nil).Table()); result.Err != nil ||
+		result.Refused > 0 {
 		t.Fatalf("without logs: %+v", result)
 	}
 	const helper = "/proc/sys/kernel/modprobe"
@@ -125,8 +138,10 @@ func TestVMLogsThatTheKernelLacks(t *testing.T) {
 		load    string
 		missing []string
 	}{
-		{"", []string{"the kernel's log until manxd is started with a kernel that can: .*lacks the expression limit", "the flow log tells nothing .*lacks the expression limit"}},
-		{"nft_limit", []string{"the kernel's log .*lacks the expression log", "the flow log .*lacks the expression log"}},
+		{"", []string{"the kernel's log until manxd is started with a kernel that can: .*lacks the expression limit",
+			"the flow log tells nothing .*lacks the expression limit"}},
+		{"nft_limit", []string{"the kernel's log .*lacks the expression log",
+			"the flow log .*lacks the expression log"}},
 		{"nft_log", []string{"the kernel's log .*no such file", "the flow log .*no such file"}},
 		{"nfnetlink_log", []string{"the kernel's log .*no such file"}},
 		{"nf_log_syslog", nil},
@@ -142,7 +157,9 @@ func TestVMLogsThatTheKernelLacks(t *testing.T) {
 		if st := a.Status(); !st.InSync || len(st.Refused) > 0 {
 			t.Errorf("with %s: in sync %v: %s; refused %v", c.load, st.InSync, st.LastError, st.Refused)
 		}
-		if got := a.Status().MissingLogs; !slices.EqualFunc(got, c.missing, func(got, want string) bool { return regexp.MustCompile(want).MatchString(got) }) {
+		if got := a.Status().MissingLogs; !slices.EqualFunc(got, c.missing, func(got, want string) bool {
+			return regexp.MustCompile(want).MatchString(got)
+		}) {
 			t.Errorf("with %s: missing are %q, want %q", c.load, got, c.missing)
 		}
 	}
@@ -152,11 +169,14 @@ func TestVMLogsThatTheKernelLacks(t *testing.T) {
 // logPacket sends a packet that a rule logs, and waits until both logs have it.
 func logPacket(t *testing.T, rules *kernel.NFT) {
 	rule := ruleset.Rule{
-		Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: unix.IPPROTO_UDP}, {Field: ruleset.DestinationPort, Low: 9}},
-		Log:     ruleset.Log{Kernel: "both-logs: ", Group: 86, Prefix: "log both", Rate: 10, Burst: 10},
+		Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: unix.IPPROTO_UDP},
+			{Field: ruleset.DestinationPort, Low: 9}},
+		Log: ruleset.Log{Kernel: "both-logs: ", Group: 86, Prefix: "log both", Rate: 10, Burst: 10},
 	}
-	chain := &ruleset.Chain{Name: "test", Base: &ruleset.Base{Hook: ruleset.Output, Type: ruleset.Filter}, Rules: []ruleset.Rule{rule}}
-	if err := rules.CommitRules(ruleset.Changes{Chains: []ruleset.ChainChange{{Name: chain.Name, New: chain}}}); err != nil {
+	chain := &ruleset.Chain{Name: "test", Base: &ruleset.Base{Hook: ruleset.Output, Type: ruleset.Filter},
+		Rules: []ruleset.Rule{rule}}
+	if err := rules.CommitRules(ruleset.Changes{
+		Chains: []ruleset.ChainChange{{Name: chain.Name, New: chain}}}); err != nil {
 		t.Fatal(err)
 	}
 	heard := make(chan kernel.LoggedPacket, 100)
@@ -183,7 +203,8 @@ func logPacket(t *testing.T, rules *kernel.NFT) {
 			return false
 		}
 	})
-	if out, err := exec.Command("dmesg").Output(); err != nil || !regexp.MustCompile(`both-logs: .*DST=127\.0\.0\.1 .*PROTO=UDP .*DPT=9 `).Match(out) {
+	if out, err := exec.Command("dmesg").Output(); err != nil ||
+		!regexp.MustCompile(`both-logs: .*DST=127\.0\.0\.1 .*PROTO=UDP .*DPT=9 `).Match(out) {
 		t.Errorf("the kernel's log does not tell of it: %v\n%.3000s", err, out)
 	}
 }

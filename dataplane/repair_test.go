@@ -37,7 +37,8 @@ func TestRepairsAreLogged(t *testing.T) {
 		t.Fatalf("%d lines: %v", len(repairs), repairs)
 	}
 	f := repairs[0].ContextMap()
-	if f["target"] != "route" || f["key"] != harmed.Key().String() || f["found"] != "nothing" || f["wanted"] != harmed.String() {
+	if f["target"] != "route" || f["key"] != harmed.Key().String() || f["found"] != "nothing" ||
+		f["wanted"] != harmed.String() {
 		t.Errorf("the line is %v, harmed was %s", f, harmed)
 	}
 }

@@ -72,7 +72,8 @@ func (h *host) sent(dev string) (bytes int) {
 // rate is how many bits per second get to the pod, or with "-R" from it.
 func (h *host) rate(options ...string) float64 {
 	h.t.Helper()
-	out := run(h.t, append([]string{"ip", "netns", "exec", h.name, "iperf3", "-c", "10.244.1.7", "-B", "10.1.0.5", "-t", "1", "-J"}, options...)...)
+	out := run(h.t, append([]string{"ip", "netns", "exec", h.name, "iperf3", "-c", "10.244.1.7", "-B", "10.1.0.5", "-t",
+		"1", "-J"}, options...)...)
 	var report struct {
 		End struct {
 			Received struct {
@@ -98,7 +99,8 @@ func (h *host) rateOf(least float64, options ...string) (rate float64) {
 	return rate
 }
 
-// The limits of a workload hold in the direction that they are for, survive a restart as they are, follow changes and go.
+// The limits of a workload hold in the direction that they are for, survive a restart as they are, follow changes and
+// go.
 func TestBandwidthIsLimited(t *testing.T) {
 	h := newHost(t)
 	h.connectedPod()
@@ -135,7 +137,8 @@ func TestBandwidthIsLimited(t *testing.T) {
 
 	a.set(limitedPod(&model.QoSControls{EgressBandwidth: 10 * megabit, EgressBurst: 800_000}))
 	waitFor(t, "the limit from the pod", func() bool {
-		return queues("cali1") == "qdisc noqueue 0: root\nqdisc ingress ffff: parent ffff:fff1 ----------------" && exists(device) && queues(device) == limited
+		return queues("cali1") == "qdisc noqueue 0: root\nqdisc ingress ffff: parent ffff:fff1 ----------------" &&
+			exists(device) && queues(device) == limited
 	})
 	if to, from := h.rateOf(20*megabit, "-b", "40M"), h.rate("-R"); to < 20*megabit || from > 20*megabit {
 		t.Errorf("%.0f bits per second to the pod, and %.0f from it, which is limited", to, from)
@@ -169,8 +172,9 @@ func TestCleanupEndsLimits(t *testing.T) {
 	k := h.open()
 	skipWithoutShaping(t, k)
 	for device, s := range map[string]kernel.Shape{
-		"cali1":                        {TokenBucket: kernel.TokenBucket{Rate: 1e6, Buffer: 1e6, Limit: 1e5}},
-		kernel.RedirectDevice("cali1"): {From: "cali1", TokenBucket: kernel.TokenBucket{Rate: 1e6, Buffer: 1e6, Limit: 1e5}},
+		"cali1": {TokenBucket: kernel.TokenBucket{Rate: 1e6, Buffer: 1e6, Limit: 1e5}},
+		kernel.RedirectDevice("cali1"): {From: "cali1", TokenBucket: kernel.TokenBucket{Rate: 1e6, Buffer: 1e6,
+			Limit: 1e5}},
 	} {
 		if err := k.SetShape(device, s); err != nil {
 			t.Fatal(err)

@@ -37,7 +37,8 @@ type Target interface {
 	Health() reconcile.Health
 	// Notices are further facts that a person should know.
 	Notices() []reconcile.Notice
-	// Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
+	// Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there
+	// were.
 	Repairs() (list []reconcile.Repair, more int)
 }
 

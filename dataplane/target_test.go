@@ -146,7 +146,10 @@ func TestATargetThatFails(t *testing.T) {
 		t.Errorf("tried again while it cannot succeed: %+v", got)
 	}
 	p := netip.MustParsePrefix("10.244.1.7/32")
-	waitFor(t, "the route of the workload", func() bool { x, _ := r.agent.Route(p); return x.Phase == reconcile.Applied })
+	waitFor(t, "the route of the workload", func() bool {
+		x, _ := r.agent.Route(p)
+		return x.Phase == reconcile.Applied
+	})
 	if lines := r.lines("the kernel is not as it should be, trying again"); len(lines) != 1 ||
 		!strings.Contains(lines[0]["reason"].(string), "not a directory") {
 		t.Errorf("the failure is logged as %v", lines)

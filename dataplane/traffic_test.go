@@ -117,7 +117,8 @@ func TestPodTrafficWithoutEncapsulation(t *testing.T) {
 // The real tunnel device, with foreign addresses and a wrong MTU on it; then the pool stops to use IPIP.
 func TestVMPodTrafficByIPIP(t *testing.T) {
 	probe := bareHost(t)
-	if _, err := probe.open().EnsureDevice(kernel.Device{Name: "tunl0", Kind: "ipip"}); errors.Is(err, kernel.ErrNoIPIP) {
+	if _, err := probe.open().EnsureDevice(kernel.Device{Name: "tunl0", Kind: "ipip"}); errors.Is(err,
+		kernel.ErrNoIPIP) {
 		t.Skip(err)
 	} else if err != nil {
 		t.Fatal(err)
@@ -126,29 +127,34 @@ func TestVMPodTrafficByIPIP(t *testing.T) {
 	p.exchange()
 	p.ping()
 	a, h := p.agents[0], p.hosts[0]
-	h.eventually("-4", defaultRoute, "10.244.1.7 dev cali1 proto 80 scope link metric 1024", "blackhole 10.244.1.0/26 proto bird",
+	h.eventually("-4", defaultRoute, "10.244.1.7 dev cali1 proto 80 scope link metric 1024",
+		"blackhole 10.244.1.0/26 proto bird",
 		"10.244.2.0/26 via 10.1.0.9 dev tunl0 proto 80 metric 1024 onlink")
 	h.ip("addr add 192.0.2.77/32 dev tunl0")
 	h.ip("link set tunl0 mtu 1300")
 	tunnel := func() string { return h.ip("-o addr show tunl0") + h.ip("-o link show tunl0") }
 	waitFor(t, "tunl0 to be repaired", func() bool {
 		s := tunnel()
-		return strings.Contains(s, "10.244.1.1/32") && !strings.Contains(s, "192.0.2.77") && strings.Contains(s, "mtu 1480")
+		return strings.Contains(s, "10.244.1.1/32") && !strings.Contains(s, "192.0.2.77") &&
+			strings.Contains(s, "mtu 1480")
 	})
 	h.ip("link set tunl0 down")
-	h.eventually("-4", defaultRoute, "10.244.1.7 dev cali1 proto 80 scope link metric 1024", "blackhole 10.244.1.0/26 proto bird",
+	h.eventually("-4", defaultRoute, "10.244.1.7 dev cali1 proto 80 scope link metric 1024",
+		"blackhole 10.244.1.0/26 proto bird",
 		"10.244.2.0/26 via 10.1.0.9 dev tunl0 proto 80 metric 1024 onlink")
 	p.ping()
 	for i := range 2 { // without a restart, from one mode to the other
 		p.agents[i].set(pairState(i, "CrossSubnet"))
 	}
-	h.eventually("-4", defaultRoute, "10.244.1.7 dev cali1 proto 80 scope link metric 1024", "blackhole 10.244.1.0/26 proto bird",
+	h.eventually("-4", defaultRoute, "10.244.1.7 dev cali1 proto 80 scope link metric 1024",
+		"blackhole 10.244.1.0/26 proto bird",
 		"10.244.2.0/26 via 10.1.0.9 dev eth0 proto 80 metric 1024")
 	p.ping()
 	for i := range 2 {
 		p.agents[i].set(pairState(i, "Never"))
 	}
-	h.eventually("-4", defaultRoute, "10.244.1.7 dev cali1 proto 80 scope link metric 1024", "blackhole 10.244.1.0/26 proto bird",
+	h.eventually("-4", defaultRoute, "10.244.1.7 dev cali1 proto 80 scope link metric 1024",
+		"blackhole 10.244.1.0/26 proto bird",
 		"10.244.2.0/26 via 10.1.0.9 dev eth0 proto bird metric 1024")
 	p.ping()
 	waitFor(t, "tunl0 to lose its address", func() bool { return !strings.Contains(tunnel(), "inet ") })

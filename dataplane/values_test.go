@@ -88,10 +88,12 @@ func TestTwoDevicesAreKept(t *testing.T) {
 				}
 			}
 			n := strings.Count(out, " inet ") + strings.Count(out, " inet6 ") - strings.Count(out, " inet6 fe80")
-			return n == len(addresses) && strings.Contains(out, fmt.Sprintf("mtu %d ", mtu)) && strings.Contains(out, ",UP")
+			return n == len(addresses) && strings.Contains(out, fmt.Sprintf("mtu %d ", mtu)) &&
+				strings.Contains(out, ",UP")
 		}
 	}
-	first, second := shows("first.test", 1400, "10.244.1.1/32"), shows("second.test", 1350, "10.245.1.1/32", "fd10::1/128")
+	first, second := shows("first.test", 1400, "10.244.1.1/32"),
+		shows("second.test", 1350, "10.245.1.1/32", "fd10::1/128")
 	h.ip("link add first.test type bridge") // left by an earlier run, with an address
 	h.ip("addr add 192.0.2.1/24 dev first.test")
 	k.until(t, "the first device", first)
@@ -110,7 +112,8 @@ func TestTwoDevicesAreKept(t *testing.T) {
 	}
 	h.ip("link del second.test")
 	k.until(t, "the second device to be made again", second)
-	if _, err := c.EnsureDevice(kernel.Device{Name: link.TunnelDevice, Kind: "ipip"}); errors.Is(err, kernel.ErrNoIPIP) {
+	if _, err := c.EnsureDevice(kernel.Device{Name: link.TunnelDevice, Kind: "ipip"}); errors.Is(err,
+		kernel.ErrNoIPIP) {
 		if why := links.Missing(); len(why) != 1 || !errors.Is(why[link.TunnelDevice], kernel.ErrNoIPIP) {
 			t.Errorf("missing: %v", why)
 		}
@@ -167,7 +170,8 @@ func TestRoutesOfASecondTable(t *testing.T) {
 			h.ip("route add 192.0.2.8 via 10.1.0.9 proto bird metric 1024 table " + name) // left by an earlier run
 			h.ip("route add 192.0.2.7 via 10.1.0.9 proto static table " + name)           // of somebody else
 			routes := route.New(c, time.Now)
-			config := route.Config{Node4: netip.MustParsePrefix("10.1.0.5/24"), Tables: []kernel.Table{kernel.MainTable, second}}
+			config := route.Config{Node4: netip.MustParsePrefix("10.1.0.5/24"),
+				Tables: []kernel.Table{kernel.MainTable, second}}
 			routes.Configure(config)
 			routes.Synced(true)
 			k := keep(t, c, routes, kernel.MainTable, second)
@@ -210,7 +214,8 @@ func TestRoutesOfASecondTable(t *testing.T) {
 			routes.Configure(config)
 			want("a table that is not ours any more to be left clean", []string{mainRoute}, nil)
 			s := rowsIn(routes, second)
-			if len(s) != 1 || s[0].Phase != reconcile.Blocked || s[0].Reason != "table "+name+" is not one of this node's" {
+			if len(s) != 1 || s[0].Phase != reconcile.Blocked || s[0].Reason != "table "+name+
+				" is not one of this node's" {
 				t.Errorf("%+v", s)
 			}
 		})

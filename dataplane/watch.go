@@ -7,9 +7,11 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-// keepWatching calls watch until ctx ends, after a pause when it fails, which grows while it fails in a row. watch calls works with
-// all that it hears. tell gets each failure, and nil when watch works again.
-func keepWatching(ctx context.Context, after func(time.Duration) <-chan time.Time, tell func(error), watch func(works func()) error) {
+// keepWatching calls watch until ctx ends, after a pause when it fails, which grows while it fails in a row. watch
+// calls works with all that it hears. tell gets each failure, and nil when watch works again.
+func keepWatching(
+	ctx context.Context, after func(time.Duration) <-chan time.Time, tell func(error), watch func(works func()) error,
+) {
 	failures := 0
 	for ctx.Err() == nil {
 		started, broken := time.Now(), failures > 0

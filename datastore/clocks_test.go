@@ -81,7 +81,8 @@ func TestNothingIsHandedOutBeforeEveryWatchIsInSync(t *testing.T) {
 		if !got.InSync() || contentOf(got) != "a=5 | p=+1 q=+2" {
 			t.Errorf("in sync %v: %q", got.InSync(), contentOf(got))
 		}
-		if !st.InSync || !st.Complete || st.Restarts != 0 || st.Objects != 3 || st.Revision != 0 || got.Revision() != 0 {
+		if !st.InSync || !st.Complete || st.Restarts != 0 || st.Objects != 3 || st.Revision != 0 ||
+			got.Revision() != 0 {
 			t.Errorf("status %+v, revision %d: want no revision of the whole", st, got.Revision())
 		}
 		close(s.events)

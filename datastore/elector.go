@@ -18,9 +18,9 @@ type Elector interface {
 	// Campaign returns as soon as the candidate leads, or with an error when ctx ends or the datastore refuses. A
 	// datastore that does not answer is waited for. Candidates are told apart by who campaigns, not by name.
 	Campaign(ctx context.Context, election, candidate string) (Leadership, error)
-	// Observe delivers the name of the leader, empty if nobody leads: first that of now, and then each change, until ctx
-	// or the store ends; then it closes the channel. Names that were overtaken by later ones while nobody read are left
-	// out. While the datastore does not answer, the last name stays.
+	// Observe delivers the name of the leader, empty if nobody leads: first that of now, and then each change, until
+	// ctx or the store ends; then it closes the channel. Names that were overtaken by later ones while nobody read are
+	// left out. While the datastore does not answer, the last name stays.
 	Observe(ctx context.Context, election string) <-chan string
 }
 
@@ -29,8 +29,8 @@ type Leadership interface {
 	// Context ends when leadership does, and before the next candidate leads. Its cause Is ErrNotLeading, and says why,
 	// unless the caller ended the campaign's context or closed the store.
 	Context() context.Context
-	// Resign ends leadership, so that the next candidate need not wait for the lease to run out: call it when the work of
-	// Context has come to rest. The error says why the others do have to wait. It may be called again.
+	// Resign ends leadership, so that the next candidate need not wait for the lease to run out: call it when the work
+	// of Context has come to rest. The error says why the others do have to wait. It may be called again.
 	Resign(ctx context.Context) error
 }
 
@@ -44,7 +44,8 @@ type Backend interface {
 	// Keeps is whether there can be objects of a kind that Watch follows. Calico's datastore in etcd does not keep
 	// Kubernetes' own kinds, for instance.
 	Keeps(kind model.Kind) bool
-	// UpgradeNode brings what older releases wrote about a node into the form that this one needs. It may be called again.
+	// UpgradeNode brings what older releases wrote about a node into the form that this one needs. It may be called
+	// again.
 	UpgradeNode(ctx context.Context, node string) error
 	// Notices are what a person should know of the datastore as it is now, a sentence each.
 	Notices() []string

@@ -16,23 +16,24 @@ func TestIdentity(t *testing.T) {
 	o := model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "n", Name: "e"}, &w)
 	var r reducer
 	changes := 0
-	o.Remote(new(model.WorkloadEndpoint), func(s string) string { return s }, func(common *model.WorkloadEndpoint) *model.WorkloadEndpoint {
-		want := string(r.identity(common))
-		each(reflect.ValueOf(common).Elem(), "", func(path string) {
-			if path == ".TypeMeta.Kind" || path == ".TypeMeta.APIVersion" {
-				return // those of all
+	o.Remote(new(model.WorkloadEndpoint), func(s string) string { return s },
+		func(common *model.WorkloadEndpoint) *model.WorkloadEndpoint {
+			want := string(r.identity(common))
+			each(reflect.ValueOf(common).Elem(), "", func(path string) {
+				if path == ".TypeMeta.Kind" || path == ".TypeMeta.APIVersion" {
+					return // those of all
+				}
+				changes++
+				if string(r.identity(common)) == want {
+					t.Errorf("%s says nothing", path)
+				}
+			})
+			if string(r.identity(common)) != want {
+				t.Error("the test has not put back what it changed")
 			}
-			changes++
-			if string(r.identity(common)) == want {
-				t.Errorf("%s says nothing", path)
-			}
+			kept := *common
+			return &kept
 		})
-		if string(r.identity(common)) != want {
-			t.Error("the test has not put back what it changed")
-		}
-		kept := *common
-		return &kept
-	})
 	if changes < 12 {
 		t.Errorf("only %d fields were changed", changes)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// reducer makes the WorkloadEndpoints of other nodes small, and keeps once what many of them have in common, such as the
-// labels and ports of a Deployment's pods.
+// reducer makes the WorkloadEndpoints of other nodes small, and keeps once what many of them have in common, such as
+// the labels and ports of a Deployment's pods.
 type reducer struct {
 	node   string // whose endpoints stay whole; all do if it is empty
 	texts  recent[string]
@@ -46,7 +46,8 @@ func (r *reducer) share(w *model.WorkloadEndpoint) *model.WorkloadEndpoint {
 	})
 }
 
-// identity is a text that is the same for two endpoints if they have the same in common. It is valid until the next call.
+// identity is a text that is the same for two endpoints if they have the same in common. It is valid until the next
+// call.
 func (r *reducer) identity(w *model.WorkloadEndpoint) []byte {
 	b, names := r.buffer[:0], r.names[:0]
 	add := func(texts ...string) {
@@ -75,8 +76,8 @@ func (r *reducer) identity(w *model.WorkloadEndpoint) []byte {
 	return b
 }
 
-// recent remembers values that were used lately, so that equal ones are the same. It never grows beyond a bound, whatever
-// comes and goes: what is forgotten is kept twice, nothing worse.
+// recent remembers values that were used lately, so that equal ones are the same. It never grows beyond a bound,
+// whatever comes and goes: what is forgotten is kept twice, nothing worse.
 type recent[T any] struct{ now, before map[string]T }
 
 const remembrance = 8192

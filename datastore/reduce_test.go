@@ -22,7 +22,8 @@ func endpointOn(t *testing.T, node string, n int, labels string) *model.Object {
 			`"endpoint":"eth0","containerID":"c","serviceAccountName":"sa","ipNetworks":["10.0.0.%[4]d/32","fd00::%[4]d/128"],`+
 			`"ipNATs":[{"internalIP":"10.0.0.%[4]d","externalIP":"192.0.2.1"}],"profiles":["kns.shop","ksa.shop.sa"],"interfaceName":"cali1",`+
 			`"mac":"ee:ee:ee:ee:ee:ee","ports":[{"name":"http","protocol":"TCP","port":80,"hostPort":0,"hostIP":""}],`+
-			`"allowSpoofedSourcePrefixes":["10.9.0.0/16"],"qosControls":{"ingressPacketRate":5},"unknown":1}}`, name, labels, node, n), 7)
+			`"allowSpoofedSourcePrefixes":["10.9.0.0/16"],"qosControls":{"ingressPacketRate":5},"unknown":1}}`, name,
+		labels, node, n), 7)
 	if o.Err != nil {
 		t.Fatal(o.Err)
 	}
@@ -75,8 +76,10 @@ func TestReducedEndpointsLoseNothing(t *testing.T) {
 		o := endpointOn(t, "n2", 1, "{}")
 		change(&o.Value.(*model.WorkloadEndpoint).Spec)
 		got, want := r.reduce(o).Workload().Spec, o.Workload().Spec
-		if got.Pod != want.Pod || got.InterfaceName != want.InterfaceName || !reflect.DeepEqual(got.IPNetworks, want.IPNetworks) {
-			t.Errorf("got %q %q %q, want %q %q %q", got.Pod, got.InterfaceName, got.IPNetworks, want.Pod, want.InterfaceName, want.IPNetworks)
+		if got.Pod != want.Pod || got.InterfaceName != want.InterfaceName ||
+			!reflect.DeepEqual(got.IPNetworks, want.IPNetworks) {
+			t.Errorf("got %q %q %q, want %q %q %q", got.Pod, got.InterfaceName, got.IPNetworks, want.Pod,
+				want.InterfaceName, want.IPNetworks)
 		}
 	}
 }
@@ -86,14 +89,16 @@ func TestReducedEndpointsShareWhatIsEqual(t *testing.T) {
 	reduced := func(node string, n int, labels string) *model.WorkloadEndpoint {
 		return r.reduce(endpointOn(t, node, n, labels)).Workload()
 	}
-	a, b, c := reduced("n2", 1, `{"app":"web","x":"y"}`), reduced("n3", 2, `{"x":"y","app":"web"}`), reduced("n2", 3, `{"app":"web","x":"z"}`)
+	a, b, c := reduced("n2", 1, `{"app":"web","x":"y"}`), reduced("n3", 2, `{"x":"y","app":"web"}`),
+		reduced("n2", 3, `{"app":"web","x":"z"}`)
 	same := func(a, b map[string]string) bool {
 		return reflect.ValueOf(a).UnsafePointer() == reflect.ValueOf(b).UnsafePointer()
 	}
 	if !same(a.Labels, b.Labels) || same(a.Labels, c.Labels) || &a.Spec.Ports[0] != &b.Spec.Ports[0] {
 		t.Errorf("labels %v, %v and %v: the first two must be one map, the last another", a.Labels, b.Labels, c.Labels)
 	}
-	if unsafe.StringData(a.Labels["app"]) != unsafe.StringData(c.Labels["app"]) || unsafe.StringData(a.Spec.Node) != unsafe.StringData(c.Spec.Node) {
+	if unsafe.StringData(a.Labels["app"]) != unsafe.StringData(c.Labels["app"]) ||
+		unsafe.StringData(a.Spec.Node) != unsafe.StringData(c.Spec.Node) {
 		t.Error("equal texts are kept twice")
 	}
 }
@@ -123,14 +128,16 @@ func TestChangesThatMakeNoDifference(t *testing.T) {
 		if change != nil {
 			change(w)
 		}
-		o := model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: w.Namespace, Name: node + "-k8s-web1-eth0"}, w)
+		o := model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: w.Namespace,
+			Name: node + "-k8s-web1-eth0"}, w)
 		o.Revision = revision
 		return o
 	}
 	kinds := []model.Kind{model.KindWorkloadEndpoint}
 	there, here := pod("n2", 7, nil), pod("n1", 7, nil)
 	tables.Apply(Event{Type: EventUpdate, Key: there.Key, Object: there, Revision: 7},
-		Event{Type: EventUpdate, Key: here.Key, Object: here, Revision: 7}, Event{Type: EventInSync, Revision: 7, Kinds: kinds})
+		Event{Type: EventUpdate, Key: here.Key, Object: here, Revision: 7},
+		Event{Type: EventInSync, Revision: 7, Kinds: kinds})
 	for i, c := range []struct {
 		name   string
 		o      *model.Object
@@ -138,12 +145,16 @@ func TestChangesThatMakeNoDifference(t *testing.T) {
 	}{
 		{"nothing", pod("n2", 8, nil), false},
 		{"a container", pod("n2", 9, func(w *model.WorkloadEndpoint) { w.Spec.ContainerID = "d" }), false},
-		{"an annotation", pod("n2", 10, func(w *model.WorkloadEndpoint) { w.Annotations = map[string]string{"x": "y"} }), false},
+		{"an annotation", pod("n2", 10, func(w *model.WorkloadEndpoint) {
+			w.Annotations = map[string]string{"x": "y"}
+		}), false},
 		{"nothing here", pod("n1", 11, nil), true},
 		{"addresses", pod("n2", 12, func(w *model.WorkloadEndpoint) { w.Spec.IPNetworks = nil }), true},
 		{"addresses again", pod("n2", 13, nil), true},
 		{"labels", pod("n2", 14, func(w *model.WorkloadEndpoint) { w.Labels["app"] = "db" }), true},
-		{"limits", pod("n2", 15, func(w *model.WorkloadEndpoint) { w.Spec.QoSControls = &model.QoSControls{IngressBurst: 1} }), true},
+		{"limits", pod("n2", 15, func(w *model.WorkloadEndpoint) {
+			w.Spec.QoSControls = &model.QoSControls{IngressBurst: 1}
+		}), true},
 		{"an old version", pod("n2", 9, nil), false},
 	} {
 		before := tables.Snapshot()

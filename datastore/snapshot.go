@@ -11,8 +11,8 @@ import (
 )
 
 // Snapshot is the state of the tables at one moment. It never changes, holds no lock and costs nothing to keep, except
-// that the changes since it cannot be forgotten. It implements model.Reader: of an object that is quarantined readers see
-// the last valid version, if these tables have seen one, and else nothing.
+// that the changes since it cannot be forgotten. It implements model.Reader: of an object that is quarantined readers
+// see the last valid version, if these tables have seen one, and else nothing.
 //
 // Published snapshots hold, of each kind, what the datastore held at one revision of the kind's clock: at the same one
 // of all watched kinds, if these have one clock.
@@ -153,8 +153,8 @@ func (s *Snapshot) Quarantined() iter.Seq[Quarantined] {
 	}
 }
 
-// Change is how one object differs between two snapshots. Old is nil for one that appeared, New for one that went, be it
-// because it was deleted or because it became invalid.
+// Change is how one object differs between two snapshots. Old is nil for one that appeared, New for one that went, be
+// it because it was deleted or because it became invalid.
 type Change struct {
 	Key      model.Key
 	Old, New *model.Object

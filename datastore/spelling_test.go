@@ -13,13 +13,15 @@ func policyEvent(name, annotated string, revision int64) Event {
 	key := model.Key{Kind: model.KindNetworkPolicy, Namespace: "ns", Name: name}
 	raw := `{"metadata":{},"spec":{}}`
 	if annotated != "" {
-		raw = fmt.Sprintf(`{"metadata":{"annotations":{"projectcalico.org/metadata":"{\"name\":\"%s\"}"}},"spec":{}}`, annotated)
+		raw = fmt.Sprintf(`{"metadata":{"annotations":{"projectcalico.org/metadata":"{\"name\":\"%s\"}"}},"spec":{}}`,
+			annotated)
 	}
 	return Event{Type: EventUpdate, Key: key, Object: model.Decode(key, []byte(raw), revision), Revision: revision}
 }
 
 func removePolicy(name string, revision int64) Event {
-	return Event{Type: EventDelete, Key: model.Key{Kind: model.KindNetworkPolicy, Namespace: "ns", Name: name}, Revision: revision}
+	return Event{Type: EventDelete, Key: model.Key{Kind: model.KindNetworkPolicy, Namespace: "ns", Name: name},
+		Revision: revision}
 }
 
 // policies spells which policies readers see and which are in quarantine: "web=3 | default.web=2".
@@ -44,23 +46,29 @@ func TestOfAPolicyUnderBothSpellingsTodaysCounts(t *testing.T) {
 		want   string
 	}{
 		{"the old one alone is used", []Event{policyEvent("default.web", "", 2)}, nil, "default.web=2 | "},
-		{"old before new", []Event{policyEvent("default.web", "", 2), policyEvent("web", "web", 3)}, nil, "web=3 | default.web=2"},
-		{"new before old", []Event{policyEvent("web", "web", 2), policyEvent("default.web", "", 3)}, nil, "web=2 | default.web=3"},
+		{"old before new", []Event{policyEvent("default.web", "", 2), policyEvent("web", "web", 3)}, nil,
+			"web=3 | default.web=2"},
+		{"new before old", []Event{policyEvent("web", "web", 2), policyEvent("default.web", "", 3)}, nil,
+			"web=2 | default.web=3"},
 		{"a migrator makes the new one and deletes the old", []Event{policyEvent("default.web", "", 2)},
 			[]Event{policyEvent("web", "web", 11), removePolicy("default.web", 12)}, "web=11 | "},
 		{"the new one goes again", []Event{policyEvent("default.web", "", 2), policyEvent("web", "web", 3)},
 			[]Event{removePolicy("web", 11)}, "default.web=2 | "},
 		{"the old one changes meanwhile", []Event{policyEvent("default.web", "", 2), policyEvent("web", "web", 3)},
 			[]Event{policyEvent("default.web", "", 11), removePolicy("web", 12)}, "default.web=11 | "},
-		{"the new one becomes invalid: its last valid version counts", []Event{policyEvent("default.web", "", 2), policyEvent("web", "web", 3)},
+		{"the new one becomes invalid: its last valid version counts",
+			[]Event{policyEvent("default.web", "", 2), policyEvent("web", "web", 3)},
 			[]Event{invalidWeb}, "web=3 | default.web=2 web=12"},
 		{"a new one that was never valid does not count", []Event{policyEvent("default.web", "", 2)},
 			[]Event{invalidWeb}, "default.web=2 | web=12"},
-		{"a policy whose name only looks old", []Event{policyEvent("default.web", "default.web", 2), policyEvent("web", "web", 3)}, nil, "default.web=2 web=3 | "},
+		{"a policy whose name only looks old", []Event{policyEvent("default.web", "default.web", 2),
+			policyEvent("web", "web", 3)}, nil, "default.web=2 web=3 | "},
 		{"a full read finds both again", []Event{policyEvent("default.web", "", 2), policyEvent("web", "web", 3)},
-			[]Event{lost("x"), policyEvent("default.web", "", 2), policyEvent("web", "web", 3), inSync(20)}, "web=3 | default.web=2"},
+			[]Event{lost("x"), policyEvent("default.web", "", 2), policyEvent("web", "web", 3), inSync(20)},
+			"web=3 | default.web=2"},
 		{"a full read finds only the old one", []Event{policyEvent("default.web", "", 2), policyEvent("web", "web", 3)},
-			[]Event{lost("x"), policyEvent("default.web", "", 2), removePolicy("web", 20), inSync(20)}, "default.web=2 | "},
+			[]Event{lost("x"), policyEvent("default.web", "", 2), removePolicy("web", 20), inSync(20)},
+			"default.web=2 | "},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			tables := synced(c.before...)
@@ -93,7 +101,8 @@ func TestOfAPolicyUnderBothSpellingsTodaysCounts(t *testing.T) {
 				t.Errorf("the changes leave %v", seen)
 			}
 			for q := range s.Quarantined() {
-				if strings.HasPrefix(q.Object.Key.Name, "default.") && !strings.Contains(q.Object.Err.Error(), "old spelling") {
+				if strings.HasPrefix(q.Object.Key.Name, "default.") &&
+					!strings.Contains(q.Object.Err.Error(), "old spelling") {
 					t.Errorf("the reason is %v", q.Object.Err)
 				}
 			}

@@ -61,8 +61,8 @@ type Status struct {
 	Objects, Quarantined int
 }
 
-// NewTables makes empty tables for a node: of other nodes' WorkloadEndpoints they keep only what policy and routes need, not
-// what would be needed to write them. Everything is kept whole if node is empty.
+// NewTables makes empty tables for a node: of other nodes' WorkloadEndpoints they keep only what policy and routes
+// need, not what would be needed to write them. Everything is kept whole if node is empty.
 func NewTables(log *zap.Logger, node string) *Tables {
 	t := &Tables{log: log, now: time.Now, reducer: reducer{node: node}}
 	t.current.Store(newSnapshot())

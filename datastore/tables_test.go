@@ -168,7 +168,8 @@ func TestInvalidObjectIsQuarantinedUntilItIsValid(t *testing.T) {
 	for q := range last.Quarantined() {
 		quarantined = append(quarantined, q)
 	}
-	if len(quarantined) != 1 || quarantined[0].Object.Revision != 13 || !quarantined[0].Since.Equal(since) || quarantined[0].Object.Err == nil || quarantined[0].InUse != 1 {
+	if len(quarantined) != 1 || quarantined[0].Object.Revision != 13 || !quarantined[0].Since.Equal(since) ||
+		quarantined[0].Object.Err == nil || quarantined[0].InUse != 1 {
 		t.Errorf("quarantine %+v, want a of revision 13 since %v, with 1 in use", quarantined, since)
 	}
 	tables.Apply(remove("a", 14))

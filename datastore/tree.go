@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// tree holds values by key, in the order that model.Reader promises: by kind, namespace, name. A clone costs nothing, and
-// what becomes of one does not show in the other.
+// tree holds values by key, in the order that model.Reader promises: by kind, namespace, name. A clone costs nothing,
+// and what becomes of one does not show in the other.
 type tree[T any] struct {
 	*btree.BTree[T]
 	at func(model.Key) T // a value to look for a key with
@@ -34,7 +34,8 @@ func newQuarantine() tree[Quarantined] {
 }
 
 func compareKeys(a, b model.Key) int {
-	return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Namespace, b.Namespace),
+		strings.Compare(a.Name, b.Name))
 }
 
 func (t tree[T]) clone() tree[T]                 { return tree[T]{BTree: t.Clone(), at: t.at} }

@@ -151,7 +151,8 @@ func (s session) blockOfAffinity(ctx context.Context, o *model.Object, owner Own
 // createBlock makes the block of a pending affinity and confirms it.
 func (s session) createBlock(ctx context.Context, o *model.Object, owner Owner) (heldBlock, error) {
 	aff, _ := o.Key.Affinity()
-	created, err := s.store.Create(ctx, model.NewObject(model.BlockKey(aff.CIDR), newBlock(aff.CIDR, owner.String(), s.now())))
+	created, err := s.store.Create(ctx, model.NewObject(model.BlockKey(aff.CIDR),
+		newBlock(aff.CIDR, owner.String(), s.now())))
 	var b heldBlock
 	switch {
 	case err == nil:
@@ -194,7 +195,9 @@ func (s session) confirm(ctx context.Context, o *model.Object) error {
 
 // releaseAffinity gives up a block: it is deleted if empty, otherwise it stays without owner until its last address is
 // released, unless mustBeEmpty. If sequence is not nil the block must still have that number.
-func (s session) releaseAffinity(ctx context.Context, owner Owner, cidr netip.Prefix, mustBeEmpty bool, sequence *uint64) error {
+func (s session) releaseAffinity(
+	ctx context.Context, owner Owner, cidr netip.Prefix, mustBeEmpty bool, sequence *uint64,
+) error {
 	o, err := s.getAffinity(ctx, owner.affinity(cidr))
 	if err != nil {
 		return err

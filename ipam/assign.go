@@ -21,9 +21,9 @@ const defaultMaxBlocks = 20
 // AutoAssign assigns free addresses: from the host's own blocks, from blocks that it claims, and at last from blocks of
 // others unless strict affinity forbids it. IPv6 is not tried if IPv4 fails.
 //
-// Both the result and the error may tell of success in part: what Result holds is assigned, and the caller has to release
-// it by the handle if it cannot do with less. After an error that is no refusal (a timeout, for instance), the handle
-// may have addresses that Result does not show; releasing by the handle is right then too.
+// Both the result and the error may tell of success in part: what Result holds is assigned, and the caller has to
+// release it by the handle if it cannot do with less. After an error that is no refusal (a timeout, for instance), the
+// handle may have addresses that Result does not show; releasing by the handle is right then too.
 func (a *Allocator) AutoAssign(ctx context.Context, r Request) (Result, error) {
 	result := Result{V4: Assigned{Family: IPv4, Requested: r.Num4}, V6: Assigned{Family: IPv6, Requested: r.Num6}}
 	if err := r.check(); err != nil {
@@ -88,7 +88,8 @@ func (s session) assignFamily(ctx context.Context, r *Request, result *Assigned)
 
 func (x *search) missing() int { return x.result.Requested - len(x.result.Addresses) }
 
-// prepare finds the pools, the reservations and the host's blocks, and gives up blocks in pools that are no longer for this host.
+// prepare finds the pools, the reservations and the host's blocks, and gives up blocks in pools that are no longer for
+// this host.
 func (x *search) prepare(ctx context.Context) error {
 	var err error
 	if x.reserved, err = x.readReservations(ctx); err != nil {
@@ -128,7 +129,8 @@ func (x *search) nodeLabels(ctx context.Context) (map[string]string, error) {
 	}
 	labels, found, err := x.labelsOf(ctx, x.owner.Name)
 	if err == nil && !found {
-		err = fmt.Errorf("node %s is not in the datastore: start manxd on it once, it registers the node: %w", x.owner.Name, model.ErrNotFound)
+		err = fmt.Errorf("node %s is not in the datastore: start manxd on it once, it registers the node: %w",
+			x.owner.Name, model.ErrNotFound)
 	}
 	return labels, err
 }
@@ -179,7 +181,8 @@ func (x *search) giveUp(ctx context.Context, cidr netip.Prefix) {
 		return x.releaseAffinity(ctx, x.owner, cidr, true, nil)
 	})
 	if err != nil && !errors.Is(err, ErrNotEmpty) && !errors.Is(err, model.ErrNotFound) {
-		x.log.Warn("block in a pool that no longer selects this node is kept", zap.Stringer("block", cidr), zap.Error(err))
+		x.log.Warn("block in a pool that no longer selects this node is kept", zap.Stringer("block", cidr),
+			zap.Error(err))
 	}
 }
 
@@ -256,7 +259,8 @@ func (s session) commit(ctx context.Context, b heldBlock, handle string, n int, 
 	ctx, cancel := cleanup(ctx)
 	defer cancel()
 	if lowerErr := s.lowerHandle(ctx, handle, b.CIDR, n); lowerErr != nil {
-		s.log.Warn("handle counts too many addresses", zap.String("handle", handle), zap.Stringer("block", b.CIDR), zap.Error(lowerErr))
+		s.log.Warn("handle counts too many addresses", zap.String("handle", handle), zap.Stringer("block", b.CIDR),
+			zap.Error(lowerErr))
 	}
 	return gone(err)
 }

@@ -82,7 +82,8 @@ func (s session) getOrClaim(ctx context.Context, owner Owner, cidr netip.Prefix)
 	if !errors.Is(err, model.ErrNotFound) {
 		return b, err
 	}
-	// A claim that is disturbed begins anew with the affinity: a block must not be used before its affinity is confirmed.
+	// A claim that is disturbed begins anew with the affinity: a block must not be used before its affinity is
+	// confirmed.
 	err = retry(ctx, "claim block "+cidr.String(), func() error {
 		o, err := s.pendingAffinity(ctx, owner.affinity(cidr))
 		if err == nil {

@@ -27,8 +27,9 @@ type ipamState struct {
 func readState(t testing.TB, store Store) ipamState {
 	t.Helper()
 	s := ipamState{
-		blocks: map[netip.Prefix]*model.Block{}, handles: map[string]*model.Handle{}, affinities: map[string]model.AffinityState{},
-		has: map[string]map[netip.Prefix]int{}, owner: map[netip.Addr]string{},
+		blocks: map[netip.Prefix]*model.Block{}, handles: map[string]*model.Handle{},
+		affinities: map[string]model.AffinityState{},
+		has:        map[string]map[netip.Prefix]int{}, owner: map[netip.Addr]string{},
 	}
 	for _, kind := range []model.Kind{model.KindIPAMBlock, model.KindIPAMHandle, model.KindBlockAffinity} {
 		objects, _, err := store.List(context.Background(), kind, "")
@@ -95,7 +96,8 @@ func (s *ipamState) checkHandles(t testing.TB, interrupted func(handle string) b
 		}
 		for cidr, n := range blocks {
 			if h.Block[cidr.String()] < n {
-				t.Errorf("handle %s counts %d addresses in %s, which has %d of it", handle, h.Block[cidr.String()], cidr, n)
+				t.Errorf("handle %s counts %d addresses in %s, which has %d of it", handle, h.Block[cidr.String()],
+					cidr, n)
 			}
 		}
 	}
@@ -175,7 +177,8 @@ func poolObject(name, cidr string, blockSize int, change ...func(*model.IPPoolSp
 		TypeMeta:   metav1.TypeMeta{Kind: "IPPool", APIVersion: model.APIVersion},
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: model.IPPoolSpec{
-			CIDR: cidr, BlockSize: blockSize, NodeSelector: "all()", IPIPMode: v3.IPIPModeNever, VXLANMode: v3.VXLANModeNever,
+			CIDR: cidr, BlockSize: blockSize, NodeSelector: "all()", IPIPMode: v3.IPIPModeNever,
+			VXLANMode:   v3.VXLANModeNever,
 			AllowedUses: []v3.IPPoolAllowedUse{workload, tunnel},
 		},
 	}
@@ -187,7 +190,8 @@ func poolObject(name, cidr string, blockSize int, change ...func(*model.IPPoolSp
 
 // nodeObject is a Node for tests. Labels are given in pairs.
 func nodeObject(name string, labels ...string) *model.Object {
-	n := &model.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: model.APIVersion}, ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}
+	n := &model.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: model.APIVersion},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}
 	for i := 0; i+1 < len(labels); i += 2 {
 		n.Labels[labels[i]] = labels[i+1]
 	}

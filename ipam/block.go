@@ -64,7 +64,8 @@ func attribute(handle string, attrs map[string]string) model.BlockAttribute {
 	return a
 }
 
-// handleOf is the handle of an attribute. An old migration left line ends and more behind some: what follows is no part of it.
+// handleOf is the handle of an attribute. An old migration left line ends and more behind some: what follows is no part
+// of it.
 func handleOf(a model.BlockAttribute) string {
 	if a.HandleID == nil {
 		return ""
@@ -139,7 +140,8 @@ func addAttribute(b *model.Block, attr model.BlockAttribute) int {
 
 func sameAttribute(a, b model.BlockAttribute) bool {
 	sameHandle := (a.HandleID == nil) == (b.HandleID == nil) && (a.HandleID == nil || *a.HandleID == *b.HandleID)
-	return sameHandle && sameSecond(a.ReleasedAt, b.ReleasedAt) && maps.Equal(a.Secondary, b.Secondary) && maps.Equal(a.Alternate, b.Alternate)
+	return sameHandle && sameSecond(a.ReleasedAt, b.ReleasedAt) && maps.Equal(a.Secondary, b.Secondary) &&
+		maps.Equal(a.Alternate, b.Alternate)
 }
 
 // sameSecond compares times as they are stored: in whole seconds.
@@ -150,7 +152,8 @@ func sameSecond(a, b *metav1.Time) bool {
 	return a.Unix() == b.Unix()
 }
 
-// release gives ordinals back: they cool down from now on and are free again once cooldown has passed, at once if it is zero.
+// release gives ordinals back: they cool down from now on and are free again once cooldown has passed, at once if it is
+// zero.
 func release(b *model.Block, ordinals []int, now time.Time, cooldown time.Duration) {
 	index := addAttribute(b, model.BlockAttribute{ReleasedAt: &metav1.Time{Time: now}})
 	for _, o := range ordinals {
@@ -205,7 +208,8 @@ func compact(b *model.Block) {
 	}
 }
 
-// isEmpty tells whether the block may be given up: nothing is assigned (what Windows keeps for itself does not count) or cooling down.
+// isEmpty tells whether the block may be given up: nothing is assigned (what Windows keeps for itself does not count)
+// or cooling down.
 func isEmpty(b *model.Block) bool {
 	for _, i := range b.Allocations {
 		if i != nil && !strings.EqualFold(handleOf(b.Attributes[*i]), windowsReserved) {
@@ -243,7 +247,8 @@ func describe(a model.BlockAttribute) string {
 	case a.ReleasedAt != nil:
 		return "nobody: it was released at " + a.ReleasedAt.UTC().Format(time.RFC3339) + " and cools down"
 	case a.Secondary["pod"] != "":
-		return fmt.Sprintf("pod %s/%s on node %s (handle %s)", a.Secondary["namespace"], a.Secondary["pod"], a.Secondary["node"], handleOf(a))
+		return fmt.Sprintf("pod %s/%s on node %s (handle %s)", a.Secondary["namespace"], a.Secondary["pod"],
+			a.Secondary["node"], handleOf(a))
 	case handleOf(a) != "":
 		return "handle " + handleOf(a)
 	}

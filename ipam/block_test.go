@@ -44,7 +44,9 @@ func TestBlockEqualsReferenceAfterAnySequence(t *testing.T) {
 			case 0:
 				n := rng.IntN(4)
 				reserved := rng.IntN(16)
-				got := assignNext(b, n, attribute(handle, nil), func(a netip.Addr) bool { return ordinalOf(cidr, a) == reserved })
+				got := assignNext(b, n, attribute(handle, nil), func(a netip.Addr) bool {
+					return ordinalOf(cidr, a) == reserved
+				})
 				ref.assignNext(t, cidr, got, n, handle, reserved)
 			case 1:
 				o := rng.IntN(16)
@@ -151,7 +153,8 @@ func nothing(netip.Addr) bool { return false }
 func TestWindowsReservedAddressesLeaveABlockEmpty(t *testing.T) {
 	b := newBlock(netip.MustParsePrefix("10.0.0.0/29"), "host:w", time.Now())
 	for _, o := range []string{"10.0.0.0", "10.0.0.1", "10.0.0.2", "10.0.0.7"} {
-		if err := assignExact(b, netip.MustParseAddr(o), attribute("Windows-Reserved-IPAM-Handle", map[string]string{"note": "windows host rsvd"})); err != nil {
+		if err := assignExact(b, netip.MustParseAddr(o),
+			attribute("Windows-Reserved-IPAM-Handle", map[string]string{"note": "windows host rsvd"})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -182,8 +185,12 @@ func FuzzBlock(f *testing.F) {
 	release(b, []int{1}, time.Unix(1_800_000_000, 0), time.Hour)
 	seed, _ := json.Marshal(b)
 	f.Add(seed)
-	f.Add([]byte(`{"cidr":"fd00::/126","affinity":null,"allocations":[0,null,null,0],"unallocated":[2,1],"attributes":[{}],"sequenceNumber":18446744073709551615,"sequenceNumberForAllocation":null}`))
-	f.Add([]byte(`{"cidr":"10.0.0.0/30","allocations":[null,null,null,null],"unallocated":[0,1,2,3],"hostAffinity":"old"}`))
+	f.Add(
+		[]byte(
+			`{"cidr":"fd00::/126","affinity":null,"allocations":[0,null,null,0],"unallocated":[2,1],"attributes":[{}],"sequenceNumber":18446744073709551615,"sequenceNumberForAllocation":null}`))
+	f.Add(
+		[]byte(
+			`{"cidr":"10.0.0.0/30","allocations":[null,null,null,null],"unallocated":[0,1,2,3],"hostAffinity":"old"}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		var head struct{ CIDR netip.Prefix }
 		if json.Unmarshal(raw, &head) != nil || !head.CIDR.IsValid() {

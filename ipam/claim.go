@@ -31,17 +31,20 @@ func (x *search) nextBlock(ctx context.Context) (heldBlock, error) {
 		case err != nil && ctx.Err() != nil:
 			return heldBlock{}, err
 		case err != nil:
-			x.log.Warn("block is passed over", zap.Stringer("block", cidr), zap.Stringer("owner", x.owner), zap.Error(err))
+			x.log.Warn("block is passed over", zap.Stringer("block", cidr), zap.Stringer("owner", x.owner),
+				zap.Error(err))
 		case freeIn(b.Block, x.reserved.has) > 0:
 			return b, nil
 		}
 	}
 	if x.owned >= x.limit {
-		return heldBlock{}, fmt.Errorf("%w: %s has %d blocks in %s and all are full, the limit is %d; release addresses, or raise maxBlocksPerHost or the block size",
+		return heldBlock{}, fmt.Errorf("%w: %s has %d blocks in %s and all are full, the limit is %d; release "+
+			"addresses, or raise maxBlocksPerHost or the block size",
 			ErrBlockLimit, x.owner, x.owned, poolNames(x.pools), x.limit)
 	}
 	if !x.config.AutoAllocateBlocks {
-		return heldBlock{}, fmt.Errorf("%s needs another block, but auto_allocate_blocks is off in the IPAM configuration", x.owner)
+		return heldBlock{}, fmt.Errorf("%s needs another block, but auto_allocate_blocks is off in the IPAM "+
+			"configuration", x.owner)
 	}
 	b, err := x.claimNew(ctx)
 	if err == nil {
@@ -78,7 +81,8 @@ func (x *search) claimNew(ctx context.Context) (heldBlock, error) {
 		}
 		return b, err
 	}
-	return heldBlock{}, fmt.Errorf("claim a block for %s: gave up after %d tries, too many others claim at the same time", x.owner, maxTries)
+	return heldBlock{}, fmt.Errorf("claim a block for %s: gave up after %d tries, too many others claim at "+
+		"the same time", x.owner, maxTries)
 }
 
 func (x *search) claim(ctx context.Context, cidr netip.Prefix) (b heldBlock, err error) {
@@ -140,7 +144,8 @@ func (x *search) reclaim(ctx context.Context, unused []heldBlock) (netip.Prefix,
 		}
 		err := x.evict(ctx, b)
 		if err == nil {
-			x.log.Info("unused block is taken over", zap.Stringer("block", b.CIDR), zap.String("from", ownerText(b.Block)), zap.Stringer("to", x.owner))
+			x.log.Info("unused block is taken over", zap.Stringer("block", b.CIDR),
+				zap.String("from", ownerText(b.Block)), zap.Stringer("to", x.owner))
 			return b.CIDR, nil
 		}
 		if ctx.Err() != nil {

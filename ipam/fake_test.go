@@ -11,7 +11,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// memory is a store that keeps bytes as etcd does: one revision for all keys, compare-and-swap, and a history of writes.
+// memory is a store that keeps bytes as etcd does: one revision for all keys, compare-and-swap, and a history of
+// writes.
 type memory struct {
 	mu       sync.Mutex
 	revision int64

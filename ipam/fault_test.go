@@ -91,7 +91,8 @@ type operation struct {
 
 func assign(host, handle string, n int) func(*Allocator) error {
 	return func(a *Allocator) error {
-		r, err := a.AutoAssign(context.Background(), Request{Host: host, Handle: handle, Num4: n, Use: workload, Attrs: map[string]string{"node": host}})
+		r, err := a.AutoAssign(context.Background(), Request{Host: host, Handle: handle, Num4: n, Use: workload,
+			Attrs: map[string]string{"node": host}})
 		if err != nil {
 			return err
 		}
@@ -101,7 +102,8 @@ func assign(host, handle string, n int) func(*Allocator) error {
 
 func assignAddr(host, handle, addr string) func(*Allocator) error {
 	return func(a *Allocator) error {
-		return a.AssignIP(context.Background(), AddressRequest{Address: netip.MustParseAddr(addr), Host: host, Handle: handle})
+		return a.AssignIP(context.Background(), AddressRequest{Address: netip.MustParseAddr(addr), Host: host,
+			Handle: handle})
 	}
 }
 
@@ -142,8 +144,8 @@ func giveUpAll(host string, mustBeEmpty bool) func(*Allocator) error {
 	}
 }
 
-// The pool has two blocks of eight addresses: 10.0.0.0/29, where the walk of host b starts, and 10.0.0.8/29, where that of
-// host a does.
+// The pool has two blocks of eight addresses: 10.0.0.0/29, where the walk of host b starts, and 10.0.0.8/29, where that
+// of host a does.
 var operations = []operation{
 	{name: "claim a block and assign", do: assign("a", "h", 2)},
 	{name: "assign from the own block", before: list(assign("a", "old", 1)), do: assign("a", "h", 2)},
@@ -151,13 +153,16 @@ var operations = []operation{
 	{name: "more for a handle that has some", before: list(assign("a", "h", 1)), do: assign("a", "h", 1)},
 	{name: "borrow", before: list(assign("b", "b1", 8), assign("b", "b2", 7)), do: assign("a", "h", 1)},
 	{name: "borrow a part", before: list(assign("b", "b1", 9)), do: assign("a", "h", 3)},
-	{name: "reclaim an unused block", before: list(assign("b", "b1", 9), releaseAddr("10.0.0.8")), do: assign("a", "h", 2)},
+	{name: "reclaim an unused block", before: list(assign("b", "b1", 9), releaseAddr("10.0.0.8")),
+		do: assign("a", "h", 2)},
 	{name: "assign a given address in a new block", do: assignAddr("a", "h", "10.0.0.9")},
-	{name: "assign a given address of another host", before: list(assign("b", "b1", 1)), do: assignAddr("a", "h", "10.0.0.5")},
+	{name: "assign a given address of another host", before: list(assign("b", "b1", 1)),
+		do: assignAddr("a", "h", "10.0.0.5")},
 	{name: "release by handle", before: list(assign("a", "h", 3), assign("a", "old", 1)), do: releaseHandle("h")},
 	{name: "release by handle out of two blocks", before: list(assign("a", "h", 10)), do: releaseHandle("h")},
 	{name: "release by address", before: list(assign("a", "h", 3)), do: releaseAddr("10.0.0.8", "10.0.0.10")},
-	{name: "release the last address of a block without owner", before: list(assign("a", "h", 1), giveUpAll("a", false)), do: releaseAddr("10.0.0.8")},
+	{name: "release the last address of a block without owner",
+		before: list(assign("a", "h", 1), giveUpAll("a", false)), do: releaseAddr("10.0.0.8")},
 	{name: "give up an empty block", before: list(assign("a", "h", 1), releaseHandle("h")), do: giveUpAll("a", true)},
 	{name: "give up a block in use", before: list(assign("a", "h", 1)), do: giveUpAll("a", false)},
 	{name: "give up nothing", before: list(assign("a", "h", 1)), do: giveUpAll("a", true)},
@@ -165,7 +170,8 @@ var operations = []operation{
 
 func list(f ...func(*Allocator) error) []func(*Allocator) error { return f }
 
-// prepared is a store in which what goes before an operation has happened two minutes ago, so that unused blocks may be reclaimed.
+// prepared is a store in which what goes before an operation has happened two minutes ago, so that unused blocks may be
+// reclaimed.
 func prepared(t *testing.T, op operation, then, now time.Time) (*memory, func() time.Time) {
 	t.Helper()
 	store := newMemory()
@@ -223,7 +229,8 @@ func goOn(t *testing.T, store *memory, now func() time.Time) {
 	releaseEverything(t, store, now)
 }
 
-// Whatever somebody else does before whichever call of whichever operation, the operation does what it should or says why not.
+// Whatever somebody else does before whichever call of whichever operation, the operation does what it should or says
+// why not.
 func TestEveryCallMayBeRaced(t *testing.T) {
 	meddlers := []struct {
 		name string
@@ -240,7 +247,9 @@ func TestEveryCallMayBeRaced(t *testing.T) {
 		}},
 		{"blocks of a are given up", giveUpAll("a", false)},
 		{"blocks of b are given up", giveUpAll("b", false)},
-		{"empty blocks are given up", func(a *Allocator) error { return errors.Join(giveUpAll("a", true)(a), giveUpAll("b", true)(a)) }},
+		{"empty blocks are given up", func(a *Allocator) error {
+			return errors.Join(giveUpAll("a", true)(a), giveUpAll("b", true)(a))
+		}},
 		{"another handle is released", releaseHandle("old")},
 		{"a handle of the other host is released", releaseHandle("b1")},
 		{"the same handle is released", releaseHandle("h")},
@@ -250,7 +259,8 @@ func TestEveryCallMayBeRaced(t *testing.T) {
 	var faults []fault
 	for _, m := range meddlers {
 		faults = append(faults, fault{name: m.name, meddle: func(s Store) error {
-			if err := m.do(New(s, nil, func() time.Time { return now })); err != nil && !errors.Is(err, ErrBlockLimit) && !isShort(err) {
+			if err := m.do(New(s, nil, func() time.Time { return now })); err != nil &&
+				!errors.Is(err, ErrBlockLimit) && !isShort(err) {
 				return err
 			}
 			return nil
@@ -273,7 +283,9 @@ func isShort(err error) bool {
 }
 
 // forEachCall runs each operation with each fault at each of its calls.
-func forEachCall(t *testing.T, faults []fault, check func(*testing.T, operation, fault, *memory, func() time.Time, error)) {
+func forEachCall(
+	t *testing.T, faults []fault, check func(*testing.T, operation, fault, *memory, func() time.Time, error),
+) {
 	now := time.Now()
 	for _, op := range operations {
 		t.Run(op.name, func(t *testing.T) {

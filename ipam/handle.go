@@ -88,8 +88,8 @@ func (s session) putHandle(ctx context.Context, o *model.Object, h *model.Handle
 
 // settleHandle removes what a handle counts too much in a block, left by an operation that was interrupted.
 //
-// An assignment that is under way has been counted but is not in the block yet. Writing the block without a change makes
-// it fail and start anew, and the handle is only written if nothing was counted since before the block was read.
+// An assignment that is under way has been counted but is not in the block yet. Writing the block without a change
+// makes it fail and start anew, and the handle is only written if nothing was counted since before the block was read.
 func (s session) settleHandle(ctx context.Context, id string, cidr netip.Prefix) error {
 	return retry(ctx, "settle handle "+id, func() error {
 		o, h, err := s.getHandle(ctx, id)

@@ -158,7 +158,9 @@ func (a *Allocator) ReleaseFromHost(ctx context.Context, host, handle string) ([
 // addresses in a family, so that the next assignments need not wait for one. It returns the block, an invalid one if
 // none was claimed, and whether there were enough without. The limit of blocks holds, and pools that have no free block
 // left are no error.
-func (a *Allocator) Ahead(ctx context.Context, r Request, family Family, least int) (block netip.Prefix, enough bool, err error) {
+func (a *Allocator) Ahead(
+	ctx context.Context, r Request, family Family, least int,
+) (block netip.Prefix, enough bool, err error) {
 	s, err := a.begin(ctx)
 	if err != nil {
 		return block, false, err

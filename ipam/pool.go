@@ -41,7 +41,8 @@ func parsePool(name string, o *model.IPPool) (pool, error) {
 	}
 	bits, max := o.Spec.BlockSize, cidr.Addr().BitLen()
 	if bits < cidr.Bits() || bits > max || max-bits > maxBlockBits {
-		return pool{}, fmt.Errorf("pool %s: spec.blockSize = %d: want %d to %d for %s", name, bits, max-maxBlockBits, max, cidr)
+		return pool{}, fmt.Errorf("pool %s: spec.blockSize = %d: want %d to %d for %s", name, bits, max-maxBlockBits,
+			max, cidr)
 	}
 	return pool{name: name, cidr: cidr.Masked(), blockBits: bits, object: o}, nil
 }
@@ -146,7 +147,8 @@ func pickRequested(candidates []pool, requested []netip.Prefix) ([]pool, error) 
 	for _, want := range requested {
 		i := slices.IndexFunc(candidates, func(p pool) bool { return p.cidr == want.Masked() })
 		if i < 0 {
-			return nil, fmt.Errorf("%w: pool %s was asked for, but it does not exist or is disabled; enabled are %s", ErrNoPool, want, poolNames(candidates))
+			return nil, fmt.Errorf("%w: pool %s was asked for, but it does not exist or is disabled; enabled are %s",
+				ErrNoPool, want, poolNames(candidates))
 		}
 		chosen = append(chosen, candidates[i])
 	}
@@ -168,7 +170,8 @@ func pickMatching(candidates []pool, r *Request, family Family, nodeLabels map[s
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("%w: of the %s pools none is for node %s: %s", ErrNoPool, family, r.Host, strings.Join(reasons, "; "))
+		return nil, fmt.Errorf("%w: of the %s pools none is for node %s: %s", ErrNoPool, family, r.Host,
+			strings.Join(reasons, "; "))
 	}
 	return chosen, nil
 }

@@ -22,9 +22,10 @@ import (
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 )
 
-// The proof: 16 allocators, each a process of its own, on one etcd. They assign and release, some 1,000 times in all, in
-// two pools that are too small for them, so that they borrow from and reclaim of each other, and are killed at random
-// points. Each reports what it begins and what it has done; from that the test knows who must have which address.
+// The proof: 16 allocators, each a process of its own, on one etcd. They assign and release, some 1,000 times in all,
+// in two pools that are too small for them, so that they borrow from and reclaim of each other, and are killed at
+// random points. Each reports what it begins and what it has done; from that the test knows who must have which
+// address.
 
 const (
 	workers        = 16
@@ -103,7 +104,8 @@ func (w *worker) step(i int) {
 	defer cancel()
 	if w.rng.IntN(25) == 0 {
 		// Not one of the counted operations: hosts come and go.
-		if err := w.alloc.ReleaseHostAffinities(ctx, Host(w.Host), w.rng.IntN(2) == 0); err != nil && !errors.Is(err, ErrNotEmpty) {
+		if err := w.alloc.ReleaseHostAffinities(ctx, Host(w.Host), w.rng.IntN(2) == 0); err != nil &&
+			!errors.Is(err, ErrNotEmpty) {
 			w.say(report{Fault: "give up blocks: " + err.Error()})
 		}
 	}
@@ -122,12 +124,14 @@ func (w *worker) assign(ctx context.Context, handle string) {
 	var err error
 	if w.rng.IntN(6) == 0 {
 		addr := netip.AddrFrom4([4]byte{10, 7, 0, byte(w.rng.IntN(128))})
-		if err = w.alloc.AssignIP(ctx, AddressRequest{Address: addr, Host: w.Host, Handle: handle, Attrs: attrs}); err == nil {
+		if err = w.alloc.AssignIP(ctx, AddressRequest{Address: addr, Host: w.Host, Handle: handle,
+			Attrs: attrs}); err == nil {
 			r.Addrs = []netip.Addr{addr}
 		}
 	} else {
 		var got Result
-		got, err = w.alloc.AutoAssign(ctx, Request{Host: w.Host, Handle: handle, Attrs: attrs, Num4: 1 + w.rng.IntN(2), Num6: w.rng.IntN(2), Use: workload})
+		got, err = w.alloc.AutoAssign(ctx, Request{Host: w.Host, Handle: handle, Attrs: attrs, Num4: 1 + w.rng.IntN(2),
+			Num6: w.rng.IntN(2), Use: workload})
 		for _, p := range append(got.V4.Addresses, got.V6.Addresses...) {
 			r.Addrs = append(r.Addrs, p.Addr())
 		}
@@ -204,7 +208,8 @@ func TestSixteenAllocatorsKilledAtRandom(t *testing.T) {
 		all.Go(func() { l.runWorker(t, i, server.Config()) })
 	}
 	all.Wait()
-	t.Logf("%d assignments, %d of them refused, %d releases, %d processes killed", l.assigned, l.refused, l.released, l.kills)
+	t.Logf("%d assignments, %d of them refused, %d releases, %d processes killed", l.assigned, l.refused, l.released,
+		l.kills)
 	if t.Failed() {
 		return
 	}

@@ -108,8 +108,8 @@ func (a *Allocator) ReleaseAffinity(ctx context.Context, owner Owner, cidr netip
 	})
 }
 
-// ReleaseHostAffinities gives up all blocks of an owner. It goes on after an error and returns all of them; that a block
-// is gone or belongs to another owner by then is none.
+// ReleaseHostAffinities gives up all blocks of an owner. It goes on after an error and returns all of them; that a
+// block is gone or belongs to another owner by then is none.
 func (a *Allocator) ReleaseHostAffinities(ctx context.Context, owner Owner, mustBeEmpty bool) error {
 	var errs []error
 	for _, family := range []Family{IPv4, IPv6} {

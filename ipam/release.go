@@ -29,8 +29,8 @@ type Released struct {
 	NotAssigned []netip.Addr
 }
 
-// ReleaseIPs gives addresses back. Blocks are treated one by one: an error (a *MismatchError if handle or sequence number
-// differ) concerns all addresses of its block, those of other blocks are released nevertheless.
+// ReleaseIPs gives addresses back. Blocks are treated one by one: an error (a *MismatchError if handle or sequence
+// number differ) concerns all addresses of its block, those of other blocks are released nevertheless.
 func (a *Allocator) ReleaseIPs(ctx context.Context, releases ...Release) (Released, error) {
 	var result Released
 	s, err := a.begin(ctx)
@@ -63,8 +63,11 @@ func addressesOf(group []Release) []netip.Addr {
 	return list
 }
 
-// byBlock groups releases by the block that holds the address. Addresses outside of all pools are looked for in all blocks.
-func (s session) byBlock(ctx context.Context, pools []pool, releases []Release) (groups map[netip.Prefix][]Release, unknown []netip.Addr, err error) {
+// byBlock groups releases by the block that holds the address. Addresses outside of all pools are looked for in all
+// blocks.
+func (s session) byBlock(
+	ctx context.Context, pools []pool, releases []Release,
+) (groups map[netip.Prefix][]Release, unknown []netip.Addr, err error) {
 	groups = map[netip.Prefix][]Release{}
 	for _, r := range releases {
 		if err := checkHandle(r.Handle); err != nil {
@@ -107,7 +110,9 @@ func sortedBlocks[V any](m map[netip.Prefix]V) []netip.Prefix {
 }
 
 // releaseGroup releases addresses of one block.
-func (s session) releaseGroup(ctx context.Context, pools []pool, cidr netip.Prefix, group []Release, result *Released) error {
+func (s session) releaseGroup(
+	ctx context.Context, pools []pool, cidr netip.Prefix, group []Release, result *Released,
+) error {
 	var plan releasePlan
 	var b heldBlock
 	err := retry(ctx, "release in block "+cidr.String(), func() error {
@@ -168,7 +173,8 @@ func planRelease(b *model.Block, group []Release) (releasePlan, error) {
 			return plan, &MismatchError{Address: r.Address, What: "handle", Want: r.Handle, Have: handle}
 		}
 		if have := sequenceOf(b, o); r.Sequence != nil && *r.Sequence != have {
-			return plan, &MismatchError{Address: r.Address, What: "sequence number", Want: fmt.Sprint(*r.Sequence), Have: fmt.Sprint(have)}
+			return plan, &MismatchError{Address: r.Address, What: "sequence number", Want: fmt.Sprint(*r.Sequence),
+				Have: fmt.Sprint(have)}
 		}
 		if !slices.Contains(plan.ordinals, o) {
 			plan.ordinals = append(plan.ordinals, o)
@@ -186,7 +192,8 @@ type MismatchError struct {
 }
 
 func (e *MismatchError) Error() string {
-	return fmt.Sprintf("%s was assigned to somebody else since: its %s is %q, not %q", e.Address, e.What, e.Have, e.Want)
+	return fmt.Sprintf("%s was assigned to somebody else since: its %s is %q, not %q", e.Address, e.What, e.Have,
+		e.Want)
 }
 
 // putOrDelete stores a block out of which addresses were released. One that is empty and belongs to nobody goes.
@@ -198,13 +205,14 @@ func (s session) putOrDelete(ctx context.Context, b heldBlock) error {
 	return gone(err)
 }
 
-// forget lowers the count of a handle after a release. Should that fail the count is too high, which the next release by
-// this handle puts right.
+// forget lowers the count of a handle after a release. Should that fail the count is too high, which the next release
+// by this handle puts right.
 func (s session) forget(ctx context.Context, handle string, cidr netip.Prefix, n int) {
 	ctx, cancel := cleanup(ctx)
 	defer cancel()
 	if err := s.lowerHandle(ctx, handle, cidr, n); err != nil {
-		s.log.Warn("handle counts too many addresses", zap.String("handle", handle), zap.Stringer("block", cidr), zap.Error(err))
+		s.log.Warn("handle counts too many addresses", zap.String("handle", handle), zap.Stringer("block", cidr),
+			zap.Error(err))
 	}
 }
 
@@ -226,7 +234,8 @@ func (s session) keepConsistent(ctx context.Context, pools []pool, b heldBlock) 
 		return s.releaseAffinity(ctx, owner, b.CIDR, true, nil)
 	})
 	if err != nil && !errors.Is(err, ErrNotEmpty) && !errors.Is(err, model.ErrNotFound) {
-		s.log.Warn("block in a pool that no longer selects its node is kept", zap.Stringer("block", b.CIDR), zap.Error(err))
+		s.log.Warn("block in a pool that no longer selects its node is kept", zap.Stringer("block", b.CIDR),
+			zap.Error(err))
 	}
 }
 
@@ -266,7 +275,9 @@ func (a *Allocator) ReleaseByHandle(ctx context.Context, handle string) ([]netip
 }
 
 // releaseHandleIn releases what a handle has in one block.
-func (s session) releaseHandleIn(ctx context.Context, pools []pool, handle string, cidr netip.Prefix) ([]netip.Addr, error) {
+func (s session) releaseHandleIn(
+	ctx context.Context, pools []pool, handle string, cidr netip.Prefix,
+) ([]netip.Addr, error) {
 	var ordinals []int
 	var b heldBlock
 	err := retry(ctx, "release in block "+cidr.String(), func() error {

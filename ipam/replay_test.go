@@ -91,7 +91,8 @@ func auto(host string, use v3.IPPoolAllowedUse, pools4, pools6 string) func(cont
 
 func exact(host string, use v3.IPPoolAllowedUse, addr string) func(context.Context, *Allocator, clues) error {
 	return func(ctx context.Context, a *Allocator, c clues) error {
-		return a.AssignIP(ctx, AddressRequest{Address: netip.MustParseAddr(addr), Host: host, Handle: c.handle, Attrs: c.attrs, Use: use})
+		return a.AssignIP(ctx, AddressRequest{Address: netip.MustParseAddr(addr), Host: host, Handle: c.handle,
+			Attrs: c.attrs, Use: use})
 	}
 }
 
@@ -264,8 +265,8 @@ func cluesOf(t *testing.T, want []recorded) clues {
 	return c
 }
 
-// compareWrites wants the same writes. Blocks are released in parallel by Calico, so the order of the lines of a step that
-// releases several handles is not compared.
+// compareWrites wants the same writes. Blocks are released in parallel by Calico, so the order of the lines of a step
+// that releases several handles is not compared.
 func compareWrites(t *testing.T, want []recorded, got []write) {
 	t.Helper()
 	var w, g []string

@@ -34,7 +34,8 @@ func FamilyOf(a netip.Addr) Family {
 
 // Request asks for addresses, whichever are free.
 type Request struct {
-	// Host is the node that uses the addresses: its blocks are used first. For use LoadBalancer it names a virtual owner.
+	// Host is the node that uses the addresses: its blocks are used first. For use LoadBalancer it names a virtual
+	// owner.
 	Host string
 	// Handle names the owner for a later release; it may be empty.
 	Handle string
@@ -54,9 +55,9 @@ type Request struct {
 }
 
 // Later takes over a write that an assignment leaves to be done after it: the count of the addresses in the handle. Nil
-// does it before the block is written, which leaves no address that its handle does not name, whenever the process dies.
-// Who sets it has to call write, soon and whatever happens, and to release the addresses if write fails; what a dead
-// process left is found by AssignedTo and put right by CountHandle.
+// does it before the block is written, which leaves no address that its handle does not name, whenever the process
+// dies. Who sets it has to call write, soon and whatever happens, and to release the addresses if write fails; what a
+// dead process left is found by AssignedTo and put right by CountHandle.
 type Later func(write func(context.Context) error)
 
 // in is l for a block of the owner, where AssignedTo looks, and nil for a block that was borrowed from.
@@ -105,7 +106,8 @@ func (r *Request) check() error {
 		return err
 	}
 	if r.Num4 < 0 || r.Num6 < 0 || r.MaxBlocks < 0 {
-		return fmt.Errorf("request for %d IPv4 and %d IPv6 addresses out of at most %d blocks: want no negative number", r.Num4, r.Num6, r.MaxBlocks)
+		return fmt.Errorf("request for %d IPv4 and %d IPv6 addresses out of at most %d blocks: want no negative number",
+			r.Num4, r.Num6, r.MaxBlocks)
 	}
 	switch r.Use {
 	case v3.IPPoolAllowedUseWorkload, v3.IPPoolAllowedUseTunnel, v3.IPPoolAllowedUseLoadBalancer:
@@ -140,7 +142,8 @@ func (a Assigned) Short() error {
 type ShortError struct{ Assigned }
 
 func (e *ShortError) Error() string {
-	return fmt.Sprintf("%d of %d %s addresses assigned: %s", len(e.Addresses), e.Requested, e.Family, strings.Join(e.Reasons, "; "))
+	return fmt.Sprintf("%d of %d %s addresses assigned: %s", len(e.Addresses), e.Requested, e.Family,
+		strings.Join(e.Reasons, "; "))
 }
 
 // Short is nil if both families got what was requested.

@@ -20,7 +20,8 @@ type addrRange struct{ first, last netip.Addr }
 // reservations are disjoint ranges in ascending order that are not handed out unless asked for by address.
 type reservations []addrRange
 
-// newReservations merges prefixes that overlap or touch, so that a block is wholly reserved exactly if one range covers it.
+// newReservations merges prefixes that overlap or touch, so that a block is wholly reserved exactly if one range covers
+// it.
 func newReservations(prefixes []netip.Prefix) reservations {
 	var r reservations
 	for _, p := range prefixes {

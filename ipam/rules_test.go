@@ -33,7 +33,8 @@ func newBench(t *testing.T, objects ...*model.Object) *bench {
 func configObject(c model.IPAMConfig) *model.Object { return model.NewObject(model.IPAMConfigKey, &c) }
 
 func reservation(cidrs ...string) *model.Object {
-	r := &v3.IPReservation{TypeMeta: metav1.TypeMeta{Kind: "IPReservation", APIVersion: model.APIVersion}, ObjectMeta: metav1.ObjectMeta{Name: "r"}}
+	r := &v3.IPReservation{TypeMeta: metav1.TypeMeta{Kind: "IPReservation", APIVersion: model.APIVersion},
+		ObjectMeta: metav1.ObjectMeta{Name: "r"}}
 	r.Spec.ReservedCIDRs = cidrs
 	return model.NewObject(model.ResourceKey(model.KindIPReservation, "r"), r)
 }
@@ -118,34 +119,58 @@ func TestPoolSelection(t *testing.T) {
 		refused []string
 	}{
 		{name: "the first that selects the node, by name", pools: []*model.Object{
-			poolObject("z", "10.0.0.0/29", 29), poolObject("c", "10.1.0.0/29", 29), poolObject("b", "10.2.0.0/29", 29, selecting("rack == 'r2'")),
+			poolObject("z", "10.0.0.0/29", 29), poolObject("c", "10.1.0.0/29", 29),
+			poolObject("b", "10.2.0.0/29", 29, selecting("rack == 'r2'")),
 			poolObject("e", "10.3.0.0/29", 29, disabled)}, want: "10.1.0.0/29"},
 		{name: "no pool", refused: []string{"no enabled IPv4 pool"}},
-		{name: "none selects the node", pools: []*model.Object{poolObject("p", "10.0.0.0/29", 29, selecting("rack == 'r2'"))},
+		{name: "none selects the node", pools: []*model.Object{
+			poolObject("p", "10.0.0.0/29", 29, selecting("rack == 'r2'"))},
 			refused: []string{"node e", "pool p (10.0.0.0/29) selects nodes with rack == 'r2'"}},
-		{name: "one that is only used when asked for is not used", pools: []*model.Object{poolObject("p", "10.0.0.0/29", 29, manual)},
+		{name: "one that is only used when asked for is not used",
+			pools:   []*model.Object{poolObject("p", "10.0.0.0/29", 29, manual)},
 			refused: []string{"assignmentMode Manual"}},
-		{name: "one that is asked for is used whatever it selects", change: pools4("10.2.0.0/29"), want: "10.2.0.0/29", pools: []*model.Object{
-			poolObject("p", "10.0.0.0/29", 29), poolObject("q", "10.2.0.0/29", 29, selecting("rack == 'r2'"), manual,
-				func(p *model.IPPoolSpec) { p.NamespaceSelector = "team == 'x'"; p.AllowedUses = p.AllowedUses[:1] })}},
-		{name: "pools are used in the order in which they are asked for", change: pools4("10.2.0.0/29", "10.0.0.0/29"), want: "10.2.0.0/29",
+		{name: "one that is asked for is used whatever it selects", change: pools4("10.2.0.0/29"), want: "10.2.0.0/29",
+			pools: []*model.Object{
+				poolObject("p", "10.0.0.0/29", 29), poolObject("q", "10.2.0.0/29", 29, selecting("rack == 'r2'"),
+					manual,
+					func(p *model.IPPoolSpec) {
+						p.NamespaceSelector = "team == 'x'"
+						p.AllowedUses = p.AllowedUses[:1]
+					})}},
+		{name: "pools are used in the order in which they are asked for", change: pools4("10.2.0.0/29", "10.0.0.0/29"),
+			want:  "10.2.0.0/29",
 			pools: []*model.Object{poolObject("p", "10.0.0.0/29", 29), poolObject("q", "10.2.0.0/29", 29)}},
-		{name: "one that is asked for must be enabled", change: pools4("10.0.0.0/29"), refused: []string{"10.0.0.0/29", "disabled"},
-			pools: []*model.Object{poolObject("p", "10.0.0.0/29", 29, disabled), poolObject("q", "10.2.0.0/29", 29)}},
+		{name: "one that is asked for must be enabled", change: pools4("10.0.0.0/29"),
+			refused: []string{"10.0.0.0/29", "disabled"},
+			pools:   []*model.Object{poolObject("p", "10.0.0.0/29", 29, disabled), poolObject("q", "10.2.0.0/29", 29)}},
 		{name: "a pool must allow the use", refused: []string{"pool p (10.0.0.0/29)", `use "Workload"`},
-			pools: []*model.Object{poolObject("p", "10.0.0.0/29", 29, func(p *model.IPPoolSpec) { p.AllowedUses = []v3.IPPoolAllowedUse{tunnel} })}},
-		{name: "a namespace without labels does not match", refused: []string{"selects namespaces with team == 'x'"}, pools: []*model.Object{
-			poolObject("p", "10.0.0.0/29", 29, func(p *model.IPPoolSpec) { p.NamespaceSelector = "team == 'x'"; p.AllowedUses = p.AllowedUses[:1] })}},
-		{name: "a namespace matches", change: func(r *Request) { r.NamespaceLabels = map[string]string{"team": "x"} }, want: "10.0.0.0/29", pools: []*model.Object{
-			poolObject("p", "10.0.0.0/29", 29, func(p *model.IPPoolSpec) { p.NamespaceSelector = "team == 'x'"; p.AllowedUses = p.AllowedUses[:1] })}},
-		{name: "the node must exist", change: func(r *Request) { r.Host = "ghost" }, pools: []*model.Object{poolObject("p", "10.0.0.0/29", 29)},
+			pools: []*model.Object{poolObject("p", "10.0.0.0/29", 29, func(p *model.IPPoolSpec) {
+				p.AllowedUses = []v3.IPPoolAllowedUse{tunnel}
+			})}},
+		{name: "a namespace without labels does not match", refused: []string{"selects namespaces with team == 'x'"},
+			pools: []*model.Object{
+				poolObject("p", "10.0.0.0/29", 29, func(p *model.IPPoolSpec) {
+					p.NamespaceSelector = "team == 'x'"
+					p.AllowedUses = p.AllowedUses[:1]
+				})}},
+		{name: "a namespace matches", change: func(r *Request) { r.NamespaceLabels = map[string]string{"team": "x"} },
+			want: "10.0.0.0/29", pools: []*model.Object{
+				poolObject("p", "10.0.0.0/29", 29, func(p *model.IPPoolSpec) {
+					p.NamespaceSelector = "team == 'x'"
+					p.AllowedUses = p.AllowedUses[:1]
+				})}},
+		{name: "the node must exist", change: func(r *Request) { r.Host = "ghost" },
+			pools:   []*model.Object{poolObject("p", "10.0.0.0/29", 29)},
 			refused: []string{"node ghost is not in the datastore"}},
-		{name: "the use must be given", change: func(r *Request) { r.Use = "" }, refused: []string{"Workload, Tunnel or LoadBalancer"}},
-		{name: "a pool that may not be allocated from", refused: []string{"no enabled"}, pools: []*model.Object{func() *model.Object {
-			o := poolObject("p", "10.0.0.0/29", 29)
-			o.Value.(*model.IPPool).Status = &model.IPPoolStatus{Conditions: []metav1.Condition{{Type: "Allocatable", Status: metav1.ConditionFalse}}}
-			return o
-		}()}},
+		{name: "the use must be given", change: func(r *Request) { r.Use = "" },
+			refused: []string{"Workload, Tunnel or LoadBalancer"}},
+		{name: "a pool that may not be allocated from", refused: []string{"no enabled"},
+			pools: []*model.Object{func() *model.Object {
+				o := poolObject("p", "10.0.0.0/29", 29)
+				o.Value.(*model.IPPool).Status = &model.IPPoolStatus{
+					Conditions: []metav1.Condition{{Type: "Allocatable", Status: metav1.ConditionFalse}}}
+				return o
+			}()}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			x := newBench(t, c.pools...)
@@ -184,11 +209,13 @@ func TestBlockLimit(t *testing.T) {
 }
 
 func TestStrictAffinityForbidsBorrowing(t *testing.T) {
-	x := newBench(t, poolObject("p", "10.0.0.0/29", 29), configObject(model.IPAMConfig{StrictAffinity: true, AutoAllocateBlocks: true}))
+	x := newBench(t, poolObject("p", "10.0.0.0/29", 29),
+		configObject(model.IPAMConfig{StrictAffinity: true, AutoAllocateBlocks: true}))
 	x.mustAuto("b", "b", 1, "10.0.0.0/29")
 	_, err := x.auto("e", "h", 1)
 	x.refused(err, "0 of 1 IPv4", "pool p (10.0.0.0/29)", "1 of 8 addresses in use", "strict affinity forbids")
-	err = x.AssignIP(context.Background(), AddressRequest{Address: netip.MustParseAddr("10.0.0.5"), Host: "e", Handle: "h"})
+	err = x.AssignIP(context.Background(), AddressRequest{Address: netip.MustParseAddr("10.0.0.5"), Host: "e",
+		Handle: "h"})
 	x.refused(err, "10.0.0.0/29", "host:b", "strict affinity")
 }
 
@@ -209,13 +236,15 @@ func TestBlocksAreNotClaimedIfConfigured(t *testing.T) {
 }
 
 func TestReservedAddressesAreSkipped(t *testing.T) {
-	x := newBench(t, poolObject("p", "10.0.0.0/28", 29), reservation("10.0.0.0/31", " 10.0.0.3 ", "nonsense", "10.0.0.8/29"))
+	x := newBench(t, poolObject("p", "10.0.0.0/28", 29), reservation("10.0.0.0/31", " 10.0.0.3 ", "nonsense",
+		"10.0.0.8/29"))
 	x.mustAuto("e", "h", 3, "10.0.0.2/29 10.0.0.4/29 10.0.0.5/29")
 	b := readState(t, x.store).blocks[netip.MustParsePrefix("10.0.0.0/29")]
 	if got := b.Unallocated; len(got) != 5 || got[0] != 0 || got[1] != 1 || got[2] != 3 {
 		t.Errorf("reserved addresses lost their place in the queue: %v", got)
 	}
-	if err := x.AssignIP(context.Background(), AddressRequest{Address: netip.MustParseAddr("10.0.0.1"), Host: "e", Handle: "h"}); err != nil {
+	if err := x.AssignIP(context.Background(), AddressRequest{Address: netip.MustParseAddr("10.0.0.1"), Host: "e",
+		Handle: "h"}); err != nil {
 		t.Errorf("a reserved address can be asked for: %v", err)
 	}
 	_, err := x.auto("e", "h", 3)
@@ -223,7 +252,8 @@ func TestReservedAddressesAreSkipped(t *testing.T) {
 }
 
 func TestUnusedBlockIsTakenOverAfterAMinute(t *testing.T) {
-	x := newBench(t, poolObject("p", "10.0.0.0/29", 29), configObject(model.IPAMConfig{StrictAffinity: true, AutoAllocateBlocks: true}))
+	x := newBench(t, poolObject("p", "10.0.0.0/29", 29),
+		configObject(model.IPAMConfig{StrictAffinity: true, AutoAllocateBlocks: true}))
 	x.mustAuto("b", "b", 1, "10.0.0.0/29")
 	if _, err := x.ReleaseByHandle(context.Background(), "b"); err != nil {
 		t.Fatal(err)
@@ -240,7 +270,8 @@ func TestUnusedBlockIsTakenOverAfterAMinute(t *testing.T) {
 
 func TestEmptyBlockOfADeselectedPoolIsGivenUp(t *testing.T) {
 	x := newBench(t, poolObject("p", "10.0.0.0/28", 29), poolObject("q", "10.1.0.0/29", 29))
-	x.mustAuto("e", "empty", 8, "10.0.0.0/29 10.0.0.1/29 10.0.0.2/29 10.0.0.3/29 10.0.0.4/29 10.0.0.5/29 10.0.0.6/29 10.0.0.7/29")
+	x.mustAuto("e", "empty", 8, "10.0.0.0/29 10.0.0.1/29 10.0.0.2/29 10.0.0.3/29 10.0.0.4/29 10.0.0.5/29 10.0.0.6/29 "+
+		"10.0.0.7/29")
 	x.mustAuto("e", "used", 1, "10.0.0.8/29")
 	if _, err := x.ReleaseByHandle(context.Background(), "empty"); err != nil {
 		t.Fatal(err)
@@ -274,7 +305,8 @@ func TestFamiliesSucceedApart(t *testing.T) {
 	// IPv6 is not tried if IPv4 cannot be.
 	update(x, model.ResourceKey(model.KindIPPool, "four"), func(p *model.IPPool) { p.Spec.Disabled = true })
 	before := x.store.revision
-	if _, err = x.AutoAssign(context.Background(), Request{Host: "e", Handle: "i", Num4: 1, Num6: 1, Use: workload}); !errors.Is(err, ErrNoPool) {
+	if _, err = x.AutoAssign(context.Background(), Request{Host: "e", Handle: "i", Num4: 1, Num6: 1,
+		Use: workload}); !errors.Is(err, ErrNoPool) {
 		t.Errorf("error %v", err)
 	}
 	if x.store.revision != before {
@@ -318,7 +350,8 @@ func TestReleaseChecksWhoHasTheAddress(t *testing.T) {
 	}{
 		{"wrong handle", []Release{{Address: first, Handle: "other"}}, `its handle is "h", not "other"`, 0, 0},
 		{"wrong sequence number", []Release{{Address: first, Sequence: &old}}, "sequence number", 0, 0},
-		{"one wrong spoils its block", []Release{{Address: first, Handle: "other"}, {Address: first.Next()}}, "handle", 0, 0},
+		{"one wrong spoils its block", []Release{{Address: first, Handle: "other"}, {Address: first.Next()}}, "handle",
+			0, 0},
 		{"free already", []Release{{Address: netip.MustParseAddr("10.0.0.7")}}, "", 1, 0},
 		{"block does not exist", []Release{{Address: netip.MustParseAddr("10.0.0.9")}}, "", 1, 0},
 		{"no pool", []Release{{Address: netip.MustParseAddr("10.9.0.9")}}, "", 1, 0},
@@ -340,20 +373,23 @@ func TestReleaseChecksWhoHasTheAddress(t *testing.T) {
 	}
 	// A pool that is disabled or gone does not keep addresses from being released.
 	update(x, model.ResourceKey(model.KindIPPool, "p"), func(p *model.IPPool) { p.Spec.Disabled = true })
-	if got, err := x.ReleaseIPs(context.Background(), Release{Address: netip.MustParseAddr("10.0.0.1")}); err != nil || len(got.Addresses) != 1 {
+	if got, err := x.ReleaseIPs(context.Background(), Release{Address: netip.MustParseAddr("10.0.0.1")}); err != nil ||
+		len(got.Addresses) != 1 {
 		t.Errorf("disabled pool: %v, %v", got, err)
 	}
 	if _, err := x.store.Delete(context.Background(), model.ResourceKey(model.KindIPPool, "p"), 0); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := x.ReleaseIPs(context.Background(), Release{Address: netip.MustParseAddr("10.0.0.2")}); err != nil || len(got.Addresses) != 1 {
+	if got, err := x.ReleaseIPs(context.Background(), Release{Address: netip.MustParseAddr("10.0.0.2")}); err != nil ||
+		len(got.Addresses) != 1 {
 		t.Errorf("no pool: %v, %v", got, err)
 	}
 }
 
 func TestReleasedAddressCoolsDown(t *testing.T) {
 	seconds := 30
-	x := newBench(t, poolObject("p", "10.0.0.0/30", 30), configObject(model.IPAMConfig{AutoAllocateBlocks: true, IPCooldownSeconds: &seconds}))
+	x := newBench(t, poolObject("p", "10.0.0.0/30", 30),
+		configObject(model.IPAMConfig{AutoAllocateBlocks: true, IPCooldownSeconds: &seconds}))
 	x.mustAuto("e", "h", 4, "10.0.0.0/30 10.0.0.1/30 10.0.0.2/30 10.0.0.3/30")
 	addr := netip.MustParseAddr("10.0.0.1")
 	if got, err := x.ReleaseIPs(context.Background(), Release{Address: addr}); err != nil || len(got.Addresses) != 1 {
@@ -382,18 +418,21 @@ func TestAttributesAreThoseOfEnabledPools(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 	for _, free := range []string{"10.0.0.1", "10.1.0.0"} {
-		if _, err := x.GetAssignmentAttributes(context.Background(), netip.MustParseAddr(free)); !errors.Is(err, model.ErrNotFound) {
+		if _, err := x.GetAssignmentAttributes(context.Background(), netip.MustParseAddr(free)); !errors.Is(err,
+			model.ErrNotFound) {
 			t.Errorf("%s: %v", free, err)
 		}
 	}
 	update(x, model.ResourceKey(model.KindIPPool, "p"), func(p *model.IPPool) { p.Spec.Disabled = true })
-	if _, err := x.GetAssignmentAttributes(context.Background(), netip.MustParseAddr("10.0.0.0")); !errors.Is(err, model.ErrNotFound) {
+	if _, err := x.GetAssignmentAttributes(context.Background(), netip.MustParseAddr("10.0.0.0")); !errors.Is(err,
+		model.ErrNotFound) {
 		t.Errorf("in a disabled pool: %v", err)
 	}
 }
 
 func TestUtilization(t *testing.T) {
-	x := newBench(t, poolObject("p", "10.0.0.0/28", 29), poolObject("six", "fd00::/64", 122), poolObject("gone", "10.5.0.0/30", 30), reservation("10.0.0.6/31", "fd00::/65"))
+	x := newBench(t, poolObject("p", "10.0.0.0/28", 29), poolObject("six", "fd00::/64", 122),
+		poolObject("gone", "10.5.0.0/30", 30), reservation("10.0.0.6/31", "fd00::/65"))
 	x.mustAuto("e", "h", 2, "10.0.0.0/29 10.0.0.1/29", pools4("10.0.0.0/28"))
 	x.mustAuto("e", "h", 1, "10.5.0.0/30", pools4("10.5.0.0/30"))
 	if _, err := x.store.Delete(context.Background(), model.ResourceKey(model.KindIPPool, "gone"), 0); err != nil {
@@ -404,7 +443,8 @@ func TestUtilization(t *testing.T) {
 		t.Fatalf("%v, %v", usage, err)
 	}
 	p, six, orphans := usage[0], usage[1], usage[2]
-	if p.Name != "p" || p.Capacity.String() != "16" || p.InUse != 2 || p.Reserved.String() != "2" || len(p.Blocks) != 1 || p.Blocks[0] != (BlockUsage{netip.MustParsePrefix("10.0.0.0/29"), "host:e", 8, 2, 2}) {
+	if p.Name != "p" || p.Capacity.String() != "16" || p.InUse != 2 || p.Reserved.String() != "2" ||
+		len(p.Blocks) != 1 || p.Blocks[0] != (BlockUsage{netip.MustParsePrefix("10.0.0.0/29"), "host:e", 8, 2, 2}) {
 		t.Errorf("pool p: %+v", p)
 	}
 	if six.Capacity.String() != "18446744073709551616" || six.Reserved.String() != "9223372036854775808" {
@@ -421,7 +461,8 @@ func TestDamagedBlockIsPassedOver(t *testing.T) {
 	x.mustAuto("e", "h", 1, "10.0.0.0/29")
 	path := "/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-29"
 	e := x.store.entries[path]
-	for _, raw := range []string{"", "{", `{"cidr":"10.0.0.0/29","allocations":[0],"unallocated":[]}`, strings.Replace(string(e.raw), "[1,2", "[99,2", 1)} {
+	for _, raw := range []string{"", "{", `{"cidr":"10.0.0.0/29","allocations":[0],"unallocated":[]}`,
+		strings.Replace(string(e.raw), "[1,2", "[99,2", 1)} {
 		x.store.entries[path] = entry{e.key, []byte(raw), e.revision}
 		got, err := x.auto("e", "i", 1)
 		if err != nil || !strings.HasPrefix(got, "10.0.0.") || !strings.HasSuffix(got, "/29") || got == "10.0.0.0/29" {
@@ -447,15 +488,18 @@ func TestUnknownFieldsSurvive(t *testing.T) {
 		}
 	}
 	x.mustAuto("e", "h", 1, "10.0.0.1/29")
-	if err := x.ReleaseAffinity(context.Background(), Host("e"), netip.MustParsePrefix("10.0.0.0/29"), true); !errors.Is(err, ErrNotEmpty) {
+	if err := x.ReleaseAffinity(context.Background(), Host("e"), netip.MustParsePrefix("10.0.0.0/29"),
+		true); !errors.Is(err, ErrNotEmpty) {
 		t.Errorf("error %v", err)
 	}
 	for path, e := range x.store.entries {
-		if strings.HasPrefix(path, "/calico/ipam/v2/") && !strings.Contains(string(e.raw), `"future":{"x":18446744073709551615}`) {
+		if strings.HasPrefix(path, "/calico/ipam/v2/") &&
+			!strings.Contains(string(e.raw), `"future":{"x":18446744073709551615}`) {
 			t.Errorf("%s: %s", path, e.raw)
 		}
 	}
-	if block := string(x.store.entries["/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-29"].raw); !strings.Contains(block, `"futureAttribute":"x"`) {
+	if block := string(x.store.entries["/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-29"].raw); !strings.Contains(
+		block, `"futureAttribute":"x"`) {
 		t.Errorf("block: %s", block)
 	}
 }
@@ -503,7 +547,8 @@ func TestConflictsEndAfterAHundredTriesOrWithTheContext(t *testing.T) {
 
 func TestWrongArgumentsAreRefused(t *testing.T) {
 	x := newBench(t, poolObject("p", "10.0.0.0/28", 29))
-	for _, r := range []Request{{Use: workload}, {Host: "a/b", Use: workload}, {Host: "e", Handle: "x/y", Use: workload}, {Host: "e", Num4: -1, Use: workload}, {Host: "e", Use: "Other"}} {
+	for _, r := range []Request{{Use: workload}, {Host: "a/b", Use: workload},
+		{Host: "e", Handle: "x/y", Use: workload}, {Host: "e", Num4: -1, Use: workload}, {Host: "e", Use: "Other"}} {
 		if _, err := x.AutoAssign(context.Background(), r); err == nil {
 			t.Errorf("%+v is accepted", r)
 		}
@@ -527,24 +572,30 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 // A claim or a release that was interrupted is completed by the next assignment of the host, in the order that tells
 // everybody else who is at the same block.
 func TestInterruptedClaimIsCompleted(t *testing.T) {
-	const aff, block = "/calico/ipam/v2/host/e/ipv4/block/10.0.0.0-29", "/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-29"
+	const aff, block = "/calico/ipam/v2/host/e/ipv4/block/10.0.0.0-29",
+		"/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-29"
 	for _, c := range []struct {
 		name  string
 		state model.AffinityState
 		block bool
 		want  string // the writes before the address is assigned
 	}{
-		{"announced only", model.StatePending, false, "update " + aff + " pending, create " + block + ", update " + aff + " confirmed"},
-		{"block made, not confirmed", model.StatePending, true, "update " + aff + " pending, update " + block + ", update " + aff + " confirmed"},
-		{"release begun", model.StatePendingDeletion, true, "update " + aff + " pending, update " + block + ", update " + aff + " confirmed"},
-		{"release nearly done", model.StatePendingDeletion, false, "update " + aff + " pending, create " + block + ", update " + aff + " confirmed"},
+		{"announced only", model.StatePending, false, "update " + aff + " pending, create " + block + ", update " +
+			aff + " confirmed"},
+		{"block made, not confirmed", model.StatePending, true, "update " + aff + " pending, update " + block +
+			", update " + aff + " confirmed"},
+		{"release begun", model.StatePendingDeletion, true, "update " + aff + " pending, update " + block +
+			", update " + aff + " confirmed"},
+		{"release nearly done", model.StatePendingDeletion, false, "update " + aff + " pending, create " + block +
+			", update " + aff + " confirmed"},
 		{"confirmed", model.StateConfirmed, true, ""},
 		{"written by a very old version", "", true, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			x := newBench(t, poolObject("p", "10.0.0.0/28", 29))
 			cidr := netip.MustParsePrefix("10.0.0.0/29")
-			create(t, x.store, model.NewObject(model.AffinityKey(Host("e").affinity(cidr)), &model.BlockAffinity{State: c.state}))
+			create(t, x.store, model.NewObject(model.AffinityKey(Host("e").affinity(cidr)),
+				&model.BlockAffinity{State: c.state}))
 			if c.block {
 				create(t, x.store, model.NewObject(model.BlockKey(cidr), newBlock(cidr, "host:e", x.clock)))
 			}

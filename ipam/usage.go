@@ -34,8 +34,8 @@ type BlockUsage struct {
 	Reserved int // free, but kept by an IPReservation
 }
 
-// Utilization tells how full the pools are, in the order of their names. A last entry without name holds the blocks that
-// lie in no pool, if there are any.
+// Utilization tells how full the pools are, in the order of their names. A last entry without name holds the blocks
+// that lie in no pool, if there are any.
 func (a *Allocator) Utilization(ctx context.Context) ([]PoolUsage, error) {
 	s, err := a.begin(ctx)
 	if err != nil {
@@ -85,7 +85,8 @@ func (s session) usageOf(ctx context.Context, pools []pool, reserved reservation
 }
 
 func orphanUsage(blocks []BlockUsage) PoolUsage {
-	u := PoolUsage{CIDR: netip.MustParsePrefix("0.0.0.0/0"), Capacity: new(big.Int), Reserved: new(big.Int), Blocks: blocks}
+	u := PoolUsage{CIDR: netip.MustParsePrefix("0.0.0.0/0"), Capacity: new(big.Int), Reserved: new(big.Int),
+		Blocks: blocks}
 	for _, b := range blocks {
 		u.InUse += b.InUse
 		u.Capacity.Add(u.Capacity, big.NewInt(int64(b.Capacity)))
@@ -144,7 +145,8 @@ func explainPool(u PoolUsage, strict bool) string {
 	case free.Sign() == 0 || free.Cmp(u.Reserved) <= 0:
 		return fmt.Sprintf("pool %s (%s) is exhausted: %s; release addresses or add a pool", u.Name, u.CIDR, text)
 	case strict:
-		return fmt.Sprintf("pool %s (%s) has no block left: %s, but the free ones are in blocks of other hosts and strict affinity forbids to borrow them", u.Name, u.CIDR, text)
+		return fmt.Sprintf("pool %s (%s) has no block left: %s, but the free ones are in blocks of other hosts and "+
+			"strict affinity forbids to borrow them", u.Name, u.CIDR, text)
 	}
 	return fmt.Sprintf("pool %s (%s) had no free address when it was tried: %s by now", u.Name, u.CIDR, text)
 }

@@ -32,18 +32,26 @@ func TestWalkVisitsEveryBlockOnceAndJumpsOverReservations(t *testing.T) {
 		reserved          []string
 		want              []string
 	}{
-		{"cyclic", "10.0.0.0/28", "10.0.0.8/30", nil, []string{"10.0.0.8/30", "10.0.0.12/30", "10.0.0.0/30", "10.0.0.4/30"}},
+		{"cyclic", "10.0.0.0/28", "10.0.0.8/30", nil, []string{"10.0.0.8/30", "10.0.0.12/30", "10.0.0.0/30",
+			"10.0.0.4/30"}},
 		{"from the first", "10.0.0.0/29", "10.0.0.0/30", nil, []string{"10.0.0.0/30", "10.0.0.4/30"}},
-		{"one covers a block", "10.0.0.0/28", "10.0.0.0/30", []string{"10.0.0.4/30"}, []string{"10.0.0.0/30", "10.0.0.8/30", "10.0.0.12/30"}},
-		{"several add up to a block", "10.0.0.0/29", "10.0.0.0/30", []string{"10.0.0.4/31", "10.0.0.6/32", "10.0.0.6/31", "10.0.0.7/32"}, []string{"10.0.0.0/30"}},
-		{"one ends within a block", "10.0.0.0/28", "10.0.0.0/30", []string{"10.0.0.0/29", "10.0.0.8/32"}, []string{"10.0.0.8/30", "10.0.0.12/30"}},
-		{"the start is reserved", "10.0.0.0/28", "10.0.0.8/30", []string{"10.0.0.8/30"}, []string{"10.0.0.12/30", "10.0.0.0/30", "10.0.0.4/30"}},
+		{"one covers a block", "10.0.0.0/28", "10.0.0.0/30", []string{"10.0.0.4/30"},
+			[]string{"10.0.0.0/30", "10.0.0.8/30", "10.0.0.12/30"}},
+		{"several add up to a block", "10.0.0.0/29", "10.0.0.0/30",
+			[]string{"10.0.0.4/31", "10.0.0.6/32", "10.0.0.6/31", "10.0.0.7/32"}, []string{"10.0.0.0/30"}},
+		{"one ends within a block", "10.0.0.0/28", "10.0.0.0/30", []string{"10.0.0.0/29", "10.0.0.8/32"},
+			[]string{"10.0.0.8/30", "10.0.0.12/30"}},
+		{"the start is reserved", "10.0.0.0/28", "10.0.0.8/30", []string{"10.0.0.8/30"},
+			[]string{"10.0.0.12/30", "10.0.0.0/30", "10.0.0.4/30"}},
 		{"everything is", "10.0.0.0/28", "10.0.0.8/30", []string{"0.0.0.0/0"}, nil},
 		{"the other family is", "10.0.0.0/30", "10.0.0.0/30", []string{"::/0"}, []string{"10.0.0.0/30"}},
 		{"single addresses", "10.0.0.0/31", "10.0.0.1/32", nil, []string{"10.0.0.1/32", "10.0.0.0/32"}},
-		{"the end of the address space", "255.255.255.248/29", "255.255.255.252/30", nil, []string{"255.255.255.252/30", "255.255.255.248/30"}},
-		{"half of a large pool", "fd00::/64", "fd00::/122", []string{"fd00::/65", "fd00::8000:0:0:0/66", "fd00::c000:0:0:0/67", "fd00::e000:0:0:0/68", "fd00::f000:0:0:0/69", "fd00::f800:0:0:0/70",
-			"fd00::fc00:0:0:0/71", "fd00::fe00:0:0:0/72", "fd00::ff00:0:0:0/72"}, nil},
+		{"the end of the address space", "255.255.255.248/29", "255.255.255.252/30", nil,
+			[]string{"255.255.255.252/30", "255.255.255.248/30"}},
+		{"half of a large pool", "fd00::/64", "fd00::/122",
+			[]string{"fd00::/65", "fd00::8000:0:0:0/66", "fd00::c000:0:0:0/67", "fd00::e000:0:0:0/68",
+				"fd00::f000:0:0:0/69", "fd00::f800:0:0:0/70",
+				"fd00::fc00:0:0:0/71", "fd00::fe00:0:0:0/72", "fd00::ff00:0:0:0/72"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var reserved []netip.Prefix
@@ -51,7 +59,8 @@ func TestWalkVisitsEveryBlockOnceAndJumpsOverReservations(t *testing.T) {
 				reserved = append(reserved, netip.MustParsePrefix(r))
 			}
 			var got []string
-			for b := range walk(netip.MustParsePrefix(c.pool), netip.MustParsePrefix(c.start), newReservations(reserved)) {
+			for b := range walk(netip.MustParsePrefix(c.pool), netip.MustParsePrefix(c.start),
+				newReservations(reserved)) {
 				if got = append(got, b.String()); len(got) > 100 {
 					break
 				}

@@ -32,7 +32,10 @@ func (unixCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthIn
 		return nil, nil, err
 	}
 	var who *unix.Ucred
-	ctlErr := raw.Control(func(fd uintptr) { who, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	ctlErr := raw.Control(func(fd uintptr) {
+		who, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET,
+			unix.SO_PEERCRED)
+	})
 	if err = errors.Join(ctlErr, err); err != nil {
 		return nil, nil, fmt.Errorf("user of the connection: %w", err)
 	}

@@ -20,9 +20,9 @@ type Config struct {
 	OnEvent func(Event)
 }
 
-// Engine runs sessions. When the process ends, it ends without a word: the remote finds out by itself, as it must be able
-// to tell from an end on purpose. (RFC 5882 section 4.3: with graceful restart the remote keeps the routes, if it lost the
-// BGP connection first.)
+// Engine runs sessions. When the process ends, it ends without a word: the remote finds out by itself, as it must be
+// able to tell from an end on purpose. (RFC 5882 section 4.3: with graceful restart the remote keeps the routes, if it
+// lost the BGP connection first.)
 type Engine struct {
 	cfg   Config
 	log   *zap.Logger
@@ -182,7 +182,8 @@ func (e *Engine) Session(remote netip.Addr) (Status, bool) {
 }
 
 func (s *session) status() Status {
-	st := Status{Session: s.Session, State: s.state, Since: s.since, Reason: s.reason, RemoteState: s.remoteState, RemoteDiagnostic: s.remoteDiag,
+	st := Status{Session: s.Session, State: s.state, Since: s.since, Reason: s.reason, RemoteState: s.remoteState,
+		RemoteDiagnostic: s.remoteDiag,
 		RemoteMultiplier: s.remoteMult, Independent: s.independent, Transmit: s.interval(), Downs: s.downs,
 		LastUp: s.lastUp,
 		Sent:   s.sent, Received: s.got, Confirmed: s.confirmed, Drops: s.gate.drops()}
@@ -282,7 +283,8 @@ func (e *Engine) changed(s *session, c change, now time.Time) {
 	if c.from == Up {
 		s.downs++
 	}
-	e.log.Info("bfd session", zap.String("target", "bfd-session"), zap.Stringer("key", s.Remote), zap.Stringer("phase", s.state), zap.String("reason", s.reason))
+	e.log.Info("bfd session", zap.String("target", "bfd-session"), zap.Stringer("key", s.Remote),
+		zap.Stringer("phase", s.state), zap.String("reason", s.reason))
 	if e.cfg.OnEvent != nil && (c.from == Up || c.to == Up) {
 		e.cfg.OnEvent(Event{Status: s.status(), From: c.from, Failure: failure, Doubtful: c.doubtful})
 	}

@@ -132,7 +132,10 @@ func TestGateAllocatesNothing(t *testing.T) {
 	wrong.your = 8
 	b := wrong.marshal()
 	unknown := netip.AddrPortFrom(our4, 40000)
-	if n := testing.AllocsPerRun(1000, func() { e.arrived(b, from, 255, false); e.arrived(b, unknown, 255, false) }); n > 0 {
+	if n := testing.AllocsPerRun(1000, func() {
+		e.arrived(b, from, 255, false)
+		e.arrived(b, unknown, 255, false)
+	}); n > 0 {
 		t.Errorf("%.1f allocations for two packets that are dropped", n)
 	}
 }

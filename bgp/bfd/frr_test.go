@@ -36,12 +36,14 @@ func (x *twoHosts) startFRR() (configure func(lines ...string)) {
 		x.run(func() (string, bool) {
 			out, ok := vtysh(daemon, "show version")
 			return out, ok && strings.Contains(out, "FRRouting")
-		}, "/usr/lib/frr/"+daemon, append([]string{"-f", file("frr.conf"), "-i", file(daemon + ".pid"), "-z", file("zserv.api"),
+		}, "/usr/lib/frr/"+daemon, append([]string{"-f", file("frr.conf"), "-i", file(daemon + ".pid"), "-z",
+			file("zserv.api"),
 			"--vty_socket", dir, "-A", "127.0.0.1", "-u", "frr", "-g", "frr"}, more...)...)
 	}
 	return func(lines ...string) {
 		x.t.Helper()
-		if out, ok := vtysh("bfdd", append([]string{"configure terminal", "bfd"}, lines...)...); !ok || strings.Contains(out, "%") {
+		if out, ok := vtysh("bfdd", append([]string{"configure terminal", "bfd"}, lines...)...); !ok ||
+			strings.Contains(out, "%") {
 			x.t.Fatalf("bfdd refuses %q: %s", lines, out)
 		}
 	}
@@ -50,7 +52,8 @@ func (x *twoHosts) startFRR() (configure func(lines ...string)) {
 func TestFRR(t *testing.T) {
 	x := newTwoHosts(t, "/usr/lib/frr/bfdd", "/usr/lib/frr/zebra", "vtysh")
 	configure := x.startFRR()
-	const peer4, peer6 = "peer 10.77.0.1 local-address 10.77.0.2 interface eth0", "peer fd77::1 local-address fd77::2 interface eth0"
+	const peer4, peer6 = "peer 10.77.0.1 local-address 10.77.0.2 interface eth0",
+		"peer fd77::1 local-address fd77::2 interface eth0"
 	const ms = time.Millisecond
 	for _, p := range []string{peer4, peer6} {
 		configure(p, "receive-interval 50", "transmit-interval 50", "detect-multiplier 6")
@@ -102,7 +105,8 @@ func TestFRR(t *testing.T) {
 	configure("no " + peer6)
 	four.Multihop, six.Multihop = true, true
 	x.set(four, six)
-	for _, p := range []string{"peer 10.77.0.1 multihop local-address 10.77.0.2", "peer fd77::1 multihop local-address fd77::2"} {
+	for _, p := range []string{"peer 10.77.0.1 multihop local-address 10.77.0.2",
+		"peer fd77::1 multihop local-address fd77::2"} {
 		configure(p, "receive-interval 50", "transmit-interval 50", "detect-multiplier 6")
 	}
 	x.awaitStatus("multihop IPv4 up", their4, timers(50*ms, 300*ms))

@@ -37,8 +37,10 @@ type machine struct {
 
 func newMachine(my uint32, transmit, receive time.Duration, multiplier uint8, now time.Time) *machine {
 	return &machine{
-		transmit: transmit, receiveEvery: receive, multiplier: multiplier, state: Down, my: my, remoteState: Down, remoteRx: 1,
-		desiredTx: max(transmit, slowest), sendTx: max(transmit, slowest), requiredRx: receive, detectRx: receive, nextSend: now,
+		transmit: transmit, receiveEvery: receive, multiplier: multiplier, state: Down, my: my, remoteState: Down,
+		remoteRx:  1,
+		desiredTx: max(transmit, slowest), sendTx: max(transmit, slowest), requiredRx: receive, detectRx: receive,
+		nextSend: now,
 	}
 }
 
@@ -145,8 +147,8 @@ func (m *machine) configure(transmit, receive time.Duration, multiplier uint8, n
 	m.requiredRx, m.detectRx = receive, receive
 }
 
-// setTimers announces the configured timers in a poll sequence. Slower sending and faster detection wait until the remote
-// has answered, or it would think that packets are missing, or we would (RFC 5880 section 6.8.3).
+// setTimers announces the configured timers in a poll sequence. Slower sending and faster detection wait until the
+// remote has answered, or it would think that packets are missing, or we would (RFC 5880 section 6.8.3).
 func (m *machine) setTimers(now time.Time) {
 	if m.pollDone != nil || m.desiredTx == m.transmit && m.requiredRx == m.receiveEvery {
 		return // a change during a poll sequence waits for its end: a late answer must not count for it

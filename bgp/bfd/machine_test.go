@@ -218,7 +218,8 @@ func TestTimersChangeWithoutADrop(t *testing.T) {
 		}
 		w.run(5 * time.Second)
 		if a.pollDone != nil || a.interval() != max(next, 50*ms) || a.detectRx != next {
-			t.Errorf("after the change to %s: interval %s, detection by %s, poll open: %t", next, a.interval(), a.detectRx, a.pollDone != nil)
+			t.Errorf("after the change to %s: interval %s, detection by %s, poll open: %t", next, a.interval(),
+				a.detectRx, a.pollDone != nil)
 		}
 	}
 	if len(w.went) != 0 || b.state != Up {
@@ -234,9 +235,11 @@ func TestASecondChangeWaitsForTheAnswerToTheFirst(t *testing.T) {
 	if a.desiredTx != time.Second {
 		t.Errorf("announces %s before the remote has answered to 1s", a.desiredTx)
 	}
-	a.receive(packet{state: Up, final: true, multiplier: 3, my: 2, your: 1, desiredTx: 50 * ms, requiredRx: 50 * ms}, w.now)
+	a.receive(packet{state: Up, final: true, multiplier: 3, my: 2, your: 1, desiredTx: 50 * ms, requiredRx: 50 * ms},
+		w.now)
 	if a.desiredTx != 20*ms || a.pollDone == nil || a.detectRx != time.Second {
-		t.Errorf("after the answer: announces %s, poll open: %t, detection by %s", a.desiredTx, a.pollDone != nil, a.detectRx)
+		t.Errorf("after the answer: announces %s, poll open: %t, detection by %s", a.desiredTx, a.pollDone != nil,
+			a.detectRx)
 	}
 	w.run(3 * time.Second)
 	if a.detectRx != 20*ms || a.state != Up {

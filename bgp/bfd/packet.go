@@ -48,8 +48,10 @@ func (d Diagnostic) String() string {
 	return fmt.Sprintf("diagnostic %d", uint8(d))
 }
 
-var diagnosticNames = [...]string{"no diagnostic", "control detection time expired", "echo function failed", "neighbor signaled session down",
-	"forwarding plane reset", "path down", "concatenated path down", "administratively down", "reverse concatenated path down"}
+var diagnosticNames = [...]string{"no diagnostic", "control detection time expired", "echo function failed",
+	"neighbor signaled session down",
+	"forwarding plane reset", "path down", "concatenated path down", "administratively down",
+	"reverse concatenated path down"}
 
 // packet is a BFD control packet without authentication (RFC 5880 section 4.1).
 type packet struct {

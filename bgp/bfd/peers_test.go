@@ -142,7 +142,8 @@ func (x *twoHosts) startBIRD(bfd string) (configure func(bfd string)) {
 	x.t.Helper()
 	conf, ctl := filepath.Join(x.dir, "bird.conf"), filepath.Join(x.dir, "bird.ctl")
 	write := func(bfd string) {
-		text := "log stderr all;\nrouter id 10.77.0.2;\nprotocol device {}\nprotocol direct { ipv4; ipv6; }\nprotocol bfd {\n" + bfd + "}\n"
+		text := "log stderr all;\nrouter id 10.77.0.2;\nprotocol device {}\n" +
+			"protocol direct { ipv4; ipv6; }\nprotocol bfd {\n" + bfd + "}\n"
 		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 			x.t.Fatal(err)
 		}
@@ -169,7 +170,8 @@ const fast = 50 * time.Millisecond
 
 func TestBIRD(t *testing.T) {
 	x := newTwoHosts(t, "bird", "birdc")
-	timers := "interface \"*\" { min rx interval %d ms; min tx interval %d ms; multiplier 4; };\nmultihop { min rx interval %d ms; min tx interval %d ms; multiplier 4; };\n"
+	timers := "interface \"*\" { min rx interval %d ms; min tx interval %d ms; multiplier 4; };\n" +
+		"multihop { min rx interval %d ms; min tx interval %d ms; multiplier 4; };\n"
 	neighbours := "neighbor 10.77.0.1;\nneighbor fd77::1;\n"
 	configure := x.startBIRD(fmt.Sprintf(timers, 50, 50, 50, 50) + neighbours)
 	x.startEngine()
@@ -179,15 +181,24 @@ func TestBIRD(t *testing.T) {
 	for range 2 {
 		x.await("both families up", isUp)
 	}
-	x.awaitStatus("timers of 50 ms", their4, func(s Status) bool { return s.Detection == 200*time.Millisecond && s.Transmit == fast })
+	x.awaitStatus("timers of 50 ms", their4, func(s Status) bool {
+		return s.Detection == 200*time.Millisecond &&
+			s.Transmit == fast
+	})
 
 	x.set(path(their4, our4, 200*time.Millisecond), six)
-	x.awaitStatus("slower timers", their4, func(s Status) bool { return s.Transmit == 200*time.Millisecond && s.Detection == 800*time.Millisecond })
+	x.awaitStatus("slower timers", their4, func(s Status) bool {
+		return s.Transmit == 200*time.Millisecond &&
+			s.Detection == 800*time.Millisecond
+	})
 	configure(fmt.Sprintf(timers, 50, 400, 50, 50) + neighbours)
 	x.awaitStatus("slower timers of BIRD", their4, func(s Status) bool { return s.Detection == 1600*time.Millisecond })
 	configure(fmt.Sprintf(timers, 50, 50, 50, 50) + neighbours)
 	x.set(four, six)
-	x.awaitStatus("fast timers again", their4, func(s Status) bool { return s.Detection == 200*time.Millisecond && s.Transmit == fast })
+	x.awaitStatus("fast timers again", their4, func(s Status) bool {
+		return s.Detection == 200*time.Millisecond &&
+			s.Transmit == fast
+	})
 	x.quiet("after timers changed", 500*time.Millisecond)
 
 	x.ip("-n", x.theirs, "link", "set", "eth0", "down")

@@ -15,8 +15,8 @@ const (
 	processNice = -15
 )
 
-// prioritise gives the goroutine a thread of its own, until both end, that the kernel runs before others: a busy host must
-// not look like a broken path.
+// prioritise gives the goroutine a thread of its own, until both end, that the kernel runs before others: a busy host
+// must not look like a broken path.
 func prioritise(log *zap.Logger) {
 	runtime.LockOSThread()
 	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), packetNice); err != nil {
@@ -24,8 +24,8 @@ func prioritise(log *zap.Logger) {
 	}
 }
 
-// prioritiseProcess raises the priority of all threads that there are; those to come inherit it. It is not enough to have
-// some urgent threads in a Go process: when the garbage collector stops the world, they wait for all the others.
+// prioritiseProcess raises the priority of all threads that there are; those to come inherit it. It is not enough to
+// have some urgent threads in a Go process: when the garbage collector stops the world, they wait for all the others.
 func prioritiseProcess(log *zap.Logger) {
 	threads, err := os.ReadDir("/proc/self/task")
 	for _, thread := range threads {
@@ -41,6 +41,7 @@ func prioritiseProcess(log *zap.Logger) {
 		}
 	}
 	if err != nil {
-		log.Warn("the process keeps its normal priority: a busy host may look like a broken path to BFD (CAP_SYS_NICE is needed)", zap.Error(err))
+		log.Warn("the process keeps its normal priority: a busy host may look like a broken path to BFD "+
+			"(CAP_SYS_NICE is needed)", zap.Error(err))
 	}
 }

@@ -53,7 +53,8 @@ func (e *Engine) listen(multihop, v4 bool) error {
 	}
 	conn, err := net.ListenUDP(k.network(), &net.UDPAddr{Port: k.port()})
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("UDP port %d is taken: another BFD daemon (BIRD, bfdd of FRR) runs on this host; stop it or switch its BFD off", k.port())
+		return fmt.Errorf("UDP port %d is taken: another BFD daemon (BIRD, bfdd of FRR) runs on this host; stop it "+
+			"or switch its BFD off", k.port())
 	}
 	if err != nil {
 		return fmt.Errorf("listen on UDP port %d: %w", k.port(), err)

@@ -56,7 +56,8 @@ func TestStrangePacketsAreIgnored(t *testing.T) {
 		unknown.your++
 	}
 	x.engine.mu.Unlock()
-	for _, c := range []struct{ ours, theirs, stranger netip.Addr }{{our4, their4, stranger4}, {our6, their6, stranger6}} {
+	for _, c := range []struct{ ours, theirs, stranger netip.Addr }{{our4, their4, stranger4},
+		{our6, their6, stranger6}} {
 		x.inject(c.theirs, c.ours, portSingleHop, 254, hello.marshal())
 		x.inject(c.theirs, c.ours, portSingleHop, 1, hello.marshal())
 		x.inject(c.stranger, c.ours, portSingleHop, maxTTL, hello.marshal())
@@ -67,7 +68,8 @@ func TestStrangePacketsAreIgnored(t *testing.T) {
 		x.inject(c.theirs, c.ours, portSingleHop, maxTTL, []byte(strings.Repeat("\xff", 2000)))
 		x.inject(c.theirs, c.ours, portMultihop, maxTTL, hello.marshal())
 		if s, _ := x.engine.Session(c.theirs); s.State != Down || s.Received != 0 {
-			t.Errorf("%s: before the good packet: %s after %d packets, want Down after 0", c.theirs, s.State, s.Received)
+			t.Errorf("%s: before the good packet: %s after %d packets, want Down after 0", c.theirs, s.State,
+				s.Received)
 		}
 		x.inject(c.theirs, c.ours, portSingleHop, maxTTL, hello.marshal())
 		x.awaitStatus("the good packet", c.theirs, func(s Status) bool { return s.Received > 0 })
@@ -116,7 +118,8 @@ func TestListenersComeAndGo(t *testing.T) {
 
 const besideBIRD = "BFD_BESIDE_BIRD" // set in the process that runs where BIRD has the port
 
-// TestPortTaken runs an engine on a host whose BIRD has the port: the status says so, and the engine recovers when BIRD ends.
+// TestPortTaken runs an engine on a host whose BIRD has the port: the status says so, and the engine recovers when BIRD
+// ends.
 func TestPortTaken(t *testing.T) {
 	if os.Getenv(besideBIRD) != "" {
 		runBesideBIRD(t)

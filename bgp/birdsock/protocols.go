@@ -12,7 +12,8 @@ import (
 
 // protocolName is what calico/node calls the protocol of a session; tools tell from it what kind of peer it is.
 func protocolName(s bgp.Session) string {
-	prefix := map[bgp.SessionType]string{bgp.SessionMesh: "Mesh_", bgp.SessionGlobal: "Global_", bgp.SessionNode: "Node_"}[s.Type]
+	prefix := map[bgp.SessionType]string{bgp.SessionMesh: "Mesh_", bgp.SessionGlobal: "Global_",
+		bgp.SessionNode: "Node_"}[s.Type]
 	if s.Workload != "" {
 		prefix = "Local_Workload_"
 	}
@@ -122,7 +123,8 @@ func (s *Server) details(out *reply, st speaker.SessionStatus) {
 	c := st.Counters
 	routes(out, c.Accepted, c.Advertised, c.Accepted)
 	out.line(1006, "  Route change stats:     received   rejected   filtered    ignored   accepted")
-	out.line(1006, "    Import updates:     %10d %10d %10d %10d %10d", c.Received, 0, c.Received-min(c.Accepted, c.Received), 0, c.Accepted)
+	out.line(1006, "    Import updates:     %10d %10d %10d %10d %10d", c.Received, 0,
+		c.Received-min(c.Accepted, c.Received), 0, c.Accepted)
 	out.line(1006, "    Import withdraws:   %10d %10d        --- %10d %10d", 0, 0, 0, 0)
 	out.line(1006, "    Export updates:     %10d %10d %10d        --- %10d", c.Advertised, 0, 0, c.Advertised)
 	out.line(1006, "    Export withdraws:   %10d        ---        ---        --- %10d", 0, 0)

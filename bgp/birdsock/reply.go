@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// reply writes an answer: lines that begin with a code of four digits and "-", or with a space if the code is that of the
-// line before, and one with a code and a space to end it.
+// reply writes an answer: lines that begin with a code of four digits and "-", or with a space if the code is that of
+// the line before, and one with a code and a space to end it.
 type reply struct {
 	w    *bufio.Writer
 	last int

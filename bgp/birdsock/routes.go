@@ -53,7 +53,8 @@ func parseRouteQuery(words []string) (q routeQuery, err error) {
 			}
 		default:
 			if q.exact, err = netip.ParsePrefix(w); err != nil {
-				return q, fmt.Errorf("%w: manxd knows all, for, protocol, primary, count, stats, table and a prefix", errSyntax)
+				return q, fmt.Errorf("%w: manxd knows all, for, protocol, primary, count, stats, table and a prefix",
+					errSyntax)
 			}
 		}
 	}
@@ -119,7 +120,8 @@ func (q routeQuery) choose(paths []speaker.TablePath, v view) (list []speaker.Ta
 		}
 	}
 	for _, p := range paths {
-		if network.IsValid() && p.Prefix != network.Masked() || q.protocol != "" && v.protocol(p) != q.protocol || q.primary && !p.Best {
+		if network.IsValid() && p.Prefix != network.Masked() || q.protocol != "" && v.protocol(p) != q.protocol ||
+			q.primary && !p.Best {
 			continue
 		}
 		list = append(list, p)

@@ -31,18 +31,26 @@ func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 func testServer(ipv6 bool) *Server {
 	sessions := []speaker.SessionStatus{
 		{Session: bgp.Session{Address: ip("10.0.0.2"), Port: 179, Type: bgp.SessionMesh, LocalAS: 64512, PeerAS: 64512},
-			State: "Established", Phase: speaker.PhaseEstablished, Since: start.Add(time.Minute), PeerRouterID: ip("10.0.0.2"),
-			HoldTime: 240 * time.Second, Keepalive: 80 * time.Second, LocalAddress: ip("10.0.0.1"), Capabilities: []string{"route-refresh", "4-octet-as"},
-			Counters: speaker.Counters{Received: 3, Accepted: 2, Advertised: 1}},
-		{Session: bgp.Session{Address: ip("10.0.0.9"), Port: 1179, Type: bgp.SessionNode, LocalAS: 64512, PeerAS: 65000},
-			State: "Active", Phase: speaker.PhaseFailed, Since: start, Reason: "connection refused\nby 10.0.0.9", LastError: "connection refused by 10.0.0.9"},
-		{Session: bgp.Session{Address: ip("fd00::2"), Port: 179, Type: bgp.SessionGlobal, LocalAS: 64512, PeerAS: 65000}, State: "Idle", Phase: speaker.PhaseConnecting, Since: start},
+			State: "Established", Phase: speaker.PhaseEstablished, Since: start.Add(time.Minute),
+			PeerRouterID: ip("10.0.0.2"),
+			HoldTime:     240 * time.Second, Keepalive: 80 * time.Second, LocalAddress: ip("10.0.0.1"),
+			Capabilities: []string{"route-refresh", "4-octet-as"},
+			Counters:     speaker.Counters{Received: 3, Accepted: 2, Advertised: 1}},
+		{Session: bgp.Session{Address: ip("10.0.0.9"), Port: 1179, Type: bgp.SessionNode, LocalAS: 64512,
+			PeerAS: 65000},
+			State: "Active", Phase: speaker.PhaseFailed, Since: start, Reason: "connection refused\nby 10.0.0.9",
+			LastError: "connection refused by 10.0.0.9"},
+		{Session: bgp.Session{Address: ip("fd00::2"), Port: 179, Type: bgp.SessionGlobal, LocalAS: 64512,
+			PeerAS: 65000}, State: "Idle", Phase: speaker.PhaseConnecting, Since: start},
 	}
 	table := []speaker.TablePath{
-		{Prefix: netip.MustParsePrefix("10.1.0.0/26"), NextHop: netip.IPv4Unspecified(), Best: true, Since: start, Origin: "IGP", LocalPref: ptr(uint32(2147482623))},
-		{Prefix: netip.MustParsePrefix("10.1.0.64/26"), Peer: ip("10.0.0.2"), NextHop: ip("10.0.0.2"), Best: true, Since: start, Origin: "IGP", LocalPref: ptr(uint32(2147482623)),
+		{Prefix: netip.MustParsePrefix("10.1.0.0/26"), NextHop: netip.IPv4Unspecified(), Best: true, Since: start,
+			Origin: "IGP", LocalPref: ptr(uint32(2147482623))},
+		{Prefix: netip.MustParsePrefix("10.1.0.64/26"), Peer: ip("10.0.0.2"), NextHop: ip("10.0.0.2"), Best: true,
+			Since: start, Origin: "IGP", LocalPref: ptr(uint32(2147482623)),
 			Communities: []uint32{65000<<16 | 1}, LargeCommunities: [][3]uint32{{1, 2, 3}}},
-		{Prefix: netip.MustParsePrefix("10.1.0.64/26"), Peer: ip("10.0.0.9"), NextHop: ip("10.0.0.3"), Since: start, Origin: "Incomplete", ASPath: []uint32{65000, 65001},
+		{Prefix: netip.MustParsePrefix("10.1.0.64/26"), Peer: ip("10.0.0.9"), NextHop: ip("10.0.0.3"), Since: start,
+			Origin: "Incomplete", ASPath: []uint32{65000, 65001},
 			MED: ptr(uint32(100)), OriginatorID: ip("10.0.0.3"), ClusterList: []netip.Addr{ip("1.1.1.1")}},
 	}
 	return &Server{IPv6: ipv6, Log: zap.NewNop(), now: func() time.Time { return start.Add(time.Hour) }, Source: Source{
@@ -72,13 +80,17 @@ func (s *Server) ask(question string) string {
 
 func TestAnswers(t *testing.T) {
 	var got strings.Builder
-	for _, q := range []string{"show status", "show protocols", "show protocols all", `show protocols all "Mesh*"`, "show protocols Nope",
-		"show route", "show route all", "show route for 10.1.0.70", "show route 10.1.0.0/26 all", "show route protocol Node_10_0_0_9_port_1179",
-		"show route protocol Nope", "show route primary", "show route count", "show route stats", "show route for 192.0.2.1", "show route where net",
+	for _, q := range []string{"show status", "show protocols", "show protocols all", `show protocols all "Mesh*"`,
+		"show protocols Nope",
+		"show route", "show route all", "show route for 10.1.0.70", "show route 10.1.0.0/26 all",
+		"show route protocol Node_10_0_0_9_port_1179",
+		"show route protocol Nope", "show route primary", "show route count", "show route stats",
+		"show route for 192.0.2.1", "show route where net",
 		"show", "", "restrict", "echo all", "configure", "disable Mesh_10_0_0_2", "show memory"} {
 		got.WriteString(">>> " + q + "\n" + testServer(false).ask(q))
 	}
-	got.WriteString(">>> IPv6: show protocols\n" + testServer(true).ask("show protocols") + ">>> IPv6: show route\n" + testServer(true).ask("show route"))
+	got.WriteString(">>> IPv6: show protocols\n" + testServer(true).ask("show protocols") + ">>> IPv6: show route\n" +
+		testServer(true).ask("show route"))
 	golden := filepath.Join("testdata", "answers.txt")
 	if *update {
 		if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {

@@ -71,7 +71,8 @@ func guarded(t *testing.T, s *Service, cfg apiguard.Config) string {
 func client(t *testing.T, address string) v3.GobgpApiClient {
 	t.Helper()
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithInitialWindowSize(64<<10)) // fixed: it would grow otherwise until all is on its way to who does not read
+		// fixed: it would grow otherwise until all is on its way to who does not read
+		grpc.WithInitialWindowSize(64<<10))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +356,8 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 }
 
 func watchBest(init bool) *v3.WatchEventRequest {
-	return &v3.WatchEventRequest{Table: &v3.WatchEventRequest_Table{Filters: []*v3.WatchEventRequest_Table_Filter{{Type: v3.WatchEventRequest_Table_Filter_BEST, Init: init}}}}
+	return &v3.WatchEventRequest{Table: &v3.WatchEventRequest_Table{Filters: []*v3.WatchEventRequest_Table_Filter{
+		{Type: v3.WatchEventRequest_Table_Filter_BEST, Init: init}}}}
 }
 
 // TestUnreadWatch changes routes again and again under a watch that nobody reads.

@@ -55,14 +55,17 @@ func newScene(t *testing.T) *scene {
 	s.speaker = speaker.New(speaker.Config{GobgpSocket: s.socket, ConnectRetry: time.Second})
 	t.Cleanup(s.speaker.Close)
 	session := func(peer, own netip.Addr, password string) bgp.Session {
-		return bgp.Session{Address: peer, Port: remote, Type: bgp.SessionGlobal, LocalAS: 64512, PeerAS: 64513, Source: own, Password: password}
+		return bgp.Session{Address: peer, Port: remote, Type: bgp.SessionGlobal, LocalAS: 64512, PeerAS: 64513,
+			Source: own, Password: password}
 	}
 	s.desired = bgp.Desired{
-		Global:         bgp.Global{LocalAS: 64512, RouterID: netip.MustParseAddr("192.0.2.1"), ListenPort: listen, ListenAddresses: []netip.Addr{own4, own6}},
+		Global: bgp.Global{LocalAS: 64512, RouterID: netip.MustParseAddr("192.0.2.1"), ListenPort: listen,
+			ListenAddresses: []netip.Addr{own4, own6}},
 		Sessions:       []bgp.Session{session(peer4, own4, secret), session(peer6, own6, "")},
 		ExportPrefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 		Originated: []bgp.Origin{
-			{Prefix: netip.MustParsePrefix("10.244.0.0/26"), LocalPref: 100, Communities: []uint32{64512<<16 | 9}, LargeCommunities: [][3]uint32{{64512, 1, 2}}},
+			{Prefix: netip.MustParsePrefix("10.244.0.0/26"), LocalPref: 100, Communities: []uint32{64512<<16 | 9},
+				LargeCommunities: [][3]uint32{{64512, 1, 2}}},
 			{Prefix: netip.MustParsePrefix("fd00:244::/122"), LocalPref: 100},
 		},
 	}
@@ -111,7 +114,8 @@ func startBird(t *testing.T, dir, config string) {
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("bird", "-f", "-c", file, "-s", filepath.Join(dir, "bird.ctl"), "-P", filepath.Join(dir, "bird.pid"))
+	cmd := exec.Command("bird", "-f", "-c", file, "-s", filepath.Join(dir, "bird.ctl"), "-P",
+		filepath.Join(dir, "bird.pid"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
@@ -252,28 +256,36 @@ func testStockCommands(t *testing.T, s *scene, clis []cli) {
 				want []string
 			}{
 				{"neighbor", []string{
-					fmt.Sprintf(`^%s +%d .*Establ +\| +%d +%d$`, regexp.QuoteMeta(peer4), status.PeerAS, status.Counters.Received, status.Counters.Accepted),
+					fmt.Sprintf(`^%s +%d .*Establ +\| +%d +%d$`, regexp.QuoteMeta(peer4), status.PeerAS,
+						status.Counters.Received, status.Counters.Accepted),
 					`^` + regexp.QuoteMeta(peer6) + ` +64513 .*Establ +\| +1 +1$`,
 				}},
 				{"neighbor " + peer4, []string{
-					`BGP neighbor is ` + peer4 + `, remote AS 64513`, `remote router ID ` + status.PeerRouterID.String(), `(?i)BGP state = (SESSION_STATE_)?ESTABLISHED, up for`,
+					`BGP neighbor is ` + peer4 + `, remote AS 64513`, `remote router ID ` +
+						status.PeerRouterID.String(), `(?i)BGP state = (SESSION_STATE_)?ESTABLISHED, up for`,
 					fmt.Sprintf(`Hold time is %d,`, int(status.HoldTime.Seconds())),
 					`(?i)multiprotocol:`, `ipv4-unicast`, `(?i)graceful-restart`, `4-octet-as`, `Updates: +\d+ +[1-9]`,
 					`Advertised: +1$`, `Received: +3$`, `Accepted: +3$`,
 				}},
 				{"neighbor " + peer4 + " adj-in", []string{
-					`10\.88\.1\.0/24 +127\.0\.77\.2 +64513 `, `10\.88\.2\.0/24 +127\.0\.77\.2 +64513 .*Med: 7.*64513:42`, `64513:5`, `10\.9\.0\.0/16 `,
+					`10\.88\.1\.0/24 +127\.0\.77\.2 +64513 `,
+					`10\.88\.2\.0/24 +127\.0\.77\.2 +64513 .*Med: 7.*64513:42`, `64513:5`, `10\.9\.0\.0/16 `,
 				}},
 				{"neighbor " + peer4 + " adj-in 10.88.2.0/24", []string{`10\.88\.2\.0/24 `}},
-				{"neighbor " + peer4 + " adj-out", []string{`10\.244\.0\.0/26 +127\.0\.77\.1 +64512 .*64512:9.*64512:1:2`}},
+				{"neighbor " + peer4 + " adj-out",
+					[]string{`10\.244\.0\.0/26 +127\.0\.77\.1 +64512 .*64512:9.*64512:1:2`}},
 				{"neighbor " + peer6 + " adj-in -a ipv6", []string{`fd00:88:1::/64 +` + peer6 + ` +64513 `}},
-				{"neighbor " + peer6 + " adj-out -a ipv6", []string{`fd00:244::/122 +` + s.desired.Sessions[1].Source.String() + ` +64512 `}},
-				{"global", []string{`AS: +64512$`, `Router-ID: 192\.0\.2\.1$`, fmt.Sprintf(`Listening Port: %d, Addresses: 127\.0\.77\.1`, s.desired.Global.ListenPort)}},
-				{"global rib", []string{`^\*> 10\.88\.1\.0/24 +127\.0\.77\.2 +64513 `, `^\*> 10\.244\.0\.0/26 +0\.0\.0\.0 `}},
+				{"neighbor " + peer6 + " adj-out -a ipv6",
+					[]string{`fd00:244::/122 +` + s.desired.Sessions[1].Source.String() + ` +64512 `}},
+				{"global", []string{`AS: +64512$`, `Router-ID: 192\.0\.2\.1$`,
+					fmt.Sprintf(`Listening Port: %d, Addresses: 127\.0\.77\.1`, s.desired.Global.ListenPort)}},
+				{"global rib", []string{`^\*> 10\.88\.1\.0/24 +127\.0\.77\.2 +64513 `,
+					`^\*> 10\.244\.0\.0/26 +0\.0\.0\.0 `}},
 				{"global rib 10.88.2.0/24", []string{`10\.88\.2\.0/24 .*Med: 7`}},
 				{"global rib 10.88.2.1", []string{`10\.88\.2\.0/24 `}},
 				{"global rib 10.88.0.0/16 longer-prefixes", []string{`10\.88\.1\.0/24`, `10\.88\.2\.0/24`}},
-				{"global rib -a ipv6", []string{`^\*> fd00:88:1::/64 +` + peer6 + ` +64513 `, `^\*> fd00:244::/122 +:: `}},
+				{"global rib -a ipv6", []string{`^\*> fd00:88:1::/64 +` + peer6 + ` +64513 `,
+					`^\*> fd00:244::/122 +:: `}},
 				{"global rib summary", []string{`Destination: 4, Path: 4`}},
 				{"global policy", []string{`(?i)export policy`, `manx-export`}},
 				{"policy", []string{`manx-export`}},
@@ -284,9 +296,11 @@ func testStockCommands(t *testing.T, s *scene, clis []cli) {
 				matches(t, x.args, c.run(t, strings.Fields(x.args)...), x.want...)
 			}
 			if c.name != "Debian" { // too old to show it
-				matches(t, "neighbor X", c.run(t, "neighbor", peer4), `Local address is 127\.0\.77\.1, local ASN: 64512`)
+				matches(t, "neighbor X", c.run(t, "neighbor", peer4),
+					`Local address is 127\.0\.77\.1, local ASN: 64512`)
 			}
-			for _, args := range []string{"vrf", "bmp", "rpki server", "neighbor " + peer4 + " softresetin", "neighbor " + peer4 + " softresetout"} {
+			for _, args := range []string{"vrf", "bmp", "rpki server", "neighbor " + peer4 + " softresetin",
+				"neighbor " + peer4 + " softresetout"} {
 				c.run(t, strings.Fields(args)...)
 			}
 		})
@@ -328,7 +342,8 @@ func testJSONOutput(t *testing.T, s *scene, clis []cli) {
 			}
 			for _, p := range peers {
 				want := map[string]int{s.peer4.String(): 3, s.peer6.String(): 1}[fmt.Sprint(p.Conf["neighbor_address"])]
-				if p.State.Session != "6" || p.State.Local != "64512" || len(p.State.Remote) < 3 || len(p.AfiSafis) != 1 || p.AfiSafis[0].State.Received != want {
+				if p.State.Session != "6" || p.State.Local != "64512" || len(p.State.Remote) < 3 ||
+					len(p.AfiSafis) != 1 || p.AfiSafis[0].State.Received != want {
 					t.Errorf("peer is %+v, want %d routes", p, want)
 				}
 			}
@@ -365,7 +380,8 @@ func testMonitorShowsChanges(t *testing.T, s *scene, clis []cli) {
 			rib := watchOutput(t, c, "monitor", "global", "rib", "--current")
 			rib(`\[ROUTE\] 10\.88\.1\.0/24 via 127\.0\.77\.2 aspath \[64513\]`) // --current
 			d := s.desired
-			d.Originated = append([]bgp.Origin{{Prefix: netip.MustParsePrefix(fmt.Sprintf("10.245.%d.0/26", i)), LocalPref: 100}}, d.Originated...)
+			d.Originated = append([]bgp.Origin{{Prefix: netip.MustParsePrefix(fmt.Sprintf("10.245.%d.0/26", i)),
+				LocalPref: 100}}, d.Originated...)
 			if err := s.speaker.Set(context.Background(), d); err != nil {
 				t.Fatal(err)
 			}
@@ -427,13 +443,15 @@ func testMutationsAreRefused(t *testing.T, s *scene, clis []cli) {
 	for _, c := range clis {
 		t.Run(c.name, func(t *testing.T) {
 			for _, args := range []string{
-				"neighbor add 127.0.77.9 as 65000", "neighbor del " + s.peer4.String(), "neighbor " + s.peer4.String() + " disable", "neighbor " + s.peer4.String() + " shutdown",
+				"neighbor add 127.0.77.9 as 65000", "neighbor del " + s.peer4.String(), "neighbor " + s.peer4.String() +
+					" disable", "neighbor " + s.peer4.String() + " shutdown",
 				"global rib add 10.1.0.0/24", "global rib del 10.88.1.0/24", "global del all",
 				"policy prefix add mine 10.0.0.0/8", "policy add mine", "global policy export add mine",
 			} {
 				out, err := c.command(strings.Fields(args)...).CombinedOutput()
 				// Some commands look something up first and give up in their own words.
-				if text := string(out); err == nil || !strings.Contains(text, "PermissionDenied") || !strings.Contains(text, "refused") {
+				if text := string(out); err == nil || !strings.Contains(text, "PermissionDenied") ||
+					!strings.Contains(text, "refused") {
 					t.Errorf("gobgp %s: %v: %s", args, err, out)
 				} else if c.name != "v4.8" && !strings.Contains(text, "manxctl") && !strings.Contains(text, "manxd") {
 					t.Errorf("gobgp %s does not say what to do instead: %s", args, out)

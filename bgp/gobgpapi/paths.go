@@ -39,7 +39,8 @@ func listRequest(r *v3.ListPathRequest) apiutil.ListPathRequest {
 	same := &v4.ListPathRequest{}
 	translate(r, same)
 	out := apiutil.ListPathRequest{
-		TableType: same.TableType, Name: same.Name, Family: familyOf(r.Family), SortType: same.SortType, EnableFiltered: same.EnableFiltered,
+		TableType: same.TableType, Name: same.Name, Family: familyOf(r.Family), SortType: same.SortType,
+		EnableFiltered: same.EnableFiltered,
 	}
 	for _, p := range same.Prefixes {
 		out.Prefixes = append(out.Prefixes, &apiutil.LookupPrefix{
@@ -60,10 +61,12 @@ func familyOf(f *v3.Family) gobgp.Family {
 func newPath(p *apiutil.Path, r *v3.ListPathRequest) *v3.Path {
 	out := &v3.Path{
 		Age: timestamppb.New(time.Unix(p.Age, 0)), Best: p.Best, IsWithdraw: p.Withdrawal, Validation: &v3.Validation{},
-		NoImplicitWithdraw: p.NoImplicitWithdraw, Stale: p.Stale, Filtered: p.Filtered, SendMaxFiltered: p.SendMaxFiltered,
-		Family:    &v3.Family{Afi: v3.Family_Afi(p.Family.Afi()), Safi: v3.Family_Safi(p.Family.Safi())},
-		SourceAsn: p.PeerASN, SourceId: addrOrNil(p.PeerID), NeighborIp: addrOrNil(p.PeerAddress),
-		IsFromExternal: p.IsFromExternal, IsNexthopInvalid: p.IsNexthopInvalid, Identifier: p.RemoteID, LocalIdentifier: p.LocalID,
+		NoImplicitWithdraw: p.NoImplicitWithdraw, Stale: p.Stale, Filtered: p.Filtered,
+		SendMaxFiltered: p.SendMaxFiltered,
+		Family:          &v3.Family{Afi: v3.Family_Afi(p.Family.Afi()), Safi: v3.Family_Safi(p.Family.Safi())},
+		SourceAsn:       p.PeerASN, SourceId: addrOrNil(p.PeerID), NeighborIp: addrOrNil(p.PeerAddress),
+		IsFromExternal: p.IsFromExternal, IsNexthopInvalid: p.IsNexthopInvalid, Identifier: p.RemoteID,
+		LocalIdentifier: p.LocalID,
 	}
 	if !r.GetEnableOnlyBinary() {
 		addTyped(out, p)

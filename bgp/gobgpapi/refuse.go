@@ -12,7 +12,8 @@ import (
 
 // reads tells whether a call of the API changes nothing, or only what ResetPeer allows.
 func reads(method string) bool {
-	return strings.HasPrefix(method, "List") || strings.HasPrefix(method, "Get") || method == "WatchEvent" || method == "ResetPeer"
+	return strings.HasPrefix(method, "List") || strings.HasPrefix(method, "Get") || method == "WatchEvent" ||
+		method == "ResetPeer"
 }
 
 // readOnly is the service with all other calls refused before their request is looked at.
@@ -20,7 +21,8 @@ func readOnly(desc grpc.ServiceDesc) *grpc.ServiceDesc {
 	desc.Methods = slices.Clone(desc.Methods)
 	for i, m := range desc.Methods {
 		if !reads(m.MethodName) {
-			desc.Methods[i].Handler = func(any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any, error) {
+			desc.Methods[i].Handler = func(any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any,
+				error) {
 				return nil, refusal(m.MethodName, instead(m.MethodName))
 			}
 		}
@@ -44,13 +46,18 @@ func refusal(method, why string) error {
 func instead(method string) string {
 	switch {
 	case strings.Contains(method, "Path"):
-		return "a node advertises the blocks of its IPPools and BGPConfiguration's prefixes; change them with `manxctl apply -f FILE`"
+		return "a node advertises the blocks of its IPPools and BGPConfiguration's prefixes; change them with " +
+			"`manxctl apply -f FILE`"
 	case strings.Contains(method, "Peer"), strings.Contains(method, "DynamicNeighbor"):
-		return "sessions follow BGPPeer and BGPConfiguration resources in the datastore; change them with `manxctl apply -f FILE`"
-	case strings.Contains(method, "Polic"), strings.Contains(method, "Statement"), strings.Contains(method, "DefinedSet"):
-		return "what is advertised follows IPPool, BGPConfiguration and BGPPeer resources in the datastore; change them with `manxctl apply -f FILE`"
+		return "sessions follow BGPPeer and BGPConfiguration resources in the datastore; change them with `manxctl " +
+			"apply -f FILE`"
+	case strings.Contains(method, "Polic"), strings.Contains(method, "Statement"),
+		strings.Contains(method, "DefinedSet"):
+		return "what is advertised follows IPPool, BGPConfiguration and BGPPeer resources in the datastore; change " +
+			"them with `manxctl apply -f FILE`"
 	case method == "StartBgp", method == "StopBgp":
-		return "manxd starts and stops BGP; AS number and router ID come from Node and BGPConfiguration resources, change them with `manxctl apply -f FILE`"
+		return "manxd starts and stops BGP; AS number and router ID come from Node and BGPConfiguration resources, " +
+			"change them with `manxctl apply -f FILE`"
 	case method == "SetLogLevel":
 		return "set the log level of manxd with `manxctl loglevel LEVEL`"
 	}

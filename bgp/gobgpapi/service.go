@@ -109,7 +109,8 @@ func withoutPassword(p *v3.Peer) *v3.Peer {
 // ResetPeer makes a session exchange its routes again, not too often. A hard reset is refused.
 func (s *Service) ResetPeer(ctx context.Context, r *v3.ResetPeerRequest) (*emptypb.Empty, error) {
 	if !r.Soft {
-		return nil, refusal("ResetPeer", "a hard reset makes the peer drop all routes; root may do it with gobgp v4 on the unix socket gobgp.sock in the run directory of manxd")
+		return nil, refusal("ResetPeer", "a hard reset makes the peer drop all routes; root may do it with gobgp v4 "+
+			"on the unix socket gobgp.sock in the run directory of manxd")
 	}
 	addr, err := netip.ParseAddr(r.Address)
 	if err != nil {
@@ -149,19 +150,24 @@ func (s *Service) ListPolicy(r *v3.ListPolicyRequest, stream v3.GobgpApi_ListPol
 
 // ListStatement tells the statements of the policies.
 func (s *Service) ListStatement(r *v3.ListStatementRequest, stream v3.GobgpApi_ListStatementServer) error {
-	return list(stream.Context(), s, r, &v4.ListStatementRequest{}, (*server.BgpServer).ListStatement, newOf[v3.Statement],
+	return list(stream.Context(), s, r, &v4.ListStatementRequest{}, (*server.BgpServer).ListStatement,
+		newOf[v3.Statement],
 		func(p *v3.Statement) error { return stream.Send(&v3.ListStatementResponse{Statement: p}) })
 }
 
 // ListDefinedSet tells the sets that the policies use.
 func (s *Service) ListDefinedSet(r *v3.ListDefinedSetRequest, stream v3.GobgpApi_ListDefinedSetServer) error {
-	return list(stream.Context(), s, r, &v4.ListDefinedSetRequest{}, (*server.BgpServer).ListDefinedSet, newOf[v3.DefinedSet],
+	return list(stream.Context(), s, r, &v4.ListDefinedSetRequest{}, (*server.BgpServer).ListDefinedSet,
+		newOf[v3.DefinedSet],
 		func(p *v3.DefinedSet) error { return stream.Send(&v3.ListDefinedSetResponse{DefinedSet: p}) })
 }
 
 // ListPolicyAssignment tells where the policies apply.
-func (s *Service) ListPolicyAssignment(r *v3.ListPolicyAssignmentRequest, stream v3.GobgpApi_ListPolicyAssignmentServer) error {
-	return list(stream.Context(), s, r, &v4.ListPolicyAssignmentRequest{}, (*server.BgpServer).ListPolicyAssignment, newOf[v3.PolicyAssignment],
+func (s *Service) ListPolicyAssignment(
+	r *v3.ListPolicyAssignmentRequest, stream v3.GobgpApi_ListPolicyAssignmentServer,
+) error {
+	return list(stream.Context(), s, r, &v4.ListPolicyAssignmentRequest{}, (*server.BgpServer).ListPolicyAssignment,
+		newOf[v3.PolicyAssignment],
 		func(p *v3.PolicyAssignment) error {
 			return stream.Send(&v3.ListPolicyAssignmentResponse{Assignment: p})
 		})

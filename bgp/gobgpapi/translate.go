@@ -40,7 +40,9 @@ func translateMessage(from, to protoreflect.Message) {
 	}
 }
 
-func translateList(from protoreflect.List, src protoreflect.FieldDescriptor, to protoreflect.Message, dst protoreflect.FieldDescriptor) {
+func translateList(
+	from protoreflect.List, src protoreflect.FieldDescriptor, to protoreflect.Message, dst protoreflect.FieldDescriptor,
+) {
 	if from.Len() == 0 {
 		return
 	}
@@ -60,7 +62,9 @@ func translateList(from protoreflect.List, src protoreflect.FieldDescriptor, to 
 const noAddress = "invalid IP"
 
 // translateValue gives the value of one field or list element; into is an empty message to fill, if it is one.
-func translateValue(v protoreflect.Value, src protoreflect.FieldDescriptor, into protoreflect.Value, dst protoreflect.FieldDescriptor) (protoreflect.Value, bool) {
+func translateValue(
+	v protoreflect.Value, src protoreflect.FieldDescriptor, into protoreflect.Value, dst protoreflect.FieldDescriptor,
+) (protoreflect.Value, bool) {
 	switch {
 	case src.Kind() != dst.Kind():
 		return v, false
@@ -119,7 +123,9 @@ func sibling(name protoreflect.Name) (proto.Message, bool) {
 
 // translateEnum finds the value whose name differs by the shortest prefix (INIT and END_OF_INIT are both the end of
 // TYPE_END_OF_INIT); failing that the one with the same number.
-func translateEnum(src protoreflect.EnumDescriptor, n protoreflect.EnumNumber, dst protoreflect.EnumDescriptor) protoreflect.EnumNumber {
+func translateEnum(
+	src protoreflect.EnumDescriptor, n protoreflect.EnumNumber, dst protoreflect.EnumDescriptor,
+) protoreflect.EnumNumber {
 	value := src.Values().ByNumber(n)
 	if value == nil || strings.HasSuffix(string(value.Name()), "_UNSPECIFIED") {
 		return 0

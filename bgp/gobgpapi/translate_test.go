@@ -53,7 +53,8 @@ func TestUnknownAddressesAreEmpty(t *testing.T) {
 	}
 }
 
-// Each capability and attribute that v4 can report must arrive: the command shows what is there, and nothing of what is not.
+// Each capability and attribute that v4 can report must arrive: the command shows what is there, and nothing of what is
+// not.
 func TestEachMemberHasASibling(t *testing.T) {
 	for _, m := range []proto.Message{&v4.Capability{}, &v4.Attribute{}} {
 		members := m.ProtoReflect().Descriptor().Oneofs().Get(0).Fields()
@@ -74,8 +75,10 @@ func TestOnlyReadingCallsAreServed(t *testing.T) {
 	}
 	for name, want := range map[string]bool{
 		"GetBgp": true, "GetTable": true, "ResetPeer": true,
-		"StartBgp": false, "StopBgp": false, "AddPeer": false, "DeletePeer": false, "UpdatePeer": false, "ShutdownPeer": false,
-		"EnablePeer": false, "DisablePeer": false, "AddPath": false, "DeletePath": false, "SetPolicies": false, "SetLogLevel": false,
+		"StartBgp": false, "StopBgp": false, "AddPeer": false, "DeletePeer": false, "UpdatePeer": false,
+		"ShutdownPeer": false,
+		"EnablePeer":   false, "DisablePeer": false, "AddPath": false, "DeletePath": false, "SetPolicies": false,
+		"SetLogLevel": false,
 		"EnableZebra": false, "EnableMrt": false, "AddBmp": false, "AddVrf": false, "AddRpki": false,
 	} {
 		if have, known := served[name]; !known || have != want {

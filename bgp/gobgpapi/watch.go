@@ -288,8 +288,9 @@ func (w *watch) send(list []*apiutil.Path) error {
 func newPeerEvent(ev *apiutil.WatchEventMessage_PeerEvent) *v3.WatchEventResponse_PeerEvent {
 	types := v4.WatchEventResponse_PeerEvent_Type(0).Descriptor()
 	return &v3.WatchEventResponse_PeerEvent{
-		Type: v3.WatchEventResponse_PeerEvent_Type(translateEnum(types, v4.WatchEventResponse_PeerEvent_Type(ev.Type).Number(),
-			v3.WatchEventResponse_PeerEvent_Type(0).Descriptor())),
+		Type: v3.WatchEventResponse_PeerEvent_Type(
+			translateEnum(types, v4.WatchEventResponse_PeerEvent_Type(ev.Type).Number(),
+				v3.WatchEventResponse_PeerEvent_Type(0).Descriptor())),
 		Peer: newPeer(&ev.Peer),
 	}
 }
@@ -302,12 +303,14 @@ func newPeer(p *apiutil.Peer) *v3.Peer {
 			NeighborInterface: p.Conf.NeighborInterface, PeerGroup: p.Conf.PeerGroup,
 		},
 		State: &v4.PeerState{
-			PeerAsn: p.State.PeerASN, LocalAsn: p.State.LocalASN, NeighborAddress: text(p.State.NeighborAddress), PeerGroup: p.State.PeerGroup,
+			PeerAsn: p.State.PeerASN, LocalAsn: p.State.LocalASN, NeighborAddress: text(p.State.NeighborAddress),
+			PeerGroup:    p.State.PeerGroup,
 			SessionState: v4.PeerState_SessionState(p.State.SessionState) + 1, // the API has UNSPECIFIED before Idle
 			AdminState:   p.State.AdminState, RouterId: text(p.State.RouterID),
 		},
 		Transport: &v4.Transport{
-			LocalAddress: text(p.Transport.LocalAddress), LocalPort: p.Transport.LocalPort, RemotePort: p.Transport.RemotePort,
+			LocalAddress: text(p.Transport.LocalAddress), LocalPort: p.Transport.LocalPort,
+			RemotePort: p.Transport.RemotePort,
 		},
 	}
 	same.State.RemoteCap, _ = apiutil.MarshalCapabilities(p.State.RemoteCap)

@@ -65,13 +65,15 @@ func answers(path string) error {
 func readOnlyOptions(sp *Speaker) []grpc.ServerOption {
 	streams, lists := apiguard.NewStreams(), apiguard.NewSlots(listsAtOnce, listsAtOnce)
 	return append(apiguard.Limits(), grpc.Creds(apiguard.UnixCredentials()),
-		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+			handler grpc.UnaryHandler) (any, error) {
 			if err := sp.allowCall(ctx, info.FullMethod, req); err != nil {
 				return nil, err
 			}
 			return handler(ctx, req)
 		}),
-		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+			handler grpc.StreamHandler) error {
 			if err := sp.allowCall(stream.Context(), info.FullMethod, nil); err != nil {
 				return err
 			}
@@ -112,7 +114,8 @@ func (s *Speaker) allowCall(ctx context.Context, method string, req any) error {
 		r, _ := req.(*api.ResetPeerRequest)
 		return s.allowReset(ctx, r)
 	}
-	return status.Errorf(codes.PermissionDenied, "%s is refused: this speaker does what the datastore says; change BGPPeer and BGPConfiguration resources instead", name)
+	return status.Errorf(codes.PermissionDenied, "%s is refused: this speaker does what the datastore says; change "+
+		"BGPPeer and BGPConfiguration resources instead", name)
 }
 
 // allowReset refuses what would hurt: soft resets that keep the node busy, and a hard reset of a session that is not
@@ -133,7 +136,8 @@ func (s *Speaker) allowReset(ctx context.Context, r *api.ResetPeerRequest) error
 	case err != nil:
 		return status.Errorf(codes.InvalidArgument, "hard reset needs the address of one peer, not %q", r.GetAddress())
 	case !s.status.isEstablished(addr):
-		return status.Errorf(codes.FailedPrecondition, "session with %s is not established; there is nothing to reset", addr)
+		return status.Errorf(codes.FailedPrecondition, "session with %s is not established; there is nothing to reset",
+			addr)
 	case !s.resets.beginHard(addr, s.status.establishedSince(addr), time.Now()):
 		return status.Errorf(codes.FailedPrecondition, "session with %s is being reset already", addr)
 	}

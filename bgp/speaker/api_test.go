@@ -109,10 +109,12 @@ func TestGobgpSocketReadsOnly(t *testing.T) {
 			t.Errorf("%s: %v, want PermissionDenied that names the right way", name, err)
 		}
 	}
-	if _, err := client.ResetPeer(ctx, &api.ResetPeerRequest{Address: "127.0.1.90"}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := client.ResetPeer(ctx, &api.ResetPeerRequest{Address: "127.0.1.90"}); status.Code(
+		err) != codes.FailedPrecondition {
 		t.Errorf("hard reset of a session that is down: %v", err)
 	}
-	if _, err := client.ResetPeer(ctx, &api.ResetPeerRequest{Address: "127.0.1.90", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT}); err != nil {
+	if _, err := client.ResetPeer(ctx, &api.ResetPeerRequest{Address: "127.0.1.90", Soft: true,
+		Direction: api.ResetPeerRequest_DIRECTION_OUT}); err != nil {
 		t.Errorf("soft reset: %v", err)
 	}
 	s.Close()
@@ -275,7 +277,8 @@ func TestListenerInUse(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "another BGP speaker") {
 		t.Fatalf("Set: %v", err)
 	}
-	if st := second.Sessions(); len(st) != 1 || st[0].Phase != PhaseFailed || !strings.Contains(st[0].Reason, "another BGP speaker") {
+	if st := second.Sessions(); len(st) != 1 || st[0].Phase != PhaseFailed ||
+		!strings.Contains(st[0].Reason, "another BGP speaker") {
 		t.Errorf("status %+v", st)
 	}
 	if ok, why := second.Ready(); ok || !strings.Contains(why, "another BGP speaker") {

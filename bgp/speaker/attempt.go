@@ -31,7 +31,8 @@ func (e *sessionEntry) expectDial(was gobgp.FSMState, at time.Time) {
 // awaited.
 func (e *sessionEntry) nextAttempt() time.Time {
 	switch {
-	case e.phase != PhaseFailed && e.phase != PhaseConnecting, e.session.Passive && e.held.IsZero(), !e.connectedAt.IsZero():
+	case e.phase != PhaseFailed && e.phase != PhaseConnecting, e.session.Passive && e.held.IsZero(),
+		!e.connectedAt.IsZero():
 		return time.Time{}
 	}
 	return e.dialBy

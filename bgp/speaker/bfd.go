@@ -20,8 +20,8 @@ type paths struct {
 	failure string // of the last configuration, as logged
 }
 
-// setPaths makes BFD watch the paths of these sessions. What fails is told in the status of BFD and tried again by itself:
-// it is no reason to be without BGP.
+// setPaths makes BFD watch the paths of these sessions. What fails is told in the status of BFD and tried again by
+// itself: it is no reason to be without BGP.
 func (s *Speaker) setPaths(sessions []bgp.Session) {
 	var want []bfd.Session
 	for _, b := range sessions {
@@ -73,8 +73,8 @@ const cutMatters = 10 * time.Second
 //
 // A peer that restarts goes down in BFD too, since its BFD does not outlive it (C bit clear). But its kernel closes the
 // BGP connection before BFD can notice, so that the session is not established any more, its routes are kept (RFC 4724)
-// and there is nothing to do here. A path that breaks, or a host that dies, closes nothing. So graceful restart and fast
-// detection go together, although RFC 5882 section 4.3 could only advise to give one of them up.
+// and there is nothing to do here. A path that breaks, or a host that dies, closes nothing. So graceful restart and
+// fast detection go together, although RFC 5882 section 4.3 could only advise to give one of them up.
 //
 // BIRD begins its BFD session anew with each BGP session. Silence that began before the session was up may be that; if
 // BFD is not back soon, it is none. The same goes for a remote that only seems to have begun anew: on a path that

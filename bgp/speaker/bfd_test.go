@@ -17,13 +17,15 @@ const birdBFD = `protocol bfd watch {
 }
 `
 
-// TestBFDEndsSessions cuts the path to a BIRD with BFD, single hop and multihop, and sees that a restart of BIRD is no cut.
+// TestBFDEndsSessions cuts the path to a BIRD with BFD, single hop and multihop, and sees that a restart of BIRD is no
+// cut.
 func TestBFDEndsSessions(t *testing.T) {
 	t.Parallel()
 	n := newBirdNet(t, []string{"10.77.0.1/24", "10.77.0.10/24"}, []string{"10.77.0.2/24", "10.77.0.3/24"})
 	config := birdHead + birdBFD +
 		birdSession("many", "10.77.0.2", 64512, "10.77.0.1", "ipv4", "bfd on;") +
-		strings.Replace(birdSession("single", "10.77.0.3", 64600, "10.77.0.10", "ipv4", "bfd on;"), "multihop;", "direct;", 1)
+		strings.Replace(birdSession("single", "10.77.0.3", 64600, "10.77.0.10", "ipv4", "bfd on;"), "multihop;",
+			"direct;", 1)
 	n.start(config)
 	d := birdDesired()
 	watched := bgp.BFD{Enabled: true, Transmit: 50 * time.Millisecond, Receive: 50 * time.Millisecond, Multiplier: 10}
@@ -50,7 +52,8 @@ func TestBFDEndsSessions(t *testing.T) {
 	n.ip("-n", n.bird, "link", "set", "eth0", "down")
 	c.await("the end of both sessions", func() bool {
 		for _, s := range d.Sessions {
-			if st := c.sessions[s.Address]; st.Phase == PhaseEstablished || !strings.Contains(st.LastError, "BFD: the path") {
+			if st := c.sessions[s.Address]; st.Phase == PhaseEstablished ||
+				!strings.Contains(st.LastError, "BFD: the path") {
 				return false
 			}
 		}

@@ -84,7 +84,8 @@ func (n *birdNet) start(config string, args ...string) {
 		}
 	}
 	_ = os.Remove(n.ctl)
-	n.cmd = exec.Command("ip", append([]string{"netns", "exec", n.bird, "bird", "-f", "-c", n.config, "-s", n.ctl, "-P", n.pidFile}, args...)...)
+	n.cmd = exec.Command("ip", append([]string{"netns", "exec", n.bird, "bird", "-f", "-c", n.config, "-s", n.ctl, "-P",
+		n.pidFile}, args...)...)
 	out := &strings.Builder{}
 	n.cmd.Stderr, n.cmd.Stdout = out, out
 	if err := n.cmd.Start(); err != nil {
@@ -209,7 +210,8 @@ template bgp common { graceful restart; connect delay time 1; connect retry time
 `
 
 func birdSession(name, local string, as int, neighbor, family, extra string) string {
-	return fmt.Sprintf("protocol bgp %s from common { local %s as %d; neighbor %s as 64512; multihop; %s %s { import all; export where source = RTS_STATIC; next hop self; add paths on; }; }\n",
+	return fmt.Sprintf("protocol bgp %s from common { local %s as %d; neighbor %s as 64512; multihop; %s %s { import "+
+		"all; export where source = RTS_STATIC; next hop self; add paths on; }; }\n",
 		name, local, as, neighbor, extra, family)
 }
 
@@ -218,7 +220,8 @@ func birdDesired() bgp.Desired {
 	return bgp.Desired{
 		Global: bgp.Global{LocalAS: 64512, RouterID: ip("10.77.0.1"), ListenPort: 179},
 		Originated: []bgp.Origin{
-			{Prefix: pfx("10.244.1.0/26"), LocalPref: lp, Communities: []uint32{64512<<16 | 5}, LargeCommunities: [][3]uint32{{64512, 1, 2}}, Blackhole: true},
+			{Prefix: pfx("10.244.1.0/26"), LocalPref: lp, Communities: []uint32{64512<<16 | 5},
+				LargeCommunities: [][3]uint32{{64512, 1, 2}}, Blackhole: true},
 			{Prefix: pfx("10.244.1.64/26"), LocalPref: lp, Blackhole: true},
 			{Prefix: pfx("fd00:244:1::/122"), LocalPref: lp, Blackhole: true},
 		},
@@ -231,8 +234,10 @@ func birdPeer(addr, source string, as uint32) bgp.Session {
 
 func TestWithBIRD(t *testing.T) {
 	t.Parallel()
-	n := newBirdNet(t, []string{"10.77.0.1/24", "10.77.0.10/24", "10.77.0.11/24", "10.77.0.12/24", "10.77.0.13/24", "fd77::1/64", "fd77::10/64"},
-		[]string{"10.77.0.2/24", "10.77.0.3/24", "10.77.0.4/24", "10.77.0.5/24", "10.77.0.6/24", "fd77::2/64", "fd77::3/64"})
+	n := newBirdNet(t, []string{"10.77.0.1/24", "10.77.0.10/24", "10.77.0.11/24", "10.77.0.12/24", "10.77.0.13/24",
+		"fd77::1/64", "fd77::10/64"},
+		[]string{"10.77.0.2/24", "10.77.0.3/24", "10.77.0.4/24", "10.77.0.5/24", "10.77.0.6/24", "fd77::2/64",
+			"fd77::3/64"})
 	n.start(birdHead +
 		birdSession("ibgp4", "10.77.0.2", 64512, "10.77.0.1", "ipv4", "") +
 		birdSession("ebgp4", "10.77.0.3", 64600, "10.77.0.10", "ipv4", "") +
@@ -240,23 +245,28 @@ func TestWithBIRD(t *testing.T) {
 		birdSession("ebgp6", "fd77::3", 64600, "fd77::10", "ipv6", "") +
 		birdSession("good5", "10.77.0.4", 64512, "10.77.0.11", "ipv4", `password "secret";`) +
 		birdSession("bad5", "10.77.0.5", 64512, "10.77.0.12", "ipv4", `password "theirs";`) +
-		strings.Replace(birdSession("otherAS", "10.77.0.6", 64512, "10.77.0.13", "ipv4", ""), "10.77.0.13 as 64512", "10.77.0.13 as 64999", 1))
+		strings.Replace(birdSession("otherAS", "10.77.0.6", 64512, "10.77.0.13", "ipv4", ""), "10.77.0.13 as 64512",
+			"10.77.0.13 as 64999", 1))
 	d := birdDesired()
 	good, bad := birdPeer("10.77.0.4", "10.77.0.11", 64512), birdPeer("10.77.0.5", "10.77.0.12", 64512)
 	good.Password, bad.Password = "secret", "ours"
-	d.Sessions = []bgp.Session{birdPeer("10.77.0.2", "10.77.0.1", 64512), birdPeer("10.77.0.3", "10.77.0.10", 64600), good, bad,
-		birdPeer("fd77::2", "fd77::1", 64512), birdPeer("fd77::3", "fd77::10", 64600), birdPeer("10.77.0.6", "10.77.0.13", 64512)}
+	d.Sessions = []bgp.Session{birdPeer("10.77.0.2", "10.77.0.1", 64512), birdPeer("10.77.0.3", "10.77.0.10", 64600),
+		good, bad,
+		birdPeer("fd77::2", "fd77::1", 64512), birdPeer("fd77::3", "fd77::10", 64600),
+		birdPeer("10.77.0.6", "10.77.0.13", 64512)}
 	c := startChild(t, n.manx)
 	c.set(d)
 	for _, s := range d.Sessions {
 		if s.Address == bad.Address || s.Address == ip("10.77.0.6") {
 			continue
 		}
-		c.await("session with "+s.Address.String(), func() bool { return c.sessions[s.Address].Phase == PhaseEstablished })
+		c.await("session with "+s.Address.String(),
+			func() bool { return c.sessions[s.Address].Phase == PhaseEstablished })
 	}
 
 	for proto, texts := range map[string][]string{
-		"ibgp4": {"10.244.1.0/26", "BGP.local_pref: 2147482623", "BGP.next_hop: 10.77.0.1\n", "BGP.as_path: \n", "BGP.origin: IGP", "BGP.community: (64512,5)", "BGP.large_community: (64512, 1, 2)"},
+		"ibgp4": {"10.244.1.0/26", "BGP.local_pref: 2147482623", "BGP.next_hop: 10.77.0.1\n", "BGP.as_path: \n",
+			"BGP.origin: IGP", "BGP.community: (64512,5)", "BGP.large_community: (64512, 1, 2)"},
 		"ebgp4": {"10.244.1.0/26", "BGP.local_pref: 100", "BGP.next_hop: 10.77.0.10", "BGP.as_path: 64512"},
 		"good5": {"10.244.1.0/26", "BGP.local_pref: 2147482623", "BGP.next_hop: 10.77.0.11"},
 		"ibgp6": {"fd00:244:1::/122", "BGP.local_pref: 2147482623", "BGP.next_hop: fd77::1"},
@@ -269,10 +279,12 @@ func TestWithBIRD(t *testing.T) {
 		t.Errorf("the IPv4 session offers IPv6:\n%s", out)
 	}
 	c.await("BIRD's routes", func() bool {
-		return len(c.routes[pfx("10.244.2.0/26")].Paths) > 0 && len(c.routes[pfx("fd00:244:2::/122")].Paths) > 0 && len(c.routes[pfx("0.0.0.0/0")].Paths) > 0
+		return len(c.routes[pfx("10.244.2.0/26")].Paths) > 0 && len(c.routes[pfx("fd00:244:2::/122")].Paths) > 0 &&
+			len(c.routes[pfx("0.0.0.0/0")].Paths) > 0
 	})
 	if r := c.route(pfx("10.244.2.0/26")); r.Metric != bgp.MaxPriority-100 || r.Paths[0].Peer != ip("10.77.0.2") {
-		t.Errorf("iBGP route %+v; BIRD sends LOCAL_PREF 100 without a filter, and iBGP from .2 has the shortest AS path", r)
+		t.Errorf(
+			"iBGP route %+v; BIRD sends LOCAL_PREF 100 without a filter, and iBGP from .2 has the shortest AS path", r)
 	}
 
 	// A released prefix is withdrawn, the others stay.
@@ -294,7 +306,8 @@ func TestWithBIRD(t *testing.T) {
 	before := c.session(good.Address).Flaps
 	d.Sessions[3].Password = "theirs"
 	c.set(d)
-	c.await("the session with the corrected password", func() bool { return c.sessions[bad.Address].Phase == PhaseEstablished })
+	c.await("the session with the corrected password",
+		func() bool { return c.sessions[bad.Address].Phase == PhaseEstablished })
 	if c.session(good.Address).Flaps != before {
 		t.Error("another session was touched")
 	}
@@ -304,18 +317,21 @@ func TestWithBIRD(t *testing.T) {
 // the speaker must not lose BIRD's routes while BIRD restarts (RFC 4724).
 func TestRestartUnderBIRD(t *testing.T) {
 	t.Parallel()
-	n := newBirdNet(t, []string{"10.77.0.1/24", "10.77.0.10/24", "fd77::1/64"}, []string{"10.77.0.2/24", "10.77.0.3/24", "fd77::2/64"})
+	n := newBirdNet(t, []string{"10.77.0.1/24", "10.77.0.10/24", "fd77::1/64"},
+		[]string{"10.77.0.2/24", "10.77.0.3/24", "fd77::2/64"})
 	names := []string{"ibgp4", "ebgp4", "ibgp6"}
 	n.start(birdHead +
 		birdSession("ibgp4", "10.77.0.2", 64512, "10.77.0.1", "ipv4", "") +
 		birdSession("ebgp4", "10.77.0.3", 64600, "10.77.0.10", "ipv4", "") +
 		birdSession("ibgp6", "fd77::2", 64512, "fd77::1", "ipv6", ""))
 	d := birdDesired()
-	d.Sessions = []bgp.Session{birdPeer("10.77.0.2", "10.77.0.1", 64512), birdPeer("10.77.0.3", "10.77.0.10", 64600), birdPeer("fd77::2", "fd77::1", 64512)}
+	d.Sessions = []bgp.Session{birdPeer("10.77.0.2", "10.77.0.1", 64512), birdPeer("10.77.0.3", "10.77.0.10", 64600),
+		birdPeer("fd77::2", "fd77::1", 64512)}
 	up := func(c *child) {
 		t.Helper()
 		for _, s := range d.Sessions {
-			c.await("session with "+s.Address.String(), func() bool { return c.sessions[s.Address].Phase == PhaseEstablished })
+			c.await("session with "+s.Address.String(),
+				func() bool { return c.sessions[s.Address].Phase == PhaseEstablished })
 		}
 		c.await("the end of the restart", func() bool { return c.synced })
 		for _, name := range names {
@@ -355,7 +371,8 @@ func TestRestartUnderBIRD(t *testing.T) {
 	_ = n.cmd.Process.Kill()
 	_ = n.cmd.Wait()
 	c.await("the loss", func() bool {
-		return strings.Contains(c.sessions[ip("10.77.0.2")].Reason, "graceful restart") || strings.Contains(c.sessions[ip("10.77.0.2")].LastError, "graceful restart")
+		return strings.Contains(c.sessions[ip("10.77.0.2")].Reason, "graceful restart") ||
+			strings.Contains(c.sessions[ip("10.77.0.2")].LastError, "graceful restart")
 	})
 	n.start("", "-R")
 	for _, s := range d.Sessions {

@@ -9,7 +9,8 @@ import (
 	"github.com/osrg/gobgp/v4/api"
 )
 
-// BMP is a collector that is told about sessions and routes (RFC 7854). GoBGP keeps connecting to it, at most 30 s apart.
+// BMP is a collector that is told about sessions and routes (RFC 7854). GoBGP keeps connecting to it, at most 30 s
+// apart.
 type BMP struct {
 	Collector netip.AddrPort
 	Policy    BMPPolicy

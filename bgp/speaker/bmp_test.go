@@ -34,7 +34,8 @@ func startCollector(t *testing.T) (addr netip.AddrPort, events func() []bmpEvent
 	dir := t.TempDir()
 	port := freePort(t)
 	file, conf := filepath.Join(dir, "bmp.json"), filepath.Join(dir, "conf")
-	text := fmt.Sprintf("daemonize: false\nbmp_daemon_ip: 127.0.0.1\nbmp_daemon_port: %d\nbmp_daemon_msglog_file: %s\nbmp_daemon_msglog_output: json\n", port, file)
+	text := fmt.Sprintf("daemonize: false\nbmp_daemon_ip: 127.0.0.1\nbmp_daemon_port: %d\n"+
+		"bmp_daemon_msglog_file: %s\nbmp_daemon_msglog_output: json\n", port, file)
 	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +67,8 @@ func startCollector(t *testing.T) (addr netip.AddrPort, events func() []bmpEvent
 
 func TestBMPCollectorHearsOfSessionsAndRoutes(t *testing.T) {
 	addr, events := startCollector(t)
-	s, d := testSpeaker(t, Config{BMP: []BMP{{Collector: addr, Policy: BMPPrePolicy, SysName: "node-1", SysDescr: "Manx"}}})
+	s, d := testSpeaker(t,
+		Config{BMP: []BMP{{Collector: addr, Policy: BMPPrePolicy, SysName: "node-1", SysDescr: "Manx"}}})
 	d.Sessions = append(d.Sessions, passive("127.0.0.2"))
 	mustSet(t, s, d)
 	await := func(what string, cond func(bmpEvent) bool) {

@@ -129,8 +129,11 @@ func TestOtherAddress(t *testing.T) {
 	const cause = "10.77.0.1 connects to 10.77.0.5, but this session uses 10.77.1.5"
 	const view = "10.77.1.5, for which there is no session here, connects to us"
 	node.await("the cause", func() bool { return strings.Contains(node.sessions[ip("10.77.0.1")].Reason, cause) })
-	router.await("what the other side sees", func() bool { return strings.Contains(router.sessions[ip("10.77.0.5")].Reason, view) })
-	for until := time.Now().Add(12 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) { // some attempts of each side
+	router.await("what the other side sees", func() bool {
+		return strings.Contains(router.sessions[ip("10.77.0.5")].Reason, view)
+	})
+	// some attempts of each side
+	for until := time.Now().Add(12 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
 		for _, x := range []struct {
 			c    *child
 			peer netip.Addr

@@ -50,10 +50,12 @@ func (s *Speaker) readConflicts(run *speakerRun) (list []RejectedRoute) {
 		if p.Addr().Is6() {
 			family = gobgp.RF_IPv6_UC
 		}
-		byFamily[family] = append(byFamily[family], &apiutil.LookupPrefix{Prefix: p.String(), LookupOption: apiutil.LOOKUP_EXACT})
+		byFamily[family] = append(byFamily[family],
+			&apiutil.LookupPrefix{Prefix: p.String(), LookupOption: apiutil.LOOKUP_EXACT})
 	}
 	for family, prefixes := range byFamily {
-		err := run.srv.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family, Prefixes: prefixes},
+		err := run.srv.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family,
+			Prefixes: prefixes},
 			func(nlri gobgp.NLRI, paths []*apiutil.Path) {
 				prefix, ok := nlri.(*gobgp.IPAddrPrefix)
 				for _, p := range paths {

@@ -12,13 +12,16 @@ import (
 )
 
 const (
-	countersAge    = 5 * time.Second        // of counters that are shown
-	countersWait   = 250 * time.Millisecond // for fresh ones, before old ones are shown
-	advertisedMost = 20_000                 // prefixes to look at, some 50 ms, to count what is advertised without having been asked
-	countersCost   = 50                     // GoBGP, which stops while it counts, works this many times as long in between
+	countersAge  = 5 * time.Second        // of counters that are shown
+	countersWait = 250 * time.Millisecond // for fresh ones, before old ones are shown
+	// prefixes to look at, some 50 ms, to count what is advertised without having been asked
+	advertisedMost = 20_000
+	// GoBGP, which stops while it counts, works this many times as long in between
+	countersCost = 50
 )
 
-// budget bounds how much of GoBGP's time goes into counting, however often somebody asks. It is guarded by statusTable.mu.
+// budget bounds how much of GoBGP's time goes into counting, however often somebody asks. It is guarded by
+// statusTable.mu.
 type budget struct {
 	running chan struct{} // closed when the count that is under way is done
 	next    time.Time     // not before
@@ -53,7 +56,8 @@ func (t *statusTable) spend(b *budget, age time.Duration, count func()) {
 	}
 }
 
-// refreshCounters reads the counters of all sessions, and the advertised prefixes of those outside the mesh if that is cheap.
+// refreshCounters reads the counters of all sessions, and the advertised prefixes of those outside the mesh if that is
+// cheap.
 func (s *Speaker) refreshCounters() {
 	s.status.spend(&s.status.reads, countersAge, func() {
 		s.readCounters("", false)
@@ -103,11 +107,12 @@ func (s *Speaker) readCounters(addr string, advertised bool) {
 		return
 	}
 	read := map[netip.Addr]*api.Peer{}
-	err := run.srv.ListPeer(s.ctx, &api.ListPeerRequest{Address: addr, EnableAdvertised: advertised}, func(p *api.Peer) {
-		if a, err := netip.ParseAddr(p.GetConf().GetNeighborAddress()); err == nil {
-			read[a.Unmap()] = p
-		}
-	})
+	err := run.srv.ListPeer(s.ctx, &api.ListPeerRequest{Address: addr, EnableAdvertised: advertised},
+		func(p *api.Peer) {
+			if a, err := netip.ParseAddr(p.GetConf().GetNeighborAddress()); err == nil {
+				read[a.Unmap()] = p
+			}
+		})
 	if err != nil {
 		return // the server is being replaced
 	}
@@ -131,7 +136,8 @@ func (e *sessionEntry) count(p *api.Peer, now time.Time, advertised bool) {
 		}
 	}
 	in, out := p.GetState().GetMessages().GetReceived(), p.GetState().GetMessages().GetSent()
-	c.MessagesIn, c.MessagesOut, c.UpdatesIn, c.UpdatesOut = in.GetTotal(), out.GetTotal(), in.GetUpdate(), out.GetUpdate()
+	c.MessagesIn, c.MessagesOut, c.UpdatesIn, c.UpdatesOut = in.GetTotal(), out.GetTotal(), in.GetUpdate(),
+		out.GetUpdate()
 	e.counters = c
 	e.tap.received.seen(int(c.Received))
 	if t := p.GetTimers().GetState(); e.state == gobgp.BGP_FSM_ESTABLISHED && t != nil {

@@ -72,16 +72,19 @@ func (b *policyBuilder) sessionStatements() {
 		}
 	}
 	if len(self) > 0 {
-		b.say("next hop self", b.neighbours("manx-next-hop-self", self), &api.Conditions{}, &api.Actions{Nexthop: &api.NexthopAction{Self: true}})
+		b.say("next hop self", b.neighbours("manx-next-hop-self", self), &api.Conditions{},
+			&api.Actions{Nexthop: &api.NexthopAction{Self: true}})
 	}
 	if len(keep) > 0 {
-		b.say("next hop keep", b.neighbours("manx-next-hop-keep", keep), &api.Conditions{}, &api.Actions{Nexthop: &api.NexthopAction{Unchanged: true}})
+		b.say("next hop keep", b.neighbours("manx-next-hop-keep", keep), &api.Conditions{},
+			&api.Actions{Nexthop: &api.NexthopAction{Unchanged: true}})
 	}
 	external := b.external()
 	if len(external) == 0 {
 		return
 	}
-	for _, kind := range []api.Conditions_RouteType{api.Conditions_ROUTE_TYPE_INTERNAL, api.Conditions_ROUTE_TYPE_EXTERNAL} {
+	for _, kind := range []api.Conditions_RouteType{api.Conditions_ROUTE_TYPE_INTERNAL,
+		api.Conditions_ROUTE_TYPE_EXTERNAL} {
 		med := &api.MedAction{Type: api.MedAction_TYPE_REPLACE, Value: relayMED}
 		b.say("relayed", b.neighbours(setExternal, external), &api.Conditions{RouteType: kind}, &api.Actions{Med: med})
 	}
@@ -92,7 +95,8 @@ func (b *policyBuilder) wellKnown() {
 	refuse := &api.Actions{RouteAction: reject}
 	b.say("NO_ADVERTISE", nil, &api.Conditions{CommunitySet: b.communitySet(noAdvertise)}, refuse)
 	if external := b.external(); len(external) > 0 {
-		b.say("NO_EXPORT", b.neighbours(setExternal, external), &api.Conditions{CommunitySet: b.communitySet(noExport)}, refuse)
+		b.say("NO_EXPORT", b.neighbours(setExternal, external), &api.Conditions{CommunitySet: b.communitySet(noExport)},
+			refuse)
 	}
 }
 
@@ -118,11 +122,14 @@ const setExternal = "manx-external"
 func (b *policyBuilder) relayStatements() {
 	for i, tag := range b.d.Tags {
 		c := &api.Conditions{PrefixSet: b.prefixes(fmt.Sprintf("manx-tag-%d", i), []netip.Prefix{tag.Prefix}, false)}
-		b.add(fmt.Sprintf("communities of %s", tag.Prefix), nil, c, changes{communities: tag.Communities, large: tag.LargeCommunities})
+		b.add(fmt.Sprintf("communities of %s", tag.Prefix), nil, c,
+			changes{communities: tag.Communities, large: tag.LargeCommunities})
 	}
 	var do changes
 	b.draining(&do)
-	hidden := slices.DeleteFunc(slices.Clone(b.d.NoExportPrefixes), func(p netip.Prefix) bool { return slices.Contains(b.d.OwnBlocks, p) })
+	hidden := slices.DeleteFunc(slices.Clone(b.d.NoExportPrefixes), func(p netip.Prefix) bool {
+		return slices.Contains(b.d.OwnBlocks, p)
+	})
 	for six, family := range []string{"v4", "v6"} {
 		inside := func(name string, list []netip.Prefix, exact bool, say func(*api.Conditions)) {
 			if list = sameFamily(list, six == 1); len(list) > 0 {
@@ -169,7 +176,8 @@ func (b *policyBuilder) importStatements(groups []*group, peers []peerPolicy) []
 	b.refuseOutsiders()
 	if external := b.external(); len(external) > 0 {
 		c := &api.Conditions{CommunitySet: b.communitySet(gracefulShutdown)}
-		b.say("graceful shutdown", b.neighbours(setExternal, external), c, &api.Actions{LocalPref: &api.LocalPrefAction{Value: lowestLocalPref}})
+		b.say("graceful shutdown", b.neighbours(setExternal, external), c,
+			&api.Actions{LocalPref: &api.LocalPrefAction{Value: lowestLocalPref}})
 	}
 	for i, g := range groups {
 		b.since()

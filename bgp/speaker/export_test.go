@@ -34,7 +34,8 @@ func exportLab(t *testing.T, from, to string, change func(*bgp.Desired)) (*Speak
 func TestExportRulesChange(t *testing.T) {
 	t.Parallel()
 	s, d, in, out := exportLab(t, "127.0.1.70", "127.0.1.71", nil)
-	in.send(update("10.0.0.70", 0, 100, pfx("10.244.1.0/26"), pfx("10.244.200.0/26"), pfx("0.0.0.0/0"), pfx("10.0.0.0/8"), pfx("10.245.1.0/26")))
+	in.send(update("10.0.0.70", 0, 100, pfx("10.244.1.0/26"), pfx("10.244.200.0/26"), pfx("0.0.0.0/0"),
+		pfx("10.0.0.0/8"), pfx("10.245.1.0/26")))
 	in.send(update("10.0.0.70", 0, 100, pfx("10.244.2.0/26"))) // the last one: what comes before it has been decided
 
 	exported := func(want ...string) {
@@ -79,7 +80,8 @@ func TestOwnBlockIsSentAlone(t *testing.T) {
 	out.await("the learned route", func() bool { return out.routes[pfx("10.244.1.0/26")] != nil })
 	time.Sleep(1500 * time.Millisecond) // what is sent again after a session came up
 	before := out.received(gobgp.BGP_MSG_UPDATE)
-	d.Originated = append(d.Originated, bgp.Origin{Prefix: pfx("10.244.7.0/26"), LocalPref: bgp.MaxPriority - bgp.NormalPriority})
+	d.Originated = append(d.Originated, bgp.Origin{Prefix: pfx("10.244.7.0/26"),
+		LocalPref: bgp.MaxPriority - bgp.NormalPriority})
 	d.NoExportPrefixes = append(d.NoExportPrefixes, pfx("10.244.7.0/26"))
 	mustSet(t, s, d)
 	out.await("the block", func() bool { return out.routes[pfx("10.244.7.0/26")] != nil })

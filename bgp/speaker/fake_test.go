@@ -55,10 +55,12 @@ func (o fakeOptions) open() *gobgp.BGPMessage {
 		gobgp.NewCapMultiProtocol(o.family), gobgp.NewCapRouteRefresh(), gobgp.NewCapFourOctetASNumber(o.as),
 	}
 	if o.graceful {
-		caps = append(caps, gobgp.NewCapGracefulRestart(false, false, 120, []*gobgp.CapGracefulRestartTuple{gobgp.NewCapGracefulRestartTuple(o.family, false)}))
+		caps = append(caps, gobgp.NewCapGracefulRestart(false, false, 120, []*gobgp.CapGracefulRestartTuple{
+			gobgp.NewCapGracefulRestartTuple(o.family, false)}))
 	}
 	if o.addPath {
-		caps = append(caps, gobgp.NewCapAddPath([]*gobgp.CapAddPathTuple{gobgp.NewCapAddPathTuple(o.family, gobgp.BGP_ADD_PATH_BOTH)}))
+		caps = append(caps, gobgp.NewCapAddPath([]*gobgp.CapAddPathTuple{
+			gobgp.NewCapAddPathTuple(o.family, gobgp.BGP_ADD_PATH_BOTH)}))
 	}
 	if o.caps != nil {
 		caps = o.caps
@@ -70,7 +72,8 @@ func (o fakeOptions) open() *gobgp.BGPMessage {
 	if o.as < 1<<16 {
 		as = uint16(o.as)
 	}
-	m, err := gobgp.NewBGPOpenMessage(as, o.hold, netip.MustParseAddr(o.id), []gobgp.OptionParameterInterface{gobgp.NewOptionParameterCapability(caps)})
+	m, err := gobgp.NewBGPOpenMessage(as, o.hold, netip.MustParseAddr(o.id), []gobgp.OptionParameterInterface{
+		gobgp.NewOptionParameterCapability(caps)})
 	if err != nil {
 		panic(err)
 	}
@@ -323,7 +326,8 @@ func nlris(prefixes []netip.Prefix) (list []gobgp.PathNLRI) {
 func manyPrefixes(n int) []netip.Prefix {
 	list := make([]netip.Prefix, 0, n)
 	for i := range n {
-		list = append(list, netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(20 + i>>18), byte(i >> 10), byte(i >> 2), byte(i << 6)}), 26))
+		list = append(list, netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(20 + i>>18), byte(i >> 10), byte(i >> 2),
+			byte(i << 6)}), 26))
 	}
 	return list
 }
@@ -333,8 +337,8 @@ func ip(s string) netip.Addr    { return netip.MustParseAddr(s) }
 
 var lastPort atomic.Uint32
 
-// freePort returns a TCP port of 127.0.0.1 that nobody listens on and that it has not given before. It is below those that
-// the kernel takes for outgoing connections, which tests that run beside make all the time.
+// freePort returns a TCP port of 127.0.0.1 that nobody listens on and that it has not given before. It is below those
+// that the kernel takes for outgoing connections, which tests that run beside make all the time.
 func freePort(t testing.TB) uint16 {
 	t.Helper()
 	const first, ports = 12000, 20000
@@ -359,7 +363,8 @@ func testSpeaker(t testing.TB, cfg Config) (*Speaker, bgp.Desired) {
 	}
 	s := New(cfg)
 	t.Cleanup(func() { stopSpeaker(s) })
-	return s, bgp.Desired{Global: bgp.Global{LocalAS: 64512, RouterID: ip("10.99.0.1"), ListenPort: freePort(t), ListenAddresses: []netip.Addr{ip("127.0.0.1")}}}
+	return s, bgp.Desired{Global: bgp.Global{LocalAS: 64512, RouterID: ip("10.99.0.1"), ListenPort: freePort(t),
+		ListenAddresses: []netip.Addr{ip("127.0.0.1")}}}
 }
 
 // stopSpeaker does what the end of the process would do.
@@ -379,14 +384,15 @@ func listenOf(d bgp.Desired) string {
 
 // passive is an iBGP session that waits for a peer.
 func passive(addr string) bgp.Session {
-	return bgp.Session{Address: ip(addr), Type: bgp.SessionMesh, LocalAS: 64512, PeerAS: 64512, Source: ip("127.0.0.1"), Passive: true}
+	return bgp.Session{Address: ip(addr), Type: bgp.SessionMesh, LocalAS: 64512, PeerAS: 64512, Source: ip("127.0.0.1"),
+		Passive: true}
 }
 
 func mustSet(t testing.TB, s *Speaker, d bgp.Desired) {
 	t.Helper()
 	err := s.Set(context.Background(), d)
-	// When a speaker starts again, its port may be taken for a moment: other tests start programs, and between fork and exec
-	// these have a copy of the listener that was closed.
+	// When a speaker starts again, its port may be taken for a moment: other tests start programs, and between fork and
+	// exec these have a copy of the listener that was closed.
 	for end := time.Now().Add(10 * time.Second); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end); {
 		time.Sleep(20 * time.Millisecond)
 		err = s.Set(context.Background(), d)
@@ -410,7 +416,8 @@ func awaitSession(t testing.TB, s *Speaker, addr string, what string, cond func(
 			return last
 		}
 	}
-	t.Fatalf("session %s: timeout while waiting for %s; last: %s, %s, %q, warning %q", addr, what, last.State, last.Phase, last.Reason, last.Warning)
+	t.Fatalf("session %s: timeout while waiting for %s; last: %s, %s, %q, warning %q", addr, what, last.State,
+		last.Phase, last.Reason, last.Warning)
 	return last
 }
 

@@ -314,7 +314,8 @@ func (f *fib) take(limit int) []bgp.Route {
 	return f.taken
 }
 
-// route turns the paths of a prefix into a route; of several groups of paths the one with the highest preference counts.
+// route turns the paths of a prefix into a route; of several groups of paths the one with the highest preference
+// counts.
 func (f *fib) route(n uint32) bgp.Route {
 	r := bgp.Route{Prefix: f.rows.Prefix(n)}
 	best := uint32(0)
@@ -375,7 +376,10 @@ func (f *fib) setOwn(mine ownership.Set) {
 	}
 	if addresses || len(blocks) > 0 {
 		inside := func(p netip.Prefix) bool {
-			return slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Bits() <= p.Bits() && b.Contains(p.Addr()) })
+			return slices.ContainsFunc(blocks, func(b netip.Prefix) bool {
+				return b.Bits() <= p.Bits() &&
+					b.Contains(p.Addr())
+			})
 		}
 		for n := range f.rows.All() {
 			if addresses || inside(f.rows.Prefix(n)) {

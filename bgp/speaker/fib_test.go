@@ -28,8 +28,10 @@ func best(prefix, peer, nextHop string, lp, id uint32) *apiutil.Path {
 
 func TestFIBCoalescesByPrefix(t *testing.T) {
 	f := newFIB()
-	f.update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0), best("10.2.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0)})
-	f.update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "", 0, 0), best("10.1.0.0/24", "10.0.0.2", "10.0.0.9", 100, 0)})
+	f.update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0),
+		best("10.2.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0)})
+	f.update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "", 0, 0), best("10.1.0.0/24", "10.0.0.2", "10.0.0.9", 100,
+		0)})
 	got := f.take(1)
 	if len(got) != 1 || got[0].Paths[0].NextHop != ip("10.0.0.9") {
 		t.Fatalf("took %v, want one route for 10.1.0.0/24 via 10.0.0.9", got)
@@ -96,14 +98,16 @@ func TestFIBRefuses(t *testing.T) {
 		Addresses:  []netip.Addr{ip("10.0.0.1"), ip("10.244.9.1")}, // the second one that of a tunnel
 	}
 	f.setOwn(ownOf(d))
-	v6, _ := gobgp.NewPathAttributeMpReachNLRI(gobgp.RF_IPv4_UC, []gobgp.PathNLRI{{NLRI: best("10.8.0.0/24", "10.0.0.2", "", 0, 0).Nlri}}, ip("fd00::2"))
+	v6, _ := gobgp.NewPathAttributeMpReachNLRI(gobgp.RF_IPv4_UC,
+		[]gobgp.PathNLRI{{NLRI: best("10.8.0.0/24", "10.0.0.2", "", 0, 0).Nlri}}, ip("fd00::2"))
 	rfc8950 := best("10.8.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0)
 	rfc8950.Attrs = []gobgp.PathAttributeInterface{v6}
 	f.update([]*apiutil.Path{
 		best("10.244.0.0/26", "10.0.0.2", "10.0.0.2", 100, 0),
 		best("10.3.0.0/24", "10.0.0.2", "10.0.0.1", 100, 0), best("10.4.0.0/24", "10.0.0.2", "127.0.0.1", 100, 0),
 		rfc8950,
-		best("10.244.0.5/32", "10.0.0.2", "10.0.0.2", 100, 0), // a borrowed address inside our block is another node's right
+		// a borrowed address inside our block is another node's right
+		best("10.244.0.5/32", "10.0.0.2", "10.0.0.2", 100, 0),
 		best("0.0.0.0/0", "10.0.0.2", "10.0.0.2", 100, 0),
 		best("10.244.0.16/28", "10.0.0.2", "10.0.0.2", 100, 0), best("10.244.7.7/32", "10.0.0.2", "10.0.0.2", 100, 0),
 		best("10.0.0.1/32", "10.0.0.2", "10.0.0.2", 100, 0), best("10.5.0.0/24", "10.0.0.2", "10.244.9.1", 100, 0),
@@ -169,7 +173,8 @@ func TestEqualCostPaths(t *testing.T) {
 	mustSet(t, s, d)
 	var peers []*fakePeer
 	for i, sess := range d.Sessions {
-		p := dialFake(t, sess.Address.String(), listenOf(d), fakeOptions{as: 64512, id: netip.AddrFrom4([4]byte{10, 99, 4, byte(i)}).String()})
+		p := dialFake(t, sess.Address.String(), listenOf(d),
+			fakeOptions{as: 64512, id: netip.AddrFrom4([4]byte{10, 99, 4, byte(i)}).String()})
 		awaitSession(t, s, sess.Address.String(), "Established", established)
 		peers = append(peers, p)
 	}
@@ -209,7 +214,8 @@ func TestEqualCostPaths(t *testing.T) {
 // Routes are sent again to a new session only when such a change may have passed it by.
 func TestChangesByOthers(t *testing.T) {
 	f := newFIB()
-	f.update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0), best("10.2.0.0/24", "10.0.0.3", "10.0.0.3", 100, 0)})
+	f.update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0),
+		best("10.2.0.0/24", "10.0.0.3", "10.0.0.3", 100, 0)})
 	f.update([]*apiutil.Path{{Nlri: best("10.9.0.0/24", "10.0.0.2", "", 0, 0).Nlri}}) // our own
 	f.update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "", 0, 0)})
 	for peer, want := range map[string]uint64{"10.0.0.2": 2, "10.0.0.3": 3, "10.0.0.4": 4} {

@@ -83,11 +83,12 @@ func (r *speakerRun) watchHops() error {
 	}
 	ctx, cancel := context.WithCancel(r.sp.ctx)
 	h.cancel, h.hops = cancel, map[netip.Addr]string{}
-	return r.srv.WatchEvent(ctx, server.WatchEventMessageCallbacks{OnPathUpdate: func(paths []*apiutil.Path, _ time.Time) {
-		if ctx.Err() == nil && h.note(nextHops(paths)) {
-			r.sp.reconsider()
-		}
-	}}, server.WatchUpdate(true, "", ""))
+	return r.srv.WatchEvent(ctx, server.WatchEventMessageCallbacks{
+		OnPathUpdate: func(paths []*apiutil.Path, _ time.Time) {
+			if ctx.Err() == nil && h.note(nextHops(paths)) {
+				r.sp.reconsider()
+			}
+		}}, server.WatchUpdate(true, "", ""))
 }
 
 func nextHops(paths []*apiutil.Path) (hops []netip.Addr) {

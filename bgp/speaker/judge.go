@@ -18,7 +18,8 @@ func (t *statusTable) refresh(addr netip.Addr, e *sessionEntry, now time.Time) {
 		return
 	}
 	if warning != "" && warning != e.shown {
-		t.log.Warn("bgp session", zap.String("target", "bgp-session"), zap.Stringer("key", addr), zap.String("phase", string(phase)), zap.String("reason", warning))
+		t.log.Warn("bgp session", zap.String("target", "bgp-session"), zap.Stringer("key", addr),
+			zap.String("phase", string(phase)), zap.String("reason", warning))
 	}
 	e.shown, e.shownState = warning, e.state
 	news := phase == PhaseFailed && e.logged.news(e.reason, reason, now)
@@ -27,7 +28,8 @@ func (t *statusTable) refresh(addr netip.Addr, e *sessionEntry, now time.Time) {
 		news = news || phase == PhaseEstablished || e.phase == PhaseEstablished || phase == PhaseRefused
 	}
 	if news {
-		t.log.Info("bgp session", zap.String("target", "bgp-session"), zap.Stringer("key", addr), zap.String("phase", string(phase)), zap.String("reason", reason))
+		t.log.Info("bgp session", zap.String("target", "bgp-session"), zap.Stringer("key", addr),
+			zap.String("phase", string(phase)), zap.String("reason", reason))
 	}
 	if phase == PhaseEstablished {
 		e.logged = nil

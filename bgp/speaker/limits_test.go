@@ -40,7 +40,8 @@ func TestManyUnexpectedRoutes(t *testing.T) {
 	table := routeTable{}
 	awaitRoutes(t, s, table, "all routes", func() bool { return len(table) == many })
 	st := awaitSession(t, s, "127.0.1.50", "the warning", func(st SessionStatus) bool { return st.Warning != "" })
-	if !established(st) || !strings.Contains(st.Warning, "more than 50000 prefixes; above 500000 the session is shut down") {
+	if !established(st) || !strings.Contains(st.Warning, "more than 50000 prefixes; above 500000 the session "+
+		"is shut down") {
 		t.Errorf("%s, warning %q", st.Phase, st.Warning)
 	}
 	quiet.await("our route", func() bool { return quiet.routes[pfx("10.244.0.0/26")] != nil })
@@ -62,13 +63,17 @@ func TestMaxPrefixesHoldsTheSessionDown(t *testing.T) {
 		t.Errorf("got %+v, want NOTIFICATION 6/2", n)
 	}
 	awaitSession(t, s, "127.0.1.52", "the reason", func(st SessionStatus) bool {
-		return st.Phase == PhaseFailed && strings.Contains(st.Reason, "announced more than 1000 prefixes; the session is held down for 2s")
+		return st.Phase == PhaseFailed &&
+			strings.Contains(st.Reason, "announced more than 1000 prefixes; the session is held down for 2s")
 	})
 	p = dialFake(t, "127.0.1.52", listenOf(d), o)
 	awaitSession(t, s, "127.0.1.52", "Established again", established)
 	p.send(update("10.0.0.2", 0, 100, pfx("10.1.0.0/24")))
 	table := routeTable{}
-	awaitRoutes(t, s, table, "only the new route", func() bool { return len(table) == 1 && len(table[pfx("10.1.0.0/24")].Paths) == 1 })
+	awaitRoutes(t, s, table, "only the new route", func() bool {
+		return len(table) == 1 &&
+			len(table[pfx("10.1.0.0/24")].Paths) == 1
+	})
 }
 
 // All that a peer sends counts: routes for which another peer is better, those that a filter or a refusal keeps out,
@@ -92,7 +97,9 @@ func TestMaxPrefixesCountsWhatIsSent(t *testing.T) {
 				d.Refusals = bgp.Refusals{{Class: bgp.RefusedLong, Reason: "too long",
 					Match: bgp.PrefixMatch{CIDR: pfx("0.0.0.0/0"), Min: 25, Max: 32}}}
 			}},
-		{"our own AS is in the path", func(p ...netip.Prefix) *gobgp.BGPMessage { return update("10.0.0.3", 64512, 100, p...) }, nil},
+		{"our own AS is in the path", func(p ...netip.Prefix) *gobgp.BGPMessage {
+			return update("10.0.0.3", 64512, 100, p...)
+		}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -132,7 +139,9 @@ func TestMaxPrefixesCountsWhatIsSent(t *testing.T) {
 				return st.Phase == PhaseFailed && st.Warning == "" &&
 					strings.Contains(st.Reason, "announced more than 100 prefixes; the session is held down for 1h0m0s")
 			})
-			if warnings := logs.FilterMessage("bgp session").Filter(func(e observer.LoggedEntry) bool { return e.ContextMap()["key"] == addr }).All(); len(warnings) == 0 ||
+			if warnings := logs.FilterMessage("bgp session").Filter(func(e observer.LoggedEntry) bool {
+				return e.ContextMap()["key"] == addr
+			}).All(); len(warnings) == 0 ||
 				!strings.Contains(fmt.Sprint(warnings[0].ContextMap()["reason"]), "more than 80 prefixes") {
 				t.Errorf("logged %v, want the warning first", warnings)
 			}
@@ -169,7 +178,8 @@ func TestMaxPrefixesOfOnePeer(t *testing.T) {
 	d.Sessions[0].MaxPrefixes = 100
 	mustSet(t, s, d)
 	o := fakeOptions{as: 64512, id: "10.99.0.54"}
-	p, free := dialFake(t, "127.0.1.54", listenOf(d), o), dialFake(t, "127.0.1.55", listenOf(d), fakeOptions{as: 64512, id: "10.99.0.55"})
+	p, free := dialFake(t, "127.0.1.54", listenOf(d), o),
+		dialFake(t, "127.0.1.55", listenOf(d), fakeOptions{as: 64512, id: "10.99.0.55"})
 	awaitSession(t, s, "127.0.1.54", "Established", established)
 	awaitSession(t, s, "127.0.1.55", "Established", established)
 	warned := func(text string) func(SessionStatus) bool {
@@ -183,7 +193,8 @@ func TestMaxPrefixesOfOnePeer(t *testing.T) {
 		mustSet(t, s, d)
 	}
 	set(110) // live
-	awaitSession(t, s, "127.0.1.54", "the warning with new numbers", warned("more than 88 prefixes; above 110 the session is shut down"))
+	awaitSession(t, s, "127.0.1.54", "the warning with new numbers",
+		warned("more than 88 prefixes; above 110 the session is shut down"))
 	sendMany(free, 3000)
 	table := routeTable{}
 	awaitRoutes(t, s, table, "the routes of the other", func() bool { return len(table) == 3000 })
@@ -195,7 +206,8 @@ func TestMaxPrefixesOfOnePeer(t *testing.T) {
 		t.Errorf("got %+v, want NOTIFICATION 6/2", n)
 	}
 	awaitSession(t, s, "127.0.1.54", "the reason", func(st SessionStatus) bool {
-		return st.Phase == PhaseFailed && strings.Contains(st.Reason, "announced more than 80 prefixes; the session is held down for 1h0m0s")
+		return st.Phase == PhaseFailed &&
+			strings.Contains(st.Reason, "announced more than 80 prefixes; the session is held down for 1h0m0s")
 	})
 	set(0) // that of all: held down no more
 	p = dialFake(t, "127.0.1.54", listenOf(d), o)

@@ -151,7 +151,8 @@ func (t *statusTable) heard(peer netip.Addr, message string, attrs map[string]sl
 		f = func(e *sessionEntry, _ time.Time) { e.malformed = text("Error") }
 	case "the received Update message was treated as withdraw":
 		f = func(e *sessionEntry, _ time.Time) {
-			e.warning = "the peer sent a malformed UPDATE; its routes were taken as withdrawn (RFC 7606): " + text("Error")
+			e.warning = "the peer sent a malformed UPDATE; its routes were taken as withdrawn (RFC 7606): " +
+				text("Error")
 		}
 	case "Some attributes were discarded":
 		f = func(e *sessionEntry, _ time.Time) {
@@ -170,7 +171,8 @@ func (t *statusTable) heard(peer netip.Addr, message string, attrs map[string]sl
 		}
 	case "received notification":
 		f = func(e *sessionEntry, now time.Time) {
-			e.fail(DirectionReceived, receivedWords(e, number("Code"), number("Subcode"), text("Communicated-Reason")), now)
+			e.fail(DirectionReceived, receivedWords(e, number("Code"), number("Subcode"), text("Communicated-Reason")),
+				now)
 		}
 	case "hold timer expired":
 		f = func(e *sessionEntry, now time.Time) { e.fail(DirectionSent, holdWords(e), now) }

@@ -14,7 +14,8 @@ import (
 	"github.com/manxnet/manx/bgp/bfd"
 )
 
-// statusTable mirrors the sessions, fed by GoBGP's events and log messages: asking GoBGP itself would stop it meanwhile.
+// statusTable mirrors the sessions, fed by GoBGP's events and log messages: asking GoBGP itself would stop it
+// meanwhile.
 type statusTable struct {
 	log *zap.Logger
 	cfg Config
@@ -81,7 +82,8 @@ type sessionEntry struct {
 }
 
 func newStatusTable(cfg Config) *statusTable {
-	return &statusTable{log: cfg.Logger, cfg: cfg, entries: map[netip.Addr]*sessionEntry{}, watchers: map[*statusWatcher]bool{}, gone: map[bgp.SessionType]Totals{}}
+	return &statusTable{log: cfg.Logger, cfg: cfg, entries: map[netip.Addr]*sessionEntry{},
+		watchers: map[*statusWatcher]bool{}, gone: map[bgp.SessionType]Totals{}}
 }
 
 // setSessions makes the table hold exactly the wanted sessions.
@@ -229,8 +231,8 @@ func (e *sessionEntry) symptom(by Direction, sentence string, now time.Time) {
 	e.fail(by, sentence, now)
 }
 
-// guess records why a session does not come up when the cause can only be guessed. What a NOTIFICATION said a moment ago
-// is better: BIRD, for one, closes further connections without a word while it waits after an error.
+// guess records why a session does not come up when the cause can only be guessed. What a NOTIFICATION said a moment
+// ago is better: BIRD, for one, closes further connections without a word while it waits after an error.
 func (e *sessionEntry) guess(by Direction, sentence string, now time.Time) {
 	if e.tried && e.failure.by != DirectionLocal && now.Sub(e.failure.at) < time.Minute {
 		return
@@ -249,7 +251,8 @@ func (t *statusTable) transition(addr netip.Addr, st apiutil.PeerState, at time.
 		e.state = now
 		switch {
 		case now == gobgp.BGP_FSM_ESTABLISHED:
-			e.upAt, e.tried, e.warning, e.connectedAt, e.stale, e.cut = at, false, "", time.Time{}, time.Time{}, time.Time{}
+			e.upAt, e.tried, e.warning, e.connectedAt, e.stale, e.cut = at, false, "", time.Time{}, time.Time{},
+				time.Time{}
 			e.many, e.refusal, e.tapped = "", "", time.Time{}
 			e.peerAS, e.routerID, e.open = st.PeerASN, st.RouterID, readOpen(st.RemoteCap, e.session.Address)
 		case was == gobgp.BGP_FSM_ESTABLISHED:

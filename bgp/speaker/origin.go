@@ -55,7 +55,8 @@ func originPath(o bgp.Origin, now time.Time) (*apiutil.Path, error) {
 
 // sameOnWire tells whether two origins of one prefix are announced alike.
 func sameOnWire(a, b bgp.Origin) bool {
-	return a.LocalPref == b.LocalPref && slices.Equal(a.Communities, b.Communities) && slices.Equal(a.LargeCommunities, b.LargeCommunities)
+	return a.LocalPref == b.LocalPref && slices.Equal(a.Communities, b.Communities) &&
+		slices.Equal(a.LargeCommunities, b.LargeCommunities)
 }
 
 // setOrigins announces and withdraws local routes so that they are as wanted; announcements go first.

@@ -14,12 +14,14 @@ func TestServicesAreForOthers(t *testing.T) {
 	services, single := pfx("10.96.0.0/12"), pfx("198.51.100.20/32")
 	const pref = bgp.MaxPriority - bgp.NormalPriority
 	s, d, in, out := exportLab(t, "127.0.1.90", "127.0.1.91", func(d *bgp.Desired) {
-		d.Originated = []bgp.Origin{{Prefix: services, LocalPref: pref, Shared: true}, {Prefix: single, LocalPref: pref, Shared: true}}
+		d.Originated = []bgp.Origin{{Prefix: services, LocalPref: pref, Shared: true},
+			{Prefix: single, LocalPref: pref, Shared: true}}
 		d.ExportPrefixes = append(d.ExportPrefixes, services, single)
 		d.NoInstall = []netip.Prefix{services}
 	})
 	in.send(update("10.0.0.90", 0, pref, services))
-	in.send(update("10.0.0.90", 0, bgp.MaxPriority, single)) // preferred to our own: it reaches the table of learned routes
+	// preferred to our own: it reaches the table of learned routes
+	in.send(update("10.0.0.90", 0, bgp.MaxPriority, single))
 	in.send(update("10.0.0.90", 0, pref, pfx("10.96.0.31/32")))
 	in.send(update("10.0.0.90", 0, pref, pfx("10.244.1.0/26"))) // the last one: what comes before it has been decided
 
@@ -46,7 +48,8 @@ func TestServicesAreForOthers(t *testing.T) {
 
 	d.NoInstall, d.Originated = nil, nil
 	mustSet(t, s, d)
-	awaitRoutes(t, s, table, "all, as they are no services any more", installed("10.244.1.0/26", "10.96.0.0/12", "10.96.0.31/32", "198.51.100.20/32"))
+	awaitRoutes(t, s, table, "all, as they are no services any more",
+		installed("10.244.1.0/26", "10.96.0.0/12", "10.96.0.31/32", "198.51.100.20/32"))
 	d.NoInstall = []netip.Prefix{services}
 	mustSet(t, s, d)
 	awaitRoutes(t, s, table, "routes inside services to go", installed("10.244.1.0/26", "198.51.100.20/32"))

@@ -68,7 +68,8 @@ func (c Config) peerConfig(s bgp.Session, restarting bool) *api.Peer {
 		p.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: uint32(w.TTL)}
 	}
 	if w.ReflectorClient {
-		p.RouteReflector = &api.RouteReflector{RouteReflectorClient: true, RouteReflectorClusterId: addrText(w.ReflectorClusterID)}
+		p.RouteReflector = &api.RouteReflector{RouteReflectorClient: true,
+			RouteReflectorClusterId: addrText(w.ReflectorClusterID)}
 	}
 	return p
 }
@@ -88,7 +89,8 @@ func checkSession(s bgp.Session, g bgp.Global) error {
 	case s.Passive && g.ListenPort == 0:
 		return errors.New("the peer should connect to us, but the speaker does not listen (listen port 0)")
 	case s.Passive && s.Source.IsValid() && !listensOn(g, s.Source):
-		return fmt.Errorf("the peer should connect to %s, but the speaker listens on %v only", s.Source, g.ListenAddresses)
+		return fmt.Errorf("the peer should connect to %s, but the speaker listens on %v only", s.Source,
+			g.ListenAddresses)
 	}
 	return nil
 }
@@ -181,7 +183,8 @@ func (r *speakerRun) addSession(ctx context.Context, s bgp.Session) error {
 	if err := r.protected(ctx, s); err != nil {
 		return err
 	}
-	r.log(s).Info("bgp session configured", zap.Uint32("peerAS", s.PeerAS), zap.Bool("passive", s.Passive), zap.Bool("restarting", restarting))
+	r.log(s).Info("bgp session configured", zap.Uint32("peerAS", s.PeerAS), zap.Bool("passive", s.Passive),
+		zap.Bool("restarting", restarting))
 	return nil
 }
 

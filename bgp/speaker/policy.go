@@ -82,12 +82,14 @@ func buildPolicy(d bgp.Desired, interfaces map[netip.Addr]string) policy {
 	p.groups, p.excepted = groups, exceptions(d.Refusals)
 	p.ranges, p.watched = rangesOf(d), b.watched
 	p.request = &api.SetPoliciesRequest{
-		Policies: []*api.Policy{{Name: exportPolicy, Statements: exporting}, {Name: importPolicy, Statements: importing}},
+		Policies: []*api.Policy{{Name: exportPolicy, Statements: exporting},
+			{Name: importPolicy, Statements: importing}},
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.sets)) {
 		p.request.DefinedSets = append(p.request.DefinedSets, b.sets[name])
 	}
-	p.encoded, _ = proto.MarshalOptions{Deterministic: true}.Marshal(p.request) // of valid text only, so that it cannot fail
+	// of valid text only, so that it cannot fail
+	p.encoded, _ = proto.MarshalOptions{Deterministic: true}.Marshal(p.request)
 	return p
 }
 
@@ -163,8 +165,8 @@ func (b *policyBuilder) neighbours(name string, peers []netip.Addr) *api.MatchSe
 	return b.set(&api.DefinedSet{DefinedType: kind, Name: name, List: b.cover(peers)})
 }
 
-// cover returns the shortest prefixes that hold the peers and no peer of another session: GoBGP goes through the list of a
-// set for every route and statement.
+// cover returns the shortest prefixes that hold the peers and no peer of another session: GoBGP goes through the list
+// of a set for every route and statement.
 func (b *policyBuilder) cover(peers []netip.Addr) []string {
 	var others []netip.Addr
 	for _, s := range b.d.Sessions {
@@ -203,7 +205,8 @@ func (b *policyBuilder) prefixes(name string, prefixes []netip.Prefix, exact boo
 		if exact {
 			longest = p.Bits()
 		}
-		s.Prefixes = append(s.Prefixes, &api.Prefix{IpPrefix: p.Masked().String(), MaskLengthMin: uint32(p.Bits()), MaskLengthMax: uint32(longest)})
+		s.Prefixes = append(s.Prefixes, &api.Prefix{IpPrefix: p.Masked().String(), MaskLengthMin: uint32(p.Bits()),
+			MaskLengthMax: uint32(longest)})
 	}
 	return b.set(s)
 }
@@ -214,7 +217,8 @@ func (b *policyBuilder) say(name string, guard *api.MatchSet, c *api.Conditions,
 	b.note(a)
 	c = proto.Clone(c).(*api.Conditions)
 	c.NeighborSet = guard
-	b.statements = append(b.statements, &api.Statement{Name: fmt.Sprintf("%04d %s", len(b.statements), name), Conditions: c, Actions: a})
+	b.statements = append(b.statements, &api.Statement{Name: fmt.Sprintf("%04d %s", len(b.statements), name),
+		Conditions: c, Actions: a})
 }
 
 func (b *policyBuilder) note(m proto.Message) {

@@ -51,7 +51,8 @@ func (r *speakerRun) setPolicy(ctx context.Context, d bgp.Desired) (again, error
 	old := r.policy
 	r.policy = p
 	r.judge.Store(judgeOf(d, p))
-	r.sp.log.Debug("bgp policy changed", zap.Int("export", len(p.request.Policies[0].Statements)), zap.Int("import", len(p.request.Policies[1].Statements)))
+	r.sp.log.Debug("bgp policy changed", zap.Int("export", len(p.request.Policies[0].Statements)),
+		zap.Int("import", len(p.request.Policies[1].Statements)))
 	return r.compare(old, p), nil
 }
 
@@ -114,8 +115,8 @@ func (r *speakerRun) decide(ctx context.Context, a again) error {
 	return errors.Join(errs...)
 }
 
-// lookAgain minds routes that were on their way into our table when the policy changed, so that GoBGP decided about them
-// before it did.
+// lookAgain minds routes that were on their way into our table when the policy changed, so that GoBGP decided about
+// them before it did.
 func (r *speakerRun) lookAgain(ranges []netip.Prefix) {
 	time.AfterFunc(time.Second, func() {
 		r.sp.setMu.Lock()

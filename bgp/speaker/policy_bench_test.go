@@ -17,7 +17,8 @@ func benchFilters(n int) (filters []bgp.Filter, names []string) {
 	for i := range n {
 		f := bgp.Filter{Name: fmt.Sprintf("f%03d", i)}
 		f.ExportV4 = []bgp.Rule{
-			{Name: f.Name + " 0", Prefix: &bgp.PrefixMatch{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(i), 0, 0}), 16), Min: 16, Max: 32}},
+			{Name: f.Name + " 0", Prefix: &bgp.PrefixMatch{
+				CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(i), 0, 0}), 16), Min: 16, Max: 32}},
 			{Name: f.Name + " 1", Accept: true, Community: new(uint32(65000<<16 | i))},
 		}
 		filters, names = append(filters, f), append(names, f.Name)
@@ -25,8 +26,8 @@ func benchFilters(n int) (filters []bgp.Filter, names []string) {
 	return filters, names
 }
 
-// BenchmarkFilters measures how long 400 learned prefixes take to 100 peers that list 0, 10 and 100 filters, and how long
-// a change of one filter takes.
+// BenchmarkFilters measures how long 400 learned prefixes take to 100 peers that list 0, 10 and 100 filters, and how
+// long a change of one filter takes.
 func BenchmarkFilters(b *testing.B) {
 	prefixes := manyPrefixes(400)
 	for _, n := range []int{0, 10, 100} {
@@ -45,7 +46,8 @@ func BenchmarkFilters(b *testing.B) {
 			in := dialFake(b, "127.0.3.1", listenOf(d), fakeOptions{as: 64512, id: "10.99.8.1"})
 			var out []*fakePeer
 			for i, session := range d.Sessions[1:] {
-				out = append(out, dialFake(b, session.Address.String(), listenOf(d), fakeOptions{as: 64600, id: fmt.Sprintf("10.99.9.%d", i+1)}))
+				out = append(out, dialFake(b, session.Address.String(), listenOf(d),
+					fakeOptions{as: 64600, id: fmt.Sprintf("10.99.9.%d", i+1)}))
 			}
 			have := func(n int) {
 				for _, p := range out {
@@ -63,7 +65,8 @@ func BenchmarkFilters(b *testing.B) {
 					start = time.Now()
 					changed := d
 					changed.Filters = slices.Clone(d.Filters)
-					changed.Filters[n-1].ExportV4 = []bgp.Rule{{Name: "changed", Prefix: &bgp.PrefixMatch{CIDR: prefixes[0], Min: 26, Max: 26}}}
+					changed.Filters[n-1].ExportV4 = []bgp.Rule{
+						{Name: "changed", Prefix: &bgp.PrefixMatch{CIDR: prefixes[0], Min: 26, Max: 26}}}
 					mustSet(b, s, changed)
 					have(399)
 					change += time.Since(start)

@@ -9,16 +9,18 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// filterNet has BIRD as an iBGP peer that announces routes and as another peer, in another AS and with another router ID,
-// both with ADD-PATH.
+// filterNet has BIRD as an iBGP peer that announces routes and as another peer, in another AS and with another router
+// ID, both with ADD-PATH.
 func filterNet(t *testing.T) (*birdNet, *child, bgp.Desired, func(community string) string) {
 	t.Helper()
 	n := newBirdNet(t, []string{"10.77.0.1/24", "10.77.0.10/24"}, []string{"10.77.0.2/24", "10.77.0.3/24"})
 	config := func(community string) string {
 		return birdHead +
 			strings.Replace(birdSession("ibgp4", "10.77.0.2", 64512, "10.77.0.1", "ipv4", ""),
-				"export where source = RTS_STATIC", "export filter { if source != RTS_STATIC then reject; bgp_community.add(("+community+")); accept; }", 1) +
-			strings.Replace(birdSession("ebgp4", "10.77.0.3", 64600, "10.77.0.10", "ipv4", "router id 10.77.0.3;"), "export where source = RTS_STATIC", "export none", 1)
+				"export where source = RTS_STATIC", "export filter { if source != RTS_STATIC then reject; "+
+					"bgp_community.add(("+community+")); accept; }", 1) +
+			strings.Replace(birdSession("ebgp4", "10.77.0.3", 64600, "10.77.0.10", "ipv4", "router id 10.77.0.3;"),
+				"export where source = RTS_STATIC", "export none", 1)
 	}
 	n.start(config("65000,1"))
 	d := birdDesired()
@@ -27,7 +29,8 @@ func filterNet(t *testing.T) (*birdNet, *child, bgp.Desired, func(community stri
 	c := startChild(t, n.manx)
 	c.set(d)
 	for _, s := range d.Sessions {
-		c.await("session with "+s.Address.String(), func() bool { return c.sessions[s.Address].Phase == PhaseEstablished })
+		c.await("session with "+s.Address.String(),
+			func() bool { return c.sessions[s.Address].Phase == PhaseEstablished })
 	}
 	n.await("show route protocol ebgp4", "10.244.1.0/26", "10.244.1.64/26", "10.244.2.0/26")
 	c.await("BIRD's routes", func() bool {
@@ -60,9 +63,11 @@ func TestFiltersWithBIRD(t *testing.T) {
 
 	// The same rule accepts with operations.
 	accept := bgp.Rule{Name: "r", Accept: true, Prefix: block, Operations: []bgp.Operation{
-		{AddCommunity: new(uint32(65000<<16 | 7))}, {AddLarge: &[3]uint32{65000, 7, 8}}, {PrependASPath: []uint32{65001, 65002}}, {SetPriority: 100}}}
+		{AddCommunity: new(uint32(65000<<16 | 7))}, {AddLarge: &[3]uint32{65000, 7, 8}},
+		{PrependASPath: []uint32{65001, 65002}}, {SetPriority: 100}}}
 	c.set(withFilters(d, 1, bgp.Filter{Name: "f1", ExportV4: []bgp.Rule{accept}}))
-	out := n.await("show route all 10.244.1.0/26 protocol ebgp4", "BGP.as_path: 64512 65001 65002 64512\n", "(65000,7)", "(65000, 7, 8)")
+	out := n.await("show route all 10.244.1.0/26 protocol ebgp4", "BGP.as_path: 64512 65001 65002 64512\n", "(65000,7)",
+		"(65000, 7, 8)")
 	if strings.Contains(out, "4294967295") {
 		t.Errorf("BIRD sees the marker:\n%s", out)
 	}
@@ -71,7 +76,8 @@ func TestFiltersWithBIRD(t *testing.T) {
 	n.await("show route all 10.244.1.0/26 protocol ebgp4", "BGP.as_path: 64512\n")
 
 	// What an import filter rejects leaves the kernel and other peers.
-	c.set(withFilters(d, 0, bgp.Filter{Name: "f1", ImportV4: []bgp.Rule{{Name: "r", Prefix: &bgp.PrefixMatch{CIDR: pfx("10.244.2.0/26"), Min: 26, Max: 26}}}}))
+	c.set(withFilters(d, 0, bgp.Filter{Name: "f1",
+		ImportV4: []bgp.Rule{{Name: "r", Prefix: &bgp.PrefixMatch{CIDR: pfx("10.244.2.0/26"), Min: 26, Max: 26}}}}))
 	c.await("the loss of the route", func() bool { return len(c.routes[pfx("10.244.2.0/26")].Paths) == 0 })
 	n.awaitNot("show route protocol ebgp4", "10.244.2.0/26")
 	if len(c.route(pfx("0.0.0.0/0")).Paths) == 0 {
@@ -82,7 +88,8 @@ func TestFiltersWithBIRD(t *testing.T) {
 	n.await("show route protocol ebgp4", "10.244.1.0/26", "10.244.2.0/26")
 
 	// A route that changes so that it is rejected is withdrawn, also from a peer with ADD-PATH.
-	c.set(withFilters(d, 1, bgp.Filter{Name: "f1", ExportV4: []bgp.Rule{{Name: "r", Community: new(uint32(65000<<16 | 99))}}}))
+	c.set(withFilters(d, 1, bgp.Filter{Name: "f1",
+		ExportV4: []bgp.Rule{{Name: "r", Community: new(uint32(65000<<16 | 99))}}}))
 	n.await("show route all 10.244.2.0/26 protocol ebgp4", "(65000,1)")
 	time.Sleep(1500 * time.Millisecond) // what is sent again after a session came up would hide the fault
 	n.reconfigure(config("65000,99"))
@@ -111,7 +118,8 @@ func TestDrainWithBIRD(t *testing.T) {
 	n.awaitNot("show route protocol ebgp4", "10.244.")
 	d.Drain = bgp.DrainNone
 	c.set(d)
-	out := n.await("show route all protocol ibgp4", "10.244.1.0/26", "BGP.local_pref: 2147482623\n") + n.await("show route all protocol ebgp4", "10.244.1.0/26", "10.244.2.0/26")
+	out := n.await("show route all protocol ibgp4", "10.244.1.0/26", "BGP.local_pref: 2147482623\n") +
+		n.await("show route all protocol ebgp4", "10.244.1.0/26", "10.244.2.0/26")
 	if strings.Contains(out, "(65535,0)") {
 		t.Errorf("a route still says that it goes away:\n%s", out)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// Our own routes are few and all that filters ask about them is known, so that they are decided here, each once for every
-// group. The policy holds only what deviates from "every own route is sent as it is".
+// Our own routes are few and all that filters ask about them is known, so that they are decided here, each once for
+// every group. The policy holds only what deviates from "every own route is sent as it is".
 
 // ownVerdict is what becomes of some of our own routes on the sessions of a group.
 type ownVerdict struct {

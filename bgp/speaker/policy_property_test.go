@@ -16,8 +16,8 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// policyLab has two peers that announce and two that listen, one of each in another AS. Every prefix comes from one side
-// only, so that best path selection has no say.
+// policyLab has two peers that announce and two that listen, one of each in another AS. Every prefix comes from one
+// side only, so that best path selection has no say.
 type policyLab struct {
 	t         *testing.T
 	rnd       *rand.Rand
@@ -29,8 +29,9 @@ type policyLab struct {
 }
 
 func newPolicyLab(t *testing.T, seed uint64, base int) *policyLab {
-	l := &policyLab{t: t, rnd: rand.New(rand.NewPCG(seed, 0)), senders: map[netip.Addr]*fakePeer{}, receivers: map[netip.Addr]*fakePeer{},
-		sent: map[netip.Addr]map[netip.Prefix]bgp.Candidate{}}
+	l := &policyLab{t: t, rnd: rand.New(rand.NewPCG(seed, 0)), senders: map[netip.Addr]*fakePeer{},
+		receivers: map[netip.Addr]*fakePeer{},
+		sent:      map[netip.Addr]map[netip.Prefix]bgp.Candidate{}}
 	l.s, l.d = testSpeaker(t, Config{InterfaceOf: func(hop netip.Addr) string { return hopOf[hop] }})
 	l.d.ExportPrefixes = []netip.Prefix{pfx("10.0.0.0/8")}
 	l.d.NoExportPrefixes = []netip.Prefix{pfx("10.2.1.0/24"), pfx("10.3.0.0/16")}
@@ -40,7 +41,8 @@ func newPolicyLab(t *testing.T, seed uint64, base int) *policyLab {
 		client bool
 		into   map[netip.Addr]*fakePeer
 	}
-	peers := []peer{{64512, false, l.senders}, {64601, false, l.senders}, {64512, true, l.receivers}, {64602, false, l.receivers}}
+	peers := []peer{{64512, false, l.senders}, {64601, false, l.senders}, {64512, true, l.receivers},
+		{64602, false, l.receivers}}
 	for i, p := range peers {
 		session := passive(fmt.Sprintf("127.0.2.%d", base+i))
 		session.PeerAS, session.ReflectorClient, session.Outsider = p.as, p.client, p.as != 64512
@@ -52,7 +54,8 @@ func newPolicyLab(t *testing.T, seed uint64, base int) *policyLab {
 	mustSet(t, l.s, l.d)
 	for i, p := range peers {
 		addr := l.d.Sessions[i].Address
-		p.into[addr] = dialFake(t, addr.String(), listenOf(l.d), fakeOptions{as: p.as, id: fmt.Sprintf("10.99.6.%d", i+1)})
+		p.into[addr] = dialFake(t, addr.String(), listenOf(l.d),
+			fakeOptions{as: p.as, id: fmt.Sprintf("10.99.6.%d", i+1)})
 		awaitSession(t, l.s, addr.String(), "Established", established)
 	}
 	return l
@@ -64,8 +67,9 @@ var (
 	somePaths       = [][]uint32{{}, {65000}, {65000, 65001}, {65001, 65000}, {650001, 65000}, {65000, 65000, 65001}}
 	someInterfaces  = []string{"", "cali1", "eth0"}
 	hopOf           = map[netip.Addr]string{ip("10.0.0.70"): "", ip("10.0.0.71"): "cali1", ip("10.0.0.72"): "eth0"}
-	someCIDRs       = []string{"10.0.0.0/8", "10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16", "10.1.1.0/24", "10.2.2.0/24", "0.0.0.0/0"}
-	somePriorities  = []uint32{1024, 512, bgp.MaxPriority - 100, 7}
+	someCIDRs       = []string{"10.0.0.0/8", "10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16", "10.1.1.0/24", "10.2.2.0/24",
+		"0.0.0.0/0"}
+	somePriorities = []uint32{1024, 512, bgp.MaxPriority - 100, 7}
 )
 
 func pick[T any](l *policyLab, list []T) T { return list[l.rnd.IntN(len(list))] }
@@ -104,7 +108,8 @@ func (l *policyLab) announce() {
 			if l.sent[addr][prefix].Prefix.IsValid() && l.often(70) {
 				continue
 			}
-			c := l.attributes(bgp.Candidate{Prefix: prefix, Source: bgp.SourceInternal, ASPath: pick(l, somePaths), Interface: pick(l, someInterfaces), LocalPref: bgp.MaxPriority - pick(l, somePriorities)})
+			c := l.attributes(bgp.Candidate{Prefix: prefix, Source: bgp.SourceInternal, ASPath: pick(l, somePaths),
+				Interface: pick(l, someInterfaces), LocalPref: bgp.MaxPriority - pick(l, somePriorities)})
 			if i == 1 {
 				c.Source, c.LocalPref = bgp.SourceExternal, defaultLocalPref
 				c.ASPath = append([]uint32{64601}, c.ASPath...)
@@ -120,7 +125,8 @@ func updateOf(c bgp.Candidate) *gobgp.BGPMessage {
 	m := update(hop, 0, 0, c.Prefix)
 	u := m.Body.(*gobgp.BGPUpdate)
 	if len(c.ASPath) > 0 {
-		u.PathAttributes[1] = gobgp.NewPathAttributeAsPath([]gobgp.AsPathParamInterface{gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ, c.ASPath)})
+		u.PathAttributes[1] = gobgp.NewPathAttributeAsPath([]gobgp.AsPathParamInterface{
+			gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ, c.ASPath)})
 	}
 	if c.Source == bgp.SourceInternal {
 		u.PathAttributes = append(u.PathAttributes, gobgp.NewPathAttributeLocalPref(c.LocalPref))
@@ -217,14 +223,17 @@ func (l *policyLab) change() {
 			continue
 		}
 		c := l.attributes(bgp.Candidate{})
-		o := bgp.Origin{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n % 5), 9, byte(n * 16)}), 28), LocalPref: bgp.MaxPriority - pick(l, somePriorities),
-			Interface: pick(l, someInterfaces), FilterOnly: l.often(30), Withheld: l.often(10), Communities: c.Communities, LargeCommunities: c.LargeCommunities}
+		o := bgp.Origin{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n % 5), 9, byte(n * 16)}), 28),
+			LocalPref: bgp.MaxPriority - pick(l, somePriorities),
+			Interface: pick(l, someInterfaces), FilterOnly: l.often(30), Withheld: l.often(10),
+			Communities: c.Communities, LargeCommunities: c.LargeCommunities}
 		l.d.Originated = append(l.d.Originated, o)
 	}
 	l.d.Tags = nil
 	for range l.rnd.IntN(3) {
 		c := l.attributes(bgp.Candidate{})
-		l.d.Tags = append(l.d.Tags, bgp.Tag{Prefix: pfx(pick(l, someCIDRs)), Communities: c.Communities, LargeCommunities: c.LargeCommunities})
+		l.d.Tags = append(l.d.Tags, bgp.Tag{Prefix: pfx(pick(l, someCIDRs)), Communities: c.Communities,
+			LargeCommunities: c.LargeCommunities})
 	}
 	l.refuse()
 	l.d.Drain = pick(l, []bgp.Drain{bgp.DrainNone, bgp.DrainNone, bgp.DrainNone, bgp.DrainDraining, bgp.DrainWithdrawn})
@@ -393,7 +402,8 @@ func TestPolicyDoesWhatTheRulesSay(t *testing.T) {
 					diff = l.difference()
 				}
 				if diff != "" {
-					t.Fatalf("seed %d, round %d: drain %q, filters of sessions %v:\n%s\nfilters %s", seed, round, l.d.Drain, l.listed(), diff, describe(l.d.Filters))
+					t.Fatalf("seed %d, round %d: drain %q, filters of sessions %v:\n%s\nfilters %s", seed, round,
+						l.d.Drain, l.listed(), diff, describe(l.d.Filters))
 				}
 			}
 			for addr, p := range l.receivers {
@@ -426,7 +436,8 @@ func describe(filters []bgp.Filter) string {
 			if r.Large != nil {
 				fmt.Fprintf(&b, " large %v", *r.Large)
 			}
-			fmt.Fprintf(&b, " path %v priority %d peer %q remote %v interface %q;", r.ASPathPrefix, r.Priority, r.PeerType, r.RemotePeers, r.Interface)
+			fmt.Fprintf(&b, " path %v priority %d peer %q remote %v interface %q;", r.ASPathPrefix, r.Priority,
+				r.PeerType, r.RemotePeers, r.Interface)
 			for _, op := range r.Operations {
 				switch {
 				case op.AddCommunity != nil:

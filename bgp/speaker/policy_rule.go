@@ -18,7 +18,8 @@ const gracefulShutdown = 65535 << 16
 // lowestLocalPref is the lowest LOCAL_PREF that a policy of GoBGP can set: it takes 0 for "leave as it is".
 const lowestLocalPref = 1
 
-// marker is on a route while several statements work on it, and never longer. AS 4294967295 belongs to nobody (RFC 7300).
+// marker is on a route while several statements work on it, and never longer. AS 4294967295 belongs to nobody (RFC
+// 7300).
 const (
 	marker    = "4294967295:4294967295:1"
 	markerSet = "manx-marker"
@@ -107,11 +108,13 @@ func (b *policyBuilder) match(c *api.Conditions, g *group, r bgp.Rule, export bo
 	}
 	if r.Large != nil {
 		text := largeText(*r.Large)
-		c.LargeCommunitySet = b.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: "manx-large-" + text, List: []string{text}})
+		c.LargeCommunitySet = b.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY,
+			Name: "manx-large-" + text, List: []string{text}})
 	}
 	if len(r.ASPathPrefix) > 0 {
 		text := pathPattern(g, r.ASPathPrefix, export)
-		c.AsPathSet = b.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_AS_PATH, Name: "manx-as-path-" + text, List: []string{text}})
+		c.AsPathSet = b.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_AS_PATH, Name: "manx-as-path-" +
+			text, List: []string{text}})
 	}
 	if r.Priority != 0 {
 		if r.Priority >= bgp.MaxPriority {
@@ -132,9 +135,11 @@ func (b *policyBuilder) matchPrefix(c *api.Conditions, g *group, m bgp.PrefixMat
 		return m.Not
 	}
 	name := fmt.Sprintf("manx-prefix-%s-%d-%d", m.CIDR.Masked(), m.Min, m.Max)
-	c.PrefixSet = b.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: name, Prefixes: []*api.Prefix{{
-		IpPrefix: m.CIDR.Masked().String(), MaskLengthMin: uint32(max(m.Min, 0)), MaskLengthMax: uint32(max(m.Max, 0)),
-	}}})
+	c.PrefixSet = b.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: name,
+		Prefixes: []*api.Prefix{{
+			IpPrefix: m.CIDR.Masked().String(), MaskLengthMin: uint32(max(m.Min, 0)),
+			MaskLengthMax: uint32(max(m.Max, 0)),
+		}}})
 	if m.Not {
 		c.PrefixSet.Type = api.MatchSet_TYPE_INVERT
 	}
@@ -161,11 +166,12 @@ func (b *policyBuilder) communitySet(values ...uint32) *api.MatchSet {
 	for _, v := range values {
 		list = append(list, communityText(v))
 	}
-	return b.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_COMMUNITY, Name: "manx-community-" + strings.Join(list, "-"), List: list})
+	return b.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_COMMUNITY, Name: "manx-community-" +
+		strings.Join(list, "-"), List: list})
 }
 
-// pathPattern matches paths that start with the given ASes. Towards another AS GoBGP has already put our own AS in front
-// when it asks the policy, but not when it asks whether the route before a change had been sent.
+// pathPattern matches paths that start with the given ASes. Towards another AS GoBGP has already put our own AS in
+// front when it asks the policy, but not when it asks whether the route before a change had been sent.
 func pathPattern(g *group, start []uint32, export bool) string {
 	text := strings.Trim(fmt.Sprint(start), "[]") + "_"
 	switch own := g.session.LocalAS; {
@@ -178,8 +184,8 @@ func pathPattern(g *group, start []uint32, export bool) string {
 	}
 }
 
-// behindOwnAS returns what to put before a path that starts with our own AS already, so that our AS stays the first one,
-// as other ASes demand. The path may get one more of our own AS than it would if the policy was asked before.
+// behindOwnAS returns what to put before a path that starts with our own AS already, so that our AS stays the first
+// one, as other ASes demand. The path may get one more of our own AS than it would if the policy was asked before.
 func behindOwnAS(own uint32, list []uint32) []uint32 {
 	if len(list) == 0 {
 		return nil
@@ -200,7 +206,8 @@ func (b *policyBuilder) shutDownFirst(g *group, guard *api.MatchSet, r bgp.Rule,
 	b.match(special, g, r, false)
 	special.CommunitySet = b.communitySet(values...)
 	special.CommunitySet.Type = api.MatchSet_TYPE_ALL
-	do.communities = slices.DeleteFunc(slices.Clone(do.communities), func(v uint32) bool { return v == gracefulShutdown })
+	do.communities = slices.DeleteFunc(slices.Clone(do.communities),
+		func(v uint32) bool { return v == gracefulShutdown })
 	do.localPref = lowestLocalPref
 	b.accept(r.Name+", graceful shutdown", guard, special, do)
 }
@@ -216,9 +223,9 @@ func (b *policyBuilder) draining(do *changes) {
 	do.localPref = lowestLocalPref
 }
 
-// accept says that routes with the conditions are changed and accepted. A statement of GoBGP can prepend only one AS, and
-// cannot remove and add communities at once; the steps of longer changes recognise the route by a marker, because what the
-// earlier ones change might be a condition.
+// accept says that routes with the conditions are changed and accepted. A statement of GoBGP can prepend only one AS,
+// and cannot remove and add communities at once; the steps of longer changes recognise the route by a marker, because
+// what the earlier ones change might be a condition.
 func (b *policyBuilder) accept(name string, guard *api.MatchSet, c *api.Conditions, do changes) {
 	runs := prependRuns(do.prepend)
 	chain := len(runs) > 1
@@ -253,7 +260,9 @@ func (b *policyBuilder) add(name string, guard *api.MatchSet, c *api.Conditions,
 }
 
 // adding says what must come before communities are added, and returns the actions that add them.
-func (b *policyBuilder) adding(name string, guard *api.MatchSet, c *api.Conditions, do changes, mark bool) *api.Actions {
+func (b *policyBuilder) adding(
+	name string, guard *api.MatchSet, c *api.Conditions, do changes, mark bool,
+) *api.Actions {
 	if len(do.communities)+len(do.large) == 0 && !mark {
 		return &api.Actions{}
 	}
@@ -265,7 +274,8 @@ func (b *policyBuilder) adding(name string, guard *api.MatchSet, c *api.Conditio
 }
 
 func (b *policyBuilder) markers() *api.MatchSet {
-	return b.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: markerSet, List: []string{marker}})
+	return b.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: markerSet,
+		List: []string{marker}})
 }
 
 // freshCommunities removes what is about to be added, so that nothing is there twice. As a side effect each list of

@@ -108,7 +108,8 @@ func startChild(t *testing.T, netns string) *child {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &child{t: t, cmd: exec.Command("ip", "netns", "exec", netns, exe), sessions: map[netip.Addr]SessionStatus{}, routes: routeTable{}}
+	c := &child{t: t, cmd: exec.Command("ip", "netns", "exec", netns, exe), sessions: map[netip.Addr]SessionStatus{},
+		routes: routeTable{}}
 	c.changed = sync.NewCond(&c.mu)
 	c.cmd.Env = append(os.Environ(), childEnv+"=1")
 	stderr := &strings.Builder{}
@@ -204,7 +205,8 @@ func (c *child) await(what string, cond func() bool) {
 			for a, s := range c.sessions {
 				states = append(states, fmt.Sprintf("%s %s %q", a, s.Phase, s.Reason))
 			}
-			c.t.Fatalf("process ended %v, or timeout, while waiting for %s; sessions %v; routes %v", c.ended, what, states, firstRoutes(c.routes))
+			c.t.Fatalf("process ended %v, or timeout, while waiting for %s; sessions %v; routes %v", c.ended, what,
+				states, firstRoutes(c.routes))
 		}
 		c.changed.Wait()
 	}

@@ -22,7 +22,8 @@ func TestReadyDoesNotWaitForPeersThatAreDown(t *testing.T) {
 		gotReady, why := r.ready(start.Add(after))
 		gotSynced, _ := r.state(start.Add(after))
 		if gotReady != ready || gotSynced != synced {
-			t.Errorf("%s after the start: ready %v (%s), synced %v; want %v, %v", after, gotReady, why, gotSynced, ready, synced)
+			t.Errorf("%s after the start: ready %v (%s), synced %v; want %v, %v", after, gotReady, why, gotSynced,
+				ready, synced)
 		}
 	}
 	check(time.Second, false, false)

@@ -48,15 +48,18 @@ func dialWords(e *sessionEntry, err string) string {
 	to := e.endpoint()
 	switch {
 	case strings.Contains(err, "connection refused"):
-		return fmt.Sprintf("connection refused by %s: nothing listens on port %d there, or a firewall rejects it", e.peerName(), e.port())
+		return fmt.Sprintf("connection refused by %s: nothing listens on port %d there, or a firewall rejects it",
+			e.peerName(), e.port())
 	case strings.Contains(err, "timeout"), strings.Contains(err, "timed out"):
 		return fmt.Sprintf("no answer from %s (timeout): address unreachable, a firewall, or %s", to, passwordGuess(e))
 	case strings.Contains(err, "no route to host"):
-		return fmt.Sprintf("no answer from %s: the host is unreachable (no ARP or ND reply on its network, or a router reports it unreachable)", to)
+		return fmt.Sprintf("no answer from %s: the host is unreachable (no ARP or ND reply on its network, or a "+
+			"router reports it unreachable)", to)
 	case strings.Contains(err, "network is unreachable"):
 		return fmt.Sprintf("no route to %s on this host", to)
 	case strings.Contains(err, "cannot assign requested address"):
-		return fmt.Sprintf("source address %s of the session is not an address of this host", addrText(e.session.Source))
+		return fmt.Sprintf("source address %s of the session is not an address of this host",
+			addrText(e.session.Source))
 	case strings.Contains(err, "connection reset"):
 		return e.peerName() + " resets the connection: it probably has no session for our address"
 	}
@@ -104,7 +107,8 @@ func passwordGuess(e *sessionEntry) string {
 func lossWords(e *sessionEntry, st apiutil.PeerState) string {
 	switch st.DisconnectReason {
 	case api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART:
-		return fmt.Sprintf("connection with %s lost; its routes are kept for %d s (graceful restart)", e.peerName(), e.open.restartTime)
+		return fmt.Sprintf("connection with %s lost; its routes are kept for %d s (graceful restart)", e.peerName(),
+			e.open.restartTime)
 	case api.PeerState_DISCONNECT_REASON_HOLD_TIMER_EXPIRED:
 		return holdWords(e)
 	case api.PeerState_DISCONNECT_REASON_READ_FAILED, api.PeerState_DISCONNECT_REASON_WRITE_FAILED:
@@ -120,7 +124,8 @@ func lossWords(e *sessionEntry, st apiutil.PeerState) string {
 // lossBy tells whether this side said something when the session ended.
 func lossBy(st apiutil.PeerState) Direction {
 	switch st.DisconnectReason {
-	case api.PeerState_DISCONNECT_REASON_HOLD_TIMER_EXPIRED, api.PeerState_DISCONNECT_REASON_ADMIN_DOWN, api.PeerState_DISCONNECT_REASON_DECONFIGURED:
+	case api.PeerState_DISCONNECT_REASON_HOLD_TIMER_EXPIRED, api.PeerState_DISCONNECT_REASON_ADMIN_DOWN,
+		api.PeerState_DISCONNECT_REASON_DECONFIGURED:
 		return DirectionSent
 	}
 	return DirectionLocal
@@ -138,7 +143,8 @@ func holdWords(e *sessionEntry) string {
 func openingWords(e *sessionEntry, was gobgp.FSMState, st apiutil.PeerState) (Direction, string) {
 	switch st.DisconnectReason {
 	case api.PeerState_DISCONNECT_REASON_READ_FAILED, api.PeerState_DISCONNECT_REASON_WRITE_FAILED:
-		return DirectionLocal, fmt.Sprintf("%s closed the connection before the session was up: it may have no session for our address, or not accept our AS %d", e.peerName(), e.session.LocalAS)
+		return DirectionLocal, fmt.Sprintf("%s closed the connection before the session was up: it may have no "+
+			"session for our address, or not accept our AS %d", e.peerName(), e.session.LocalAS)
 	case api.PeerState_DISCONNECT_REASON_INVALID_MSG:
 		if was == gobgp.BGP_FSM_OPENCONFIRM {
 			return DirectionReceived, refusedOpenWords(e)
@@ -152,7 +158,8 @@ func refusedOpenWords(e *sessionEntry) string {
 	if e.refusal != "" {
 		return e.refusal
 	}
-	return fmt.Sprintf("%s answered our OPEN (AS %d, hold time %d s) with a NOTIFICATION: check that it expects AS %d, this address and these timers",
+	return fmt.Sprintf("%s answered our OPEN (AS %d, hold time %d s) with a NOTIFICATION: check that it expects AS "+
+		"%d, this address and these timers",
 		e.peerName(), e.session.LocalAS, e.session.Wire().Hold, e.session.LocalAS)
 }
 
@@ -161,11 +168,14 @@ func sentWords(e *sessionEntry, code, sub uint8) (Direction, string) {
 	n := fmt.Sprintf("sent NOTIFICATION %d/%d", code, sub)
 	switch {
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_BAD_PEER_AS:
-		return DirectionSent, fmt.Sprintf("OPEN of %s refused: its AS is not %d as configured here (%s)", e.peerName(), e.session.PeerAS, n)
+		return DirectionSent, fmt.Sprintf("OPEN of %s refused: its AS is not %d as configured here (%s)", e.peerName(),
+			e.session.PeerAS, n)
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_BAD_BGP_IDENTIFIER:
-		return DirectionSent, fmt.Sprintf("OPEN of %s refused: its router ID is 0.0.0.0 or the same as ours (%s)", e.peerName(), n)
+		return DirectionSent, fmt.Sprintf("OPEN of %s refused: its router ID is 0.0.0.0 or the same as ours (%s)",
+			e.peerName(), n)
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_UNACCEPTABLE_HOLD_TIME:
-		return DirectionSent, fmt.Sprintf("OPEN of %s refused: its hold time is 1 or 2 s; RFC 4271 wants 0 or at least 3 s (%s)", e.peerName(), n)
+		return DirectionSent, fmt.Sprintf("OPEN of %s refused: its hold time is 1 or 2 s; RFC 4271 wants 0 or at "+
+			"least 3 s (%s)", e.peerName(), n)
 	case code == gobgp.BGP_ERROR_FSM_ERROR && e.state != gobgp.BGP_FSM_ESTABLISHED:
 		return DirectionReceived, refusedOpenWords(e)
 	case code == gobgp.BGP_ERROR_HOLD_TIMER_EXPIRED && e.state == gobgp.BGP_FSM_ESTABLISHED:
@@ -183,9 +193,11 @@ func sentWords(e *sessionEntry, code, sub uint8) (Direction, string) {
 	}
 	what := "a message of " + e.peerName()
 	if code == gobgp.BGP_ERROR_MESSAGE_HEADER_ERROR && e.state != gobgp.BGP_FSM_ESTABLISHED {
-		return DirectionSent, fmt.Sprintf("%s does not speak BGP: %s%s (%s)", e.endpoint(), notificationName(code, sub), detail, n)
+		return DirectionSent, fmt.Sprintf("%s does not speak BGP: %s%s (%s)", e.endpoint(), notificationName(code, sub),
+			detail, n)
 	}
-	return DirectionSent, fmt.Sprintf("session reset because %s is malformed: %s%s (%s)", what, notificationName(code, sub), detail, n)
+	return DirectionSent, fmt.Sprintf("session reset because %s is malformed: %s%s (%s)", what,
+		notificationName(code, sub), detail, n)
 }
 
 // receivedWords explains a NOTIFICATION that the peer sent; text is its shutdown communication (RFC 9003).
@@ -197,7 +209,8 @@ func receivedWords(e *sessionEntry, code, sub uint8, text string) string {
 		// What follows the codes, if anything, is the AS of our OPEN, not the one that is expected.
 		return fmt.Sprintf("OPEN refused by %s: it expects another AS, we are %d (%s)", peer, e.session.LocalAS, n)
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_UNACCEPTABLE_HOLD_TIME:
-		return fmt.Sprintf("OPEN refused by %s: it does not accept our hold time of %d s (%s)", peer, e.session.Wire().Hold, n)
+		return fmt.Sprintf("OPEN refused by %s: it does not accept our hold time of %d s (%s)", peer,
+			e.session.Wire().Hold, n)
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_BAD_BGP_IDENTIFIER:
 		return fmt.Sprintf("OPEN refused by %s: it has the same router ID as this node (%s)", peer, n)
 	case code == gobgp.BGP_ERROR_HOLD_TIMER_EXPIRED:
@@ -224,13 +237,19 @@ func notificationName(code, sub uint8) string {
 }
 
 var notificationNames = map[uint8][]string{
-	1: {"message header error", "connection not synchronized (no BGP marker)", "bad message length", "bad message type"},
-	2: {"OPEN message error", "unsupported BGP version", "bad peer AS", "bad router ID", "unsupported optional parameter", "", "unacceptable hold time", "unsupported capability"},
-	3: {"UPDATE message error", "malformed attribute list", "unknown well-known attribute", "missing well-known attribute", "attribute flags error",
-		"attribute length error", "invalid ORIGIN", "", "invalid NEXT_HOP", "optional attribute error", "invalid network field", "malformed AS_PATH"},
+	1: {"message header error", "connection not synchronized (no BGP marker)", "bad message length",
+		"bad message type"},
+	2: {"OPEN message error", "unsupported BGP version", "bad peer AS", "bad router ID",
+		"unsupported optional parameter", "", "unacceptable hold time", "unsupported capability"},
+	3: {"UPDATE message error", "malformed attribute list", "unknown well-known attribute",
+		"missing well-known attribute", "attribute flags error",
+		"attribute length error", "invalid ORIGIN", "", "invalid NEXT_HOP", "optional attribute error",
+		"invalid network field", "malformed AS_PATH"},
 	4: {"hold timer expired"},
-	5: {"message in the wrong state of the session", "unexpected message in OpenSent", "unexpected message in OpenConfirm", "unexpected message in Established"},
-	6: {"session ended", "too many prefixes", "administrative shutdown", "session deconfigured", "administrative reset", "connection rejected",
+	5: {"message in the wrong state of the session", "unexpected message in OpenSent",
+		"unexpected message in OpenConfirm", "unexpected message in Established"},
+	6: {"session ended", "too many prefixes", "administrative shutdown", "session deconfigured", "administrative reset",
+		"connection rejected",
 		"other configuration change", "connection collision", "out of resources", "hard reset", "BFD down"},
 	7: {"route refresh error", "bad route refresh length"},
 }

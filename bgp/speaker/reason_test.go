@@ -81,11 +81,20 @@ func TestReasons(t *testing.T) {
 		by     Direction // local if empty
 	}{
 		{name: "nothing listens", want: []string{"connection refused by 127.0.3.", "nothing listens on port"}},
-		{by: DirectionSent, name: "the peer has another AS", script: func(c net.Conn) { put(c, fakeOptions{as: 64513, id: "10.99.3.1"}.open()); silence(c) },
+		{by: DirectionSent, name: "the peer has another AS", script: func(c net.Conn) {
+			put(c, fakeOptions{as: 64513, id: "10.99.3.1"}.open())
+			silence(c)
+		},
 			want: []string{"OPEN of 127.0.3.", "refused", "64512 as configured here", "sent NOTIFICATION 2/2"}},
-		{by: DirectionSent, name: "same router ID", script: func(c net.Conn) { put(c, fakeOptions{as: 64512, id: "10.99.0.1"}.open()); silence(c) },
+		{by: DirectionSent, name: "same router ID", script: func(c net.Conn) {
+			put(c, fakeOptions{as: 64512, id: "10.99.0.1"}.open())
+			silence(c)
+		},
 			want: []string{"router ID", "same as ours", "2/3"}},
-		{by: DirectionSent, name: "hold time of one second", script: func(c net.Conn) { put(c, fakeOptions{as: 64512, id: "10.99.3.1", hold: 1}.open()); silence(c) },
+		{by: DirectionSent, name: "hold time of one second", script: func(c net.Conn) {
+			put(c, fakeOptions{as: 64512, id: "10.99.3.1", hold: 1}.open())
+			silence(c)
+		},
 			want: []string{"hold time is 1 or 2 s", "sent NOTIFICATION 2/6"}},
 		{by: DirectionReceived, name: "the peer refuses our AS before its OPEN", script: func(c net.Conn) {
 			_, _ = readMessage(c)
@@ -105,15 +114,23 @@ func TestReasons(t *testing.T) {
 			want: []string{"does not speak BGP", "no BGP marker"}},
 		{name: "the peer closes at once", script: func(c net.Conn) { c.Close() },
 			want: []string{"before it sent an OPEN", "no session for our address"}},
-		{name: "the peer closes after the OPENs", script: func(c net.Conn) { put(c, goodOpen.open()); _, _ = readMessage(c); c.Close() },
+		{name: "the peer closes after the OPENs", script: func(c net.Conn) {
+			put(c, goodOpen.open())
+			_, _ = readMessage(c)
+			c.Close()
+		},
 			want: []string{"closed the connection before the session was up", "64512"}},
 		{name: "the peer is silent", script: silence, want: []string{"did not finish the OPEN exchange within 2s"}},
 		{name: "the peer is silent after its OPEN", script: func(c net.Conn) { put(c, goodOpen.open()); silence(c) },
 			want: []string{"did not finish the OPEN exchange within 2s"}},
-		{name: "source address of another host", script: silence, change: func(s *bgp.Session) { s.Source = ip("192.0.2.77") },
+		{name: "source address of another host", script: silence, change: func(s *bgp.Session) {
+			s.Source = ip("192.0.2.77")
+		},
 			want: []string{"source address 192.0.2.77", "not an address of this host"}},
-		{name: "no AS", script: silence, change: func(s *bgp.Session) { s.PeerAS = 0 }, want: []string{"AS of the peer is 0"}},
-		{name: "source of another family", script: silence, change: func(s *bgp.Session) { s.Source = ip("::1") }, want: []string{"another family"}},
+		{name: "no AS", script: silence, change: func(s *bgp.Session) { s.PeerAS = 0 },
+			want: []string{"AS of the peer is 0"}},
+		{name: "source of another family", script: silence, change: func(s *bgp.Session) { s.Source = ip("::1") },
+			want: []string{"another family"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -149,7 +166,8 @@ func TestReasons(t *testing.T) {
 			if st.Phase != PhaseFailed {
 				t.Errorf("phase %s, want Failed", st.Phase)
 			}
-			if want := cmp.Or(c.by, DirectionLocal); st.LastErrorBy != want || st.LastError != st.Reason || st.LastErrorAt.IsZero() {
+			if want := cmp.Or(c.by, DirectionLocal); st.LastErrorBy != want || st.LastError != st.Reason ||
+				st.LastErrorAt.IsZero() {
 				t.Errorf("last error %q at %s, %s; want it %s", st.LastError, st.LastErrorAt, st.LastErrorBy, want)
 			}
 			awaitSession(t, s, addr, "the next attempt", func(st SessionStatus) bool {
@@ -193,7 +211,9 @@ func TestSilentPeerIsReplaced(t *testing.T) {
 	conn := dialFrom(t, "127.0.1.21", listenOf(d))
 	put(conn, fakeOptions{as: 64512, id: "10.99.0.21"}.open())
 	awaitSession(t, s, "127.0.1.21", "OpenConfirm", func(st SessionStatus) bool { return st.State == "OpenConfirm" })
-	awaitSession(t, s, "127.0.1.21", "the watchdog", func(st SessionStatus) bool { return strings.Contains(st.Reason, "did not finish the OPEN exchange") })
+	awaitSession(t, s, "127.0.1.21", "the watchdog", func(st SessionStatus) bool {
+		return strings.Contains(st.Reason, "did not finish the OPEN exchange")
+	})
 	if _, err := io.Copy(io.Discard, conn); err != nil {
 		t.Logf("silent connection ended: %v", err)
 	}
@@ -211,10 +231,14 @@ func TestLossReasons(t *testing.T) {
 	}{
 		{"cease with text", false, func(p *fakePeer) {
 			p.send(gobgp.NewBGPNotificationMessage(6, 2, append([]byte{11}, "maintenance"...)))
-		}, `ended the session: administrative shutdown, saying "maintenance" (received NOTIFICATION 6/2)`, DirectionReceived},
-		{"connection closed", false, func(p *fakePeer) { p.conn.Close() }, "closed the connection, or the network between was cut", DirectionLocal},
-		{"graceful restart", true, func(p *fakePeer) { p.conn.Close() }, "routes are kept for 120 s (graceful restart)", DirectionLocal},
-		{"malformed message", false, func(p *fakePeer) { p.write(make([]byte, 19)) }, "malformed: connection not synchronized", DirectionSent},
+		}, `ended the session: administrative shutdown, saying "maintenance" (received NOTIFICATION 6/2)`,
+			DirectionReceived},
+		{"connection closed", false, func(p *fakePeer) { p.conn.Close() },
+			"closed the connection, or the network between was cut", DirectionLocal},
+		{"graceful restart", true, func(p *fakePeer) { p.conn.Close() }, "routes are kept for 120 s (graceful restart)",
+			DirectionLocal},
+		{"malformed message", false, func(p *fakePeer) { p.write(make([]byte, 19)) },
+			"malformed: connection not synchronized", DirectionSent},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -225,7 +249,9 @@ func TestLossReasons(t *testing.T) {
 			p := dialFake(t, addr, listenOf(d), fakeOptions{as: 64512, id: "10.99.0.30", graceful: c.graceful})
 			awaitSession(t, s, addr, "Established", established)
 			c.end(p)
-			st := awaitSession(t, s, addr, c.want, func(st SessionStatus) bool { return strings.Contains(st.Reason, c.want) })
+			st := awaitSession(t, s, addr, c.want, func(st SessionStatus) bool {
+				return strings.Contains(st.Reason, c.want)
+			})
 			if st.LastErrorBy != c.by || (st.Restarts == 1) != c.graceful {
 				t.Errorf("said by %q, want %q; %d graceful restarts", st.LastErrorBy, c.by, st.Restarts)
 			}
@@ -263,7 +289,9 @@ func TestWrongPassword(t *testing.T) {
 	sess.Password = "ours"
 	d.Sessions = []bgp.Session{sess}
 	mustSet(t, s, d)
-	st := awaitSession(t, s, "127.0.1.23", "the reason", func(st SessionStatus) bool { return strings.Contains(st.Reason, "wrong MD5 password") })
+	st := awaitSession(t, s, "127.0.1.23", "the reason", func(st SessionStatus) bool {
+		return strings.Contains(st.Reason, "wrong MD5 password")
+	})
 	if st.Session.Password != "" {
 		t.Error("the status holds the password")
 	}

@@ -15,10 +15,10 @@ import (
 
 // rechecks are peers that may hold a route which their export filters reject since the route changed.
 //
-// Fault: when a route that GoBGP has sent is replaced by one that the export policy rejects, the withdrawal is lost on a
-// session with ADD-PATH, and on any session if the policy asks for the next hop, because GoBGP asks it about the old route
-// with the next hop of the new one. Shown by TestPolicyDoesWhatTheRulesSay (interfaces) and TestFiltersWithBIRD (ADD-PATH).
-// Can go when GoBGP withdraws what it remembers to have sent.
+// Fault: when a route that GoBGP has sent is replaced by one that the export policy rejects, the withdrawal is lost on
+// a session with ADD-PATH, and on any session if the policy asks for the next hop, because GoBGP asks it about the old
+// route with the next hop of the new one. Shown by TestPolicyDoesWhatTheRulesSay (interfaces) and TestFiltersWithBIRD
+// (ADD-PATH). Can go when GoBGP withdraws what it remembers to have sent.
 type rechecks struct {
 	mu      sync.Mutex
 	pending map[netip.Addr]bool
@@ -35,13 +35,15 @@ func (r *speakerRun) recheck(paths []*apiutil.Path, replaced func(netip.Prefix) 
 	}
 	for _, p := range paths {
 		nlri, ok := p.Nlri.(*gobgp.IPAddrPrefix)
-		if !ok || p.Withdrawal || !p.PeerAddress.IsValid() || !judge.asks && !hasWellKnown(p) || !replaced(nlri.Prefix.Masked()) {
+		if !ok || p.Withdrawal || !p.PeerAddress.IsValid() || !judge.asks && !hasWellKnown(p) ||
+			!replaced(nlri.Prefix.Masked()) {
 			continue
 		}
 		t, _ := tablePath(p)
 		for _, g := range judge.groups {
 			if g.ipv6 == t.Prefix.Addr().Is6() && (forbidden(g.session, t.Communities) ||
-				asksForAttributes(g.rules(true)) && !judge.desired.Export(g.session, r.candidate(judge.desired, t)).Accept) {
+				asksForAttributes(g.rules(true)) &&
+					!judge.desired.Export(g.session, r.candidate(judge.desired, t)).Accept) {
 				r.recheckLater(g.peers)
 			}
 		}
@@ -81,7 +83,8 @@ func (r *speakerRun) recheckNow() {
 			continue
 		}
 		if err := r.softOut(r.sp.ctx, a.String()); err != nil {
-			r.sp.log.Debug("bgp export: changed routes are not looked at again", zap.Stringer("peer", a), zap.Error(err))
+			r.sp.log.Debug("bgp export: changed routes are not looked at again", zap.Stringer("peer", a),
+				zap.Error(err))
 		}
 	}
 }
@@ -103,8 +106,9 @@ func judgeOf(d bgp.Desired, p policy) *judge {
 
 // candidate is a route of our table as filters see it.
 func (r *speakerRun) candidate(d bgp.Desired, t TablePath) bgp.Candidate {
-	c := bgp.Candidate{Prefix: t.Prefix, Source: bgp.SourceInternal, Communities: t.Communities, LargeCommunities: t.LargeCommunities,
-		ASPath: t.ASPath, LocalPref: defaultLocalPref, Interface: r.sp.interfaces.of(t.NextHop)}
+	c := bgp.Candidate{Prefix: t.Prefix, Source: bgp.SourceInternal, Communities: t.Communities,
+		LargeCommunities: t.LargeCommunities,
+		ASPath:           t.ASPath, LocalPref: defaultLocalPref, Interface: r.sp.interfaces.of(t.NextHop)}
 	if t.LocalPref != nil {
 		c.LocalPref = *t.LocalPref
 	}

@@ -19,8 +19,8 @@ func reflected(cluster string, prefixes ...netip.Prefix) *gobgp.BGPMessage {
 	return m
 }
 
-// RFC 4456 section 8: what a reflector has reflected is not used when it comes back from a client, such as a reflector of
-// another cluster.
+// RFC 4456 section 8: what a reflector has reflected is not used when it comes back from a client, such as a reflector
+// of another cluster.
 func TestReflectedRouteComesBack(t *testing.T) {
 	t.Parallel()
 	s, d := testSpeaker(t, Config{})
@@ -33,12 +33,14 @@ func TestReflectedRouteComesBack(t *testing.T) {
 	p.send(reflected("10.99.0.1", pfx("10.244.1.0/26")))
 	p.send(reflected("10.99.0.2", pfx("10.244.2.0/26")))
 	table := routeTable{}
-	awaitRoutes(t, s, table, "the route of another cluster", func() bool { return len(table[pfx("10.244.2.0/26")].Paths) == 1 })
+	awaitRoutes(t, s, table, "the route of another cluster",
+		func() bool { return len(table[pfx("10.244.2.0/26")].Paths) == 1 })
 	if len(table[pfx("10.244.1.0/26")].Paths) != 0 {
 		t.Error("the route that has come back is used")
 	}
 	rejected := s.Rejected()
-	if len(rejected) != 1 || rejected[0].Prefix != pfx("10.244.1.0/26") || !strings.Contains(rejected[0].Reason, "CLUSTER_LIST names our own cluster 10.99.0.1") {
+	if len(rejected) != 1 || rejected[0].Prefix != pfx("10.244.1.0/26") ||
+		!strings.Contains(rejected[0].Reason, "CLUSTER_LIST names our own cluster 10.99.0.1") {
 		t.Errorf("rejected: %+v", rejected)
 	}
 

@@ -251,7 +251,8 @@ func addPathRoutes(c net.Conn) (list []string, err error) {
 		return nil, err
 	}
 	m, err := gobgp.ParseBGPMessage(append(h, body...),
-		&gobgp.MarshallingOption{AddPath: map[gobgp.Family]gobgp.BGPAddPathMode{gobgp.RF_IPv4_UC: gobgp.BGP_ADD_PATH_BOTH}})
+		&gobgp.MarshallingOption{AddPath: map[gobgp.Family]gobgp.BGPAddPathMode{
+			gobgp.RF_IPv4_UC: gobgp.BGP_ADD_PATH_BOTH}})
 	if err != nil {
 		return nil, err
 	}

@@ -40,8 +40,8 @@ type rejects struct {
 	list   []RejectedRoute // guarded by statusTable.mu
 }
 
-// Rejected returns the announced paths that this node refuses to use, sorted by prefix, with the reason. It looks at all
-// routes, so that with very many of them it may give what it found a short time ago.
+// Rejected returns the announced paths that this node refuses to use, sorted by prefix, with the reason. It looks at
+// all routes, so that with very many of them it may give what it found a short time ago.
 func (s *Speaker) Rejected() []RejectedRoute {
 	s.status.spend(&s.status.rejects.budget, 0, func() {
 		list := slices.Concat(s.fib.rejected(), s.conflicting(), s.refusedRoutes())
@@ -61,7 +61,8 @@ func (s *Speaker) Rejected() []RejectedRoute {
 func (f *fib) refuse(prefix netip.Prefix, p fibPath) (RejectClass, string) {
 	nh := p.nextHop
 	if f.outward.has(prefix) {
-		return RejectService, "the prefix is an address of services: it is announced for others, while this host reaches services by itself"
+		return RejectService, "the prefix is an address of services: it is announced for others, while this host " +
+			"reaches services by itself"
 	}
 	if why := f.mine.Refuse(prefix); why != "" {
 		return RejectOwn, why
@@ -72,11 +73,14 @@ func (f *fib) refuse(prefix netip.Prefix, p fibPath) (RejectClass, string) {
 	case !nh.IsValid() || nh.IsUnspecified() || nh.IsMulticast() || nh.IsLoopback():
 		return RejectNextHop, "the next hop " + addrText(nh) + " is not the address of another host"
 	case f.reflectedBack(p):
-		return RejectNextHop, "the route has come back: its CLUSTER_LIST names our own cluster " + f.reflect[p.peer.Unmap()].String() + " (RFC 4456 section 8)"
+		return RejectNextHop, "the route has come back: its CLUSTER_LIST names our own cluster " +
+			f.reflect[p.peer.Unmap()].String() + " (RFC 4456 section 8)"
 	case prefix.Addr().Is4() && !nh.Unmap().Is4():
-		return RejectNextHop, "the next hop " + nh.String() + " of the IPv4 prefix is an IPv6 address (RFC 8950), which is not supported"
+		return RejectNextHop, "the next hop " + nh.String() + " of the IPv4 prefix is an IPv6 address (RFC 8950), " +
+			"which is not supported"
 	case nh.IsLinkLocalUnicast() && nh.Is6() && nh.Zone() == "":
-		return RejectNextHop, "the next hop " + nh.String() + " is link-local and names no interface; the peer should send a global one"
+		return RejectNextHop, "the next hop " + nh.String() + " is link-local and names no interface; the peer " +
+			"should send a global one"
 	}
 	return "", ""
 }
@@ -91,7 +95,8 @@ func (f *fib) rejected() []RejectedRoute {
 		for _, stored := range f.paths(n) {
 			p := f.path(stored).fibPath
 			if class, reason := f.refuse(prefix, p); class != "" && class != RejectService {
-				list = append(list, RejectedRoute{Prefix: prefix, Path: bgp.Path{NextHop: p.nextHop, Peer: p.peer}, Class: class, Reason: reason})
+				list = append(list, RejectedRoute{Prefix: prefix, Path: bgp.Path{NextHop: p.nextHop, Peer: p.peer},
+					Class: class, Reason: reason})
 			}
 		}
 	}

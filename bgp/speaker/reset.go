@@ -18,7 +18,8 @@ type ResetKind int
 const (
 	ResetSoftIn  ResetKind = iota // look at received routes again
 	ResetSoftOut                  // send all routes again, and withdraw those that may not be sent any more
-	ResetHard                     // end the session with Cease 4 (RFC 4486); the peer drops our routes until it is up again
+	// end the session with Cease 4 (RFC 4486); the peer drops our routes until it is up again
+	ResetHard
 )
 
 var (

@@ -46,7 +46,8 @@ func startRun(ctx context.Context, sp *Speaker, g bgp.Global) (*speakerRun, erro
 		return nil, errors.New("bgp speaker: local AS is 0; want 1 to 4294967295")
 	}
 	if !g.RouterID.Is4() || g.RouterID.IsUnspecified() {
-		return nil, fmt.Errorf("bgp speaker: router ID %q is not an IPv4 address other than 0.0.0.0; a node without IPv4 address needs CALICO_ROUTER_ID", addrText(g.RouterID))
+		return nil, fmt.Errorf("bgp speaker: router ID %q is not an IPv4 address other than 0.0.0.0; a node without "+
+			"IPv4 address needs CALICO_ROUTER_ID", addrText(g.RouterID))
 	}
 	if err := tryListen(g); err != nil {
 		return nil, fmt.Errorf("bgp speaker: start with %s: %w", g, explainListen(err, g))
@@ -65,7 +66,8 @@ func startRun(ctx context.Context, sp *Speaker, g bgp.Global) (*speakerRun, erro
 	srv := server.NewBgpServer(opts...)
 	go srv.Serve()
 	run := &speakerRun{sp: sp, srv: srv, global: g,
-		sessions: map[netip.Addr]bgp.Session{}, deferred: map[netip.Addr]bgp.Session{}, origins: map[netip.Prefix]bgp.Origin{}}
+		sessions: map[netip.Addr]bgp.Session{}, deferred: map[netip.Addr]bgp.Session{},
+		origins: map[netip.Prefix]bgp.Origin{}}
 	run.socket = sock
 	if err := run.start(ctx); err != nil {
 		run.stop(ctx)
@@ -105,7 +107,8 @@ func (r *speakerRun) start(ctx context.Context) error {
 			r.sp.log.Error("BGP goes on without this socket", zap.Error(err))
 		}
 	}
-	r.sp.log.Info("bgp speaker started", zap.Uint32("as", r.global.LocalAS), zap.Stringer("routerID", r.global.RouterID),
+	r.sp.log.Info("bgp speaker started", zap.Uint32("as", r.global.LocalAS),
+		zap.Stringer("routerID", r.global.RouterID),
 		zap.Uint16("port", r.global.ListenPort))
 	return nil
 }
@@ -154,7 +157,8 @@ func listenAddresses(wish []netip.Addr) []string {
 func explainListen(err error, g bgp.Global) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("%w: another BGP speaker (BIRD, FRR, gobgpd) uses port %d on this host; stop it first", err, g.ListenPort)
+		return fmt.Errorf("%w: another BGP speaker (BIRD, FRR, gobgpd) uses port %d on this host; stop it first", err,
+			g.ListenPort)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("%w: a listen address %v is not on this host (yet)", err, g.ListenAddresses)
 	case errors.Is(err, syscall.EACCES):

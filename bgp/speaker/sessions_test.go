@@ -129,7 +129,10 @@ func TestTimersWaitForTheNextSession(t *testing.T) {
 		t.Fatal("a change of the hold time ended the session")
 	}
 	p.conn.Close()
-	awaitSession(t, s, "127.0.1.3", "the loss", func(st SessionStatus) bool { return st.Phase == PhaseFailed && st.Warning == "" })
+	awaitSession(t, s, "127.0.1.3", "the loss", func(st SessionStatus) bool {
+		return st.Phase == PhaseFailed &&
+			st.Warning == ""
+	})
 	p = dialFake(t, "127.0.1.3", listenOf(d), o)
 	if p.open.HoldTime != 90 {
 		t.Errorf("hold time %d in the OPEN of the next session, want 90", p.open.HoldTime)
@@ -168,7 +171,9 @@ func md5(peer, password string) func(string, string, syscall.RawConn) error {
 		copy(sig.Addr.Data[2:6], a[:])
 		copy(sig.Key[:], password)
 		var err error
-		if cerr := c.Control(func(fd uintptr) { err = unix.SetsockoptTCPMD5Sig(int(fd), unix.IPPROTO_TCP, unix.TCP_MD5SIG, sig) }); cerr != nil {
+		if cerr := c.Control(func(fd uintptr) {
+			err = unix.SetsockoptTCPMD5Sig(int(fd), unix.IPPROTO_TCP, unix.TCP_MD5SIG, sig)
+		}); cerr != nil {
 			return cerr
 		}
 		return err
@@ -182,7 +187,8 @@ func TestPasswordRemoved(t *testing.T) {
 	sess.Password = "secret"
 	d.Sessions = []bgp.Session{sess}
 	mustSet(t, s, d)
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.1.6")}, Timeout: 5 * time.Second, Control: md5("127.0.0.1", "secret")}
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.1.6")}, Timeout: 5 * time.Second,
+		Control: md5("127.0.0.1", "secret")}
 	conn, err := dialer.Dial("tcp", listenOf(d))
 	if err != nil {
 		t.Skipf("no TCP MD5 on this kernel: %v", err)

@@ -39,7 +39,8 @@ type Config struct {
 	// OpenTimeout is how long the OPEN exchange may take; default 30 s. RFC 4271 suggests four minutes.
 	OpenTimeout time.Duration
 
-	// WarnPrefixes is the number of prefixes learned from one peer above which its status carries a warning; default 50,000.
+	// WarnPrefixes is the number of prefixes learned from one peer above which its status carries a warning; default
+	// 50,000.
 	WarnPrefixes int
 	// MaxPrefixes is the number of prefixes learned from one peer above which the session is shut down for
 	// PrefixHold; default 500,000, about 0.6 GB of memory. All that the peer announces counts, whether or not it is
@@ -52,8 +53,8 @@ type Config struct {
 	// filter has a rule about interfaces. None: such rules match no learned route.
 	InterfaceOf func(nextHop netip.Addr) string
 
-	// Again is called when the speaker could not do later what Set had left to it, such as to add a session again: Set is
-	// to be called again. It must not wait. None: that is done by the next Set.
+	// Again is called when the speaker could not do later what Set had left to it, such as to add a session again: Set
+	// is to be called again. It must not wait. None: that is done by the next Set.
 	Again func()
 }
 

@@ -46,13 +46,14 @@ type SessionStatus struct {
 	LocalAddress netip.Addr
 	Capabilities []string // of the peer
 
-	Families                   []string      // that the peer announced
-	AddPathReceive             bool          // the peer sends several paths for a prefix (RFC 7911)
-	AddPathSend                bool          // the peer takes several paths for a prefix
-	GracefulRestart            bool          // the peer announced it for our family
-	RestartTime                time.Duration // that the peer announced
-	PeerRestarted, PeerForward bool          // the peer said that it had restarted, and that it had kept forwarding meanwhile
-	RestartNotification        bool          // NOTIFICATIONs do not end a graceful restart (RFC 8538)
+	Families        []string      // that the peer announced
+	AddPathReceive  bool          // the peer sends several paths for a prefix (RFC 7911)
+	AddPathSend     bool          // the peer takes several paths for a prefix
+	GracefulRestart bool          // the peer announced it for our family
+	RestartTime     time.Duration // that the peer announced
+	// the peer said that it had restarted, and that it had kept forwarding meanwhile
+	PeerRestarted, PeerForward bool
+	RestartNotification        bool // NOTIFICATIONs do not end a graceful restart (RFC 8538)
 	Counters                   Counters
 
 	BFD *bfd.Status // nil: the path is not watched
@@ -78,10 +79,14 @@ type Counters struct {
 
 func (e *sessionEntry) status(now time.Time) SessionStatus {
 	s := SessionStatus{
-		Session: e.session, State: stateName(e.state), Phase: e.phase, Reason: e.reason, Warning: e.shown, Since: e.phaseAt,
-		Flaps: e.flaps, Restarts: e.restarts, LastError: e.failure.words, LastErrorAt: e.failure.at, LastErrorBy: e.failure.by, NextAttempt: e.nextAttempt(),
-		PeerAS: e.peerAS, PeerRouterID: e.routerID, HoldTime: e.hold, Keepalive: e.keepalive, LocalAddress: e.local, Counters: e.counters,
-		Capabilities: e.open.names, Families: e.open.families, AddPathReceive: e.open.addPathSend, AddPathSend: e.open.addPathReceive,
+		Session: e.session, State: stateName(e.state), Phase: e.phase, Reason: e.reason, Warning: e.shown,
+		Since: e.phaseAt,
+		Flaps: e.flaps, Restarts: e.restarts, LastError: e.failure.words, LastErrorAt: e.failure.at,
+		LastErrorBy: e.failure.by, NextAttempt: e.nextAttempt(),
+		PeerAS: e.peerAS, PeerRouterID: e.routerID, HoldTime: e.hold, Keepalive: e.keepalive, LocalAddress: e.local,
+		Counters:     e.counters,
+		Capabilities: e.open.names, Families: e.open.families, AddPathReceive: e.open.addPathSend,
+		AddPathSend:     e.open.addPathReceive,
 		GracefulRestart: e.open.graceful, RestartTime: time.Duration(e.open.restartTime) * time.Second,
 		PeerRestarted: e.open.restarted, PeerForward: e.open.forwarding, RestartNotification: e.open.notification,
 	}
@@ -92,7 +97,8 @@ func (e *sessionEntry) status(now time.Time) SessionStatus {
 	}
 	s.Session.Password = ""
 	w := e.session.Wire()
-	s.Session.HoldSeconds, s.Session.KeepaliveSeconds, s.Session.RestartSeconds, s.Session.MultihopTTL = w.Hold, w.Keepalive, w.Restart, w.TTL
+	s.Session.HoldSeconds, s.Session.KeepaliveSeconds, s.Session.RestartSeconds, s.Session.MultihopTTL = w.Hold,
+		w.Keepalive, w.Restart, w.TTL
 	if !e.upAt.IsZero() {
 		s.Uptime = now.Sub(e.upAt)
 	}
@@ -109,13 +115,14 @@ func (t *statusTable) list() []SessionStatus {
 		list = append(list, e.status(now))
 	}
 	slices.SortFunc(list, func(a, b SessionStatus) int {
-		return cmp.Or(cmp.Compare(a.Session.Address.BitLen(), b.Session.Address.BitLen()), a.Session.Address.Compare(b.Session.Address))
+		return cmp.Or(cmp.Compare(a.Session.Address.BitLen(), b.Session.Address.BitLen()),
+			a.Session.Address.Compare(b.Session.Address))
 	})
 	return list
 }
 
-// Sessions returns the status of every wanted session, IPv4 first, in order of addresses. Counters are a few seconds old,
-// more when there are so many routes that reading them keeps GoBGP from its work.
+// Sessions returns the status of every wanted session, IPv4 first, in order of addresses. Counters are a few seconds
+// old, more when there are so many routes that reading them keeps GoBGP from its work.
 func (s *Speaker) Sessions() []SessionStatus {
 	s.refreshCounters()
 	return s.status.list()
@@ -143,8 +150,8 @@ func (s *Speaker) Totals() map[bgp.SessionType]Totals {
 	return all
 }
 
-// Session returns the status of one session including the number of advertised prefixes, whose count looks at all routes
-// and is therefore made anew only after a while.
+// Session returns the status of one session including the number of advertised prefixes, whose count looks at all
+// routes and is therefore made anew only after a while.
 func (s *Speaker) Session(addr netip.Addr) (SessionStatus, bool) {
 	addr = addr.Unmap()
 	s.countPeer(addr)

@@ -27,12 +27,12 @@ func newRestartSync(cfg Config, done func(string)) *restartSync {
 	return &restartSync{cfg: cfg, done: done}
 }
 
-// Synced tells whether routes that are not in Take's answers may be removed from the kernel, and if not, what is waited for.
-// It becomes true once after every start, and Changed fires then.
+// Synced tells whether routes that are not in Take's answers may be removed from the kernel, and if not, what is waited
+// for. It becomes true once after every start, and Changed fires then.
 func (s *Speaker) Synced() (bool, string) { return s.sync.state(time.Now()) }
 
-// Ready tells whether this node does its part in BGP, and if not, what is waited for. Peers that are up are waited for as
-// in Synced, those that are down only as long as a healthy peer takes to connect: they are no fault of this node.
+// Ready tells whether this node does its part in BGP, and if not, what is waited for. Peers that are up are waited for
+// as in Synced, those that are down only as long as a healthy peer takes to connect: they are no fault of this node.
 func (s *Speaker) Ready() (bool, string) {
 	if why := s.status.cannotRun(); why != "" {
 		return false, why
@@ -154,7 +154,8 @@ func (r *restartSync) state(now time.Time) (bool, string) {
 	if len(up) > 0 {
 		parts = append(parts, "the End-of-RIB of "+shortList(up))
 	}
-	return false, fmt.Sprintf("waiting after the restart for %s, at most %d s more", strings.Join(parts, " and "), int(most.Seconds()+0.999))
+	return false, fmt.Sprintf("waiting after the restart for %s, at most %d s more", strings.Join(parts, " and "),
+		int(most.Seconds()+0.999))
 }
 
 // shortList joins names and counts those that do not fit.

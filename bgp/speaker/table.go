@@ -57,7 +57,8 @@ func tablePath(p *apiutil.Path) (TablePath, bool) {
 	if !ok {
 		return TablePath{}, false
 	}
-	t := TablePath{Prefix: nlri.Prefix, Peer: p.PeerAddress, PathID: p.RemoteID, Best: p.Best, Since: time.Unix(p.Age, 0)}
+	t := TablePath{Prefix: nlri.Prefix, Peer: p.PeerAddress, PathID: p.RemoteID, Best: p.Best,
+		Since: time.Unix(p.Age, 0)}
 	for _, a := range p.Attrs {
 		switch a := a.(type) {
 		case *gobgp.PathAttributeOrigin:

@@ -108,7 +108,8 @@ func fromFilter(addr netip.Addr) []unix.SockFilter {
 	var prog []unix.SockFilter
 	for i, t := range tests {
 		toDrop := uint8(2*(len(tests)-i-1) + 1)
-		prog = append(prog, unix.SockFilter{Code: uint16(t.load), K: t.at}, unix.SockFilter{Code: jumpEqual, K: t.value, Jf: toDrop})
+		prog = append(prog, unix.SockFilter{Code: uint16(t.load), K: t.at},
+			unix.SockFilter{Code: jumpEqual, K: t.value, Jf: toDrop})
 	}
 	return append(prog, unix.SockFilter{Code: ret, K: 1 << 16}, unix.SockFilter{Code: ret})
 }

@@ -57,15 +57,18 @@ func TestSameSessions(t *testing.T) {
 	}{
 		{"the same", up, up, true},
 		{"rounded", up, strings.Replace(up, "07.490", "07.489", 1), true},
-		{"around midnight", strings.Replace(up, "04:53:07.490", "23:59:59.999", 1), strings.Replace(up, "04:53:07.490", "00:00:00.000", 1), true},
+		{"around midnight", strings.Replace(up, "04:53:07.490", "23:59:59.999", 1),
+			strings.Replace(up, "04:53:07.490", "00:00:00.000", 1), true},
 		{"up again", up, strings.Replace(up, "07.490", "08.490", 1), false},
 		{"up again a minute later", up, strings.Replace(up, "53:07.490", "54:07.490", 1), false},
 		{"half a day later", up, strings.Replace(up, "04:53", "16:53", 1), false},
-		{"lost", up, "ibgp4      BGP        ---        start  04:53:07.490  Active        Socket: Connection refused\n", false},
+		{"lost", up, "ibgp4      BGP        ---        start  04:53:07.490  Active        Socket: Connection refused\n",
+			false},
 		{"another session", up, strings.Replace(up, "ibgp4", "ebgp4", 1), false},
 		{"gone", up, "", false},
 		{"no session", "", "", false},
-		{"a date", strings.Replace(up, "04:53:07.490", "2026-11-22", 1), strings.Replace(up, "04:53:07.490", "2026-11-23", 1), false},
+		{"a date", strings.Replace(up, "04:53:07.490", "2026-11-22", 1),
+			strings.Replace(up, "04:53:07.490", "2026-11-23", 1), false},
 	} {
 		if same := sameSessions(head+c.before, head+c.after); same != c.same {
 			t.Errorf("%s: %v, want %v", c.name, same, c.same)

@@ -126,9 +126,11 @@ func importVerdict(d bgp.Desired, s bgp.Session, t TablePath, c bgp.Candidate) b
 	}
 	switch {
 	case own > int(s.AllowOwnAS):
-		return bgp.Verdict{Route: c, Rule: fmt.Sprintf("the AS path holds our own AS %d (RFC 4271 section 9.1.2)", s.LocalAS)}
+		return bgp.Verdict{Route: c, Rule: fmt.Sprintf("the AS path holds our own AS %d (RFC 4271 section 9.1.2)",
+			s.LocalAS)}
 	case t.OriginatorID == d.Global.RouterID && t.OriginatorID.IsValid():
-		return bgp.Verdict{Route: c, Rule: "the route comes from this node: its ORIGINATOR_ID is ours (RFC 4456 section 8)"}
+		return bgp.Verdict{Route: c, Rule: "the route comes from this node: its ORIGINATOR_ID is ours (RFC " +
+			"4456 section 8)"}
 	}
 	v := d.Import(s, c)
 	if s.PeerAS != s.LocalAS && slices.Contains(c.Communities, gracefulShutdown) {

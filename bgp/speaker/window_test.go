@@ -46,7 +46,8 @@ func TestRouteLearnedWhileASessionComesUp(t *testing.T) {
 	}()
 	outs := make([]*fakePeer, peers)
 	for i := range peers {
-		outs[i] = dialFake(t, fmt.Sprintf("127.0.5.%d", i+1), listenOf(d), fakeOptions{as: 64600, id: fmt.Sprintf("10.99.6.%d", i+1)})
+		outs[i] = dialFake(t, fmt.Sprintf("127.0.5.%d", i+1), listenOf(d),
+			fakeOptions{as: 64600, id: fmt.Sprintf("10.99.6.%d", i+1)})
 	}
 	<-sent
 	for i, p := range outs {

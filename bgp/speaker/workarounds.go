@@ -58,11 +58,13 @@ func (s *Speaker) prefixLevel(peer netip.Addr, level prefixLevel, l limit) {
 		case prefixesNormal:
 			e.many = ""
 		case prefixesMany:
-			e.many = fmt.Sprintf("the peer announces more than %d prefixes; above %d the session is shut down", l.warn, l.most)
+			e.many = fmt.Sprintf("the peer announces more than %d prefixes; above %d the session is shut down", l.warn,
+				l.most)
 		case prefixesTooMany:
 			if e.held.IsZero() && e.state == gobgp.BGP_FSM_ESTABLISHED {
 				e.held, e.dialBy = now, now.Add(s.cfg.PrefixHold)
-				e.fail(DirectionSent, fmt.Sprintf("%s announced more than %d prefixes; the session is held down for %s", e.peerName(), l.most, s.cfg.PrefixHold), now)
+				e.fail(DirectionSent, fmt.Sprintf("%s announced more than %d prefixes; the session is held down for %s",
+					e.peerName(), l.most, s.cfg.PrefixHold), now)
 				go s.shutDown(peer, fmt.Sprintf("more than %d prefixes", l.most))
 			}
 		}
@@ -75,7 +77,8 @@ func (s *Speaker) shutDown(peer netip.Addr, why string) {
 	if run == nil {
 		return
 	}
-	if err := run.srv.DisablePeer(s.ctx, &api.DisablePeerRequest{Address: peer.String(), Communication: why}); err != nil {
+	if err := run.srv.DisablePeer(s.ctx, &api.DisablePeerRequest{Address: peer.String(),
+		Communication: why}); err != nil {
 		s.log.Warn("bgp session cannot be shut down", zap.Stringer("peer", peer), zap.Error(err))
 	}
 }
@@ -88,9 +91,11 @@ func (t *statusTable) stuck(now time.Time) (list []netip.Addr) {
 		waiting := !e.connectedAt.IsZero() && now.Sub(e.connectedAt) > t.cfg.OpenTimeout
 		if opening && now.Sub(e.since) > t.cfg.OpenTimeout || waiting {
 			e.since, e.connectedAt = now, time.Time{}
-			why := fmt.Sprintf("%s is connected but did not finish the OPEN exchange within %s", e.peerName(), t.cfg.OpenTimeout)
+			why := fmt.Sprintf("%s is connected but did not finish the OPEN exchange within %s", e.peerName(),
+				t.cfg.OpenTimeout)
 			if hops := e.session.TTLSecurity; hops != 0 {
-				why += fmt.Sprintf(": it may be more than %d hops away, or send with a TTL below 255 (ttlSecurity)", hops)
+				why += fmt.Sprintf(": it may be more than %d hops away, or send with a TTL below 255 (ttlSecurity)",
+					hops)
 			}
 			e.symptom(DirectionLocal, why, now)
 			t.refresh(addr, e, now)
@@ -173,7 +178,8 @@ func (s *Speaker) sendAgain(addr netip.Addr) {
 		err := run.srv.ListPeer(s.ctx, &api.ListPeerRequest{Address: addr.String()}, func(p *api.Peer) {
 			restarting = p.GetGracefulRestart().GetLocalRestarting()
 		})
-		if err != nil || restarting { // after a restart, everything is sent later, long after the session is established
+		// after a restart, everything is sent later, long after the session is established
+		if err != nil || restarting {
 			return
 		}
 		if err := s.reset(s.ctx, addr, ResetSoftOut); err != nil {

@@ -20,7 +20,8 @@ func TestSubnetOfTheNode(t *testing.T) {
 	h.must(os.Symlink(program, filepath.Join(h.dir, "bin", "host-local")))
 	h.conf["ipam"] = map[string]any{
 		"type": "host-local", "dataDir": filepath.Join(h.dir, "host-local"),
-		"ranges": []any{[]any{map[string]any{"subnet": "usePodCidr"}}, []any{map[string]any{"subnet": "usepodcidrIPv6"}}},
+		"ranges": []any{[]any{map[string]any{"subnet": "usePodCidr"}},
+			[]any{map[string]any{"subnet": "usepodcidrIPv6"}}},
 	}
 	p := h.pod("")
 	if err := p.add(); err == nil || !strings.Contains(err.Error(), "podCIDRs") {
@@ -33,7 +34,8 @@ func TestSubnetOfTheNode(t *testing.T) {
 	_, err = h.store.Update(context.Background(), o)
 	h.must(err)
 	p.mustAdd()
-	if a := p.addrs(); len(a) != 2 || !strings.HasPrefix(a[0].String(), "10.68.3.") || !strings.HasPrefix(a[1].String(), "fd68::") {
+	if a := p.addrs(); len(a) != 2 || !strings.HasPrefix(a[0].String(), "10.68.3.") ||
+		!strings.HasPrefix(a[1].String(), "fd68::") {
 		t.Errorf("addresses are %v", a)
 	}
 	h.must(p.check())
@@ -58,7 +60,8 @@ func TestOtherIPAMPluginIsExecuted(t *testing.T) {
 	if a := p.addrs(); len(a) != 1 || !strings.HasPrefix(a[0].String(), "10.67.0.") {
 		t.Errorf("addresses are %v", a)
 	}
-	if routes := h.ip("-n", p.ns, "route"); !strings.Contains(routes, "10.67.0.0/16 via 169.254.1.1") || strings.Contains(routes, "default") {
+	if routes := h.ip("-n", p.ns, "route"); !strings.Contains(routes, "10.67.0.0/16 via 169.254.1.1") ||
+		strings.Contains(routes, "default") {
 		t.Errorf("routes are\n%s", routes)
 	}
 	h.must(p.check())

@@ -40,7 +40,8 @@ func jsonEqual(t *testing.T, a, b any) bool {
 // direct is the plugin in this process, in the host's namespace.
 func (h *host) direct() *plugin {
 	return &plugin{
-		getenv: func(string) string { return "" }, stdout: &bytes.Buffer{}, stderr: &bytes.Buffer{}, now: time.Now, mtuFile: "/nonexistent",
+		getenv: func(string) string { return "" }, stdout: &bytes.Buffer{}, stderr: &bytes.Buffer{}, now: time.Now,
+		mtuFile: "/nonexistent",
 		open: func(context.Context, *cni.Config, func(string) string, *zap.Logger) (engine.Store, func(), error) {
 			return h.store, func() {}, nil
 		},
@@ -123,11 +124,14 @@ func TestErrorCodes(t *testing.T) {
 		code   uint
 		want   string
 	}{
-		"datastore away": {func(c map[string]any, _ *skel.CmdArgs) { c["etcd_endpoints"] = "http://127.0.0.1:1" }, 11, "127.0.0.1:1"},
+		"datastore away": {func(c map[string]any, _ *skel.CmdArgs) { c["etcd_endpoints"] = "http://127.0.0.1:1" }, 11,
+			"127.0.0.1:1"},
 		"no endpoints": {func(c map[string]any, _ *skel.CmdArgs) { delete(c, "etcd_endpoints") }, 11,
 			"start manxd, or set etcd_endpoints"},
-		"unknown datastore":   {func(c map[string]any, _ *skel.CmdArgs) { c["datastore_type"] = "zookeeper" }, 7, "datastore_type"},
-		"node name not known": {func(c map[string]any, _ *skel.CmdArgs) { c["nodename_file"] = "/nonexistent" }, 11, "manxd writes it"},
+		"unknown datastore": {func(c map[string]any, _ *skel.CmdArgs) { c["datastore_type"] = "zookeeper" }, 7,
+			"datastore_type"},
+		"node name not known": {func(c map[string]any, _ *skel.CmdArgs) { c["nodename_file"] = "/nonexistent" }, 11,
+			"manxd writes it"},
 		"negative MTU":        {func(c map[string]any, _ *skel.CmdArgs) { c["mtu"] = -1 }, 7, "mtu"},
 		"unknown device type": {func(c map[string]any, _ *skel.CmdArgs) { c["device_type"] = "tap" }, 7, "device_type"},
 		"no IPAM":             {func(c map[string]any, _ *skel.CmdArgs) { delete(c, "ipam") }, 7, "ipam.type"},
@@ -138,7 +142,9 @@ func TestErrorCodes(t *testing.T) {
 			c["policy"] = map[string]any{"type": "k8s"}
 			a.Args = "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0"
 		}, 7, "Kubernetes API"},
-		"unknown IPAM plugin": {func(c map[string]any, _ *skel.CmdArgs) { c["ipam"] = map[string]any{"type": "nosuch-ipam"} }, 999, "nosuch-ipam"},
+		"unknown IPAM plugin": {func(c map[string]any, _ *skel.CmdArgs) {
+			c["ipam"] = map[string]any{"type": "nosuch-ipam"}
+		}, 999, "nosuch-ipam"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h.t = t
@@ -226,7 +232,8 @@ func storeFaults(h *host, fails func(n, failing int) bool, after func(failing in
 		p := h.pod("")
 		s := &failingStore{Backend: h.store, fails: func(n int) bool { return fails(n, failing) }}
 		plugin := h.direct()
-		plugin.open = func(context.Context, *cni.Config, func(string) string, *zap.Logger) (engine.Store, func(), error) {
+		plugin.open = func(context.Context, *cni.Config, func(string) string, *zap.Logger) (engine.Store, func(),
+			error) {
 			return s, func() {}, nil
 		}
 		err := h.inside(func() error { return plugin.funcs(false).Add(p.cmdArgs()) })
@@ -241,20 +248,21 @@ func storeFaults(h *host, fails func(n, failing int) bool, after func(failing in
 func TestDatastoreFailsOnceDuringAdd(t *testing.T) {
 	h := newHost(t)
 	failures := 0
-	storeFaults(h, func(n, failing int) bool { return n == failing }, func(failing int, p *pod, plugin *plugin, err error) {
-		if err != nil {
-			failures++
-			var coded *types.Error
-			if !errors.As(err, &coded) || coded.Code != types.ErrTryAgainLater {
-				t.Errorf("operation %d: error is %#v, want code 11", failing, err)
+	storeFaults(h, func(n, failing int) bool { return n == failing },
+		func(failing int, p *pod, plugin *plugin, err error) {
+			if err != nil {
+				failures++
+				var coded *types.Error
+				if !errors.As(err, &coded) || coded.Code != types.ErrTryAgainLater {
+					t.Errorf("operation %d: error is %#v, want code 11", failing, err)
+				}
+			} else {
+				h.must(h.inside(func() error { return plugin.funcs(false).Del(p.cmdArgs()) }))
 			}
-		} else {
-			h.must(h.inside(func() error { return plugin.funcs(false).Del(p.cmdArgs()) }))
-		}
-		if left := h.leftovers(); left != "" {
-			t.Fatalf("operation %d: left behind:\n%s", failing, left)
-		}
-	})
+			if left := h.leftovers(); left != "" {
+				t.Fatalf("operation %d: left behind:\n%s", failing, left)
+			}
+		})
 	if failures < 8 {
 		t.Errorf("only %d operations made ADD fail", failures)
 	}
@@ -262,13 +270,14 @@ func TestDatastoreFailsOnceDuringAdd(t *testing.T) {
 
 func TestDatastoreGoesAwayDuringAdd(t *testing.T) {
 	h := newHost(t)
-	storeFaults(h, func(n, failing int) bool { return n >= failing }, func(failing int, p *pod, plugin *plugin, _ error) {
-		// The runtime calls DEL after a failed ADD, here once the datastore is back.
-		h.must(h.inside(func() error { return plugin.funcs(false).Del(p.cmdArgs()) }))
-		if left := h.leftovers(); left != "" {
-			t.Fatalf("operation %d: left behind:\n%s", failing, left)
-		}
-	})
+	storeFaults(h, func(n, failing int) bool { return n >= failing },
+		func(failing int, p *pod, plugin *plugin, _ error) {
+			// The runtime calls DEL after a failed ADD, here once the datastore is back.
+			h.must(h.inside(func() error { return plugin.funcs(false).Del(p.cmdArgs()) }))
+			if left := h.leftovers(); left != "" {
+				t.Fatalf("operation %d: left behind:\n%s", failing, left)
+			}
+		})
 }
 
 func TestDatastoreLocked(t *testing.T) {
@@ -290,7 +299,8 @@ func TestDatastoreLocked(t *testing.T) {
 	}
 	_, err := h.store.Delete(context.Background(), key, 0)
 	h.must(err)
-	if err := h.pod("").add(); err == nil || !strings.Contains(err.Error(), "ClusterInformation default does not exist") {
+	if err := h.pod("").add(); err == nil ||
+		!strings.Contains(err.Error(), "ClusterInformation default does not exist") {
 		t.Errorf("without ClusterInformation: %v", err)
 	}
 }

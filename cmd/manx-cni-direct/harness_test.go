@@ -44,7 +44,8 @@ func runWithCnitool(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	cnitool.path = filepath.Join(dir, "cnitool")
-	if out, err := exec.Command("go", "build", "-o", cnitool.path, "github.com/containernetworking/cni/cnitool").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", cnitool.path,
+		"github.com/containernetworking/cni/cnitool").CombinedOutput(); err != nil {
 		cnitool.err = fmt.Errorf("%w: %s", err, out)
 	}
 	return m.Run()

@@ -41,11 +41,13 @@ func installer(args []string, getenv func(string) string, out io.Writer) error {
 	fs.Usage = func() { fmt.Fprint(out, installUsage, fs.FlagUsages()) }
 	to := fs.StringSlice("to", split(getenv("MANX_CNI_BIN_DIR")), "folders for the plugins; empty: "+mountedBin+" and "+
 		mountedSecondBin+" where they are mounted, else "+ownBin+" [MANX_CNI_BIN_DIR]")
-	conf := fs.String("conf-dir", getenv("MANX_CNI_CONF_DIR"), "folder of network configurations, for uninstall; empty: "+
+	conf := fs.String("conf-dir", getenv("MANX_CNI_CONF_DIR"), "folder of network configurations, for "+
+		"uninstall; empty: "+
 		mountedConf+" if it is mounted, else "+ownConf+" [MANX_CNI_CONF_DIR]")
 	from := fs.String("from", filepath.Dir(self), "folder of manx-cni and manx-cni-direct")
 	others := fs.String("others", ownBin, "folder of further plugins of this image")
-	skip := fs.StringSlice("skip", split(getenv("SKIP_CNI_BINARIES")), "names that are not installed [SKIP_CNI_BINARIES]")
+	skip := fs.StringSlice("skip", split(getenv("SKIP_CNI_BINARIES")),
+		"names that are not installed [SKIP_CNI_BINARIES]")
 	update := fs.Bool("update", boolean(getenv("UPDATE_CNI_BINARIES"), true),
 		"replace plugins that are there with another content [UPDATE_CNI_BINARIES]")
 	away := fs.Bool("remove", false, "of install: do what uninstall does")

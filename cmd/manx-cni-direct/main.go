@@ -62,7 +62,8 @@ type plugin struct {
 	mtuFile string
 	now     func() time.Time
 	// open connects to the datastore of a configuration.
-	open func(ctx context.Context, c *cni.Config, getenv func(string) string, log *zap.Logger) (engine.Store, func(), error)
+	open func(ctx context.Context, c *cni.Config, getenv func(string) string, log *zap.Logger) (engine.Store, func(),
+		error)
 	// beforeStep is called before each step of an ADD; an error fails the step. Tests use it, nil does nothing.
 	beforeStep func(step string) error
 }

@@ -39,7 +39,9 @@ func settings(c *cni.Config, getenv func(string) string) connect.Settings {
 }
 
 // openDatastore connects to the datastore of a network configuration.
-func openDatastore(ctx context.Context, c *cni.Config, getenv func(string) string, log *zap.Logger) (engine.Store, func(), error) {
+func openDatastore(
+	ctx context.Context, c *cni.Config, getenv func(string) string, log *zap.Logger,
+) (engine.Store, func(), error) {
 	s := settings(c, getenv)
 	s.Warn = func(text string) { log.Warn("datastore: " + text) }
 	store, err := connect.Open(ctx, s, zap.NewNop())

@@ -51,10 +51,12 @@ func TestResultHasBothInterfacesAndHostAddresses(t *testing.T) {
 	}
 	hostSide, podSide, ip := p.result.Interfaces[0], p.result.Interfaces[1], p.result.IPs[0]
 	mac := strings.Fields(h.ip("-n", p.ns, "-br", "link", "show", "eth0"))[2]
-	if hostSide.Name != "cali"+p.id[:11] || podSide.Name != "eth0" || podSide.Mac != mac || podSide.Mtu != 1440 || podSide.Sandbox != p.path() {
+	if hostSide.Name != "cali"+p.id[:11] || podSide.Name != "eth0" || podSide.Mac != mac || podSide.Mtu != 1440 ||
+		podSide.Sandbox != p.path() {
 		t.Errorf("interfaces are %v and %v, the pod's MAC is %s", hostSide, podSide, mac)
 	}
-	if ip.Interface == nil || *ip.Interface != 1 || ip.Address.String() != "10.65.0.0/24" && !strings.HasSuffix(ip.Address.String(), "/32") || ip.Gateway != nil {
+	if ip.Interface == nil || *ip.Interface != 1 || ip.Address.String() != "10.65.0.0/24" &&
+		!strings.HasSuffix(ip.Address.String(), "/32") || ip.Gateway != nil {
 		t.Errorf("address is %v", ip)
 	}
 	if r := p.result.Routes; len(r) != 1 || !strings.HasSuffix(r[0].Dst.String(), "/26") {
@@ -72,7 +74,8 @@ func TestEndpointAndProfileAreWritten(t *testing.T) {
 	}
 	want := model.WorkloadEndpointSpec{
 		Orchestrator: "cni", Node: "node-1", ContainerID: p.id, Endpoint: "eth0", InterfaceName: "cali" + p.id[:11],
-		MAC: p.result.Interfaces[1].Mac, IPNetworks: []string{p.addrs()[0].String() + "/32"}, Profiles: []string{network},
+		MAC: p.result.Interfaces[1].Mac, IPNetworks: []string{p.addrs()[0].String() + "/32"},
+		Profiles: []string{network},
 	}
 	if !jsonEqual(t, e.Spec, want) {
 		t.Errorf("spec is %+v, want %+v", e.Spec, want)
@@ -83,7 +86,8 @@ func TestEndpointAndProfileAreWritten(t *testing.T) {
 	o, err := h.store.Get(context.Background(), model.ResourceKey(model.KindProfile, network))
 	h.must(err)
 	spec := o.Value.(*v3.Profile).Spec
-	if len(spec.Ingress) != 1 || spec.Ingress[0].Source.Selector != "has(net1)" || len(spec.Egress) != 1 || spec.LabelsToApply[network] != "" {
+	if len(spec.Ingress) != 1 || spec.Ingress[0].Source.Selector != "has(net1)" || len(spec.Egress) != 1 ||
+		spec.LabelsToApply[network] != "" {
 		t.Errorf("profile is %+v", spec)
 	}
 }
@@ -97,12 +101,14 @@ func TestKubernetesPodFromArguments(t *testing.T) {
 	}
 	o, err := h.store.Get(context.Background(), model.ResourceKey(model.KindProfile, network))
 	h.must(err)
-	if spec := o.Value.(*v3.Profile).Spec; !jsonEqual(t, spec.Ingress, []v3.Rule{{Action: v3.Allow}}) || !jsonEqual(t, spec.Egress, []v3.Rule{{Action: v3.Allow}}) {
+	if spec := o.Value.(*v3.Profile).Spec; !jsonEqual(t, spec.Ingress, []v3.Rule{{Action: v3.Allow}}) ||
+		!jsonEqual(t, spec.Egress, []v3.Rule{{Action: v3.Allow}}) {
 		t.Errorf("profile is %+v, but who may reach a pod is not limited to a network", spec)
 	}
 	a, err := ipam.New(h.store, nil, nil).GetAssignmentAttributes(context.Background(), p.addrs()[0])
 	h.must(err)
-	if a.Handle != network+"."+p.id || a.Attrs["pod"] != "web-0" || a.Attrs["namespace"] != "shop" || a.Attrs["node"] != "node-1" ||
+	if a.Handle != network+"."+p.id || a.Attrs["pod"] != "web-0" || a.Attrs["namespace"] != "shop" ||
+		a.Attrs["node"] != "node-1" ||
 		!strings.HasSuffix(a.Attrs["timestamp"], " +0000 UTC") {
 		t.Errorf("assignment is %+v", a)
 	}
@@ -128,7 +134,8 @@ func TestAddTwiceKeepsTheAddress(t *testing.T) {
 		first, mac := p.addrs(), p.result.Interfaces[1].Mac
 		p.mustAdd()
 		if !slices.Equal(first, p.addrs()) || p.result.Interfaces[1].Mac != mac {
-			t.Errorf("%q: second ADD gave %v on %s, the first %v on %s", args, p.addrs(), p.result.Interfaces[1].Mac, first, mac)
+			t.Errorf("%q: second ADD gave %v on %s, the first %v on %s", args, p.addrs(), p.result.Interfaces[1].Mac,
+				first, mac)
 		}
 		h.ip("-n", p.ns, "addr", "flush", "dev", "eth0") // a repeated ADD repairs
 		p.mustAdd()
@@ -154,8 +161,9 @@ func TestWantedAddressAndPools(t *testing.T) {
 		"pool by CIDR":           {ipam: map[string]any{"ipv4_pools": []string{"10.66.0.0/24"}}, in: "10.66.0.0/24"},
 		"unknown pool":           {ipam: map[string]any{"ipv4_pools": []string{"nosuch"}}, err: "nosuch"},
 		"pool of another family": {ipam: map[string]any{"ipv4_pools": []string{"pool6"}}, err: "IPv4"},
-		"IPv6 only":              {ipam: map[string]any{"assign_ipv4": "false", "assign_ipv6": "true"}, in: "fd65::/112"},
-		"no family":              {ipam: map[string]any{"assign_ipv4": "false"}, err: "no address"},
+		"IPv6 only": {ipam: map[string]any{"assign_ipv4": "false", "assign_ipv6": "true"},
+			in: "fd65::/112"},
+		"no family": {ipam: map[string]any{"assign_ipv4": "false"}, err: "no address"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h.t = t

@@ -48,7 +48,8 @@ func (p *pod) path() string { return "/run/netns/" + p.ns }
 // configure writes the network configuration.
 func (h *host) configure() {
 	h.t.Helper()
-	conf, err := json.Marshal(map[string]any{"cniVersion": h.conf["cniVersion"], "name": network, "plugins": []any{h.conf}})
+	conf, err := json.Marshal(map[string]any{"cniVersion": h.conf["cniVersion"], "name": network,
+		"plugins": []any{h.conf}})
 	h.must(err)
 	h.write("net.d/10-manx.conflist", string(conf))
 }
@@ -63,7 +64,8 @@ func (p *pod) tool(verb string) (string, error) {
 // run runs cnitool in the host's namespace.
 func (p *pod) run(verb string) (string, error) {
 	cmd := exec.Command("nsenter", "--net=/run/netns/"+p.name, cnitool.path, verb, network, p.path())
-	cmd.Env = append(os.Environ(), "NETCONFPATH="+filepath.Join(p.dir, "net.d"), "CNI_PATH="+filepath.Join(p.dir, "bin"), "CNI_ARGS="+p.args)
+	cmd.Env = append(os.Environ(), "NETCONFPATH="+filepath.Join(p.dir, "net.d"),
+		"CNI_PATH="+filepath.Join(p.dir, "bin"), "CNI_ARGS="+p.args)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
@@ -111,7 +113,8 @@ func (p *pod) ping(to string) error {
 // endpoint is the stored WorkloadEndpoint of that name, nil if there is none.
 func (h *host) endpoint(namespace, name string) *model.WorkloadEndpoint {
 	h.t.Helper()
-	o, err := h.store.Get(context.Background(), model.Key{Kind: model.KindWorkloadEndpoint, Namespace: namespace, Name: name})
+	o, err := h.store.Get(context.Background(), model.Key{Kind: model.KindWorkloadEndpoint, Namespace: namespace,
+		Name: name})
 	if errors.Is(err, model.ErrNotFound) {
 		return nil
 	}

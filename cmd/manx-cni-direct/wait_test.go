@@ -27,7 +27,9 @@ type daemon struct {
 	reports []*manxv1.ReportPolicyWaitRequest
 }
 
-func (d *daemon) ReportPolicyWait(_ context.Context, r *manxv1.ReportPolicyWaitRequest) (*manxv1.ReportPolicyWaitResponse, error) {
+func (d *daemon) ReportPolicyWait(
+	_ context.Context, r *manxv1.ReportPolicyWaitRequest,
+) (*manxv1.ReportPolicyWaitResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.reports = append(d.reports, r)
@@ -119,7 +121,8 @@ func TestAddReturnsOnceTheAgentIsDone(t *testing.T) {
 	if written.IsZero() || returned.Before(written) {
 		t.Errorf("ADD returned at %s, the agent was done at %s", returned, written)
 	}
-	if r := d.take(); len(r) != 1 || r[0].TimedOut || r[0].Endpoint != "shop/node--1-k8s-web--0-eth0" || r[0].WaitedMs < 50 {
+	if r := d.take(); len(r) != 1 || r[0].TimedOut || r[0].Endpoint != "shop/node--1-k8s-web--0-eth0" ||
+		r[0].WaitedMs < 50 {
 		t.Errorf("reports are %v", r)
 	}
 
@@ -164,7 +167,8 @@ func TestAnAgentThatSaysNothingDoesNotFailAdd(t *testing.T) {
 	if r := d.take(); len(r) != 1 || !r[0].TimedOut || r[0].WaitedMs < 1000 {
 		t.Errorf("reports are %v", r)
 	}
-	if content, _ := os.ReadFile(log); !strings.Contains(string(content), `"level":"warn"`) || !strings.Contains(string(content), "policy and routes are not in the kernel yet") {
+	if content, _ := os.ReadFile(log); !strings.Contains(string(content), `"level":"warn"`) ||
+		!strings.Contains(string(content), "policy and routes are not in the kernel yet") {
 		t.Errorf("there is no warning: %s", content)
 	}
 	h.must(p.del())

@@ -24,7 +24,8 @@ type etcdFlags struct {
 }
 
 func (e *etcdFlags) add(f *pflag.FlagSet) {
-	f.StringVarP(&e.config, "config", "c", connect.DefaultFile, "file that says how to reach the datastore, as for calicoctl")
+	f.StringVarP(&e.config, "config", "c", connect.DefaultFile, "file that says how to reach the datastore, as "+
+		"for calicoctl")
 	f.StringVar(&e.endpoints, "etcd-endpoints", "",
 		"etcd endpoints, separated by commas (ETCD_ENDPOINTS; default: the datastore of the local manxd)")
 	f.StringVar(&e.overrides.CAFile, "etcd-ca-cert-file", "", "CA certificate of etcd (ETCD_CA_CERT_FILE)")
@@ -38,7 +39,8 @@ func (e *etcdFlags) add(f *pflag.FlagSet) {
 		"file that holds the password for etcd (ETCD_PASSWORD_FILE)")
 	f.StringVar(&e.kube.Kubeconfig, "kubeconfig", "",
 		"kubeconfig of the cluster whose Kubernetes API is the datastore (KUBECONFIG, with DATASTORE_TYPE=kubernetes)")
-	f.StringVar(&e.kube.Context, "context", "", "context of the kubeconfig, if not its current one (K8S_CURRENT_CONTEXT)")
+	f.StringVar(&e.kube.Context, "context", "", "context of the kubeconfig, if not its current one "+
+		"(K8S_CURRENT_CONTEXT)")
 }
 
 // open connects to the datastore: that of the flags, of the configuration file or else of the environment, or that of

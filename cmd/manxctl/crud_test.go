@@ -71,7 +71,8 @@ func TestApplyCreatesConfiguresAndLeavesAlone(t *testing.T) {
 	if after.Spec.ASNumber != 64513 || string(after.Spec.FromTheFuture) != `{"deep":[1]}` {
 		t.Errorf("stored is %s", now.Kvs[0].Value)
 	}
-	if after.Metadata.UID == "" || after.Metadata.UID != before.Metadata.UID || after.Metadata.CreationTimestamp != before.Metadata.CreationTimestamp {
+	if after.Metadata.UID == "" || after.Metadata.UID != before.Metadata.UID ||
+		after.Metadata.CreationTimestamp != before.Metadata.CreationTimestamp {
 		t.Errorf("identity went from %+v to %+v", before.Metadata, after.Metadata)
 	}
 	if a := after.Metadata.Annotations; a["projectcalico.org/x"] != "kept" || a["mine"] != "" {
@@ -105,7 +106,8 @@ func TestGetInEveryFormat(t *testing.T) {
 	s.mustPipe(peer, "create", "-f", "-")
 	s.run("get", "bgppeer").want(t, 0, "NAME    PEERIP      NODE       ASN\ntor-1   192.0.2.1   (global)   64512\n")
 	s.run("get", "bgpp", "tor-1", "--no-headers").want(t, 0, "tor-1   192.0.2.1   (global)   64512\n")
-	s.run("get", "BGPPeers", "--show-labels", "--no-headers").want(t, 0, "tor-1   192.0.2.1   (global)   64512   rack=a\n")
+	s.run("get", "BGPPeers", "--show-labels", "--no-headers").want(t, 0,
+		"tor-1   192.0.2.1   (global)   64512   rack=a\n")
 	s.run("get", "bgppeers", "-o", "name").want(t, 0, "bgppeer/tor-1\n")
 	s.run("get", "bgppeer/tor-1", "-o", "name").want(t, 0, "bgppeer/tor-1\n")
 	s.run("get", "bgppeers", "-l", "rack=b").want(t, 0, "", "No bgppeers found.")
@@ -114,10 +116,12 @@ func TestGetInEveryFormat(t *testing.T) {
 	s.run("get", "bgppeers", "-o", "xml").want(t, 2, "", `"xml"`, "use one of table, wide, yaml, json, name")
 
 	one := s.must("get", "bgppeer", "tor-1", "-o", "json")
-	if !strings.HasPrefix(one, "{\n  \"kind\": \"BGPPeer\",\n  \"apiVersion\": \"projectcalico.org/v3\",\n  \"metadata\": {\n    \"name\": \"tor-1\",") {
+	if !strings.HasPrefix(one, "{\n  \"kind\": \"BGPPeer\",\n  \"apiVersion\": \"projectcalico.org/v3\",\n"+
+		"  \"metadata\": {\n    \"name\": \"tor-1\",") {
 		t.Errorf("one object as JSON:\n%s", one)
 	}
-	if list := s.must("get", "bgppeers", "-o", "yaml"); !strings.HasPrefix(list, "apiVersion: projectcalico.org/v3\nitems:\n- apiVersion:") ||
+	if list := s.must("get", "bgppeers", "-o", "yaml"); !strings.HasPrefix(list,
+		"apiVersion: projectcalico.org/v3\nitems:\n- apiVersion:") ||
 		!strings.Contains(list, "\nkind: BGPPeerList\n") {
 		t.Errorf("a list as YAML:\n%s", list)
 	}
@@ -134,7 +138,8 @@ func TestUnknownKindAndBadUsage(t *testing.T) {
 	s, _ := newShell(t)
 	s.run("get", "nodes/").want(t, 2, "", `Error: "nodes/": want KIND/NAME`)
 	s.run("get", "node/a", "b").want(t, 2, "", `Error: "b": want KIND/NAME`)
-	s.run("get", "pigeons").want(t, 2, "", `kind "pigeons" is not known. The kinds are: bgpconfigurations,`, "See 'manxctl get --help'.")
+	s.run("get", "pigeons").want(t, 2, "", `kind "pigeons" is not known. The kinds are: bgpconfigurations,`,
+		"See 'manxctl get --help'.")
 	s.run("get").want(t, 2, "", "name a kind")
 	s.run("get", "node", "a", "-n", "x").want(t, 2, "", "Node is not namespaced")
 	s.run("get", "nodes", "-A").want(t, 2, "", "Node is not namespaced")
@@ -161,14 +166,17 @@ func TestNamespaces(t *testing.T) {
 		"default     db-0       node-1   10.0.0.1/32   cali1\nshop        web-1      node-1   10.0.0.1/32   cali1\n")
 	s.run("get", "wep", "-A", "x").want(t, 2, "", "use -n instead of -A")
 	s.pipe(shop, "apply", "-n", "other", "-f", "-").want(t, 1, "", `metadata.namespace is "shop", but -n says "other"`)
-	s.run("delete", "wep", "node--1-k8s-web--1-eth0").want(t, 1, "", "WorkloadEndpoint default/node--1-k8s-web--1-eth0: does not exist")
-	s.run("delete", "wep", "node--1-k8s-web--1-eth0", "-n", "shop").want(t, 0, "workloadendpoint/node--1-k8s-web--1-eth0 deleted\n")
+	s.run("delete", "wep", "node--1-k8s-web--1-eth0").want(t, 1, "",
+		"WorkloadEndpoint default/node--1-k8s-web--1-eth0: does not exist")
+	s.run("delete", "wep", "node--1-k8s-web--1-eth0", "-n", "shop").want(t, 0,
+		"workloadendpoint/node--1-k8s-web--1-eth0 deleted\n")
 }
 
 func TestDeleteGoesOnAndConfirmsEach(t *testing.T) {
 	s, _ := newShell(t)
 	s.mustPipe(peer, "create", "-f", "-")
-	s.run("delete", "bgppeer", "nobody", "tor-1").want(t, 1, "bgppeer/tor-1 deleted\n", "delete BGPPeer nobody: does not exist")
+	s.run("delete", "bgppeer", "nobody", "tor-1").want(t, 1, "bgppeer/tor-1 deleted\n",
+		"delete BGPPeer nobody: does not exist")
 	s.run("delete", "bgppeer", "nobody", "--ignore-not-found").want(t, 0, "")
 	s.run("delete", "node", "nobody").want(t, 1, "", "Error: delete Node nobody: does not exist")
 	s.run("delete", "node", "nobody", "--ignore-not-found").want(t, 0, "")
@@ -185,8 +193,10 @@ func TestFilesFoldersAndManyDocuments(t *testing.T) {
 	write(t, dir, "notes.txt", "not a resource")
 	write(t, dir, "deeper/c.yml", strings.Replace(peer, "tor-1", "tor-4", 1))
 	s.run("apply", "-f", dir).want(t, 0, "bgppeer/tor-3 created\nbgppeer/tor-1 created\nbgppeer/tor-2 created\n")
-	s.run("apply", "-R", "-f", dir).want(t, 0, "bgppeer/tor-3 unchanged\nbgppeer/tor-1 unchanged\nbgppeer/tor-2 unchanged\nbgppeer/tor-4 created\n")
-	s.run("get", "-f", filepath.Join(dir, "a.json"), "--no-headers").want(t, 0, "tor-3   192.0.2.3   (global)   65541\n")
+	s.run("apply", "-R", "-f", dir).want(t, 0, "bgppeer/tor-3 unchanged\nbgppeer/tor-1 unchanged\n"+
+		"bgppeer/tor-2 unchanged\nbgppeer/tor-4 created\n")
+	s.run("get", "-f", filepath.Join(dir, "a.json"), "--no-headers").want(t, 0,
+		"tor-3   192.0.2.3   (global)   65541\n")
 	s.run("apply", "-f", filepath.Join(dir, "nowhere.yaml")).want(t, 1, "", "no such file")
 	s.run("apply", "-f", t.TempDir()).want(t, 1, "", "no file in it ends in .yaml, .yml or .json")
 }
@@ -194,7 +204,8 @@ func TestFilesFoldersAndManyDocuments(t *testing.T) {
 // The documents that Calico's own test input consists of must be accepted as they are.
 func TestCalicoctlFilesAreAccepted(t *testing.T) {
 	s, _ := newShell(t)
-	for _, f := range []string{"01-ippools", "02-bgpconfigurations", "03-bgpfilters", "04-bgppeers", "05-nodes-extra", "07-kubecontrollers", "08-small-kinds", "09-networkpolicies",
+	for _, f := range []string{"01-ippools", "02-bgpconfigurations", "03-bgpfilters", "04-bgppeers", "05-nodes-extra",
+		"07-kubecontrollers", "08-small-kinds", "09-networkpolicies",
 		"10-globalnetworkpolicies", "11-staged", "12-workloadendpoints"} {
 		for l := range strings.Lines(s.must("apply", "-f", "testdata/input/"+f+".yaml")) {
 			if !strings.HasSuffix(l, " created\n") {
@@ -245,17 +256,20 @@ kind: BGPPeer
 func TestOneRefusedObjectDoesNotBlockTheOthers(t *testing.T) {
 	s, _ := newShell(t)
 	invalid := strings.NewReplacer("tor-1", "tor-2", "192.0.2.1", "not-an-address").Replace(peer)
-	s.pipe(invalid+"---\n"+peer, "apply", "-f", "-").want(t, 1, "bgppeer/tor-1 created\n", "standard input: ", "BGPPeer tor-2", "spec.peerIP", "not-an-address")
+	s.pipe(invalid+"---\n"+peer, "apply", "-f", "-").want(t, 1, "bgppeer/tor-1 created\n", "standard input: ",
+		"BGPPeer tor-2", "spec.peerIP", "not-an-address")
 }
 
 func TestPoolsMustNotOverlap(t *testing.T) {
 	s, _ := newShell(t)
 	pool := func(name, cidr string) string {
-		return "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: " + name + "}\nspec: {cidr: " + cidr + "}\n"
+		return "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: " + name + "}\nspec: {cidr: " + cidr +
+			"}\n"
 	}
 	s.mustPipe(pool("a", "10.1.0.0/16"), "create", "-f", "-")
 	for _, verb := range []string{"create", "apply"} {
-		s.pipe(pool("b", "10.1.128.0/20"), verb, "-f", "-").want(t, 1, "", "IPPool b is invalid: spec.cidr", "overlaps IPPool a, which is 10.1.0.0/16")
+		s.pipe(pool("b", "10.1.128.0/20"), verb, "-f", "-").want(t, 1, "", "IPPool b is invalid: spec.cidr",
+			"overlaps IPPool a, which is 10.1.0.0/16")
 	}
 	s.pipe(pool("b", "10.2.0.0/16"), "create", "-f", "-").want(t, 0, "ippool/b created\n")
 	s.pipe(pool("a", "10.1.0.0/16")+"  # the same again\n", "apply", "-f", "-").want(t, 0, "ippool/a unchanged\n")
@@ -265,24 +279,29 @@ func TestPeersNeedTheFiltersThatTheyName(t *testing.T) {
 	s, _ := newShell(t)
 	filter := "apiVersion: projectcalico.org/v3\nkind: BGPFilter\nmetadata: {name: out}\n"
 	filtered := func(as string) string {
-		return "apiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: f}\nspec: {peerIP: 192.0.2.7, asNumber: " + as + ", filters: [out]}\n"
+		return "apiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: f}\n" +
+			"spec: {peerIP: 192.0.2.7, asNumber: " + as + ", filters: [out]}\n"
 	}
 	for _, verb := range []string{"create", "apply"} {
-		s.pipe(filtered("64512"), verb, "-f", "-").want(t, 1, "", `BGPPeer f is invalid: spec.filters[0] = "out": must be a BGPFilter that exists`)
+		s.pipe(filtered("64512"), verb, "-f", "-").want(t, 1, "",
+			`BGPPeer f is invalid: spec.filters[0] = "out": must be a BGPFilter that exists`)
 	}
-	s.pipe(filter+"---\n"+filtered("64512"), "apply", "-f", "-").want(t, 0, "bgpfilter/out created\nbgppeer/f created\n")
+	s.pipe(filter+"---\n"+filtered("64512"), "apply", "-f", "-").want(t, 0,
+		"bgpfilter/out created\nbgppeer/f created\n")
 	s.must("delete", "bgpfilter", "out")
 	s.pipe(filtered("64512"), "apply", "-f", "-").want(t, 0, "bgppeer/f unchanged\n")
 	for _, verb := range []string{"replace", "apply"} {
 		s.pipe(filtered("64513"), verb, "-f", "-").want(t, 1, "", `spec.filters[0] = "out"`)
 	}
-	s.pipe(strings.Replace(filtered("64513"), ", filters: [out]", "", 1), "apply", "-f", "-").want(t, 0, "bgppeer/f configured\n")
+	s.pipe(strings.Replace(filtered("64513"), ", filters: [out]", "", 1), "apply", "-f", "-").want(t, 0,
+		"bgppeer/f configured\n")
 }
 
 func TestWhatIsStoredButCannotBeUsedIsShown(t *testing.T) {
 	s, server := newShell(t)
 	s.mustPipe(peer, "create", "-f", "-")
-	if _, err := server.Client(t).Put(context.Background(), strings.Replace(peerPath, "tor-1", "broken", 1), `{"kind":"BGPP`); err != nil {
+	if _, err := server.Client(t).Put(context.Background(), strings.Replace(peerPath, "tor-1", "broken", 1),
+		`{"kind":"BGPP`); err != nil {
 		t.Fatal(err)
 	}
 	s.run("get", "bgppeers", "--no-headers").want(t, 0, "broken\ntor-1    192.0.2.1   (global)   64512\n",
@@ -303,11 +322,14 @@ func TestConnectionFromCalicoctlsFile(t *testing.T) {
 	_, server := newShell(t)
 	s := shell{t: t, env: []string{"ETCD_ENDPOINTS=http://127.0.0.1:1"}} // a file goes before the environment
 	dir := t.TempDir()
-	file := write(t, dir, "calicoctl.cfg", "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata:\nspec:\n  datastoreType: etcdv3\n  etcdEndpoints: "+server.Endpoint+"\n")
+	file := write(t, dir, "calicoctl.cfg", "apiVersion: projectcalico.org/v3\n"+
+		"kind: CalicoAPIConfig\nmetadata:\nspec:\n  datastoreType: etcdv3\n  etcdEndpoints: "+server.Endpoint+"\n")
 	s.run("get", "nodes", "-c", file).want(t, 0, "", "No nodes found.")
-	bad := write(t, dir, "bad.cfg", "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nspec:\n  etcdEndpoint: x\n")
+	bad := write(t, dir, "bad.cfg", "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nspec:\n"+
+		"  etcdEndpoint: x\n")
 	s.run("get", "nodes", "-c", bad).want(t, 1, "", bad, `unknown field "etcdEndpoint"`)
-	kube := write(t, dir, "kube.cfg", "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nspec:\n  datastoreType: kubernetes\n")
+	kube := write(t, dir, "kube.cfg", "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nspec:\n"+
+		"  datastoreType: kubernetes\n")
 	s.run("get", "nodes", "-c", kube).want(t, 1, "", `no Kubernetes API is known`)
 	s.run("get", "nodes", "-c", filepath.Join(dir, "missing.cfg")).want(t, 1, "", "missing.cfg: no such file")
 }
@@ -336,9 +358,11 @@ func write(t *testing.T, dir, name, text string) string {
 
 func TestWhatBelongsToKubernetesIsRefused(t *testing.T) {
 	s, _ := newShell(t)
-	const service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {type: ClusterIP, clusterIP: 10.96.0.7, ports: [{port: 80}]}\n"
+	const service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\n" +
+		"spec: {type: ClusterIP, clusterIP: 10.96.0.7, ports: [{port: 80}]}\n"
 	for _, verb := range []string{"apply", "create", "replace"} {
-		s.pipe(peer+service, verb, "-f", "-").want(t, 1, "", "Service shop/web: belongs to Kubernetes and is not kept in Calico's datastore: use kubectl")
+		s.pipe(peer+service, verb, "-f", "-").want(t, 1, "", "Service shop/web: belongs to Kubernetes and is not "+
+			"kept in Calico's datastore: use kubectl")
 	}
 	s.run("get", "bgppeer", "tor-1").want(t, 1, "", "does not exist") // nothing was written
 	s.run("get", "svc", "web").want(t, 2, "", `kind "svc" belongs to Kubernetes`)

@@ -39,7 +39,9 @@ func (c *cli) daemon(ctx context.Context, ask func(context.Context, manxv1.ManxC
 }
 
 // daemonFor is daemon with another limit of time; 0 is none.
-func (c *cli) daemonFor(ctx context.Context, limit time.Duration, ask func(context.Context, manxv1.ManxClient) error) error {
+func (c *cli) daemonFor(
+	ctx context.Context, limit time.Duration, ask func(context.Context, manxv1.ManxClient) error,
+) error {
 	return c.call(ctx, limit, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		return ask(ctx, manxv1.NewManxClient(conn))
 	})

@@ -70,7 +70,9 @@ func (d *playedDaemon) change(f func()) {
 }
 
 // answer answers with a copy: what it is a copy of may change before it is sent.
-func (d *playedDaemon) answer(ctx context.Context, r any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+func (d *playedDaemon) answer(
+	ctx context.Context, r any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
+) (any, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	answer, err := handle(ctx, r)
@@ -96,19 +98,25 @@ func (d *playedDaemon) ListPeers(_ context.Context, r *manxv1.ListPeersRequest) 
 		}
 	}
 	if r.GetRequestedBy() == "BGPPeer/tor-1" || r.GetRequestedBy() == "BGPPeer/tor-9" {
-		found.Conflicts = []*manxv1.PeerConflict{{Address: "192.0.2.1", Kept: "BGPPeer/tor-1", Dropped: []string{"BGPPeer/tor-9"}, Reason: "both want AS numbers of their own for one address"}}
+		found.Conflicts = []*manxv1.PeerConflict{
+			{Address: "192.0.2.1", Kept: "BGPPeer/tor-1", Dropped: []string{"BGPPeer/tor-9"},
+				Reason: "both want AS numbers of their own for one address"}}
 	}
 	return found, nil
 }
 
-func (d *playedDaemon) ListPeerRoutes(_ context.Context, r *manxv1.ListPeerRoutesRequest) (*manxv1.ListPeerRoutesResponse, error) {
+func (d *playedDaemon) ListPeerRoutes(
+	_ context.Context, r *manxv1.ListPeerRoutesRequest,
+) (*manxv1.ListPeerRoutesResponse, error) {
 	d.askedPeer <- r
 	if r.GetPeer() == "nothing" {
 		return &manxv1.ListPeerRoutesResponse{}, nil
 	}
 	return &manxv1.ListPeerRoutesResponse{Routes: []*manxv1.PeerRoute{
-		{Prefix: "10.65.1.0/26", Peer: "10.0.0.2", Direction: "in", Accepted: true, Rule: "default: no filter", NextHop: "10.0.0.2", Origin: "IGP", LocalPref: proto.Uint32(2147482623)},
-		{Prefix: "172.16.0.0/12", Peer: "10.0.0.2", Direction: "in", Rule: "BGPFilter/f1 importV4[0]", NextHop: "10.0.0.2", Origin: "Incomplete", AsPath: []uint32{65001, 65002},
+		{Prefix: "10.65.1.0/26", Peer: "10.0.0.2", Direction: "in", Accepted: true, Rule: "default: no filter",
+			NextHop: "10.0.0.2", Origin: "IGP", LocalPref: proto.Uint32(2147482623)},
+		{Prefix: "172.16.0.0/12", Peer: "10.0.0.2", Direction: "in", Rule: "BGPFilter/f1 importV4[0]",
+			NextHop: "10.0.0.2", Origin: "Incomplete", AsPath: []uint32{65001, 65002},
 			Med: proto.Uint32(0), Communities: []string{"65001:7"}, LargeCommunities: []string{"65001:1:2"}},
 	}}, nil
 }
@@ -131,16 +139,21 @@ func (d *playedDaemon) ListRoutes(_ context.Context, r *manxv1.ListRoutesRequest
 	if d.many > 0 {
 		many := &manxv1.ListRoutesResponse{}
 		for range d.many {
-			many.Routes = append(many.Routes, &manxv1.Route{Prefix: "10.65.0.1/32", Phase: "applied", Desired: "10.65.0.1/32 via 10.0.0.1 dev eth0 proto bird metric 1024"})
+			many.Routes = append(many.Routes, &manxv1.Route{Prefix: "10.65.0.1/32", Phase: "applied",
+				Desired: "10.65.0.1/32 via 10.0.0.1 dev eth0 proto bird metric 1024"})
 		}
 		return many, nil
 	}
 	return &manxv1.ListRoutesResponse{Routes: []*manxv1.Route{
-		{Prefix: "10.65.0.0/26", Source: "block", Desired: "blackhole 10.65.0.0/26 proto bird", Actual: []string{"blackhole 10.65.0.0/26 proto bird"}, Phase: "applied"},
-		{Prefix: "10.65.0.1/32", Source: "workload", Endpoint: "shop/web", Desired: "10.65.0.1/32 dev cali1 proto 80 scope link metric 1024",
-			Actual: []string{"10.65.0.1/32 dev cali9 proto 80 scope link metric 1024"}, Phase: "failed", Reason: "change route: operation not permitted"},
+		{Prefix: "10.65.0.0/26", Source: "block", Desired: "blackhole 10.65.0.0/26 proto bird",
+			Actual: []string{"blackhole 10.65.0.0/26 proto bird"}, Phase: "applied"},
+		{Prefix: "10.65.0.1/32", Source: "workload", Endpoint: "shop/web",
+			Desired: "10.65.0.1/32 dev cali1 proto 80 scope link metric 1024",
+			Actual:  []string{"10.65.0.1/32 dev cali9 proto 80 scope link metric 1024"}, Phase: "failed",
+			Reason: "change route: operation not permitted"},
 		{Prefix: "10.65.1.0/26", Source: "bgp", Phase: "blocked", Reason: "next hop 10.9.9.9 cannot be reached"},
-		{Prefix: "10.65.2.0/26", Actual: []string{"10.65.2.0/26 via 10.0.0.9 dev eth0 proto bird"}, Phase: "leftover", Reason: "left by an earlier run"},
+		{Prefix: "10.65.2.0/26", Actual: []string{"10.65.2.0/26 via 10.0.0.9 dev eth0 proto bird"}, Phase: "leftover",
+			Reason: "left by an earlier run"},
 	}}, nil
 }
 
@@ -152,7 +165,8 @@ func (d *playedDaemon) Watch(_ *manxv1.WatchRequest, stream grpc.ServerStreaming
 	for _, e := range []*manxv1.WatchResponse{
 		{Event: &manxv1.WatchResponse_Peer{Peer: peer}},
 		{Event: &manxv1.WatchResponse_Synced{Synced: true}},
-		{Event: &manxv1.WatchResponse_Route{Route: &manxv1.Route{Prefix: "10.65.1.0/26", Phase: "blocked", Reason: "next hop 10.9.9.9 cannot be reached"}}},
+		{Event: &manxv1.WatchResponse_Route{Route: &manxv1.Route{Prefix: "10.65.1.0/26", Phase: "blocked",
+			Reason: "next hop 10.9.9.9 cannot be reached"}}},
 		{Event: &manxv1.WatchResponse_RouteGone{RouteGone: "10.65.1.0/26"}},
 		{Event: &manxv1.WatchResponse_PeerGone{PeerGone: "192.0.2.1"}},
 		{Event: &manxv1.WatchResponse_Status{Status: status}},
@@ -165,21 +179,31 @@ func (d *playedDaemon) Watch(_ *manxv1.WatchRequest, stream grpc.ServerStreaming
 }
 
 func (d *playedDaemon) ListNotices(context.Context, *manxv1.ListNoticesRequest) (*manxv1.ListNoticesResponse, error) {
-	return &manxv1.ListNoticesResponse{Notices: []*manxv1.Notice{{Topic: "bgp", Subject: "BGPPeer/tor-2", Text: "spec.password is missing"}}}, nil
+	return &manxv1.ListNoticesResponse{Notices: []*manxv1.Notice{
+		{Topic: "bgp", Subject: "BGPPeer/tor-2", Text: "spec.password is missing"}}}, nil
 }
 
-func (d *playedDaemon) ListAddresses(context.Context, *manxv1.ListAddressesRequest) (*manxv1.ListAddressesResponse, error) {
+func (d *playedDaemon) ListAddresses(
+	context.Context, *manxv1.ListAddressesRequest,
+) (*manxv1.ListAddressesResponse, error) {
 	return &manxv1.ListAddressesResponse{Addresses: []*manxv1.AddressCandidate{
-		{Family: "IPv4", Address: "172.17.0.1/16", Interface: "docker0", Method: "first-found", Reason: "skipped: the interface is one of Docker's"},
-		{Family: "IPv4", Address: "10.0.0.1/24", Interface: "eth0", Method: "first-found", Chosen: true, Reason: "first valid address"},
+		{Family: "IPv4", Address: "172.17.0.1/16", Interface: "docker0", Method: "first-found",
+			Reason: "skipped: the interface is one of Docker's"},
+		{Family: "IPv4", Address: "10.0.0.1/24", Interface: "eth0", Method: "first-found", Chosen: true,
+			Reason: "first valid address"},
 	}}, nil
 }
 
-func (d *playedDaemon) ListQuarantined(context.Context, *manxv1.ListQuarantinedRequest) (*manxv1.ListQuarantinedResponse, error) {
-	return &manxv1.ListQuarantinedResponse{Objects: []*manxv1.QuarantinedObject{{Kind: "BGPPeer", Name: "broken", Reason: "unexpected end of JSON input"}}}, nil
+func (d *playedDaemon) ListQuarantined(
+	context.Context, *manxv1.ListQuarantinedRequest,
+) (*manxv1.ListQuarantinedResponse, error) {
+	return &manxv1.ListQuarantinedResponse{Objects: []*manxv1.QuarantinedObject{
+		{Kind: "BGPPeer", Name: "broken", Reason: "unexpected end of JSON input"}}}, nil
 }
 
-func (d *playedDaemon) ListEndpoints(context.Context, *manxv1.ListEndpointsRequest) (*manxv1.ListEndpointsResponse, error) {
+func (d *playedDaemon) ListEndpoints(
+	context.Context, *manxv1.ListEndpointsRequest,
+) (*manxv1.ListEndpointsResponse, error) {
 	return &manxv1.ListEndpointsResponse{}, nil
 }
 
@@ -189,24 +213,35 @@ func newPlayedDaemon(t *testing.T) (shell, *playedDaemon) {
 	t.Helper()
 	const since = 1772600767000 // 2026-03-04 05:06:07 UTC
 	d := &playedDaemon{
-		asked: make(chan *manxv1.ListRoutesRequest, 1), askedPeer: make(chan *manxv1.ListPeerRoutesRequest, 1), askedDrops: make(chan *manxv1.WatchDropsRequest, 2),
+		asked: make(chan *manxv1.ListRoutesRequest, 1), askedPeer: make(chan *manxv1.ListPeerRoutesRequest, 1),
+		askedDrops: make(chan *manxv1.WatchDropsRequest, 2),
 		status: &manxv1.GetStatusResponse{
-			Node: "node-1", Ipv4: "10.0.0.1/24", AsNumber: 64512, RouterId: "10.0.0.1", StartedUnixMs: since, Ready: true,
-			Version:   &manxv1.Version{Manx: "v1.0.0", Commit: "abc", Gobgp: "v4.8.0", Go: "1.26"},
-			Datastore: &manxv1.DatastoreStatus{Type: "embedded", Connected: true, InSync: true, Revision: 4711, Objects: 42, Quarantined: 1},
+			Node: "node-1", Ipv4: "10.0.0.1/24", AsNumber: 64512, RouterId: "10.0.0.1", StartedUnixMs: since,
+			Ready:   true,
+			Version: &manxv1.Version{Manx: "v1.0.0", Commit: "abc", Gobgp: "v4.8.0", Go: "1.26"},
+			Datastore: &manxv1.DatastoreStatus{Type: "embedded", Connected: true, InSync: true, Revision: 4711,
+				Objects: 42, Quarantined: 1},
 			Checks:    []*manxv1.Check{{Name: "datastore", Ok: true, Reason: "in sync"}},
 			Peers:     map[string]uint32{"Established": 1, "Active": 2, "Connect": 1},
 			Routes:    map[string]uint32{"applied": 12, "blocked": 1},
 			Endpoints: map[string]uint32{"applied": 2}, Notices: 1,
 		},
 		peers: []*manxv1.Peer{
-			{Address: "10.0.0.2", Port: 179, Type: "mesh", PeerAs: 64512, LocalAs: 64512, State: "Established", Phase: "Established", Reason: "routes are exchanged",
-				SinceUnixMs: since, EstablishedUnixMs: since, RequestedBy: []string{"BGPConfiguration/default"}, Source: "10.0.0.1", Password: "none", Flaps: 1,
-				LastError: "hold timer expired", LastErrorAtUnixMs: since, Prefixes: &manxv1.PeerPrefixes{Received: 3, Accepted: 2},
-				Negotiated: &manxv1.Negotiated{HoldSeconds: 240, KeepaliveSeconds: 80, RouterId: "10.0.0.2", Family: "IPv4", Capabilities: []string{"4-byte AS", "route refresh"}, GracefulRestart: true, RestartSeconds: 120}},
-			{Address: "192.0.2.1", Port: 1179, Type: "global", PeerAs: 64513, LocalAs: 64512, State: "Active", Phase: "Failed", Reason: "connection refused by 192.0.2.1: nothing listens on port 1179",
+			{Address: "10.0.0.2", Port: 179, Type: "mesh", PeerAs: 64512, LocalAs: 64512, State: "Established",
+				Phase: "Established", Reason: "routes are exchanged",
+				SinceUnixMs: since, EstablishedUnixMs: since, RequestedBy: []string{"BGPConfiguration/default"},
+				Source: "10.0.0.1", Password: "none", Flaps: 1,
+				LastError: "hold timer expired", LastErrorAtUnixMs: since, Prefixes: &manxv1.PeerPrefixes{
+					Received: 3, Accepted: 2},
+				Negotiated: &manxv1.Negotiated{HoldSeconds: 240, KeepaliveSeconds: 80, RouterId: "10.0.0.2",
+					Family: "IPv4", Capabilities: []string{"4-byte AS", "route refresh"}, GracefulRestart: true,
+					RestartSeconds: 120}},
+			{Address: "192.0.2.1", Port: 1179, Type: "global", PeerAs: 64513, LocalAs: 64512, State: "Active",
+				Phase: "Failed", Reason: "connection refused by 192.0.2.1: nothing listens on port 1179",
 				SinceUnixMs: since, RequestedBy: []string{"BGPPeer/tor-1"}},
-			{Address: "2001:db8::1", Port: 1179, Type: "node", PeerAs: 64514, LocalAs: 64512, State: "Active", Phase: "Waiting", Reason: "waiting for 2001:db8::1 to connect: this side is passive", SinceUnixMs: since, Passive: true},
+			{Address: "2001:db8::1", Port: 1179, Type: "node", PeerAs: 64514, LocalAs: 64512, State: "Active",
+				Phase: "Waiting", Reason: "waiting for 2001:db8::1 to connect: this side is passive",
+				SinceUnixMs: since, Passive: true},
 		},
 	}
 	socket := filepath.Join(t.TempDir(), "d.sock")
@@ -232,9 +267,12 @@ func (s shell) ask(args ...string) result {
 func (d *playedDaemon) WatchDrops(r *manxv1.WatchDropsRequest, stream grpc.ServerStreamingServer[manxv1.Drop]) error {
 	d.askedDrops <- r
 	for _, e := range []*manxv1.Drop{
-		{TimeUnixMs: 1000, Action: "log", Rule: "NetworkPolicy/shop/web ingress 1", Source: "10.65.0.1", SourcePort: 4000, Destination: "10.65.0.2", DestinationPort: 80,
-			Protocol: "tcp", IcmpType: -1, IcmpCode: -1, In: "cali1", Out: "cali2", SourceEndpoint: "shop/db", DestinationEndpoint: "shop/web", Packets: 1},
-		{TimeUnixMs: 2000, Action: "drop", Rule: "end of tier default", Source: "fd00::1", Destination: "fd00::2", Protocol: "icmpv6", IcmpType: 128, Packets: 7, Suppressed: 3},
+		{TimeUnixMs: 1000, Action: "log", Rule: "NetworkPolicy/shop/web ingress 1", Source: "10.65.0.1",
+			SourcePort: 4000, Destination: "10.65.0.2", DestinationPort: 80,
+			Protocol: "tcp", IcmpType: -1, IcmpCode: -1, In: "cali1", Out: "cali2", SourceEndpoint: "shop/db",
+			DestinationEndpoint: "shop/web", Packets: 1},
+		{TimeUnixMs: 2000, Action: "drop", Rule: "end of tier default", Source: "fd00::1", Destination: "fd00::2",
+			Protocol: "icmpv6", IcmpType: 128, Packets: 7, Suppressed: 3},
 	} {
 		if err := stream.Send(e); err != nil {
 			return err
@@ -256,8 +294,10 @@ func wideAges(text string) string {
 func TestOutputOfQuestionsToTheDaemon(t *testing.T) {
 	s, d := newPlayedDaemon(t)
 	for name, args := range map[string][]string{
-		"node-status-json": {"node", "status", "-o", "json"}, "node-status": {"node", "status"}, "node-addresses": {"node", "addresses"},
-		"node-addresses-json": {"node", "addresses", "-o", "json"}, "node-problems": {"node", "problems"}, "routes": {"routes"},
+		"node-status-json": {"node", "status", "-o", "json"}, "node-status": {"node", "status"},
+		"node-addresses":      {"node", "addresses"},
+		"node-addresses-json": {"node", "addresses", "-o", "json"}, "node-problems": {"node", "problems"},
+		"routes": {"routes"},
 		"status": {"status"}, "status-json": {"status", "-o", "json"}, "status-yaml": {"status", "-o", "yaml"},
 	} {
 		r := s.ask(args...)
@@ -286,11 +326,14 @@ func TestOutputOfQuestionsToTheDaemon(t *testing.T) {
 func TestRoutesPassesFiltersOn(t *testing.T) {
 	s, d := newPlayedDaemon(t)
 	s.ask("routes", "--within", "10.65.0.0/16", "--phase", "failed,blocked", "--source", "bgp", "--no-headers")
-	if q := <-d.asked; q.GetWithin() != "10.65.0.0/16" || len(q.GetPhases()) != 2 || q.GetPhases()[1] != "blocked" || q.GetSources()[0] != "bgp" {
+	if q := <-d.asked; q.GetWithin() != "10.65.0.0/16" || len(q.GetPhases()) != 2 || q.GetPhases()[1] != "blocked" ||
+		q.GetSources()[0] != "bgp" {
 		t.Errorf("asked for %v", q)
 	}
-	for _, p := range []reconcile.Phase{reconcile.Pending, reconcile.Applied, reconcile.Failed, reconcile.Blocked, reconcile.Leftover, reconcile.Removing} {
-		s.ask("routes", "--phase", string(p), "--source", string(route.SourceBGP), "--source", string(route.SourceBlock), "--source", string(route.SourceWorkload), "--source", string(route.SourceStatic))
+	for _, p := range []reconcile.Phase{reconcile.Pending, reconcile.Applied, reconcile.Failed, reconcile.Blocked,
+		reconcile.Leftover, reconcile.Removing} {
+		s.ask("routes", "--phase", string(p), "--source", string(route.SourceBGP), "--source",
+			string(route.SourceBlock), "--source", string(route.SourceWorkload), "--source", string(route.SourceStatic))
 		select {
 		case <-d.asked:
 		default:
@@ -298,7 +341,8 @@ func TestRoutesPassesFiltersOn(t *testing.T) {
 		}
 	}
 	s.ask("routes", "--within", "10.65").want(t, 2, "", "--within \"10.65\": want a prefix")
-	s.ask("routes", "--phase", "failed,broken").want(t, 2, "", "--phase \"broken\": want pending, applied, failed, blocked, leftover or removing")
+	s.ask("routes", "--phase", "failed,broken").want(t, 2, "", "--phase \"broken\": want pending, applied, failed, "+
+		"blocked, leftover or removing")
 	s.ask("routes", "--source", "kernel").want(t, 2, "", "--source \"kernel\": want bgp, block, workload or static")
 }
 
@@ -322,8 +366,10 @@ func TestStatusIsUnhealthyWhen(t *testing.T) {
 			s.Ready, s.Checks = false, []*manxv1.Check{{Name: "bgp", Reason: "waiting for 10.0.0.2"}}
 		}, "bgp: waiting for 10.0.0.2"},
 		{"routes failed", func(s *manxv1.GetStatusResponse) { s.Routes["failed"] = 2 }, "2 routes failed"},
-		{"endpoints failed", func(s *manxv1.GetStatusResponse) { s.Endpoints["failed"] = 1 }, "1 workload endpoint failed"},
-		{"no session is up", func(s *manxv1.GetStatusResponse) { s.Peers = map[string]uint32{"Active": 3} }, "none of 3 BGP sessions is up"},
+		{"endpoints failed", func(s *manxv1.GetStatusResponse) { s.Endpoints["failed"] = 1 },
+			"1 workload endpoint failed"},
+		{"no session is up", func(s *manxv1.GetStatusResponse) { s.Peers = map[string]uint32{"Active": 3} },
+			"none of 3 BGP sessions is up"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s, d := newPlayedDaemon(t)
@@ -343,10 +389,12 @@ func TestStatusIsUnhealthyWhen(t *testing.T) {
 // The real server, before anything else of manxd runs: what a user sees while the daemon waits for its datastore.
 func TestAgainstTheRealServer(t *testing.T) {
 	level := zap.NewAtomicLevel()
-	srv := server.New(server.Config{Node: "node-1", Version: server.Version{Manx: "v1", Commit: "c", GoBGP: "v4.8.0", Go: "1.26"}, Log: zap.NewNop(), Level: level})
+	srv := server.New(server.Config{Node: "node-1", Version: server.Version{Manx: "v1", Commit: "c", GoBGP: "v4.8.0",
+		Go: "1.26"}, Log: zap.NewNop(), Level: level})
 	socket := filepath.Join(t.TempDir(), "manxd.sock")
 	s := shell{t, []string{"MANX_TEST_SOCKET=" + socket}}
-	s.ask("status").want(t, 4, "", "manxd cannot be asked on "+socket+": there is no such socket: is manxd running on this host?")
+	s.ask("status").want(t, 4, "", "manxd cannot be asked on "+socket+": there is no such socket: is manxd running "+
+		"on this host?")
 	s.ask("node", "status").want(t, 1, "", "there is no such socket")
 
 	l, err := server.Listen(socket)
@@ -358,12 +406,14 @@ func TestAgainstTheRealServer(t *testing.T) {
 	go func() { done <- srv.Serve(ctx, l) }()
 	defer func() { cancel(); <-done }()
 
-	if r := s.ask("status"); r.code != 4 || !strings.Contains(r.out, "Health:     datastore: not connected yet: manxd is starting\n") {
+	if r := s.ask("status"); r.code != 4 ||
+		!strings.Contains(r.out, "Health:     datastore: not connected yet: manxd is starting\n") {
 		t.Errorf("status: exit code %d\n%s%s", r.code, r.out, r.err)
 	}
 	// What is not known yet is not shown as zero.
 	for _, command := range [][]string{{"status"}, {"node", "status"}} {
-		if out := s.ask(command...).out; !strings.Contains(out, "node-1") || strings.Contains(out, "AS 0") || strings.Contains(out, "router ID") {
+		if out := s.ask(command...).out; !strings.Contains(out, "node-1") || strings.Contains(out, "AS 0") ||
+			strings.Contains(out, "router ID") {
 			t.Errorf("%v:\n%s", command, out)
 		}
 	}
@@ -372,7 +422,8 @@ func TestAgainstTheRealServer(t *testing.T) {
 	s.ask("loglevel", "loud").want(t, 1, "", `level = "loud": want debug, info, warn or error`)
 	s.ask("resync").want(t, 1, "", "manxd is starting: the dataplane does not run yet")
 	s.ask("routes").want(t, 0, "", "No routes found.")
-	if out := s.ask("version").out; !strings.Contains(out, "Client: dev (commit unknown, Go ") || !strings.Contains(out, "Daemon: v1 (commit c, Go 1.26)\nGoBGP:  v4.8.0\n") {
+	if out := s.ask("version").out; !strings.Contains(out, "Client: dev (commit unknown, Go ") ||
+		!strings.Contains(out, "Daemon: v1 (commit c, Go 1.26)\nGoBGP:  v4.8.0\n") {
 		t.Errorf("version:\n%s", out)
 	}
 	if out := s.ask("version", "-o", "json").out; !strings.Contains(out, `"gobgp": "v4.8.0"`) {

@@ -16,8 +16,9 @@ import (
 func (c *cli) describeCommand() *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{
-		Use:   "describe peer ADDRESS|NAME... | bgppeer NAME... | POLICYKIND NAME...",
-		Short: "Tell of BGP sessions of this node what is wanted, was negotiated and differs; of policies whom they select here and what each rule counted",
+		Use: "describe peer ADDRESS|NAME... | bgppeer NAME... | POLICYKIND NAME...",
+		Short: "Tell of BGP sessions of this node what is wanted, was negotiated and differs; of policies whom they " +
+			"select here and what each rule counted",
 		Example: "  manxctl describe peer 10.0.1.1\n  manxctl describe bgppeer tor-1\n" +
 			"  manxctl describe networkpolicy web -n shop\n  manxctl describe gnp deny-all",
 		Args: cobra.MinimumNArgs(2),
@@ -80,7 +81,8 @@ func findPeers(ctx context.Context, m manxv1.ManxClient, name string) (foundPeer
 		found.peers = append(found.peers, one.GetPeer())
 	}
 	if len(found.peers)+len(found.conflicts)+len(found.notices) == 0 {
-		return found, fmt.Errorf("%s asks for no session of this node: it does not exist, or its node, nodeSelector or peerSelector does not match", found.object)
+		return found, fmt.Errorf("%s asks for no session of this node: it does not exist, or its node, nodeSelector "+
+			"or peerSelector does not match", found.object)
 	}
 	return found, nil
 }
@@ -101,7 +103,8 @@ func (f foundPeers) describeObject() string {
 	s.heading(f.object)
 	s.line("Sessions", "%s", orNone(strings.Join(addresses(f.peers), ", ")))
 	for _, c := range f.conflicts {
-		s.line("Conflict", "address %s: %s is kept, %s dropped: %s", c.GetAddress(), c.GetKept(), strings.Join(c.GetDropped(), ", "), c.GetReason())
+		s.line("Conflict", "address %s: %s is kept, %s dropped: %s", c.GetAddress(), c.GetKept(),
+			strings.Join(c.GetDropped(), ", "), c.GetReason())
 	}
 	for _, n := range f.notices {
 		s.line("Notice", "%s", n)
@@ -140,14 +143,18 @@ func describePeer(p *manxv1.Peer, now time.Time) string {
 		s.line("Next attempt", "within %s", until(p.GetNextAttemptUnixMs(), now))
 	}
 	if p.GetLastError() != "" {
-		s.line("Last error", "%s ago, %s: %s", ago(p.GetLastErrorAtUnixMs(), now), dash(p.GetLastErrorBy()), p.GetLastError())
+		s.line("Last error", "%s ago, %s: %s", ago(p.GetLastErrorAtUnixMs(), now), dash(p.GetLastErrorBy()),
+			p.GetLastError())
 	}
 	s.line("Flaps", "%d, %d of them with a graceful restart", p.GetFlaps(), p.GetRestarts())
 	n, m := p.GetPrefixes(), p.GetMessages()
 	s.line("Prefixes", "%d received, %d accepted, %d advertised", n.GetReceived(), n.GetAccepted(), n.GetAdvertised())
-	s.line("Messages", "%d in (%d updates), %d out (%d updates)", m.GetIn(), m.GetUpdatesIn(), m.GetOut(), m.GetUpdatesOut())
+	s.line("Messages", "%d in (%d updates), %d out (%d updates)", m.GetIn(), m.GetUpdatesIn(), m.GetOut(),
+		m.GetUpdatesOut())
 	if b := p.GetBfd(); b != nil {
-		s.line("BFD", "%s for %s, %d downs; sends every %d ms, wants %d ms, notices silence after %d ms%s", b.GetState(), ago(b.GetSinceUnixMs(), now), b.GetDowns(), b.GetTransmitMs(), b.GetReceiveMs(), b.GetDetectionMs(), when(b.GetMultihop(), " (multihop)"))
+		s.line("BFD", "%s for %s, %d downs; sends every %d ms, wants %d ms, notices silence after %d ms%s",
+			b.GetState(), ago(b.GetSinceUnixMs(), now), b.GetDowns(), b.GetTransmitMs(), b.GetReceiveMs(),
+			b.GetDetectionMs(), when(b.GetMultihop(), " (multihop)"))
 		s.line("", "%s", b.GetReason())
 	}
 	describeWanted(&s, p)
@@ -162,7 +169,8 @@ func describeWanted(s *sections, p *manxv1.Peer) {
 	s.line("AS numbers", "%d here, %d there", p.GetLocalAs(), p.GetPeerAs())
 	s.line("Local address", "%s", dashOr(w.GetSource(), "any"))
 	s.line("Password", "%s", p.GetPassword())
-	s.line("Timers", "hold time %d s, keepalive %d s, graceful restart %d s", w.GetHoldSeconds(), w.GetKeepaliveSeconds(), w.GetRestartSeconds())
+	s.line("Timers", "hold time %d s, keepalive %d s, graceful restart %d s", w.GetHoldSeconds(),
+		w.GetKeepaliveSeconds(), w.GetRestartSeconds())
 	if hops := w.GetTtlSecurity(); hops != 0 {
 		s.line("TTL security", "%d hops (RFC 5082)", hops)
 	} else {

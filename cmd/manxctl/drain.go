@@ -22,9 +22,12 @@ func (c *cli) nodeDrainCommand() *cobra.Command {
 		Use:   "drain [NODE]",
 		Short: "Take a node out of the network's paths before maintenance",
 		Long: "Take a node out of the network's paths before maintenance.\n\n" +
-			"Its routes are first announced as the last choice: with the community GRACEFUL_SHUTDOWN (65535:0, RFC 8326) and LOCAL_PREF 0.\n" +
-			"When next to no packets go to its workloads any more, or the timeout is over, they are withdrawn. BGP sessions stay up, and\n" +
-			"the node goes on sending. The state is kept in the annotations " + model.AnnotationDrain + " and " + model.AnnotationDrained + "\n" +
+			"Its routes are first announced as the last choice: with the community GRACEFUL_SHUTDOWN (65535:0, RFC " +
+			"8326) and LOCAL_PREF 0.\n" +
+			"When next to no packets go to its workloads any more, or the timeout is over, they are withdrawn. BGP " +
+			"sessions stay up, and\n" +
+			"the node goes on sending. The state is kept in the annotations " + model.AnnotationDrain + " and " +
+			model.AnnotationDrained + "\n" +
 			"of the Node, so it survives restarts. Workloads are not moved: evict them before, for instance with " +
 			"kubectl drain.\n\n" +
 			orderedHow,
@@ -41,7 +44,8 @@ func (c *cli) nodeDrainCommand() *cobra.Command {
 			return c.drain(cmd.Context(), args[0], timeout, !noWait)
 		},
 	}
-	cmd.Flags().DurationVar(&timeout, "timeout", model.DefaultDrainTimeout, "withdraw the routes after this time, whatever traffic is left")
+	cmd.Flags().DurationVar(&timeout, "timeout", model.DefaultDrainTimeout,
+		"withdraw the routes after this time, whatever traffic is left")
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until the routes are withdrawn")
 	return cmd
 }
@@ -137,7 +141,9 @@ func (c *cli) say(format string, args ...any) error {
 }
 
 // followDrain waits until the node's daemon has brought it into a phase, and tells of the steps.
-func (c *cli) followDrain(ctx context.Context, store datastore.Store, name string, want model.DrainPhase, patience time.Duration) error {
+func (c *cli) followDrain(
+	ctx context.Context, store datastore.Store, name string, want model.DrainPhase, patience time.Duration,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	words := map[model.DrainPhase]string{
@@ -167,7 +173,8 @@ func (c *cli) followDrain(ctx context.Context, store datastore.Store, name strin
 		}
 	}
 	if ctx.Err() == context.DeadlineExceeded {
-		return fmt.Errorf("node %s did not get there within %s: is manxd running on it? The order stands, and is acted upon when it runs", name, patience)
+		return fmt.Errorf("node %s did not get there within %s: is manxd running on it? The order stands, and is "+
+			"acted upon when it runs", name, patience)
 	}
 	return ctx.Err()
 }

@@ -35,8 +35,10 @@ The first packet of a flow is printed at once, how many more there were every te
 		},
 	}
 	outputFlag(cmd, &output, table.Table, table.JSON)
-	cmd.Flags().StringVar(&request.Endpoint, "endpoint", "", "only of endpoints of this node with this in their name, NAMESPACE/NAME")
-	cmd.Flags().StringVar(&request.Rule, "rule", "", "only by rules with this in their name, such as NetworkPolicy/shop/web")
+	cmd.Flags().StringVar(&request.Endpoint, "endpoint", "", "only of endpoints of this node with this in their "+
+		"name, NAMESPACE/NAME")
+	cmd.Flags().StringVar(&request.Rule, "rule", "", "only by rules with this in their name, such as "+
+		"NetworkPolicy/shop/web")
 	cmd.Flags().StringVar(&request.Action, "action", "", "drop or log: only what is dropped, or only what is logged")
 	cmd.Flags().StringVar(&request.Net, "net", "", "only from or to this address or network")
 	cmd.Flags().Uint16Var(&port, "port", 0, "only to this port")

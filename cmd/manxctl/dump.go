@@ -23,9 +23,10 @@ func (c *cli) dumpCommand() *cobra.Command {
 func (c *cli) dumpRulesetCommand() *cobra.Command {
 	var elements uint32
 	cmd := &cobra.Command{
-		Use:   "ruleset",
-		Short: "Print the packet filter that the local manxd wants, as nft would read it; \"nft list table inet manx\" shows what the kernel has",
-		Args:  cobra.NoArgs,
+		Use: "ruleset",
+		Short: "Print the packet filter that the local manxd wants, as nft would read it; \"nft list table inet " +
+			"manx\" shows what the kernel has",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.daemonFor(cmd.Context(), 0, func(ctx context.Context, m manxv1.ManxClient) error {
 				r, err := m.GetRuleset(ctx, &manxv1.GetRulesetRequest{Elements: elements})

@@ -27,8 +27,9 @@ type explainOptions struct {
 func (c *cli) explainCommand() *cobra.Command {
 	var o explainOptions
 	cmd := &cobra.Command{
-		Use:   "explain SOURCE DESTINATION [PROTOCOL/PORT]",
-		Short: "Tell whether policy lets one end of a connection reach the other, rule by rule, and which way packets go",
+		Use: "explain SOURCE DESTINATION [PROTOCOL/PORT]",
+		Short: "Tell whether policy lets one end of a connection reach the other, rule by rule, and which " +
+			"way packets go",
 		Long: `Tell what becomes of the first packet of a connection: at both ends tier by tier, policy by policy and rule by rule what
 matches and what does not hold, then the routes, and last the verdict.
 
@@ -61,7 +62,8 @@ with --live the kernel does otherwise, or no packet came; 2 usage.`,
 		},
 	}
 	o.files.add(cmd)
-	cmd.Flags().BoolVar(&o.live.on, "live", false, "wait for a real packet of the flow on this node and compare what the kernel does with it")
+	cmd.Flags().BoolVar(&o.live.on, "live", false, "wait for a real packet of the flow on this node and compare what "+
+		"the kernel does with it")
 	cmd.Flags().DurationVar(&o.live.timeout, "live-timeout", liveTimeout, "how long to wait for packets")
 	cmd.Flags().Uint32Var(&o.live.packets, "live-packets", livePackets, "how many packets to wait for")
 	cmd.Flags().BoolVarP(&o.ipv6, "ipv6", "6", false, "IPv6 where both ends have both families")
@@ -84,10 +86,12 @@ func (c *cli) explainFlow(ctx context.Context, o explainOptions, args []string) 
 	}
 	var answer *manxv1.Explanation
 	if len(o.files.paths) > 0 {
-		answer, err = c.explainFiles(o, explain.Question{Source: args[0], Destination: args[1], Flow: parsed, IPv6: o.ipv6})
+		answer, err = c.explainFiles(o, explain.Question{Source: args[0], Destination: args[1], Flow: parsed,
+			IPv6: o.ipv6})
 	} else {
 		err = c.daemon(ctx, func(ctx context.Context, m manxv1.ManxClient) (err error) {
-			answer, err = m.Explain(ctx, &manxv1.ExplainRequest{Source: args[0], Destination: args[1], Flow: flow, Ipv6: o.ipv6})
+			answer, err = m.Explain(ctx, &manxv1.ExplainRequest{Source: args[0], Destination: args[1], Flow: flow,
+				Ipv6: o.ipv6})
 			return err
 		})
 	}
@@ -101,7 +105,8 @@ func (c *cli) explainFlow(ctx context.Context, o explainOptions, args []string) 
 			return err
 		}
 	}
-	return c.confirm(ctx, o.live, format, &manxv1.TraceFlowRequest{Source: args[0], Destination: args[1], Flow: flow, Ipv6: o.ipv6}, answer)
+	return c.confirm(ctx, o.live, format, &manxv1.TraceFlowRequest{Source: args[0], Destination: args[1], Flow: flow,
+		Ipv6: o.ipv6}, answer)
 }
 
 // explainFiles answers from files alone.

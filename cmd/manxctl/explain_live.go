@@ -45,9 +45,10 @@ const (
 	packetUndecided = "undecided"
 )
 
-// confirm waits for real packets of a flow that was explained and prints how each fared. In a structured format all is printed at the
-// end.
-func (c *cli) confirm(ctx context.Context, o liveOptions, format table.Format, request *manxv1.TraceFlowRequest, explained *manxv1.Explanation) error {
+// confirm waits for real packets of a flow that was explained and prints how each fared. In a structured format all is
+// printed at the end.
+func (c *cli) confirm(ctx context.Context, o liveOptions, format table.Format, request *manxv1.TraceFlowRequest,
+	explained *manxv1.Explanation) error {
 	live := &manxv1.LiveTrace{}
 	explained.Live = live
 	people, ready := c.out, c.out
@@ -80,7 +81,8 @@ func (c *cli) confirm(ctx context.Context, o liveOptions, format table.Format, r
 }
 
 // follow notes what the daemon tells, and prints it; ready is told when packets can be sent.
-func follow(ctx context.Context, m manxv1.ManxClient, request *manxv1.TraceFlowRequest, live *manxv1.LiveTrace, people, ready io.Writer) error {
+func follow(ctx context.Context, m manxv1.ManxClient, request *manxv1.TraceFlowRequest, live *manxv1.LiveTrace, people,
+	ready io.Writer) error {
 	stream, err := m.TraceFlow(ctx, request)
 	if err != nil {
 		return err
@@ -95,8 +97,10 @@ func follow(ctx context.Context, m manxv1.ManxClient, request *manxv1.TraceFlowR
 		case answer.GetArmed() != nil:
 			a := answer.GetArmed()
 			live.Node = a.GetNode()
-			_, err = fmt.Fprintf(ready, "\nWaiting for a packet of this flow through node %s (from %s to %s by %s); send one now\n",
-				a.GetNode(), strings.Join(a.GetSources(), " or "), strings.Join(a.GetDestinations(), " or "), a.GetFlow())
+			_, err = fmt.Fprintf(ready, "\nWaiting for a packet of this flow through node %s (from %s to %s by %s); "+
+				"send one now\n",
+				a.GetNode(), strings.Join(a.GetSources(), " or "), strings.Join(a.GetDestinations(), " or "),
+				a.GetFlow())
 		case answer.GetPacket() != nil:
 			live.Packets = append(live.Packets, answer.GetPacket())
 			_, err = io.WriteString(people, packetText(answer.GetPacket()))
@@ -144,7 +148,8 @@ func packetText(p *manxv1.TracedPacket) string {
 		}
 		return fmt.Sprintf("%s:%d", address, port)
 	}
-	fmt.Fprintf(&b, "\nPacket from %s to %s, %s", end(p.GetSource(), p.GetSourcePort()), end(p.GetDestination(), p.GetDestinationPort()), p.GetProtocol())
+	fmt.Fprintf(&b, "\nPacket from %s to %s, %s", end(p.GetSource(), p.GetSourcePort()),
+		end(p.GetDestination(), p.GetDestinationPort()), p.GetProtocol())
 	if p.GetIn() != "" {
 		fmt.Fprintf(&b, ", in through %s", p.GetIn())
 	}
@@ -180,7 +185,8 @@ func packetText(p *manxv1.TracedPacket) string {
 	}
 	switch p.GetVerdict() {
 	case packetDiffers:
-		fmt.Fprintf(&b, "The kernel does otherwise: %s\n  explained: %s\n", strings.Join(p.GetReasons(), "; "), p.GetExplained())
+		fmt.Fprintf(&b, "The kernel does otherwise: %s\n  explained: %s\n", strings.Join(p.GetReasons(), "; "),
+			p.GetExplained())
 	case packetUndecided:
 		fmt.Fprintf(&b, "This says nothing about the explanation: %s\n", strings.Join(p.GetReasons(), "; "))
 	default:

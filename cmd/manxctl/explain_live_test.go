@@ -14,7 +14,8 @@ import (
 
 func (d *playedDaemon) Explain(context.Context, *manxv1.ExplainRequest) (*manxv1.Explanation, error) {
 	return &manxv1.Explanation{
-		Source: &manxv1.ExplainedEnd{Kind: "pod", Name: "shop/web", Address: "10.65.0.2", Node: "n1", Interface: "cali1"}, Destination: &manxv1.ExplainedEnd{Kind: "outside", Address: "192.0.2.1"},
+		Source: &manxv1.ExplainedEnd{Kind: "pod", Name: "shop/web", Address: "10.65.0.2", Node: "n1",
+			Interface: "cali1"}, Destination: &manxv1.ExplainedEnd{Kind: "outside", Address: "192.0.2.1"},
 		Flow: "tcp/80", Allowed: true, By: "NetworkPolicy/shop/web egress 1 (egress of pod shop/web)",
 	}, nil
 }
@@ -25,40 +26,55 @@ var tracedPackets = map[string][]*manxv1.TracedPacket{
 	"agrees": {tracedPacket("agrees")},
 	"known":  {tracedPacket("undecided", "it belongs to a connection that was already known")},
 	"differs": {tracedPacket("undecided", "steps were lost"), tracedPacket("agrees"), {
-		Source: "fd00::2", Destination: "fd00::3", Protocol: "icmpv6", In: "cali1", Connection: "new", Dropped: true, Verdict: "differs",
-		Chains: []*manxv1.TracedChain{{Hook: "forward", Table: "ip6 filter", Chain: "FORWARD", Verdict: "drop", By: "table ip6 filter, chain DOCKER, rule 3 (handle 12)",
-			Rules: []*manxv1.TracedRule{{Chain: "FORWARD", Handle: 3, Number: 1, Verdict: "jump DOCKER"}, {Chain: "DOCKER", Handle: 12, Number: 3, Verdict: "drop"}}}},
-		End: "dropped by table ip6 filter, chain DOCKER, rule 3 (handle 12)", Explained: "ALLOWED: no policy is about it",
-		Reasons: []string{"first", "second"},
+		Source: "fd00::2", Destination: "fd00::3", Protocol: "icmpv6", In: "cali1", Connection: "new", Dropped: true,
+		Verdict: "differs",
+		Chains: []*manxv1.TracedChain{{Hook: "forward", Table: "ip6 filter", Chain: "FORWARD", Verdict: "drop",
+			By: "table ip6 filter, chain DOCKER, rule 3 (handle 12)",
+			Rules: []*manxv1.TracedRule{{Chain: "FORWARD", Handle: 3, Number: 1, Verdict: "jump DOCKER"},
+				{Chain: "DOCKER", Handle: 12, Number: 3, Verdict: "drop"}}}},
+		End:       "dropped by table ip6 filter, chain DOCKER, rule 3 (handle 12)",
+		Explained: "ALLOWED: no policy is about it",
+		Reasons:   []string{"first", "second"},
 	}},
 }
 
 func tracedPacket(verdict string, reasons ...string) *manxv1.TracedPacket {
 	return &manxv1.TracedPacket{
-		Source: "10.65.0.2", SourcePort: 4000, Destination: "10.96.0.10", DestinationPort: 80, Protocol: "tcp", In: "cali1", Out: "eth0", Connection: "new",
+		Source: "10.65.0.2", SourcePort: 4000, Destination: "10.96.0.10", DestinationPort: 80, Protocol: "tcp",
+		In: "cali1", Out: "eth0", Connection: "new",
 		Chains: []*manxv1.TracedChain{
-			{Hook: "prerouting", Table: "ip nat", Chain: "PREROUTING", Priority: -100, Verdict: "accept", By: "table ip nat, chain KUBE-SEP-A, rule 2 (handle 9)",
+			{Hook: "prerouting", Table: "ip nat", Chain: "PREROUTING", Priority: -100, Verdict: "accept",
+				By:    "table ip nat, chain KUBE-SEP-A, rule 2 (handle 9)",
 				Rules: []*manxv1.TracedRule{{Chain: "PREROUTING", Handle: 8, Number: 1, Verdict: "jump KUBE-SEP-A"}}},
-			{Hook: "forward", Table: "inet manx", Chain: "forward-from-workload", Verdict: "accept", By: "NetworkPolicy/shop/web egress 1", Source: "10.65.0.2", Destination: "192.0.2.1"},
-			{Hook: "forward", Table: "inet manx", Chain: "forward-to-workload", Verdict: "accept", Source: "10.65.0.2", Destination: "192.0.2.1"},
-			{Hook: "forward", Table: "ip filter", Chain: "FORWARD", Verdict: "accept", By: "table ip filter, chain FORWARD, rule 2 (handle 7) \"all\""},
-			{Hook: "postrouting", Table: "ip nat", Chain: "POSTROUTING", Verdict: "accept", By: "table ip nat, chain POSTROUTING (policy accept)"},
+			{Hook: "forward", Table: "inet manx", Chain: "forward-from-workload", Verdict: "accept",
+				By: "NetworkPolicy/shop/web egress 1", Source: "10.65.0.2", Destination: "192.0.2.1"},
+			{Hook: "forward", Table: "inet manx", Chain: "forward-to-workload", Verdict: "accept", Source: "10.65.0.2",
+				Destination: "192.0.2.1"},
+			{Hook: "forward", Table: "ip filter", Chain: "FORWARD", Verdict: "accept",
+				By: "table ip filter, chain FORWARD, rule 2 (handle 7) \"all\""},
+			{Hook: "postrouting", Table: "ip nat", Chain: "POSTROUTING", Verdict: "accept",
+				By: "table ip nat, chain POSTROUTING (policy accept)"},
 		},
-		End: "sent out eth0", Verdict: verdict, Reasons: reasons, Explained: "ALLOWED by NetworkPolicy/shop/web egress 1 (egress of pod shop/web)",
+		End: "sent out eth0", Verdict: verdict, Reasons: reasons, Explained: "ALLOWED by NetworkPolicy/shop/web " +
+			"egress 1 (egress of pod shop/web)",
 	}
 }
 
-func (d *playedDaemon) TraceFlow(r *manxv1.TraceFlowRequest, stream grpc.ServerStreamingServer[manxv1.TraceFlowResponse]) error {
+func (d *playedDaemon) TraceFlow(
+	r *manxv1.TraceFlowRequest, stream grpc.ServerStreamingServer[manxv1.TraceFlowResponse],
+) error {
 	packets, ok := tracedPackets[r.GetDestination()]
 	if !ok {
 		return status.Error(codes.FailedPrecondition, "a table that goes with its owner takes Linux 5.12")
 	}
 	if err := stream.Send(&manxv1.TraceFlowResponse{Answer: &manxv1.TraceFlowResponse_Armed{Armed: &manxv1.TraceArmed{
-		Node: "n1", Sources: []string{"10.65.0.2"}, Destinations: []string{"192.0.2.1", "192.0.2.2"}, Flow: r.GetFlow()}}}); err != nil {
+		Node: "n1", Sources: []string{"10.65.0.2"}, Destinations: []string{"192.0.2.1", "192.0.2.2"},
+		Flow: r.GetFlow()}}}); err != nil {
 		return err
 	}
 	for _, p := range packets {
-		if err := stream.Send(&manxv1.TraceFlowResponse{Answer: &manxv1.TraceFlowResponse_Packet{Packet: p}}); err != nil {
+		if err := stream.Send(&manxv1.TraceFlowResponse{
+			Answer: &manxv1.TraceFlowResponse_Packet{Packet: p}}); err != nil {
 			return err
 		}
 	}
@@ -73,7 +89,8 @@ func TestExplainLive(t *testing.T) {
 		code        int
 		err         string
 	}{
-		{"agrees", 0, ""}, {"differs", 1, ""}, {"nobody", 1, "Error: no packet of this flow came through node n1 within 30s\n"},
+		{"agrees", 0, ""}, {"differs", 1, ""},
+		{"nobody", 1, "Error: no packet of this flow came through node n1 within 30s\n"},
 		{"known", 1, "Error: no packet that tells whether the explanation is right came through node n1 within 30s\n"},
 		{"old-kernel", 1, "Error: a table that goes with its owner takes Linux 5.12\n"},
 	} {
@@ -92,7 +109,8 @@ func TestExplainLive(t *testing.T) {
 		"--live -f x.yaml": "want one of them", "--live-timeout=1s": "need --live", "--live-packets=2": "need --live",
 		"--live --live-timeout=2h": "want 1ms to 1h", "--live --live-packets=0": "want 1 to 1000",
 	} {
-		if r := s.ask(append([]string{"explain", "shop/web", "agrees"}, strings.Fields(args)...)...); r.code != 2 || !strings.Contains(r.err, say) {
+		if r := s.ask(append([]string{"explain", "shop/web", "agrees"}, strings.Fields(args)...)...); r.code != 2 ||
+			!strings.Contains(r.err, say) {
 			t.Errorf("%s: exit code %d, %q, want %q", args, r.code, r.err, say)
 		}
 	}

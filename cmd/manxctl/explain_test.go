@@ -42,7 +42,8 @@ func TestExplainFiles(t *testing.T) {
 		})
 	}
 	golden(t, "explain-json", s.run("explain", "-f", explainFiles, "other", "db", "tcp/5432", "-o", "json").out)
-	plan := s.run("plan", "--node=n2", "-f", explainFiles, "-f", "testdata/explain/change.yaml", "--against", explainFiles)
+	plan := s.run("plan", "--node=n2", "-f", explainFiles, "-f", "testdata/explain/change.yaml", "--against",
+		explainFiles)
 	golden(t, "plan-policy", plan.out)
 }
 
@@ -84,7 +85,8 @@ func TestExplainAmbiguousNames(t *testing.T) {
 			t.Errorf("%s: exit code %d, %s", name, r.code, r.err)
 		}
 	}
-	for name, endpoint := range map[string]string{"shop/web": "shop/n1-k8s-web-eth0", "pod/shop/n1": "shop/n1-k8s-n1-eth0", "node/n1": `"kind": "host"`, "hep/n2-eth0": "HostEndpoint n2-eth0"} {
+	for name, endpoint := range map[string]string{"shop/web": "shop/n1-k8s-web-eth0",
+		"pod/shop/n1": "shop/n1-k8s-n1-eth0", "node/n1": `"kind": "host"`, "hep/n2-eth0": "HostEndpoint n2-eth0"} {
 		if r := s.run(append(files, name, "8.8.8.8")...); r.code != 0 || !strings.Contains(r.out, endpoint) {
 			t.Errorf("%s: exit code %d, %s\n%s", name, r.code, r.err, r.out)
 		}

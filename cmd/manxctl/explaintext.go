@@ -11,7 +11,8 @@ import (
 // writeExplanation writes an explanation for people: who, what each stage says, the way, and last the verdict.
 func writeExplanation(w io.Writer, x *manxv1.Explanation) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "From %s\n  to %s\n  by %s\n", explainedEnd(x.GetSource()), explainedEnd(x.GetDestination()), x.GetFlow())
+	fmt.Fprintf(&b, "From %s\n  to %s\n  by %s\n", explainedEnd(x.GetSource()), explainedEnd(x.GetDestination()),
+		x.GetFlow())
 	for _, n := range x.GetNotes() {
 		fmt.Fprintf(&b, "Note: %s\n", n)
 	}
@@ -29,7 +30,8 @@ func writeExplanation(w io.Writer, x *manxv1.Explanation) error {
 		if r.GetNote() != "" {
 			how += ": " + r.GetNote()
 		}
-		fmt.Fprintf(&b, "  node %s: %s %s%s\n", orNone(r.GetNode()), r.GetPrefix(), withoutPrefix(r.GetNext(), r.GetPrefix()), how)
+		fmt.Fprintf(&b, "  node %s: %s %s%s\n", orNone(r.GetNode()), r.GetPrefix(),
+			withoutPrefix(r.GetNext(), r.GetPrefix()), how)
 	}
 	verdict := "DENIED"
 	if x.GetAllowed() {
@@ -51,7 +53,8 @@ func explainedEnd(e *manxv1.ExplainedEnd) string {
 	case "host":
 		return fmt.Sprintf("node %s (%s)", e.GetName(), e.GetAddress())
 	}
-	return fmt.Sprintf("%s %s (%s, node %s, interface %s)", e.GetKind(), e.GetName(), e.GetAddress(), orNone(e.GetNode()), e.GetInterface())
+	return fmt.Sprintf("%s %s (%s, node %s, interface %s)", e.GetKind(), e.GetName(), e.GetAddress(),
+		orNone(e.GetNode()), e.GetInterface())
 }
 
 func explainStage(b *strings.Builder, s *manxv1.ExplainedStage) {

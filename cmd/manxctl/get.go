@@ -37,9 +37,11 @@ type getOptions struct {
 func (c *cli) getCommand() *cobra.Command {
 	var o getOptions
 	cmd := &cobra.Command{
-		Use:     "get KIND [NAME...] | KIND/NAME... | -f FILE",
-		Short:   "Show objects of the datastore, peers: the BGP sessions of this node, or policies: those of all kinds and what this node does with them",
-		Example: "  manxctl get peers -w\n  manxctl get bgppeers\n  manxctl get node node-1 -o yaml\n  manxctl get weps -A -o wide\n  manxctl get policies",
+		Use: "get KIND [NAME...] | KIND/NAME... | -f FILE",
+		Short: "Show objects of the datastore, peers: the BGP sessions of this node, or policies: those of all " +
+			"kinds and what this node does with them",
+		Example: "  manxctl get peers -w\n  manxctl get bgppeers\n  manxctl get node node-1 -o yaml\n" +
+			"  manxctl get weps -A -o wide\n  manxctl get policies",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(); err != nil {
 				return err
@@ -135,7 +137,8 @@ func (c *cli) getTargets(o *getOptions, args []string) ([]target, error) {
 	var targets []target
 	for _, d := range docs {
 		kind, _ := model.Lookup(d.Object.Key.Kind)
-		targets = append(targets, target{kind: kind, names: []string{d.Object.Key.Name}, namespace: d.Object.Key.Namespace})
+		targets = append(targets, target{kind: kind, names: []string{d.Object.Key.Name},
+			namespace: d.Object.Key.Namespace})
 	}
 	return targets, nil
 }
@@ -173,7 +176,9 @@ func list(ctx context.Context, store datastore.Store, a answer, o getOptions) (a
 		}
 	}
 	if a.kind.Kind == model.KindTier {
-		slices.SortStableFunc(a.objects, func(x, y *model.Object) int { return cmp.Compare(tierOrder(x), tierOrder(y)) })
+		slices.SortStableFunc(a.objects, func(x, y *model.Object) int {
+			return cmp.Compare(tierOrder(x), tierOrder(y))
+		})
 	}
 	a.revision = revision
 	return a, nil

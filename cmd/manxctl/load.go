@@ -18,7 +18,8 @@ type files struct {
 }
 
 func (f *files) add(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVarP(&f.paths, "filename", "f", nil, "file or folder with resources, or - for standard input")
+	cmd.Flags().StringSliceVarP(&f.paths, "filename", "f", nil,
+		"file or folder with resources, or - for standard input")
 	cmd.Flags().BoolVarP(&f.recursive, "recursive", "R", false, "read the folders inside a folder, too")
 }
 

@@ -18,9 +18,12 @@ type peerRouteFlags struct {
 }
 
 func (f *peerRouteFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.advertisedTo, "advertised-to", "", "BGP routes that this peer (address or BGPPeer) is sent")
-	cmd.Flags().StringVar(&f.receivedFrom, "received-from", "", "BGP routes that this peer (address or BGPPeer) has sent, and what becomes of each")
-	cmd.Flags().BoolVar(&f.rejected, "rejected", false, "BGP routes of peers that are not used, and the rule that rejects each; with --peer also those that it is not sent")
+	cmd.Flags().StringVar(&f.advertisedTo, "advertised-to", "",
+		"BGP routes that this peer (address or BGPPeer) is sent")
+	cmd.Flags().StringVar(&f.receivedFrom, "received-from", "", "BGP routes that this peer (address or BGPPeer) has "+
+		"sent, and what becomes of each")
+	cmd.Flags().BoolVar(&f.rejected, "rejected", false, "BGP routes of peers that are not used, and the rule that "+
+		"rejects each; with --peer also those that it is not sent")
 	cmd.Flags().StringVar(&f.peer, "peer", "", "with --rejected: only this peer (address or BGPPeer)")
 }
 
@@ -54,7 +57,9 @@ func (f *peerRouteFlags) request(cmd *cobra.Command) (*manxv1.ListPeerRoutesRequ
 	return nil, nil
 }
 
-func (c *cli) peerRoutes(ctx context.Context, request *manxv1.ListPeerRoutesRequest, output string, headers bool) error {
+func (c *cli) peerRoutes(
+	ctx context.Context, request *manxv1.ListPeerRoutesRequest, output string, headers bool,
+) error {
 	format, err := table.ParseFormat(output, table.Table, table.Wide, table.JSON, table.YAML)
 	if err != nil {
 		return usagef("%v", err)

@@ -22,7 +22,8 @@ func isPeers(word string) bool {
 func (c *cli) getPeers(ctx context.Context, o getOptions, names []string) error {
 	switch {
 	case len(o.files.paths) > 0 || o.namespaces.given() || o.selector != "" || o.showLabels:
-		return usagef("peers are the BGP sessions of this node: -f, -n, -A, -l and --show-labels are for objects of the datastore")
+		return usagef("peers are the BGP sessions of this node: -f, -n, -A, -l and --show-labels are for objects of " +
+			"the datastore")
 	case o.watch && len(names) > 0:
 		return usagef("-w is for all peers")
 	case o.watch && (o.format == table.YAML || o.format == table.Name):
@@ -70,7 +71,8 @@ func (c *cli) getPeers(ctx context.Context, o getOptions, names []string) error 
 func peerGrid(peers []*manxv1.Peer, wide bool, now time.Time) *table.Grid {
 	g := &table.Grid{Heading: []string{"PEER", "TYPE", "AS", "PHASE", "SINCE", "FLAPS", "RECEIVED", "ACCEPTED"}}
 	if wide {
-		g.Heading = append(g.Heading, "LOCAL-AS", "STATE", "BFD", "SOURCE", "NEXT-ATTEMPT", "LAST-ERROR-AT", "LAST-ERROR-BY", "LAST-ERROR", "REQUESTED-BY")
+		g.Heading = append(g.Heading, "LOCAL-AS", "STATE", "BFD", "SOURCE", "NEXT-ATTEMPT", "LAST-ERROR-AT",
+			"LAST-ERROR-BY", "LAST-ERROR", "REQUESTED-BY")
 	}
 	g.Heading = append(g.Heading, "REASON")
 	for _, p := range peers {
@@ -78,8 +80,10 @@ func peerGrid(peers []*manxv1.Peer, wide bool, now time.Time) *table.Grid {
 		row := []string{peerName(p), p.GetType(), utoa(p.GetPeerAs()), p.GetPhase(), ago(p.GetSinceUnixMs(), now),
 			fmt.Sprint(p.GetFlaps()), fmt.Sprint(n.GetReceived()), fmt.Sprint(n.GetAccepted())}
 		if wide {
-			row = append(row, utoa(p.GetLocalAs()), p.GetState(), dash(p.GetBfd().GetState()), dash(p.GetSource()), dash(until(p.GetNextAttemptUnixMs(), now)),
-				dash(clock(p.GetLastErrorAtUnixMs(), now)), dash(p.GetLastErrorBy()), dash(p.GetLastError()), dash(strings.Join(p.GetRequestedBy(), ",")))
+			row = append(row, utoa(p.GetLocalAs()), p.GetState(), dash(p.GetBfd().GetState()), dash(p.GetSource()),
+				dash(until(p.GetNextAttemptUnixMs(), now)),
+				dash(clock(p.GetLastErrorAtUnixMs(), now)), dash(p.GetLastErrorBy()), dash(p.GetLastError()),
+				dash(strings.Join(p.GetRequestedBy(), ",")))
 		}
 		g.Add(append(row, strings.Join(present(p.GetReason(), p.GetWarning()), "; "))...)
 	}

@@ -13,13 +13,16 @@ import (
 func describable(p *manxv1.Peer) {
 	p.LastErrorBy, p.Restarts = "sent", 1
 	p.Messages = &manxv1.PeerMessages{In: 40, UpdatesIn: 4, Out: 30, UpdatesOut: 3}
-	p.Wanted = &manxv1.Wanted{Source: "10.0.0.1", HoldSeconds: 240, KeepaliveSeconds: 80, RestartSeconds: 120, MultihopTtl: 64, NextHop: "auto", Filters: []string{"f1", "f2"},
+	p.Wanted = &manxv1.Wanted{Source: "10.0.0.1", HoldSeconds: 240, KeepaliveSeconds: 80, RestartSeconds: 120,
+		MultihopTtl: 64, NextHop: "auto", Filters: []string{"f1", "f2"},
 		ReflectorClient: true, ReflectorClusterId: "244.0.0.1", AllowOwnAs: 1, MaxPrefixes: 1000}
-	p.Negotiated.Families, p.Negotiated.AddPathReceive, p.Negotiated.LocalAddress = []string{"ipv4-unicast"}, true, "10.0.0.1"
+	p.Negotiated.Families, p.Negotiated.AddPathReceive, p.Negotiated.LocalAddress = []string{"ipv4-unicast"}, true,
+		"10.0.0.1"
 	p.Differences = []string{"the peer takes only one path for each prefix (no ADD-PATH, RFC 7911)"}
 	p.Conflicts = []string{"BGPConfiguration/default is kept, BGPPeer/tor-9 dropped: the mesh has the address"}
 	p.Notices = []string{"BGPConfiguration/default: spec.x is unknown"}
-	p.Bfd = &manxv1.PeerBFD{State: "Up", SinceUnixMs: p.SinceUnixMs, Downs: 1, TransmitMs: 50, ReceiveMs: 50, DetectionMs: 200, Multiplier: 3, Multihop: true}
+	p.Bfd = &manxv1.PeerBFD{State: "Up", SinceUnixMs: p.SinceUnixMs, Downs: 1, TransmitMs: 50, ReceiveMs: 50,
+		DetectionMs: 200, Multiplier: 3, Multihop: true}
 }
 
 func TestPeersAreTheSessionsOfThisNode(t *testing.T) {
@@ -30,9 +33,12 @@ func TestPeersAreTheSessionsOfThisNode(t *testing.T) {
 		p.LastError, p.LastErrorBy, p.LastErrorAtUnixMs = p.GetReason(), "local", p.GetSinceUnixMs()
 	})
 	for name, args := range map[string][]string{
-		"peers": {"get", "peers"}, "peers-json": {"get", "peers", "-o", "json"}, "peers-yaml": {"get", "peer", "192.0.2.1", "-o", "yaml"},
-		"peers-of-object": {"get", "peers", "tor-1"}, "peers-name": {"get", "peers", "-o", "name"}, "peers-watch": {"get", "peers", "-w"}, "peers-watch-json": {"get", "peers", "-w", "-o", "json"},
-		"describe-peer": {"describe", "peer", "10.0.0.2", "2001:db8::1"}, "describe-bgppeer": {"describe", "bgppeer", "tor-1"}, "describe-dropped": {"describe", "bgppeer", "tor-9"},
+		"peers": {"get", "peers"}, "peers-json": {"get", "peers", "-o", "json"},
+		"peers-yaml":      {"get", "peer", "192.0.2.1", "-o", "yaml"},
+		"peers-of-object": {"get", "peers", "tor-1"}, "peers-name": {"get", "peers", "-o", "name"},
+		"peers-watch": {"get", "peers", "-w"}, "peers-watch-json": {"get", "peers", "-w", "-o", "json"},
+		"describe-peer":    {"describe", "peer", "10.0.0.2", "2001:db8::1"},
+		"describe-bgppeer": {"describe", "bgppeer", "tor-1"}, "describe-dropped": {"describe", "bgppeer", "tor-9"},
 	} {
 		r := s.ask(args...)
 		if r.code != 0 || r.err != "" {
@@ -44,7 +50,8 @@ func TestPeersAreTheSessionsOfThisNode(t *testing.T) {
 		golden(t, name, ages.ReplaceAllString(r.out, "AGE"))
 	}
 	golden(t, "peers-wide", wideAges(s.ask("get", "peers", "-o", "wide", "--no-headers").out))
-	if out := s.ask("get", "peers", "--no-headers").out; strings.Contains(out, "PHASE") || !strings.HasPrefix(out, "10.0.0.2 ") {
+	if out := s.ask("get", "peers", "--no-headers").out; strings.Contains(out, "PHASE") ||
+		!strings.HasPrefix(out, "10.0.0.2 ") {
 		t.Errorf("without headers:\n%s", out)
 	}
 
@@ -67,10 +74,13 @@ func TestRoutesOfPeersAreAskedFor(t *testing.T) {
 		args []string
 		want *manxv1.ListPeerRoutesRequest
 	}{
-		{"routes-advertised", []string{"--advertised-to", "10.0.0.2"}, &manxv1.ListPeerRoutesRequest{Direction: "advertised", Peer: "10.0.0.2"}},
-		{"routes-received", []string{"--received-from", "tor-1", "-o", "wide"}, &manxv1.ListPeerRoutesRequest{Direction: "received", Peer: "tor-1"}},
+		{"routes-advertised", []string{"--advertised-to", "10.0.0.2"}, &manxv1.ListPeerRoutesRequest{
+			Direction: "advertised", Peer: "10.0.0.2"}},
+		{"routes-received", []string{"--received-from", "tor-1", "-o", "wide"}, &manxv1.ListPeerRoutesRequest{
+			Direction: "received", Peer: "tor-1"}},
 		{"routes-rejected", []string{"--rejected", "-o", "json"}, &manxv1.ListPeerRoutesRequest{Direction: "rejected"}},
-		{"", []string{"--rejected", "--peer", "nothing"}, &manxv1.ListPeerRoutesRequest{Direction: "rejected", Peer: "nothing"}},
+		{"", []string{"--rejected", "--peer", "nothing"}, &manxv1.ListPeerRoutesRequest{Direction: "rejected",
+			Peer: "nothing"}},
 	} {
 		r := s.ask(append([]string{"routes"}, c.args...)...)
 		if q := <-d.askedPeer; r.code != 0 || !proto.Equal(q, c.want) {

@@ -54,12 +54,16 @@ Exit codes: 0 fine, or no difference; 1 error; 2 usage; 3 with --against: there 
 	o.files.add(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.settings.Node, "node", "", "name of the node")
-	f.StringSliceVar(&o.against, "against", nil, "file or folder with the state now; shows only how -f, the state then, differs from it")
-	f.StringVar(&o.settings.RouterID, "router-id", c.env("CALICO_ROUTER_ID"), "router ID: an IPv4 address or \"hash\" (CALICO_ROUTER_ID; default the node's IPv4 address)")
+	f.StringSliceVar(&o.against, "against", nil, "file or folder with the state now; shows only how -f, the state "+
+		"then, differs from it")
+	f.StringVar(&o.settings.RouterID, "router-id", c.env("CALICO_ROUTER_ID"),
+		"router ID: an IPv4 address or \"hash\" (CALICO_ROUTER_ID; default the node's IPv4 address)")
 	f.StringVar(&o.settings.InterfacePrefix, "interface-prefix", c.env("FELIX_INTERFACEPREFIX"),
 		"what workloads' interfaces begin with, instead of FelixConfiguration's (FELIX_INTERFACEPREFIX)")
-	f.StringVar(&o.settings.ClusterIPs, "advertise-cluster-ips", c.env("CALICO_ADVERTISE_CLUSTER_IPS"), "CIDRs of cluster IPs instead of BGPConfiguration's (CALICO_ADVERTISE_CLUSTER_IPS)")
-	f.StringVar(&o.namespace, "namespace", cmp.Or(c.env("NAMESPACE"), "kube-system"), "namespace of the Secrets with passwords (NAMESPACE)")
+	f.StringVar(&o.settings.ClusterIPs, "advertise-cluster-ips", c.env("CALICO_ADVERTISE_CLUSTER_IPS"),
+		"CIDRs of cluster IPs instead of BGPConfiguration's (CALICO_ADVERTISE_CLUSTER_IPS)")
+	f.StringVar(&o.namespace, "namespace", cmp.Or(c.env("NAMESPACE"), "kube-system"),
+		"namespace of the Secrets with passwords (NAMESPACE)")
 	outputFlag(cmd, &o.output, planText, table.JSON, table.YAML)
 	return cmd
 }

@@ -79,12 +79,15 @@ func TestPlanRefusals(t *testing.T) {
 		{"an unknown format", 2, "output format", []string{"--node=n1", "-f", planFiles + "cluster", "-o", "toml"}},
 		{"standard input twice", 2, "standard input", []string{"--node=n1", "-f", "-", "--against", "-"}},
 		{"an unknown flag", 2, "unknown flag", []string{"--nod=n1"}},
-		{"an unknown node", 1, "the nodes are: k1, n1, n10, n9, rr1", []string{"--node=n2", "-f", planFiles + "cluster"}},
-		{"an unknown node in both states", 1, "the nodes are: k1, n1", []string{"--node=n2", "-f", planFiles + "cluster", "--against", planFiles + "cluster"}},
+		{"an unknown node", 1, "the nodes are: k1, n1, n10, n9, rr1",
+			[]string{"--node=n2", "-f", planFiles + "cluster"}},
+		{"an unknown node in both states", 1, "the nodes are: k1, n1",
+			[]string{"--node=n2", "-f", planFiles + "cluster", "--against", planFiles + "cluster"}},
 		{"no nodes at all", 1, "no node that can be used", []string{"--node=n1", "-f", planFiles + "change.yaml"}},
 		{"a file that is missing", 1, missing, []string{"--node=n1", "-f", missing}},
 	} {
-		if r := s.run(append([]string{"plan"}, c.args...)...); r.code != c.code || r.out != "" || !strings.Contains(r.err, c.err) {
+		if r := s.run(append([]string{"plan"}, c.args...)...); r.code != c.code || r.out != "" ||
+			!strings.Contains(r.err, c.err) {
 			t.Errorf("%s: exit code %d, want %d with %q:\n%s%s", c.rule, r.code, c.code, c.err, r.out, r.err)
 		}
 	}

@@ -16,7 +16,8 @@ import (
 // isAllPolicies tells whether get is asked what the daemon does with all policies. "policies" is also a short name of
 // networkpolicies: with a name, a namespace, a selector or a format of objects it stands for those.
 func (o getOptions) isAllPolicies(args []string) bool {
-	return len(args) == 1 && strings.EqualFold(args[0], "policies") && len(o.files.paths) == 0 && !o.namespaces.given() && o.match.Empty() &&
+	return len(args) == 1 && strings.EqualFold(args[0], "policies") && len(o.files.paths) == 0 &&
+		!o.namespaces.given() && o.match.Empty() &&
 		!o.showLabels && (o.format == table.Table || o.format == table.Wide)
 }
 
@@ -45,7 +46,8 @@ func policyGrid(policies []*manxv1.Policy, wide bool) *table.Grid {
 		g.Heading = append(g.Heading, "PROBLEM")
 	}
 	for _, p := range policies {
-		row := []string{dash(p.GetTier()), dash(p.GetOrder()), p.GetKind(), policyName(p), utoa(p.GetEndpoints()), count(p.Packets), count(p.Bytes), yesNo(p.GetStaged())}
+		row := []string{dash(p.GetTier()), dash(p.GetOrder()), p.GetKind(), policyName(p), utoa(p.GetEndpoints()),
+			count(p.Packets), count(p.Bytes), yesNo(p.GetStaged())}
 		if wide {
 			row = append(row, dash(p.GetProblem()))
 		}
@@ -71,7 +73,8 @@ func count(n *uint64) string {
 
 // policyKinds are those that describe knows besides peers.
 var policyKinds = []model.Kind{
-	model.KindNetworkPolicy, model.KindGlobalNetworkPolicy, model.KindStagedNetworkPolicy, model.KindStagedGlobalNetworkPolicy,
+	model.KindNetworkPolicy, model.KindGlobalNetworkPolicy, model.KindStagedNetworkPolicy,
+	model.KindStagedGlobalNetworkPolicy,
 	model.KindStagedKubernetesNetworkPolicy,
 }
 
@@ -104,12 +107,14 @@ func (c *cli) describePolicies(ctx context.Context, kind model.Kind, namespace s
 
 // describePolicy tells what the daemon knows of one policy.
 func describePolicy(ctx context.Context, m manxv1.ManxClient, kind model.Kind, namespace, name string) (string, error) {
-	answer, err := m.ListPolicies(ctx, &manxv1.ListPoliciesRequest{Kind: string(kind), Namespace: namespace, Name: name, Rules: true})
+	answer, err := m.ListPolicies(ctx, &manxv1.ListPoliciesRequest{Kind: string(kind), Namespace: namespace, Name: name,
+		Rules: true})
 	if err != nil {
 		return "", err
 	}
 	if len(answer.GetPolicies()) == 0 {
-		return "", fmt.Errorf("there is no %s %s that manxd knows", kind, policyName(&manxv1.Policy{Namespace: namespace, Name: name}))
+		return "", fmt.Errorf("there is no %s %s that manxd knows", kind,
+			policyName(&manxv1.Policy{Namespace: namespace, Name: name}))
 	}
 	p := answer.GetPolicies()[0]
 	var s sections

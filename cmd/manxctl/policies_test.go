@@ -9,13 +9,18 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-func (d *playedDaemon) ListPolicies(_ context.Context, r *manxv1.ListPoliciesRequest) (*manxv1.ListPoliciesResponse, error) {
+func (d *playedDaemon) ListPolicies(
+	_ context.Context, r *manxv1.ListPoliciesRequest,
+) (*manxv1.ListPoliciesResponse, error) {
 	all := []*manxv1.Policy{
-		{Kind: "GlobalNetworkPolicy", Name: "security.pass", Tier: "security", Order: "none", Endpoints: 12, Packets: proto.Uint64(7), Bytes: proto.Uint64(420),
-			Options: []string{"applyOnForward"}, Selector: "app == 'db'", Problem: "spec.selector is wrong in the newest version",
+		{Kind: "GlobalNetworkPolicy", Name: "security.pass", Tier: "security", Order: "none", Endpoints: 12,
+			Packets: proto.Uint64(7), Bytes: proto.Uint64(420),
+			Options: []string{"applyOnForward"}, Selector: "app == 'db'",
+			Problem:  "spec.selector is wrong in the newest version",
 			Selected: []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"},
 			Rules: []*manxv1.PolicyRule{
-				{Direction: "ingress", Number: 1, Text: "Deny IPv4 from 192.0.2.0/24", Packets: proto.Uint64(7), Bytes: proto.Uint64(420)},
+				{Direction: "ingress", Number: 1, Text: "Deny IPv4 from 192.0.2.0/24", Packets: proto.Uint64(7),
+					Bytes: proto.Uint64(420)},
 				{Direction: "ingress", Number: 2, Text: "Pass all"},
 				{Direction: "egress", Number: 1, Text: "Allow http", Never: "there is no layer 7 here"},
 			}},
@@ -25,19 +30,22 @@ func (d *playedDaemon) ListPolicies(_ context.Context, r *manxv1.ListPoliciesReq
 	}
 	out := &manxv1.ListPoliciesResponse{}
 	for _, p := range all {
-		if r.GetName() == "" || r.GetName() == p.GetName() && r.GetNamespace() == p.GetNamespace() && r.GetKind() == p.GetKind() {
+		if r.GetName() == "" || r.GetName() == p.GetName() && r.GetNamespace() == p.GetNamespace() &&
+			r.GetKind() == p.GetKind() {
 			out.Policies = append(out.Policies, p)
 		}
 	}
 	return out, nil
 }
 
-// TestPolicies pins what is said of policies. "policies" with a namespace is short for networkpolicies, which are in the datastore.
+// TestPolicies pins what is said of policies. "policies" with a namespace is short for networkpolicies, which are in
+// the datastore.
 func TestPolicies(t *testing.T) {
 	s, _ := newPlayedDaemon(t)
 	for name, args := range map[string][]string{
 		"policies": {"get", "policies"}, "policies-wide": {"get", "policies", "-o", "wide", "--no-headers"},
-		"describe-policy": {"describe", "gnp", "security.pass"}, "describe-policy-uncounted": {"describe", "np", "knp.default.db", "-n", "shop"},
+		"describe-policy": {"describe", "gnp", "security.pass"}, "describe-policy-uncounted": {
+			"describe", "np", "knp.default.db", "-n", "shop"},
 		"describe-policy-staged": {"describe", "StagedNetworkPolicy", "later", "-n", "shop"},
 	} {
 		r := s.ask(args...)
@@ -47,6 +55,7 @@ func TestPolicies(t *testing.T) {
 		golden(t, name, r.out)
 	}
 	s.ask("describe", "np", "nothing").want(t, 1, "", "there is no NetworkPolicy default/nothing that manxd knows")
-	s.ask("get", "policies", "-n", "shop", "--etcd-endpoints", "http://127.0.0.1:1", "--no-headers").want(t, 1, "", "127.0.0.1:1")
+	s.ask("get", "policies", "-n", "shop", "--etcd-endpoints", "http://127.0.0.1:1", "--no-headers").want(t, 1, "",
+		"127.0.0.1:1")
 	s.run("get", "policies", "--socket", "/nonexistent/s").want(t, 1, "", "manxctl get networkpolicies -A")
 }

@@ -103,7 +103,8 @@ func (c *cli) nodeEndpointsCommand() *cobra.Command {
 		grid: func(r *manxv1.ListEndpointsResponse) *table.Grid {
 			g := &table.Grid{Heading: []string{"NAMESPACE", "WORKLOAD", "INTERFACE", "ADDRESSES", "PHASE", "REASON"}}
 			for _, e := range r.GetEndpoints() {
-				g.Add(e.GetNamespace(), e.GetWorkload(), e.GetInterface(), strings.Join(e.GetAddresses(), ","), e.GetPhase(), e.GetReason())
+				g.Add(e.GetNamespace(), e.GetWorkload(), e.GetInterface(), strings.Join(e.GetAddresses(), ","),
+					e.GetPhase(), e.GetReason())
 			}
 			return g
 		},

@@ -56,7 +56,8 @@ func (c *cli) releases(ctx context.Context, format table.Format, heading bool) e
 	err := c.call(ctx, daemonTimeout, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
 		answer, err = manxv1.NewControllersClient(conn).ListReleases(ctx, &manxv1.ListReleasesRequest{})
 		if status.Code(err) == codes.Unimplemented {
-			return &exitErr{exitError, "manxd on this node takes no part in the controllers of the cluster: --controllers is " +
+			return &exitErr{exitError, "manxd on this node takes no part in the controllers of the cluster: " +
+				"--controllers is " +
 				"off, or auto without a Kubernetes API. Run the command on another node"}
 		}
 		return err
@@ -83,7 +84,8 @@ func releaseGrid(r *manxv1.ListReleasesResponse) *table.Grid {
 		if handle == "" {
 			handle = "-" // of a block
 		}
-		g.Add(time.UnixMilli(x.GetAtUnixMs()).UTC().Format(time.RFC3339), x.GetAddress(), x.GetNode(), handle, x.GetText())
+		g.Add(time.UnixMilli(x.GetAtUnixMs()).UTC().Format(time.RFC3339), x.GetAddress(), x.GetNode(), handle,
+			x.GetText())
 	}
 	return g
 }
@@ -95,7 +97,8 @@ func whoReleases(r *manxv1.ListReleasesResponse, now time.Time) string {
 	case r.GetLeading() && r.GetProblem() != "":
 		return fmt.Sprintf("Nothing is released now: %s.\n", r.GetProblem())
 	case r.GetLeading() && none:
-		return fmt.Sprintf("Node %s runs the controllers of the cluster for %s and released nothing so far.\n", r.GetNode(),
+		return fmt.Sprintf("Node %s runs the controllers of the cluster for %s and released nothing so far.\n",
+			r.GetNode(),
 			ago(r.GetSinceUnixMs(), now))
 	case r.GetLeading():
 		return ""

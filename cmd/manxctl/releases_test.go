@@ -50,12 +50,14 @@ func controllers(t *testing.T, answer *manxv1.ListReleasesResponse) shell {
 func TestReleases(t *testing.T) {
 	const at = 1772600767000 // 2026-03-04 05:06:07 UTC
 	list := []*manxv1.Release{
-		{AtUnixMs: at, Address: "10.65.0.7", Handle: "k8s-pod-network.0123", Node: "node-2", Namespace: "shop", Pod: "web-0",
+		{AtUnixMs: at, Address: "10.65.0.7", Handle: "k8s-pod-network.0123", Node: "node-2", Namespace: "shop",
+			Pod:    "web-0",
 			Reason: "pod-gone", Text: "pod shop/web-0 does not exist", UnusedSinceUnixMs: at - 900_000},
 		{AtUnixMs: at + 1000, Address: "10.65.1.0/26", Node: "node-3", Reason: "node-gone",
 			Text: "node node-3 does not exist, and no address of the block is in use"},
 	}
-	leads := &manxv1.ListReleasesResponse{Node: "node-1", Leading: true, Leader: "node-1", SinceUnixMs: at, Releases: list}
+	leads := &manxv1.ListReleasesResponse{Node: "node-1", Leading: true, Leader: "node-1", SinceUnixMs: at,
+		Releases: list}
 	s := controllers(t, leads)
 	for name, args := range map[string][]string{"ipam-releases": nil, "ipam-releases-json": {"-o", "json"}} {
 		r := s.ask(append([]string{"ipam", "releases"}, args...)...)
@@ -66,10 +68,12 @@ func TestReleases(t *testing.T) {
 	}
 	s.ask("ipam", "releases", "-o", "wide").want(t, 2, "", "wide")
 	for text, answer := range map[string]*manxv1.ListReleasesResponse{
-		"node-1 runs the controllers of the cluster for": {Node: "node-1", Leading: true, Leader: "node-1", SinceUnixMs: at},
+		"node-1 runs the controllers of the cluster for": {Node: "node-1", Leading: true, Leader: "node-1",
+			SinceUnixMs: at},
 		"Nothing is released now: calico-kube-controllers run": {Node: "node-1", Leading: true, Leader: "node-1",
 			Problem: "calico-kube-controllers run (deployment kube-system/calico-kube-controllers)"},
-		"Node node-1 does not run the controllers of the cluster, node node-2 does: run the command there": {Node: "node-1",
+		"Node node-1 does not run the controllers of the cluster, node node-2 does: run the command there": {
+			Node:   "node-1",
 			Leader: "node-2"},
 		"and no other node does now":                   {Node: "node-1"},
 		"the datastore does not answer":                {Node: "node-1", Problem: "the datastore does not answer"},

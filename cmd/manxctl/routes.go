@@ -15,7 +15,8 @@ import (
 func (c *cli) routesCommand() *cobra.Command {
 	request := &manxv1.ListRoutesRequest{}
 	q := question[*manxv1.ListRoutesResponse]{
-		use: "routes", short: "Show the routes that this node wants, what the kernel has, and why they differ; or the BGP routes of a peer",
+		use: "routes", short: "Show the routes that this node wants, what the kernel has, and why they differ; or " +
+			"the BGP routes of a peer",
 		ask: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListRoutesResponse, error) {
 			return m.ListRoutes(ctx, request)
 		},
@@ -79,7 +80,8 @@ func oneOf(words []string) string {
 func routeGrid(r *manxv1.ListRoutesResponse) *table.Grid {
 	g := &table.Grid{Heading: []string{"PREFIX", "SOURCE", "DESIRED", "ACTUAL", "PHASE", "REASON"}}
 	for _, x := range r.GetRoutes() {
-		g.Add(x.GetPrefix(), orNone(sourceText(x)), orNone(withoutPrefix(x.GetDesired(), x.GetPrefix())), actualText(x), x.GetPhase(), x.GetReason())
+		g.Add(x.GetPrefix(), orNone(sourceText(x)), orNone(withoutPrefix(x.GetDesired(), x.GetPrefix())), actualText(x),
+			x.GetPhase(), x.GetReason())
 	}
 	return g
 }

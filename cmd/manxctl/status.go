@@ -23,7 +23,8 @@ func (c *cli) statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Say how this node is",
 		Long: "Say how this node is, from the local manxd.\n\n" +
-			"The exit code is 4 if the node is not ready, manxd does not answer, a route or endpoint failed, or all BGP sessions\n" +
+			"The exit code is 4 if the node is not ready, manxd does not answer, a route or endpoint failed, or all " +
+			"BGP sessions\n" +
 			"are down. Single sessions that are down are named, but another node that is off is no fault of this one.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -58,7 +59,9 @@ func (c *cli) status(ctx context.Context, format table.Format) error {
 	return err
 }
 
-func (c *cli) askStatus(ctx context.Context) (s *manxv1.GetStatusResponse, peers []*manxv1.Peer, notices []*manxv1.Notice, err error) {
+func (c *cli) askStatus(
+	ctx context.Context,
+) (s *manxv1.GetStatusResponse, peers []*manxv1.Peer, notices []*manxv1.Notice, err error) {
 	err = c.daemon(ctx, func(ctx context.Context, m manxv1.ManxClient) error {
 		if s, err = m.GetStatus(ctx, &manxv1.GetStatusRequest{}); err != nil {
 			return err
@@ -108,7 +111,9 @@ func sum(counts map[string]uint32) uint32 {
 }
 
 // writeStatus prints the summary that a person reads.
-func writeStatus(w io.Writer, s *manxv1.GetStatusResponse, peers []*manxv1.Peer, notices []*manxv1.Notice, now time.Time) error {
+func writeStatus(
+	w io.Writer, s *manxv1.GetStatusResponse, peers []*manxv1.Peer, notices []*manxv1.Notice, now time.Time,
+) error {
 	var b strings.Builder
 	line := func(name, format string, args ...any) {
 		if name != "" {
@@ -117,16 +122,20 @@ func writeStatus(w io.Writer, s *manxv1.GetStatusResponse, peers []*manxv1.Peer,
 		fmt.Fprintf(&b, "%-12s%s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("Node", "%s", nodeText(s))
-	line("Version", "%s, GoBGP %s, up %s", s.GetVersion().GetManx(), s.GetVersion().GetGobgp(), ago(s.GetStartedUnixMs(), now))
+	line("Version", "%s, GoBGP %s, up %s", s.GetVersion().GetManx(), s.GetVersion().GetGobgp(),
+		ago(s.GetStartedUnixMs(), now))
 	line("Datastore", "%s", datastoreText(s.GetDatastore(), now))
 	line("BGP", "%s", counts(s.GetPeers(), established, "session"))
 	for _, p := range peers {
 		if p.GetState() != established || p.GetWarning() != "" {
-			line("", "%s %s for %s: %s", peerName(p), p.GetState(), ago(p.GetSinceUnixMs(), now), strings.Join(present(p.GetReason(), p.GetWarning()), "; "))
+			line("", "%s %s for %s: %s", peerName(p), p.GetState(), ago(p.GetSinceUnixMs(), now),
+				strings.Join(present(p.GetReason(), p.GetWarning()), "; "))
 		}
 	}
-	line("Routes", "%s%s", counts(s.GetRoutes(), phaseDone, "route"), whyBlocked(s.GetRoutes(), "routes --phase "+phaseBlocked))
-	line("Endpoints", "%s%s", counts(s.GetEndpoints(), phaseDone, "endpoint"), whyBlocked(s.GetEndpoints(), "node endpoints"))
+	line("Routes", "%s%s", counts(s.GetRoutes(), phaseDone, "route"),
+		whyBlocked(s.GetRoutes(), "routes --phase "+phaseBlocked))
+	line("Endpoints", "%s%s", counts(s.GetEndpoints(), phaseDone, "endpoint"),
+		whyBlocked(s.GetEndpoints(), "node endpoints"))
 	for _, n := range notices {
 		line("Notice", "%s: %s", n.GetSubject(), n.GetText())
 	}

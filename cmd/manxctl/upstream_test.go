@@ -57,9 +57,11 @@ func tableLines(text string) []string {
 func TestGetPrintsWhatCalicoctlPrints(t *testing.T) {
 	s, server := newShell(t)
 	loadUpstream(t, server)
-	kinds := []string{"bgpconfiguration", "bgppeer", "clusterinformation", "felixconfiguration", "ipamconfiguration", "kubecontrollersconfiguration",
+	kinds := []string{"bgpconfiguration", "bgppeer", "clusterinformation", "felixconfiguration", "ipamconfiguration",
+		"kubecontrollersconfiguration",
 		"ippool", "ipreservation", "node", "profile", "tier", "workloadendpoint", "caliconodestatus", "bgpfilter",
-		"networkpolicy", "globalnetworkpolicy", "stagednetworkpolicy", "stagedglobalnetworkpolicy", "stagedkubernetesnetworkpolicy",
+		"networkpolicy", "globalnetworkpolicy", "stagednetworkpolicy", "stagedglobalnetworkpolicy",
+		"stagedkubernetesnetworkpolicy",
 		"networkset", "globalnetworkset", "hostendpoint"}
 	for _, kind := range kinds {
 		args := []string{"get", kind}
@@ -93,7 +95,8 @@ func compareJSON(t *testing.T, kind, ours, theirs string) {
 	t.Helper()
 	got, want := resourceList(t, ours), resourceList(t, theirs)
 	if got.Kind != want.Kind || got.APIVersion != want.APIVersion {
-		t.Errorf("get %s -o json: is a %s of %s, want a %s of %s", kind, got.Kind, got.APIVersion, want.Kind, want.APIVersion)
+		t.Errorf("get %s -o json: is a %s of %s, want a %s of %s", kind, got.Kind, got.APIVersion, want.Kind,
+			want.APIVersion)
 	}
 	for name, w := range want.items {
 		if g := got.items[name]; !reflect.DeepEqual(g, w) {
@@ -138,7 +141,8 @@ func TestGetShowsIPAM(t *testing.T) {
 	s, server := newShell(t)
 	loadUpstream(t, server)
 	blocks := s.must("get", "ipamblocks")
-	for _, want := range []string{"CIDR AFFINITY ALLOCATED FREE", "10.40.26.192/26 host:h1", "10.46.0.16/28 virtual:load-balancer"} {
+	for _, want := range []string{"CIDR AFFINITY ALLOCATED FREE", "10.40.26.192/26 host:h1",
+		"10.46.0.16/28 virtual:load-balancer"} {
 		if !strings.Contains(strings.Join(tableLines(blocks), "\n"), want) {
 			t.Errorf("get ipamblocks lacks %q:\n%s", want, blocks)
 		}
@@ -172,7 +176,8 @@ func TestAppliedAgainNothingChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []string{"nodes", "ippools", "ipreservations", "bgpconfigurations", "bgppeers", "clusterinformations",
+	for _, kind := range []string{"nodes", "ippools", "ipreservations", "bgpconfigurations", "bgppeers",
+		"clusterinformations",
 		"felixconfigurations", "ipamconfigurations", "kubecontrollersconfigurations", "profiles", "tiers"} {
 		for _, format := range []string{"yaml", "json"} {
 			for l := range strings.Lines(s.mustPipe(s.must("get", kind, "-o", format), "apply", "-f", "-")) {
@@ -199,7 +204,8 @@ func TestDeleteNodeTakesAllThatIsItsOwn(t *testing.T) {
 	s.run("delete", "node", "nobody").want(t, 1, "", "Node nobody: does not exist")
 	for node, own := range map[string][]string{
 		"wg-1": {"node/wg-1"},
-		"h1": {"workloadendpoint/h1-k8s-web--1-eth0", "workloadendpoint/h1-k8s-dual--4-eth0", "bgppeer/d-one-node", "bgpconfiguration/node.h1",
+		"h1": {"workloadendpoint/h1-k8s-web--1-eth0", "workloadendpoint/h1-k8s-dual--4-eth0", "bgppeer/d-one-node",
+			"bgpconfiguration/node.h1",
 			"felixconfiguration/node.h1", "node/h1"},
 	} {
 		out := s.must("delete", "node", node)
@@ -213,15 +219,18 @@ func TestDeleteNodeTakesAllThatIsItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keep := map[string]bool{"/calico/ipam/v2/host/h2/ipv4/block/10.40.1.64-26": false, "/calico/ipam/v2/handle/ipip-tunnel-addr-h2": false,
-		"/calico/resources/v3/projectcalico.org/nodes/h2": false, "/calico/resources/v3/projectcalico.org/bgppeers/g-node-to-selector": false}
+	keep := map[string]bool{"/calico/ipam/v2/host/h2/ipv4/block/10.40.1.64-26": false,
+		"/calico/ipam/v2/handle/ipip-tunnel-addr-h2":                         false,
+		"/calico/resources/v3/projectcalico.org/nodes/h2":                    false,
+		"/calico/resources/v3/projectcalico.org/bgppeers/g-node-to-selector": false}
 	for _, kv := range left.Kvs {
 		key := string(kv.Key)
 		if _, ok := keep[key]; ok {
 			keep[key] = true
 		}
 		for _, node := range []string{"wg-1", "h1"} {
-			if strings.Contains(key, "/host/"+node+"/ipv") || strings.HasSuffix(key, "-tunnel-addr-"+node) || strings.Contains(key, "/"+node+"-k8s-") ||
+			if strings.Contains(key, "/host/"+node+"/ipv") || strings.HasSuffix(key, "-tunnel-addr-"+node) ||
+				strings.Contains(key, "/"+node+"-k8s-") ||
 				strings.Contains(string(kv.Value), `"affinity":"host:`+node+`"`) {
 				t.Errorf("left of %s: %s", node, key)
 			}

@@ -38,7 +38,8 @@ func (c *cli) versionCommand() *cobra.Command {
 			if err != nil {
 				return usagef("%v", err)
 			}
-			v := versions{Client: versionInfo{Version: version, Commit: commit, Go: strings.TrimPrefix(runtime.Version(), "go")}}
+			v := versions{Client: versionInfo{Version: version, Commit: commit,
+				Go: strings.TrimPrefix(runtime.Version(), "go")}}
 			if !clientOnly {
 				c.daemonVersion(cmd.Context(), &v)
 			}
@@ -61,7 +62,8 @@ func (c *cli) daemonVersion(ctx context.Context, v *versions) {
 			return err
 		}
 		d := s.GetVersion()
-		v.Daemon = &versionInfo{Version: d.GetManx(), Commit: d.GetCommit(), GoBGP: d.GetGobgp(), Go: strings.TrimPrefix(d.GetGo(), "go")}
+		v.Daemon = &versionInfo{Version: d.GetManx(), Commit: d.GetCommit(), GoBGP: d.GetGobgp(),
+			Go: strings.TrimPrefix(d.GetGo(), "go")}
 		return nil
 	})
 	if err != nil {
@@ -73,7 +75,8 @@ func (c *cli) printVersions(v versions) error {
 	text := fmt.Sprintf("Client: %s (commit %s, Go %s)\n", v.Client.Version, v.Client.Commit, v.Client.Go)
 	switch {
 	case v.Daemon != nil:
-		text += fmt.Sprintf("Daemon: %s (commit %s, Go %s)\nGoBGP:  %s\n", v.Daemon.Version, v.Daemon.Commit, v.Daemon.Go, v.Daemon.GoBGP)
+		text += fmt.Sprintf("Daemon: %s (commit %s, Go %s)\nGoBGP:  %s\n", v.Daemon.Version, v.Daemon.Commit,
+			v.Daemon.Go, v.Daemon.GoBGP)
 	case v.Reason != "":
 		text += "Daemon: unknown: " + v.Reason + "\n"
 	}

@@ -40,11 +40,16 @@ func (c *cli) watchCommand() *cobra.Command {
 // watch prints until it is interrupted, which is its ordinary end.
 func (c *cli) watch(ctx context.Context, request *manxv1.WatchRequest, format table.Format) error {
 	return stream(ctx, c, watching(request), func(e *manxv1.WatchResponse) error {
-		return writeLine(c.out, format, e, func() string { return time.Now().Format(time.TimeOnly) + "  " + eventText(e) })
+		return writeLine(c.out, format, e, func() string {
+			return time.Now().Format(time.TimeOnly) + "  " +
+				eventText(e)
+		})
 	})
 }
 
-func watching(request *manxv1.WatchRequest) func(context.Context, manxv1.ManxClient) (grpc.ServerStreamingClient[manxv1.WatchResponse], error) {
+func watching(
+	request *manxv1.WatchRequest,
+) func(context.Context, manxv1.ManxClient) (grpc.ServerStreamingClient[manxv1.WatchResponse], error) {
 	return func(ctx context.Context, m manxv1.ManxClient) (grpc.ServerStreamingClient[manxv1.WatchResponse], error) {
 		return m.Watch(ctx, request)
 	}
@@ -59,7 +64,9 @@ func eventText(e *manxv1.WatchResponse) string {
 		return "peer " + e.GetPeerGone() + "  not wanted any more"
 	case e.GetRoute() != nil:
 		r := e.GetRoute()
-		return "route " + r.GetPrefix() + "  " + strings.Join(present(r.GetPhase(), orNone(withoutPrefix(r.GetDesired(), r.GetPrefix())), r.GetReason()), ": ")
+		return "route " + r.GetPrefix() + "  " +
+			strings.Join(present(r.GetPhase(), orNone(withoutPrefix(r.GetDesired(), r.GetPrefix())), r.GetReason()),
+				": ")
 	case e.GetRouteGone() != "":
 		return "route " + e.GetRouteGone() + "  gone"
 	case e.GetStatus() != nil:

@@ -23,13 +23,14 @@ func (c *cli) applyCommand() *cobra.Command {
 
 func (c *cli) createCommand() *cobra.Command {
 	var skip bool
-	cmd := c.writeCommand("create", "Create objects that do not exist yet", func(ctx context.Context, s datastore.Store, o *model.Object) (string, error) {
-		done, err := createObject(ctx, s, o)
-		if skip && errors.Is(err, datastore.ErrExists) {
-			return "skipped: it exists", nil
-		}
-		return done, err
-	})
+	cmd := c.writeCommand("create", "Create objects that do not exist yet",
+		func(ctx context.Context, s datastore.Store, o *model.Object) (string, error) {
+			done, err := createObject(ctx, s, o)
+			if skip && errors.Is(err, datastore.ErrExists) {
+				return "skipped: it exists", nil
+			}
+			return done, err
+		})
 	cmd.Flags().BoolVar(&skip, "skip-exists", false, "an object that exists already is no error")
 	return cmd
 }
@@ -42,10 +43,11 @@ func (c *cli) writeCommand(verb, short string, write writer) *cobra.Command {
 	var f files
 	var ns namespaces
 	cmd := &cobra.Command{
-		Use:     verb + " -f FILE",
-		Short:   short,
-		Example: fmt.Sprintf("  manxctl %s -f pool.yaml\n  manxctl %s -f cluster/ -R\n  cat peers.json | manxctl %s -f -", verb, verb, verb),
-		Args:    cobra.NoArgs,
+		Use:   verb + " -f FILE",
+		Short: short,
+		Example: fmt.Sprintf("  manxctl %s -f pool.yaml\n  manxctl %s -f cluster/ -R\n"+
+			"  cat peers.json | manxctl %s -f -", verb, verb, verb),
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(f.paths) == 0 {
 				return usagef("%s needs -f FILE, -f FOLDER or -f -", verb)
@@ -61,7 +63,8 @@ func (c *cli) writeCommand(verb, short string, write writer) *cobra.Command {
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().StringVarP(&ns.name, "namespace", "n", "", "namespace of documents that name none (\"default\" if not given)")
+	cmd.Flags().StringVarP(&ns.name, "namespace", "n", "", "namespace of documents that name none (\"default\" "+
+		"if not given)")
 	return cmd
 }
 
@@ -134,8 +137,8 @@ func checkNew(ctx context.Context, store datastore.Store, o *model.Object) error
 	return checkFilters(ctx, store, o)
 }
 
-// checkFilters applies to each BGPPeer that is written, new or not: without a filter that it names, too much would go over
-// its sessions.
+// checkFilters applies to each BGPPeer that is written, new or not: without a filter that it names, too much would go
+// over its sessions.
 func checkFilters(ctx context.Context, store datastore.Store, o *model.Object) error {
 	peer, ok := o.Value.(*model.BGPPeer)
 	if !ok || len(peer.Spec.Filters) == 0 {
@@ -147,7 +150,8 @@ func checkFilters(ctx context.Context, store datastore.Store, o *model.Object) e
 }
 
 // checkAgainst applies a rule that needs all objects of another kind.
-func checkAgainst(ctx context.Context, store datastore.Store, o *model.Object, kind model.Kind, rule func(model.Reader) []model.FieldError) error {
+func checkAgainst(ctx context.Context, store datastore.Store, o *model.Object, kind model.Kind,
+	rule func(model.Reader) []model.FieldError) error {
 	objects, _, err := store.List(ctx, kind, "")
 	if err != nil {
 		return err
@@ -223,11 +227,13 @@ func update(ctx context.Context, store datastore.Store, o *model.Object, done st
 // sameObject checks what a document says of the object that it was made from.
 func sameObject(o, stored *model.Object) error {
 	if rv := o.Metadata().GetResourceVersion(); rv != "" && rv != strconv.FormatInt(stored.Revision, 10) {
-		return fmt.Errorf("%s: %w (metadata.resourceVersion is %q, but %d is stored; remove the field to write anyway)", o.Key, datastore.ErrConflict, rv, stored.Revision)
+		return fmt.Errorf("%s: %w (metadata.resourceVersion is %q, but %d is stored; remove the field to write anyway)",
+			o.Key, datastore.ErrConflict, rv, stored.Revision)
 	}
 	m := stored.Metadata()
 	if uid := o.Metadata().GetUID(); uid != "" && m != nil && m.GetUID() != "" && m.GetUID() != uid {
-		return fmt.Errorf("%s: metadata.uid is %q, but the stored object is another one with uid %q: remove the field to write anyway", o.Key, uid, m.GetUID())
+		return fmt.Errorf("%s: metadata.uid is %q, but the stored object is another one with uid %q: remove the "+
+			"field to write anyway", o.Key, uid, m.GetUID())
 	}
 	return nil
 }

@@ -44,7 +44,8 @@ func (a *addresses) changed(r node.Result) {
 	a.candidates.Store(&r.Candidates)
 	was := a.last
 	if a.last = addressesText(r.Node); a.last != was {
-		a.events.Warn(kubenode.AddressChanged, fmt.Sprintf("the addresses of this node are now %s; they were %s", a.last, was))
+		a.events.Warn(kubenode.AddressChanged, fmt.Sprintf("the addresses of this node are now %s; they were %s",
+			a.last, was))
 	}
 }
 

@@ -50,9 +50,12 @@ func (c *calicoNode) text() (string, time.Time) {
 	if c.active == "" {
 		return "", c.since
 	}
-	text := fmt.Sprintf("calico-node is active on this host (%s), and two programs must not program one node. Keep it off this "+
-		"node: give its DaemonSet the nodeSelector manx.io/network=calico, that of manx-node manx.io/network=manx, and switch "+
-		"this node over with `kubectl label node %s manx.io/network=manx --overwrite`; on a host without Kubernetes end its "+
+	text := fmt.Sprintf("calico-node is active on this host (%s), and two programs must not program one node. Keep "+
+		"it off this "+
+		"node: give its DaemonSet the nodeSelector manx.io/network=calico, that of manx-node manx.io/network=manx, "+
+		"and switch "+
+		"this node over with `kubectl label node %s manx.io/network=manx --overwrite`; on a host without "+
+		"Kubernetes end its "+
 		"service (docs/operations.md, \"Moving a node from calico/node\")", c.active, c.node)
 	if c.waiting {
 		return text + ". manxd does nothing before, and goes on by itself then", c.since

@@ -17,8 +17,8 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
-// A daemon that finds a pod of calico-node on its host programs nothing, says what to do, and goes on by itself when the
-// pod has gone. One that comes later is told, and nothing is taken back.
+// A daemon that finds a pod of calico-node on its host programs nothing, says what to do, and goes on by itself when
+// the pod has gone. One that comes later is told, and nothing is taken back.
 func TestWaitsForCalicoNode(t *testing.T) {
 	if os.Getenv("MANX_TEST_CALICO_NODE") == "" {
 		elsewhere(t, "MANX_TEST_CALICO_NODE")
@@ -43,13 +43,15 @@ func TestWaitsForCalicoNode(t *testing.T) {
 		t.Helper()
 		_, err := admin.CoreV1().Pods("kube-system").Create(t.Context(), &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"k8s-app": "calico-node"}},
-			Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{})
+			Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
+			metav1.CreateOptions{})
 		must(err)
 	}
 	remove := func(name string) {
 		t.Helper()
 		none := int64(0)
-		must(admin.CoreV1().Pods("kube-system").Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &none}))
+		must(admin.CoreV1().Pods("kube-system").Delete(t.Context(), name,
+			metav1.DeleteOptions{GracePeriodSeconds: &none}))
 	}
 	pod("calico-node-far", "n2")
 	pod("calico-node-here", "n1")
@@ -61,17 +63,20 @@ func TestWaitsForCalicoNode(t *testing.T) {
 	must(err)
 	defer conn.Close()
 	w := watchman{t, conn}
-	w.await("readyz", func() string { return get("/readyz?verbose") }, "[-]calico-node: calico-node is active on this host "+
-		"(the pod kube-system/calico-node-here)", "kubectl label node n1 manx.io/network=manx", "goes on by itself")
+	w.await("readyz", func() string { return get("/readyz?verbose") },
+		"[-]calico-node: calico-node is active on this host "+
+			"(the pod kube-system/calico-node-here)", "kubectl label node n1 manx.io/network=manx", "goes on by itself")
 	w.await("notices", w.notices, "calico-node: calico-node is active on this host")
-	if out, err := exec.Command("nft", "list", "tables").CombinedOutput(); err != nil || strings.Contains(string(out), "manx") {
+	if out, err := exec.Command("nft", "list", "tables").CombinedOutput(); err != nil ||
+		strings.Contains(string(out), "manx") {
 		t.Errorf("it programs although it waits: %v %s", err, out)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "nodename")); err == nil {
 		t.Error("it has registered although it waits")
 	}
 	remove("calico-node-here")
-	w.await("readyz when it has gone", func() string { return get("/readyz?verbose") }, "[+]dataplane: the kernel is kept", "[+]policy: the rules are in the kernel")
+	w.await("readyz when it has gone", func() string { return get("/readyz?verbose") },
+		"[+]dataplane: the kernel is kept", "[+]policy: the rules are in the kernel")
 	if text := get("/readyz?verbose"); strings.Contains(text, "[-]calico-node") {
 		t.Errorf("readyz: %s", text)
 	}

@@ -24,7 +24,8 @@ import (
 	"github.com/manxnet/manx/proto/server"
 )
 
-// cniPart serves the CNI plugins of this host: it has the datastore, and addresses in memory, so that they need neither.
+// cniPart serves the CNI plugins of this host: it has the datastore, and addresses in memory, so that they need
+// neither.
 type cniPart struct {
 	*joined
 	log      *zap.Logger
@@ -53,7 +54,8 @@ func (p *cniPart) Name() string { return "cni" }
 // Kinds are what an ADD reads: from the tables, so that it needs not ask the datastore.
 func (p *cniPart) Kinds() []model.Kind {
 	return []model.Kind{model.KindClusterInformation, model.KindNode, model.KindIPPool, model.KindIPReservation,
-		model.KindIPAMConfig, model.KindBlockAffinity, model.KindWorkloadEndpoint, model.KindProfile, model.KindNamespace}
+		model.KindIPAMConfig, model.KindBlockAffinity, model.KindWorkloadEndpoint, model.KindProfile,
+		model.KindNamespace}
 }
 
 // Ready implements part.Ready: while the socket is not served plugins go to the datastore themselves.
@@ -127,7 +129,8 @@ func (p *cniPart) ownBlock(o *model.Object) bool {
 // wrong node.
 func (p *cniPart) nodeOf(c *cni.Config) (string, error) {
 	if c.Nodename != "" && c.Nodename != p.name {
-		return "", fmt.Errorf("nodename = %q in the network configuration: manxd on this host is node %q", c.Nodename, p.name)
+		return "", fmt.Errorf("nodename = %q in the network configuration: manxd on this host is node %q", c.Nodename,
+			p.name)
 	}
 	return p.name, nil
 }
@@ -145,8 +148,8 @@ func (p *cniPart) kubernetes(*cni.Config) (engine.Kubernetes, error) {
 	return kubeapi.New(p.kube)
 }
 
-// statusDir is the folder in which this daemon tells whose policy is in force: the one that FelixConfiguration leads to,
-// or the usual one where that is not safe; empty for none.
+// statusDir is the folder in which this daemon tells whose policy is in force: the one that FelixConfiguration leads
+// to, or the usual one where that is not safe; empty for none.
 func (p *cniPart) statusDir() string {
 	prefix, usual := "", p.endpointStatusDir("")
 	if o := p.tables.Snapshot().Get(model.ResourceKey(model.KindFelixConfiguration, "default")); o != nil {

@@ -34,12 +34,14 @@ type cniOptions struct {
 const cniConfFlag = "cni-conf-dir"
 
 func (b binder) cni(o *cniOptions) {
-	b.string(&o.confDir, cniConfFlag, "", "folder where the network configuration of the container runtime is written, "+
-		"with a kubeconfig for the plugins, once this node is ready; empty: nowhere", "MANX_CNI_CONF_DIR")
+	b.string(&o.confDir, cniConfFlag, "",
+		"folder where the network configuration of the container runtime is written, "+
+			"with a kubeconfig for the plugins, once this node is ready; empty: nowhere", "MANX_CNI_CONF_DIR")
 	b.string(&o.netDir, "cni-net-dir", "/etc/cni/net.d", "the same folder as the plugins see it", "CNI_NET_DIR")
 	b.string(&o.name, "cni-conf-name", "10-calico.conflist", "name of the network configuration", "CNI_CONF_NAME")
 	b.string(&o.oldName, "cni-old-conf-name", "", "another one that is removed then", "CNI_OLD_CONF_NAME")
-	b.string(&o.template, "cni-network-config", "", "the network configuration, with Calico's tokens such as __CNI_MTU__; "+
+	b.string(&o.template, "cni-network-config", "", "the network configuration, with Calico's tokens such as "+
+		"__CNI_MTU__; "+
 		"empty: one with Calico's IPAM, policy of Kubernetes and port mappings", "CNI_NETWORK_CONFIG")
 	b.string(&o.templateAt, "cni-network-config-file", "", "a file that holds it", "CNI_NETWORK_CONFIG_FILE")
 	b.int(&o.mtu, "cni-mtu", 0, "__CNI_MTU__; 0: what this node finds out", "CNI_MTU")
@@ -50,7 +52,8 @@ func (b binder) cni(o *cniOptions) {
 		"CALICO_CNI_SERVICE_ACCOUNT")
 	b.string(&o.podNamespace, "cni-service-account-namespace", "", "its namespace; empty: this pod's, else kube-system",
 		"POD_NAMESPACE")
-	b.duration(&o.refresh, "cni-token-refresh-interval", 0, "how often the token is refreshed; 0: after a quarter of the "+
+	b.duration(&o.refresh, "cni-token-refresh-interval", 0, "how often the token is refreshed; 0: after a "+
+		"quarter of the "+
 		"time that it has left", "CNI_TOKEN_REFRESH_INTERVAL")
 }
 
@@ -104,7 +107,8 @@ func newCNIConfig(j *joined) (part.Part, error) {
 // cniTLS are the certificates for etcd that the plugins need, by the name of their copies.
 func (o options) cniTLS() map[string]string {
 	files := map[string]string{}
-	for name, file := range map[string]string{"etcd-ca": o.etcdCAFile, "etcd-cert": o.etcdCertFile, "etcd-key": o.etcdKeyFile} {
+	for name, file := range map[string]string{"etcd-ca": o.etcdCAFile, "etcd-cert": o.etcdCertFile,
+		"etcd-key": o.etcdKeyFile} {
 		if file != "" && o.datastore == "etcdv3" {
 			files[name] = file
 		}
@@ -129,8 +133,9 @@ func (j *joined) cniValues() map[string]string {
 	}
 	address, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	return map[string]string{"LOG_LEVEL": o.logLevel, "LOG_FILE_PATH": o.logFile, "LOG_FILE_MAX_SIZE": "100",
-		"LOG_FILE_MAX_AGE": "30", "LOG_FILE_MAX_COUNT": "10", "DATASTORE_TYPE": datastore, "KUBERNETES_NODE_NAME": j.name,
-		"KUBECONFIG_FILEPATH": host(install.KubeconfigName), "CNI_MTU": strconv.Itoa(o.mtu),
+		"LOG_FILE_MAX_AGE": "30", "LOG_FILE_MAX_COUNT": "10", "DATASTORE_TYPE": datastore,
+		"KUBERNETES_NODE_NAME": j.name,
+		"KUBECONFIG_FILEPATH":  host(install.KubeconfigName), "CNI_MTU": strconv.Itoa(o.mtu),
 		"KUBERNETES_SERVICE_HOST": address, "KUBERNETES_SERVICE_PORT": port, "SERVICEACCOUNT_TOKEN": "",
 		"CALICO_API_GROUP": os.Getenv("CALICO_API_GROUP"), "ETCD_ENDPOINTS": j.etcdEndpoints, "ETCD_DISCOVERY_SRV": "",
 		"ETCD_CERT_FILE": certificate("etcd-cert"), "ETCD_CA_CERT_FILE": certificate("etcd-ca"),
@@ -147,7 +152,8 @@ func (o cniOptions) credential(ctx context.Context, config *rest.Config) (instal
 		return install.Credential{}, err
 	}
 	namespace := o.podNamespace
-	if text, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace"); namespace == "" && err == nil {
+	if text, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace"); namespace == "" &&
+		err == nil {
 		namespace = strings.TrimSpace(string(text))
 	}
 	if namespace == "" {

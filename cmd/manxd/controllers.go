@@ -130,7 +130,8 @@ func (c *clusterControllers) ListReleases(ctx context.Context, _ *manxv1.ListRel
 	}
 	for _, r := range c.Releases() {
 		answer.Releases = append(answer.Releases, &manxv1.Release{AtUnixMs: unixMs(r.At), Address: r.Released(),
-			Handle: r.Handle, Node: r.Node, Namespace: r.Namespace, Pod: r.Pod, Reason: string(r.Reason), Text: r.Text(),
+			Handle: r.Handle, Node: r.Node, Namespace: r.Namespace, Pod: r.Pod, Reason: string(r.Reason),
+			Text:              r.Text(),
 			UnusedSinceUnixMs: unixMs(r.Since)})
 	}
 	return answer, nil

@@ -80,7 +80,8 @@ func TestControllersPart(t *testing.T) {
 		n := c.Notices()
 		return len(n) == 1 && strings.Contains(n[0].Text, "deployment kube-system/calico-kube-controllers")
 	})
-	if err := client.AppsV1().Deployments("kube-system").Delete(t.Context(), d.Name, metav1.DeleteOptions{}); err != nil {
+	if err := client.AppsV1().Deployments("kube-system").Delete(t.Context(), d.Name,
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	calicotest.Eventually(t, "the controllers work", func() bool {

@@ -151,7 +151,8 @@ func (j *joined) completeConfig(ctx context.Context) {
 	log := j.log.Named("node")
 	d := detectDistribution(ctx, j.kube, log)
 	if d.unknown != nil {
-		log.Warn("it is not known which addresses the cluster has for pods: no default pool is made now", zap.Error(d.unknown))
+		log.Warn("it is not known which addresses the cluster has for pods: no default pool is made now",
+			zap.Error(d.unknown))
 	}
 	d.apply(&j.config)
 }

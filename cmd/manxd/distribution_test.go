@@ -34,7 +34,8 @@ func TestPodSubnets(t *testing.T) {
 		"podSubnet: nonsense,10.2.0.0/16": "10.2.0.0/16", "": "",
 	} {
 		var got []string
-		for _, p := range podSubnets(map[string]string{"ClusterConfiguration": text, "ClusterStatus": "apiEndpoints: {}"}) {
+		for _, p := range podSubnets(map[string]string{"ClusterConfiguration": text,
+			"ClusterStatus": "apiEndpoints: {}"}) {
 			got = append(got, p.String())
 		}
 		if strings.Join(got, " ") != want {
@@ -67,9 +68,11 @@ func TestDistribution(t *testing.T) {
 	allow := func(names ...string) {
 		t.Helper()
 		_ = admin.RbacV1().Roles("kube-system").Delete(t.Context(), "r", metav1.DeleteOptions{})
-		_, err := admin.RbacV1().Roles("kube-system").Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "r"},
-			Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"configmaps"},
-				ResourceNames: names}}}, metav1.CreateOptions{})
+		_, err := admin.RbacV1().Roles("kube-system").Create(t.Context(),
+			&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "r"},
+				Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""},
+					Resources:     []string{"configmaps"},
+					ResourceNames: names}}}, metav1.CreateOptions{})
 		must(err)
 		for _, name := range names { // the server learns of roles a moment later
 			forbidden := true
@@ -82,14 +85,16 @@ func TestDistribution(t *testing.T) {
 	_, err = admin.RbacV1().RoleBindings("kube-system").Create(t.Context(), &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "r"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: "r"},
-		Subjects:   []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "User", Name: user}}}, metav1.CreateOptions{})
+		Subjects:   []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "User", Name: user}}},
+		metav1.CreateOptions{})
 	must(err)
 	expect := func(what string, c node.Config, types, v4, v6, log string) {
 		t.Helper()
 		core, logs := observer.New(zapcore.InfoLevel)
 		detectDistribution(t.Context(), api.Config(user), zap.New(core)).apply(&c)
 		if c.ClusterType != types || c.Pool4.CIDR != v4 || c.Pool6.CIDR != v6 {
-			t.Errorf("%s: type %q, pools %q and %q; want %q, %q, %q", what, c.ClusterType, c.Pool4.CIDR, c.Pool6.CIDR, types, v4, v6)
+			t.Errorf("%s: type %q, pools %q and %q; want %q, %q, %q", what, c.ClusterType, c.Pool4.CIDR, c.Pool6.CIDR,
+				types, v4, v6)
 		}
 		var said []string
 		for _, e := range logs.All() {

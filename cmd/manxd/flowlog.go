@@ -76,11 +76,13 @@ func (f *flowLog) read(ctx context.Context) error {
 	return ctx.Err()
 }
 
-var protocolNames = map[uint8]string{1: "icmp", 4: "ipip", 6: "tcp", 17: "udp", 58: "icmpv6", 132: "sctp", 136: "udplite"}
+var protocolNames = map[uint8]string{1: "icmp", 4: "ipip", 6: "tcp", 17: "udp", 58: "icmpv6", 132: "sctp",
+	136: "udplite"}
 
 func entryOf(p kernel.LoggedPacket, now time.Time) flowlog.Entry {
 	e := flowlog.Entry{
-		Time: now, Action: flowlog.Dropped, Source: p.Source, Destination: p.Destination, Protocol: protocolNames[p.Protocol],
+		Time: now, Action: flowlog.Dropped, Source: p.Source, Destination: p.Destination,
+		Protocol:   protocolNames[p.Protocol],
 		SourcePort: p.SourcePort, DestinationPort: p.DestinationPort, In: p.In, Out: p.Out,
 	}
 	logged := false

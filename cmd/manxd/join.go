@@ -65,7 +65,8 @@ func (d *daemon) join(ctx context.Context) error {
 	}
 	defer k.Close() //nolint:errcheck // everything has been answered
 	k.ProcSysNet = d.procSysNet
-	j := &joined{daemon: d, store: store, kube: kube, kernel: k, tables: datastore.NewTables(d.log.Named("datastore"), d.name)}
+	j := &joined{daemon: d, store: store, kube: kube, kernel: k, tables: datastore.NewTables(d.log.Named("datastore"),
+		d.name)}
 	if j.events, err = newEvents(j); err != nil {
 		return err
 	}
@@ -155,6 +156,7 @@ func (o options) noIPv6() bool {
 }
 
 func (p poolOptions) config() node.PoolConfig {
-	return node.PoolConfig{CIDR: p.cidr, BlockSize: p.blockSize, IPIP: p.ipip, VXLAN: p.vxlan, NATOutgoing: p.natOutgoing,
+	return node.PoolConfig{CIDR: p.cidr, BlockSize: p.blockSize, IPIP: p.ipip, VXLAN: p.vxlan,
+		NATOutgoing:      p.natOutgoing,
 		DisableBGPExport: p.disableBGPExport, NodeSelector: p.nodeSelector}
 }

@@ -48,7 +48,8 @@ func kubernetesParts(j *joined, d *drain, b *bgpPart, p *policyPart, c *clusterC
 func (j *joined) repaired(target string, list []reconcile.Repair, more int) {
 	example := list[0]
 	j.events.Warn(kubenode.DriftRepaired, fmt.Sprintf(
-		"%d changes that another program had made were undone (%s), such as %s: found %s, want %s", len(list)+more, target,
+		"%d changes that another program had made were undone (%s), such as %s: found %s, want %s", len(list)+more,
+		target,
 		example.Key, cmp.Or(example.Found, "nothing"), cmp.Or(example.Wanted, "nothing")))
 }
 
@@ -87,7 +88,8 @@ func (e *eventsPart) Notices() []server.Notice {
 	if err == nil {
 		return nil
 	}
-	return []server.Notice{{Topic: "daemon", Subject: "Events of Kubernetes", Text: "cannot be written: " + err.Error()}}
+	return []server.Notice{{Topic: "daemon", Subject: "Events of Kubernetes", Text: "cannot be written: " +
+		err.Error()}}
 }
 
 // Run implements part.Part.

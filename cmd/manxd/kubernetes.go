@@ -67,7 +67,8 @@ func (b binder) kubernetes(c *kubernetes.Config) {
 		both("K8S_CURRENT_CONTEXT")...)
 	b.string(&c.Endpoint, "k8s-api-endpoint", "", "URL of the Kubernetes API, in place of the kubeconfig's",
 		both("K8S_API_ENDPOINT")...)
-	b.string(&c.CAFile, "k8s-ca-file", "", "CA that signs the certificate of the Kubernetes API", both("K8S_CA_FILE")...)
+	b.string(&c.CAFile, "k8s-ca-file", "", "CA that signs the certificate of the Kubernetes API",
+		both("K8S_CA_FILE")...)
 	b.string(&c.CertFile, "k8s-cert-file", "", "client certificate for the Kubernetes API", both("K8S_CERT_FILE")...)
 	b.string(&c.KeyFile, "k8s-key-file", "", "key of that certificate", both("K8S_KEY_FILE")...)
 	b.string(&c.TokenFile, "k8s-token-file", "", "file that holds a token for the Kubernetes API, read again when it "+

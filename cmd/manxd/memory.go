@@ -18,11 +18,11 @@ const (
 // tuneRuntime trades memory for processor time, up to a bound. The garbage collector runs seldom until the heap has
 // 64 MB, and then when it has one and a half of the live bytes: memory between objects that stay cannot be given back,
 // so the more garbage a burst may leave, the more memory is lost for good. While routes pour in, of which learned
-// counts the changes, it runs when the heap has three times what is used: routes live elsewhere than their garbage does,
-// and collecting it earlier costs a third more processor time when that matters most. The memory limit is 256 MB until
-// the use is known, or two and a half times the use; one that does not grow would have the collector run all the time
-// once a peer announces some 100,000 routes. When a burst is over, a start or a full table for instance, the host gets
-// back what it took, the mapped pages of the program's file included. GOGC and GOMEMLIMIT override all of this.
+// counts the changes, it runs when the heap has three times what is used: routes live elsewhere than their garbage
+// does, and collecting it earlier costs a third more processor time when that matters most. The memory limit is 256 MB
+// until the use is known, or two and a half times the use; one that does not grow would have the collector run all the
+// time once a peer announces some 100,000 routes. When a burst is over, a start or a full table for instance, the host
+// gets back what it took, the mapped pages of the program's file included. GOGC and GOMEMLIMIT override all of this.
 func tuneRuntime(ctx context.Context, learned *atomic.Uint64) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -65,9 +65,11 @@ type memoryUse struct {
 }
 
 func readMemory() memoryUse {
-	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
+	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/total:bytes"},
+		{Name: "/memory/classes/heap/released:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(s)
-	return memoryUse{live: s[0].Value.Uint64(), held: s[1].Value.Uint64() - s[2].Value.Uint64(), allocated: s[3].Value.Uint64()}
+	return memoryUse{live: s[0].Value.Uint64(), held: s[1].Value.Uint64() - s[2].Value.Uint64(),
+		allocated: s[3].Value.Uint64()}
 }
 
 // Values of GOGC: between bursts, the least during one, and the most.

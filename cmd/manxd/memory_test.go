@@ -6,7 +6,8 @@ func TestMemoryLimitGrowsWithWhatIsInUse(t *testing.T) {
 	for _, x := range []struct {
 		live uint64
 		want int64
-	}{{0, smallMemory}, {smallMemory * 2 / 5, smallMemory}, {smallMemory*2/5 + 2, smallMemory + 32<<20}, {1 << 30, 5 << 29},
+	}{{0, smallMemory}, {smallMemory * 2 / 5, smallMemory}, {smallMemory*2/5 + 2, smallMemory + 32<<20},
+		{1 << 30, 5 << 29},
 		{1<<30 + 12<<20, 5<<29 + 32<<20}} {
 		if got := memoryLimit(x.live); got != x.want {
 			t.Errorf("%d bytes live: limit %d, want %d", x.live, got, x.want)

@@ -22,8 +22,9 @@ const statusGrace = 30 * time.Second
 type nodeStatus struct{ *nodestatus.Reporter }
 
 func newNodeStatus(j *joined, b *bgpPart) *nodeStatus {
-	return &nodeStatus{&nodestatus.Reporter{Store: j.store, Node: j.name, Facts: nodeFacts{b, j.kernel, time.Now()}.gather,
-		Log: j.log.Named("node-status"), Retry: time.Second}}
+	return &nodeStatus{&nodestatus.Reporter{Store: j.store, Node: j.name,
+		Facts: nodeFacts{b, j.kernel, time.Now()}.gather,
+		Log:   j.log.Named("node-status"), Retry: time.Second}}
 }
 
 func (n *nodeStatus) Name() string                  { return "node-status" }
@@ -71,7 +72,8 @@ func statusSessions(sessions []speaker.SessionStatus) []nodestatus.Session {
 		if s.Session.Workload != "" {
 			continue
 		}
-		x := nodestatus.Session{Peer: s.Session.Address, State: v3.BGPSessionState(s.State), Since: s.Since, Type: v3.BGPPeerTypeNodePeer}
+		x := nodestatus.Session{Peer: s.Session.Address, State: v3.BGPSessionState(s.State), Since: s.Since,
+			Type: v3.BGPPeerTypeNodePeer}
 		switch s.Session.Type {
 		case bgp.SessionMesh:
 			x.Type = v3.BGPPeerTypeNodeMesh
@@ -86,9 +88,10 @@ func statusSessions(sessions []speaker.SessionStatus) []nodestatus.Session {
 	return list
 }
 
-// statusRoutes lists the kernel's routes, which are used for forwarding, and of what is learned and announced that which
-// is not in the kernel.
-func statusRoutes(inKernel []kernel.Route, links []kernel.Link, learned []bgp.Route, sessions []speaker.SessionStatus, own []bgp.Origin) []nodestatus.Route {
+// statusRoutes lists the kernel's routes, which are used for forwarding, and of what is learned and announced that
+// which is not in the kernel.
+func statusRoutes(inKernel []kernel.Route, links []kernel.Link, learned []bgp.Route, sessions []speaker.SessionStatus,
+	own []bgp.Origin) []nodestatus.Route {
 	t := routeTeller{interfaces: map[int]string{}, mesh: map[netip.Addr]bool{}, paths: map[netip.Prefix][]bgp.Path{}}
 	for _, l := range links {
 		t.interfaces[l.Index] = l.Name
@@ -112,7 +115,8 @@ func statusRoutes(inKernel []kernel.Route, links []kernel.Link, learned []bgp.Ro
 	for prefix, from := range t.paths {
 		for _, p := range from {
 			if !installed[prefix] {
-				list = append(list, nodestatus.Route{Prefix: prefix, Gateway: p.NextHop, Source: t.source(p.Peer), Peer: p.Peer})
+				list = append(list, nodestatus.Route{Prefix: prefix, Gateway: p.NextHop, Source: t.source(p.Peer),
+					Peer: p.Peer})
 			}
 		}
 	}
@@ -165,8 +169,8 @@ func (t routeTeller) used(r kernel.Route) (list []nodestatus.Route) {
 	return list
 }
 
-// kernelSource says what made a route that BGP has not learned, in the words of Calico's BGP daemon: its own are static,
-// those of interfaces direct.
+// kernelSource says what made a route that BGP has not learned, in the words of Calico's BGP daemon: its own are
+// static, those of interfaces direct.
 func kernelSource(r kernel.Route) v3.CalicoNodeRouteSourceType {
 	switch {
 	case r.Protocol == kernel.ProtocolKernel:

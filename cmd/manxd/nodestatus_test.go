@@ -30,8 +30,9 @@ func TestStatusRoutes(t *testing.T) {
 		route("192.0.2.0/24", kernel.ProtocolKernel, via("", 2)),
 		route("10.1.0.0/26", kernel.ProtocolBIRD, via("192.0.2.12", 2)),
 		route("10.2.0.0/26", kernel.ProtocolBIRD, via("192.0.2.12", 2), via("192.0.2.13", 2)),
-		route("10.3.0.0/26", kernel.ProtocolBIRD, via("192.0.2.1", 2)),   // the gateway towards the next hop
-		route("10.4.0.0/26", kernel.ProtocolStatic, via("192.0.2.1", 2)), // somebody else's, in the place of what is learned
+		route("10.3.0.0/26", kernel.ProtocolBIRD, via("192.0.2.1", 2)), // the gateway towards the next hop
+		// somebody else's, in the place of what is learned
+		route("10.4.0.0/26", kernel.ProtocolStatic, via("192.0.2.1", 2)),
 		{Dst: pfx("10.9.0.0/26"), Protocol: kernel.ProtocolBIRD, Type: kernel.Blackhole},
 		route("10.9.0.5/32", kernel.ProtocolBoot, via("", 7)),
 		route("fe80::/64", kernel.ProtocolKernel, via("", 2)),
@@ -41,7 +42,8 @@ func TestStatusRoutes(t *testing.T) {
 	path := func(nextHop, peer string) bgp.Path { return bgp.Path{NextHop: ip(nextHop), Peer: ip(peer)} }
 	learned := []bgp.Route{
 		{Prefix: pfx("10.1.0.0/26"), Paths: []bgp.Path{path("192.0.2.12", "192.0.2.12")}},
-		{Prefix: pfx("10.2.0.0/26"), Paths: []bgp.Path{path("192.0.2.12", "192.0.2.12"), path("192.0.2.13", "192.0.2.99")}},
+		{Prefix: pfx("10.2.0.0/26"), Paths: []bgp.Path{path("192.0.2.12", "192.0.2.12"),
+			path("192.0.2.13", "192.0.2.99")}},
 		{Prefix: pfx("10.3.0.0/26"), Paths: []bgp.Path{path("198.51.100.7", "192.0.2.99")}},
 		{Prefix: pfx("10.4.0.0/26"), Paths: []bgp.Path{path("192.0.2.12", "192.0.2.12")}},
 	}
@@ -51,14 +53,16 @@ func TestStatusRoutes(t *testing.T) {
 		{Session: bgp.Session{Address: ip("192.0.2.98"), Type: bgp.SessionNode}, State: "Active"},
 		{Session: bgp.Session{Address: ip("10.9.0.5"), Type: bgp.SessionGlobal, Workload: "cali1"}, State: "Active"},
 	}
-	own := []bgp.Origin{{Prefix: pfx("10.9.0.0/26"), Blackhole: true}, {Prefix: pfx("10.96.0.0/12"), Shared: true}, {Prefix: pfx("10.8.0.0/26"), Withheld: true}}
+	own := []bgp.Origin{{Prefix: pfx("10.9.0.0/26"), Blackhole: true}, {Prefix: pfx("10.96.0.0/12"), Shared: true},
+		{Prefix: pfx("10.8.0.0/26"), Withheld: true}}
 	var got []string
 	for _, r := range statusRoutes(inKernel, links, learned, sessions, own) {
 		use := "RIB"
 		if r.Used {
 			use = "FIB"
 		}
-		got = append(got, strings.TrimSpace(fmt.Sprintf("%s %s %s %s %s %s", r.Prefix, use, r.Gateway, r.Interface, r.Source, r.Peer)))
+		got = append(got, strings.TrimSpace(fmt.Sprintf("%s %s %s %s %s %s", r.Prefix, use, r.Gateway, r.Interface,
+			r.Source, r.Peer)))
 	}
 	slices.Sort(got)
 	want := []string{
@@ -82,7 +86,8 @@ func TestStatusRoutes(t *testing.T) {
 	for _, s := range statusSessions(sessions) {
 		types = append(types, fmt.Sprint(s.Peer, s.Type, s.State))
 	}
-	if want := []string{"192.0.2.12NodeMeshEstablished", "192.0.2.99GlobalPeerIdle", "192.0.2.98NodePeerActive"}; !slices.Equal(types, want) {
+	if want := []string{"192.0.2.12NodeMeshEstablished", "192.0.2.99GlobalPeerIdle",
+		"192.0.2.98NodePeerActive"}; !slices.Equal(types, want) {
 		t.Errorf("sessions %q, want %q", types, want)
 	}
 }

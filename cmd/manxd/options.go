@@ -104,25 +104,33 @@ const envAnnotation = "env"
 // flags defines all flags on a set, with the environment variables that stand in for them.
 func (o *options) flags(fs *pflag.FlagSet) {
 	b := binder{fs}
-	b.string(&o.nodeName, "node-name", "", "name of this node; empty: the nodename file, then the host name", "NODENAME")
-	b.string(&o.nodeNameFile, "nodename-file", "/var/lib/calico/nodename", "where the node name is kept for the CNI plugin", "CALICO_NODENAME_FILE")
+	b.string(&o.nodeName, "node-name", "", "name of this node; empty: the nodename file, then the host name",
+		"NODENAME")
+	b.string(&o.nodeNameFile, "nodename-file", "/var/lib/calico/nodename",
+		"where the node name is kept for the CNI plugin", "CALICO_NODENAME_FILE")
 	b.string(&o.k8sNodeRef, "k8s-node-ref", "", "name of this node in Kubernetes, if it has one", "CALICO_K8S_NODE_REF")
 
 	b.kubernetes(&o.kube)
 	b.controllers(&o.controllers)
 
-	b.string(&o.datastore, "datastore", "", "etcdv3, kubernetes or embedded; empty: etcdv3 if there are endpoints, else embedded", "CALICO_DATASTORE_TYPE", "DATASTORE_TYPE")
-	b.string(&o.etcdEndpoints, "etcd-endpoints", "", "etcd servers, comma separated URLs", "CALICO_ETCD_ENDPOINTS", "ETCD_ENDPOINTS")
-	b.string(&o.etcdCAFile, "etcd-ca-cert-file", "", "CA that signs the etcd servers' certificates", "CALICO_ETCD_CA_CERT_FILE", "ETCD_CA_CERT_FILE")
-	b.string(&o.etcdCertFile, "etcd-cert-file", "", "client certificate for etcd", "CALICO_ETCD_CERT_FILE", "ETCD_CERT_FILE")
-	b.string(&o.etcdKeyFile, "etcd-key-file", "", "key of the client certificate", "CALICO_ETCD_KEY_FILE", "ETCD_KEY_FILE")
+	b.string(&o.datastore, "datastore", "", "etcdv3, kubernetes or embedded; empty: etcdv3 if there are endpoints, "+
+		"else embedded", "CALICO_DATASTORE_TYPE", "DATASTORE_TYPE")
+	b.string(&o.etcdEndpoints, "etcd-endpoints", "", "etcd servers, comma separated URLs", "CALICO_ETCD_ENDPOINTS",
+		"ETCD_ENDPOINTS")
+	b.string(&o.etcdCAFile, "etcd-ca-cert-file", "", "CA that signs the etcd servers' certificates",
+		"CALICO_ETCD_CA_CERT_FILE", "ETCD_CA_CERT_FILE")
+	b.string(&o.etcdCertFile, "etcd-cert-file", "", "client certificate for etcd", "CALICO_ETCD_CERT_FILE",
+		"ETCD_CERT_FILE")
+	b.string(&o.etcdKeyFile, "etcd-key-file", "", "key of the client certificate", "CALICO_ETCD_KEY_FILE",
+		"ETCD_KEY_FILE")
 	b.string(&o.etcdUsername, "etcd-username", "", "user for etcd", "CALICO_ETCD_USERNAME", "ETCD_USERNAME")
 	b.string(&o.etcdPassword, "etcd-password", "",
 		"password for etcd; everybody on this host sees it in the output of ps: use --etcd-password-file instead",
 		"CALICO_ETCD_PASSWORD", "ETCD_PASSWORD")
 	b.string(&o.etcdPasswordFile, "etcd-password-file", "", "file that holds the password for etcd",
 		"CALICO_ETCD_PASSWORD_FILE", "ETCD_PASSWORD_FILE")
-	b.bool(&o.waitForDatastore, "wait-for-datastore", false, "at start, wait for the datastore instead of giving up", "WAIT_FOR_DATASTORE")
+	b.bool(&o.waitForDatastore, "wait-for-datastore", false, "at start, wait for the datastore instead of giving up",
+		"WAIT_FOR_DATASTORE")
 
 	b.string(&o.dataDir, "data-dir", "/var/lib/manx", "folder of the embedded datastore", "MANX_DATA_DIR")
 	b.string(&o.embeddedListen, "embedded-listen", "",
@@ -138,31 +146,44 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.embeddedKeyFile, "embedded-key-file", "", "key of that certificate", "MANX_EMBEDDED_KEY_FILE")
 
 	b.string(&o.runDir, "run-dir", "/run/manx", "folder of the control sockets", "MANX_RUN_DIR")
-	b.string(&o.gobgpListen, gobgpFlag, "127.0.0.1:50051", "where the stock gobgp command line (version 3) is served; empty: nowhere", "MANX_GOBGP_LISTEN")
+	b.string(&o.gobgpListen, gobgpFlag, "127.0.0.1:50051", "where the stock gobgp command line (version 3) is "+
+		"served; empty: nowhere", "MANX_GOBGP_LISTEN")
 	b.string(&o.gobgpUIDs, gobgpUIDsFlag, "", "user IDs, comma separated, that are served there beside root",
 		"MANX_GOBGP_ALLOW_UIDS")
-	b.string(&o.httpListen, httpFlag, "127.0.0.1:9099", "where health and metrics are served; empty: nowhere", "MANX_HTTP_LISTEN")
+	b.string(&o.httpListen, httpFlag, "127.0.0.1:9099", "where health and metrics are served; empty: nowhere",
+		"MANX_HTTP_LISTEN")
 	b.control(&o.control)
 	b.cni(&o.cni)
-	b.string(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "where the MTU for pods is kept for the CNI plugin", "MANX_MTU_FILE")
+	b.string(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "where the MTU for pods is kept for the CNI plugin",
+		"MANX_MTU_FILE")
 	b.string(&o.procSysNet, procSysNetFlag, kernel.DefaultProcSysNet,
 		"folder of the kernel's settings of the network; in a container where that is read-only: where the host's is "+
 			"mounted", "MANX_PROC_SYS_NET")
-	b.bool(&o.besideCalicoNode, "beside-calico-node", false, "program this node although a calico-node is active on it; "+
+	b.bool(&o.besideCalicoNode, "beside-calico-node", false, "program this node although a calico-node is "+
+		"active on it; "+
 		"otherwise manxd waits until that has gone", "MANX_BESIDE_CALICO_NODE")
-	b.string(&o.endpointStatusPrefix, "endpoint-status-path-prefix", "", "the CNI plugin is told in the folder endpoint-status below this one which workloads have their policy and routes; none: nowhere; empty: endpointStatusPathPrefix of FelixConfiguration, else "+endpointstatus.DefaultPathPrefix, "FELIX_ENDPOINTSTATUSPATHPREFIX")
+	b.string(&o.endpointStatusPrefix, "endpoint-status-path-prefix", "", "the CNI plugin is told in the folder "+
+		"endpoint-status below this one which workloads have their policy and routes; none: nowhere; empty: "+
+		"endpointStatusPathPrefix of FelixConfiguration, else "+endpointstatus.DefaultPathPrefix,
+		"FELIX_ENDPOINTSTATUSPATHPREFIX")
 	b.string(&o.interfacePrefix, "interface-prefix", "",
 		"what the names of workloads' interfaces begin with, several separated by commas; empty: interfacePrefix of "+
 			"FelixConfiguration, else "+model.DefaultInterfacePrefix, "FELIX_INTERFACEPREFIX")
-	b.string(&o.logLevel, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL", "CALICO_STARTUP_LOGLEVEL")
+	b.string(&o.logLevel, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL",
+		"CALICO_STARTUP_LOGLEVEL")
 	b.string(&o.logFormat, "log-format", "", "json or text; empty: text on a terminal, else json", "MANX_LOG_FORMAT")
-	b.string(&o.passwordDir, "bgp-password-dir", "", "folder of BGP passwords: DIR/SECRET/KEY, as Kubernetes mounts secrets", "MANX_BGP_PASSWORD_DIR")
+	b.string(&o.passwordDir, "bgp-password-dir", "", "folder of BGP passwords: DIR/SECRET/KEY, as Kubernetes "+
+		"mounts secrets", "MANX_BGP_PASSWORD_DIR")
 
-	b.string(&o.namespace, "namespace", "", "namespace of the Secrets with BGP passwords, where the Kubernetes API is known "+
+	b.string(&o.namespace, "namespace", "", "namespace of the Secrets with BGP passwords, where the Kubernetes "+
+		"API is known "+
 		"and there is no folder of them; empty: that of this pod, else kube-system", "NAMESPACE", "POD_NAMESPACE")
 
-	b.int(&o.maxPrefixes, "bgp-max-prefixes", 500_000, "prefixes that one BGP peer may announce; above, its session is shut down for five minutes. A BGPPeer's annotation manx.io/max-prefixes comes first", "MANX_BGP_MAX_PREFIXES")
-	b.int(&o.warnPrefixes, "bgp-warn-prefixes", 50_000, "prefixes of one BGP peer above which its status carries a warning", "MANX_BGP_WARN_PREFIXES")
+	b.int(&o.maxPrefixes, "bgp-max-prefixes", 500_000, "prefixes that one BGP peer may announce; above, its session "+
+		"is shut down for five minutes. A BGPPeer's annotation manx.io/max-prefixes comes first",
+		"MANX_BGP_MAX_PREFIXES")
+	b.int(&o.warnPrefixes, "bgp-warn-prefixes", 50_000, "prefixes of one BGP peer above which its status "+
+		"carries a warning", "MANX_BGP_WARN_PREFIXES")
 
 	b.bool(&o.refuse.Default, "bgp-refuse-default-route", false,
 		"refuse default routes from BGP peers. BGPConfiguration's annotation manx.io/refuse-default-route comes first",
@@ -180,31 +201,49 @@ func (o *options) flags(fs *pflag.FlagSet) {
 		"refuse longer IPv6 prefixes from BGP peers; 0: any length; annotation manx.io/max-prefix-length-v6",
 		"MANX_BGP_MAX_PREFIX_LENGTH_V6")
 
-	b.string(&o.birdSocket, "bird-socket", "", "where BIRD's control socket is emulated for reading, such as /var/run/calico/bird.ctl (IPv6: bird6.ctl beside it); empty: nowhere", "MANX_BIRD_SOCKET")
+	b.string(&o.birdSocket, "bird-socket", "", "where BIRD's control socket is emulated for reading, such as "+
+		"/var/run/calico/bird.ctl (IPv6: bird6.ctl beside it); empty: nowhere", "MANX_BIRD_SOCKET")
 
-	b.string(&o.bmpCollectors, "bmp-collector", "", "who is told about sessions and routes by BMP (RFC 7854): ADDRESS:PORT, several separated by commas", "MANX_BMP_COLLECTOR")
-	b.string(&o.bmpPolicy, "bmp-policy", "pre-policy", "which routes: pre-policy (as received), post-policy (as accepted), local-rib (as chosen, RFC 9069) or all", "MANX_BMP_POLICY")
+	b.string(&o.bmpCollectors, "bmp-collector", "", "who is told about sessions and routes by BMP (RFC 7854): "+
+		"ADDRESS:PORT, several separated by commas", "MANX_BMP_COLLECTOR")
+	b.string(&o.bmpPolicy, "bmp-policy", "pre-policy", "which routes: pre-policy (as received), post-policy (as "+
+		"accepted), local-rib (as chosen, RFC 9069) or all", "MANX_BMP_POLICY")
 
-	b.string(&o.ip, "ip", "", "IPv4 address of this node, autodetect, or none; empty: keep the Node's, else autodetect", "IP")
+	b.string(&o.ip, "ip", "", "IPv4 address of this node, autodetect, or none; empty: keep the Node's, else autodetect",
+		"IP")
 	b.string(&o.ip6, "ip6", "", "IPv6 address of this node, autodetect, or none; empty: keep the Node's", "IP6")
-	b.string(&o.ipMethod, "ip-autodetection-method", "first-found", "first-found, interface=RE,.. skip-interface=RE,.. cidr=C,.. can-reach=DEST or kubernetes-internal-ip", "IP_AUTODETECTION_METHOD")
+	b.string(&o.ipMethod, "ip-autodetection-method", "first-found",
+		"first-found, interface=RE,.. skip-interface=RE,.. cidr=C,.. can-reach=DEST or kubernetes-internal-ip",
+		"IP_AUTODETECTION_METHOD")
 	b.string(&o.ip6Method, "ip6-autodetection-method", "first-found", "the same for IPv6", "IP6_AUTODETECTION_METHOD")
-	b.duration(&o.pollInterval, "autodetect-poll-interval", time.Minute, "how often an autodetected address is looked up again", "AUTODETECT_POLL_INTERVAL")
+	b.duration(&o.pollInterval, "autodetect-poll-interval", time.Minute,
+		"how often an autodetected address is looked up again", "AUTODETECT_POLL_INTERVAL")
 	b.string(&o.as, "as", "", "AS number of this node; empty: keep the Node's, else the cluster's", "AS")
-	b.string(&o.routerID, "router-id", "", "BGP router ID: an IPv4 address, or hash; empty: the node's IPv4 address", "CALICO_ROUTER_ID")
-	b.string(&o.clusterIPs, clusterIPsFlag, "", "cluster IPs of services to advertise: prefixes, comma separated; empty: serviceClusterIPs of BGPConfiguration", "CALICO_ADVERTISE_CLUSTER_IPS")
-	b.bool(&o.disableConflictCheck, "disable-node-ip-check", false, "do not look whether another node has this node's address", "DISABLE_NODE_IP_CHECK")
-	b.string(&o.clusterType, "cluster-type", "", "added to the cluster's type in ClusterInformation, comma separated", "CLUSTER_TYPE")
+	b.string(&o.routerID, "router-id", "", "BGP router ID: an IPv4 address, or hash; empty: the node's IPv4 address",
+		"CALICO_ROUTER_ID")
+	b.string(&o.clusterIPs, clusterIPsFlag, "", "cluster IPs of services to advertise: prefixes, comma separated; "+
+		"empty: serviceClusterIPs of BGPConfiguration", "CALICO_ADVERTISE_CLUSTER_IPS")
+	b.bool(&o.disableConflictCheck, "disable-node-ip-check", false,
+		"do not look whether another node has this node's address", "DISABLE_NODE_IP_CHECK")
+	b.string(&o.clusterType, "cluster-type", "", "added to the cluster's type in ClusterInformation, comma separated",
+		"CLUSTER_TYPE")
 
-	b.bool(&o.policy, "policy", true, "enforce policy: keep the table inet manx of nftables; with false all traffic of workloads passes, and natOutgoing does nothing", "MANX_POLICY")
-	b.bool(&o.policyCounters, "policy-counters", false, "count packets and bytes of every rule of every policy, not only of staged ones", "MANX_POLICY_COUNTERS")
-	b.string(&o.flowLog, "flow-log", "", "tell what policy drops, and what its Log rules log, and by which rule: lines of JSON to this file, - for standard output, or stream for the control API (manxctl drops) alone; empty: do not", "MANX_FLOW_LOG")
-	b.int(&o.flowLogRate, "flow-log-rate", 100, "flows a second that are told at most; the others are counted", "MANX_FLOW_LOG_RATE")
+	b.bool(&o.policy, "policy", true, "enforce policy: keep the table inet manx of nftables; with false all traffic "+
+		"of workloads passes, and natOutgoing does nothing", "MANX_POLICY")
+	b.bool(&o.policyCounters, "policy-counters", false, "count packets and bytes of every rule of every policy, not "+
+		"only of staged ones", "MANX_POLICY_COUNTERS")
+	b.string(&o.flowLog, "flow-log", "", "tell what policy drops, and what its Log rules log, and by which rule: "+
+		"lines of JSON to this file, - for standard output, or stream for the control API (manxctl drops) alone; "+
+		"empty: do not", "MANX_FLOW_LOG")
+	b.int(&o.flowLogRate, "flow-log-rate", 100, "flows a second that are told at most; the others are counted",
+		"MANX_FLOW_LOG_RATE")
 	b.int(&o.flowLogMaxSize, "flow-log-max-size", 100,
 		"size in MiB from which the flow log begins a new file; 0: never", "MANX_FLOW_LOG_MAX_SIZE")
 	b.int(&o.flowLogMaxFiles, "flow-log-max-files", 10, "earlier files of the flow log that are kept; 0: all",
 		"MANX_FLOW_LOG_MAX_FILES")
-	b.string(&o.toHostAction, "endpoint-to-host-action", "", "what becomes of traffic from workloads to this host that their policies allow: Drop, Accept or Return; empty: defaultEndpointToHostAction of FelixConfiguration, else Drop", "FELIX_DEFAULTENDPOINTTOHOSTACTION")
+	b.string(&o.toHostAction, "endpoint-to-host-action", "", "what becomes of traffic from workloads to this host "+
+		"that their policies allow: Drop, Accept or Return; empty: defaultEndpointToHostAction of "+
+		"FelixConfiguration, else Drop", "FELIX_DEFAULTENDPOINTTOHOSTACTION")
 
 	b.bool(&o.noDefaultPools, "no-default-pools", false, "do not make a pool when there is none", "NO_DEFAULT_POOLS")
 	b.pool(&o.pool4, "4", 26)
@@ -289,7 +328,8 @@ func (o *options) check() error {
 	switch o.datastore {
 	case "embedded":
 		if o.etcdEndpoints != "" {
-			return fmt.Errorf("--etcd-endpoints=%s does not go with --datastore=embedded: either is enough", o.etcdEndpoints)
+			return fmt.Errorf("--etcd-endpoints=%s does not go with --datastore=embedded: either is enough",
+				o.etcdEndpoints)
 		}
 	case "etcdv3":
 		if o.etcdEndpoints == "" {

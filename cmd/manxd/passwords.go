@@ -79,13 +79,14 @@ func (p *passwords) tell() {
 	}
 }
 
-// watchPasswords calls changed whenever something in the folder of passwords, or in a folder of a secret in it, changes.
-// That may be more often than a password does. It is a help only: who needs certainty looks from time to time, since
-// there are file systems that tell nothing.
+// watchPasswords calls changed whenever something in the folder of passwords, or in a folder of a secret in it,
+// changes. That may be more often than a password does. It is a help only: who needs certainty looks from time to time,
+// since there are file systems that tell nothing.
 func watchPasswords(ctx context.Context, dir string, changed func(), log *zap.Logger) {
 	for ctx.Err() == nil {
 		if err := watchFolders(ctx, dir, changed); err != nil {
-			log.Debug("the folder of passwords cannot be watched, trying again", zap.String("folder", dir), zap.Error(err))
+			log.Debug("the folder of passwords cannot be watched, trying again", zap.String("folder", dir),
+				zap.Error(err))
 		}
 		select {
 		case <-ctx.Done():

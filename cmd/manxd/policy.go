@@ -62,12 +62,13 @@ func (o options) policyConfig(node string) policy.Config {
 	if o.flowLogOn() {
 		group = flowLogGroup
 	}
-	return policy.Config{Node: node, Counters: o.policyCounters, FlowLog: group, Felix: func(f *model.FelixConfigurationSpec) {
-		f.InterfacePrefix = cmp.Or(o.interfacePrefix, f.InterfacePrefix)
-		if o.toHostAction != "" {
-			f.DefaultEndpointToHostAction = o.toHostAction
-		}
-	}}
+	return policy.Config{Node: node, Counters: o.policyCounters, FlowLog: group,
+		Felix: func(f *model.FelixConfigurationSpec) {
+			f.InterfacePrefix = cmp.Or(o.interfacePrefix, f.InterfacePrefix)
+			if o.toHostAction != "" {
+				f.DefaultEndpointToHostAction = o.toHostAction
+			}
+		}}
 }
 
 // checkPolicy refuses what cannot be meant.
@@ -89,8 +90,8 @@ func (o options) checkPolicy() error {
 	return fmt.Errorf("--endpoint-to-host-action=%s: must be Drop, Accept or Return", o.toHostAction)
 }
 
-// leaveAlone removes the packet filter that an earlier run with policy has left: rules that nobody keeps would go on to deny, and
-// cut off every workload that comes.
+// leaveAlone removes the packet filter that an earlier run with policy has left: rules that nobody keeps would go on to
+// deny, and cut off every workload that comes.
 func leaveAlone(log *zap.Logger) {
 	rules, err := kernel.NewRules()
 	if err == nil {
@@ -103,6 +104,7 @@ func leaveAlone(log *zap.Logger) {
 		}
 	}
 	if err != nil && !errors.Is(err, kernel.ErrNoNFTables) {
-		log.Error("policy is off, but rules of an earlier run may be left: look with `nft list table inet manx`", zap.Error(err))
+		log.Error("policy is off, but rules of an earlier run may be left: look with `nft list table inet manx`",
+			zap.Error(err))
 	}
 }

@@ -15,12 +15,14 @@ import (
 func TestWhoSpeaksForAll(t *testing.T) {
 	tables := datastore.NewTables(zap.NewNop(), "n2")
 	for _, name := range []string{"n1", "n2"} { // n1 is away
-		n := model.NewObject(model.ResourceKey(model.KindNode, name), &model.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		n := model.NewObject(model.ResourceKey(model.KindNode, name),
+			&model.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		tables.Apply(datastore.Event{Type: datastore.EventUpdate, Key: n.Key, Object: n})
 	}
 	tables.Apply(datastore.Event{Type: datastore.EventInSync})
 	leading := false
-	e := &eventsPart{joined: &joined{daemon: &daemon{name: "n2"}, tables: tables}, leads: func() bool { return leading }}
+	e := &eventsPart{joined: &joined{daemon: &daemon{name: "n2"}, tables: tables},
+		leads: func() bool { return leading }}
 	if e.speaksForAll() {
 		t.Error("a node speaks that does not lead")
 	}

@@ -51,7 +51,8 @@ func TestPasswordFile(t *testing.T) {
 		t.Errorf("the log is %v", all)
 	}
 	local, err := connect.ReadLocal(dir, connect.Settings{})
-	if err != nil || local.Etcd.PasswordFile != file || local.Etcd.Username != "u" || local.Etcd.Endpoints[0] != server.Endpoint {
+	if err != nil || local.Etcd.PasswordFile != file || local.Etcd.Username != "u" ||
+		local.Etcd.Endpoints[0] != server.Endpoint {
 		t.Errorf("other programs find %+v, %v", local, err)
 	}
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

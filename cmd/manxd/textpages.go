@@ -31,8 +31,8 @@ func forgetProgram() {
 type programPart struct{ start, size uintptr }
 
 // cleanParts reads /proc/PID/smaps (proc_pid_smaps(5)) and returns the mappings of a file that nobody can write to and
-// that have no page of their own: all that they hold is in the file. A mapping that the dynamic linker or a debugger has
-// changed has such pages (Anonymous), although it cannot be written any more.
+// that have no page of their own: all that they hold is in the file. A mapping that the dynamic linker or a debugger
+// has changed has such pages (Anonymous), although it cannot be written any more.
 func cleanParts(smaps io.Reader, file string) (parts []programPart) {
 	var part programPart
 	inside := false

@@ -32,8 +32,8 @@ func (c *call) prepare(ctx context.Context) error {
 	return err
 }
 
-// add gives the container its addresses and writes its endpoint. What a failure leaves is taken back in reverse, so that
-// the container can be attached again as if nothing had been.
+// add gives the container its addresses and writes its endpoint. What a failure leaves is taken back in reverse, so
+// that the container can be attached again as if nothing had been.
 func (c *call) add(ctx context.Context) (err error) {
 	if _, err := c.settle(ctx); err != nil && ctx.Err() != nil {
 		return err
@@ -62,7 +62,8 @@ func (c *call) add(ctx context.Context) (err error) {
 			c.log.Error("panic", zap.Any("value", r), zap.Stack("stack"))
 		}
 		if err != nil {
-			err = cni.Afterwards(err, undo.Run(func(step string) { c.log.Info("taken back", zap.String("step", step)) }))
+			err = cni.Afterwards(err,
+				undo.Run(func(step string) { c.log.Info("taken back", zap.String("step", step)) }))
 		}
 	}()
 	a, later := &cni.Attachment{}, &writes{}
@@ -79,7 +80,8 @@ func (c *call) add(ctx context.Context) (err error) {
 	if !c.Lasting {
 		return write(ctx, &undo)
 	}
-	a.Routed = c.policyWait() > 0                                                 // the agent of this process would find the plugin's routes in its way
+	// the agent of this process would find the plugin's routes in its way
+	a.Routed = c.policyWait() > 0
 	later.add(func(ctx context.Context) error { return write(ctx, &cni.Undo{}) }) // Abort takes it back
 	c.under.Add(1)
 	later.start(ctx, c.under.Done)
@@ -284,7 +286,9 @@ func podRoutes(c *cni.Config, ips []netip.Addr) []netip.Prefix {
 const writeAttempts = 6
 
 // writeEndpoint tells the cluster of the container.
-func (c *call) writeEndpoint(ctx context.Context, stored *model.Object, pod *facts, a *cni.Attachment, undo *cni.Undo) error {
+func (c *call) writeEndpoint(
+	ctx context.Context, stored *model.Object, pod *facts, a *cni.Attachment, undo *cni.Undo,
+) error {
 	if !c.conf.OfKubernetes() {
 		if err := c.ensureProfile(ctx); err != nil {
 			return err

@@ -169,7 +169,8 @@ func (n *node) start() {
 
 // ask asks one question about a container.
 func (n *node) ask(step cni.Step, container string, a *cni.Attachment, conf map[string]any) (*cni.Attachment, error) {
-	all := map[string]any{"cniVersion": "1.0.0", "name": "net", "type": "calico", "ipam": map[string]any{"type": "calico-ipam"},
+	all := map[string]any{"cniVersion": "1.0.0", "name": "net", "type": "calico",
+		"ipam":           map[string]any{"type": "calico-ipam"},
 		"ipam_lock_file": filepath.Join(n.dir, "ipam.lock"), "policy_setup_timeout_seconds": 0}
 	for k, v := range conf {
 		all[k] = v
@@ -231,8 +232,8 @@ func (n *node) left() string {
 	return strings.Join(list, "\n")
 }
 
-// TestOneWriteOnTheWayOfAnAdd: once a node has a block, the answer with the addresses waits for one write, of the block,
-// and for no read. The handle and the endpoint follow while the container is wired, and Finish waits for them.
+// TestOneWriteOnTheWayOfAnAdd: once a node has a block, the answer with the addresses waits for one write, of the
+// block, and for no read. The handle and the endpoint follow while the container is wired, and Finish waits for them.
 func TestOneWriteOnTheWayOfAnAdd(t *testing.T) {
 	n := newNode(t)
 	n.finish("first", n.add("first")) // claims the block, makes the profile
@@ -265,7 +266,8 @@ func TestOneWriteOnTheWayOfAnAdd(t *testing.T) {
 		n.must(err)
 	}
 	calls := n.store.take()
-	if n := len(slices.DeleteFunc(slices.Clone(calls), func(c string) bool { return c != "update IPAMBlock" })); n != 2 {
+	if n := len(slices.DeleteFunc(slices.Clone(calls),
+		func(c string) bool { return c != "update IPAMBlock" })); n != 2 {
 		t.Errorf("for both families: %q, want two updates of blocks", calls)
 	}
 	for _, id := range []string{"first", "second", "third", "fourth"} {
@@ -333,8 +335,8 @@ func TestFiftyAtOnce(t *testing.T) {
 	}
 }
 
-// Whichever write of an ADD fails, and whether the process lives on or not: the ADD can be repeated and keeps its address,
-// and a DEL leaves nothing, be it this engine's or that of the plugin that reaches the datastore itself.
+// Whichever write of an ADD fails, and whether the process lives on or not: the ADD can be repeated and keeps its
+// address, and a DEL leaves nothing, be it this engine's or that of the plugin that reaches the datastore itself.
 func TestAnyWriteMayFailOrBeTheLast(t *testing.T) {
 	for _, failing := range []string{"update IPAMBlock", "create IPAMHandle", "create WorkloadEndpoint"} {
 		for _, then := range []string{"abort", "del", "del of another process", "repeat in another process"} {
@@ -351,7 +353,8 @@ func TestAnyWriteMayFailOrBeTheLast(t *testing.T) {
 				if err == nil {
 					n.engine.Wait()
 					if then == "abort" {
-						if _, err := n.ask(cni.StepFinish, "c", a, nil); err == nil || !strings.Contains(err.Error(), "datastore did not answer") {
+						if _, err := n.ask(cni.StepFinish, "c", a, nil); err == nil ||
+							!strings.Contains(err.Error(), "datastore did not answer") {
 							t.Errorf("finish: %v", err)
 						}
 					}
@@ -391,7 +394,8 @@ func TestAnyWriteMayFailOrBeTheLast(t *testing.T) {
 }
 
 // A manxd that was killed between the write of the block and that of the handle leaves a handle that does not name the
-// address; the next manxd writes it, so that Calico's own tools release it, too. Finish by the next one does so as well.
+// address; the next manxd writes it, so that Calico's own tools release it, too. Finish by the next one does so as
+// well.
 func TestHandlesAreRepairedAfterACrash(t *testing.T) {
 	n := newNode(t)
 	n.finish("first", n.add("first"))
@@ -415,7 +419,8 @@ func TestHandlesAreRepairedAfterACrash(t *testing.T) {
 	if _, err := n.plain.Get(t.Context(), model.HandleKey("net.b")); !errors.Is(err, datastore.ErrNotFound) {
 		t.Errorf("the handle of b: %v", err)
 	}
-	count, err := ipam.New(n.cache.Begin(), nil, nil).CountHandles(t.Context(), "node-1", func(h string) bool { return h != "net.b" })
+	count, err := ipam.New(n.cache.Begin(), nil, nil).CountHandles(t.Context(), "node-1",
+		func(h string) bool { return h != "net.b" })
 	if n.must(err); count != 1 {
 		t.Errorf("%d handles were repaired, want 1", count)
 	}
@@ -474,7 +479,8 @@ func TestGarbageCollection(t *testing.T) {
 	for _, id := range []string{"kept", "lost"} {
 		n.finish(id, n.add(id))
 	}
-	text, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "net", "ipam": map[string]any{"type": "calico-ipam"},
+	text, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "net",
+		"ipam":           map[string]any{"type": "calico-ipam"},
 		"ipam_lock_file": filepath.Join(n.dir, "ipam.lock")})
 	n.must(err)
 	q := &cni.Request{Version: cni.ProtocolVersion, Step: cni.StepGC, Config: text}
@@ -486,7 +492,8 @@ func TestGarbageCollection(t *testing.T) {
 	if n.must(err); r.Error != nil {
 		t.Fatal(r.Error)
 	}
-	if left := n.left(); strings.Contains(left, "lost") || !strings.Contains(left, "kept") || strings.Count(left, "ordinal") != 1 {
+	if left := n.left(); strings.Contains(left, "lost") || !strings.Contains(left, "kept") ||
+		strings.Count(left, "ordinal") != 1 {
 		t.Errorf("left:\n%s", left)
 	}
 	n.del("kept")

@@ -82,7 +82,8 @@ func (c *call) deleteEndpoint(ctx context.Context) (hostIf string, err error) {
 		}
 		e := endpointOf(stored)
 		if e != nil && e.Spec.ContainerID != "" && e.Spec.ContainerID != c.q.ContainerID {
-			c.log.Info("the WorkloadEndpoint belongs to a newer container and stays", zap.String("owner", e.Spec.ContainerID))
+			c.log.Info("the WorkloadEndpoint belongs to a newer container and stays",
+				zap.String("owner", e.Spec.ContainerID))
 			return "", nil
 		}
 		if e != nil {
@@ -172,7 +173,8 @@ func (c *call) check(ctx context.Context) error {
 		problems = append(problems, fmt.Errorf("%s has addresses %v, ADD returned %v", stored.Key, have, want))
 	}
 	if a.HostIf != e.Spec.InterfaceName {
-		problems = append(problems, fmt.Errorf("%s has interfaceName = %q, want %q", stored.Key, e.Spec.InterfaceName, a.HostIf))
+		problems = append(problems, fmt.Errorf("%s has interfaceName = %q, want %q", stored.Key, e.Spec.InterfaceName,
+			a.HostIf))
 	}
 	if e.Spec.MAC == "" {
 		a.MAC = "" // a pod of Kubernetes does not tell it

@@ -61,7 +61,8 @@ func (w workload) key() (model.Key, error) {
 	return model.Key{Kind: model.KindWorkloadEndpoint, Namespace: w.Namespace, Name: name}, nil
 }
 
-// hostIf names the host's end of the interface. A pod's name is stable over restarts; other containers have only their ID.
+// hostIf names the host's end of the interface. A pod's name is stable over restarts; other containers have only their
+// ID.
 func (w workload) hostIf(prefix string) string {
 	if w.Pod != "" {
 		sum := sha1.Sum([]byte(w.Namespace + "." + w.Pod)) //nolint:gosec
@@ -89,7 +90,8 @@ func (w workload) endpoint(old *model.WorkloadEndpoint, a *cni.Attachment, kuber
 	e.TypeMeta = metav1.TypeMeta{Kind: string(model.KindWorkloadEndpoint), APIVersion: model.APIVersion}
 	key, _ := w.key()
 	e.Namespace, e.Name = key.Namespace, key.Name
-	e.Labels = withLabels(e.Labels, map[string]string{model.LabelNamespace: w.Namespace, model.LabelOrchestrator: w.orchestrator()})
+	e.Labels = withLabels(e.Labels, map[string]string{model.LabelNamespace: w.Namespace,
+		model.LabelOrchestrator: w.orchestrator()})
 	s := &e.Spec
 	s.Orchestrator, s.Node, s.ContainerID, s.Pod, s.Endpoint = w.orchestrator(), w.Node, w.ContainerID, w.Pod, w.IfName
 	s.InterfaceName, s.MAC = a.HostIf, a.MAC
@@ -114,8 +116,8 @@ func withLabels(have, want map[string]string) map[string]string {
 	return all
 }
 
-// networkProfile is what users expect of a network without policy. Kubernetes lets everybody reach a pod; other containers
-// are reached by those of their network, and reach everything else.
+// networkProfile is what users expect of a network without policy. Kubernetes lets everybody reach a pod; other
+// containers are reached by those of their network, and reach everything else.
 func (w workload) networkProfile() *model.Object {
 	network := w.Network
 	from := v3.EntityRule{Selector: "has(" + network + ")"}

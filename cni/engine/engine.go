@@ -32,8 +32,8 @@ type Store interface {
 type Config struct {
 	// Open gives the datastore for one question about a network, and what to call when it is answered.
 	Open func(context.Context, *cni.Config) (Store, func(), error)
-	// Kubernetes reads pods and namespaces from the Kubernetes API, for networks with policy.type k8s whose datastore is
-	// another one. Its error says why it cannot be reached.
+	// Kubernetes reads pods and namespaces from the Kubernetes API, for networks with policy.type k8s whose datastore
+	// is another one. Its error says why it cannot be reached.
 	Kubernetes func(*cni.Config) (Kubernetes, error)
 	// Node is the name of this node for a network.
 	Node func(*cni.Config) (string, error)
@@ -46,8 +46,8 @@ type Config struct {
 	Agent func(*cni.Config) bool
 	// Report takes how long an ADD waited for that.
 	Report func(ctx context.Context, c *cni.Config, endpoint string, waited time.Duration, timedOut bool)
-	// Lasting is whether this process lives on when a question is answered: then an answer to Add waits for the write of
-	// the block alone, and Finish for the others.
+	// Lasting is whether this process lives on when a question is answered: then an answer to Add waits for the write
+	// of the block alone, and Finish for the others.
 	Lasting bool
 	// Assigned is called after an assignment, with the request for it. It must not wait.
 	Assigned func(ipam.Request)
@@ -155,7 +155,8 @@ func (c *call) answer(ctx context.Context) (err error) {
 	}()
 	do := steps[c.q.Step]
 	if c.q.Version != cni.ProtocolVersion || do == nil {
-		return types.NewError(cni.CodeOtherVersion, fmt.Sprintf("version %d of the protocol, step %q", c.q.Version, c.q.Step),
+		return types.NewError(cni.CodeOtherVersion, fmt.Sprintf("version %d of the protocol, step %q", c.q.Version,
+			c.q.Step),
 			fmt.Sprintf("this is version %d", cni.ProtocolVersion))
 	}
 	if err := c.read(); err != nil {
@@ -221,7 +222,8 @@ func (c *call) connect(ctx context.Context) (closeStore func(), err error) {
 	info, ok := o.Value.(*v3.ClusterInformation)
 	if !ok || info.Spec.DatastoreReady == nil || !*info.Spec.DatastoreReady {
 		return closeStore, types.NewError(types.ErrTryAgainLater, "the datastore is not ready",
-			"ClusterInformation default has datastoreReady other than true: it is locked, or no node has been set up yet")
+			"ClusterInformation default has datastoreReady other than true: it is locked, or no node has "+
+				"been set up yet")
 	}
 	return closeStore, nil
 }

@@ -49,7 +49,8 @@ func TestEndpointKeepsWhatOthersWrote(t *testing.T) {
 	w := workload{Network: "net1", Node: "n", ContainerID: "c", IfName: "eth0", Namespace: "shop", Pod: "web-0"}
 	e := w.endpoint(old, &cni.Attachment{HostIf: "cali1", MAC: "02:00:00:00:00:01",
 		Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}, false)
-	if e.UID != "u" || e.Labels["app"] != "web" || e.Labels[model.LabelOrchestrator] != "k8s" || e.Spec.ServiceAccountName != "robot" ||
+	if e.UID != "u" || e.Labels["app"] != "web" || e.Labels[model.LabelOrchestrator] != "k8s" ||
+		e.Spec.ServiceAccountName != "robot" ||
 		strings.Join(e.Spec.Profiles, ",") != "kns.shop,net1" || e.Spec.ContainerID != "c" {
 		t.Errorf("endpoint is %+v", e)
 	}
@@ -81,7 +82,8 @@ func TestReadinessGate(t *testing.T) {
 // Whatever a runtime passes, names and routes are valid.
 func FuzzQuestion(f *testing.F) {
 	f.Add(`{"name":"n","ipam":{"type":"calico-ipam"}}`, "IP=10.0.0.1;K8S_POD_NAME=a;K8S_POD_NAMESPACE=b", "10.0.0.1")
-	f.Add(`{"name":"n","ipam":{"type":"host-local","routes":[{"dst":"10.0.0.7/8"}]}}`, "K8S_POD_NAME=..;K8S_POD_NAMESPACE=/", "fd00::1")
+	f.Add(`{"name":"n","ipam":{"type":"host-local","routes":[{"dst":"10.0.0.7/8"}]}}`,
+		"K8S_POD_NAME=..;K8S_POD_NAMESPACE=/", "fd00::1")
 	f.Fuzz(func(t *testing.T, conf, args, addr string) {
 		c, err := cni.ParseConfig([]byte(conf))
 		a, argsErr := cni.ParseArgs(args)
@@ -147,13 +149,17 @@ func TestWhichFileIsRight(t *testing.T) {
 		content string
 		want    bool
 	}{
-		"as written by Manx and Calico":     {`{"ifaceName":"cali1","mac":"02:00:00:00:00:0A","ipv4Nets":["10.0.0.1/32"],"ipv6Nets":["fd00::1/128"],"bgpPeerName":"x"}`, true},
-		"empty, of an early Calico":         {``, true},
-		"without MAC":                       {`{"ifaceName":"cali1","ipv4Nets":["10.0.0.1/32"],"ipv6Nets":["fd00::1/128"]}`, true},
-		"MAC of an earlier container":       {`{"mac":"02:00:00:00:00:0b","ipv4Nets":["10.0.0.1/32"],"ipv6Nets":["fd00::1/128"]}`, false},
-		"addresses of an earlier container": {`{"mac":"02:00:00:00:00:0a","ipv4Nets":["10.0.0.2/32"],"ipv6Nets":["fd00::1/128"]}`, false},
-		"one family is missing":             {`{"mac":"02:00:00:00:00:0a","ipv4Nets":["10.0.0.1/32"]}`, false},
-		"half written":                      {`{"mac":"02:00`, false},
+		"as written by Manx and Calico": {
+			`{"ifaceName":"cali1","mac":"02:00:00:00:00:0A","ipv4Nets":["10.0.0.1/32"],"ipv6Nets":["fd00::1/128"],"bgpPeerName":"x"}`, true},
+		"empty, of an early Calico": {``, true},
+		"without MAC": {
+			`{"ifaceName":"cali1","ipv4Nets":["10.0.0.1/32"],"ipv6Nets":["fd00::1/128"]}`, true},
+		"MAC of an earlier container": {
+			`{"mac":"02:00:00:00:00:0b","ipv4Nets":["10.0.0.1/32"],"ipv6Nets":["fd00::1/128"]}`, false},
+		"addresses of an earlier container": {
+			`{"mac":"02:00:00:00:00:0a","ipv4Nets":["10.0.0.2/32"],"ipv6Nets":["fd00::1/128"]}`, false},
+		"one family is missing": {`{"mac":"02:00:00:00:00:0a","ipv4Nets":["10.0.0.1/32"]}`, false},
+		"half written":          {`{"mac":"02:00`, false},
 	} {
 		path := filepath.Join(t.TempDir(), "file")
 		if err := os.WriteFile(path, []byte(c.content), 0o600); err != nil {

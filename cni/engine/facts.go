@@ -62,7 +62,8 @@ func (c *call) facts(ctx context.Context, stored *model.Object) (*facts, error) 
 	k, err := c.Kubernetes(c.conf)
 	if err != nil {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, "policy.type = \"k8s\" cannot be used",
-			fmt.Sprintf("it needs labels and annotations of pod %s/%s from the Kubernetes API: %v", c.work.Namespace, c.work.Pod, err))
+			fmt.Sprintf("it needs labels and annotations of pod %s/%s from the Kubernetes API: %v", c.work.Namespace,
+				c.work.Pod, err))
 	}
 	pod, err := k.Pod(ctx, c.work.Namespace, c.work.Pod)
 	if errors.Is(err, datastore.ErrNotFound) {
@@ -116,9 +117,11 @@ func (f *facts) read(conf *cni.Config, pod map[string]string, namespace *model.N
 		text string
 		into *[]string
 	}{
-		annotation4Pools: {either(annotation4Pools), &f.pools4}, annotation6Pools: {either(annotation6Pools), &f.pools6},
+		annotation4Pools: {either(annotation4Pools), &f.pools4}, annotation6Pools: {either(annotation6Pools),
+			&f.pools6},
 		annotationFamilies:  {either(annotationFamilies), &f.families4And6},
-		annotationAddresses: {pod[annotationAddresses], &addrs}, annotationUnmanaged: {pod[annotationUnmanaged], &unmanaged},
+		annotationAddresses: {pod[annotationAddresses], &addrs}, annotationUnmanaged: {pod[annotationUnmanaged],
+			&unmanaged},
 	} {
 		if list.text == "" {
 			continue
@@ -141,7 +144,8 @@ func (f *facts) read(conf *cni.Config, pod map[string]string, namespace *model.N
 func (f *facts) addresses(conf *cni.Config, pod map[string]string, addrs, unmanaged []string) (err error) {
 	switch {
 	case len(addrs) > 0 && len(unmanaged) > 0:
-		return wrongAnnotation(annotationAddresses, pod[annotationAddresses], "cannot be used together with "+annotationUnmanaged)
+		return wrongAnnotation(annotationAddresses, pod[annotationAddresses], "cannot be used together with "+
+			annotationUnmanaged)
 	case (len(addrs) > 0 || len(unmanaged) > 0) && !conf.OwnIPAM():
 		return wrongAnnotation(annotationAddresses, "", "needs ipam.type calico-ipam")
 	case len(unmanaged) > 0 && !conf.Features.IPAddrsNoIPAM:

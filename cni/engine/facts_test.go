@@ -64,8 +64,10 @@ func TestPolicyOfKubernetesWithEtcd(t *testing.T) {
 		}
 		k.namespace.Annotations = namespace
 		id++
-		text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "net", "ipam": map[string]any{"type": "calico-ipam"},
-			"policy": map[string]any{"type": "k8s"}, "ipam_lock_file": filepath.Join(n.dir, "ipam.lock"), "policy_setup_timeout_seconds": 0})
+		text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "net",
+			"ipam":   map[string]any{"type": "calico-ipam"},
+			"policy": map[string]any{"type": "k8s"}, "ipam_lock_file": filepath.Join(n.dir, "ipam.lock"),
+			"policy_setup_timeout_seconds": 0})
 		n.must(err)
 		q := &cni.Request{Version: 1, Step: cni.StepAdd, ContainerID: fmt.Sprint("c", id), IfName: "eth0", Config: text,
 			Args: "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web"}
@@ -87,19 +89,28 @@ func TestPolicyOfKubernetesWithEtcd(t *testing.T) {
 		code           uint
 		want           string
 	}{
-		"no annotation":          {pod: map[string]string{}, in: "10.65.0.0/24"},
-		"pool of the namespace":  {pod: map[string]string{}, namespace: map[string]string{prefix + "ipv4pools": `["other"]`}, in: "10.66.0.0/24"},
-		"pool of the pod":        {pod: map[string]string{prefix + "ipv4pools": `["10.65.0.0/24"]`}, namespace: map[string]string{prefix + "ipv4pools": `["other"]`}, in: "10.65.0.0/24"},
-		"family":                 {pod: map[string]string{prefix + "ipFamilies": `["IPv6"]`}, in: "fd65::/112"},
-		"address":                {pod: map[string]string{prefix + "ipAddrs": `["10.66.0.9"]`}, in: "10.66.0.9/32"},
-		"no list":                {pod: map[string]string{prefix + "ipv4pools": `other`}, code: 7, want: "must be a JSON list"},
-		"two addresses":          {pod: map[string]string{prefix + "ipAddrs": `["10.65.0.1","10.65.0.2"]`}, code: 7, want: "only one address of each family"},
-		"not an address":         {pod: map[string]string{prefix + "ipAddrs": `["banana"]`}, code: 7, want: "must be an IP address"},
-		"without IPAM, not set":  {pod: map[string]string{prefix + "ipAddrsNoIpam": `["10.9.9.9"]`}, code: 7, want: "feature_control.ip_addrs_no_ipam"},
-		"floating, not set":      {pod: map[string]string{prefix + "floatingIPs": `["10.9.9.9"]`}, code: 7, want: "feature_control.floating_ips"},
-		"multicast MAC":          {pod: map[string]string{prefix + "hwAddr": "01:00:00:00:00:01"}, code: 7, want: "hardware address"},
-		"a pod that is unknown":  {code: 11, want: "pod shop/web is not known"},
-		"a pool that is unknown": {pod: map[string]string{prefix + "ipv4pools": `["nosuch"]`}, code: 999, want: "nosuch"},
+		"no annotation": {pod: map[string]string{}, in: "10.65.0.0/24"},
+		"pool of the namespace": {pod: map[string]string{}, namespace: map[string]string{
+			prefix + "ipv4pools": `["other"]`}, in: "10.66.0.0/24"},
+		"pool of the pod": {pod: map[string]string{prefix + "ipv4pools": `["10.65.0.0/24"]`},
+			namespace: map[string]string{prefix + "ipv4pools": `["other"]`}, in: "10.65.0.0/24"},
+		"family":  {pod: map[string]string{prefix + "ipFamilies": `["IPv6"]`}, in: "fd65::/112"},
+		"address": {pod: map[string]string{prefix + "ipAddrs": `["10.66.0.9"]`}, in: "10.66.0.9/32"},
+		"no list": {pod: map[string]string{prefix + "ipv4pools": `other`}, code: 7,
+			want: "must be a JSON list"},
+		"two addresses": {pod: map[string]string{prefix + "ipAddrs": `["10.65.0.1","10.65.0.2"]`}, code: 7,
+			want: "only one address of each family"},
+		"not an address": {pod: map[string]string{prefix + "ipAddrs": `["banana"]`}, code: 7,
+			want: "must be an IP address"},
+		"without IPAM, not set": {pod: map[string]string{prefix + "ipAddrsNoIpam": `["10.9.9.9"]`}, code: 7,
+			want: "feature_control.ip_addrs_no_ipam"},
+		"floating, not set": {pod: map[string]string{prefix + "floatingIPs": `["10.9.9.9"]`}, code: 7,
+			want: "feature_control.floating_ips"},
+		"multicast MAC": {pod: map[string]string{prefix + "hwAddr": "01:00:00:00:00:01"}, code: 7,
+			want: "hardware address"},
+		"a pod that is unknown": {code: 11, want: "pod shop/web is not known"},
+		"a pool that is unknown": {pod: map[string]string{prefix + "ipv4pools": `["nosuch"]`}, code: 999,
+			want: "nosuch"},
 	} {
 		k.pod = nil
 		a, err := add(c.pod, c.namespace)
@@ -110,10 +121,12 @@ func TestPolicyOfKubernetesWithEtcd(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want an address in %s", name, a, err, c.in)
 		}
 	}
-	o, err := n.plain.Get(t.Context(), model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop", Name: "node--1-k8s-web-eth0"})
+	o, err := n.plain.Get(t.Context(), model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop",
+		Name: "node--1-k8s-web-eth0"})
 	n.must(err)
 	e := o.Value.(*model.WorkloadEndpoint)
-	if e.Labels["app"] != "web" || strings.Join(e.Spec.Profiles, ",") != "kns.shop,ksa.shop.robot" || e.Spec.ServiceAccountName != "robot" || e.Spec.MAC == "" {
+	if e.Labels["app"] != "web" || strings.Join(e.Spec.Profiles, ",") != "kns.shop,ksa.shop.robot" ||
+		e.Spec.ServiceAccountName != "robot" || e.Spec.MAC == "" {
 		t.Errorf("endpoint is %+v", e)
 	}
 }

@@ -30,7 +30,8 @@ func (c *call) waitForGates(ctx context.Context, pause, timeout time.Duration) e
 			c.log.Info("waiting for a readiness gate", zap.String("url", url), zap.Error(err))
 			select {
 			case <-ctx.Done():
-				return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("readiness gate %s does not open", url), err.Error())
+				return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("readiness gate %s does not open", url),
+					err.Error())
 			case <-time.After(pause):
 			}
 		}

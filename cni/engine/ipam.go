@@ -62,7 +62,9 @@ func (c *call) findAddresses(ctx context.Context, stored *model.Object, pod *fac
 	}
 	err = c.step("assign addresses", func() (err error) {
 		// also a failed assignment may have left something
-		undo.Push("release the addresses", func(ctx context.Context) error { return c.releaseExcept(ctx, addresses(before)) })
+		undo.Push("release the addresses", func(ctx context.Context) error {
+			return c.releaseExcept(ctx, addresses(before))
+		})
 		var got []netip.Prefix
 		got, err = c.assign(ctx, pod, later)
 		c.given(a, got)
@@ -159,7 +161,8 @@ func (c *call) attributes() map[string]string { return c.work.attributes(c.Now()
 func (c *call) assignAny(ctx context.Context, pod *facts, later ipam.Later) ([]netip.Prefix, error) {
 	v4, v6 := pod.families(c.conf)
 	if !v4 && !v6 {
-		return nil, invalidConf("ipam asks for no address", "assign_ipv4 is \"false\" and assign_ipv6 is not \"true\": set one of them")
+		return nil, invalidConf("ipam asks for no address", "assign_ipv4 is \"false\" and assign_ipv6 is not "+
+			"\"true\": set one of them")
 	}
 	req := ipam.Request{
 		Host: c.work.Node, Handle: c.work.handle(), Attrs: c.attributes(), Use: v3.IPPoolAllowedUseWorkload,
@@ -227,7 +230,8 @@ func (c *call) pools(ctx context.Context, names []string, family ipam.Family) ([
 			}
 		}
 		if ipam.FamilyOf(cidr.Addr()) != family {
-			return nil, invalidConf(fmt.Sprintf("ipam pool %q cannot be used for %s", name, family), "its CIDR is "+cidr.String())
+			return nil, invalidConf(fmt.Sprintf("ipam pool %q cannot be used for %s", name, family),
+				"its CIDR is "+cidr.String())
 		}
 		cidrs = append(cidrs, cidr.Masked())
 	}
@@ -255,7 +259,9 @@ func (c *call) releaseExcept(ctx context.Context, keep []netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	return c.giveBack(ctx, slices.DeleteFunc(addresses(now), func(a netip.Addr) bool { return slices.Contains(keep, a) }))
+	return c.giveBack(ctx, slices.DeleteFunc(addresses(now), func(a netip.Addr) bool {
+		return slices.Contains(keep, a)
+	}))
 }
 
 // checkAssigned makes sure that the container's handle holds all of want.

@@ -47,22 +47,25 @@ func (r *requests) take() []string {
 	return list
 }
 
-// TestKubernetes is CNI on a real API server: the pod's annotations, the addresses of annotated pools, and one request on
-// the way of an ADD.
+// TestKubernetes is CNI on a real API server: the pod's annotations, the addresses of annotated pools, and one request
+// on the way of an ADD.
 func TestKubernetes(t *testing.T) {
 	server := apiserver.Start(t)
 	server.InstallCRDs(t, form.V1)
 	for path, object := range map[string]any{
 		"/api/v1/nodes": map[string]any{"metadata": map[string]any{"name": "node-1"}},
-		"/api/v1/namespaces": map[string]any{"metadata": map[string]any{"name": "shop", "labels": map[string]string{"team": "a"},
-			"annotations": map[string]string{"cni.projectcalico.org/ipv4pools": `["other"]`}}},
+		"/api/v1/namespaces": map[string]any{
+			"metadata": map[string]any{"name": "shop", "labels": map[string]string{"team": "a"},
+				"annotations": map[string]string{"cni.projectcalico.org/ipv4pools": `["other"]`}}},
 	} {
 		server.Request(t, http.MethodPost, path, object)
 	}
-	server.Request(t, http.MethodPost, "/api/v1/namespaces/shop/serviceaccounts", map[string]any{"metadata": map[string]any{"name": "default"}})
+	server.Request(t, http.MethodPost, "/api/v1/namespaces/shop/serviceaccounts",
+		map[string]any{"metadata": map[string]any{"name": "default"}})
 	pod := func(name string, annotations map[string]string) {
 		server.Request(t, http.MethodPost, "/api/v1/namespaces/shop/pods", map[string]any{
-			"metadata": map[string]any{"name": name, "annotations": annotations, "labels": map[string]string{"app": name}},
+			"metadata": map[string]any{"name": name, "annotations": annotations, "labels": map[string]string{
+				"app": name}},
 			"spec": map[string]any{"nodeName": "node-1", "automountServiceAccountToken": false,
 				"containers": []any{map[string]any{"name": "c", "image": "i"}}}})
 	}
@@ -87,7 +90,8 @@ func TestKubernetes(t *testing.T) {
 	}
 	pod("one", nil)
 	pod("two", nil)
-	pod("fixed", map[string]string{"cni.projectcalico.org/ipAddrs": `["10.65.0.77"]`, "cni.projectcalico.org/hwAddr": "02:00:00:00:00:77"})
+	pod("fixed", map[string]string{"cni.projectcalico.org/ipAddrs": `["10.65.0.77"]`,
+		"cni.projectcalico.org/hwAddr": "02:00:00:00:00:77"})
 	var kept []model.Kind
 	for _, k := range append(kinds, model.KindNamespace) {
 		if store.Keeps(k) {
@@ -117,7 +121,8 @@ func TestKubernetes(t *testing.T) {
 			"ipam_lock_file": filepath.Join(n.dir, "ipam.lock"), "policy_setup_timeout_seconds": 0})
 		n.must(err)
 		r, err := n.engine.Ask(t.Context(), &cni.Request{Version: cni.ProtocolVersion, Step: step, ContainerID: id,
-			Netns: "/run/netns/" + id, IfName: "eth0", Args: "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=" + name, Config: text, Attachment: a})
+			Netns: "/run/netns/" + id, IfName: "eth0", Args: "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=" + name,
+			Config: text, Attachment: a})
 		if n.must(err); r.Error != nil {
 			t.Fatalf("%s %s: %v", step, name, r.Error)
 		}
@@ -125,7 +130,8 @@ func TestKubernetes(t *testing.T) {
 	}
 	annotations := func(name string) map[string]string {
 		t.Helper()
-		o, err := store.Get(t.Context(), model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop", Name: "node--1-k8s-" + name + "-eth0"})
+		o, err := store.Get(t.Context(), model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop",
+			Name: "node--1-k8s-" + name + "-eth0"})
 		n.must(err)
 		e := o.Value.(*model.WorkloadEndpoint)
 		return map[string]string{"container": e.Spec.ContainerID, "addresses": strings.Join(e.Spec.IPNetworks, ",")}
@@ -144,7 +150,9 @@ func TestKubernetes(t *testing.T) {
 	ask(cni.StepFinish, "two", "c2", b)
 	calls := counted.take()
 	t.Logf("requests of an ADD: %q", calls)
-	if len(calls) == 0 || calls[0] != "PUT /apis/crd.projectcalico.org/v1/ipamblocks/"+strings.NewReplacer(".", "-", "/", "-").Replace(netip.PrefixFrom(b.Addresses[0], 26).Masked().String()) || len(calls) > 3 {
+	if len(calls) == 0 || calls[0] != "PUT /apis/crd.projectcalico.org/v1/ipamblocks/"+
+		strings.NewReplacer(".", "-", "/", "-").Replace(netip.PrefixFrom(b.Addresses[0], 26).Masked().String()) ||
+		len(calls) > 3 {
 		t.Errorf("requests are %q, want one write of the block before the handle and the pod", calls)
 	}
 	f := ask(cni.StepAdd, "fixed", "c3", nil)

@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// resolvePodCIDRs is the configuration for another IPAM plugin: it replaces the words usePodCidr and usePodCidrIPv6 in the subnets that an IPAM plugin such as host-local
-// is given by the CIDRs of this node.
+// resolvePodCIDRs is the configuration for another IPAM plugin: it replaces the words usePodCidr and usePodCidrIPv6 in
+// the subnets that an IPAM plugin such as host-local is given by the CIDRs of this node.
 func (c *call) resolvePodCIDRs(ctx context.Context) (json.RawMessage, error) {
 	if !c.usesPodCIDRs() {
 		return c.q.Config, nil

@@ -53,7 +53,8 @@ func (c *call) waitForPolicy(ctx context.Context, mac net.HardwareAddr, ips []ne
 	err = waitForFile(ctx, path, timeout, func(s endpointstatus.Status) bool { return describes(s, mac, ips) })
 	waited := time.Since(began)
 	if err != nil {
-		c.log.Warn("policy and routes are not in the kernel yet; the container starts, and has no connections until they are",
+		c.log.Warn("policy and routes are not in the kernel yet; the container starts, and has no connections "+
+			"until they are",
 			zap.Duration("waited", waited), zap.Error(err))
 	} else {
 		c.log.Info("policy and routes are in the kernel", zap.Duration("waited", waited))
@@ -90,7 +91,9 @@ func (c *call) policyWait() time.Duration {
 
 // waitForFile waits until the file at path has a status that is right. An empty file, as early versions of Calico's
 // agent write, is always right.
-func waitForFile(ctx context.Context, path string, timeout time.Duration, right func(endpointstatus.Status) bool) error {
+func waitForFile(
+	ctx context.Context, path string, timeout time.Duration, right func(endpointstatus.Status) bool,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	ticker := time.NewTicker(firstPoll)

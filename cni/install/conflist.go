@@ -97,8 +97,8 @@ type Folder struct{ Dir string }
 
 func (f Folder) path(name string) string { return filepath.Join(f.Dir, name) }
 
-// WriteConflist puts the conflist in its place, as the last of all files. Another one of the same name is kept beside it,
-// and comes back with Remove.
+// WriteConflist puts the conflist in its place, as the last of all files. Another one of the same name is kept beside
+// it, and comes back with Remove.
 func (f Folder) WriteConflist(name string, content []byte) error {
 	have, err := safefile.Read(f.path(name), longestFile)
 	sums := []string{sum(content)}
@@ -183,7 +183,8 @@ func (f Folder) Remove() (removed bool, err error) {
 	restored := before != nil
 	files := []string{r.Conflist + beforeSuffix, recordName}
 	if !restored { // else they may be those of what is back
-		files = append(files, KubeconfigName, filepath.Join(TLSFolder, "etcd-ca"), filepath.Join(TLSFolder, "etcd-cert"),
+		files = append(files, KubeconfigName, filepath.Join(TLSFolder, "etcd-ca"),
+			filepath.Join(TLSFolder, "etcd-cert"),
 			filepath.Join(TLSFolder, "etcd-key"))
 	}
 	var problems []error

@@ -81,10 +81,12 @@ func TestTokens(t *testing.T) {
 	must(t, err)
 	var list struct{ Plugins []map[string]any }
 	must(t, json.Unmarshal(text, &list))
-	if p := list.Plugins[0]; p["nodename"] != `odd "name"` || p["mtu"] != 1000.0 || strings.Contains(string(text), "__") {
+	if p := list.Plugins[0]; p["nodename"] != `odd "name"` || p["mtu"] != 1000.0 ||
+		strings.Contains(string(text), "__") {
 		t.Errorf("conflist is %s", text)
 	}
-	for _, bad := range []string{`{"name":"n","plugins":[`, `{"plugins":[{"type":"calico"}]}`, `{"name":"n","plugins":[{"mtu":__UNKNOWN__}]}`} {
+	for _, bad := range []string{`{"name":"n","plugins":[`, `{"plugins":[{"type":"calico"}]}`,
+		`{"name":"n","plugins":[{"mtu":__UNKNOWN__}]}`} {
 		if _, err := Conflist(bad, v); err == nil {
 			t.Errorf("%s is accepted", bad)
 		}
@@ -207,7 +209,8 @@ func TestBinaries(t *testing.T) {
 	write(t, in("image/manx-cni-direct"), "direct", 0o755)
 	write(t, in("image/opt/portmap"), "portmap", 0o755)
 	write(t, in("host/calico"), "Calico's", 0o755)
-	b := Binaries{From: in("image"), Others: in("image/opt"), To: []string{in("nosuch"), in("host")}, Skip: []string{"manx-cni"}}
+	b := Binaries{From: in("image"), Others: in("image/opt"), To: []string{in("nosuch"), in("host")},
+		Skip: []string{"manx-cni"}}
 	written, err := b.Install()
 	must(t, err)
 	for i := range written {
@@ -216,7 +219,8 @@ func TestBinaries(t *testing.T) {
 	if !slices.Equal(written, []string{"manx-cni-direct", "calico", "calico-ipam", "portmap"}) {
 		t.Errorf("written: %v", written)
 	}
-	if info, err := os.Stat(in("host/calico")); err != nil || info.Mode() != 0o755 || read(t, in("host/calico")) != "thin" {
+	if info, err := os.Stat(in("host/calico")); err != nil || info.Mode() != 0o755 ||
+		read(t, in("host/calico")) != "thin" {
 		t.Errorf("%v, %v", info, err)
 	}
 	if again, err := b.Install(); err != nil || len(again) > 0 {
@@ -237,7 +241,8 @@ func TestBinaries(t *testing.T) {
 	}
 }
 
-// The configuration is written when the node is ready, the token is refreshed, and what somebody removes is written anew.
+// The configuration is written when the node is ready, the token is refreshed, and what somebody removes is written
+// anew.
 func TestKeeper(t *testing.T) {
 	f := Folder{t.TempDir()}
 	path := filepath.Join(f.Dir, "10-calico.conflist")

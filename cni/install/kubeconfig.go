@@ -30,7 +30,8 @@ func Kubeconfig(server string, ca []byte, insecure bool, token string) ([]byte, 
 		"apiVersion": "v1", "kind": "Config", "current-context": "calico-context",
 		"clusters": []any{map[string]any{"name": "local", "cluster": cluster}},
 		"users":    []any{map[string]any{"name": "calico", "user": map[string]any{"token": token}}},
-		"contexts": []any{map[string]any{"name": "calico-context", "context": map[string]any{"cluster": "local", "user": "calico"}}},
+		"contexts": []any{map[string]any{"name": "calico-context", "context": map[string]any{
+			"cluster": "local", "user": "calico"}}},
 	}, "", "  ")
 	return append(text, '\n'), err
 }

@@ -73,7 +73,8 @@ func (a *API) RequestToken(ctx context.Context, namespace, account string, lifet
 			ExpirationTimestamp metav1.Time `json:"expirationTimestamp"`
 		} `json:"status"`
 	}
-	err := a.do(ctx, http.MethodPost, []string{"namespaces", namespace, "serviceaccounts", account, "token"}, request, &answer)
+	err := a.do(ctx, http.MethodPost, []string{"namespaces", namespace, "serviceaccounts", account, "token"}, request,
+		&answer)
 	if err == nil && answer.Status.Token == "" {
 		err = fmt.Errorf("the Kubernetes API gave no token for service account %s/%s", namespace, account)
 	}

@@ -20,10 +20,13 @@ func TestAPI(t *testing.T) {
 	}
 	server.Request(t, http.MethodPost, "/api/v1/namespaces", map[string]any{"metadata": map[string]any{"name": "shop",
 		"annotations": map[string]string{"cni.projectcalico.org/ipv4pools": `["other"]`}}})
-	server.Request(t, http.MethodPost, "/api/v1/namespaces/shop/serviceaccounts", map[string]any{"metadata": map[string]any{"name": "robot"}})
-	server.Request(t, http.MethodPost, "/api/v1/namespaces/shop/pods", map[string]any{"metadata": map[string]any{"name": "web",
-		"labels": map[string]string{"app": "web"}}, "spec": map[string]any{"serviceAccountName": "robot", "automountServiceAccountToken": false,
-		"containers": []any{map[string]any{"name": "c", "image": "i"}}}})
+	server.Request(t, http.MethodPost, "/api/v1/namespaces/shop/serviceaccounts",
+		map[string]any{"metadata": map[string]any{"name": "robot"}})
+	server.Request(t, http.MethodPost, "/api/v1/namespaces/shop/pods",
+		map[string]any{"metadata": map[string]any{"name": "web",
+			"labels": map[string]string{"app": "web"}}, "spec": map[string]any{"serviceAccountName": "robot",
+			"automountServiceAccountToken": false,
+			"containers":                   []any{map[string]any{"name": "c", "image": "i"}}}})
 	pod, err := api.Pod(t.Context(), "shop", "web")
 	if err != nil || pod.Labels["app"] != "web" || pod.Spec.ServiceAccountName != "robot" {
 		t.Errorf("pod: %+v, %v", pod, err)
@@ -47,7 +50,8 @@ func TestAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stranger.RequestToken(t.Context(), "shop", "robot", time.Hour); !errors.Is(err, datastore.ErrUnauthorized) ||
+	if _, err := stranger.RequestToken(t.Context(), "shop", "robot", time.Hour); !errors.Is(err,
+		datastore.ErrUnauthorized) ||
 		!strings.Contains(err.Error(), "stranger") {
 		t.Errorf("a stranger: %v", err)
 	}

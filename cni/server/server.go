@@ -142,7 +142,10 @@ func authorize(c *net.UnixConn) error {
 	}
 	var peer *unix.Ucred
 	var failed error
-	err = raw.Control(func(fd uintptr) { peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	err = raw.Control(func(fd uintptr) {
+		peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET,
+			unix.SO_PEERCRED)
+	})
 	if err = errors.Join(err, failed); err != nil {
 		return fmt.Errorf("the kernel does not tell who calls: %w", err)
 	}

@@ -26,7 +26,8 @@ const clientEnv = "MANX_TEST_CNI_CLIENT"
 // TestMain lets the test binary be a client, as another user.
 func TestMain(m *testing.M) {
 	if path := os.Getenv(clientEnv); path != "" {
-		r, err := cni.Socket(path).Ask(context.Background(), &cni.Request{Version: 1, Step: cni.StepStatus, Config: []byte("{}")})
+		r, err := cni.Socket(path).Ask(context.Background(), &cni.Request{Version: 1, Step: cni.StepStatus,
+			Config: []byte("{}")})
 		if err != nil {
 			fmt.Println("error:", err)
 		} else {

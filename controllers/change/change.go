@@ -65,7 +65,8 @@ func (c Change) Apply(ctx context.Context, store datastore.Store) (done bool, er
 		_, err = store.Update(ctx, &o)
 	}
 	switch {
-	case errors.Is(err, datastore.ErrConflict), errors.Is(err, datastore.ErrExists), errors.Is(err, datastore.ErrNotFound):
+	case errors.Is(err, datastore.ErrConflict), errors.Is(err, datastore.ErrExists),
+		errors.Is(err, datastore.ErrNotFound):
 		return false, nil
 	case err != nil:
 		return false, err

@@ -187,7 +187,8 @@ func (h *HostEndpoints) wanted(n *model.Node) []*v3.HostEndpoint {
 		case t.pattern != nil:
 			for _, x := range n.Spec.Interfaces {
 				if t.pattern.MatchString(x.Name) {
-					list = append(list, endpoint(n, t, nameOf(n.Name, t.GenerateName, x.Name), x.Name, union(in, x.Addresses)))
+					list = append(list, endpoint(n, t, nameOf(n.Name, t.GenerateName, x.Name), x.Name,
+						union(in, x.Addresses)))
 				}
 			}
 		case len(in) > 0: // without a name of an interface, only addresses tell which one it is

@@ -20,8 +20,8 @@ import (
 // Collector releases what nobody uses. Any number may run at once: each release is a compare-and-swap on the very
 // assignment that was judged.
 type Collector struct {
-	// Store is Calico's datastore, Source has the nodes and endpoints of Kubernetes; they are the same where Kubernetes is
-	// the datastore.
+	// Store is Calico's datastore, Source has the nodes and endpoints of Kubernetes; they are the same where Kubernetes
+	// is the datastore.
 	Store, Source datastore.Store
 	Pods          Pods
 	IPAM          *ipam.Allocator
@@ -191,7 +191,8 @@ func (c *Collector) release(ctx context.Context, group []*allocation, pinned map
 			if err != nil {
 				return fmt.Errorf("%s is kept, it is not known whether it is in use: %w", a.Address, err)
 			}
-			c.Log.Debug("address is in use after all", zap.Stringer("address", a.Address), zap.String("handle", a.Handle))
+			c.Log.Debug("address is in use after all", zap.Stringer("address", a.Address),
+				zap.String("handle", a.Handle))
 			return nil
 		}
 		c.mu.Lock()

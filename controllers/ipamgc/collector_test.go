@@ -55,17 +55,21 @@ func TestRules(t *testing.T) {
 		grace  bool                         // only after the grace period
 	}{
 		{"a pod that runs keeps its address", func(*world, netip.Addr) {}, "", false},
-		{"a pod that is gone, on a node that is there", func(w *world, _ netip.Addr) { w.removePod("web") }, PodGone, true},
+		{"a pod that is gone, on a node that is there", func(w *world, _ netip.Addr) { w.removePod("web") }, PodGone,
+			true},
 		{"a pod of that name on another node", func(w *world, a netip.Addr) {
 			w.setPod(newPod("web", "n2", a.Next()))
 		}, PodMoved, true},
-		{"a pod with another address", func(w *world, a netip.Addr) { w.setPod(newPod("web", "n1", a.Next())) }, AddressUnused, true},
+		{"a pod with another address", func(w *world, a netip.Addr) { w.setPod(newPod("web", "n1", a.Next())) },
+			AddressUnused, true},
 		{"a pod that ended", func(w *world, a netip.Addr) {
 			p := newPod("web", "n1", a)
 			p.Status.Phase = "Succeeded"
 			w.setPod(p)
 		}, AddressUnused, true},
-		{"a new pod of that name that has no address yet", func(w *world, _ netip.Addr) { w.setPod(newPod("web", "n1")) }, "", false},
+		{"a new pod of that name that has no address yet", func(w *world, _ netip.Addr) {
+			w.setPod(newPod("web", "n1"))
+		}, "", false},
 		{"a new pod of that name that no node was chosen for", func(w *world, _ netip.Addr) {
 			p := newPod("web", "n1")
 			p.Spec.NodeName = ""
@@ -80,7 +84,8 @@ func TestRules(t *testing.T) {
 			w.setPod(newPod("web", "n1", a.Next()))
 			e := &model.WorkloadEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "n1-k8s-web-eth0", Namespace: "default"}}
 			e.Spec.IPNetworks = []string{a.String() + "/32"}
-			w.store.Put(model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: e.Name}, e))
+			w.store.Put(model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: e.Name},
+				e))
 		}, "", false},
 		{"a pod that is gone, and its node too", func(w *world, _ netip.Addr) {
 			w.removePod("web")
@@ -93,11 +98,13 @@ func TestRules(t *testing.T) {
 		{"a node that is gone while its pod is there", func(w *world, _ netip.Addr) { w.removeNode("n1") }, "", false},
 		{"a node that is not Kubernetes'", func(w *world, _ netip.Addr) {
 			w.removePod("web")
-			w.store.Put(model.NewObject(model.ResourceKey(model.KindNode, "n1"), &model.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
+			w.store.Put(model.NewObject(model.ResourceKey(model.KindNode, "n1"),
+				&model.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
 		}, "", false},
 		{"a node that cannot be read", func(w *world, _ netip.Addr) {
 			w.removePod("web")
-			o := model.NewObject(model.ResourceKey(model.KindNode, "n1"), &model.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+			o := model.NewObject(model.ResourceKey(model.KindNode, "n1"),
+				&model.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 			o.Err = errors.New("not valid")
 			w.store.Put(o)
 		}, "", false},
@@ -143,14 +150,16 @@ func TestOtherAllocations(t *testing.T) {
 	ctx := context.Background()
 	assign := func(handle string, attrs map[string]string) netip.Addr {
 		t.Helper()
-		r, err := w.ipam.AutoAssign(ctx, ipam.Request{Host: "n1", Handle: handle, Num4: 1, Use: "Workload", Attrs: attrs})
+		r, err := w.ipam.AutoAssign(ctx, ipam.Request{Host: "n1", Handle: handle, Num4: 1, Use: "Workload",
+			Attrs: attrs})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return r.V4.Addresses[0].Addr()
 	}
 	bare := assign("net1.container", map[string]string{"node": "n1"})
-	vm := assign("k8s-pod-network.vmi.default.vm", map[string]string{"node": "n1", "pod": "virt-launcher", "namespace": "default", "vmi-name": "vm"})
+	vm := assign("k8s-pod-network.vmi.default.vm", map[string]string{"node": "n1", "pod": "virt-launcher",
+		"namespace": "default", "vmi-name": "vm"})
 	gone := assign("k8s-pod-network.gone", map[string]string{"node": "n1", "pod": "gone", "namespace": "default"})
 	w.vms["default/vm"] = true
 	tunnel := w.tunnel("n1")
@@ -258,7 +267,8 @@ func TestGraceZeroReleasesNothingOnLiveNodes(t *testing.T) {
 func TestColdAddresses(t *testing.T) {
 	w := newWorld(t, "n1")
 	seconds := 600
-	w.store.Put(model.NewObject(model.IPAMConfigKey, &model.IPAMConfig{AutoAllocateBlocks: true, IPCooldownSeconds: &seconds}))
+	w.store.Put(model.NewObject(model.IPAMConfigKey,
+		&model.IPAMConfig{AutoAllocateBlocks: true, IPCooldownSeconds: &seconds}))
 	a, b := w.assign("web", "n1", "aaa"), w.assign("db", "n1", "bbb")
 	w.setPod(newPod("db", "n1", b))
 	if _, err := w.ipam.ReleaseByHandle(context.Background(), "k8s-pod-network.aaa"); err != nil {
@@ -332,8 +342,9 @@ func TestAddressAssignedAnewIsNotReleased(t *testing.T) {
 	if _, err := w.ipam.ReleaseByHandle(context.Background(), "k8s-pod-network.aaa"); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.ipam.AssignIP(context.Background(), ipam.AddressRequest{Address: a, Host: "n1", Handle: "k8s-pod-network.new",
-		Attrs: map[string]string{"node": "n1", "pod": "new", "namespace": "default"}}); err != nil {
+	if err := w.ipam.AssignIP(context.Background(),
+		ipam.AddressRequest{Address: a, Host: "n1", Handle: "k8s-pod-network.new",
+			Attrs: map[string]string{"node": "n1", "pod": "new", "namespace": "default"}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.look(true, 1000); err != nil {
@@ -416,8 +427,8 @@ type sandbox struct {
 	address         netip.Addr
 }
 
-// Two leaders at once, each of which may lag behind, never release what a sandbox of an existing pod has; and once all is
-// quiet, nothing else is left.
+// Two leaders at once, each of which may lag behind, never release what a sandbox of an existing pod has; and once all
+// is quiet, nothing else is left.
 func TestTwoLeadersNeverReleaseWhatIsInUse(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { twoLeaders(t, rand.New(rand.NewPCG(seed, 7))) })

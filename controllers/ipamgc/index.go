@@ -97,7 +97,8 @@ func (x *index) putClaim(key model.Key, o *model.Object) {
 		return
 	}
 	b, _ := o.Value.(*model.BlockAffinity)
-	x.claims[key] = &claim{Affinity: a, revision: o.Revision, leaving: b != nil && b.State == model.StatePendingDeletion}
+	x.claims[key] = &claim{Affinity: a, revision: o.Revision, leaving: b != nil &&
+		b.State == model.StatePendingDeletion}
 }
 
 // put takes a block as it is now; nil means that it is gone.

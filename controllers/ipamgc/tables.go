@@ -84,7 +84,8 @@ func (t tableFacts) node(name string) nodeFacts {
 }
 
 func (t tableFacts) has(namespace, pod, kubernetesNode string, address netip.Addr) bool {
-	name, err := model.WorkloadEndpointName(model.WorkloadEndpointIDs{Node: kubernetesNode, Orchestrator: "k8s", Pod: pod,
+	name, err := model.WorkloadEndpointName(model.WorkloadEndpointIDs{Node: kubernetesNode, Orchestrator: "k8s",
+		Pod:      pod,
 		Endpoint: "eth0"})
 	if err != nil {
 		return false

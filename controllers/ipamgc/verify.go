@@ -19,7 +19,8 @@ type Pods interface {
 	// Pod reads a pod. The error Is datastore.ErrNotFound if there is no such pod.
 	Pod(ctx context.Context, namespace, name string) (*model.Pod, error)
 	// VirtualMachine is whether KubeVirt has a VirtualMachine of that name, or a VirtualMachineInstance that belongs to
-	// none. It is true where the API does not serve KubeVirt's resources: then nobody can tell that the machine is gone.
+	// none. It is true where the API does not serve KubeVirt's resources: then nobody can tell that the machine is
+	// gone.
 	VirtualMachine(ctx context.Context, namespace, name string) (bool, error)
 }
 
@@ -122,7 +123,8 @@ func pluginAddresses(p *model.Pod) []string {
 // endpointHas is whether the pod's endpoint in Calico's datastore has the address. Where the endpoint is made of the
 // pod, it says the same as that.
 func (c *Collector) endpointHas(ctx context.Context, a *allocation, pod *model.Pod) (bool, error) {
-	name, err := model.WorkloadEndpointName(model.WorkloadEndpointIDs{Node: a.node(), Orchestrator: "k8s", Pod: pod.Name,
+	name, err := model.WorkloadEndpointName(model.WorkloadEndpointIDs{Node: a.node(), Orchestrator: "k8s",
+		Pod:      pod.Name,
 		Endpoint: "eth0"})
 	if err != nil {
 		return true, nil //nolint:nilerr // no endpoint could have such a name: leave it alone

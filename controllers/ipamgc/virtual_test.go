@@ -33,7 +33,8 @@ func TestVirtualMachines(t *testing.T) {
 			w.removePod("web")
 			w.removeNode("n1")
 		}, "", 0},
-		{"a machine that is gone", func(w *world, a netip.Addr) { gone(w, a); w.removePod("web") }, VMGone, leastVMGrace},
+		{"a machine that is gone", func(w *world, a netip.Addr) { gone(w, a); w.removePod("web") }, VMGone,
+			leastVMGrace},
 		{"a machine that is gone and whose pod has ended", func(w *world, a netip.Addr) {
 			gone(w, a)
 			p := newPod("web", "n1", a)
@@ -55,9 +56,11 @@ func TestVirtualMachines(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWorld(t, "n1", "n2")
 			w.vms["default/vm"] = true
-			r, err := w.ipam.AutoAssign(t.Context(), ipam.Request{Host: "n1", Handle: "k8s-pod-network.vmi.default.vm", Num4: 1,
-				Use: v3.IPPoolAllowedUseWorkload, Attrs: map[string]string{"node": "n1", "pod": "web", "namespace": "default",
-					attrVM: "vm"}})
+			r, err := w.ipam.AutoAssign(t.Context(), ipam.Request{Host: "n1", Handle: "k8s-pod-network.vmi.default.vm",
+				Num4: 1,
+				Use:  v3.IPPoolAllowedUseWorkload, Attrs: map[string]string{"node": "n1", "pod": "web",
+					"namespace": "default",
+					attrVM:      "vm"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +89,8 @@ func TestVirtualMachines(t *testing.T) {
 				return
 			}
 			w.wantAssigned()
-			if len(got) == 0 || got[0].Reason != test.reason || got[0].Text() != "virtual machine default/vm does not exist" {
+			if len(got) == 0 || got[0].Reason != test.reason ||
+				got[0].Text() != "virtual machine default/vm does not exist" {
 				t.Errorf("releases %+v", got)
 			}
 		})

@@ -96,7 +96,8 @@ func (w *world) setPod(p *model.Pod) {
 		w.t.Fatal(err)
 	}
 	if e != nil {
-		w.source.Put(model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: e.Name}, e))
+		w.source.Put(model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: e.Name},
+			e))
 	}
 }
 
@@ -129,7 +130,8 @@ func newPod(name, node string, ips ...netip.Addr) *model.Pod {
 func (w *world) assign(pod, node, container string) netip.Addr {
 	w.t.Helper()
 	r, err := w.ipam.AutoAssign(context.Background(), ipam.Request{Host: node, Handle: "k8s-pod-network." + container,
-		Num4: 1, Use: v3.IPPoolAllowedUseWorkload, Attrs: map[string]string{"node": node, "pod": pod, "namespace": "default"}})
+		Num4: 1, Use: v3.IPPoolAllowedUseWorkload, Attrs: map[string]string{"node": node, "pod": pod,
+			"namespace": "default"}})
 	if err == nil {
 		err = r.Short()
 	}
@@ -141,8 +143,9 @@ func (w *world) assign(pod, node, container string) netip.Addr {
 
 func (w *world) tunnel(node string) netip.Addr {
 	w.t.Helper()
-	r, err := w.ipam.AutoAssign(context.Background(), ipam.Request{Host: node, Handle: "ipip-tunnel-addr-" + node, Num4: 1,
-		Use: v3.IPPoolAllowedUseTunnel, Attrs: map[string]string{"node": node, "type": "ipipTunnelAddress"}})
+	r, err := w.ipam.AutoAssign(context.Background(), ipam.Request{Host: node, Handle: "ipip-tunnel-addr-" + node,
+		Num4: 1,
+		Use:  v3.IPPoolAllowedUseTunnel, Attrs: map[string]string{"node": node, "type": "ipipTunnelAddress"}})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -116,8 +116,10 @@ func (c *Controller) informer(ctx context.Context, touched chan<- name) cache.Co
 		}
 	}
 	services := c.Services.Services(metav1.NamespaceAll)
-	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{ObjectType: &corev1.Service{}, Transform: slim,
-		Handler: cache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(_, o any) { tell(o) }, DeleteFunc: tell},
+	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{ObjectType: &corev1.Service{},
+		Transform: slim,
+		Handler: cache.ResourceEventHandlerFuncs{AddFunc: tell, UpdateFunc: func(_, o any) { tell(o) },
+			DeleteFunc: tell},
 		ListerWatcher: &cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 				return services.List(ctx, o)
@@ -236,7 +238,8 @@ func (c *Controller) pass(ctx context.Context, dirty map[name]bool) (again bool)
 			text, again = err.Error(), true
 		}
 		if text != c.said[n] && text != "" && ctx.Err() == nil {
-			c.Log.Warn("service does not have the addresses that it is to have", zap.Stringer("service", n), zap.Error(err))
+			c.Log.Warn("service does not have the addresses that it is to have", zap.Stringer("service", n),
+				zap.Error(err))
 		}
 		if c.said[n] = text; text == "" {
 			delete(c.said, n)
@@ -338,7 +341,8 @@ func (c *Controller) serve(ctx context.Context, n name, s *corev1.Service) error
 		if _, err := c.IPAM.ReleaseIPs(ctx, releases...); err != nil {
 			return errors.Join(assignErr, err)
 		}
-		c.Log.Info("addresses of a service were released", zap.Stringer("service", n), zap.Stringers("addresses", p.release),
+		c.Log.Info("addresses of a service were released", zap.Stringer("service", n),
+			zap.Stringers("addresses", p.release),
 			zap.String("reason", "the service asks for others"))
 	}
 	return assignErr

@@ -130,7 +130,8 @@ func TestServices(t *testing.T) {
 	c.create("asks", map[string]string{annotationAddresses: `["10.46.0.20"]`})
 	c.create("manual", map[string]string{annotationPools4: `["b"]`})
 	calicotest.Eventually(t, "all have addresses", func() bool {
-		return len(c.shown("plain")) == 1 && slices.Equal(c.shown("asks"), []string{"10.46.0.20"}) && len(c.shown("manual")) == 1
+		return len(c.shown("plain")) == 1 && slices.Equal(c.shown("asks"), []string{"10.46.0.20"}) &&
+			len(c.shown("manual")) == 1
 	})
 	if a := netip.MustParseAddr(c.shown("manual")[0]); !netip.MustParsePrefix("10.47.0.0/24").Contains(a) {
 		t.Errorf("%s is of another pool", a)
@@ -145,7 +146,8 @@ func TestServices(t *testing.T) {
 	if _, err := core.Services("default").Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	calicotest.Eventually(t, "the new address is shown", func() bool { return slices.Equal(c.shown("asks"), []string{"10.46.0.21"}) })
+	calicotest.Eventually(t, "the new address is shown",
+		func() bool { return slices.Equal(c.shown("asks"), []string{"10.46.0.21"}) })
 	c.delete("plain")
 	calicotest.Eventually(t, "its address is free", func() bool { return len(c.assigned()[handle]) == 0 })
 	// Nobody is there while services change.
@@ -162,7 +164,8 @@ func TestServices(t *testing.T) {
 	if _, err := core.Services("default").Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	calicotest.Eventually(t, "a service that is no load balancer any more has none", func() bool { return len(c.assigned()) == 0 })
+	calicotest.Eventually(t, "a service that is no load balancer any more has none",
+		func() bool { return len(c.assigned()) == 0 })
 }
 
 // Two controllers at once, of which one is killed after some write, and another one takes over: each service ends with

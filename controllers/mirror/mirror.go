@@ -40,7 +40,8 @@ func Policies(source datastore.Store) *Mirror {
 	return &Mirror{name: "policy", from: model.KindKubernetesNetworkPolicy, to: model.KindNetworkPolicy, prefix: prefix,
 		source: source, turn: policy,
 		origin: func(k model.Key) (model.Key, bool) {
-			return model.Key{Kind: model.KindKubernetesNetworkPolicy, Namespace: k.Namespace, Name: k.Name[len(prefix):]}, true
+			return model.Key{Kind: model.KindKubernetesNetworkPolicy, Namespace: k.Namespace,
+				Name: k.Name[len(prefix):]}, true
 		},
 		target: func(k model.Key) model.Key {
 			return model.Key{Kind: model.KindNetworkPolicy, Namespace: k.Namespace, Name: prefix + k.Name}

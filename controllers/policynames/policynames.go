@@ -97,7 +97,8 @@ func (m *Migrator) pass(ctx context.Context, r model.Reader) error {
 	}
 	for key, n := range model.All[model.Node](r, model.KindNode) {
 		if nodename.Of(n) == "" {
-			return fmt.Errorf("node %s is not Kubernetes', so nobody knows whether its agent reads the new ones", key.Name)
+			return fmt.Errorf("node %s is not Kubernetes', so nobody knows whether its agent reads the new ones",
+				key.Name)
 		}
 	}
 	reason, err := m.Ready(ctx)

@@ -28,7 +28,8 @@ func TestRename(t *testing.T) {
 	for lives := 1; lives <= 1; lives++ {
 		server := etcdtest.Start(t)
 		store, client := server.Store(t), server.Client(t)
-		for path, raw := range map[string]string{"globalnetworkpolicies/default.x": old, "networkpolicies/shop/default.y": np,
+		for path, raw := range map[string]string{"globalnetworkpolicies/default.x": old,
+			"networkpolicies/shop/default.y":  np,
 			"globalnetworkpolicies/default.z": mine} {
 			if _, err := client.Put(t.Context(), root+path, raw); err != nil {
 				t.Fatal(err)
@@ -39,12 +40,13 @@ func TestRename(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			tables := datastore.NewTables(zap.NewNop(), "")
 			go func() { _ = tables.Run(ctx, store, Kinds()...) }()
-			m := &Migrator{Store: through, Log: zap.Must(zap.NewDevelopment()), Look: 10 * time.Millisecond, Ready: func(context.Context) (string, error) {
-				if ready.Load() {
-					return "", nil
-				}
-				return "an old agent runs", nil
-			}}
+			m := &Migrator{Store: through, Log: zap.Must(zap.NewDevelopment()), Look: 10 * time.Millisecond,
+				Ready: func(context.Context) (string, error) {
+					if ready.Load() {
+						return "", nil
+					}
+					return "an old agent runs", nil
+				}}
 			done := make(chan struct{})
 			go func() { defer close(done); _ = m.Run(ctx, tables) }()
 			return func() { cancel(); <-done }

@@ -66,13 +66,16 @@ func TestMerge(t *testing.T) {
 			return r.Policy == nil && r.Node == nil && r.LoadBalancer == nil && r.PolicyNames
 		}},
 		{"all run by default", nil, def, false, func(r Running) bool {
-			return r.Policy.Period == 5*time.Minute && r.Node.Labels && r.Node.Delete && r.Node.Grace == 15*time.Minute &&
+			return r.Policy.Period == 5*time.Minute && r.Node.Labels && r.Node.Delete &&
+				r.Node.Grace == 15*time.Minute &&
 				r.Node.Hosts.AutoCreate == "Disabled" && !r.LoadBalancer.RequestedOnly && r.Compaction == 10*time.Minute
 		}},
-		{"the environment names those that run", map[string]string{envEnabled: "node,profile"}, def, false, func(r Running) bool {
-			return r.Policy == nil && r.Node != nil && r.Namespace != nil && r.LoadBalancer == nil
-		}},
-		{"and may name those without a section", map[string]string{envEnabled: "node"}, model.KubeControllersSpec{}, false,
+		{"the environment names those that run", map[string]string{envEnabled: "node,profile"}, def, false,
+			func(r Running) bool {
+				return r.Policy == nil && r.Node != nil && r.Namespace != nil && r.LoadBalancer == nil
+			}},
+		{"and may name those without a section", map[string]string{envEnabled: "node"}, model.KubeControllersSpec{},
+			false,
 			func(r Running) bool { return r.Node.Grace == 15*time.Minute && r.Node.Labels && r.Node.Hosts == nil }},
 		{"the environment's periods come first", map[string]string{envPeriod: "30s", envCompaction: "0"}, full, false,
 			func(r Running) bool { return r.ServiceAccount.Period == 30*time.Second && r.Compaction == 0 }},

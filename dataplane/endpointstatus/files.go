@@ -142,7 +142,8 @@ func (f *Files) move() {
 	}
 	if f.target != nil {
 		if _, err := Cleanup(f.dir); err != nil {
-			f.log.Warn("files that tell of workloads are left in the folder where they were kept before", zap.Error(err))
+			f.log.Warn("files that tell of workloads are left in the folder where they were kept before",
+				zap.Error(err))
 		}
 	}
 	f.dir, f.target, f.failing = dir, nil, nil

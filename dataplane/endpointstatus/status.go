@@ -13,14 +13,15 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// DefaultPathPrefix is Calico's folder for what is true until the host restarts (FelixConfiguration, endpointStatusPathPrefix).
+// DefaultPathPrefix is Calico's folder for what is true until the host restarts (FelixConfiguration,
+// endpointStatusPathPrefix).
 const DefaultPathPrefix = "/var/run/calico"
 
 // FolderName is that of the files' folder below the path prefix.
 const FolderName = "endpoint-status"
 
-// Status is the content of a file, with Calico's names. Calico's bgpPeerName, for a program that configures BIRD from the
-// files, is left out.
+// Status is the content of a file, with Calico's names. Calico's bgpPeerName, for a program that configures BIRD from
+// the files, is left out.
 type Status struct {
 	IfaceName string   `json:"ifaceName,omitempty"` // the host's end
 	MAC       string   `json:"mac,omitempty"`       // the workload's
@@ -90,7 +91,8 @@ func NewEndpoint(k model.Key, revision int64, iface, mac string, addresses []net
 			s.IPv6Nets = append(s.IPv6Nets, a.String())
 		}
 	}
-	return Endpoint{Key: k, Revision: revision, Interface: iface, Addresses: addresses, file: file, content: s.String()}, err
+	return Endpoint{Key: k, Revision: revision, Interface: iface, Addresses: addresses, file: file,
+		content: s.String()}, err
 }
 
 // Policy tells whose policy is in the kernel. The zero value: it is not known yet.
@@ -112,8 +114,8 @@ func (p *Policy) has(e Endpoint) bool {
 	return o != nil && o.Revision == e.Revision
 }
 
-// Decide returns the files that should exist, with their content by name: those of the endpoints with addresses that are
-// protected by their policy, and all whose routes are there.
+// Decide returns the files that should exist, with their content by name: those of the endpoints with addresses that
+// are protected by their policy, and all whose routes are there.
 func Decide(endpoints []Endpoint, protected func(Endpoint) bool,
 	routed func(Endpoint, netip.Prefix) bool) map[string]string {
 	files := map[string]string{}

@@ -92,15 +92,19 @@ func TestFileNeedsPolicyAndEveryRoute(t *testing.T) {
 		routes   []netip.Prefix
 		want     bool
 	}{
-		"policy and both routes":                    {endpoint(7, v4, v6), policy(programmed, 7), []netip.Prefix{v4, v6}, true},
-		"nobody programs policy":                    {endpoint(7, v4), nil, []netip.Prefix{v4}, true},
-		"no policy yet":                             {endpoint(7, v4), policy(nil, 7), []netip.Prefix{v4}, false},
-		"policy of the container before":            {endpoint(7, v4), policy(programmed, 6), []netip.Prefix{v4}, false},
-		"policy of another version":                 {endpoint(7, v4), policy(programmed, 8), []netip.Prefix{v4}, false},
-		"policy without the workload":               {endpoint(7, v4), policy(programmed), []netip.Prefix{v4}, false},
-		"policy that is not known yet":              {endpoint(7, v4), &Policy{}, []netip.Prefix{v4}, false},
-		"no route":                                  {endpoint(7, v4), policy(programmed, 7), nil, false},
-		"one of two routes":                         {endpoint(7, v4, v6), policy(programmed, 7), []netip.Prefix{v4}, false},
+		"policy and both routes": {endpoint(7, v4, v6), policy(programmed, 7),
+			[]netip.Prefix{v4, v6}, true},
+		"nobody programs policy": {endpoint(7, v4), nil, []netip.Prefix{v4}, true},
+		"no policy yet":          {endpoint(7, v4), policy(nil, 7), []netip.Prefix{v4}, false},
+		"policy of the container before": {endpoint(7, v4), policy(programmed, 6), []netip.Prefix{v4},
+			false},
+		"policy of another version": {endpoint(7, v4), policy(programmed, 8), []netip.Prefix{v4},
+			false},
+		"policy without the workload":  {endpoint(7, v4), policy(programmed), []netip.Prefix{v4}, false},
+		"policy that is not known yet": {endpoint(7, v4), &Policy{}, []netip.Prefix{v4}, false},
+		"no route":                     {endpoint(7, v4), policy(programmed, 7), nil, false},
+		"one of two routes": {endpoint(7, v4, v6), policy(programmed, 7), []netip.Prefix{v4},
+			false},
 		"without addresses it cannot be programmed": {endpoint(7), policy(programmed, 7), nil, false},
 	} {
 		have := Decide([]Endpoint{c.endpoint}, func(e Endpoint) bool { return c.policy == nil || c.policy.has(e) },

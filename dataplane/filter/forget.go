@@ -41,7 +41,8 @@ func (t *translated) forget() {
 	t.loop.Go(func() {
 		if _, err := t.connections.ForgetConnections(addresses); err != nil {
 			t.log.Warn("connections of floating addresses go on to the workloads that had them",
-				zap.Stringers("addresses", addresses[:min(len(addresses), 10)]), zap.Int("of", len(addresses)), zap.Error(err))
+				zap.Stringers("addresses", addresses[:min(len(addresses), 10)]), zap.Int("of", len(addresses)),
+				zap.Error(err))
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()

@@ -8,15 +8,16 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// withoutLogs leaves out of the rules what this kernel cannot log, and returns why. A policy whose rules the kernel refuses is
-// replaced by dropping all, which must not come of a rule that only logs.
+// withoutLogs leaves out of the rules what this kernel cannot log, and returns why. A policy whose rules the kernel
+// refuses is replaced by dropping all, which must not come of a rule that only logs.
 func (c *Config) withoutLogs() (missing []string) {
 	for _, l := range []struct {
 		log  ruleset.Log
 		off  func()
 		what string
 	}{
-		{ruleset.Log{Kernel: "check"}, func() { c.Policy.NoKernelLog = true }, "rules with the action Log write nothing to the kernel's log"},
+		{ruleset.Log{Kernel: "check"}, func() { c.Policy.NoKernelLog = true },
+			"rules with the action Log write nothing to the kernel's log"},
 		{ruleset.Log{Group: c.Policy.FlowLog}, func() { c.Policy.FlowLog = 0 }, "the flow log tells nothing"},
 	} {
 		if !l.log.Tells() {
@@ -32,7 +33,8 @@ func (c *Config) withoutLogs() (missing []string) {
 	return missing
 }
 
-// cannotLog returns why the kernel refuses a rule that logs; nil if it takes it, or refuses one that does not log as well.
+// cannotLog returns why the kernel refuses a rule that logs; nil if it takes it, or refuses one that does not log as
+// well.
 func cannotLog(k kernel.Rules, l ruleset.Log) error {
 	check := func(r ruleset.Rule) error {
 		chain := &ruleset.Chain{Name: "check", Rules: []ruleset.Rule{r}}

@@ -157,7 +157,8 @@ func (t *Target) readLinks() {
 	addresses, aerr := t.links.ListAddresses()
 	if err := errors.Join(err, aerr); err != nil {
 		if t.linksErr == nil {
-			t.log.Warn("the host's interfaces cannot be listed, host endpoints stay as they were, trying again", zap.Error(err))
+			t.log.Warn("the host's interfaces cannot be listed, host endpoints stay as they were, trying again",
+				zap.Error(err))
 		}
 		t.linksErr = err
 		return

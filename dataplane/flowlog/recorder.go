@@ -55,7 +55,8 @@ type flow struct {
 }
 
 func (e *Entry) flow() flow {
-	f := flow{action: e.Action, rule: e.Rule, source: e.Source, destination: e.Destination, protocol: e.Protocol, port: e.DestinationPort}
+	f := flow{action: e.Action, rule: e.Rule, source: e.Source, destination: e.Destination, protocol: e.Protocol,
+		port: e.DestinationPort}
 	if e.ICMPType != nil {
 		f.icmp = uint16(*e.ICMPType)<<8 | uint16(*e.ICMPCode)
 	}
@@ -69,8 +70,9 @@ const (
 	mostFlows = 10000
 )
 
-// Recorder decides which packets are told. The first packet of a flow is told at once, more of it after ten seconds, with their
-// number. It never tells more than its rate of lines a second; what is left out is counted. Not safe for concurrent use.
+// Recorder decides which packets are told. The first packet of a flow is told at once, more of it after ten seconds,
+// with their number. It never tells more than its rate of lines a second; what is left out is counted. Not safe for
+// concurrent use.
 type Recorder struct {
 	rate       float64
 	tokens     float64
@@ -155,7 +157,8 @@ func (f Filter) Matches(e *Entry) bool {
 	switch {
 	case f.Action != "" && f.Action != e.Action:
 		return false
-	case f.Endpoint != "" && !strings.Contains(e.SourceEndpoint, f.Endpoint) && !strings.Contains(e.DestinationEndpoint, f.Endpoint):
+	case f.Endpoint != "" && !strings.Contains(e.SourceEndpoint, f.Endpoint) &&
+		!strings.Contains(e.DestinationEndpoint, f.Endpoint):
 		return false
 	case f.Rule != "" && !strings.Contains(e.Rule, f.Rule):
 		return false

@@ -8,8 +8,9 @@ import (
 )
 
 func drop(source string, at time.Time) Entry {
-	return Entry{Time: at, Action: Dropped, Rule: "end of tier default", Source: netip.MustParseAddr(source), Destination: netip.MustParseAddr("10.0.0.2"),
-		Protocol: "tcp", DestinationPort: 80}
+	return Entry{Time: at, Action: Dropped, Rule: "end of tier default", Source: netip.MustParseAddr(source),
+		Destination: netip.MustParseAddr("10.0.0.2"),
+		Protocol:    "tcp", DestinationPort: 80}
 }
 
 func TestAFlowIsToldOnceAndThenCounted(t *testing.T) {
@@ -55,7 +56,8 @@ func TestSubscribersGetWhatTheirFilterChooses(t *testing.T) {
 	})
 	all, stop := h.Subscribe(Filter{})
 	defer stop()
-	some, stopSome := h.Subscribe(Filter{Net: netip.MustParsePrefix("10.9.0.0/16"), Port: 80, Rule: "tier default", Action: Dropped})
+	some, stopSome := h.Subscribe(Filter{Net: netip.MustParsePrefix("10.9.0.0/16"), Port: 80, Rule: "tier default",
+		Action: Dropped})
 	defer stopSome()
 	onlyLogged, stopLogged := h.Subscribe(Filter{Action: Logged})
 	defer stopLogged()

@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 )
 
-// How long a packet is waited for that is not seen any more: shortly if it got through, since a bridge or a device may still have
-// chains for it; else in case that the host is slow.
+// How long a packet is waited for that is not seen any more: shortly if it got through, since a bridge or a device may
+// still have chains for it; else in case that the host is slow.
 const (
 	afterEnd  = 50 * time.Millisecond
 	afterStep = time.Second

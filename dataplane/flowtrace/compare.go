@@ -21,15 +21,18 @@ const (
 	Undecided Verdict = "undecided"
 )
 
-// Compare tells how a packet that was seen on a node fared, compared with the explanation of the same packet, and why it says so.
+// Compare tells how a packet that was seen on a node fared, compared with the explanation of the same packet, and why
+// it says so.
 func Compare(p *Packet, a *explain.Answer, node string) (Verdict, []string) {
 	switch {
 	case p.Incomplete:
 		return Undecided, []string{"the kernel had too much to tell: some steps of the packet were lost"}
 	case p.Connection == kernel.StateInvalid:
-		return Undecided, []string{"connection tracking knows no connection that it belongs to, nor does it begin one (it is out of place or damaged), and it was " + p.End.Text}
+		return Undecided, []string{"connection tracking knows no connection that it belongs to, nor does it begin " +
+			"one (it is out of place or damaged), and it was " + p.End.Text}
 	case p.Known() && p.End.Kind != Dropped:
-		return Undecided, []string{"it belongs to a connection that was already known, about which policy is not asked again; open a new one"}
+		return Undecided, []string{"it belongs to a connection that was already known, about which policy is not " +
+			"asked again; open a new one"}
 	case p.Known() && a.Allowed:
 		return Differs, []string{"it belongs to a connection that was already known, and yet it was " + p.End.Text}
 	case p.Known():
@@ -41,7 +44,8 @@ func Compare(p *Packet, a *explain.Answer, node string) (Verdict, []string) {
 		case s.Node == node:
 			c.stage(s)
 		case !s.Allowed && s.Reached && c.before(a, s):
-			return Differs, []string{fmt.Sprintf("it should have been dropped at node %s by %s, and came here", s.Node, s.By)}
+			return Differs, []string{fmt.Sprintf("it should have been dropped at node %s by %s, and came here", s.Node,
+				s.By)}
 		}
 	}
 	c.others()
@@ -85,7 +89,8 @@ func (c *comparison) stage(s explain.Stage) {
 			return // the packet may have been there before it was traced
 		}
 		if c.packet.End.Passed() || !s.Allowed && c.packet.End.Kind == Taken {
-			c.differ("%s of %s was not asked (chain %s), which should have %s it", s.Direction, s.About, s.Base, verdictOf(s))
+			c.differ("%s of %s was not asked (chain %s), which should have %s it", s.Direction, s.About, s.Base,
+				verdictOf(s))
 		}
 		return
 	}
@@ -100,7 +105,8 @@ func (c *comparison) stage(s explain.Stage) {
 	}
 	switch {
 	case chain.Dropped() == s.Allowed:
-		c.differ("%s of %s: %s by %s, which should have been %s by %s", s.Direction, s.About, did, by, verdictOf(s), orNoRule(s.By))
+		c.differ("%s of %s: %s by %s, which should have been %s by %s", s.Direction, s.About, did, by, verdictOf(s),
+			orNoRule(s.By))
 	case chain.last().Rule.ID != s.Rule:
 		c.differ("%s of %s: %s by another rule, %s, not by %s", s.Direction, s.About, did, by, orNoRule(s.By))
 	}

@@ -13,12 +13,14 @@ import (
 )
 
 var (
-	pod, other, service = netip.MustParseAddr("10.65.0.2"), netip.MustParseAddr("10.65.0.3"), netip.MustParseAddr("10.96.0.10")
-	start               = time.Unix(1000, 0)
+	pod, other, service = netip.MustParseAddr("10.65.0.2"), netip.MustParseAddr("10.65.0.3"),
+		netip.MustParseAddr("10.96.0.10")
+	start = time.Unix(1000, 0)
 )
 
 func headers(to netip.Addr, out string) *kernel.LoggedPacket {
-	return &kernel.LoggedPacket{Source: pod, Destination: to, Protocol: 6, SourcePort: 4000, DestinationPort: 80, In: "cali1", Out: out}
+	return &kernel.LoggedPacket{Source: pod, Destination: to, Protocol: 6, SourcePort: 4000, DestinationPort: 80,
+		In: "cali1", Out: out}
 }
 
 // The steps that packets of these tests take.
@@ -42,7 +44,8 @@ func leave(hook string) kernel.TraceStep {
 
 // rule is a rule of table inet manx that holds for the packet; the ID is its comment with a # before.
 func rule(base, chain, comment, verdict string) kernel.TraceStep {
-	s := kernel.TraceStep{Kind: kernel.TraceRule, Family: "inet", Table: "manx", Chain: chain, Verdict: verdict, Rule: kernel.TracedRule{Handle: 7, Number: 1, Comment: comment, ID: "#" + comment}}
+	s := kernel.TraceStep{Kind: kernel.TraceRule, Family: "inet", Table: "manx", Chain: chain, Verdict: verdict,
+		Rule: kernel.TracedRule{Handle: 7, Number: 1, Comment: comment, ID: "#" + comment}}
 	if base == chain {
 		s.Base = &kernel.TracedBase{Hook: "forward", Type: "filter"}
 	}
@@ -51,7 +54,8 @@ func rule(base, chain, comment, verdict string) kernel.TraceStep {
 
 func policy(table, chain, verdict string) kernel.TraceStep {
 	family, name, _ := strings.Cut(table, " ")
-	return kernel.TraceStep{Kind: kernel.TracePolicy, Family: family, Table: name, Chain: chain, Verdict: verdict, Base: &kernel.TracedBase{Hook: "forward"}}
+	return kernel.TraceStep{Kind: kernel.TracePolicy, Family: family, Table: name, Chain: chain, Verdict: verdict,
+		Base: &kernel.TracedBase{Hook: "forward"}}
 }
 
 // asked is a base chain of Manx that a policy decides in.
@@ -85,14 +89,16 @@ func collect(t *testing.T, list []kernel.TraceStep) *Packet {
 	return done[0]
 }
 
-// explained is an answer about a packet from one pod of node n1 to another: what the two stages say. A verdict without a rule
-// stands for a stage that nothing decided in.
+// explained is an answer about a packet from one pod of node n1 to another: what the two stages say. A verdict without
+// a rule stands for a stage that nothing decided in.
 func explained(egress, ingress string) *explain.Answer {
 	a := &explain.Answer{Allowed: true, Hops: []explain.Hop{{Node: "n1"}}}
 	reached := true
-	for _, s := range []struct{ direction, base, say string }{{"egress", "forward-from-workload", egress}, {"ingress", "forward-to-workload", ingress}} {
+	for _, s := range []struct{ direction, base, say string }{{"egress", "forward-from-workload", egress},
+		{"ingress", "forward-to-workload", ingress}} {
 		verdict, by, _ := strings.Cut(s.say, " ")
-		stage := explain.Stage{Node: "n1", Direction: s.direction, About: "pod x", Hook: ruleset.Forward, Base: s.base, Reached: reached, Allowed: verdict == "allow", By: by}
+		stage := explain.Stage{Node: "n1", Direction: s.direction, About: "pod x", Hook: ruleset.Forward, Base: s.base,
+			Reached: reached, Allowed: verdict == "allow", By: by}
 		if by != "" {
 			stage.Rule = "#" + by
 		}
@@ -110,15 +116,19 @@ func TestCompare(t *testing.T) {
 	denies := asked("forward-to-workload", "I 2", "drop")
 	both := explained("allow E 1", "allow I 2")
 	elsewhere := explained("allow E 1", "allow I 2")
-	elsewhere.Stages = append(elsewhere.Stages, explain.Stage{Node: "n2", Base: "forward-to-workload", Reached: true, By: "Z"})
+	elsewhere.Stages = append(elsewhere.Stages, explain.Stage{Node: "n2", Base: "forward-to-workload", Reached: true,
+		By: "Z"})
 	elsewhere.Hops, elsewhere.Allowed = append(elsewhere.Hops, explain.Hop{Node: "n2"}), false
 	stopped := explained("allow E 1", "allow I 2")
-	stopped.Stages = append([]explain.Stage{{Node: "n0", Base: "forward-from-workload", Reached: true, By: "Z"}}, stopped.Stages...)
+	stopped.Stages = append([]explain.Stage{{Node: "n0", Base: "forward-from-workload", Reached: true, By: "Z"}},
+		stopped.Stages...)
 	stopped.Hops = append([]explain.Hop{{Node: "n0"}}, stopped.Hops...)
 	untracked := explained("allow E 1", "allow I 2")
-	untracked.Stages = append([]explain.Stage{{Node: "n1", Hook: ruleset.Prerouting, Base: "host-pre-dnat", Reached: true, Allowed: true, Rule: "#P"}}, untracked.Stages...)
-	foreignRule := kernel.TraceStep{Kind: kernel.TraceRule, Family: "ip", Table: "filter", Chain: "DOCKER", Verdict: "drop",
-		Rule: kernel.TracedRule{Handle: 12, Number: 3, Comment: "not today"}}
+	untracked.Stages = append([]explain.Stage{{Node: "n1", Hook: ruleset.Prerouting, Base: "host-pre-dnat",
+		Reached: true, Allowed: true, Rule: "#P"}}, untracked.Stages...)
+	foreignRule := kernel.TraceStep{Kind: kernel.TraceRule, Family: "ip", Table: "filter", Chain: "DOCKER",
+		Verdict: "drop",
+		Rule:    kernel.TracedRule{Handle: 12, Number: 3, Comment: "not today"}}
 
 	for _, c := range []struct {
 		name   string
@@ -129,40 +139,71 @@ func TestCompare(t *testing.T) {
 	}{
 		{"all stages allow", steps(begins, egress, ingress, ends), both, Agrees, ""},
 		{"the receiver's policy denies", steps(begins, egress, denies), explained("allow E 1", "deny I 2"), Agrees, ""},
-		{"the sender's policy denies, what follows is not reached", steps(begins, asked("forward-from-workload", "E 1", "drop")), explained("deny E 1", "allow I 2"), Agrees, ""},
-		{"a stage that nothing decides in", steps(begins, egress, policy("inet manx", "forward-to-workload", "accept"), ends), explained("allow E 1", "allow"), Agrees, ""},
+		{"the sender's policy denies, what follows is not reached",
+			steps(begins, asked("forward-from-workload", "E 1", "drop")), explained("deny E 1", "allow I 2"), Agrees,
+			""},
+		{"a stage that nothing decides in", steps(begins, egress, policy("inet manx", "forward-to-workload", "accept"),
+			ends), explained("allow E 1", "allow"), Agrees, ""},
 		{"another node denies later", steps(begins, egress, ingress, ends), elsewhere, Agrees, ""},
-		{"other tables accept", steps(begins, egress, policy("ip filter", "FORWARD", "accept"), ingress, ends), both, Agrees, ""},
-		{"delivered to the host", steps(fresh, enter("prerouting"), isNew, leave("prerouting"), enter("input"), leave("input")), &explain.Answer{Allowed: true}, Agrees, ""},
-		{"a packet that became one of the flow was not seen before", steps(late, isNew, leave("prerouting"), enterRouted, egress, ingress, ends), untracked, Agrees, ""},
-		{"a translated packet was asked about the service before", steps(toService, enter("prerouting"), isNew, leave("prerouting"), enterRouted, egress, ingress, ends), untracked, Agrees, ""},
+		{"other tables accept", steps(begins, egress, policy("ip filter", "FORWARD", "accept"), ingress, ends), both,
+			Agrees, ""},
+		{"delivered to the host", steps(fresh, enter("prerouting"), isNew, leave("prerouting"), enter("input"),
+			leave("input")), &explain.Answer{Allowed: true}, Agrees, ""},
+		{"a packet that became one of the flow was not seen before",
+			steps(late, isNew, leave("prerouting"), enterRouted, egress, ingress, ends), untracked, Agrees, ""},
+		{"a translated packet was asked about the service before", steps(toService, enter("prerouting"), isNew,
+			leave("prerouting"), enterRouted, egress, ingress, ends), untracked, Agrees, ""},
 
-		{"the kernel drops what should pass", steps(begins, egress, denies), both, Differs, "ingress of pod x: denied by I 2, which should have been allowed by I 2"},
-		{"the kernel passes what should be dropped", steps(begins, egress, ingress, ends), explained("allow E 1", "deny I 3"), Differs, "ingress of pod x: allowed by I 2, which should have been denied by I 3"},
-		{"another rule decides the same", steps(begins, egress, ingress, ends), explained("allow E 1", "allow I 9"), Differs, "ingress of pod x: allowed by another rule, I 2, not by I 9"},
-		{"a rule decides where none should", steps(begins, egress, ingress, ends), explained("allow E 1", "allow"), Differs, "allowed by another rule, I 2, not by no rule"},
-		{"a stage is missing", steps(begins, egress, ends), both, Differs, "ingress of pod x was not asked (chain forward-to-workload), which should have allowed it"},
-		{"a rule of another table drops", steps(begins, egress, ingress, policy("ip filter", "FORWARD", "accept"), foreignRule), both, Differs,
+		{"the kernel drops what should pass", steps(begins, egress, denies), both, Differs,
+			"ingress of pod x: denied by I 2, which should have been allowed by I 2"},
+		{"the kernel passes what should be dropped", steps(begins, egress, ingress, ends),
+			explained("allow E 1", "deny I 3"), Differs, "ingress of pod x: allowed by I 2, which should have been " +
+				"denied by I 3"},
+		{"another rule decides the same", steps(begins, egress, ingress, ends), explained("allow E 1", "allow I 9"),
+			Differs, "ingress of pod x: allowed by another rule, I 2, not by I 9"},
+		{"a rule decides where none should", steps(begins, egress, ingress, ends), explained("allow E 1", "allow"),
+			Differs, "allowed by another rule, I 2, not by no rule"},
+		{"a stage is missing", steps(begins, egress, ends), both, Differs,
+			"ingress of pod x was not asked (chain forward-to-workload), which should have allowed it"},
+		{"a rule of another table drops", steps(begins, egress, ingress, policy("ip filter", "FORWARD", "accept"),
+			foreignRule), both, Differs,
 			`policy allows it, but it was dropped by table ip filter, chain DOCKER, rule 3 (handle 12) "not today"`},
-		{"the policy of another table's chain drops", steps(begins, egress, ingress, policy("ip filter", "FORWARD", "drop")), both, Differs,
+		{"the policy of another table's chain drops",
+			steps(begins, egress, ingress, policy("ip filter", "FORWARD", "drop")), both, Differs,
 			"policy allows it, but it was dropped by table ip filter, chain FORWARD (policy drop)"},
-		{"another table drops what policy would drop later", steps(begins, policy("ip filter", "FORWARD", "drop")), explained("deny E 1", "allow I 2"), Differs,
+		{"another table drops what policy would drop later", steps(begins, policy("ip filter", "FORWARD", "drop")),
+			explained("deny E 1", "allow I 2"), Differs,
 			"dropped by table ip filter, chain FORWARD (policy drop), before policy could deny it"},
-		{"a chain of Manx drops that was not thought of", steps(fresh, enter("prerouting"), rule("prerouting-source", "prerouting-source", "spoofed", "drop")), both, Differs,
+		{"a chain of Manx drops that was not thought of",
+			steps(fresh, enter("prerouting"), rule("prerouting-source", "prerouting-source", "spoofed", "drop")), both,
+			Differs,
 			"dropped by spoofed (chain prerouting-source), which should not have been"},
-		{"no route", steps(fresh, enter("prerouting"), isNew, leave("prerouting")), both, Differs, "policy allows it, but it was lost behind prerouting: the host does not route it"},
-		{"no route before policy denies", steps(fresh, enter("prerouting"), isNew, leave("prerouting")), explained("deny E 1", "allow I 2"), Differs, "before policy could deny it"},
-		{"something else drops at a hook", steps(begins, egress, ingress), both, Differs, "policy allows it, but it was lost at forward without a rule of nftables"},
-		{"a program takes it", steps(begins, egress, ingress, kernel.TraceStep{Kind: kernel.TraceRule, Family: "ip", Table: "ids", Chain: "all", Verdict: "queue", Rule: kernel.TracedRule{Handle: 3}}), both, Differs,
+		{"no route", steps(fresh, enter("prerouting"), isNew, leave("prerouting")), both, Differs,
+			"policy allows it, but it was lost behind prerouting: the host does not route it"},
+		{"no route before policy denies", steps(fresh, enter("prerouting"), isNew, leave("prerouting")),
+			explained("deny E 1", "allow I 2"), Differs, "before policy could deny it"},
+		{"something else drops at a hook", steps(begins, egress, ingress), both, Differs,
+			"policy allows it, but it was lost at forward without a rule of nftables"},
+		{"a program takes it", steps(begins, egress, ingress, kernel.TraceStep{Kind: kernel.TraceRule, Family: "ip",
+			Table: "ids", Chain: "all", Verdict: "queue", Rule: kernel.TracedRule{Handle: 3}}), both, Differs,
 			"policy allows it, but it was taken (queue) by table ip ids, chain all, a rule that is gone (handle 3)"},
-		{"another node should have dropped it before", steps(begins, egress, ingress, ends), stopped, Differs, "it should have been dropped at node n0 by Z, and came here"},
-		{"a known connection is dropped by another table", steps(fresh, enter("prerouting"), isKnown, leave("prerouting"), enterRouted, policy("ip filter", "FORWARD", "drop")), both, Differs,
+		{"another node should have dropped it before", steps(begins, egress, ingress, ends), stopped, Differs,
+			"it should have been dropped at node n0 by Z, and came here"},
+		{"a known connection is dropped by another table",
+			steps(fresh, enter("prerouting"), isKnown, leave("prerouting"), enterRouted,
+				policy("ip filter", "FORWARD", "drop")), both, Differs,
 			"it belongs to a connection that was already known, and yet it was dropped by table ip filter"},
 
-		{"a known connection", steps(fresh, enter("prerouting"), isKnown, leave("prerouting"), enterRouted, asked("forward-from-workload", "established", "accept"), ends), explained("deny E 1", "allow I 2"), Undecided,
+		{"a known connection", steps(fresh, enter("prerouting"), isKnown, leave("prerouting"), enterRouted,
+			asked("forward-from-workload", "established", "accept"), ends), explained("deny E 1", "allow I 2"),
+			Undecided,
 			"it belongs to a connection that was already known, about which policy is not asked again"},
-		{"a known connection is dropped that policy would deny", steps(fresh, isKnown, enterRouted, policy("ip filter", "FORWARD", "drop")), explained("deny E 1", "allow I 2"), Undecided, "already known, and was dropped by"},
-		{"a packet that is out of place", steps(fresh, isInvalid, enterRouted, asked("forward-from-workload", "a packet of no connection", "drop")), both, Undecided, "it was dropped by a packet of no connection"},
+		{"a known connection is dropped that policy would deny",
+			steps(fresh, isKnown, enterRouted, policy("ip filter", "FORWARD", "drop")),
+			explained("deny E 1", "allow I 2"), Undecided, "already known, and was dropped by"},
+		{"a packet that is out of place", steps(fresh, isInvalid, enterRouted,
+			asked("forward-from-workload", "a packet of no connection", "drop")), both, Undecided,
+			"it was dropped by a packet of no connection"},
 		{"steps were lost", steps(begins, egress, lost, ends), both, Undecided, "some steps of the packet were lost"},
 	} {
 		got, reasons := Compare(collect(t, c.packet), c.answer, "n1")
@@ -173,7 +214,8 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Packets are told apart by their numbers, in the order in which they came; what does not belong to the flow is left out.
+// Packets are told apart by their numbers, in the order in which they came; what does not belong to the flow is left
+// out.
 func TestCollector(t *testing.T) {
 	var c Collector
 	numbered := func(n uint32, list ...kernel.TraceStep) []kernel.TraceStep {
@@ -211,8 +253,10 @@ func TestCollector(t *testing.T) {
 
 	// The same number again: of a packet that is not seen any more, and of the next one.
 	add(0, numbered(3, fresh, enter("prerouting"), leave("prerouting"))...)
-	add(900*time.Millisecond, numbered(3, fresh, enter("prerouting"), leave("prerouting"), enterRouted, leave("forward"), enter("postrouting"), leave("postrouting"))...)
-	const noRoute = "lost behind prerouting: the host does not route it; look at its routes (ip route get), net.ipv4.ip_forward, rp_filter and the TTL"
+	add(900*time.Millisecond, numbered(3, fresh, enter("prerouting"), leave("prerouting"), enterRouted,
+		leave("forward"), enter("postrouting"), leave("postrouting"))...)
+	const noRoute = "lost behind prerouting: the host does not route it; look at its routes (ip route get), " +
+		"net.ipv4.ip_forward, rp_filter and the TTL"
 	take(900*time.Millisecond, noRoute)
 	take(999*time.Millisecond, "sent out cali2")
 	add(0, numbered(4, fresh, enter("prerouting"), leave("prerouting"))...)

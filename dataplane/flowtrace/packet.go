@@ -9,10 +9,11 @@ import (
 
 // Packet is one packet on its way through the chains of this host.
 type Packet struct {
-	First      kernel.LoggedPacket // its headers when it was seen first
-	Last       kernel.LoggedPacket // and when it was seen last
-	Late       bool                // it became one of the flow on its way, or there were too many: what came before is not known
-	Connection string              // "new", "established", "invalid" or "untracked"; empty if it did not come so far
+	First kernel.LoggedPacket // its headers when it was seen first
+	Last  kernel.LoggedPacket // and when it was seen last
+	// it became one of the flow on its way, or there were too many: what came before is not known
+	Late       bool
+	Connection string // "new", "established", "invalid" or "untracked"; empty if it did not come so far
 	Chains     []Chain
 	Out        string // the interface through which it leaves, if it came so far
 	End        End
@@ -27,7 +28,8 @@ func (p *Packet) Translated() bool {
 	return p.First.Destination != p.Last.Destination || p.First.DestinationPort != p.Last.DestinationPort
 }
 
-// Chain is a base chain that the packet came to, with what it met there and in the chains that it was sent to from there.
+// Chain is a base chain that the packet came to, with what it met there and in the chains that it was sent to from
+// there.
 type Chain struct {
 	Hook        string
 	Family      string
@@ -124,9 +126,11 @@ func (p *Packet) end(entered, left []string) End {
 	case out == "input":
 		return End{Delivered, "delivered to this host"}
 	case in != out && in != "":
-		return End{Vanished, "lost at " + in + " without a rule of nftables that drops it: look for iptables-legacy, a full table of connections (dmesg), or a failed translation"}
+		return End{Vanished, "lost at " + in + " without a rule of nftables that drops it: look for iptables-legacy, " +
+			"a full table of connections (dmesg), or a failed translation"}
 	case out == "prerouting":
-		return End{Vanished, "lost behind prerouting: the host does not route it; look at its routes (ip route get), net.ipv4.ip_forward, rp_filter and the TTL"}
+		return End{Vanished, "lost behind prerouting: the host does not route it; look at its routes (ip route get), " +
+			"net.ipv4.ip_forward, rp_filter and the TTL"}
 	case out != "":
 		return End{Vanished, "lost behind " + out + ": the host does not send it on; look at its routes and at the MTU"}
 	}

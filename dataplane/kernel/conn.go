@@ -89,7 +89,8 @@ func (c *Conn) inside(f func() error) error {
 	return <-done
 }
 
-// enter moves this thread into a namespace. It fails if the file is closed, also meanwhile: its number may be another's then.
+// enter moves this thread into a namespace. It fails if the file is closed, also meanwhile: its number may be another's
+// then.
 func enter(namespace *os.File) error {
 	conn, err := namespace.SyscallConn()
 	if err != nil {

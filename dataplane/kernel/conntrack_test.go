@@ -15,7 +15,8 @@ func connect(t *testing.T, c *Conn, from, to string) {
 			return err
 		}
 		defer server.Close()
-		client, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr(from), 0)), server.LocalAddr().(*net.UDPAddr))
+		client, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr(from), 0)),
+			server.LocalAddr().(*net.UDPAddr))
 		if err != nil {
 			return err
 		}
@@ -43,7 +44,8 @@ func TestForgetConnections(t *testing.T) {
 	nft(t, ns, "add rule inet t o ct state new counter")
 	nft(t, ns, "add chain inet t d { type nat hook output priority -100; }")
 	nft(t, ns, "add rule inet t d ip daddr 10.9.0.9 dnat to 10.9.0.3")
-	for _, a := range []string{"10.9.0.1/32", "10.9.0.2/32", "10.9.0.3/32", "10.9.0.9/32", "fd09::1/128", "fd09::2/128"} {
+	for _, a := range []string{"10.9.0.1/32", "10.9.0.2/32", "10.9.0.3/32", "10.9.0.9/32", "fd09::1/128",
+		"fd09::2/128"} {
 		run(t, "ip", "-n", ns, "addr", "add", a, "dev", "lo")
 	}
 	forget := func(what string, want int, addresses ...string) {

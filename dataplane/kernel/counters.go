@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SentPackets adds up what was sent so far on the interfaces whose names begin with prefix. For the host's side of workload
-// interfaces that is what the workloads received.
+// SentPackets adds up what was sent so far on the interfaces whose names begin with prefix. For the host's side of
+// workload interfaces that is what the workloads received.
 func (c *Conn) SentPackets(prefix string) (uint64, error) {
 	var sum uint64
 	err := c.with(func(s *socket) error {

@@ -12,8 +12,9 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// FakeRules is the table in memory, for tests. It refuses what the kernel refuses: rules and entries that name chains, sets
-// or maps which are not there, and the removal of what is not there. The zero value is not usable; see NewFakeRules.
+// FakeRules is the table in memory, for tests. It refuses what the kernel refuses: rules and entries that name chains,
+// sets or maps which are not there, and the removal of what is not there. The zero value is not usable; see
+// NewFakeRules.
 type FakeRules struct {
 	mu       sync.Mutex
 	actual   *ruleset.Actual
@@ -41,8 +42,8 @@ func (f *FakeRules) Refuse(refuse func(ruleset.Changes) error) {
 	f.refuse = refuse
 }
 
-// Lose asks f after each successful commit whether its answer is lost, so that CommitRules returns ErrUncertain although
-// the changes were made. nil loses none.
+// Lose asks f after each successful commit whether its answer is lost, so that CommitRules returns ErrUncertain
+// although the changes were made. nil loses none.
 func (f *FakeRules) Lose(lose func(ruleset.Changes) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,8 +71,8 @@ func (f *FakeRules) Reads() int {
 	return f.reads
 }
 
-// Edit plays somebody else: change gets the table, nil if there is none, and returns what it is from now on. Watchers are
-// told.
+// Edit plays somebody else: change gets the table, nil if there is none, and returns what it is from now on. Watchers
+// are told.
 func (f *FakeRules) Edit(change func(*ruleset.Actual) *ruleset.Actual) {
 	f.mu.Lock()
 	f.actual = change(f.actual)
@@ -126,7 +127,8 @@ func cloneActual(a *ruleset.Actual) *ruleset.Actual {
 }
 
 func newActual() *ruleset.Actual {
-	return &ruleset.Actual{Chains: map[string]ruleset.ActualChain{}, Sets: map[string]ruleset.ActualSet{}, Maps: map[string]map[string]ruleset.Verdict{}}
+	return &ruleset.Actual{Chains: map[string]ruleset.ActualChain{}, Sets: map[string]ruleset.ActualSet{},
+		Maps: map[string]map[string]ruleset.Verdict{}}
 }
 
 // CommitRules implements Rules.

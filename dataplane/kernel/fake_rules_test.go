@@ -12,7 +12,8 @@ import (
 )
 
 func TestFakeRules(t *testing.T) {
-	rule := ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Source, Set: "h4/a"}}, Verdict: ruleset.Verdict{Action: ruleset.Accept}}
+	rule := ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Source, Set: "h4/a"}}, Verdict: ruleset.Verdict{
+		Action: ruleset.Accept}}
 	good := ruleset.Changes{
 		Chains: []ruleset.ChainChange{{Name: "c", New: &ruleset.Chain{Name: "c", Rules: []ruleset.Rule{rule}}}},
 		Sets:   []ruleset.SetChange{{Set: ruleset.Set{Name: "h4/a", Type: ruleset.Addresses4}, Created: true}},

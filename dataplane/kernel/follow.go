@@ -11,8 +11,8 @@ import (
 // longestBurst bounds how many datagrams are read before what they said is handed on.
 const longestBurst = 1000
 
-// follow reads what comes to s until ctx ends; then s is closed. Each message is handed over, lost is called where some did not
-// fit into the queue, and end after each burst.
+// follow reads what comes to s until ctx ends; then s is closed. Each message is handed over, lost is called where some
+// did not fit into the queue, and end after each burst.
 func (s *socket) follow(ctx context.Context, each func(message), lost, end func()) error {
 	if err := unix.SetNonblock(s.fd, true); err != nil {
 		s.close()

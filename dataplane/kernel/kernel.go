@@ -24,8 +24,8 @@ type Links interface {
 	DeleteAddress(Address) error
 }
 
-// Sysctls reads and writes variables of the network, named with slashes ("net/ipv4/ip_forward"), because interface names
-// may have dots.
+// Sysctls reads and writes variables of the network, named with slashes ("net/ipv4/ip_forward"), because interface
+// names may have dots.
 type Sysctls interface {
 	// Sysctl returns the value without the final newline. An error Is fs.ErrNotExist if there is no such variable.
 	Sysctl(name string) (string, error)

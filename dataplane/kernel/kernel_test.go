@@ -90,20 +90,28 @@ func TestRoutesRoundTrip(t *testing.T) {
 	_, c := testNS(t)
 	e0, e1 := linkIndex(t, c, "e0"), linkIndex(t, c, "e1")
 	routes := map[string]Route{
-		"gateway 4":   {Dst: prefix("10.244.1.0/26"), Metric: 1024, Protocol: ProtocolBIRD, Type: Unicast, NextHops: []NextHop{{Gateway: addr("10.1.0.9"), Link: e0}}},
-		"gateway 6":   {Dst: prefix("fd10:1::/122"), Metric: 1024, Protocol: ProtocolBIRD, Type: Unicast, NextHops: []NextHop{{Gateway: addr("fd01::9"), Link: e0}}},
-		"link-local":  {Dst: prefix("fd10:2::/122"), Metric: 7, Protocol: ProtocolBIRD, Type: Unicast, NextHops: []NextHop{{Gateway: addr("fe80::9"), Link: e1}}},
-		"onlink":      {Dst: prefix("10.244.2.0/26"), Metric: 1024, Protocol: ProtocolCalico, Type: Unicast, NextHops: []NextHop{{Gateway: addr("192.0.2.1"), Link: e0, OnLink: true}}},
-		"device 4":    {Dst: prefix("10.244.3.7/32"), Metric: 1024, Protocol: ProtocolCalico, Type: Unicast, Scope: ScopeLink, NextHops: []NextHop{{Link: e1}}},
-		"device 6":    {Dst: prefix("fd10:3::7/128"), Metric: 1024, Protocol: ProtocolCalico, Type: Unicast, NextHops: []NextHop{{Link: e1}}},
+		"gateway 4": {Dst: prefix("10.244.1.0/26"), Metric: 1024, Protocol: ProtocolBIRD, Type: Unicast,
+			NextHops: []NextHop{{Gateway: addr("10.1.0.9"), Link: e0}}},
+		"gateway 6": {Dst: prefix("fd10:1::/122"), Metric: 1024, Protocol: ProtocolBIRD, Type: Unicast,
+			NextHops: []NextHop{{Gateway: addr("fd01::9"), Link: e0}}},
+		"link-local": {Dst: prefix("fd10:2::/122"), Metric: 7, Protocol: ProtocolBIRD, Type: Unicast,
+			NextHops: []NextHop{{Gateway: addr("fe80::9"), Link: e1}}},
+		"onlink": {Dst: prefix("10.244.2.0/26"), Metric: 1024, Protocol: ProtocolCalico, Type: Unicast,
+			NextHops: []NextHop{{Gateway: addr("192.0.2.1"), Link: e0, OnLink: true}}},
+		"device 4": {Dst: prefix("10.244.3.7/32"), Metric: 1024, Protocol: ProtocolCalico, Type: Unicast,
+			Scope: ScopeLink, NextHops: []NextHop{{Link: e1}}},
+		"device 6": {Dst: prefix("fd10:3::7/128"), Metric: 1024, Protocol: ProtocolCalico, Type: Unicast,
+			NextHops: []NextHop{{Link: e1}}},
 		"blackhole 4": {Dst: prefix("10.244.3.0/26"), Protocol: ProtocolBIRD, Type: Blackhole},
 		"blackhole 6": {Dst: prefix("fd10:3::/122"), Metric: RouteMetric6, Protocol: ProtocolBIRD, Type: Blackhole},
 		"ecmp 4": {Dst: prefix("10.244.4.0/26"), Metric: 1024, Protocol: ProtocolBIRD, Type: Unicast,
 			NextHops: []NextHop{{Gateway: addr("10.1.0.9"), Link: e0}, {Gateway: addr("10.2.0.9"), Link: e1}}},
 		"ecmp 6": {Dst: prefix("fd10:4::/122"), Metric: 1024, Protocol: ProtocolBIRD, Type: Unicast,
 			NextHops: []NextHop{{Gateway: addr("fd01::9"), Link: e0}, {Gateway: addr("fd02::9"), Link: e1}}},
-		"default": {Dst: prefix("0.0.0.0/0"), Metric: MaxMetric, Protocol: ProtocolBIRD, Type: Unicast, NextHops: []NextHop{{Gateway: addr("10.1.0.1"), Link: e0}}},
-		"source":  {Dst: prefix("10.244.5.0/26"), Metric: 5, Protocol: ProtocolBIRD, Type: Unicast, Src: addr("10.2.0.5"), NextHops: []NextHop{{Gateway: addr("10.1.0.1"), Link: e0}}},
+		"default": {Dst: prefix("0.0.0.0/0"), Metric: MaxMetric, Protocol: ProtocolBIRD, Type: Unicast,
+			NextHops: []NextHop{{Gateway: addr("10.1.0.1"), Link: e0}}},
+		"source": {Dst: prefix("10.244.5.0/26"), Metric: 5, Protocol: ProtocolBIRD, Type: Unicast,
+			Src: addr("10.2.0.5"), NextHops: []NextHop{{Gateway: addr("10.1.0.1"), Link: e0}}},
 	}
 	for name, r := range routes {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +142,8 @@ const MaxMetric = 1<<31 - 1
 func TestReplaceChangesNextHops(t *testing.T) {
 	_, c := testNS(t)
 	e0, e1 := linkIndex(t, c, "e0"), linkIndex(t, c, "e1")
-	for _, f := range []struct{ dst, a, b string }{{"10.244.4.0/26", "10.1.0.9", "10.2.0.9"}, {"fd10:4::/122", "fd01::9", "fd02::9"}} {
+	for _, f := range []struct{ dst, a, b string }{{"10.244.4.0/26", "10.1.0.9", "10.2.0.9"},
+		{"fd10:4::/122", "fd01::9", "fd02::9"}} {
 		a, b := NextHop{Gateway: addr(f.a), Link: e0}, NextHop{Gateway: addr(f.b), Link: e1}
 		for i, hops := range [][]NextHop{{a}, {a, b}, {b}, {a, b}, nil, {a, b}, {a}} {
 			r := Route{Dst: prefix(f.dst), Metric: 1024, Protocol: ProtocolBIRD, Type: Unicast, NextHops: hops}
@@ -165,7 +174,8 @@ func TestBatchReportsEachFailure(t *testing.T) {
 			gw = addr("192.0.2.1") // not on the link
 		}
 		dst := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 100 + byte(i>>12), byte(i >> 4), byte(i << 4)}), 28)
-		ops = append(ops, RouteOp{AddRoute, Route{Dst: dst, Metric: 1024, Protocol: ProtocolBIRD, Type: Unicast, NextHops: []NextHop{{Gateway: gw, Link: e0}}}})
+		ops = append(ops, RouteOp{AddRoute, Route{Dst: dst, Metric: 1024, Protocol: ProtocolBIRD, Type: Unicast,
+			NextHops: []NextHop{{Gateway: gw, Link: e0}}}})
 	}
 	errs := c.ApplyRoutes(ops)
 	if len(errs) != n {
@@ -231,7 +241,8 @@ func TestWatchReportsOthersOnly(t *testing.T) {
 	name, c := testNS(t)
 	e0 := linkIndex(t, c, "e0")
 	events := watch(t, c)
-	own := Route{Dst: prefix("10.244.1.0/26"), Metric: 1024, Protocol: ProtocolBIRD, Type: Unicast, NextHops: []NextHop{{Gateway: addr("10.1.0.9"), Link: e0}}}
+	own := Route{Dst: prefix("10.244.1.0/26"), Metric: 1024, Protocol: ProtocolBIRD, Type: Unicast,
+		NextHops: []NextHop{{Gateway: addr("10.1.0.9"), Link: e0}}}
 	if errs := c.ApplyRoutes([]RouteOp{{AddRoute, own}}); errs != nil {
 		t.Fatal(errs)
 	}
@@ -243,7 +254,10 @@ func TestWatchReportsOthersOnly(t *testing.T) {
 		return e.Type == EventRoute && e.Route.Key() == RouteKey{Dst: prefix("10.9.0.0/16"), Metric: 3}
 	})
 	run(t, "ip", "-n", name, "route", "del", "10.244.1.0/26")
-	next(t, events, "own route deleted by another", func(e Event) bool { return e.Type == EventRouteGone && e.Route.Equal(own) })
+	next(t, events, "own route deleted by another", func(e Event) bool {
+		return e.Type == EventRouteGone &&
+			e.Route.Equal(own)
+	})
 	run(t, "ip", "-n", name, "addr", "add", "10.1.0.77/24", "dev", "e0")
 	next(t, events, "address", func(e Event) bool {
 		return e.Type == EventAddress && e.Address == Address{Link: e0, Prefix: prefix("10.1.0.77/24")}
@@ -266,7 +280,8 @@ func TestLinksAddressesSysctls(t *testing.T) {
 		}
 	}
 	addresses, err := c.ListAddresses()
-	if err != nil || !slices.Contains(addresses, a) || !slices.Contains(addresses, Address{Link: e0, Prefix: prefix("fd01::5/64")}) {
+	if err != nil || !slices.Contains(addresses, a) ||
+		!slices.Contains(addresses, Address{Link: e0, Prefix: prefix("fd01::5/64")}) {
 		t.Fatal(addresses, err)
 	}
 	for range 2 {
@@ -307,7 +322,8 @@ func TestVMEnsureIPIP(t *testing.T) {
 	if err != nil || again.Index != l.Index || l.Kind != "ipip" {
 		t.Fatal(l, again, err)
 	}
-	if _, err := c.EnsureDevice(Device{"e0", "ipip"}); err == nil || !strings.Contains(err.Error(), `is of kind "veth"`) {
+	if _, err := c.EnsureDevice(Device{"e0", "ipip"}); err == nil ||
+		!strings.Contains(err.Error(), `is of kind "veth"`) {
 		t.Fatal(err)
 	}
 }
@@ -331,7 +347,8 @@ func TestLostEventsBecomeResync(t *testing.T) {
 	var ops []RouteOp
 	for i := range 500 {
 		dst := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 100, byte(i >> 4), byte(i << 4)}), 28)
-		ops = append(ops, RouteOp{AddRoute, Route{Dst: dst, Protocol: ProtocolStatic, Type: Unicast, NextHops: []NextHop{{Gateway: addr("10.1.0.9"), Link: e0}}}})
+		ops = append(ops, RouteOp{AddRoute, Route{Dst: dst, Protocol: ProtocolStatic, Type: Unicast,
+			NextHops: []NextHop{{Gateway: addr("10.1.0.9"), Link: e0}}}})
 	}
 	if errs := other.ApplyRoutes(ops); errs != nil {
 		t.Fatal(errs)

@@ -19,7 +19,8 @@ func (c *Conn) InterfaceTo(a netip.Addr) (string, error) {
 		}
 		defer h.Close()
 		routes, err := h.RouteGet(a.Unmap().WithZone("").AsSlice())
-		if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EACCES) {
+		if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL) ||
+			errors.Is(err, unix.EACCES) {
 			return nil // no route, or one of type blackhole, unreachable or prohibit
 		}
 		if err != nil {

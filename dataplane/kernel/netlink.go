@@ -30,7 +30,8 @@ func nextMessage(b []byte) (m message, rest []byte, ok bool) {
 	if n < headerLen || n > len(b) {
 		return message{}, nil, false
 	}
-	m = message{kind: native.Uint16(b[4:]), flags: native.Uint16(b[6:]), seq: native.Uint32(b[8:]), data: b[headerLen:n]}
+	m = message{kind: native.Uint16(b[4:]), flags: native.Uint16(b[6:]), seq: native.Uint32(b[8:]),
+		data: b[headerLen:n]}
 	return m, b[min(align(n), len(b)):], true
 }
 

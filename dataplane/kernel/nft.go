@@ -15,15 +15,15 @@ const TableName = "manx"
 // sendBuffer holds a transaction: the kernel takes none that is larger than the socket's buffer.
 const sendBuffer = 64 << 20
 
-// NFT is the nftables of one network namespace. Transactions are written here and not by google/nftables, which asks for an
-// answer to every message, so that large ones lose them, and which cannot tell what the kernel refused; it serves to encode
-// expressions. It is safe for concurrent use.
+// NFT is the nftables of one network namespace. Transactions are written here and not by google/nftables, which asks
+// for an answer to every message, so that large ones lose them, and which cannot tell what the kernel refused; it
+// serves to encode expressions. It is safe for concurrent use.
 type NFT struct {
 	namespace *Conn // for its namespace only
 
 	mu sync.Mutex // one transaction at a time
-	// commits is for nothing but transactions, so that watchers know them by its port. Nothing that fails needs it replaced: an
-	// answer that nobody read has a number that belongs to no later transaction.
+	// commits is for nothing but transactions, so that watchers know them by its port. Nothing that fails needs it
+	// replaced: an answer that nobody read has a number that belongs to no later transaction.
 	commits *socket // nil: closed
 }
 

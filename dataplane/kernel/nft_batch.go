@@ -60,8 +60,8 @@ func (b *builder) attrBig(kind uint16, v uint32) {
 
 func (b *builder) nestFlagged(kind uint16) int { return b.nest(kind | unix.NLA_F_NESTED) }
 
-// close ends the batch and asks for an answer to its last message, which follows what the kernel refuses of all others. The kernel
-// takes back a batch without an end when it has looked at all of it.
+// close ends the batch and asks for an answer to its last message, which follows what the kernel refuses of all others.
+// The kernel takes back a batch without an end when it has looked at all of it.
 func (b *batch) close(before uint32) {
 	for i, op := range b.ops {
 		native.PutUint32(b.buf[op.at+8:], before+uint32(i)+1)
@@ -102,7 +102,8 @@ func (b *batch) commit(s *socket) error {
 
 func sendError(err error, size int) error {
 	if errors.Is(err, unix.EMSGSIZE) {
-		return fmt.Errorf("a transaction of %d bytes is larger than the socket's buffer, which only CAP_NET_ADMIN may enlarge: %w", size, err)
+		return fmt.Errorf("a transaction of %d bytes is larger than the socket's buffer, which only CAP_NET_ADMIN "+
+			"may enlarge: %w", size, err)
 	}
 	return err
 }
@@ -176,7 +177,8 @@ func (b *batch) refusal(n uint32, m message, err error) error {
 // missing names the part of nf_tables that the kernel lacks if that is why it refuses a message.
 func (b *batch) missing(op operation, m message, err error) string {
 	switch {
-	case op.kind == "base chain" && op.verb == "add" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP)):
+	case op.kind == "base chain" && op.verb == "add" &&
+		(errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP)):
 		return "the type of chain or its hook in the inet family"
 	case (op.kind == "set" || op.kind == "map") && op.verb == "add" && errors.Is(err, unix.EOPNOTSUPP):
 		return "this type of set"

@@ -23,8 +23,10 @@ func benchChain(i, version int) *ruleset.Chain {
 	c := &ruleset.Chain{Name: fmt.Sprint("in/", i)}
 	for j := range 4 {
 		c.Rules = append(c.Rules, ruleset.Rule{
-			Matches: []ruleset.Match{ipv4, {Field: ruleset.Source, Set: "s"}, tcp, {Field: ruleset.DestinationPort, Low: uint32(80 + j + version%1000)}},
-			Counter: true, Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: fmt.Sprintf("NetworkPolicy/default/web%d ingress %d", i, j+1),
+			Matches: []ruleset.Match{ipv4, {Field: ruleset.Source, Set: "s"}, tcp,
+				{Field: ruleset.DestinationPort, Low: uint32(80 + j + version%1000)}},
+			Counter: true, Verdict: ruleset.Verdict{Action: ruleset.Accept},
+			Comment: fmt.Sprintf("NetworkPolicy/default/web%d ingress %d", i, j+1),
 		})
 	}
 	return c

@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// CommitRules implements Rules. What goes, goes first, from what names others to what is named: so a name can be taken again
-// by something of another kind in the same transaction.
+// CommitRules implements Rules. What goes, goes first, from what names others to what is named: so a name can be taken
+// again by something of another kind in the same transaction.
 func (r *NFT) CommitRules(c ruleset.Changes) error {
 	err := r.change(c)
 	if errors.Is(err, unix.EINVAL) && r.wake() {
@@ -46,8 +46,8 @@ func (r *NFT) change(c ruleset.Changes) error {
 	return r.commit(b)
 }
 
-// wake turns the hooks of the table on again if somebody turned them off, which the kernel does not do in a transaction that
-// makes base chains too.
+// wake turns the hooks of the table on again if somebody turned them off, which the kernel does not do in a transaction
+// that makes base chains too.
 func (r *NFT) wake() bool {
 	asleep := false
 	err := r.reading(func(t *tableReader) error {
@@ -204,7 +204,8 @@ func (b *batch) addChainTo(table string, c *ruleset.Chain) error {
 var chainTypes = map[ruleset.ChainType]string{ruleset.Filter: "filter", ruleset.NAT: "nat"}
 
 func (b *batch) addRule(chain string, number int, r ruleset.Rule) error {
-	b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, operation{verb: "add", name: chain, rule: number})
+	b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND,
+		operation{verb: "add", name: chain, rule: number})
 	b.attrText(unix.NFTA_RULE_TABLE, TableName)
 	b.attrText(unix.NFTA_RULE_CHAIN, chain)
 	list := b.nestFlagged(unix.NFTA_RULE_EXPRESSIONS)
@@ -257,7 +258,8 @@ func ifname(name string) []byte {
 
 func (b *batch) rawRules(c rawChain) {
 	for i, rule := range c.rules {
-		b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, operation{verb: "put back", name: c.name, rule: i + 1})
+		b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND,
+			operation{verb: "put back", name: c.name, rule: i + 1})
 		b.attrText(unix.NFTA_RULE_TABLE, TableName)
 		b.attrText(unix.NFTA_RULE_CHAIN, c.name)
 		b.attr(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, rule.expressions)

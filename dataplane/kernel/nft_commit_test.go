@@ -17,8 +17,8 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// What nft prints of a table it can read, and then it is the same table: names with slashes, sets of all types with their
-// elements, rules with comments.
+// What nft prints of a table it can read, and then it is the same table: names with slashes, sets of all types with
+// their elements, rules with comments.
 func TestNftReadsWhatItPrints(t *testing.T) {
 	ns, n := rulesNS(t)
 	w := ruleset.NewTable()
@@ -28,15 +28,18 @@ func TestNftReadsWhatItPrints(t *testing.T) {
 	w.AddMap(ruleset.Map{Name: "to-workload"})
 	w.SetVerdict("to-workload", "cali0123456789a", ruleset.Verdict{Action: ruleset.Goto, Chain: long})
 	w.SetVerdict("to-workload", "cali1", ruleset.Verdict{Action: ruleset.Jump, Chain: long})
-	w.SetChain(&ruleset.Chain{Name: "forward/0", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter, Priority: 1}, Rules: []ruleset.Rule{
-		{Matches: []ruleset.Match{ipv4, {Field: ruleset.DestinationEndpoint, Set: "e4/a"}, {Field: ruleset.Source, Set: "n4/a"}}, Comment: strings.Repeat("ä", 100)},
+	w.SetChain(&ruleset.Chain{Name: "forward/0", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter,
+		Priority: 1}, Rules: []ruleset.Rule{
+		{Matches: []ruleset.Match{ipv4, {Field: ruleset.DestinationEndpoint, Set: "e4/a"},
+			{Field: ruleset.Source, Set: "n4/a"}}, Comment: strings.Repeat("ä", 100)},
 		{Verdict: ruleset.Verdict{Action: ruleset.Lookup, Map: "to-workload"}, Comment: `a "quoted" one`},
 	}})
 	commitRules(t, n, w.TakeChanges())
 	sameRules(t, n, w)
 	text := nft(t, ns, "-s", "list", "table", "inet", "manx")
 	for _, part := range []string{
-		"10.0.0.1 . tcp . 80", "fd00::1 . udp . 53", "255.255.255.0/24", "ffff::/16", "65000-65535", `"cali0123456789a" : goto ` + long, `"cali1" : jump`,
+		"10.0.0.1 . tcp . 80", "fd00::1 . udp . 53", "255.255.255.0/24", "ffff::/16", "65000-65535",
+		`"cali0123456789a" : goto ` + long, `"cali1" : jump`,
 		"10.0.0.1, 10.0.0.2",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(text), " "), part) {
@@ -66,14 +69,20 @@ func fillSets(w *ruleset.Table) {
 	net := func(s string) ruleset.Element { return ruleset.Element{Prefix: prefix(s)} }
 	add(ruleset.Set{Name: "h4/a", Type: ruleset.Addresses4}, net("10.0.0.1/32"), net("10.0.0.2/32"))
 	add(ruleset.Set{Name: "h6/a", Type: ruleset.Addresses6}, net("fd00::1/128"))
-	add(ruleset.Set{Name: "n4/a", Type: ruleset.Addresses4, Interval: true}, net("10.0.0.0/24"), net("10.0.1.0/24"), net("10.0.2.1/32"), net("0.0.0.0/8"), net("255.255.255.0/24"))
+	add(ruleset.Set{Name: "n4/a", Type: ruleset.Addresses4, Interval: true}, net("10.0.0.0/24"), net("10.0.1.0/24"),
+		net("10.0.2.1/32"), net("0.0.0.0/8"), net("255.255.255.0/24"))
 	add(ruleset.Set{Name: "n4/all", Type: ruleset.Addresses4, Interval: true}, net("0.0.0.0/0"))
 	add(ruleset.Set{Name: "n4/last", Type: ruleset.Addresses4, Interval: true}, net("255.255.255.255/32"))
-	add(ruleset.Set{Name: "n6/a", Type: ruleset.Addresses6, Interval: true}, net("fd00::/64"), net("fd00:0:0:1::/64"), net("ffff::/16"), net("::/128"))
+	add(ruleset.Set{Name: "n6/a", Type: ruleset.Addresses6, Interval: true}, net("fd00::/64"), net("fd00:0:0:1::/64"),
+		net("ffff::/16"), net("::/128"))
 	add(ruleset.Set{Name: "n6/all", Type: ruleset.Addresses6, Interval: true}, net("::/0"))
-	add(ruleset.Set{Name: "p/a", Type: ruleset.Ports, Interval: true}, ruleset.Element{Low: 0, High: 0}, ruleset.Element{Low: 80, High: 80}, ruleset.Element{Low: 81, High: 90}, ruleset.Element{Low: 65000, High: 65535})
-	add(ruleset.Set{Name: "e4/a", Type: ruleset.Endpoints4}, ruleset.Element{Prefix: prefix("10.0.0.1/32"), Protocol: 6, Low: 80})
-	add(ruleset.Set{Name: "e6/a", Type: ruleset.Endpoints6}, ruleset.Element{Prefix: prefix("fd00::1/128"), Protocol: 17, Low: 53})
+	add(ruleset.Set{Name: "p/a", Type: ruleset.Ports, Interval: true}, ruleset.Element{Low: 0, High: 0},
+		ruleset.Element{Low: 80, High: 80}, ruleset.Element{Low: 81, High: 90},
+		ruleset.Element{Low: 65000, High: 65535})
+	add(ruleset.Set{Name: "e4/a", Type: ruleset.Endpoints4}, ruleset.Element{Prefix: prefix("10.0.0.1/32"), Protocol: 6,
+		Low: 80})
+	add(ruleset.Set{Name: "e6/a", Type: ruleset.Endpoints6}, ruleset.Element{Prefix: prefix("fd00::1/128"),
+		Protocol: 17, Low: 53})
 }
 
 // Whatever steps a table takes, the kernel follows.
@@ -113,7 +122,9 @@ func randomStep(r *rand.Rand, w *ruleset.Table) {
 	e := ruleset.Element{Prefix: randomPrefix(r)}
 	switch r.Intn(6) {
 	case 0, 1:
-		if !slices.ContainsFunc(slices.Collect(w.Elements(set.Name)), func(o ruleset.Element) bool { return o.Prefix.Overlaps(e.Prefix) }) {
+		if !slices.ContainsFunc(slices.Collect(w.Elements(set.Name)), func(o ruleset.Element) bool {
+			return o.Prefix.Overlaps(e.Prefix)
+		}) {
 			w.AddElement(set.Name, e)
 		}
 	case 2:
@@ -131,11 +142,14 @@ func randomStep(r *rand.Rand, w *ruleset.Table) {
 	case 4:
 		c := &ruleset.Chain{Name: fmt.Sprint("chain", r.Intn(6))}
 		if r.Intn(2) == 0 {
-			c.Base = &ruleset.Base{Hook: ruleset.Hook(1 + r.Intn(5)), Type: ruleset.Filter, Priority: int32(r.Intn(5) - 2)}
+			c.Base = &ruleset.Base{Hook: ruleset.Hook(1 + r.Intn(5)), Type: ruleset.Filter,
+				Priority: int32(r.Intn(5) - 2)}
 		}
 		for range r.Intn(4) {
-			c.Rules = append(c.Rules, ruleset.Rule{Matches: []ruleset.Match{ipv4, {Field: ruleset.Source, Set: set.Name, Not: r.Intn(2) == 0}},
-				Counter: r.Intn(2) == 0, Verdict: ruleset.Verdict{Action: ruleset.Jump, Chain: leaf}, Comment: fmt.Sprint("rule ", r.Intn(9))})
+			c.Rules = append(c.Rules, ruleset.Rule{
+				Matches: []ruleset.Match{ipv4, {Field: ruleset.Source, Set: set.Name, Not: r.Intn(2) == 0}},
+				Counter: r.Intn(2) == 0, Verdict: ruleset.Verdict{Action: ruleset.Jump, Chain: leaf},
+				Comment: fmt.Sprint("rule ", r.Intn(9))})
 		}
 		w.SetChain(c)
 	case 5:
@@ -182,7 +196,8 @@ func tableOfMany(count int, interval bool) *ruleset.Table {
 }
 
 func manyElement(i int) ruleset.Element {
-	return ruleset.Element{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)}
+	return ruleset.Element{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}),
+		32)}
 }
 
 // Readers and those who commit may come at the same time.
@@ -242,7 +257,8 @@ func TestRulesRefused(t *testing.T) {
 	w := ruleset.NewTable()
 	w.SetChain(&ruleset.Chain{Name: "used"})
 	w.SetChain(&ruleset.Chain{Name: "other"})
-	w.SetChain(&ruleset.Chain{Name: "c", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter}, Rules: []ruleset.Rule{doing(ruleset.Verdict{Action: ruleset.Jump, Chain: "used"})}})
+	w.SetChain(&ruleset.Chain{Name: "c", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter},
+		Rules: []ruleset.Rule{doing(ruleset.Verdict{Action: ruleset.Jump, Chain: "used"})}})
 	w.AddSet(ruleset.Set{Name: "n4/a", Type: ruleset.Addresses4, Interval: true})
 	w.AddElement("n4/a", ruleset.Element{Prefix: prefix("10.0.0.0/8")})
 	w.AddMap(ruleset.Map{Name: "m"})
@@ -250,7 +266,8 @@ func TestRulesRefused(t *testing.T) {
 	commitRules(t, n, w.TakeChanges())
 	interval := ruleset.Set{Name: "n4/a", Type: ruleset.Addresses4, Interval: true}
 	chain := func(rules ...ruleset.Rule) ruleset.Changes {
-		return ruleset.Changes{Chains: []ruleset.ChainChange{{Name: "new", New: &ruleset.Chain{Name: "new", Rules: rules}}}}
+		return ruleset.Changes{Chains: []ruleset.ChainChange{
+			{Name: "new", New: &ruleset.Chain{Name: "new", Rules: rules}}}}
 	}
 	for _, c := range []struct {
 		name    string
@@ -258,24 +275,52 @@ func TestRulesRefused(t *testing.T) {
 		errno   error // nil: never sent
 		text    string
 	}{
-		{"a rule that names no set", chain(ruleset.Rule{}, matching(ipv4, ruleset.Match{Field: ruleset.Source, Set: "h4/x"})), unix.ENOENT, "add rule 2 of chain new"},
-		{"a rule that jumps nowhere", chain(doing(ruleset.Verdict{Action: ruleset.Jump, Chain: "nowhere"})), unix.ENOENT, "add rule 1 of chain new"},
-		{"a chain that others jump to", ruleset.Changes{Chains: []ruleset.ChainChange{{Name: "used", Old: &ruleset.Chain{Name: "used"}}}}, unix.EBUSY, "delete chain used"},
-		{"a loop", ruleset.Changes{Chains: []ruleset.ChainChange{{Name: "used", Old: &ruleset.Chain{Name: "used"}, New: &ruleset.Chain{Name: "used", Rules: []ruleset.Rule{doing(ruleset.Verdict{Action: ruleset.Jump, Chain: "used"})}}}}}, unix.EMLINK, ""},
-		{"an element that overlaps", ruleset.Changes{Sets: []ruleset.SetChange{{Set: interval, Add: []ruleset.Element{{Prefix: prefix("10.1.0.0/16")}}}}}, unix.EEXIST, "add elements to set n4/a"},
-		{"an element that is not there", ruleset.Changes{Sets: []ruleset.SetChange{{Set: interval, Remove: []ruleset.Element{{Prefix: prefix("11.0.0.0/8")}}}}}, unix.ENOENT, "remove elements from set n4/a"},
-		{"an entry that is there", ruleset.Changes{Maps: []ruleset.MapChange{{Map: ruleset.Map{Name: "m"}, Add: map[string]ruleset.Verdict{"cali1": {Action: ruleset.Goto, Chain: "other"}}}}}, unix.EEXIST, "add elements to map m"},
-		{"an entry that leads nowhere", ruleset.Changes{Maps: []ruleset.MapChange{{Map: ruleset.Map{Name: "m"}, Add: map[string]ruleset.Verdict{"cali2": {Action: ruleset.Goto, Chain: "nowhere"}}}}}, unix.ENOENT, "add elements to map m"},
-		{"a name that is too long", ruleset.Changes{Chains: []ruleset.ChainChange{{Name: "x", New: &ruleset.Chain{Name: strings.Repeat("x", 256)}}}}, unix.ERANGE, "add chain xxx"},
-		{"an element of the other family", ruleset.Changes{Sets: []ruleset.SetChange{{Set: interval, Add: []ruleset.Element{{Prefix: prefix("fd00::/8")}}}}}, nil, "not of the set's family"},
-		{"ports without a protocol", chain(matching(ruleset.Match{Field: ruleset.SourcePort, Low: 1})), nil, "rule 1 of chain new: it matches ports without a protocol"},
-		{"a set without a family", chain(matching(ruleset.Match{Field: ruleset.Source, Set: "n4/a"})), nil, "without a family"},
-		{"a limited log with a verdict", chain(ruleset.Rule{Log: ruleset.Log{Group: 1, Rate: 1}, Verdict: ruleset.Verdict{Action: ruleset.Drop}}), nil, "a rule of its own"},
-		{"both families", chain(matching(ipv4, ruleset.Match{Field: ruleset.Source, Prefix: prefix("fd00::/8")})), nil, "both IPv4 and IPv6"},
+		{"a rule that names no set", chain(ruleset.Rule{},
+			matching(ipv4, ruleset.Match{Field: ruleset.Source, Set: "h4/x"})), unix.ENOENT, "add rule 2 of chain new"},
+		{"a rule that jumps nowhere", chain(doing(ruleset.Verdict{Action: ruleset.Jump, Chain: "nowhere"})),
+			unix.ENOENT, "add rule 1 of chain new"},
+		{"a chain that others jump to", ruleset.Changes{
+			Chains: []ruleset.ChainChange{{Name: "used", Old: &ruleset.Chain{Name: "used"}}}}, unix.EBUSY,
+			"delete chain used"},
+		{"a loop", ruleset.Changes{Chains: []ruleset.ChainChange{
+			{Name: "used", Old: &ruleset.Chain{Name: "used"},
+				New: &ruleset.Chain{Name: "used",
+					Rules: []ruleset.Rule{doing(ruleset.Verdict{Action: ruleset.Jump, Chain: "used"})}}}}}, unix.EMLINK,
+			""},
+		{"an element that overlaps", ruleset.Changes{
+			Sets: []ruleset.SetChange{{Set: interval, Add: []ruleset.Element{{Prefix: prefix("10.1.0.0/16")}}}}},
+			unix.EEXIST, "add elements to set n4/a"},
+		{"an element that is not there", ruleset.Changes{
+			Sets: []ruleset.SetChange{{Set: interval, Remove: []ruleset.Element{{Prefix: prefix("11.0.0.0/8")}}}}},
+			unix.ENOENT, "remove elements from set n4/a"},
+		{"an entry that is there", ruleset.Changes{
+			Maps: []ruleset.MapChange{
+				{Map: ruleset.Map{Name: "m"}, Add: map[string]ruleset.Verdict{
+					"cali1": {Action: ruleset.Goto, Chain: "other"}}}}}, unix.EEXIST, "add elements to map m"},
+		{"an entry that leads nowhere", ruleset.Changes{
+			Maps: []ruleset.MapChange{
+				{Map: ruleset.Map{Name: "m"}, Add: map[string]ruleset.Verdict{
+					"cali2": {Action: ruleset.Goto, Chain: "nowhere"}}}}}, unix.ENOENT, "add elements to map m"},
+		{"a name that is too long", ruleset.Changes{
+			Chains: []ruleset.ChainChange{{Name: "x", New: &ruleset.Chain{Name: strings.Repeat("x", 256)}}}},
+			unix.ERANGE, "add chain xxx"},
+		{"an element of the other family", ruleset.Changes{
+			Sets: []ruleset.SetChange{{Set: interval, Add: []ruleset.Element{{Prefix: prefix("fd00::/8")}}}}}, nil,
+			"not of the set's family"},
+		{"ports without a protocol", chain(matching(ruleset.Match{Field: ruleset.SourcePort, Low: 1})), nil,
+			"rule 1 of chain new: it matches ports without a protocol"},
+		{"a set without a family", chain(matching(ruleset.Match{Field: ruleset.Source, Set: "n4/a"})), nil,
+			"without a family"},
+		{"a limited log with a verdict",
+			chain(ruleset.Rule{Log: ruleset.Log{Group: 1, Rate: 1}, Verdict: ruleset.Verdict{Action: ruleset.Drop}}),
+			nil, "a rule of its own"},
+		{"both families", chain(matching(ipv4, ruleset.Match{Field: ruleset.Source, Prefix: prefix("fd00::/8")})), nil,
+			"both IPv4 and IPv6"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err, check := n.CommitRules(c.changes), n.CheckRules(c.changes)
-			if check == nil || c.errno != nil && !errors.Is(check, c.errno) || !strings.Contains(check.Error(), c.text) {
+			if check == nil || c.errno != nil && !errors.Is(check, c.errno) ||
+				!strings.Contains(check.Error(), c.text) {
 				t.Errorf("the check got %v, want %v: %s", check, c.errno, c.text)
 			}
 			if err == nil || c.errno != nil && !errors.Is(err, c.errno) || !strings.Contains(err.Error(), c.text) {
@@ -322,7 +367,8 @@ func TestRulesNeedCapNetAdmin(t *testing.T) {
 		}
 		_, readErr := n.ReadRules()
 		for _, err := range []error{n.CommitRules(ruleset.Changes{}), n.DeleteRules(), readErr} {
-			if !errors.Is(err, unix.EPERM) || errors.Is(err, ErrNoNFTables) || !strings.Contains(err.Error(), "CAP_NET_ADMIN") {
+			if !errors.Is(err, unix.EPERM) || errors.Is(err, ErrNoNFTables) ||
+				!strings.Contains(err.Error(), "CAP_NET_ADMIN") {
 				t.Errorf("without privileges: %v", err)
 			}
 		}
@@ -402,10 +448,12 @@ func TestNoNFTables(t *testing.T) {
 		{"no set of that name", 2, 0, unix.ENOENT, ""},
 	} {
 		err := b.refusal(c.message, answer(c.offset), c.errno)
-		if want := "add rule 1 of chain c: the kernel's nf_tables lacks the expression fib"; c.offset == fib && !strings.Contains(err.Error(), want) {
+		if want := "add rule 1 of chain c: the kernel's nf_tables lacks the expression fib"; c.offset == fib &&
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
-		if errors.Is(err, ErrNoNFTables) != (c.lacks != "") || !strings.Contains(err.Error(), c.lacks) || !errors.Is(err, c.errno) {
+		if errors.Is(err, ErrNoNFTables) != (c.lacks != "") || !strings.Contains(err.Error(), c.lacks) ||
+			!errors.Is(err, c.errno) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
@@ -430,7 +478,8 @@ func TestRuleComments(t *testing.T) {
 	r := ruleset.Rule{Comment: "NetworkPolicy/" + strings.Repeat("namespace", 20) + "/web ingress 12"}
 	data := ruleUserdata(r)
 	comment := text(data[2:])
-	if len(comment) > maxComment || !strings.HasPrefix(comment, "NetworkPolicy/") || !strings.HasSuffix(comment, "/web ingress 12 #"+r.ID()) {
+	if len(comment) > maxComment || !strings.HasPrefix(comment, "NetworkPolicy/") ||
+		!strings.HasSuffix(comment, "/web ingress 12 #"+r.ID()) {
 		t.Errorf("the comment is %q (%d bytes)", comment, len(comment))
 	}
 	if id := ruleID(data); id != r.ID() {

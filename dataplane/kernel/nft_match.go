@@ -57,7 +57,8 @@ func (e *encoder) match(m ruleset.Match) error {
 }
 
 var protocolsWithPorts = map[uint32]bool{
-	unix.IPPROTO_TCP: true, unix.IPPROTO_UDP: true, unix.IPPROTO_SCTP: true, unix.IPPROTO_DCCP: true, unix.IPPROTO_UDPLITE: true,
+	unix.IPPROTO_TCP: true, unix.IPPROTO_UDP: true, unix.IPPROTO_SCTP: true, unix.IPPROTO_DCCP: true,
+	unix.IPPROTO_UDPLITE: true,
 }
 
 // compare compares register 1; neq if it is turned round.
@@ -71,7 +72,8 @@ func (e *encoder) compare(not bool, data []byte) {
 
 // keepBits leaves only some bits in register 1.
 func (e *encoder) keepBits(mask []byte) {
-	e.add(&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))})
+	e.add(&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: uint32(len(mask)), Mask: mask,
+		Xor: make([]byte, len(mask))})
 }
 
 // testBits asks whether one of the bits is set. A comparison with the whole word would miss words with more bits.
@@ -207,7 +209,8 @@ func (e *encoder) matchPort(m ruleset.Match, offset uint32) error {
 		if m.Not {
 			op = expr.CmpOpNeq
 		}
-		e.add(&expr.Range{Op: op, Register: reg1, FromData: bigEndian(uint16(m.Low)), ToData: bigEndian(uint16(m.High))})
+		e.add(&expr.Range{Op: op, Register: reg1, FromData: bigEndian(uint16(m.Low)),
+			ToData: bigEndian(uint16(m.High))})
 	}
 	return nil
 }

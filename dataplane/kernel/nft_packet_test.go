@@ -70,7 +70,8 @@ var sentPackets = []sentPacket{
 }
 
 func (p sentPacket) packet() ruleset.Packet {
-	r := ruleset.Packet{Out: "e0", Source: addr("10.1.0.5"), Destination: p.destination.Addr(), Mark: p.mark, State: ruleset.ConnNew}
+	r := ruleset.Packet{Out: "e0", Source: addr("10.1.0.5"), Destination: p.destination.Addr(), Mark: p.mark,
+		State: ruleset.ConnNew}
 	if p.destination.Addr().Is6() {
 		r.Source = addr("fd01::5")
 	}
@@ -93,9 +94,11 @@ func (p sentPacket) send() error {
 	data := make([]byte, 8)
 	if to.Is6() {
 		family = unix.AF_INET6
-		from, remote = &unix.SockaddrInet6{Port: 4000}, &unix.SockaddrInet6{Port: int(p.destination.Port()), Addr: to.As16()}
+		from, remote = &unix.SockaddrInet6{Port: 4000}, &unix.SockaddrInet6{Port: int(p.destination.Port()),
+			Addr: to.As16()}
 	} else {
-		from, remote = &unix.SockaddrInet4{Port: 4000}, &unix.SockaddrInet4{Port: int(p.destination.Port()), Addr: to.As4()}
+		from, remote = &unix.SockaddrInet4{Port: 4000}, &unix.SockaddrInet4{Port: int(p.destination.Port()),
+			Addr: to.As4()}
 	}
 	if p.typeCode != 0 {
 		kind, protocol = unix.SOCK_RAW, unix.IPPROTO_ICMP
@@ -130,8 +133,10 @@ func packetTable() (*ruleset.Table, []string) {
 	w.AddElement("e6/a", ruleset.Element{Prefix: prefix("fd01::9/128"), Protocol: unix.IPPROTO_UDP, Low: 53})
 	w.AddElement("p/a", ruleset.Element{Low: 53, High: 53})
 	// What the kernel sends by itself (RFC 4862, RFC 3810) is not to be counted.
-	w.SetChain(&ruleset.Chain{Name: "own", Base: &ruleset.Base{Hook: ruleset.Output, Type: ruleset.Filter, Priority: -200}, Rules: []ruleset.Rule{{
-		Matches: []ruleset.Match{ipv6, {Field: ruleset.Destination, Prefix: prefix("ff02::/16")}}, Verdict: ruleset.Verdict{Action: ruleset.Drop}}}})
+	w.SetChain(&ruleset.Chain{Name: "own", Base: &ruleset.Base{Hook: ruleset.Output, Type: ruleset.Filter,
+		Priority: -200}, Rules: []ruleset.Rule{{
+		Matches: []ruleset.Match{ipv6, {Field: ruleset.Destination, Prefix: prefix("ff02::/16")}},
+		Verdict: ruleset.Verdict{Action: ruleset.Drop}}}})
 	var names []string
 	for i, m := range packetMatches {
 		for _, not := range []bool{false, true} {
@@ -139,7 +144,8 @@ func packetTable() (*ruleset.Table, []string) {
 			rule := ruleset.Rule{Matches: append(needed(m), m), Counter: true}
 			name := fmt.Sprintf("m%d/%v", i, not)
 			names = append(names, name)
-			w.SetChain(&ruleset.Chain{Name: name, Base: &ruleset.Base{Hook: ruleset.Output, Type: ruleset.Filter, Priority: int32(i)}, Rules: []ruleset.Rule{rule}})
+			w.SetChain(&ruleset.Chain{Name: name, Base: &ruleset.Base{Hook: ruleset.Output, Type: ruleset.Filter,
+				Priority: int32(i)}, Rules: []ruleset.Rule{rule}})
 		}
 	}
 	return w, names
@@ -200,7 +206,8 @@ func TestRulesAndPackets(t *testing.T) {
 func holdsInEval(w *ruleset.Table, h *ruleset.Host, r ruleset.Rule, p ruleset.Packet) bool {
 	const probe = "probe"
 	r.Verdict.Action = ruleset.Drop
-	w.SetChain(&ruleset.Chain{Name: probe, Base: &ruleset.Base{Hook: ruleset.Output, Type: ruleset.Filter, Priority: -100}, Rules: []ruleset.Rule{r}})
+	w.SetChain(&ruleset.Chain{Name: probe, Base: &ruleset.Base{Hook: ruleset.Output, Type: ruleset.Filter,
+		Priority: -100}, Rules: []ruleset.Rule{r}})
 	defer w.DeleteChain(probe)
 	return !w.Eval(h, ruleset.Output, p, nil).Accepted()
 }
@@ -209,10 +216,12 @@ func holdsInEval(w *ruleset.Table, h *ruleset.Host, r ruleset.Rule, p ruleset.Pa
 func TestRulesAndReturnRoute(t *testing.T) {
 	ns, n := rulesNS(t)
 	w := ruleset.NewTable()
-	c := &ruleset.Chain{Name: "raw", Base: &ruleset.Base{Hook: ruleset.Prerouting, Type: ruleset.Filter, Priority: -300}}
+	c := &ruleset.Chain{Name: "raw", Base: &ruleset.Base{Hook: ruleset.Prerouting, Type: ruleset.Filter,
+		Priority: -300}}
 	for _, not := range []bool{false, true} {
 		c.Rules = append(c.Rules, ruleset.Rule{Counter: true, Matches: []ruleset.Match{
-			{Field: ruleset.InInterface, Name: "e0"}, ipv4, {Field: ruleset.Protocol, Low: unix.IPPROTO_UDP}, {Field: ruleset.NoReturnRoute, Not: not},
+			{Field: ruleset.InInterface, Name: "e0"}, ipv4, {Field: ruleset.Protocol, Low: unix.IPPROTO_UDP},
+			{Field: ruleset.NoReturnRoute, Not: not},
 		}})
 	}
 	w.SetChain(c)
@@ -269,7 +278,8 @@ func sendFrame(device string, frames ...[]byte) error {
 		return err
 	}
 	for _, frame := range frames {
-		if err := unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: i.Index, Halen: 6, Addr: [8]byte(append(frame[:6:6], 0, 0))}); err != nil {
+		if err := unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: i.Index, Halen: 6,
+			Addr: [8]byte(append(frame[:6:6], 0, 0))}); err != nil {
 			return err
 		}
 	}

@@ -24,20 +24,27 @@ func TestTranslatedPorts(t *testing.T) {
 		verdict ruleset.Verdict
 	}{
 		{"masquerade", v4, ipv4, ruleset.Verdict{Action: ruleset.Masquerade, Low: 61000, High: 61010}},
-		{"masquerade at random", v4, ipv4, ruleset.Verdict{Action: ruleset.Masquerade, Low: 61000, High: 61010, Random: true}},
-		{"masquerade IPv6", v6, ipv6, ruleset.Verdict{Action: ruleset.Masquerade, Low: 61000, High: 61010, Random: true}},
+		{"masquerade at random", v4, ipv4, ruleset.Verdict{Action: ruleset.Masquerade, Low: 61000, High: 61010,
+			Random: true}},
+		{"masquerade IPv6", v6, ipv6, ruleset.Verdict{Action: ruleset.Masquerade, Low: 61000, High: 61010,
+			Random: true}},
 		{"snat", v4, ipv4, ruleset.Verdict{Action: ruleset.SNAT, Address: addr("10.1.0.5"), Low: 61000, High: 61010}},
-		{"snat IPv6 at random", v6, ipv6, ruleset.Verdict{Action: ruleset.SNAT, Address: addr("fd01::5"), Low: 61000, High: 61010, Random: true}},
+		{"snat IPv6 at random", v6, ipv6, ruleset.Verdict{Action: ruleset.SNAT, Address: addr("fd01::5"), Low: 61000,
+			High: 61010, Random: true}},
 	} {
 		w := ruleset.NewTable()
-		w.SetChain(&ruleset.Chain{Name: "nat", Base: &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.NAT, Priority: 100},
+		w.SetChain(&ruleset.Chain{Name: "nat", Base: &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.NAT,
+			Priority: 100},
 			Rules: []ruleset.Rule{{Matches: []ruleset.Match{x.family, udp}, Verdict: x.verdict}}})
-		w.SetChain(&ruleset.Chain{Name: "after", Base: &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.Filter, Priority: 200},
-			Rules: []ruleset.Rule{{Matches: []ruleset.Match{udp, {Field: ruleset.SourcePort, Low: 61000, High: 61010}}, Counter: true}}})
+		w.SetChain(&ruleset.Chain{Name: "after", Base: &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.Filter,
+			Priority: 200},
+			Rules: []ruleset.Rule{{Matches: []ruleset.Match{udp, {Field: ruleset.SourcePort, Low: 61000, High: 61010}},
+				Counter: true}}})
 		if err := n.DeleteRules(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := (&Conn{namespace: n.namespace.namespace}).ForgetConnections([]netip.Addr{x.to.Addr()}); err != nil {
+		if _, err := (&Conn{namespace: n.namespace.namespace}).ForgetConnections([]netip.Addr{
+			x.to.Addr()}); err != nil {
 			t.Fatal(err)
 		}
 		commitRules(t, n, w.Difference(nil))

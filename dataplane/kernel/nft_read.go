@@ -137,8 +137,8 @@ func (t *tableReader) readChains(a *ruleset.Actual) error {
 	})
 }
 
-// base returns where a chain is attached. What Manx would never make has no type: another kind of chain, another policy, a
-// table that sleeps.
+// base returns where a chain is attached. What Manx would never make has no type: another kind of chain, another
+// policy, a table that sleeps.
 func (t *tableReader) base(hook, chain attributes) *ruleset.Base {
 	b := &ruleset.Base{
 		Hook:     ruleset.Hook(hook.number(unix.NFTA_HOOK_HOOKNUM)) + ruleset.Prerouting,

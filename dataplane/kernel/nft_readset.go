@@ -13,25 +13,26 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// readSets reads sets and maps with their elements. A set that Manx would never make has no type, so that it differs from
-// whatever is wanted; those that belong to somebody's rule go with that rule.
+// readSets reads sets and maps with their elements. A set that Manx would never make has no type, so that it differs
+// from whatever is wanted; those that belong to somebody's rule go with that rule.
 func (t *tableReader) readSets(a *ruleset.Actual) error {
 	counts := map[string]uint32{}
-	err := t.dump(unix.NFT_MSG_GETSET, func() { clear(a.Sets); clear(a.Maps); clear(counts) }, ofTable, func(attrs []byte) {
-		l := attrList(attrs)
-		name, flags := text(l[unix.NFTA_SET_NAME]), l.number(unix.NFTA_SET_FLAGS)
-		if text(l[unix.NFTA_SET_TABLE]) != TableName || flags&unix.NFT_SET_ANONYMOUS != 0 {
-			return
-		}
-		counts[name] = l.number(setCount)
-		if isVerdictMap(l) {
-			a.Maps[name] = map[string]ruleset.Verdict{}
-			return
-		}
-		s := setOf(l)
-		s.Name = name
-		a.Sets[name] = ruleset.ActualSet{Set: s}
-	})
+	err := t.dump(unix.NFT_MSG_GETSET, func() { clear(a.Sets); clear(a.Maps); clear(counts) }, ofTable,
+		func(attrs []byte) {
+			l := attrList(attrs)
+			name, flags := text(l[unix.NFTA_SET_NAME]), l.number(unix.NFTA_SET_FLAGS)
+			if text(l[unix.NFTA_SET_TABLE]) != TableName || flags&unix.NFT_SET_ANONYMOUS != 0 {
+				return
+			}
+			counts[name] = l.number(setCount)
+			if isVerdictMap(l) {
+				a.Maps[name] = map[string]ruleset.Verdict{}
+				return
+			}
+			s := setOf(l)
+			s.Name = name
+			a.Sets[name] = ruleset.ActualSet{Set: s}
+		})
 	if err != nil {
 		return err
 	}
@@ -54,7 +55,8 @@ func (t *tableReader) readSets(a *ruleset.Actual) error {
 }
 
 func isVerdictMap(l attributes) bool {
-	return l.number(unix.NFTA_SET_FLAGS) == unix.NFT_SET_MAP && l.number(unix.NFTA_SET_DATA_TYPE) == unix.NFT_DATA_VERDICT &&
+	return l.number(unix.NFTA_SET_FLAGS) == unix.NFT_SET_MAP &&
+		l.number(unix.NFTA_SET_DATA_TYPE) == unix.NFT_DATA_VERDICT &&
 		l.number(unix.NFTA_SET_KEY_TYPE) == nftables.TypeIFName.GetNFTMagic()
 }
 
@@ -155,9 +157,9 @@ func (t *tableReader) readPlain(s ruleset.ActualSet, count int) (list []ruleset.
 	return list, err
 }
 
-// dumpWhole reads a hash table, of which size tells how many different elements have come. While the kernel enlarges one, which
-// it does in the background after a commit, it leaves some elements out of a long answer and tells others twice, without a word.
-// So the answer must have as many as the set is said to have, or as the answer before.
+// dumpWhole reads a hash table, of which size tells how many different elements have come. While the kernel enlarges
+// one, which it does in the background after a commit, it leaves some elements out of a long answer and tells others
+// twice, without a word. So the answer must have as many as the set is said to have, or as the answer before.
 func (t *tableReader) dumpWhole(name string, count int, begin func(), each func(kernelElement), size func() int) error {
 	before := -1
 	for range readAttempts {
@@ -190,8 +192,8 @@ func addressSize(t ruleset.SetType) int {
 	return 4
 }
 
-// ranges puts the ends of ranges together; one without an end goes to the last key. It fails on a range of addresses that is
-// no prefix.
+// ranges puts the ends of ranges together; one without an end goes to the last key. It fails on a range of addresses
+// that is no prefix.
 func ranges(t ruleset.SetType, all []kernelElement) ([]ruleset.Element, bool) {
 	slices.SortFunc(all, func(a, b kernelElement) int {
 		if c := bytes.Compare(a.key[:], b.key[:]); c != 0 || a.end == b.end {
@@ -237,7 +239,8 @@ func rangeElement(t ruleset.SetType, first, after []byte) (ruleset.Element, bool
 			continue
 		}
 		next := lastAddr(p).Next()
-		if after == nil && !next.IsValid() || after != nil && next.IsValid() && bytes.Equal(next.AsSlice(), after[:size]) {
+		if after == nil && !next.IsValid() || after != nil && next.IsValid() &&
+			bytes.Equal(next.AsSlice(), after[:size]) {
 			return ruleset.Element{Prefix: p}, true
 		}
 	}
@@ -250,7 +253,8 @@ func (t *tableReader) readVerdicts(entries map[string]ruleset.Verdict, name stri
 	}, func() int { return len(entries) })
 }
 
-// verdictOf decodes the verdict of an entry. One that Manx makes no entries with is told as what differs from all of those.
+// verdictOf decodes the verdict of an entry. One that Manx makes no entries with is told as what differs from all of
+// those.
 func verdictOf(data []byte) ruleset.Verdict {
 	_, verdict, _, _ := nextAttr(data)
 	l := attrList(verdict)

@@ -23,8 +23,8 @@ type rawChain struct {
 
 type rawRule struct{ expressions, userdata []byte }
 
-// replacedSets finds out how the sets can be replaced that are both created and deleted. That happens only after somebody
-// else had his hands in the table.
+// replacedSets finds out how the sets can be replaced that are both created and deleted. That happens only after
+// somebody else had his hands in the table.
 func (r *NFT) replacedSets(c ruleset.Changes) (replaced, error) {
 	p := replaced{emptied: map[string]bool{}}
 	wanted := map[string]ruleset.Set{}

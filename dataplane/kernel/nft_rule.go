@@ -12,7 +12,8 @@ import (
 // encodeRule appends the expressions of a rule to a message.
 func encodeRule(b *builder, r ruleset.Rule) error {
 	if r.Log.Rate > 0 && (r.Mark.Mask != 0 || r.NoTrack || r.Verdict.Action != ruleset.Continue) {
-		return fmt.Errorf("it logs %d packets at a time at most, and would do nothing else to the others: a rule of its own must", r.Log.Rate)
+		return fmt.Errorf("it logs %d packets at a time at most, and would do nothing else to the others: a rule of "+
+			"its own must", r.Log.Rate)
 	}
 	e := encoder{out: b}
 	for _, m := range r.Matches {
@@ -35,7 +36,8 @@ func encodeRule(b *builder, r ruleset.Rule) error {
 	return e.err
 }
 
-// encoder appends the expressions of one rule. What it knows of the packet by the matches so far tells where addresses are.
+// encoder appends the expressions of one rule. What it knows of the packet by the matches so far tells where addresses
+// are.
 type encoder struct {
 	out      *builder
 	err      error
@@ -62,15 +64,16 @@ func (e *encoder) add(expressions ...expr.Any) {
 
 func (e *encoder) limit(l ruleset.Limit) {
 	if l.Packets > 0 {
-		e.add(&expr.Limit{Type: expr.LimitTypePkts, Rate: l.Packets, Unit: expr.LimitTimeSecond, Burst: l.Burst, Over: true})
+		e.add(&expr.Limit{Type: expr.LimitTypePkts, Rate: l.Packets, Unit: expr.LimitTimeSecond, Burst: l.Burst,
+			Over: true})
 	}
 	if l.Connections > 0 {
 		e.add(&expr.Connlimit{Count: l.Connections, Flags: expr.NFT_CONNLIMIT_F_INV})
 	}
 }
 
-// Bytes of a packet that are logged: the headers of IP and the transport with some options. The kernel takes prefixes of 127
-// bytes.
+// Bytes of a packet that are logged: the headers of IP and the transport with some options. The kernel takes prefixes
+// of 127 bytes.
 const (
 	logBytes  = 128
 	logPrefix = 127
@@ -111,7 +114,8 @@ func (e *encoder) mark(m ruleset.Mark) {
 		e.add(&expr.Immediate{Register: reg1, Data: host32(m.Value)})
 	} else {
 		e.add(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg1},
-			&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: host32(^m.Mask), Xor: host32(m.Value & m.Mask)})
+			&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: host32(^m.Mask),
+				Xor: host32(m.Value & m.Mask)})
 	}
 	e.add(&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg1})
 }
@@ -156,7 +160,8 @@ func (e *encoder) ports(v ruleset.Verdict) bool {
 	if v.Low == 0 && v.High == 0 {
 		return false
 	}
-	e.add(&expr.Immediate{Register: reg2, Data: bigEndian(v.Low)}, &expr.Immediate{Register: reg3, Data: bigEndian(max(v.Low, v.High))})
+	e.add(&expr.Immediate{Register: reg2, Data: bigEndian(v.Low)},
+		&expr.Immediate{Register: reg3, Data: bigEndian(max(v.Low, v.High))})
 	return true
 }
 

@@ -18,7 +18,8 @@ func TestRulesAreReadBackAsCommitted(t *testing.T) {
 	w.AddSet(ruleset.Set{Name: "e4/abc", Type: ruleset.Endpoints4})
 	w.AddSet(ruleset.Set{Name: "e6/abc", Type: ruleset.Endpoints6})
 	for i := range 20000 {
-		w.AddElement("h4/abc", ruleset.Element{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)})
+		w.AddElement("h4/abc", ruleset.Element{
+			Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)})
 	}
 	for _, p := range []string{"0.0.0.0/1", "128.0.0.0/1"} {
 		w.AddElement("n4/abc", ruleset.Element{Prefix: netip.MustParsePrefix(p)})
@@ -31,10 +32,14 @@ func TestRulesAreReadBackAsCommitted(t *testing.T) {
 	w.AddElement("e4/abc", ruleset.Element{Prefix: netip.MustParsePrefix("10.0.0.1/32"), Protocol: 6, Low: 80})
 	w.AddElement("e6/abc", ruleset.Element{Prefix: netip.MustParsePrefix("fd00::1/128"), Protocol: 17, Low: 53})
 	w.AddMap(ruleset.Map{Name: "from-workload"})
-	w.SetChain(&ruleset.Chain{Name: "in/x", Rules: []ruleset.Rule{{Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: "NetworkPolicy/default/web ingress 1"}}})
+	w.SetChain(&ruleset.Chain{Name: "in/x", Rules: []ruleset.Rule{
+		{Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: "NetworkPolicy/default/web ingress 1"}}})
 	w.SetVerdict("from-workload", "cali123", ruleset.Verdict{Action: ruleset.Goto, Chain: "in/x"})
-	w.SetChain(&ruleset.Chain{Name: "base", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter, Priority: 1}, Rules: []ruleset.Rule{
-		{Matches: []ruleset.Match{{Field: ruleset.Family, Low: 4}, {Field: ruleset.Source, Set: "h4/abc"}, {Field: ruleset.DestinationEndpoint, Set: "e4/abc", Not: true}}, Verdict: ruleset.Verdict{Action: ruleset.Drop}},
+	w.SetChain(&ruleset.Chain{Name: "base", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter,
+		Priority: 1}, Rules: []ruleset.Rule{
+		{Matches: []ruleset.Match{{Field: ruleset.Family, Low: 4}, {Field: ruleset.Source, Set: "h4/abc"},
+			{Field: ruleset.DestinationEndpoint, Set: "e4/abc", Not: true}}, Verdict: ruleset.Verdict{
+			Action: ruleset.Drop}},
 		{Verdict: ruleset.Verdict{Action: ruleset.Lookup, Map: "from-workload"}},
 	}})
 	if err := n.CommitRules(w.TakeChanges()); err != nil {

@@ -27,8 +27,8 @@ const (
 	TraceReturn
 	// TracePolicy is the end of a base chain, which decides by its policy.
 	TracePolicy
-	// TraceMarked tells that the packet belongs to the flow. Others may be traced, too, if other programs want them to. It
-	// comes more than once, also when the packet's addresses became those of the flow on its way.
+	// TraceMarked tells that the packet belongs to the flow. Others may be traced, too, if other programs want them to.
+	// It comes more than once, also when the packet's addresses became those of the flow on its way.
 	TraceMarked
 	// TraceState tells what connection tracking says about the packet.
 	TraceState
@@ -74,8 +74,8 @@ type TraceStep struct {
 	Target  string // of a jump or goto: the chain
 	Rule    TracedRule
 	Mark    uint32
-	// Headers are those of the packet and its interfaces at this moment, without prefix; nil where the kernel does not tell: it
-	// does with the first step in each base chain.
+	// Headers are those of the packet and its interfaces at this moment, without prefix; nil where the kernel does not
+	// tell: it does with the first step in each base chain.
 	Headers *LoggedPacket
 }
 
@@ -97,12 +97,12 @@ type TracedRule struct {
 // traceQueue bounds how many steps wait to be read.
 const traceQueue = 8 << 20
 
-// TraceFlow calls handle with each step that packets of a flow take through the rules, until ctx ends, from one goroutine;
-// armed is called before that, when packets are traced from now on. A flood is traced in part only. All flows must be of one
-// family.
+// TraceFlow calls handle with each step that packets of a flow take through the rules, until ctx ends, from one
+// goroutine; armed is called before that, when packets are traced from now on. A flood is traced in part only. All
+// flows must be of one family.
 //
-// It needs a table of its own for as long as it runs, which the kernel removes with the socket that made it, whatever becomes of this
-// process. Other tables are not touched.
+// It needs a table of its own for as long as it runs, which the kernel removes with the socket that made it, whatever
+// becomes of this process. Other tables are not touched.
 func (r *NFT) TraceFlow(ctx context.Context, f Flow, armed func(), handle func(TraceStep)) error {
 	if err := r.traceFlow(ctx, f, armed, handle); err != nil {
 		return fmt.Errorf("trace packets: %w", err)
@@ -125,7 +125,8 @@ func (r *NFT) traceFlow(ctx context.Context, f Flow, armed func(), handle func(T
 	if err != nil {
 		return err
 	}
-	if err := unix.SetsockoptInt(steps.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTRACE); err != nil {
+	if err := unix.SetsockoptInt(steps.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP,
+		unix.NFNLGRP_NFTRACE); err != nil {
 		steps.close()
 		return fmt.Errorf("listen to the kernel's traces, which takes CAP_NET_ADMIN and Linux 4.6: %w", err)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// chainNames knows the chains that packets came to, of any table. A chain is read when it is first met, and again when a rule is
-// met that is not known: handles of rules are never used twice.
+// chainNames knows the chains that packets came to, of any table. A chain is read when it is first met, and again when
+// a rule is met that is not known: handles of rules are never used twice.
 type chainNames struct {
 	sock   *socket
 	chains map[chainKey]*chainInfo
@@ -25,8 +25,8 @@ type chainInfo struct {
 	rules map[uint64]TracedRule
 }
 
-// chain returns what is known about a chain, and about the rule with a handle in it, if that is not 0. What cannot be read, since
-// it has just gone, has neither base nor rules.
+// chain returns what is known about a chain, and about the rule with a handle in it, if that is not 0. What cannot be
+// read, since it has just gone, has neither base nor rules.
 func (n *chainNames) chain(family uint8, table, chain string, handle uint64) *chainInfo {
 	key := chainKey{family, table, chain}
 	info, ok := n.chains[key]
@@ -58,17 +58,18 @@ func (k chainKey) about(b *builder, table, chain uint16) {
 
 func (n *chainNames) readBase(key chainKey, info *chainInfo) {
 	// An error leaves the base unknown.
-	_ = n.sock.ask(nftKind(unix.NFT_MSG_GETCHAIN), 0, func(b *builder) { key.about(b, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME) }, func(m message) {
-		if len(m.data) < 4 {
-			return
-		}
-		l := attrList(m.data[4:])
-		if hook, ok := l[unix.NFTA_CHAIN_HOOK]; ok {
-			h := attrList(hook)
-			info.base = &TracedBase{Hook: hookName(key.family, h.number(unix.NFTA_HOOK_HOOKNUM)),
-				Priority: int32(h.number(unix.NFTA_HOOK_PRIORITY)), Type: text(l[unix.NFTA_CHAIN_TYPE])}
-		}
-	})
+	_ = n.sock.ask(nftKind(unix.NFT_MSG_GETCHAIN), 0,
+		func(b *builder) { key.about(b, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME) }, func(m message) {
+			if len(m.data) < 4 {
+				return
+			}
+			l := attrList(m.data[4:])
+			if hook, ok := l[unix.NFTA_CHAIN_HOOK]; ok {
+				h := attrList(hook)
+				info.base = &TracedBase{Hook: hookName(key.family, h.number(unix.NFTA_HOOK_HOOKNUM)),
+					Priority: int32(h.number(unix.NFTA_HOOK_PRIORITY)), Type: text(l[unix.NFTA_CHAIN_TYPE])}
+			}
+		})
 }
 
 // hookName: the hooks of devices are counted apart.
@@ -91,7 +92,8 @@ func (n *chainNames) readRules(key chainKey, info *chainInfo) {
 				return
 			}
 			l := attrList(m.data[4:])
-			if text(l[unix.NFTA_RULE_TABLE]) != key.table || text(l[unix.NFTA_RULE_CHAIN]) != key.chain || len(l[unix.NFTA_RULE_HANDLE]) != 8 {
+			if text(l[unix.NFTA_RULE_TABLE]) != key.table || text(l[unix.NFTA_RULE_CHAIN]) != key.chain ||
+				len(l[unix.NFTA_RULE_HANDLE]) != 8 {
 				return
 			}
 			r := TracedRule{Handle: binary.BigEndian.Uint64(l[unix.NFTA_RULE_HANDLE]), Number: len(info.rules) + 1}

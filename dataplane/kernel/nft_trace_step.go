@@ -30,8 +30,10 @@ func (r *traceReader) step(m message) (TraceStep, bool) {
 	}
 	family, l := m.data[0], attrList(m.data[4:])
 	s := TraceStep{
-		Kind: traceKinds[l.number(unix.NFTA_TRACE_TYPE)], Packet: l.number(unix.NFTA_TRACE_ID), Family: familyNames[family],
-		Table: text(l[unix.NFTA_TRACE_TABLE]), Chain: text(l[unix.NFTA_TRACE_CHAIN]), Mark: l.number(unix.NFTA_TRACE_MARK),
+		Kind: traceKinds[l.number(unix.NFTA_TRACE_TYPE)], Packet: l.number(unix.NFTA_TRACE_ID),
+		Family: familyNames[family],
+		Table:  text(l[unix.NFTA_TRACE_TABLE]), Chain: text(l[unix.NFTA_TRACE_CHAIN]),
+		Mark:    l.number(unix.NFTA_TRACE_MARK),
 		Headers: r.headers(l),
 	}
 	if v := l[unix.NFTA_TRACE_RULE_HANDLE]; len(v) == 8 {
@@ -45,7 +47,8 @@ func (r *traceReader) step(m message) (TraceStep, bool) {
 			s.Kind = TraceReturn
 		}
 		verdict := attrList(l[unix.NFTA_TRACE_VERDICT])
-		s.Verdict, s.Target = verdictName(int32(verdict.number(unix.NFTA_VERDICT_CODE))), text(verdict[unix.NFTA_VERDICT_CHAIN])
+		s.Verdict, s.Target = verdictName(int32(verdict.number(unix.NFTA_VERDICT_CODE))),
+			text(verdict[unix.NFTA_VERDICT_CHAIN])
 	default:
 		return s, false
 	}
@@ -110,12 +113,13 @@ func (r *traceReader) headers(l attributes) *LoggedPacket {
 }
 
 var verdictNames = map[int32]string{
-	unix.NFT_CONTINUE: VerdictContinue, unix.NFT_RETURN: VerdictReturn, unix.NFT_JUMP: VerdictJump, unix.NFT_GOTO: VerdictGoto,
+	unix.NFT_CONTINUE: VerdictContinue, unix.NFT_RETURN: VerdictReturn, unix.NFT_JUMP: VerdictJump,
+	unix.NFT_GOTO:  VerdictGoto,
 	unix.NFT_BREAK: VerdictContinue,
 }
 
-// verdictName names a verdict of nf_tables or, in the lower byte, of netfilter: a drop has an error number above that, a queue
-// the number of the queue.
+// verdictName names a verdict of nf_tables or, in the lower byte, of netfilter: a drop has an error number above that,
+// a queue the number of the queue.
 func verdictName(code int32) string {
 	if name, ok := verdictNames[code]; ok {
 		return name
@@ -134,6 +138,7 @@ func verdictName(code int32) string {
 }
 
 var familyNames = map[uint8]string{
-	unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_ARP: "arp", unix.NFPROTO_BRIDGE: "bridge",
+	unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_ARP: "arp",
+	unix.NFPROTO_BRIDGE: "bridge",
 	unix.NFPROTO_NETDEV: "netdev",
 }

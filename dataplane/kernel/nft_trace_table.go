@@ -23,7 +23,8 @@ var tracedStates = []struct {
 	name string
 	bits uint32
 }{
-	{StateNew, ruleset.ConnNew}, {StateEstablished, ruleset.ConnEstablished | ruleset.ConnRelated}, {StateInvalid, ruleset.ConnInvalid}, {StateUntracked, ruleset.ConnUntracked},
+	{StateNew, ruleset.ConnNew}, {StateEstablished, ruleset.ConnEstablished | ruleset.ConnRelated},
+	{StateInvalid, ruleset.ConnInvalid}, {StateUntracked, ruleset.ConnUntracked},
 }
 
 // Packets that are traced a second; a packet takes some 50 steps.
@@ -49,9 +50,10 @@ const (
 
 const netfilterOwner = 2 // NFT_TABLE_F_OWNER, since Linux 5.12
 
-// commit makes the table, for as long as s is open. Packets are marked for tracing where they come to the rules first, so that
-// whatever drops them is seen; new connections again behind connection tracking, with a limit of their own that packets of known
-// ones do not use up; and then those that have become packets of the flow, such as those for a service.
+// commit makes the table, for as long as s is open. Packets are marked for tracing where they come to the rules first,
+// so that whatever drops them is seen; new connections again behind connection tracking, with a limit of their own that
+// packets of known ones do not use up; and then those that have become packets of the flow, such as those for a
+// service.
 //
 // Chains without rules tell how far a packet came, where other tables have none and what is no table drops it.
 func (t *traceTable) commit(s *socket) error {
@@ -73,7 +75,8 @@ func (t *traceTable) commit(s *socket) error {
 func (t *traceTable) own(s *socket) error {
 	b := &batch{}
 	b.begin()
-	b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, operation{verb: "add", kind: "table", name: t.name})
+	b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL,
+		operation{verb: "add", kind: "table", name: t.name})
 	b.attrText(unix.NFTA_TABLE_NAME, t.name)
 	b.attrBig(unix.NFTA_TABLE_FLAGS, netfilterOwner)
 	b.end()
@@ -90,7 +93,8 @@ func ownerError(err error) error {
 
 func (t *traceTable) addHook(b *batch, h ruleset.Hook) error {
 	chain := func(kind string, priority int32) (string, error) {
-		c := &ruleset.Chain{Name: kind + h.String(), Base: &ruleset.Base{Hook: h, Type: ruleset.Filter, Priority: priority}}
+		c := &ruleset.Chain{Name: kind + h.String(), Base: &ruleset.Base{Hook: h, Type: ruleset.Filter,
+			Priority: priority}}
 		return c.Name, b.addChainTo(t.name, c)
 	}
 	enter, err := chain(traceEnter, math.MinInt32)
@@ -122,7 +126,8 @@ func (t *traceTable) addHook(b *batch, h ruleset.Hook) error {
 	}
 	for _, s := range tracedStates {
 		for _, chain := range []string{state, later} { // also for packets that are marked as late as that
-			if err := t.addRule(b, chain, s.name, []ruleset.Match{{Field: ruleset.ConnState, Mask: s.bits}}, false); err != nil {
+			if err := t.addRule(b, chain, s.name, []ruleset.Match{{Field: ruleset.ConnState, Mask: s.bits}},
+				false); err != nil {
 				return err
 			}
 		}
@@ -143,7 +148,8 @@ func (t *traceTable) addMarks(b *batch, chain string, also ...ruleset.Match) err
 }
 
 func (t *traceTable) addRule(b *batch, chain, comment string, matches []ruleset.Match, mark bool) error {
-	b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, operation{verb: "add", name: chain, rule: t.rules[chain] + 1})
+	b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND,
+		operation{verb: "add", name: chain, rule: t.rules[chain] + 1})
 	t.rules[chain]++
 	b.attrText(unix.NFTA_RULE_TABLE, t.name)
 	b.attrText(unix.NFTA_RULE_CHAIN, chain)
@@ -156,7 +162,8 @@ func (t *traceTable) addRule(b *batch, chain, comment string, matches []ruleset.
 	}
 	if mark {
 		e.add(&expr.Limit{Type: expr.LimitTypePkts, Rate: traceRate, Unit: expr.LimitTimeSecond, Burst: traceBurst},
-			&expr.Immediate{Register: reg1, Data: []byte{1}}, &expr.Meta{Key: expr.MetaKeyNFTRACE, SourceRegister: true, Register: reg1})
+			&expr.Immediate{Register: reg1, Data: []byte{1}}, &expr.Meta{Key: expr.MetaKeyNFTRACE, SourceRegister: true,
+				Register: reg1})
 	}
 	b.endNest(list)
 	b.attr(unix.NFTA_RULE_USERDATA, userdata.AppendString(nil, userdata.TypeComment, comment))
@@ -175,7 +182,8 @@ func (f *Flow) matches(from, to netip.Addr) []ruleset.Match {
 	case f.Port != 0:
 		list = append(list, ruleset.Match{Field: ruleset.DestinationPort, Low: uint32(f.Port)})
 	case f.HasICMP && f.HasCode:
-		list = append(list, ruleset.Match{Field: ruleset.ICMP, Low: uint32(f.ICMPType)<<8 | uint32(f.ICMPCode), Mask: 0xffff})
+		list = append(list, ruleset.Match{Field: ruleset.ICMP, Low: uint32(f.ICMPType)<<8 | uint32(f.ICMPCode),
+			Mask: 0xffff})
 	case f.HasICMP:
 		list = append(list, ruleset.Match{Field: ruleset.ICMP, Low: uint32(f.ICMPType) << 8, Mask: 0xff00})
 	}

@@ -33,14 +33,17 @@ func frameInto(t *testing.T, n *NFT, ns, device string, from, to netip.AddrPort,
 	t.Helper()
 	frame := udpFrame(macOf(t, ns, device), from.Addr(), to.Addr())
 	copy(frame[14+20:], append(bigEndian(from.Port()), bigEndian(to.Port())...))
-	if err := n.namespace.inside(func() error { return sendFrame(device+"p", slices.Repeat([][]byte{frame}, append(times, 1)[0])...) }); err != nil {
+	if err := n.namespace.inside(func() error {
+		return sendFrame(device+"p", slices.Repeat([][]byte{frame}, append(times, 1)[0])...)
+	}); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func macOf(t *testing.T, ns, device string) net.HardwareAddr {
 	t.Helper()
-	mac, err := net.ParseMAC(strings.TrimSpace(run(t, "ip", "netns", "exec", ns, "cat", "/sys/class/net/"+device+"/address")))
+	mac, err := net.ParseMAC(strings.TrimSpace(run(t, "ip", "netns", "exec", ns, "cat", "/sys/class/net/"+device+
+		"/address")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +120,8 @@ func stepText(steps []TraceStep) string {
 			if p.In != "" { // older kernels forget it at postrouting
 				in = p.In
 			}
-			if now := fmt.Sprintf("%s %s:%d -> %s %s:%d", in, p.Source, p.SourcePort, p.Out, p.Destination, p.DestinationPort); now != headers {
+			if now := fmt.Sprintf("%s %s:%d -> %s %s:%d", in, p.Source, p.SourcePort, p.Out, p.Destination,
+				p.DestinationPort); now != headers {
 				headers = now
 				fmt.Fprintln(&b, headers)
 			}
@@ -152,16 +156,20 @@ func stepText(steps []TraceStep) string {
 	return b.String()
 }
 
-var tracedFlow = Flow{Sources: []netip.Addr{addr("10.1.0.9")}, Destinations: []netip.Addr{addr("10.2.0.9")}, Protocol: unix.IPPROTO_UDP, Port: 80}
+var tracedFlow = Flow{Sources: []netip.Addr{addr("10.1.0.9")}, Destinations: []netip.Addr{addr("10.2.0.9")},
+	Protocol: unix.IPPROTO_UDP, Port: 80}
 
 // Each step of a packet through all tables is told, with what the rules are called.
 func TestTraceFlow(t *testing.T) {
 	ns, n := forwarding(t)
 	w := ruleset.NewTable()
-	drop := ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: 17}, {Field: ruleset.DestinationPort, Low: 80}},
+	drop := ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: 17},
+		{Field: ruleset.DestinationPort, Low: 80}},
 		Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "NetworkPolicy/shop/web ingress 2", Counter: true}
-	w.SetChain(&ruleset.Chain{Name: "stage", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter}, Rules: []ruleset.Rule{
-		{Matches: []ruleset.Match{{Field: ruleset.OutInterface, Name: "e1"}}, Verdict: ruleset.Verdict{Action: ruleset.Jump, Chain: "policy"}}}})
+	w.SetChain(&ruleset.Chain{Name: "stage", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter},
+		Rules: []ruleset.Rule{
+			{Matches: []ruleset.Match{{Field: ruleset.OutInterface, Name: "e1"}}, Verdict: ruleset.Verdict{
+				Action: ruleset.Jump, Chain: "policy"}}}})
 	w.SetChain(&ruleset.Chain{Name: "policy", Rules: []ruleset.Rule{drop}})
 	commitRules(t, n, w.TakeChanges())
 	from, to := netip.MustParseAddrPort("10.1.0.9:4000"), netip.MustParseAddrPort("10.2.0.9:80")
@@ -185,7 +193,8 @@ e0 10.1.0.9:4000 -> e1 10.2.0.9:80
 `
 	send := func() { frameInto(t, n, ns, "e0", from, to) }
 	send()
-	check("a rule of Manx drops", x.verdict(VerdictDrop), arrives+fmt.Sprintf(`  inet manx stage (filter forward 0) rule 1 ""%s: jump policy
+	check("a rule of Manx drops", x.verdict(VerdictDrop),
+		arrives+fmt.Sprintf(`  inet manx stage (filter forward 0) rule 1 ""%s: jump policy
   inet manx policy rule 1 "NetworkPolicy/shop/web ingress 2"%s: drop
 `, w.Chain("stage").Rules[0].ID(), drop.ID()))
 
@@ -203,7 +212,8 @@ e0 10.1.0.9:4000 -> e1 10.2.0.9:80
 `
 	passes := arrives + strings.Replace(allowed, "ID", w.Chain("stage").Rules[0].ID(), 1)
 	send()
-	check("a rule of another table drops", x.verdict(VerdictDrop), passes+`  ip other first (filter forward 5) rule 1 "": continue
+	check("a rule of another table drops", x.verdict(VerdictDrop),
+		passes+`  ip other first (filter forward 5) rule 1 "": continue
   ip other first (filter forward 5) rule 2 "": goto second
   ip other second rule 1 "": continue
   ip other second rule 2 "": continue
@@ -213,7 +223,8 @@ e0 10.1.0.9:4000 -> e1 10.2.0.9:80
 	nft(t, ns, "flush ruleset ip")
 	nft(t, ns, `add table ip other; add chain ip other FORWARD { type filter hook forward priority 5; policy drop; }`)
 	send()
-	check("the policy of another table's chain drops", x.verdict(VerdictDrop), passes+`  ip other FORWARD (filter forward 5) end: continue
+	check("the policy of another table's chain drops", x.verdict(VerdictDrop),
+		passes+`  ip other FORWARD (filter forward 5) end: continue
   ip other FORWARD (filter forward 5) policy: drop
 `)
 	nft(t, ns, "delete table ip other")
@@ -227,7 +238,8 @@ e0 10.1.0.9:4000 -> e1 10.2.0.9:80
 
 // Rules of iptables are found with their comments.
 func TestTraceFlowThroughIPTables(t *testing.T) {
-	if out, err := exec.Command("iptables", "-V").CombinedOutput(); err != nil || !strings.Contains(string(out), "nf_tables") {
+	if out, err := exec.Command("iptables", "-V").CombinedOutput(); err != nil ||
+		!strings.Contains(string(out), "nf_tables") {
 		t.Skipf("no iptables that works by nf_tables: %s %v", out, err)
 	}
 	ns, n := forwarding(t)
@@ -252,19 +264,21 @@ func TestTraceFlowThroughIPTables(t *testing.T) {
 	iptables("-P FORWARD DROP")
 	frameInto(t, n, ns, "e0", from, to)
 	steps = x.verdict(VerdictDrop)
-	if got, want := stepText(steps[len(steps)-1:]), "  ip filter FORWARD (filter forward 0) policy: drop\n"; got != want {
+	if got, want := stepText(steps[len(steps)-1:]),
+		"  ip filter FORWARD (filter forward 0) policy: drop\n"; got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 }
 
-// A packet that only becomes one of the flow when its destination is translated is traced from there on; packets of known
-// connections are told from new ones.
+// A packet that only becomes one of the flow when its destination is translated is traced from there on; packets of
+// known connections are told from new ones.
 func TestTraceFlowOfAService(t *testing.T) {
 	ns, n := forwarding(t)
 	nft(t, ns, `table ip kube-proxy {
 		chain services { type nat hook prerouting priority dstnat; ip daddr 10.96.0.10 udp dport 53 dnat to 10.2.0.9:80 comment "the service"; }
 	}`)
-	service, client, pod := netip.MustParseAddrPort("10.96.0.10:53"), netip.MustParseAddrPort("10.1.0.9:4000"), netip.MustParseAddrPort("10.2.0.9:80")
+	service, client, pod := netip.MustParseAddrPort("10.96.0.10:53"), netip.MustParseAddrPort("10.1.0.9:4000"),
+		netip.MustParseAddrPort("10.2.0.9:80")
 	const leaves = `  leave prerouting
 e0 10.1.0.9:4000 -> e1 10.2.0.9:80
   enter forward
@@ -280,7 +294,8 @@ e0 10.1.0.9:4000 -> e1 10.2.0.9:80
 	}
 	x.stop()
 
-	x = trace(t, n, Flow{Sources: tracedFlow.Sources, Destinations: []netip.Addr{service.Addr()}, Protocol: unix.IPPROTO_UDP})
+	x = trace(t, n, Flow{Sources: tracedFlow.Sources, Destinations: []netip.Addr{service.Addr()},
+		Protocol: unix.IPPROTO_UDP})
 	client = netip.AddrPortFrom(client.Addr(), 4001)
 	frameInto(t, n, ns, "e0", client, service)
 	leave := strings.ReplaceAll(leaves, ":4000", ":4001")
@@ -313,9 +328,12 @@ e0 10.1.0.9:4001 ->  10.2.0.9:80
 // A flow from this host is followed from its first chain on, and what other programs trace is not taken for the flow.
 func TestTraceFlowOfTheHost(t *testing.T) {
 	ns, n := forwarding(t)
-	nft(t, ns, `add table inet noise; add chain inet noise traced { type filter hook output priority -500; }; add rule inet noise traced meta nftrace set 1`)
-	x := trace(t, n, Flow{Sources: []netip.Addr{addr("fd01::5")}, Destinations: []netip.Addr{addr("fd01::9")}, Protocol: unix.IPPROTO_UDP, Port: 53})
-	y := trace(t, n, Flow{Sources: []netip.Addr{addr("10.1.0.5")}, Destinations: []netip.Addr{addr("10.1.0.9")}, Protocol: unix.IPPROTO_ICMP, HasICMP: true, ICMPType: 8})
+	nft(t, ns,
+		`add table inet noise; add chain inet noise traced { type filter hook output priority -500; }; add rule inet noise traced meta nftrace set 1`)
+	x := trace(t, n, Flow{Sources: []netip.Addr{addr("fd01::5")}, Destinations: []netip.Addr{addr("fd01::9")},
+		Protocol: unix.IPPROTO_UDP, Port: 53})
+	y := trace(t, n, Flow{Sources: []netip.Addr{addr("10.1.0.5")}, Destinations: []netip.Addr{addr("10.1.0.9")},
+		Protocol: unix.IPPROTO_ICMP, HasICMP: true, ICMPType: 8})
 	for _, p := range sentPackets {
 		if err := n.namespace.inside(p.send); err != nil {
 			t.Fatal(err)
@@ -371,12 +389,13 @@ func TestTraceFlowHelper(t *testing.T) {
 	t.Fatal(err)
 }
 
-// The table goes when the context ends, and when the process is killed. Nothing else changes, and nobody who watches Manx's table
-// hears of it.
+// The table goes when the context ends, and when the process is killed. Nothing else changes, and nobody who watches
+// Manx's table hears of it.
 func TestTraceFlowLeavesNothing(t *testing.T) {
 	ns, n := forwarding(t)
 	w := ruleset.NewTable()
-	w.SetChain(&ruleset.Chain{Name: "stage", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter}, Rules: []ruleset.Rule{{Counter: true}}})
+	w.SetChain(&ruleset.Chain{Name: "stage", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter},
+		Rules: []ruleset.Rule{{Counter: true}}})
 	commitRules(t, n, w.TakeChanges())
 	before := nft(t, ns, "-a", "list", "ruleset")
 	x := trace(t, n, tracedFlow)
@@ -413,7 +432,8 @@ func TestTraceFlowLeavesNothing(t *testing.T) {
 // A flood is traced in part, and a new connection among packets of an established one is still traced.
 func TestTraceFlowInAFlood(t *testing.T) {
 	ns, n := forwarding(t)
-	nft(t, ns, "add table inet x; add chain inet x track { type filter hook forward priority 0; }; add rule inet x track ct state established accept")
+	nft(t, ns, "add table inet x; add chain inet x track { type filter hook forward priority 0; }; add rule inet x "+
+		"track ct state established accept")
 	from, to := netip.MustParseAddrPort("10.1.0.9:4000"), netip.MustParseAddrPort("10.2.0.9:80")
 	frameInto(t, n, ns, "e0", from, to)
 	frameInto(t, n, ns, "e1", to, from)
@@ -466,13 +486,16 @@ func fragments(mac net.HardwareAddr, from, to netip.Addr, sport, dport uint16) (
 func TestTraceFlowRefused(t *testing.T) {
 	for err, want := range map[error]bool{unix.EINVAL: true, unix.EPERM: false, nil: false} {
 		got := ownerError(err)
-		if told := errors.Is(got, ErrNoNFTables) && strings.Contains(got.Error(), "Linux 5.12"); told != want || !errors.Is(got, err) {
+		if told := errors.Is(got, ErrNoNFTables) && strings.Contains(got.Error(), "Linux 5.12"); told != want ||
+			!errors.Is(got, err) {
 			t.Errorf("%v becomes %v", err, got)
 		}
 	}
 	_, n := rulesNS(t)
-	f := Flow{Sources: []netip.Addr{addr("10.1.0.9")}, Destinations: []netip.Addr{addr("fd01::9")}, Protocol: unix.IPPROTO_UDP}
-	if err := n.TraceFlow(context.Background(), f, func() {}, func(TraceStep) {}); err == nil || !strings.Contains(err.Error(), "both IPv4 and IPv6") {
+	f := Flow{Sources: []netip.Addr{addr("10.1.0.9")}, Destinations: []netip.Addr{addr("fd01::9")},
+		Protocol: unix.IPPROTO_UDP}
+	if err := n.TraceFlow(context.Background(), f, func() {}, func(TraceStep) {}); err == nil ||
+		!strings.Contains(err.Error(), "both IPv4 and IPv6") {
 		t.Error(err)
 	}
 }

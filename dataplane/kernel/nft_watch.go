@@ -25,12 +25,13 @@ func (r *NFT) WatchRules(ctx context.Context, handle func()) error {
 // followRules calls handle when our table was changed, or may have been because events were lost.
 func (s *socket) followRules(ctx context.Context, handle func()) error {
 	changed := false
-	return s.follow(ctx, func(m message) { changed = changed || aboutRulesTable(m) }, func() { changed = true }, func() {
-		if changed {
-			handle()
-		}
-		changed = false
-	})
+	return s.follow(ctx, func(m message) { changed = changed || aboutRulesTable(m) }, func() { changed = true },
+		func() {
+			if changed {
+				handle()
+			}
+			changed = false
+		})
 }
 
 func (r *NFT) openRulesWatch() (*socket, error) {
@@ -55,13 +56,15 @@ func (s *socket) subscribeRules(own uint32) error {
 	if err := s.dropOwn(own); err != nil {
 		return fmt.Errorf("attach the filter: %w", err)
 	}
-	if err := unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTABLES); err != nil {
+	if err := unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP,
+		unix.NFNLGRP_NFTABLES); err != nil {
 		return fmt.Errorf("subscribe to nftables: %w", err)
 	}
 	return nil
 }
 
-// dropOwn lets the kernel drop the events of transactions that came from our port: there are as many as there are elements.
+// dropOwn lets the kernel drop the events of transactions that came from our port: there are as many as there are
+// elements.
 func (s *socket) dropOwn(port uint32) error {
 	program := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 12}, // nlmsg_pid; all messages of a datagram have the same
@@ -75,7 +78,8 @@ func (s *socket) dropOwn(port uint32) error {
 
 // aboutRulesTable: all objects of nf_tables have the name of their table as attribute 1.
 func aboutRulesTable(m message) bool {
-	if m.kind>>8 != unix.NFNL_SUBSYS_NFTABLES || m.kind&0xff == unix.NFT_MSG_NEWGEN || len(m.data) < 4 || m.data[0] != unix.NFPROTO_INET {
+	if m.kind>>8 != unix.NFNL_SUBSYS_NFTABLES || m.kind&0xff == unix.NFT_MSG_NEWGEN || len(m.data) < 4 ||
+		m.data[0] != unix.NFPROTO_INET {
 		return false
 	}
 	kind, name, _, ok := nextAttr(m.data[4:])

@@ -52,14 +52,18 @@ func TestWatchRules(t *testing.T) {
 		}
 	}
 	w := tableOfMany(20_000, false)
-	w.SetChain(&ruleset.Chain{Name: "c", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter}, Rules: []ruleset.Rule{{Counter: true}}})
+	w.SetChain(&ruleset.Chain{Name: "c", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter},
+		Rules: []ruleset.Rule{{Counter: true}}})
 	commitRules(t, n, w.TakeChanges())
 	commitRules(t, n, ruleset.Changes{})
-	nft(t, ns, "add table ip other; add chain ip other x; add table inet other; add chain inet other x; add rule inet other x accept")
+	nft(t, ns, "add table ip other; add chain ip other x; add table inet other; add chain inet other x; add rule "+
+		"inet other x accept")
 	quiet("our own commit, or another table,")
 	for _, c := range []string{
-		"add rule inet manx c accept", "flush chain inet manx c", "add element inet manx s { 1.1.1.1 }", "delete element inet manx s { 1.1.1.1 }",
-		"add chain inet manx foreign", "delete chain inet manx foreign", "add set inet manx foreign { type ether_addr; }", "delete table inet manx",
+		"add rule inet manx c accept", "flush chain inet manx c", "add element inet manx s { 1.1.1.1 }",
+		"delete element inet manx s { 1.1.1.1 }",
+		"add chain inet manx foreign", "delete chain inet manx foreign",
+		"add set inet manx foreign { type ether_addr; }", "delete table inet manx",
 	} {
 		nft(t, ns, c)
 		awaitTold(t, told)
@@ -85,7 +89,8 @@ func TestWatchRulesLosesEvents(t *testing.T) {
 	for i := range 3000 {
 		fmt.Fprintf(&elements, "10.0.%d.%d, ", i/250, i%250)
 	}
-	nft(t, ns, fmt.Sprintf("add table inet other; add set inet other s { type ipv4_addr; elements = { %s } }", elements.String()))
+	nft(t, ns, fmt.Sprintf("add table inet other; add set inet other s { type ipv4_addr; elements = { %s } }",
+		elements.String()))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	told := false
 	if err := s.followRules(ctx, func() { told = true; cancel() }); err != nil {
@@ -116,10 +121,13 @@ func TestRulesRepairWhatOthersDid(t *testing.T) {
 		{"an entry changed", "delete element inet manx m { cali1 }; add element inet manx m { cali1 : drop }"},
 		{"an entry gone", "delete element inet manx m { cali1 }"},
 		{"everything gone", "delete table inet manx"},
-		{"a set of another type", "flush chain inet manx base; delete set inet manx n4/a; add set inet manx n4/a { type ipv4_addr; }; " +
+		{"a set of another type", "flush chain inet manx base; delete set inet manx n4/a; add set inet manx n4/a { " +
+			"type ipv4_addr; }; " +
 			"add rule inet manx used ip saddr @n4/a accept"},
-		{"a set of another type in a rule that stays", "flush chain inet manx base; delete set inet manx n4/a; add set inet manx n4/a { type ipv4_addr; }; " +
-			`add rule inet manx base meta nfproto ipv4 ip saddr @n4/a jump used comment "#` + usesSet.ID() + `"; add rule inet manx base iifname vmap @m comment "#` + usesMap.ID() + `"`},
+		{"a set of another type in a rule that stays", "flush chain inet manx base; delete set inet manx n4/a; add " +
+			"set inet manx n4/a { type ipv4_addr; }; " +
+			`add rule inet manx base meta nfproto ipv4 ip saddr @n4/a jump used comment "#` + usesSet.ID() +
+			`"; add rule inet manx base iifname vmap @m comment "#` + usesMap.ID() + `"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ns, n := rulesNS(t)
@@ -148,7 +156,8 @@ func TestRulesRepairWhatOthersDid(t *testing.T) {
 }
 
 var (
-	usesSet = ruleset.Rule{Matches: []ruleset.Match{ipv4, {Field: ruleset.Source, Set: "n4/a"}}, Verdict: ruleset.Verdict{Action: ruleset.Jump, Chain: "used"}}
+	usesSet = ruleset.Rule{Matches: []ruleset.Match{ipv4, {Field: ruleset.Source, Set: "n4/a"}},
+		Verdict: ruleset.Verdict{Action: ruleset.Jump, Chain: "used"}}
 	usesMap = doing(ruleset.Verdict{Action: ruleset.Lookup, Map: "m"})
 )
 
@@ -159,7 +168,8 @@ func repairTable() *ruleset.Table {
 	w.AddMap(ruleset.Map{Name: "m"})
 	w.SetChain(&ruleset.Chain{Name: "used", Rules: []ruleset.Rule{{Counter: true}}})
 	w.SetVerdict("m", "cali1", ruleset.Verdict{Action: ruleset.Goto, Chain: "used"})
-	w.SetChain(&ruleset.Chain{Name: "base", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter, Priority: 1}, Rules: []ruleset.Rule{usesSet, usesMap}})
+	w.SetChain(&ruleset.Chain{Name: "base", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter,
+		Priority: 1}, Rules: []ruleset.Rule{usesSet, usesMap}})
 	return w
 }
 
@@ -167,9 +177,11 @@ func repairTable() *ruleset.Table {
 func TestRulesBesideOtherTables(t *testing.T) {
 	ns, n := rulesNS(t)
 	var script strings.Builder
-	script.WriteString("add table inet other\nadd table ip manx\nadd chain ip manx base\nadd chain inet other base\nadd rule inet other base accept\nadd set inet other n4/a { type ipv4_addr; }\n")
+	script.WriteString("add table inet other\nadd table ip manx\nadd chain ip manx base\n" +
+		"add chain inet other base\nadd rule inet other base accept\nadd set inet other n4/a { type ipv4_addr; }\n")
 	for i := range 3000 {
-		script.WriteString("add chain inet other c" + netip.AddrFrom4([4]byte{1, 1, byte(i >> 8), byte(i)}).String() + "\n")
+		script.WriteString("add chain inet other c" + netip.AddrFrom4([4]byte{1, 1, byte(i >> 8), byte(i)}).String() +
+			"\n")
 	}
 	cmd := exec.Command("ip", "netns", "exec", ns, "nft", "-f", "-")
 	cmd.Stdin = strings.NewReader(script.String())
@@ -188,7 +200,8 @@ func TestRulesBesideOtherTables(t *testing.T) {
 	if err := n.DeleteRules(); err != nil {
 		t.Fatalf("deletion of nothing: %v", err)
 	}
-	if tables := nft(t, ns, "list tables"); strings.Contains(tables, "inet manx") || !strings.Contains(tables, "inet other") || !strings.Contains(tables, "ip manx") {
+	if tables := nft(t, ns, "list tables"); strings.Contains(tables, "inet manx") ||
+		!strings.Contains(tables, "inet other") || !strings.Contains(tables, "ip manx") {
 		t.Errorf("left are %s", tables)
 	}
 }

@@ -45,11 +45,12 @@ func (b *builder) attrName(kind uint16, name string) { b.attr(kind, append([]byt
 
 func (s *socket) listQdiscs() ([]qdisc, error) {
 	var all []qdisc
-	err := s.dump(unix.RTM_GETQDISC, func() { all = nil }, func(b *builder) { b.tcHeader(0, 0, 0, 0) }, func(m message) {
-		if q, ok := parseQdisc(m.data); ok {
-			all = append(all, q)
-		}
-	})
+	err := s.dump(unix.RTM_GETQDISC, func() { all = nil }, func(b *builder) { b.tcHeader(0, 0, 0, 0) },
+		func(m message) {
+			if q, ok := parseQdisc(m.data); ok {
+				all = append(all, q)
+			}
+		})
 	if err != nil {
 		return nil, fmt.Errorf("list queues: %w", err)
 	}

@@ -42,11 +42,12 @@ func (f filter) dead() bool { return f.redirects && f.to == 0 && f.info == redir
 // listFilters returns the filters on what a device receives.
 func (s *socket) listFilters(link int) (list []filter, err error) {
 	begin := func() { list = nil }
-	err = s.dump(unix.RTM_GETTFILTER, begin, func(b *builder) { b.tcHeader(link, 0, tcIngressFilters, 0) }, func(m message) {
-		if f, ok := parseFilter(m.data); ok {
-			list = append(list, f)
-		}
-	})
+	err = s.dump(unix.RTM_GETTFILTER, begin, func(b *builder) { b.tcHeader(link, 0, tcIngressFilters, 0) },
+		func(m message) {
+			if f, ok := parseFilter(m.data); ok {
+				list = append(list, f)
+			}
+		})
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
 		return nil, nil // nothing can be filtered there
 	}
@@ -67,7 +68,8 @@ func parseFilter(data []byte) (f filter, ok bool) {
 	}
 	for _, action, rest, more := nextAttr(attrIn(options, u32Actions)); more; _, action, rest, more = nextAttr(rest) {
 		parms := attrIn(attrIn(action, actOptions), mirredParms)
-		if unix.ByteSliceToString(attrIn(action, actKind)) == "mirred" && len(parms) >= mirredLen && native.Uint32(parms[20:]) == egressRedirect {
+		if unix.ByteSliceToString(attrIn(action, actKind)) == "mirred" && len(parms) >= mirredLen &&
+			native.Uint32(parms[20:]) == egressRedirect {
 			f.redirects, f.to = true, int(native.Uint32(parms[24:]))
 		}
 	}

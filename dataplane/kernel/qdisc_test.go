@@ -18,7 +18,8 @@ func tc(t *testing.T, ns string, args ...string) string {
 		t.Skip("tc is not installed")
 	}
 	out := run(t, append([]string{"tc", "-n", ns}, args...)...)
-	out = regexp.MustCompile(`(?m) (refcnt \d+|index \d+ ref \d+ bind \d+|chain \d+|\(rule hit.*\)|not_in_hw) *`).ReplaceAllString(out, " ")
+	out = regexp.MustCompile(
+		`(?m) (refcnt \d+|index \d+ ref \d+ bind \d+|chain \d+|\(rule hit.*\)|not_in_hw) *`).ReplaceAllString(out, " ")
 	var lines []string
 	for line := range strings.Lines(out) {
 		lines = append(lines, strings.Join(strings.Fields(line), " "))
@@ -48,7 +49,8 @@ var (
 	// 10 Mbit/s, 100 kB of burst.
 	tenMegabit = TokenBucket{Rate: 1_250_000, Buffer: 1_250_000, Limit: 131_250}
 	// 80 Gbit/s with a peak of 800 Gbit/s: more than 32 bits of bytes.
-	hugeRate = TokenBucket{Rate: 10_000_000_000, Buffer: 1563, Limit: 4_000_000, PeakRate: 100_000_000_000, PeakBuffer: 2}
+	hugeRate = TokenBucket{Rate: 10_000_000_000, Buffer: 1563, Limit: 4_000_000, PeakRate: 100_000_000_000,
+		PeakBuffer: 2}
 )
 
 func TestShapeOfWhatIsSent(t *testing.T) {
@@ -56,7 +58,8 @@ func TestShapeOfWhatIsSent(t *testing.T) {
 	wantShapes(t, c, map[string]Shape{})
 	skipWithout(t, c.SetShape("e0", Shape{TokenBucket: tenMegabit}))
 	wantShapes(t, c, map[string]Shape{"e0": {TokenBucket: tenMegabit}})
-	if have, want := tc(t, ns, "qdisc", "show", "dev", "e0"), "qdisc tbf 6d78: root rate 10Mbit burst 100000b lat 25ms"; have != want {
+	if have, want := tc(t, ns, "qdisc", "show", "dev", "e0"),
+		"qdisc tbf 6d78: root rate 10Mbit burst 100000b lat 25ms"; have != want {
 		t.Errorf("tc says %q, want %q", have, want)
 	}
 	for range 2 { // changed, and set to what it is
@@ -84,14 +87,17 @@ func TestShapeOfWhatIsReceived(t *testing.T) {
 		skipWithout(t, c.SetShape(device, want[device]))
 		wantShapes(t, c, want)
 	}
-	if have, want := tc(t, ns, "qdisc", "show", "dev", "e0", "ingress"), "qdisc ingress ffff: parent ffff:fff1 ----------------"; have != want {
+	if have, want := tc(t, ns, "qdisc", "show", "dev", "e0", "ingress"),
+		"qdisc ingress ffff: parent ffff:fff1 ----------------"; have != want {
 		t.Errorf("tc says %q, want %q", have, want)
 	}
-	if have := tc(t, ns, "filter", "show", "dev", "e0", "ingress"); !strings.Contains(have, "mirred (Egress Redirect to device "+device+") stolen") ||
+	if have := tc(t, ns, "filter", "show", "dev", "e0", "ingress"); !strings.Contains(have,
+		"mirred (Egress Redirect to device "+device+") stolen") ||
 		strings.Count(have, "mirred") != 1 || !strings.Contains(have, "match 00000000/00000000 at 0") {
 		t.Errorf("tc says %s", have)
 	}
-	if have, want := tc(t, ns, "qdisc", "show", "dev", device), "qdisc tbf 6d78: root rate 10Mbit burst 100000b lat 25ms"; have != want {
+	if have, want := tc(t, ns, "qdisc", "show", "dev", device), "qdisc tbf 6d78: root rate 10Mbit burst "+
+		"100000b lat 25ms"; have != want {
 		t.Errorf("tc says %q, want %q", have, want)
 	}
 
@@ -115,7 +121,8 @@ func TestShapeOfWhatIsReceived(t *testing.T) {
 		}
 		wantShapes(t, c, want)
 	}
-	for _, breaks := range []string{"", device, ""} { // the second time somebody has removed the device, the third all is gone
+	// the second time somebody has removed the device, the third all is gone
+	for _, breaks := range []string{"", device, ""} {
 		if breaks != "" {
 			if err := c.SetShape(device, want[device]); err != nil {
 				t.Fatal(err)
@@ -143,10 +150,12 @@ func mustList(t *testing.T, c *Conn) map[string]Shape {
 
 func TestShapesOfOthersStay(t *testing.T) {
 	ns, c := testNS(t)
-	run(t, "tc", "-n", ns, "qdisc", "add", "dev", "e0", "root", "handle", "1:", "tbf", "rate", "1mbit", "burst", "10k", "latency", "10ms")
+	run(t, "tc", "-n", ns, "qdisc", "add", "dev", "e0", "root", "handle", "1:", "tbf", "rate", "1mbit", "burst", "10k",
+		"latency", "10ms")
 	run(t, "tc", "-n", ns, "qdisc", "add", "dev", "e0", "clsact")
 	run(t, "ip", "-n", ns, "link", "add", "bwpother", "type", "ifb")
-	run(t, "tc", "-n", ns, "filter", "add", "dev", "e0", "ingress", "prio", "7", "protocol", "ip", "u32", "match", "u32", "0", "0",
+	run(t, "tc", "-n", ns, "filter", "add", "dev", "e0", "ingress", "prio", "7", "protocol", "ip", "u32", "match",
+		"u32", "0", "0",
 		"action", "mirred", "egress", "redirect", "dev", "bwpother")
 	before := tc(t, ns, "qdisc", "show", "dev", "e0") + tc(t, ns, "filter", "show", "dev", "e0", "ingress")
 	wantShapes(t, c, map[string]Shape{})
@@ -158,14 +167,16 @@ func TestShapesOfOthersStay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if after := tc(t, ns, "qdisc", "show", "dev", "e0") + tc(t, ns, "filter", "show", "dev", "e0", "ingress"); after != before {
+	if after := tc(t, ns, "qdisc", "show", "dev", "e0") + tc(t, ns, "filter", "show", "dev", "e0",
+		"ingress"); after != before {
 		t.Errorf("others' queues and filters are\n%s\nand were\n%s", after, before)
 	}
 }
 
 func TestShapeNeedsItsInterface(t *testing.T) {
 	_, c := testNS(t)
-	for device, s := range map[string]Shape{"nosuch": {TokenBucket: tenMegabit}, RedirectDevice("nosuch"): {From: "nosuch", TokenBucket: tenMegabit}} {
+	for device, s := range map[string]Shape{"nosuch": {TokenBucket: tenMegabit}, RedirectDevice("nosuch"): {
+		From: "nosuch", TokenBucket: tenMegabit}} {
 		if err := c.SetShape(device, s); !errors.Is(err, unix.ENODEV) || !strings.Contains(err.Error(), "nosuch") {
 			t.Errorf("error is %v", err)
 		}
@@ -179,7 +190,8 @@ func TestRedirectDeviceIsCalicos(t *testing.T) {
 	if have := RedirectDevice("cali4e199eba087"); len(have) != 15 || !strings.HasPrefix(have, "bwcali") {
 		t.Errorf("%s", have)
 	}
-	want := "bwcali" + strings.TrimSpace(strings.Fields(run(t, "sh", "-c", "printf cali4e199eba087 | sha512sum"))[0])[:9]
+	want := "bwcali" + strings.TrimSpace(
+		strings.Fields(run(t, "sh", "-c", "printf cali4e199eba087 | sha512sum"))[0])[:9]
 	if have := RedirectDevice("cali4e199eba087"); have != want {
 		t.Errorf("%s, want %s", have, want)
 	}

@@ -63,7 +63,8 @@ func (t RouteType) String() string {
 	return fmt.Sprintf("type %d", uint8(t))
 }
 
-// Scope is the distance of an IPv4 route's destination (rtm_scope of rtnetlink(7)). IPv6 routes always have ScopeUniverse.
+// Scope is the distance of an IPv4 route's destination (rtm_scope of rtnetlink(7)). IPv6 routes always have
+// ScopeUniverse.
 type Scope uint8
 
 // The scopes of routes to other hosts and to neighbours.
@@ -162,7 +163,8 @@ func (r Route) Place() string { return RouteKey{Dst: r.Dst, Table: r.Table}.Stri
 
 // Equal reports whether both are the same route. The order of next hops has no meaning.
 func (r Route) Equal(o Route) bool {
-	return r.Dst == o.Dst && r.Metric == o.Metric && r.Table == o.Table && r.Protocol == o.Protocol && r.Type == o.Type &&
+	return r.Dst == o.Dst && r.Metric == o.Metric && r.Table == o.Table && r.Protocol == o.Protocol &&
+		r.Type == o.Type &&
 		r.Scope == o.Scope && r.Src == o.Src && sameHops(r.NextHops, o.NextHops)
 }
 

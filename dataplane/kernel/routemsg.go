@@ -143,7 +143,8 @@ func parseMultipath(b []byte) []NextHop {
 			break
 		}
 		h := NextHop{OnLink: b[2]&unix.RTNH_F_ONLINK != 0, Link: int(native.Uint32(b[4:]))}
-		for kind, value, rest, more := nextAttr(b[unix.SizeofRtNexthop:n]); more; kind, value, rest, more = nextAttr(rest) {
+		for kind, value, rest, more := nextAttr(b[unix.SizeofRtNexthop:n]); more; kind, value, rest,
+			more = nextAttr(rest) {
 			switch kind {
 			case unix.RTA_GATEWAY:
 				h.Gateway, _ = netip.AddrFromSlice(value)

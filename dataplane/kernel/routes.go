@@ -52,8 +52,8 @@ func (s *socket) listRoutes(all []Route, table Table, family byte) ([]Route, err
 	return all, err
 }
 
-// noTable: a table exists as long as it has routes, or has had some. Even main does not in a network namespace in which no
-// address was ever set.
+// noTable: a table exists as long as it has routes, or has had some. Even main does not in a network namespace in which
+// no address was ever set.
 func noTable(err error) bool { return errors.Is(err, unix.ENOENT) }
 
 // noFamily: a kernel without IPv6 has none of its objects, which is no failure.

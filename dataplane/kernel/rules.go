@@ -7,12 +7,12 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// ErrUncertain is what CommitRules and others wrap when the answer of the kernel was lost: what was asked may have happened
-// or not, so read again.
+// ErrUncertain is what CommitRules and others wrap when the answer of the kernel was lost: what was asked may have
+// happened or not, so read again.
 var ErrUncertain = errors.New("the kernel's answer was lost")
 
-// ErrNoNFTables is what they wrap when the kernel has no nf_tables, or nothing of it would do. An expression or a type of set
-// that it lacks is the error of the rule or set that needs it, like others: the rest can do without.
+// ErrNoNFTables is what they wrap when the kernel has no nf_tables, or nothing of it would do. An expression or a type
+// of set that it lacks is the error of the rule or set that needs it, like others: the rest can do without.
 var ErrNoNFTables = errors.New("the kernel's nf_tables is missing or too old")
 
 // Rules reads and changes one table of the inet family and nothing else of nftables.
@@ -26,8 +26,8 @@ type Rules interface {
 	CheckRules(ruleset.Changes) error
 	// DeleteRules removes the table with all that is in it. It succeeds if there is none.
 	DeleteRules() error
-	// WatchRules calls handle once it listens, and then whenever somebody else changes the table or may have done so (events
-	// were lost), from one goroutine, until ctx ends.
+	// WatchRules calls handle once it listens, and then whenever somebody else changes the table or may have done so
+	// (events were lost), from one goroutine, until ctx ends.
 	WatchRules(ctx context.Context, handle func()) error
 	// RuleCounters returns packets and bytes of the rules that count, by chain and in the order of the chain's rules.
 	RuleCounters() (map[string][]Counter, error)

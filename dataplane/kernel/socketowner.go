@@ -60,7 +60,10 @@ func established(conn *net.TCPConn) error {
 		return err
 	}
 	var info *unix.TCPInfo
-	ctlErr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+	ctlErr := raw.Control(func(fd uintptr) {
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP,
+			unix.TCP_INFO)
+	})
 	if err := errors.Join(ctlErr, err); err != nil {
 		return err
 	}

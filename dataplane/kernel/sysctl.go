@@ -59,7 +59,8 @@ type ReadOnlyError struct{ Dir string }
 
 // Error implements error.
 func (e *ReadOnlyError) Error() string {
-	return e.Dir + " is read-only here, as in a container that is not privileged: mount the host's " + DefaultProcSysNet +
+	return e.Dir + " is read-only here, as in a container that is not privileged: mount the host's " +
+		DefaultProcSysNet +
 		" at another path, such as /host/proc-sys-net, and name that path with --proc-sys-net or MANX_PROC_SYS_NET"
 }
 

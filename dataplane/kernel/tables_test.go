@@ -18,7 +18,8 @@ func TestTablesAreApart(t *testing.T) {
 			return Route{Dst: prefix(f.dst), Metric: 7, Table: table, Protocol: protocol, Type: Unicast,
 				NextHops: []NextHop{{Gateway: addr(f.gateway), Link: e0}}}
 		}
-		routes := []Route{in(MainTable, ProtocolBIRD), in(TableOf(100), ProtocolCalico), in(TableOf(100000), ProtocolStatic)}
+		routes := []Route{in(MainTable, ProtocolBIRD), in(TableOf(100), ProtocolCalico),
+			in(TableOf(100000), ProtocolStatic)}
 		list, err := c.ListRoutes(100)
 		if err != nil || slices.ContainsFunc(list, func(r Route) bool { return r.Dst == prefix(f.dst) }) {
 			t.Fatal("before there was any route in it:", list, err)
@@ -47,7 +48,8 @@ func TestTablesAreApart(t *testing.T) {
 		if list := have(MainTable, 100000); len(list) != 2 {
 			t.Errorf("two tables have %v", list)
 		}
-		if out := run(t, "ip", f.family, "-n", name, "route", "show", "table", "100000"); !strings.Contains(out, f.gateway) {
+		if out := run(t, "ip", f.family, "-n", name, "route", "show", "table", "100000"); !strings.Contains(out,
+			f.gateway) {
 			t.Errorf("table 100000 has %q", out)
 		}
 		replaced := routes[1]
@@ -55,7 +57,8 @@ func TestTablesAreApart(t *testing.T) {
 		if errs := c.ApplyRoutes([]RouteOp{{DeleteRoute, routes[2]}, {ReplaceRoute, replaced}}); errs != nil {
 			t.Fatal(errs)
 		}
-		if list := have(MainTable, 100, 100000); len(list) != 2 || !list[0].Equal(routes[0]) || !list[1].Equal(replaced) {
+		if list := have(MainTable, 100, 100000); len(list) != 2 || !list[0].Equal(routes[0]) ||
+			!list[1].Equal(replaced) {
 			t.Errorf("after a removal and a replacement in two tables: %v", list)
 		}
 	}

@@ -36,7 +36,8 @@ type OwnDevice struct {
 // IPIP is the device for pools with IPIP, up. address is the node's tunnel address, invalid while none is assigned; mtu
 // is 0 for that of the host less the tunnel's header.
 func IPIP(address netip.Addr, mtu int) OwnDevice {
-	d := OwnDevice{Device: kernel.Device{Name: TunnelDevice, Kind: kindIPIP}, MTU: mtu, Overhead: ipipOverhead, Up: true}
+	d := OwnDevice{Device: kernel.Device{Name: TunnelDevice, Kind: kindIPIP}, MTU: mtu, Overhead: ipipOverhead,
+		Up: true}
 	if address.IsValid() {
 		d.Addresses = []netip.Prefix{netip.PrefixFrom(address, address.BitLen())}
 	}
@@ -74,7 +75,8 @@ type Config struct {
 	Endpoints []Endpoint
 }
 
-// Peering is the address of this node towards a workload that speaks BGP with it; it is put on the workload's interface.
+// Peering is the address of this node towards a workload that speaks BGP with it; it is put on the workload's
+// interface.
 type Peering = hoststate.Peering
 
 var defaultPattern = regexp.MustCompile(DefaultMTUPattern)

@@ -21,7 +21,8 @@ func prefixes(list ...string) (ps []netip.Prefix) {
 // overlay is a second device beside tunl0, of another kind and with addresses of both families.
 func overlay(addresses ...string) OwnDevice {
 	return OwnDevice{
-		Device: kernel.Device{Name: "overlay.test", Kind: "bridge"}, MTU: 1400, Addresses: prefixes(addresses...), Up: true,
+		Device: kernel.Device{Name: "overlay.test", Kind: "bridge"}, MTU: 1400, Addresses: prefixes(addresses...),
+		Up: true,
 	}
 }
 
@@ -66,7 +67,8 @@ func TestTwoDevicesBesideEachOther(t *testing.T) {
 	target.Configure(config)
 	want := []string{"SetMTU overlay.test", "SetUp overlay.test", "SetUp tunl0",
 		"add address 10.244.1.1/32", "add address 10.245.1.1/32",
-		"add address fd10::1/128", "create overlay.test", "create tunl0", "sysctl net/ipv4/conf/overlay.test/rp_filter=2",
+		"add address fd10::1/128", "create overlay.test", "create tunl0",
+		"sysctl net/ipv4/conf/overlay.test/rp_filter=2",
 		"sysctl net/ipv4/conf/tunl0/rp_filter=2"}
 	if log := flush(); !slices.Equal(log, want) {
 		t.Fatalf("%q, want\n%q", log, want)

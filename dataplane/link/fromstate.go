@@ -36,7 +36,8 @@ func (t *Target) Notices() []reconcile.Notice {
 		return nil
 	}
 	return []reconcile.Notice{{Subject: "sysctls", Since: refused.Since, Text: fmt.Sprintf(
-		"%d settings of the kernel are not made, for instance %s=%s: %v", count, refused.Name, refused.Desired, t.readOnly)}}
+		"%d settings of the kernel are not made, for instance %s=%s: %v", count, refused.Name, refused.Desired,
+		t.readOnly)}}
 }
 
 // SetState takes over what a state wants of this host's interfaces.

@@ -20,7 +20,8 @@ func testKernel() *kernel.Fake {
 	f.PutLink(kernel.Link{Index: 2, Name: "eth0", MTU: 9000, Up: true})
 	f.PutLink(kernel.Link{Index: 3, Name: "enp3s0", MTU: 1500, Up: true})
 	f.PutLink(kernel.Link{Index: 4, Name: "eth1", MTU: 1280}) // down: does not count
-	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv4/conf/tunl0/rp_filter"} {
+	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding",
+		"net/ipv4/conf/tunl0/rp_filter"} {
 		f.PutSysctl(name, "0")
 	}
 	return f
@@ -29,7 +30,8 @@ func testKernel() *kernel.Fake {
 func TestMTU(t *testing.T) {
 	links := map[string]kernel.Link{
 		"lo": {Name: "lo", MTU: 65536, Up: true}, "eth0": {Name: "eth0", MTU: 9000, Up: true},
-		"ens4": {Name: "ens4", MTU: 1500, Up: true}, "cali1": {Name: "cali1", MTU: 1000, Up: true}, "eth1": {Name: "eth1", MTU: 1280},
+		"ens4": {Name: "ens4", MTU: 1500, Up: true}, "cali1": {Name: "cali1", MTU: 1000, Up: true},
+		"eth1": {Name: "eth1", MTU: 1280},
 	}
 	ipip := func(mtus ...int) (c Config) {
 		for _, mtu := range mtus {
@@ -69,7 +71,8 @@ func TestEndpointSysctls(t *testing.T) {
 		slices.Sort(list)
 		return strings.Join(list, " ")
 	}
-	const v4 = "ipv4/conf/cali1/forwarding=1 ipv4/conf/cali1/proxy_arp=1 ipv4/conf/cali1/route_localnet=1 ipv4/conf/cali1/rp_filter=%s ipv4/neigh/cali1/proxy_delay=0"
+	const v4 = "ipv4/conf/cali1/forwarding=1 ipv4/conf/cali1/proxy_arp=1 ipv4/conf/cali1/route_localnet=1 " +
+		"ipv4/conf/cali1/rp_filter=%s ipv4/neigh/cali1/proxy_delay=0"
 	for _, c := range []struct {
 		rule string
 		e    Endpoint
@@ -77,9 +80,11 @@ func TestEndpointSysctls(t *testing.T) {
 		want string
 	}{
 		{"IPv4 on a host without IPv6", Endpoint{Interface: "cali1", V4: true}, false, fmt.Sprintf(v4, "1")},
-		{"router advertisements are refused in any case", Endpoint{Interface: "cali1", V4: true}, true, fmt.Sprintf(v4, "1") + " ipv6/conf/cali1/accept_ra=0"},
+		{"router advertisements are refused in any case", Endpoint{Interface: "cali1", V4: true}, true,
+			fmt.Sprintf(v4, "1") + " ipv6/conf/cali1/accept_ra=0"},
 		{"IPv6 only", Endpoint{Interface: "cali1", V6: true}, true,
-			"ipv6/conf/cali1/accept_ra=0 ipv6/conf/cali1/disable_ipv6=0 ipv6/conf/cali1/forwarding=1 ipv6/conf/cali1/proxy_ndp=1"},
+			"ipv6/conf/cali1/accept_ra=0 ipv6/conf/cali1/disable_ipv6=0 ipv6/conf/cali1/forwarding=1 " +
+				"ipv6/conf/cali1/proxy_ndp=1"},
 		{"a workload that may spoof", Endpoint{Interface: "cali1", V4: true, Spoof: true}, false, fmt.Sprintf(v4, "0")},
 	} {
 		if got := values(c.e, c.ipv6); got != c.want {
@@ -110,7 +115,8 @@ func TestTunnelDevice(t *testing.T) {
 	if len(log) == 0 || log[0] != "create tunl0" {
 		t.Fatalf("%q", log)
 	}
-	if up, address := slices.Index(log, "SetUp tunl0"), slices.Index(log, "add address 10.244.1.1/32"); up < 0 || address < 0 || up < address {
+	if up, address := slices.Index(log, "SetUp tunl0"), slices.Index(log, "add address 10.244.1.1/32"); up < 0 ||
+		address < 0 || up < address {
 		t.Errorf("the device is up without its address: %q", log)
 	}
 	if mtu, err := os.ReadFile(mtuFile); string(mtu) != "1480" || err != nil {
@@ -144,7 +150,8 @@ func TestTunnelDevice(t *testing.T) {
 func TestEndpointInterfaceAppears(t *testing.T) {
 	f := testKernel()
 	target := New(f, "", time.Now)
-	target.Configure(Config{NoForwarding: true, Endpoints: []Endpoint{{Interface: "cali1", V4: true}, {Interface: "cali2", V4: true}}})
+	target.Configure(Config{NoForwarding: true, Endpoints: []Endpoint{{Interface: "cali1", V4: true},
+		{Interface: "cali2", V4: true}}})
 	put := func(l kernel.Link) {
 		f.PutLink(l)
 		target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: l}})

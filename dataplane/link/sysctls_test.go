@@ -89,7 +89,8 @@ func TestReadOnlySysctlsHaveOneNotice(t *testing.T) {
 		t.Fatalf("%d failures, %v", failures, err)
 	}
 	notices := target.Notices()
-	if len(notices) != 1 || !strings.Contains(notices[0].Text, "for instance net/ipv4/ip_forward=1: /proc/sys/net is read-only") ||
+	if len(notices) != 1 || !strings.Contains(notices[0].Text, "for instance net/ipv4/ip_forward=1: /proc/sys/net "+
+		"is read-only") ||
 		!strings.Contains(notices[0].Text, "--proc-sys-net or MANX_PROC_SYS_NET") {
 		t.Fatalf("notices %+v", notices)
 	}

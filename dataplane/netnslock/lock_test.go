@@ -213,7 +213,8 @@ func TestEachNetworkNamespaceHasItsOwn(t *testing.T) {
 			t.Errorf("in another network namespace: %q", p.says)
 		}
 	}
-	if p := run(t, "try", n, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}); !strings.HasPrefix(p.says, "refused: manxd already runs in this network namespace, in a container") {
+	if p := run(t, "try", n, &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}); !strings.HasPrefix(p.says, "refused: manxd already runs in this network namespace, in a container") {
 		t.Errorf("in a container with the host's network: %q", p.says)
 	}
 }

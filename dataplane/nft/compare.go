@@ -31,9 +31,10 @@ func (g *Target) compare() error {
 	held := g.held(all)
 	var found []reconcile.Repair
 	if g.known {
-		found = drift(a.actual, replace(g.table, a.actual, a.diff, func(u unit) bool { return g.refused[u] != nil }), func(u unit) bool {
-			return g.pending[u] || g.refused[u] != nil
-		})
+		found = drift(a.actual, replace(g.table, a.actual, a.diff, func(u unit) bool { return g.refused[u] != nil }),
+			func(u unit) bool {
+				return g.pending[u] || g.refused[u] != nil
+			})
 	}
 	bad, err := a.run(all, held)
 	if err != nil {

@@ -9,7 +9,9 @@ import "sort"
 // them does not help.
 //
 // Units are taken in order: where one of two would do, it is the later one.
-func isolate(units []unit, refusal error, try func(replaced func(unit) bool) (refused, fatal error)) (bad map[unit]error, fatal error) {
+func isolate(
+	units []unit, refusal error, try func(replaced func(unit) bool) (refused, fatal error),
+) (bad map[unit]error, fatal error) {
 	place := make(map[unit]int, len(units))
 	for i, u := range units {
 		place[u] = i

@@ -42,7 +42,8 @@ func TestIsolateFindsExactlyWhatIsRefused(t *testing.T) {
 		refusal, _ := try(func(unit) bool { return false })
 		bad, fatal := isolate(all, refusal, try)
 		if fatal != nil || len(bad) != len(wrong) || len(last) != len(wrong) {
-			t.Fatalf("round %d: of %d units %v are refused: found %v, %v; left out %v", round, len(all), wrong, bad, fatal, last)
+			t.Fatalf("round %d: of %d units %v are refused: found %v, %v; left out %v", round, len(all), wrong, bad,
+				fatal, last)
 		}
 		for u := range wrong {
 			if bad[u] == nil || !last[u] {

@@ -32,7 +32,8 @@ func newHost(t *testing.T) *host {
 			t.Skip(program + " is not installed")
 		}
 	}
-	h := &host{T: t, namespace: fmt.Sprintf("manxnft-%d-%d", os.Getpid(), time.Now().UnixNano()), table: ruleset.NewTable()}
+	h := &host{T: t, namespace: fmt.Sprintf("manxnft-%d-%d", os.Getpid(), time.Now().UnixNano()),
+		table: ruleset.NewTable()}
 	if out, err := exec.Command("ip", "netns", "add", h.namespace).CombinedOutput(); err != nil {
 		t.Skipf("a network namespace cannot be made: %s", out)
 	}
@@ -151,7 +152,8 @@ func TestKernelRefusesAChainAndTakesTheRest(t *testing.T) {
 			if d := h.differing(); !slices.Equal(d, []unit{{chain, "pi/p5"}}) {
 				t.Errorf("differ: %v", d)
 			}
-			if out := h.nft("list", "chain", "inet", "manx", "pi/p5"); !strings.Contains(out, "drop") || strings.Count(out, "counter") != 1 {
+			if out := h.nft("list", "chain", "inet", "manx", "pi/p5"); !strings.Contains(out, "drop") ||
+				strings.Count(out, "counter") != 1 {
 				t.Errorf("the refused chain is %s", out)
 			}
 			h.target.Resync()
@@ -169,11 +171,13 @@ func TestKernelRefusesAChainAndTakesTheRest(t *testing.T) {
 func TestKernelKeepsWhatARefusedBaseChainUses(t *testing.T) {
 	h := newHost(t)
 	input := func(v ruleset.Verdict) *ruleset.Chain {
-		return &ruleset.Chain{Name: "input", Base: &ruleset.Base{Hook: ruleset.Input, Type: ruleset.Filter}, Rules: []ruleset.Rule{rule("input", v)}}
+		return &ruleset.Chain{Name: "input", Base: &ruleset.Base{Hook: ruleset.Input, Type: ruleset.Filter},
+			Rules: []ruleset.Rule{rule("input", v)}}
 	}
 	fill(h.table, 20)
 	h.table.AddSet(ruleset.Set{Name: "h4/old", Type: ruleset.Addresses4})
-	h.table.SetChain(&ruleset.Chain{Name: "old", Rules: []ruleset.Rule{rule("failsafe", accept, allowFrom("h4/old")...)}})
+	h.table.SetChain(&ruleset.Chain{Name: "old", Rules: []ruleset.Rule{
+		rule("failsafe", accept, allowFrom("h4/old")...)}})
 	h.table.SetChain(input(ruleset.Verdict{Action: ruleset.Jump, Chain: "old"}))
 	h.flush()
 	before := h.nft("list", "chain", "inet", "manx", "old") + h.nft("list", "chain", "inet", "manx", "input")
@@ -185,7 +189,8 @@ func TestKernelKeepsWhatARefusedBaseChainUses(t *testing.T) {
 	if d, want := h.differing(), []unit{{chain, "input"}, {chain, "old"}, {set, "h4/old"}}; !slices.Equal(d, want) {
 		t.Errorf("differ: %v, want %v", d, want)
 	}
-	if after := h.nft("list", "chain", "inet", "manx", "old") + h.nft("list", "chain", "inet", "manx", "input"); after != before {
+	if after := h.nft("list", "chain", "inet", "manx", "old") + h.nft("list", "chain", "inet", "manx",
+		"input"); after != before {
 		t.Errorf("was %s, is %s", before, after)
 	}
 	h.table.SetChain(input(accept))

@@ -66,9 +66,11 @@ func (b *bench) change(r *rand.Rand, step int) {
 		case 1:
 			b.table.RemoveElement(set, address(r.IntN(60)))
 		case 2:
-			b.table.SetChain(&ruleset.Chain{Name: policy, Rules: []ruleset.Rule{rule(fmt.Sprint(step), accept, allowFrom(set)...)}})
+			b.table.SetChain(&ruleset.Chain{Name: policy,
+				Rules: []ruleset.Rule{rule(fmt.Sprint(step), accept, allowFrom(set)...)}})
 		case 3:
-			b.table.SetVerdict("to-workload", fmt.Sprintf("cali%d", i), ruleset.Verdict{Action: ruleset.Goto, Chain: fmt.Sprintf("in/%d", r.IntN(12))})
+			b.table.SetVerdict("to-workload", fmt.Sprintf("cali%d", i),
+				ruleset.Verdict{Action: ruleset.Goto, Chain: fmt.Sprintf("in/%d", r.IntN(12))})
 		}
 	}
 }

@@ -17,8 +17,8 @@ func closed(name string, base *ruleset.Base) *ruleset.Chain {
 	}}
 }
 
-// replace returns c, the difference between t and actual, with replacements for the units that replaced tells of, so that
-// nothing opens:
+// replace returns c, the difference between t and actual, with replacements for the units that replaced tells of, so
+// that nothing opens:
 //   - a chain drops all; so do the chains that name a refused set;
 //   - a set keeps its old content, or is not made;
 //   - a map loses the entries that change: what is not in it is dropped;
@@ -38,7 +38,8 @@ func replace(t *ruleset.Table, actual *ruleset.Actual, c ruleset.Changes, replac
 	}
 	for name := range users {
 		ch := t.Chain(name)
-		r.Chains = appendClosed(r.Chains, actual, ruleset.ChainChange{Name: name, Old: &ruleset.Chain{Name: name, Base: ch.Base}, New: ch})
+		r.Chains = appendClosed(r.Chains, actual,
+			ruleset.ChainChange{Name: name, Old: &ruleset.Chain{Name: name, Base: ch.Base}, New: ch})
 	}
 	slices.SortFunc(r.Chains, func(a, b ruleset.ChainChange) int { return strings.Compare(a.Name, b.Name) })
 	for _, s := range c.Sets {

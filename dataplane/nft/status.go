@@ -81,7 +81,8 @@ func (g *Target) refusals() []Refused {
 	for name, by := range g.users {
 		u, r := unit{chain, name}, g.refused[unit{set, by}]
 		if g.refused[u] == nil && r != nil {
-			list = append(list, Refused{u.String(), g.comment(u), "it names set " + by + ", which was refused: " + r.reason, r.since})
+			list = append(list, Refused{u.String(), g.comment(u), "it names set " + by + ", which was refused: " +
+				r.reason, r.since})
 		}
 	}
 	slices.SortFunc(list, func(a, b Refused) int { return strings.Compare(a.Object, b.Object) })

@@ -22,7 +22,8 @@ const (
 
 // Target brings the kernel's table to the desired one. Not safe for concurrent use.
 type Target struct {
-	// Compare is how long after the last comparison with the kernel's table the next one is made. Set it before the first Flush.
+	// Compare is how long after the last comparison with the kernel's table the next one is made. Set it before the
+	// first Flush.
 	Compare time.Duration
 	// OnCommit, if set, is told of each transaction that the kernel accepted and how long it took.
 	OnCommit func(d time.Duration, c ruleset.Changes)
@@ -83,8 +84,9 @@ func (g *Target) Retry() {
 	g.stale, g.waitUntil, g.failures = true, time.Time{}, 0
 }
 
-// Flush commits what changed in t since the last call, as one transaction if the kernel accepts it. It compares with the
-// kernel's table first if that is not known. It returns after which time to be called again even if nothing changes; 0 for none.
+// Flush commits what changed in t since the last call, as one transaction if the kernel accepts it. It compares with
+// the kernel's table first if that is not known. It returns after which time to be called again even if nothing
+// changes; 0 for none.
 func (g *Target) Flush(t *ruleset.Table) (Result, time.Duration) {
 	g.table = t
 	c := t.TakeChanges()
@@ -170,8 +172,8 @@ func (g *Target) settle(err error) error {
 	return err
 }
 
-// commit makes the changes in one transaction. What nothing names yet may go ahead in one of its own, of which no packet can
-// see anything, since there are two things that the kernel does not show at one stroke:
+// commit makes the changes in one transaction. What nothing names yet may go ahead in one of its own, of which no
+// packet can see anything, since there are two things that the kernel does not show at one stroke:
 //   - a packet finds the elements of a new interval set only when the kernel has ended the transaction, some time after it
 //     meets the new rules;
 //   - a packet that is on its way may find a new entry of a verdict map and follow it to a chain that is still empty to it.
@@ -190,8 +192,8 @@ func (g *Target) commit(c ruleset.Changes) error {
 	return g.transact(c)
 }
 
-// split takes new sets and chains out of changes if they have to go ahead. Where there are new maps, the table is new or has
-// new stages, and there is nothing to go on as it was.
+// split takes new sets and chains out of changes if they have to go ahead. Where there are new maps, the table is new
+// or has new stages, and there is nothing to go on as it was.
 func split(c ruleset.Changes) (ahead, rest ruleset.Changes) {
 	entries, sets := false, false
 	for _, m := range c.Maps {

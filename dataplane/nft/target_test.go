@@ -98,23 +98,28 @@ func allowFrom(set string) []ruleset.Match {
 var accept = ruleset.Verdict{Action: ruleset.Accept}
 
 func address(i int) ruleset.Element {
-	return ruleset.Element{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)}
+	return ruleset.Element{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}),
+		32)}
 }
 
 // fill makes n policies, each with a set, and an endpoint for each.
 func fill(t *ruleset.Table, n int) {
 	t.AddMap(ruleset.Map{Name: "to-workload"})
-	t.SetChain(&ruleset.Chain{Name: "forward", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter, Priority: 1},
-		Rules: []ruleset.Rule{rule("dispatch", ruleset.Verdict{Action: ruleset.Lookup, Map: "to-workload", Out: true})}})
+	t.SetChain(&ruleset.Chain{Name: "forward", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter,
+		Priority: 1},
+		Rules: []ruleset.Rule{rule("dispatch", ruleset.Verdict{Action: ruleset.Lookup, Map: "to-workload",
+			Out: true})}})
 	for i := range n {
 		set, policy, list := fmt.Sprintf("h4/%d", i), fmt.Sprintf("pi/p%d", i), fmt.Sprintf("in/%d", i)
 		t.AddSet(ruleset.Set{Name: set, Type: ruleset.Addresses4})
 		for k := range 5 {
 			t.AddElement(set, address(i*5+k))
 		}
-		t.SetChain(&ruleset.Chain{Name: policy, Rules: []ruleset.Rule{rule(policy+" ingress 1", accept, allowFrom(set)...)}})
+		t.SetChain(&ruleset.Chain{Name: policy, Rules: []ruleset.Rule{
+			rule(policy+" ingress 1", accept, allowFrom(set)...)}})
 		t.SetChain(&ruleset.Chain{Name: list, Rules: []ruleset.Rule{
-			rule("policy", ruleset.Verdict{Action: ruleset.Jump, Chain: policy}), rule("end", ruleset.Verdict{Action: ruleset.Drop})}})
+			rule("policy", ruleset.Verdict{Action: ruleset.Jump, Chain: policy}),
+			rule("end", ruleset.Verdict{Action: ruleset.Drop})}})
 		t.SetVerdict("to-workload", fmt.Sprintf("cali%d", i), ruleset.Verdict{Action: ruleset.Goto, Chain: list})
 	}
 }
@@ -165,7 +170,8 @@ func TestOneTransactionPerFlushAndNoneWithoutChange(t *testing.T) {
 		}
 		b.same()
 	}
-	if s := b.target.Status(); told != 2 || s.Transactions != 2 || s.Chains != 41 || s.Rules != 61 || s.Sets != 20 || s.Elements != 101 || s.Entries != 20 {
+	if s := b.target.Status(); told != 2 || s.Transactions != 2 || s.Chains != 41 || s.Rules != 61 || s.Sets != 20 ||
+		s.Elements != 101 || s.Entries != 20 {
 		t.Errorf("told of %d; %+v", told, s)
 	}
 	if b.fake.Reads() != 1+3 { // three by same
@@ -275,7 +281,8 @@ func TestARefusedChainDropsAllAndTheRestIsMade(t *testing.T) {
 	if got := b.refusedObjects(); got != "chain pi/p33, chain pi/p7" {
 		t.Fatalf("refused: %s", got)
 	}
-	if r := b.target.Status().Refused[1]; r.Comment != "pi/p7 ingress 1" || r.Reason != unix.EINVAL.Error() || !r.Since.Equal(b.time) {
+	if r := b.target.Status().Refused[1]; r.Comment != "pi/p7 ingress 1" || r.Reason != unix.EINVAL.Error() ||
+		!r.Since.Equal(b.time) {
 		t.Errorf("%+v", r)
 	}
 	actual, _ := b.fake.ReadRules()
@@ -361,7 +368,8 @@ func TestARefusedSetKeepsItsContentAndItsPoliciesDropAll(t *testing.T) {
 		t.Error("not the very chains that name refused sets drop all")
 	}
 	after, _ := b.fake.ReadRules()
-	if !slices.Equal(before.Sets["h4/4"].Elements, after.Sets["h4/4"].Elements) || len(after.Sets["h4/6"].Elements) != 6 {
+	if !slices.Equal(before.Sets["h4/4"].Elements, after.Sets["h4/4"].Elements) ||
+		len(after.Sets["h4/6"].Elements) != 6 {
 		t.Errorf("sets: %v, %v", after.Sets["h4/4"], after.Sets["h4/6"])
 	}
 	b.target.Resync()
@@ -385,7 +393,8 @@ func TestARefusedMapLosesWhatChanges(t *testing.T) {
 		t.Fatalf("%+v, %s", r, b.refusedObjects())
 	}
 	actual, _ := b.fake.ReadRules()
-	if got := slices.Sorted(maps.Keys(actual.Maps["to-workload"])); !slices.Equal(got, []string{"cali0", "cali2", "cali3"}) {
+	if got := slices.Sorted(maps.Keys(actual.Maps["to-workload"])); !slices.Equal(got,
+		[]string{"cali0", "cali2", "cali3"}) {
 		t.Errorf("entries: %v", got)
 	}
 	clear(wrong)
@@ -396,7 +405,8 @@ func TestARefusedMapLosesWhatChanges(t *testing.T) {
 func TestARefusedBaseChainStaysAsItWas(t *testing.T) {
 	b := newBench(t)
 	input := func(comment string) *ruleset.Chain {
-		return &ruleset.Chain{Name: "input", Base: &ruleset.Base{Hook: ruleset.Input, Type: ruleset.Filter}, Rules: []ruleset.Rule{rule(comment, accept)}}
+		return &ruleset.Chain{Name: "input", Base: &ruleset.Base{Hook: ruleset.Input, Type: ruleset.Filter},
+			Rules: []ruleset.Rule{rule(comment, accept)}}
 	}
 	fill(b.table, 2)
 	b.table.SetChain(input("one"))
@@ -405,7 +415,8 @@ func TestARefusedBaseChainStaysAsItWas(t *testing.T) {
 	wrong := map[string]error{"input": unix.EINVAL}
 	b.refuseContent(wrong)
 	b.table.SetChain(input("two"))
-	if r := b.flush(); r.Err != nil || b.refusedObjects() != "chain input" || !slices.Equal(b.kernelHas("input"), before) {
+	if r := b.flush(); r.Err != nil || b.refusedObjects() != "chain input" ||
+		!slices.Equal(b.kernelHas("input"), before) {
 		t.Errorf("%+v, %s, %v", r, b.refusedObjects(), b.kernelHas("input"))
 	}
 	clear(wrong)
@@ -440,7 +451,8 @@ func TestALostAnswerIsFoundOutByReading(t *testing.T) {
 		}
 		b.table.AddElement("h4/1", address(7777))
 		commits := b.fake.Commits()
-		if r := b.flush(); !errors.Is(r.Err, kernel.ErrUncertain) || b.fake.Commits() != commits+1 || b.target.Status().InSync {
+		if r := b.flush(); !errors.Is(r.Err, kernel.ErrUncertain) || b.fake.Commits() != commits+1 ||
+			b.target.Status().InSync {
 			t.Errorf("done %v: %+v, %d commits", done, r, b.fake.Commits()-commits)
 		}
 		if r := b.later(); r.Err != nil || !r.Compared {
@@ -500,7 +512,8 @@ func TestAKernelWithoutNFTablesIsAskedSlowly(t *testing.T) {
 	b.flush()
 	b.table.AddElement("h4/1", address(9))
 	_, wait := b.target.Flush(b.table)
-	if b.fake.Commits() != 1 || wait != slow || !strings.Contains(b.target.Status().LastError, kernel.ErrNoNFTables.Error()) {
+	if b.fake.Commits() != 1 || wait != slow ||
+		!strings.Contains(b.target.Status().LastError, kernel.ErrNoNFTables.Error()) {
 		t.Errorf("%d commits, waits %v, %+v", b.fake.Commits(), wait, b.target.Status())
 	}
 	b.fake.Refuse(nil)
@@ -550,8 +563,8 @@ func TestARefusedChainThatGoesIsForgotten(t *testing.T) {
 	b.same()
 }
 
-// Packets do not meet all of a transaction at one stroke: new interval sets are empty at first, and new entries of verdict
-// maps may lead to chains that are. So both go ahead of what names them.
+// Packets do not meet all of a transaction at one stroke: new interval sets are empty at first, and new entries of
+// verdict maps may lead to chains that are. So both go ahead of what names them.
 func TestWhatIsNewIsThereBeforeWhatNamesIt(t *testing.T) {
 	b := newBench(t)
 	b.table.AddMap(ruleset.Map{Name: "to-workload"})
@@ -572,8 +585,9 @@ func TestWhatIsNewIsThereBeforeWhatNamesIt(t *testing.T) {
 	}
 	ten := ruleset.Element{Prefix: netip.MustParsePrefix("10.0.0.0/8")}
 	uses := func(set string) []ruleset.Rule {
-		return []ruleset.Rule{{Matches: []ruleset.Match{{Field: ruleset.Family, Low: 4}, {Field: ruleset.Source, Set: set}},
-			Verdict: ruleset.Verdict{Action: ruleset.Accept}}}
+		return []ruleset.Rule{
+			{Matches: []ruleset.Match{{Field: ruleset.Family, Low: 4}, {Field: ruleset.Source, Set: set}},
+				Verdict: ruleset.Verdict{Action: ruleset.Accept}}}
 	}
 	b.table.AddSet(ruleset.Set{Name: "c4/a", Type: ruleset.Addresses4, Interval: true})
 	b.table.AddElement("c4/a", ten)

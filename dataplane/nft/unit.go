@@ -8,8 +8,8 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// unit is the least that is left out when the kernel refuses something: the content of a chain, or the elements of a set
-// or map.
+// unit is the least that is left out when the kernel refuses something: the content of a chain, or the elements of a
+// set or map.
 type unit struct {
 	kind kind
 	name string
@@ -25,8 +25,8 @@ const (
 
 func (u unit) String() string { return string(u.kind) + " " + u.name }
 
-// units lists what changes, in the order in which the kernel's refusals are looked for: what others need comes first, so
-// that rather a policy's chain is replaced than what leads to it.
+// units lists what changes, in the order in which the kernel's refusals are looked for: what others need comes first,
+// so that rather a policy's chain is replaced than what leads to it.
 func units(c ruleset.Changes) []unit {
 	type ranked struct {
 		unit

@@ -38,7 +38,8 @@ func (w *wiring) checkLinks() error {
 	}
 	out, in := w.outside.Attrs(), w.inside.Attrs()
 	var problems []error
-	if w.outside.Type() != "veth" || w.inside.Type() != "veth" || out.ParentIndex != in.Index || in.ParentIndex != out.Index {
+	if w.outside.Type() != "veth" || w.inside.Type() != "veth" || out.ParentIndex != in.Index ||
+		in.ParentIndex != out.Index {
 		problems = append(problems, fmt.Errorf("%s is not the other end of %s in %s", w.HostIf, w.IfName, w.Netns))
 	}
 	if out.Flags&net.FlagUp == 0 {
@@ -48,10 +49,12 @@ func (w *wiring) checkLinks() error {
 		problems = append(problems, fmt.Errorf("%s in %s is down", w.IfName, w.Netns))
 	}
 	if !bytes.Equal(out.HardwareAddr, HostMAC) {
-		problems = append(problems, fmt.Errorf("%s has hardware address %s, want %s", w.HostIf, out.HardwareAddr, HostMAC))
+		problems = append(problems, fmt.Errorf("%s has hardware address %s, want %s", w.HostIf, out.HardwareAddr,
+			HostMAC))
 	}
 	if w.MAC != nil && !bytes.Equal(in.HardwareAddr, w.MAC) {
-		problems = append(problems, fmt.Errorf("%s in %s has hardware address %s, want %s", w.IfName, w.Netns, in.HardwareAddr, w.MAC))
+		problems = append(problems, fmt.Errorf("%s in %s has hardware address %s, want %s", w.IfName, w.Netns,
+			in.HardwareAddr, w.MAC))
 	}
 	return errors.Join(problems...)
 }

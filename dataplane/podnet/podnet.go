@@ -24,8 +24,8 @@ type Pod struct {
 	Routes     []netip.Prefix // that go through the gateway of their family
 	Forwarding bool           // the workload forwards packets
 	HostRoute  Route
-	// Routed is whether the host's routes to the addresses are made by somebody else, who watches: not made here, and not
-	// missed.
+	// Routed is whether the host's routes to the addresses are made by somebody else, who watches: not made here, and
+	// not missed.
 	Routed bool
 	// Exclusive makes it an error that HostIf exists and leads to another namespace. Otherwise it is replaced: a
 	// restarted pod has a new namespace and the same interface name on the host.
@@ -143,7 +143,9 @@ func (w *wiring) steps() []step {
 		{"remove the old interface", w.removeOld},
 		{"create the interface", w.create},
 		{"set the host's sysctls", func() error { return w.hostSysctls(v4, v6) }},
-		{"set the workload's sysctls", func() error { return w.ns.do(func() error { return w.insideSysctls(v4, v6) }) }},
+		{"set the workload's sysctls", func() error {
+			return w.ns.do(func() error { return w.insideSysctls(v4, v6) })
+		}},
 		{"bring the interface up", w.up},
 	}
 	if v4 {

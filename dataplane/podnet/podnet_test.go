@@ -102,7 +102,8 @@ func (h *podHost) detach(p Pod) error {
 }
 
 func (h *podHost) ping(from Pod, to string) error {
-	out, err := exec.Command("ip", "netns", "exec", strings.TrimPrefix(from.Netns, "/run/netns/"), "ping", "-c1", "-W5", to).CombinedOutput()
+	out, err := exec.Command("ip", "netns", "exec", strings.TrimPrefix(from.Netns, "/run/netns/"), "ping", "-c1", "-W5",
+		to).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("ping %s: %w: %s", to, err, out)
 	}
@@ -113,7 +114,8 @@ func (h *podHost) ping(from Pod, to string) error {
 func (h *podHost) state(p Pod) string {
 	var b strings.Builder
 	for _, ns := range []string{h.name, strings.TrimPrefix(p.Netns, "/run/netns/")} {
-		for _, args := range [][]string{{"-o", "addr"}, {"-4", "route"}, {"-6", "route"}, {"neigh", "show", "nud", "permanent"}} {
+		for _, args := range [][]string{{"-o", "addr"}, {"-4", "route"}, {"-6", "route"},
+			{"neigh", "show", "nud", "permanent"}} {
 			for line := range strings.Lines(h.ip(append([]string{"-n", ns}, args...)...)) {
 				if !strings.Contains(line, "fe80::") {
 					b.WriteString(line)
@@ -150,14 +152,16 @@ func TestAttachedPodsReachTheirHostAndEachOther(t *testing.T) {
 	}
 	pod := strings.TrimPrefix(a.Netns, "/run/netns/")
 	for what, want := range map[string][2]string{
-		"gateway":    {h.ip("-n", pod, "route"), "default via 169.254.1.1 dev eth0 \n169.254.1.1 dev eth0 scope link \n"},
-		"v6 gateway": {h.ip("-n", pod, "-6", "route", "show", "default"), "default via fe80::ecee:eeff:feee:eeee dev eth0"},
-		"v4 route":   {h.ip("-n", h.name, "route"), "10.65.0.1 dev cali1 proto 80 scope link"},
-		"v6 route":   {h.ip("-n", h.name, "-6", "route"), "fd65::1 dev cali1 proto 80 metric 1024"},
-		"host MAC":   {h.ip("-n", h.name, "link", "show", "cali1"), "ee:ee:ee:ee:ee:ee"},
-		"host MTU":   {h.ip("-n", h.name, "link", "show", "cali1"), "mtu 1400"},
-		"pod MTU":    {h.ip("-n", pod, "link", "show", "eth0"), "mtu 1400"},
-		"neighbour":  {h.ip("-n", pod, "neigh"), "169.254.1.1 dev eth0 lladdr ee:ee:ee:ee:ee:ee PERMANENT"},
+		"gateway": {h.ip("-n", pod, "route"),
+			"default via 169.254.1.1 dev eth0 \n169.254.1.1 dev eth0 scope link \n"},
+		"v6 gateway": {h.ip("-n", pod, "-6", "route", "show", "default"),
+			"default via fe80::ecee:eeff:feee:eeee dev eth0"},
+		"v4 route":  {h.ip("-n", h.name, "route"), "10.65.0.1 dev cali1 proto 80 scope link"},
+		"v6 route":  {h.ip("-n", h.name, "-6", "route"), "fd65::1 dev cali1 proto 80 metric 1024"},
+		"host MAC":  {h.ip("-n", h.name, "link", "show", "cali1"), "ee:ee:ee:ee:ee:ee"},
+		"host MTU":  {h.ip("-n", h.name, "link", "show", "cali1"), "mtu 1400"},
+		"pod MTU":   {h.ip("-n", pod, "link", "show", "eth0"), "mtu 1400"},
+		"neighbour": {h.ip("-n", pod, "neigh"), "169.254.1.1 dev eth0 lladdr ee:ee:ee:ee:ee:ee PERMANENT"},
 	} {
 		if !strings.Contains(want[0], want[1]) {
 			t.Errorf("%s: want %q in\n%s", what, want[1], want[0])
@@ -190,7 +194,8 @@ func TestAttachedPodHasSysctls(t *testing.T) {
 	}
 	pod := strings.TrimPrefix(p.Netns, "/run/netns/")
 	for name, want := range map[string]string{
-		"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1", "ipv6/conf/eth0/accept_dad": "0", "ipv6/conf/all/disable_ipv6": "0",
+		"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1", "ipv6/conf/eth0/accept_dad": "0",
+		"ipv6/conf/all/disable_ipv6": "0",
 	} {
 		if have := read(pod, name); have != want {
 			t.Errorf("pod: %s = %s, want %s", name, have, want)
@@ -233,15 +238,21 @@ func TestAttachRefuses(t *testing.T) {
 		change func(*Pod)
 		want   string
 	}{
-		"an address that is routed elsewhere": {func(p *Pod) { p.Addresses = taken.Addresses }, "already routes that address to cali1"},
-		"an interface name of another kind":   {func(p *Pod) { p.HostIf = "bridge1" }, "is a bridge, not a veth"},
-		"another container's interface":       {func(p *Pod) { p.HostIf, p.Exclusive = "cali1", true }, "belongs to another container"},
-		"a second interface of one container": {func(p *Pod) { p.Netns, p.HostIf, p.IfName = taken.Netns, taken.HostIf, "eth1" }, "can have one interface"},
-		"a name that is taken in the pod":     {func(p *Pod) { p.IfName = "lo" }, "exists in"},
-		"an impossible MTU":                   {func(p *Pod) { p.MTU = 70000 }, "cali"},
-		"a namespace that is gone":            {func(p *Pod) { p.Netns = "/run/netns/nosuch" }, ErrNoNetns.Error()},
-		"a file that is no namespace":         {func(p *Pod) { p.Netns = "/etc/hostname" }, ErrNoNetns.Error()},
-		"the host's own namespace":            {func(p *Pod) { p.Netns = "/run/netns/" + h.name }, "own network namespace"},
+		"an address that is routed elsewhere": {func(p *Pod) { p.Addresses = taken.Addresses },
+			"already routes that address to cali1"},
+		"an interface name of another kind": {func(p *Pod) { p.HostIf = "bridge1" }, "is a bridge, not a veth"},
+		"another container's interface": {func(p *Pod) { p.HostIf, p.Exclusive = "cali1", true },
+			"belongs to another container"},
+		"a second interface of one container": {func(p *Pod) {
+			p.Netns, p.HostIf, p.IfName = taken.Netns, taken.HostIf,
+				"eth1"
+		}, "can have one interface"},
+		"a name that is taken in the pod": {func(p *Pod) { p.IfName = "lo" }, "exists in"},
+		"an impossible MTU":               {func(p *Pod) { p.MTU = 70000 }, "cali"},
+		"a namespace that is gone":        {func(p *Pod) { p.Netns = "/run/netns/nosuch" }, ErrNoNetns.Error()},
+		"a file that is no namespace":     {func(p *Pod) { p.Netns = "/etc/hostname" }, ErrNoNetns.Error()},
+		"the host's own namespace": {func(p *Pod) { p.Netns = "/run/netns/" + h.name },
+			"own network namespace"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := h.pod("10.65.0.9")
@@ -306,17 +317,20 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		args []string
 		want string
 	}{
-		"host end missing":    {"host", []string{"link", "del", "%"}, "is missing on the host"},
-		"host end down":       {"host", []string{"link", "set", "%", "down"}, "is down"},
-		"pod end down":        {"pod", []string{"link", "set", "eth0", "down"}, "is down"},
-		"MAC of the host end": {"host", []string{"link", "set", "%", "address", "02:00:00:00:00:01"}, "hardware address"},
-		"IPv4 address":        {"pod", []string{"addr", "del", "10.65.0.1/32", "dev", "eth0"}, "lacks address 10.65.0.1"},
-		"IPv6 address":        {"pod", []string{"addr", "del", "fd65::1/128", "dev", "eth0"}, "lacks address fd65::1"},
-		"default route":       {"pod", []string{"route", "del", "default"}, "lacks the route to 0.0.0.0/0"},
-		"IPv6 default route":  {"pod", []string{"-6", "route", "del", "default"}, "lacks the route to ::/0"},
-		"host route":          {"host", []string{"route", "del", "10.65.0.1"}, "no route to 10.65.0.1"},
-		"IPv6 host route":     {"host", []string{"-6", "route", "del", "fd65::1"}, "no route to fd65::1"},
-		"blackhole instead":   {"host", []string{"route", "replace", "blackhole", "10.65.0.1"}, "no route to 10.65.0.1"},
+		"host end missing": {"host", []string{"link", "del", "%"}, "is missing on the host"},
+		"host end down":    {"host", []string{"link", "set", "%", "down"}, "is down"},
+		"pod end down":     {"pod", []string{"link", "set", "eth0", "down"}, "is down"},
+		"MAC of the host end": {"host", []string{"link", "set", "%", "address", "02:00:00:00:00:01"},
+			"hardware address"},
+		"IPv4 address": {"pod", []string{"addr", "del", "10.65.0.1/32", "dev", "eth0"},
+			"lacks address 10.65.0.1"},
+		"IPv6 address":       {"pod", []string{"addr", "del", "fd65::1/128", "dev", "eth0"}, "lacks address fd65::1"},
+		"default route":      {"pod", []string{"route", "del", "default"}, "lacks the route to 0.0.0.0/0"},
+		"IPv6 default route": {"pod", []string{"-6", "route", "del", "default"}, "lacks the route to ::/0"},
+		"host route":         {"host", []string{"route", "del", "10.65.0.1"}, "no route to 10.65.0.1"},
+		"IPv6 host route":    {"host", []string{"-6", "route", "del", "fd65::1"}, "no route to fd65::1"},
+		"blackhole instead": {"host", []string{"route", "replace", "blackhole", "10.65.0.1"},
+			"no route to 10.65.0.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := h.pod("10.65.0.1", "fd65::1")

@@ -40,7 +40,8 @@ func (w *wiring) refuseForeign(old *netlink.LinkAttrs) error {
 	}
 	inside, err := w.pod.LinkByIndex(old.ParentIndex)
 	if err == nil && inside.Attrs().Name != w.IfName {
-		return fmt.Errorf("%s is the other end of %s in %s: a container can have one interface of this network, not also %s",
+		return fmt.Errorf("%s is the other end of %s in %s: a container can have one interface of this network, "+
+			"not also %s",
 			w.HostIf, inside.Attrs().Name, w.Netns, w.IfName)
 	}
 	return nil

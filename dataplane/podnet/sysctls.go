@@ -25,7 +25,8 @@ func (w *wiring) hostSysctls(v4, v6 bool) error {
 		w.warn("router advertisements of the workload are not ignored", err)
 	}
 	if v6 {
-		for _, s := range [][2]string{{"disable_ipv6", "0"}, {"accept_dad", "0"}, {"proxy_ndp", "1"}, {"forwarding", "1"}} {
+		for _, s := range [][2]string{{"disable_ipv6", "0"}, {"accept_dad", "0"}, {"proxy_ndp", "1"},
+			{"forwarding", "1"}} {
 			if err := setSysctl(s[1], "ipv6", "conf", name, s[0]); err != nil {
 				return err
 			}

@@ -22,8 +22,8 @@ const (
 	loopSet       = "service-loop"
 )
 
-// writeBase writes the chains that do not depend on endpoints: where packets enter and which way they go. Each stage is a
-// base chain of its own, so that to accept in one of them leads on to the next.
+// writeBase writes the chains that do not depend on endpoints: where packets enter and which way they go. Each stage is
+// a base chain of its own, so that to accept in one of them leads on to the next.
 func (c *Calculator) writeBase() {
 	s := &c.settings
 	for _, m := range []string{fromWorkload, toWorkload, sourceCheck} {
@@ -40,8 +40,10 @@ func (c *Calculator) writeBase() {
 	c.setChain(&ruleset.Chain{Name: "input-from-workload", Base: base(ruleset.Input, 0), Rules: append(
 		[]ruleset.Rule{toNeighbours()}, s.closed(s.from(jump(fromWorkload)))...)})
 	c.setChain(&ruleset.Chain{Name: "input-to-host", Base: base(ruleset.Input, 1), Rules: s.toHostRules()})
-	c.setChain(&ruleset.Chain{Name: "forward-from-workload", Base: base(ruleset.Forward, 0), Rules: s.closed(s.from(jump(fromWorkload)))})
-	c.setChain(&ruleset.Chain{Name: "forward-to-workload", Base: base(ruleset.Forward, 1), Rules: s.closed(s.to(jump(toWorkload)))})
+	c.setChain(&ruleset.Chain{Name: "forward-from-workload", Base: base(ruleset.Forward, 0),
+		Rules: s.closed(s.from(jump(fromWorkload)))})
+	c.setChain(&ruleset.Chain{Name: "forward-to-workload", Base: base(ruleset.Forward, 1),
+		Rules: s.closed(s.to(jump(toWorkload)))})
 	if rules := s.serviceLoop(); len(rules) > 0 {
 		c.setChain(&ruleset.Chain{Name: serviceLoop, Base: base(ruleset.Forward, 3), Rules: rules})
 	} else {
@@ -51,8 +53,8 @@ func (c *Calculator) writeBase() {
 		Base: &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.NAT, Priority: natAfterKubeProxy}})
 }
 
-// natAfterKubeProxy: kube-proxy clears its masquerade mark in its own chain at 100. Translating earlier would leave the mark
-// on the packet, and with it on the packet around it in a tunnel.
+// natAfterKubeProxy: kube-proxy clears its masquerade mark in its own chain at 100. Translating earlier would leave the
+// mark on the packet, and with it on the packet around it in a tunnel.
 const natAfterKubeProxy = 110
 
 func base(h ruleset.Hook, priority int32) *ruleset.Base {
@@ -61,8 +63,8 @@ func base(h ruleset.Hook, priority int32) *ruleset.Base {
 
 func jump(chain string) ruleset.Verdict { return ruleset.Verdict{Action: ruleset.Jump, Chain: chain} }
 
-// dispatch finds the chain of an interface's endpoint. A map that is asked in the base chain itself would not do: a packet
-// that came back from there would be accepted by the base chain's policy.
+// dispatch finds the chain of an interface's endpoint. A map that is asked in the base chain itself would not do: a
+// packet that came back from there would be accepted by the base chain's policy.
 func dispatch(name string, out bool, miss ruleset.Rule) *ruleset.Chain {
 	return &ruleset.Chain{Name: name, Rules: []ruleset.Rule{
 		{Verdict: ruleset.Verdict{Action: ruleset.Lookup, Map: name, Out: out}},
@@ -74,13 +76,14 @@ func dispatch(name string, out bool, miss ruleset.Rule) *ruleset.Chain {
 func (s *settings) from(v ruleset.Verdict) []ruleset.Rule {
 	var rules []ruleset.Rule
 	for _, p := range s.prefixes {
-		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.InInterface, Name: p + "*"}}, Verdict: v})
+		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.InInterface, Name: p + "*"}},
+			Verdict: v})
 	}
 	return rules
 }
 
-// closed adds to rules that jump to where everything is decided one each that drops what comes back undecided: a packet on its
-// way while the rules change may find a chain before what is in it.
+// closed adds to rules that jump to where everything is decided one each that drops what comes back undecided: a packet
+// on its way while the rules change may find a chain before what is in it.
 func (s *settings) closed(jumps []ruleset.Rule) []ruleset.Rule {
 	rules := jumps
 	for _, r := range jumps {
@@ -94,7 +97,8 @@ func (s *settings) closed(jumps []ruleset.Rule) []ruleset.Rule {
 func (s *settings) to(v ruleset.Verdict) []ruleset.Rule {
 	var rules []ruleset.Rule
 	for _, p := range s.prefixes {
-		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.OutInterface, Name: p + "*"}}, Verdict: v})
+		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.OutInterface, Name: p + "*"}},
+			Verdict: v})
 	}
 	return rules
 }
@@ -102,7 +106,8 @@ func (s *settings) to(v ruleset.Verdict) []ruleset.Rule {
 // unspecified lets duplicate address detection pass, which has no source address that could be routed.
 func unspecified() ruleset.Rule {
 	return ruleset.Rule{
-		Matches: []ruleset.Match{{Field: ruleset.Family, Low: 6}, {Field: ruleset.Source, Prefix: netip.MustParsePrefix("::/128")},
+		Matches: []ruleset.Match{{Field: ruleset.Family, Low: 6},
+			{Field: ruleset.Source, Prefix: netip.MustParsePrefix("::/128")},
 			{Field: ruleset.Protocol, Low: protoICMPv6}},
 		Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: "duplicate address detection",
 	}
@@ -110,7 +115,8 @@ func unspecified() ruleset.Rule {
 
 // toNeighbours spares all other packets the rules about neighbour discovery.
 func toNeighbours() ruleset.Rule {
-	return ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: 6}, {Field: ruleset.Protocol, Low: protoICMPv6}}, Verdict: jump(neighbours)}
+	return ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Family, Low: 6},
+		{Field: ruleset.Protocol, Low: protoICMPv6}}, Verdict: jump(neighbours)}
 }
 
 // neighbourDiscovery lets workloads find this host as their router, and join multicast groups, whatever policy says.
@@ -168,22 +174,24 @@ func (s *settings) serviceLoop() []ruleset.Rule {
 	for i, family := range []string{"4", "6"} {
 		if s.services[i] {
 			rules = append(rules, ruleset.Rule{
-				Matches: []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]}, {Field: ruleset.Destination, Set: loopSet + family}},
+				Matches: []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]},
+					{Field: ruleset.Destination, Set: loopSet + family}},
 				Verdict: ruleset.Verdict{Action: s.loop}, Comment: NobodyServes})
 		}
 	}
 	return rules
 }
 
-// masquerade translates what leaves the cluster from pools with natOutgoing, and what this host sends into a tunnel from
-// an address that the other end could not answer to.
+// masquerade translates what leaves the cluster from pools with natOutgoing, and what this host sends into a tunnel
+// from an address that the other end could not answer to.
 func (s *settings) masquerade() []ruleset.Rule {
 	var rules []ruleset.Rule
 	if s.floating {
 		rules = append(rules, ruleset.Rule{Verdict: jump(floatingOut)})
 	}
 	for i, family := range []string{"4", "6"} {
-		m := []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]}, {Field: ruleset.Source, Set: masqueradeSet + family},
+		m := []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]},
+			{Field: ruleset.Source, Set: masqueradeSet + family},
 			{Field: ruleset.Destination, Not: true, Set: poolsSet + family}}
 		if s.natHosts {
 			m = append(m, ruleset.Match{Field: ruleset.Destination, Not: true, Set: hostsSet + family})
@@ -199,7 +207,8 @@ func (s *settings) masquerade() []ruleset.Rule {
 	}
 	if s.ipip {
 		rules = append(rules, ruleset.Rule{
-			Matches: []ruleset.Match{{Field: ruleset.OutInterface, Name: model.DeviceIPIP}, {Field: ruleset.SourceLocal},
+			Matches: []ruleset.Match{{Field: ruleset.OutInterface, Name: model.DeviceIPIP},
+				{Field: ruleset.SourceLocal},
 				{Field: ruleset.SourceOfOutInterface, Not: true}},
 			Verdict: ruleset.Verdict{Action: ruleset.Masquerade, Random: true}, Comment: "the tunnel's own address"})
 	}

@@ -15,15 +15,16 @@ import (
 
 // Kinds are those that decide what the rules are.
 var Kinds = []model.Kind{
-	model.KindFelixConfiguration, model.KindIPPool, model.KindNode, model.KindBGPConfiguration, model.KindTier, model.KindProfile,
+	model.KindFelixConfiguration, model.KindIPPool, model.KindNode, model.KindBGPConfiguration, model.KindTier,
+	model.KindProfile,
 	model.KindNetworkSet, model.KindGlobalNetworkSet, model.KindWorkloadEndpoint, model.KindHostEndpoint,
 	model.KindEndpointSlice, model.KindNetworkPolicy, model.KindGlobalNetworkPolicy,
 	model.KindStagedNetworkPolicy, model.KindStagedGlobalNetworkPolicy, model.KindStagedKubernetesNetworkPolicy,
 	model.KindKubernetesNetworkPolicy, model.KindClusterNetworkPolicy, model.KindNamespace, model.KindServiceAccount,
 }
 
-// Calculator keeps a ruleset.Table as one node needs it. The outcome depends on the newest state only, not on the way there,
-// and the cost of an update follows what it concerns. Not safe for concurrent use.
+// Calculator keeps a ruleset.Table as one node needs it. The outcome depends on the newest state only, not on the way
+// there, and the cost of an update follows what it concerns. Not safe for concurrent use.
 type Calculator struct {
 	config Config
 	table  *ruleset.Table
@@ -74,7 +75,8 @@ type Config struct {
 	Node string
 	// Counters makes every rule of a policy count packets and bytes. Rules of staged policies always do.
 	Counters bool
-	// FlowLog sends the headers of packets that policy drops, or logs, to this NFLOG group; 0 for nowhere. See ParseLogPrefix.
+	// FlowLog sends the headers of packets that policy drops, or logs, to this NFLOG group; 0 for nowhere. See
+	// ParseLogPrefix.
 	FlowLog uint16
 	// NoKernelLog keeps Log rules from writing to the kernel's log, which not every kernel lets them.
 	NoKernelLog bool
@@ -111,7 +113,8 @@ func Build(c Config, r model.Reader, links map[string][]netip.Addr) *Calculator 
 func (d *dirty) clear() {
 	*d = dirty{
 		policies: map[*policyState]bool{}, endpoints: map[*endpoint]bool{}, claims: map[string]bool{},
-		sets: map[*memberSet]bool{}, released: map[setKey]bool{}, constants: map[string]bool{}, lists: map[string]bool{},
+		sets: map[*memberSet]bool{}, released: map[setKey]bool{}, constants: map[string]bool{},
+		lists: map[string]bool{},
 	}
 }
 
@@ -170,8 +173,8 @@ func (c *Calculator) known() []model.Key {
 	return keys
 }
 
-// SetInterfaces tells which interfaces the host has and their addresses, which decides about HostEndpoints. It takes effect
-// at the next Update or Settle.
+// SetInterfaces tells which interfaces the host has and their addresses, which decides about HostEndpoints. It takes
+// effect at the next Update or Settle.
 func (c *Calculator) SetInterfaces(links map[string][]netip.Addr) {
 	c.hostLinks = links
 	c.dirty.hosts = true
@@ -220,7 +223,8 @@ func value[T any](o *model.Object) *T {
 
 func isPolicy(k model.Kind) bool {
 	switch k {
-	case model.KindNetworkPolicy, model.KindGlobalNetworkPolicy, model.KindStagedNetworkPolicy, model.KindStagedGlobalNetworkPolicy,
+	case model.KindNetworkPolicy, model.KindGlobalNetworkPolicy, model.KindStagedNetworkPolicy,
+		model.KindStagedGlobalNetworkPolicy,
 		model.KindStagedKubernetesNetworkPolicy, model.KindKubernetesNetworkPolicy, model.KindClusterNetworkPolicy:
 		return true
 	}

@@ -29,8 +29,8 @@ type spec struct {
 	doNotTrack, preDNAT, applyOnForward bool
 }
 
-// Compile translates a stored policy of any kind. It returns nil for objects that ask for nothing: staged deletions, for
-// instance. An error means that the object cannot be used; it names the field.
+// Compile translates a stored policy of any kind. It returns nil for objects that ask for nothing: staged deletions,
+// for instance. An error means that the object cannot be used; it names the field.
 func Compile(o *model.Object) (*Policy, error) {
 	s, ok := specOf(o)
 	if !ok {
@@ -64,12 +64,15 @@ func specOf(o *model.Object) (spec, bool) {
 	switch v := o.Value.(type) {
 	case *v3.NetworkPolicy:
 		s := v.Spec
-		return spec{id: id, tier: s.Tier, order: s.Order, selector: s.Selector, serviceAccountSelector: s.ServiceAccountSelector,
-			types: s.Types, ingress: s.Ingress, egress: s.Egress}, true
+		return spec{id: id, tier: s.Tier, order: s.Order, selector: s.Selector,
+			serviceAccountSelector: s.ServiceAccountSelector,
+			types:                  s.Types, ingress: s.Ingress, egress: s.Egress}, true
 	case *v3.StagedNetworkPolicy:
 		s := v.Spec
-		return spec{id: id, tier: s.Tier, order: s.Order, selector: s.Selector, serviceAccountSelector: s.ServiceAccountSelector,
-			types: s.Types, ingress: s.Ingress, egress: s.Egress, staged: true}, enforceable(s.StagedAction)
+		return spec{id: id, tier: s.Tier, order: s.Order, selector: s.Selector,
+				serviceAccountSelector: s.ServiceAccountSelector,
+				types:                  s.Types, ingress: s.Ingress, egress: s.Egress, staged: true},
+			enforceable(s.StagedAction)
 	case *v3.GlobalNetworkPolicy:
 		s := v.Spec
 		return spec{id: id, tier: s.Tier, order: s.Order, selector: s.Selector, namespaceSelector: s.NamespaceSelector,
@@ -78,8 +81,9 @@ func specOf(o *model.Object) (spec, bool) {
 	case *v3.StagedGlobalNetworkPolicy:
 		s := v.Spec
 		return spec{id: id, tier: s.Tier, order: s.Order, selector: s.Selector, namespaceSelector: s.NamespaceSelector,
-			serviceAccountSelector: s.ServiceAccountSelector, types: s.Types, ingress: s.Ingress, egress: s.Egress,
-			doNotTrack: s.DoNotTrack, preDNAT: s.PreDNAT, applyOnForward: s.ApplyOnForward, staged: true}, enforceable(s.StagedAction)
+				serviceAccountSelector: s.ServiceAccountSelector, types: s.Types, ingress: s.Ingress, egress: s.Egress,
+				doNotTrack: s.DoNotTrack, preDNAT: s.PreDNAT, applyOnForward: s.ApplyOnForward, staged: true},
+			enforceable(s.StagedAction)
 	}
 	return spec{}, false
 }
@@ -89,8 +93,8 @@ func enforceable(a v3.StagedAction) bool {
 	return a == "" || a == v3.StagedActionSet || a == v3.StagedActionLearn
 }
 
-// directions infers the types when the author left them out: egress rules ask for egress, and ingress is meant unless there
-// are only egress rules.
+// directions infers the types when the author left them out: egress rules ask for egress, and ingress is meant unless
+// there are only egress rules.
 func directions(s spec) (ingress, egress bool) {
 	if len(s.types) == 0 {
 		return len(s.ingress) > 0 || len(s.egress) == 0, len(s.egress) > 0
@@ -98,9 +102,9 @@ func directions(s spec) (ingress, egress bool) {
 	return slices.Contains(s.types, v3.PolicyTypeIngress), slices.Contains(s.types, v3.PolicyTypeEgress)
 }
 
-// subject is the selector of the endpoints that the policy is about. In a global policy that selects namespaces, all() in its
-// selectors means all that is in a namespace, and in one that selects service accounts all that has one: as in Calico, neither
-// means a host endpoint by it.
+// subject is the selector of the endpoints that the policy is about. In a global policy that selects namespaces, all()
+// in its selectors means all that is in a namespace, and in one that selects service accounts all that has one: as in
+// Calico, neither means a host endpoint by it.
 func subject(s spec) (*selector.Selector, error) {
 	text := s.selector
 	if s.id.Namespace != "" {
@@ -291,7 +295,8 @@ func protocolNumber(p *numorstring.Protocol) (uint8, error) {
 	}
 	n, err := p.NumValue()
 	if err != nil {
-		return 0, fmt.Errorf("%q is not a protocol: must be a number, TCP, UDP, SCTP, UDPLite, ICMP or ICMPv6", p.StrVal)
+		return 0, fmt.Errorf("%q is not a protocol: must be a number, TCP, UDP, SCTP, UDPLite, ICMP or ICMPv6",
+			p.StrVal)
 	}
 	return n, nil
 }
@@ -325,9 +330,10 @@ func entity(namespace string, in *v3.EntityRule) (Entity, error) {
 		}
 	}
 	if e.Selector != nil && e.NotSelector != nil {
-		// Together they mean those that the one selects and the other does not, as in Calico: an address counts if somebody who is
-		// meant has it, whoever else has it, too. By itself, notSelector is about addresses.
-		e.Selector = selector.New(selector.And{Operands: []selector.Node{e.Selector.Root(), selector.Not{Operand: e.NotSelector.Root()}}})
+		// Together they mean those that the one selects and the other does not, as in Calico: an address counts if
+		// somebody who is meant has it, whoever else has it, too. By itself, notSelector is about addresses.
+		e.Selector = selector.New(selector.And{
+			Operands: []selector.Node{e.Selector.Root(), selector.Not{Operand: e.NotSelector.Root()}}})
 		e.NotSelector = nil
 	}
 	e.Ports, e.NotPorts = ports(in.Ports), ports(in.NotPorts)
@@ -337,8 +343,9 @@ func entity(namespace string, in *v3.EntityRule) (Entity, error) {
 	return e, nil
 }
 
-// peers combines what an entity says about endpoints: namespaces, service accounts, labels. Without any of it a namespaced
-// policy's entity is not limited to the namespace; with some it is, unless it says otherwise. notSelector alone does count.
+// peers combines what an entity says about endpoints: namespaces, service accounts, labels. Without any of it a
+// namespaced policy's entity is not limited to the namespace; with some it is, unless it says otherwise. notSelector
+// alone does count.
 func peers(namespace string, in *v3.EntityRule) (*selector.Selector, error) {
 	scope, err := namespaceScope(namespace, in.NamespaceSelector)
 	if err != nil {
@@ -456,8 +463,8 @@ func (r *Rule) settleFamily() {
 	if r.Protocol == protoICMPv6 {
 		want(6, "ICMPv6")
 	}
-	// As in Calico, a list that has nothing of a family leaves that family out, even if it says what is not meant: who excludes
-	// networks of IPv4 only has not thought of IPv6.
+	// As in Calico, a list that has nothing of a family leaves that family out, even if it says what is not meant: who
+	// excludes networks of IPv4 only has not thought of IPv6.
 	for _, list := range [][]netip.Prefix{r.Source.Nets, r.Destination.Nets, r.Source.NotNets, r.Destination.NotNets} {
 		has4 := slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Addr().Is4() })
 		has6 := slices.ContainsFunc(list, func(p netip.Prefix) bool { return !p.Addr().Is4() })

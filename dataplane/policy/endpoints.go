@@ -127,7 +127,8 @@ func (c *Calculator) settleClaims() {
 			case i == 0:
 				delete(c.bad, e.key)
 			default:
-				c.bad[e.key] = "its interface " + iface + " is also that of " + cl.endpoints[0].key.String() + ", which comes first"
+				c.bad[e.key] = "its interface " + iface + " is also that of " + cl.endpoints[0].key.String() +
+					", which comes first"
 				c.withdraw(e)
 			}
 			c.dirty.endpoints[e] = true
@@ -220,12 +221,14 @@ func (c *Calculator) withdraw(e *endpoint) {
 	c.use(e, nil)
 }
 
-// limited are the chains that check the rates of one endpoint before its policies, the last one of them first. None without limits.
-// What counts is in a chain of its own: the kernel counts anew when a chain is written again, as it is when policies change.
+// limited are the chains that check the rates of one endpoint before its policies, the last one of them first. None
+// without limits. What counts is in a chain of its own: the kernel counts anew when a chain is written again, as it is
+// when policies change.
 func limited(direction, iface, next string, packets, burst, connections int64) []*ruleset.Chain {
 	limits := &ruleset.Chain{Name: "limits-" + direction + "/" + iface}
 	add := func(over ruleset.Limit, a ruleset.Action, comment string, m ...ruleset.Match) {
-		limits.Rules = append(limits.Rules, ruleset.Rule{Matches: m, Over: over, Verdict: ruleset.Verdict{Action: a}, Comment: comment})
+		limits.Rules = append(limits.Rules, ruleset.Rule{Matches: m, Over: over, Verdict: ruleset.Verdict{Action: a},
+			Comment: comment})
 	}
 	if packets > 0 {
 		if burst <= 0 {
@@ -255,7 +258,8 @@ func (c *Calculator) spoofing(e *endpoint, iface string) *ruleset.Chain {
 	chain := &ruleset.Chain{Name: "source/" + iface}
 	for _, p := range parseNets(e.workload.Spec.AllowSpoofedSourcePrefixes) {
 		chain.Rules = append(chain.Rules, ruleset.Rule{
-			Matches: []ruleset.Match{familyOf(p), {Field: ruleset.Source, Prefix: p}}, Verdict: ruleset.Verdict{Action: ruleset.Accept},
+			Matches: []ruleset.Match{familyOf(p), {Field: ruleset.Source, Prefix: p}}, Verdict: ruleset.Verdict{
+				Action: ruleset.Accept},
 			Comment: "allowed source prefix"})
 	}
 	chain.Rules = append(chain.Rules, c.settings.noReturnRoute())

@@ -37,8 +37,8 @@ func (t *translated) take(list []floating) {
 	}
 }
 
-// Retranslated returns, once, the floating addresses that lead elsewhere or nowhere now. The kernel keeps translating the
-// connections that it has, so they are to be forgotten when the table is in the kernel.
+// Retranslated returns, once, the floating addresses that lead elsewhere or nowhere now. The kernel keeps translating
+// the connections that it has, so they are to be forgotten when the table is in the kernel.
 func (c *Calculator) Retranslated() []netip.Addr {
 	list := c.translated.changed
 	c.translated.changed = nil
@@ -71,8 +71,8 @@ func (c *Calculator) floatings() []floating {
 	return list
 }
 
-// settleFloating writes the translation of floating addresses: to the workload for whoever asks for them, and from it for a
-// workload that reaches itself by its own.
+// settleFloating writes the translation of floating addresses: to the workload for whoever asks for them, and from it
+// for a workload that reaches itself by its own.
 func (c *Calculator) settleFloating() {
 	if !c.dirty.floating && !c.everything {
 		return
@@ -91,15 +91,18 @@ func (c *Calculator) settleFloating() {
 		family := familyOf(netip.PrefixFrom(f.external, f.external.BitLen()))
 		internal := netip.PrefixFrom(f.internal, f.internal.BitLen())
 		in.Rules = append(in.Rules, ruleset.Rule{
-			Matches: []ruleset.Match{family, {Field: ruleset.Destination, Prefix: netip.PrefixFrom(f.external, f.external.BitLen())}},
+			Matches: []ruleset.Match{
+				family, {Field: ruleset.Destination, Prefix: netip.PrefixFrom(f.external, f.external.BitLen())}},
 			Verdict: ruleset.Verdict{Action: ruleset.DNAT, Address: f.internal}, Comment: "floating address"})
 		out.Rules = append(out.Rules, ruleset.Rule{
-			Matches: []ruleset.Match{family, {Field: ruleset.Source, Prefix: internal}, {Field: ruleset.Destination, Prefix: internal}},
+			Matches: []ruleset.Match{family, {Field: ruleset.Source, Prefix: internal},
+				{Field: ruleset.Destination, Prefix: internal}},
 			Verdict: ruleset.Verdict{Action: ruleset.SNAT, Address: f.external}, Comment: "floating address"})
 	}
 	c.setChain(in)
 	c.setChain(out)
-	for name, hook := range map[string]ruleset.Hook{"prerouting-floating": ruleset.Prerouting, "output-floating": ruleset.Output} {
+	for name, hook := range map[string]ruleset.Hook{"prerouting-floating": ruleset.Prerouting,
+		"output-floating": ruleset.Output} {
 		c.setChain(&ruleset.Chain{Name: name, Base: &ruleset.Base{Hook: hook, Type: ruleset.NAT, Priority: -100},
 			Rules: []ruleset.Rule{{Verdict: jump(floatingIn)}}})
 	}

@@ -40,8 +40,9 @@ var hostStages = []hostStage{
 	{name: "host-forward-out", purpose: forwardOut, base: base(ruleset.Forward, 2), all: true, out: true},
 }
 
-// MatchHosts finds the host endpoint of each interface: by the interface's name, or by one of its addresses for one that
-// names no interface. If several match, the first one by name has it. The wildcard "*" stands for all other interfaces.
+// MatchHosts finds the host endpoint of each interface: by the interface's name, or by one of its addresses for one
+// that names no interface. If several match, the first one by name has it. The wildcard "*" stands for all other
+// interfaces.
 func (c *Calculator) matchHosts() (own map[string]*endpoint, all *endpoint) {
 	own = map[string]*endpoint{}
 	keys := slices.SortedFunc(maps.Keys(c.endpoints), compareKeys)
@@ -121,7 +122,8 @@ func (c *Calculator) settleHosts() {
 		c.table.AddMap(ruleset.Map{Name: stage.name})
 		want := map[string]bool{}
 		for iface, e := range own {
-			c.table.SetVerdict(stage.name, iface, ruleset.Verdict{Action: ruleset.Goto, Chain: get(e, stage.purpose).chain()})
+			c.table.SetVerdict(stage.name, iface,
+				ruleset.Verdict{Action: ruleset.Goto, Chain: get(e, stage.purpose).chain()})
 			want[iface] = true
 		}
 		for iface := range c.hosts.verdicts[stage.name] {
@@ -161,7 +163,8 @@ func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
 		skip(decided)
 	case "host-in", "host-out", "host-forward-in":
 		// What leaves in a tunnel would hand the mark on to the packet around it.
-		chain.Rules = append(chain.Rules, ruleset.Rule{Matches: []ruleset.Match{decided}, Mark: ruleset.Mark{Mask: decidedMark}, Verdict: accept,
+		chain.Rules = append(chain.Rules, ruleset.Rule{Matches: []ruleset.Match{decided},
+			Mark: ruleset.Mark{Mask: decidedMark}, Verdict: accept,
 			Comment: "allowed by an untracked or pre-DNAT policy"})
 	}
 	skip(ruleset.Match{Field: field, Name: "lo"})
@@ -188,19 +191,22 @@ func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
 		skip(ruleset.Match{Field: ruleset.ConnStatus, Not: true, Mask: ruleset.ConnDNAT})
 		skip(ruleset.Match{Field: ruleset.SourceLocal, Not: true})
 	}
-	chain.Rules = append(chain.Rules, ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Lookup, Map: s.name, Out: s.out}})
+	chain.Rules = append(chain.Rules, ruleset.Rule{
+		Verdict: ruleset.Verdict{Action: ruleset.Lookup, Map: s.name, Out: s.out}})
 	if rest != nil {
-		chain.Rules = append(chain.Rules, ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: rest.chain()}})
+		chain.Rules = append(chain.Rules, ruleset.Rule{
+			Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: rest.chain()}})
 	}
 	return chain
 }
 
-// discovery is by which ICMPv6 packets neighbours, routers and groups find each other (RFC 4861, RFC 2710, RFC 3810). Like ARP, it is
-// not up to policy: a host endpoint without a policy for it would lose all neighbours, and failsafe ports with them.
+// discovery is by which ICMPv6 packets neighbours, routers and groups find each other (RFC 4861, RFC 2710, RFC 3810).
+// Like ARP, it is not up to policy: a host endpoint without a policy for it would lose all neighbours, and failsafe
+// ports with them.
 var discovery = []uint32{130, 131, 132, 133, 134, 135, 136, 143}
 
-// tunnels lets the nodes' packets between each other pass, in which those of workloads travel: a policy that is about the hosts
-// would cut the workloads off.
+// tunnels lets the nodes' packets between each other pass, in which those of workloads travel: a policy that is about
+// the hosts would cut the workloads off.
 func (s *settings) tunnels(skip func(...ruleset.Match), other, own ruleset.Field) {
 	if s.ipip {
 		skip(ruleset.Match{Field: ruleset.Family, Low: 4}, ruleset.Match{Field: ruleset.Protocol, Low: protoIPIP},

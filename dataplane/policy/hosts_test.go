@@ -12,7 +12,8 @@ import (
 )
 
 func hostEndpoint(iface string) *model.Object {
-	h := &v3.HostEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "host"}, Spec: v3.HostEndpointSpec{Node: testNode, InterfaceName: iface}}
+	h := &v3.HostEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "host"}, Spec: v3.HostEndpointSpec{
+		Node: testNode, InterfaceName: iface}}
 	return model.NewObject(model.ResourceKey(model.KindHostEndpoint, "host"), h)
 }
 
@@ -29,12 +30,17 @@ var (
 // What an untracked or pre-DNAT policy of a host endpoint allows needs no other policy of it.
 func TestEarlyPoliciesOfHostEndpointsDecide(t *testing.T) {
 	away, here := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.1")
-	in := ruleset.Packet{In: "eth0", Source: away, Destination: here, Protocol: 6, SourcePort: 1025, DestinationPort: 80, Mark: decidedMark}
-	out := ruleset.Packet{Out: "eth0", Source: here, Destination: away, Protocol: 6, SourcePort: 80, DestinationPort: 1025, Mark: decidedMark}
-	through := ruleset.Packet{In: "eth0", Out: "eth1", Source: away, Destination: netip.MustParseAddr("10.0.0.1"), Protocol: 6, DestinationPort: 80, Mark: decidedMark}
+	in := ruleset.Packet{In: "eth0", Source: away, Destination: here, Protocol: 6, SourcePort: 1025,
+		DestinationPort: 80, Mark: decidedMark}
+	out := ruleset.Packet{Out: "eth0", Source: here, Destination: away, Protocol: 6, SourcePort: 80,
+		DestinationPort: 1025, Mark: decidedMark}
+	through := ruleset.Packet{In: "eth0", Out: "eth1", Source: away, Destination: netip.MustParseAddr("10.0.0.1"),
+		Protocol: 6, DestinationPort: 80, Mark: decidedMark}
 	denies := globalPolicy("deny", v3.GlobalNetworkPolicySpec{ApplyOnForward: true, Types: twoTypes})
-	untracked := globalPolicy("early", v3.GlobalNetworkPolicySpec{ApplyOnForward: true, DoNotTrack: true, Types: twoTypes, Ingress: allowed, Egress: allowed})
-	preDNAT := globalPolicy("early", v3.GlobalNetworkPolicySpec{ApplyOnForward: true, PreDNAT: true, Types: twoTypes[:1], Ingress: allowed})
+	untracked := globalPolicy("early", v3.GlobalNetworkPolicySpec{ApplyOnForward: true, DoNotTrack: true,
+		Types: twoTypes, Ingress: allowed, Egress: allowed})
+	preDNAT := globalPolicy("early", v3.GlobalNetworkPolicySpec{ApplyOnForward: true, PreDNAT: true,
+		Types: twoTypes[:1], Ingress: allowed})
 	for _, c := range []struct {
 		name             string
 		early            *model.Object
@@ -69,13 +75,15 @@ func TestEarlyPoliciesOfHostEndpointsDecide(t *testing.T) {
 
 // Packets of workloads travel between hosts in those of IPIP, which no policy about the hosts may stop.
 func TestTunnelsPassHostEndpoints(t *testing.T) {
-	here, node, stranger := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
+	here, node, stranger := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"),
+		netip.MustParseAddr("192.0.2.3")
 	object := func(kind model.Kind, name string, v any) *model.Object {
 		return model.NewObject(model.ResourceKey(kind, name), v)
 	}
 	other := &model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: node.String() + "/24"}}}
 	pool := func(mode v3.IPIPMode) *model.Object {
-		return object(model.KindIPPool, "pool", &model.IPPool{Spec: model.IPPoolSpec{CIDR: "10.0.0.0/16", IPIPMode: mode}})
+		return object(model.KindIPPool, "pool",
+			&model.IPPool{Spec: model.IPPoolSpec{CIDR: "10.0.0.0/16", IPIPMode: mode}})
 	}
 	felix := func(set func(*model.FelixConfigurationSpec)) *model.Object {
 		f := &model.FelixConfiguration{}
@@ -103,8 +111,10 @@ func TestTunnelsPassHostEndpoints(t *testing.T) {
 		host := &ruleset.Host{IsLocal: func(a netip.Addr) bool { return a == here }}
 		for peer, want := range map[netip.Addr]bool{node: c.node, stranger: c.stranger} {
 			for protocol, want := range map[uint8]bool{4: want, 253: false} {
-				in := ruleset.Packet{In: "eth0", Source: peer, Destination: here, Protocol: protocol, State: ruleset.ConnNew}
-				out := ruleset.Packet{Out: "eth0", Source: here, Destination: peer, Protocol: protocol, State: ruleset.ConnNew}
+				in := ruleset.Packet{In: "eth0", Source: peer, Destination: here, Protocol: protocol,
+					State: ruleset.ConnNew}
+				out := ruleset.Packet{Out: "eth0", Source: here, Destination: peer, Protocol: protocol,
+					State: ruleset.ConnNew}
 				if got := table.EvalInput(host, in, nil).Accepted(); got != want {
 					t.Errorf("%s: protocol %d from %s: %v, want %v", c.name, protocol, peer, got, want)
 				}
@@ -126,9 +136,12 @@ func TestHostEndpointsKeepTheirNeighbours(t *testing.T) {
 			set := model.NewSet(hostEndpoint(iface), globalPolicy("deny", early))
 			table := Build(Config{Node: testNode}, set, map[string][]netip.Addr{"eth0": {here}}).Table()
 			host := &ruleset.Host{IsLocal: func(a netip.Addr) bool { return a == here }}
-			for kind, want := range map[uint8]bool{128: false, 130: true, 133: true, 134: true, 135: true, 136: true, 137: false, 143: true} {
-				in := ruleset.Packet{In: "eth0", Source: router, Destination: here, Protocol: 58, ICMPType: kind, State: ruleset.ConnUntracked}
-				out := ruleset.Packet{Out: "eth0", Source: here, Destination: router, Protocol: 58, ICMPType: kind, State: ruleset.ConnUntracked}
+			for kind, want := range map[uint8]bool{128: false, 130: true, 133: true, 134: true, 135: true, 136: true,
+				137: false, 143: true} {
+				in := ruleset.Packet{In: "eth0", Source: router, Destination: here, Protocol: 58, ICMPType: kind,
+					State: ruleset.ConnUntracked}
+				out := ruleset.Packet{Out: "eth0", Source: here, Destination: router, Protocol: 58, ICMPType: kind,
+					State: ruleset.ConnUntracked}
 				if got := table.EvalInput(host, in, nil).Accepted(); got != want {
 					t.Errorf("%s, %+v: type %d gets in: %v, want %v", iface, early, kind, got, want)
 				}
@@ -153,18 +166,22 @@ func TestSelectorsOfNamespacesAndAccountsAreNotAboutHosts(t *testing.T) {
 		{v3.GlobalNetworkPolicySpec{NamespaceSelector: "all()"}, false, true, true},
 		{v3.GlobalNetworkPolicySpec{NamespaceSelector: "all()", Selector: "host == 'yes'"}, false, false, false},
 		{v3.GlobalNetworkPolicySpec{NamespaceSelector: "x not in {'y'}", Selector: "all()"}, false, true, true},
-		{v3.GlobalNetworkPolicySpec{NamespaceSelector: "x not in {'y'}", Selector: "all() && !(x == 'z')"}, false, true, true},
-		{v3.GlobalNetworkPolicySpec{NamespaceSelector: "x not in {'y'}"}, true, true, true}, // so does Calico: say has(...) too
+		{v3.GlobalNetworkPolicySpec{NamespaceSelector: "x not in {'y'}", Selector: "all() && !(x == 'z')"}, false, true,
+			true},
+		// so does Calico: say has(...) too
+		{v3.GlobalNetworkPolicySpec{NamespaceSelector: "x not in {'y'}"}, true, true, true},
 		{v3.GlobalNetworkPolicySpec{ServiceAccountSelector: "all()"}, false, false, true},
 		{v3.GlobalNetworkPolicySpec{ServiceAccountSelector: "x != 'y'", Selector: "all()"}, false, false, true},
-		{v3.GlobalNetworkPolicySpec{ServiceAccountSelector: "all()", NamespaceSelector: "all()", Selector: "all()"}, false, false, true},
+		{v3.GlobalNetworkPolicySpec{ServiceAccountSelector: "all()", NamespaceSelector: "all()", Selector: "all()"},
+			false, false, true},
 	} {
 		p, err := Compile(globalPolicy("p", c.spec))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if p.Selector.Matches(host) != c.host || p.Selector.Matches(set) != c.set || p.Selector.Matches(pod) != c.pod {
-			t.Errorf("%+v selects %s: want a host %v, what has no account %v, a pod %v", c.spec, p.Selector, c.host, c.set, c.pod)
+			t.Errorf("%+v selects %s: want a host %v, what has no account %v, a pod %v", c.spec, p.Selector, c.host,
+				c.set, c.pod)
 		}
 	}
 	inside, err := Compile(model.NewObject(model.Key{Kind: model.KindNetworkPolicy, Namespace: "default", Name: "p"},
@@ -181,7 +198,8 @@ func TestNothingIsRejectedAtPostrouting(t *testing.T) {
 	deny := []v3.Rule{{Action: v3.Deny}}
 	host := hostEndpoint("eth0")
 	host.Value.(*v3.HostEndpoint).Spec.Profiles = []string{"missing"}
-	set := model.NewSet(workload("a", "cali1"), model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix),
+	set := model.NewSet(workload("a", "cali1"),
+		model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix),
 		globalPolicy("deny", v3.GlobalNetworkPolicySpec{Types: twoTypes, Ingress: deny, Egress: deny}))
 	c := Build(Config{Node: testNode}, set, map[string][]netip.Addr{"eth0": nil})
 	rejects := func(chain string) bool {
@@ -236,24 +254,29 @@ func TestSettingsFollowTheLabelsOfTheNode(t *testing.T) {
 	felix := &model.FelixConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "open"}}
 	felix.Spec.NodeSelector, felix.Spec.DefaultEndpointToHostAction = "open == 'yes'", "Accept"
 	node := func(labels map[string]string) *model.Object {
-		return model.NewObject(model.ResourceKey(model.KindNode, testNode), &model.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode, Labels: labels}})
+		return model.NewObject(model.ResourceKey(model.KindNode, testNode),
+			&model.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode, Labels: labels}})
 	}
 	set := model.NewSet(pod("default", "w", "10.0.0.1", nil), namespace("default", nil), node(nil))
 	c := Build(Config{Node: testNode}, set, nil)
 	here := netip.MustParseAddr("192.0.2.1")
-	host := &ruleset.Host{IsLocal: func(a netip.Addr) bool { return a == here }, ReturnInterface: func(netip.Addr) string { return "caliw" }}
-	p := ruleset.Packet{In: "caliw", Source: netip.MustParseAddr("10.0.0.1"), Destination: here, Protocol: 6, DestinationPort: 80, State: ruleset.ConnNew}
+	host := &ruleset.Host{IsLocal: func(a netip.Addr) bool { return a == here },
+		ReturnInterface: func(netip.Addr) string { return "caliw" }}
+	p := ruleset.Packet{In: "caliw", Source: netip.MustParseAddr("10.0.0.1"), Destination: here, Protocol: 6,
+		DestinationPort: 80, State: ruleset.ConnNew}
 	for _, step := range []struct {
 		name string
 		o    *model.Object
 		gone bool
 		open bool
 	}{
-		{"settings of others", model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "open"), felix), false, false},
+		{"settings of others", model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "open"), felix), false,
+			false},
 		{"the node joins them", node(map[string]string{"open": "yes"}), false, true},
 		{"the node leaves them", node(nil), false, false},
 		{"the node joins them again", node(map[string]string{"open": "yes"}), false, true},
-		{"the settings go", model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "open"), felix), true, false},
+		{"the settings go", model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "open"), felix), true,
+			false},
 	} {
 		if set[step.o.Key] = step.o; step.gone {
 			delete(set, step.o.Key)

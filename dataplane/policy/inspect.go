@@ -14,8 +14,8 @@ func (c *Calculator) Config() Config { return c.config }
 // Interfaces are the host's that SetInterfaces last told of, with their addresses. Callers must not change them.
 func (c *Calculator) Interfaces() map[string][]netip.Addr { return c.hostLinks }
 
-// Policies visits all policies of the cluster that can be used, with the number of this node's endpoints that each selects; those that
-// select none come without their rules, which Policy has.
+// Policies visits all policies of the cluster that can be used, with the number of this node's endpoints that each
+// selects; those that select none come without their rules, which Policy has.
 func (c *Calculator) Policies() iter.Seq2[*Policy, int] {
 	return func(yield func(*Policy, int) bool) {
 		for _, s := range c.policies {
@@ -26,8 +26,8 @@ func (c *Calculator) Policies() iter.Seq2[*Policy, int] {
 	}
 }
 
-// Policy returns a policy or profile, nil if there is none that can be used, and the number of this node's endpoints that it is
-// about.
+// Policy returns a policy or profile, nil if there is none that can be used, and the number of this node's endpoints
+// that it is about.
 func (c *Calculator) Policy(id ID) (p *Policy, endpoints int) {
 	s := c.policies[id]
 	if id.Kind == model.KindProfile {
@@ -76,8 +76,8 @@ func (c *Calculator) Chains() iter.Seq2[string, ID] {
 // ChainName is the chain of a policy or profile for one direction.
 func ChainName(id ID, ingress bool) string { return chainName(id, ingress) }
 
-// TierInfo is what decides when the policies of a tier are asked, and what becomes of packets that they select but do not decide
-// about.
+// TierInfo is what decides when the policies of a tier are asked, and what becomes of packets that they select but do
+// not decide about.
 type TierInfo struct {
 	Order  float64 // infinite for none
 	Pass   bool    // the default action is Pass rather than Deny
@@ -102,8 +102,8 @@ func (p *Policy) Compare(o *Policy) int { return p.less(o) }
 // Endpoints visits this node's endpoints: of workloads and of the host.
 func (c *Calculator) Endpoints() iter.Seq[model.Key] { return maps.Keys(c.endpoints) }
 
-// Asked are the policies that an endpoint of this node is subject to in one direction, then its profiles, in the order in which
-// they are asked. Those of a host that are about untracked or translated packets come first.
+// Asked are the policies that an endpoint of this node is subject to in one direction, then its profiles, in the order
+// in which they are asked. Those of a host that are about untracked or translated packets come first.
 func (c *Calculator) Asked(k model.Key, ingress bool) []ID {
 	e := c.endpoints[k]
 	if e == nil {

@@ -25,7 +25,9 @@ type port struct {
 }
 
 // takeItem enters what selectors see of an object; nets nil and labels nil for none.
-func (c *Calculator) takeItem(k model.Key, labels map[string]string, parents []string, nets []netip.Prefix, ports []port) {
+func (c *Calculator) takeItem(
+	k model.Key, labels map[string]string, parents []string, nets []netip.Prefix, ports []port,
+) {
 	fresh := &item{key: k}
 	it, ok := c.items.Get(fresh)
 	if !ok {
@@ -127,7 +129,8 @@ func parseNets(texts []string) []netip.Prefix {
 }
 
 func (c *Calculator) takeWorkload(k model.Key, w *model.WorkloadEndpoint) {
-	if w == nil || w.Spec.InterfaceName == "" || len(w.Spec.IPNetworks) == 0 { // without addresses it is none, as in Calico
+	// without addresses it is none, as in Calico
+	if w == nil || w.Spec.InterfaceName == "" || len(w.Spec.IPNetworks) == 0 {
 		c.dropItem(k)
 		c.dropEndpoint(k)
 		return

@@ -13,13 +13,15 @@ import (
 
 // pod is a workload of a namespace that is open unless a policy says otherwise, with an address and labels.
 func pod(namespace, name, address string, labels map[string]string) *model.Object {
-	w := &model.WorkloadEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{
-		model.LabelNamespace: namespace, model.LabelOrchestrator: "k8s", model.LabelServiceAccount: "default"}}}
+	w := &model.WorkloadEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+		Labels: map[string]string{
+			model.LabelNamespace: namespace, model.LabelOrchestrator: "k8s", model.LabelServiceAccount: "default"}}}
 	for k, v := range labels {
 		w.Labels[k] = v
 	}
-	w.Spec = model.WorkloadEndpointSpec{Node: testNode, InterfaceName: "cali" + name, IPNetworks: []string{address}, ServiceAccountName: "default",
-		Profiles: []string{"kns." + namespace, "ksa." + namespace + ".default"}}
+	w.Spec = model.WorkloadEndpointSpec{Node: testNode, InterfaceName: "cali" + name, IPNetworks: []string{address},
+		ServiceAccountName: "default",
+		Profiles:           []string{"kns." + namespace, "ksa." + namespace + ".default"}}
 	return model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: namespace, Name: name}, w)
 }
 
@@ -36,7 +38,8 @@ func namespace(name string, labels map[string]string) *model.Object {
 
 // reaches tells whether a new TCP connection from one address to another one, of a pod behind iface, gets there.
 func reaches(c *Calculator, source, destination, iface string, port uint16) bool {
-	p := ruleset.Packet{In: "eth0", Out: iface, Source: netip.MustParseAddr(source), Destination: netip.MustParseAddr(destination), Protocol: 6,
+	p := ruleset.Packet{In: "eth0", Out: iface, Source: netip.MustParseAddr(source),
+		Destination: netip.MustParseAddr(destination), Protocol: 6,
 		SourcePort: 1025, DestinationPort: port}
 	return c.Table().Eval(nil, ruleset.Forward, p, nil).Accepted()
 }
@@ -48,16 +51,23 @@ func TestPodsCannotPretendToBeElsewhere(t *testing.T) {
 		source v3.EntityRule
 		labels map[string]string
 	}{
-		{"namespace by name", v3.EntityRule{NamespaceSelector: "projectcalico.org/name == 'admin'"}, map[string]string{"pcns.projectcalico.org/name": "admin"}},
-		{"namespace by label", v3.EntityRule{NamespaceSelector: "trusted == 'yes'"}, map[string]string{"pcns.trusted": "yes"}},
-		{"label of the namespace in the selector", v3.EntityRule{NamespaceSelector: "all()", Selector: "pcns.trusted == 'yes'"}, map[string]string{"pcns.trusted": "yes"}},
-		{"service account by label", v3.EntityRule{NamespaceSelector: "all()", ServiceAccounts: &v3.ServiceAccountMatch{Selector: "trusted == 'yes'"}},
+		{"namespace by name", v3.EntityRule{NamespaceSelector: "projectcalico.org/name == 'admin'"},
+			map[string]string{"pcns.projectcalico.org/name": "admin"}},
+		{"namespace by label", v3.EntityRule{NamespaceSelector: "trusted == 'yes'"},
+			map[string]string{"pcns.trusted": "yes"}},
+		{"label of the namespace in the selector",
+			v3.EntityRule{NamespaceSelector: "all()", Selector: "pcns.trusted == 'yes'"},
+			map[string]string{"pcns.trusted": "yes"}},
+		{"service account by label", v3.EntityRule{NamespaceSelector: "all()", ServiceAccounts: &v3.ServiceAccountMatch{
+			Selector: "trusted == 'yes'"}},
 			map[string]string{"pcsa.trusted": "yes"}},
-		{"service account by name", v3.EntityRule{NamespaceSelector: "all()", ServiceAccounts: &v3.ServiceAccountMatch{Names: []string{"root"}}},
+		{"service account by name", v3.EntityRule{NamespaceSelector: "all()", ServiceAccounts: &v3.ServiceAccountMatch{
+			Names: []string{"root"}}},
 			map[string]string{model.LabelServiceAccount: "root"}},
 	} {
 		p := &v3.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "admin", Name: "p"},
-			Spec: v3.NetworkPolicySpec{Types: []v3.PolicyType{v3.PolicyTypeIngress}, Ingress: []v3.Rule{{Action: v3.Allow, Source: c.source}}}}
+			Spec: v3.NetworkPolicySpec{Types: []v3.PolicyType{v3.PolicyTypeIngress},
+				Ingress: []v3.Rule{{Action: v3.Allow, Source: c.source}}}}
 		rightful := pod("admin", "friend", "10.0.0.3", nil)
 		set := model.NewSet(namespace("admin", map[string]string{"trusted": "yes"}), namespace("guest", nil),
 			pod("admin", "db", "10.0.0.1", nil), pod("guest", "evil", "10.0.0.2", c.labels), rightful,
@@ -72,8 +82,10 @@ func TestPodsCannotPretendToBeElsewhere(t *testing.T) {
 		if reaches(calc, "10.0.0.2", "10.0.0.1", "calidb", 80) {
 			t.Errorf("%s: a pod of another namespace gets in by its labels %v", c.name, c.labels)
 		}
-		netset := &v3.NetworkSet{ObjectMeta: metav1.ObjectMeta{Namespace: "guest", Name: "evil", Labels: c.labels}, Spec: v3.NetworkSetSpec{Nets: []string{"10.0.0.2"}}}
-		if k := (model.Key{Kind: model.KindNetworkSet, Namespace: "guest", Name: "evil"}); c.labels[model.LabelServiceAccount] == "" {
+		netset := &v3.NetworkSet{ObjectMeta: metav1.ObjectMeta{Namespace: "guest", Name: "evil", Labels: c.labels},
+			Spec: v3.NetworkSetSpec{Nets: []string{"10.0.0.2"}}}
+		if k := (model.Key{Kind: model.KindNetworkSet, Namespace: "guest",
+			Name: "evil"}); c.labels[model.LabelServiceAccount] == "" {
 			set[k] = model.NewObject(k, netset)
 			if calc.Update(set, k); reaches(calc, "10.0.0.2", "10.0.0.1", "calidb", 80) {
 				t.Errorf("%s: a network set of another namespace gets in by its labels %v", c.name, c.labels)

@@ -30,10 +30,13 @@ func flapping(r *rand.Rand) *model.Object {
 	}
 	meta := metav1.ObjectMeta{Namespace: "default", Name: name, Labels: labels}
 	rules := []v3.Rule{
-		{Action: v3.Pass, Protocol: protocolOf("TCP"), Source: v3.EntityRule{Selector: selector(), NotSelector: selector()}, Destination: v3.EntityRule{
-			Ports: []numorstring.Port{numorstring.NamedPort("http"), numorstring.SinglePort(uint16(r.IntN(9) + 1)), numorstring.SinglePort(99)}}},
+		{Action: v3.Pass, Protocol: protocolOf("TCP"),
+			Source: v3.EntityRule{Selector: selector(), NotSelector: selector()}, Destination: v3.EntityRule{
+				Ports: []numorstring.Port{numorstring.NamedPort("http"), numorstring.SinglePort(uint16(r.IntN(9) + 1)),
+					numorstring.SinglePort(99)}}},
 		{Action: v3.Allow, Source: v3.EntityRule{Services: &v3.ServiceMatch{Namespace: "default", Name: "s"}}},
-		{Action: v3.Deny, Source: v3.EntityRule{Nets: []string{fmt.Sprintf("10.%d.0.0/16", r.IntN(3)), "192.0.2.0/24"}}},
+		{Action: v3.Deny, Source: v3.EntityRule{
+			Nets: []string{fmt.Sprintf("10.%d.0.0/16", r.IntN(3)), "192.0.2.0/24"}}},
 	}
 	switch r.IntN(18) {
 	case 0, 1, 2:
@@ -43,27 +46,34 @@ func flapping(r *rand.Rand) *model.Object {
 		s.Profiles = []string{"kns.default", fmt.Sprint("p", r.IntN(2)), "missing"}[:r.IntN(4)]
 		s.Ports = []model.EndpointPort{{Name: "http", Protocol: *protocolOf("TCP"), Port: uint16(80 + r.IntN(2))}}
 		s.AllowSpoofedSourcePrefixes = []string{"192.0.2.0/24"}[:r.IntN(2)]
-		s.IPNATs = []model.IPNAT{{InternalIP: "10.0.0.1", ExternalIP: fmt.Sprintf("203.0.113.%d", r.IntN(3))}}[:r.IntN(2)]
+		s.IPNATs = []model.IPNAT{{InternalIP: "10.0.0.1", ExternalIP: fmt.Sprintf("203.0.113.%d", r.IntN(3))}}[:r.IntN(
+			2)]
 		s.Node = []string{testNode, testNode, "other"}[r.IntN(3)]
 		if r.IntN(2) == 0 {
 			s.QoSControls = &model.QoSControls{IngressPacketRate: 5}
 		}
 		return w
 	case 3:
-		h := &v3.HostEndpoint{ObjectMeta: meta, Spec: v3.HostEndpointSpec{Node: testNode, InterfaceName: []string{"eth0", "*", "eth7"}[r.IntN(3)], Profiles: []string{"lost"}}}
+		h := &v3.HostEndpoint{ObjectMeta: meta, Spec: v3.HostEndpointSpec{
+			Node: testNode, InterfaceName: []string{"eth0", "*", "eth7"}[r.IntN(3)], Profiles: []string{"lost"}}}
 		return global(model.KindHostEndpoint, h)
 	case 4, 5, 6:
-		return globalPolicy(name, v3.GlobalNetworkPolicySpec{Tier: fmt.Sprint("t", r.IntN(3)), Order: &order, Selector: selector(), Types: twoTypes, Ingress: rules,
+		return globalPolicy(name, v3.GlobalNetworkPolicySpec{Tier: fmt.Sprint("t", r.IntN(3)), Order: &order,
+			Selector: selector(), Types: twoTypes, Ingress: rules,
 			ApplyOnForward: r.IntN(2) == 0, DoNotTrack: r.IntN(5) == 0})
 	case 7:
-		return inside(model.KindNetworkPolicy, &v3.NetworkPolicy{ObjectMeta: meta, Spec: v3.NetworkPolicySpec{Types: twoTypes, Ingress: rules, Egress: rules}})
+		return inside(model.KindNetworkPolicy, &v3.NetworkPolicy{
+			ObjectMeta: meta, Spec: v3.NetworkPolicySpec{Types: twoTypes, Ingress: rules, Egress: rules}})
 	case 8:
-		return inside(model.KindStagedNetworkPolicy, &v3.StagedNetworkPolicy{ObjectMeta: meta, Spec: v3.StagedNetworkPolicySpec{Types: twoTypes, Ingress: rules}})
+		return inside(model.KindStagedNetworkPolicy, &v3.StagedNetworkPolicy{
+			ObjectMeta: meta, Spec: v3.StagedNetworkPolicySpec{Types: twoTypes, Ingress: rules}})
 	case 9: // cannot be used
 		return globalPolicy(name, v3.GlobalNetworkPolicySpec{Selector: "((("})
 	case 10:
-		return inside(model.KindKubernetesNetworkPolicy, &networkingv1.NetworkPolicy{ObjectMeta: meta, Spec: networkingv1.NetworkPolicySpec{
-			PodSelector: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: []metav1.LabelSelectorOperator{"Exists", "Bad"}[r.IntN(2)]}}}}})
+		return inside(model.KindKubernetesNetworkPolicy, &networkingv1.NetworkPolicy{
+			ObjectMeta: meta, Spec: networkingv1.NetworkPolicySpec{
+				PodSelector: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+					{Key: "app", Operator: []metav1.LabelSelectorOperator{"Exists", "Bad"}[r.IntN(2)]}}}}})
 	case 11:
 		p := namespace([]string{"default", "other"}[r.IntN(2)], labels)
 		return p
@@ -74,14 +84,19 @@ func flapping(r *rand.Rand) *model.Object {
 		}
 		return model.NewObject(model.ResourceKey(model.KindProfile, fmt.Sprint("p", r.IntN(2))), p)
 	case 13:
-		return model.NewObject(model.ResourceKey(model.KindTier, fmt.Sprint("t", r.IntN(3))), &model.Tier{Spec: v3.TierSpec{Order: &order}})
+		return model.NewObject(model.ResourceKey(model.KindTier, fmt.Sprint("t", r.IntN(3))),
+			&model.Tier{Spec: v3.TierSpec{Order: &order}})
 	case 14:
-		return inside(model.KindNetworkSet, &v3.NetworkSet{ObjectMeta: meta, Spec: v3.NetworkSetSpec{Nets: []string{"10.0.0.0/30", "10.0.0.1", "fd00::/64"}[r.IntN(3):]}})
+		return inside(model.KindNetworkSet, &v3.NetworkSet{
+			ObjectMeta: meta, Spec: v3.NetworkSetSpec{
+				Nets: []string{"10.0.0.0/30", "10.0.0.1", "fd00::/64"}[r.IntN(3):]}})
 	case 15:
-		return global(model.KindGlobalNetworkSet, &v3.GlobalNetworkSet{ObjectMeta: meta, Spec: v3.GlobalNetworkSetSpec{Nets: []string{"10.0.0.0/8"}}})
+		return global(model.KindGlobalNetworkSet, &v3.GlobalNetworkSet{ObjectMeta: meta, Spec: v3.GlobalNetworkSetSpec{
+			Nets: []string{"10.0.0.0/8"}}})
 	case 16:
 		port := int32(80)
-		slice := &model.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{model.LabelServiceName: []string{"s", "u"}[r.IntN(2)]}},
+		slice := &model.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+			Labels: map[string]string{model.LabelServiceName: []string{"s", "u"}[r.IntN(2)]}},
 			Endpoints: []model.Endpoint{{Addresses: []string{"10.0.0.1"}}}, Ports: []model.SlicePort{{Port: &port}}}
 		return inside(model.KindEndpointSlice, slice)
 	}
@@ -150,7 +165,8 @@ func held(c *Calculator) map[string]int {
 		case reflect.Map:
 			counts[path] += v.Len()
 		case reflect.Pointer:
-			if v.IsNil() || seen[v.Pointer()] || !strings.Contains(v.Type().String(), "Calculator") && !strings.Contains(v.Type().String(), "labels.Index") &&
+			if v.IsNil() || seen[v.Pointer()] || !strings.Contains(v.Type().String(), "Calculator") &&
+				!strings.Contains(v.Type().String(), "labels.Index") &&
 				v.Type() != reflect.TypeOf(&ruleset.Table{}) {
 				return
 			}
@@ -159,7 +175,8 @@ func held(c *Calculator) map[string]int {
 		case reflect.Struct:
 			for i := range v.NumField() {
 				f := v.Type().Field(i)
-				if v.Field(i).Kind() == reflect.Pointer && strings.Contains(v.Type().String(), "labels.set[") && !v.Field(i).IsNil() {
+				if v.Field(i).Kind() == reflect.Pointer && strings.Contains(v.Type().String(), "labels.set[") &&
+					!v.Field(i).IsNil() {
 					counts[path+"."+f.Name]++ // the only member of a set
 					continue
 				}

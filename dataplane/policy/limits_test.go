@@ -13,7 +13,8 @@ import (
 // The kernel forgets which connections it has counted when the chain is written again.
 func TestLimitsOutlivePolicies(t *testing.T) {
 	w := workload("a", "cali1")
-	w.Value.(*model.WorkloadEndpoint).Spec.QoSControls = &model.QoSControls{IngressMaxConnections: 3, EgressPacketRate: 10}
+	w.Value.(*model.WorkloadEndpoint).Spec.QoSControls = &model.QoSControls{IngressMaxConnections: 3,
+		EgressPacketRate: 10}
 	set := model.NewSet(w)
 	c := Build(Config{Node: testNode}, set, nil)
 	c.Table().TakeChanges()
@@ -36,7 +37,8 @@ func TestLimitsOutlivePolicies(t *testing.T) {
 
 func TestLimitsOutOfRange(t *testing.T) {
 	w := workload("a", "cali1")
-	w.Value.(*model.WorkloadEndpoint).Spec.QoSControls = &model.QoSControls{IngressMaxConnections: 1 << 32, IngressPacketRate: 1, IngressPacketBurst: 1 << 32,
+	w.Value.(*model.WorkloadEndpoint).Spec.QoSControls = &model.QoSControls{IngressMaxConnections: 1 << 32,
+		IngressPacketRate: 1, IngressPacketBurst: 1 << 32,
 		EgressMaxConnections: -1, EgressPacketRate: -1}
 	table := Build(Config{Node: testNode}, model.NewSet(w), nil).Table()
 	var limits []ruleset.Limit
@@ -45,7 +47,8 @@ func TestLimitsOutOfRange(t *testing.T) {
 			limits = append(limits, r.Over)
 		}
 	}
-	if len(limits) != 3 || limits[0] != (ruleset.Limit{Packets: 1, Burst: 10000}) || limits[1].Connections != math.MaxUint32 {
+	if len(limits) != 3 || limits[0] != (ruleset.Limit{Packets: 1, Burst: 10000}) ||
+		limits[1].Connections != math.MaxUint32 {
 		t.Errorf("limits are %+v", limits)
 	}
 	if table.Chain("limits-from-workload/cali1") != nil || table.Chain("qos-from-workload/cali1") != nil {

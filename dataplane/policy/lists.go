@@ -55,7 +55,8 @@ func (p *Policy) direction(in bool) *Direction {
 	return &p.Egress
 }
 
-// list is tiers of policies, then profiles, in the order in which they are asked. Endpoints with the same list share it.
+// list is tiers of policies, then profiles, in the order in which they are asked. Endpoints with the same list share
+// it.
 type list struct {
 	key      string
 	name     string // of its first chain
@@ -177,8 +178,8 @@ func (c *Calculator) dropList(l *list) {
 // Calico reserves, which other software leaves alone.
 const passMark = 0x20000
 
-// decidedMark says that an untracked or pre-DNAT policy of a host endpoint allowed a packet: that endpoint's other policies
-// are not asked. It is Calico's bit for the same.
+// decidedMark says that an untracked or pre-DNAT policy of a host endpoint allowed a packet: that endpoint's other
+// policies are not asked. It is Calico's bit for the same.
 const decidedMark = 0x10000
 
 var (
@@ -266,7 +267,8 @@ func (w *listWriter) tier(t tierList, i int) {
 		}
 		enforced = true
 		if p.hasPass(in) {
-			w.add(ruleset.Rule{Matches: []ruleset.Match{passed}, Mark: unmark, Verdict: ruleset.Verdict{Action: ruleset.Goto, Chain: next},
+			w.add(ruleset.Rule{Matches: []ruleset.Match{passed}, Mark: unmark, Verdict: ruleset.Verdict{
+				Action: ruleset.Goto, Chain: next},
 				Comment: "passed by " + p.id.String()})
 		}
 	}
@@ -294,7 +296,8 @@ func (w *listWriter) end() {
 	w.deny("no policy and no profile allows it")
 }
 
-// deny drops what gets here. What host endpoints send is asked about at postrouting, too, where the kernel cannot answer.
+// deny drops what gets here. What host endpoints send is asked about at postrouting, too, where the kernel cannot
+// answer.
 func (w *listWriter) deny(comment string) {
 	r := w.settings.deny(comment, w.purpose)
 	if w.host && w.purpose == normalOut {

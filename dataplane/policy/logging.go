@@ -7,12 +7,12 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// loggedMark begins what the flow log is told by a rule that logs; what it is told by one that drops begins with the kind of a policy
-// or with words.
+// loggedMark begins what the flow log is told by a rule that logs; what it is told by one that drops begins with the
+// kind of a policy or with words.
 const loggedMark = "log "
 
-// ParseLogPrefix reads the prefix by which a rule tells the flow log of a packet: which rule it is, and whether it logs the packet or
-// drops it.
+// ParseLogPrefix reads the prefix by which a rule tells the flow log of a packet: which rule it is, and whether it logs
+// the packet or drops it.
 func ParseLogPrefix(prefix string) (rule string, logged bool) {
 	return strings.CutPrefix(prefix, loggedMark)
 }
@@ -37,8 +37,8 @@ func shortened(text string, longest int) string {
 	return text[:half] + ".." + text[len(text)-half:]
 }
 
-// log is what a rule with the Log action does: it tells the kernel's log, and the flow log if there is one, within one limit. Where
-// there is neither, the rule stays, and only counts.
+// log is what a rule with the Log action does: it tells the kernel's log, and the flow log if there is one, within one
+// limit. Where there is neither, the rule stays, and only counts.
 func (s *settings) log(p *policyState, comment string) ruleset.Log {
 	l := ruleset.Log{Rate: s.logRate, Burst: s.logBurst, Per: s.logPer}
 	if !s.noKernelLog {
@@ -53,13 +53,15 @@ func (s *settings) log(p *policyState, comment string) ruleset.Log {
 	return l
 }
 
-// kernelPrefix begins a line in the kernel's log: %t, %k, %n and %p stand for tier, kind ("gnp"), name and namespace/name.
+// kernelPrefix begins a line in the kernel's log: %t, %k, %n and %p stand for tier, kind ("gnp"), name and
+// namespace/name.
 func (s *settings) kernelPrefix(p *policyState) string {
 	full := p.id.Name
 	if p.id.Namespace != "" {
 		full = p.id.Namespace + "/" + p.id.Name
 	}
-	return shortened(strings.NewReplacer("%t", p.Tier, "%k", shortKind(p.id.Kind), "%n", p.id.Name, "%p", full).Replace(s.logPrefix)+": ", longestPrefix)
+	return shortened(strings.NewReplacer("%t", p.Tier, "%k", shortKind(p.id.Kind), "%n", p.id.Name, "%p",
+		full).Replace(s.logPrefix)+": ", longestPrefix)
 }
 
 // shortKind is what Calico calls a kind of policy where room is scarce.

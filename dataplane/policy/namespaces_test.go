@@ -12,20 +12,25 @@ import (
 // Where the datastore is the Kubernetes API, profiles are namespaces and service accounts.
 func TestNamespacesAndServiceAccountsAreProfiles(t *testing.T) {
 	labelled := func(labels map[string]string) *model.Object {
-		return model.NewObject(model.ResourceKey(model.KindNamespace, "guest"), &model.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "guest", Labels: labels}})
+		return model.NewObject(model.ResourceKey(model.KindNamespace, "guest"),
+			&model.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "guest", Labels: labels}})
 	}
 	account := func(labels map[string]string) *model.Object {
 		key := model.Key{Kind: model.KindServiceAccount, Namespace: "guest", Name: "default"}
-		return model.NewObject(key, &model.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "guest", Name: "default", Labels: labels}})
+		return model.NewObject(key, &model.ServiceAccount{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "guest", Name: "default", Labels: labels}})
 	}
-	policy := &v3.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "admin", Name: "p"}, Spec: v3.NetworkPolicySpec{
-		Types: []v3.PolicyType{v3.PolicyTypeIngress}, Ingress: []v3.Rule{{Action: v3.Allow, Source: v3.EntityRule{
-			NamespaceSelector: "trusted == 'yes'", ServiceAccounts: &v3.ServiceAccountMatch{Selector: "robot == 'yes'"},
-		}}},
-	}}
+	policy := &v3.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "admin", Name: "p"},
+		Spec: v3.NetworkPolicySpec{
+			Types: []v3.PolicyType{v3.PolicyTypeIngress}, Ingress: []v3.Rule{{Action: v3.Allow, Source: v3.EntityRule{
+				NamespaceSelector: "trusted == 'yes'", ServiceAccounts: &v3.ServiceAccountMatch{
+					Selector: "robot == 'yes'"},
+			}}},
+		}}
 	trusted, robot := labelled(map[string]string{"trusted": "yes"}), account(map[string]string{"robot": "yes"})
 	set := model.NewSet(trusted, robot, pod("admin", "db", "10.0.0.1", nil), pod("guest", "web", "10.0.0.2", nil),
-		model.NewObject(model.ResourceKey(model.KindNamespace, "admin"), &model.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "admin"}}),
+		model.NewObject(model.ResourceKey(model.KindNamespace, "admin"),
+			&model.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "admin"}}),
 		model.NewObject(model.Key{Kind: model.KindNetworkPolicy, Namespace: "admin", Name: "p"}, policy))
 	c := Build(Config{Node: testNode}, set, nil)
 	check := func(what string, db, web bool) {

@@ -19,7 +19,8 @@ const testNode = "here"
 
 func workload(name, iface string, profiles ...string) *model.Object {
 	w := &model.WorkloadEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
-	w.Spec = model.WorkloadEndpointSpec{Node: testNode, InterfaceName: iface, Profiles: profiles, IPNetworks: []string{"10.0.0.1/32"}}
+	w.Spec = model.WorkloadEndpointSpec{Node: testNode, InterfaceName: iface, Profiles: profiles,
+		IPNetworks: []string{"10.0.0.1/32"}}
 	return model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: name}, w)
 }
 
@@ -31,7 +32,9 @@ func allowAll(name string) *model.Object {
 
 // takes tells whether a new connection into an interface would be accepted.
 func takes(c *Calculator, iface string) bool {
-	return c.Table().Eval(nil, ruleset.Forward, ruleset.Packet{In: "eth0", Out: iface, Source: netip.MustParseAddr("192.0.2.1"), Destination: netip.MustParseAddr("10.0.0.1"), Protocol: 6}, nil).Accepted()
+	return c.Table().Eval(nil, ruleset.Forward,
+		ruleset.Packet{In: "eth0", Out: iface, Source: netip.MustParseAddr("192.0.2.1"),
+			Destination: netip.MustParseAddr("10.0.0.1"), Protocol: 6}, nil).Accepted()
 }
 
 func TestProfileThatAllowsAllNeedsNoObject(t *testing.T) {
@@ -77,7 +80,8 @@ func TestEndpointsWithoutAddressesAreNone(t *testing.T) {
 // Interfaces are handed on in a row, in both directions of the names.
 func TestWorkloadsPassTheirInterfacesOn(t *testing.T) {
 	for _, names := range [][3]string{{"a", "b", "c"}, {"c", "b", "a"}} {
-		set := model.NewSet(allowAll("open"), workload(names[0], "cali1", "open"), workload(names[1], "cali2", "open"), workload(names[2], "cali3", "open"))
+		set := model.NewSet(allowAll("open"), workload(names[0], "cali1", "open"), workload(names[1], "cali2", "open"),
+			workload(names[2], "cali3", "open"))
 		c := Build(Config{Node: testNode}, set, nil)
 		var changed []model.Key
 		for i, iface := range []string{"cali2", "cali3", "cali4"} {
@@ -113,8 +117,8 @@ func TestNothingIsSaidOfEndpointsThatAreGone(t *testing.T) {
 	}
 }
 
-// Lower orders come first, those without one last; then names decide, then namespaces, then Calico's kinds. A '/' ends each name,
-// so "a-b" stands before "a".
+// Lower orders come first, those without one last; then names decide, then namespaces, then Calico's kinds. A '/' ends
+// each name, so "a-b" stands before "a".
 func TestPoliciesAndTiersAreAskedInCalicosOrder(t *testing.T) {
 	order := func(f float64) *float64 { return &f }
 	global := func(tier, name string, o *float64) *model.Object {
@@ -122,39 +126,54 @@ func TestPoliciesAndTiersAreAskedInCalicosOrder(t *testing.T) {
 	}
 	inside := func(name string, o *float64) *model.Object {
 		k := model.Key{Kind: model.KindNetworkPolicy, Namespace: "default", Name: name}
-		return model.NewObject(k, &v3.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: v3.NetworkPolicySpec{Order: o, Types: twoTypes[:1]}})
+		return model.NewObject(k, &v3.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+			Spec: v3.NetworkPolicySpec{Order: o, Types: twoTypes[:1]}})
 	}
 	kubernetes := func(name string) *model.Object {
 		k := model.Key{Kind: model.KindKubernetesNetworkPolicy, Namespace: "default", Name: name}
-		return model.NewObject(k, &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}})
+		return model.NewObject(k, &networkingv1.NetworkPolicy{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}})
 	}
 	cluster := func(name string, priority int32) *model.Object {
 		all := metav1.LabelSelector{}
-		p := &model.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: model.ClusterNetworkPolicySpec{Tier: model.ClusterPolicyAdmin, Priority: priority,
-			Subject: model.ClusterPolicySubject{Namespaces: &all}, Ingress: []model.ClusterIngressRule{{Action: "Pass", From: []model.ClusterPolicyPeer{{Namespaces: &all}}}}}}
+		p := &model.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: model.ClusterNetworkPolicySpec{Tier: model.ClusterPolicyAdmin, Priority: priority,
+				Subject: model.ClusterPolicySubject{Namespaces: &all}, Ingress: []model.ClusterIngressRule{
+					{Action: "Pass", From: []model.ClusterPolicyPeer{{Namespaces: &all}}}}}}
 		return model.NewObject(model.ResourceKey(model.KindClusterNetworkPolicy, name), p)
 	}
 	tier := func(name string, o *float64) *model.Object {
-		return model.NewObject(model.ResourceKey(model.KindTier, name), &model.Tier{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v3.TierSpec{Order: o}})
+		return model.NewObject(model.ResourceKey(model.KindTier, name),
+			&model.Tier{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v3.TierSpec{Order: o}})
 	}
 	for _, c := range []struct {
 		name    string
 		objects []*model.Object
 		want    []string
 	}{
-		{"by order", []*model.Object{global("", "a", nil), global("", "b", order(20)), global("", "c", order(-1)), global("", "d", order(0.5))}, []string{"c", "d", "b", "a"}},
-		{"by name", []*model.Object{global("", "b", order(1)), global("", "a", order(1)), inside("c", order(1))}, []string{"a", "b", "c"}},
-		{"by name, without orders", []*model.Object{inside("b", nil), global("", "c", nil), global("", "a", nil)}, []string{"a", "b", "c"}},
-		{"names that begin alike", []*model.Object{global("", "a", nil), global("", "a-b", nil), global("", "a0", nil)}, []string{"a-b", "a", "a0"}},
-		{"Kubernetes' are of order 1000", []*model.Object{kubernetes("b"), inside("a", order(1000)), inside("c", order(1000)), inside("d", order(999)), inside("e", order(1001))},
+		{"by order", []*model.Object{global("", "a", nil), global("", "b", order(20)), global("", "c", order(-1)),
+			global("", "d", order(0.5))}, []string{"c", "d", "b", "a"}},
+		{"by name", []*model.Object{global("", "b", order(1)), global("", "a", order(1)), inside("c", order(1))},
+			[]string{"a", "b", "c"}},
+		{"by name, without orders", []*model.Object{inside("b", nil), global("", "c", nil), global("", "a", nil)},
+			[]string{"a", "b", "c"}},
+		{"names that begin alike", []*model.Object{global("", "a", nil), global("", "a-b", nil), global("", "a0", nil)},
+			[]string{"a-b", "a", "a0"}},
+		{"Kubernetes' are of order 1000", []*model.Object{kubernetes("b"), inside("a", order(1000)),
+			inside("c", order(1000)), inside("d", order(999)), inside("e", order(1001))},
 			[]string{"d", "a", "b", "c", "e"}},
-		{"of one name by kind", []*model.Object{inside("a", order(1000)), kubernetes("a")}, []string{"KubernetesNetworkPolicy/default/a", "NetworkPolicy/default/a"}},
-		{"a global one before one of a namespace", []*model.Object{inside("a", nil), global("", "a", nil)}, []string{"GlobalNetworkPolicy/a", "NetworkPolicy/default/a"}},
-		{"a global one before an administrator's", []*model.Object{cluster("a", 5), global("kube-admin", "a", order(5)), cluster("b", 4)},
+		{"of one name by kind", []*model.Object{inside("a", order(1000)), kubernetes("a")},
+			[]string{"KubernetesNetworkPolicy/default/a", "NetworkPolicy/default/a"}},
+		{"a global one before one of a namespace", []*model.Object{inside("a", nil), global("", "a", nil)},
+			[]string{"GlobalNetworkPolicy/a", "NetworkPolicy/default/a"}},
+		{"a global one before an administrator's", []*model.Object{cluster("a", 5), global("kube-admin", "a", order(5)),
+			cluster("b", 4)},
 			[]string{"b", "GlobalNetworkPolicy/a", "ClusterNetworkPolicy/a"}},
 		{"tiers by order, then name, those that are missing last", []*model.Object{
-			global("last", "a", nil), global("default", "b", nil), global("y", "c", nil), global("x", "d", nil), global("none", "e", nil), global("kube-baseline", "f", nil),
-			cluster("g", 1), tier("y", order(7)), tier("x", order(7)), tier("none", nil)}, []string{"d", "c", "g", "b", "f", "e", "a"}},
+			global("last", "a", nil), global("default", "b", nil), global("y", "c", nil), global("x", "d", nil),
+			global("none", "e", nil), global("kube-baseline", "f", nil),
+			cluster("g", 1), tier("y", order(7)), tier("x", order(7)), tier("none", nil)},
+			[]string{"d", "c", "g", "b", "f", "e", "a"}},
 	} {
 		set := model.NewSet(append(c.objects, pod("default", "w", "10.0.0.1", nil))...)
 		calc := Build(Config{Node: testNode}, set, nil)
@@ -172,8 +191,8 @@ func TestPoliciesAndTiersAreAskedInCalicosOrder(t *testing.T) {
 	}
 }
 
-// A tier's default action holds when one of its policies is about a packet and none decides. What the last tier passes on is up to
-// the profiles, and staged policies decide nothing.
+// A tier's default action holds when one of its policies is about a packet and none decides. What the last tier passes
+// on is up to the profiles, and staged policies decide nothing.
 func TestEndOfTiers(t *testing.T) {
 	deny, pass := v3.Deny, v3.Pass
 	for _, c := range []struct {
@@ -201,17 +220,22 @@ func TestEndOfTiers(t *testing.T) {
 			}
 			for i, a := range c.actions {
 				name, order := fmt.Sprint("t", i), float64(i)
-				tier := model.NewObject(model.ResourceKey(model.KindTier, name), &model.Tier{Spec: v3.TierSpec{Order: &order, DefaultAction: a}})
+				tier := model.NewObject(model.ResourceKey(model.KindTier, name),
+					&model.Tier{Spec: v3.TierSpec{Order: &order, DefaultAction: a}})
 				set[tier.Key] = tier
-				p := globalPolicy(name, v3.GlobalNetworkPolicySpec{Tier: name, Types: twoTypes[:1], Ingress: []v3.Rule{c.rule}})
+				p := globalPolicy(name, v3.GlobalNetworkPolicySpec{Tier: name, Types: twoTypes[:1],
+					Ingress: []v3.Rule{c.rule}})
 				if c.staged {
-					p = model.NewObject(model.ResourceKey(model.KindStagedGlobalNetworkPolicy, name), &v3.StagedGlobalNetworkPolicy{
-						Spec: v3.StagedGlobalNetworkPolicySpec{Tier: name, Types: twoTypes[:1], Ingress: []v3.Rule{c.rule}}})
+					p = model.NewObject(model.ResourceKey(model.KindStagedGlobalNetworkPolicy, name),
+						&v3.StagedGlobalNetworkPolicy{
+							Spec: v3.StagedGlobalNetworkPolicySpec{Tier: name, Types: twoTypes[:1],
+								Ingress: []v3.Rule{c.rule}}})
 				}
 				set[p.Key] = p
 			}
 			want := c.allowed && (profile || c.rule.Action == v3.Allow)
-			if got := reaches(Build(Config{Node: testNode}, set, nil), "192.0.2.1", "10.0.0.1", "caliw", 80); got != want {
+			if got := reaches(Build(Config{Node: testNode}, set, nil), "192.0.2.1", "10.0.0.1", "caliw",
+				80); got != want {
 				t.Errorf("%s, profile %v: allowed %v, want %v", c.name, profile, got, want)
 			}
 		}
@@ -223,19 +247,22 @@ func TestLogAction(t *testing.T) {
 	felix.Spec.LogPrefix = "%t %k %n %p"
 	limit := "10/minute"
 	felix.Spec.LogActionRateLimit = &limit
-	p := globalPolicy("p", v3.GlobalNetworkPolicySpec{Tier: "kube-admin", Types: twoTypes[:1], Ingress: []v3.Rule{{Action: v3.Log}, {Action: v3.Deny}}})
+	p := globalPolicy("p", v3.GlobalNetworkPolicySpec{Tier: "kube-admin", Types: twoTypes[:1],
+		Ingress: []v3.Rule{{Action: v3.Log}, {Action: v3.Deny}}})
 	inside := model.NewObject(model.Key{Kind: model.KindNetworkPolicy, Namespace: "default", Name: "q"},
 		&v3.NetworkPolicy{Spec: v3.NetworkPolicySpec{Types: twoTypes[:1], Ingress: []v3.Rule{{Action: v3.Log}}}})
-	set := model.NewSet(pod("default", "w", "10.0.0.1", nil), p, inside, model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix))
+	set := model.NewSet(pod("default", "w", "10.0.0.1", nil), p, inside,
+		model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix))
 	long := strings.Repeat("n", 120)
 	named := globalPolicy(long, v3.GlobalNetworkPolicySpec{Types: twoTypes[:1], Ingress: []v3.Rule{{Action: v3.Log}}})
 	set[named.Key] = named
 	for _, group := range []uint16{0, 7} {
 		table := Build(Config{Node: testNode, FlowLog: group}, set, nil).Table()
 		for chain, want := range map[string][2]string{
-			"pi/GlobalNetworkPolicy/p":       {"kube-admin gnp p p: ", "log GlobalNetworkPolicy/p ingress 1"},
-			"pi/NetworkPolicy/default/q":     {"default np q default/q: ", "log NetworkPolicy/default/q ingress 1"},
-			"pi/GlobalNetworkPolicy/" + long: {"default gnp " + long[:50] + ".." + long[:60] + ": ", "log GlobalNetworkPolicy/" + long[:38] + ".." + long[:52] + " ingress 1"},
+			"pi/GlobalNetworkPolicy/p":   {"kube-admin gnp p p: ", "log GlobalNetworkPolicy/p ingress 1"},
+			"pi/NetworkPolicy/default/q": {"default np q default/q: ", "log NetworkPolicy/default/q ingress 1"},
+			"pi/GlobalNetworkPolicy/" + long: {"default gnp " + long[:50] + ".." + long[:60] + ": ",
+				"log GlobalNetworkPolicy/" + long[:38] + ".." + long[:52] + " ingress 1"},
 		} {
 			wanted := ruleset.Log{Kernel: want[0], Rate: 10, Burst: 5, Per: ruleset.PerMinute}
 			if group != 0 {

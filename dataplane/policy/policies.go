@@ -67,7 +67,8 @@ func (c *Calculator) takeTier(name string, t *model.Tier) {
 		if t.Spec.Order != nil {
 			order = *t.Spec.Order
 		}
-		c.tiers[name] = tier{name: name, exists: true, order: order, pass: t.Spec.DefaultAction != nil && *t.Spec.DefaultAction == v3.Pass}
+		c.tiers[name] = tier{name: name, exists: true, order: order, pass: t.Spec.DefaultAction != nil &&
+			*t.Spec.DefaultAction == v3.Pass}
 	}
 	if c.tier(name) == before {
 		return

@@ -2,8 +2,9 @@ package policy
 
 import "github.com/manxnet/manx/dataplane/ruleset"
 
-// setChain writes a chain. Clients whose packets are refused rather than dropped should notice at once: a TCP client on the
-// same host often misses the ICMP error to its first packet, because it is still busy with sending it, but not a reset.
+// setChain writes a chain. Clients whose packets are refused rather than dropped should notice at once: a TCP client on
+// the same host often misses the ICMP error to its first packet, because it is still busy with sending it, but not a
+// reset.
 func (c *Calculator) setChain(chain *ruleset.Chain) {
 	var rules []ruleset.Rule
 	for i, r := range chain.Rules {

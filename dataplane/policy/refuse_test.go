@@ -30,7 +30,8 @@ func TestRejectByProtocol(t *testing.T) {
 		t.Run(x.name, func(t *testing.T) {
 			felix := &model.FelixConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 			felix.Spec.NftablesFilterDenyAction = "Reject"
-			set := model.NewSet(workload("a", "cali1"), model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix),
+			set := model.NewSet(workload("a", "cali1"),
+				model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix),
 				globalPolicy("deny", v3.GlobalNetworkPolicySpec{Types: twoTypes, Ingress: []v3.Rule{x.rule}}))
 			table := Build(Config{Node: testNode}, set, nil).Table()
 			actions := func(chain string) (list []ruleset.Action) {

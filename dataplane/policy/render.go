@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// render writes the chain of a policy for one direction, nil if it has none. A packet that no rule decides about comes back
-// to the list.
+// render writes the chain of a policy for one direction, nil if it has none. A packet that no rule decides about comes
+// back to the list.
 func (c *Calculator) render(p *policyState, in bool) *ruleset.Chain {
 	chain := &ruleset.Chain{Name: chainName(p.id, in)}
 	if p.Policy == nil {
@@ -73,8 +73,8 @@ func (c *Calculator) effect(p *policyState, r *Rule, in bool, comment string) *r
 	return out
 }
 
-// denial is how a policy's chain drops packets: silently where the kernel cannot answer them, before connections are tracked or
-// translated, and at postrouting, where what host endpoints send is asked about again.
+// denial is how a policy's chain drops packets: silently where the kernel cannot answer them, before connections are
+// tracked or translated, and at postrouting, where what host endpoints send is asked about again.
 func (c *Calculator) denial(p *policyState, in bool, comment string) ruleset.Rule {
 	r := c.settings.deny(comment, normalIn)
 	early := p.Policy != nil && (p.DoNotTrack || p.PreDNAT)
@@ -225,7 +225,8 @@ func (w *ruleWriter) entity(e *Entity, f fields, family int) ([][]ruleset.Match,
 		alternatives = append(alternatives, append(numbers, w.numbers(e.Ports.Ranges, f, false)))
 	}
 	if set := w.portSet(e.Ports.Names, e.Selector, family); set != "" {
-		alternatives = append(alternatives, append(append([]ruleset.Match(nil), common...), ruleset.Match{Field: f.endpoint, Set: set}))
+		alternatives = append(alternatives, append(append([]ruleset.Match(nil), common...),
+			ruleset.Match{Field: f.endpoint, Set: set}))
 	}
 	return alternatives, true
 }
@@ -259,7 +260,8 @@ func (w *ruleWriter) nets(all []netip.Prefix, not bool, f fields, family int) (m
 	if family == 6 {
 		name, kind = "c6", ruleset.Addresses6
 	}
-	return []ruleset.Match{{Field: f.address, Not: not, Set: w.calc.constant(name, kind, elements, "networks of rules", w.policy)}}, true
+	return []ruleset.Match{{Field: f.address, Not: not, Set: w.calc.constant(name, kind, elements, "networks of rules",
+		w.policy)}}, true
 }
 
 func (w *ruleWriter) numbers(ranges [][2]uint16, f fields, not bool) ruleset.Match {
@@ -270,7 +272,8 @@ func (w *ruleWriter) numbers(ranges [][2]uint16, f fields, not bool) ruleset.Mat
 	for i, r := range ranges {
 		elements[i] = ruleset.Element{Low: r[0], High: r[1]}
 	}
-	return ruleset.Match{Field: f.port, Not: not, Set: w.calc.constant("p", ruleset.Ports, elements, "ports of rules", w.policy)}
+	return ruleset.Match{Field: f.port, Not: not, Set: w.calc.constant("p", ruleset.Ports, elements, "ports of rules",
+		w.policy)}
 }
 
 func (w *ruleWriter) notPorts(e *Entity, f fields, family int) []ruleset.Match {
@@ -297,8 +300,8 @@ func (w *ruleWriter) selectorSet(s *selector.Selector, family int) string {
 	return w.acquire(setKey{kind: bySelector, selector: s.String()}, s, family)
 }
 
-// portSet holds the endpoints with a port of one of these names, of those that sel matches or of all; empty if there is none. One set
-// for all names keeps the rules few: there is one for each way in which both ends can match.
+// portSet holds the endpoints with a port of one of these names, of those that sel matches or of all; empty if there is
+// none. One set for all names keeps the rules few: there is one for each way in which both ends can match.
 func (w *ruleWriter) portSet(names []string, sel *selector.Selector, family int) string {
 	if len(names) == 0 {
 		return ""
@@ -306,7 +309,8 @@ func (w *ruleWriter) portSet(names []string, sel *selector.Selector, family int)
 	if sel == nil {
 		sel = selector.New(selector.All{})
 	}
-	return w.acquire(setKey{kind: byPort, selector: sel.String(), ports: portNames(names), protocol: w.rule.Protocol}, sel, family)
+	return w.acquire(setKey{kind: byPort, selector: sel.String(), ports: portNames(names), protocol: w.rule.Protocol},
+		sel, family)
 }
 
 func (w *ruleWriter) service(s Service, f fields, family int) ruleset.Match {

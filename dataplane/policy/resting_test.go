@@ -9,14 +9,18 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// The rules of policies that select nothing here are not kept, but come back: with the first endpoint, and for who asks.
+// The rules of policies that select nothing here are not kept, but come back: with the first endpoint, and for who
+// asks.
 func TestRulesOfPoliciesThatSelectNothingHereAreNotKept(t *testing.T) {
-	w := &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1", IPNetworks: []string{"10.0.0.1/32"}}}
+	w := &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali1",
+		IPNetworks: []string{"10.0.0.1/32"}}}
 	w.Labels = map[string]string{"pod": "web", model.LabelNamespace: "default"}
 	pod := model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: "web"}, w)
 	version := func(action v3.Action) *model.Object {
-		return model.NewObject(model.ResourceKey(model.KindGlobalNetworkPolicy, "default.web"), &v3.GlobalNetworkPolicy{Spec: v3.GlobalNetworkPolicySpec{
-			Tier: "default", Selector: "pod == 'web'", Types: []v3.PolicyType{v3.PolicyTypeIngress}, Ingress: []v3.Rule{{Action: action}}}})
+		return model.NewObject(model.ResourceKey(model.KindGlobalNetworkPolicy, "default.web"),
+			&v3.GlobalNetworkPolicy{Spec: v3.GlobalNetworkPolicySpec{
+				Tier: "default", Selector: "pod == 'web'", Types: []v3.PolicyType{v3.PolicyTypeIngress},
+				Ingress: []v3.Rule{{Action: action}}}})
 	}
 	id := ID{Kind: model.KindGlobalNetworkPolicy, Name: "default.web"}
 	objects := model.NewSet(version(v3.Deny))

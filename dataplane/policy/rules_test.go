@@ -21,15 +21,20 @@ func TestExcludedNetworksBelongToOneFamily(t *testing.T) {
 	}{
 		{"of IPv4", v3.Rule{Source: v3.EntityRule{NotNets: []string{"10.1.0.0/16"}}}, true, false, false},
 		{"of IPv6", v3.Rule{Source: v3.EntityRule{NotNets: []string{"2001:db8::/32"}}}, false, false, true},
-		{"of both", v3.Rule{Source: v3.EntityRule{NotNets: []string{"10.1.0.0/16", "2001:db8::/32"}}}, true, false, true},
-		{"of the destination", v3.Rule{Destination: v3.EntityRule{NotNets: []string{"10.1.0.0/16"}}}, true, true, false},
-		{"all of IPv4, in halves", v3.Rule{Source: v3.EntityRule{NotNets: []string{"0.0.0.0/1", "128.0.0.0/1"}}}, false, false, false},
-		{"of IPv4, for ICMPv6", v3.Rule{Protocol: protocolOf("ICMPv6"), Source: v3.EntityRule{NotNets: []string{"10.1.0.0/16"}}}, false, false, false},
+		{"of both", v3.Rule{Source: v3.EntityRule{NotNets: []string{"10.1.0.0/16", "2001:db8::/32"}}}, true, false,
+			true},
+		{"of the destination", v3.Rule{Destination: v3.EntityRule{NotNets: []string{"10.1.0.0/16"}}}, true, true,
+			false},
+		{"all of IPv4, in halves", v3.Rule{Source: v3.EntityRule{NotNets: []string{"0.0.0.0/1", "128.0.0.0/1"}}}, false,
+			false, false},
+		{"of IPv4, for ICMPv6", v3.Rule{Protocol: protocolOf("ICMPv6"),
+			Source: v3.EntityRule{NotNets: []string{"10.1.0.0/16"}}}, false, false, false},
 	} {
 		c.rule.Action = v3.Allow
 		w := pod("default", "w", "10.0.0.1", nil)
 		w.Value.(*model.WorkloadEndpoint).Spec.IPNetworks = []string{"10.0.0.1", "fd00::1"}
-		set := model.NewSet(w, namespace("default", nil), globalPolicy("p", v3.GlobalNetworkPolicySpec{Types: twoTypes[:1], Ingress: []v3.Rule{c.rule}}))
+		set := model.NewSet(w, namespace("default", nil),
+			globalPolicy("p", v3.GlobalNetworkPolicySpec{Types: twoTypes[:1], Ingress: []v3.Rule{c.rule}}))
 		calc := Build(Config{Node: testNode}, set, nil)
 		for source, want := range map[string]bool{"10.2.0.1": c.four, "10.1.0.1": c.inside, "fd00::2": c.six} {
 			destination := "10.0.0.1"
@@ -43,10 +48,12 @@ func TestExcludedNetworksBelongToOneFamily(t *testing.T) {
 	}
 }
 
-// Of two that have an address it is enough that one is meant. What is excluded without saying what is meant is addresses.
+// Of two that have an address it is enough that one is meant. What is excluded without saying what is meant is
+// addresses.
 func TestExcludedSelectorsBesideOthersAreAboutThoseThatAreMeant(t *testing.T) {
 	netset := func(name string, nets ...string) *model.Object {
-		s := &v3.GlobalNetworkSet{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"role": name}}, Spec: v3.GlobalNetworkSetSpec{Nets: nets}}
+		s := &v3.GlobalNetworkSet{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"role": name}},
+			Spec: v3.GlobalNetworkSetSpec{Nets: nets}}
 		return model.NewObject(model.ResourceKey(model.KindGlobalNetworkSet, name), s)
 	}
 	named := func(name string) []numorstring.Port { return []numorstring.Port{numorstring.NamedPort(name)} }
@@ -58,16 +65,22 @@ func TestExcludedSelectorsBesideOthersAreAboutThoseThatAreMeant(t *testing.T) {
 		{"both", v3.EntityRule{Selector: "has(role)", NotSelector: "role == 'bad'"}, true, false, true, false},
 		{"alone", v3.EntityRule{NotSelector: "role == 'bad'"}, true, false, false, true},
 		{"everybody", v3.EntityRule{Selector: "all()", NotSelector: "role == 'bad'"}, true, false, true, false},
-		{"nobody is excluded", v3.EntityRule{Selector: "has(role)", NotSelector: "role == 'none'"}, true, true, true, false},
+		{"nobody is excluded", v3.EntityRule{Selector: "has(role)", NotSelector: "role == 'none'"}, true, true, true,
+			false},
 		{"alone, nobody is excluded", v3.EntityRule{NotSelector: "role == 'none'"}, true, true, true, true},
-		{"a named port that nobody has", v3.EntityRule{NotSelector: "role == 'none'", NotPorts: named("none")}, true, true, true, true},
-		{"only ports that nobody has", v3.EntityRule{NotSelector: "role == 'none'", Ports: named("none")}, false, false, false, false},
+		{"a named port that nobody has", v3.EntityRule{NotSelector: "role == 'none'", NotPorts: named("none")}, true,
+			true, true, true},
+		{"only ports that nobody has", v3.EntityRule{NotSelector: "role == 'none'", Ports: named("none")}, false, false,
+			false, false},
 	} {
 		set := model.NewSet(pod("default", "w", "10.0.0.1", nil), namespace("default", nil),
 			netset("good", "10.1.0.0/16", "10.3.0.1"), netset("bad", "10.2.0.0/16", "10.3.0.0/24"),
-			globalPolicy("p", v3.GlobalNetworkPolicySpec{Types: twoTypes[:1], Ingress: []v3.Rule{{Action: v3.Allow, Protocol: protocolOf("TCP"), Source: c.source}}}))
+			globalPolicy("p", v3.GlobalNetworkPolicySpec{
+				Types: twoTypes[:1], Ingress: []v3.Rule{
+					{Action: v3.Allow, Protocol: protocolOf("TCP"), Source: c.source}}}))
 		calc := Build(Config{Node: testNode}, set, nil)
-		for source, want := range map[string]bool{"10.1.0.1": c.good, "10.2.0.1": c.bad, "10.3.0.1": c.both, "10.9.0.1": c.nobody} {
+		for source, want := range map[string]bool{"10.1.0.1": c.good, "10.2.0.1": c.bad, "10.3.0.1": c.both,
+			"10.9.0.1": c.nobody} {
 			if got := reaches(calc, source, "10.0.0.1", "caliw", 80); got != want {
 				t.Errorf("%s: from %s: %v, want %v", c.name, source, got, want)
 			}
@@ -75,8 +88,8 @@ func TestExcludedSelectorsBesideOthersAreAboutThoseThatAreMeant(t *testing.T) {
 	}
 }
 
-// However many names a rule has at both ends, it stays a handful of rules in the kernel: whoever may write policies of one
-// namespace must not be able to flood the nodes.
+// However many names a rule has at both ends, it stays a handful of rules in the kernel: whoever may write policies of
+// one namespace must not be able to flood the nodes.
 func TestManyNamesOfPortsAreFewRules(t *testing.T) {
 	var names []numorstring.Port
 	for i := range 50 {
@@ -85,10 +98,12 @@ func TestManyNamesOfPortsAreFewRules(t *testing.T) {
 	ends := v3.EntityRule{Ports: append(names, numorstring.SinglePort(7), numorstring.SinglePort(9))}
 	server := pod("default", "w", "10.0.0.1", nil)
 	server.Value.(*model.WorkloadEndpoint).Spec.Ports = []model.EndpointPort{
-		{Name: "p0", Protocol: *protocolOf("TCP"), Port: 80}, {Name: "p49", Protocol: *protocolOf("TCP"), Port: 81}, {Name: "p50", Protocol: *protocolOf("TCP"), Port: 82},
+		{Name: "p0", Protocol: *protocolOf("TCP"), Port: 80}, {Name: "p49", Protocol: *protocolOf("TCP"), Port: 81},
+		{Name: "p50", Protocol: *protocolOf("TCP"), Port: 82},
 		{Name: "p1", Protocol: *protocolOf("UDP"), Port: 83}}
 	rule := v3.Rule{Action: v3.Allow, Protocol: protocolOf("TCP"), Source: ends, Destination: ends}
-	set := model.NewSet(server, namespace("default", nil), globalPolicy("p", v3.GlobalNetworkPolicySpec{Types: twoTypes[:1], Ingress: []v3.Rule{rule}}))
+	set := model.NewSet(server, namespace("default", nil),
+		globalPolicy("p", v3.GlobalNetworkPolicySpec{Types: twoTypes[:1], Ingress: []v3.Rule{rule}}))
 	calc := Build(Config{Node: testNode}, set, nil)
 	if n := len(calc.Table().Chain("pi/GlobalNetworkPolicy/p").Rules); n > 8 {
 		t.Errorf("one rule became %d", n)
@@ -108,7 +123,8 @@ func TestManyNamesOfPortsAreFewRules(t *testing.T) {
 // Whatever is wrong with the ports of a rule, it must not become one about all ports.
 func TestPortsThatAreNoneMatchNothing(t *testing.T) {
 	reversed := numorstring.Port{MinPort: 90, MaxPort: 80}
-	for _, ends := range [][2]v3.EntityRule{{{}, {Ports: []numorstring.Port{reversed}}}, {{Ports: []numorstring.Port{reversed}}, {}}} {
+	for _, ends := range [][2]v3.EntityRule{{{}, {Ports: []numorstring.Port{reversed}}},
+		{{Ports: []numorstring.Port{reversed}}, {}}} {
 		rule := v3.Rule{Action: v3.Allow, Protocol: protocolOf("TCP"), Source: ends[0], Destination: ends[1]}
 		set := model.NewSet(pod("default", "w", "10.0.0.1", nil), namespace("default", nil),
 			globalPolicy("p", v3.GlobalNetworkPolicySpec{Types: twoTypes[:1], Ingress: []v3.Rule{rule}}))

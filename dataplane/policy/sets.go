@@ -41,7 +41,8 @@ func (k setKey) String() string {
 				protocol = name
 			}
 		}
-		return fmt.Sprintf("port %s (%s) of %s", `"`+strings.ReplaceAll(k.ports, ",", `" or "`)+`"`, protocol, k.selector)
+		return fmt.Sprintf("port %s (%s) of %s", `"`+strings.ReplaceAll(k.ports, ",", `" or "`)+`"`, protocol,
+			k.selector)
 	case byService, byServicePorts:
 		return "service " + k.service.Namespace + "/" + k.service.Name
 	}
@@ -65,8 +66,8 @@ func (k setKey) names(port string) bool {
 // endpoints tells whether elements have protocol and port.
 func (k setKey) endpoints() bool { return k.kind == byPort || k.kind == byServicePorts }
 
-// memberSet is a set whose members come from the datastore: one in the table for each family. In clusters without IPv6 that
-// of IPv6 is not in the table while it is empty, nor are the rules that can only match what is in it.
+// memberSet is a set whose members come from the datastore: one in the table for each family. In clusters without IPv6
+// that of IPv6 is not in the table while it is empty, nor are the rules that can only match what is in it.
 type memberSet struct {
 	calc  *Calculator
 	key   setKey
@@ -93,7 +94,8 @@ func index(p netip.Prefix) int {
 func (c *Calculator) acquire(key setKey, user *policyState, sel *selector.Selector) *memberSet {
 	s := c.sets[key]
 	if s == nil {
-		s = &memberSet{calc: c, key: key, hash: shortHash(fmt.Sprint(key.kind, "\x00", key.selector, "\x00", key.ports, "\x00", key.protocol, "\x00", key.service)), users: map[*policyState]bool{}}
+		s = &memberSet{calc: c, key: key, hash: shortHash(fmt.Sprint(key.kind, "\x00", key.selector, "\x00", key.ports,
+			"\x00", key.protocol, "\x00", key.service)), users: map[*policyState]bool{}}
 		c.sets[key] = s
 		s.make(0, false)
 		switch key.kind {
@@ -172,8 +174,8 @@ func wide(e ruleset.Element) int {
 	return 1
 }
 
-// settleKind makes each half an interval set if there are networks in it, a plain one if not, and none if it is not needed:
-// the rules that use it must be written again. It reports whether something changed.
+// settleKind makes each half an interval set if there are networks in it, a plain one if not, and none if it is not
+// needed: the rules that use it must be written again. It reports whether something changed.
 func (s *memberSet) settleKind() bool {
 	changed := false
 	for i := range s.half {
@@ -309,7 +311,9 @@ func sliceContributions(key setKey, slice *model.EndpointSlice) []ruleset.Elemen
 }
 
 // constant makes a set with a fixed content, shared by all who need the same; name begins with prefix.
-func (c *Calculator) constant(prefix string, kind ruleset.SetType, elements []ruleset.Element, comment string, user *policyState) string {
+func (c *Calculator) constant(
+	prefix string, kind ruleset.SetType, elements []ruleset.Element, comment string, user *policyState,
+) string {
 	var text strings.Builder
 	for _, e := range elements {
 		fmt.Fprintln(&text, e.Prefix, e.Protocol, e.Low, e.High)

@@ -14,11 +14,13 @@ import (
 // IPv6 costs a cluster without it nothing: no set and no rule, until something of IPv6 is in the set.
 func TestSetsOfIPv6AreThereWhenTheyAreNeeded(t *testing.T) {
 	pod := func(name string, nets ...string) *model.Object {
-		w := &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali" + name, IPNetworks: nets}}
+		w := &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "here", InterfaceName: "cali" + name,
+			IPNetworks: nets}}
 		w.Labels = map[string]string{"pod": name, model.LabelNamespace: "default"}
 		return model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: name}, w)
 	}
-	p := &v3.GlobalNetworkPolicy{Spec: v3.GlobalNetworkPolicySpec{Tier: "default", Selector: "pod == 'web'", Types: []v3.PolicyType{v3.PolicyTypeIngress},
+	p := &v3.GlobalNetworkPolicy{Spec: v3.GlobalNetworkPolicySpec{Tier: "default", Selector: "pod == 'web'",
+		Types: []v3.PolicyType{v3.PolicyTypeIngress},
 		Ingress: []v3.Rule{
 			{Action: v3.Allow, Source: v3.EntityRule{Selector: "pod == 'client'"}},
 			{Action: v3.Allow, Source: v3.EntityRule{NotSelector: "pod == 'client'"}},

@@ -84,10 +84,12 @@ func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 		noKernelLog: c.NoKernelLog,
 		keepInvalid: is(f.DisableConntrackInvalidCheck), spoofing: f.WorkloadSourceSpoofing == "Any",
 		allowVXLAN: is(f.AllowVXLANPacketsFromWorkloads), allowIPIP: is(f.AllowIPIPPacketsFromWorkloads),
-		vxlanPort: 4789, logPrefix: cmp.Or(f.LogPrefix, "calico-packet"), natInterface: f.IptablesNATOutgoingInterfaceFilter,
-		floating:   f.UsesFloatingIPs(),
-		natHosts:   f.NATOutgoingExclusions != nil && *f.NATOutgoingExclusions == "IPPoolsAndHostIPs",
-		failsafeIn: failsafeList(f.FailsafeInboundHostPorts, defaultFailsafeIn), failsafeOut: failsafeList(f.FailsafeOutboundHostPorts, defaultFailsafeOut),
+		vxlanPort: 4789, logPrefix: cmp.Or(f.LogPrefix, "calico-packet"),
+		natInterface: f.IptablesNATOutgoingInterfaceFilter,
+		floating:     f.UsesFloatingIPs(),
+		natHosts:     f.NATOutgoingExclusions != nil && *f.NATOutgoingExclusions == "IPPoolsAndHostIPs",
+		failsafeIn:   failsafeList(f.FailsafeInboundHostPorts, defaultFailsafeIn),
+		failsafeOut:  failsafeList(f.FailsafeOutboundHostPorts, defaultFailsafeOut),
 	}
 	if strings.EqualFold(cmp.Or(f.NftablesFilterDenyAction, f.IptablesFilterDenyAction), "Reject") {
 		s.denyVerdict = ruleset.Reject
@@ -171,8 +173,10 @@ func (s *settings) failsafes(p purpose) []ruleset.Rule {
 			if f.net.IsValid() {
 				m = append(m, familyOf(f.net), ruleset.Match{Field: address, Prefix: f.net})
 			}
-			m = append(m, ruleset.Match{Field: ruleset.Protocol, Low: uint32(f.protocol)}, ruleset.Match{Field: port, Low: uint32(f.port)})
-			rules = append(rules, ruleset.Rule{Matches: m, Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: comment})
+			m = append(m, ruleset.Match{Field: ruleset.Protocol, Low: uint32(f.protocol)},
+				ruleset.Match{Field: port, Low: uint32(f.port)})
+			rules = append(rules, ruleset.Rule{Matches: m, Verdict: ruleset.Verdict{Action: ruleset.Accept},
+				Comment: comment})
 		}
 	}
 	if p.in() {
@@ -201,7 +205,8 @@ func (s *settings) deny(comment string, p purpose) ruleset.Rule {
 
 // noReturnRoute drops packets whose source is not routed to where they come from.
 func (s *settings) noReturnRoute() ruleset.Rule {
-	return ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.NoReturnRoute}}, Verdict: ruleset.Verdict{Action: ruleset.Drop},
+	return ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.NoReturnRoute}}, Verdict: ruleset.Verdict{
+		Action: ruleset.Drop},
 		Comment: spoofed, Log: s.dropLog(spoofed)}
 }
 
@@ -211,7 +216,8 @@ const spoofed = "the source is not this workload's"
 func (s *settings) tunnelsFromWorkloads() []ruleset.Rule {
 	var rules []ruleset.Rule
 	if !s.allowVXLAN {
-		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: protoUDP}, {Field: ruleset.DestinationPort, Low: s.vxlanPort}},
+		rules = append(rules, ruleset.Rule{Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: protoUDP},
+			{Field: ruleset.DestinationPort, Low: s.vxlanPort}},
 			Verdict: ruleset.Verdict{Action: ruleset.Drop}, Comment: "VXLAN from a workload"})
 	}
 	if !s.allowIPIP {
@@ -255,7 +261,8 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 				put(&hosts, netip.PrefixFrom(a, a.BitLen()))
 			}
 		}
-		if b := model.Get[model.BGPConfiguration](c.reader, model.ResourceKey(model.KindBGPConfiguration, "default")); b != nil {
+		if b := model.Get[model.BGPConfiguration](c.reader, model.ResourceKey(model.KindBGPConfiguration,
+			"default")); b != nil {
 			for _, p := range serviceNets(b) {
 				put(&loop, p)
 			}

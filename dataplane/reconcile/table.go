@@ -40,7 +40,9 @@ type entry[K comparable, V any] struct {
 }
 
 // NewTable makes a table for a target whose values equal compares. now is the clock.
-func NewTable[K comparable, V any](applier Applier[K, V], equal func(a, b V) bool, now func() time.Time, backoff Backoff) *Table[K, V] {
+func NewTable[K comparable, V any](
+	applier Applier[K, V], equal func(a, b V) bool, now func() time.Time, backoff Backoff,
+) *Table[K, V] {
 	return &Table[K, V]{
 		applier: applier, equal: equal, now: now,
 		entries: map[K]*entry[K, V]{}, failed: NewFailures[K](backoff),

@@ -134,7 +134,8 @@ func (r *rules) workload(p netip.Prefix, s *state) (*kernel.Route, string) {
 		if other == e {
 			other = s.endpoints[1]
 		}
-		return route, fmt.Sprintf("WorkloadEndpoints %s and %s both claim the address; the first one has it", e.Name, other.Name)
+		return route, fmt.Sprintf("WorkloadEndpoints %s and %s both claim the address; the first one has it", e.Name,
+			other.Name)
 	}
 	return route, ""
 }
@@ -195,7 +196,8 @@ func (r *rules) throughPool(pool *ippool.Pool, ipv6 bool, learned []netip.Addr, 
 // nextHops resolves all next hops that can be resolved.
 func (r *rules) nextHops(learned []netip.Addr, pool *ippool.Pool) (hops []kernel.NextHop, note string) {
 	if pool.Encapsulation() == ippool.VXLAN {
-		return nil, fmt.Sprintf("pool %s uses VXLAN (vxlanMode), which this version does not program; use ipipMode or no encapsulation", pool.Name)
+		return nil, fmt.Sprintf("pool %s uses VXLAN (vxlanMode), which this version does not program; use ipipMode "+
+			"or no encapsulation", pool.Name)
 	}
 	if len(learned) == 1 {
 		return r.nextHop(learned[0], pool)

@@ -24,7 +24,8 @@ func learned(p string, metric uint32, hops ...string) Learned {
 }
 
 func via(dst, gateway string, link int, protocol kernel.Protocol) kernel.Route {
-	r := kernel.Route{Dst: prefix(dst), Protocol: protocol, Type: kernel.Unicast, NextHops: []kernel.NextHop{{Link: link}}}
+	r := kernel.Route{Dst: prefix(dst), Protocol: protocol, Type: kernel.Unicast, NextHops: []kernel.NextHop{
+		{Link: link}}}
 	if gateway != "" {
 		r.NextHops[0].Gateway = addr(gateway)
 	}
@@ -106,8 +107,10 @@ func TestRules(t *testing.T) {
 			"10.244.2.0/26 via 10.1.0.1 dev eth0 proto bird metric 1024", reconcile.Applied},
 		{"next hop behind an unreachable route", learned("10.244.2.0/26", 1024, "10.99.0.9"),
 			`next hop 10.99.0.9 is behind the route "unreachable 10.99.0.0/16 proto static"`, reconcile.Blocked},
-		{"no route to the next hop", learned("fd10:2::/122", 1024, "fd09::9"), "no route to next hop fd09::9", reconcile.Blocked},
-		{"IPv6", learned("fd10:2::/122", 1024, "fd01::9"), "fd10:2::/122 via fd01::9 dev eth0 proto bird metric 1024", reconcile.Applied},
+		{"no route to the next hop", learned("fd10:2::/122", 1024, "fd09::9"), "no route to next hop fd09::9",
+			reconcile.Blocked},
+		{"IPv6", learned("fd10:2::/122", 1024, "fd01::9"), "fd10:2::/122 via fd01::9 dev eth0 proto bird metric 1024",
+			reconcile.Applied},
 		{"IPv6 metric 0 is not left to the kernel, which makes 1024 of it", learned("fd10:2::/122", 0, "fd01::9"),
 			"fd10:2::/122 via fd01::9 dev eth0 proto bird metric 1", reconcile.Applied},
 		{"link-local next hop with its interface", learned("fd10:2::/122", 1024, "fe80::9%eth1"),
@@ -115,7 +118,8 @@ func TestRules(t *testing.T) {
 		{"link-local next hop without one", learned("fd10:2::/122", 1024, "fe80::9"),
 			"next hop fe80::9 is link-local, and nothing says on which interface", reconcile.Blocked},
 		{"several next hops", learned("10.244.2.0/26", 1024, "10.1.0.9", "10.3.0.9"),
-			"10.244.2.0/26 nexthop via 10.1.0.9 dev eth0 nexthop via 10.3.0.9 dev eth1 proto bird metric 1024", reconcile.Applied},
+			"10.244.2.0/26 nexthop via 10.1.0.9 dev eth0 nexthop via 10.3.0.9 dev eth1 proto bird metric 1024",
+			reconcile.Applied},
 		{"several next hops by one gateway are one", learned("10.244.2.0/26", 1024, "10.2.0.9", "10.2.0.10"),
 			"10.244.2.0/26 via 10.1.0.1 dev eth0 proto bird metric 1024", reconcile.Applied},
 		{"what resolves is used", learned("10.244.2.0/26", 1024, "10.99.0.9", "10.3.0.9"),
@@ -129,7 +133,8 @@ func TestRules(t *testing.T) {
 		{"CrossSubnet outside: the node's subnet counts, not the link's", learned("10.246.2.0/26", 1024, "10.3.0.9"),
 			"10.246.2.0/26 via 10.3.0.9 dev tunl0 onlink proto 80 metric 1024", reconcile.Applied},
 		{"CrossSubnet with both", learned("10.246.2.0/26", 1024, "10.1.0.9", "10.2.0.9"),
-			"10.246.2.0/26 nexthop via 10.1.0.9 dev eth0 nexthop via 10.2.0.9 dev tunl0 onlink proto 80 metric 1024", reconcile.Applied},
+			"10.246.2.0/26 nexthop via 10.1.0.9 dev eth0 nexthop via 10.2.0.9 dev tunl0 onlink proto 80 metric 1024",
+			reconcile.Applied},
 		{"the most specific pool counts", learned("10.245.200.0/26", 1024, "10.1.0.9"),
 			"10.245.200.0/26 via 10.1.0.9 dev eth0 proto bird metric 1024", reconcile.Applied},
 		{"outside of all pools", learned("192.0.2.0/24", 7, "10.1.0.9"),
@@ -137,12 +142,18 @@ func TestRules(t *testing.T) {
 		{"a default route beside the host's", learned("0.0.0.0/0", 2147483547, "10.1.0.9"),
 			"0.0.0.0/0 via 10.1.0.9 dev eth0 proto bird metric 2147483547", reconcile.Applied},
 		{"VXLAN", learned("10.247.2.0/26", 1024, "10.1.0.9"),
-			"pool vx uses VXLAN (vxlanMode), which this version does not program; use ipipMode or no encapsulation", reconcile.Blocked},
-		{"own address as next hop", learned("10.244.2.0/26", 1024, "10.3.0.5"), "next hop 10.3.0.5 is this node itself", reconcile.Blocked},
-		{"own address as next hop of a tunnel", learned("10.245.2.0/26", 1024, "10.1.0.5"), "next hop 10.1.0.5 is this node itself", reconcile.Blocked},
-		{"own address as prefix", learned("10.1.0.5/32", 1024, "10.1.0.9"), "10.1.0.5 is an address of this node", reconcile.Blocked},
-		{"own tunnel address as prefix", learned("10.246.1.1/32", 1024, "10.1.0.9"), "10.246.1.1 is an address of this node", reconcile.Blocked},
-		{"own block stays a blackhole", learned("10.244.1.0/26", 1024, "10.1.0.9"), "blackhole 10.244.1.0/26 proto bird", reconcile.Applied},
+			"pool vx uses VXLAN (vxlanMode), which this version does not program; use ipipMode or no encapsulation",
+			reconcile.Blocked},
+		{"own address as next hop", learned("10.244.2.0/26", 1024, "10.3.0.5"), "next hop 10.3.0.5 is this node itself",
+			reconcile.Blocked},
+		{"own address as next hop of a tunnel", learned("10.245.2.0/26", 1024, "10.1.0.5"),
+			"next hop 10.1.0.5 is this node itself", reconcile.Blocked},
+		{"own address as prefix", learned("10.1.0.5/32", 1024, "10.1.0.9"), "10.1.0.5 is an address of this node",
+			reconcile.Blocked},
+		{"own tunnel address as prefix", learned("10.246.1.1/32", 1024, "10.1.0.9"),
+			"10.246.1.1 is an address of this node", reconcile.Blocked},
+		{"own block stays a blackhole", learned("10.244.1.0/26", 1024, "10.1.0.9"),
+			"blackhole 10.244.1.0/26 proto bird", reconcile.Applied},
 		{"part of an own block", learned("10.244.1.0/28", 1024, "10.1.0.9"),
 			"10.244.1.0/28 is in block 10.244.1.0/26, which belongs to this node", reconcile.Blocked},
 		{"an address that another node borrowed from an own block", learned("10.244.1.33/32", 1024, "10.1.0.9"),
@@ -153,7 +164,8 @@ func TestRules(t *testing.T) {
 			"10.244.1.7/32 dev cali1 proto 80 scope link metric 1024", reconcile.Applied},
 		{"next hop is a local workload", learned("10.88.0.0/24", 1024, "10.244.1.7"),
 			"10.88.0.0/24 via 10.244.1.7 dev cali1 proto bird metric 1024", reconcile.Applied},
-		{"unspecified next hop", learned("10.244.2.0/26", 1024, "0.0.0.0"), "next hop 0.0.0.0 is no address of a router", reconcile.Blocked},
+		{"unspecified next hop", learned("10.244.2.0/26", 1024, "0.0.0.0"),
+			"next hop 0.0.0.0 is no address of a router", reconcile.Blocked},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			target, _ := testTarget(testKernel())
@@ -196,7 +208,8 @@ func TestLocalRoutes(t *testing.T) {
 			t.Errorf("%s: %q, want %q", p, got, want)
 		}
 	}
-	if s := rowOf(target, "10.244.1.7/32"); s.Endpoint != "default/a" || !strings.Contains(s.Reason, "default/a and a-claim/x both claim") {
+	if s := rowOf(target, "10.244.1.7/32"); s.Endpoint != "default/a" ||
+		!strings.Contains(s.Reason, "default/a and a-claim/x both claim") {
 		t.Errorf("%+v", s)
 	}
 }
@@ -251,7 +264,8 @@ func TestMetricChangeHasNoGap(t *testing.T) {
 	advance(time.Second)
 	_, _, _ = target.Flush()
 	log := f.Log()
-	if len(log) != 2 || !strings.HasPrefix(log[0], "add 10.244.2.0/26") || !strings.HasPrefix(log[1], "delete 10.244.2.0/26") {
+	if len(log) != 2 || !strings.HasPrefix(log[0], "add 10.244.2.0/26") ||
+		!strings.HasPrefix(log[1], "delete 10.244.2.0/26") {
 		t.Fatalf("%q", log)
 	}
 }
@@ -270,13 +284,16 @@ func TestOwnership(t *testing.T) {
 		{"80 on a workload's interface", via("192.0.2.1/32", "", 6, kernel.ProtocolCalico), true},
 		{"80 to a pool", via("10.244.7.0/26", "10.1.0.77", 2, kernel.ProtocolCalico), true},
 		{"80 through a node, of a pool that is gone", via("192.0.2.0/24", "10.1.0.9", 2, kernel.ProtocolCalico), true},
-		{"80 blackhole in a pool", kernel.Route{Dst: prefix("10.244.7.0/26"), Protocol: kernel.ProtocolCalico, Type: kernel.Blackhole}, true},
+		{"80 blackhole in a pool", kernel.Route{Dst: prefix("10.244.7.0/26"), Protocol: kernel.ProtocolCalico,
+			Type: kernel.Blackhole}, true},
 		{"80 of something else", via("192.0.2.0/24", "10.1.0.77", 2, kernel.ProtocolCalico), false},
-		{"80 blackhole outside", kernel.Route{Dst: prefix("192.0.2.0/24"), Protocol: kernel.ProtocolCalico, Type: kernel.Blackhole}, false},
+		{"80 blackhole outside", kernel.Route{Dst: prefix("192.0.2.0/24"), Protocol: kernel.ProtocolCalico,
+			Type: kernel.Blackhole}, false},
 		{"Felix' VXLAN", via("10.247.7.0/26", "10.247.7.0", 8, kernel.ProtocolCalico), false},
 		{"static to a pool", via("10.244.7.0/26", "10.1.0.9", 2, kernel.ProtocolStatic), false},
 		{"the CNI plugin's to a workload of ours", via("10.244.1.8/32", "", 5, kernel.ProtocolBoot), true},
-		{"boot on a workload's interface to an unknown address", via("10.244.1.99/32", "", 5, kernel.ProtocolBoot), false},
+		{"boot on a workload's interface to an unknown address", via("10.244.1.99/32", "", 5, kernel.ProtocolBoot),
+			false},
 		{"boot elsewhere", via("10.244.1.8/32", "", 2, kernel.ProtocolBoot), false},
 		{"connected", via("10.244.1.8/32", "", 5, kernel.ProtocolKernel), false},
 	} {
@@ -321,7 +338,8 @@ func TestLongestPrefixMatch(t *testing.T) {
 		r.Metric = metric
 		return r
 	}
-	routes := []kernel.Route{dev("0.0.0.0/0", 0, 1), dev("10.0.0.0/8", 0, 2), dev("10.1.0.0/16", 50, 3), dev("10.1.0.0/16", 20, 4), dev("::/0", 0, 9)}
+	routes := []kernel.Route{dev("0.0.0.0/0", 0, 1), dev("10.0.0.0/8", 0, 2), dev("10.1.0.0/16", 50, 3),
+		dev("10.1.0.0/16", 20, 4), dev("::/0", 0, 9)}
 	for _, r := range routes {
 		table.put(r)
 	}

@@ -45,7 +45,8 @@ func (t *Target) departs(n uint32, p netip.Prefix, s *state, route uint32) bool 
 	return true
 }
 
-// servedBy returns the last route to a local workload with the address of p: our own, or the one that an earlier run left.
+// servedBy returns the last route to a local workload with the address of p: our own, or the one that an earlier run
+// left.
 func (t *Target) servedBy(n uint32, p netip.Prefix, s *state) *kernel.Route {
 	if s.served != nil || t.table.wanted(n) != 0 {
 		return s.served

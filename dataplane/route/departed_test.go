@@ -34,9 +34,11 @@ func newMove(t *testing.T) *move {
 
 // owner gives the address to an interface; empty is to nobody.
 func (m *move) owner(name string) {
-	m.config.Endpoints = slices.DeleteFunc(slices.Clone(m.config.Endpoints), func(e Endpoint) bool { return e.Addresses == moving })
+	m.config.Endpoints = slices.DeleteFunc(slices.Clone(m.config.Endpoints),
+		func(e Endpoint) bool { return e.Addresses == moving })
 	if name != "" {
-		m.config.Endpoints = append(m.config.Endpoints, Endpoint{Name: "default/of-" + name, Interface: name, Addresses: moving})
+		m.config.Endpoints = append(m.config.Endpoints, Endpoint{Name: "default/of-" + name, Interface: name,
+			Addresses: moving})
 	}
 	m.target.Configure(m.config)
 }
@@ -123,7 +125,8 @@ func TestAddressOfAWorkloadChangesHands(t *testing.T) {
 			m.flush("moved", "replace "+strings.Replace(byAnother, "10.1.0.9 dev #2", "10.3.0.9 dev #3", 1))
 			m.departed("moved")
 			m.owner("cali1")
-			m.flush("here, as a new address", "add "+toCali1, "delete "+strings.Replace(byAnother, "10.1.0.9 dev #2", "10.3.0.9 dev #3", 1))
+			m.flush("here, as a new address", "add "+toCali1, "delete "+strings.Replace(byAnother, "10.1.0.9 dev #2",
+				"10.3.0.9 dev #3", 1))
 			m.departed("here")
 		}},
 		{"several times meanwhile", func(m *move) {
@@ -208,7 +211,8 @@ func TestAddressChangedHandsBetweenTwoRuns(t *testing.T) {
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			m := &move{t: t, fake: testKernel(), config: Config{WorkloadPrefixes: []string{"cali"}}}
-			m.fake.PutRoute(kernel.Route{Dst: prefix(moving), Metric: 1024, Protocol: kernel.ProtocolCalico, Type: kernel.Unicast,
+			m.fake.PutRoute(kernel.Route{Dst: prefix(moving), Metric: 1024, Protocol: kernel.ProtocolCalico,
+				Type:  kernel.Unicast,
 				Scope: kernel.ScopeLink, NextHops: []kernel.NextHop{{Link: 7}}})
 			m.target = New(m.fake, func() time.Time { return time.Unix(1e9, 0) })
 			m.owner(c.owner)

@@ -76,11 +76,14 @@ func (f *forgetter) forget(addresses []netip.Addr) {
 		n, err := f.connections.ForgetConnections(addresses)
 		switch {
 		case err == nil:
-			f.log.Debug("forgot the connections of workloads' former addresses", zap.Int("addresses", len(addresses)), zap.Int("connections", n))
+			f.log.Debug("forgot the connections of workloads' former addresses", zap.Int("addresses", len(addresses)),
+				zap.Int("connections", n))
 			return
 		case attempt == forgetAttempts:
-			f.log.Warn("connections of workloads' former addresses remain; whoever gets such an address may receive what belongs to them",
-				zap.Stringers("addresses", addresses[:min(len(addresses), 10)]), zap.Int("of", len(addresses)), zap.Error(err))
+			f.log.Warn("connections of workloads' former addresses remain; whoever gets such an address may receive "+
+				"what belongs to them",
+				zap.Stringers("addresses", addresses[:min(len(addresses), 10)]), zap.Int("of", len(addresses)),
+				zap.Error(err))
 			return
 		}
 		<-f.loop.After(reconcile.DefaultBackoff.After(attempt))

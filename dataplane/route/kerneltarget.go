@@ -70,7 +70,8 @@ func (t *kernelTarget) ownsCalico(r kernel.Route) bool {
 		switch {
 		case ownTunnel(name) || t.rules.isWorkload(h.Link) || begins(name, t.rules.formerPrefixes):
 			return true
-		case strings.HasPrefix(name, "vxlan") || strings.HasPrefix(name, "wireguard.") || strings.HasPrefix(name, "wg-"):
+		case strings.HasPrefix(name, "vxlan") || strings.HasPrefix(name, "wireguard.") ||
+			strings.HasPrefix(name, "wg-"):
 			return false
 		case t.rules.config.IsNode != nil && h.Gateway.IsValid() && t.rules.config.IsNode(h.Gateway):
 			return true
@@ -167,7 +168,8 @@ func (t *kernelTarget) op(s step) (kernel.RouteOp, error) {
 	}
 	fresh := t.table.wants(s.row)
 	if r, held := t.rules.rib.holder(fresh.Key()); held {
-		return kernel.RouteOp{}, fmt.Errorf("the place of the route (prefix and metric) %w: %q; it is used once that one is gone",
+		return kernel.RouteOp{}, fmt.Errorf("the place of the route (prefix and metric) %w: %q; it is used once that "+
+			"one is gone",
 			errHeld, r.Text(t.rules.linkName))
 	}
 	return kernel.RouteOp{Verb: kernel.AddRoute, Route: fresh}, nil

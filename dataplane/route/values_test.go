@@ -22,7 +22,8 @@ func TestWaysToANextHop(t *testing.T) {
 		if len(w.hops) == 0 {
 			return w.missing(&ippool.Pool{Name: "p", IPIP: ippool.Always})
 		}
-		return kernel.Route{Dst: prefix("10.245.2.0/26"), Type: kernel.Unicast, NextHops: w.hops}.Text(target.rules.linkName)
+		return kernel.Route{Dst: prefix("10.245.2.0/26"), Type: kernel.Unicast, NextHops: w.hops}.Text(
+			target.rules.linkName)
 	}
 	const byTunnel = "10.245.2.0/26 via 10.2.0.9 dev tunl0 onlink proto 0"
 	const bySecond = "10.245.2.0/26 via 10.2.0.9 dev vxlan.calico onlink proto 0"
@@ -111,8 +112,8 @@ func TestTheSamePrefixInTwoTables(t *testing.T) {
 	target.Handle([]kernel.Event{{Type: kernel.EventRouteGone, Route: inTable(7, "10.1.0.3")},
 		{Type: kernel.EventRoute, Route: foreign}})
 	have(first, foreign, second)
-	// A learned route for the same prefix takes the place that main's static one leaves, with another metric; the failure
-	// to add it keeps the old one, and does not hold up the removal in the second table.
+	// A learned route for the same prefix takes the place that main's static one leaves, with another metric; the
+	// failure to add it keeps the old one, and does not hold up the removal in the second table.
 	target.Learn([]Learned{learned("192.0.2.9/32", 77, "10.1.0.9")})
 	target.SetStatic(nil)
 	f.Fail("ApplyRoutes", f.Calls("ApplyRoutes")+1, errors.New("no"))

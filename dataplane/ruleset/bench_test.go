@@ -20,12 +20,16 @@ func policiesTable(n int) *Table {
 		set := fmt.Sprint("n4/", i)
 		t.AddSet(Set{Name: set, Type: Addresses4, Interval: true})
 		for j := range 100 {
-			t.AddElement(set, Element{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i), byte(j), 0}), 24+j%8)})
+			t.AddElement(set, Element{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i), byte(j), 0}),
+				24+j%8)})
 		}
 		policy := chain(fmt.Sprint("pi/NetworkPolicy/default/", i))
 		for j := range 5 {
-			policy.Rules = append(policy.Rules, Rule{Matches: []Match{ipv4, tcp, inSet(Source, set), {Field: DestinationPort, Low: uint32(8000 + j)}},
-				Counter: true, Verdict: verdict(Accept), Comment: fmt.Sprintf("NetworkPolicy/default/%d ingress %d", i, j+1)})
+			policy.Rules = append(policy.Rules,
+				Rule{Matches: []Match{ipv4, tcp, inSet(Source, set), {Field: DestinationPort, Low: uint32(8000 + j)}},
+					Counter: true, Verdict: verdict(Accept), Comment: fmt.Sprintf("NetworkPolicy/default/%d ingress %d",
+						i,
+						j+1)})
 		}
 		t.SetChain(policy)
 		list.Rules = append(list.Rules, jump(policy.Name))
@@ -37,7 +41,8 @@ func policiesTable(n int) *Table {
 
 func BenchmarkEval100Policies(b *testing.B) {
 	t := policiesTable(100)
-	p := Packet{In: "eth0", Out: "cali1", Source: netip.MustParseAddr("10.99.0.1"), Destination: netip.MustParseAddr("192.0.2.1"), Protocol: protoTCP, DestinationPort: 8004}
+	p := Packet{In: "eth0", Out: "cali1", Source: netip.MustParseAddr("10.99.0.1"),
+		Destination: netip.MustParseAddr("192.0.2.1"), Protocol: protoTCP, DestinationPort: 8004}
 	if !t.Eval(nil, Forward, p, nil).Accepted() {
 		b.Fatal("the last policy does not allow it")
 	}

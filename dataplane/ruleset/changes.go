@@ -65,7 +65,8 @@ func (t *Table) takeSets() []SetChange {
 		case s == nil:
 			list = append(list, SetChange{Set: old.Set, Deleted: true})
 		case old == nil || !old.sameKind(s.Set):
-			list = append(list, SetChange{Set: s.Set, Created: true, Deleted: old != nil, Add: sortedElements(s.elements.all)})
+			list = append(list, SetChange{Set: s.Set, Created: true, Deleted: old != nil,
+				Add: sortedElements(s.elements.all)})
 		default:
 			list = appendSetChange(list, s.Set, s.elements.all, s.elements.has, old.before, old.hadBefore)
 		}
@@ -119,7 +120,8 @@ func (s *setState) hadBefore(e Element) bool {
 }
 
 // appendSetChange appends what leads from one content of a set to another, unless they are the same.
-func appendSetChange(list []SetChange, s Set, now iter.Seq[Element], has func(Element) bool, old iter.Seq[Element], had func(Element) bool) []SetChange {
+func appendSetChange(list []SetChange, s Set, now iter.Seq[Element], has func(Element) bool, old iter.Seq[Element],
+	had func(Element) bool) []SetChange {
 	c := SetChange{Set: s, Add: without(now, had), Remove: without(old, has)}
 	if len(c.Add)+len(c.Remove) == 0 {
 		return list

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Difference returns what leads from what the kernel has, nil for no table, to the desired state, whether that was taken
-// already or not. Rules are compared by their IDs; chains, sets and maps that are not desired go. The Old of a chain has no
-// rules, since the kernel cannot tell them. The cost is one pass over both.
+// Difference returns what leads from what the kernel has, nil for no table, to the desired state, whether that was
+// taken already or not. Rules are compared by their IDs; chains, sets and maps that are not desired go. The Old of a
+// chain has no rules, since the kernel cannot tell them. The cost is one pass over both.
 func (t *Table) Difference(a *Actual) Changes {
 	if a == nil {
 		a = &Actual{}
@@ -71,7 +71,8 @@ func (t *Table) setDifference(actual map[string]ActualSet) []SetChange {
 			list = append(list, SetChange{Set: s.Set, Created: true, Deleted: ok, Add: sortedElements(s.elements.all)})
 			continue
 		}
-		list = appendSetChange(list, s.Set, s.elements.all, s.elements.has, slices.Values(old.Elements), hasElement(old.Elements))
+		list = appendSetChange(list, s.Set, s.elements.all, s.elements.has, slices.Values(old.Elements),
+			hasElement(old.Elements))
 	}
 	for name, old := range actual {
 		if t.sets[name] == nil {

@@ -45,7 +45,8 @@ func smallTable() *Table {
 	t.AddMap(Map{Name: "to-workload"})
 	t.SetVerdict("to-workload", "cali1", Verdict{Action: Goto, Chain: "leaf"})
 	t.SetChain(&Chain{Name: "leaf", Rules: []Rule{accept, {Verdict: Verdict{Action: Drop}}}})
-	t.SetChain(&Chain{Name: "forward", Base: &Base{Hook: Forward, Type: Filter}, Rules: []Rule{{Verdict: Verdict{Action: Jump, Chain: "leaf"}}}})
+	t.SetChain(&Chain{Name: "forward", Base: &Base{Hook: Forward, Type: Filter},
+		Rules: []Rule{{Verdict: Verdict{Action: Jump, Chain: "leaf"}}}})
 	return t
 }
 
@@ -62,7 +63,8 @@ func TestDifferenceWithoutTableIsEverything(t *testing.T) {
 	if len(c.Chains) != 2 || len(c.Sets) != 1 || len(c.Maps) != 1 {
 		t.Fatalf("got %+v", c)
 	}
-	if !c.Sets[0].Created || c.Sets[0].Deleted || len(c.Sets[0].Add) != 2 || !c.Maps[0].Created || len(c.Maps[0].Add) != 1 {
+	if !c.Sets[0].Created || c.Sets[0].Deleted || len(c.Sets[0].Add) != 2 || !c.Maps[0].Created ||
+		len(c.Maps[0].Add) != 1 {
 		t.Errorf("got %+v", c)
 	}
 	for _, ch := range c.Chains {
@@ -80,7 +82,8 @@ func TestDifference(t *testing.T) {
 		check func(Changes) bool
 	}{
 		{"an edited rule has no ID", func(a *Actual) { a.Chains["leaf"].Rules[0] = "" }, func(c Changes) bool {
-			return len(c.Chains) == 1 && c.Chains[0].Name == "leaf" && c.Chains[0].Old != nil && len(c.Chains[0].New.Rules) == 2
+			return len(c.Chains) == 1 && c.Chains[0].Name == "leaf" && c.Chains[0].Old != nil &&
+				len(c.Chains[0].New.Rules) == 2
 		}},
 		{"a rule too many", func(a *Actual) {
 			l := a.Chains["leaf"]
@@ -98,11 +101,16 @@ func TestDifference(t *testing.T) {
 		{"a chain that is not ours", func(a *Actual) { a.Chains["x"] = ActualChain{} }, func(c Changes) bool {
 			return len(c.Chains) == 1 && c.Chains[0].Name == "x" && c.Chains[0].New == nil && c.Chains[0].Old != nil
 		}},
-		{"a set of another type", func(a *Actual) { a.Sets["n4/a"] = ActualSet{Set: Set{Name: "n4/a", Type: Addresses6, Interval: true}} },
+		{"a set of another type", func(a *Actual) {
+			a.Sets["n4/a"] = ActualSet{Set: Set{Name: "n4/a", Type: Addresses6, Interval: true}}
+		},
 			func(c Changes) bool {
-				return len(c.Sets) == 1 && c.Sets[0].Created && c.Sets[0].Deleted && len(c.Sets[0].Add) == 2 && c.Sets[0].Type == Addresses4
+				return len(c.Sets) == 1 && c.Sets[0].Created && c.Sets[0].Deleted && len(c.Sets[0].Add) == 2 &&
+					c.Sets[0].Type == Addresses4
 			}},
-		{"a set without intervals", func(a *Actual) { a.Sets["n4/a"] = ActualSet{Set: Set{Name: "n4/a", Type: Addresses4}} },
+		{"a set without intervals", func(a *Actual) {
+			a.Sets["n4/a"] = ActualSet{Set: Set{Name: "n4/a", Type: Addresses4}}
+		},
 			func(c Changes) bool { return len(c.Sets) == 1 && c.Sets[0].Created && c.Sets[0].Deleted }},
 		{"another element", func(a *Actual) {
 			s := a.Sets["n4/a"]
@@ -110,7 +118,8 @@ func TestDifference(t *testing.T) {
 			a.Sets["n4/a"] = s
 		}, func(c Changes) bool {
 			return len(c.Sets) == 1 && !c.Sets[0].Created && !c.Sets[0].Deleted &&
-				slices.Equal(c.Sets[0].Remove, []Element{other}) && slices.Equal(c.Sets[0].Add, []Element{element("10.0.0.0/8")})
+				slices.Equal(c.Sets[0].Remove, []Element{other}) &&
+				slices.Equal(c.Sets[0].Add, []Element{element("10.0.0.0/8")})
 		}},
 		{"an element listed twice", func(a *Actual) {
 			s := a.Sets["n4/a"]
@@ -119,15 +128,20 @@ func TestDifference(t *testing.T) {
 		}, func(c Changes) bool { return slices.Equal(c.Sets[0].Remove, []Element{other}) && c.Sets[0].Add == nil }},
 		{"a set that is not ours", func(a *Actual) { a.Sets["x"] = ActualSet{Elements: []Element{other}} },
 			func(c Changes) bool {
-				return len(c.Sets) == 1 && c.Sets[0].Name == "x" && c.Sets[0].Deleted && !c.Sets[0].Created && c.Sets[0].Remove == nil
+				return len(c.Sets) == 1 && c.Sets[0].Name == "x" && c.Sets[0].Deleted && !c.Sets[0].Created &&
+					c.Sets[0].Remove == nil
 			}},
 		{"another verdict", func(a *Actual) { a.Maps["to-workload"]["cali1"] = Verdict{Action: Jump, Chain: "leaf"} },
 			func(c Changes) bool {
-				return len(c.Maps) == 1 && c.Maps[0].Remove["cali1"].Action == Jump && c.Maps[0].Add["cali1"].Action == Goto
+				return len(c.Maps) == 1 && c.Maps[0].Remove["cali1"].Action == Jump &&
+					c.Maps[0].Add["cali1"].Action == Goto
 			}},
-		{"an interface too many", func(a *Actual) { a.Maps["to-workload"]["cali2"] = Verdict{Action: Jump, Chain: "leaf"} },
+		{"an interface too many", func(a *Actual) {
+			a.Maps["to-workload"]["cali2"] = Verdict{Action: Jump, Chain: "leaf"}
+		},
 			func(c Changes) bool {
-				return len(c.Maps) == 1 && len(c.Maps[0].Remove) == 1 && c.Maps[0].Remove["cali2"].Action == Jump && len(c.Maps[0].Add) == 0
+				return len(c.Maps) == 1 && len(c.Maps[0].Remove) == 1 && c.Maps[0].Remove["cali2"].Action == Jump &&
+					len(c.Maps[0].Add) == 0
 			}},
 		{"a map that is not ours", func(a *Actual) { a.Maps["x"] = nil },
 			func(c Changes) bool { return len(c.Maps) == 1 && c.Maps[0].Deleted && !c.Maps[0].Created }},

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// elements is the content of a set. There may be very many, so they are kept packed and without pointers: an IPv4 element
-// costs a third of an Element, and the garbage collector does not look into them.
+// elements is the content of a set. There may be very many, so they are kept packed and without pointers: an IPv4
+// element costs a third of an Element, and the garbage collector does not look into them.
 type elements interface {
 	normal(Element) (e Element, fits bool) // without what does not count, so that equal members are equal elements
 	add(Element) bool                      // whether it is new
@@ -31,8 +31,8 @@ func newElements(s Set) elements {
 // packed is a set of addresses or endpoints. Elements of the other family cannot be in it and are left out.
 type packed[K comparable] struct {
 	keys map[K]struct{}
-	// lengths counts the elements by prefix length if there may be networks. As elements do not overlap, asking for each
-	// length that occurs finds the one that an address is in.
+	// lengths counts the elements by prefix length if there may be networks. As elements do not overlap, asking for
+	// each length that occurs finds the one that an address is in.
 	lengths   []int32
 	endpoints bool
 	size      int // of an address, in bytes
@@ -41,7 +41,8 @@ type packed[K comparable] struct {
 }
 
 func newPacked[K comparable](s Set, size int, pack func(Element) K, unpack func(K) Element) *packed[K] {
-	p := &packed[K]{keys: map[K]struct{}{}, endpoints: s.Type == Endpoints4 || s.Type == Endpoints6, size: size, pack: pack, unpack: unpack}
+	p := &packed[K]{keys: map[K]struct{}{}, endpoints: s.Type == Endpoints4 || s.Type == Endpoints6, size: size,
+		pack: pack, unpack: unpack}
 	if s.Interval {
 		p.lengths = make([]int32, size*8+1)
 	}
@@ -129,13 +130,15 @@ func (p *packed[K]) all(yield func(Element) bool) {
 // pack4 has the address in bits 63-32, then prefix length, protocol and port.
 func pack4(e Element) uint64 {
 	a := e.Prefix.Addr().As4()
-	return uint64(binary.BigEndian.Uint32(a[:]))<<32 | uint64(e.Prefix.Bits())<<24 | uint64(e.Protocol)<<16 | uint64(e.Low)
+	return uint64(binary.BigEndian.Uint32(a[:]))<<32 | uint64(e.Prefix.Bits())<<24 | uint64(e.Protocol)<<16 | uint64(
+		e.Low)
 }
 
 func unpack4(k uint64) Element {
 	var a [4]byte
 	binary.BigEndian.PutUint32(a[:], uint32(k>>32))
-	return Element{Prefix: netip.PrefixFrom(netip.AddrFrom4(a), int(uint8(k>>24))), Protocol: uint8(k >> 16), Low: uint16(k)}
+	return Element{Prefix: netip.PrefixFrom(netip.AddrFrom4(a), int(uint8(k>>24))), Protocol: uint8(k >> 16),
+		Low: uint16(k)}
 }
 
 type key6 struct {
@@ -149,7 +152,8 @@ func pack6(e Element) key6 {
 }
 
 func unpack6(k key6) Element {
-	return Element{Prefix: netip.PrefixFrom(netip.AddrFrom16(k.address), int(k.bits)), Protocol: k.protocol, Low: k.port}
+	return Element{Prefix: netip.PrefixFrom(netip.AddrFrom16(k.address), int(k.bits)), Protocol: k.protocol,
+		Low: k.port}
 }
 
 // portRanges is a set of ports: first<<16|last in order. There are few of them.

@@ -11,21 +11,22 @@ type Packet struct {
 	Protocol                    uint8
 	SourcePort, DestinationPort uint16 // of TCP, UDP, UDP-Lite, DCCP and SCTP
 	ICMPType, ICMPCode          uint8
-	State, Status               uint32 // of the connection: ConnEstablished, ..., ConnDNAT, ...; a State of 0 is ConnNew
-	Mark                        uint32
+	// of the connection: ConnEstablished, ..., ConnDNAT, ...; a State of 0 is ConnNew
+	State, Status uint32
+	Mark          uint32
 }
 
 // Host is what the outcome depends on besides the table. A nil function knows nothing.
 type Host struct {
 	// IsLocal tells whether an address is one of this host's. Loopback addresses are, unasked.
 	IsLocal func(netip.Addr) bool
-	// ReturnInterface names the interface that packets to an address leave through, "" if there is no route. If it is nil,
-	// no packet fails the check of the way back.
+	// ReturnInterface names the interface that packets to an address leave through, "" if there is no route. If it is
+	// nil, no packet fails the check of the way back.
 	ReturnInterface func(netip.Addr) string
 	// OwnsAddress tells whether an interface has an address.
 	OwnsAddress func(iface string, a netip.Addr) bool
-	// SourceFor is the address of an interface that Masquerade uses in the place of another of the same family. If it is nil,
-	// Masquerade leaves the source as it is.
+	// SourceFor is the address of an interface that Masquerade uses in the place of another of the same family. If it
+	// is nil, Masquerade leaves the source as it is.
 	SourceFor func(iface string, instead netip.Addr) netip.Addr
 }
 
@@ -49,11 +50,11 @@ const (
 	maxChains = 1 << 20
 )
 
-// Eval shows a packet to the base chains of a hook as the kernel does: in order of priority, each seeing what the ones before
-// made of the packet, until one drops it. An accept ends only its base chain. NAT chains see only the first packet of a
-// connection, and none after the one that translated it. Chains before connection tracking (priority below -200 at
-// Prerouting and Output) see an invalid connection. Limits are taken as not exceeded. A jump to a chain that is missing, or
-// too deep, drops: the kernel takes no such table. Steps are added to trace unless that is nil.
+// Eval shows a packet to the base chains of a hook as the kernel does: in order of priority, each seeing what the ones
+// before made of the packet, until one drops it. An accept ends only its base chain. NAT chains see only the first
+// packet of a connection, and none after the one that translated it. Chains before connection tracking (priority below
+// -200 at Prerouting and Output) see an invalid connection. Limits are taken as not exceeded. A jump to a chain that is
+// missing, or too deep, drops: the kernel takes no such table. Steps are added to trace unless that is nil.
 func (t *Table) Eval(h *Host, hook Hook, p Packet, trace *Trace) Result {
 	if h == nil {
 		h = &Host{}
@@ -80,8 +81,8 @@ func (t *Table) Eval(h *Host, hook Hook, p Packet, trace *Trace) Result {
 	return Result{Action: Accept, Packet: r.packet}
 }
 
-// EvalForward shows a packet that is routed through this host to Prerouting, Forward and Postrouting. p.Out is where the
-// routes lead it after Prerouting.
+// EvalForward shows a packet that is routed through this host to Prerouting, Forward and Postrouting. p.Out is where
+// the routes lead it after Prerouting.
 func (t *Table) EvalForward(h *Host, p Packet, trace *Trace) Result {
 	return t.evalPath(h, p, trace, Prerouting, Forward, Postrouting)
 }
@@ -188,7 +189,8 @@ func (r *run) back() bool {
 	return true
 }
 
-// enter goes to a chain. After a goto there is nothing to come back to but what the chain that is left would come back to.
+// enter goes to a chain. After a goto there is nothing to come back to but what the chain that is left would come back
+// to.
 func (r *run) enter(v Verdict) bool {
 	target := r.table.chains[v.Chain]
 	r.chains++

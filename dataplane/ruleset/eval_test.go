@@ -35,8 +35,8 @@ func inSet(f Field, name string) Match { return Match{Field: f, Set: name} }
 
 var byOut = do(Verdict{Action: Lookup, Map: "m", Out: true})
 
-// The packet of these cases is a UDP packet of this host, from 192.0.2.1 to port 7 of 192.0.2.2 through dum0, the first one of
-// its connection.
+// The packet of these cases is a UDP packet of this host, from 192.0.2.1 to port 7 of 192.0.2.2 through dum0, the first
+// one of its connection.
 type outputCase struct {
 	name   string
 	chains []*Chain
@@ -56,91 +56,151 @@ func outputCases() []outputCase {
 		return &Chain{Name: "post", Base: &Base{Hook: Postrouting, Type: Filter, Priority: priority}, Rules: rules}
 	}
 	return []outputCase{
-		{name: "accept ends only its base chain", chains: []*Chain{output("a", 0, act(Accept)), output("b", 1, act(Drop))}, dropped: true},
-		{name: "drop ends everything", chains: []*Chain{output("a", 0, act(Drop)), output("b", 1, act(Accept))}, dropped: true},
-		{name: "reject ends everything", chains: []*Chain{output("a", 0, act(Reject)), output("b", 1, act(Accept))}, dropped: true},
+		{name: "accept ends only its base chain", chains: []*Chain{output("a", 0, act(Accept)),
+			output("b", 1, act(Drop))}, dropped: true},
+		{name: "drop ends everything", chains: []*Chain{output("a", 0, act(Drop)), output("b", 1, act(Accept))},
+			dropped: true},
+		{name: "reject ends everything", chains: []*Chain{output("a", 0, act(Reject)), output("b", 1, act(Accept))},
+			dropped: true},
 		{name: "the end of a base chain accepts", chains: []*Chain{output("a", 0, mark(1))}, mark: 1},
-		{name: "base chains are asked in order of priority", chains: []*Chain{output("z", -5, mark(1)), output("a", 5, act(Drop, Match{Field: PacketMark, Low: 1, Mask: 1}))}, dropped: true},
+		{name: "base chains are asked in order of priority",
+			chains: []*Chain{output("z", -5, mark(1)),
+				output("a", 5, act(Drop, Match{Field: PacketMark, Low: 1, Mask: 1}))}, dropped: true},
 		{name: "return in a base chain accepts", chains: []*Chain{output("a", 0, act(Return), act(Drop))}},
-		{name: "the end of a chain comes back to after the jump", chains: []*Chain{output("a", 0, jump("b"), mark(1)), chain("b", mark(2))}, mark: 3},
-		{name: "return comes back to after the jump", chains: []*Chain{output("a", 0, jump("b"), mark(1)), chain("b", act(Return), act(Drop))}, mark: 1},
-		{name: "goto does not come back", chains: []*Chain{output("a", 0, gotoChain("b"), act(Drop)), chain("b", mark(1))}, mark: 1},
+		{name: "the end of a chain comes back to after the jump", chains: []*Chain{output("a", 0, jump("b"), mark(1)),
+			chain("b", mark(2))}, mark: 3},
+		{name: "return comes back to after the jump", chains: []*Chain{output("a", 0, jump("b"), mark(1)),
+			chain("b", act(Return), act(Drop))}, mark: 1},
+		{name: "goto does not come back", chains: []*Chain{output("a", 0, gotoChain("b"), act(Drop)),
+			chain("b", mark(1))}, mark: 1},
 		{name: "return after goto comes back to the last jump", mark: 3,
-			chains: []*Chain{output("a", 0, jump("b"), mark(1)), chain("b", gotoChain("c"), act(Drop)), chain("c", mark(2), act(Return), act(Drop))}},
+			chains: []*Chain{output("a", 0, jump("b"), mark(1)), chain("b", gotoChain("c"), act(Drop)),
+				chain("c", mark(2), act(Return), act(Drop))}},
 		{name: "return after two gotos comes back to the last jump", mark: 1,
-			chains: []*Chain{output("a", 0, jump("b"), mark(1)), chain("b", gotoChain("c"), act(Drop)), chain("c", gotoChain("d"), act(Drop)), chain("d")}},
+			chains: []*Chain{output("a", 0, jump("b"), mark(1)), chain("b", gotoChain("c"), act(Drop)),
+				chain("c", gotoChain("d"), act(Drop)), chain("d")}},
 		{name: "jump after goto comes back into the chain that was gone to", mark: 7,
-			chains: []*Chain{output("a", 0, jump("b"), mark(1)), chain("b", gotoChain("c"), act(Drop)), chain("c", jump("d"), mark(2)), chain("d", mark(4))}},
-		{name: "accept in a chain ends the base chain", chains: []*Chain{output("a", 0, jump("b"), act(Drop)), chain("b", act(Accept))}},
-		{name: "accept in a chain does not end other base chains", chains: []*Chain{output("a", 0, jump("b"), act(Drop)), chain("b", act(Accept)), output("c", 1, mark(1))}, mark: 1},
-		{name: "trap: return after goto from a map in the base chain skips the rest", chains: []*Chain{output("a", 0, byOut, act(Drop)), chain("e", act(Return))}, entry: toE},
+			chains: []*Chain{output("a", 0, jump("b"), mark(1)), chain("b", gotoChain("c"), act(Drop)),
+				chain("c", jump("d"), mark(2)), chain("d", mark(4))}},
+		{name: "accept in a chain ends the base chain", chains: []*Chain{output("a", 0, jump("b"), act(Drop)),
+			chain("b", act(Accept))}},
+		{name: "accept in a chain does not end other base chains",
+			chains: []*Chain{output("a", 0, jump("b"), act(Drop)), chain("b", act(Accept)), output("c", 1, mark(1))},
+			mark:   1},
+		{name: "trap: return after goto from a map in the base chain skips the rest",
+			chains: []*Chain{output("a", 0, byOut, act(Drop)), chain("e", act(Return))}, entry: toE},
 		{name: "trap: return after jump from the map falls onto the drop for misses", dropped: true,
-			chains: []*Chain{output("a", 0, jump("d"), mark(1)), chain("d", byOut, act(Drop)), chain("e", act(Return))}, entry: callE},
+			chains: []*Chain{output("a", 0, jump("d"), mark(1)), chain("d", byOut, act(Drop)), chain("e", act(Return))},
+			entry:  callE},
 		{name: "goto from a map in a dispatch chain returns to the base chain", mark: 1,
-			chains: []*Chain{output("a", 0, jump("d"), mark(1)), chain("d", byOut, act(Drop)), chain("e", act(Return))}, entry: toE},
-		{name: "an unknown interface is dropped", chains: []*Chain{output("a", 0, jump("d"), mark(1)), chain("d", byOut, act(Drop))}, dropped: true},
+			chains: []*Chain{output("a", 0, jump("d"), mark(1)), chain("d", byOut, act(Drop)), chain("e", act(Return))},
+			entry:  toE},
+		{name: "an unknown interface is dropped", chains: []*Chain{output("a", 0, jump("d"), mark(1)),
+			chain("d", byOut, act(Drop))}, dropped: true},
 		{name: "a map without entry goes on", chains: []*Chain{output("a", 0, byOut, mark(1))}, mark: 1},
-		{name: "a map's jump comes back", chains: []*Chain{output("a", 0, byOut, mark(1)), chain("e", mark(2))}, entry: callE, mark: 3},
-		{name: "the mark is set before the verdict", chains: []*Chain{output("a", 0, Rule{Mark: Mark{1, 1}, Verdict: verdict(Return)})}, mark: 1},
-		{name: "a mark leaves the other bits", chains: []*Chain{output("a", 0, mark(0x30000), Rule{Mark: Mark{0, 0x20000}})}, mark: 0x10000},
-		{name: "bits are set and cleared together", chains: []*Chain{output("a", 0, mark(0x50000), Rule{Mark: Mark{0x20000, 0x30000}})}, mark: 0x60000},
+		{name: "a map's jump comes back", chains: []*Chain{output("a", 0, byOut, mark(1)), chain("e", mark(2))},
+			entry: callE, mark: 3},
+		{name: "the mark is set before the verdict",
+			chains: []*Chain{output("a", 0, Rule{Mark: Mark{1, 1}, Verdict: verdict(Return)})}, mark: 1},
+		{name: "a mark leaves the other bits", chains: []*Chain{
+			output("a", 0, mark(0x30000), Rule{Mark: Mark{0, 0x20000}})}, mark: 0x10000},
+		{name: "bits are set and cleared together",
+			chains: []*Chain{output("a", 0, mark(0x50000), Rule{Mark: Mark{0x20000, 0x30000}})}, mark: 0x60000},
 		{name: "pass: the next tier is asked only if the mark is set", mark: 4, chains: []*Chain{
 			output("a", 0, jump("tiers")),
-			chain("tiers", jump("pi/x"), Rule{Matches: []Match{{Field: PacketMark, Low: 2, Mask: 2}}, Mark: Mark{0, 2}, Verdict: Verdict{Action: Goto, Chain: "tier2"}}, act(Drop)),
+			chain("tiers", jump("pi/x"), Rule{Matches: []Match{{Field: PacketMark, Low: 2, Mask: 2}}, Mark: Mark{0, 2},
+				Verdict: Verdict{Action: Goto, Chain: "tier2"}}, act(Drop)),
 			chain("pi/x", Rule{Mark: Mark{2, 2}, Verdict: verdict(Return)}), chain("tier2", mark(4), act(Accept))}},
-		{name: "a limit that is not exceeded does not match", chains: []*Chain{output("a", 0, Rule{Over: Limit{Packets: 1000, Burst: 5}, Verdict: verdict(Drop)})}},
-		{name: "a connection limit that is not exceeded does not match", chains: []*Chain{output("a", 0, Rule{Over: Limit{Connections: 10}, Verdict: verdict(Drop)})}},
-		{name: "log continues", chains: []*Chain{output("a", 0, Rule{Log: Log{Group: 5, Prefix: "x"}}, mark(1))}, mark: 1},
+		{name: "a limit that is not exceeded does not match",
+			chains: []*Chain{output("a", 0, Rule{Over: Limit{Packets: 1000, Burst: 5}, Verdict: verdict(Drop)})}},
+		{name: "a connection limit that is not exceeded does not match",
+			chains: []*Chain{output("a", 0, Rule{Over: Limit{Connections: 10}, Verdict: verdict(Drop)})}},
+		{name: "log continues", chains: []*Chain{output("a", 0, Rule{Log: Log{Group: 5, Prefix: "x"}}, mark(1))},
+			mark: 1},
 		{name: "all matches must hold", chains: []*Chain{output("a", 0, act(Drop, udp, net4(Source, "10.0.0.0/8")))}},
 		{name: "another family has no such address, nor not", mark: 1, chains: []*Chain{output("a", 0,
 			act(Drop, ipv6, not(net4(Source, "fd00::/8"))), mark(1, ipv4, not(net4(Source, "10.0.0.0/8"))))}},
 
-		{name: "the connection is new", chains: []*Chain{output("a", 0, mark(1, state(ConnNew)), act(Drop, not(state(ConnNew|ConnRelated))))}, mark: 1},
-		{name: "before tracking the connection is invalid", chains: []*Chain{output("a", -300, mark(1, state(ConnInvalid)), act(Drop, state(ConnNew)))}, mark: 1},
-		{name: "notrack makes it untracked", chains: []*Chain{output("a", -300, Rule{NoTrack: true}, mark(1, state(ConnUntracked))), output("b", 0, mark(2, state(ConnUntracked)))}, mark: 3},
-		{name: "notrack after tracking is too late", chains: []*Chain{output("a", 0, Rule{NoTrack: true}, mark(1, state(ConnUntracked)))}},
-		{name: "without connection there is no status, nor not", chains: []*Chain{output("a", -300, Rule{NoTrack: true}), output("b", 0, act(Drop, not(dnatted)), act(Drop, dnatted))}},
-		{name: "without connection there is no translation", chains: []*Chain{output("a", -300, Rule{NoTrack: true}), nat("n", Output, -100, dnat("192.0.2.3"))}},
+		{name: "the connection is new", chains: []*Chain{
+			output("a", 0, mark(1, state(ConnNew)), act(Drop, not(state(ConnNew|ConnRelated))))}, mark: 1},
+		{name: "before tracking the connection is invalid",
+			chains: []*Chain{output("a", -300, mark(1, state(ConnInvalid)), act(Drop, state(ConnNew)))}, mark: 1},
+		{name: "notrack makes it untracked", chains: []*Chain{
+			output("a", -300, Rule{NoTrack: true}, mark(1, state(ConnUntracked))),
+			output("b", 0, mark(2, state(ConnUntracked)))}, mark: 3},
+		{name: "notrack after tracking is too late",
+			chains: []*Chain{output("a", 0, Rule{NoTrack: true}, mark(1, state(ConnUntracked)))}},
+		{name: "without connection there is no status, nor not",
+			chains: []*Chain{output("a", -300, Rule{NoTrack: true}),
+				output("b", 0, act(Drop, not(dnatted)), act(Drop, dnatted))}},
+		{name: "without connection there is no translation", chains: []*Chain{output("a", -300, Rule{NoTrack: true}),
+			nat("n", Output, -100, dnat("192.0.2.3"))}},
 
 		{name: "translation comes before filters at 0 whatever its priority", mark: 1, destination: "192.0.2.3",
-			chains: []*Chain{nat("n", Output, 110, dnat("192.0.2.3")), output("a", 0, mark(1, ipv4, net4(Destination, "192.0.2.3/32")))}},
+			chains: []*Chain{nat("n", Output, 110, dnat("192.0.2.3")),
+				output("a", 0, mark(1, ipv4, net4(Destination, "192.0.2.3/32")))}},
 		{name: "translation comes after filters at -150", destination: "192.0.2.3",
-			chains: []*Chain{nat("n", Output, -190, dnat("192.0.2.3")), output("a", -150, mark(1, ipv4, net4(Destination, "192.0.2.3/32")))}},
+			chains: []*Chain{nat("n", Output, -190, dnat("192.0.2.3")),
+				output("a", -150, mark(1, ipv4, net4(Destination, "192.0.2.3/32")))}},
 		{name: "the first translation counts", destination: "192.0.2.3",
 			chains: []*Chain{nat("z", Output, -100, dnat("192.0.2.3")), nat("a", Output, -90, dnat("192.0.2.4"))}},
 		{name: "a NAT chain that accepts leaves it to the next", destination: "192.0.2.4",
-			chains: []*Chain{nat("a", Output, -100, act(Accept), dnat("192.0.2.3")), nat("b", Output, -90, dnat("192.0.2.4"))}},
+			chains: []*Chain{nat("a", Output, -100, act(Accept), dnat("192.0.2.3")),
+				nat("b", Output, -90, dnat("192.0.2.4"))}},
 		{name: "a NAT chain can drop", chains: []*Chain{nat("a", Output, -100, act(Drop))}, dropped: true},
 		{name: "a translated packet has the status", mark: 1, destination: "192.0.2.3",
-			chains: []*Chain{nat("n", Output, -100, dnat("192.0.2.3")), output("a", 0, mark(1, dnatted), mark(2, not(dnatted)))}},
+			chains: []*Chain{nat("n", Output, -100, dnat("192.0.2.3")),
+				output("a", 0, mark(1, dnatted), mark(2, not(dnatted)))}},
 		{name: "translation to the same address is none", mark: 2,
-			chains: []*Chain{nat("n", Output, -100, dnat("192.0.2.2")), output("a", 0, mark(1, dnatted), mark(2, not(dnatted)))}},
-		{name: "the source is translated after postrouting filters at 0", mark: 2, source: "192.0.2.9", chains: []*Chain{
-			nat("n", Postrouting, 0, do(Verdict{Action: SNAT, Address: netip.MustParseAddr("192.0.2.9")}, ipv4)),
-			postrouting(0, mark(1, ipv4, net4(Source, "192.0.2.9/32")), mark(2, ipv4, net4(Source, "192.0.2.1/32")))}},
-		{name: "masquerade takes the interface's address", source: "192.0.2.1", chains: []*Chain{nat("n", Postrouting, 0, act(Masquerade))}},
+			chains: []*Chain{nat("n", Output, -100, dnat("192.0.2.2")),
+				output("a", 0, mark(1, dnatted), mark(2, not(dnatted)))}},
+		{name: "the source is translated after postrouting filters at 0", mark: 2, source: "192.0.2.9",
+			chains: []*Chain{
+				nat("n", Postrouting, 0, do(Verdict{Action: SNAT, Address: netip.MustParseAddr("192.0.2.9")}, ipv4)),
+				postrouting(0, mark(1, ipv4, net4(Source, "192.0.2.9/32")),
+					mark(2, ipv4, net4(Source, "192.0.2.1/32")))}},
+		{name: "masquerade takes the interface's address", source: "192.0.2.1",
+			chains: []*Chain{nat("n", Postrouting, 0, act(Masquerade))}},
 
 		{name: "a packet of this host has no incoming interface", mark: 1,
-			chains: []*Chain{output("a", 0, mark(1, not(Match{Field: InInterface, Name: "eth0"})), mark(2, Match{Field: InInterface, Name: "dum0"}))}},
-		{name: "interface names", mark: 3, chains: []*Chain{output("a", 0, mark(1, Match{Field: OutInterface, Name: "dum*"}), mark(2, Match{Field: OutInterface, Name: "dum0"}),
-			mark(4, Match{Field: OutInterface, Name: "dum"}), mark(8, not(Match{Field: OutInterface, Name: "du*"})))}},
-		{name: "addresses in sets", mark: 1 | 2 | 8, chains: []*Chain{output("a", 0, mark(1, ipv4, inSet(Source, "h4")), mark(2, ipv4, inSet(Destination, "n4")),
-			mark(4, ipv4, inSet(Destination, "h4")), mark(8, ipv4, not(inSet(Destination, "h4"))), mark(16, ipv4, not(inSet(Source, "n4"))))}},
-		{name: "ports", mark: 1 | 2 | 8 | 16, chains: []*Chain{output("a", 0, mark(1, udp, Match{Field: DestinationPort, Low: 7}), mark(2, udp, Match{Field: DestinationPort, Low: 1, High: 7}),
-			mark(4, udp, Match{Field: DestinationPort, Low: 8, High: 9}), mark(8, udp, inSet(DestinationPort, "p")), mark(16, udp, not(Match{Field: DestinationPort, Low: 9})),
-			mark(32, tcp, Match{Field: DestinationPort, Low: 7}), mark(64, udp, not(inSet(DestinationPort, "p"))))}},
-		{name: "endpoints", mark: 1 | 8, chains: []*Chain{output("a", 0, mark(1, ipv4, inSet(DestinationEndpoint, "e4")), mark(2, ipv4, not(inSet(DestinationEndpoint, "e4"))),
-			mark(4, ipv4, inSet(SourceEndpoint, "e4")), mark(8, ipv4, not(inSet(SourceEndpoint, "e4"))))}},
-		{name: "ICMP types are ICMP's alone", chains: []*Chain{output("a", 0, mark(1, Match{Field: Protocol, Low: protoICMP}, not(Match{Field: ICMP, Low: 0x800, Mask: 0xff00})))}},
-		{name: "local addresses", mark: 1 | 8, chains: []*Chain{output("a", 0, mark(1, match(SourceLocal)), mark(2, match(DestinationLocal)),
-			mark(4, not(match(SourceLocal))), mark(8, not(match(DestinationLocal))))}},
-		{name: "the source is an address of the outgoing interface", mark: 1, chains: []*Chain{postrouting(0, mark(1, match(SourceOfOutInterface)), mark(2, not(match(SourceOfOutInterface))))}},
+			chains: []*Chain{output("a", 0, mark(1, not(Match{Field: InInterface, Name: "eth0"})),
+				mark(2, Match{Field: InInterface, Name: "dum0"}))}},
+		{name: "interface names", mark: 3, chains: []*Chain{
+			output("a", 0, mark(1, Match{Field: OutInterface, Name: "dum*"}),
+				mark(2, Match{Field: OutInterface, Name: "dum0"}),
+				mark(4, Match{Field: OutInterface, Name: "dum"}),
+				mark(8, not(Match{Field: OutInterface, Name: "du*"})))}},
+		{name: "addresses in sets", mark: 1 | 2 | 8,
+			chains: []*Chain{output("a", 0, mark(1, ipv4, inSet(Source, "h4")), mark(2, ipv4, inSet(Destination, "n4")),
+				mark(4, ipv4, inSet(Destination, "h4")), mark(8, ipv4, not(inSet(Destination, "h4"))),
+				mark(16, ipv4, not(inSet(Source, "n4"))))}},
+		{name: "ports", mark: 1 | 2 | 8 | 16, chains: []*Chain{
+			output("a", 0, mark(1, udp, Match{Field: DestinationPort, Low: 7}),
+				mark(2, udp, Match{Field: DestinationPort, Low: 1, High: 7}),
+				mark(4, udp, Match{Field: DestinationPort, Low: 8, High: 9}), mark(8, udp, inSet(DestinationPort, "p")),
+				mark(16, udp, not(Match{Field: DestinationPort, Low: 9})),
+				mark(32, tcp, Match{Field: DestinationPort, Low: 7}),
+				mark(64, udp, not(inSet(DestinationPort, "p"))))}},
+		{name: "endpoints", mark: 1 | 8, chains: []*Chain{
+			output("a", 0, mark(1, ipv4, inSet(DestinationEndpoint, "e4")),
+				mark(2, ipv4, not(inSet(DestinationEndpoint, "e4"))),
+				mark(4, ipv4, inSet(SourceEndpoint, "e4")), mark(8, ipv4, not(inSet(SourceEndpoint, "e4"))))}},
+		{name: "ICMP types are ICMP's alone", chains: []*Chain{
+			output("a", 0, mark(1, Match{Field: Protocol, Low: protoICMP},
+				not(Match{Field: ICMP, Low: 0x800, Mask: 0xff00})))}},
+		{name: "local addresses", mark: 1 | 8, chains: []*Chain{
+			output("a", 0, mark(1, match(SourceLocal)), mark(2, match(DestinationLocal)),
+				mark(4, not(match(SourceLocal))), mark(8, not(match(DestinationLocal))))}},
+		{name: "the source is an address of the outgoing interface", mark: 1,
+			chains: []*Chain{postrouting(0, mark(1, match(SourceOfOutInterface)),
+				mark(2, not(match(SourceOfOutInterface))))}},
 	}
 }
 
 func (c outputCase) table() *Table {
 	t := NewTable()
-	for _, s := range []Set{{Name: "h4", Type: Addresses4}, {Name: "n4", Type: Addresses4, Interval: true}, {Name: "p", Type: Ports, Interval: true}, {Name: "e4", Type: Endpoints4}} {
+	for _, s := range []Set{{Name: "h4", Type: Addresses4}, {Name: "n4", Type: Addresses4, Interval: true},
+		{Name: "p", Type: Ports, Interval: true}, {Name: "e4", Type: Endpoints4}} {
 		t.AddSet(s)
 	}
 	t.AddElement("h4", element("192.0.2.1/32"))
@@ -162,13 +222,17 @@ func (c outputCase) table() *Table {
 }
 
 var outputHost = Host{
-	IsLocal:     func(a netip.Addr) bool { return a == netip.MustParseAddr("192.0.2.1") },
-	OwnsAddress: func(iface string, a netip.Addr) bool { return iface == "dum0" && a == netip.MustParseAddr("192.0.2.1") },
-	SourceFor:   func(string, netip.Addr) netip.Addr { return netip.MustParseAddr("192.0.2.1") },
+	IsLocal: func(a netip.Addr) bool { return a == netip.MustParseAddr("192.0.2.1") },
+	OwnsAddress: func(iface string, a netip.Addr) bool {
+		return iface == "dum0" &&
+			a == netip.MustParseAddr("192.0.2.1")
+	},
+	SourceFor: func(string, netip.Addr) netip.Addr { return netip.MustParseAddr("192.0.2.1") },
 }
 
 func outputPacket() Packet {
-	return Packet{Out: "dum0", Source: netip.MustParseAddr("192.0.2.1"), Destination: netip.MustParseAddr("192.0.2.2"), Protocol: protoUDP, SourcePort: 40000, DestinationPort: 7}
+	return Packet{Out: "dum0", Source: netip.MustParseAddr("192.0.2.1"), Destination: netip.MustParseAddr("192.0.2.2"),
+		Protocol: protoUDP, SourcePort: 40000, DestinationPort: 7}
 }
 
 // want is the packet as it should leave.
@@ -190,10 +254,13 @@ func TestEval(t *testing.T) {
 			var trace Trace
 			got := c.table().EvalOutput(&outputHost, outputPacket(), &trace)
 			want := c.want()
-			if got.Accepted() == c.dropped || got.Accepted() && (got.Packet.Mark != want.Mark || got.Packet.Source != want.Source || got.Packet.Destination != want.Destination) {
+			if got.Accepted() == c.dropped || got.Accepted() &&
+				(got.Packet.Mark != want.Mark || got.Packet.Source != want.Source ||
+					got.Packet.Destination != want.Destination) {
 				t.Errorf("got %+v, want dropped %v, %+v\n%s", got, c.dropped, want, &trace)
 			}
-			if without := c.table().EvalOutput(&outputHost, outputPacket(), nil); without.Packet != got.Packet || without.Action != got.Action {
+			if without := c.table().EvalOutput(&outputHost, outputPacket(), nil); without.Packet != got.Packet ||
+				without.Action != got.Action {
 				t.Errorf("without a trace: got %+v, want %+v", without, got)
 			}
 		})
@@ -218,9 +285,11 @@ func TestKernelAgreesWithEval(t *testing.T) {
 	command(t, "ip", "-n", ns, "addr", "add", "192.0.2.1/24", "dev", "dum0")
 	command(t, "ip", "-n", ns, "link", "set", "dum0", "up")
 	for n := 2; n <= 4; n++ {
-		command(t, "ip", "-n", ns, "neigh", "add", fmt.Sprint("192.0.2.", n), "dev", "dum0", "lladdr", "02:00:00:00:00:01", "nud", "permanent")
+		command(t, "ip", "-n", ns, "neigh", "add", fmt.Sprint("192.0.2.", n), "dev", "dum0", "lladdr",
+			"02:00:00:00:00:01", "nud", "permanent")
 	}
-	// One table for each case, one after the other in one run of a shell: a packet, then what the last chain has counted.
+	// One table for each case, one after the other in one run of a shell: a packet, then what the last chain has
+	// counted.
 	var script strings.Builder
 	dir := t.TempDir()
 	cases := outputCases()
@@ -228,7 +297,8 @@ func TestKernelAgreesWithEval(t *testing.T) {
 		table, want := c.table(), c.want()
 		table.SetChain(&Chain{Name: "last", Base: &Base{Hook: Postrouting, Type: Filter, Priority: 500}, Rules: []Rule{
 			{Matches: []Match{udp}, Counter: true, Comment: "accepted"},
-			{Matches: []Match{ipv4, udp, {Field: PacketMark, Low: want.Mark, Mask: 0xffffffff}, net4(Source, want.Source.String()+"/32"), net4(Destination, want.Destination.String()+"/32")},
+			{Matches: []Match{ipv4, udp, {Field: PacketMark, Low: want.Mark, Mask: 0xffffffff},
+				net4(Source, want.Source.String()+"/32"), net4(Destination, want.Destination.String()+"/32")},
 				Counter: true, Comment: "as wanted"},
 			{Matches: []Match{{Field: ConnState, Mask: ConnNew}}}, // connections are tracked only if a rule asks
 		}})
@@ -242,7 +312,8 @@ func TestKernelAgreesWithEval(t *testing.T) {
 		if err := file.Close(); err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(&script, "nft -f %s || exit 0; (echo x >/dev/udp/192.0.2.2/7) 2>/dev/null; echo '== %d'; nft list chain inet t last; nft delete table inet t\n", file.Name(), i)
+		fmt.Fprintf(&script, "nft -f %s || exit 0; (echo x >/dev/udp/192.0.2.2/7) 2>/dev/null; echo '== %d'; nft "+
+			"list chain inet t last; nft delete table inet t\n", file.Name(), i)
 	}
 	shell := exec.Command("ip", "netns", "exec", ns, "bash")
 	shell.Stdin = strings.NewReader(script.String())
@@ -292,7 +363,8 @@ func TestPathsAskTheirHooksInOrder(t *testing.T) {
 		rules := []Rule{}
 		for n := range 4 {
 			shift := 3 * (3 - n)
-			rules = append(rules, Rule{Matches: []Match{{Field: PacketMark, Mask: 7 << shift}}, Mark: Mark{uint32(hook) << shift, 7 << shift}, Verdict: verdict(Accept)})
+			rules = append(rules, Rule{Matches: []Match{{Field: PacketMark, Mask: 7 << shift}},
+				Mark: Mark{uint32(hook) << shift, 7 << shift}, Verdict: verdict(Accept)})
 		}
 		slices.Reverse(rules)
 		table.SetChain(&Chain{Name: hook.String(), Base: &Base{Hook: hook, Type: Filter}, Rules: rules})
@@ -350,19 +422,25 @@ func TestReturnRoute(t *testing.T) {
 		packet Packet
 		drop   bool
 	}{
-		{"the way back is the way in", Packet{In: "cali1", Source: addr("10.0.0.1"), Destination: addr("10.0.0.2")}, false},
+		{"the way back is the way in", Packet{In: "cali1", Source: addr("10.0.0.1"), Destination: addr("10.0.0.2")},
+			false},
 		{"the way back is another", Packet{In: "cali2", Source: addr("10.0.0.1"), Destination: addr("10.0.0.2")}, true},
 		{"there is no way back", Packet{In: "cali1", Source: addr("10.0.0.9"), Destination: addr("10.0.0.2")}, true},
 		{"IPv6", Packet{In: "cali2", Source: addr("fd00::1"), Destination: addr("fd00::2")}, true},
 		{"loopback", Packet{In: "lo", Source: addr("10.0.0.9"), Destination: addr("10.0.0.2")}, false},
-		{"DHCP before there is an address", Packet{In: "cali1", Source: addr("0.0.0.0"), Destination: addr("255.255.255.255")}, false},
-		{"no address, but a destination", Packet{In: "cali1", Source: addr("0.0.0.0"), Destination: addr("10.0.0.2")}, true},
-		{"duplicate address detection", Packet{In: "cali1", Source: addr("::"), Destination: addr("ff02::1:ff00:1"), Protocol: protoICMPv6}, false},
-		{"no IPv6 address, but a destination", Packet{In: "cali1", Source: addr("::"), Destination: addr("fd00::2"), Protocol: protoICMPv6}, true},
+		{"DHCP before there is an address", Packet{In: "cali1", Source: addr("0.0.0.0"),
+			Destination: addr("255.255.255.255")}, false},
+		{"no address, but a destination", Packet{In: "cali1", Source: addr("0.0.0.0"), Destination: addr("10.0.0.2")},
+			true},
+		{"duplicate address detection", Packet{In: "cali1", Source: addr("::"), Destination: addr("ff02::1:ff00:1"),
+			Protocol: protoICMPv6}, false},
+		{"no IPv6 address, but a destination", Packet{In: "cali1", Source: addr("::"), Destination: addr("fd00::2"),
+			Protocol: protoICMPv6}, true},
 		{"link-local", Packet{In: "cali1", Source: addr("fe80::1"), Destination: addr("fe80::2")}, false},
 	}
 	table := NewTable()
-	table.SetChain(&Chain{Name: "x", Base: &Base{Hook: Prerouting, Type: Filter, Priority: -300}, Rules: []Rule{act(Drop, match(NoReturnRoute))}})
+	table.SetChain(&Chain{Name: "x", Base: &Base{Hook: Prerouting, Type: Filter, Priority: -300},
+		Rules: []Rule{act(Drop, match(NoReturnRoute))}})
 	for _, test := range tests {
 		if got := table.Eval(&host, Prerouting, test.packet, nil); got.Accepted() == test.drop {
 			t.Errorf("%s: %+v", test.name, got)
@@ -372,11 +450,14 @@ func TestReturnRoute(t *testing.T) {
 
 func TestTraceText(t *testing.T) {
 	c := outputCase{chains: []*Chain{
-		output("filter-output", 0, act(Accept, Match{Field: ConnState, Mask: ConnEstablished | ConnRelated}), jump("d"), mark(1)),
+		output("filter-output", 0, act(Accept, Match{Field: ConnState, Mask: ConnEstablished | ConnRelated}), jump("d"),
+			mark(1)),
 		chain("d", byOut, act(Drop)),
 		chain("e", Rule{Over: Limit{Packets: 5}, Verdict: verdict(Drop)},
-			Rule{Matches: []Match{ipv4, udp, {Field: DestinationPort, Low: 80, High: 90}}, Verdict: verdict(Accept), Comment: "NetworkPolicy/default/web egress 1"},
-			Rule{Matches: []Match{ipv4, not(inSet(Destination, "h4"))}, Counter: true, Verdict: verdict(Return), Comment: "NetworkPolicy/default/web egress 2"}),
+			Rule{Matches: []Match{ipv4, udp, {Field: DestinationPort, Low: 80, High: 90}}, Verdict: verdict(Accept),
+				Comment: "NetworkPolicy/default/web egress 1"},
+			Rule{Matches: []Match{ipv4, not(inSet(Destination, "h4"))}, Counter: true, Verdict: verdict(Return),
+				Comment: "NetworkPolicy/default/web egress 2"}),
 		output("last", 1, act(Drop)),
 	}, entry: Verdict{Action: Goto, Chain: "e"}}
 	var trace Trace

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// order is where the kernel asks a base chain. The kernel's address translation has a place of its own at each hook, at which
-// it asks all NAT chains, of whatever priority: that only orders them among each other.
+// order is where the kernel asks a base chain. The kernel's address translation has a place of its own at each hook, at
+// which it asks all NAT chains, of whatever priority: that only orders them among each other.
 func (b Base) order() int32 {
 	switch {
 	case b.Type != NAT:
@@ -18,7 +18,8 @@ func (b Base) order() int32 {
 	return 100
 }
 
-// compareBases orders the base chains of one hook. The kernel leaves open which of two with the same priority comes first.
+// compareBases orders the base chains of one hook. The kernel leaves open which of two with the same priority comes
+// first.
 func compareBases(a, b *Chain) int {
 	return cmp.Or(cmp.Compare(a.Base.order(), b.Base.order()), cmp.Compare(a.Base.Type, b.Base.Type),
 		cmp.Compare(a.Base.Priority, b.Base.Priority), strings.Compare(a.Name, b.Name))

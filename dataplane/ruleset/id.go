@@ -7,7 +7,8 @@ import (
 	"net/netip"
 )
 
-// idLength is the length of an ID in characters of 5 bits: among a million rules, two share an ID with a chance of one in two million.
+// idLength is the length of an ID in characters of 5 bits: among a million rules, two share an ID with a chance of one
+// in two million.
 const idLength = 12
 
 var idEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
@@ -19,8 +20,8 @@ func (r Rule) ID() string {
 	return idEncoding.EncodeToString(sum[:8])[:idLength]
 }
 
-// Tags of the canonical form. A field at its zero value is left out, so that a field which is added one day changes the ID of
-// no rule that does without it. The values are for ever.
+// Tags of the canonical form. A field at its zero value is left out, so that a field which is added one day changes the
+// ID of no rule that does without it. The values are for ever.
 const (
 	tagMatch byte = iota + 1
 	tagField

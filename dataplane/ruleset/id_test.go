@@ -11,11 +11,14 @@ func fullRule() Rule {
 	return Rule{
 		Matches: []Match{
 			{Field: Family, Low: 4},
-			{Field: Source, Not: true, Name: "cali*", Prefix: netip.MustParsePrefix("10.0.0.0/8"), Set: "h4/x", Low: 1, High: 2, Mask: 3},
+			{Field: Source, Not: true, Name: "cali*", Prefix: netip.MustParsePrefix("10.0.0.0/8"), Set: "h4/x", Low: 1,
+				High: 2, Mask: 3},
 		},
-		Over: Limit{Packets: 1, Burst: 2, Connections: 3}, Counter: true, Log: Log{Kernel: "k", Group: 1, Prefix: "p", Rate: 2, Burst: 3, Per: PerMinute},
+		Over: Limit{Packets: 1, Burst: 2, Connections: 3}, Counter: true,
+		Log:  Log{Kernel: "k", Group: 1, Prefix: "p", Rate: 2, Burst: 3, Per: PerMinute},
 		Mark: Mark{Value: 1, Mask: 2}, NoTrack: true,
-		Verdict: Verdict{Action: SNAT, Chain: "c", Map: "m", Out: true, Address: netip.MustParseAddr("192.0.2.1"), Low: 1, High: 2, Random: true},
+		Verdict: Verdict{Action: SNAT, Chain: "c", Map: "m", Out: true, Address: netip.MustParseAddr("192.0.2.1"),
+			Low: 1, High: 2, Random: true},
 		Comment: "NetworkPolicy/default/web ingress 1",
 	}
 }
@@ -34,8 +37,10 @@ func TestIDIsStableOverReleases(t *testing.T) {
 		{"empty", Rule{}, "4oymiquy7qob"},
 		{"accept", Rule{Verdict: Verdict{Action: Accept}}, "xcyey46z47rz"},
 		{"typical", Rule{
-			Matches: []Match{{Field: Family, Low: 6}, {Field: Protocol, Low: 6}, {Field: Destination, Set: "h6/abc"}, {Field: DestinationPort, Low: 80, High: 90}},
-			Counter: true, Verdict: Verdict{Action: Accept}, Comment: "NetworkPolicy/default/web ingress 1"}, "4x3jsdno6kpc"},
+			Matches: []Match{{Field: Family, Low: 6}, {Field: Protocol, Low: 6}, {Field: Destination, Set: "h6/abc"},
+				{Field: DestinationPort, Low: 80, High: 90}},
+			Counter: true, Verdict: Verdict{Action: Accept}, Comment: "NetworkPolicy/default/web ingress 1"},
+			"4x3jsdno6kpc"},
 		{"everything of the first release", first, "qewp3pehrecc"},
 		{"everything of the second", second, "hcxo52uy46bk"},
 		{"everything", fullRule(), "l5rjdufzc4gt"},

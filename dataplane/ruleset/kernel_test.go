@@ -61,7 +61,8 @@ func TestTextIsWhatIsProgrammed(t *testing.T) {
 		got := programmed[name]
 		for i, line := range want {
 			if i >= len(got) || got[i] != line {
-				t.Errorf("%s, line %d:\nprogrammed %s\ntext       %s", name, i+1, strings.Join(got[min(i, len(got)):], "\n"), line)
+				t.Errorf("%s, line %d:\nprogrammed %s\ntext       %s", name, i+1,
+					strings.Join(got[min(i, len(got)):], "\n"), line)
 				break
 			}
 		}

@@ -16,7 +16,8 @@ const (
 	protoUDPLite = 136
 )
 
-// holds tells whether a rule applies to the packet, and if not, the first match that does not hold: nil if it is the limit.
+// holds tells whether a rule applies to the packet, and if not, the first match that does not hold: nil if it is the
+// limit.
 func (r *run) holds(rule *Rule) (failed *Match, ok bool) {
 	for i := range rule.Matches {
 		if m := &rule.Matches[i]; !r.matches(m) {
@@ -26,7 +27,8 @@ func (r *run) holds(rule *Rule) (failed *Match, ok bool) {
 	return nil, rule.Over == Limit{}
 }
 
-// matches turns round what a Match says. What a packet has not at all is neither so nor otherwise: the match fails either way.
+// matches turns round what a Match says. What a packet has not at all is neither so nor otherwise: the match fails
+// either way.
 func (r *run) matches(m *Match) bool {
 	is, has := r.compare(m)
 	return has && is != m.Not
@@ -149,16 +151,19 @@ func (r *run) isLocal(a netip.Addr) bool {
 	return a.IsLoopback() || r.host.IsLocal != nil && r.host.IsLocal(a)
 }
 
-// noReturnRoute is the kernel's reverse path lookup bound to the incoming interface. It lets pass what a host sends that has no
-// address yet (DHCP, duplicate address detection), and link-local IPv6 sources, which are of the interface by definition.
+// noReturnRoute is the kernel's reverse path lookup bound to the incoming interface. It lets pass what a host sends
+// that has no address yet (DHCP, duplicate address detection), and link-local IPv6 sources, which are of the interface
+// by definition.
 func (r *run) noReturnRoute() bool {
 	p := &r.packet
 	switch {
 	case r.host.ReturnInterface == nil || p.In == "lo":
 		return false
-	case p.Source.Is4() && p.Source.As4()[0] == 0 && (p.Destination.IsLinkLocalMulticast() || p.Destination == netip.AddrFrom4([4]byte{255, 255, 255, 255})):
+	case p.Source.Is4() && p.Source.As4()[0] == 0 &&
+		(p.Destination.IsLinkLocalMulticast() || p.Destination == netip.AddrFrom4([4]byte{255, 255, 255, 255})):
 		return false
-	case p.Source == netip.IPv6Unspecified() && p.Protocol == protoICMPv6 && (p.Destination.IsLinkLocalUnicast() || p.Destination.IsLinkLocalMulticast()):
+	case p.Source == netip.IPv6Unspecified() && p.Protocol == protoICMPv6 &&
+		(p.Destination.IsLinkLocalUnicast() || p.Destination.IsLinkLocalMulticast()):
 		return false
 	case p.Source.Is6() && p.Source.IsLinkLocalUnicast():
 		return false

@@ -18,8 +18,10 @@ func one(m ...Match) *Table {
 func TestMatches(t *testing.T) {
 	addr := netip.MustParseAddr
 	ping := Packet{Source: addr("10.0.0.1"), Destination: addr("10.0.0.2"), Protocol: protoICMP, ICMPType: 8}
-	unreachable := Packet{Source: addr("10.0.0.1"), Destination: addr("10.0.0.2"), Protocol: protoICMP, ICMPType: 3, ICMPCode: 1}
-	six := Packet{Source: addr("fd00::1"), Destination: addr("fd00::2"), Protocol: protoTCP, SourcePort: 1024, DestinationPort: 443}
+	unreachable := Packet{Source: addr("10.0.0.1"), Destination: addr("10.0.0.2"), Protocol: protoICMP, ICMPType: 3,
+		ICMPCode: 1}
+	six := Packet{Source: addr("fd00::1"), Destination: addr("fd00::2"), Protocol: protoTCP, SourcePort: 1024,
+		DestinationPort: 443}
 	sctp := Packet{Source: addr("10.0.0.1"), Destination: addr("10.0.0.2"), Protocol: protoSCTP, DestinationPort: 443}
 	related := ping
 	related.State = ConnRelated
@@ -54,7 +56,8 @@ func TestMatches(t *testing.T) {
 		{"related", related, Match{Field: ConnState, Mask: ConnEstablished | ConnRelated}, true},
 		{"not related", related, not(Match{Field: ConnState, Mask: ConnEstablished | ConnRelated}), false},
 		{"a bit among others of the status", dnatted, Match{Field: ConnStatus, Mask: ConnDNAT}, true},
-		{"trap: not DNATed is a test of the bit, not of the word", dnatted, not(Match{Field: ConnStatus, Mask: ConnDNAT}), false},
+		{"trap: not DNATed is a test of the bit, not of the word", dnatted,
+			not(Match{Field: ConnStatus, Mask: ConnDNAT}), false},
 		{"a missing set", ping, inSet(Source, "none"), false},
 		{"not in a missing set", ping, not(inSet(Source, "none")), false},
 		{"an unknown field", ping, Match{Field: 99, Not: true}, false},
@@ -76,7 +79,8 @@ func TestCovers(t *testing.T) {
 			a, _ := netip.AddrFromSlice(b)
 			return a
 		}
-		for _, s := range []Set{{Type: Addresses4, Interval: true}, {Type: Addresses6, Interval: true}, {Type: Addresses4}} {
+		for _, s := range []Set{{Type: Addresses4, Interval: true}, {Type: Addresses6, Interval: true},
+			{Type: Addresses4}} {
 			set := newElements(s)
 			size := map[SetType]int{Addresses4: 4, Addresses6: 16}[s.Type]
 			list := []netip.Prefix{}

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-var hookNames = [...]string{Prerouting: "prerouting", Input: "input", Forward: "forward", Output: "output", Postrouting: "postrouting"}
+var hookNames = [...]string{Prerouting: "prerouting", Input: "input", Forward: "forward", Output: "output",
+	Postrouting: "postrouting"}
 
 // String is the hook's name in nft.
 func (h Hook) String() string {
@@ -18,7 +19,8 @@ func (h Hook) String() string {
 }
 
 // protocolNames are those that nft has a port or type of.
-var protocolNames = map[uint32]string{protoICMP: "icmp", protoTCP: "tcp", protoUDP: "udp", protoICMPv6: "icmpv6", protoSCTP: "sctp", protoUDPLite: "udplite"}
+var protocolNames = map[uint32]string{protoICMP: "icmp", protoTCP: "tcp", protoUDP: "udp", protoICMPv6: "icmpv6",
+	protoSCTP: "sctp", protoUDPLite: "udplite"}
 
 func protocolName(n uint32) string {
 	if name := protocolNames[n]; name != "" {
@@ -180,9 +182,11 @@ func (m *Match) value() string {
 	return prefixText(m.Prefix)
 }
 
-// icmpWord is nft's name of the protocol if nft can say the condition in words. Type and code together cannot be turned round.
+// icmpWord is nft's name of the protocol if nft can say the condition in words. Type and code together cannot be turned
+// round.
 func (m *Match) icmpWord(c context) string {
-	if name := protocolNames[c.protocol]; (name == "icmp" || name == "icmpv6") && (m.Mask == 0xff00 || m.Mask == 0xffff && !m.Not) {
+	if name := protocolNames[c.protocol]; (name == "icmp" || name == "icmpv6") &&
+		(m.Mask == 0xff00 || m.Mask == 0xffff && !m.Not) {
 		return name
 	}
 	return ""
@@ -207,7 +211,8 @@ type bitName struct {
 }
 
 var (
-	connStates = []bitName{{ConnInvalid, "invalid"}, {ConnEstablished, "established"}, {ConnRelated, "related"}, {ConnNew, "new"},
+	connStates = []bitName{{ConnInvalid, "invalid"}, {ConnEstablished, "established"}, {ConnRelated, "related"},
+		{ConnNew, "new"},
 		{ConnUntracked, "untracked"}}
 	connStatuses = []bitName{{ConnSNAT, "snat"}, {ConnDNAT, "dnat"}}
 )
@@ -242,7 +247,8 @@ func (l Limit) text() string {
 }
 
 func rateText(packets uint64, burst uint32, per RateUnit) string {
-	text := fmt.Sprintf("%d/%s", packets, map[RateUnit]string{PerSecond: "second", PerMinute: "minute", PerHour: "hour", PerDay: "day"}[per])
+	text := fmt.Sprintf("%d/%s", packets, map[RateUnit]string{PerSecond: "second", PerMinute: "minute", PerHour: "hour",
+		PerDay: "day"}[per])
 	if burst > 0 {
 		text += fmt.Sprintf(" burst %d packets", burst)
 	}

@@ -102,8 +102,8 @@ func (t *Table) DeleteSet(name string) {
 	delete(t.sets, name)
 }
 
-// AddElement puts e into a set that is there. Fields that elements of its type do not use do not count, nor do a prefix's
-// bits beyond its length; an element of the other family is left out.
+// AddElement puts e into a set that is there. Fields that elements of its type do not use do not count, nor do a
+// prefix's bits beyond its length; an element of the other family is left out.
 func (t *Table) AddElement(set string, e Element) {
 	if s := t.sets[set]; s.elements.add(e) {
 		t.touch(s, e, false)

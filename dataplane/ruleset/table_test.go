@@ -81,7 +81,10 @@ func apply(t *testing.T, a *Actual, c Changes) {
 }
 
 func equalActual(a, b *Actual) bool {
-	return maps.EqualFunc(a.Chains, b.Chains, func(x, y ActualChain) bool { return sameBase(x.Base, y.Base) && slices.Equal(x.Rules, y.Rules) }) &&
+	return maps.EqualFunc(a.Chains, b.Chains, func(x, y ActualChain) bool {
+		return sameBase(x.Base, y.Base) &&
+			slices.Equal(x.Rules, y.Rules)
+	}) &&
 		maps.EqualFunc(a.Sets, b.Sets, func(x, y ActualSet) bool {
 			slices.SortFunc(x.Elements, CompareElements)
 			slices.SortFunc(y.Elements, CompareElements)
@@ -93,7 +96,8 @@ func emptyActual() *Actual { return actual(NewTable()) }
 
 // randomElement has few values, so that the same ones come and go.
 func randomElement(r *rand.Rand, s Set) Element {
-	four, six := netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(4))}), netip.AddrFrom16([16]byte{0xfd, 15: byte(r.IntN(4))})
+	four, six := netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(4))}),
+		netip.AddrFrom16([16]byte{0xfd, 15: byte(r.IntN(4))})
 	switch s.Type {
 	case Addresses4:
 		if s.Interval {
@@ -292,7 +296,8 @@ func TestWhatCameAndWentIsNoChange(t *testing.T) {
 			table.SetChain(&old)
 		}},
 		{"an element of the other family", func() { table.AddElement("n4/a", element("fd00::/8")) }},
-		{"the same network with host bits", func() { table.AddElement("n4/a", Element{Prefix: netip.MustParsePrefix("10.1.2.3/8"), Low: 7}) }},
+		{"the same network with host bits",
+			func() { table.AddElement("n4/a", Element{Prefix: netip.MustParsePrefix("10.1.2.3/8"), Low: 7}) }},
 		{"the same port without an end", func() { table.AddElement("p/1", Element{Low: 80}) }},
 		{"the comment", func() { table.AddSet(Set{Name: "n4/a", Type: Addresses4, Interval: true, Comment: "other"}) }},
 		{"removing what is not there", func() {
@@ -318,7 +323,8 @@ func TestSetOfAnotherTypeIsReplaced(t *testing.T) {
 	table.AddSet(Set{Name: "n4/a", Type: Addresses6})
 	table.AddElement("n4/a", element("fd00::1/128"))
 	c := table.TakeChanges()
-	if len(c.Sets) != 1 || !c.Sets[0].Created || !c.Sets[0].Deleted || !slices.Equal(c.Sets[0].Add, []Element{element("fd00::1/128")}) {
+	if len(c.Sets) != 1 || !c.Sets[0].Created || !c.Sets[0].Deleted ||
+		!slices.Equal(c.Sets[0].Add, []Element{element("fd00::1/128")}) {
 		t.Errorf("got %+v", c)
 	}
 }
@@ -330,7 +336,8 @@ func TestElementsComeBackAsTheyWere(t *testing.T) {
 	}{
 		{Set{Type: Addresses4}, []Element{element("0.0.0.0/32"), element("255.255.255.255/32")}},
 		{Set{Type: Addresses4, Interval: true}, []Element{element("0.0.0.0/0")}},
-		{Set{Type: Addresses6, Interval: true}, []Element{element("::/1"), element("8000::/128"), element("ffff::/16")}},
+		{Set{Type: Addresses6, Interval: true}, []Element{element("::/1"), element("8000::/128"),
+			element("ffff::/16")}},
 		{Set{Type: Endpoints4}, []Element{{Prefix: netip.MustParsePrefix("255.0.0.1/32"), Protocol: 255, Low: 65535}}},
 		{Set{Type: Endpoints6}, []Element{{Prefix: netip.MustParsePrefix("ff::1/128"), Protocol: 132, Low: 0}}},
 		{Set{Type: Ports, Interval: true}, []Element{{Low: 0, High: 0}, {Low: 1, High: 65535}}},

@@ -15,8 +15,9 @@ type TextOptions struct {
 	IDs      bool   // with the rules' IDs in their comments, as the kernel keeps them
 }
 
-// Text renders the whole table for people, so that nft would take it as well if all names and comments are to its taste: sets,
-// maps, base chains in the order of hooks and priority, then the other chains by name. The error is that of w.
+// Text renders the whole table for people, so that nft would take it as well if all names and comments are to its
+// taste: sets, maps, base chains in the order of hooks and priority, then the other chains by name. The error is that
+// of w.
 func (t *Table) Text(w io.Writer, o TextOptions) error {
 	p := printer{Writer: bufio.NewWriter(w), options: o}
 	if o.Name == "" {
@@ -92,7 +93,8 @@ func (p *printer) verdictMap(m *mapState) {
 	}
 	slices.Sort(names)
 	names, more := bounded(names, p.options.Elements)
-	p.elements(mapSlice(names, func(name string) string { return quoted(name) + " : " + m.elements[name].text() }), more)
+	p.elements(mapSlice(names, func(name string) string { return quoted(name) + " : " + m.elements[name].text() }),
+		more)
 	p.line(1, "}")
 }
 

@@ -44,8 +44,8 @@ func (tr *Trace) add(r *run, s Step) {
 	tr.Steps = append(tr.Steps, s)
 }
 
-// String renders one line for each step, indented by depth: chain, number of the rule, then what it does if it matched, else
-// the condition that did not hold.
+// String renders one line for each step, indented by depth: chain, number of the rule, then what it does if it matched,
+// else the condition that did not hold.
 func (tr *Trace) String() string {
 	if tr == nil {
 		return ""

@@ -60,24 +60,27 @@ type Field uint8
 
 // In brackets: which members of Match tell what to compare with.
 const (
-	Family               Field = iota + 1 // [Low] 4 or 6
-	InInterface                           // [Name] a final * stands for any ending
-	OutInterface                          // [Name]
-	Protocol                              // [Low] the transport protocol's number
-	Source                                // [Prefix or Set] the address
-	Destination                           // [Prefix or Set]
-	SourcePort                            // [Low to High, or Set] needs a Match of Protocol TCP, UDP or SCTP before it; High 0 stands for Low
-	DestinationPort                       // [Low to High, or Set] the same
-	SourceEndpoint                        // [Set] address, protocol and port together
-	DestinationEndpoint                   // [Set]
-	ICMP                                  // [Low, Mask] type<<8|code of ICMP or ICMPv6; needs a Match of Protocol before it
-	ConnState                             // [Mask] one of the bits (ConnNew, ...)
-	ConnStatus                            // [Mask] one of the bits (ConnDNAT, ...)
-	PacketMark                            // [Low, Mask] the mark's bits under Mask are Low
-	NoReturnRoute                         // the route back to the source, for the same mark, does not lead through the incoming interface
-	SourceLocal                           // the source is an address of this host
-	DestinationLocal                      // the destination is an address of this host
-	SourceOfOutInterface                  // the source is an address of the outgoing interface
+	Family       Field = iota + 1 // [Low] 4 or 6
+	InInterface                   // [Name] a final * stands for any ending
+	OutInterface                  // [Name]
+	Protocol                      // [Low] the transport protocol's number
+	Source                        // [Prefix or Set] the address
+	Destination                   // [Prefix or Set]
+	// [Low to High, or Set] needs a Match of Protocol TCP, UDP or SCTP before it; High 0 stands for Low
+	SourcePort
+	DestinationPort     // [Low to High, or Set] the same
+	SourceEndpoint      // [Set] address, protocol and port together
+	DestinationEndpoint // [Set]
+	// [Low, Mask] type<<8|code of ICMP or ICMPv6; needs a Match of Protocol before it
+	ICMP
+	ConnState  // [Mask] one of the bits (ConnNew, ...)
+	ConnStatus // [Mask] one of the bits (ConnDNAT, ...)
+	PacketMark // [Low, Mask] the mark's bits under Mask are Low
+	// the route back to the source, for the same mark, does not lead through the incoming interface
+	NoReturnRoute
+	SourceLocal          // the source is an address of this host
+	DestinationLocal     // the destination is an address of this host
+	SourceOfOutInterface // the source is an address of the outgoing interface
 )
 
 // Bits of ConnState and ConnStatus, as the kernel has them.
@@ -116,8 +119,8 @@ type Log struct {
 	Kernel string // the prefix in the kernel's log, at most 127 bytes; empty: it is not told there
 	Group  uint16 // of NFLOG, which gets the packet's headers; 0: it is not told there
 	Prefix string // in NFLOG, at most 127 bytes
-	// Rate and Burst bound how many packets are logged in the time of Per; 0 for all. A packet that is not logged goes on to
-	// the verdict all the same, so a rule with a Rate must have no Mark, NoTrack or Verdict.
+	// Rate and Burst bound how many packets are logged in the time of Per; 0 for all. A packet that is not logged goes
+	// on to the verdict all the same, so a rule with a Rate must have no Mark, NoTrack or Verdict.
 	Rate  uint64
 	Burst uint32
 	Per   RateUnit

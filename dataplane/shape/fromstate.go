@@ -34,8 +34,10 @@ func fromState(h *hoststate.Host) []Endpoint {
 		if q := e.Spec.QoSControls; q != nil {
 			list = append(list, Endpoint{
 				Interface: e.Spec.InterfaceName,
-				Ingress:   Limit{Bandwidth: q.IngressBandwidth, Burst: q.IngressBurst, PeakRate: q.IngressPeakrate, MinBurst: q.IngressMinburst},
-				Egress:    Limit{Bandwidth: q.EgressBandwidth, Burst: q.EgressBurst, PeakRate: q.EgressPeakrate, MinBurst: q.EgressMinburst},
+				Ingress: Limit{Bandwidth: q.IngressBandwidth, Burst: q.IngressBurst, PeakRate: q.IngressPeakrate,
+					MinBurst: q.IngressMinburst},
+				Egress: Limit{Bandwidth: q.EgressBandwidth, Burst: q.EgressBurst, PeakRate: q.EgressPeakrate,
+					MinBurst: q.EgressMinburst},
 			})
 		}
 	}

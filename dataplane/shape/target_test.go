@@ -113,7 +113,8 @@ func TestWhatTheKernelCannotDoKeepsNothingElseFromWorking(t *testing.T) {
 	r.target.Configure([]Endpoint{both, in})
 	r.flush("shape cali1: 1000000 bytes/s", "shape cali2: 1000000 bytes/s")
 	failed := r.target.Failed()
-	if err := r.target.Problem(); !errors.Is(err, kernel.ErrNoShaping) || len(failed) != 1 || failed[0].Interface != "cali1" ||
+	if err := r.target.Problem(); !errors.Is(err, kernel.ErrNoShaping) || len(failed) != 1 ||
+		failed[0].Interface != "cali1" ||
 		!strings.Contains(failed[0].Reason, "the bandwidth of cali1: not supported by this kernel") {
 		t.Errorf("failures are %v, %v", failed, err)
 	}

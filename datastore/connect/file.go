@@ -93,7 +93,8 @@ func parseFile(raw []byte) (Settings, error) {
 	case a.Kind != "CalicoAPIConfig":
 		return Settings{}, fmt.Errorf("kind is %q: want %q", a.Kind, "CalicoAPIConfig")
 	case s.unsupportedSpec != unsupportedSpec{}:
-		return Settings{}, errors.New("etcdDiscoverySrv, etcdKey, etcdCert and etcdCACert are not supported: want etcdEndpoints, etcdKeyFile, etcdCertFile and etcdCACertFile")
+		return Settings{}, errors.New("etcdDiscoverySrv, etcdKey, etcdCert and etcdCACert are not supported: want " +
+			"etcdEndpoints, etcdKeyFile, etcdCertFile and etcdCACertFile")
 	}
 	return Settings{Type: s.DatastoreType, Etcd: etcd.Config{
 		Endpoints: etcd.SplitEndpoints(s.EtcdEndpoints),

@@ -166,7 +166,8 @@ func (s Settings) hint(err error) error {
 	if !errors.Is(err, datastore.ErrUnavailable) || s.RunDir == "" || len(endpoints) != 1 {
 		return err
 	}
-	if strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(endpoints[0], "http://"), "https://"), "/") != oldListen {
+	if strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(endpoints[0], "http://"), "https://"),
+		"/") != oldListen {
 		return err
 	}
 	now, localErr := ReadLocal(s.RunDir, Settings{})

@@ -18,8 +18,9 @@ func TestLocal(t *testing.T) {
 	if _, err := connect.ReadLocal(dir, connect.Settings{}); !errors.Is(err, connect.ErrNoLocal) {
 		t.Errorf("without a file: %v", err)
 	}
-	config := connect.Settings{Etcd: etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, CAFile: "/ca", CertFile: "/c",
-		KeyFile: "/k", Username: "u", PasswordFile: "/p"}}
+	config := connect.Settings{Etcd: etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, CAFile: "/ca",
+		CertFile: "/c",
+		KeyFile:  "/k", Username: "u", PasswordFile: "/p"}}
 	if err := connect.WriteLocal(dir, config); err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,8 @@ func TestWhatGoesBeforeWhat(t *testing.T) {
 	refuses(t, connect.Settings{}, nil, "etcd endpoints are missing")
 	refuses(t, connect.Settings{Etcd: here, Over: etcd.Config{Username: "u"}}, nil, "user name and password")
 	refuses(t, connect.Settings{Type: "kubernetes", Etcd: here, RunDir: dir}, kubernetes.ErrNoKubernetes, "KUBECONFIG")
-	refuses(t, connect.Settings{Type: "cow", RunDir: none}, nil, `datastore type "cow" is not known: want "etcdv3" or "kubernetes"`)
+	refuses(t, connect.Settings{Type: "cow", RunDir: none}, nil,
+		`datastore type "cow" is not known: want "etcdv3" or "kubernetes"`)
 	if err := connect.WriteLocal(none, connect.Settings{Type: "kubernetes"}); err != nil {
 		t.Fatal(err)
 	}

@@ -30,8 +30,8 @@ type Settings struct {
 	// Wait is whether Open waits for a datastore that does not answer. Waiting is told why it waits, each time.
 	Wait    bool
 	Waiting func(error)
-	// Warn is given each sentence about what works, but not safely, or not for long: before the datastore is opened, and
-	// whenever there is a new one until it is closed.
+	// Warn is given each sentence about what works, but not safely, or not for long: before the datastore is opened,
+	// and whenever there is a new one until it is closed.
 	Warn func(text string)
 }
 

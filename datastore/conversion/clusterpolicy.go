@@ -19,10 +19,10 @@ const (
 	deniesAll = "the rule denies everything instead, since less could open what it was to close"
 )
 
-// ClusterNetworkPolicy turns a cluster administrator's policy into a global policy of the tier kube-admin or kube-baseline. A
-// rule that cannot be converted is left out if it accepts; any other denies everything in its place. The notices tell of them.
-// The result is nil for a policy without rules, which affects nobody. The error is a model.FieldError: it is not known where
-// the policy stands or which pods are meant.
+// ClusterNetworkPolicy turns a cluster administrator's policy into a global policy of the tier kube-admin or
+// kube-baseline. A rule that cannot be converted is left out if it accepts; any other denies everything in its place.
+// The notices tell of them. The result is nil for a policy without rules, which affects nobody. The error is a
+// model.FieldError: it is not known where the policy stands or which pods are meant.
 func ClusterNetworkPolicy(in *model.ClusterNetworkPolicy) (*v3.GlobalNetworkPolicy, []Notice, error) {
 	tier, err := clusterTier(in.Spec.Tier)
 	if err != nil {
@@ -80,8 +80,11 @@ func clusterSubject(s model.ClusterPolicySubject) (v3.EntityRule, error) {
 	return e, err
 }
 
-// clusterPods selects some pods, or all of some namespaces: as a peer, the latter takes in their network sets, as in Calico.
-func clusterPods(field string, namespaces *metav1.LabelSelector, pods *model.NamespacedPods) (e v3.EntityRule, err error) {
+// clusterPods selects some pods, or all of some namespaces: as a peer, the latter takes in their network sets, as in
+// Calico.
+func clusterPods(
+	field string, namespaces *metav1.LabelSelector, pods *model.NamespacedPods,
+) (e v3.EntityRule, err error) {
 	if pods != nil {
 		return selected(field+".pods", &pods.PodSelector, &pods.NamespaceSelector)
 	}
@@ -175,9 +178,11 @@ func (c clusterRule) peer(field string, p model.ClusterPolicyPeer) (v3.EntityRul
 	case kind == "networks" && c.side == "to":
 		return networks(field+".networks", p.Networks)
 	case c.side == "to":
-		return v3.EntityRule{}, wrong(field, kind, "must be one of namespaces, pods and networks: other peers cannot be matched")
+		return v3.EntityRule{}, wrong(field, kind, "must be one of namespaces, pods and networks: other peers "+
+			"cannot be matched")
 	default:
-		return v3.EntityRule{}, wrong(field, kind, "must be one of namespaces and pods: other peers cannot be the source")
+		return v3.EntityRule{}, wrong(field, kind, "must be one of namespaces and pods: other peers cannot "+
+			"be the source")
 	}
 }
 

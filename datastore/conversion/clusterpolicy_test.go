@@ -30,29 +30,51 @@ egress: [{action: Deny, to: [{networks: [10.0.0.5/8]}, {networks: ["fd00::/8"]}]
 			pod + " && has(c) in a == 'b'\n[Egress]\n" +
 				"out Deny SCTP; to nets 10.0.0.0/8; to ports 1:1024\nout Deny SCTP; to nets fd00::/8; to ports 1:1024\n" +
 				"out Deny TCP; to nets 10.0.0.0/8\nout Deny TCP; to nets fd00::/8", ""},
-		{"one rule for each protocol, ports of both entries", all + `ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{udp: {destinationPort: {number: 53}}}, {tcp: {destinationPort: {range: {start: 80, end: 81}}}}, {destinationNamedPort: web}, {tcp: {destinationPort: {number: 82}}}]}]`,
-			pod + " in all()\n[Ingress]\nin Deny; from in all(); to ports web\nin Deny TCP; from in all(); to ports 80:82\nin Deny UDP; from in all(); to ports 53", ""},
-		{"an Accept that cannot be converted is left out", all + `egress: [{action: Accept, to: [{nodes: {}}]}, {action: Pass, to: [{namespaces: {}}]}]`,
+		{"one rule for each protocol, ports of both entries",
+			all +
+				`ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{udp: {destinationPort: {number: 53}}}, {tcp: {destinationPort: {range: {start: 80, end: 81}}}}, {destinationNamedPort: web}, {tcp: {destinationPort: {number: 82}}}]}]`,
+			pod + " in all()\n[Ingress]\nin Deny; from in all(); to ports web\n" +
+				"in Deny TCP; from in all(); to ports 80:82\nin Deny UDP; from in all(); to ports 53", ""},
+		{"an Accept that cannot be converted is left out",
+			all + `egress: [{action: Accept, to: [{nodes: {}}]}, {action: Pass, to: [{namespaces: {}}]}]`,
 			pod + " in all()\n[Egress]\nout Pass; to in all()",
 			`ClusterNetworkPolicy c: spec.egress[0].to[0] = "nodes": must be one of namespaces, pods and networks: other peers cannot be matched; the rule is left out, so it allows nothing`},
-		{"a Deny that cannot be converted denies everything", all + `egress: [{name: names, action: Deny, to: [{namespaces: {}}, {domainNames: [a.example]}]}]`,
+		{"a Deny that cannot be converted denies everything",
+			all + `egress: [{name: names, action: Deny, to: [{namespaces: {}}, {domainNames: [a.example]}]}]`,
 			pod + " in all()\n[Egress]\nout Deny; called names", `spec.egress[0].to[1] = "domainNames"`},
-		{"a Pass that cannot be converted denies everything", all + `ingress: [{action: Pass, from: [{networks: [10.0.0.0/8]}]}]`,
-			pod + " in all()\n[Ingress]\nin Deny", `spec.ingress[0].from[0] = "networks": must be one of namespaces and pods`},
+		{"a Pass that cannot be converted denies everything",
+			all + `ingress: [{action: Pass, from: [{networks: [10.0.0.0/8]}]}]`,
+			pod + " in all()\n[Ingress]\nin Deny",
+			`spec.ingress[0].from[0] = "networks": must be one of namespaces and pods`},
 		{"an unknown action denies everything", all + `ingress: [{action: Log, from: [{namespaces: {}}]}]`,
-			pod + " in all()\n[Ingress]\nin Deny", `spec.ingress[0].action = "Log": must be Accept, Deny or Pass; the rule denies everything instead`},
-		{"no peers", all + `ingress: [{action: Deny}]`, pod + " in all()\n[Ingress]\nin Deny", `spec.ingress[0].from = "": must have at least one peer`},
-		{"a peer of no kind", all + `ingress: [{action: Deny, from: [{}]}]`, pod + " in all()\n[Ingress]\nin Deny", `spec.ingress[0].from[0] = ""`},
-		{"a peer of two kinds", all + `ingress: [{action: Accept, from: [{namespaces: {}, pods: {}}]}]`, pod + " in all()\n[Ingress]", `spec.ingress[0].from[0] = "namespaces, pods"`},
-		{"a bad selector in a peer", all + `ingress: [{action: Accept, from: [{pods: {namespaceSelector: {}, podSelector: {matchExpressions: [{key: a, operator: Lt}]}}}]}]`,
+			pod + " in all()\n[Ingress]\nin Deny",
+			`spec.ingress[0].action = "Log": must be Accept, Deny or Pass; the rule denies everything instead`},
+		{"no peers", all + `ingress: [{action: Deny}]`, pod + " in all()\n[Ingress]\nin Deny",
+			`spec.ingress[0].from = "": must have at least one peer`},
+		{"a peer of no kind", all + `ingress: [{action: Deny, from: [{}]}]`, pod + " in all()\n[Ingress]\nin Deny",
+			`spec.ingress[0].from[0] = ""`},
+		{"a peer of two kinds", all + `ingress: [{action: Accept, from: [{namespaces: {}, pods: {}}]}]`,
+			pod + " in all()\n[Ingress]", `spec.ingress[0].from[0] = "namespaces, pods"`},
+		{"a bad selector in a peer", all +
+			`ingress: [{action: Accept, from: [{pods: {namespaceSelector: {}, podSelector: {matchExpressions: [{key: a, operator: Lt}]}}}]}]`,
 			pod + " in all()\n[Ingress]", `spec.ingress[0].from[0].pods.podSelector.matchExpressions[0].operator`},
-		{"a bad network", all + `egress: [{action: Deny, to: [{networks: [10.0.0.0/8, x]}]}]`, pod + " in all()\n[Egress]\nout Deny", `spec.egress[0].to[0].networks[1] = "x"`},
-		{"two protocols in one", all + `ingress: [{action: Accept, from: [{namespaces: {}}], protocols: [{tcp: {}, udp: {}}]}]`, pod + " in all()\n[Ingress]", `protocols[0] = "2": must have exactly one of`},
-		{"a protocol that is not known", all + `ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{}]}]`, pod + " in all()\n[Ingress]\nin Deny", `protocols[0] = "0"`},
-		{"a port that is none", all + `ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{udp: {destinationPort: {number: 65536}}}]}]`, pod + " in all()\n[Ingress]\nin Deny", `protocols[0].udp.destinationPort = "65536-65536"`},
-		{"a range the wrong way round", all + `ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{udp: {destinationPort: {range: {start: 9, end: 8}}}}]}]`, pod + " in all()\n[Ingress]\nin Deny", `"9-8"`},
-		{"neither number nor range", all + `ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {}}}]}]`, pod + " in all()\n[Ingress]\nin Deny", `must have exactly one of number and range`},
-		{"a range as a name", all + `ingress: [{action: Accept, from: [{namespaces: {}}], protocols: [{destinationNamedPort: "1:9"}]}]`, pod + " in all()\n[Ingress]", `destinationNamedPort = "1:9"`},
+		{"a bad network", all + `egress: [{action: Deny, to: [{networks: [10.0.0.0/8, x]}]}]`,
+			pod + " in all()\n[Egress]\nout Deny", `spec.egress[0].to[0].networks[1] = "x"`},
+		{"two protocols in one", all +
+			`ingress: [{action: Accept, from: [{namespaces: {}}], protocols: [{tcp: {}, udp: {}}]}]`,
+			pod + " in all()\n[Ingress]", `protocols[0] = "2": must have exactly one of`},
+		{"a protocol that is not known", all + `ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{}]}]`,
+			pod + " in all()\n[Ingress]\nin Deny", `protocols[0] = "0"`},
+		{"a port that is none", all +
+			`ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{udp: {destinationPort: {number: 65536}}}]}]`, pod + " in all()\n[Ingress]\nin Deny", `protocols[0].udp.destinationPort = "65536-65536"`},
+		{"a range the wrong way round", all +
+			`ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{udp: {destinationPort: {range: {start: 9, end: 8}}}}]}]`, pod + " in all()\n[Ingress]\nin Deny", `"9-8"`},
+		{"neither number nor range", all +
+			`ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {}}}]}]`,
+			pod + " in all()\n[Ingress]\nin Deny", `must have exactly one of number and range`},
+		{"a range as a name", all +
+			`ingress: [{action: Accept, from: [{namespaces: {}}], protocols: [{destinationNamedPort: "1:9"}]}]`,
+			pod + " in all()\n[Ingress]", `destinationNamedPort = "1:9"`},
 	} {
 		for tier, want := range map[string]string{"Admin": "kube-admin", "Baseline": "kube-baseline"} {
 			in := &model.ClusterNetworkPolicy{}
@@ -65,7 +87,8 @@ egress: [{action: Deny, to: [{networks: [10.0.0.5/8]}, {networks: ["fd00::/8"]}]
 				t.Errorf("%s: %v", c.rule, err)
 				continue
 			}
-			if got := render(p.Spec.Selector+" in "+p.Spec.NamespaceSelector, p.Spec.Types, p.Spec.Ingress, p.Spec.Egress); got != c.want {
+			if got := render(p.Spec.Selector+" in "+p.Spec.NamespaceSelector, p.Spec.Types, p.Spec.Ingress,
+				p.Spec.Egress); got != c.want {
 				t.Errorf("%s:\n%s\nwant\n%s", c.rule, got, c.want)
 			}
 			if got := sentences(notices); !strings.Contains(got, c.notice) || (c.notice == "") != (got == "") {
@@ -83,8 +106,11 @@ func TestClusterNetworkPolicyThatCannotBePlacedIsAnError(t *testing.T) {
 	for _, c := range []struct{ rule, spec, want string }{
 		{"tier", `{tier: Other, subject: {namespaces: {}}}`, `spec.tier = "Other": must be Admin or Baseline`},
 		{"no subject", `{tier: Admin}`, `spec.subject = "": must have exactly one of namespaces and pods`},
-		{"two subjects", `{tier: Admin, subject: {namespaces: {}, pods: {}}}`, `spec.subject = "": must have exactly one of namespaces and pods`},
-		{"selector", `{tier: Admin, subject: {pods: {namespaceSelector: {matchExpressions: [{key: a, operator: In}]}}}}`, `spec.subject.pods.namespaceSelector.matchExpressions[0].values = "": must have at least one value for In`},
+		{"two subjects", `{tier: Admin, subject: {namespaces: {}, pods: {}}}`,
+			`spec.subject = "": must have exactly one of namespaces and pods`},
+		{"selector",
+			`{tier: Admin, subject: {pods: {namespaceSelector: {matchExpressions: [{key: a, operator: In}]}}}}`,
+			`spec.subject.pods.namespaceSelector.matchExpressions[0].values = "": must have at least one value for In`},
 	} {
 		in := &model.ClusterNetworkPolicy{}
 		if err := yaml.Unmarshal([]byte(c.spec), &in.Spec); err != nil {
@@ -108,7 +134,9 @@ func TestClusterNetworkPolicyWithoutRulesIsNothing(t *testing.T) {
 
 // FuzzClusterNetworkPolicy demands of any policy: no panic, and a rule that denies or passes never vanishes.
 func FuzzClusterNetworkPolicy(f *testing.F) {
-	f.Add([]byte(`{"tier":"Admin","subject":{"namespaces":{}},"egress":[{"action":"Deny","to":[{"networks":["10.0.0.0/8"]}],"protocols":[{"tcp":{"destinationPort":{"number":80}}}]}]}`))
+	f.Add(
+		[]byte(
+			`{"tier":"Admin","subject":{"namespaces":{}},"egress":[{"action":"Deny","to":[{"networks":["10.0.0.0/8"]}],"protocols":[{"tcp":{"destinationPort":{"number":80}}}]}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		in := &model.ClusterNetworkPolicy{}
 		if yaml.Unmarshal(text, &in.Spec) != nil {

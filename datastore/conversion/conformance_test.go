@@ -12,8 +12,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// The tables are a public conformance suite: states of a cluster, its policies, and for every pair of pods what the policies
-// of the destination and of the source say.
+// The tables are a public conformance suite: states of a cluster, its policies, and for every pair of pods what the
+// policies of the destination and of the source say.
 const tables = "../../integration/netpol/testdata/"
 
 type conformance struct {
@@ -65,8 +65,8 @@ func readTables(t *testing.T, name string) conformance {
 	return c
 }
 
-// TestConvertedPoliciesDecideAsKubernetes compares three opinions on every pair of pods, port and direction: that of the
-// published tables, that of the text of the NetworkPolicy API, and that of the converted policies.
+// TestConvertedPoliciesDecideAsKubernetes compares three opinions on every pair of pods, port and direction: that of
+// the published tables, that of the text of the NetworkPolicy API, and that of the converted policies.
 func TestConvertedPoliciesDecideAsKubernetes(t *testing.T) {
 	for _, name := range []string{"v4.json.gz", "v6.json.gz"} {
 		t.Run(name, func(t *testing.T) {
@@ -101,7 +101,10 @@ func TestOrderOfPeersAndPortsMeansNothing(t *testing.T) {
 func shuffle(random *rand.Rand, in *networkingv1.NetworkPolicy) *networkingv1.NetworkPolicy {
 	p := in.DeepCopy()
 	mix := func(n int, swap func(int, int)) { random.Shuffle(n, swap) }
-	mix(len(p.Spec.Ingress), func(i, j int) { p.Spec.Ingress[i], p.Spec.Ingress[j] = p.Spec.Ingress[j], p.Spec.Ingress[i] })
+	mix(len(p.Spec.Ingress), func(i, j int) {
+		p.Spec.Ingress[i], p.Spec.Ingress[j] = p.Spec.Ingress[j],
+			p.Spec.Ingress[i]
+	})
 	mix(len(p.Spec.Egress), func(i, j int) { p.Spec.Egress[i], p.Spec.Egress[j] = p.Spec.Egress[j], p.Spec.Egress[i] })
 	for _, r := range p.Spec.Ingress {
 		mix(len(r.From), func(i, j int) { r.From[i], r.From[j] = r.From[j], r.From[i] })
@@ -142,7 +145,8 @@ func compareStep(t *testing.T, name string, s step, policies []*networkingv1.Net
 				}{{networkingv1.PolicyTypeIngress, e.Ingress[i][j]}, {networkingv1.PolicyTypeEgress, e.Egress[i][j]}} {
 					text, got := plain.allows(d.direction, from, to, port), calico.allows(d.direction, from, to, port)
 					if want := d.table == '.'; text != want || got != want {
-						t.Fatalf("%s: %s of %s/%s to %s/%s %s %d: table %t, API text %t, converted %t", name, d.direction,
+						t.Fatalf("%s: %s of %s/%s to %s/%s %s %d: table %t, API text %t, converted %t", name,
+							d.direction,
 							from.Namespace, from.Name, to.Namespace, to.Name, port.Protocol, port.Port, want, text, got)
 					}
 				}

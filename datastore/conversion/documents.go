@@ -18,12 +18,12 @@ const (
 	defaultNamespace = "default"
 )
 
-// FromDocuments turns a cluster that is described by documents of Calico's and Kubernetes' kinds into what Calico's datastore
-// would hold of it: profiles of Namespaces and ServiceAccounts, endpoints of Pods, and policies (NetworkPolicies as
-// "knp.default.NAME", as calico-kube-controllers name them; ClusterNetworkPolicies as "TIER.NAME"). Calico's objects, Services
-// and EndpointSlices stay what they are. What the API server fills in is filled in. A namespace that pods are in but that is
-// not among the documents counts as one without labels. The notices tell of that and of all that is left out. The objects
-// that are given are not changed.
+// FromDocuments turns a cluster that is described by documents of Calico's and Kubernetes' kinds into what Calico's
+// datastore would hold of it: profiles of Namespaces and ServiceAccounts, endpoints of Pods, and policies
+// (NetworkPolicies as "knp.default.NAME", as calico-kube-controllers name them; ClusterNetworkPolicies as "TIER.NAME").
+// Calico's objects, Services and EndpointSlices stay what they are. What the API server fills in is filled in. A
+// namespace that pods are in but that is not among the documents counts as one without labels. The notices tell of that
+// and of all that is left out. The objects that are given are not changed.
 func FromDocuments(objects []*model.Object) ([]*model.Object, []Notice) {
 	var c conversion
 	for _, o := range objects {
@@ -117,7 +117,8 @@ func (c *conversion) completeProfiles() {
 		labels := map[string]string{metadataName: w.Namespace}
 		if missing(Namespace(&model.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace, Labels: labels}})) {
 			c.note(model.ResourceKey(model.KindNamespace, w.Namespace), nil,
-				wrong("metadata.labels", "", "the namespace has pods, but is not among the documents"), "it counts as one without labels")
+				wrong("metadata.labels", "", "the namespace has pods, but is not among the documents"),
+				"it counts as one without labels")
 		}
 		account := metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Spec.ServiceAccountName}
 		if account.Name == "" {

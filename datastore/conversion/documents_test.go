@@ -42,7 +42,8 @@ func TestFromDocumentsGivesWhatCalicoWouldStore(t *testing.T) {
 	wantKeys := []string{
 		"Profile kns.shop", "Profile ksa.shop.web", "WorkloadEndpoint shop/node--1-k8s-web--7d9c5b6f8--x2x4z-eth0",
 		"NetworkPolicy shop/knp.default.web", "GlobalNetworkPolicy kube-admin.isolate", "Service shop/web",
-		"WorkloadEndpoint default/node--2-k8s-debug-eth0", "NetworkPolicy default/knp.default.out", "NetworkPolicy shop/web",
+		"WorkloadEndpoint default/node--2-k8s-debug-eth0", "NetworkPolicy default/knp.default.out",
+		"NetworkPolicy shop/web",
 		"StagedKubernetesNetworkPolicy shop/try", "Profile kns.default", "Profile ksa.default.default",
 	}
 	if !slices.Equal(keys, wantKeys) {
@@ -62,17 +63,22 @@ func TestFromDocumentsGivesWhatCalicoWouldStore(t *testing.T) {
 	}
 
 	set := model.NewSet(out...)
-	w := model.Get[model.WorkloadEndpoint](set, model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop", Name: "node--1-k8s-web--7d9c5b6f8--x2x4z-eth0"})
-	if w == nil || !slices.Equal(w.Spec.IPNetworks, []string{"10.65.0.7/32", "fd00:65::7/128"}) || len(w.Spec.Ports) != 1 || w.Spec.Ports[0].Name != "http" ||
+	w := model.Get[model.WorkloadEndpoint](set, model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "shop",
+		Name: "node--1-k8s-web--7d9c5b6f8--x2x4z-eth0"})
+	if w == nil || !slices.Equal(w.Spec.IPNetworks, []string{"10.65.0.7/32", "fd00:65::7/128"}) ||
+		len(w.Spec.Ports) != 1 || w.Spec.Ports[0].Name != "http" ||
 		w.Spec.ContainerID != "3c0ffee1d2" || w.GenerateName != "web-7d9c5b6f8-" || w.Labels["app"] != "web" {
 		t.Errorf("endpoint %+v", w)
 	}
 	// The API server would have said so of the policy that a user wrote by hand.
-	p := model.Get[v3.NetworkPolicy](set, model.Key{Kind: model.KindNetworkPolicy, Namespace: "default", Name: "knp.default.out"})
-	if p == nil || !slices.Equal(p.Spec.Types, []v3.PolicyType{v3.PolicyTypeIngress, v3.PolicyTypeEgress}) || len(p.Spec.Egress) != 1 || p.Labels[model.LabelTier] != "default" {
+	p := model.Get[v3.NetworkPolicy](set, model.Key{Kind: model.KindNetworkPolicy, Namespace: "default",
+		Name: "knp.default.out"})
+	if p == nil || !slices.Equal(p.Spec.Types, []v3.PolicyType{v3.PolicyTypeIngress, v3.PolicyTypeEgress}) ||
+		len(p.Spec.Egress) != 1 || p.Labels[model.LabelTier] != "default" {
 		t.Errorf("policy %+v", p)
 	}
-	if p := model.Get[v3.Profile](set, model.ResourceKey(model.KindProfile, "kns.default")); p.Spec.LabelsToApply["pcns.kubernetes.io/metadata.name"] != "default" {
+	if p := model.Get[v3.Profile](set, model.ResourceKey(model.KindProfile,
+		"kns.default")); p.Spec.LabelsToApply["pcns.kubernetes.io/metadata.name"] != "default" {
 		t.Errorf("profile %+v", p)
 	}
 	for _, o := range out {

@@ -28,7 +28,8 @@ func (c kubernetesCluster) allows(direction networkingv1.PolicyType, from, to te
 	}
 	isolated := false
 	for _, p := range c.policies {
-		if p.Namespace != subject.Namespace || !matches(&p.Spec.PodSelector, subject.Labels) || !affects(p.Spec, direction) {
+		if p.Namespace != subject.Namespace || !matches(&p.Spec.PodSelector, subject.Labels) ||
+			!affects(p.Spec, direction) {
 			continue
 		}
 		isolated = true
@@ -98,8 +99,8 @@ func matches(s *metav1.LabelSelector, of map[string]string) bool {
 	return err == nil && parsed.Matches(labels.Set(of))
 }
 
-// calicoCluster decides as Calico does with policies of one tier whose rules allow: what a policy selects is denied unless a
-// rule allows it; what none selects is allowed.
+// calicoCluster decides as Calico does with policies of one tier whose rules allow: what a policy selects is denied
+// unless a rule allows it; what none selects is allowed.
 type calicoCluster struct {
 	namespaces map[string]map[string]string
 	policies   []*v3.NetworkPolicy
@@ -112,7 +113,8 @@ func (c calicoCluster) allows(direction networkingv1.PolicyType, from, to testPo
 	}
 	isolated := false
 	for _, p := range c.policies {
-		if p.Namespace != subject.Namespace || !selects(p.Spec.Selector, endpointLabels(subject)) || !slices.Contains(p.Spec.Types, v3.PolicyType(direction)) {
+		if p.Namespace != subject.Namespace || !selects(p.Spec.Selector, endpointLabels(subject)) ||
+			!slices.Contains(p.Spec.Types, v3.PolicyType(direction)) {
 			continue
 		}
 		isolated = true

@@ -16,18 +16,19 @@ const networkPolicyOrder = 1000.0
 
 const leftOut = "the rule is left out, so it allows nothing"
 
-// NetworkPolicy turns a Kubernetes NetworkPolicy into one of Calico's, of the same name. Rules that cannot be converted are
-// left out, which only forbids more since the policy still selects its pods; the notices tell of them. The error is a
-// model.FieldError: it is not known which pods are meant.
+// NetworkPolicy turns a Kubernetes NetworkPolicy into one of Calico's, of the same name. Rules that cannot be converted
+// are left out, which only forbids more since the policy still selects its pods; the notices tell of them. The error is
+// a model.FieldError: it is not known which pods are meant.
 func NetworkPolicy(in *networkingv1.NetworkPolicy) (*v3.NetworkPolicy, []Notice, error) {
 	return networkPolicy(model.KindKubernetesNetworkPolicy, in.ObjectMeta, in.Spec)
 }
 
-// StagedKubernetesNetworkPolicy does the same for a policy that is only tried out. One that names no directions but has rules
-// for egress holds for both: no API server has said so in its place. It does not look at the staged action.
+// StagedKubernetesNetworkPolicy does the same for a policy that is only tried out. One that names no directions but has
+// rules for egress holds for both: no API server has said so in its place. It does not look at the staged action.
 func StagedKubernetesNetworkPolicy(in *v3.StagedKubernetesNetworkPolicy) (*v3.NetworkPolicy, []Notice, error) {
 	spec := networkingv1.NetworkPolicySpec{
-		PodSelector: in.Spec.PodSelector, Ingress: in.Spec.Ingress, Egress: in.Spec.Egress, PolicyTypes: in.Spec.PolicyTypes,
+		PodSelector: in.Spec.PodSelector, Ingress: in.Spec.Ingress, Egress: in.Spec.Egress,
+		PolicyTypes: in.Spec.PolicyTypes,
 	}
 	if len(spec.PolicyTypes) == 0 && len(spec.Egress) > 0 {
 		spec.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}
@@ -35,16 +36,20 @@ func StagedKubernetesNetworkPolicy(in *v3.StagedKubernetesNetworkPolicy) (*v3.Ne
 	return networkPolicy(model.KindStagedKubernetesNetworkPolicy, in.ObjectMeta, spec)
 }
 
-func networkPolicy(kind model.Kind, meta metav1.ObjectMeta, in networkingv1.NetworkPolicySpec) (*v3.NetworkPolicy, []Notice, error) {
+func networkPolicy(
+	kind model.Kind, meta metav1.ObjectMeta, in networkingv1.NetworkPolicySpec,
+) (*v3.NetworkPolicy, []Notice, error) {
 	pods, err := podSelector("spec.podSelector", &in.PodSelector)
 	if err != nil {
 		return nil, nil, err
 	}
 	order := networkPolicyOrder
 	p := &v3.NetworkPolicy{
-		TypeMeta:   metav1.TypeMeta{Kind: string(model.KindNetworkPolicy), APIVersion: model.APIVersion},
-		ObjectMeta: metav1.ObjectMeta{Namespace: meta.Namespace, Name: meta.Name, UID: DerivedUID(meta.UID), CreationTimestamp: meta.CreationTimestamp},
-		Spec:       v3.NetworkPolicySpec{Tier: model.DefaultTier, Order: &order, Selector: pods, Types: policyTypes(in.PolicyTypes)},
+		TypeMeta: metav1.TypeMeta{Kind: string(model.KindNetworkPolicy), APIVersion: model.APIVersion},
+		ObjectMeta: metav1.ObjectMeta{Namespace: meta.Namespace, Name: meta.Name, UID: DerivedUID(meta.UID),
+			CreationTimestamp: meta.CreationTimestamp},
+		Spec: v3.NetworkPolicySpec{Tier: model.DefaultTier, Order: &order, Selector: pods,
+			Types: policyTypes(in.PolicyTypes)},
 	}
 	n := notices{key: model.Key{Kind: kind, Namespace: meta.Namespace, Name: meta.Name}}
 	for i, r := range in.Ingress {
@@ -79,7 +84,9 @@ func policyTypes(in []networkingv1.PolicyType) []v3.PolicyType {
 }
 
 // rules makes one rule for each protocol and peer. side is "from" or "to".
-func rules(field, side string, ports []networkingv1.NetworkPolicyPort, peers []networkingv1.NetworkPolicyPeer) ([]v3.Rule, error) {
+func rules(
+	field, side string, ports []networkingv1.NetworkPolicyPort, peers []networkingv1.NetworkPolicyPeer,
+) ([]v3.Rule, error) {
 	protocols, err := byProtocol(field+".ports", ports)
 	if err != nil {
 		return nil, err

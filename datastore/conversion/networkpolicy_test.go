@@ -78,15 +78,19 @@ ingress: [{from: [{podSelector: {matchLabels: {app: web}}}, {ipBlock: {cidr: 10.
 				"in Allow TCP; from " + pod + " && app == 'web'; to ports metrics 5432\n" +
 				"in Allow TCP; from nets 10.0.0.0/8; from not 10.1.0.0/16; to ports metrics 5432", ""},
 		{"nothing selects all pods, no types are ingress", `{podSelector: {}}`, pod + "\n[Ingress]", ""},
-		{"no types are ingress even beside egress rules", `{podSelector: {}, egress: [{}]}`, pod + "\n[Ingress]\nout Allow", ""},
-		{"types are taken over in one order", `{podSelector: {}, policyTypes: [Egress, Ingress]}`, pod + "\n[Ingress Egress]", ""},
+		{"no types are ingress even beside egress rules", `{podSelector: {}, egress: [{}]}`,
+			pod + "\n[Ingress]\nout Allow", ""},
+		{"types are taken over in one order", `{podSelector: {}, policyTypes: [Egress, Ingress]}`,
+			pod + "\n[Ingress Egress]", ""},
 		{"labels are sorted, expressions follow", `
 podSelector: {matchLabels: {b: "2", a: ""}, matchExpressions: [{key: z, operator: In, values: [p, q]}, {key: v, operator: NotIn, values: [r]}, {key: x, operator: Exists}, {key: w, operator: DoesNotExist}]}`,
-			pod + " && a == '' && b == '2' && z in { 'p', 'q' } && v not in { 'r' } && has(x) && ! has(w)\n[Ingress]", ""},
+			pod + " && a == '' && b == '2' && z in { 'p', 'q' } && v not in { 'r' } && has(x) && ! has(w)\n[Ingress]",
+			""},
 		{"an empty selector of namespaces is all, none is the own", `
 podSelector: {}
 ingress: [{from: [{namespaceSelector: {}}, {podSelector: {}}, {podSelector: {matchLabels: {a: b}}, namespaceSelector: {matchLabels: {c: d}}}]}]`,
-			pod + "\n[Ingress]\nin Allow; from " + pod + "; from in all()\nin Allow; from " + pod + "\nin Allow; from " + pod + " && a == 'b'; from in c == 'd'", ""},
+			pod + "\n[Ingress]\nin Allow; from " + pod + "; from in all()\nin Allow; from " + pod +
+				"\nin Allow; from " + pod + " && a == 'b'; from in c == 'd'", ""},
 		{"no peers are anybody", `{podSelector: {}, ingress: [{from: []}]}`, pod + "\n[Ingress]\nin Allow", ""},
 		{"protocols are sorted, one rule for each and each peer", `
 podSelector: {}
@@ -100,30 +104,54 @@ egress: [{to: [{podSelector: {}}, {ipBlock: {cidr: "fd00::5/64"}}], ports: [{por
 podSelector: {}
 ingress: [{ports: [{port: 82}, {port: 81}, {port: 80}, {port: 100, endPort: 200}, {port: 150, endPort: 300}, {port: 65535}, {port: 301}, {port: 80}, {port: 65533}]}]`,
 			pod + "\n[Ingress]\nin Allow TCP; to ports 80:82 100:301 65533 65535", ""},
-		{"a port without a number is the whole protocol", `{podSelector: {}, ingress: [{ports: [{port: 80}, {protocol: TCP}, {port: 53, protocol: UDP}]}]}`,
+		{"a port without a number is the whole protocol",
+			`{podSelector: {}, ingress: [{ports: [{port: 80}, {protocol: TCP}, {port: 53, protocol: UDP}]}]}`,
 			pod + "\n[Ingress]\nin Allow TCP\nin Allow UDP; to ports 53", ""},
 		{"a value stays a value whatever is in it", `{podSelector: {matchLabels: {a: "x' || all() || b == 'y"}}}`,
 			pod + ` && a == "x' || all() || b == 'y"` + "\n[Ingress]", ""},
-		{"a value that no label can have", `{podSelector: {matchLabels: {a: "'\""}, matchExpressions: [{key: b, operator: NotIn, values: ["\"'", c]}]}}`,
+		{"a value that no label can have",
+			`{podSelector: {matchLabels: {a: "'\""}, matchExpressions: [{key: b, operator: NotIn, values: ["\"'", c]}]}}`,
 			pod + " && a in {  } && b not in { 'c' }\n[Ingress]", ""},
 
-		{"no peer at all in a peer", `{podSelector: {}, ingress: [{from: [{}]}, {from: [{podSelector: {}}]}]}`, pod + "\n[Ingress]\nin Allow; from " + pod,
+		{"no peer at all in a peer", `{podSelector: {}, ingress: [{from: [{}]}, {from: [{podSelector: {}}]}]}`,
+			pod + "\n[Ingress]\nin Allow; from " + pod,
 			`KubernetesNetworkPolicy y/p: spec.ingress[0].from[0] = "": must have an ipBlock or selectors; the rule is left out, so it allows nothing`},
-		{"block beside a selector", `{podSelector: {}, ingress: [{from: [{podSelector: {}, ipBlock: {cidr: 10.0.0.0/8}}]}]}`, pod + "\n[Ingress]", "spec.ingress[0].from[0].ipBlock"},
-		{"no CIDR", `{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0}}]}]}`, pod + "\n[Ingress]", `ipBlock.cidr = "10.0.0.0": must be a CIDR`},
-		{"an IPv4 block in IPv6's clothes", `{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: "::ffff:10.0.0.0/104"}}]}]}`, pod + "\n[Ingress]", `ipBlock.cidr`},
-		{"an exception outside", `{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8, except: ["::/0"]}}]}]}`, pod + "\n[Ingress]", `ipBlock.except[0] = "::/0"`},
-		{"an exception of everything", `{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0, except: [0.0.0.0/0]}}]}]}`, pod + "\n[Ingress]", `ipBlock.except[0]`},
-		{"unknown operator of a peer", `{podSelector: {}, ingress: [{from: [{podSelector: {matchExpressions: [{key: a, operator: Gt, values: ["1"]}]}}]}]}`, pod + "\n[Ingress]", `podSelector.matchExpressions[0].operator = "Gt"`},
-		{"In without values", `{podSelector: {}, ingress: [{from: [{podSelector: {matchExpressions: [{key: a, operator: In}]}}]}]}`, pod + "\n[Ingress]", `matchExpressions[0].values`},
-		{"Exists with values", `{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}}]}]}`, pod + "\n[Ingress]", `namespaceSelector.matchExpressions[0].values = "b"`},
-		{"a key that is none", `{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {"a) || all(": b}}}]}]}`, pod + "\n[Ingress]", `namespaceSelector.matchLabels`},
-		{"end without beginning", `{podSelector: {}, ingress: [{ports: [{endPort: 80}]}]}`, pod + "\n[Ingress]", `ports[0].endPort = "80": needs port`},
-		{"end before beginning", `{podSelector: {}, ingress: [{ports: [{port: 80, endPort: 79}]}]}`, pod + "\n[Ingress]", `ports[0].endPort = "79"`},
-		{"end beside a name", `{podSelector: {}, ingress: [{ports: [{port: web, endPort: 80}]}]}`, pod + "\n[Ingress]", `ports[0].endPort = "80"`},
-		{"port 0", `{podSelector: {}, egress: [{ports: [{port: 0}]}, {}]}`, pod + "\n[Ingress]\nout Allow", `spec.egress[0].ports[0].port = "0"`},
-		{"a range as a name", `{podSelector: {}, ingress: [{ports: [{port: "1:65535"}]}]}`, pod + "\n[Ingress]", `ports[0].port = "1:65535": must be the name of a port`},
-		{"unknown protocol", `{podSelector: {}, ingress: [{ports: [{port: 80, protocol: ICMP}]}]}`, pod + "\n[Ingress]", `ports[0].protocol = "ICMP"`},
+		{"block beside a selector",
+			`{podSelector: {}, ingress: [{from: [{podSelector: {}, ipBlock: {cidr: 10.0.0.0/8}}]}]}`,
+			pod + "\n[Ingress]", "spec.ingress[0].from[0].ipBlock"},
+		{"no CIDR", `{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0}}]}]}`, pod + "\n[Ingress]",
+			`ipBlock.cidr = "10.0.0.0": must be a CIDR`},
+		{"an IPv4 block in IPv6's clothes",
+			`{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: "::ffff:10.0.0.0/104"}}]}]}`, pod + "\n[Ingress]",
+			`ipBlock.cidr`},
+		{"an exception outside",
+			`{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8, except: ["::/0"]}}]}]}`,
+			pod + "\n[Ingress]", `ipBlock.except[0] = "::/0"`},
+		{"an exception of everything",
+			`{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0, except: [0.0.0.0/0]}}]}]}`,
+			pod + "\n[Ingress]", `ipBlock.except[0]`},
+		{"unknown operator of a peer",
+			`{podSelector: {}, ingress: [{from: [{podSelector: {matchExpressions: [{key: a, operator: Gt, values: ["1"]}]}}]}]}`, pod + "\n[Ingress]", `podSelector.matchExpressions[0].operator = "Gt"`},
+		{"In without values",
+			`{podSelector: {}, ingress: [{from: [{podSelector: {matchExpressions: [{key: a, operator: In}]}}]}]}`,
+			pod + "\n[Ingress]", `matchExpressions[0].values`},
+		{"Exists with values",
+			`{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}}]}]}`, pod + "\n[Ingress]", `namespaceSelector.matchExpressions[0].values = "b"`},
+		{"a key that is none",
+			`{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {"a) || all(": b}}}]}]}`,
+			pod + "\n[Ingress]", `namespaceSelector.matchLabels`},
+		{"end without beginning", `{podSelector: {}, ingress: [{ports: [{endPort: 80}]}]}`, pod + "\n[Ingress]",
+			`ports[0].endPort = "80": needs port`},
+		{"end before beginning", `{podSelector: {}, ingress: [{ports: [{port: 80, endPort: 79}]}]}`,
+			pod + "\n[Ingress]", `ports[0].endPort = "79"`},
+		{"end beside a name", `{podSelector: {}, ingress: [{ports: [{port: web, endPort: 80}]}]}`, pod + "\n[Ingress]",
+			`ports[0].endPort = "80"`},
+		{"port 0", `{podSelector: {}, egress: [{ports: [{port: 0}]}, {}]}`, pod + "\n[Ingress]\nout Allow",
+			`spec.egress[0].ports[0].port = "0"`},
+		{"a range as a name", `{podSelector: {}, ingress: [{ports: [{port: "1:65535"}]}]}`, pod + "\n[Ingress]",
+			`ports[0].port = "1:65535": must be the name of a port`},
+		{"unknown protocol", `{podSelector: {}, ingress: [{ports: [{port: 80, protocol: ICMP}]}]}`, pod + "\n[Ingress]",
+			`ports[0].protocol = "ICMP"`},
 	} {
 		in := &networkingv1.NetworkPolicy{}
 		if err := yaml.UnmarshalStrict([]byte(c.spec), &in.Spec); err != nil {
@@ -141,7 +169,8 @@ ingress: [{ports: [{port: 82}, {port: 81}, {port: 80}, {port: 100, endPort: 200}
 		if got := sentences(notices); !strings.Contains(got, c.notice) || (c.notice == "") != (got == "") {
 			t.Errorf("%s: notices %q, want %q", c.rule, got, c.notice)
 		}
-		if p.Namespace != "y" || p.Name != "p" || p.Spec.Tier != "default" || p.Spec.Order == nil || *p.Spec.Order != 1000 {
+		if p.Namespace != "y" || p.Name != "p" || p.Spec.Tier != "default" || p.Spec.Order == nil ||
+			*p.Spec.Order != 1000 {
 			t.Errorf("%s: %+v", c.rule, p)
 		}
 		valid(t, c.rule, model.Key{Kind: model.KindNetworkPolicy, Namespace: "y", Name: "p"}, p)
@@ -159,7 +188,8 @@ func valid(t *testing.T, rule string, key model.Key, value any) {
 
 func TestNetworkPolicyWhosePodsAreUnknownIsAnError(t *testing.T) {
 	in := &networkingv1.NetworkPolicy{}
-	if err := yaml.Unmarshal([]byte(`{podSelector: {matchExpressions: [{key: a, operator: Other}]}}`), &in.Spec); err != nil {
+	if err := yaml.Unmarshal([]byte(`{podSelector: {matchExpressions: [{key: a, operator: Other}]}}`),
+		&in.Spec); err != nil {
 		t.Fatal(err)
 	}
 	const want = `spec.podSelector.matchExpressions[0].operator = "Other": must be In, NotIn, Exists or DoesNotExist`
@@ -185,7 +215,8 @@ func TestStagedKubernetesNetworkPolicyInfersItsTypes(t *testing.T) {
 	}
 }
 
-// TestRangesAreMinimal compares merged ranges with a plain set of ports: the same ports, and a gap between any two ranges.
+// TestRangesAreMinimal compares merged ranges with a plain set of ports: the same ports, and a gap between any two
+// ranges.
 func TestRangesAreMinimal(t *testing.T) {
 	seed := uint32(1)
 	next := func(n uint32) uint16 { seed = seed*1664525 + 1013904223; return uint16(seed >> 8 % n) }
@@ -224,8 +255,12 @@ func TestRangesAreMinimal(t *testing.T) {
 
 // FuzzNetworkPolicy demands of any policy: no panic, selectors that parse, and a result that is safe to act upon.
 func FuzzNetworkPolicy(f *testing.F) {
-	f.Add([]byte(`{"podSelector":{"matchLabels":{"a":"b"}},"ingress":[{"from":[{"ipBlock":{"cidr":"10.0.0.0/8","except":["10.1.0.0/16"]}}],"ports":[{"port":80,"endPort":90}]}]}`))
-	f.Add([]byte(`{"podSelector":{"matchExpressions":[{"key":"a","operator":"NotIn","values":["'"]}]},"egress":[{"to":[{"namespaceSelector":{}}],"ports":[{"port":"x"}]}]}`))
+	f.Add(
+		[]byte(
+			`{"podSelector":{"matchLabels":{"a":"b"}},"ingress":[{"from":[{"ipBlock":{"cidr":"10.0.0.0/8","except":["10.1.0.0/16"]}}],"ports":[{"port":80,"endPort":90}]}]}`))
+	f.Add(
+		[]byte(
+			`{"podSelector":{"matchExpressions":[{"key":"a","operator":"NotIn","values":["'"]}]},"egress":[{"to":[{"namespaceSelector":{}}],"ports":[{"port":"x"}]}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		in := &networkingv1.NetworkPolicy{}
 		if yaml.Unmarshal(text, &in.Spec) != nil {
@@ -239,9 +274,11 @@ func FuzzNetworkPolicy(f *testing.F) {
 		if _, err := selector.Parse(p.Spec.Selector); err != nil {
 			t.Fatalf("%s: %v", p.Spec.Selector, err)
 		}
-		if data, err := model.NewObject(model.Key{Kind: model.KindNetworkPolicy, Namespace: "y", Name: "p"}, p).Encode(); err != nil {
+		if data, err := model.NewObject(model.Key{Kind: model.KindNetworkPolicy, Namespace: "y", Name: "p"},
+			p).Encode(); err != nil {
 			t.Fatal(err)
-		} else if o := model.Decode(model.Key{Kind: model.KindNetworkPolicy, Namespace: "y", Name: "p"}, data, 1); o.Err != nil {
+		} else if o := model.Decode(model.Key{Kind: model.KindNetworkPolicy, Namespace: "y", Name: "p"}, data,
+			1); o.Err != nil {
 			t.Fatalf("quarantined: %v", o.Err)
 		}
 	})

@@ -26,15 +26,16 @@ const (
 	annotationNetworks    = "k8s.v1.cni.cncf.io/network-status"
 )
 
-// Annotations by which the CNI plugin tells the addresses of a pod and its container before Kubernetes knows them. Those of
-// the addresses are there but empty once the pod has given them back.
+// Annotations by which the CNI plugin tells the addresses of a pod and its container before Kubernetes knows them.
+// Those of the addresses are there but empty once the pod has given them back.
 const (
 	AnnotationIPs       = "cni.projectcalico.org/podIPs"
 	AnnotationIP        = "cni.projectcalico.org/podIP"
 	AnnotationContainer = "cni.projectcalico.org/containerID"
 )
 
-// addressAnnotations say which addresses a pod is to get. They may stand on a pod or its namespace, or on the pod alone.
+// addressAnnotations say which addresses a pod is to get. They may stand on a pod or its namespace, or on the pod
+// alone.
 var addressAnnotations = []string{
 	"cni.projectcalico.org/ipv4pools", "cni.projectcalico.org/ipv6pools", "cni.projectcalico.org/ipFamilies",
 	"cni.projectcalico.org/ipAddrs", "cni.projectcalico.org/ipAddrsNoIpam", "cni.projectcalico.org/hwAddr",
@@ -57,15 +58,16 @@ func AddressAnnotations(all map[string]string) map[string]string {
 // longestLabelledAccount is how long the name of a service account may be to stand in the endpoint's label too.
 const longestLabelledAccount = 62
 
-// Pod gives the endpoint of a pod, whose interface on the host has a name that begins with prefix. It is nil for a pod that
-// has none: one of the host's network, or one that no node was chosen for yet. A pod that is finished has an endpoint without
-// addresses, for they may be another pod's by now. What of the annotations cannot be used is left out; the notices tell of it.
-// The error is a model.FieldError: the pod or its node has a name that no endpoint can have.
+// Pod gives the endpoint of a pod, whose interface on the host has a name that begins with prefix. It is nil for a pod
+// that has none: one of the host's network, or one that no node was chosen for yet. A pod that is finished has an
+// endpoint without addresses, for they may be another pod's by now. What of the annotations cannot be used is left out;
+// the notices tell of it. The error is a model.FieldError: the pod or its node has a name that no endpoint can have.
 func Pod(in *model.Pod, prefix string) (*model.WorkloadEndpoint, []Notice, error) {
 	if in.Spec.HostNetwork || in.Spec.NodeName == "" {
 		return nil, nil, nil
 	}
-	ids := model.WorkloadEndpointIDs{Node: in.Spec.NodeName, Orchestrator: orchestrator, Pod: in.Name, Endpoint: endpoint}
+	ids := model.WorkloadEndpointIDs{Node: in.Spec.NodeName, Orchestrator: orchestrator, Pod: in.Name,
+		Endpoint: endpoint}
 	name, err := model.WorkloadEndpointName(ids)
 	if err != nil {
 		return nil, nil, err
@@ -74,14 +76,17 @@ func Pod(in *model.Pod, prefix string) (*model.WorkloadEndpoint, []Notice, error
 	w := &model.WorkloadEndpoint{
 		TypeMeta: metav1.TypeMeta{Kind: string(model.KindWorkloadEndpoint), APIVersion: model.APIVersion},
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Namespace: in.Namespace, GenerateName: in.GenerateName, UID: in.UID, CreationTimestamp: in.CreationTimestamp,
-			Labels: podLabels(in), Annotations: AddressAnnotations(in.Annotations),
+			Name: name, Namespace: in.Namespace, GenerateName: in.GenerateName, UID: in.UID,
+			CreationTimestamp: in.CreationTimestamp,
+			Labels:            podLabels(in), Annotations: AddressAnnotations(in.Annotations),
 		},
 		Spec: model.WorkloadEndpointSpec{
 			Orchestrator: orchestrator, Node: in.Spec.NodeName, Pod: in.Name, Endpoint: endpoint,
 			ContainerID: in.Annotations[AnnotationContainer], ServiceAccountName: in.Spec.ServiceAccountName,
-			Profiles: []string{NamespaceProfile(in.Namespace)}, InterfaceName: InterfaceName(prefix, in.Namespace, in.Name),
-			Ports: podPorts(n, in), AllowSpoofedSourcePrefixes: sources(n, in), QoSControls: qosControls(n, in.Annotations),
+			Profiles: []string{NamespaceProfile(in.Namespace)}, InterfaceName: InterfaceName(prefix, in.Namespace,
+				in.Name),
+			Ports: podPorts(n, in), AllowSpoofedSourcePrefixes: sources(n, in),
+			QoSControls: qosControls(n, in.Annotations),
 		},
 	}
 	if a := in.Spec.ServiceAccountName; a != "" {
@@ -127,13 +132,15 @@ func finished(in *model.Pod) bool {
 	case corev1.PodSucceeded, corev1.PodFailed, "Completed":
 		return true
 	}
-	return in.DeletionTimestamp != nil && slices.ContainsFunc([]string{AnnotationIP, annotationAWSIPs}, func(a string) bool {
-		text, ok := in.Annotations[a]
-		return ok && text == ""
-	})
+	return in.DeletionTimestamp != nil && slices.ContainsFunc([]string{AnnotationIP, annotationAWSIPs},
+		func(a string) bool {
+			text, ok := in.Annotations[a]
+			return ok && text == ""
+		})
 }
 
-// podIPs gives the addresses of the first source that names any: the plugin's annotations are there before the status is.
+// podIPs gives the addresses of the first source that names any: the plugin's annotations are there before the status
+// is.
 func podIPs(n *notices, in *model.Pod) []netip.Addr {
 	status := make([]string, len(in.Status.PodIPs))
 	for i, ip := range in.Status.PodIPs {
@@ -213,13 +220,16 @@ func endpointPort(p model.ContainerPort) (model.EndpointPort, *model.FieldError)
 	case numorstring.ProtocolTCP, numorstring.ProtocolUDP, numorstring.ProtocolSCTP:
 		protocol = p.Protocol
 	default:
-		return model.EndpointPort{}, &model.FieldError{Field: "protocol", Value: p.Protocol, Rule: "must be TCP, UDP or SCTP"}
+		return model.EndpointPort{}, &model.FieldError{Field: "protocol", Value: p.Protocol,
+			Rule: "must be TCP, UDP or SCTP"}
 	}
 	switch {
 	case p.ContainerPort < 1 || p.ContainerPort > 65535:
-		return model.EndpointPort{}, &model.FieldError{Field: "containerPort", Value: p.ContainerPort, Rule: "must be from 1 to 65535"}
+		return model.EndpointPort{}, &model.FieldError{Field: "containerPort", Value: p.ContainerPort,
+			Rule: "must be from 1 to 65535"}
 	case p.HostPort < 0 || p.HostPort > 65535:
-		return model.EndpointPort{}, &model.FieldError{Field: "hostPort", Value: p.HostPort, Rule: "must be from 1 to 65535"}
+		return model.EndpointPort{}, &model.FieldError{Field: "hostPort", Value: p.HostPort,
+			Rule: "must be from 1 to 65535"}
 	}
 	return model.EndpointPort{
 		Name: p.Name, Protocol: numorstring.ProtocolFromString(protocol), Port: uint16(p.ContainerPort),
@@ -233,12 +243,14 @@ func floatingIPs(n *notices, in *model.Pod, own []netip.Addr) []model.IPNAT {
 	for _, text := range annotatedList(n, in, annotationFloatingIPs) {
 		external, err := netip.ParseAddr(text)
 		if err != nil || external.Is4In6() || external.Zone() != "" {
-			n.add(wrong(annotation(annotationFloatingIPs), text, "must be an IP address"), "the floating address is left out")
+			n.add(wrong(annotation(annotationFloatingIPs), text, "must be an IP address"),
+				"the floating address is left out")
 			continue
 		}
 		i := slices.IndexFunc(own, func(ip netip.Addr) bool { return ip.Is4() == external.Is4() })
 		if i < 0 {
-			n.add(wrong(annotation(annotationFloatingIPs), text, "must be of a family of which the pod has an address"), "the floating address is left out")
+			n.add(wrong(annotation(annotationFloatingIPs), text, "must be of a family of which the pod has an address"),
+				"the floating address is left out")
 			continue
 		}
 		nats = append(nats, model.IPNAT{InternalIP: own[i].String(), ExternalIP: external.String()})
@@ -268,7 +280,8 @@ func annotatedList(n *notices, in *model.Pod, key string) []string {
 	}
 	var list []string
 	if err := json.Unmarshal([]byte(text), &list); err != nil {
-		n.add(wrong(annotation(key), text, `must be a JSON list of texts, like ["10.0.0.1"]`), "the annotation is left out")
+		n.add(wrong(annotation(key), text, `must be a JSON list of texts, like ["10.0.0.1"]`),
+			"the annotation is left out")
 		return nil
 	}
 	return list

@@ -46,7 +46,8 @@ status: {podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]}`), "cali")
 	if w.Name != "node--1-k8s-nginx-eth0" || w.Namespace != "default" || w.GenerateName != "ngi" || w.UID != "u1" {
 		t.Errorf("metadata %+v", w.ObjectMeta)
 	}
-	labels := map[string]string{"app": "web", model.LabelNamespace: "default", model.LabelOrchestrator: "k8s", model.LabelServiceAccount: "robot"}
+	labels := map[string]string{"app": "web", model.LabelNamespace: "default", model.LabelOrchestrator: "k8s",
+		model.LabelServiceAccount: "robot"}
 	if !reflect.DeepEqual(w.Labels, labels) {
 		t.Errorf("labels %v", w.Labels)
 	}
@@ -105,19 +106,29 @@ func TestPodsAddressesComeFromTheFirstThatNamesAny(t *testing.T) {
 	const deleting = `deletionTimestamp: "2026-08-01T10:00:00Z", `
 	for _, c := range []struct{ rule, pod, want, notice string }{
 		{"status.podIPs", `{status: {podIPs: [{ip: 10.0.0.1}], podIP: 10.0.0.2}}`, "10.0.0.1/32", ""},
-		{"status.podIP", `{status: {podIP: 10.0.0.2}, metadata: {annotations: {cni.projectcalico.org/podIPs: 10.0.0.3/32}}}`, "10.0.0.2/32", ""},
-		{"podIPs", `{metadata: {annotations: {cni.projectcalico.org/podIPs: "10.0.0.3/32,fd00::3/128", cni.projectcalico.org/podIP: 10.0.0.4/32}}}`, "10.0.0.3/32 fd00::3/128", ""},
-		{"podIP", `{metadata: {annotations: {cni.projectcalico.org/podIPs: "", cni.projectcalico.org/podIP: 10.0.0.4/32, vpc.amazonaws.com/pod-ips: 10.0.0.5}}}`, "10.0.0.4/32", ""},
-		{"AWS", `{metadata: {annotations: {vpc.amazonaws.com/pod-ips: "10.0.0.5, 10.0.0.6"}}}`, "10.0.0.5/32 10.0.0.6/32", ""},
+		{"status.podIP",
+			`{status: {podIP: 10.0.0.2}, metadata: {annotations: {cni.projectcalico.org/podIPs: 10.0.0.3/32}}}`,
+			"10.0.0.2/32", ""},
+		{"podIPs",
+			`{metadata: {annotations: {cni.projectcalico.org/podIPs: "10.0.0.3/32,fd00::3/128", cni.projectcalico.org/podIP: 10.0.0.4/32}}}`, "10.0.0.3/32 fd00::3/128", ""},
+		{"podIP",
+			`{metadata: {annotations: {cni.projectcalico.org/podIPs: "", cni.projectcalico.org/podIP: 10.0.0.4/32, vpc.amazonaws.com/pod-ips: 10.0.0.5}}}`, "10.0.0.4/32", ""},
+		{"AWS", `{metadata: {annotations: {vpc.amazonaws.com/pod-ips: "10.0.0.5, 10.0.0.6"}}}`,
+			"10.0.0.5/32 10.0.0.6/32", ""},
 		{"none", `{}`, "", ""},
 		{"succeeded", `{status: {podIP: 10.0.0.1, phase: Succeeded}}`, "", ""},
 		{"failed", `{status: {podIP: 10.0.0.1, phase: Failed}}`, "", ""},
 		{"running", `{status: {podIP: 10.0.0.1, phase: Running}}`, "10.0.0.1/32", ""},
-		{"being deleted, address still there", `{metadata: {` + deleting + `annotations: {cni.projectcalico.org/podIP: 10.0.0.1/32}}, status: {podIP: 10.0.0.1}}`, "10.0.0.1/32", ""},
-		{"being deleted, no annotation", `{metadata: {` + deleting + `annotations: {}}, status: {podIP: 10.0.0.1}}`, "10.0.0.1/32", ""},
-		{"being deleted, address given back", `{metadata: {` + deleting + `annotations: {cni.projectcalico.org/podIP: ""}}, status: {podIP: 10.0.0.1}}`, "", ""},
-		{"being deleted, AWS gave it back", `{metadata: {` + deleting + `annotations: {vpc.amazonaws.com/pod-ips: ""}}, status: {podIP: 10.0.0.1}}`, "", ""},
-		{"no address", `{status: {podIPs: [{ip: 10.0.0.1/24}, {ip: "fd00::1"}]}}`, "fd00::1/128", `Pod default/nginx: status.podIPs = "10.0.0.1/24": must be an IP address; the address is left out`},
+		{"being deleted, address still there", `{metadata: {` + deleting +
+			`annotations: {cni.projectcalico.org/podIP: 10.0.0.1/32}}, status: {podIP: 10.0.0.1}}`, "10.0.0.1/32", ""},
+		{"being deleted, no annotation", `{metadata: {` + deleting + `annotations: {}}, status: {podIP: 10.0.0.1}}`,
+			"10.0.0.1/32", ""},
+		{"being deleted, address given back", `{metadata: {` + deleting +
+			`annotations: {cni.projectcalico.org/podIP: ""}}, status: {podIP: 10.0.0.1}}`, "", ""},
+		{"being deleted, AWS gave it back", `{metadata: {` + deleting +
+			`annotations: {vpc.amazonaws.com/pod-ips: ""}}, status: {podIP: 10.0.0.1}}`, "", ""},
+		{"no address", `{status: {podIPs: [{ip: 10.0.0.1/24}, {ip: "fd00::1"}]}}`, "fd00::1/128",
+			`Pod default/nginx: status.podIPs = "10.0.0.1/24": must be an IP address; the address is left out`},
 	} {
 		w, notices, err := Pod(parsePod(t, c.pod), "cali")
 		if err != nil {
@@ -135,7 +146,8 @@ func TestPodWithoutAnEndpoint(t *testing.T) {
 			t.Errorf("%s: %v %v %v", text, w, notices, err)
 		}
 	}
-	if w, _, err := Pod(parsePod(t, `{spec: {nodeName: "n-"}}`), "cali"); w != nil || err == nil || !strings.Contains(err.Error(), `spec.node = "n-"`) {
+	if w, _, err := Pod(parsePod(t, `{spec: {nodeName: "n-"}}`), "cali"); w != nil || err == nil ||
+		!strings.Contains(err.Error(), `spec.node = "n-"`) {
 		t.Errorf("%v %v", w, err)
 	}
 }
@@ -144,7 +156,8 @@ func TestServiceAccountWithALongNameIsNoLabel(t *testing.T) {
 	for length, labelled := range map[int]bool{62: true, 63: false} {
 		name := strings.Repeat("a", length)
 		w, _, _ := Pod(parsePod(t, `{spec: {serviceAccountName: `+name+`}}`), "cali")
-		if _, ok := w.Labels[model.LabelServiceAccount]; ok != labelled || w.Spec.ServiceAccountName != name || w.Spec.Profiles[1] != "ksa.default."+name {
+		if _, ok := w.Labels[model.LabelServiceAccount]; ok != labelled || w.Spec.ServiceAccountName != name ||
+			w.Spec.Profiles[1] != "ksa.default."+name {
 			t.Errorf("%d: %v %v", length, w.Labels, w.Spec)
 		}
 	}
@@ -152,13 +165,20 @@ func TestServiceAccountWithALongNameIsNoLabel(t *testing.T) {
 
 func TestWhatIsWrongWithAPodIsLeftOut(t *testing.T) {
 	for _, c := range []struct{ pod, notice string }{
-		{`{metadata: {annotations: {cni.projectcalico.org/floatingIPs: "192.0.2.5"}}, status: {podIP: 10.0.0.1}}`, `metadata.annotations[cni.projectcalico.org/floatingIPs] = "192.0.2.5": must be a JSON list of texts`},
-		{`{metadata: {annotations: {cni.projectcalico.org/floatingIPs: '["2001:db8::1"]'}}, status: {podIP: 10.0.0.1}}`, `must be of a family of which the pod has an address`},
-		{`{metadata: {annotations: {cni.projectcalico.org/floatingIPs: '["x"]'}}, status: {podIP: 10.0.0.1}}`, `must be an IP address; the floating address is left out`},
-		{`{metadata: {annotations: {cni.projectcalico.org/allowedSourcePrefixes: '["10.0.0.1"]'}}, status: {podIP: 10.0.0.1}}`, `must be a CIDR: ADDRESS/LENGTH; the prefix is left out`},
-		{`{spec: {containers: [{ports: [{name: a, containerPort: 80, protocol: ICMP}]}]}, status: {podIP: 10.0.0.1}}`, `spec.containers[0].ports[0].protocol = "ICMP"`},
-		{`{spec: {initContainers: [{ports: [{name: a, containerPort: 65536}]}]}, status: {podIP: 10.0.0.1}}`, `spec.initContainers[0].ports[0].containerPort = "65536"`},
-		{`{spec: {containers: [{ports: [{containerPort: 1, hostPort: -1}]}]}, status: {podIP: 10.0.0.1}}`, `spec.containers[0].ports[0].hostPort = "-1"`},
+		{`{metadata: {annotations: {cni.projectcalico.org/floatingIPs: "192.0.2.5"}}, status: {podIP: 10.0.0.1}}`,
+			`metadata.annotations[cni.projectcalico.org/floatingIPs] = "192.0.2.5": must be a JSON list of texts`},
+		{`{metadata: {annotations: {cni.projectcalico.org/floatingIPs: '["2001:db8::1"]'}}, status: {podIP: 10.0.0.1}}`,
+			`must be of a family of which the pod has an address`},
+		{`{metadata: {annotations: {cni.projectcalico.org/floatingIPs: '["x"]'}}, status: {podIP: 10.0.0.1}}`,
+			`must be an IP address; the floating address is left out`},
+		{
+			`{metadata: {annotations: {cni.projectcalico.org/allowedSourcePrefixes: '["10.0.0.1"]'}}, status: {podIP: 10.0.0.1}}`, `must be a CIDR: ADDRESS/LENGTH; the prefix is left out`},
+		{`{spec: {containers: [{ports: [{name: a, containerPort: 80, protocol: ICMP}]}]}, status: {podIP: 10.0.0.1}}`,
+			`spec.containers[0].ports[0].protocol = "ICMP"`},
+		{`{spec: {initContainers: [{ports: [{name: a, containerPort: 65536}]}]}, status: {podIP: 10.0.0.1}}`,
+			`spec.initContainers[0].ports[0].containerPort = "65536"`},
+		{`{spec: {containers: [{ports: [{containerPort: 1, hostPort: -1}]}]}, status: {podIP: 10.0.0.1}}`,
+			`spec.containers[0].ports[0].hostPort = "-1"`},
 	} {
 		w, notices, err := Pod(parsePod(t, c.pod), "cali")
 		if err != nil {
@@ -167,7 +187,8 @@ func TestWhatIsWrongWithAPodIsLeftOut(t *testing.T) {
 		if !strings.Contains(sentences(notices), c.notice) {
 			t.Errorf("%s: %q", c.pod, sentences(notices))
 		}
-		if len(w.Spec.IPNATs)+len(w.Spec.AllowSpoofedSourcePrefixes)+len(w.Spec.Ports) > 0 || len(w.Spec.IPNetworks) != 1 {
+		if len(w.Spec.IPNATs)+len(w.Spec.AllowSpoofedSourcePrefixes)+len(w.Spec.Ports) > 0 ||
+			len(w.Spec.IPNetworks) != 1 {
 			t.Errorf("%s: %+v", c.pod, w.Spec)
 		}
 	}
@@ -182,20 +203,37 @@ func TestQoSAnnotations(t *testing.T) {
 		notice      string
 	}{
 		{"none", nil, nil, ""},
-		{"Kubernetes' own, with the default burst", map[string]string{"kubernetes.io/ingress-bandwidth": "10M"}, &model.QoSControls{IngressBandwidth: 10_000_000, IngressBurst: 4294967296}, ""},
-		{"Calico's come first", map[string]string{"kubernetes.io/egress-bandwidth": "10M", q + "egressBandwidth": "1Mi", q + "egressBurst": "2k"}, &model.QoSControls{EgressBandwidth: 1 << 20, EgressBurst: 2000}, ""},
-		{"all of ingress", map[string]string{q + "ingressBandwidth": "1M", q + "ingressBurst": "1M", q + "ingressPeakrate": "2M", q + "ingressMinburst": "1500", q + "ingressPacketRate": "100", q + "ingressPacketBurst": "7", q + "ingressMaxConnections": "9"},
-			&model.QoSControls{IngressBandwidth: 1e6, IngressBurst: 1e6, IngressPeakrate: 2e6, IngressMinburst: 1500, IngressPacketRate: 100, IngressPacketBurst: 7, IngressMaxConnections: 9}, ""},
-		{"default packet burst", map[string]string{q + "egressPacketRate": "1k"}, &model.QoSControls{EgressPacketRate: 1000, EgressPacketBurst: 5}, ""},
-		{"too little", map[string]string{q + "egressBandwidth": "999"}, &model.QoSControls{EgressBandwidth: 1000, EgressBurst: 4294967296}, `= "999": must be from 1000 to 1000000000000000; it is taken as the nearest`},
-		{"negative", map[string]string{q + "egressMaxConnections": "-5"}, &model.QoSControls{EgressMaxConnections: 1}, `= "-5": must be from 1 to 4294967295`},
-		{"too much", map[string]string{q + "ingressBandwidth": "100E"}, &model.QoSControls{IngressBandwidth: 1e15, IngressBurst: 4294967296}, `= "100E"`},
-		{"far too much", map[string]string{q + "ingressPacketRate": "1e30"}, &model.QoSControls{IngressPacketRate: 10000, IngressPacketBurst: 5}, `= "1e30"`},
-		{"too long to calculate with", map[string]string{q + "ingressPacketRate": "1e999999999"}, nil, `= "1e999999999": must be a number`},
-		{"largest burst", map[string]string{q + "ingressBandwidth": "1k", q + "ingressBurst": "34359738361"}, &model.QoSControls{IngressBandwidth: 1000, IngressBurst: 34359738360}, `from 1000 to 34359738360`},
-		{"no number", map[string]string{q + "ingressBandwidth": "fast", q + "egressPacketRate": "5"}, &model.QoSControls{EgressPacketRate: 5, EgressPacketBurst: 5}, `= "fast": must be a number`},
-		{"burst alone", map[string]string{q + "ingressBurst": "1M"}, nil, "needs ingressBandwidth; the annotation is left out"},
-		{"peak not above bandwidth", map[string]string{q + "egressBandwidth": "2M", q + "egressPeakrate": "2M", q + "egressMinburst": "2k"}, &model.QoSControls{EgressBandwidth: 2e6, EgressBurst: 4294967296}, "must be greater than egressBandwidth"},
+		{"Kubernetes' own, with the default burst", map[string]string{"kubernetes.io/ingress-bandwidth": "10M"},
+			&model.QoSControls{IngressBandwidth: 10_000_000, IngressBurst: 4294967296}, ""},
+		{"Calico's come first", map[string]string{"kubernetes.io/egress-bandwidth": "10M", q + "egressBandwidth": "1Mi",
+			q + "egressBurst": "2k"}, &model.QoSControls{EgressBandwidth: 1 << 20, EgressBurst: 2000}, ""},
+		{"all of ingress", map[string]string{q + "ingressBandwidth": "1M", q + "ingressBurst": "1M",
+			q + "ingressPeakrate": "2M", q + "ingressMinburst": "1500", q + "ingressPacketRate": "100",
+			q + "ingressPacketBurst": "7", q + "ingressMaxConnections": "9"},
+			&model.QoSControls{IngressBandwidth: 1e6, IngressBurst: 1e6, IngressPeakrate: 2e6, IngressMinburst: 1500,
+				IngressPacketRate: 100, IngressPacketBurst: 7, IngressMaxConnections: 9}, ""},
+		{"default packet burst", map[string]string{q + "egressPacketRate": "1k"},
+			&model.QoSControls{EgressPacketRate: 1000, EgressPacketBurst: 5}, ""},
+		{"too little", map[string]string{q + "egressBandwidth": "999"},
+			&model.QoSControls{EgressBandwidth: 1000, EgressBurst: 4294967296},
+			`= "999": must be from 1000 to 1000000000000000; it is taken as the nearest`},
+		{"negative", map[string]string{q + "egressMaxConnections": "-5"}, &model.QoSControls{EgressMaxConnections: 1},
+			`= "-5": must be from 1 to 4294967295`},
+		{"too much", map[string]string{q + "ingressBandwidth": "100E"},
+			&model.QoSControls{IngressBandwidth: 1e15, IngressBurst: 4294967296}, `= "100E"`},
+		{"far too much", map[string]string{q + "ingressPacketRate": "1e30"},
+			&model.QoSControls{IngressPacketRate: 10000, IngressPacketBurst: 5}, `= "1e30"`},
+		{"too long to calculate with", map[string]string{q + "ingressPacketRate": "1e999999999"}, nil,
+			`= "1e999999999": must be a number`},
+		{"largest burst", map[string]string{q + "ingressBandwidth": "1k", q + "ingressBurst": "34359738361"},
+			&model.QoSControls{IngressBandwidth: 1000, IngressBurst: 34359738360}, `from 1000 to 34359738360`},
+		{"no number", map[string]string{q + "ingressBandwidth": "fast", q + "egressPacketRate": "5"},
+			&model.QoSControls{EgressPacketRate: 5, EgressPacketBurst: 5}, `= "fast": must be a number`},
+		{"burst alone", map[string]string{q + "ingressBurst": "1M"}, nil,
+			"needs ingressBandwidth; the annotation is left out"},
+		{"peak not above bandwidth", map[string]string{q + "egressBandwidth": "2M", q + "egressPeakrate": "2M",
+			q + "egressMinburst": "2k"}, &model.QoSControls{EgressBandwidth: 2e6, EgressBurst: 4294967296},
+			"must be greater than egressBandwidth"},
 		{"packet burst alone", map[string]string{q + "egressPacketBurst": "5"}, nil, "needs egressPacketRate"},
 		{"DSCP by name", map[string]string{q + "dscp": "ef"}, &model.QoSControls{DSCP: "EF"}, ""},
 		{"DSCP by number", map[string]string{q + "dscp": "63"}, &model.QoSControls{DSCP: "63"}, ""},
@@ -208,7 +246,8 @@ func TestQoSAnnotations(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := sentences(notices); !reflect.DeepEqual(w.Spec.QoSControls, c.want) || !strings.Contains(got, c.notice) || (c.notice == "") != (got == "") {
+		if got := sentences(notices); !reflect.DeepEqual(w.Spec.QoSControls, c.want) ||
+			!strings.Contains(got, c.notice) || (c.notice == "") != (got == "") {
 			t.Errorf("%s: %+v, notices %q", c.rule, w.Spec.QoSControls, got)
 		}
 	}
@@ -219,21 +258,25 @@ func TestProfilesCarryLabels(t *testing.T) {
 	ns.Name, ns.Labels = "shop", map[string]string{"team": "blue", "projectcalico.org/name": "forged"}
 	p := Namespace(ns)
 	want := map[string]string{"pcns.team": "blue", "pcns.projectcalico.org/name": "shop"}
-	if p.Name != "kns.shop" || !reflect.DeepEqual(p.Spec.LabelsToApply, want) || renderRule(p.Spec.Ingress[0]) != "Allow" || renderRule(p.Spec.Egress[0]) != "Allow" {
+	if p.Name != "kns.shop" || !reflect.DeepEqual(p.Spec.LabelsToApply, want) ||
+		renderRule(p.Spec.Ingress[0]) != "Allow" || renderRule(p.Spec.Egress[0]) != "Allow" {
 		t.Errorf("%+v", p)
 	}
 	sa := &model.ServiceAccount{}
 	sa.Namespace, sa.Name, sa.Labels = "shop", "robot", map[string]string{"role": "x"}
 	p = ServiceAccount(sa)
 	want = map[string]string{"pcsa.role": "x", "pcsa.projectcalico.org/name": "robot"}
-	if p.Name != "ksa.shop.robot" || !reflect.DeepEqual(p.Spec.LabelsToApply, want) || len(p.Spec.Ingress)+len(p.Spec.Egress) != 0 {
+	if p.Name != "ksa.shop.robot" || !reflect.DeepEqual(p.Spec.LabelsToApply, want) ||
+		len(p.Spec.Ingress)+len(p.Spec.Egress) != 0 {
 		t.Errorf("%+v", p)
 	}
 }
 
 // FuzzPod demands of any pod: no panic, and an endpoint that is safe to act upon.
 func FuzzPod(f *testing.F) {
-	f.Add([]byte(`{"metadata":{"annotations":{"cni.projectcalico.org/floatingIPs":"[\"192.0.2.5\"]","qos.projectcalico.org/dscp":"EF","qos.projectcalico.org/egressBandwidth":"1M"}},"spec":{"containers":[{"ports":[{"name":"a","containerPort":80}]}]},"status":{"podIP":"10.0.0.1"}}`))
+	f.Add(
+		[]byte(
+			`{"metadata":{"annotations":{"cni.projectcalico.org/floatingIPs":"[\"192.0.2.5\"]","qos.projectcalico.org/dscp":"EF","qos.projectcalico.org/egressBandwidth":"1M"}},"spec":{"containers":[{"ports":[{"name":"a","containerPort":80}]}]},"status":{"podIP":"10.0.0.1"}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		in := &model.Pod{}
 		in.Namespace, in.Name, in.Spec.NodeName = "default", "nginx", "node-1"

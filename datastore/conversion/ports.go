@@ -128,7 +128,9 @@ func portRange(field string, low, high int32) ([2]uint16, error) {
 
 // merge returns the same ports in as few ranges as possible.
 func merge(ranges [][2]uint16) [][2]uint16 {
-	slices.SortFunc(ranges, func(a, b [2]uint16) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
+	slices.SortFunc(ranges, func(a, b [2]uint16) int {
+		return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1]))
+	})
 	var list [][2]uint16
 	for _, r := range ranges {
 		if n := len(list); n > 0 && uint32(r[0]) <= uint32(list[n-1][1])+1 {

@@ -7,7 +7,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// nameLabel is what endpoints inherit of the very names of their namespace and service account, under the prefixes of those.
+// nameLabel is what endpoints inherit of the very names of their namespace and service account, under the prefixes of
+// those.
 const nameLabel = "projectcalico.org/name"
 
 // NamespaceProfile is the name of the profile that a namespace gives its pods.
@@ -16,7 +17,8 @@ func NamespaceProfile(namespace string) string { return "kns." + namespace }
 // ServiceAccountProfile is the name of the profile that a service account gives its pods.
 func ServiceAccountProfile(namespace, name string) string { return "ksa." + namespace + "." + name }
 
-// Profile gives the profile that an object of KindNamespace or KindServiceAccount stands for, nil for any other and for none.
+// Profile gives the profile that an object of KindNamespace or KindServiceAccount stands for, nil for any other and for
+// none.
 func Profile(o *model.Object) *v3.Profile {
 	if o == nil {
 		return nil

@@ -24,15 +24,18 @@ func qosControls(n *notices, annotations map[string]string) *model.QoSControls {
 	}
 	in, out := qosOf(n, annotations, "ingress"), qosOf(n, annotations, "egress")
 	q := model.QoSControls{
-		IngressBandwidth: in.bandwidth, IngressBurst: in.burst, IngressPeakrate: in.peakrate, IngressMinburst: in.minburst,
+		IngressBandwidth: in.bandwidth, IngressBurst: in.burst, IngressPeakrate: in.peakrate,
+		IngressMinburst:   in.minburst,
 		IngressPacketRate: in.packetRate, IngressPacketBurst: in.packetBurst, IngressMaxConnections: in.connections,
-		EgressBandwidth: out.bandwidth, EgressBurst: out.burst, EgressPeakrate: out.peakrate, EgressMinburst: out.minburst,
+		EgressBandwidth: out.bandwidth, EgressBurst: out.burst, EgressPeakrate: out.peakrate,
+		EgressMinburst:   out.minburst,
 		EgressPacketRate: out.packetRate, EgressPacketBurst: out.packetBurst, EgressMaxConnections: out.connections,
 	}
 	if text, ok := annotations[qosPrefix+"dscp"]; ok {
 		dscp := numorstring.DSCPFromString(text)
 		if dscp.Validate() != nil {
-			n.add(wrong(annotation(qosPrefix+"dscp"), text, "must be a number from 0 to 63 or a name like EF, AF11 or CS1"), "the annotation is left out")
+			n.add(wrong(annotation(qosPrefix+"dscp"), text, "must be a number from 0 to 63 or a name like EF, "+
+				"AF11 or CS1"), "the annotation is left out")
 		} else {
 			q.DSCP = dscp.String()
 		}
@@ -62,7 +65,8 @@ func qosOf(n *notices, annotations map[string]string, direction string) qos {
 	read := func(key string, l model.Range) int64 { return quantity(n, annotations, key, l) }
 	own, ranges := qosPrefix+direction, model.QoSRanges
 	q := qos{
-		burst: read(own+"Burst", ranges.Burst), peakrate: read(own+"Peakrate", ranges.Peakrate), minburst: read(own+"Minburst", ranges.Minburst),
+		burst: read(own+"Burst", ranges.Burst), peakrate: read(own+"Peakrate", ranges.Peakrate),
+		minburst:   read(own+"Minburst", ranges.Minburst),
 		packetRate: read(own+"PacketRate", ranges.PacketRate), packetBurst: read(own+"PacketBurst", ranges.PacketBurst),
 		connections: read(own+"MaxConnections", ranges.MaxConnections),
 	}
@@ -78,7 +82,8 @@ func qosOf(n *notices, annotations map[string]string, direction string) qos {
 		}
 	}
 	needs(&q.burst, "Burst", q.bandwidth != 0, "needs "+direction+"Bandwidth")
-	needs(&q.peakrate, "Peakrate", q.bandwidth != 0 && q.peakrate > q.bandwidth, "must be greater than "+direction+"Bandwidth")
+	needs(&q.peakrate, "Peakrate", q.bandwidth != 0 && q.peakrate > q.bandwidth, "must be greater than "+direction+
+		"Bandwidth")
 	needs(&q.minburst, "Minburst", q.peakrate != 0, "needs "+direction+"Peakrate")
 	needs(&q.packetBurst, "PacketBurst", q.packetRate != 0, "needs "+direction+"PacketRate")
 	if q.bandwidth != 0 && q.burst == 0 {
@@ -109,7 +114,8 @@ func quantity(n *notices, annotations map[string]string, key string, l model.Ran
 		value   int64
 	}{{q.CmpInt64(l.Least) < 0, l.Least}, {q.CmpInt64(l.Most) > 0, l.Most}} {
 		if end.outside {
-			n.add(wrong(annotation(key), text, "must be from %d to %d", l.Least, l.Most), "it is taken as the nearest of these")
+			n.add(wrong(annotation(key), text, "must be from %d to %d", l.Least, l.Most),
+				"it is taken as the nearest of these")
 			return end.value
 		}
 	}

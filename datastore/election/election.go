@@ -20,7 +20,8 @@ import (
 type Lease interface {
 	// Free returns when nobody holds the lease, as far as the datastore shows, or when this campaign does.
 	Free(ctx context.Context) error
-	// Claim takes the lease. It returns until when nobody else can have it. The error Is ErrTaken if somebody was faster.
+	// Claim takes the lease. It returns until when nobody else can have it. The error Is ErrTaken if somebody was
+	// faster.
 	Claim(ctx context.Context) (until time.Time, err error)
 	// Renew puts the end of the lease off. An error that Is datastore.ErrNotLeading says that it cannot be renewed any
 	// more; after another one Renew is called again.

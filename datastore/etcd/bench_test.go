@@ -32,7 +32,8 @@ func putMany(t testing.TB, raw *clientv3.Client, n int, entry func(i int) (path,
 func fillNodes(t testing.TB, raw *clientv3.Client, n int) {
 	putMany(t, raw, n, func(i int) (string, string) {
 		return fmt.Sprintf("/calico/resources/v3/projectcalico.org/nodes/node-%05d", i),
-			fmt.Sprintf(`{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"node-%05d","uid":"0f3ac7de-9b21-4c55-8f10-%012d","creationTimestamp":"2026-08-01T10:00:00Z","labels":{"zone":"z%d"}},"spec":{"bgp":{"ipv4Address":"10.%d.%d.1/24"}},"status":{}}`, i, i, i%7, i/250, i%250)
+			fmt.Sprintf(
+				`{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"node-%05d","uid":"0f3ac7de-9b21-4c55-8f10-%012d","creationTimestamp":"2026-08-01T10:00:00Z","labels":{"zone":"z%d"}},"spec":{"bgp":{"ipv4Address":"10.%d.%d.1/24"}},"status":{}}`, i, i, i%7, i/250, i%250)
 	})
 }
 
@@ -44,7 +45,8 @@ func fillBlocks(t testing.TB, raw *clientv3.Client, n int) {
 		for a := range 64 {
 			if a < 16 {
 				allocations += fmt.Sprintf("%d,", a)
-				attributes += fmt.Sprintf(`{"handle_id":"k8s-pod-network.%064d","secondary":{"namespace":"default","node":"node-%05d","pod":"web-%d"}},`, i*64+a, i/4, a)
+				attributes += fmt.Sprintf(
+					`{"handle_id":"k8s-pod-network.%064d","secondary":{"namespace":"default","node":"node-%05d","pod":"web-%d"}},`, i*64+a, i/4, a)
 				sequence += fmt.Sprintf(`"%d":17855784000000000%02d,`, a, a)
 			} else {
 				allocations += "null,"
@@ -53,7 +55,8 @@ func fillBlocks(t testing.TB, raw *clientv3.Client, n int) {
 		}
 		trim := func(s string) string { return s[:len(s)-1] }
 		return "/calico/ipam/v2/assignment/ipv4/block/" + address + "-26",
-			fmt.Sprintf(`{"cidr":"%s/26","affinity":"host:node-%05d","allocations":[%s],"unallocated":[%s],"attributes":[%s],"sequenceNumber":1785578400000000016,"sequenceNumberForAllocation":{%s},"deleted":false}`,
+			fmt.Sprintf(
+				`{"cidr":"%s/26","affinity":"host:node-%05d","allocations":[%s],"unallocated":[%s],"attributes":[%s],"sequenceNumber":1785578400000000016,"sequenceNumberForAllocation":{%s},"deleted":false}`,
 				address, i/4, trim(allocations), trim(unallocated), trim(attributes), trim(sequence))
 	})
 }

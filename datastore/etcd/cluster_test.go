@@ -35,7 +35,8 @@ func startCluster(t *testing.T, size int) []*member {
 	var members []*member
 	var cluster []string
 	for i := range size {
-		m := &member{name: fmt.Sprint("m", i), client: "http://" + closedPort(t), peer: "http://" + closedPort(t), dir: t.TempDir()}
+		m := &member{name: fmt.Sprint("m", i), client: "http://" + closedPort(t), peer: "http://" + closedPort(t),
+			dir: t.TempDir()}
 		cluster = append(cluster, m.name+"="+m.peer)
 		members = append(members, m)
 	}

@@ -50,7 +50,8 @@ func TestCompact(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	o, err := store.Create(t.Context(), model.NewObject(model.HandleKey("last"), &model.Handle{Block: map[string]int{"10.0.0.0/26": 1}}))
+	o, err := store.Create(t.Context(), model.NewObject(model.HandleKey("last"),
+		&model.Handle{Block: map[string]int{"10.0.0.0/26": 1}}))
 	if err != nil {
 		t.Fatal(err)
 	}

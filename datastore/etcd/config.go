@@ -23,8 +23,8 @@ type Config struct {
 	Username, Password, PasswordFile string
 	// RequestTimeout bounds each request whose context has no deadline; 10 s if zero.
 	RequestTimeout time.Duration
-	// LeaseTTL is how long after the end of a leader that did not resign another candidate can lead, in whole seconds; 15
-	// s if zero. etcd may raise it to one and a half of its own election timeout.
+	// LeaseTTL is how long after the end of a leader that did not resign another candidate can lead, in whole seconds;
+	// 15 s if zero. etcd may raise it to one and a half of its own election timeout.
 	LeaseTTL time.Duration
 }
 
@@ -85,7 +85,8 @@ func SplitEndpoints(s string) []string {
 // check refuses what cannot work, before anything is dialled.
 func (c Config) check() error {
 	if len(c.Endpoints) == 0 {
-		return errors.New("etcd endpoints are missing: set --etcd-endpoints or ETCD_ENDPOINTS, for instance http://10.0.0.1:2379")
+		return errors.New("etcd endpoints are missing: set --etcd-endpoints or ETCD_ENDPOINTS, for instance " +
+			"http://10.0.0.1:2379")
 	}
 	schemes := map[string]string{}
 	for _, e := range c.Endpoints {
@@ -195,7 +196,8 @@ func (c Config) Warnings(now time.Time) (warnings []string) {
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	for _, e := range c.Endpoints {
 		if scheme, _ := splitEndpoint(e); c.Username != "" && scheme != "unix" && !c.secure() {
-			warn("the password of etcd user %s goes over %s unencrypted: everybody on the way can read it, use https://",
+			warn(
+				"the password of etcd user %s goes over %s unencrypted: everybody on the way can read it, use https://",
 				c.Username, e)
 			break
 		}

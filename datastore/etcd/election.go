@@ -109,7 +109,8 @@ func (l *lease) Claim(ctx context.Context) (until time.Time, err error) {
 		l.created = won.Header.Revision
 		return until, nil
 	}
-	_ = l.Release(context.WithoutCancel(ctx)) // it may have been put all the same; if this fails, too, the lease runs out
+	// it may have been put all the same; if this fails, too, the lease runs out
+	_ = l.Release(context.WithoutCancel(ctx))
 	if err != nil {
 		return until, s.explain(ctx, err)
 	}

@@ -81,7 +81,8 @@ func TestEmbeddedSurvivesKill(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := len(objects); n != acknowledged && n != acknowledged+1 { // the last write may be there, but its answer lost
+		// the last write may be there, but its answer lost
+		if n := len(objects); n != acknowledged && n != acknowledged+1 {
 			t.Fatalf("round %d: %d objects are there, %d were acknowledged", round, n, acknowledged)
 		}
 		acknowledged = len(objects)
@@ -138,29 +139,34 @@ func TestEmbeddedRefusesToStart(t *testing.T) {
 		config embedded.Config
 		want   []string
 	}{
-		"port in use":                 {embedded.Config{Listen: taken}, []string{taken, "in use by another program"}},
-		"not an address of this host": {embedded.Config{Listen: "192.0.2.1:0", Insecure: true}, []string{"192.0.2.1:0", "no address of this host"}},
+		"port in use": {embedded.Config{Listen: taken}, []string{taken, "in use by another program"}},
+		"not an address of this host": {embedded.Config{Listen: "192.0.2.1:0", Insecure: true},
+			[]string{"192.0.2.1:0", "no address of this host"}},
 		"insecure, but where": {embedded.Config{Insecure: true},
 			[]string{"--embedded-insecure", "--embedded-listen=ADDRESS:PORT"}},
 		"certificates, but where": {embedded.Config{CertFile: pki.server.cert, KeyFile: pki.server.key},
 			[]string{"TLS files", "--embedded-listen=ADDRESS:PORT"}},
 		"clients not verified": {embedded.Config{Listen: "127.0.0.1:0", CertFile: pki.server.cert,
 			KeyFile: pki.server.key}, []string{"127.0.0.1:0", "--embedded-ca-file", "--embedded-insecure"}},
-		"no port":                 {embedded.Config{Listen: "127.0.0.1"}, []string{`"127.0.0.1"`, "want ADDRESS:PORT"}},
-		"a name":                  {embedded.Config{Listen: "localhost:2379"}, []string{"localhost:2379", "IP address"}},
-		"certificate without key": {embedded.Config{Listen: "127.0.0.1:0", CertFile: pki.server.cert}, []string{pki.server.cert, "both or none"}},
+		"no port": {embedded.Config{Listen: "127.0.0.1"}, []string{`"127.0.0.1"`, "want ADDRESS:PORT"}},
+		"a name": {embedded.Config{Listen: "localhost:2379"},
+			[]string{"localhost:2379", "IP address"}},
+		"certificate without key": {embedded.Config{Listen: "127.0.0.1:0", CertFile: pki.server.cert},
+			[]string{pki.server.cert, "both or none"}},
 		"certificate file missing": {embedded.Config{Listen: "127.0.0.1:0", CertFile: "/nowhere/c.pem",
 			KeyFile: pki.server.key, CAFile: pki.ca}, []string{"/nowhere/c.pem", "no such file"}},
 		"key of another certificate": {embedded.Config{Listen: "127.0.0.1:0", CertFile: pki.server.cert,
 			KeyFile: pki.client.key, CAFile: pki.ca}, []string{pki.client.key, "does not match"}},
-		"CA file without a certificate": {embedded.Config{Listen: "127.0.0.1:0", CertFile: pki.server.cert, KeyFile: pki.server.key, CAFile: file}, []string{file, "no PEM certificate"}},
+		"CA file without a certificate": {embedded.Config{Listen: "127.0.0.1:0", CertFile: pki.server.cert,
+			KeyFile: pki.server.key, CAFile: file}, []string{file, "no PEM certificate"}},
 		"data directory of everybody": {embedded.Config{DataDir: open},
 			[]string{open, "can be written by others (mode 0777", "0700"}},
 		"something else is the socket": {embedded.Config{DataDir: notOurs},
 			[]string{notOurs + "/etcd.sock", "no socket"}},
 		"path too long for a socket": {embedded.Config{DataDir: filepath.Join(t.TempDir(),
 			strings.Repeat("x", 100))}, []string{"at most 107", "shorter data directory"}},
-		"data directory is a file": {embedded.Config{DataDir: file, Listen: "127.0.0.1:0"}, []string{file, "not a directory"}},
+		"data directory is a file": {embedded.Config{DataDir: file, Listen: "127.0.0.1:0"},
+			[]string{file, "not a directory"}},
 		"disk has less than what must stay": {embedded.Config{MinFreeBytes: 1 << 60},
 			[]string{"is full", "MiB are free"}},
 	} {
@@ -194,13 +200,15 @@ func TestEmbeddedDataDirBelongsToOneProcess(t *testing.T) {
 
 func TestEmbeddedOverTLS(t *testing.T) {
 	pki := newPKI(t)
-	e, err := startEmbedded(t, embedded.Config{Listen: "0.0.0.0:0", CAFile: pki.ca, CertFile: pki.server.cert, KeyFile: pki.server.key})
+	e, err := startEmbedded(t, embedded.Config{Listen: "0.0.0.0:0", CAFile: pki.ca, CertFile: pki.server.cert,
+		KeyFile: pki.server.key})
 	if err != nil {
 		t.Fatal(err)
 	}
 	// This process needs no certificate that fits, other hosts do.
 	a := create(t, open(t, e.Config()), peer("a", "10.0.0.1"))
-	remote := open(t, etcd.Config{Endpoints: []string{"https://" + e.Address()}, CAFile: pki.ca, CertFile: pki.client.cert, KeyFile: pki.client.key})
+	remote := open(t, etcd.Config{Endpoints: []string{"https://" + e.Address()}, CAFile: pki.ca,
+		CertFile: pki.client.cert, KeyFile: pki.client.key})
 	if _, err := remote.Get(t.Context(), a.Key); err != nil {
 		t.Error(err)
 	}
@@ -247,7 +255,8 @@ func TestEmbeddedOnAFullDisk(t *testing.T) {
 	}
 	fill(t, hog)
 	_, err = s.Create(t.Context(), peer("b", "10.0.0.2"))
-	if err == nil || !strings.Contains(err.Error(), "disk of data directory "+dir+" is full") || !strings.Contains(err.Error(), "create BGPPeer b") {
+	if err == nil || !strings.Contains(err.Error(), "disk of data directory "+dir+" is full") ||
+		!strings.Contains(err.Error(), "create BGPPeer b") {
 		t.Fatalf("create on a full disk: %v", err)
 	}
 	if got, err := s.Get(t.Context(), a.Key); err != nil || got.Revision != a.Revision {

@@ -38,7 +38,8 @@ func (s *Store) explain(ctx context.Context, err error) error {
 	if errors.As(err, &known) {
 		switch known.Code() {
 		case codes.PermissionDenied:
-			return &notAllowed{fmt.Sprintf("the datastore does not let %s do this: grant it to read and write everything below %s (%s)", s.who(), Root, known.Error())}
+			return &notAllowed{fmt.Sprintf("the datastore does not let %s do this: grant it to read and write "+
+				"everything below %s (%s)", s.who(), Root, known.Error())}
 		case codes.Unauthenticated:
 			return fmt.Errorf("%w: %s", datastore.ErrUnauthorized, known.Error())
 		}
@@ -135,7 +136,8 @@ func (s *Store) probe(ctx context.Context, endpoint string) error {
 		err = errors.New("accepts connections, but does not answer")
 	case s.tls == nil:
 		// Nobody is authenticated here and nothing is said: this only finds out whether it is TLS.
-		if other := greet(ctx, network, address, &tls.Config{InsecureSkipVerify: true}); other == nil || isAlert(other) {
+		if other := greet(ctx, network, address, &tls.Config{InsecureSkipVerify: true}); other == nil ||
+			isAlert(other) {
 			err = errors.New("speaks TLS, want https:// instead of http://")
 		}
 	case greet(ctx, network, address, nil) == nil:
@@ -187,7 +189,8 @@ func (s *Store) tlsReason(err error) error {
 	var unknown x509.UnknownAuthorityError
 	switch {
 	case errors.As(err, &unknown) && s.config.CAFile == "":
-		return fmt.Errorf("the server's certificate is signed by none of this host's authorities, a CA certificate file is needed (%w)", err)
+		return fmt.Errorf("the server's certificate is signed by none of this host's authorities, a CA certificate "+
+			"file is needed (%w)", err)
 	case errors.As(err, &unknown):
 		return fmt.Errorf("the server's certificate is not signed by CA certificate file %s (%w)", s.config.CAFile, err)
 	case isAlert(err) && s.config.CertFile == "":

@@ -59,8 +59,8 @@ func TestWhatCalicoWroteOnDistributionServer(t *testing.T) {
 	whatCalicoWrote(t, open(t, etcd.Config{Endpoints: endpoints(members...)}), plainClient(t, members...))
 }
 
-// A plain client stores what Calico wrote; all of it is read, listed and watched. Written back unchanged, or deleted and
-// created again, a plain client finds the same bytes.
+// A plain client stores what Calico wrote; all of it is read, listed and watched. Written back unchanged, or deleted
+// and created again, a plain client finds the same bytes.
 func whatCalicoWrote(t *testing.T, s *etcd.Store, raw *clientv3.Client) {
 	ctx := t.Context()
 	values := stored(t)
@@ -89,7 +89,8 @@ func whatCalicoWrote(t *testing.T, s *etcd.Store, raw *clientv3.Client) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(objects) != count[kind] || count[kind] == 0 && kind != model.KindCalicoNodeStatus { // that was not recorded on etcd
+		// that was not recorded on etcd
+		if len(objects) != count[kind] || count[kind] == 0 && kind != model.KindCalicoNodeStatus {
 
 			t.Errorf("%s: %d are listed, want %d", kind, len(objects), count[kind])
 		}
@@ -146,8 +147,8 @@ func writeBack(t *testing.T, s *etcd.Store, raw *clientv3.Client, o *model.Objec
 	same("creation of")
 }
 
-// Whatever another program writes at a key of ours: the object is quarantined with the reason, everything else works, and
-// when the value is good again so is the object.
+// Whatever another program writes at a key of ours: the object is quarantined with the reason, everything else works,
+// and when the value is good again so is the object.
 func TestMalformedValuesAtEveryKind(t *testing.T) {
 	server := etcdtest.Start(t)
 	s, raw := server.Store(t), server.Client(t)
@@ -272,7 +273,8 @@ func TestUpdateKeepsFieldsThatItDoesNotKnow(t *testing.T) {
 	if err := json.Unmarshal(got.Kvs[0].Value, &read); err != nil {
 		t.Fatal(err)
 	}
-	if read.Future.X != "12345678901234567890" || read.Metadata.UID != string(a.Metadata().GetUID()) || read.Spec.PeerIP != "10.0.0.9" {
+	if read.Future.X != "12345678901234567890" || read.Metadata.UID != string(a.Metadata().GetUID()) ||
+		read.Spec.PeerIP != "10.0.0.9" {
 		t.Errorf("stored: %s", got.Kvs[0].Value)
 	}
 }
@@ -325,12 +327,14 @@ func TestListOfManyPagesIsOfOneRevision(t *testing.T) {
 func TestListOfOneOwnersAffinities(t *testing.T) {
 	server := etcdtest.Start(t)
 	s, raw := server.Store(t), server.Client(t)
-	for _, path := range []string{"host/n1/ipv4/block/10.0.0.0-26", "host/n10/ipv4/block/10.0.1.0-26", "host/n1/ipv6/block/fd00::-122", "virtual/load-balancer/ipv4/block/10.1.0.0-26"} {
+	for _, path := range []string{"host/n1/ipv4/block/10.0.0.0-26", "host/n10/ipv4/block/10.0.1.0-26",
+		"host/n1/ipv6/block/fd00::-122", "virtual/load-balancer/ipv4/block/10.1.0.0-26"} {
 		if _, err := raw.Put(t.Context(), "/calico/ipam/v2/"+path, `{"state":"confirmed"}`); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for owner, want := range map[string]int{"": 4, "host/n1": 2, "host/n10": 1, "virtual/load-balancer": 1, "host/none": 0} {
+	for owner, want := range map[string]int{"": 4, "host/n1": 2, "host/n10": 1, "virtual/load-balancer": 1,
+		"host/none": 0} {
 		if objects, _, err := s.List(t.Context(), model.KindBlockAffinity, owner); err != nil || len(objects) != want {
 			t.Errorf("%q: %d, %v, want %d", owner, len(objects), err, want)
 		}

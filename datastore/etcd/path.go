@@ -42,7 +42,8 @@ func Path(k model.Key) (string, error) {
 		if info.Namespaced {
 			return "", fmt.Errorf("%s %s: namespace is missing", k.Kind, k.Name)
 		}
-		return "", fmt.Errorf("%s %s: %s is not namespaced, but namespace %q is set", k.Kind, k.Name, k.Kind, k.Namespace)
+		return "", fmt.Errorf("%s %s: %s is not namespaced, but namespace %q is set", k.Kind, k.Name, k.Kind,
+			k.Namespace)
 	}
 	return rules[info.Kind].format(k)
 }

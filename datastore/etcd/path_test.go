@@ -20,15 +20,22 @@ func TestPaths(t *testing.T) {
 		want       model.Key
 		back       bool // the key formats back to the path
 	}{
-		{"cluster resource", "/calico/resources/v3/projectcalico.org/bgppeers/tor-1", model.Key{Kind: model.KindBGPPeer, Name: "tor-1"}, true},
+		{"cluster resource", "/calico/resources/v3/projectcalico.org/bgppeers/tor-1",
+			model.Key{Kind: model.KindBGPPeer, Name: "tor-1"}, true},
 		{"namespaced resource", "/calico/resources/v3/projectcalico.org/workloadendpoints/default/n-k8s-p-eth0",
 			model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: "n-k8s-p-eth0"}, true},
-		{"IPv4 block", "/calico/ipam/v2/assignment/ipv4/block/10.0.0.64-26", model.Key{Kind: model.KindIPAMBlock, Name: "10.0.0.64/26"}, true},
-		{"IPv6 block", "/calico/ipam/v2/assignment/ipv6/block/fd00:9::40-122", model.Key{Kind: model.KindIPAMBlock, Name: "fd00:9::40/122"}, true},
-		{"block in another spelling", "/calico/ipam/v2/assignment/ipv6/block/FD00:9:0::40-122", model.Key{Kind: model.KindIPAMBlock, Name: "fd00:9::40/122"}, false},
-		{"host with dashes", "/calico/ipam/v2/host/node-1/ipv4/block/10.0.0.64-26", model.Key{Kind: model.KindBlockAffinity, Name: "host/node-1/10.0.0.64/26"}, true},
-		{"virtual owner", "/calico/ipam/v2/virtual/load-balancer/ipv6/block/fd00::-122", model.Key{Kind: model.KindBlockAffinity, Name: "virtual/load-balancer/fd00::/122"}, true},
-		{"handle keeps its case", "/calico/ipam/v2/handle/k8s-pod-network.AbC", model.Key{Kind: model.KindIPAMHandle, Name: "k8s-pod-network.AbC"}, true},
+		{"IPv4 block", "/calico/ipam/v2/assignment/ipv4/block/10.0.0.64-26",
+			model.Key{Kind: model.KindIPAMBlock, Name: "10.0.0.64/26"}, true},
+		{"IPv6 block", "/calico/ipam/v2/assignment/ipv6/block/fd00:9::40-122",
+			model.Key{Kind: model.KindIPAMBlock, Name: "fd00:9::40/122"}, true},
+		{"block in another spelling", "/calico/ipam/v2/assignment/ipv6/block/FD00:9:0::40-122",
+			model.Key{Kind: model.KindIPAMBlock, Name: "fd00:9::40/122"}, false},
+		{"host with dashes", "/calico/ipam/v2/host/node-1/ipv4/block/10.0.0.64-26",
+			model.Key{Kind: model.KindBlockAffinity, Name: "host/node-1/10.0.0.64/26"}, true},
+		{"virtual owner", "/calico/ipam/v2/virtual/load-balancer/ipv6/block/fd00::-122",
+			model.Key{Kind: model.KindBlockAffinity, Name: "virtual/load-balancer/fd00::/122"}, true},
+		{"handle keeps its case", "/calico/ipam/v2/handle/k8s-pod-network.AbC",
+			model.Key{Kind: model.KindIPAMHandle, Name: "k8s-pod-network.AbC"}, true},
 		{"configuration", "/calico/ipam/v2/config", model.IPAMConfigKey, true},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
@@ -84,7 +91,8 @@ func TestEveryKeyOfCalicoParsesAndFormatsBack(t *testing.T) {
 
 func TestKubernetesKindsHaveNoPlaceInEtcd(t *testing.T) {
 	for _, kind := range []model.Kind{model.KindService, model.KindEndpointSlice} {
-		if _, err := etcd.Path(model.Key{Kind: kind, Namespace: "shop", Name: "web"}); !errors.Is(err, model.ErrKubernetes) {
+		if _, err := etcd.Path(model.Key{Kind: kind, Namespace: "shop", Name: "web"}); !errors.Is(err,
+			model.ErrKubernetes) {
 			t.Errorf("path of a %s: %v", kind, err)
 		}
 		if _, err := etcd.Prefixes(kind, ""); !errors.Is(err, model.ErrKubernetes) {
@@ -192,7 +200,8 @@ func BenchmarkParsePath100kKeys(b *testing.B) {
 		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 10), byte(i >> 2), byte(i << 6)}), 26)
 		for _, k := range []model.Key{
 			{Kind: model.KindWorkloadEndpoint, Namespace: "ns", Name: fmt.Sprintf("node-k8s-pod%d-eth0", i)},
-			model.BlockKey(block), model.AffinityKey(model.Affinity{Type: model.AffinityHost, Host: "node-1", CIDR: block}), model.HandleKey(fmt.Sprint(i)),
+			model.BlockKey(block), model.AffinityKey(model.Affinity{Type: model.AffinityHost, Host: "node-1",
+				CIDR: block}), model.HandleKey(fmt.Sprint(i)),
 		} {
 			path, err := etcd.Path(k)
 			if err != nil {

@@ -19,7 +19,8 @@ type quietCore struct {
 	ending       *atomic.Bool
 }
 
-// QuietServer is the logger for an embedded server, which sets ending when it is being closed: each of its steps is told at level info, trouble above.
+// QuietServer is the logger for an embedded server, which sets ending when it is being closed: each of its steps is
+// told at level info, trouble above.
 func QuietServer(log *zap.Logger, ending *atomic.Bool) *zap.Logger {
 	return quiet(log, quietCore{
 		lowest: zap.WarnLevel,
@@ -61,7 +62,8 @@ func (c *quietCore) With(fields []zapcore.Field) zapcore.Core {
 // Check implements zapcore.Core.
 func (c *quietCore) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	begins := func(text string) bool { return strings.HasPrefix(e.Message, text) }
-	if !c.Enabled(e.Level) || slices.ContainsFunc(c.usual, begins) || c.ending.Load() && slices.ContainsFunc(c.atEnd, begins) {
+	if !c.Enabled(e.Level) || slices.ContainsFunc(c.usual, begins) || c.ending.Load() &&
+		slices.ContainsFunc(c.atEnd, begins) {
 		return to
 	}
 	return c.Core.Check(e, to)

@@ -85,7 +85,8 @@ func (s *Store) connect(ctx context.Context) error {
 		Context:              s.ctx,
 		// gRPC's own limit is two minutes: too long to be without a datastore that is back.
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: 2 * time.Second},
 			MinConnectTimeout: dialTimeout,
 		}), grpc.WithChainUnaryInterceptor(forgetToken)},
 		Logger: quietClient(s.log.Named("etcd-client")),
@@ -182,7 +183,9 @@ type position struct {
 }
 
 // read returns the entries below the prefixes as they were at one revision: the given one, or the newest if it is 0.
-func (s *Store) read(ctx context.Context, prefixes []string, revision int64, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, position, error) {
+func (s *Store) read(
+	ctx context.Context, prefixes []string, revision int64, opts ...clientv3.OpOption,
+) ([]*mvccpb.KeyValue, position, error) {
 	for attempt := 1; ; attempt++ {
 		kvs, at, err := s.readOnce(ctx, prefixes, revision, opts)
 		if errors.Is(err, rpctypes.ErrCompacted) && revision == 0 && attempt < readRetries {
@@ -192,7 +195,9 @@ func (s *Store) read(ctx context.Context, prefixes []string, revision int64, opt
 	}
 }
 
-func (s *Store) readOnce(ctx context.Context, prefixes []string, revision int64, opts []clientv3.OpOption) (all []*mvccpb.KeyValue, at position, err error) {
+func (s *Store) readOnce(
+	ctx context.Context, prefixes []string, revision int64, opts []clientv3.OpOption,
+) (all []*mvccpb.KeyValue, at position, err error) {
 	at, err = s.readPages(ctx, prefixes, revision, func(page []*mvccpb.KeyValue) error {
 		all = append(all, page...)
 		return nil
@@ -202,7 +207,8 @@ func (s *Store) readOnce(ctx context.Context, prefixes []string, revision int64,
 
 // readPages hands on page by page what is there at a revision, or at the newest one if it is 0, until each fails.
 func (s *Store) readPages(
-	ctx context.Context, prefixes []string, revision int64, each func([]*mvccpb.KeyValue) error, opts ...clientv3.OpOption,
+	ctx context.Context, prefixes []string, revision int64, each func([]*mvccpb.KeyValue) error,
+	opts ...clientv3.OpOption,
 ) (position, error) {
 	at := position{revision: revision}
 	for _, prefix := range prefixes {
@@ -227,10 +233,13 @@ func (s *Store) readPages(
 	return at, nil
 }
 
-func (s *Store) readPage(ctx context.Context, from, end string, revision int64, opts []clientv3.OpOption) (*clientv3.GetResponse, error) {
+func (s *Store) readPage(
+	ctx context.Context, from, end string, revision int64, opts []clientv3.OpOption,
+) (*clientv3.GetResponse, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	opts = append([]clientv3.OpOption{clientv3.WithRange(end), clientv3.WithRev(revision), clientv3.WithLimit(pageSize)}, opts...)
+	opts = append([]clientv3.OpOption{clientv3.WithRange(end), clientv3.WithRev(revision),
+		clientv3.WithLimit(pageSize)}, opts...)
 	return s.client.Get(ctx, from, opts...)
 }
 

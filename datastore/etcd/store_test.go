@@ -17,7 +17,8 @@ import (
 )
 
 func peer(name, ip string) *model.Object {
-	return model.NewObject(model.ResourceKey(model.KindBGPPeer, name), &model.BGPPeer{Spec: model.BGPPeerSpec{PeerIP: ip, ASNumber: 64512}})
+	return model.NewObject(model.ResourceKey(model.KindBGPPeer, name),
+		&model.BGPPeer{Spec: model.BGPPeerSpec{PeerIP: ip, ASNumber: 64512}})
 }
 
 func peerIP(o *model.Object) string { return o.Value.(*model.BGPPeer).Spec.PeerIP }
@@ -31,7 +32,8 @@ func judge(t *testing.T, direct etcd.Config, endpoint string) {
 			t.Fatal(err)
 		}
 		line := newProxy(t, endpoint)
-		far := etcd.Config{Endpoints: []string{line.URL()}, RequestTimeout: 5 * time.Second, LeaseTTL: storetest.ShortLease}
+		far := etcd.Config{Endpoints: []string{line.URL()}, RequestTimeout: 5 * time.Second,
+			LeaseTTL: storetest.ShortLease}
 		return storetest.System{
 			Open: func(t *testing.T) datastore.Backend { return open(t, direct) },
 			Far:  func(t *testing.T) datastore.Backend { return open(t, far) },

@@ -135,19 +135,33 @@ func TestOpenSaysWhatIsWrongWithTLS(t *testing.T) {
 		want   string
 		is     error
 	}{
-		"wrong CA":                  {etcd.Config{Endpoints: []string{secure}, CAFile: p.otherCA, CertFile: p.client.cert, KeyFile: p.client.key}, "not signed by CA certificate file " + p.otherCA, datastore.ErrUnavailable},
-		"no CA":                     {etcd.Config{Endpoints: []string{secure}, CertFile: p.client.cert, KeyFile: p.client.key}, "a CA certificate file is needed", datastore.ErrUnavailable},
-		"no client certificate":     {etcd.Config{Endpoints: []string{secure}, CAFile: p.ca}, "the server wants a client certificate", datastore.ErrUnavailable},
-		"expired certificate":       {etcd.Config{Endpoints: []string{secure}, CAFile: p.ca, CertFile: p.expired.cert, KeyFile: p.expired.key}, "refuses the client certificate of " + p.expired.cert, datastore.ErrUnavailable},
-		"certificate of another CA": {etcd.Config{Endpoints: []string{secure}, CAFile: p.ca, CertFile: p.foreign.cert, KeyFile: p.foreign.key}, "refuses the client certificate of " + p.foreign.cert, datastore.ErrUnavailable},
-		"server expired":            {etcd.Config{Endpoints: []string{old}, CAFile: p.ca}, "certificate has expired", datastore.ErrUnavailable},
-		"http to a TLS server":      {etcd.Config{Endpoints: []string{strings.Replace(secure, "https", "http", 1)}}, "speaks TLS, want https://", datastore.ErrUnavailable},
-		"https to a plain server":   {etcd.Config{Endpoints: []string{strings.Replace(plain, "http", "https", 1)}, CAFile: p.ca}, "does not speak TLS, want http://", datastore.ErrUnavailable},
-		"CA file missing":           {etcd.Config{Endpoints: []string{secure}, CAFile: "/nowhere/ca.pem"}, "/nowhere/ca.pem: no such file", nil},
-		"CA file empty":             {etcd.Config{Endpoints: []string{secure}, CAFile: empty}, empty + " holds no PEM certificate", nil},
-		"certificate file missing":  {etcd.Config{Endpoints: []string{secure}, CAFile: p.ca, CertFile: "/nowhere/c.pem", KeyFile: p.client.key}, "certificate file: open /nowhere/c.pem: no such file", nil},
-		"key file missing":          {etcd.Config{Endpoints: []string{secure}, CAFile: p.ca, CertFile: p.client.cert, KeyFile: "/nowhere/k.pem"}, "key file: open /nowhere/k.pem: no such file", nil},
-		"key of another":            {etcd.Config{Endpoints: []string{secure}, CAFile: p.ca, CertFile: p.client.cert, KeyFile: p.expired.key}, "does not match", nil},
+		"wrong CA": {etcd.Config{Endpoints: []string{secure}, CAFile: p.otherCA,
+			CertFile: p.client.cert, KeyFile: p.client.key}, "not signed by CA certificate file " + p.otherCA,
+			datastore.ErrUnavailable},
+		"no CA": {etcd.Config{Endpoints: []string{secure}, CertFile: p.client.cert,
+			KeyFile: p.client.key}, "a CA certificate file is needed", datastore.ErrUnavailable},
+		"no client certificate": {etcd.Config{Endpoints: []string{secure}, CAFile: p.ca},
+			"the server wants a client certificate", datastore.ErrUnavailable},
+		"expired certificate": {etcd.Config{Endpoints: []string{secure}, CAFile: p.ca, CertFile: p.expired.cert,
+			KeyFile: p.expired.key}, "refuses the client certificate of " + p.expired.cert, datastore.ErrUnavailable},
+		"certificate of another CA": {etcd.Config{Endpoints: []string{secure}, CAFile: p.ca, CertFile: p.foreign.cert,
+			KeyFile: p.foreign.key}, "refuses the client certificate of " + p.foreign.cert, datastore.ErrUnavailable},
+		"server expired": {etcd.Config{Endpoints: []string{old}, CAFile: p.ca}, "certificate has expired",
+			datastore.ErrUnavailable},
+		"http to a TLS server": {etcd.Config{Endpoints: []string{strings.Replace(secure, "https", "http", 1)}},
+			"speaks TLS, want https://", datastore.ErrUnavailable},
+		"https to a plain server": {etcd.Config{Endpoints: []string{strings.Replace(plain, "http", "https", 1)},
+			CAFile: p.ca}, "does not speak TLS, want http://", datastore.ErrUnavailable},
+		"CA file missing": {etcd.Config{Endpoints: []string{secure}, CAFile: "/nowhere/ca.pem"},
+			"/nowhere/ca.pem: no such file", nil},
+		"CA file empty": {etcd.Config{Endpoints: []string{secure}, CAFile: empty},
+			empty + " holds no PEM certificate", nil},
+		"certificate file missing": {etcd.Config{Endpoints: []string{secure}, CAFile: p.ca, CertFile: "/nowhere/c.pem",
+			KeyFile: p.client.key}, "certificate file: open /nowhere/c.pem: no such file", nil},
+		"key file missing": {etcd.Config{Endpoints: []string{secure}, CAFile: p.ca, CertFile: p.client.cert,
+			KeyFile: "/nowhere/k.pem"}, "key file: open /nowhere/k.pem: no such file", nil},
+		"key of another": {etcd.Config{Endpoints: []string{secure}, CAFile: p.ca, CertFile: p.client.cert,
+			KeyFile: p.expired.key}, "does not match", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := etcd.Open(context.Background(), c.config, zap.NewNop())
@@ -181,13 +195,18 @@ func TestOpenSaysWhatIsWrongWithTheConfiguration(t *testing.T) {
 		config etcd.Config
 		want   string
 	}{
-		"no endpoints":            {etcd.Config{}, "ETCD_ENDPOINTS"},
-		"scheme":                  {etcd.Config{Endpoints: []string{"ftp://10.0.0.1:2379"}}, `"ftp": want http or https`},
-		"no port":                 {etcd.Config{Endpoints: []string{"http://10.0.0.1"}}, "want http://HOST:PORT"},
-		"path":                    {etcd.Config{Endpoints: []string{"http://10.0.0.1:2379/v3"}}, "want http://HOST:PORT"},
-		"mixed schemes":           {etcd.Config{Endpoints: []string{"http://10.0.0.1:1", "https://10.0.0.1:2"}}, "all must begin"},
-		"TLS files for plain":     {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, CAFile: "/ca"}, "not encrypted"},
-		"certificate without key": {etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, CertFile: "/c"}, "both or none"},
+		"no endpoints": {etcd.Config{}, "ETCD_ENDPOINTS"},
+		"scheme": {etcd.Config{Endpoints: []string{"ftp://10.0.0.1:2379"}},
+			`"ftp": want http or https`},
+		"no port": {etcd.Config{Endpoints: []string{"http://10.0.0.1"}}, "want http://HOST:PORT"},
+		"path": {etcd.Config{Endpoints: []string{"http://10.0.0.1:2379/v3"}},
+			"want http://HOST:PORT"},
+		"mixed schemes": {etcd.Config{Endpoints: []string{"http://10.0.0.1:1", "https://10.0.0.1:2"}},
+			"all must begin"},
+		"TLS files for plain": {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, CAFile: "/ca"},
+			"not encrypted"},
+		"certificate without key": {etcd.Config{Endpoints: []string{"https://10.0.0.1:1"}, CertFile: "/c"},
+			"both or none"},
 		"password twice": {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, Username: "u", Password: "p",
 			PasswordFile: "/p"}, "one of them"},
 		"password file missing": {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, Username: "u",
@@ -198,7 +217,8 @@ func TestOpenSaysWhatIsWrongWithTheConfiguration(t *testing.T) {
 			PasswordFile: lines}, lines + " has more than one line"},
 		"user without password": {etcd.Config{Endpoints: []string{"http://10.0.0.1:1"}, Username: "u"}, "both or none"},
 	} {
-		if _, err := etcd.Open(t.Context(), c.config, zap.NewNop()); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := etcd.Open(t.Context(), c.config, zap.NewNop()); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v lacks %q", name, err, c.want)
 		}
 	}
@@ -218,7 +238,8 @@ func TestCredentials(t *testing.T) {
 	must(raw.UserAdd(ctx, "root", "secret"))
 	must(raw.UserGrantRole(ctx, "root", "root"))
 	must(raw.RoleAdd(ctx, "calico"))
-	must(raw.RoleGrantPermission(ctx, "calico", "/calico/", clientv3.GetPrefixRangeEnd("/calico/"), clientv3.PermissionType(clientv3.PermReadWrite)))
+	must(raw.RoleGrantPermission(ctx, "calico", "/calico/", clientv3.GetPrefixRangeEnd("/calico/"),
+		clientv3.PermissionType(clientv3.PermReadWrite)))
 	must(raw.UserAdd(ctx, "manx", "cat"))
 	must(raw.UserGrantRole(ctx, "manx", "calico"))
 	must(raw.UserAdd(ctx, "stranger", "dog"))
@@ -228,10 +249,12 @@ func TestCredentials(t *testing.T) {
 		"none":           {"", "", "wants a user and a password: set ETCD_USERNAME and ETCD_PASSWORD_FILE"},
 		"wrong password": {"manx", "dog", "refuses these credentials"},
 		"unknown user":   {"nobody", "x", "refuses these credentials"},
-		"no permission":  {"stranger", "dog", "does not let user stranger do this: grant it to read and write everything below /calico/"},
+		"no permission": {"stranger", "dog", "does not let user stranger do this: grant it to read and write " +
+			"everything below /calico/"},
 	} {
 		config.Username, config.Password = c[0], c[1]
-		if _, err := etcd.Open(ctx, config, zap.NewNop()); !errors.Is(err, datastore.ErrUnauthorized) || !strings.Contains(err.Error(), c[2]) {
+		if _, err := etcd.Open(ctx, config, zap.NewNop()); !errors.Is(err, datastore.ErrUnauthorized) ||
+			!strings.Contains(err.Error(), c[2]) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -267,11 +290,13 @@ func TestCredentials(t *testing.T) {
 
 func TestConfigFromEnv(t *testing.T) {
 	env := map[string]string{
-		"ETCD_ENDPOINTS": "https://10.0.0.1:2379, https://10.0.0.2:2379", "ETCD_CA_CERT_FILE": "/ca", "ETCD_CERT_FILE": "/cert", "ETCD_KEY_FILE": "/key",
+		"ETCD_ENDPOINTS": "https://10.0.0.1:2379, https://10.0.0.2:2379", "ETCD_CA_CERT_FILE": "/ca",
+		"ETCD_CERT_FILE": "/cert", "ETCD_KEY_FILE": "/key",
 		"ETCD_USERNAME": "u", "ETCD_PASSWORD": "plain", "CALICO_ETCD_PASSWORD": "calico",
 	}
 	got := etcd.ConfigFromEnv(func(name string) string { return env[name] })
-	if len(got.Endpoints) != 2 || got.Endpoints[1] != "https://10.0.0.2:2379" || got.CAFile != "/ca" || got.CertFile != "/cert" ||
+	if len(got.Endpoints) != 2 || got.Endpoints[1] != "https://10.0.0.2:2379" || got.CAFile != "/ca" ||
+		got.CertFile != "/cert" ||
 		got.KeyFile != "/key" || got.Username != "u" || got.Password != "calico" {
 		t.Errorf("%+v", got)
 	}

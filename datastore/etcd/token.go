@@ -16,7 +16,8 @@ import (
 func forgetToken(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker,
 	options ...grpc.CallOption) error {
 	err := call(ctx, method, req, reply, conn, options...)
-	if method == etcdserverpb.Auth_Authenticate_FullMethodName && errors.Is(rpctypes.Error(err), rpctypes.ErrInvalidAuthToken) {
+	if method == etcdserverpb.Auth_Authenticate_FullMethodName &&
+		errors.Is(rpctypes.Error(err), rpctypes.ErrInvalidAuthToken) {
 		return rpctypes.ErrGRPCAuthNotEnabled
 	}
 	return err

@@ -49,7 +49,8 @@ func TestUnreachableDatastoreNamesEachEndpointAndWhy(t *testing.T) {
 	if !errors.Is(err, datastore.ErrUnavailable) {
 		t.Fatal(err)
 	}
-	for _, want := range []string{a + ": dial tcp", "connection refused", b + ": accepts connections, but does not answer"} {
+	for _, want := range []string{a + ": dial tcp", "connection refused",
+		b + ": accepts connections, but does not answer"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q lacks %q", err, want)
 		}
@@ -80,7 +81,8 @@ func TestOperationsWhileTheDatastoreIsDown(t *testing.T) {
 	} {
 		err := f()
 		var e *datastore.KeyError
-		if !errors.Is(err, datastore.ErrUnavailable) || !errors.As(err, &e) || e.Op != op || !strings.Contains(err.Error(), "connection refused") {
+		if !errors.Is(err, datastore.ErrUnavailable) || !errors.As(err, &e) || e.Op != op ||
+			!strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("%s: %v", op, err)
 		}
 	}
@@ -205,5 +207,6 @@ func TestEmbeddedLeaksNothing(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	stacks := make([]byte, 1<<20)
-	t.Errorf("%d goroutines, were %d; %d files, were %d\n%s", runtime.NumGoroutine(), before, count(), files, stacks[:runtime.Stack(stacks, true)])
+	t.Errorf("%d goroutines, were %d; %d files, were %d\n%s", runtime.NumGoroutine(), before, count(), files,
+		stacks[:runtime.Stack(stacks, true)])
 }

@@ -110,7 +110,8 @@ func (w *watcher) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if !w.send(ctx, datastore.Event{Type: datastore.EventLost, Revision: w.at.revision, Err: w.store.explain(ctx, err)}) {
+		if !w.send(ctx, datastore.Event{Type: datastore.EventLost, Revision: w.at.revision,
+			Err: w.store.explain(ctx, err)}) {
 			return
 		}
 		if time.Since(began) > stable {
@@ -125,8 +126,8 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// refresh reads what is stored and delivers how it differs from what was delivered before, page by page: in a large cluster
-// nobody should have to hold all of it at a time.
+// refresh reads what is stored and delivers how it differs from what was delivered before, page by page: in a large
+// cluster nobody should have to hold all of it at a time.
 func (w *watcher) refresh(ctx context.Context) error {
 	at, err := w.readDifferences(ctx)
 	for attempt := 1; errors.Is(err, rpctypes.ErrCompacted) && attempt < readRetries; attempt++ {
@@ -217,8 +218,8 @@ func (s *Store) cancelWhenLost(ctx context.Context, cancel context.CancelCauseFu
 	}()
 }
 
-// deliverEvents hands on what changed. All events of one transaction come in one answer; they are marked, so that the reader
-// can take them as one step.
+// deliverEvents hands on what changed. All events of one transaction come in one answer; they are marked, so that the
+// reader can take them as one step.
 func (w *watcher) deliverEvents(ctx context.Context, events []*clientv3.Event) bool {
 	var list []datastore.Event
 	for _, e := range events {

@@ -48,12 +48,14 @@ func TestWatchMarksTheEventsOfATransaction(t *testing.T) {
 	m := watch(t, s, model.KindBGPPeer)
 	m.UntilInSync()
 	var ops []clientv3.Op
-	for _, k := range []model.Key{model.ResourceKey(model.KindBGPPeer, "a"), model.ResourceKey(model.KindBGPPeer, "b"), model.ResourceKey(model.KindTier, "t")} {
+	for _, k := range []model.Key{model.ResourceKey(model.KindBGPPeer, "a"), model.ResourceKey(model.KindBGPPeer, "b"),
+		model.ResourceKey(model.KindTier, "t")} {
 		path, err := etcd.Path(k)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ops = append(ops, clientv3.OpPut(path, `{"metadata":{"name":"`+k.Name+`"},"spec":{"peerIP":"10.0.0.1","asNumber":1}}`))
+		ops = append(ops, clientv3.OpPut(path, `{"metadata":{"name":"`+k.Name+
+			`"},"spec":{"peerIP":"10.0.0.1","asNumber":1}}`))
 	}
 	if _, err := client.Txn(t.Context()).Then(ops...).Commit(); err != nil {
 		t.Fatal(err)
@@ -77,7 +79,8 @@ func TestWatchOverServerRestart(t *testing.T) {
 	m.UntilInSync()
 	server.Stop()
 	m.Until("the loss", func() bool { return m.Lost > 0 })
-	if err := m.Seen[len(m.Seen)-1].Err; !errors.Is(err, datastore.ErrUnavailable) || !strings.Contains(err.Error(), "connection refused") {
+	if err := m.Seen[len(m.Seen)-1].Err; !errors.Is(err, datastore.ErrUnavailable) ||
+		!strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("reason: %v", err)
 	}
 	server.Restart(t)
@@ -230,8 +233,8 @@ func checkHistory(t *testing.T, m *storetest.Mirror, k model.Key, revisions map[
 	}
 }
 
-// A writer changes a peer, then a tier, over and over. Whatever breaks meanwhile, no snapshot shows the second of a pair
-// without the first, or is more than one change away from a state that existed.
+// A writer changes a peer, then a tier, over and over. Whatever breaks meanwhile, no snapshot shows the second of a
+// pair without the first, or is more than one change away from a state that existed.
 func TestSnapshotsOfSeveralKindsAreOfOneRevision(t *testing.T) {
 	server := etcdtest.Start(t)
 	direct := server.Store(t)

@@ -68,7 +68,8 @@ func (s *Store) Update(ctx context.Context, o *model.Object) (*model.Object, err
 // everything else goes through Create and Update.
 func (s *Store) Apply(ctx context.Context, o *model.Object) (*model.Object, error) {
 	if o.Key.Kind != model.KindIPAMConfig {
-		return nil, &datastore.KeyError{Op: "apply", Key: o.Key, Err: errors.New("only the IPAM configuration is written without a revision")}
+		return nil, &datastore.KeyError{Op: "apply", Key: o.Key,
+			Err: errors.New("only the IPAM configuration is written without a revision")}
 	}
 	applied := usable(o)
 	if err := applied.PrepareUpdate(); err != nil {

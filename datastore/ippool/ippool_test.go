@@ -54,7 +54,8 @@ func TestParse(t *testing.T) {
 
 func TestMostSpecificPool(t *testing.T) {
 	objects := []*model.Object{
-		pool("a-outer", "10.0.0.0/8", nil), pool("z-inner", "10.1.0.0/16", nil), pool("m-innermost", "10.1.2.0/24", nil),
+		pool("a-outer", "10.0.0.0/8", nil), pool("z-inner", "10.1.0.0/16", nil),
+		pool("m-innermost", "10.1.2.0/24", nil),
 		pool("b-same", "10.1.0.0/16", nil), pool("six", "fd00::/48", nil), pool("broken", "10.1.2.3", nil),
 	}
 	table := Read(model.NewSet(objects...))

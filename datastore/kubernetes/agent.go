@@ -17,7 +17,8 @@ func UserAgent(program, version string) string {
 	if version != "" {
 		version = "/" + version
 	}
-	return fmt.Sprintf("%s%s (%s/%s)", cmp.Or(program, filepath.Base(os.Args[0])), version, runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("%s%s (%s/%s)", cmp.Or(program, filepath.Base(os.Args[0])), version, runtime.GOOS,
+		runtime.GOARCH)
 }
 
 // naming implements http.RoundTripper: the User-Agent ends with the part of the program that makes the request, if its

@@ -18,7 +18,8 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 )
 
-// skewed is a way to the server on which the times in Leases are those of a host whose clock is off, and which can be cut.
+// skewed is a way to the server on which the times in Leases are those of a host whose clock is off, and which can be
+// cut.
 type skewed struct {
 	http.RoundTripper
 	off  time.Duration
@@ -117,7 +118,8 @@ func TestLeadersWithSkewedClocks(t *testing.T) {
 				t.Fatal(err)
 			}
 			a.down.Store(false)
-			if _, err := a.store.Update(t.Context(), o); !errors.Is(err, datastore.ErrConflict) && !errors.Is(err, datastore.ErrNotFound) {
+			if _, err := a.store.Update(t.Context(), o); !errors.Is(err, datastore.ErrConflict) &&
+				!errors.Is(err, datastore.ErrNotFound) {
 				t.Errorf("a late write: %v", err)
 			}
 			if err := second.Resign(t.Context()); err != nil {

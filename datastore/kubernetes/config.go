@@ -16,11 +16,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Config says how to reach the Kubernetes API. Tokens, certificates, keys and authorities may be rotated below a running
-// program: their files and the kubeconfig are read again when the server refuses what they said before.
+// Config says how to reach the Kubernetes API. Tokens, certificates, keys and authorities may be rotated below a
+// running program: their files and the kubeconfig are read again when the server refuses what they said before.
 type Config struct {
-	// Kubeconfig is the path of a kubeconfig, or several with colons, which are merged. Inline is the content of one in its
-	// place. Context is which of its contexts is used, if not the current one.
+	// Kubeconfig is the path of a kubeconfig, or several with colons, which are merged. Inline is the content of one in
+	// its place. Context is which of its contexts is used, if not the current one.
 	Kubeconfig, Inline, Context string
 	// Endpoint is the URL of the API. What is set of the following takes the place of what a kubeconfig says.
 	Endpoint                  string
@@ -29,11 +29,12 @@ type Config struct {
 	Insecure                  bool // the server's certificate is not verified
 	// UserAgent is how the program names itself, as UserAgent makes it; empty: as the file that runs.
 	UserAgent string
-	// QPS bounds requests per second, Burst how many may come at once. Without QPS there is no bound: the server protects
-	// itself (API priority and fairness), and its word to come again later is followed.
+	// QPS bounds requests per second, Burst how many may come at once. Without QPS there is no bound: the server
+	// protects itself (API priority and fairness), and its word to come again later is followed.
 	QPS   float32
 	Burst int
-	// UsePodCIDR is whether another plugin takes addresses of pods out of the node's pod CIDR, so that there is no IPAM.
+	// UsePodCIDR is whether another plugin takes addresses of pods out of the node's pod CIDR, so that there is no
+	// IPAM.
 	UsePodCIDR bool
 	// Group is the API group of custom resources: "crd.projectcalico.org/v1" or "projectcalico.org/v3"; empty: as the
 	// server has them.
@@ -42,8 +43,8 @@ type Config struct {
 	InterfacePrefix string
 	// LeaseNamespace is where elections have their Leases; empty: in the namespace of this pod, or in kube-system.
 	LeaseNamespace string
-	// LeaseTTL is how long after the end of a leader that did not resign another candidate can lead, in whole seconds; 15
-	// s if zero.
+	// LeaseTTL is how long after the end of a leader that did not resign another candidate can lead, in whole seconds;
+	// 15 s if zero.
 	LeaseTTL time.Duration
 }
 
@@ -107,10 +108,12 @@ func (c Config) Warnings(time.Time) (list []string) {
 	switch {
 	case err != nil: // which opening the datastore says
 	case r.Insecure:
-		list = append(list, "the certificate of the Kubernetes API is not verified: whoever is on the way to it can read "+
+		list = append(list, "the certificate of the Kubernetes API is not verified: whoever is on the way to "+
+			"it can read "+
 			"and change everything")
 	case strings.HasPrefix(r.Host, "http://"):
-		list = append(list, "the Kubernetes API is reached without TLS: whoever is on the way to it can read and change "+
+		list = append(list, "the Kubernetes API is reached without TLS: whoever is on the way to it can read "+
+			"and change "+
 			"everything")
 	}
 	return list
@@ -136,8 +139,8 @@ func (c Config) OfUser() Config {
 // defaultBurst is how many requests may come at once where only the number per second is bounded, as in Calico.
 const defaultBurst = 100
 
-// REST is how client-go reaches the API; without any setting as a pod of the cluster. The error Is ErrNoKubernetes where
-// there is neither.
+// REST is how client-go reaches the API; without any setting as a pod of the cluster. The error Is ErrNoKubernetes
+// where there is neither.
 func (c Config) REST() (*rest.Config, error) {
 	r, err := c.load()
 	if err != nil {

@@ -26,8 +26,10 @@ import (
 
 // The names with CALICO_ go first, and what is set of single fields before what a kubeconfig says.
 func TestConfigFromEnv(t *testing.T) {
-	env := map[string]string{"KUBECONFIG": "/k", "CALICO_KUBECONFIG": "/c", "K8S_API_ENDPOINT": "https://h:1", "K8S_CA_FILE": "/ca",
-		"K8S_CLIENT_QPS": "2.5", "USE_POD_CIDR": "true", "CALICO_API_GROUP": string(form.V3), "FELIX_INTERFACEPREFIX": "eni,cali"}
+	env := map[string]string{"KUBECONFIG": "/k", "CALICO_KUBECONFIG": "/c", "K8S_API_ENDPOINT": "https://h:1",
+		"K8S_CA_FILE":    "/ca",
+		"K8S_CLIENT_QPS": "2.5", "USE_POD_CIDR": "true", "CALICO_API_GROUP": string(form.V3),
+		"FELIX_INTERFACEPREFIX": "eni,cali"}
 	got := kubernetes.ConfigFromEnv(func(name string) string { return env[name] })
 	want := kubernetes.Config{Kubeconfig: "/c", Endpoint: "https://h:1", CAFile: "/ca", QPS: 2.5, UsePodCIDR: true,
 		Group: string(form.V3), InterfacePrefix: "eni"}
@@ -96,7 +98,8 @@ func TestAllocatorsAtOnce(t *testing.T) {
 	server.InstallCRDs(t, form.V1)
 	const nodes, each = 2, 20
 	done := make(chan []netip.Prefix, nodes)
-	server.Request(t, http.MethodPost, "/api/v1/nodes", map[string]any{"kind": "Node", "metadata": map[string]any{"name": "n1"}})
+	server.Request(t, http.MethodPost, "/api/v1/nodes",
+		map[string]any{"kind": "Node", "metadata": map[string]any{"name": "n1"}})
 	first := openAt(t, server, server.URL, kubernetes.Config{})
 	storetest.Create(t, first, model.NewObject(model.ResourceKey(model.KindIPPool, "p"),
 		&model.IPPool{Spec: model.IPPoolSpec{CIDR: "10.0.0.0/24", BlockSize: 28}}))
@@ -105,8 +108,9 @@ func TestAllocatorsAtOnce(t *testing.T) {
 		go func() {
 			var all []netip.Prefix
 			for k := range each {
-				got, err := allocator.AutoAssign(t.Context(), ipam.Request{Host: "n1", Num4: 1, Handle: fmt.Sprintf("h-%d-%d", i, k),
-					Use: v3.IPPoolAllowedUseWorkload})
+				got, err := allocator.AutoAssign(t.Context(),
+					ipam.Request{Host: "n1", Num4: 1, Handle: fmt.Sprintf("h-%d-%d", i, k),
+						Use: v3.IPPoolAllowedUseWorkload})
 				if err != nil {
 					t.Error(err)
 					break

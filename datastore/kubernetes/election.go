@@ -45,10 +45,10 @@ func (c Config) leaseNamespace() string {
 
 // Campaign implements datastore.Elector. Leadership ends with ctx, too.
 //
-// An election is a Lease, whose holder is the leader: its name, and what no other campaign has. Who waits follows that one
-// object. A Lease that did not change for as long as it says has run out; that time counts from when the candidate saw
-// the last change, so that no two hosts need clocks that agree, only ones that run at about the same speed. The leader
-// counts from when it sent a renewal, less a reserve.
+// An election is a Lease, whose holder is the leader: its name, and what no other campaign has. Who waits follows that
+// one object. A Lease that did not change for as long as it says has run out; that time counts from when the candidate
+// saw the last change, so that no two hosts need clocks that agree, only ones that run at about the same speed. The
+// leader counts from when it sent a renewal, less a reserve.
 func (s *Store) Campaign(ctx context.Context, name, candidate string) (datastore.Leadership, error) {
 	c := s.campaign(name)
 	c.Candidate = candidate

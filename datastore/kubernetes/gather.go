@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// gatherFor bounds how long a change waits for others while they come in close succession. To wake up costs a process
-	// several times what an event does; a change after a quiet time waits for nothing.
+	// gatherFor bounds how long a change waits for others while they come in close succession. To wake up costs a
+	// process several times what an event does; a change after a quiet time waits for nothing.
 	gatherFor = 100 * time.Millisecond
 	// gatherUpTo is how many bytes wait at most: what comes in a stream is read as it comes.
 	gatherUpTo = 64 << 10

@@ -91,7 +91,8 @@ func TestManyAtOnce(t *testing.T) {
 			}
 			for i := range nodes {
 				server.Request(t, http.MethodPost, "/api/v1/nodes", map[string]any{"metadata": map[string]any{
-					"name":        "node-" + strings.Repeat("x", i%7) + string(rune('a'+i%26)) + strings.Repeat("y", i/26),
+					"name": "node-" + strings.Repeat("x", i%7) + string(rune('a'+i%26)) +
+						strings.Repeat("y", i/26),
 					"annotations": map[string]string{"note": strings.Repeat("as others ", 300)}}})
 			}
 			config := server.Config(apiserver.Admin)

@@ -51,8 +51,10 @@ func selfSigned(t *testing.T, name string) pair {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature}
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true,
+		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +84,8 @@ func newPicky(t *testing.T, shows pair) *picky {
 	p.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.asked.Add(1)
 		byToken := r.Header.Get("Authorization") == "Bearer "+p.token.Load().(string)
-		byCert := len(r.TLS.PeerCertificates) > 0 && r.TLS.PeerCertificates[0].Subject.CommonName == p.client.Load().(string)
+		byCert := len(r.TLS.PeerCertificates) > 0 &&
+			r.TLS.PeerCertificates[0].Subject.CommonName == p.client.Load().(string)
 		if !byToken && !byCert {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
@@ -138,7 +141,8 @@ func TestRotatedCredentials(t *testing.T) {
 	}
 	post := func() error {
 		before := p.posted.Load()
-		_, err := events.Events("default").Create(t.Context(), &corev1.Event{Message: "an event"}, metav1.CreateOptions{})
+		_, err := events.Events("default").Create(t.Context(), &corev1.Event{Message: "an event"},
+			metav1.CreateOptions{})
 		if err == nil && p.posted.Load() != before+1 {
 			err = fmt.Errorf("it came %d times", p.posted.Load()-before)
 		}
@@ -152,7 +156,8 @@ func TestRotatedCredentials(t *testing.T) {
 		{"the token", func() { p.token.Store("two") }, func() { config(server, "token: two") }},
 		{"a certificate in place of the token", func() { p.token.Store("three"); p.client.Store("first") },
 			func() { config(server, certificate(first)) }},
-		{"the client's certificate", func() { p.client.Store("second") }, func() { config(server, certificate(second)) }},
+		{"the client's certificate", func() { p.client.Store("second") },
+			func() { config(server, certificate(second)) }},
 		{"the authority", func() { c := next.load(t); p.cert.Store(&c); p.CloseClientConnections() },
 			func() { config(next, certificate(second)) }},
 		{"a file with a token", func() { p.client.Store("nobody"); p.token.Store("four") },

@@ -134,7 +134,8 @@ func (s *Store) customResource(kind model.Kind) (resource, error) {
 			return resource{}, &said{nil, "is not kept: use kubectl"}
 		}
 		if _, known := model.Lookup(kind); known {
-			return resource{}, &said{nil, fmt.Sprintf("%ss are made of others: follow Namespaces and ServiceAccounts", kind)}
+			return resource{}, &said{nil, fmt.Sprintf("%ss are made of others: follow Namespaces and ServiceAccounts",
+				kind)}
 		}
 		return resource{}, &said{nil, fmt.Sprintf("unknown kind %q", kind)}
 	}

@@ -45,7 +45,8 @@ type errand struct{ agent, method, path, labels, fields string }
 
 func errandOf(req *http.Request) errand {
 	q := req.URL.Query()
-	return errand{req.Header.Get("User-Agent"), req.Method, req.URL.Path, q.Get("labelSelector"), q.Get("fieldSelector")}
+	return errand{req.Header.Get("User-Agent"), req.Method, req.URL.Path, q.Get("labelSelector"),
+		q.Get("fieldSelector")}
 }
 
 // refusal is an answer that says when to come again.

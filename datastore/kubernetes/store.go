@@ -165,7 +165,8 @@ func (s *Store) Notices() (list []string) {
 			names = append(names, name)
 		}
 		slices.Sort(names)
-		list = append(list, "the Kubernetes API lacks CustomResourceDefinitions (objects of theirs that were known before "+
+		list = append(list, "the Kubernetes API lacks CustomResourceDefinitions (objects of theirs that were "+
+			"known before "+
 			"stay, others there are none): "+strings.Join(names, ", "))
 	}
 	var parts []string

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// initialSilence is how long a watch that is to begin with everything may bring nothing before the server counts as one
-	// that does not know sendInitialEvents.
+	// initialSilence is how long a watch that is to begin with everything may bring nothing before the server counts as
+	// one that does not know sendInitialEvents.
 	initialSilence = 20 * time.Second
 	// pagedFor is how long lists are read in pages before streaming is tried again: the server may have been updated.
 	pagedFor = time.Hour
@@ -38,8 +38,8 @@ func (s *Store) beginsWithAll(r resource) bool {
 }
 
 // cannotStream is whether an error says that the server cannot begin a watch with everything: it ignores the parameter
-// (Kubernetes before 1.19), refuses it (before 1.27, or the feature is off), or finds its etcd too old for it (3.4). Every
-// other error may go away.
+// (Kubernetes before 1.19), refuses it (before 1.27, or the feature is off), or finds its etcd too old for it (3.4).
+// Every other error may go away.
 func cannotStream(err error) bool {
 	if errors.Is(err, errIgnored) {
 		return true
@@ -57,7 +57,8 @@ func (s *Store) cannotBeginWithAll(r resource, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !time.Now().Before(s.paged[r.root]) {
-		s.log.Info("the server has no streaming lists, reading page by page", zap.String("group", r.root), zap.Error(why))
+		s.log.Info("the server has no streaming lists, reading page by page", zap.String("group", r.root),
+			zap.Error(why))
 	}
 	s.paged[r.root] = time.Now().Add(pagedFor)
 }

@@ -204,8 +204,8 @@ func (f *front) pagedWatch(t *testing.T, s *kubernetes.Store, want map[model.Key
 	return m
 }
 
-// Without the feature and without validation of the parameter, as before Kubernetes 1.19, the watch begins with what there
-// is, and nothing says when that is complete. What is deleted meanwhile is gone.
+// Without the feature and without validation of the parameter, as before Kubernetes 1.19, the watch begins with what
+// there is, and nothing says when that is complete. What is deleted meanwhile is gone.
 func TestServerBeforeStreams(t *testing.T) {
 	server := apiserver.StartOn(t, etcdtest.Start(t).Endpoint, "--feature-gates=WatchList=false")
 	f, want, _ := threePeers(t, server)

@@ -2,13 +2,13 @@ package kubernetes
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// parts are the fields of a message that are kept, by number. A nil value keeps all of a field; otherwise the field is a
-// message, or a list of messages, of which these parts are kept.
+// parts are the fields of a message that are kept, by number. A nil value keeps all of a field; otherwise the field is
+// a message, or a list of messages, of which these parts are kept.
 type parts map[protowire.Number]parts
 
 // trim appends to dst what is kept of a message. Most of a pod or a node is of no use here: who wrote which field, what
-// its containers do, the images that a node has. To skip that costs little; to decode it is most of the work of a start.
-// What is no message is kept as it is, for the decoder to complain about.
+// its containers do, the images that a node has. To skip that costs little; to decode it is most of the work of a
+// start. What is no message is kept as it is, for the decoder to complain about.
 func trim(dst, message []byte, keep parts) []byte {
 	for len(message) > 0 {
 		number, typ, tag := protowire.ConsumeTag(message)

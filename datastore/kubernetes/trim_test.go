@@ -36,8 +36,10 @@ func TestTrim(t *testing.T) {
 	ended := pod.DeepCopy()
 	ended.DeletionTimestamp, ended.Status.Phase, ended.Spec.HostNetwork = &end, corev1.PodSucceeded, true
 	jobs := pod.DeepCopy()
-	jobs.Spec.InitContainers = []corev1.Container{{Name: "side", Ports: []corev1.ContainerPort{{Name: "dns", ContainerPort: 53, Protocol: "UDP"}}}}
-	for name, p := range map[string]*corev1.Pod{"pod": pod, "ended": ended, "init": jobs, "empty": {}, "huge": huge(pod)} {
+	jobs.Spec.InitContainers = []corev1.Container{
+		{Name: "side", Ports: []corev1.ContainerPort{{Name: "dns", ContainerPort: 53, Protocol: "UDP"}}}}
+	for name, p := range map[string]*corev1.Pod{"pod": pod, "ended": ended, "init": jobs, "empty": {},
+		"huge": huge(pod)} {
 		raw := marshal(t, p)
 		var left corev1.Pod
 		if err := left.Unmarshal(trim(nil, raw, keptPod)); err != nil {
@@ -53,7 +55,8 @@ func TestTrim(t *testing.T) {
 			t.Errorf("%s: notices %v, want %v", name, haveNotices, wantNotices)
 		}
 	}
-	for name, n := range map[string]*corev1.Node{"node": node, "empty": {ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "1"}}} {
+	for name, n := range map[string]*corev1.Node{
+		"node": node, "empty": {ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "1"}}} {
 		var left corev1.Node
 		if err := left.Unmarshal(trim(nil, marshal(t, n), keptNode)); err != nil {
 			t.Fatal(err)

@@ -57,13 +57,17 @@ func TestTrouble(t *testing.T) {
 		server.Request(t, http.MethodPost, peers, map[string]any{"kind": "BGPPeer", "apiVersion": string(form.V1),
 			"metadata": map[string]any{"name": "odd"}, "spec": map[string]any{"peerIP": "cow", "asNumber": 1}})
 		m.Until("the odd one", func() bool {
-			return slices.ContainsFunc(m.Seen, func(e datastore.Event) bool { return e.Key.Name == "odd" && e.Object.Err != nil })
+			return slices.ContainsFunc(m.Seen, func(e datastore.Event) bool {
+				return e.Key.Name == "odd" &&
+					e.Object.Err != nil
+			})
 		})
 		server.Request(t, http.MethodDelete, peers+"/odd", nil)
 		m.Until("its end", func() bool { _, ok := m.State[model.ResourceKey(model.KindBGPPeer, "odd")]; return !ok })
 	})
 	t.Run("a deletion that was begun", func(t *testing.T) {
-		o := storetest.Create(t, s, model.NewObject(model.HandleKey("Net.A"), &model.Handle{Block: map[string]int{"10.0.0.0/26": 1}}))
+		o := storetest.Create(t, s, model.NewObject(model.HandleKey("Net.A"),
+			&model.Handle{Block: map[string]int{"10.0.0.0/26": 1}}))
 		m := storetest.Watch(t, s, model.KindIPAMHandle)
 		m.UntilInSync()
 		marked, err := s.Update(t.Context(), form.Mark(o))
@@ -87,8 +91,9 @@ func TestTrouble(t *testing.T) {
 func rights(t *testing.T, server *apiserver.Server) {
 	const roles = "/apis/rbac.authorization.k8s.io/v1/"
 	role := func(resources ...string) map[string]any {
-		return map[string]any{"kind": "ClusterRole", "metadata": map[string]any{"name": "r"}, "rules": []any{map[string]any{
-			"apiGroups": []string{"*"}, "resources": resources, "verbs": []string{"get", "list", "watch"}}}}
+		return map[string]any{"kind": "ClusterRole", "metadata": map[string]any{"name": "r"},
+			"rules": []any{map[string]any{
+				"apiGroups": []string{"*"}, "resources": resources, "verbs": []string{"get", "list", "watch"}}}}
 	}
 	server.Request(t, http.MethodPost, roles+"clusterroles", role("bgppeers", "tiers"))
 	server.Request(t, http.MethodPost, roles+"clusterrolebindings", map[string]any{"kind": "ClusterRoleBinding",
@@ -118,13 +123,15 @@ func rights(t *testing.T, server *apiserver.Server) {
 	sync := m.InSync
 	m.Until("the loss of one and the sync of the other", func() bool {
 		last := m.Seen[len(m.Seen)-1]
-		return m.InSync > sync && last.Type == datastore.EventLost && slices.Equal(last.Kinds, []model.Kind{model.KindTier}) &&
+		return m.InSync > sync && last.Type == datastore.EventLost &&
+			slices.Equal(last.Kinds, []model.Kind{model.KindTier}) &&
 			errors.Is(last.Err, datastore.ErrUnauthorized) && strings.Contains(last.Err.Error(), "tiers")
 	})
 	if _, _, err := s.List(t.Context(), model.KindBGPPeer, ""); err != nil {
 		t.Error(err)
 	}
-	if _, err := kubernetes.OpenREST(t.Context(), kubernetes.Config{}, server.Config("nobody"), logger(t)); !errors.Is(err,
+	if _, err := kubernetes.OpenREST(t.Context(), kubernetes.Config{}, server.Config("nobody"), logger(t)); !errors.Is(
+		err,
 		datastore.ErrUnauthorized) {
 		t.Errorf("an unknown token: %v", err)
 	}

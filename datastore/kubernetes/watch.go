@@ -31,8 +31,8 @@ const (
 	stable = 10 * time.Second
 	// queued is how many events may wait for the reader, so that it can take them in batches.
 	queued = 1024
-	// lifetime is how long the server is asked to keep a watch at least, and up to twice as long: a watch ends now and then,
-	// so that servers share them, and not all at the same time.
+	// lifetime is how long the server is asked to keep a watch at least, and up to twice as long: a watch ends now and
+	// then, so that servers share them, and not all at the same time.
 	lifetime = 5 * time.Minute
 	// absentInterval is how often a missing kind is looked for.
 	absentInterval = 30 * time.Second
@@ -42,10 +42,10 @@ var errConnectionLost = errors.New("the connection was lost")
 
 // Watch implements datastore.Store.
 //
-// Each kind is followed on its own, and has its own clock. At first everything comes in the watch itself where the server
-// can do so, and page by page otherwise. A watch that ends begins again at the revision that it had reached. Only if the
-// server has forgotten that is everything read again, and then only what differs is delivered, with EventDelete for what
-// is gone; a change that was undone meanwhile is not reported.
+// Each kind is followed on its own, and has its own clock. At first everything comes in the watch itself where the
+// server can do so, and page by page otherwise. A watch that ends begins again at the revision that it had reached.
+// Only if the server has forgotten that is everything read again, and then only what differs is delivered, with
+// EventDelete for what is gone; a change that was undone meanwhile is not reported.
 //
 // A kind whose CustomResourceDefinition is missing has no objects, and is in sync; its watch begins when the definition
 // appears. Objects that are known stay until the server says itself that they are deleted.
@@ -142,8 +142,8 @@ func (f *feed) run(ctx context.Context) {
 	}
 }
 
-// sleepUntilReached waits, and not much longer than until another kind could be followed again: then the server is back.
-// If the server told when to come again, only that counts. It returns false if ctx ended.
+// sleepUntilReached waits, and not much longer than until another kind could be followed again: then the server is
+// back. If the server told when to come again, only that counts. It returns false if ctx ended.
 func (s *Store) sleepUntilReached(ctx context.Context, d time.Duration, told bool) bool {
 	if told {
 		return sleep(ctx, d)
@@ -184,7 +184,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (f *feed) fail(ctx context.Context, r resource, err error) bool {
 	if isGone(err) {
 		f.at = 0
-		err = &said{datastore.ErrUnavailable, "the history since the last change is forgotten, reading everything again"}
+		err = &said{datastore.ErrUnavailable,
+			"the history since the last change is forgotten, reading everything again"}
 	}
 	if noResource(err) && r.custom {
 		err = f.store.absent(ctx, r)

@@ -41,7 +41,10 @@ func TestListThatComes(t *testing.T) {
 	for _, n := range []int{0, 1, 3} {
 		raw := listOf(t, slices.Repeat([]corev1.Pod{*pod}, n)...)
 		var want [][]byte
-		wanted, err := protobufItems(raw, func(item []byte) error { want = append(want, slices.Clone(item)); return nil })
+		wanted, err := protobufItems(raw, func(item []byte) error {
+			want = append(want, slices.Clone(item))
+			return nil
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +86,10 @@ func FuzzListThatComes(f *testing.F) {
 			return
 		}
 		var want [][]byte
-		wanted, wantErr := protobufItems(raw, func(item []byte) error { want = append(want, slices.Clone(item)); return nil })
+		wanted, wantErr := protobufItems(raw, func(item []byte) error {
+			want = append(want, slices.Clone(item))
+			return nil
+		})
 		if wantErr == nil && (wanted != meta || !slices.EqualFunc(items, want, bytes.Equal)) {
 			t.Errorf("%d items, %+v; in memory %d, %+v", len(items), meta, len(want), wanted)
 		}

@@ -175,7 +175,8 @@ func (s *Store) put(ctx context.Context, o *model.Object) (*model.Object, error)
 	if err != nil {
 		return nil, err
 	}
-	raw, err := s.send(ctx, r, request{verb: http.MethodPut, path: at, accept: r.accept(), body: body, bodyType: asJSON})
+	raw, err := s.send(ctx, r, request{verb: http.MethodPut, path: at, accept: r.accept(), body: body,
+		bodyType: asJSON})
 	if apierrors.IsConflict(err) { // which is what the API says of an object that is gone, too
 		if _, gone := s.get(ctx, o.Key); gone != nil {
 			err = gone
@@ -306,12 +307,13 @@ func (s *Store) remove(ctx context.Context, o *model.Object) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.send(ctx, r, request{verb: http.MethodDelete, path: at, accept: r.accept(), body: body, bodyType: asJSON})
+	_, err = s.send(ctx, r, request{verb: http.MethodDelete, path: at, accept: r.accept(), body: body,
+		bodyType: asJSON})
 	return err
 }
 
-// UpgradeNode implements datastore.Backend: it puts the labels by which they are listed on a node's BlockAffinities of old
-// releases.
+// UpgradeNode implements datastore.Backend: it puts the labels by which they are listed on a node's BlockAffinities of
+// old releases.
 func (s *Store) UpgradeNode(ctx context.Context, node string) error {
 	const kind = model.KindBlockAffinity
 	if !s.Keeps(kind) {
@@ -322,12 +324,13 @@ func (s *Store) UpgradeNode(ctx context.Context, node string) error {
 		return err
 	}
 	var old []*model.Object
-	_, err = s.pages(ctx, r, "", url.Values{"labelSelector": {form.UnlabelledAffinities}}, false, func(o *model.Object) error {
-		if a, ok := o.Key.Affinity(); ok && o.Err == nil && a.Host == node && !form.Deleted(o) {
-			old = append(old, o)
-		}
-		return nil
-	})
+	_, err = s.pages(ctx, r, "", url.Values{"labelSelector": {form.UnlabelledAffinities}}, false,
+		func(o *model.Object) error {
+			if a, ok := o.Key.Affinity(); ok && o.Err == nil && a.Host == node && !form.Deleted(o) {
+				old = append(old, o)
+			}
+			return nil
+		})
 	if noResource(err) {
 		return nil
 	}

@@ -122,8 +122,8 @@ func parseNet(text string, family int) (netip.Prefix, string) {
 	return p, ""
 }
 
-// strictNet says what is wrong with how a network is written that parseNet has read from text. Calico's own programs pass
-// over the whole object for it.
+// strictNet says what is wrong with how a network is written that parseNet has read from text. Calico's own programs
+// pass over the whole object for it.
 func strictNet(text string, p netip.Prefix) string {
 	switch {
 	case !strings.Contains(text, "/"):
@@ -212,7 +212,8 @@ func checkMetadata(c *check, info KindInfo, value any) {
 	case m.GetName() == "":
 		c.fail("metadata.name", "", "is required")
 	case len(validation.IsDNS1123Subdomain(m.GetName())) > 0:
-		c.fail("metadata.name", m.GetName(), "must be at most 253 lower-case letters, digits, '-' and '.', beginning and ending with a letter or digit")
+		c.fail("metadata.name", m.GetName(), "must be at most 253 lower-case letters, digits, '-' and '.', beginning "+
+			"and ending with a letter or digit")
 	}
 	c.namespace(info, m.GetNamespace())
 	c.labels("metadata.labels", m.GetLabels())
@@ -224,7 +225,8 @@ func checkMetadata(c *check, info KindInfo, value any) {
 		}
 	}
 	if size > maxAnnotations {
-		c.fail("metadata.annotations", fmt.Sprintf("%d bytes", size), "must have at most %d bytes together", maxAnnotations)
+		c.fail("metadata.annotations", fmt.Sprintf("%d bytes", size), "must have at most %d bytes together",
+			maxAnnotations)
 	}
 }
 

@@ -37,8 +37,10 @@ func checkBGPConfiguration(c *check, b *BGPConfiguration) {
 		v3.ServiceLoadBalancerAggregationEnabled, v3.ServiceLoadBalancerAggregationDisabled)
 	checkCommunities(c, s)
 	if s.NodeToNodeMeshEnabled != nil && !*s.NodeToNodeMeshEnabled {
-		c.failIf(s.NodeMeshPassword != nil, "spec.nodeMeshPassword", "set", "cannot be set while nodeToNodeMeshEnabled is false")
-		c.failIf(s.NodeMeshMaxRestartTime != nil, "spec.nodeMeshMaxRestartTime", "set", "cannot be set while nodeToNodeMeshEnabled is false")
+		c.failIf(s.NodeMeshPassword != nil, "spec.nodeMeshPassword", "set",
+			"cannot be set while nodeToNodeMeshEnabled is false")
+		c.failIf(s.NodeMeshMaxRestartTime != nil, "spec.nodeMeshMaxRestartTime", "set",
+			"cannot be set while nodeToNodeMeshEnabled is false")
 	}
 	c.duration("spec.nodeMeshMaxRestartTime", s.NodeMeshMaxRestartTime)
 	if s.BindMode != nil {
@@ -46,7 +48,8 @@ func checkBGPConfiguration(c *check, b *BGPConfiguration) {
 	}
 	for i, p := range s.IgnoredInterfaces {
 		if !ignoredInterface.MatchString(p) || p == "*" {
-			c.fail(at("spec.ignoredInterfaces", i), p, `must be an interface name or a pattern with "*", but not "*" alone`)
+			c.fail(at("spec.ignoredInterfaces", i), p,
+				`must be an interface name or a pattern with "*", but not "*" alone`)
 		}
 	}
 	c.ip("spec.localWorkloadPeeringIPV4", s.LocalWorkloadPeeringIPV4, 4)
@@ -97,7 +100,8 @@ func checkCommunities(c *check, s BGPConfigurationSpec) {
 		}
 		names[k.Name] = true
 	}
-	c.failIf(len(s.PrefixAdvertisements) > 500, "spec.prefixAdvertisements", len(s.PrefixAdvertisements), "can have at most 500 entries")
+	c.failIf(len(s.PrefixAdvertisements) > 500, "spec.prefixAdvertisements", len(s.PrefixAdvertisements),
+		"can have at most 500 entries")
 	for i, p := range s.PrefixAdvertisements {
 		field := at("spec.prefixAdvertisements", i)
 		c.network(field+".cidr", p.CIDR)
@@ -123,13 +127,14 @@ func checkCommunity(text string) error {
 	return nil
 }
 
-// CheckPeerFilters lists the filters that a BGPPeer names and that do not exist. It is apart from validation because it needs
-// the filters.
+// CheckPeerFilters lists the filters that a BGPPeer names and that do not exist. It is apart from validation because it
+// needs the filters.
 func CheckPeerFilters(p *BGPPeer, filters Reader) []FieldError {
 	var errs []FieldError
 	for i, name := range p.Spec.Filters {
 		if filters.Get(ResourceKey(KindBGPFilter, name)) == nil {
-			errs = append(errs, FieldError{Field: at("spec.filters", i), Value: name, Rule: "must be a BGPFilter that exists: create it first"})
+			errs = append(errs, FieldError{Field: at("spec.filters", i), Value: name,
+				Rule: "must be a BGPFilter that exists: create it first"})
 		}
 	}
 	return errs
@@ -137,7 +142,8 @@ func CheckPeerFilters(p *BGPPeer, filters Reader) []FieldError {
 
 func checkBGPPeer(c *check, p *BGPPeer) {
 	s := p.Spec
-	c.failIf(s.Node != "" && s.NodeSelector != "", "spec.nodeSelector", s.NodeSelector, "cannot be set together with node")
+	c.failIf(s.Node != "" && s.NodeSelector != "", "spec.nodeSelector", s.NodeSelector,
+		"cannot be set together with node")
 	c.name("spec.node", s.Node)
 	c.selector("spec.nodeSelector", s.NodeSelector)
 	c.selector("spec.peerSelector", s.PeerSelector)
@@ -145,7 +151,8 @@ func checkBGPPeer(c *check, p *BGPPeer) {
 	checkPeerForm(c, s)
 	checkPeerAddress(c, s)
 	if s.NextHopMode != nil {
-		c.failIf(s.KeepOriginalNextHop, "spec.nextHopMode", *s.NextHopMode, "cannot be set together with keepOriginalNextHop")
+		c.failIf(s.KeepOriginalNextHop, "spec.nextHopMode", *s.NextHopMode,
+			"cannot be set together with keepOriginalNextHop")
 		brokenEnum(c, "spec.nextHopMode", *s.NextHopMode, "Auto", "Self", "Keep")
 	}
 	brokenEnum(c, "spec.sourceAddress", s.SourceAddress, v3.SourceAddressUseNodeIP, v3.SourceAddressNone)
@@ -167,11 +174,14 @@ func checkBGPPeer(c *check, p *BGPPeer) {
 func checkPeerForm(c *check, s BGPPeerSpec) {
 	if s.PeerSelector != "" {
 		c.failIf(s.PeerIP != "", "spec.peerSelector", s.PeerSelector, "cannot be set together with peerIP")
-		c.failIf(s.ASNumber != 0, "spec.asNumber", s.ASNumber, "cannot be set together with peerSelector: each node has its own")
+		c.failIf(s.ASNumber != 0, "spec.asNumber", s.ASNumber, "cannot be set together with peerSelector: each node "+
+			"has its own")
 	}
 	if s.LocalWorkloadSelector != "" {
-		c.failIf(s.PeerIP != "", "spec.localWorkloadSelector", s.LocalWorkloadSelector, "cannot be set together with peerIP")
-		c.failIf(s.PeerSelector != "", "spec.localWorkloadSelector", s.LocalWorkloadSelector, "cannot be set together with peerSelector")
+		c.failIf(s.PeerIP != "", "spec.localWorkloadSelector", s.LocalWorkloadSelector,
+			"cannot be set together with peerIP")
+		c.failIf(s.PeerSelector != "", "spec.localWorkloadSelector", s.LocalWorkloadSelector,
+			"cannot be set together with peerSelector")
 		c.failIf(s.ASNumber == 0, "spec.asNumber", s.ASNumber, "is required with localWorkloadSelector")
 	}
 }
@@ -193,18 +203,20 @@ func checkPeerAddress(c *check, s BGPPeerSpec) {
 		c.broken("spec.reachableBy", s.ReachableBy, "%s", rule)
 		return
 	}
-	c.failIf(peer.IsValid() && gateway.Is4() != peer.Addr().Is4(), "spec.reachableBy", s.ReachableBy, "must be of the same family as peerIP")
+	c.failIf(peer.IsValid() && gateway.Is4() != peer.Addr().Is4(), "spec.reachableBy", s.ReachableBy,
+		"must be of the same family as peerIP")
 }
 
-// ParsePeerIP reads the peerIP field of a BGPPeer: IPv4, IPv4:PORT, IPv6 or [IPv6]:PORT. The port is 0 if there is none.
-// An IPv4 address in IPv6 form is an IPv4 address.
+// ParsePeerIP reads the peerIP field of a BGPPeer: IPv4, IPv4:PORT, IPv6 or [IPv6]:PORT. The port is 0 if there is
+// none. An IPv4 address in IPv6 form is an IPv4 address.
 func ParsePeerIP(text string) (netip.AddrPort, error) {
 	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
 		return netip.AddrPortFrom(a.Unmap(), 0), nil
 	}
 	ap, err := netip.ParseAddrPort(text)
 	if err != nil || ap.Addr().Zone() != "" {
-		return netip.AddrPort{}, fmt.Errorf("must be an IP address, IPv4:PORT or [IPv6]:PORT, with a port from 1 to 65535")
+		return netip.AddrPort{}, fmt.Errorf("must be an IP address, IPv4:PORT or [IPv6]:PORT, with a port " +
+			"from 1 to 65535")
 	}
 	if ap.Port() == 0 {
 		return netip.AddrPort{}, fmt.Errorf("the port must be from 1 to 65535")

@@ -10,14 +10,15 @@ const (
 	maxClusterName     = 100
 )
 
-// checkClusterNetworkPolicy applies the rules of the policy's CRD. Only a tier or subject that is not known makes the policy
-// unusable; a rule that cannot be followed is for whoever enforces it, who must then not let anything through.
+// checkClusterNetworkPolicy applies the rules of the policy's CRD. Only a tier or subject that is not known makes the
+// policy unusable; a rule that cannot be followed is for whoever enforces it, who must then not let anything through.
 func checkClusterNetworkPolicy(c *check, v *ClusterNetworkPolicy) {
 	s := v.Spec
 	if s.Tier != ClusterPolicyAdmin && s.Tier != ClusterPolicyBaseline {
 		c.broken("spec.tier", s.Tier, "must be %s or %s", ClusterPolicyAdmin, ClusterPolicyBaseline)
 	}
-	c.failIf(s.Priority < 0 || s.Priority > maxClusterPriority, "spec.priority", s.Priority, fmt.Sprintf("must be from 0 to %d", maxClusterPriority))
+	c.failIf(s.Priority < 0 || s.Priority > maxClusterPriority, "spec.priority", s.Priority,
+		fmt.Sprintf("must be from 0 to %d", maxClusterPriority))
 	if (s.Subject.Namespaces == nil) == (s.Subject.Pods == nil) {
 		c.broken("spec.subject", "", "must have exactly one of namespaces and pods")
 	}
@@ -40,9 +41,11 @@ func (c *check) atMost(field string, n int) {
 }
 
 func checkClusterRule(c *check, field, name, action string, protocols []ClusterPolicyProtocol) {
-	c.failIf(len(name) > maxClusterName, field+".name", name, fmt.Sprintf("must have at most %d characters", maxClusterName))
+	c.failIf(len(name) > maxClusterName, field+".name", name, fmt.Sprintf("must have at most %d characters",
+		maxClusterName))
 	if action == "" {
-		c.fail(field+".action", action, "is required: %s, %s or %s", ClusterPolicyAccept, ClusterPolicyDeny, ClusterPolicyPass)
+		c.fail(field+".action", action, "is required: %s, %s or %s", ClusterPolicyAccept, ClusterPolicyDeny,
+			ClusterPolicyPass)
 	}
 	enum(c, field+".action", action, ClusterPolicyAccept, ClusterPolicyDeny, ClusterPolicyPass)
 	c.atMost(field+".protocols", len(protocols))
@@ -76,7 +79,8 @@ func checkClusterPort(c *check, field string, p *ClusterPolicyPort) {
 	default:
 		c.portNumber(field+".range.start", p.Range.Start)
 		c.portNumber(field+".range.end", p.Range.End)
-		c.failIf(p.Range.Start >= p.Range.End, field+".range.start", p.Range.Start, fmt.Sprintf("must be below end, which is %d", p.Range.End))
+		c.failIf(p.Range.Start >= p.Range.End, field+".range.start", p.Range.Start,
+			fmt.Sprintf("must be below end, which is %d", p.Range.End))
 	}
 }
 
@@ -86,13 +90,15 @@ func checkClusterPeers(c *check, field string, peers []ClusterPolicyPeer, ingres
 	for i, p := range peers {
 		f := at(field, i)
 		set := 0
-		for _, is := range []bool{p.Namespaces != nil, p.Pods != nil, len(p.Networks) > 0, p.Nodes != nil, len(p.DomainNames) > 0} {
+		for _, is := range []bool{p.Namespaces != nil, p.Pods != nil, len(p.Networks) > 0, p.Nodes != nil,
+			len(p.DomainNames) > 0} {
 			if is {
 				set++
 			}
 		}
 		c.failIf(set != 1, f, set, "must have exactly one kind of peer")
-		c.failIf(ingress && (len(p.Networks) > 0 || p.Nodes != nil || len(p.DomainNames) > 0), f, "", "only namespaces and pods can be the peers of an ingress rule")
+		c.failIf(ingress && (len(p.Networks) > 0 || p.Nodes != nil || len(p.DomainNames) > 0), f, "",
+			"only namespaces and pods can be the peers of an ingress rule")
 		c.atMost(f+".networks", len(p.Networks))
 		for j, n := range p.Networks {
 			c.network(at(f+".networks", j), n)

@@ -51,7 +51,8 @@ func (c ruleCheck) ports(field string, ports []numorstring.Port) {
 		switch {
 		case p.PortName != "":
 			if !nameFormat.MatchString(p.PortName) {
-				c.broken(at(field, i), p.PortName, "must be the name of a port: 1 to 128 letters, digits, '_', '.' or '-'")
+				c.broken(at(field, i), p.PortName, "must be the name of a port: 1 to 128 letters, digits, "+
+					"'_', '.' or '-'")
 			}
 			continue
 		case p.MinPort > p.MaxPort:
@@ -60,7 +61,8 @@ func (c ruleCheck) ports(field string, ports []numorstring.Port) {
 			c.fail(at(field, i), p, "must be from 1 to 65535")
 		}
 		if c.rule.Protocol == nil {
-			c.broken(at(field, i), p, "needs protocol TCP, UDP or SCTP in the same rule: only names of ports can do without")
+			c.broken(at(field, i), p, "needs protocol TCP, UDP or SCTP in the same rule: only names of ports "+
+				"can do without")
 		}
 	}
 }
@@ -69,17 +71,20 @@ func (c ruleCheck) ports(field string, ports []numorstring.Port) {
 func (c ruleCheck) services(field string, e *v3.EntityRule, remote bool) {
 	s := e.Services
 	if !remote {
-		c.broken(field+".services", s.Name, "can only be the destination of an egress rule or the source of an ingress rule")
+		c.broken(field+".services", s.Name, "can only be the destination of an egress rule or the source of an "+
+			"ingress rule")
 	}
 	if s.Name == "" {
 		c.broken(field+".services.name", "", "is required")
 	} else if len(validation.IsDNS1123Subdomain(s.Name)) > 0 {
-		c.fail(field+".services.name", s.Name, "must be the name of a service: at most 253 lower-case letters, digits, '-' and '.'")
+		c.fail(field+".services.name", s.Name, "must be the name of a service: at most 253 lower-case letters, "+
+			"digits, '-' and '.'")
 	}
 	if s.Namespace == "" && c.global {
 		c.broken(field+".services.namespace", "", "is required: this policy is in no namespace")
 	}
-	c.failIf(s.Namespace != "" && len(validation.IsDNS1123Label(s.Namespace)) > 0, field+".services.namespace", s.Namespace,
+	c.failIf(s.Namespace != "" && len(validation.IsDNS1123Label(s.Namespace)) > 0, field+".services.namespace",
+		s.Namespace,
 		"must be the name of a namespace: at most 63 lower-case letters, digits and '-'")
 	beside := func(set bool, name string) {
 		if set {
@@ -122,7 +127,8 @@ func checkHostEndpoint(c *check, h *v3.HostEndpoint) {
 	if s.InterfaceName == "" && len(s.ExpectedIPs) == 0 {
 		c.broken("spec.interfaceName", "", "is required unless expectedIPs tell which interface is meant")
 	}
-	if n := s.InterfaceName; n != "" && n != AllInterfaces && (!interfaceFormat.MatchString(n) || slices.Contains([]string{".", ".."}, n)) {
+	if n := s.InterfaceName; n != "" && n != AllInterfaces &&
+		(!interfaceFormat.MatchString(n) || slices.Contains([]string{".", ".."}, n)) {
 		c.broken("spec.interfaceName", n, `must be "*" or an interface name of at most 15 characters`)
 	}
 	for i, a := range s.ExpectedIPs {

@@ -35,7 +35,8 @@ var (
 func checkFelixConfiguration(c *check, f *FelixConfiguration) {
 	s := f.Spec
 	c.selector("spec.nodeSelector", s.NodeSelector)
-	c.failIf(s.NodeSelector != "" && (c.key.Name == "default" || strings.HasPrefix(c.key.Name, "node.")), "spec.nodeSelector",
+	c.failIf(s.NodeSelector != "" && (c.key.Name == "default" || strings.HasPrefix(c.key.Name, "node.")),
+		"spec.nodeSelector",
 		s.NodeSelector, `has no place in "default" or "node.NAME", which already say whom they are for`)
 	levels := []string{"Trace", "Debug", "Info", "Warning", "Error", "Fatal"}
 	foldedEnum(c, "spec.logSeverityScreen", s.LogSeverityScreen, levels...)
@@ -65,7 +66,8 @@ func checkFelixConfiguration(c *check, f *FelixConfiguration) {
 
 func checkFelixTexts(c *check, s FelixConfigurationSpec) {
 	if r := s.OpenstackRegion; r != "" {
-		c.failIf(len(validation.IsDNS1123Label(r)) > 0 || len(r) > 46, "spec.openstackRegion", r, "must be a DNS label of at most 46 characters")
+		c.failIf(len(validation.IsDNS1123Label(r)) > 0 || len(r) > 46, "spec.openstackRegion", r,
+			"must be a DNS label of at most 46 characters")
 	}
 	for _, x := range []struct{ field, text string }{
 		{"spec.featureGates", s.FeatureGates}, {"spec.featureDetectOverride", s.FeatureDetectOverride},
@@ -73,21 +75,26 @@ func checkFelixTexts(c *check, s FelixConfigurationSpec) {
 		c.failIf(x.text != "" && !keyValues.MatchString(x.text), x.field, x.text, "must be a list KEY=VALUE,KEY=VALUE")
 	}
 	if p := s.EndpointStatusPathPrefix; p != "" {
-		c.failIf(!filepath.IsAbs(p) && !strings.EqualFold(p, "none"), "spec.endpointStatusPathPrefix", p, `must be an absolute path, or "none"`)
+		c.failIf(!filepath.IsAbs(p) && !strings.EqualFold(p, "none"), "spec.endpointStatusPathPrefix", p,
+			`must be an absolute path, or "none"`)
 	}
 	if _, err := regexp.Compile(s.MTUIfacePattern); err != nil {
 		c.fail("spec.mtuIfacePattern", s.MTUIfacePattern, "must be a regular expression: %v", err)
 	}
 	for i, o := range s.HealthTimeoutOverrides {
-		c.failIf(!reporter.MatchString(o.Name), at("spec.healthTimeoutOverrides", i)+".name", o.Name, "must be letters, digits, '_', '-' and blanks")
+		c.failIf(!reporter.MatchString(o.Name), at("spec.healthTimeoutOverrides", i)+".name", o.Name,
+			"must be letters, digits, '_', '-' and blanks")
 	}
 	if l := s.LogActionRateLimit; l != nil {
-		c.failIf(!rateLimit.MatchString(*l), "spec.logActionRateLimit", *l, "must be NUMBER/second, /minute, /hour or /day")
+		c.failIf(!rateLimit.MatchString(*l), "spec.logActionRateLimit", *l,
+			"must be NUMBER/second, /minute, /hour or /day")
 	}
 	for _, x := range []struct{ field, name string }{
-		{"spec.wireguardInterfaceName", s.WireguardInterfaceName}, {"spec.wireguardInterfaceNameV6", s.WireguardInterfaceNameV6},
+		{"spec.wireguardInterfaceName", s.WireguardInterfaceName},
+		{"spec.wireguardInterfaceNameV6", s.WireguardInterfaceNameV6},
 	} {
-		c.failIf(x.name != "" && !interfaceFormat.MatchString(x.name), x.field, x.name, "must be an interface name of at most 15 characters")
+		c.failIf(x.name != "" && !interfaceFormat.MatchString(x.name), x.field, x.name,
+			"must be an interface name of at most 15 characters")
 	}
 }
 
@@ -95,17 +102,21 @@ func checkFelixRanges(c *check, s FelixConfigurationSpec) {
 	if r := s.KubeNodePortRanges; r != nil {
 		c.failIf(len(*r) > 7, "spec.kubeNodePortRanges", len(*r), "can have at most 7 ranges")
 		for i, p := range *r {
-			c.failIf(p.PortName != "", at("spec.kubeNodePortRanges", i), p.PortName, "must be a port or a range of ports: names mean nothing here")
+			c.failIf(p.PortName != "", at("spec.kubeNodePortRanges", i), p.PortName,
+				"must be a port or a range of ports: names mean nothing here")
 		}
 	}
-	c.failIf(s.RouteTableRange != nil && s.RouteTableRanges != nil, "spec.routeTableRange", "set", "cannot be set together with routeTableRanges")
+	c.failIf(s.RouteTableRange != nil && s.RouteTableRanges != nil, "spec.routeTableRange", "set",
+		"cannot be set together with routeTableRanges")
 	if r := s.RouteTableRange; r != nil {
-		c.failIf(r.Min < 1 || r.Max > 250 || r.Min > r.Max, "spec.routeTableRange", *r, "must be within 1 to 250, min not above max")
+		c.failIf(r.Min < 1 || r.Max > 250 || r.Min > r.Max, "spec.routeTableRange", *r,
+			"must be within 1 to 250, min not above max")
 	}
 	if s.RouteTableRanges != nil {
 		total := 0
 		for i, r := range *s.RouteTableRanges {
-			c.failIf(r.Min < 1 || int64(r.Max) > 1<<32-1 || r.Min > r.Max, at("spec.routeTableRanges", i), r, "min must be at least 1 and not above max")
+			c.failIf(r.Min < 1 || int64(r.Max) > 1<<32-1 || r.Min > r.Max, at("spec.routeTableRanges", i), r,
+				"min must be at least 1 and not above max")
 			total += max(0, r.Max-r.Min+1)
 		}
 		c.failIf(total > 65535, "spec.routeTableRanges", total, "can have at most 65535 tables")

@@ -10,8 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Kubernetes checks its own objects. The rules here are for documents, and for staged policies, which only Calico knows. None
-// of them makes a policy unusable: a rule that cannot be followed is left out, and traffic that only it would allow is denied.
+// Kubernetes checks its own objects. The rules here are for documents, and for staged policies, which only Calico
+// knows. None of them makes a policy unusable: a rule that cannot be followed is left out, and traffic that only it
+// would allow is denied.
 
 func checkKubernetesNetworkPolicy(c *check, v *networkingv1.NetworkPolicy) {
 	checkKubernetesPolicySpec(c, v.Spec)
@@ -21,7 +22,8 @@ func checkStagedKubernetesNetworkPolicy(c *check, v *v3.StagedKubernetesNetworkP
 	s := v.Spec
 	brokenEnum(c, "spec.stagedAction", s.StagedAction, stagedActions...)
 	if s.StagedAction == v3.StagedActionDelete {
-		c.failIf(len(s.Ingress)+len(s.Egress)+len(s.PolicyTypes)+len(s.PodSelector.MatchLabels)+len(s.PodSelector.MatchExpressions) > 0,
+		c.failIf(len(s.Ingress)+len(s.Egress)+len(s.PolicyTypes)+len(s.PodSelector.MatchLabels)+
+			len(s.PodSelector.MatchExpressions) > 0,
 			"spec", "set", "stagedAction Delete allows nothing else")
 		return
 	}
@@ -40,12 +42,16 @@ func checkKubernetesPolicySpec(c *check, s networkingv1.NetworkPolicySpec) {
 	}
 }
 
-func checkKubernetesRule(c *check, field, side string, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) {
+func checkKubernetesRule(
+	c *check, field, side string, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort,
+) {
 	for i, p := range peers {
 		f := at(field+"."+side, i)
-		c.failIf(p.IPBlock == nil && p.PodSelector == nil && p.NamespaceSelector == nil, f, "", "must have an ipBlock or selectors")
+		c.failIf(p.IPBlock == nil && p.PodSelector == nil && p.NamespaceSelector == nil, f, "",
+			"must have an ipBlock or selectors")
 		if p.IPBlock != nil {
-			c.failIf(p.PodSelector != nil || p.NamespaceSelector != nil, f+".ipBlock", p.IPBlock.CIDR, "cannot stand beside selectors")
+			c.failIf(p.PodSelector != nil || p.NamespaceSelector != nil, f+".ipBlock", p.IPBlock.CIDR,
+				"cannot stand beside selectors")
 			checkIPBlock(c, f+".ipBlock", p.IPBlock)
 		}
 	}
@@ -87,7 +93,8 @@ func checkKubernetesPort(c *check, field string, p networkingv1.NetworkPolicyPor
 		c.portNumber(field+".port", p.Port.IntVal)
 		if p.EndPort != nil {
 			c.portNumber(field+".endPort", *p.EndPort)
-			c.failIf(*p.EndPort < p.Port.IntVal, field+".endPort", *p.EndPort, fmt.Sprintf("cannot be below port, which is %d", p.Port.IntVal))
+			c.failIf(*p.EndPort < p.Port.IntVal, field+".endPort", *p.EndPort,
+				fmt.Sprintf("cannot be below port, which is %d", p.Port.IntVal))
 		}
 	}
 }

@@ -49,7 +49,8 @@ func checkPolicy(c *check, value any) {
 	checkRules(c, p, "spec.egress", p.egress, false)
 }
 
-var stagedActions = []v3.StagedAction{v3.StagedActionSet, v3.StagedActionDelete, v3.StagedActionLearn, v3.StagedActionIgnore}
+var stagedActions = []v3.StagedAction{v3.StagedActionSet, v3.StagedActionDelete, v3.StagedActionLearn,
+	v3.StagedActionIgnore}
 
 var (
 	policyName     = regexp.MustCompile(`^` + dnsLabel + `(\.` + dnsLabel + `)?$`)
@@ -74,7 +75,8 @@ func (c *check) tierName(field, tier string) {
 	}
 }
 
-// checkNothingBeside is for staged policies that stand for a removal: anything else that they say is a misunderstanding.
+// checkNothingBeside is for staged policies that stand for a removal: anything else that they say is a
+// misunderstanding.
 func checkNothingBeside(c *check, p policy) {
 	c.tierName("spec.tier", *p.tier)
 	g := globalPolicy{}
@@ -86,9 +88,12 @@ func checkNothingBeside(c *check, p policy) {
 		set   bool
 		field string
 	}{
-		{p.order != nil, "order"}, {len(p.ingress) > 0, "ingress"}, {len(p.egress) > 0, "egress"}, {p.selector != "", "selector"},
-		{len(*p.types) > 0, "types"}, {p.serviceAccountSelector != "", "serviceAccountSelector"}, {len(p.hints) > 0, "performanceHints"},
-		{g.namespaceSelector != "", "namespaceSelector"}, {g.doNotTrack, "doNotTrack"}, {g.preDNAT, "preDNAT"}, {g.applyOnForward, "applyOnForward"},
+		{p.order != nil, "order"}, {len(p.ingress) > 0, "ingress"}, {len(p.egress) > 0, "egress"},
+		{p.selector != "", "selector"},
+		{len(*p.types) > 0, "types"}, {p.serviceAccountSelector != "", "serviceAccountSelector"},
+		{len(p.hints) > 0, "performanceHints"},
+		{g.namespaceSelector != "", "namespaceSelector"}, {g.doNotTrack, "doNotTrack"}, {g.preDNAT, "preDNAT"},
+		{g.applyOnForward, "applyOnForward"},
 	} {
 		if x.set {
 			beside = append(beside, x.field)
@@ -116,7 +121,8 @@ func checkStages(c *check, p policy) {
 	if g.doNotTrack && g.preDNAT {
 		c.broken("spec.doNotTrack", true, "cannot be set together with preDNAT")
 	}
-	c.failIf(g.doNotTrack && !g.applyOnForward, "spec.applyOnForward", false, "must be true in a policy with doNotTrack")
+	c.failIf(g.doNotTrack && !g.applyOnForward, "spec.applyOnForward", false,
+		"must be true in a policy with doNotTrack")
 	c.failIf(g.preDNAT && !g.applyOnForward, "spec.applyOnForward", false, "must be true in a policy with preDNAT")
 	if !g.preDNAT {
 		return
@@ -130,7 +136,8 @@ func checkStages(c *check, p policy) {
 // plainSelector is selector for a place where global() has no meaning.
 func (c *check) plainSelector(field, text string) {
 	if s := c.selector(field, text); s != nil && hasGlobal(s.Root()) {
-		c.broken(field, text, "cannot contain global(), which has its place in the namespaceSelector of a rule's source or destination")
+		c.broken(field, text, "cannot contain global(), which has its place in the namespaceSelector of a rule's "+
+			"source or destination")
 	}
 }
 

@@ -72,7 +72,8 @@ func checkIPPool(c *check, p *IPPool) {
 		"cannot be enabled together with ipipMode")
 	checkPoolSelector(c, "spec.nodeSelector", s.NodeSelector)
 	checkPoolSelector(c, "spec.namespaceSelector", s.NamespaceSelector)
-	c.failIf(s.NamespaceSelector != "" && slices.Contains(s.AllowedUses, v3.IPPoolAllowedUseTunnel), "spec.namespaceSelector",
+	c.failIf(s.NamespaceSelector != "" && slices.Contains(s.AllowedUses, v3.IPPoolAllowedUseTunnel),
+		"spec.namespaceSelector",
 		s.NamespaceSelector, "cannot be set while allowedUses has Tunnel, which is the default")
 	checkPoolUses(c, s)
 	enumPtr(c, "spec.assignmentMode", s.AssignmentMode, v3.Automatic, v3.Manual)
@@ -107,7 +108,8 @@ func checkPoolRange(c *check, s IPPoolSpec, prefix netip.Prefix) {
 	case s.BlockSize < low:
 		c.fail("spec.blockSize", s.BlockSize, "must be from %d to %d", low, high)
 	case prefix.Bits() > s.BlockSize && !s.Disabled:
-		c.fail("spec.blockSize", s.BlockSize, "the pool %s is smaller than one block: use at least %d", prefix, prefix.Bits())
+		c.fail("spec.blockSize", s.BlockSize, "the pool %s is smaller than one block: use at least %d", prefix,
+			prefix.Bits())
 	}
 }
 
@@ -118,16 +120,20 @@ func checkPoolSelector(c *check, field, text string) {
 
 func checkPoolUses(c *check, s IPPoolSpec) {
 	for i, u := range s.AllowedUses {
-		enum(c, at("spec.allowedUses", i), u, v3.IPPoolAllowedUseWorkload, v3.IPPoolAllowedUseTunnel, v3.IPPoolAllowedUseLoadBalancer)
+		enum(c, at("spec.allowedUses", i), u, v3.IPPoolAllowedUseWorkload, v3.IPPoolAllowedUseTunnel,
+			v3.IPPoolAllowedUseLoadBalancer)
 	}
 	if !slices.Contains(s.AllowedUses, v3.IPPoolAllowedUseLoadBalancer) {
 		return
 	}
 	c.failIf(len(s.AllowedUses) > 1, "spec.allowedUses", s.AllowedUses, "LoadBalancer excludes all other uses")
-	c.failIf(s.IPIPMode != v3.IPIPModeNever, "spec.ipipMode", s.IPIPMode, "a pool for load balancers has no encapsulation")
-	c.failIf(s.VXLANMode != v3.VXLANModeNever, "spec.vxlanMode", s.VXLANMode, "a pool for load balancers has no encapsulation")
+	c.failIf(s.IPIPMode != v3.IPIPModeNever, "spec.ipipMode", s.IPIPMode,
+		"a pool for load balancers has no encapsulation")
+	c.failIf(s.VXLANMode != v3.VXLANModeNever, "spec.vxlanMode", s.VXLANMode,
+		"a pool for load balancers has no encapsulation")
 	c.failIf(s.DisableBGPExport, "spec.disableBGPExport", true, "a pool for load balancers must be exported")
-	c.failIf(s.NodeSelector != "all()", "spec.nodeSelector", s.NodeSelector, "must be all() in a pool for load balancers")
+	c.failIf(s.NodeSelector != "all()", "spec.nodeSelector", s.NodeSelector,
+		"must be all() in a pool for load balancers")
 }
 
 // checkPoolChange refuses changes that would leave addresses behind.
@@ -136,7 +142,8 @@ func checkPoolChange(old, p *IPPool) []FieldError {
 	before, after := old.WithDefaults().Spec, p.WithDefaults().Spec
 	was, err1 := netip.ParsePrefix(before.CIDR)
 	is, err2 := netip.ParsePrefix(after.CIDR)
-	c.failIf(err1 == nil && err2 == nil && was.Masked() != is.Masked(), "spec.cidr", after.CIDR, "cannot be changed: it is "+before.CIDR)
+	c.failIf(err1 == nil && err2 == nil && was.Masked() != is.Masked(), "spec.cidr", after.CIDR,
+		"cannot be changed: it is "+before.CIDR)
 	if before.BlockSize != after.BlockSize {
 		c.fail("spec.blockSize", after.BlockSize, "cannot be changed: it is %d", before.BlockSize)
 	}

@@ -101,8 +101,8 @@ func (c ruleCheck) icmp(field string, f *v3.ICMPFields) {
 	}
 }
 
-// families demands that all that a rule says holds for one address family. What mixes them is safe to act upon: a rule is
-// made for each family, of what fits.
+// families demands that all that a rule says holds for one address family. What mixes them is safe to act upon: a rule
+// is made for each family, of what fits.
 func (c ruleCheck) families() {
 	r := c.rule
 	want, reason := 0, ""
@@ -150,20 +150,24 @@ func (c ruleCheck) http() {
 	}
 	field := c.field + ".http"
 	if c.rule.Action != v3.Allow {
-		c.broken(field, "set", "can only be in a rule with action Allow, not %s: the kernel cannot see it, so all traffic would be meant", c.rule.Action)
+		c.broken(field, "set", "can only be in a rule with action Allow, not %s: the kernel cannot see it, so all "+
+			"traffic would be meant", c.rule.Action)
 	}
 	c.failIf(!c.ingress, field, "set", "can only be in an ingress rule")
 	if p := c.rule.Protocol; p != nil {
 		n, err := p.NumValue()
-		c.failIf((err == nil && n != 6) || (err != nil && p.StrVal != numorstring.ProtocolTCP), c.field+".protocol", p, "must be TCP, or be left out, in a rule with http")
+		c.failIf((err == nil && n != 6) || (err != nil && p.StrVal != numorstring.ProtocolTCP), c.field+".protocol", p,
+			"must be TCP, or be left out, in a rule with http")
 	}
-	c.failIf(len(h.Methods) > maxHTTP, field+".methods", len(h.Methods), fmt.Sprintf("can have at most %d entries", maxHTTP))
+	c.failIf(len(h.Methods) > maxHTTP, field+".methods", len(h.Methods),
+		fmt.Sprintf("can have at most %d entries", maxHTTP))
 	c.failIf(len(h.Paths) > maxHTTP, field+".paths", len(h.Paths), fmt.Sprintf("can have at most %d entries", maxHTTP))
 	for i, m := range h.Methods {
 		c.failIf(slices.Contains(h.Methods[:i], m), at(field+".methods", i), m, "must not stand there twice")
 	}
 	for i, p := range h.Paths {
-		c.failIf((p.Exact == "") == (p.Prefix == ""), at(field+".paths", i), p.Exact+p.Prefix, "must have exactly one of exact and prefix")
+		c.failIf((p.Exact == "") == (p.Prefix == ""), at(field+".paths", i), p.Exact+p.Prefix,
+			"must have exactly one of exact and prefix")
 		for _, path := range []string{p.Exact, p.Prefix} {
 			c.failIf(path != "" && (path[0] != '/' || strings.ContainsAny(path, "?# ")), at(field+".paths", i), path,
 				"must begin with '/' and be without '?', '#' and blanks")

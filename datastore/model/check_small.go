@@ -30,7 +30,8 @@ func defaultIPAMConfiguration(i *IPAMConfiguration) {
 
 func checkIPAMConfiguration(c *check, i *IPAMConfiguration) {
 	c.onlyDefault()
-	c.failIf(i.Spec.MaxBlocksPerHost < 0 || i.Spec.MaxBlocksPerHost > 1000000, "spec.maxBlocksPerHost", i.Spec.MaxBlocksPerHost,
+	c.failIf(i.Spec.MaxBlocksPerHost < 0 || i.Spec.MaxBlocksPerHost > 1000000, "spec.maxBlocksPerHost",
+		i.Spec.MaxBlocksPerHost,
 		"must be from 0 to 1000000")
 	checkIPAMExtras(c, "spec.", i.Spec.KubeVirtVMAddressPersistence, i.Spec.IPCooldownSeconds)
 }
@@ -43,9 +44,11 @@ func checkIPAMExtras(c *check, prefix string, persistence *string, cooldown *int
 }
 
 func checkIPAMConfig(c *check, i *IPAMConfig) {
-	c.failIf(!i.StrictAffinity && !i.AutoAllocateBlocks, "auto_allocate_blocks", false, "cannot be false while strict_affinity is false")
+	c.failIf(!i.StrictAffinity && !i.AutoAllocateBlocks, "auto_allocate_blocks", false,
+		"cannot be false while strict_affinity is false")
 	c.failIf(i.MaxBlocksPerHost < 0, "maxBlocksPerHost", i.MaxBlocksPerHost, "cannot be negative")
-	c.failIf(i.MaxBlocksPerHost > 0 && !i.StrictAffinity, "maxBlocksPerHost", i.MaxBlocksPerHost, "needs strict_affinity")
+	c.failIf(i.MaxBlocksPerHost > 0 && !i.StrictAffinity, "maxBlocksPerHost", i.MaxBlocksPerHost,
+		"needs strict_affinity")
 	checkIPAMExtras(c, "", i.KubeVirtVMAddressPersistence, i.IPCooldownSeconds)
 }
 
@@ -127,4 +130,5 @@ func checkCalicoNodeStatus(c *check, s *v3.CalicoNodeStatus) {
 	}
 }
 
-var nodeStatusClasses = []v3.NodeStatusClassType{v3.NodeStatusClassTypeAgent, v3.NodeStatusClassTypeBGP, v3.NodeStatusClassTypeRoutes}
+var nodeStatusClasses = []v3.NodeStatusClassType{v3.NodeStatusClassTypeAgent, v3.NodeStatusClassTypeBGP,
+	v3.NodeStatusClassTypeRoutes}

@@ -36,7 +36,8 @@ func TestBlockRules(t *testing.T) {
 		{"one entry for each address", func(b *Block) { b.Allocations = b.Allocations[:3] }, []string{"allocations"}},
 		{"an allocation has an attribute", func(b *Block) { b.Allocations[1] = &two }, []string{"allocations[1]"}},
 		{"a negative index", func(b *Block) { n := -1; b.Allocations[0] = &n }, []string{"allocations[0]"}},
-		{"an attribute has an allocation", func(b *Block) { b.Attributes = append(b.Attributes, BlockAttribute{}) }, []string{"attributes[1]"}},
+		{"an attribute has an allocation", func(b *Block) { b.Attributes = append(b.Attributes, BlockAttribute{}) },
+			[]string{"attributes[1]"}},
 		{"a free address is in range", func(b *Block) { b.Unallocated[0] = 4 }, []string{"unallocated[0]"}},
 		{"a free address is there once", func(b *Block) { b.Unallocated[0] = 1 }, []string{"unallocated[1]"}},
 		{"a free address is not allocated", func(b *Block) { b.Unallocated[0] = 0 }, []string{"unallocated[0]"}},
@@ -65,7 +66,8 @@ func TestPeerAddresses(t *testing.T) {
 		"FD00:0::1":              "[fd00::1]:0",
 		"::ffff:10.0.0.1":        "10.0.0.1:0",
 		"[::ffff:10.0.0.1]:1179": "10.0.0.1:1179",
-		"":                       "", "x": "", "10.0.0.1:": "", "10.0.0.1:0": "", "10.0.0.1:65536": "", "[fd00::1]": "", "fe80::1%eth0": "", "[fe80::1%eth0]:179": "", "10.0.0.0/24": "",
+		"":                       "", "x": "", "10.0.0.1:": "", "10.0.0.1:0": "", "10.0.0.1:65536": "", "[fd00::1]": "",
+		"fe80::1%eth0": "", "[fe80::1%eth0]:179": "", "10.0.0.0/24": "",
 	} {
 		got, err := ParsePeerIP(in)
 		if (err == nil) != (want != "") || (err == nil && got.String() != want) {
@@ -107,7 +109,8 @@ func TestPoolOverlapNamesBothPools(t *testing.T) {
 	}{
 		{"new", "10.2.0.0/16", nil},
 		{"new", "10.0.1.0/24", []string{"IPPool new overlaps IPPool a, which is 10.0.0.0/16"}},
-		{"new", "10.0.0.0/8", []string{"IPPool new overlaps IPPool a, which is 10.0.0.0/16", "IPPool new overlaps IPPool b, which is 10.1.0.0/16"}},
+		{"new", "10.0.0.0/8", []string{"IPPool new overlaps IPPool a, which is 10.0.0.0/16",
+			"IPPool new overlaps IPPool b, which is 10.1.0.0/16"}},
 		{"a", "10.0.0.0/16", nil},
 	} {
 		o := pool(c.name, c.cidr)
@@ -122,7 +125,8 @@ func TestPoolOverlapNamesBothPools(t *testing.T) {
 }
 
 func TestMessagesNameFieldValueAndRule(t *testing.T) {
-	err := &InvalidError{Key: ResourceKey(KindBGPPeer, "p"), Fields: []FieldError{{"spec.peerIP", "x", "must be an IP address"}, {"spec.asNumber", 0, "is required"}}}
+	err := &InvalidError{Key: ResourceKey(KindBGPPeer, "p"),
+		Fields: []FieldError{{"spec.peerIP", "x", "must be an IP address"}, {"spec.asNumber", 0, "is required"}}}
 	const want = `BGPPeer p is invalid: spec.peerIP = "x": must be an IP address; spec.asNumber = "0": is required`
 	if got := fmt.Sprint(err); got != want {
 		t.Errorf("got %s", got)

@@ -2,8 +2,8 @@ package model
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ClusterNetworkPolicy is the cluster administrator's policy of the Kubernetes network policy API, v1alpha2. Its rules come
-// before (tier Admin) or after (tier Baseline) all NetworkPolicies.
+// ClusterNetworkPolicy is the cluster administrator's policy of the Kubernetes network policy API, v1alpha2. Its rules
+// come before (tier Admin) or after (tier Baseline) all NetworkPolicies.
 type ClusterNetworkPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -16,8 +16,8 @@ const (
 	ClusterPolicyBaseline = "Baseline"
 )
 
-// ClusterNetworkPolicySpec says whom the policy is for and what it does. Policies of lower priority come first. A direction
-// without rules is not affected.
+// ClusterNetworkPolicySpec says whom the policy is for and what it does. Policies of lower priority come first. A
+// direction without rules is not affected.
 type ClusterNetworkPolicySpec struct {
 	Tier     string               `json:"tier"`
 	Priority int32                `json:"priority"` // 0 to 1000
@@ -45,8 +45,8 @@ const (
 	ClusterPolicyPass   = "Pass"
 )
 
-// ClusterIngressRule decides on traffic from any of the peers that is of any of the protocols, or of any at all if there
-// are none.
+// ClusterIngressRule decides on traffic from any of the peers that is of any of the protocols, or of any at all if
+// there are none.
 type ClusterIngressRule struct {
 	Name      string                  `json:"name,omitempty"`
 	Action    string                  `json:"action"`
@@ -62,8 +62,8 @@ type ClusterEgressRule struct {
 	Protocols []ClusterPolicyProtocol `json:"protocols,omitempty"`
 }
 
-// ClusterPolicyPeer is one other end of traffic. Exactly one field is set; none means a kind of peer that this version does
-// not know. Networks, Nodes and DomainNames have a place in egress rules only.
+// ClusterPolicyPeer is one other end of traffic. Exactly one field is set; none means a kind of peer that this version
+// does not know. Networks, Nodes and DomainNames have a place in egress rules only.
 type ClusterPolicyPeer struct {
 	Namespaces  *metav1.LabelSelector `json:"namespaces,omitempty"`
 	Pods        *NamespacedPods       `json:"pods,omitempty"`
@@ -72,7 +72,8 @@ type ClusterPolicyPeer struct {
 	DomainNames []string              `json:"domainNames,omitempty"`
 }
 
-// ClusterPolicyProtocol is one kind of traffic. Exactly one field is set; none means one that this version does not know.
+// ClusterPolicyProtocol is one kind of traffic. Exactly one field is set; none means one that this version does not
+// know.
 type ClusterPolicyProtocol struct {
 	TCP  *ClusterPolicyPorts `json:"tcp,omitempty"`
 	UDP  *ClusterPolicyPorts `json:"udp,omitempty"`

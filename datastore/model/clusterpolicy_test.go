@@ -30,9 +30,12 @@ func TestClusterNetworkPolicyIsReadWhole(t *testing.T) {
 		t.Fatal("absent")
 	}
 	s := p.Spec
-	if s.Tier != ClusterPolicyAdmin || s.Priority != 10 || s.Subject.Pods.NamespaceSelector.MatchLabels["team"] != "blue" ||
-		s.Ingress[0].Protocols[0].TCP.DestinationPort.Number != 9090 || s.Ingress[1].Protocols[0].DestinationNamedPort != "web" ||
-		s.Egress[0].To[0].Networks[1] != "fd00::/8" || s.Egress[0].Protocols[0].SCTP.DestinationPort.Range.End != 1024 ||
+	if s.Tier != ClusterPolicyAdmin || s.Priority != 10 ||
+		s.Subject.Pods.NamespaceSelector.MatchLabels["team"] != "blue" ||
+		s.Ingress[0].Protocols[0].TCP.DestinationPort.Number != 9090 ||
+		s.Ingress[1].Protocols[0].DestinationNamedPort != "web" ||
+		s.Egress[0].To[0].Networks[1] != "fd00::/8" ||
+		s.Egress[0].Protocols[0].SCTP.DestinationPort.Range.End != 1024 ||
 		s.Egress[1].To[0].Nodes == nil || s.Egress[1].To[1].DomainNames[0] != "*.example.com" {
 		t.Errorf("%+v", s)
 	}
@@ -45,17 +48,21 @@ func TestClusterNetworkPolicyRules(t *testing.T) {
 	for _, c := range []struct{ rule, from, to, want string }{
 		{"tier", "tier: Admin", "tier: Other", `spec.tier = "Other": must be Admin or Baseline`},
 		{"priority", "priority: 10", "priority: 1001", `spec.priority = "1001": must be from 0 to 1000`},
-		{"no subject", "subject: {pods: {namespaceSelector: {matchLabels: {team: blue}}, podSelector: {}}}", "subject: {}", "spec.subject"},
-		{"unknown action", "action: Deny", "action: Drop", `spec.egress[0].action = "Drop": must be one of Accept, Deny, Pass`},
+		{"no subject", "subject: {pods: {namespaceSelector: {matchLabels: {team: blue}}, podSelector: {}}}",
+			"subject: {}", "spec.subject"},
+		{"unknown action", "action: Deny", "action: Drop",
+			`spec.egress[0].action = "Drop": must be one of Accept, Deny, Pass`},
 		{"no action", "{action: Deny, ", "{", `spec.egress[0].action = "": is required`},
 		{"long name", "name: monitoring", "name: " + strings.Repeat("a", 101), "spec.ingress[0].name"},
 		{"no peers", "from: [{pods: {namespaceSelector: {}, podSelector: {}}}]", "from: []", "spec.ingress[1].from"},
 		{"peer of no known kind", "to: [{nodes: {}}, ", "to: [{planets: {}}, ", "spec.egress[1].to[0]"},
-		{"networks as the source", "from: [{pods: {namespaceSelector: {}, podSelector: {}}}]", "from: [{networks: [10.0.0.0/8]}]", "spec.ingress[1].from[0]"},
+		{"networks as the source", "from: [{pods: {namespaceSelector: {}, podSelector: {}}}]",
+			"from: [{networks: [10.0.0.0/8]}]", "spec.ingress[1].from[0]"},
 		{"network with host bits", "10.0.0.0/8", "10.0.0.1/8", "spec.egress[0].to[0].networks[0]"},
 		{"two protocols in one", "{udp: {}}", "{udp: {}, tcp: {}}", "spec.ingress[1].protocols[1]"},
 		{"port", "number: 9090", "number: 65536", "spec.ingress[0].protocols[0].tcp.destinationPort.number"},
-		{"range the wrong way round", "start: 1, end: 1024", "start: 5, end: 5", `range.start = "5": must be below end, which is 5`},
+		{"range the wrong way round", "start: 1, end: 1024", "start: 5, end: 5",
+			`range.start = "5": must be below end, which is 5`},
 		{"26 networks", `"fd00::/8"`, numbered("10.0.%d.0/24", 25), "can have at most 25 entries"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
@@ -85,15 +92,18 @@ func TestPodsAndTheirSurroundingsAreReadForWhatManxNeeds(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := NewSet(objects...)
-	ns, sa := Get[Namespace](r, ResourceKey(KindNamespace, "shop")), Get[ServiceAccount](r, Key{Kind: KindServiceAccount, Namespace: "shop", Name: "robot"})
+	ns, sa := Get[Namespace](r, ResourceKey(KindNamespace, "shop")),
+		Get[ServiceAccount](r, Key{Kind: KindServiceAccount, Namespace: "shop", Name: "robot"})
 	pod := Get[Pod](r, Key{Kind: KindPod, Namespace: "shop", Name: "web-1"})
 	if ns == nil || sa == nil || pod == nil || ns.Labels["team"] != "blue" || sa.Labels["trusted"] != "yes" {
 		t.Fatalf("%+v, %+v, %+v", ns, sa, pod)
 	}
-	if p := pod.Spec.Containers[0].Ports[0]; p != (ContainerPort{Name: "http", HostPort: 8080, ContainerPort: 80, Protocol: "TCP", HostIP: "192.0.2.1"}) {
+	if p := pod.Spec.Containers[0].Ports[0]; p != (ContainerPort{Name: "http", HostPort: 8080, ContainerPort: 80,
+		Protocol: "TCP", HostIP: "192.0.2.1"}) {
 		t.Errorf("%+v", p)
 	}
-	if pod.Spec.NodeName != "n1" || pod.Spec.InitContainers[0].Ports[0].ContainerPort != 1 || pod.Status.PodIPs[1].IP != "fd00::1" || pod.Status.Phase != "Running" {
+	if pod.Spec.NodeName != "n1" || pod.Spec.InitContainers[0].Ports[0].ContainerPort != 1 ||
+		pod.Status.PodIPs[1].IP != "fd00::1" || pod.Status.Phase != "Running" {
 		t.Errorf("%+v", pod)
 	}
 }

@@ -101,7 +101,8 @@ func TestNothingOfCalicosObjectsIsLost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, want := exact(t, fresh), withoutNewFields(exact(t, []byte(s.Raw))); !reflect.DeepEqual(withoutNewFields(got), want) {
+			if got, want := exact(t, fresh), withoutNewFields(exact(t, []byte(s.Raw))); !reflect.DeepEqual(
+				withoutNewFields(got), want) {
 				t.Errorf("%s: our types lose something of\n%s\nin\n%s", s.Key, s.Raw, fresh)
 			}
 		}
@@ -113,7 +114,8 @@ func withoutNewFields(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, x := range v {
-			if x = withoutNewFields(x); (name == "source" || name == "destination") && reflect.DeepEqual(x, map[string]any{}) {
+			if x = withoutNewFields(x); (name == "source" || name == "destination") &&
+				reflect.DeepEqual(x, map[string]any{}) {
 				delete(v, name)
 			}
 		}
@@ -154,7 +156,8 @@ func TestSequenceNumbersStayExact(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"sequenceNumber":9223372036854788154,`, `"0":9223372036854788152`, `"newer":9223372036854788151`} {
+	for _, want := range []string{`"sequenceNumber":9223372036854788154,`, `"0":9223372036854788152`,
+		`"newer":9223372036854788151`} {
 		if !strings.Contains(string(got), want) {
 			t.Errorf("%s is missing in %s", want, got)
 		}
@@ -202,7 +205,8 @@ func TestUnknownFieldsSurviveARewrite(t *testing.T) {
 			func(v any) { v.(*BGPPeer).Spec.PeerIP = "10.0.0.2"; v.(*BGPPeer).Spec.ASNumber = 1 },
 		},
 		{
-			"a number that was written otherwise keeps its form when another field changes", Key{Kind: KindBGPPeer, Name: "p"},
+			"a number that was written otherwise keeps its form when another field changes",
+			Key{Kind: KindBGPPeer, Name: "p"},
 			`{"metadata":{"name":"p"},"spec":{"peerIP":"10.0.0.1","asNumber":"1.5"}}`,
 			`{"metadata":{"name":"p"},"spec":{"peerIP":"10.0.0.2","asNumber":"1.5"}}`,
 			func(v any) { v.(*BGPPeer).Spec.PeerIP = "10.0.0.2" },
@@ -225,7 +229,8 @@ func TestUnknownFieldsSurviveARewrite(t *testing.T) {
 			`{"cidr":"10.0.0.0/31","affinity":null,"allocations":[null,0],"unallocated":[0],"attributes":[{"handle_id":"b","new":2}],"sequenceNumber":2,"sequenceNumberForAllocation":{},"deleted":false}`,
 			func(v any) {
 				b := v.(*Block)
-				b.Attributes, b.Allocations, b.Unallocated, b.SequenceNumber = b.Attributes[1:], []*int{nil, new(int)}, []int{0}, 2
+				b.Attributes, b.Allocations, b.Unallocated, b.SequenceNumber = b.Attributes[1:], []*int{nil, new(int)},
+					[]int{0}, 2
 			},
 		},
 		{
@@ -271,8 +276,10 @@ func setField(value any, name string, x any) {
 
 func TestReplacesKeepsWhatAUserCannotKnow(t *testing.T) {
 	key := ResourceKey(KindBGPPeer, "p")
-	old := Decode(key, []byte(`{"kind":"BGPPeer","apiVersion":"projectcalico.org/v3","metadata":{"name":"p","uid":"u-1","creationTimestamp":"2026-08-01T10:00:00Z"},`+
-		`"spec":{"peerIP":"10.0.0.1","asNumber":1,"nextHopMode":"Self","new":1}}`), 5)
+	old := Decode(key,
+		[]byte(
+			`{"kind":"BGPPeer","apiVersion":"projectcalico.org/v3","metadata":{"name":"p","uid":"u-1","creationTimestamp":"2026-08-01T10:00:00Z"},`+
+				`"spec":{"peerIP":"10.0.0.1","asNumber":1,"nextHopMode":"Self","new":1}}`), 5)
 	o := NewObject(key, &BGPPeer{Spec: BGPPeerSpec{PeerIP: "10.0.0.1", ASNumber: 2}})
 	o.Replaces(old)
 	if err := o.PrepareUpdate(); err != nil {
@@ -290,7 +297,8 @@ func TestReplacesKeepsWhatAUserCannotKnow(t *testing.T) {
 
 func TestTheKeyDecidesOnNameAndRevision(t *testing.T) {
 	o := Decode(Key{Kind: KindWorkloadEndpoint, Namespace: "ns", Name: "n1-k8s-p-eth0"},
-		[]byte(`{"metadata":{"name":"other","namespace":"elsewhere","resourceVersion":"1"},"spec":{"interfaceName":"cali1"}}`), 42)
+		[]byte(
+			`{"metadata":{"name":"other","namespace":"elsewhere","resourceVersion":"1"},"spec":{"interfaceName":"cali1"}}`), 42)
 	m := o.Metadata()
 	if o.Err != nil || m.GetName() != "n1-k8s-p-eth0" || m.GetNamespace() != "ns" || m.GetResourceVersion() != "42" {
 		t.Errorf("%v: %+v", o.Err, m)
@@ -312,7 +320,8 @@ func TestEncodedObjectsHaveNoRevision(t *testing.T) {
 
 func TestQuarantine(t *testing.T) {
 	block := func(allocations, unallocated string) string {
-		return `{"cidr":"10.0.0.0/31","affinity":null,"allocations":` + allocations + `,"unallocated":` + unallocated + `,"attributes":[{"handle_id":"a"}]}`
+		return `{"cidr":"10.0.0.0/31","affinity":null,"allocations":` + allocations + `,"unallocated":` + unallocated +
+			`,"attributes":[{"handle_id":"a"}]}`
 	}
 	for _, c := range []struct {
 		rule string
@@ -323,28 +332,45 @@ func TestQuarantine(t *testing.T) {
 		{"no JSON", ResourceKey(KindTier, "x"), `{`, "Tier x: unexpected end"},
 		{"no object", ResourceKey(KindTier, "x"), `[]`, "Tier x: json: cannot unmarshal"},
 		{"nothing", ResourceKey(KindTier, "x"), ``, "Tier x: unexpected end"},
-		{"pool CIDR", ResourceKey(KindIPPool, "x"), `{"spec":{"cidr":"10.0.0.0/33"}}`, `spec.cidr = "10.0.0.0/33": must be a CIDR`},
+		{"pool CIDR", ResourceKey(KindIPPool, "x"), `{"spec":{"cidr":"10.0.0.0/33"}}`,
+			`spec.cidr = "10.0.0.0/33": must be a CIDR`},
 		{"pool without CIDR", ResourceKey(KindIPPool, "x"), `{}`, `spec.cidr = "": is required`},
-		{"pool with an unknown encapsulation", ResourceKey(KindIPPool, "x"), `{"spec":{"cidr":"10.0.0.0/16","ipipMode":"Sometimes"}}`, `spec.ipipMode = "Sometimes": must be one of Never`},
-		{"pool with an unknown use is used", ResourceKey(KindIPPool, "x"), `{"spec":{"cidr":"10.0.0.0/16","allowedUses":["Workload","Newer"]}}`, ""},
-		{"pool with an unknown assignment mode is used", ResourceKey(KindIPPool, "x"), `{"spec":{"cidr":"10.0.0.0/16","assignmentMode":"Newer"}}`, ""},
-		{"pool selector", ResourceKey(KindIPPool, "x"), `{"spec":{"cidr":"10.0.0.0/16","nodeSelector":"a b"}}`, "spec.nodeSelector"},
+		{"pool with an unknown encapsulation", ResourceKey(KindIPPool, "x"),
+			`{"spec":{"cidr":"10.0.0.0/16","ipipMode":"Sometimes"}}`,
+			`spec.ipipMode = "Sometimes": must be one of Never`},
+		{"pool with an unknown use is used", ResourceKey(KindIPPool, "x"),
+			`{"spec":{"cidr":"10.0.0.0/16","allowedUses":["Workload","Newer"]}}`, ""},
+		{"pool with an unknown assignment mode is used", ResourceKey(KindIPPool, "x"),
+			`{"spec":{"cidr":"10.0.0.0/16","assignmentMode":"Newer"}}`, ""},
+		{"pool selector", ResourceKey(KindIPPool, "x"), `{"spec":{"cidr":"10.0.0.0/16","nodeSelector":"a b"}}`,
+			"spec.nodeSelector"},
 		{"peer address", ResourceKey(KindBGPPeer, "x"), `{"spec":{"peerIP":"10.0.0.256"}}`, "spec.peerIP"},
 		{"peer selector", ResourceKey(KindBGPPeer, "x"), `{"spec":{"peerSelector":"("}}`, "spec.peerSelector"},
-		{"peer with two ways to say who is used as far as it goes", ResourceKey(KindBGPPeer, "x"), `{"spec":{"peerIP":"10.0.0.1","peerSelector":"all()"}}`, ""},
-		{"node address", ResourceKey(KindNode, "x"), `{"spec":{"bgp":{"ipv4Address":"fd00::1/64"}}}`, "spec.bgp.ipv4Address"},
+		{"peer with two ways to say who is used as far as it goes", ResourceKey(KindBGPPeer, "x"),
+			`{"spec":{"peerIP":"10.0.0.1","peerSelector":"all()"}}`, ""},
+		{"node address", ResourceKey(KindNode, "x"), `{"spec":{"bgp":{"ipv4Address":"fd00::1/64"}}}`,
+			"spec.bgp.ipv4Address"},
 		{"node with a wrong tunnel MAC is used", ResourceKey(KindNode, "x"), `{"spec":{"vxlanTunnelMACAddr":"?"}}`, ""},
-		{"endpoint address", Key{KindWorkloadEndpoint, "ns", "x"}, `{"spec":{"interfaceName":"cali1","ipNetworks":["10.0.0.0/24"]}}`, "spec.ipNetworks[0]"},
-		{"endpoint interface", Key{KindWorkloadEndpoint, "ns", "x"}, `{"spec":{"interfaceName":"../x"}}`, "spec.interfaceName"},
-		{"endpoint with an unexpected name is used", Key{KindWorkloadEndpoint, "ns", "x"}, `{"spec":{"interfaceName":"cali1"}}`, ""},
+		{"endpoint address", Key{KindWorkloadEndpoint, "ns", "x"},
+			`{"spec":{"interfaceName":"cali1","ipNetworks":["10.0.0.0/24"]}}`, "spec.ipNetworks[0]"},
+		{"endpoint interface", Key{KindWorkloadEndpoint, "ns", "x"}, `{"spec":{"interfaceName":"../x"}}`,
+			"spec.interfaceName"},
+		{"endpoint with an unexpected name is used", Key{KindWorkloadEndpoint, "ns", "x"},
+			`{"spec":{"interfaceName":"cali1"}}`, ""},
 		{"affinity state", Key{Kind: KindBlockAffinity, Name: "host/n/10.0.0.0/26"}, `{"state":"maybe"}`, "state"},
 		{"empty affinity is confirmed", Key{Kind: KindBlockAffinity, Name: "host/n/10.0.0.0/26"}, "", ""},
-		{"block of another range", Key{Kind: KindIPAMBlock, Name: "10.0.1.0/31"}, block(`[0,null]`, `[1]`), "as the key says"},
-		{"block with too few allocations", Key{Kind: KindIPAMBlock, Name: "10.0.0.0/31"}, block(`[0]`, `[1]`), "must have 2 entries"},
-		{"block with an allocation that points nowhere", Key{Kind: KindIPAMBlock, Name: "10.0.0.0/31"}, block(`[1,null]`, `[1]`), "allocations[0]"},
-		{"block whose free address is allocated", Key{Kind: KindIPAMBlock, Name: "10.0.0.0/31"}, block(`[0,null]`, `[0]`), "is allocated"},
-		{"block with an address free twice", Key{Kind: KindIPAMBlock, Name: "10.0.0.0/31"}, block(`[0,null]`, `[1,1]`), "is there twice"},
-		{"block that lost an address is used", Key{Kind: KindIPAMBlock, Name: "10.0.0.0/31"}, block(`[0,null]`, `[]`), ""},
+		{"block of another range", Key{Kind: KindIPAMBlock, Name: "10.0.1.0/31"}, block(`[0,null]`, `[1]`),
+			"as the key says"},
+		{"block with too few allocations", Key{Kind: KindIPAMBlock, Name: "10.0.0.0/31"}, block(`[0]`, `[1]`),
+			"must have 2 entries"},
+		{"block with an allocation that points nowhere", Key{Kind: KindIPAMBlock, Name: "10.0.0.0/31"},
+			block(`[1,null]`, `[1]`), "allocations[0]"},
+		{"block whose free address is allocated", Key{Kind: KindIPAMBlock, Name: "10.0.0.0/31"},
+			block(`[0,null]`, `[0]`), "is allocated"},
+		{"block with an address free twice", Key{Kind: KindIPAMBlock, Name: "10.0.0.0/31"}, block(`[0,null]`, `[1,1]`),
+			"is there twice"},
+		{"block that lost an address is used", Key{Kind: KindIPAMBlock, Name: "10.0.0.0/31"}, block(`[0,null]`, `[]`),
+			""},
 		{"kind that nobody knows", Key{Kind: "Foo", Name: "x"}, `{}`, "unknown kind"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {

@@ -65,8 +65,8 @@ type Document struct {
 	path []string // where it stands in there
 }
 
-// Documents visits the objects of YAML documents, JSON, arrays and lists, in the order in which they stand. What cannot be
-// read comes as a *DocumentError in the place of an object.
+// Documents visits the objects of YAML documents, JSON, arrays and lists, in the order in which they stand. What cannot
+// be read comes as a *DocumentError in the place of an object.
 func Documents(input []byte) iter.Seq2[Document, error] {
 	return func(yield func(Document, error) bool) {
 		for _, d := range splitDocuments(input) {
@@ -108,7 +108,8 @@ func splitDocuments(input []byte) []document {
 			end = at + i + 1
 		}
 		line++
-		if rest, ok := bytes.CutPrefix(input[at:end], []byte("---")); ok && (len(rest) == 0 || bytes.ContainsAny(rest[:1], " \t\r\n")) {
+		if rest, ok := bytes.CutPrefix(input[at:end], []byte("---")); ok &&
+			(len(rest) == 0 || bytes.ContainsAny(rest[:1], " \t\r\n")) {
 			add(first, input[begin:at])
 			begin, first = at+3, line
 		}
@@ -147,8 +148,8 @@ func (d document) each(yield func(Document, error) bool) bool {
 	return d.eachIn(text, nil, metav1.TypeMeta{}, yield)
 }
 
-// eachIn visits an object, or those of an array or of a list kind. path is where it stands in the document, list what the
-// list around it says of its items.
+// eachIn visits an object, or those of an array or of a list kind. path is where it stands in the document, list what
+// the list around it says of its items.
 func (d document) eachIn(text []byte, path []string, list metav1.TypeMeta, yield func(Document, error) bool) bool {
 	if trimmed := bytes.TrimSpace(text); len(trimmed) > 0 && trimmed[0] == '[' {
 		var items []json.RawMessage
@@ -162,7 +163,8 @@ func (d document) eachIn(text []byte, path []string, list metav1.TypeMeta, yield
 		Items           []json.RawMessage `json:"items"`
 	}
 	if err := json.Unmarshal(text, &head); err != nil {
-		return yield(Document{}, d.fail(d.lineOf(path), errors.New("must be an object with apiVersion, kind, metadata and spec")))
+		return yield(Document{}, d.fail(d.lineOf(path),
+			errors.New("must be an object with apiVersion, kind, metadata and spec")))
 	}
 	if head.Kind == "" {
 		head.TypeMeta = list
@@ -177,7 +179,9 @@ func (d document) eachIn(text []byte, path []string, list metav1.TypeMeta, yield
 	return yield(Document{TypeMeta: head.TypeMeta, JSON: text, in: d, path: path}, nil)
 }
 
-func (d document) eachItem(items []json.RawMessage, path []string, list metav1.TypeMeta, yield func(Document, error) bool) bool {
+func (d document) eachItem(
+	items []json.RawMessage, path []string, list metav1.TypeMeta, yield func(Document, error) bool,
+) bool {
 	for i, item := range items {
 		if !d.eachIn(item, append(slices.Clone(path), strconv.Itoa(i)), list, yield) {
 			return false
@@ -192,16 +196,19 @@ func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string)
 	}
 	info, ok := LookupDocument(head.APIVersion, head.Kind)
 	if !ok || !info.Resource {
-		return nil, d.fail(d.lineOf(append(slices.Clone(path), "kind")), fmt.Errorf("kind = %q: must be one of %s", head.Kind, resourceKinds()))
+		return nil, d.fail(d.lineOf(append(slices.Clone(path), "kind")),
+			fmt.Errorf("kind = %q: must be one of %s", head.Kind, resourceKinds()))
 	}
 	if head.APIVersion != "" && head.APIVersion != info.APIVersion {
-		return nil, d.fail(d.lineOf(append(slices.Clone(path), "apiVersion")), fmt.Errorf("apiVersion = %q: must be %s", head.APIVersion, info.APIVersion))
+		return nil, d.fail(d.lineOf(append(slices.Clone(path), "apiVersion")),
+			fmt.Errorf("apiVersion = %q: must be %s", head.APIVersion, info.APIVersion))
 	}
 	value := info.New()
 	strict, err := kjson.UnmarshalStrict(text, value)
 	if err != nil {
 		value = info.New()
-		if yaml.UnmarshalStrict(text, value) == nil { // takes numbers and booleans for text, as calicoctl does: "zone: 1"
+		// takes numbers and booleans for text, as calicoctl does: "zone: 1"
+		if yaml.UnmarshalStrict(text, value) == nil {
 			err = nil
 		}
 	}

@@ -5,12 +5,14 @@ import (
 	"time"
 )
 
-// Annotations of a Node by which it leaves the network for maintenance and comes back. The order is written by people (or
-// manxctl node drain), the answer by the daemon of that node, so that both survive restarts and can be seen from anywhere.
+// Annotations of a Node by which it leaves the network for maintenance and comes back. The order is written by people
+// (or manxctl node drain), the answer by the daemon of that node, so that both survive restarts and can be seen from
+// anywhere.
 const (
 	// AnnotationDrain orders the drain; its value is when, as RFC 3339.
 	AnnotationDrain = "manx.io/drain"
-	// AnnotationDrainTimeout is how long traffic may take to leave before routes are withdrawn all the same, as a Go duration.
+	// AnnotationDrainTimeout is how long traffic may take to leave before routes are withdrawn all the same, as a Go
+	// duration.
 	AnnotationDrainTimeout = "manx.io/drain-timeout"
 	// AnnotationDrained is the answer: since when the routes are withdrawn, as RFC 3339.
 	AnnotationDrained = "manx.io/drained"
@@ -53,7 +55,8 @@ func (n *Node) DrainTimeout() (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
-		return DefaultDrainTimeout, fmt.Errorf("annotation %s = %q is ignored: want a duration such as 90s", AnnotationDrainTimeout, text)
+		return DefaultDrainTimeout, fmt.Errorf("annotation %s = %q is ignored: want a duration such as 90s",
+			AnnotationDrainTimeout, text)
 	}
 	return d, nil
 }

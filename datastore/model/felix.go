@@ -50,9 +50,9 @@ type FelixConfigurationSpec struct {
 	LocalSubnetL2ReachabilityRefreshInterval *metav1.Duration  `json:"localSubnetL2ReachabilityRefreshInterval,omitempty"`
 }
 
-// FelixConfigurations visits the settings that hold for a node, by name: those of the cluster ("default"), then those whose
-// nodeSelector matches the node's labels, of several the oldest, as in Calico, then the node's own ("node.NAME"). What later ones
-// set wins.
+// FelixConfigurations visits the settings that hold for a node, by name: those of the cluster ("default"), then those
+// whose nodeSelector matches the node's labels, of several the oldest, as in Calico, then the node's own ("node.NAME").
+// What later ones set wins.
 func FelixConfigurations(r Reader, node string) iter.Seq2[string, *FelixConfiguration] {
 	return func(yield func(string, *FelixConfiguration) bool) {
 		for _, name := range []string{"default", selectedFelixConfiguration(r, node), "node." + node} {
@@ -85,7 +85,8 @@ func selectedFelixConfiguration(r Reader, node string) string {
 		if err != nil || !s.Matches(labels) {
 			continue
 		}
-		if best == nil || f.CreationTimestamp.Before(&best.CreationTimestamp) || f.CreationTimestamp.Equal(&best.CreationTimestamp) && k.Name < found {
+		if best == nil || f.CreationTimestamp.Before(&best.CreationTimestamp) ||
+			f.CreationTimestamp.Equal(&best.CreationTimestamp) && k.Name < found {
 			best, found = f, k.Name
 		}
 	}

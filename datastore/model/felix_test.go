@@ -46,22 +46,27 @@ func felixFolder(prefix string) (s FelixConfigurationSpec) {
 // The cluster's settings come first, then those of the oldest that selects the node, then the node's own.
 func TestFelixConfigurationsThatHoldForANode(t *testing.T) {
 	felix := func(name, selector string, age time.Duration) *Object {
-		f := &FelixConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0).Add(-age))}}
+		f := &FelixConfiguration{ObjectMeta: metav1.ObjectMeta{
+			Name: name, CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0).Add(-age))}}
 		f.Spec.NodeSelector = selector
 		return NewObject(ResourceKey(KindFelixConfiguration, name), f)
 	}
-	node := NewObject(ResourceKey(KindNode, "n1"), &Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"rack": "1"}}})
+	node := NewObject(ResourceKey(KindNode, "n1"),
+		&Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"rack": "1"}}})
 	for _, c := range []struct {
 		name    string
 		objects []*Object
 		want    []string
 	}{
 		{"none", nil, nil},
-		{"of the cluster and of nodes", []*Object{felix("default", "", 0), felix("node.n1", "", 0), felix("node.n2", "", 0)}, []string{"default", "node.n1"}},
-		{"that selects the node", []*Object{node, felix("rack", "rack == '1'", 0), felix("node.n1", "", 0), felix("default", "", 0)}, []string{"default", "rack", "node.n1"}},
+		{"of the cluster and of nodes", []*Object{felix("default", "", 0), felix("node.n1", "", 0),
+			felix("node.n2", "", 0)}, []string{"default", "node.n1"}},
+		{"that selects the node", []*Object{node, felix("rack", "rack == '1'", 0), felix("node.n1", "", 0),
+			felix("default", "", 0)}, []string{"default", "rack", "node.n1"}},
 		{"that selects others", []*Object{node, felix("rack", "rack == '2'", 0)}, nil},
 		{"that selects nothing", []*Object{node, felix("rack", "", 0)}, nil},
-		{"of several the oldest", []*Object{node, felix("a", "all()", time.Hour), felix("b", "has(rack)", 2*time.Hour), felix("c", "rack == '2'", 3*time.Hour)}, []string{"b"}},
+		{"of several the oldest", []*Object{node, felix("a", "all()", time.Hour), felix("b", "has(rack)", 2*time.Hour),
+			felix("c", "rack == '2'", 3*time.Hour)}, []string{"b"}},
 		{"of the same age by name", []*Object{node, felix("b", "all()", 0), felix("a", "all()", 0)}, []string{"a"}},
 		{"what is no selector", []*Object{node, felix("a", "((", 0), felix("b", "all()", 0)}, []string{"b"}},
 		{"a selector where it has no place", []*Object{node, felix("node.n2", "all()", 0)}, nil},

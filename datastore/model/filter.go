@@ -117,13 +117,15 @@ func (c *check) filterRule(field string, family int, r BGPFilterRule) {
 		`must be an interface name or a pattern with "*", of at most 15 characters`)
 	enum(c, field+".peerType", r.PeerType, FilterExternalPeers, FilterInternalPeers)
 	if r.Communities != nil {
-		c.failIf(len(r.Communities.Values) != 1, field+".communities.values", r.Communities.Values, "must have exactly one community")
+		c.failIf(len(r.Communities.Values) != 1, field+".communities.values", r.Communities.Values,
+			"must have exactly one community")
 		for i, v := range r.Communities.Values {
 			c.community(at(field+".communities.values", i), v)
 		}
 	}
 	c.priority(field+".priority", r.Priority)
-	c.failIf(len(r.Operations) > 0 && r.Action == FilterReject, field+".operations", len(r.Operations), "go with action Accept only")
+	c.failIf(len(r.Operations) > 0 && r.Action == FilterReject, field+".operations", len(r.Operations),
+		"go with action Accept only")
 	c.failIf(len(r.Operations) > 10, field+".operations", len(r.Operations), "can have at most 10 entries")
 	for i, o := range r.Operations {
 		c.filterOperation(at(field+".operations", i), o)
@@ -145,7 +147,8 @@ func (c *check) filterPrefix(field string, family int, r BGPFilterRule) {
 		return
 	}
 	c.failIf(r.CIDR == "", field+".cidr", "", "is required with prefixLength")
-	c.failIf(r.MatchOperator == FilterEqual || r.MatchOperator == FilterNotEqual, field+".prefixLength", r.MatchOperator,
+	c.failIf(r.MatchOperator == FilterEqual || r.MatchOperator == FilterNotEqual, field+".prefixLength",
+		r.MatchOperator,
 		"goes with matchOperator In and NotIn only")
 	longest := map[int]int32{4: 32, 6: 128}[family]
 	for _, x := range []struct {

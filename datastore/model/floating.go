@@ -7,8 +7,9 @@ func (s *FelixConfigurationSpec) UsesFloatingIPs() bool {
 	return s.FloatingIPs != nil && *s.FloatingIPs == v3.FloatingIPsEnabled
 }
 
-// MergeFloatingIPs merges the setting floatingIPs of the cluster's and of a node's FelixConfiguration: Enabled wins. Calico's
-// clients write Disabled into each object that does not say, also into those of nodes, so that Disabled is nobody's wish.
+// MergeFloatingIPs merges the setting floatingIPs of the cluster's and of a node's FelixConfiguration: Enabled wins.
+// Calico's clients write Disabled into each object that does not say, also into those of nodes, so that Disabled is
+// nobody's wish.
 func MergeFloatingIPs(a, b *v3.FloatingIPType) *v3.FloatingIPType {
 	if a != nil && *a == v3.FloatingIPsEnabled || b == nil {
 		return a

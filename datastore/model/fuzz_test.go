@@ -28,7 +28,8 @@ func fuzzKind(f *testing.F, kind Kind) {
 			}
 		}
 	}
-	for _, s := range []string{``, `null`, `{}`, `[]`, `{"spec":null,"metadata":null}`, `{"metadata":{"labels":{"":""}},"spec":{}}`,
+	for _, s := range []string{``, `null`, `{}`, `[]`, `{"spec":null,"metadata":null}`,
+		`{"metadata":{"labels":{"":""}},"spec":{}}`,
 		`{"cidr":"10.0.0.0/30","allocations":[0,null,null,null],"unallocated":[1,2,3],"attributes":[null]}`} {
 		f.Add([]byte(s))
 	}

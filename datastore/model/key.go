@@ -41,7 +41,8 @@ const (
 
 	KindService       Kind = "Service"
 	KindEndpointSlice Kind = "EndpointSlice"
-	// KindKubernetesNetworkPolicy is Kubernetes' own NetworkPolicy: its documents say just that, and differ by apiVersion.
+	// KindKubernetesNetworkPolicy is Kubernetes' own NetworkPolicy: its documents say just that, and differ by
+	// apiVersion.
 	KindKubernetesNetworkPolicy Kind = "KubernetesNetworkPolicy"
 	KindClusterNetworkPolicy    Kind = "ClusterNetworkPolicy"
 	KindNamespace               Kind = "Namespace"

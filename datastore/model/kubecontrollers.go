@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// KubeControllersConfiguration holds the settings of the controllers of the cluster, one object for all: those of Calico's
-// kube-controllers, or of the manxd that runs them.
+// KubeControllersConfiguration holds the settings of the controllers of the cluster, one object for all: those of
+// Calico's kube-controllers, or of the manxd that runs them.
 type KubeControllersConfiguration struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -95,7 +95,8 @@ func defaultKubeControllers(k *KubeControllersConfiguration) {
 func checkKubeControllers(c *check, k *KubeControllersConfiguration) {
 	c.onlyDefault()
 	s := k.Spec
-	enum(c, "spec.logSeverityScreen", s.LogSeverityScreen, "None", "Debug", "Info", "Warning", "Error", "Fatal", "Panic")
+	enum(c, "spec.logSeverityScreen", s.LogSeverityScreen, "None", "Debug", "Info", "Warning", "Error", "Fatal",
+		"Panic")
 	enum(c, "spec.healthChecks", s.HealthChecks, "Enabled", "Disabled")
 	if p := s.PrometheusMetricsPort; p != nil {
 		c.failIf(*p < 0 || *p > 65535, "spec.prometheusMetricsPort", *p, "must be from 0 to 65535")
@@ -124,11 +125,13 @@ func checkAutoHostEndpoints(c *check, field string, h *AutoHostEndpoints) {
 	seen := map[string]bool{}
 	for i, t := range h.Templates {
 		field := at(field+".templates", i)
-		c.failIf(t.GenerateName == "", field+".generateName", "", "is required: it tells the host endpoints of one template from those of another")
+		c.failIf(t.GenerateName == "", field+".generateName", "", "is required: it tells the host endpoints of one "+
+			"template from those of another")
 		c.name(field+".generateName", t.GenerateName)
 		c.failIf(seen[t.GenerateName], field+".generateName", t.GenerateName, "is the name of another template")
 		seen[t.GenerateName] = true
-		c.failIf(len(t.InterfaceCIDRs) == 0 && t.InterfacePattern == "", field+".interfacePattern", "", "is required unless interfaceCIDRs tell which interfaces are meant")
+		c.failIf(len(t.InterfaceCIDRs) == 0 && t.InterfacePattern == "", field+".interfacePattern", "",
+			"is required unless interfaceCIDRs tell which interfaces are meant")
 		for j, n := range t.InterfaceCIDRs {
 			if _, rule := parseNet(n, 0); rule != "" {
 				c.fail(at(field+".interfaceCIDRs", j), n, "%s", rule)

@@ -30,7 +30,8 @@ spec:
 		t.Fatal(err)
 	}
 	got, _ := comparable(t, string(b))
-	want, _ := comparable(t, `{"kind":"KubeControllersConfiguration","apiVersion":"projectcalico.org/v3","metadata":{"name":"default"},"spec":{"logSeverityScreen":"Info","healthChecks":"Enabled","etcdV3CompactionPeriod":"10m0s","prometheusMetricsPort":9094,"controllers":{"node":{"reconcilerPeriod":"5m0s","syncLabels":"Enabled","hostEndpoint":{"autoCreate":"Disabled"},"leakGracePeriod":"15m0s"},"policy":{"reconcilerPeriod":"5m0s"}}},"status":{}}`)
+	want, _ := comparable(t,
+		`{"kind":"KubeControllersConfiguration","apiVersion":"projectcalico.org/v3","metadata":{"name":"default"},"spec":{"logSeverityScreen":"Info","healthChecks":"Enabled","etcdV3CompactionPeriod":"10m0s","prometheusMetricsPort":9094,"controllers":{"node":{"reconcilerPeriod":"5m0s","syncLabels":"Enabled","hostEndpoint":{"autoCreate":"Disabled"},"leakGracePeriod":"15m0s"},"policy":{"reconcilerPeriod":"5m0s"}}},"status":{}}`)
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("made %s", b)
 	}

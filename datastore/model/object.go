@@ -12,11 +12,11 @@ import (
 // Objects in tables, lists and snapshots are shared: never change Value in place, take a Clone first.
 type Object struct {
 	Key Key
-	// Revision is the datastore's revision of the last write, 0 for an object that was never stored. It is compared with
-	// those of objects of the same kind alone.
+	// Revision is the datastore's revision of the last write, 0 for an object that was never stored. It is compared
+	// with those of objects of the same kind alone.
 	Revision int64
-	// Value points to the kind's type (*Node, *BGPPeer, *v3.Profile, *Block, ...), or is a *RemoteEndpoint (see Workload).
-	// Nil when Err is set and nothing could be decoded.
+	// Value points to the kind's type (*Node, *BGPPeer, *v3.Profile, *Block, ...), or is a *RemoteEndpoint (see
+	// Workload). Nil when Err is set and nothing could be decoded.
 	Value any
 	// Err says why the stored entry cannot be used. Such an object is quarantined: shown, but never acted upon.
 	Err error

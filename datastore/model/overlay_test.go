@@ -68,7 +68,8 @@ func TestFelixOverlayTakesEveryField(t *testing.T) {
 			{"of the node", empty, node, node},
 			{"of both", cluster, node, node},
 		} {
-			got := FelixOverlay(NewSet(felix("default", c.cluster), felix("node.n1", c.node), felix("node.n2", cluster)), "n1")
+			got := FelixOverlay(NewSet(felix("default", c.cluster), felix("node.n1", c.node),
+				felix("node.n2", cluster)), "n1")
 			settings(reflect.ValueOf(&got).Elem(), func(other string, f reflect.Value) {
 				settings(reflect.ValueOf(&c.all).Elem(), func(same string, want reflect.Value) {
 					if same == other && (f.Kind() == reflect.Pointer && f.Pointer() != want.Pointer() ||

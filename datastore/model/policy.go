@@ -25,9 +25,10 @@ const (
 	KubernetesPolicyPrefix = "knp.default."
 )
 
-// PolicyName is the v3 name of a policy of a tier that the datastore keeps under the name stored. Releases before Calico
-// 3.32 put "default." before the names of the default tier's policies; later ones store every name as it is and say so in
-// an annotation, whose name is annotated ("" for none). An annotation that fits neither spelling means nothing.
+// PolicyName is the v3 name of a policy of a tier that the datastore keeps under the name stored. Releases before
+// Calico 3.32 put "default." before the names of the default tier's policies; later ones store every name as it is and
+// say so in an annotation, whose name is annotated ("" for none). An annotation that fits neither spelling means
+// nothing.
 func PolicyName(stored, annotated, tier string) string {
 	plain, old := strings.CutPrefix(stored, oldPrefix)
 	switch {
@@ -41,15 +42,15 @@ func PolicyName(stored, annotated, tier string) string {
 	return stored
 }
 
-// OldPolicyKey is the key under which releases before Calico 3.32 stored the policy of k, if it is in the default tier. ok
-// is false for kinds that never had another spelling.
+// OldPolicyKey is the key under which releases before Calico 3.32 stored the policy of k, if it is in the default tier.
+// ok is false for kinds that never had another spelling.
 func OldPolicyKey(k Key) (old Key, ok bool) {
 	k.Name = oldPrefix + k.Name
 	return k, tiered(k.Kind)
 }
 
-// NewPolicyKey is the key under which today's releases store the policy that old releases stored under k. ok is false if k
-// is no old spelling.
+// NewPolicyKey is the key under which today's releases store the policy that old releases stored under k. ok is false
+// if k is no old spelling.
 func NewPolicyKey(k Key) (current Key, ok bool) {
 	plain, ok := strings.CutPrefix(k.Name, oldPrefix)
 	k.Name = plain
@@ -83,19 +84,23 @@ func policyOf(value any) (p policy, ok bool) {
 	switch v := value.(type) {
 	case *v3.NetworkPolicy:
 		s := &v.Spec
-		return policy{&v.ObjectMeta, nil, &s.Tier, &s.Types, s.Order, s.Ingress, s.Egress, s.Selector, s.ServiceAccountSelector,
+		return policy{&v.ObjectMeta, nil, &s.Tier, &s.Types, s.Order, s.Ingress, s.Egress, s.Selector,
+			s.ServiceAccountSelector,
 			s.PerformanceHints, nil}, true
 	case *v3.StagedNetworkPolicy:
 		s := &v.Spec
-		return policy{&v.ObjectMeta, &s.StagedAction, &s.Tier, &s.Types, s.Order, s.Ingress, s.Egress, s.Selector, s.ServiceAccountSelector,
+		return policy{&v.ObjectMeta, &s.StagedAction, &s.Tier, &s.Types, s.Order, s.Ingress, s.Egress, s.Selector,
+			s.ServiceAccountSelector,
 			s.PerformanceHints, nil}, true
 	case *v3.GlobalNetworkPolicy:
 		s := &v.Spec
-		return policy{&v.ObjectMeta, nil, &s.Tier, &s.Types, s.Order, s.Ingress, s.Egress, s.Selector, s.ServiceAccountSelector,
+		return policy{&v.ObjectMeta, nil, &s.Tier, &s.Types, s.Order, s.Ingress, s.Egress, s.Selector,
+			s.ServiceAccountSelector,
 			s.PerformanceHints, &globalPolicy{s.NamespaceSelector, s.DoNotTrack, s.PreDNAT, s.ApplyOnForward}}, true
 	case *v3.StagedGlobalNetworkPolicy:
 		s := &v.Spec
-		return policy{&v.ObjectMeta, &s.StagedAction, &s.Tier, &s.Types, s.Order, s.Ingress, s.Egress, s.Selector, s.ServiceAccountSelector,
+		return policy{&v.ObjectMeta, &s.StagedAction, &s.Tier, &s.Types, s.Order, s.Ingress, s.Egress, s.Selector,
+			s.ServiceAccountSelector,
 			s.PerformanceHints, &globalPolicy{s.NamespaceSelector, s.DoNotTrack, s.PreDNAT, s.ApplyOnForward}}, true
 	}
 	return policy{}, false
@@ -113,8 +118,8 @@ func PolicyTier(value any) string {
 	return cmp.Or(*p.tier, DefaultTier)
 }
 
-// CheckPolicyTier says so if the tier of a policy that is to be created does not exist. It is apart from validation because
-// it needs the tiers. Built-in tiers always exist.
+// CheckPolicyTier says so if the tier of a policy that is to be created does not exist. It is apart from validation
+// because it needs the tiers. Built-in tiers always exist.
 func CheckPolicyTier(value any, tiers Reader) []FieldError {
 	tier := PolicyTier(value)
 	if tier == "" || BuiltInTier(tier) || tiers.Get(ResourceKey(KindTier, tier)) != nil {
@@ -134,7 +139,8 @@ func BuiltInTier(name string) bool {
 	return ok
 }
 
-// settlePolicy gives a policy as it was stored the name that the rest of Manx knows it by, and what old writers left out.
+// settlePolicy gives a policy as it was stored the name that the rest of Manx knows it by, and what old writers left
+// out.
 func settlePolicy(stored string, value any) {
 	if k, ok := value.(*v3.StagedKubernetesNetworkPolicy); ok {
 		settleStagedKubernetesNetworkPolicy(k)

@@ -38,8 +38,8 @@ func defaultGlobalNetworkPolicy(v *v3.GlobalNetworkPolicy)             { default
 func defaultStagedNetworkPolicy(v *v3.StagedNetworkPolicy)             { defaultPolicy(v) }
 func defaultStagedGlobalNetworkPolicy(v *v3.StagedGlobalNetworkPolicy) { defaultPolicy(v) }
 
-// defaultStagedKubernetesNetworkPolicy also stores the directions that the user did not name, as Calico does where the policy
-// is kept in Kubernetes, so that what is stored means the same to everybody.
+// defaultStagedKubernetesNetworkPolicy also stores the directions that the user did not name, as Calico does where the
+// policy is kept in Kubernetes, so that what is stored means the same to everybody.
 func defaultStagedKubernetesNetworkPolicy(v *v3.StagedKubernetesNetworkPolicy) {
 	if v.Spec.StagedAction == "" {
 		v.Spec.StagedAction = v3.StagedActionSet

@@ -30,7 +30,8 @@ func (o *Object) PrepareCreate(now time.Time) error {
 }
 
 // PrepareUpdate makes o ready to replace a stored object: it gets Calico's defaults and is then validated, also against
-// what it replaces if o was decoded or Replaces was called. It changes o.Value. An invalid object gives an *InvalidError.
+// what it replaces if o was decoded or Replaces was called. It changes o.Value. An invalid object gives an
+// *InvalidError.
 func (o *Object) PrepareUpdate() error {
 	if err := o.prepare(); err != nil {
 		return err
@@ -74,7 +75,8 @@ func (o *Object) prepare() error {
 	if w, ok := o.Value.(*WorkloadEndpoint); ok && o.Key.Name == "" && w.Name == "" {
 		name, err := WorkloadEndpointName(w.Spec.IDs())
 		if err != nil {
-			return &InvalidError{Key: o.Key, Fields: []FieldError{{Field: "metadata.name", Value: "", Rule: "is required, and cannot be derived: " + err.Error()}}}
+			return &InvalidError{Key: o.Key, Fields: []FieldError{
+				{Field: "metadata.name", Value: "", Rule: "is required, and cannot be derived: " + err.Error()}}}
 		}
 		o.Key.Name = name
 	}
@@ -89,8 +91,8 @@ func (o *Object) prepare() error {
 	return nil
 }
 
-// settleName makes key and metadata agree; either may have been left out. A policy that is stored under the old spelling of
-// its name stays there.
+// settleName makes key and metadata agree; either may have been left out. A policy that is stored under the old
+// spelling of its name stays there.
 func (o *Object) settleName(m metav1.Object) error {
 	if o.Key.Name == "" {
 		o.Key.Name = m.GetName()

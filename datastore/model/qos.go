@@ -20,31 +20,38 @@ var QoSRanges = struct{ Bandwidth, Burst, Peakrate, Minburst, PacketRate, Packet
 	MaxConnections: Range{1, math.MaxUint32},
 }
 
-// checkQoS demands of whoever writes an endpoint what Calico demands of pods. What is stored all the same is used as far as it
-// goes: without a limit where it is negative, with the highest one where it is too high.
+// checkQoS demands of whoever writes an endpoint what Calico demands of pods. What is stored all the same is used as
+// far as it goes: without a limit where it is negative, with the highest one where it is too high.
 func checkQoS(c *check, q *QoSControls) {
 	if q == nil {
 		return
 	}
-	checkQoSDirection(c, "spec.qosControls.ingress", q.IngressBandwidth, q.IngressBurst, q.IngressPeakrate, q.IngressMinburst,
+	checkQoSDirection(c, "spec.qosControls.ingress", q.IngressBandwidth, q.IngressBurst, q.IngressPeakrate,
+		q.IngressMinburst,
 		q.IngressPacketRate, q.IngressPacketBurst, q.IngressMaxConnections)
-	checkQoSDirection(c, "spec.qosControls.egress", q.EgressBandwidth, q.EgressBurst, q.EgressPeakrate, q.EgressMinburst,
+	checkQoSDirection(c, "spec.qosControls.egress", q.EgressBandwidth, q.EgressBurst, q.EgressPeakrate,
+		q.EgressMinburst,
 		q.EgressPacketRate, q.EgressPacketBurst, q.EgressMaxConnections)
 	if q.DSCP != "" {
 		dscp := numorstring.DSCPFromString(q.DSCP)
-		c.failIf(dscp.Validate() != nil, "spec.qosControls.dscp", q.DSCP, "must be a number from 0 to 63 or a name like EF, AF11 or CS1")
+		c.failIf(dscp.Validate() != nil, "spec.qosControls.dscp", q.DSCP,
+			"must be a number from 0 to 63 or a name like EF, AF11 or CS1")
 	}
 }
 
-func checkQoSDirection(c *check, direction string, bandwidth, burst, peakrate, minburst, packetRate, packetBurst, connections int64) {
+func checkQoSDirection(
+	c *check, direction string, bandwidth, burst, peakrate, minburst, packetRate, packetBurst, connections int64,
+) {
 	r := QoSRanges
 	for _, x := range []struct {
 		name  string
 		value int64
 		in    Range
 	}{
-		{"Bandwidth", bandwidth, r.Bandwidth}, {"Burst", burst, r.Burst}, {"Peakrate", peakrate, r.Peakrate}, {"Minburst", minburst, r.Minburst},
-		{"PacketRate", packetRate, r.PacketRate}, {"PacketBurst", packetBurst, r.PacketBurst}, {"MaxConnections", connections, r.MaxConnections},
+		{"Bandwidth", bandwidth, r.Bandwidth}, {"Burst", burst, r.Burst}, {"Peakrate", peakrate, r.Peakrate},
+		{"Minburst", minburst, r.Minburst},
+		{"PacketRate", packetRate, r.PacketRate}, {"PacketBurst", packetBurst, r.PacketBurst},
+		{"MaxConnections", connections, r.MaxConnections},
 	} {
 		if x.value != 0 && (x.value < x.in.Least || x.value > x.in.Most) {
 			c.fail(direction+x.name, x.value, "must be from %d to %d, or left out for no limit", x.in.Least, x.in.Most)

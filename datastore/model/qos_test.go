@@ -15,28 +15,38 @@ func TestQoSRules(t *testing.T) {
 		want   []string // fields below spec.qosControls
 	}{
 		{"nothing", QoSControls{}, nil},
-		{"everything, as low as may be", QoSControls{IngressBandwidth: 1000, IngressBurst: 1000, IngressPeakrate: 1010, IngressMinburst: 1000,
+		{"everything, as low as may be", QoSControls{IngressBandwidth: 1000, IngressBurst: 1000, IngressPeakrate: 1010,
+			IngressMinburst:   1000,
 			IngressPacketRate: 1, IngressPacketBurst: 1, IngressMaxConnections: 1, DSCP: "0"}, nil},
-		{"everything, as high as may be", QoSControls{EgressBandwidth: 1e15, EgressBurst: 34359738360, EgressPeakrate: 1.01e15, EgressMinburst: 1e8,
+		{"everything, as high as may be", QoSControls{EgressBandwidth: 1e15, EgressBurst: 34359738360,
+			EgressPeakrate: 1.01e15, EgressMinburst: 1e8,
 			EgressPacketRate: 10000, EgressPacketBurst: 10000, EgressMaxConnections: 4294967295, DSCP: "EF"}, nil},
 		{"a rate alone", QoSControls{EgressPacketRate: 100}, nil},
-		{"no rate is negative", QoSControls{IngressPacketRate: -1, EgressPacketRate: -100}, []string{"ingressPacketRate", "egressPacketRate"}},
-		{"a rate is bounded", QoSControls{IngressPacketRate: 10001, EgressPacketRate: 1 << 40}, []string{"ingressPacketRate", "egressPacketRate"}},
-		{"a burst is bounded", QoSControls{IngressPacketRate: 10, IngressPacketBurst: 10001, EgressPacketRate: 10, EgressPacketBurst: -5},
+		{"no rate is negative", QoSControls{IngressPacketRate: -1, EgressPacketRate: -100},
+			[]string{"ingressPacketRate", "egressPacketRate"}},
+		{"a rate is bounded", QoSControls{IngressPacketRate: 10001, EgressPacketRate: 1 << 40},
+			[]string{"ingressPacketRate", "egressPacketRate"}},
+		{"a burst is bounded", QoSControls{IngressPacketRate: 10, IngressPacketBurst: 10001, EgressPacketRate: 10,
+			EgressPacketBurst: -5},
 			[]string{"ingressPacketBurst", "egressPacketBurst"}},
 		{"connections are counted in 32 bits", QoSControls{IngressMaxConnections: 1 << 32, EgressMaxConnections: -1},
 			[]string{"ingressMaxConnections", "egressMaxConnections"}},
-		{"a bandwidth is bounded", QoSControls{IngressBandwidth: 999, EgressBandwidth: 1e15 + 1}, []string{"ingressBandwidth", "egressBandwidth"}},
-		{"a burst of bits is bounded", QoSControls{IngressBandwidth: 1e6, IngressBurst: 999, EgressBandwidth: 1e6, EgressBurst: 34359738361},
+		{"a bandwidth is bounded", QoSControls{IngressBandwidth: 999, EgressBandwidth: 1e15 + 1},
+			[]string{"ingressBandwidth", "egressBandwidth"}},
+		{"a burst of bits is bounded", QoSControls{IngressBandwidth: 1e6, IngressBurst: 999, EgressBandwidth: 1e6,
+			EgressBurst: 34359738361},
 			[]string{"ingressBurst", "egressBurst"}},
-		{"what belongs to a setting does not stand alone", QoSControls{IngressBurst: 1e6, IngressPeakrate: 1e6, EgressBandwidth: 1e6, EgressMinburst: 2000,
+		{"what belongs to a setting does not stand alone", QoSControls{IngressBurst: 1e6, IngressPeakrate: 1e6,
+			EgressBandwidth: 1e6, EgressMinburst: 2000,
 			EgressPacketBurst: 5}, []string{"ingressBurst", "ingressPeakrate", "egressMinburst", "egressPacketBurst"}},
-		{"the peak is above the rate", QoSControls{IngressBandwidth: 1e6, IngressPeakrate: 1e6}, []string{"ingressPeakrate"}},
+		{"the peak is above the rate", QoSControls{IngressBandwidth: 1e6, IngressPeakrate: 1e6},
+			[]string{"ingressPeakrate"}},
 		{"a DSCP is one", QoSControls{DSCP: "64"}, []string{"dscp"}},
 	} {
 		t.Run(x.rule, func(t *testing.T) {
 			key := Key{Kind: KindWorkloadEndpoint, Namespace: "shop", Name: "n1-k8s-p-eth0"}
-			w := &WorkloadEndpoint{Spec: WorkloadEndpointSpec{Node: "n1", Orchestrator: "k8s", Pod: "p", Endpoint: "eth0", InterfaceName: "cali1", QoSControls: &x.limits}}
+			w := &WorkloadEndpoint{Spec: WorkloadEndpointSpec{Node: "n1", Orchestrator: "k8s", Pod: "p",
+				Endpoint: "eth0", InterfaceName: "cali1", QoSControls: &x.limits}}
 			w.Name, w.Namespace = key.Name, key.Namespace
 			o := NewObject(key, w)
 			err := o.PrepareCreate(time.Now())

@@ -10,17 +10,20 @@ import (
 )
 
 // RemoteEndpoint is the Value of a WorkloadEndpoint of another node in tables that keep no more of it than policy and
-// routes need: in a large cluster such endpoints are most of what a node knows. Workload makes a WorkloadEndpoint of it.
+// routes need: in a large cluster such endpoints are most of what a node knows. Workload makes a WorkloadEndpoint of
+// it.
 type RemoteEndpoint struct {
 	common *WorkloadEndpoint // what it shares with others of its kind
 	node   string
-	own    string                // pod, interface and networks, a line each: one piece of memory instead of many small ones
-	rest   *WorkloadEndpointSpec // of what few have; nil if there is nothing
+	// pod, interface and networks, a line each: one piece of memory instead of many small ones
+	own  string
+	rest *WorkloadEndpointSpec // of what few have; nil if there is nothing
 }
 
-// Remote reduces a WorkloadEndpoint to what other nodes need. What is left out: annotations and other metadata but labels,
-// a pod's container, MAC address, gateways, and all fields that its type does not know. text and common may return an equal
-// value that they have already, so that it is kept once. scratch is what common is given, which must not keep it.
+// Remote reduces a WorkloadEndpoint to what other nodes need. What is left out: annotations and other metadata but
+// labels, a pod's container, MAC address, gateways, and all fields that its type does not know. text and common may
+// return an equal value that they have already, so that it is kept once. scratch is what common is given, which must
+// not keep it.
 func (o *Object) Remote(
 	scratch *WorkloadEndpoint, text func(string) string, common func(*WorkloadEndpoint) *WorkloadEndpoint,
 ) *Object {
@@ -41,11 +44,13 @@ func (o *Object) Remote(
 	*scratch = WorkloadEndpoint{
 		TypeMeta:   metav1.TypeMeta{Kind: string(KindWorkloadEndpoint), APIVersion: APIVersion},
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Labels: w.Labels},
-		Spec: WorkloadEndpointSpec{Orchestrator: s.Orchestrator, Endpoint: s.Endpoint, ServiceAccountName: s.ServiceAccountName,
-			Profiles: s.Profiles, Ports: s.Ports},
+		Spec: WorkloadEndpointSpec{Orchestrator: s.Orchestrator, Endpoint: s.Endpoint,
+			ServiceAccountName: s.ServiceAccountName,
+			Profiles:           s.Profiles, Ports: s.Ports},
 	}
 	e.common = common(scratch)
-	rest := WorkloadEndpointSpec{Workload: s.Workload, IPNATs: s.IPNATs, AllowSpoofedSourcePrefixes: s.AllowSpoofedSourcePrefixes, QoSControls: s.QoSControls}
+	rest := WorkloadEndpointSpec{Workload: s.Workload, IPNATs: s.IPNATs,
+		AllowSpoofedSourcePrefixes: s.AllowSpoofedSourcePrefixes, QoSControls: s.QoSControls}
 	if s.Orchestrator != "k8s" {
 		rest.ContainerID = s.ContainerID // it may be what people know the workload by
 	}
@@ -57,8 +62,8 @@ func (o *Object) Remote(
 	return &reduced.Object
 }
 
-// SameRemote tells whether two objects are versions of one reduced endpoint that differ in nothing but their revisions. It
-// may miss that they do.
+// SameRemote tells whether two objects are versions of one reduced endpoint that differ in nothing but their revisions.
+// It may miss that they do.
 func SameRemote(a, b *Object) bool {
 	if a == nil || b == nil || a.Err != nil || b.Err != nil {
 		return false
@@ -69,8 +74,8 @@ func SameRemote(a, b *Object) bool {
 		x.rest == nil && y.rest == nil
 }
 
-// Workload returns the WorkloadEndpoint that an object is, be it kept whole or reduced, or nil. It must not be changed, and
-// a reduced one cannot be stored.
+// Workload returns the WorkloadEndpoint that an object is, be it kept whole or reduced, or nil. It must not be changed,
+// and a reduced one cannot be stored.
 func (o *Object) Workload() *WorkloadEndpoint {
 	if o == nil {
 		return nil
@@ -90,17 +95,20 @@ func (o *Object) Workload() *WorkloadEndpoint {
 	}
 	if e.rest != nil {
 		s.Workload, s.ContainerID = e.rest.Workload, e.rest.ContainerID
-		s.IPNATs, s.AllowSpoofedSourcePrefixes, s.QoSControls = e.rest.IPNATs, e.rest.AllowSpoofedSourcePrefixes, e.rest.QoSControls
+		s.IPNATs, s.AllowSpoofedSourcePrefixes, s.QoSControls = e.rest.IPNATs, e.rest.AllowSpoofedSourcePrefixes,
+			e.rest.QoSControls
 	}
 	return &w
 }
 
 // MarshalJSON fails: nobody may store a part in the place of the whole.
 func (*RemoteEndpoint) MarshalJSON() ([]byte, error) {
-	return nil, errors.New("only a part of the endpoint is here: it must be read from the datastore before it can be changed")
+	return nil, errors.New("only a part of the endpoint is here: it must be read from the datastore before it " +
+		"can be changed")
 }
 
-// AllWorkloads visits the WorkloadEndpoints of all nodes in key order. All gives those that are kept whole: this node's.
+// AllWorkloads visits the WorkloadEndpoints of all nodes in key order. All gives those that are kept whole: this
+// node's.
 func AllWorkloads(r Reader) iter.Seq2[Key, *WorkloadEndpoint] {
 	return func(yield func(Key, *WorkloadEndpoint) bool) {
 		for o := range r.All(KindWorkloadEndpoint) {

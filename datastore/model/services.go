@@ -27,8 +27,8 @@ const (
 	ServiceLoadBalancer ServiceType = "LoadBalancer"
 )
 
-// TrafficPolicyLocal as externalTrafficPolicy leaves traffic from outside on the node that it came to; anything else lets
-// that node pass it on to any endpoint.
+// TrafficPolicyLocal as externalTrafficPolicy leaves traffic from outside on the node that it came to; anything else
+// lets that node pass it on to any endpoint.
 const TrafficPolicyLocal = "Local"
 
 // ClusterIPNone is the clusterIP of a headless service.

@@ -47,11 +47,13 @@ func TestKubernetesDocumentsAreReadForWhatManxNeeds(t *testing.T) {
 	}
 	r := NewSet(objects...)
 	s := Get[Service](r, Key{Kind: KindService, Namespace: "shop", Name: "web"})
-	if s == nil || s.Spec.ClusterIPs[1] != "fd00:96::17" || s.Spec.ExternalTrafficPolicy != TrafficPolicyLocal || s.Status.LoadBalancer.Ingress[0].IP != "80.15.0.9" {
+	if s == nil || s.Spec.ClusterIPs[1] != "fd00:96::17" || s.Spec.ExternalTrafficPolicy != TrafficPolicyLocal ||
+		s.Status.LoadBalancer.Ingress[0].IP != "80.15.0.9" {
 		t.Fatalf("%+v", s)
 	}
 	e := Get[EndpointSlice](r, Key{Kind: KindEndpointSlice, Namespace: "shop", Name: "web-x7"})
-	if e == nil || e.Labels[LabelServiceName] != "web" || *e.Endpoints[0].NodeName != "node-1" || !*e.Endpoints[0].Conditions.Ready {
+	if e == nil || e.Labels[LabelServiceName] != "web" || *e.Endpoints[0].NodeName != "node-1" ||
+		!*e.Endpoints[0].Conditions.Ready {
 		t.Fatalf("%+v", e)
 	}
 	if p := s.Spec.Ports[0]; p != (ServicePort{Name: "http", Port: 80}) {
@@ -66,7 +68,8 @@ func TestKubernetesDocumentsAreReadForWhatManxNeeds(t *testing.T) {
 		}
 		info, _ := Lookup(o.Key.Kind)
 		text, err := o.Encode()
-		if err != nil || !strings.Contains(string(text), info.APIVersion) || !strings.Contains(string(text), `"ports"`) {
+		if err != nil || !strings.Contains(string(text), info.APIVersion) ||
+			!strings.Contains(string(text), `"ports"`) {
 			t.Errorf("%s lost something: %s, %v", o.Key, text, err)
 		}
 	}
@@ -84,10 +87,13 @@ func TestKubernetesKindsAreNotStored(t *testing.T) {
 
 func TestKubernetesRules(t *testing.T) {
 	for _, c := range []struct{ rule, in, want string }{
-		{"API version", strings.Replace(web, "apiVersion: v1", "apiVersion: projectcalico.org/v3", 1), `apiVersion = "projectcalico.org/v3": must be v1`},
+		{"API version", strings.Replace(web, "apiVersion: v1", "apiVersion: projectcalico.org/v3", 1),
+			`apiVersion = "projectcalico.org/v3": must be v1`},
 		{"wrong type", strings.Replace(web, "externalTrafficPolicy: Local", "externalIPs: 1", 1), "spec.externalIPs"},
-		{"address", strings.Replace(web, "clusterIP: 10.96.0.17", "clusterIP: web", 1), `spec.clusterIP = "web": must be an IP address`},
-		{"traffic policy", strings.Replace(web, "Policy: Local", "Policy: Near", 1), `spec.externalTrafficPolicy = "Near": must be one of Cluster, Local`},
+		{"address", strings.Replace(web, "clusterIP: 10.96.0.17", "clusterIP: web", 1),
+			`spec.clusterIP = "web": must be an IP address`},
+		{"traffic policy", strings.Replace(web, "Policy: Local", "Policy: Near", 1),
+			`spec.externalTrafficPolicy = "Near": must be one of Cluster, Local`},
 		{"family", strings.Replace(web, "[IPv4, IPv6]", "[IPv5]", 1), `spec.ipFamilies[0] = "IPv5"`},
 		{"address type", strings.Replace(web, "addressType: IPv4", "addressType: v4", 1), `addressType = "v4"`},
 		{"namespace", strings.Replace(web, "  namespace: shop\n", "", 1), `metadata.namespace`},

@@ -8,8 +8,9 @@ import (
 
 // freeForm are the members whose names are the user's, so that nothing can be unknown in them.
 var freeForm = map[string]bool{"environmentVars": true,
-	"labels": true, "annotations": true, "secondary": true, "alternateOwnerAttrs": true, "block": true, "labelsToApply": true,
-	"matchLabels": true, "bpfLogFilters": true, "sequenceNumberForAllocation": true,
+	"labels": true, "annotations": true, "secondary": true, "alternateOwnerAttrs": true, "block": true,
+	"labelsToApply": true,
+	"matchLabels":   true, "bpfLogFilters": true, "sequenceNumberForAllocation": true,
 }
 
 // inject puts a member that nobody knows into every object inside v and counts them.
@@ -31,8 +32,8 @@ func inject(v any) (count int) {
 	return count
 }
 
-// Every object that Calico wrote gets an unknown field at every level and is then changed in one place. Nothing else may
-// differ afterwards.
+// Every object that Calico wrote gets an unknown field at every level and is then changed in one place. Nothing else
+// may differ afterwards.
 func TestFieldsOfTheFutureSurviveAtEveryLevel(t *testing.T) {
 	total := 0
 	for _, s := range readLines[stored](t, "objects.jsonl") {
@@ -95,7 +96,9 @@ func change(t *testing.T, o *Object, stored map[string]any) {
 // A program that rewrites an object must not fail because of what somebody else put there; what it adds is checked.
 func TestOldFaultsDoNotBlockAnUpdate(t *testing.T) {
 	key := ResourceKey(KindNode, "n1")
-	old := Decode(key, []byte(`{"metadata":{"name":"n1"},"spec":{"bgp":{"ipv4Address":"10.0.0.1/24"},"addresses":[{"address":"10.0.0.1","type":"Newer"}]},"status":{}}`), 1)
+	old := Decode(key,
+		[]byte(
+			`{"metadata":{"name":"n1"},"spec":{"bgp":{"ipv4Address":"10.0.0.1/24"},"addresses":[{"address":"10.0.0.1","type":"Newer"}]},"status":{}}`), 1)
 	o := old.Clone()
 	o.Value.(*Node).Spec.BGP.IPv4IPIPTunnelAddr = "10.1.0.1"
 	if err := o.PrepareUpdate(); err != nil {
@@ -109,7 +112,8 @@ func TestOldFaultsDoNotBlockAnUpdate(t *testing.T) {
 	if err := fresh.Clone().PrepareCreate(testTime); err == nil {
 		t.Error("the fault was accepted in a new object")
 	}
-	broken := Decode(ResourceKey(KindBGPPeer, "p"), []byte(`{"metadata":{"name":"p"},"spec":{"peerIP":"here"}}`), 1).Clone()
+	broken := Decode(ResourceKey(KindBGPPeer, "p"), []byte(`{"metadata":{"name":"p"},"spec":{"peerIP":"here"}}`),
+		1).Clone()
 	broken.Metadata().SetLabels(map[string]string{"a": "b"})
 	if err := broken.PrepareUpdate(); err == nil {
 		t.Error("a quarantined object was rewritten without being repaired")

@@ -27,9 +27,9 @@ func InheritedLabel(name string) bool {
 	return strings.HasPrefix(name, NamespaceLabelPrefix) || strings.HasPrefix(name, ServiceAccountLabelPrefix)
 }
 
-// OwnLabels are the labels of a workload itself that selectors see, without those that it inherits. A label that looks inherited
-// is left out, and the service account is that of the spec: whoever labels a pod could otherwise pretend that it is in another
-// namespace or runs as another account. Callers must not change the map.
+// OwnLabels are the labels of a workload itself that selectors see, without those that it inherits. A label that looks
+// inherited is left out, and the service account is that of the spec: whoever labels a pod could otherwise pretend that
+// it is in another namespace or runs as another account. Callers must not change the map.
 func (w *WorkloadEndpoint) OwnLabels() map[string]string {
 	account := w.Spec.ServiceAccountName
 	pretends := false
@@ -62,7 +62,8 @@ type WorkloadEndpointIDs struct {
 // IDs returns the parts of the name that the spec calls for.
 func (s WorkloadEndpointSpec) IDs() WorkloadEndpointIDs {
 	return WorkloadEndpointIDs{
-		Node: s.Node, Orchestrator: s.Orchestrator, Pod: s.Pod, ContainerID: s.ContainerID, Workload: s.Workload, Endpoint: s.Endpoint,
+		Node: s.Node, Orchestrator: s.Orchestrator, Pod: s.Pod, ContainerID: s.ContainerID, Workload: s.Workload,
+		Endpoint: s.Endpoint,
 	}
 }
 
@@ -92,7 +93,8 @@ func WorkloadEndpointName(ids WorkloadEndpointIDs) (string, error) {
 		case p.value == "":
 			return "", FieldError{Field: "spec." + p.field, Value: "", Rule: "is required: it is a part of the name"}
 		case strings.HasPrefix(p.value, "-") || strings.HasSuffix(p.value, "-"):
-			return "", FieldError{Field: "spec." + p.field, Value: p.value, Rule: "cannot begin or end with a dash: it is a part of the name"}
+			return "", FieldError{Field: "spec." + p.field, Value: p.value,
+				Rule: "cannot begin or end with a dash: it is a part of the name"}
 		}
 		texts[i] = strings.ReplaceAll(p.value, "-", "--")
 	}
@@ -106,7 +108,8 @@ func ParseWorkloadEndpointName(name string) (WorkloadEndpointIDs, error) {
 		parts[i] = strings.ReplaceAll(p, "\x00", "-")
 	}
 	if len(parts) != 4 {
-		return WorkloadEndpointIDs{}, fmt.Errorf("%q is not NODE-ORCHESTRATOR-WORKLOAD-ENDPOINT with doubled dashes inside the parts", name)
+		return WorkloadEndpointIDs{}, fmt.Errorf("%q is not NODE-ORCHESTRATOR-WORKLOAD-ENDPOINT with doubled dashes "+
+			"inside the parts", name)
 	}
 	ids := WorkloadEndpointIDs{Node: parts[0], Orchestrator: parts[1], Endpoint: parts[3]}
 	switch ids.Orchestrator {
@@ -118,7 +121,8 @@ func ParseWorkloadEndpointName(name string) (WorkloadEndpointIDs, error) {
 		ids.Workload = parts[2]
 	}
 	if again, err := WorkloadEndpointName(ids); err != nil || again != name {
-		return WorkloadEndpointIDs{}, fmt.Errorf("%q is not NODE-ORCHESTRATOR-WORKLOAD-ENDPOINT with doubled dashes inside the parts", name)
+		return WorkloadEndpointIDs{}, fmt.Errorf("%q is not NODE-ORCHESTRATOR-WORKLOAD-ENDPOINT with doubled dashes "+
+			"inside the parts", name)
 	}
 	return ids, nil
 }
@@ -136,7 +140,8 @@ var containerFormat = regexp.MustCompile(`^[a-zA-Z0-9-]*$`)
 func checkWorkloadEndpoint(c *check, w *WorkloadEndpoint) {
 	s := w.Spec
 	checkWorkloadName(c, w)
-	c.failIf(!containerFormat.MatchString(s.ContainerID), "spec.containerID", s.ContainerID, "must be letters, digits and dashes")
+	c.failIf(!containerFormat.MatchString(s.ContainerID), "spec.containerID", s.ContainerID,
+		"must be letters, digits and dashes")
 	if !interfaceFormat.MatchString(s.InterfaceName) || s.InterfaceName == "." || s.InterfaceName == ".." {
 		c.broken("spec.interfaceName", s.InterfaceName, "must be an interface name of at most 15 characters")
 	}

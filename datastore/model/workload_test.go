@@ -11,11 +11,16 @@ func TestWorkloadEndpointNames(t *testing.T) {
 		ids  WorkloadEndpointIDs
 		want string
 	}{
-		{"k8s takes the pod", WorkloadEndpointIDs{Node: "node-1", Orchestrator: "k8s", Pod: "web-0", Endpoint: "eth0"}, "node--1-k8s-web--0-eth0"},
-		{"cni takes the container", WorkloadEndpointIDs{Node: "h1", Orchestrator: "cni", ContainerID: "feedface01", Endpoint: "eth0"}, "h1-cni-feedface01-eth0"},
-		{"libnetwork takes its own name", WorkloadEndpointIDs{Node: "h1", Orchestrator: "libnetwork", Workload: "libnetwork", Endpoint: "ep-1"}, "h1-libnetwork-libnetwork-ep--1"},
-		{"others take the workload", WorkloadEndpointIDs{Node: "ghost-1", Orchestrator: "openstack", Workload: "vm.one", Endpoint: "port1"}, "ghost--1-openstack-vm.one-port1"},
-		{"dashes in a row", WorkloadEndpointIDs{Node: "a--b", Orchestrator: "k8s", Pod: "c", Endpoint: "d"}, "a----b-k8s-c-d"},
+		{"k8s takes the pod", WorkloadEndpointIDs{Node: "node-1", Orchestrator: "k8s", Pod: "web-0", Endpoint: "eth0"},
+			"node--1-k8s-web--0-eth0"},
+		{"cni takes the container", WorkloadEndpointIDs{Node: "h1", Orchestrator: "cni", ContainerID: "feedface01",
+			Endpoint: "eth0"}, "h1-cni-feedface01-eth0"},
+		{"libnetwork takes its own name", WorkloadEndpointIDs{Node: "h1", Orchestrator: "libnetwork",
+			Workload: "libnetwork", Endpoint: "ep-1"}, "h1-libnetwork-libnetwork-ep--1"},
+		{"others take the workload", WorkloadEndpointIDs{Node: "ghost-1", Orchestrator: "openstack", Workload: "vm.one",
+			Endpoint: "port1"}, "ghost--1-openstack-vm.one-port1"},
+		{"dashes in a row", WorkloadEndpointIDs{Node: "a--b", Orchestrator: "k8s", Pod: "c", Endpoint: "d"},
+			"a----b-k8s-c-d"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			name, err := WorkloadEndpointName(c.ids)
@@ -36,8 +41,10 @@ func TestIDsThatMakeNoName(t *testing.T) {
 	}{
 		{WorkloadEndpointIDs{Orchestrator: "k8s", Pod: "p", Endpoint: "e"}, `spec.node = "": is required`},
 		{WorkloadEndpointIDs{Node: "n", Pod: "p", Endpoint: "e"}, `spec.orchestrator = "": is required`},
-		{WorkloadEndpointIDs{Node: "n", Orchestrator: "k8s", ContainerID: "c", Endpoint: "e"}, `spec.pod = "": is required`},
-		{WorkloadEndpointIDs{Node: "n", Orchestrator: "cni", Pod: "c", Endpoint: "e"}, `spec.containerID = "": is required`},
+		{WorkloadEndpointIDs{Node: "n", Orchestrator: "k8s", ContainerID: "c", Endpoint: "e"},
+			`spec.pod = "": is required`},
+		{WorkloadEndpointIDs{Node: "n", Orchestrator: "cni", Pod: "c", Endpoint: "e"},
+			`spec.containerID = "": is required`},
 		{WorkloadEndpointIDs{Node: "n-", Orchestrator: "k8s", Pod: "p", Endpoint: "e"}, `spec.node = "n-"`},
 		{WorkloadEndpointIDs{Node: "n", Orchestrator: "k8s", Pod: "-p", Endpoint: "e"}, `spec.pod = "-p"`},
 	} {
@@ -48,7 +55,8 @@ func TestIDsThatMakeNoName(t *testing.T) {
 }
 
 func TestNamesThatAreNoWorkloadEndpoint(t *testing.T) {
-	for _, name := range []string{"", "a", "a-k8s-c", "a-k8s-c-d-e", "a--k8s-c-d", "a---k8s-c-d", "-k8s-c-d", "a-k8s--d", "a-libnetwork-x-d"} {
+	for _, name := range []string{"", "a", "a-k8s-c", "a-k8s-c-d-e", "a--k8s-c-d", "a---k8s-c-d", "-k8s-c-d",
+		"a-k8s--d", "a-libnetwork-x-d"} {
 		if ids, err := ParseWorkloadEndpointName(name); err == nil {
 			t.Errorf("%q gave %+v", name, ids)
 		}
@@ -59,7 +67,8 @@ func FuzzWorkloadEndpointName(f *testing.F) {
 	f.Add("node-1", "k8s", "web-0", "eth0")
 	f.Add("a--", "cni", "-", "")
 	f.Fuzz(func(t *testing.T, node, orchestrator, workload, endpoint string) {
-		name, err := WorkloadEndpointName(WorkloadEndpointIDs{Node: node, Orchestrator: orchestrator, Pod: workload, ContainerID: workload, Workload: workload, Endpoint: endpoint})
+		name, err := WorkloadEndpointName(WorkloadEndpointIDs{Node: node, Orchestrator: orchestrator, Pod: workload,
+			ContainerID: workload, Workload: workload, Endpoint: endpoint})
 		if err != nil || strings.Contains(name, "\x00") {
 			return
 		}

@@ -63,7 +63,8 @@ func autodetected(ctx context.Context, c *Config, f Family, existing string, hos
 	case err == nil:
 		return decision{address: chosen.String(), candidates: candidates}, nil
 	case existing != "":
-		return decision{address: existing, candidates: candidates, warning: fmt.Sprintf("the %s address cannot be detected (%v): the Node keeps %s", f, err, existing)}, nil
+		return decision{address: existing, candidates: candidates,
+			warning: fmt.Sprintf("the %s address cannot be detected (%v): the Node keeps %s", f, err, existing)}, nil
 	case setting == "":
 		return decision{candidates: candidates, warning: fmt.Sprintf("no %s address was found: %v", f, err)}, nil
 	}
@@ -116,7 +117,8 @@ func judged(host HostAddresses, f Family, p netip.Prefix, why string) (decision,
 	}
 	d.address = p.String()
 	if !slices.ContainsFunc(d.candidates, func(c Candidate) bool { return c.Chosen }) {
-		d.warning = fmt.Sprintf("%s is on no interface of this host (%s): BGP sessions cannot use it as their source", p.Addr(), why)
+		d.warning = fmt.Sprintf("%s is on no interface of this host (%s): BGP sessions cannot use it as their source",
+			p.Addr(), why)
 	}
 	return d, nil
 }

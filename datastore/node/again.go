@@ -21,8 +21,8 @@ type Keeper struct {
 	Registered Result
 	Store      datastore.Store
 	Host       HostAddresses
-	// MayCreate tells why a Node that is missing is not to be made, nil if it is: somebody has taken the host out of the
-	// cluster, or others make the Nodes.
+	// MayCreate tells why a Node that is missing is not to be made, nil if it is: somebody has taken the host out of
+	// the cluster, or others make the Nodes.
 	MayCreate func(context.Context) error
 	Log       *zap.Logger
 
@@ -85,9 +85,11 @@ func (k *Keeper) say(before string, err error) string {
 		now = err.Error()
 	}
 	if now != before && err != nil {
-		k.Log.Warn("the Node of this host is not there, or has no address", zap.String("node", k.Registered.Name), zap.Error(err))
+		k.Log.Warn("the Node of this host is not there, or has no address", zap.String("node", k.Registered.Name),
+			zap.Error(err))
 	} else if now != before {
-		k.Log.Info("the Node of this host was deleted or replaced: registered again", zap.String("node", k.Registered.Name))
+		k.Log.Info("the Node of this host was deleted or replaced: registered again",
+			zap.String("node", k.Registered.Name))
 	}
 	return now
 }

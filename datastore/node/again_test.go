@@ -33,7 +33,8 @@ func TestNodeIsRegisteredAgain(t *testing.T) {
 	defer cancel()
 	go func() { _ = tables.Run(ctx, store, model.KindNode) }()
 	var out atomic.Bool
-	k := &Keeper{Config: c, Registered: registered, Store: store, Host: host, Log: zap.NewNop(), pause: 50 * time.Millisecond,
+	k := &Keeper{Config: c, Registered: registered, Store: store, Host: host, Log: zap.NewNop(),
+		pause: 50 * time.Millisecond,
 		MayCreate: func(context.Context) error {
 			if out.Load() {
 				return errors.New("it is no node of the cluster any more")
@@ -75,7 +76,8 @@ func TestNodeIsRegisteredAgain(t *testing.T) {
 		await(fmt.Sprint("deleted ", i), `"rack":"7"`, `"ipv4Address":"10.0.0.1/24"`, `"asNumber":65007`, "1.2.3.4")
 	}
 	remove()
-	put(t, client, path, `{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n1","labels":{"rack":"7","new":"1"}},"spec":{}}`)
+	put(t, client, path,
+		`{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n1","labels":{"rack":"7","new":"1"}},"spec":{}}`)
 	await("made again by others", `"new":"1"`, `"ipv4Address":"10.0.0.1/24"`)
 	out.Store(true)
 	remove()

@@ -14,13 +14,14 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// ensureCluster writes what a cluster needs once. It never changes what another writer has set, and leaves calicoVersion to
-// Calico's own programs: it would flap between nodes that each write their own, and calicoctl refuses to work with a
-// cluster that names another version than its own, while any calicoctl works with one that names none.
+// ensureCluster writes what a cluster needs once. It never changes what another writer has set, and leaves
+// calicoVersion to Calico's own programs: it would flap between nodes that each write their own, and calicoctl refuses
+// to work with a cluster that names another version than its own, while any calicoctl works with one that names none.
 func ensureCluster(ctx context.Context, store datastore.Store, clusterType string) error {
-	_, err := ensure(ctx, store, model.ResourceKey(model.KindClusterInformation, "default"), func(c *v3.ClusterInformation) (bool, error) {
-		return fillClusterInformation(&c.Spec, clusterType), nil
-	})
+	_, err := ensure(ctx, store, model.ResourceKey(model.KindClusterInformation, "default"),
+		func(c *v3.ClusterInformation) (bool, error) {
+			return fillClusterInformation(&c.Spec, clusterType), nil
+		})
 	if err != nil {
 		return err
 	}
@@ -60,18 +61,19 @@ func fillClusterInformation(s *v3.ClusterInformationSpec, clusterType string) (c
 	return changed
 }
 
-// ensureDefaults writes the configuration objects that users expect to find and edit. Calico's programs write one for each
-// node in etcd alone.
+// ensureDefaults writes the configuration objects that users expect to find and edit. Calico's programs write one for
+// each node in etcd alone.
 func (c *Config) ensureDefaults(ctx context.Context, store datastore.Store, name string) error {
-	if _, err := ensure(ctx, store, model.ResourceKey(model.KindFelixConfiguration, "default"), func(f *model.FelixConfiguration) (changed bool, _ error) {
-		if f.Spec.ReportingInterval == nil {
-			f.Spec.ReportingInterval, changed = &metav1.Duration{}, true
-		}
-		if f.Spec.LogSeverityScreen == "" {
-			f.Spec.LogSeverityScreen, changed = "Info", true
-		}
-		return changed, nil
-	}); err != nil {
+	if _, err := ensure(ctx, store, model.ResourceKey(model.KindFelixConfiguration, "default"),
+		func(f *model.FelixConfiguration) (changed bool, _ error) {
+			if f.Spec.ReportingInterval == nil {
+				f.Spec.ReportingInterval, changed = &metav1.Duration{}, true
+			}
+			if f.Spec.LogSeverityScreen == "" {
+				f.Spec.LogSeverityScreen, changed = "Info", true
+			}
+			return changed, nil
+		}); err != nil {
 		return err
 	}
 	if !c.KubernetesDatastore {
@@ -79,26 +81,29 @@ func (c *Config) ensureDefaults(ctx context.Context, store datastore.Store, name
 			return err
 		}
 	}
-	if _, err := ensure(ctx, store, model.ResourceKey(model.KindBGPConfiguration, "default"), ifNew(func(*model.BGPConfiguration) {})); err != nil {
+	if _, err := ensure(ctx, store, model.ResourceKey(model.KindBGPConfiguration, "default"),
+		ifNew(func(*model.BGPConfiguration) {})); err != nil {
 		return err
 	}
 	if c.UsePodCIDR {
 		return nil
 	}
-	_, err := ensure(ctx, store, model.ResourceKey(model.KindIPAMConfiguration, "default"), ifNew(func(i *model.IPAMConfiguration) {
-		yes, enabled := true, "Enabled"
-		i.Spec.AutoAllocateBlocks, i.Spec.KubeVirtVMAddressPersistence = &yes, &enabled
-	}))
+	_, err := ensure(ctx, store, model.ResourceKey(model.KindIPAMConfiguration, "default"),
+		ifNew(func(i *model.IPAMConfiguration) {
+			yes, enabled := true, "Enabled"
+			i.Spec.AutoAllocateBlocks, i.Spec.KubeVirtVMAddressPersistence = &yes, &enabled
+		}))
 	return err
 }
 
 func ensureNodeFelix(ctx context.Context, store datastore.Store, name string) error {
-	_, err := ensure(ctx, store, model.ResourceKey(model.KindFelixConfiguration, "node."+name), func(f *model.FelixConfiguration) (changed bool, _ error) {
-		if f.Spec.DefaultEndpointToHostAction == "" {
-			f.Spec.DefaultEndpointToHostAction, changed = "Return", true
-		}
-		return changed, nil
-	})
+	_, err := ensure(ctx, store, model.ResourceKey(model.KindFelixConfiguration, "node."+name),
+		func(f *model.FelixConfiguration) (changed bool, _ error) {
+			if f.Spec.DefaultEndpointToHostAction == "" {
+				f.Spec.DefaultEndpointToHostAction, changed = "Return", true
+			}
+			return changed, nil
+		})
 	return err
 }
 

@@ -11,7 +11,8 @@ import (
 type Config struct {
 	Name NameSources
 
-	IP, IP6             string // IP, IP6: "autodetect", "none", an address with or without prefix length; "" keeps the Node's
+	// IP, IP6: "autodetect", "none", an address with or without prefix length; "" keeps the Node's
+	IP, IP6             string
 	IPMethod, IP6Method string // IP_AUTODETECTION_METHOD, IP6_AUTODETECTION_METHOD
 	// Kubernetes looks up the address for the method kubernetes-internal-ip; nil: there is no kubeconfig.
 	Kubernetes KubernetesAddress

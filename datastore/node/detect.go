@@ -48,7 +48,8 @@ func Detect(m Method, family Family, interfaces []Interface, wanted netip.Addr) 
 		}
 	}
 	if chosen == nil {
-		return netip.Prefix{}, candidates, fmt.Errorf("%s: none of the host's %d %s addresses fits", m, len(candidates), family)
+		return netip.Prefix{}, candidates, fmt.Errorf("%s: none of the host's %d %s addresses fits", m, len(candidates),
+			family)
 	}
 	return chosen.Address, candidates, nil
 }
@@ -92,7 +93,9 @@ func (m Method) judge(name string, p netip.Prefix, wanted netip.Addr) (why strin
 type KubernetesAddress func(ctx context.Context, family Family) (netip.Addr, error)
 
 // detect asks the host what the method needs and chooses.
-func detect(ctx context.Context, m Method, family Family, host HostAddresses, kubernetes KubernetesAddress) (netip.Prefix, []Candidate, error) {
+func detect(
+	ctx context.Context, m Method, family Family, host HostAddresses, kubernetes KubernetesAddress,
+) (netip.Prefix, []Candidate, error) {
 	interfaces, err := host.Interfaces()
 	if err != nil {
 		return netip.Prefix{}, nil, err

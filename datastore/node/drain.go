@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Drainer carries this node out of service and back as its annotations order. What is announced in each phase follows from
-// the Node; the Drainer finds out when a phase is over and says so in the Node.
+// Drainer carries this node out of service and back as its annotations order. What is announced in each phase follows
+// from the Node; the Drainer finds out when a phase is over and says so in the Node.
 type Drainer struct {
 	Store datastore.Store
 	Node  string
@@ -55,7 +55,8 @@ func (d *Drainer) set(s DrainState) {
 	d.state = s
 	d.mu.Unlock()
 	if changed {
-		d.Log.Info("drain", zap.String("target", "node"), zap.String("key", d.Node), zap.String("phase", string(s.Phase)), zap.String("reason", s.Reason))
+		d.Log.Info("drain", zap.String("target", "node"), zap.String("key", d.Node),
+			zap.String("phase", string(s.Phase)), zap.String("reason", s.Reason))
 	}
 }
 
@@ -108,7 +109,8 @@ func (d *Drainer) step(ctx context.Context, n *model.Node, w *drainWatch) {
 	case model.InService:
 		d.set(DrainState{})
 	case model.Drained:
-		d.set(DrainState{model.Drained, "routes are withdrawn since " + n.Annotations[model.AnnotationDrained] + "; manxctl node undrain brings the node back"})
+		d.set(DrainState{model.Drained, "routes are withdrawn since " + n.Annotations[model.AnnotationDrained] +
+			"; manxctl node undrain brings the node back"})
 	case model.Draining:
 		rate, known := d.look(w, now)
 		over, reason := d.draining(n, w, now, rate, known)
@@ -149,7 +151,9 @@ func (d *Drainer) look(w *drainWatch, now time.Time) (rate float64, known bool) 
 	return rate, true
 }
 
-func (d *Drainer) draining(n *model.Node, w *drainWatch, now time.Time, rate float64, known bool) (over bool, reason string) {
+func (d *Drainer) draining(
+	n *model.Node, w *drainWatch, now time.Time, rate float64, known bool,
+) (over bool, reason string) {
 	timeout, _ := n.DrainTimeout()
 	waited := now.Sub(w.since)
 	switch {
@@ -160,7 +164,8 @@ func (d *Drainer) draining(n *model.Node, w *drainWatch, now time.Time, rate flo
 	case w.quiet >= quietLooks:
 		return true, fmt.Sprintf("traffic has left (less than %d packets/s)", quietRate)
 	case known:
-		return false, fmt.Sprintf("waiting for traffic to leave: %.0f packets/s go to workloads, at most %s more", rate, (timeout - waited).Round(time.Second))
+		return false, fmt.Sprintf("waiting for traffic to leave: %.0f packets/s go to workloads, at most %s more", rate,
+			(timeout - waited).Round(time.Second))
 	}
 	return false, d.State().Reason
 }

@@ -25,7 +25,8 @@ func newDrainTest(t *testing.T) *drainTest {
 	x := &drainTest{tunnelTest: newTunnelTest(t)}
 	x.rate.Store(1000)
 	var total atomic.Uint64
-	x.drainer = &Drainer{Store: x.store, Node: "n", Log: zap.NewNop(), Interval: 20 * time.Millisecond, Settle: 50 * time.Millisecond,
+	x.drainer = &Drainer{Store: x.store, Node: "n", Log: zap.NewNop(), Interval: 20 * time.Millisecond,
+		Settle:  50 * time.Millisecond,
 		Packets: func() (uint64, error) { return total.Add(x.rate.Load()), nil }}
 	x.tables = datastore.NewTables(zap.NewNop(), "")
 	ctx, cancel := context.WithCancel(context.Background())
@@ -77,7 +78,8 @@ func TestDrainWaitsUntilTrafficHasLeft(t *testing.T) {
 	}
 	x.rate.Store(0)
 	x.waitPhase(model.Drained)
-	if raw := x.raw("nodes/n"); !strings.Contains(raw, model.AnnotationDrained) || !strings.Contains(raw, `"futureSpec":{"a":1}`) {
+	if raw := x.raw("nodes/n"); !strings.Contains(raw, model.AnnotationDrained) ||
+		!strings.Contains(raw, `"futureSpec":{"a":1}`) {
 		t.Errorf("the node does not tell, or lost what this version does not know: %s", raw)
 	}
 	x.annotate(func(a map[string]string) { delete(a, model.AnnotationDrain) })

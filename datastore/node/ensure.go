@@ -14,7 +14,9 @@ const attempts = 100
 
 // ensure changes an object, or creates it if it is absent. change gets the value as it is, or an empty one; it reports
 // whether it changed anything, and may be called again when another writer was faster.
-func ensure[T model.Type](ctx context.Context, store datastore.Store, key model.Key, change func(*T) (bool, error)) (*T, error) {
+func ensure[T model.Type](
+	ctx context.Context, store datastore.Store, key model.Key, change func(*T) (bool, error),
+) (*T, error) {
 	for range attempts {
 		stored, err := store.Get(ctx, key)
 		if errors.Is(err, datastore.ErrNotFound) {
@@ -52,7 +54,9 @@ func ensure[T model.Type](ctx context.Context, store datastore.Store, key model.
 	return nil, fmt.Errorf("%s: others changed it %d times in a row", key, attempts)
 }
 
-func create[T model.Type](ctx context.Context, store datastore.Store, key model.Key, change func(*T) (bool, error)) (*model.Object, error) {
+func create[T model.Type](
+	ctx context.Context, store datastore.Store, key model.Key, change func(*T) (bool, error),
+) (*model.Object, error) {
 	value := new(T)
 	if _, err := change(value); err != nil {
 		return nil, err

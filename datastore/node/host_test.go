@@ -38,8 +38,10 @@ func inNewNetns(t *testing.T, f func()) {
 
 func TestSystemHost(t *testing.T) {
 	inNewNetns(t, func() {
-		for _, command := range []string{"link add eth7 type veth peer name eth8", "link set lo up", "link set eth7 up", "link set eth8 up",
-			"addr add 10.77.0.1/24 dev eth7", "addr add 10.77.0.2/24 dev eth7", "addr add 10.78.0.1/30 dev eth8", "addr add fd77::1/64 dev eth7 nodad", "route add 198.51.100.0/24 via 10.78.0.2"} {
+		for _, command := range []string{"link add eth7 type veth peer name eth8", "link set lo up", "link set eth7 up",
+			"link set eth8 up",
+			"addr add 10.77.0.1/24 dev eth7", "addr add 10.77.0.2/24 dev eth7", "addr add 10.78.0.1/30 dev eth8",
+			"addr add fd77::1/64 dev eth7 nodad", "route add 198.51.100.0/24 via 10.78.0.2"} {
 			if out, err := exec.Command("ip", strings.Fields(command)...).CombinedOutput(); err != nil {
 				t.Errorf("ip %s: %v: %s", command, err, out)
 				return

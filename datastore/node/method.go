@@ -52,7 +52,8 @@ func ParseMethod(text string) (Method, error) {
 			m.text, m.kind = firstFound, firstFound
 		case firstFound, kubernetesIP:
 		default:
-			err = errors.New("want first-found, interface=REGEX,.. skip-interface=REGEX,.. cidr=CIDR,.. can-reach=DESTINATION or kubernetes-internal-ip")
+			err = errors.New("want first-found, interface=REGEX,.. skip-interface=REGEX,.. cidr=CIDR,.. " +
+				"can-reach=DESTINATION or kubernetes-internal-ip")
 		}
 	}
 	if err != nil {
@@ -84,7 +85,8 @@ func parseList[T any](text string, parse func(string) (T, error)) ([]T, error) {
 
 // excluded lists the interfaces that belong to container engines, virtual machines and Calico itself: their addresses
 // never reach another host.
-var excluded = mustPatterns(`^docker`, `^cbr`, `^dummy`, `^podman`, `^virbr`, `^lxcbr`, `^veth`, `^lo`, `^br-`, `^cali`, `^tunl`, `^flannel`,
+var excluded = mustPatterns(`^docker`, `^cbr`, `^dummy`, `^podman`, `^virbr`, `^lxcbr`, `^veth`, `^lo`, `^br-`, `^cali`,
+	`^tunl`, `^flannel`,
 	`^kube-ipvs`, `^cni`, `^vxlan\.calico`, `^vxlan-v6\.calico`, `^wireguard\.cali`, `^wg-v6\.cali`, `^nodelocaldns`)
 
 func mustPatterns(texts ...string) []*regexp.Regexp {

@@ -15,7 +15,8 @@ import (
 //
 // Nothing that goes wrong changes the Node: it keeps the address it has, and the log says why. changed gets every new
 // outcome; it may be nil.
-func Monitor(ctx context.Context, c Config, registered Result, store datastore.Store, host HostAddresses, changed func(Result), log *zap.Logger) {
+func Monitor(ctx context.Context, c Config, registered Result, store datastore.Store, host HostAddresses,
+	changed func(Result), log *zap.Logger) {
 	if !c.autodetects() {
 		return
 	}
@@ -43,7 +44,8 @@ func Monitor(ctx context.Context, c Config, registered Result, store datastore.S
 		}
 		result.Name, result.NameFrom = registered.Name, registered.NameFrom
 		if addressesChanged(registered.Node, result.Node) {
-			log.Info("the node's address changed", zap.Any("from", registered.Node.Spec.BGP), zap.Any("to", result.Node.Spec.BGP))
+			log.Info("the node's address changed", zap.Any("from", registered.Node.Spec.BGP),
+				zap.Any("to", result.Node.Spec.BGP))
 		}
 		registered = result
 		if changed != nil {

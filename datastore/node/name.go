@@ -55,7 +55,8 @@ func checkName(name string) error {
 		valid = valid && (letter || (r == '-' || r == '.') && i > 0 && i < len(name)-1)
 	}
 	if !valid {
-		return fmt.Errorf("%q cannot be a node's name: want at most 253 of a-z, 0-9, \"-\" and \".\", with a letter or digit first and last; set NODENAME", name)
+		return fmt.Errorf("%q cannot be a node's name: want at most 253 of a-z, 0-9, \"-\" and \".\", with a letter "+
+			"or digit first and last; set NODENAME", name)
 	}
 	return nil
 }

@@ -58,7 +58,8 @@ func ensurePools(
 		if err != nil {
 			return warnings, fmt.Errorf("default %s pool: %w", f, err)
 		}
-		_, err = store.Create(ctx, model.NewObject(model.ResourceKey(model.KindIPPool, fmt.Sprintf("default-ipv%d-ippool", int(f))), p))
+		_, err = store.Create(ctx,
+			model.NewObject(model.ResourceKey(model.KindIPPool, fmt.Sprintf("default-ipv%d-ippool", int(f))), p))
 		if err != nil && !errors.Is(err, datastore.ErrExists) { // another node was faster
 			return warnings, err
 		}
@@ -69,7 +70,8 @@ func ensurePools(
 func noPoolsWanted(c *Config) error {
 	for _, p := range []PoolConfig{c.Pool4, c.Pool6} {
 		if p.CIDR != "" && p.CIDR != noAddress {
-			return fmt.Errorf("NO_DEFAULT_POOLS is set, and so is the CIDR of a default pool (%s): unset one of them", p.CIDR)
+			return fmt.Errorf("NO_DEFAULT_POOLS is set, and so is the CIDR of a default pool (%s): unset one of them",
+				p.CIDR)
 		}
 	}
 	return nil
@@ -86,7 +88,8 @@ func poolOf(pools []*model.Object, f Family) (exists bool, warning string) {
 			}
 		}
 		exists = true
-		warning = fmt.Sprintf("no default %s pool is made, because %s may be one but cannot be read: %v", f, o.Key, o.Err)
+		warning = fmt.Sprintf("no default %s pool is made, because %s may be one but cannot be read: %v", f, o.Key,
+			o.Err)
 	}
 	return exists, warning
 }
@@ -116,8 +119,9 @@ func defaultPool(c *Config, f Family, inUse []netip.Prefix) (*model.IPPool, erro
 	if cidr.Bits() > blockSize {
 		return nil, fmt.Errorf("%s is smaller than one block (/%d)", cidr, blockSize)
 	}
-	p := &model.IPPool{Spec: model.IPPoolSpec{CIDR: cidr.String(), BlockSize: blockSize, NodeSelector: want.NodeSelector,
-		NATOutgoing: truth(want.NATOutgoing, f == IPv4), DisableBGPExport: truth(want.DisableBGPExport, false)}}
+	p := &model.IPPool{Spec: model.IPPoolSpec{CIDR: cidr.String(), BlockSize: blockSize,
+		NodeSelector: want.NodeSelector,
+		NATOutgoing:  truth(want.NATOutgoing, f == IPv4), DisableBGPExport: truth(want.DisableBGPExport, false)}}
 	if p.Spec.NodeSelector == "" {
 		p.Spec.NodeSelector = "all()"
 	}
@@ -167,7 +171,8 @@ func freeIPv4(inUse []netip.Prefix) (netip.Prefix, error) {
 			}
 		}
 	}
-	return netip.Prefix{}, errors.New("192.168.0.0/16 and 172.16.0.0/12 are in use by the nodes themselves: set CALICO_IPV4POOL_CIDR")
+	return netip.Prefix{}, errors.New("192.168.0.0/16 and 172.16.0.0/12 are in use by the nodes themselves: set " +
+		"CALICO_IPV4POOL_CIDR")
 }
 
 // uniqueLocal makes up a /48 with a random global ID (RFC 4193 section 3.2.2).

@@ -46,12 +46,19 @@ func TestDefaultPool(t *testing.T) {
 		want   string // "" for none
 		err    string
 	}{
-		{rule: "IPv4 defaults", family: IPv4, want: "192.168.0.0/16 block 26 nat true export true ipip Never vxlan Never all()"},
-		{rule: "IPv6 as configured", family: IPv6, config: PoolConfig{CIDR: "FD00:1::5/48", NATOutgoing: "yes", DisableBGPExport: "True", BlockSize: 116, VXLAN: "cross-subnet"}, want: "fd00:1::/48 block 116 nat true export false ipip Never vxlan CrossSubnet all()"},
-		{rule: "IPIP", family: IPv4, config: PoolConfig{CIDR: "10.244.0.0/16", IPIP: "CrossSubnet", NATOutgoing: "F", NodeSelector: "has(x)"}, want: "10.244.0.0/16 block 26 nat false export true ipip CrossSubnet vxlan Never has(x)"},
-		{rule: "off", family: IPv4, config: PoolConfig{IPIP: "off", VXLAN: "ALWAYS"}, want: "192.168.0.0/16 block 26 nat true export true ipip Never vxlan Always all()"},
+		{rule: "IPv4 defaults", family: IPv4, want: "192.168.0.0/16 block 26 nat true export true ipip Never vxlan " +
+			"Never all()"},
+		{rule: "IPv6 as configured", family: IPv6, config: PoolConfig{CIDR: "FD00:1::5/48", NATOutgoing: "yes",
+			DisableBGPExport: "True", BlockSize: 116, VXLAN: "cross-subnet"},
+			want: "fd00:1::/48 block 116 nat true export false ipip Never vxlan CrossSubnet all()"},
+		{rule: "IPIP", family: IPv4, config: PoolConfig{CIDR: "10.244.0.0/16", IPIP: "CrossSubnet", NATOutgoing: "F",
+			NodeSelector: "has(x)"}, want: "10.244.0.0/16 block 26 nat false export true ipip CrossSubnet vxlan " +
+			"Never has(x)"},
+		{rule: "off", family: IPv4, config: PoolConfig{IPIP: "off", VXLAN: "ALWAYS"},
+			want: "192.168.0.0/16 block 26 nat true export true ipip Never vxlan Always all()"},
 		{rule: "none", family: IPv4, config: PoolConfig{CIDR: "none"}},
-		{rule: "wrong family", family: IPv4, config: PoolConfig{CIDR: "fd00::/48"}, err: `CIDR "fd00::/48": want an IPv4`},
+		{rule: "wrong family", family: IPv4, config: PoolConfig{CIDR: "fd00::/48"},
+			err: `CIDR "fd00::/48": want an IPv4`},
 		{rule: "block size", family: IPv4, config: PoolConfig{BlockSize: 19}, err: "block size 19: want 20 to 32"},
 		{rule: "too small", family: IPv4, config: PoolConfig{CIDR: "10.0.0.0/28"}, err: "smaller than one block"},
 		{rule: "mode", family: IPv4, config: PoolConfig{IPIP: "sometimes"}, err: `IPIP mode "sometimes"`},
@@ -79,7 +86,8 @@ func showPool(p *model.IPPool) string {
 	}
 	s := p.Spec
 	word := map[bool]string{true: "true", false: "false"}
-	return strings.Join([]string{s.CIDR, "block", map[int]string{26: "26", 122: "122", 116: "116"}[s.BlockSize], "nat", word[s.NATOutgoing], "export", word[!s.DisableBGPExport],
+	return strings.Join([]string{s.CIDR, "block", map[int]string{26: "26", 122: "122", 116: "116"}[s.BlockSize], "nat",
+		word[s.NATOutgoing], "export", word[!s.DisableBGPExport],
 		"ipip", string(s.IPIPMode), "vxlan", string(s.VXLANMode), s.NodeSelector}, " ")
 }
 

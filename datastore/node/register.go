@@ -20,14 +20,17 @@ import (
 )
 
 // ErrLocked is returned while ClusterInformation says that the datastore is not ready: it is being migrated.
-var ErrLocked = errors.New("the datastore is locked (ClusterInformation default has datastoreReady: false), as during a migration")
+var ErrLocked = errors.New("the datastore is locked (ClusterInformation default has datastoreReady: false), as " +
+	"during a migration")
 
 // retryInterval is how often a datastore is tried that is not there or locked.
 const retryInterval = time.Second
 
 // Register makes this host a node of the cluster: it settles name and addresses, creates or updates the Node, and
 // writes what the cluster needs if this is its first node. Nothing else may use the datastore before.
-func Register(ctx context.Context, c Config, store datastore.Store, host HostAddresses, log *zap.Logger) (Result, error) {
+func Register(
+	ctx context.Context, c Config, store datastore.Store, host HostAddresses, log *zap.Logger,
+) (Result, error) {
 	name, from, err := Name(c.Name)
 	if err != nil {
 		return Result{}, err
@@ -103,7 +106,8 @@ func makeDirectories(paths []string) error {
 func renamed(file, name string) string {
 	b, err := os.ReadFile(file)
 	if old := strings.TrimSpace(string(b)); err == nil && old != "" && old != name {
-		return fmt.Sprintf("this host was node %s and is now %s: blocks, workloads and the Node of the old name stay until someone deletes them", old, name)
+		return fmt.Sprintf("this host was node %s and is now %s: blocks, workloads and the Node of the old name stay "+
+			"until someone deletes them", old, name)
 	}
 	return ""
 }
@@ -124,7 +128,8 @@ func (c *Config) waitForKubelet(ctx context.Context, name string, store datastor
 	return c.waitFor(ctx, "the kubelet", log, func() (bool, error) {
 		_, err := store.Get(ctx, model.ResourceKey(model.KindNode, name))
 		if errors.Is(err, datastore.ErrNotFound) {
-			return true, fmt.Errorf("there is no Node %s in Kubernetes, which this host's kubelet has to register (is the name right? "+
+			return true, fmt.Errorf("there is no Node %s in Kubernetes, which this host's kubelet has to register "+
+				"(is the name right? "+
 				"NODENAME sets it): %w", name, err)
 		}
 		return c.WaitForDatastore && errors.Is(err, datastore.ErrUnavailable), err
@@ -227,7 +232,9 @@ func (r *registrar) fill(ctx context.Context, n *model.Node) (candidates []Candi
 		*f.field = d.address
 	}
 	if bgp.IPv4Address == "" && bgp.IPv6Address == "" {
-		return candidates, warnings, errors.New(strings.Join(append([]string{"the node has neither an IPv4 nor an IPv6 address: set IP or IP6"}, warnings...), "; "))
+		return candidates, warnings,
+			errors.New(strings.Join(append([]string{"the node has neither an IPv4 nor an IPv6 address: set IP or IP6"},
+				warnings...), "; "))
 	}
 	as, err := r.config.asNumber()
 	if err != nil {
@@ -302,7 +309,8 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("address %s is already used by node %s; set %s or %s_AUTODETECTION_METHOD so that this node gets an address of its own, delete the Node %s if that host is gone, or set DISABLE_NODE_IP_CHECK=true",
+	return fmt.Sprintf("address %s is already used by node %s; set %s or %s_AUTODETECTION_METHOD so that this node "+
+		"gets an address of its own, delete the Node %s if that host is gone, or set DISABLE_NODE_IP_CHECK=true",
 		e.Address, e.Other, e.Variable, e.Variable, e.Other)
 }
 

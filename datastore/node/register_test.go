@@ -34,7 +34,8 @@ type write struct {
 	Raw string `json:"raw"`
 }
 
-// startup is what calicoctl and calico/node wrote to an empty etcd: pools, then the start of node h1 (revisions 19 to 24).
+// startup is what calicoctl and calico/node wrote to an empty etcd: pools, then the start of node h1 (revisions 19 to
+// 24).
 func startup(t *testing.T) []write {
 	t.Helper()
 	f, err := os.Open("testdata/startup.jsonl")
@@ -141,11 +142,14 @@ func TestNewCluster(t *testing.T) {
 	server := etcdtest.Start(t)
 	client, store := server.Client(t), server.Store(t)
 	dir := t.TempDir()
-	c := Config{Name: NameSources{File: filepath.Join(dir, "lib", "nodename"), HostName: func() (string, error) { return "N1", nil }},
+	c := Config{Name: NameSources{File: filepath.Join(dir, "lib", "nodename"), HostName: func() (string, error) {
+		return "N1", nil
+	}},
 		Directories: []string{filepath.Join(dir, "run")}, Pool4: PoolConfig{IPIP: "CrossSubnet"}}
 	mustRegister(t, store, c, &fixed{interfaces: interfaces("eth0 192.168.9.1/24")})
 	for _, w := range startup(t) {
-		if strings.Contains(w.Key, "tiers") && !reflect.DeepEqual(comparable(t, raw(t, client, w.Key)), comparable(t, w.Raw)) {
+		if strings.Contains(w.Key, "tiers") && !reflect.DeepEqual(comparable(t, raw(t, client, w.Key)),
+			comparable(t, w.Raw)) {
 			t.Errorf("%s: %s", w.Key, raw(t, client, w.Key))
 		}
 	}
@@ -153,10 +157,13 @@ func TestNewCluster(t *testing.T) {
 	if err := json.Unmarshal([]byte(raw(t, client, v3root+"clusterinformations/default")), &info); err != nil {
 		t.Fatal(err)
 	}
-	if s := info.Spec; len(s.ClusterGUID) != 32 || s.DatastoreReady == nil || !*s.DatastoreReady || s.CalicoVersion != "" || s.ClusterType != "" {
+	if s := info.Spec; len(s.ClusterGUID) != 32 || s.DatastoreReady == nil || !*s.DatastoreReady ||
+		s.CalicoVersion != "" || s.ClusterType != "" {
 		t.Errorf("ClusterInformation %+v", s)
 	}
-	for name, want := range map[string]string{"default-ipv4-ippool": "172.16.0.0/16 block 26 nat true export true ipip CrossSubnet vxlan Never all()", "default-ipv6-ippool": "/48 block 122 nat false export true ipip Never vxlan Never all()"} {
+	for name, want := range map[string]string{"default-ipv4-ippool": "172.16.0.0/16 block 26 nat true export true " +
+		"ipip CrossSubnet vxlan Never all()", "default-ipv6-ippool": "/48 block 122 nat false export true ipip Never " +
+		"vxlan Never all()"} {
 		o, err := store.Get(t.Context(), model.ResourceKey(model.KindIPPool, name))
 		if err != nil || !strings.HasSuffix(showPool(o.Value.(*model.IPPool)), want) {
 			t.Errorf("%s: %v, %v", name, o, err)
@@ -189,19 +196,23 @@ func TestRestart(t *testing.T) {
 		t.Errorf("an unchanged start wrote %d times", after-before)
 	}
 	key := v3root + "nodes/n1"
-	put(t, client, key, strings.NewReplacer(`"name":"n1"`, `"name":"n1","labels":{"rack":"7"}`, `"spec":{`, `"spec":{"novelty":{"a":[1]},"ipv4VXLANTunnelAddr":"10.9.9.9","orchRefs":[{"orchestrator":"other","nodeName":"o"}],`).Replace(raw(t, client, key)))
-	put(t, client, v3root+"clusterinformations/default", `{"kind":"ClusterInformation","apiVersion":"projectcalico.org/v3","metadata":{"name":"default"},"spec":{"clusterGUID":"x","clusterType":"k8s,bgp","calicoVersion":"v3.99.0","datastoreReady":true,"future":1}}`)
+	put(t, client, key, strings.NewReplacer(`"name":"n1"`, `"name":"n1","labels":{"rack":"7"}`, `"spec":{`,
+		`"spec":{"novelty":{"a":[1]},"ipv4VXLANTunnelAddr":"10.9.9.9","orchRefs":[{"orchestrator":"other","nodeName":"o"}],`).Replace(raw(t, client, key)))
+	put(t, client, v3root+"clusterinformations/default",
+		`{"kind":"ClusterInformation","apiVersion":"projectcalico.org/v3","metadata":{"name":"default"},"spec":{"clusterGUID":"x","clusterType":"k8s,bgp","calicoVersion":"v3.99.0","datastoreReady":true,"future":1}}`)
 	c := named("n1")
 	c.AS, c.K8sNodeRef, c.ClusterType = "1.10", "kn1", "bgp, manual"
 	mustRegister(t, store, c, host)
 	got := raw(t, client, key)
-	for _, want := range []string{`"rack":"7"`, `"novelty":{"a":[1]}`, `"ipv4VXLANTunnelAddr":"10.9.9.9"`, `"asNumber":65546`, `{"nodeName":"o","orchestrator":"other"}`, `{"nodeName":"kn1","orchestrator":"k8s"}`} {
+	for _, want := range []string{`"rack":"7"`, `"novelty":{"a":[1]}`, `"ipv4VXLANTunnelAddr":"10.9.9.9"`,
+		`"asNumber":65546`, `{"nodeName":"o","orchestrator":"other"}`, `{"nodeName":"kn1","orchestrator":"k8s"}`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the Node lacks %s: %s", want, got)
 		}
 	}
 	got = raw(t, client, v3root+"clusterinformations/default")
-	for _, want := range []string{`"clusterGUID":"x"`, `"clusterType":"k8s,bgp,manual"`, `"calicoVersion":"v3.99.0"`, `"future":1`} {
+	for _, want := range []string{`"clusterGUID":"x"`, `"clusterType":"k8s,bgp,manual"`, `"calicoVersion":"v3.99.0"`,
+		`"future":1`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("ClusterInformation lacks %s: %s", want, got)
 		}
@@ -217,15 +228,19 @@ func TestAddressConflict(t *testing.T) {
 
 	_, err := register(t, store, named("n2"), host)
 	var conflict *ConflictError
-	if !errors.As(err, &conflict) || conflict.Other != "n1" || !strings.Contains(err.Error(), "register node n2: address 10.0.0.1 is already used by node n1; set IP or IP_AUTODETECTION_METHOD") {
+	if !errors.As(err, &conflict) || conflict.Other != "n1" ||
+		!strings.Contains(err.Error(), "register node n2: address 10.0.0.1 is already used by node n1; set IP or "+
+			"IP_AUTODETECTION_METHOD") {
 		t.Fatal(err)
 	}
-	if _, err := store.Get(t.Context(), model.ResourceKey(model.KindNode, "n2")); !errors.Is(err, datastore.ErrNotFound) {
+	if _, err := store.Get(t.Context(), model.ResourceKey(model.KindNode, "n2")); !errors.Is(err,
+		datastore.ErrNotFound) {
 		t.Errorf("the Node was written nevertheless: %v", err)
 	}
 	c = named("n2")
 	c.IP, c.IP6 = noAddress, autodetect
-	if _, err = register(t, store, c, host); err == nil || !strings.Contains(err.Error(), "set IP6 or IP6_AUTODETECTION_METHOD") {
+	if _, err = register(t, store, c, host); err == nil ||
+		!strings.Contains(err.Error(), "set IP6 or IP6_AUTODETECTION_METHOD") {
 		t.Error(err)
 	}
 	c = named("n2")
@@ -253,12 +268,16 @@ func TestRefused(t *testing.T) {
 		{"AS", func(c *Config) { c.AS = "12.x" }, host, `AS = "12.x": want a number`},
 		{"AS 0", func(c *Config) { c.AS = "0" }, host, `AS = "0"`},
 		{"no address at all", func(c *Config) { c.IP = noAddress }, host, "neither an IPv4 nor an IPv6 address"},
-		{"nothing to detect", func(c *Config) { c.Name.Configured, c.IP = "n2", "" }, &fixed{}, "neither an IPv4 nor an IPv6 address: set IP or IP6; no IPv4 address was found: first-found: none of the host's 0 IPv4 addresses fits"},
+		{"nothing to detect", func(c *Config) { c.Name.Configured, c.IP = "n2", "" }, &fixed{},
+			"neither an IPv4 nor an IPv6 address: set IP or IP6; no IPv4 address was found: first-found: none of the " +
+				"host's 0 IPv4 addresses fits"},
 		{"the host cannot be asked", func(*Config) {}, &fixed{err: errors.New("boom")}, "boom"},
-		{"NO_DEFAULT_POOLS with a pool", func(c *Config) { c.NoDefaultPools, c.Pool4.CIDR = true, "10.0.0.0/16" }, host, "NO_DEFAULT_POOLS is set"},
+		{"NO_DEFAULT_POOLS with a pool", func(c *Config) { c.NoDefaultPools, c.Pool4.CIDR = true, "10.0.0.0/16" }, host,
+			"NO_DEFAULT_POOLS is set"},
 		{"a pool that cannot be", func(c *Config) { c.Pool4.BlockSize = 8 }, host, "default IPv4 pool: block size 8"},
 		{"a name", func(c *Config) { c.Name.Configured = "N 1" }, host, `"N 1" cannot be a node's name`},
-		{"an unreadable Node", func(c *Config) { c.Name.Configured = "broken" }, host, "register node broken: what the datastore has cannot be used; repair or delete it"},
+		{"an unreadable Node", func(c *Config) { c.Name.Configured = "broken" }, host,
+			"register node broken: what the datastore has cannot be used; repair or delete it"},
 	} {
 		c := named("n1")
 		tc.config(&c)
@@ -294,7 +313,8 @@ func TestManyAtOnce(t *testing.T) {
 		wg.Go(func() {
 			c := named(fmt.Sprintf("n%d", i))
 			c.ClusterType = fmt.Sprintf("t%d", i)
-			_, errs[i] = Register(t.Context(), c, store, &fixed{interfaces: interfaces(fmt.Sprintf("eth0 10.0.0.%d/24", i+1))}, zap.NewNop())
+			_, errs[i] = Register(t.Context(), c, store,
+				&fixed{interfaces: interfaces(fmt.Sprintf("eth0 10.0.0.%d/24", i+1))}, zap.NewNop())
 		})
 	}
 	wg.Wait()
@@ -395,7 +415,8 @@ func TestMonitor(t *testing.T) {
 	c.PollInterval = 5 * time.Millisecond
 	r := mustRegister(t, store, c, host)
 	results, warned := make(chan Result), make(chan bool, 1)
-	core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(io.Discard), zapcore.WarnLevel)
+	core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(io.Discard),
+		zapcore.WarnLevel)
 	log := zap.New(core, zap.Hooks(func(e zapcore.Entry) error {
 		if !strings.Contains(e.Message, "cannot be updated") {
 			return nil
@@ -451,5 +472,6 @@ func TestMonitor(t *testing.T) {
 	cancel()
 	<-done
 
-	Monitor(t.Context(), Config{IP: "10.0.0.3"}, r, store, host, nil, zap.NewNop()) // returns at once: nothing is autodetected
+	// returns at once: nothing is autodetected
+	Monitor(t.Context(), Config{IP: "10.0.0.3"}, r, store, host, nil, zap.NewNop())
 }

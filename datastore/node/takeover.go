@@ -47,7 +47,8 @@ func (t Takeover) String() string {
 	if len(t.Addresses) > 1 {
 		which = "which are on no interface of this host"
 	}
-	text := fmt.Sprintf("the Node %s %s %s, %s: another host may use the same node name, and traffic for this node goes "+
+	text := fmt.Sprintf("the Node %s %s %s, %s: another host may use the same node name, and traffic for "+
+		"this node goes "+
 		"there. Give each host a name of its own (NODENAME)", t.Node, says, list(t.Addresses), which)
 	if len(t.Own) > 0 {
 		text += fmt.Sprintf(", or, if a person changed the Node, set its address back to %s or put the new one on an "+

@@ -29,7 +29,8 @@ func TestTakeoverIsJudged(t *testing.T) {
 	}{
 		{"all is well", 0, []look{{0, "10.0.0.1", "10.0.0.1", "", 0}}},
 		{"no Node", 0, []look{{0, "", "10.0.0.1", "", 0}, {60, "", "10.0.0.1", "", 0}}},
-		{"another host writes its own", 0, []look{{0, "10.0.0.9", "10.0.0.1", "", 10}, {9, "10.0.0.9", "10.0.0.1", "", 10},
+		{"another host writes its own", 0, []look{{0, "10.0.0.9", "10.0.0.1", "", 10},
+			{9, "10.0.0.9", "10.0.0.1", "", 10},
 			{10, "10.0.0.9", "10.0.0.1", "10.0.0.9", 12}, {500, "10.0.0.9", "10.0.0.1", "10.0.0.9", 502}}},
 		{"it writes another one meanwhile", 0, []look{{0, "10.0.0.9", "10.0.0.1", "", 10},
 			{5, "10.0.0.8", "10.0.0.1", "", 10},
@@ -79,7 +80,8 @@ func TestTakeoverIsJudged(t *testing.T) {
 				again = int(due.Sub(start) / time.Second)
 			}
 			if got != l.found || again != l.again {
-				t.Errorf("%s, second %d: found %q, next look at %d; want %q, %d", x.what, l.at, got, again, l.found, l.again)
+				t.Errorf("%s, second %d: found %q, next look at %d; want %q, %d", x.what, l.at, got, again, l.found,
+					l.again)
 			}
 			if (found.String() == "") != (l.found == "") {
 				t.Errorf("%s: the text is %q", x.what, found)

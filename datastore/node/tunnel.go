@@ -16,8 +16,8 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// Tunnels keeps the addresses of this node's tunnel devices: one out of a pool that uses the tunnel, as long as there is
-// such a pool, kept in the Node so that the other nodes know it.
+// Tunnels keeps the addresses of this node's tunnel devices: one out of a pool that uses the tunnel, as long as there
+// is such a pool, kept in the Node so that the other nodes know it.
 type Tunnels struct {
 	Store datastore.Store
 	IPAM  *ipam.Allocator
@@ -153,7 +153,9 @@ type tunnelResult struct {
 }
 
 // settle finds or assigns the address of one tunnel.
-func (t *Tunnels) settle(ctx context.Context, kind TunnelType, node *model.Node, pools []*model.IPPool) (tunnelResult, error) {
+func (t *Tunnels) settle(
+	ctx context.Context, kind TunnelType, node *model.Node, pools []*model.IPPool,
+) (tunnelResult, error) {
 	r := tunnelResult{kind: kind}
 	r.old, _ = netip.ParseAddr(kind.get(node))
 	held, err := t.IPAM.IPsByHandle(ctx, kind.Handle(t.Node))
@@ -214,7 +216,8 @@ func (t *Tunnels) register(ctx context.Context, kind TunnelType, addr netip.Addr
 }
 
 func (t *Tunnels) assign(ctx context.Context, kind TunnelType, candidates []netip.Prefix) (netip.Addr, error) {
-	request := ipam.Request{Host: t.Node, Handle: kind.Handle(t.Node), Attrs: t.attrs(kind), Use: v3.IPPoolAllowedUseTunnel}
+	request := ipam.Request{Host: t.Node, Handle: kind.Handle(t.Node), Attrs: t.attrs(kind),
+		Use: v3.IPPoolAllowedUseTunnel}
 	if kind.family == ipam.IPv4 {
 		request.Num4, request.Pools4 = 1, candidates
 	} else {
@@ -230,7 +233,8 @@ func (t *Tunnels) assign(ctx context.Context, kind TunnelType, candidates []neti
 	return append(result.V4.Addresses, result.V6.Addresses...)[0].Addr(), nil
 }
 
-// writeNode puts the addresses into the Node if they are not there, as a compare-and-swap that leaves the rest as it is.
+// writeNode puts the addresses into the Node if they are not there, as a compare-and-swap that leaves the rest as it
+// is.
 func (t *Tunnels) writeNode(ctx context.Context, results []tunnelResult) error {
 	for range 100 {
 		o, err := t.Store.Get(ctx, model.ResourceKey(model.KindNode, t.Node))
@@ -278,7 +282,8 @@ func (t *Tunnels) undo(ctx context.Context, results []tunnelResult) {
 		}
 		_, err := t.IPAM.ReleaseIPs(ctx, ipam.Release{Address: r.address, Handle: r.kind.Handle(t.Node)})
 		if err != nil {
-			t.Log.Warn("tunnel address stays assigned, the next try uses it", zap.Stringer("address", r.address), zap.Error(err))
+			t.Log.Warn("tunnel address stays assigned, the next try uses it", zap.Stringer("address", r.address),
+				zap.Error(err))
 		}
 	}
 }
@@ -306,8 +311,8 @@ func (t *Tunnels) releaseSurplus(ctx context.Context, r tunnelResult) error {
 	return err
 }
 
-// releaseUnregistered gives back the address that the Node had, if it was assigned by a version that set no handle, or to
-// our handle, which is lost.
+// releaseUnregistered gives back the address that the Node had, if it was assigned by a version that set no handle, or
+// to our handle, which is lost.
 func (t *Tunnels) releaseUnregistered(ctx context.Context, r tunnelResult) error {
 	current, err := t.currentOf(ctx, r.old)
 	if err != nil || !current.unregistered() && (!current.assigned || current.handle != r.kind.Handle(t.Node)) {

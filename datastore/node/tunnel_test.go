@@ -37,7 +37,8 @@ func newTunnelTest(t *testing.T) tunnelTest {
 	server := etcdtest.Start(t)
 	store := server.Store(t)
 	x := tunnelTest{T: t, store: store, client: server.Client(t), alloc: ipam.New(store, nil, nil)}
-	x.put("nodes/n", `{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n","labels":{"rack":"r1"},"future":"kept"},"spec":{"bgp":{"ipv4Address":"192.0.2.1/24","futureBGP":7},"futureSpec":{"a":1}},"status":{}}`)
+	x.put("nodes/n",
+		`{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n","labels":{"rack":"r1"},"future":"kept"},"spec":{"bgp":{"ipv4Address":"192.0.2.1/24","futureBGP":7},"futureSpec":{"a":1}},"status":{}}`)
 	return x
 }
 
@@ -72,7 +73,8 @@ func (x tunnelTest) pool(name, cidr string, change ...func(*model.IPPoolSpec)) {
 	p := &model.IPPool{
 		TypeMeta:   metav1.TypeMeta{Kind: "IPPool", APIVersion: model.APIVersion},
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       model.IPPoolSpec{CIDR: cidr, IPIPMode: v3.IPIPModeAlways, VXLANMode: v3.VXLANModeNever, NodeSelector: "all()"},
+		Spec: model.IPPoolSpec{CIDR: cidr, IPIPMode: v3.IPIPModeAlways, VXLANMode: v3.VXLANModeNever,
+			NodeSelector: "all()"},
 	}
 	for _, c := range change {
 		c(&p.Spec)
@@ -138,7 +140,9 @@ func TestTunnelAddressIsAssignedKeptAndReleased(t *testing.T) {
 	x.expect("") // no pool
 	x.pool("plain", "10.1.0.0/24", func(p *model.IPPoolSpec) { p.IPIPMode = v3.IPIPModeNever })
 	x.pool("elsewhere", "10.2.0.0/24", func(p *model.IPPoolSpec) { p.NodeSelector = "rack == 'r2'" })
-	x.pool("pods", "10.3.0.0/24", func(p *model.IPPoolSpec) { p.AllowedUses = []v3.IPPoolAllowedUse{v3.IPPoolAllowedUseWorkload} })
+	x.pool("pods", "10.3.0.0/24", func(p *model.IPPoolSpec) {
+		p.AllowedUses = []v3.IPPoolAllowedUse{v3.IPPoolAllowedUseWorkload}
+	})
 	x.ensure()
 	x.expect("") // none of them is for an IPIP tunnel of this node
 
@@ -180,19 +184,23 @@ func TestTunnelAddressOfOthersIsNotTaken(t *testing.T) {
 		keeps  bool   // the other keeps the old address
 	}{
 		{"assigned to a pod", "k8s-pod-network.1", map[string]string{"node": "n", "pod": "p"}, "10.4.0.0", true},
-		{"assigned to another node's tunnel", "ipip-tunnel-addr-m", map[string]string{"node": "m", "type": "ipipTunnelAddress"}, "10.4.0.0", true},
+		{"assigned to another node's tunnel", "ipip-tunnel-addr-m",
+			map[string]string{"node": "m", "type": "ipipTunnelAddress"}, "10.4.0.0", true},
 		{"assigned to a handle without attributes", "somebody", nil, "10.4.0.0", true},
 		{"assigned without handle by an old version", "", nil, "10.4.0.5", false},
-		{"assigned to us", "ipip-tunnel-addr-n", map[string]string{"node": "n", "type": "ipipTunnelAddress"}, "10.4.0.5", false},
+		{"assigned to us", "ipip-tunnel-addr-n", map[string]string{"node": "n", "type": "ipipTunnelAddress"},
+			"10.4.0.5", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			x := newTunnelTest(t)
 			x.pool("ipip", "10.4.0.0/29", func(p *model.IPPoolSpec) { p.BlockSize = 29 })
 			old := netip.MustParseAddr("10.4.0.5")
-			if err := x.alloc.AssignIP(context.Background(), ipam.AddressRequest{Address: old, Host: "n", Handle: c.handle, Attrs: c.attrs}); err != nil {
+			if err := x.alloc.AssignIP(context.Background(), ipam.AddressRequest{Address: old, Host: "n",
+				Handle: c.handle, Attrs: c.attrs}); err != nil {
 				t.Fatal(err)
 			}
-			x.put("nodes/n", `{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n"},"spec":{"bgp":{"ipv4IPIPTunnelAddr":"10.4.0.5"}}}`)
+			x.put("nodes/n",
+				`{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n"},"spec":{"bgp":{"ipv4IPIPTunnelAddr":"10.4.0.5"}}}`)
 			x.ensure()
 			x.expect(c.want)
 			if c.keeps && x.held(c.handle) != "10.4.0.5" {
@@ -206,10 +214,12 @@ func TestTunnelAddressOfOthersIsNotTaken(t *testing.T) {
 func TestTunnelAddressAfterAnInterruption(t *testing.T) {
 	x := newTunnelTest(t)
 	x.pool("ipip", "10.4.0.0/29", func(p *model.IPPoolSpec) { p.BlockSize = 29 })
-	if _, err := x.tunnels().assign(context.Background(), TunnelIPIP, []netip.Prefix{netip.MustParsePrefix("10.4.0.0/29")}); err != nil {
+	if _, err := x.tunnels().assign(context.Background(), TunnelIPIP,
+		[]netip.Prefix{netip.MustParsePrefix("10.4.0.0/29")}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := x.tunnels().assign(context.Background(), TunnelIPIP, []netip.Prefix{netip.MustParsePrefix("10.4.0.0/29")}); err != nil {
+	if _, err := x.tunnels().assign(context.Background(), TunnelIPIP,
+		[]netip.Prefix{netip.MustParsePrefix("10.4.0.0/29")}); err != nil {
 		t.Fatal(err)
 	}
 	x.ensure()
@@ -241,7 +251,8 @@ func TestTunnelAddressSurvivesAConcurrentNodeWrite(t *testing.T) {
 	x.pool("ipip", "10.4.0.0/29", func(p *model.IPPoolSpec) { p.BlockSize = 29 })
 	m := &meddling{Store: x.store}
 	m.before = func() error {
-		x.put("nodes/n", `{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n","labels":{"new":"label"}},"spec":{}}`)
+		x.put("nodes/n",
+			`{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n","labels":{"new":"label"}},"spec":{}}`)
 		m.before = nil
 		return nil
 	}
@@ -278,7 +289,8 @@ func TestTunnelAddressFollowsPoolsWhileRunning(t *testing.T) {
 
 	x.pool("ipip", "10.4.0.0/29", func(p *model.IPPoolSpec) { p.BlockSize = 29 })
 	x.await(ctx, tables, "10.4.0.0")
-	x.put("nodes/n", `{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n"},"spec":{}}`) // a writer that knows nothing of tunnels
+	// a writer that knows nothing of tunnels
+	x.put("nodes/n", `{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n"},"spec":{}}`)
 	x.await(ctx, tables, "10.4.0.0")
 	x.pool("ipip", "10.4.0.0/29", func(p *model.IPPoolSpec) { p.BlockSize = 29; p.IPIPMode = v3.IPIPModeNever })
 	x.await(ctx, tables, "")

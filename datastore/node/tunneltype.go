@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// TunnelType is a kind of tunnel device whose address comes from an IP pool. Handles and attributes are Calico's, so that
-// a node that changes from one to the other keeps its addresses.
+// TunnelType is a kind of tunnel device whose address comes from an IP pool. Handles and attributes are Calico's, so
+// that a node that changes from one to the other keeps its addresses.
 type TunnelType struct {
 	name      string
 	family    ipam.Family
@@ -42,8 +42,9 @@ var (
 		field: wireguardField(func(w *model.NodeWireguard) *string { return &w.InterfaceIPv4Address }),
 	}
 	TunnelWireguardV6 = TunnelType{
-		name: "WireGuard IPv6", family: ipam.IPv6, handle: "wireguard-v6-tunnel-addr-", attribute: "wireguardV6TunnelAddress",
-		uses: func(*ippool.Pool) bool { return true },
+		name: "WireGuard IPv6", family: ipam.IPv6, handle: "wireguard-v6-tunnel-addr-",
+		attribute: "wireguardV6TunnelAddress",
+		uses:      func(*ippool.Pool) bool { return true },
 		wanted: func(n *model.Node, hostEncryption bool) bool {
 			return n.Status.WireguardPublicKeyV6 != "" && !hostEncryption
 		},
@@ -120,7 +121,9 @@ func (k TunnelType) put(n *model.Node, addr netip.Addr) bool {
 }
 
 // candidates lists the pools from which the tunnel address of a node may come.
-func (k TunnelType) candidates(n *model.Node, pools []*model.IPPool, hostEncryption bool, log *zap.Logger) []netip.Prefix {
+func (k TunnelType) candidates(
+	n *model.Node, pools []*model.IPPool, hostEncryption bool, log *zap.Logger,
+) []netip.Prefix {
 	if k.wanted != nil && !k.wanted(n, hostEncryption) {
 		return nil
 	}
@@ -174,7 +177,9 @@ type tunnelDecision struct {
 
 // decideTunnel says what the address of a tunnel shall be. held is what its handle has: more than the Node tells if an
 // earlier try was interrupted before it could write the Node.
-func decideTunnel(k TunnelType, node string, candidates []netip.Prefix, current tunnelCurrent, held []netip.Addr) tunnelDecision {
+func decideTunnel(
+	k TunnelType, node string, candidates []netip.Prefix, current tunnelCurrent, held []netip.Addr,
+) tunnelDecision {
 	if len(candidates) == 0 {
 		return tunnelDecision{action: tunnelNone}
 	}

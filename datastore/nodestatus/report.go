@@ -39,8 +39,8 @@ type Route struct {
 	Peer      netip.Addr // that announced it, invalid for none
 }
 
-// MaxRoutes is how many routes of one family a status holds at most: an object of the datastore cannot be much larger than
-// a megabyte. Those that are used for forwarding come first.
+// MaxRoutes is how many routes of one family a status holds at most: an object of the datastore cannot be much larger
+// than a megabyte. Those that are used for forwarding come first.
 const MaxRoutes = 2500
 
 // bootFormat is how Calico writes the times of its BGP daemons.
@@ -100,7 +100,8 @@ func (f Facts) bgp() (s v3.CalicoNodeBGPStatus) {
 func (f Facts) routes() (s v3.CalicoNodeBGPRouteStatus) {
 	sorted := slices.Clone(f.Routes)
 	slices.SortStableFunc(sorted, func(a, b Route) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), a.Prefix.Compare(b.Prefix), a.Gateway.Compare(b.Gateway), a.Peer.Compare(b.Peer))
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), a.Prefix.Compare(b.Prefix), a.Gateway.Compare(b.Gateway),
+			a.Peer.Compare(b.Peer))
 	})
 	for _, x := range sorted {
 		to := &s.RoutesV4
@@ -125,7 +126,8 @@ func rank(r Route) int {
 const none = "N/A"
 
 func (r Route) written() v3.CalicoNodeRoute {
-	out := v3.CalicoNodeRoute{Type: v3.RouteTypeRIB, Destination: r.Prefix.String(), Gateway: none, Interface: cmp.Or(r.Interface, none),
+	out := v3.CalicoNodeRoute{Type: v3.RouteTypeRIB, Destination: r.Prefix.String(), Gateway: none,
+		Interface:   cmp.Or(r.Interface, none),
 		LearnedFrom: v3.CalicoNodeRouteLearnedFrom{SourceType: r.Source}}
 	if r.Used {
 		out.Type = v3.RouteTypeFIB

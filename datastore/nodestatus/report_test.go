@@ -24,10 +24,13 @@ var someFacts = Facts{
 		{Peer: ip("2001:db8::11"), Type: v3.BGPPeerTypeGlobalPeer, State: v3.BGPSessionStateActive, Since: at},
 	},
 	Routes: []Route{
-		{Prefix: pfx("10.42.1.0/26"), Gateway: ip("172.29.8.12"), Source: v3.RouteSourceTypeBGPPeer, Peer: ip("172.29.8.13")},
+		{Prefix: pfx("10.42.1.0/26"), Gateway: ip("172.29.8.12"), Source: v3.RouteSourceTypeBGPPeer,
+			Peer: ip("172.29.8.13")},
 		{Prefix: pfx("fd00::40/122"), Interface: "blackhole", Used: true, Source: v3.RouteSourceTypeStatic},
-		{Prefix: pfx("10.42.1.0/26"), Gateway: ip("172.29.8.12"), Interface: "eth0", Used: true, Source: v3.RouteSourceTypeNodeMesh, Peer: ip("172.29.8.12")},
-		{Prefix: pfx("0.0.0.0/0"), Gateway: ip("172.29.8.1"), Interface: "eth0", Used: true, Source: v3.RouteSourceTypeKernel},
+		{Prefix: pfx("10.42.1.0/26"), Gateway: ip("172.29.8.12"), Interface: "eth0", Used: true,
+			Source: v3.RouteSourceTypeNodeMesh, Peer: ip("172.29.8.12")},
+		{Prefix: pfx("0.0.0.0/0"), Gateway: ip("172.29.8.1"), Interface: "eth0", Used: true,
+			Source: v3.RouteSourceTypeKernel},
 	},
 }
 
@@ -55,13 +58,18 @@ func TestReport(t *testing.T) {
 		want    string // without lastUpdated
 	}{
 		{"nothing asked", nil, someFacts, `"agent":` + noAgent + `,"bgp":` + noBGP + `,"routes":{}`},
-		{"agent", []v3.NodeStatusClassType{"Agent"}, someFacts, `"agent":{"birdV4":` + agent + `,"birdV6":` + agent + `},"bgp":` + noBGP + `,"routes":{}`},
-		{"BGP", []v3.NodeStatusClassType{"BGP"}, someFacts, `"agent":` + noAgent + `,"bgp":` + sessions + `,"routes":{}`},
-		{"routes, used ones first", []v3.NodeStatusClassType{"Routes"}, someFacts, `"agent":` + noAgent + `,"bgp":` + noBGP + `,"routes":` + routes},
-		{"all", []v3.NodeStatusClassType{"Routes", "BGP", "Agent"}, someFacts, `"agent":{"birdV4":` + agent + `,"birdV6":` + agent + `},"bgp":` + sessions + `,"routes":` + routes},
+		{"agent", []v3.NodeStatusClassType{"Agent"}, someFacts, `"agent":{"birdV4":` + agent + `,"birdV6":` + agent +
+			`},"bgp":` + noBGP + `,"routes":{}`},
+		{"BGP", []v3.NodeStatusClassType{"BGP"}, someFacts, `"agent":` + noAgent + `,"bgp":` + sessions +
+			`,"routes":{}`},
+		{"routes, used ones first", []v3.NodeStatusClassType{"Routes"}, someFacts, `"agent":` + noAgent + `,"bgp":` +
+			noBGP + `,"routes":` + routes},
+		{"all", []v3.NodeStatusClassType{"Routes", "BGP", "Agent"}, someFacts, `"agent":{"birdV4":` + agent +
+			`,"birdV6":` + agent + `},"bgp":` + sessions + `,"routes":` + routes},
 		{"BGP does not run", []v3.NodeStatusClassType{"Agent", "BGP"}, Facts{Version: "manx v1"},
 			`"agent":{"birdV4":{"state":"NotReady"},"birdV6":{"state":"NotReady"}},"bgp":` + noBGP + `,"routes":{}`},
-		{"a class of a newer version", []v3.NodeStatusClassType{"Moon"}, someFacts, `"agent":` + noAgent + `,"bgp":` + noBGP + `,"routes":{}`},
+		{"a class of a newer version", []v3.NodeStatusClassType{"Moon"}, someFacts, `"agent":` + noAgent + `,"bgp":` +
+			noBGP + `,"routes":{}`},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			got, err := json.Marshal(Report(v3.CalicoNodeStatusSpec{Node: "n", Classes: c.classes}, c.facts, at))
@@ -80,7 +88,8 @@ func TestReportIsBounded(t *testing.T) {
 	var f Facts
 	for i := range 3 * MaxRoutes {
 		a := netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0})
-		f.Routes = append(f.Routes, Route{Prefix: netip.PrefixFrom(a, 24), Used: i%3 == 2, Source: v3.RouteSourceTypeBGPPeer, Peer: ip("172.29.8.12")})
+		f.Routes = append(f.Routes, Route{Prefix: netip.PrefixFrom(a, 24), Used: i%3 == 2,
+			Source: v3.RouteSourceTypeBGPPeer, Peer: ip("172.29.8.12")})
 	}
 	s := Report(v3.CalicoNodeStatusSpec{Classes: []v3.NodeStatusClassType{"Routes"}}, f, at)
 	if n := len(s.Routes.RoutesV4); n != MaxRoutes {

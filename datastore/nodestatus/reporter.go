@@ -22,8 +22,8 @@ import (
 type Reporter struct {
 	Store datastore.Store
 	Node  string
-	// Facts gathers what is to be reported; routes only if asked for. After an error nothing is written, and it is tried
-	// again; ErrNotYet is for one that is no fault.
+	// Facts gathers what is to be reported; routes only if asked for. After an error nothing is written, and it is
+	// tried again; ErrNotYet is for one that is no fault.
 	Facts func(routes bool) (Facts, error)
 	Log   *zap.Logger
 	// Retry is the time after which a report that failed is tried again, unless its period is shorter; default 10 s.
@@ -129,7 +129,9 @@ func (r *Reporter) report(ctx context.Context) {
 	now := time.Now()
 	var due []model.Key
 	routes := false
-	for _, key := range slices.SortedFunc(maps.Keys(r.objects), func(a, b model.Key) int { return strings.Compare(a.Name, b.Name) }) {
+	for _, key := range slices.SortedFunc(maps.Keys(r.objects), func(a, b model.Key) int {
+		return strings.Compare(a.Name, b.Name)
+	}) {
 		if x := r.objects[key]; !x.due.IsZero() && !x.due.After(now) {
 			due = append(due, key)
 			routes = routes || slices.Contains(x.spec().Classes, v3.NodeStatusClassTypeRoutes)
@@ -165,7 +167,8 @@ func (r *Reporter) settle(key model.Key, x *reported, err error) {
 		}
 		if text := err.Error(); text != x.failure && !errors.Is(err, context.Canceled) && !errors.Is(err, ErrNotYet) {
 			x.failure = text
-			r.Log.Warn("the status of this node is not reported, trying again", zap.String("target", "node-status"), zap.String("key", key.Name), zap.Error(err))
+			r.Log.Warn("the status of this node is not reported, trying again", zap.String("target", "node-status"),
+				zap.String("key", key.Name), zap.Error(err))
 		}
 	default:
 		x.failure = ""

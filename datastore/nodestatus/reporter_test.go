@@ -40,7 +40,8 @@ func newWorld(t *testing.T) *world {
 func (w *world) run(store datastore.Store) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	r := &Reporter{Store: store, Node: "n", Log: zaptest.NewLogger(w, zaptest.Level(zap.ErrorLevel)), Retry: 50 * time.Millisecond,
+	r := &Reporter{Store: store, Node: "n", Log: zaptest.NewLogger(w, zaptest.Level(zap.ErrorLevel)),
+		Retry: 50 * time.Millisecond,
 		Facts: func(routes bool) (Facts, error) {
 			w.asked.Add(1)
 			f := w.facts.Load()
@@ -64,8 +65,9 @@ func (w *world) run(store datastore.Store) {
 
 func (w *world) put(name, node, classes string, period int) int64 {
 	w.Helper()
-	r, err := w.client.Put(w.Context(), root+name, fmt.Sprintf(`{"kind":"CalicoNodeStatus","apiVersion":"projectcalico.org/v3","metadata":{"name":%q,"future":7},`+
-		`"spec":{"node":%q,"classes":[%s],"updatePeriodSeconds":%d,"fromTheFuture":true},"status":{"lastUpdated":null}}`, name, node, classes, period))
+	r, err := w.client.Put(w.Context(), root+name,
+		fmt.Sprintf(`{"kind":"CalicoNodeStatus","apiVersion":"projectcalico.org/v3","metadata":{"name":%q,"future":7},`+
+			`"spec":{"node":%q,"classes":[%s],"updatePeriodSeconds":%d,"fromTheFuture":true},"status":{"lastUpdated":null}}`, name, node, classes, period))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -164,7 +166,9 @@ func TestPeriod(t *testing.T) {
 	w.put("clock", "n", `"BGP"`, 1)
 	w.await("a report of another object", "clock", established(0))
 	s, _, _ := w.get("clock")
-	w.await("and its next", "clock", func(x *v3.CalicoNodeStatus) bool { return x.Status.LastUpdated.After(s.Status.LastUpdated.Time) })
+	w.await("and its next", "clock", func(x *v3.CalicoNodeStatus) bool {
+		return x.Status.LastUpdated.After(s.Status.LastUpdated.Time)
+	})
 	if _, _, now := w.get("often"); now != last {
 		t.Error("reported although updatePeriodSeconds became 0")
 	}
@@ -252,7 +256,8 @@ func TestNothingIsWrittenWithoutFacts(t *testing.T) {
 	w.await("the report", "x", established(1))
 }
 
-// A status that was wiped out, as by calicoctl replace, is filled in again; one that somebody else writes is left to them.
+// A status that was wiped out, as by calicoctl replace, is filled in again; one that somebody else writes is left to
+// them.
 func TestStatusOfOthers(t *testing.T) {
 	w := newWorld(t)
 	w.put("x", "n", `"BGP"`, 0)

@@ -164,7 +164,8 @@ func (p *parser) primary() (Node, error) {
 
 func (p *parser) group() (Node, error) {
 	if p.depth++; p.depth > maxDepth {
-		return nil, &Error{Position: p.token.pos + 1, Reason: fmt.Sprintf("nested deeper than %d parentheses", maxDepth)}
+		return nil, &Error{Position: p.token.pos + 1, Reason: fmt.Sprintf("nested deeper than %d parentheses",
+			maxDepth)}
 	}
 	defer func() { p.depth-- }()
 	if err := p.advance(); err != nil {

@@ -16,7 +16,8 @@ func TestCanonicalForm(t *testing.T) {
 		{"inequality", "a !='b'", `a != "b"`},
 		{"contains", "a contains 'b'", `a contains "b"`},
 		{"contains glued to its string", "a contains'b'", `a contains "b"`},
-		{"starts with in both spellings", "a starts with 'b' || a startswith 'c'", `(a starts with "b" || a starts with "c")`},
+		{"starts with in both spellings", "a starts with 'b' || a startswith 'c'",
+			`(a starts with "b" || a starts with "c")`},
 		{"ends with in both spellings", "a ends with 'b' || a endswith 'c'", `(a ends with "b" || a ends with "c")`},
 		{"sets are sorted and unique", `a in {"c", 'b', "c"}`, `a in {"b", "c"}`},
 		{"sets are sorted by byte", `a in {"b", "B", "é", ""}`, `a in {"", "B", "b", "é"}`},
@@ -38,8 +39,10 @@ func TestCanonicalForm(t *testing.T) {
 		{"parentheses around one thing vanish", "((has(a)))", `has(a)`},
 		{"chains stay flat", "has(a) && has(b) && has(c)", `(has(a) && has(b) && has(c))`},
 		{"explicit groups of the same operator stay", "has(a) && (has(b) && has(c))", `(has(a) && (has(b) && has(c)))`},
-		{"operator words are labels where a label stands", "in in {'in'} && not not in {'x'} && contains contains 'c'", `(in in {"in"} && not not in {"x"} && contains contains "c")`},
-		{"function words are labels without a parenthesis", "has == 'a' && all == 'b' && global != 'c'", `(has == "a" && all == "b" && global != "c")`},
+		{"operator words are labels where a label stands", "in in {'in'} && not not in {'x'} && contains contains 'c'",
+			`(in in {"in"} && not not in {"x"} && contains contains "c")`},
+		{"function words are labels without a parenthesis", "has == 'a' && all == 'b' && global != 'c'",
+			`(has == "a" && all == "b" && global != "c")`},
 		{"all characters of labels", "-9_a./Z == 'x'", `-9_a./Z == "x"`},
 		{"longest label", strings.Repeat("a", 512) + " == 'x'", strings.Repeat("a", 512) + ` == "x"`},
 	} {
@@ -230,7 +233,8 @@ func TestRewrittenLabels(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"", "all()", "global()", "has(a)", "a == 'b'", `a != "b"`, "a in {'x', 'y',}", "a not in {}", "a contains 'x'",
-		"a starts with 'x' && b ends with 'y'", "!(has(a) || !has(b)) && c == 'd'", "((((", "!(!a == 'b')", "a === b", "has( in )",
+		"a starts with 'x' && b ends with 'y'", "!(has(a) || !has(b)) && c == 'd'", "((((", "!(!a == 'b')", "a === b",
+		"has( in )",
 		"has(a) || has(b) && has(c)", `a == 'say "x"'`,
 	} {
 		f.Add(s, "b")

@@ -258,7 +258,8 @@ func differences(known map[model.Key]int64, now []*model.Object, at int64) (even
 		present[o.Key] = true
 		if known[o.Key] != o.Revision {
 			known[o.Key] = o.Revision
-			events = append(events, datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o, Revision: o.Revision})
+			events = append(events, datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o,
+				Revision: o.Revision})
 		}
 	}
 	for k := range known {

@@ -278,7 +278,8 @@ func list(t *testing.T, x System) {
 	if got := names(model.KindBlockAffinity, "host/n1"); got != "host/n1/10.0.0.0/26" {
 		t.Errorf("affinities of n1 are %s", got)
 	}
-	if got := names(model.KindBlockAffinity, ""); got != "host/n1/10.0.0.0/26 host/n10/10.0.0.0/26 host/n2/10.0.0.0/26" {
+	if got := names(model.KindBlockAffinity,
+		""); got != "host/n1/10.0.0.0/26 host/n10/10.0.0.0/26 host/n2/10.0.0.0/26" {
 		t.Errorf("affinities are %s", got)
 	}
 }

@@ -13,8 +13,8 @@ import (
 
 // System is a fresh and empty datastore, with a line to it that can be cut.
 type System struct {
-	// Open gives a client that does not share a connection with another one, and whose leases last longer than any test.
-	// It is closed when the test ends.
+	// Open gives a client that does not share a connection with another one, and whose leases last longer than any
+	// test. It is closed when the test ends.
 	Open func(*testing.T) datastore.Backend
 	// Far gives a client behind the line, whose leases last for ShortLease.
 	Far func(*testing.T) datastore.Backend

@@ -21,6 +21,7 @@ func createBlock(ctx context.Context, store datastore.Store, host string, i int)
 	if _, err := store.Create(ctx, model.NewObject(model.BlockKey(cidr), block)); err != nil {
 		return err
 	}
-	_, err := store.Create(ctx, model.NewObject(model.AffinityKey(a), &model.BlockAffinity{State: model.StateConfirmed}))
+	_, err := store.Create(ctx, model.NewObject(model.AffinityKey(a),
+		&model.BlockAffinity{State: model.StateConfirmed}))
 	return err
 }

@@ -28,17 +28,18 @@ var thousand = fill.Cluster{Nodes: 1000, Pods: 30_000, Namespaces: 300, Policies
 
 // part is a cluster of the same shape, but smaller: one of n parts.
 func part(c fill.Cluster, n int) fill.Cluster {
-	c.Nodes, c.Pods, c.Namespaces, c.Policies, c.Services = c.Nodes/n, c.Pods/n, c.Namespaces/n, c.Policies/n, c.Services/n
+	c.Nodes, c.Pods, c.Namespaces, c.Policies, c.Services = c.Nodes/n, c.Pods/n, c.Namespaces/n, c.Policies/n,
+		c.Services/n
 	return c
 }
 
 func local(c fill.Cluster) fill.Cluster { c.Local = 30; return c }
 func plain(c fill.Cluster) fill.Cluster { c.Plain = true; return c }
 
-// BenchmarkKubernetes is the whole of manxd beside a real kube-apiserver with a large cluster in it: from its start to its
-// being ready, a time without changes, pods whose status changes ten times a second, and ten pods a second that come and go.
-// The line to the apiserver counts bytes; the apiserver's audit log counts requests. KUBERNETES_STARTS is how often
-// manxd is started (3), KUBERNETES_SECONDS how long each steady part lasts (60).
+// BenchmarkKubernetes is the whole of manxd beside a real kube-apiserver with a large cluster in it: from its start to
+// its being ready, a time without changes, pods whose status changes ten times a second, and ten pods a second that
+// come and go. The line to the apiserver counts bytes; the apiserver's audit log counts requests. KUBERNETES_STARTS is
+// how often manxd is started (3), KUBERNETES_SECONDS how long each steady part lasts (60).
 func BenchmarkKubernetes(b *testing.B) {
 	for _, c := range []struct {
 		name        string
@@ -59,7 +60,9 @@ func BenchmarkKubernetes(b *testing.B) {
 			}
 			k.steady(b, "idle", func(context.Context, time.Duration) error { return nil })
 			k.steady(b, "changes", func(ctx context.Context, d time.Duration) error {
-				return fill.Steadily(ctx, 10, d, func(ctx context.Context, i int) error { return k.Change(ctx, k.Local+i) })
+				return fill.Steadily(ctx, 10, d, func(ctx context.Context, i int) error {
+					return k.Change(ctx, k.Local+i)
+				})
 			})
 			k.steady(b, "lives", func(ctx context.Context, d time.Duration) error {
 				return fill.Steadily(ctx, 10, d, func(ctx context.Context, i int) error {
@@ -126,7 +129,8 @@ func newKubernetes(b *testing.B, c fill.Cluster, away time.Duration, args ...str
 	for i := range c.Local {
 		k.plug(b, i)
 	}
-	k.args = append(args, "--datastore=kubernetes", "--kubeconfig="+k.server.KubeconfigAt(b, k.line.URL, nodeUser), "--no-default-pools")
+	k.args = append(args, "--datastore=kubernetes", "--kubeconfig="+k.server.KubeconfigAt(b, k.line.URL, nodeUser),
+		"--no-default-pools")
 	k.run(b) // for the objects that every cluster has
 	s.node.Manxd().Kill()
 	return k
@@ -148,7 +152,8 @@ func useEtcd(b *testing.B) {
 func writePolicy(b *testing.B) string {
 	b.Helper()
 	file := filepath.Join(b.TempDir(), "audit.yaml")
-	text := fmt.Sprintf("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [ResponseStarted, ResponseComplete, Panic]\n"+
+	text := fmt.Sprintf("apiVersion: audit.k8s.io/v1\nkind: Policy\n"+
+		"omitStages: [ResponseStarted, ResponseComplete, Panic]\n"+
 		"rules:\n- {level: Metadata, users: [%q]}\n- {level: None}\n", nodeUser)
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		b.Fatal(err)
@@ -175,7 +180,8 @@ func (k *kube) plug(b *testing.B, i int) {
 	namespace, name := k.PodName(i)
 	host, pod := conversion.InterfaceName("cali", namespace, name), fmt.Sprint("pod", i)
 	for _, args := range [][]string{
-		{"link", "add", host, "type", "veth", "peer", "name", pod}, {"link", "set", pod, "up"}, {"link", "set", host, "up"},
+		{"link", "add", host, "type", "veth", "peer", "name", pod}, {"link", "set", pod, "up"},
+		{"link", "set", host, "up"},
 	} {
 		if _, err := k.node.Run("ip", args...); err != nil {
 			b.Fatal(err)

@@ -20,7 +20,8 @@ import (
 // BenchmarkKubernetesCNI is an ADD and a DEL of a pod of Kubernetes, whose API is a millisecond away (there and back),
 // policy and routes included. The processor time is that of the plugin's process and of manxd.
 func BenchmarkKubernetesCNI(b *testing.B) {
-	k := newKubernetes(b, fill.Cluster{Nodes: 4, Pods: 30, Namespaces: 3, Policies: 9, Services: 3, Local: 5}, time.Millisecond, "--controllers=off")
+	k := newKubernetes(b, fill.Cluster{Nodes: 4, Pods: 30, Namespaces: 3, Policies: 9, Services: 3, Local: 5},
+		time.Millisecond, "--controllers=off")
 	k.run(b)
 	pid := k.node.Manxd().PID()
 	conf, err := json.Marshal(map[string]any{
@@ -58,9 +59,10 @@ func (k *kube) newPod(b *testing.B, i int) string {
 	b.Helper()
 	name := fmt.Sprint("new-", i)
 	off := false
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "app-1"}}, Spec: corev1.PodSpec{
-		NodeName: fill.Measured, ServiceAccountName: "app", AutomountServiceAccountToken: &off,
-		Containers: []corev1.Container{{Name: "app", Image: "app"}}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "app-1"}},
+		Spec: corev1.PodSpec{
+			NodeName: fill.Measured, ServiceAccountName: "app", AutomountServiceAccountToken: &off,
+			Containers: []corev1.Container{{Name: "app", Image: "app"}}}}
 	if _, err := k.API.CoreV1().Pods("ns-0").Create(b.Context(), pod, metav1.CreateOptions{}); err != nil {
 		b.Fatal(err)
 	}

@@ -19,7 +19,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// BenchmarkUpdateToKernel is the time from an UPDATE with one prefix leaving the peer to the kernel's news of the route.
+// BenchmarkUpdateToKernel is the time from an UPDATE with one prefix leaving the peer to the kernel's news of the
+// route.
 func BenchmarkUpdateToKernel(b *testing.B) {
 	for _, sp := range speakers {
 		b.Run(sp.name, func(b *testing.B) {
@@ -87,7 +88,8 @@ func BenchmarkBlockToUpdate(b *testing.B) {
 		measureOrigin(b, s, func(block netip.Prefix) time.Time {
 			t0 := time.Now()
 			key := model.AffinityKey(model.Affinity{Type: model.AffinityHost, Host: "n1", CIDR: block})
-			_, err := store.Create(context.Background(), model.NewObject(key, &model.BlockAffinity{State: model.StateConfirmed}))
+			_, err := store.Create(context.Background(),
+				model.NewObject(key, &model.BlockAffinity{State: model.StateConfirmed}))
 			if err != nil {
 				b.Fatal(err)
 			}

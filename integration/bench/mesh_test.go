@@ -24,7 +24,8 @@ func meshPeer(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 201, byte(i / 250), byte(1 + i%250)})
 }
 
-// newMesh is a node, and a router namespace that has the addresses of n more, each of which a peer of the benchmark takes.
+// newMesh is a node, and a router namespace that has the addresses of n more, each of which a peer of the benchmark
+// takes.
 func newMesh(tb testing.TB, n int) *site {
 	tb.Helper()
 	s := newSite(tb)
@@ -40,14 +41,16 @@ func newMesh(tb testing.TB, n int) *site {
 	if out, err := lab.InNamespace(router.Namespace, "ip", "-batch", file).CombinedOutput(); err != nil {
 		tb.Fatalf("%v: %s", err, out)
 	}
-	if out, err := s.node.Run("ip", "route", "add", "10.201.0.0/16", "via", router.Address(s.node).String()); err != nil {
+	if out, err := s.node.Run("ip", "route", "add", "10.201.0.0/16", "via",
+		router.Address(s.node).String()); err != nil {
 		tb.Fatalf("%v: %s", err, out)
 	}
 	return s
 }
 
 func meshNode(i int) string {
-	return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Node\nmetadata: {name: m%d}\nspec: {bgp: {ipv4Address: %s/32}}\n", i, meshPeer(i))
+	return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Node\nmetadata: {name: m%d}\n"+
+		"spec: {bgp: {ipv4Address: %s/32}}\n", i, meshPeer(i))
 }
 
 func (s *site) meshManxd(n int) func(testing.TB) speaker {
@@ -79,7 +82,8 @@ func (s *site) meshBird(n int) func(testing.TB) speaker {
 		var text strings.Builder
 		fmt.Fprintf(&text, "router id %s;\nprotocol device {}\nprotocol direct { ipv4; }\n", s.node.IP4)
 		text.WriteString("protocol kernel { ipv4 { export where source = RTS_BGP; import none; }; merge paths on; }\n")
-		fmt.Fprintf(&text, "template bgp mesh { local %s as %d; multihop; passive on; ipv4 { import all; export none; gateway recursive; add paths on; }; }\n", s.node.IP4, nodeAS)
+		fmt.Fprintf(&text, "template bgp mesh { local %s as %d; multihop; passive on; ipv4 { import all; export "+
+			"none; gateway recursive; add paths on; }; }\n", s.node.IP4, nodeAS)
 		for i := range n {
 			fmt.Fprintf(&text, "protocol bgp m%d from mesh { neighbor %s as %d; }\n", i, meshPeer(i), nodeAS)
 		}
@@ -127,7 +131,8 @@ func (s *site) measureMesh(b *testing.B, sp speaker, n int) ingest {
 // acceptsAll waits until the speaker knows the last of its peers.
 func (s *site) acceptsAll(tb testing.TB, n int) {
 	tb.Helper()
-	p, err := lab.ConnectPeerFrom(s.ToRs[0].Namespace, meshPeer(n-1), s.node.IP4.String()+":179", nodeAS, 5*time.Millisecond)
+	p, err := lab.ConnectPeerFrom(s.ToRs[0].Namespace, meshPeer(n-1), s.node.IP4.String()+":179", nodeAS,
+		5*time.Millisecond)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -144,7 +149,8 @@ func (s *site) connectMesh(tb testing.TB, n int) []*lab.Peer {
 	var wait sync.WaitGroup
 	for i := range n {
 		wait.Go(func() {
-			if peers[i], errs[i] = lab.ConnectPeerFrom(s.ToRs[0].Namespace, meshPeer(i), s.node.IP4.String()+":179", nodeAS, 50*time.Millisecond); errs[i] == nil {
+			if peers[i], errs[i] = lab.ConnectPeerFrom(s.ToRs[0].Namespace, meshPeer(i), s.node.IP4.String()+":179",
+				nodeAS, 50*time.Millisecond); errs[i] == nil {
 				errs[i] = peers[i].Send(lab.AnnounceInternal(meshPeer(i), prefixes[i*meshPrefixes:][:meshPrefixes]))
 			}
 		})
@@ -201,7 +207,8 @@ func (s *site) measureAdded(b *testing.B, n int, wanted func(bool)) (sum time.Du
 	for range b.N {
 		t0 := time.Now()
 		wanted(true)
-		p, err := lab.ConnectPeerFrom(s.ToRs[0].Namespace, meshPeer(n), s.node.IP4.String()+":179", nodeAS, time.Millisecond)
+		p, err := lab.ConnectPeerFrom(s.ToRs[0].Namespace, meshPeer(n), s.node.IP4.String()+":179", nodeAS,
+			time.Millisecond)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -218,7 +225,8 @@ func addToStore(tb testing.TB, store *etcd.Store, n int) func(bool) {
 	return func(wanted bool) {
 		var err error
 		if wanted {
-			node := &model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: meshPeer(n).String() + "/32"}}}
+			node := &model.Node{Spec: model.NodeSpec{
+				BGP: &model.NodeBGPSpec{IPv4Address: meshPeer(n).String() + "/32"}}}
 			node.Name = key.Name
 			_, err = store.Create(context.Background(), model.NewObject(key, node))
 		} else {

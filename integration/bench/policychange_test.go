@@ -24,13 +24,15 @@ const (
 	benchChanges = 1_000
 )
 
-// BenchmarkPolicy goes from the first snapshot until the kernel has the rules, has changes arrive, 100 a second, each of
-// which is measured from the event of the watch to the kernel's commit, and starts once more with the kernel as it is.
+// BenchmarkPolicy goes from the first snapshot until the kernel has the rules, has changes arrive, 100 a second, each
+// of which is measured from the event of the watch to the kernel's commit, and starts once more with the kernel as it
+// is.
 func BenchmarkPolicy(b *testing.B) {
 	for _, policies := range []int{1_000, 10_000} {
-		b.Run(fmt.Sprintf("policies=%d/endpoints=%d/changes=%d", policies, benchRemotes, benchChanges), func(b *testing.B) {
-			repeat(b, policyJob{Policies: policies, Remotes: benchRemotes, Tables: true, Changes: benchChanges})
-		})
+		b.Run(fmt.Sprintf("policies=%d/endpoints=%d/changes=%d", policies, benchRemotes, benchChanges),
+			func(b *testing.B) {
+				repeat(b, policyJob{Policies: policies, Remotes: benchRemotes, Tables: true, Changes: benchChanges})
+			})
 		b.Run(fmt.Sprintf("policies=%d/endpoints=%d/no-datastore", policies, benchRemotes), func(b *testing.B) {
 			repeat(b, policyJob{Policies: policies, Remotes: benchRemotes})
 		})
@@ -55,13 +57,15 @@ func repeat(b *testing.B, j policyJob) {
 	text := ""
 	for _, kind := range changeKinds {
 		if v, ok := sum[kind+":p50"]; ok {
-			text += fmt.Sprintf("\n%-15s p50 %8.0f us, p99 %8.0f us", kind, v/float64(b.N), sum[kind+":p99"]/float64(b.N))
+			text += fmt.Sprintf("\n%-15s p50 %8.0f us, p99 %8.0f us", kind, v/float64(b.N),
+				sum[kind+":p99"]/float64(b.N))
 		}
 	}
 	b.Log(text) // go test shows ten logs at most
 }
 
-var changeKinds = []string{"remote-added", "remote-removed", "remote-label", "local-label", "local-added", "local-removed",
+var changeKinds = []string{"remote-added", "remote-removed", "remote-label", "local-label", "local-added",
+	"local-removed",
 	"policy-rule", "policy-added", "policy-removed", "global-rule"}
 
 var namespaces int
@@ -114,7 +118,8 @@ func (w *worker) changes(r policyResult, n int) {
 	cancel()
 	helpers.Wait()
 	r["cpu-us/change"] = float64(ownCPU()-cpu0) / 1e3 / float64(n)
-	r["transactions"], r["objects/transaction"] = float64(w.rules.transactions), float64(w.rules.objects)/float64(w.rules.transactions)
+	r["transactions"], r["objects/transaction"] = float64(w.rules.transactions),
+		float64(w.rules.objects)/float64(w.rules.transactions)
 	r["comparisons"], r["stolen-ms"] = float64(w.rules.comparisons), milliseconds(stolen()-stolen0)
 	r["longest-commit-ms"], r["longest-commit-cpu-ms"] = milliseconds(w.rules.longest), milliseconds(w.rules.longestCPU)
 	var after runtime.MemStats

@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// cluster is a big one, made up as it is asked for: pods of Deployments in namespaces, and policies the way people write
-// them. Its objects are decoded from what would be stored.
+// cluster is a big one, made up as it is asked for: pods of Deployments in namespaces, and policies the way people
+// write them. Its objects are decoded from what would be stored.
 type cluster struct{ policies, remotes int }
 
 const (
@@ -26,12 +26,14 @@ const (
 // lists are all objects by kind; each call makes them anew.
 func (c cluster) lists() map[model.Kind][]iter.Seq[*model.Object] {
 	return map[model.Kind][]iter.Seq[*model.Object]{
-		model.KindNode:                {count(benchNodes, c.node)},
-		model.KindProfile:             {count(benchNamespaces, c.namespace), count(benchNamespaces, c.account)},
-		model.KindWorkloadEndpoint:    {count(c.remotes+benchLocals, func(i int) *model.Object { return c.pod(i, "v1") })},
+		model.KindNode:    {count(benchNodes, c.node)},
+		model.KindProfile: {count(benchNamespaces, c.namespace), count(benchNamespaces, c.account)},
+		model.KindWorkloadEndpoint: {
+			count(c.remotes+benchLocals, func(i int) *model.Object { return c.pod(i, "v1") })},
 		model.KindTier:                {count(1, c.tier)},
 		model.KindGlobalNetworkPolicy: {count(benchGlobals, func(i int) *model.Object { return c.global(i, 8080) })},
-		model.KindNetworkPolicy:       {count(c.policies-benchGlobals, func(i int) *model.Object { return c.policy(i, 8080) })},
+		model.KindNetworkPolicy: {
+			count(c.policies-benchGlobals, func(i int) *model.Object { return c.policy(i, 8080) })},
 	}
 }
 
@@ -74,8 +76,10 @@ func (c cluster) All(kind model.Kind) iter.Seq[*model.Object] {
 // stored decodes what is stored under a key.
 func stored(k model.Key, labels map[string]string, format string, values ...any) *model.Object {
 	text, _ := json.Marshal(labels)
-	raw := fmt.Appendf(nil, `{"apiVersion":"projectcalico.org/v3","kind":%q,"metadata":{"name":%q,"namespace":%q,"labels":%s,`+
-		`"uid":"5a1f0a44-6a43-4e7c-9c5a-2f8f5f0c6a11","creationTimestamp":"2026-11-01T00:00:00Z"},"spec":`, k.Kind, k.Name, k.Namespace, text)
+	raw := fmt.Appendf(nil,
+		`{"apiVersion":"projectcalico.org/v3","kind":%q,"metadata":{"name":%q,"namespace":%q,"labels":%s,`+
+			`"uid":"5a1f0a44-6a43-4e7c-9c5a-2f8f5f0c6a11","creationTimestamp":"2026-11-01T00:00:00Z"},"spec":`, k.Kind,
+		k.Name, k.Namespace, text)
 	raw = append(fmt.Appendf(raw, format, values...), '}')
 	o := model.Decode(k, raw, 1)
 	if o.Err != nil {
@@ -86,7 +90,8 @@ func stored(k model.Key, labels map[string]string, format string, values ...any)
 
 func (cluster) node(i int) *model.Object {
 	name := fmt.Sprint("node-", i)
-	return stored(model.ResourceKey(model.KindNode, name), nil, `{"bgp":{"ipv4Address":"172.16.%d.%d/16"}}`, i/250, 1+i%250)
+	return stored(model.ResourceKey(model.KindNode, name), nil, `{"bgp":{"ipv4Address":"172.16.%d.%d/16"}}`, i/250,
+		1+i%250)
 }
 
 func ns(i int) string { return fmt.Sprint("ns-", i%benchNamespaces) }
@@ -97,7 +102,8 @@ func (cluster) namespace(i int) *model.Object {
 }
 
 func (cluster) account(i int) *model.Object {
-	return stored(model.ResourceKey(model.KindProfile, "ksa."+ns(i)+".default"), nil, `{"labelsToApply":{"pcsa.projectcalico.org/name":"default"}}`)
+	return stored(model.ResourceKey(model.KindProfile, "ksa."+ns(i)+".default"), nil,
+		`{"labelsToApply":{"pcsa.projectcalico.org/name":"default"}}`)
 }
 
 // pod i is on another node below remotes, and on this node above; a version is a label.
@@ -115,13 +121,15 @@ func podOn(node string, i int, version string) *model.Object {
 		role = "monitoring"
 	}
 	pod := fmt.Sprintf("app-%d-7d9f8b6c5d-%06x", app, i)
-	name, err := model.WorkloadEndpointName(model.WorkloadEndpointIDs{Node: node, Orchestrator: "k8s", Pod: pod, Endpoint: "eth0"})
+	name, err := model.WorkloadEndpointName(model.WorkloadEndpointIDs{Node: node, Orchestrator: "k8s", Pod: pod,
+		Endpoint: "eth0"})
 	if err != nil {
 		panic(err)
 	}
 	labels := map[string]string{
 		model.LabelNamespace: ns(i), model.LabelOrchestrator: "k8s", model.LabelServiceAccount: "default",
-		"app": fmt.Sprint("app-", app), "env": []string{"prod", "test"}[i/benchNamespaces%2], "role": role, "version": version,
+		"app": fmt.Sprint("app-", app), "env": []string{"prod", "test"}[i/benchNamespaces%2], "role": role,
+		"version":           version,
 		"pod-template-hash": "7d9f8b6c5d",
 	}
 	return stored(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: ns(i), Name: name}, labels,
@@ -139,8 +147,8 @@ func (cluster) tier(int) *model.Object {
 	return stored(model.ResourceKey(model.KindTier, "platform"), nil, `{"order":100}`)
 }
 
-// policy i is one of its namespace's, as Kubernetes' NetworkPolicies are converted: half of them are about all pods of the
-// namespace, the others about one Deployment.
+// policy i is one of its namespace's, as Kubernetes' NetworkPolicies are converted: half of them are about all pods of
+// the namespace, the others about one Deployment.
 func (cluster) policy(i, port int) *model.Object {
 	nth := i / benchNamespaces
 	subject, app := "projectcalico.org/orchestrator == 'k8s'", fmt.Sprintf("app == 'app-%d'", nth/2%10)
@@ -158,7 +166,8 @@ func (cluster) policy(i, port int) *model.Object {
 			`{"action":"Allow","protocol":"TCP","destination":{"selector":"projectcalico.org/orchestrator == 'k8s' && app in { 'app-1', 'app-%[3]d' }","ports":[%[4]d]}}]}`,
 			subject, i%250, 2+nth%8, port)
 	}
-	return stored(model.Key{Kind: model.KindNetworkPolicy, Namespace: ns(i), Name: fmt.Sprintf("default.policy-%d", i)}, nil, "%s", spec)
+	return stored(model.Key{Kind: model.KindNetworkPolicy, Namespace: ns(i), Name: fmt.Sprintf("default.policy-%d", i)},
+		nil, "%s", spec)
 }
 
 // global policies are the platform's: the first in a tier of their own, which leaves the rest to the namespaces.
@@ -166,8 +175,9 @@ func (cluster) global(i, port int) *model.Object {
 	name, spec := fmt.Sprint("default.global-", i), ""
 	switch i {
 	case 0:
-		name, spec = "platform.metadata", `{"tier":"platform","order":1,"selector":"all()","types":["Ingress","Egress"],`+
-			`"egress":[{"action":"Deny","destination":{"nets":["169.254.169.254/32"]}},{"action":"Pass"}],"ingress":[{"action":"Pass"}]}`
+		name, spec = "platform.metadata",
+			`{"tier":"platform","order":1,"selector":"all()","types":["Ingress","Egress"],`+
+				`"egress":[{"action":"Deny","destination":{"nets":["169.254.169.254/32"]}},{"action":"Pass"}],"ingress":[{"action":"Pass"}]}`
 	case 1:
 		spec = `{"tier":"default","order":10,"selector":"has(app)","types":["Ingress"],` +
 			`"ingress":[{"action":"Allow","protocol":"TCP","source":{"selector":"role == 'monitoring'"},"destination":{"ports":[9090]}}]}`
@@ -177,8 +187,9 @@ func (cluster) global(i, port int) *model.Object {
 		spec = `{"tier":"default","order":30,"selector":"env == 'prod'","types":["Ingress"],"ingress":[` +
 			`{"action":"Allow","protocol":"TCP","source":{"selector":"has(app)"},"destination":{"ports":[443]}}]}`
 	default:
-		spec = fmt.Sprintf(`{"tier":"default","order":40,"namespaceSelector":"team == 'team-%d'","types":["Ingress"],"ingress":[`+
-			`{"action":"Allow","protocol":"TCP","source":{"namespaceSelector":"team == 'team-%d'"},"destination":{"ports":["metrics",%d]}}]}`, i, i+1, port)
+		spec = fmt.Sprintf(
+			`{"tier":"default","order":40,"namespaceSelector":"team == 'team-%d'","types":["Ingress"],"ingress":[`+
+				`{"action":"Allow","protocol":"TCP","source":{"namespaceSelector":"team == 'team-%d'"},"destination":{"ports":["metrics",%d]}}]}`, i, i+1, port)
 	}
 	return stored(model.ResourceKey(model.KindGlobalNetworkPolicy, name), nil, "%s", spec)
 }

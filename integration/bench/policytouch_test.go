@@ -38,7 +38,8 @@ func TestAChangeTouchesOnlyWhatItIsAbout(t *testing.T) {
 
 	t.Run("rule of a policy", func(t *testing.T) {
 		c := changed(small.policy(benchNamespaces+3, 9999))
-		if got := chains(c); !slices.Equal(got, []string{"pi/NetworkPolicy/ns-3/default.policy-503"}) || len(c.Sets)+len(c.Maps) > 0 {
+		if got := chains(c); !slices.Equal(got, []string{"pi/NetworkPolicy/ns-3/default.policy-503"}) ||
+			len(c.Sets)+len(c.Maps) > 0 {
 			t.Errorf("chains %v, %d sets, %d maps", got, len(c.Sets), len(c.Maps))
 		}
 	})
@@ -49,7 +50,8 @@ func TestAChangeTouchesOnlyWhatItIsAbout(t *testing.T) {
 	})
 	t.Run("rule of a policy that selects everybody", func(t *testing.T) {
 		c := changed(small.global(5, 9999))
-		if got := chains(c); !slices.Equal(got, []string{"pi/GlobalNetworkPolicy/default.global-5"}) || len(c.Maps) > 0 {
+		if got := chains(c); !slices.Equal(got, []string{"pi/GlobalNetworkPolicy/default.global-5"}) ||
+			len(c.Maps) > 0 {
 			t.Errorf("chains %v, %d maps", got, len(c.Maps))
 		}
 	})

@@ -55,8 +55,10 @@ func BenchmarkPolicyTraffic(b *testing.B) {
 	base, one := paths[0], paths[2]
 	var text strings.Builder // go test shows ten lines of a log at most
 	for _, p := range paths {
-		fmt.Fprintf(&text, "\n%-14s TCP %6.0f Mbit/s %5.2f s CPU/GB, UDP %7.0f packets/s %5.2f us CPU, %6.0f connections/s %6.0f us CPU", p.name,
-			p.median("tcp"), p.median("tcp-cpu"), p.median("udp"), p.median("udp-cpu"), p.median("connections"), p.median("connection-cpu"))
+		fmt.Fprintf(&text, "\n%-14s TCP %6.0f Mbit/s %5.2f s CPU/GB, UDP %7.0f packets/s %5.2f us CPU, %6.0f "+
+			"connections/s %6.0f us CPU", p.name,
+			p.median("tcp"), p.median("tcp-cpu"), p.median("udp"), p.median("udp-cpu"), p.median("connections"),
+			p.median("connection-cpu"))
 		for _, what := range []string{"tcp", "udp", "connections"} {
 			b.ReportMetric(p.median(what)/base.median(what), p.name+"/none-"+what)
 		}
@@ -70,10 +72,10 @@ func BenchmarkPolicyTraffic(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// compare reports how much of a's throughput b has, and what a packet costs. They are measured side by side, in turns, and
-// each pair gives one ratio: whatever else the machine does in these seconds is in both. Where its host takes more than a
-// hundredth of the time from a virtual machine, it does not take the same from both: such pairs are left out and counted, but
-// for those beyond as many again as were asked for.
+// compare reports how much of a's throughput b has, and what a packet costs. They are measured side by side, in turns,
+// and each pair gives one ratio: whatever else the machine does in these seconds is in both. Where its host takes more
+// than a hundredth of the time from a virtual machine, it does not take the same from both: such pairs are left out and
+// counted, but for those beyond as many again as were asked for.
 func compare(tb *testing.B, text *strings.Builder, a, b *path, pairs int) {
 	ratios := map[string][]float64{}
 	taken, left := 0, 0
@@ -119,8 +121,10 @@ const (
 )
 
 func newPath(b *testing.B, name string) *path {
-	p := &path{B: b, name: name, client: emptyNamespace(b), node: emptyNamespace(b), server: emptyNamespace(b), results: map[string][]float64{}}
-	for _, pod := range []struct{ namespace, iface, address string }{{p.client, "cali1", clientAddress}, {p.server, "cali2", serverAddress}} {
+	p := &path{B: b, name: name, client: emptyNamespace(b), node: emptyNamespace(b), server: emptyNamespace(b),
+		results: map[string][]float64{}}
+	for _, pod := range []struct{ namespace, iface, address string }{{p.client, "cali1", clientAddress},
+		{p.server, "cali2", serverAddress}} {
 		p.ip("-n", p.node, "link", "add", pod.iface, "type", "veth", "peer", "name", "eth0", "netns", pod.namespace)
 		p.ip("-n", p.node, "link", "set", pod.iface, "up")
 		p.ip("-n", p.node, "addr", "add", "169.254.1.1/32", "dev", pod.iface)
@@ -132,7 +136,8 @@ func newPath(b *testing.B, name string) *path {
 	}
 	p.ip("netns", "exec", p.node, "sysctl", "-qw", "net.ipv4.ip_forward=1")
 	// Ports are used again at once, and there are more of them, so that the clients do not run out.
-	p.ip("netns", "exec", p.client, "sysctl", "-qw", "net.ipv4.tcp_tw_reuse=1", "net.ipv4.ip_local_port_range=1024 65000")
+	p.ip("netns", "exec", p.client, "sysctl", "-qw", "net.ipv4.tcp_tw_reuse=1",
+		"net.ipv4.ip_local_port_range=1024 65000")
 	p.background(lab.InNamespace(p.server, "iperf3", "-s"))
 	p.background(p.connector(p.server, "serve"))
 	return p
@@ -166,7 +171,8 @@ func trafficPolicies(n int) (nets []string, ports []int) {
 // manx has the node filter as Manx does.
 func (p *path) manx(n int) {
 	objects := []*model.Object{
-		stored(model.ResourceKey(model.KindProfile, "kns.default"), nil, `{"ingress":[{"action":"Allow"}],"egress":[{"action":"Allow"}]}`)}
+		stored(model.ResourceKey(model.KindProfile, "kns.default"), nil,
+			`{"ingress":[{"action":"Allow"}],"egress":[{"action":"Allow"}]}`)}
 	for i, address := range []string{clientAddress, serverAddress} {
 		name := fmt.Sprintf("here-k8s-pod%d-eth0", i+1)
 		objects = append(objects, stored(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: name},
@@ -175,11 +181,13 @@ func (p *path) manx(n int) {
 	}
 	nets, ports := trafficPolicies(n)
 	for i := range nets {
-		rules := fmt.Sprintf(`{"action":"Allow","protocol":"TCP","source":{"nets":[%q]},"destination":{"ports":[%d]}}`, nets[i], ports[i])
+		rules := fmt.Sprintf(`{"action":"Allow","protocol":"TCP","source":{"nets":[%q]},"destination":{"ports":[%d]}}`,
+			nets[i], ports[i])
 		if ports[i] == 0 {
 			rules = fmt.Sprintf(`{"action":"Allow","source":{"nets":[%q]}}`, nets[i])
 		}
-		objects = append(objects, stored(model.Key{Kind: model.KindNetworkPolicy, Namespace: "default", Name: fmt.Sprintf("default.policy-%05d", i)},
+		objects = append(objects, stored(model.Key{Kind: model.KindNetworkPolicy, Namespace: "default",
+			Name: fmt.Sprintf("default.policy-%05d", i)},
 			nil, `{"tier":"default","order":%d,"selector":"pod == '2'","types":["Ingress"],"ingress":[%s]}`, i, rules))
 	}
 	rules, err := kernel.OpenRules("/run/netns/" + p.node)
@@ -187,7 +195,8 @@ func (p *path) manx(n int) {
 		p.Fatal(err)
 	}
 	defer rules.Close()
-	agent := dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Logger: zap.NewNop(), Policy: policy.Config{Node: "here"}})
+	agent := dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Logger: zap.NewNop(),
+		Policy: policy.Config{Node: "here"}})
 	reached := agent.Reached()
 	agent.SetState(dataplane.State{Reader: model.NewSet(objects...), All: true})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -225,7 +234,8 @@ func (p *path) iptables(program string, n int) {
 			fmt.Fprintf(&rules, "-A pi-%d -p tcp -s %s -m tcp --dport %d -j ACCEPT\n", i, nets[i], ports[i])
 		}
 	}
-	text := "*filter\n:FORWARD ACCEPT [0:0]\n:to-cali2 - [0:0]\n:from-cali1 - [0:0]\n" + chains.String() + `-A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
+	text := "*filter\n:FORWARD ACCEPT [0:0]\n:to-cali2 - [0:0]\n:from-cali1 - [0:0]\n" + chains.String() +
+		`-A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
 -A FORWARD -m conntrack --ctstate INVALID -j DROP
 -A FORWARD -i cali1 -j from-cali1
 -A FORWARD -o cali2 -j to-cali2

@@ -27,8 +27,9 @@ import (
 type policyJob struct {
 	Namespace         string // of the network
 	Policies, Remotes int
-	Tables            bool // have the objects in tables of the datastore; made on demand if not, so that nobody keeps them
-	Changes           int
+	// have the objects in tables of the datastore; made on demand if not, so that nobody keeps them
+	Tables  bool
+	Changes int
 }
 
 // policyResult are figures by name.
@@ -42,7 +43,8 @@ func (j policyJob) run(tb testing.TB) policyResult {
 	text, _ := json.Marshal(j)
 	out := tb.TempDir() + "/result"
 	args := []string{"-test.run=^TestPolicyWorker$", "-test.count=1"}
-	cmd := exec.Command(os.Args[0], append(args, strings.Fields(os.Getenv("WORKER_FLAGS"))...)...) // such as -test.cpuprofile=FILE
+	// such as -test.cpuprofile=FILE
+	cmd := exec.Command(os.Args[0], append(args, strings.Fields(os.Getenv("WORKER_FLAGS"))...)...)
 	cmd.Env = append(os.Environ(), policyJobVariable+"="+string(text), policyJobVariable+"_RESULT="+out)
 	if text, err := cmd.CombinedOutput(); err != nil {
 		tb.Fatalf("%v: %s", err, text)
@@ -159,7 +161,8 @@ func calm() {
 func (w *worker) start(r policyResult, name string, reader model.Reader) (stop func()) {
 	*w.rules = countingRules{Rules: w.rules.Rules}
 	cpu0, t0 := ownCPU(), time.Now()
-	w.agent = dataplane.NewPolicy(dataplane.PolicyConfig{Rules: w.rules, Logger: zap.NewNop(), Policy: policy.Config{Node: benchNode}})
+	w.agent = dataplane.NewPolicy(dataplane.PolicyConfig{Rules: w.rules, Logger: zap.NewNop(),
+		Policy: policy.Config{Node: benchNode}})
 	reached := w.agent.Reached()
 	w.agent.SetState(dataplane.State{Reader: reader, All: true})
 	ctx, cancel := context.WithCancel(context.Background())

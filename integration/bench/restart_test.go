@@ -177,7 +177,8 @@ func (m *restartMesh) startManx(tb testing.TB) []restarter {
 				}
 			},
 			kill: func() { n.Manxd().Kill() }, log: n.Log,
-			up:     regexp.MustCompile(`(?m)^(\S+)\tINFO\t.*"target": "bgp-session", "key": "([^"]+)", "phase": "Established"`),
+			up: regexp.MustCompile(
+				`(?m)^(\S+)\tINFO\t.*"target": "bgp-session", "key": "([^"]+)", "phase": "Established"`),
 			layout: "2006-01-02T15:04:05.000Z0700",
 			ready:  func() error { return awaitReady(n, time.Minute) },
 		})

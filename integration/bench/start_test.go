@@ -55,7 +55,8 @@ func BenchmarkStart(b *testing.B) {
 				pid := s.node.Manxd().PID()
 				work += cpu(pid)
 				time.Sleep(time.Second)
-				rss, private, anonymous = max(rss, statusMB(pid, "VmRSS")), max(private, privateMB(pid)), max(anonymous, statusMB(pid, "RssAnon"))
+				rss, private, anonymous = max(rss, statusMB(pid, "VmRSS")), max(private, privateMB(pid)),
+					max(anonymous, statusMB(pid, "RssAnon"))
 				s.node.Manxd().Kill()
 			}
 			b.ReportMetric(float64(wall.Milliseconds())/float64(b.N), "ready-ms")
@@ -78,7 +79,8 @@ func startEtcd(b *testing.B, s *site) string {
 	address := fmt.Sprintf("%s:2379", s.node.IP4)
 	forward(b, s.node, strings.TrimPrefix(s.node.EtcdSocket(), "unix://"), address)
 	endpoint := "http://" + address
-	cmd := lab.InNamespace(s.node.Namespace, "etcd", "--data-dir="+filepath.Join(s.node.Dir, "etcd"), "--log-level=error",
+	cmd := lab.InNamespace(s.node.Namespace, "etcd", "--data-dir="+filepath.Join(s.node.Dir, "etcd"),
+		"--log-level=error",
 		"--listen-client-urls="+endpoint, "--advertise-client-urls="+endpoint,
 		"--listen-peer-urls=http://127.0.0.1:2380")
 	if err := cmd.Start(); err != nil {

@@ -114,7 +114,8 @@ func run(bin string, keep bool) (err error) {
 			d.failed = append(d.failed, fmt.Sprintf("%s does not reach %s", p.from, p.name))
 		}
 	}
-	if err := d.step("only web pods (pod1 of each node) may reach the database ("+database+"): the policy is in force", d.protect); err != nil {
+	if err := d.step("only web pods (pod1 of each node) may reach the database ("+database+"): the policy is in force",
+		d.protect); err != nil {
 		return err
 	}
 	d.show("the policy", policies, nil)
@@ -130,7 +131,8 @@ func run(bin string, keep bool) (err error) {
 	if len(d.failed) > 0 {
 		return fmt.Errorf("not as promised: %s", strings.Join(d.failed, "; "))
 	}
-	say("\nAs promised: every session is up, every pod is reachable, policy blocked whom it names and nobody else,\nand the crash cost no packet.")
+	say("\nAs promised: every session is up, every pod is reachable, policy blocked whom it names and nobody " +
+		"else,\nand the crash cost no packet.")
 	return nil
 }
 

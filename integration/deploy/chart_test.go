@@ -31,7 +31,8 @@ func helm(t *testing.T, args ...string) (string, error) {
 	var out, errs bytes.Buffer
 	cmd := exec.Command("./tool", append([]string{"helm"}, args...)...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+t.TempDir(), "HELM_CONFIG_HOME="+t.TempDir(), "HELM_DATA_HOME="+t.TempDir())
+	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+t.TempDir(), "HELM_CONFIG_HOME="+t.TempDir(), "HELM_DATA_HOME="+
+		t.TempDir())
 	err := cmd.Run()
 	return out.String() + errs.String(), err
 }
@@ -110,7 +111,8 @@ func TestChartIsAccepted(t *testing.T) {
 				}
 				file.WriteString("---\n" + string(text))
 			}
-			cmd := exec.Command(kubectl, "--kubeconfig", config, "apply", "--dry-run=server", "--validate=strict", "-f", "-")
+			cmd := exec.Command(kubectl, "--kubeconfig", config, "apply", "--dry-run=server", "--validate=strict", "-f",
+				"-")
 			cmd.Stdin = &file
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%v: %s", err, out)
@@ -226,7 +228,8 @@ func TestRightsFollowSettings(t *testing.T) {
 	for _, values := range [][]string{nil, {"bgp.passwordSecrets={tor}"}} {
 		for _, r := range find[rbacv1.Role](t, render(t, values), "Role") {
 			for _, rule := range r.Rules {
-				if slices.Contains(rule.Resources, "secrets") && (values == nil || !slices.Equal(rule.ResourceNames, []string{"tor"})) {
+				if slices.Contains(rule.Resources, "secrets") &&
+					(values == nil || !slices.Equal(rule.ResourceNames, []string{"tor"})) {
 					t.Errorf("with %v: %+v", values, rule)
 				}
 			}
@@ -272,13 +275,15 @@ storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-un
 		t.Fatalf("%v: %s", err, out)
 	}
 	run("", "create", "-f", "../../deploy/manifests/manx-crds.yaml")
-	if of := run("", "get", "crd", "ippools.crd.projectcalico.org", "-o", "jsonpath={.metadata.labels.of}"); of != "calico" {
+	if of := run("", "get", "crd", "ippools.crd.projectcalico.org", "-o",
+		"jsonpath={.metadata.labels.of}"); of != "calico" {
 		t.Errorf("the definition was replaced: label %q", of)
 	}
 	if out := run("", "get", "crd", "tiers.crd.projectcalico.org", "-o", "name"); !strings.Contains(out, "tiers") {
 		t.Errorf("a definition that was missing is still missing: %s", out)
 	}
-	if out, err := helm(t, "upgrade", "manx", chart, "--namespace", "kube-system", "--kubeconfig", config, "--set", "logLevel=debug"); err != nil {
+	if out, err := helm(t, "upgrade", "manx", chart, "--namespace", "kube-system", "--kubeconfig", config, "--set",
+		"logLevel=debug"); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
 	if out, err := helm(t, "uninstall", "manx", "--namespace", "kube-system", "--kubeconfig", config); err != nil {
@@ -289,7 +294,8 @@ storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-un
 	}
 }
 
-// Beside calico-node, and beside Calico's definitions of projectcalico.org/v3, the chart is refused and says what to do.
+// Beside calico-node, and beside Calico's definitions of projectcalico.org/v3, the chart is refused and says what to
+// do.
 func TestBesideCalico(t *testing.T) {
 	s := apiserver.Start(t)
 	kubectl := filepath.Join(apiserver.Programs(), "kubectl")
@@ -301,7 +307,8 @@ func TestBesideCalico(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	install := []string{"install", "manx", chart, "--namespace", "kube-system", "--kubeconfig", config, "--dry-run=server"}
+	install := []string{"install", "manx", chart, "--namespace", "kube-system", "--kubeconfig", config,
+		"--dry-run=server"}
 	if out, err := helm(t, install...); err == nil || !strings.Contains(out, "two daemons would fight") {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -321,7 +328,8 @@ func TestBesideCalico(t *testing.T) {
 	if out, err := helm(t, install...); err == nil || !strings.Contains(out, "calicoAPIGroup=projectcalico.org/v3") {
 		t.Errorf("%v: %s", err, out)
 	}
-	if out, err := helm(t, append(install, "--skip-crds", "--set", "calicoAPIGroup=projectcalico.org/v3")...); err != nil {
+	if out, err := helm(t, append(install, "--skip-crds", "--set",
+		"calicoAPIGroup=projectcalico.org/v3")...); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
 }

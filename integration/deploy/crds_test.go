@@ -56,7 +56,8 @@ func startAPI(t *testing.T, groups ...string) *api {
 	return a
 }
 
-var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+	Resource: "customresourcedefinitions"}
 
 // readDefinitions reads the CustomResourceDefinitions of a group.
 func readDefinitions(t *testing.T, group string) (all []*unstructured.Unstructured) {
@@ -109,7 +110,8 @@ func (a *api) waitServed(r resource) {
 	a.t.Helper()
 	var err error
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if _, err = a.client.Resource(r.GroupVersionResource).List(context.Background(), metav1.ListOptions{}); err == nil {
+		if _, err = a.client.Resource(r.GroupVersionResource).List(context.Background(),
+			metav1.ListOptions{}); err == nil {
 			return
 		}
 	}
@@ -237,7 +239,8 @@ func (a *api) namespaces(names ...string) {
 	on := a.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"})
 	for _, name := range names {
 		o := decode(a.t, []byte("{apiVersion: v1, kind: Namespace, metadata: {name: "+name+"}}"))
-		if _, err := on.Create(context.Background(), o, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		if _, err := on.Create(context.Background(), o, metav1.CreateOptions{}); err != nil &&
+			!apierrors.IsAlreadyExists(err) {
 			a.t.Fatal(err)
 		}
 	}
@@ -272,8 +275,8 @@ func TestDefinitionsKeepCalicosObjects(t *testing.T) {
 	}
 }
 
-// What users wrote for calicoctl is accepted by the definitions of projectcalico.org/v3 in the form in which manxctl sends
-// it.
+// What users wrote for calicoctl is accepted by the definitions of projectcalico.org/v3 in the form in which manxctl
+// sends it.
 func TestDefinitionsAcceptDocuments(t *testing.T) {
 	a := startAPI(t, groupV3)
 	a.namespaces("shop", "default")
@@ -307,7 +310,8 @@ func TestDefinitionsAcceptDocuments(t *testing.T) {
 	}
 }
 
-// Of the 49 documents that Calico's definitions refuse, ours refuse all but those listed below, and those manxctl refuses.
+// Of the 49 documents that Calico's definitions refuse, ours refuse all but those listed below, and those manxctl
+// refuses.
 func TestDefinitionsRefuse(t *testing.T) {
 	a := startAPI(t, groupV3)
 	a.namespaces("shop")

@@ -28,7 +28,8 @@ func documents(t *testing.T) (list []*unstructured.Unstructured) {
 	if err := yaml.Unmarshal(text, &in); err != nil {
 		t.Fatal(err)
 	}
-	for _, k := range []string{"NetworkPolicy", "GlobalNetworkPolicy", "StagedNetworkPolicy", "StagedGlobalNetworkPolicy"} {
+	for _, k := range []string{"NetworkPolicy", "GlobalNetworkPolicy", "StagedNetworkPolicy",
+		"StagedGlobalNetworkPolicy"} {
 		spec := map[string]any{"selector": "all()", "types": []any{"Ingress", "Egress"},
 			"ingress": append(slices.Clone(in.Rules), map[string]any{"action": "Allow", "source": in.Services},
 				map[string]any{"action": "Allow", "destination": in.Services}),
@@ -45,7 +46,8 @@ func documents(t *testing.T) (list []*unstructured.Unstructured) {
 		}
 		spec[name] = append(slices.Clone(in.Filters), cidr)
 	}
-	in.Documents = append(in.Documents, map[string]any{"kind": "BGPFilter", "metadata": map[string]any{"name": "every-list"},
+	in.Documents = append(in.Documents, map[string]any{"kind": "BGPFilter", "metadata": map[string]any{
+		"name": "every-list"},
 		"spec": spec})
 	for _, d := range in.Documents {
 		d["apiVersion"] = groupV3 + "/v3"
@@ -73,8 +75,9 @@ func userWritten(t *testing.T) (list []*unstructured.Unstructured) {
 	return list
 }
 
-// TestDefinitionsAcceptEveryField: the definitions accept documents that have, taken together, every field of every kind,
-// and keep all of it; those are the fields of Calico's documentation, since its types are what the definitions are of.
+// TestDefinitionsAcceptEveryField: the definitions accept documents that have, taken together, every field of every
+// kind, and keep all of it; those are the fields of Calico's documentation, since its types are what the definitions
+// are of.
 func TestDefinitionsAcceptEveryField(t *testing.T) {
 	a := startAPI(t, groupV3)
 	a.namespaces("shop", "default")
@@ -98,7 +101,8 @@ func TestDefinitionsAcceptEveryField(t *testing.T) {
 	for _, d := range readDefinitions(t, groupV3) {
 		kind, _, _ := unstructured.NestedString(d.Object, "spec", "names", "kind")
 		versions, _, _ := unstructured.NestedSlice(d.Object, "spec", "versions")
-		schema, _, _ := unstructured.NestedMap(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties", "spec")
+		schema, _, _ := unstructured.NestedMap(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties",
+			"spec")
 		every := map[string]bool{}
 		fieldsOfSchema(schema, "spec", every)
 		for path := range every {
@@ -140,7 +144,8 @@ func fieldsOfSchema(schema map[string]any, path string, to map[string]bool) {
 func TestDefinitionsRefuseUnknownFields(t *testing.T) {
 	a := startAPI(t, groupV3)
 	for _, kind := range []string{"BGPFilter", "FelixConfiguration", "HostEndpoint"} {
-		o := decode(t, fmt.Appendf(nil, "{apiVersion: %s/v3, kind: %s, metadata: {name: x}, spec: {mispelled: 1}}", groupV3, kind))
+		o := decode(t, fmt.Appendf(nil, "{apiVersion: %s/v3, kind: %s, metadata: {name: x}, spec: {mispelled: 1}}",
+			groupV3, kind))
 		if _, err := a.put(o); err == nil {
 			t.Errorf("%s: an unknown field is accepted", kind)
 			_ = a.on(o).Delete(t.Context(), "x", metav1.DeleteOptions{})

@@ -24,7 +24,8 @@ func TestAlerts(t *testing.T) {
 	if _, err := exec.LookPath("promtool"); err != nil {
 		t.Skip("no promtool (Debian package prometheus):", err)
 	}
-	for _, args := range [][]string{{"check", "rules", alerts}, {"test", "rules", "../../deploy/prometheus/alerts_test.yaml"}} {
+	for _, args := range [][]string{{"check", "rules", alerts},
+		{"test", "rules", "../../deploy/prometheus/alerts_test.yaml"}} {
 		if out, err := exec.Command("promtool", args...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %v: %v\n%s", args, err, out)
 		}
@@ -101,7 +102,8 @@ func scrape(t *testing.T) string {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "run", "manxd.sock")
 	var log bytes.Buffer
-	d := exec.Command(program(t, "manxd"), "--data-dir", filepath.Join(dir, "data"), "--run-dir", filepath.Join(dir, "run"),
+	d := exec.Command(program(t, "manxd"), "--data-dir", filepath.Join(dir, "data"), "--run-dir",
+		filepath.Join(dir, "run"),
 		"--nodename-file", filepath.Join(dir, "nodename"), "--mtu-file", filepath.Join(dir, "mtu"),
 		"--endpoint-status-path-prefix", filepath.Join(dir, "status"), "--node-name", "n1", "--ip", "10.9.0.1/24",
 		"--http-listen", "127.0.0.1:19099", "--gobgp-listen=")
@@ -199,7 +201,8 @@ func TestMetricsExist(t *testing.T) {
 		for _, name := range metric.FindAllString(string(text), -1) {
 			seen++
 			// Counted only when there is something to count.
-			if !exported[name] && name != "manx_bgp_rejected_routes" && name != "manx_bgp_session_bfd_dropped_packets_total" {
+			if !exported[name] && name != "manx_bgp_rejected_routes" &&
+				name != "manx_bgp_session_bfd_dropped_packets_total" {
 				t.Errorf("%s: there is no metric %s", file, name)
 			}
 		}

@@ -72,12 +72,15 @@ var announced = []difference{
 	{name: "blocks from `podCIDRs` of the Node (IPAM of host-local)", calico: "count as blocks of the node",
 		manx: "not announced", why: "Not built yet; Manx's IPAM has blocks.",
 		check: func(t *testing.T) {
-			if d := on(t, "a", `node a {"spec":{"bgp":{"ipv4Address":"10.0.0.1/24"}},"status":{"podCIDRs":["10.1.5.0/24"]}}`, pool, outside); len(d.Originated) != 0 {
+			if d := on(t, "a",
+				`node a {"spec":{"bgp":{"ipv4Address":"10.0.0.1/24"}},"status":{"podCIDRs":["10.1.5.0/24"]}}`, pool,
+				outside); len(d.Originated) != 0 {
 				t.Errorf("%+v", d.Originated)
 			}
 		}},
 	{name: "MED of a learned route towards external peers", calico: "none", manx: "100",
-		why:   "The switch then prefers the owner of a block; without it nodes and switch could send packets in a circle.",
+		why: "The switch then prefers the owner of a block; without it nodes and switch could send packets " +
+			"in a circle.",
 		shown: "bgp/speaker TestPolicyDoesWhatTheRulesSay"},
 	{name: "route whose AS path holds the AS of the peer", calico: "sent; the receiver decides",
 		manx:  "not sent, so `numAllowedLocalASNumbers` at the peer has no effect on it",
@@ -115,7 +118,8 @@ var filters = []difference{
 	{name: "communities of `prefixAdvertisements` as a condition for own routes",
 		calico: "never hold: routes get them after the filters", why: "A filter means the same on nodes of both kinds.",
 		check: func(t *testing.T) {
-			d := on(t, "a", a, pool, block, `config default {"nodeToNodeMeshEnabled":false,"prefixAdvertisements":[{"cidr":"10.1.0.0/16","communities":["65000:1"]}]}`,
+			d := on(t, "a", a, pool, block,
+				`config default {"nodeToNodeMeshEnabled":false,"prefixAdvertisements":[{"cidr":"10.1.0.0/16","communities":["65000:1"]}]}`,
 				`filter f {"exportV4":[{"action":"Reject","communities":{"values":["65000:1"]}}]}`,
 				`peer tor {"peerIP":"10.9.9.9","asNumber":65100,"filters":["f"]}`)
 			if !sends(t, d, first(t, d), "10.1.0.0/26") {
@@ -125,7 +129,8 @@ var filters = []difference{
 	{name: "communities of own routes that a filter accepts", calico: "none", manx: "those of `prefixAdvertisements`",
 		why: "The filter says whether a route is sent, not that it is another route.",
 		check: func(t *testing.T) {
-			d := on(t, "a", a, pool, block, `config default {"nodeToNodeMeshEnabled":false,"prefixAdvertisements":[{"cidr":"10.1.0.0/16","communities":["65000:1"]}]}`,
+			d := on(t, "a", a, pool, block,
+				`config default {"nodeToNodeMeshEnabled":false,"prefixAdvertisements":[{"cidr":"10.1.0.0/16","communities":["65000:1"]}]}`,
 				`filter f {"exportV4":[{"action":"Accept"}]}`,
 				`peer tor {"peerIP":"10.9.9.9","asNumber":65100,"filters":["f"]}`)
 			if v := d.Export(first(t, d), origin(d, "10.1.0.0/26").Candidate()); !v.Accept ||
@@ -137,7 +142,8 @@ var filters = []difference{
 		manx: "refused by `manxctl`; one that another program wrote is skipped, and a notice says so",
 		why:  "One bad rule must not block the others.",
 		check: func(t *testing.T) {
-			d := on(t, "a", a, off, `filter f {"exportV4":[{"action":"Reject","cidr":"10.1.0.0/16","matchOperator":"Equal","prefixLength":{"min":20}}]}`, `peer tor {"peerIP":"10.9.9.9","asNumber":65100,"filters":["f"]}`)
+			d := on(t, "a", a, off,
+				`filter f {"exportV4":[{"action":"Reject","cidr":"10.1.0.0/16","matchOperator":"Equal","prefixLength":{"min":20}}]}`, `peer tor {"peerIP":"10.9.9.9","asNumber":65100,"filters":["f"]}`)
 			says(t, d, "prefixLength goes with matchOperator In and NotIn")
 			if len(d.Filters) != 1 || len(d.Filters[0].ExportV4) != 0 {
 				t.Errorf("%+v", d.Filters)
@@ -169,7 +175,8 @@ var filters = []difference{
 const web = `service web {"metadata":{"namespace":"default"},"spec":{"type":"LoadBalancer","clusterIP":"10.96.0.7","externalTrafficPolicy":"Local","ipFamilies":["IPv4","IPv6"],"clusterIPs":["10.96.0.7","fd96::7"]}}`
 
 func slice(name, node string) string {
-	return `slice ` + name + ` {"metadata":{"labels":{"kubernetes.io/service-name":"web"}},"addressType":"IPv4","endpoints":[{"addresses":["10.1.0.5"],"nodeName":"` + node + `"}]}`
+	return `slice ` + name +
+		` {"metadata":{"labels":{"kubernetes.io/service-name":"web"}},"addressType":"IPv4","endpoints":[{"addresses":["10.1.0.5"],"nodeName":"` + node + `"}]}`
 }
 
 var services = []difference{
@@ -217,7 +224,8 @@ var services = []difference{
 		calico: "stay out of the kernel, also on nodes that are excluded from load balancers",
 		why:    "Each host reaches services by itself.",
 		check: func(t *testing.T) {
-			d := on(t, "a", `node a {"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":"true"}},"spec":{"bgp":{"ipv4Address":"10.0.0.1/24"}}}`, `config default {"serviceClusterIPs":[{"cidr":"10.96.0.0/16"}]}`)
+			d := on(t, "a",
+				`node a {"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":"true"}},"spec":{"bgp":{"ipv4Address":"10.0.0.1/24"}}}`, `config default {"serviceClusterIPs":[{"cidr":"10.96.0.0/16"}]}`)
 			if len(d.NoInstall) != 1 || len(d.Originated) != 0 {
 				t.Errorf("%v %+v", d.NoInstall, d.Originated)
 			}

@@ -103,7 +103,10 @@ var sessions = []difference{
 	{name: "addresses of nodes in `peerIP`", calico: "compared as text", manx: "compared as addresses",
 		why: "`FD00:0::2` is `fd00::2`.",
 		check: func(t *testing.T) {
-			six := func(name, addr string) string { return `node ` + name + ` {"bgp":{"ipv6Address":"` + addr + `/64"}}` }
+			six := func(name, addr string) string {
+				return `node ` + name + ` {"bgp":{"ipv6Address":"` + addr +
+					`/64"}}`
+			}
 			hasSessions(t, on(t, "b", six("a", "fd00::1"), six("b", "fd00::2"), off,
 				`peer p {"node":"a","peerIP":"FD00:0::2","asNumber":64512}`),
 				"fd00::1:179 node 64512-64512 active BGPPeer/p")
@@ -160,7 +163,8 @@ var sessions = []difference{
 	{name: "node without an IPv4 address and without `CALICO_ROUTER_ID`", calico: "no router ID, so no sessions",
 		manx: "the router ID that `hash` gives", why: "It is as stable as the node's name.",
 		check: func(t *testing.T) {
-			if d := on(t, "kube-master", `node kube-master {"bgp":{"ipv6Address":"fd00::1/64"}}`); d.Global.RouterID.String() != "25.79.212.8" {
+			if d := on(t, "kube-master",
+				`node kube-master {"bgp":{"ipv6Address":"fd00::1/64"}}`); d.Global.RouterID.String() != "25.79.212.8" {
 				t.Error(d.Global.RouterID)
 			}
 		}},
@@ -233,7 +237,9 @@ var settings = []difference{
 	{name: "internal `peerIP` from outside the cluster, on a reflector", calico: "a client",
 		why: "Nothing else is known of it.",
 		check: func(t *testing.T) {
-			if s := first(t, on(t, "a", `node a {"bgp":{"ipv4Address":"10.0.0.1/24","routeReflectorClusterID":"10.9.9.9"}}`, `peer p {"peerIP":"10.0.0.50","asNumber":64512}`)); !s.ReflectorClient {
+			if s := first(t,
+				on(t, "a", `node a {"bgp":{"ipv4Address":"10.0.0.1/24","routeReflectorClusterID":"10.9.9.9"}}`,
+					`peer p {"peerIP":"10.0.0.50","asNumber":64512}`)); !s.ReflectorClient {
 				t.Error("the peer is no client")
 			}
 		}},
@@ -261,7 +267,8 @@ var settings = []difference{
 		manx: "the one that was read last stays in use; without one the session stays down, and the reason names the " +
 			"secret and the key", why: "What protects fails closed.",
 		check: func(t *testing.T) {
-			d := on(t, "a", a, `peer p {"peerIP":"10.9.9.9","asNumber":65100,"password":{"secretKeyRef":{"name":"bgp","key":"absent"}}}`)
+			d := on(t, "a", a,
+				`peer p {"peerIP":"10.9.9.9","asNumber":65100,"password":{"secretKeyRef":{"name":"bgp","key":"absent"}}}`)
 			if s := first(t, d); s.PasswordFrom != "missing" || s.Password != "" {
 				t.Errorf("password %q, %s", s.Password, s.PasswordFrom)
 			}
@@ -271,7 +278,9 @@ var settings = []difference{
 		calico: "passed on to BIRD as 0: with `maxRestartTime`, peers drop the routes of a node that restarts at once",
 		manx:   "as if not set", why: "0 would switch off what the field is there for.",
 		check: func(t *testing.T) {
-			w := first(t, on(t, "a", a, `peer p {"peerIP":"10.9.9.9","asNumber":65100,"maxRestartTime":"0s","keepaliveTime":"400ms"}`)).Wire()
+			w := first(t,
+				on(t, "a", a,
+					`peer p {"peerIP":"10.9.9.9","asNumber":65100,"maxRestartTime":"0s","keepaliveTime":"400ms"}`)).Wire()
 			if w.Restart != 120 || w.Keepalive != 80 {
 				t.Errorf("%+v", w)
 			}
@@ -292,7 +301,9 @@ var settings = []difference{
 		shown: "bgp/speaker TestMaxPrefixesHoldsTheSessionDown"},
 	{name: "BFD", calico: "none", manx: "by annotation", why: "Hold timers need minutes.",
 		check: func(t *testing.T) {
-			s := first(t, on(t, "a", a, `peer p {"metadata":{"annotations":{"manx.io/bfd":"true"}},"spec":{"peerIP":"10.0.0.9","asNumber":65100}}`))
+			s := first(t,
+				on(t, "a", a,
+					`peer p {"metadata":{"annotations":{"manx.io/bfd":"true"}},"spec":{"peerIP":"10.0.0.9","asNumber":65100}}`))
 			if !s.BFD.Enabled || s.BFD.Transmit != 300*time.Millisecond || s.BFD.Multihop {
 				t.Errorf("%+v", s.BFD)
 			}

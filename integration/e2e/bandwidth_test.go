@@ -14,7 +14,8 @@ func TestBandwidth(t *testing.T) {
 	n := l.Nodes[0]
 	must(t, n.StartManxd(append(n.EmbedDatastore(), "--no-default-pools")...))
 	must(t, n.Ready(limit))
-	must(t, n.Apply("{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: four}, spec: {cidr: 10.244.0.0/16}}"))
+	must(t, n.Apply("{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: four}, spec: {cidr: "+
+		"10.244.0.0/16}}"))
 	_, err := n.AddPod("limited")
 	must(t, err)
 	yaml, err := n.Manxctl("get", "workloadendpoints", "-A", "-o", "yaml")
@@ -33,10 +34,12 @@ func TestBandwidth(t *testing.T) {
 		t.Fatalf("limits before there are any:\n%s", q)
 	}
 	must(t, n.Apply(strings.Replace(yaml, "  spec:\n",
-		"  spec:\n    qosControls: {ingressBandwidth: 10000000, ingressBurst: 800000, egressBandwidth: 20000000, egressBurst: 800000}\n", 1)))
+		"  spec:\n    qosControls: {ingressBandwidth: 10000000, ingressBurst: 800000, egressBandwidth: 20000000, "+
+			"egressBurst: 800000}\n", 1)))
 	eventually(t, func() error {
 		q := queues()
-		for _, want := range []string{"dev cali", "rate 10Mbit burst 100000b", "dev bwcali", "rate 20Mbit burst 100000b", "qdisc ingress ffff:"} {
+		for _, want := range []string{"dev cali", "rate 10Mbit burst 100000b", "dev bwcali",
+			"rate 20Mbit burst 100000b", "qdisc ingress ffff:"} {
 			if !strings.Contains(q, want) {
 				out, _ := n.Manxctl("status")
 				if strings.Contains(out, "not supported by this kernel") {
@@ -51,13 +54,15 @@ func TestBandwidth(t *testing.T) {
 	must(t, err)
 	var without strings.Builder
 	for line := range strings.Lines(yaml) {
-		if field := strings.TrimSpace(line); !strings.HasPrefix(field, "qosControls:") && !strings.HasPrefix(field, "ingressB") && !strings.HasPrefix(field, "egressB") {
+		if field := strings.TrimSpace(line); !strings.HasPrefix(field, "qosControls:") &&
+			!strings.HasPrefix(field, "ingressB") && !strings.HasPrefix(field, "egressB") {
 			without.WriteString(line)
 		}
 	}
 	must(t, n.Apply(without.String()))
 	eventually(t, func() error {
-		if q := queues(); strings.Contains(q, "tbf") || strings.Contains(q, "bwcali") || strings.Contains(q, "qdisc ingress") {
+		if q := queues(); strings.Contains(q, "tbf") || strings.Contains(q, "bwcali") ||
+			strings.Contains(q, "qdisc ingress") {
 			return fmt.Errorf("limits are left:\n%s", q)
 		}
 		return nil

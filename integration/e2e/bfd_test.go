@@ -35,10 +35,13 @@ func TestBFD(t *testing.T) {
 	must(t, c.n1.StartManxd(append(c.n1.EmbedDatastore(), "--no-default-pools", "--ip=autodetect")...))
 	must(t, c.n1.Ready(limit))
 	annotations := fmt.Sprintf(`annotations: {manx.io/bfd: "true", manx.io/bfd-interval: %s}`, interval)
-	resources := fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods4}\nspec: {cidr: %s, blockSize: 28, ipipMode: Never, natOutgoing: false}\n"+
-		"---\napiVersion: projectcalico.org/v3\nkind: BGPConfiguration\nmetadata: {name: default, %s}\nspec: {}\n", pool4, annotations)
+	resources := fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods4}\n"+
+		"spec: {cidr: %s, blockSize: 28, ipipMode: Never, natOutgoing: false}\n"+
+		"---\napiVersion: projectcalico.org/v3\nkind: BGPConfiguration\nmetadata: {name: default, %s}\nspec: {}\n",
+		pool4, annotations)
 	for _, n := range c.Nodes {
-		resources += fmt.Sprintf("---\napiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: tor-%s, %s}\nspec: {node: %s, peerIP: %s, asNumber: 65000}\n",
+		resources += fmt.Sprintf("---\napiVersion: projectcalico.org/v3\nkind: BGPPeer\n"+
+			"metadata: {name: tor-%s, %s}\nspec: {node: %s, peerIP: %s, asNumber: 65000}\n",
 			n.Name, annotations, n.Name, c.tor1.Address(n))
 	}
 	must(t, c.n1.Apply(resources))
@@ -88,7 +91,8 @@ func TestBFD(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	took := time.Since(cut)
-	t.Logf("n1 has dropped the routes of the node that was cut off after %d ms; its detection time is %d ms", took.Milliseconds(), 3*interval.Milliseconds())
+	t.Logf("n1 has dropped the routes of the node that was cut off after %d ms; its detection time is %d ms",
+		took.Milliseconds(), 3*interval.Milliseconds())
 	for address, want := range map[netip.Addr]string{c.n2.IP4: "Down", c.tor1.Address(c.n1): "Up"} {
 		if b := peer(t, c.n1, address).GetBfd(); b.GetState() != want {
 			t.Errorf("n1: BFD with %s is %s: %s; want %s", address, b.GetState(), b.GetReason(), want)

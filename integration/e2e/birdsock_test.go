@@ -35,14 +35,19 @@ func (c *cluster) testBIRDSocket(t *testing.T) {
 		return prefix + strings.NewReplacer(".", "_", ":", "_").Replace(address)
 	}
 	mesh, tor := name("Mesh_", c.n1.IP4.String()), name("Node_", c.tor1.Address(n).String())
-	contains(t, "show status", birdc(birdSocket(n), "show", "status"), "BIRD 1.6.8", "Router ID is "+n.IP4.String(), "Daemon is up and running")
+	contains(t, "show status", birdc(birdSocket(n), "show", "status"), "BIRD 1.6.8", "Router ID is "+n.IP4.String(),
+		"Daemon is up and running")
 	contains(t, "show protocols", birdc(birdSocket(n), "show", "protocols"), mesh, tor, "Established")
-	contains(t, "show protocols of IPv6", birdc(birdSocket6(n), "show", "protocols"), name("Mesh_", c.n1.IP6.String()), "Established")
-	contains(t, "show protocols all", birdc(birdSocket(n), "show", "protocols", "all", mesh), "Neighbor AS:      64512", "Hold timer:       240/240")
+	contains(t, "show protocols of IPv6", birdc(birdSocket6(n), "show", "protocols"), name("Mesh_", c.n1.IP6.String()),
+		"Established")
+	contains(t, "show protocols all", birdc(birdSocket(n), "show", "protocols", "all", mesh), "Neighbor AS:      64512",
+		"Hold timer:       240/240")
 	own, other := blocks(t, n, "-4")[0], blocks(t, c.n1, "-4")[0]
-	contains(t, "show route", birdc(birdSocket(n), "show", "route"), own.String()+" ", "blackhole [static1", other.String()+" ",
+	contains(t, "show route", birdc(birdSocket(n), "show", "route"), own.String()+" ", "blackhole [static1",
+		other.String()+" ",
 		"via "+c.n1.IP4.String(), "["+mesh)
-	contains(t, "show route all for", birdc(birdSocket(n), "show", "route", "all", "for", other.Addr().String()), "BGP.local_pref: 2147482623")
+	contains(t, "show route all for", birdc(birdSocket(n), "show", "route", "all", "for", other.Addr().String()),
+		"BGP.local_pref: 2147482623")
 
 	c.birdExporter(t, n, mesh)
 }
@@ -53,10 +58,14 @@ func (c *cluster) birdExporter(t *testing.T, n *lab.Node, mesh string) {
 		t.Logf("skipped: %s is not installed", exporter)
 		return
 	}
-	cmd := lab.InNamespace(n.Namespace, exporter, "-bird.socket", birdSocket(n), "-bird.socket6", birdSocket6(n), "-web.listen-address", "127.0.0.1:9324")
+	cmd := lab.InNamespace(n.Namespace, exporter, "-bird.socket", birdSocket(n), "-bird.socket6", birdSocket6(n),
+		"-web.listen-address", "127.0.0.1:9324")
 	must(t, cmd.Start())
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	client := http.Client{Transport: &http.Transport{DialContext: func(_ context.Context, network, address string) (net.Conn, error) { return n.Dial(network, address) }}}
+	client := http.Client{Transport: &http.Transport{
+		DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
+			return n.Dial(network, address)
+		}}}
 	defer client.CloseIdleConnections()
 	eventually(t, func() error {
 		r, err := client.Get("http://127.0.0.1:9324/metrics")
@@ -66,7 +75,8 @@ func (c *cluster) birdExporter(t *testing.T, n *lab.Node, mesh string) {
 		defer r.Body.Close()
 		b, err := io.ReadAll(r.Body)
 		for line := range strings.Lines(string(b)) {
-			if strings.HasPrefix(line, "bird_protocol_up{") && strings.Contains(line, `name="`+mesh+`"`) && strings.HasSuffix(line, "} 1\n") {
+			if strings.HasPrefix(line, "bird_protocol_up{") && strings.Contains(line, `name="`+mesh+`"`) &&
+				strings.HasSuffix(line, "} 1\n") {
 				return nil
 			}
 		}

@@ -19,7 +19,8 @@ func TestVMClockSteps(t *testing.T) {
 	if os.Getenv("MANX_VM") == "" {
 		t.Skip("it changes the machine's clock; `make test-vm` runs it in a virtual machine")
 	}
-	l, err := lab.New(lab.Spec{Name: "clock", Bin: os.Getenv("MANX_BIN"), Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
+	l, err := lab.New(lab.Spec{Name: "clock", Bin: os.Getenv("MANX_BIN"),
+		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +57,8 @@ func TestVMClockSteps(t *testing.T) {
 		if err != nil {
 			t.Fatalf("after a step of %s: %v", step, err)
 		}
-		if err := lab.Eventually(30*time.Second, func() error { return lab.Ping(pod1.Namespace, pod2.IP4()) }); err != nil {
+		if err := lab.Eventually(30*time.Second,
+			func() error { return lab.Ping(pod1.Namespace, pod2.IP4()) }); err != nil {
 			t.Errorf("after a step of %s: %v", step, err)
 		}
 	}

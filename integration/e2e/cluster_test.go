@@ -85,14 +85,16 @@ func newCluster(t *testing.T) *cluster {
 	start := time.Now()
 	l := newLab(t, lab.Spec{Name: labName("e"), IPv6: true, ToRs: 2,
 		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}, {Name: "n3", Rack: 1}}})
-	c := &cluster{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], n3: l.Nodes[2], tor1: l.ToRs[0], tor2: l.ToRs[1], pods: map[string]*lab.Pod{}}
+	c := &cluster{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], n3: l.Nodes[2], tor1: l.ToRs[0], tor2: l.ToRs[1],
+		pods: map[string]*lab.Pod{}}
 	flags := []string{"--no-default-pools", "--ip=autodetect", "--ip6=autodetect",
 		"--ip-autodetection-method=interface=eth0", "--ip6-autodetection-method=interface=eth0"}
 	must(t, c.n1.StartManxd(append(c.n1.EmbedDatastore(), flags...)...))
 	must(t, c.n1.Ready(limit))
 	must(t, c.n1.Apply(c.resources()))
 	for _, n := range c.Nodes[1:] {
-		must(t, n.StartManxd(append(lab.UseDatastore(c.n1), append(flags, "--bgp-password-dir="+secrets(n), "--bird-socket="+birdSocket(n))...)...))
+		must(t, n.StartManxd(append(lab.UseDatastore(c.n1), append(flags, "--bgp-password-dir="+secrets(n),
+			"--bird-socket="+birdSocket(n))...)...))
 	}
 	c.etcd = dialEtcd(t, c.n1)
 	for _, n := range c.Nodes {
@@ -126,7 +128,8 @@ spec: {cidr: "%s", blockSize: 124, natOutgoing: false}
 	for _, n := range c.Nodes {
 		docs = append(docs,
 			torPeer(n, "tor1-"+n.Name, c.tor1.Address(n), ""), torPeer(n, "tor1v6-"+n.Name, c.tor1.Address6(n), ""),
-			torPeer(n, "tor2-"+n.Name, c.tor2.Address(n), "None"), torPeer(n, "tor2v6-"+n.Name, c.tor2.Address6(n), "None"))
+			torPeer(n, "tor2-"+n.Name, c.tor2.Address(n), "None"), torPeer(n, "tor2v6-"+n.Name, c.tor2.Address6(n),
+				"None"))
 	}
 	return strings.Join(docs, "---")
 }

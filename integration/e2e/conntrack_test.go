@@ -97,7 +97,8 @@ func startSingle(t *testing.T, name string) *lab.Node {
 	n := l.Nodes[0]
 	must(t, n.StartManxd(append(n.EmbedDatastore(), "--no-default-pools")...))
 	must(t, n.Ready(limit))
-	must(t, n.Apply("{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: four}, spec: {cidr: 10.244.0.0/16}}"))
+	must(t, n.Apply("{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: four}, spec: {cidr: "+
+		"10.244.0.0/16}}"))
 	return n
 }
 

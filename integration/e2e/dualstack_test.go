@@ -114,7 +114,8 @@ func (c *cluster) testReleasedBlock(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("blocks %v are gone everywhere %.0f ms after their release began", released, time.Since(start).Seconds()*1000)
+	t.Logf("blocks %v are gone everywhere %.0f ms after their release began", released,
+		time.Since(start).Seconds()*1000)
 	for _, name := range []string{"n3-p3", "n3-p4"} {
 		c.pods[strings.Replace(strings.Replace(name, "p3", "p1", 1), "p4", "p2", 1)] = c.addPod(t, c.n3, name)
 		delete(c.pods, name)

@@ -49,9 +49,18 @@ func TestStranger(t *testing.T) {
 				}
 				return err
 			}},
-			{"add a user", func(ctx context.Context) error { _, err := client.UserAdd(ctx, "root", "mine"); return err }},
-			{"make it root", func(ctx context.Context) error { _, err := client.UserGrantRole(ctx, "root", "root"); return err }},
-			{"switch authentication on", func(ctx context.Context) error { _, err := client.AuthEnable(ctx); return err }},
+			{"add a user", func(ctx context.Context) error {
+				_, err := client.UserAdd(ctx, "root", "mine")
+				return err
+			}},
+			{"make it root", func(ctx context.Context) error {
+				_, err := client.UserGrantRole(ctx, "root", "root")
+				return err
+			}},
+			{"switch authentication on", func(ctx context.Context) error {
+				_, err := client.AuthEnable(ctx)
+				return err
+			}},
 		} {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			err := x.try(ctx)

@@ -51,7 +51,8 @@ type live struct {
 func startLive(t *testing.T, n *lab.Node, args ...string) *live {
 	t.Helper()
 	x := &live{t: t}
-	x.cmd = lab.InNamespace(n.Namespace, filepath.Join(binaries(t), "manxctl"), append([]string{"--socket=" + n.Socket(), "explain", "--live", "--live-timeout=60s"}, args...)...)
+	x.cmd = lab.InNamespace(n.Namespace, filepath.Join(binaries(t), "manxctl"),
+		append([]string{"--socket=" + n.Socket(), "explain", "--live", "--live-timeout=60s"}, args...)...)
 	out, err := x.cmd.StdoutPipe()
 	must(t, err)
 	stderr, err := x.cmd.StderrPipe()
@@ -145,7 +146,8 @@ func TestExplainLive(t *testing.T) {
 			t.Error("no table traces")
 		}
 		dial(near.IP4(), 7002)
-		x.end(0, "forward-to-workload: accept by GlobalNetworkPolicy/server ingress 4", "The kernel agrees: ALLOWED by Profile/k8s-pod-network egress 1", "(connection: new)", "=> sent out cali")
+		x.end(0, "forward-to-workload: accept by GlobalNetworkPolicy/server ingress 4",
+			"The kernel agrees: ALLOWED by Profile/k8s-pod-network egress 1", "(connection: new)", "=> sent out cali")
 		if now := tables(); now != before {
 			t.Errorf("tables that are left: %s", now)
 		}
@@ -153,7 +155,8 @@ func TestExplainLive(t *testing.T) {
 	t.Run("denied", func(t *testing.T) {
 		x := startLive(t, n1, from, near.IP4().String(), "tcp/7001")
 		dial(near.IP4(), 7001)
-		x.end(0, "=> dropped by GlobalNetworkPolicy/server ingress 1", "The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 1")
+		x.end(0, "=> dropped by GlobalNetworkPolicy/server ingress 1",
+			"The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 1")
 	})
 	t.Run("the port of the packet decides", func(t *testing.T) {
 		x := startLive(t, n1, from, near.IP4().String(), "tcp") // explained without a port as allowed
@@ -164,7 +167,8 @@ func TestExplainLive(t *testing.T) {
 		x.end(0, "forward-to-workload: accept by GlobalNetworkPolicy/server ingress 2", "The kernel agrees: ALLOWED by")
 	})
 	t.Run("on both nodes", func(t *testing.T) {
-		x, y := startLive(t, n1, from, far.IP4().String(), "tcp/7001"), startLive(t, n2, from, far.IP4().String(), "tcp/7001")
+		x, y := startLive(t, n1, from, far.IP4().String(), "tcp/7001"),
+			startLive(t, n2, from, far.IP4().String(), "tcp/7001")
 		dial(far.IP4(), 7001)
 		x.end(0, "=> sent out", "The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 1")
 		y.end(0, "=> dropped by GlobalNetworkPolicy/server ingress 1", "The kernel agrees: DENIED by")
@@ -176,8 +180,10 @@ func TestExplainLive(t *testing.T) {
 	t.Run("from a node", func(t *testing.T) {
 		x := startLive(t, n1, "node/n1", near.IP4().String(), "tcp/7002")
 		connects(t, n1.Namespace, near.IP4(), 7002, false)
-		x.end(0, "=> sent out cali", "The kernel agrees: ALLOWED: no policy is about it") // a host always reaches its own pods
-		x, y := startLive(t, n1, "node/n1", far.IP4().String(), "tcp/7001"), startLive(t, n2, "node/n1", far.IP4().String(), "tcp/7001")
+		// a host always reaches its own pods
+		x.end(0, "=> sent out cali", "The kernel agrees: ALLOWED: no policy is about it")
+		x, y := startLive(t, n1, "node/n1", far.IP4().String(), "tcp/7001"),
+			startLive(t, n2, "node/n1", far.IP4().String(), "tcp/7001")
 		connects(t, n1.Namespace, far.IP4(), 7001, false)
 		x.end(0, "=> sent out eth0", "The kernel agrees: DENIED by")
 		y.end(0, "=> dropped by GlobalNetworkPolicy/server ingress 1", "The kernel agrees: DENIED by")
@@ -186,12 +192,15 @@ func TestExplainLive(t *testing.T) {
 		x.end(0, "=> delivered to this host", "The kernel agrees: ALLOWED by")
 	})
 	t.Run("dropped by another table", func(t *testing.T) {
-		_, err := n1.Run("nft", `add table ip other; add chain ip other FORWARD { type filter hook forward priority 10; policy accept; }; add rule ip other FORWARD tcp dport 7002 counter drop comment "maintenance"`)
+		_, err := n1.Run("nft",
+			`add table ip other; add chain ip other FORWARD { type filter hook forward priority 10; policy accept; }; add rule ip other FORWARD tcp dport 7002 counter drop comment "maintenance"`)
 		must(t, err)
 		x := startLive(t, n1, from, near.IP4().String(), "tcp/7002")
 		dial(near.IP4(), 7002)
-		x.end(1, `The kernel does otherwise: policy allows it, but it was dropped by table ip other, chain FORWARD, rule 1 (handle 2) "maintenance"`, "its rules: nft -a list chain ip other FORWARD", "explained: ALLOWED by")
-		_, err = n1.Run("nft", "delete table ip other; add table ip other; add chain ip other FORWARD { type filter hook forward priority -10; policy drop; }")
+		x.end(1,
+			`The kernel does otherwise: policy allows it, but it was dropped by table ip other, chain FORWARD, rule 1 (handle 2) "maintenance"`, "its rules: nft -a list chain ip other FORWARD", "explained: ALLOWED by")
+		_, err = n1.Run("nft", "delete table ip other; add table ip other; add chain ip other FORWARD { type filter "+
+			"hook forward priority -10; policy drop; }")
 		must(t, err)
 		x = startLive(t, n1, "--output=json", from, near.IP4().String(), "tcp/7002")
 		dial(near.IP4(), 7002)
@@ -210,7 +219,8 @@ func TestExplainLive(t *testing.T) {
 		if err := json.Unmarshal([]byte(x.end(1)), &answer); err != nil {
 			t.Error(err)
 		}
-		if p := answer.Live.Packets; !answer.Allowed || answer.Live.Agrees || answer.Live.Node != "n1" || len(p) != 1 || !p[0].Dropped || p[0].Verdict != "differs" ||
+		if p := answer.Live.Packets; !answer.Allowed || answer.Live.Agrees || answer.Live.Node != "n1" || len(p) != 1 ||
+			!p[0].Dropped || p[0].Verdict != "differs" ||
 			p[0].Reasons[0] != "policy allows it, but it was dropped by table ip other, chain FORWARD (policy drop)" {
 			t.Errorf("got %+v", answer)
 		}
@@ -222,18 +232,21 @@ func TestExplainLive(t *testing.T) {
 		must(t, err)
 		x := startLive(t, n1, from, near.IP4().String(), "tcp/7002")
 		dial(near.IP4(), 7002)
-		x.end(1, "The kernel does otherwise: policy allows it, but it was lost behind prerouting: the host does not route it")
+		x.end(1, "The kernel does otherwise: policy allows it, but it was lost behind prerouting: the host does "+
+			"not route it")
 		_, err = n1.Run("ip", "rule", "del", "priority", "5")
 		must(t, err)
 	})
 	t.Run("a service", func(t *testing.T) {
-		_, err := n1.Run("nft", "add table ip proxy; add chain ip proxy pre { type nat hook prerouting priority dstnat; }; add rule ip proxy pre ip daddr 10.96.0.10 tcp dport 80 dnat to "+near.IP4().String()+":7001")
+		_, err := n1.Run("nft", "add table ip proxy; add chain ip proxy pre { type nat hook prerouting priority "+
+			"dstnat; }; add rule ip proxy pre ip daddr 10.96.0.10 tcp dport 80 dnat to "+near.IP4().String()+":7001")
 		must(t, err)
 		x := startLive(t, n1, from, near.IP4().String(), "tcp/7001") // the pod behind it
 		y := startLive(t, n1, from, "10.96.0.10", "tcp/80")          // the service
 		dial(netip.MustParseAddr("10.96.0.10"), 80)
 		x.end(0, "The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 1")
-		y.end(0, "now from "+from+" to "+near.IP4().String(), "The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 1")
+		y.end(0, "now from "+from+" to "+near.IP4().String(), "The kernel agrees: DENIED by "+
+			"GlobalNetworkPolicy/server ingress 1")
 		_, err = n1.Run("nft", "delete table ip proxy")
 		must(t, err)
 	})
@@ -245,11 +258,13 @@ func TestExplainLive(t *testing.T) {
 		x := startLive(t, n1, "--live-timeout=2s", from, near.IP4().String(), "tcp/7010")
 		_, err = c.Write([]byte("more"))
 		must(t, err)
-		x.end(1, "(connection: established)", "This says nothing about the explanation: it belongs to a connection that was already known",
+		x.end(1, "(connection: established)", "This says nothing about the explanation: it belongs to a connection "+
+			"that was already known",
 			"no packet that tells whether the explanation is right came through node n1 within 2s")
 	})
 	t.Run("no packet, and interrupted", func(t *testing.T) {
-		startLive(t, n1, "--live-timeout=100ms", from, near.IP4().String(), "tcp/7009").end(1, "no packet of this flow came through node n1 within 100ms")
+		startLive(t, n1, "--live-timeout=100ms", from, near.IP4().String(), "tcp/7009").end(1,
+			"no packet of this flow came through node n1 within 100ms")
 		x := startLive(t, n1, from, near.IP4().String(), "tcp/7009")
 		must(t, x.cmd.Process.Signal(syscall.SIGINT))
 		x.end(1, "interrupted: no packet of this flow came through node n1")
@@ -261,7 +276,8 @@ func TestExplainLive(t *testing.T) {
 		})
 	})
 	t.Run("Manx's table is not touched", func(t *testing.T) {
-		if now := metric(t, n1, "manx_policy_transactions_total"); now != commits || metric(t, n1, "manx_policy_drift_repairs_total") != 0 {
+		if now := metric(t, n1, "manx_policy_transactions_total"); now != commits ||
+			metric(t, n1, "manx_policy_drift_repairs_total") != 0 {
 			t.Errorf("Manx has changed its table: %v transactions, were %v", now, commits)
 		}
 		counted := regexp.MustCompile(`packets (\d+) bytes \d+`)

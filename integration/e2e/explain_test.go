@@ -115,8 +115,8 @@ func listenTCP(t *testing.T, ns string, port int, handle func(net.Conn)) {
 	}()
 }
 
-// connects tells whether a TCP connection comes about. What is dropped is noticed by silence; what is to be allowed is tried again, in
-// case that the machine was slow.
+// connects tells whether a TCP connection comes about. What is dropped is noticed by silence; what is to be allowed is
+// tried again, in case that the machine was slow.
 func connects(t *testing.T, ns string, to netip.Addr, port int, again bool) bool {
 	t.Helper()
 	try := func() (err error) {
@@ -195,17 +195,27 @@ func TestExplain(t *testing.T) {
 		allowed  bool
 		by       string // part of what decided
 	}{
-		{"denied by a policy", client.Namespace, client.IP4().String(), server.IP4(), 7001, false, "GlobalNetworkPolicy/first.server ingress 1"},
-		{"allowed by a policy", client.Namespace, client.IP4().String(), server.IP4(), 7002, true, "GlobalNetworkPolicy/first.server ingress 2"},
-		{"passed to the profile", client.Namespace, client.IP4().String(), server.IP4(), 7003, true, "Profile/k8s-pod-network ingress 1"},
-		{"denied by the end of a tier", client.Namespace, client.IP4().String(), server.IP4(), 7004, false, "the end of tier first"},
-		{"a staged policy changes nothing", client.Namespace, client.IP4().String(), near.IP4(), 7001, true, "Profile/k8s-pod-network egress 1"},
-		{"no profile allows", client.Namespace, client.IP4().String(), bare.IP4(), 7001, false, "no policy and no profile allows it"},
-		{"denied by a host's policy", client.Namespace, client.IP4().String(), n2.IP4, 7001, false, "GlobalNetworkPolicy/hosts ingress 1"},
-		{"allowed by a host's policy", client.Namespace, client.IP4().String(), n2.IP4, 7002, true, "GlobalNetworkPolicy/hosts ingress 2"},
+		{"denied by a policy", client.Namespace, client.IP4().String(), server.IP4(), 7001, false,
+			"GlobalNetworkPolicy/first.server ingress 1"},
+		{"allowed by a policy", client.Namespace, client.IP4().String(), server.IP4(), 7002, true,
+			"GlobalNetworkPolicy/first.server ingress 2"},
+		{"passed to the profile", client.Namespace, client.IP4().String(), server.IP4(), 7003, true,
+			"Profile/k8s-pod-network ingress 1"},
+		{"denied by the end of a tier", client.Namespace, client.IP4().String(), server.IP4(), 7004, false,
+			"the end of tier first"},
+		{"a staged policy changes nothing", client.Namespace, client.IP4().String(), near.IP4(), 7001, true,
+			"Profile/k8s-pod-network egress 1"},
+		{"no profile allows", client.Namespace, client.IP4().String(), bare.IP4(), 7001, false,
+			"no policy and no profile allows it"},
+		{"denied by a host's policy", client.Namespace, client.IP4().String(), n2.IP4, 7001, false,
+			"GlobalNetworkPolicy/hosts ingress 1"},
+		{"allowed by a host's policy", client.Namespace, client.IP4().String(), n2.IP4, 7002, true,
+			"GlobalNetworkPolicy/hosts ingress 2"},
 		{"between hosts", n1.Namespace, "node/n1", n2.IP4, 7001, false, "GlobalNetworkPolicy/hosts ingress 1"},
-		{"from a host to a pod of another", n1.Namespace, "node/n1", server.IP4(), 7001, false, "GlobalNetworkPolicy/first.server ingress 1"},
-		{"from a pod to its own host", client.Namespace, client.IP4().String(), n1.IP4, 7001, true, "Profile/k8s-pod-network egress 1"},
+		{"from a host to a pod of another", n1.Namespace, "node/n1", server.IP4(), 7001, false,
+			"GlobalNetworkPolicy/first.server ingress 1"},
+		{"from a pod to its own host", client.Namespace, client.IP4().String(), n1.IP4, 7001, true,
+			"Profile/k8s-pod-network egress 1"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -220,7 +230,8 @@ func TestExplain(t *testing.T) {
 				x := explainOn(t, n, from, to, flow)
 				if x.Allowed != test.allowed || !strings.Contains(x.By, test.by) {
 					text, err := n.Manxctl("explain", from, to, flow)
-					t.Errorf("on %s: allowed %v by %s, want %v by %s\n%s%v", n.Name, x.Allowed, x.By, test.allowed, test.by, text, err)
+					t.Errorf("on %s: allowed %v by %s, want %v by %s\n%s%v", n.Name, x.Allowed, x.By, test.allowed,
+						test.by, text, err)
 				}
 				for _, s := range x.Stages {
 					if s.Programmed != (s.Node == n.Name) {
@@ -244,7 +255,8 @@ func TestExplain(t *testing.T) {
 	t.Run("ruleset", func(t *testing.T) {
 		out, err := n2.Manxctl("dump", "ruleset", "--elements", "1")
 		must(t, err)
-		if !strings.HasPrefix(out, "table inet manx {") || !strings.Contains(out, "chain pi/GlobalNetworkPolicy/first.server {") {
+		if !strings.HasPrefix(out, "table inet manx {") ||
+			!strings.Contains(out, "chain pi/GlobalNetworkPolicy/first.server {") {
 			t.Errorf("not the table of this node:\n%s", out)
 		}
 	})

@@ -16,21 +16,25 @@ var floating = []netip.Addr{netip.MustParseAddr("10.250.0.7"), netip.MustParseAd
 
 const floatingPort = 7100
 
-// TestFloatingAddresses reaches a pod by its floating addresses: from the pod beside it, from the host, from a pod of another
-// node and from itself; then gives them to another pod, and switches them off.
+// TestFloatingAddresses reaches a pod by its floating addresses: from the pod beside it, from the host, from a pod of
+// another node and from itself; then gives them to another pod, and switches them off.
 func TestFloatingAddresses(t *testing.T) {
-	l := newLab(t, lab.Spec{Name: labName("v"), IPv6: true, PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
+	l := newLab(t, lab.Spec{Name: labName("v"), IPv6: true, PlainRouters: true,
+		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
 	n1, n2 := l.Nodes[0], l.Nodes[1]
-	flags := []string{"--no-default-pools", "--ip=autodetect", "--ip6=autodetect", "--ip-autodetection-method=interface=eth0", "--ip6-autodetection-method=interface=eth0"}
+	flags := []string{"--no-default-pools", "--ip=autodetect", "--ip6=autodetect",
+		"--ip-autodetection-method=interface=eth0", "--ip6-autodetection-method=interface=eth0"}
 	must(t, n1.StartManxd(append(n1.EmbedDatastore(), flags...)...))
 	must(t, n1.Ready(limit))
 	must(t, n2.StartManxd(append(lab.UseDatastore(n1), flags...)...))
 	must(t, n2.Ready(limit))
 	for name, cidr := range map[string]string{"four": pool4.String(), "six": pool6.String()} {
-		must(t, n1.Apply(fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: %s}, spec: {cidr: %q}}", name, cidr)))
+		must(t, n1.Apply(fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: %s}, spec: "+
+			"{cidr: %q}}", name, cidr)))
 	}
 	for name, cidr := range map[string]string{"floating4": "10.250.0.0/24", "floating6": "fd00:250::/64"} {
-		must(t, n1.Apply(fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: %s}, spec: {cidr: %q, disabled: true}}", name, cidr)))
+		must(t, n1.Apply(fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: %s}, spec: "+
+			"{cidr: %q, disabled: true}}", name, cidr)))
 	}
 	pods := map[string]*lab.Pod{}
 	for name, n := range map[string]*lab.Node{"first": n1, "second": n1, "remote": n2} {
@@ -93,7 +97,8 @@ func TestFloatingAddresses(t *testing.T) {
 
 func switchFloating(t *testing.T, n *lab.Node, to string) {
 	t.Helper()
-	must(t, n.Apply(fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {name: default}, spec: {floatingIPs: %s}}", to)))
+	must(t, n.Apply(fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {name: "+
+		"default}, spec: {floatingIPs: %s}}", to)))
 }
 
 // nats translates the floating addresses to those of a pod.
@@ -109,7 +114,8 @@ func answer(t *testing.T, p *lab.Pod) {
 	t.Helper()
 	var conn *net.UDPConn
 	var err error
-	must(t, errors.Join(lab.Inside(p.Namespace, func() { conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: floatingPort}) }), err))
+	must(t, errors.Join(lab.Inside(p.Namespace,
+		func() { conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: floatingPort}) }), err))
 	must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	go func() {

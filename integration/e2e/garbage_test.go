@@ -21,7 +21,8 @@ func (c *cluster) testGarbage(t *testing.T) {
 	valid := c.raw(t, "/calico/")
 	written := 0
 	for kind, key := range map[string]string{
-		"nodes": "nodes/bad%d", "ippools": "ippools/bad%d", "bgpconfigurations": "bgpconfigurations/node.bad%d", "bgppeers": "bgppeers/bad%d",
+		"nodes": "nodes/bad%d", "ippools": "ippools/bad%d", "bgpconfigurations": "bgpconfigurations/node.bad%d",
+		"bgppeers":            "bgppeers/bad%d",
 		"clusterinformations": "clusterinformations/bad%d", "felixconfigurations": "felixconfigurations/node.bad%d",
 		"workloadendpoints": "workloadendpoints/default/n2-k8s-bad%d-eth0",
 	} {
@@ -47,12 +48,14 @@ func (c *cluster) testGarbage(t *testing.T) {
 	t.Log(lineWith(out, "cannot be used"))
 	out, err = n.Manxctl("node", "problems")
 	must(t, err)
-	for _, kind := range []string{"Node", "IPPool", "BGPConfiguration", "BGPPeer", "ClusterInformation", "FelixConfiguration", "WorkloadEndpoint", "BlockAffinity"} {
+	for _, kind := range []string{"Node", "IPPool", "BGPConfiguration", "BGPPeer", "ClusterInformation",
+		"FelixConfiguration", "WorkloadEndpoint", "BlockAffinity"} {
 		if lineWith(out, kind+" ") == "" {
 			t.Errorf("manxctl node problems names no %s:\n%s", kind, out)
 		}
 	}
-	t.Logf("%d bad values written, %d lines in manxctl node problems, for instance: %s", written, strings.Count(out, "\n")-1, lineWith(out, "BGPPeer"))
+	t.Logf("%d bad values written, %d lines in manxctl node problems, for instance: %s", written,
+		strings.Count(out, "\n")-1, lineWith(out, "BGPPeer"))
 
 	for key := range c.raw(t, "/calico/") {
 		if _, ok := valid[key]; !ok {
@@ -61,7 +64,8 @@ func (c *cluster) testGarbage(t *testing.T) {
 		}
 	}
 	c.seen(t, n, c.put(t, resourceKeys+"nodes/n3", valid[resourceKeys+"nodes/n3"]))
-	if r, err := ask(t, n, manxv1.ManxClient.ListQuarantined, &manxv1.ListQuarantinedRequest{}); err != nil || len(r.GetObjects()) > 0 {
+	if r, err := ask(t, n, manxv1.ManxClient.ListQuarantined, &manxv1.ListQuarantinedRequest{}); err != nil ||
+		len(r.GetObjects()) > 0 {
 		t.Errorf("still in quarantine: %v, %v", r.GetObjects(), err)
 	}
 	sameSessions(t, sessionsBefore, peers(t, n))
@@ -79,7 +83,8 @@ func (c *cluster) testGarbage(t *testing.T) {
 // garbage are values that no object has, among them the pieces of one that exists below prefix.
 func garbage(valid map[string]string, prefix string) []string {
 	values := []string{"", "{", "null", "[]", "0", `"text"`, "\x00\xff\xfe", `{"kind":"Nonsense"}`, `{"spec":[]}`,
-		strings.Repeat("[", 20000), `{"metadata":{"name":7},"spec":{"cidr":"x","peerIP":{},"asNumber":-1,"bgp":"y","node":[]}}`}
+		strings.Repeat("[", 20000),
+		`{"metadata":{"name":7},"spec":{"cidr":"x","peerIP":{},"asNumber":-1,"bgp":"y","node":[]}}`}
 	for key, v := range valid {
 		if strings.HasPrefix(key, prefix) && len(v) > 2 {
 			return append(values, v[:len(v)/3], v[:len(v)/2], v[:len(v)-1])

@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// groupResources separate the nodes with the label calico=1 from those with calico=2: each group has its own full mesh and its
-// own pool, the first without encapsulation, the second with tunnels.
+// groupResources separate the nodes with the label calico=1 from those with calico=2: each group has its own full mesh
+// and its own pool, the first without encapsulation, the second with tunnels.
 const groupResources = `
 apiVersion: projectcalico.org/v3
 kind: BGPConfiguration
@@ -38,8 +38,8 @@ metadata: {name: tunnelled}
 spec: {cidr: 10.245.0.0/16, ipipMode: Always, nodeSelector: calico == '2'}
 `
 
-// TestGroupsOfNodes keeps two groups of nodes apart. On a kernel without IPIP the second one has no way between its nodes, and
-// says so; the rest holds as well.
+// TestGroupsOfNodes keeps two groups of nodes apart. On a kernel without IPIP the second one has no way between its
+// nodes, and says so; the rest holds as well.
 func TestGroupsOfNodes(t *testing.T) { testGroups(t) }
 
 // TestVMGroupsOfNodes does the same on a kernel with IPIP.

@@ -100,7 +100,8 @@ func (h *hostile) testBirdSocket(t *testing.T) {
 
 func (h *hostile) testInterfaces(t *testing.T) {
 	look := func() string {
-		out, err := h.n.Run("sh", "-c", `ip -d link show dev eth0; ip addr show dev eth0; ip addr show dev lo; ip -4 route show table all; ip -6 route show table all
+		out, err := h.n.Run("sh", "-c",
+			`ip -d link show dev eth0; ip addr show dev eth0; ip addr show dev lo; ip -4 route show table all; ip -6 route show table all
 			tc qdisc show; nft list table inet manx | grep -v counter; cd /proc/sys/net; grep -r . ipv4/conf/eth0 ipv4/conf/lo ipv4/conf/all ipv4/conf/default ipv6/conf/eth0 2>/dev/null | sort`)
 		must(t, err)
 		return out
@@ -193,7 +194,8 @@ func (h *hostile) testStatusFolder(t *testing.T) {
 
 func (h *hostile) testSecondDaemon(t *testing.T) {
 	must(t, h.n.Manxd().Stop(limit))
-	squatter := h.asNobody(`exec perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0); bind(S, pack_sockaddr_un("\0manxd.network-namespace")) or die $!; listen(S, 0); print "ready\n"; close(STDOUT); sleep 600'`)
+	squatter := h.asNobody(
+		`exec perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0); bind(S, pack_sockaddr_un("\0manxd.network-namespace")) or die $!; listen(S, 0); print "ready\n"; close(STDOUT); sleep 600'`)
 	out, err := squatter.StdoutPipe()
 	must(t, err)
 	must(t, squatter.Start())

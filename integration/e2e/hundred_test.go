@@ -42,7 +42,8 @@ func TestHundredNodes(t *testing.T) {
 		}
 		start = time.Now()
 		x.allLearned(t, i+1)
-		t.Logf("without %s: all routes stay, and new ones are everywhere after %.1f s", x.r[i].Name, time.Since(start).Seconds())
+		t.Logf("without %s: all routes stay, and new ones are everywhere after %.1f s", x.r[i].Name,
+			time.Since(start).Seconds())
 		x.restartReflector(t, i)
 		x.reflectedOnly(t)
 	}
@@ -58,7 +59,8 @@ func hundredBlock(i, round int) netip.Prefix {
 func (x *reflected) claim(t *testing.T, node string, block netip.Prefix) {
 	t.Helper()
 	path := strings.ReplaceAll(block.String(), "/", "-")
-	_, err := x.etcd.Put(t.Context(), "/calico/ipam/v2/host/"+node+"/ipv4/block/"+path, `{"state":"confirmed","deleted":false}`)
+	_, err := x.etcd.Put(t.Context(), "/calico/ipam/v2/host/"+node+"/ipv4/block/"+path,
+		`{"state":"confirmed","deleted":false}`)
 	must(t, err)
 }
 

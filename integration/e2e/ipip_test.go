@@ -11,10 +11,12 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// TestPoolThatTheKernelCannotServe gives a cluster on a kernel without IPIP one pool that needs it and one that does not.
+// TestPoolThatTheKernelCannotServe gives a cluster on a kernel without IPIP one pool that needs it and one that does
+// not.
 func TestPoolThatTheKernelCannotServe(t *testing.T) {
 	bin := binaries(t)
-	l, err := lab.New(lab.Spec{Name: fmt.Sprintf("i%d", os.Getpid()%1000000), Bin: bin, Nodes: []lab.NodeSpec{{Name: "n1", Rack: 0}, {Name: "n2", Rack: 1}}})
+	l, err := lab.New(lab.Spec{Name: fmt.Sprintf("i%d", os.Getpid()%1000000), Bin: bin,
+		Nodes: []lab.NodeSpec{{Name: "n1", Rack: 0}, {Name: "n2", Rack: 1}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +61,8 @@ spec: {cidr: 10.245.0.0/16, ipipMode: Always}
 	must(err)
 	// The nodes are in different subnets: the router between them must know the way to the pods of the plain pool.
 	for _, p := range []*lab.Pod{plain1, plain2} {
-		_, err := exec.Command("ip", "-n", l.ToRs[0].Namespace, "route", "add", p.IP4().String(), "via", p.Node.IP4.String()).CombinedOutput()
+		_, err := exec.Command("ip", "-n", l.ToRs[0].Namespace, "route", "add", p.IP4().String(), "via",
+			p.Node.IP4.String()).CombinedOutput()
 		must(err)
 	}
 	must(lab.Eventually(20*time.Second, func() error { return lab.Ping(plain1.Namespace, plain2.IP4()) }))

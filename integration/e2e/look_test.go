@@ -21,7 +21,8 @@ import (
 )
 
 // ask calls the control API of a node's daemon.
-func ask[R, A any](t *testing.T, n *lab.Node, call func(manxv1.ManxClient, context.Context, R, ...grpc.CallOption) (A, error), request R) (answer A, err error) {
+func ask[R, A any](t *testing.T, n *lab.Node, call func(manxv1.ManxClient, context.Context, R, ...grpc.CallOption) (A,
+	error), request R) (answer A, err error) {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+n.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30)))
@@ -67,7 +68,8 @@ type kernelRoute struct {
 // routes are those that ip(8) shows in a namespace, with these words after "ip -j route show".
 func routes(t *testing.T, ns, family string, words ...string) []kernelRoute {
 	t.Helper()
-	out, err := exec.Command("ip", append([]string{"-n", ns, family, "-j", "-d", "route", "show"}, words...)...).Output()
+	out, err := exec.Command("ip", append([]string{"-n", ns, family, "-j", "-d", "route", "show"},
+		words...)...).Output()
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) && strings.Contains(string(exit.Stderr), "does not exist") {
@@ -156,7 +158,8 @@ func (p process) String() string {
 
 func measure(t *testing.T, n *lab.Node) process {
 	t.Helper()
-	return process{openFiles(t, n), int(metric(t, n, "go_goroutines")), memory(t, n.Manxd().PID(), "VmRSS"), metric(t, n, "process_cpu_seconds_total")}
+	return process{openFiles(t, n), int(metric(t, n, "go_goroutines")), memory(t, n.Manxd().PID(), "VmRSS"),
+		metric(t, n, "process_cpu_seconds_total")}
 }
 
 func openFiles(t *testing.T, n *lab.Node) int {

@@ -27,7 +27,8 @@ func TestNodeDeleted(t *testing.T) {
 		})
 	}
 	session(true)
-	must(t, n1.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Node\nmetadata: {name: n2, labels: {rack: '7'}}\n"+
+	must(t, n1.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Node\n"+
+		"metadata: {name: n2, labels: {rack: '7'}}\n"+
 		"spec: {bgp: {ipv4Address: %s/24}}\n", n2.IP4)))
 	eventually(t, func() error {
 		out, err := n2.Manxctl("get", "node", "n2", "-o", "yaml")

@@ -11,7 +11,8 @@ import (
 
 // testNodeStatus asks for the status of a node as an operator does, and sees it follow what happens.
 func (c *cluster) testNodeStatus(t *testing.T) {
-	const object = "apiVersion: projectcalico.org/v3\nkind: CalicoNodeStatus\nmetadata: {name: %s}\nspec: {node: n2, classes: [%s], updatePeriodSeconds: %d}\n"
+	const object = "apiVersion: projectcalico.org/v3\nkind: CalicoNodeStatus\nmetadata: {name: %s}\n" +
+		"spec: {node: n2, classes: [%s], updatePeriodSeconds: %d}\n"
 	must(t, c.n1.Apply(fmt.Sprintf(object, "n2-all", "Agent, BGP, Routes", 1)))
 	must(t, c.n1.Apply(fmt.Sprintf(object, "n2-once", "BGP", 0)))
 	get := func(name string) v3.CalicoNodeStatus {
@@ -26,7 +27,8 @@ func (c *cluster) testNodeStatus(t *testing.T) {
 		t.Helper()
 		eventually(t, func() error {
 			s = get(name)
-			if b := s.Status.BGP; b.NumberEstablishedV4 != established || b.NumberNotEstablishedV4 != down || b.NumberEstablishedV6 != sessions/2 {
+			if b := s.Status.BGP; b.NumberEstablishedV4 != established || b.NumberNotEstablishedV4 != down ||
+				b.NumberEstablishedV6 != sessions/2 {
 				return fmt.Errorf("%s: want %d and %d sessions of IPv4: %+v", name, established, down, b)
 			}
 			return nil
@@ -35,7 +37,8 @@ func (c *cluster) testNodeStatus(t *testing.T) {
 	}
 	await("n2-once", sessions/2, 0)
 	s := await("n2-all", sessions/2, 0).Status
-	if a := s.Agent.BIRDV4; a.State != v3.BGPDaemonStateReady || a.RouterID != c.n2.IP4.String() || a.LastBootTime == "" || a.LastReconfigurationTime == "" || a.Version == "" {
+	if a := s.Agent.BIRDV4; a.State != v3.BGPDaemonStateReady || a.RouterID != c.n2.IP4.String() ||
+		a.LastBootTime == "" || a.LastReconfigurationTime == "" || a.Version == "" {
 		t.Errorf("agent: %+v", s.Agent)
 	}
 	mesh, block, other := c.n1.IP4.String(), blocks(t, c.n2, "-4")[0].String(), blocks(t, c.n1, "-4")[0].String()
@@ -44,7 +47,8 @@ func (c *cluster) testNodeStatus(t *testing.T) {
 		found[fmt.Sprint(p.PeerIP, " ", p.Type)] = true
 	}
 	for _, r := range s.Routes.RoutesV4 {
-		found[fmt.Sprint(r.Destination, " ", r.Type, " ", r.Gateway, " ", r.Interface, " ", r.LearnedFrom.SourceType, " ", r.LearnedFrom.PeerIP)] = true
+		found[fmt.Sprint(r.Destination, " ", r.Type, " ", r.Gateway, " ", r.Interface, " ", r.LearnedFrom.SourceType,
+			" ", r.LearnedFrom.PeerIP)] = true
 	}
 	for _, want := range []string{mesh + " NodeMesh", c.tor1.Address(c.n2).String() + " NodePeer",
 		block + " FIB N/A blackhole Static ", other + " FIB " + mesh + " eth0 NodeMesh " + mesh} {
@@ -84,7 +88,8 @@ func (c *cluster) testNodeStatus(t *testing.T) {
 		}
 	}
 	const path = "/calico/resources/v3/projectcalico.org/caliconodestatuses/"
-	c.put(t, path+"n9", `{"kind":"CalicoNodeStatus","apiVersion":"projectcalico.org/v3","metadata":{"name":"n9"},"spec":{"node":"n9","classes":["BGP"],"updatePeriodSeconds":1},"status":{"lastUpdated":null}}`)
+	c.put(t, path+"n9",
+		`{"kind":"CalicoNodeStatus","apiVersion":"projectcalico.org/v3","metadata":{"name":"n9"},"spec":{"node":"n9","classes":["BGP"],"updatePeriodSeconds":1},"status":{"lastUpdated":null}}`)
 	must(t, c.n1.Apply(fmt.Sprintf(object, "clock", "BGP", 1)))
 	since := await("clock", sessions/2, 0).Status.LastUpdated
 	eventually(t, func() error { // two periods more

@@ -39,7 +39,8 @@ func (c *cluster) testOutage(t *testing.T) {
 		return nil
 	})
 	t.Logf("noticed after %.1f s: %s", time.Since(start).Seconds(), strings.TrimSpace(lineWith(out, "Datastore:")))
-	contains(t, "manxctl status", lineWith(out, "Datastore:"), "not connected", "connection lost", "the last state is kept", c.n1.IP4.String()+":2379")
+	contains(t, "manxctl status", lineWith(out, "Datastore:"), "not connected", "connection lost",
+		"the last state is kept", c.n1.IP4.String()+":2379")
 
 	start = time.Now()
 	links, err := n.Run("ip", "-o", "link")

@@ -31,10 +31,14 @@ func (c *cluster) testWrongPeers(t *testing.T) {
 		reason              []string // one of them
 	}{
 		{"wrong AS", tor.String(), "asNumber: 65009", "node status", []string{"AS is not 65009", "expects another AS"}},
-		{"password that the peer does not have", tor.String(), "asNumber: 65000, password: {secretKeyRef: {name: bgp, key: tor2}}", "node status", []string{"password"}},
-		{"password that is not there", tor.String(), "asNumber: 65000, password: {secretKeyRef: {name: bgp, key: absent}}", "status", []string{`key "absent" of secret "bgp" `}},
-		{"nobody has the address", "10.200.1.250", "asNumber: 65000", "node status", []string{"no answer from 10.200.1.250"}},
-		{"nobody listens", c.pods["n3-p1"].IP4().String(), "asNumber: 65000", "node status", []string{"connection refused by " + c.pods["n3-p1"].IP4().String()}},
+		{"password that the peer does not have", tor.String(), "asNumber: 65000, password: {secretKeyRef: {name: " +
+			"bgp, key: tor2}}", "node status", []string{"password"}},
+		{"password that is not there", tor.String(), "asNumber: 65000, password: {secretKeyRef: {name: bgp, " +
+			"key: absent}}", "status", []string{`key "absent" of secret "bgp" `}},
+		{"nobody has the address", "10.200.1.250", "asNumber: 65000", "node status",
+			[]string{"no answer from 10.200.1.250"}},
+		{"nobody listens", c.pods["n3-p1"].IP4().String(), "asNumber: 65000", "node status",
+			[]string{"connection refused by " + c.pods["n3-p1"].IP4().String()}},
 	} {
 		name := "wrong"
 		if x.address == tor.String() {
@@ -53,7 +57,8 @@ spec: {node: n2, peerIP: %s, sourceAddress: None, %s}
 				return err
 			}
 			for _, r := range x.reason {
-				if line = lineWith(out, r); x.command == "status" && line != "" || strings.Contains(line, x.address+" ") {
+				if line = lineWith(out, r); x.command == "status" && line != "" ||
+					strings.Contains(line, x.address+" ") {
 					return nil
 				}
 			}
@@ -71,7 +76,8 @@ spec: {node: n2, peerIP: %s, sourceAddress: None, %s}
 	must(t, n.Apply(torPeer(n, "tor2-n2", tor, "None")))
 	c.settled(t)
 	for _, p := range peers(t, n) {
-		if was := others[p.GetAddress()]; was != nil && (p.GetFlaps() != was.GetFlaps() || p.GetEstablishedUnixMs() != was.GetEstablishedUnixMs()) {
+		if was := others[p.GetAddress()]; was != nil &&
+			(p.GetFlaps() != was.GetFlaps() || p.GetEstablishedUnixMs() != was.GetEstablishedUnixMs()) {
 			t.Errorf("the session with %s was disturbed: before %v, now %v", p.GetAddress(), was, p)
 		}
 	}

@@ -18,7 +18,8 @@ import (
 func (c *cluster) testPlan(t *testing.T) {
 	c.settled(t)
 	dir := t.TempDir()
-	for _, kind := range []string{"nodes", "ippools", "bgpconfigurations", "bgppeers", "bgpfilters", "workloadendpoints", "blockaffinities"} {
+	for _, kind := range []string{"nodes", "ippools", "bgpconfigurations", "bgppeers", "bgpfilters",
+		"workloadendpoints", "blockaffinities"} {
 		args := []string{"get", kind, "-o", "yaml"}
 		if kind == "workloadendpoints" {
 			args = append(args, "-A")
@@ -67,19 +68,23 @@ func (c *cluster) testPlan(t *testing.T) {
 // liveSession and plannedSession write the same of the same session.
 func liveSession(p *manxv1.Peer) string {
 	w := p.GetWanted()
-	return fmt.Sprint(p.GetAddress(), " ", p.GetPort(), " ", p.GetType(), p.GetLocalAs(), p.GetPeerAs(), p.GetPassive(), w.GetSource(), p.GetPassword(), p.GetRequestedBy(),
-		w.GetMultihopTtl(), w.GetTtlSecurity(), w.GetReflectorClient(), w.GetRestartSeconds(), w.GetAllowOwnAs(), w.GetNextHop(), w.GetFilters())
+	return fmt.Sprint(p.GetAddress(), " ", p.GetPort(), " ", p.GetType(), p.GetLocalAs(), p.GetPeerAs(), p.GetPassive(),
+		w.GetSource(), p.GetPassword(), p.GetRequestedBy(),
+		w.GetMultihopTtl(), w.GetTtlSecurity(), w.GetReflectorClient(), w.GetRestartSeconds(), w.GetAllowOwnAs(),
+		w.GetNextHop(), w.GetFilters())
 }
 
 func plannedSession(s plan.Session) string {
-	return fmt.Sprint(s.Address, " ", s.Port, " ", s.Type, s.LocalAS, s.PeerAS, s.Passive, s.SourceAddress, s.Password, s.From,
+	return fmt.Sprint(s.Address, " ", s.Port, " ", s.Type, s.LocalAS, s.PeerAS, s.Passive, s.SourceAddress, s.Password,
+		s.From,
 		s.MultihopTTL, s.TTLSecurity, s.ReflectorClient, s.RestartSeconds, s.AllowOwnAS, s.NextHop, s.Filters)
 }
 
 // sameExports compares what a peer is sent with the plan. Nodes do not pass on to each other what they learn, but to
 // routers they do.
 func sameExports(t *testing.T, n *lab.Node, s plan.Session, want []string, everybodys map[string]bool) error {
-	r, err := ask(t, n, manxv1.ManxClient.ListPeerRoutes, &manxv1.ListPeerRoutesRequest{Direction: "advertised", Peer: s.Address})
+	r, err := ask(t, n, manxv1.ManxClient.ListPeerRoutes, &manxv1.ListPeerRoutesRequest{Direction: "advertised",
+		Peer: s.Address})
 	if err != nil {
 		return err
 	}
@@ -91,7 +96,8 @@ func sameExports(t *testing.T, n *lab.Node, s plan.Session, want []string, every
 	}
 	for _, p := range want {
 		if !sent[p] {
-			return fmt.Errorf("%s does not send %s to %s, as it should: %v", n.Name, p, s.Address, slices.Sorted(maps.Keys(sent)))
+			return fmt.Errorf("%s does not send %s to %s, as it should: %v", n.Name, p, s.Address,
+				slices.Sorted(maps.Keys(sent)))
 		}
 		delete(sent, p)
 	}

@@ -37,13 +37,15 @@ func (c *cluster) testManyPods(t *testing.T) {
 	}
 	together(many, func(i int) {
 		for _, a := range pods[i].IPs {
-			errs[i] = errors.Join(errs[i], lab.Eventually(limit, func() error { return lab.Ping(c.pods["n3-p1"].Namespace, a) }))
+			errs[i] = errors.Join(errs[i],
+				lab.Eventually(limit, func() error { return lab.Ping(c.pods["n3-p1"].Namespace, a) }))
 		}
 	})
 	if err := errors.Join(errs...); err != nil {
 		t.Error(err)
 	}
-	t.Logf("%d ADD at once: %.1f s; all reachable from another node after %.1f s", many, took.Seconds(), time.Since(start).Seconds())
+	t.Logf("%d ADD at once: %.1f s; all reachable from another node after %.1f s", many, took.Seconds(),
+		time.Since(start).Seconds())
 	for _, p := range pods {
 		for family, host := range map[string]netip.Addr{"-4": p.IP4(), "-6": p.IP6()} {
 			if r := routes(t, c.n2.Namespace, family, host.String(), "proto", "80"); len(r) != 1 {
@@ -57,7 +59,8 @@ func (c *cluster) testManyPods(t *testing.T) {
 	must(t, errors.Join(errs...))
 	took = time.Since(start)
 	eventually(t, func() error {
-		for _, r := range append(routes(t, c.n2.Namespace, "-4", "proto", "80"), routes(t, c.n2.Namespace, "-6", "proto", "80")...) {
+		for _, r := range append(routes(t, c.n2.Namespace, "-4", "proto", "80"),
+			routes(t, c.n2.Namespace, "-6", "proto", "80")...) {
 			if a, err := netip.ParseAddr(r.Dst); err == nil && slices.Contains(pods, c.podWith(pods, a)) {
 				return fmt.Errorf("the route to %s is still there", a)
 			}
@@ -71,7 +74,8 @@ func (c *cluster) testManyPods(t *testing.T) {
 	if now := c.raw(t, "/calico/ipam/v2/handle/"); len(now) != len(handles) {
 		t.Errorf("%d IPAM handles, want %d as before", len(now), len(handles))
 	}
-	t.Logf("%d routes of Manx on n2 before, %d after (the blocks stay with the node)", before, len(ours(t, c.n2.Namespace, "-4")))
+	t.Logf("%d routes of Manx on n2 before, %d after (the blocks stay with the node)", before,
+		len(ours(t, c.n2.Namespace, "-4")))
 }
 
 const endpointKeys = "/calico/resources/v3/projectcalico.org/workloadendpoints/"

@@ -32,7 +32,8 @@ spec: {selector: "role == 'server'", types: [Ingress], ingress: [%s]%s}
 }
 
 func rule(action string, ports ...int) string {
-	return fmt.Sprintf("{action: %s, protocol: UDP, destination: {ports: [%s]}}", action, strings.Trim(strings.ReplaceAll(fmt.Sprint(ports), " ", ", "), "[]"))
+	return fmt.Sprintf("{action: %s, protocol: UDP, destination: {ports: [%s]}}", action,
+		strings.Trim(strings.ReplaceAll(fmt.Sprint(ports), " ", ", "), "[]"))
 }
 
 // swaps are changes of every kind that can open one port and close another.
@@ -44,7 +45,8 @@ func (c *cluster) swaps(t *testing.T) []swap {
 	sets := func(a, b string) []document {
 		text := ""
 		for name, nets := range map[string]string{"a": a, "b": b} {
-			text += fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: GlobalNetworkSet\nmetadata: {name: %s, labels: {set: %s}}\nspec: {nets: [%s]}\n---\n", name, name, nets)
+			text += fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: GlobalNetworkSet\n"+
+				"metadata: {name: %s, labels: {set: %s}}\nspec: {nets: [%s]}\n---\n", name, name, nets)
 		}
 		return docs(text)
 	}
@@ -58,11 +60,13 @@ func (c *cluster) swaps(t *testing.T) []swap {
 	tiers := func(first, second int) []document {
 		text := ""
 		for name, order := range map[string]int{"first": first, "second": second} {
-			text += fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Tier\nmetadata: {name: %s}\nspec: {order: %d, defaultAction: Pass}\n---\n", name, order)
+			text += fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Tier\nmetadata: {name: %s}\n"+
+				"spec: {order: %d, defaultAction: Pass}\n---\n", name, order)
 		}
 		return docs(text)
 	}
-	inTiers := docs(globalPolicy("first.x", ", tier: first", old, notNew), globalPolicy("second.x", ", tier: second", new, notOld))
+	inTiers := docs(globalPolicy("first.x", ", tier: first", old, notNew),
+		globalPolicy("second.x", ", tier: second", new, notOld))
 	var sixty [2]string
 	for i := range 60 {
 		for state, r := range []string{old, new} {
@@ -73,7 +77,8 @@ func (c *cluster) swaps(t *testing.T) []swap {
 		}
 	}
 	profile := func(r string) []document {
-		return docs(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Profile\nmetadata: {name: k8s-pod-network}\nspec: {ingress: [%s], egress: [{action: Allow}]}", r))
+		return docs(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Profile\n"+
+			"metadata: {name: k8s-pod-network}\nspec: {ingress: [%s], egress: [{action: Allow}]}", r))
 	}
 	coloured := docs(
 		strings.Replace(globalPolicy("red", ", order: 20", old), "role == 'server'", "colour == 'red'", 1),
@@ -88,16 +93,21 @@ func (c *cluster) swaps(t *testing.T) []swap {
 		return all
 	}
 	return []swap{
-		{"the rules of a policy", [2][]document{docs(globalPolicy("one", "", old)), docs(globalPolicy("one", "", new))}},
+		{"the rules of a policy", [2][]document{docs(globalPolicy("one", "", old)),
+			docs(globalPolicy("one", "", new))}},
 		{"one policy goes, another comes", [2][]document{join(a, without(b)), join(b, without(a))}},
 		{"the order of two policies", [2][]document{
 			docs(globalPolicy("one", ", order: 10", old, notNew), globalPolicy("two", ", order: 20", new, notOld)),
 			docs(globalPolicy("one", ", order: 30", old, notNew), globalPolicy("two", ", order: 20", new, notOld))}},
-		{"the members of two sets", [2][]document{join(docs(both), sets(one, none)), join(docs(both), sets(none, one))}},
-		{"networks that overlap", [2][]document{join(docs(both), sets(many, none)), join(docs(both), sets(none, many))}},
-		{"the labels of an endpoint", [2][]document{join(coloured, []document{colour("red")}), join(coloured, []document{colour("blue")})}},
+		{"the members of two sets", [2][]document{join(docs(both), sets(one, none)),
+			join(docs(both), sets(none, one))}},
+		{"networks that overlap", [2][]document{join(docs(both), sets(many, none)),
+			join(docs(both), sets(none, many))}},
+		{"the labels of an endpoint", [2][]document{join(coloured, []document{colour("red")}),
+			join(coloured, []document{colour("blue")})}},
 		{"the order of two tiers", [2][]document{join(inTiers, tiers(10, 20)), join(inTiers, tiers(30, 20))}},
-		{"sixty policies for sixty others", [2][]document{join(docs(sixty[0]), without(docs(sixty[1]))), join(docs(sixty[1]), without(docs(sixty[0])))}},
+		{"sixty policies for sixty others", [2][]document{join(docs(sixty[0]), without(docs(sixty[1]))),
+			join(docs(sixty[1]), without(docs(sixty[0])))}},
 		{"the rules of a profile", [2][]document{profile(old), profile(new)}},
 	}
 }
@@ -121,7 +131,8 @@ spec:
   - {action: Deny, protocol: UDP, destination: {ports: [7004]}}
 `
 
-// testAtomic changes policy while datagrams come of which each state allows one half, and holds what arrived against it.
+// testAtomic changes policy while datagrams come of which each state allows one half, and holds what arrived against
+// it.
 func (c *cluster) testAtomic(t *testing.T) {
 	const perKind = 24
 	server := c.pods["server"]
@@ -138,7 +149,8 @@ func (c *cluster) testAtomic(t *testing.T) {
 	var free, denied []*stream
 	for _, a := range server.IPs {
 		add := func(from string, port uint16) *stream {
-			return f.add(t, fmt.Sprintf("%s to %s port %d", from, a, port), c.pods[from].Namespace, at(a, port), server.Namespace)
+			return f.add(t, fmt.Sprintf("%s to %s port %d", from, a, port), c.pods[from].Namespace, at(a, port),
+				server.Namespace)
 		}
 		pairs = append(pairs, pair{add("client", oldPort), add("client", newPort)})
 		free = append(free, add("client", freePort), add("remote", freePort), add("client", handedPort))

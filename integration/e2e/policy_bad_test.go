@@ -15,13 +15,16 @@ func TestBadPolicy(t *testing.T) {
 	c := newPolicyLab(t, "x", map[string]string{"a": "n2", "b": "n2", "far": "n1"})
 	n2, a, b := c.n2, c.pods["a"], c.pods["b"]
 	echo(t, b.Namespace, 7001, 7002)
-	c.enforced(t, c.change(t, c.labelled(t, "a", map[string]string{"role": "a"}), c.labelled(t, "b", map[string]string{"role": "b"})))
+	c.enforced(t, c.change(t, c.labelled(t, "a", map[string]string{"role": "a"}),
+		c.labelled(t, "b", map[string]string{"role": "b"})))
 	before := content(table(t, n2))
 	policy := func(name, spec string) string {
-		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolicy\nmetadata: {name: %s}\nspec: {%s}\n---\n", name, spec)
+		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolicy\nmetadata: {name: %s}\n"+
+			"spec: {%s}\n---\n", name, spec)
 	}
 	from := func(pass1, pass2 bool) []probe {
-		return []probe{{"a to b, 7001", a.Namespace, at(b.IP4(), 7001), pass1}, {"a to b, 7002", a.Namespace, at(b.IP4(), 7002), pass2}}
+		return []probe{{"a to b, 7001", a.Namespace, at(b.IP4(), 7001), pass1},
+			{"a to b, 7002", a.Namespace, at(b.IP4(), 7002), pass2}}
 	}
 	udp := func(port int) string { return rule("Allow", port) }
 	many := "" // in four sets, since the datastore takes 1.5 MB at most
@@ -31,21 +34,28 @@ func TestBadPolicy(t *testing.T) {
 		for i := part * 25000; i < (part+1)*25000; i++ {
 			fmt.Fprintf(&text, ",172.%d.%d.%d/32", 16+i/65536, i/256%256, i%256)
 		}
-		many += fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: GlobalNetworkSet\nmetadata: {name: large%d, labels: {size: large}}\nspec: {nets: [%s]}\n---\n", part, text.String())
+		many += fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: GlobalNetworkSet\n"+
+			"metadata: {name: large%d, labels: {size: large}}\nspec: {nets: [%s]}\n---\n", part, text.String())
 	}
 	long := strings.Repeat("a", 60) + strings.Repeat("."+strings.Repeat("b", 60), 3) + ".cccccccc"
 	for _, x := range []struct {
 		name, yaml string
 		want       []probe
 	}{
-		{"networks that overlap", "apiVersion: projectcalico.org/v3\nkind: GlobalNetworkSet\nmetadata: {name: over, labels: {over: lap}}\nspec: {nets: [10.0.0.0/8, 10.244.0.0/16, " +
-			a.IP4().String() + "/32, 10.244.0.0/17]}\n---\n" + policy("over", "selector: role == 'b', ingress: [{action: Allow, protocol: UDP, source: {selector: over == 'lap', nets: [10.0.0.0/8, 10.244.0.0/16]}, destination: {ports: [7001]}}]"), from(true, false)},
+		{"networks that overlap", "apiVersion: projectcalico.org/v3\nkind: GlobalNetworkSet\n" +
+			"metadata: {name: over, labels: {over: lap}}\nspec: {nets: [10.0.0.0/8, 10.244.0.0/16, " +
+			a.IP4().String() + "/32, 10.244.0.0/17]}\n---\n" + policy("over", "selector: role == 'b', ingress: "+
+			"[{action: Allow, protocol: UDP, source: {selector: over == 'lap', nets: [10.0.0.0/8, 10.244.0.0/16]}, "+
+			"destination: {ports: [7001]}}]"), from(true, false)},
 		{"a set of 100,000", many +
-			policy("large", "selector: role == 'b', ingress: [{action: Allow, protocol: UDP, source: {selector: size == 'large'}, destination: {ports: [7001]}}]"), from(true, false)},
+			policy("large", "selector: role == 'b', ingress: [{action: Allow, protocol: UDP, source: {selector: size "+
+				"== 'large'}, destination: {ports: [7001]}}]"), from(true, false)},
 		{"a long name", policy(long, "selector: role == 'b', ingress: ["+udp(7001)+"]"), from(true, false)},
-		{"a selector that matches nothing", policy("nothing", "selector: role == 'nobody', ingress: ["+udp(7001)+"]"), from(true, true)},
+		{"a selector that matches nothing", policy("nothing", "selector: role == 'nobody', ingress: ["+udp(7001)+"]"),
+			from(true, true)},
 		{"a selector that matches everything", policy("everything", "ingress: ["+udp(7002)+"]"), from(false, true)},
-		{"a policy of a tier that is gone", policy("gone.x", "tier: gone, selector: role == 'b', ingress: ["+udp(7001)+"]"), from(true, false)},
+		{"a policy of a tier that is gone", policy("gone.x", "tier: gone, selector: role == 'b', ingress: ["+udp(7001)+
+			"]"), from(true, false)},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			start := time.Now()
@@ -65,7 +75,9 @@ func TestBadPolicy(t *testing.T) {
 		})
 	}
 	t.Run("a policy that comes and goes 1,000 times", func(t *testing.T) {
-		list := documents(t, policy("flaps", "selector: role == 'b', ingress: [{action: Allow, protocol: UDP, source: {selector: role == 'a', notNets: [10.0.0.0/9, 172.16.0.0/12]}, destination: {ports: [7001, 7003]}}]"))
+		list := documents(t, policy("flaps", "selector: role == 'b', ingress: [{action: Allow, protocol: UDP, "+
+			"source: {selector: role == 'a', notNets: [10.0.0.0/9, 172.16.0.0/12]}, destination: {ports: "+
+			"[7001, 7003]}}]"))
 		last := int64(0)
 		for range 1000 {
 			c.change(t, list...)
@@ -90,10 +102,12 @@ func TestBadPolicy(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			s.never(t)
-			allowed := documents(t, "apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\nmetadata: {name: default}\nspec: {workloadSourceSpoofing: Any}")
+			allowed := documents(t, "apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\n"+
+				"metadata: {name: default}\nspec: {workloadSourceSpoofing: Any}")
 			plain := c.endpoint(t, "a", func(map[string]any) {})
 			c.enforced(t, c.change(t, append(allowed, c.endpoint(t, "a", func(o map[string]any) {
-				o["spec"].(map[string]any)["allowSpoofedSourcePrefixes"] = []string{netip.PrefixFrom(x.as, x.as.BitLen()).String()}
+				o["spec"].(map[string]any)["allowSpoofedSourcePrefixes"] = []string{
+					netip.PrefixFrom(x.as, x.as.BitLen()).String()}
 			}))...), n2)
 			f.flows(t, s)
 			c.enforced(t, c.change(t, append(without(allowed), plain)...), n2)

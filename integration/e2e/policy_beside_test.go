@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// kubeProxyIPTables is what kube-proxy in iptables mode writes for a service 10.96.0.10:80 with one endpoint, in its chains and
-// with its marks.
+// kubeProxyIPTables is what kube-proxy in iptables mode writes for a service 10.96.0.10:80 with one endpoint, in its
+// chains and with its marks.
 const kubeProxyIPTables = `*nat
 :KUBE-SERVICES - [0:0]
 :KUBE-POSTROUTING - [0:0]
@@ -147,7 +147,8 @@ func TestBesideOthers(t *testing.T) {
 				t.Errorf("%s: %q, %v; want an answer to %s", x.name, answer, err, x.from)
 			}
 		}
-		hold(t, []probe{{"a pod that policy does not let reach the pod behind the service", stranger.Namespace, service, false}})
+		hold(t, []probe{{"a pod that policy does not let reach the pod behind the service", stranger.Namespace, service,
+			false}})
 	}
 	untouched := func(t *testing.T, before string) {
 		t.Helper()

@@ -25,8 +25,8 @@ func talk(conn net.Conn) error {
 	return err
 }
 
-// testEstablished: policy decides about the first packet. What is established goes on, in both directions and at both ends,
-// whatever changes; what is new, and what policy has always denied, does not come about.
+// testEstablished: policy decides about the first packet. What is established goes on, in both directions and at both
+// ends, whatever changes; what is new, and what policy has always denied, does not come about.
 func (c *cluster) testEstablished(t *testing.T) {
 	a, b, far := c.pods["a"], c.pods["b"], c.pods["far"]
 	echoTCP(t, b.Namespace, 7801)
@@ -49,7 +49,8 @@ func (c *cluster) testEstablished(t *testing.T) {
 				k := knock{x.name, x.from.Namespace, network, to, lost}
 				var conn net.Conn
 				var err error
-				must(t, lab.Inside(x.from.Namespace, func() { conn, err = net.DialTimeout(network, to.String(), limit) }))
+				must(t, lab.Inside(x.from.Namespace,
+					func() { conn, err = net.DialTimeout(network, to.String(), limit) }))
 				must(t, err)
 				defer conn.Close()
 				must(t, talk(conn))
@@ -72,9 +73,16 @@ func (c *cluster) testEstablished(t *testing.T) {
 		objects []document
 	}{
 		{"both directions are denied", documents(t, global("deny", "selector: role == 'b', types: [Ingress, Egress]"))},
-		{"a tier before all others denies", documents(t, "apiVersion: projectcalico.org/v3\nkind: Tier\nmetadata: {name: first}\nspec: {order: 1}\n---\n"+
-			global("first.deny", "tier: first, selector: role == 'b', types: [Ingress, Egress], ingress: [{action: Deny}], egress: [{action: Deny}]"))},
-		{"the profile lets nobody in", append(profile, c.endpoint(t, "b", func(o map[string]any) { o["spec"].(map[string]any)["profiles"] = []string{"closed"} }))},
+		{"a tier before all others denies",
+			documents(t, "apiVersion: projectcalico.org/v3\nkind: Tier\nmetadata: {name: first}\n"+
+				"spec: {order: 1}\n---\n"+
+				global("first.deny",
+					"tier: first, selector: role == 'b', types: [Ingress, Egress], ingress: [{action: "+
+						"Deny}], egress: [{action: Deny}]"))},
+		{"the profile lets nobody in",
+			append(profile, c.endpoint(t, "b", func(o map[string]any) {
+				o["spec"].(map[string]any)["profiles"] = []string{"closed"}
+			}))},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			c.temporary(t, x.objects...)
@@ -94,8 +102,8 @@ func echoTCP(t *testing.T, ns string, port int) {
 	})
 }
 
-// testFragments: datagrams that are larger than the link are judged by their ports like others, also where connections are not
-// tracked.
+// testFragments: datagrams that are larger than the link are judged by their ports like others, also where connections
+// are not tracked.
 func (c *cluster) testFragments(t *testing.T) {
 	a, b, far, n1, n2 := c.pods["a"], c.pods["b"], c.pods["far"], c.n1, c.n2
 	large := func(ns string, k knock) error {
@@ -123,9 +131,12 @@ func (c *cluster) testFragments(t *testing.T) {
 	udp := func(end string) string {
 		return fmt.Sprintf("{action: Allow, protocol: UDP, %s: {ports: [7001]}}", end)
 	}
-	c.temporary(t, documents(t, global("fragments", "selector: role == 'b', types: [Ingress], ingress: ["+udp("destination")+"]")+
-		"apiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {name: n2-eth0, labels: {host: n2}}\nspec: {node: n2, interfaceName: eth0}\n---\n"+
-		global("untracked", "selector: host == 'n2', applyOnForward: true, doNotTrack: true, types: [Ingress, Egress], ingress: ["+udp("destination")+"], egress: ["+udp("source")+"]"))...)
+	c.temporary(t, documents(t, global("fragments", "selector: role == 'b', types: [Ingress], ingress: ["+
+		udp("destination")+"]")+
+		"apiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {name: n2-eth0, labels: {host: n2}}\n"+
+		"spec: {node: n2, interfaceName: eth0}\n---\n"+
+		global("untracked", "selector: host == 'n2', applyOnForward: true, doNotTrack: true, types: [Ingress, "+
+			"Egress], ingress: ["+udp("destination")+"], egress: ["+udp("source")+"]"))...)
 	for i := range b.IPs {
 		host := both(n2.IP4, n2.IP6)[i]
 		if b.IPs[i].Is6() != host.Is6() {

@@ -109,8 +109,8 @@ func (k knock) try(patience time.Duration) string {
 	}
 }
 
-// lastPort is the source port of the last UDP knock. The kernel lets the packets of a flow that it knows pass, so a port
-// that an earlier knock had must not come again; those from 10000 on are not given to others.
+// lastPort is the source port of the last UDP knock. The kernel lets the packets of a flow that it knows pass, so a
+// port that an earlier knock had must not come again; those from 10000 on are not given to others.
 var lastPort atomic.Uint32
 
 func freshPort() *net.UDPAddr { return &net.UDPAddr{Port: int(10000 + lastPort.Add(1)%20000)} }
@@ -118,7 +118,8 @@ func freshPort() *net.UDPAddr { return &net.UDPAddr{Port: int(10000 + lastPort.A
 // once makes one connection, or sends one ping, and waits for an answer.
 func (k knock) once() error {
 	if k.network == "ping" {
-		if err := lab.InNamespace(k.ns, "ping", "-n", "-q", "-c", "1", "-W", "0.3", k.to.Addr().String()).Run(); err != nil {
+		if err := lab.InNamespace(k.ns, "ping", "-n", "-q", "-c", "1", "-W", "0.3",
+			k.to.Addr().String()).Run(); err != nil {
 			return os.ErrDeadlineExceeded
 		}
 		return nil
@@ -157,14 +158,16 @@ func (k knock) once() error {
 // associate sends an INIT and waits until that is answered.
 func associate(conn *net.IPConn, port uint16) error {
 	own := uint16(20000 + rand.IntN(40000))
-	_, err := conn.Write(lab.SCTPPacket{Source: own, Destination: port, Chunk: lab.SCTPInit, Initiate: uint32(own)}.Encode())
+	_, err := conn.Write(lab.SCTPPacket{Source: own, Destination: port, Chunk: lab.SCTPInit,
+		Initiate: uint32(own)}.Encode())
 	for buf := make([]byte, 256); err == nil; {
 		var n int
 		if n, _, err = conn.ReadFrom(buf); err != nil { // without the header of IPv4
 			break
 		}
 		// A kernel that speaks SCTP itself refuses, which is an answer from there, too.
-		if p, ok := lab.DecodeSCTP(buf[:n]); ok && p.Source == port && p.Destination == own && (p.Chunk == lab.SCTPInitAck || p.Chunk == lab.SCTPAbort) {
+		if p, ok := lab.DecodeSCTP(buf[:n]); ok && p.Source == port && p.Destination == own &&
+			(p.Chunk == lab.SCTPInitAck || p.Chunk == lab.SCTPAbort) {
 			return nil
 		}
 	}
@@ -238,10 +241,12 @@ func (c *cluster) temporary(t *testing.T, list ...document) {
 
 // global is a GlobalNetworkPolicy.
 func global(name, spec string) string {
-	return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolicy\nmetadata: {name: %s}\nspec: {%s}\n---\n", name, spec)
+	return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolicy\nmetadata: {name: %s}\n"+
+		"spec: {%s}\n---\n", name, spec)
 }
 
 // felix is a FelixConfiguration.
 func felix(name, spec string) string {
-	return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\nmetadata: {name: %s}\nspec: {%s}\n---\n", name, spec)
+	return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\nmetadata: {name: %s}\n"+
+		"spec: {%s}\n---\n", name, spec)
 }

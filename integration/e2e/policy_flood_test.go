@@ -16,9 +16,10 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// flood sends datagrams without a pause, in rounds: one of each stream. Each has another source port than those before, and
-// nobody answers, so that connection tracking takes each for the first of its connection and policy decides about it. All
-// leave one processor in the order of the streams, and the kernel keeps that order. Their payload says which they are.
+// flood sends datagrams without a pause, in rounds: one of each stream. Each has another source port than those before,
+// and nobody answers, so that connection tracking takes each for the first of its connection and policy decides about
+// it. All leave one processor in the order of the streams, and the kernel keeps that order. Their payload says which
+// they are.
 type flood struct {
 	mu      sync.Mutex
 	streams []*stream     // guarded by mu; only ever gets longer
@@ -57,7 +58,10 @@ func (f *flood) add(t *testing.T, name, from string, to netip.AddrPort, listener
 		s.address = &unix.SockaddrInet4{Addr: a.As4()}
 	}
 	var err error
-	must(t, lab.Inside(from, func() { s.fd, err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP) }))
+	must(t, lab.Inside(from, func() {
+		s.fd, err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC,
+			unix.IPPROTO_UDP)
+	}))
 	must(t, err)
 	t.Cleanup(func() { _ = unix.Close(s.fd) })
 	if family == unix.AF_INET6 {
@@ -100,7 +104,10 @@ func (f *flood) listen(t *testing.T, ns string, port uint16) {
 	must(t, err)
 	raw, err := conn.SyscallConn()
 	must(t, err)
-	must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20) }))
+	must(t, raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE,
+			64<<20)
+	}))
 	must(t, err)
 	f.sinks[key] = conn
 	t.Cleanup(func() { conn.Close() })
@@ -243,7 +250,8 @@ func (s *stream) missing(from, to int64) (list []int64) {
 func (s *stream) always(t *testing.T, from, to int64) {
 	t.Helper()
 	if lost := s.missing(from, to); len(lost) > 0 || from > to {
-		t.Errorf("%s: %d of %d datagrams that are allowed were lost, the first ones in rounds %v", s.name, len(lost), to-from+1, lost[:min(10, len(lost))])
+		t.Errorf("%s: %d of %d datagrams that are allowed were lost, the first ones in rounds %v", s.name, len(lost),
+			to-from+1, lost[:min(10, len(lost))])
 	}
 }
 
@@ -258,8 +266,8 @@ func (s *stream) never(t *testing.T) {
 }
 
 // switches counts how often what is allowed changes between two streams of which each state allows one: a datagram that
-// arrives and one that does not both tell the state. A state with both or none of them would show as a row of switches. It
-// also lists the datagrams that met another state than those before and after them.
+// arrives and one that does not both tell the state. A state with both or none of them would show as a row of switches.
+// It also lists the datagrams that met another state than those before and after them.
 func switches(a, b *stream, from, to int64) (n int, odd []string) {
 	states := make([]bool, 0, 2*(to-from+1))
 	for r := from; r <= to; r++ {

@@ -29,16 +29,19 @@ const (
 
 // loggingPolicies are about who sends to pod b, and about what pod a sends; log is a rule that logs, or nothing.
 func loggingPolicies(log string) string {
-	return global("first", "tier: logs, selector: role == 'b', types: [Ingress], ingress: ["+log+"{action: Deny, protocol: ICMP}, {action: Deny, protocol: ICMPv6}, "+
+	return global("first", "tier: logs, selector: role == 'b', types: [Ingress], ingress: ["+log+
+		"{action: Deny, protocol: ICMP}, {action: Deny, protocol: ICMPv6}, "+
 		rule("Allow", allowedPort, unloggedPort)+", "+rule("Deny", refusedPort)+", "+rule("Pass", passedPort)+"]") +
 		global("second", "selector: role == 'b', types: [Ingress], ingress: ["+log+rule("Allow", passedPort)+"]") +
 		global("third", "selector: role == 'a', types: [Egress], egress: ["+log+"{action: Allow}]")
 }
 
-var logRule = fmt.Sprintf("{action: Log, protocol: UDP, destination: {ports: [%d, %d, %d, %d, '%d:7199']}}, ", allowedPort, refusedPort, passedPort, undecidedPort, firstMarker)
+var logRule = fmt.Sprintf("{action: Log, protocol: UDP, destination: {ports: [%d, %d, %d, %d, '%d:7199']}}, ",
+	allowedPort, refusedPort, passedPort, undecidedPort, firstMarker)
 
-// testFlowLog has rules log packets that others allow, deny and pass on: they fare as if nobody logged, with the flow log and without;
-// with it, its file and its subscribers hear of what is logged and of what is dropped, within the limits that are set.
+// testFlowLog has rules log packets that others allow, deny and pass on: they fare as if nobody logged, with the flow
+// log and without; with it, its file and its subscribers hear of what is logged and of what is dropped, within the
+// limits that are set.
 func (c *cluster) testFlowLog(t *testing.T) {
 	n, a, b, far := c.n2, c.pods["a"], c.pods["b"], c.pods["far"]
 	first := func() string {
@@ -50,7 +53,8 @@ func (c *cluster) testFlowLog(t *testing.T) {
 	for i, to := range b.IPs {
 		for _, from := range []*lab.Pod{a, far} {
 			add := func(name, network string, port uint16, want string) {
-				knocks = append(knocks, knock{fmt.Sprintf("%s from %s", name, from.IPs[i]), from.Namespace, network, at(to, port), want})
+				knocks = append(knocks, knock{fmt.Sprintf("%s from %s", name, from.IPs[i]), from.Namespace, network,
+					at(to, port), want})
 			}
 			add("logged and allowed", "udp", allowedPort, answered)
 			add("logged and denied", "udp", refusedPort, lost)
@@ -60,12 +64,14 @@ func (c *cluster) testFlowLog(t *testing.T) {
 			add("denied", "ping", 0, lost)
 		}
 	}
-	c.temporary(t, append(documents(t, "apiVersion: projectcalico.org/v3\nkind: Tier\nmetadata: {name: logs}\nspec: {order: 10}\n"),
+	c.temporary(t, append(documents(t, "apiVersion: projectcalico.org/v3\nkind: Tier\nmetadata: {name: logs}\n"+
+		"spec: {order: 10}\n"),
 		documents(t, loggingPolicies(""))...)...)
 	tryAll(t, knocks)
 	c.apply(t, loggingPolicies(logRule))
 	tryAll(t, knocks)
-	if text := first(); !strings.Contains(text, `log prefix "calico-packet: " comment`) || strings.Contains(text, "group") {
+	if text := first(); !strings.Contains(text, `log prefix "calico-packet: " comment`) ||
+		strings.Contains(text, "group") {
 		t.Errorf("without the flow log:\n%s", text)
 	}
 
@@ -119,7 +125,8 @@ func (c *cluster) testFlowLog(t *testing.T) {
 		t.Errorf("%d packets are logged, of 3 that may be", told[flowlog.Logged])
 	}
 	if text := first(); !strings.Contains(text, fmt.Sprintf("counter packets %d ", tries)) ||
-		!strings.Contains(text, ` limit rate 1/day burst 3 packets log prefix "calico-packet: " log prefix "log GlobalNetworkPolicy/first ingress 1" group 86 snaplen 128 comment "GlobalNetworkPolicy/first ingress 1 #`) {
+		!strings.Contains(text,
+			` limit rate 1/day burst 3 packets log prefix "calico-packet: " log prefix "log GlobalNetworkPolicy/first ingress 1" group 86 snaplen 128 comment "GlobalNetworkPolicy/first ingress 1 #`) {
 		t.Errorf("with the flow log:\n%s", text)
 	}
 }
@@ -149,8 +156,8 @@ func (f *flowLogs) entries(t *testing.T) (list []flowlog.Entry) {
 	return list
 }
 
-// mark sends datagrams, each of which is logged and dropped, until the file and all that is heard tell of one; what came before is
-// told by then.
+// mark sends datagrams, each of which is logged and dropped, until the file and all that is heard tell of one; what
+// came before is told by then.
 func (f *flowLogs) mark(t *testing.T, heard ...*printed) {
 	t.Helper()
 	var err error
@@ -159,7 +166,8 @@ func (f *flowLogs) mark(t *testing.T, heard ...*printed) {
 		if got := (knock{ns: f.c.pods["far"].Namespace, network: "udp", to: to}).try(0); got != lost {
 			t.Fatalf("a marker is %s", got)
 		}
-		// The kernel hands over what it logs after a second; whoever has not listened yet does not hear of this one at all.
+		// The kernel hands over what it logs after a second; whoever has not listened yet does not hear of this one at
+		// all.
 		if err = lab.Eventually(2*time.Second, func() error { return f.tells(to.Port(), heard) }); err == nil {
 			return
 		}
@@ -173,7 +181,8 @@ func (f *flowLogs) tells(port uint16, heard []*printed) error {
 		return err
 	}
 	for i, place := range append([]string{string(text)}, texts(heard)...) {
-		if !strings.Contains(place, fmt.Sprintf(`"destinationPort":%d,`, port)) && !strings.Contains(place, fmt.Sprintf("  udp/%d  ", port)) {
+		if !strings.Contains(place, fmt.Sprintf(`"destinationPort":%d,`, port)) &&
+			!strings.Contains(place, fmt.Sprintf("  udp/%d  ", port)) {
 			return fmt.Errorf("place %d (0 is the file) does not tell of port %d:\n%s", i, port, place)
 		}
 	}
@@ -199,11 +208,14 @@ func (c *cluster) checkEntries(t *testing.T, list []flowlog.Entry) {
 				}
 			}
 			if from == "a" {
-				add(flowlog.Logged, "GlobalNetworkPolicy/third egress 1", "udp", allowedPort, refusedPort, passedPort, undecidedPort)
+				add(flowlog.Logged, "GlobalNetworkPolicy/third egress 1", "udp", allowedPort, refusedPort, passedPort,
+					undecidedPort)
 			}
-			add(flowlog.Logged, "GlobalNetworkPolicy/first ingress 1", "udp", allowedPort, refusedPort, passedPort, undecidedPort)
+			add(flowlog.Logged, "GlobalNetworkPolicy/first ingress 1", "udp", allowedPort, refusedPort, passedPort,
+				undecidedPort)
 			add(flowlog.Logged, "GlobalNetworkPolicy/second ingress 1", "udp", passedPort)
-			add(flowlog.Dropped, fmt.Sprintf("GlobalNetworkPolicy/first ingress %d", 2+i), []string{"icmp", "icmpv6"}[i], 0)
+			add(flowlog.Dropped, fmt.Sprintf("GlobalNetworkPolicy/first ingress %d", 2+i),
+				[]string{"icmp", "icmpv6"}[i], 0)
 			add(flowlog.Dropped, "GlobalNetworkPolicy/first ingress 5", "udp", refusedPort)
 			add(flowlog.Dropped, "end of tier logs", "udp", undecidedPort)
 		}
@@ -212,11 +224,14 @@ func (c *cluster) checkEntries(t *testing.T, list []flowlog.Entry) {
 	for _, e := range list {
 		got[entryText(e.Action, e.Rule, e.Source, e.Protocol, int(e.DestinationPort))] = true
 		local := slices.Contains(c.pods["a"].IPs, e.Source)
-		if !slices.Contains(c.pods["b"].IPs, e.Destination) || !strings.HasPrefix(e.DestinationEndpoint, "default/n2-cni-") ||
-			strings.HasPrefix(e.SourceEndpoint, "default/n2-cni-") != local || e.SourceEndpoint == e.DestinationEndpoint {
+		if !slices.Contains(c.pods["b"].IPs, e.Destination) ||
+			!strings.HasPrefix(e.DestinationEndpoint, "default/n2-cni-") ||
+			strings.HasPrefix(e.SourceEndpoint, "default/n2-cni-") != local ||
+			e.SourceEndpoint == e.DestinationEndpoint {
 			t.Errorf("wrong ends: %s", e)
 		}
-		if echo := map[string]uint8{"icmp": 8, "icmpv6": 128}[e.Protocol]; echo != 0 && (e.ICMPType == nil || *e.ICMPType != echo) {
+		if echo := map[string]uint8{"icmp": 8, "icmpv6": 128}[e.Protocol]; echo != 0 &&
+			(e.ICMPType == nil || *e.ICMPType != echo) {
 			t.Errorf("wrong type: %s", e)
 		}
 	}
@@ -235,12 +250,14 @@ func entryText(action flowlog.Action, rule string, from netip.Addr, protocol str
 	return fmt.Sprintf("%s %s %s %s/%d", action, rule, from, protocol, port)
 }
 
-// testFlowLogSubscribers asks for parts of the flow log. A flow that was told is told again after ten seconds only, so others are made.
+// testFlowLogSubscribers asks for parts of the flow log. A flow that was told is told again after ten seconds only, so
+// others are made.
 func (c *cluster) testFlowLogSubscribers(t *testing.T, f *flowLogs) {
 	a, b, far := c.pods["a"], c.pods["b"], c.pods["far"]
 	listen := func(args ...string) *printed {
 		p := &printed{}
-		inBackground(t, c.n2, p, filepath.Join(binaries(t), "manxctl"), append([]string{"--socket=" + c.n2.Socket(), "drops"}, args...)...)
+		inBackground(t, c.n2, p, filepath.Join(binaries(t), "manxctl"),
+			append([]string{"--socket=" + c.n2.Socket(), "drops"}, args...)...)
 		return p
 	}
 	all, dropped, logged := listen(), listen("--action", "drop"), listen("--action=log", "-o", "json")
@@ -256,10 +273,14 @@ func (c *cluster) testFlowLogSubscribers(t *testing.T, f *flowLogs) {
 		out        *printed
 		have, lack []string
 	}{
-		{"all", all, []string{source, "logged by GlobalNetworkPolicy/first ingress 1", "logged by GlobalNetworkPolicy/third egress 1", "dropped by end of tier logs"}, nil},
+		{"all", all, []string{source, "logged by GlobalNetworkPolicy/first ingress 1",
+			"logged by GlobalNetworkPolicy/third egress 1", "dropped by end of tier logs"}, nil},
 		{"what is dropped", dropped, []string{source, "dropped by end of tier logs"}, []string{"logged by"}},
-		{"what is logged", logged, []string{`"action":"log"`, `"rule":"GlobalNetworkPolicy/third egress 1"`, `"source":"` + a.IP4().String() + `"`}, []string{`"drop"`}},
-		{"what a policy logs of an address", some, []string{far.IP4().String() + " -> ", "logged by GlobalNetworkPolicy/first ingress 1"}, []string{"dropped", "third", source}},
+		{"what is logged", logged, []string{`"action":"log"`, `"rule":"GlobalNetworkPolicy/third egress 1"`,
+			`"source":"` + a.IP4().String() + `"`}, []string{`"drop"`}},
+		{"what a policy logs of an address", some,
+			[]string{far.IP4().String() + " -> ", "logged by GlobalNetworkPolicy/first ingress 1"},
+			[]string{"dropped", "third", source}},
 	} {
 		text := x.out.String()
 		for _, want := range x.have {
@@ -273,7 +294,8 @@ func (c *cluster) testFlowLogSubscribers(t *testing.T, f *flowLogs) {
 			}
 		}
 	}
-	if out, err := c.n2.Manxctl("drops", "--action=deny"); err == nil || !strings.Contains(fmt.Sprint(out, err), `want "drop" or "log"`) {
+	if out, err := c.n2.Manxctl("drops", "--action=deny"); err == nil ||
+		!strings.Contains(fmt.Sprint(out, err), `want "drop" or "log"`) {
 		t.Errorf("asked for what is neither, manxctl drops says %q, %v", out, err)
 	}
 }

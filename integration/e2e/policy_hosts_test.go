@@ -90,13 +90,16 @@ func TestHostEndpoints(t *testing.T) {
 		echo(t, ns, 53, 68, 7001, 7002)
 	}
 	host := func(name, spec, labels string) string {
-		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {name: %s, labels: {%s}}\nspec: {node: n2, %s}\n---\n", name, labels, spec)
+		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: HostEndpoint\n"+
+			"metadata: {name: %s, labels: {%s}}\nspec: {node: n2, %s}\n---\n", name, labels, spec)
 	}
 	policy := func(name, spec string) string {
-		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolicy\nmetadata: {name: %s}\nspec: {selector: host == 'n2', %s}\n---\n", name, spec)
+		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolicy\nmetadata: {name: %s}\n"+
+			"spec: {selector: host == 'n2', %s}\n---\n", name, spec)
 	}
 	felix := func(spec string) string {
-		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\nmetadata: {name: node.n2}\nspec: {%s}\n---\n", spec)
+		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\n"+
+			"metadata: {name: node.n2}\nspec: {%s}\n---\n", spec)
 	}
 	// A new node's FelixConfiguration says Return, which lets pods reach what no other rule of the host forbids.
 	usual := documents(t, felix("defaultEndpointToHostAction: Drop"))
@@ -135,30 +138,47 @@ func TestHostEndpoints(t *testing.T) {
 		probes []probe
 	}{
 		{"none", "", probes(true, true, true, true, false)},
-		{"a named one denies all but failsafe ports, and leaves alone what is forwarded", host("x", "interfaceName: eth0", ""), probes(false, false, true, true, false)},
-		{"one that is found by its addresses", host("x", fmt.Sprintf("expectedIPs: [%s]", n2.IP4), ""), probes(false, false, true, true, false)},
+		{"a named one denies all but failsafe ports, and leaves alone what is forwarded",
+			host("x", "interfaceName: eth0", ""), probes(false, false, true, true, false)},
+		{"one that is found by its addresses", host("x", fmt.Sprintf("expectedIPs: [%s]", n2.IP4), ""),
+			probes(false, false, true, true, false)},
 		{"the wildcard", host("x", `interfaceName: "*"`, ""), probes(false, false, true, true, false)},
 		{"of another interface", host("x", "interfaceName: eth7", ""), probes(true, true, true, true, false)},
-		{"with the profile that allows all", host("x", `interfaceName: "*", profiles: [projectcalico-default-allow]`, ""), probes(true, true, true, true, false)},
+		{"with the profile that allows all", host("x", `interfaceName: "*", profiles: [projectcalico-default-allow]`,
+			""), probes(true, true, true, true, false)},
 		{"a policy opens a port", host("x", "interfaceName: eth0", "host: n2") +
-			policy("open", "ingress: [{action: Allow, protocol: UDP, destination: {ports: [7001]}}]"), probes(true, false, true, true, false)},
-		{"a policy for what is forwarded", host("x", `interfaceName: "*", profiles: [projectcalico-default-allow]`, "host: n2") +
-			policy("forward", "applyOnForward: true, types: [Ingress, Egress], ingress: [{action: Deny, protocol: UDP, destination: {ports: [7001]}}, {action: Allow}], egress: [{action: Allow}]"),
+			policy("open", "ingress: [{action: Allow, protocol: UDP, destination: {ports: [7001]}}]"),
+			probes(true, false, true, true, false)},
+		{"a policy for what is forwarded", host("x", `interfaceName: "*", profiles: [projectcalico-default-allow]`,
+			"host: n2") +
+			policy("forward", "applyOnForward: true, types: [Ingress, Egress], ingress: [{action: Deny, protocol: "+
+				"UDP, destination: {ports: [7001]}}, {action: Allow}], egress: [{action: Allow}]"),
 			probes(false, true, true, false, false)}, // the wildcard stands for the interfaces of pods, too
-		{"a policy for what is forwarded through one interface", host("x", `interfaceName: eth0, profiles: [projectcalico-default-allow]`, "host: n2") +
-			policy("forward", "applyOnForward: true, types: [Ingress, Egress], ingress: [{action: Deny, protocol: UDP, destination: {ports: [7001]}}, {action: Allow}], egress: [{action: Allow}]"),
+		{"a policy for what is forwarded through one interface",
+			host("x", `interfaceName: eth0, profiles: [projectcalico-default-allow]`, "host: n2") +
+				policy("forward", "applyOnForward: true, types: [Ingress, Egress], ingress: [{action: Deny, protocol: "+
+					"UDP, destination: {ports: [7001]}}, {action: Allow}], egress: [{action: Allow}]"),
 			only(probes(false, true, true, false, false), "a pod to a pod", true)},
-		{"a policy before translation", host("x", `interfaceName: eth0, profiles: [projectcalico-default-allow]`, "host: n2") +
-			policy("early", "applyOnForward: true, preDNAT: true, types: [Ingress], ingress: [{action: Deny, protocol: UDP, destination: {ports: [7001]}}]"),
+		{"a policy before translation", host("x", `interfaceName: eth0, profiles: [projectcalico-default-allow]`,
+			"host: n2") +
+			policy("early", "applyOnForward: true, preDNAT: true, types: [Ingress], ingress: [{action: Deny, "+
+				"protocol: UDP, destination: {ports: [7001]}}]"),
 			only(probes(false, true, true, false, false), "a pod to a pod", true)},
-		{"a policy before connections are tracked", host("x", `interfaceName: eth0, profiles: [projectcalico-default-allow]`, "host: n2") +
-			policy("untracked", "applyOnForward: true, doNotTrack: true, types: [Ingress], ingress: [{action: Deny, protocol: UDP, destination: {ports: [7001]}}]"),
+		{"a policy before connections are tracked",
+			host("x", `interfaceName: eth0, profiles: [projectcalico-default-allow]`, "host: n2") +
+				policy("untracked", "applyOnForward: true, doNotTrack: true, types: [Ingress], ingress: "+
+					"[{action: Deny, "+
+					"protocol: UDP, destination: {ports: [7001]}}]"),
 			only(probes(false, true, true, false, false), "a pod to a pod", true)},
 		{"no failsafe ports but those that the cluster needs", host("x", "interfaceName: eth0", "") +
-			felix("defaultEndpointToHostAction: Drop, failsafeInboundHostPorts: [{protocol: TCP, port: 179}, {protocol: TCP, port: 2379}], failsafeOutboundHostPorts: [{protocol: TCP, port: 179}, {protocol: TCP, port: 2379}]"),
+			felix("defaultEndpointToHostAction: Drop, failsafeInboundHostPorts: [{protocol: TCP, port: 179}, "+
+				"{protocol: TCP, port: 2379}], failsafeOutboundHostPorts: [{protocol: TCP, port: 179}, {protocol: "+
+				"TCP, port: 2379}]"),
 			probes(false, false, false, true, false)},
-		{"pods may reach their host", felix("defaultEndpointToHostAction: Accept"), probes(true, true, true, true, true)},
-		{"pods may reach their host, which has an endpoint", felix("defaultEndpointToHostAction: Accept") + host("x", `interfaceName: "*"`, ""), probes(false, false, true, true, true)},
+		{"pods may reach their host", felix("defaultEndpointToHostAction: Accept"),
+			probes(true, true, true, true, true)},
+		{"pods may reach their host, which has an endpoint", felix("defaultEndpointToHostAction: Accept") +
+			host("x", `interfaceName: "*"`, ""), probes(false, false, true, true, true)},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			start := time.Now()

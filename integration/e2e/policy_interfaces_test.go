@@ -41,7 +41,8 @@ func (c *cluster) testHostInterfaces(t *testing.T) {
 		tryAll(t, []knock{{"another interface of the host", c.n1.Namespace, "udp", at(n.IP4, port), answered}})
 	}
 	host := func(spec string) []document {
-		return documents(t, "apiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {name: n2-eth5}\nspec: {node: n2, "+spec+"}\n")
+		return documents(t, "apiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {name: n2-eth5}\n"+
+			"spec: {node: n2, "+spec+"}\n")
 	}
 	t.Run("by its name", func(t *testing.T) {
 		plug()
@@ -78,7 +79,9 @@ func (c *cluster) testHostInterfaces(t *testing.T) {
 	})
 	t.Run("by no name", func(t *testing.T) {
 		c.temporary(t, host(`interfaceName: "*", profiles: [projectcalico-default-allow]`)...)
-		c.temporary(t, documents(t, global("only-here", "selector: all(), types: [Ingress], ingress: [{action: Deny, protocol: UDP, destination: {nets: [10.77.0.0/24]}}, {action: Deny, protocol: UDP, destination: {nets: [\"fd77::/64\"]}}, {action: Allow}]"))...)
+		c.temporary(t, documents(t, global("only-here", "selector: all(), types: [Ingress], ingress: [{action: Deny, "+
+			"protocol: UDP, destination: {nets: [10.77.0.0/24]}}, {action: Deny, protocol: UDP, destination: {nets: "+
+			"[\"fd77::/64\"]}}, {action: Allow}]"))...)
 		plug()
 		defer unplug()
 		address("add")

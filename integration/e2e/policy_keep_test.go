@@ -119,8 +119,8 @@ func (c *cluster) guard(t *testing.T) *guarded {
 	return g
 }
 
-// testRestartKeepsPolicy ends and kills the daemon under a flood, and starts it again: nothing is written, nothing passes that
-// should not, and nothing is lost.
+// testRestartKeepsPolicy ends and kills the daemon under a flood, and starts it again: nothing is written, nothing
+// passes that should not, and nothing is lost.
 func (c *cluster) testRestartKeepsPolicy(t *testing.T) {
 	n, g := c.n2, c.guard(t)
 	before, m := table(t, n), watchRules(t, n)
@@ -173,7 +173,8 @@ func (c *cluster) testRestartKeepsPolicy(t *testing.T) {
 func (c *cluster) testResyncWritesNothing(t *testing.T) {
 	n := c.n2
 	before, m := table(t, n), watchRules(t, n)
-	transactions, compared := metric(t, n, "manx_policy_transactions_total"), metric(t, n, "manx_policy_full_comparisons_total")
+	transactions, compared := metric(t, n, "manx_policy_transactions_total"),
+		metric(t, n, "manx_policy_full_comparisons_total")
 	logged := len(n.Log())
 	c.n1.Manxd().Kill() // the datastore
 	must(t, c.n1.StartManxd())
@@ -265,7 +266,8 @@ func (c *cluster) testPolicyDrift(t *testing.T) {
 			}
 			return nil
 		})
-		t.Logf("%s: repaired after at most %d ms: %s", x.name, took.Milliseconds(), lineWith(n.Log()[logged:], "repaired"))
+		t.Logf("%s: repaired after at most %d ms: %s", x.name, took.Milliseconds(),
+			lineWith(n.Log()[logged:], "repaired"))
 		// Whatever was open is closed, and the other way round.
 		round := g.rounds.Load()
 		for _, s := range g.allowed {
@@ -273,7 +275,8 @@ func (c *cluster) testPolicyDrift(t *testing.T) {
 		}
 		for _, s := range g.denied {
 			if last := s.last(); last > round {
-				t.Errorf("%s: %s: datagrams that are denied passed after the repair, until round %d", x.name, s.name, last)
+				t.Errorf("%s: %s: datagrams that are denied passed after the repair, until round %d", x.name, s.name,
+					last)
 			}
 		}
 	}

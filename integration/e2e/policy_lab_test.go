@@ -23,7 +23,8 @@ var policyFlags = []string{"--no-default-pools", "--ip=autodetect", "--ip6=autod
 // newPolicyLab makes two nodes of one rack, the first with the datastore, and pods on both.
 func newPolicyLab(t *testing.T, name string, pods map[string]string) *cluster {
 	t.Helper()
-	l := newLab(t, lab.Spec{Name: labName(name), IPv6: true, PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
+	l := newLab(t, lab.Spec{Name: labName(name), IPv6: true, PlainRouters: true,
+		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
 	c := &cluster{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], tor1: l.ToRs[0], pods: map[string]*lab.Pod{}}
 	must(t, c.n1.StartManxd(append(c.n1.EmbedDatastore(), policyFlags...)...))
 	must(t, c.n1.Ready(limit))

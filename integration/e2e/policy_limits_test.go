@@ -29,8 +29,8 @@ func (c *cluster) limits(t *testing.T, pod string, q map[string]any) {
 	c.enforced(t, r.Kvs[0].ModRevision, p.Node)
 }
 
-// volley sends datagrams of one connection as fast as it can, and returns how many arrive and how long it took from the first
-// that was sent to the last that arrived.
+// volley sends datagrams of one connection as fast as it can, and returns how many arrive and how long it took from the
+// first that was sent to the last that arrived.
 func volley(t *testing.T, from string, to netip.AddrPort, listener string, n int) (arrived int, took time.Duration) {
 	t.Helper()
 	var sink, source net.Conn
@@ -66,7 +66,8 @@ func (c *cluster) testPacketRates(t *testing.T) {
 	a, b, far := c.pods["a"], c.pods["b"], c.pods["far"]
 	const port, all = 7100, 150
 	err := b.EditEndpoint(func(e lab.Resource) { e.Spec()["qosControls"] = map[string]any{"ingressPacketRate": -1} })
-	if err == nil || !strings.Contains(err.Error(), `spec.qosControls.ingressPacketRate = "-1": must be from 1 to 10000`) {
+	if err == nil || !strings.Contains(err.Error(),
+		`spec.qosControls.ingressPacketRate = "-1": must be from 1 to 10000`) {
 		t.Errorf("a negative rate is stored: %v", err)
 	}
 	for _, x := range []struct {
@@ -77,10 +78,14 @@ func (c *cluster) testPacketRates(t *testing.T) {
 		in, out struct{ burst, rate int }
 	}{
 		{name: "none"},
-		{name: "what comes in", pod: "b", controls: map[string]any{"ingressPacketRate": 10, "ingressPacketBurst": 20}, in: struct{ burst, rate int }{20, 10}},
-		{name: "a lower one", pod: "b", controls: map[string]any{"ingressPacketRate": 5}, in: struct{ burst, rate int }{5, 5}},
-		{name: "what goes out", pod: "b", controls: map[string]any{"egressPacketRate": 10, "egressPacketBurst": 20}, out: struct{ burst, rate int }{20, 10}},
-		{name: "more than is sent", pod: "b", controls: map[string]any{"ingressPacketRate": 10000, "ingressPacketBurst": 10000, "egressPacketRate": 10000, "egressPacketBurst": 10000}},
+		{name: "what comes in", pod: "b", controls: map[string]any{"ingressPacketRate": 10, "ingressPacketBurst": 20},
+			in: struct{ burst, rate int }{20, 10}},
+		{name: "a lower one", pod: "b", controls: map[string]any{"ingressPacketRate": 5}, in: struct{ burst, rate int }{
+			5, 5}},
+		{name: "what goes out", pod: "b", controls: map[string]any{"egressPacketRate": 10, "egressPacketBurst": 20},
+			out: struct{ burst, rate int }{20, 10}},
+		{name: "more than is sent", pod: "b", controls: map[string]any{"ingressPacketRate": 10000,
+			"ingressPacketBurst": 10000, "egressPacketRate": 10000, "egressPacketBurst": 10000}},
 		{name: "none any more", pod: "b"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
@@ -112,7 +117,8 @@ func (c *cluster) testPacketRates(t *testing.T) {
 					least, most = v.limit.burst-2, v.limit.burst+int(float64(v.limit.rate)*took.Seconds())+1
 				}
 				if arrived < least || arrived > most {
-					t.Errorf("%s: %d of %d packets arrive within %s, want %d to %d", v.way, arrived, all, took, least, most)
+					t.Errorf("%s: %d of %d packets arrive within %s, want %d to %d", v.way, arrived, all, took, least,
+						most)
 				}
 			}
 		})
@@ -174,8 +180,8 @@ func acceptTCP(t *testing.T, ns string, port int) {
 	})
 }
 
-// testMaxConnections limits how many connections a pod has at a time: TCP clients beyond are refused, others are dropped, and
-// what is established goes on.
+// testMaxConnections limits how many connections a pod has at a time: TCP clients beyond are refused, others are
+// dropped, and what is established goes on.
 func (c *cluster) testMaxConnections(t *testing.T) {
 	a, b, far := c.pods["a"], c.pods["b"], c.pods["far"]
 	acceptTCP(t, b.Namespace, 7101)
@@ -240,8 +246,8 @@ func (c *cluster) testMaxConnections(t *testing.T) {
 	})
 }
 
-// counts opens as many connections as are allowed, then finds one more refused, whatever changes in policy meanwhile; when one
-// ends there is room for another.
+// counts opens as many connections as are allowed, then finds one more refused, whatever changes in policy meanwhile;
+// when one ends there is room for another.
 func (c *cluster) counts(t *testing.T, h *held, network string, to netip.AddrPort, allowed int, beyond string) {
 	t.Helper()
 	open := func(what string) {
@@ -263,7 +269,8 @@ func (c *cluster) counts(t *testing.T, h *held, network string, to netip.AddrPor
 		}
 	}
 	more("at first")
-	another := documents(t, global("another", "selector: role == 'b', types: [Ingress, Egress], ingress: [{action: Allow}], egress: [{action: Allow}]"))
+	another := documents(t, global("another", "selector: role == 'b', types: [Ingress, Egress], ingress: [{action: "+
+		"Allow}], egress: [{action: Allow}]"))
 	c.enforced(t, c.change(t, another...))
 	more("after a policy came")
 	c.enforced(t, c.change(t, without(another)...))

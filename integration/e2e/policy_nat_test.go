@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// testTranslation asks others who has come: a pod's own address or one of its host, as pools and FelixConfiguration say.
+// testTranslation asks others who has come: a pod's own address or one of its host, as pools and FelixConfiguration
+// say.
 func (c *cluster) testTranslation(t *testing.T) {
 	a, far, n1, n2 := c.pods["a"], c.pods["far"], c.n1, c.n2
 	const port = 7701
@@ -22,7 +23,8 @@ func (c *cluster) testTranslation(t *testing.T) {
 	}
 	outside := both(c.tor1.Address(n2), c.tor1.Address6(n2))
 	pool := func(name string, cidr netip.Prefix, size int, nat bool) string {
-		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: %s}\nspec: {cidr: %q, blockSize: %d, natOutgoing: %v}\n---\n", name, cidr, size, nat)
+		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: %s}\n"+
+			"spec: {cidr: %q, blockSize: %d, natOutgoing: %v}\n---\n", name, cidr, size, nat)
 	}
 	type ends struct{ outside, node, pod []netip.Addr } // of each family
 	own, host := both(a.IP4(), a.IP6()), both(n2.IP4, n2.IP6)
@@ -32,15 +34,22 @@ func (c *cluster) testTranslation(t *testing.T) {
 		low, high     uint16
 	}{
 		{"nothing is said", "", ends{host, host, own}, 0, 0},
-		{"nodes are no outside", felix("default", "natOutgoingExclusions: IPPoolsAndHostIPs"), ends{host, own, own}, 0, 0},
+		{"nodes are no outside", felix("default", "natOutgoingExclusions: IPPoolsAndHostIPs"), ends{host, own, own}, 0,
+			0},
 		{"a range of ports", felix("default", `natPortRange: "61000:61010"`), ends{host, host, own}, 61000, 61010},
-		{"another address", felix("default", "natOutgoingAddress: "+spare.String()), ends{[]netip.Addr{spare, n2.IP6}, []netip.Addr{spare, n2.IP6}, own}, 0, 0},
-		{"another address and a range of ports", felix("default", `natPortRange: "61000:61010", natOutgoingAddress: `+spare.String()),
+		{"another address", felix("default", "natOutgoingAddress: "+spare.String()),
+			ends{[]netip.Addr{spare, n2.IP6}, []netip.Addr{spare, n2.IP6}, own}, 0, 0},
+		{"another address and a range of ports", felix("default", `natPortRange: "61000:61010", natOutgoingAddress: `+
+			spare.String()),
 			ends{[]netip.Addr{spare, n2.IP6}, []netip.Addr{spare, n2.IP6}, own}, 61000, 61010},
-		{"through this interface", felix("default", `iptablesNATOutgoingInterfaceFilter: "eth+"`), ends{host, host, own}, 0, 0},
-		{"through another interface only", felix("default", "iptablesNATOutgoingInterfaceFilter: eth7"), ends{own, own, own}, 0, 0},
-		{"one pool without", pool("pods4", pool4, 26, false), ends{[]netip.Addr{a.IP4(), n2.IP6}, []netip.Addr{a.IP4(), n2.IP6}, own}, 0, 0},
-		{"no pool with it", pool("pods4", pool4, 26, false) + pool("pods6", pool6, 122, false), ends{own, own, own}, 0, 0},
+		{"through this interface", felix("default", `iptablesNATOutgoingInterfaceFilter: "eth+"`),
+			ends{host, host, own}, 0, 0},
+		{"through another interface only", felix("default", "iptablesNATOutgoingInterfaceFilter: eth7"),
+			ends{own, own, own}, 0, 0},
+		{"one pool without", pool("pods4", pool4, 26, false),
+			ends{[]netip.Addr{a.IP4(), n2.IP6}, []netip.Addr{a.IP4(), n2.IP6}, own}, 0, 0},
+		{"no pool with it", pool("pods4", pool4, 26, false) + pool("pods6", pool6, 122, false), ends{own, own, own}, 0,
+			0},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			if x.objects != "" {
@@ -65,7 +74,8 @@ func (c *cluster) testTranslation(t *testing.T) {
 						t.Errorf("%s (%s) is asked by %s, want %s; %v", e.name, e.to, from, e.want, err)
 					}
 					if x.high > 0 && e.want != own[i] && (from.Port() < x.low || from.Port() > x.high) {
-						t.Errorf("%s (%s) is asked from port %d, want %d to %d", e.name, e.to, from.Port(), x.low, x.high)
+						t.Errorf("%s (%s) is asked from port %d, want %d to %d", e.name, e.to, from.Port(), x.low,
+							x.high)
 					}
 				}
 			}
@@ -73,7 +83,8 @@ func (c *cluster) testTranslation(t *testing.T) {
 	}
 }
 
-// testServiceLoop: packets to addresses of services that nobody has translated are not sent back to where they came from.
+// testServiceLoop: packets to addresses of services that nobody has translated are not sent back to where they came
+// from.
 func (c *cluster) testServiceLoop(t *testing.T) {
 	a, n2 := c.pods["a"], c.n2
 	const port = 7711
@@ -81,9 +92,11 @@ func (c *cluster) testServiceLoop(t *testing.T) {
 	services := []netip.Addr{netip.MustParseAddr("10.96.0.9"), netip.MustParseAddr("fd96::9")}
 	for i, s := range services {
 		ip(t, n2, fmt.Sprintf("-n %s addr add %s/%d dev lo", c.tor1.Namespace, s, s.BitLen()))
-		ip(t, n2, fmt.Sprintf("-n %s route add %s via %s", n2.Namespace, s, both(c.tor1.Address(n2), c.tor1.Address6(n2))[i]))
+		ip(t, n2, fmt.Sprintf("-n %s route add %s via %s", n2.Namespace, s,
+			both(c.tor1.Address(n2), c.tor1.Address6(n2))[i]))
 	}
-	announced := "apiVersion: projectcalico.org/v3\nkind: BGPConfiguration\nmetadata: {name: default}\nspec: {serviceClusterIPs: [{cidr: 10.96.0.0/16}], serviceExternalIPs: [{cidr: \"fd96::/64\"}]}\n---\n"
+	announced := "apiVersion: projectcalico.org/v3\nkind: BGPConfiguration\nmetadata: {name: default}\n" +
+		"spec: {serviceClusterIPs: [{cidr: 10.96.0.0/16}], serviceExternalIPs: [{cidr: \"fd96::/64\"}]}\n---\n"
 	for _, x := range []struct{ name, objects, want string }{
 		{"not announced by this cluster", "", answered},
 		{"nothing else is said", announced, lost},

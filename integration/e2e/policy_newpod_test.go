@@ -21,8 +21,8 @@ spec:
   egress: [{action: Allow, protocol: UDP, destination: {ports: [7003]}}]
 `
 
-// testNewPods attaches pods while datagrams to their addresses and out of their namespaces are on their way already. What
-// policy denies never passes; what it allows passes as soon as the CNI plugin has returned.
+// testNewPods attaches pods while datagrams to their addresses and out of their namespaces are on their way already.
+// What policy denies never passes; what it allows passes as soon as the CNI plugin has returned.
 func (c *cluster) testNewPods(t *testing.T) {
 	const pods = 20
 	server := c.pods["server"]
@@ -42,11 +42,15 @@ func (c *cluster) testNewPods(t *testing.T) {
 				next[k] = next[k].Next()
 				for _, from := range []string{"client", "remote"} {
 					source := c.pods[from].Namespace
-					allowed = append(allowed, f.add(t, fmt.Sprint(from, " to ", name, " ", next[k]), source, at(next[k], freePort), ns))
-					denied = append(denied, f.add(t, fmt.Sprint(from, " to ", name, " ", next[k]), source, at(next[k], deniedPort), ns))
+					allowed = append(allowed, f.add(t, fmt.Sprint(from, " to ", name, " ", next[k]), source,
+						at(next[k], freePort), ns))
+					denied = append(denied, f.add(t, fmt.Sprint(from, " to ", name, " ", next[k]), source,
+						at(next[k], deniedPort), ns))
 				}
-				allowed = append(allowed, f.add(t, fmt.Sprint(name, " to server ", server.IPs[k]), ns, at(server.IPs[k], freePort), server.Namespace))
-				denied = append(denied, f.add(t, fmt.Sprint(name, " to server ", server.IPs[k]), ns, at(server.IPs[k], deniedPort), server.Namespace))
+				allowed = append(allowed, f.add(t, fmt.Sprint(name, " to server ", server.IPs[k]), ns,
+					at(server.IPs[k], freePort), server.Namespace))
+				denied = append(denied, f.add(t, fmt.Sprint(name, " to server ", server.IPs[k]), ns,
+					at(server.IPs[k], deniedPort), server.Namespace))
 			}
 			f.start(t)
 		})
@@ -66,7 +70,8 @@ func (c *cluster) testNewPods(t *testing.T) {
 		for _, s := range allowed {
 			first := from
 			if s.to.Addr().Is6() {
-				// What was sent too early has had the neighbour asked for in vain, and the kernel asks again only after a second.
+				// What was sent too early has had the neighbour asked for in vain, and the kernel asks again only after
+				// a second.
 				for first <= to && !s.received(first) {
 					first++
 				}

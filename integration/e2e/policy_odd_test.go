@@ -45,22 +45,24 @@ func raw(t *testing.T, from, to string, address netip.Addr, protocol int, payloa
 	}
 }
 
-// testOddPackets has a pod send what looks like the tunnels between nodes, and what belongs to no connection: neither passes
-// unless FelixConfiguration says so, whatever policies allow.
+// testOddPackets has a pod send what looks like the tunnels between nodes, and what belongs to no connection: neither
+// passes unless FelixConfiguration says so, whatever policies allow.
 func (c *cluster) testOddPackets(t *testing.T) {
 	a, far := c.pods["a"], c.pods["far"]
 	echo(t, far.Namespace, 4789, 4790)
 	want, patience := map[bool]string{true: answered, false: lost}, map[bool]time.Duration{true: 5 * time.Second}
 	for _, x := range []struct {
-		name, felix                    string
-		vxlan, other, ipip, connection bool // datagrams to ports 4789 and 4790; IP in IP; SCTP's data without a beginning
+		name, felix string
+		// datagrams to ports 4789 and 4790; IP in IP; SCTP's data without a beginning
+		vxlan, other, ipip, connection bool
 	}{
 		{"nothing is said", "", false, true, false, false},
 		{"VXLAN", "allowVXLANPacketsFromWorkloads: true", true, true, false, false},
 		{"VXLAN has another port", "vxlanPort: 4790", true, false, false, false},
 		{"IPIP", "allowIPIPPacketsFromWorkloads: true", false, true, true, false},
 		{"of no connection", "disableConntrackInvalidCheck: true", false, true, false, true},
-		{"no longer", "disableConntrackInvalidCheck: false, allowIPIPPacketsFromWorkloads: false", false, true, false, false},
+		{"no longer", "disableConntrackInvalidCheck: false, allowIPIPPacketsFromWorkloads: false", false, true, false,
+			false},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			if x.felix != "" {
@@ -70,13 +72,16 @@ func (c *cluster) testOddPackets(t *testing.T) {
 			for i, to := range both(far.IP4(), far.IP6()) {
 				list = append(list, knock{"to VXLAN's port", a.Namespace, "udp", at(to, 4789), want[x.vxlan]},
 					knock{"to another port", a.Namespace, "udp", at(to, 4790), want[x.other]})
-				data := lab.SCTPPacket{Source: 20001, Destination: uint16(20002 + i), Verification: 1}.Encode() // chunk 0 is DATA
-				if got := raw(t, a.Namespace, far.Namespace, to, 132, data, patience[x.connection]); got != x.connection {
+				// chunk 0 is DATA
+				data := lab.SCTPPacket{Source: 20001, Destination: uint16(20002 + i), Verification: 1}.Encode()
+				if got := raw(t, a.Namespace, far.Namespace, to, 132, data,
+					patience[x.connection]); got != x.connection {
 					t.Errorf("data of no connection arrives at %s: %v, want %v", to, got, x.connection)
 				}
 			}
 			tryAll(t, list)
-			if got := raw(t, a.Namespace, far.Namespace, far.IP4(), 4, []byte("a packet in a packet"), patience[x.ipip]); got != x.ipip {
+			if got := raw(t, a.Namespace, far.Namespace, far.IP4(), 4, []byte("a packet in a packet"),
+				patience[x.ipip]); got != x.ipip {
 				t.Errorf("IPIP arrives: %v, want %v", got, x.ipip)
 			}
 		})

@@ -9,16 +9,18 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// testPolicyOff switches the packet filter off on a node that had one, and on again: without it everything passes, pods that
-// come meanwhile included.
+// testPolicyOff switches the packet filter off on a node that had one, and on again: without it everything passes, pods
+// that come meanwhile included.
 func (c *cluster) testPolicyOff(t *testing.T) {
 	n, b, far := c.n2, c.pods["b"], c.pods["far"]
-	c.temporary(t, documents(t, global("deny", "selector: role == 'b', types: [Ingress], ingress: ["+rule("Allow", 7001)+"]"))...)
+	c.temporary(t, documents(t, global("deny", "selector: role == 'b', types: [Ingress], ingress: ["+
+		rule("Allow", 7001)+"]"))...)
 	ask := func(t *testing.T, want string) {
 		t.Helper()
 		var list []knock
 		for _, to := range b.IPs {
-			list = append(list, knock{"what is allowed", far.Namespace, "udp", at(to, 7001), answered}, knock{"what is denied", far.Namespace, "udp", at(to, 7002), want})
+			list = append(list, knock{"what is allowed", far.Namespace, "udp", at(to, 7001), answered},
+				knock{"what is denied", far.Namespace, "udp", at(to, 7002), want})
 		}
 		tryAll(t, list)
 	}

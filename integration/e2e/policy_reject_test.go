@@ -6,14 +6,18 @@ import (
 	"testing"
 )
 
-// testReject: nftablesFilterDenyAction says whether clients hear that they are refused. Drop, the default, tells them nothing.
+// testReject: nftablesFilterDenyAction says whether clients hear that they are refused. Drop, the default, tells them
+// nothing.
 func (c *cluster) testReject(t *testing.T) {
 	a, b, far, n2 := c.pods["a"], c.pods["b"], c.pods["far"], c.n2
 	c.temporary(t, documents(t, global("reject-in", "selector: role == 'b', types: [Ingress], ingress: ["+
-		"{action: Deny, protocol: TCP, destination: {ports: [7001]}}, {action: Deny, protocol: UDP, destination: {ports: [7001]}}, "+
-		"{action: Allow, protocol: TCP, destination: {ports: [7002]}}, {action: Allow, protocol: UDP, destination: {ports: [7002]}}]")+
+		"{action: Deny, protocol: TCP, destination: {ports: [7001]}}, {action: Deny, protocol: UDP, destination: "+
+		"{ports: [7001]}}, "+
+		"{action: Allow, protocol: TCP, destination: {ports: [7002]}}, {action: Allow, protocol: UDP, destination: "+
+		"{ports: [7002]}}]")+
 		global("reject-out", "selector: role == 'a', types: [Egress], egress: ["+
-			"{action: Deny, protocol: TCP, destination: {ports: [7003]}}, {action: Deny, protocol: UDP, destination: {ports: [7003]}}, {action: Allow}]"))...)
+			"{action: Deny, protocol: TCP, destination: {ports: [7003]}}, {action: Deny, protocol: UDP, destination: "+
+			"{ports: [7003]}}, {action: Allow}]"))...)
 	// What the node's administrator says comes first; what pods send to their host is no policy's business here.
 	c.temporary(t, documents(t, felix("default", "")+felix("node.n2", "defaultEndpointToHostAction: Drop"))...)
 
@@ -24,7 +28,8 @@ func (c *cluster) testReject(t *testing.T) {
 				list = append(list,
 					knock{"a rule of the server's policy, same host", a.Namespace, network, at(to, 7001), denied},
 					knock{"a rule of the server's policy, other host", far.Namespace, network, at(to, 7001), denied},
-					knock{"a rule of the server's policy, asked by another host itself", c.n1.Namespace, network, at(to, 7001), denied},
+					knock{"a rule of the server's policy, asked by another host itself", c.n1.Namespace, network,
+						at(to, 7001), denied},
 					knock{"the end of the server's tier", far.Namespace, network, at(to, 7004), denied},
 					knock{"a rule of the client's policy", a.Namespace, network, at(elsewhere, 7003), denied},
 					knock{"the own host", a.Namespace, network, at(host, 7001), denied},
@@ -43,7 +48,8 @@ func (c *cluster) testReject(t *testing.T) {
 			felix("node.n2", "defaultEndpointToHostAction: Drop, nftablesFilterDenyAction: REJECT"), refused},
 		{"by the name that it has for iptables", felix("default", "iptablesFilterDenyAction: Reject") +
 			felix("node.n2", "defaultEndpointToHostAction: Drop"), refused},
-		{"no longer", felix("default", "nftablesFilterDenyAction: Drop") + felix("node.n2", "defaultEndpointToHostAction: Drop"), lost},
+		{"no longer", felix("default", "nftablesFilterDenyAction: Drop") +
+			felix("node.n2", "defaultEndpointToHostAction: Drop"), lost},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			if x.yaml != "" {
@@ -56,22 +62,27 @@ func (c *cluster) testReject(t *testing.T) {
 	t.Run("behind a service", c.testRejectBehindService)
 }
 
-// testRejectBehindService: the refusal comes from the address that the client has asked, somebody else's translation notwithstanding.
+// testRejectBehindService: the refusal comes from the address that the client has asked, somebody else's translation
+// notwithstanding.
 func (c *cluster) testRejectBehindService(t *testing.T) {
 	a, b, far, n2 := c.pods["a"], c.pods["b"], c.pods["far"], c.n2
 	table := "table inet service {\n\tchain translated {\n\t\ttype nat hook prerouting priority dstnat;\n"
-	near, remote := both(netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd96::10")), both(netip.MustParseAddr("10.96.0.11"), netip.MustParseAddr("fd96::11"))
+	near, remote := both(netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd96::10")),
+		both(netip.MustParseAddr("10.96.0.11"), netip.MustParseAddr("fd96::11"))
 	for i, family := range []string{"ip", "ip6"} {
-		for service, pod := range map[netip.Addr]netip.Addr{near[i]: both(b.IP4(), b.IP6())[i], remote[i]: both(far.IP4(), far.IP6())[i]} {
+		for service, pod := range map[netip.Addr]netip.Addr{near[i]: both(b.IP4(), b.IP6())[i],
+			remote[i]: both(far.IP4(), far.IP6())[i]} {
 			table += fmt.Sprintf("\t\t%s daddr %s dnat %s to %s\n", family, service, family, pod)
-			ip(t, n2, fmt.Sprintf("-n %s route replace %s via %s", n2.Namespace, service, both(c.tor1.Address(n2), c.tor1.Address6(n2))[i]))
+			ip(t, n2, fmt.Sprintf("-n %s route replace %s via %s", n2.Namespace, service,
+				both(c.tor1.Address(n2), c.tor1.Address6(n2))[i]))
 		}
 	}
 	_, err := n2.Run("nft", table+"\t}\n}")
 	must(t, err)
 	defer n2.Run("nft", "delete", "table", "inet", "service") //nolint:errcheck // it goes with the lab
 	c.temporary(t, documents(t, felix("default", "nftablesFilterDenyAction: Reject")+
-		global("far-too", "selector: role == 'far', types: [Ingress], ingress: ["+rule("Allow", 7002)+", {action: Allow, protocol: TCP, destination: {ports: [7002]}}]"))...)
+		global("far-too", "selector: role == 'far', types: [Ingress], ingress: ["+rule("Allow", 7002)+
+			", {action: Allow, protocol: TCP, destination: {ports: [7002]}}]"))...)
 	var list []knock
 	for i := range near {
 		for _, network := range []string{"tcp", "udp"} {
@@ -84,21 +95,27 @@ func (c *cluster) testRejectBehindService(t *testing.T) {
 	tryAll(t, list)
 }
 
-// testRejectByHosts: what host endpoints deny is refused, except where the kernel cannot answer: on its way out, and before
-// connections are tracked or translated.
+// testRejectByHosts: what host endpoints deny is refused, except where the kernel cannot answer: on its way out, and
+// before connections are tracked or translated.
 func (c *cluster) testRejectByHosts(t *testing.T) {
 	n1, n2, a := c.n1, c.n2, c.pods["a"]
 	c.temporary(t, documents(t, felix("node.n2", "defaultEndpointToHostAction: Drop, nftablesFilterDenyAction: Reject")+
-		"apiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {name: n2-eth0, labels: {host: n2}}\nspec: {node: n2, interfaceName: eth0}\n---\n")...)
+		"apiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {name: n2-eth0, labels: {host: n2}}\n"+
+		"spec: {node: n2, interfaceName: eth0}\n---\n")...)
 	all := func(name, spec string) string { return global(name, "selector: host == 'n2', "+spec) }
 	for _, x := range []struct {
 		name, policy     string
 		in, through, out string
 	}{
 		{"nothing allows it", "", refused, answered, lost},
-		{"what is forwarded is denied", all("forward", "applyOnForward: true, types: [Ingress], ingress: [{action: Deny}]"), refused, refused, lost},
-		{"before connections are tracked", all("early", "applyOnForward: true, doNotTrack: true, types: [Ingress], ingress: [{action: Deny}]"), lost, lost, lost},
-		{"before addresses are translated", all("early", "applyOnForward: true, preDNAT: true, types: [Ingress], ingress: [{action: Deny}]"), lost, lost, lost},
+		{"what is forwarded is denied", all("forward", "applyOnForward: true, types: [Ingress], ingress: "+
+			"[{action: Deny}]"), refused, refused, lost},
+		{"before connections are tracked",
+			all("early", "applyOnForward: true, doNotTrack: true, types: [Ingress], ingress: [{action: Deny}]"), lost,
+			lost, lost},
+		{"before addresses are translated",
+			all("early", "applyOnForward: true, preDNAT: true, types: [Ingress], ingress: [{action: Deny}]"), lost,
+			lost, lost},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			if x.policy != "" {
@@ -109,7 +126,8 @@ func (c *cluster) testRejectByHosts(t *testing.T) {
 				for _, network := range []string{"tcp", "udp"} {
 					list = append(list,
 						knock{"to the host", n1.Namespace, network, at(host, 7001), x.in},
-						knock{"to a pod of the host", n1.Namespace, network, at(both(a.IP4(), a.IP6())[i], 7001), x.through},
+						knock{"to a pod of the host", n1.Namespace, network, at(both(a.IP4(), a.IP6())[i], 7001),
+							x.through},
 						knock{"from the host", n2.Namespace, network, at(both(n1.IP4, n1.IP6)[i], 7001), x.out})
 				}
 			}

@@ -18,8 +18,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// sliceWorld has the policy of n2 kept by this process, in the place of the daemon: EndpointSlices are Kubernetes', and no etcd has
-// them. All else comes from the datastore, as it is when that begins.
+// sliceWorld has the policy of n2 kept by this process, in the place of the daemon: EndpointSlices are Kubernetes', and
+// no etcd has them. All else comes from the datastore, as it is when that begins.
 type sliceWorld struct {
 	t        *testing.T
 	agent    *dataplane.PolicyAgent
@@ -43,8 +43,9 @@ func (c *cluster) withSlices(t *testing.T) *sliceWorld {
 	must(t, err)
 	links, err := kernel.Open("/run/netns/" + c.n2.Namespace)
 	must(t, err)
-	w := &sliceWorld{t: t, set: model.Set{}, agent: dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: links,
-		Policy: policy.Config{Node: "n2"}, Logger: zap.NewNop()})}
+	w := &sliceWorld{t: t, set: model.Set{},
+		agent: dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: links,
+			Policy: policy.Config{Node: "n2"}, Logger: zap.NewNop()})}
 	for path, value := range c.raw(t, resourceKeys) {
 		if k, ok, err := etcd.ParsePath(path); ok && err == nil {
 			w.set[k] = model.Decode(k, []byte(value), 1)
@@ -88,7 +89,8 @@ func (w *sliceWorld) change(slices ...*model.Object) {
 // slice is one of a service in the namespace shop.
 func slice(name, service string, port int32, addresses ...netip.Addr) *model.Object {
 	protocol := "UDP"
-	s := &model.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{model.LabelServiceName: service}},
+	s := &model.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{
+		model.LabelServiceName: service}},
 		Ports: []model.SlicePort{{Protocol: &protocol, Port: &port}}}
 	for _, a := range addresses {
 		if s.AddressType = "IPv4"; a.Is6() {
@@ -104,18 +106,23 @@ func (c *cluster) testServiceRules(t *testing.T) {
 	a, b, far := c.pods["a"], c.pods["b"], c.pods["far"]
 	const one, two = 7501, 7502
 	c.temporary(t, documents(t,
-		global("from-service", "selector: role == 'b', types: [Ingress], ingress: [{action: Allow, source: {services: {name: clients, namespace: shop}}}]")+
-			global("to-service", "selector: role == 'a', types: [Egress], egress: [{action: Allow, destination: {services: {name: web, namespace: shop}}}]"))...)
+		global("from-service", "selector: role == 'b', types: [Ingress], ingress: [{action: Allow, source: "+
+			"{services: {name: clients, namespace: shop}}}]")+
+			global("to-service", "selector: role == 'a', types: [Egress], egress: [{action: Allow, destination: "+
+				"{services: {name: web, namespace: shop}}}]"))...)
 	w := c.withSlices(t)
 	w.change()
 
 	f := newFlood(time.Millisecond)
 	add := func(from string, to netip.Addr, port uint16) *stream {
-		return f.add(t, fmt.Sprintf("%s to %s port %d", from, to, port), c.pods[from].Namespace, at(to, port), b.Namespace)
+		return f.add(t, fmt.Sprintf("%s to %s port %d", from, to, port), c.pods[from].Namespace, at(to, port),
+			b.Namespace)
 	}
-	a4one, a4two, a6one, a6two := add("a", b.IP4(), one), add("a", b.IP4(), two), add("a", b.IP6(), one), add("a", b.IP6(), two)
+	a4one, a4two, a6one, a6two := add("a", b.IP4(), one), add("a", b.IP4(), two), add("a", b.IP6(), one),
+		add("a", b.IP6(), two)
 	far4, far6 := add("far", b.IP4(), one), add("far", b.IP6(), one)
-	open := f.add(t, "what no policy is about", a.Namespace, at(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 7503), a.Namespace)
+	open := f.add(t, "what no policy is about", a.Namespace, at(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 7503),
+		a.Namespace)
 	all := []*stream{a4one, a4two, a6one, a6two, far4, far6}
 	f.start(t)
 	f.flows(t, open)
@@ -140,9 +147,11 @@ func (c *cluster) testServiceRules(t *testing.T) {
 	step("no slice", nil)
 	step("slices of IPv4", list(slice("clients4", "clients", 1, a.IP4()), slice("web4", "web", one, b.IP4())), a4one)
 	since := f.rounds.Load() + 2
-	step("slices of IPv6, with another port", list(slice("clients6", "clients", 1, far.IP6()), slice("web6", "web", two, b.IP6())), a4one, far6)
+	step("slices of IPv6, with another port", list(slice("clients6", "clients", 1, far.IP6()),
+		slice("web6", "web", two, b.IP6())), a4one, far6)
 	step("one more endpoint", list(slice("clients6", "clients", 1, far.IP6(), a.IP6())), a4one, a6two, far6)
-	step("the same endpoint in a second slice", list(slice("clients4-too", "clients", 1, a.IP4(), far.IP4())), a4one, a6two, far4, far6)
+	step("the same endpoint in a second slice", list(slice("clients4-too", "clients", 1, a.IP4(), far.IP4())), a4one,
+		a6two, far4, far6)
 	step("one of them goes", list(slice("clients4", "clients", 1)), a4one, a6two, far4, far6)
 	until := f.rounds.Load() - 1
 	step("a slice goes over to another service", list(slice("web4", "web-of-others", one, b.IP4())), a6two, far4, far6)

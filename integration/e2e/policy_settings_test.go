@@ -5,12 +5,13 @@ import (
 	"time"
 )
 
-// testSettingsUnderTraffic changes settings that have all rules written again, and what else is none of the packets' business:
-// not one of them is lost, and none passes that should not.
+// testSettingsUnderTraffic changes settings that have all rules written again, and what else is none of the packets'
+// business: not one of them is lost, and none passes that should not.
 func (c *cluster) testSettingsUnderTraffic(t *testing.T) {
 	const open, closed = 7951, 7952
 	c.temporary(t, documents(t, felix("default", "")+
-		global("guarded", "selector: has(role), types: [Ingress, Egress], ingress: ["+rule("Allow", open)+"], egress: [{action: Allow}]"))...)
+		global("guarded", "selector: has(role), types: [Ingress, Egress], ingress: ["+rule("Allow", open)+
+			"], egress: [{action: Allow}]"))...)
 	f := newFlood(time.Millisecond)
 	var pass, stop []*stream
 	for i := range c.pods["b"].IPs {
@@ -23,30 +24,41 @@ func (c *cluster) testSettingsUnderTraffic(t *testing.T) {
 		}
 	}
 	limits := c.endpoint(t, "b", func(o map[string]any) {
-		o["spec"].(map[string]any)["qosControls"] = map[string]any{"ingressPacketRate": 10000, "ingressPacketBurst": 10000, "egressPacketRate": 10000, "egressPacketBurst": 10000,
+		o["spec"].(map[string]any)["qosControls"] = map[string]any{"ingressPacketRate": 10000,
+			"ingressPacketBurst": 10000, "egressPacketRate": 10000, "egressPacketBurst": 10000,
 			"ingressMaxConnections": 1000000, "egressMaxConnections": 1000000}
 	})
 	spoof := c.endpoint(t, "b", func(o map[string]any) {
 		o["spec"].(map[string]any)["allowSpoofedSourcePrefixes"] = []string{"10.99.0.0/16", "fd99::/64"}
 	})
-	const host = "apiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {name: n2-eth0, labels: {host: n2}}\nspec: {node: n2, interfaceName: \"*\", profiles: [projectcalico-default-allow]}\n---\n"
+	const host = "apiVersion: projectcalico.org/v3\nkind: HostEndpoint\n" +
+		"metadata: {name: n2-eth0, labels: {host: n2}}\n" +
+		"spec: {node: n2, interfaceName: \"*\", profiles: [projectcalico-default-allow]}\n---\n"
 	changes := []struct {
 		name string
 		list []document
 	}{
 		{"refuse", documents(t, felix("default", "nftablesFilterDenyAction: Reject"))},
-		{"a prefix of the log, and its rate", documents(t, felix("default", "logPrefix: x, logActionRateLimit: 1/second"))},
+		{"a prefix of the log, and its rate",
+			documents(t, felix("default", "logPrefix: x, logActionRateLimit: 1/second"))},
 		{"pods may pretend to be others", append(documents(t, felix("default", "workloadSourceSpoofing: Any")), spoof)},
-		{"tunnels of pods", documents(t, felix("default", "allowVXLANPacketsFromWorkloads: true, allowIPIPPacketsFromWorkloads: true"))},
+		{"tunnels of pods",
+			documents(t, felix("default",
+				"allowVXLANPacketsFromWorkloads: true, allowIPIPPacketsFromWorkloads: true"))},
 		{"packets of no connection", documents(t, felix("default", "disableConntrackInvalidCheck: true"))},
 		{"limits that nobody reaches", []document{limits}},
 		{"floating addresses", documents(t, felix("default", "floatingIPs: Enabled"))},
-		{"other ports of translation", documents(t, felix("default", `natPortRange: "61000:62000", natOutgoingExclusions: IPPoolsAndHostIPs`))},
+		{"other ports of translation",
+			documents(t, felix("default", `natPortRange: "61000:62000", natOutgoingExclusions: IPPoolsAndHostIPs`))},
 		{"a host endpoint that lets all through", documents(t, host)},
-		{"its policy for what is forwarded", documents(t, host+global("forward", "selector: host == 'n2', applyOnForward: true, types: [Ingress, Egress], ingress: [{action: Allow}], egress: [{action: Allow}]"))},
-		{"a policy before translation", documents(t, host+global("early", "selector: host == 'n2', applyOnForward: true, preDNAT: true, types: [Ingress], ingress: [{action: Allow}]"))},
-		{"a tier that passes", documents(t, "apiVersion: projectcalico.org/v3\nkind: Tier\nmetadata: {name: first}\nspec: {order: 1, defaultAction: Pass}\n---\n"+
-			global("first.pass", "tier: first, selector: has(role), types: [Ingress, Egress], ingress: [{action: Pass}], egress: [{action: Pass}]"))},
+		{"its policy for what is forwarded", documents(t, host+global("forward", "selector: host == 'n2', "+
+			"applyOnForward: true, types: [Ingress, Egress], ingress: [{action: Allow}], egress: [{action: Allow}]"))},
+		{"a policy before translation", documents(t, host+global("early", "selector: host == 'n2', applyOnForward: "+
+			"true, preDNAT: true, types: [Ingress], ingress: [{action: Allow}]"))},
+		{"a tier that passes", documents(t, "apiVersion: projectcalico.org/v3\nkind: Tier\n"+
+			"metadata: {name: first}\nspec: {order: 1, defaultAction: Pass}\n---\n"+
+			global("first.pass", "tier: first, selector: has(role), types: [Ingress, Egress], ingress: [{action: "+
+				"Pass}], egress: [{action: Pass}]"))},
 	}
 	f.start(t)
 	for _, s := range pass {

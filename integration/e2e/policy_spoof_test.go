@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// testSpoofedSources has a pod pretend to be others: it may if the node lets it choose and its endpoint names the prefix, for as
-// long as both are so. (A first sight of it is in TestBadPolicy.)
+// testSpoofedSources has a pod pretend to be others: it may if the node lets it choose and its endpoint names the
+// prefix, for as long as both are so. (A first sight of it is in TestBadPolicy.)
 func (c *cluster) testSpoofedSources(t *testing.T) {
 	a, b := c.pods["a"], c.pods["b"]
 	const port = 7601
-	inside := [][]netip.Addr{{netip.MustParseAddr("10.99.1.7"), netip.MustParseAddr("fd99:1::7")}, {netip.MustParseAddr("10.99.2.7"), netip.MustParseAddr("fd99:2::7")}}
+	inside := [][]netip.Addr{{netip.MustParseAddr("10.99.1.7"), netip.MustParseAddr("fd99:1::7")},
+		{netip.MustParseAddr("10.99.2.7"), netip.MustParseAddr("fd99:2::7")}}
 	f := newFlood(time.Millisecond)
 	var own []*stream
 	var as [2][]*stream // one for each prefix
@@ -51,7 +52,8 @@ func (c *cluster) testSpoofedSources(t *testing.T) {
 	step("both", as[0], as[1], lets("Any")...)
 	step("single addresses", as[0], as[1], names("10.99.1.7/32", "fd99:1::7/128"))
 	step("others than before", as[1], as[0], names("10.99.2.0/24", "fd99:2::/64"))
-	step("all of one family", slices.Concat(as[0][:1], as[1][:1]), slices.Concat(as[0][1:], as[1][1:]), names(map[bool]string{true: "0.0.0.0/0", false: "::/0"}[b.IPs[0].Is4()]))
+	step("all of one family", slices.Concat(as[0][:1], as[1][:1]), slices.Concat(as[0][1:], as[1][1:]),
+		names(map[bool]string{true: "0.0.0.0/0", false: "::/0"}[b.IPs[0].Is4()]))
 	step("none any more", nil, all, names())
 	step("both again", as[0], as[1], names("10.99.1.0/24", "fd99:1::/64"))
 	step("the node lets it no longer", nil, all, lets("Disabled")...)

@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// testStatusFolder moves the files that tell the CNI plugin who has policy, by endpointStatusPathPrefix of FelixConfiguration; the
-// flag comes first.
+// testStatusFolder moves the files that tell the CNI plugin who has policy, by endpointStatusPathPrefix of
+// FelixConfiguration; the flag comes first.
 func (c *cluster) testStatusFolder(t *testing.T) {
 	n := c.n2
 	const usual = "defaultEndpointToHostAction: Drop"

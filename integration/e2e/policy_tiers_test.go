@@ -16,7 +16,8 @@ func (f *flood) sees(t *testing.T, when string, pass, stop []*stream) {
 	for _, s := range pass {
 		eventually(t, func() error {
 			if lost := s.missing(from, min(to, max(from, f.rounds.Load()-1))); len(lost) > 0 {
-				return fmt.Errorf("%s: %s: %d datagrams are lost from round %d on: %v", when, s.name, len(lost), from, lost[:min(5, len(lost))])
+				return fmt.Errorf("%s: %s: %d datagrams are lost from round %d on: %v", when, s.name, len(lost), from,
+					lost[:min(5, len(lost))])
 			}
 			if f.rounds.Load() <= to {
 				return fmt.Errorf("the flood has ended")
@@ -31,14 +32,16 @@ func (f *flood) sees(t *testing.T, when string, pass, stop []*stream) {
 	}
 }
 
-// testTierGoes deletes a tier that still has policies, as nobody should but a program may, and brings it back, under traffic. Its
-// policies go on to be asked, behind all others, and open nothing; whom they are not about notices nothing.
+// testTierGoes deletes a tier that still has policies, as nobody should but a program may, and brings it back, under
+// traffic. Its policies go on to be asked, behind all others, and open nothing; whom they are not about notices
+// nothing.
 func (c *cluster) testTierGoes(t *testing.T) {
 	b := c.pods["b"]
 	const first, second, third, free = 7201, 7202, 7203, 7204
 	tier := documents(t, "apiVersion: projectcalico.org/v3\nkind: Tier\nmetadata: {name: first}\nspec: {order: 10}\n")
 	inTier := func(name, selector string) string {
-		return global(name, fmt.Sprintf("tier: first, selector: role == '%s', ingress: [%s, {action: Pass, protocol: UDP, destination: {ports: [%d]}}]", selector, rule("Allow", first), second))
+		return global(name, fmt.Sprintf("tier: first, selector: role == '%s', ingress: [%s, {action: Pass, protocol: "+
+			"UDP, destination: {ports: [%d]}}]", selector, rule("Allow", first), second))
 	}
 	policies := documents(t, inTier("first.both", "b")+inTier("only", "far")+
 		global("second", "selector: role == 'b', ingress: ["+rule("Allow", second, third)+"]")+
@@ -52,13 +55,18 @@ func (c *cluster) testTierGoes(t *testing.T) {
 	var tierAllows, tierAllowsAlone, otherAllows, passed, bystanders []*stream
 	for i := range b.IPs {
 		tierAllows = append(tierAllows, add("what the tier allows", "a", "b", i, first))
-		tierAllowsAlone = append(tierAllowsAlone, add("what the tier allows where no other has policies", "a", "far", i, first))
-		otherAllows = append(otherAllows, add("what another tier allows, to which the tier passes", "far", "b", i, second))
+		tierAllowsAlone = append(tierAllowsAlone, add("what the tier allows where no other has policies", "a", "far", i,
+			first))
+		otherAllows = append(otherAllows, add("what another tier allows, to which the tier passes", "far", "b", i,
+			second))
 		passed = append(passed, add("what the tier passes to the pod's profile", "a", "far", i, second))
-		bystanders = append(bystanders, add("to a pod without policies of that tier", "far", "a", i, free), add("the same from its host", "b", "a", i, free))
+		bystanders = append(bystanders, add("to a pod without policies of that tier", "far", "a", i, free),
+			add("the same from its host", "b", "a", i, free))
 	}
-	beyond := []*stream{add("what another tier allows, but the end of the tier denies", "far", "b", 0, third), add("the same", "far", "b", 1, third)}
-	denied := []*stream{add("to a pod without policies of that tier, denied there", "b", "a", 0, first), add("the same", "b", "a", 1, first)}
+	beyond := []*stream{add("what another tier allows, but the end of the tier denies", "far", "b", 0, third),
+		add("the same", "far", "b", 1, third)}
+	denied := []*stream{add("to a pod without policies of that tier, denied there", "b", "a", 0, first),
+		add("the same", "b", "a", 1, first)}
 	f.start(t)
 	f.flows(t, tierAllows[0])
 	start := f.rounds.Load() + 2
@@ -79,14 +87,17 @@ func (c *cluster) testTierGoes(t *testing.T) {
 	for range 2 {
 		c.enforced(t, c.change(t, without(tier)...))
 		// Asked last, its policies come behind the end of tier default where that has policies, too.
-		f.sees(t, "without the tier", join(tierAllowsAlone, otherAllows, beyond, passed, bystanders), join(tierAllows, denied))
+		f.sees(t, "without the tier", join(tierAllowsAlone, otherAllows, beyond, passed, bystanders),
+			join(tierAllows, denied))
 		c.enforced(t, c.change(t, tier...))
 		there("with the tier again")
 	}
 	// A policy of a tier that nobody has heard of.
-	lost := documents(t, global("unknown.x", "tier: unknown, selector: role == 'far', ingress: ["+rule("Allow", first)+"]"))
+	lost := documents(t, global("unknown.x", "tier: unknown, selector: role == 'far', ingress: ["+rule("Allow", first)+
+		"]"))
 	c.enforced(t, c.change(t, lost...))
-	f.sees(t, "with a policy of an unknown tier", join(tierAllows, tierAllowsAlone, otherAllows, bystanders), join(beyond, denied, passed))
+	f.sees(t, "with a policy of an unknown tier", join(tierAllows, tierAllowsAlone, otherAllows, bystanders),
+		join(beyond, denied, passed))
 	c.enforced(t, c.change(t, without(lost)...))
 	there("without it")
 	f.stop()
@@ -115,7 +126,8 @@ func (c *cluster) testSpellings(t *testing.T) {
 		add := func(name string, port uint16) *stream {
 			return f.add(t, name+" from "+from, c.pods[from].Namespace, at(b.IPs[i], port), b.Namespace)
 		}
-		ones, others = append(ones, add("what the old one allows", one)), append(others, add("what today's allows", other))
+		ones, others = append(ones, add("what the old one allows", one)),
+			append(others, add("what today's allows", other))
 		free = append(free, add("what both allow", always))
 	}
 	f.start(t)

@@ -10,7 +10,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// tracked tells whether a node's kernel has a connection from an address to a port; skipped where it does not show them.
+// tracked tells whether a node's kernel has a connection from an address to a port; skipped where it does not show
+// them.
 func tracked(t *testing.T, n *lab.Node, from netip.Addr, port uint16) bool {
 	t.Helper()
 	out, err := n.Run("cat", "/proc/net/nf_conntrack")
@@ -31,7 +32,8 @@ func tracked(t *testing.T, n *lab.Node, from netip.Addr, port uint16) bool {
 	return false
 }
 
-// testUntracked drives what host endpoints' policies decide before connections are tracked, with another host at the other end.
+// testUntracked drives what host endpoints' policies decide before connections are tracked, with another host at the
+// other end.
 func (c *cluster) testUntracked(t *testing.T) {
 	n1, n2 := c.n1, c.n2
 	const first = 7301 // each case has a port of its own: connections live on
@@ -39,7 +41,8 @@ func (c *cluster) testUntracked(t *testing.T) {
 		return global(name, "selector: host == 'n2', applyOnForward: true, doNotTrack: true, "+spec)
 	}
 	ports := func(action, end string, port int) string {
-		return fmt.Sprintf("{action: %s, protocol: UDP, %s: {ports: [%d]}}, {action: %s, protocol: TCP, %s: {ports: [%d]}}", action, end, port, action, end, port)
+		return fmt.Sprintf("{action: %s, protocol: UDP, %s: {ports: [%d]}}, {action: %s, protocol: TCP, %s: "+
+			"{ports: [%d]}}", action, end, port, action, end, port)
 	}
 	ends := map[bool]struct {
 		name     string
@@ -55,7 +58,8 @@ func (c *cluster) testUntracked(t *testing.T) {
 	}{
 		{"nothing allows what comes in", false, true, func(int) string { return "" }, lost, false},
 		{"what comes in and its replies are allowed", false, true, func(port int) string {
-			return early("untracked", "types: [Ingress, Egress], ingress: ["+ports("Allow", "destination", port)+"], egress: ["+ports("Allow", "source", port)+"]")
+			return early("untracked", "types: [Ingress, Egress], ingress: ["+ports("Allow", "destination", port)+
+				"], egress: ["+ports("Allow", "source", port)+"]")
 		}, answered, false},
 		{"what comes in is allowed, its replies are not", false, true, func(port int) string {
 			return early("untracked", "types: [Ingress], ingress: ["+ports("Allow", "destination", port)+"]")
@@ -67,10 +71,12 @@ func (c *cluster) testUntracked(t *testing.T) {
 			return early("untracked", "types: [Egress], egress: ["+ports("Deny", "source", port)+"]")
 		}, lost, true},
 		{"another policy decides", true, true, func(port int) string {
-			return early("untracked", "types: [Ingress, Egress], ingress: ["+ports("Deny", "destination", port+100)+"], egress: ["+ports("Deny", "source", port+100)+"]")
+			return early("untracked", "types: [Ingress, Egress], ingress: ["+ports("Deny", "destination", port+100)+
+				"], egress: ["+ports("Deny", "source", port+100)+"]")
 		}, answered, true},
 		{"what goes out and its replies are allowed", false, false, func(port int) string {
-			return early("untracked", "types: [Ingress, Egress], ingress: ["+ports("Allow", "source", port)+"], egress: ["+ports("Allow", "destination", port)+"]")
+			return early("untracked", "types: [Ingress, Egress], ingress: ["+ports("Allow", "source", port)+
+				"], egress: ["+ports("Allow", "destination", port)+"]")
 		}, answered, false},
 		{"what goes out is denied", true, false, func(port int) string {
 			return early("untracked", "types: [Egress], egress: ["+ports("Deny", "destination", port)+"]")
@@ -89,7 +95,9 @@ func (c *cluster) testUntracked(t *testing.T) {
 			if x.profile {
 				profile = ", profiles: [projectcalico-default-allow]"
 			}
-			host := "apiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {name: n2-eth0, labels: {host: n2}}\nspec: {node: n2, interfaceName: eth0" + profile + "}\n---\n"
+			host := "apiVersion: projectcalico.org/v3\nkind: HostEndpoint\n" +
+				"metadata: {name: n2-eth0, labels: {host: n2}}\nspec: {node: n2, interfaceName: eth0" + profile +
+				"}\n---\n"
 			c.temporary(t, documents(t, host+x.policy(port))...)
 			var list []knock
 			e := ends[x.in]
@@ -108,8 +116,8 @@ func (c *cluster) testUntracked(t *testing.T) {
 	}
 }
 
-// testPreDNAT drives what host endpoints' policies decide before addresses are translated, with somebody else's translation of a
-// port of the host to a pod.
+// testPreDNAT drives what host endpoints' policies decide before addresses are translated, with somebody else's
+// translation of a port of the host to a pod.
 func (c *cluster) testPreDNAT(t *testing.T) {
 	n1, n2, a := c.n1, c.n2, c.pods["a"]
 	const outer, inner, own = 7401, 7001, 7002
@@ -124,10 +132,12 @@ func (c *cluster) testPreDNAT(t *testing.T) {
 	defer n2.Run("nft", "delete", "table", "inet", "service") //nolint:errcheck // it goes with the lab
 	serveTCP(t, n2.Namespace, own)
 	early := func(rules string) string {
-		return global("pre-dnat", "selector: host == 'n2', applyOnForward: true, preDNAT: true, types: [Ingress], ingress: ["+rules+"]")
+		return global("pre-dnat", "selector: host == 'n2', applyOnForward: true, preDNAT: true, types: "+
+			"[Ingress], ingress: ["+rules+"]")
 	}
 	ports := func(action string, port int) string {
-		return fmt.Sprintf("{action: %s, protocol: UDP, destination: {ports: [%d]}}, {action: %s, protocol: TCP, destination: {ports: [%d]}}", action, port, action, port)
+		return fmt.Sprintf("{action: %s, protocol: UDP, destination: {ports: [%d]}}, {action: %s, protocol: TCP, "+
+			"destination: {ports: [%d]}}", action, port, action, port)
 	}
 	// Denies what is forwarded to pods.
 	const late = "selector: host == 'n2', applyOnForward: true, order: 10, types: [Ingress], ingress: [{action: Deny}]"
@@ -141,9 +151,11 @@ func (c *cluster) testPreDNAT(t *testing.T) {
 		{"the port before translation is denied", true, early(ports("Deny", outer)), lost, answered, answered},
 		{"the port behind translation is denied", true, early(ports("Deny", inner)), answered, lost, answered},
 		{"all is denied", true, early("{action: Deny}"), lost, lost, lost},
-		{"the host's port is allowed, nothing else allows it", false, early(ports("Allow", own)), answered, answered, answered},
+		{"the host's port is allowed, nothing else allows it", false, early(ports("Allow", own)), answered, answered,
+			answered},
 		{"nothing allows the host's port", false, "", answered, answered, lost},
-		{"the port before translation is allowed, what is forwarded is denied", true, early(ports("Allow", outer)) + global("late", late), answered, lost, lost},
+		{"the port before translation is allowed, what is forwarded is denied", true, early(ports("Allow", outer)) +
+			global("late", late), answered, lost, lost},
 		{"what is forwarded is denied", true, global("late", late), lost, lost, lost},
 	} {
 		t.Run(x.name, func(t *testing.T) {
@@ -151,14 +163,17 @@ func (c *cluster) testPreDNAT(t *testing.T) {
 			if x.profile {
 				profile = ", profiles: [projectcalico-default-allow]"
 			}
-			host := "apiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {name: n2-eth0, labels: {host: n2}}\nspec: {node: n2, interfaceName: eth0" + profile + "}\n---\n"
+			host := "apiVersion: projectcalico.org/v3\nkind: HostEndpoint\n" +
+				"metadata: {name: n2-eth0, labels: {host: n2}}\nspec: {node: n2, interfaceName: eth0" + profile +
+				"}\n---\n"
 			c.temporary(t, documents(t, host+x.policy)...)
 			var list []knock
 			for i, to := range both(n2.IP4, n2.IP6) {
 				for _, network := range []string{"udp", "tcp"} {
 					list = append(list,
 						knock{"to the pod by the host's port", n1.Namespace, network, at(to, outer), x.translated},
-						knock{"to the pod itself", n1.Namespace, network, at(both(a.IP4(), a.IP6())[i], inner), x.direct},
+						knock{"to the pod itself", n1.Namespace, network, at(both(a.IP4(), a.IP6())[i], inner),
+							x.direct},
 						knock{"to the host", n1.Namespace, network, at(to, own), x.own})
 				}
 			}

@@ -77,7 +77,8 @@ func listenIn(t *testing.T, ns string) *listener {
 func sendOnce(ns string, to netip.Addr) error {
 	var conn *net.UDPConn
 	var err error
-	if inside := lab.Inside(ns, func() { conn, err = net.ListenUDP("udp", &net.UDPAddr{}) }); inside != nil || err != nil {
+	if inside := lab.Inside(ns, func() { conn, err = net.ListenUDP("udp", &net.UDPAddr{}) }); inside != nil ||
+		err != nil {
 		return errors.Join(inside, err)
 	}
 	defer conn.Close()
@@ -127,9 +128,9 @@ spec: {cidr: "fd00:244::/64"}
 		}
 	}
 
-	// The daemon is kept from its work until all containers have been told to the datastore: a plugin that does not wait
-	// has returned by then, and what its container sends is lost. A daemon that is stopped serves no plugin, so these
-	// find the control socket in a folder where the one for plugins is not.
+	// The daemon is kept from its work until all containers have been told to the datastore: a plugin that does not
+	// wait has returned by then, and what its container sends is lost. A daemon that is stopped serves no plugin, so
+	// these find the control socket in a folder where the one for plugins is not.
 	direct := filepath.Join(n.Dir, "direct", "manxd.sock")
 	must(t, os.MkdirAll(filepath.Dir(direct), 0o755))
 	must(t, os.Symlink(n.Socket(), direct))
@@ -173,7 +174,8 @@ spec: {cidr: "fd00:244::/64"}
 	}
 	checkWrong()
 	metrics := func() string { out, err := n.Get("/metrics"); must(t, err); return out }
-	if m := metrics(); !strings.Contains(m, fmt.Sprintf("\nmanx_cni_policy_waits_total %d\n", pods+1)) || !strings.Contains(m, "\nmanx_cni_policy_wait_timeouts_total 0\n") {
+	if m := metrics(); !strings.Contains(m, fmt.Sprintf("\nmanx_cni_policy_waits_total %d\n", pods+1)) ||
+		!strings.Contains(m, "\nmanx_cni_policy_wait_timeouts_total 0\n") {
 		t.Errorf("waits are not counted:\n%s", lines(m, "manx_cni_"))
 	}
 

@@ -33,18 +33,29 @@ type troubled struct {
 }
 
 var troubles = []troubled{
-	{name: "another AS here", address: 31, peer: "asNumber: 65009", bird: " ", reason: "its AS is not 65009 as configured here (sent NOTIFICATION 2/2)", by: "sent", calls: true},
-	{name: "another AS there", address: 32, peer: "asNumber: 65000", bird: " ", remote: 64999, reason: "it expects another AS, we are 64512 (received NOTIFICATION 2/2)", by: "received", calls: true},
-	{name: "password only there", address: 33, peer: "asNumber: 65000", bird: `password "theirs";`, reason: "the peer wants an MD5 password and none is set here", by: "local", calls: true},
-	{name: "another password", address: 34, peer: "asNumber: 65000, password: {secretKeyRef: {name: bgp, key: mine}}", bird: `password "theirs";`, reason: "a wrong MD5 password", by: "local", calls: true},
-	{name: "nobody listens", address: 35, peer: "asNumber: 65000", reason: "nothing listens on port 1790", by: "local", calls: true},
-	{name: "nobody has the address", address: 99, peer: "asNumber: 65000", reason: "no answer from", by: "local", calls: true},
-	{name: "shut down there", address: 37, peer: "asNumber: 65000", bird: " ", do: []string{"disable", "p37", `"new cables"`},
+	{name: "another AS here", address: 31, peer: "asNumber: 65009", bird: " ",
+		reason: "its AS is not 65009 as configured here (sent NOTIFICATION 2/2)", by: "sent", calls: true},
+	{name: "another AS there", address: 32, peer: "asNumber: 65000", bird: " ", remote: 64999,
+		reason: "it expects another AS, we are 64512 (received NOTIFICATION 2/2)", by: "received", calls: true},
+	{name: "password only there", address: 33, peer: "asNumber: 65000", bird: `password "theirs";`,
+		reason: "the peer wants an MD5 password and none is set here", by: "local", calls: true},
+	{name: "another password", address: 34, peer: "asNumber: 65000, password: {secretKeyRef: {name: bgp, key: mine}}",
+		bird: `password "theirs";`, reason: "a wrong MD5 password", by: "local", calls: true},
+	{name: "nobody listens", address: 35, peer: "asNumber: 65000", reason: "nothing listens on port 1790", by: "local",
+		calls: true},
+	{name: "nobody has the address", address: 99, peer: "asNumber: 65000", reason: "no answer from", by: "local",
+		calls: true},
+	{name: "shut down there", address: 37, peer: "asNumber: 65000", bird: " ",
+		do:     []string{"disable", "p37", `"new cables"`},
 		reason: `administrative shutdown, saying "new cables" (received NOTIFICATION 6/2)`, by: "received"},
-	{name: "too many prefixes for it", address: 38, peer: "asNumber: 65000", bird: "import limit 1 action disable; export none;", reason: "too many prefixes (received NOTIFICATION 6/1)", by: "received"},
-	{name: "too many prefixes for us", address: 40, peer: "asNumber: 65000", annotations: `manx.io/max-prefixes: "2"`, bird: "export where proto = \"many\";",
+	{name: "too many prefixes for it", address: 38, peer: "asNumber: 65000",
+		bird: "import limit 1 action disable; export none;", reason: "too many prefixes (received NOTIFICATION 6/1)",
+		by: "received"},
+	{name: "too many prefixes for us", address: 40, peer: "asNumber: 65000", annotations: `manx.io/max-prefixes: "2"`,
+		bird:   "export where proto = \"many\";",
 		reason: "announced more than 2 prefixes", by: "sent", calls: true},
-	{name: "silence", address: 39, peer: "asNumber: 65000", bird: "hold time 3;", pause: true, reason: "hold timer expired: nothing was heard from", by: "sent", calls: true},
+	{name: "silence", address: 39, peer: "asNumber: 65000", bird: "hold time 3;", pause: true,
+		reason: "hold timer expired: nothing was heard from", by: "sent", calls: true},
 }
 
 // TestReasonsOfSessions asks of each session that fails why, who said so, and when it is tried again.
@@ -71,14 +82,21 @@ func TestReasonsOfSessions(t *testing.T) {
 		if x.name == "nobody listens" {
 			address += ":1790"
 		}
-		peersOf += fmt.Sprintf("\n---\napiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: p%d, annotations: {%s}}\nspec: {node: n1, peerIP: %q, sourceAddress: None, %s}\n", x.address, x.annotations, address, x.peer)
+		peersOf += fmt.Sprintf("\n---\napiVersion: projectcalico.org/v3\nkind: BGPPeer\n"+
+			"metadata: {name: p%d, annotations: {%s}}\nspec: {node: n1, peerIP: %q, sourceAddress: None, %s}\n",
+			x.address, x.annotations, address, x.peer)
 	}
-	must(t, n.Apply("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods}\nspec: {cidr: 10.244.0.0/16}\n---\napiVersion: projectcalico.org/v3\nkind: BGPConfiguration\nmetadata: {name: default}\n"+
+	must(t, n.Apply("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods}\n"+
+		"spec: {cidr: 10.244.0.0/16}\n---\napiVersion: projectcalico.org/v3\nkind: BGPConfiguration\n"+
+		"metadata: {name: default}\n"+
 		"spec: {serviceClusterIPs: [{cidr: 10.96.0.0/16}, {cidr: 10.97.0.0/16}]}"+peersOf))
 	for _, x := range troubles {
 		t.Run(x.name, func(t *testing.T) {
 			if x.do != nil || x.pause {
-				awaitPeer(t, n, at(x.address), "up", func(p *manxv1.Peer) bool { return p.GetPhase() == "Established" && p.GetNextAttemptUnixMs() == 0 })
+				awaitPeer(t, n, at(x.address), "up", func(p *manxv1.Peer) bool {
+					return p.GetPhase() == "Established" &&
+						p.GetNextAttemptUnixMs() == 0
+				})
 			}
 			if x.do != nil {
 				birds[x.address].ask(t, x.do...)
@@ -91,7 +109,8 @@ func TestReasonsOfSessions(t *testing.T) {
 				soon := time.Until(time.UnixMilli(p.GetNextAttemptUnixMs()))
 				return strings.Contains(p.GetReason(), x.reason) && (!x.calls || soon > 0 && soon < 10*time.Minute)
 			})
-			if p.GetLastErrorBy() != x.by || p.GetLastError() != p.GetReason() || p.GetLastErrorAtUnixMs() == 0 || p.GetPhase() != "Failed" {
+			if p.GetLastErrorBy() != x.by || p.GetLastError() != p.GetReason() || p.GetLastErrorAtUnixMs() == 0 ||
+				p.GetPhase() != "Failed" {
 				t.Errorf("session is %v, want Failed, last error by %s", p, x.by)
 			}
 			out, err := n.Manxctl("describe", "bgppeer", fmt.Sprintf("p%d", x.address))
@@ -109,7 +128,9 @@ func TestReasonsOfSessions(t *testing.T) {
 	t.Logf("\n%s", out)
 }
 
-func awaitPeer(t *testing.T, n *lab.Node, address netip.Addr, what string, good func(*manxv1.Peer) bool) (p *manxv1.Peer) {
+func awaitPeer(
+	t *testing.T, n *lab.Node, address netip.Addr, what string, good func(*manxv1.Peer) bool,
+) (p *manxv1.Peer) {
 	t.Helper()
 	eventually(t, func() error {
 		if p = peer(t, n, address); !good(p) {
@@ -150,13 +171,16 @@ func (x troubled) startBIRD(t *testing.T, n *lab.Node, tor *lab.ToR, at func(byt
 		channel, lines = lines, ""
 	}
 	config := fmt.Sprintf("log stderr all;\nrouter id %s;\nprotocol device { }\n", at(x.address)) +
-		"protocol static many { ipv4; route 10.1.0.0/24 blackhole; route 10.1.1.0/24 blackhole; route 10.1.2.0/24 blackhole; }\n" +
-		fmt.Sprintf("protocol bgp p%d {\n local %s as 65000; neighbor %s as %d; strict bind on; passive on; error wait time 1, 2; %s\n ipv4 { import all; %s };\n}\n",
+		"protocol static many { ipv4; route 10.1.0.0/24 blackhole; route 10.1.1.0/24 blackhole; route 10.1.2.0/24 " +
+		"blackhole; }\n" +
+		fmt.Sprintf("protocol bgp p%d {\n local %s as 65000; neighbor %s as %d; strict bind on; passive on; error "+
+			"wait time 1, 2; %s\n ipv4 { import all; %s };\n}\n",
 			x.address, at(x.address), node, cmp.Or(x.remote, 64512), lines, channel)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "bird.conf")
 	must(t, os.WriteFile(file, []byte(config), 0o644))
-	b := &troubledBIRD{lab.InNamespace(tor.Namespace, "bird", "-f", "-c", file, "-s", filepath.Join(dir, "ctl")), filepath.Join(dir, "ctl")}
+	b := &troubledBIRD{lab.InNamespace(tor.Namespace, "bird", "-f", "-c", file, "-s", filepath.Join(dir, "ctl")),
+		filepath.Join(dir, "ctl")}
 	log, err := os.Create(filepath.Join(dir, "log"))
 	must(t, err)
 	b.Stderr = log

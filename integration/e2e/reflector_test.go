@@ -35,7 +35,8 @@ metadata: {name: default}
 spec: {nodeToNodeMeshEnabled: false}
 `
 
-// reflected is a rack of workers and two reflectors, each of which runs Manx or BIRD. The first worker has the datastore.
+// reflected is a rack of workers and two reflectors, each of which runs Manx or BIRD. The first worker has the
+// datastore.
 type reflected struct {
 	*cluster
 	workers []*lab.Node
@@ -57,7 +58,8 @@ func newReflected(t *testing.T, prefix string, workers int, program, id [2]strin
 		r: [2]*lab.Node{l.Nodes[workers], l.Nodes[workers+1]}, program: program, id: id}
 	must(t, x.n1.StartManxd(append(x.n1.EmbedDatastore(), "--no-default-pools", "--ip=autodetect")...))
 	must(t, x.n1.Ready(limit))
-	must(t, x.n1.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods4}\nspec: {cidr: %s, blockSize: 28, ipipMode: Never, natOutgoing: false}\n---%s", pool4, reflectorPeers)))
+	must(t, x.n1.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods4}\n"+
+		"spec: {cidr: %s, blockSize: 28, ipipMode: Never, natOutgoing: false}\n---%s", pool4, reflectorPeers)))
 	x.etcd = dialEtcd(t, x.n1)
 	return x
 }
@@ -77,7 +79,8 @@ func (x *reflected) makeReflector(t *testing.T, i int) {
 	t.Helper()
 	n := x.r[i]
 	if x.program[i] == "bird" {
-		must(t, x.n1.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Node\nmetadata: {name: %s, labels: {rr: yes-it-is}}\n"+
+		must(t, x.n1.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Node\n"+
+			"metadata: {name: %s, labels: {rr: yes-it-is}}\n"+
 			"spec: {bgp: {ipv4Address: %s/24, routeReflectorClusterID: %s}}\n", n.Name, n.IP4, x.id[i])))
 		x.startReflectorBIRD(t, i)
 		return
@@ -92,7 +95,8 @@ func (x *reflected) makeReflector(t *testing.T, i int) {
 		node["spec"].(map[string]any)["bgp"].(map[string]any)["routeReflectorClusterID"] = x.id[i]
 		raw, err := json.Marshal(node)
 		must(t, err)
-		done, err := x.etcd.Txn(t.Context()).If(clientv3.Compare(clientv3.ModRevision(key), "=", r.Kvs[0].ModRevision)).Then(clientv3.OpPut(key, string(raw))).Commit()
+		done, err := x.etcd.Txn(t.Context()).If(clientv3.Compare(clientv3.ModRevision(key), "=",
+			r.Kvs[0].ModRevision)).Then(clientv3.OpPut(key, string(raw))).Commit()
 		must(t, err)
 		if done.Succeeded {
 			return
@@ -105,7 +109,8 @@ func (x *reflected) startReflectorBIRD(t *testing.T, i int) {
 	n, other := x.r[i], x.r[1-i]
 	var conf strings.Builder
 	fmt.Fprintf(&conf, "log stderr all;\nrouter id %s;\nprotocol device {}\nprotocol direct { ipv4; }\n", n.IP4)
-	fmt.Fprintf(&conf, "template bgp calico { local %s as 64512; multihop; graceful restart; connect delay time 2; connect retry time 5; error wait time 5, 30;\n"+
+	fmt.Fprintf(&conf, "template bgp calico { local %s as 64512; multihop; graceful restart; connect delay time 2; "+
+		"connect retry time 5; error wait time 5, 30;\n"+
 		"  ipv4 { import all; export where source = RTS_BGP; gateway recursive; add paths on; }; }\n", n.IP4)
 	client := "rr client; rr cluster id " + x.id[i] + ";"
 	for _, w := range x.workers {
@@ -152,8 +157,8 @@ func (x *reflected) reflectedOnly(t *testing.T) {
 	x.reflect(t)
 }
 
-// reflect waits until each worker has the other workers' blocks from both reflectors: a session that is up has not brought
-// its routes yet, and BIRD sends none before all its clients are back.
+// reflect waits until each worker has the other workers' blocks from both reflectors: a session that is up has not
+// brought its routes yet, and BIRD sends none before all its clients are back.
 func (x *reflected) reflect(t *testing.T) {
 	t.Helper()
 	of := map[*lab.Node][]netip.Prefix{}
@@ -187,7 +192,8 @@ func (x *reflected) learned(t *testing.T, block netip.Prefix, owner *lab.Node, w
 		eventually(t, func() error {
 			found := routes(t, w.Namespace, "-4", block.String(), "proto", "12")
 			if len(found) > 0 != want || want && found[0].Gateway != owner.IP4.String() {
-				return fmt.Errorf("%s: route for %s by %s wanted: %v, there are %v", w.Name, block, owner.IP4, want, found)
+				return fmt.Errorf("%s: route for %s by %s wanted: %v, there are %v", w.Name, block, owner.IP4, want,
+					found)
 			}
 			return nil
 		})
@@ -259,7 +265,8 @@ func TestReflectors(t *testing.T) {
 			block := blocks(t, w3, "-4")[0]
 			x.learned(t, block, w3, true)
 			path := strings.NewReplacer("/", "-").Replace(block.String())
-			if r, err := x.etcd.Delete(t.Context(), "/calico/ipam/v2/host/w3/ipv4/block/"+path); err != nil || r.Deleted != 1 {
+			if r, err := x.etcd.Delete(t.Context(), "/calico/ipam/v2/host/w3/ipv4/block/"+path); err != nil ||
+				r.Deleted != 1 {
 				t.Fatalf("delete the affinity of %s: %+v, %v", path, r, err)
 			}
 			x.learned(t, block, w3, false) // no reflector keeps another's echo of it

@@ -19,7 +19,8 @@ func (c *cluster) testRestart(t *testing.T) {
 		c.flow(t, f, "tor1 to n2-p1", c.tor1.Namespace, to)
 	}
 	c.flow(t, f, "n2-p2 to the world", c.pods["n2-p2"].Namespace, lab.External.Addr().Next())
-	wanted := map[string]string{"-4": fmt.Sprint(ours(t, n.Namespace, "-4")), "-6": fmt.Sprint(ours(t, n.Namespace, "-6"))}
+	wanted := map[string]string{"-4": fmt.Sprint(ours(t, n.Namespace, "-4")),
+		"-6": fmt.Sprint(ours(t, n.Namespace, "-6"))}
 	watch := watchRoutes(t, n)
 	defer watch.stop()
 
@@ -37,7 +38,8 @@ func (c *cluster) testRestart(t *testing.T) {
 			t.Errorf("routes of family %s changed with the end of manxd:\n%s\nwas\n%s", family, now, was)
 		}
 	}
-	for family, own := range map[string]string{"-4": blocks(t, n, "-4")[0].String(), "-6": blocks(t, n, "-6")[0].String()} {
+	for family, own := range map[string]string{"-4": blocks(t, n, "-4")[0].String(),
+		"-6": blocks(t, n, "-6")[0].String()} {
 		if len(routes(t, c.tor1.Namespace, family, own)) == 0 {
 			t.Errorf("tor1 dropped %s with the end of manxd", own)
 		}
@@ -45,8 +47,10 @@ func (c *cluster) testRestart(t *testing.T) {
 
 	tor := c.tor1.Address(n).String()
 	other := blocks(t, c.n3, "-4")[0].String()
-	leftovers := []string{"10.244.200.0/28 via " + tor + " proto 12", other + " via " + tor + " proto 12 metric 77", "10.244.200.9 dev eth0 proto 80"}
-	foreign := []string{"10.244.201.0/28 via " + tor + " proto static", "10.244.202.0/28 via " + tor + " proto 12 table 100",
+	leftovers := []string{"10.244.200.0/28 via " + tor + " proto 12", other + " via " + tor + " proto 12 metric 77",
+		"10.244.200.9 dev eth0 proto 80"}
+	foreign := []string{"10.244.201.0/28 via " + tor + " proto static", "10.244.202.0/28 via " + tor +
+		" proto 12 table 100",
 		other + " via " + tor + " proto static metric 99"}
 	for _, r := range append(leftovers, foreign...) {
 		ip(t, n, "route add "+r)
@@ -69,14 +73,16 @@ func (c *cluster) testRestart(t *testing.T) {
 	c.settled(t)
 	for _, r := range leftovers {
 		eventually(t, func() error {
-			if out, err := n.Run("ip", append([]string{"route", "show"}, strings.Fields(r)...)...); err != nil || strings.TrimSpace(out) != "" {
+			if out, err := n.Run("ip", append([]string{"route", "show"}, strings.Fields(r)...)...); err != nil ||
+				strings.TrimSpace(out) != "" {
 				return fmt.Errorf("the leftover is still there: %s %w", out, err)
 			}
 			return nil
 		})
 	}
 	for _, r := range foreign {
-		if out, err := n.Run("ip", append([]string{"route", "show"}, strings.Fields(r)...)...); err != nil || strings.TrimSpace(out) == "" {
+		if out, err := n.Run("ip", append([]string{"route", "show"}, strings.Fields(r)...)...); err != nil ||
+			strings.TrimSpace(out) == "" {
 			t.Errorf("the foreign route %q is gone: %v", r, err)
 		}
 		ip(t, n, "route del "+r)

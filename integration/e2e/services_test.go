@@ -14,12 +14,14 @@ import (
 // testServices advertises ranges of service addresses: the routers get them from every node, no node's kernel does.
 func (c *cluster) testServices(t *testing.T) {
 	clusterIPs, balanced := netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("80.15.0.0/24")
-	must(t, c.n1.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: BGPConfiguration\nmetadata: {name: default}\n"+
+	must(t, c.n1.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: BGPConfiguration\n"+
+		"metadata: {name: default}\n"+
 		"spec: {serviceClusterIPs: [{cidr: %s}], serviceLoadBalancerIPs: [{cidr: %s}]}\n", clusterIPs, balanced)))
 	c.announcers(t, clusterIPs, 3)
 	c.announcers(t, balanced, 3)
 	eventually(t, func() error { // n2 has heard of the others' announcements
-		out, err := exec.Command("birdc", "-s", birdSocket(c.n2), "show", "route", "all", "for", clusterIPs.String()).CombinedOutput()
+		out, err := exec.Command("birdc", "-s", birdSocket(c.n2), "show", "route", "all", "for",
+			clusterIPs.String()).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "via "+c.n3.IP4.String()) {
 			return fmt.Errorf("n2 has not learned %s of n3: %v: %s", clusterIPs, err, out)
 		}

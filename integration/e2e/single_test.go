@@ -87,7 +87,8 @@ spec: {cidr: 10.244.0.0/16}
 		}
 		return nil
 	})
-	contains(t, "manxctl status", out, "--gobgp-listen=127.0.0.1:50051", "--http-listen=127.0.0.1:9099", "another process listens on it")
+	contains(t, "manxctl status", out, "--gobgp-listen=127.0.0.1:50051", "--http-listen=127.0.0.1:9099",
+		"another process listens on it")
 	session := lineWith(out, "10.200.1.1 ")
 	contains(t, "the session in manxctl status", session, "address already in use", "port 179", "stop it first")
 	t.Log(out)
@@ -165,7 +166,9 @@ func (s *single) testRefusedRoutes(t *testing.T) {
 			t.Errorf("the kernel has a refused route: %v", r)
 		}
 	}
-	if now := fmt.Sprint(slices.DeleteFunc(ours(t, s.n.Namespace, "-4"), func(r kernelRoute) bool { return r.Dst == good.String() })); now != own {
+	if now := fmt.Sprint(slices.DeleteFunc(ours(t, s.n.Namespace, "-4"), func(r kernelRoute) bool {
+		return r.Dst == good.String()
+	})); now != own {
 		t.Errorf("own routes changed: %s, were %s", now, own)
 	}
 	var status string
@@ -188,7 +191,8 @@ func (s *single) testRefusedRoutes(t *testing.T) {
 			line = lineWith(table, prefix)
 		}
 		if !strings.Contains(line, reason) {
-			t.Errorf("neither status nor routes say that %s is refused because %q:\n%s\n%s", prefix, reason, status, table)
+			t.Errorf("neither status nor routes say that %s is refused because %q:\n%s\n%s", prefix, reason, status,
+				table)
 			continue
 		}
 		t.Log(strings.Join(strings.Fields(line), " "))
@@ -212,7 +216,8 @@ func (s *single) testRefusedRoutes(t *testing.T) {
 // routeVia gives the router, which runs no BIRD, the way to the pods.
 func (s *single) routeVia(t *testing.T, block netip.Prefix) error {
 	t.Helper()
-	out, err := lab.InNamespace(s.tor.Namespace, "ip", "route", "replace", block.String(), "via", s.n.IP4.String()).CombinedOutput()
+	out, err := lab.InNamespace(s.tor.Namespace, "ip", "route", "replace", block.String(), "via",
+		s.n.IP4.String()).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
@@ -239,7 +244,8 @@ func (s *single) testFlood(t *testing.T) {
 		}
 		return nil
 	}))
-	t.Logf("%d routes: sent after %.1f s, in the kernel after %.1f s; %s, at most %.0f MB; before %s", many, sent.Seconds(), time.Since(start).Seconds(),
+	t.Logf("%d routes: sent after %.1f s, in the kernel after %.1f s; %s, at most %.0f MB; before %s", many,
+		sent.Seconds(), time.Since(start).Seconds(),
 		measure(t, s.n), memory(t, s.n.Manxd().PID(), "VmHWM"), before)
 	var line string
 	eventually(t, func() error {

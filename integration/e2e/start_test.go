@@ -54,7 +54,8 @@ func (c *cluster) testTwin(t *testing.T) {
 			fmt.Sprintf("manxd with pid %d already runs in this network namespace", n.Manxd().PID()))
 		t.Log(tail(out, 1))
 		out, err = n.Run("unshare", append(slices.Clone(container), x.args...)...)
-		if exitCode(err) != 1 || !strings.Contains(tail(out, 1), "already runs in this network namespace, in a container") {
+		if exitCode(err) != 1 || !strings.Contains(tail(out, 1), "already runs in this network namespace, in "+
+			"a container") {
 			t.Errorf("%s, in a container: ended with %v, and says %s", x.name, err, tail(out, 1))
 		}
 	}
@@ -85,10 +86,13 @@ func TestRefusesToStart(t *testing.T) {
 		{"no such flag", []string{"--nonsense"}, "", 2, []string{"--nonsense"}},
 		{"an argument", []string{"start"}, "", 2, []string{"start"}},
 		{"not a number", []string{"--ipv4pool-block-size=x"}, "", 2, []string{"ipv4pool-block-size", `"x"`}},
-		{"no such datastore", []string{"--datastore=consul"}, "", 2, []string{"--datastore=consul", "etcdv3, kubernetes or embedded"}},
-		{"kubernetes as datastore", []string{"--datastore=kubernetes"}, "", 2, []string{"KUBECONFIG", "K8S_API_ENDPOINT"}},
+		{"no such datastore", []string{"--datastore=consul"}, "", 2,
+			[]string{"--datastore=consul", "etcdv3, kubernetes or embedded"}},
+		{"kubernetes as datastore", []string{"--datastore=kubernetes"}, "", 2,
+			[]string{"KUBECONFIG", "K8S_API_ENDPOINT"}},
 		{"no endpoints", []string{"--datastore=etcdv3"}, "", 2, []string{"--etcd-endpoints"}},
-		{"endpoints for the embedded one", []string{"--datastore=embedded", "--etcd-endpoints=http://127.0.0.1:1"}, "", 2, []string{"either is enough"}},
+		{"endpoints for the embedded one", []string{"--datastore=embedded", "--etcd-endpoints=http://127.0.0.1:1"}, "",
+			2, []string{"either is enough"}},
 		{"gobgp for the world", []string{"--gobgp-listen=0.0.0.0:50051"}, "", 2, []string{"0.0.0.0:50051", "loopback"}},
 		{"gobgp for a name", []string{"--gobgp-allow-uids=0,frr"}, "", 2,
 			[]string{"--gobgp-allow-uids", `"frr"`, "user ID"}},
@@ -96,16 +100,23 @@ func TestRefusesToStart(t *testing.T) {
 		{"wrong environment", nil, "WAIT_FOR_DATASTORE=perhaps", 2, []string{"WAIT_FOR_DATASTORE", "perhaps"}},
 		{"a wrong AS number", nil, "AS=abc", 2, []string{"AS", "abc"}},
 		{"a wrong address", nil, "IP=300.1.1.1", 2, []string{"IP", "300.1.1.1"}},
-		{"a wrong method, however long the datastore is away", []string{"--wait-for-datastore", "--etcd-endpoints=http://127.0.0.1:1"}, "IP_AUTODETECTION_METHOD=foo", 2, []string{"IP_AUTODETECTION_METHOD", "foo"}},
-		{"no such log level", []string{"--log-level=loud"}, "", 2, []string{"--log-level=loud", "debug, info, warn or error"}},
-		{"nobody at the endpoint", []string{"--etcd-endpoints=http://127.0.0.1:1"}, "", 1, []string{"127.0.0.1:1", "refused"}},
-		{"the scheme of an endpoint", []string{"--etcd-endpoints=ftp://127.0.0.1:2379"}, "", 1, []string{"ftp", "http or https"}},
-		{"a certificate that is not there", []string{"--etcd-endpoints=https://127.0.0.1:1", "--etcd-ca-cert-file=/nowhere/ca.pem"}, "", 1, []string{"/nowhere/ca.pem"}},
+		{"a wrong method, however long the datastore is away",
+			[]string{"--wait-for-datastore", "--etcd-endpoints=http://127.0.0.1:1"}, "IP_AUTODETECTION_METHOD=foo", 2,
+			[]string{"IP_AUTODETECTION_METHOD", "foo"}},
+		{"no such log level", []string{"--log-level=loud"}, "", 2,
+			[]string{"--log-level=loud", "debug, info, warn or error"}},
+		{"nobody at the endpoint", []string{"--etcd-endpoints=http://127.0.0.1:1"}, "", 1,
+			[]string{"127.0.0.1:1", "refused"}},
+		{"the scheme of an endpoint", []string{"--etcd-endpoints=ftp://127.0.0.1:2379"}, "", 1,
+			[]string{"ftp", "http or https"}},
+		{"a certificate that is not there", []string{"--etcd-endpoints=https://127.0.0.1:1",
+			"--etcd-ca-cert-file=/nowhere/ca.pem"}, "", 1, []string{"/nowhere/ca.pem"}},
 		{"open to the world, clients not verified",
 			[]string{"--embedded-listen=0.0.0.0:0", "--embedded-cert-file=/c", "--embedded-key-file=/k"}, "", 1,
 			[]string{"--embedded-insecure"}},
 		{"open to whom", []string{"--embedded-insecure"}, "", 1, []string{"--embedded-listen=ADDRESS:PORT"}},
-		{"the port of the datastore is taken", []string{"--embedded-listen=" + taken.Addr().String()}, "", 1, []string{taken.Addr().String(), "in use"}},
+		{"the port of the datastore is taken", []string{"--embedded-listen=" + taken.Addr().String()}, "", 1,
+			[]string{taken.Addr().String(), "in use"}},
 		{"a file instead of the data folder", []string{"--data-dir=" + file}, "", 1, []string{file}},
 		{"a file instead of the run folder", []string{"--run-dir=" + file}, "", 1, []string{file, "control socket"}},
 		{"a bad node name", []string{"--node-name=Not_A_Name!"}, "", 1, []string{"Not_A_Name!"}},
@@ -113,7 +124,8 @@ func TestRefusesToStart(t *testing.T) {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			args := append([]string{"--run-dir=" + dir, "--data-dir=" + dir, "--nodename-file=" + dir + "/nodename", "--mtu-file=" + dir + "/mtu",
+			args := append([]string{"--run-dir=" + dir, "--data-dir=" + dir, "--nodename-file=" + dir + "/nodename",
+				"--mtu-file=" + dir + "/mtu",
 				"--gobgp-listen=", "--http-listen=", "--node-name=refused"}, x.args...)
 			cmd := exec.Command(filepath.Join(bin, "manxd"), args...)
 			cmd.Env = []string{x.env}

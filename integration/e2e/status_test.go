@@ -10,7 +10,8 @@ import (
 func (c *cluster) testStatus(t *testing.T) {
 	out, err := c.n2.Manxctl("status")
 	must(t, err)
-	contains(t, "manxctl status", out, "n2 ("+c.n2.IP4.String()+"/24, "+c.n2.IP6.String()+"/64, AS 64512, router ID "+c.n2.IP4.String()+")",
+	contains(t, "manxctl status", out, "n2 ("+c.n2.IP4.String()+"/24, "+c.n2.IP6.String()+"/64, AS 64512, router ID "+
+		c.n2.IP4.String()+")",
 		"etcdv3, in sync at revision", "8 sessions: 8 Established", "2 endpoints: 2 applied", "Health:     ok")
 
 	out, err = c.n2.Manxctl("status", "-o", "json")
@@ -28,7 +29,8 @@ func (c *cluster) testStatus(t *testing.T) {
 	out, err = c.n2.Manxctl("node", "status")
 	must(t, err)
 	contains(t, "manxctl node status", out, "node n2, AS 64512", "IPv4 BGP status", "IPv6 BGP status",
-		c.n1.IP4.String(), c.n1.IP6.String(), c.tor1.Address(c.n2).String(), c.tor2.Address6(c.n2).String(), "node-to-node mesh", "node specific")
+		c.n1.IP4.String(), c.n1.IP6.String(), c.tor1.Address(c.n2).String(), c.tor2.Address6(c.n2).String(),
+		"node-to-node mesh", "node specific")
 	if n := strings.Count(out, "| up "); n != sessions {
 		t.Errorf("manxctl node status shows %d sessions up, want %d:\n%s", n, sessions, out)
 	}
@@ -39,7 +41,8 @@ func (c *cluster) testStatus(t *testing.T) {
 
 	out, err = c.n2.Manxctl("node", "addresses")
 	must(t, err)
-	contains(t, "manxctl node addresses", out, c.n2.IP4.String(), c.n2.IP6.String(), "eth0", "eth1", "interface=eth0", "*")
+	contains(t, "manxctl node addresses", out, c.n2.IP4.String(), c.n2.IP6.String(), "eth0", "eth1", "interface=eth0",
+		"*")
 	for line := range strings.Lines(out) {
 		if f := strings.Fields(line); len(f) > 2 && f[2] == "eth1" && strings.Contains(line, "*") {
 			t.Errorf("an address of eth1 is chosen: %s", line)

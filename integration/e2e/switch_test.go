@@ -25,7 +25,8 @@ func newPair(t *testing.T, prefix string) *pair {
 	c := &cluster{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], tor1: l.ToRs[0], pods: map[string]*lab.Pod{}}
 	must(t, c.n1.StartManxd(append(c.n1.EmbedDatastore(), "--no-default-pools", "--ip=autodetect")...))
 	must(t, c.n1.Ready(limit))
-	must(t, c.n1.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods4}\nspec: {cidr: %s, blockSize: 28, ipipMode: Never, natOutgoing: false}\n---\n", pool4)+
+	must(t, c.n1.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods4}\n"+
+		"spec: {cidr: %s, blockSize: 28, ipipMode: Never, natOutgoing: false}\n---\n", pool4)+
 		torPeer(c.n1, "tor-n1", c.tor1.Address(c.n1), "")+"---"+torPeer(c.n2, "tor-n2", c.tor1.Address(c.n2), "")))
 	must(t, c.n2.StartManxd(append(lab.UseDatastore(c.n1), "--no-default-pools", "--ip=autodetect")...))
 	for _, n := range c.Nodes {
@@ -159,7 +160,8 @@ func TestSwitchBetweenManxAndBIRD(t *testing.T) {
 						return nil
 					}
 				}
-				return fmt.Errorf("BIRD has not installed %s with metric %d: %+v", other, metric, routes(t, p.n2.Namespace, "-4"))
+				return fmt.Errorf("BIRD has not installed %s with metric %d: %+v", other, metric,
+					routes(t, p.n2.Namespace, "-4"))
 			})
 			watch := watchRoutes(t, p.n2)
 			bird.kill()

@@ -54,7 +54,8 @@ func TestUnitExposure(t *testing.T) {
 }
 
 // denied are the words of the kernel, Go and systemd for what is not allowed.
-var denied = regexp.MustCompile(`(?i)permission denied|operation not permitted|not supported by protocol|read-only file system|EPERM|EACCES|normal priority`)
+var denied = regexp.MustCompile(
+	`(?i)permission denied|operation not permitted|not supported by protocol|read-only file system|EPERM|EACCES|normal priority`)
 
 // strict are settings beside those of the unit: a system call that its filter does not have ends the daemon, where the
 // unit has it fail, so that none goes unnoticed.
@@ -89,7 +90,8 @@ func newConfined(t *testing.T, pools string, settings []string, args ...string) 
 	c.givePasswords()
 	must(t, c.n1.Ready(limit))
 	must(t, c.n1.Apply(pools))
-	if strings.Contains(pools, "ipipMode: Always") { // it is n1 that has the kernel load the module, and not n2, which is root's
+	// it is n1 that has the kernel load the module, and not n2, which is root's
+	if strings.Contains(pools, "ipipMode: Always") {
 		eventually(t, func() error { _, err := c.n1.Run("ip", "link", "show", "up", "dev", "tunl0"); return err })
 	}
 	must(t, os.MkdirAll(filepath.Join(secrets(c.n2), "bgp"), 0o700))
@@ -131,7 +133,8 @@ func (c *confined) checkConfined() {
 	c.t.Helper()
 	status, err := os.ReadFile("/proc/" + c.pid() + "/status")
 	must(c.t, err)
-	const four = "0000000000803400" // CAP_NET_BIND_SERVICE (10), CAP_NET_ADMIN (12), CAP_NET_RAW (13), CAP_SYS_NICE (23)
+	// CAP_NET_BIND_SERVICE (10), CAP_NET_ADMIN (12), CAP_NET_RAW (13), CAP_SYS_NICE (23)
+	const four = "0000000000803400"
 	for field, want := range map[string]string{"CapInh": four, "CapPrm": four, "CapEff": four, "CapBnd": four,
 		"CapAmb": four, "NoNewPrivs": "1", "Seccomp": "2"} {
 		if !strings.Contains(string(status), fmt.Sprintf("\n%s:\t%s\n", field, want)) {

@@ -38,7 +38,8 @@ func TestOtherUplink(t *testing.T) {
 	}
 
 	lines := strings.Count(n.Log(), "closed the connection before it sent an OPEN")
-	for until := time.Now().Add(15 * time.Second); time.Now().Before(until); time.Sleep(200 * time.Millisecond) { // several attempts of each side
+	// several attempts of each side
+	for until := time.Now().Add(15 * time.Second); time.Now().Before(until); time.Sleep(200 * time.Millisecond) {
 		if p := peer(t, n, tor.Address(n)); !strings.Contains(p.GetReason(), cause) ||
 			p.GetLastError() != p.GetReason() {
 			t.Fatalf("a symptom replaced the cause: %q", p.GetReason())
@@ -62,7 +63,10 @@ func TestOtherUplink(t *testing.T) {
 
 	up := func(how string) {
 		t.Helper()
-		awaitPeer(t, n, tor.Address(n), how, func(p *manxv1.Peer) bool { return p.GetPhase() == "Established" && p.GetSource() == address })
+		awaitPeer(t, n, tor.Address(n), how, func(p *manxv1.Peer) bool {
+			return p.GetPhase() == "Established" &&
+				p.GetSource() == address
+		})
 	}
 	must(t, n.Apply(peering+", sourceAddress: None}"))
 	up("established from any address")

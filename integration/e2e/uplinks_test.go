@@ -120,7 +120,8 @@ func (c *cluster) stoppedRouter(t *testing.T) {
 	if most := len(f.all) * int(took/(10*time.Millisecond)+1); lost > most {
 		t.Errorf("shutdown of BIRD: %d of %d pings lost, but %s explain %d at most", lost, sent, took, most)
 	}
-	t.Logf("shutdown of BIRD: one next hop everywhere after %d ms, %d of %d pings lost", took.Milliseconds(), lost, sent)
+	t.Logf("shutdown of BIRD: one next hop everywhere after %d ms, %d of %d pings lost", took.Milliseconds(), lost,
+		sent)
 
 	f = c.worldFlows(t)
 	f.run(t, 100)

@@ -1,2 +1,3 @@
-// Package imports holds the test that keeps the dependencies between Manx's packages as docs/architecture.md draws them.
+// Package imports holds the test that keeps the dependencies between Manx's packages as docs/architecture.md draws
+// them.
 package imports

@@ -52,7 +52,8 @@ var allowed = []struct {
 	{"dataplane/reconcile/reconciletest", []string{"dataplane/reconcile"}},
 	{"dataplane/ruleset", nil},
 	{"dataplane/kernel", []string{"dataplane/ruleset"}},
-	{"dataplane/hoststate", []string{"dataplane/kernel", "dataplane/reconcile", "datastore/ippool", "datastore/model", "datastore/ownership"}},
+	{"dataplane/hoststate", []string{"dataplane/kernel", "dataplane/reconcile", "datastore/ippool", "datastore/model",
+		"datastore/ownership"}},
 	{"dataplane/nft", []string{"dataplane/reconcile", "dataplane/kernel", "dataplane/ruleset"}},
 	{"dataplane/filter", []string{"dataplane/hoststate", "dataplane/kernel", "dataplane/nft", "dataplane/policy",
 		"dataplane/reconcile", "dataplane/ruleset", "datastore/model"}},
@@ -85,7 +86,8 @@ var allowed = []struct {
 	{"cni/install", []string{"datastore/safefile"}},
 	{"cmd/manx-cni", []string{"cni", "datastore/safefile"}},
 	{"cmd/manx-cni-direct", []string{"cni", "cni/...", "proto/manx/v1", "datastore/...", "datastore"}},
-	{"cmd/manxctl/...", []string{"proto/manx/v1", "proto/explanation", "datastore/...", "datastore", "ipam", "bgp", "dataplane/policy", "dataplane/policy/explain", "dataplane/ruleset", "cmd/manxctl/..."}},
+	{"cmd/manxctl/...", []string{"proto/manx/v1", "proto/explanation", "datastore/...", "datastore", "ipam", "bgp",
+		"dataplane/policy", "dataplane/policy/explain", "dataplane/ruleset", "cmd/manxctl/..."}},
 	{"cmd/manxd/part", []string{"dataplane/reconcile", "datastore", "datastore/model", "proto/server"}},
 	{"cmd/manxd/beside", nil},
 	{"cmd/manxd/kubenode", []string{"bgp", "bgp/speaker", "dataplane/reconcile", "ipam"}},
@@ -129,14 +131,15 @@ func TestUnlinked(t *testing.T) {
 	}
 }
 
-// thin is all that the CNI plugin links beside the standard library: a runtime starts it twice for each pod, and what is
-// linked is initialized each time.
+// thin is all that the CNI plugin links beside the standard library: a runtime starts it twice for each pod, and what
+// is linked is initialized each time.
 var thin = []string{module + "cmd/manx-cni", module + "cni", module + "dataplane/podnet", module + "datastore/safefile",
 	"github.com/containernetworking/cni/pkg/...", "github.com/vishvananda/netlink/...", "github.com/vishvananda/netns",
 	"golang.org/x/sys/unix"}
 
 func TestThePluginIsThin(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", module+"cmd/manx-cni").Output()
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}",
+		module+"cmd/manx-cni").Output()
 	if err != nil {
 		t.Fatal(err)
 	}

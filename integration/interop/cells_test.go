@@ -133,7 +133,8 @@ func (b *bench) testFourByteAS(t *testing.T) {
 
 // tagged announces with communities both ways.
 func (b *bench) tagged(t *testing.T) {
-	must(t, b.n.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: BGPConfiguration\nmetadata: {name: default}\n"+
+	must(t, b.n.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: BGPConfiguration\n"+
+		"metadata: {name: default}\n"+
 		"spec: {prefixAdvertisements: [{cidr: %s, communities: [\"64512:5\", \"64512:6:7\"]}]}\n", pool4)))
 	p := b.external()
 	p.tagged = true
@@ -177,7 +178,8 @@ func (b *bench) testAddPath(t *testing.T) {
 	feeder := &bird{site: newSite(t, b.Lab, 1)}
 	defer feeder.stop()
 	hops := []netip.Addr{netip.MustParseAddr("10.200.101.51"), netip.MustParseAddr("10.200.101.52")}
-	feeder.run(t, peering{as: 65020, manxAS: 64512, local: b.addr2, manx: b.node2, announce: []netip.Prefix{shared}, nextHops: hops})
+	feeder.run(t, peering{as: 65020, manxAS: 64512, local: b.addr2, manx: b.node2, announce: []netip.Prefix{shared},
+		nextHops: hops})
 	must(t, b.n.Apply(bgpPeer("feeder", b.addr2, 65020, "", ", sourceAddress: None")))
 	b.route(t, shared, hops...)
 	b.up(t, b.internal(), "", "")
@@ -196,7 +198,8 @@ func (b *bench) testECMP(t *testing.T) {
 	b.r.run(t, p)
 	p.local, p.manx = b.addr2, b.node2
 	b.feeder.run(t, p)
-	must(t, b.n.Apply(bgpPeer("router", b.addr, p.as, "", "")+bgpPeer("second", b.addr2, p.as, "", ", sourceAddress: None")))
+	must(t, b.n.Apply(bgpPeer("router", b.addr, p.as, "", "")+bgpPeer("second", b.addr2, p.as, "",
+		", sourceAddress: None")))
 	b.route(t, theirs4, b.addr, b.addr2)
 	b.feeder.stop()
 	b.feeder.run(t, peering{as: p.as, manxAS: p.manxAS, local: p.local, manx: p.manx}) // it has the prefix no more
@@ -244,7 +247,8 @@ func (b *bench) testRestarter(t *testing.T) {
 }
 
 func filter(direction string, p netip.Prefix) string {
-	return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: BGPFilter\nmetadata: {name: f}\nspec: {%s: [{cidr: %s, matchOperator: In, action: Reject}]}\n", direction, p)
+	return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: BGPFilter\nmetadata: {name: f}\n"+
+		"spec: {%s: [{cidr: %s, matchOperator: In, action: Reject}]}\n", direction, p)
 }
 
 func (b *bench) testFilters(t *testing.T) {
@@ -301,7 +305,8 @@ func (b *bench) between(t *testing.T) {
 	t.Helper()
 	for i, via := range []netip.Addr{b.n.IP4, b.node2} {
 		to := []netip.Addr{b.addr2, b.addr}[i]
-		if out := run("ip", "-n", b.ToRs[i].Namespace, "route", "replace", to.String()+"/32", "via", via.String()); out != "" {
+		if out := run("ip", "-n", b.ToRs[i].Namespace, "route", "replace", to.String()+"/32", "via",
+			via.String()); out != "" {
 			t.Fatal(out)
 		}
 	}
@@ -329,7 +334,8 @@ func (b *bench) testReflectorClient(t *testing.T) {
 func (b *bench) testReflector(t *testing.T) {
 	b.between(t)
 	node := func(cluster string) string {
-		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Node\nmetadata: {name: n1}\nspec: {bgp: {ipv4Address: %s/24, ipv6Address: \"%s/64\"%s}}\n", b.n.IP4, b.n.IP6, cluster)
+		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Node\nmetadata: {name: n1}\n"+
+			"spec: {bgp: {ipv4Address: %s/24, ipv6Address: \"%s/64\"%s}}\n", b.n.IP4, b.n.IP6, cluster)
 	}
 	must(t, b.n.Apply(node(", routeReflectorClusterID: 10.11.12.13")))
 	defer func() { must(t, b.n.Apply(node(""))) }()

@@ -46,13 +46,15 @@ func newBench(t *testing.T, name string, make func(site) router, programs ...str
 			t.Skipf("needs %s", p)
 		}
 	}
-	l, err := lab.New(lab.Spec{Name: fmt.Sprintf("%.1s%d", strings.ToLower(name), os.Getpid()%1e6), Bin: bin, IPv6: true, ToRs: 2, PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
+	l, err := lab.New(lab.Spec{Name: fmt.Sprintf("%.1s%d", strings.ToLower(name), os.Getpid()%1e6), Bin: bin,
+		IPv6: true, ToRs: 2, PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	must(t, err)
 	b := &bench{Lab: l, n: l.Nodes[0]}
 	t.Cleanup(func() {
 		if b.r != nil {
 			if t.Failed() {
-				t.Logf("end of the log of manxd:\n%s\nend of the log of %s:\n%s", tail(b.n.Log()), b.r.name(), tail(b.r.log()))
+				t.Logf("end of the log of manxd:\n%s\nend of the log of %s:\n%s", tail(b.n.Log()), b.r.name(),
+					tail(b.r.log()))
 			}
 			b.r.stop()
 			b.feeder.stop()
@@ -68,10 +70,13 @@ func newBench(t *testing.T, name string, make func(site) router, programs ...str
 	must(t, os.MkdirAll(filepath.Join(secrets, "bgp"), 0o755))
 	b.passwordFile = filepath.Join(secrets, "bgp", "router")
 	must(t, b.n.StartManxd(append(b.n.EmbedDatastore(), "--no-default-pools", "--ip=autodetect", "--ip6=autodetect",
-		"--ip-autodetection-method=interface=eth0", "--ip6-autodetection-method=interface=eth0", "--bgp-password-dir="+secrets)...))
+		"--ip-autodetection-method=interface=eth0", "--ip6-autodetection-method=interface=eth0", "--bgp-password-dir="+
+			secrets)...))
 	must(t, b.n.Ready(patience))
-	must(t, b.n.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods4}\nspec: {cidr: %s, blockSize: 26, ipipMode: Never, natOutgoing: false}\n---\n"+
-		"apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods6}\nspec: {cidr: \"%s\", blockSize: 122, natOutgoing: false}\n", pool4, pool6)))
+	must(t, b.n.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods4}\n"+
+		"spec: {cidr: %s, blockSize: 26, ipipMode: Never, natOutgoing: false}\n---\n"+
+		"apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods6}\n"+
+		"spec: {cidr: \"%s\", blockSize: 122, natOutgoing: false}\n", pool4, pool6)))
 	_, err = b.n.AddPod("p1", lab.DualStack)
 	must(t, err)
 	b.own4, b.own6 = b.block(t, "-4"), b.block(t, "-6")
@@ -99,7 +104,8 @@ type kernelRoute struct {
 
 func (b *bench) kernel(t *testing.T, family string, words ...string) (list []kernelRoute) {
 	t.Helper()
-	out, err := exec.Command("ip", append([]string{"-n", b.n.Namespace, family, "-j", "route", "show", "proto", "12"}, words...)...).Output()
+	out, err := exec.Command("ip", append([]string{"-n", b.n.Namespace, family, "-j", "route", "show", "proto", "12"},
+		words...)...).Output()
 	if err == nil && len(out) > 0 {
 		must(t, json.Unmarshal(out, &list))
 	}
@@ -207,7 +213,9 @@ func (b *bench) stays(t *testing.T, addr netip.Addr, was peerState) {
 
 // bgpPeer is the BGPPeer of a session.
 func bgpPeer(name string, addr netip.Addr, as uint32, annotations, spec string) string {
-	return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: %s, annotations: {%s}}\nspec: {node: n1, peerIP: \"%s\", asNumber: %d%s}\n---\n", name, annotations, addr, as, spec)
+	return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: BGPPeer\n"+
+		"metadata: {name: %s, annotations: {%s}}\nspec: {node: n1, peerIP: \"%s\", asNumber: %d%s}\n---\n", name,
+		annotations, addr, as, spec)
 }
 
 // clean removes what a cell has stored.

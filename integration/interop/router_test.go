@@ -58,7 +58,8 @@ type site struct {
 
 func newSite(t *testing.T, l *lab.Lab, i int) site {
 	t.Helper()
-	s := site{ns: l.ToRs[i].Namespace, dir: filepath.Join(l.Dir, fmt.Sprintf("router%d", i+1)), id: l.ToRs[i].Address(l.Nodes[0])}
+	s := site{ns: l.ToRs[i].Namespace, dir: filepath.Join(l.Dir, fmt.Sprintf("router%d", i+1)),
+		id: l.ToRs[i].Address(l.Nodes[0])}
 	must(t, os.MkdirAll(s.dir, 0o777))
 	must(t, os.Chmod(s.dir, 0o777))
 	return s
@@ -119,7 +120,8 @@ func (b *bird) config(p peering) string {
 	}
 	fmt.Fprintf(&c, "log stderr all;\nrouter id %s;\nprotocol device {}\nprotocol direct { ipv4; ipv6; }\n", b.id)
 	for _, f := range []string{"ipv4", "ipv6"} {
-		fmt.Fprintf(&c, "protocol kernel { %s { import none; export where source = RTS_BGP; }; graceful restart on; merge paths on; }\n", f)
+		fmt.Fprintf(&c, "protocol kernel { %s { import none; export where source = RTS_BGP; }; graceful restart on; "+
+			"merge paths on; }\n", f)
 	}
 	vias := []string{"blackhole"}
 	if len(p.nextHops) > 0 {
@@ -145,7 +147,8 @@ func (b *bird) config(p peering) string {
 	}
 	c.WriteString("  accept;\n}\n")
 	if p.bfd {
-		c.WriteString("protocol bfd { interface \"*\" { min rx interval 100 ms; min tx interval 100 ms; multiplier 3; }; multihop { min rx interval 100 ms; min tx interval 100 ms; multiplier 3; }; }\n")
+		c.WriteString("protocol bfd { interface \"*\" { min rx interval 100 ms; min tx interval 100 ms; multiplier " +
+			"3; }; multihop { min rx interval 100 ms; min tx interval 100 ms; multiplier 3; }; }\n")
 	}
 	b.session(&c, "manx", family, p.manx, p.manxAS, p)
 	for i, other := range p.others {
@@ -155,7 +158,8 @@ func (b *bird) config(p peering) string {
 }
 
 func (b *bird) session(c *strings.Builder, name, family string, peer netip.Addr, as uint32, p peering) {
-	fmt.Fprintf(c, "protocol bgp %s { local %s as %d; neighbor %s as %d; connect delay time 1; connect retry time 1; error wait time 1, 1; graceful restart on; debug { states, events };\n",
+	fmt.Fprintf(c, "protocol bgp %s { local %s as %d; neighbor %s as %d; connect delay time 1; connect retry time 1; "+
+		"error wait time 1, 1; graceful restart on; debug { states, events };\n",
 		name, p.local, p.as, peer, as)
 	switch {
 	case p.ttl:
@@ -225,10 +229,13 @@ func (f *frr) config(p peering) string {
 	if p.tagged {
 		fmt.Fprintf(&c, " set community %s\n set large-community %s\n", tagStandard, tagLarge)
 	}
-	fmt.Fprintf(&c, "exit\nrouter bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n no bgp network import-check\n no bgp default ipv4-unicast\n", p.as, f.id)
-	c.WriteString(" bgp graceful-restart\n bgp graceful-restart preserve-fw-state\n bgp graceful-restart select-defer-time 5\n")
+	fmt.Fprintf(&c, "exit\nrouter bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n"+
+		" no bgp network import-check\n no bgp default ipv4-unicast\n", p.as, f.id)
+	c.WriteString(" bgp graceful-restart\n bgp graceful-restart preserve-fw-state\n" +
+		" bgp graceful-restart select-defer-time 5\n")
 	for _, peer := range append([]netip.Addr{p.manx}, p.others...) {
-		fmt.Fprintf(&c, " neighbor %[1]s remote-as %[2]d\n neighbor %[1]s timers connect 1\n neighbor %[1]s update-source %[3]s\n", peer, p.manxAS, p.local)
+		fmt.Fprintf(&c, " neighbor %[1]s remote-as %[2]d\n neighbor %[1]s timers connect 1\n"+
+			" neighbor %[1]s update-source %[3]s\n", peer, p.manxAS, p.local)
 		if p.password != "" {
 			fmt.Fprintf(&c, " neighbor %s password %s\n", peer, p.password)
 		}
@@ -244,7 +251,8 @@ func (f *frr) config(p peering) string {
 		fmt.Fprintf(&c, "  network %s\n", prefix)
 	}
 	for _, peer := range append([]netip.Addr{p.manx}, p.others...) {
-		fmt.Fprintf(&c, "  neighbor %[1]s activate\n  neighbor %[1]s route-map out out\n  neighbor %[1]s soft-reconfiguration inbound\n", peer)
+		fmt.Fprintf(&c, "  neighbor %[1]s activate\n  neighbor %[1]s route-map out out\n"+
+			"  neighbor %[1]s soft-reconfiguration inbound\n", peer)
 		if p.client {
 			fmt.Fprintf(&c, "  neighbor %s route-reflector-client\n", peer)
 		}
@@ -268,10 +276,12 @@ func (f *frr) run(t *testing.T, p peering) {
 func (f *frr) launch(t *testing.T, daemon string, args ...string) {
 	t.Helper()
 	_ = os.Remove(f.file(daemon + ".vty"))
-	f.daemons[daemon] = f.start(t, frrFolder+daemon, append([]string{"-f", f.file("frr.conf"), "-i", f.file(daemon + ".pid"), "-z", f.file("zserv.api"),
-		"--vty_socket", f.dir, "-A", "127.0.0.1", "-u", "frr", "-g", "frr"}, args...)...)
+	f.daemons[daemon] = f.start(t, frrFolder+daemon,
+		append([]string{"-f", f.file("frr.conf"), "-i", f.file(daemon + ".pid"), "-z", f.file("zserv.api"),
+			"--vty_socket", f.dir, "-A", "127.0.0.1", "-u", "frr", "-g", "frr"}, args...)...)
 	eventually(t, func() error {
-		if out := run("vtysh", "--vty_socket", f.dir, "-d", daemon, "-c", "show version"); !strings.Contains(out, "FRRouting") {
+		if out := run("vtysh", "--vty_socket", f.dir, "-d", daemon, "-c", "show version"); !strings.Contains(out,
+			"FRRouting") {
 			return errors.New(daemon + " does not answer: " + out)
 		}
 		return nil

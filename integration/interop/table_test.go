@@ -44,7 +44,8 @@ func table(results map[string]map[string]bool) string {
 
 func versions() string {
 	version := regexp.MustCompile(`\d+\.\d+(\.\d+)?`)
-	return fmt.Sprintf("BIRD %s and FRR %s", version.FindString(run("bird", "--version")), version.FindString(run(frrFolder+"bgpd", "--version")))
+	return fmt.Sprintf("BIRD %s and FRR %s", version.FindString(run("bird", "--version")),
+		version.FindString(run(frrFolder+"bgpd", "--version")))
 }
 
 func split(t *testing.T) (before, between, after string) {
@@ -71,8 +72,8 @@ func writeTable(t *testing.T, results map[string]map[string]bool) {
 	must(t, os.WriteFile(document, []byte(text), 0o644))
 }
 
-// TestTableInTheDocumentation checks that the table that people read has the cells that are tested, and what the last run
-// that wrote it found.
+// TestTableInTheDocumentation checks that the table that people read has the cells that are tested, and what the last
+// run that wrote it found.
 func TestTableInTheDocumentation(t *testing.T) {
 	all := map[string]map[string]bool{}
 	for _, m := range makers {
@@ -83,6 +84,7 @@ func TestTableInTheDocumentation(t *testing.T) {
 	}
 	_, between, _ := split(t)
 	if want := table(all); !strings.HasSuffix(strings.ReplaceAll(between, failed, passed), want) {
-		t.Errorf("the table of %s has not the cells of this test; `make interop` writes it anew:\n%s", document, between)
+		t.Errorf("the table of %s has not the cells of this test; `make interop` writes it anew:\n%s", document,
+			between)
 	}
 }

@@ -82,7 +82,8 @@ func (l *Lab) cable(n *Node, i, rack int) error {
 // plug makes the cable of an uplink.
 func (n *Node) plug(tor *ToR, up uplink) error {
 	port := up.port()
-	if _, err := command("ip", "link", "add", up.device, "netns", n.Namespace, "type", "veth", "peer", "name", port, "netns", tor.Namespace); err != nil {
+	if _, err := command("ip", "link", "add", up.device, "netns", n.Namespace, "type", "veth", "peer", "name", port,
+		"netns", tor.Namespace); err != nil {
 		return err
 	}
 	if err := tor.attach(port, up.subnet, n.lab.Spec.Routed); err != nil {

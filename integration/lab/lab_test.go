@@ -39,10 +39,12 @@ func TestUnderlayCarriesTraffic(t *testing.T) {
 				}
 			}()
 			for _, to := range []string{"n2", "n3"} {
-				if err := Eventually(5*time.Second, func() error { return Ping(l.Node("n1").Namespace, l.Node(to).IP4) }); err != nil {
+				if err := Eventually(5*time.Second,
+					func() error { return Ping(l.Node("n1").Namespace, l.Node(to).IP4) }); err != nil {
 					t.Error(err)
 				}
-				if err := Eventually(5*time.Second, func() error { return Ping(l.Node("n1").Namespace, l.Node(to).IP6) }); err != nil {
+				if err := Eventually(5*time.Second,
+					func() error { return Ping(l.Node("n1").Namespace, l.Node(to).IP6) }); err != nil {
 					t.Error(err)
 				}
 			}

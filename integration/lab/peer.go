@@ -79,7 +79,8 @@ func announce(attrs []byte, prefixes []netip.Prefix) []byte {
 // EndOfRIB says that all routes have been sent (RFC 4724 section 2, for IPv4).
 func EndOfRIB() []byte { return message(msgUpdate, []byte{0, 0, 0, 0}) }
 
-// ConnectPeer makes a session to a speaker (ADDRESS:PORT) from a namespace. It tries again until the other side takes it.
+// ConnectPeer makes a session to a speaker (ADDRESS:PORT) from a namespace. It tries again until the other side takes
+// it.
 func ConnectPeer(ns, to string, as uint32, id netip.Addr) (*Peer, error) {
 	return connectPeer(ns, nil, to, as, id, 200*time.Millisecond)
 }

@@ -27,8 +27,8 @@ type Pod struct {
 // Cost is what a run of a program took.
 type Cost struct{ Wall, CPU time.Duration }
 
-// openNetwork lets anybody reach the pods of the lab and be reached by them. By itself the CNI plugin makes a profile that
-// lets in only what comes from other pods of the network, and tests of routes come from outside.
+// openNetwork lets anybody reach the pods of the lab and be reached by them. By itself the CNI plugin makes a profile
+// that lets in only what comes from other pods of the network, and tests of routes come from outside.
 const openNetwork = `
 apiVersion: projectcalico.org/v3
 kind: Profile

@@ -10,7 +10,8 @@ import (
 )
 
 // Require returns the folder of the built programs ($MANX_BIN, else bin/ as seen from a folder below integration), or
-// why a test or benchmark that runs them in a lab cannot run here: no root, a program is not installed or nothing is built.
+// why a test or benchmark that runs them in a lab cannot run here: no root, a program is not installed or nothing is
+// built.
 func Require(programs ...string) (bin string, missing error) {
 	if os.Geteuid() != 0 {
 		return "", errors.New("network namespaces need root")

@@ -8,8 +8,8 @@ import (
 	"net/netip"
 )
 
-// Chunks of SCTP (RFC 9260, section 3): just enough to open an association and to answer that. Not every kernel has SCTP itself,
-// and connection tracking wants to see real chunks.
+// Chunks of SCTP (RFC 9260, section 3): just enough to open an association and to answer that. Not every kernel has
+// SCTP itself, and connection tracking wants to see real chunks.
 const (
 	SCTPInit    = 1
 	SCTPInitAck = 2
@@ -86,7 +86,8 @@ func ServeSCTP(ip netip.Addr, ports map[uint16]bool) (io.Closer, error) {
 				return
 			}
 			if p, ok := DecodeSCTP(buf[:n]); ok && p.Chunk == SCTPInit && ports[p.Destination] {
-				answer := SCTPPacket{Source: p.Destination, Destination: p.Source, Verification: p.Initiate, Chunk: SCTPInitAck, Initiate: 1 + p.Initiate}
+				answer := SCTPPacket{Source: p.Destination, Destination: p.Source, Verification: p.Initiate,
+					Chunk: SCTPInitAck, Initiate: 1 + p.Initiate}
 				_, _ = c.WriteTo(answer.Encode(), from)
 			}
 		}

@@ -31,7 +31,8 @@ func (t *ToR) hasSwitch(subnet int) bool { return slices.Contains(t.switches, su
 
 // start configures BIRD and runs it.
 func (t *ToR) start() error {
-	for _, s := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv4/fib_multipath_hash_policy"} {
+	for _, s := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding",
+		"net/ipv4/fib_multipath_hash_policy"} {
 		if err := sysctl(t.Namespace, s, "1"); err != nil {
 			return err
 		}
@@ -50,7 +51,8 @@ func (t *ToR) start() error {
 
 // StartBIRD runs BIRD, again after it has ended; "-R" has it recover by graceful restart.
 func (t *ToR) StartBIRD(args ...string) (err error) {
-	t.bird, err = t.lab.start("bird", t.dir, InNamespace(t.Namespace, "bird", append([]string{"-f", "-c", t.configFile(), "-s", t.socket()}, args...)...))
+	t.bird, err = t.lab.start("bird", t.dir, InNamespace(t.Namespace, "bird",
+		append([]string{"-f", "-c", t.configFile(), "-s", t.socket()}, args...)...))
 	return err
 }
 
@@ -76,10 +78,13 @@ func (t *ToR) config() string {
 	fmt.Fprintf(&b, "log stderr all;\nrouter id %s;\n", host(subnet4(t.neighbors[0].subnet), 1))
 	b.WriteString("protocol device { scan time 5; }\nprotocol direct { ipv4; ipv6; }\n")
 	fmt.Fprintf(&b, "protocol static outside { ipv4; route %s blackhole; }\n", External)
-	b.WriteString("protocol kernel { ipv4 { export filter { if source = RTS_BGP then accept; reject; }; }; merge paths on; graceful restart on; }\n")
-	b.WriteString("protocol kernel { ipv6 { export filter { if source = RTS_BGP then accept; reject; }; }; merge paths on; graceful restart on; }\n")
+	b.WriteString("protocol kernel { ipv4 { export filter { if source = RTS_BGP then accept; reject; }; }; merge " +
+		"paths on; graceful restart on; }\n")
+	b.WriteString("protocol kernel { ipv6 { export filter { if source = RTS_BGP then accept; reject; }; }; merge " +
+		"paths on; graceful restart on; }\n")
 	if t.lab.Spec.BFD {
-		b.WriteString("protocol bfd { interface \"*\" { min rx interval 100 ms; min tx interval 100 ms; multiplier 3; }; }\n")
+		b.WriteString("protocol bfd { interface \"*\" { min rx interval 100 ms; min tx interval 100 ms; " +
+			"multiplier 3; }; }\n")
 	}
 	for _, n := range t.neighbors {
 		t.session(&b, n.node, subnet4(n.subnet), n.address, "ipv4")
@@ -91,12 +96,14 @@ func (t *ToR) config() string {
 }
 
 func (t *ToR) session(b *strings.Builder, name string, subnet netip.Prefix, address byte, family string) {
-	fmt.Fprintf(b, "protocol bgp '%s' {\n  local %s as %d;\n  neighbor %s as %d;\n  connect retry time 2; connect delay time 1; error wait time 1, 2;\n",
+	fmt.Fprintf(b, "protocol bgp '%s' {\n  local %s as %d;\n  neighbor %s as %d;\n"+
+		"  connect retry time 2; connect delay time 1; error wait time 1, 2;\n",
 		name, host(subnet, 1), t.lab.Spec.TorAS, host(subnet, address), t.lab.Spec.NodeAS)
 	if t.lab.Spec.BFD {
 		b.WriteString("  bfd graceful;\n")
 	}
-	fmt.Fprintf(b, "  graceful restart on; debug { states, events };\n  %s { import all; export where proto = \"outside\"; };\n}\n", family)
+	fmt.Fprintf(b, "  graceful restart on; debug { states, events };\n"+
+		"  %s { import all; export where proto = \"outside\"; };\n}\n", family)
 }
 
 // Birdc asks the router's BIRD.

@@ -20,7 +20,8 @@ type cluster struct {
 }
 
 func (s *step) cluster() cluster {
-	c := cluster{namespaces: maps.Clone(s.Namespaces), pods: map[string]pod{}, policies: map[string]networkingv1.NetworkPolicy{}}
+	c := cluster{namespaces: maps.Clone(s.Namespaces), pods: map[string]pod{},
+		policies: map[string]networkingv1.NetworkPolicy{}}
 	for _, p := range s.Pods {
 		c.pods[p.id()] = p
 	}
@@ -91,7 +92,8 @@ func (c *cluster) differs(o cluster) string {
 	case !reflect.DeepEqual(c.pods, o.pods):
 		return fmt.Sprintf("pods are %v, want %v", c.pods, o.pods)
 	case !reflect.DeepEqual(c.policies, o.policies):
-		return fmt.Sprintf("policies are %v, want %v", slices.Sorted(maps.Keys(c.policies)), slices.Sorted(maps.Keys(o.policies)))
+		return fmt.Sprintf("policies are %v, want %v", slices.Sorted(maps.Keys(c.policies)),
+			slices.Sorted(maps.Keys(o.policies)))
 	}
 	return ""
 }

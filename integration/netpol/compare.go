@@ -52,7 +52,8 @@ func (s *step) describe(c cell, got answers) string {
 	return fmt.Sprintf("%s -> %s %s/%d: want %s, got %s (the table: ingress of %s %s, egress of %s %s)",
 		s.Pods[c.from].id(), s.Pods[c.to].id(), e.Protocol, e.Port,
 		word(e.Combined[c.from][c.to] == allowed), word(got.at(c)),
-		s.Pods[c.to].id(), word(e.Ingress[c.from][c.to] == allowed), s.Pods[c.from].id(), word(e.Egress[c.from][c.to] == allowed))
+		s.Pods[c.to].id(), word(e.Ingress[c.from][c.to] == allowed), s.Pods[c.from].id(),
+		word(e.Egress[c.from][c.to] == allowed))
 }
 
 // indent moves text below a heading.

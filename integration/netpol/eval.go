@@ -9,7 +9,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// evaluator answers from the rules that the nodes' daemons would program, without a kernel. It follows a cluster step by step.
+// evaluator answers from the rules that the nodes' daemons would program, without a kernel. It follows a cluster step
+// by step.
 type evaluator struct {
 	nodes placement
 	set   model.Set            // as stored

@@ -13,8 +13,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// TestProbesSeeWhatIsBlocked drops packets with rules that were written by hand: every protocol and port, in one direction
-// and no other.
+// TestProbesSeeWhatIsBlocked drops packets with rules that were written by hand: every protocol and port, in one
+// direction and no other.
 func TestProbesSeeWhatIsBlocked(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("network namespaces need root")
@@ -32,9 +32,11 @@ func TestProbesSeeWhatIsBlocked(t *testing.T) {
 			_, err := host.Run("nft", text)
 			must(t, err)
 		}
-		_, err = host.Run("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding")
+		_, err = host.Run("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > "+
+			"/proc/sys/net/ipv6/conf/all/forwarding")
 		must(t, err)
-		ps := &pods{prefix: l.Spec.Name, nodes: place(1), hosts: l.Nodes, ports: tb.PodPorts, have: map[string]*prober{}}
+		ps := &pods{prefix: l.Spec.Name, nodes: place(1), hosts: l.Nodes, ports: tb.PodPorts,
+			have: map[string]*prober{}}
 		t.Cleanup(ps.close)
 		s := &tb.Cases[0].Steps[0]
 		must(t, ps.sync(s.cluster().pods))
@@ -86,8 +88,8 @@ func ip(a netip.Addr) string {
 // sampleSize is how many cases have all tags.
 const sampleSize = 20
 
-// TestKernelGivesTheCells feeds samples of the cases to manxd: as many as fit into the time that every run of the tests has.
-// `make conformance` takes all.
+// TestKernelGivesTheCells feeds samples of the cases to manxd: as many as fit into the time that every run of the tests
+// has. `make conformance` takes all.
 func TestKernelGivesTheCells(t *testing.T) {
 	t.Parallel()
 	bin, missing := lab.Require("ip", "nft")
@@ -134,7 +136,8 @@ func oneWrongCell(t *testing.T, tb *table, n *site) {
 		expected[0].Combined = rows
 		r, out := newRunner(t, tb, n.pods.nodes, n)
 		must(t, r.run(t.Context(), modeSteps, []tcase{c}))
-		if r.tally.wrong != 1 || r.tally.wrongEval != 1 || !strings.Contains(out.String(), "step 1, kernel: 1 of 432 cells") {
+		if r.tally.wrong != 1 || r.tally.wrongEval != 1 ||
+			!strings.Contains(out.String(), "step 1, kernel: 1 of 432 cells") {
 			t.Errorf("one cell is wrong: %s\n%s", &r.tally, out)
 		}
 	}

@@ -38,7 +38,8 @@ func main() {
 	flags.BoolVar(&o.evalOnly, "eval-only", false, "only evaluate the rules: no daemon, no kernel")
 	flags.StringVar(&o.bin, "bin", "", "folder with manxd; empty: build it")
 	flags.IntVar(&o.nodes, "nodes", 1, "nodes that the namespaces are spread over")
-	flags.IntVar(&o.restarts, "restarts", 10, "in mode snapshot kill every manxd, remove its table and start it with every so-manieth state; 0: never")
+	flags.IntVar(&o.restarts, "restarts", 10, "in mode snapshot kill every manxd, remove its table and start it with "+
+		"every so-manieth state; 0: never")
 	flags.IntVar(&o.traces, "traces", 2, "wrong cells of a step whose way through the rules is printed")
 	if err := flags.Parse(os.Args[1:]); err != nil {
 		os.Exit(2)
@@ -112,5 +113,6 @@ func (o options) modes() ([]string, error) {
 	return nil, fmt.Errorf("--mode=%s: want %s, %s or both", o.mode, modeSteps, modeSnapshot)
 }
 
-// labName is unique among the labs of all running programs, and short enough for one. kind tells those of one program apart.
+// labName is unique among the labs of all running programs, and short enough for one. kind tells those of one program
+// apart.
 func labName(kind string) string { return "np" + strconv.FormatInt(int64(os.Getpid()), 36) + kind }

@@ -30,7 +30,8 @@ func (w writer) objects(c cluster) model.Set {
 		documents = append(documents, w.pod(p))
 	}
 	for _, p := range c.policies {
-		documents = append(documents, model.NewObject(model.Key{Kind: model.KindKubernetesNetworkPolicy, Namespace: p.Namespace, Name: p.Name}, &p))
+		documents = append(documents, model.NewObject(model.Key{Kind: model.KindKubernetesNetworkPolicy,
+			Namespace: p.Namespace, Name: p.Name}, &p))
 	}
 	// A rule that cannot be converted is left out in a cluster, too: what follows from that is for the table to say.
 	all, _ := conversion.FromDocuments(append(documents, defaultTier()))
@@ -43,7 +44,8 @@ func (w writer) pod(p pod) *model.Object {
 	o.Status.PodIP, o.Status.Phase = p.IP.String(), "Running"
 	c := model.Container{Name: "server"}
 	for _, port := range w.ports {
-		c.Ports = append(c.Ports, model.ContainerPort{Name: port.Name, Protocol: port.Protocol, ContainerPort: int32(port.Port)})
+		c.Ports = append(c.Ports, model.ContainerPort{Name: port.Name, Protocol: port.Protocol,
+			ContainerPort: int32(port.Port)})
 	}
 	o.Spec.Containers = []model.Container{c}
 	return model.NewObject(model.Key{Kind: model.KindPod, Namespace: p.Namespace, Name: p.Name}, o)
@@ -52,7 +54,8 @@ func (w writer) pod(p pod) *model.Object {
 func defaultTier() *model.Object {
 	order, deny := 1_000_000.0, v3.Deny
 	key := model.ResourceKey(model.KindTier, model.DefaultTier)
-	return model.NewObject(key, &model.Tier{ObjectMeta: metav1.ObjectMeta{Name: key.Name}, Spec: v3.TierSpec{Order: &order, DefaultAction: &deny}})
+	return model.NewObject(key, &model.Tier{ObjectMeta: metav1.ObjectMeta{Name: key.Name},
+		Spec: v3.TierSpec{Order: &order, DefaultAction: &deny}})
 }
 
 // interfaceOf is the name of the host's end.

@@ -16,8 +16,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// prober is a pod: a namespace that is attached to the node as the CNI plugin does it, servers in it, and a thread there
-// that sends probes.
+// prober is a pod: a namespace that is attached to the node as the CNI plugin does it, servers in it, and a thread
+// there that sends probes.
 type prober struct {
 	ip        netip.Addr
 	away      []*lab.Node // that have a route to it

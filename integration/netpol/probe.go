@@ -28,7 +28,8 @@ type probes struct {
 	fds      []int
 }
 
-// probe opens the connections in the namespace of the calling thread and tells which targets have answered within the time.
+// probe opens the connections in the namespace of the calling thread and tells which targets have answered within the
+// time.
 func probe(source netip.Addr, port uint16, targets []target, wait time.Duration) ([]bool, error) {
 	p := &probes{source: source, port: port, targets: targets, reached: make([]bool, len(targets)), open: len(targets)}
 	defer p.close()
@@ -178,7 +179,8 @@ func (p *probes) startSCTP() error {
 	})
 	return p.of("SCTP", func(i int, t target) error {
 		index[t.address] = i
-		b := lab.SCTPPacket{Source: p.port, Destination: t.address.Port(), Chunk: lab.SCTPInit, Initiate: uint32(p.port)<<8 | 1}.Encode()
+		b := lab.SCTPPacket{Source: p.port, Destination: t.address.Port(), Chunk: lab.SCTPInit,
+			Initiate: uint32(p.port)<<8 | 1}.Encode()
 		return send(fd, b, netip.AddrPortFrom(t.address.Addr(), 0))
 	})
 }

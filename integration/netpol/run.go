@@ -72,7 +72,8 @@ func (r *runner) run(ctx context.Context, mode string, cases []tcase) error {
 		}
 		r.tally.cases++
 		if done := i + 1; done%20 == 0 || done == len(cases) {
-			fmt.Fprintf(r.out, "IPv%d %s: %d of %d cases, %.0f s\n", r.table.family(), mode, done, len(cases), time.Since(start).Seconds())
+			fmt.Fprintf(r.out, "IPv%d %s: %d of %d cases, %.0f s\n", r.table.family(), mode, done, len(cases),
+				time.Since(start).Seconds())
 		}
 	}
 	return nil
@@ -178,8 +179,8 @@ func (r *runner) check(ctx context.Context, mode string, c *tcase, i int) error 
 	return nil
 }
 
-// report prints the wrong cells, the first ones with the way that a packet takes through the rules. Where Eval says something
-// else, the kernel does not do what the rules say.
+// report prints the wrong cells, the first ones with the way that a packet takes through the rules. Where Eval says
+// something else, the kernel does not do what the rules say.
 func (r *runner) report(heading string, s *step, got, evaluated answers) int {
 	wrong := s.wrong(got)
 	if len(wrong) > 0 {

@@ -10,7 +10,8 @@ func choose(cases []tcase, id string, n int) ([]tcase, error) {
 	if id != "" {
 		i := slices.IndexFunc(cases, func(c tcase) bool { return c.ID == id })
 		if i < 0 {
-			return nil, fmt.Errorf("there is no case %s: the first is %s, the last %s", id, cases[0].ID, cases[len(cases)-1].ID)
+			return nil, fmt.Errorf("there is no case %s: the first is %s, the last %s", id, cases[0].ID,
+				cases[len(cases)-1].ID)
 		}
 		return cases[i : i+1], nil
 	}

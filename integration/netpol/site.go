@@ -43,7 +43,8 @@ type site struct {
 	writes   uint64    // marks of writes
 	loads    int
 	again    int // cells that were asked again
-	restarts int // every so many loads the daemons are killed, their tables removed, and they start with the new state; 0: never
+	// every so many loads the daemons are killed, their tables removed, and they start with the new state; 0: never
+	restarts int
 }
 
 var _ subject = (*site)(nil)
@@ -148,7 +149,8 @@ func (n *site) apply(ctx context.Context, writes []write) error {
 	return n.programmed(ctx, revision)
 }
 
-// load deletes what is there and writes the state in an order that means nothing. From time to time a new daemon finds it.
+// load deletes what is there and writes the state in an order that means nothing. From time to time a new daemon finds
+// it.
 func (n *site) load(ctx context.Context, state model.Set) error {
 	wipe := difference(n.state, nil)
 	fresh := difference(nil, state)
@@ -256,7 +258,8 @@ func programmed(ctx context.Context, client manxv1.ManxClient, revision int64) e
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("what the datastore had at revision %d does not get into the kernel (%v): %w", revision, status.GetPolicy(), ctx.Err())
+			return fmt.Errorf("what the datastore had at revision %d does not get into the kernel (%v): %w", revision,
+				status.GetPolicy(), ctx.Err())
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
@@ -292,8 +295,8 @@ func (n *site) routed(ctx context.Context, client manxv1.ManxClient, node string
 	}
 }
 
-// answers asks every cell once. A missing answer where one is wanted can also be a host that had no time: it is asked for
-// again, and counted. An answer where none is wanted cannot be an accident.
+// answers asks every cell once. A missing answer where one is wanted can also be a host that had no time: it is asked
+// for again, and counted. An answer where none is wanted cannot be an accident.
 func (n *site) answers(ctx context.Context, s *step) (answers, error) {
 	got := newAnswers(s)
 	if err := n.pods.ask(ctx, s, got, s.all(), probeWait); err != nil {

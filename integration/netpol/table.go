@@ -137,7 +137,10 @@ func (t *table) checkStep(s *step) error {
 		return errors.New("nothing is expected")
 	}
 	for _, e := range s.Expected {
-		if !slices.ContainsFunc(t.PodPorts, func(p podPort) bool { return p.Port == e.Port && p.Protocol == e.Protocol }) {
+		if !slices.ContainsFunc(t.PodPorts, func(p podPort) bool {
+			return p.Port == e.Port &&
+				p.Protocol == e.Protocol
+		}) {
 			return fmt.Errorf("%s/%d is expected, but no pod serves it", e.Protocol, e.Port)
 		}
 		for name, m := range map[string][]string{"combined": e.Combined, "ingress": e.Ingress, "egress": e.Egress} {

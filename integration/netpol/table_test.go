@@ -66,7 +66,8 @@ func TestWrongCellIsFound(t *testing.T) {
 			e.Combined[i] = strings.Replace(row, string(flip.from), string(flip.to), 1)
 			r, out := newRunner(t, tb, place(1), nil)
 			must(t, r.run(t.Context(), modeSnapshot, c))
-			if r.tally.wrongEval != 1 || !strings.Contains(out.String(), flip.word) || !strings.Contains(out.String(), "forward-from-workload") {
+			if r.tally.wrongEval != 1 || !strings.Contains(out.String(), flip.word) ||
+				!strings.Contains(out.String(), "forward-from-workload") {
 				t.Errorf("a wrong cell: %s\n%s", &r.tally, out)
 			}
 			e.Combined[i] = row

@@ -21,21 +21,35 @@ func TestJudge(t *testing.T) {
 		ok         bool
 		says       string
 	}{
-		{"in GoBGP's goroutines", "gobgp", nil, []string{start}, true, "known data race of GoBGP: " + start + " (1 reports)"},
-		{"not listed", "gobgp", nil, []string{calculate}, false, "DATA RACE: " + start + " and pkg/server.(*BgpServer).notifyBestWatcher"},
-		{"not seen", "gobgp", nil, []string{start, calculate}, true, "not seen in this run (integration/races/known.txt is to shrink): " + calculate},
-		{"called through the server's API", "api", nil, []string{calculate}, true, "known data race of GoBGP: " + calculate},
-		{"called by another way", "api", []string{"(*BgpServer).ListPath", "listPath"}, []string{calculate}, false, "DATA RACE: "},
-		{"a function of ours, called by GoBGP", "gobgp", []string{"pkg/server.(*BgpServer).notifyBestWatcher", "pkg/server.(*BgpServer).notifyBestWatcher()\n      x.go:1 +0x1\n  github.com/manxnet/manx/bgp/speaker.callback"},
+		{"in GoBGP's goroutines", "gobgp", nil, []string{start}, true, "known data race of GoBGP: " + start +
+			" (1 reports)"},
+		{"not listed", "gobgp", nil, []string{calculate}, false, "DATA RACE: " + start +
+			" and pkg/server.(*BgpServer).notifyBestWatcher"},
+		{"not seen", "gobgp", nil, []string{start, calculate}, true,
+			"not seen in this run (integration/races/known.txt is to shrink): " + calculate},
+		{"called through the server's API", "api", nil, []string{calculate}, true, "known data race of GoBGP: " +
+			calculate},
+		{"called by another way", "api", []string{"(*BgpServer).ListPath", "listPath"}, []string{calculate}, false,
+			"DATA RACE: "},
+		{"a function of ours, called by GoBGP", "gobgp", []string{"pkg/server.(*BgpServer).notifyBestWatcher",
+			"pkg/server.(*BgpServer).notifyBestWatcher()\n      x.go:1 +0x1\n" +
+				"  github.com/manxnet/manx/bgp/speaker.callback"},
 			[]string{start}, false, "DATA RACE: "},
-		{"a stack is lost", "gobgp", []string{"Previous read", "Previous read at 0x1 by goroutine 1:\n  [failed to restore the stack]\n\nwas"}, []string{start}, false, "DATA RACE: "},
-		{"with the library that it changes", "grpc", nil, []string{"pkg/server.NewBgpServer google.golang.org/grpc"}, true,
+		{"a stack is lost", "gobgp", []string{"Previous read", "Previous read at 0x1 by goroutine 1:\n" +
+			"  [failed to restore the stack]\n\nwas"}, []string{start}, false, "DATA RACE: "},
+		{"with the library that it changes", "grpc", nil, []string{"pkg/server.NewBgpServer google.golang.org/grpc"},
+			true,
 			"known data race of GoBGP: pkg/server.NewBgpServer google.golang.org/grpc (1 reports)"},
-		{"with another library", "grpc", nil, []string{"pkg/server.NewBgpServer go.etcd.io/etcd"}, false, "DATA RACE: "},
-		{"with us, through the library", "grpc", []string{"read at 0x00000569d5d6 by goroutine 261:\n", "read at 0x1 by goroutine 1:\n  github.com/manxnet/manx/proto/server.hook()\n      x.go:1 +0x1\n"},
+		{"with another library", "grpc", nil, []string{"pkg/server.NewBgpServer go.etcd.io/etcd"}, false,
+			"DATA RACE: "},
+		{"with us, through the library", "grpc", []string{"read at 0x00000569d5d6 by goroutine 261:\n",
+			"read at 0x1 by goroutine 1:\n  github.com/manxnet/manx/proto/server.hook()\n      x.go:1 +0x1\n"},
 			[]string{"pkg/server.NewBgpServer google.golang.org/grpc"}, false, "DATA RACE: "},
-		{"of ours", "ours", nil, []string{start}, false, "DATA RACE: github.com/manxnet/manx/bgp/speaker.(*speakerRun).setSession and github.com/manxnet/manx/bgp/speaker.(*speakerRun).soft"},
-		{"of ours, listed", "ours", nil, []string{"github.com/manxnet/manx/bgp/speaker.(*speakerRun).soft"}, false, "DATA RACE: "},
+		{"of ours", "ours", nil, []string{start}, false,
+			"DATA RACE: github.com/manxnet/manx/bgp/speaker.(*speakerRun).setSession and " +
+				"github.com/manxnet/manx/bgp/speaker.(*speakerRun).soft"},
+		{"of ours, listed", "ours", nil, []string{"github.com/manxnet/manx/bgp/speaker.(*speakerRun).soft"}, false,
+			"DATA RACE: "},
 	} {
 		text, err := os.ReadFile(filepath.Join("testdata", c.file+".txt"))
 		if err != nil {
@@ -61,7 +75,8 @@ func TestKnown(t *testing.T) {
 	}
 	for _, name := range names {
 		name, _, _ = strings.Cut(name, " ")
-		if name != withoutClosure(name) || !strings.HasPrefix(name, "pkg/") && !strings.HasPrefix(name, "internal/pkg/") {
+		if name != withoutClosure(name) || !strings.HasPrefix(name, "pkg/") &&
+			!strings.HasPrefix(name, "internal/pkg/") {
 			t.Errorf("entry %q is no function of GoBGP", name)
 		}
 	}
@@ -92,7 +107,8 @@ func TestRealReport(t *testing.T) {
 	if names, ours := found[0].blame(); !ours || !slices.Equal(names, []string{"main.main"}) {
 		t.Errorf("blames %q, ours: %v", names, ours)
 	}
-	if err := os.WriteFile(filepath.Join(reports, "report.2"), []byte("race: limit on 8128 goroutines is exceeded\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(reports, "report.2"), []byte("race: limit on 8128 goroutines is exceeded\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	if found, err := readReports(reports); err == nil || !strings.Contains(err.Error(), "8128") {

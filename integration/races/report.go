@@ -33,7 +33,8 @@ func accesses(text string) (stacks [][]string) {
 		}
 		var stack []string
 		for _, line := range lines[1:] {
-			if name, ok := strings.CutPrefix(line, "  "); ok && !strings.HasPrefix(name, " ") { // deeper: its file and line
+			// deeper: its file and line
+			if name, ok := strings.CutPrefix(line, "  "); ok && !strings.HasPrefix(name, " ") {
 				stack = append(stack, strings.TrimSuffix(name, "()"))
 			}
 		}

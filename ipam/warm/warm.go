@@ -1,5 +1,5 @@
-// Package warm answers what an allocator, or a CNI plugin, reads of the datastore from memory: from the state tables, and
-// from the blocks as this process has last written them.
+// Package warm answers what an allocator, or a CNI plugin, reads of the datastore from memory: from the state tables,
+// and from the blocks as this process has last written them.
 package warm
 
 import (

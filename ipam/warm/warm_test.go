@@ -279,7 +279,8 @@ func TestAnswersFromMemory(t *testing.T) {
 	}{
 		{"a pool", "first", "", get(pool)},
 		{"a pool that is not there: it may have been made just now", "none", "get IPPool", get(absent)},
-		{"an affinity that is not there", "none", "", get(model.Key{Kind: fresh.Kind, Name: "10-9-9-0-28", Namespace: fresh.Namespace})},
+		{"an affinity that is not there", "none", "",
+			get(model.Key{Kind: fresh.Kind, Name: "10-9-9-0-28", Namespace: fresh.Namespace})},
 		{"all pools", "first second", "", list(model.KindIPPool, "")},
 		{"affinities of this host", two, "", list(model.KindBlockAffinity, "host/n1")},
 		{"those of another", far.Name, "", list(model.KindBlockAffinity, "host/n10")},
@@ -303,11 +304,12 @@ func TestAnswersFromMemory(t *testing.T) {
 			must(t, err)
 			return get(fresh)(o) + " " + list(model.KindBlockAffinity, "host/n1")(o)
 		}},
-		{"the watch tells that it was made, and not yet that it was deleted", "none " + two, "", func(o *Operation) string {
-			p.store.let(1)
-			p.await(func(s *datastore.Snapshot) bool { return s.Get(fresh) != nil })
-			return get(fresh)(o) + " " + list(model.KindBlockAffinity, "host/n1")(o)
-		}},
+		{"the watch tells that it was made, and not yet that it was deleted", "none " + two, "",
+			func(o *Operation) string {
+				p.store.let(1)
+				p.await(func(s *datastore.Snapshot) bool { return s.Get(fresh) != nil })
+				return get(fresh)(o) + " " + list(model.KindBlockAffinity, "host/n1")(o)
+			}},
 		{"the watch has told all", "none " + two, "", func(o *Operation) string {
 			p.store.let(-1)
 			p.await(func(s *datastore.Snapshot) bool { return s.Get(fresh) == nil })
@@ -338,10 +340,11 @@ func TestAnswersFromMemory(t *testing.T) {
 				return get(pool)(o) + " " + get(pool)(o)
 			}},
 		{"the next one does not", "first", "", get(pool)},
-		{"the tables are lost", "first first first second", "get IPPool get IPPool list IPPool", func(o *Operation) string {
-			p.tables.Apply(datastore.Event{Type: datastore.EventLost, Err: errors.New("connection refused")})
-			return get(pool)(o) + " " + get(pool)(o) + " " + list(model.KindIPPool, "")(o)
-		}},
+		{"the tables are lost", "first first first second", "get IPPool get IPPool list IPPool",
+			func(o *Operation) string {
+				p.tables.Apply(datastore.Event{Type: datastore.EventLost, Err: errors.New("connection refused")})
+				return get(pool)(o) + " " + get(pool)(o) + " " + list(model.KindIPPool, "")(o)
+			}},
 		{"blocks are still known", "10.1.0.0/28", "", get(block("10.1.0.0/28"))},
 	} {
 		p.store.take()
@@ -393,7 +396,8 @@ func TestOthersWriteMeanwhile(t *testing.T) {
 			// Else an address of another host's block may be borrowed.
 			all.create(model.IPAMConfigKey, &model.IPAMConfig{StrictAffinity: true,
 				AutoAllocateBlocks: true})
-			all.changePool("second", func(p *model.IPPool) { p.Spec.Disabled = true }) // until the first address is given
+			// until the first address is given
+			all.changePool("second", func(p *model.IPPool) { p.Spec.Disabled = true })
 			p := all.start()
 			first, err := assign(t.Context(), p.ipam(), me, "net.first")
 			must(t, err)
@@ -402,7 +406,9 @@ func TestOthersWriteMeanwhile(t *testing.T) {
 			c.others(all, ipam.New(all.plain, nil, nil), blockOf(first))
 			if c.told {
 				p.store.let(-1)
-				p.know(all.changePool("second", func(p *model.IPPool) { p.Labels = map[string]string{"last": "change"} }))
+				p.know(all.changePool("second", func(p *model.IPPool) {
+					p.Labels = map[string]string{"last": "change"}
+				}))
 			}
 			p.store.take()
 			second, err := assign(t.Context(), p.ipam(), me, "net.second")
@@ -523,7 +529,8 @@ func TestKilledBetweenWrites(t *testing.T) {
 				must(t, err)
 				_, err = assign(t.Context(), next.ipam(), me, "net.next")
 				must(t, err)
-				if _, err := next.ipam().ReleaseByHandle(t.Context(), "net.killed"); !errors.Is(err, datastore.ErrNotFound) {
+				if _, err := next.ipam().ReleaseByHandle(t.Context(), "net.killed"); !errors.Is(err,
+					datastore.ErrNotFound) {
 					must(t, err)
 				}
 				all.consistent(map[string]int{"net.killed": 0, "net.next": 1})
@@ -549,7 +556,8 @@ func BenchmarkList(b *testing.B) {
 					key, v := affinity(fmt.Sprintf("n%d", i), fmt.Sprintf("10.%d.%d.%d/26", i>>8, i&255, 64*j))
 					o := model.NewObject(key, v)
 					o.Revision = 1
-					events = append(events, datastore.Event{Type: datastore.EventUpdate, Key: key, Object: o, Revision: 1})
+					events = append(events, datastore.Event{Type: datastore.EventUpdate, Key: key, Object: o,
+						Revision: 1})
 				}
 			}
 			tables.Apply(append(events, datastore.Event{Type: datastore.EventInSync, Revision: 1})...)

@@ -25,7 +25,8 @@ type lamp struct {
 func newLamp() *lamp {
 	return &lamp{name: "test.Lamp", Collector: prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "manx_lamp"},
 		func() float64 { return 7 }),
-		roles: map[string]Role{"/test.Lamp/Look": RoleRead, "/test.Lamp/Switch": RoleAdmin, "/test.Lamp/Blink": RoleRead,
+		roles: map[string]Role{"/test.Lamp/Look": RoleRead, "/test.Lamp/Switch": RoleAdmin,
+			"/test.Lamp/Blink":    RoleRead,
 			"/manx.v1.Manx/Drain": RoleRead, "/other.Service/Call": RoleRead}}
 }
 
@@ -170,7 +171,8 @@ func TestServicesCannotBeReplaced(t *testing.T) {
 			}()
 			second := newLamp()
 			second.name = name
-			second.Collector = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "manx_other"}, func() float64 { return 0 })
+			second.Collector = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "manx_other"},
+				func() float64 { return 0 })
 			s.Add(second)
 		}()
 	}

@@ -50,13 +50,15 @@ func TestStatusSumsUp(t *testing.T) {
 	r.start()
 	r.source.Desired = func() bgp.Desired {
 		return bgp.Desired{
-			Global:    bgp.Global{LocalAS: 64512, RouterID: netip.MustParseAddr("10.1.0.1")},
-			Conflicts: []bgp.Conflict{{Address: netip.MustParseAddr("192.0.2.9"), Kept: "BGPPeer/a", Dropped: []string{"BGPPeer/b"}, Reason: "two AS numbers"}},
-			Notices:   []bgp.Notice{{Object: "BGPPeer/c", Reason: "spec.password is missing"}},
+			Global: bgp.Global{LocalAS: 64512, RouterID: netip.MustParseAddr("10.1.0.1")},
+			Conflicts: []bgp.Conflict{{Address: netip.MustParseAddr("192.0.2.9"), Kept: "BGPPeer/a",
+				Dropped: []string{"BGPPeer/b"}, Reason: "two AS numbers"}},
+			Notices: []bgp.Notice{{Object: "BGPPeer/c", Reason: "spec.password is missing"}},
 		}
 	}
 	r.source.Addresses = func() []AddressCandidate {
-		return []AddressCandidate{{Address: netip.MustParsePrefix("10.1.0.1/24"), Interface: "eth0", Method: "first-found", Chosen: true, Reason: "first"}}
+		return []AddressCandidate{{Address: netip.MustParsePrefix("10.1.0.1/24"), Interface: "eth0",
+			Method: "first-found", Chosen: true, Reason: "first"}}
 	}
 	r.show()
 	bad := object(t, model.KindBGPPeer, "", "broken", `{"spec":`)
@@ -85,7 +87,8 @@ func TestStatusSumsUp(t *testing.T) {
 	if st.GetEndpoints()["applied"] != 1 || st.GetEndpoints()["blocked"] != 1 {
 		t.Errorf("endpoints are %v", st.GetEndpoints())
 	}
-	if d := st.GetDatastore(); !d.GetInSync() || !d.GetConnected() || d.GetObjects() != 3 || d.GetQuarantined() != 1 || d.GetRevision() != 9 {
+	if d := st.GetDatastore(); !d.GetInSync() || !d.GetConnected() || d.GetObjects() != 3 || d.GetQuarantined() != 1 ||
+		d.GetRevision() != 9 {
 		t.Errorf("datastore is %v", d)
 	}
 	if st.GetNotices() != 2 {
@@ -93,22 +96,26 @@ func TestStatusSumsUp(t *testing.T) {
 	}
 
 	quarantined, err := r.client.ListQuarantined(r.context(), &manxv1.ListQuarantinedRequest{})
-	if err != nil || len(quarantined.GetObjects()) != 1 || quarantined.GetObjects()[0].GetName() != "broken" || quarantined.GetObjects()[0].GetReason() == "" {
+	if err != nil || len(quarantined.GetObjects()) != 1 || quarantined.GetObjects()[0].GetName() != "broken" ||
+		quarantined.GetObjects()[0].GetReason() == "" {
 		t.Errorf("quarantined: %v, %v", quarantined, err)
 	}
 	addresses, err := r.client.ListAddresses(r.context(), &manxv1.ListAddressesRequest{})
-	if err != nil || len(addresses.GetAddresses()) != 1 || addresses.GetAddresses()[0].GetFamily() != "IPv4" || !addresses.GetAddresses()[0].GetChosen() {
+	if err != nil || len(addresses.GetAddresses()) != 1 || addresses.GetAddresses()[0].GetFamily() != "IPv4" ||
+		!addresses.GetAddresses()[0].GetChosen() {
 		t.Errorf("addresses: %v, %v", addresses, err)
 	}
 	notices, err := r.client.ListNotices(r.context(), &manxv1.ListNoticesRequest{})
-	if err != nil || len(notices.GetNotices()) != 2 || notices.GetNotices()[0].GetText() != "BGPPeer/a is kept, BGPPeer/b dropped: two AS numbers" {
+	if err != nil || len(notices.GetNotices()) != 2 || notices.GetNotices()[0].GetText() != "BGPPeer/a is kept, "+
+		"BGPPeer/b dropped: two AS numbers" {
 		t.Errorf("notices: %v, %v", notices, err)
 	}
 	endpoints, err := r.client.ListEndpoints(r.context(), &manxv1.ListEndpointsRequest{})
 	if err != nil || len(endpoints.GetEndpoints()) != 2 {
 		t.Fatalf("endpoints: %v, %v", endpoints, err)
 	}
-	if gone := endpoints.GetEndpoints()[0]; gone.GetName() != "gone" || gone.GetPhase() != "blocked" || !strings.Contains(gone.GetReason(), "cali9") {
+	if gone := endpoints.GetEndpoints()[0]; gone.GetName() != "gone" || gone.GetPhase() != "blocked" ||
+		!strings.Contains(gone.GetReason(), "cali9") {
 		t.Errorf("endpoint without a device: %v", gone)
 	}
 }
@@ -117,7 +124,8 @@ func TestRoutesAreFiltered(t *testing.T) {
 	r := newRig(t)
 	r.start()
 	r.store(node(t), pod(t, "web", "cali1", "10.65.0.1/32"), pod(t, "gone", "cali9", "10.66.0.2/32"))
-	r.agent.Learn([]route.Learned{{Prefix: netip.MustParsePrefix("10.65.1.0/26"), NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.7")}, Metric: 1024}})
+	r.agent.Learn([]route.Learned{{Prefix: netip.MustParsePrefix("10.65.1.0/26"),
+		NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.7")}, Metric: 1024}})
 	prefixes := func(q *manxv1.ListRoutesRequest) []string {
 		answer, err := r.client.ListRoutes(r.context(), q)
 		if err != nil {
@@ -142,23 +150,27 @@ func TestRoutesAreFiltered(t *testing.T) {
 		want  []string
 	}{
 		{"inside a prefix", &manxv1.ListRoutesRequest{Within: "10.65.0.0/16"}, all[:2]},
-		{"a longer prefix does not contain a shorter one", &manxv1.ListRoutesRequest{Within: "10.65.1.0/27"}, []string{}},
+		{"a longer prefix does not contain a shorter one", &manxv1.ListRoutesRequest{Within: "10.65.1.0/27"},
+			[]string{}},
 		{"phase", &manxv1.ListRoutesRequest{Phases: []string{"blocked", "failed"}}, all[2:]},
 		{"source", &manxv1.ListRoutesRequest{Sources: []string{"bgp"}}, all[1:2]},
-		{"all of it", &manxv1.ListRoutesRequest{Within: "10.0.0.0/8", Sources: []string{"workload"}, Phases: []string{"applied"}}, all[:1]},
+		{"all of it", &manxv1.ListRoutesRequest{Within: "10.0.0.0/8", Sources: []string{"workload"},
+			Phases: []string{"applied"}}, all[:1]},
 	} {
 		if got := prefixes(test.query); !slices.Equal(got, test.want) {
 			t.Errorf("%s: %v, want %v", test.name, got, test.want)
 		}
 	}
-	if _, err := r.client.ListRoutes(r.context(), &manxv1.ListRoutesRequest{Within: "10.65/16"}); status.Code(err) != codes.InvalidArgument {
+	if _, err := r.client.ListRoutes(r.context(), &manxv1.ListRoutesRequest{Within: "10.65/16"}); status.Code(
+		err) != codes.InvalidArgument {
 		t.Errorf("a prefix that is none: %v", err)
 	}
 	row, err := r.client.ListRoutes(r.context(), &manxv1.ListRoutesRequest{Sources: []string{"bgp"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if x := row.GetRoutes()[0]; !strings.Contains(x.GetDesired(), "via 10.1.0.7") || !slices.Equal(x.GetActual(), []string{x.GetDesired()}) || !slices.Equal(x.GetNextHops(), []string{"10.1.0.7"}) {
+	if x := row.GetRoutes()[0]; !strings.Contains(x.GetDesired(), "via 10.1.0.7") ||
+		!slices.Equal(x.GetActual(), []string{x.GetDesired()}) || !slices.Equal(x.GetNextHops(), []string{"10.1.0.7"}) {
 		t.Errorf("learned route is %v", x)
 	}
 }
@@ -175,22 +187,26 @@ func TestPeerInFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := answer.GetPeer()
-	if p.GetPrefixes().GetAdvertised() != 3 || p.GetNegotiated().GetHoldSeconds() != 240 || p.GetNegotiated().GetFamily() != "IPv6" ||
+	if p.GetPrefixes().GetAdvertised() != 3 || p.GetNegotiated().GetHoldSeconds() != 240 ||
+		p.GetNegotiated().GetFamily() != "IPv6" ||
 		p.GetEstablishedUnixMs() != since.UnixMilli() || p.GetNegotiated().GetRouterId() != "9.9.9.9" {
 		t.Errorf("peer is %v", p)
 	}
 	// A list does not count what is advertised, and must not say that it is nothing.
 	list, err := r.client.ListPeers(r.context(), &manxv1.ListPeersRequest{})
-	if err != nil || len(list.GetPeers()) != 1 || list.GetPeers()[0].GetPrefixes().GetReceived() != 5 || list.GetPeers()[0].GetPrefixes().Advertised != nil {
+	if err != nil || len(list.GetPeers()) != 1 || list.GetPeers()[0].GetPrefixes().GetReceived() != 5 ||
+		list.GetPeers()[0].GetPrefixes().Advertised != nil {
 		t.Errorf("list %v, %v", list, err)
 	}
 	if strings.Contains(answer.String(), "secret") {
 		t.Errorf("the password is served: %v", answer)
 	}
-	if _, err := r.client.GetPeer(r.context(), &manxv1.GetPeerRequest{Address: "192.0.2.77"}); status.Code(err) != codes.NotFound {
+	if _, err := r.client.GetPeer(r.context(), &manxv1.GetPeerRequest{Address: "192.0.2.77"}); status.Code(
+		err) != codes.NotFound {
 		t.Errorf("a peer that is not there: %v", err)
 	}
-	if _, err := r.client.GetPeer(r.context(), &manxv1.GetPeerRequest{Address: "tor"}); status.Code(err) != codes.InvalidArgument {
+	if _, err := r.client.GetPeer(r.context(), &manxv1.GetPeerRequest{Address: "tor"}); status.Code(
+		err) != codes.InvalidArgument {
 		t.Errorf("an address that is none: %v", err)
 	}
 }
@@ -216,22 +232,26 @@ func TestHealthHasAServiceForEachPart(t *testing.T) {
 		return answer.GetStatus()
 	}
 	eventually(t, func() string {
-		if is("datastore") != grpc_health_v1.HealthCheckResponse_SERVING || is("dataplane") != grpc_health_v1.HealthCheckResponse_SERVING {
+		if is("datastore") != grpc_health_v1.HealthCheckResponse_SERVING ||
+			is("dataplane") != grpc_health_v1.HealthCheckResponse_SERVING {
 			return "datastore or dataplane is not serving"
 		}
 		return ""
 	})
-	if is("bgp") != grpc_health_v1.HealthCheckResponse_NOT_SERVING || is("") != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
+	if is("bgp") != grpc_health_v1.HealthCheckResponse_NOT_SERVING ||
+		is("") != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
 		t.Error("bgp serves although it waits for peers")
 	}
 	r.bgp.finish()
 	if next, err := watch.Recv(); err != nil || next.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 		t.Errorf("when BGP is done: %v, %v", next, err)
 	}
-	if _, err := health.Check(r.context(), &grpc_health_v1.HealthCheckRequest{Service: "pigeon"}); status.Code(err) != codes.NotFound {
+	if _, err := health.Check(r.context(), &grpc_health_v1.HealthCheckRequest{Service: "pigeon"}); status.Code(
+		err) != codes.NotFound {
 		t.Errorf("an unknown service: %v", err)
 	}
-	if list, err := health.List(r.context(), &grpc_health_v1.HealthListRequest{}); err != nil || len(list.GetStatuses()) != 4 {
+	if list, err := health.List(r.context(), &grpc_health_v1.HealthListRequest{}); err != nil ||
+		len(list.GetStatuses()) != 4 {
 		t.Errorf("list: %v, %v", list, err)
 	}
 }
@@ -299,10 +319,12 @@ func TestChangesAreLoggedWithTheCaller(t *testing.T) {
 	if err != nil || answer.GetPrevious() != "info" || r.level.Level() != zap.DebugLevel {
 		t.Fatalf("set: %v, %v; level is %s", answer, err, r.level)
 	}
-	if level, err := r.client.GetLogLevel(r.context(), &manxv1.GetLogLevelRequest{}); err != nil || level.GetLevel() != "debug" {
+	if level, err := r.client.GetLogLevel(r.context(), &manxv1.GetLogLevelRequest{}); err != nil ||
+		level.GetLevel() != "debug" {
 		t.Errorf("get: %v, %v", level, err)
 	}
-	if _, err := r.client.SetLogLevel(r.context(), &manxv1.SetLogLevelRequest{Level: "fatal"}); status.Code(err) != codes.InvalidArgument {
+	if _, err := r.client.SetLogLevel(r.context(), &manxv1.SetLogLevelRequest{Level: "fatal"}); status.Code(
+		err) != codes.InvalidArgument {
 		t.Errorf("a level that would end the daemon: %v", err)
 	}
 	entries := r.logs.FilterMessage("control call").All()
@@ -310,7 +332,8 @@ func TestChangesAreLoggedWithTheCaller(t *testing.T) {
 		t.Fatalf("%d calls are logged, want the two that change something: %v", len(entries), entries)
 	}
 	got := entries[0].ContextMap()
-	if got["caller_pid"] != int32(os.Getpid()) || got["caller_uid"] != uint32(os.Getuid()) || got["caller_name"] == "" ||
+	if got["caller_pid"] != int32(os.Getpid()) || got["caller_uid"] != uint32(os.Getuid()) ||
+		got["caller_name"] == "" ||
 		got["call"] != "/manx.v1.Manx/SetLogLevel" || got["code"] != "OK" {
 		t.Errorf("logged is %v", got)
 	}

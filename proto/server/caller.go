@@ -71,6 +71,7 @@ func (c caller) fields() []zap.Field {
 	// The name is a help for the reader only: the process may be gone or have another name by now.
 	name, _ := os.ReadFile("/proc/" + strconv.Itoa(int(c.pid)) + "/comm")
 	return []zap.Field{
-		zap.Int32("caller_pid", c.pid), zap.Uint32("caller_uid", c.uid), zap.String("caller_name", strings.TrimSpace(string(name))),
+		zap.Int32("caller_pid", c.pid), zap.Uint32("caller_uid", c.uid),
+		zap.String("caller_name", strings.TrimSpace(string(name))),
 	}
 }

@@ -95,7 +95,8 @@ func (v *DataplaneView) Notices() (all []Notice) {
 	}
 	status := agent.Status()
 	for _, f := range status.FailedLimits {
-		all = append(all, Notice{Topic: "dataplane", Subject: "bandwidth of " + f.Interface, Text: f.Reason, Since: f.Since})
+		all = append(all, Notice{Topic: "dataplane", Subject: "bandwidth of " + f.Interface, Text: f.Reason,
+			Since: f.Since})
 	}
 	for _, n := range status.Notices {
 		all = append(all, Notice{Topic: "dataplane", Subject: n.Subject, Text: n.Text, Since: n.Since})

@@ -106,7 +106,9 @@ func (v *DatastoreView) status(r *manxv1.GetStatusResponse) {
 }
 
 // ListQuarantined implements manxv1.ManxServer.
-func (v *DatastoreView) ListQuarantined(context.Context, *manxv1.ListQuarantinedRequest) (*manxv1.ListQuarantinedResponse, error) {
+func (v *DatastoreView) ListQuarantined(
+	context.Context, *manxv1.ListQuarantinedRequest,
+) (*manxv1.ListQuarantinedResponse, error) {
 	r := &manxv1.ListQuarantinedResponse{}
 	snapshot := v.snapshot()
 	if snapshot == nil {

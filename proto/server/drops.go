@@ -18,13 +18,15 @@ type DropsView struct{ shown[*flowlog.Hub] }
 func (v *DropsView) WatchDrops(r *manxv1.WatchDropsRequest, stream grpc.ServerStreamingServer[manxv1.Drop]) error {
 	hub := v.now()
 	if hub == nil {
-		return status.Error(codes.FailedPrecondition, "manxd does not tell what policy drops: start it with --flow-log=stream (or a file)")
+		return status.Error(codes.FailedPrecondition, "manxd does not tell what policy drops: start it with "+
+			"--flow-log=stream (or a file)")
 	}
 	f := flowlog.Filter{Endpoint: r.GetEndpoint(), Rule: r.GetRule(), Action: flowlog.Action(r.GetAction())}
 	switch f.Action {
 	case "", flowlog.Dropped, flowlog.Logged:
 	default:
-		return status.Errorf(codes.InvalidArgument, "action = %q: want %q or %q", f.Action, flowlog.Dropped, flowlog.Logged)
+		return status.Errorf(codes.InvalidArgument, "action = %q: want %q or %q", f.Action, flowlog.Dropped,
+			flowlog.Logged)
 	}
 	if r.GetPort() > 65535 {
 		return status.Errorf(codes.InvalidArgument, "port = %d: want at most 65535", r.GetPort())
@@ -61,9 +63,12 @@ func parseNet(text string) (netip.Prefix, error) {
 
 func dropMessage(d *flowlog.Entry) *manxv1.Drop {
 	m := &manxv1.Drop{
-		TimeUnixMs: d.Time.UnixMilli(), Action: string(d.Action), Rule: d.Rule, Source: d.Source.String(), Destination: d.Destination.String(), Protocol: d.Protocol,
-		SourcePort: uint32(d.SourcePort), DestinationPort: uint32(d.DestinationPort), IcmpType: -1, IcmpCode: -1, In: d.In, Out: d.Out,
-		SourceEndpoint: d.SourceEndpoint, DestinationEndpoint: d.DestinationEndpoint, Packets: uint64(d.Packets), Suppressed: uint64(d.Suppressed),
+		TimeUnixMs: d.Time.UnixMilli(), Action: string(d.Action), Rule: d.Rule, Source: d.Source.String(),
+		Destination: d.Destination.String(), Protocol: d.Protocol,
+		SourcePort: uint32(d.SourcePort), DestinationPort: uint32(d.DestinationPort), IcmpType: -1, IcmpCode: -1,
+		In: d.In, Out: d.Out,
+		SourceEndpoint: d.SourceEndpoint, DestinationEndpoint: d.DestinationEndpoint, Packets: uint64(d.Packets),
+		Suppressed: uint64(d.Suppressed),
 	}
 	if d.ICMPType != nil {
 		m.IcmpType, m.IcmpCode = int32(*d.ICMPType), int32(*d.ICMPCode)

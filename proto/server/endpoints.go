@@ -14,7 +14,9 @@ import (
 )
 
 // ListEndpoints implements manxv1.ManxServer.
-func (v *DataplaneView) ListEndpoints(context.Context, *manxv1.ListEndpointsRequest) (*manxv1.ListEndpointsResponse, error) {
+func (v *DataplaneView) ListEndpoints(
+	context.Context, *manxv1.ListEndpointsRequest,
+) (*manxv1.ListEndpointsResponse, error) {
 	return &manxv1.ListEndpointsResponse{Endpoints: v.endpoints()}, nil
 }
 
@@ -64,7 +66,8 @@ func (v *DataplaneView) endpoint(key model.Key, e model.WorkloadEndpointSpec,
 
 // workloadRoute is the state of the route to an address of a workload, which may come without a prefix length.
 func (v *DataplaneView) workloadRoute(address string) route.Status {
-	none := route.Status{Status: reconcile.Status{Phase: reconcile.Pending, Reason: "no route to " + address + " has been decided yet"}}
+	none := route.Status{Status: reconcile.Status{Phase: reconcile.Pending, Reason: "no route to " + address +
+		" has been decided yet"}}
 	p, err := netip.ParsePrefix(address)
 	if err != nil {
 		a, err := netip.ParseAddr(address)
@@ -84,6 +87,7 @@ func (v *DataplaneView) workloadRoute(address string) route.Status {
 
 // worse orders phases by how much somebody should care.
 func worse(a, b reconcile.Phase) bool {
-	order := []reconcile.Phase{reconcile.Applied, reconcile.Leftover, reconcile.Removing, reconcile.Pending, reconcile.Blocked, reconcile.Failed}
+	order := []reconcile.Phase{reconcile.Applied, reconcile.Leftover, reconcile.Removing, reconcile.Pending,
+		reconcile.Blocked, reconcile.Failed}
 	return slices.Index(order, a) > slices.Index(order, b)
 }

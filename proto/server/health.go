@@ -44,7 +44,9 @@ func (h *health) names() string {
 }
 
 // Check implements grpc_health_v1.HealthServer.
-func (h *health) Check(_ context.Context, r *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+func (h *health) Check(
+	_ context.Context, r *grpc_health_v1.HealthCheckRequest,
+) (*grpc_health_v1.HealthCheckResponse, error) {
 	st, ok := h.statuses()[r.GetService()]
 	if !ok {
 		return nil, status.Errorf(codes.NotFound, "service = %q: want %s or none", r.GetService(), h.names())
@@ -62,7 +64,9 @@ func (h *health) List(context.Context, *grpc_health_v1.HealthListRequest) (*grpc
 }
 
 // Watch implements grpc_health_v1.HealthServer: it sends the status now and whenever it has changed.
-func (h *health) Watch(r *grpc_health_v1.HealthCheckRequest, stream grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
+func (h *health) Watch(
+	r *grpc_health_v1.HealthCheckRequest, stream grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse],
+) error {
 	tick := time.NewTicker(h.server.config.Poll)
 	defer tick.Stop()
 	last := grpc_health_v1.HealthCheckResponse_ServingStatus(-1)

@@ -110,7 +110,8 @@ func (r *rig) start() {
 	r.kernel.PutLink(kernel.Link{Index: 3, Name: "cali1", Up: true, Running: true, MTU: 1500})
 	uplink := netip.MustParsePrefix("10.1.0.1/24")
 	r.kernel.PutAddress(kernel.Address{Link: 2, Prefix: uplink})
-	r.kernel.PutRoute(kernel.Route{Dst: uplink.Masked(), Protocol: kernel.ProtocolKernel, Type: kernel.Unicast, Scope: kernel.ScopeLink, NextHops: []kernel.NextHop{{Link: 2}}})
+	r.kernel.PutRoute(kernel.Route{Dst: uplink.Masked(), Protocol: kernel.ProtocolKernel, Type: kernel.Unicast,
+		Scope: kernel.ScopeLink, NextHops: []kernel.NextHop{{Link: 2}}})
 	r.tables = datastore.NewTables(zap.NewNop(), "")
 	r.agent = dataplane.New(dataplane.Config{Kernel: r.kernel, NodeName: "node-1", Logger: zap.NewNop()})
 	r.run(r.agent.Run)
@@ -123,7 +124,8 @@ func (r *rig) start() {
 func (r *rig) store(objects ...*model.Object) {
 	var events []datastore.Event
 	for _, o := range objects {
-		events = append(events, datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o, Revision: o.Revision})
+		events = append(events, datastore.Event{Type: datastore.EventUpdate, Key: o.Key, Object: o,
+			Revision: o.Revision})
 	}
 	r.tables.Apply(append(events, datastore.Event{Type: datastore.EventInSync, Revision: 9})...)
 	r.agent.SetState(dataplane.State{Reader: r.tables.Snapshot(), All: true, DatastoreSynced: true, BGPSynced: true})
@@ -176,7 +178,8 @@ func (s *sessions) Sessions() []speaker.SessionStatus {
 	for _, st := range s.list {
 		all = append(all, st)
 	}
-	slices.SortFunc(all, func(a, b speaker.SessionStatus) int { return a.Session.Address.Compare(b.Session.Address) }) // as the speaker does
+	// as the speaker does
+	slices.SortFunc(all, func(a, b speaker.SessionStatus) int { return a.Session.Address.Compare(b.Session.Address) })
 	return all
 }
 
@@ -249,8 +252,9 @@ var since = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
 func session(address string, typ bgp.SessionType, phase speaker.Phase, state, reason string) speaker.SessionStatus {
 	return speaker.SessionStatus{
-		Session: bgp.Session{Address: netip.MustParseAddr(address), Port: 179, Type: typ, From: []string{"BGPPeer/x"}, LocalAS: 64512, PeerAS: 64513, PasswordFrom: "none"},
-		State:   state, Phase: phase, Reason: reason, Since: since,
+		Session: bgp.Session{Address: netip.MustParseAddr(address), Port: 179, Type: typ, From: []string{"BGPPeer/x"},
+			LocalAS: 64512, PeerAS: 64513, PasswordFrom: "none"},
+		State: state, Phase: phase, Reason: reason, Since: since,
 	}
 }
 
@@ -293,17 +297,22 @@ func dial(socket string) error {
 }
 
 func deleted(namespace, name string) datastore.Event {
-	return datastore.Event{Type: datastore.EventDelete, Key: model.Key{Kind: model.KindWorkloadEndpoint, Namespace: namespace, Name: name}, Revision: 10}
+	return datastore.Event{Type: datastore.EventDelete, Key: model.Key{Kind: model.KindWorkloadEndpoint,
+		Namespace: namespace, Name: name}, Revision: 10}
 }
 
 // node and pod are what most tests store.
 func node(t *testing.T) *model.Object {
-	return object(t, model.KindNode, "", "node-1", `{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"node-1"},"spec":{"bgp":{"ipv4Address":"10.1.0.1/24"}}}`)
+	return object(t, model.KindNode, "", "node-1",
+		`{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"node-1"},"spec":{"bgp":{"ipv4Address":"10.1.0.1/24"}}}`)
 }
 
 func pod(t *testing.T, name, device, address string) *model.Object {
-	return object(t, model.KindWorkloadEndpoint, "shop", name, `{"kind":"WorkloadEndpoint","apiVersion":"projectcalico.org/v3","metadata":{"name":"`+name+`","namespace":"shop"},
-		"spec":{"orchestrator":"k8s","node":"node-1","pod":"`+name+`","endpoint":"eth0","interfaceName":"`+device+`","ipNetworks":["`+address+`"]}}`)
+	return object(t, model.KindWorkloadEndpoint, "shop", name,
+		`{"kind":"WorkloadEndpoint","apiVersion":"projectcalico.org/v3","metadata":{"name":"`+name+
+			`","namespace":"shop"},
+		"spec":{"orchestrator":"k8s","node":"node-1","pod":"`+name+`","endpoint":"eth0","interfaceName":"`+device+
+			`","ipNetworks":["`+address+`"]}}`)
 }
 
 var _ Dataplane = (*dataplane.HostAgent)(nil)

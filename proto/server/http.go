@@ -22,7 +22,8 @@ func (s *Server) Handler() http.Handler {
 	for _, path := range []string{"/livez", "/liveness"} {
 		mux.HandleFunc("GET "+path, s.livez)
 	}
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry,
+		promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
 	return mux
 }
 

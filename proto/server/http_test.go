@@ -59,13 +59,15 @@ func TestReadyzSaysWhatIsMissing(t *testing.T) {
 			t.Errorf("%s: %d\n%swant %d\n%s", path, c, b, code, body)
 		}
 	}
-	starting := "[-]datastore: not connected yet: manxd is starting\n[-]bgp: not started yet: manxd is starting\n[-]dataplane: not started yet: manxd is starting\nnot ready\n"
+	starting := "[-]datastore: not connected yet: manxd is starting\n" +
+		"[-]bgp: not started yet: manxd is starting\n[-]dataplane: not started yet: manxd is starting\nnot ready\n"
 	want("/readyz", http.StatusServiceUnavailable, starting)
 	want("/readyz?verbose", http.StatusServiceUnavailable, starting)
 	want("/livez", http.StatusOK, "ok\n")
 
 	r.start()
-	want("/readyz", http.StatusServiceUnavailable, "[-]datastore: being read for the first time\n[-]bgp: waiting for 192.0.2.1\n"+
+	want("/readyz", http.StatusServiceUnavailable, "[-]datastore: being read for the first time\n"+
+		"[-]bgp: waiting for 192.0.2.1\n"+
 		"[-]dataplane: the kernel has not been brought to the state of the datastore yet\nnot ready\n")
 
 	r.store(node(t))
@@ -78,7 +80,8 @@ func TestReadyzSaysWhatIsMissing(t *testing.T) {
 	r.bgp.finish()
 	want("/readyz", http.StatusOK, "ok\n")
 	want("/readiness", http.StatusOK, "ok\n")
-	want("/readyz?verbose", http.StatusOK, "[+]datastore: in sync at revision 9\n[+]bgp: restart is over, all routes are known\n"+
+	want("/readyz?verbose", http.StatusOK, "[+]datastore: in sync at revision 9\n"+
+		"[+]bgp: restart is over, all routes are known\n"+
 		"[+]dataplane: the kernel is kept as datastore and BGP want it\nok\n")
 
 	// Neighbours that are down are no fault of this node.
@@ -86,8 +89,10 @@ func TestReadyzSaysWhatIsMissing(t *testing.T) {
 	want("/readyz", http.StatusOK, "ok\n")
 
 	r.tables.Apply(datastore.Event{Type: datastore.EventLost, Err: fmt.Errorf("connection refused")})
-	want("/readyz", http.StatusServiceUnavailable, "[-]datastore: connection lost, the last state is kept: connection refused\n"+
-		"[+]bgp: restart is over, all routes are known\n[+]dataplane: the kernel is kept as datastore and BGP want it\nnot ready\n")
+	want("/readyz", http.StatusServiceUnavailable, "[-]datastore: connection lost, the last state is kept: "+
+		"connection refused\n"+
+		"[+]bgp: restart is over, all routes are known\n"+
+		"[+]dataplane: the kernel is kept as datastore and BGP want it\nnot ready\n")
 	want("/liveness", http.StatusOK, "ok\n")
 	if c, _ := get("/"); c != http.StatusNotFound {
 		t.Errorf("/: %d", c)
@@ -112,7 +117,8 @@ func TestLivezFailsWhenAPartHangs(t *testing.T) {
 	defer close(release)
 	r.server.Dataplane.Show(DataplaneSource{Agent: stuck{release: release}})
 	code, body := r.web()("/livez")
-	if code != http.StatusServiceUnavailable || body != "[-]process: a part of manxd has not answered for 10ms\nnot live\n" {
+	if code != http.StatusServiceUnavailable || body != "[-]process: a part of manxd has not answered for "+
+		"10ms\nnot live\n" {
 		t.Errorf("%d\n%s", code, body)
 	}
 }
@@ -124,7 +130,8 @@ func TestMetrics(t *testing.T) {
 	r.store(node(t), pod(t, "web", "cali1", "10.65.0.1/32"), object(t, model.KindIPPool, "", "broken", "{"))
 	up := session("192.0.2.1", bgp.SessionGlobal, speaker.PhaseEstablished, "Established", "up")
 	up.Flaps, up.Restarts, up.Uptime, up.LastErrorAt, up.Session.MaxPrefixes = 2, 1, 90*time.Second, since, 1000
-	up.Counters = speaker.Counters{At: since, AdvertisedAt: since, Received: 17, Accepted: 15, Advertised: 4, UpdatesIn: 9, UpdatesOut: 3}
+	up.Counters = speaker.Counters{At: since, AdvertisedAt: since, Received: 17, Accepted: 15, Advertised: 4,
+		UpdatesIn: 9, UpdatesOut: 3}
 	up.BFD = &bfd.Status{State: bfd.Up, Downs: 5, Drops: bfd.Drops{Rate: 6, Unconfirmed: 7}}
 	r.bgp.set(up)
 	uncounted := session("192.0.2.3", bgp.SessionNode, speaker.PhaseEstablished, "Established", "up")
@@ -209,7 +216,9 @@ func TestSeriesPerSessionAreBounded(t *testing.T) {
 		t.Errorf("the mesh is not counted:\n%s", body)
 	}
 	add(bgp.SessionGlobal, 300)
-	if _, body := get("/metrics"); strings.Count(body, "\nmanx_bgp_session_up{") != sessionSeries || !strings.Contains(body, `manx_bgp_sessions{state="Established",type="global"} 300`) {
-		t.Errorf("%d sessions have series of their own, want %d", strings.Count(body, "\nmanx_bgp_session_up{"), sessionSeries)
+	if _, body := get("/metrics"); strings.Count(body, "\nmanx_bgp_session_up{") != sessionSeries ||
+		!strings.Contains(body, `manx_bgp_sessions{state="Established",type="global"} 300`) {
+		t.Errorf("%d sessions have series of their own, want %d", strings.Count(body, "\nmanx_bgp_session_up{"),
+			sessionSeries)
 	}
 }

@@ -12,8 +12,10 @@ func TestNoticeOfALimitThatTheKernelCannotDo(t *testing.T) {
 	r := newRig(t)
 	r.start()
 	r.kernel.WithoutShaping()
-	r.store(object(t, model.KindNode, "", "node-1", `{"metadata":{"name":"node-1"},"spec":{"bgp":{"ipv4Address":"10.1.0.1/24"}}}`),
-		object(t, model.KindWorkloadEndpoint, "shop", "node--1-k8s-web-eth0", `{"metadata":{"name":"node--1-k8s-web-eth0","namespace":"shop"},
+	r.store(object(t, model.KindNode, "", "node-1",
+		`{"metadata":{"name":"node-1"},"spec":{"bgp":{"ipv4Address":"10.1.0.1/24"}}}`),
+		object(t, model.KindWorkloadEndpoint, "shop", "node--1-k8s-web-eth0",
+			`{"metadata":{"name":"node--1-k8s-web-eth0","namespace":"shop"},
 		"spec":{"node":"node-1","orchestrator":"k8s","pod":"web","endpoint":"eth0","interfaceName":"cali1","ipNetworks":["10.244.0.7/32"],
 		"qosControls":{"ingressBandwidth":8000000,"egressBandwidth":8000000}}}`))
 	eventually(t, func() string {
@@ -22,7 +24,8 @@ func TestNoticeOfALimitThatTheKernelCannotDo(t *testing.T) {
 			return err.Error()
 		}
 		for _, n := range list.GetNotices() {
-			if n.GetSubject() == "bandwidth of cali1" && n.GetText() == "limit the bandwidth of cali1: not supported by this kernel" {
+			if n.GetSubject() == "bandwidth of cali1" && n.GetText() == "limit the bandwidth of cali1: not supported "+
+				"by this kernel" {
 				return ""
 			}
 		}

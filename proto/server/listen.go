@@ -19,7 +19,8 @@ import (
 func Listen(path string) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if len(dir) > longestDir {
-		return nil, fmt.Errorf("control socket %s: the path of its folder has %d bytes, want at most %d: choose a shorter one", path, len(dir), longestDir)
+		return nil, fmt.Errorf("control socket %s: the path of its folder has %d bytes, want at most %d: choose a "+
+			"shorter one", path, len(dir), longestDir)
 	}
 	lock, err := lockFile(path + ".lock")
 	if err != nil {

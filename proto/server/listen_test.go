@@ -63,7 +63,8 @@ func TestListenInAFolderWithALongPath(t *testing.T) {
 		t.Fatalf("the longest path: %v", err)
 	}
 	l.Close()
-	if _, err := Listen(filepath.Join(dir+"x", "s")); err == nil || !strings.Contains(err.Error(), "has 88 bytes, want at most 87") {
+	if _, err := Listen(filepath.Join(dir+"x", "s")); err == nil ||
+		!strings.Contains(err.Error(), "has 88 bytes, want at most 87") {
 		t.Errorf("a longer one: %v", err)
 	}
 }

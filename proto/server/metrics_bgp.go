@@ -34,17 +34,22 @@ var perSession = []string{"peer", "type"}
 var bgpMetrics = describe([]description{
 	{metricSessions, "BGP sessions by type and state of RFC 4271.", []string{"type", "state"}},
 	{metricFlaps, "How often BGP sessions were established and lost, by type.", []string{"type"}},
-	{metricGracefulRestarts, "How often BGP sessions were lost while the peer's routes were kept, by type.", []string{"type"}},
+	{metricGracefulRestarts, "How often BGP sessions were lost while the peer's routes were kept, by type.",
+		[]string{"type"}},
 	{metricPrefixes, "Prefixes received and accepted from BGP peers, by type.", []string{"type", "direction"}},
 	{metricRejected, "Routes that BGP peers announce and that are not used, by class of reason.", []string{"reason"}},
 	{metricOriginated, "Prefixes that this node originates.", nil},
-	{metricSessionUp, "Whether a BGP session is established. Sessions of the mesh have no series of their own.", perSession},
-	{metricSessionState, "State of a BGP session as bgpPeerState of RFC 4273: 1 Idle, 2 Connect, 3 Active, 4 OpenSent, 5 OpenConfirm, 6 Established.", perSession},
+	{metricSessionUp, "Whether a BGP session is established. Sessions of the mesh have no series of their own.",
+		perSession},
+	{metricSessionState, "State of a BGP session as bgpPeerState of RFC 4273: 1 Idle, 2 Connect, 3 Active, 4 " +
+		"OpenSent, 5 OpenConfirm, 6 Established.", perSession},
 	{metricSessionUptime, "How long a BGP session has been established; 0 if it is not.", perSession},
 	{metricSessionFlaps, "How often a BGP session was established and lost.", perSession},
 	{metricSessionRestarts, "How often a BGP session was lost while the peer's routes were kept.", perSession},
-	{metricSessionPrefixes, "Prefixes received, accepted and, while counting them is cheap, advertised on a BGP session.", append(perSession, "direction")},
-	{metricSessionLimit, "Number of prefixes from the peer above which a BGP session is shut down, where a limit of its own is set.", perSession},
+	{metricSessionPrefixes, "Prefixes received, accepted and, while counting them is cheap, advertised on a " +
+		"BGP session.", append(perSession, "direction")},
+	{metricSessionLimit, "Number of prefixes from the peer above which a BGP session is shut down, where a limit of " +
+		"its own is set.", perSession},
 	{metricSessionUpdates, "UPDATE messages of a BGP session.", append(perSession, "direction")},
 	{metricSessionBFDUp, "Whether BFD finds the path of a BGP session good, where it is on.", perSession},
 	{metricSessionBFDDowns, "How often BFD found the path of a BGP session broken, where it is on.", perSession},
@@ -53,8 +58,8 @@ var bgpMetrics = describe([]description{
 	{metricSessionFailedTime, "When a BGP session last failed.", perSession},
 })
 
-// sessionSeries bounds how many sessions have series of their own. Those of the mesh have none: thousands of nodes would
-// otherwise give every node thousands of series.
+// sessionSeries bounds how many sessions have series of their own. Those of the mesh have none: thousands of nodes
+// would otherwise give every node thousands of series.
 const sessionSeries = 256
 
 // Describe implements prometheus.Collector.
@@ -125,7 +130,8 @@ func collectTypes(sessions []speaker.SessionStatus, gauge metricFunc) {
 }
 
 // peerState numbers the states as bgpPeerState of RFC 4273 does.
-var peerState = map[string]float64{"Idle": 1, "Connect": 2, "Active": 3, "OpenSent": 4, "OpenConfirm": 5, "Established": 6}
+var peerState = map[string]float64{"Idle": 1, "Connect": 2, "Active": 3, "OpenSent": 4, "OpenConfirm": 5,
+	"Established": 6}
 
 func collectSession(s speaker.SessionStatus, gauge, counter metricFunc) {
 	peer, typ, n := s.Session.Address.String(), string(s.Session.Type), s.Counters

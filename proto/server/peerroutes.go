@@ -26,7 +26,9 @@ const (
 )
 
 // ListPeerRoutes implements manxv1.ManxServer.
-func (v *BGPView) ListPeerRoutes(ctx context.Context, r *manxv1.ListPeerRoutesRequest) (*manxv1.ListPeerRoutesResponse, error) {
+func (v *BGPView) ListPeerRoutes(
+	ctx context.Context, r *manxv1.ListPeerRoutesRequest,
+) (*manxv1.ListPeerRoutesResponse, error) {
 	speaker := v.now().Speaker
 	if speaker == nil {
 		return nil, status.Error(codes.Unavailable, "BGP is not running yet")
@@ -47,7 +49,8 @@ func (v *BGPView) ListPeerRoutes(ctx context.Context, r *manxv1.ListPeerRoutesRe
 	case routesRejected:
 		q.rejected(peer)
 	default:
-		return nil, status.Errorf(codes.InvalidArgument, "direction = %q: want %s, %s or %s", r.GetDirection(), routesAdvertised, routesReceived, routesRejected)
+		return nil, status.Errorf(codes.InvalidArgument, "direction = %q: want %s, %s or %s", r.GetDirection(),
+			routesAdvertised, routesReceived, routesRejected)
 	}
 	if q.err != nil {
 		return nil, status.Error(codes.Unavailable, q.err.Error())
@@ -79,7 +82,8 @@ func findPeer(speaker BGP, name string) (netip.Addr, error) {
 			"peer = %q: want the address of a session or the name of a BGPPeer that this node has a session for. %s",
 			name, sessionsKnown(known))
 	case len(found) > 1:
-		return addr, status.Errorf(codes.InvalidArgument, "%s asks for several sessions: name one of %s", object, strings.Join(found, ", "))
+		return addr, status.Errorf(codes.InvalidArgument, "%s asks for several sessions: name one of %s", object,
+			strings.Join(found, ", "))
 	}
 	return netip.MustParseAddr(found[0]), nil
 }
@@ -156,8 +160,9 @@ func (q *peerRoutes) rejected(peer netip.Addr) {
 
 func routeOf(p speaker.JudgedPath, peer netip.Addr, way string) *manxv1.PeerRoute {
 	r := &manxv1.PeerRoute{
-		Prefix: text(p.Prefix), Peer: text(peer), Direction: way, Accepted: p.Verdict.Accept, Rule: p.Verdict.Rule, NextHop: text(p.NextHop),
-		Origin: p.Origin, AsPath: p.ASPath, LocalPref: p.LocalPref, Med: p.MED, SinceUnixMs: unixMs(p.Since),
+		Prefix: text(p.Prefix), Peer: text(peer), Direction: way, Accepted: p.Verdict.Accept, Rule: p.Verdict.Rule,
+		NextHop: text(p.NextHop),
+		Origin:  p.Origin, AsPath: p.ASPath, LocalPref: p.LocalPref, Med: p.MED, SinceUnixMs: unixMs(p.Since),
 	}
 	communities, large := p.Communities, p.LargeCommunities
 	if sent := p.Verdict.Route; way == wayOut && p.Verdict.Accept && sent.Prefix.IsValid() { // as filters have made it

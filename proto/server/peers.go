@@ -28,7 +28,8 @@ func (v *BGPView) ListPeers(_ context.Context, r *manxv1.ListPeersRequest) (*man
 	d := v.desired()
 	for _, c := range d.Conflicts {
 		if object == "" || concerns(c, object) {
-			answer.Conflicts = append(answer.Conflicts, &manxv1.PeerConflict{Address: text(c.Address), Kept: c.Kept, Dropped: c.Dropped, Reason: c.Reason})
+			answer.Conflicts = append(answer.Conflicts, &manxv1.PeerConflict{Address: text(c.Address), Kept: c.Kept,
+				Dropped: c.Dropped, Reason: c.Reason})
 		}
 	}
 	for _, n := range d.Notices {
@@ -53,7 +54,8 @@ func (v *BGPView) GetPeer(_ context.Context, r *manxv1.GetPeerRequest) (*manxv1.
 			return &manxv1.GetPeerResponse{Peer: peerDetails(st, v.desired())}, nil
 		}
 	}
-	return nil, status.Errorf(codes.NotFound, "there is no session with %s: neither the mesh nor a BGPPeer asks for one", addr)
+	return nil, status.Errorf(codes.NotFound,
+		"there is no session with %s: neither the mesh nor a BGPPeer asks for one", addr)
 }
 
 func (v *BGPView) peers() []*manxv1.Peer {
@@ -75,11 +77,15 @@ func (v *BGPView) peers() []*manxv1.Peer {
 func peerDetails(st speaker.SessionStatus, d bgp.Desired) *manxv1.Peer {
 	p, w, c := sessionRow(st), st.Session, st.Counters
 	p.Prefixes.Advertised = &c.Advertised // just counted
-	p.Messages = &manxv1.PeerMessages{In: c.MessagesIn, Out: c.MessagesOut, UpdatesIn: c.UpdatesIn, UpdatesOut: c.UpdatesOut}
+	p.Messages = &manxv1.PeerMessages{In: c.MessagesIn, Out: c.MessagesOut, UpdatesIn: c.UpdatesIn,
+		UpdatesOut: c.UpdatesOut}
 	p.Wanted = &manxv1.Wanted{
-		Source: text(w.Source), HoldSeconds: w.HoldSeconds, KeepaliveSeconds: w.KeepaliveSeconds, RestartSeconds: w.RestartSeconds,
-		MultihopTtl: uint32(w.MultihopTTL), TtlSecurity: uint32(w.TTLSecurity), NextHop: string(w.NextHop), ReflectorClient: w.ReflectorClient,
-		ReflectorClusterId: text(w.ReflectorClusterID), AllowOwnAs: w.AllowOwnAS, MaxPrefixes: w.MaxPrefixes, Workload: w.Workload, Filters: w.Filters,
+		Source: text(w.Source), HoldSeconds: w.HoldSeconds, KeepaliveSeconds: w.KeepaliveSeconds,
+		RestartSeconds: w.RestartSeconds,
+		MultihopTtl:    uint32(w.MultihopTTL), TtlSecurity: uint32(w.TTLSecurity), NextHop: string(w.NextHop),
+		ReflectorClient:    w.ReflectorClient,
+		ReflectorClusterId: text(w.ReflectorClusterID), AllowOwnAs: w.AllowOwnAS, MaxPrefixes: w.MaxPrefixes,
+		Workload: w.Workload, Filters: w.Filters,
 	}
 	p.Differences, p.Conflicts = differences(st), conflictsOf(st, d)
 	for _, n := range d.Notices {
@@ -122,7 +128,8 @@ func sessionRow(st speaker.SessionStatus) *manxv1.Peer {
 		p.Bfd = &manxv1.PeerBFD{State: b.State.String(), Reason: bfdReason(b), SinceUnixMs: unixMs(b.Since),
 			Downs:      b.Downs,
 			TransmitMs: uint32(b.Session.Transmit.Milliseconds()), ReceiveMs: uint32(b.Session.Receive.Milliseconds()),
-			Multiplier: uint32(b.Session.Multiplier), Multihop: b.Session.Multihop, DetectionMs: uint32(b.Detection.Milliseconds())}
+			Multiplier: uint32(b.Session.Multiplier), Multihop: b.Session.Multihop,
+			DetectionMs: uint32(b.Detection.Milliseconds())}
 	}
 	if c := st.Counters; !c.AdvertisedAt.IsZero() && c.At.Sub(c.AdvertisedAt) <= advertisedAge {
 		p.Prefixes.Advertised = &c.Advertised

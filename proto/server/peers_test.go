@@ -36,18 +36,28 @@ func TestDifferencesBetweenWantedAndNegotiated(t *testing.T) {
 		change func(*speaker.SessionStatus)
 		want   string // the only difference; empty for none
 	}{
-		{"lower hold time", func(s *speaker.SessionStatus) { s.HoldTime, s.Keepalive = 90*time.Second, 30*time.Second }, "hold time 90 s instead of 240 s"},
+		{"lower hold time", func(s *speaker.SessionStatus) { s.HoldTime, s.Keepalive = 90*time.Second, 30*time.Second },
+			"hold time 90 s instead of 240 s"},
 		{"no hold time", func(s *speaker.SessionStatus) { s.HoldTime, s.Keepalive = 0, 0 }, "no hold time"},
-		{"timers not read yet", func(s *speaker.SessionStatus) { s.HoldTime, s.Keepalive, s.Counters.At = 0, 0, time.Time{} }, ""},
-		{"other keepalive", func(s *speaker.SessionStatus) { s.Keepalive = 10 * time.Second }, "keepalives every 10 s instead of 80 s"},
-		{"other source", func(s *speaker.SessionStatus) { s.LocalAddress = netip.MustParseAddr("192.0.2.8") }, "local address 192.0.2.8, not 192.0.2.9"},
+		{"timers not read yet", func(s *speaker.SessionStatus) {
+			s.HoldTime, s.Keepalive, s.Counters.At = 0, 0,
+				time.Time{}
+		}, ""},
+		{"other keepalive", func(s *speaker.SessionStatus) { s.Keepalive = 10 * time.Second },
+			"keepalives every 10 s instead of 80 s"},
+		{"other source", func(s *speaker.SessionStatus) { s.LocalAddress = netip.MustParseAddr("192.0.2.8") },
+			"local address 192.0.2.8, not 192.0.2.9"},
 		{"without the family", func(s *speaker.SessionStatus) { s.Families = nil }, "did not announce ipv4-unicast"},
-		{"further family", func(s *speaker.SessionStatus) { s.Families = append(s.Families, "ipv6-unicast") }, "also offers ipv6-unicast"},
+		{"further family", func(s *speaker.SessionStatus) { s.Families = append(s.Families, "ipv6-unicast") },
+			"also offers ipv6-unicast"},
 		{"one path in", func(s *speaker.SessionStatus) { s.AddPathReceive = false }, "sends only its best path"},
 		{"one path out", func(s *speaker.SessionStatus) { s.AddPathSend = false }, "takes only one path"},
-		{"no graceful restart", func(s *speaker.SessionStatus) { s.GracefulRestart = false }, "does not restart gracefully for ipv4-unicast"},
-		{"no N flag", func(s *speaker.SessionStatus) { s.RestartNotification = false }, "NOTIFICATION of either end drops routes"},
-		{"no route refresh", func(s *speaker.SessionStatus) { s.Capabilities = []string{"4-octet AS"} }, "no route refresh"},
+		{"no graceful restart", func(s *speaker.SessionStatus) { s.GracefulRestart = false },
+			"does not restart gracefully for ipv4-unicast"},
+		{"no N flag", func(s *speaker.SessionStatus) { s.RestartNotification = false },
+			"NOTIFICATION of either end drops routes"},
+		{"no route refresh", func(s *speaker.SessionStatus) { s.Capabilities = []string{"4-octet AS"} },
+			"no route refresh"},
 		{"2-octet AS", func(s *speaker.SessionStatus) { s.Capabilities = []string{"route refresh"} }, "up to 65535"},
 		{"down", func(s *speaker.SessionStatus) { s.Phase, s.Families = speaker.PhaseFailed, nil }, ""},
 	} {
@@ -68,13 +78,16 @@ func TestConflictIsTellingBothObjects(t *testing.T) {
 	r.start()
 	r.source.Desired = func() bgp.Desired {
 		return bgp.Desired{
-			Conflicts: []bgp.Conflict{{Address: netip.MustParseAddr("192.0.2.1"), Kept: "BGPPeer/x", Dropped: []string{"BGPPeer/y"}, Reason: "two AS numbers"}},
-			Notices:   []bgp.Notice{{Object: "BGPPeer/x", Reason: "spec.password is missing"}, {Object: "BGPPeer/z", Reason: "no such filter"}},
+			Conflicts: []bgp.Conflict{{Address: netip.MustParseAddr("192.0.2.1"), Kept: "BGPPeer/x",
+				Dropped: []string{"BGPPeer/y"}, Reason: "two AS numbers"}},
+			Notices: []bgp.Notice{{Object: "BGPPeer/x", Reason: "spec.password is missing"},
+				{Object: "BGPPeer/z", Reason: "no such filter"}},
 		}
 	}
 	r.show()
 	st := agreed()
-	st.LastError, st.LastErrorBy, st.LastErrorAt, st.NextAttempt = "refused", speaker.DirectionReceived, since, since.Add(time.Second)
+	st.LastError, st.LastErrorBy, st.LastErrorAt, st.NextAttempt = "refused", speaker.DirectionReceived, since,
+		since.Add(time.Second)
 	r.bgp.set(st)
 	r.bgp.set(session("192.0.2.2", bgp.SessionMesh, speaker.PhaseFailed, "Active", "connection refused"))
 
@@ -84,13 +97,16 @@ func TestConflictIsTellingBothObjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := one.GetPeer()
-	if !slices.Equal(p.GetConflicts(), []string{conflict}) || !slices.Equal(p.GetNotices(), []string{"BGPPeer/x: spec.password is missing"}) {
+	if !slices.Equal(p.GetConflicts(), []string{conflict}) ||
+		!slices.Equal(p.GetNotices(), []string{"BGPPeer/x: spec.password is missing"}) {
 		t.Errorf("conflicts %q, notices %q", p.GetConflicts(), p.GetNotices())
 	}
-	if p.GetLastErrorBy() != "received" || p.GetNextAttemptUnixMs() != since.Add(time.Second).UnixMilli() || p.GetWanted().GetHoldSeconds() != 240 || p.Prefixes.Advertised == nil {
+	if p.GetLastErrorBy() != "received" || p.GetNextAttemptUnixMs() != since.Add(time.Second).UnixMilli() ||
+		p.GetWanted().GetHoldSeconds() != 240 || p.Prefixes.Advertised == nil {
 		t.Errorf("peer is %v", p)
 	}
-	for object, want := range map[string][3]int{"": {2, 1, 2}, "BGPPeer/x": {2, 1, 1}, "BGPPeer/y": {0, 1, 0}, "BGPPeer/z": {0, 0, 1}} {
+	for object, want := range map[string][3]int{"": {2, 1, 2}, "BGPPeer/x": {2, 1, 1}, "BGPPeer/y": {0, 1, 0},
+		"BGPPeer/z": {0, 0, 1}} {
 		l, err := r.client.ListPeers(r.context(), &manxv1.ListPeersRequest{RequestedBy: object})
 		if got := [3]int{len(l.GetPeers()), len(l.GetConflicts()), len(l.GetNotices())}; err != nil || got != want {
 			t.Errorf("%q has %v sessions, conflicts and notices, want %v (%v)", object, got, want, err)
@@ -101,24 +117,29 @@ func TestConflictIsTellingBothObjects(t *testing.T) {
 func judged(prefix string, accept bool, rule string) speaker.JudgedPath {
 	p := netip.MustParsePrefix(prefix)
 	return speaker.JudgedPath{
-		TablePath: speaker.TablePath{Prefix: p, NextHop: netip.MustParseAddr("10.0.0.9"), Origin: "IGP", ASPath: []uint32{65000}, Communities: []uint32{65000<<16 | 7}, LargeCommunities: [][3]uint32{{1, 2, 3}}},
-		Verdict:   bgp.Verdict{Accept: accept, Rule: rule},
+		TablePath: speaker.TablePath{Prefix: p, NextHop: netip.MustParseAddr("10.0.0.9"), Origin: "IGP",
+			ASPath: []uint32{65000}, Communities: []uint32{65000<<16 | 7}, LargeCommunities: [][3]uint32{{1, 2, 3}}},
+		Verdict: bgp.Verdict{Accept: accept, Rule: rule},
 	}
 }
 
 func TestRoutesOfAPeer(t *testing.T) {
 	r := newRig(t)
-	if _, err := r.client.ListPeerRoutes(r.context(), &manxv1.ListPeerRoutesRequest{Direction: "rejected"}); status.Code(err) != codes.Unavailable {
+	if _, err := r.client.ListPeerRoutes(r.context(), &manxv1.ListPeerRoutesRequest{
+		Direction: "rejected"}); status.Code(err) != codes.Unavailable {
 		t.Errorf("before BGP runs: %v", err)
 	}
 	r.start()
 	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	r.bgp.received = map[netip.Addr][]speaker.JudgedPath{
-		one: {judged("10.1.0.0/16", true, "default"), judged("10.2.0.0/16", false, "BGPFilter/f importV4[0]"), judged("10.3.0.0/16", true, "default")},
+		one: {judged("10.1.0.0/16", true, "default"), judged("10.2.0.0/16", false, "BGPFilter/f importV4[0]"),
+			judged("10.3.0.0/16", true, "default")},
 		two: {judged("10.0.0.0/16", false, "BGPFilter/g importV4[1]")},
 	}
-	r.bgp.sent = map[netip.Addr][]speaker.JudgedPath{one: {judged("10.8.0.0/26", true, "own"), judged("10.9.0.0/26", false, "not inside a pool")}}
-	r.bgp.refused = []speaker.RejectedRoute{{Prefix: netip.MustParsePrefix("10.3.0.0/16"), Path: bgp.Path{Peer: one}, Reason: "the next hop is this node"}}
+	r.bgp.sent = map[netip.Addr][]speaker.JudgedPath{
+		one: {judged("10.8.0.0/26", true, "own"), judged("10.9.0.0/26", false, "not inside a pool")}}
+	r.bgp.refused = []speaker.RejectedRoute{{Prefix: netip.MustParsePrefix("10.3.0.0/16"), Path: bgp.Path{Peer: one},
+		Reason: "the next hop is this node"}}
 	r.bgp.set(agreed())
 	mesh := session("192.0.2.2", bgp.SessionMesh, speaker.PhaseEstablished, "Established", "up")
 	mesh.Session.From = []string{"BGPConfiguration/default"}
@@ -130,18 +151,25 @@ func TestRoutesOfAPeer(t *testing.T) {
 	}{
 		{"advertised", "192.0.2.1", []string{"out 10.8.0.0/26 true own"}, codes.OK},
 		{"advertised", "x", []string{"out 10.8.0.0/26 true own"}, codes.OK},
-		{"received", "192.0.2.1", []string{"in 10.1.0.0/16 true default", "in 10.2.0.0/16 false BGPFilter/f importV4[0]", "in 10.3.0.0/16 false the next hop is this node"}, codes.OK},
-		{"rejected", "x", []string{"in 10.2.0.0/16 false BGPFilter/f importV4[0]", "in 10.3.0.0/16 false the next hop is this node", "out 10.9.0.0/26 false not inside a pool"}, codes.OK},
-		{"rejected", "", []string{"in 10.0.0.0/16 false BGPFilter/g importV4[1]", "in 10.2.0.0/16 false BGPFilter/f importV4[0]", "in 10.3.0.0/16 false the next hop is this node"}, codes.OK},
+		{"received", "192.0.2.1", []string{"in 10.1.0.0/16 true default",
+			"in 10.2.0.0/16 false BGPFilter/f importV4[0]", "in 10.3.0.0/16 false the next hop is this node"},
+			codes.OK},
+		{"rejected", "x", []string{"in 10.2.0.0/16 false BGPFilter/f importV4[0]",
+			"in 10.3.0.0/16 false the next hop is this node", "out 10.9.0.0/26 false not inside a pool"}, codes.OK},
+		{"rejected", "", []string{"in 10.0.0.0/16 false BGPFilter/g importV4[1]",
+			"in 10.2.0.0/16 false BGPFilter/f importV4[0]", "in 10.3.0.0/16 false the next hop is this node"},
+			codes.OK},
 		{"received", "192.0.2.3", nil, codes.NotFound},
 		{"received", "nobody", nil, codes.NotFound},
 		{"received", "", nil, codes.NotFound},
 		{"sideways", "x", nil, codes.InvalidArgument},
 	} {
-		a, err := r.client.ListPeerRoutes(r.context(), &manxv1.ListPeerRoutesRequest{Direction: c.direction, Peer: c.peer})
+		a, err := r.client.ListPeerRoutes(r.context(), &manxv1.ListPeerRoutesRequest{Direction: c.direction,
+			Peer: c.peer})
 		var got []string
 		for _, x := range a.GetRoutes() {
-			got = append(got, strings.Join([]string{x.GetDirection(), x.GetPrefix(), map[bool]string{true: "true", false: "false"}[x.GetAccepted()], x.GetRule()}, " "))
+			got = append(got, strings.Join([]string{x.GetDirection(), x.GetPrefix(),
+				map[bool]string{true: "true", false: "false"}[x.GetAccepted()], x.GetRule()}, " "))
 		}
 		if !slices.Equal(got, c.want) || status.Code(err) != c.code {
 			t.Errorf("%s %s: %v\n%q\nwant\n%q", c.direction, c.peer, err, got, c.want)
@@ -152,7 +180,8 @@ func TestRoutesOfAPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := a.GetRoutes()[0]
-	if x.GetNextHop() != "10.0.0.9" || !slices.Equal(x.GetCommunities(), []string{"65000:7"}) || !slices.Equal(x.GetLargeCommunities(), []string{"1:2:3"}) || !slices.Equal(x.GetAsPath(), []uint32{65000}) {
+	if x.GetNextHop() != "10.0.0.9" || !slices.Equal(x.GetCommunities(), []string{"65000:7"}) ||
+		!slices.Equal(x.GetLargeCommunities(), []string{"1:2:3"}) || !slices.Equal(x.GetAsPath(), []uint32{65000}) {
 		t.Errorf("attributes are %v", x)
 	}
 }

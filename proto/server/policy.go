@@ -155,7 +155,8 @@ func (v *PolicyView) Collect(out chan<- prometheus.Metric) {
 	st := agent.Status()
 	gauge, counter := policyMetrics.send(out)
 	gauge(metricPolicyInSync, number(st.InSync))
-	for kind, n := range map[string]int{"chain": st.Chains, "rule": st.Rules, "set": st.Sets, "element": st.Elements, "endpoint": st.Endpoints} {
+	for kind, n := range map[string]int{"chain": st.Chains, "rule": st.Rules, "set": st.Sets, "element": st.Elements,
+		"endpoint": st.Endpoints} {
 		gauge(metricPolicySizes, float64(n), kind)
 	}
 	counter(metricPolicyCommits, float64(st.Transactions))

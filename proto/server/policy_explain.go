@@ -30,8 +30,8 @@ func (v *PolicyView) agent() (Policy, error) {
 	return agent, nil
 }
 
-// Explain implements manxv1.ManxServer. This node's end is asked of the rules that are programmed, the other end of rules that are
-// computed for the other node.
+// Explain implements manxv1.ManxServer. This node's end is asked of the rules that are programmed, the other end of
+// rules that are computed for the other node.
 func (v *PolicyView) Explain(_ context.Context, r *manxv1.ExplainRequest) (*manxv1.Explanation, error) {
 	agent, err := v.agent()
 	if err != nil {

@@ -45,14 +45,19 @@ func withPolicy(t *testing.T) (*rig, *rules) {
 	r := newRig(t)
 	r.start()
 	r.store(
-		object(t, model.KindWorkloadEndpoint, "shop", "node--1-k8s-web-eth0", `{"kind":"WorkloadEndpoint","apiVersion":"projectcalico.org/v3","metadata":{"name":"node--1-k8s-web-eth0","namespace":"shop","labels":{"app":"web"}},
+		object(t, model.KindWorkloadEndpoint, "shop", "node--1-k8s-web-eth0",
+			`{"kind":"WorkloadEndpoint","apiVersion":"projectcalico.org/v3","metadata":{"name":"node--1-k8s-web-eth0","namespace":"shop","labels":{"app":"web"}},
 			"spec":{"orchestrator":"k8s","node":"node-1","pod":"web","endpoint":"eth0","interfaceName":"cali1","ipNetworks":["10.65.0.1/32"]}}`),
-		object(t, model.KindGlobalNetworkPolicy, "", "web", `{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"web"},
+		object(t, model.KindGlobalNetworkPolicy, "", "web",
+			`{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"web"},
 			"spec":{"selector":"app == 'web'","types":["Ingress"],"ingress":[{"action":"Allow","protocol":"TCP","source":{"selector":"app == 'x'"}},{"action":"Allow","protocol":"UDP"}]}}`),
-		object(t, model.KindIPPool, "", "six", `{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"six"},"spec":{"cidr":"fd00::/64","blockSize":122}}`),
-		object(t, model.KindGlobalNetworkPolicy, "", "bad", `{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"bad"},"spec":{"selector":"all()"}}`),
+		object(t, model.KindIPPool, "", "six",
+			`{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"six"},"spec":{"cidr":"fd00::/64","blockSize":122}}`),
+		object(t, model.KindGlobalNetworkPolicy, "", "bad",
+			`{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"bad"},"spec":{"selector":"all()"}}`),
 	)
-	p := &rules{calc: policy.Build(policy.Config{Node: "node-1", Counters: true}, r.tables.Snapshot(), nil), counters: map[string][]kernel.Counter{}}
+	p := &rules{calc: policy.Build(policy.Config{Node: "node-1", Counters: true}, r.tables.Snapshot(), nil),
+		counters: map[string][]kernel.Counter{}}
 	r.source.Policy = p
 	r.show()
 	return r, p
@@ -85,22 +90,26 @@ func TestExplainTellsWhatTheKernelRefuses(t *testing.T) {
 	r, p := withPolicy(t)
 	p.status.Refused = []nft.Refused{{Object: "chain pi/GlobalNetworkPolicy/web", Reason: "no such file"}}
 	p.status.LastError = "device or resource busy"
-	x, err := r.client.Explain(r.context(), &manxv1.ExplainRequest{Source: "192.0.2.1", Destination: "shop/web", Flow: "udp/53"})
+	x, err := r.client.Explain(r.context(), &manxv1.ExplainRequest{Source: "192.0.2.1", Destination: "shop/web",
+		Flow: "udp/53"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !x.GetAllowed() || len(x.GetStages()) != 1 || !x.GetStages()[0].GetProgrammed() || !strings.HasPrefix(x.GetBy(), "GlobalNetworkPolicy/web ingress 2 ") {
+	if !x.GetAllowed() || len(x.GetStages()) != 1 || !x.GetStages()[0].GetProgrammed() ||
+		!strings.HasPrefix(x.GetBy(), "GlobalNetworkPolicy/web ingress 2 ") {
 		t.Errorf("got %v", x)
 	}
 	notes := strings.Join(x.GetNotes(), "\n")
-	for _, want := range []string{"the kernel refuses chain pi/GlobalNetworkPolicy/web: no such file", "device or resource busy"} {
+	for _, want := range []string{"the kernel refuses chain pi/GlobalNetworkPolicy/web: no such file",
+		"device or resource busy"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("no note has %q: %s", want, notes)
 		}
 	}
 }
 
-// A rule that is several in the kernel counts what all of them do; counters of rules that are no longer wanted do not count.
+// A rule that is several in the kernel counts what all of them do; counters of rules that are no longer wanted do not
+// count.
 func TestPoliciesCountByRule(t *testing.T) {
 	r, p := withPolicy(t)
 	const chain = "pi/GlobalNetworkPolicy/web"
@@ -113,7 +122,8 @@ func TestPoliciesCountByRule(t *testing.T) {
 		t.Fatal(got, err)
 	}
 	x := got.GetPolicies()[0]
-	if x.GetPackets() != 7 || x.GetBytes() != 70 || x.GetEndpoints() != 1 || len(x.GetRules()) != 2 || x.GetRules()[0].GetPackets() != 3 || x.GetRules()[1].GetBytes() != 40 {
+	if x.GetPackets() != 7 || x.GetBytes() != 70 || x.GetEndpoints() != 1 || len(x.GetRules()) != 2 ||
+		x.GetRules()[0].GetPackets() != 3 || x.GetRules()[1].GetBytes() != 40 {
 		t.Errorf("got %v", x)
 	}
 	if len(x.GetSelected()) != 1 || x.GetSelected()[0] != "WorkloadEndpoint shop/node--1-k8s-web-eth0" {
@@ -136,7 +146,8 @@ func TestRulesetAsText(t *testing.T) {
 
 func TestReachNamesTheInterface(t *testing.T) {
 	row := func(prefix string, phase reconcile.Phase, actual ...string) route.Status {
-		return route.Status{Prefix: netip.MustParsePrefix(prefix), Actual: actual, Status: reconcile.Status{Phase: phase, Reason: "why"}}
+		return route.Status{Prefix: netip.MustParsePrefix(prefix), Actual: actual, Status: reconcile.Status{
+			Phase: phase, Reason: "why"}}
 	}
 	routes := map[string]route.Status{
 		"10.65.1.1": row("10.65.1.0/26", "applied", "10.65.1.0/26 via 10.1.0.2 dev tunl0 proto bird onlink"),

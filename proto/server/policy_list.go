@@ -19,7 +19,9 @@ import (
 )
 
 // ListPolicies implements manxv1.ManxServer.
-func (v *PolicyView) ListPolicies(_ context.Context, r *manxv1.ListPoliciesRequest) (*manxv1.ListPoliciesResponse, error) {
+func (v *PolicyView) ListPolicies(
+	_ context.Context, r *manxv1.ListPoliciesRequest,
+) (*manxv1.ListPoliciesResponse, error) {
 	agent, err := v.agent()
 	if err != nil {
 		return nil, err
@@ -30,7 +32,8 @@ func (v *PolicyView) ListPolicies(_ context.Context, r *manxv1.ListPoliciesReque
 		answer.CountersProblem = err.Error()
 	}
 	wanted := func(k model.Key) bool {
-		return (r.GetKind() == "" || r.GetKind() == string(k.Kind)) && (r.GetNamespace() == "" || r.GetNamespace() == k.Namespace) &&
+		return (r.GetKind() == "" || r.GetKind() == string(k.Kind)) &&
+			(r.GetNamespace() == "" || r.GetNamespace() == k.Namespace) &&
 			(r.GetName() == "" || r.GetName() == k.Name)
 	}
 	agent.Look(func(c *policy.Calculator, t *ruleset.Table) {
@@ -74,7 +77,8 @@ func (a askedPolicy) compare(b askedPolicy) int {
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(a.tier.Order, b.tier.Order), strings.Compare(a.policy.Tier, b.policy.Tier), a.policy.Compare(b.policy))
+	return cmp.Or(cmp.Compare(a.tier.Order, b.tier.Order), strings.Compare(a.policy.Tier, b.policy.Tier),
+		a.policy.Compare(b.policy))
 }
 
 // unusable are policies no version of which could ever be used.
@@ -82,11 +86,13 @@ func unusable(problems map[model.Key]string, wanted func(model.Key) bool) []*man
 	var list []*manxv1.Policy
 	for k, why := range problems {
 		if strings.HasSuffix(string(k.Kind), "Policy") && wanted(k) {
-			list = append(list, &manxv1.Policy{Kind: string(k.Kind), Namespace: k.Namespace, Name: k.Name, Problem: why})
+			list = append(list, &manxv1.Policy{Kind: string(k.Kind), Namespace: k.Namespace, Name: k.Name,
+				Problem: why})
 		}
 	}
 	slices.SortFunc(list, func(a, b *manxv1.Policy) int {
-		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Namespace, b.Namespace),
+			strings.Compare(a.Name, b.Name))
 	})
 	return list
 }
@@ -99,7 +105,8 @@ type policyLister struct {
 }
 
 func (l policyLister) row(p *policy.Policy, endpoints int) *manxv1.Policy {
-	row := &manxv1.Policy{Kind: string(p.ID.Kind), Namespace: p.ID.Namespace, Name: p.ID.Name, Tier: p.Tier, Order: explain.Order(p.Order),
+	row := &manxv1.Policy{Kind: string(p.ID.Kind), Namespace: p.ID.Namespace, Name: p.ID.Name, Tier: p.Tier,
+		Order:  explain.Order(p.Order),
 		Staged: p.Staged, Endpoints: uint32(endpoints)}
 	if l.rules {
 		p, _ = l.calc.Policy(p.ID)
@@ -111,7 +118,8 @@ func (l policyLister) row(p *policy.Policy, endpoints int) *manxv1.Policy {
 		}
 		counted := l.count(p.ID, in, direction)
 		for i := range rules.Rules {
-			out := &manxv1.PolicyRule{Direction: direction, Number: uint32(i + 1), Text: explain.RuleText(&rules.Rules[i]), Never: rules.Rules[i].Never}
+			out := &manxv1.PolicyRule{Direction: direction, Number: uint32(i + 1),
+				Text: explain.RuleText(&rules.Rules[i]), Never: rules.Rules[i].Never}
 			if n, ok := counted[i+1]; ok {
 				out.Packets, out.Bytes = &n.Packets, &n.Bytes
 				row.Packets, row.Bytes = sum(row.Packets, n.Packets), sum(row.Bytes, n.Bytes)
@@ -184,7 +192,8 @@ func (v *PolicyView) GetRuleset(_ context.Context, r *manxv1.GetRulesetRequest) 
 		err = t.Text(&text, ruleset.TextOptions{Elements: int(r.GetElements())})
 	})
 	if err != nil {
-		return nil, status.Error(codes.Internal, "write the table with at most "+strconv.Itoa(int(r.GetElements()))+" elements of a set: "+err.Error())
+		return nil, status.Error(codes.Internal, "write the table with at most "+strconv.Itoa(int(r.GetElements()))+
+			" elements of a set: "+err.Error())
 	}
 	return &manxv1.GetRulesetResponse{Text: text.String()}, nil
 }

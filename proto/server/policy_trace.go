@@ -38,7 +38,9 @@ const (
 const tracePoll = 20 * time.Millisecond
 
 // TraceFlow implements manxv1.ManxServer.
-func (v *PolicyView) TraceFlow(r *manxv1.TraceFlowRequest, stream grpc.ServerStreamingServer[manxv1.TraceFlowResponse]) error {
+func (v *PolicyView) TraceFlow(
+	r *manxv1.TraceFlowRequest, stream grpc.ServerStreamingServer[manxv1.TraceFlowResponse],
+) error {
 	agent, err := v.agent()
 	if err != nil {
 		return err
@@ -54,10 +56,12 @@ func (v *PolicyView) TraceFlow(r *manxv1.TraceFlowRequest, stream grpc.ServerStr
 	}
 	if n := v.traces.Add(1); n > traceMostCalls {
 		v.traces.Add(-1)
-		return status.Errorf(codes.ResourceExhausted, "%d flows are traced already: try again when one of them has ended", traceMostCalls)
+		return status.Errorf(codes.ResourceExhausted, "%d flows are traced already: try again when one of "+
+			"them has ended", traceMostCalls)
 	}
 	defer v.traces.Add(-1)
-	v.log.Info("packets of a flow are traced", append(callerFields(stream.Context()), zap.Strings("sources", texts(t.flow.Sources)), zap.Strings("destinations", texts(t.flow.Destinations)),
+	v.log.Info("packets of a flow are traced", append(callerFields(stream.Context()),
+		zap.Strings("sources", texts(t.flow.Sources)), zap.Strings("destinations", texts(t.flow.Destinations)),
 		zap.Stringer("flow", t.answer.Flow), zap.Duration("timeout", t.timeout))...)
 	return t.run(stream.Context())
 }
@@ -88,7 +92,8 @@ func (t *liveTrace) read(r *manxv1.TraceFlowRequest) error {
 	case r.GetPackets() > traceMostPackets:
 		return status.Errorf(codes.InvalidArgument, "packets = %d: want 1 to %d", r.GetPackets(), traceMostPackets)
 	case r.GetTimeoutMs() < 0 || r.GetTimeoutMs() > traceMostTime.Milliseconds():
-		return status.Errorf(codes.InvalidArgument, "timeout_ms = %d: want 1 to %d", r.GetTimeoutMs(), traceMostTime.Milliseconds())
+		return status.Errorf(codes.InvalidArgument, "timeout_ms = %d: want 1 to %d", r.GetTimeoutMs(),
+			traceMostTime.Milliseconds())
 	}
 	if n := r.GetPackets(); n > 0 {
 		t.wanted = int(n)
@@ -110,12 +115,14 @@ func (t *liveTrace) read(r *manxv1.TraceFlowRequest) error {
 		for _, h := range t.answer.Hops {
 			nodes = append(nodes, h.Node)
 		}
-		return status.Errorf(codes.FailedPrecondition, "packets from %s to %s do not come through node %s: ask on node %s",
+		return status.Errorf(codes.FailedPrecondition, "packets from %s to %s do not come through node %s: "+
+			"ask on node %s",
 			t.answer.Source, t.answer.Destination, t.node, strings.Join(nodes, " or "))
 	}
 	t.flow = kernel.Flow{
-		Sources: addresses(t.hop.Source, t.answer.Source), Destinations: addresses(t.hop.Destination, t.answer.Destination),
-		Protocol: t.answer.Flow.Protocol, Port: t.answer.Flow.Port,
+		Sources:      addresses(t.hop.Source, t.answer.Source),
+		Destinations: addresses(t.hop.Destination, t.answer.Destination),
+		Protocol:     t.answer.Flow.Protocol, Port: t.answer.Flow.Port,
 	}
 	if f := t.answer.Flow; f.Protocol == protoICMP || f.Protocol == protoICMPv6 {
 		t.flow.HasICMP, t.flow.ICMPType, t.flow.HasCode, t.flow.ICMPCode = true, f.ICMPType, f.HasICMP, f.ICMPCode
@@ -128,7 +135,8 @@ const (
 	protoICMPv6 = 58
 )
 
-// addresses of an end in packets that come to this node: translated ones if they are translated before, else any that it has.
+// addresses of an end in packets that come to this node: translated ones if they are translated before, else any that
+// it has.
 func addresses(here netip.Addr, e explain.End) []netip.Addr {
 	if here != e.Address {
 		return []netip.Addr{here}
@@ -197,7 +205,8 @@ func traceError(err error) error {
 
 func (t *liveTrace) armed() *manxv1.TraceFlowResponse {
 	return &manxv1.TraceFlowResponse{Answer: &manxv1.TraceFlowResponse_Armed{Armed: &manxv1.TraceArmed{
-		Node: t.node, Sources: texts(t.flow.Sources), Destinations: texts(t.flow.Destinations), Flow: t.answer.Flow.String()}}}
+		Node: t.node, Sources: texts(t.flow.Sources), Destinations: texts(t.flow.Destinations),
+		Flow: t.answer.Flow.String()}}}
 }
 
 func texts(list []netip.Addr) []string {
@@ -222,7 +231,8 @@ func (t *liveTrace) tell(packets []*flowtrace.Packet) (full bool, err error) {
 		}
 		m := tracedPacket(p)
 		m.Verdict, m.Reasons, m.Explained = string(verdict), reasons, explainedLine(answer)
-		if err := t.stream.Send(&manxv1.TraceFlowResponse{Answer: &manxv1.TraceFlowResponse_Packet{Packet: m}}); err != nil {
+		if err := t.stream.Send(&manxv1.TraceFlowResponse{
+			Answer: &manxv1.TraceFlowResponse_Packet{Packet: m}}); err != nil {
 			return false, err
 		}
 		if t.decisive >= t.wanted {
@@ -265,19 +275,23 @@ func explainedLine(a *explain.Answer) string {
 
 func tracedPacket(p *flowtrace.Packet) *manxv1.TracedPacket {
 	m := &manxv1.TracedPacket{
-		Source: text(p.First.Source), Destination: text(p.First.Destination), Protocol: explain.ProtocolName(p.First.Protocol),
-		SourcePort: uint32(p.First.SourcePort), DestinationPort: uint32(p.First.DestinationPort), In: p.First.In, Out: p.Out,
+		Source: text(p.First.Source), Destination: text(p.First.Destination),
+		Protocol:   explain.ProtocolName(p.First.Protocol),
+		SourcePort: uint32(p.First.SourcePort), DestinationPort: uint32(p.First.DestinationPort), In: p.First.In,
+		Out:        p.Out,
 		Connection: p.Connection, End: p.End.Text, Dropped: p.End.Kind == flowtrace.Dropped,
 	}
 	for i := range p.Chains {
 		c := &p.Chains[i]
-		out := &manxv1.TracedChain{Hook: c.Hook, Table: fmt.Sprintf("%s %s", c.Family, c.Table), Chain: c.Name, Priority: c.Priority, Verdict: c.Verdict, By: c.By()}
+		out := &manxv1.TracedChain{Hook: c.Hook, Table: fmt.Sprintf("%s %s", c.Family, c.Table), Chain: c.Name,
+			Priority: c.Priority, Verdict: c.Verdict, By: c.By()}
 		if c.Headers != nil {
 			out.Source, out.Destination = text(c.Headers.Source), text(c.Headers.Destination)
 		}
 		for _, s := range c.Steps {
 			if s.Kind == kernel.TraceRule {
-				out.Rules = append(out.Rules, &manxv1.TracedRule{Chain: s.Chain, Handle: s.Rule.Handle, Number: uint32(s.Rule.Number),
+				out.Rules = append(out.Rules, &manxv1.TracedRule{Chain: s.Chain, Handle: s.Rule.Handle,
+					Number:  uint32(s.Rule.Number),
 					Comment: s.Rule.Comment, Verdict: strings.TrimSpace(s.Verdict + " " + s.Target)})
 			}
 		}

@@ -48,51 +48,66 @@ func (x *tracer) TraceFlow(ctx context.Context, f kernel.Flow, armed func(), han
 // withTracer shows a server that has a policy, and the tracer.
 func withTracer(t *testing.T) (*rig, *rules, *tracer) {
 	r, p := withPolicy(t)
-	x := &tracer{packets: make(chan []kernel.TraceStep, 100), flows: make(chan kernel.Flow, 100), ended: make(chan struct{}, 100)}
+	x := &tracer{packets: make(chan []kernel.TraceStep, 100), flows: make(chan kernel.Flow, 100),
+		ended: make(chan struct{}, 100)}
 	r.source.Trace = x
 	r.show()
 	return r, p, x
 }
 
-// udp is a packet to the workload that policy allows: the rule of the table that does, or, of another table, a chain that drops.
+// udp is a packet to the workload that policy allows: the rule of the table that does, or, of another table, a chain
+// that drops.
 func udp(t *testing.T, p *rules, state string, drop bool) []kernel.TraceStep {
 	t.Helper()
-	h := &kernel.LoggedPacket{Source: netip.MustParseAddr("192.0.2.1"), Destination: netip.MustParseAddr("10.65.0.1"), Protocol: 17, SourcePort: 4000, DestinationPort: 53, In: "eth0", Out: "cali1"}
+	h := &kernel.LoggedPacket{Source: netip.MustParseAddr("192.0.2.1"), Destination: netip.MustParseAddr("10.65.0.1"),
+		Protocol: 17, SourcePort: 4000, DestinationPort: 53, In: "eth0", Out: "cali1"}
 	list := []kernel.TraceStep{
-		{Kind: kernel.TraceMarked, Fresh: true, Headers: h}, {Kind: kernel.TraceEnter, Hook: "prerouting"}, {Kind: kernel.TraceState, State: state},
+		{Kind: kernel.TraceMarked, Fresh: true, Headers: h}, {Kind: kernel.TraceEnter, Hook: "prerouting"},
+		{Kind: kernel.TraceState, State: state},
 		{Kind: kernel.TraceLeave, Hook: "prerouting"}, {Kind: kernel.TraceEnter, Hook: "forward"},
 	}
 	if drop {
-		return append(list, kernel.TraceStep{Kind: kernel.TracePolicy, Family: "ip", Table: "filter", Chain: "FORWARD", Verdict: kernel.VerdictDrop, Base: &kernel.TracedBase{Hook: "forward"}})
+		return append(list, kernel.TraceStep{Kind: kernel.TracePolicy, Family: "ip", Table: "filter", Chain: "FORWARD",
+			Verdict: kernel.VerdictDrop, Base: &kernel.TracedBase{Hook: "forward"}})
 	}
 	chain := p.calc.Table().Chain("pi/GlobalNetworkPolicy/web")
 	for _, rule := range chain.Rules {
 		if strings.HasPrefix(rule.Comment, "GlobalNetworkPolicy/web ingress 2") {
-			list = append(list, kernel.TraceStep{Kind: kernel.TraceRule, Family: "inet", Table: "manx", Chain: "forward-to-workload", Verdict: kernel.VerdictJump, Base: &kernel.TracedBase{Hook: "forward", Priority: 1}},
-				kernel.TraceStep{Kind: kernel.TraceRule, Family: "inet", Table: "manx", Chain: chain.Name, Verdict: kernel.VerdictAccept, Rule: kernel.TracedRule{Handle: 9, Number: 2, Comment: rule.Comment, ID: rule.ID()}})
+			list = append(list, kernel.TraceStep{Kind: kernel.TraceRule, Family: "inet", Table: "manx",
+				Chain: "forward-to-workload", Verdict: kernel.VerdictJump, Base: &kernel.TracedBase{
+					Hook: "forward", Priority: 1}},
+				kernel.TraceStep{Kind: kernel.TraceRule, Family: "inet", Table: "manx", Chain: chain.Name,
+					Verdict: kernel.VerdictAccept, Rule: kernel.TracedRule{Handle: 9, Number: 2, Comment: rule.Comment,
+						ID: rule.ID()}})
 			break
 		}
 	}
-	return append(list, kernel.TraceStep{Kind: kernel.TraceLeave, Hook: "forward"}, kernel.TraceStep{Kind: kernel.TraceEnter, Hook: "postrouting"}, kernel.TraceStep{Kind: kernel.TraceLeave, Hook: "postrouting"})
+	return append(list, kernel.TraceStep{Kind: kernel.TraceLeave, Hook: "forward"},
+		kernel.TraceStep{Kind: kernel.TraceEnter, Hook: "postrouting"},
+		kernel.TraceStep{Kind: kernel.TraceLeave, Hook: "postrouting"})
 }
 
 func TestTraceFlowComparesPackets(t *testing.T) {
 	r, p, x := withTracer(t)
-	stream, err := r.client.TraceFlow(r.context(), &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web", Flow: "udp", Packets: 2})
+	stream, err := r.client.TraceFlow(r.context(), &manxv1.TraceFlowRequest{
+		Source: "192.0.2.1", Destination: "shop/web", Flow: "udp", Packets: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
 	first, err := stream.Recv()
-	if err != nil || first.GetArmed().GetNode() != "node-1" || fmt.Sprint(first.GetArmed().GetDestinations()) != "[10.65.0.1]" {
+	if err != nil || first.GetArmed().GetNode() != "node-1" ||
+		fmt.Sprint(first.GetArmed().GetDestinations()) != "[10.65.0.1]" {
 		t.Fatalf("first answer %v, %v: want that packets are traced", first, err)
 	}
-	if f := <-x.flows; f.Protocol != 17 || f.Port != 0 || f.HasICMP || fmt.Sprint(f.Sources, f.Destinations) != "[192.0.2.1] [10.65.0.1]" {
+	if f := <-x.flows; f.Protocol != 17 || f.Port != 0 || f.HasICMP ||
+		fmt.Sprint(f.Sources, f.Destinations) != "[192.0.2.1] [10.65.0.1]" {
 		t.Errorf("traced %+v", f)
 	}
 	x.packets <- udp(t, p, kernel.StateNew, false)
 	x.packets <- udp(t, p, kernel.StateEstablished, false)
 	for _, want := range []struct{ verdict, end, reason string }{
-		{"agrees", "sent out cali1", ""}, {"undecided", "sent out cali1", "already known"}, {"differs", "dropped by table ip filter, chain FORWARD (policy drop)", "policy allows it, but"},
+		{"agrees", "sent out cali1", ""}, {"undecided", "sent out cali1", "already known"},
+		{"differs", "dropped by table ip filter, chain FORWARD (policy drop)", "policy allows it, but"},
 	} {
 		if want.verdict == "differs" {
 			x.packets <- udp(t, p, kernel.StateNew, true)
@@ -102,7 +117,9 @@ func TestTraceFlowComparesPackets(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := got.GetPacket()
-		if m.GetVerdict() != want.verdict || m.GetEnd() != want.end || !strings.Contains(fmt.Sprint(m.GetReasons()), want.reason) || m.GetSourcePort() != 4000 || m.GetIn() != "eth0" ||
+		if m.GetVerdict() != want.verdict || m.GetEnd() != want.end ||
+			!strings.Contains(fmt.Sprint(m.GetReasons()), want.reason) || m.GetSourcePort() != 4000 ||
+			m.GetIn() != "eth0" ||
 			!strings.HasPrefix(m.GetExplained(), "ALLOWED by GlobalNetworkPolicy/web ingress 2") {
 			t.Errorf("got %v, want %+v", m, want)
 		}
@@ -180,12 +197,19 @@ func TestTraceFlowRefuses(t *testing.T) {
 		code codes.Code
 		say  string
 	}{
-		{"an end that is nobody", &manxv1.TraceFlowRequest{Source: "shop/nobody", Destination: "shop/web"}, nil, codes.NotFound, "is no address"},
-		{"a flow", &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web", Flow: "udp/x"}, nil, codes.InvalidArgument, "is not a port"},
-		{"too many packets", &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web", Packets: 5000}, nil, codes.InvalidArgument, "want 1 to 1000"},
-		{"too long", &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web", TimeoutMs: 1 << 40}, nil, codes.InvalidArgument, "want 1 to 3600000"},
-		{"a kernel without tables that have an owner", &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web"}, fmt.Errorf("%w: takes Linux 5.12", kernel.ErrNoNFTables), codes.FailedPrecondition, "Linux 5.12"},
-		{"another error of the kernel", &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web"}, errors.New("busy"), codes.Internal, "busy"},
+		{"an end that is nobody", &manxv1.TraceFlowRequest{Source: "shop/nobody", Destination: "shop/web"}, nil,
+			codes.NotFound, "is no address"},
+		{"a flow", &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web", Flow: "udp/x"}, nil,
+			codes.InvalidArgument, "is not a port"},
+		{"too many packets", &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web", Packets: 5000}, nil,
+			codes.InvalidArgument, "want 1 to 1000"},
+		{"too long", &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web", TimeoutMs: 1 << 40}, nil,
+			codes.InvalidArgument, "want 1 to 3600000"},
+		{"a kernel without tables that have an owner", &manxv1.TraceFlowRequest{
+			Source: "192.0.2.1", Destination: "shop/web"}, fmt.Errorf("%w: takes Linux 5.12", kernel.ErrNoNFTables),
+			codes.FailedPrecondition, "Linux 5.12"},
+		{"another error of the kernel", &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web"},
+			errors.New("busy"), codes.Internal, "busy"},
 	} {
 		x.err = c.err
 		stream, err := r.client.TraceFlow(r.context(), c.ask)

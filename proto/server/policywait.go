@@ -23,7 +23,9 @@ type policyWaits struct {
 const longestWait = time.Hour
 
 // ReportPolicyWait implements manxv1.ManxServer.
-func (w *policyWaits) ReportPolicyWait(_ context.Context, r *manxv1.ReportPolicyWaitRequest) (*manxv1.ReportPolicyWaitResponse, error) {
+func (w *policyWaits) ReportPolicyWait(
+	_ context.Context, r *manxv1.ReportPolicyWaitRequest,
+) (*manxv1.ReportPolicyWaitResponse, error) {
 	if ms := r.GetWaitedMs(); ms < 0 || ms > longestWait.Milliseconds() {
 		return nil, status.Errorf(codes.InvalidArgument, "waited_ms = %d: want 0 to %d", ms, longestWait.Milliseconds())
 	}

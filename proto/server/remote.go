@@ -61,7 +61,8 @@ const (
 	keepaliveWait  = 20 * time.Second // for the answer; then the connection is closed
 	keepaliveLeast = 10 * time.Second // between those of a caller
 	remoteIdle     = 30 * time.Minute // without a call
-	remoteAge      = 12 * time.Hour   // of a connection: a stream outlives the certificate that began it no longer than that
+	// of a connection: a stream outlives the certificate that began it no longer than that
+	remoteAge = 12 * time.Hour
 )
 
 // ServeRemote answers calls on l, a TCP listener, of who has a certificate and a role, until ctx ends; then it ends all

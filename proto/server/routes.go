@@ -19,7 +19,8 @@ func (v *DataplaneView) ListRoutes(_ context.Context, r *manxv1.ListRoutesReques
 	if r.GetWithin() != "" {
 		var err error
 		if within, err = netip.ParsePrefix(r.GetWithin()); err != nil {
-			return nil, status.Errorf(codes.InvalidArgument, "within = %q: want a prefix like 10.244.0.0/16", r.GetWithin())
+			return nil, status.Errorf(codes.InvalidArgument, "within = %q: want a prefix like 10.244.0.0/16",
+				r.GetWithin())
 		}
 	}
 	wanted := func(x route.Status) bool {

@@ -73,7 +73,8 @@ func New(c Config) *Server {
 	s.Dataplane = &DataplaneView{node: c.Node, datastore: s.Datastore, policy: s.Policy}
 	s.Policy.dataplane = s.Dataplane
 	s.Node = &NodeView{node: c.Node, datastore: s.Datastore}
-	s.manx = &manxService{overview: &overview{s}, logLevel: logLevel{c.Level}, DatastoreView: s.Datastore, BGPView: s.BGP,
+	s.manx = &manxService{overview: &overview{s}, logLevel: logLevel{c.Level}, DatastoreView: s.Datastore,
+		BGPView:       s.BGP,
 		DataplaneView: s.Dataplane, PolicyView: s.Policy, DropsView: s.Drops, NodeView: s.Node,
 		retries: &retries{s.Datastore, s.Dataplane, s.Policy}, policyWaits: &policyWaits{log: c.Log}}
 	for _, v := range []any{s.manx.overview, s.Datastore, s.BGP, s.Dataplane, s.Policy, s.Node, s.manx.policyWaits} {

@@ -181,7 +181,9 @@ func (w *watcher) close() {
 
 // update makes sent equal to rows and tells changed of each row that is new or different, and gone of each that is not
 // there any more.
-func update[M proto.Message](sent map[string]M, rows []M, key func(M) string, changed func(M) error, gone func(string) error) error {
+func update[M proto.Message](
+	sent map[string]M, rows []M, key func(M) string, changed func(M) error, gone func(string) error,
+) error {
 	present := make(map[string]bool, len(rows))
 	for _, row := range rows {
 		k := key(row)

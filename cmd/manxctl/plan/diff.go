@@ -34,7 +34,8 @@ type Changed struct {
 	Originated []OriginChange   `json:"originated"`
 	// Rules is what decides about learned routes and is not part of a plan.
 	Rules []RuleChange `json:"rules"`
-	// Policy is what changes in the node's packet filter: policies of endpoints, rules of policies, members of selectors.
+	// Policy is what changes in the node's packet filter: policies of endpoints, rules of policies, members of
+	// selectors.
 	Policy []RuleChange `json:"policy,omitempty"`
 }
 
@@ -79,10 +80,12 @@ func (d Diff) Empty() bool {
 
 func newDiff(node string) Diff {
 	part := func() Part {
-		return Part{Sessions: []Session{}, Conflicts: []Conflict{}, Originated: []Origin{}, Exports: map[string][]string{}}
+		return Part{Sessions: []Session{}, Conflicts: []Conflict{}, Originated: []Origin{},
+			Exports: map[string][]string{}}
 	}
 	return Diff{Node: node, Added: part(), Removed: part(), Changed: Changed{
-		Speaker: []Field{}, Sessions: []SessionChange{}, Conflicts: []ConflictChange{}, Originated: []OriginChange{}, Rules: []RuleChange{},
+		Speaker: []Field{}, Sessions: []SessionChange{}, Conflicts: []ConflictChange{}, Originated: []OriginChange{},
+		Rules: []RuleChange{},
 	}}
 }
 
@@ -92,16 +95,19 @@ func Compare(node string, from, to bgp.Desired) Diff {
 	a, b := New(node, from).BGP, New(node, to).BGP
 	d.speaker(from.Global, to.Global)
 	d.sessions(from, to)
-	pair(a.Conflicts, b.Conflicts, func(c Conflict) string { return c.Address }, &d.Removed.Conflicts, &d.Added.Conflicts,
+	pair(a.Conflicts, b.Conflicts, func(c Conflict) string { return c.Address }, &d.Removed.Conflicts,
+		&d.Added.Conflicts,
 		func(x, y Conflict) {
 			if f := fields(x, y); len(f) > 0 {
 				d.Changed.Conflicts = append(d.Changed.Conflicts, ConflictChange{x.Address, f})
 			}
 		})
 	more := map[string][]Field{}
-	pair(from.Originated, to.Originated, func(o bgp.Origin) string { return o.Prefix.String() }, new([]bgp.Origin), new([]bgp.Origin),
+	pair(from.Originated, to.Originated, func(o bgp.Origin) string { return o.Prefix.String() }, new([]bgp.Origin),
+		new([]bgp.Origin),
 		func(x, y bgp.Origin) { more[x.Prefix.String()] = unshown(x, y, shownOfOrigin) })
-	pair(a.Originated, b.Originated, func(o Origin) string { return o.Prefix }, &d.Removed.Originated, &d.Added.Originated,
+	pair(a.Originated, b.Originated, func(o Origin) string { return o.Prefix }, &d.Removed.Originated,
+		&d.Added.Originated,
 		func(x, y Origin) {
 			if f := append(fields(x, y), more[x.Prefix]...); len(f) > 0 {
 				d.Changed.Originated = append(d.Changed.Originated, OriginChange{x.Prefix, f})
@@ -181,21 +187,23 @@ func (d *Diff) speaker(from, to bgp.Global) {
 func (d *Diff) sessions(from, to bgp.Desired) {
 	var removed, added []bgp.Session
 	restart := !from.Global.Equal(to.Global)
-	pair(from.Sessions, to.Sessions, func(s bgp.Session) string { return s.Address.String() }, &removed, &added, func(x, y bgp.Session) {
-		f := append(fields(newSession(x), newSession(y)), unshown(x, y, shownOfSession)...)
-		if x.Password != y.Password && x.PasswordFrom == y.PasswordFrom {
-			f = append(f, Field{"password", x.PasswordFrom, "another one"})
-		}
-		if len(f) == 0 {
-			return
-		}
-		change := bgp.CompareSessions(x, y)
-		c := SessionChange{Address: x.Address.String(), Resets: change.Resets() || restart, Effect: effect(change), Fields: f}
-		if restart {
-			c.Effect = "resets the session: the speaker restarts"
-		}
-		d.Changed.Sessions = append(d.Changed.Sessions, c)
-	})
+	pair(from.Sessions, to.Sessions, func(s bgp.Session) string { return s.Address.String() }, &removed, &added,
+		func(x, y bgp.Session) {
+			f := append(fields(newSession(x), newSession(y)), unshown(x, y, shownOfSession)...)
+			if x.Password != y.Password && x.PasswordFrom == y.PasswordFrom {
+				f = append(f, Field{"password", x.PasswordFrom, "another one"})
+			}
+			if len(f) == 0 {
+				return
+			}
+			change := bgp.CompareSessions(x, y)
+			c := SessionChange{Address: x.Address.String(), Resets: change.Resets() || restart, Effect: effect(change),
+				Fields: f}
+			if restart {
+				c.Effect = "resets the session: the speaker restarts"
+			}
+			d.Changed.Sessions = append(d.Changed.Sessions, c)
+		})
 	for _, s := range removed {
 		d.Removed.Sessions = append(d.Removed.Sessions, newSession(s))
 	}

@@ -76,7 +76,8 @@ func TestNoDifferenceIsMissed(t *testing.T) {
 		{"Session", func(d *bgp.Desired) reflect.Value { return reflect.ValueOf(&d.Sessions[0]).Elem() }, nil},
 		{"Conflict", func(d *bgp.Desired) reflect.Value { return reflect.ValueOf(&d.Conflicts[0]).Elem() }, nil},
 		{"Origin", func(d *bgp.Desired) reflect.Value { return reflect.ValueOf(&d.Originated[0]).Elem() }, nil},
-		{"Rule", func(d *bgp.Desired) reflect.Value { return reflect.ValueOf(&d.Filters[0].ExportV4[0]).Elem() }, []string{"Name"}},
+		{"Rule", func(d *bgp.Desired) reflect.Value { return reflect.ValueOf(&d.Filters[0].ExportV4[0]).Elem() },
+			[]string{"Name"}},
 	} {
 		d := sample()
 		names := part.of(&d).Type()
@@ -110,7 +111,10 @@ func TestWhatResetsSessions(t *testing.T) {
 		{"keepalive time", func(d *bgp.Desired) { d.Sessions[0].KeepaliveSeconds = 9 }, false},
 		{"filters", func(d *bgp.Desired) { d.Sessions[0].Filters = []string{"f"} }, false},
 		{"BFD", func(d *bgp.Desired) { d.Sessions[0].BFD.Enabled = true }, false},
-		{"filters, but the speaker restarts", func(d *bgp.Desired) { d.Sessions[0].Filters, d.Global.LocalAS = []string{"f"}, 9 }, true},
+		{"filters, but the speaker restarts", func(d *bgp.Desired) {
+			d.Sessions[0].Filters, d.Global.LocalAS = []string{
+				"f"}, 9
+		}, true},
 	} {
 		to := sample()
 		c.change(&to)

@@ -1,2 +1,3 @@
-// Package plan shows what BGP would be on a node, from resource files instead of a datastore, and how two such states differ.
+// Package plan shows what BGP would be on a node, from resource files instead of a datastore, and how two such states
+// differ.
 package plan

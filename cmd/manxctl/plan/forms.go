@@ -60,7 +60,8 @@ func (r *reader) takeSecret(f found) {
 		r.remark(f.place, "data", "Secret %s is skipped: want base64 in data and text in stringData", f.meta.Name)
 		return
 	case f.meta.Namespace != "" && f.meta.Namespace != r.namespace:
-		r.remark(f.place, "metadata.namespace", "Secret %s/%s is skipped: passwords are read in namespace %s", f.meta.Namespace, f.meta.Name, r.namespace)
+		r.remark(f.place, "metadata.namespace", "Secret %s/%s is skipped: passwords are read in namespace %s",
+			f.meta.Namespace, f.meta.Name, r.namespace)
 		return
 	}
 	f.secret = map[string]string{}
@@ -75,8 +76,8 @@ func (r *reader) takeSecret(f found) {
 	r.found[key] = append(r.found[key], f)
 }
 
-// takeAffinity enters the claim of a node on a block: as Kubernetes stores it, or as manxctl shows it, with the owner and
-// block in the name.
+// takeAffinity enters the claim of a node on a block: as Kubernetes stores it, or as manxctl shows it, with the owner
+// and block in the name.
 func (r *reader) takeAffinity(f found) {
 	raw, err := withRevision(f.JSON)
 	if err != nil {
@@ -101,7 +102,8 @@ func (r *reader) takeAffinity(f found) {
 		r.remark(f.place, "spec", "BlockAffinity %s is skipped: %v", f.meta.Name, err)
 		return
 	case o.Err != nil || !isAffinity(o.Key):
-		r.remark(f.place, "spec", "BlockAffinity %s is skipped: want spec.node and spec.cidr, or the name host/NODE/CIDR: %v",
+		r.remark(f.place, "spec", "BlockAffinity %s is skipped: want spec.node and spec.cidr, or the name "+
+			"host/NODE/CIDR: %v",
 			f.meta.Name, o.Err)
 		return
 	}

@@ -96,13 +96,15 @@ func New(node string, d bgp.Desired) Plan {
 		b.Exports[s.Address.String()] = list
 	}
 	for _, c := range d.Conflicts {
-		b.Conflicts = append(b.Conflicts, Conflict{Address: c.Address.String(), Kept: c.Kept, Dropped: texts(c.Dropped), Reason: c.Reason})
+		b.Conflicts = append(b.Conflicts, Conflict{Address: c.Address.String(), Kept: c.Kept, Dropped: texts(c.Dropped),
+			Reason: c.Reason})
 	}
 	for _, o := range d.Originated {
 		if o.FilterOnly && !o.Blackhole && !sent[o.Prefix] {
 			continue // it is nobody's business unless a filter lets it out
 		}
-		b.Originated = append(b.Originated, Origin{Prefix: o.Prefix.String(), Communities: communityTexts(o), Blackhole: o.Blackhole})
+		b.Originated = append(b.Originated, Origin{Prefix: o.Prefix.String(), Communities: communityTexts(o),
+			Blackhole: o.Blackhole})
 	}
 	return Plan{Node: node, BGP: b}
 }
@@ -113,8 +115,10 @@ func newSession(s bgp.Session) Session {
 		family = "ipv4"
 	}
 	return Session{
-		Address: s.Address.String(), Port: s.Port, Family: family, LocalAS: s.LocalAS, PeerAS: s.PeerAS, Type: string(s.Type), Passive: s.Passive,
-		SourceAddress: addrText(s.Source), MultihopTTL: s.MultihopTTL, TTLSecurity: s.TTLSecurity, Password: s.PasswordFrom,
+		Address: s.Address.String(), Port: s.Port, Family: family, LocalAS: s.LocalAS, PeerAS: s.PeerAS,
+		Type: string(s.Type), Passive: s.Passive,
+		SourceAddress: addrText(s.Source), MultihopTTL: s.MultihopTTL, TTLSecurity: s.TTLSecurity,
+		Password:        s.PasswordFrom,
 		ReflectorClient: s.ReflectorClient, RestartSeconds: s.RestartSeconds, KeepaliveSeconds: s.KeepaliveSeconds,
 		AllowOwnAS: s.AllowOwnAS, NextHop: string(s.NextHop), Filters: texts(s.Filters), From: texts(s.From),
 	}

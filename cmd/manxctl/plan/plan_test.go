@@ -64,7 +64,8 @@ func TestOrderOfDocuments(t *testing.T) {
 			t.Fatalf("another order gives\n%+v\nnot\n%+v", got, want)
 		}
 		if !reflect.DeepEqual(state.Remarks, remarks) {
-			t.Fatalf("another order gives the remarks\n%s\nnot\n%s", strings.Join(state.Remarks, "\n"), strings.Join(remarks, "\n"))
+			t.Fatalf("another order gives the remarks\n%s\nnot\n%s", strings.Join(state.Remarks, "\n"),
+				strings.Join(remarks, "\n"))
 		}
 		random.Shuffle(len(docs), func(i, j int) { docs[i], docs[j] = docs[j], docs[i] })
 	}
@@ -78,29 +79,47 @@ func TestWhatIsRead(t *testing.T) {
 		has      string // a key
 		remark   string // part of one; empty for none
 	}{
-		{"a kind that Manx does not read", node + "kind: Deployment\nmetadata: {name: web}\n", "Node n1", "Deployment web is skipped"},
+		{"a kind that Manx does not read", node + "kind: Deployment\nmetadata: {name: web}\n", "Node n1",
+			"Deployment web is skipped"},
 		{"no kind", node + "metadata: {name: web}\n", "Node n1", "f:5: skipped: kind is missing"},
-		{"no name", node + "kind: BGPPeer\nspec: {peerIP: 10.0.0.2}\n", "Node n1", "f:5: BGPPeer is skipped: metadata.name is missing"},
-		{"not YAML", node + "a: [\n---\n" + "kind: BGPPeer\nmetadata: {name: p}\nspec: {peerIP: 10.0.0.2, asNumber: 1}\n", "BGPPeer p", "neither YAML nor JSON"},
-		{"a value of another type", "kind: BGPPeer\nmetadata: {name: p}\nspec:\n  peerIP: [1]\n---\n" + node, "Node n1", "f:4: BGPPeer p is skipped: spec.peerIP"},
+		{"no name", node + "kind: BGPPeer\nspec: {peerIP: 10.0.0.2}\n", "Node n1",
+			"f:5: BGPPeer is skipped: metadata.name is missing"},
+		{"not YAML", node + "a: [\n---\n" + "kind: BGPPeer\nmetadata: {name: p}\n" +
+			"spec: {peerIP: 10.0.0.2, asNumber: 1}\n", "BGPPeer p", "neither YAML nor JSON"},
+		{"a value of another type", "kind: BGPPeer\nmetadata: {name: p}\nspec:\n  peerIP: [1]\n---\n" + node, "Node n1",
+			"f:4: BGPPeer p is skipped: spec.peerIP"},
 		{"a number for text", "kind: Node\nmetadata: {name: n1, labels: {zone: 1}}\n", "Node n1", ""},
-		{"another apiVersion", "apiVersion: apps/v1\nkind: BGPPeer\nmetadata: {name: p}\n---\n" + node, "Node n1", "f:1: BGPPeer p is skipped: apiVersion"},
-		{"IPAM's books", node + "apiVersion: crd.projectcalico.org/v1\nkind: IPAMHandle\nmetadata: {name: h}\n", "Node n1", ""},
-		{"a field that is not there", "kind: BGPPeer\nmetadata: {name: p}\nspec:\n  peerIP: 10.0.0.2\n  asNumber: 1\n  x: 1\n", "BGPPeer p", "f:6: BGPPeer p: spec.x"},
+		{"another apiVersion", "apiVersion: apps/v1\nkind: BGPPeer\nmetadata: {name: p}\n---\n" + node, "Node n1",
+			"f:1: BGPPeer p is skipped: apiVersion"},
+		{"IPAM's books", node + "apiVersion: crd.projectcalico.org/v1\nkind: IPAMHandle\nmetadata: {name: h}\n",
+			"Node n1", ""},
+		{"a field that is not there", "kind: BGPPeer\nmetadata: {name: p}\nspec:\n  peerIP: 10.0.0.2\n" +
+			"  asNumber: 1\n  x: 1\n", "BGPPeer p", "f:6: BGPPeer p: spec.x"},
 		{"twice the same", node + node, "Node n1", ""},
-		{"an invalid version does not hide a valid one", node + "kind: Node\nmetadata: {name: n1}\nspec: {bgp: {ipv4Address: x}}\n", "Node n1", "is skipped: spec.bgp.ipv4Address"},
-		{"a Secret that is no base64", node + "kind: Secret\napiVersion: v1\nmetadata: {name: s}\ndata: {k: '!'}\n", "Node n1", "Secret s is skipped: want base64"},
-		{"a Secret elsewhere", node + "kind: Secret\napiVersion: v1\nmetadata: {name: s, namespace: shop}\n", "Node n1", "passwords are read in namespace kube-system"},
-		{"an affinity without block", node + "kind: BlockAffinity\nmetadata: {name: s}\n", "Node n1", "want spec.node and spec.cidr"},
-		{"an affinity of Kubernetes", "apiVersion: crd.projectcalico.org/v1\nkind: BlockAffinity\nmetadata: {name: n1-10-1-0-0-26}\nspec: {node: n1, cidr: 10.1.0.0/26, deleted: 'false'}\n",
+		{"an invalid version does not hide a valid one", node + "kind: Node\nmetadata: {name: n1}\n" +
+			"spec: {bgp: {ipv4Address: x}}\n", "Node n1", "is skipped: spec.bgp.ipv4Address"},
+		{"a Secret that is no base64", node + "kind: Secret\napiVersion: v1\nmetadata: {name: s}\ndata: {k: '!'}\n",
+			"Node n1", "Secret s is skipped: want base64"},
+		{"a Secret elsewhere", node + "kind: Secret\napiVersion: v1\nmetadata: {name: s, namespace: shop}\n", "Node n1",
+			"passwords are read in namespace kube-system"},
+		{"an affinity without block", node + "kind: BlockAffinity\nmetadata: {name: s}\n", "Node n1",
+			"want spec.node and spec.cidr"},
+		{"an affinity of Kubernetes", "apiVersion: crd.projectcalico.org/v1\nkind: BlockAffinity\n" +
+			"metadata: {name: n1-10-1-0-0-26}\nspec: {node: n1, cidr: 10.1.0.0/26, deleted: 'false'}\n",
 			"BlockAffinity host/n1/10.1.0.0/26", ""},
-		{"an affinity of group v3", node + "apiVersion: projectcalico.org/v3\nkind: BlockAffinity\nmetadata: {name: n1-10-1-0-0-26}\nspec: {node: n1, cidr: 10.1.0.0/26, deleted: false}\n",
+		{"an affinity of group v3", node + "apiVersion: projectcalico.org/v3\nkind: BlockAffinity\n" +
+			"metadata: {name: n1-10-1-0-0-26}\nspec: {node: n1, cidr: 10.1.0.0/26, deleted: false}\n",
 			"BlockAffinity host/n1/10.1.0.0/26", ""},
-		{"an affinity whose name is not its own, which no node uses", node + "apiVersion: crd.projectcalico.org/v1\nkind: BlockAffinity\nmetadata: {name: s}\nspec: {node: n1, cidr: 10.1.0.0/26}\n",
+		{"an affinity whose name is not its own, which no node uses", node + "apiVersion: " +
+			"crd.projectcalico.org/v1\nkind: BlockAffinity\nmetadata: {name: s}\nspec: {node: n1, cidr: 10.1.0.0/26}\n",
 			"Node n1", "must be \"n1-10-1-0-0-26\""},
-		{"an annotation that no node uses", "apiVersion: v1\nkind: Node\nmetadata: {name: n1, annotations: {projectcalico.org/IPv4Address: 10.0.0.1/24, projectcalico.org/ASNumber: many}}\n",
+		{"an annotation that no node uses", "apiVersion: v1\nkind: Node\n" +
+			"metadata: {name: n1, annotations: {projectcalico.org/IPv4Address: 10.0.0.1/24, " +
+			"projectcalico.org/ASNumber: many}}\n",
 			"Node n1", "projectcalico.org/ASNumber"},
-		{"a virtual affinity", "kind: BlockAffinity\nmetadata: {name: load-balancer-10-1-0-0-26}\nspec: {node: load-balancer, type: virtual, cidr: 10.1.0.0/26}\n", "BlockAffinity virtual/load-balancer/10.1.0.0/26", ""},
+		{"a virtual affinity", "kind: BlockAffinity\nmetadata: {name: load-balancer-10-1-0-0-26}\n" +
+			"spec: {node: load-balancer, type: virtual, cidr: 10.1.0.0/26}\n",
+			"BlockAffinity virtual/load-balancer/10.1.0.0/26", ""},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			s := Read([]manifest.Source{{Name: "f", Text: []byte(c.in)}}, "kube-system")
@@ -122,13 +141,16 @@ func TestWhatIsRead(t *testing.T) {
 // TestWhichVersionCounts prefers what somebody wrote, then the newest.
 func TestWhichVersionCounts(t *testing.T) {
 	peer := func(rv, ip string) string {
-		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: p%s}\nspec: {peerIP: %s, asNumber: 1}\n---\n", rv, ip)
+		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: p%s}\n"+
+			"spec: {peerIP: %s, asNumber: 1}\n---\n", rv, ip)
 	}
-	kubernetes := "apiVersion: v1\nkind: Node\nmetadata: {name: node, resourceVersion: '99', annotations: {projectcalico.org/IPv4Address: 10.0.0.9/24}}\n---\n"
+	kubernetes := "apiVersion: v1\nkind: Node\nmetadata: {name: node, resourceVersion: '99', annotations: " +
+		"{projectcalico.org/IPv4Address: 10.0.0.9/24}}\n---\n"
 	calico := "kind: Node\nmetadata: {name: node, resourceVersion: '1'}\nspec: {bgp: {ipv4Address: 10.0.0.1/24}}\n---\n"
 	for _, c := range []struct{ rule, in, want string }{
 		{"an edit", peer(", resourceVersion: '9'", "10.0.0.9") + peer("", "10.0.0.1"), "10.0.0.1"},
-		{"a higher revision", peer(", resourceVersion: '10'", "10.0.0.1") + peer(", resourceVersion: '9'", "10.0.0.9"), "10.0.0.1"},
+		{"a higher revision", peer(", resourceVersion: '10'", "10.0.0.1") + peer(", resourceVersion: '9'", "10.0.0.9"),
+			"10.0.0.1"},
 		{"Calico's Node", kubernetes + calico, "10.0.0.1/24"},
 	} {
 		s := Read([]manifest.Source{{Name: "f", Text: []byte(c.in)}}, "kube-system")

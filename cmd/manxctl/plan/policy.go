@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// ComparePolicy adds to a difference what changes in the packet filter of the node: which policies its endpoints are subject to, in
-// which order, the rules of those policies, and who is meant by their selectors.
+// ComparePolicy adds to a difference what changes in the packet filter of the node: which policies its endpoints are
+// subject to, in which order, the rules of those policies, and who is meant by their selectors.
 func (d *Diff) ComparePolicy(from, to model.Set) {
 	a, b := policyTexts(from, d.Node), policyTexts(to, d.Node)
 	names := maps.Clone(a)
@@ -97,8 +97,8 @@ func ruleTextsOf(all map[string][]string, p *policy.Policy) {
 	}
 }
 
-// memberTexts are the addresses that selectors, named ports and services stand for. What is of both kinds, addresses and networks,
-// is one list whatever sets it is in.
+// memberTexts are the addresses that selectors, named ports and services stand for. What is of both kinds, addresses
+// and networks, is one list whatever sets it is in.
 func memberTexts(t *ruleset.Table) map[string][]string {
 	all := map[string][]string{}
 	for _, name := range t.Sets() {

@@ -33,8 +33,8 @@ func (s State) Nodes() []string {
 
 // Read makes a State of files. namespace is where the Secrets of passwords are.
 //
-// Objects are read as the daemon reads its datastore: what it does not know is passed over, and an object that it could not
-// act upon safely is skipped. Either is remarked.
+// Objects are read as the daemon reads its datastore: what it does not know is passed over, and an object that it could
+// not act upon safely is skipped. Either is remarked.
 func Read(sources []manifest.Source, namespace string) State {
 	r := reader{namespace: namespace, found: map[model.Key][]found{}}
 	for _, s := range sources {
@@ -133,7 +133,8 @@ func (r *reader) takeResource(f found) {
 		r.takeCustom(f, info.Kind)
 		return
 	case f.APIVersion != "" && f.APIVersion != info.APIVersion:
-		r.remark(f.place, "apiVersion", "%s %s is skipped: apiVersion = %q: must be %s", f.Kind, f.meta.Name, f.APIVersion, info.APIVersion)
+		r.remark(f.place, "apiVersion", "%s %s is skipped: apiVersion = %q: must be %s", f.Kind, f.meta.Name,
+			f.APIVersion, info.APIVersion)
 		return
 	}
 	key := model.Key{Kind: info.Kind, Name: f.meta.Name}
@@ -204,7 +205,8 @@ func (r *reader) enter(f found, key model.Key, raw []byte, mistakes error) {
 	f.object = o
 	r.found[key] = append(r.found[key], f)
 	for _, e := range flatten(mistakes) {
-		r.remarks = append(r.remarks, remark{f.file, e.Line, fmt.Sprintf("%s: %v (passed over; apply would refuse the object)", key, e.Err)})
+		r.remarks = append(r.remarks, remark{f.file, e.Line,
+			fmt.Sprintf("%s: %v (passed over; apply would refuse the object)", key, e.Err)})
 	}
 	for _, e := range info.Validate(key, o.Value) {
 		r.remark(f.place, e.Field, "%s: %v (apply would refuse the object)", key, e)

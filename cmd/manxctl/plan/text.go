@@ -41,7 +41,8 @@ func (p Plan) sessionGrid() *table.Grid {
 		if s.Passive {
 			role = "waits"
 		}
-		g.Add(s.Address, itoa(s.Port), s.Type, itoa(s.LocalAS), itoa(s.PeerAS), role, orDash(s.options()), strings.Join(s.From, " "))
+		g.Add(s.Address, itoa(s.Port), s.Type, itoa(s.LocalAS), itoa(s.PeerAS), role, orDash(s.options()),
+			strings.Join(s.From, " "))
 	}
 	return g
 }

@@ -16,7 +16,8 @@ import (
 
 // The fields that a plan shows, or that Compare looks at itself.
 var (
-	shownOfSession = []string{"Address", "Port", "Type", "From", "LocalAS", "PeerAS", "Source", "Passive", "Password", "PasswordFrom", "MultihopTTL",
+	shownOfSession = []string{"Address", "Port", "Type", "From", "LocalAS", "PeerAS", "Source", "Passive", "Password",
+		"PasswordFrom", "MultihopTTL",
 		"TTLSecurity", "KeepaliveSeconds", "RestartSeconds", "ReflectorClient", "AllowOwnAS", "NextHop", "Filters"}
 	shownOfOrigin  = []string{"Prefix", "Communities", "LargeCommunities", "Blackhole"}
 	shownOfDesired = []string{"Global", "Sessions", "Conflicts", "Notices", "Originated", "Filters"}
@@ -70,7 +71,8 @@ func ruleTexts(d bgp.Desired) map[string][]string {
 		m[camel(name)] = []string{plainText(v.Field(i).Interface())}
 	}
 	for _, f := range d.Filters {
-		for side, rules := range map[string][]bgp.Rule{"importV4": f.ImportV4, "exportV4": f.ExportV4, "importV6": f.ImportV6, "exportV6": f.ExportV6} {
+		for side, rules := range map[string][]bgp.Rule{"importV4": f.ImportV4, "exportV4": f.ExportV4,
+			"importV6": f.ImportV6, "exportV6": f.ExportV6} {
 			for _, r := range rules {
 				m["BGPFilter/"+f.Name+" "+side] = append(m["BGPFilter/"+f.Name+" "+side], ruleText(r))
 			}

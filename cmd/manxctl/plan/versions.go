@@ -19,7 +19,8 @@ func (r *reader) state() State {
 		best := versions[0]
 		for _, other := range versions[1:] {
 			if !bytes.Equal(other.content, best.content) {
-				r.remark(other.place, "", "%s is skipped: the one in %s counts, %s", key, best.at(""), whyNewer(best, other))
+				r.remark(other.place, "", "%s is skipped: the one in %s counts, %s", key, best.at(""),
+					whyNewer(best, other))
 			}
 		}
 		if best.object == nil {
@@ -90,7 +91,8 @@ func content(text []byte) []byte {
 		return text
 	}
 	if m, ok := v["metadata"].(map[string]any); ok {
-		for _, field := range []string{"resourceVersion", "uid", "creationTimestamp", "generation", "managedFields", "selfLink"} {
+		for _, field := range []string{"resourceVersion", "uid", "creationTimestamp", "generation", "managedFields",
+			"selfLink"} {
 			delete(m, field)
 		}
 	}

@@ -55,13 +55,17 @@ func columns(kind model.Kind) []column {
 		return poolColumns
 	case model.KindIPReservation:
 		return []column{nameColumn,
-			{"CIDRS", onlyWide, of(func(v *v3.IPReservation) string { return strings.Join(v.Spec.ReservedCIDRs, ",") })}}
+			{"CIDRS", onlyWide, of(func(v *v3.IPReservation) string {
+				return strings.Join(v.Spec.ReservedCIDRs, ",")
+			})}}
 	case model.KindBGPConfiguration:
 		return bgpConfigurationColumns
 	case model.KindBGPPeer:
 		return peerColumns
 	case model.KindBGPFilter:
-		return []column{nameColumn, rulesColumn("EXPORTV4", func(s *model.BGPFilterSpec) []model.BGPFilterRule { return s.ExportV4 }),
+		return []column{nameColumn, rulesColumn("EXPORTV4", func(s *model.BGPFilterSpec) []model.BGPFilterRule {
+			return s.ExportV4
+		}),
 			rulesColumn("IMPORTV4", func(s *model.BGPFilterSpec) []model.BGPFilterRule { return s.ImportV4 }),
 			rulesColumn("EXPORTV6", func(s *model.BGPFilterSpec) []model.BGPFilterRule { return s.ExportV6 }),
 			rulesColumn("IMPORTV6", func(s *model.BGPFilterSpec) []model.BGPFilterRule { return s.ImportV6 })}
@@ -144,7 +148,8 @@ var poolColumns = []column{
 	{"IPIPMODE", onlyWide, of(func(v *model.IPPool) string { return string(v.Spec.IPIPMode) })},
 	{"VXLANMODE", onlyWide, of(func(v *model.IPPool) string { return string(v.Spec.VXLANMode) })},
 	{"DISABLED", onlyWide, of(func(v *model.IPPool) string { return strconv.FormatBool(v.Spec.Disabled) })},
-	{"DISABLEBGPEXPORT", onlyWide, of(func(v *model.IPPool) string { return strconv.FormatBool(v.Spec.DisableBGPExport) })},
+	{"DISABLEBGPEXPORT", onlyWide,
+		of(func(v *model.IPPool) string { return strconv.FormatBool(v.Spec.DisableBGPExport) })},
 	{"SELECTOR", both, of(func(v *model.IPPool) string { return v.Spec.NodeSelector })},
 	{"ASSIGNMENTMODE", onlyWide, of(func(v *model.IPPool) string { return orDash(v.Spec.AssignmentMode) })},
 }

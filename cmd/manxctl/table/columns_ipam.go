@@ -62,19 +62,29 @@ var handleColumns = []column{
 		}
 		return strconv.Itoa(n)
 	})},
-	{"BLOCKS", onlyWide, of(func(v *model.Handle) string { return strings.Join(slices.Sorted(maps.Keys(v.Block)), ",") })},
+	{"BLOCKS", onlyWide, of(func(v *model.Handle) string {
+		return strings.Join(slices.Sorted(maps.Keys(v.Block)), ",")
+	})},
 }
 
 var ipamConfigurationColumns = []column{
 	nameColumn,
-	{"STRICTAFFINITY", both, of(func(v *model.IPAMConfiguration) string { return strconv.FormatBool(v.Spec.StrictAffinity) })},
-	{"AUTOALLOCATEBLOCKS", both, of(func(v *model.IPAMConfiguration) string { return orDash(v.Spec.AutoAllocateBlocks) })},
-	{"MAXBLOCKSPERHOST", onlyWide, of(func(v *model.IPAMConfiguration) string { return strconv.Itoa(int(v.Spec.MaxBlocksPerHost)) })},
+	{"STRICTAFFINITY", both, of(func(v *model.IPAMConfiguration) string {
+		return strconv.FormatBool(v.Spec.StrictAffinity)
+	})},
+	{"AUTOALLOCATEBLOCKS", both, of(func(v *model.IPAMConfiguration) string {
+		return orDash(v.Spec.AutoAllocateBlocks)
+	})},
+	{"MAXBLOCKSPERHOST", onlyWide, of(func(v *model.IPAMConfiguration) string {
+		return strconv.Itoa(int(v.Spec.MaxBlocksPerHost))
+	})},
 }
 
 var ipamConfigColumns = []column{
 	{"STRICTAFFINITY", both, of(func(v *model.IPAMConfig) string { return strconv.FormatBool(v.StrictAffinity) })},
-	{"AUTOALLOCATEBLOCKS", both, of(func(v *model.IPAMConfig) string { return strconv.FormatBool(v.AutoAllocateBlocks) })},
+	{"AUTOALLOCATEBLOCKS", both, of(func(v *model.IPAMConfig) string {
+		return strconv.FormatBool(v.AutoAllocateBlocks)
+	})},
 	{"MAXBLOCKSPERHOST", both, of(func(v *model.IPAMConfig) string { return strconv.Itoa(v.MaxBlocksPerHost) })},
 	{"COOLDOWN", onlyWide, of(func(v *model.IPAMConfig) string { return orDash(v.IPCooldownSeconds) })},
 }

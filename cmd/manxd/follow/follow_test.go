@@ -390,7 +390,8 @@ func TestSyncedIsHandedOnAndTakenBack(t *testing.T) {
 		r.speaker.change(func() {
 			r.speaker.routes = []bgp.Route{{Prefix: netip.MustParsePrefix("10.65.1.0/26")}}
 		})
-		r.expect("the routes, and then that they are all", "agent learns 1", "agent all false changed [] synced true true")
+		r.expect("the routes, and then that they are all", "agent learns 1",
+			"agent all false changed [] synced true true")
 		r.speaker.change(func() {})
 		r.expect("nothing new")
 		r.tables.Apply(datastore.Event{Type: datastore.EventLost, Err: errors.New("connection refused")})
@@ -414,7 +415,8 @@ func TestStaticRoutesAndPeeringAreHandedOn(t *testing.T) {
 			`{"peerIP":"198.51.100.9","asNumber":65009,"reachableBy":"192.0.2.254"}`))
 		r.expect("a peer behind a gateway", "agent all false changed [far] synced true false",
 			"agent all false changed [] synced true false", "speaker AS 64512 sessions [192.0.2.2 198.51.100.9]")
-		want := []route.Static{{Prefix: netip.MustParsePrefix("198.51.100.9/32"), Via: netip.MustParseAddr("192.0.2.254")}}
+		want := []route.Static{{Prefix: netip.MustParsePrefix("198.51.100.9/32"),
+			Via: netip.MustParseAddr("192.0.2.254")}}
 		if !slices.Equal(r.agent.state.Statics, want) {
 			t.Errorf("statics %v", r.agent.state.Statics)
 		}
@@ -449,8 +451,8 @@ func TestLearnedRoutesComeInBatches(t *testing.T) {
 	})
 }
 
-// Endpoints of services on other nodes come and go all the time: BGP is decided again when the first one comes here, and
-// when the last one goes.
+// Endpoints of services on other nodes come and go all the time: BGP is decided again when the first one comes here,
+// and when the last one goes.
 func TestEndpointsOfServices(t *testing.T) {
 	bubble(t, func(r *rig) {
 		slice := func(nodes ...string) datastore.Event {
@@ -461,14 +463,16 @@ func TestEndpointsOfServices(t *testing.T) {
 			for _, n := range nodes {
 				v.Endpoints = append(v.Endpoints, model.Endpoint{NodeName: &n})
 			}
-			return datastore.Event{Type: datastore.EventUpdate, Key: k, Revision: r.revision, Object: model.NewObject(k, v)}
+			return datastore.Event{Type: datastore.EventUpdate, Key: k, Revision: r.revision,
+				Object: model.NewObject(k, v)}
 		}
 		const told = "agent all false changed [web-1] synced true false"
 		r.begin(slice("n2"))
 		r.expect("at first", "agent all true changed [] synced true false", mesh)
 		r.tables.Apply(slice("n1"))
 		r.expect("no range of addresses is advertised", told)
-		r.tables.Apply(r.put(model.KindBGPConfiguration, "", "default", `{"serviceExternalIPs":[{"cidr":"10.9.0.0/16"}]}`))
+		r.tables.Apply(r.put(model.KindBGPConfiguration, "", "default",
+			`{"serviceExternalIPs":[{"cidr":"10.9.0.0/16"}]}`))
 		r.expect("one is", "agent all false changed [default] synced true false", mesh)
 		r.tables.Apply(slice("n1", "n2"))
 		r.expect("one more elsewhere", told)

@@ -53,7 +53,8 @@ func (p *Pools) Look(ctx context.Context) error {
 	wrong := map[string]string{}
 	for _, u := range usage {
 		if free := free(u); u.Name != "" && free.Cmp(percent(u.Capacity, 100-nearlyFull)) < 0 {
-			wrong[u.Name] = fmt.Sprintf("the IPPool %s (%s) is nearly full: more than %d %% of its addresses are in use or reserved",
+			wrong[u.Name] = fmt.Sprintf("the IPPool %s (%s) is nearly full: more than %d %% of its addresses are in "+
+				"use or reserved",
 				u.Name, u.CIDR, nearlyFull)
 		}
 	}

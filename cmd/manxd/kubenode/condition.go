@@ -115,7 +115,8 @@ func (c *Condition) note(err error) {
 
 func (c *Condition) wanted(out string) corev1.NodeCondition {
 	if out == "" {
-		return corev1.NodeCondition{Type: conditionType, Status: corev1.ConditionFalse, Reason: networkUp, Message: messageUp}
+		return corev1.NodeCondition{Type: conditionType, Status: corev1.ConditionFalse, Reason: networkUp,
+			Message: messageUp}
 	}
 	return corev1.NodeCondition{Type: conditionType, Status: corev1.ConditionTrue, Reason: networkDown, Message: out}
 }
@@ -146,7 +147,8 @@ func SetCondition(ctx context.Context, client typedcorev1.NodesGetter, node stri
 			want.LastTransitionTime = have.LastTransitionTime
 		}
 	}
-	// Conditions are merged by their type, so those of others stay. The identity keeps a new Node of the name out of it.
+	// Conditions are merged by their type, so those of others stay. The identity keeps a new Node of the name out of
+	// it.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": n.UID},
 		"status": map[string]any{"conditions": []corev1.NodeCondition{want}}})
 	if err != nil {

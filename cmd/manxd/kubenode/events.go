@@ -59,8 +59,9 @@ func NewEvents(client typedcorev1.EventsGetter, node string) *Events {
 	e := &Events{client: client, ctx: ctx, stop: stop,
 		// As the kubelet does it: where kubectl describe looks for Events of a Node.
 		node: &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}}
-	e.broadcaster = record.NewBroadcaster(record.WithContext(ctx), record.WithCorrelatorOptions(record.CorrelatorOptions{
-		BurstSize: burst, QPS: 1. / refillEvery, SpamKeyFunc: func(e *corev1.Event) string { return e.Reason }}))
+	e.broadcaster = record.NewBroadcaster(record.WithContext(ctx),
+		record.WithCorrelatorOptions(record.CorrelatorOptions{
+			BurstSize: burst, QPS: 1. / refillEvery, SpamKeyFunc: func(e *corev1.Event) string { return e.Reason }}))
 	e.recorder = e.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Component, Host: node}).
 		WithLogger(logr.Discard())
 	e.broadcaster.StartRecordingToSink(sink{e})

@@ -66,7 +66,8 @@ func newRig(t *testing.T) *rig {
 		ObjectMeta: metav1.ObjectMeta{Name: "node"}, Rules: []rbacv1.PolicyRule{
 			{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"nodes"}},
 			{Verbs: []string{"patch"}, APIGroups: []string{""}, Resources: []string{"nodes/status"}},
-			{Verbs: []string{"create", "patch"}, APIGroups: []string{""}, Resources: []string{"events"}}}}, metav1.CreateOptions{})
+			{Verbs: []string{"create", "patch"}, APIGroups: []string{""}, Resources: []string{"events"}}}},
+		metav1.CreateOptions{})
 	must(t, err)
 	r.bind(t)
 	r.addNode(t)
@@ -77,7 +78,8 @@ func (r *rig) bind(t *testing.T) {
 	_, err := r.admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "node"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "node"},
-		Subjects:   []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "User", Name: user}}}, metav1.CreateOptions{})
+		Subjects:   []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "User", Name: user}}},
+		metav1.CreateOptions{})
 	must(t, err)
 }
 
@@ -85,7 +87,8 @@ func (r *rig) addNode(t *testing.T) *corev1.Node {
 	n, err := r.admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}},
 		metav1.CreateOptions{})
 	must(t, err)
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}
+	n.Status.Conditions = []corev1.NodeCondition{
+		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}
 	n, err = r.admin.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{})
 	must(t, err)
 	return n
@@ -106,7 +109,9 @@ func (r *rig) condition(t *testing.T) (text, version string) {
 			text = fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)
 		}
 	}
-	if !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady }) {
+	if !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady
+	}) {
 		t.Error("the conditions of others are gone")
 	}
 	return text, n.ResourceVersion
@@ -137,7 +142,9 @@ func (r *rig) testCondition(t *testing.T) {
 	out.Store("")
 	identity.Store("1")
 	c := &Condition{Client: r.client(t, r.server.Config(user)), Node: "n1", Ready: ready.Load, Log: zap.NewNop(),
-		OutOfService: func() string { return out.Load().(string) }, Identity: func() string { return identity.Load().(string) }}
+		OutOfService: func() string { return out.Load().(string) }, Identity: func() string {
+			return identity.Load().(string)
+		}}
 	await := func(want string) {
 		t.Helper()
 		eventually(t, func() error {
@@ -201,7 +208,8 @@ func (r *rig) testRefused(t *testing.T) {
 // events lists what people see of a reason.
 func (r *rig) events(t *testing.T, reason Reason) []corev1.Event {
 	list, err := r.admin.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{
-		FieldSelector: "involvedObject.kind=Node,involvedObject.name=n1,involvedObject.uid=n1,reason=" + string(reason)})
+		FieldSelector: "involvedObject.kind=Node,involvedObject.name=n1,involvedObject.uid=n1,reason=" +
+			string(reason)})
 	must(t, err)
 	return list.Items
 }
@@ -305,10 +313,12 @@ func TestSessionsThatAreDown(t *testing.T) {
 	look(time.Second, "", mesh(down, up, up, up)...)
 	look(time.Hour, "", mesh(down, up, up, up)...)
 	look(time.Second, "", mesh(down, down, up, up)...)
-	look(downFor, "Warning BGPSessionDown 2 of 4 BGP sessions of the node-to-node mesh are down, such as that with 10.0.0.11: no answer",
+	look(downFor, "Warning BGPSessionDown 2 of 4 BGP sessions of the node-to-node mesh are down, such as that with "+
+		"10.0.0.11: no answer",
 		mesh(down, down, up, up)...)
 	look(downFor, "", mesh(down, down, down, down)...)
-	look(time.Second, "Normal BGPSessionUp 3 of 4 BGP sessions of the node-to-node mesh are up again", mesh(down, up, up, up)...)
+	look(time.Second, "Normal BGPSessionUp 3 of 4 BGP sessions of the node-to-node mesh are up again",
+		mesh(down, up, up, up)...)
 }
 
 func TestPoolsThatAreNearlyFull(t *testing.T) {
@@ -321,7 +331,8 @@ func TestPoolsThatAreNearlyFull(t *testing.T) {
 	for _, c := range []struct {
 		used int
 		want string
-	}{{0, ""}, {211, ""}, {212, "Warning IPPoolNearlyFull the IPPool a (10.1.0.0/24) is nearly full: more than 90 % of its " +
+	}{{0, ""}, {211, ""}, {212, "Warning IPPoolNearlyFull the IPPool a (10.1.0.0/24) is nearly full: more than " +
+		"90 % of its " +
 		"addresses are in use or reserved"}, {236, ""}, {100, ""}, {230, "Warning IPPoolNearlyFull"}} {
 		used = c.used
 		must(t, p.Look(t.Context()))

@@ -83,10 +83,12 @@ func (s *Sessions) tellMesh(all, down int, example speaker.SessionStatus) {
 	switch {
 	case !s.mesh && all > 0 && 2*down >= all:
 		s.mesh = true
-		s.events.Warn(SessionDown, fmt.Sprintf("%d of %d BGP sessions of the node-to-node mesh are down, such as that with %s: %s",
+		s.events.Warn(SessionDown, fmt.Sprintf("%d of %d BGP sessions of the node-to-node mesh are down, such as "+
+			"that with %s: %s",
 			down, all, example.Session.Address, example.Reason))
 	case s.mesh && 2*down < all:
 		s.mesh = false
-		s.events.Note(SessionUp, fmt.Sprintf("%d of %d BGP sessions of the node-to-node mesh are up again", all-down, all))
+		s.events.Note(SessionUp, fmt.Sprintf("%d of %d BGP sessions of the node-to-node mesh are up again", all-down,
+			all))
 	}
 }

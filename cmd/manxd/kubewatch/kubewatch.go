@@ -25,8 +25,8 @@ type Selection[T metav1.Object] struct {
 	Options metav1.ListOptions
 	List    func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	Watch   func(context.Context, metav1.ListOptions) (watch.Interface, error)
-	// Show takes all objects, sorted by namespace and name, after each change. Failed says why they are not known, or not
-	// followed any more; it is called with nil after they were shown. Both are called from one goroutine.
+	// Show takes all objects, sorted by namespace and name, after each change. Failed says why they are not known, or
+	// not followed any more; it is called with nil after they were shown. Both are called from one goroutine.
 	Show   func([]T)
 	Failed func(error)
 }

@@ -122,8 +122,8 @@ func (s *Secrets) Place(secret, key string) string {
 	return fmt.Sprintf("key %q of the Secret %s/%s", key, s.namespace, secret)
 }
 
-// Password returns the value of a key of a Secret, whose line end is not part of it. An error says why it cannot be read
-// now. A password beside an error is the one that was read last, and is to be used.
+// Password returns the value of a key of a Secret, whose line end is not part of it. An error says why it cannot be
+// read now. A password beside an error is the one that was read last, and is to be used.
 func (s *Secrets) Password(secret, key string) (string, error) {
 	if problems := validation.NameIsDNSSubdomain(secret, false); len(problems) > 0 {
 		return "", fmt.Errorf("%q cannot be the name of a Secret: %s", secret, problems[0])
@@ -158,7 +158,8 @@ func (f *followed) password(namespace string, at ref) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("the Secret %s/%s has no such key", namespace, at.secret)
 	}
-	value, err := password.Valid(string(content), fmt.Sprintf("key %q of the Secret %s/%s", at.key, namespace, at.secret))
+	value, err := password.Valid(string(content), fmt.Sprintf("key %q of the Secret %s/%s", at.key, namespace,
+		at.secret))
 	return value, errors.Join(err, f.trouble())
 }
 

@@ -46,9 +46,10 @@ func newRig(t *testing.T) *rig {
 	must(t, err)
 	r := &rig{T: t, server: server, admin: admin}
 	role := metav1.ObjectMeta{Namespace: namespace, Name: "passwords"}
-	_, err = admin.RbacV1().Roles(namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: role, Rules: []rbacv1.PolicyRule{{
-		Verbs: []string{"list", "watch"}, APIGroups: []string{""}, Resources: []string{"secrets"},
-		ResourceNames: []string{"bgp"}}}}, metav1.CreateOptions{})
+	_, err = admin.RbacV1().Roles(namespace).Create(t.Context(),
+		&rbacv1.Role{ObjectMeta: role, Rules: []rbacv1.PolicyRule{{
+			Verbs: []string{"list", "watch"}, APIGroups: []string{""}, Resources: []string{"secrets"},
+			ResourceNames: []string{"bgp"}}}}, metav1.CreateOptions{})
 	must(t, err)
 	r.allow()
 	return r
@@ -58,7 +59,8 @@ func (r *rig) allow() {
 	_, err := r.admin.RbacV1().RoleBindings(namespace).Create(r.Context(), &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "passwords"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: "passwords"},
-		Subjects:   []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "User", Name: user}}}, metav1.CreateOptions{})
+		Subjects:   []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "User", Name: user}}},
+		metav1.CreateOptions{})
 	must(r.T, err)
 }
 

@@ -30,7 +30,8 @@ type Hop struct {
 	In, Out             string // interfaces; empty if it begins or ends at this node
 }
 
-// Addresses are those that the end may have in packets of the family that was explained: one if it was asked for by its address.
+// Addresses are those that the end may have in packets of the family that was explained: one if it was asked for by its
+// address.
 func (e End) Addresses() []netip.Addr {
 	list := []netip.Addr{e.Address}
 	for _, a := range e.addresses {
@@ -54,8 +55,8 @@ func (a *Answer) HopAt(node string) (Hop, bool) {
 // Stage is one place of one node where policy is asked.
 type Stage struct {
 	Node string
-	// Programmed: asked of the rules that this node's daemon keeps in its kernel. If not, they were computed for that node from the
-	// same objects.
+	// Programmed: asked of the rules that this node's daemon keeps in its kernel. If not, they were computed for that
+	// node from the same objects.
 	Programmed bool
 	Direction  string // "egress" or "ingress"
 	About      string // whose policy it is: "pod default/web"
@@ -72,7 +73,8 @@ type Stage struct {
 	Rule string
 }
 
-// Tier is a group of policies that were asked one after the other. Profiles are a group without a name, after all tiers.
+// Tier is a group of policies that were asked one after the other. Profiles are a group without a name, after all
+// tiers.
 type Tier struct {
 	Name          string
 	Order         string

@@ -44,8 +44,8 @@ const (
 
 func (e End) isWorkload() bool { return e.Kind == kindPod || e.Kind == kindWorkload }
 
-// findEnd finds what a name or an address stands for: "pod/NAMESPACE/NAME", "node/NAME" and the like are exact; a bare name is
-// looked for among addresses, pods, endpoints and nodes, and must stand for one of them only.
+// findEnd finds what a name or an address stands for: "pod/NAMESPACE/NAME", "node/NAME" and the like are exact; a bare
+// name is looked for among addresses, pods, endpoints and nodes, and must stand for one of them only.
 func findEnd(r model.Reader, name string) (End, error) {
 	if a, err := netip.ParseAddr(name); err == nil {
 		return byAddress(r, a.Unmap()), nil
@@ -67,7 +67,8 @@ func findEnd(r model.Reader, name string) (End, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return End{}, fmt.Errorf("%q is no address, and there is no pod, WorkloadEndpoint, HostEndpoint or node of that name: want an address, NAMESPACE/POD, or node/NAME", name)
+		return End{}, fmt.Errorf("%q is no address, and there is no pod, WorkloadEndpoint, HostEndpoint or node of "+
+			"that name: want an address, NAMESPACE/POD, or node/NAME", name)
 	}
 	var list []string
 	for _, e := range found {
@@ -78,7 +79,8 @@ func findEnd(r model.Reader, name string) (End, error) {
 		list = append(list, text)
 	}
 	slices.Sort(list)
-	return End{}, fmt.Errorf("%q is the name of %d ends: %s; want one of them with its namespace and kind, such as pod/NAMESPACE/NAME or node/NAME", name, len(list), strings.Join(list, ", "))
+	return End{}, fmt.Errorf("%q is the name of %d ends: %s; want one of them with its namespace and kind, such as "+
+		"pod/NAMESPACE/NAME or node/NAME", name, len(list), strings.Join(list, ", "))
 }
 
 func named(r model.Reader, name string, want func(string) bool) []End {
@@ -103,7 +105,8 @@ func named(r model.Reader, name string, want func(string) bool) []End {
 			found = append(found, e)
 		}
 	}
-	isHost := func(e End) bool { return e.Kind == kindHost && e.Node == name } // a HostEndpoint often has the name of its node
+	// a HostEndpoint often has the name of its node
+	isHost := func(e End) bool { return e.Kind == kindHost && e.Node == name }
 	if r.Get(model.ResourceKey(model.KindNode, name)) != nil && want("node") && !slices.ContainsFunc(found, isHost) {
 		found = append(found, host(r, name))
 	}
@@ -124,15 +127,17 @@ func byAddress(r model.Reader, a netip.Addr) End {
 	}
 	for k, h := range model.All[v3.HostEndpoint](r, model.KindHostEndpoint) {
 		if slices.Contains(addresses(h.Spec.ExpectedIPs), a) {
-			return End{Kind: kindHost, Name: h.Spec.Node, Node: h.Spec.Node, Endpoint: k.String(), Interface: strings.TrimPrefix(h.Spec.InterfaceName, "*"), addresses: []netip.Addr{a}}
+			return End{Kind: kindHost, Name: h.Spec.Node, Node: h.Spec.Node, Endpoint: k.String(),
+				Interface: strings.TrimPrefix(h.Spec.InterfaceName, "*"), addresses: []netip.Addr{a}}
 		}
 	}
 	return End{Kind: kindOutside, addresses: []netip.Addr{a}}
 }
 
 func workload(k model.Key, w *model.WorkloadEndpoint) End {
-	e := End{Kind: kindWorkload, Name: k.Namespace + "/" + k.Name, Endpoint: k.String(), Node: w.Spec.Node, Interface: w.Spec.InterfaceName,
-		Profiles: w.Spec.Profiles, addresses: addresses(w.Spec.IPNetworks)}
+	e := End{Kind: kindWorkload, Name: k.Namespace + "/" + k.Name, Endpoint: k.String(), Node: w.Spec.Node,
+		Interface: w.Spec.InterfaceName,
+		Profiles:  w.Spec.Profiles, addresses: addresses(w.Spec.IPNetworks)}
 	if w.Spec.Pod != "" {
 		e.Kind, e.Name = kindPod, k.Namespace+"/"+w.Spec.Pod
 	}
@@ -183,7 +188,8 @@ func sameFamily(a, b *End, six bool) error {
 		}
 	}
 	a.Address, b.Address = a.addresses[0], b.addresses[0]
-	return fmt.Errorf("%s has only %s and %s only %s: no packet goes from one to the other", a, family(a.Address), b, family(b.Address))
+	return fmt.Errorf("%s has only %s and %s only %s: no packet goes from one to the other", a, family(a.Address), b,
+		family(b.Address))
 }
 
 func family(a netip.Addr) string {

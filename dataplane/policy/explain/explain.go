@@ -29,7 +29,8 @@ func Computed(r model.Reader, settings policy.Config) World {
 	return World{Objects: r, Rules: func(node string, use func(*policy.Calculator)) { use(Build(r, settings, node)) }}
 }
 
-// Build computes the rules of a node whose interfaces are not known: they are taken to be those that its HostEndpoints name.
+// Build computes the rules of a node whose interfaces are not known: they are taken to be those that its HostEndpoints
+// name.
 func Build(r model.Reader, settings policy.Config, node string) *policy.Calculator {
 	settings.Node = node
 	return policy.Build(settings, r, interfaces(r, node))
@@ -38,8 +39,8 @@ func Build(r model.Reader, settings policy.Config, node string) *policy.Calculat
 // otherInterface stands for one whose name is not known.
 const otherInterface = "uplink"
 
-// interfaces are what HostEndpoints say about the interfaces of a node. Its own addresses are on the only one that has a name, or on
-// one of unknown name.
+// interfaces are what HostEndpoints say about the interfaces of a node. Its own addresses are on the only one that has
+// a name, or on one of unknown name.
 func interfaces(r model.Reader, node string) map[string][]netip.Addr {
 	links := map[string][]netip.Addr{}
 	own := host(r, node).addresses
@@ -87,9 +88,11 @@ func Explain(w World, q Question) (*Answer, error) {
 		return nil, err
 	}
 	if source.Kind == kindOutside && destination.Kind == kindOutside {
-		return nil, fmt.Errorf("neither %s nor %s is an address of a workload or node: want one of this cluster", source.Address, destination.Address)
+		return nil, fmt.Errorf("neither %s nor %s is an address of a workload or node: want one of this cluster",
+			source.Address, destination.Address)
 	}
-	e := explanation{world: w, answer: &Answer{Source: source, Destination: destination, Flow: q.Flow.of(source.Address), Allowed: true}}
+	e := explanation{world: w, answer: &Answer{Source: source, Destination: destination,
+		Flow: q.Flow.of(source.Address), Allowed: true}}
 	_, notAnAddress := netip.ParseAddr(q.Source)
 	e.asked = notAnAddress == nil
 	e.follow()
@@ -114,9 +117,11 @@ func (e *explanation) note(format string, args ...any) {
 func (e *explanation) follow() {
 	a := e.answer
 	e.packet = ruleset.Packet{Source: a.Source.Address, Destination: a.Destination.Address, Protocol: a.Flow.Protocol,
-		SourcePort: a.Flow.SourcePort, DestinationPort: a.Flow.Port, ICMPType: a.Flow.ICMPType, ICMPCode: a.Flow.ICMPCode}
+		SourcePort: a.Flow.SourcePort, DestinationPort: a.Flow.Port, ICMPType: a.Flow.ICMPType,
+		ICMPCode: a.Flow.ICMPCode}
 	if hasPorts(a.Flow.Protocol) && a.Flow.Port == 0 {
-		e.note("no port was given: rules about ports do not match; ask again with %s/PORT", ProtocolName(a.Flow.Protocol))
+		e.note("no port was given: rules about ports do not match; ask again with %s/PORT",
+			ProtocolName(a.Flow.Protocol))
 	}
 	from, to := a.Source.Node, a.Destination.Node
 	e.leaveByTunnel()
@@ -130,14 +135,16 @@ func (e *explanation) follow() {
 	e.conclude()
 }
 
-// hop shows the packet to the rules of one node; last tells whether the destination is there, or whatever follows is not of the cluster.
+// hop shows the packet to the rules of one node; last tells whether the destination is there, or whatever follows is
+// not of the cluster.
 func (e *explanation) hop(node string, last bool) {
 	a := e.answer
 	toHost := a.Destination.Node == node && a.Destination.Kind == kindHost
 	reached := a.Allowed
 	e.world.Rules(node, func(c *policy.Calculator) {
 		in, out := e.interfacesAt(node, last, c)
-		a.Hops = append(a.Hops, Hop{Node: node, Source: e.packet.Source, Destination: e.packet.Destination, In: in, Out: out})
+		a.Hops = append(a.Hops, Hop{Node: node, Source: e.packet.Source, Destination: e.packet.Destination, In: in,
+			Out: out})
 		h := e.host(node, c)
 		p := e.packet
 		p.In, p.Out, p.Mark, p.State, p.Status = in, out, 0, ruleset.ConnNew, 0
@@ -165,7 +172,8 @@ func (e *explanation) hop(node string, last bool) {
 		if !result.Accepted() {
 			a.Allowed = false
 			if result.By != nil && result.By.Comment == policy.NobodyServes {
-				e.note("%s is an address of services: kube-proxy translates those before policy sees them; ask about a pod behind the service", a.Destination.Address)
+				e.note("%s is an address of services: kube-proxy translates those before policy sees them; ask about "+
+					"a pod behind the service", a.Destination.Address)
 			}
 			return
 		}

@@ -17,7 +17,8 @@ const (
 )
 
 var protocolNames = map[uint8]string{
-	protoICMP: "icmp", protoTCP: "tcp", protoUDP: "udp", protoICMPv6: "icmpv6", protoSCTP: "sctp", 136: "udplite", 4: "ipip",
+	protoICMP: "icmp", protoTCP: "tcp", protoUDP: "udp", protoICMPv6: "icmpv6", protoSCTP: "sctp", 136: "udplite",
+	4: "ipip",
 }
 
 // ProtocolName is what policies call an IP protocol, its number if they have no name for it.
@@ -43,9 +44,11 @@ type Flow struct {
 	ICMPCode   uint8
 }
 
-// ParseFlow reads "tcp/80", "udp/53", "icmp", "icmp/3", "icmp/3/1", "sctp/5000" or the number of a protocol. Empty is tcp.
+// ParseFlow reads "tcp/80", "udp/53", "icmp", "icmp/3", "icmp/3/1", "sctp/5000" or the number of a protocol. Empty is
+// tcp.
 func ParseFlow(text string) (Flow, error) {
-	const want = "want PROTOCOL or PROTOCOL/PORT, such as tcp/80, udp/53, icmp, icmp/8/0 (type and code) or the number of a protocol"
+	const want = "want PROTOCOL or PROTOCOL/PORT, such as tcp/80, udp/53, icmp, icmp/8/0 (type and code) or the " +
+		"number of a protocol"
 	if text == "" {
 		return Flow{Protocol: protoTCP}, nil
 	}

@@ -90,7 +90,8 @@ func familyOf(a netip.Addr) model.Family {
 	return model.IPv6
 }
 
-// towards is the interface of a node that leads to an address elsewhere: as a route says, else the one that has the node's address.
+// towards is the interface of a node that leads to an address elsewhere: as a route says, else the one that has the
+// node's address.
 func (e *explanation) towards(node string, far netip.Addr, c *policy.Calculator) string {
 	if node == e.world.Local && e.world.Route != nil && far.IsValid() {
 		if _, iface := e.world.Route(far); iface != "" {

@@ -22,7 +22,8 @@ func node(name string, bgp model.NodeBGPSpec) *model.Object {
 func pod(name, node string, networks ...string) *model.Object {
 	k := model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: name}
 	return model.NewObject(k, &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{
-		Orchestrator: "k8s", Node: node, Pod: name, Endpoint: "eth0", InterfaceName: "cali" + name, IPNetworks: networks}})
+		Orchestrator: "k8s", Node: node, Pod: name, Endpoint: "eth0", InterfaceName: "cali" + name,
+		IPNetworks: networks}})
 }
 
 func pool(name string, spec model.IPPoolSpec) *model.Object {
@@ -68,9 +69,11 @@ func TestWayBetweenNodes(t *testing.T) {
 		{"no pool", near, direct, false, nil},
 		{"Always", near, tunnel, false, []*model.Object{pool("p", with("Always", ""))}},
 		{"the most specific pool counts, whatever comes first", near, direct, false, []*model.Object{
-			pool("a-outer", with("Always", "")), pool("z-inner", model.IPPoolSpec{CIDR: "10.244.2.0/24", IPIPMode: "Never"})}},
+			pool("a-outer", with("Always", "")),
+			pool("z-inner", model.IPPoolSpec{CIDR: "10.244.2.0/24", IPIPMode: "Never"})}},
 		{"also if it is the one with the tunnel", near, tunnel, false, []*model.Object{
-			pool("a-outer", with("", "Always")), pool("z-inner", model.IPPoolSpec{CIDR: "10.244.2.0/24", IPIPMode: "Always"})}},
+			pool("a-outer", with("", "Always")),
+			pool("z-inner", model.IPPoolSpec{CIDR: "10.244.2.0/24", IPIPMode: "Always"})}},
 		{"CrossSubnet inside", near, direct, false, []*model.Object{pool("p", with("CrossSubnet", ""))}},
 		{"CrossSubnet across", "10.9.0.1/24", tunnel, false, []*model.Object{pool("p", with("CrossSubnet", ""))}},
 		{"CrossSubnet: an own address in IPv6 form has a subnet, too", "::ffff:10.0.0.1/120", direct, false,

@@ -50,7 +50,8 @@ func (r *reader) stages(t *ruleset.Trace) []Stage {
 // stage reads one base chain; false if it has nothing to say.
 func (r *reader) stage(steps []ruleset.Step) (Stage, bool) {
 	last := steps[len(steps)-1]
-	s := Stage{Node: r.node, Programmed: r.programmed, Hook: last.Hook, Base: last.Base, Reached: true, Allowed: !drops(last.Verdict.Action)}
+	s := Stage{Node: r.node, Programmed: r.programmed, Hook: last.Hook, Base: last.Base, Reached: true,
+		Allowed: !drops(last.Verdict.Action)}
 	s.Direction, s.About = r.about(last.Base)
 	if last.Asked != nil && last.Matched && decides(last.Verdict.Action) {
 		s.Rule = last.Asked.ID()
@@ -143,7 +144,8 @@ func kindOfHostPolicy(base string) string {
 
 // cutList tells whether a chain is a list of policies.
 func cutList(chain string) (string, bool) {
-	for _, prefix := range []string{"in/", "out/", "host-in/", "host-out/", "host-forward-in/", "host-forward-out/", "host-untracked-in/", "host-untracked-out/", "host-pre-dnat/"} {
+	for _, prefix := range []string{"in/", "out/", "host-in/", "host-out/", "host-forward-in/", "host-forward-out/",
+		"host-untracked-in/", "host-untracked-out/", "host-pre-dnat/"} {
 		if rest, ok := strings.CutPrefix(chain, prefix); ok {
 			return rest, true
 		}
@@ -196,8 +198,8 @@ func Order(f float64) string {
 	return strconv.FormatFloat(f, 'f', -1, 64)
 }
 
-// rules enters the rules of a policy up to the one that matched. A rule that became several in the table matches if one of them
-// does; one that became none says why.
+// rules enters the rules of a policy up to the one that matched. A rule that became several in the table matches if one
+// of them does; one that became none says why.
 func (r *reader) rules(p *Policy, compiled *policy.Policy, in bool, steps []ruleset.Step) {
 	direction, name := &compiled.Egress, "egress"
 	if in {
@@ -221,7 +223,8 @@ func (r *reader) rules(p *Policy, compiled *policy.Policy, in bool, steps []rule
 }
 
 func decision(a policy.Action, staged bool) string {
-	words := map[policy.Action][2]string{policy.Allow: {"allows", "would allow"}, policy.Deny: {"denies", "would deny"}, policy.Pass: {"passes on to the next tier", "would pass on to the next tier"}}
+	words := map[policy.Action][2]string{policy.Allow: {"allows", "would allow"}, policy.Deny: {"denies", "would deny"},
+		policy.Pass: {"passes on to the next tier", "would pass on to the next tier"}}
 	if staged {
 		return words[a][1] + ", but is staged: nothing is enforced"
 	}
@@ -255,7 +258,8 @@ func (r *reader) rule(steps []ruleset.Step, rule *policy.Rule) (matches bool, be
 	return false, "it has no effect here"
 }
 
-// RuleNumber tells which rule of a policy, for "ingress" or "egress", a rule of the table stands for; false for none of them.
+// RuleNumber tells which rule of a policy, for "ingress" or "egress", a rule of the table stands for; false for none of
+// them.
 func RuleNumber(rule *ruleset.Rule, id policy.ID, direction string) (int, bool) {
 	if rule == nil {
 		return 0, false

@@ -50,7 +50,8 @@ func (x *Index[I, S]) class(own map[string]string, parents []string) *class[I, S
 	return c
 }
 
-// identify writes the numbers of the pairs and parents, which are never used twice. The result is overwritten by the next call.
+// identify writes the numbers of the pairs and parents, which are never used twice. The result is overwritten by the
+// next call.
 func (x *Index[I, S]) identify(own []*pair[I, S], parents []*parent[I, S]) []byte {
 	b := x.scratch[:0]
 	for _, p := range own {

@@ -6,8 +6,8 @@ import (
 	"github.com/manxnet/manx/datastore/selector"
 )
 
-// Index tells which items each selector matches and keeps that current. Not safe for concurrent use; the callbacks must not
-// call it.
+// Index tells which items each selector matches and keeps that current. Not safe for concurrent use; the callbacks must
+// not call it.
 //
 // Items whose labels and parents are the same make up a class, as the replicas of a Deployment do: what is stored and
 // evaluated is stored and evaluated once for a class.
@@ -45,8 +45,8 @@ type class[I, S comparable] struct {
 	round   uint64
 }
 
-// New makes an empty index. started and stopped are told when a selector begins and ceases to match an item; of one change,
-// first what ceases.
+// New makes an empty index. started and stopped are told when a selector begins and ceases to match an item; of one
+// change, first what ceases.
 func New[I, S comparable](started, stopped func(S, I)) *Index[I, S] {
 	return &Index[I, S]{
 		started: started, stopped: stopped,
@@ -55,8 +55,8 @@ func New[I, S comparable](started, stopped func(S, I)) *Index[I, S] {
 	}
 }
 
-// SetItem enters an item with its own labels and the names of the parents (profiles) whose labels it inherits: own labels
-// come first, then those of the parents in their order.
+// SetItem enters an item with its own labels and the names of the parents (profiles) whose labels it inherits: own
+// labels come first, then those of the parents in their order.
 func (x *Index[I, S]) SetItem(id I, own map[string]string, parents []string) {
 	now := x.class(own, parents)
 	was := x.items[id]

@@ -147,7 +147,8 @@ func randomSelector(r *rand.Rand, depth int) selector.Node {
 	case 8:
 		return selector.And{Operands: []selector.Node{randomSelector(r, depth-1), randomSelector(r, depth-1)}}
 	default:
-		return selector.Or{Operands: []selector.Node{randomSelector(r, depth-1), randomSelector(r, depth-1), randomSelector(r, depth-1)}}
+		return selector.Or{Operands: []selector.Node{randomSelector(r, depth-1), randomSelector(r, depth-1),
+			randomSelector(r, depth-1)}}
 	}
 }
 
@@ -201,7 +202,8 @@ func TestMatchesAreThoseOfTheWholeEvaluation(t *testing.T) {
 				t.Fatalf("seed %d: %s matches %v after all is gone", seed, s, items)
 			}
 		}
-		if n := len(x.items) + len(x.classes) + len(x.parents) + len(x.names) + len(x.selectors) + x.always.len(); n > 0 {
+		if n := len(x.items) + len(x.classes) + len(x.parents) + len(x.names) + len(x.selectors) +
+			x.always.len(); n > 0 {
 			t.Fatalf("seed %d: %d things are left in the index", seed, n)
 		}
 	}
@@ -217,14 +219,18 @@ func TestRestrictionsAreNecessary(t *testing.T) {
 		if !got.restricted || !node.Matches(selector.Map(labels)) {
 			continue
 		}
-		if !slices.ContainsFunc(got.keys, func(k key) bool { v, ok := labels[k.label]; return ok && (k.any || v == k.value) }) {
+		if !slices.ContainsFunc(got.keys, func(k key) bool {
+			v, ok := labels[k.label]
+			return ok && (k.any || v == k.value)
+		}) {
 			t.Fatalf("%s matches %v, which has none of %v", selector.New(node), labels, got.keys)
 		}
 	}
 }
 
 func TestRestriction(t *testing.T) {
-	sizes := map[key]int{{label: "rare", value: "1"}: 1, {label: "common", value: "1"}: 1000, {label: "common", value: "2"}: 10}
+	sizes := map[key]int{{label: "rare", value: "1"}: 1, {label: "common", value: "1"}: 1000,
+		{label: "common", value: "2"}: 10}
 	for _, test := range []struct{ selector, want string }{
 		{"", "always"},
 		{"a != 'x'", "always"},

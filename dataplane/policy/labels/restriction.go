@@ -18,7 +18,8 @@ type restriction struct {
 	cost       int // how many have one of the keys
 }
 
-// restrict finds the least costly restriction of a part of a selector, or of its opposite. size tells how many have a key.
+// restrict finds the least costly restriction of a part of a selector, or of its opposite. size tells how many have a
+// key.
 func restrict(n selector.Node, opposite bool, size func(key) int) restriction {
 	one := func(k key) restriction { return restriction{true, []key{k}, size(k)} }
 	switch n := n.(type) {
@@ -78,8 +79,8 @@ func either(parts []restriction) restriction {
 	return all
 }
 
-// cheapest is the best one of what all of the parts need. Of two that cost the same a label with a value is better than a
-// mere label, of which there may be many before long.
+// cheapest is the best one of what all of the parts need. Of two that cost the same a label with a value is better than
+// a mere label, of which there may be many before long.
 func cheapest(parts []restriction) restriction {
 	var best restriction
 	for _, p := range parts {

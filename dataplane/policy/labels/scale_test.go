@@ -34,8 +34,10 @@ func newCluster(pods, selectors, namespaces int, distinct bool) *cluster {
 func (c *cluster) setItem(i int, version string) {
 	ns := strconv.Itoa(i % c.namespace)
 	own := map[string]string{
-		"projectcalico.org/namespace": "ns-" + ns, "projectcalico.org/orchestrator": "k8s", "projectcalico.org/serviceaccount": "default",
-		"app": "app-" + strconv.Itoa(i/c.namespace%10), "env": []string{"prod", "test"}[i%2], "version": version,
+		"projectcalico.org/namespace": "ns-" + ns, "projectcalico.org/orchestrator": "k8s",
+		"projectcalico.org/serviceaccount": "default",
+		"app":                              "app-" + strconv.Itoa(i/c.namespace%10),
+		"env":                              []string{"prod", "test"}[i%2], "version": version,
 	}
 	if c.distinct {
 		own["statefulset.kubernetes.io/pod-name"] = "pod-" + strconv.Itoa(i)
@@ -46,7 +48,8 @@ func (c *cluster) setItem(i int, version string) {
 func (c *cluster) setParents() {
 	for i := range c.namespace {
 		ns := fmt.Sprint("ns-", i)
-		c.x.SetParent("kns."+ns, map[string]string{"pcns.projectcalico.org/name": ns, "pcns.team": fmt.Sprint("team-", i%20)})
+		c.x.SetParent("kns."+ns, map[string]string{"pcns.projectcalico.org/name": ns,
+			"pcns.team": fmt.Sprint("team-", i%20)})
 		c.x.SetParent("ksa."+ns+".default", map[string]string{"pcsa.projectcalico.org/name": "default"})
 	}
 }
@@ -61,7 +64,8 @@ func (c *cluster) selector(i int) *selector.Selector {
 	case 3:
 		text = fmt.Sprintf("(projectcalico.org/orchestrator == 'k8s') && %s", own)
 	case 4:
-		text = fmt.Sprintf("pcns.projectcalico.org/name == 'ns-%d' && (projectcalico.org/orchestrator == 'k8s' && %s)", (i+7)%c.namespace, app)
+		text = fmt.Sprintf("pcns.projectcalico.org/name == 'ns-%d' && (projectcalico.org/orchestrator == 'k8s' && %s)",
+			(i+7)%c.namespace, app)
 	case 5:
 		text = fmt.Sprintf("env in {'prod', 'dev'} && app not in {'app-1'} && %s", own)
 	case 6:
@@ -111,7 +115,8 @@ func TestOnlyCandidatesAreEvaluated(t *testing.T) {
 			}
 			tried("a changed item", 60, func() { c.setItem(17, "v2") })
 			tried("a new selector", 250, func() { c.x.SetSelector(-1, c.selector(1001)) })
-			tried("a changed namespace", 200*60, func() { c.x.SetParent("kns.ns-3", map[string]string{"pcns.team": "other"}) })
+			tried("a changed namespace", 200*60,
+				func() { c.x.SetParent("kns.ns-3", map[string]string{"pcns.team": "other"}) })
 		})
 	}
 }
@@ -131,16 +136,17 @@ func TestEqualItemsAreEvaluatedOnce(t *testing.T) {
 
 func BenchmarkItemChanged(b *testing.B) {
 	for _, distinct := range []bool{true, false} {
-		b.Run("100k-items-10k-selectors/"+map[bool]string{true: "distinct", false: "replicas"}[distinct], func(b *testing.B) {
-			c := newCluster(100000, 10000, 500, distinct)
-			c.setParents()
-			c.setItems()
-			c.setSelectors()
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				c.setItem(i%c.pods, []string{"v2", "v1"}[i/c.pods%2])
-			}
-		})
+		b.Run("100k-items-10k-selectors/"+map[bool]string{true: "distinct", false: "replicas"}[distinct],
+			func(b *testing.B) {
+				c := newCluster(100000, 10000, 500, distinct)
+				c.setParents()
+				c.setItems()
+				c.setSelectors()
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					c.setItem(i%c.pods, []string{"v2", "v1"}[i/c.pods%2])
+				}
+			})
 	}
 }
 

@@ -13,8 +13,8 @@ type entry[I, S comparable] struct {
 	keys     []key // where it is filed; see always if it is not restricted
 	matched  set[class[I, S]]
 	round    uint64
-	// vain counts evaluations that came to nothing. Each time that it reaches patience, the selector is filed anew: what
-	// was a rare label when it came may be common now.
+	// vain counts evaluations that came to nothing. Each time that it reaches patience, the selector is filed anew:
+	// what was a rare label when it came may be common now.
 	vain, patience uint64
 }
 

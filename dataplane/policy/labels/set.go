@@ -2,8 +2,8 @@ package labels
 
 import "iter"
 
-// set is a set of pointers. Very many of them have one member only, such as the class of a label that only one pod has; they
-// do without a map.
+// set is a set of pointers. Very many of them have one member only, such as the class of a label that only one pod has;
+// they do without a map.
 type set[V any] struct {
 	one  *V
 	more map[*V]struct{} // if there are or were several: then one is not used

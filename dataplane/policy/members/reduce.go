@@ -38,8 +38,8 @@ func siblings(a, b netip.Prefix) (netip.Prefix, bool) {
 	return whole, a.Bits() == b.Bits() && whole.Contains(b.Addr())
 }
 
-// MergePorts returns the same ports as ranges (first and last), in as few ranges as possible, sorted. Ranges whose last port
-// is below the first have no ports.
+// MergePorts returns the same ports as ranges (first and last), in as few ranges as possible, sorted. Ranges whose last
+// port is below the first have no ports.
 func MergePorts(ranges [][2]uint16) [][2]uint16 {
 	sorted := slices.Clone(ranges)
 	slices.SortFunc(sorted, func(a, b [2]uint16) int { return slices.Compare(a[:], b[:]) })

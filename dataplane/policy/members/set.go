@@ -14,12 +14,13 @@ type Elements interface {
 	Has(ruleset.Element) bool // what was added and not removed
 }
 
-// Set keeps the contributions to one set of the kernel and says which elements that must have. Not safe for concurrent use.
+// Set keeps the contributions to one set of the kernel and says which elements that must have. Not safe for concurrent
+// use.
 type Set struct {
 	interval bool
 	elements Elements
-	// Other than interval sets: contributions beyond the first, of the few elements that have any. That there is a first one
-	// the elements tell.
+	// Other than interval sets: contributions beyond the first, of the few elements that have any. That there is a
+	// first one the elements tell.
 	more map[ruleset.Element]int32
 	// Interval sets: IPv4 and IPv6.
 	nets [2]tree
@@ -87,7 +88,8 @@ func (s *Set) removeNetwork(p netip.Prefix) {
 	if !ok {
 		return
 	}
-	s.nets[i].delete(n, func() { s.elements.Remove(element(i, n)) }, func(inside network) { s.elements.Add(element(i, inside)) })
+	s.nets[i].delete(n, func() { s.elements.Remove(element(i, n)) },
+		func(inside network) { s.elements.Add(element(i, inside)) })
 }
 
 // pick finds the tree of a network and what it is called there. What is no network is left out.
@@ -101,7 +103,8 @@ func pick(p netip.Prefix) (family int, n network, ok bool) {
 		return 0, network{address{uint64(binary.BigEndian.Uint32(b[:])) << 32, 0}, uint8(p.Bits())}.masked(), true
 	}
 	b := a.As16()
-	return 1, network{address{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}, uint8(p.Bits())}.masked(), true
+	return 1, network{address{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])},
+		uint8(p.Bits())}.masked(), true
 }
 
 func element(family int, n network) ruleset.Element {

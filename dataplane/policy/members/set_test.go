@@ -12,7 +12,8 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// kernel is what a set in the kernel would hold. As the kernel does, an interval set refuses overlaps at every single step.
+// kernel is what a set in the kernel would hold. As the kernel does, an interval set refuses overlaps at every single
+// step.
 type kernel struct {
 	t        *testing.T
 	interval bool
@@ -54,7 +55,8 @@ func (k *kernel) networks() []netip.Prefix {
 func randomNetwork(r *rand.Rand) netip.Prefix {
 	if r.IntN(3) == 0 {
 		a := [16]byte{0: 0x20 * byte(r.IntN(3)), 7: byte(r.IntN(2)), 8: 0x80 * byte(r.IntN(2)), 15: byte(r.IntN(4))}
-		return netip.PrefixFrom(netip.AddrFrom16(a), []int{0, 1, 2, 3, 32, 56, 63, 64, 65, 120, 126, 127, 128}[r.IntN(13)])
+		return netip.PrefixFrom(netip.AddrFrom16(a), []int{0, 1, 2, 3, 32, 56, 63, 64, 65, 120, 126, 127,
+			128}[r.IntN(13)])
 	}
 	a := [4]byte{byte(r.IntN(4)) << 6, byte(r.IntN(3)) << 6, 0, byte(r.IntN(4))}
 	return netip.PrefixFrom(netip.AddrFrom4(a), []int{0, 1, 4, 8, 9, 10, 12, 24, 30, 31, 32, 32}[r.IntN(12)])
@@ -114,7 +116,8 @@ func TestIntervalSetsNeverOverlap(t *testing.T) {
 			for _, n := range counts {
 				different += min(1, n)
 			}
-			if nodes := forks(t, &s.nets[0], s.nets[0].root) + forks(t, &s.nets[1], s.nets[1].root); nodes > max(0, 2*different-1) {
+			if nodes := forks(t, &s.nets[0], s.nets[0].root) + forks(t, &s.nets[1], s.nets[1].root); nodes > max(0,
+				2*different-1) {
 				t.Fatalf("seed %d: %d nodes for %d networks", seed, nodes, different)
 			}
 			if n := s.nets[0].networks + s.nets[1].networks; n != different {
@@ -135,7 +138,8 @@ func TestIntervalSetsNeverOverlap(t *testing.T) {
 			s.Remove(ruleset.Element{Prefix: held[i]})
 		}
 		if len(k.have) != 0 || s.nets[0].nodes != nil || s.nets[1].nodes != nil {
-			t.Fatalf("seed %d: something is left: %v, %d", seed, k.networks(), len(s.nets[0].nodes)+len(s.nets[1].nodes))
+			t.Fatalf("seed %d: something is left: %v, %d", seed, k.networks(), len(s.nets[0].nodes)+
+				len(s.nets[1].nodes))
 		}
 	}
 }
@@ -204,7 +208,8 @@ func TestElementsOfOtherSetsAreCounted(t *testing.T) {
 			}
 		}
 	}
-	kinds = append(kinds, ruleset.Element{Low: 80, High: 90}, ruleset.Element{Low: 80, High: 91}, ruleset.Element{Low: 80})
+	kinds = append(kinds, ruleset.Element{Low: 80, High: 90}, ruleset.Element{Low: 80, High: 91},
+		ruleset.Element{Low: 80})
 	for _, a := range []string{"10.0.0.1/32", "::ffff:10.0.0.1/32", "::ffff:10.0.0.1/128"} {
 		kinds = append(kinds, ruleset.Element{Prefix: netip.MustParsePrefix(a), Low: 80, High: 90})
 	}
@@ -232,7 +237,8 @@ func TestElementsOfOtherSetsAreCounted(t *testing.T) {
 			}
 		}
 		if len(s.more) != more || len(k.have) != n {
-			t.Fatalf("%d elements, %d with more than one contribution, want %d and %d", len(k.have), len(s.more), n, more)
+			t.Fatalf("%d elements, %d with more than one contribution, want %d and %d", len(k.have), len(s.more), n,
+				more)
 		}
 	}
 }

@@ -40,8 +40,8 @@ func (n network) common(o network) uint8 {
 	return min(n.length, o.length, uint8(same))
 }
 
-// tree holds networks of one family in a binary trie without chains: every node is a network that is in it, or a fork. Nodes
-// name each other by number, 0 for none, and have no pointers.
+// tree holds networks of one family in a binary trie without chains: every node is a network that is in it, or a fork.
+// Nodes name each other by number, 0 for none, and have no pointers.
 type tree struct {
 	nodes    []node
 	root     uint32
@@ -55,7 +55,8 @@ type node struct {
 	child [2]uint32
 }
 
-// insert counts a network. It returns its node and whether it comes to be visible: it was not there, and no other covers it.
+// insert counts a network. It returns its node and whether it comes to be visible: it was not there, and no other
+// covers it.
 func (t *tree) insert(n network) (at uint32, visible bool) {
 	t.reserve()
 	visible = true
@@ -120,8 +121,8 @@ func (t *tree) take(n network, count int32) uint32 {
 	return at
 }
 
-// delete counts a network one less. If that was the last one and no other covers it, gone is called, and uncovered for each
-// of the largest networks inside it.
+// delete counts a network one less. If that was the last one and no other covers it, gone is called, and uncovered for
+// each of the largest networks inside it.
 func (t *tree) delete(n network, gone func(), uncovered func(network)) {
 	visible := true
 	link, above := &t.root, (*uint32)(nil)

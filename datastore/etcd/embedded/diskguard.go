@@ -49,7 +49,8 @@ func (g *diskGuard) check() error {
 		return fmt.Errorf("data directory %s: %w", g.dir, err)
 	}
 	if free := fs.Bavail * uint64(fs.Bsize); free < g.minFree {
-		return fmt.Errorf("the disk of data directory %s is full: %d MiB are free, want at least %d MiB", g.dir, free>>20, g.minFree>>20)
+		return fmt.Errorf("the disk of data directory %s is full: %d MiB are free, want at least %d MiB", g.dir,
+			free>>20, g.minFree>>20)
 	}
 	return nil
 }

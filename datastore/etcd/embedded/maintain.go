@@ -47,11 +47,13 @@ func (e *Server) recoverSpace(ctx context.Context) error {
 		if err := server.Backend().Defrag(); err != nil {
 			return err
 		}
-		disarm := &etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_DEACTIVATE, Alarm: a.Alarm, MemberID: a.MemberID}
+		disarm := &etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_DEACTIVATE, Alarm: a.Alarm,
+			MemberID: a.MemberID}
 		if _, err := server.Alarm(ctx, disarm); err != nil {
 			return err
 		}
-		e.log.Info("embedded datastore: space was recovered, writing is possible again", zap.Int64("bytes", server.Backend().Size()))
+		e.log.Info("embedded datastore: space was recovered, writing is possible again",
+			zap.Int64("bytes", server.Backend().Size()))
 	}
 	return nil
 }

@@ -82,7 +82,8 @@ func Start(ctx context.Context, config Config, log *zap.Logger) (*Server, error)
 
 func (e *Server) start(ctx context.Context) error {
 	dir := filepath.Join(e.config.DataDir, "etcd")
-	e.disk = &diskGuard{dir: e.config.DataDir, database: filepath.Join(dir, "member", "snap", "db"), minFree: uint64(e.config.MinFreeBytes)}
+	e.disk = &diskGuard{dir: e.config.DataDir, database: filepath.Join(dir, "member", "snap", "db"),
+		minFree: uint64(e.config.MinFreeBytes)}
 	if err := e.disk.check(); err != nil {
 		return fmt.Errorf("embedded datastore: %w", err)
 	}
@@ -267,7 +268,8 @@ func checkDir(dir string) error {
 func startError(err error, c Config) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("embedded datastore: %s is in use by another program, perhaps an etcd server (%w)", c.Listen, err)
+		return fmt.Errorf("embedded datastore: %s is in use by another program, perhaps an etcd server (%w)", c.Listen,
+			err)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("embedded datastore: %s is no address of this host (%w)", c.Listen, err)
 	case strings.Contains(err.Error(), "permission denied"):

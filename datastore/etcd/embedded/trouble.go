@@ -35,5 +35,6 @@ func (t *transitions) report(what string, err error) {
 type fullError struct{ inUse, quota int64 }
 
 func (e fullError) Error() string {
-	return fmt.Sprintf("the quota is reached, nothing can be written until something is deleted: %d of %d MiB are in use", e.inUse>>20, e.quota>>20)
+	return fmt.Sprintf("the quota is reached, nothing can be written until something is deleted: %d of %d "+
+		"MiB are in use", e.inUse>>20, e.quota>>20)
 }

@@ -17,9 +17,12 @@ func benchPods(n int) []*corev1.Pod {
 	for i := range pods {
 		app := fmt.Sprintf("app-%d", i%300)
 		pods[i] = kubePod(func(p *corev1.Pod) {
-			p.Name, p.GenerateName, p.Namespace = fmt.Sprintf("%s-7d9c5b8f6-%05d", app, i), app+"-7d9c5b8f6-", fmt.Sprintf("ns-%d", i%100)
-			p.Labels = map[string]string{"app": app, "pod-template-hash": "7d9c5b8f6", "app.kubernetes.io/name": app, "team": fmt.Sprint("team-", i%20)}
-			p.Annotations = map[string]string{conversion.AnnotationIP: fmt.Sprintf("10.%d.%d.%d/32", i>>16, i>>8&255, i&255), conversion.AnnotationContainer: fmt.Sprintf("%064x", i)}
+			p.Name, p.GenerateName, p.Namespace = fmt.Sprintf("%s-7d9c5b8f6-%05d", app, i), app+"-7d9c5b8f6-",
+				fmt.Sprintf("ns-%d", i%100)
+			p.Labels = map[string]string{"app": app, "pod-template-hash": "7d9c5b8f6", "app.kubernetes.io/name": app,
+				"team": fmt.Sprint("team-", i%20)}
+			p.Annotations = map[string]string{conversion.AnnotationIP: fmt.Sprintf("10.%d.%d.%d/32", i>>16, i>>8&255,
+				i&255), conversion.AnnotationContainer: fmt.Sprintf("%064x", i)}
 			p.Annotations[conversion.AnnotationIPs] = p.Annotations[conversion.AnnotationIP]
 			p.Spec.NodeName = fmt.Sprintf("node-%d", i%1000)
 			p.Status.PodIP = fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)
@@ -29,8 +32,8 @@ func benchPods(n int) []*corev1.Pod {
 	return pods
 }
 
-// BenchmarkEndpoint is the cost of one pod of 30,000 when they are read, and how much memory it takes before the tables reduce
-// it.
+// BenchmarkEndpoint is the cost of one pod of 30,000 when they are read, and how much memory it takes before the tables
+// reduce it.
 func BenchmarkEndpoint(b *testing.B) {
 	pods := benchPods(30000)
 	kept := make([]*model.Object, len(pods))

@@ -97,7 +97,8 @@ func ClusterPolicy(raw []byte) (*model.Object, error) {
 func Service(s *corev1.Service) *model.Object {
 	v := &model.Service{ObjectMeta: kept(s.ObjectMeta), Spec: model.ServiceSpec{
 		Type: model.ServiceType(s.Spec.Type), ClusterIP: s.Spec.ClusterIP, ClusterIPs: s.Spec.ClusterIPs,
-		ExternalIPs: s.Spec.ExternalIPs, LoadBalancerIP: s.Spec.LoadBalancerIP, ExternalTrafficPolicy: string(s.Spec.ExternalTrafficPolicy),
+		ExternalIPs: s.Spec.ExternalIPs, LoadBalancerIP: s.Spec.LoadBalancerIP,
+		ExternalTrafficPolicy: string(s.Spec.ExternalTrafficPolicy),
 	}}
 	for name, text := range s.Annotations {
 		if strings.HasPrefix(name, calico) {

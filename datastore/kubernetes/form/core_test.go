@@ -19,7 +19,8 @@ import (
 func loud(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: name, Namespace: namespace, UID: "u", ResourceVersion: "5", Labels: map[string]string{"l": "v"},
-		Annotations:   map[string]string{"kubectl.kubernetes.io/last-applied-configuration": strings.Repeat("x", 1000), "projectcalico.org/ipv4pools": "a", "cni.projectcalico.org/ipv4pools": "b"},
+		Annotations: map[string]string{"kubectl.kubernetes.io/last-applied-configuration": strings.Repeat("x", 1000),
+			"projectcalico.org/ipv4pools": "a", "cni.projectcalico.org/ipv4pools": "b"},
 		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}, Finalizers: []string{"f"},
 	}
 }
@@ -30,44 +31,57 @@ func quiet(t *testing.T, o *model.Object, want model.Key, annotations map[string
 		t.Errorf("%+v", o)
 	}
 	m := o.Metadata()
-	if m.GetManagedFields() != nil || m.GetFinalizers() != nil || !reflect.DeepEqual(m.GetAnnotations(), annotations) || m.GetUID() != "u" || m.GetResourceVersion() != "5" {
+	if m.GetManagedFields() != nil || m.GetFinalizers() != nil || !reflect.DeepEqual(m.GetAnnotations(), annotations) ||
+		m.GetUID() != "u" || m.GetResourceVersion() != "5" {
 		t.Errorf("%s keeps %+v", want, m)
 	}
 }
 
 func TestOnlyUsedFieldsAreKept(t *testing.T) {
 	n := Namespace(&corev1.Namespace{ObjectMeta: loud("", "shop")})
-	quiet(t, n, model.ResourceKey(model.KindNamespace, "shop"), map[string]string{"cni.projectcalico.org/ipv4pools": "b"})
-	a := ServiceAccount(&corev1.ServiceAccount{ObjectMeta: loud("shop", "robot"), Secrets: []corev1.ObjectReference{{Name: "s"}}})
+	quiet(t, n, model.ResourceKey(model.KindNamespace, "shop"),
+		map[string]string{"cni.projectcalico.org/ipv4pools": "b"})
+	a := ServiceAccount(&corev1.ServiceAccount{ObjectMeta: loud("shop", "robot"), Secrets: []corev1.ObjectReference{
+		{Name: "s"}}})
 	quiet(t, a, model.Key{Kind: model.KindServiceAccount, Namespace: "shop", Name: "robot"}, nil)
 	if n.Metadata().GetLabels()["l"] != "v" || a.Metadata().GetLabels()["l"] != "v" {
 		t.Error("labels are needed")
 	}
 	s := Service(&corev1.Service{ObjectMeta: loud("shop", "web"), Spec: corev1.ServiceSpec{
-		Type: "LoadBalancer", ClusterIP: "10.96.0.1", ClusterIPs: []string{"10.96.0.1", "fd00::1"}, ExternalIPs: []string{"192.0.2.1"}, LoadBalancerIP: "192.0.2.2",
-		IPFamilies: []corev1.IPFamily{"IPv4", "IPv6"}, ExternalTrafficPolicy: "Local", Selector: map[string]string{"a": "b"},
+		Type: "LoadBalancer", ClusterIP: "10.96.0.1", ClusterIPs: []string{"10.96.0.1", "fd00::1"},
+		ExternalIPs: []string{"192.0.2.1"}, LoadBalancerIP: "192.0.2.2",
+		IPFamilies: []corev1.IPFamily{"IPv4", "IPv6"}, ExternalTrafficPolicy: "Local", Selector: map[string]string{
+			"a": "b"},
 		Ports: []corev1.ServicePort{{Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080}},
-	}, Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "192.0.2.3"}, {Hostname: "h"}}}}})
+	}, Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{
+		Ingress: []corev1.LoadBalancerIngress{{IP: "192.0.2.3"}, {Hostname: "h"}}}}})
 	quiet(t, s, model.Key{Kind: model.KindService, Namespace: "shop", Name: "web"},
 		map[string]string{"projectcalico.org/ipv4pools": "a"})
-	want := model.ServiceSpec{Type: "LoadBalancer", ClusterIP: "10.96.0.1", ClusterIPs: []string{"10.96.0.1", "fd00::1"}, ExternalIPs: []string{"192.0.2.1"},
-		LoadBalancerIP: "192.0.2.2", IPFamilies: []string{"IPv4", "IPv6"}, ExternalTrafficPolicy: "Local", Ports: []model.ServicePort{{Name: "http", Protocol: "TCP", Port: 80}}}
-	if v := s.Value.(*model.Service); !reflect.DeepEqual(v.Spec, want) || len(v.Status.LoadBalancer.Ingress) != 2 || v.Labels != nil {
+	want := model.ServiceSpec{Type: "LoadBalancer", ClusterIP: "10.96.0.1",
+		ClusterIPs: []string{"10.96.0.1", "fd00::1"}, ExternalIPs: []string{"192.0.2.1"},
+		LoadBalancerIP: "192.0.2.2", IPFamilies: []string{"IPv4", "IPv6"}, ExternalTrafficPolicy: "Local",
+		Ports: []model.ServicePort{{Name: "http", Protocol: "TCP", Port: 80}}}
+	if v := s.Value.(*model.Service); !reflect.DeepEqual(v.Spec, want) || len(v.Status.LoadBalancer.Ingress) != 2 ||
+		v.Labels != nil {
 		t.Errorf("%+v", v)
 	}
 	yes, no, node, port, name, protocol := true, false, "node-1", int32(80), "http", corev1.ProtocolTCP
 	meta := loud("shop", "web-abc")
 	meta.Labels[model.LabelServiceName] = "web"
 	e := EndpointSlice(&discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: "IPv4",
-		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.7"}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &yes, Terminating: &no}}, {}},
-		Ports:     []discoveryv1.EndpointPort{{Name: &name, Protocol: &protocol, Port: &port}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.7"}, NodeName: &node,
+			Conditions: discoveryv1.EndpointConditions{Ready: &yes, Terminating: &no}}, {}},
+		Ports: []discoveryv1.EndpointPort{{Name: &name, Protocol: &protocol, Port: &port}},
 	})
 	quiet(t, e, model.Key{Kind: model.KindEndpointSlice, Namespace: "shop", Name: "web-abc"}, nil)
-	if v := e.Value.(*model.EndpointSlice); !reflect.DeepEqual(v.Labels, map[string]string{model.LabelServiceName: "web"}) || len(v.Endpoints) != 2 ||
-		*v.Endpoints[0].NodeName != "node-1" || !*v.Endpoints[0].Conditions.Ready || *v.Endpoints[0].Conditions.Terminating || *v.Ports[0].Protocol != "TCP" {
+	if v := e.Value.(*model.EndpointSlice); !reflect.DeepEqual(v.Labels,
+		map[string]string{model.LabelServiceName: "web"}) || len(v.Endpoints) != 2 ||
+		*v.Endpoints[0].NodeName != "node-1" || !*v.Endpoints[0].Conditions.Ready ||
+		*v.Endpoints[0].Conditions.Terminating || *v.Ports[0].Protocol != "TCP" {
 		t.Errorf("%+v", v)
 	}
-	k := KubernetesPolicy(&networkingv1.NetworkPolicy{ObjectMeta: loud("shop", "p"), Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{"Egress"}}})
+	k := KubernetesPolicy(&networkingv1.NetworkPolicy{ObjectMeta: loud("shop", "p"),
+		Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{"Egress"}}})
 	quiet(t, k, model.Key{Kind: model.KindKubernetesNetworkPolicy, Namespace: "shop", Name: "p"}, nil)
 	if p, err := conversion.Policy(k); err != nil || p.Value.(*v3.NetworkPolicy).Spec.Types[0] != v3.PolicyTypeEgress {
 		t.Errorf("%v, %v", p, err)
@@ -80,14 +94,18 @@ func TestProfiles(t *testing.T) {
 	meta.UID = uid
 	p := Profile(Namespace(&corev1.Namespace{ObjectMeta: meta}))
 	v := p.Value.(*v3.Profile)
-	if p.Key != model.ResourceKey(model.KindProfile, "kns.shop") || p.Revision != 5 || v.UID != UID(V1, uid) || v.ResourceVersion != "5/" || len(v.Spec.Egress) != 1 ||
-		!reflect.DeepEqual(v.Spec.LabelsToApply, map[string]string{"pcns.l": "v", "pcns.projectcalico.org/name": "shop"}) || v.Annotations["cni.projectcalico.org/ipv4pools"] != "b" {
+	if p.Key != model.ResourceKey(model.KindProfile, "kns.shop") || p.Revision != 5 || v.UID != UID(V1, uid) ||
+		v.ResourceVersion != "5/" || len(v.Spec.Egress) != 1 ||
+		!reflect.DeepEqual(v.Spec.LabelsToApply,
+			map[string]string{"pcns.l": "v", "pcns.projectcalico.org/name": "shop"}) ||
+		v.Annotations["cni.projectcalico.org/ipv4pools"] != "b" {
 		t.Errorf("%+v %+v", p, v)
 	}
 	p = Profile(ServiceAccount(&corev1.ServiceAccount{ObjectMeta: loud("shop", "robot")}))
 	v = p.Value.(*v3.Profile)
 	if p.Key.Name != "ksa.shop.robot" || v.ResourceVersion != "/5" || len(v.Spec.Egress) != 0 ||
-		!reflect.DeepEqual(v.Spec.LabelsToApply, map[string]string{"pcsa.l": "v", "pcsa.projectcalico.org/name": "robot"}) {
+		!reflect.DeepEqual(v.Spec.LabelsToApply,
+			map[string]string{"pcsa.l": "v", "pcsa.projectcalico.org/name": "robot"}) {
 		t.Errorf("%+v %+v", p, v)
 	}
 	if p := Profile(Service(&corev1.Service{ObjectMeta: loud("shop", "web")})); p != nil {
@@ -96,7 +114,9 @@ func TestProfiles(t *testing.T) {
 }
 
 func TestClusterPolicy(t *testing.T) {
-	o, err := ClusterPolicy([]byte(`{"metadata":{"name":"p","resourceVersion":"5","uid":"u","managedFields":[{"manager":"m"}],"annotations":{"a":"b"}},
+	o, err := ClusterPolicy(
+		[]byte(
+			`{"metadata":{"name":"p","resourceVersion":"5","uid":"u","managedFields":[{"manager":"m"}],"annotations":{"a":"b"}},
 		"spec":{"tier":"Admin","priority":3,"subject":{"namespaces":{}},"ingress":[{"action":"Deny","from":[{"namespaces":{}}]}]}}`))
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +125,8 @@ func TestClusterPolicy(t *testing.T) {
 	if p, err := conversion.Policy(o); err != nil || p.Value.(*v3.GlobalNetworkPolicy).Spec.Tier != "kube-admin" {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if o, err := ClusterPolicy([]byte(`{"metadata":{"name":"p","resourceVersion":"5"},"spec":{"priority":"high"}}`)); err != nil || o.Err == nil || o.Revision != 5 || o.Value != nil {
+	if o, err := ClusterPolicy(
+		[]byte(`{"metadata":{"name":"p","resourceVersion":"5"},"spec":{"priority":"high"}}`)); err != nil || o.Err == nil || o.Revision != 5 || o.Value != nil {
 		t.Errorf("%+v, %v", o, err)
 	}
 	for _, raw := range []string{``, `null`, `7`, `{"metadata":{"resourceVersion":"5"}}`, `{"metadata":{"name":"p"}}`} {
@@ -122,8 +143,8 @@ type odder struct {
 	Stage string
 }
 
-// What Calico accepts and what it refuses may both be in an API whose custom resource definitions are older, or laxer. None
-// of it takes down whoever reads it: it is used, or shown with the reason.
+// What Calico accepts and what it refuses may both be in an API whose custom resource definitions are older, or laxer.
+// None of it takes down whoever reads it: it is used, or shown with the reason.
 func TestJudgedDocuments(t *testing.T) {
 	used, shown := 0, 0
 	for _, file := range []string{"rejected.jsonl", "accepted-although-odd.jsonl"} {
@@ -150,7 +171,8 @@ func TestJudgedDocuments(t *testing.T) {
 				}
 			default:
 				shown++
-				if strings.HasPrefix(file, "accepted") && d.Why != "unknown label selector operator" && d.Why != "failsafe with a protocol that has no ports" {
+				if strings.HasPrefix(file, "accepted") && d.Why != "unknown label selector operator" &&
+					d.Why != "failsafe with a protocol that has no ports" {
 					t.Errorf("%s is accepted by Calico, but not used: %v", d.Why, o.Err)
 				}
 			}

@@ -150,7 +150,8 @@ func pruned(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, m := range v {
-			if m = pruned(m); m == nil || reflect.DeepEqual(m, map[string]any{}) || reflect.DeepEqual(m, []any{}) || m == "" {
+			if m = pruned(m); m == nil || reflect.DeepEqual(m, map[string]any{}) || reflect.DeepEqual(m, []any{}) ||
+				m == "" {
 				delete(v, name)
 			} else {
 				v[name] = m
@@ -188,8 +189,8 @@ func differences(path string, want, have any) []string {
 }
 
 // What upstream's calicoctl shows of each object is what is decoded of it. The exceptions: annotations that say which
-// addresses a pod is to get are kept here, since they are read of tables; the profile projectcalico-default-allow is no object
-// of the API; and calicoctl does not show IPAM's own objects, Services and Kubernetes' policies.
+// addresses a pod is to get are kept here, since they are read of tables; the profile projectcalico-default-allow is no
+// object of the API; and calicoctl does not show IPAM's own objects, Services and Kubernetes' policies.
 func TestShownByCalicoctl(t *testing.T) {
 	want := shown(t)
 	delete(want, model.ResourceKey(model.KindProfile, "projectcalico-default-allow"))
@@ -204,7 +205,8 @@ func TestShownByCalicoctl(t *testing.T) {
 			continue
 		}
 		switch o.Key.Kind {
-		case model.KindIPAMBlock, model.KindBlockAffinity, model.KindIPAMHandle, model.KindService, model.KindKubernetesNetworkPolicy:
+		case model.KindIPAMBlock, model.KindBlockAffinity, model.KindIPAMHandle, model.KindService,
+			model.KindKubernetesNetworkPolicy:
 			continue
 		case model.KindIPAMConfig: // a view of its own of what calicoctl shows
 			var err error

@@ -21,8 +21,10 @@ func customKinds() []model.Kind {
 
 // odd are texts that nobody means to write.
 var odd = []string{
-	``, `null`, `[]`, `{}`, `"x"`, `{"metadata":null}`, `{"metadata":{"name":"x"}}`, `{"metadata":{"name":"x","resourceVersion":"1"},"spec":null}`,
-	`{"metadata":{"name":"x","resourceVersion":"-1"}}`, `{"metadata":{"name":"x","resourceVersion":"99999999999999999999"}}`,
+	``, `null`, `[]`, `{}`, `"x"`, `{"metadata":null}`, `{"metadata":{"name":"x"}}`,
+	`{"metadata":{"name":"x","resourceVersion":"1"},"spec":null}`,
+	`{"metadata":{"name":"x","resourceVersion":"-1"}}`,
+	`{"metadata":{"name":"x","resourceVersion":"99999999999999999999"}}`,
 	`{"metadata":{"name":"x","resourceVersion":"1","labels":{"a":1}}}`, `{"metadata":[],"spec":{}}`,
 	`{"metadata":{"name":"x","resourceVersion":"1","annotations":{"projectcalico.org/metadata":"{"}},"spec":{}}`,
 	`{"metadata":{"name":"x","resourceVersion":"1","annotations":{"projectcalico.org/metadata":"null"}},"spec":{}}`,
@@ -31,15 +33,16 @@ var odd = []string{
 	`{"metadata":{"name":"x","resourceVersion":"1","annotations":{"projectcalico.org/metadata":"{\"name\":\"y\",\"name\":\"z\",\"uid\":\"u\"}"}},"spec":{}}`,
 	`{"metadata":{"name":"x","namespace":"n","resourceVersion":"1","finalizers":["f"],"deletionTimestamp":"2026-01-01T00:00:00Z",` +
 		`"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"u"}]},"spec":{"stranger":[{"a":1}]},"customResource":{"labels":{"a":"b"}},"status":5}`,
-	`{"metadata":{"name":"x","resourceVersion":"1"},"spec":{"cidr":7}}`, `{"metadata":{"name":"x","resourceVersion":"1"},"spec":[]}`,
+	`{"metadata":{"name":"x","resourceVersion":"1"},"spec":{"cidr":7}}`,
+	`{"metadata":{"name":"x","resourceVersion":"1"},"spec":[]}`,
 	`{"metadata":{"name":"h-10-0-0-0-26","resourceVersion":"1"},"spec":{"cidr":"10.0.0.0/26","node":"h","deleted":"perhaps"}}`,
 	`{"metadata":{"name":"h-10-0-0-0-26","resourceVersion":"1"},"spec":{"cidr":"10.0.0.0/26","node":"h","deleted":"true","stranger":1}}`,
 	`{"metadata":{"name":"h","resourceVersion":"1"},"spec":{"handleID":"H","block":null}}`,
 	`{"metadata":{"name":"h","resourceVersion":"1"},"spec":{"handleID":"other"}}`,
 }
 
-// FuzzDecode decodes anything as an object of any kind. Whatever comes in, nothing panics; and what can be decoded is the same
-// after it was written and read again, with and without its unknown fields.
+// FuzzDecode decodes anything as an object of any kind. Whatever comes in, nothing panics; and what can be decoded is
+// the same after it was written and read again, with and without its unknown fields.
 func FuzzDecode(f *testing.F) {
 	kinds := customKinds()
 	add := func(k model.Kind, raw []byte) {
@@ -95,14 +98,15 @@ func staysTheSame(t *testing.T, g Group, o *model.Object) {
 		if err != nil {
 			t.Fatalf("%s: %v", written, err)
 		}
-		if have, _ := said(t, again); have != want || again.Key != o.Key || again.Revision != o.Revision || again.Err != nil {
+		if have, _ := said(t, again); have != want || again.Key != o.Key || again.Revision != o.Revision ||
+			again.Err != nil {
 			t.Fatalf("%s:\nwant %s\nhave %s\n%+v as %s", g, want, have, again, written)
 		}
 	}
 }
 
-// said is what an object says, without what the API server alone decides on. It is false for what cannot be written, such as
-// a time beyond the year 9999.
+// said is what an object says, without what the API server alone decides on. It is false for what cannot be written,
+// such as a time beyond the year 9999.
 func said(t *testing.T, o *model.Object) (string, bool) {
 	c := o.Clone()
 	if m := c.Metadata(); m != nil {

@@ -41,8 +41,8 @@ func (s step) decode(t testing.TB) (*model.Object, []byte) {
 	return o, raw
 }
 
-// What Calico's programs wrote can be read, and written as they did. An object of an IPAM kind is marked before it is deleted,
-// and the mark is what this package writes and sees.
+// What Calico's programs wrote can be read, and written as they did. An object of an IPAM kind is marked before it is
+// deleted, and the mark is what this package writes and sees.
 func TestHistory(t *testing.T) {
 	before := map[string]*model.Object{}
 	marks := 0

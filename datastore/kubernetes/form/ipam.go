@@ -151,7 +151,8 @@ var renamed = map[model.Kind][]struct{ custom, etcd string }{
 // takeKey gives the key of the custom resource of some name, and leaves in spec what etcd would have in the value.
 func takeKey(g Group, k model.Kind, name string, spec members) (model.Key, error) {
 	var s struct{ CIDR, Node, Type, HandleID string }
-	for field, to := range map[string]*string{"cidr": &s.CIDR, "node": &s.Node, "type": &s.Type, "handleID": &s.HandleID} {
+	for field, to := range map[string]*string{"cidr": &s.CIDR, "node": &s.Node, "type": &s.Type,
+		"handleID": &s.HandleID} {
 		if text, ok := spec[field]; ok && json.Unmarshal(text, to) != nil {
 			wrong := model.FieldError{Field: "spec." + field, Value: shortened(string(text)), Rule: "must be a text"}
 			return model.Key{}, wrong
@@ -232,7 +233,8 @@ func unquote(g Group, spec members) error {
 		deleted, err = strconv.ParseBool(text)
 	}
 	if err != nil {
-		return model.FieldError{Field: "spec.deleted", Value: shortened(string(stored)), Rule: `must be "true" or "false"`}
+		return model.FieldError{Field: "spec.deleted", Value: shortened(string(stored)),
+			Rule: `must be "true" or "false"`}
 	}
 	spec["deleted"] = json.RawMessage(strconv.FormatBool(deleted))
 	return nil
@@ -248,7 +250,8 @@ func ownerLabels(key model.Key) map[string]string {
 	if a.CIDR.Addr().Is4() {
 		version = "4"
 	}
-	return map[string]string{labelHostname: hostnameHash(a.Host), labelAffinityType: string(a.Type), labelIPVersion: version}
+	return map[string]string{labelHostname: hostnameHash(a.Host), labelAffinityType: string(a.Type),
+		labelIPVersion: version}
 }
 
 // foldedIPAM is what group V1 has as folded metadata of an object that has none.
@@ -260,7 +263,8 @@ func foldedIPAM(key model.Key) string {
 // hiddenIPAM is the metadata of a custom resource of an IPAM kind that does not follow from the object.
 func hiddenIPAM(g Group, key model.Key, own metadata) *metadata {
 	hidden := &metadata{
-		OwnerReferences: own.OwnerReferences, Finalizers: own.Finalizers, Labels: own.Labels, Annotations: own.Annotations,
+		OwnerReferences: own.OwnerReferences, Finalizers: own.Finalizers, Labels: own.Labels,
+		Annotations: own.Annotations,
 	}
 	for name := range ownerLabels(key) {
 		hidden.Labels = without(hidden.Labels, name)

@@ -65,16 +65,23 @@ type nodeParts struct {
 var nodeFields = []nodeField{
 	{calico + "IPv4Address", ipv4, func(n *nodeParts) *string { return &n.bgp.IPv4Address }, false},
 	{calico + "IPv6Address", ipv6, func(n *nodeParts) *string { return &n.bgp.IPv6Address }, false},
-	{calico + "RouteReflectorClusterID", clusterID, func(n *nodeParts) *string { return &n.bgp.RouteReflectorClusterID }, false},
+	{calico + "RouteReflectorClusterID", clusterID, func(n *nodeParts) *string {
+		return &n.bgp.RouteReflectorClusterID
+	}, false},
 	{calico + "IPv4IPIPTunnelAddr", ipv4, func(n *nodeParts) *string { return &n.bgp.IPv4IPIPTunnelAddr }, true},
 	{calico + "IPv4VXLANTunnelAddr", ipv4, func(n *nodeParts) *string { return &n.Spec.IPv4VXLANTunnelAddr }, false},
 	{calico + "VXLANTunnelMACAddr", mac, func(n *nodeParts) *string { return &n.Spec.VXLANTunnelMACAddr }, false},
 	{calico + "IPv6VXLANTunnelAddr", ipv6, func(n *nodeParts) *string { return &n.Spec.IPv6VXLANTunnelAddr }, false},
 	{calico + "VXLANTunnelMACAddrV6", mac, func(n *nodeParts) *string { return &n.Spec.VXLANTunnelMACAddrV6 }, false},
-	{calico + "IPv4WireguardInterfaceAddr", ipv4, func(n *nodeParts) *string { return &n.wireguard.InterfaceIPv4Address }, true},
-	{calico + "IPv6WireguardInterfaceAddr", ipv6, func(n *nodeParts) *string { return &n.wireguard.InterfaceIPv6Address }, true},
+	{calico + "IPv4WireguardInterfaceAddr", ipv4, func(n *nodeParts) *string {
+		return &n.wireguard.InterfaceIPv4Address
+	}, true},
+	{calico + "IPv6WireguardInterfaceAddr", ipv6, func(n *nodeParts) *string {
+		return &n.wireguard.InterfaceIPv6Address
+	}, true},
 	{annotationPublicKey, publicKey, func(n *nodeParts) *string { return &n.Status.WireguardPublicKey }, false},
-	{calico + "WireguardPublicKeyV6", publicKey, func(n *nodeParts) *string { return &n.Status.WireguardPublicKeyV6 }, false},
+	{calico + "WireguardPublicKeyV6", publicKey, func(n *nodeParts) *string { return &n.Status.WireguardPublicKeyV6 },
+		false},
 }
 
 // nodeReader reads one Kubernetes Node.

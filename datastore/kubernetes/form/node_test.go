@@ -27,7 +27,9 @@ func kubeNodes(t testing.TB) []*corev1.Node {
 }
 
 // patched gives the annotations of a Node after a patch, and the rest of the patch's metadata.
-func patched(t testing.TB, before map[string]string, patch []byte, err error) (after map[string]string, meta map[string]any) {
+func patched(
+	t testing.TB, before map[string]string, patch []byte, err error,
+) (after map[string]string, meta map[string]any) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -100,13 +102,16 @@ func TestNodeLabels(t *testing.T) {
 	n := &corev1.Node{}
 	n.Name, n.ResourceVersion = "n", "1"
 	n.Labels = map[string]string{"zone": "east", "kubernetes.io/hostname": "n"}
-	n.Annotations = map[string]string{annotationLabels: `{"rack":"r1","zone":"west"}`, annotationAnnotations: `{"note":"x"}`}
+	n.Annotations = map[string]string{annotationLabels: `{"rack":"r1","zone":"west"}`,
+		annotationAnnotations: `{"note":"x"}`}
 	o, notices := Node(n, config)
 	node := o.Value.(*model.Node)
-	if want := map[string]string{"zone": "east", "kubernetes.io/hostname": "n", "rack": "r1"}; !reflect.DeepEqual(node.Labels, want) || notices != nil {
+	if want := map[string]string{"zone": "east", "kubernetes.io/hostname": "n", "rack": "r1"}; !reflect.DeepEqual(
+		node.Labels, want) || notices != nil {
 		t.Errorf("%v, %v", node.Labels, notices)
 	}
-	if node.Annotations["note"] != "x" || node.Annotations[annotationKubeLabels] != `{"kubernetes.io/hostname":"n","zone":"east"}` {
+	if node.Annotations["note"] != "x" ||
+		node.Annotations[annotationKubeLabels] != `{"kubernetes.io/hostname":"n","zone":"east"}` {
 		t.Errorf("%v", node.Annotations)
 	}
 	c := o.Clone()
@@ -114,7 +119,8 @@ func TestNodeLabels(t *testing.T) {
 	c.Value.(*model.Node).Labels["zone"] = "south" // shadowed: it is Kubernetes'
 	patch, err := NodePatch(c)
 	after, _ := patched(t, n.Annotations, patch, err)
-	if after[annotationLabels] != `{"rack":"r2"}` || after[annotationAnnotations] != `{"note":"x"}` || after[annotationKubeLabels] != "" {
+	if after[annotationLabels] != `{"rack":"r2"}` || after[annotationAnnotations] != `{"note":"x"}` ||
+		after[annotationKubeLabels] != "" {
 		t.Errorf("%v", after)
 	}
 	c.Value.(*model.Node).Annotations[annotationKubeLabels] = "cow"
@@ -130,11 +136,13 @@ func TestNodeAddresses(t *testing.T) {
 	n := &corev1.Node{}
 	n.Name, n.ResourceVersion = "n", "1"
 	n.Annotations = map[string]string{calico + "IPv4Address": "10.0.0.1/24"}
-	n.Status.Addresses = []corev1.NodeAddress{{Type: "Hostname", Address: "n"}, {Type: "InternalIP", Address: "10.0.0.1"}, {Type: "ExternalIP", Address: "192.0.2.1"}}
+	n.Status.Addresses = []corev1.NodeAddress{{Type: "Hostname", Address: "n"},
+		{Type: "InternalIP", Address: "10.0.0.1"}, {Type: "ExternalIP", Address: "192.0.2.1"}}
 	n.Spec.PodCIDRs, n.Spec.PodCIDR = []string{"10.1.2.0/24", "fd00::/64"}, "10.1.2.0/24"
 	o, _ := Node(n, config)
 	node := o.Value.(*model.Node)
-	if want := []model.NodeAddress{{Address: "10.0.0.1/24", Type: "CalicoNodeIP"}, {Address: "10.0.0.1", Type: "InternalIP"}, {Address: "192.0.2.1", Type: "ExternalIP"}}; !reflect.DeepEqual(node.Spec.Addresses, want) {
+	if want := []model.NodeAddress{{Address: "10.0.0.1/24", Type: "CalicoNodeIP"},
+		{Address: "10.0.0.1", Type: "InternalIP"}, {Address: "192.0.2.1", Type: "ExternalIP"}}; !reflect.DeepEqual(node.Spec.Addresses, want) {
 		t.Errorf("%v", node.Spec.Addresses)
 	}
 	if !reflect.DeepEqual(node.Status.PodCIDRs, n.Spec.PodCIDRs) || node.Spec.BGP.IPv4IPIPTunnelAddr != "" {
@@ -151,7 +159,8 @@ func TestUsePodCIDR(t *testing.T) {
 	} {
 		n := &corev1.Node{}
 		n.Name, n.ResourceVersion, n.Spec.PodCIDR = "n", "1", c.podCIDR
-		n.Annotations = map[string]string{calico + "IPv4IPIPTunnelAddr": "10.9.9.9", calico + "IPv4WireguardInterfaceAddr": "10.9.9.8", annotationPublicKey: c.key}
+		n.Annotations = map[string]string{calico + "IPv4IPIPTunnelAddr": "10.9.9.9",
+			calico + "IPv4WireguardInterfaceAddr": "10.9.9.8", annotationPublicKey: c.key}
 		o, notices := Node(n, Config{UsePodCIDR: true})
 		node := o.Value.(*model.Node)
 		have := []string{"", ""}
@@ -172,11 +181,15 @@ func TestWrongNodeAnnotations(t *testing.T) {
 	n := &corev1.Node{}
 	n.Name, n.ResourceVersion = "n", "1"
 	n.Annotations = map[string]string{
-		calico + "IPv4Address": "fd00::1/64", calico + "IPv6Address": "10.0.0.1", annotationASNumber: "cow", calico + "RouteReflectorClusterID": "1.2.3.4/32",
-		calico + "IPv4IPIPTunnelAddr": "10.0.0", calico + "IPv4VXLANTunnelAddr": strings.Repeat("1", 1<<20), calico + "IPv6VXLANTunnelAddr": "::1::",
-		calico + "VXLANTunnelMACAddr": "66:11", calico + "VXLANTunnelMACAddrV6": "x", calico + "IPv4WireguardInterfaceAddr": "::1",
-		calico + "IPv6WireguardInterfaceAddr": "1.2.3.4", annotationPublicKey: "abc", calico + "WireguardPublicKeyV6": "abc",
-		annotationInterfaces: `{"name":7}`, annotationLabels: `["x"]`, annotationAnnotations: `{"x":1}`,
+		calico + "IPv4Address": "fd00::1/64", calico + "IPv6Address": "10.0.0.1", annotationASNumber: "cow",
+		calico + "RouteReflectorClusterID": "1.2.3.4/32",
+		calico + "IPv4IPIPTunnelAddr":      "10.0.0", calico + "IPv4VXLANTunnelAddr": strings.Repeat("1", 1<<20),
+		calico + "IPv6VXLANTunnelAddr": "::1::",
+		calico + "VXLANTunnelMACAddr":  "66:11", calico + "VXLANTunnelMACAddrV6": "x",
+		calico + "IPv4WireguardInterfaceAddr": "::1",
+		calico + "IPv6WireguardInterfaceAddr": "1.2.3.4", annotationPublicKey: "abc",
+		calico + "WireguardPublicKeyV6": "abc",
+		annotationInterfaces:            `{"name":7}`, annotationLabels: `["x"]`, annotationAnnotations: `{"x":1}`,
 	}
 	o, notices := Node(n, config)
 	if len(notices) != len(n.Annotations) {
@@ -188,13 +201,17 @@ func TestWrongNodeAnnotations(t *testing.T) {
 		}
 	}
 	node := o.Value.(*model.Node)
-	if want := (model.NodeSpec{OrchRefs: []model.OrchRef{{NodeName: "n", Orchestrator: "k8s"}}}); !reflect.DeepEqual(node.Spec, want) || o.Err != nil {
+	if want := (model.NodeSpec{OrchRefs: []model.OrchRef{{NodeName: "n", Orchestrator: "k8s"}}}); !reflect.DeepEqual(
+		node.Spec, want) || o.Err != nil {
 		t.Errorf("%+v, %v", node.Spec, o.Err)
 	}
-	n.Annotations = map[string]string{annotationInterfaces: `[{"name":"eth0","addresses":["10.0.0.1","cow","fd00::1"]}]`, annotationASNumber: "65010.7"}
+	n.Annotations = map[string]string{
+		annotationInterfaces: `[{"name":"eth0","addresses":["10.0.0.1","cow","fd00::1"]}]`,
+		annotationASNumber:   "65010.7"}
 	o, notices = Node(n, config)
 	node = o.Value.(*model.Node)
-	if !reflect.DeepEqual(node.Spec.Interfaces, []model.NodeInterface{{Name: "eth0", Addresses: []string{"10.0.0.1", "fd00::1"}}}) || len(notices) != 1 ||
+	if !reflect.DeepEqual(node.Spec.Interfaces, []model.NodeInterface{
+		{Name: "eth0", Addresses: []string{"10.0.0.1", "fd00::1"}}}) || len(notices) != 1 ||
 		uint32(*node.Spec.BGP.ASNumber) != 65010<<16+7 {
 		t.Errorf("%+v, %v", node.Spec, notices)
 	}

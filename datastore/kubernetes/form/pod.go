@@ -39,7 +39,8 @@ func pod(p *corev1.Pod) *model.Pod {
 	m := &model.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: p.Name, GenerateName: p.GenerateName, Namespace: p.Namespace, UID: p.UID,
-			Labels: p.Labels, Annotations: p.Annotations, CreationTimestamp: p.CreationTimestamp, DeletionTimestamp: p.DeletionTimestamp,
+			Labels: p.Labels, Annotations: p.Annotations, CreationTimestamp: p.CreationTimestamp,
+			DeletionTimestamp: p.DeletionTimestamp,
 		},
 		Spec: model.PodSpec{
 			NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork, ServiceAccountName: p.Spec.ServiceAccountName,
@@ -83,7 +84,8 @@ func EndpointPatch(o *model.Object) ([]byte, error) {
 	case !ok:
 		return nil, fmt.Errorf("%s: a %T is no WorkloadEndpoint", o.Key, o.Value)
 	case len(w.Spec.IPNetworks) == 0:
-		return nil, fmt.Errorf("%s: %w", o.Key, model.FieldError{Field: "spec.ipNetworks", Value: "", Rule: "must not be empty"})
+		return nil, fmt.Errorf("%s: %w", o.Key, model.FieldError{Field: "spec.ipNetworks", Value: "",
+			Rule: "must not be empty"})
 	}
 	annotations := map[string]string{
 		conversion.AnnotationIP: w.Spec.IPNetworks[0], conversion.AnnotationIPs: strings.Join(w.Spec.IPNetworks, ","),

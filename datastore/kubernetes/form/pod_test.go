@@ -16,11 +16,13 @@ func kubePod(change func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "web-0", Namespace: "shop", UID: "u", ResourceVersion: "5", Labels: map[string]string{"app": "web"},
-			Annotations: map[string]string{conversion.AnnotationIPs: "10.0.0.7/32,fd00::7/128", conversion.AnnotationIP: "10.0.0.7/32",
+			Annotations: map[string]string{conversion.AnnotationIPs: "10.0.0.7/32,fd00::7/128",
+				conversion.AnnotationIP:        "10.0.0.7/32",
 				conversion.AnnotationContainer: "c1", "cni.projectcalico.org/ipv4pools": `["p"]`, "other": "dropped"},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet"}},
 		},
-		Spec: corev1.PodSpec{NodeName: "node-1", ServiceAccountName: "robot", Containers: []corev1.Container{{Name: "quiet"},
+		Spec: corev1.PodSpec{NodeName: "node-1", ServiceAccountName: "robot", Containers: []corev1.Container{
+			{Name: "quiet"},
 			{Name: "c", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 80, Protocol: "TCP"}}}}},
 		Status: corev1.PodStatus{Phase: "Running"},
 	}
@@ -37,12 +39,16 @@ func TestEndpoint(t *testing.T) {
 		t.Fatalf("%+v, %v", o, notices)
 	}
 	w := o.Value.(*model.WorkloadEndpoint)
-	if !reflect.DeepEqual(w.Spec.IPNetworks, []string{"10.0.0.7/32", "fd00::7/128"}) || w.Spec.ContainerID != "c1" || len(w.Spec.Ports) != 1 || w.UID != "u" ||
-		!reflect.DeepEqual(w.Annotations, map[string]string{"cni.projectcalico.org/ipv4pools": `["p"]`}) || len(w.ManagedFields) > 0 ||
-		!strings.HasPrefix(w.Spec.InterfaceName, "cali") || !reflect.DeepEqual(w.Spec.Profiles, []string{"kns.shop", "ksa.shop.robot"}) {
+	if !reflect.DeepEqual(w.Spec.IPNetworks, []string{"10.0.0.7/32", "fd00::7/128"}) || w.Spec.ContainerID != "c1" ||
+		len(w.Spec.Ports) != 1 || w.UID != "u" ||
+		!reflect.DeepEqual(w.Annotations, map[string]string{"cni.projectcalico.org/ipv4pools": `["p"]`}) ||
+		len(w.ManagedFields) > 0 ||
+		!strings.HasPrefix(w.Spec.InterfaceName, "cali") ||
+		!reflect.DeepEqual(w.Spec.Profiles, []string{"kns.shop", "ksa.shop.robot"}) {
 		t.Errorf("%+v", w)
 	}
-	for prefix, want := range map[string]string{"": w.Spec.InterfaceName, "tap": "tap" + w.Spec.InterfaceName[len("cali"):]} {
+	for prefix, want := range map[string]string{"": w.Spec.InterfaceName,
+		"tap": "tap" + w.Spec.InterfaceName[len("cali"):]} {
 		o, _ := Endpoint(kubePod(nil), Config{InterfacePrefix: prefix})
 		if have := o.Value.(*model.WorkloadEndpoint).Spec.InterfaceName; have != want {
 			t.Errorf("prefix %q: %s", prefix, have)
@@ -54,17 +60,22 @@ func TestEndpoint(t *testing.T) {
 		none, hasAddress  bool
 		notices, quarrels int
 	}{
-		"host's network":    {change: func(p *corev1.Pod) { p.Spec.HostNetwork = true }, none: true},
-		"no node":           {change: func(p *corev1.Pod) { p.Spec.NodeName = "" }, none: true},
-		"odd node":          {change: func(p *corev1.Pod) { p.Spec.NodeName = "-x" }, none: true, notices: 1},
-		"no address":        {change: func(p *corev1.Pod) { p.Annotations = nil }},
-		"finished":          {change: func(p *corev1.Pod) { p.Status.Phase = "Succeeded" }},
-		"failed":            {change: func(p *corev1.Pod) { p.Status.Phase = "Failed"; p.Status.PodIP = "10.0.0.7" }},
-		"released":          {change: func(p *corev1.Pod) { p.DeletionTimestamp = &now; p.Annotations[conversion.AnnotationIP] = "" }},
-		"being deleted":     {change: func(p *corev1.Pod) { p.DeletionTimestamp = &now }, hasAddress: true},
-		"status":            {change: func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.8"}} }, hasAddress: true},
-		"wrong address":     {change: func(p *corev1.Pod) { p.Status.PodIP = "cow" }, notices: 1},
-		"wrong bandwidth":   {change: func(p *corev1.Pod) { p.Annotations["kubernetes.io/ingress-bandwidth"] = "cow" }, hasAddress: true, notices: 1},
+		"host's network": {change: func(p *corev1.Pod) { p.Spec.HostNetwork = true }, none: true},
+		"no node":        {change: func(p *corev1.Pod) { p.Spec.NodeName = "" }, none: true},
+		"odd node":       {change: func(p *corev1.Pod) { p.Spec.NodeName = "-x" }, none: true, notices: 1},
+		"no address":     {change: func(p *corev1.Pod) { p.Annotations = nil }},
+		"finished":       {change: func(p *corev1.Pod) { p.Status.Phase = "Succeeded" }},
+		"failed":         {change: func(p *corev1.Pod) { p.Status.Phase = "Failed"; p.Status.PodIP = "10.0.0.7" }},
+		"released": {change: func(p *corev1.Pod) {
+			p.DeletionTimestamp = &now
+			p.Annotations[conversion.AnnotationIP] = ""
+		}},
+		"being deleted": {change: func(p *corev1.Pod) { p.DeletionTimestamp = &now }, hasAddress: true},
+		"status": {change: func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.8"}} },
+			hasAddress: true},
+		"wrong address": {change: func(p *corev1.Pod) { p.Status.PodIP = "cow" }, notices: 1},
+		"wrong bandwidth": {change: func(p *corev1.Pod) { p.Annotations["kubernetes.io/ingress-bandwidth"] = "cow" },
+			hasAddress: true, notices: 1},
 		"no usable version": {change: func(p *corev1.Pod) { p.ResourceVersion = "" }, hasAddress: true, quarrels: 1},
 	} {
 		o, notices := Endpoint(kubePod(c.change), config)
@@ -72,18 +83,21 @@ func TestEndpoint(t *testing.T) {
 			t.Errorf("%s: %+v, %v", what, o, notices)
 			continue
 		}
-		if o != nil && (len(o.Value.(*model.WorkloadEndpoint).Spec.IPNetworks) > 0) != c.hasAddress || o != nil && (o.Err != nil) != (c.quarrels > 0) {
+		if o != nil && (len(o.Value.(*model.WorkloadEndpoint).Spec.IPNetworks) > 0) != c.hasAddress || o != nil &&
+			(o.Err != nil) != (c.quarrels > 0) {
 			t.Errorf("%s: %+v, %v", what, o.Value, o.Err)
 		}
 	}
 }
 
-// What the plugin writes of an endpoint is what it is read from, and a release takes the addresses away but not the container.
+// What the plugin writes of an endpoint is what it is read from, and a release takes the addresses away but not the
+// container.
 func TestEndpointPatches(t *testing.T) {
 	o, _ := Endpoint(kubePod(nil), config)
 	patch, err := EndpointPatch(o)
 	after, meta := patched(t, nil, patch, err)
-	if want := map[string]string{conversion.AnnotationIP: "10.0.0.7/32", conversion.AnnotationIPs: "10.0.0.7/32,fd00::7/128", conversion.AnnotationContainer: "c1"}; !reflect.DeepEqual(after, want) {
+	if want := map[string]string{conversion.AnnotationIP: "10.0.0.7/32",
+		conversion.AnnotationIPs: "10.0.0.7/32,fd00::7/128", conversion.AnnotationContainer: "c1"}; !reflect.DeepEqual(after, want) {
 		t.Errorf("%v", after)
 	}
 	if !reflect.DeepEqual(meta, map[string]any{"uid": "u"}) {
@@ -91,13 +105,15 @@ func TestEndpointPatches(t *testing.T) {
 	}
 	patch, err = ReleasePatch("u", 7)
 	after, meta = patched(t, after, patch, err)
-	if want := map[string]string{conversion.AnnotationIP: "", conversion.AnnotationIPs: "", conversion.AnnotationContainer: "c1"}; !reflect.DeepEqual(after, want) {
+	if want := map[string]string{conversion.AnnotationIP: "", conversion.AnnotationIPs: "",
+		conversion.AnnotationContainer: "c1"}; !reflect.DeepEqual(after, want) {
 		t.Errorf("%v", after)
 	}
 	if !reflect.DeepEqual(meta, map[string]any{"uid": "u", "resourceVersion": "7"}) {
 		t.Errorf("%v", meta)
 	}
-	if patch, err = ReleasePatch("", 0); err != nil || strings.Contains(string(patch), "uid") || strings.Contains(string(patch), "resourceVersion") {
+	if patch, err = ReleasePatch("", 0); err != nil || strings.Contains(string(patch), "uid") ||
+		strings.Contains(string(patch), "resourceVersion") {
 		t.Errorf("%s, %v", patch, err)
 	}
 	bare := o.Clone()

@@ -20,8 +20,9 @@ import (
 )
 
 // clusterPolicies are custom resources of Kubernetes.
-var clusterPolicies = form.Resource{Group: "policy.networking.k8s.io", Version: "v1alpha2", Plural: "clusternetworkpolicies",
-	Kind: "ClusterNetworkPolicy"}
+var clusterPolicies = form.Resource{Group: "policy.networking.k8s.io", Version: "v1alpha2",
+	Plural: "clusternetworkpolicies",
+	Kind:   "ClusterNetworkPolicy"}
 
 // CRDs are the custom resources of a group, and ClusterNetworkPolicies.
 func CRDs(g form.Group) []form.Resource {
@@ -36,8 +37,8 @@ func CRDs(g form.Group) []form.Resource {
 	return list
 }
 
-// InstallCRDs defines custom resources that accept everything, those of CRDs if none are named, and waits until they are
-// served.
+// InstallCRDs defines custom resources that accept everything, those of CRDs if none are named, and waits until they
+// are served.
 func (s *Server) InstallCRDs(t testing.TB, g form.Group, only ...string) {
 	t.Helper()
 	admin := s.Raw(t, Admin)

@@ -103,7 +103,8 @@ func (w *World) rememberFootprint(n *lab.Node) (err error) {
 }
 
 func (w *World) uninstall() error {
-	if _, err := w.Kubectl("delete", "deployment,service,pod", "--all", "--timeout=120s", "--grace-period=1"); err != nil {
+	if _, err := w.Kubectl("delete", "deployment,service,pod", "--all", "--timeout=120s",
+		"--grace-period=1"); err != nil {
 		return err
 	}
 	if err := w.StopDNS(); err != nil {
@@ -138,8 +139,9 @@ func (w *World) uninstall() error {
 
 // nothingInTheAPI looks for what an installation makes beside custom resources and their definitions.
 func (w *World) nothingInTheAPI() error {
-	out, err := w.Kubectl("get", "-A", "-o", "name", "clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts,"+
-		"daemonsets,pods,configmaps,secrets,services,priorityclasses")
+	out, err := w.Kubectl("get", "-A", "-o", "name",
+		"clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts,"+
+			"daemonsets,pods,configmaps,secrets,services,priorityclasses")
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,8 @@ func TestJournal(t *testing.T) {
 
 // TestTableTellsWhy lists tests that did not pass, many of one reason in a line, and none that passed.
 func TestTableTellsWhy(t *testing.T) {
-	results := []result{{name: "DNS works", outcome: "passed"}, {name: "DNS fails", outcome: "failed", why: "a | b\nmore"}}
+	results := []result{{name: "DNS works", outcome: "passed"},
+		{name: "DNS fails", outcome: "failed", why: "a | b\nmore"}}
 	for range many {
 		results = append(results, result{name: "LoadBalancers x", outcome: "not run", why: "no cloud"})
 	}
@@ -52,7 +53,8 @@ func TestTableTellsWhy(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	text := table("an image", results)
-	for _, row := range []string{"| DNS | 2 | 1 | 1 | 0 | 0 |\n", "| LoadBalancers | 0 | 0 | 0 | 0 | 6 |\n", "an image"} {
+	for _, row := range []string{"| DNS | 2 | 1 | 1 | 0 | 0 |\n", "| LoadBalancers | 0 | 0 | 0 | 0 | 6 |\n",
+		"an image"} {
 		if !strings.Contains(text, row) {
 			t.Errorf("no row %q in %s", row, text)
 		}

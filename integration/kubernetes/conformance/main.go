@@ -22,11 +22,13 @@ const labName = "manxe2e"
 func main() {
 	var o options
 	flag.StringVar(&o.root, "root", ".", "folder of the checkout")
-	flag.StringVar(&o.focus, "focus", "", "run the tests whose names match, and write no table; empty: all of the table")
+	flag.StringVar(&o.focus, "focus", "",
+		"run the tests whose names match, and write no table; empty: all of the table")
 	flag.BoolVar(&o.byHand, "by-hand", false, "install Manx with a DaemonSet and etcd in place of the chart")
 	flag.IntVar(&o.parallel, "parallel", 2, "tests that run at the same time")
 	flag.BoolVar(&o.resume, "resume", false, "do not repeat tests that passed earlier with the same image")
-	flag.BoolVar(&o.table, "table", false, "run nothing; write the table of what earlier runs with the same image found")
+	flag.BoolVar(&o.table, "table", false,
+		"run nothing; write the table of what earlier runs with the same image found")
 	flag.Parse()
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)

@@ -41,10 +41,12 @@ const written = "../../../datastore/kubernetes/form/testdata/"
 // more is added to them, so that every kind of policy decides about something, services too.
 var more = []struct{ path, text string }{
 	{"/api/v1/namespaces", `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"data"}}`},
-	{"/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices", `{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1",
+	{"/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices",
+		`{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1",
 	  "metadata":{"name":"db-1","namespace":"shop","labels":{"kubernetes.io/service-name":"db"}},"addressType":"IPv4",
 	  "endpoints":[{"addresses":["10.45.0.77"],"conditions":{"ready":true}}],"ports":[{"name":"","protocol":"TCP","port":80}]}`},
-	{"/apis/discovery.k8s.io/v1/namespaces/data/endpointslices", `{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1",
+	{"/apis/discovery.k8s.io/v1/namespaces/data/endpointslices",
+		`{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1",
 	  "metadata":{"name":"db-2","namespace":"data","labels":{"kubernetes.io/service-name":"db"}},"addressType":"IPv4",
 	  "endpoints":[{"addresses":["203.0.113.5"]}],"ports":[{"name":"p","protocol":"TCP","port":5432}]}`},
 	{"/apis/networking.k8s.io/v1/namespaces/default/networkpolicies", `{"kind":"NetworkPolicy",
@@ -123,7 +125,8 @@ func put(t *testing.T, server *apiserver.Server, o rawObject) {
 		server.Request(t, http.MethodPatch, o.Path, map[string]any{"metadata": map[string]any{"labels": m["labels"],
 			"annotations": m["annotations"]}})
 	}
-	if status := o.Object["status"]; status != nil && o.Object["apiVersion"] == "v1" && o.Object["kind"] != "Namespace" {
+	if status := o.Object["status"]; status != nil && o.Object["apiVersion"] == "v1" &&
+		o.Object["kind"] != "Namespace" {
 		server.Request(t, http.MethodPatch, o.Path+"/status", map[string]any{"status": status})
 	}
 }
@@ -131,7 +134,8 @@ func put(t *testing.T, server *apiserver.Server, o rawObject) {
 // dump is what `kubectl get -o yaml` gives of everything, as files.
 func dump(t *testing.T, server *apiserver.Server) []manifest.Source {
 	t.Helper()
-	lists := []string{"/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces", "/api/v1/serviceaccounts", "/api/v1/services",
+	lists := []string{"/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces", "/api/v1/serviceaccounts",
+		"/api/v1/services",
 		"/apis/discovery.k8s.io/v1/endpointslices", "/apis/networking.k8s.io/v1/networkpolicies"}
 	for _, r := range apiserver.CRDs(form.V1) {
 		lists = append(lists, "/apis/"+r.Group+"/"+r.Version+"/"+r.Plural)
@@ -193,8 +197,8 @@ func everything(s *datastore.Snapshot) model.Set {
 }
 
 // inEtcd is an etcd with what calicoctl showed of the cluster, put there as calicoctl does, and what it does not show:
-// affinities, and the policies of Kubernetes, which controllers convert. Services stay in the Kubernetes API, from which
-// manxd has them in this mode, too.
+// affinities, and the policies of Kubernetes, which controllers convert. Services stay in the Kubernetes API, from
+// which manxd has them in this mode, too.
 func inEtcd(t *testing.T, cluster model.Set) model.Set {
 	t.Helper()
 	s, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}}, zap.NewNop())
@@ -282,8 +286,8 @@ func create(t *testing.T, s datastore.Store, o *model.Object) {
 	}
 }
 
-// TestBackendsAgree has one cluster in the Kubernetes API, in etcd and in files: tables, rules, explanations and BGP are the
-// same. What differs is in docs/kubernetes.md.
+// TestBackendsAgree has one cluster in the Kubernetes API, in etcd and in files: tables, rules, explanations and BGP
+// are the same. What differs is in docs/kubernetes.md.
 func TestBackendsAgree(t *testing.T) {
 	server := apiserver.Start(t)
 	server.InstallCRDs(t, form.V1)
@@ -298,9 +302,11 @@ func TestBackendsAgree(t *testing.T) {
 	state := plan.Read(dump(t, server), "kube-system")
 	files, remarks := state.AsStored()
 	t.Log(strings.Join(append(state.Remarks, remarks...), "\n"))
-	// The API keeps the policies of Kubernetes as they are, which changes nothing but the names under which they are shown.
+	// The API keeps the policies of Kubernetes as they are, which changes nothing but the names under which they are
+	// shown.
 	t.Run("policies as they are", func(t *testing.T) {
-		samePolicy(t, live, cluster, regexp.MustCompile(`NetworkPolicy/(\w+)/knp\.default\.`), "KubernetesNetworkPolicy/$1/")
+		samePolicy(t, live, cluster, regexp.MustCompile(`NetworkPolicy/(\w+)/knp\.default\.`),
+			"KubernetesNetworkPolicy/$1/")
 		sameBGP(t, live, cluster)
 	})
 	for _, other := range []struct {
@@ -386,7 +392,8 @@ func said(v any) any {
 	case map[string]any:
 		for name, m := range v {
 			m = said(m)
-			if v[name] = m; m == nil || m == "" || reflect.DeepEqual(m, map[string]any{}) || reflect.DeepEqual(m, []any{}) {
+			if v[name] = m; m == nil || m == "" || reflect.DeepEqual(m, map[string]any{}) ||
+				reflect.DeepEqual(m, []any{}) {
 				delete(v, name)
 			}
 		}
@@ -417,8 +424,8 @@ func rules(t *testing.T, r model.Reader, node string) string {
 	return text.String()
 }
 
-// samePolicy compares the rules of each node, and the explanation of each flow. What names matches is named otherwise in
-// want.
+// samePolicy compares the rules of each node, and the explanation of each flow. What names matches is named otherwise
+// in want.
 func samePolicy(t *testing.T, want, have model.Reader, names *regexp.Regexp, otherwise string) {
 	for _, node := range []string{"h1", "h2", "rr-one.example.test"} {
 		if w, h := rules(t, want, node), rules(t, have, node); w != h && names == nil {
@@ -444,7 +451,8 @@ func samePolicy(t *testing.T, want, have model.Reader, names *regexp.Regexp, oth
 				}
 				asked, got := fmt.Sprintf("%+v", *w), fmt.Sprintf("%+v", *h)
 				if names != nil { // the order of policies of one order follows from their names, too
-					asked, got = fmt.Sprint(w.Allowed, w.By), fmt.Sprint(h.Allowed, names.ReplaceAllString(h.By, otherwise))
+					asked, got = fmt.Sprint(w.Allowed, w.By),
+						fmt.Sprint(h.Allowed, names.ReplaceAllString(h.By, otherwise))
 					got = strings.ReplaceAll(got, "GlobalNetworkPolicy/kube-admin.", "ClusterNetworkPolicy/")
 				}
 				if asked != got {
@@ -463,8 +471,9 @@ func explanation(r model.Reader, source, destination, flow string) (*explain.Ans
 	if err != nil {
 		return nil, err
 	}
-	return explain.Explain(explain.Computed(r, policy.Config{}), explain.Question{Source: source, Destination: destination,
-		Flow: f})
+	return explain.Explain(explain.Computed(r, policy.Config{}),
+		explain.Question{Source: source, Destination: destination,
+			Flow: f})
 }
 
 func firstDifference(have, want string) string {

@@ -18,8 +18,10 @@ import (
 // documents of objects, each with the path where the API has it.
 var documents = []struct{ path, text string }{
 	{"/api/v1/namespaces", `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"shop","labels":{"team":"a"}}}`},
-	{"/api/v1/namespaces/shop/serviceaccounts", `{"kind":"ServiceAccount","apiVersion":"v1","metadata":{"name":"cashier","namespace":"shop","labels":{"role":"till"}}}`},
-	{"/api/v1/namespaces/shop/pods", `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"till-1","namespace":"shop","labels":{"app":"till"}},
+	{"/api/v1/namespaces/shop/serviceaccounts",
+		`{"kind":"ServiceAccount","apiVersion":"v1","metadata":{"name":"cashier","namespace":"shop","labels":{"role":"till"}}}`},
+	{"/api/v1/namespaces/shop/pods",
+		`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"till-1","namespace":"shop","labels":{"app":"till"}},
 	  "spec":{"nodeName":"n1","serviceAccountName":"cashier","containers":[{"name":"c","image":"i","ports":[{"name":"http","containerPort":8080}]}]},
 	  "status":{"phase":"Running","podIP":"10.0.0.1","podIPs":[{"ip":"10.0.0.1"}]}}`},
 }
@@ -59,7 +61,8 @@ func TestDocumentsAndStoreAgree(t *testing.T) {
 				t.Errorf("%s is %+v, and %+v as a document", w.Key, g.Spec, v.Spec)
 			}
 		case *model.WorkloadEndpoint:
-			if g := got.Value.(*model.WorkloadEndpoint); !reflect.DeepEqual(g.Spec, v.Spec) || !reflect.DeepEqual(g.Labels, v.Labels) {
+			if g := got.Value.(*model.WorkloadEndpoint); !reflect.DeepEqual(g.Spec, v.Spec) ||
+				!reflect.DeepEqual(g.Labels, v.Labels) {
 				t.Errorf("%s is %+v %v, and %+v %v as a document", w.Key, g.Spec, g.Labels, v.Spec, v.Labels)
 			}
 		}

@@ -106,8 +106,8 @@ func contains(out string, err error, want string) error {
 	return nil
 }
 
-// Two nodes whose datastore is the Kubernetes API have a session, and routes to each other's blocks, which stay while the
-// API is away.
+// Two nodes whose datastore is the Kubernetes API have a session, and routes to each other's blocks, which stay while
+// the API is away.
 func TestTwoNodes(t *testing.T) {
 	c := newCluster(t)
 	c.addNode(t, "n2")
@@ -127,7 +127,8 @@ func TestTwoNodes(t *testing.T) {
 		if err := n.Ready(patience); err != nil {
 			t.Fatal(err)
 		}
-		if got := c.annotations(t, n.Name)["projectcalico.org/IPv4Address"]; !strings.HasPrefix(got, n.IP4.String()+"/") {
+		if got := c.annotations(t, n.Name)["projectcalico.org/IPv4Address"]; !strings.HasPrefix(got,
+			n.IP4.String()+"/") {
 			t.Errorf("%s has address %q in Kubernetes, want %s", n.Name, got, n.IP4)
 		}
 	}
@@ -137,8 +138,9 @@ func TestTwoNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	if _, err := ipam.New(store, log, time.Now).AutoAssign(t.Context(), ipam.Request{Host: "n1", Num4: 1, Handle: "a-pod",
-		Use: v3.IPPoolAllowedUseWorkload}); err != nil {
+	if _, err := ipam.New(store, log, time.Now).AutoAssign(t.Context(),
+		ipam.Request{Host: "n1", Num4: 1, Handle: "a-pod",
+			Use: v3.IPPoolAllowedUseWorkload}); err != nil {
 		t.Fatal(err)
 	}
 	blocks, _, err := store.List(t.Context(), model.KindIPAMBlock, "")

@@ -51,7 +51,8 @@ func exit(err error) {
 }
 
 func run(install cluster.Installation, keep bool) (err error) {
-	fmt.Println("Manx in Kubernetes: a control plane, 3 nodes in 2 racks, a BIRD router, all in namespaces of this machine.")
+	fmt.Println("Manx in Kubernetes: a control plane, 3 nodes in 2 racks, a BIRD router, all in namespaces of " +
+		"this machine.")
 	fmt.Println("Manx is installed by", install)
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)

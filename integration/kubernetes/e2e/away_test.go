@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// The API is away for longer than any limit of the daemon's requests and watches: nothing on the node depends on when it
-// comes back. What an hour adds is but more of the same attempts, since no state of the node has an age.
+// The API is away for longer than any limit of the daemon's requests and watches: nothing on the node depends on when
+// it comes back. What an hour adds is but more of the same attempts, since no state of the node has an age.
 func TestAPIAway(t *testing.T) {
 	w := newWorld(t)
 	w.settle(t)
@@ -66,8 +66,10 @@ func onlyFrom(name, to, from string, port int) map[string]any {
 	app := func(v string) map[string]any { return map[string]any{"matchLabels": map[string]string{"app": v}} }
 	return map[string]any{"kind": "NetworkPolicy", "apiVersion": "networking.k8s.io/v1",
 		"metadata": map[string]any{"name": name},
-		"spec": map[string]any{"podSelector": app(to), "policyTypes": []string{"Ingress"}, "ingress": []any{map[string]any{
-			"from": []any{map[string]any{"podSelector": app(from)}}, "ports": []any{map[string]any{"port": port}}}}}}
+		"spec": map[string]any{"podSelector": app(to), "policyTypes": []string{"Ingress"},
+			"ingress": []any{map[string]any{
+				"from":  []any{map[string]any{"podSelector": app(from)}},
+				"ports": []any{map[string]any{"port": port}}}}}}
 }
 
 // holds is an error until n2 has the rules of a policy.

@@ -74,8 +74,10 @@ func (a *authority) server(t *testing.T) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "front"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), DNSNames: []string{"localhost"},
+	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject:   pkix.Name{CommonName: "front"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		DNSNames:    []string{"localhost"},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
 	must(t, err)
@@ -100,7 +102,8 @@ func newFront(t *testing.T, s *apiserver.Server, ca *authority) *front {
 			}
 		}()
 		q := r.URL.Query()
-		seen := request{at: time.Now(), verb: r.Method, path: r.URL.Path, watch: q.Get("watch") == "true", who: r.UserAgent(),
+		seen := request{at: time.Now(), verb: r.Method, path: r.URL.Path, watch: q.Get("watch") == "true",
+			who:       r.UserAgent(),
 			selectors: q.Get("labelSelector") + " " + q.Get("fieldSelector")}
 		f.mu.Lock()
 		answer := f.answer

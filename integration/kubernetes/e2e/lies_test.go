@@ -52,7 +52,8 @@ func (w *world) testGarbage(t *testing.T) {
 	}
 	spec := func(s map[string]any) map[string]any { return map[string]any{"spec": s} }
 	meta := func(text string) map[string]any {
-		return map[string]any{"metadata": map[string]any{"annotations": map[string]any{"projectcalico.org/metadata": text}},
+		return map[string]any{"metadata": map[string]any{
+			"annotations": map[string]any{"projectcalico.org/metadata": text}},
 			"spec": map[string]any{"peerIP": "10.9.9.9", "asNumber": 64999}}
 	}
 	huge := strings.Repeat("x", 250<<10)
@@ -68,11 +69,14 @@ func (w *world) testGarbage(t *testing.T) {
 			{"bgppeers", object("BGPPeer", "mangled", meta(`{"uid":`))},
 			{"bgppeers", object("BGPPeer", "list", meta(`[1,2]`))},
 			{"bgppeers", object("BGPPeer", "other", meta(`{"name":"somebody-else"}`))},
-			{"bgppeers", object("BGPPeer", "huge", map[string]any{"metadata": map[string]any{"annotations": map[string]any{
-				"x": huge}}, "spec": map[string]any{"peerIP": "10.9.9.8", "asNumber": 64999, "node": "nobody"}})},
-			{"felixconfigurations", object("FelixConfiguration", "node.n2", spec(map[string]any{"chainInsertMode": []int{1}}))},
-			{"globalnetworkpolicies", object("GlobalNetworkPolicy", "default.text", spec(map[string]any{"order": "first",
-				"selector": "all()", "ingress": "all"}))},
+			{"bgppeers", object("BGPPeer", "huge",
+				map[string]any{"metadata": map[string]any{"annotations": map[string]any{
+					"x": huge}}, "spec": map[string]any{"peerIP": "10.9.9.8", "asNumber": 64999, "node": "nobody"}})},
+			{"felixconfigurations", object("FelixConfiguration", "node.n2",
+				spec(map[string]any{"chainInsertMode": []int{1}}))},
+			{"globalnetworkpolicies", object("GlobalNetworkPolicy", "default.text",
+				spec(map[string]any{"order": "first",
+					"selector": "all()", "ingress": "all"}))},
 			{"globalnetworkpolicies", object("GlobalNetworkPolicy", "default.selector", spec(map[string]any{
 				"selector": "app in 'b'", "types": []string{"Ingress"}}))},
 			{"ipamblocks", object("IPAMBlock", "10-10-77-0-26", spec(map[string]any{"cidr": "10.10.77.0/26",
@@ -80,10 +84,13 @@ func (w *world) testGarbage(t *testing.T) {
 			{"ipamblocks", object("IPAMBlock", "x", spec(map[string]any{"cidr": "cow"}))},
 			{"blockaffinities", object("BlockAffinity", "n2-cow", spec(map[string]any{"cidr": "cow", "node": "n2",
 				"state": "confirmed", "deleted": "false"}))},
-			{"blockaffinities", object("BlockAffinity", "deleted", spec(map[string]any{"cidr": "10.10.78.0/26", "node": "n2",
-				"state": "confirmed", "deleted": "maybe"}))},
-			{"hostendpoints", object("HostEndpoint", "he", spec(map[string]any{"node": "n2", "interfaceName": "eth0/../x"}))},
-			{"clusterinformations", object("ClusterInformation", "odd", spec(map[string]any{"datastoreReady": "perhaps"}))},
+			{"blockaffinities", object("BlockAffinity", "deleted",
+				spec(map[string]any{"cidr": "10.10.78.0/26", "node": "n2",
+					"state": "confirmed", "deleted": "maybe"}))},
+			{"hostendpoints", object("HostEndpoint", "he",
+				spec(map[string]any{"node": "n2", "interfaceName": "eth0/../x"}))},
+			{"clusterinformations", object("ClusterInformation", "odd",
+				spec(map[string]any{"datastoreReady": "perhaps"}))},
 		} {
 			w.apply(t, crds+x.plural, x.o)
 		}
@@ -134,15 +141,17 @@ func (w *world) testClaims(t *testing.T) {
 		status map[string]any
 	}{
 		{"a pod that never started", nil},
-		{"a pod that has an address", map[string]any{"status": map[string]any{"phase": "Running", "podIP": "10.10.0.200",
-			"podIPs": []any{map[string]string{"ip": "10.10.0.200"}}}}},
+		{"a pod that has an address", map[string]any{
+			"status": map[string]any{"phase": "Running", "podIP": "10.10.0.200",
+				"podIPs": []any{map[string]string{"ip": "10.10.0.200"}}}}},
 	} {
 		t.Run(x.what, func(t *testing.T) {
 			name := fmt.Sprintf("a-claim%d", i) // before b by name
 			ip := w.b.ip.String() + "/32"
 			w.apply(t, pods(), map[string]any{"kind": "Pod", "apiVersion": "v1",
 				"metadata": map[string]any{"name": name, "labels": map[string]string{"app": "a"},
-					"annotations": map[string]string{"cni.projectcalico.org/podIP": ip, "cni.projectcalico.org/podIPs": ip}},
+					"annotations": map[string]string{"cni.projectcalico.org/podIP": ip,
+						"cni.projectcalico.org/podIPs": ip}},
 				"spec": map[string]any{"nodeName": "n2", "terminationGracePeriodSeconds": 0,
 					"containers": []any{map[string]any{"name": "c", "image": "i"}}}})
 			if x.status != nil {
@@ -219,21 +228,25 @@ func (w *world) testInvalidPolicies(t *testing.T) {
 		notice string
 		open   bool
 	}{
-		{"a network with bits beyond its length", rule(map[string]any{"ipBlock": map[string]any{"cidr": "10.10.0.77/8"}}, nil),
+		{"a network with bits beyond its length",
+			rule(map[string]any{"ipBlock": map[string]any{"cidr": "10.10.0.77/8"}}, nil),
 			"", true},
-		{"a network with zeros before its numbers", rule(map[string]any{"ipBlock": map[string]any{"cidr": "010.010.0.0/16"}}, nil),
+		{"a network with zeros before its numbers",
+			rule(map[string]any{"ipBlock": map[string]any{"cidr": "010.010.0.0/16"}}, nil),
 			"010.010.0.0/16", false},
 		{"an exception with zeros", rule(map[string]any{"ipBlock": map[string]any{"cidr": "10.0.0.0/8",
 			"except": []string{"10.010.0.0/16"}}}, nil), "10.010.0.0/16", false},
-		{"an IPv4 address written as IPv6", rule(map[string]any{"ipBlock": map[string]any{"cidr": "::ffff:10.10.0.0/112"}}, nil),
+		{"an IPv4 address written as IPv6",
+			rule(map[string]any{"ipBlock": map[string]any{"cidr": "::ffff:10.10.0.0/112"}}, nil),
 			"::ffff:10.10.0.0/112", false},
 		{"a range that ends before it begins", rule(app, map[string]any{"port": 9000, "endPort": 8000}), "", false},
 		{"a range from a name", rule(app, map[string]any{"port": "http", "endPort": 8000}), "", false},
 		{"a port that nobody has", rule(app, map[string]any{"port": "nobody"}), "", false},
 		{"an operator that nobody knows", rule(map[string]any{"podSelector": map[string]any{"matchExpressions": []any{
 			map[string]any{"key": "app", "operator": "Like", "values": []string{"a"}}}}}, nil), "", false},
-		{"a value for an operator without values", rule(map[string]any{"podSelector": map[string]any{"matchExpressions": []any{
-			map[string]any{"key": "app", "operator": "Exists", "values": []string{"a"}}}}}, nil), "", false},
+		{"a value for an operator without values",
+			rule(map[string]any{"podSelector": map[string]any{"matchExpressions": []any{
+				map[string]any{"key": "app", "operator": "Exists", "values": []string{"a"}}}}}, nil), "", false},
 		{"a protocol that nobody knows", rule(app, map[string]any{"port": 7, "protocol": "IGMP"}), "", false},
 	} {
 		name := fmt.Sprintf("odd%d", i)
@@ -261,7 +274,8 @@ func (w *world) testInvalidPolicies(t *testing.T) {
 func noticesOf(out string) string {
 	var list []string
 	for _, line := range strings.Split(out, "\n") {
-		if strings.HasPrefix(line, "Notice") || strings.HasPrefix(line, "Health") || strings.HasPrefix(line, "Policy") ||
+		if strings.HasPrefix(line, "Notice") || strings.HasPrefix(line, "Health") ||
+			strings.HasPrefix(line, "Policy") ||
 			strings.HasPrefix(line, " ") {
 			list = append(list, line)
 		}
@@ -295,8 +309,8 @@ func (w *world) testNodeAgain(t *testing.T) {
 // dialSelf is an error if the pod's own node does not reach it.
 func (p *pod) dialSelf(w *world) error { return lab.Ping(w.n2.Namespace, p.ip) }
 
-// testTwin starts a daemon on n1 with the name of n2: first with the address of n1's Node, which is refused, and then, as
-// on a host that nobody has seen before, with an address that no Node has. n2 finds out that its Node is another
+// testTwin starts a daemon on n1 with the name of n2: first with the address of n1's Node, which is refused, and then,
+// as on a host that nobody has seen before, with an address that no Node has. n2 finds out that its Node is another
 // host's.
 func (w *world) testTwin(t *testing.T) {
 	before := kept(t, w.n2)

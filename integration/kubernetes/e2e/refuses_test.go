@@ -77,7 +77,8 @@ func apart(t *testing.T, list []request, least time.Duration) int {
 
 func tooMany(w http.ResponseWriter, _ *http.Request) bool {
 	w.Header().Set("Retry-After", "3")
-	http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests) // as priority and fairness does
+	// as priority and fairness does
+	http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests)
 	return true
 }
 
@@ -146,7 +147,8 @@ func (w *world) testSlow(t *testing.T) {
 // unauthorized refuses a token.
 func unauthorized(token string) func(http.ResponseWriter, *http.Request) bool {
 	return func(w http.ResponseWriter, r *http.Request) bool {
-		return r.Header.Get("Authorization") == "Bearer "+token && says(w, http.StatusUnauthorized, "Unauthorized", "Unauthorized")
+		return r.Header.Get("Authorization") == "Bearer "+token &&
+			says(w, http.StatusUnauthorized, "Unauthorized", "Unauthorized")
 	}
 }
 

@@ -23,7 +23,8 @@ func TestReleases(t *testing.T) {
 	w := newWorld(t)
 	config := settings.Default()
 	config.Spec.Controllers.Node.LeakGracePeriod = &metav1.Duration{Duration: time.Second}
-	_, err := w.store.Create(t.Context(), model.NewObject(model.ResourceKey(model.KindKubeControllers, "default"), config))
+	_, err := w.store.Create(t.Context(), model.NewObject(model.ResourceKey(model.KindKubeControllers, "default"),
+		config))
 	must(t, err)
 	w.start(t)
 	r, err := ipam.New(w.store, zap.NewNop(), time.Now).AutoAssign(t.Context(), ipam.Request{Host: w.n2.Name, Num4: 1,
@@ -46,7 +47,8 @@ func TestReleases(t *testing.T) {
 		other = w.n1
 	}
 	out := releases(leader)
-	for _, want := range []string{"RELEASED", w.n2.Name, "k8s-pod-network.sandbox", "pod default/crashed does not exist"} {
+	for _, want := range []string{"RELEASED", w.n2.Name, "k8s-pod-network.sandbox",
+		"pod default/crashed does not exist"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in\n%s", want, out)
 		}

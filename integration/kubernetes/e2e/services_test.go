@@ -116,11 +116,12 @@ type flow struct {
 func expect(t *testing.T, what string, flows ...flow) {
 	t.Helper()
 	for _, f := range flows {
-		until(t, fmt.Sprintf("%s: %s to port %d of %s, want %t", what, f.from.name, f.port, f.to.name, f.open), func() error {
-			if err := f.from.dial(f.to, f.port); (err == nil) != f.open {
-				return fmt.Errorf("open %t: %v", err == nil, err)
-			}
-			return nil
-		})
+		until(t, fmt.Sprintf("%s: %s to port %d of %s, want %t", what, f.from.name, f.port, f.to.name, f.open),
+			func() error {
+				if err := f.from.dial(f.to, f.port); (err == nil) != f.open {
+					return fmt.Errorf("open %t: %v", err == nil, err)
+				}
+				return nil
+			})
 	}
 }

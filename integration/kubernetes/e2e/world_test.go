@@ -228,8 +228,9 @@ func (w *world) addPod(t *testing.T, n *lab.Node, name string) *pod {
 		"metadata": map[string]any{"name": name, "labels": map[string]string{"app": name}},
 		"spec": map[string]any{"nodeName": n.Name, "terminationGracePeriodSeconds": 0,
 			"containers": []any{map[string]any{"name": "c", "image": "i"}}}})
-	assigned, err := ipam.New(w.store, zap.NewNop(), time.Now).AutoAssign(t.Context(), ipam.Request{Host: n.Name, Num4: 1,
-		Handle: "test." + name, Use: v3.IPPoolAllowedUseWorkload})
+	assigned, err := ipam.New(w.store, zap.NewNop(), time.Now).AutoAssign(t.Context(),
+		ipam.Request{Host: n.Name, Num4: 1,
+			Handle: "test." + name, Use: v3.IPPoolAllowedUseWorkload})
 	must(t, err)
 	p.ip = assigned.V4.Addresses[0].Addr()
 	w.wire(t, n, p)
@@ -258,7 +259,8 @@ func (w *world) wire(t *testing.T, n *lab.Node, p *pod) {
 // annotate changes a pod as the CNI plugin or anybody who may edit pods does.
 func (w *world) annotate(t *testing.T, name string, annotations map[string]any) {
 	t.Helper()
-	w.server.Request(t, http.MethodPatch, pods(name), map[string]any{"metadata": map[string]any{"annotations": annotations}})
+	w.server.Request(t, http.MethodPatch, pods(name),
+		map[string]any{"metadata": map[string]any{"annotations": annotations}})
 }
 
 func run(t *testing.T, name string, args ...string) string {

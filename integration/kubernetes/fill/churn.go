@@ -16,8 +16,8 @@ import (
 // addresses are what a pod's start brings.
 type addresses struct{ host, pod, container string }
 
-// starts takes a pod that has a node through its start, as those who act there write it: the kubelet has seen it, the CNI
-// plugin gave it an address, and it runs.
+// starts takes a pod that has a node through its start, as those who act there write it: the kubelet has seen it, the
+// CNI plugin gave it an address, and it runs.
 func starts(ctx context.Context, api kubernetes.Interface, namespace, name string, a addresses) error {
 	if err := says(ctx, api, namespace, name, status(a.host, a.pod, false)); err != nil {
 		return err
@@ -40,24 +40,27 @@ func says(ctx context.Context, api kubernetes.Interface, namespace, name string,
 }
 
 func annotate(ctx context.Context, api kubernetes.Interface, namespace, name, ip, container string) error {
-	text := fmt.Sprintf(`{"metadata":{"annotations":{"cni.projectcalico.org/podIP":%q,"cni.projectcalico.org/podIPs":%[1]q,`+
-		`"cni.projectcalico.org/containerID":%q}}}`, ip, container)
-	_, err := api.CoreV1().Pods(namespace).Patch(ctx, name, types.MergePatchType, []byte(text), metav1.PatchOptions{FieldManager: network}, "status")
+	text := fmt.Sprintf(
+		`{"metadata":{"annotations":{"cni.projectcalico.org/podIP":%q,"cni.projectcalico.org/podIPs":%[1]q,`+
+			`"cni.projectcalico.org/containerID":%q}}}`, ip, container)
+	_, err := api.CoreV1().Pods(namespace).Patch(ctx, name, types.MergePatchType, []byte(text),
+		metav1.PatchOptions{FieldManager: network}, "status")
 	return err
 }
 
 // Change changes the status of a pod, as a kubelet does: one event of a watch.
 func (f *Filled) Change(ctx context.Context, i int) error {
 	namespace, name := f.PodName(i)
-	text := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","lastProbeTime":%q}]}}`, time.Now().UTC().Format(time.RFC3339))
+	text := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","lastProbeTime":%q}]}}`,
+		time.Now().UTC().Format(time.RFC3339))
 	_, err := f.API.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, []byte(text),
 		metav1.PatchOptions{FieldManager: kubelet}, "status")
 	return err
 }
 
-// Life is what a cluster writes of one pod from its beginning to its end, a while later: it is created, has a status, an
-// address, runs, is to end, has ended, gives its address back, and is deleted in two steps (nine events of the pod), its block changes
-// twice, and the EndpointSlice of its Service, if it has one, twice. Its number must be Pods or more.
+// Life is what a cluster writes of one pod from its beginning to its end, a while later: it is created, has a status,
+// an address, runs, is to end, has ended, gives its address back, and is deleted in two steps (nine events of the pod),
+// its block changes twice, and the EndpointSlice of its Service, if it has one, twice. Its number must be Pods or more.
 func (f *Filled) Life(ctx context.Context, i int, lasts time.Duration) error {
 	p := f.example.DeepCopy()
 	p.ObjectMeta = metav1.ObjectMeta{OwnerReferences: p.OwnerReferences, Annotations: map[string]string{}}
@@ -106,18 +109,21 @@ func (f *Filled) block(ctx context.Context, i int) error {
 	node, nth := f.place(i)
 	cidr := strings.NewReplacer(".", "-", "/", "-").Replace(f.blockOf(node, nth>>6).String())
 	text := fmt.Sprintf(`{"spec":{"sequenceNumber":%d}}`, time.Now().UnixNano())
-	return f.API.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath("/apis/crd.projectcalico.org/v1/ipamblocks", cidr).
+	return f.API.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath("/apis/crd.projectcalico.org/v1/ipamblocks",
+		cidr).
 		Body([]byte(text)).Do(ctx).Error()
 }
 
-// slice changes the EndpointSlice of a pod's Deployment, if that has a Service: one of its endpoints is ready or is not.
+// slice changes the EndpointSlice of a pod's Deployment, if that has a Service: one of its endpoints is ready or is
+// not.
 func (f *Filled) slice(ctx context.Context, i int, ready bool) error {
 	service := f.deployment(i)*f.Namespaces + i%f.Namespaces
 	if service >= f.Services {
 		return nil
 	}
 	text := fmt.Sprintf(`[{"op":"replace","path":"/endpoints/0/conditions/ready","value":%t}]`, ready)
-	_, err := f.API.DiscoveryV1().EndpointSlices(f.namespace(i)).Patch(ctx, fmt.Sprintf("svc-%d-x7k2p", service/f.Namespaces),
+	_, err := f.API.DiscoveryV1().EndpointSlices(f.namespace(i)).Patch(ctx,
+		fmt.Sprintf("svc-%d-x7k2p", service/f.Namespaces),
 		types.JSONPatchType, []byte(text), metav1.PatchOptions{FieldManager: controllers})
 	return err
 }

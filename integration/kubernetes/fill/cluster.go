@@ -28,8 +28,8 @@ import (
 // All its addresses are out of Pool, in blocks of /26 that belong to the nodes of the pods.
 type Cluster struct {
 	Nodes, Pods, Namespaces, Policies, Services, Local int
-	// Plain pods have a container with an image and ports and nothing else, as those of many tests. The others have what
-	// Deployments of real programs have: probes, limits, variables, volumes.
+	// Plain pods have a container with an image and ports and nothing else, as those of many tests. The others have
+	// what Deployments of real programs have: probes, limits, variables, volumes.
 	Plain bool
 }
 
@@ -161,7 +161,8 @@ func (c Cluster) makePolicy(i int, o *networkingv1.NetworkPolicy) {
 	}
 	in := func(from networkingv1.NetworkPolicyPeer, ports ...networkingv1.NetworkPolicyPort) {
 		o.Spec.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}
-		o.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{from}, Ports: ports}}
+		o.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{
+			{From: []networkingv1.NetworkPolicyPeer{from}, Ports: ports}}
 	}
 	team := func(n int) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{"team": fmt.Sprint("team-", n%30)}}
@@ -174,15 +175,18 @@ func (c Cluster) makePolicy(i int, o *networkingv1.NetworkPolicy) {
 	case 1:
 		front := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 			{Key: "tier", Operator: metav1.LabelSelectorOpIn, Values: []string{"frontend", "edge"}}}}
-		in(networkingv1.NetworkPolicyPeer{PodSelector: front}, port(corev1.ProtocolTCP, 8080), port(corev1.ProtocolTCP, 8443))
+		in(networkingv1.NetworkPolicyPeer{PodSelector: front}, port(corev1.ProtocolTCP, 8080),
+			port(corev1.ProtocolTCP, 8443))
 	case 2:
-		in(networkingv1.NetworkPolicyPeer{PodSelector: apps(5), NamespaceSelector: team(i + 7)}, port(corev1.ProtocolTCP, 9090))
+		in(networkingv1.NetworkPolicyPeer{PodSelector: apps(5), NamespaceSelector: team(i + 7)},
+			port(corev1.ProtocolTCP, 9090))
 	default:
 		o.Spec.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeEgress}
 		o.Spec.Egress = []networkingv1.NetworkPolicyEgressRule{
 			{To: []networkingv1.NetworkPolicyPeer{{NamespaceSelector: &metav1.LabelSelector{}}},
 				Ports: []networkingv1.NetworkPolicyPort{port(corev1.ProtocolUDP, 53), port(corev1.ProtocolTCP, 53)}},
-			{To: []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: fmt.Sprintf("192.168.%d.0/24", i%250)}}}},
+			{To: []networkingv1.NetworkPolicyPeer{
+				{IPBlock: &networkingv1.IPBlock{CIDR: fmt.Sprintf("192.168.%d.0/24", i%250)}}}},
 			{To: []networkingv1.NetworkPolicyPeer{{PodSelector: apps(i), NamespaceSelector: team(i + 3)}},
 				Ports: []networkingv1.NetworkPolicyPort{port(corev1.ProtocolTCP, 8080)}},
 		}

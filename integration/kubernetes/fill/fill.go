@@ -53,7 +53,8 @@ func Definitions(ctx context.Context, config *rest.Config, folder string) error 
 				Status struct{ Conditions []metav1.Condition }
 			}
 		}
-		raw, err := api.RESTClient().Get().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").Do(ctx).Raw()
+		raw, err := api.RESTClient().Get().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").Do(
+			ctx).Raw()
 		if err == nil {
 			err = json.Unmarshal(raw, &crds)
 		}
@@ -87,14 +88,15 @@ type Filled struct {
 	example *corev1.Pod
 }
 
-// Fill writes the objects of a cluster into an apiserver, whose etcd is at an endpoint. The CustomResourceDefinitions of
-// crd.projectcalico.org/v1 have to be there. It must be the only one that writes.
+// Fill writes the objects of a cluster into an apiserver, whose etcd is at an endpoint. The CustomResourceDefinitions
+// of crd.projectcalico.org/v1 have to be there. It must be the only one that writes.
 func (c Cluster) Fill(ctx context.Context, config *rest.Config, etcd string) (*Filled, error) {
 	api, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
 	}
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd}, DialTimeout: 10 * time.Second, MaxCallSendMsgSize: 64 << 20})
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd}, DialTimeout: 10 * time.Second,
+		MaxCallSendMsgSize: 64 << 20})
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +149,8 @@ func copies[T protoObject[T]](w *writer, path string, example T, n int, fit func
 		w.fail(err)
 		return
 	}
-	encoder := scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), kinds[0].GroupVersion())
+	encoder := scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme),
+		kinds[0].GroupVersion())
 	for i := range n {
 		o := example.DeepCopy()
 		o.SetUID(types.UID(uuid.NewUUID()))
@@ -166,11 +169,12 @@ func copies[T protoObject[T]](w *writer, path string, example T, n int, fit func
 	}
 }
 
-// custom writes the custom resources: an IP pool, the configuration of BGP without a full mesh, which nobody has with so
-// many nodes, and the blocks, affinities and handles of the pods' addresses.
+// custom writes the custom resources: an IP pool, the configuration of BGP without a full mesh, which nobody has with
+// so many nodes, and the blocks, affinities and handles of the pods' addresses.
 func (c Cluster) custom(ctx context.Context, w *writer, api kubernetes.Interface) error {
-	pool := &model.IPPool{Spec: model.IPPoolSpec{CIDR: Pool.String(), BlockSize: blockBits, NATOutgoing: true, NodeSelector: "all()",
-		IPIPMode: "Never", VXLANMode: "Never"}}
+	pool := &model.IPPool{Spec: model.IPPoolSpec{CIDR: Pool.String(), BlockSize: blockBits, NATOutgoing: true,
+		NodeSelector: "all()",
+		IPIPMode:     "Never", VXLANMode: "Never"}}
 	off := false
 	bgp := &model.BGPConfiguration{Spec: model.BGPConfigurationSpec{NodeToNodeMeshEnabled: &off}}
 	for _, o := range []*model.Object{
@@ -209,7 +213,8 @@ func create(ctx context.Context, api kubernetes.Interface, o *model.Object) erro
 	if err != nil {
 		return err
 	}
-	err = api.CoreV1().RESTClient().Post().AbsPath("/apis", r.Group, r.Version, r.Plural).Body(text).Param("fieldManager", network).
+	err = api.CoreV1().RESTClient().Post().AbsPath("/apis", r.Group, r.Version, r.Plural).Body(text).Param(
+		"fieldManager", network).
 		SetHeader("Content-Type", "application/json").Do(ctx).Error()
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.Key, err)
@@ -281,7 +286,8 @@ func (c Cluster) allocations() []*model.Object {
 		if b == nil {
 			a := model.Affinity{Type: model.AffinityHost, Host: NodeName(node), CIDR: cidr}
 			owner := a.String()
-			b = &model.Block{CIDR: cidr, Affinity: &owner, Allocations: make([]*int, 64), SequenceNumber: 1_790_000_000_000_000_000,
+			b = &model.Block{CIDR: cidr, Affinity: &owner, Allocations: make([]*int, 64),
+				SequenceNumber:              1_790_000_000_000_000_000,
 				SequenceNumberForAllocation: map[string]uint64{}}
 			blocks[cidr.String()] = b
 			list = append(list, model.NewObject(model.BlockKey(cidr), b),
@@ -292,9 +298,11 @@ func (c Cluster) allocations() []*model.Object {
 		at := len(b.Attributes)
 		b.Allocations[nth&63] = &at
 		b.SequenceNumberForAllocation[fmt.Sprint(nth&63)] = b.SequenceNumber + uint64(at)
-		b.Attributes = append(b.Attributes, model.BlockAttribute{HandleID: &id, Secondary: map[string]string{"namespace": namespace,
-			"node": NodeName(node), "pod": name, "timestamp": "2026-11-01 00:00:00.000000000 +0000 UTC"}})
-		handles = append(handles, model.NewObject(model.HandleKey(id), &model.Handle{Block: map[string]int{cidr.String(): 1}}))
+		b.Attributes = append(b.Attributes, model.BlockAttribute{
+			HandleID: &id, Secondary: map[string]string{"namespace": namespace,
+				"node": NodeName(node), "pod": name, "timestamp": "2026-11-01 00:00:00.000000000 +0000 UTC"}})
+		handles = append(handles, model.NewObject(model.HandleKey(id),
+			&model.Handle{Block: map[string]int{cidr.String(): 1}}))
 	}
 	for _, b := range blocks {
 		for ordinal, used := range b.Allocations {

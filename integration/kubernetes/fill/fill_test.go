@@ -45,7 +45,8 @@ func TestFill(t *testing.T) {
 		}
 	}
 	if len(addresses) != c.Pods || local != c.Local {
-		t.Errorf("%d addresses of %d pods, %d of the measured node; want %d and %d", len(addresses), len(pods.Items), local, c.Pods, c.Local)
+		t.Errorf("%d addresses of %d pods, %d of the measured node; want %d and %d", len(addresses), len(pods.Items),
+			local, c.Pods, c.Local)
 	}
 	for path, want := range map[string]int{
 		"/api/v1/nodes": c.Nodes, "/apis/networking.k8s.io/v1/networkpolicies": c.Policies,
@@ -66,7 +67,8 @@ func TestFill(t *testing.T) {
 	if err := f.Change(t.Context(), 1); err != nil {
 		t.Error(err)
 	}
-	if err := f.API.CoreV1().Pods(pods.Items[0].Namespace).Delete(t.Context(), pods.Items[0].Name, *metav1.NewDeleteOptions(0)); err != nil {
+	if err := f.API.CoreV1().Pods(pods.Items[0].Namespace).Delete(t.Context(), pods.Items[0].Name,
+		*metav1.NewDeleteOptions(0)); err != nil {
 		t.Error(err)
 	}
 	testLife(t, f)
@@ -76,7 +78,8 @@ func TestFill(t *testing.T) {
 func testLife(t *testing.T, f *fill.Filled) {
 	t.Helper()
 	namespace, name := f.PodName(f.Pods + 3)
-	w, err := f.API.CoreV1().Pods(namespace).Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	w, err := f.API.CoreV1().Pods(namespace).Watch(t.Context(),
+		metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
 		t.Fatal(err)
 	}

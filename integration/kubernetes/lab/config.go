@@ -22,7 +22,8 @@ func (n *Node) configure() error {
 		write("kube-proxy.yaml", fmt.Sprintf(proxyConfig, proxy, n.Name, n.cluster.Spec.ProxyMode, PodCIDR)))
 }
 
-// Without restrict_oom_score_adj runc fails where a process may not give itself a better score for when memory runs out.
+// Without restrict_oom_score_adj runc fails where a process may not give itself a better score for when memory runs
+// out.
 const containerdConfig = `version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "` + PauseImage + `"

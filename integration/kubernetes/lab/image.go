@@ -110,7 +110,8 @@ func (i Image) writeLayer(w io.Writer) error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(i.Links)) {
-		h := tar.Header{Typeflag: tar.TypeSymlink, Name: strings.TrimPrefix(name, "/"), Linkname: i.Links[name], Mode: 0o777}
+		h := tar.Header{Typeflag: tar.TypeSymlink, Name: strings.TrimPrefix(name, "/"), Linkname: i.Links[name],
+			Mode: 0o777}
 		if err := t.WriteHeader(&h); err != nil {
 			return err
 		}
@@ -191,7 +192,8 @@ func (c *Cluster) ToolsOf(names ...string) (Image, error) {
 		links["/bin/"+applet] = "busybox"
 	}
 	delete(links, "/bin/busybox")
-	return Image{Names: append([]string{ToolsImage}, names...), Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"},
+	return Image{Names: append([]string{ToolsImage}, names...), Entrypoint: []string{"/agnhost"},
+		Cmd: []string{"pause"},
 		Programs: map[string]string{"/agnhost": c.Program("agnhost"), "/traffic": c.Traffic(),
 			"/pause": filepath.Join(c.Dir, "pause"), "/bin/busybox": busybox}, Links: links}, nil
 }

@@ -69,9 +69,11 @@ func (n *Node) Boot() error {
 	}
 	return errors.Join(
 		n.order(fmt.Sprintf("start kubelet %s --config=%s --kubeconfig=%s --hostname-override=%s --node-ip=%s",
-			n.cluster.Program("kubelet"), n.file("kubelet.yaml"), n.cluster.users.file("kubeconfig-system-node-"+n.Name),
+			n.cluster.Program("kubelet"), n.file("kubelet.yaml"),
+			n.cluster.users.file("kubeconfig-system-node-"+n.Name),
 			n.Name, n.IP4)),
-		n.order(fmt.Sprintf("start kube-proxy %s --config=%s", n.cluster.Program("kube-proxy"), n.file("kube-proxy.yaml"))))
+		n.order(fmt.Sprintf("start kube-proxy %s --config=%s", n.cluster.Program("kube-proxy"),
+			n.file("kube-proxy.yaml"))))
 }
 
 func (n *Node) file(name string) string { return filepath.Join(n.Dir, name) }

@@ -124,9 +124,10 @@ func (r *rig) testServices(t *testing.T) {
 		return func(d bgp.Desired) bool { return !f(d) }
 	}
 	services, slicesOf := r.admin.CoreV1().Services("default"), r.admin.DiscoveryV1().EndpointSlices("default")
-	s, err := services.Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.ServiceSpec{
-		Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal,
-		Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
+	s, err := services.Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal,
+			Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
 	must(t, err)
 	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address}}
 	_, err = services.UpdateStatus(t.Context(), s, metav1.UpdateOptions{})
@@ -136,7 +137,8 @@ func (r *rig) testServices(t *testing.T) {
 		t.Helper()
 		slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name,
 			Labels: map[string]string{model.LabelServiceName: "web"}}, AddressType: discoveryv1.AddressTypeIPv4,
-			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.1"}, NodeName: &one, Conditions: conditions}}}
+			Endpoints: []discoveryv1.Endpoint{
+				{Addresses: []string{"10.1.0.1"}, NodeName: &one, Conditions: conditions}}}
 		if _, err := slicesOf.Update(t.Context(), slice, metav1.UpdateOptions{}); err != nil {
 			_, err = slicesOf.Create(t.Context(), slice, metav1.CreateOptions{})
 			must(t, err)

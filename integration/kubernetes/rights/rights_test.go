@@ -125,7 +125,8 @@ func TestDamagedLog(t *testing.T) {
 func TestTable(t *testing.T) {
 	_, grants := read(t)
 	rows := []Row{
-		{By: "x", Account: "kube-system:a", Verbs: "get watch", Resources: "pods deployments.apps=d@n ipamconfigs.calico"},
+		{By: "x", Account: "kube-system:a", Verbs: "get watch", Resources: "pods deployments.apps=d@n " +
+			"ipamconfigs.calico"},
 		{Reason: "seldom", Account: "kube-system:a", Verbs: "create",
 			Resources: "serviceaccounts/token=plugin@kube-system"}}
 	table, err := NewTable(rows, "projectcalico.org")
@@ -140,7 +141,8 @@ func TestTable(t *testing.T) {
 	}
 	same(t, "of x", lines(table.Of("x", grants)), "kube-system:a: watch pods")
 	same(t, "without a row", lines(table.Unknown(grants))[:2],
-		"kube-system:a: create serviceaccounts/token, name third, in kube-system", "kube-system:a: get deployments of apps")
+		"kube-system:a: create serviceaccounts/token, name third, in kube-system",
+		"kube-system:a: get deployments of apps")
 	if _, err := NewTable(append(rows, rows[0]), ""); err == nil {
 		t.Error("a right may have two rows")
 	}

@@ -37,28 +37,32 @@ type Row struct {
 	In         string // "kubernetes" or "etcd", empty for both: where Calico's objects are
 	Account    string
 	Verbs      string // separated by blanks
-	// Resources are separated by blanks: RESOURCE[.GROUP][=NAME][@NAMESPACE]. The group calico stands for that of Calico's
-	// custom resources.
+	// Resources are separated by blanks: RESOURCE[.GROUP][=NAME][@NAMESPACE]. The group calico stands for that of
+	// Calico's custom resources.
 	Resources string
 }
 
 // Rows are all rights of Manx, however it is installed. An installation has those of them that its features need.
 var Rows = []Row{
-	{By: Start, Account: Daemon, Verbs: "list watch", Resources: "services endpointslices.discovery.k8s.io nodes pods " +
-		"namespaces serviceaccounts networkpolicies.networking.k8s.io " +
-		"clusternetworkpolicies.policy.networking.k8s.io bgpconfigurations.calico bgpfilters.calico bgppeers.calico " +
-		"blockaffinities.calico caliconodestatuses.calico clusterinformations.calico felixconfigurations.calico " +
-		"globalnetworkpolicies.calico globalnetworksets.calico hostendpoints.calico ipamconfigs.calico ippools.calico " +
-		"ipreservations.calico networkpolicies.calico networksets.calico stagedglobalnetworkpolicies.calico " +
-		"stagedkubernetesnetworkpolicies.calico stagednetworkpolicies.calico tiers.calico " +
-		"kubecontrollersconfigurations.calico"},
+	{By: Start, Account: Daemon, Verbs: "list watch",
+		Resources: "services endpointslices.discovery.k8s.io nodes pods " +
+			"namespaces serviceaccounts networkpolicies.networking.k8s.io " +
+			"clusternetworkpolicies.policy.networking.k8s.io bgpconfigurations.calico bgpfilters.calico " +
+			"bgppeers.calico " +
+			"blockaffinities.calico caliconodestatuses.calico clusterinformations.calico felixconfigurations.calico " +
+			"globalnetworkpolicies.calico globalnetworksets.calico hostendpoints.calico ipamconfigs.calico " +
+			"ippools.calico " +
+			"ipreservations.calico networkpolicies.calico networksets.calico stagedglobalnetworkpolicies.calico " +
+			"stagedkubernetesnetworkpolicies.calico stagednetworkpolicies.calico tiers.calico " +
+			"kubecontrollersconfigurations.calico"},
 	{By: Start, Account: Daemon, Verbs: "watch", Resources: "ipamblocks.calico"},
 	{By: Start, Account: Daemon, Verbs: "get", Resources: "nodes services ipamhandles.calico " +
 		"kubecontrollersconfigurations.calico bgpconfigurations.calico clusterinformations.calico " +
 		"felixconfigurations.calico ipamconfigs.calico tiers.calico configmaps=kubeadm-config@kube-system " +
 		"configmaps=full-cluster-state@kube-system"},
 	{By: Start, Account: Daemon, Verbs: "create", Resources: "bgpconfigurations.calico clusterinformations.calico " +
-		"felixconfigurations.calico ippools.calico tiers.calico ipamconfigs.calico kubecontrollersconfigurations.calico " +
+		"felixconfigurations.calico ippools.calico tiers.calico ipamconfigs.calico " +
+		"kubecontrollersconfigurations.calico " +
 		"serviceaccounts/token=manx-cni-plugin@kube-system"},
 	{By: Start, Account: Daemon, Verbs: "list", Resources: "ipamhandles.calico deployments.apps"},
 	{By: Start, Account: Daemon, Verbs: "patch", Resources: "nodes/status"},
@@ -127,7 +131,8 @@ func (r Row) Grants(group string) (list []Grant) {
 // Table tells of rights by which row they are exercised.
 type Table map[Grant]Row
 
-// NewTable is that of some rows, where Calico's custom resources are in a group; it is empty with etcd. A right that two rows have is an error.
+// NewTable is that of some rows, where Calico's custom resources are in a group; it is empty with etcd. A right that
+// two rows have is an error.
 func NewTable(rows []Row, group string) (Table, error) {
 	t := Table{}
 	for _, r := range rows {
@@ -139,7 +144,8 @@ func NewTable(rows []Row, group string) (Table, error) {
 		}
 		for _, g := range r.Grants(group) {
 			if other, twice := t[g]; twice {
-				return nil, fmt.Errorf("%v has two rows: %s, %s", g, cmp.Or(other.By, other.Reason), cmp.Or(r.By, r.Reason))
+				return nil, fmt.Errorf("%v has two rows: %s, %s", g, cmp.Or(other.By, other.Reason),
+					cmp.Or(r.By, r.Reason))
 			}
 			t[g] = r
 		}

@@ -120,7 +120,8 @@ func TestRightsHaveRows(t *testing.T) {
 			used[slices.Index(rights.Rows, r)] = true
 			_, account, _ := strings.Cut(g.Account, ":")
 			text, by := strings.TrimPrefix(g.String(), g.Account+": "), r.By
-			text = strings.NewReplacer(i.api()+",", "Calico's group,", "ipamconfigurations", "ipamconfigs").Replace(text + ",")
+			text = strings.NewReplacer(i.api()+",", "Calico's group,", "ipamconfigurations", "ipamconfigs").Replace(
+				text + ",")
 			if by == "" {
 				by = "nothing: " + r.Reason
 			}
@@ -172,12 +173,14 @@ func writeTable(t *testing.T, table string) {
 	if !ok || !also {
 		t.Fatalf("%s has no marks of a table", document)
 	}
-	text := before + begin + "\n| account | right | exercised by | in installations |\n|---|---|---|---|\n" + table + "\n" + end +
+	text := before + begin + "\n| account | right | exercised by | in installations |\n|---|---|---|---|\n" + table +
+		"\n" + end +
 		after
 	switch {
 	case *writeRights:
 		must(t, os.WriteFile(document, []byte(text), 0o644))
 	case text != string(raw):
-		t.Errorf("%s is not current: go test ./integration/kubernetes/rights -run TestRightsHaveRows -write-rights", document)
+		t.Errorf("%s is not current: go test ./integration/kubernetes/rights -run TestRightsHaveRows -write-rights",
+			document)
 	}
 }

@@ -81,7 +81,8 @@ func (w *world) pluginAloneInEtcd(t *testing.T) {
 // store is the datastore as the administrator may use it.
 func (w *world) store(t *testing.T) *kubernetes.Store {
 	t.Helper()
-	s, err := kubernetes.OpenREST(t.Context(), kubernetes.Config{Group: string(w.group)}, w.server.Config(apiserver.Admin),
+	s, err := kubernetes.OpenREST(t.Context(), kubernetes.Config{Group: string(w.group)},
+		w.server.Config(apiserver.Admin),
 		zap.NewNop())
 	must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
@@ -107,7 +108,8 @@ func (w *world) assign(t *testing.T, node, handle, pod, pool string) netip.Prefi
 
 func (w *world) pool(t *testing.T, name, cidr string, block int, more string) {
 	t.Helper()
-	w.put(t, "ippools", "IPPool", "", name, fmt.Sprintf(`{"cidr":%q,"blockSize":%d,"nodeSelector":"all()"%s}`, cidr, block,
+	w.put(t, "ippools", "IPPool", "", name, fmt.Sprintf(`{"cidr":%q,"blockSize":%d,"nodeSelector":"all()"%s}`, cidr,
+		block,
 		more))
 }
 
@@ -115,8 +117,9 @@ func (w *world) pool(t *testing.T, name, cidr string, block int, more string) {
 func (w *world) put(t *testing.T, plural, kind, namespace, name, spec string) {
 	t.Helper()
 	if !w.kubernetes() {
-		must(t, w.n.Apply(fmt.Sprintf(`{"apiVersion":"projectcalico.org/v3","kind":%q,"metadata":{"name":%q},"spec":%s}`,
-			kind, name, spec)))
+		must(t,
+			w.n.Apply(fmt.Sprintf(`{"apiVersion":"projectcalico.org/v3","kind":%q,"metadata":{"name":%q},"spec":%s}`,
+				kind, name, spec)))
 		return
 	}
 	path := w.custom(plural)
@@ -268,7 +271,8 @@ var namespaced = map[string]bool{"networkpolicies": true, "networksets": true, "
 func kinds(g form.Group) map[string]string {
 	list := map[string]string{}
 	for _, k := range []string{"BGPConfiguration", "BGPFilter", "BGPPeer", "BlockAffinity", "CalicoNodeStatus",
-		"ClusterInformation", "FelixConfiguration", "GlobalNetworkPolicy", "GlobalNetworkSet", "HostEndpoint", "IPAMBlock",
+		"ClusterInformation", "FelixConfiguration", "GlobalNetworkPolicy", "GlobalNetworkSet", "HostEndpoint",
+		"IPAMBlock",
 		"IPPool", "IPReservation", "KubeControllersConfiguration", "NetworkPolicy", "NetworkSet",
 		"StagedGlobalNetworkPolicy", "StagedKubernetesNetworkPolicy", "StagedNetworkPolicy", "Tier"} {
 		plural := strings.ToLower(k)
@@ -310,7 +314,8 @@ func (w *world) events(t *testing.T) {
 // anotherRelease finds what an older one has stored.
 func (w *world) anotherRelease(t *testing.T) {
 	w.stop(t)
-	w.request(t, http.MethodPatch, w.custom("clusterinformations", "default"), `{"spec":{"calicoVersion":"v3.1.0","clusterType":"k8s"}}`)
+	w.request(t, http.MethodPatch, w.custom("clusterinformations", "default"),
+		`{"spec":{"calicoVersion":"v3.1.0","clusterType":"k8s"}}`)
 	w.request(t, http.MethodPatch, w.custom("felixconfigurations", "default"), `{"spec":null}`)
 	w.start(t)
 }
@@ -321,7 +326,8 @@ func (w *world) oldNameInEtcd(t *testing.T) {
 	must(t, err)
 	defer client.Close() //nolint:errcheck // the test is over
 	const at = "/calico/resources/v3/projectcalico.org/globalnetworkpolicies/"
-	_, err = client.Put(t.Context(), at+"default.old", `{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3",
+	_, err = client.Put(t.Context(), at+"default.old",
+		`{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3",
 		"metadata":{"name":"default.old","uid":"1b8e7bbf-84c2-4066-8460-86955948669f",
 		"creationTimestamp":"2026-01-02T03:04:05Z"},"spec":{"tier":"default","selector":"all()","types":["Ingress"]}}`)
 	must(t, err)

@@ -16,7 +16,8 @@ import (
 func main() {
 	serve := flag.String("serve", "", "answer the TCP requests of others on this address, and do nothing else")
 	ping := flag.String("ping", "", "send pings to this address")
-	tcp := flag.String("tcp", "", "send TCP requests to this address and port: on new connections, and on one that stays")
+	tcp := flag.String("tcp", "", "send TCP requests to this address and port: on new connections, and on "+
+		"one that stays")
 	interval := flag.Duration("interval", 10*time.Millisecond, "time between two requests")
 	flag.Parse()
 	if err := run(*serve, *ping, *tcp, *interval); err != nil {

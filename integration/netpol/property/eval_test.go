@@ -96,7 +96,8 @@ func (g *generator) packetTo(floating int) (path, ruleset.Packet) {
 // eval follows a packet, also where a floating address sends it.
 func eval(t *ruleset.Table, way path, p ruleset.Packet, trace *ruleset.Trace) ruleset.Result {
 	hooks := map[path][]ruleset.Hook{
-		input: {ruleset.Prerouting, ruleset.Input}, forward: {ruleset.Prerouting, ruleset.Forward, ruleset.Postrouting}, output: {ruleset.Output, ruleset.Postrouting},
+		input: {ruleset.Prerouting, ruleset.Input}, forward: {ruleset.Prerouting, ruleset.Forward, ruleset.Postrouting},
+		output: {ruleset.Output, ruleset.Postrouting},
 	}[way]
 	out := p.Out
 	r := ruleset.Result{Action: ruleset.Accept, Packet: p}
@@ -116,7 +117,8 @@ func eval(t *ruleset.Table, way path, p ruleset.Packet, trace *ruleset.Trace) ru
 func explain(t *ruleset.Table, way path, p ruleset.Packet) string {
 	var trace ruleset.Trace
 	result := eval(t, way, p, &trace)
-	return fmt.Sprintf("%s %s:%d to %s:%d, protocol %d, ICMP %d/%d, from %q to %q\nEval: accepted %v\n%s", way, p.Source, p.SourcePort, p.Destination,
+	return fmt.Sprintf("%s %s:%d to %s:%d, protocol %d, ICMP %d/%d, from %q to %q\nEval: accepted %v\n%s", way,
+		p.Source, p.SourcePort, p.Destination,
 		p.DestinationPort, p.Protocol, p.ICMPType, p.ICMPCode, p.In, p.Out, result.Accepted(), &trace)
 }
 
@@ -176,7 +178,8 @@ func TestEvalIsWhatCalicoDocuments(t *testing.T) {
 				accepted++
 			}
 			if got != want {
-				t.Errorf("seed %d: must be accepted: %v: %s\n%s", seed, want, explain(calc.Table(), way, p), objects(set))
+				t.Errorf("seed %d: must be accepted: %v: %s\n%s", seed, want, explain(calc.Table(), way, p),
+					objects(set))
 				return false
 			}
 		}

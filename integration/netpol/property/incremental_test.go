@@ -24,8 +24,8 @@ func parseNet(text string) netip.Prefix {
 	return p
 }
 
-// each calls try with one seed after the other until it fails or time is up, with at least so many in any case. Reproduce with
-// MANX_PROPERTY_SEED=n; try more with MANX_PROPERTY_WORLDS=n, which sets no time.
+// each calls try with one seed after the other until it fails or time is up, with at least so many in any case.
+// Reproduce with MANX_PROPERTY_SEED=n; try more with MANX_PROPERTY_WORLDS=n, which sets no time.
 func each(t *testing.T, least uint64, limit time.Duration, try func(seed uint64) bool) {
 	t.Helper()
 	setting := func(name string) (uint64, bool) {
@@ -109,7 +109,8 @@ func walk(t *testing.T, seed uint64) bool {
 		}
 		fresh := policy.Build(config, set, links)
 		if got, want := text(calc.Table()), text(fresh.Table()); got != want {
-			t.Errorf("seed %d, step %d, after %v: by steps and from scratch differ: %s", seed, n, keys, differing(got, want))
+			t.Errorf("seed %d, step %d, after %v: by steps and from scratch differ: %s", seed, n, keys,
+				differing(got, want))
 			return false
 		}
 		if got, want := bad(calc), bad(fresh); got != want {
@@ -137,7 +138,9 @@ func walk(t *testing.T, seed uint64) bool {
 			return false
 		}
 	}
-	rest := slices.SortedFunc(maps.Keys(set), func(a, b model.Key) int { return strings.Compare(a.String(), b.String()) })
+	rest := slices.SortedFunc(maps.Keys(set), func(a, b model.Key) int {
+		return strings.Compare(a.String(), b.String())
+	})
 	g.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
 	for len(rest) > 0 {
 		n := min(len(rest), 1+g.IntN(12))
@@ -175,7 +178,8 @@ type replica struct {
 
 func (r *replica) apply(c ruleset.Changes) error {
 	if r.chains == nil {
-		*r = replica{map[string]*ruleset.Chain{}, map[string]ruleset.Set{}, map[string]map[ruleset.Element]bool{}, map[string]map[string]ruleset.Verdict{}}
+		*r = replica{map[string]*ruleset.Chain{}, map[string]ruleset.Set{}, map[string]map[ruleset.Element]bool{},
+			map[string]map[string]ruleset.Verdict{}}
 	}
 	for _, s := range c.Sets {
 		if err := r.set(s); err != nil {

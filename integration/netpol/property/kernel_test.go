@@ -21,8 +21,8 @@ const (
 	packets = 200 // of each round
 )
 
-// TestKernelIsWhatEvalSays sends packets through a kernel that has the rules of random worlds: it delivers those that Eval
-// accepts, and no others. It tries for 25 seconds; see each for more.
+// TestKernelIsWhatEvalSays sends packets through a kernel that has the rules of random worlds: it delivers those that
+// Eval accepts, and no others. It tries for 25 seconds; see each for more.
 func TestKernelIsWhatEvalSays(t *testing.T) {
 	n := newNode(t)
 	tried := tally{}
@@ -40,7 +40,8 @@ func TestKernelIsWhatEvalSays(t *testing.T) {
 				t.Skip(result.Err)
 			}
 			if result.Err != nil || result.Refused != 0 {
-				t.Errorf("seed %d, round %d: the kernel does not take the rules: %+v, %+v", seed, round, result, n.target.Status())
+				t.Errorf("seed %d, round %d: the kernel does not take the rules: %+v, %+v", seed, round, result,
+					n.target.Status())
 				return false
 			}
 			wrong, err := n.compare(g, calc.Table(), tried)
@@ -53,14 +54,16 @@ func TestKernelIsWhatEvalSays(t *testing.T) {
 				}
 			}
 			if t.Failed() {
-				t.Logf("seed %d, round %d: %d of %d packets; objects:\n%s", seed, round, len(wrong), packets, objects(set))
+				t.Logf("seed %d, round %d: %d of %d packets; objects:\n%s", seed, round, len(wrong), packets,
+					objects(set))
 				return false
 			}
 		}
 		return true
 	})
 	t.Logf("packets: %v", tried)
-	for _, what := range []string{"forward dropped", "input dropped", "output dropped", "forward delivered", "input delivered", "output delivered",
+	for _, what := range []string{"forward dropped", "input dropped", "output dropped", "forward delivered",
+		"input delivered", "output delivered",
 		"forward to another address", "output to another address", "from another address"} {
 		if !t.Failed() && os.Getenv("MANX_PROPERTY_SEED") == "" && tried[what] == 0 {
 			t.Errorf("none of the packets was %q", what)
@@ -117,8 +120,8 @@ func flowOf(p *ruleset.Packet, back bool) flow {
 	return flow{a.String() + " " + b.String(), p.Protocol, [2]uint16{x, y}}
 }
 
-// collides tells whether a packet belongs to a connection that is used, before or after its translation, and notes both. ICMP
-// has an identifier, which is the packet's number.
+// collides tells whether a packet belongs to a connection that is used, before or after its translation, and notes
+// both. ICMP has an identifier, which is the packet's number.
 func collides(used map[flow]bool, before, after *ruleset.Packet) bool {
 	if before.Protocol == 1 || before.Protocol == 58 {
 		return false
@@ -133,8 +136,8 @@ func collides(used map[flow]bool, before, after *ruleset.Packet) bool {
 	return false
 }
 
-// compare sends packets of connections that have nothing to do with each other, and explains those that fare otherwise than
-// they should.
+// compare sends packets of connections that have nothing to do with each other, and explains those that fare otherwise
+// than they should.
 func (n *node) compare(g *generator, table *ruleset.Table, tried tally) (wrong []string, err error) {
 	if err := n.forget(); err != nil {
 		return nil, fmt.Errorf("forget connections: %w", err)
@@ -166,7 +169,10 @@ func (n *node) compare(g *generator, table *ruleset.Table, tried tally) (wrong [
 		if err := n.drain(sent, got); err != nil {
 			return nil, err
 		}
-		if maps.DeleteFunc(waiting, func(number uint32, _ bool) bool { _, ok := got[number]; return ok }); len(waiting) == 0 {
+		if maps.DeleteFunc(waiting, func(number uint32, _ bool) bool {
+			_, ok := got[number]
+			return ok
+		}); len(waiting) == 0 {
 			break
 		}
 	}
@@ -181,7 +187,8 @@ func (n *node) compare(g *generator, table *ruleset.Table, tried tally) (wrong [
 		case came != want[number].Accepted():
 			wrong = append(wrong, fmt.Sprintf("delivered %v: %s", came, explain(table, ways[number], *p)))
 		case came && (there.iface != want[number].Packet.Out || there.source != want[number].Packet.Source):
-			wrong = append(wrong, fmt.Sprintf("delivered to %q from %s, want %q from %s: %s", there.iface, there.source, want[number].Packet.Out, want[number].Packet.Source, explain(table, ways[number], *p)))
+			wrong = append(wrong, fmt.Sprintf("delivered to %q from %s, want %q from %s: %s", there.iface, there.source,
+				want[number].Packet.Out, want[number].Packet.Source, explain(table, ways[number], *p)))
 		}
 	}
 	return wrong, nil

@@ -21,8 +21,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// node is a network namespace with the interfaces of the worlds, whose other ends are all in another namespace. That one has
-// no addresses: it answers nothing, so that only our packets are about.
+// node is a network namespace with the interfaces of the worlds, whose other ends are all in another namespace. That
+// one has no addresses: it answers nothing, so that only our packets are about.
 type node struct {
 	inside, ends string
 	target       *nft.Target
@@ -53,7 +53,8 @@ func newNode(t *testing.T) *node {
 		t.Skip("ip is not installed")
 	}
 	prefix := fmt.Sprintf("manxprop-%d", os.Getpid())
-	n := &node{inside: prefix + "-node", ends: prefix + "-ends", raw: map[uint16]int{}, out: map[bool]int{}, index: map[string]int{}, name: map[int]string{}}
+	n := &node{inside: prefix + "-node", ends: prefix + "-ends", raw: map[uint16]int{}, out: map[bool]int{},
+		index: map[string]int{}, name: map[int]string{}}
 	for _, ns := range []string{n.inside, n.ends} {
 		if out, err := exec.Command("ip", "netns", "add", ns).CombinedOutput(); err != nil {
 			t.Skipf("a network namespace cannot be made: %s", out)
@@ -86,10 +87,14 @@ func (n *node) settings() error {
 		return errors.Join(in, err)
 	}
 	return errors.Join(
-		set(n.inside, map[string]string{"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1", "ipv6/conf/default/forwarding": "1",
-			"ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0", "ipv4/conf/all/send_redirects": "0", "ipv4/conf/default/send_redirects": "0",
-			"ipv6/conf/default/accept_dad": "0"}),
-		set(n.ends, map[string]string{"ipv6/conf/all/disable_ipv6": "1", "ipv6/conf/default/disable_ipv6": "1", "ipv4/ip_forward": "0"}))
+		set(n.inside, map[string]string{"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1",
+			"ipv6/conf/default/forwarding": "1",
+			"ipv4/conf/all/rp_filter":      "0", "ipv4/conf/default/rp_filter": "0",
+			"ipv4/conf/all/send_redirects":     "0",
+			"ipv4/conf/default/send_redirects": "0",
+			"ipv6/conf/default/accept_dad":     "0"}),
+		set(n.ends, map[string]string{"ipv6/conf/all/disable_ipv6": "1", "ipv6/conf/default/disable_ipv6": "1",
+			"ipv4/ip_forward": "0"}))
 }
 
 func (n *node) interfaces() []string {
@@ -104,7 +109,8 @@ func (n *node) cable() error {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	for i, name := range n.interfaces() {
-		add("link add %s address %s type veth peer name %s address %s netns %s", name, endMAC(i, false), name, endMAC(i, true), n.ends)
+		add("link add %s address %s type veth peer name %s address %s netns %s", name, endMAC(i, false), name,
+			endMAC(i, true), n.ends)
 		add("link set %s up", name)
 	}
 	add("link set lo up")
@@ -259,7 +265,8 @@ func (n *node) drain(sent []*ruleset.Packet, got map[uint32]place) error {
 		if a.number -= n.first; !ok || int(a.number) >= len(sent) {
 			return
 		}
-		if p := sent[a.number]; a.protocol == p.Protocol && (p.Protocol != 1 && p.Protocol != 58 || a.icmpType == p.ICMPType) {
+		if p := sent[a.number]; a.protocol == p.Protocol &&
+			(p.Protocol != 1 && p.Protocol != 58 || a.icmpType == p.ICMPType) {
 			got[a.number] = place{iface, a.source}
 		}
 	}

@@ -125,7 +125,8 @@ func TestPacketsAreKnownAgain(t *testing.T) {
 	for n := range uint32(200) {
 		_, p := g.packet()
 		a, ok := decode(encode(&p, n))
-		if !ok || a.number != n || a.protocol != p.Protocol || a.source != p.Source || (p.Protocol == 1 || p.Protocol == 58) && a.icmpType != p.ICMPType {
+		if !ok || a.number != n || a.protocol != p.Protocol || a.source != p.Source ||
+			(p.Protocol == 1 || p.Protocol == 58) && a.icmpType != p.ICMPType {
 			t.Errorf("%+v is read as %+v", p, a)
 		}
 	}

@@ -8,12 +8,15 @@ import (
 )
 
 var selectors = []string{
-	"", "all()", "app == 'a'", "app != 'a'", "has(app)", "!has(app)", "tier in {'a', 'b'}", "tier not in {'a', ''}", "zone == 'c' || app == 'b'",
-	"has(zone) && app != 'c'", "app starts with 'a'", "!(zone == 'a' && has(tier))", "host == 'yes'", "has(projectcalico.org/namespace)",
+	"", "all()", "app == 'a'", "app != 'a'", "has(app)", "!has(app)", "tier in {'a', 'b'}", "tier not in {'a', ''}",
+	"zone == 'c' || app == 'b'",
+	"has(zone) && app != 'c'", "app starts with 'a'", "!(zone == 'a' && has(tier))", "host == 'yes'",
+	"has(projectcalico.org/namespace)",
 	"pcns.app == 'a'", "app contains 'b'", "zone ends with 'c'", "app == 'nobody'",
 }
 
-var scopes = []string{"all()", "global()", "app == 'a'", "projectcalico.org/name == 'red'", "has(app) || tier == 'b'", "!has(zone)", "app != 'a'"}
+var scopes = []string{"all()", "global()", "app == 'a'", "projectcalico.org/name == 'red'", "has(app) || tier == 'b'",
+	"!has(zone)", "app != 'a'"}
 
 var accountSelectors = []string{"app == 'a'", "has(tier)", "all()", "app != 'a'"}
 
@@ -34,7 +37,8 @@ func (g *generator) types(in, out []v3.Rule) []v3.PolicyType {
 }
 
 func (g *generator) namespaced(namespace string) v3.NetworkPolicySpec {
-	s := v3.NetworkPolicySpec{Tier: g.tierName(), Order: g.order(), Selector: pick(g, selectors), Ingress: g.rules(namespace, true, true), Egress: g.rules(namespace, false, true)}
+	s := v3.NetworkPolicySpec{Tier: g.tierName(), Order: g.order(), Selector: pick(g, selectors),
+		Ingress: g.rules(namespace, true, true), Egress: g.rules(namespace, false, true)}
 	if g.one(5) {
 		s.ServiceAccountSelector = pick(g, accountSelectors)
 	}
@@ -43,7 +47,8 @@ func (g *generator) namespaced(namespace string) v3.NetworkPolicySpec {
 }
 
 func (g *generator) global() v3.GlobalNetworkPolicySpec {
-	s := v3.GlobalNetworkPolicySpec{Tier: g.tierName(), Order: g.order(), Selector: pick(g, selectors), Ingress: g.rules("", true, true), Egress: g.rules("", false, true)}
+	s := v3.GlobalNetworkPolicySpec{Tier: g.tierName(), Order: g.order(), Selector: pick(g, selectors),
+		Ingress: g.rules("", true, true), Egress: g.rules("", false, true)}
 	if g.one(5) {
 		s.NamespaceSelector = pick(g, append([]string{"all()"}, scopes[2:]...)) // global() is only for rules
 	}
@@ -114,7 +119,8 @@ func (g *generator) rule(namespace string, in, pass bool) v3.Rule {
 	}
 	if g.one(8) {
 		version := pick(g, []int{4, 6})
-		if !(protocol == "ICMP" && version == 6 || protocol == "ICMPv6" && version == 4) && sameFamily(version, r.Source, r.Destination) {
+		if !(protocol == "ICMP" && version == 6 || protocol == "ICMPv6" && version == 4) &&
+			sameFamily(version, r.Source, r.Destination) {
 			r.IPVersion = &version
 		}
 	}

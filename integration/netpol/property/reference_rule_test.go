@@ -27,7 +27,8 @@ func (r *reference) matches(rule *v3.Rule, namespace string, p *ruleset.Packet) 
 	if rule.IPVersion != nil && (*rule.IPVersion == 4) != v4 {
 		return false
 	}
-	if rule.Protocol != nil && protocolOf(*rule.Protocol) != p.Protocol || rule.NotProtocol != nil && protocolOf(*rule.NotProtocol) == p.Protocol {
+	if rule.Protocol != nil && protocolOf(*rule.Protocol) != p.Protocol || rule.NotProtocol != nil &&
+		protocolOf(*rule.NotProtocol) == p.Protocol {
 		return false
 	}
 	if f := rule.ICMP; f != nil && !icmpIs(f, p) || rule.NotICMP != nil && icmpIs(rule.NotICMP, p) {
@@ -53,21 +54,26 @@ func icmpIs(f *v3.ICMPFields, p *ruleset.Packet) bool {
 }
 
 // side tells whether one end of a packet is what a rule says.
-func (r *reference) side(e *v3.EntityRule, namespace string, protocol uint8, p *ruleset.Packet, a netip.Addr, port uint16, destination bool) bool {
+func (r *reference) side(
+	e *v3.EntityRule, namespace string, protocol uint8, p *ruleset.Packet, a netip.Addr, port uint16, destination bool,
+) bool {
 	if len(e.Nets) > 0 && !within(a, parseAll(e.Nets)) || within(a, parseAll(e.NotNets)) || otherFamily(e.NotNets, a) {
 		return false
 	}
 	if e.Services != nil {
 		return r.serves(e.Services, p.Protocol, a, port, destination)
 	}
-	if e.NotSelector != "" && !selective(e, namespace) && r.anyone(a, func(x *peer) bool { return r.match(e.NotSelector, x.labels) }) {
+	if e.NotSelector != "" && !selective(e, namespace) &&
+		r.anyone(a, func(x *peer) bool { return r.match(e.NotSelector, x.labels) }) {
 		return false
 	}
 	named := func(name string) bool {
 		return r.anyone(a, func(x *peer) bool {
-			return (!selective(e, namespace) || r.selected(e, namespace, x.labels)) && slices.ContainsFunc(x.ports, func(q v3.EndpointPort) bool {
-				return q.Name == name && q.Port == port && protocolOf(q.Protocol) == p.Protocol && (protocol == 0 || protocol == p.Protocol)
-			})
+			return (!selective(e, namespace) || r.selected(e, namespace, x.labels)) &&
+				slices.ContainsFunc(x.ports, func(q v3.EndpointPort) bool {
+					return q.Name == name && q.Port == port && protocolOf(q.Protocol) == p.Protocol &&
+						(protocol == 0 || protocol == p.Protocol)
+				})
 		})
 	}
 	for _, q := range e.NotPorts {
@@ -80,7 +86,8 @@ func (r *reference) side(e *v3.EntityRule, namespace string, protocol uint8, p *
 		return known
 	}
 	for _, q := range e.Ports {
-		if q.PortName != "" && named(q.PortName) || q.PortName == "" && known && q.MinPort <= port && port <= q.MaxPort {
+		if q.PortName != "" && named(q.PortName) || q.PortName == "" && known && q.MinPort <= port &&
+			port <= q.MaxPort {
 			return true
 		}
 	}
@@ -89,12 +96,15 @@ func (r *reference) side(e *v3.EntityRule, namespace string, protocol uint8, p *
 
 // otherFamily tells whether networks, if there are any, are all of the other family than an address.
 func otherFamily(nets []string, a netip.Addr) bool {
-	return len(nets) > 0 && !slices.ContainsFunc(parseAll(nets), func(n netip.Prefix) bool { return n.Addr().Is4() == a.Is4() })
+	return len(nets) > 0 && !slices.ContainsFunc(parseAll(nets), func(n netip.Prefix) bool {
+		return n.Addr().Is4() == a.Is4()
+	})
 }
 
 // selective tells whether a rule's end is limited to some endpoints and network sets.
 func selective(e *v3.EntityRule, namespace string) bool {
-	return e.Selector != "" || e.NamespaceSelector != "" || e.ServiceAccounts != nil || namespace != "" && e.NotSelector != ""
+	return e.Selector != "" || e.NamespaceSelector != "" || e.ServiceAccounts != nil || namespace != "" &&
+		e.NotSelector != ""
 }
 
 func (r *reference) selected(e *v3.EntityRule, namespace string, l map[string]string) bool {
@@ -107,7 +117,8 @@ func (r *reference) selected(e *v3.EntityRule, namespace string, l map[string]st
 		return false
 	}
 	if s := e.ServiceAccounts; s != nil {
-		if len(s.Names) > 0 && !slices.Contains(s.Names, l[model.LabelServiceAccount]) || !r.match(s.Selector, under("pcsa.", l)) {
+		if len(s.Names) > 0 && !slices.Contains(s.Names, l[model.LabelServiceAccount]) ||
+			!r.match(s.Selector, under("pcsa.", l)) {
 			return false
 		}
 	}
@@ -161,7 +172,8 @@ func (r *reference) failsafe(p *ruleset.Packet, in, replies bool) bool {
 	}
 	open := func(list []v3.ProtoPort, port uint16) bool {
 		return slices.ContainsFunc(list, func(f v3.ProtoPort) bool {
-			return protocolOf(numorstring.ProtocolFromString(f.Protocol)) == p.Protocol && f.Port == port && (f.Net == "" || parseNet(f.Net).Contains(other))
+			return protocolOf(numorstring.ProtocolFromString(f.Protocol)) == p.Protocol && f.Port == port &&
+				(f.Net == "" || parseNet(f.Net).Contains(other))
 		})
 	}
 	return open(inbound, p.DestinationPort) || replies && open(outbound, p.SourcePort)

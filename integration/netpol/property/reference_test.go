@@ -24,8 +24,8 @@ const (
 	output  path = "output"
 )
 
-// reference answers straight from the objects, as Calico documents what they mean: slowly, without chains, sets or marks. It
-// knows new connections only.
+// reference answers straight from the objects, as Calico documents what they mean: slowly, without chains, sets or
+// marks. It knows new connections only.
 type reference struct {
 	set       model.Set
 	selectors map[string]*selector.Selector
@@ -65,8 +65,10 @@ type rules struct {
 }
 
 func newReference(set model.Set, links map[string][]netip.Addr) *reference {
-	r := &reference{set: set, selectors: map[string]*selector.Selector{}, owners: map[string]*subject{}, hosts: map[string]*subject{}}
-	for _, kind := range []model.Kind{model.KindWorkloadEndpoint, model.KindHostEndpoint, model.KindNetworkSet, model.KindGlobalNetworkSet} {
+	r := &reference{set: set, selectors: map[string]*selector.Selector{}, owners: map[string]*subject{},
+		hosts: map[string]*subject{}}
+	for _, kind := range []model.Kind{model.KindWorkloadEndpoint, model.KindHostEndpoint, model.KindNetworkSet,
+		model.KindGlobalNetworkSet} {
 		for o := range set.All(kind) {
 			r.enter(o, links)
 		}
@@ -105,7 +107,8 @@ func (r *reference) enterKubernetes() {
 func (r *reference) addNamespaced(k model.Key, p *v3.NetworkPolicy) {
 	s := p.Spec
 	r.addPolicy(k, s.Tier, s.Order, s.Types, s.Ingress, s.Egress).selects = func(l map[string]string) bool {
-		return l[model.LabelNamespace] == k.Namespace && r.match(s.Selector, l) && r.match(s.ServiceAccountSelector, under("pcsa.", l))
+		return l[model.LabelNamespace] == k.Namespace && r.match(s.Selector, l) &&
+			r.match(s.ServiceAccountSelector, under("pcsa.", l))
 	}
 }
 
@@ -116,7 +119,8 @@ func (r *reference) addGlobal(k model.Key, v *v3.GlobalNetworkPolicy) {
 	p.selects = func(l map[string]string) bool {
 		selector := s.Selector
 		if s.NamespaceSelector != "" {
-			if selector = strings.ReplaceAll(selector, "all()", "has("+model.LabelNamespace+")"); !r.inScope(s.NamespaceSelector, l) {
+			if selector = strings.ReplaceAll(selector, "all()", "has("+model.LabelNamespace+")"); !r.inScope(
+				s.NamespaceSelector, l) {
 				return false
 			}
 		}
@@ -125,13 +129,18 @@ func (r *reference) addGlobal(k model.Key, v *v3.GlobalNetworkPolicy) {
 		}
 		_, account := l[model.LabelServiceAccount]
 		selector = strings.ReplaceAll(selector, "all()", "has("+model.LabelServiceAccount+")")
-		return r.match(selector, l) && r.match(s.ServiceAccountSelector, under("pcsa.", l)) && (account || s.ServiceAccountSelector != "all()")
+		return r.match(selector, l) && r.match(s.ServiceAccountSelector, under("pcsa.", l)) &&
+			(account || s.ServiceAccountSelector != "all()")
 	}
 }
 
-func (r *reference) addPolicy(k model.Key, tier string, order *float64, types []v3.PolicyType, in, out []v3.Rule) *rules {
-	p := &rules{namespace: k.Namespace, rank: k.Name + "/" + k.Namespace + "/" + string(k.Kind), tier: cmp.Or(tier, "default"), order: math.Inf(1),
-		ingress: in, egress: out, in: slices.Contains(types, v3.PolicyTypeIngress), out: slices.Contains(types, v3.PolicyTypeEgress)}
+func (r *reference) addPolicy(
+	k model.Key, tier string, order *float64, types []v3.PolicyType, in, out []v3.Rule,
+) *rules {
+	p := &rules{namespace: k.Namespace, rank: k.Name + "/" + k.Namespace + "/" + string(k.Kind),
+		tier: cmp.Or(tier, "default"), order: math.Inf(1),
+		ingress: in, egress: out, in: slices.Contains(types, v3.PolicyTypeIngress),
+		out: slices.Contains(types, v3.PolicyTypeEgress)}
 	if len(types) == 0 {
 		p.out = len(out) > 0
 		p.in = len(in) > 0 || !p.out
@@ -156,7 +165,8 @@ func (r *reference) enter(o *model.Object, links map[string][]netip.Addr) {
 		}
 		r.peers = append(r.peers, p)
 		if i := v.Spec.InterfaceName; v.Spec.Node == thisNode && r.owners[i] == nil {
-			r.owners[i] = &subject{name: o.Key.String(), labels: labels, profiles: v.Spec.Profiles, spoof: v.Spec.AllowSpoofedSourcePrefixes}
+			r.owners[i] = &subject{name: o.Key.String(), labels: labels, profiles: v.Spec.Profiles,
+				spoof: v.Spec.AllowSpoofedSourcePrefixes}
 		}
 	case *v3.HostEndpoint:
 		labels := r.inherit(v.Labels, v.Spec.Profiles)
@@ -172,7 +182,9 @@ func (r *reference) enter(o *model.Object, links map[string][]netip.Addr) {
 		for iface, addrs := range links {
 			meant := v.Spec.InterfaceName == iface
 			if v.Spec.InterfaceName == "" {
-				meant = slices.ContainsFunc(addrs, func(a netip.Addr) bool { return slices.Contains(v.Spec.ExpectedIPs, a.String()) })
+				meant = slices.ContainsFunc(addrs, func(a netip.Addr) bool {
+					return slices.Contains(v.Spec.ExpectedIPs, a.String())
+				})
 			}
 			if meant && !isPod(iface) && r.hosts[iface] == nil {
 				r.hosts[iface] = s
@@ -249,8 +261,8 @@ func (r *reference) match(text string, l map[string]string) bool {
 	return s.Matches(selector.Map(l))
 }
 
-// inScope tells whether something is in one of the namespaces that a selector is about; "all()" and "global()" are about
-// being in any and in none.
+// inScope tells whether something is in one of the namespaces that a selector is about; "all()" and "global()" are
+// about being in any and in none.
 func (r *reference) inScope(text string, l map[string]string) bool {
 	_, in := l[model.LabelNamespace]
 	switch text {
@@ -280,7 +292,8 @@ func (r *reference) readFelix() {
 
 // accepts follows a packet through everything that may stop it.
 func (r *reference) accepts(way path, p *ruleset.Packet) bool {
-	decided := false // before connections are tracked, or before translation: then a host endpoint's other policies are not asked
+	// before connections are tracked, or before translation: then a host endpoint's other policies are not asked
+	decided := false
 	if way != output {
 		if isPod(p.In) && !r.sourceAllowed(p) {
 			return false
@@ -344,7 +357,8 @@ func (r *reference) fromHost(p *ruleset.Packet) bool {
 		}
 	}
 	e := cmp.Or(r.hosts[p.Out], r.wildcard)
-	return isPod(p.Out) || e == nil || r.tunnel(p, p.Destination) || r.failsafe(p, false, false) || r.normal(e, false, p)
+	return isPod(p.Out) || e == nil || r.tunnel(p, p.Destination) || r.failsafe(p, false, false) ||
+		r.normal(e, false, p)
 }
 
 // tunnel tells whether a packet goes from node to node with one of a workload in it.
@@ -361,7 +375,8 @@ func (r *reference) through(p *ruleset.Packet, decided bool) bool {
 		to != nil && r.tiers(to, false, forwarded, false, p) == v3.Deny {
 		return false
 	}
-	if b := model.Get[model.BGPConfiguration](r.set, model.ResourceKey(model.KindBGPConfiguration, "default")); b != nil && r.felix.ServiceLoopPrevention != "Disabled" {
+	if b := model.Get[model.BGPConfiguration](r.set, model.ResourceKey(model.KindBGPConfiguration,
+		"default")); b != nil && r.felix.ServiceLoopPrevention != "Disabled" {
 		for _, s := range b.Spec.ServiceClusterIPs {
 			if parseNet(s.CIDR).Contains(p.Destination) {
 				return false
@@ -376,7 +391,8 @@ func (r *reference) workload(iface string, in bool, p *ruleset.Packet) bool {
 	if e == nil {
 		return false
 	}
-	if !in && (p.Protocol == 17 && p.DestinationPort == 4789 || p.Protocol == 4 && !isTrue(r.felix.AllowIPIPPacketsFromWorkloads)) {
+	if !in && (p.Protocol == 17 && p.DestinationPort == 4789 || p.Protocol == 4 &&
+		!isTrue(r.felix.AllowIPIPPacketsFromWorkloads)) {
 		return false
 	}
 	return r.normal(e, in, p)

@@ -19,8 +19,8 @@ import (
 
 const tracedPackets = 8 // of each world
 
-// TestKernelDoesWhatIsExplained sends packets through a kernel that has the rules of random worlds, and has it trace them: each
-// goes the way that is explained, through the same rules. It tries for five seconds; see each for more.
+// TestKernelDoesWhatIsExplained sends packets through a kernel that has the rules of random worlds, and has it trace
+// them: each goes the way that is explained, through the same rules. It tries for five seconds; see each for more.
 func TestKernelDoesWhatIsExplained(t *testing.T) {
 	n := newNode(t)
 	rules, err := kernel.OpenRules("/run/netns/" + n.inside)
@@ -51,19 +51,23 @@ func TestKernelDoesWhatIsExplained(t *testing.T) {
 		}
 		for sent := 0; sent < tracedPackets; {
 			_, p := g.packetTo(0) // to a floating address it would be another packet by the time that it is routed
-			q := policyexplain.Question{Source: p.Source.String(), Destination: p.Destination.String(), Flow: policyexplain.Flow{Protocol: p.Protocol,
-				Port: p.DestinationPort, SourcePort: p.SourcePort, HasICMP: true, ICMPType: p.ICMPType, ICMPCode: p.ICMPCode}}
+			q := policyexplain.Question{Source: p.Source.String(), Destination: p.Destination.String(),
+				Flow: policyexplain.Flow{Protocol: p.Protocol,
+					Port: p.DestinationPort, SourcePort: p.SourcePort, HasICMP: true, ICMPType: p.ICMPType,
+					ICMPCode: p.ICMPCode}}
 			answer, err := policyexplain.Explain(world, q)
 			if err != nil {
 				tried["not explained"]++
 				continue
 			}
 			// A packet with a false source, or to an address that is translated, is not the one that is explained.
-			if hop, ok := answer.HopAt(thisNode); !ok || hop.In != p.In || hop.Out != p.Out || hop.Source != p.Source || p.In != "" && route(p.Source) != p.In {
+			if hop, ok := answer.HopAt(thisNode); !ok || hop.In != p.In || hop.Out != p.Out || hop.Source != p.Source ||
+				p.In != "" && route(p.Source) != p.In {
 				tried["another way"]++
 				continue
 			}
-			if s := answer.Stages; len(s) > 0 && s[0].Node != thisNode && !answer.Allowed { // perhaps it does not come here
+			// perhaps it does not come here
+			if s := answer.Stages; len(s) > 0 && s[0].Node != thisNode && !answer.Allowed {
 				tried["from elsewhere, denied"]++
 				continue
 			}
@@ -82,7 +86,8 @@ func TestKernelDoesWhatIsExplained(t *testing.T) {
 			verdict, reasons := flowtrace.Compare(seen, answer, thisNode)
 			tried[fmt.Sprintf("%s, %s", verdict, strings.Fields(seen.End.Text)[0])]++
 			if verdict != flowtrace.Agrees {
-				t.Errorf("seed %d: %s: %q, explained %v by %s\n%s", seed, verdict, reasons, answer.Allowed, answer.By, explain(calc.Table(), wayOf(answer), p))
+				t.Errorf("seed %d: %s: %q, explained %v by %s\n%s", seed, verdict, reasons, answer.Allowed, answer.By,
+					explain(calc.Table(), wayOf(answer), p))
 				return false
 			}
 		}
@@ -110,7 +115,8 @@ func wayOf(a *policyexplain.Answer) path {
 func (n *node) traced(rules *kernel.NFT, p *ruleset.Packet) (*flowtrace.Packet, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	armed, steps, ended := make(chan struct{}), make(chan kernel.TraceStep, 1000), make(chan error, 1)
-	f := kernel.Flow{Sources: []netip.Addr{p.Source}, Destinations: []netip.Addr{p.Destination}, Protocol: p.Protocol, Port: p.DestinationPort,
+	f := kernel.Flow{Sources: []netip.Addr{p.Source}, Destinations: []netip.Addr{p.Destination}, Protocol: p.Protocol,
+		Port:    p.DestinationPort,
 		HasICMP: p.Protocol == 1 || p.Protocol == 58, HasCode: true, ICMPType: p.ICMPType, ICMPCode: p.ICMPCode}
 	go func() {
 		ended <- rules.TraceFlow(ctx, f, func() { close(armed) }, func(s kernel.TraceStep) { steps <- s })

@@ -16,8 +16,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// The node has six workload interfaces and one uplink. Everything in a world has one of a few names, labels and addresses,
-// so that what is random meets often.
+// The node has six workload interfaces and one uplink. Everything in a world has one of a few names, labels and
+// addresses, so that what is random meets often.
 const (
 	thisNode  = "here"
 	uplink    = "eth0"
@@ -78,7 +78,8 @@ func hostAddress(v6 bool) netip.Addr {
 
 // hostLinks are the interfaces of the node.
 func hostLinks() map[string][]netip.Addr {
-	links := map[string][]netip.Addr{"lo": {netip.MustParseAddr("127.0.0.1")}, uplink: {hostAddress(false), hostAddress(true)}}
+	links := map[string][]netip.Addr{"lo": {netip.MustParseAddr("127.0.0.1")},
+		uplink: {hostAddress(false), hostAddress(true)}}
 	for i := range localPods {
 		links[podInterface(i)] = nil
 	}
@@ -87,9 +88,12 @@ func hostLinks() map[string][]netip.Addr {
 
 // nets are networks and addresses that objects name; some lie in others.
 var nets = []string{
-	"0.0.0.0/0", "10.0.0.0/8", "10.65.0.0/16", "10.65.0.0/24", "10.65.0.8/29", "10.65.0.10/32", "10.65.0.11/32", "10.65.1.0/24",
-	"10.65.1.11/32", "192.0.2.0/24", "192.0.2.1/32", "198.51.100.0/24", "198.51.100.1/32", "198.51.100.2/31", "128.0.0.0/1",
-	"::/0", "fd65::/16", "fd65::/64", "fd65::8/125", "fd65::a/128", "fd65::1:0/112", "2001:db8::/32", "2001:db8::1/128", "2001:db8:1::/64",
+	"0.0.0.0/0", "10.0.0.0/8", "10.65.0.0/16", "10.65.0.0/24", "10.65.0.8/29", "10.65.0.10/32", "10.65.0.11/32",
+	"10.65.1.0/24",
+	"10.65.1.11/32", "192.0.2.0/24", "192.0.2.1/32", "198.51.100.0/24", "198.51.100.1/32", "198.51.100.2/31",
+	"128.0.0.0/1",
+	"::/0", "fd65::/16", "fd65::/64", "fd65::8/125", "fd65::a/128", "fd65::1:0/112", "2001:db8::/32", "2001:db8::1/128",
+	"2001:db8:1::/64",
 	"10.65.0.13/24", "198.51.100.1", "::ffff:10.65.0.10", "fd65::b/64", // host bits, bare addresses
 }
 
@@ -145,7 +149,8 @@ func (g *generator) key() model.Key {
 	}
 	switch g.IntN(20) {
 	case 0, 1, 2, 3:
-		return model.Key{Kind: model.KindWorkloadEndpoint, Namespace: pick(g, namespaces), Name: podNames[g.IntN(len(podNames))]}
+		return model.Key{Kind: model.KindWorkloadEndpoint, Namespace: pick(g, namespaces),
+			Name: podNames[g.IntN(len(podNames))]}
 	case 4, 5, 6:
 		return inside(model.KindNetworkPolicy, 5)
 	case 7, 8, 9, 10:
@@ -169,7 +174,8 @@ func (g *generator) key() model.Key {
 	}
 	switch g.IntN(5) {
 	case 0:
-		return model.ResourceKey(model.KindFelixConfiguration, pick(g, []string{"default", "node." + thisNode, "node.other"}))
+		return model.ResourceKey(model.KindFelixConfiguration,
+			pick(g, []string{"default", "node." + thisNode, "node.other"}))
 	case 1:
 		return named(model.KindIPPool, 3)
 	case 2:
@@ -204,14 +210,18 @@ func (g *generator) object(k model.Key) *model.Object {
 		v = &v3.NetworkPolicy{ObjectMeta: m, Spec: g.namespaced(k.Namespace)}
 	case model.KindStagedNetworkPolicy:
 		s := g.namespaced(k.Namespace)
-		v = &v3.StagedNetworkPolicy{ObjectMeta: m, Spec: v3.StagedNetworkPolicySpec{StagedAction: pick(g, stagedActions), Tier: s.Tier, Order: s.Order,
-			Selector: s.Selector, Types: s.Types, Ingress: s.Ingress, Egress: s.Egress, ServiceAccountSelector: s.ServiceAccountSelector}}
+		v = &v3.StagedNetworkPolicy{ObjectMeta: m, Spec: v3.StagedNetworkPolicySpec{
+			StagedAction: pick(g, stagedActions), Tier: s.Tier, Order: s.Order,
+			Selector: s.Selector, Types: s.Types, Ingress: s.Ingress, Egress: s.Egress,
+			ServiceAccountSelector: s.ServiceAccountSelector}}
 	case model.KindGlobalNetworkPolicy:
 		v = &v3.GlobalNetworkPolicy{ObjectMeta: m, Spec: g.global()}
 	case model.KindStagedGlobalNetworkPolicy:
 		s := g.global()
-		v = &v3.StagedGlobalNetworkPolicy{ObjectMeta: m, Spec: v3.StagedGlobalNetworkPolicySpec{StagedAction: pick(g, stagedActions), Tier: s.Tier, Order: s.Order,
-			Selector: s.Selector, NamespaceSelector: s.NamespaceSelector, Types: s.Types, Ingress: s.Ingress, Egress: s.Egress,
+		v = &v3.StagedGlobalNetworkPolicy{ObjectMeta: m, Spec: v3.StagedGlobalNetworkPolicySpec{
+			StagedAction: pick(g, stagedActions), Tier: s.Tier, Order: s.Order,
+			Selector: s.Selector, NamespaceSelector: s.NamespaceSelector, Types: s.Types, Ingress: s.Ingress,
+			Egress:     s.Egress,
 			DoNotTrack: s.DoNotTrack, PreDNAT: s.PreDNAT, ApplyOnForward: s.ApplyOnForward}}
 	case model.KindTier:
 		v = g.tier(k)
@@ -219,7 +229,8 @@ func (g *generator) object(k model.Key) *model.Object {
 		v = g.profile(k)
 	case model.KindNetworkSet:
 		if m.Labels = g.labels(); g.one(8) {
-			m.Labels[pick(g, []string{"pcns.app", "pcns.projectcalico.org/name", "pcsa.tier"})] = pick(g, []string{"a", "red"})
+			m.Labels[pick(g, []string{"pcns.app", "pcns.projectcalico.org/name", "pcsa.tier"})] = pick(g,
+				[]string{"a", "red"})
 		}
 		v = &v3.NetworkSet{ObjectMeta: m, Spec: v3.NetworkSetSpec{Nets: g.members()}}
 	case model.KindGlobalNetworkSet:
@@ -237,10 +248,12 @@ func (g *generator) object(k model.Key) *model.Object {
 		}
 		v = p
 	case model.KindNode:
-		v = &model.Node{ObjectMeta: m, Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: pick(g, []string{"192.0.2.1/24", "192.0.2.2/24"})}}}
+		v = &model.Node{ObjectMeta: m, Spec: model.NodeSpec{
+			BGP: &model.NodeBGPSpec{IPv4Address: pick(g, []string{"192.0.2.1/24", "192.0.2.2/24"})}}}
 	case model.KindBGPConfiguration:
 		v = &model.BGPConfiguration{ObjectMeta: m, Spec: model.BGPConfigurationSpec{
-			ServiceClusterIPs: []v3.ServiceClusterIPBlock{{CIDR: pick(g, []string{"198.51.100.2/31", "10.96.0.0/12", "2001:db8:1::/64"})}}}}
+			ServiceClusterIPs: []v3.ServiceClusterIPBlock{
+				{CIDR: pick(g, []string{"198.51.100.2/31", "10.96.0.0/12", "2001:db8:1::/64"})}}}}
 	}
 	return model.NewObject(k, v)
 }
@@ -255,7 +268,8 @@ func (g *generator) members() []string {
 	list := some(g, nets, 4)
 	if g.one(2) {
 		for i := range list {
-			list[i] = pick(g, []string{"10.65.0.10", "10.65.1.11/32", "198.51.100.1", "192.0.2.2", "fd65::a", "2001:db8::2/128"})
+			list[i] = pick(g, []string{"10.65.0.10", "10.65.1.11/32", "198.51.100.1", "192.0.2.2", "fd65::a",
+				"2001:db8::2/128"})
 		}
 	}
 	return list
@@ -279,12 +293,15 @@ func (g *generator) workload(k model.Key) *model.WorkloadEndpoint {
 	w := &model.WorkloadEndpoint{ObjectMeta: meta(k)}
 	w.Labels = g.labels()
 	account := pick(g, accounts)
-	w.Labels[model.LabelNamespace], w.Labels[model.LabelServiceAccount], w.Labels[model.LabelOrchestrator] = k.Namespace, account, "k8s"
+	w.Labels[model.LabelNamespace], w.Labels[model.LabelServiceAccount],
+		w.Labels[model.LabelOrchestrator] = k.Namespace, account, "k8s"
 	if g.one(8) { // pretends to be somebody else
-		w.Labels[pick(g, []string{"pcns.app", "pcns.projectcalico.org/name", "pcsa.app", "pcsa.tier"})] = pick(g, []string{"a", "red"})
+		w.Labels[pick(g, []string{"pcns.app", "pcns.projectcalico.org/name", "pcsa.app", "pcsa.tier"})] = pick(g,
+			[]string{"a", "red"})
 		w.Labels[model.LabelServiceAccount] = pick(g, accounts)
 	}
-	w.Spec = model.WorkloadEndpointSpec{Node: thisNode, Orchestrator: "k8s", Pod: fmt.Sprintf("w%02d", n), Endpoint: "eth0", InterfaceName: podInterface(n % localPods),
+	w.Spec = model.WorkloadEndpointSpec{Node: thisNode, Orchestrator: "k8s", Pod: fmt.Sprintf("w%02d", n),
+		Endpoint: "eth0", InterfaceName: podInterface(n % localPods),
 		Profiles: []string{"kns." + k.Namespace}, ServiceAccountName: account}
 	switch {
 	case n < localPods:
@@ -298,7 +315,8 @@ func (g *generator) workload(k model.Key) *model.WorkloadEndpoint {
 		w.Spec.IPNetworks = g.either(localAddress(i, false), localAddress(i, true))
 	}
 	if g.one(10) { // of a family it has two, the other one nobody routes
-		w.Spec.IPNetworks = append(w.Spec.IPNetworks, pick(g, []string{"10.65.0.99/32", "192.0.2.2/32", "fd65::99/128", remoteAddress(0, false).String()}))
+		w.Spec.IPNetworks = append(w.Spec.IPNetworks,
+			pick(g, []string{"10.65.0.99/32", "192.0.2.2/32", "fd65::99/128", remoteAddress(0, false).String()}))
 	}
 	if g.one(2) {
 		w.Spec.Profiles = append(w.Spec.Profiles, "ksa."+k.Namespace+"."+account)
@@ -315,14 +333,17 @@ func (g *generator) workload(k model.Key) *model.WorkloadEndpoint {
 	for _, v6 := range []bool{false, true} {
 		if g.one(5) && len(w.Spec.IPNetworks) > 0 && w.Spec.Node == thisNode {
 			internal := parseNet(pick(g, w.Spec.IPNetworks)).Addr()
-			w.Spec.IPNATs = append(w.Spec.IPNATs, model.IPNAT{InternalIP: internal.String(), ExternalIP: floatingAddress(g.IntN(4), internal.Is6() || v6 && g.one(9)).String()})
+			w.Spec.IPNATs = append(w.Spec.IPNATs,
+				model.IPNAT{InternalIP: internal.String(), ExternalIP: floatingAddress(g.IntN(4), internal.Is6() ||
+					v6 && g.one(9)).String()})
 		}
 	}
 	if g.one(10) && !g.calm {
 		w.Spec.QoSControls = &model.QoSControls{IngressPacketRate: 1000, EgressMaxConnections: int64(g.IntN(2) * 100)}
 	}
 	for range g.IntN(3) {
-		w.Spec.Ports = append(w.Spec.Ports, model.EndpointPort{Name: pick(g, portNames[:2]), Protocol: numorstring.ProtocolFromString(pick(g, portTypes)), Port: pick(g, numbers)})
+		w.Spec.Ports = append(w.Spec.Ports, model.EndpointPort{Name: pick(g, portNames[:2]),
+			Protocol: numorstring.ProtocolFromString(pick(g, portTypes)), Port: pick(g, numbers)})
 	}
 	return w
 }
@@ -361,7 +382,9 @@ func (g *generator) host(k model.Key) *v3.HostEndpoint {
 		h.Spec.Profiles = some(g, append([]string{"missing"}, profileNames...), 2)
 	}
 	if g.one(3) {
-		h.Spec.Ports = []v3.EndpointPort{{Name: pick(g, portNames[:2]), Protocol: numorstring.ProtocolFromString(pick(g, portTypes)), Port: pick(g, numbers)}}
+		h.Spec.Ports = []v3.EndpointPort{
+			{Name: pick(g, portNames[:2]), Protocol: numorstring.ProtocolFromString(pick(g, portTypes)),
+				Port: pick(g, numbers)}}
 	}
 	return h
 }
@@ -451,7 +474,8 @@ func (g *generator) felix() model.FelixConfigurationSpec {
 		s.AllowIPIPPacketsFromWorkloads = &yes
 	}
 	if g.one(3) {
-		s.FailsafeInboundHostPorts = &[]v3.ProtoPort{{Protocol: "tcp", Port: pick(g, numbers)}, {Protocol: "udp", Port: pick(g, numbers), Net: pick(g, nets)}}
+		s.FailsafeInboundHostPorts = &[]v3.ProtoPort{{Protocol: "tcp", Port: pick(g, numbers)},
+			{Protocol: "udp", Port: pick(g, numbers), Net: pick(g, nets)}}
 	}
 	if g.one(3) {
 		s.FailsafeOutboundHostPorts = &[]v3.ProtoPort{{Protocol: "udp", Port: pick(g, numbers)}}

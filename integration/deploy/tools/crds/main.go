@@ -124,7 +124,8 @@ func numbers(p *crd.Parser, pkg *loader.Package) {
 
 // ordinals gives the entries of a block's allocations, null for a free address, their schema.
 func ordinals(p *crd.Parser, pkg *loader.Package) {
-	p.Schemata[crd.TypeIdent{Name: "Ordinal", Package: pkg}] = apiextensions.JSONSchemaProps{Type: "integer", Nullable: true}
+	p.Schemata[crd.TypeIdent{Name: "Ordinal", Package: pkg}] = apiextensions.JSONSchemaProps{
+		Type: "integer", Nullable: true}
 	p.AddPackage(pkg)
 }
 

@@ -9,8 +9,8 @@ import (
 
 // rule is what the API server refuses or fills in beyond what the Go types say: at the fields of some kinds that a path
 // from spec leads to. "[]" enters a list; a path may begin with several alternatives, as "{ingress,egress}[].action".
-// A path that is empty is the spec itself. Rules inside of lists, and those about addresses, are manxctl's and manxd's: the
-// API server would have to be told how long each list can be.
+// A path that is empty is the spec itself. Rules inside of lists, and those about addresses, are manxctl's and manxd's:
+// the API server would have to be told how long each list can be.
 type rule struct {
 	kinds string // separated by spaces
 	path  string
@@ -23,7 +23,8 @@ const staged = "StagedNetworkPolicy StagedGlobalNetworkPolicy StagedKubernetesNe
 
 // rules are Calico's, as far as one field tells.
 var rules = []rule{
-	{"BGPConfiguration", "logSeverityScreen", both(pattern(`^(?i)(Trace|Debug|Info|Warning|Error|Fatal)?$`), def("Info"))},
+	{"BGPConfiguration", "logSeverityScreen", both(pattern(`^(?i)(Trace|Debug|Info|Warning|Error|Fatal)?$`),
+		def("Info"))},
 	{"BGPConfiguration", "bindMode", enum("None", "NodeIP")},
 	{"BGPConfiguration", "programClusterRoutes", enum("Enabled", "Disabled", "EnabledIPIPOnly", "EnabledNoEncapOnly")},
 	{"BGPConfiguration", "serviceLoadBalancerAggregation", def("Enabled")},
@@ -43,17 +44,24 @@ var rules = []rule{
 	{"IPPool", "allowedUses", atMost(10)},
 	{"IPPool", "{nodeSelector,namespaceSelector}", longest(1024)},
 	{"IPPool", "cidr", longest(48)},
-	{"IPPool", "", cel("IPIP and VXLAN exclude each other", on("ipipMode", "Never")+" ? !("+on("vxlanMode", "Never")+") : true")},
+	{"IPPool", "", cel("IPIP and VXLAN exclude each other", on("ipipMode", "Never")+" ? !("+on("vxlanMode", "Never")+
+		") : true")},
 	{"IPPool", "", cel("the block size must be from 20 to 32 for IPv4, from 116 to 128 for IPv6",
-		"!has(self.blockSize) || self.blockSize == 0 || (self.cidr.contains(':') ? self.blockSize >= 116 : self.blockSize >= 20 && self.blockSize <= 32)")},
-	{"IPPool", "", cel("nodeSelector cannot have global()", "!has(self.nodeSelector) || !self.nodeSelector.contains('global(')")},
+		"!has(self.blockSize) || self.blockSize == 0 || (self.cidr.contains(':') ? self.blockSize >= 116 : "+
+			"self.blockSize >= 20 && self.blockSize <= 32)")},
+	{"IPPool", "", cel("nodeSelector cannot have global()", "!has(self.nodeSelector) || "+
+		"!self.nodeSelector.contains('global(')")},
 	{"IPPool", "", cel("LoadBalancer goes with no other use, with no encapsulation and not with disableBGPExport",
-		"!has(self.allowedUses) || !('LoadBalancer' in self.allowedUses) || (self.allowedUses.all(u, u == 'LoadBalancer') && "+
-			"!("+on("ipipMode", "Never")+") && !("+on("vxlanMode", "Never")+") && !(has(self.disableBGPExport) && self.disableBGPExport))")},
+		"!has(self.allowedUses) || !('LoadBalancer' in self.allowedUses) || (self.allowedUses.all(u, u == "+
+			"'LoadBalancer') && "+
+			"!("+on("ipipMode", "Never")+") && !("+on("vxlanMode", "Never")+") && !(has(self.disableBGPExport) && "+
+			"self.disableBGPExport))")},
 	{"IPPool", "", cel("namespaceSelector does not go with the use Tunnel: name the uses",
-		"!("+on("namespaceSelector", "")+") || (has(self.allowedUses) && size(self.allowedUses) > 0 && !('Tunnel' in self.allowedUses))")},
+		"!("+on("namespaceSelector", "")+") || (has(self.allowedUses) && size(self.allowedUses) > 0 && !('Tunnel' in "+
+			"self.allowedUses))")},
 	{"BGPPeer", "reversePeering", enum("Auto", "Manual")},
-	{"BGPPeer", "", cel("node and nodeSelector exclude each other", "!("+on("node", "")+" && "+on("nodeSelector", "")+")")},
+	{"BGPPeer", "", cel("node and nodeSelector exclude each other", "!("+on("node", "")+" && "+on("nodeSelector", "")+
+		")")},
 	{"BGPPeer", "", cel("peerSelector goes with neither peerIP nor asNumber",
 		"!("+on("peerSelector", "")+") || !("+on("peerIP", "")+" || has(self.asNumber) && self.asNumber != 0)")},
 	{"BGPPeer", "", cel("localWorkloadSelector goes with neither peerIP nor peerSelector",
@@ -66,8 +74,9 @@ var rules = []rule{
 	{global, "namespaceSelector", longest(1024)},
 	{global, "", cel("doNotTrack and preDNAT need applyOnForward", "!(has(self.doNotTrack) && self.doNotTrack || "+
 		"has(self.preDNAT) && self.preDNAT) || (has(self.applyOnForward) && self.applyOnForward)")},
-	{global, "", cel("preDNAT goes with neither egress rules nor the type Egress", "!(has(self.preDNAT) && self.preDNAT) || "+
-		"!(has(self.egress) && size(self.egress) > 0 || has(self.types) && 'Egress' in self.types)")},
+	{global, "", cel("preDNAT goes with neither egress rules nor the type Egress",
+		"!(has(self.preDNAT) && self.preDNAT) || "+
+			"!(has(self.egress) && size(self.egress) > 0 || has(self.types) && 'Egress' in self.types)")},
 	{global, "", cel("namespaceSelector cannot be global()",
 		"!has(self.namespaceSelector) || !self.namespaceSelector.contains('global(')")},
 	{"IPReservation", "reservedCIDRs[]", pattern(`^[0-9a-fA-F:.]+/[0-9]{1,3}$`)},

@@ -20,7 +20,8 @@ type archive struct {
 }
 
 func (a *archive) file(name string, content []byte) error {
-	h := &tar.Header{Name: name, Mode: 0o644, Size: int64(len(content)), ModTime: time.Unix(0, 0), Typeflag: tar.TypeReg}
+	h := &tar.Header{Name: name, Mode: 0o644, Size: int64(len(content)), ModTime: time.Unix(0, 0),
+		Typeflag: tar.TypeReg}
 	if err := a.WriteHeader(h); err != nil {
 		return err
 	}
