@@ -1,4 +1,4 @@
-package speaker
+package fib
 
 import (
 	"maps"
@@ -12,7 +12,7 @@ import (
 //
 // Fault: GoBGP looks at the CLUSTER_LIST only before it sends a route to a client, so that a route that came back can
 // become the best one here. Shown by TestReflectedRouteComesBack. Can go when GoBGP looks when it receives the route.
-func (f *fib) reflectedBack(p fibPath) bool {
+func (f *Table) reflectedBack(p fibPath) bool {
 	own := f.reflect[p.peer.Unmap()]
 	if !own.Is4() || p.clusters == "" {
 		return false
@@ -25,8 +25,8 @@ func (f *fib) reflectedBack(p fibPath) bool {
 	return false
 }
 
-// setReflecting tells the cluster IDs of sessions with clients. All routes are looked at again when they change.
-func (f *fib) setReflecting(sessions []bgp.Session) {
+// setClusterIDs tells the cluster IDs of sessions with clients. All routes are looked at again when they change.
+func (f *Table) setClusterIDs(sessions []bgp.Session) {
 	reflect := map[netip.Addr]netip.Addr{}
 	for _, s := range sessions {
 		if s.ReflectorClient && s.ReflectorClusterID.IsValid() {

@@ -1,19 +1,25 @@
-package speaker
+package fib
 
 import (
 	"cmp"
 	"net/netip"
-	"slices"
+
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
 
 	"github.com/manxnet/manx/bgp"
 )
 
-// RejectedRoute is a path that other speakers announced and that this node does not use.
-type RejectedRoute struct {
+// Rejection is a path that other speakers announced and that this node does not use.
+type Rejection struct {
 	Prefix netip.Prefix
 	Path   bgp.Path
 	Class  RejectClass
 	Reason string
+}
+
+// Compare sorts by prefix, next hop and peer.
+func (r Rejection) Compare(o Rejection) int {
+	return cmp.Or(r.Prefix.Compare(o.Prefix), comparePaths(r.Path, o.Path))
 }
 
 // RejectClass groups the reasons for which paths are not used: a bgp.RefusalClass, or one of those below.
@@ -34,33 +40,10 @@ func RejectClasses() []RejectClass {
 	return list
 }
 
-// rejects remembers what Rejected has found.
-type rejects struct {
-	budget budget
-	list   []RejectedRoute // guarded by statusTable.mu
-}
-
-// Rejected returns the announced paths that this node refuses to use, sorted by prefix, with the reason. It looks at
-// all routes, so that with very many of them it may give what it found a short time ago.
-func (s *Speaker) Rejected() []RejectedRoute {
-	s.status.spend(&s.status.rejects.budget, 0, func() {
-		list := slices.Concat(s.fib.rejected(), s.conflicting(), s.refusedRoutes())
-		slices.SortFunc(list, func(a, b RejectedRoute) int {
-			return cmp.Or(a.Prefix.Compare(b.Prefix), comparePaths(a.Path, b.Path))
-		})
-		s.status.mu.Lock()
-		s.status.rejects.list = slices.Compact(list)
-		s.status.mu.Unlock()
-	})
-	s.status.mu.Lock()
-	defer s.status.mu.Unlock()
-	return s.status.rejects.list
-}
-
 // refuse says why a path is not used, or nothing. That may be a fault or, for services, by design.
-func (f *fib) refuse(prefix netip.Prefix, p fibPath) (RejectClass, string) {
+func (f *Table) refuse(prefix netip.Prefix, p fibPath) (RejectClass, string) {
 	nh := p.nextHop
-	if f.outward.has(prefix) {
+	if f.services.has(prefix) {
 		return RejectService, "the prefix is an address of services: it is announced for others, while this host " +
 			"reaches services by itself"
 	}
@@ -70,8 +53,10 @@ func (f *fib) refuse(prefix netip.Prefix, p fibPath) (RejectClass, string) {
 	switch {
 	case f.mine.Addresses.Has(nh):
 		return RejectNextHop, "the next hop is this node: the route would loop"
-	case !nh.IsValid() || nh.IsUnspecified() || nh.IsMulticast() || nh.IsLoopback():
-		return RejectNextHop, "the next hop " + addrText(nh) + " is not the address of another host"
+	case !nh.IsValid():
+		return RejectNextHop, "the path has no next hop"
+	case nh.IsUnspecified() || nh.IsMulticast() || nh.IsLoopback():
+		return RejectNextHop, "the next hop " + nh.String() + " is not the address of another host"
 	case f.reflectedBack(p):
 		return RejectNextHop, "the route has come back: its CLUSTER_LIST names our own cluster " +
 			f.reflect[p.peer.Unmap()].String() + " (RFC 4456 section 8)"
@@ -85,20 +70,29 @@ func (f *fib) refuse(prefix netip.Prefix, p fibPath) (RejectClass, string) {
 	return "", ""
 }
 
-// rejected is in no order.
-func (f *fib) rejected() []RejectedRoute {
+// Rejected lists the paths that are not used although they came, in no order.
+func (f *Table) Rejected() []Rejection {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var list []RejectedRoute
+	var list []Rejection
 	for n := range f.rows.All() {
 		prefix := f.rows.Prefix(n)
 		for _, stored := range f.paths(n) {
 			p := f.path(stored).fibPath
 			if class, reason := f.refuse(prefix, p); class != "" && class != RejectService {
-				list = append(list, RejectedRoute{Prefix: prefix, Path: bgp.Path{NextHop: p.nextHop, Peer: p.peer},
+				list = append(list, Rejection{Prefix: prefix, Path: bgp.Path{NextHop: p.nextHop, Peer: p.peer},
 					Class: class, Reason: reason})
 			}
 		}
 	}
 	return list
+}
+
+// Conflict is the rejection of another speaker's path for a prefix that this node originates.
+func (f *Table) Conflict(prefix netip.Prefix, path *apiutil.Path) Rejection {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := learnedPath(path)
+	class, reason := f.refuse(prefix, p)
+	return Rejection{Prefix: prefix, Path: bgp.Path{NextHop: p.nextHop, Peer: p.peer}, Class: class, Reason: reason}
 }

@@ -1,4 +1,4 @@
-package speaker
+package fib
 
 import (
 	"cmp"
@@ -14,12 +14,10 @@ import (
 	"github.com/manxnet/manx/datastore/ownership"
 )
 
-const defaultLocalPref = 100 // RFC 4271 section 9.1.1 leaves it to the speaker; BIRD and most others use 100
-
-// fib holds the best paths of all prefixes that others announce and the set of prefixes that changed since they
+// Table holds the best paths of all prefixes that others announce and the set of prefixes that changed since they
 // were last taken. Many changes of one prefix between two Takes are one.
-type fib struct {
-	changed chan struct{} // holds one token while something is dirty
+type Table struct {
+	changed chan struct{} // holds one token while something is dirty, and after SweepStale
 
 	mu         sync.Mutex
 	rows       *prefixtable.Table[fibRow]
@@ -27,7 +25,7 @@ type fib struct {
 	more       map[uint32][]storedPath // by row: the paths of those that have several
 	dirty      []uint32                // rows
 	mine       ownership.Set
-	outward    outward
+	services   services
 	reflect    map[netip.Addr]netip.Addr // our cluster ID on sessions with clients, by peer
 	taken      []bgp.Route               // by the last Take
 	scratch    []storedPath
@@ -79,24 +77,17 @@ type pathAttributes struct {
 	paths [1]bgp.Path
 }
 
-func newFIB() *fib {
-	return &fib{changed: make(chan struct{}, 1), rows: prefixtable.New[fibRow](), more: map[uint32][]storedPath{},
+// New makes an empty table.
+func New() *Table {
+	return &Table{changed: make(chan struct{}, 1), rows: prefixtable.New[fibRow](), more: map[uint32][]storedPath{},
 		changesBy: map[netip.Addr]uint64{}}
 }
 
-// Changed receives after something changed that Take has not handed out yet, also when Synced changes.
-func (s *Speaker) Changed() <-chan struct{} { return s.fib.changed }
+// Changed receives after something changed that Take has not handed out yet, and after SweepStale.
+func (f *Table) Changed() <-chan struct{} { return f.changed }
 
-// Take hands out up to max changed prefixes (0: all), each with its complete current set of paths; no paths mean
-// that the prefix is gone. It returns nothing when nothing changed. If more is left, Changed fires again. The slice is
-// valid until the next Take, the paths for good.
-func (s *Speaker) Take(max int) []bgp.Route { return s.fib.take(max) }
-
-// Snapshot returns all prefixes with usable paths, in no order, and leaves Take alone.
-func (s *Speaker) Snapshot() []bgp.Route { return s.fib.snapshot() }
-
-// learnedInside tells whether a learned route lies in one of the prefixes.
-func (f *fib) learnedInside(prefixes []netip.Prefix) bool {
+// LearnedInside tells whether a learned route lies in one of the prefixes.
+func (f *Table) LearnedInside(prefixes []netip.Prefix) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for n := range f.rows.All() {
@@ -110,23 +101,23 @@ func (f *fib) learnedInside(prefixes []netip.Prefix) bool {
 	return false
 }
 
-// knows tells whether there is a learned route for a prefix.
-func (f *fib) knows(prefix netip.Prefix) bool {
+// Knows tells whether there is a learned route for a prefix.
+func (f *Table) Knows(prefix netip.Prefix) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := f.rows.Find(prefix)
 	return n != 0 && f.rows.Row(n).hasPaths()
 }
 
-func (f *fib) signal() {
+func (f *Table) signal() {
 	select {
 	case f.changed <- struct{}{}:
 	default:
 	}
 }
 
-// update applies the changes of one callback.
-func (f *fib) update(paths []*apiutil.Path) {
+// Update applies the changes of best paths that one callback of GoBGP has.
+func (f *Table) Update(paths []*apiutil.Path) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, p := range paths {
@@ -149,15 +140,15 @@ func (f *fib) update(paths []*apiutil.Path) {
 	f.forgetAttributes()
 }
 
-// changesByOthers counts the changes of paths so far that were not this peer's doing.
-func (f *fib) changesByOthers(peer netip.Addr) uint64 {
+// ChangesByOthers counts the changes of paths so far that were not this peer's doing.
+func (f *Table) ChangesByOthers(peer netip.Addr) uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.changes - f.changesBy[peer]
 }
 
 func learnedPath(p *apiutil.Path) fibPath {
-	l := fibPath{peer: p.PeerAddress, localPref: defaultLocalPref}
+	l := fibPath{peer: p.PeerAddress, localPref: bgp.DefaultLocalPref}
 	for _, a := range p.Attrs {
 		switch a := a.(type) {
 		case *gobgp.PathAttributeNextHop:
@@ -176,7 +167,7 @@ func learnedPath(p *apiutil.Path) fibPath {
 }
 
 // number returns that of the attributes of a path.
-func (f *fib) number(p fibPath) uint32 {
+func (f *Table) number(p fibPath) uint32 {
 	if f.last.number == 0 || f.last.fibPath != p {
 		f.last.fibPath = p
 		f.last.number = f.attributes.Number(p, func() *pathAttributes {
@@ -187,7 +178,7 @@ func (f *fib) number(p fibPath) uint32 {
 }
 
 // forgetAttributes forgets the attributes that no path has any more, if they may be many.
-func (f *fib) forgetAttributes() {
+func (f *Table) forgetAttributes() {
 	if !f.attributes.Crowded() {
 		return
 	}
@@ -203,12 +194,12 @@ func (f *fib) forgetAttributes() {
 	})
 }
 
-func (f *fib) path(p storedPath) *pathAttributes { return *f.attributes.At(p.attributes) }
+func (f *Table) path(p storedPath) *pathAttributes { return *f.attributes.At(p.attributes) }
 
 func (r *fibRow) hasPaths() bool { return r.attributes != 0 || r.flags&rowSeveral != 0 }
 
 // paths returns those of a row. The slice is valid until the next call.
-func (f *fib) paths(n uint32) []storedPath {
+func (f *Table) paths(n uint32) []storedPath {
 	r := f.rows.Row(n)
 	f.scratch = f.scratch[:0]
 	switch {
@@ -221,7 +212,7 @@ func (f *fib) paths(n uint32) []storedPath {
 }
 
 // setPaths replaces those of a row.
-func (f *fib) setPaths(n uint32, list []storedPath) {
+func (f *Table) setPaths(n uint32, list []storedPath) {
 	r := f.rows.Row(n)
 	if r.flags&rowSeveral != 0 {
 		delete(f.more, n)
@@ -240,7 +231,7 @@ func (f *fib) setPaths(n uint32, list []storedPath) {
 	}
 }
 
-func (f *fib) add(prefix netip.Prefix, p storedPath) {
+func (f *Table) add(prefix netip.Prefix, p storedPath) {
 	n := f.rows.Put(prefix)
 	peer := f.path(p).peer
 	before := f.paths(n)
@@ -261,7 +252,7 @@ func (f *fib) add(prefix netip.Prefix, p storedPath) {
 	f.touch(n)
 }
 
-func (f *fib) remove(prefix netip.Prefix, peer netip.Addr, id uint32) {
+func (f *Table) remove(prefix netip.Prefix, peer netip.Addr, id uint32) {
 	n := f.rows.Find(prefix)
 	if n == 0 {
 		return
@@ -275,15 +266,17 @@ func (f *fib) remove(prefix netip.Prefix, peer netip.Addr, id uint32) {
 	f.touch(n)
 }
 
-func (f *fib) touch(n uint32) {
+func (f *Table) touch(n uint32) {
 	if r := f.rows.Row(n); r.flags&rowDirty == 0 {
 		r.flags |= rowDirty
 		f.dirty = append(f.dirty, n)
 	}
 }
 
-// take returns routes for the oldest dirty prefixes.
-func (f *fib) take(limit int) []bgp.Route {
+// Take hands out up to limit changed prefixes (0: all), those first that changed first, each with its complete current
+// set of paths; no paths mean that the prefix is gone. It returns nothing when nothing changed. If more is left, Changed
+// fires again. The slice is valid until the next Take, the paths for good.
+func (f *Table) Take(limit int) []bgp.Route {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	count := len(f.dirty)
@@ -316,7 +309,7 @@ func (f *fib) take(limit int) []bgp.Route {
 
 // route turns the paths of a prefix into a route; of several groups of paths the one with the highest preference
 // counts.
-func (f *fib) route(n uint32) bgp.Route {
+func (f *Table) route(n uint32) bgp.Route {
 	r := bgp.Route{Prefix: f.rows.Prefix(n)}
 	best := uint32(0)
 	usable := f.usable[:0]
@@ -344,7 +337,7 @@ func (f *fib) route(n uint32) bgp.Route {
 }
 
 // equalPaths returns the paths of a preference, sorted.
-func (f *fib) equalPaths(usable []storedPath, localPref uint32) []bgp.Path {
+func (f *Table) equalPaths(usable []storedPath, localPref uint32) []bgp.Path {
 	list := make([]bgp.Path, 0, len(usable))
 	for _, stored := range usable {
 		if p := f.path(stored); p.localPref == localPref {
@@ -359,52 +352,8 @@ func comparePaths(a, b bgp.Path) int {
 	return cmp.Or(a.NextHop.Compare(b.NextHop), a.Peer.Compare(b.Peer))
 }
 
-// setOwn tells what must not be learned from others. Only what it affects is looked at again.
-func (f *fib) setOwn(mine ownership.Set) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var exact, blocks []netip.Prefix
-	differ(f.mine.Originated, mine.Originated, func(p netip.Prefix) { exact = append(exact, p) })
-	differ(f.mine.Blocks.All(), mine.Blocks.All(), func(p netip.Prefix) { blocks = append(blocks, p) })
-	addresses := false
-	differ(f.mine.Addresses, mine.Addresses, func(netip.Addr) { addresses = true })
-	f.mine = mine
-	for _, p := range exact {
-		if n := f.rows.Find(p); n != 0 {
-			f.touch(n)
-		}
-	}
-	if addresses || len(blocks) > 0 {
-		inside := func(p netip.Prefix) bool {
-			return slices.ContainsFunc(blocks, func(b netip.Prefix) bool {
-				return b.Bits() <= p.Bits() &&
-					b.Contains(p.Addr())
-			})
-		}
-		for n := range f.rows.All() {
-			if addresses || inside(f.rows.Prefix(n)) {
-				f.touch(n)
-			}
-		}
-	}
-	if len(f.dirty) > 0 {
-		f.signal()
-	}
-}
-
-// differ visits the keys that only one of two sets has.
-func differ[K comparable, V any](a, b map[K]V, visit func(K)) {
-	for _, pair := range [][2]map[K]V{{a, b}, {b, a}} {
-		for k := range pair[0] {
-			if _, both := pair[1][k]; !both {
-				visit(k)
-			}
-		}
-	}
-}
-
-// markStale keeps all paths until sweepStale, unless they are announced again.
-func (f *fib) markStale() {
+// MarkStale keeps all paths until sweepStale, unless they are announced again.
+func (f *Table) MarkStale() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for n := range f.rows.All() {
@@ -416,8 +365,8 @@ func (f *fib) markStale() {
 	}
 }
 
-// sweepStale removes what was not announced again since markStale, and wakes the reader in any case.
-func (f *fib) sweepStale() {
+// SweepStale removes what was not announced again since markStale, and wakes the reader in any case.
+func (f *Table) SweepStale() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for n := range f.rows.All() {
@@ -431,7 +380,8 @@ func (f *fib) sweepStale() {
 	f.signal()
 }
 
-func (f *fib) snapshot() []bgp.Route {
+// Snapshot returns all prefixes with usable paths, in no order, and leaves Take alone.
+func (f *Table) Snapshot() []bgp.Route {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	routes := make([]bgp.Route, 0, f.rows.Len())

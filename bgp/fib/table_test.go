@@ -1,4 +1,4 @@
-package speaker
+package fib
 
 import (
 	"fmt"
@@ -27,12 +27,12 @@ func best(prefix, peer, nextHop string, lp, id uint32) *apiutil.Path {
 }
 
 func TestFIBCoalescesByPrefix(t *testing.T) {
-	f := newFIB()
-	f.update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0),
+	f := New()
+	f.Update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0),
 		best("10.2.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0)})
-	f.update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "", 0, 0), best("10.1.0.0/24", "10.0.0.2", "10.0.0.9", 100,
+	f.Update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "", 0, 0), best("10.1.0.0/24", "10.0.0.2", "10.0.0.9", 100,
 		0)})
-	got := f.take(1)
+	got := f.Take(1)
 	if len(got) != 1 || got[0].Paths[0].NextHop != ip("10.0.0.9") {
 		t.Fatalf("took %v, want one route for 10.1.0.0/24 via 10.0.0.9", got)
 	}
@@ -41,22 +41,22 @@ func TestFIBCoalescesByPrefix(t *testing.T) {
 	default:
 		t.Fatal("no signal although a route is left")
 	}
-	if got = f.take(0); len(got) != 1 || got[0].Prefix != pfx("10.2.0.0/24") {
+	if got = f.Take(0); len(got) != 1 || got[0].Prefix != pfx("10.2.0.0/24") {
 		t.Fatalf("took %v, want the rest", got)
 	}
-	if got = f.take(0); got != nil {
+	if got = f.Take(0); got != nil {
 		t.Fatalf("took %v, want nothing", got)
 	}
-	f.update([]*apiutil.Path{best("10.2.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0)})
-	if got = f.take(0); got != nil {
+	f.Update([]*apiutil.Path{best("10.2.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0)})
+	if got = f.Take(0); got != nil {
 		t.Fatalf("an announcement without a difference gave %v", got)
 	}
-	f.update([]*apiutil.Path{best("10.2.0.0/24", "10.0.0.2", "", 0, 0)})
-	if got = f.take(0); len(got) != 1 || len(got[0].Paths) != 0 || f.rows.Len() != 1 {
+	f.Update([]*apiutil.Path{best("10.2.0.0/24", "10.0.0.2", "", 0, 0)})
+	if got = f.Take(0); len(got) != 1 || len(got[0].Paths) != 0 || f.rows.Len() != 1 {
 		t.Fatalf("after the withdrawal: %v, %d entries", got, f.rows.Len())
 	}
-	f.update([]*apiutil.Path{{PeerAddress: netip.Addr{}, Nlri: best("10.9.0.0/24", "10.0.0.2", "", 0, 0).Nlri}})
-	if got = f.take(0); got != nil {
+	f.Update([]*apiutil.Path{{PeerAddress: netip.Addr{}, Nlri: best("10.9.0.0/24", "10.0.0.2", "", 0, 0).Nlri}})
+	if got = f.Take(0); got != nil {
 		t.Fatalf("a local path gave %v", got)
 	}
 }
@@ -71,11 +71,11 @@ func TestFIBAnyOrder(t *testing.T) {
 	var permute func(done, rest []*apiutil.Path)
 	permute = func(done, rest []*apiutil.Path) {
 		if len(rest) == 0 {
-			f := newFIB()
+			f := New()
 			for _, p := range done {
-				f.update([]*apiutil.Path{p})
+				f.Update([]*apiutil.Path{p})
 			}
-			got := f.take(0)[0].Paths
+			got := f.Take(0)[0].Paths
 			if want == nil {
 				want = got
 			}
@@ -92,7 +92,7 @@ func TestFIBAnyOrder(t *testing.T) {
 }
 
 func TestFIBRefuses(t *testing.T) {
-	f := newFIB()
+	f := New()
 	d := bgp.Desired{
 		Originated: []bgp.Origin{{Prefix: pfx("10.244.0.0/26"), Blackhole: true}, {Prefix: pfx("10.244.7.7/32")}},
 		Addresses:  []netip.Addr{ip("10.0.0.1"), ip("10.244.9.1")}, // the second one that of a tunnel
@@ -102,7 +102,7 @@ func TestFIBRefuses(t *testing.T) {
 		[]gobgp.PathNLRI{{NLRI: best("10.8.0.0/24", "10.0.0.2", "", 0, 0).Nlri}}, ip("fd00::2"))
 	rfc8950 := best("10.8.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0)
 	rfc8950.Attrs = []gobgp.PathAttributeInterface{v6}
-	f.update([]*apiutil.Path{
+	f.Update([]*apiutil.Path{
 		best("10.244.0.0/26", "10.0.0.2", "10.0.0.2", 100, 0),
 		best("10.3.0.0/24", "10.0.0.2", "10.0.0.1", 100, 0), best("10.4.0.0/24", "10.0.0.2", "127.0.0.1", 100, 0),
 		rfc8950,
@@ -113,7 +113,7 @@ func TestFIBRefuses(t *testing.T) {
 		best("10.0.0.1/32", "10.0.0.2", "10.0.0.2", 100, 0), best("10.5.0.0/24", "10.0.0.2", "10.244.9.1", 100, 0),
 	})
 	var ok []string
-	for _, r := range f.take(0) {
+	for _, r := range f.Take(0) {
 		if len(r.Paths) > 0 {
 			ok = append(ok, r.Prefix.String())
 		}
@@ -126,7 +126,7 @@ func TestFIBRefuses(t *testing.T) {
 		"10.244.7.7/32":  "originates the prefix itself",
 		"10.0.0.1/32":    "10.0.0.1 is an address of this node", "10.5.0.0/24": "would loop",
 		"10.4.0.0/24": "not the address of another host", "10.8.0.0/24": "RFC 8950"}
-	for _, r := range f.rejected() {
+	for _, r := range f.Rejected() {
 		want := reasons[r.Prefix.String()]
 		if want == "" || !strings.Contains(r.Reason, want) {
 			t.Errorf("%s: reason %q, want %q", r.Prefix, r.Reason, want)
@@ -141,7 +141,7 @@ func TestFIBRefuses(t *testing.T) {
 	released.Originated = d.Originated[1:]
 	f.setOwn(ownOf(released))
 	usable := func() (list []string) {
-		for _, r := range f.take(0) {
+		for _, r := range f.Take(0) {
 			list = append(list, fmt.Sprintf("%s %d", r.Prefix, len(r.Paths)))
 		}
 		slices.Sort(list)
@@ -166,64 +166,22 @@ func TestFIBRefuses(t *testing.T) {
 	}
 }
 
-func TestEqualCostPaths(t *testing.T) {
-	t.Parallel()
-	s, d := testSpeaker(t, Config{})
-	d.Sessions = []bgp.Session{passive("127.0.1.40"), passive("127.0.1.41"), passive("127.0.1.42")}
-	mustSet(t, s, d)
-	var peers []*fakePeer
-	for i, sess := range d.Sessions {
-		p := dialFake(t, sess.Address.String(), listenOf(d),
-			fakeOptions{as: 64512, id: netip.AddrFrom4([4]byte{10, 99, 4, byte(i)}).String()})
-		awaitSession(t, s, sess.Address.String(), "Established", established)
-		peers = append(peers, p)
-	}
-	table := routeTable{}
-	prefix := pfx("10.250.0.0/24")
-	next := func(hops ...string) func() bool {
-		return func() bool {
-			var got []string
-			for _, p := range table[prefix].Paths {
-				got = append(got, p.NextHop.String())
-			}
-			return slices.Equal(got, hops)
-		}
-	}
-	peers[0].send(update("10.0.0.40", 0, 200, prefix))
-	peers[1].send(update("10.0.0.41", 0, 200, prefix))
-	peers[2].send(update("10.0.0.42", 0, 100, prefix))
-	awaitRoutes(t, s, table, "two equal paths", next("10.0.0.40", "10.0.0.41"))
-	if m := table[prefix].Metric; m != bgp.MaxPriority-200 {
-		t.Errorf("metric %d", m)
-	}
-	peers[0].send(withdrawal(prefix))
-	awaitRoutes(t, s, table, "one path", next("10.0.0.41"))
-	peers[0].send(update("10.0.0.40", 0, 200, prefix))
-	awaitRoutes(t, s, table, "two paths again", next("10.0.0.40", "10.0.0.41"))
-	peers[1].conn.Close() // the loss of a session is the loss of its path
-	awaitRoutes(t, s, table, "the path of the lost peer to go", next("10.0.0.40"))
-	peers[0].send(withdrawal(prefix))
-	awaitRoutes(t, s, table, "the less preferred path", next("10.0.0.42"))
-	if m := table[prefix].Metric; m != bgp.MaxPriority-100 {
-		t.Errorf("metric %d", m)
-	}
-	peers[2].send(withdrawal(prefix))
-	awaitRoutes(t, s, table, "no path", func() bool { return len(table) == 0 })
-}
-
 // Routes are sent again to a new session only when such a change may have passed it by.
 func TestChangesByOthers(t *testing.T) {
-	f := newFIB()
-	f.update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0),
+	f := New()
+	f.Update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "10.0.0.2", 100, 0),
 		best("10.2.0.0/24", "10.0.0.3", "10.0.0.3", 100, 0)})
-	f.update([]*apiutil.Path{{Nlri: best("10.9.0.0/24", "10.0.0.2", "", 0, 0).Nlri}}) // our own
-	f.update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "", 0, 0)})
+	f.Update([]*apiutil.Path{{Nlri: best("10.9.0.0/24", "10.0.0.2", "", 0, 0).Nlri}}) // our own
+	f.Update([]*apiutil.Path{best("10.1.0.0/24", "10.0.0.2", "", 0, 0)})
 	for peer, want := range map[string]uint64{"10.0.0.2": 2, "10.0.0.3": 3, "10.0.0.4": 4} {
-		if got := f.changesByOthers(ip(peer)); got != want {
+		if got := f.ChangesByOthers(ip(peer)); got != want {
 			t.Errorf("changes that are not %s's: %d, want %d", peer, got, want)
 		}
 	}
 }
+
+func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+func ip(s string) netip.Addr    { return netip.MustParseAddr(s) }
 
 // keptBytes are those of the heap in use.
 func keptBytes() uint64 {
@@ -254,10 +212,10 @@ func BenchmarkFIB100k(b *testing.B) {
 		b.StopTimer()
 		before := keptBytes()
 		b.StartTimer()
-		f := newFIB()
+		f := New()
 		for _, u := range updates {
-			f.update(u)
-			f.take(4096)
+			f.Update(u)
+			f.Take(4096)
 		}
 		b.StopTimer()
 		kept += keptBytes() - before
@@ -269,17 +227,17 @@ func BenchmarkFIB100k(b *testing.B) {
 
 // A peer that gives each route other attributes, and changes them all the time, makes no more be kept than there is.
 func TestFIBForgetsAttributes(t *testing.T) {
-	f := newFIB()
+	f := New()
 	for round := range 20 {
 		for i := range 500 {
 			p := fmt.Sprintf("10.%d.%d.0/24", i/250, i%250)
-			f.update([]*apiutil.Path{best(p, "10.0.0.2", "10.0.0.2", uint32(1000*round+i), 0)})
+			f.Update([]*apiutil.Path{best(p, "10.0.0.2", "10.0.0.2", uint32(1000*round+i), 0)})
 		}
 	}
 	if n := f.attributes.Len(); n > 5000 {
 		t.Errorf("%d sets of attributes are kept for 500 routes", n)
 	}
-	for _, r := range f.take(0) {
+	for _, r := range f.Take(0) {
 		if len(r.Paths) != 1 || r.Metric != bgp.MaxPriority-19000-metricIndex(r.Prefix) {
 			t.Fatalf("%+v", r)
 		}

@@ -1,4 +1,4 @@
-package speaker
+package gobgppolicy
 
 import (
 	"fmt"
@@ -22,11 +22,11 @@ type ownVerdict struct {
 }
 
 // own says what becomes of our own routes on the sessions of a group and returns it by prefix.
-func (b *policyBuilder) own(g *group, guard func() *api.MatchSet) map[netip.Prefix]string {
+func (b *policyBuilder) own(g *Group, guard func() *api.MatchSet) map[netip.Prefix]string {
 	all := map[netip.Prefix]string{}
 	verdicts := map[string]*ownVerdict{}
 	for _, o := range b.d.Originated {
-		if o.Withheld || o.Prefix.Addr().Is6() != g.ipv6 {
+		if o.Withheld || o.Prefix.Addr().Is6() != g.IPv6 {
 			continue
 		}
 		v := b.judgeOwn(g, o)
@@ -58,17 +58,17 @@ func (c changes) isNone() bool {
 }
 
 // judgeOwn asks the rules about one of our own routes, and finds out what they change.
-func (b *policyBuilder) judgeOwn(g *group, o bgp.Origin) ownVerdict {
+func (b *policyBuilder) judgeOwn(g *Group, o bgp.Origin) ownVerdict {
 	if len(g.filters) == 0 {
 		return ownVerdict{accept: !o.FilterOnly}
 	}
-	v := b.d.Export(g.session, o.Candidate())
+	v := b.d.Export(g.Session, o.Candidate())
 	if !v.Accept {
 		return ownVerdict{}
 	}
 	var do changes
 	for _, c := range v.Route.Communities {
-		if !slices.Contains(o.Communities, c) && (c != gracefulShutdown || b.d.Drain == bgp.DrainNone) {
+		if !slices.Contains(o.Communities, c) && (c != GracefulShutdown || b.d.Drain == bgp.DrainNone) {
 			do.communities = append(do.communities, c)
 		}
 	}
@@ -78,21 +78,11 @@ func (b *policyBuilder) judgeOwn(g *group, o bgp.Origin) ownVerdict {
 		}
 	}
 	if v.Route.LocalPref != o.LocalPref && b.d.Drain == bgp.DrainNone {
-		do.localPref = max(v.Route.LocalPref, lowestLocalPref)
+		do.localPref = max(v.Route.LocalPref, LowestLocalPref)
 	}
 	do.prepend = v.Route.ASPath // it was empty
 	if g.external {
-		do.prepend = behindOwnAS(g.session.LocalAS, do.prepend)
+		do.prepend = BehindOwnAS(g.Session.LocalAS, do.prepend)
 	}
 	return ownVerdict{accept: true, do: do}
-}
-
-// drained is an own route as a node announces it that is being drained (RFC 8326 section 4.1).
-func drained(o bgp.Origin) bgp.Origin {
-	o.LocalPref = 0
-	if !slices.Contains(o.Communities, gracefulShutdown) {
-		o.Communities = append(slices.Clone(o.Communities), gracefulShutdown)
-		slices.Sort(o.Communities)
-	}
-	return o
 }

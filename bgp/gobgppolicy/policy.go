@@ -1,4 +1,4 @@
-package speaker
+package gobgppolicy
 
 import (
 	"fmt"
@@ -18,37 +18,37 @@ import (
 // whose routes are decided alike form a group, and each statement that is not for all is guarded by the set of a group.
 // The whole policy is always replaced at once, so that no route is ever decided by a part of it.
 const (
-	exportPolicy = "manx-export"
-	importPolicy = "manx-import"
+	ExportPolicy = "manx-export"
+	ImportPolicy = "manx-import"
 )
 
-// policy is what GoBGP should do with routes, and what of it concerns each peer.
-type policy struct {
-	request  *api.SetPoliciesRequest
-	encoded  []byte // of request, to compare
-	peers    map[netip.Addr]peerPolicy
-	ranges   map[netip.Prefix]string // what decides about learned routes inside of them
-	drain    bgp.Drain
-	groups   []*group
-	excepted []netip.Prefix // prefixes of other refusals of outsiders; sorted
-	watched  bool           // a rule asks for the interface that a learned route leaves by
+// Policy is what GoBGP should do with routes, and what of it concerns each peer.
+type Policy struct {
+	Request  *api.SetPoliciesRequest
+	Encoded  []byte // of Request, to compare
+	Peers    map[netip.Addr]PeerPolicy
+	Ranges   map[netip.Prefix]string // what decides about learned routes inside of them
+	Drain    bgp.Drain
+	Groups   []*Group
+	Excepted []netip.Prefix // prefixes of other refusals of outsiders; sorted
+	Watched  bool           // a rule asks for the interface that a learned route leaves by
 }
 
-// peerPolicy changes exactly if routes that were decided before must be decided again for the peer.
-type peerPolicy struct {
-	in, out string                  // the statements about learned routes
-	own     map[netip.Prefix]string // what becomes of each of our own
+// PeerPolicy changes exactly if routes that were decided before must be decided again for the peer.
+type PeerPolicy struct {
+	In, Out string                  // the statements about learned routes
+	Own     map[netip.Prefix]string // what becomes of each of our own
 }
 
-// group is a set of sessions whose routes are decided alike.
-type group struct {
+// Group is a set of sessions whose routes are decided alike.
+type Group struct {
+	Session  bgp.Session // any of them
+	IPv6     bool
+	Peers    []netip.Addr
 	name     string
-	session  bgp.Session // any of them
-	ipv6     bool
 	external bool
 	filters  []*bgp.Filter // those that sessions name and that exist, in order
-	peers    []netip.Addr
-	decided  peerPolicy // what the statements say about these peers
+	decided  PeerPolicy    // what the statements say about these peers
 }
 
 // policyBuilder turns a Desired into statements.
@@ -61,56 +61,57 @@ type policyBuilder struct {
 	watched    bool
 }
 
-// buildPolicy is pure; interfaces holds the interface of each known next hop.
-func buildPolicy(d bgp.Desired, interfaces map[netip.Addr]string) policy {
+// Translate turns the rules about routes of d into a policy of GoBGP. It has no side effects. interfaces holds the
+// interface of each known next hop.
+func Translate(d bgp.Desired, interfaces map[netip.Addr]string) Policy {
 	b := &policyBuilder{d: d, interfaces: interfaces, sets: map[string]*api.DefinedSet{}}
-	p := policy{drain: d.Drain}
+	p := Policy{Drain: d.Drain}
 	groups, groupOf := groupsOf(d)
 	exporting := b.exportStatements(groups)
 	importing := b.importStatements(groups)
-	p.peers = policyByPeer(d, groupOf)
-	p.groups, p.excepted = groups, exceptions(d.Refusals)
-	p.ranges, p.watched = rangesOf(d), b.watched
-	p.request = &api.SetPoliciesRequest{
-		Policies: []*api.Policy{{Name: exportPolicy, Statements: exporting},
-			{Name: importPolicy, Statements: importing}},
+	p.Peers = policyByPeer(d, groupOf)
+	p.Groups, p.Excepted = groups, exceptions(d.Refusals)
+	p.Ranges, p.Watched = rangesOf(d), b.watched
+	p.Request = &api.SetPoliciesRequest{
+		Policies: []*api.Policy{{Name: ExportPolicy, Statements: exporting},
+			{Name: ImportPolicy, Statements: importing}},
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.sets)) {
-		p.request.DefinedSets = append(p.request.DefinedSets, b.sets[name])
+		p.Request.DefinedSets = append(p.Request.DefinedSets, b.sets[name])
 	}
 	// of valid text only, so that it cannot fail
-	p.encoded, _ = proto.MarshalOptions{Deterministic: true}.Marshal(p.request)
+	p.Encoded, _ = proto.MarshalOptions{Deterministic: true}.Marshal(p.Request)
 	return p
 }
 
 // policyByPeer gives what concerns each peer; sessions of a group with the same settings share it.
-func policyByPeer(d bgp.Desired, groupOf []*group) map[netip.Addr]peerPolicy {
+func policyByPeer(d bgp.Desired, groupOf []*Group) map[netip.Addr]PeerPolicy {
 	type kind struct {
-		group    *group
+		group    *Group
 		nextHop  bgp.NextHopMode
 		outsider bool
 	}
-	kinds := map[kind]peerPolicy{}
-	refused := refusalsBySession(d.Refusals)
-	peers := make(map[netip.Addr]peerPolicy, len(d.Sessions))
+	kinds := map[kind]PeerPolicy{}
+	refused := RefusalsBySession(d.Refusals)
+	peers := make(map[netip.Addr]PeerPolicy, len(d.Sessions))
 	for i := range d.Sessions {
 		s := &d.Sessions[i]
 		k := kind{groupOf[i], s.NextHop, s.Outsider}
 		mine, known := kinds[k]
 		if !known {
 			mine = k.group.decided
-			mine.out += string(s.NextHop)
-			mine.in += refused(*s).text
+			mine.Out += string(s.NextHop)
+			mine.In += refused(*s).Text
 			kinds[k] = mine
 		}
-		peers[plainAddr(s.Address)] = mine
+		peers[PlainAddr(s.Address)] = mine
 	}
 	return peers
 }
 
 // groupsOf sorts sessions into groups, and gives that of each session. The AS that a session uses for us counts, because
 // GoBGP asks the export policy after it has put that AS into the path.
-func groupsOf(d bgp.Desired) (groups []*group, of []*group) {
+func groupsOf(d bgp.Desired) (groups []*Group, of []*Group) {
 	filters := map[string]*bgp.Filter{}
 	for i := range d.Filters {
 		filters[d.Filters[i].Name] = &d.Filters[i]
@@ -120,11 +121,11 @@ func groupsOf(d bgp.Desired) (groups []*group, of []*group) {
 		as      uint32 // of this side; 0: internal
 		filters string
 	}
-	kinds, byName := map[kind]*group{}, map[string]*group{}
-	of = make([]*group, len(d.Sessions))
+	kinds, byName := map[kind]*Group{}, map[string]*Group{}
+	of = make([]*Group, len(d.Sessions))
 	for i := range d.Sessions {
 		s := &d.Sessions[i]
-		addr := plainAddr(s.Address)
+		addr := PlainAddr(s.Address)
 		k := kind{ipv6: addr.Is6(), filters: strings.Join(s.Filters, ",")}
 		if s.PeerAS != s.LocalAS {
 			k.as = s.LocalAS
@@ -137,7 +138,7 @@ func groupsOf(d bgp.Desired) (groups []*group, of []*group) {
 			}
 			kinds[k], byName[g.name] = g, g
 		}
-		g.peers = append(g.peers, addr)
+		g.Peers = append(g.Peers, addr)
 		of[i] = g
 	}
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
@@ -146,8 +147,8 @@ func groupsOf(d bgp.Desired) (groups []*group, of []*group) {
 	return groups, of
 }
 
-func newGroup(s *bgp.Session, filters map[string]*bgp.Filter) *group {
-	g := &group{session: *s, ipv6: plainAddr(s.Address).Is6(), external: s.PeerAS != s.LocalAS}
+func newGroup(s *bgp.Session, filters map[string]*bgp.Filter) *Group {
+	g := &Group{Session: *s, IPv6: PlainAddr(s.Address).Is6(), external: s.PeerAS != s.LocalAS}
 	for _, name := range s.Filters {
 		if f := filters[name]; f != nil {
 			g.filters = append(g.filters, f)
@@ -157,13 +158,13 @@ func newGroup(s *bgp.Session, filters map[string]*bgp.Filter) *group {
 	return g
 }
 
-func groupName(g *group) string {
+func groupName(g *Group) string {
 	family, kind := "v4", "internal"
-	if g.ipv6 {
+	if g.IPv6 {
 		family = "v6"
 	}
 	if g.external {
-		kind = fmt.Sprintf("external-AS%d", g.session.LocalAS)
+		kind = fmt.Sprintf("external-AS%d", g.Session.LocalAS)
 	}
 	names := make([]string, 0, len(g.filters))
 	for _, f := range g.filters {
@@ -172,17 +173,19 @@ func groupName(g *group) string {
 	return "manx-" + family + "-" + kind + ":" + strings.Join(names, ",")
 }
 
-func plainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+// PlainAddr is the address of a peer as policies have it.
+func PlainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-func (g *group) rules(export bool) []bgp.Rule {
+// Rules are those of the group's filters, in the order of evaluation.
+func (g *Group) Rules(export bool) []bgp.Rule {
 	var rules []bgp.Rule
 	for _, f := range g.filters {
 		switch {
-		case export && g.ipv6:
+		case export && g.IPv6:
 			rules = append(rules, f.ExportV6...)
 		case export:
 			rules = append(rules, f.ExportV4...)
-		case g.ipv6:
+		case g.IPv6:
 			rules = append(rules, f.ImportV6...)
 		default:
 			rules = append(rules, f.ImportV4...)
@@ -210,7 +213,7 @@ func (b *policyBuilder) cover(peers []netip.Addr) []string {
 	}
 	var others []netip.Addr
 	for i := range b.d.Sessions {
-		if a := plainAddr(b.d.Sessions[i].Address); !inside[a] {
+		if a := PlainAddr(b.d.Sessions[i].Address); !inside[a] {
 			others = append(others, a)
 		}
 	}

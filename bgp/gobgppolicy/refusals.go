@@ -1,4 +1,4 @@
-package speaker
+package gobgppolicy
 
 import (
 	"fmt"
@@ -19,7 +19,7 @@ import (
 func (b *policyBuilder) refuse() {
 	for _, ipv6 := range []bool{false, true} {
 		peers := slices.ContainsFunc(b.d.Sessions,
-			func(s bgp.Session) bool { return plainAddr(s.Address).Is6() == ipv6 })
+			func(s bgp.Session) bool { return PlainAddr(s.Address).Is6() == ipv6 })
 		if !peers {
 			continue
 		}
@@ -81,7 +81,7 @@ func (b *policyBuilder) anyPeer(ipv6 bool) *api.MatchSet {
 
 func outsiders(sessions []bgp.Session, ipv6 bool) (list []netip.Addr) {
 	for _, s := range sessions {
-		if a := plainAddr(s.Address); s.Outsider && a.Is6() == ipv6 {
+		if a := PlainAddr(s.Address); s.Outsider && a.Is6() == ipv6 {
 			list = append(list, a)
 		}
 	}
@@ -107,40 +107,25 @@ func refusedText(list bgp.Refusals) string {
 	return b.String()
 }
 
-// sessionRefusals are the refusals that hold on a session, and what refusedText says about them.
-type sessionRefusals struct {
-	list bgp.Refusals
-	text string
+// SessionRefusals are the refusals that hold on a session, and a text about them: where it differs, all routes of the
+// peer have to be decided again.
+type SessionRefusals struct {
+	List bgp.Refusals
+	Text string
 }
 
-// refusalsBySession picks those that hold on a session; sessions of one kind share them.
-func refusalsBySession(list bgp.Refusals) func(bgp.Session) sessionRefusals {
+// RefusalsBySession picks those that hold on a session; sessions of one kind share them.
+func RefusalsBySession(list bgp.Refusals) func(bgp.Session) SessionRefusals {
 	type kind struct{ ipv6, outsider bool }
-	known := map[kind]sessionRefusals{}
-	return func(s bgp.Session) sessionRefusals {
-		k := kind{plainAddr(s.Address).Is6(), s.Outsider}
+	known := map[kind]SessionRefusals{}
+	return func(s bgp.Session) SessionRefusals {
+		k := kind{PlainAddr(s.Address).Is6(), s.Outsider}
 		r, ok := known[k]
 		if !ok {
-			r.list = list.For(s)
-			r.text = refusedText(r.list)
+			r.List = list.For(s)
+			r.Text = refusedText(r.List)
 			known[k] = r
 		}
 		return r
 	}
-}
-
-// exceptedPeers lists the outsiders that may have announced one of the prefixes about which exceptions have changed.
-func (r *speakerRun) exceptedPeers(old, new policy) (list []netip.Addr) {
-	changed := difference(old.excepted, new.excepted)
-	if len(changed) == 0 {
-		return nil
-	}
-	all := r.sp.status.received()
-	for addr, s := range r.sessions {
-		if x := all[addr.Unmap()]; s.Outsider && x != nil &&
-			slices.ContainsFunc(changed, func(p netip.Prefix) bool { return x.refuses(p) || r.sp.fib.knows(p) }) {
-			list = append(list, addr)
-		}
-	}
-	return list
 }

@@ -1,4 +1,4 @@
-package speaker
+package gobgppolicy
 
 import (
 	"fmt"
@@ -12,11 +12,11 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// gracefulShutdown is the community of routes that are about to go away (RFC 8326).
-const gracefulShutdown = 65535 << 16
+// GracefulShutdown is the community of routes that are about to go away (RFC 8326).
+const GracefulShutdown = 65535 << 16
 
-// lowestLocalPref is the lowest LOCAL_PREF that a policy of GoBGP can set: it takes 0 for "leave as it is".
-const lowestLocalPref = 1
+// LowestLocalPref is the lowest LOCAL_PREF that a policy of GoBGP can set: it takes 0 for "leave as it is".
+const LowestLocalPref = 1
 
 // marker is on a route while several statements work on it, and never longer. AS 4294967295 belongs to nobody (RFC
 // 7300).
@@ -61,13 +61,13 @@ func changesOf(operations []bgp.Operation) changes {
 
 func localPrefOf(priority uint32) uint32 {
 	if priority >= bgp.MaxPriority {
-		return lowestLocalPref
+		return LowestLocalPref
 	}
 	return bgp.MaxPriority - priority
 }
 
 // rule says one rule of a filter, or nothing if it cannot match on this session.
-func (b *policyBuilder) rule(g *group, guard *api.MatchSet, r bgp.Rule, export bool) {
+func (b *policyBuilder) rule(g *Group, guard *api.MatchSet, r bgp.Rule, export bool) {
 	c := &api.Conditions{}
 	if !b.match(c, g, r, export) {
 		return
@@ -87,7 +87,7 @@ func (b *policyBuilder) rule(g *group, guard *api.MatchSet, r bgp.Rule, export b
 		do.large = slices.DeleteFunc(do.large, func(v [3]uint32) bool { return v == *r.Large })
 	}
 	if export && g.external {
-		do.prepend = behindOwnAS(g.session.LocalAS, do.prepend)
+		do.prepend = BehindOwnAS(g.Session.LocalAS, do.prepend)
 	}
 	if !export && g.external && do.localPref != 0 {
 		b.shutDownFirst(g, guard, r, c, do)
@@ -96,7 +96,7 @@ func (b *policyBuilder) rule(g *group, guard *api.MatchSet, r bgp.Rule, export b
 }
 
 // match adds the conditions of a rule about learned routes and tells whether they can hold at all.
-func (b *policyBuilder) match(c *api.Conditions, g *group, r bgp.Rule, export bool) bool {
+func (b *policyBuilder) match(c *api.Conditions, g *Group, r bgp.Rule, export bool) bool {
 	if r.PeerType == "eBGP" && !g.external || r.PeerType == "iBGP" && g.external {
 		return false
 	}
@@ -123,15 +123,15 @@ func (b *policyBuilder) match(c *api.Conditions, g *group, r bgp.Rule, export bo
 		pref := bgp.MaxPriority - r.Priority
 		if !export && g.external {
 			// LOCAL_PREF of another AS is dropped on the way in, so that it is known.
-			return b.matchInterface(c, r) && pref == defaultLocalPref
+			return b.matchInterface(c, r) && pref == bgp.DefaultLocalPref
 		}
 		c.LocalPrefEq = &api.LocalPrefEq{Value: pref}
 	}
 	return b.matchInterface(c, r)
 }
 
-func (b *policyBuilder) matchPrefix(c *api.Conditions, g *group, m bgp.PrefixMatch) bool {
-	if m.CIDR.Addr().Is6() != g.ipv6 || m.Min > m.Max { // no route is like that
+func (b *policyBuilder) matchPrefix(c *api.Conditions, g *Group, m bgp.PrefixMatch) bool {
+	if m.CIDR.Addr().Is6() != g.IPv6 || m.Min > m.Max { // no route is like that
 		return m.Not
 	}
 	name := fmt.Sprintf("manx-prefix-%s-%d-%d", m.CIDR.Masked(), m.Min, m.Max)
@@ -164,7 +164,7 @@ func (b *policyBuilder) matchInterface(c *api.Conditions, r bgp.Rule) bool {
 func (b *policyBuilder) communitySet(values ...uint32) *api.MatchSet {
 	var list []string
 	for _, v := range values {
-		list = append(list, communityText(v))
+		list = append(list, CommunityText(v))
 	}
 	return b.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_COMMUNITY, Name: "manx-community-" +
 		strings.Join(list, "-"), List: list})
@@ -172,9 +172,9 @@ func (b *policyBuilder) communitySet(values ...uint32) *api.MatchSet {
 
 // pathPattern matches paths that start with the given ASes. Towards another AS GoBGP has already put our own AS in
 // front when it asks the policy, but not when it asks whether the route before a change had been sent.
-func pathPattern(g *group, start []uint32, export bool) string {
+func pathPattern(g *Group, start []uint32, export bool) string {
 	text := strings.Trim(fmt.Sprint(start), "[]") + "_"
-	switch own := g.session.LocalAS; {
+	switch own := g.Session.LocalAS; {
 	case !export || !g.external:
 		return "^" + text
 	case start[0] == own:
@@ -184,9 +184,9 @@ func pathPattern(g *group, start []uint32, export bool) string {
 	}
 }
 
-// behindOwnAS returns what to put before a path that starts with our own AS already, so that our AS stays the first
+// BehindOwnAS returns what to put before a path that starts with our own AS already, so that our AS stays the first
 // one, as other ASes demand. The path may get one more of our own AS than it would if the policy was asked before.
-func behindOwnAS(own uint32, list []uint32) []uint32 {
+func BehindOwnAS(own uint32, list []uint32) []uint32 {
 	if len(list) == 0 {
 		return nil
 	}
@@ -197,9 +197,9 @@ func behindOwnAS(own uint32, list []uint32) []uint32 {
 }
 
 // shutDownFirst keeps a rule from raising routes that their sender takes out of service (RFC 8326 section 4.2).
-func (b *policyBuilder) shutDownFirst(g *group, guard *api.MatchSet, r bgp.Rule, c *api.Conditions, do changes) {
+func (b *policyBuilder) shutDownFirst(g *Group, guard *api.MatchSet, r bgp.Rule, c *api.Conditions, do changes) {
 	special := &api.Conditions{}
-	values := []uint32{gracefulShutdown}
+	values := []uint32{GracefulShutdown}
 	if r.Community != nil {
 		values = append(values, *r.Community)
 	}
@@ -207,8 +207,8 @@ func (b *policyBuilder) shutDownFirst(g *group, guard *api.MatchSet, r bgp.Rule,
 	special.CommunitySet = b.communitySet(values...)
 	special.CommunitySet.Type = api.MatchSet_TYPE_ALL
 	do.communities = slices.DeleteFunc(slices.Clone(do.communities),
-		func(v uint32) bool { return v == gracefulShutdown })
-	do.localPref = lowestLocalPref
+		func(v uint32) bool { return v == GracefulShutdown })
+	do.localPref = LowestLocalPref
 	b.accept(r.Name+", graceful shutdown", guard, special, do)
 }
 
@@ -217,10 +217,10 @@ func (b *policyBuilder) draining(do *changes) {
 	if b.d.Drain == bgp.DrainNone {
 		return
 	}
-	if !slices.Contains(do.communities, gracefulShutdown) {
-		do.communities = append(slices.Clone(do.communities), gracefulShutdown)
+	if !slices.Contains(do.communities, GracefulShutdown) {
+		do.communities = append(slices.Clone(do.communities), GracefulShutdown)
 	}
-	do.localPref = lowestLocalPref
+	do.localPref = LowestLocalPref
 }
 
 // accept says that routes with the conditions are changed and accepted. A statement of GoBGP can prepend only one AS,
@@ -293,7 +293,7 @@ func communityAction(kind api.CommunityAction_Type, values []uint32) *api.Commun
 	}
 	a := &api.CommunityAction{Type: kind}
 	for _, v := range values {
-		a.Communities = append(a.Communities, communityText(v))
+		a.Communities = append(a.Communities, CommunityText(v))
 	}
 	return a
 }
@@ -324,7 +324,8 @@ func prependRuns(list []uint32) (runs []*api.AsPrependAction) {
 	return runs
 }
 
-func communityText(v uint32) string { return fmt.Sprintf("%d:%d", v>>16, v&0xffff) }
+// CommunityText writes a community of RFC 1997.
+func CommunityText(v uint32) string { return fmt.Sprintf("%d:%d", v>>16, v&0xffff) }
 
 func largeText(v [3]uint32) string { return fmt.Sprintf("%d:%d:%d", v[0], v[1], v[2]) }
 

@@ -1,4 +1,4 @@
-package speaker
+package gobgppolicy
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 // Export to peers:
 //
 //	next hop self or keep             set, where the peer asks for it, and go on
-//	learned, to an external peer      set MED to relayMED, and go on
+//	learned, to an external peer      set MED to RelayMED, and go on
 //	own routes                        as filters have it; else accept, but for those with FilterOnly
 //	NO_ADVERTISE, NO_EXPORT           reject, the latter to external peers
 //	filters of the session            the first rule that matches decides
@@ -23,20 +23,20 @@ import (
 //	inside ExportPrefixes             accept
 //	anything else                     reject
 
-// relayMED is the MULTI_EXIT_DISC of learned routes that are passed on to external peers (RFC 4271 section 5.1.4).
+// RelayMED is the MULTI_EXIT_DISC of learned routes that are passed on to external peers (RFC 4271 section 5.1.4).
 // All nodes of a mesh announce each other's blocks to their switch with the same AS path; without it the switch might
 // send to one node what belongs to another, and, where that node reaches the other through the switch, for ever.
 // Own routes carry none, which counts as 0, so the owner is preferred and the others remain as a way around.
-const relayMED = 100
+const RelayMED = 100
 
-func (b *policyBuilder) exportStatements(groups []*group) []*api.Statement {
+func (b *policyBuilder) exportStatements(groups []*Group) []*api.Statement {
 	if b.d.Drain == bgp.DrainWithdrawn {
 		b.say("drained", nil, &api.Conditions{}, &api.Actions{RouteAction: reject})
 		return b.take("export")
 	}
 	b.sessionStatements()
 	for _, g := range groups {
-		g.decided.own = b.own(g, func() *api.MatchSet { return b.neighbours(g.name, g.peers) })
+		g.decided.Own = b.own(g, func() *api.MatchSet { return b.neighbours(g.name, g.Peers) })
 	}
 	local := func() *api.Conditions { return &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL} }
 	for _, ipv6 := range []bool{false, true} {
@@ -50,10 +50,10 @@ func (b *policyBuilder) exportStatements(groups []*group) []*api.Statement {
 	b.wellKnown() // from here on all routes are learned
 	for _, g := range groups {
 		b.since()
-		for _, r := range g.rules(true) {
-			b.rule(g, b.neighbours(g.name, g.peers), r, true)
+		for _, r := range g.Rules(true) {
+			b.rule(g, b.neighbours(g.name, g.Peers), r, true)
 		}
-		g.decided.out = b.since()
+		g.decided.Out = b.since()
 	}
 	b.relayStatements()
 	return b.take("export")
@@ -64,7 +64,7 @@ func (b *policyBuilder) sessionStatements() {
 	var self, keep []netip.Addr
 	for i := range b.d.Sessions {
 		s := &b.d.Sessions[i]
-		a := plainAddr(s.Address)
+		a := PlainAddr(s.Address)
 		switch s.NextHop {
 		case bgp.NextHopSelf:
 			self = append(self, a)
@@ -86,7 +86,7 @@ func (b *policyBuilder) sessionStatements() {
 	}
 	for _, kind := range []api.Conditions_RouteType{api.Conditions_ROUTE_TYPE_INTERNAL,
 		api.Conditions_ROUTE_TYPE_EXTERNAL} {
-		med := &api.MedAction{Type: api.MedAction_TYPE_REPLACE, Value: relayMED}
+		med := &api.MedAction{Type: api.MedAction_TYPE_REPLACE, Value: RelayMED}
 		b.say("relayed", b.neighbours(setExternal, external), &api.Conditions{RouteType: kind}, &api.Actions{Med: med})
 	}
 }
@@ -94,24 +94,24 @@ func (b *policyBuilder) sessionStatements() {
 // wellKnown says what communities of learned routes forbid (RFC 1997); GoBGP leaves that to its users.
 func (b *policyBuilder) wellKnown() {
 	refuse := &api.Actions{RouteAction: reject}
-	b.say("NO_ADVERTISE", nil, &api.Conditions{CommunitySet: b.communitySet(noAdvertise)}, refuse)
+	b.say("NO_ADVERTISE", nil, &api.Conditions{CommunitySet: b.communitySet(NoAdvertise)}, refuse)
 	if external := b.external(); len(external) > 0 {
-		b.say("NO_EXPORT", b.neighbours(setExternal, external), &api.Conditions{CommunitySet: b.communitySet(noExport)},
+		b.say("NO_EXPORT", b.neighbours(setExternal, external), &api.Conditions{CommunitySet: b.communitySet(NoExport)},
 			refuse)
 	}
 }
 
 // Well-known communities of RFC 1997.
 const (
-	noExport    = 0xffffff01
-	noAdvertise = 0xffffff02
+	NoExport    = 0xffffff01
+	NoAdvertise = 0xffffff02
 )
 
 // external lists the peers in other ASes.
 func (b *policyBuilder) external() (list []netip.Addr) {
 	for i := range b.d.Sessions {
 		if s := &b.d.Sessions[i]; s.PeerAS != s.LocalAS {
-			list = append(list, plainAddr(s.Address))
+			list = append(list, PlainAddr(s.Address))
 		}
 	}
 	return list
@@ -171,21 +171,21 @@ func rangesOf(d bgp.Desired) map[netip.Prefix]string {
 	return ranges
 }
 
-func (b *policyBuilder) importStatements(groups []*group) []*api.Statement {
+func (b *policyBuilder) importStatements(groups []*Group) []*api.Statement {
 	b.refuse()
 	b.say("nobody else's marker", nil, &api.Conditions{LargeCommunitySet: b.markers()}, freshCommunities(changes{}))
 	b.refuseOutsiders()
 	if external := b.external(); len(external) > 0 {
-		c := &api.Conditions{CommunitySet: b.communitySet(gracefulShutdown)}
+		c := &api.Conditions{CommunitySet: b.communitySet(GracefulShutdown)}
 		b.say("graceful shutdown", b.neighbours(setExternal, external), c,
-			&api.Actions{LocalPref: &api.LocalPrefAction{Value: lowestLocalPref}})
+			&api.Actions{LocalPref: &api.LocalPrefAction{Value: LowestLocalPref}})
 	}
 	for _, g := range groups {
 		b.since()
-		for _, r := range g.rules(false) {
-			b.rule(g, b.neighbours(g.name, g.peers), r, false)
+		for _, r := range g.Rules(false) {
+			b.rule(g, b.neighbours(g.name, g.Peers), r, false)
 		}
-		g.decided.in = b.since()
+		g.decided.In = b.since()
 	}
 	return b.take("import")
 }
@@ -206,8 +206,8 @@ func familyName(ipv6 bool) string {
 	return "v4"
 }
 
-// unequal returns the prefixes about which two maps differ.
-func unequal(a, b map[netip.Prefix]string) (list []netip.Prefix) {
+// Unequal returns the prefixes about which two maps differ.
+func Unequal(a, b map[netip.Prefix]string) (list []netip.Prefix) {
 	for p, was := range a {
 		if is, ok := b[p]; !ok || is != was {
 			list = append(list, p)

@@ -62,7 +62,7 @@ func (s *Speaker) refreshCounters() {
 	s.status.spend(&s.status.reads, countersAge, func() {
 		s.readCounters("", false)
 		up := s.status.upOutsideMesh()
-		if len(up)*s.fib.size() > advertisedMost {
+		if len(up)*s.fib.Size() > advertisedMost {
 			return
 		}
 		for _, addr := range up {
@@ -80,13 +80,6 @@ func (t *statusTable) upOutsideMesh() (list []netip.Addr) {
 		}
 	}
 	return list
-}
-
-// size is the number of prefixes, our own included.
-func (f *fib) size() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.rows.Len() + len(f.mine.Originated)
 }
 
 // countPeer reads the counters of one session.

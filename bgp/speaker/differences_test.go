@@ -8,6 +8,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/gobgppolicy"
 )
 
 // GoBGP looks for the AS of the peer before it sends a path; BIRD leaves that to the receiver.
@@ -70,8 +71,8 @@ func TestGracefulShutdownFromAnotherAS(t *testing.T) {
 	p.send(m)
 	table := routeTable{}
 	awaitRoutes(t, s, table, "the route", func() bool { return len(table) == 1 })
-	if got := table[pfx("10.244.1.0/26")].Metric; got != bgp.MaxPriority-lowestLocalPref {
-		t.Errorf("metric %d, want that of LOCAL_PREF %d", got, lowestLocalPref)
+	if got := table[pfx("10.244.1.0/26")].Metric; got != bgp.MaxPriority-gobgppolicy.LowestLocalPref {
+		t.Errorf("metric %d, want that of LOCAL_PREF %d", got, gobgppolicy.LowestLocalPref)
 	}
 }
 

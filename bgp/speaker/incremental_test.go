@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/gobgppolicy"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -130,12 +131,10 @@ func described(t *testing.T, s *Speaker) string {
 	}
 	for addr, x := range s.status.received() {
 		x.mu.Lock()
-		write("received", fmt.Sprint(addr, x.limit, x.outsider, x.rules.list))
+		write("received", fmt.Sprint(addr, x.limit, x.outsider, x.rules.List))
 		x.mu.Unlock()
 	}
-	write("mine", s.fib.mine)
-	write("outward", s.fib.outward)
-	write("reflect", s.fib.reflect)
+	write("own prefixes", slices.SortedFunc(slices.Values(s.fib.OwnPrefixes()), netip.Prefix.Compare))
 	write("sessions", slices.SortedFunc(maps.Keys(s.run.sessions), netip.Addr.Compare))
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
@@ -151,8 +150,8 @@ func TestSetInStepsIsSetAtOnce(t *testing.T) {
 		for step := range 25 {
 			d = shuffle(l, d)
 			err := s.Set(context.Background(), d)
-			if want := buildPolicy(d, nil); !bytes.Equal(s.run.policy.encoded, want.encoded) ||
-				!reflect.DeepEqual(s.run.policy.peers, want.peers) {
+			if want := gobgppolicy.Translate(d, nil); !bytes.Equal(s.run.policy.Encoded, want.Encoded) ||
+				!reflect.DeepEqual(s.run.policy.Peers, want.Peers) {
 				t.Fatalf("seed %d, step %d: another policy than from scratch", seed, step)
 			}
 			if step%5 != 4 {

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/gobgppolicy"
 )
 
 // startPolicy assigns the two policies. Until the first setPolicy nothing is exported.
@@ -22,8 +23,10 @@ func (r *speakerRun) startPolicy(ctx context.Context) error {
 		direction api.PolicyDirection
 		otherwise api.RouteAction
 	}{
-		{exportPolicy, api.PolicyDirection_POLICY_DIRECTION_EXPORT, reject},
-		{importPolicy, api.PolicyDirection_POLICY_DIRECTION_IMPORT, accept},
+		{gobgppolicy.ExportPolicy, api.PolicyDirection_POLICY_DIRECTION_EXPORT,
+			api.RouteAction_ROUTE_ACTION_REJECT},
+		{gobgppolicy.ImportPolicy, api.PolicyDirection_POLICY_DIRECTION_IMPORT,
+			api.RouteAction_ROUTE_ACTION_ACCEPT},
 	} {
 		if err := r.srv.AddPolicy(ctx, &api.AddPolicyRequest{Policy: &api.Policy{Name: p.name}}); err != nil {
 			return fmt.Errorf("bgp speaker: define policy %s: %w", p.name, err)
@@ -40,20 +43,20 @@ func (r *speakerRun) startPolicy(ctx context.Context) error {
 
 // setPolicy makes GoBGP decide about routes as d says. The answer is what must be decided again.
 func (r *speakerRun) setPolicy(ctx context.Context, d bgp.Desired) (again, error) {
-	p := buildPolicy(d, r.sp.interfaces.known())
-	if bytes.Equal(p.encoded, r.policy.encoded) { // there may be other sessions, although the same rules
+	p := gobgppolicy.Translate(d, r.sp.interfaces.known())
+	if bytes.Equal(p.Encoded, r.policy.Encoded) { // there may be other sessions, although the same rules
 		r.policy = p
 		r.judge.Store(judgeOf(d, p))
 		return again{}, nil
 	}
-	if err := r.srv.SetPolicies(ctx, p.request); err != nil {
+	if err := r.srv.SetPolicies(ctx, p.Request); err != nil {
 		return again{}, fmt.Errorf("bgp policy: %w", err)
 	}
 	old := r.policy
 	r.policy = p
 	r.judge.Store(judgeOf(d, p))
-	r.sp.log.Debug("bgp policy changed", zap.Int("export", len(p.request.Policies[0].Statements)),
-		zap.Int("import", len(p.request.Policies[1].Statements)))
+	r.sp.log.Debug("bgp policy changed", zap.Int("export", len(p.Request.Policies[0].Statements)),
+		zap.Int("import", len(p.Request.Policies[1].Statements)))
 	return r.compare(old, p), nil
 }
 
@@ -64,14 +67,14 @@ type again struct {
 	all     bool           // to all peers
 }
 
-func (r *speakerRun) compare(old, new policy) again {
-	a := again{all: old.drain != new.drain}
+func (r *speakerRun) compare(old, new gobgppolicy.Policy) again {
+	a := again{all: old.Drain != new.Drain}
 	for addr := range r.sessions {
-		was, is := old.peers[plainAddr(addr)], new.peers[plainAddr(addr)]
-		if was.in != is.in {
+		was, is := old.Peers[gobgppolicy.PlainAddr(addr)], new.Peers[gobgppolicy.PlainAddr(addr)]
+		if was.In != is.In {
 			a.in = append(a.in, addr)
 		}
-		if was.out != is.out || r.ownChanged(was.own, is.own) {
+		if was.Out != is.Out || r.ownChanged(was.Own, is.Own) {
 			a.out = append(a.out, addr)
 		}
 	}
@@ -80,7 +83,7 @@ func (r *speakerRun) compare(old, new policy) again {
 			a.in = append(a.in, addr)
 		}
 	}
-	a.ranges = unequal(old.ranges, new.ranges)
+	a.ranges = gobgppolicy.Unequal(old.Ranges, new.Ranges)
 	return a
 }
 
@@ -103,7 +106,7 @@ func (r *speakerRun) decide(ctx context.Context, a again) error {
 		errs = append(errs, r.softIn(ctx, addr.String()))
 	}
 	switch {
-	case a.all || len(a.ranges) > 0 && r.sp.fib.learnedInside(a.ranges):
+	case a.all || len(a.ranges) > 0 && r.sp.fib.LearnedInside(a.ranges):
 		errs = append(errs, r.softOut(ctx, "all"))
 	default:
 		for _, addr := range a.out {
@@ -122,7 +125,7 @@ func (r *speakerRun) lookAgain(ranges []netip.Prefix) {
 	time.AfterFunc(time.Second, func() {
 		r.sp.setMu.Lock()
 		defer r.sp.setMu.Unlock()
-		if r.sp.current() != r || !r.sp.fib.learnedInside(ranges) {
+		if r.sp.current() != r || !r.sp.fib.LearnedInside(ranges) {
 			return
 		}
 		if err := r.softOut(context.Background(), "all"); err != nil {
@@ -147,4 +150,20 @@ func (r *speakerRun) soft(ctx context.Context, peer string, direction api.ResetP
 		return fmt.Errorf("bgp policy: decide again about routes of %s: %w", peer, err)
 	}
 	return nil
+}
+
+// exceptedPeers lists the outsiders that may have announced one of the prefixes about which exceptions have changed.
+func (r *speakerRun) exceptedPeers(old, new gobgppolicy.Policy) (list []netip.Addr) {
+	changed := difference(old.Excepted, new.Excepted)
+	if len(changed) == 0 {
+		return nil
+	}
+	all := r.sp.status.received()
+	for addr, s := range r.sessions {
+		if x := all[addr.Unmap()]; s.Outsider && x != nil &&
+			slices.ContainsFunc(changed, func(p netip.Prefix) bool { return x.refuses(p) || r.sp.fib.Knows(p) }) {
+			list = append(list, addr)
+		}
+	}
+	return list
 }

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/gobgppolicy"
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
@@ -33,7 +34,7 @@ type speakerRun struct {
 	deferred   map[netip.Addr]bgp.Session // changes that wait until the session is down
 	failed     map[netip.Addr]bool        // of which the last Set could not make what is wanted
 	origins    map[netip.Prefix]bgp.Origin
-	policy     policy
+	policy     gobgppolicy.Policy
 	desired    *bgp.Desired // what the policy was made from last
 	judge      atomic.Pointer[judge]
 	rechecks   rechecks

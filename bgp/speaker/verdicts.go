@@ -12,6 +12,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/gobgppolicy"
 )
 
 // JudgedPath is a path together with what becomes of it on one session.
@@ -32,7 +33,7 @@ func (s *Speaker) ReceivedFrom(_ context.Context, peer netip.Addr) ([]JudgedPath
 		t.Peer = session.Address // which routes of a peer do not name
 		c := run.candidate(judge.desired, t)
 		if c.Source == bgp.SourceExternal {
-			c.LocalPref = defaultLocalPref // the one of another AS is dropped
+			c.LocalPref = bgp.DefaultLocalPref // the one of another AS is dropped
 		}
 		list = append(list, JudgedPath{TablePath: t, Verdict: importVerdict(judge.desired, session, t, c)})
 	})
@@ -51,7 +52,7 @@ func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]JudgedPath
 		func(t TablePath) { sent[t.Prefix] = true }); err != nil {
 		return nil, err
 	}
-	all, err := s.Table(plainAddr(session.Address).Is6())
+	all, err := s.Table(gobgppolicy.PlainAddr(session.Address).Is6())
 	var list []JudgedPath
 	for i, t := range all {
 		if i > 0 && all[i-1].Prefix == t.Prefix {
@@ -91,7 +92,7 @@ func (r *speakerRun) receivedPaths(peer netip.Addr, some []netip.Prefix, f func(
 // paths calls f with the paths that a peer has sent, or is sent.
 func (r *speakerRun) paths(table api.TableType, peer netip.Addr, some []netip.Prefix, f func(TablePath)) error {
 	req := apiutil.ListPathRequest{TableType: table, Name: peer.Unmap().String(), Family: gobgp.RF_IPv4_UC}
-	if plainAddr(peer).Is6() {
+	if gobgppolicy.PlainAddr(peer).Is6() {
 		req.Family = gobgp.RF_IPv6_UC
 	}
 	for _, p := range some {
@@ -133,8 +134,8 @@ func importVerdict(d bgp.Desired, s bgp.Session, t TablePath, c bgp.Candidate) b
 			"4456 section 8)"}
 	}
 	v := d.Import(s, c)
-	if s.PeerAS != s.LocalAS && slices.Contains(c.Communities, gracefulShutdown) {
-		v.Route.LocalPref = lowestLocalPref
+	if s.PeerAS != s.LocalAS && slices.Contains(c.Communities, gobgppolicy.GracefulShutdown) {
+		v.Route.LocalPref = gobgppolicy.LowestLocalPref
 	}
 	return v
 }
@@ -146,12 +147,12 @@ func exportVerdict(d bgp.Desired, s bgp.Session, c bgp.Candidate) bgp.Verdict {
 	case bgp.DrainWithdrawn:
 		v.Accept, v.Rule = false, "the node is drained: it announces nothing"
 	case bgp.DrainDraining:
-		v.Route.LocalPref = lowestLocalPref
+		v.Route.LocalPref = gobgppolicy.LowestLocalPref
 		if c.Source == bgp.SourceOwn {
 			v.Route.LocalPref = 0
 		}
-		if !slices.Contains(v.Route.Communities, gracefulShutdown) {
-			v.Route.Communities = append(slices.Clone(v.Route.Communities), gracefulShutdown)
+		if !slices.Contains(v.Route.Communities, gobgppolicy.GracefulShutdown) {
+			v.Route.Communities = append(slices.Clone(v.Route.Communities), gobgppolicy.GracefulShutdown)
 		}
 	}
 	return v
@@ -172,7 +173,7 @@ func (r *speakerRun) anyCandidate(d bgp.Desired, t TablePath) bgp.Candidate {
 
 // forbidden tells whether its communities keep a learned route from a peer (RFC 1997).
 func forbidden(s bgp.Session, communities []uint32) bool {
-	return slices.Contains(communities, noAdvertise) || s.PeerAS != s.LocalAS && slices.Contains(communities, noExport)
+	return slices.Contains(communities, gobgppolicy.NoAdvertise) || s.PeerAS != s.LocalAS && slices.Contains(communities, gobgppolicy.NoExport)
 }
 
 // keptBack says why BGP does not send a route that every rule lets out.

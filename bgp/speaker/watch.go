@@ -16,8 +16,8 @@ func (r *speakerRun) watch(ctx context.Context) error {
 	return r.srv.WatchEvent(ctx, server.WatchEventMessageCallbacks{
 		OnBestPath: func(paths []*apiutil.Path, _ time.Time) {
 			if len(paths) > 0 && live() {
-				r.recheck(paths, r.sp.fib.knows)
-				r.sp.fib.update(paths)
+				r.recheck(paths, r.sp.fib.Knows)
+				r.sp.fib.Update(paths)
 			}
 		},
 		OnPathEor: func(eor *apiutil.Path, _ time.Time) {
@@ -41,7 +41,7 @@ func (s *Speaker) peerEvent(ev *apiutil.WatchEventMessage_PeerEvent, at time.Tim
 	}
 	was, now := s.status.transition(addr, st, at)
 	if now != gobgp.BGP_FSM_ESTABLISHED {
-		s.status.setChanges(addr, s.fib.changesByOthers(addr))
+		s.status.setChanges(addr, s.fib.ChangesByOthers(addr))
 	}
 	switch {
 	case now == gobgp.BGP_FSM_ESTABLISHED && was != now:

@@ -171,7 +171,7 @@ func (s *Speaker) sendAgain(addr netip.Addr) {
 		if run == nil || s.ctx.Err() != nil || !s.status.isEstablished(addr) {
 			return
 		}
-		if s.status.changes(addr) == s.fib.changesByOthers(addr) {
+		if s.status.changes(addr) == s.fib.ChangesByOthers(addr) {
 			return // nothing can be lost; to look at each route while a peer sends a full table would be dear
 		}
 		restarting := false

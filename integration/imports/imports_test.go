@@ -45,6 +45,8 @@ var allowed = []struct {
 	{"bgp", []string{"datastore/ippool", "datastore/model", "datastore/ownership", "datastore/selector"}},
 	{"bgp/bfd", nil},
 	{"bgp/password", nil},
+	{"bgp/fib", []string{"bgp", "dataplane/prefixtable", "datastore/ownership"}},
+	{"bgp/gobgppolicy", []string{"bgp"}},
 	{"bgp/...", []string{"datastore/model", "datastore/ownership", "datastore/safefile", "datastore/selector",
 		"dataplane/prefixtable", "dataplane/reconcile", "bgp", "bgp/..."}},
 	{"dataplane/prefixtable", nil},
@@ -107,7 +109,8 @@ var owners = []struct {
 }{
 	{"github.com/vishvananda/netlink", []string{"dataplane/kernel", "dataplane/podnet"}},
 	{"github.com/google/nftables", []string{"dataplane/kernel"}},
-	{"github.com/osrg/gobgp/", []string{"bgp/speaker", "bgp/gobgpapi"}}, // package bgp decides without it, also offline
+	{"github.com/osrg/gobgp/", []string{"bgp/speaker", "bgp/fib", "bgp/gobgppolicy",
+		"bgp/gobgpapi"}}, // package bgp decides without it, also offline
 }
 
 // unlinked lists programs and libraries that must not get into them by any way: manxctl plans without GoBGP.
