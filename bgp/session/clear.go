@@ -1,4 +1,4 @@
-package speaker
+package session
 
 import (
 	"net/netip"
@@ -12,30 +12,29 @@ type cleared struct {
 	messages               Counters // as GoBGP counts them, of which only messages and updates matter
 }
 
-// ClearSession lets flaps, restarts, messages, what BFD found down, and the last error if the session is up, count from
-// now on. The totals of all sessions go on. It returns the status before; ok is false if there is no such session.
-func (s *Speaker) ClearSession(addr netip.Addr) (before SessionStatus, ok bool) {
-	addr = addr.Unmap()
-	s.readCounters(addr.String(), false)
-	s.status.mu.Lock()
-	defer s.status.mu.Unlock()
-	e := s.status.entries[addr]
+// Clear lets flaps, restarts, messages, failures of the path that BFD found, and the last error if the session is up,
+// count from now on. The totals of all sessions go on. It returns the status before; ok is false if there is no such
+// session.
+func (t *Table) Clear(addr netip.Addr) (before Status, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[addr]
 	if e == nil {
-		return SessionStatus{}, false
+		return Status{}, false
 	}
 	now := time.Now()
-	before = e.status(now)
+	before = t.status(e, now)
 	downs := e.cleared.downs
 	if before.BFD != nil {
 		downs += before.BFD.Downs
 	}
 	e.cleared = cleared{at: now, flaps: e.flaps, restarts: e.restarts, downs: downs, messages: e.counters}
-	s.status.publish(e, now, false)
+	t.publish(e, now, false)
 	return before, true
 }
 
 // takeOff leaves in s what was counted since.
-func (c *cleared) takeOff(s *SessionStatus) {
+func (c *cleared) takeOff(s *Status) {
 	if c.at.IsZero() {
 		return
 	}

@@ -1,4 +1,4 @@
-package speaker
+package session
 
 import (
 	"time"
@@ -8,20 +8,20 @@ import (
 
 // GoBGP tells nobody when it connects next, but keeps to times of its own: after a loss it is idle (unless idleHold
 // cuts that short), then it connects for the first time, and after each failure it waits for ConnectRetry. The times
-// below are the longest of each wait.
+// below are the longest of each wait. Idle comes first, the first attempt to connect after it.
 const (
-	idleAfterLoss = 5 * time.Second
-	firstDial     = 2 * time.Second
+	IdleAfterLoss = 5 * time.Second
+	FirstDial     = 2 * time.Second
 )
 
 // expectDial notes when GoBGP connects next, now that the session has changed its state at a time.
-func (e *sessionEntry) expectDial(was gobgp.FSMState, at time.Time) {
+func (e *entry) expectDial(was gobgp.FSMState, at time.Time) {
 	switch {
-	case e.state == was, !e.held.IsZero(): // held down, GoBGP does not connect
-	case e.state == gobgp.BGP_FSM_ACTIVE:
-		e.dialBy = at.Add(firstDial)
-	case e.state == gobgp.BGP_FSM_IDLE:
-		e.dialBy = at.Add(idleAfterLoss + firstDial)
+	case e.fsm == was, e.state.heldDown(): // held down, GoBGP does not connect
+	case e.fsm == gobgp.BGP_FSM_ACTIVE:
+		e.dialBy = at.Add(FirstDial)
+	case e.fsm == gobgp.BGP_FSM_IDLE:
+		e.dialBy = at.Add(IdleAfterLoss + FirstDial)
 	default:
 		e.dialBy = time.Time{}
 	}
@@ -29,9 +29,9 @@ func (e *sessionEntry) expectDial(was gobgp.FSMState, at time.Time) {
 
 // nextAttempt is when this side connects next at the latest, zero if that is up to the peer or nothing is to be
 // awaited.
-func (e *sessionEntry) nextAttempt() time.Time {
+func (e *entry) nextAttempt() time.Time {
 	switch {
-	case e.phase != PhaseFailed && e.phase != PhaseConnecting, e.session.Passive && e.held.IsZero(),
+	case e.shown.phase != PhaseFailed && e.shown.phase != PhaseConnecting, e.session.Passive && !e.state.heldDown(),
 		!e.connectedAt.IsZero():
 		return time.Time{}
 	}

@@ -1,4 +1,4 @@
-package speaker
+package session
 
 import (
 	"net/netip"
@@ -13,10 +13,12 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
+func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
+
 // The cause stays while it is fresh, whatever else fails meanwhile; what was said about other settings does not.
 func TestASymptomDoesNotReplaceItsCause(t *testing.T) {
 	now := time.Now()
-	e := &sessionEntry{session: bgp.Session{Address: ip("10.0.1.1"), Source: ip("10.0.2.5"),
+	e := &entry{session: bgp.Session{Address: ip("10.0.1.1"), Source: ip("10.0.2.5"),
 		From: []string{"BGPPeer/tor"}}}
 	cause := otherAddressWords(e, "10.0.1.5")
 	for _, part := range []string{"10.0.1.1 connects to 10.0.1.5, but this session uses 10.0.2.5",
@@ -45,7 +47,7 @@ func TestASymptomDoesNotReplaceItsCause(t *testing.T) {
 		t.Errorf("%q stays although the peer has said why", e.failure.words)
 	}
 
-	mesh := &sessionEntry{session: bgp.Session{Address: ip("fd00::1"), Source: ip("fd00::5"),
+	mesh := &entry{session: bgp.Session{Address: ip("fd00::1"), Source: ip("fd00::5"),
 		From: []string{"BGPConfiguration/default"}}}
 	if words := otherAddressWords(mesh, "fd00::6"); strings.Contains(words, "sourceAddress") ||
 		!strings.Contains(words, "manxd --ip6=fd00::6") {
@@ -56,12 +58,11 @@ func TestASymptomDoesNotReplaceItsCause(t *testing.T) {
 // Reasons that alternate are logged once each, and again when they come back after a session or after a long time.
 func TestAlternatingReasonsAreLoggedOnce(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
-	table := newStatusTable(Config{Logger: zap.New(core)}.withDefaults())
-	table.log = zap.New(core)
+	table := NewTable(Config{Logger: zap.New(core)})
 	addr := ip("10.0.1.1")
-	table.setSessions([]bgp.Session{{Address: addr, Source: ip("10.0.2.5")}})
+	table.SetSessions([]bgp.Session{{Address: addr, Source: ip("10.0.2.5")}})
 	fail := func(words string) {
-		table.change(addr, func(e *sessionEntry, now time.Time) { e.fail(DirectionLocal, words, now) })
+		table.change(addr, func(e *entry, now time.Time) { e.fail(DirectionLocal, words, now) })
 	}
 	for range 20 {
 		fail("one")
@@ -70,7 +71,7 @@ func TestAlternatingReasonsAreLoggedOnce(t *testing.T) {
 	if n := logs.FilterField(zap.String("phase", string(PhaseFailed))).Len(); n != 2 {
 		t.Errorf("two reasons that alternate made %d lines: %v", n, logs.All())
 	}
-	table.change(addr, func(e *sessionEntry, _ time.Time) {
+	table.change(addr, func(e *entry, _ time.Time) {
 		for i := range e.logged {
 			e.logged[i].seen = time.Now().Add(-2 * logAgain)
 		}
@@ -106,56 +107,4 @@ func TestStrangers(t *testing.T) {
 	if got := s.only(now.Add(2 * causeMatters)); got != ip("10.0.2.6") {
 		t.Errorf("after the others have gone the only stranger is %s", got)
 	}
-}
-
-// TestOtherAddress: the router peers with one address of the node, whose session has another. Each side sees
-// connections that come from, or go to, the wrong address, and its own ones closed without a word. What each side is
-// told is steady, and either of the named remedies brings the session up.
-func TestOtherAddress(t *testing.T) {
-	t.Parallel()
-	n := newBirdNet(t, []string{"10.77.0.5/24", "10.77.1.5/24"}, []string{"10.77.0.1/24", "10.77.1.1/24"})
-	global := func(id string, as uint32) bgp.Desired {
-		return bgp.Desired{Global: bgp.Global{LocalAS: as, RouterID: ip(id), ListenPort: 179}}
-	}
-	node, router := startChild(t, n.manx), startChild(t, n.bird)
-	here, there := global("10.77.1.5", 64512), global("10.77.0.1", 65000)
-	here.Sessions = []bgp.Session{{Address: ip("10.77.0.1"), Source: ip("10.77.1.5"), LocalAS: 64512, PeerAS: 65000,
-		From: []string{"BGPPeer/tor"}}}
-	there.Sessions = []bgp.Session{{Address: ip("10.77.0.5"), Source: ip("10.77.0.1"), LocalAS: 65000, PeerAS: 64512,
-		From: []string{"BGPPeer/rack"}}}
-	node.set(here)
-	router.set(there)
-
-	const cause = "10.77.0.1 connects to 10.77.0.5, but this session uses 10.77.1.5"
-	const view = "10.77.1.5, for which there is no session here, connects to us"
-	node.await("the cause", func() bool { return strings.Contains(node.sessions[ip("10.77.0.1")].Reason, cause) })
-	router.await("what the other side sees", func() bool {
-		return strings.Contains(router.sessions[ip("10.77.0.5")].Reason, view)
-	})
-	// some attempts of each side
-	for until := time.Now().Add(12 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
-		for _, x := range []struct {
-			c    *child
-			peer netip.Addr
-			want string
-		}{{node, ip("10.77.0.1"), cause}, {router, ip("10.77.0.5"), view}} {
-			x.c.mu.Lock()
-			st := x.c.sessions[x.peer]
-			x.c.mu.Unlock()
-			if st.Phase != PhaseFailed || !strings.Contains(st.Reason, x.want) {
-				t.Fatalf("a symptom replaced the cause: %s %q", st.Phase, st.Reason)
-			}
-		}
-	}
-
-	here.Sessions[0].Source = netip.Addr{} // sourceAddress: None
-	node.set(here)
-	node.await("the session from any address",
-		func() bool { return node.sessions[ip("10.77.0.1")].Phase == PhaseEstablished })
-	here.Sessions[0].Source = ip("10.77.0.5") // the address of the node is another
-	node.set(here)
-	node.await("the session from the right address", func() bool {
-		st := node.sessions[ip("10.77.0.1")]
-		return st.Phase == PhaseEstablished && st.Flaps > 0
-	})
 }

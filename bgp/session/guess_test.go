@@ -1,4 +1,4 @@
-package speaker
+package session
 
 import (
 	"net/netip"
@@ -10,7 +10,7 @@ import (
 
 func TestAGuessDoesNotReplaceWhatANotificationSaid(t *testing.T) {
 	now := time.Now()
-	e := &sessionEntry{session: bgp.Session{Address: netip.MustParseAddr("10.0.0.2"), LocalAS: 64512}}
+	e := &entry{session: bgp.Session{Address: netip.MustParseAddr("10.0.0.2"), LocalAS: 64512}}
 	told := receivedWords(e, 2, 2, "")
 	e.fail(DirectionReceived, told, now)
 	e.guess(DirectionLocal, "closed without a word", now.Add(5*time.Second))

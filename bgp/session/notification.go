@@ -1,4 +1,4 @@
-package speaker
+package session
 
 import (
 	"encoding/binary"
@@ -19,30 +19,30 @@ import (
 // Shown by TestReasons and TestWithBIRD. Can go when GoBGP tells in its events what it received before Established.
 
 const (
-	tapTime = time.Minute // a few attempts
-	mostTap = 8           // peers that are looked at at the same time
+	listenTime    = time.Minute // a few attempts
+	mostListening = 8           // peers that are looked at at the same time
 )
 
-// tapPeer starts to look at the packets of a peer, unless it does already.
-func (t *statusTable) tapPeer(addr netip.Addr, e *sessionEntry, now time.Time) {
-	if now.Before(e.tapped) || t.taps >= mostTap {
+// listen starts to look at the packets of a peer, unless it does already.
+func (t *Table) listen(addr netip.Addr, e *entry, now time.Time) {
+	if now.Before(e.hints.listenUntil) || t.listening >= mostListening {
 		return
 	}
-	e.tapped = now.Add(tapTime)
-	t.taps++
+	e.hints.listenUntil = now.Add(listenTime)
+	t.listening++
 	go func() {
-		code, sub, err := hearNotification(addr, tapTime)
+		code, sub, err := hearNotification(addr, listenTime)
 		t.mu.Lock()
-		t.taps--
+		t.listening--
 		t.mu.Unlock()
 		if err != nil {
 			t.log.Debug("what the peer answers to our OPEN cannot be read", zap.Stringer("peer", addr), zap.Error(err))
 			return
 		}
-		t.change(addr, func(e *sessionEntry, now time.Time) {
-			if e.state != gobgp.BGP_FSM_ESTABLISHED {
-				e.refusal = receivedWords(e, code, sub, "")
-				e.fail(DirectionReceived, e.refusal, now)
+		t.change(addr, func(e *entry, now time.Time) {
+			if e.fsm != gobgp.BGP_FSM_ESTABLISHED {
+				e.hints.refusal = receivedWords(e, code, sub, "")
+				e.fail(DirectionReceived, e.hints.refusal, now)
 			}
 		})
 	}()

@@ -1,4 +1,4 @@
-package speaker
+package session
 
 import (
 	"net/netip"
@@ -24,10 +24,7 @@ func readOpen(caps []gobgp.ParameterCapabilityInterface, peer netip.Addr) (o pee
 		family = gobgp.RF_IPv4_UC
 	}
 	for _, c := range caps {
-		name, known := capabilityName[c.Code()]
-		if !known {
-			name = c.Code().String()
-		}
+		name := CapabilityName(c.Code())
 		switch c := c.(type) {
 		case *gobgp.CapMultiProtocol:
 			name += " " + c.CapValue.String()
@@ -58,6 +55,14 @@ func (o *peerOpen) readRestart(c *gobgp.CapGracefulRestart, family gobgp.Family)
 			o.graceful, o.forwarding = true, t.Flags&forwardingState != 0
 		}
 	}
+}
+
+// CapabilityName is the name of a capability in the IANA registry, or what GoBGP calls it.
+func CapabilityName(c gobgp.BGPCapabilityCode) string {
+	if name, known := capabilityName[c]; known {
+		return name
+	}
+	return c.String()
 }
 
 var capabilityName = map[gobgp.BGPCapabilityCode]string{

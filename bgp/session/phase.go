@@ -1,4 +1,4 @@
-package speaker
+package session
 
 import (
 	"maps"
@@ -6,26 +6,25 @@ import (
 	"slices"
 	"time"
 
-	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"go.uber.org/zap"
 )
 
-// refresh computes phase and reason and tells watchers and the log what changed.
-func (t *statusTable) refresh(addr netip.Addr, e *sessionEntry, now time.Time) {
-	phase, reason := t.judge(addr, e)
-	warning := joinSentences(joinSentences(e.warning, e.many), e.note)
-	if phase == e.phase && reason == e.reason && warning == e.shown && e.state == e.shownState {
+// refresh explains a session anew, and publishes and logs what has changed.
+func (t *Table) refresh(addr netip.Addr, e *entry, now time.Time) {
+	phase, reason := explain(e, t.fatal)
+	warning, was := e.warnings.sentence(), e.shown
+	if phase == was.phase && reason == was.reason && warning == was.warning && e.fsm == was.fsm {
 		return
 	}
-	if warning != "" && warning != e.shown {
+	if warning != "" && warning != was.warning {
 		t.log.Warn("bgp session", zap.String("target", "bgp-session"), zap.Stringer("key", addr),
 			zap.String("phase", string(phase)), zap.String("reason", warning))
 	}
-	e.shown, e.shownState = warning, e.state
-	news := phase == PhaseFailed && e.logged.news(e.reason, reason, now)
-	if phase != e.phase {
-		e.phaseAt = now
-		news = news || phase == PhaseEstablished || e.phase == PhaseEstablished || phase == PhaseRefused
+	e.shown = shown{phase, was.since, reason, warning, e.fsm}
+	news := phase == PhaseFailed && e.logged.news(was.reason, reason, now)
+	if phase != was.phase {
+		e.shown.since = now
+		news = news || phase == PhaseEstablished || was.phase == PhaseEstablished || phase == PhaseRefused
 	}
 	if news {
 		t.log.Info("bgp session", zap.String("target", "bgp-session"), zap.Stringer("key", addr),
@@ -34,27 +33,7 @@ func (t *statusTable) refresh(addr netip.Addr, e *sessionEntry, now time.Time) {
 	if phase == PhaseEstablished {
 		e.logged = nil
 	}
-	e.phase, e.reason = phase, reason
 	t.publish(e, now, false)
-}
-
-// judge says what a session is up to. It is a function of its arguments only.
-func (t *statusTable) judge(addr netip.Addr, e *sessionEntry) (Phase, string) {
-	switch {
-	case t.fatal != "":
-		return PhaseFailed, t.fatal
-	case e.refused != "":
-		return PhaseRefused, e.refused
-	case e.state == gobgp.BGP_FSM_ESTABLISHED:
-		return PhaseEstablished, establishedWords(e)
-	case !e.held.IsZero():
-		return PhaseFailed, e.failure.words
-	case e.tried:
-		return PhaseFailed, e.failure.words
-	case e.session.Passive:
-		return PhaseWaiting, "waiting for " + addr.String() + " to connect: this side is passive"
-	}
-	return PhaseConnecting, connectingWords(e)
 }
 
 // loggedReasons are the last reasons for which a session failed and when they last were so. Reasons that alternate are

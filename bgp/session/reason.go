@@ -1,4 +1,4 @@
-package speaker
+package session
 
 import (
 	"fmt"
@@ -10,41 +10,41 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-func (e *sessionEntry) peerName() string {
+func (e *entry) peerName() string {
 	return e.session.Address.String()
 }
 
-func (e *sessionEntry) port() uint16 {
+func (e *entry) port() uint16 {
 	if e.session.Port == 0 {
 		return gobgp.BGP_PORT
 	}
 	return e.session.Port
 }
 
-func (e *sessionEntry) endpoint() string {
+func (e *entry) endpoint() string {
 	return netipPort(e.session.Address, e.port())
 }
 
-func establishedWords(e *sessionEntry) string {
-	s := fmt.Sprintf("established with AS %d, router ID %s", e.peerAS, addrText(e.routerID))
-	if e.hold != 0 {
-		s += fmt.Sprintf(", hold time %s", e.hold)
+func establishedWords(e *entry) string {
+	s := fmt.Sprintf("established with AS %d, router ID %s", e.peer.as, addrText(e.peer.routerID))
+	if e.peer.hold != 0 {
+		s += fmt.Sprintf(", hold time %s", e.peer.hold)
 	}
 	return s
 }
 
-func connectingWords(e *sessionEntry) string {
+func connectingWords(e *entry) string {
 	switch {
-	case e.state == gobgp.BGP_FSM_OPENSENT || !e.connectedAt.IsZero():
+	case e.fsm == gobgp.BGP_FSM_OPENSENT || !e.connectedAt.IsZero():
 		return "connected with " + e.peerName() + ", waiting for its OPEN"
-	case e.state == gobgp.BGP_FSM_OPENCONFIRM:
+	case e.fsm == gobgp.BGP_FSM_OPENCONFIRM:
 		return "OPEN of " + e.peerName() + " accepted, waiting for it to accept ours"
 	}
 	return "connecting to " + e.endpoint()
 }
 
 // dialWords explains why no TCP connection came about.
-func dialWords(e *sessionEntry, err string) string {
+func dialWords(e *entry, err string) string {
 	to := e.endpoint()
 	switch {
 	case strings.Contains(err, "connection refused"):
@@ -68,7 +68,7 @@ func dialWords(e *sessionEntry, err string) string {
 
 // closedWords explains why the peer closed our connection without a word; stranger has no session here and connects to
 // us, if it is valid.
-func closedWords(e *sessionEntry, stranger netip.Addr) string {
+func closedWords(e *entry, stranger netip.Addr) string {
 	s := e.peerName() + " closed the connection before it sent an OPEN: it probably has no session for our address"
 	if stranger.IsValid() && stranger.Is4() == e.session.Address.Unmap().Is4() {
 		s += fmt.Sprintf("; %s, for which there is no session here, connects to us: if it is the same router, have "+
@@ -80,7 +80,7 @@ func closedWords(e *sessionEntry, stranger netip.Addr) string {
 
 // otherAddressWords explains that the peer knows this node by another of its addresses than the session has, with the
 // two commands that change this side. The mesh always has the node's address.
-func otherAddressWords(e *sessionEntry, other string) string {
+func otherAddressWords(e *entry, other string) string {
 	flag := "ip"
 	if e.session.Address.Unmap().Is6() {
 		flag = "ip6"
@@ -96,7 +96,7 @@ func otherAddressWords(e *sessionEntry, other string) string {
 	return s
 }
 
-func passwordGuess(e *sessionEntry) string {
+func passwordGuess(e *entry) string {
 	if e.session.Password == "" {
 		return "the peer wants an MD5 password and none is set here"
 	}
@@ -104,11 +104,11 @@ func passwordGuess(e *sessionEntry) string {
 }
 
 // lossWords explains why an established session ended.
-func lossWords(e *sessionEntry, st apiutil.PeerState) string {
+func lossWords(e *entry, st apiutil.PeerState) string {
 	switch st.DisconnectReason {
 	case api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART:
 		return fmt.Sprintf("connection with %s lost; its routes are kept for %d s (graceful restart)", e.peerName(),
-			e.open.restartTime)
+			e.peer.open.restartTime)
 	case api.PeerState_DISCONNECT_REASON_HOLD_TIMER_EXPIRED:
 		return holdWords(e)
 	case api.PeerState_DISCONNECT_REASON_READ_FAILED, api.PeerState_DISCONNECT_REASON_WRITE_FAILED:
@@ -131,16 +131,16 @@ func lossBy(st apiutil.PeerState) Direction {
 	return DirectionLocal
 }
 
-func holdWords(e *sessionEntry) string {
+func holdWords(e *entry) string {
 	hold := ""
-	if e.hold != 0 {
-		hold = fmt.Sprintf(" for %s", e.hold)
+	if e.peer.hold != 0 {
+		hold = fmt.Sprintf(" for %s", e.peer.hold)
 	}
 	return fmt.Sprintf("hold timer expired: nothing was heard from %s%s", e.peerName(), hold)
 }
 
 // openingWords explains why a connection did not become a session; empty when the log has said more.
-func openingWords(e *sessionEntry, was gobgp.FSMState, st apiutil.PeerState) (Direction, string) {
+func openingWords(e *entry, was gobgp.FSMState, st apiutil.PeerState) (Direction, string) {
 	switch st.DisconnectReason {
 	case api.PeerState_DISCONNECT_REASON_READ_FAILED, api.PeerState_DISCONNECT_REASON_WRITE_FAILED:
 		return DirectionLocal, fmt.Sprintf("%s closed the connection before the session was up: it may have no "+
@@ -154,9 +154,9 @@ func openingWords(e *sessionEntry, was gobgp.FSMState, st apiutil.PeerState) (Di
 }
 
 // refusedOpenWords is for a NOTIFICATION that answers our OPEN, of which GoBGP keeps only that it came.
-func refusedOpenWords(e *sessionEntry) string {
-	if e.refusal != "" {
-		return e.refusal
+func refusedOpenWords(e *entry) string {
+	if e.hints.refusal != "" {
+		return e.hints.refusal
 	}
 	return fmt.Sprintf("%s answered our OPEN (AS %d, hold time %d s) with a NOTIFICATION: check that it expects AS "+
 		"%d, this address and these timers",
@@ -164,7 +164,7 @@ func refusedOpenWords(e *sessionEntry) string {
 }
 
 // sentWords explains a NOTIFICATION that this side sent. When it answers one of the peer, it is the peer who noticed.
-func sentWords(e *sessionEntry, code, sub uint8) (Direction, string) {
+func sentWords(e *entry, code, sub uint8) (Direction, string) {
 	n := fmt.Sprintf("sent NOTIFICATION %d/%d", code, sub)
 	switch {
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_BAD_PEER_AS:
@@ -176,9 +176,9 @@ func sentWords(e *sessionEntry, code, sub uint8) (Direction, string) {
 	case code == gobgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == gobgp.BGP_ERROR_SUB_UNACCEPTABLE_HOLD_TIME:
 		return DirectionSent, fmt.Sprintf("OPEN of %s refused: its hold time is 1 or 2 s; RFC 4271 wants 0 or at "+
 			"least 3 s (%s)", e.peerName(), n)
-	case code == gobgp.BGP_ERROR_FSM_ERROR && e.state != gobgp.BGP_FSM_ESTABLISHED:
+	case code == gobgp.BGP_ERROR_FSM_ERROR && e.fsm != gobgp.BGP_FSM_ESTABLISHED:
 		return DirectionReceived, refusedOpenWords(e)
-	case code == gobgp.BGP_ERROR_HOLD_TIMER_EXPIRED && e.state == gobgp.BGP_FSM_ESTABLISHED:
+	case code == gobgp.BGP_ERROR_HOLD_TIMER_EXPIRED && e.fsm == gobgp.BGP_FSM_ESTABLISHED:
 		return DirectionSent, holdWords(e)
 	case code == gobgp.BGP_ERROR_HOLD_TIMER_EXPIRED:
 		return DirectionSent, fmt.Sprintf("%s accepted the connection but sent no OPEN", e.peerName())
@@ -188,11 +188,11 @@ func sentWords(e *sessionEntry, code, sub uint8) (Direction, string) {
 		return DirectionSent, fmt.Sprintf("session ended on this side: %s (%s)", notificationName(code, sub), n)
 	}
 	detail := ""
-	if e.malformed != "" {
-		detail = ": " + e.malformed
+	if e.hints.malformed != "" {
+		detail = ": " + e.hints.malformed
 	}
 	what := "a message of " + e.peerName()
-	if code == gobgp.BGP_ERROR_MESSAGE_HEADER_ERROR && e.state != gobgp.BGP_FSM_ESTABLISHED {
+	if code == gobgp.BGP_ERROR_MESSAGE_HEADER_ERROR && e.fsm != gobgp.BGP_FSM_ESTABLISHED {
 		return DirectionSent, fmt.Sprintf("%s does not speak BGP: %s%s (%s)", e.endpoint(), notificationName(code, sub),
 			detail, n)
 	}
@@ -201,7 +201,7 @@ func sentWords(e *sessionEntry, code, sub uint8) (Direction, string) {
 }
 
 // receivedWords explains a NOTIFICATION that the peer sent; text is its shutdown communication (RFC 9003).
-func receivedWords(e *sessionEntry, code, sub uint8, text string) string {
+func receivedWords(e *entry, code, sub uint8, text string) string {
 	n := fmt.Sprintf("received NOTIFICATION %d/%d", code, sub)
 	peer := e.peerName()
 	switch {
@@ -259,4 +259,13 @@ func joinSentences(a, b string) string {
 		return a + b
 	}
 	return a + "; " + b
+}
+
+func netipPort(a netip.Addr, port uint16) string { return netip.AddrPortFrom(a, port).String() }
+
+func addrText(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
 }

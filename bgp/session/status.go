@@ -1,4 +1,4 @@
-package speaker
+package session
 
 import (
 	"cmp"
@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/bfd"
@@ -22,8 +24,8 @@ const (
 	PhaseRefused     Phase = "Refused"     // the session cannot be configured like this
 )
 
-// SessionStatus is what is known about one session. It holds no password.
-type SessionStatus struct {
+// Status is what is known about one session. It holds no password.
+type Status struct {
 	Session bgp.Session // with an empty Password, and the values of defaults
 	State   string      // of RFC 4271 section 8.2.2: Idle, Connect, Active, OpenSent, OpenConfirm, Established
 	Phase   Phase
@@ -77,21 +79,22 @@ type Counters struct {
 	UpdatesIn, UpdatesOut          uint64
 }
 
-func (e *sessionEntry) status(now time.Time) SessionStatus {
-	s := SessionStatus{
-		Session: e.session, State: stateName(e.state), Phase: e.phase, Reason: e.reason, Warning: e.shown,
-		Since: e.phaseAt,
+func (t *Table) status(e *entry, now time.Time) Status {
+	s := Status{
+		Session: e.session, State: stateName(e.fsm), Phase: e.shown.phase, Reason: e.shown.reason,
+		Warning: e.shown.warning, Since: e.shown.since,
 		Flaps: e.flaps, Restarts: e.restarts, LastError: e.failure.words, LastErrorAt: e.failure.at,
 		LastErrorBy: e.failure.by, NextAttempt: e.nextAttempt(),
-		PeerAS: e.peerAS, PeerRouterID: e.routerID, HoldTime: e.hold, Keepalive: e.keepalive, LocalAddress: e.local,
+		PeerAS: e.peer.as, PeerRouterID: e.peer.routerID, HoldTime: e.peer.hold, Keepalive: e.peer.keepalive,
+		LocalAddress: e.peer.local,
 		Counters:     e.counters,
-		Capabilities: e.open.names, Families: e.open.families, AddPathReceive: e.open.addPathSend,
-		AddPathSend:     e.open.addPathReceive,
-		GracefulRestart: e.open.graceful, RestartTime: time.Duration(e.open.restartTime) * time.Second,
-		PeerRestarted: e.open.restarted, PeerForward: e.open.forwarding, RestartNotification: e.open.notification,
+		Capabilities: e.peer.open.names, Families: e.peer.open.families, AddPathReceive: e.peer.open.addPathSend,
+		AddPathSend:     e.peer.open.addPathReceive,
+		GracefulRestart: e.peer.open.graceful, RestartTime: time.Duration(e.peer.open.restartTime) * time.Second,
+		PeerRestarted: e.peer.open.restarted, PeerForward: e.peer.open.forwarding, RestartNotification: e.peer.open.notification,
 	}
-	if e.session.BFD.Enabled && e.path != nil {
-		if b, ok := e.path(e.session.Address.Unmap()); ok {
+	if e.session.BFD.Enabled && t.cfg.Path != nil {
+		if b, ok := t.cfg.Path(e.session.Address.Unmap()); ok {
 			s.BFD = &b
 		}
 	}
@@ -106,41 +109,31 @@ func (e *sessionEntry) status(now time.Time) SessionStatus {
 	return s
 }
 
-func (t *statusTable) list() []SessionStatus {
+// List returns the status of every wanted session, IPv4 first, in order of addresses.
+func (t *Table) List() []Status {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	list := make([]SessionStatus, 0, len(t.entries))
+	list := make([]Status, 0, len(t.entries))
 	for _, e := range t.entries {
-		list = append(list, e.status(now))
+		list = append(list, t.status(e, now))
 	}
-	slices.SortFunc(list, func(a, b SessionStatus) int {
+	slices.SortFunc(list, func(a, b Status) int {
 		return cmp.Or(cmp.Compare(a.Session.Address.BitLen(), b.Session.Address.BitLen()),
 			a.Session.Address.Compare(b.Session.Address))
 	})
 	return list
 }
 
-// Sessions returns the status of every wanted session, IPv4 first, in order of addresses. Counters are a few seconds
-// old, more when there are so many routes that reading them keeps GoBGP from its work.
-func (s *Speaker) Sessions() []SessionStatus {
-	s.refreshCounters()
-	return s.status.list()
-}
-
-// Statuses returns the same without reading counters.
-func (s *Speaker) Statuses() []SessionStatus { return s.status.list() }
-
 // Totals are counters of many sessions, also of those that are no longer wanted: they never decrease.
 type Totals struct{ Flaps, Restarts uint64 }
 
-func (x Totals) plus(e *sessionEntry) Totals {
+func (x Totals) plus(e *entry) Totals {
 	return Totals{Flaps: x.Flaps + e.flaps, Restarts: x.Restarts + e.restarts}
 }
 
 // Totals returns the counters of the sessions by type.
-func (s *Speaker) Totals() map[bgp.SessionType]Totals {
-	t := s.status
+func (t *Table) Totals() map[bgp.SessionType]Totals {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := maps.Clone(t.gone)
@@ -150,16 +143,29 @@ func (s *Speaker) Totals() map[bgp.SessionType]Totals {
 	return all
 }
 
-// Session returns the status of one session including the number of advertised prefixes, whose count looks at all
-// routes and is therefore made anew only after a while.
-func (s *Speaker) Session(addr netip.Addr) (SessionStatus, bool) {
-	addr = addr.Unmap()
-	s.countPeer(addr)
-	s.status.mu.Lock()
-	defer s.status.mu.Unlock()
-	e := s.status.entries[addr]
+// Get returns the status of one session; ok is false if there is none with the address.
+func (t *Table) Get(addr netip.Addr) (s Status, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[addr]
 	if e == nil {
-		return SessionStatus{}, false
+		return Status{}, false
 	}
-	return e.status(time.Now()), true
+	return t.status(e, time.Now()), true
+}
+
+func stateName(s gobgp.FSMState) string {
+	switch s {
+	case gobgp.BGP_FSM_CONNECT:
+		return "Connect"
+	case gobgp.BGP_FSM_ACTIVE:
+		return "Active"
+	case gobgp.BGP_FSM_OPENSENT:
+		return "OpenSent"
+	case gobgp.BGP_FSM_OPENCONFIRM:
+		return "OpenConfirm"
+	case gobgp.BGP_FSM_ESTABLISHED:
+		return "Established"
+	}
+	return "Idle"
 }

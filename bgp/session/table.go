@@ -1,4 +1,4 @@
-package speaker
+package session
 
 import (
 	"net/netip"
@@ -14,80 +14,97 @@ import (
 	"github.com/manxnet/manx/bgp/bfd"
 )
 
-// statusTable mirrors the sessions, fed by GoBGP's events and log messages: asking GoBGP itself would stop it
-// meanwhile.
-type statusTable struct {
+// Config is what a Table needs to explain sessions.
+type Config struct {
+	Logger       *zap.Logger
+	ConnectRetry time.Duration // between two attempts of GoBGP to connect
+	OpenTimeout  time.Duration // that the OPEN exchange may take
+	PrefixHold   time.Duration // that a session stays down after too many prefixes
+	// Path is what BFD says about the path to a peer; nil: nothing.
+	Path func(netip.Addr) (bfd.Status, bool)
+}
+
+// Table mirrors the sessions, fed by GoBGP's events and log messages: asking GoBGP itself would stop it meanwhile. It is
+// safe for concurrent use.
+type Table struct {
 	log *zap.Logger
 	cfg Config
 
-	mu       sync.Mutex
-	entries  map[netip.Addr]*sessionEntry
-	fatal    string // why no session can run
-	watchers map[*statusWatcher]bool
-	count    func(netip.Addr, *received) // counts the routes of a peer
-	report   func(netip.Addr, *received) // tells how many there are
-	taps     int                         // peers whose packets are looked at
-
-	path func(netip.Addr) (bfd.Status, bool) // what BFD says
-
-	reads budget                     // of reading the counters of all
-	gone  map[bgp.SessionType]Totals // of sessions that are no longer wanted
-
-	rejects   rejects
+	mu        sync.Mutex
+	entries   map[netip.Addr]*entry
+	fatal     string // why no session can run
+	watchers  map[*watcher]bool
+	listening int                        // peers whose packets are looked at
+	gone      map[bgp.SessionType]Totals // of sessions that are no longer wanted
 	strangers strangers
 }
 
-// sessionEntry is the state of one session. The FSM of GoBGP reaches it through tap without holding mu.
-type sessionEntry struct {
-	session     bgp.Session
-	state       gobgp.FSMState
-	since       time.Time // of state
-	phase       Phase
-	phaseAt     time.Time
-	reason      string
-	upAt        time.Time
-	flaps       uint64
-	restarts    uint64
-	failure     failure
-	dialBy      time.Time // when GoBGP connects next at the latest; zero when it does not, or has
-	tried       bool      // failed since it was last established or configured
-	refused     string    // cannot be configured
+// entry is one session: what is wanted, where it stands, and what is shown of it.
+type entry struct {
+	session bgp.Session
+	refused string // why it cannot be configured
+
+	connection
+	state     state
+	heldSince time.Time // for too many prefixes
+	failure   failure
+	kept      time.Time // routes are kept until then although the session is down
+	hints     hints
+	peer      peer
+
+	flaps, restarts uint64
+	counters        Counters
+	cleared         cleared
+
+	warnings warnings
+	shown    shown
+	logged   loggedReasons
+}
+
+// hints are what GoBGP logged or the network showed on the way to a failure.
+type hints struct {
 	unprotected string    // why the listener has no MD5 key of the peer, until somebody acts on it
-	note        string    // what waits
-	warning     string    // what is not right
-	many        string    // that the peer announces many prefixes
-	shown       string    // both, as published
 	malformed   string    // what GoBGP said about the last message that it could not parse
-
-	logged      loggedReasons
-	shownState  gobgp.FSMState
-	refusal     string    // what it said, once heard
-	tapped      time.Time // until when the packets of the peer are looked at
-	connectedAt time.Time // our side has a TCP connection and waits for an OPEN
-	stale       time.Time // routes are kept until then although the session is down
-	held        time.Time // since when the session is held down for too many prefixes
-	peerAS      uint32
-	routerID    netip.Addr
-	local       netip.Addr
-	hold        time.Duration
-	keepalive   time.Duration
-	open        peerOpen
-	cut         time.Time // when BFD found the path broken
-	path        func(netip.Addr) (bfd.Status, bool)
-	counters    Counters
-	cleared     cleared
-	counted     budget // of counting what the peer is sent
-	tap         *peerTap
-	changes     uint64 // of routes of others when the session was not up yet
+	refusal     string    // what the peer's NOTIFICATION before the session was up said, once heard
+	listenUntil time.Time // until when the packets of the peer are looked at
 }
 
-func newStatusTable(cfg Config) *statusTable {
-	return &statusTable{log: cfg.Logger, cfg: cfg, entries: map[netip.Addr]*sessionEntry{},
-		watchers: map[*statusWatcher]bool{}, gone: map[bgp.SessionType]Totals{}}
+// warnings are what is not right although the session is up.
+type warnings struct {
+	malformed string
+	prefixes  string // that the peer announces many
+	waits     string // what waits for the end of the session
 }
 
-// setSessions makes the table hold exactly the wanted sessions, and returns those that are new or have changed.
-func (t *statusTable) setSessions(want []bgp.Session) (changed []bgp.Session) {
+func (w warnings) sentence() string {
+	return joinSentences(joinSentences(w.malformed, w.prefixes), w.waits)
+}
+
+// peer is what was negotiated with the peer, 0 before the first OPEN.
+type peer struct {
+	as              uint32
+	routerID, local netip.Addr
+	hold, keepalive time.Duration
+	open            peerOpen
+}
+
+// shown is what was published last.
+type shown struct {
+	phase   Phase
+	since   time.Time // of phase
+	reason  string
+	warning string
+	fsm     gobgp.FSMState
+}
+
+// NewTable makes a table without sessions.
+func NewTable(cfg Config) *Table {
+	return &Table{log: cfg.Logger, cfg: cfg, entries: map[netip.Addr]*entry{}, watchers: map[*watcher]bool{},
+		gone: map[bgp.SessionType]Totals{}}
+}
+
+// SetSessions makes the table hold exactly the wanted sessions, and returns those that are new or have changed.
+func (t *Table) SetSessions(want []bgp.Session) (changed []bgp.Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
@@ -100,7 +117,7 @@ func (t *statusTable) setSessions(want []bgp.Session) (changed []bgp.Session) {
 		s := want[i]
 		changed = append(changed, s)
 		if e == nil {
-			e = &sessionEntry{state: gobgp.BGP_FSM_IDLE, since: now, tap: t.newTap(addr), path: t.path}
+			e = &entry{connection: connection{fsm: gobgp.BGP_FSM_IDLE, since: now}}
 			t.entries[addr] = e
 		}
 		if e.session.Wire() != s.Wire() {
@@ -109,7 +126,10 @@ func (t *statusTable) setSessions(want []bgp.Session) (changed []bgp.Session) {
 		e.session = s
 		t.refresh(addr, e, now)
 	}
-	keep := addressesOf(want)
+	keep := make(map[netip.Addr]bool, len(want))
+	for i := range want {
+		keep[want[i].Address.Unmap()] = true
+	}
 	for addr, e := range t.entries {
 		if !keep[addr] {
 			delete(t.entries, addr)
@@ -120,39 +140,29 @@ func (t *statusTable) setSessions(want []bgp.Session) (changed []bgp.Session) {
 	return changed
 }
 
-// addressesOf is the set of the peers' addresses.
-func addressesOf(sessions []bgp.Session) map[netip.Addr]bool {
-	set := make(map[netip.Addr]bool, len(sessions))
-	for i := range sessions {
-		set[sessions[i].Address.Unmap()] = true
-	}
-	return set
-}
-
-// reset forgets all states, because the speaker restarts.
-func (t *statusTable) reset() {
+// Reset forgets all states, because the speaker restarts.
+func (t *Table) Reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
 	for addr, e := range t.entries {
-		if e.state == gobgp.BGP_FSM_ESTABLISHED {
+		if e.fsm == gobgp.BGP_FSM_ESTABLISHED {
 			e.flaps++
 		}
-		e.state, e.since, e.tried = gobgp.BGP_FSM_IDLE, now, false
-		e.tap.established.Store(false)
-		e.tap.received.begin(false)
+		e.fsm, e.since, e.state = gobgp.BGP_FSM_IDLE, now, e.state.onReset()
 		t.refresh(addr, e, now)
 	}
 }
 
-// cannotRun says why no session can run, empty if they can.
-func (t *statusTable) cannotRun() string {
+// CannotRun says why no session can run, empty if they can.
+func (t *Table) CannotRun() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.fatal
 }
 
-func (t *statusTable) setFatal(err error) {
+// SetFatal takes over why no session can run; nil if they can.
+func (t *Table) SetFatal(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.fatal = ""
@@ -166,21 +176,22 @@ func (t *statusTable) setFatal(err error) {
 }
 
 // change runs f on the entry of addr, if it has one, and publishes the outcome.
-func (t *statusTable) change(addr netip.Addr, f func(e *sessionEntry, now time.Time)) {
+func (t *Table) change(addr netip.Addr, f func(e *entry, now time.Time)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e := t.entries[addr]; e != nil {
 		now := time.Now()
 		f(e, now)
 		if e.failure.words == refusedOpenWords(e) {
-			t.tapPeer(addr, e, now)
+			t.listen(addr, e, now)
 		}
 		t.refresh(addr, e, now)
 	}
 }
 
-func (t *statusTable) configured(addr netip.Addr, err error) {
-	t.change(addr, func(e *sessionEntry, _ time.Time) {
+// Configured takes over whether a session could be configured.
+func (t *Table) Configured(addr netip.Addr, err error) {
+	t.change(addr, func(e *entry, _ time.Time) {
 		e.refused = ""
 		if err != nil {
 			e.refused = err.Error()
@@ -188,99 +199,109 @@ func (t *statusTable) configured(addr netip.Addr, err error) {
 	})
 }
 
-func (t *statusTable) note(addr netip.Addr, text string) {
-	t.change(addr, func(e *sessionEntry, _ time.Time) { e.note = text })
+// Waits takes over what waits for the end of the session; empty for nothing.
+func (t *Table) Waits(addr netip.Addr, text string) {
+	t.change(addr, func(e *entry, _ time.Time) { e.warnings.waits = text })
 }
 
-func (t *statusTable) hasNote(addr netip.Addr) bool {
+// HasWaiting tells whether something waits for the end of the session.
+func (t *Table) HasWaiting(addr netip.Addr) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.entries[addr]
-	return e != nil && e.note != ""
+	return e != nil && e.warnings.waits != ""
 }
 
-// holdsRoutes tells whether a change of the peer's settings would cost routes: it is up, or restarts gracefully.
-func (t *statusTable) holdsRoutes(addr netip.Addr) bool {
+// IsEstablished tells whether a session is.
+func (t *Table) IsEstablished(addr netip.Addr) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.entries[addr]
-	return e != nil && (e.state == gobgp.BGP_FSM_ESTABLISHED || time.Now().Before(e.stale))
+	return e != nil && e.fsm == gobgp.BGP_FSM_ESTABLISHED
 }
 
-// failure is why a session did not come up, or was lost.
-type failure struct {
-	words string
-	by    Direction
-	at    time.Time
-	cause bool // it explains what else fails, and what would mend it
-}
-
-// causeMatters is how long after it was last seen a cause explains better than a symptom why a session does not come
-// up. A cause that is a connection of the peer is seen each time that it connects: after 120 s where nothing else is
-// configured (RFC 4271 section 10).
-const causeMatters = 3 * time.Minute
-
-// fail records why a session does not come up, or was lost.
-func (e *sessionEntry) fail(by Direction, sentence string, now time.Time) {
-	if !e.held.IsZero() && e.tried {
-		return // what holds the session down is what matters
+// EstablishedSince returns when a session came up, a zero time if it is not established.
+func (t *Table) EstablishedSince(addr netip.Addr) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.entries[addr]; e != nil && e.fsm == gobgp.BGP_FSM_ESTABLISHED {
+		return e.upAt
 	}
-	if !e.cut.IsZero() && now.Sub(e.cut) < cutMatters {
-		return // all that follows from a broken path says less
+	return time.Time{}
+}
+
+// OutsideMesh lists the peers outside of the mesh whose sessions are established.
+func (t *Table) OutsideMesh() (list []netip.Addr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for addr, e := range t.entries {
+		if e.session.Type != bgp.SessionMesh && e.fsm == gobgp.BGP_FSM_ESTABLISHED {
+			list = append(list, addr)
+		}
 	}
-	e.failure, e.tried = failure{words: sentence, by: by, at: now}, true
+	return list
 }
 
-// because records a cause of which the symptoms are that connections fail in this way and that.
-func (e *sessionEntry) because(by Direction, sentence string, now time.Time) {
-	e.fail(by, sentence, now)
-	e.failure.cause = e.failure.words == sentence
-}
-
-// symptom records that no connection came about, unless a cause is known.
-func (e *sessionEntry) symptom(by Direction, sentence string, now time.Time) {
-	if e.tried && e.failure.cause && now.Sub(e.failure.at) < causeMatters {
-		return
+// TakeUnprotected returns why the listener has no MD5 key of a peer, once; empty if it has one.
+func (t *Table) TakeUnprotected(addr netip.Addr) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[addr]
+	if e == nil {
+		return ""
 	}
-	e.fail(by, sentence, now)
+	why := e.hints.unprotected
+	e.hints.unprotected = ""
+	return why
 }
 
-// guess records why a session does not come up when the cause can only be guessed. What a NOTIFICATION said a moment
-// ago is better: BIRD, for one, closes further connections without a word while it waits after an error.
-func (e *sessionEntry) guess(by Direction, sentence string, now time.Time) {
-	if e.tried && e.failure.by != DirectionLocal && now.Sub(e.failure.at) < time.Minute {
-		return
-	}
-	e.symptom(by, sentence, now)
+// PathChanged publishes a session whose BFD has changed, and returns since when it is up; zero: it is not.
+func (t *Table) PathChanged(addr netip.Addr) (up time.Time) {
+	t.change(addr, func(e *entry, at time.Time) {
+		t.publish(e, at, false)
+		if e.fsm == gobgp.BGP_FSM_ESTABLISHED {
+			up = e.upAt
+		}
+	})
+	return up
 }
 
-// transition takes over a state that GoBGP tells and returns the state before and now.
-func (t *statusTable) transition(addr netip.Addr, st apiutil.PeerState, at time.Time) (was, now gobgp.FSMState) {
+// BreakPath takes over that BFD found the path of a session broken, and tells whether that is the session which is
+// established since up.
+func (t *Table) BreakPath(addr netip.Addr, up time.Time, reason string) (end bool) {
+	t.change(addr, func(e *entry, now time.Time) {
+		if e.fsm == gobgp.BGP_FSM_ESTABLISHED && e.upAt.Equal(up) {
+			e.breakPath("BFD: the path to "+e.peerName()+" is broken: "+reason, now)
+			end = true
+		}
+	})
+	return end
+}
+
+// HoldsRoutes tells whether a change of the peer's settings would cost routes: it is up, or restarts gracefully.
+func (t *Table) HoldsRoutes(addr netip.Addr) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[addr]
+	return e != nil && (e.fsm == gobgp.BGP_FSM_ESTABLISHED || time.Now().Before(e.kept))
+}
+
+// Transition takes over a state that GoBGP tells and returns the state before and now.
+func (t *Table) Transition(addr netip.Addr, st apiutil.PeerState, at time.Time) (was, now gobgp.FSMState) {
 	was, now = gobgp.BGP_FSM_IDLE, st.SessionState
-	t.change(addr, func(e *sessionEntry, _ time.Time) {
-		was = e.state
+	t.change(addr, func(e *entry, _ time.Time) {
+		was = e.fsm
 		if was != now {
 			e.since = at
 		}
-		e.state = now
+		e.fsm = now
 		switch {
 		case now == gobgp.BGP_FSM_ESTABLISHED:
-			e.upAt, e.tried, e.warning, e.connectedAt, e.stale, e.cut = at, false, "", time.Time{}, time.Time{},
-				time.Time{}
-			e.many, e.refusal, e.tapped = "", "", time.Time{}
-			e.peerAS, e.routerID, e.open = st.PeerASN, st.RouterID, readOpen(st.RemoteCap, e.session.Address)
+			e.established(st, at)
 		case was == gobgp.BGP_FSM_ESTABLISHED:
-			e.flaps++
-			if st.DisconnectReason == api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART {
-				e.restarts++
-				e.stale = at.Add(time.Duration(e.open.restartTime) * time.Second)
-			}
-			if said := e.tried && !e.failure.at.Before(e.upAt) || !e.held.IsZero(); !said {
-				e.fail(lossBy(st), lossWords(e, st), at)
-			}
-			e.upAt = time.Time{}
+			e.lost(st, at)
 		case now == gobgp.BGP_FSM_IDLE && was != now:
-			if e.failure.at.Before(e.since.Add(-2*time.Second)) || !e.tried {
+			if e.failure.at.Before(e.since.Add(-2*time.Second)) || !e.hasFailure() {
 				if by, w := openingWords(e, was, st); w != "" {
 					e.guess(by, w, at)
 				}
@@ -290,7 +311,27 @@ func (t *statusTable) transition(addr netip.Addr, st apiutil.PeerState, at time.
 			e.connectedAt = time.Time{}
 		}
 		e.expectDial(was, at)
-		e.tap.established.Store(now == gobgp.BGP_FSM_ESTABLISHED)
 	})
 	return was, now
+}
+
+func (e *entry) established(st apiutil.PeerState, at time.Time) {
+	e.state = e.state.onEstablished()
+	e.upAt, e.connectedAt, e.kept, e.failure.cut = at, time.Time{}, time.Time{}, time.Time{}
+	e.warnings.malformed, e.warnings.prefixes = "", ""
+	e.hints.refusal, e.hints.listenUntil = "", time.Time{}
+	e.peer.as, e.peer.routerID, e.peer.open = st.PeerASN, st.RouterID, readOpen(st.RemoteCap, e.session.Address)
+}
+
+func (e *entry) lost(st apiutil.PeerState, at time.Time) {
+	e.flaps++
+	if st.DisconnectReason == api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART {
+		e.restarts++
+		e.kept = at.Add(time.Duration(e.peer.open.restartTime) * time.Second)
+	}
+	if e.state != ending || e.failure.at.Before(e.upAt) {
+		e.fail(lossBy(st), lossWords(e, st), at)
+	}
+	e.state = e.state.onLost()
+	e.upAt = time.Time{}
 }

@@ -1,4 +1,4 @@
-package speaker
+package session
 
 import (
 	"context"
@@ -8,31 +8,30 @@ import (
 	"time"
 )
 
-// SessionEvent is a change of one session, or its end.
-type SessionEvent struct {
-	Status  SessionStatus
+// Event is a change of one session, or its end.
+type Event struct {
+	Status  Status
 	Removed bool // the session is not wanted any more
 }
 
-type statusWatcher struct {
-	pending map[netip.Addr]SessionEvent
+type watcher struct {
+	pending map[netip.Addr]Event
 	wake    chan struct{}
 }
 
-// WatchSessions sends the status of all sessions, and then each one that changes, until ctx is done; then the channel
-// is closed. A slow reader misses intermediate states, never the last one.
-func (s *Speaker) WatchSessions(ctx context.Context) <-chan SessionEvent {
-	w := &statusWatcher{pending: map[netip.Addr]SessionEvent{}, wake: make(chan struct{}, 1)}
-	t := s.status
+// Watch sends the status of all sessions, and then each one that changes, until ctx or the owner's context is done; then
+// the channel is closed. A slow reader misses intermediate states, never the last one.
+func (t *Table) Watch(ctx, owner context.Context) <-chan Event {
+	w := &watcher{pending: map[netip.Addr]Event{}, wake: make(chan struct{}, 1)}
 	t.mu.Lock()
 	now := time.Now()
 	for addr, e := range t.entries {
-		w.pending[addr] = SessionEvent{Status: e.status(now)}
+		w.pending[addr] = Event{Status: t.status(e, now)}
 	}
 	t.watchers[w] = true
 	t.mu.Unlock()
 	w.signal()
-	out := make(chan SessionEvent)
+	out := make(chan Event)
 	go func() {
 		defer close(out)
 		defer t.unwatch(w)
@@ -40,7 +39,7 @@ func (s *Speaker) WatchSessions(ctx context.Context) <-chan SessionEvent {
 			select {
 			case <-ctx.Done():
 				return
-			case <-s.ctx.Done():
+			case <-owner.Done():
 				return
 			case <-w.wake:
 			}
@@ -49,7 +48,7 @@ func (s *Speaker) WatchSessions(ctx context.Context) <-chan SessionEvent {
 				case out <- ev:
 				case <-ctx.Done():
 					return
-				case <-s.ctx.Done():
+				case <-owner.Done():
 					return
 				}
 			}
@@ -58,7 +57,7 @@ func (s *Speaker) WatchSessions(ctx context.Context) <-chan SessionEvent {
 	return out
 }
 
-func (w *statusWatcher) signal() {
+func (w *watcher) signal() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
@@ -66,22 +65,22 @@ func (w *statusWatcher) signal() {
 }
 
 // publish is called with the table locked.
-func (t *statusTable) publish(e *sessionEntry, now time.Time, removed bool) {
+func (t *Table) publish(e *entry, now time.Time, removed bool) {
 	if len(t.watchers) == 0 {
 		return
 	}
-	ev := SessionEvent{Status: e.status(now), Removed: removed}
+	ev := Event{Status: t.status(e, now), Removed: removed}
 	for w := range t.watchers {
 		w.pending[e.session.Address.Unmap()] = ev
 		w.signal()
 	}
 }
 
-func (t *statusTable) drain(w *statusWatcher) []SessionEvent {
+func (t *Table) drain(w *watcher) []Event {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	keys := slices.SortedFunc(maps.Keys(w.pending), netip.Addr.Compare)
-	events := make([]SessionEvent, 0, len(keys))
+	events := make([]Event, 0, len(keys))
 	for _, k := range keys {
 		events = append(events, w.pending[k])
 	}
@@ -89,7 +88,7 @@ func (t *statusTable) drain(w *statusWatcher) []SessionEvent {
 	return events
 }
 
-func (t *statusTable) unwatch(w *statusWatcher) {
+func (t *Table) unwatch(w *watcher) {
 	t.mu.Lock()
 	delete(t.watchers, w)
 	t.mu.Unlock()

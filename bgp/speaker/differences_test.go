@@ -9,6 +9,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/gobgppolicy"
+	"github.com/manxnet/manx/bgp/session"
 )
 
 // GoBGP looks for the AS of the peer before it sends a path; BIRD leaves that to the receiver.
@@ -86,7 +87,7 @@ func TestCapabilities(t *testing.T) {
 	var names []string
 	for _, o := range p.open.OptParams {
 		for _, c := range o.(*gobgp.OptionParameterCapability).Capability {
-			names = append(names, capabilityName[c.Code()])
+			names = append(names, session.CapabilityName(c.Code()))
 		}
 	}
 	slices.Sort(names)

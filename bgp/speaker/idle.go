@@ -13,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/session"
 )
 
 // Fault: GoBGP stays in Idle for five seconds after an established session is lost, and closes the connections of the
@@ -40,7 +41,7 @@ type idleHold struct {
 }
 
 func newIdleHold() *idleHold {
-	return &idleHold{returns: rate.NewLimiter(rate.Every(idleAfterLoss), quickReturns)}
+	return &idleHold{returns: rate.NewLimiter(rate.Every(session.IdleAfterLoss), quickReturns)}
 }
 
 // lost is called on the goroutine of the FSM when an established session is lost. The next time in Idle is left out
@@ -55,7 +56,7 @@ func (h *idleHold) lost(reason string, now time.Time) {
 	default:
 		return
 	}
-	if s := h.seconds.Load(); s != nil && *s == idleAfterLoss.Seconds() && h.returns.AllowN(now, 1) {
+	if s := h.seconds.Load(); s != nil && *s == session.IdleAfterLoss.Seconds() && h.returns.AllowN(now, 1) {
 		*s = 0
 	}
 }
@@ -97,7 +98,7 @@ func pointee(t reflect.Type) (reflect.Type, error) {
 func checkIdle(log *zap.Logger, server reflect.Type) bool {
 	_, err := idleOffset(server)
 	if err != nil {
-		log.Warn("bgp sessions come back "+idleAfterLoss.String()+" later after a restart of their peer: "+
+		log.Warn("bgp sessions come back "+session.IdleAfterLoss.String()+" later after a restart of their peer: "+
 			"this GoBGP keeps its time in Idle elsewhere", zap.Error(err))
 	}
 	return err == nil
@@ -111,7 +112,7 @@ func checkIdle(log *zap.Logger, server reflect.Type) bool {
 // (RFC 4724 section 4.1). The other nodes must not be back with the router before the node is back with them.
 func (r *speakerRun) shortenIdle(s bgp.Session) {
 	w := s.Wire()
-	tap := r.sp.status.tapOf(s.Address.Unmap())
+	tap := r.sp.taps.of(s.Address.Unmap())
 	if tap == nil {
 		return
 	}

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/session"
 )
 
 const (
@@ -179,7 +180,7 @@ func TestTimeInIdleThatIsNotGoBGPsIsLeftAlone(t *testing.T) {
 	var five float64
 	h.seconds.Store(&five)
 	start := time.Now()
-	for i, after := range []time.Duration{0, 0, 0, 0, idleAfterLoss, idleAfterLoss} {
+	for i, after := range []time.Duration{0, 0, 0, 0, session.IdleAfterLoss, session.IdleAfterLoss} {
 		five = 5
 		h.lost("graceful-restart", start.Add(after))
 		if quick, want := five == 0, i < quickReturns || i == 4; quick != want {

@@ -129,7 +129,7 @@ func described(t *testing.T, s *Speaker) string {
 	for _, st := range s.Statuses() {
 		write("status", fmt.Sprintf("%+v %s %s %s", st.Session, st.Phase, st.Reason, st.Warning))
 	}
-	for addr, x := range s.status.received() {
+	for addr, x := range s.taps.received() {
 		x.mu.Lock()
 		write("received", fmt.Sprint(addr, x.limit, x.outsider, x.rules.List))
 		x.mu.Unlock()

@@ -158,7 +158,7 @@ func (r *speakerRun) exceptedPeers(old, new gobgppolicy.Policy) (list []netip.Ad
 	if len(changed) == 0 {
 		return nil
 	}
-	all := r.sp.status.received()
+	all := r.sp.taps.received()
 	for addr, s := range r.sessions {
 		if x := all[addr.Unmap()]; s.Outsider && x != nil &&
 			slices.ContainsFunc(changed, func(p netip.Prefix) bool { return x.refuses(p) || r.sp.fib.Knows(p) }) {

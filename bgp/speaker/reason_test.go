@@ -15,6 +15,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/session"
 )
 
 // listenFake accepts connections on a loopback address and runs script for each until the test ends.
@@ -172,7 +173,7 @@ func TestReasons(t *testing.T) {
 			}
 			awaitSession(t, s, addr, "the next attempt", func(st SessionStatus) bool {
 				left := time.Until(st.NextAttempt)
-				return left > 0 && left <= idleAfterLoss+firstDial
+				return left > 0 && left <= session.IdleAfterLoss+session.FirstDial
 			})
 		})
 	}

@@ -249,30 +249,11 @@ func (s *Speaker) reportLevel(peer netip.Addr, x *received) {
 
 // reportLevelAgain follows the event that a session is up, which may come after its first routes: the status is new.
 func (s *Speaker) reportLevelAgain(peer netip.Addr) {
-	if tap := s.status.tapOf(peer); tap != nil {
+	if tap := s.taps.of(peer); tap != nil {
 		x := &tap.received
 		x.reporting.Lock()
 		x.reported = levelOf{}
 		x.reporting.Unlock()
 		s.reportLevel(peer, x)
 	}
-}
-
-// received returns the received routes of all sessions.
-func (t *statusTable) received() map[netip.Addr]*received {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	all := make(map[netip.Addr]*received, len(t.entries))
-	for addr, e := range t.entries {
-		all[addr] = &e.tap.received
-	}
-	return all
-}
-
-// newTap makes what the log of a session is read into.
-func (t *statusTable) newTap(peer netip.Addr) *peerTap {
-	tap := &peerTap{}
-	tap.received.count = func() { t.count(peer, &tap.received) }
-	tap.received.report = func() { t.report(peer, &tap.received) }
-	return tap
 }

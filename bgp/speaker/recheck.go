@@ -80,7 +80,7 @@ func (r *speakerRun) recheckNow() {
 	r.sp.setMu.Lock() // the sessions are looked at
 	defer r.sp.setMu.Unlock()
 	for a := range peers {
-		if r.sp.current() != r || !r.sp.status.isEstablished(a) {
+		if r.sp.current() != r || !r.sp.status.IsEstablished(a) {
 			continue
 		}
 		if err := r.softOut(r.sp.ctx, a.String()); err != nil {

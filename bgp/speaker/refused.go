@@ -52,7 +52,7 @@ func (x *received) put(key routeKey, nextHop netip.Addr, announced bool) {
 
 // refusedRoutes lists the routes of all peers that refusals keep out, in no order.
 func (s *Speaker) refusedRoutes() (list []fib.Rejection) {
-	for peer, x := range s.status.received() {
+	for peer, x := range s.taps.received() {
 		x.mu.Lock()
 		for key, r := range x.refused {
 			list = append(list, fib.Rejection{Prefix: key.prefix, Path: bgp.Path{NextHop: r.nextHop, Peer: peer},
@@ -74,7 +74,7 @@ func (s *Speaker) setRefusals(d bgp.Desired, changed []bgp.Session) (look func()
 	var looks []func()
 	refusals := gobgppolicy.RefusalsBySession(d.Refusals)
 	for _, session := range changed {
-		tap := s.status.tapOf(session.Address.Unmap())
+		tap := s.taps.of(session.Address.Unmap())
 		if tap == nil {
 			continue
 		}

@@ -56,7 +56,7 @@ func startRun(ctx context.Context, sp *Speaker, g bgp.Global) (*speakerRun, erro
 	}
 	level := new(slog.LevelVar)
 	level.Set(slog.LevelDebug)
-	opts := []server.ServerOption{server.LoggerOption(slog.New(newLogBridge(sp.log, sp.status)), level)}
+	opts := []server.ServerOption{server.LoggerOption(slog.New(newLogBridge(sp)), level)}
 	sock, err := prepareSocket(sp.cfg.GobgpSocket)
 	if err != nil {
 		sp.log.Error("BGP goes on without this socket", zap.Error(err))

@@ -32,6 +32,15 @@ func (r *speakerRun) set(ctx context.Context, d bgp.Desired) error {
 	return errors.Join(append(errs, r.watchHops())...)
 }
 
+// addressesOf is the set of the peers' addresses.
+func addressesOf(sessions []bgp.Session) map[netip.Addr]bool {
+	set := make(map[netip.Addr]bool, len(sessions))
+	for i := range sessions {
+		set[sessions[i].Address.Unmap()] = true
+	}
+	return set
+}
+
 // originsIn are those of d, and those that are still announced.
 func (r *speakerRun) originsIn(d bgp.Desired) []bgp.Origin {
 	wanted := map[netip.Prefix]bool{}

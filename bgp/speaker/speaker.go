@@ -12,6 +12,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/fib"
+	"github.com/manxnet/manx/bgp/session"
 )
 
 // Config is what a Speaker needs to run. Zero values mean the defaults that are named beside the fields.
@@ -90,10 +91,13 @@ type Speaker struct {
 	cancel context.CancelFunc
 
 	fib    *fib.Table
-	status *statusTable
+	status *session.Table
+	taps   taps
 	sync   *restartSync
 
 	conflicts  conflicts
+	rejects    rejects
+	reads      budget // of reading the counters of all sessions
 	interfaces hopInterfaces
 	paths      paths
 	resets     resets
@@ -113,9 +117,8 @@ func New(cfg Config) *Speaker {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Speaker{cfg: cfg, log: cfg.Logger, ctx: ctx, cancel: cancel, fib: fib.New()}
 	s.interfaces.lookup = cfg.InterfaceOf
-	s.status = newStatusTable(cfg)
-	s.status.count, s.status.report = s.countReceived, s.reportLevel
-	s.status.path = s.paths.status
+	s.status = session.NewTable(session.Config{Logger: cfg.Logger, ConnectRetry: cfg.ConnectRetry,
+		OpenTimeout: cfg.OpenTimeout, PrefixHold: cfg.PrefixHold, Path: s.paths.status})
 	s.sync = newRestartSync(cfg, s.syncFinished)
 	go s.maintain()
 	return s
@@ -130,16 +133,17 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 	if s.ctx.Err() != nil {
 		return errors.New("bgp speaker is closed")
 	}
-	changed := s.status.setSessions(d.Sessions)
+	changed := s.status.SetSessions(d.Sessions)
+	s.setTaps(changed, addressesOf(d.Sessions))
 	s.setLimits(changed)
 	s.fib.Configure(d)
 
 	if s.run == nil || !s.run.global.Equal(d.Global) {
 		if err := s.restart(ctx, d); err != nil {
-			s.status.setFatal(err)
+			s.status.SetFatal(err)
 			return err
 		}
-		s.status.setFatal(nil)
+		s.status.SetFatal(nil)
 	}
 	look := s.setRefusals(d, changed)
 	err := s.run.set(ctx, d)
@@ -159,7 +163,8 @@ func (s *Speaker) restart(ctx context.Context, d bgp.Desired) error {
 		old.stop(ctx)
 		s.interfaces.stop()
 		s.fib.MarkStale()
-		s.status.reset()
+		s.status.Reset()
+		s.resetTaps()
 	}
 	run, err := startRun(ctx, s, d.Global)
 	if err != nil {

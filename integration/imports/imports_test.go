@@ -47,6 +47,7 @@ var allowed = []struct {
 	{"bgp/password", nil},
 	{"bgp/fib", []string{"bgp", "dataplane/prefixtable", "datastore/ownership"}},
 	{"bgp/gobgppolicy", []string{"bgp"}},
+	{"bgp/session", []string{"bgp", "bgp/bfd"}},
 	{"bgp/...", []string{"datastore/model", "datastore/ownership", "datastore/safefile", "datastore/selector",
 		"dataplane/prefixtable", "dataplane/reconcile", "bgp", "bgp/..."}},
 	{"dataplane/prefixtable", nil},
@@ -110,7 +111,7 @@ var owners = []struct {
 	{"github.com/vishvananda/netlink", []string{"dataplane/kernel", "dataplane/podnet"}},
 	{"github.com/google/nftables", []string{"dataplane/kernel"}},
 	{"github.com/osrg/gobgp/", []string{"bgp/speaker", "bgp/fib", "bgp/gobgppolicy",
-		"bgp/gobgpapi"}}, // package bgp decides without it, also offline
+		"bgp/session", "bgp/gobgpapi"}}, // package bgp decides without it, also offline
 }
 
 // unlinked lists programs and libraries that must not get into them by any way: manxctl plans without GoBGP.
