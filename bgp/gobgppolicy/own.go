@@ -29,7 +29,7 @@ func (b *policyBuilder) own(g *Group, guard func() *api.MatchSet) map[netip.Pref
 		if o.Withheld || o.Prefix.Addr().Is6() != g.IPv6 {
 			continue
 		}
-		v := b.judgeOwn(g, o)
+		v := b.decideOwn(g, o)
 		key := fmt.Sprint(v.accept, v.do)
 		all[o.Prefix.Masked()] = key
 		if v.accept == !o.FilterOnly && v.do.isNone() {
@@ -57,8 +57,8 @@ func (c changes) isNone() bool {
 	return len(c.communities)+len(c.large)+len(c.prepend) == 0 && c.localPref == 0
 }
 
-// judgeOwn asks the rules about one of our own routes, and finds out what they change.
-func (b *policyBuilder) judgeOwn(g *Group, o bgp.Origin) ownVerdict {
+// decideOwn asks the rules about one of our own routes, and finds out what they change.
+func (b *policyBuilder) decideOwn(g *Group, o bgp.Origin) ownVerdict {
 	if len(g.filters) == 0 {
 		return ownVerdict{accept: !o.FilterOnly}
 	}

@@ -46,7 +46,7 @@ func (r *speakerRun) setPolicy(ctx context.Context, d bgp.Desired) (again, error
 	p := gobgppolicy.Translate(d, r.sp.interfaces.known())
 	if bytes.Equal(p.Encoded, r.policy.Encoded) { // there may be other sessions, although the same rules
 		r.policy = p
-		r.judge.Store(judgeOf(d, p))
+		r.inForce.Store(inForceOf(d, p))
 		return again{}, nil
 	}
 	if err := r.srv.SetPolicies(ctx, p.Request); err != nil {
@@ -54,7 +54,7 @@ func (r *speakerRun) setPolicy(ctx context.Context, d bgp.Desired) (again, error
 	}
 	old := r.policy
 	r.policy = p
-	r.judge.Store(judgeOf(d, p))
+	r.inForce.Store(inForceOf(d, p))
 	r.sp.log.Debug("bgp policy changed", zap.Int("export", len(p.Request.Policies[0].Statements)),
 		zap.Int("import", len(p.Request.Policies[1].Statements)))
 	return r.compare(old, p), nil

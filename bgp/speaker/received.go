@@ -161,7 +161,7 @@ func (x *received) seen(n int) {
 	}
 }
 
-// setLimit takes over a limit and tells whether there was another before. What has come so far is judged by the new
+// setLimit takes over a limit and tells whether there was another before. What has come so far is measured by the new
 // one.
 func (x *received) setLimit(l limit) (changed bool) {
 	x.mu.Lock()

@@ -30,21 +30,21 @@ const recheckDelay = 300 * time.Millisecond
 
 // recheck looks at best routes that have changed; replaced tells that there was a route for the prefix before.
 func (r *speakerRun) recheck(paths []*apiutil.Path, replaced func(netip.Prefix) bool) {
-	judge := r.judge.Load()
-	if judge == nil {
+	rules := r.inForce.Load()
+	if rules == nil {
 		return
 	}
 	for _, p := range paths {
 		nlri, ok := p.Nlri.(*gobgp.IPAddrPrefix)
-		if !ok || p.Withdrawal || !p.PeerAddress.IsValid() || !judge.asks && !hasWellKnown(p) ||
+		if !ok || p.Withdrawal || !p.PeerAddress.IsValid() || !rules.asks && !hasWellKnown(p) ||
 			!replaced(nlri.Prefix.Masked()) {
 			continue
 		}
 		t, _ := tablePath(p)
-		for _, g := range judge.groups {
+		for _, g := range rules.groups {
 			if g.IPv6 == t.Prefix.Addr().Is6() && (forbidden(g.Session, t.Communities) ||
 				asksForAttributes(g.Rules(true)) &&
-					!judge.desired.Export(g.Session, r.candidate(judge.desired, t)).Accept) {
+					!rules.desired.Export(g.Session, r.candidate(rules.desired, t)).Accept) {
 				r.recheckLater(g.Peers)
 			}
 		}
@@ -90,15 +90,15 @@ func (r *speakerRun) recheckNow() {
 	}
 }
 
-// judge is what is needed to ask the rules of the current policy.
-type judge struct {
+// policyInForce is what it takes to evaluate the rules of the current policy.
+type policyInForce struct {
 	desired bgp.Desired
 	groups  []*gobgppolicy.Group
 	asks    bool // a rule asks for what may change about a learned route
 }
 
-func judgeOf(d bgp.Desired, p gobgppolicy.Policy) *judge {
-	j := &judge{desired: d, groups: p.Groups}
+func inForceOf(d bgp.Desired, p gobgppolicy.Policy) *policyInForce {
+	j := &policyInForce{desired: d, groups: p.Groups}
 	for _, g := range p.Groups {
 		j.asks = j.asks || asksForAttributes(g.Rules(true))
 	}

@@ -36,7 +36,7 @@ type speakerRun struct {
 	origins    map[netip.Prefix]bgp.Origin
 	policy     gobgppolicy.Policy
 	desired    *bgp.Desired // what the policy was made from last
-	judge      atomic.Pointer[judge]
+	inForce    atomic.Pointer[policyInForce]
 	rechecks   rechecks
 
 	socket *safefile.Socket // of GoBGP's own API, nil for none

@@ -24,18 +24,18 @@ type JudgedPath struct {
 // ReceivedFrom returns all paths that a peer has announced, also those that are rejected, sorted by prefix. It looks at
 // all routes of the peer.
 func (s *Speaker) ReceivedFrom(_ context.Context, peer netip.Addr) ([]JudgedPath, error) {
-	run, judge, session, err := s.judgeOf(peer)
+	run, rules, session, err := s.policyFor(peer)
 	if err != nil {
 		return nil, err
 	}
 	var list []JudgedPath
 	err = run.receivedPaths(session.Address, nil, func(t TablePath) {
 		t.Peer = session.Address // which routes of a peer do not name
-		c := run.candidate(judge.desired, t)
+		c := run.candidate(rules.desired, t)
 		if c.Source == bgp.SourceExternal {
 			c.LocalPref = bgp.DefaultLocalPref // the one of another AS is dropped
 		}
-		list = append(list, JudgedPath{TablePath: t, Verdict: importVerdict(judge.desired, session, t, c)})
+		list = append(list, JudgedPath{TablePath: t, Verdict: importVerdict(rules.desired, session, t, c)})
 	})
 	return sortJudged(list), err
 }
@@ -43,7 +43,7 @@ func (s *Speaker) ReceivedFrom(_ context.Context, peer netip.Addr) ([]JudgedPath
 // AdvertisedTo returns the best path of every prefix, our own included, sorted by prefix; the verdict tells whether the
 // peer is sent it. It looks at all routes.
 func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]JudgedPath, error) {
-	run, judge, session, err := s.judgeOf(peer)
+	run, rules, session, err := s.policyFor(peer)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]JudgedPath
 		if i > 0 && all[i-1].Prefix == t.Prefix {
 			continue // the best of each is the first
 		}
-		v := exportVerdict(judge.desired, session, run.anyCandidate(judge.desired, t))
+		v := exportVerdict(rules.desired, session, run.anyCandidate(rules.desired, t))
 		switch {
 		case v.Accept && !sent[t.Prefix]:
 			v.Accept, v.Rule = false, keptBack(session, t)
@@ -70,15 +70,15 @@ func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]JudgedPath
 	return sortJudged(list), err
 }
 
-func (s *Speaker) judgeOf(peer netip.Addr) (*speakerRun, *judge, bgp.Session, error) {
+func (s *Speaker) policyFor(peer netip.Addr) (*speakerRun, *policyInForce, bgp.Session, error) {
 	run := s.current()
-	if run == nil || run.judge.Load() == nil {
+	if run == nil || run.inForce.Load() == nil {
 		return nil, nil, bgp.Session{}, errors.New("the BGP speaker is not running yet")
 	}
-	judge := run.judge.Load()
-	for _, session := range judge.desired.Sessions {
+	rules := run.inForce.Load()
+	for _, session := range rules.desired.Sessions {
 		if session.Address.Unmap() == peer.Unmap() {
-			return run, judge, session, nil
+			return run, rules, session, nil
 		}
 	}
 	return nil, nil, bgp.Session{}, fmt.Errorf("there is no session with %s", peer)

@@ -27,9 +27,9 @@ import (
 //
 // Those that are too big for this file have one of their own, with the same three facts:
 //
-//   - A peer that was lost is kept out for five seconds, also when it only restarts: back.go.
-//   - A NOTIFICATION that answers our OPEN is told to nobody: tap.go.
-//   - A reflected route that comes back can become the best: reflect.go.
+//   - A peer that was lost is kept out for five seconds, also when it only restarts: idle.go.
+//   - A NOTIFICATION that answers our OPEN is told to nobody: bgp/session/notification.go.
+//   - A reflected route that comes back can become the best: bgp/fib/clusterlist.go.
 //   - The withdrawal of a route that the policy rejects since it changed is lost: recheck.go.
 
 // watchdog replaces peers that are stuck in the OPEN exchange.
