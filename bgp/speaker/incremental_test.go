@@ -172,6 +172,24 @@ func TestSetInStepsIsSetAtOnce(t *testing.T) {
 	}
 }
 
+// Settings that could not be configured leave no trace once they are taken back, although the session ran on unchanged.
+func TestRefusedSettingsTakenBack(t *testing.T) {
+	t.Parallel()
+	s, d := testSpeaker(t, Config{Logger: zap.NewNop()})
+	d.Sessions = []bgp.Session{passive("127.0.2.1")}
+	mustSet(t, s, d)
+	bad := d
+	bad.Sessions = slices.Clone(d.Sessions)
+	bad.Sessions[0].Source = ip("fd00::1")
+	if err := s.Set(context.Background(), bad); err == nil || s.Statuses()[0].Phase != PhaseRefused {
+		t.Fatalf("a source of another family: %v, %+v", err, s.Statuses())
+	}
+	mustSet(t, s, d)
+	if st := s.Statuses()[0]; st.Phase != PhaseWaiting {
+		t.Errorf("after the old settings are back: %s, %s", st.Phase, st.Reason)
+	}
+}
+
 func lineDiff(have, want string) string {
 	var b strings.Builder
 	a, z := strings.Split(have, "\n"), strings.Split(want, "\n")
