@@ -109,8 +109,8 @@ func policyByPeer(d bgp.Desired, groupOf []*Group) map[netip.Addr]PeerPolicy {
 	return peers
 }
 
-// groupsOf sorts sessions into groups, and gives that of each session. The AS that a session uses for us counts, because
-// GoBGP asks the export policy after it has put that AS into the path.
+// groupsOf sorts sessions into groups, and gives that of each session. The AS that a session uses for us counts,
+// because GoBGP asks the export policy after it has put that AS into the path.
 func groupsOf(d bgp.Desired) (groups []*Group, of []*Group) {
 	filters := map[string]*bgp.Filter{}
 	for i := range d.Filters {

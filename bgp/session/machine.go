@@ -83,8 +83,8 @@ func (s state) onReset() state {
 	return fresh
 }
 
-// explain is the one place that turns a state into a phase and its reason. It depends on its arguments only; fatal is why
-// no session can run, empty if they can.
+// explain is the one place that turns a state into a phase and its reason. It depends on its arguments only; fatal is
+// why no session can run, empty if they can.
 func explain(e *entry, fatal string) (Phase, string) {
 	switch {
 	case fatal != "":
@@ -115,9 +115,9 @@ type failure struct {
 
 // What a failure explains better than what comes after it, and for how long.
 const (
-	// causeMatters is how long after it was last seen a cause explains better than a symptom why a session does not come
-	// up. A cause that is a connection of the peer is seen each time that it connects: after 120 s where nothing else is
-	// configured (RFC 4271 section 10).
+	// causeMatters is how long after it was last seen a cause explains better than a symptom why a session does not
+	// come up. A cause that is a connection of the peer is seen each time that it connects: after 120 s where nothing
+	// else is configured (RFC 4271 section 10).
 	causeMatters = 3 * time.Minute
 	// cutMatters is how long a broken path explains why a session is down better than what is heard of it.
 	cutMatters = 10 * time.Second

@@ -24,8 +24,8 @@ type Config struct {
 	Path func(netip.Addr) (bfd.Status, bool)
 }
 
-// Table mirrors the sessions, fed by GoBGP's events and log messages: asking GoBGP itself would stop it meanwhile. It is
-// safe for concurrent use.
+// Table mirrors the sessions, fed by GoBGP's events and log messages: asking GoBGP itself would stop it meanwhile. It
+// is safe for concurrent use.
 type Table struct {
 	log *zap.Logger
 	cfg Config

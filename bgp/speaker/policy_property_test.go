@@ -63,7 +63,8 @@ func newPolicyLab(t *testing.T, seed uint64, base int) *policyLab {
 }
 
 var (
-	someCommunities = []uint32{65000<<16 | 1, 65000<<16 | 2, 65000<<16 | 11, gobgppolicy.GracefulShutdown, gobgppolicy.NoExport, gobgppolicy.NoAdvertise}
+	someCommunities = []uint32{65000<<16 | 1, 65000<<16 | 2, 65000<<16 | 11,
+		gobgppolicy.GracefulShutdown, gobgppolicy.NoExport, gobgppolicy.NoAdvertise}
 	someLarge       = [][3]uint32{{65000, 0, 1}, {65000, 0, 2}, {4200000000, 1, 11}}
 	somePaths       = [][]uint32{{}, {65000}, {65000, 65001}, {65001, 65000}, {650001, 65000}, {65000, 65000, 65001}}
 	someInterfaces  = []string{"", "cali1", "eth0"}
@@ -301,7 +302,8 @@ func onWire(session bgp.Session, before, after bgp.Candidate) string {
 	path, pref, med := after.ASPath, fmt.Sprint(after.LocalPref), ""
 	if session.PeerAS != session.LocalAS {
 		prepended := after.ASPath[:len(after.ASPath)-len(before.ASPath)]
-		path = slices.Concat(gobgppolicy.BehindOwnAS(session.LocalAS, prepended), []uint32{session.LocalAS}, before.ASPath)
+		path = slices.Concat(gobgppolicy.BehindOwnAS(session.LocalAS, prepended), []uint32{session.LocalAS},
+			before.ASPath)
 		pref = ""
 		if before.Source != bgp.SourceOwn {
 			med = fmt.Sprint(gobgppolicy.RelayMED)

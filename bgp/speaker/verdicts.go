@@ -173,7 +173,8 @@ func (r *speakerRun) anyCandidate(d bgp.Desired, t TablePath) bgp.Candidate {
 
 // forbidden tells whether its communities keep a learned route from a peer (RFC 1997).
 func forbidden(s bgp.Session, communities []uint32) bool {
-	return slices.Contains(communities, gobgppolicy.NoAdvertise) || s.PeerAS != s.LocalAS && slices.Contains(communities, gobgppolicy.NoExport)
+	return slices.Contains(communities, gobgppolicy.NoAdvertise) ||
+		s.PeerAS != s.LocalAS && slices.Contains(communities, gobgppolicy.NoExport)
 }
 
 // keptBack says why BGP does not send a route that every rule lets out.
