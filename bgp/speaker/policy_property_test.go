@@ -65,11 +65,11 @@ func newPolicyLab(t *testing.T, seed uint64, base int) *policyLab {
 var (
 	someCommunities = []uint32{65000<<16 | 1, 65000<<16 | 2, 65000<<16 | 11,
 		gobgppolicy.GracefulShutdown, gobgppolicy.NoExport, gobgppolicy.NoAdvertise}
-	someLarge       = [][3]uint32{{65000, 0, 1}, {65000, 0, 2}, {4200000000, 1, 11}}
-	somePaths       = [][]uint32{{}, {65000}, {65000, 65001}, {65001, 65000}, {650001, 65000}, {65000, 65000, 65001}}
-	someInterfaces  = []string{"", "cali1", "eth0"}
-	hopOf           = map[netip.Addr]string{ip("10.0.0.70"): "", ip("10.0.0.71"): "cali1", ip("10.0.0.72"): "eth0"}
-	someCIDRs       = []string{"10.0.0.0/8", "10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16", "10.1.1.0/24", "10.2.2.0/24",
+	someLarge      = [][3]uint32{{65000, 0, 1}, {65000, 0, 2}, {4200000000, 1, 11}}
+	somePaths      = [][]uint32{{}, {65000}, {65000, 65001}, {65001, 65000}, {650001, 65000}, {65000, 65000, 65001}}
+	someInterfaces = []string{"", "cali1", "eth0"}
+	hopOf          = map[netip.Addr]string{ip("10.0.0.70"): "", ip("10.0.0.71"): "cali1", ip("10.0.0.72"): "eth0"}
+	someCIDRs      = []string{"10.0.0.0/8", "10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16", "10.1.1.0/24", "10.2.2.0/24",
 		"0.0.0.0/0"}
 	somePriorities = []uint32{1024, 512, bgp.MaxPriority - 100, 7}
 )
