@@ -4,13 +4,14 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nflog"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 )
 
 // Packet is one packet on its way through the chains of this host.
 type Packet struct {
-	First kernel.LoggedPacket // its headers when it was seen first
-	Last  kernel.LoggedPacket // and when it was seen last
+	First nflog.Packet // its headers when it was seen first
+	Last  nflog.Packet // and when it was seen last
 	// it became one of the flow on its way, or there were too many: what came before is not known
 	Late       bool
 	Connection string // "new", "established", "invalid" or "untracked"; empty if it did not come so far
@@ -21,7 +22,7 @@ type Packet struct {
 }
 
 // Known tells whether the packet belongs to a connection that was let through before.
-func (p *Packet) Known() bool { return p.Connection == kernel.StateEstablished }
+func (p *Packet) Known() bool { return p.Connection == nftables.StateEstablished }
 
 // Translated tells whether the packet's destination was, such as that of a packet for a service.
 func (p *Packet) Translated() bool {
@@ -35,25 +36,25 @@ type Chain struct {
 	Family      string
 	Table, Name string
 	Priority    int32
-	Steps       []kernel.TraceStep
-	Verdict     string               // of the whole chain
-	Headers     *kernel.LoggedPacket // when it came here; nil if that is not known
+	Steps       []nftables.TraceStep
+	Verdict     string        // of the whole chain
+	Headers     *nflog.Packet // when it came here; nil if that is not known
 	done        bool
 }
 
 // Manx tells whether it is one of Manx's table.
-func (c *Chain) Manx() bool { return c.Family == "inet" && c.Table == kernel.TableName }
+func (c *Chain) Manx() bool { return c.Family == "inet" && c.Table == nftables.TableName }
 
 // Dropped tells whether the packet ended here.
-func (c *Chain) Dropped() bool { return c.Verdict == kernel.VerdictDrop }
+func (c *Chain) Dropped() bool { return c.Verdict == nftables.VerdictDrop }
 
 // last is the step that decided.
-func (c *Chain) last() *kernel.TraceStep { return &c.Steps[len(c.Steps)-1] }
+func (c *Chain) last() *nftables.TraceStep { return &c.Steps[len(c.Steps)-1] }
 
 // By says what decided in a base chain: a policy's rule, or table, chain and rule.
 func (c *Chain) By() string {
 	s := c.last()
-	if s.Kind != kernel.TraceRule {
+	if s.Kind != nftables.TraceRule {
 		if c.Manx() && !c.Dropped() {
 			return ""
 		}
@@ -115,7 +116,7 @@ func (p *Packet) end(entered, left []string) End {
 		switch c := &p.Chains[n-1]; {
 		case c.Dropped():
 			return End{Dropped, "dropped by " + c.By()}
-		case c.done && (c.Verdict == kernel.VerdictQueue || c.Verdict == kernel.VerdictStolen):
+		case c.done && (c.Verdict == nftables.VerdictQueue || c.Verdict == nftables.VerdictStolen):
 			return End{Taken, "taken (" + c.Verdict + ") by " + c.By()}
 		}
 	}

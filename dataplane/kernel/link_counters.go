@@ -1,21 +1,24 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"fmt"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
 // SentPackets adds up what was sent so far on the interfaces whose names begin with prefix. For the host's side of
 // workload interfaces that is what the workloads received.
 func (c *Conn) SentPackets(prefix string) (uint64, error) {
 	var sum uint64
-	err := c.with(func(s *socket) error {
-		return s.dump(unix.RTM_GETLINK, func() { sum = 0 }, func(b *builder) {
-			b.buf = append(b.buf, make([]byte, unix.SizeofIfInfomsg)...)
-		}, func(m message) {
-			if name, sent := parseSent(m.data); strings.HasPrefix(name, prefix) {
+	err := c.With(func(s *netlink.Socket) error {
+		return s.Dump(unix.RTM_GETLINK, func() { sum = 0 }, func(b *netlink.Builder) {
+			b.Buf = append(b.Buf, make([]byte, unix.SizeofIfInfomsg)...)
+		}, func(m netlink.Message) {
+			if name, sent := parseSent(m.Data); strings.HasPrefix(name, prefix) {
 				sum += sent
 			}
 		})
@@ -33,12 +36,12 @@ func parseSent(data []byte) (name string, sent uint64) {
 	if len(data) < unix.SizeofIfInfomsg || data[0] != unix.AF_UNSPEC {
 		return "", 0
 	}
-	for kind, value, rest, ok := nextAttr(data[unix.SizeofIfInfomsg:]); ok; kind, value, rest, ok = nextAttr(rest) {
+	for kind, value := range netlink.Attrs(data[unix.SizeofIfInfomsg:]) {
 		switch {
 		case kind == unix.IFLA_IFNAME:
 			name = unix.ByteSliceToString(value)
 		case kind == unix.IFLA_STATS64 && len(value) >= sentOffset+8:
-			sent = native.Uint64(value[sentOffset:])
+			sent = binary.NativeEndian.Uint64(value[sentOffset:])
 		}
 	}
 	return name, sent

@@ -1,22 +1,25 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
 // ListLinks implements Links.
 func (c *Conn) ListLinks() ([]Link, error) {
 	var all []Link
-	err := c.with(func(s *socket) error {
-		return s.dump(unix.RTM_GETLINK, func() { all = nil }, func(b *builder) {
-			b.buf = append(b.buf, make([]byte, unix.SizeofIfInfomsg)...)
-		}, func(m message) {
-			if l, ok := parseLink(m.data); ok {
+	err := c.With(func(s *netlink.Socket) error {
+		return s.Dump(unix.RTM_GETLINK, func() { all = nil }, func(b *netlink.Builder) {
+			b.Buf = append(b.Buf, make([]byte, unix.SizeofIfInfomsg)...)
+		}, func(m netlink.Message) {
+			if l, ok := parseLink(m.Data); ok {
 				all = append(all, l)
 			}
 		})
@@ -30,11 +33,11 @@ func (c *Conn) ListLinks() ([]Link, error) {
 // ListAddresses implements Links.
 func (c *Conn) ListAddresses() ([]Address, error) {
 	var all []Address
-	err := c.with(func(s *socket) error {
-		return s.dump(unix.RTM_GETADDR, func() { all = nil }, func(b *builder) {
-			b.buf = append(b.buf, make([]byte, unix.SizeofIfAddrmsg)...)
-		}, func(m message) {
-			if a, ok := parseAddress(m.data); ok {
+	err := c.With(func(s *netlink.Socket) error {
+		return s.Dump(unix.RTM_GETADDR, func() { all = nil }, func(b *netlink.Builder) {
+			b.Buf = append(b.Buf, make([]byte, unix.SizeofIfAddrmsg)...)
+		}, func(m netlink.Message) {
+			if a, ok := parseAddress(m.Data); ok {
 				all = append(all, a)
 			}
 		})
@@ -53,15 +56,15 @@ func (c *Conn) EnsureDevice(d Device) (Link, error) {
 		return Link{}, err
 	}
 	if l, ok := linkNamed(links, d.Name); ok {
-		return d.check(l)
+		return d.Check(l)
 	}
-	err = c.with(func(s *socket) error {
-		return s.request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *builder) {
-			b.buf = append(b.buf, make([]byte, unix.SizeofIfInfomsg)...)
-			b.attr(unix.IFLA_IFNAME, append([]byte(d.Name), 0))
-			nest := b.nest(unix.IFLA_LINKINFO)
-			b.attr(unix.IFLA_INFO_KIND, []byte(d.Kind))
-			b.endNest(nest)
+	err = c.With(func(s *netlink.Socket) error {
+		return s.Request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *netlink.Builder) {
+			b.Buf = append(b.Buf, make([]byte, unix.SizeofIfInfomsg)...)
+			b.AttrText(unix.IFLA_IFNAME, d.Name)
+			nest := b.Nest(unix.IFLA_LINKINFO)
+			b.Attr(unix.IFLA_INFO_KIND, []byte(d.Kind))
+			b.EndNest(nest)
 		})
 	})
 	if errors.Is(err, unix.EOPNOTSUPP) {
@@ -74,13 +77,13 @@ func (c *Conn) EnsureDevice(d Device) (Link, error) {
 		return Link{}, err
 	}
 	if l, ok := linkNamed(links, d.Name); ok {
-		return d.check(l)
+		return d.Check(l)
 	}
 	return Link{}, fmt.Errorf("create interface %s: the kernel accepted it, but there is none", d.Name)
 }
 
-// check refuses an interface that has the name of d and is another.
-func (d Device) check(l Link) (Link, error) {
+// Check refuses an interface that has the name of d and is another.
+func (d Device) Check(l Link) (Link, error) {
 	if l.Kind != d.Kind {
 		return Link{}, fmt.Errorf("interface %s is of kind %q, not %s: remove or rename it", l.Name, l.Kind, d.Kind)
 	}
@@ -96,9 +99,32 @@ func linkNamed(links []Link, name string) (Link, bool) {
 	return Link{}, false
 }
 
+// LinkNamed asks for one interface over a socket of rtnetlink. The error Is unix.ENODEV if there is none.
+func LinkNamed(s *netlink.Socket, name string) (Link, error) {
+	l, err := askLink(s, 0, func(b *netlink.Builder) { b.AttrText(unix.IFLA_IFNAME, name) })
+	if err == nil && l.Name != name {
+		err = unix.ENODEV
+	}
+	if err != nil {
+		return Link{}, fmt.Errorf("interface %s: %w", name, err)
+	}
+	return l, nil
+}
+
+// askLink asks for the interface with an index, or, if that is 0, with the attributes.
+func askLink(s *netlink.Socket, index uint32, attrs func(*netlink.Builder)) (l Link, err error) {
+	err = s.Ask(unix.RTM_GETLINK, 0, func(b *netlink.Builder) {
+		b.Buf = append(b.Buf, 0, 0, 0, 0)
+		b.Buf = binary.NativeEndian.AppendUint32(b.Buf, index)
+		b.Buf = append(b.Buf, 0, 0, 0, 0, 0, 0, 0, 0)
+		attrs(b)
+	}, func(m netlink.Message) { l, _ = parseLink(m.Data) })
+	return l, err
+}
+
 // SetMTU implements Links.
 func (c *Conn) SetMTU(link, mtu int) error {
-	err := c.setLink(link, 0, 0, func(b *builder) { b.attr32(unix.IFLA_MTU, uint32(mtu)) })
+	err := c.setLink(link, 0, 0, func(b *netlink.Builder) { b.Attr32(unix.IFLA_MTU, uint32(mtu)) })
 	if err != nil {
 		return fmt.Errorf("set MTU %d of interface %d: %w", mtu, link, err)
 	}
@@ -107,18 +133,18 @@ func (c *Conn) SetMTU(link, mtu int) error {
 
 // SetUp implements Links.
 func (c *Conn) SetUp(link int) error {
-	if err := c.setLink(link, unix.IFF_UP, unix.IFF_UP, func(*builder) {}); err != nil {
+	if err := c.setLink(link, unix.IFF_UP, unix.IFF_UP, func(*netlink.Builder) {}); err != nil {
 		return fmt.Errorf("set interface %d up: %w", link, err)
 	}
 	return nil
 }
 
-func (c *Conn) setLink(link int, flags, change uint32, attrs func(*builder)) error {
-	return c.with(func(s *socket) error {
-		return s.request(unix.RTM_NEWLINK, 0, func(b *builder) {
-			b.buf = append(b.buf, 0, 0, 0, 0)
+func (c *Conn) setLink(link int, flags, change uint32, attrs func(*netlink.Builder)) error {
+	return c.With(func(s *netlink.Socket) error {
+		return s.Request(unix.RTM_NEWLINK, 0, func(b *netlink.Builder) {
+			b.Buf = append(b.Buf, 0, 0, 0, 0)
 			for _, v := range []uint32{uint32(link), flags, change} {
-				b.buf = native.AppendUint32(b.buf, v)
+				b.Buf = binary.NativeEndian.AppendUint32(b.Buf, v)
 			}
 			attrs(b)
 		})
@@ -148,16 +174,16 @@ func (c *Conn) changeAddress(kind uint16, flags int, a Address) error {
 	if a.Prefix.Addr().Is6() {
 		family = unix.AF_INET6
 	}
-	return c.with(func(s *socket) error {
-		return s.request(kind, flags, func(b *builder) {
-			b.buf = append(b.buf, family, byte(a.Prefix.Bits()), 0, unix.RT_SCOPE_UNIVERSE)
-			b.buf = native.AppendUint32(b.buf, uint32(a.Link))
-			b.attrAddr(unix.IFA_LOCAL, a.Prefix.Addr())
+	return c.With(func(s *netlink.Socket) error {
+		return s.Request(kind, flags, func(b *netlink.Builder) {
+			b.Buf = append(b.Buf, family, byte(a.Prefix.Bits()), 0, unix.RT_SCOPE_UNIVERSE)
+			b.Buf = binary.NativeEndian.AppendUint32(b.Buf, uint32(a.Link))
+			b.AttrAddr(unix.IFA_LOCAL, a.Prefix.Addr())
 			other := a.Prefix.Addr()
 			if a.Peer.IsValid() {
 				other = a.Peer
 			}
-			b.attrAddr(unix.IFA_ADDRESS, other)
+			b.AttrAddr(unix.IFA_ADDRESS, other)
 		})
 	})
 }
@@ -166,9 +192,10 @@ func parseLink(data []byte) (Link, bool) {
 	if len(data) < unix.SizeofIfInfomsg || data[0] != unix.AF_UNSPEC { // bridges report their ports as links too
 		return Link{}, false
 	}
-	flags := native.Uint32(data[8:])
-	l := Link{Index: int(native.Uint32(data[4:])), Up: flags&unix.IFF_UP != 0, Running: flags&unix.IFF_RUNNING != 0}
-	for kind, value, rest, ok := nextAttr(data[unix.SizeofIfInfomsg:]); ok; kind, value, rest, ok = nextAttr(rest) {
+	flags := binary.NativeEndian.Uint32(data[8:])
+	l := Link{Index: int(binary.NativeEndian.Uint32(data[4:])), Up: flags&unix.IFF_UP != 0,
+		Running: flags&unix.IFF_RUNNING != 0}
+	for kind, value := range netlink.Attrs(data[unix.SizeofIfInfomsg:]) {
 		switch kind {
 		case unix.IFLA_IFNAME:
 			l.Name = unix.ByteSliceToString(value)
@@ -177,7 +204,7 @@ func parseLink(data []byte) (Link, bool) {
 		case unix.IFLA_ADDRESS:
 			l.MAC = net.HardwareAddr(value).String()
 		case unix.IFLA_LINKINFO:
-			for kind, value, rest, ok := nextAttr(value); ok; kind, value, rest, ok = nextAttr(rest) {
+			for kind, value := range netlink.Attrs(value) {
 				if kind == unix.IFLA_INFO_KIND {
 					l.Kind = unix.ByteSliceToString(value)
 				}
@@ -191,9 +218,9 @@ func parseAddress(data []byte) (Address, bool) {
 	if len(data) < unix.SizeofIfAddrmsg {
 		return Address{}, false
 	}
-	a := Address{Link: int(native.Uint32(data[4:]))}
+	a := Address{Link: int(binary.NativeEndian.Uint32(data[4:]))}
 	var local, other netip.Addr
-	for kind, value, rest, ok := nextAttr(data[unix.SizeofIfAddrmsg:]); ok; kind, value, rest, ok = nextAttr(rest) {
+	for kind, value := range netlink.Attrs(data[unix.SizeofIfAddrmsg:]) {
 		switch kind {
 		case unix.IFA_LOCAL:
 			local, _ = netip.AddrFromSlice(value)

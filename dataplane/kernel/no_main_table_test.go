@@ -1,20 +1,15 @@
 package kernel
 
 import (
-	"fmt"
-	"os"
 	"testing"
+
+	"github.com/manxnet/manx/dataplane/kernel/nettest"
 )
 
 // In a network namespace in which no address was ever set there is not even the main table: it has no routes.
 func TestBareNamespace(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root")
-	}
-	name := fmt.Sprintf("manx-bare-%d", os.Getpid())
-	run(t, "ip", "netns", "add", name)
-	t.Cleanup(func() { run(t, "ip", "netns", "del", name) })
-	c, err := Open("/run/netns/" + name)
+	name := nettest.Bare(t)
+	c, err := Open(nettest.Path(name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,7 +18,7 @@ func TestBareNamespace(t *testing.T) {
 		if routes, err := c.ListRoutes(); err != nil || len(routes) > 0 {
 			t.Errorf("routes %v, %v", routes, err)
 		}
-		run(t, "ip", "-n", name, "link", "set", "lo", "up")
-		run(t, "ip", "-n", name, "link", "set", "lo", "down")
+		nettest.Run(t, "ip", "-n", name, "link", "set", "lo", "up")
+		nettest.Run(t, "ip", "-n", name, "link", "set", "lo", "down")
 	}
 }

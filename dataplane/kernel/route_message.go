@@ -1,15 +1,18 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"math"
 	"net/netip"
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
 // appendRoute writes the message body for r: rtmsg and attributes. A deletion names only what identifies the route.
-func appendRoute(b *builder, r Route, deletion bool) {
+func appendRoute(b *netlink.Builder, r Route, deletion bool) {
 	family := byte(unix.AF_INET)
 	if r.Dst.Addr().Is6() {
 		family = unix.AF_INET6
@@ -19,33 +22,33 @@ func appendRoute(b *builder, r Route, deletion bool) {
 		scope = unix.RT_SCOPE_NOWHERE // the wildcard
 	}
 	table := r.Table.number()
-	b.buf = append(b.buf, family, byte(r.Dst.Bits()), 0, 0, tableByte(table), byte(r.Protocol), scope, byte(r.Type))
-	b.buf = append(b.buf, 0, 0, 0, 0)
-	flags := len(b.buf) - 4
+	b.Buf = append(b.Buf, family, byte(r.Dst.Bits()), 0, 0, tableByte(table), byte(r.Protocol), scope, byte(r.Type))
+	b.Buf = append(b.Buf, 0, 0, 0, 0)
+	flags := len(b.Buf) - 4
 	if table > math.MaxUint8 {
-		b.attr32(unix.RTA_TABLE, table)
+		b.Attr32(unix.RTA_TABLE, table)
 	}
 	if r.Dst.Bits() > 0 {
-		b.attrAddr(unix.RTA_DST, r.Dst.Addr())
+		b.AttrAddr(unix.RTA_DST, r.Dst.Addr())
 	}
 	if r.Metric != 0 {
-		b.attr32(unix.RTA_PRIORITY, r.Metric)
+		b.Attr32(unix.RTA_PRIORITY, r.Metric)
 	}
 	if deletion {
 		return
 	}
 	if r.Src.IsValid() {
-		b.attrAddr(unix.RTA_PREFSRC, r.Src)
+		b.AttrAddr(unix.RTA_PREFSRC, r.Src)
 	}
 	switch len(r.NextHops) {
 	case 0:
 	case 1:
 		h := r.NextHops[0]
 		if h.OnLink {
-			native.PutUint32(b.buf[flags:], unix.RTNH_F_ONLINK)
+			binary.NativeEndian.PutUint32(b.Buf[flags:], unix.RTNH_F_ONLINK)
 		}
 		appendHop(b, h)
-		b.attr32(unix.RTA_OIF, uint32(h.Link))
+		b.Attr32(unix.RTA_OIF, uint32(h.Link))
 	default:
 		appendMultipath(b, r.NextHops)
 	}
@@ -59,26 +62,26 @@ func tableByte(number uint32) byte {
 	return byte(number)
 }
 
-func appendHop(b *builder, h NextHop) {
+func appendHop(b *netlink.Builder, h NextHop) {
 	if h.Gateway.IsValid() {
-		b.attrAddr(unix.RTA_GATEWAY, h.Gateway.WithZone(""))
+		b.AttrAddr(unix.RTA_GATEWAY, h.Gateway.WithZone(""))
 	}
 }
 
-func appendMultipath(b *builder, hops []NextHop) {
-	nest := b.nest(unix.RTA_MULTIPATH)
+func appendMultipath(b *netlink.Builder, hops []NextHop) {
+	nest := b.Nest(unix.RTA_MULTIPATH)
 	for _, h := range hops {
-		at := len(b.buf)
+		at := len(b.Buf)
 		var flags byte
 		if h.OnLink {
 			flags = unix.RTNH_F_ONLINK
 		}
-		b.buf = append(b.buf, 0, 0, flags, 0)
-		b.buf = native.AppendUint32(b.buf, uint32(h.Link))
+		b.Buf = append(b.Buf, 0, 0, flags, 0)
+		b.Buf = binary.NativeEndian.AppendUint32(b.Buf, uint32(h.Link))
 		appendHop(b, h)
-		native.PutUint16(b.buf[at:], uint16(len(b.buf)-at))
+		binary.NativeEndian.PutUint16(b.Buf[at:], uint16(len(b.Buf)-at))
 	}
-	b.endNest(nest)
+	b.EndNest(nest)
 }
 
 // parseRoute reads rtmsg and attributes. ok is false for routes of other tables than these, of the cache, or that
@@ -88,7 +91,7 @@ func parseRoute(data []byte, tables []Table) (r Route, ok bool) {
 		return Route{}, false
 	}
 	family, bits, table := data[0], int(data[1]), uint32(data[4])
-	flags := native.Uint32(data[8:])
+	flags := binary.NativeEndian.Uint32(data[8:])
 	if family != unix.AF_INET && family != unix.AF_INET6 || flags&unix.RTM_F_CLONED != 0 || data[3] != 0 {
 		return Route{}, false
 	}
@@ -99,7 +102,7 @@ func parseRoute(data []byte, tables []Table) (r Route, ok bool) {
 	}
 	hop := NextHop{OnLink: flags&unix.RTNH_F_ONLINK != 0}
 	var multipath []byte
-	for kind, value, rest, more := nextAttr(data[unix.SizeofRtMsg:]); more; kind, value, rest, more = nextAttr(rest) {
+	for kind, value := range netlink.Attrs(data[unix.SizeofRtMsg:]) {
 		switch kind {
 		case unix.RTA_TABLE:
 			table = uint32Of(value)
@@ -138,13 +141,12 @@ func parseRoute(data []byte, tables []Table) (r Route, ok bool) {
 func parseMultipath(b []byte) []NextHop {
 	var hops []NextHop
 	for len(b) >= unix.SizeofRtNexthop {
-		n := int(native.Uint16(b))
+		n := int(binary.NativeEndian.Uint16(b))
 		if n < unix.SizeofRtNexthop || n > len(b) {
 			break
 		}
-		h := NextHop{OnLink: b[2]&unix.RTNH_F_ONLINK != 0, Link: int(native.Uint32(b[4:]))}
-		for kind, value, rest, more := nextAttr(b[unix.SizeofRtNexthop:n]); more; kind, value, rest,
-			more = nextAttr(rest) {
+		h := NextHop{OnLink: b[2]&unix.RTNH_F_ONLINK != 0, Link: int(binary.NativeEndian.Uint32(b[4:]))}
+		for kind, value := range netlink.Attrs(b[unix.SizeofRtNexthop:n]) {
 			switch kind {
 			case unix.RTA_GATEWAY:
 				h.Gateway, _ = netip.AddrFromSlice(value)
@@ -153,7 +155,7 @@ func parseMultipath(b []byte) []NextHop {
 			}
 		}
 		hops = append(hops, h)
-		b = b[min(align(n), len(b)):]
+		b = b[min(netlink.Align(n), len(b)):]
 	}
 	return hops
 }
@@ -171,5 +173,5 @@ func uint32Of(b []byte) uint32 {
 	if len(b) < 4 {
 		return 0
 	}
-	return native.Uint32(b)
+	return binary.NativeEndian.Uint32(b)
 }

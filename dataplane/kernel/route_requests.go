@@ -1,11 +1,14 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
 // batchBytes is what one sendmsg carries at most.
@@ -14,11 +17,11 @@ const batchBytes = 32 << 10
 // ListRoutes implements Routes.
 func (c *Conn) ListRoutes(tables ...Table) ([]Route, error) {
 	var all []Route
-	err := c.with(func(s *socket) (err error) {
+	err := c.With(func(s *netlink.Socket) (err error) {
 		all = make([]Route, 0, c.listed) // to grow it route by route takes several times the memory
-		for _, table := range orMain(tables) {
+		for _, table := range OrMain(tables) {
 			for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-				if all, err = s.listRoutes(all, table, family); err != nil {
+				if all, err = listRoutes(s, all, table, family); err != nil {
 					return err
 				}
 			}
@@ -33,13 +36,13 @@ func (c *Conn) ListRoutes(tables ...Table) ([]Route, error) {
 }
 
 // listRoutes appends the routes of one table and family to all.
-func (s *socket) listRoutes(all []Route, table Table, family byte) ([]Route, error) {
+func listRoutes(s *netlink.Socket, all []Route, table Table, family byte) ([]Route, error) {
 	start, only := len(all), []Table{table}
-	err := s.dump(unix.RTM_GETROUTE, func() { all = all[:start] }, func(b *builder) {
-		b.buf = append(b.buf, family, 0, 0, 0, tableByte(table.number()), 0, 0, 0, 0, 0, 0, 0)
-		b.attr32(unix.RTA_TABLE, table.number())
-	}, func(m message) {
-		if r, ok := parseRoute(m.data, only); ok && m.kind == unix.RTM_NEWROUTE {
+	err := s.Dump(unix.RTM_GETROUTE, func() { all = all[:start] }, func(b *netlink.Builder) {
+		b.Buf = append(b.Buf, family, 0, 0, 0, tableByte(table.number()), 0, 0, 0, 0, 0, 0, 0)
+		b.Attr32(unix.RTA_TABLE, table.number())
+	}, func(m netlink.Message) {
+		if r, ok := parseRoute(m.Data, only); ok && m.Kind == unix.RTM_NEWROUTE {
 			if len(all) > start && slices.Equal(r.NextHops, all[len(all)-1].NextHops) {
 				r.NextHops = all[len(all)-1].NextHops // as mostly: thousands of routes by one gateway
 			}
@@ -74,7 +77,7 @@ func (c *Conn) ApplyRoutes(ops []RouteOp) []error {
 	}
 	for start := 0; start < len(ops); {
 		end := start
-		err := c.with(func(s *socket) (err error) {
+		err := c.With(func(s *netlink.Socket) (err error) {
 			end, err = c.applyBatch(s, ops, start, fail)
 			return err
 		})
@@ -89,39 +92,39 @@ func (c *Conn) ApplyRoutes(ops []RouteOp) []error {
 }
 
 // applyBatch sends as many operations as fit, from start on, and reads the answers.
-func (c *Conn) applyBatch(s *socket, ops []RouteOp, start int, fail func(int, error)) (end int, err error) {
-	first := s.seq + 1
-	c.out.buf = c.out.buf[:0]
-	for end = start; end < len(ops) && len(c.out.buf) < batchBytes; end++ {
-		before := len(c.out.buf)
-		s.seq++
-		appendOp(&c.out, ops[end], s.seq)
-		if len(c.out.buf) > batchBytes && end > start {
-			c.out.buf = c.out.buf[:before]
-			s.seq--
+func (c *Conn) applyBatch(s *netlink.Socket, ops []RouteOp, start int, fail func(int, error)) (end int, err error) {
+	first := s.Seq + 1
+	c.out.Buf = c.out.Buf[:0]
+	for end = start; end < len(ops) && len(c.out.Buf) < batchBytes; end++ {
+		before := len(c.out.Buf)
+		s.Seq++
+		appendOp(&c.out, ops[end], s.Seq)
+		if len(c.out.Buf) > batchBytes && end > start {
+			c.out.Buf = c.out.Buf[:before]
+			s.Seq--
 			break
 		}
 	}
 	// c.out.start may be that of a message which was cut off again; find the last one by its length.
-	last := lastMessage(c.out.buf)
-	native.PutUint16(last[6:], native.Uint16(last[6:])|unix.NLM_F_ACK)
-	if err := s.send(c.out.buf); err != nil {
+	last := lastMessage(c.out.Buf)
+	binary.NativeEndian.PutUint16(last[6:], binary.NativeEndian.Uint16(last[6:])|unix.NLM_F_ACK)
+	if err := s.Send(c.out.Buf); err != nil {
 		return end, err
 	}
 	for {
-		data, err := s.receive(0)
+		data, err := s.Receive(0)
 		if err != nil {
 			return end, err
 		}
-		for m, rest, ok := nextMessage(data); ok; m, rest, ok = nextMessage(rest) {
-			if m.kind != unix.NLMSG_ERROR || m.seq-first > s.seq-first {
+		for m, rest, ok := netlink.NextMessage(data); ok; m, rest, ok = netlink.NextMessage(rest) {
+			if m.Kind != unix.NLMSG_ERROR || m.Seq-first > s.Seq-first {
 				continue
 			}
-			i := start + int(m.seq-first)
-			if err := messageError(m); err != nil && !absent(ops[i], err) {
+			i := start + int(m.Seq-first)
+			if err := m.Err(); err != nil && !absent(ops[i], err) {
 				fail(i, err)
 			}
-			if m.seq == s.seq {
+			if m.Seq == s.Seq {
 				return end, nil
 			}
 		}
@@ -130,7 +133,7 @@ func (c *Conn) applyBatch(s *socket, ops []RouteOp, start int, fail func(int, er
 
 func lastMessage(b []byte) []byte {
 	for {
-		n := int(native.Uint32(b))
+		n := int(binary.NativeEndian.Uint32(b))
 		if n >= len(b) {
 			return b
 		}
@@ -138,17 +141,17 @@ func lastMessage(b []byte) []byte {
 	}
 }
 
-func appendOp(b *builder, op RouteOp, seq uint32) {
+func appendOp(b *netlink.Builder, op RouteOp, seq uint32) {
 	switch op.Verb {
 	case DeleteRoute:
-		b.begin(unix.RTM_DELROUTE, 0, seq)
+		b.Begin(unix.RTM_DELROUTE, 0, seq)
 	case ReplaceRoute:
-		b.begin(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, seq)
+		b.Begin(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, seq)
 	default:
-		b.begin(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, seq)
+		b.Begin(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, seq)
 	}
 	appendRoute(b, op.Route, op.Verb == DeleteRoute)
-	b.end()
+	b.End()
 }
 
 func absent(op RouteOp, err error) bool {
@@ -156,7 +159,7 @@ func absent(op RouteOp, err error) bool {
 }
 
 // OutcomeUnknown reports whether err leaves it open what the kernel did: list again before deciding anything.
-func OutcomeUnknown(err error) bool { return errors.Is(err, errTransport) }
+func OutcomeUnknown(err error) bool { return errors.Is(err, netlink.ErrTransport) }
 
 // Occupied reports whether a route could not be added because there is one with its key.
 func Occupied(err error) bool { return errors.Is(err, unix.EEXIST) }

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"errors"
+	"github.com/manxnet/manx/dataplane/kernel/nettest"
 	"slices"
 	"strings"
 	"testing"
@@ -48,7 +49,7 @@ func TestTablesAreApart(t *testing.T) {
 		if list := have(MainTable, 100000); len(list) != 2 {
 			t.Errorf("two tables have %v", list)
 		}
-		if out := run(t, "ip", f.family, "-n", name, "route", "show", "table", "100000"); !strings.Contains(out,
+		if out := nettest.Run(t, "ip", f.family, "-n", name, "route", "show", "table", "100000"); !strings.Contains(out,
 			f.gateway) {
 			t.Errorf("table 100000 has %q", out)
 		}
@@ -85,9 +86,9 @@ func TestWatchReportsItsTables(t *testing.T) {
 		events := watch(t, c, tables...)
 		numbers := map[Table]string{MainTable: "254", 100: "100", 100000: "100000", 8: "8"}
 		for _, table := range numbers {
-			run(t, "ip", "-n", name, "route", "add", "10.9.0.0/16", "via", "10.1.0.1", "table", table)
+			nettest.Run(t, "ip", "-n", name, "route", "add", "10.9.0.0/16", "via", "10.1.0.1", "table", table)
 		}
-		run(t, "ip", "-n", name, "addr", "add", "10.1.0.77/24", "dev", "e0") // the last event
+		nettest.Run(t, "ip", "-n", name, "addr", "add", "10.1.0.77/24", "dev", "e0") // the last event
 		seen := map[Table]bool{}
 		next(t, events, "the address", func(e Event) bool {
 			if e.Type == EventRoute && e.Route.Dst == prefix("10.9.0.0/16") {
@@ -96,14 +97,14 @@ func TestWatchReportsItsTables(t *testing.T) {
 			return e.Type == EventAddress
 		})
 		for table := range numbers {
-			if want := slices.Contains(orMain(tables), table); seen[table] != want {
+			if want := slices.Contains(OrMain(tables), table); seen[table] != want {
 				t.Errorf("watching %v: a route of table %s is reported: %t", tables, table, seen[table])
 			}
 		}
 		for _, table := range numbers {
-			run(t, "ip", "-n", name, "route", "del", "10.9.0.0/16", "table", table)
+			nettest.Run(t, "ip", "-n", name, "route", "del", "10.9.0.0/16", "table", table)
 		}
-		run(t, "ip", "-n", name, "addr", "del", "10.1.0.77/24", "dev", "e0")
+		nettest.Run(t, "ip", "-n", name, "addr", "del", "10.1.0.77/24", "dev", "e0")
 	}
 }
 

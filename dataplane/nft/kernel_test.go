@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
@@ -17,7 +17,7 @@ import (
 type host struct {
 	*testing.T
 	namespace string
-	rules     kernel.Rules
+	rules     nftables.Rules
 	target    *Target
 	table     *ruleset.Table
 }
@@ -38,7 +38,7 @@ func newHost(t *testing.T) *host {
 		t.Skipf("a network namespace cannot be made: %s", out)
 	}
 	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", h.namespace).Run() })
-	rules, err := kernel.OpenRules("/run/netns/" + h.namespace)
+	rules, err := nftables.Open("/run/netns/" + h.namespace)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
@@ -28,7 +28,7 @@ func TestTextIsWhatIsProgrammed(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", ns).Run() })
 	table := ruleset.FullTable()
-	rules, err := kernel.OpenRules("/run/netns/" + ns)
+	rules, err := nftables.Open("/run/netns/" + ns)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package kernel
+package conntrack
 
 import (
 	"bytes"
@@ -7,6 +7,8 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
 // Connections is the table in which the kernel keeps the connections that pass through the host.
@@ -36,16 +38,21 @@ const nfgenHeader = 4
 // connection is what names an entry of the table to the kernel.
 type connection struct{ original, zone, id []byte }
 
-// ForgetConnections implements Connections. It has a socket of its own: the table may be large.
+// Conn is the table of a network namespace.
+type Conn struct{ namespace *netlink.Namespace }
+
+var _ Connections = (*Conn)(nil)
+
+// New returns the table of a network namespace.
+func New(n *netlink.Namespace) *Conn { return &Conn{n} }
+
+// ForgetConnections implements Connections. It opens a socket of its own: the table may be large.
 func (c *Conn) ForgetConnections(addresses []netip.Addr) (deleted int, err error) {
-	var s *socket
-	if err := c.inside(func() (err error) {
-		s, err = openNetlink(unix.NETLINK_NETFILTER, "nfnetlink", requestQueue)
-		return err
-	}); err != nil {
+	s, err := c.namespace.Open(unix.NETLINK_NETFILTER, netlink.RequestQueue)
+	if err != nil {
 		return 0, err
 	}
-	defer s.close()
+	defer s.Close()
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		wanted := map[string]bool{} // in the kernel's form
 		for _, a := range addresses {
@@ -56,7 +63,7 @@ func (c *Conn) ForgetConnections(addresses []netip.Addr) (deleted int, err error
 		if len(wanted) == 0 {
 			continue
 		}
-		n, err := s.forget(family, wanted)
+		n, err := forget(s, family, wanted)
 		deleted += n
 		if err != nil {
 			return deleted, fmt.Errorf("forget connections of addresses that left their workloads: %w", err)
@@ -65,12 +72,12 @@ func (c *Conn) ForgetConnections(addresses []netip.Addr) (deleted int, err error
 	return deleted, nil
 }
 
-func (s *socket) forget(family byte, addresses map[string]bool) (deleted int, err error) {
+func forget(s *netlink.Socket, family byte, addresses map[string]bool) (deleted int, err error) {
 	var found []connection
-	header := func(b *builder) { b.buf = append(b.buf, family, unix.NFNETLINK_V0, 0, 0) }
+	header := func(b *netlink.Builder) { b.Buf = append(b.Buf, family, unix.NFNETLINK_V0, 0, 0) }
 	// An answer that changes while it is read is good enough: what begins now has no route, and is not established.
-	_, err = s.dumpOnce(ctGet, header, func(m message) {
-		if c, ok := connectionOf(m.data, addresses); ok {
+	_, err = s.DumpOnce(ctGet, header, func(m netlink.Message) {
+		if c, ok := connectionOf(m.Data, addresses); ok {
 			found = append(found, c)
 		}
 	})
@@ -78,14 +85,14 @@ func (s *socket) forget(family byte, addresses map[string]bool) (deleted int, er
 		return 0, fmt.Errorf("read the connections: %w", err)
 	}
 	for _, c := range found {
-		err := s.request(ctDelete, 0, func(b *builder) {
+		err := s.Request(ctDelete, 0, func(b *netlink.Builder) {
 			header(b)
-			b.attr(ctOriginal|unix.NLA_F_NESTED, c.original)
+			b.Attr(ctOriginal|unix.NLA_F_NESTED, c.original)
 			if c.zone != nil {
-				b.attr(ctZone, c.zone)
+				b.Attr(ctZone, c.zone)
 			}
 			if c.id != nil {
-				b.attr(ctID, c.id)
+				b.Attr(ctID, c.id)
 			}
 		})
 		switch {
@@ -103,7 +110,7 @@ func connectionOf(data []byte, addresses map[string]bool) (c connection, ok bool
 	if len(data) < nfgenHeader {
 		return c, false
 	}
-	for kind, value, rest, more := nextAttr(data[nfgenHeader:]); more; kind, value, rest, more = nextAttr(rest) {
+	for kind, value := range netlink.Attrs(data[nfgenHeader:]) {
 		switch kind {
 		case ctOriginal:
 			c.original = value
@@ -125,11 +132,11 @@ func connectionOf(data []byte, addresses map[string]bool) (c connection, ok bool
 
 // concerns reports whether one end of a tuple has one of the addresses.
 func concerns(tuple []byte, addresses map[string]bool) bool {
-	for kind, value, rest, more := nextAttr(tuple); more; kind, value, rest, more = nextAttr(rest) {
+	for kind, value := range netlink.Attrs(tuple) {
 		if kind != ctTupleIP {
 			continue
 		}
-		for _, end, others, more := nextAttr(value); more; _, end, others, more = nextAttr(others) {
+		for _, end := range netlink.Attrs(value) {
 			if addresses[string(end)] {
 				return true
 			}

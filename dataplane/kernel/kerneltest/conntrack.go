@@ -1,9 +1,9 @@
-package kernel
+package kerneltest
 
 import "net/netip"
 
 // ForgetConnections implements Connections; there are none, but it is logged.
-func (f *Fake) ForgetConnections(addresses []netip.Addr) (int, error) {
+func (f *Kernel) ForgetConnections(addresses []netip.Addr) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.called("ForgetConnections"); err != nil {

@@ -1,4 +1,4 @@
-package kernel
+package kerneltest
 
 import (
 	"context"
@@ -10,47 +10,55 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/conntrack"
+	"github.com/manxnet/manx/dataplane/kernel/tc"
 )
 
-// Fake is a kernel in memory, for tests. The zero value is not usable; see NewFake.
-type Fake struct {
+// Kernel is a kernel in memory, for tests. The zero value is not usable; see New.
+type Kernel struct {
 	mu        sync.Mutex
-	routes    map[RouteKey]Route
-	links     map[int]Link
-	addresses []Address
+	routes    map[kernel.RouteKey]kernel.Route
+	links     map[int]kernel.Link
+	addresses []kernel.Address
 	sysctls   map[string]string
 	without   map[string]bool // kinds of devices
-	shapes    map[string]Shape
+	shapes    map[string]tc.Shape
 	noShaping bool
 	calls     map[string]int
 	failures  map[string]map[int]error
 	log       []string
-	watchers  map[int]fakeWatcher
+	watchers  map[int]watcher
 }
 
-var _ Kernel = (*Fake)(nil)
+var (
+	_ kernel.Kernel         = (*Kernel)(nil)
+	_ tc.Shapes             = (*Kernel)(nil)
+	_ conntrack.Connections = (*Kernel)(nil)
+)
 
-type fakeWatcher struct {
-	handle func([]Event)
-	tables []Table
+type watcher struct {
+	handle func([]kernel.Event)
+	tables []kernel.Table
 }
 
-// NewFake returns a kernel with the interface lo, which has index 1.
-func NewFake() *Fake {
-	return &Fake{
-		routes:   map[RouteKey]Route{},
-		links:    map[int]Link{1: {Index: 1, Name: "lo", MTU: 65536, Up: true, Running: true}},
+// New returns a kernel with the interface lo, which has index 1.
+func New() *Kernel {
+	return &Kernel{
+		routes:   map[kernel.RouteKey]kernel.Route{},
+		links:    map[int]kernel.Link{1: {Index: 1, Name: "lo", MTU: 65536, Up: true, Running: true}},
 		sysctls:  map[string]string{},
 		calls:    map[string]int{},
 		failures: map[string]map[int]error{},
-		watchers: map[int]fakeWatcher{},
+		watchers: map[int]watcher{},
 		without:  map[string]bool{},
 	}
 }
 
 // Fail makes the nth call (from 1) of a method fail. "ApplyRoutes" counts operations, not calls. The name "*" counts
 // all calls and operations together.
-func (f *Fake) Fail(method string, nth int, err error) {
+func (f *Kernel) Fail(method string, nth int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failures[method] == nil {
@@ -60,21 +68,21 @@ func (f *Fake) Fail(method string, nth int, err error) {
 }
 
 // Heal cancels the failures that are still to come.
-func (f *Fake) Heal() {
+func (f *Kernel) Heal() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	clear(f.failures)
 }
 
 // Calls returns how often a method was called; see Fail.
-func (f *Fake) Calls(method string) int {
+func (f *Kernel) Calls(method string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.calls[method]
 }
 
 // Log returns every change that was asked for, in order, and forgets it.
-func (f *Fake) Log() []string {
+func (f *Kernel) Log() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	log := f.log
@@ -83,22 +91,24 @@ func (f *Fake) Log() []string {
 }
 
 // WithoutIPIP makes the kernel one that has no IPIP.
-func (f *Fake) WithoutIPIP() {
+func (f *Kernel) WithoutIPIP() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.without["ipip"] = true
 }
 
 // called counts a call and returns the failure that was ordered for it. The lock is held.
-func (f *Fake) called(method string) error {
+func (f *Kernel) called(method string) error {
 	f.calls[method]++
 	f.calls["*"]++
 	return errors.Join(f.failures[method][f.calls[method]], f.failures["*"][f.calls["*"]])
 }
 
-func (f *Fake) logf(format string, args ...any) { f.log = append(f.log, fmt.Sprintf(format, args...)) }
+func (f *Kernel) logf(format string, args ...any) {
+	f.log = append(f.log, fmt.Sprintf(format, args...))
+}
 
-func (f *Fake) notify(events ...Event) {
+func (f *Kernel) notify(events ...kernel.Event) {
 	f.mu.Lock()
 	watchers := slices.Collect(maps.Values(f.watchers))
 	f.mu.Unlock()
@@ -107,10 +117,10 @@ func (f *Fake) notify(events ...Event) {
 	}
 }
 
-func (w fakeWatcher) notify(events []Event) {
-	var list []Event
+func (w watcher) notify(events []kernel.Event) {
+	var list []kernel.Event
 	for _, e := range events {
-		aboutRoute := e.Type == EventRoute || e.Type == EventRouteGone
+		aboutRoute := e.Type == kernel.EventRoute || e.Type == kernel.EventRouteGone
 		if !aboutRoute || slices.Contains(w.tables, e.Route.Table) {
 			list = append(list, e)
 		}
@@ -121,15 +131,15 @@ func (w fakeWatcher) notify(events []Event) {
 }
 
 // ListRoutes implements Routes.
-func (f *Fake) ListRoutes(tables ...Table) ([]Route, error) {
+func (f *Kernel) ListRoutes(tables ...kernel.Table) ([]kernel.Route, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.called("ListRoutes"); err != nil {
 		return nil, err
 	}
-	var all []Route
+	var all []kernel.Route
 	for _, r := range f.routes {
-		if slices.Contains(orMain(tables), r.Table) {
+		if slices.Contains(kernel.OrMain(tables), r.Table) {
 			all = append(all, r)
 		}
 	}
@@ -137,7 +147,7 @@ func (f *Fake) ListRoutes(tables ...Table) ([]Route, error) {
 }
 
 // ApplyRoutes implements Routes.
-func (f *Fake) ApplyRoutes(ops []RouteOp) []error {
+func (f *Kernel) ApplyRoutes(ops []kernel.RouteOp) []error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	errs := make([]error, len(ops))
@@ -157,17 +167,17 @@ func (f *Fake) ApplyRoutes(ops []RouteOp) []error {
 	return errs
 }
 
-func (f *Fake) apply(op RouteOp) error {
+func (f *Kernel) apply(op kernel.RouteOp) error {
 	r := op.Route
 	have, exists := f.routes[r.Key()]
 	f.logf("%s %s", op.Verb, r)
 	switch {
-	case op.Verb == DeleteRoute:
+	case op.Verb == kernel.DeleteRoute:
 		if exists && have.Protocol == r.Protocol {
 			delete(f.routes, r.Key())
 		}
 		return nil
-	case op.Verb == AddRoute && exists:
+	case op.Verb == kernel.AddRoute && exists:
 		return unix.EEXIST
 	}
 	for _, h := range r.NextHops {
@@ -182,13 +192,13 @@ func (f *Fake) apply(op RouteOp) error {
 }
 
 // ListLinks implements Links.
-func (f *Fake) ListLinks() ([]Link, error) {
+func (f *Kernel) ListLinks() ([]kernel.Link, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.called("ListLinks"); err != nil {
 		return nil, err
 	}
-	var all []Link
+	var all []kernel.Link
 	for _, l := range f.links {
 		all = append(all, l)
 	}
@@ -196,7 +206,7 @@ func (f *Fake) ListLinks() ([]Link, error) {
 }
 
 // ListAddresses implements Links.
-func (f *Fake) ListAddresses() ([]Address, error) {
+func (f *Kernel) ListAddresses() ([]kernel.Address, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.called("ListAddresses"); err != nil {
@@ -206,33 +216,33 @@ func (f *Fake) ListAddresses() ([]Address, error) {
 }
 
 // EnsureDevice implements Links.
-func (f *Fake) EnsureDevice(d Device) (Link, error) {
+func (f *Kernel) EnsureDevice(d kernel.Device) (kernel.Link, error) {
 	f.mu.Lock()
 	if err := f.called("EnsureDevice"); err != nil {
 		f.mu.Unlock()
-		return Link{}, err
+		return kernel.Link{}, err
 	}
 	index := 1
 	for _, l := range f.links {
 		if l.Name == d.Name {
 			f.mu.Unlock()
-			return d.check(l)
+			return d.Check(l)
 		}
 		index = max(index, l.Index)
 	}
 	if f.without[d.Kind] {
 		f.mu.Unlock()
-		return Link{}, fmt.Errorf("create interface %s: %w", d.Name, NoKindError{d.Kind})
+		return kernel.Link{}, fmt.Errorf("create interface %s: %w", d.Name, kernel.NoKindError{Kind: d.Kind})
 	}
-	l := Link{Index: index + 1, Name: d.Name, Kind: d.Kind, MTU: 1480}
+	l := kernel.Link{Index: index + 1, Name: d.Name, Kind: d.Kind, MTU: 1480}
 	f.links[l.Index] = l
 	f.logf("create %s", d.Name)
 	f.mu.Unlock()
-	f.notify(Event{Type: EventLink, Link: l})
+	f.notify(kernel.Event{Type: kernel.EventLink, Link: l})
 	return l, nil
 }
 
-func (f *Fake) changeLink(method string, link int, change func(*Link)) error {
+func (f *Kernel) changeLink(method string, link int, change func(*kernel.Link)) error {
 	f.mu.Lock()
 	err := f.called(method)
 	l, ok := f.links[link]
@@ -246,23 +256,23 @@ func (f *Fake) changeLink(method string, link int, change func(*Link)) error {
 	}
 	f.mu.Unlock()
 	if err == nil {
-		f.notify(Event{Type: EventLink, Link: l})
+		f.notify(kernel.Event{Type: kernel.EventLink, Link: l})
 	}
 	return err
 }
 
 // SetMTU implements Links.
-func (f *Fake) SetMTU(link, mtu int) error {
-	return f.changeLink("SetMTU", link, func(l *Link) { l.MTU = mtu })
+func (f *Kernel) SetMTU(link, mtu int) error {
+	return f.changeLink("SetMTU", link, func(l *kernel.Link) { l.MTU = mtu })
 }
 
 // SetUp implements Links.
-func (f *Fake) SetUp(link int) error {
-	return f.changeLink("SetUp", link, func(l *Link) { l.Up, l.Running = true, true })
+func (f *Kernel) SetUp(link int) error {
+	return f.changeLink("SetUp", link, func(l *kernel.Link) { l.Up, l.Running = true, true })
 }
 
 // AddAddress implements Links.
-func (f *Fake) AddAddress(a Address) error {
+func (f *Kernel) AddAddress(a kernel.Address) error {
 	f.mu.Lock()
 	if err := f.called("AddAddress"); err != nil {
 		f.mu.Unlock()
@@ -273,26 +283,26 @@ func (f *Fake) AddAddress(a Address) error {
 		f.logf("add address %s", a.Prefix)
 	}
 	f.mu.Unlock()
-	f.notify(Event{Type: EventAddress, Address: a})
+	f.notify(kernel.Event{Type: kernel.EventAddress, Address: a})
 	return nil
 }
 
 // DeleteAddress implements Links.
-func (f *Fake) DeleteAddress(a Address) error {
+func (f *Kernel) DeleteAddress(a kernel.Address) error {
 	f.mu.Lock()
 	if err := f.called("DeleteAddress"); err != nil {
 		f.mu.Unlock()
 		return err
 	}
-	f.addresses = slices.DeleteFunc(f.addresses, func(have Address) bool { return have == a })
+	f.addresses = slices.DeleteFunc(f.addresses, func(have kernel.Address) bool { return have == a })
 	f.logf("remove address %s", a.Prefix)
 	f.mu.Unlock()
-	f.notify(Event{Type: EventAddressGone, Address: a})
+	f.notify(kernel.Event{Type: kernel.EventAddressGone, Address: a})
 	return nil
 }
 
 // Sysctl implements Sysctls.
-func (f *Fake) Sysctl(name string) (string, error) {
+func (f *Kernel) Sysctl(name string) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.called("Sysctl"); err != nil {
@@ -306,7 +316,7 @@ func (f *Fake) Sysctl(name string) (string, error) {
 }
 
 // SetSysctl implements Sysctls.
-func (f *Fake) SetSysctl(name, value string) error {
+func (f *Kernel) SetSysctl(name, value string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.called("SetSysctl"); err != nil {
@@ -318,16 +328,16 @@ func (f *Fake) SetSysctl(name, value string) error {
 }
 
 // Watch implements Watcher.
-func (f *Fake) Watch(ctx context.Context, handle func([]Event), tables ...Table) error {
+func (f *Kernel) Watch(ctx context.Context, handle func([]kernel.Event), tables ...kernel.Table) error {
 	f.mu.Lock()
 	if err := f.called("Watch"); err != nil {
 		f.mu.Unlock()
 		return err
 	}
 	id := f.calls["Watch"]
-	f.watchers[id] = fakeWatcher{handle, orMain(tables)}
+	f.watchers[id] = watcher{handle, kernel.OrMain(tables)}
 	f.mu.Unlock()
-	handle([]Event{{Type: EventResync}})
+	handle([]kernel.Event{{Type: kernel.EventResync}})
 	<-ctx.Done()
 	f.mu.Lock()
 	delete(f.watchers, id)

@@ -1,4 +1,4 @@
-package kernel
+package kerneltest
 
 import (
 	"context"
@@ -9,16 +9,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// FakeRules is the table in memory, for tests. It refuses what the kernel refuses: rules and entries that name chains,
+// Rules is the table in memory, for tests. It refuses what the kernel refuses: rules and entries that name chains,
 // sets or maps which are not there, and the removal of what is not there. The zero value is not usable; see
-// NewFakeRules.
-type FakeRules struct {
+// NewRules.
+type Rules struct {
 	mu       sync.Mutex
 	actual   *ruleset.Actual
-	counters map[string][]Counter
 	commits  int
 	reads    int
 	refuse   func(ruleset.Changes) error
@@ -28,44 +28,44 @@ type FakeRules struct {
 	next     int
 }
 
-var _ Rules = (*FakeRules)(nil)
+var _ nftables.Rules = (*Rules)(nil)
 
-// NewFakeRules returns a kernel without the table.
-func NewFakeRules() *FakeRules {
-	return &FakeRules{watchers: map[int]func(){}, counters: map[string][]Counter{}}
+// NewRules returns a kernel without the table.
+func NewRules() *Rules {
+	return &Rules{watchers: map[int]func(){}}
 }
 
 // Refuse asks f before each commit; its error is the commit's, and nothing is changed. nil refuses nothing.
-func (f *FakeRules) Refuse(refuse func(ruleset.Changes) error) {
+func (f *Rules) Refuse(refuse func(ruleset.Changes) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refuse = refuse
 }
 
-// Lose asks f after each successful commit whether its answer is lost, so that CommitRules returns ErrUncertain
+// Lose asks f after each successful commit whether its answer is lost, so that CommitRules returns nftables.ErrUncertain
 // although the changes were made. nil loses none.
-func (f *FakeRules) Lose(lose func(ruleset.Changes) bool) {
+func (f *Rules) Lose(lose func(ruleset.Changes) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lose = lose
 }
 
 // FailRead asks f at each ReadRules; its error is the answer. nil fails none.
-func (f *FakeRules) FailRead(fail func() error) {
+func (f *Rules) FailRead(fail func() error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.failRead = fail
 }
 
 // Commits returns how many transactions were tried, refused ones among them.
-func (f *FakeRules) Commits() int {
+func (f *Rules) Commits() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.commits
 }
 
 // Reads returns how often ReadRules was called.
-func (f *FakeRules) Reads() int {
+func (f *Rules) Reads() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.reads
@@ -73,7 +73,7 @@ func (f *FakeRules) Reads() int {
 
 // Edit plays somebody else: change gets the table, nil if there is none, and returns what it is from now on. Watchers
 // are told.
-func (f *FakeRules) Edit(change func(*ruleset.Actual) *ruleset.Actual) {
+func (f *Rules) Edit(change func(*ruleset.Actual) *ruleset.Actual) {
 	f.mu.Lock()
 	f.actual = change(f.actual)
 	watchers := slices.Collect(maps.Values(f.watchers))
@@ -83,15 +83,8 @@ func (f *FakeRules) Edit(change func(*ruleset.Actual) *ruleset.Actual) {
 	}
 }
 
-// SetCounters makes RuleCounters return counters for a chain.
-func (f *FakeRules) SetCounters(chain string, counters []Counter) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.counters[chain] = counters
-}
-
 // ReadRules implements Rules.
-func (f *FakeRules) ReadRules() (*ruleset.Actual, error) {
+func (f *Rules) ReadRules() (*ruleset.Actual, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.reads++
@@ -107,7 +100,7 @@ func cloneActual(a *ruleset.Actual) *ruleset.Actual {
 	if a == nil {
 		return nil
 	}
-	c := newActual()
+	c := ruleset.NewActual()
 	for name, chain := range a.Chains {
 		if chain.Base != nil {
 			base := *chain.Base
@@ -126,13 +119,8 @@ func cloneActual(a *ruleset.Actual) *ruleset.Actual {
 	return c
 }
 
-func newActual() *ruleset.Actual {
-	return &ruleset.Actual{Chains: map[string]ruleset.ActualChain{}, Sets: map[string]ruleset.ActualSet{},
-		Maps: map[string]map[string]ruleset.Verdict{}}
-}
-
 // CommitRules implements Rules.
-func (f *FakeRules) CommitRules(c ruleset.Changes) error {
+func (f *Rules) CommitRules(c ruleset.Changes) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.commits++
@@ -142,13 +130,13 @@ func (f *FakeRules) CommitRules(c ruleset.Changes) error {
 	}
 	f.actual = a
 	if f.lose != nil && f.lose(c) {
-		return fmt.Errorf("commit: %w", ErrUncertain)
+		return fmt.Errorf("commit: %w", nftables.ErrUncertain)
 	}
 	return nil
 }
 
 // CheckRules implements Rules.
-func (f *FakeRules) CheckRules(c ruleset.Changes) error {
+func (f *Rules) CheckRules(c ruleset.Changes) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	_, err := f.changed(c)
@@ -156,7 +144,7 @@ func (f *FakeRules) CheckRules(c ruleset.Changes) error {
 }
 
 // changed is the table as it would be.
-func (f *FakeRules) changed(c ruleset.Changes) (*ruleset.Actual, error) {
+func (f *Rules) changed(c ruleset.Changes) (*ruleset.Actual, error) {
 	if f.refuse != nil {
 		if err := f.refuse(c); err != nil {
 			return nil, err
@@ -164,7 +152,7 @@ func (f *FakeRules) changed(c ruleset.Changes) (*ruleset.Actual, error) {
 	}
 	a := cloneActual(f.actual)
 	if a == nil {
-		a = newActual()
+		a = ruleset.NewActual()
 	}
 	return a, change(a, c)
 }
@@ -308,7 +296,7 @@ func checkNames(a *ruleset.Actual, c *ruleset.Chain) error {
 }
 
 // DeleteRules implements Rules.
-func (f *FakeRules) DeleteRules() error {
+func (f *Rules) DeleteRules() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.actual = nil
@@ -316,7 +304,7 @@ func (f *FakeRules) DeleteRules() error {
 }
 
 // WatchRules implements Rules.
-func (f *FakeRules) WatchRules(ctx context.Context, handle func()) error {
+func (f *Rules) WatchRules(ctx context.Context, handle func()) error {
 	changed := make(chan struct{}, 1)
 	f.mu.Lock()
 	id := f.next
@@ -344,9 +332,5 @@ func (f *FakeRules) WatchRules(ctx context.Context, handle func()) error {
 	}
 }
 
-// RuleCounters implements Rules.
-func (f *FakeRules) RuleCounters() (map[string][]Counter, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return maps.Clone(f.counters), nil
-}
+// RuleCounters implements Rules; nothing counts.
+func (f *Rules) RuleCounters() (map[string][]nftables.Counter, error) { return nil, nil }

@@ -1,4 +1,4 @@
-package kernel
+package kerneltest
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
@@ -18,7 +19,7 @@ func TestFakeRules(t *testing.T) {
 		Chains: []ruleset.ChainChange{{Name: "c", New: &ruleset.Chain{Name: "c", Rules: []ruleset.Rule{rule}}}},
 		Sets:   []ruleset.SetChange{{Set: ruleset.Set{Name: "h4/a", Type: ruleset.Addresses4}, Created: true}},
 	}
-	f := NewFakeRules()
+	f := NewRules()
 	if a, err := f.ReadRules(); a != nil || err != nil {
 		t.Fatalf("ReadRules of nothing = %v, %v", a, err)
 	}
@@ -29,7 +30,7 @@ func TestFakeRules(t *testing.T) {
 		t.Fatalf("a refused commit left %v", a)
 	}
 	f.Lose(func(ruleset.Changes) bool { return true })
-	if err := f.CommitRules(good); !errors.Is(err, ErrUncertain) {
+	if err := f.CommitRules(good); !errors.Is(err, nftables.ErrUncertain) {
 		t.Fatalf("a lost answer: %v", err)
 	}
 	a, _ := f.ReadRules()

@@ -1,19 +1,19 @@
-package kernel
+package nflog
 
 import (
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
-// LoggedPacket is a packet that a rule sent to a group of NFLOG.
-type LoggedPacket struct {
+// Packet is a packet that a rule sent to a group of NFLOG.
+type Packet struct {
 	Prefix                      string // of the rule
 	In, Out                     string // interfaces; empty where there is none
 	Source, Destination         netip.Addr
@@ -46,16 +46,16 @@ const logQueue = 1 << 20
 // snapLength is how much of each packet is asked for: enough for an IPv6 header with the beginning of what follows.
 const snapLength = 96
 
-// ReadLog calls handle with the packets that rules send to a group of NFLOG, until ctx ends,
-// from one goroutine. What comes too fast is lost. One process at a time can read a group.
-func (r *NFT) ReadLog(ctx context.Context, group uint16, handle func(LoggedPacket)) error {
-	s, err := r.openLog(group)
+// Read calls handle with the packets that rules of a network namespace send to a group, until ctx ends, from one
+// goroutine. What comes too fast is lost. One process at a time can read a group.
+func Read(ctx context.Context, n *netlink.Namespace, group uint16, handle func(Packet)) error {
+	s, err := open(n, group)
 	if err != nil {
 		return fmt.Errorf("read group %d of nflog: %w", group, err)
 	}
-	names := interfaceNames{}
-	err = s.follow(ctx, func(m message) {
-		if p, ok := parseLogged(m, r.nameOf(&names)); ok {
+	names := netlink.NewInterfaceNames(n)
+	err = s.Follow(ctx, func(m netlink.Message) {
+		if p, ok := parse(m, names.Of); ok {
 			handle(p)
 		}
 	}, func() {}, func() {})
@@ -65,15 +65,15 @@ func (r *NFT) ReadLog(ctx context.Context, group uint16, handle func(LoggedPacke
 	return nil
 }
 
-func (r *NFT) openLog(group uint16) (*socket, error) {
-	s, err := r.open(logQueue)
+func open(n *netlink.Namespace, group uint16) (*netlink.Socket, error) {
+	s, err := n.Open(unix.NETLINK_NETFILTER, logQueue)
 	if err != nil {
 		return nil, err
 	}
 	configure := func(kind uint16, value []byte) error {
-		return s.request(unix.NFNL_SUBSYS_ULOG<<8|nflogConfig, unix.NLM_F_REQUEST, func(b *builder) {
-			b.buf = append(b.buf, unix.AF_UNSPEC, unix.NFNETLINK_V0, byte(group>>8), byte(group))
-			b.attr(kind, value)
+		return s.Request(unix.NFNL_SUBSYS_ULOG<<8|nflogConfig, unix.NLM_F_REQUEST, func(b *netlink.Builder) {
+			b.Buf = append(b.Buf, unix.AF_UNSPEC, unix.NFNETLINK_V0, byte(group>>8), byte(group))
+			b.Attr(kind, value)
 		})
 	}
 	copyMode := append(binary.BigEndian.AppendUint32(nil, snapLength), nflogCopyPacket, 0)
@@ -85,53 +85,23 @@ func (r *NFT) openLog(group uint16) (*socket, error) {
 		err = configure(nflogMode, copyMode)
 	}
 	if err != nil {
-		s.close()
+		s.Close()
 		return nil, err
 	}
 	return s, nil
 }
 
-// interfaceNames remembers names by index: looking one up for each packet would cost more than the packet.
-type interfaceNames struct {
-	mu    sync.Mutex
-	names map[uint32]string
-}
-
-const mostNames = 4096
-
-func (r *NFT) nameOf(known *interfaceNames) func(uint32) string {
-	return func(index uint32) string {
-		known.mu.Lock()
-		defer known.mu.Unlock()
-		if name, ok := known.names[index]; ok {
-			return name
-		}
-		name := ""
-		_ = r.namespace.inside(func() error {
-			if i, err := net.InterfaceByIndex(int(index)); err == nil {
-				name = i.Name
-			}
-			return nil
-		})
-		if known.names == nil || len(known.names) >= mostNames {
-			known.names = map[uint32]string{}
-		}
-		known.names[index] = name
-		return name
-	}
-}
-
-// parseLogged reads a message of nflog.
-func parseLogged(m message, name func(uint32) string) (LoggedPacket, bool) {
-	var p LoggedPacket
-	if m.kind != unix.NFNL_SUBSYS_ULOG<<8|nflogPacket || len(m.data) < 4 {
+// parse reads a message of nflog.
+func parse(m netlink.Message, name func(uint32) string) (Packet, bool) {
+	var p Packet
+	if m.Kind != unix.NFNL_SUBSYS_ULOG<<8|nflogPacket || len(m.Data) < 4 {
 		return p, false
 	}
 	ok := false
-	for kind, value, rest, more := nextAttr(m.data[4:]); more; kind, value, rest, more = nextAttr(rest) {
+	for kind, value := range netlink.Attrs(m.Data[4:]) {
 		switch kind {
 		case nflogPrefix:
-			p.Prefix = text(value)
+			p.Prefix = unix.ByteSliceToString(value)
 		case nflogIn:
 			if len(value) == 4 {
 				p.In = name(binary.BigEndian.Uint32(value))
@@ -141,14 +111,14 @@ func parseLogged(m message, name func(uint32) string) (LoggedPacket, bool) {
 				p.Out = name(binary.BigEndian.Uint32(value))
 			}
 		case nflogPayload:
-			ok = p.parse(value)
+			ok = p.ParseNetwork(value)
 		}
 	}
 	return p, ok
 }
 
-// parse reads the headers of an IP packet; of IPv6 without extension headers.
-func (p *LoggedPacket) parse(b []byte) bool {
+// ParseNetwork reads the headers of an IP packet; of IPv6 without extension headers. It reports whether it is one.
+func (p *Packet) ParseNetwork(b []byte) bool {
 	if len(b) < 20 {
 		return false
 	}
@@ -170,12 +140,12 @@ func (p *LoggedPacket) parse(b []byte) bool {
 	default:
 		return false
 	}
-	p.parseTransport(transport)
+	p.ParseTransport(transport)
 	return true
 }
 
-// parseTransport reads what follows the IP header, if there is anything.
-func (p *LoggedPacket) parseTransport(transport []byte) {
+// ParseTransport reads what follows the IP header, if there is anything.
+func (p *Packet) ParseTransport(transport []byte) {
 	switch p.Protocol {
 	case unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP, unix.IPPROTO_UDPLITE, unix.IPPROTO_DCCP:
 		if len(transport) >= 4 {

@@ -1,4 +1,4 @@
-package kernel
+package nftables
 
 import (
 	"encoding/binary"
@@ -7,11 +7,13 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
 // batch is one transaction of nf_tables as it goes to the kernel.
 type batch struct {
-	builder
+	netlink.Builder
 	ops   []operation // of the messages, from the first after the begin of the batch
 	check bool        // nothing is to be changed
 }
@@ -32,52 +34,43 @@ func (o operation) String() string {
 
 // generic begins a message of nfnetlink. The numbers of a batch count from 1; commit adds what came before.
 func (b *batch) generic(kind uint16, flags int, seq uint32, family uint8, resource uint16) {
-	b.builder.begin(kind, flags, seq)
-	b.buf = append(b.buf, family, unix.NFNETLINK_V0)
-	b.buf = binary.BigEndian.AppendUint16(b.buf, resource)
+	b.Begin(kind, flags, seq)
+	b.Buf = append(b.Buf, family, unix.NFNETLINK_V0)
+	b.Buf = binary.BigEndian.AppendUint16(b.Buf, resource)
 }
 
 func (b *batch) begin() {
 	b.generic(unix.NFNL_MSG_BATCH_BEGIN, 0, 0, 0, unix.NFNL_SUBSYS_NFTABLES)
-	b.builder.end()
+	b.End()
 }
 
 // message begins a message about op.
 func (b *batch) message(kind uint16, flags int, op operation) {
-	op.at = len(b.buf)
+	op.at = len(b.Buf)
 	b.ops = append(b.ops, op)
 	b.generic(nftKind(kind), flags, uint32(len(b.ops)), unix.NFPROTO_INET, 0)
 }
 
 func nftKind(kind uint16) uint16 { return unix.NFNL_SUBSYS_NFTABLES<<8 | kind }
 
-func (b *builder) attrText(kind uint16, s string) { b.attr(kind, append([]byte(s), 0)) }
-
-// attrBig appends a number in network byte order, as nf_tables has all of them.
-func (b *builder) attrBig(kind uint16, v uint32) {
-	b.attr(kind, binary.BigEndian.AppendUint32(make([]byte, 0, 4), v))
-}
-
-func (b *builder) nestFlagged(kind uint16) int { return b.nest(kind | unix.NLA_F_NESTED) }
-
 // close ends the batch and asks for an answer to its last message, which follows what the kernel refuses of all others.
 // The kernel takes back a batch without an end when it has looked at all of it.
 func (b *batch) close(before uint32) {
 	for i, op := range b.ops {
-		native.PutUint32(b.buf[op.at+8:], before+uint32(i)+1)
+		binary.NativeEndian.PutUint32(b.Buf[op.at+8:], before+uint32(i)+1)
 	}
 	last := b.ops[len(b.ops)-1].at
-	native.PutUint16(b.buf[last+6:], native.Uint16(b.buf[last+6:])|unix.NLM_F_ACK)
-	native.PutUint32(b.buf[8:], before)
+	binary.NativeEndian.PutUint16(b.Buf[last+6:], binary.NativeEndian.Uint16(b.Buf[last+6:])|unix.NLM_F_ACK)
+	binary.NativeEndian.PutUint32(b.Buf[8:], before)
 	if b.check {
 		return
 	}
 	b.generic(unix.NFNL_MSG_BATCH_END, 0, before+uint32(len(b.ops))+1, 0, unix.NFNL_SUBSYS_NFTABLES)
-	b.builder.end()
+	b.End()
 }
 
 // commit makes the transaction.
-func (r *NFT) commit(b *batch) error {
+func (r *Conn) commit(b *batch) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.commits == nil {
@@ -87,15 +80,15 @@ func (r *NFT) commit(b *batch) error {
 }
 
 // commit makes the transaction. The kernel works on it before sending returns, so all answers are there then.
-func (b *batch) commit(s *socket) error {
-	before := s.seq + 1
-	s.seq += uint32(len(b.ops)) + 2
+func (b *batch) commit(s *netlink.Socket) error {
+	before := s.Seq + 1
+	s.Seq += uint32(len(b.ops)) + 2
 	b.close(before)
-	if len(b.buf) > sendBuffer {
-		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, len(b.buf)+4096)
+	if len(b.Buf) > sendBuffer {
+		s.EnlargeSendBuffer(len(b.Buf) + 4096)
 	}
-	if err := s.send(b.buf); err != nil {
-		return sendError(err, len(b.buf))
+	if err := s.Send(b.Buf); err != nil {
+		return sendError(err, len(b.Buf))
 	}
 	return b.answers(s, before)
 }
@@ -112,11 +105,11 @@ func sendError(err error, size int) error {
 const maxErrors = 3
 
 // answers reads what the kernel says about the transaction that has the numbers from before.
-func (b *batch) answers(s *socket, before uint32) error {
+func (b *batch) answers(s *netlink.Socket, before uint32) error {
 	var refused []error
 	lost, done := false, false
 	for {
-		data, err := s.receive(unix.MSG_DONTWAIT)
+		data, err := s.Receive(unix.MSG_DONTWAIT)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
 			return b.outcome(refused, done && !lost)
@@ -126,12 +119,12 @@ func (b *batch) answers(s *socket, before uint32) error {
 		case err != nil:
 			return fmt.Errorf("%w: %w", ErrUncertain, err)
 		}
-		for m, rest, ok := nextMessage(data); ok; m, rest, ok = nextMessage(rest) {
-			n := m.seq - before // wraps around for what an earlier transaction left
-			if m.kind != unix.NLMSG_ERROR || n > uint32(len(b.ops))+1 {
+		for m, rest, ok := netlink.NextMessage(data); ok; m, rest, ok = netlink.NextMessage(rest) {
+			n := m.Seq - before // wraps around for what an earlier transaction left
+			if m.Kind != unix.NLMSG_ERROR || n > uint32(len(b.ops))+1 {
 				continue
 			}
-			if err := messageError(m); err != nil {
+			if err := m.Err(); err != nil {
 				refused = append(refused, b.refusal(n, m, err))
 			} else if n == uint32(len(b.ops)) {
 				done = true
@@ -155,18 +148,18 @@ func (b *batch) outcome(refused []error, done bool) error {
 }
 
 // refusal says what the kernel has against the nth message; 0 is the begin of the batch and stands for all of it.
-func (b *batch) refusal(n uint32, m message, err error) error {
+func (b *batch) refusal(n uint32, m netlink.Message, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("changing nftables needs CAP_NET_ADMIN in the network namespace: %w", err)
 	case n == 0 && errors.Is(err, unix.EOPNOTSUPP):
-		return fmt.Errorf("%w: it knows no such transactions: %w", ErrNoNFTables, err)
+		return fmt.Errorf("%w: it knows no such transactions: %w", ErrMissing, err)
 	case n == 0 || int(n) > len(b.ops):
 		return fmt.Errorf("the transaction: %w", err)
 	}
 	op := b.ops[n-1]
 	if op.kind == "table" && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)) {
-		return fmt.Errorf("%s: %w: it lacks the inet family: %w", op, ErrNoNFTables, err)
+		return fmt.Errorf("%s: %w: it lacks the inet family: %w", op, ErrMissing, err)
 	}
 	if part := b.missing(op, m, err); part != "" {
 		return fmt.Errorf("%s: the kernel's nf_tables lacks %s: %w", op, part, err)
@@ -175,7 +168,7 @@ func (b *batch) refusal(n uint32, m message, err error) error {
 }
 
 // missing names the part of nf_tables that the kernel lacks if that is why it refuses a message.
-func (b *batch) missing(op operation, m message, err error) string {
+func (b *batch) missing(op operation, m netlink.Message, err error) string {
 	switch {
 	case op.kind == "base chain" && op.verb == "add" &&
 		(errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP)):
@@ -184,51 +177,27 @@ func (b *batch) missing(op operation, m message, err error) string {
 		return "this type of set"
 	case op.rule > 0 && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP)):
 		// ENOENT also tells of a chain or set that a rule names.
-		if name := b.expressionAt(op, badAttribute(m)); name != "" && name != "lookup" && name != "immediate" {
+		if name := b.expressionAt(op, m.BadAttribute()); name != "" && name != "lookup" && name != "immediate" {
 			return "the expression " + name
 		}
 	}
 	return ""
 }
 
-// badAttribute returns where in the refused message the kernel found fault, 0 if it does not say.
-func badAttribute(m message) int {
-	if m.flags&unix.NLM_F_ACK_TLVS == 0 || len(m.data) < 4+headerLen {
-		return 0
-	}
-	skip := 4 + headerLen
-	if m.flags&unix.NLM_F_CAPPED == 0 {
-		skip = 4 + align(int(native.Uint32(m.data[4:])))
-	}
-	for kind, value, rest, ok := nextAttr(m.data[min(skip, len(m.data)):]); ok; kind, value, rest, ok = nextAttr(rest) {
-		if kind == unix.NLMSGERR_ATTR_OFFS && len(value) == 4 {
-			return int(native.Uint32(value))
-		}
-	}
-	return 0
-}
-
 // expressionAt returns the name of the expression at an offset in a rule's message, empty if there is something else.
 func (b *batch) expressionAt(op operation, offset int) string {
-	if offset == 0 || op.at+offset > len(b.buf) {
+	if offset == 0 || op.at+offset > len(b.Buf) {
 		return ""
 	}
-	kind, value, _, ok := nextAttr(b.buf[op.at+offset:])
+	kind, value, _, ok := netlink.NextAttr(b.Buf[op.at+offset:])
 	if !ok || kind != unix.NFTA_LIST_ELEM {
 		return ""
 	}
-	if kind, name, _, ok := nextAttr(value); ok && kind == unix.NFTA_EXPR_NAME {
+	if kind, name, _, ok := netlink.NextAttr(value); ok && kind == unix.NFTA_EXPR_NAME {
 		return text(name)
 	}
 	return ""
 }
 
 // text is a string attribute without its final zero.
-func text(b []byte) string {
-	for i, c := range b {
-		if c == 0 {
-			return string(b[:i])
-		}
-	}
-	return string(b)
-}
+func text(b []byte) string { return unix.ByteSliceToString(b) }

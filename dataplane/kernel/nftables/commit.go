@@ -1,4 +1,4 @@
-package kernel
+package nftables
 
 import (
 	"encoding/binary"
@@ -14,7 +14,7 @@ import (
 
 // CommitRules implements Rules. What goes, goes first, from what names others to what is named: so a name can be taken
 // again by something of another kind in the same transaction.
-func (r *NFT) CommitRules(c ruleset.Changes) error {
+func (r *Conn) CommitRules(c ruleset.Changes) error {
 	err := r.change(c)
 	if errors.Is(err, unix.EINVAL) && r.wake() {
 		err = r.change(c)
@@ -26,7 +26,7 @@ func (r *NFT) CommitRules(c ruleset.Changes) error {
 }
 
 // CheckRules implements Rules.
-func (r *NFT) CheckRules(c ruleset.Changes) error {
+func (r *Conn) CheckRules(c ruleset.Changes) error {
 	b, err := r.batchOf(c)
 	if err == nil {
 		b.check = true
@@ -38,7 +38,7 @@ func (r *NFT) CheckRules(c ruleset.Changes) error {
 	return nil
 }
 
-func (r *NFT) change(c ruleset.Changes) error {
+func (r *Conn) change(c ruleset.Changes) error {
 	b, err := r.batchOf(c)
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (r *NFT) change(c ruleset.Changes) error {
 
 // wake turns the hooks of the table on again if somebody turned them off, which the kernel does not do in a transaction
 // that makes base chains too.
-func (r *NFT) wake() bool {
+func (r *Conn) wake() bool {
 	asleep := false
 	err := r.reading(func(t *tableReader) error {
 		_, err := t.readTable()
@@ -64,7 +64,7 @@ func (r *NFT) wake() bool {
 	return r.commit(b) == nil
 }
 
-func (r *NFT) batchOf(c ruleset.Changes) (*batch, error) {
+func (r *Conn) batchOf(c ruleset.Changes) (*batch, error) {
 	b := &batch{}
 	b.begin()
 	b.table(unix.NFT_MSG_NEWTABLE)
@@ -118,11 +118,11 @@ func (b *batch) table(kind uint16) {
 		verb = "delete"
 	}
 	b.message(kind, unix.NLM_F_CREATE, operation{verb: verb, kind: "table", name: TableName})
-	b.attrText(unix.NFTA_TABLE_NAME, TableName)
+	b.AttrText(unix.NFTA_TABLE_NAME, TableName)
 	if kind == unix.NFT_MSG_NEWTABLE {
-		b.attrBig(unix.NFTA_TABLE_FLAGS, 0) // wakes it if somebody put it to sleep
+		b.AttrBig32(unix.NFTA_TABLE_FLAGS, 0) // wakes it if somebody put it to sleep
 	}
-	b.end()
+	b.End()
 }
 
 func (b *batch) flushChains(changes []ruleset.ChainChange) {
@@ -135,9 +135,9 @@ func (b *batch) flushChains(changes []ruleset.ChainChange) {
 
 func (b *batch) flushChain(name string) {
 	b.message(unix.NFT_MSG_DELRULE, 0, operation{verb: "flush", kind: "chain", name: name})
-	b.attrText(unix.NFTA_RULE_TABLE, TableName)
-	b.attrText(unix.NFTA_RULE_CHAIN, name)
-	b.end()
+	b.AttrText(unix.NFTA_RULE_TABLE, TableName)
+	b.AttrText(unix.NFTA_RULE_CHAIN, name)
+	b.End()
 }
 
 func (b *batch) deleteChains(changes []ruleset.ChainChange) {
@@ -146,9 +146,9 @@ func (b *batch) deleteChains(changes []ruleset.ChainChange) {
 			continue
 		}
 		b.message(unix.NFT_MSG_DELCHAIN, 0, operation{verb: "delete", kind: "chain", name: c.Name})
-		b.attrText(unix.NFTA_CHAIN_TABLE, TableName)
-		b.attrText(unix.NFTA_CHAIN_NAME, c.Name)
-		b.end()
+		b.AttrText(unix.NFTA_CHAIN_TABLE, TableName)
+		b.AttrText(unix.NFTA_CHAIN_NAME, c.Name)
+		b.End()
 	}
 }
 
@@ -184,20 +184,20 @@ func (b *batch) addChainTo(table string, c *ruleset.Chain) error {
 		kind = "base chain"
 	}
 	b.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, operation{verb: "add", kind: kind, name: c.Name})
-	b.attrText(unix.NFTA_CHAIN_TABLE, table)
-	b.attrText(unix.NFTA_CHAIN_NAME, c.Name)
+	b.AttrText(unix.NFTA_CHAIN_TABLE, table)
+	b.AttrText(unix.NFTA_CHAIN_NAME, c.Name)
 	if c.Base != nil {
 		if c.Base.Hook < ruleset.Prerouting || c.Base.Hook > ruleset.Postrouting || chainTypes[c.Base.Type] == "" {
 			return fmt.Errorf("base chain %s: hook %d or type %d is unknown", c.Name, c.Base.Hook, c.Base.Type)
 		}
-		hook := b.nestFlagged(unix.NFTA_CHAIN_HOOK)
-		b.attrBig(unix.NFTA_HOOK_HOOKNUM, uint32(c.Base.Hook-ruleset.Prerouting))
-		b.attrBig(unix.NFTA_HOOK_PRIORITY, uint32(c.Base.Priority))
-		b.endNest(hook)
-		b.attrBig(unix.NFTA_CHAIN_POLICY, netfilterAccept)
-		b.attrText(unix.NFTA_CHAIN_TYPE, chainTypes[c.Base.Type])
+		hook := b.NestFlagged(unix.NFTA_CHAIN_HOOK)
+		b.AttrBig32(unix.NFTA_HOOK_HOOKNUM, uint32(c.Base.Hook-ruleset.Prerouting))
+		b.AttrBig32(unix.NFTA_HOOK_PRIORITY, uint32(c.Base.Priority))
+		b.EndNest(hook)
+		b.AttrBig32(unix.NFTA_CHAIN_POLICY, netfilterAccept)
+		b.AttrText(unix.NFTA_CHAIN_TYPE, chainTypes[c.Base.Type])
 	}
-	b.end()
+	b.End()
 	return nil
 }
 
@@ -206,18 +206,18 @@ var chainTypes = map[ruleset.ChainType]string{ruleset.Filter: "filter", ruleset.
 func (b *batch) addRule(chain string, number int, r ruleset.Rule) error {
 	b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND,
 		operation{verb: "add", name: chain, rule: number})
-	b.attrText(unix.NFTA_RULE_TABLE, TableName)
-	b.attrText(unix.NFTA_RULE_CHAIN, chain)
-	list := b.nestFlagged(unix.NFTA_RULE_EXPRESSIONS)
-	if err := encodeRule(&b.builder, r); err != nil {
+	b.AttrText(unix.NFTA_RULE_TABLE, TableName)
+	b.AttrText(unix.NFTA_RULE_CHAIN, chain)
+	list := b.NestFlagged(unix.NFTA_RULE_EXPRESSIONS)
+	if err := encodeRule(&b.Builder, r); err != nil {
 		return err
 	}
-	if len(b.buf)-list > 0xffff {
+	if len(b.Buf)-list > 0xffff {
 		return fmt.Errorf("its %d matches do not fit into a message", len(r.Matches))
 	}
-	b.endNest(list)
-	b.attr(unix.NFTA_RULE_USERDATA, ruleUserdata(r))
-	b.end()
+	b.EndNest(list)
+	b.Attr(unix.NFTA_RULE_USERDATA, ruleUserdata(r))
+	b.End()
 	return nil
 }
 
@@ -237,16 +237,16 @@ func (b *batch) verdicts(kind uint16, name string, entries map[string]ruleset.Ve
 }
 
 func (b *batch) elementVerdict(v ruleset.Verdict) {
-	data := b.nestFlagged(unix.NFTA_SET_ELEM_DATA)
-	verdict := b.nestFlagged(unix.NFTA_DATA_VERDICT)
+	data := b.NestFlagged(unix.NFTA_SET_ELEM_DATA)
+	verdict := b.NestFlagged(unix.NFTA_DATA_VERDICT)
 	code := int32(unix.NFT_GOTO)
 	if v.Action == ruleset.Jump {
 		code = unix.NFT_JUMP
 	}
-	b.attrBig(unix.NFTA_VERDICT_CODE, uint32(code))
-	b.attrText(unix.NFTA_VERDICT_CHAIN, v.Chain)
-	b.endNest(verdict)
-	b.endNest(data)
+	b.AttrBig32(unix.NFTA_VERDICT_CODE, uint32(code))
+	b.AttrText(unix.NFTA_VERDICT_CHAIN, v.Chain)
+	b.EndNest(verdict)
+	b.EndNest(data)
 }
 
 // ifname is an interface name as the kernel compares it.
@@ -260,13 +260,13 @@ func (b *batch) rawRules(c rawChain) {
 	for i, rule := range c.rules {
 		b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND,
 			operation{verb: "put back", name: c.name, rule: i + 1})
-		b.attrText(unix.NFTA_RULE_TABLE, TableName)
-		b.attrText(unix.NFTA_RULE_CHAIN, c.name)
-		b.attr(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, rule.expressions)
+		b.AttrText(unix.NFTA_RULE_TABLE, TableName)
+		b.AttrText(unix.NFTA_RULE_CHAIN, c.name)
+		b.Attr(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, rule.expressions)
 		if len(rule.userdata) > 0 {
-			b.attr(unix.NFTA_RULE_USERDATA, rule.userdata)
+			b.Attr(unix.NFTA_RULE_USERDATA, rule.userdata)
 		}
-		b.end()
+		b.End()
 	}
 }
 

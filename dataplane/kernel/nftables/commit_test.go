@@ -1,4 +1,4 @@
-package kernel
+package nftables
 
 import (
 	"errors"
@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
@@ -66,7 +67,7 @@ func fillSets(w *ruleset.Table) {
 			w.AddElement(s.Name, e)
 		}
 	}
-	net := func(s string) ruleset.Element { return ruleset.Element{Prefix: prefix(s)} }
+	net := func(s string) ruleset.Element { return ruleset.Element{Prefix: netip.MustParsePrefix(s)} }
 	add(ruleset.Set{Name: "h4/a", Type: ruleset.Addresses4}, net("10.0.0.1/32"), net("10.0.0.2/32"))
 	add(ruleset.Set{Name: "h6/a", Type: ruleset.Addresses6}, net("fd00::1/128"))
 	add(ruleset.Set{Name: "n4/a", Type: ruleset.Addresses4, Interval: true}, net("10.0.0.0/24"), net("10.0.1.0/24"),
@@ -79,9 +80,9 @@ func fillSets(w *ruleset.Table) {
 	add(ruleset.Set{Name: "p/a", Type: ruleset.Ports, Interval: true}, ruleset.Element{Low: 0, High: 0},
 		ruleset.Element{Low: 80, High: 80}, ruleset.Element{Low: 81, High: 90},
 		ruleset.Element{Low: 65000, High: 65535})
-	add(ruleset.Set{Name: "e4/a", Type: ruleset.Endpoints4}, ruleset.Element{Prefix: prefix("10.0.0.1/32"), Protocol: 6,
+	add(ruleset.Set{Name: "e4/a", Type: ruleset.Endpoints4}, ruleset.Element{Prefix: netip.MustParsePrefix("10.0.0.1/32"), Protocol: 6,
 		Low: 80})
-	add(ruleset.Set{Name: "e6/a", Type: ruleset.Endpoints6}, ruleset.Element{Prefix: prefix("fd00::1/128"),
+	add(ruleset.Set{Name: "e6/a", Type: ruleset.Endpoints6}, ruleset.Element{Prefix: netip.MustParsePrefix("fd00::1/128"),
 		Protocol: 17, Low: 53})
 }
 
@@ -260,7 +261,7 @@ func TestRulesRefused(t *testing.T) {
 	w.SetChain(&ruleset.Chain{Name: "c", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter},
 		Rules: []ruleset.Rule{doing(ruleset.Verdict{Action: ruleset.Jump, Chain: "used"})}})
 	w.AddSet(ruleset.Set{Name: "n4/a", Type: ruleset.Addresses4, Interval: true})
-	w.AddElement("n4/a", ruleset.Element{Prefix: prefix("10.0.0.0/8")})
+	w.AddElement("n4/a", ruleset.Element{Prefix: netip.MustParsePrefix("10.0.0.0/8")})
 	w.AddMap(ruleset.Map{Name: "m"})
 	w.SetVerdict("m", "cali1", ruleset.Verdict{Action: ruleset.Goto, Chain: "used"})
 	commitRules(t, n, w.TakeChanges())
@@ -288,10 +289,10 @@ func TestRulesRefused(t *testing.T) {
 					Rules: []ruleset.Rule{doing(ruleset.Verdict{Action: ruleset.Jump, Chain: "used"})}}}}}, unix.EMLINK,
 			""},
 		{"an element that overlaps", ruleset.Changes{
-			Sets: []ruleset.SetChange{{Set: interval, Add: []ruleset.Element{{Prefix: prefix("10.1.0.0/16")}}}}},
+			Sets: []ruleset.SetChange{{Set: interval, Add: []ruleset.Element{{Prefix: netip.MustParsePrefix("10.1.0.0/16")}}}}},
 			unix.EEXIST, "add elements to set n4/a"},
 		{"an element that is not there", ruleset.Changes{
-			Sets: []ruleset.SetChange{{Set: interval, Remove: []ruleset.Element{{Prefix: prefix("11.0.0.0/8")}}}}},
+			Sets: []ruleset.SetChange{{Set: interval, Remove: []ruleset.Element{{Prefix: netip.MustParsePrefix("11.0.0.0/8")}}}}},
 			unix.ENOENT, "remove elements from set n4/a"},
 		{"an entry that is there", ruleset.Changes{
 			Maps: []ruleset.MapChange{
@@ -305,7 +306,7 @@ func TestRulesRefused(t *testing.T) {
 			Chains: []ruleset.ChainChange{{Name: "x", New: &ruleset.Chain{Name: strings.Repeat("x", 256)}}}},
 			unix.ERANGE, "add chain xxx"},
 		{"an element of the other family", ruleset.Changes{
-			Sets: []ruleset.SetChange{{Set: interval, Add: []ruleset.Element{{Prefix: prefix("fd00::/8")}}}}}, nil,
+			Sets: []ruleset.SetChange{{Set: interval, Add: []ruleset.Element{{Prefix: netip.MustParsePrefix("fd00::/8")}}}}}, nil,
 			"not of the set's family"},
 		{"ports without a protocol", chain(matching(ruleset.Match{Field: ruleset.SourcePort, Low: 1})), nil,
 			"rule 1 of chain new: it matches ports without a protocol"},
@@ -314,7 +315,7 @@ func TestRulesRefused(t *testing.T) {
 		{"a limited log with a verdict",
 			chain(ruleset.Rule{Log: ruleset.Log{Group: 1, Rate: 1}, Verdict: ruleset.Verdict{Action: ruleset.Drop}}),
 			nil, "a rule of its own"},
-		{"both families", chain(matching(ipv4, ruleset.Match{Field: ruleset.Source, Prefix: prefix("fd00::/8")})), nil,
+		{"both families", chain(matching(ipv4, ruleset.Match{Field: ruleset.Source, Prefix: netip.MustParsePrefix("fd00::/8")})), nil,
 			"both IPv4 and IPv6"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -326,7 +327,7 @@ func TestRulesRefused(t *testing.T) {
 			if err == nil || c.errno != nil && !errors.Is(err, c.errno) || !strings.Contains(err.Error(), c.text) {
 				t.Errorf("got %v, want %v: %s", err, c.errno, c.text)
 			}
-			if errors.Is(err, ErrUncertain) || errors.Is(err, ErrNoNFTables) {
+			if errors.Is(err, ErrUncertain) || errors.Is(err, ErrMissing) {
 				t.Errorf("%v is neither uncertain nor for lack of nftables", err)
 			}
 			sameRules(t, n, w)
@@ -361,13 +362,13 @@ func TestRulesChecked(t *testing.T) {
 // Without the privilege, the error says which one is needed.
 func TestRulesNeedCapNetAdmin(t *testing.T) {
 	if os.Getenv("MANX_RULES_UNPRIVILEGED") != "" {
-		n, err := NewRules()
+		n, err := New()
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, readErr := n.ReadRules()
 		for _, err := range []error{n.CommitRules(ruleset.Changes{}), n.DeleteRules(), readErr} {
-			if !errors.Is(err, unix.EPERM) || errors.Is(err, ErrNoNFTables) ||
+			if !errors.Is(err, unix.EPERM) || errors.Is(err, ErrMissing) ||
 				!strings.Contains(err.Error(), "CAP_NET_ADMIN") {
 				t.Errorf("without privileges: %v", err)
 			}
@@ -426,13 +427,13 @@ func TestNoNFTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	op := b.ops[1]
-	fib := strings.Index(string(b.buf), "fib\x00") - op.at - 8 // the list element that holds the name
-	answer := func(offset int) message {
-		m := message{kind: unix.NLMSG_ERROR, flags: unix.NLM_F_ACK_TLVS | unix.NLM_F_CAPPED}
-		var x builder
-		x.buf = make([]byte, 4+headerLen)
-		x.attr32(unix.NLMSGERR_ATTR_OFFS, uint32(offset))
-		m.data = x.buf
+	fib := strings.Index(string(b.Buf), "fib\x00") - op.at - 8 // the list element that holds the name
+	answer := func(offset int) netlink.Message {
+		m := netlink.Message{Kind: unix.NLMSG_ERROR, Flags: unix.NLM_F_ACK_TLVS | unix.NLM_F_CAPPED}
+		var x netlink.Builder
+		x.Buf = make([]byte, 4+unix.SizeofNlMsghdr)
+		x.Attr32(unix.NLMSGERR_ATTR_OFFS, uint32(offset))
+		m.Data = x.Buf
 		return m
 	}
 	for _, c := range []struct {
@@ -452,7 +453,7 @@ func TestNoNFTables(t *testing.T) {
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
-		if errors.Is(err, ErrNoNFTables) != (c.lacks != "") || !strings.Contains(err.Error(), c.lacks) ||
+		if errors.Is(err, ErrMissing) != (c.lacks != "") || !strings.Contains(err.Error(), c.lacks) ||
 			!errors.Is(err, c.errno) {
 			t.Errorf("%s: %v", c.name, err)
 		}

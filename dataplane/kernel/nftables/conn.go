@@ -1,12 +1,13 @@
-package kernel
+package nftables
 
 import (
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
 // TableName is the one table that this package reads and changes, of the family inet.
@@ -15,77 +16,74 @@ const TableName = "manx"
 // sendBuffer holds a transaction: the kernel takes none that is larger than the socket's buffer.
 const sendBuffer = 64 << 20
 
-// NFT is the nftables of one network namespace. Transactions are written here and not by google/nftables, which asks
+// Conn is the nftables of one network namespace. Transactions are written here and not by google/nftables, which asks
 // for an answer to every message, so that large ones lose them, and which cannot tell what the kernel refused; it
 // serves to encode expressions. It is safe for concurrent use.
-type NFT struct {
-	namespace *Conn // for its namespace only
+type Conn struct {
+	namespace *netlink.Namespace
 
 	mu sync.Mutex // one transaction at a time
 	// commits is for nothing but transactions, so that watchers know them by its port. Nothing that fails needs it
 	// replaced: an answer that nobody read has a number that belongs to no later transaction.
-	commits *socket // nil: closed
+	commits *netlink.Socket // nil: closed
 }
 
-var _ Rules = (*NFT)(nil)
+var _ Rules = (*Conn)(nil)
 
-// NewRules connects to the nftables of the process's network namespace.
-func NewRules() (*NFT, error) { return openRules(nil) }
+// New connects to the nftables of the process's network namespace.
+func New() (*Conn, error) { return connect(nil) }
 
-// OpenRules connects to those of the network namespace at path, such as /run/netns/x.
-func OpenRules(path string) (*NFT, error) {
-	f, err := os.Open(path)
+// Open connects to those of the network namespace at path, such as /run/netns/x.
+func Open(path string) (*Conn, error) {
+	namespace, err := netlink.OpenNamespace(path)
 	if err != nil {
-		return nil, fmt.Errorf("open network namespace: %w", err)
+		return nil, err
 	}
-	r, err := openRules(f)
+	r, err := connect(namespace)
 	if err != nil {
-		_ = f.Close()
+		_ = namespace.Close()
 		return nil, fmt.Errorf("network namespace %s: %w", path, err)
 	}
 	return r, nil
 }
 
-func openRules(namespace *os.File) (*NFT, error) {
-	r := &NFT{namespace: &Conn{namespace: namespace}}
-	s, err := r.open(requestQueue)
+func connect(namespace *netlink.Namespace) (*Conn, error) {
+	r := &Conn{namespace: namespace}
+	s, err := r.open(netlink.RequestQueue)
 	if err != nil {
 		return nil, err
 	}
-	// Without the privilege the commit says so.
-	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer)
+	s.EnlargeSendBuffer(sendBuffer) // without the privilege the commit says so
 	r.commits = s
 	return r, nil
 }
 
-func (r *NFT) open(bufferSize int) (s *socket, err error) {
-	err = r.namespace.inside(func() (err error) {
-		s, err = openNetlink(unix.NETLINK_NETFILTER, "nfnetlink", bufferSize)
-		return err
-	})
+// Namespace is the one that r is connected to, which is closed with r.
+func (r *Conn) Namespace() *netlink.Namespace { return r.namespace }
+
+// open opens a socket of nfnetlink.
+func (r *Conn) open(queue int) (*netlink.Socket, error) {
+	s, err := r.namespace.Open(unix.NETLINK_NETFILTER, queue)
 	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) {
-		err = fmt.Errorf("%w: no nfnetlink: %w", ErrNoNFTables, err)
+		err = fmt.Errorf("%w: no nfnetlink: %w", ErrMissing, err)
 	}
 	return s, err
 }
 
 // Close releases the connection. The table stays.
-func (r *NFT) Close() error {
+func (r *Conn) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.commits == nil {
 		return nil
 	}
-	r.commits.close()
+	r.commits.Close()
 	r.commits = nil
-	if f := r.namespace.namespace; f != nil {
-		return f.Close()
-	}
-	return nil
+	return r.namespace.Close()
 }
 
 // DeleteRules implements Rules.
-func (r *NFT) DeleteRules() error {
+func (r *Conn) DeleteRules() error {
 	var b batch
 	b.begin()
 	b.table(unix.NFT_MSG_NEWTABLE) // so that there is one

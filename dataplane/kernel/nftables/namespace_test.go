@@ -1,18 +1,19 @@
-package kernel
+package nftables
 
 import (
 	"os/exec"
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/dataplane/kernel/nettest"
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
 // rulesNS makes a network namespace and connects to its nftables.
-func rulesNS(t testing.TB) (name string, n *NFT) {
+func rulesNS(t testing.TB) (name string, n *Conn) {
 	t.Helper()
-	name, _ = testNS(t)
-	n, err := OpenRules("/run/netns/" + name)
+	name = nettest.Namespace(t)
+	n, err := Open(nettest.Path(name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,10 +30,10 @@ func nft(t testing.TB, ns string, args ...string) string {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("nftables is not installed")
 	}
-	return run(t, append([]string{"ip", "netns", "exec", ns, "nft"}, args...)...)
+	return nettest.Run(t, append([]string{"ip", "netns", "exec", ns, "nft"}, args...)...)
 }
 
-func commitRules(t testing.TB, n *NFT, c ruleset.Changes) {
+func commitRules(t testing.TB, n *Conn, c ruleset.Changes) {
 	t.Helper()
 	if err := n.CommitRules(c); err != nil {
 		t.Fatal(err)
@@ -40,7 +41,7 @@ func commitRules(t testing.TB, n *NFT, c ruleset.Changes) {
 }
 
 // sameRules fails if the kernel's table is not the desired one.
-func sameRules(t testing.TB, n *NFT, w *ruleset.Table) {
+func sameRules(t testing.TB, n *Conn, w *ruleset.Table) {
 	t.Helper()
 	a, err := n.ReadRules()
 	if err != nil {

@@ -1,4 +1,4 @@
-package kernel
+package nftables
 
 import (
 	"net/netip"
@@ -6,6 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/manxnet/manx/dataplane/kernel/conntrack"
+	"github.com/manxnet/manx/dataplane/kernel/nettest"
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
@@ -13,7 +15,7 @@ import (
 func TestTranslatedPorts(t *testing.T) {
 	ns, n := rulesNS(t)
 	for _, neighbour := range []string{"10.1.0.9", "fd01::9"} {
-		run(t, "ip", "-n", ns, "neigh", "replace", neighbour, "lladdr", "02:00:00:00:00:09", "dev", "e0")
+		nettest.Run(t, "ip", "-n", ns, "neigh", "replace", neighbour, "lladdr", "02:00:00:00:00:09", "dev", "e0")
 	}
 	udp := ruleset.Match{Field: ruleset.Protocol, Low: unix.IPPROTO_UDP}
 	v4, v6 := netip.MustParseAddrPort("10.1.0.9:53"), netip.MustParseAddrPort("[fd01::9]:53")
@@ -28,8 +30,8 @@ func TestTranslatedPorts(t *testing.T) {
 			Random: true}},
 		{"masquerade IPv6", v6, ipv6, ruleset.Verdict{Action: ruleset.Masquerade, Low: 61000, High: 61010,
 			Random: true}},
-		{"snat", v4, ipv4, ruleset.Verdict{Action: ruleset.SNAT, Address: addr("10.1.0.5"), Low: 61000, High: 61010}},
-		{"snat IPv6 at random", v6, ipv6, ruleset.Verdict{Action: ruleset.SNAT, Address: addr("fd01::5"), Low: 61000,
+		{"snat", v4, ipv4, ruleset.Verdict{Action: ruleset.SNAT, Address: netip.MustParseAddr("10.1.0.5"), Low: 61000, High: 61010}},
+		{"snat IPv6 at random", v6, ipv6, ruleset.Verdict{Action: ruleset.SNAT, Address: netip.MustParseAddr("fd01::5"), Low: 61000,
 			High: 61010, Random: true}},
 	} {
 		w := ruleset.NewTable()
@@ -43,12 +45,11 @@ func TestTranslatedPorts(t *testing.T) {
 		if err := n.DeleteRules(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := (&Conn{namespace: n.namespace.namespace}).ForgetConnections([]netip.Addr{
-			x.to.Addr()}); err != nil {
+		if _, err := conntrack.New(n.namespace).ForgetConnections([]netip.Addr{x.to.Addr()}); err != nil {
 			t.Fatal(err)
 		}
 		commitRules(t, n, w.Difference(nil))
-		if err := n.namespace.inside(sentPacket{destination: x.to}.send); err != nil {
+		if err := n.namespace.Do(sentPacket{destination: x.to}.send); err != nil {
 			t.Fatal(err)
 		}
 		counters, err := n.RuleCounters()

@@ -1,4 +1,4 @@
-package kernel
+package nftables
 
 import (
 	"encoding/binary"
@@ -8,13 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
 // readAttempts bounds how often the table is read again because parts of it went away meanwhile.
 const readAttempts = 5
 
 // ReadRules implements Rules.
-func (r *NFT) ReadRules() (*ruleset.Actual, error) {
+func (r *Conn) ReadRules() (*ruleset.Actual, error) {
 	var a *ruleset.Actual
 	err := r.reading(func(t *tableReader) (err error) {
 		a, err = t.read()
@@ -27,19 +29,19 @@ func (r *NFT) ReadRules() (*ruleset.Actual, error) {
 }
 
 // reading runs f with a socket of its own, again if what it reads goes away under its hands.
-func (r *NFT) reading(f func(*tableReader) error) error {
-	s, err := r.open(requestQueue)
+func (r *Conn) reading(f func(*tableReader) error) error {
+	s, err := r.open(netlink.RequestQueue)
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	for range readAttempts {
 		err = f(&tableReader{sock: s})
 		if !errors.Is(err, unix.ENOENT) {
 			break
 		}
 	}
-	if errors.Is(err, errTransport) {
+	if errors.Is(err, netlink.ErrTransport) {
 		return fmt.Errorf("%w: %w", ErrUncertain, err)
 	}
 	return err
@@ -47,32 +49,32 @@ func (r *NFT) reading(f func(*tableReader) error) error {
 
 // tableReader reads the table, part by part.
 type tableReader struct {
-	sock   *socket
+	sock   *netlink.Socket
 	asleep bool // the table is dormant: somebody turned all its hooks off
 }
 
 // dump asks for all objects of a kind; about appends what narrows the request. parse gets the attributes of each.
-func (t *tableReader) dump(kind uint16, begin func(), about func(*builder), parse func(attrs []byte)) error {
-	body := func(b *builder) {
-		b.buf = append(b.buf, unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0)
+func (t *tableReader) dump(kind uint16, begin func(), about func(*netlink.Builder), parse func(attrs []byte)) error {
+	body := func(b *netlink.Builder) {
+		b.Buf = append(b.Buf, unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0)
 		about(b)
 	}
-	each := func(m message) {
-		if len(m.data) >= 4 {
-			parse(m.data[4:])
+	each := func(m netlink.Message) {
+		if len(m.Data) >= 4 {
+			parse(m.Data[4:])
 		}
 	}
-	return t.sock.dump(nftKind(kind), begin, body, each)
+	return t.sock.Dump(nftKind(kind), begin, body, each)
 }
 
-func ofTable(b *builder) { b.attrText(unix.NFTA_TABLE_NAME, TableName) } // attribute 1 of all objects
+func ofTable(b *netlink.Builder) { b.AttrText(unix.NFTA_TABLE_NAME, TableName) } // attribute 1 of all objects
 
 func (t *tableReader) read() (*ruleset.Actual, error) {
 	there, err := t.readTable()
 	if err != nil || !there {
 		return nil, err
 	}
-	a := newActual()
+	a := ruleset.NewActual()
 	if err := t.readChains(a); err != nil {
 		return nil, fmt.Errorf("chains: %w", err)
 	}
@@ -86,7 +88,7 @@ func (t *tableReader) read() (*ruleset.Actual, error) {
 }
 
 func (t *tableReader) readTable() (there bool, err error) {
-	err = t.dump(unix.NFT_MSG_GETTABLE, func() { there = false }, func(*builder) {}, func(attrs []byte) {
+	err = t.dump(unix.NFT_MSG_GETTABLE, func() { there = false }, func(*netlink.Builder) {}, func(attrs []byte) {
 		if l := attrList(attrs); text(l[unix.NFTA_TABLE_NAME]) == TableName {
 			there = true
 			t.asleep = l.number(unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
@@ -96,7 +98,7 @@ func (t *tableReader) readTable() (there bool, err error) {
 	case errors.Is(err, unix.EPERM):
 		return false, fmt.Errorf("reading nftables needs CAP_NET_ADMIN in the network namespace: %w", err)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP): // nfnetlink has no such subsystem
-		return false, fmt.Errorf("%w: %w", ErrNoNFTables, err)
+		return false, fmt.Errorf("%w: %w", ErrMissing, err)
 	case err != nil:
 		return false, fmt.Errorf("tables: %w", err)
 	}
@@ -108,7 +110,7 @@ type attributes map[uint16][]byte
 
 func attrList(b []byte) attributes {
 	l := attributes{}
-	for kind, value, rest, ok := nextAttr(b); ok; kind, value, rest, ok = nextAttr(rest) {
+	for kind, value := range netlink.Attrs(b) {
 		l[kind] = value
 	}
 	return l
@@ -125,7 +127,7 @@ func (l attributes) number(kind uint16) uint32 {
 // readChains: the kernel tells the chains of all tables of the family.
 func (t *tableReader) readChains(a *ruleset.Actual) error {
 	return t.dump(unix.NFT_MSG_GETCHAIN, func() { clear(a.Chains) }, ofTable, func(attrs []byte) {
-		if _, table, _, ok := nextAttr(attrs); !ok || text(table) != TableName {
+		if _, table, _, ok := netlink.NextAttr(attrs); !ok || text(table) != TableName {
 			return
 		}
 		l := attrList(attrs)
@@ -190,7 +192,7 @@ func (t *tableReader) dumpRules(begin func(), each func(kernelRule)) error {
 	return t.dump(unix.NFT_MSG_GETRULE, begin, ofTable, func(attrs []byte) {
 		var r kernelRule
 		var table []byte
-		for kind, value, rest, ok := nextAttr(attrs); ok; kind, value, rest, ok = nextAttr(rest) {
+		for kind, value := range netlink.Attrs(attrs) {
 			switch kind {
 			case unix.NFTA_RULE_TABLE:
 				table = value
@@ -209,7 +211,7 @@ func (t *tableReader) dumpRules(begin func(), each func(kernelRule)) error {
 }
 
 // RuleCounters implements Rules.
-func (r *NFT) RuleCounters() (map[string][]Counter, error) {
+func (r *Conn) RuleCounters() (map[string][]Counter, error) {
 	counters := map[string][]Counter{}
 	err := r.reading(func(t *tableReader) error {
 		there, err := t.readTable()
@@ -231,12 +233,12 @@ func (r *NFT) RuleCounters() (map[string][]Counter, error) {
 
 // counterOf returns what the first counter among a rule's expressions has.
 func counterOf(expressions []byte) (Counter, bool) {
-	for _, element, rest, ok := nextAttr(expressions); ok; _, element, rest, ok = nextAttr(rest) {
-		_, name, data, ok := nextAttr(element)
+	for _, element := range netlink.Attrs(expressions) {
+		_, name, data, ok := netlink.NextAttr(element)
 		if !ok || text(name) != "counter" {
 			continue
 		}
-		_, data, _, _ = nextAttr(data)
+		_, data, _, _ = netlink.NextAttr(data)
 		l := attrList(data)
 		bytes, packets := l[unix.NFTA_COUNTER_BYTES], l[unix.NFTA_COUNTER_PACKETS]
 		if len(bytes) == 8 && len(packets) == 8 {

@@ -1,4 +1,4 @@
-package kernel
+package nftables
 
 import (
 	"bytes"
@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
 // readSets reads sets and maps with their elements. A set that Manx would never make has no type, so that it differs
@@ -87,16 +89,16 @@ type kernelElement struct {
 }
 
 func (t *tableReader) dumpElements(name string, begin func(), each func(kernelElement)) error {
-	about := func(b *builder) {
-		b.attrText(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-		b.attrText(unix.NFTA_SET_ELEM_LIST_SET, name)
+	about := func(b *netlink.Builder) {
+		b.AttrText(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+		b.AttrText(unix.NFTA_SET_ELEM_LIST_SET, name)
 	}
 	return t.dump(unix.NFT_MSG_GETSETELEM, begin, about, func(attrs []byte) {
-		for kind, list, rest, ok := nextAttr(attrs); ok; kind, list, rest, ok = nextAttr(rest) {
+		for kind, list := range netlink.Attrs(attrs) {
 			if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 				continue
 			}
-			for _, item, rest, ok := nextAttr(list); ok; _, item, rest, ok = nextAttr(rest) {
+			for _, item := range netlink.Attrs(list) {
 				each(parseElement(item))
 			}
 		}
@@ -104,10 +106,10 @@ func (t *tableReader) dumpElements(name string, begin func(), each func(kernelEl
 }
 
 func parseElement(b []byte) (e kernelElement) {
-	for kind, value, rest, ok := nextAttr(b); ok; kind, value, rest, ok = nextAttr(rest) {
+	for kind, value := range netlink.Attrs(b) {
 		switch kind {
 		case unix.NFTA_SET_ELEM_KEY:
-			_, key, _, _ := nextAttr(value)
+			_, key, _, _ := netlink.NextAttr(value)
 			copy(e.key[:], key)
 		case unix.NFTA_SET_ELEM_FLAGS:
 			e.end = len(value) == 4 && binary.BigEndian.Uint32(value)&unix.NFT_SET_ELEM_INTERVAL_END != 0
@@ -256,7 +258,7 @@ func (t *tableReader) readVerdicts(entries map[string]ruleset.Verdict, name stri
 // verdictOf decodes the verdict of an entry. One that Manx makes no entries with is told as what differs from all of
 // those.
 func verdictOf(data []byte) ruleset.Verdict {
-	_, verdict, _, _ := nextAttr(data)
+	_, verdict, _, _ := netlink.NextAttr(data)
 	l := attrList(verdict)
 	v := ruleset.Verdict{Chain: text(l[unix.NFTA_VERDICT_CHAIN])}
 	switch int32(l.number(unix.NFTA_VERDICT_CODE)) {

@@ -1,4 +1,4 @@
-package kernel
+package nftables
 
 import (
 	"errors"
@@ -7,6 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
 // replaced is what it takes to replace sets while rules that do not change use them: the kernel deletes no set in use.
@@ -25,7 +27,7 @@ type rawRule struct{ expressions, userdata []byte }
 
 // replacedSets finds out how the sets can be replaced that are both created and deleted. That happens only after
 // somebody else had his hands in the table.
-func (r *NFT) replacedSets(c ruleset.Changes) (replaced, error) {
+func (r *Conn) replacedSets(c ruleset.Changes) (replaced, error) {
 	p := replaced{emptied: map[string]bool{}}
 	wanted := map[string]ruleset.Set{}
 	for _, s := range c.Sets {
@@ -93,12 +95,12 @@ func (t *tableReader) findUsers(sets map[string]ruleset.Set, changed []ruleset.C
 // lookups visits the names of the sets that a rule looks up.
 func lookups(expressions []byte) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
-		for _, element, rest, ok := nextAttr(expressions); ok; _, element, rest, ok = nextAttr(rest) {
-			_, name, data, ok := nextAttr(element)
+		for _, element := range netlink.Attrs(expressions) {
+			_, name, data, ok := netlink.NextAttr(element)
 			if !ok || text(name) != "lookup" {
 				continue
 			}
-			_, data, _, _ = nextAttr(data)
+			_, data, _, _ = netlink.NextAttr(data)
 			if !yield(text(attrList(data)[unix.NFTA_LOOKUP_SET])) {
 				return
 			}

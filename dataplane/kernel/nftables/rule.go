@@ -1,16 +1,19 @@
-package kernel
+package nftables
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
 // encodeRule appends the expressions of a rule to a message.
-func encodeRule(b *builder, r ruleset.Rule) error {
+func encodeRule(b *netlink.Builder, r ruleset.Rule) error {
 	if r.Log.Rate > 0 && (r.Mark.Mask != 0 || r.NoTrack || r.Verdict.Action != ruleset.Continue) {
 		return fmt.Errorf("it logs %d packets at a time at most, and would do nothing else to the others: a rule of "+
 			"its own must", r.Log.Rate)
@@ -39,7 +42,7 @@ func encodeRule(b *builder, r ruleset.Rule) error {
 // encoder appends the expressions of one rule. What it knows of the packet by the matches so far tells where addresses
 // are.
 type encoder struct {
-	out      *builder
+	out      *netlink.Builder
 	err      error
 	family   uint32 // 4, 6, or 0 for not known
 	hasPorts bool
@@ -58,7 +61,7 @@ func (e *encoder) add(expressions ...expr.Any) {
 		if err != nil && e.err == nil {
 			e.err = fmt.Errorf("encode %T: %w", x, err)
 		}
-		e.out.attr(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, data)
+		e.out.Attr(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, data)
 	}
 }
 
@@ -120,7 +123,7 @@ func (e *encoder) mark(m ruleset.Mark) {
 	e.add(&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg1})
 }
 
-func host32(v uint32) []byte { return native.AppendUint32(nil, v) }
+func host32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
 var plainVerdicts = map[ruleset.Action]expr.VerdictKind{
 	ruleset.Accept: expr.VerdictAccept, ruleset.Drop: expr.VerdictDrop, ruleset.Return: expr.VerdictReturn,
@@ -169,9 +172,9 @@ func (e *encoder) ports(v ruleset.Verdict) bool {
 func (e *encoder) masquerade(v ruleset.Verdict) {
 	ports := e.ports(v)
 	b := e.out
-	element := b.nestFlagged(unix.NFTA_LIST_ELEM)
-	b.attrText(unix.NFTA_EXPR_NAME, "masq")
-	data := b.nestFlagged(unix.NFTA_EXPR_DATA)
+	element := b.NestFlagged(unix.NFTA_LIST_ELEM)
+	b.AttrText(unix.NFTA_EXPR_NAME, "masq")
+	data := b.NestFlagged(unix.NFTA_EXPR_DATA)
 	var flags uint32
 	if v.Random {
 		flags |= unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY
@@ -180,14 +183,14 @@ func (e *encoder) masquerade(v ruleset.Verdict) {
 		flags |= unix.NF_NAT_RANGE_PROTO_SPECIFIED
 	}
 	if flags != 0 {
-		b.attrBig(unix.NFTA_MASQ_FLAGS, flags)
+		b.AttrBig32(unix.NFTA_MASQ_FLAGS, flags)
 	}
 	if ports {
-		b.attrBig(unix.NFTA_MASQ_REG_PROTO_MIN, reg2)
-		b.attrBig(unix.NFTA_MASQ_REG_PROTO_MAX, reg3)
+		b.AttrBig32(unix.NFTA_MASQ_REG_PROTO_MIN, reg2)
+		b.AttrBig32(unix.NFTA_MASQ_REG_PROTO_MAX, reg3)
 	}
-	b.endNest(data)
-	b.endNest(element)
+	b.EndNest(data)
+	b.EndNest(element)
 }
 
 func (e *encoder) translate(v ruleset.Verdict) error {

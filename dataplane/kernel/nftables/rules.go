@@ -1,4 +1,4 @@
-package kernel
+package nftables
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 // happened or not, so read again.
 var ErrUncertain = errors.New("the kernel's answer was lost")
 
-// ErrNoNFTables is what they wrap when the kernel has no nf_tables, or nothing of it would do. An expression or a type
+// ErrMissing is what they wrap when the kernel has no nf_tables, or nothing of it would do. An expression or a type
 // of set that it lacks is the error of the rule or set that needs it, like others: the rest can do without.
-var ErrNoNFTables = errors.New("the kernel's nf_tables is missing or too old")
+var ErrMissing = errors.New("the kernel's nf_tables is missing or too old")
 
 // Rules reads and changes one table of the inet family and nothing else of nftables.
 type Rules interface {

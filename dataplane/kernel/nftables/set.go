@@ -1,4 +1,4 @@
-package kernel
+package nftables
 
 import (
 	"encoding/binary"
@@ -83,53 +83,53 @@ func (b *batch) addSet(s ruleset.Set) error {
 	if len(fields) > 1 {
 		b.concatenation(fields)
 	}
-	b.attr(unix.NFTA_SET_USERDATA, userdata.AppendUint32(nil, userdata.NFTNL_UDATA_SET_KEYBYTEORDER, orderBig))
-	b.end()
+	b.Attr(unix.NFTA_SET_USERDATA, userdata.AppendUint32(nil, userdata.NFTNL_UDATA_SET_KEYBYTEORDER, orderBig))
+	b.End()
 	return nil
 }
 
 func (b *batch) addMap(m ruleset.Map) {
 	b.newSet("map", m.Name, unix.NFT_SET_MAP, nftables.TypeIFName.GetNFTMagic(), nftables.TypeIFName.Bytes)
-	b.attrBig(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT)
-	b.attr(unix.NFTA_SET_USERDATA, userdata.AppendUint32(nil, userdata.NFTNL_UDATA_SET_KEYBYTEORDER, orderHost))
-	b.end()
+	b.AttrBig32(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT)
+	b.Attr(unix.NFTA_SET_USERDATA, userdata.AppendUint32(nil, userdata.NFTNL_UDATA_SET_KEYBYTEORDER, orderHost))
+	b.End()
 }
 
 func (b *batch) newSet(kind, name string, flags, magic, size uint32) {
 	b.message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, operation{verb: "add", kind: kind, name: name})
-	b.attrText(unix.NFTA_SET_TABLE, TableName)
-	b.attrText(unix.NFTA_SET_NAME, name)
-	b.attrBig(unix.NFTA_SET_ID, uint32(len(b.ops))) // unique in the transaction
-	b.attrBig(unix.NFTA_SET_FLAGS, flags)
-	b.attrBig(unix.NFTA_SET_KEY_TYPE, magic)
-	b.attrBig(unix.NFTA_SET_KEY_LEN, size)
+	b.AttrText(unix.NFTA_SET_TABLE, TableName)
+	b.AttrText(unix.NFTA_SET_NAME, name)
+	b.AttrBig32(unix.NFTA_SET_ID, uint32(len(b.ops))) // unique in the transaction
+	b.AttrBig32(unix.NFTA_SET_FLAGS, flags)
+	b.AttrBig32(unix.NFTA_SET_KEY_TYPE, magic)
+	b.AttrBig32(unix.NFTA_SET_KEY_LEN, size)
 }
 
 // concatenation describes the fields, without which nft cannot print elements.
 func (b *batch) concatenation(fields []nftables.SetDatatype) {
-	desc := b.nestFlagged(unix.NFTA_SET_DESC)
-	list := b.nestFlagged(nftables.NFTA_SET_DESC_CONCAT)
+	desc := b.NestFlagged(unix.NFTA_SET_DESC)
+	list := b.NestFlagged(nftables.NFTA_SET_DESC_CONCAT)
 	for _, f := range fields {
-		field := b.nestFlagged(unix.NFTA_LIST_ELEM)
-		b.attrBig(unix.NFTA_SET_DESC_SIZE, f.Bytes)
-		b.endNest(field)
+		field := b.NestFlagged(unix.NFTA_LIST_ELEM)
+		b.AttrBig32(unix.NFTA_SET_DESC_SIZE, f.Bytes)
+		b.EndNest(field)
 	}
-	b.endNest(list)
-	b.endNest(desc)
+	b.EndNest(list)
+	b.EndNest(desc)
 }
 
 func (b *batch) deleteSet(kind, name string) {
 	b.message(unix.NFT_MSG_DELSET, 0, operation{verb: "delete", kind: kind, name: name})
-	b.attrText(unix.NFTA_SET_TABLE, TableName)
-	b.attrText(unix.NFTA_SET_NAME, name)
-	b.end()
+	b.AttrText(unix.NFTA_SET_TABLE, TableName)
+	b.AttrText(unix.NFTA_SET_NAME, name)
+	b.End()
 }
 
 func (b *batch) flushSet(name string) {
 	b.message(unix.NFT_MSG_DELSETELEM, 0, operation{verb: "flush", kind: "set", name: name})
-	b.attrText(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-	b.attrText(unix.NFTA_SET_ELEM_LIST_SET, name)
-	b.end()
+	b.AttrText(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+	b.AttrText(unix.NFTA_SET_ELEM_LIST_SET, name)
+	b.End()
 }
 
 func (b *batch) elements(kind uint16, s ruleset.Set, elements []ruleset.Element) error {
@@ -160,7 +160,7 @@ func (b *batch) element(list *elementList, s ruleset.Set, e ruleset.Element) err
 	list.done()
 	if after != nil {
 		list.next()
-		b.attrBig(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
+		b.AttrBig32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
 		b.elementKey(unix.NFTA_SET_ELEM_KEY, after)
 		list.done()
 	}
@@ -226,10 +226,10 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return a
 }
 
-func (b *builder) elementKey(kind uint16, key []byte) {
-	at := b.nestFlagged(kind)
-	b.attr(unix.NFTA_DATA_VALUE, key)
-	b.endNest(at)
+func (b *batch) elementKey(kind uint16, key []byte) {
+	at := b.NestFlagged(kind)
+	b.Attr(unix.NFTA_DATA_VALUE, key)
+	b.EndNest(at)
 }
 
 // elementBytes bounds the list of elements of one message: the length of an attribute has 16 bits.
@@ -247,7 +247,7 @@ type elementList struct {
 // room begins another message if there is no room for more in the open one; both ends of a range go into one message.
 func (l *elementList) room() {
 	b := l.b
-	if l.list != 0 && len(b.buf)-l.list > elementBytes {
+	if l.list != 0 && len(b.Buf)-l.list > elementBytes {
 		l.close()
 	}
 	if l.list == 0 {
@@ -256,20 +256,20 @@ func (l *elementList) room() {
 			verb = "remove elements from"
 		}
 		b.message(l.kind, unix.NLM_F_CREATE, operation{verb: verb, kind: l.of, name: l.name})
-		b.attrText(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-		b.attrText(unix.NFTA_SET_ELEM_LIST_SET, l.name)
-		l.list = b.nestFlagged(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+		b.AttrText(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+		b.AttrText(unix.NFTA_SET_ELEM_LIST_SET, l.name)
+		l.list = b.NestFlagged(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 	}
 }
 
-func (l *elementList) next() { l.item = l.b.nestFlagged(unix.NFTA_LIST_ELEM) }
+func (l *elementList) next() { l.item = l.b.NestFlagged(unix.NFTA_LIST_ELEM) }
 
-func (l *elementList) done() { l.b.endNest(l.item) }
+func (l *elementList) done() { l.b.EndNest(l.item) }
 
 func (l *elementList) close() {
 	if l.list != 0 {
-		l.b.endNest(l.list)
-		l.b.end()
+		l.b.EndNest(l.list)
+		l.b.End()
 		l.list = 0
 	}
 }

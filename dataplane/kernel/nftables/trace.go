@@ -1,4 +1,4 @@
-package kernel
+package nftables
 
 import (
 	"context"
@@ -6,6 +6,10 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
+
+	"github.com/manxnet/manx/dataplane/kernel/nflog"
 )
 
 // Flow is the packets to trace, of one family.
@@ -76,7 +80,7 @@ type TraceStep struct {
 	Mark    uint32
 	// Headers are those of the packet and its interfaces at this moment, without prefix; nil where the kernel does not
 	// tell: it does with the first step in each base chain.
-	Headers *LoggedPacket
+	Headers *nflog.Packet
 }
 
 // TracedBase is where a base chain is attached.
@@ -103,43 +107,41 @@ const traceQueue = 8 << 20
 //
 // It needs a table of its own for as long as it runs, which the kernel removes with the socket that made it, whatever
 // becomes of this process. Other tables are not touched.
-func (r *NFT) TraceFlow(ctx context.Context, f Flow, armed func(), handle func(TraceStep)) error {
+func (r *Conn) TraceFlow(ctx context.Context, f Flow, armed func(), handle func(TraceStep)) error {
 	if err := r.traceFlow(ctx, f, armed, handle); err != nil {
 		return fmt.Errorf("trace packets: %w", err)
 	}
 	return nil
 }
 
-func (r *NFT) traceFlow(ctx context.Context, f Flow, armed func(), handle func(TraceStep)) error {
-	names, err := r.open(requestQueue)
+func (r *Conn) traceFlow(ctx context.Context, f Flow, armed func(), handle func(TraceStep)) error {
+	names, err := r.open(netlink.RequestQueue)
 	if err != nil {
 		return err
 	}
-	defer names.close()
-	owner, err := r.open(requestQueue) // not the one that reads steps: answers would be lost among them
+	defer names.Close()
+	owner, err := r.open(netlink.RequestQueue) // not the one that reads steps: answers would be lost among them
 	if err != nil {
 		return err
 	}
-	defer owner.close()
+	defer owner.Close()
 	steps, err := r.open(traceQueue)
 	if err != nil {
 		return err
 	}
-	if err := unix.SetsockoptInt(steps.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP,
-		unix.NFNLGRP_NFTRACE); err != nil {
-		steps.close()
+	if err := steps.Join(unix.NFNLGRP_NFTRACE); err != nil {
+		steps.Close()
 		return fmt.Errorf("listen to the kernel's traces, which takes CAP_NET_ADMIN and Linux 4.6: %w", err)
 	}
-	t := traceTable{name: fmt.Sprintf("%s%d", traceTablePrefix, owner.port), flow: f}
+	t := traceTable{name: fmt.Sprintf("%s%d", traceTablePrefix, owner.Port), flow: f}
 	if err := t.commit(owner); err != nil {
-		steps.close()
+		steps.Close()
 		return err
 	}
 	armed()
-	interfaces := interfaceNames{}
-	reader := traceReader{own: t.name, names: chainNames{sock: names}, interfaceName: r.nameOf(&interfaces),
-		pending: map[uint32]*LoggedPacket{}}
-	return steps.follow(ctx, func(m message) {
+	reader := traceReader{own: t.name, names: chainNames{sock: names}, interfaceName: netlink.NewInterfaceNames(r.namespace).Of,
+		pending: map[uint32]*nflog.Packet{}}
+	return steps.Follow(ctx, func(m netlink.Message) {
 		if s, ok := reader.step(m); ok {
 			handle(s)
 		}

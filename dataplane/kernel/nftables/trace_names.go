@@ -1,4 +1,4 @@
-package kernel
+package nftables
 
 import (
 	"encoding/binary"
@@ -6,12 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
 // chainNames knows the chains that packets came to, of any table. A chain is read when it is first met, and again when
 // a rule is met that is not known: handles of rules are never used twice.
 type chainNames struct {
-	sock   *socket
+	sock   *netlink.Socket
 	chains map[chainKey]*chainInfo
 }
 
@@ -50,20 +52,20 @@ func (n *chainNames) chain(family uint8, table, chain string, handle uint64) *ch
 	return info
 }
 
-func (k chainKey) about(b *builder, table, chain uint16) {
-	b.buf = append(b.buf, k.family, unix.NFNETLINK_V0, 0, 0)
-	b.attrText(table, k.table)
-	b.attrText(chain, k.chain)
+func (k chainKey) about(b *netlink.Builder, table, chain uint16) {
+	b.Buf = append(b.Buf, k.family, unix.NFNETLINK_V0, 0, 0)
+	b.AttrText(table, k.table)
+	b.AttrText(chain, k.chain)
 }
 
 func (n *chainNames) readBase(key chainKey, info *chainInfo) {
 	// An error leaves the base unknown.
-	_ = n.sock.ask(nftKind(unix.NFT_MSG_GETCHAIN), 0,
-		func(b *builder) { key.about(b, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME) }, func(m message) {
-			if len(m.data) < 4 {
+	_ = n.sock.Ask(nftKind(unix.NFT_MSG_GETCHAIN), 0,
+		func(b *netlink.Builder) { key.about(b, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME) }, func(m netlink.Message) {
+			if len(m.Data) < 4 {
 				return
 			}
-			l := attrList(m.data[4:])
+			l := attrList(m.Data[4:])
 			if hook, ok := l[unix.NFTA_CHAIN_HOOK]; ok {
 				h := attrList(hook)
 				info.base = &TracedBase{Hook: hookName(key.family, h.number(unix.NFTA_HOOK_HOOKNUM)),
@@ -86,12 +88,12 @@ func hookName(family uint8, n uint32) string {
 
 func (n *chainNames) readRules(key chainKey, info *chainInfo) {
 	// An error leaves the rules unknown.
-	_ = n.sock.dump(nftKind(unix.NFT_MSG_GETRULE), func() { clear(info.rules) },
-		func(b *builder) { key.about(b, unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN) }, func(m message) {
-			if len(m.data) < 4 {
+	_ = n.sock.Dump(nftKind(unix.NFT_MSG_GETRULE), func() { clear(info.rules) },
+		func(b *netlink.Builder) { key.about(b, unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN) }, func(m netlink.Message) {
+			if len(m.Data) < 4 {
 				return
 			}
-			l := attrList(m.data[4:])
+			l := attrList(m.Data[4:])
 			if text(l[unix.NFTA_RULE_TABLE]) != key.table || text(l[unix.NFTA_RULE_CHAIN]) != key.chain ||
 				len(l[unix.NFTA_RULE_HANDLE]) != 8 {
 				return
@@ -109,7 +111,7 @@ func (n *chainNames) readRules(key chainKey, info *chainInfo) {
 
 // iptablesComment is what the match "comment" of iptables says, which does nothing else.
 func iptablesComment(expressions []byte) string {
-	for _, element, rest, ok := nextAttr(expressions); ok; _, element, rest, ok = nextAttr(rest) {
+	for _, element := range netlink.Attrs(expressions) {
 		x := attrList(element)
 		if text(x[unix.NFTA_EXPR_NAME]) != "match" {
 			continue

@@ -1,10 +1,14 @@
-package kernel
+package nftables
 
 import (
 	"encoding/binary"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
+
+	"github.com/manxnet/manx/dataplane/kernel/nflog"
 )
 
 // traceReader turns the kernel's messages into steps.
@@ -13,7 +17,7 @@ type traceReader struct {
 	names         chainNames
 	interfaceName func(uint32) string
 	// headers of a packet come with the first message in each base chain, which may be one of no interest.
-	pending map[uint32]*LoggedPacket
+	pending map[uint32]*nflog.Packet
 }
 
 const mostPending = 1024 // of packets whose next step was lost
@@ -24,11 +28,11 @@ var traceKinds = map[uint32]TraceKind{
 }
 
 // step reads a message; false for one that is of no interest.
-func (r *traceReader) step(m message) (TraceStep, bool) {
-	if m.kind != nftKind(unix.NFT_MSG_TRACE) || len(m.data) < 4 {
+func (r *traceReader) step(m netlink.Message) (TraceStep, bool) {
+	if m.Kind != nftKind(unix.NFT_MSG_TRACE) || len(m.Data) < 4 {
 		return TraceStep{}, false
 	}
-	family, l := m.data[0], attrList(m.data[4:])
+	family, l := m.Data[0], attrList(m.Data[4:])
 	s := TraceStep{
 		Kind: traceKinds[l.number(unix.NFTA_TRACE_TYPE)], Packet: l.number(unix.NFTA_TRACE_ID),
 		Family: familyNames[family],
@@ -93,16 +97,16 @@ func (r *traceReader) ownStep(s TraceStep) (TraceStep, bool) {
 }
 
 // headers are those that a message has, nil for none.
-func (r *traceReader) headers(l attributes) *LoggedPacket {
+func (r *traceReader) headers(l attributes) *nflog.Packet {
 	network, ok := l[unix.NFTA_TRACE_NETWORK_HEADER]
 	if !ok {
 		return nil
 	}
-	p := &LoggedPacket{}
-	if !p.parse(network) {
+	p := &nflog.Packet{}
+	if !p.ParseNetwork(network) {
 		return nil
 	}
-	p.parseTransport(l[unix.NFTA_TRACE_TRANSPORT_HEADER])
+	p.ParseTransport(l[unix.NFTA_TRACE_TRANSPORT_HEADER])
 	if i := l.number(unix.NFTA_TRACE_IIF); i != 0 {
 		p.In = r.interfaceName(i)
 	}

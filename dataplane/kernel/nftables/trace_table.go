@@ -1,4 +1,4 @@
-package kernel
+package nftables
 
 import (
 	"errors"
@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
 // traceTablePrefix begins the names of tables that trace packets.
@@ -56,7 +58,7 @@ const netfilterOwner = 2 // NFT_TABLE_F_OWNER, since Linux 5.12
 // service.
 //
 // Chains without rules tell how far a packet came, where other tables have none and what is no table drops it.
-func (t *traceTable) commit(s *socket) error {
+func (t *traceTable) commit(s *netlink.Socket) error {
 	if err := t.own(s); err != nil {
 		return err
 	}
@@ -72,21 +74,21 @@ func (t *traceTable) commit(s *socket) error {
 }
 
 // own makes the table, alone, so that it is clear what an old kernel does not take.
-func (t *traceTable) own(s *socket) error {
+func (t *traceTable) own(s *netlink.Socket) error {
 	b := &batch{}
 	b.begin()
 	b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL,
 		operation{verb: "add", kind: "table", name: t.name})
-	b.attrText(unix.NFTA_TABLE_NAME, t.name)
-	b.attrBig(unix.NFTA_TABLE_FLAGS, netfilterOwner)
-	b.end()
+	b.AttrText(unix.NFTA_TABLE_NAME, t.name)
+	b.AttrBig32(unix.NFTA_TABLE_FLAGS, netfilterOwner)
+	b.End()
 	return ownerError(b.commit(s))
 }
 
 // ownerError: a kernel that does not know owners refuses the flag.
 func ownerError(err error) error {
-	if errors.Is(err, unix.EINVAL) && !errors.Is(err, ErrNoNFTables) {
-		return fmt.Errorf("%w: tables that go with their owner, which take Linux 5.12: %w", ErrNoNFTables, err)
+	if errors.Is(err, unix.EINVAL) && !errors.Is(err, ErrMissing) {
+		return fmt.Errorf("%w: tables that go with their owner, which take Linux 5.12: %w", ErrMissing, err)
 	}
 	return err
 }
@@ -151,10 +153,10 @@ func (t *traceTable) addRule(b *batch, chain, comment string, matches []ruleset.
 	b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND,
 		operation{verb: "add", name: chain, rule: t.rules[chain] + 1})
 	t.rules[chain]++
-	b.attrText(unix.NFTA_RULE_TABLE, t.name)
-	b.attrText(unix.NFTA_RULE_CHAIN, chain)
-	list := b.nestFlagged(unix.NFTA_RULE_EXPRESSIONS)
-	e := encoder{out: &b.builder}
+	b.AttrText(unix.NFTA_RULE_TABLE, t.name)
+	b.AttrText(unix.NFTA_RULE_CHAIN, chain)
+	list := b.NestFlagged(unix.NFTA_RULE_EXPRESSIONS)
+	e := encoder{out: &b.Builder}
 	for _, m := range matches {
 		if err := e.match(m); err != nil {
 			return err
@@ -165,9 +167,9 @@ func (t *traceTable) addRule(b *batch, chain, comment string, matches []ruleset.
 			&expr.Immediate{Register: reg1, Data: []byte{1}}, &expr.Meta{Key: expr.MetaKeyNFTRACE, SourceRegister: true,
 				Register: reg1})
 	}
-	b.endNest(list)
-	b.attr(unix.NFTA_RULE_USERDATA, userdata.AppendString(nil, userdata.TypeComment, comment))
-	b.end()
+	b.EndNest(list)
+	b.Attr(unix.NFTA_RULE_USERDATA, userdata.AppendString(nil, userdata.TypeComment, comment))
+	b.End()
 	return e.err
 }
 

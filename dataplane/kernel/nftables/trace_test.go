@@ -1,4 +1,4 @@
-package kernel
+package nftables
 
 import (
 	"context"
@@ -17,23 +17,24 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/manxnet/manx/dataplane/kernel/nettest"
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
 // forwarding makes a namespace that forwards from e0 (10.1.0.0/24) to e1 (10.2.0.0/24).
-func forwarding(t *testing.T) (ns string, n *NFT) {
+func forwarding(t *testing.T) (ns string, n *Conn) {
 	t.Helper()
 	ns, n = rulesNS(t)
-	run(t, "ip", "netns", "exec", ns, "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward")
+	nettest.Run(t, "ip", "netns", "exec", ns, "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward")
 	return ns, n
 }
 
 // frameInto sends a UDP packet into an interface by its peer, once or several times.
-func frameInto(t *testing.T, n *NFT, ns, device string, from, to netip.AddrPort, times ...int) {
+func frameInto(t *testing.T, n *Conn, ns, device string, from, to netip.AddrPort, times ...int) {
 	t.Helper()
 	frame := udpFrame(macOf(t, ns, device), from.Addr(), to.Addr())
 	copy(frame[14+20:], append(bigEndian(from.Port()), bigEndian(to.Port())...))
-	if err := n.namespace.inside(func() error {
+	if err := n.namespace.Do(func() error {
 		return sendFrame(device+"p", slices.Repeat([][]byte{frame}, append(times, 1)[0])...)
 	}); err != nil {
 		t.Fatal(err)
@@ -42,7 +43,7 @@ func frameInto(t *testing.T, n *NFT, ns, device string, from, to netip.AddrPort,
 
 func macOf(t *testing.T, ns, device string) net.HardwareAddr {
 	t.Helper()
-	mac, err := net.ParseMAC(strings.TrimSpace(run(t, "ip", "netns", "exec", ns, "cat", "/sys/class/net/"+device+
+	mac, err := net.ParseMAC(strings.TrimSpace(nettest.Run(t, "ip", "netns", "exec", ns, "cat", "/sys/class/net/"+device+
 		"/address")))
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +58,7 @@ type traced struct {
 	stop  func()
 }
 
-func trace(t *testing.T, n *NFT, f Flow) *traced {
+func trace(t *testing.T, n *Conn, f Flow) *traced {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	x := &traced{t: t, steps: make(chan TraceStep, 1000)}
@@ -78,7 +79,7 @@ func trace(t *testing.T, n *NFT, f Flow) *traced {
 	case <-armed:
 	case err := <-ended:
 		ended <- nil
-		if errors.Is(err, ErrNoNFTables) {
+		if errors.Is(err, ErrMissing) {
 			t.Skip(err)
 		}
 		t.Fatal(err)
@@ -156,7 +157,7 @@ func stepText(steps []TraceStep) string {
 	return b.String()
 }
 
-var tracedFlow = Flow{Sources: []netip.Addr{addr("10.1.0.9")}, Destinations: []netip.Addr{addr("10.2.0.9")},
+var tracedFlow = Flow{Sources: []netip.Addr{netip.MustParseAddr("10.1.0.9")}, Destinations: []netip.Addr{netip.MustParseAddr("10.2.0.9")},
 	Protocol: unix.IPPROTO_UDP, Port: 80}
 
 // Each step of a packet through all tables is told, with what the rules are called.
@@ -244,7 +245,7 @@ func TestTraceFlowThroughIPTables(t *testing.T) {
 	}
 	ns, n := forwarding(t)
 	iptables := func(args string) {
-		run(t, append([]string{"ip", "netns", "exec", ns, "iptables"}, strings.Fields(args)...)...)
+		nettest.Run(t, append([]string{"ip", "netns", "exec", ns, "iptables"}, strings.Fields(args)...)...)
 	}
 	iptables("-N DOCKER-USER")
 	iptables("-A FORWARD -j DOCKER-USER")
@@ -330,12 +331,12 @@ func TestTraceFlowOfTheHost(t *testing.T) {
 	ns, n := forwarding(t)
 	nft(t, ns,
 		`add table inet noise; add chain inet noise traced { type filter hook output priority -500; }; add rule inet noise traced meta nftrace set 1`)
-	x := trace(t, n, Flow{Sources: []netip.Addr{addr("fd01::5")}, Destinations: []netip.Addr{addr("fd01::9")},
+	x := trace(t, n, Flow{Sources: []netip.Addr{netip.MustParseAddr("fd01::5")}, Destinations: []netip.Addr{netip.MustParseAddr("fd01::9")},
 		Protocol: unix.IPPROTO_UDP, Port: 53})
-	y := trace(t, n, Flow{Sources: []netip.Addr{addr("10.1.0.5")}, Destinations: []netip.Addr{addr("10.1.0.9")},
+	y := trace(t, n, Flow{Sources: []netip.Addr{netip.MustParseAddr("10.1.0.5")}, Destinations: []netip.Addr{netip.MustParseAddr("10.1.0.9")},
 		Protocol: unix.IPPROTO_ICMP, HasICMP: true, ICMPType: 8})
 	for _, p := range sentPackets {
-		if err := n.namespace.inside(p.send); err != nil {
+		if err := n.namespace.Do(p.send); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -380,7 +381,7 @@ func TestTraceFlowHelper(t *testing.T) {
 	if ns == "" {
 		t.Skip("only another test runs it")
 	}
-	n, err := OpenRules(ns)
+	n, err := Open(ns)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -456,8 +457,8 @@ func TestTraceFlowInAFlood(t *testing.T) {
 func TestTraceFlowOfFragments(t *testing.T) {
 	ns, n := forwarding(t)
 	x := trace(t, n, tracedFlow)
-	frames := fragments(macOf(t, ns, "e0"), addr("10.1.0.9"), addr("10.2.0.9"), 4000, 80)
-	if err := n.namespace.inside(func() error { return sendFrame("e0p", frames...) }); err != nil {
+	frames := fragments(macOf(t, ns, "e0"), netip.MustParseAddr("10.1.0.9"), netip.MustParseAddr("10.2.0.9"), 4000, 80)
+	if err := n.namespace.Do(func() error { return sendFrame("e0p", frames...) }); err != nil {
 		t.Fatal(err)
 	}
 	x.until(leaving("postrouting"))
@@ -486,13 +487,13 @@ func fragments(mac net.HardwareAddr, from, to netip.Addr, sport, dport uint16) (
 func TestTraceFlowRefused(t *testing.T) {
 	for err, want := range map[error]bool{unix.EINVAL: true, unix.EPERM: false, nil: false} {
 		got := ownerError(err)
-		if told := errors.Is(got, ErrNoNFTables) && strings.Contains(got.Error(), "Linux 5.12"); told != want ||
+		if told := errors.Is(got, ErrMissing) && strings.Contains(got.Error(), "Linux 5.12"); told != want ||
 			!errors.Is(got, err) {
 			t.Errorf("%v becomes %v", err, got)
 		}
 	}
 	_, n := rulesNS(t)
-	f := Flow{Sources: []netip.Addr{addr("10.1.0.9")}, Destinations: []netip.Addr{addr("fd01::9")},
+	f := Flow{Sources: []netip.Addr{netip.MustParseAddr("10.1.0.9")}, Destinations: []netip.Addr{netip.MustParseAddr("fd01::9")},
 		Protocol: unix.IPPROTO_UDP}
 	if err := n.TraceFlow(context.Background(), f, func() {}, func(TraceStep) {}); err == nil ||
 		!strings.Contains(err.Error(), "both IPv4 and IPv6") {

@@ -1,4 +1,4 @@
-package kernel
+package nftables
 
 import (
 	"context"
@@ -9,13 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
 // watchRules returns what is told, after the first call that tells nothing.
-func watchRules(t *testing.T, n *NFT) <-chan struct{} {
+func watchRules(t *testing.T, n *Conn) <-chan struct{} {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	told, done := make(chan struct{}, 1000), make(chan error, 1)
@@ -78,11 +76,8 @@ func TestWatchRules(t *testing.T) {
 // Lost events count as a change, since our table may have been in them: here are only events of another one.
 func TestWatchRulesLosesEvents(t *testing.T) {
 	ns, n := rulesNS(t)
-	s, err := n.openRulesWatch()
+	s, err := n.subscribe(1)
 	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1); err != nil {
 		t.Fatal(err)
 	}
 	var elements strings.Builder
@@ -93,7 +88,7 @@ func TestWatchRulesLosesEvents(t *testing.T) {
 		elements.String()))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	told := false
-	if err := s.followRules(ctx, func() { told = true; cancel() }); err != nil {
+	if err := readEvents(ctx, s, func() { told = true; cancel() }); err != nil {
 		t.Fatal(err)
 	}
 	if !told {
@@ -164,7 +159,7 @@ var (
 func repairTable() *ruleset.Table {
 	w := ruleset.NewTable()
 	w.AddSet(ruleset.Set{Name: "n4/a", Type: ruleset.Addresses4, Interval: true})
-	w.AddElement("n4/a", ruleset.Element{Prefix: prefix("10.0.0.0/24")})
+	w.AddElement("n4/a", ruleset.Element{Prefix: netip.MustParsePrefix("10.0.0.0/24")})
 	w.AddMap(ruleset.Map{Name: "m"})
 	w.SetChain(&ruleset.Chain{Name: "used", Rules: []ruleset.Rule{{Counter: true}}})
 	w.SetVerdict("m", "cali1", ruleset.Verdict{Action: ruleset.Goto, Chain: "used"})

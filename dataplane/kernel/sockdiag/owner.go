@@ -1,4 +1,4 @@
-package kernel
+package sockdiag
 
 import (
 	"bytes"
@@ -12,14 +12,15 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
-// SocketOwner says who made a TCP socket.
-type SocketOwner struct {
+// Owner says who made a TCP socket.
+type Owner struct {
 	UID   uint32 // as the user namespace of this process numbers it; what that cannot number is 65534
-	Inode uint32 // of the socket, for ProcessOfSocket
+	Inode uint32 // of the socket, for ProcessOf
 }
 
 // Sizes of struct inet_diag_req_v2 and inet_diag_msg (linux/inet_diag.h), which end in the same identity of a socket.
@@ -27,27 +28,29 @@ const (
 	diagRequestSize = 56
 	diagMessageSize = 72
 	diagNoCookie    = 0xffffffff
+
+	sockDiagByFamily = 20 // SOCK_DIAG_BY_FAMILY of linux/sock_diag.h
 )
 
 var errNoOwner = errors.New("the other end is no established socket of this network namespace, " +
 	"or the kernel has no tcp_diag")
 
 // PeerOwner returns who made the socket at the other end of a connection within this host, which the kernel knows
-// (sock_diag). The connection must have been accepted in this network namespace. An answer is certain: the other end
+// (sock_diag). The connection must have been accepted in the network namespace n. An answer is certain: the other end
 // exists, and it is the socket that connected, not one that has got its port since. All else is an error.
-func (c *Conn) PeerOwner(conn *net.TCPConn) (SocketOwner, error) {
+func PeerOwner(n *netlink.Namespace, conn *net.TCPConn) (Owner, error) {
 	local, err1 := netip.ParseAddrPort(conn.LocalAddr().String())
 	remote, err2 := netip.ParseAddrPort(conn.RemoteAddr().String())
 	if err := errors.Join(err1, err2); err != nil {
-		return SocketOwner{}, fmt.Errorf("owner of a connection: %w", err)
+		return Owner{}, fmt.Errorf("owner of a connection: %w", err)
 	}
-	owner, err := c.socketOwner(unmapped(remote), unmapped(local))
+	owner, err := lookUp(n, unmapped(remote), unmapped(local))
 	if err == nil {
 		// A port can be used again only when the connection is over, and then our end knows: looked at last.
 		err = established(conn)
 	}
 	if err != nil {
-		return SocketOwner{}, fmt.Errorf("owner of the connection from %s: %w", remote, err)
+		return Owner{}, fmt.Errorf("owner of the connection from %s: %w", remote, err)
 	}
 	return owner, nil
 }
@@ -73,27 +76,34 @@ func established(conn *net.TCPConn) error {
 	return nil
 }
 
-// socketOwner looks up the one socket with both of its addresses.
-func (c *Conn) socketOwner(local, remote netip.AddrPort) (owner SocketOwner, err error) {
+// lookUp asks for the one socket with both of its addresses.
+func lookUp(n *netlink.Namespace, local, remote netip.AddrPort) (owner Owner, err error) {
 	if local.Addr().Is4() != remote.Addr().Is4() {
 		return owner, fmt.Errorf("%s and %s are of two families", local, remote)
 	}
-	req := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, 0) // not a dump: that compares ports alone
-	req.AddRawData(diagRequest(local, remote))
-	err = c.inside(func() error {
-		answers, err := req.Execute(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY)
-		switch {
-		case errors.Is(err, unix.ENOENT):
-			return errNoOwner
-		case err != nil:
-			return fmt.Errorf("sock_diag: %w", err)
-		case len(answers) != 1 || len(answers[0]) < diagMessageSize:
-			return fmt.Errorf("sock_diag: %d answers, want one of %d octets", len(answers), diagMessageSize)
+	s, err := n.Open(unix.NETLINK_INET_DIAG, netlink.RequestQueue)
+	if err != nil {
+		return owner, err
+	}
+	defer s.Close()
+	var answers [][]byte
+	// Not a dump: that compares ports alone.
+	err = s.Ask(sockDiagByFamily, 0, func(b *netlink.Builder) {
+		b.Buf = append(b.Buf, diagRequest(local, remote)...)
+	}, func(m netlink.Message) {
+		if m.Kind == sockDiagByFamily {
+			answers = append(answers, bytes.Clone(m.Data))
 		}
-		owner, err = diagOwner(answers[0], local, remote)
-		return err
 	})
-	return owner, err
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return owner, errNoOwner
+	case err != nil:
+		return owner, fmt.Errorf("sock_diag: %w", err)
+	case len(answers) != 1 || len(answers[0]) < diagMessageSize:
+		return owner, fmt.Errorf("sock_diag: %d answers, want one of %d octets", len(answers), diagMessageSize)
+	}
+	return diagOwner(answers[0], local, remote)
 }
 
 // diagRequest is an inet_diag_req_v2 for one socket.
@@ -119,14 +129,14 @@ func putDiagID(b []byte, local, remote netip.AddrPort) {
 
 // diagOwner reads an inet_diag_msg. For want of the socket itself the kernel answers with one that listens on its port,
 // and it gives user 0 to a socket that no file refers to any more: neither is an owner.
-func diagOwner(b []byte, local, remote netip.AddrPort) (SocketOwner, error) {
+func diagOwner(b []byte, local, remote netip.AddrPort) (Owner, error) {
 	if b[1] != unix.BPF_TCP_ESTABLISHED || !bytes.Equal(b[4:8], diagPorts(local, remote)) ||
 		diagAddr(b[0], b[8:24]) != local.Addr() || diagAddr(b[0], b[24:40]) != remote.Addr() {
-		return SocketOwner{}, errNoOwner
+		return Owner{}, errNoOwner
 	}
-	o := SocketOwner{UID: binary.NativeEndian.Uint32(b[64:]), Inode: binary.NativeEndian.Uint32(b[68:])}
+	o := Owner{UID: binary.NativeEndian.Uint32(b[64:]), Inode: binary.NativeEndian.Uint32(b[68:])}
 	if o.Inode == 0 {
-		return SocketOwner{}, errNoOwner
+		return Owner{}, errNoOwner
 	}
 	return o, nil
 }
@@ -144,9 +154,9 @@ func diagAddr(family byte, b []byte) netip.Addr {
 	return netip.AddrFrom16([16]byte(b[:16])).Unmap()
 }
 
-// ProcessOfSocket returns a process that has a socket open, and its name; 0 if none is seen, for instance because it
+// ProcessOf returns a process that has a socket open, and its name; 0 if none is seen, for instance because it
 // ended. It looks through all processes.
-func ProcessOfSocket(inode uint32) (pid int, name string) {
+func ProcessOf(inode uint32) (pid int, name string) {
 	want := fmt.Sprintf("socket:[%d]", inode)
 	processes, _ := os.ReadDir("/proc")
 	for _, p := range processes {

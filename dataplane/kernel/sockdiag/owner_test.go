@@ -1,4 +1,4 @@
-package kernel
+package sockdiag
 
 import (
 	"fmt"
@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
+	"github.com/manxnet/manx/dataplane/kernel/nettest"
 )
 
 const dialVariable = "MANX_TEST_DIAL" // where the process of TestDialer connects to
@@ -66,21 +69,15 @@ func accept(t *testing.T, l *net.TCPListener) *net.TCPConn {
 	return conn
 }
 
-func ownConn(t *testing.T) *Conn {
+func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to start processes of other users")
 	}
-	c, err := New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
 }
 
 func TestPeerOwnerIsTheUserWhoConnected(t *testing.T) {
-	c := ownConn(t)
+	needRoot(t)
 	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	// Root of a user namespace is not root.
 	contained := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER,
@@ -102,11 +99,11 @@ func TestPeerOwnerIsTheUserWhoConnected(t *testing.T) {
 		t.Run(x.name, func(t *testing.T) {
 			l := listenOn(t, x.listen)
 			cmd := dialAs(t, net.JoinHostPort(x.dial, fmt.Sprint(l.Addr().(*net.TCPAddr).Port)), x.attr)
-			owner, err := c.PeerOwner(accept(t, l))
+			owner, err := PeerOwner(nil, accept(t, l))
 			if err != nil || owner.UID != x.want || owner.Inode == 0 {
 				t.Fatalf("owner %+v, %v; want user %d", owner, err, x.want)
 			}
-			if pid, name := ProcessOfSocket(owner.Inode); pid != cmd.Process.Pid || name == "" {
+			if pid, name := ProcessOf(owner.Inode); pid != cmd.Process.Pid || name == "" {
 				t.Errorf("process %d (%s), want %d", pid, name, cmd.Process.Pid)
 			}
 		})
@@ -115,7 +112,7 @@ func TestPeerOwnerIsTheUserWhoConnected(t *testing.T) {
 
 // An IPv6 socket may be connected over IPv4.
 func TestPeerOwnerOfAMappedSocket(t *testing.T) {
-	c := ownConn(t)
+	needRoot(t)
 	l := listenOn(t, "127.0.0.1:0")
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -129,13 +126,13 @@ func TestPeerOwnerOfAMappedSocket(t *testing.T) {
 	if err := unix.Connect(fd, to); err != nil {
 		t.Fatal(err)
 	}
-	if owner, err := c.PeerOwner(accept(t, l)); err != nil || owner.UID != 4321 {
+	if owner, err := PeerOwner(nil, accept(t, l)); err != nil || owner.UID != 4321 {
 		t.Errorf("owner %+v, %v; want 4321", owner, err)
 	}
 }
 
 func TestPeerOwnerFailsClosed(t *testing.T) {
-	c := ownConn(t)
+	needRoot(t)
 	dial := func(t *testing.T, l *net.TCPListener) *net.TCPConn {
 		conn, err := net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr))
 		if err != nil {
@@ -146,7 +143,7 @@ func TestPeerOwnerFailsClosed(t *testing.T) {
 	}
 	refused := func(t *testing.T, conn *net.TCPConn) {
 		t.Helper()
-		if owner, err := c.PeerOwner(conn); err == nil {
+		if owner, err := PeerOwner(nil, conn); err == nil {
 			t.Errorf("owner %+v, want an error", owner)
 		}
 	}
@@ -185,15 +182,19 @@ func TestPeerOwnerFailsClosed(t *testing.T) {
 			t.Fatalf("connections from %s and %s, want one address", conn.RemoteAddr(), fresh.RemoteAddr())
 		}
 		refused(t, conn)
-		if _, err := c.PeerOwner(fresh); err != nil {
+		if _, err := PeerOwner(nil, fresh); err != nil {
 			t.Errorf("the connection of root: %v", err)
 		}
 	})
 	t.Run("another network namespace", func(t *testing.T) {
-		_, other := testNS(t)
+		other, err := netlink.OpenNamespace(nettest.Path(nettest.Namespace(t)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close() //nolint:errcheck // nothing was written
 		l := listenOn(t, "127.0.0.1:0")
 		dial(t, l)
-		if owner, err := other.PeerOwner(accept(t, l)); err == nil {
+		if owner, err := PeerOwner(other, accept(t, l)); err == nil {
 			t.Errorf("owner %+v, want an error", owner)
 		}
 	})

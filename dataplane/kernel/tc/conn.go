@@ -1,35 +1,52 @@
-package kernel
+package tc
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
+
+// Conn limits bandwidth in a network namespace.
+type Conn struct{ kernel *kernel.Conn }
 
 var _ Shapes = (*Conn)(nil)
 
+// New returns a Conn that sends its requests over the connection of k.
+func New(k *kernel.Conn) *Conn { return &Conn{k} }
+
+// socket is one of rtnetlink.
+type socket struct{ *netlink.Socket }
+
+func (c *Conn) with(f func(socket) error) error {
+	return c.kernel.With(func(s *netlink.Socket) error { return f(socket{s}) })
+}
+
 // ListShapes implements Shapes.
 func (c *Conn) ListShapes() (map[string]Shape, error) {
-	links, err := c.ListLinks()
+	links, err := c.kernel.ListLinks()
 	if err != nil {
 		return nil, err
 	}
 	shapes := map[string]Shape{}
-	err = c.with(func(s *socket) (err error) {
+	err = c.with(func(s socket) (err error) {
 		shapes, err = s.listShapes(links)
 		return err
 	})
 	return shapes, err
 }
 
-func (s *socket) listShapes(links []Link) (map[string]Shape, error) {
+func (s socket) listShapes(links []kernel.Link) (map[string]Shape, error) {
 	qdiscs, err := s.listQdiscs()
 	if err != nil {
 		return nil, err
 	}
-	byIndex, shapes := map[int]Link{}, map[string]Shape{}
+	byIndex, shapes := map[int]kernel.Link{}, map[string]Shape{}
 	for _, l := range links {
 		byIndex[l.Index] = l
 		if isRedirectDevice(l) {
@@ -69,9 +86,9 @@ func (s *socket) listShapes(links []Link) (map[string]Shape, error) {
 
 // SetShape implements Shapes.
 func (c *Conn) SetShape(device string, shape Shape) error {
-	err := c.with(func(s *socket) error {
+	err := c.with(func(s socket) error {
 		if shape.From == "" {
-			link, err := s.linkNamed(device)
+			link, err := kernel.LinkNamed(s.Socket, device)
 			if err != nil {
 				return err
 			}
@@ -80,22 +97,14 @@ func (c *Conn) SetShape(device string, shape Shape) error {
 		return s.setRedirectShape(device, shape)
 	})
 	if err != nil {
-		return fmt.Errorf("limit the bandwidth of %s: %w", shape.of(device), err)
+		return fmt.Errorf("limit the bandwidth of %s: %w", shape.Interface(device), err)
 	}
 	return nil
 }
 
-// of is the interface that people know.
-func (s Shape) of(device string) string {
-	if s.From != "" {
-		return s.From
-	}
-	return device
-}
-
 // setRedirectShape limits before it redirects: what comes in between is not lost.
-func (s *socket) setRedirectShape(device string, shape Shape) error {
-	from, err := s.linkNamed(shape.From)
+func (s socket) setRedirectShape(device string, shape Shape) error {
+	from, err := kernel.LinkNamed(s.Socket, shape.From)
 	if err != nil {
 		return err
 	}
@@ -119,28 +128,28 @@ func (s *socket) setRedirectShape(device string, shape Shape) error {
 	return s.addRedirect(from.Index, through.Index)
 }
 
-func (s *socket) ensureRedirectDevice(name string, mtu int) (Link, error) {
-	body := func(b *builder) {
-		b.buf = append(b.buf, 0, 0, 0, 0)
+func (s socket) ensureRedirectDevice(name string, mtu int) (kernel.Link, error) {
+	body := func(b *netlink.Builder) {
+		b.Buf = append(b.Buf, 0, 0, 0, 0)
 		for _, v := range []uint32{0, unix.IFF_UP, unix.IFF_UP} {
-			b.buf = native.AppendUint32(b.buf, v)
+			b.Buf = binary.NativeEndian.AppendUint32(b.Buf, v)
 		}
-		b.attrName(unix.IFLA_IFNAME, name)
-		b.attr32(unix.IFLA_MTU, uint32(mtu))
+		b.AttrText(unix.IFLA_IFNAME, name)
+		b.Attr32(unix.IFLA_MTU, uint32(mtu))
 	}
-	err := s.request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *builder) {
+	err := s.Request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *netlink.Builder) {
 		body(b)
-		nest := b.nest(unix.IFLA_LINKINFO)
-		b.attr(unix.IFLA_INFO_KIND, []byte("ifb"))
-		b.endNest(nest)
+		nest := b.Nest(unix.IFLA_LINKINFO)
+		b.Attr(unix.IFLA_INFO_KIND, []byte("ifb"))
+		b.EndNest(nest)
 	})
 	if errors.Is(err, unix.EEXIST) {
-		err = s.request(unix.RTM_NEWLINK, 0, body)
+		err = s.Request(unix.RTM_NEWLINK, 0, body)
 	}
 	if err := lacking(err, "devices through which received packets can be redirected (module ifb)"); err != nil {
-		return Link{}, err
+		return kernel.Link{}, err
 	}
-	l, err := s.linkNamed(name)
+	l, err := kernel.LinkNamed(s.Socket, name)
 	if err == nil && !isRedirectDevice(l) {
 		err = fmt.Errorf("interface %s is of kind %q, not ifb: remove or rename it", name, l.Kind)
 	}
@@ -149,8 +158,8 @@ func (s *socket) ensureRedirectDevice(name string, mtu int) (Link, error) {
 
 // RemoveShape implements Shapes.
 func (c *Conn) RemoveShape(device string, shape Shape) error {
-	err := c.with(func(s *socket) error {
-		link, err := s.linkNamed(device)
+	err := c.with(func(s socket) error {
+		link, err := kernel.LinkNamed(s.Socket, device)
 		gone := errors.Is(err, unix.ENODEV)
 		switch {
 		case err != nil && !gone:
@@ -161,25 +170,25 @@ func (c *Conn) RemoveShape(device string, shape Shape) error {
 		if err := s.removeRedirects(shape.From, link.Index); err != nil || gone {
 			return err
 		}
-		return s.request(unix.RTM_DELLINK, 0, func(b *builder) {
-			b.buf = append(b.buf, 0, 0, 0, 0)
+		return s.Request(unix.RTM_DELLINK, 0, func(b *netlink.Builder) {
+			b.Buf = append(b.Buf, 0, 0, 0, 0)
 			for _, v := range []uint32{uint32(link.Index), 0, 0} {
-				b.buf = native.AppendUint32(b.buf, v)
+				b.Buf = binary.NativeEndian.AppendUint32(b.Buf, v)
 			}
 		})
 	})
 	if err != nil {
-		return fmt.Errorf("end the limit on the bandwidth of %s: %w", shape.of(device), err)
+		return fmt.Errorf("end the limit on the bandwidth of %s: %w", shape.Interface(device), err)
 	}
 	return nil
 }
 
 // removeRedirects comes before the device goes: packets that are redirected to nothing are lost.
-func (s *socket) removeRedirects(from string, to int) error {
+func (s socket) removeRedirects(from string, to int) error {
 	if from == "" {
 		return nil
 	}
-	link, err := s.linkNamed(from)
+	link, err := kernel.LinkNamed(s.Socket, from)
 	if errors.Is(err, unix.ENODEV) {
 		return nil // it took its filters along
 	}
@@ -197,7 +206,7 @@ func (s *socket) removeRedirects(from string, to int) error {
 }
 
 // removeFilters removes the filters that are ours.
-func (s *socket) removeFilters(link int, ours func(filter) bool) error {
+func (s socket) removeFilters(link int, ours func(filter) bool) error {
 	filters, err := s.listFilters(link)
 	if err != nil {
 		return err
@@ -215,20 +224,4 @@ func (s *socket) removeFilters(link int, ours func(filter) bool) error {
 		}
 	}
 	return nil
-}
-
-// linkNamed asks for one interface. The error Is unix.ENODEV if there is none.
-func (s *socket) linkNamed(name string) (Link, error) {
-	var l Link
-	err := s.ask(unix.RTM_GETLINK, 0, func(b *builder) {
-		b.buf = append(b.buf, make([]byte, unix.SizeofIfInfomsg)...)
-		b.attrName(unix.IFLA_IFNAME, name)
-	}, func(m message) { l, _ = parseLink(m.data) })
-	if err == nil && l.Name != name {
-		err = unix.ENODEV
-	}
-	if err != nil {
-		return Link{}, fmt.Errorf("interface %s: %w", name, err)
-	}
-	return l, nil
 }

@@ -1,10 +1,13 @@
-package kernel
+package tc
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
 // What x/sys does not have of linux/pkt_cls.h and linux/tc_act.
@@ -23,7 +26,7 @@ const (
 )
 
 // allProtocols is ETH_P_ALL in network byte order, as the low half of a filter's info.
-var allProtocols = uint32(native.Uint16([]byte{0, unix.ETH_P_ALL}))
+var allProtocols = uint32(binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL}))
 
 var redirectInfo = redirectPriority<<16 | allProtocols
 
@@ -40,11 +43,11 @@ type filter struct {
 func (f filter) dead() bool { return f.redirects && f.to == 0 && f.info == redirectInfo }
 
 // listFilters returns the filters on what a device receives.
-func (s *socket) listFilters(link int) (list []filter, err error) {
+func (s socket) listFilters(link int) (list []filter, err error) {
 	begin := func() { list = nil }
-	err = s.dump(unix.RTM_GETTFILTER, begin, func(b *builder) { b.tcHeader(link, 0, tcIngressFilters, 0) },
-		func(m message) {
-			if f, ok := parseFilter(m.data); ok {
+	err = s.Dump(unix.RTM_GETTFILTER, begin, func(b *netlink.Builder) { appendHeader(b, link, 0, tcIngressFilters, 0) },
+		func(m netlink.Message) {
+			if f, ok := parseFilter(m.Data); ok {
 				list = append(list, f)
 			}
 		})
@@ -58,19 +61,19 @@ func (s *socket) listFilters(link int) (list []filter, err error) {
 }
 
 func parseFilter(data []byte) (f filter, ok bool) {
-	if len(data) < tcHeaderLen {
+	if len(data) < headerLen {
 		return f, false
 	}
-	f.handle, f.info = native.Uint32(data[8:]), native.Uint32(data[16:])
-	options := attrIn(data[tcHeaderLen:], tcaOptions)
-	if unix.ByteSliceToString(attrIn(data[tcHeaderLen:], tcaKind)) != "u32" {
+	f.handle, f.info = binary.NativeEndian.Uint32(data[8:]), binary.NativeEndian.Uint32(data[16:])
+	options := attrIn(data[headerLen:], tcaOptions)
+	if unix.ByteSliceToString(attrIn(data[headerLen:], tcaKind)) != "u32" {
 		return f, f.handle != 0 // without a handle it is the list of filters
 	}
-	for _, action, rest, more := nextAttr(attrIn(options, u32Actions)); more; _, action, rest, more = nextAttr(rest) {
+	for _, action := range netlink.Attrs(attrIn(options, u32Actions)) {
 		parms := attrIn(attrIn(action, actOptions), mirredParms)
 		if unix.ByteSliceToString(attrIn(action, actKind)) == "mirred" && len(parms) >= mirredLen &&
-			native.Uint32(parms[20:]) == egressRedirect {
-			f.redirects, f.to = true, int(native.Uint32(parms[24:]))
+			binary.NativeEndian.Uint32(parms[20:]) == egressRedirect {
+			f.redirects, f.to = true, int(binary.NativeEndian.Uint32(parms[24:]))
 		}
 	}
 	return f, f.handle&0xfff != 0 // those without are the tables that u32 keeps its filters in
@@ -78,7 +81,7 @@ func parseFilter(data []byte) (f filter, ok bool) {
 
 // attrIn returns the value of the first attribute of a kind in a list, nil if there is none.
 func attrIn(list []byte, want uint16) []byte {
-	for kind, value, rest, ok := nextAttr(list); ok; kind, value, rest, ok = nextAttr(rest) {
+	for kind, value := range netlink.Attrs(list) {
 		if kind == want {
 			return value
 		}
@@ -87,35 +90,35 @@ func attrIn(list []byte, want uint16) []byte {
 }
 
 // addRedirect sends all that a device receives through another one.
-func (s *socket) addRedirect(link, to int) error {
-	err := s.request(unix.RTM_NEWTFILTER, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *builder) {
-		b.tcHeader(link, 0, tcIngressFilters, redirectInfo)
-		b.attrName(tcaKind, "u32")
-		options := b.nest(tcaOptions)
+func (s socket) addRedirect(link, to int) error {
+	err := s.Request(unix.RTM_NEWTFILTER, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *netlink.Builder) {
+		appendHeader(b, link, 0, tcIngressFilters, redirectInfo)
+		b.AttrText(tcaKind, "u32")
+		options := b.Nest(tcaOptions)
 		selector := make([]byte, 32) // one key that matches every packet
 		selector[0], selector[2] = u32Terminal, 1
-		b.attr(u32Selector, selector)
-		actions := b.nest(u32Actions)
-		first := b.nest(1)
-		b.attrName(actKind, "mirred")
-		parms := b.nest(actOptions)
+		b.Attr(u32Selector, selector)
+		actions := b.Nest(u32Actions)
+		first := b.Nest(1)
+		b.AttrText(actKind, "mirred")
+		parms := b.Nest(actOptions)
 		var mirred []byte
 		for _, v := range []uint32{0, 0, actStolen, 0, 0, egressRedirect, uint32(to)} {
-			mirred = native.AppendUint32(mirred, v)
+			mirred = binary.NativeEndian.AppendUint32(mirred, v)
 		}
-		b.attr(mirredParms, mirred)
+		b.Attr(mirredParms, mirred)
 		for _, nest := range []int{parms, first, actions, options} {
-			b.endNest(nest)
+			b.EndNest(nest)
 		}
 	})
 	return lacking(err, "filters that redirect packets (modules cls_u32 and act_mirred)")
 }
 
 // removeFilter removes a filter, or all of a priority if its handle is 0.
-func (s *socket) removeFilter(link int, f filter) error {
-	err := s.request(unix.RTM_DELTFILTER, 0, func(b *builder) {
-		b.tcHeader(link, f.handle, tcIngressFilters, f.info)
-		b.attrName(tcaKind, "u32")
+func (s socket) removeFilter(link int, f filter) error {
+	err := s.Request(unix.RTM_DELTFILTER, 0, func(b *netlink.Builder) {
+		appendHeader(b, link, f.handle, tcIngressFilters, f.info)
+		b.AttrText(tcaKind, "u32")
 	})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
 		return nil

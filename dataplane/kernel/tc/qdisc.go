@@ -1,10 +1,13 @@
-package kernel
+package tc
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
 // What x/sys does not have of linux/pkt_sched.h.
@@ -31,23 +34,21 @@ type qdisc struct {
 	bucket TokenBucket // of kind "tbf"
 }
 
-// tcHeader appends a struct tcmsg.
-func (b *builder) tcHeader(link int, handle, parent, info uint32) {
-	b.buf = append(b.buf, unix.AF_UNSPEC, 0, 0, 0)
+// appendHeader appends a struct tcmsg.
+func appendHeader(b *netlink.Builder, link int, handle, parent, info uint32) {
+	b.Buf = append(b.Buf, unix.AF_UNSPEC, 0, 0, 0)
 	for _, v := range []uint32{uint32(link), handle, parent, info} {
-		b.buf = native.AppendUint32(b.buf, v)
+		b.Buf = binary.NativeEndian.AppendUint32(b.Buf, v)
 	}
 }
 
-const tcHeaderLen = 20
+const headerLen = 20
 
-func (b *builder) attrName(kind uint16, name string) { b.attr(kind, append([]byte(name), 0)) }
-
-func (s *socket) listQdiscs() ([]qdisc, error) {
+func (s socket) listQdiscs() ([]qdisc, error) {
 	var all []qdisc
-	err := s.dump(unix.RTM_GETQDISC, func() { all = nil }, func(b *builder) { b.tcHeader(0, 0, 0, 0) },
-		func(m message) {
-			if q, ok := parseQdisc(m.data); ok {
+	err := s.Dump(unix.RTM_GETQDISC, func() { all = nil }, func(b *netlink.Builder) { appendHeader(b, 0, 0, 0, 0) },
+		func(m netlink.Message) {
+			if q, ok := parseQdisc(m.Data); ok {
 				all = append(all, q)
 			}
 		})
@@ -58,12 +59,12 @@ func (s *socket) listQdiscs() ([]qdisc, error) {
 }
 
 func parseQdisc(data []byte) (qdisc, bool) {
-	if len(data) < tcHeaderLen {
+	if len(data) < headerLen {
 		return qdisc{}, false
 	}
-	q := qdisc{link: int(native.Uint32(data[4:])), handle: native.Uint32(data[8:]), parent: native.Uint32(data[12:])}
+	q := qdisc{link: int(binary.NativeEndian.Uint32(data[4:])), handle: binary.NativeEndian.Uint32(data[8:]), parent: binary.NativeEndian.Uint32(data[12:])}
 	var options []byte
-	for kind, value, rest, ok := nextAttr(data[tcHeaderLen:]); ok; kind, value, rest, ok = nextAttr(rest) {
+	for kind, value := range netlink.Attrs(data[headerLen:]) {
 		switch kind {
 		case tcaKind:
 			q.kind = unix.ByteSliceToString(value)
@@ -86,18 +87,18 @@ const (
 
 func parseBucket(options []byte) TokenBucket {
 	var t TokenBucket
-	for kind, value, rest, ok := nextAttr(options); ok; kind, value, rest, ok = nextAttr(rest) {
+	for kind, value := range netlink.Attrs(options) {
 		switch {
 		case kind == tbfParms && len(value) >= tbfParmsLen:
-			t.Rate = max(t.Rate, uint64(native.Uint32(value[rateSpecLen-4:])))
-			t.PeakRate = max(t.PeakRate, uint64(native.Uint32(value[2*rateSpecLen-4:])))
-			t.Limit = native.Uint32(value[2*rateSpecLen:])
-			t.Buffer = native.Uint32(value[2*rateSpecLen+4:])
-			t.PeakBuffer = native.Uint32(value[2*rateSpecLen+8:])
+			t.Rate = max(t.Rate, uint64(binary.NativeEndian.Uint32(value[rateSpecLen-4:])))
+			t.PeakRate = max(t.PeakRate, uint64(binary.NativeEndian.Uint32(value[2*rateSpecLen-4:])))
+			t.Limit = binary.NativeEndian.Uint32(value[2*rateSpecLen:])
+			t.Buffer = binary.NativeEndian.Uint32(value[2*rateSpecLen+4:])
+			t.PeakBuffer = binary.NativeEndian.Uint32(value[2*rateSpecLen+8:])
 		case kind == tbfRate64 && len(value) >= 8:
-			t.Rate = native.Uint64(value)
+			t.Rate = binary.NativeEndian.Uint64(value)
 		case kind == tbfPeakRate64 && len(value) >= 8:
-			t.PeakRate = native.Uint64(value)
+			t.PeakRate = binary.NativeEndian.Uint64(value)
 		}
 	}
 	return t
@@ -108,26 +109,26 @@ func appendRate(b []byte, rate uint64) []byte {
 		return append(b, make([]byte, rateSpecLen)...)
 	}
 	b = append(b, 0, linkLayerEthernet, 0, 0, 0, 0, 0, 0)
-	return native.AppendUint32(b, uint32(min(rate, 1<<32-1)))
+	return binary.NativeEndian.AppendUint32(b, uint32(min(rate, 1<<32-1)))
 }
 
 // setBucket makes t the queue of what a device sends. If ours is there already it is changed, and loses nothing.
-func (s *socket) setBucket(link int, t TokenBucket) error {
-	err := s.request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, func(b *builder) {
-		b.tcHeader(link, shapeHandle, tcRoot, 0)
-		b.attrName(tcaKind, "tbf")
-		nest := b.nest(tcaOptions)
+func (s socket) setBucket(link int, t TokenBucket) error {
+	err := s.Request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, func(b *netlink.Builder) {
+		appendHeader(b, link, shapeHandle, tcRoot, 0)
+		b.AttrText(tcaKind, "tbf")
+		nest := b.Nest(tcaOptions)
 		parms := appendRate(appendRate(nil, t.Rate), t.PeakRate)
 		for _, v := range []uint32{t.Limit, t.Buffer, t.PeakBuffer} {
-			parms = native.AppendUint32(parms, v)
+			parms = binary.NativeEndian.AppendUint32(parms, v)
 		}
-		b.attr(tbfParms, parms)
+		b.Attr(tbfParms, parms)
 		for kind, rate := range map[uint16]uint64{tbfRate64: t.Rate, tbfPeakRate64: t.PeakRate} {
 			if rate >= 1<<32 {
-				b.attr(kind, native.AppendUint64(nil, rate))
+				b.Attr(kind, binary.NativeEndian.AppendUint64(nil, rate))
 			}
 		}
-		b.endNest(nest)
+		b.EndNest(nest)
 	})
 	return lacking(err, "a token bucket filter (module sch_tbf)")
 }
@@ -141,10 +142,10 @@ func lacking(err error, part string) error {
 }
 
 // removeBucket removes our queue from a device. Any other stays.
-func (s *socket) removeBucket(link int) error {
-	err := s.request(unix.RTM_DELQDISC, 0, func(b *builder) {
-		b.tcHeader(link, shapeHandle, tcRoot, 0)
-		b.attrName(tcaKind, "tbf")
+func (s socket) removeBucket(link int) error {
+	err := s.Request(unix.RTM_DELQDISC, 0, func(b *netlink.Builder) {
+		appendHeader(b, link, shapeHandle, tcRoot, 0)
+		b.AttrText(tcaKind, "tbf")
 	})
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
 		return nil // there is none, or another
@@ -153,10 +154,10 @@ func (s *socket) removeBucket(link int) error {
 }
 
 // ensureIngress makes sure that what a device receives can be filtered. Another program may have done so.
-func (s *socket) ensureIngress(link int) error {
-	err := s.request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *builder) {
-		b.tcHeader(link, tcIngressHandle, tcIngress, 0)
-		b.attrName(tcaKind, "ingress")
+func (s socket) ensureIngress(link int) error {
+	err := s.Request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *netlink.Builder) {
+		appendHeader(b, link, tcIngressHandle, tcIngress, 0)
+		b.AttrText(tcaKind, "ingress")
 	})
 	if errors.Is(err, unix.EEXIST) {
 		return nil
@@ -164,10 +165,10 @@ func (s *socket) ensureIngress(link int) error {
 	return lacking(err, "filters on what an interface receives (module sch_ingress)")
 }
 
-func (s *socket) removeIngress(link int) error {
-	err := s.request(unix.RTM_DELQDISC, 0, func(b *builder) {
-		b.tcHeader(link, tcIngressHandle, tcIngress, 0)
-		b.attrName(tcaKind, "ingress")
+func (s socket) removeIngress(link int) error {
+	err := s.Request(unix.RTM_DELQDISC, 0, func(b *netlink.Builder) {
+		appendHeader(b, link, tcIngressHandle, tcIngress, 0)
+		b.AttrText(tcaKind, "ingress")
 	})
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
 		return nil // it is gone, or another program's clsact

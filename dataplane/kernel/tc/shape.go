@@ -1,16 +1,17 @@
-package kernel
+package tc
 
 import (
 	"crypto/sha512"
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/manxnet/manx/dataplane/kernel"
 )
 
 // Shapes reads and changes limits of bandwidth. They are ours by name: token buckets with the handle 6d78: on any
 // interface, and everything on and towards the devices bwcali*, which Calico's agent names the same way.
 type Shapes interface {
-	ListLinks() ([]Link, error)
 	// ListShapes returns the limits by the device that they are on.
 	ListShapes() (map[string]Shape, error)
 	// SetShape makes or changes the limit of a device. One that RedirectDevice names is made, too. An error Is
@@ -26,6 +27,14 @@ type Shape struct {
 	// The kernel can queue only what it sends.
 	From string
 	TokenBucket
+}
+
+// Interface is the one that people know: it, and not the device of a redirection, is limited.
+func (s Shape) Interface(device string) string {
+	if s.From != "" {
+		return s.From
+	}
+	return device
 }
 
 // TokenBucket are the parameters of a token bucket filter, in the kernel's units.
@@ -53,7 +62,7 @@ func RedirectDevice(iface string) string {
 	return (redirectPrefix + fmt.Sprintf("%x", sha512.Sum512([]byte(iface))))[:longestLinkName]
 }
 
-func isRedirectDevice(l Link) bool {
+func isRedirectDevice(l kernel.Link) bool {
 	return l.Kind == "ifb" && strings.HasPrefix(l.Name, redirectPrefix)
 }
 

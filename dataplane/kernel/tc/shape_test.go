@@ -1,4 +1,4 @@
-package kernel
+package tc
 
 import (
 	"errors"
@@ -9,6 +9,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nettest"
 )
 
 // tc is what tc(8) says of the queues of an interface, without what it would differ in from run to run.
@@ -17,7 +20,7 @@ func tc(t *testing.T, ns string, args ...string) string {
 	if _, err := exec.LookPath("tc"); err != nil {
 		t.Skip("tc is not installed")
 	}
-	out := run(t, append([]string{"tc", "-n", ns}, args...)...)
+	out := nettest.Run(t, append([]string{"tc", "-n", ns}, args...)...)
 	out = regexp.MustCompile(
 		`(?m) (refcnt \d+|index \d+ ref \d+ bind \d+|chain \d+|\(rule hit.*\)|not_in_hw) *`).ReplaceAllString(out, " ")
 	var lines []string
@@ -54,7 +57,7 @@ var (
 )
 
 func TestShapeOfWhatIsSent(t *testing.T) {
-	ns, c := testNS(t)
+	ns, c := connection(t)
 	wantShapes(t, c, map[string]Shape{})
 	skipWithout(t, c.SetShape("e0", Shape{TokenBucket: tenMegabit}))
 	wantShapes(t, c, map[string]Shape{"e0": {TokenBucket: tenMegabit}})
@@ -80,7 +83,7 @@ func TestShapeOfWhatIsSent(t *testing.T) {
 }
 
 func TestShapeOfWhatIsReceived(t *testing.T) {
-	ns, c := testNS(t)
+	ns, c := connection(t)
 	device := RedirectDevice("e0")
 	want := map[string]Shape{device: {From: "e0", TokenBucket: tenMegabit}}
 	for range 2 {
@@ -109,7 +112,7 @@ func TestShapeOfWhatIsReceived(t *testing.T) {
 		"device":      {"ip", "-n", ns, "link", "del", device},
 		"device down": {"ip", "-n", ns, "link", "set", device, "down"},
 	} {
-		run(t, breaks...)
+		nettest.Run(t, breaks...)
 		if have, err := c.ListShapes(); err != nil || maps.Equal(have, want) {
 			t.Errorf("%s: limits are %v, %v", what, have, err)
 		}
@@ -127,7 +130,7 @@ func TestShapeOfWhatIsReceived(t *testing.T) {
 			if err := c.SetShape(device, want[device]); err != nil {
 				t.Fatal(err)
 			}
-			run(t, "ip", "-n", ns, "link", "del", breaks)
+			nettest.Run(t, "ip", "-n", ns, "link", "del", breaks)
 		}
 		if err := c.RemoveShape(device, want[device]); err != nil {
 			t.Fatal(err)
@@ -149,12 +152,12 @@ func mustList(t *testing.T, c *Conn) map[string]Shape {
 }
 
 func TestShapesOfOthersStay(t *testing.T) {
-	ns, c := testNS(t)
-	run(t, "tc", "-n", ns, "qdisc", "add", "dev", "e0", "root", "handle", "1:", "tbf", "rate", "1mbit", "burst", "10k",
+	ns, c := connection(t)
+	nettest.Run(t, "tc", "-n", ns, "qdisc", "add", "dev", "e0", "root", "handle", "1:", "tbf", "rate", "1mbit", "burst", "10k",
 		"latency", "10ms")
-	run(t, "tc", "-n", ns, "qdisc", "add", "dev", "e0", "clsact")
-	run(t, "ip", "-n", ns, "link", "add", "bwpother", "type", "ifb")
-	run(t, "tc", "-n", ns, "filter", "add", "dev", "e0", "ingress", "prio", "7", "protocol", "ip", "u32", "match",
+	nettest.Run(t, "tc", "-n", ns, "qdisc", "add", "dev", "e0", "clsact")
+	nettest.Run(t, "ip", "-n", ns, "link", "add", "bwpother", "type", "ifb")
+	nettest.Run(t, "tc", "-n", ns, "filter", "add", "dev", "e0", "ingress", "prio", "7", "protocol", "ip", "u32", "match",
 		"u32", "0", "0",
 		"action", "mirred", "egress", "redirect", "dev", "bwpother")
 	before := tc(t, ns, "qdisc", "show", "dev", "e0") + tc(t, ns, "filter", "show", "dev", "e0", "ingress")
@@ -174,7 +177,7 @@ func TestShapesOfOthersStay(t *testing.T) {
 }
 
 func TestShapeNeedsItsInterface(t *testing.T) {
-	_, c := testNS(t)
+	_, c := connection(t)
 	for device, s := range map[string]Shape{"nosuch": {TokenBucket: tenMegabit}, RedirectDevice("nosuch"): {
 		From: "nosuch", TokenBucket: tenMegabit}} {
 		if err := c.SetShape(device, s); !errors.Is(err, unix.ENODEV) || !strings.Contains(err.Error(), "nosuch") {
@@ -191,8 +194,20 @@ func TestRedirectDeviceIsCalicos(t *testing.T) {
 		t.Errorf("%s", have)
 	}
 	want := "bwcali" + strings.TrimSpace(
-		strings.Fields(run(t, "sh", "-c", "printf cali4e199eba087 | sha512sum"))[0])[:9]
+		strings.Fields(nettest.Run(t, "sh", "-c", "printf cali4e199eba087 | sha512sum"))[0])[:9]
 	if have := RedirectDevice("cali4e199eba087"); have != want {
 		t.Errorf("%s, want %s", have, want)
 	}
+}
+
+// connection makes a network namespace and connects to it.
+func connection(t *testing.T) (name string, c *Conn) {
+	t.Helper()
+	name = nettest.Namespace(t)
+	k, err := kernel.Open(nettest.Path(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = k.Close() })
+	return name, New(k)
 }

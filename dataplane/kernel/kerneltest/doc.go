@@ -1,0 +1,2 @@
+// Package kerneltest has kernels in memory for tests: they count calls, refuse what the kernel refuses, and fail as told.
+package kerneltest
