@@ -13,7 +13,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/tc"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -105,7 +104,7 @@ func (h *host) rateOf(least float64, options ...string) (rate float64) {
 func TestBandwidthIsLimited(t *testing.T) {
 	h := newHost(t)
 	h.connectedPod()
-	skipWithoutShaping(t, h.open())
+	skipWithoutShaping(t, KernelOf(h.open()))
 	start := func() (*HostAgent, func()) {
 		a := New(Config{Kernel: KernelOf(h.open()), NodeName: "node-1", Logger: zap.NewNop()})
 		ctx, cancel := context.WithCancel(context.Background())
@@ -170,7 +169,7 @@ func TestBandwidthIsLimited(t *testing.T) {
 func TestCleanupEndsLimits(t *testing.T) {
 	h := newHost(t)
 	h.pod("cali1")
-	k := h.open()
+	k := KernelOf(h.open())
 	skipWithoutShaping(t, k)
 	for device, s := range map[string]tc.Shape{
 		"cali1": {TokenBucket: tc.TokenBucket{Rate: 1e6, Buffer: 1e6, Limit: 1e5}},
@@ -190,7 +189,7 @@ func TestCleanupEndsLimits(t *testing.T) {
 }
 
 // skipWithoutShaping skips a test on a kernel that lacks something.
-func skipWithoutShaping(t *testing.T, k *kernel.Conn) {
+func skipWithoutShaping(t *testing.T, k Kernel) {
 	t.Helper()
 	const device = "bwcaliprobe"
 	s := tc.Shape{From: "eth0", TokenBucket: tc.TokenBucket{Rate: 1e6, Buffer: 1e6, Limit: 1e5}}
