@@ -36,8 +36,9 @@ func newPolicy(j *joined, d *dataplanePart) (*policyPart, error) {
 		return nil, err
 	}
 	p := &policyPart{rules: rules, view: j.control.Policy,
-		agent: dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: j.kernel, Connections: conntrack.New(nil),
-			Policy: j.policyConfig(j.name), Logger: j.log.Named("policy"), Programmed: j.control.Policy.Programmed,
+		agent: dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: j.kernel,
+			Connections: conntrack.New(nil),
+			Policy:      j.policyConfig(j.name), Logger: j.log.Named("policy"), Programmed: j.control.Policy.Programmed,
 			Repaired: j.repaired,
 			Reached:  d.SetPolicy})}
 	d.onLinks = append(d.onLinks, p.agent.LookAtInterfaces)

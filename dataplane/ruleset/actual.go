@@ -9,7 +9,8 @@ type Actual struct {
 
 // NewActual makes an empty table.
 func NewActual() *Actual {
-	return &Actual{Chains: map[string]ActualChain{}, Sets: map[string]ActualSet{}, Maps: map[string]map[string]Verdict{}}
+	return &Actual{Chains: map[string]ActualChain{}, Sets: map[string]ActualSet{},
+		Maps: map[string]map[string]Verdict{}}
 }
 
 // ActualChain is a chain in the kernel.

@@ -42,8 +42,8 @@ func (f *Rules) Refuse(refuse func(ruleset.Changes) error) {
 	f.refuse = refuse
 }
 
-// Lose asks f after each successful commit whether its answer is lost, so that CommitRules returns nftables.ErrUncertain
-// although the changes were made. nil loses none.
+// Lose asks f after each successful commit whether its answer is lost, so that CommitRules returns
+// nftables.ErrUncertain although the changes were made. nil loses none.
 func (f *Rules) Lose(lose func(ruleset.Changes) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -96,7 +96,8 @@ func ignore(port uint32, kinds []uint16) []unix.SockFilter {
 		program = append(program, unix.SockFilter{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: kindAt})
 		for i, kind := range kinds {
 			left := uint8(len(kinds) - 1 - i)
-			jump := unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(bigEndian16(kind)), Jt: left}
+			jump := unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(bigEndian16(kind)),
+				Jt: left}
 			if left == 0 {
 				jump.Jf = 2 // keep
 			}

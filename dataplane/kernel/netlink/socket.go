@@ -21,8 +21,8 @@ type Socket struct {
 
 const receiveBuffer = 64 << 10
 
-// RequestQueue is the receive queue of a socket for requests, in bytes. They get all their answers at once: an error for
-// each message of a batch must fit.
+// RequestQueue is the receive queue of a socket for requests, in bytes. They get all their answers at once: an error
+// for each message of a batch must fit.
 const RequestQueue = 1 << 20
 
 var protocols = map[int]string{unix.NETLINK_ROUTE: "rtnetlink", unix.NETLINK_NETFILTER: "nfnetlink",

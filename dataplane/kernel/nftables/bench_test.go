@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"fmt"
-	"net/netip"
 	"testing"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
@@ -71,7 +70,7 @@ func BenchmarkCommitOneElement(b *testing.B) {
 			_, n := rulesNS(b)
 			w := tableOfMany(100_000, interval)
 			commitRules(b, n, w.TakeChanges())
-			e := ruleset.Element{Prefix: netip.MustParsePrefix("11.0.0.1/32")}
+			e := ruleset.Element{Prefix: prefix("11.0.0.1/32")}
 			there := false
 			for b.Loop() {
 				if there = !there; there {

@@ -67,7 +67,7 @@ func fillSets(w *ruleset.Table) {
 			w.AddElement(s.Name, e)
 		}
 	}
-	net := func(s string) ruleset.Element { return ruleset.Element{Prefix: netip.MustParsePrefix(s)} }
+	net := func(s string) ruleset.Element { return ruleset.Element{Prefix: prefix(s)} }
 	add(ruleset.Set{Name: "h4/a", Type: ruleset.Addresses4}, net("10.0.0.1/32"), net("10.0.0.2/32"))
 	add(ruleset.Set{Name: "h6/a", Type: ruleset.Addresses6}, net("fd00::1/128"))
 	add(ruleset.Set{Name: "n4/a", Type: ruleset.Addresses4, Interval: true}, net("10.0.0.0/24"), net("10.0.1.0/24"),
@@ -80,9 +80,9 @@ func fillSets(w *ruleset.Table) {
 	add(ruleset.Set{Name: "p/a", Type: ruleset.Ports, Interval: true}, ruleset.Element{Low: 0, High: 0},
 		ruleset.Element{Low: 80, High: 80}, ruleset.Element{Low: 81, High: 90},
 		ruleset.Element{Low: 65000, High: 65535})
-	add(ruleset.Set{Name: "e4/a", Type: ruleset.Endpoints4}, ruleset.Element{Prefix: netip.MustParsePrefix("10.0.0.1/32"), Protocol: 6,
+	add(ruleset.Set{Name: "e4/a", Type: ruleset.Endpoints4}, ruleset.Element{Prefix: prefix("10.0.0.1/32"), Protocol: 6,
 		Low: 80})
-	add(ruleset.Set{Name: "e6/a", Type: ruleset.Endpoints6}, ruleset.Element{Prefix: netip.MustParsePrefix("fd00::1/128"),
+	add(ruleset.Set{Name: "e6/a", Type: ruleset.Endpoints6}, ruleset.Element{Prefix: prefix("fd00::1/128"),
 		Protocol: 17, Low: 53})
 }
 
@@ -261,7 +261,7 @@ func TestRulesRefused(t *testing.T) {
 	w.SetChain(&ruleset.Chain{Name: "c", Base: &ruleset.Base{Hook: ruleset.Forward, Type: ruleset.Filter},
 		Rules: []ruleset.Rule{doing(ruleset.Verdict{Action: ruleset.Jump, Chain: "used"})}})
 	w.AddSet(ruleset.Set{Name: "n4/a", Type: ruleset.Addresses4, Interval: true})
-	w.AddElement("n4/a", ruleset.Element{Prefix: netip.MustParsePrefix("10.0.0.0/8")})
+	w.AddElement("n4/a", ruleset.Element{Prefix: prefix("10.0.0.0/8")})
 	w.AddMap(ruleset.Map{Name: "m"})
 	w.SetVerdict("m", "cali1", ruleset.Verdict{Action: ruleset.Goto, Chain: "used"})
 	commitRules(t, n, w.TakeChanges())
@@ -289,10 +289,10 @@ func TestRulesRefused(t *testing.T) {
 					Rules: []ruleset.Rule{doing(ruleset.Verdict{Action: ruleset.Jump, Chain: "used"})}}}}}, unix.EMLINK,
 			""},
 		{"an element that overlaps", ruleset.Changes{
-			Sets: []ruleset.SetChange{{Set: interval, Add: []ruleset.Element{{Prefix: netip.MustParsePrefix("10.1.0.0/16")}}}}},
+			Sets: []ruleset.SetChange{{Set: interval, Add: []ruleset.Element{{Prefix: prefix("10.1.0.0/16")}}}}},
 			unix.EEXIST, "add elements to set n4/a"},
 		{"an element that is not there", ruleset.Changes{
-			Sets: []ruleset.SetChange{{Set: interval, Remove: []ruleset.Element{{Prefix: netip.MustParsePrefix("11.0.0.0/8")}}}}},
+			Sets: []ruleset.SetChange{{Set: interval, Remove: []ruleset.Element{{Prefix: prefix("11.0.0.0/8")}}}}},
 			unix.ENOENT, "remove elements from set n4/a"},
 		{"an entry that is there", ruleset.Changes{
 			Maps: []ruleset.MapChange{
@@ -306,7 +306,7 @@ func TestRulesRefused(t *testing.T) {
 			Chains: []ruleset.ChainChange{{Name: "x", New: &ruleset.Chain{Name: strings.Repeat("x", 256)}}}},
 			unix.ERANGE, "add chain xxx"},
 		{"an element of the other family", ruleset.Changes{
-			Sets: []ruleset.SetChange{{Set: interval, Add: []ruleset.Element{{Prefix: netip.MustParsePrefix("fd00::/8")}}}}}, nil,
+			Sets: []ruleset.SetChange{{Set: interval, Add: []ruleset.Element{{Prefix: prefix("fd00::/8")}}}}}, nil,
 			"not of the set's family"},
 		{"ports without a protocol", chain(matching(ruleset.Match{Field: ruleset.SourcePort, Low: 1})), nil,
 			"rule 1 of chain new: it matches ports without a protocol"},
@@ -315,7 +315,7 @@ func TestRulesRefused(t *testing.T) {
 		{"a limited log with a verdict",
 			chain(ruleset.Rule{Log: ruleset.Log{Group: 1, Rate: 1}, Verdict: ruleset.Verdict{Action: ruleset.Drop}}),
 			nil, "a rule of its own"},
-		{"both families", chain(matching(ipv4, ruleset.Match{Field: ruleset.Source, Prefix: netip.MustParsePrefix("fd00::/8")})), nil,
+		{"both families", chain(matching(ipv4, ruleset.Match{Field: ruleset.Source, Prefix: prefix("fd00::/8")})), nil,
 			"both IPv4 and IPv6"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

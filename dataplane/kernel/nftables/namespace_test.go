@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
@@ -51,3 +52,6 @@ func sameRules(t testing.TB, n *Conn, w *ruleset.Table) {
 		t.Fatalf("the kernel has something else: %.3000s", strings.ReplaceAll(sprint(d), "} {", "}\n{"))
 	}
 }
+
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }

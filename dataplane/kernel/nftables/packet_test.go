@@ -22,13 +22,13 @@ var packetMatches = []ruleset.Match{
 	{Field: ruleset.OutInterface, Name: "e1"},
 	{Field: ruleset.OutInterface, Name: "*"},
 	{Field: ruleset.Protocol, Low: 17},
-	{Field: ruleset.Source, Prefix: netip.MustParsePrefix("10.1.0.5/32")},
-	{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("10.1.0.0/16")},
-	{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("10.1.0.8/30")},
-	{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("10.1.0.12/30")},
-	{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("0.0.0.0/0")},
-	{Field: ruleset.Source, Prefix: netip.MustParsePrefix("fd01::/63")},
-	{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("fd01::9/128")},
+	{Field: ruleset.Source, Prefix: prefix("10.1.0.5/32")},
+	{Field: ruleset.Destination, Prefix: prefix("10.1.0.0/16")},
+	{Field: ruleset.Destination, Prefix: prefix("10.1.0.8/30")},
+	{Field: ruleset.Destination, Prefix: prefix("10.1.0.12/30")},
+	{Field: ruleset.Destination, Prefix: prefix("0.0.0.0/0")},
+	{Field: ruleset.Source, Prefix: prefix("fd01::/63")},
+	{Field: ruleset.Destination, Prefix: prefix("fd01::9/128")},
 	{Field: ruleset.Destination, Set: "h4/a"},
 	{Field: ruleset.Destination, Set: "n4/a"},
 	{Field: ruleset.Destination, Set: "n4/all"},
@@ -71,10 +71,10 @@ var sentPackets = []sentPacket{
 }
 
 func (p sentPacket) packet() ruleset.Packet {
-	r := ruleset.Packet{Out: "e0", Source: netip.MustParseAddr("10.1.0.5"), Destination: p.destination.Addr(), Mark: p.mark,
+	r := ruleset.Packet{Out: "e0", Source: addr("10.1.0.5"), Destination: p.destination.Addr(), Mark: p.mark,
 		State: ruleset.ConnNew}
 	if p.destination.Addr().Is6() {
-		r.Source = netip.MustParseAddr("fd01::5")
+		r.Source = addr("fd01::5")
 	}
 	r.Protocol, r.SourcePort, r.DestinationPort = unix.IPPROTO_UDP, 4000, p.destination.Port()
 	if p.typeCode != 0 {
@@ -126,17 +126,17 @@ func (p sentPacket) send() error {
 func packetTable() (*ruleset.Table, []string) {
 	w := ruleset.NewTable()
 	fillSets(w)
-	w.AddElement("n4/a", ruleset.Element{Prefix: netip.MustParsePrefix("10.1.0.8/29")})
-	w.AddElement("h4/a", ruleset.Element{Prefix: netip.MustParsePrefix("10.1.0.9/32")})
-	w.AddElement("n6/a", ruleset.Element{Prefix: netip.MustParsePrefix("fd01::/64")})
-	w.AddElement("e4/a", ruleset.Element{Prefix: netip.MustParsePrefix("10.1.0.9/32"), Protocol: unix.IPPROTO_UDP, Low: 53})
-	w.AddElement("e4/a", ruleset.Element{Prefix: netip.MustParsePrefix("10.1.0.5/32"), Protocol: unix.IPPROTO_UDP, Low: 4000})
-	w.AddElement("e6/a", ruleset.Element{Prefix: netip.MustParsePrefix("fd01::9/128"), Protocol: unix.IPPROTO_UDP, Low: 53})
+	w.AddElement("n4/a", ruleset.Element{Prefix: prefix("10.1.0.8/29")})
+	w.AddElement("h4/a", ruleset.Element{Prefix: prefix("10.1.0.9/32")})
+	w.AddElement("n6/a", ruleset.Element{Prefix: prefix("fd01::/64")})
+	w.AddElement("e4/a", ruleset.Element{Prefix: prefix("10.1.0.9/32"), Protocol: unix.IPPROTO_UDP, Low: 53})
+	w.AddElement("e4/a", ruleset.Element{Prefix: prefix("10.1.0.5/32"), Protocol: unix.IPPROTO_UDP, Low: 4000})
+	w.AddElement("e6/a", ruleset.Element{Prefix: prefix("fd01::9/128"), Protocol: unix.IPPROTO_UDP, Low: 53})
 	w.AddElement("p/a", ruleset.Element{Low: 53, High: 53})
 	// What the kernel sends by itself (RFC 4862, RFC 3810) is not to be counted.
 	w.SetChain(&ruleset.Chain{Name: "own", Base: &ruleset.Base{Hook: ruleset.Output, Type: ruleset.Filter,
 		Priority: -200}, Rules: []ruleset.Rule{{
-		Matches: []ruleset.Match{ipv6, {Field: ruleset.Destination, Prefix: netip.MustParsePrefix("ff02::/16")}},
+		Matches: []ruleset.Match{ipv6, {Field: ruleset.Destination, Prefix: prefix("ff02::/16")}},
 		Verdict: ruleset.Verdict{Action: ruleset.Drop}}}})
 	var names []string
 	for i, m := range packetMatches {
@@ -173,10 +173,10 @@ func TestRulesAndPackets(t *testing.T) {
 	w, names := packetTable()
 	host := &ruleset.Host{
 		IsLocal: func(a netip.Addr) bool {
-			return a == netip.MustParseAddr("10.1.0.5") || a == netip.MustParseAddr("fd01::5")
+			return a == addr("10.1.0.5") || a == addr("fd01::5")
 		},
 		OwnsAddress: func(_ string, a netip.Addr) bool {
-			return a == netip.MustParseAddr("10.1.0.5") || a == netip.MustParseAddr("fd01::5")
+			return a == addr("10.1.0.5") || a == addr("fd01::5")
 		},
 	}
 	for _, neighbour := range []string{"10.1.0.9", "10.1.0.13", "fd01::9"} {
@@ -244,7 +244,7 @@ func TestRulesAndReturnRoute(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		frame := udpFrame(to, netip.MustParseAddr(c.source), netip.MustParseAddr("10.1.0.5"))
+		frame := udpFrame(to, addr(c.source), addr("10.1.0.5"))
 		if err := n.namespace.Do(func() error { return sendFrame("e0p", frame) }); err != nil {
 			t.Fatal(err)
 		}

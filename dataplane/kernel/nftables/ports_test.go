@@ -30,8 +30,8 @@ func TestTranslatedPorts(t *testing.T) {
 			Random: true}},
 		{"masquerade IPv6", v6, ipv6, ruleset.Verdict{Action: ruleset.Masquerade, Low: 61000, High: 61010,
 			Random: true}},
-		{"snat", v4, ipv4, ruleset.Verdict{Action: ruleset.SNAT, Address: netip.MustParseAddr("10.1.0.5"), Low: 61000, High: 61010}},
-		{"snat IPv6 at random", v6, ipv6, ruleset.Verdict{Action: ruleset.SNAT, Address: netip.MustParseAddr("fd01::5"), Low: 61000,
+		{"snat", v4, ipv4, ruleset.Verdict{Action: ruleset.SNAT, Address: addr("10.1.0.5"), Low: 61000, High: 61010}},
+		{"snat IPv6 at random", v6, ipv6, ruleset.Verdict{Action: ruleset.SNAT, Address: addr("fd01::5"), Low: 61000,
 			High: 61010, Random: true}},
 	} {
 		w := ruleset.NewTable()

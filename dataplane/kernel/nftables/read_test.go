@@ -22,15 +22,15 @@ func TestRulesAreReadBackAsCommitted(t *testing.T) {
 			Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)})
 	}
 	for _, p := range []string{"0.0.0.0/1", "128.0.0.0/1"} {
-		w.AddElement("n4/abc", ruleset.Element{Prefix: netip.MustParsePrefix(p)})
+		w.AddElement("n4/abc", ruleset.Element{Prefix: prefix(p)})
 	}
 	for _, p := range []string{"fd00::/64", "fd00:0:0:1::/64", "ffff::/16", "fd01::1/128"} {
-		w.AddElement("n6/abc", ruleset.Element{Prefix: netip.MustParsePrefix(p)})
+		w.AddElement("n6/abc", ruleset.Element{Prefix: prefix(p)})
 	}
 	w.AddElement("p/abc", ruleset.Element{Low: 80, High: 90})
 	w.AddElement("p/abc", ruleset.Element{Low: 65000, High: 65535})
-	w.AddElement("e4/abc", ruleset.Element{Prefix: netip.MustParsePrefix("10.0.0.1/32"), Protocol: 6, Low: 80})
-	w.AddElement("e6/abc", ruleset.Element{Prefix: netip.MustParsePrefix("fd00::1/128"), Protocol: 17, Low: 53})
+	w.AddElement("e4/abc", ruleset.Element{Prefix: prefix("10.0.0.1/32"), Protocol: 6, Low: 80})
+	w.AddElement("e6/abc", ruleset.Element{Prefix: prefix("fd00::1/128"), Protocol: 17, Low: 53})
 	w.AddMap(ruleset.Map{Name: "from-workload"})
 	w.SetChain(&ruleset.Chain{Name: "in/x", Rules: []ruleset.Rule{
 		{Verdict: ruleset.Verdict{Action: ruleset.Accept}, Comment: "NetworkPolicy/default/web ingress 1"}}})

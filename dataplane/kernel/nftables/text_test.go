@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -43,23 +42,23 @@ var ruleTexts = []ruleText{
 		"meta nfproto 0"},
 	{"protocol", matching(tcp), "meta l4proto tcp"},
 	{"not a protocol", matching(ruleset.Match{Field: ruleset.Protocol, Not: true, Low: 17}), "meta l4proto != udp"},
-	{"source address", matching(ipv4, ruleset.Match{Field: ruleset.Source, Prefix: netip.MustParsePrefix("10.0.0.1/32")}),
+	{"source address", matching(ipv4, ruleset.Match{Field: ruleset.Source, Prefix: prefix("10.0.0.1/32")}),
 		"ip saddr 10.0.0.1"},
 	{"not the destination", matching(ipv4, ruleset.Match{Field: ruleset.Destination, Not: true,
-		Prefix: netip.MustParsePrefix("10.0.0.1/32")}), "ip daddr != 10.0.0.1"},
-	{"network of bytes", matching(ipv4, ruleset.Match{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("10.1.0.0/16")}),
+		Prefix: prefix("10.0.0.1/32")}), "ip daddr != 10.0.0.1"},
+	{"network of bytes", matching(ipv4, ruleset.Match{Field: ruleset.Destination, Prefix: prefix("10.1.0.0/16")}),
 		"ip daddr 10.1.0.0/16"},
-	{"network of bits", matching(ipv4, ruleset.Match{Field: ruleset.Source, Not: true, Prefix: netip.MustParsePrefix("10.1.64.0/19")}),
+	{"network of bits", matching(ipv4, ruleset.Match{Field: ruleset.Source, Not: true, Prefix: prefix("10.1.64.0/19")}),
 		"ip saddr != 10.1.64.0/19"},
-	{"all addresses", matching(ipv4, ruleset.Match{Field: ruleset.Source, Prefix: netip.MustParsePrefix("0.0.0.0/0")}),
+	{"all addresses", matching(ipv4, ruleset.Match{Field: ruleset.Source, Prefix: prefix("0.0.0.0/0")}),
 		"meta nfproto ipv4"},
-	{"no address", matching(ipv4, ruleset.Match{Field: ruleset.Source, Not: true, Prefix: netip.MustParsePrefix("0.0.0.0/0")}),
+	{"no address", matching(ipv4, ruleset.Match{Field: ruleset.Source, Not: true, Prefix: prefix("0.0.0.0/0")}),
 		"meta nfproto ipv4 meta nfproto 0"},
-	{"address without a family", matching(ruleset.Match{Field: ruleset.Source, Prefix: netip.MustParsePrefix("10.0.0.0/8")}),
+	{"address without a family", matching(ruleset.Match{Field: ruleset.Source, Prefix: prefix("10.0.0.0/8")}),
 		"ip saddr 10.0.0.0/8"},
-	{"IPv6 address", matching(ipv6, ruleset.Match{Field: ruleset.Destination, Prefix: netip.MustParsePrefix("fd00::1/128")}),
+	{"IPv6 address", matching(ipv6, ruleset.Match{Field: ruleset.Destination, Prefix: prefix("fd00::1/128")}),
 		"ip6 daddr fd00::1"},
-	{"IPv6 network", matching(ipv6, ruleset.Match{Field: ruleset.Source, Prefix: netip.MustParsePrefix("fd00:1:2:8000::/49")}),
+	{"IPv6 network", matching(ipv6, ruleset.Match{Field: ruleset.Source, Prefix: prefix("fd00:1:2:8000::/49")}),
 		"ip6 saddr fd00:1:2:8000::/49"},
 	{"set", matching(ipv4, ruleset.Match{Field: ruleset.Source, Set: "h4/a"}), "ip saddr @h4/a"},
 	{"not in a set", matching(ipv4, ruleset.Match{Field: ruleset.Destination, Not: true, Set: "n4/a"}),
@@ -150,14 +149,14 @@ var natTexts = []ruleText{
 		Action: ruleset.Masquerade, Low: 4790, High: 65535, Random: true}},
 		"meta l4proto tcp masquerade to :4790-65535 fully-random"},
 	{"snat", ruleset.Rule{Matches: []ruleset.Match{ipv4}, Verdict: ruleset.Verdict{
-		Action: ruleset.SNAT, Address: netip.MustParseAddr("10.0.0.1")}}, "meta nfproto ipv4 snat ip to 10.0.0.1"},
+		Action: ruleset.SNAT, Address: addr("10.0.0.1")}}, "meta nfproto ipv4 snat ip to 10.0.0.1"},
 	{"snat to ports", ruleset.Rule{Matches: []ruleset.Match{ipv6, tcp}, Verdict: ruleset.Verdict{
-		Action: ruleset.SNAT, Address: netip.MustParseAddr("fd00::1"), Low: 1000, High: 2000, Random: true}},
+		Action: ruleset.SNAT, Address: addr("fd00::1"), Low: 1000, High: 2000, Random: true}},
 		"meta nfproto ipv6 meta l4proto tcp snat ip6 to [fd00::1]:1000-2000 fully-random"},
 }
 
 var dnatTexts = []ruleText{
-	{"dnat", doing(ruleset.Verdict{Action: ruleset.DNAT, Address: netip.MustParseAddr("10.0.0.1")}),
+	{"dnat", doing(ruleset.Verdict{Action: ruleset.DNAT, Address: addr("10.0.0.1")}),
 		"meta nfproto ipv4 dnat ip to 10.0.0.1"},
 }
 

@@ -139,8 +139,9 @@ func (r *Conn) traceFlow(ctx context.Context, f Flow, armed func(), handle func(
 		return err
 	}
 	armed()
-	reader := traceReader{own: t.name, names: chainNames{sock: names}, interfaceName: netlink.NewInterfaceNames(r.namespace).Of,
-		pending: map[uint32]*nflog.Packet{}}
+	reader := traceReader{own: t.name, names: chainNames{sock: names},
+		interfaceName: netlink.NewInterfaceNames(r.namespace).Of,
+		pending:       map[uint32]*nflog.Packet{}}
 	return steps.Follow(ctx, func(m netlink.Message) {
 		if s, ok := reader.step(m); ok {
 			handle(s)

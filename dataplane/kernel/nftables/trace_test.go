@@ -43,8 +43,9 @@ func frameInto(t *testing.T, n *Conn, ns, device string, from, to netip.AddrPort
 
 func macOf(t *testing.T, ns, device string) net.HardwareAddr {
 	t.Helper()
-	mac, err := net.ParseMAC(strings.TrimSpace(nettest.Run(t, "ip", "netns", "exec", ns, "cat", "/sys/class/net/"+device+
-		"/address")))
+	mac, err := net.ParseMAC(strings.TrimSpace(nettest.Run(t, "ip", "netns", "exec", ns, "cat",
+		"/sys/class/net/"+device+
+			"/address")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +158,7 @@ func stepText(steps []TraceStep) string {
 	return b.String()
 }
 
-var tracedFlow = Flow{Sources: []netip.Addr{netip.MustParseAddr("10.1.0.9")}, Destinations: []netip.Addr{netip.MustParseAddr("10.2.0.9")},
+var tracedFlow = Flow{Sources: []netip.Addr{addr("10.1.0.9")}, Destinations: []netip.Addr{addr("10.2.0.9")},
 	Protocol: unix.IPPROTO_UDP, Port: 80}
 
 // Each step of a packet through all tables is told, with what the rules are called.
@@ -331,9 +332,9 @@ func TestTraceFlowOfTheHost(t *testing.T) {
 	ns, n := forwarding(t)
 	nft(t, ns,
 		`add table inet noise; add chain inet noise traced { type filter hook output priority -500; }; add rule inet noise traced meta nftrace set 1`)
-	x := trace(t, n, Flow{Sources: []netip.Addr{netip.MustParseAddr("fd01::5")}, Destinations: []netip.Addr{netip.MustParseAddr("fd01::9")},
+	x := trace(t, n, Flow{Sources: []netip.Addr{addr("fd01::5")}, Destinations: []netip.Addr{addr("fd01::9")},
 		Protocol: unix.IPPROTO_UDP, Port: 53})
-	y := trace(t, n, Flow{Sources: []netip.Addr{netip.MustParseAddr("10.1.0.5")}, Destinations: []netip.Addr{netip.MustParseAddr("10.1.0.9")},
+	y := trace(t, n, Flow{Sources: []netip.Addr{addr("10.1.0.5")}, Destinations: []netip.Addr{addr("10.1.0.9")},
 		Protocol: unix.IPPROTO_ICMP, HasICMP: true, ICMPType: 8})
 	for _, p := range sentPackets {
 		if err := n.namespace.Do(p.send); err != nil {
@@ -457,7 +458,7 @@ func TestTraceFlowInAFlood(t *testing.T) {
 func TestTraceFlowOfFragments(t *testing.T) {
 	ns, n := forwarding(t)
 	x := trace(t, n, tracedFlow)
-	frames := fragments(macOf(t, ns, "e0"), netip.MustParseAddr("10.1.0.9"), netip.MustParseAddr("10.2.0.9"), 4000, 80)
+	frames := fragments(macOf(t, ns, "e0"), addr("10.1.0.9"), addr("10.2.0.9"), 4000, 80)
 	if err := n.namespace.Do(func() error { return sendFrame("e0p", frames...) }); err != nil {
 		t.Fatal(err)
 	}
@@ -493,7 +494,7 @@ func TestTraceFlowRefused(t *testing.T) {
 		}
 	}
 	_, n := rulesNS(t)
-	f := Flow{Sources: []netip.Addr{netip.MustParseAddr("10.1.0.9")}, Destinations: []netip.Addr{netip.MustParseAddr("fd01::9")},
+	f := Flow{Sources: []netip.Addr{addr("10.1.0.9")}, Destinations: []netip.Addr{addr("fd01::9")},
 		Protocol: unix.IPPROTO_UDP}
 	if err := n.TraceFlow(context.Background(), f, func() {}, func(TraceStep) {}); err == nil ||
 		!strings.Contains(err.Error(), "both IPv4 and IPv6") {

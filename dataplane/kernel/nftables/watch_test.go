@@ -159,7 +159,7 @@ var (
 func repairTable() *ruleset.Table {
 	w := ruleset.NewTable()
 	w.AddSet(ruleset.Set{Name: "n4/a", Type: ruleset.Addresses4, Interval: true})
-	w.AddElement("n4/a", ruleset.Element{Prefix: netip.MustParsePrefix("10.0.0.0/24")})
+	w.AddElement("n4/a", ruleset.Element{Prefix: prefix("10.0.0.0/24")})
 	w.AddMap(ruleset.Map{Name: "m"})
 	w.SetChain(&ruleset.Chain{Name: "used", Rules: []ruleset.Rule{{Counter: true}}})
 	w.SetVerdict("m", "cali1", ruleset.Verdict{Action: ruleset.Goto, Chain: "used"})

@@ -62,7 +62,8 @@ func parseQdisc(data []byte) (qdisc, bool) {
 	if len(data) < headerLen {
 		return qdisc{}, false
 	}
-	q := qdisc{link: int(binary.NativeEndian.Uint32(data[4:])), handle: binary.NativeEndian.Uint32(data[8:]), parent: binary.NativeEndian.Uint32(data[12:])}
+	q := qdisc{link: int(binary.NativeEndian.Uint32(data[4:])), handle: binary.NativeEndian.Uint32(data[8:]),
+		parent: binary.NativeEndian.Uint32(data[12:])}
 	var options []byte
 	for kind, value := range netlink.Attrs(data[headerLen:]) {
 		switch kind {

@@ -153,11 +153,13 @@ func mustList(t *testing.T, c *Conn) map[string]Shape {
 
 func TestShapesOfOthersStay(t *testing.T) {
 	ns, c := connection(t)
-	nettest.Run(t, "tc", "-n", ns, "qdisc", "add", "dev", "e0", "root", "handle", "1:", "tbf", "rate", "1mbit", "burst", "10k",
+	nettest.Run(t, "tc", "-n", ns, "qdisc", "add", "dev", "e0", "root", "handle", "1:", "tbf", "rate", "1mbit",
+		"burst", "10k",
 		"latency", "10ms")
 	nettest.Run(t, "tc", "-n", ns, "qdisc", "add", "dev", "e0", "clsact")
 	nettest.Run(t, "ip", "-n", ns, "link", "add", "bwpother", "type", "ifb")
-	nettest.Run(t, "tc", "-n", ns, "filter", "add", "dev", "e0", "ingress", "prio", "7", "protocol", "ip", "u32", "match",
+	nettest.Run(t, "tc", "-n", ns, "filter", "add", "dev", "e0", "ingress", "prio", "7", "protocol", "ip", "u32",
+		"match",
 		"u32", "0", "0",
 		"action", "mirred", "egress", "redirect", "dev", "bwpother")
 	before := tc(t, ns, "qdisc", "show", "dev", "e0") + tc(t, ns, "filter", "show", "dev", "e0", "ingress")
