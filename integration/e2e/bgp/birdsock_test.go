@@ -1,4 +1,4 @@
-package e2e
+package bgp
 
 import (
 	"context"
@@ -8,21 +8,16 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// birdSocket is where a node's manxd answers as BIRD for IPv4 does.
-func birdSocket(n *lab.Node) string { return filepath.Join(n.Dir, "bird.ctl") }
-
-func birdSocket6(n *lab.Node) string { return filepath.Join(n.Dir, "bird6.ctl") }
-
 // testBIRDSocket asks manxd with BIRD's own client and with the exporter that people run beside BIRD.
 func (c *cluster) testBIRDSocket(t *testing.T) {
-	n := c.n2
+	n := c.N2
 	birdc := func(socket string, words ...string) string {
 		t.Helper()
 		out, err := exec.Command("birdc", append([]string{"-s", socket}, words...)...).CombinedOutput()
@@ -34,19 +29,23 @@ func (c *cluster) testBIRDSocket(t *testing.T) {
 	name := func(prefix, address string) string {
 		return prefix + strings.NewReplacer(".", "_", ":", "_").Replace(address)
 	}
-	mesh, tor := name("Mesh_", c.n1.IP4.String()), name("Node_", c.tor1.Address(n).String())
-	contains(t, "show status", birdc(birdSocket(n), "show", "status"), "BIRD 1.6.8", "Router ID is "+n.IP4.String(),
+	mesh, tor := name("Mesh_", c.N1.IP4.String()), name("Node_", c.ToR1.Address(n).String())
+	world.Contains(t, "show status", birdc(world.BIRDSocket(n), "show", "status"), "BIRD 1.6.8",
+		"Router ID is "+n.IP4.String(),
 		"Daemon is up and running")
-	contains(t, "show protocols", birdc(birdSocket(n), "show", "protocols"), mesh, tor, "Established")
-	contains(t, "show protocols of IPv6", birdc(birdSocket6(n), "show", "protocols"), name("Mesh_", c.n1.IP6.String()),
+	world.Contains(t, "show protocols", birdc(world.BIRDSocket(n), "show", "protocols"), mesh, tor, "Established")
+	world.Contains(t, "show protocols of IPv6", birdc(world.BIRDSocket6(n), "show", "protocols"), name("Mesh_",
+		c.N1.IP6.String()),
 		"Established")
-	contains(t, "show protocols all", birdc(birdSocket(n), "show", "protocols", "all", mesh), "Neighbor AS:      64512",
+	world.Contains(t, "show protocols all", birdc(world.BIRDSocket(n), "show", "protocols", "all", mesh),
+		"Neighbor AS:      64512",
 		"Hold timer:       240/240")
-	own, other := blocks(t, n, "-4")[0], blocks(t, c.n1, "-4")[0]
-	contains(t, "show route", birdc(birdSocket(n), "show", "route"), own.String()+" ", "blackhole [static1",
+	own, other := world.Blocks(t, n, "-4")[0], world.Blocks(t, c.N1, "-4")[0]
+	world.Contains(t, "show route", birdc(world.BIRDSocket(n), "show", "route"), own.String()+" ", "blackhole [static1",
 		other.String()+" ",
-		"via "+c.n1.IP4.String(), "["+mesh)
-	contains(t, "show route all for", birdc(birdSocket(n), "show", "route", "all", "for", other.Addr().String()),
+		"via "+c.N1.IP4.String(), "["+mesh)
+	world.Contains(t, "show route all for", birdc(world.BIRDSocket(n), "show", "route", "all", "for",
+		other.Addr().String()),
 		"BGP.local_pref: 2147482623")
 
 	c.birdExporter(t, n, mesh)
@@ -58,7 +57,8 @@ func (c *cluster) birdExporter(t *testing.T, n *lab.Node, mesh string) {
 		t.Logf("skipped: %s is not installed", exporter)
 		return
 	}
-	cmd := lab.InNamespace(n.Namespace, exporter, "-bird.socket", birdSocket(n), "-bird.socket6", birdSocket6(n),
+	cmd := lab.InNamespace(n.Namespace, exporter, "-bird.socket", world.BIRDSocket(n), "-bird.socket6",
+		world.BIRDSocket6(n),
 		"-web.listen-address", "127.0.0.1:9324")
 	must(t, cmd.Start())
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()

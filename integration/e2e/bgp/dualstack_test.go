@@ -1,4 +1,4 @@
-package e2e
+package bgp
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore/etcd"
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 	"github.com/manxnet/manx/ipam"
 )
@@ -26,8 +27,8 @@ func (c *cluster) testDualStack(t *testing.T) {
 			}
 		})
 	}
-	for from, p := range c.pods {
-		for to, q := range c.pods {
+	for from, p := range c.Pods {
+		for to, q := range c.Pods {
 			if to != from {
 				ping(from, p.Namespace, q.IP4())
 				ping(from, p.Namespace, q.IP6())
@@ -44,7 +45,7 @@ func (c *cluster) testDualStack(t *testing.T) {
 
 	for _, n := range c.Nodes {
 		for _, family := range []string{"-4", "-6"} {
-			own := blocks(t, n, family)
+			own := world.Blocks(t, n, family)
 			if len(own) == 0 {
 				t.Errorf("%s has no blackhole for a block of family %s", n.Name, family)
 			}
@@ -57,20 +58,11 @@ func (c *cluster) testDualStack(t *testing.T) {
 	}
 }
 
-// blocks are the node's own blocks, which have a blackhole each.
-func blocks(t *testing.T, n *lab.Node, family string) (list []netip.Prefix) {
-	t.Helper()
-	for _, r := range routes(t, n.Namespace, family, "type", "blackhole", "proto", "12") {
-		list = append(list, netip.MustParsePrefix(r.Dst))
-	}
-	return list
-}
-
 // torHas waits until the kernel of a router has a route for a prefix, or none.
 func (c *cluster) torHas(t *testing.T, tor *lab.ToR, family string, p netip.Prefix, want bool) {
 	t.Helper()
 	eventually(t, func() error {
-		found := routes(t, tor.Namespace, family, p.String())
+		found := world.Routes(t, tor.Namespace, family, p.String())
 		if len(found) > 0 != want {
 			return fmt.Errorf("%s: route for %s wanted: %v, there are %v", tor.Name, p, want, found)
 		}
@@ -80,20 +72,20 @@ func (c *cluster) torHas(t *testing.T, tor *lab.ToR, family string, p netip.Pref
 
 // testReleasedBlock deletes the pods of n3 and gives its blocks back, as a cluster's garbage collection does.
 func (c *cluster) testReleasedBlock(t *testing.T) {
-	released := map[string][]netip.Prefix{"-4": blocks(t, c.n3, "-4"), "-6": blocks(t, c.n3, "-6")}
+	released := map[string][]netip.Prefix{"-4": world.Blocks(t, c.N3, "-4"), "-6": world.Blocks(t, c.N3, "-6")}
 	for _, name := range []string{"n3-p1", "n3-p2"} {
-		must(t, c.pods[name].Delete())
-		delete(c.pods, name)
+		must(t, c.Pods[name].Delete())
+		delete(c.Pods, name)
 	}
 	for family, own := range released {
 		if len(own) == 0 {
 			t.Fatalf("n3 has no block of family %s", family)
 		}
 		for _, b := range own { // the block outlives its pods
-			c.torHas(t, c.tor1, family, b, true)
+			c.torHas(t, c.ToR1, family, b, true)
 		}
 	}
-	store, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{c.n1.EtcdSocket()}}, zap.NewNop())
+	store, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{c.N1.EtcdSocket()}}, zap.NewNop())
 	must(t, err)
 	defer store.Close()
 	start := time.Now()
@@ -106,7 +98,7 @@ func (c *cluster) testReleasedBlock(t *testing.T) {
 			}
 			for _, n := range c.Nodes {
 				eventually(t, func() error {
-					if left := routes(t, n.Namespace, family, b.String()); len(left) > 0 {
+					if left := world.Routes(t, n.Namespace, family, b.String()); len(left) > 0 {
 						return fmt.Errorf("%s still has %v", n.Name, left)
 					}
 					return nil
@@ -117,8 +109,8 @@ func (c *cluster) testReleasedBlock(t *testing.T) {
 	t.Logf("blocks %v are gone everywhere %.0f ms after their release began", released,
 		time.Since(start).Seconds()*1000)
 	for _, name := range []string{"n3-p3", "n3-p4"} {
-		c.pods[strings.Replace(strings.Replace(name, "p3", "p1", 1), "p4", "p2", 1)] = c.addPod(t, c.n3, name)
-		delete(c.pods, name)
+		c.Pods[strings.Replace(strings.Replace(name, "p3", "p1", 1), "p4", "p2", 1)] = c.AddPod(t, c.N3, name)
+		delete(c.Pods, name)
 	}
-	c.settled(t)
+	c.Settled(t)
 }

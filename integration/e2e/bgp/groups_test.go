@@ -1,4 +1,4 @@
-package e2e
+package bgp
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -52,7 +53,7 @@ func TestVMGroupsOfNodes(t *testing.T) {
 // testGroups returns whether the kernel has IPIP.
 func testGroups(t *testing.T) (tunnels bool) {
 	// The nodes of the first group share a switch, those of the second have a router between them that knows no pods.
-	l := newLab(t, lab.Spec{Name: labName("g"), PlainRouters: true,
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("g"), PlainRouters: true,
 		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}, {Name: "n3"}, {Name: "n4", Rack: 1}}})
 	tunnels = exec.Command("ip", "-n", l.ToRs[0].Namespace, "link", "add", "tunl0", "type", "ipip").Run() == nil ||
 		exec.Command("ip", "-n", l.ToRs[0].Namespace, "link", "show", "tunl0").Run() == nil
@@ -74,7 +75,7 @@ func testGroups(t *testing.T) (tunnels bool) {
 	for i, n := range l.Nodes {
 		partner := l.Nodes[i^1].IP4.String()
 		eventually(t, func() error {
-			list := peers(t, n)
+			list := world.Peers(t, n)
 			if len(list) != 1 || list[0].GetAddress() != partner || list[0].GetState() != "Established" {
 				return fmt.Errorf("%s: want one session, with %s: %v", n.Name, partner, list)
 			}

@@ -1,4 +1,4 @@
-package e2e
+package bgp
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -14,20 +15,21 @@ import (
 // a default route and a part of the node's subnet. The first are refused always, the others as soon as settings say so,
 // on a session that stays up.
 func TestHostilePeer(t *testing.T) {
-	l := newLab(t, lab.Spec{Name: labName("x"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("x"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
+		{Name: "n2"}}})
 	n1, n2, tor := l.Nodes[0], l.Nodes[1], l.ToRs[0]
 	router := tor.Address(n1)
 	must(t, n1.StartManxd(append(n1.EmbedDatastore(), "--no-default-pools", "--ip=autodetect")...))
 	must(t, n1.Ready(limit))
 	must(t, n1.Apply("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods}\nspec: {cidr: "+
-		"10.244.0.0/16, ipipMode: Never}\n---\n"+torPeer(n1, "tor", router, "")))
+		"10.244.0.0/16, ipipMode: Never}\n---\n"+world.TorPeer(n1, "tor", router, "")))
 	must(t, n2.StartManxd(append(lab.UseDatastore(n1), "--no-default-pools", "--ip=autodetect")...))
 	must(t, n2.Ready(limit))
 	pod, err := n1.AddPod("n1-p1")
 	must(t, err)
 	victim, err := n2.AddPod("n2-p1")
 	must(t, err)
-	block := blocks(t, n2, "-4")[0]
+	block := world.Blocks(t, n2, "-4")[0]
 	p, err := lab.ConnectPeer(tor.Namespace, n1.IP4.String()+":179", 65000, router)
 	must(t, err)
 	defer p.Close()
@@ -49,7 +51,7 @@ func TestHostilePeer(t *testing.T) {
 		t.Helper()
 		eventually(t, func() error {
 			for _, q := range []netip.Prefix{hijack, subnet, later, aggregate, outside} {
-				routes := mine(t, n1, "-4", strings.TrimSuffix(q.String(), "/32"))
+				routes := world.OurRoutesTo(t, n1, "-4", strings.TrimSuffix(q.String(), "/32"))
 				if got, want := len(routes) > 0, slices.Contains(prefixes, q); got != want {
 					return fmt.Errorf("%s: route to %s: %v, want %v", what, q, routes, want)
 				}
@@ -61,7 +63,7 @@ func TestHostilePeer(t *testing.T) {
 		t.Helper()
 		eventually(t, func() error {
 			for class, want := range classes {
-				if got := metric(t, n1, fmt.Sprintf("manx_bgp_rejected_routes{reason=%q}",
+				if got := world.Metric(t, n1, fmt.Sprintf("manx_bgp_rejected_routes{reason=%q}",
 					class)); got != float64(want) {
 					return fmt.Errorf("%s: %v rejected, want %d", class, got, want)
 				}
@@ -75,10 +77,10 @@ func TestHostilePeer(t *testing.T) {
 	out, err := n1.Manxctl("routes", "--rejected")
 	must(t, err)
 	for prefix := range martians {
-		if lineWith(out, prefix) == "" {
+		if world.LineWith(out, prefix) == "" {
 			t.Errorf("manxctl routes --rejected does not list %s:\n%s", prefix, out)
 		}
-		if r := mine(t, n1, "-4", strings.TrimSuffix(prefix, "/32")); len(r) > 0 {
+		if r := world.OurRoutesTo(t, n1, "-4", strings.TrimSuffix(prefix, "/32")); len(r) > 0 {
 			t.Errorf("the kernel has %v", r)
 		}
 	}
@@ -98,7 +100,7 @@ func TestHostilePeer(t *testing.T) {
 	strict := `manx.io/refuse-pool-routes: "true", manx.io/refuse-default-route: "true", manx.io/refuse-connected-routes: "true"`
 	must(t, n1.Apply(fmt.Sprintf(config, "default", strict)+"spec: {nodeToNodeMeshEnabled: false}\n"))
 	eventually(t, func() error {
-		if r := mine(t, n1, "-4", block.String()); len(r) != 1 || r[0].Gateway != router.String() {
+		if r := world.OurRoutesTo(t, n1, "-4", block.String()); len(r) != 1 || r[0].Gateway != router.String() {
 			return fmt.Errorf("routes to the block: %v, want one by the router", r)
 		}
 		return nil
@@ -110,7 +112,7 @@ func TestHostilePeer(t *testing.T) {
 	must(t, err)
 	in("the node's own settings come first", subnet, later, aggregate, outside)
 	rejected(map[string]int{"prefix_length": 1, "pool": 0, "default_route": 0})
-	if q := peer(t, n1, router); q.GetState() != "Established" || q.GetFlaps() != 0 {
+	if q := world.Peer(t, n1, router); q.GetState() != "Established" || q.GetFlaps() != 0 {
 		t.Errorf("the session: %v", q)
 	}
 }

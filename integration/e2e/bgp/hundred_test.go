@@ -1,4 +1,4 @@
-package e2e
+package bgp
 
 import (
 	"fmt"
@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/manxnet/manx/integration/e2e/world"
 )
 
 // hundred is the number of nodes of the large lab, the reflectors included; it takes about 5 GB of memory.
@@ -23,7 +25,7 @@ func TestHundredNodes(t *testing.T) {
 	}
 	id := [2]string{"10.0.0.1", "10.0.0.1"}
 	x := newReflected(t, "h", hundred-2, [2]string{"manx", "manx"}, id)
-	must(t, x.n1.Apply(meshOff))
+	must(t, x.N1.Apply(meshOff))
 	start := time.Now()
 	x.start(t, append(x.workers[1:], x.r[:]...)...)
 	t.Logf("%d daemons are ready after %.1f s", hundred, time.Since(start).Seconds())
@@ -59,7 +61,7 @@ func hundredBlock(i, round int) netip.Prefix {
 func (x *reflected) claim(t *testing.T, node string, block netip.Prefix) {
 	t.Helper()
 	path := strings.ReplaceAll(block.String(), "/", "-")
-	_, err := x.etcd.Put(t.Context(), "/calico/ipam/v2/host/"+node+"/ipv4/block/"+path,
+	_, err := x.Etcd.Put(t.Context(), "/calico/ipam/v2/host/"+node+"/ipv4/block/"+path,
 		`{"state":"confirmed","deleted":false}`)
 	must(t, err)
 }
@@ -75,7 +77,7 @@ func (x *reflected) allLearned(t *testing.T, rounds int) {
 		}
 		eventually(t, func() error {
 			learned := 0
-			for _, r := range routes(t, w.Namespace, "-4", "proto", "12") {
+			for _, r := range world.Routes(t, w.Namespace, "-4", "proto", "12") {
 				if r.Type != "blackhole" {
 					learned++
 				}

@@ -1,4 +1,4 @@
-package e2e
+package bgp
 
 import (
 	"fmt"
@@ -8,13 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
 // TestPoolThatTheKernelCannotServe gives a cluster on a kernel without IPIP one pool that needs it and one that does
 // not.
 func TestPoolThatTheKernelCannotServe(t *testing.T) {
-	bin := binaries(t)
+	bin := world.Binaries(t)
 	l, err := lab.New(lab.Spec{Name: fmt.Sprintf("i%d", os.Getpid()%1000000), Bin: bin,
 		Nodes: []lab.NodeSpec{{Name: "n1", Rack: 0}, {Name: "n2", Rack: 1}}})
 	if err != nil {

@@ -1,4 +1,4 @@
-package e2e
+package bgp
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
@@ -17,9 +18,9 @@ import (
 // TestPasswordsFailClosed takes a password away in each way that files know: no session runs without one, and the one
 // that is up stays up with the password that was read last.
 func TestPasswordsFailClosed(t *testing.T) {
-	l := newLab(t, lab.Spec{Name: labName("w"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("w"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	n, tor := l.Nodes[0], l.ToRs[0]
-	folder := secrets(n)
+	folder := world.Secrets(n)
 	file := filepath.Join(folder, "bgp", "good")
 	write := func() {
 		must(t, os.MkdirAll(filepath.Dir(file), 0o700))
@@ -34,8 +35,8 @@ func TestPasswordsFailClosed(t *testing.T) {
 		return netip.AddrFrom4(a)
 	}
 	up, down := at(51), at(52)
-	troubled{address: 51, bird: `password "correct";`}.startBIRD(t, n, tor, at)
-	troubled{address: 52, bird: " "}.startBIRD(t, n, tor, at) // takes part without a password
+	world.Trouble{Address: 51, Bird: `password "correct";`}.StartBIRD(t, n, tor, at)
+	world.Trouble{Address: 52, Bird: " "}.StartBIRD(t, n, tor, at) // takes part without a password
 	must(t, n.Apply(fmt.Sprintf(`
 apiVersion: projectcalico.org/v3
 kind: BGPPeer
@@ -47,19 +48,19 @@ kind: BGPPeer
 metadata: {name: down}
 spec: {node: n1, peerIP: %s, asNumber: 65000, password: {secretKeyRef: {name: bgp, key: absent}}}
 `, up, down)))
-	first := awaitPeer(t, n, up, "up", func(p *manxv1.Peer) bool { return p.GetPhase() == "Established" })
+	first := world.AwaitPeer(t, n, up, "up", func(p *manxv1.Peer) bool { return p.GetPhase() == "Established" })
 
 	const missing = `key "absent" of secret "bgp" cannot be read`
 	mustStayDown := func(t *testing.T) {
 		t.Helper()
-		p := awaitPeer(t, n, down, "refused", func(p *manxv1.Peer) bool { return p.GetPhase() == "Refused" })
+		p := world.AwaitPeer(t, n, down, "refused", func(p *manxv1.Peer) bool { return p.GetPhase() == "Refused" })
 		if !strings.Contains(p.GetReason(), missing) || p.GetPassword() != "missing" || p.GetFlaps() != 0 {
 			t.Errorf("session without a password: %v, want it never up, and %q", p, missing)
 		}
 	}
 	mustStayUp := func(t *testing.T) {
 		t.Helper()
-		if p := peer(t, n, up); p.GetPhase() != "Established" ||
+		if p := world.Peer(t, n, up); p.GetPhase() != "Established" ||
 			p.GetEstablishedUnixMs() != first.GetEstablishedUnixMs() {
 			t.Errorf("session with the password that was read last: %v, want it up since %d", p,
 				first.GetEstablishedUnixMs())

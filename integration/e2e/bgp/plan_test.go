@@ -1,4 +1,4 @@
-package e2e
+package bgp
 
 import (
 	"encoding/json"
@@ -10,13 +10,14 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/cmd/manxctl/plan"
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
 // testPlan dumps the datastore to files, plans each node from them and compares with what the daemons do.
 func (c *cluster) testPlan(t *testing.T) {
-	c.settled(t)
+	c.Settled(t)
 	dir := t.TempDir()
 	for _, kind := range []string{"nodes", "ippools", "bgpconfigurations", "bgppeers", "bgpfilters",
 		"workloadendpoints", "blockaffinities"} {
@@ -24,7 +25,7 @@ func (c *cluster) testPlan(t *testing.T) {
 		if kind == "workloadendpoints" {
 			args = append(args, "-A")
 		}
-		out, err := c.n1.Manxctl(args...)
+		out, err := c.N1.Manxctl(args...)
 		must(t, err)
 		must(t, os.WriteFile(filepath.Join(dir, kind+".yaml"), []byte(out), 0o600))
 	}
@@ -46,8 +47,8 @@ func (c *cluster) testPlan(t *testing.T) {
 			t.Errorf("%s: the plan holds too little: %+v", n.Name, p)
 		}
 		var have, want []string
-		for _, s := range peers(t, n) {
-			r, err := ask(t, n, manxv1.ManxClient.GetPeer, &manxv1.GetPeerRequest{Address: s.GetAddress()})
+		for _, s := range world.Peers(t, n) {
+			r, err := world.Ask(t, n, manxv1.ManxClient.GetPeer, &manxv1.GetPeerRequest{Address: s.GetAddress()})
 			must(t, err)
 			have = append(have, liveSession(r.GetPeer()))
 		}
@@ -83,7 +84,7 @@ func plannedSession(s plan.Session) string {
 // sameExports compares what a peer is sent with the plan. Nodes do not pass on to each other what they learn, but to
 // routers they do.
 func sameExports(t *testing.T, n *lab.Node, s plan.Session, want []string, everybodys map[string]bool) error {
-	r, err := ask(t, n, manxv1.ManxClient.ListPeerRoutes, &manxv1.ListPeerRoutesRequest{Direction: "advertised",
+	r, err := world.Ask(t, n, manxv1.ManxClient.ListPeerRoutes, &manxv1.ListPeerRoutesRequest{Direction: "advertised",
 		Peer: s.Address})
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package e2e
+package bgp
 
 import (
 	"encoding/json"
@@ -13,6 +13,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -48,26 +49,27 @@ type reflected struct {
 
 func newReflected(t *testing.T, prefix string, workers int, program, id [2]string) *reflected {
 	t.Helper()
-	spec := lab.Spec{Name: labName(prefix), PlainRouters: true}
+	spec := lab.Spec{Name: world.LabName(prefix), PlainRouters: true}
 	for i := range workers {
 		spec.Nodes = append(spec.Nodes, lab.NodeSpec{Name: fmt.Sprintf("w%d", i+1)})
 	}
 	spec.Nodes = append(spec.Nodes, lab.NodeSpec{Name: "r1"}, lab.NodeSpec{Name: "r2"})
-	l := newLab(t, spec)
-	x := &reflected{cluster: &cluster{Lab: l, n1: l.Nodes[0], pods: map[string]*lab.Pod{}}, workers: l.Nodes[:workers],
-		r: [2]*lab.Node{l.Nodes[workers], l.Nodes[workers+1]}, program: program, id: id}
-	must(t, x.n1.StartManxd(append(x.n1.EmbedDatastore(), "--no-default-pools", "--ip=autodetect")...))
-	must(t, x.n1.Ready(limit))
-	must(t, x.n1.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods4}\n"+
-		"spec: {cidr: %s, blockSize: 28, ipipMode: Never, natOutgoing: false}\n---%s", pool4, reflectorPeers)))
-	x.etcd = dialEtcd(t, x.n1)
+	l := world.NewLab(t, spec)
+	x := &reflected{cluster: &cluster{&world.Cluster{Lab: l, N1: l.Nodes[0], Pods: map[string]*lab.Pod{}}},
+		workers: l.Nodes[:workers],
+		r:       [2]*lab.Node{l.Nodes[workers], l.Nodes[workers+1]}, program: program, id: id}
+	must(t, x.N1.StartManxd(append(x.N1.EmbedDatastore(), "--no-default-pools", "--ip=autodetect")...))
+	must(t, x.N1.Ready(limit))
+	must(t, x.N1.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods4}\n"+
+		"spec: {cidr: %s, blockSize: 28, ipipMode: Never, natOutgoing: false}\n---%s", world.Pool4, reflectorPeers)))
+	x.Etcd = world.DialEtcd(t, x.N1)
 	return x
 }
 
 func (x *reflected) start(t *testing.T, nodes ...*lab.Node) {
 	t.Helper()
 	for _, n := range nodes {
-		must(t, n.StartManxd(append(lab.UseDatastore(x.n1), "--no-default-pools", "--ip=autodetect")...))
+		must(t, n.StartManxd(append(lab.UseDatastore(x.N1), "--no-default-pools", "--ip=autodetect")...))
 	}
 	for _, n := range nodes {
 		must(t, n.Ready(2*limit))
@@ -79,7 +81,7 @@ func (x *reflected) makeReflector(t *testing.T, i int) {
 	t.Helper()
 	n := x.r[i]
 	if x.program[i] == "bird" {
-		must(t, x.n1.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Node\n"+
+		must(t, x.N1.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Node\n"+
 			"metadata: {name: %s, labels: {rr: yes-it-is}}\n"+
 			"spec: {bgp: {ipv4Address: %s/24, routeReflectorClusterID: %s}}\n", n.Name, n.IP4, x.id[i])))
 		x.startReflectorBIRD(t, i)
@@ -87,7 +89,7 @@ func (x *reflected) makeReflector(t *testing.T, i int) {
 	}
 	key := "/calico/resources/v3/projectcalico.org/nodes/" + n.Name
 	for {
-		r, err := x.etcd.Get(t.Context(), key)
+		r, err := x.Etcd.Get(t.Context(), key)
 		must(t, err)
 		var node map[string]any
 		must(t, json.Unmarshal(r.Kvs[0].Value, &node))
@@ -95,7 +97,7 @@ func (x *reflected) makeReflector(t *testing.T, i int) {
 		node["spec"].(map[string]any)["bgp"].(map[string]any)["routeReflectorClusterID"] = x.id[i]
 		raw, err := json.Marshal(node)
 		must(t, err)
-		done, err := x.etcd.Txn(t.Context()).If(clientv3.Compare(clientv3.ModRevision(key), "=",
+		done, err := x.Etcd.Txn(t.Context()).If(clientv3.Compare(clientv3.ModRevision(key), "=",
 			r.Kvs[0].ModRevision)).Then(clientv3.OpPut(key, string(raw))).Commit()
 		must(t, err)
 		if done.Succeeded {
@@ -152,7 +154,7 @@ func (x *reflected) restartReflector(t *testing.T, i int) {
 func (x *reflected) reflectedOnly(t *testing.T) {
 	t.Helper()
 	for _, w := range x.workers {
-		x.established(t, w, 2)
+		x.Established(t, w, 2)
 	}
 	x.reflect(t)
 }
@@ -163,7 +165,7 @@ func (x *reflected) reflect(t *testing.T) {
 	t.Helper()
 	of := map[*lab.Node][]netip.Prefix{}
 	for _, w := range x.workers {
-		of[w] = blocks(t, w, "-4")
+		of[w] = world.Blocks(t, w, "-4")
 	}
 	for _, w := range x.workers {
 		for _, r := range x.r {
@@ -190,7 +192,7 @@ func (x *reflected) learned(t *testing.T, block netip.Prefix, owner *lab.Node, w
 			continue
 		}
 		eventually(t, func() error {
-			found := routes(t, w.Namespace, "-4", block.String(), "proto", "12")
+			found := world.Routes(t, w.Namespace, "-4", block.String(), "proto", "12")
 			if len(found) > 0 != want || want && found[0].Gateway != owner.IP4.String() {
 				return fmt.Errorf("%s: route for %s by %s wanted: %v, there are %v", w.Name, block, owner.IP4, want,
 					found)
@@ -224,37 +226,37 @@ func TestReflectors(t *testing.T) {
 			for _, w := range x.workers {
 				p, err := w.AddPod(w.Name + "-p1")
 				must(t, err)
-				x.pods[w.Name+"-p1"] = p
+				x.Pods[w.Name+"-p1"] = p
 			}
-			x.reachable(t, "w1-p1", "w2-p1") // by the mesh
-			x.reachable(t, "w2-p1", "w3-p1")
-			f := &flows{}
-			x.flow(t, f, "w1-p1 to w2-p1", x.pods["w1-p1"].Namespace, x.pods["w2-p1"].IP4())
-			x.flow(t, f, "w3-p1 to w2-p1", x.pods["w3-p1"].Namespace, x.pods["w2-p1"].IP4())
-			f.run(t, 20)
+			x.Reachable(t, "w1-p1", "w2-p1") // by the mesh
+			x.Reachable(t, "w2-p1", "w3-p1")
+			f := &world.Flows{}
+			x.Flow(t, f, "w1-p1 to w2-p1", x.Pods["w1-p1"].Namespace, x.Pods["w2-p1"].IP4())
+			x.Flow(t, f, "w3-p1 to w2-p1", x.Pods["w3-p1"].Namespace, x.Pods["w2-p1"].IP4())
+			f.Run(t, 20)
 
 			x.makeReflector(t, 0)
 			x.makeReflector(t, 1)
 			for _, w := range x.workers {
-				x.established(t, w, 4) // mesh and reflectors
+				x.Established(t, w, 4) // mesh and reflectors
 			}
 			x.reflect(t)
-			must(t, x.n1.Apply(meshOff))
+			must(t, x.N1.Apply(meshOff))
 			x.reflectedOnly(t)
-			f.run(t, 30)
+			f.Run(t, 30)
 
 			for i := range x.r {
 				x.killReflector(i)
-				f.run(t, 30)
+				f.Run(t, 30)
 				p, err := x.workers[2].AddPod(fmt.Sprintf("w3-extra%d", i))
 				must(t, err)
-				x.pods[p.Name] = p
-				x.reachable(t, "w1-p1", p.Name)
+				x.Pods[p.Name] = p
+				x.Reachable(t, "w1-p1", p.Name)
 				x.restartReflector(t, i)
 				x.reflectedOnly(t)
-				f.run(t, 30)
+				f.Run(t, 30)
 			}
-			sent, lost := f.stop(t)
+			sent, lost := f.Stop(t)
 			if lost > 0 {
 				t.Errorf("%d of %d pings lost, want 0", lost, sent)
 			} else {
@@ -262,10 +264,10 @@ func TestReflectors(t *testing.T) {
 			}
 
 			w3 := x.workers[2]
-			block := blocks(t, w3, "-4")[0]
+			block := world.Blocks(t, w3, "-4")[0]
 			x.learned(t, block, w3, true)
 			path := strings.NewReplacer("/", "-").Replace(block.String())
-			if r, err := x.etcd.Delete(t.Context(), "/calico/ipam/v2/host/w3/ipv4/block/"+path); err != nil ||
+			if r, err := x.Etcd.Delete(t.Context(), "/calico/ipam/v2/host/w3/ipv4/block/"+path); err != nil ||
 				r.Deleted != 1 {
 				t.Fatalf("delete the affinity of %s: %+v, %v", path, r, err)
 			}

@@ -1,4 +1,4 @@
-package e2e
+package bgp
 
 import (
 	"encoding/json"
@@ -9,33 +9,34 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/integration/e2e/world"
 )
 
 // testServices advertises ranges of service addresses: the routers get them from every node, no node's kernel does.
 func (c *cluster) testServices(t *testing.T) {
 	clusterIPs, balanced := netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("80.15.0.0/24")
-	must(t, c.n1.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: BGPConfiguration\n"+
+	must(t, c.N1.Apply(fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: BGPConfiguration\n"+
 		"metadata: {name: default}\n"+
 		"spec: {serviceClusterIPs: [{cidr: %s}], serviceLoadBalancerIPs: [{cidr: %s}]}\n", clusterIPs, balanced)))
 	c.announcers(t, clusterIPs, 3)
 	c.announcers(t, balanced, 3)
 	eventually(t, func() error { // n2 has heard of the others' announcements
-		out, err := exec.Command("birdc", "-s", birdSocket(c.n2), "show", "route", "all", "for",
+		out, err := exec.Command("birdc", "-s", world.BIRDSocket(c.N2), "show", "route", "all", "for",
 			clusterIPs.String()).CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "via "+c.n3.IP4.String()) {
+		if err != nil || !strings.Contains(string(out), "via "+c.N3.IP4.String()) {
 			return fmt.Errorf("n2 has not learned %s of n3: %v: %s", clusterIPs, err, out)
 		}
 		return nil
 	})
 	for _, n := range c.Nodes {
 		for _, p := range []netip.Prefix{clusterIPs, balanced} {
-			if r := routes(t, n.Namespace, "-4", p.String()); len(r) > 0 {
+			if r := world.Routes(t, n.Namespace, "-4", p.String()); len(r) > 0 {
 				t.Errorf("the kernel of %s got a route for services: %+v", n.Name, r)
 			}
 		}
 	}
-	c.statusSays(t, c.n1, "no Service is known here")
-	out, err := c.n1.Manxctl("node", "problems")
+	c.statusSays(t, c.N1, "no Service is known here")
+	out, err := c.N1.Manxctl("node", "problems")
 	if strings.Contains(out, clusterIPs.String()) {
 		t.Errorf("that several nodes announce services is no problem: %v\n%s", err, out)
 	}
@@ -45,19 +46,19 @@ func (c *cluster) testServices(t *testing.T) {
 	undo()
 	c.announcers(t, clusterIPs, 3)
 
-	if out, err := c.n1.Manxctl("delete", "bgpconfiguration", "default"); err != nil {
+	if out, err := c.N1.Manxctl("delete", "bgpconfiguration", "default"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	c.torHas(t, c.tor1, "-4", clusterIPs, false)
-	c.torHas(t, c.tor2, "-4", balanced, false)
-	c.settled(t)
+	c.torHas(t, c.ToR1, "-4", clusterIPs, false)
+	c.torHas(t, c.ToR2, "-4", balanced, false)
+	c.Settled(t)
 }
 
 // announcers waits until the first router has this many ways to a prefix.
 func (c *cluster) announcers(t *testing.T, p netip.Prefix, want int) {
 	t.Helper()
 	eventually(t, func() error {
-		out, err := c.tor1.Birdc("show", "route", "for", p.String())
+		out, err := c.ToR1.Birdc("show", "route", "for", p.String())
 		if n := strings.Count(out, "\tvia "); err != nil || n != want {
 			return fmt.Errorf("%s is announced by %d nodes, want %d: %v: %s", p, n, want, err, out)
 		}
@@ -72,7 +73,7 @@ func (c *cluster) label(t *testing.T, node, key, value string) (undo func()) {
 	change := func(set bool) {
 		t.Helper()
 		var o map[string]any
-		must(t, json.Unmarshal([]byte(c.raw(t, path)[path]), &o))
+		must(t, json.Unmarshal([]byte(c.Raw(t, path)[path]), &o))
 		meta := o["metadata"].(map[string]any)
 		labels, _ := meta["labels"].(map[string]any)
 		if labels == nil {
@@ -85,7 +86,7 @@ func (c *cluster) label(t *testing.T, node, key, value string) (undo func()) {
 		meta["labels"] = labels
 		raw, err := json.Marshal(o)
 		must(t, err)
-		c.put(t, path, string(raw))
+		c.Put(t, path, string(raw))
 	}
 	change(true)
 	return func() { change(false) }

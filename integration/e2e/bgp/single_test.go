@@ -1,4 +1,4 @@
-package e2e
+package bgp
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
@@ -26,25 +27,13 @@ type single struct {
 // TestSingle runs the tests of a node with a peer that does what it is told.
 func TestSingle(t *testing.T) {
 	t.Parallel() // it has a lab of its own, and mostly waits
-	l := newLab(t, lab.Spec{Name: labName("s"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("s"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	s := &single{Lab: l, n: l.Nodes[0], tor: l.ToRs[0]}
-	for _, test := range []struct {
-		name string
-		run  func(*single, *testing.T)
-	}{
-		{"ports that are taken cost what they serve", (*single).testPortsTaken},
-		{"routes for this node itself are refused", (*single).testRefusedRoutes},
-		{"two hundred thousand routes", (*single).testFlood},
-	} {
-		ok := t.Run(test.name, func(t *testing.T) {
-			start := time.Now()
-			test.run(s, t)
-			t.Logf("took %.1f s", time.Since(start).Seconds())
-		})
-		if !ok {
-			break
-		}
-	}
+	world.InOrder(t, s, []world.Step[*single]{
+		{Name: "ports that are taken cost what they serve", Run: (*single).testPortsTaken},
+		{Name: "routes for this node itself are refused", Run: (*single).testRefusedRoutes},
+		{Name: "two hundred thousand routes", Run: (*single).testFlood},
+	})
 }
 
 // testPortsTaken starts the daemon while others listen on its ports. A pod can be attached all the same, the status
@@ -65,7 +54,7 @@ func (s *single) testPortsTaken(t *testing.T) {
 	var out string
 	eventually(t, func() error {
 		var err error
-		if out, err = s.n.Manxctl("status"); exitCode(err) != 4 || !strings.Contains(out, "in sync at revision") {
+		if out, err = s.n.Manxctl("status"); world.ExitCode(err) != 4 || !strings.Contains(out, "in sync at revision") {
 			return fmt.Errorf("manxctl status should end with 4: %v\n%s", err, out)
 		}
 		return nil
@@ -76,7 +65,7 @@ kind: IPPool
 metadata: {name: pods}
 spec: {cidr: 10.244.0.0/16}
 ---
-%s`, torPeer(s.n, "router", s.tor.Address(s.n), ""))))
+%s`, world.TorPeer(s.n, "router", s.tor.Address(s.n), ""))))
 	var err error
 	s.pod, err = s.n.AddPod("pod")
 	must(t, err)
@@ -87,17 +76,17 @@ spec: {cidr: 10.244.0.0/16}
 		}
 		return nil
 	})
-	contains(t, "manxctl status", out, "--gobgp-listen=127.0.0.1:50051", "--http-listen=127.0.0.1:9099",
+	world.Contains(t, "manxctl status", out, "--gobgp-listen=127.0.0.1:50051", "--http-listen=127.0.0.1:9099",
 		"another process listens on it")
-	session := lineWith(out, "10.200.1.1 ")
-	contains(t, "the session in manxctl status", session, "address already in use", "port 179", "stop it first")
+	session := world.LineWith(out, "10.200.1.1 ")
+	world.Contains(t, "the session in manxctl status", session, "address already in use", "port 179", "stop it first")
 	t.Log(out)
 
 	for _, l := range listeners {
 		must(t, l.Close())
 	}
 	must(t, s.n.Ready(limit))
-	t.Log(measure(t, s.n))
+	t.Log(world.Measure(t, s.n))
 	if n := strings.Count(s.n.Log(), "BGP is not as it should be"); n != 1 {
 		t.Errorf("the log says %d times that port 179 is taken, want once", n)
 	}
@@ -115,7 +104,8 @@ spec: {cidr: 10.244.0.0/16}
 	if strings.Contains(out, "Notice:") {
 		t.Errorf("the notices should be gone: %v\n%s", err, out)
 	}
-	contains(t, "the session in manxctl status", lineWith(out, "10.200.1.1 "), "connection refused by 10.200.1.1")
+	world.Contains(t, "the session in manxctl status", world.LineWith(out, "10.200.1.1 "),
+		"connection refused by 10.200.1.1")
 }
 
 func (s *single) connect(t *testing.T) *lab.Peer {
@@ -124,7 +114,7 @@ func (s *single) connect(t *testing.T) *lab.Peer {
 	must(t, err)
 	t.Cleanup(p.Close)
 	eventually(t, func() error {
-		if q := peer(t, s.n, s.tor.Address(s.n)); q.GetState() != "Established" {
+		if q := world.Peer(t, s.n, s.tor.Address(s.n)); q.GetState() != "Established" {
 			return fmt.Errorf("the session is %s: %s", q.GetState(), q.GetReason())
 		}
 		return nil
@@ -136,15 +126,15 @@ func (s *single) connect(t *testing.T) *lab.Peer {
 
 // testRefusedRoutes has a peer announce what belongs to the node, beside a route that is fine.
 func (s *single) testRefusedRoutes(t *testing.T) {
-	block := blocks(t, s.n, "-4")[0]
+	block := world.Blocks(t, s.n, "-4")[0]
 	inside := netip.PrefixFrom(block.Addr(), block.Bits()+1)
-	own := fmt.Sprint(ours(t, s.n.Namespace, "-4"))
+	own := fmt.Sprint(world.OurRoutes(t, s.n.Namespace, "-4"))
 	eventually(t, func() error { return s.routeVia(t, block) })
-	f := &flows{}
+	f := &world.Flows{}
 	flow, err := s.StartFlow(s.tor.Namespace, s.pod.IP4())
 	must(t, err)
-	f.all, f.name = append(f.all, flow), append(f.name, "router to pod")
-	f.run(t, 10)
+	f.All, f.Name = append(f.All, flow), append(f.Name, "router to pod")
+	f.Run(t, 10)
 	p := s.connect(t)
 	router, self := s.tor.Address(s.n), s.n.IP4
 	loop, good := netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("192.0.2.0/24")
@@ -156,17 +146,17 @@ func (s *single) testRefusedRoutes(t *testing.T) {
 		must(t, p.Send(u))
 	}
 	eventually(t, func() error {
-		if len(mine(t, s.n, "-4", good.String())) != 1 {
+		if len(world.OurRoutesTo(t, s.n, "-4", good.String())) != 1 {
 			return fmt.Errorf("no route to %s", good)
 		}
 		return nil
 	})
 	for _, dst := range []string{inside.String(), self.String(), loop.String()} {
-		if r := mine(t, s.n, "-4", dst); len(r) > 0 {
+		if r := world.OurRoutesTo(t, s.n, "-4", dst); len(r) > 0 {
 			t.Errorf("the kernel has a refused route: %v", r)
 		}
 	}
-	if now := fmt.Sprint(slices.DeleteFunc(ours(t, s.n.Namespace, "-4"), func(r kernelRoute) bool {
+	if now := fmt.Sprint(slices.DeleteFunc(world.OurRoutes(t, s.n.Namespace, "-4"), func(r world.KernelRoute) bool {
 		return r.Dst == good.String()
 	})); now != own {
 		t.Errorf("own routes changed: %s, were %s", now, own)
@@ -186,9 +176,9 @@ func (s *single) testRefusedRoutes(t *testing.T) {
 		self.String() + "/32":          "address of this node",
 		"route " + loop.String() + ":": "the next hop is this node",
 	} {
-		line := lineWith(status, prefix)
+		line := world.LineWith(status, prefix)
 		if !strings.Contains(line, reason) {
-			line = lineWith(table, prefix)
+			line = world.LineWith(table, prefix)
 		}
 		if !strings.Contains(line, reason) {
 			t.Errorf("neither status nor routes say that %s is refused because %q:\n%s\n%s", prefix, reason, status,
@@ -197,16 +187,16 @@ func (s *single) testRefusedRoutes(t *testing.T) {
 		}
 		t.Log(strings.Join(strings.Fields(line), " "))
 	}
-	if state := peer(t, s.n, router).GetState(); state != "Established" {
+	if state := world.Peer(t, s.n, router).GetState(); state != "Established" {
 		t.Errorf("the session is %s, want it to stay up", state)
 	}
-	f.run(t, 20)
-	if sent, lost := f.stop(t); lost > 0 {
+	f.Run(t, 20)
+	if sent, lost := f.Stop(t); lost > 0 {
 		t.Errorf("%d of %d pings lost, want 0", lost, sent)
 	}
 	p.Close()
 	eventually(t, func() error {
-		if now := fmt.Sprint(ours(t, s.n.Namespace, "-4")); now != own {
+		if now := fmt.Sprint(world.OurRoutes(t, s.n.Namespace, "-4")); now != own {
 			return fmt.Errorf("routes after the session: %s, want %s", now, own)
 		}
 		return nil
@@ -227,11 +217,11 @@ func (s *single) routeVia(t *testing.T, block netip.Prefix) error {
 // testFlood has the peer announce far more than a rack's router should.
 func (s *single) testFlood(t *testing.T) {
 	const many, perUpdate = 200_000, 500
-	before, routesBefore := measure(t, s.n), fibSize(t, s.n)
+	before, routesBefore := world.Measure(t, s.n), fibSize(t, s.n)
 	flow, err := s.StartFlow(s.tor.Namespace, s.pod.IP4())
 	must(t, err)
-	f := &flows{all: []*lab.Flow{flow}, name: []string{"router to pod"}}
-	f.run(t, 10)
+	f := &world.Flows{All: []*lab.Flow{flow}, Name: []string{"router to pod"}}
+	f.Run(t, 10)
 	p := s.connect(t)
 	start := time.Now()
 	for list := range slices.Chunk(lab.Prefixes(many), perUpdate) {
@@ -246,11 +236,11 @@ func (s *single) testFlood(t *testing.T) {
 	}))
 	t.Logf("%d routes: sent after %.1f s, in the kernel after %.1f s; %s, at most %.0f MB; before %s", many,
 		sent.Seconds(), time.Since(start).Seconds(),
-		measure(t, s.n), memory(t, s.n.Manxd().PID(), "VmHWM"), before)
+		world.Measure(t, s.n), world.Memory(t, s.n.Manxd().PID(), "VmHWM"), before)
 	var line string
 	eventually(t, func() error {
 		out, err := s.n.Manxctl("status")
-		line = lineWith(out, "prefixes")
+		line = world.LineWith(out, "prefixes")
 		if err != nil || !strings.Contains(line, s.tor.Address(s.n).String()) {
 			return fmt.Errorf("manxctl status should warn of the many prefixes: %w\n%s", err, out)
 		}
@@ -262,13 +252,13 @@ func (s *single) testFlood(t *testing.T) {
 	must(t, err)
 	eventually(t, func() error { return lab.Ping(s.n.Namespace, other.IP4()) })
 	must(t, other.Delete())
-	r, err := ask(t, s.n, manxv1.ManxClient.ListRoutes, &manxv1.ListRoutesRequest{})
+	r, err := world.Ask(t, s.n, manxv1.ManxClient.ListRoutes, &manxv1.ListRoutesRequest{})
 	must(t, err)
 	if len(r.GetRoutes()) < many {
 		t.Errorf("the control API lists %d routes, want more than %d", len(r.GetRoutes()), many)
 	}
 
-	t.Logf("before the session ends: %s", measure(t, s.n))
+	t.Logf("before the session ends: %s", world.Measure(t, s.n))
 	start = time.Now()
 	p.Close()
 	must(t, lab.Eventually(2*limit, func() error {
@@ -277,13 +267,13 @@ func (s *single) testFlood(t *testing.T) {
 		}
 		return nil
 	}))
-	t.Logf("gone %.1f s after the session; %s", time.Since(start).Seconds(), measure(t, s.n))
-	if sent, lost := f.stop(t); lost > 0 {
+	t.Logf("gone %.1f s after the session; %s", time.Since(start).Seconds(), world.Measure(t, s.n))
+	if sent, lost := f.Stop(t); lost > 0 {
 		t.Errorf("%d of %d pings to the pod lost, want 0", lost, sent)
 	} else {
 		t.Logf("0 of %d pings to the pod lost", sent)
 	}
-	stable(t, s.n, before)
+	world.Stable(t, s.n, before)
 }
 
 // fibSize is the number of IPv4 prefixes in the main table of a node.

@@ -1,4 +1,4 @@
-package e2e
+package bgp
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
@@ -13,7 +14,8 @@ import (
 // TestBothEndsHaveSettingsOfTheirOwn: two nodes whose BGPPeers name each other. Each end goes by its own BGPPeer,
 // whichever name is the lower one; and a port on which nobody listens does not keep the session from coming up.
 func TestBothEndsHaveSettingsOfTheirOwn(t *testing.T) {
-	l := newLab(t, lab.Spec{Name: labName("b"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("b"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
+		{Name: "n2"}}})
 	n1, n2 := l.Nodes[0], l.Nodes[1]
 	must(t, n1.StartManxd(append(n1.EmbedDatastore(), "--no-default-pools")...))
 	must(t, n1.Ready(limit))
@@ -45,7 +47,7 @@ spec: {importV4: [{action: Reject}]}
 	}
 	up := func(n *lab.Node, to netip.Addr, first string) {
 		t.Helper()
-		awaitPeer(t, n, to, "up, by "+first, func(p *manxv1.Peer) bool {
+		world.AwaitPeer(t, n, to, "up, by "+first, func(p *manxv1.Peer) bool {
 			return p.GetPhase() == "Established" && p.GetRequestedBy()[0] == "BGPPeer/"+first && p.GetType() == "node"
 		})
 	}
@@ -79,7 +81,7 @@ spec: {importV4: [{action: Reject}]}
 	up(n1, n2.IP4, "c")
 	up(n2, n1.IP4, "c")
 	learned(n2, true)
-	if p := peer(t, n2, n1.IP4); !p.GetPassive() || p.GetPort() != 1790 {
+	if p := world.Peer(t, n2, n1.IP4); !p.GetPassive() || p.GetPort() != 1790 {
 		t.Errorf("n2: %v", p)
 	}
 }

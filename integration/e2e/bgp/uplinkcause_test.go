@@ -1,4 +1,4 @@
-package e2e
+package bgp
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
@@ -14,7 +15,7 @@ import (
 // address of that. The status names the cause and the two commands that mend it, steadily and with one line in the log;
 // each of them does.
 func TestOtherUplink(t *testing.T) {
-	l := newLab(t, lab.Spec{Name: labName("u"), ToRs: 2, Nodes: []lab.NodeSpec{{Name: "n1"}}})
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("u"), ToRs: 2, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	n, tor := l.Nodes[0], l.ToRs[1]
 	args := append(n.EmbedDatastore(), "--no-default-pools")
 	must(t, n.StartManxd(append(args, "--ip="+n.IP4.String())...))
@@ -27,7 +28,7 @@ func TestOtherUplink(t *testing.T) {
 	other[3] = n.IP4.As4()[3] // the node's address on that uplink
 	address := fmt.Sprintf("%d.%d.%d.%d", other[0], other[1], other[2], other[3])
 	cause := fmt.Sprintf("%s connects to %s, but this session uses %s", tor.Address(n), address, n.IP4)
-	p := awaitPeer(t, n, tor.Address(n), cause,
+	p := world.AwaitPeer(t, n, tor.Address(n), cause,
 		func(p *manxv1.Peer) bool { return strings.Contains(p.GetReason(), cause) })
 	for _, command := range []string{"manxd --ip=" + address,
 		"--ip-autodetection-method=can-reach=" + tor.Address(n).String(),
@@ -40,7 +41,7 @@ func TestOtherUplink(t *testing.T) {
 	lines := strings.Count(n.Log(), "closed the connection before it sent an OPEN")
 	// several attempts of each side
 	for until := time.Now().Add(15 * time.Second); time.Now().Before(until); time.Sleep(200 * time.Millisecond) {
-		if p := peer(t, n, tor.Address(n)); !strings.Contains(p.GetReason(), cause) ||
+		if p := world.Peer(t, n, tor.Address(n)); !strings.Contains(p.GetReason(), cause) ||
 			p.GetLastError() != p.GetReason() {
 			t.Fatalf("a symptom replaced the cause: %q", p.GetReason())
 		}
@@ -63,7 +64,7 @@ func TestOtherUplink(t *testing.T) {
 
 	up := func(how string) {
 		t.Helper()
-		awaitPeer(t, n, tor.Address(n), how, func(p *manxv1.Peer) bool {
+		world.AwaitPeer(t, n, tor.Address(n), how, func(p *manxv1.Peer) bool {
 			return p.GetPhase() == "Established" &&
 				p.GetSource() == address
 		})
@@ -71,7 +72,10 @@ func TestOtherUplink(t *testing.T) {
 	must(t, n.Apply(peering+", sourceAddress: None}"))
 	up("established from any address")
 	must(t, n.Apply(peering+"}"))
-	awaitPeer(t, n, tor.Address(n), cause, func(p *manxv1.Peer) bool { return strings.Contains(p.GetReason(), cause) })
+	world.AwaitPeer(t, n, tor.Address(n), cause, func(p *manxv1.Peer) bool {
+		return strings.Contains(p.GetReason(),
+			cause)
+	})
 	for _, detect := range []string{"--ip=" + address,
 		"--ip-autodetection-method=can-reach=" + tor.Address(n).String()} {
 		n.Manxd().Kill()

@@ -1,4 +1,4 @@
-package e2e
+package bgp
 
 import (
 	"fmt"
@@ -8,19 +8,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
 // testUplinks looks at the route to the world, which both routers announce.
 func (c *cluster) testUplinks(t *testing.T) {
 	for _, n := range c.Nodes {
-		c.nextHops(t, n, c.tor1, c.tor2)
+		c.nextHops(t, n, c.ToR1, c.ToR2)
 	}
 	c.crashedRouter(t)
 	c.stoppedRouter(t)
-	c.settled(t)
+	c.Settled(t)
 	for _, n := range c.Nodes {
-		c.nextHops(t, n, c.tor1, c.tor2)
+		c.nextHops(t, n, c.ToR1, c.ToR2)
 	}
 }
 
@@ -43,7 +44,7 @@ func (c *cluster) nextHops(t *testing.T, n *lab.Node, tors ...*lab.ToR) {
 
 func (c *cluster) worldHops(t *testing.T, n *lab.Node) (hops []string) {
 	t.Helper()
-	for _, r := range routes(t, n.Namespace, "-4", "proto", "12") {
+	for _, r := range world.Routes(t, n.Namespace, "-4", "proto", "12") {
 		if r.Dst != lab.External.String() {
 			continue
 		}
@@ -59,10 +60,10 @@ func (c *cluster) worldHops(t *testing.T, n *lab.Node) (hops []string) {
 }
 
 // worldFlows run from every pod to the world: the kernel chooses the uplink by address.
-func (c *cluster) worldFlows(t *testing.T) *flows {
-	f := &flows{}
-	for name, p := range c.pods {
-		c.flow(t, f, name+" to the world", p.Namespace, lab.External.Addr().Next())
+func (c *cluster) worldFlows(t *testing.T) *world.Flows {
+	f := &world.Flows{}
+	for name, p := range c.Pods {
+		c.Flow(t, f, name+" to the world", p.Namespace, lab.External.Addr().Next())
 	}
 	return f
 }
@@ -71,16 +72,16 @@ func (c *cluster) worldFlows(t *testing.T) *flows {
 // nothing changes on the nodes.
 func (c *cluster) crashedRouter(t *testing.T) {
 	f := c.worldFlows(t)
-	f.run(t, 20)
-	c.tor2.BIRD().Kill()
+	f.Run(t, 20)
+	c.ToR2.BIRD().Kill()
 	for _, n := range c.Nodes {
 		eventually(t, func() error {
-			if p := peer(t, n, c.tor2.Address(n)); p.GetState() == "Established" {
+			if p := world.Peer(t, n, c.ToR2.Address(n)); p.GetState() == "Established" {
 				return fmt.Errorf("%s has not noticed the loss of %s", n.Name, p.GetAddress())
 			}
 			return nil
 		})
-		if p := peer(t, n, c.tor2.Address(n)); p.GetReason() == "" {
+		if p := world.Peer(t, n, c.ToR2.Address(n)); p.GetReason() == "" {
 			t.Errorf("%s says nothing about the lost session: %v", n.Name, p)
 		} else {
 			t.Logf("%s: %s: %s", n.Name, p.GetPhase(), p.GetReason())
@@ -89,16 +90,16 @@ func (c *cluster) crashedRouter(t *testing.T) {
 			t.Errorf("%s: next hops %v while the router may restart, want both", n.Name, hops)
 		}
 	}
-	f.run(t, 100)
-	if sent, lost := f.stop(t); lost > 0 {
+	f.Run(t, 100)
+	if sent, lost := f.Stop(t); lost > 0 {
 		t.Errorf("crash of BIRD: %d of %d pings lost, want 0", lost, sent)
 	} else {
 		t.Logf("crash of BIRD: 0 of %d pings lost, both next hops stay", sent)
 	}
-	must(t, c.tor2.StartBIRD())
-	c.settled(t)
+	must(t, c.ToR2.StartBIRD())
+	c.Settled(t)
 	for _, n := range c.Nodes {
-		c.nextHops(t, n, c.tor1, c.tor2)
+		c.nextHops(t, n, c.ToR1, c.ToR2)
 	}
 }
 
@@ -106,34 +107,34 @@ func (c *cluster) crashedRouter(t *testing.T) {
 // moment is lost, and nothing once the nodes have heard of it.
 func (c *cluster) stoppedRouter(t *testing.T) {
 	f := c.worldFlows(t)
-	f.run(t, 20)
+	f.Run(t, 20)
 	start := time.Now()
-	must(t, c.tor2.BIRD().Signal(syscall.SIGTERM))
-	<-c.tor2.BIRD().Done()
+	must(t, c.ToR2.BIRD().Signal(syscall.SIGTERM))
+	<-c.ToR2.BIRD().Done()
 	for _, n := range c.Nodes {
-		c.nextHops(t, n, c.tor1)
+		c.nextHops(t, n, c.ToR1)
 	}
 	took := time.Since(start)
-	f.run(t, 20)
-	sent, lost := f.stop(t)
+	f.Run(t, 20)
+	sent, lost := f.Stop(t)
 	// A ping each 10 ms: what one flow may lose while the Cease travels.
-	if most := len(f.all) * int(took/(10*time.Millisecond)+1); lost > most {
+	if most := len(f.All) * int(took/(10*time.Millisecond)+1); lost > most {
 		t.Errorf("shutdown of BIRD: %d of %d pings lost, but %s explain %d at most", lost, sent, took, most)
 	}
 	t.Logf("shutdown of BIRD: one next hop everywhere after %d ms, %d of %d pings lost", took.Milliseconds(), lost,
 		sent)
 
 	f = c.worldFlows(t)
-	f.run(t, 100)
-	if sent, lost := f.stop(t); lost > 0 {
+	f.Run(t, 100)
+	if sent, lost := f.Stop(t); lost > 0 {
 		t.Errorf("over the other uplink: %d of %d pings lost, want 0", lost, sent)
 	}
 	for _, n := range c.Nodes {
-		p := peer(t, n, c.tor2.Address(n))
+		p := world.Peer(t, n, c.ToR2.Address(n))
 		t.Logf("%s: %s: %s", n.Name, p.GetPhase(), p.GetReason())
-		if !strings.Contains(p.GetReason(), c.tor2.Address(n).String()) {
+		if !strings.Contains(p.GetReason(), c.ToR2.Address(n).String()) {
 			t.Errorf("%s: reason %q does not name the peer", n.Name, p.GetReason())
 		}
 	}
-	must(t, c.tor2.StartBIRD())
+	must(t, c.ToR2.StartBIRD())
 }

@@ -1,4 +1,4 @@
-package e2e
+package bgp
 
 import (
 	"fmt"
@@ -7,20 +7,21 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
 // testWrongPeers stores BGPPeers that cannot work. Each is told why, and no other session notices.
 func (c *cluster) testWrongPeers(t *testing.T) {
-	n := c.n2
-	tor := c.tor2.Address(n)
-	secret := filepath.Join(secrets(n), "bgp")
+	n := c.N2
+	tor := c.ToR2.Address(n)
+	secret := filepath.Join(world.Secrets(n), "bgp")
 	must(t, os.MkdirAll(secret, 0o700))
 	must(t, os.WriteFile(filepath.Join(secret, "tor2"), []byte("not-what-the-router-has\n"), 0o600))
 
 	others := map[string]*manxv1.Peer{}
-	for _, p := range peers(t, n) {
+	for _, p := range world.Peers(t, n) {
 		if p.GetAddress() != tor.String() {
 			others[p.GetAddress()] = p
 		}
@@ -37,8 +38,8 @@ func (c *cluster) testWrongPeers(t *testing.T) {
 			"key: absent}}", "status", []string{`key "absent" of secret "bgp" `}},
 		{"nobody has the address", "10.200.1.250", "asNumber: 65000", "node status",
 			[]string{"no answer from 10.200.1.250"}},
-		{"nobody listens", c.pods["n3-p1"].IP4().String(), "asNumber: 65000", "node status",
-			[]string{"connection refused by " + c.pods["n3-p1"].IP4().String()}},
+		{"nobody listens", c.Pods["n3-p1"].IP4().String(), "asNumber: 65000", "node status",
+			[]string{"connection refused by " + c.Pods["n3-p1"].IP4().String()}},
 	} {
 		name := "wrong"
 		if x.address == tor.String() {
@@ -57,7 +58,7 @@ spec: {node: n2, peerIP: %s, sourceAddress: None, %s}
 				return err
 			}
 			for _, r := range x.reason {
-				if line = lineWith(out, r); x.command == "status" && line != "" ||
+				if line = world.LineWith(out, r); x.command == "status" && line != "" ||
 					strings.Contains(line, x.address+" ") {
 					return nil
 				}
@@ -73,21 +74,12 @@ spec: {node: n2, peerIP: %s, sourceAddress: None, %s}
 			must(t, err)
 		}
 	}
-	must(t, n.Apply(torPeer(n, "tor2-n2", tor, "None")))
-	c.settled(t)
-	for _, p := range peers(t, n) {
+	must(t, n.Apply(world.TorPeer(n, "tor2-n2", tor, "None")))
+	c.Settled(t)
+	for _, p := range world.Peers(t, n) {
 		if was := others[p.GetAddress()]; was != nil &&
 			(p.GetFlaps() != was.GetFlaps() || p.GetEstablishedUnixMs() != was.GetEstablishedUnixMs()) {
 			t.Errorf("the session with %s was disturbed: before %v, now %v", p.GetAddress(), was, p)
 		}
 	}
-}
-
-func lineWith(text, part string) string {
-	for line := range strings.Lines(text) {
-		if strings.Contains(line, part) {
-			return line
-		}
-	}
-	return ""
 }

@@ -1,4 +1,4 @@
-package e2e
+package failure
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -14,9 +15,9 @@ import (
 func (c *cluster) bfdUp(t *testing.T) {
 	t.Helper()
 	for _, n := range c.Nodes {
-		c.established(t, n, 2)
+		c.Established(t, n, 2)
 		eventually(t, func() error {
-			for _, p := range peers(t, n) {
+			for _, p := range world.Peers(t, n) {
 				if b := p.GetBfd(); b.GetState() != "Up" {
 					return fmt.Errorf("%s: BFD with %s is %q: %s", n.Name, p.GetAddress(), b.GetState(), b.GetReason())
 				}
@@ -30,39 +31,40 @@ func (c *cluster) bfdUp(t *testing.T) {
 // packet in spite of it, and a node that is cut off loses its routes on the other at once.
 func TestBFD(t *testing.T) {
 	const interval = 100 * time.Millisecond
-	l := newLab(t, lab.Spec{Name: labName("b"), BFD: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2", Rack: 1}}})
-	c := &cluster{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], tor1: l.ToRs[0], pods: map[string]*lab.Pod{}}
-	must(t, c.n1.StartManxd(append(c.n1.EmbedDatastore(), "--no-default-pools", "--ip=autodetect")...))
-	must(t, c.n1.Ready(limit))
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("b"), BFD: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2",
+		Rack: 1}}})
+	c := &cluster{&world.Cluster{Lab: l, N1: l.Nodes[0], N2: l.Nodes[1], ToR1: l.ToRs[0], Pods: map[string]*lab.Pod{}}}
+	must(t, c.N1.StartManxd(append(c.N1.EmbedDatastore(), "--no-default-pools", "--ip=autodetect")...))
+	must(t, c.N1.Ready(limit))
 	annotations := fmt.Sprintf(`annotations: {manx.io/bfd: "true", manx.io/bfd-interval: %s}`, interval)
 	resources := fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods4}\n"+
 		"spec: {cidr: %s, blockSize: 28, ipipMode: Never, natOutgoing: false}\n"+
 		"---\napiVersion: projectcalico.org/v3\nkind: BGPConfiguration\nmetadata: {name: default, %s}\nspec: {}\n",
-		pool4, annotations)
+		world.Pool4, annotations)
 	for _, n := range c.Nodes {
 		resources += fmt.Sprintf("---\napiVersion: projectcalico.org/v3\nkind: BGPPeer\n"+
 			"metadata: {name: tor-%s, %s}\nspec: {node: %s, peerIP: %s, asNumber: 65000}\n",
-			n.Name, annotations, n.Name, c.tor1.Address(n))
+			n.Name, annotations, n.Name, c.ToR1.Address(n))
 	}
-	must(t, c.n1.Apply(resources))
-	must(t, c.n2.StartManxd(append(lab.UseDatastore(c.n1), "--no-default-pools", "--ip=autodetect")...))
+	must(t, c.N1.Apply(resources))
+	must(t, c.N2.StartManxd(append(lab.UseDatastore(c.N1), "--no-default-pools", "--ip=autodetect")...))
 	for _, n := range c.Nodes {
 		must(t, n.Ready(limit))
 		pod, err := n.AddPod(n.Name + "-p1")
 		must(t, err)
-		c.pods[n.Name+"-p1"] = pod
+		c.Pods[n.Name+"-p1"] = pod
 	}
 	c.bfdUp(t)
-	for _, p := range peers(t, c.n1) {
-		if want := p.GetAddress() == c.n2.IP4.String(); p.GetBfd().GetMultihop() != want {
+	for _, p := range world.Peers(t, c.N1) {
+		if want := p.GetAddress() == c.N2.IP4.String(); p.GetBfd().GetMultihop() != want {
 			t.Errorf("BFD with %s: multihop %t, want %t", p.GetAddress(), !want, want)
 		}
 	}
-	c.reachable(t, "n1-p1", "n2-p1")
+	c.Reachable(t, "n1-p1", "n2-p1")
 
-	p := &pair{cluster: c, flows: &flows{}}
+	p := &pair{cluster: c, flows: &world.Flows{}}
 	p.ping(t)
-	for _, restarted := range [][]*lab.Node{{c.n2}, {c.n1, c.n2}} {
+	for _, restarted := range [][]*lab.Node{{c.N2}, {c.N1, c.N2}} {
 		for _, n := range restarted {
 			n.Manxd().Kill()
 		}
@@ -75,10 +77,10 @@ func TestBFD(t *testing.T) {
 		c.bfdUp(t)
 		p.lost(t, fmt.Sprintf("restart of %d nodes with BFD", len(restarted)))
 	}
-	_, _ = p.flows.stop(t)
+	_, _ = p.flows.Stop(t)
 
-	block := blocks(t, c.n2, "-4")[0]
-	gone := func() bool { return len(routes(t, c.n1.Namespace, "-4", block.String())) == 0 }
+	block := world.Blocks(t, c.N2, "-4")[0]
+	gone := func() bool { return len(world.Routes(t, c.N1.Namespace, "-4", block.String())) == 0 }
 	if gone() {
 		t.Fatalf("n1 has no route to %s", block)
 	}
@@ -93,20 +95,20 @@ func TestBFD(t *testing.T) {
 	took := time.Since(cut)
 	t.Logf("n1 has dropped the routes of the node that was cut off after %d ms; its detection time is %d ms",
 		took.Milliseconds(), 3*interval.Milliseconds())
-	for address, want := range map[netip.Addr]string{c.n2.IP4: "Down", c.tor1.Address(c.n1): "Up"} {
-		if b := peer(t, c.n1, address).GetBfd(); b.GetState() != want {
+	for address, want := range map[netip.Addr]string{c.N2.IP4: "Down", c.ToR1.Address(c.N1): "Up"} {
+		if b := world.Peer(t, c.N1, address).GetBfd(); b.GetState() != want {
 			t.Errorf("n1: BFD with %s is %s: %s; want %s", address, b.GetState(), b.GetReason(), want)
 		}
 	}
 	c.carrier(t, "p1", "up")
 	c.bfdUp(t)
-	c.reachable(t, "n1-p1", "n2-p1")
+	c.Reachable(t, "n1-p1", "n2-p1")
 }
 
 // carrier takes the router's end of a cable up or down.
 func (c *cluster) carrier(t *testing.T, port, state string) {
 	t.Helper()
-	if out, err := exec.Command("ip", "-n", c.tor1.Namespace, "link", "set", port, state).CombinedOutput(); err != nil {
+	if out, err := exec.Command("ip", "-n", c.ToR1.Namespace, "link", "set", port, state).CombinedOutput(); err != nil {
 		t.Fatalf("link %s %s: %v: %s", port, state, err, out)
 	}
 }

@@ -1,4 +1,4 @@
-package e2e
+package failure
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -23,15 +24,13 @@ type hostile struct {
 	args     []string
 }
 
-const nobody = 65534
-
 // TestHostileHost has a user without rights put things in the daemon's way, and objects in the datastore ask for what
 // is not theirs.
 func TestHostileHost(t *testing.T) {
-	l := newLab(t, lab.Spec{Name: labName("h"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("h"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	h := &hostile{Lab: l, n: l.Nodes[0], theirs: filepath.Join(l.Nodes[0].Dir, "theirs"),
 		precious: filepath.Join(l.Nodes[0].Dir, "precious")}
-	must(t, errors.Join(os.Mkdir(h.theirs, 0o755), os.Chown(h.theirs, nobody, nobody),
+	must(t, errors.Join(os.Mkdir(h.theirs, 0o755), os.Chown(h.theirs, world.Nobody, world.Nobody),
 		os.WriteFile(h.precious, []byte("precious"), 0o600)))
 	h.args = append(h.n.EmbedDatastore(), "--ipv4pool-cidr=10.244.0.0/16",
 		"--flow-log="+filepath.Join(h.n.Dir, "log", "drops.json"),
@@ -92,7 +91,7 @@ func (h *hostile) testBirdSocket(t *testing.T) {
 	if content, err := os.ReadFile(path); err != nil || string(content) != "precious" {
 		t.Errorf("the file in the place of the socket is now %q, %v", content, err)
 	}
-	contains(t, "the log", h.n.Log(), "--bird-socket is not served", "is no socket but a regular file")
+	world.Contains(t, "the log", h.n.Log(), "--bird-socket is not served", "is no socket but a regular file")
 	if info, err := os.Lstat(filepath.Join(h.n.Dir, "bird6.ctl")); err != nil || info.Mode() != fs.ModeSocket|0o600 {
 		t.Errorf("the socket for IPv6 is %v, %v", info, err)
 	}
@@ -133,7 +132,7 @@ spec: {node: n1, orchestrator: k8s, pod: forged%[1]d, endpoint: eth0, containerI
 	}
 	out, err := h.n.Manxctl("node", "endpoints")
 	must(t, err)
-	contains(t, "manxctl node endpoints", lineWith(out, "forged0"), "blocked",
+	world.Contains(t, "manxctl node endpoints", world.LineWith(out, "forged0"), "blocked",
 		`interfaceName "eth0" does not begin with "cali"`)
 	must(t, lab.Ping(h.n.Namespace, good.IP4()))
 	for i := range forged {
@@ -205,25 +204,25 @@ func (h *hostile) testSecondDaemon(t *testing.T) {
 	}
 	must(t, h.n.StartManxd(h.args...))
 	must(t, h.n.Ready(limit))
-	contains(t, "the log", h.n.Log(), "holds the name of this network namespace's lock")
+	world.Contains(t, "the log", h.n.Log(), "holds the name of this network namespace's lock")
 	second := func() string {
 		dir := t.TempDir()
 		out, err := h.n.Run(filepath.Join(h.Spec.Bin, "manxd"), "--policy=false", "--node-name=n1", "--run-dir="+dir,
 			"--data-dir="+dir, "--nodename-file="+dir+"/nodename",
 			"--mtu-file="+dir+"/mtu", "--embedded-listen=127.0.0.1:12379", "--gobgp-listen=", "--http-listen=",
 			"--endpoint-status-path-prefix=none")
-		if exitCode(err) != 1 {
+		if world.ExitCode(err) != 1 {
 			t.Errorf("the second daemon ended with %v, want exit code 1", err)
 		}
-		return tail(out, 1)
+		return world.Tail(out, 1)
 	}
-	contains(t, "the error", second(), fmt.Sprintf("manxd with pid %d already runs in this network namespace",
+	world.Contains(t, "the error", second(), fmt.Sprintf("manxd with pid %d already runs in this network namespace",
 		h.n.Manxd().PID()))
 	_, err = h.n.Run("nft", "list", "table", "inet", "manx")
 	must(t, err)
 	h.n.Manxd().Kill() // and back at once
 	must(t, h.n.StartManxd(h.args...))
 	must(t, h.n.Ready(limit))
-	contains(t, "the error", second(), fmt.Sprintf("manxd with pid %d already runs in this network namespace",
+	world.Contains(t, "the error", second(), fmt.Sprintf("manxd with pid %d already runs in this network namespace",
 		h.n.Manxd().PID()))
 }

@@ -1,4 +1,4 @@
-package e2e
+package failure
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -27,7 +28,7 @@ func TestRollingRestarts(t *testing.T) {
 			must(t, n.Ready(limit))
 		}
 		for _, n := range c.Nodes {
-			c.established(t, n, 3)
+			c.Established(t, n, 3)
 		}
 	}
 	for _, step := range []struct {
@@ -35,38 +36,38 @@ func TestRollingRestarts(t *testing.T) {
 		times int
 		nodes []*lab.Node
 	}{
-		{"n2", 1, []*lab.Node{c.n2}},
-		{"n3", 1, []*lab.Node{c.n3}},
-		{"n1, which holds the datastore", 1, []*lab.Node{c.n1}},
-		{"n2 and n3 at the same time", 2, []*lab.Node{c.n2, c.n3}},
+		{"n2", 1, []*lab.Node{c.N2}},
+		{"n3", 1, []*lab.Node{c.N3}},
+		{"n1, which holds the datastore", 1, []*lab.Node{c.N1}},
+		{"n2 and n3 at the same time", 2, []*lab.Node{c.N2, c.N3}},
 		{"all", 1, c.Nodes},
-		{"n2 ten times in a row", 10, []*lab.Node{c.n2}},
+		{"n2 ten times in a row", 10, []*lab.Node{c.N2}},
 	} {
 		t.Run(step.name, func(t *testing.T) {
-			watches := map[*lab.Node]*monitor{}
+			watches := map[*lab.Node]*world.Monitor{}
 			for _, n := range c.Nodes {
-				watches[n] = watchRoutes(t, n)
+				watches[n] = world.WatchRoutes(t, n)
 			}
-			f := &flows{}
-			c.flow(t, f, "n1-p1 to n2-p1", c.pods["n1-p1"].Namespace, c.pods["n2-p1"].IP4())
-			c.flow(t, f, "n3-p1 to n2-p1", c.pods["n3-p1"].Namespace, c.pods["n2-p1"].IP4())
-			c.flow(t, f, "tor1 to n3-p1", c.tor1.Namespace, c.pods["n3-p1"].IP4())
-			logged := len(c.tor1.Log())
+			f := &world.Flows{}
+			c.Flow(t, f, "n1-p1 to n2-p1", c.Pods["n1-p1"].Namespace, c.Pods["n2-p1"].IP4())
+			c.Flow(t, f, "n3-p1 to n2-p1", c.Pods["n3-p1"].Namespace, c.Pods["n2-p1"].IP4())
+			c.Flow(t, f, "tor1 to n3-p1", c.ToR1.Namespace, c.Pods["n3-p1"].IP4())
+			logged := len(c.ToR1.Log())
 			for range step.times {
 				restart(step.nodes...)
 			}
-			f.run(t, 20)
-			if sent, lost := f.stop(t); lost > 0 {
+			f.Run(t, 20)
+			if sent, lost := f.Stop(t); lost > 0 {
 				t.Errorf("%d of %d pings lost, want 0", lost, sent)
 			}
 			for n, w := range watches {
-				w.stop()
-				if gone := w.deleted(t); len(gone) > 0 {
+				w.Stop()
+				if gone := w.Deleted(t); len(gone) > 0 {
 					t.Errorf("%s deleted routes:\n%s", n.Name, strings.Join(gone, "\n"))
 				}
 			}
 			c.oneConnectionEach(t)
-			for line := range strings.Lines(c.tor1.Log()[logged:]) {
+			for line := range strings.Lines(c.ToR1.Log()[logged:]) {
 				if strings.Contains(line, "Received: ") {
 					t.Errorf("the router got a NOTIFICATION: %s", line)
 				}
@@ -78,30 +79,31 @@ func TestRollingRestarts(t *testing.T) {
 func newRolling(t *testing.T) *cluster {
 	t.Helper()
 	nodes := []lab.NodeSpec{{Name: "n1"}, {Name: "n2", Rack: 1}, {Name: "n3", Rack: 2}}
-	l := newLab(t, lab.Spec{Name: labName("l"), Nodes: nodes})
-	c := &cluster{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], n3: l.Nodes[2], tor1: l.ToRs[0], pods: map[string]*lab.Pod{}}
-	must(t, c.n1.StartManxd(append(c.n1.EmbedDatastore(), "--no-default-pools", "--ip=autodetect")...))
-	must(t, c.n1.Ready(limit))
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("l"), Nodes: nodes})
+	c := &cluster{&world.Cluster{Lab: l, N1: l.Nodes[0], N2: l.Nodes[1], N3: l.Nodes[2], ToR1: l.ToRs[0],
+		Pods: map[string]*lab.Pod{}}}
+	must(t, c.N1.StartManxd(append(c.N1.EmbedDatastore(), "--no-default-pools", "--ip=autodetect")...))
+	must(t, c.N1.Ready(limit))
 	docs := []string{fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: pods4}\n"+
-		"spec: {cidr: %s, blockSize: 28, ipipMode: Never, natOutgoing: false}\n", pool4)}
+		"spec: {cidr: %s, blockSize: 28, ipipMode: Never, natOutgoing: false}\n", world.Pool4)}
 	for _, n := range c.Nodes {
-		docs = append(docs, torPeer(n, "tor-"+n.Name, c.tor1.Address(n), ""))
+		docs = append(docs, world.TorPeer(n, "tor-"+n.Name, c.ToR1.Address(n), ""))
 	}
-	must(t, c.n1.Apply(strings.Join(docs, "---")))
+	must(t, c.N1.Apply(strings.Join(docs, "---")))
 	for _, n := range c.Nodes[1:] {
-		must(t, n.StartManxd(append(lab.UseDatastore(c.n1), "--no-default-pools", "--ip=autodetect")...))
+		must(t, n.StartManxd(append(lab.UseDatastore(c.N1), "--no-default-pools", "--ip=autodetect")...))
 	}
 	for _, n := range c.Nodes {
 		must(t, n.Ready(limit))
 		p, err := n.AddPod(n.Name + "-p1")
 		must(t, err)
-		c.pods[n.Name+"-p1"] = p
+		c.Pods[n.Name+"-p1"] = p
 	}
 	for _, n := range c.Nodes {
-		c.established(t, n, 3)
+		c.Established(t, n, 3)
 	}
 	for _, pair := range [][2]string{{"n1-p1", "n2-p1"}, {"n2-p1", "n3-p1"}, {"n3-p1", "n1-p1"}} {
-		c.reachable(t, pair[0], pair[1])
+		c.Reachable(t, pair[0], pair[1])
 	}
 	return c
 }

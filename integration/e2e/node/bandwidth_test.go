@@ -1,16 +1,17 @@
-package e2e
+package node
 
 import (
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
 // TestBandwidth gives a pod limits with manxctl and takes them away again; the kernel follows.
 func TestBandwidth(t *testing.T) {
-	l := newLab(t, lab.Spec{Name: labName("q"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("q"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	n := l.Nodes[0]
 	must(t, n.StartManxd(append(n.EmbedDatastore(), "--no-default-pools")...))
 	must(t, n.Ready(limit))

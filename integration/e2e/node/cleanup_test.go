@@ -1,4 +1,4 @@
-package e2e
+package node
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -23,7 +24,7 @@ spec:
 
 // TestCleanup: an ended daemon leaves its rules in force, and "manxd cleanup" removes them.
 func TestCleanup(t *testing.T) {
-	l := newLab(t, lab.Spec{Name: labName("x"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("x"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	n := l.Nodes[0]
 	must(t, n.StartManxd(append(n.EmbedDatastore(), "--ipv4pool-cidr=10.244.0.0/16")...))
 	must(t, n.Ready(limit))

@@ -1,4 +1,4 @@
-package e2e
+package node
 
 import (
 	"encoding/json"
@@ -16,13 +16,15 @@ import (
 
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
 // TestPluginAndDaemon has manxd killed and started while containers come and go, as in an update: each ADD succeeds, by
 // manxd or past it; no address is given twice; and after all DELs nothing is left.
 func TestPluginAndDaemon(t *testing.T) {
-	l := newLab(t, lab.Spec{Name: labName("c"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("c"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
+		{Name: "n2"}}})
 	datastore, n := l.Nodes[0], l.Nodes[1]
 	must(t, datastore.StartManxd(append(datastore.EmbedDatastore(), "--no-default-pools")...))
 	conf, bin := filepath.Join(n.Dir, "net.d"), filepath.Join(n.Dir, "bin")
@@ -75,7 +77,7 @@ spec: {cidr: 10.244.0.0/16}`))
 		}
 		ended <- err
 	}()
-	together(many, func(i int) { pods[i], errs[i] = n.AddPod(fmt.Sprintf("many%d", i)) })
+	world.Together(many, func(i int) { pods[i], errs[i] = n.AddPod(fmt.Sprintf("many%d", i)) })
 	must(t, errors.Join(errs...))
 	must(t, <-ended)
 	owner := map[netip.Addr]string{}
@@ -91,11 +93,11 @@ spec: {cidr: 10.244.0.0/16}`))
 	// Without a daemon DEL works, too, and of what is not known.
 	must(t, n.Manxd().Signal(syscall.SIGKILL))
 	<-n.Manxd().Done()
-	together(many/2, func(i int) { errs[i] = pods[i].Delete() })
+	world.Together(many/2, func(i int) { errs[i] = pods[i].Delete() })
 	must(t, errors.Join(errs...))
 	must(t, n.StartManxd())
 	must(t, n.Ready(limit))
-	together(many, func(i int) { errs[i] = pods[i].Delete() })
+	world.Together(many, func(i int) { errs[i] = pods[i].Delete() })
 	must(t, errors.Join(errs...))
 	store, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{datastore.EtcdSocket()}}, zap.NewNop())
 	must(t, err)

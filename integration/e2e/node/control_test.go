@@ -1,4 +1,4 @@
-package e2e
+package node
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 	"github.com/manxnet/manx/integration/stock"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
@@ -33,9 +34,9 @@ func TestControlAPI(t *testing.T) {
 	if _, err := exec.LookPath("openssl"); err != nil {
 		t.Skip("openssl is missing (Debian package openssl)")
 	}
-	doc, err := os.ReadFile("../../docs/control-api.md")
+	doc, err := os.ReadFile("../../../docs/control-api.md")
 	must(t, err)
-	l := newLab(t, lab.Spec{Name: labName("o"), Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("o"), Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
 	c := &control{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], tor: l.ToRs[0], certs: filepath.Join(l.Dir, "certs"),
 		tools: filepath.Join(l.Dir, "tools")}
 	c.doc = strings.NewReplacer("10.0.0.11", c.n1.IP4.String(), "10.0.1.1", c.tor.Address(c.n1).String(),
@@ -45,8 +46,8 @@ func TestControlAPI(t *testing.T) {
 	must(t, c.n1.StartManxd(append(c.n1.EmbedDatastore(), append(c.flags(c.n1, c.certs), "--no-default-pools")...)...))
 	must(t, c.n1.Ready(limit))
 	must(t, c.n2.StartManxd(append(lab.UseDatastore(c.n1), "--no-default-pools")...))
-	must(t, c.n1.Apply(torPeer(c.n1, "tor", c.tor.Address(c.n1), "")+"---"+
-		torPeer(c.n1, "ghost", netip.MustParseAddr("10.200.1.77"), "")))
+	must(t, c.n1.Apply(world.TorPeer(c.n1, "tor", c.tor.Address(c.n1), "")+"---"+
+		world.TorPeer(c.n1, "ghost", netip.MustParseAddr("10.200.1.77"), "")))
 	for _, a := range []netip.Addr{c.tor.Address(c.n1), c.n2.IP4} {
 		c.up(t, a)
 	}
@@ -89,7 +90,7 @@ func (c *control) makeTools(t *testing.T) {
 	program, err := os.ReadFile(filepath.Join(c.Spec.Bin, "manxctl"))
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(c.tools, "manxctl-copy"), program, 0o755)) // where any user may run it
-	build := exec.Command("go", "build", "-o", filepath.Join(c.tools, "control"), "../../docs/examples/control")
+	build := exec.Command("go", "build", "-o", filepath.Join(c.tools, "control"), "../../../docs/examples/control")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -140,7 +141,7 @@ func (c *control) ctl(certificate, command string) (string, error) {
 func (c *control) up(t *testing.T, a netip.Addr) (p *manxv1.Peer) {
 	t.Helper()
 	eventually(t, func() error {
-		if p = peer(t, c.n1, a); p.GetState() != "Established" {
+		if p = world.Peer(t, c.n1, a); p.GetState() != "Established" {
 			return fmt.Errorf("the session with %s is %s: %s", a, p.GetState(), p.GetReason())
 		}
 		return nil
@@ -159,7 +160,7 @@ func (c *control) testSoft(t *testing.T) {
 	}
 	eventually(t, func() error { // the next ones as soon as possible
 		out, err := c.n1.Manxctl("reset", "peer", "tor", "--soft-in")
-		if exitCode(err) != 1 || !strings.Contains(out, "too many soft resets of one session") {
+		if world.ExitCode(err) != 1 || !strings.Contains(out, "too many soft resets of one session") {
 			return fmt.Errorf("many at once are never too many: %w: %s", err, out)
 		}
 		return nil
@@ -170,7 +171,7 @@ func (c *control) testSoft(t *testing.T) {
 	if after.GetEstablishedUnixMs() != before.GetEstablishedUnixMs() || after.GetFlaps() != before.GetFlaps() {
 		t.Errorf("a soft reset ended the session: before %v, after %v", before, after)
 	}
-	contains(t, "the log", c.n1.Log(), "control call", `"call": "/manx.v1.Manx/ResetPeer"`,
+	world.Contains(t, "the log", c.n1.Log(), "control call", `"call": "/manx.v1.Manx/ResetPeer"`,
 		`"object": "peer/`+tor.String()+`"`, `"caller_uid": 0`, `"caller_name": "manxctl"`,
 		`"code": "ResourceExhausted"`)
 }
@@ -182,14 +183,14 @@ func (c *control) testHard(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	eventually(t, func() error {
-		if p := peer(t, c.n1, tor); p.GetEstablishedUnixMs() <= before.GetEstablishedUnixMs() ||
+		if p := world.Peer(t, c.n1, tor); p.GetEstablishedUnixMs() <= before.GetEstablishedUnixMs() ||
 			p.GetFlaps() != before.GetFlaps()+1 {
 			return fmt.Errorf("the session is not a new one: %v, was %v", p, before)
 		}
 		return nil
 	})
 	if log := c.tor.Log(); !strings.Contains(log, "Administrative reset") {
-		t.Errorf("the router was not told of an administrative reset:\n%s", tail(log, 20))
+		t.Errorf("the router was not told of an administrative reset:\n%s", world.Tail(log, 20))
 	}
 	if p := c.up(t, c.n2.IP4); p.GetEstablishedUnixMs() != other.GetEstablishedUnixMs() {
 		t.Errorf("another session was reset, too: %v", p)
@@ -201,7 +202,7 @@ func (c *control) testHard(t *testing.T) {
 	if p := c.up(t, tor); p.GetFlaps() != 0 || p.GetLastError() != "" {
 		t.Errorf("after clear: %v", p)
 	}
-	if n := metric(t, c.n1, `manx_bgp_flaps_total{type="node"}`); n < 1 {
+	if n := world.Metric(t, c.n1, `manx_bgp_flaps_total{type="node"}`); n < 1 {
 		t.Errorf("the sum of flaps is %v, want it to go on", n)
 	}
 }
@@ -209,16 +210,16 @@ func (c *control) testHard(t *testing.T) {
 func (c *control) testNotEstablished(t *testing.T) {
 	for _, kind := range []string{"--hard", "--soft"} {
 		out, err := c.n1.Manxctl("reset", "peer", "ghost", kind)
-		if exitCode(err) != 1 || !strings.Contains(out, "bgp session with 10.200.1.77 is not established") {
+		if world.ExitCode(err) != 1 || !strings.Contains(out, "bgp session with 10.200.1.77 is not established") {
 			t.Errorf("%s: %v: %s", kind, err, out)
 		}
 	}
 	out, err := c.n1.Manxctl("reset", "peer", "10.200.1.78", "--hard")
-	if exitCode(err) != 1 || !strings.Contains(out, "there is no session with 10.200.1.78") ||
+	if world.ExitCode(err) != 1 || !strings.Contains(out, "there is no session with 10.200.1.78") ||
 		!strings.Contains(out, c.tor.Address(c.n1).String()) || !strings.Contains(out, "10.200.1.77") {
 		t.Errorf("an unknown peer: %v: %s", err, out)
 	}
-	if out, err := c.n1.Manxctl("clear", "peer", "nobody"); exitCode(err) != 1 ||
+	if out, err := c.n1.Manxctl("clear", "peer", "nobody"); world.ExitCode(err) != 1 ||
 		!strings.Contains(out, "The sessions are with") {
 		t.Errorf("an unknown peer: %v: %s", err, out)
 	}
@@ -227,13 +228,13 @@ func (c *control) testNotEstablished(t *testing.T) {
 // testRetry has an object that cannot be used, and a route that the kernel refuses because somebody else's is in its
 // place.
 func (c *control) testRetry(t *testing.T) {
-	etcd := dialEtcd(t, c.n1)
+	etcd := world.DialEtcd(t, c.n1)
 	const key = "/calico/resources/v3/projectcalico.org/bgpfilters/broken"
 	_, err := etcd.Put(t.Context(), key, "{")
 	must(t, err)
 	var out string
 	eventually(t, func() error {
-		if out, err = c.n1.Manxctl("retry"); exitCode(err) != 4 ||
+		if out, err = c.n1.Manxctl("retry"); world.ExitCode(err) != 4 ||
 			!strings.Contains(strings.Join(strings.Fields(out), " "), "objects 1 1 ") {
 			return fmt.Errorf("%v: %s", err, out)
 		}
@@ -250,35 +251,35 @@ func (c *control) testRetry(t *testing.T) {
 
 	dst := lab.External.String()
 	eventually(t, func() error {
-		if len(mine(t, c.n1, "-4", dst)) != 1 {
+		if len(world.OurRoutesTo(t, c.n1, "-4", dst)) != 1 {
 			return fmt.Errorf("no route to %s", dst)
 		}
 		return nil
 	})
-	foreign := fmt.Sprintf("%s dev lo proto static metric %d", dst, mine(t, c.n1, "-4", dst)[0].Metric)
+	foreign := fmt.Sprintf("%s dev lo proto static metric %d", dst, world.OurRoutesTo(t, c.n1, "-4", dst)[0].Metric)
 	_, err = c.n1.Manxctl("delete", "bgppeer", "tor")
 	must(t, err)
 	eventually(t, func() error {
-		if len(mine(t, c.n1, "-4", dst)) != 0 {
+		if len(world.OurRoutesTo(t, c.n1, "-4", dst)) != 0 {
 			return fmt.Errorf("there is still a route to %s", dst)
 		}
 		return nil
 	})
-	ip(t, c.n1, "route add "+foreign)
-	must(t, c.n1.Apply(torPeer(c.n1, "tor", c.tor.Address(c.n1), "")))
+	world.IP(t, c.n1, "route add "+foreign)
+	must(t, c.n1.Apply(world.TorPeer(c.n1, "tor", c.tor.Address(c.n1), "")))
 	eventually(t, func() error {
-		if out, err = c.n1.Manxctl("retry"); exitCode(err) != 4 ||
+		if out, err = c.n1.Manxctl("retry"); world.ExitCode(err) != 4 ||
 			!strings.Contains(strings.Join(strings.Fields(out), " "), "routes 1 1 ") {
 			return fmt.Errorf("%v: %s", err, out)
 		}
 		return nil
 	})
 	t.Log(out)
-	ip(t, c.n1, "route del "+foreign)
+	world.IP(t, c.n1, "route del "+foreign)
 	if out, err := c.n1.Manxctl("retry"); err != nil {
 		t.Errorf("after the cause is gone: %v: %s", err, out)
 	}
-	if len(mine(t, c.n1, "-4", dst)) != 1 {
+	if len(world.OurRoutesTo(t, c.n1, "-4", dst)) != 1 {
 		t.Errorf("the route to %s is not there after the retry", dst)
 	}
 }
@@ -292,7 +293,7 @@ func (c *control) testDrain(t *testing.T) {
 			t.Errorf("the Node has the annotation: want %t, %v\n%s", want, err, out)
 		}
 	}
-	if out, err := c.ctl("admin", "node drain n2"); exitCode(err) != 1 ||
+	if out, err := c.ctl("admin", "node drain n2"); world.ExitCode(err) != 1 ||
 		!strings.Contains(out, `this is the daemon of node "n1"`) {
 		t.Errorf("the drain of another node: %v: %s", err, out)
 	}
@@ -337,7 +338,7 @@ func (c *control) testDocumented(t *testing.T) {
 					delete(want, part)
 				}
 			}
-			if err != nil && exitCode(err) != 4 || said == "" || !strings.Contains(out, said) {
+			if err != nil && world.ExitCode(err) != 4 || said == "" || !strings.Contains(out, said) {
 				t.Errorf("%s: %v, want %q\n%s", command, err, said, out)
 			}
 		}
@@ -350,7 +351,7 @@ func (c *control) testDocumented(t *testing.T) {
 		!strings.Contains(out, "10.200.1.77 AS 65000 ") {
 		t.Errorf("the client: %v\n%s", err, out)
 	}
-	contains(t, "the log", c.n1.Log(), `"caller_subject": "CN=ops"`, `"caller_address": "`+c.n2.IP4.String()+":",
+	world.Contains(t, "the log", c.n1.Log(), `"caller_subject": "CN=ops"`, `"caller_address": "`+c.n2.IP4.String()+":",
 		`"caller_names": ["ops"]`)
 	for _, command := range []string{"get peers", "node status", "node addresses", "routes", "describe peer tor",
 		"node problems", "loglevel", "get policies", "version", "dump ruleset"} {
@@ -390,7 +391,7 @@ openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=ma
 	} {
 		logged := len(c.n1.Log())
 		out, err := c.ctl(x.certificate, x.command)
-		if exitCode(err) != x.code || !strings.Contains(out, x.says) {
+		if world.ExitCode(err) != x.code || !strings.Contains(out, x.says) {
 			t.Errorf("%s: %s: %v, want exit code %d and %q\n%s", x.certificate, x.command, err, x.code, x.says, out)
 		}
 		eventually(t, func() error {
@@ -407,7 +408,7 @@ openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=ma
 			fmt.Sprintf("grpcurl %s -connect-timeout 2 %s:9443 list", flag, c.n1.IP4)); err == nil {
 			t.Errorf("grpcurl %s:\n%s", flag, out)
 		}
-		contains(t, "the log", c.n1.Log(), logs)
+		world.Contains(t, "the log", c.n1.Log(), logs)
 	}
 	// Another user of the node itself gets nowhere: neither by the socket, nor over TCP without a certificate.
 	for _, flags := range []string{"--socket " + c.n1.Socket(),
@@ -416,14 +417,15 @@ openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=ma
 			"setpriv --reuid 65534 --regid 65534 --clear-groups "+filepath.Join(c.tools, "manxctl-copy")+
 				" reset peer tor --hard "+flags)
 		cmd.Dir, cmd.Env = c.certs, append(os.Environ(), "MANXCTL_CA_FILE=ca.pem")
-		if out, err := cmd.CombinedOutput(); exitCode(err) != 1 || !strings.Contains(string(out), "permission denied") {
+		if out, err := cmd.CombinedOutput(); world.ExitCode(err) != 1 || !strings.Contains(string(out),
+			"permission denied") {
 			t.Errorf("user nobody with %s: %v\n%s", flags, err, out)
 		}
 	}
 	// The daemon that nobody asked to listen does not.
 	out, err := c.shell(c.n1, c.certs, fmt.Sprintf("manxctl --server %s:9443 --cert-file admin.pem --key-file "+
 		"admin-key.pem status", c.n2.IP4))
-	if exitCode(err) != 4 || !strings.Contains(out, "nobody listens there") {
+	if world.ExitCode(err) != 4 || !strings.Contains(out, "nobody listens there") {
 		t.Errorf("a node without a listener: %v\n%s", err, out)
 	}
 	if c.n1.Manxd().PID() != pid {
@@ -439,7 +441,7 @@ func (c *control) testRenewed(t *testing.T) {
 	if out, err := c.ctl("admin", "loglevel info"); err != nil {
 		t.Errorf("with the new certificate: %v\n%s", err, out)
 	}
-	if out, err := c.ctl("past", "status"); exitCode(err) != 4 ||
+	if out, err := c.ctl("past", "status"); world.ExitCode(err) != 4 ||
 		!strings.Contains(out, "no CA in its --control-ca-file signed it") {
 		t.Errorf("with the certificate of the old CA: %v\n%s", err, out)
 	}
@@ -449,7 +451,7 @@ func (c *control) testRenewed(t *testing.T) {
 func (c *control) testWaits(t *testing.T) {
 	later := filepath.Join(c.Dir, "later")
 	must(t, c.n2.Manxd().Stop(limit))
-	if out, err := c.n2.Run(filepath.Join(c.Spec.Bin, "manxd"), "--control-listen=:9443"); exitCode(err) != 2 ||
+	if out, err := c.n2.Run(filepath.Join(c.Spec.Bin, "manxd"), "--control-listen=:9443"); world.ExitCode(err) != 2 ||
 		!strings.Contains(out, "needs a CA file") {
 		t.Errorf("a listener without certificates: %v\n%s", err, out)
 	}
@@ -468,7 +470,8 @@ func (c *control) testWaits(t *testing.T) {
 	eventually(t, func() error {
 		out, err := c.shell(c.n1, c.certs, fmt.Sprintf("manxctl --server %s:9443 --tls-server-name node-1 "+
 			"--cert-file reader.pem --key-file reader-key.pem status", c.n2.IP4))
-		if exitCode(err) == 4 && strings.Contains(out, "cannot be asked") || !strings.Contains(out, "Node:       n2") ||
+		if world.ExitCode(err) == 4 && strings.Contains(out, "cannot be asked") || !strings.Contains(out,
+			"Node:       n2") ||
 			strings.Contains(out, "--control-listen") {
 			return fmt.Errorf("%w\n%s", err, out)
 		}

@@ -1,10 +1,11 @@
-package e2e
+package node
 
 import (
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -12,7 +13,8 @@ import (
 // again: it comes back with its labels, and the session of the other node with it.
 func TestNodeDeleted(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, lab.Spec{Name: labName("d"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("d"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
+		{Name: "n2"}}})
 	n1, n2 := l.Nodes[0], l.Nodes[1]
 	must(t, n1.StartManxd(append(n1.EmbedDatastore(), "--no-default-pools")...))
 	must(t, n2.StartManxd(append(lab.UseDatastore(n1), "--no-default-pools", "--ip="+n2.IP4.String()+"/24")...))
@@ -43,5 +45,5 @@ func TestNodeDeleted(t *testing.T) {
 	session(true)
 	out, err := n1.Manxctl("get", "node", "n2", "-o", "yaml")
 	must(t, err)
-	contains(t, "the Node that is back", out, "rack:", n2.IP4.String())
+	world.Contains(t, "the Node that is back", out, "rack:", n2.IP4.String())
 }

@@ -1,4 +1,4 @@
-package e2e
+package node
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -39,7 +40,7 @@ func TestStranger(t *testing.T) {
 				return err
 			}},
 			{"write", func(ctx context.Context) error {
-				_, err := client.Put(ctx, resourceKeys+"bgppeers/evil", "{}")
+				_, err := client.Put(ctx, world.ResourceKeys+"bgppeers/evil", "{}")
 				return err
 			}},
 			{"take a snapshot", func(ctx context.Context) error {
@@ -118,7 +119,7 @@ func TestEmbeddedDatastoreIsForRootAlone(t *testing.T) {
 			t.Skip(err)
 		}
 	}
-	l := newLab(t, lab.Spec{Name: labName("r"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("r"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	n := l.Nodes[0]
 	dataDir := filepath.Join(n.Dir, "data")
 	must(t, n.StartManxd("--ipv4pool-cidr=10.244.0.0/16"))
@@ -135,7 +136,7 @@ func TestEmbeddedDatastoreIsForRootAlone(t *testing.T) {
 	}
 	out, err = n.Manxctl("get", "nodes", "-o", "name")
 	must(t, err)
-	contains(t, "manxctl without settings", out, "n1")
+	world.Contains(t, "manxctl without settings", out, "n1")
 	pod, err := n.AddPod("pod")
 	must(t, err)
 	must(t, pod.Delete())
@@ -148,7 +149,8 @@ func TestEmbeddedDatastoreIsForRootAlone(t *testing.T) {
 // What 'manxd client-certificate' makes and prints lets another host use the datastore; without it nobody gets in
 // over TCP.
 func TestEmbeddedDatastoreForOtherHosts(t *testing.T) {
-	l := newLab(t, lab.Spec{Name: labName("o"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("o"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
+		{Name: "n2"}}})
 	n1, n2 := l.Node("n1"), l.Node("n2")
 	manxd, manxctl := filepath.Join(l.Spec.Bin, "manxd"), filepath.Join(l.Spec.Bin, "manxctl")
 	dataDir, listen := filepath.Join(n1.Dir, "data"), n1.IP4.String()+":2379"
@@ -191,5 +193,5 @@ func TestEmbeddedDatastoreForOtherHosts(t *testing.T) {
 	must(t, n2.Ready(limit))
 	out, err = n2.Manxctl("get", "nodes", "-o", "name")
 	must(t, err)
-	contains(t, "manxctl on n2", out, "n1", "n2")
+	world.Contains(t, "manxctl on n2", out, "n1", "n2")
 }

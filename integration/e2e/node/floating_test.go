@@ -1,4 +1,4 @@
-package e2e
+package node
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -19,7 +20,7 @@ const floatingPort = 7100
 // TestFloatingAddresses reaches a pod by its floating addresses: from the pod beside it, from the host, from a pod of
 // another node and from itself; then gives them to another pod, and switches them off.
 func TestFloatingAddresses(t *testing.T) {
-	l := newLab(t, lab.Spec{Name: labName("v"), IPv6: true, PlainRouters: true,
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("v"), IPv6: true, PlainRouters: true,
 		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
 	n1, n2 := l.Nodes[0], l.Nodes[1]
 	flags := []string{"--no-default-pools", "--ip=autodetect", "--ip6=autodetect",
@@ -28,7 +29,7 @@ func TestFloatingAddresses(t *testing.T) {
 	must(t, n1.Ready(limit))
 	must(t, n2.StartManxd(append(lab.UseDatastore(n1), flags...)...))
 	must(t, n2.Ready(limit))
-	for name, cidr := range map[string]string{"four": pool4.String(), "six": pool6.String()} {
+	for name, cidr := range map[string]string{"four": world.Pool4.String(), "six": world.Pool6.String()} {
 		must(t, n1.Apply(fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: %s}, spec: "+
 			"{cidr: %q}}", name, cidr)))
 	}
@@ -78,7 +79,7 @@ func TestFloatingAddresses(t *testing.T) {
 	eventually(t, func() error {
 		for i, family := range []string{"-4", "-6"} {
 			for _, n := range l.Nodes {
-				if r := routes(t, n.Namespace, family, floating[i].String()); len(r) > 0 {
+				if r := world.Routes(t, n.Namespace, family, floating[i].String()); len(r) > 0 {
 					return fmt.Errorf("%s has a route to %s: %v", n.Name, floating[i], r)
 				}
 			}

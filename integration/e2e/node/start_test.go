@@ -1,4 +1,4 @@
-package e2e
+package node
 
 import (
 	"bytes"
@@ -11,12 +11,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/manxnet/manx/integration/e2e/world"
 )
 
 // testTwin starts a second daemon on a host that is a node already, with other folders and settings, as another node
 // and as the same: it is refused with the process ID of the first and changes nothing.
 func (c *cluster) testTwin(t *testing.T) {
-	n := c.n2
+	n := c.N2
 	own := func(name string, more ...string) []string {
 		dir := filepath.Join(t.TempDir(), name)
 		return append([]string{"--node-name=" + name, "--run-dir=" + dir, "--data-dir=" + dir,
@@ -37,40 +39,41 @@ func (c *cluster) testTwin(t *testing.T) {
 		name string
 		args []string
 	}{
-		{"the same node, without policy", own("n2", "--policy=false", "--etcd-endpoints="+c.n1.EtcdSocket())},
-		{"another node", own("twin", "--etcd-endpoints="+c.n1.EtcdSocket(), "--ip=autodetect",
+		{"the same node, without policy", own("n2", "--policy=false", "--etcd-endpoints="+c.N1.EtcdSocket())},
+		{"another node", own("twin", "--etcd-endpoints="+c.N1.EtcdSocket(), "--ip=autodetect",
 			"--ip-autodetection-method=interface=eth0")},
 		{"its own datastore", own("alone", "--datastore=embedded", "--policy=false")},
 		{"the same run folder", own("n2", "--run-dir="+filepath.Dir(n.Socket()),
-			"--etcd-endpoints="+c.n1.EtcdSocket())},
+			"--etcd-endpoints="+c.N1.EtcdSocket())},
 		{"a datastore that is away", own("away", "--etcd-endpoints=http://127.0.0.1:1", "--wait-for-datastore")},
 		{"cleanup", append([]string{"cleanup"}, own("n2")...)},
 	} {
 		out, err := n.Run(filepath.Join(c.Spec.Bin, "manxd"), x.args...)
-		if exitCode(err) != 1 {
+		if world.ExitCode(err) != 1 {
 			t.Errorf("%s: ended with %v, want exit code 1", x.name, err)
 		}
-		contains(t, x.name, tail(out, 1), "another manxd is running",
+		world.Contains(t, x.name, world.Tail(out, 1), "another manxd is running",
 			fmt.Sprintf("manxd with pid %d already runs in this network namespace", n.Manxd().PID()))
-		t.Log(tail(out, 1))
+		t.Log(world.Tail(out, 1))
 		out, err = n.Run("unshare", append(slices.Clone(container), x.args...)...)
-		if exitCode(err) != 1 || !strings.Contains(tail(out, 1), "already runs in this network namespace, in "+
-			"a container") {
-			t.Errorf("%s, in a container: ended with %v, and says %s", x.name, err, tail(out, 1))
+		if world.ExitCode(err) != 1 || !strings.Contains(world.Tail(out, 1),
+			"already runs in this network namespace, in "+
+				"a container") {
+			t.Errorf("%s, in a container: ended with %v, and says %s", x.name, err, world.Tail(out, 1))
 		}
 	}
 	if after := table(); after != before {
 		t.Errorf("the table and routes of the first daemon are\n%s\nbefore\n%s", after, before)
 	}
-	if found := c.raw(t, resourceKeys+"nodes/"); len(found) != len(c.Nodes) {
+	if found := c.Raw(t, world.ResourceKeys+"nodes/"); len(found) != len(c.Nodes) {
 		t.Errorf("a refused daemon left something: %d nodes, want %d", len(found), len(c.Nodes))
 	}
-	c.settled(t)
+	c.Settled(t)
 }
 
 // TestRefusesToStart gives manxd what can never work: 2 is the exit code of a wrong setting, 1 of everything else.
 func TestRefusesToStart(t *testing.T) {
-	bin := binaries(t)
+	bin := world.Binaries(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	t.Cleanup(func() { _ = taken.Close() })
@@ -135,11 +138,11 @@ func TestRefusesToStart(t *testing.T) {
 			timer := time.AfterFunc(limit, func() { _ = cmd.Process.Kill() })
 			err := cmd.Wait()
 			timer.Stop()
-			if exitCode(err) != x.code {
+			if world.ExitCode(err) != x.code {
 				t.Errorf("ended with %v, want exit code %d", err, x.code)
 			}
-			last := tail(stderr.String(), 1)
-			contains(t, "the last line", last, append(x.says, "manxd: ")...)
+			last := world.Tail(stderr.String(), 1)
+			world.Contains(t, "the last line", last, append(x.says, "manxd: ")...)
 			if strings.Contains(stderr.String(), "panic") {
 				t.Error(stderr.String())
 			}

@@ -1,4 +1,4 @@
-package e2e
+package node
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -13,7 +14,7 @@ import (
 // first as it is, then with the variables of the network mounted at another path.
 func TestReadOnlySysctls(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, lab.Spec{Name: labName("y"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("y"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	n := l.Nodes[0]
 	elsewhere := filepath.Join(n.Dir, "proc-sys-net")
 	n.Within = []string{"unshare", "--mount", "sh", "-c", `mkdir -p "$0" && mount --bind /proc/sys/net "$0" &&

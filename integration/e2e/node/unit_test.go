@@ -1,4 +1,4 @@
-package e2e
+package node
 
 import (
 	"fmt"
@@ -14,11 +14,12 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
 // deployed is the folder of the unit and of what it needs.
-const deployed = "../../deploy/systemd"
+const deployed = "../../../deploy/systemd"
 
 // exposure is the figure that systemd-analyze(1) gives the unit, from 0 (safe) to 10, and that docs/security.md
 // carries.
@@ -41,7 +42,7 @@ func TestUnitExposure(t *testing.T) {
 	if f, err := strconv.ParseFloat(figure, 64); err != nil || f >= 3 {
 		t.Errorf("the exposure is %s, want less than 3.0:\n%s", figure, out)
 	}
-	doc, err := os.ReadFile("../../docs/security.md")
+	doc, err := os.ReadFile("../../../docs/security.md")
 	must(t, err)
 	if !strings.Contains(string(doc), "**"+figure+"**") {
 		t.Errorf("docs/security.md does not carry the figure %s", figure)
@@ -78,26 +79,27 @@ func newConfined(t *testing.T, pools string, settings []string, args ...string) 
 	if _, err := os.Stat("/lib/systemd/systemd"); err != nil {
 		t.Skip("systemd is not installed")
 	}
-	l := newLab(t, lab.Spec{Name: labName("u"), IPv6: true, PlainRouters: true,
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("u"), IPv6: true, PlainRouters: true,
 		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
-	c := &confined{cluster: &cluster{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], tor1: l.ToRs[0],
-		pods: map[string]*lab.Pod{}}, t: t}
+	c := &confined{cluster: &cluster{&world.Cluster{Lab: l, N1: l.Nodes[0], N2: l.Nodes[1], ToR1: l.ToRs[0],
+		Pods: map[string]*lab.Pod{}}}, t: t}
 	flags := []string{"--no-default-pools", "--ip=autodetect", "--ip6=autodetect"}
-	m, err := c.n1.Boot(deployed, settings, append(append(c.n1.EmbedDatastore(), flags...),
+	m, err := c.N1.Boot(deployed, settings, append(append(c.N1.EmbedDatastore(), flags...),
 		append(args, "--log-level=debug", "--bgp-password-dir="+passwordsFolder)...)...)
 	must(t, err)
 	c.Machine = m
 	c.givePasswords()
-	must(t, c.n1.Ready(limit))
-	must(t, c.n1.Apply(pools))
+	must(t, c.N1.Ready(limit))
+	must(t, c.N1.Apply(pools))
 	// it is n1 that has the kernel load the module, and not n2, which is root's
 	if strings.Contains(pools, "ipipMode: Always") {
-		eventually(t, func() error { _, err := c.n1.Run("ip", "link", "show", "up", "dev", "tunl0"); return err })
+		eventually(t, func() error { _, err := c.N1.Run("ip", "link", "show", "up", "dev", "tunl0"); return err })
 	}
-	must(t, os.MkdirAll(filepath.Join(secrets(c.n2), "bgp"), 0o700))
-	must(t, os.WriteFile(filepath.Join(secrets(c.n2), "bgp", "mesh"), []byte("between nodes"), 0o600))
-	must(t, c.n2.StartManxd(append(lab.UseDatastore(c.n1), append(flags, "--bgp-password-dir="+secrets(c.n2))...)...))
-	must(t, c.n2.Ready(limit))
+	must(t, os.MkdirAll(filepath.Join(world.Secrets(c.N2), "bgp"), 0o700))
+	must(t, os.WriteFile(filepath.Join(world.Secrets(c.N2), "bgp", "mesh"), []byte("between nodes"), 0o600))
+	must(t, c.N2.StartManxd(append(lab.UseDatastore(c.N1), append(flags,
+		"--bgp-password-dir="+world.Secrets(c.N2))...)...))
+	must(t, c.N2.Ready(limit))
 	return c
 }
 
@@ -117,14 +119,14 @@ func (c *confined) givePasswords() {
 // pid of the daemon, as the host counts.
 func (c *confined) pid() string {
 	c.t.Helper()
-	out, err := exec.Command("ip", "netns", "pids", c.n1.Namespace).Output()
+	out, err := exec.Command("ip", "netns", "pids", c.N1.Namespace).Output()
 	must(c.t, err)
 	for pid := range strings.FieldsSeq(string(out)) {
 		if name, err := os.ReadFile("/proc/" + pid + "/comm"); err == nil && string(name) == "manxd\n" {
 			return pid
 		}
 	}
-	c.t.Fatalf("manxd does not run:\n%s\n%s", c.Log(), tail(c.n1.Log(), 20))
+	c.t.Fatalf("manxd does not run:\n%s\n%s", c.Log(), world.Tail(c.N1.Log(), 20))
 	return ""
 }
 
@@ -149,7 +151,7 @@ func (c *confined) checkConfined() {
 // checkDenials fails if anything was denied so far, or if the daemon ended by itself.
 func (c *confined) checkDenials() {
 	c.t.Helper()
-	for line := range strings.Lines(c.n1.Log()) {
+	for line := range strings.Lines(c.N1.Log()) {
 		if denied.MatchString(line) {
 			c.t.Errorf("denied: %s", line)
 		}
@@ -160,15 +162,15 @@ func (c *confined) checkDenials() {
 }
 
 // router has a further BIRD talk to the node from an address of its own.
-func (c *confined) router(x troubled) netip.Addr {
+func (c *confined) router(x world.Trouble) netip.Addr {
 	c.t.Helper()
 	at := func(last byte) netip.Addr {
-		a := c.tor1.Address(c.n1).As4()
+		a := c.ToR1.Address(c.N1).As4()
 		a[3] = last
 		return netip.AddrFrom4(a)
 	}
-	x.startBIRD(c.t, c.n1, c.tor1, at)
-	return at(x.address)
+	x.StartBIRD(c.t, c.N1, c.ToR1, at)
+	return at(x.Address)
 }
 
 // unitPools are one for each family.
@@ -190,8 +192,8 @@ func TestUnit(t *testing.T) {
 	c := newConfined(t, fmt.Sprintf(unitPools, "Never"), strict, "--bird-socket=/var/run/calico/bird.ctl",
 		"--flow-log=/var/log/manx/flows.json", "--flow-log-rate=1000", "--policy-counters")
 	c.checkConfined()
-	c.gtsm = c.router(troubled{address: 41, bird: "ttl security on;"})
-	c.md5 = c.router(troubled{address: 42, bird: `password "theirs";`})
+	c.gtsm = c.router(world.Trouble{Address: 41, Bird: "ttl security on;"})
+	c.md5 = c.router(world.Trouble{Address: 42, Bird: `password "theirs";`})
 	for _, test := range []struct {
 		name string
 		run  func(*confined, *testing.T)
@@ -229,11 +231,11 @@ func (c *confined) meshAndRouters() string {
 }
 
 func (c *confined) testSessions(t *testing.T) {
-	must(t, c.n1.Apply(c.meshAndRouters()))
-	c.established(t, c.n1, unitSessions)
+	must(t, c.N1.Apply(c.meshAndRouters()))
+	c.Established(t, c.N1, unitSessions)
 	eventually(t, func() error {
-		for _, a := range []netip.Addr{c.n2.IP4, c.n2.IP6} {
-			if b := peer(t, c.n1, a).GetBfd(); b.GetState() != "Up" {
+		for _, a := range []netip.Addr{c.N2.IP4, c.N2.IP6} {
+			if b := world.Peer(t, c.N1, a).GetBfd(); b.GetState() != "Up" {
 				return fmt.Errorf("BFD with %s is %q: %s", a, b.GetState(), b.GetReason())
 			}
 		}
@@ -245,27 +247,27 @@ func (c *confined) testSessions(t *testing.T) {
 		t.Errorf("BFD's threads have no priority: nice values %v", strings.Fields(string(out)))
 	}
 	// What a router answers to an OPEN with a wrong AS is read from a packet socket.
-	wrong := c.router(troubled{address: 43, bird: " ", remote: 64999})
+	wrong := c.router(world.Trouble{Address: 43, Bird: " ", Remote: 64999})
 	object := fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: wrong}, spec: {node: "+
 		"n1, peerIP: %s, asNumber: 65000}}", wrong)
-	must(t, c.n1.Apply(object))
+	must(t, c.N1.Apply(object))
 	eventually(t, func() error {
-		if p := peer(t, c.n1, wrong); !strings.Contains(p.GetReason(), "it expects another AS") {
+		if p := world.Peer(t, c.N1, wrong); !strings.Contains(p.GetReason(), "it expects another AS") {
 			return fmt.Errorf("the reason is %q", p.GetReason())
 		}
 		return nil
 	})
-	_, err = c.n1.Manxctl("delete", "bgppeer", "wrong")
+	_, err = c.N1.Manxctl("delete", "bgppeer", "wrong")
 	must(t, err)
 }
 
 func (c *confined) testRoutes(t *testing.T) {
 	const many = 20_000
-	from := c.router(troubled{address: 44})
+	from := c.router(world.Trouble{Address: 44})
 	object := fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: many}, spec: {node: "+
 		"n1, peerIP: %s, asNumber: 65010}}", from)
-	must(t, c.n1.Apply(object))
-	p, err := lab.ConnectPeerFrom(c.tor1.Namespace, from, netip.AddrPortFrom(c.n1.IP4, 179).String(), 65010,
+	must(t, c.N1.Apply(object))
+	p, err := lab.ConnectPeerFrom(c.ToR1.Namespace, from, netip.AddrPortFrom(c.N1.IP4, 179).String(), 65010,
 		200_000_000)
 	must(t, err)
 	all := lab.Prefixes(many)
@@ -276,33 +278,35 @@ func (c *confined) testRoutes(t *testing.T) {
 	count := func(want int) {
 		t.Helper()
 		eventually(t, func() error {
-			if n := len(routes(t, c.n1.Namespace, "-4", "via", from.String())); n != want {
+			if n := len(world.Routes(t, c.N1.Namespace, "-4", "via", from.String())); n != want {
 				return fmt.Errorf("%d routes are in the kernel, want %d", n, want)
 			}
 			return nil
 		})
 	}
 	count(many)
-	_, err = c.n1.Manxctl("delete", "bgppeer", "many")
+	_, err = c.N1.Manxctl("delete", "bgppeer", "many")
 	must(t, err)
 	p.Close()
 	count(0)
 }
 
 func (c *confined) testPods(t *testing.T) {
-	n, a, b := c.n1, c.addPod(t, c.n1, "n1-p1"), c.addPod(t, c.n1, "n1-p2")
-	c.addPod(t, c.n2, "n2-p1")
-	c.reachable(t, "n1-p1", "n2-p1")
-	must(t, n.Apply(global("server", "selector: all(), types: [Ingress], ingress: [{action: Log, protocol: TCP, "+
-		"destination: {ports: [7001]}}, {action: Deny, protocol: TCP, destination: {ports: [7001]}}, {action: Allow}]")))
+	n, a, b := c.N1, c.AddPod(t, c.N1, "n1-p1"), c.AddPod(t, c.N1, "n1-p2")
+	c.AddPod(t, c.N2, "n2-p1")
+	c.Reachable(t, "n1-p1", "n2-p1")
+	must(t, n.Apply(world.GlobalPolicy("server",
+		"selector: all(), types: [Ingress], ingress: [{action: Log, protocol: TCP, "+
+			"destination: {ports: [7001]}}, {action: Deny, protocol: TCP, destination: {ports: [7001]}}, "+
+			"{action: Allow}]")))
 	for _, port := range []int{7001, 7002} {
-		listenTCP(t, b.Namespace, port, func(conn net.Conn) { conn.Close() })
+		world.ListenTCP(t, b.Namespace, port, func(conn net.Conn) { conn.Close() })
 	}
-	if !connects(t, a.Namespace, b.IP4(), 7002, true) {
+	if !world.ConnectsTCP(t, a.Namespace, b.IP4(), 7002, true) {
 		t.Error("what is allowed does not pass")
 	}
 	eventually(t, func() error {
-		if connects(t, a.Namespace, b.IP4(), 7001, false) {
+		if world.ConnectsTCP(t, a.Namespace, b.IP4(), 7001, false) {
 			return fmt.Errorf("what is denied passes")
 		}
 		return nil
@@ -313,13 +317,13 @@ func (c *confined) testPods(t *testing.T) {
 			err = fmt.Errorf("the flow log has:\n%s", text)
 		}
 		if err != nil {
-			connects(t, a.Namespace, b.IP4(), 7001, false)
+			world.ConnectsTCP(t, a.Namespace, b.IP4(), 7001, false)
 		}
 		return err
 	})
-	x := startLive(t, n, "--output=text", a.IP4().String(), b.IP4().String(), "tcp/7001")
-	connects(t, a.Namespace, b.IP4(), 7001, false)
-	x.end(0, "The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 2")
+	x := world.StartLiveExplain(t, n, "--output=text", a.IP4().String(), b.IP4().String(), "tcp/7001")
+	world.ConnectsTCP(t, a.Namespace, b.IP4(), 7001, false)
+	x.End(0, "The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 2")
 	must(t, a.EditEndpoint(func(r lab.Resource) {
 		r.Spec()["qosControls"] = map[string]any{"ingressBandwidth": 10000000, "ingressBurst": 800000,
 			"egressBandwidth": 20000000, "egressBurst": 800000}
@@ -361,7 +365,7 @@ func (c *confined) testFiles(t *testing.T) {
 		if _, err := exec.LookPath(command[0]); err != nil {
 			continue
 		}
-		if out, err := c.n1.Run(command[0], command[1:]...); err != nil {
+		if out, err := c.N1.Run(command[0], command[1:]...); err != nil {
 			t.Errorf("%v: %v %s", command, err, out)
 		}
 	}
@@ -371,14 +375,14 @@ func (c *confined) testFiles(t *testing.T) {
 // kill.
 func (c *confined) testUnitRestart(t *testing.T) {
 	for _, verb := range []string{"drain", "undrain"} {
-		if out, err := c.n1.Manxctl("node", verb, "n1"); err != nil {
+		if out, err := c.N1.Manxctl("node", verb, "n1"); err != nil {
 			t.Errorf("%s: %v %s", verb, err, out)
 		}
 	}
 	must(t, c.Machine.Restart())
-	must(t, c.n1.Ready(limit))
-	c.established(t, c.n1, unitSessions)
-	c.reachable(t, "n1-p1", "n2-p1")
+	must(t, c.N1.Ready(limit))
+	c.Established(t, c.N1, unitSessions)
+	c.Reachable(t, "n1-p1", "n2-p1")
 	c.checkDenials()
 	_, err := c.Run("systemctl", "kill", "-s", "KILL", "manxd")
 	must(t, err)
@@ -388,11 +392,11 @@ func (c *confined) testUnitRestart(t *testing.T) {
 		}
 		return nil
 	})
-	must(t, c.n1.Ready(limit))
-	c.established(t, c.n1, unitSessions)
-	c.reachable(t, "n1-p1", "n2-p1")
+	must(t, c.N1.Ready(limit))
+	c.Established(t, c.N1, unitSessions)
+	c.Reachable(t, "n1-p1", "n2-p1")
 	must(t, c.Machine.Restart()) // counts from 0 again
-	must(t, c.n1.Ready(limit))
+	must(t, c.N1.Ready(limit))
 }
 
 // testUnitAsRoot does what docs/security.md says to run the same unit as root, and then goes back to the user of its
@@ -409,17 +413,17 @@ func (c *confined) testUnitAsRoot(t *testing.T) {
 	folders("manx", "root")
 	must(t, c.Configure(append(strict, "User=root", "Group=root")...))
 	must(t, c.Machine.Restart())
-	must(t, c.n1.Ready(limit))
-	c.established(t, c.n1, unitSessions)
-	c.addPod(t, c.n1, "n1-p3")
-	c.reachable(t, "n1-p3", "n2-p1")
+	must(t, c.N1.Ready(limit))
+	c.Established(t, c.N1, unitSessions)
+	c.AddPod(t, c.N1, "n1-p3")
+	c.Reachable(t, "n1-p3", "n2-p1")
 	c.checkDenials()
 	must(t, c.Write("etc/tmpfiles.d/manx.conf", string(manx)))
 	folders("manx", "manx")
 	must(t, c.Configure(strict...))
 	must(t, c.Machine.Restart())
-	must(t, c.n1.Ready(limit))
-	c.addPod(t, c.n1, "n1-p4")
+	must(t, c.N1.Ready(limit))
+	c.AddPod(t, c.N1, "n1-p4")
 	c.checkConfined()
 	c.checkDenials()
 }
@@ -427,8 +431,8 @@ func (c *confined) testUnitAsRoot(t *testing.T) {
 // testEachCapability takes one capability after the other away: each time something is denied. So the unit has none too
 // many, and the other tests would notice one too few.
 func (c *confined) testEachCapability(t *testing.T) {
-	wrong := c.router(troubled{address: 45, bird: " ", remote: 64999}) // CAP_NET_RAW is for its answer
-	must(t, c.n1.Apply(fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: wrong}, spec: "+
+	wrong := c.router(world.Trouble{Address: 45, Bird: " ", Remote: 64999}) // CAP_NET_RAW is for its answer
+	must(t, c.N1.Apply(fmt.Sprintf("{apiVersion: projectcalico.org/v3, kind: BGPPeer, metadata: {name: wrong}, spec: "+
 		"{node: n1, peerIP: %s, asNumber: 65000}}", wrong)))
 	all := []string{"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE", "CAP_SYS_NICE"}
 	what := []string{"nflog: operation not permitted", "answers to our OPEN cannot be read.*operation not permitted",
@@ -438,10 +442,10 @@ func (c *confined) testEachCapability(t *testing.T) {
 		rest := strings.Join(slices.Delete(slices.Clone(all), i, i+1), " ")
 		must(t, c.Configure(append(strict, "CapabilityBoundingSet=", "CapabilityBoundingSet="+rest,
 			"AmbientCapabilities=", "AmbientCapabilities="+rest)...))
-		before := len(c.n1.Log())
+		before := len(c.N1.Log())
 		must(t, c.Machine.Restart())
 		eventually(t, func() error {
-			for line := range strings.Lines(c.n1.Log()[before:]) {
+			for line := range strings.Lines(c.N1.Log()[before:]) {
 				if words.MatchString(line) {
 					t.Logf("without %s: %s", without, strings.TrimSpace(line))
 					return nil
@@ -481,10 +485,10 @@ func TestVMUnit(t *testing.T) {
 	}
 	c := newConfined(t, fmt.Sprintf(unitPools, "Always"), strict)
 	c.checkConfined()
-	c.addPod(t, c.n1, "n1-p1")
-	c.addPod(t, c.n2, "n2-p1")
-	c.reachable(t, "n1-p1", "n2-p1")
-	if list := routes(t, c.n1.Namespace, "-4", "dev", "tunl0"); len(list) == 0 {
+	c.AddPod(t, c.N1, "n1-p1")
+	c.AddPod(t, c.N2, "n2-p1")
+	c.Reachable(t, "n1-p1", "n2-p1")
+	if list := world.Routes(t, c.N1.Namespace, "-4", "dev", "tunl0"); len(list) == 0 {
 		t.Error("no route of n1 goes through tunl0")
 	}
 	c.checkDenials()

@@ -1,14 +1,16 @@
-package e2e
+package policy
 
 import (
 	"fmt"
 	"testing"
+
+	"github.com/manxnet/manx/integration/e2e/world"
 )
 
 // testAccounts has rules and policies name service accounts and namespaces, by name and by labels that change. The
 // labels are those of the profiles that Calico makes of them.
 func (c *cluster) testAccounts(t *testing.T) {
-	a, b, far := c.pods["a"], c.pods["b"], c.pods["far"]
+	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	profile := func(name, labels string) string {
 		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Profile\nmetadata: {name: %s}\n"+
 			"spec: {labelsToApply: {%s}}\n---\n", name, labels)
@@ -47,8 +49,9 @@ func (c *cluster) testAccounts(t *testing.T) {
 		{"a policy is for accounts", policy("serviceAccountSelector: team == 'red', " + out), lost, answered},
 		{"a policy is for other accounts", policy("serviceAccountSelector: team == 'blue', " + out), answered,
 			answered},
-		{"a policy is for namespaces", global("accounts", "namespaceSelector: zone == 'inner', "+out), lost, answered},
-		{"a policy was for namespaces", global("accounts", "namespaceSelector: zone == 'inner', "+out) +
+		{"a policy is for namespaces", world.GlobalPolicy("accounts", "namespaceSelector: zone == 'inner', "+out), lost,
+			answered},
+		{"a policy was for namespaces", world.GlobalPolicy("accounts", "namespaceSelector: zone == 'inner', "+out) +
 			profile("kns.default", ""), answered, answered},
 	} {
 		t.Run(x.name, func(t *testing.T) {

@@ -1,10 +1,12 @@
-package e2e
+package policy
 
 import (
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/manxnet/manx/integration/e2e/world"
 )
 
 // Ports of the floods.
@@ -53,7 +55,7 @@ func (c *cluster) swaps(t *testing.T) []swap {
 	both := globalPolicy("sets", ", order: 20",
 		"{action: Allow, protocol: UDP, source: {selector: \"set == 'a'\"}, destination: {ports: [7001, 7005]}}",
 		"{action: Allow, protocol: UDP, source: {selector: \"set == 'b'\"}, destination: {ports: [7002, 7005]}}")
-	client := c.pods["client"]
+	client := c.Pods["client"]
 	one := fmt.Sprintf(`"%s", "%s"`, client.IP4(), client.IP6())
 	many := one + `, "10.244.0.0/16", "10.0.0.0/8", "fd00:244::/64"`
 	none := `"198.51.100.0/24"`
@@ -135,9 +137,9 @@ spec:
 // it.
 func (c *cluster) testAtomic(t *testing.T) {
 	const perKind = 24
-	server := c.pods["server"]
+	server := c.Pods["server"]
 	list := c.swaps(t)
-	must(t, c.n1.Apply(early))
+	must(t, c.N1.Apply(early))
 	defer func() { c.change(t, without(documents(t, early))...) }()
 	c.change(t, c.labelled(t, "server", map[string]string{"role": "server"}))
 	first := c.change(t, list[0].states[0]...)
@@ -149,7 +151,7 @@ func (c *cluster) testAtomic(t *testing.T) {
 	var free, denied []*stream
 	for _, a := range server.IPs {
 		add := func(from string, port uint16) *stream {
-			return f.add(t, fmt.Sprintf("%s to %s port %d", from, a, port), c.pods[from].Namespace, at(a, port),
+			return f.add(t, fmt.Sprintf("%s to %s port %d", from, a, port), c.Pods[from].Namespace, at(a, port),
 				server.Namespace)
 		}
 		pairs = append(pairs, pair{add("client", oldPort), add("client", newPort)})
@@ -215,7 +217,7 @@ func gone(before, after []document) (list []document) {
 		stays[d.path] = true
 	}
 	for _, d := range before {
-		if d.value != "" && !stays[d.path] && !strings.HasPrefix(d.path, endpointKeys) {
+		if d.value != "" && !stays[d.path] && !strings.HasPrefix(d.path, world.EndpointKeys) {
 			list = append(list, document{path: d.path})
 		}
 	}

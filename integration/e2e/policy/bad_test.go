@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 // TestBadPolicy gives the daemons what is large, odd or wrong: nothing blocks others, and nothing stays behind.
 func TestBadPolicy(t *testing.T) {
 	c := newPolicyLab(t, "x", map[string]string{"a": "n2", "b": "n2", "far": "n1"})
-	n2, a, b := c.n2, c.pods["a"], c.pods["b"]
+	n2, a, b := c.N2, c.Pods["a"], c.Pods["b"]
 	echo(t, b.Namespace, 7001, 7002)
 	c.enforced(t, c.change(t, c.labelled(t, "a", map[string]string{"role": "a"}),
 		c.labelled(t, "b", map[string]string{"role": "b"})))
@@ -92,7 +92,7 @@ func TestBadPolicy(t *testing.T) {
 	t.Run("a pod that pretends to be another one", func(t *testing.T) {
 		for _, x := range []struct {
 			to, as netip.Addr
-		}{{b.IP4(), c.pods["far"].IP4()}, {b.IP6(), c.pods["far"].IP6()}} {
+		}{{b.IP4(), c.Pods["far"].IP4()}, {b.IP6(), c.Pods["far"].IP6()}} {
 			must(t, spoof(a, x.as))
 			f := newFlood(time.Millisecond)
 			s := f.add(t, "as "+x.as.String(), a.Namespace, at(x.to, 7003), b.Namespace)

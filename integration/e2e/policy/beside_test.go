@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -108,16 +109,16 @@ func TestBesideOthers(t *testing.T) {
 		t.Skip(missing)
 	}
 	c := newPolicyLab(t, "b", map[string]string{"friend": "n2", "stranger": "n2", "backend": "n1"})
-	n2, friend, stranger, backend := c.n2, c.pods["friend"], c.pods["stranger"], c.pods["backend"]
-	echo(t, c.n1.Namespace, 7001)
+	n2, friend, stranger, backend := c.N2, c.Pods["friend"], c.Pods["stranger"], c.Pods["backend"]
+	echo(t, c.N1.Namespace, 7001)
 	echo(t, backend.Namespace, 7001)
 	list := documents(t, besidePolicy)
 	for _, name := range []string{"friend", "stranger", "backend"} {
 		list = append(list, c.labelled(t, name, map[string]string{"role": name}))
 	}
 	c.enforced(t, c.change(t, list...))
-	ip(t, n2, "route add default via "+c.tor1.Address(n2).String())
-	service, outside := netip.MustParseAddrPort("10.96.0.10:80"), at(c.n1.IP4, 7001)
+	world.IP(t, n2, "route add default via "+c.ToR1.Address(n2).String())
+	service, outside := netip.MustParseAddrPort("10.96.0.10:80"), at(c.N1.IP4, 7001)
 	load := func(program, rules string, args ...string) {
 		t.Helper()
 		path := filepath.Join(n2.Dir, "rules")

@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"cmp"
@@ -6,12 +6,13 @@ import (
 	"io"
 	"testing"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
 // testConditions holds rules about protocols, ports and ICMP against packets of every kind.
 func (c *cluster) testConditions(t *testing.T) {
-	b, far := c.pods["b"], c.pods["far"]
+	b, far := c.Pods["b"], c.Pods["far"]
 	for _, a := range b.IPs {
 		var server io.Closer
 		var err error
@@ -60,8 +61,9 @@ func (c *cluster) testConditions(t *testing.T) {
 			"sctp1-6", "sctp2-6", "sctp3-6", "ping6"}},
 	} {
 		t.Run(cmp.Or(x.rules, "none"), func(t *testing.T) {
-			policy := documents(t, global("conditions", "selector: role == 'b', types: [Ingress], ingress: ["+x.rules+
-				"]"))
+			policy := documents(t, world.GlobalPolicy("conditions",
+				"selector: role == 'b', types: [Ingress], ingress: ["+x.rules+
+					"]"))
 			c.enforced(t, c.change(t, policy...))
 			defer func() { c.enforced(t, c.change(t, without(policy)...)) }()
 			pass := map[string]bool{}
@@ -97,7 +99,7 @@ func named(o map[string]any, name, protocol string, port int) {
 // testNamedPorts has a name stand for another number in each pod, and for another protocol, in both directions and
 // turned round.
 func (c *cluster) testNamedPorts(t *testing.T) {
-	a, b, far := c.pods["a"], c.pods["b"], c.pods["far"]
+	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	web := func(pod, protocol string, port int) document {
 		return c.endpoint(t, pod, func(o map[string]any) { named(o, "web", protocol, port) })
 	}
@@ -141,12 +143,12 @@ func (c *cluster) testNamedPorts(t *testing.T) {
 			"destination: {ports: [web]}}]", passes{a1: true, b2: true}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			c.temporary(t, documents(t, global("named", x.policy))...)
+			c.temporary(t, documents(t, world.GlobalPolicy("named", x.policy))...)
 			ask(t, x.want)
 		})
 	}
 	t.Run("the number and the protocol change", func(t *testing.T) {
-		c.temporary(t, documents(t, global("named", either+"[{action: Allow, protocol: UDP, destination: "+
+		c.temporary(t, documents(t, world.GlobalPolicy("named", either+"[{action: Allow, protocol: UDP, destination: "+
 			"{ports: [web]}}]"))...)
 		c.temporary(t, web("b", "UDP", 7003))
 		ask(t, passes{a1: true, b3: true})
@@ -160,7 +162,7 @@ func (c *cluster) testNamedPorts(t *testing.T) {
 
 // testProfiles changes what profiles say, whose they are, and the labels that they hand on.
 func (c *cluster) testProfiles(t *testing.T) {
-	a, b, far := c.pods["a"], c.pods["b"], c.pods["far"]
+	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	profile := func(name, spec string) []document {
 		return documents(t, fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: Profile\n"+
 			"metadata: {name: %s}\nspec: {%s}\n", name, spec))
@@ -204,8 +206,10 @@ func (c *cluster) testProfiles(t *testing.T) {
 		c.temporary(t,
 			append(append(profile("team", "labelsToApply: {team: red}, ingress: [{action: Allow}], egress: "+
 				"[{action: Allow}]"), wears("a", "team")),
-				documents(t, global("red", "selector: role == 'b', ingress: [{action: Allow, protocol: UDP, source: "+
-					"{selector: team == 'red'}}, {action: Allow, protocol: TCP, source: {selector: team == 'blue'}}]"))...)...)
+				documents(t, world.GlobalPolicy("red",
+					"selector: role == 'b', ingress: [{action: Allow, protocol: UDP, source: "+
+						"{selector: team == 'red'}}, {action: Allow, protocol: TCP, "+
+						"source: {selector: team == 'blue'}}]"))...)...)
 		ask(t, a, answered, lost)
 		ask(t, far, lost, lost)
 		c.enforced(t, c.change(t, profile("team", "labelsToApply: {team: blue}, ingress: [{action: Allow}], egress: "+
@@ -225,7 +229,7 @@ func (c *cluster) testProfiles(t *testing.T) {
 		c.temporary(t,
 			append(append(profile("team", "labelsToApply: {guarded: yes-please}, ingress: [{action: Allow}], egress: "+
 				"[{action: Allow}]"), wears("b", "team")),
-				documents(t, global("guard", "selector: guarded == 'yes-please', "+udp))...)...)
+				documents(t, world.GlobalPolicy("guard", "selector: guarded == 'yes-please', "+udp))...)...)
 		ask(t, far, answered, lost)
 		c.enforced(t, c.change(t, profile("team", "ingress: [{action: Allow}], egress: [{action: Allow}]")...))
 		ask(t, far, answered, answered)

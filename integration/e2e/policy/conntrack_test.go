@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -41,7 +42,7 @@ spec:
 	converse(t, fromClient, toOld, there(7002))
 	converse(t, fromOld, toClient, netip.AddrPortFrom(client.IP4(), 7011))
 
-	ip(t, n, fmt.Sprintf("-n %s addr add %s/32 dev eth0", next.Namespace, address))
+	world.IP(t, n, fmt.Sprintf("-n %s addr add %s/32 dev eth0", next.Namespace, address))
 	var stolen, answered atomic.Int64
 	for _, port := range []int{7002, 7003} {
 		count(udpIn(t, next.Namespace, port), &stolen, false)
@@ -93,7 +94,7 @@ spec:
 // startSingle is a node with a datastore of its own and the pool 10.244.0.0/16.
 func startSingle(t *testing.T, name string) *lab.Node {
 	t.Helper()
-	l := newLab(t, lab.Spec{Name: labName(name), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
+	l := world.NewLab(t, lab.Spec{Name: world.LabName(name), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}}})
 	n := l.Nodes[0]
 	must(t, n.StartManxd(append(n.EmbedDatastore(), "--no-default-pools")...))
 	must(t, n.Ready(limit))

@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -28,7 +29,7 @@ func talk(conn net.Conn) error {
 // testEstablished: policy decides about the first packet. What is established goes on, in both directions and at both
 // ends, whatever changes; what is new, and what policy has always denied, does not come about.
 func (c *cluster) testEstablished(t *testing.T) {
-	a, b, far := c.pods["a"], c.pods["b"], c.pods["far"]
+	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	echoTCP(t, b.Namespace, 7801)
 	echoTCP(t, far.Namespace, 7801)
 	echo(t, b.Namespace, 7801)
@@ -72,11 +73,12 @@ func (c *cluster) testEstablished(t *testing.T) {
 		name    string
 		objects []document
 	}{
-		{"both directions are denied", documents(t, global("deny", "selector: role == 'b', types: [Ingress, Egress]"))},
+		{"both directions are denied", documents(t, world.GlobalPolicy("deny",
+			"selector: role == 'b', types: [Ingress, Egress]"))},
 		{"a tier before all others denies",
 			documents(t, "apiVersion: projectcalico.org/v3\nkind: Tier\nmetadata: {name: first}\n"+
 				"spec: {order: 1}\n---\n"+
-				global("first.deny",
+				world.GlobalPolicy("first.deny",
 					"tier: first, selector: role == 'b', types: [Ingress, Egress], ingress: [{action: "+
 						"Deny}], egress: [{action: Deny}]"))},
 		{"the profile lets nobody in",
@@ -94,7 +96,7 @@ func (c *cluster) testEstablished(t *testing.T) {
 // echoTCP sends back what comes.
 func echoTCP(t *testing.T, ns string, port int) {
 	t.Helper()
-	listenTCP(t, ns, port, func(c net.Conn) {
+	world.ListenTCP(t, ns, port, func(c net.Conn) {
 		go func() {
 			defer c.Close()
 			_, _ = io.Copy(c, c)
@@ -105,7 +107,7 @@ func echoTCP(t *testing.T, ns string, port int) {
 // testFragments: datagrams that are larger than the link are judged by their ports like others, also where connections
 // are not tracked.
 func (c *cluster) testFragments(t *testing.T) {
-	a, b, far, n1, n2 := c.pods["a"], c.pods["b"], c.pods["far"], c.n1, c.n2
+	a, b, far, n1, n2 := c.Pods["a"], c.Pods["b"], c.Pods["far"], c.N1, c.N2
 	large := func(ns string, k knock) error {
 		var conn net.Conn
 		var err error
@@ -131,12 +133,13 @@ func (c *cluster) testFragments(t *testing.T) {
 	udp := func(end string) string {
 		return fmt.Sprintf("{action: Allow, protocol: UDP, %s: {ports: [7001]}}", end)
 	}
-	c.temporary(t, documents(t, global("fragments", "selector: role == 'b', types: [Ingress], ingress: ["+
+	c.temporary(t, documents(t, world.GlobalPolicy("fragments", "selector: role == 'b', types: [Ingress], ingress: ["+
 		udp("destination")+"]")+
 		"apiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {name: n2-eth0, labels: {host: n2}}\n"+
 		"spec: {node: n2, interfaceName: eth0}\n---\n"+
-		global("untracked", "selector: host == 'n2', applyOnForward: true, doNotTrack: true, types: [Ingress, "+
-			"Egress], ingress: ["+udp("destination")+"], egress: ["+udp("source")+"]"))...)
+		world.GlobalPolicy("untracked",
+			"selector: host == 'n2', applyOnForward: true, doNotTrack: true, types: [Ingress, "+
+				"Egress], ingress: ["+udp("destination")+"], egress: ["+udp("source")+"]"))...)
 	for i := range b.IPs {
 		host := both(n2.IP4, n2.IP6)[i]
 		if b.IPs[i].Is6() != host.Is6() {

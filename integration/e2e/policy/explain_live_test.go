@@ -1,22 +1,18 @@
-package e2e
+package policy
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -39,78 +35,10 @@ spec:
   - {action: Allow}
 `
 
-// live is a running manxctl explain --live.
-type live struct {
-	t           *testing.T
-	cmd         *exec.Cmd
-	out, errors strings.Builder
-	read        sync.WaitGroup
-}
-
-// startLive runs it until it waits for packets.
-func startLive(t *testing.T, n *lab.Node, args ...string) *live {
-	t.Helper()
-	x := &live{t: t}
-	x.cmd = lab.InNamespace(n.Namespace, filepath.Join(binaries(t), "manxctl"),
-		append([]string{"--socket=" + n.Socket(), "explain", "--live", "--live-timeout=60s"}, args...)...)
-	out, err := x.cmd.StdoutPipe()
-	must(t, err)
-	stderr, err := x.cmd.StderrPipe()
-	must(t, err)
-	must(t, x.cmd.Start())
-	t.Cleanup(func() { _ = x.cmd.Process.Kill() })
-	waits, ended := make(chan bool, 1), make(chan bool)
-	follow := func(from io.Reader, to *strings.Builder) {
-		defer x.read.Done()
-		for lines := bufio.NewReader(from); ; {
-			line, err := lines.ReadString('\n')
-			to.WriteString(line)
-			if strings.HasSuffix(line, "; send one now\n") {
-				waits <- true
-			}
-			if err != nil {
-				return
-			}
-		}
-	}
-	x.read.Add(2)
-	go follow(out, &x.out)
-	go follow(stderr, &x.errors)
-	go func() {
-		x.read.Wait()
-		close(ended)
-	}()
-	select {
-	case <-waits:
-	case <-ended:
-		if strings.Contains(x.errors.String(), "which take Linux 5.12") {
-			t.Skip(x.errors.String())
-		}
-		t.Fatalf("manxctl explain %v ended early: %s%s", args, x.out.String(), x.errors.String())
-	}
-	return x
-}
-
-// end waits for the end and wants an exit code and texts.
-func (x *live) end(code int, say ...string) string {
-	x.t.Helper()
-	x.read.Wait()
-	_ = x.cmd.Wait()
-	out := x.out.String()
-	if have := x.cmd.ProcessState.ExitCode(); have != code {
-		x.t.Errorf("exit code %d, want %d:\n%s%s", have, code, out, x.errors.String())
-	}
-	for _, want := range say {
-		if !strings.Contains(out+x.errors.String(), want) {
-			x.t.Errorf("does not say %q:\n%s%s", want, out, x.errors.String())
-		}
-	}
-	return out
-}
-
 // TestExplainLive asks the kernel whether explanations are right.
 func TestExplainLive(t *testing.T) {
-	l := newLab(t, lab.Spec{Name: labName("l"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("l"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
+		{Name: "n2"}}})
 	n1, n2 := l.Nodes[0], l.Nodes[1]
 	must(t, n1.StartManxd(append(n1.EmbedDatastore(), "--no-default-pools", "--policy-counters")...))
 	must(t, n2.StartManxd(append(lab.UseDatastore(n1), "--no-default-pools")...))
@@ -126,11 +54,12 @@ func TestExplainLive(t *testing.T) {
 		serveTCP(t, p.Namespace, 7001, 7002, 7003)
 	}
 	keepTCP(t, near.Namespace, 7010)
-	if !connects(t, client.Namespace, near.IP4(), 7002, true) || !connects(t, client.Namespace, far.IP4(), 7002, true) {
+	if !world.ConnectsTCP(t, client.Namespace, near.IP4(), 7002, true) || !world.ConnectsTCP(t, client.Namespace,
+		far.IP4(), 7002, true) {
 		t.Fatal("the pods do not reach each other")
 	}
 	clean := table(t, n1)
-	commits := metric(t, n1, "manx_policy_transactions_total")
+	commits := world.Metric(t, n1, "manx_policy_transactions_total")
 	tables := func() string {
 		out, err := n1.Run("nft", "list", "tables")
 		must(t, err)
@@ -138,71 +67,72 @@ func TestExplainLive(t *testing.T) {
 	}
 	before := tables()
 	from := client.IP4().String()
-	dial := func(to netip.Addr, port int) { connects(t, client.Namespace, to, port, false) }
+	dial := func(to netip.Addr, port int) { world.ConnectsTCP(t, client.Namespace, to, port, false) }
 
 	t.Run("allowed", func(t *testing.T) {
-		x := startLive(t, n1, from, near.IP4().String(), "tcp/7002")
+		x := world.StartLiveExplain(t, n1, from, near.IP4().String(), "tcp/7002")
 		if !strings.Contains(tables(), "manx-trace-") {
 			t.Error("no table traces")
 		}
 		dial(near.IP4(), 7002)
-		x.end(0, "forward-to-workload: accept by GlobalNetworkPolicy/server ingress 4",
+		x.End(0, "forward-to-workload: accept by GlobalNetworkPolicy/server ingress 4",
 			"The kernel agrees: ALLOWED by Profile/k8s-pod-network egress 1", "(connection: new)", "=> sent out cali")
 		if now := tables(); now != before {
 			t.Errorf("tables that are left: %s", now)
 		}
 	})
 	t.Run("denied", func(t *testing.T) {
-		x := startLive(t, n1, from, near.IP4().String(), "tcp/7001")
+		x := world.StartLiveExplain(t, n1, from, near.IP4().String(), "tcp/7001")
 		dial(near.IP4(), 7001)
-		x.end(0, "=> dropped by GlobalNetworkPolicy/server ingress 1",
+		x.End(0, "=> dropped by GlobalNetworkPolicy/server ingress 1",
 			"The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 1")
 	})
 	t.Run("the port of the packet decides", func(t *testing.T) {
-		x := startLive(t, n1, from, near.IP4().String(), "tcp") // explained without a port as allowed
+		x := world.StartLiveExplain(t, n1, from, near.IP4().String(), "tcp") // explained without a port as allowed
 		dial(near.IP4(), 7001)
-		x.end(0, "The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 1")
-		x = startLive(t, n1, from, near.IP4().String(), "tcp/7003") // without the port of the source as denied
+		x.End(0, "The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 1")
+		x = world.StartLiveExplain(t, n1, from, near.IP4().String(),
+			"tcp/7003") // without the port of the source as denied
 		connectFrom(t, client.Namespace, 4242, near.IP4(), 7003)
-		x.end(0, "forward-to-workload: accept by GlobalNetworkPolicy/server ingress 2", "The kernel agrees: ALLOWED by")
+		x.End(0, "forward-to-workload: accept by GlobalNetworkPolicy/server ingress 2", "The kernel agrees: ALLOWED by")
 	})
 	t.Run("on both nodes", func(t *testing.T) {
-		x, y := startLive(t, n1, from, far.IP4().String(), "tcp/7001"),
-			startLive(t, n2, from, far.IP4().String(), "tcp/7001")
+		x, y := world.StartLiveExplain(t, n1, from, far.IP4().String(), "tcp/7001"),
+			world.StartLiveExplain(t, n2, from, far.IP4().String(), "tcp/7001")
 		dial(far.IP4(), 7001)
-		x.end(0, "=> sent out", "The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 1")
-		y.end(0, "=> dropped by GlobalNetworkPolicy/server ingress 1", "The kernel agrees: DENIED by")
+		x.End(0, "=> sent out", "The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 1")
+		y.End(0, "=> dropped by GlobalNetworkPolicy/server ingress 1", "The kernel agrees: DENIED by")
 		_, err := n2.Manxctl("explain", "--live", from, near.IP4().String())
 		if err == nil || !strings.Contains(err.Error(), "do not come through node n2: ask on node n1") {
 			t.Errorf("on a node that has nothing to do with it: %v", err)
 		}
 	})
 	t.Run("from a node", func(t *testing.T) {
-		x := startLive(t, n1, "node/n1", near.IP4().String(), "tcp/7002")
-		connects(t, n1.Namespace, near.IP4(), 7002, false)
+		x := world.StartLiveExplain(t, n1, "node/n1", near.IP4().String(), "tcp/7002")
+		world.ConnectsTCP(t, n1.Namespace, near.IP4(), 7002, false)
 		// a host always reaches its own pods
-		x.end(0, "=> sent out cali", "The kernel agrees: ALLOWED: no policy is about it")
-		x, y := startLive(t, n1, "node/n1", far.IP4().String(), "tcp/7001"),
-			startLive(t, n2, "node/n1", far.IP4().String(), "tcp/7001")
-		connects(t, n1.Namespace, far.IP4(), 7001, false)
-		x.end(0, "=> sent out eth0", "The kernel agrees: DENIED by")
-		y.end(0, "=> dropped by GlobalNetworkPolicy/server ingress 1", "The kernel agrees: DENIED by")
-		x = startLive(t, n1, from, "node/n1", "icmp")
+		x.End(0, "=> sent out cali", "The kernel agrees: ALLOWED: no policy is about it")
+		x, y := world.StartLiveExplain(t, n1, "node/n1", far.IP4().String(), "tcp/7001"),
+			world.StartLiveExplain(t, n2, "node/n1", far.IP4().String(), "tcp/7001")
+		world.ConnectsTCP(t, n1.Namespace, far.IP4(), 7001, false)
+		x.End(0, "=> sent out eth0", "The kernel agrees: DENIED by")
+		y.End(0, "=> dropped by GlobalNetworkPolicy/server ingress 1", "The kernel agrees: DENIED by")
+		x = world.StartLiveExplain(t, n1, from, "node/n1", "icmp")
 		must(t, lab.Ping(client.Namespace, n1.IP4))
-		x.end(0, "=> delivered to this host", "The kernel agrees: ALLOWED by")
+		x.End(0, "=> delivered to this host", "The kernel agrees: ALLOWED by")
 	})
 	t.Run("dropped by another table", func(t *testing.T) {
 		_, err := n1.Run("nft",
 			`add table ip other; add chain ip other FORWARD { type filter hook forward priority 10; policy accept; }; add rule ip other FORWARD tcp dport 7002 counter drop comment "maintenance"`)
 		must(t, err)
-		x := startLive(t, n1, from, near.IP4().String(), "tcp/7002")
+		x := world.StartLiveExplain(t, n1, from, near.IP4().String(), "tcp/7002")
 		dial(near.IP4(), 7002)
-		x.end(1,
+		x.End(1,
 			`The kernel does otherwise: policy allows it, but it was dropped by table ip other, chain FORWARD, rule 1 (handle 2) "maintenance"`, "its rules: nft -a list chain ip other FORWARD", "explained: ALLOWED by")
 		_, err = n1.Run("nft", "delete table ip other; add table ip other; add chain ip other FORWARD { type filter "+
 			"hook forward priority -10; policy drop; }")
 		must(t, err)
-		x = startLive(t, n1, "--output=json", from, near.IP4().String(), "tcp/7002")
+		x = world.StartLiveExplain(t, n1, "--output=json", from, near.IP4().String(), "tcp/7002")
 		dial(near.IP4(), 7002)
 		var answer struct {
 			Allowed bool
@@ -216,7 +146,7 @@ func TestExplainLive(t *testing.T) {
 				}
 			}
 		}
-		if err := json.Unmarshal([]byte(x.end(1)), &answer); err != nil {
+		if err := json.Unmarshal([]byte(x.End(1)), &answer); err != nil {
 			t.Error(err)
 		}
 		if p := answer.Live.Packets; !answer.Allowed || answer.Live.Agrees || answer.Live.Node != "n1" || len(p) != 1 ||
@@ -230,9 +160,9 @@ func TestExplainLive(t *testing.T) {
 	t.Run("not routed", func(t *testing.T) {
 		_, err := n1.Run("ip", "rule", "add", "to", near.IP4().String(), "prohibit", "priority", "5")
 		must(t, err)
-		x := startLive(t, n1, from, near.IP4().String(), "tcp/7002")
+		x := world.StartLiveExplain(t, n1, from, near.IP4().String(), "tcp/7002")
 		dial(near.IP4(), 7002)
-		x.end(1, "The kernel does otherwise: policy allows it, but it was lost behind prerouting: the host does "+
+		x.End(1, "The kernel does otherwise: policy allows it, but it was lost behind prerouting: the host does "+
 			"not route it")
 		_, err = n1.Run("ip", "rule", "del", "priority", "5")
 		must(t, err)
@@ -241,11 +171,11 @@ func TestExplainLive(t *testing.T) {
 		_, err := n1.Run("nft", "add table ip proxy; add chain ip proxy pre { type nat hook prerouting priority "+
 			"dstnat; }; add rule ip proxy pre ip daddr 10.96.0.10 tcp dport 80 dnat to "+near.IP4().String()+":7001")
 		must(t, err)
-		x := startLive(t, n1, from, near.IP4().String(), "tcp/7001") // the pod behind it
-		y := startLive(t, n1, from, "10.96.0.10", "tcp/80")          // the service
+		x := world.StartLiveExplain(t, n1, from, near.IP4().String(), "tcp/7001") // the pod behind it
+		y := world.StartLiveExplain(t, n1, from, "10.96.0.10", "tcp/80")          // the service
 		dial(netip.MustParseAddr("10.96.0.10"), 80)
-		x.end(0, "The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 1")
-		y.end(0, "now from "+from+" to "+near.IP4().String(), "The kernel agrees: DENIED by "+
+		x.End(0, "The kernel agrees: DENIED by GlobalNetworkPolicy/server ingress 1")
+		y.End(0, "now from "+from+" to "+near.IP4().String(), "The kernel agrees: DENIED by "+
 			"GlobalNetworkPolicy/server ingress 1")
 		_, err = n1.Run("nft", "delete table ip proxy")
 		must(t, err)
@@ -255,19 +185,19 @@ func TestExplainLive(t *testing.T) {
 		must(t, lab.Inside(client.Namespace, func() { c, err = net.Dial("tcp", at(near.IP4(), 7010).String()) }))
 		must(t, err)
 		defer c.Close()
-		x := startLive(t, n1, "--live-timeout=2s", from, near.IP4().String(), "tcp/7010")
+		x := world.StartLiveExplain(t, n1, "--live-timeout=2s", from, near.IP4().String(), "tcp/7010")
 		_, err = c.Write([]byte("more"))
 		must(t, err)
-		x.end(1, "(connection: established)", "This says nothing about the explanation: it belongs to a connection "+
+		x.End(1, "(connection: established)", "This says nothing about the explanation: it belongs to a connection "+
 			"that was already known",
 			"no packet that tells whether the explanation is right came through node n1 within 2s")
 	})
 	t.Run("no packet, and interrupted", func(t *testing.T) {
-		startLive(t, n1, "--live-timeout=100ms", from, near.IP4().String(), "tcp/7009").end(1,
+		world.StartLiveExplain(t, n1, "--live-timeout=100ms", from, near.IP4().String(), "tcp/7009").End(1,
 			"no packet of this flow came through node n1 within 100ms")
-		x := startLive(t, n1, from, near.IP4().String(), "tcp/7009")
-		must(t, x.cmd.Process.Signal(syscall.SIGINT))
-		x.end(1, "interrupted: no packet of this flow came through node n1")
+		x := world.StartLiveExplain(t, n1, from, near.IP4().String(), "tcp/7009")
+		must(t, x.Cmd.Process.Signal(syscall.SIGINT))
+		x.End(1, "interrupted: no packet of this flow came through node n1")
 		eventually(t, func() error {
 			if now := tables(); now != before {
 				return fmt.Errorf("tables that are left: %s", now)
@@ -276,8 +206,8 @@ func TestExplainLive(t *testing.T) {
 		})
 	})
 	t.Run("Manx's table is not touched", func(t *testing.T) {
-		if now := metric(t, n1, "manx_policy_transactions_total"); now != commits ||
-			metric(t, n1, "manx_policy_drift_repairs_total") != 0 {
+		if now := world.Metric(t, n1, "manx_policy_transactions_total"); now != commits ||
+			world.Metric(t, n1, "manx_policy_drift_repairs_total") != 0 {
 			t.Errorf("Manx has changed its table: %v transactions, were %v", now, commits)
 		}
 		counted := regexp.MustCompile(`packets (\d+) bytes \d+`)
@@ -293,12 +223,12 @@ func TestExplainLive(t *testing.T) {
 		}
 	})
 	t.Run("the daemon is killed", func(t *testing.T) {
-		x := startLive(t, n1, from, near.IP4().String(), "tcp/7009")
+		x := world.StartLiveExplain(t, n1, from, near.IP4().String(), "tcp/7009")
 		if !strings.Contains(tables(), "manx-trace-") {
 			t.Error("no table traces")
 		}
 		n1.Manxd().Kill()
-		x.end(1, "manxd cannot be asked")
+		x.End(1, "manxd cannot be asked")
 		if now := tables(); now != before {
 			t.Errorf("tables that are left: %s", now)
 		}
@@ -319,5 +249,5 @@ func connectFrom(t *testing.T, ns string, port int, to netip.Addr, toPort int) {
 // keepTCP accepts connections and keeps them.
 func keepTCP(t *testing.T, ns string, port int) {
 	t.Helper()
-	listenTCP(t, ns, port, func(c net.Conn) { t.Cleanup(func() { c.Close() }) })
+	world.ListenTCP(t, ns, port, func(c net.Conn) { t.Cleanup(func() { c.Close() }) })
 }

@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"encoding/json"
@@ -8,8 +8,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -92,51 +92,14 @@ func explainOn(t *testing.T, n *lab.Node, from, to, flow string) explained {
 func serveTCP(t *testing.T, ns string, ports ...int) {
 	t.Helper()
 	for _, port := range ports {
-		listenTCP(t, ns, port, func(c net.Conn) { c.Close() })
+		world.ListenTCP(t, ns, port, func(c net.Conn) { c.Close() })
 	}
-}
-
-// listenTCP hands on what connects to a port in a namespace, until the test ends.
-func listenTCP(t *testing.T, ns string, port int, handle func(net.Conn)) {
-	t.Helper()
-	var l net.Listener
-	var err error
-	must(t, lab.Inside(ns, func() { l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)) }))
-	must(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			handle(c)
-		}
-	}()
-}
-
-// connects tells whether a TCP connection comes about. What is dropped is noticed by silence; what is to be allowed is
-// tried again, in case that the machine was slow.
-func connects(t *testing.T, ns string, to netip.Addr, port int, again bool) bool {
-	t.Helper()
-	try := func() (err error) {
-		must(t, lab.Inside(ns, func() {
-			var c net.Conn
-			if c, err = net.DialTimeout("tcp", netip.AddrPortFrom(to, uint16(port)).String(), time.Second); err == nil {
-				c.Close()
-			}
-		}))
-		return err
-	}
-	if again {
-		return lab.Eventually(limit, try) == nil
-	}
-	return try() == nil
 }
 
 // TestExplain compares what explain says on either node with what packets do.
 func TestExplain(t *testing.T) {
-	l := newLab(t, lab.Spec{Name: labName("x"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("x"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
+		{Name: "n2"}}})
 	n1, n2 := l.Nodes[0], l.Nodes[1]
 	must(t, n1.StartManxd(append(n1.EmbedDatastore(), "--no-default-pools", "--policy-counters")...))
 	must(t, n2.StartManxd(append(lab.UseDatastore(n1), "--no-default-pools", "--policy-counters")...))
@@ -219,7 +182,7 @@ func TestExplain(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if did := connects(t, test.ns, test.to, test.port, test.allowed); did != test.allowed {
+			if did := world.ConnectsTCP(t, test.ns, test.to, test.port, test.allowed); did != test.allowed {
 				t.Fatalf("a connection comes about: %v, want %v", did, test.allowed)
 			}
 			for _, n := range []*lab.Node{n1, n2} {

@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 func TestPolicyFeatures(t *testing.T) {
 	c := newPolicyLab(t, "f", map[string]string{"a": "n2", "b": "n2", "far": "n1"})
 	var list []document
-	for name, p := range c.pods {
+	for name, p := range c.Pods {
 		list = append(list, c.labelled(t, name, map[string]string{"role": name}))
 		echo(t, p.Namespace, 7001, 7002, 7003, 7004)
 		serveTCP(t, p.Namespace, 7001, 7002, 7003, 7004)
@@ -60,13 +60,13 @@ func TestPolicyFeatures(t *testing.T) {
 		{"policy is switched off and on", (*cluster).testPolicyOff},
 		{"the folder of status files follows FelixConfiguration", (*cluster).testStatusFolder},
 	} {
-		before := content(table(t, c.n2))
+		before := content(table(t, c.N2))
 		ok := t.Run(test.name, func(t *testing.T) {
 			start := time.Now()
 			test.run(c, t)
 			t.Logf("took %.1f s", time.Since(start).Seconds())
 		})
-		if now := content(table(t, c.n2)); ok && now != before { // each leaves it as it found it
+		if now := content(table(t, c.N2)); ok && now != before { // each leaves it as it found it
 			t.Errorf("%s: something stayed behind:\n%s\nwas\n%s", test.name, now, before)
 		}
 		if !ok {
@@ -202,12 +202,12 @@ func both(v4, v6 netip.Addr) []netip.Addr { return []netip.Addr{v4, v6} }
 // apply writes objects with manxctl and waits until the nodes' kernels have what follows from them.
 func (c *cluster) apply(t *testing.T, yaml string) {
 	t.Helper()
-	must(t, c.n1.Apply(yaml))
+	must(t, c.N1.Apply(yaml))
 	last := int64(0)
 	for _, d := range documents(t, yaml) {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
-		r, err := c.etcd.Get(ctx, d.path)
+		r, err := c.Etcd.Get(ctx, d.path)
 		must(t, err)
 		for _, kv := range r.Kvs {
 			last = max(last, kv.ModRevision)
@@ -233,16 +233,10 @@ func (c *cluster) temporary(t *testing.T, list ...document) {
 	t.Helper()
 	var before []document
 	for _, d := range list {
-		before = append(before, document{d.path, c.raw(t, d.path)[d.path]})
+		before = append(before, document{d.path, c.Raw(t, d.path)[d.path]})
 	}
 	t.Cleanup(func() { c.enforced(t, c.change(t, before...)) })
 	c.enforced(t, c.change(t, list...))
-}
-
-// global is a GlobalNetworkPolicy.
-func global(name, spec string) string {
-	return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolicy\nmetadata: {name: %s}\n"+
-		"spec: {%s}\n---\n", name, spec)
 }
 
 // felix is a FelixConfiguration.

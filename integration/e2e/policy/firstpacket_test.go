@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"errors"
@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -100,7 +101,8 @@ func sendOnce(ns string, to netip.Addr) error {
 // TestFirstPacket has containers send one packet as soon as the CNI plugin says that they are attached. It arrives if
 // policy allows it, and does not if it does not: there is no time in which either is otherwise.
 func TestFirstPacket(t *testing.T) {
-	l := newLab(t, lab.Spec{Name: labName("w"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
+	l := world.NewLab(t, lab.Spec{Name: world.LabName("w"), PlainRouters: true, Nodes: []lab.NodeSpec{{Name: "n1"},
+		{Name: "n2"}}})
 	datastore, n := l.Nodes[0], l.Nodes[1]
 	must(t, datastore.StartManxd(append(datastore.EmbedDatastore(), "--no-default-pools")...))
 	must(t, n.StartManxd(append(lab.UseDatastore(datastore), "--no-default-pools")...))
@@ -158,7 +160,7 @@ spec: {cidr: "fd00:244::/64"}
 		}
 	}()
 	errs := make([]error, pods)
-	together(pods, func(i int) {
+	world.Together(pods, func(i int) {
 		p, err := n.AddPod(fmt.Sprintf("first%d", i), lab.DualStack, onItsOwn)
 		attached.Add(1)
 		if err == nil {

@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"encoding/json"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/flowlog"
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -29,11 +30,12 @@ const (
 
 // loggingPolicies are about who sends to pod b, and about what pod a sends; log is a rule that logs, or nothing.
 func loggingPolicies(log string) string {
-	return global("first", "tier: logs, selector: role == 'b', types: [Ingress], ingress: ["+log+
+	return world.GlobalPolicy("first", "tier: logs, selector: role == 'b', types: [Ingress], ingress: ["+log+
 		"{action: Deny, protocol: ICMP}, {action: Deny, protocol: ICMPv6}, "+
 		rule("Allow", allowedPort, unloggedPort)+", "+rule("Deny", refusedPort)+", "+rule("Pass", passedPort)+"]") +
-		global("second", "selector: role == 'b', types: [Ingress], ingress: ["+log+rule("Allow", passedPort)+"]") +
-		global("third", "selector: role == 'a', types: [Egress], egress: ["+log+"{action: Allow}]")
+		world.GlobalPolicy("second", "selector: role == 'b', types: [Ingress], ingress: ["+log+rule("Allow",
+			passedPort)+"]") +
+		world.GlobalPolicy("third", "selector: role == 'a', types: [Egress], egress: ["+log+"{action: Allow}]")
 }
 
 var logRule = fmt.Sprintf("{action: Log, protocol: UDP, destination: {ports: [%d, %d, %d, %d, '%d:7199']}}, ",
@@ -43,7 +45,7 @@ var logRule = fmt.Sprintf("{action: Log, protocol: UDP, destination: {ports: [%d
 // log and without; with it, its file and its subscribers hear of what is logged and of what is dropped, within the
 // limits that are set.
 func (c *cluster) testFlowLog(t *testing.T) {
-	n, a, b, far := c.n2, c.pods["a"], c.pods["b"], c.pods["far"]
+	n, a, b, far := c.N2, c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	first := func() string {
 		out, err := n.Run("nft", "list", "chain", "inet", "manx", "pi/GlobalNetworkPolicy/first")
 		must(t, err)
@@ -162,8 +164,8 @@ func (f *flowLogs) mark(t *testing.T, heard ...*printed) {
 	t.Helper()
 	var err error
 	for f.marker++; f.marker < firstLimited; f.marker++ {
-		to := at(f.c.pods["b"].IP4(), f.marker)
-		if got := (knock{ns: f.c.pods["far"].Namespace, network: "udp", to: to}).try(0); got != lost {
+		to := at(f.c.Pods["b"].IP4(), f.marker)
+		if got := (knock{ns: f.c.Pods["far"].Namespace, network: "udp", to: to}).try(0); got != lost {
 			t.Fatalf("a marker is %s", got)
 		}
 		// The kernel hands over what it logs after a second; whoever has not listened yet does not hear of this one at
@@ -200,11 +202,11 @@ func texts(list []*printed) (all []string) {
 func (c *cluster) checkEntries(t *testing.T, list []flowlog.Entry) {
 	t.Helper()
 	want := map[string]bool{}
-	for i := range c.pods["b"].IPs {
+	for i := range c.Pods["b"].IPs {
 		for _, from := range []string{"a", "far"} {
 			add := func(action flowlog.Action, rule string, protocol string, ports ...int) {
 				for _, port := range ports {
-					want[entryText(action, rule, c.pods[from].IPs[i], protocol, port)] = true
+					want[entryText(action, rule, c.Pods[from].IPs[i], protocol, port)] = true
 				}
 			}
 			if from == "a" {
@@ -223,8 +225,8 @@ func (c *cluster) checkEntries(t *testing.T, list []flowlog.Entry) {
 	got := map[string]bool{}
 	for _, e := range list {
 		got[entryText(e.Action, e.Rule, e.Source, e.Protocol, int(e.DestinationPort))] = true
-		local := slices.Contains(c.pods["a"].IPs, e.Source)
-		if !slices.Contains(c.pods["b"].IPs, e.Destination) ||
+		local := slices.Contains(c.Pods["a"].IPs, e.Source)
+		if !slices.Contains(c.Pods["b"].IPs, e.Destination) ||
 			!strings.HasPrefix(e.DestinationEndpoint, "default/n2-cni-") ||
 			strings.HasPrefix(e.SourceEndpoint, "default/n2-cni-") != local ||
 			e.SourceEndpoint == e.DestinationEndpoint {
@@ -253,11 +255,11 @@ func entryText(action flowlog.Action, rule string, from netip.Addr, protocol str
 // testFlowLogSubscribers asks for parts of the flow log. A flow that was told is told again after ten seconds only, so
 // others are made.
 func (c *cluster) testFlowLogSubscribers(t *testing.T, f *flowLogs) {
-	a, b, far := c.pods["a"], c.pods["b"], c.pods["far"]
+	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	listen := func(args ...string) *printed {
 		p := &printed{}
-		inBackground(t, c.n2, p, filepath.Join(binaries(t), "manxctl"),
-			append([]string{"--socket=" + c.n2.Socket(), "drops"}, args...)...)
+		inBackground(t, c.N2, p, filepath.Join(world.Binaries(t), "manxctl"),
+			append([]string{"--socket=" + c.N2.Socket(), "drops"}, args...)...)
 		return p
 	}
 	all, dropped, logged := listen(), listen("--action", "drop"), listen("--action=log", "-o", "json")
@@ -294,7 +296,7 @@ func (c *cluster) testFlowLogSubscribers(t *testing.T, f *flowLogs) {
 			}
 		}
 	}
-	if out, err := c.n2.Manxctl("drops", "--action=deny"); err == nil ||
+	if out, err := c.N2.Manxctl("drops", "--action=deny"); err == nil ||
 		!strings.Contains(fmt.Sprint(out, err), `want "drop" or "log"`) {
 		t.Errorf("asked for what is neither, manxctl drops says %q, %v", out, err)
 	}

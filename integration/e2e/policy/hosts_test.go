@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"fmt"
@@ -85,7 +85,7 @@ func hold(t *testing.T, list []probe) {
 // TestHostEndpoints drives each kind of host endpoint and of policy for them, in the kernel.
 func TestHostEndpoints(t *testing.T) {
 	c := newPolicyLab(t, "h", map[string]string{"a": "n2", "b": "n1"})
-	n1, n2, a, b := c.n1, c.n2, c.pods["a"], c.pods["b"]
+	n1, n2, a, b := c.N1, c.N2, c.Pods["a"], c.Pods["b"]
 	for _, ns := range []string{n1.Namespace, n2.Namespace, a.Namespace, b.Namespace} {
 		echo(t, ns, 53, 68, 7001, 7002)
 	}

@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -108,10 +109,10 @@ func (c *cluster) guard(t *testing.T) *guarded {
 	}
 	c.enforced(t, c.change(t, list...))
 	t.Cleanup(func() { c.change(t, without(documents(t, guardPolicy))...) })
-	g, server := &guarded{flood: newFlood(time.Millisecond)}, c.pods["server"]
+	g, server := &guarded{flood: newFlood(time.Millisecond)}, c.Pods["server"]
 	for _, a := range server.IPs {
 		for _, from := range []string{"client", "remote"} {
-			ns := c.pods[from].Namespace
+			ns := c.Pods[from].Namespace
 			g.allowed = append(g.allowed, g.add(t, from+" to "+a.String(), ns, at(a, freePort), server.Namespace))
 			g.denied = append(g.denied, g.add(t, from+" to "+a.String(), ns, at(a, deniedPort), server.Namespace))
 		}
@@ -122,7 +123,7 @@ func (c *cluster) guard(t *testing.T) *guarded {
 // testRestartKeepsPolicy ends and kills the daemon under a flood, and starts it again: nothing is written, nothing
 // passes that should not, and nothing is lost.
 func (c *cluster) testRestartKeepsPolicy(t *testing.T) {
-	n, g := c.n2, c.guard(t)
+	n, g := c.N2, c.guard(t)
 	before, m := table(t, n), watchRules(t, n)
 	g.start(t)
 	for _, s := range g.allowed {
@@ -171,14 +172,14 @@ func (c *cluster) testRestartKeepsPolicy(t *testing.T) {
 
 // testResyncWritesNothing makes the daemon read the datastore and the kernel again.
 func (c *cluster) testResyncWritesNothing(t *testing.T) {
-	n := c.n2
+	n := c.N2
 	before, m := table(t, n), watchRules(t, n)
-	transactions, compared := metric(t, n, "manx_policy_transactions_total"),
-		metric(t, n, "manx_policy_full_comparisons_total")
+	transactions, compared := world.Metric(t, n, "manx_policy_transactions_total"),
+		world.Metric(t, n, "manx_policy_full_comparisons_total")
 	logged := len(n.Log())
-	c.n1.Manxd().Kill() // the datastore
-	must(t, c.n1.StartManxd())
-	must(t, c.n1.Ready(limit))
+	c.N1.Manxd().Kill() // the datastore
+	must(t, c.N1.StartManxd())
+	must(t, c.N1.Ready(limit))
 	eventually(t, func() error {
 		if !strings.Contains(n.Log()[logged:], "datastore in sync") {
 			return fmt.Errorf("%s has not read the datastore again", n.Name)
@@ -190,12 +191,12 @@ func (c *cluster) testResyncWritesNothing(t *testing.T) {
 	_, err := n.Run("nft", "add chain inet manx to-workload")
 	must(t, err)
 	eventually(t, func() error {
-		if now := metric(t, n, "manx_policy_full_comparisons_total"); now <= compared {
+		if now := world.Metric(t, n, "manx_policy_full_comparisons_total"); now <= compared {
 			return fmt.Errorf("%s has not compared", n.Name)
 		}
 		return nil
 	})
-	if now := metric(t, n, "manx_policy_transactions_total"); now != transactions {
+	if now := world.Metric(t, n, "manx_policy_transactions_total"); now != transactions {
 		t.Errorf("%.0f transactions for nothing", now-transactions)
 	}
 	if list := m.ourChanges(); len(list) > 1 { // the one above
@@ -229,7 +230,7 @@ func content(text string) string {
 
 // testPolicyDrift has others do what they should not.
 func (c *cluster) testPolicyDrift(t *testing.T) {
-	n, g := c.n2, c.guard(t)
+	n, g := c.N2, c.guard(t)
 	want := content(table(t, n))
 	g.start(t)
 	iface := regexp.MustCompile(`"(cali[0-9a-f]+)"`).FindStringSubmatch(table(t, n))[1]
@@ -267,7 +268,7 @@ func (c *cluster) testPolicyDrift(t *testing.T) {
 			return nil
 		})
 		t.Logf("%s: repaired after at most %d ms: %s", x.name, took.Milliseconds(),
-			lineWith(n.Log()[logged:], "repaired"))
+			world.LineWith(n.Log()[logged:], "repaired"))
 		// Whatever was open is closed, and the other way round.
 		round := g.rounds.Load()
 		for _, s := range g.allowed {

@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -23,12 +24,12 @@ var policyFlags = []string{"--no-default-pools", "--ip=autodetect", "--ip6=autod
 // newPolicyLab makes two nodes of one rack, the first with the datastore, and pods on both.
 func newPolicyLab(t *testing.T, name string, pods map[string]string) *cluster {
 	t.Helper()
-	l := newLab(t, lab.Spec{Name: labName(name), IPv6: true, PlainRouters: true,
+	l := world.NewLab(t, lab.Spec{Name: world.LabName(name), IPv6: true, PlainRouters: true,
 		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
-	c := &cluster{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], tor1: l.ToRs[0], pods: map[string]*lab.Pod{}}
-	must(t, c.n1.StartManxd(append(c.n1.EmbedDatastore(), policyFlags...)...))
-	must(t, c.n1.Ready(limit))
-	must(t, c.n1.Apply(fmt.Sprintf(`
+	c := &cluster{&world.Cluster{Lab: l, N1: l.Nodes[0], N2: l.Nodes[1], ToR1: l.ToRs[0], Pods: map[string]*lab.Pod{}}}
+	must(t, c.N1.StartManxd(append(c.N1.EmbedDatastore(), policyFlags...)...))
+	must(t, c.N1.Ready(limit))
+	must(t, c.N1.Apply(fmt.Sprintf(`
 apiVersion: projectcalico.org/v3
 kind: IPPool
 metadata: {name: pods4}
@@ -38,17 +39,17 @@ apiVersion: projectcalico.org/v3
 kind: IPPool
 metadata: {name: pods6}
 spec: {cidr: "%s", blockSize: 122, natOutgoing: true}
-`, pool4, pool6)))
-	must(t, c.n2.StartManxd(append(lab.UseDatastore(c.n1), policyFlags...)...))
-	must(t, c.n2.Ready(limit))
-	c.etcd = dialEtcd(t, c.n1)
+`, world.Pool4, world.Pool6)))
+	must(t, c.N2.StartManxd(append(lab.UseDatastore(c.N1), policyFlags...)...))
+	must(t, c.N2.Ready(limit))
+	c.Etcd = world.DialEtcd(t, c.N1)
 	for _, n := range c.Nodes {
 		// A flood makes many connections that nobody answers; they should not fill the table.
 		_, err := n.Run("sh", "-c", "echo 2 >/proc/sys/net/netfilter/nf_conntrack_udp_timeout")
 		must(t, err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(pods)) {
-		c.addPod(t, c.Node(pods[name]), name)
+		c.AddPod(t, c.Node(pods[name]), name)
 	}
 	return c
 }
@@ -91,7 +92,7 @@ func (c *cluster) change(t *testing.T, list ...document) int64 {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit) // also used to clean up
 	defer cancel()
-	r, err := c.etcd.Txn(ctx).Then(ops...).Commit()
+	r, err := c.Etcd.Txn(ctx).Then(ops...).Commit()
 	must(t, err)
 	return r.Header.Revision
 }
@@ -116,8 +117,8 @@ func (c *cluster) labelled(t *testing.T, pod string, labels map[string]string) d
 // endpoint is the endpoint of a pod, edited.
 func (c *cluster) endpoint(t *testing.T, pod string, edit func(o map[string]any)) document {
 	t.Helper()
-	p := c.pods[pod]
-	for path, value := range c.raw(t, endpointKeys) {
+	p := c.Pods[pod]
+	for path, value := range c.Raw(t, world.EndpointKeys) {
 		if !strings.Contains(value, `"`+p.IPs[0].String()+"/") {
 			continue
 		}
@@ -140,7 +141,7 @@ func (c *cluster) enforced(t *testing.T, revision int64, nodes ...*lab.Node) {
 	}
 	for _, n := range nodes {
 		eventually(t, func() error {
-			if have := metric(t, n, "manx_policy_revision"); have < float64(revision) {
+			if have := world.Metric(t, n, "manx_policy_revision"); have < float64(revision) {
 				return fmt.Errorf("%s: the rules are of revision %.0f, want %d", n.Name, have, revision)
 			}
 			return nil

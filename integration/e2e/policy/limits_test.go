@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"context"
@@ -10,13 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
 // limits writes the qosControls of a pod with manxctl, nil for none, and waits until its node has them.
 func (c *cluster) limits(t *testing.T, pod string, q map[string]any) {
 	t.Helper()
-	p := c.pods[pod]
+	p := c.Pods[pod]
 	must(t, p.EditEndpoint(func(e lab.Resource) {
 		if delete(e.Spec(), "qosControls"); q != nil {
 			e.Spec()["qosControls"] = q
@@ -24,7 +25,7 @@ func (c *cluster) limits(t *testing.T, pod string, q map[string]any) {
 	}))
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	r, err := c.etcd.Get(ctx, c.endpoint(t, pod, func(map[string]any) {}).path)
+	r, err := c.Etcd.Get(ctx, c.endpoint(t, pod, func(map[string]any) {}).path)
 	must(t, err)
 	c.enforced(t, r.Kvs[0].ModRevision, p.Node)
 }
@@ -63,7 +64,7 @@ func volley(t *testing.T, from string, to netip.AddrPort, listener string, n int
 
 // testPacketRates limits packets a second, one direction at a time: the burst passes, what is beyond the rate does not.
 func (c *cluster) testPacketRates(t *testing.T) {
-	a, b, far := c.pods["a"], c.pods["b"], c.pods["far"]
+	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	const port, all = 7100, 150
 	err := b.EditEndpoint(func(e lab.Resource) { e.Spec()["qosControls"] = map[string]any{"ingressPacketRate": -1} })
 	if err == nil || !strings.Contains(err.Error(),
@@ -103,7 +104,7 @@ func (c *cluster) testPacketRates(t *testing.T) {
 				{"from another host", far.Namespace, b.IP6(), b.Namespace, x.in},
 				{"to another host", b.Namespace, far.IP4(), far.Namespace, x.out},
 				{"to the same host", b.Namespace, a.IP6(), a.Namespace, x.out},
-				{"to the host itself", b.Namespace, c.n2.IP4, c.n2.Namespace, x.out},
+				{"to the host itself", b.Namespace, c.N2.IP4, c.N2.Namespace, x.out},
 			} {
 				if v.limit.rate > 0 {
 					// The bucket was used by the volley before: a new one is full.
@@ -175,7 +176,7 @@ func (h *held) closeAll() {
 // acceptTCP keeps what connects, until the other side ends it.
 func acceptTCP(t *testing.T, ns string, port int) {
 	t.Helper()
-	listenTCP(t, ns, port, func(c net.Conn) {
+	world.ListenTCP(t, ns, port, func(c net.Conn) {
 		go func() { _, _ = c.Read(make([]byte, 1)); c.Close() }()
 	})
 }
@@ -183,7 +184,7 @@ func acceptTCP(t *testing.T, ns string, port int) {
 // testMaxConnections limits how many connections a pod has at a time: TCP clients beyond are refused, others are
 // dropped, and what is established goes on.
 func (c *cluster) testMaxConnections(t *testing.T) {
-	a, b, far := c.pods["a"], c.pods["b"], c.pods["far"]
+	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	acceptTCP(t, b.Namespace, 7101)
 	acceptTCP(t, far.Namespace, 7101)
 	defer c.limits(t, "b", nil)
@@ -194,9 +195,9 @@ func (c *cluster) testMaxConnections(t *testing.T) {
 			h := &held{t: t, ns: a.Namespace}
 			c.counts(t, h, "tcp", at(to, 7101), 3, refused)
 			if i == 0 { // another daemon finds the count in the kernel
-				must(t, c.n2.Manxd().Stop(limit))
-				must(t, c.n2.StartManxd())
-				speaks(t, c.n2)
+				must(t, c.N2.Manxd().Stop(limit))
+				must(t, c.N2.StartManxd())
+				speaks(t, c.N2)
 				if got := h.open("tcp", at(to, 7101)); got != refused {
 					t.Errorf("one more than are allowed is %s after a restart, want %s", got, refused)
 				}
@@ -269,8 +270,9 @@ func (c *cluster) counts(t *testing.T, h *held, network string, to netip.AddrPor
 		}
 	}
 	more("at first")
-	another := documents(t, global("another", "selector: role == 'b', types: [Ingress, Egress], ingress: [{action: "+
-		"Allow}], egress: [{action: Allow}]"))
+	another := documents(t, world.GlobalPolicy("another",
+		"selector: role == 'b', types: [Ingress, Egress], ingress: [{action: "+
+			"Allow}], egress: [{action: Allow}]"))
 	c.enforced(t, c.change(t, another...))
 	more("after a policy came")
 	c.enforced(t, c.change(t, without(another)...))

@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"fmt"
@@ -6,22 +6,24 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/manxnet/manx/integration/e2e/world"
 )
 
 // testTranslation asks others who has come: a pod's own address or one of its host, as pools and FelixConfiguration
 // say.
 func (c *cluster) testTranslation(t *testing.T) {
-	a, far, n1, n2 := c.pods["a"], c.pods["far"], c.n1, c.n2
+	a, far, n1, n2 := c.Pods["a"], c.Pods["far"], c.N1, c.N2
 	const port = 7701
-	for _, ns := range []string{c.tor1.Namespace, n1.Namespace, far.Namespace} {
+	for _, ns := range []string{c.ToR1.Namespace, n1.Namespace, far.Namespace} {
 		echo(t, ns, port)
 	}
 	spare := netip.MustParseAddr("10.200.1.99")
-	ip(t, n2, fmt.Sprintf("-n %s addr add %s/32 dev lo", n2.Namespace, spare))
+	world.IP(t, n2, fmt.Sprintf("-n %s addr add %s/32 dev lo", n2.Namespace, spare))
 	for i, via := range both(n2.IP4, n2.IP6) { // for what is not translated
-		ip(t, n2, fmt.Sprintf("-n %s route add %s via %s", c.tor1.Namespace, both(a.IP4(), a.IP6())[i], via))
+		world.IP(t, n2, fmt.Sprintf("-n %s route add %s via %s", c.ToR1.Namespace, both(a.IP4(), a.IP6())[i], via))
 	}
-	outside := both(c.tor1.Address(n2), c.tor1.Address6(n2))
+	outside := both(c.ToR1.Address(n2), c.ToR1.Address6(n2))
 	pool := func(name string, cidr netip.Prefix, size int, nat bool) string {
 		return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: %s}\n"+
 			"spec: {cidr: %q, blockSize: %d, natOutgoing: %v}\n---\n", name, cidr, size, nat)
@@ -46,9 +48,10 @@ func (c *cluster) testTranslation(t *testing.T) {
 			ends{host, host, own}, 0, 0},
 		{"through another interface only", felix("default", "iptablesNATOutgoingInterfaceFilter: eth7"),
 			ends{own, own, own}, 0, 0},
-		{"one pool without", pool("pods4", pool4, 26, false),
+		{"one pool without", pool("pods4", world.Pool4, 26, false),
 			ends{[]netip.Addr{a.IP4(), n2.IP6}, []netip.Addr{a.IP4(), n2.IP6}, own}, 0, 0},
-		{"no pool with it", pool("pods4", pool4, 26, false) + pool("pods6", pool6, 122, false), ends{own, own, own}, 0,
+		{"no pool with it", pool("pods4", world.Pool4, 26, false) + pool("pods6", world.Pool6, 122, false), ends{own,
+			own, own}, 0,
 			0},
 	} {
 		t.Run(x.name, func(t *testing.T) {
@@ -86,14 +89,14 @@ func (c *cluster) testTranslation(t *testing.T) {
 // testServiceLoop: packets to addresses of services that nobody has translated are not sent back to where they came
 // from.
 func (c *cluster) testServiceLoop(t *testing.T) {
-	a, n2 := c.pods["a"], c.n2
+	a, n2 := c.Pods["a"], c.N2
 	const port = 7711
-	serveTCP(t, c.tor1.Namespace, port)
+	serveTCP(t, c.ToR1.Namespace, port)
 	services := []netip.Addr{netip.MustParseAddr("10.96.0.9"), netip.MustParseAddr("fd96::9")}
 	for i, s := range services {
-		ip(t, n2, fmt.Sprintf("-n %s addr add %s/%d dev lo", c.tor1.Namespace, s, s.BitLen()))
-		ip(t, n2, fmt.Sprintf("-n %s route add %s via %s", n2.Namespace, s,
-			both(c.tor1.Address(n2), c.tor1.Address6(n2))[i]))
+		world.IP(t, n2, fmt.Sprintf("-n %s addr add %s/%d dev lo", c.ToR1.Namespace, s, s.BitLen()))
+		world.IP(t, n2, fmt.Sprintf("-n %s route add %s via %s", n2.Namespace, s,
+			both(c.ToR1.Address(n2), c.ToR1.Address6(n2))[i]))
 	}
 	announced := "apiVersion: projectcalico.org/v3\nkind: BGPConfiguration\nmetadata: {name: default}\n" +
 		"spec: {serviceClusterIPs: [{cidr: 10.96.0.0/16}], serviceExternalIPs: [{cidr: \"fd96::/64\"}]}\n---\n"

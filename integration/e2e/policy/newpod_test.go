@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"fmt"
@@ -25,23 +25,23 @@ spec:
 // What policy denies never passes; what it allows passes as soon as the CNI plugin has returned.
 func (c *cluster) testNewPods(t *testing.T) {
 	const pods = 20
-	server := c.pods["server"]
+	server := c.Pods["server"]
 	for _, name := range []string{"client", "remote", "server"} {
 		c.change(t, c.labelled(t, name, map[string]string{"role": name}))
 	}
 	c.enforced(t, c.change(t, documents(t, newcomers)...))
-	next := c.highest(c.n2)
+	next := c.highest(c.N2)
 	sent, six := int64(0), 0
 	for i := range pods {
 		f := newFlood(time.Millisecond)
 		var allowed, denied []*stream
 		name := fmt.Sprintf("new%d", i)
-		p, err := c.n2.AddPod(name, lab.DualStack, func(map[string]any) {
+		p, err := c.N2.AddPod(name, lab.DualStack, func(map[string]any) {
 			ns := c.Spec.Name + "-" + name
 			for k := range next {
 				next[k] = next[k].Next()
 				for _, from := range []string{"client", "remote"} {
-					source := c.pods[from].Namespace
+					source := c.Pods[from].Namespace
 					allowed = append(allowed, f.add(t, fmt.Sprint(from, " to ", name, " ", next[k]), source,
 						at(next[k], freePort), ns))
 					denied = append(denied, f.add(t, fmt.Sprint(from, " to ", name, " ", next[k]), source,
@@ -107,7 +107,7 @@ func (c *cluster) testNewPods(t *testing.T) {
 // highest are the last addresses that pods of a node have, of both families. The next pod has those after them.
 func (c *cluster) highest(n *lab.Node) (last []netip.Addr) {
 	last = make([]netip.Addr, 2)
-	for _, p := range c.pods {
+	for _, p := range c.Pods {
 		for k, a := range p.IPs {
 			if p.Node == n && last[k].Less(a) {
 				last[k] = a

@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"fmt"
@@ -48,7 +48,7 @@ func raw(t *testing.T, from, to string, address netip.Addr, protocol int, payloa
 // testOddPackets has a pod send what looks like the tunnels between nodes, and what belongs to no connection: neither
 // passes unless FelixConfiguration says so, whatever policies allow.
 func (c *cluster) testOddPackets(t *testing.T) {
-	a, far := c.pods["a"], c.pods["far"]
+	a, far := c.Pods["a"], c.Pods["far"]
 	echo(t, far.Namespace, 4789, 4790)
 	want, patience := map[bool]string{true: answered, false: lost}, map[bool]time.Duration{true: 5 * time.Second}
 	for _, x := range []struct {

@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"fmt"
@@ -6,14 +6,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
 // testPolicyOff switches the packet filter off on a node that had one, and on again: without it everything passes, pods
 // that come meanwhile included.
 func (c *cluster) testPolicyOff(t *testing.T) {
-	n, b, far := c.n2, c.pods["b"], c.pods["far"]
-	c.temporary(t, documents(t, global("deny", "selector: role == 'b', types: [Ingress], ingress: ["+
+	n, b, far := c.N2, c.Pods["b"], c.Pods["far"]
+	c.temporary(t, documents(t, world.GlobalPolicy("deny", "selector: role == 'b', types: [Ingress], ingress: ["+
 		rule("Allow", 7001)+"]"))...)
 	ask := func(t *testing.T, want string) {
 		t.Helper()
@@ -54,6 +55,6 @@ func (c *cluster) testPolicyOff(t *testing.T) {
 // restart ends the daemon of n2 and starts it with more flags than usual.
 func (c *cluster) restart(t *testing.T, more ...string) {
 	t.Helper()
-	must(t, c.n2.Manxd().Stop(limit))
-	must(t, c.n2.StartManxd(slices.Concat(lab.UseDatastore(c.n1), policyFlags, more)...))
+	must(t, c.N2.Manxd().Stop(limit))
+	must(t, c.N2.StartManxd(slices.Concat(lab.UseDatastore(c.N1), policyFlags, more)...))
 }

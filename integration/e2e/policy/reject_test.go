@@ -1,21 +1,23 @@
-package e2e
+package policy
 
 import (
 	"fmt"
 	"net/netip"
 	"testing"
+
+	"github.com/manxnet/manx/integration/e2e/world"
 )
 
 // testReject: nftablesFilterDenyAction says whether clients hear that they are refused. Drop, the default, tells them
 // nothing.
 func (c *cluster) testReject(t *testing.T) {
-	a, b, far, n2 := c.pods["a"], c.pods["b"], c.pods["far"], c.n2
-	c.temporary(t, documents(t, global("reject-in", "selector: role == 'b', types: [Ingress], ingress: ["+
+	a, b, far, n2 := c.Pods["a"], c.Pods["b"], c.Pods["far"], c.N2
+	c.temporary(t, documents(t, world.GlobalPolicy("reject-in", "selector: role == 'b', types: [Ingress], ingress: ["+
 		"{action: Deny, protocol: TCP, destination: {ports: [7001]}}, {action: Deny, protocol: UDP, destination: "+
 		"{ports: [7001]}}, "+
 		"{action: Allow, protocol: TCP, destination: {ports: [7002]}}, {action: Allow, protocol: UDP, destination: "+
 		"{ports: [7002]}}]")+
-		global("reject-out", "selector: role == 'a', types: [Egress], egress: ["+
+		world.GlobalPolicy("reject-out", "selector: role == 'a', types: [Egress], egress: ["+
 			"{action: Deny, protocol: TCP, destination: {ports: [7003]}}, {action: Deny, protocol: UDP, destination: "+
 			"{ports: [7003]}}, {action: Allow}]"))...)
 	// What the node's administrator says comes first; what pods send to their host is no policy's business here.
@@ -28,7 +30,7 @@ func (c *cluster) testReject(t *testing.T) {
 				list = append(list,
 					knock{"a rule of the server's policy, same host", a.Namespace, network, at(to, 7001), denied},
 					knock{"a rule of the server's policy, other host", far.Namespace, network, at(to, 7001), denied},
-					knock{"a rule of the server's policy, asked by another host itself", c.n1.Namespace, network,
+					knock{"a rule of the server's policy, asked by another host itself", c.N1.Namespace, network,
 						at(to, 7001), denied},
 					knock{"the end of the server's tier", far.Namespace, network, at(to, 7004), denied},
 					knock{"a rule of the client's policy", a.Namespace, network, at(elsewhere, 7003), denied},
@@ -65,7 +67,7 @@ func (c *cluster) testReject(t *testing.T) {
 // testRejectBehindService: the refusal comes from the address that the client has asked, somebody else's translation
 // notwithstanding.
 func (c *cluster) testRejectBehindService(t *testing.T) {
-	a, b, far, n2 := c.pods["a"], c.pods["b"], c.pods["far"], c.n2
+	a, b, far, n2 := c.Pods["a"], c.Pods["b"], c.Pods["far"], c.N2
 	table := "table inet service {\n\tchain translated {\n\t\ttype nat hook prerouting priority dstnat;\n"
 	near, remote := both(netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd96::10")),
 		both(netip.MustParseAddr("10.96.0.11"), netip.MustParseAddr("fd96::11"))
@@ -73,15 +75,15 @@ func (c *cluster) testRejectBehindService(t *testing.T) {
 		for service, pod := range map[netip.Addr]netip.Addr{near[i]: both(b.IP4(), b.IP6())[i],
 			remote[i]: both(far.IP4(), far.IP6())[i]} {
 			table += fmt.Sprintf("\t\t%s daddr %s dnat %s to %s\n", family, service, family, pod)
-			ip(t, n2, fmt.Sprintf("-n %s route replace %s via %s", n2.Namespace, service,
-				both(c.tor1.Address(n2), c.tor1.Address6(n2))[i]))
+			world.IP(t, n2, fmt.Sprintf("-n %s route replace %s via %s", n2.Namespace, service,
+				both(c.ToR1.Address(n2), c.ToR1.Address6(n2))[i]))
 		}
 	}
 	_, err := n2.Run("nft", table+"\t}\n}")
 	must(t, err)
 	defer n2.Run("nft", "delete", "table", "inet", "service") //nolint:errcheck // it goes with the lab
 	c.temporary(t, documents(t, felix("default", "nftablesFilterDenyAction: Reject")+
-		global("far-too", "selector: role == 'far', types: [Ingress], ingress: ["+rule("Allow", 7002)+
+		world.GlobalPolicy("far-too", "selector: role == 'far', types: [Ingress], ingress: ["+rule("Allow", 7002)+
 			", {action: Allow, protocol: TCP, destination: {ports: [7002]}}]"))...)
 	var list []knock
 	for i := range near {
@@ -98,11 +100,11 @@ func (c *cluster) testRejectBehindService(t *testing.T) {
 // testRejectByHosts: what host endpoints deny is refused, except where the kernel cannot answer: on its way out, and
 // before connections are tracked or translated.
 func (c *cluster) testRejectByHosts(t *testing.T) {
-	n1, n2, a := c.n1, c.n2, c.pods["a"]
+	n1, n2, a := c.N1, c.N2, c.Pods["a"]
 	c.temporary(t, documents(t, felix("node.n2", "defaultEndpointToHostAction: Drop, nftablesFilterDenyAction: Reject")+
 		"apiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {name: n2-eth0, labels: {host: n2}}\n"+
 		"spec: {node: n2, interfaceName: eth0}\n---\n")...)
-	all := func(name, spec string) string { return global(name, "selector: host == 'n2', "+spec) }
+	all := func(name, spec string) string { return world.GlobalPolicy(name, "selector: host == 'n2', "+spec) }
 	for _, x := range []struct {
 		name, policy     string
 		in, through, out string

@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -24,7 +25,7 @@ func TestVMSCTP(t *testing.T) {
 		t.Fatalf("modprobe sctp: %v: %s", err, out)
 	}
 	c := newPolicyLab(t, "v", map[string]string{"server": "n2", "far": "n1"})
-	server, far := c.pods["server"], c.pods["far"]
+	server, far := c.Pods["server"], c.Pods["far"]
 	for _, port := range []int{7001, 7002} {
 		must(t, lab.Inside(server.Namespace, func() { serveAssociations(t, server.IP4(), port) }))
 	}
@@ -43,14 +44,14 @@ func TestVMSCTP(t *testing.T) {
 		}
 	}
 	expect("without policy", map[int]bool{7001: true, 7002: true})
-	deny := documents(t, global("sctp", "selector: role == 'server', types: [Ingress], ingress: []"))
+	deny := documents(t, world.GlobalPolicy("sctp", "selector: role == 'server', types: [Ingress], ingress: []"))
 	c.enforced(t, c.change(t, deny...))
 	expect("all is denied", map[int]bool{7001: false, 7002: false})
-	allow := documents(t, global("sctp", "selector: role == 'server', types: [Ingress], "+
+	allow := documents(t, world.GlobalPolicy("sctp", "selector: role == 'server', types: [Ingress], "+
 		"ingress: [{action: Allow, protocol: SCTP, destination: {ports: [7001]}}]"))
 	c.enforced(t, c.change(t, allow...))
 	expect("port 7001 is allowed", map[int]bool{7001: true, 7002: false})
-	other := documents(t, global("sctp", "selector: role == 'server', types: [Ingress], "+
+	other := documents(t, world.GlobalPolicy("sctp", "selector: role == 'server', types: [Ingress], "+
 		"ingress: [{action: Allow, protocol: TCP, destination: {ports: [7001, 7002]}}]"))
 	c.enforced(t, c.change(t, other...))
 	expect("TCP alone is allowed", map[int]bool{7001: false, 7002: false})

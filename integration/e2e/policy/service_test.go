@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/e2e/world"
 )
 
 // sliceWorld has the policy of n2 kept by this process, in the place of the daemon: EndpointSlices are Kubernetes', and
@@ -38,15 +39,15 @@ func (w worldAt) Revision() int64 { return w.revision }
 
 func (c *cluster) withSlices(t *testing.T) *sliceWorld {
 	t.Helper()
-	must(t, c.n2.Manxd().Stop(limit))
-	rules, err := kernel.OpenRules("/run/netns/" + c.n2.Namespace)
+	must(t, c.N2.Manxd().Stop(limit))
+	rules, err := kernel.OpenRules("/run/netns/" + c.N2.Namespace)
 	must(t, err)
-	links, err := kernel.Open("/run/netns/" + c.n2.Namespace)
+	links, err := kernel.Open("/run/netns/" + c.N2.Namespace)
 	must(t, err)
 	w := &sliceWorld{t: t, set: model.Set{},
 		agent: dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: links,
 			Policy: policy.Config{Node: "n2"}, Logger: zap.NewNop()})}
-	for path, value := range c.raw(t, resourceKeys) {
+	for path, value := range c.Raw(t, world.ResourceKeys) {
 		if k, ok, err := etcd.ParsePath(path); ok && err == nil {
 			w.set[k] = model.Decode(k, []byte(value), 1)
 		}
@@ -59,8 +60,8 @@ func (c *cluster) withSlices(t *testing.T) *sliceWorld {
 		<-done
 		_ = rules.Close()
 		_ = links.Close()
-		must(t, c.n2.StartManxd())
-		speaks(t, c.n2)
+		must(t, c.N2.StartManxd())
+		speaks(t, c.N2)
 	})
 	return w
 }
@@ -103,19 +104,21 @@ func slice(name, service string, port int32, addresses ...netip.Addr) *model.Obj
 
 // testServiceRules has policies name services whose endpoints change, in both families, under traffic.
 func (c *cluster) testServiceRules(t *testing.T) {
-	a, b, far := c.pods["a"], c.pods["b"], c.pods["far"]
+	a, b, far := c.Pods["a"], c.Pods["b"], c.Pods["far"]
 	const one, two = 7501, 7502
 	c.temporary(t, documents(t,
-		global("from-service", "selector: role == 'b', types: [Ingress], ingress: [{action: Allow, source: "+
-			"{services: {name: clients, namespace: shop}}}]")+
-			global("to-service", "selector: role == 'a', types: [Egress], egress: [{action: Allow, destination: "+
-				"{services: {name: web, namespace: shop}}}]"))...)
+		world.GlobalPolicy("from-service",
+			"selector: role == 'b', types: [Ingress], ingress: [{action: Allow, source: "+
+				"{services: {name: clients, namespace: shop}}}]")+
+			world.GlobalPolicy("to-service",
+				"selector: role == 'a', types: [Egress], egress: [{action: Allow, destination: "+
+					"{services: {name: web, namespace: shop}}}]"))...)
 	w := c.withSlices(t)
 	w.change()
 
 	f := newFlood(time.Millisecond)
 	add := func(from string, to netip.Addr, port uint16) *stream {
-		return f.add(t, fmt.Sprintf("%s to %s port %d", from, to, port), c.pods[from].Namespace, at(to, port),
+		return f.add(t, fmt.Sprintf("%s to %s port %d", from, to, port), c.Pods[from].Namespace, at(to, port),
 			b.Namespace)
 	}
 	a4one, a4two, a6one, a6two := add("a", b.IP4(), one), add("a", b.IP4(), two), add("a", b.IP6(), one),

@@ -1,8 +1,10 @@
-package e2e
+package policy
 
 import (
 	"testing"
 	"time"
+
+	"github.com/manxnet/manx/integration/e2e/world"
 )
 
 // testSettingsUnderTraffic changes settings that have all rules written again, and what else is none of the packets'
@@ -10,15 +12,15 @@ import (
 func (c *cluster) testSettingsUnderTraffic(t *testing.T) {
 	const open, closed = 7951, 7952
 	c.temporary(t, documents(t, felix("default", "")+
-		global("guarded", "selector: has(role), types: [Ingress, Egress], ingress: ["+rule("Allow", open)+
+		world.GlobalPolicy("guarded", "selector: has(role), types: [Ingress, Egress], ingress: ["+rule("Allow", open)+
 			"], egress: [{action: Allow}]"))...)
 	f := newFlood(time.Millisecond)
 	var pass, stop []*stream
-	for i := range c.pods["b"].IPs {
+	for i := range c.Pods["b"].IPs {
 		for _, x := range []struct{ from, to string }{{"a", "b"}, {"far", "b"}, {"b", "far"}} {
-			to := c.pods[x.to]
+			to := c.Pods[x.to]
 			add := func(port uint16) *stream {
-				return f.add(t, x.from+" to "+x.to, c.pods[x.from].Namespace, at(to.IPs[i], port), to.Namespace)
+				return f.add(t, x.from+" to "+x.to, c.Pods[x.from].Namespace, at(to.IPs[i], port), to.Namespace)
 			}
 			pass, stop = append(pass, add(open)), append(stop, add(closed))
 		}
@@ -51,14 +53,16 @@ func (c *cluster) testSettingsUnderTraffic(t *testing.T) {
 		{"other ports of translation",
 			documents(t, felix("default", `natPortRange: "61000:62000", natOutgoingExclusions: IPPoolsAndHostIPs`))},
 		{"a host endpoint that lets all through", documents(t, host)},
-		{"its policy for what is forwarded", documents(t, host+global("forward", "selector: host == 'n2', "+
+		{"its policy for what is forwarded", documents(t, host+world.GlobalPolicy("forward", "selector: host == 'n2', "+
 			"applyOnForward: true, types: [Ingress, Egress], ingress: [{action: Allow}], egress: [{action: Allow}]"))},
-		{"a policy before translation", documents(t, host+global("early", "selector: host == 'n2', applyOnForward: "+
-			"true, preDNAT: true, types: [Ingress], ingress: [{action: Allow}]"))},
+		{"a policy before translation", documents(t, host+world.GlobalPolicy("early",
+			"selector: host == 'n2', applyOnForward: "+
+				"true, preDNAT: true, types: [Ingress], ingress: [{action: Allow}]"))},
 		{"a tier that passes", documents(t, "apiVersion: projectcalico.org/v3\nkind: Tier\n"+
 			"metadata: {name: first}\nspec: {order: 1, defaultAction: Pass}\n---\n"+
-			global("first.pass", "tier: first, selector: has(role), types: [Ingress, Egress], ingress: [{action: "+
-				"Pass}], egress: [{action: Pass}]"))},
+			world.GlobalPolicy("first.pass",
+				"tier: first, selector: has(role), types: [Ingress, Egress], ingress: [{action: "+
+					"Pass}], egress: [{action: Pass}]"))},
 	}
 	f.start(t)
 	for _, s := range pass {
@@ -69,7 +73,7 @@ func (c *cluster) testSettingsUnderTraffic(t *testing.T) {
 		round := f.rounds.Load() + 1
 		var before []document
 		for _, d := range x.list {
-			before = append(before, document{d.path, c.raw(t, d.path)[d.path]})
+			before = append(before, document{d.path, c.Raw(t, d.path)[d.path]})
 		}
 		c.enforced(t, c.change(t, x.list...))
 		c.enforced(t, c.change(t, before...))

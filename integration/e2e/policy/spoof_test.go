@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 // testSpoofedSources has a pod pretend to be others: it may if the node lets it choose and its endpoint names the
 // prefix, for as long as both are so. (A first sight of it is in TestBadPolicy.)
 func (c *cluster) testSpoofedSources(t *testing.T) {
-	a, b := c.pods["a"], c.pods["b"]
+	a, b := c.Pods["a"], c.Pods["b"]
 	const port = 7601
 	inside := [][]netip.Addr{{netip.MustParseAddr("10.99.1.7"), netip.MustParseAddr("fd99:1::7")},
 		{netip.MustParseAddr("10.99.2.7"), netip.MustParseAddr("fd99:2::7")}}

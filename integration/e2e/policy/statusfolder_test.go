@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 // testStatusFolder moves the files that tell the CNI plugin who has policy, by endpointStatusPathPrefix of
 // FelixConfiguration; the flag comes first.
 func (c *cluster) testStatusFolder(t *testing.T) {
-	n := c.n2
+	n := c.N2
 	const usual = "defaultEndpointToHostAction: Drop"
 	folder := func(name string) string { return filepath.Join(n.Dir, name) }
 	in := func(dir string, pods ...string) func() error {
@@ -37,11 +37,11 @@ func (c *cluster) testStatusFolder(t *testing.T) {
 
 	must(t, in(n.Dir, "a", "b")())
 	says("node.n2", folder("ignored"))
-	c.addPod(t, n, "flagged")
+	c.AddPod(t, n, "flagged")
 	must(t, in(n.Dir, "a", "b", "flagged")()) // for ADD has waited for it
 	must(t, in(folder("ignored"))())
 
-	flags := append(lab.UseDatastore(c.n1), policyFlags...)
+	flags := append(lab.UseDatastore(c.N1), policyFlags...)
 	restart := func(more ...string) {
 		t.Helper()
 		must(t, n.Manxd().Stop(limit))
@@ -72,7 +72,7 @@ func (c *cluster) testStatusFolder(t *testing.T) {
 	}
 	eventually(t, in(folder("cluster"), "a", "b", "flagged", "told"))
 	must(t, p.Delete())
-	must(t, c.pods["flagged"].Delete())
-	delete(c.pods, "flagged")
+	must(t, c.Pods["flagged"].Delete())
+	delete(c.Pods, "flagged")
 	eventually(t, in(folder("cluster"), "a", "b"))
 }

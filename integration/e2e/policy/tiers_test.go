@@ -1,10 +1,12 @@
-package e2e
+package policy
 
 import (
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/manxnet/manx/integration/e2e/world"
 )
 
 // sees checks that from now on the datagrams of some streams all arrive, and none of others.
@@ -36,21 +38,22 @@ func (f *flood) sees(t *testing.T, when string, pass, stop []*stream) {
 // traffic. Its policies go on to be asked, behind all others, and open nothing; whom they are not about notices
 // nothing.
 func (c *cluster) testTierGoes(t *testing.T) {
-	b := c.pods["b"]
+	b := c.Pods["b"]
 	const first, second, third, free = 7201, 7202, 7203, 7204
 	tier := documents(t, "apiVersion: projectcalico.org/v3\nkind: Tier\nmetadata: {name: first}\nspec: {order: 10}\n")
 	inTier := func(name, selector string) string {
-		return global(name, fmt.Sprintf("tier: first, selector: role == '%s', ingress: [%s, {action: Pass, protocol: "+
-			"UDP, destination: {ports: [%d]}}]", selector, rule("Allow", first), second))
+		return world.GlobalPolicy(name,
+			fmt.Sprintf("tier: first, selector: role == '%s', ingress: [%s, {action: Pass, protocol: "+
+				"UDP, destination: {ports: [%d]}}]", selector, rule("Allow", first), second))
 	}
 	policies := documents(t, inTier("first.both", "b")+inTier("only", "far")+
-		global("second", "selector: role == 'b', ingress: ["+rule("Allow", second, third)+"]")+
-		global("bystander", "selector: role == 'a', ingress: ["+rule("Allow", free)+"]"))
+		world.GlobalPolicy("second", "selector: role == 'b', ingress: ["+rule("Allow", second, third)+"]")+
+		world.GlobalPolicy("bystander", "selector: role == 'a', ingress: ["+rule("Allow", free)+"]"))
 	c.temporary(t, append(tier, policies...)...)
 
 	f := newFlood(time.Millisecond)
 	add := func(name, from, to string, i int, port uint16) *stream {
-		return f.add(t, name, c.pods[from].Namespace, at(c.pods[to].IPs[i], port), c.pods[to].Namespace)
+		return f.add(t, name, c.Pods[from].Namespace, at(c.Pods[to].IPs[i], port), c.Pods[to].Namespace)
 	}
 	var tierAllows, tierAllowsAlone, otherAllows, passed, bystanders []*stream
 	for i := range b.IPs {
@@ -81,7 +84,7 @@ func (c *cluster) testTierGoes(t *testing.T) {
 		f.sees(t, when, join(tierAllows, tierAllowsAlone, otherAllows, passed, bystanders), join(beyond, denied))
 	}
 	there("with the tier")
-	if out, err := c.n1.Manxctl("delete", "tier", "first"); err == nil || !strings.Contains(out, "first.both") {
+	if out, err := c.N1.Manxctl("delete", "tier", "first"); err == nil || !strings.Contains(out, "first.both") {
 		t.Errorf("a tier with policies may be deleted: %v\n%s", err, out)
 	}
 	for range 2 {
@@ -93,8 +96,9 @@ func (c *cluster) testTierGoes(t *testing.T) {
 		there("with the tier again")
 	}
 	// A policy of a tier that nobody has heard of.
-	lost := documents(t, global("unknown.x", "tier: unknown, selector: role == 'far', ingress: ["+rule("Allow", first)+
-		"]"))
+	lost := documents(t, world.GlobalPolicy("unknown.x",
+		"tier: unknown, selector: role == 'far', ingress: ["+rule("Allow", first)+
+			"]"))
 	c.enforced(t, c.change(t, lost...))
 	f.sees(t, "with a policy of an unknown tier", join(tierAllows, tierAllowsAlone, otherAllows, bystanders),
 		join(beyond, denied, passed))
@@ -111,10 +115,11 @@ func (c *cluster) testTierGoes(t *testing.T) {
 
 // testSpellings stores a policy under the old spelling of its name, then under both, then under today's, under traffic.
 func (c *cluster) testSpellings(t *testing.T) {
-	b := c.pods["b"]
+	b := c.Pods["b"]
 	const one, other, always = 7211, 7212, 7213
 	spec := func(port int) string { return "selector: role == 'b', ingress: [" + rule("Allow", port, always) + "]" }
-	old, current := documents(t, global("default.spelt", spec(one))), documents(t, global("spelt", spec(other)))
+	old, current := documents(t, world.GlobalPolicy("default.spelt", spec(one))), documents(t,
+		world.GlobalPolicy("spelt", spec(other)))
 	if old[0].path == current[0].path || !strings.HasSuffix(old[0].path, "/default.spelt") {
 		t.Fatalf("the spellings are kept as %s and %s", old[0].path, current[0].path)
 	}
@@ -124,7 +129,7 @@ func (c *cluster) testSpellings(t *testing.T) {
 	var ones, others, free []*stream
 	for i, from := range []string{"a", "far"} {
 		add := func(name string, port uint16) *stream {
-			return f.add(t, name+" from "+from, c.pods[from].Namespace, at(b.IPs[i], port), b.Namespace)
+			return f.add(t, name+" from "+from, c.Pods[from].Namespace, at(b.IPs[i], port), b.Namespace)
 		}
 		ones, others = append(ones, add("what the old one allows", one)),
 			append(others, add("what today's allows", other))
@@ -138,7 +143,7 @@ func (c *cluster) testSpellings(t *testing.T) {
 	c.enforced(t, c.change(t, current...))
 	f.sees(t, "both spellings", append(others, free...), ones)
 	eventually(t, func() error {
-		out, err := c.n2.Manxctl("node", "problems")
+		out, err := c.N2.Manxctl("node", "problems")
 		if !strings.Contains(out, "default.spelt") {
 			return fmt.Errorf("the second spelling is no problem: %v\n%s", err, out)
 		}

@@ -1,4 +1,4 @@
-package e2e
+package policy
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 )
 
@@ -35,10 +36,10 @@ func tracked(t *testing.T, n *lab.Node, from netip.Addr, port uint16) bool {
 // testUntracked drives what host endpoints' policies decide before connections are tracked, with another host at the
 // other end.
 func (c *cluster) testUntracked(t *testing.T) {
-	n1, n2 := c.n1, c.n2
+	n1, n2 := c.N1, c.N2
 	const first = 7301 // each case has a port of its own: connections live on
 	early := func(name, spec string) string {
-		return global(name, "selector: host == 'n2', applyOnForward: true, doNotTrack: true, "+spec)
+		return world.GlobalPolicy(name, "selector: host == 'n2', applyOnForward: true, doNotTrack: true, "+spec)
 	}
 	ports := func(action, end string, port int) string {
 		return fmt.Sprintf("{action: %s, protocol: UDP, %s: {ports: [%d]}}, {action: %s, protocol: TCP, %s: "+
@@ -119,7 +120,7 @@ func (c *cluster) testUntracked(t *testing.T) {
 // testPreDNAT drives what host endpoints' policies decide before addresses are translated, with somebody else's
 // translation of a port of the host to a pod.
 func (c *cluster) testPreDNAT(t *testing.T) {
-	n1, n2, a := c.n1, c.n2, c.pods["a"]
+	n1, n2, a := c.N1, c.N2, c.Pods["a"]
 	const outer, inner, own = 7401, 7001, 7002
 	_, err := n2.Run("nft", fmt.Sprintf(`table inet service {
 	chain translated {
@@ -132,7 +133,7 @@ func (c *cluster) testPreDNAT(t *testing.T) {
 	defer n2.Run("nft", "delete", "table", "inet", "service") //nolint:errcheck // it goes with the lab
 	serveTCP(t, n2.Namespace, own)
 	early := func(rules string) string {
-		return global("pre-dnat", "selector: host == 'n2', applyOnForward: true, preDNAT: true, types: "+
+		return world.GlobalPolicy("pre-dnat", "selector: host == 'n2', applyOnForward: true, preDNAT: true, types: "+
 			"[Ingress], ingress: ["+rules+"]")
 	}
 	ports := func(action string, port int) string {
@@ -155,8 +156,8 @@ func (c *cluster) testPreDNAT(t *testing.T) {
 			answered},
 		{"nothing allows the host's port", false, "", answered, answered, lost},
 		{"the port before translation is allowed, what is forwarded is denied", true, early(ports("Allow", outer)) +
-			global("late", late), answered, lost, lost},
-		{"what is forwarded is denied", true, global("late", late), lost, lost, lost},
+			world.GlobalPolicy("late", late), answered, lost, lost},
+		{"what is forwarded is denied", true, world.GlobalPolicy("late", late), lost, lost, lost},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			profile := ""

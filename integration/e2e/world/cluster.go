@@ -1,4 +1,4 @@
-package e2e
+package world
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,17 +18,17 @@ import (
 
 // The addresses of pods.
 var (
-	pool4 = netip.MustParsePrefix("10.244.0.0/16")
-	pool6 = netip.MustParsePrefix("fd00:244::/64")
+	Pool4 = netip.MustParsePrefix("10.244.0.0/16")
+	Pool6 = netip.MustParsePrefix("fd00:244::/64")
 )
 
-// limit is how long anything may take on a machine that has much else to do. Nothing is asserted about time.
-const limit = time.Minute
+// Limit is how long anything may take on a machine that has much else to do. Nothing is asserted about time.
+const Limit = time.Minute
 
-// newLab builds a lab that goes away with the test; when the test fails, the ends of the daemons' logs are printed.
-func newLab(t *testing.T, spec lab.Spec) *lab.Lab {
+// NewLab builds a lab that goes away with the test; when the test fails, the ends of the daemons' logs are printed.
+func NewLab(t *testing.T, spec lab.Spec) *lab.Lab {
 	t.Helper()
-	spec.Bin = binaries(t)
+	spec.Bin = Binaries(t)
 	l, err := lab.New(spec)
 	if err != nil {
 		t.Fatal(err)
@@ -35,11 +36,11 @@ func newLab(t *testing.T, spec lab.Spec) *lab.Lab {
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, n := range l.Nodes {
-				t.Logf("end of the log of manxd on %s:\n%s", n.Name, tail(n.Log(), 30))
+				t.Logf("end of the log of manxd on %s:\n%s", n.Name, Tail(n.Log(), 30))
 			}
 			if !spec.PlainRouters {
 				for _, tor := range l.ToRs {
-					t.Logf("end of the log of BIRD on %s:\n%s", tor.Name, tail(tor.Log(), 60))
+					t.Logf("end of the log of BIRD on %s:\n%s", tor.Name, Tail(tor.Log(), 60))
 				}
 			}
 		}
@@ -50,8 +51,8 @@ func newLab(t *testing.T, spec lab.Spec) *lab.Lab {
 	return l
 }
 
-// binaries is the folder of the built programs; the test is skipped without them.
-func binaries(t *testing.T) string {
+// Binaries is the folder of the built programs; the test is skipped without them.
+func Binaries(t *testing.T) string {
 	t.Helper()
 	bin, missing := lab.Require("ip", "ping", "bird", "birdc")
 	if missing != nil {
@@ -60,60 +61,60 @@ func binaries(t *testing.T) string {
 	return bin
 }
 
-func labName(prefix string) string { return fmt.Sprintf("%s%d", prefix, os.Getpid()%1e6) }
+func LabName(prefix string) string { return fmt.Sprintf("%s%d", prefix, os.Getpid()%1e6) }
 
-func tail(text string, lines int) string {
+func Tail(text string, lines int) string {
 	all := strings.Split(strings.TrimSpace(text), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// cluster is the data centre that the tests of TestCluster share, one after the other: two nodes in one rack, the
+// Cluster is a data centre. That of NewCluster, which tests share one after the other, has two nodes in one rack, the
 // first of which embeds the datastore, one in another rack, IPv4 and IPv6, and two routers.
-type cluster struct {
+type Cluster struct {
 	*lab.Lab
-	n1, n2, n3 *lab.Node
-	tor1, tor2 *lab.ToR
-	pods       map[string]*lab.Pod
-	etcd       *clientv3.Client
+	N1, N2, N3 *lab.Node
+	ToR1, ToR2 *lab.ToR
+	Pods       map[string]*lab.Pod
+	Etcd       *clientv3.Client
 }
 
-// sessions that each node has: with the other two and with both routers, for IPv4 and IPv6.
-const sessions = 8
+// Sessions that each node has: with the other two and with both routers, for IPv4 and IPv6.
+const Sessions = 8
 
-func newCluster(t *testing.T) *cluster {
+func NewCluster(t *testing.T) *Cluster {
 	t.Helper()
 	start := time.Now()
-	l := newLab(t, lab.Spec{Name: labName("e"), IPv6: true, ToRs: 2,
+	l := NewLab(t, lab.Spec{Name: LabName("e"), IPv6: true, ToRs: 2,
 		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}, {Name: "n3", Rack: 1}}})
-	c := &cluster{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], n3: l.Nodes[2], tor1: l.ToRs[0], tor2: l.ToRs[1],
-		pods: map[string]*lab.Pod{}}
+	c := &Cluster{Lab: l, N1: l.Nodes[0], N2: l.Nodes[1], N3: l.Nodes[2], ToR1: l.ToRs[0], ToR2: l.ToRs[1],
+		Pods: map[string]*lab.Pod{}}
 	flags := []string{"--no-default-pools", "--ip=autodetect", "--ip6=autodetect",
 		"--ip-autodetection-method=interface=eth0", "--ip6-autodetection-method=interface=eth0"}
-	must(t, c.n1.StartManxd(append(c.n1.EmbedDatastore(), flags...)...))
-	must(t, c.n1.Ready(limit))
-	must(t, c.n1.Apply(c.resources()))
+	Must(t, c.N1.StartManxd(append(c.N1.EmbedDatastore(), flags...)...))
+	Must(t, c.N1.Ready(Limit))
+	Must(t, c.N1.Apply(c.resources()))
 	for _, n := range c.Nodes[1:] {
-		must(t, n.StartManxd(append(lab.UseDatastore(c.n1), append(flags, "--bgp-password-dir="+secrets(n),
-			"--bird-socket="+birdSocket(n))...)...))
+		Must(t, n.StartManxd(append(lab.UseDatastore(c.N1), append(flags, "--bgp-password-dir="+Secrets(n),
+			"--bird-socket="+BIRDSocket(n))...)...))
 	}
-	c.etcd = dialEtcd(t, c.n1)
+	c.Etcd = DialEtcd(t, c.N1)
 	for _, n := range c.Nodes {
-		must(t, n.Ready(limit))
+		Must(t, n.Ready(Limit))
 		for i := range 2 {
-			c.addPod(t, n, fmt.Sprintf("%s-p%d", n.Name, i+1))
+			c.AddPod(t, n, fmt.Sprintf("%s-p%d", n.Name, i+1))
 		}
 	}
-	c.settled(t)
+	c.Settled(t)
 	t.Logf("a cluster of 3 nodes, 2 routers, 6 pods with IPv4 and IPv6 works after %.1f s", time.Since(start).Seconds())
 	return c
 }
 
-// secrets is the folder of a node's BGP passwords.
-func secrets(n *lab.Node) string { return filepath.Join(n.Dir, "secrets") }
+// Secrets is the folder of a node's BGP passwords.
+func Secrets(n *lab.Node) string { return filepath.Join(n.Dir, "secrets") }
 
 // resources are what the operator stores: a pool for each family, and both routers as peers of each node. The second
 // router is only reachable through the second uplink, so the kernel chooses the source address.
-func (c *cluster) resources() string {
+func (c *Cluster) resources() string {
 	docs := []string{fmt.Sprintf(`
 apiVersion: projectcalico.org/v3
 kind: IPPool
@@ -124,17 +125,17 @@ apiVersion: projectcalico.org/v3
 kind: IPPool
 metadata: {name: pods6}
 spec: {cidr: "%s", blockSize: 124, natOutgoing: false}
-`, pool4, pool6)}
+`, Pool4, Pool6)}
 	for _, n := range c.Nodes {
 		docs = append(docs,
-			torPeer(n, "tor1-"+n.Name, c.tor1.Address(n), ""), torPeer(n, "tor1v6-"+n.Name, c.tor1.Address6(n), ""),
-			torPeer(n, "tor2-"+n.Name, c.tor2.Address(n), "None"), torPeer(n, "tor2v6-"+n.Name, c.tor2.Address6(n),
+			TorPeer(n, "tor1-"+n.Name, c.ToR1.Address(n), ""), TorPeer(n, "tor1v6-"+n.Name, c.ToR1.Address6(n), ""),
+			TorPeer(n, "tor2-"+n.Name, c.ToR2.Address(n), "None"), TorPeer(n, "tor2v6-"+n.Name, c.ToR2.Address6(n),
 				"None"))
 	}
 	return strings.Join(docs, "---")
 }
 
-func torPeer(n *lab.Node, name string, address netip.Addr, source string) string {
+func TorPeer(n *lab.Node, name string, address netip.Addr, source string) string {
 	if source != "" {
 		source = ", sourceAddress: " + source
 	}
@@ -146,33 +147,33 @@ spec: {node: %s, peerIP: "%s", asNumber: 65000%s}
 `, name, n.Name, address, source)
 }
 
-func (c *cluster) addPod(t *testing.T, n *lab.Node, name string) *lab.Pod {
+func (c *Cluster) AddPod(t *testing.T, n *lab.Node, name string) *lab.Pod {
 	t.Helper()
 	p, err := n.AddPod(name, lab.DualStack)
-	must(t, err)
-	c.pods[name] = p
+	Must(t, err)
+	c.Pods[name] = p
 	return p
 }
 
-// settled waits until every node is ready, has all its sessions, and the pods reach each other.
-func (c *cluster) settled(t *testing.T) {
+// Settled waits until every node is ready, has all its sessions, and the pods reach each other.
+func (c *Cluster) Settled(t *testing.T) {
 	t.Helper()
 	for _, n := range c.Nodes {
-		must(t, n.Ready(limit))
-		c.established(t, n, sessions)
+		Must(t, n.Ready(Limit))
+		c.Established(t, n, Sessions)
 	}
-	c.reachable(t, "n1-p1", "n2-p1")
-	c.reachable(t, "n2-p1", "n3-p1")
-	c.reachable(t, "n3-p1", "n1-p1")
+	c.Reachable(t, "n1-p1", "n2-p1")
+	c.Reachable(t, "n2-p1", "n3-p1")
+	c.Reachable(t, "n3-p1", "n1-p1")
 }
 
-// established waits until a node has this many sessions, all of them established.
-func (c *cluster) established(t *testing.T, n *lab.Node, want int) {
+// Established waits until a node has this many sessions, all of them established.
+func (c *Cluster) Established(t *testing.T, n *lab.Node, want int) {
 	t.Helper()
-	eventually(t, func() error {
+	Eventually(t, func() error {
 		up := 0
 		var down []string
-		for _, p := range peers(t, n) {
+		for _, p := range Peers(t, n) {
 			if p.GetState() == "Established" {
 				up++
 			} else {
@@ -186,12 +187,12 @@ func (c *cluster) established(t *testing.T, n *lab.Node, want int) {
 	})
 }
 
-// reachable waits until one pod reaches another with IPv4 and IPv6.
-func (c *cluster) reachable(t *testing.T, from, to string) {
+// Reachable waits until one pod reaches another with IPv4 and IPv6.
+func (c *Cluster) Reachable(t *testing.T, from, to string) {
 	t.Helper()
-	for _, a := range c.pods[to].IPs {
-		eventually(t, func() error {
-			if err := lab.Ping(c.pods[from].Namespace, a); err != nil {
+	for _, a := range c.Pods[to].IPs {
+		Eventually(t, func() error {
+			if err := lab.Ping(c.Pods[from].Namespace, a); err != nil {
 				return fmt.Errorf("%s does not reach %s: %w", from, to, err)
 			}
 			return nil
@@ -199,77 +200,77 @@ func (c *cluster) reachable(t *testing.T, from, to string) {
 	}
 }
 
-// flows are running pings between namespaces.
-type flows struct {
-	all  []*lab.Flow
-	name []string
+// Flows are running pings between namespaces.
+type Flows struct {
+	All  []*lab.Flow
+	Name []string
 }
 
-func (c *cluster) flow(t *testing.T, f *flows, name, ns string, to netip.Addr) {
+func (c *Cluster) Flow(t *testing.T, f *Flows, name, ns string, to netip.Addr) {
 	t.Helper()
 	flow, err := c.StartFlow(ns, to)
-	must(t, err)
-	f.all, f.name = append(f.all, flow), append(f.name, name)
+	Must(t, err)
+	f.All, f.Name = append(f.All, flow), append(f.Name, name)
 }
 
-// run waits until each flow has had that many more answers.
-func (f *flows) run(t *testing.T, answers int) {
+// Run waits until each flow has had that many more answers.
+func (f *Flows) Run(t *testing.T, answers int) {
 	t.Helper()
-	want := make([]int, len(f.all))
-	for i, flow := range f.all {
+	want := make([]int, len(f.All))
+	for i, flow := range f.All {
 		want[i] = flow.Answered() + answers
 	}
-	eventually(t, func() error {
-		for i, flow := range f.all {
+	Eventually(t, func() error {
+		for i, flow := range f.All {
 			if flow.Answered() < want[i] {
-				return fmt.Errorf("%s: %d answers, want %d", f.name[i], flow.Answered(), want[i])
+				return fmt.Errorf("%s: %d answers, want %d", f.Name[i], flow.Answered(), want[i])
 			}
 		}
 		return nil
 	})
 }
 
-// stop ends the flows and returns how many pings were sent and lost.
-func (f *flows) stop(t *testing.T) (sent, lost int) {
+// Stop ends the flows and returns how many pings were sent and lost.
+func (f *Flows) Stop(t *testing.T) (sent, lost int) {
 	t.Helper()
-	for i, flow := range f.all {
+	for i, flow := range f.All {
 		s, l, err := flow.Stop()
 		if err != nil {
-			t.Errorf("%s: %v", f.name[i], err)
+			t.Errorf("%s: %v", f.Name[i], err)
 		}
 		if l > 0 {
-			t.Logf("%s: %d of %d pings lost", f.name[i], l, s)
+			t.Logf("%s: %d of %d pings lost", f.Name[i], l, s)
 		}
 		sent, lost = sent+s, lost+l
 	}
 	return sent, lost
 }
 
-func dialEtcd(t *testing.T, n *lab.Node) *clientv3.Client {
+func DialEtcd(t *testing.T, n *lab.Node) *clientv3.Client {
 	t.Helper()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{n.EtcdSocket()}, DialTimeout: limit})
-	must(t, err)
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{n.EtcdSocket()}, DialTimeout: Limit})
+	Must(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return client
 }
 
-// put writes a raw value into the datastore and returns the revision.
-func (c *cluster) put(t *testing.T, key, value string) int64 {
+// Put writes a raw value into the datastore and returns the revision.
+func (c *Cluster) Put(t *testing.T, key, value string) int64 {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	ctx, cancel := context.WithTimeout(t.Context(), Limit)
 	defer cancel()
-	r, err := c.etcd.Put(ctx, key, value)
-	must(t, err)
+	r, err := c.Etcd.Put(ctx, key, value)
+	Must(t, err)
 	return r.Header.Revision
 }
 
-// raw reads all values below a key.
-func (c *cluster) raw(t *testing.T, prefix string) map[string]string {
+// Raw reads all values below a key.
+func (c *Cluster) Raw(t *testing.T, prefix string) map[string]string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	ctx, cancel := context.WithTimeout(t.Context(), Limit)
 	defer cancel()
-	r, err := c.etcd.Get(ctx, prefix, clientv3.WithPrefix())
-	must(t, err)
+	r, err := c.Etcd.Get(ctx, prefix, clientv3.WithPrefix())
+	Must(t, err)
 	all := map[string]string{}
 	for _, kv := range r.Kvs {
 		all[string(kv.Key)] = string(kv.Value)
@@ -277,49 +278,64 @@ func (c *cluster) raw(t *testing.T, prefix string) map[string]string {
 	return all
 }
 
-func must(t *testing.T, err error) {
+func Must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func eventually(t *testing.T, check func() error) {
+func Eventually(t *testing.T, check func() error) {
 	t.Helper()
-	must(t, lab.Eventually(limit, check))
+	Must(t, lab.Eventually(Limit, check))
 }
 
-// TestCluster runs the tests that share one cluster. Each leaves it as it found it.
-func TestCluster(t *testing.T) {
-	c := newCluster(t)
-	for _, test := range []struct {
-		name string
-		run  func(*cluster, *testing.T)
-	}{
-		{"pods reach each other and the routers over IPv4 and IPv6", (*cluster).testDualStack},
-		{"a released block is withdrawn", (*cluster).testReleasedBlock},
-		{"two uplinks make two next hops", (*cluster).testUplinks},
-		{"the status commands tell how the node is", (*cluster).testStatus},
-		{"BIRD's clients are answered", (*cluster).testBIRDSocket},
-		{"a drained node leaves the network and comes back", (*cluster).testDrain},
-		{"services are announced and not installed", (*cluster).testServices},
-		{"CalicoNodeStatus objects are filled in", (*cluster).testNodeStatus},
-		{"a plan from files is what the daemons do", (*cluster).testPlan},
-		{"thirty pods at once", (*cluster).testManyPods},
-		{"what was changed by hand is repaired", (*cluster).testDrift},
-		{"wrong peers are told why", (*cluster).testWrongPeers},
-		{"garbage in the datastore concerns nothing else", (*cluster).testGarbage},
-		{"a second daemon is refused", (*cluster).testTwin},
-		{"the datastore goes away and comes back", (*cluster).testOutage},
-		{"a restart adopts the routes and prunes leftovers once in sync", (*cluster).testRestart},
-	} {
-		ok := t.Run(test.name, func(t *testing.T) {
+// Step is a test of several that share something of type T.
+type Step[T any] struct {
+	Name string
+	Run  func(T, *testing.T)
+}
+
+// InOrder runs the tests one after the other, up to the first that fails: what follows would fail because of it.
+func InOrder[T any](t *testing.T, shared T, steps []Step[T]) {
+	t.Helper()
+	for _, step := range steps {
+		ok := t.Run(step.Name, func(t *testing.T) {
 			start := time.Now()
-			test.run(c, t)
+			step.Run(shared, t)
 			t.Logf("took %.1f s", time.Since(start).Seconds())
 		})
 		if !ok {
-			break // what follows would fail because of it
+			break
 		}
 	}
+}
+
+// BIRDSocket is where a node's manxd answers as BIRD for IPv4 does.
+func BIRDSocket(n *lab.Node) string { return filepath.Join(n.Dir, "bird.ctl") }
+
+func BIRDSocket6(n *lab.Node) string { return filepath.Join(n.Dir, "bird6.ctl") }
+
+// ResourceKeys is what the keys of Calico's resources begin with, and EndpointKeys those of workload endpoints.
+const (
+	ResourceKeys = "/calico/resources/v3/projectcalico.org/"
+	EndpointKeys = ResourceKeys + "workloadendpoints/"
+)
+
+// Nobody is the user and the group of somebody without rights.
+const Nobody = 65534
+
+// Together runs f for 0 to n-1, all at once.
+func Together(n int, f func(i int)) {
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { f(i) })
+	}
+	all.Wait()
+}
+
+// GlobalPolicy is a GlobalNetworkPolicy.
+func GlobalPolicy(name, spec string) string {
+	return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolicy\nmetadata: {name: %s}\n"+
+		"spec: {%s}\n---\n", name, spec)
 }

@@ -1,10 +1,11 @@
-package e2e
+package world
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,30 +21,30 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// ask calls the control API of a node's daemon.
-func ask[R, A any](t *testing.T, n *lab.Node, call func(manxv1.ManxClient, context.Context, R, ...grpc.CallOption) (A,
+// Ask calls the control API of a node's daemon.
+func Ask[R, A any](t *testing.T, n *lab.Node, call func(manxv1.ManxClient, context.Context, R, ...grpc.CallOption) (A,
 	error), request R) (answer A, err error) {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+n.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30)))
-	must(t, err)
+	Must(t, err)
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	return call(manxv1.NewManxClient(conn), ctx, request)
 }
 
-// peers are the sessions of a node; none while its daemon does not answer.
-func peers(t *testing.T, n *lab.Node) []*manxv1.Peer {
+// Peers are the sessions of a node; none while its daemon does not answer.
+func Peers(t *testing.T, n *lab.Node) []*manxv1.Peer {
 	t.Helper()
-	r, _ := ask(t, n, manxv1.ManxClient.ListPeers, &manxv1.ListPeersRequest{})
+	r, _ := Ask(t, n, manxv1.ManxClient.ListPeers, &manxv1.ListPeersRequest{})
 	return r.GetPeers()
 }
 
-// peer is the session with an address, nil if there is none.
-func peer(t *testing.T, n *lab.Node, address fmt.Stringer) *manxv1.Peer {
+// Peer is the session with an address, nil if there is none.
+func Peer(t *testing.T, n *lab.Node, address fmt.Stringer) *manxv1.Peer {
 	t.Helper()
-	for _, p := range peers(t, n) {
+	for _, p := range Peers(t, n) {
 		if p.GetAddress() == address.String() {
 			return p
 		}
@@ -51,8 +52,8 @@ func peer(t *testing.T, n *lab.Node, address fmt.Stringer) *manxv1.Peer {
 	return nil
 }
 
-// kernelRoute is a route as ip(8) tells it.
-type kernelRoute struct {
+// KernelRoute is a route as ip(8) tells it.
+type KernelRoute struct {
 	Type     string `json:"type"`
 	Dst      string `json:"dst"`
 	Gateway  string `json:"gateway"`
@@ -65,8 +66,8 @@ type kernelRoute struct {
 	} `json:"nexthops"`
 }
 
-// routes are those that ip(8) shows in a namespace, with these words after "ip -j route show".
-func routes(t *testing.T, ns, family string, words ...string) []kernelRoute {
+// Routes are those that ip(8) shows in a namespace, with these words after "ip -j route show".
+func Routes(t *testing.T, ns, family string, words ...string) []KernelRoute {
 	t.Helper()
 	out, err := exec.Command("ip", append([]string{"-n", ns, family, "-j", "-d", "route", "show"},
 		words...)...).Output()
@@ -77,46 +78,46 @@ func routes(t *testing.T, ns, family string, words ...string) []kernelRoute {
 		}
 		t.Fatalf("ip route show %v in %s: %v", words, ns, err)
 	}
-	var list []kernelRoute
-	must(t, json.Unmarshal(out, &list))
+	var list []KernelRoute
+	Must(t, json.Unmarshal(out, &list))
 	return list
 }
 
-// ours are the routes that belong to Manx by their protocol.
-func ours(t *testing.T, ns, family string) []kernelRoute {
+// OurRoutes are the routes that belong to Manx by their protocol.
+func OurRoutes(t *testing.T, ns, family string) []KernelRoute {
 	t.Helper()
-	return append(routes(t, ns, family, "proto", "12"), routes(t, ns, family, "proto", "80")...)
+	return append(Routes(t, ns, family, "proto", "12"), Routes(t, ns, family, "proto", "80")...)
 }
 
-func ip(t *testing.T, n *lab.Node, words string) {
+func IP(t *testing.T, n *lab.Node, words string) {
 	t.Helper()
 	if out, err := n.Run("ip", strings.Fields(words)...); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 }
 
-// monitor is a running "ip monitor route" on a node: it sees every route that comes and goes.
-type monitor struct {
+// Monitor is a running "ip monitor route" on a node: it sees every route that comes and goes.
+type Monitor struct {
 	file string
-	stop func()
+	Stop func()
 }
 
-// watchRoutes starts a monitor and returns when it sees what happens.
-func watchRoutes(t *testing.T, n *lab.Node) *monitor {
+// WatchRoutes starts a monitor and returns when it sees what happens.
+func WatchRoutes(t *testing.T, n *lab.Node) *Monitor {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "monitor")
 	f, err := os.Create(file)
-	must(t, err)
+	Must(t, err)
 	defer f.Close()
 	cmd := lab.InNamespace(n.Namespace, "ip", "-ts", "-o", "monitor", "route")
 	cmd.Stdout = f
-	must(t, cmd.Start())
-	m := &monitor{file: file, stop: func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }}
-	t.Cleanup(m.stop)
+	Must(t, cmd.Start())
+	m := &Monitor{file: file, Stop: func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }}
+	t.Cleanup(m.Stop)
 	for i := 0; ; i++ {
-		ip(t, n, "route replace blackhole 192.0.2.0/32 table 4242")
-		ip(t, n, "route del blackhole 192.0.2.0/32 table 4242")
-		if strings.Contains(m.text(t), "4242") {
+		IP(t, n, "route replace blackhole 192.0.2.0/32 table 4242")
+		IP(t, n, "route del blackhole 192.0.2.0/32 table 4242")
+		if strings.Contains(m.Text(t), "4242") {
 			return m
 		}
 		if i > 100 {
@@ -125,18 +126,18 @@ func watchRoutes(t *testing.T, n *lab.Node) *monitor {
 	}
 }
 
-func (m *monitor) text(t *testing.T) string {
+func (m *Monitor) Text(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile(m.file)
-	must(t, err)
+	Must(t, err)
 	return string(b)
 }
 
-// deleted are the lines about routes of Manx in the main table that went away.
-func (m *monitor) deleted(t *testing.T) []string {
+// Deleted are the lines about routes of Manx in the main table that went away.
+func (m *Monitor) Deleted(t *testing.T) []string {
 	t.Helper()
 	var lines []string
-	for line := range strings.Lines(m.text(t)) {
+	for line := range strings.Lines(m.Text(t)) {
 		if strings.Contains(line, "Deleted") && !strings.Contains(line, "table") &&
 			(strings.Contains(line, "proto bird") || strings.Contains(line, "proto 80")) {
 			lines = append(lines, strings.TrimSpace(line))
@@ -156,28 +157,28 @@ func (p process) String() string {
 	return fmt.Sprintf("%d file descriptors, %d goroutines, %.0f MB, %.1f s of CPU", p.fds, p.goroutines, p.rss, p.cpu)
 }
 
-func measure(t *testing.T, n *lab.Node) process {
+func Measure(t *testing.T, n *lab.Node) process {
 	t.Helper()
-	return process{openFiles(t, n), int(metric(t, n, "go_goroutines")), memory(t, n.Manxd().PID(), "VmRSS"),
-		metric(t, n, "process_cpu_seconds_total")}
+	return process{openFiles(t, n), int(Metric(t, n, "go_goroutines")), Memory(t, n.Manxd().PID(), "VmRSS"),
+		Metric(t, n, "process_cpu_seconds_total")}
 }
 
 func openFiles(t *testing.T, n *lab.Node) int {
 	t.Helper()
 	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", n.Manxd().PID()))
-	must(t, err)
+	Must(t, err)
 	return len(fds)
 }
 
-// metric reads one value of /metrics.
-func metric(t *testing.T, n *lab.Node, name string) float64 {
+// Metric reads one value of /metrics.
+func Metric(t *testing.T, n *lab.Node, name string) float64 {
 	t.Helper()
 	page, err := n.Get("/metrics")
-	must(t, err)
+	Must(t, err)
 	for line := range strings.Lines(page) {
 		if rest, ok := strings.CutPrefix(line, name+" "); ok {
 			v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
-			must(t, err)
+			Must(t, err)
 			return v
 		}
 	}
@@ -185,19 +186,19 @@ func metric(t *testing.T, n *lab.Node, name string) float64 {
 	return 0
 }
 
-// memory reads a size of /proc/PID/status in megabytes.
-func memory(t *testing.T, pid int, field string) float64 {
+// Memory reads a size of /proc/PID/status in megabytes.
+func Memory(t *testing.T, pid int, field string) float64 {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	must(t, err)
+	Must(t, err)
 	_, rest, _ := strings.Cut(string(b), field+":")
 	kb, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-	must(t, err)
+	Must(t, err)
 	return kb / 1024
 }
 
-// exitCode is that of a program which an error tells about.
-func exitCode(err error) int {
+// ExitCode is that of a program which an error tells about.
+func ExitCode(err error) int {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		return exit.ExitCode()
@@ -205,12 +206,91 @@ func exitCode(err error) int {
 	return 0
 }
 
-// contains fails unless a text has all these parts.
-func contains(t *testing.T, what, text string, parts ...string) {
+// Contains fails unless a text has all these parts.
+func Contains(t *testing.T, what, text string, parts ...string) {
 	t.Helper()
 	for _, p := range parts {
 		if !strings.Contains(text, p) {
 			t.Errorf("%s should contain %q:\n%s", what, p, text)
 		}
 	}
+}
+
+// OurRoutesTo are the routes of Manx to one destination.
+func OurRoutesTo(t *testing.T, n *lab.Node, family, dst string) (list []KernelRoute) {
+	t.Helper()
+	return append(Routes(t, n.Namespace, family, dst, "proto", "12"),
+		Routes(t, n.Namespace, family, dst, "proto", "80")...)
+}
+
+// Blocks are the node's own blocks, which have a blackhole each.
+func Blocks(t *testing.T, n *lab.Node, family string) (list []netip.Prefix) {
+	t.Helper()
+	for _, r := range Routes(t, n.Namespace, family, "type", "blackhole", "proto", "12") {
+		list = append(list, netip.MustParsePrefix(r.Dst))
+	}
+	return list
+}
+
+func SameSessions(t *testing.T, before, after []*manxv1.Peer) {
+	t.Helper()
+	now := map[string]*manxv1.Peer{}
+	for _, p := range after {
+		now[p.GetAddress()] = p
+	}
+	for _, p := range before {
+		if q := now[p.GetAddress()]; q.GetEstablishedUnixMs() != p.GetEstablishedUnixMs() {
+			t.Errorf("the session with %s was disturbed: before %v, now %v", p.GetAddress(), p, q)
+		}
+	}
+}
+
+// Stable waits until a daemon holds no more than before, but for what comes and goes with a connection or a timer.
+func Stable(t *testing.T, n *lab.Node, before process) {
+	t.Helper()
+	const some = 12
+	var now process
+	err := lab.Eventually(Limit, func() error {
+		if now = Measure(t, n); now.fds > before.fds+some || now.goroutines > before.goroutines+some {
+			return fmt.Errorf("%s leaks: %s before, %s now", n.Name, before, now)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	t.Logf("%s: %s before, %s after", n.Name, before, now)
+}
+
+func LineWith(text, part string) string {
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, part) {
+			return line
+		}
+	}
+	return ""
+}
+
+func AwaitPeer(
+	t *testing.T, n *lab.Node, address netip.Addr, what string, good func(*manxv1.Peer) bool,
+) (p *manxv1.Peer) {
+	t.Helper()
+	Eventually(t, func() error {
+		if p = Peer(t, n, address); !good(p) {
+			return fmt.Errorf("session should be: %s\nis %v", what, p)
+		}
+		return nil
+	})
+	return p
+}
+
+// after is the word that follows another.
+func after(text, word string) string {
+	words := strings.Fields(text)
+	for i, w := range words {
+		if w == word && i+1 < len(words) {
+			return words[i+1]
+		}
+	}
+	return ""
 }
