@@ -68,20 +68,18 @@ func udp(t *testing.T, p *rules, state string, drop bool) []nftables.TraceStep {
 		{Kind: nftables.TraceLeave, Hook: "prerouting"}, {Kind: nftables.TraceEnter, Hook: "forward"},
 	}
 	if drop {
-		return append(list, nftables.TraceStep{Kind: nftables.TracePolicy, Family: "ip", Table: "filter",
-			Chain:   "FORWARD",
+		return append(list, nftables.TraceStep{Kind: nftables.TracePolicy, Family: "ip", Table: "filter", Chain: "FORWARD",
 			Verdict: nftables.VerdictDrop, Base: &nftables.TracedBase{Hook: "forward"}})
 	}
 	chain := p.calc.Table().Chain("pi/GlobalNetworkPolicy/web")
 	for _, rule := range chain.Rules {
-		if strings.HasPrefix(rule.Comment, "GlobalNetworkPolicy/web ingress 2") {
+		if rule.Origin == policy.RuleNumber(2) {
 			list = append(list, nftables.TraceStep{Kind: nftables.TraceRule, Family: "inet", Table: "manx",
 				Chain: "forward-to-workload", Verdict: nftables.VerdictJump, Base: &nftables.TracedBase{
 					Hook: "forward", Priority: 1}},
 				nftables.TraceStep{Kind: nftables.TraceRule, Family: "inet", Table: "manx", Chain: chain.Name,
-					Verdict: nftables.VerdictAccept, Rule: nftables.TracedRule{Handle: 9, Number: 2,
-						Comment: rule.Comment,
-						ID:      rule.ID()}})
+					Verdict: nftables.VerdictAccept, Rule: nftables.TracedRule{Handle: 9, Number: 2, Comment: rule.Comment,
+						ID: rule.ID()}})
 			break
 		}
 	}
@@ -125,6 +123,11 @@ func TestTraceFlowComparesPackets(t *testing.T) {
 			m.GetIn() != "eth0" ||
 			!strings.HasPrefix(m.GetExplained(), "ALLOWED by GlobalNetworkPolicy/web ingress 2") {
 			t.Errorf("got %v, want %+v", m, want)
+		}
+		d := m.GetChains()[len(m.GetChains())-1].GetDecision()
+		if dropped := want.verdict == "differs"; dropped != (d.GetPolicy() == "drop" && d.GetChain() == "FORWARD") ||
+			dropped == (d.GetRule().GetHandle() == 9 && d.GetChain() == "pi/GlobalNetworkPolicy/web") {
+			t.Errorf("%s: decided by %v", want.verdict, d)
 		}
 	}
 	if _, err := stream.Recv(); !errors.Is(err, io.EOF) { // the packet of the known connection does not count
