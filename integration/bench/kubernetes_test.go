@@ -20,7 +20,7 @@ import (
 	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 	"github.com/manxnet/manx/integration/kubernetes/fill"
-	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // thousand is the cluster that goals are about.
@@ -122,7 +122,7 @@ func newKubernetes(b *testing.B, c fill.Cluster, away time.Duration, args ...str
 		b.Fatal(err)
 	}
 	allow(b, k.API)
-	if err := lab.Inside(s.node.Namespace, func() { k.line = apiserver.NewLine(b, k.server.URL) }); err != nil {
+	if err := namespace.Inside(s.node.Namespace, func() { k.line = apiserver.NewLine(b, k.server.URL) }); err != nil {
 		b.Fatal(err)
 	}
 	k.line.Delay = away / 2

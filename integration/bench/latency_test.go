@@ -17,6 +17,7 @@ import (
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // BenchmarkUpdateToKernel is the time from an UPDATE with one prefix leaving the peer to the kernel's news of the
@@ -33,7 +34,7 @@ func BenchmarkUpdateToKernel(b *testing.B) {
 			routes := make(chan netlink.RouteUpdate, 1024)
 			done := make(chan struct{})
 			defer close(done)
-			if err := lab.Inside(s.node.Namespace, func() {
+			if err := namespace.Inside(s.node.Namespace, func() {
 				if err := netlink.RouteSubscribe(routes, done); err != nil {
 					b.Error(err)
 				}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // restartNodes is the size of the mesh in which one node restarts.
@@ -212,7 +213,7 @@ func (m *restartMesh) startBIRD(tb testing.TB) []restarter {
 		stop := func() {}
 		list = append(list, restarter{
 			start: func() {
-				cmd := lab.InNamespace(n.Namespace, "bird", "-f", "-R", "-c", conf, "-s", socket)
+				cmd := namespace.Command(n.Namespace, "bird", "-f", "-R", "-c", conf, "-s", socket)
 				if err := cmd.Start(); err != nil {
 					tb.Fatal(err)
 				}

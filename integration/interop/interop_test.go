@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 var (
@@ -271,7 +272,7 @@ func watch(t *testing.T, ns string) (deleted func(p netip.Prefix) bool) {
 	file := filepath.Join(t.TempDir(), "monitor")
 	f, err := os.Create(file)
 	must(t, err)
-	cmd := lab.InNamespace(ns, "ip", "monitor", "route")
+	cmd := namespace.Command(ns, "ip", "monitor", "route")
 	cmd.Stdout = f
 	must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait(); f.Close() })

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // TestBadPolicy gives the daemons what is large, odd or wrong: nothing blocks others, and nothing stays behind.
@@ -118,9 +119,9 @@ func TestBadPolicy(t *testing.T) {
 
 // spoof gives a pod another one's address, beside its own.
 func spoof(p *lab.Pod, as netip.Addr) error {
-	_, err := lab.InNamespace(p.Namespace, "ip", "addr", "add", as.String(), "dev", "lo", "nodad").CombinedOutput()
+	_, err := namespace.Command(p.Namespace, "ip", "addr", "add", as.String(), "dev", "lo", "nodad").CombinedOutput()
 	if err != nil {
-		_, err = lab.InNamespace(p.Namespace, "ip", "addr", "add", as.String(), "dev", "lo").CombinedOutput()
+		_, err = namespace.Command(p.Namespace, "ip", "addr", "add", as.String(), "dev", "lo").CombinedOutput()
 	}
 	return err
 }

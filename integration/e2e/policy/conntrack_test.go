@@ -11,6 +11,7 @@ import (
 
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // TestAddressMovesToAProtectedPod moves an address with running connections to a pod whose policy denies them. What was
@@ -108,7 +109,7 @@ func udpIn(t *testing.T, ns string, port int) *net.UDPConn {
 	t.Helper()
 	var conn *net.UDPConn
 	var err error
-	must(t, errors.Join(lab.Inside(ns, func() { conn, err = net.ListenUDP("udp4", &net.UDPAddr{Port: port}) }), err))
+	must(t, errors.Join(namespace.Inside(ns, func() { conn, err = net.ListenUDP("udp4", &net.UDPAddr{Port: port}) }), err))
 	must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return conn
