@@ -166,18 +166,8 @@ func packetText(p *manxv1.TracedPacket) string {
 			source, destination = x.GetSource(), x.GetDestination()
 			fmt.Fprintf(&b, "  now from %s to %s\n", source, destination)
 		}
-		place := fmt.Sprintf("table %s, chain %s", x.GetTable(), x.GetChain())
-		fmt.Fprintf(&b, "  %-11s %s: %s", x.GetHook(), place, x.GetVerdict())
-		by := strings.TrimPrefix(x.GetBy(), place)
-		switch rule, isRule := strings.CutPrefix(by, ", "); {
-		case isRule:
-			fmt.Fprintf(&b, " by %s", rule)
-		case by != x.GetBy(): // the policy
-			b.WriteString(by)
-		case by != "":
-			fmt.Fprintf(&b, " by %s", by)
-		}
-		b.WriteByte('\n')
+		fmt.Fprintf(&b, "  %-11s table %s, chain %s: %s%s\n", x.GetHook(), x.GetTable(), x.GetChain(), x.GetVerdict(),
+			decisionText(x))
 	}
 	fmt.Fprintf(&b, "  => %s\n", p.GetEnd())
 	if command := lookAt(p); command != "" {
@@ -195,10 +185,35 @@ func packetText(p *manxv1.TracedPacket) string {
 	return b.String()
 }
 
+// ownTable is the table that manxd programs. The comments of its rules name policies.
+const ownTable = "inet manx"
+
+// decisionText is what decided in a base chain, without the name of that chain.
+func decisionText(x *manxv1.TracedChain) string {
+	d, rule := x.GetDecision(), x.GetDecision().GetRule()
+	switch {
+	case x.GetBy() == "":
+		return ""
+	case d == nil, d.GetChain() != x.GetChain(), x.GetTable() == ownTable && rule.GetComment() != "":
+		return " by " + x.GetBy()
+	case d.GetPolicy() != "":
+		return " (policy " + d.GetPolicy() + ")"
+	}
+	text := " by a rule that is gone"
+	if rule.GetNumber() != 0 {
+		text = fmt.Sprintf(" by rule %d", rule.GetNumber())
+	}
+	text += fmt.Sprintf(" (handle %d)", rule.GetHandle())
+	if rule.GetComment() != "" {
+		text += fmt.Sprintf(" %q", rule.GetComment())
+	}
+	return text
+}
+
 // lookAt is the command that shows the chain of another program that dropped a packet; empty if none did.
 func lookAt(p *manxv1.TracedPacket) string {
 	n := len(p.GetChains())
-	if n == 0 || !p.GetDropped() || p.GetChains()[n-1].GetTable() == "inet manx" {
+	if n == 0 || !p.GetDropped() || p.GetChains()[n-1].GetTable() == ownTable {
 		return ""
 	}
 	last := p.GetChains()[n-1]

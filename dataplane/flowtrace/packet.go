@@ -50,25 +50,44 @@ func (c *Chain) Dropped() bool { return c.Verdict == kernel.VerdictDrop }
 // last is the step that decided.
 func (c *Chain) last() *kernel.TraceStep { return &c.Steps[len(c.Steps)-1] }
 
+// Decision is what decided in a base chain: one of its rules, one of a chain that it led to, or its policy. The zero
+// value says that nothing did.
+type Decision struct {
+	Chain  string            // that has the rule or the policy
+	Rule   kernel.TracedRule // zero if the policy decided
+	Policy string            // "accept" or "drop" if the policy decided
+}
+
+// Decision tells what decided in the base chain. The policy of Manx's own, which is to accept, is no decision.
+func (c *Chain) Decision() Decision {
+	s := c.last()
+	switch {
+	case s.Kind == kernel.TraceRule:
+		return Decision{Chain: s.Chain, Rule: s.Rule}
+	case c.Manx() && !c.Dropped():
+		return Decision{}
+	}
+	return Decision{Chain: c.Name, Policy: s.Verdict}
+}
+
 // By says what decided in a base chain: a policy's rule, or table, chain and rule.
 func (c *Chain) By() string {
-	s := c.last()
-	if s.Kind != kernel.TraceRule {
-		if c.Manx() && !c.Dropped() {
-			return ""
-		}
-		return fmt.Sprintf("%s (policy %s)", c.Place(c.Name), s.Verdict)
-	}
-	if c.Manx() && s.Rule.Comment != "" {
-		return s.Rule.Comment
+	d := c.Decision()
+	switch {
+	case d == Decision{}:
+		return ""
+	case d.Policy != "":
+		return fmt.Sprintf("%s (policy %s)", c.Place(d.Chain), d.Policy)
+	case c.Manx() && d.Rule.Comment != "":
+		return d.Rule.Comment
 	}
 	rule := "a rule that is gone"
-	if s.Rule.Number != 0 {
-		rule = fmt.Sprintf("rule %d", s.Rule.Number)
+	if d.Rule.Number != 0 {
+		rule = fmt.Sprintf("rule %d", d.Rule.Number)
 	}
-	text := fmt.Sprintf("%s, %s (handle %d)", c.Place(s.Chain), rule, s.Rule.Handle)
-	if s.Rule.Comment != "" {
-		text += fmt.Sprintf(" %q", s.Rule.Comment)
+	text := fmt.Sprintf("%s, %s (handle %d)", c.Place(d.Chain), rule, d.Rule.Handle)
+	if d.Rule.Comment != "" {
+		text += fmt.Sprintf(" %q", d.Rule.Comment)
 	}
 	return text
 }

@@ -328,6 +328,10 @@ func TestTowardsAnAddress(t *testing.T) {
 		if row.Prefix.String() != want || ok != row.Prefix.IsValid() {
 			t.Errorf("%s: %s %t, want %s", address, row.Prefix, ok, want)
 		}
+		if ok && (row.Interface == "") != !strings.Contains(row.Actual[0], " dev ") ||
+			ok && row.Interface != "" && !strings.Contains(row.Actual[0]+" ", " dev "+row.Interface+" ") {
+			t.Errorf("%s: the interface of %q is %q", address, row.Actual[0], row.Interface)
+		}
 	}
 }
 

@@ -60,6 +60,7 @@ var _ datastore.Backend = (*Store)(nil)
 // Open reaches the API and finds out which group of custom resources the cluster uses. An error that Is ErrUnavailable
 // may go away by itself; ErrUnauthorized and errors about the settings will not.
 func Open(ctx context.Context, config Config, log *zap.Logger) (*Store, error) {
+	config.Log = cmp.Or(config.Log, log)
 	r, err := config.REST()
 	if err != nil {
 		return nil, err

@@ -132,7 +132,8 @@ func (f *feed) run(ctx context.Context) {
 				delay, wait = minDelay, rand.N(time.Second)
 			}
 			if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
-				wait, told = max(wait, time.Duration(seconds)*time.Second+rand.N(time.Second)), true
+				after, _ := retryAfter(seconds)
+				wait, told = max(wait, after+rand.N(time.Second)), true
 			}
 		}
 		if !f.store.sleepUntilReached(ctx, wait, told) {

@@ -145,14 +145,14 @@ func TestRulesetAsText(t *testing.T) {
 }
 
 func TestReachNamesTheInterface(t *testing.T) {
-	row := func(prefix string, phase reconcile.Phase, actual ...string) route.Status {
-		return route.Status{Prefix: netip.MustParsePrefix(prefix), Actual: actual, Status: reconcile.Status{
-			Phase: phase, Reason: "why"}}
+	row := func(prefix string, phase reconcile.Phase, device, actual string) route.Status {
+		return route.Status{Prefix: netip.MustParsePrefix(prefix), Actual: []string{actual}, Interface: device,
+			Status: reconcile.Status{Phase: phase, Reason: "why"}}
 	}
 	routes := map[string]route.Status{
-		"10.65.1.1": row("10.65.1.0/26", "applied", "10.65.1.0/26 via 10.1.0.2 dev tunl0 proto bird onlink"),
-		"10.65.1.7": row("10.65.1.7/32", "failed", "10.65.1.7/32 via 10.1.0.3 dev eth0"),
-		"10.65.1.9": row("10.65.1.9/32", "applied", "blackhole 10.65.1.9/32 proto bird"),
+		"10.65.1.1": row("10.65.1.0/26", "applied", "tunl0", "10.65.1.0/26 via 10.1.0.2 dev tunl0 onlink"),
+		"10.65.1.7": row("10.65.1.7/32", "failed", "eth0", "10.65.1.7/32 via 10.1.0.3 dev eth0"),
+		"10.65.1.9": row("10.65.1.9/32", "applied", "", "blackhole 10.65.1.9/32 proto bird"),
 	}
 	find := func(a netip.Addr) (route.Status, bool) {
 		r, ok := routes[a.String()]

@@ -284,18 +284,34 @@ func tracedPacket(p *flowtrace.Packet) *manxv1.TracedPacket {
 	for i := range p.Chains {
 		c := &p.Chains[i]
 		out := &manxv1.TracedChain{Hook: c.Hook, Table: fmt.Sprintf("%s %s", c.Family, c.Table), Chain: c.Name,
-			Priority: c.Priority, Verdict: c.Verdict, By: c.By()}
+			Priority: c.Priority, Verdict: c.Verdict, By: c.By(), Decision: tracedDecision(c.Decision())}
 		if c.Headers != nil {
 			out.Source, out.Destination = text(c.Headers.Source), text(c.Headers.Destination)
 		}
 		for _, s := range c.Steps {
 			if s.Kind == kernel.TraceRule {
-				out.Rules = append(out.Rules, &manxv1.TracedRule{Chain: s.Chain, Handle: s.Rule.Handle,
-					Number:  uint32(s.Rule.Number),
-					Comment: s.Rule.Comment, Verdict: strings.TrimSpace(s.Verdict + " " + s.Target)})
+				rule := tracedRule(s.Chain, s.Rule)
+				rule.Verdict = strings.TrimSpace(s.Verdict + " " + s.Target)
+				out.Rules = append(out.Rules, rule)
 			}
 		}
 		m.Chains = append(m.Chains, out)
 	}
 	return m
+}
+
+func tracedRule(chain string, r kernel.TracedRule) *manxv1.TracedRule {
+	return &manxv1.TracedRule{Chain: chain, Handle: r.Handle, Number: uint32(r.Number), Comment: r.Comment}
+}
+
+// tracedDecision is nil if nothing decided.
+func tracedDecision(d flowtrace.Decision) *manxv1.TracedDecision {
+	out := &manxv1.TracedDecision{Chain: d.Chain, Policy: d.Policy}
+	switch {
+	case d == flowtrace.Decision{}:
+		return nil
+	case d.Policy == "":
+		out.Rule = tracedRule(d.Chain, d.Rule)
+	}
+	return out
 }

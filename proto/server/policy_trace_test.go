@@ -72,7 +72,7 @@ func udp(t *testing.T, p *rules, state string, drop bool) []kernel.TraceStep {
 	}
 	chain := p.calc.Table().Chain("pi/GlobalNetworkPolicy/web")
 	for _, rule := range chain.Rules {
-		if strings.HasPrefix(rule.Comment, "GlobalNetworkPolicy/web ingress 2") {
+		if rule.Origin == policy.RuleNumber(2) {
 			list = append(list, kernel.TraceStep{Kind: kernel.TraceRule, Family: "inet", Table: "manx",
 				Chain: "forward-to-workload", Verdict: kernel.VerdictJump, Base: &kernel.TracedBase{
 					Hook: "forward", Priority: 1}},
@@ -122,6 +122,11 @@ func TestTraceFlowComparesPackets(t *testing.T) {
 			m.GetIn() != "eth0" ||
 			!strings.HasPrefix(m.GetExplained(), "ALLOWED by GlobalNetworkPolicy/web ingress 2") {
 			t.Errorf("got %v, want %+v", m, want)
+		}
+		d := m.GetChains()[len(m.GetChains())-1].GetDecision()
+		if dropped := want.verdict == "differs"; dropped != (d.GetPolicy() == "drop" && d.GetChain() == "FORWARD") ||
+			dropped == (d.GetRule().GetHandle() == 9 && d.GetChain() == "pi/GlobalNetworkPolicy/web") {
+			t.Errorf("%s: decided by %v", want.verdict, d)
 		}
 	}
 	if _, err := stream.Recv(); !errors.Is(err, io.EOF) { // the packet of the known connection does not count

@@ -103,9 +103,9 @@ func (c *control) documented(t *testing.T, heading string) (commands []string) {
 	t.Helper()
 	_, section, _ := strings.Cut(c.doc, "### "+heading+"\n")
 	section, _, _ = strings.Cut(section, "\n##")
-	for line := range strings.Lines(section) {
-		if command, ok := strings.CutPrefix(line, "    "); ok {
-			commands = append(commands, strings.TrimSpace(command))
+	for i, block := range strings.Split(section, "```") {
+		if script, ok := strings.CutPrefix(block, "sh\n"); ok && i%2 == 1 {
+			commands = append(commands, strings.Split(strings.TrimSpace(script), "\n")...)
 		}
 	}
 	if len(commands) == 0 {

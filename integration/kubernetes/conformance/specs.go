@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,8 +25,6 @@ var groups = []string{"Networking Granular Checks: Pods", "Networking Granular C
 // excluded are tests that say nothing here, by a part of their names, and why.
 var excluded = []struct{ part, why string }{
 	{"[Disruptive]", "restarts programs over SSH or as pods, which the lab runs in another way"},
-	{"LoadBalancers", "needs a cloud provider; addresses of such Services are a step of `make test-cluster`"},
-	{"Type LoadBalancer", "needs a cloud provider"},
 	{"evicted pods", "fills a node's disk, which all nodes here share"},
 	{"Internet connection", "the network of the lab has no way out"},
 	{"[Provider:GCE]", "needs names of Google's cloud"},
@@ -101,7 +100,8 @@ func kernelHasSCTP() bool {
 }
 
 // runAll runs the tests, several at a time, each in a process of its own: a test that hangs takes nothing with it.
-// Those that do not bear others beside them come last, one by one.
+// Those that do not bear others beside them come last, one by one; slow ones come first, so that the run does not end
+// with waiting for one of them.
 func runAll(c *lab.Cluster, names []string, parallel int, j *journal) ([]result, error) {
 	repos := filepath.Join(c.Dir, "repositories.yaml")
 	text := "promoterE2eRegistry: " + registry + "\ngcRegistry: " + registry + "\n"
@@ -117,6 +117,7 @@ func runAll(c *lab.Cluster, names []string, parallel int, j *journal) ([]result,
 			together = append(together, i)
 		}
 	}
+	slices.SortStableFunc(together, func(a, b int) int { return slow(names[b]) - slow(names[a]) })
 	do := func(i int) error {
 		if results[i] = j.result(names[i]); results[i].outcome == "passed" {
 			return nil
@@ -134,6 +135,22 @@ func runAll(c *lab.Cluster, names []string, parallel int, j *journal) ([]result,
 		return nil, err
 	}
 	return results, inParallel(alone, 1, do)
+}
+
+// slow is 1 for a test that says so of itself, and 0 for others.
+func slow(name string) int {
+	if strings.Contains(name, "[Slow]") {
+		return 1
+	}
+	return 0
+}
+
+// limit bounds a test. A rolling update of three pods that take a minute each to end is repeated five times.
+func limit(name string) time.Duration {
+	if strings.Contains(name, "rolling update") {
+		return 45 * time.Minute
+	}
+	return 15 * time.Minute
 }
 
 // inParallel calls do for all numbers, so many at a time.
@@ -173,9 +190,8 @@ func runOne(c *lab.Cluster, name, repos string, number int) result {
 	dir := filepath.Join(c.Dir, fmt.Sprintf("report-%d", number))
 	cmd := c.Admin("e2e.test", "--kubeconfig="+c.Kubeconfig(), "--kubectl-path="+c.Program("kubectl"),
 		"--provider=skeleton", "--num-nodes=3",
-		"--ginkgo.focus="+regexp.QuoteMeta(name)+"\\s*$", "--ginkgo.no-color", "--ginkgo.timeout=15m", "--report-dir="+
-			dir,
-		"--disable-log-dump", "--allowed-not-ready-nodes=0")
+		"--ginkgo.focus="+regexp.QuoteMeta(name)+"\\s*$", "--ginkgo.no-color",
+		"--ginkgo.timeout="+limit(name).String(), "--report-dir="+dir, "--disable-log-dump", "--allowed-not-ready-nodes=0")
 	cmd.Env = append(os.Environ(), "KUBE_TEST_REPO_LIST="+repos)
 	begin := time.Now()
 	out, err := cmd.CombinedOutput()

@@ -44,16 +44,16 @@ func (w *world) calm(t *testing.T, before string) {
 
 // apart fails if a part of manxd came for the same sooner than the server allowed, and returns how often the tables of
 // the datastore came again. Each part has a User-Agent of its own, and asks for one thing after the other; a part that
-// follows two selections of one kind has two errands.
+// follows two selections of one kind makes two requests.
 func apart(t *testing.T, list []request, least time.Duration) int {
 	t.Helper()
-	type errand struct{ who, verb, path, selectors string }
-	last, again := map[errand]time.Time{}, map[string]int{}
+	type requestKey struct{ who, verb, path, selectors string }
+	last, again := map[requestKey]time.Time{}, map[string]int{}
 	for _, r := range list {
 		if !r.local {
 			continue
 		}
-		e := errand{r.who, r.verb, r.path, r.selectors}
+		e := requestKey{r.who, r.verb, r.path, r.selectors}
 		if before, ok := last[e]; ok {
 			again[r.who]++
 			if gap := r.at.Sub(before); gap < least {

@@ -15,36 +15,37 @@ const (
 	period = 10 * time.Second
 )
 
-// look holds the attributes of a password file when it was last read.
-type look struct {
-	print            print
-	writing, unclear bool // it must be read again: it was being written, or its print does not say all
+// lastRead holds the attributes of a password file when it was last read.
+type lastRead struct {
+	attributes       attributes
+	writing, unclear bool // it must be read again: it was being written, or its attributes do not say all
 	asked            bool // since Asked
 }
 
-// print tells two states of a file apart, without its content. That of no file is zero.
-type print struct {
+// attributes tell two states of a file apart, without its content: those of stat(2) that change with it. Those of no
+// file are zero.
+type attributes struct {
 	device, inode, mode uint64
 	size                int64
 	modified, changed   syscall.Timespec
 }
 
-func printOf(info os.FileInfo) print {
+func attributesOf(info os.FileInfo) attributes {
 	if info == nil {
-		return print{}
+		return attributes{}
 	}
 	s, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return print{}
+		return attributes{}
 	}
-	return print{s.Dev, s.Ino, uint64(s.Mode), s.Size, s.Mtim, s.Ctim}
+	return attributes{s.Dev, s.Ino, uint64(s.Mode), s.Size, s.Mtim, s.Ctim}
 }
 
-// newLook notes how a file was when it was read, with the error of that. A file that changed a moment ago may change
+// newLastRead notes how a file was when it was read, with the error of that. A file that changed a moment ago may change
 // again without another time.
-func newLook(info os.FileInfo, err error, now time.Time) look {
-	l := look{print: printOf(info), asked: true, writing: errors.Is(err, errBeingWritten)}
-	changed := time.Unix(l.print.changed.Unix())
+func newLastRead(info os.FileInfo, err error, now time.Time) lastRead {
+	l := lastRead{attributes: attributesOf(info), asked: true, writing: errors.Is(err, errBeingWritten)}
+	changed := time.Unix(l.attributes.changed.Unix())
 	l.unclear = l.writing || unreadable(err) || info != nil && now.Sub(changed) < settleTime
 	return l
 }
@@ -60,10 +61,10 @@ func unreadable(err error) bool {
 func (f *Folder) Asked() (every time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for n, l := range f.looks {
+	for n, l := range f.lastReads {
 		switch {
 		case !l.asked:
-			delete(f.looks, n)
+			delete(f.lastReads, n)
 			continue
 		case l.writing:
 			every = writingPeriod
@@ -71,7 +72,7 @@ func (f *Folder) Asked() (every time.Duration) {
 			every = period
 		}
 		l.asked = false
-		f.looks[n] = l
+		f.lastReads[n] = l
 	}
 	return every
 }
@@ -81,14 +82,14 @@ func (f *Folder) Asked() (every time.Duration) {
 func (f *Folder) Outdated() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.looks) == 0 {
+	if len(f.lastReads) == 0 {
 		return false
 	}
 	root, err := os.OpenRoot(f.dir)
 	if err == nil {
 		defer root.Close()
 	}
-	for n, l := range f.looks {
+	for n, l := range f.lastReads {
 		var info os.FileInfo
 		failed := err
 		if failed == nil {
@@ -97,7 +98,7 @@ func (f *Folder) Outdated() bool {
 		if failed != nil {
 			info = nil
 		}
-		if l.unclear || printOf(info) != l.print {
+		if l.unclear || attributesOf(info) != l.attributes {
 			return true
 		}
 	}
