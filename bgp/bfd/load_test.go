@@ -116,7 +116,7 @@ func BenchmarkDetection(b *testing.B) {
 			b.Fatalf("BFD_SECONDS = %q: want a number of seconds", text)
 		}
 	}
-	time.Sleep(time.Duration(seconds) * time.Second)
+	time.Sleep(time.Duration(seconds) * time.Second) // the time that is measured
 	wrong := drain()
 	b.Logf("%d false detections in %d s", wrong, seconds)
 

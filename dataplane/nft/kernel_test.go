@@ -187,7 +187,7 @@ func TestKernelKeepsWhatARefusedBaseChainUses(t *testing.T) {
 		if _, wait := h.target.Flush(h.table); h.target.Status().InSync {
 			break
 		} else {
-			time.Sleep(min(wait, time.Second))
+			time.Sleep(min(wait, time.Second)) // as long as the target wants to wait
 		}
 	}
 	h.same()

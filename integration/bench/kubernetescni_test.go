@@ -40,7 +40,7 @@ func BenchmarkKubernetesCNI(b *testing.B) {
 	var work [2]time.Duration
 	for i := range b.N + 1 { // the first one takes a block
 		pod := k.newPod(b, i)
-		time.Sleep(sandbox)
+		time.Sleep(sandbox) // as long as a runtime needs before it calls the plugin
 		for v, verb := range []string{"ADD", "DEL"} {
 			used := cpu(pid)
 			c := k.cni(b, verb, pod, conf)

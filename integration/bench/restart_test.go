@@ -55,7 +55,7 @@ type restarter struct {
 func measureRestarts(b *testing.B, r restarter) {
 	var session, all, ready []float64
 	for range b.N {
-		time.Sleep(restartPause)
+		time.Sleep(restartPause) // restarts are far apart
 		logged, t0 := len(r.log()), time.Now()
 		r.kill()
 		r.start()

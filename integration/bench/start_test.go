@@ -55,7 +55,7 @@ func BenchmarkStart(b *testing.B) {
 				wall += time.Since(t0)
 				pid := s.node.Manxd().PID()
 				work += cpu(pid)
-				time.Sleep(time.Second)
+				time.Sleep(time.Second) // the memory of the start is part of the figure
 				rss, private, anonymous = max(rss, statusMB(pid, "VmRSS")), max(private, privateMB(pid)),
 					max(anonymous, statusMB(pid, "RssAnon"))
 				s.node.Manxd().Kill()

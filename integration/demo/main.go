@@ -270,9 +270,9 @@ func (d *demo) killUnderTraffic() error {
 			flows = append(flows, f)
 		}
 	}
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // some traffic before
 	n2.Manxd().Kill()
-	time.Sleep(2 * time.Second)
+	time.Sleep(2 * time.Second) // and without the daemon
 	if err := n2.StartManxd(); err != nil {
 		return err
 	}
@@ -282,7 +282,7 @@ func (d *demo) killUnderTraffic() error {
 	if err := d.waitSessions(); err != nil {
 		return err
 	}
-	time.Sleep(2 * time.Second)
+	time.Sleep(2 * time.Second) // and after
 	var sent, lost int
 	for _, f := range flows {
 		s, l, err := f.Stop()

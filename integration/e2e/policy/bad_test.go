@@ -99,9 +99,7 @@ func TestBadPolicy(t *testing.T) {
 			s := f.add(t, "as "+x.as.String(), a.Namespace, at(x.to, 7003), b.Namespace)
 			must(t, s.as(x.as))
 			f.start(t)
-			for f.rounds.Load() < 100 {
-				time.Sleep(time.Millisecond)
-			}
+			eventually(t, func() error { return atLeast("rounds of the flood", f.rounds.Load(), 100) })
 			s.never(t)
 			allowed := documents(t, "apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\n"+
 				"metadata: {name: default}\nspec: {workloadSourceSpoofing: Any}")

@@ -79,9 +79,8 @@ spec:
 		}
 		return nil
 	})
-	for before := answered.Load(); answered.Load() < before+20; { // more of all three conversations
-		time.Sleep(time.Millisecond)
-	}
+	before := answered.Load() + 20 // more of all three conversations
+	eventually(t, func() error { return atLeast("answers", answered.Load(), before) })
 	if got := stolen.Load(); got != 0 {
 		t.Errorf("the next pod received %d datagrams of the old pod's connections, which its policy denies", got)
 	}
