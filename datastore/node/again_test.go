@@ -81,7 +81,7 @@ func TestNodeIsRegisteredAgain(t *testing.T) {
 	await("made again by others", `"new":"1"`, `"ipv4Address":"10.0.0.1/24"`)
 	out.Store(true)
 	remove()
-	time.Sleep(10 * k.pause)
+	time.Sleep(10 * k.pause) // nobody may make it again
 	if text := raw(t, client, path); text != "" {
 		t.Errorf("taken out of the cluster: %s", text)
 	}

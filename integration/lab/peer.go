@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/netip"
 	"time"
+
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // Peer is a BGP speaker that costs next to nothing and does what it is told: it sends bytes that were made beforehand
@@ -96,7 +98,7 @@ func connectPeer(ns string, from net.Addr, to string, as uint32, id netip.Addr, 
 	dialer := net.Dialer{Timeout: time.Second, LocalAddr: from}
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(pause) {
 		var conn net.Conn
-		if err := Inside(ns, func() { conn, lastErr = dialer.Dial("tcp", to) }); err != nil {
+		if err := namespace.Inside(ns, func() { conn, lastErr = dialer.Dial("tcp", to) }); err != nil {
 			return nil, err
 		}
 		if lastErr != nil {
