@@ -143,7 +143,11 @@ func checkFlags(t *testing.T, c command) {
 		args[i] = strings.Trim(a, "[]")
 	}
 	args = slices.DeleteFunc(args, func(w string) bool { return strings.Contains(w, "FLAG") })
-	out, err := run(t, program(t, "manxctl"), append([]string{"--help"}, args...)...)
+	at := slices.IndexFunc(args, func(w string) bool { return strings.HasPrefix(w, "-") })
+	if at < 0 {
+		at = len(args)
+	}
+	out, err := run(t, program(t, "manxctl"), slices.Insert(slices.Clone(args), at, "--help")...)
 	if !c.whole && strings.Contains(out, "flag needs an argument: ") {
 		return
 	}

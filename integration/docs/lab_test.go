@@ -154,7 +154,7 @@ func newExample(t *testing.T, bin string) *example {
 	e := &example{Lab: l, n: l.Nodes[0], tools: filepath.Join(l.Dir, "tools")}
 	e.names = strings.NewReplacer("10.0.1.1 ", l.ToRs[0].Address(e.n).String()+" ", "10.0.1.1\n",
 		l.ToRs[0].Address(e.n).String()+"\n", "10.0.1.1,", l.ToRs[0].Address(e.n).String()+",", "node-1", "n1",
-		"/root/n2", "client-n2")
+		"/root/n2", "client-n2", "NAME", "n9")
 	gobgp4, err := stock.Gobgp4.Path()
 	must(t, err)
 	must(t, os.MkdirAll(e.tools, 0o755))
