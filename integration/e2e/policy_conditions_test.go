@@ -205,7 +205,8 @@ func (c *cluster) testProfiles(t *testing.T) {
 			append(append(profile("team", "labelsToApply: {team: red}, ingress: [{action: Allow}], egress: "+
 				"[{action: Allow}]"), wears("a", "team")),
 				documents(t, global("red", "selector: role == 'b', ingress: [{action: Allow, protocol: UDP, source: "+
-					"{selector: team == 'red'}}, {action: Allow, protocol: TCP, source: {selector: team == 'blue'}}]"))...)...)
+					"{selector: team == 'red'}}, {action: Allow, protocol: TCP, "+
+					"source: {selector: team == 'blue'}}]"))...)...)
 		ask(t, a, answered, lost)
 		ask(t, far, lost, lost)
 		c.enforced(t, c.change(t, profile("team", "labelsToApply: {team: blue}, ingress: [{action: Allow}], egress: "+

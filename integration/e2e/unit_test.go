@@ -294,7 +294,8 @@ func (c *confined) testPods(t *testing.T) {
 	c.addPod(t, c.n2, "n2-p1")
 	c.reachable(t, "n1-p1", "n2-p1")
 	must(t, n.Apply(global("server", "selector: all(), types: [Ingress], ingress: [{action: Log, protocol: TCP, "+
-		"destination: {ports: [7001]}}, {action: Deny, protocol: TCP, destination: {ports: [7001]}}, {action: Allow}]")))
+		"destination: {ports: [7001]}}, {action: Deny, protocol: TCP, destination: {ports: [7001]}}, "+
+		"{action: Allow}]")))
 	for _, port := range []int{7001, 7002} {
 		listenTCP(t, b.Namespace, port, func(conn net.Conn) { conn.Close() })
 	}
