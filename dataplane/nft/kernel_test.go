@@ -26,7 +26,7 @@ func newHost(t *testing.T) *host {
 	t.Helper()
 	namespace.Require(t, "nft")
 	h := &host{T: t, namespace: namespace.New(t, "manxnft"), table: ruleset.NewTable()}
-	rules, err := kernel.OpenRules("/run/netns/" + h.namespace)
+	rules, err := nftables.Open("/run/netns/" + h.namespace)
 	if err != nil {
 		t.Fatal(err)
 	}
