@@ -54,14 +54,24 @@ var allowed = []struct {
 	{"dataplane/reconcile", nil},
 	{"dataplane/reconcile/reconciletest", []string{"dataplane/reconcile"}},
 	{"dataplane/ruleset", nil},
-	{"dataplane/kernel", []string{"dataplane/ruleset"}},
+	{"dataplane/kernel/netlink", nil},
+	{"dataplane/kernel/nettest", nil},
+	{"dataplane/kernel", []string{"dataplane/kernel/netlink"}},
+	{"dataplane/kernel/tc", []string{"dataplane/kernel", "dataplane/kernel/netlink"}},
+	{"dataplane/kernel/conntrack", []string{"dataplane/kernel/netlink"}},
+	{"dataplane/kernel/sockdiag", []string{"dataplane/kernel/netlink"}},
+	{"dataplane/kernel/nflog", []string{"dataplane/kernel/netlink"}},
+	{"dataplane/kernel/nftables", []string{"dataplane/kernel/netlink", "dataplane/kernel/nflog", "dataplane/ruleset"}},
+	{"dataplane/kernel/kerneltest", []string{"dataplane/kernel/...", "dataplane/ruleset"}},
 	{"dataplane/hoststate", []string{"dataplane/kernel", "dataplane/reconcile", "datastore/ippool", "datastore/model",
 		"datastore/ownership"}},
-	{"dataplane/nft", []string{"dataplane/reconcile", "dataplane/kernel", "dataplane/ruleset"}},
-	{"dataplane/filter", []string{"dataplane/hoststate", "dataplane/kernel", "dataplane/nft", "dataplane/policy",
-		"dataplane/reconcile", "dataplane/ruleset", "datastore/model"}},
+	{"dataplane/nft", []string{"dataplane/reconcile", "dataplane/kernel/nftables", "dataplane/ruleset"}},
+	{"dataplane/filter", []string{"dataplane/hoststate", "dataplane/kernel", "dataplane/kernel/conntrack",
+		"dataplane/kernel/nftables", "dataplane/nft", "dataplane/policy", "dataplane/reconcile", "dataplane/ruleset",
+		"datastore/model"}},
 	{"dataplane/flowlog", nil},
-	{"dataplane/flowtrace", []string{"dataplane/kernel", "dataplane/policy/explain", "dataplane/ruleset"}},
+	{"dataplane/flowtrace", []string{"dataplane/kernel/nflog", "dataplane/kernel/nftables",
+		"dataplane/policy/explain", "dataplane/ruleset"}},
 	{"dataplane/policy/labels", []string{"datastore/selector"}},
 	{"dataplane/policy/...", []string{"dataplane/ruleset", "dataplane/policy/...", "datastore/conversion",
 		"datastore/ippool", "datastore/model", "datastore/ownership", "datastore/selector"}},
@@ -73,11 +83,13 @@ var allowed = []struct {
 		"datastore/model", "datastore/safefile"}},
 	{"dataplane/netnslock", nil},
 	{"dataplane/podnet", nil},
-	{"dataplane/shape", []string{"dataplane/hoststate", "dataplane/reconcile", "dataplane/kernel"}},
+	{"dataplane/shape", []string{"dataplane/hoststate", "dataplane/reconcile", "dataplane/kernel",
+		"dataplane/kernel/tc"}},
 	{"dataplane/targettest", []string{"dataplane/hoststate", "dataplane/reconcile", "dataplane/kernel",
 		"datastore/safefile"}},
 	{"dataplane/route", []string{"dataplane/hoststate", "dataplane/prefixtable", "dataplane/reconcile",
-		"dataplane/reconcile/reconciletest", "dataplane/kernel", "datastore/ippool", "datastore/model",
+		"dataplane/reconcile/reconciletest", "dataplane/kernel", "dataplane/kernel/conntrack", "datastore/ippool",
+		"datastore/model",
 		"datastore/ownership", "datastore/selector"}},
 	{"dataplane", []string{"dataplane/...", "datastore/model", "datastore/safefile", "datastore/selector"}},
 	{"proto/...", []string{"proto/...", "bgp", "bgp/...", "dataplane/...", "datastore/...", "dataplane", "datastore"}},
@@ -100,6 +112,8 @@ var allowed = []struct {
 		"datastore/model"}},
 	{"cmd/manxd", []string{"..."}},
 	{"docs/examples/...", []string{"proto/manx/v1"}},
+	{"integration/namespace", []string{"integration/peers"}},
+	{"integration/peers", nil},
 	{"integration/...", []string{"..."}},
 }
 
@@ -108,10 +122,10 @@ var owners = []struct {
 	library string
 	owners  []string
 }{
-	{"github.com/vishvananda/netlink", []string{"dataplane/kernel", "dataplane/podnet"}},
-	{"github.com/google/nftables", []string{"dataplane/kernel"}},
-	{"github.com/osrg/gobgp/", []string{"bgp/speaker", "bgp/fib", "bgp/gobgppolicy",
-		"bgp/session", "bgp/gobgpapi"}}, // package bgp decides without it, also offline
+	{"github.com/vishvananda/netlink", []string{"dataplane/podnet"}},
+	{"github.com/google/nftables", []string{"dataplane/kernel/nftables"}},
+	{"github.com/osrg/gobgp/", []string{"bgp/speaker", "bgp/fib", "bgp/gobgppolicy", "bgp/session",
+		"bgp/gobgpapi"}}, // package bgp decides without it, also offline
 }
 
 // unlinked lists programs and libraries that must not get into them by any way: manxctl plans without GoBGP.
