@@ -25,6 +25,7 @@ var allowed = []struct {
 	{"datastore/ownership", []string{"datastore/model"}},
 	{"datastore", []string{"datastore/model", "datastore/selector"}},
 	{"datastore/election", []string{"datastore"}},
+	{"datastore/etcd/etcdtest", []string{"datastore/etcd/...", "integration/ports"}},
 	{"datastore/etcd/...", []string{"datastore", "datastore/election", "datastore/model", "datastore/safefile",
 		"datastore/etcd/..."}},
 	{"datastore/kubernetes", []string{"datastore", "datastore/conversion", "datastore/election",
@@ -99,6 +100,7 @@ var allowed = []struct {
 	{"docs/examples/...", []string{"proto/manx/v1"}},
 	{"integration/namespace", []string{"integration/peers"}},
 	{"integration/peers", nil},
+	{"integration/ports", nil},
 	{"integration/...", []string{"..."}},
 }
 
