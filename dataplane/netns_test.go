@@ -82,7 +82,7 @@ func (h *host) open() *kernel.Conn {
 // agent starts an agent; stop ends it before the test does.
 func (h *host) agent() (a *HostAgent, stop func()) {
 	h.t.Helper()
-	a = New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(),
+	a = New(Config{Kernel: KernelOf(h.open()), NodeName: "node-1", Logger: zap.NewNop(),
 		MTUFile: filepath.Join(h.t.TempDir(), "mtu")})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

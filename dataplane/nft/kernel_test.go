@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/integration/namespace"
 )
@@ -17,7 +17,7 @@ import (
 type host struct {
 	*testing.T
 	namespace string
-	rules     kernel.Rules
+	rules     nftables.Rules
 	target    *Target
 	table     *ruleset.Table
 }
@@ -26,7 +26,7 @@ func newHost(t *testing.T) *host {
 	t.Helper()
 	namespace.Require(t, "nft")
 	h := &host{T: t, namespace: namespace.New(t, "manxnft"), table: ruleset.NewTable()}
-	rules, err := kernel.OpenRules("/run/netns/" + h.namespace)
+	rules, err := nftables.Open("/run/netns/" + h.namespace)
 	if err != nil {
 		t.Fatal(err)
 	}

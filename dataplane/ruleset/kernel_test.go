@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/integration/namespace"
 )
@@ -16,7 +16,7 @@ func TestTextIsWhatIsProgrammed(t *testing.T) {
 	namespace.Require(t, "nft")
 	ns := namespace.New(t, "manxsame")
 	table := ruleset.FullTable()
-	rules, err := kernel.OpenRules("/run/netns/" + ns)
+	rules, err := nftables.Open("/run/netns/" + ns)
 	if err != nil {
 		t.Fatal(err)
 	}

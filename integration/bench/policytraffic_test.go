@@ -17,7 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/dataplane"
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/namespace"
@@ -191,7 +191,7 @@ func (p *path) manx(n int) {
 			Name: fmt.Sprintf("default.policy-%05d", i)},
 			nil, `{"tier":"default","order":%d,"selector":"pod == '2'","types":["Ingress"],"ingress":[%s]}`, i, rules))
 	}
-	rules, err := kernel.OpenRules("/run/netns/" + p.node)
+	rules, err := nftables.Open("/run/netns/" + p.node)
 	if err != nil {
 		p.Fatal(err)
 	}

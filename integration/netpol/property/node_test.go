@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/nft"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/integration/namespace"
@@ -55,7 +55,7 @@ func newNode(t *testing.T) *node {
 		}
 	}
 	t.Cleanup(n.close)
-	rules, err := kernel.OpenRules("/run/netns/" + n.inside)
+	rules, err := nftables.Open("/run/netns/" + n.inside)
 	if err != nil {
 		t.Fatal(err)
 	}
