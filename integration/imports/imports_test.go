@@ -53,7 +53,7 @@ var allowed = []struct {
 	{"dataplane/reconcile/reconciletest", []string{"dataplane/reconcile"}},
 	{"dataplane/ruleset", nil},
 	{"dataplane/kernel/netlink", nil},
-	{"dataplane/kernel/nettest", nil},
+	{"dataplane/kernel/nettest", []string{"integration/namespace"}},
 	{"dataplane/kernel", []string{"dataplane/kernel/netlink"}},
 	{"dataplane/kernel/tc", []string{"dataplane/kernel", "dataplane/kernel/netlink"}},
 	{"dataplane/kernel/conntrack", []string{"dataplane/kernel/netlink"}},
