@@ -16,6 +16,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/session"
+	"github.com/manxnet/manx/integration/ports"
 )
 
 // listenFake accepts connections on a loopback address and runs script for each until the test ends.
@@ -137,7 +138,7 @@ func TestReasons(t *testing.T) {
 			t.Parallel()
 			addr := uniqueLoopback(t)
 			s, d := testSpeaker(t, Config{OpenTimeout: 2 * time.Second})
-			port := freePort(t)
+			port := ports.Free(t, "127.0.0.1")
 			if c.script != nil {
 				port = listenFake(t, addr, c.script)
 			}

@@ -25,6 +25,7 @@ var allowed = []struct {
 	{"datastore/ownership", []string{"datastore/model"}},
 	{"datastore", []string{"datastore/model", "datastore/selector"}},
 	{"datastore/election", []string{"datastore"}},
+	{"datastore/etcd/etcdtest", []string{"datastore/etcd/...", "integration/ports"}},
 	{"datastore/etcd/...", []string{"datastore", "datastore/election", "datastore/model", "datastore/safefile",
 		"datastore/etcd/..."}},
 	{"datastore/kubernetes", []string{"datastore", "datastore/conversion", "datastore/election",
@@ -55,7 +56,7 @@ var allowed = []struct {
 	{"dataplane/reconcile/reconciletest", []string{"dataplane/reconcile"}},
 	{"dataplane/ruleset", nil},
 	{"dataplane/kernel/netlink", nil},
-	{"dataplane/kernel/nettest", nil},
+	{"dataplane/kernel/nettest", []string{"integration/namespace"}},
 	{"dataplane/kernel", []string{"dataplane/kernel/netlink"}},
 	{"dataplane/kernel/tc", []string{"dataplane/kernel", "dataplane/kernel/netlink"}},
 	{"dataplane/kernel/conntrack", []string{"dataplane/kernel/netlink"}},
@@ -114,6 +115,7 @@ var allowed = []struct {
 	{"docs/examples/...", []string{"proto/manx/v1"}},
 	{"integration/namespace", []string{"integration/peers"}},
 	{"integration/peers", nil},
+	{"integration/ports", nil},
 	{"integration/...", []string{"..."}},
 }
 

@@ -64,9 +64,6 @@ type world struct {
 // newWorld builds the nodes, with definitions of custom resources that accept everything; nothing runs on them yet.
 func newWorld(t *testing.T, only ...string) *world {
 	t.Helper()
-	if os.Getenv("MANX_BIN") == "" {
-		t.Setenv("MANX_BIN", "../../../bin")
-	}
 	bin, missing := lab.Require("ip", "ping")
 	if missing != nil {
 		t.Skip(missing)

@@ -119,9 +119,6 @@ type world struct {
 
 func newWorld(t *testing.T, i installation, documents [][]byte) *world {
 	t.Helper()
-	if os.Getenv("MANX_BIN") == "" {
-		t.Setenv("MANX_BIN", "../../../bin")
-	}
 	bin, missing := lab.Require("ip", "nft")
 	if missing != nil {
 		t.Skip(missing)
