@@ -85,7 +85,7 @@ func TestNodeIsRegisteredAgain(t *testing.T) {
 	await("made again by others with an AS number", `"new":"2"`, `"ipv4Address":"10.0.0.1/24"`, `"asNumber":65008`)
 	out.Store(true)
 	remove()
-	time.Sleep(10 * k.pause)
+	time.Sleep(10 * k.pause) // nobody may make it again
 	if text := raw(t, client, path); text != "" {
 		t.Errorf("taken out of the cluster: %s", text)
 	}

@@ -212,7 +212,8 @@ func runOne(c *lab.Cluster, name, repos string, number int) result {
 	cmd := c.Admin("e2e.test", "--kubeconfig="+c.Kubeconfig(), "--kubectl-path="+c.Program("kubectl"),
 		"--provider=skeleton", "--num-nodes=3",
 		"--ginkgo.focus="+regexp.QuoteMeta(name)+"\\s*$", "--ginkgo.no-color",
-		"--ginkgo.timeout="+limit(name).String(), "--report-dir="+dir, "--disable-log-dump", "--allowed-not-ready-nodes=0")
+		"--ginkgo.timeout="+limit(name).String(), "--report-dir="+dir, "--disable-log-dump",
+		"--allowed-not-ready-nodes=0")
 	cmd.Env = append(os.Environ(), "KUBE_TEST_REPO_LIST="+repos)
 	begin := time.Now()
 	out, err := cmd.CombinedOutput()
