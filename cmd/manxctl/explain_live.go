@@ -57,7 +57,7 @@ func (c *cli) confirm(ctx context.Context, o liveOptions, format table.Format, r
 	}
 	request.Packets, request.TimeoutMs = o.packets, o.timeout.Milliseconds()
 	err := c.daemonFor(ctx, o.timeout+daemonTimeout, func(ctx context.Context, m manxv1.ManxClient) error {
-		return follow(ctx, m, request, live, people, ready)
+		return liveView{live, people, ready}.follow(ctx, m, request)
 	})
 	switch {
 	case err != nil && ctx.Err() == nil:
@@ -80,9 +80,15 @@ func (c *cli) confirm(ctx context.Context, o liveOptions, format table.Format, r
 	return nil
 }
 
-// follow notes what the daemon tells, and prints it; ready is told when packets can be sent.
-func follow(ctx context.Context, m manxv1.ManxClient, request *manxv1.TraceFlowRequest, live *manxv1.LiveTrace, people,
-	ready io.Writer) error {
+// liveView is where the answers of the daemon go: into live, and as text to people. ready gets a line when packets can
+// be sent.
+type liveView struct {
+	live          *manxv1.LiveTrace
+	people, ready io.Writer
+}
+
+// follow reads the daemon's answers until there are no more.
+func (v liveView) follow(ctx context.Context, m manxv1.ManxClient, request *manxv1.TraceFlowRequest) error {
 	stream, err := m.TraceFlow(ctx, request)
 	if err != nil {
 		return err
@@ -96,14 +102,14 @@ func follow(ctx context.Context, m manxv1.ManxClient, request *manxv1.TraceFlowR
 			return err
 		case answer.GetArmed() != nil:
 			a := answer.GetArmed()
-			live.Node = a.GetNode()
-			_, err = fmt.Fprintf(ready, "\nWaiting for a packet of this flow through node %s (from %s to %s by %s); "+
+			v.live.Node = a.GetNode()
+			_, err = fmt.Fprintf(v.ready, "\nWaiting for a packet of this flow through node %s (from %s to %s by %s); "+
 				"send one now\n",
 				a.GetNode(), strings.Join(a.GetSources(), " or "), strings.Join(a.GetDestinations(), " or "),
 				a.GetFlow())
 		case answer.GetPacket() != nil:
-			live.Packets = append(live.Packets, answer.GetPacket())
-			_, err = io.WriteString(people, packetText(answer.GetPacket()))
+			v.live.Packets = append(v.live.Packets, answer.GetPacket())
+			_, err = io.WriteString(v.people, packetText(answer.GetPacket()))
 		}
 		if err != nil {
 			return err

@@ -68,8 +68,9 @@ func (c *call) add(ctx context.Context) (err error) {
 				undo.Run(func(step string) { c.log.Info("taken back", zap.String("step", step)) }))
 		}
 	}()
-	a, later := &cni.Attachment{}, &writes{}
-	if err := c.findAddresses(ctx, stored, pod, a, later, &undo); err != nil {
+	later := &writes{}
+	a, err := c.findAddresses(ctx, stored, pod, later, &undo)
+	if err != nil {
 		return err
 	}
 	if err := c.describe(a, stored, pod); err != nil {

@@ -174,9 +174,10 @@ func (g *Target) settle(err error) error {
 
 // commit makes the changes in one transaction. What nothing names yet may go ahead in one of its own, of which no
 // packet can see anything, since there are two things that the kernel does not show at one stroke:
-//   - a packet finds the elements of a new interval set only when the kernel has ended the transaction, some time after it
-//     meets the new rules;
-//   - a packet that is on its way may find a new entry of a verdict map and follow it to a chain that is still empty to it.
+//   - a packet finds the elements of a new interval set only when the kernel has ended the transaction, some time after
+//     it meets the new rules;
+//   - a packet that is on its way may find a new entry of a verdict map and follow it to a chain that is still empty to
+//     it.
 func (g *Target) commit(c ruleset.Changes) error {
 	ahead, rest := split(c)
 	if ahead.Empty() || rest.Empty() {

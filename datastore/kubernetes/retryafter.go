@@ -21,8 +21,8 @@ const (
 )
 
 // throttled implements http.RoundTripper. When the server says to come again later (429, or 5xx, with Retry-After in
-// seconds: RFC 9110, 10.2.3), the same request gets that answer again until then, and the server is spared. Callers wait
-// on their own, but a caller whose context ends while it waits is followed by another one that does not know.
+// seconds: RFC 9110, 10.2.3), the same request gets that answer again until then, and the server is spared. Callers
+// wait on their own, but a caller whose context ends while it waits is followed by another one that does not know.
 //
 // A longer wait than maxRetryAfter is shortened, for callers, too.
 type throttled struct {
@@ -31,8 +31,8 @@ type throttled struct {
 	*refusals
 }
 
-// throttling makes transports that put the part of the program into the User-Agent, and that honour Retry-After. log may
-// be nil.
+// throttling makes transports that put the part of the program into the User-Agent, and that honour Retry-After. log
+// may be nil.
 func throttling(log *zap.Logger) transport.WrapperFunc {
 	if log == nil {
 		log = zap.NewNop()
@@ -59,8 +59,8 @@ type refusals struct {
 
 func newRefusals() *refusals { return &refusals{now: time.Now, last: map[requestKey]*refusal{}} }
 
-// requestKey identifies equal requests of a part of the program. Limits and revisions are not part of it: a list and the
-// watch that follows it are equal.
+// requestKey identifies equal requests of a part of the program. Limits and revisions are not part of it: a list and
+// the watch that follows it are equal.
 type requestKey struct{ agent, method, path, labels, fields string }
 
 func keyOf(req *http.Request) requestKey {

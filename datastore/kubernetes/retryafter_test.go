@@ -155,7 +155,8 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// A longer wait than the bound is shortened for who waits on its own, too, and logged once for each answer of the server.
+// A longer wait than the bound is shortened for who waits on its own, too, and logged once for each answer of the
+// server.
 func TestLongRetryAfterIsShortened(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
 	server := &answering{code: 429, retryAfter: "86400"}

@@ -296,7 +296,7 @@ func framesOf(r resource, stream io.Reader) frames {
 // read reads everything page by page.
 func (f *feed) read(ctx context.Context, r resource) error {
 	return f.readBy(ctx, r, func(each func(*model.Object) error) (int64, error) {
-		return f.store.pages(ctx, r, "", nil, true, each)
+		return f.store.pages(ctx, r, listing{once: true}, each)
 	})
 }
 

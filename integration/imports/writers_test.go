@@ -61,22 +61,29 @@ func TestOneOwnerOfSysctls(t *testing.T) {
 // eachFile calls f for each Go file of the repository that is no test, with its name from the root.
 func eachFile(t *testing.T, f func(name string, set *token.FileSet, file *ast.File)) {
 	t.Helper()
+	eachSource(t, func(name string) bool { return !strings.HasSuffix(name, "_test.go") }, 0, f)
+}
+
+// eachSource parses, in a mode beside that of eachFile, the files that are wanted.
+func eachSource(t *testing.T, wanted func(name string) bool, mode parser.Mode,
+	f func(name string, set *token.FileSet, file *ast.File)) {
+	t.Helper()
 	const root = "../.."
 	files := 0
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if path == root+"/bin" {
 			return fs.SkipDir // sources that go with licences of others
 		}
-		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") {
 			return err
 		}
 		name, err := filepath.Rel(root, path)
-		if err != nil {
+		if err != nil || !wanted(name) {
 			return err
 		}
 		files++
 		set := token.NewFileSet()
-		file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+		file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution|mode)
 		if err != nil {
 			return err
 		}
