@@ -182,9 +182,39 @@ func (x *received) setLimit(l limit) (changed bool) {
 // limit that announces the same again and again costs a tenth of the time at most.
 const countPause = 10
 
+// calmPause is how long no UPDATE comes when a burst is over; mostPauses bounds the wait for that.
+const (
+	calmPause  = 100 * time.Millisecond
+	mostPauses = 50
+)
+
+// awaitCalm returns when a burst of UPDATEs is over, at once if the limit may have been passed. Only a warning depends
+// on the count until then, and a count in the midst of a burst would have to be repeated behind it: to count 100,000
+// routes again and again cost a twentieth of the processor time that it took to learn them.
+func (x *received) awaitCalm(pause func()) {
+	changes := func() (n int, urgent bool) {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		return x.announced + x.withdrawn, !x.up || x.counted+x.announced > x.limit.most
+	}
+	before, urgent := changes()
+	for range mostPauses {
+		if urgent {
+			return
+		}
+		pause()
+		var now int
+		if now, urgent = changes(); now == before {
+			return
+		}
+		before = now
+	}
+}
+
 // countReceived has GoBGP count the routes of a peer until no level can have been passed meanwhile.
 func (s *Speaker) countReceived(peer netip.Addr, x *received) {
 	for more := true; more; {
+		x.awaitCalm(func() { time.Sleep(calmPause) })
 		x.mu.Lock()
 		announced, withdrawn, session := x.announced, x.withdrawn, x.session
 		x.pending = false
