@@ -17,10 +17,9 @@ func (c *cli) deleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete KIND NAME... | KIND/NAME... | -f FILE",
 		Short: "Delete objects",
-		Long: "Delete objects. A node goes together with what exists for it alone: its workload endpoints, their and " +
-			"its tunnels' addresses,\n" +
-			"its blocks, its host endpoints, BGPPeers that name it, and its own Felix and BGP configuration. A tier " +
-			"that has policies stays.",
+		Long: `Delete objects. Deleting a node also deletes the objects that exist for it alone: its workload endpoints, their
+addresses and those of its tunnels, its blocks, its host endpoints, BGPPeers that name it, and its own Felix and BGP
+configuration. A tier with policies cannot be deleted.`,
 		Example: "  manxctl delete bgppeer tor-1\n  manxctl delete -f peers.yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keys, err := c.deleteKeys(f, ns, args)

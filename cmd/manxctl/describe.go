@@ -17,8 +17,8 @@ func (c *cli) describeCommand() *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{
 		Use: "describe peer ADDRESS|NAME... | bgppeer NAME... | POLICYKIND NAME...",
-		Short: "Tell of BGP sessions of this node what is wanted, was negotiated and differs; of policies whom they " +
-			"select here and what each rule counted",
+		Short: "Show a BGP session (configured, negotiated, differences) or a policy (endpoints here, " +
+			"counters of each rule)",
 		Example: "  manxctl describe peer 10.0.1.1\n  manxctl describe bgppeer tor-1\n" +
 			"  manxctl describe networkpolicy web -n shop\n  manxctl describe gnp deny-all",
 		Args: cobra.MinimumNArgs(2),

@@ -29,7 +29,7 @@ const (
 
 // controllersFlag defines the flag.
 func (b binder) controllers(mode *string) {
-	b.string(mode, "controllers", controllersAuto, "take part in doing what calico-kube-controllers do: auto (where "+
+	b.string(mode, "controllers", controllersAuto, "take part in the work of calico-kube-controllers: auto (where "+
 		"a Kubernetes API is known, while calico-kube-controllers do not run), on or off", "MANX_CONTROLLERS")
 }
 

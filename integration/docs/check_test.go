@@ -57,6 +57,7 @@ var ways = []way{
 	{"export ETCDCTL_API=3", checkFiles, "it is the first line of a backup, which is a row below"},
 	{"etcdctl", checkFiles, "TestStranger takes a snapshot; Debian's etcd-client is no package of the tests"},
 	{"mv /var/lib/manx/etcd", checkFiles, "it is a step of a restore on a host"},
+	{"nft delete table ip calico", checkFiles, "it removes the rules of calico/node, and there is none in the lab"},
 	{"nft", nil, ""},
 	{"iptables-save", checkFiles, "it rewrites the rules of a host; there is no calico/node in the lab"},
 	{"iptables -I DOCKER-USER", checkFiles, "TestBesideOthers has the chain and gives the command"},

@@ -16,7 +16,7 @@ import (
 )
 
 // patience is how long a command may fail before it counts: a session may have been reset by the one before it.
-const patience = time.Minute
+const patience = 20 * time.Second
 
 // example is a node with a peer, pods and policies that have the names that the documents use.
 type example struct {
