@@ -159,7 +159,7 @@ func newExample(t *testing.T, bin string) *example {
 	must(t, err)
 	must(t, os.MkdirAll(e.tools, 0o755))
 	must(t, os.Symlink(gobgp4, filepath.Join(e.tools, "gobgp")))
-	must(t, e.n.StartManxd(e.n.EmbedDatastore()...))
+	must(t, e.n.StartManxd(append(e.n.EmbedDatastore(), "--flow-log=stream", "--controllers=on")...))
 	must(t, e.n.Ready(patience))
 	e.fillFolder(t)
 	must(t, e.given())
