@@ -13,7 +13,7 @@ const (
 	ChangeReplace // as ChangeRestart, but the neighbour has to be removed and added
 )
 
-// Resets tells whether the session goes down.
+// Resets reports whether the session goes down.
 func (c SessionChange) Resets() bool { return c == ChangeRestart || c == ChangeReplace }
 
 // CompareSessions tells how to get from one session to another with the same address. What is not part of Wire, like

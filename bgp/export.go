@@ -80,8 +80,8 @@ func within(list []netip.Prefix, p netip.Prefix) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// elevated tells whether a route comes before the ordinary ones: that of a workload that is just being moved to or from
-// another node.
+// elevated reports whether a route comes before the ordinary ones: that of a workload that is just being moved to or
+// from another node.
 func (d Desired) elevated(c Candidate) bool {
 	return slices.Contains(d.Elevated[familyOf(c.Prefix.Addr())], MaxPriority-c.LocalPref)
 }

@@ -107,7 +107,7 @@ func (f Filter) rules(six, export bool) []Rule {
 	return f.ImportV4
 }
 
-// matches tells whether all conditions of the rule hold.
+// matches reports whether all conditions of the rule hold.
 func (r Rule) matches(s Session, c Candidate, export bool) bool {
 	return (r.Prefix == nil || r.Prefix.matches(c.Prefix)) &&
 		(!r.RemotePeers || !export || c.Source != SourceOwn) &&

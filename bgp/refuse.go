@@ -233,7 +233,7 @@ func (c *cluster) addressesOfNode() []netip.Addr {
 	return slices.Compact(list)
 }
 
-// RefusesByBlocks tells whether the blocks of other nodes decide about routes of peers.
+// RefusesByBlocks reports whether the blocks of other nodes decide about routes of peers.
 func (d Desired) RefusesByBlocks() bool {
 	return slices.ContainsFunc(d.Refusals, func(r Refusal) bool { return r.Outsiders })
 }

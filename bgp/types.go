@@ -88,7 +88,7 @@ type Global struct {
 	ListenAddresses []netip.Addr // none: all
 }
 
-// Equal tells whether the two ask for the same speaker.
+// Equal reports whether the two ask for the same speaker.
 func (g Global) Equal(o Global) bool {
 	return g.LocalAS == o.LocalAS && g.RouterID == o.RouterID && g.ListenPort == o.ListenPort &&
 		slices.Equal(g.ListenAddresses, o.ListenAddresses)

@@ -84,7 +84,7 @@ func (g *gate) configure(s Session) {
 	g.known.SetLimit(max(leastRate, rate.Limit(perInterval*float64(time.Second)/float64(s.Receive))))
 }
 
-// admits tells whether a packet may cost more than a look at it.
+// admits reports whether a packet may cost more than a look at it.
 func (g *gate) admits(b []byte, port uint16, ttl int, now time.Time) bool {
 	switch {
 	case ttl < int(g.minTTL.Load()):

@@ -44,7 +44,7 @@ func (s Session) check() error {
 	return nil
 }
 
-// samePath tells whether two sessions differ in timers at most.
+// samePath reports whether two sessions differ in timers at most.
 func (s Session) samePath(o Session) bool {
 	return s.Remote == o.Remote && s.Local == o.Local && s.Multihop == o.Multihop
 }

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// reads tells whether a call of the API changes nothing, or only what ResetPeer allows.
+// reads reports whether a call of the API changes nothing, or only what ResetPeer allows.
 func reads(method string) bool {
 	return strings.HasPrefix(method, "List") || strings.HasPrefix(method, "Get") || method == "WatchEvent" ||
 		method == "ResetPeer"

@@ -75,7 +75,7 @@ const orderedHow = "The order goes into the datastore, and NODE may be any. With
 	"has to be if it is given; with --socket and without NODE it goes to the local daemon. All end in the " +
 	"same annotation."
 
-// nodeOfDaemon tells whether an order goes to a daemon, and which name its node must have.
+// nodeOfDaemon reports whether an order goes to a daemon, and which name its node must have.
 func (c *cli) nodeOfDaemon(args []string) (name string, daemon bool) {
 	if len(args) == 0 {
 		return "", true

@@ -65,7 +65,7 @@ type eventsPart struct {
 	bgp    *bgpPart
 	policy *policyPart
 	pools  *kubenode.Pools
-	// leads tells whether this node leads the election of the controllers; nil if it takes no part.
+	// leads reports whether this node leads the election of the controllers; nil if it takes no part.
 	leads func() bool
 }
 

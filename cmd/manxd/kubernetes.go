@@ -26,7 +26,7 @@ import (
 // kubernetesTimeout bounds one question to the Kubernetes API.
 const kubernetesTimeout = 10 * time.Second
 
-// asksKubernetes tells whether an address is to be detected with the help of Kubernetes.
+// asksKubernetes reports whether an address is to be detected with the help of Kubernetes.
 func (o options) asksKubernetes() bool {
 	const method = "kubernetes-internal-ip"
 	return o.ipMethod == method || o.ip6Method == method

@@ -152,7 +152,7 @@ type Filter struct {
 	Port     uint16       // of the destination
 }
 
-// Matches tells whether an entry is chosen.
+// Matches reports whether an entry is chosen.
 func (f Filter) Matches(e *Entry) bool {
 	switch {
 	case f.Action != "" && f.Action != e.Action:

@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// Verdict says whether a packet fared as explained.
+// Verdict reports whether a packet fared as explained.
 type Verdict string
 
 const (
@@ -68,7 +68,7 @@ func (c *comparison) differ(format string, args ...any) {
 	c.differences = append(c.differences, fmt.Sprintf(format, args...))
 }
 
-// before tells whether the packet comes to a stage of another node before it comes to this one.
+// before reports whether the packet comes to a stage of another node before it comes to this one.
 func (c *comparison) before(a *explain.Answer, s explain.Stage) bool {
 	at := func(node string) int {
 		return slices.IndexFunc(a.Hops, func(h explain.Hop) bool { return h.Node == node })

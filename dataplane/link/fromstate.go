@@ -80,8 +80,8 @@ func fromState(h *hoststate.Host) Config {
 	return c
 }
 
-// usesIPv6 tells whether this node has an IPv6 address or an IPv6 block. A pool alone is no use: a default one is made
-// wherever the kernel has IPv6.
+// usesIPv6 reports whether this node has an IPv6 address or an IPv6 block. A pool alone is no use: a default one is
+// made wherever the kernel has IPv6.
 func usesIPv6(h *hoststate.Host) bool {
 	if h.BGPSpec().Address(model.IPv6).IsValid() {
 		return true

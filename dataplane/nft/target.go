@@ -117,7 +117,7 @@ func (g *Target) touch(c ruleset.Changes) {
 	}
 }
 
-// due tells whether a refused unit is to be tried again.
+// due reports whether a refused unit is to be tried again.
 func (g *Target) due(now time.Time) bool {
 	for _, r := range g.refused {
 		if !now.Before(r.retryAt) {
@@ -127,7 +127,7 @@ func (g *Target) due(now time.Time) bool {
 	return false
 }
 
-// independent tells whether changes fit the kernel's table although that has replacements: chains that drop all are
+// independent reports whether changes fit the kernel's table although that has replacements: chains that drop all are
 // there under their names, but refused sets and what names them are not as the changes take for granted.
 func (g *Target) independent(c ruleset.Changes) bool {
 	if c.Empty() || len(g.refused) == 0 {

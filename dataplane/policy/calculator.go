@@ -256,7 +256,7 @@ func (c *Calculator) Bad() iter.Seq2[model.Key, string] {
 	}
 }
 
-// HasWorkload tells whether an interface's endpoint is known.
+// HasWorkload reports whether an interface's endpoint is known.
 func (c *Calculator) HasWorkload(iface string) bool {
 	return c.table.Verdict(toWorkload, iface) != (ruleset.Verdict{})
 }

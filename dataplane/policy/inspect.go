@@ -90,7 +90,7 @@ func (c *Calculator) Tier(name string) TierInfo {
 	return TierInfo{Order: t.order, Pass: t.pass, Exists: t.exists}
 }
 
-// IsWorkload tells whether an interface of that name is a workload's.
+// IsWorkload reports whether an interface of that name is a workload's.
 func (c *Calculator) IsWorkload(iface string) bool { return c.isWorkload(iface) }
 
 // NodeAddresses are the addresses of a node itself.

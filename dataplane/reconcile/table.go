@@ -113,7 +113,7 @@ func (t *Table[K, V]) RetryAll() { t.failed.All(t.retry) }
 
 func (t *Table[K, V]) retry(k K) { t.touch(t.entries[k]) }
 
-// Prune says whether what earlier runs left and nobody wants may be removed.
+// Prune reports whether what earlier runs left and nobody wants may be removed.
 func (t *Table[K, V]) Prune(allowed bool) {
 	if allowed && !t.prune {
 		for _, e := range t.entries {

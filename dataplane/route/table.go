@@ -284,7 +284,7 @@ func (t *table) Retry(k kernel.RouteKey) {
 // starts again from the shortest time.
 func (t *table) RetryAll() { t.failed.All(t.touch) }
 
-// Prune says whether what earlier runs left and nobody wants may be removed.
+// Prune reports whether what earlier runs left and nobody wants may be removed.
 func (t *table) Prune(allowed bool) {
 	if allowed && !t.prune {
 		for n := range t.All() {

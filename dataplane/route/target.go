@@ -246,7 +246,7 @@ func (t *Target) lookForMissing() {
 	}
 }
 
-// Synced says whether the datastore and BGP are both in sync, so that what nobody wants may be removed.
+// Synced reports whether the datastore and BGP are both in sync, so that what nobody wants may be removed.
 func (t *Target) Synced(yes bool) { t.table.Prune(yes) }
 
 // Retry makes the next Flush try what failed, and read everything again.

@@ -197,7 +197,7 @@ func (t *Table) Set(name string) (s Set, elements int, ok bool) {
 	return Set{}, 0, false
 }
 
-// Contains tells whether the very element is in a set.
+// Contains reports whether the very element is in a set.
 func (t *Table) Contains(set string, e Element) bool {
 	if s := t.sets[set]; s != nil {
 		return s.elements.has(e)

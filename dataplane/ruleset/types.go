@@ -210,7 +210,7 @@ type Map struct {
 	Comment string
 }
 
-// Equal tells whether two rules do the same under the same name.
+// Equal reports whether two rules do the same under the same name.
 func (r Rule) Equal(o Rule) bool {
 	if len(r.Matches) != len(o.Matches) {
 		return false
@@ -224,7 +224,7 @@ func (r Rule) Equal(o Rule) bool {
 		r.Verdict == o.Verdict && r.Comment == o.Comment
 }
 
-// Equal tells whether two chains are the same.
+// Equal reports whether two chains are the same.
 func (c *Chain) Equal(o *Chain) bool {
 	if c == nil || o == nil || c.Name != o.Name || (c.Base == nil) != (o.Base == nil) || len(c.Rules) != len(o.Rules) {
 		return c == o

@@ -130,7 +130,7 @@ func splitEndpoint(e string) (scheme, host string) {
 	return "", e
 }
 
-// secure tells whether the endpoints are spoken to over TLS.
+// secure reports whether the endpoints are spoken to over TLS.
 func (c Config) secure() bool {
 	scheme, _ := splitEndpoint(c.Endpoints[0])
 	return scheme == "https" || scheme == "" && (c.CAFile != "" || c.CertFile != "")

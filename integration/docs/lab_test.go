@@ -135,7 +135,7 @@ func TestCommandsInLab(t *testing.T) {
 	}
 }
 
-// removes tells whether a command takes away what a running manxd puts back.
+// removes reports whether a command takes away what a running manxd puts back.
 func removes(c command) bool {
 	return strings.HasPrefix(c.text, "nft") || strings.HasPrefix(c.text, "for family")
 }

@@ -41,7 +41,7 @@ type Dataplane interface {
 	Retry(context.Context) ([]dataplane.Retried, error)
 }
 
-// Ready tells whether the kernel has been brought to the state of the datastore.
+// Ready reports whether the kernel has been brought to the state of the datastore.
 func (v *DataplaneView) Ready() Check {
 	c := Check{Name: checkDataplane, Reason: notStarted}
 	agent := v.now().Agent

@@ -73,7 +73,7 @@ type RuleChange struct {
 	Removed []string `json:"removed"`
 }
 
-// Empty tells whether the plans are equal.
+// Empty reports whether the plans are equal.
 func (d Diff) Empty() bool {
 	return reflect.DeepEqual(d, newDiff(d.Node))
 }

@@ -74,7 +74,7 @@ const (
 	maxGreeting   = 256
 )
 
-// answers tells whether a BIRD greets at a socket, and not a daemon of Manx in its place. The file of a socket stays
+// answers reports whether a BIRD greets at a socket, and not a daemon of Manx in its place. The file of a socket stays
 // behind a daemon that was killed.
 func answers(ctx context.Context, path string) bool {
 	ctx, cancel := context.WithTimeout(ctx, socketTimeout)

@@ -104,8 +104,8 @@ func (s *Secrets) Asked() (period time.Duration) {
 	return period
 }
 
-// Outdated tells whether the last decision said something else of the API than is to be said now. Whatever else changes
-// Changed receives.
+// Outdated reports whether the last decision said something else of the API than is to be said now. Whatever else
+// changes Changed receives.
 func (s *Secrets) Outdated() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,7 +17,7 @@ type Answer struct {
 	// Hops are the nodes that the packet comes to, whether or not policy lets it go so far.
 	Hops   []Hop
 	Routes []Route
-	// Allowed tells whether it arrives, as far as policy decides about that.
+	// Allowed reports whether it arrives, as far as policy decides about that.
 	Allowed bool
 	// By names the rule, tier or default that dropped it, or those that allowed it.
 	By string

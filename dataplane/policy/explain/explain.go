@@ -135,7 +135,7 @@ func (e *explanation) follow() {
 	e.conclude()
 }
 
-// hop shows the packet to the rules of one node; last tells whether the destination is there, or whatever follows is
+// hop shows the packet to the rules of one node; last reports whether the destination is there, or whatever follows is
 // not of the cluster.
 func (e *explanation) hop(node string, last bool) {
 	a := e.answer

@@ -142,7 +142,7 @@ func kindOfHostPolicy(base string) string {
 	return ""
 }
 
-// cutList tells whether a chain is a list of policies.
+// cutList reports whether a chain is a list of policies.
 func cutList(chain string) (string, bool) {
 	for _, prefix := range []string{"in/", "out/", "host-in/", "host-out/", "host-forward-in/", "host-forward-out/",
 		"host-untracked-in/", "host-untracked-out/", "host-pre-dnat/"} {
