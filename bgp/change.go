@@ -2,7 +2,7 @@ package bgp
 
 import "net/netip"
 
-// SessionChange says what a difference between two sessions with one address costs.
+// SessionChange is the cost of a difference between two sessions with one address.
 type SessionChange int
 
 const (
@@ -16,7 +16,7 @@ const (
 // Resets reports whether the session goes down.
 func (c SessionChange) Resets() bool { return c == ChangeRestart || c == ChangeReplace }
 
-// CompareSessions tells how to get from one session to another with the same address. What is not part of Wire, like
+// CompareSessions returns how one session becomes another with the same address. A field outside Wire, like
 // filters, next hop mode and BFD, changes while the session is up.
 func CompareSessions(old, new Session) SessionChange {
 	o, n := old.Wire(), new.Wire()

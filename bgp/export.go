@@ -29,7 +29,7 @@ func (d Desired) Export(s Session, c Candidate) Verdict {
 	return Verdict{Accept: accept, Rule: rule, Route: c}
 }
 
-// Import decides whether a route of a peer is taken: what the refusals say, then the filters of the session. Without
+// Import decides whether a route of a peer is accepted: first the refusals, then the filters of the session. Without
 // one that says otherwise every route is, a default route too.
 func (d Desired) Import(s Session, c Candidate) Verdict {
 	if r := d.Refuse(s, c.Prefix); r != nil {

@@ -49,7 +49,7 @@ type Operation struct {
 	SetPriority   uint32   // LOCAL_PREF becomes MaxPriority - SetPriority
 }
 
-// RouteSource tells where a route that may be exported comes from.
+// RouteSource is the origin of a route that may be exported.
 type RouteSource string
 
 const (

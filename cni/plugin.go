@@ -38,7 +38,7 @@ type Plugin struct {
 	BeforeStep func(step string) error
 }
 
-// IsIPAM tells which role the name of a program stands for.
+// IsIPAM reports whether the name of a program stands for the IPAM plugin.
 func IsIPAM(name string) bool { return strings.HasSuffix(filepath.Base(name), "-ipam") }
 
 // Funcs are the functions of a role, as skel calls them. Their errors have codes of CNI.

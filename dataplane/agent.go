@@ -234,7 +234,7 @@ func (a *Agent) report(target string, err error) {
 	a.problems[target] = problem
 }
 
-// Health is how the targets stand, in their order; of those that keep nothing at present there is nothing.
+// Health returns the health of the targets in their order, without those that keep no object at present.
 func (a *Agent) Health() []reconcile.Health {
 	a.mu.Lock()
 	defer a.mu.Unlock()

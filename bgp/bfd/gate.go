@@ -23,7 +23,7 @@ type Drops struct {
 	LastTTL       uint8  // of the last one dropped for it
 }
 
-// String lists what was dropped in words; empty if nothing was.
+// String lists the dropped packets in words; empty if there are none.
 func (d Drops) String() string {
 	var parts []string
 	for _, p := range []struct {

@@ -49,7 +49,7 @@ func (s Session) samePath(o Session) bool {
 	return s.Remote == o.Remote && s.Local == o.Local && s.Multihop == o.Multihop
 }
 
-// Status is what is known of a session.
+// Status is the state of a session.
 type Status struct {
 	Session Session
 	State   State
@@ -70,7 +70,7 @@ type Status struct {
 	Drops            Drops
 }
 
-// Event tells that a session came up or went down.
+// Event is a session that came up or went down.
 type Event struct {
 	Status Status
 	From   State

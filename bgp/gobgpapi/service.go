@@ -70,7 +70,7 @@ func list[R4, E4 proto.Message, E3 proto.Message](ctx context.Context, s *Servic
 	return sendErr
 }
 
-// GetBgp tells AS, router ID and listener.
+// GetBgp returns AS, router ID and listener.
 func (s *Service) GetBgp(ctx context.Context, _ *v3.GetBgpRequest) (*v3.GetBgpResponse, error) {
 	b, err := s.server()
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *Service) GetBgp(ctx context.Context, _ *v3.GetBgpRequest) (*v3.GetBgpRe
 	return r, nil
 }
 
-// ListPeer tells about one peer or all. Passwords are left out.
+// ListPeer returns one peer or all, without passwords.
 func (s *Service) ListPeer(r *v3.ListPeerRequest, stream v3.GobgpApi_ListPeerServer) error {
 	request := &v4.ListPeerRequest{EnableAdvertised: r.EnableAdvertised} // spelt differently in v3
 	return list(stream.Context(), s, r, request, (*server.BgpServer).ListPeer, newOf[v3.Peer], func(p *v3.Peer) error {
@@ -142,27 +142,27 @@ func (s *Service) ResetPeer(ctx context.Context, r *v3.ResetPeerRequest) (*empty
 	return &emptypb.Empty{}, nil
 }
 
-// ListPolicy tells which policies GoBGP applies.
+// ListPolicy returns the policies that GoBGP applies.
 func (s *Service) ListPolicy(r *v3.ListPolicyRequest, stream v3.GobgpApi_ListPolicyServer) error {
 	return list(stream.Context(), s, r, &v4.ListPolicyRequest{}, (*server.BgpServer).ListPolicy, newOf[v3.Policy],
 		func(p *v3.Policy) error { return stream.Send(&v3.ListPolicyResponse{Policy: p}) })
 }
 
-// ListStatement tells the statements of the policies.
+// ListStatement returns the statements of the policies.
 func (s *Service) ListStatement(r *v3.ListStatementRequest, stream v3.GobgpApi_ListStatementServer) error {
 	return list(stream.Context(), s, r, &v4.ListStatementRequest{}, (*server.BgpServer).ListStatement,
 		newOf[v3.Statement],
 		func(p *v3.Statement) error { return stream.Send(&v3.ListStatementResponse{Statement: p}) })
 }
 
-// ListDefinedSet tells the sets that the policies use.
+// ListDefinedSet returns the sets that the policies use.
 func (s *Service) ListDefinedSet(r *v3.ListDefinedSetRequest, stream v3.GobgpApi_ListDefinedSetServer) error {
 	return list(stream.Context(), s, r, &v4.ListDefinedSetRequest{}, (*server.BgpServer).ListDefinedSet,
 		newOf[v3.DefinedSet],
 		func(p *v3.DefinedSet) error { return stream.Send(&v3.ListDefinedSetResponse{DefinedSet: p}) })
 }
 
-// ListPolicyAssignment tells where the policies apply.
+// ListPolicyAssignment returns where the policies apply.
 func (s *Service) ListPolicyAssignment(
 	r *v3.ListPolicyAssignmentRequest, stream v3.GobgpApi_ListPolicyAssignmentServer,
 ) error {

@@ -84,7 +84,7 @@ func (j *joined) kubernetesSource(ctx context.Context) (datastore.Store, error) 
 
 func (c *clusterControllers) Name() string { return "controllers" }
 
-// Notices tell why the work is not done, on the node that was elected to do it.
+// Notices report, on the elected node, why controllers do not run.
 func (c *clusterControllers) Notices() []server.Notice {
 	s := c.State()
 	text := ""

@@ -253,7 +253,7 @@ func (f *Files) Health() reconcile.Health {
 	return reconcile.Health{Part: "endpoints", Failures: f.target.Failures(), Problem: f.target.Problem()}
 }
 
-// Notices tell why files are missing, or not as they should be.
+// Notices report why files are missing or outdated.
 func (f *Files) Notices() []reconcile.Notice {
 	var list []reconcile.Notice
 	if f.target != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Config is what a Target needs.
+// Config has the parameters of a Target.
 type Config struct {
 	Rules kernel.Rules
 	Links kernel.Links // nil: the host has no interfaces that matter
@@ -54,7 +54,7 @@ type Target struct {
 	translated  translated
 }
 
-// New makes a Target, after it has asked the kernel what rules can log.
+// New makes a Target, after the kernel has checked which logs rules can write.
 func New(c Config) *Target {
 	missing := c.withoutLogs()
 	return &Target{

@@ -21,8 +21,8 @@ const (
 	Undecided Verdict = "undecided"
 )
 
-// Compare tells how a packet that was seen on a node fared, compared with the explanation of the same packet, and why
-// it says so.
+// Compare compares the trace of a packet on a node with the explanation of the same packet, and returns the reasons of
+// its verdict.
 func Compare(p *Packet, a *explain.Answer, node string) (Verdict, []string) {
 	switch {
 	case p.Incomplete:

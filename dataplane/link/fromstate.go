@@ -40,7 +40,7 @@ func (t *Target) Notices() []reconcile.Notice {
 		t.readOnly)}}
 }
 
-// SetState takes over what a state wants of this host's interfaces.
+// SetState sets the wanted settings of this host's interfaces from a state.
 func (t *Target) SetState(h *hoststate.Host) {
 	t.SetPeering(h.Peering)
 	if h.Concerned {

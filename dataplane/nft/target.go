@@ -57,7 +57,7 @@ type refusal struct {
 	retryAt  time.Time
 }
 
-// Result is what a Flush did.
+// Result is the outcome of a Flush.
 type Result struct {
 	Transactions int   // accepted by the kernel
 	Compared     bool  // with the whole table in the kernel
@@ -73,7 +73,7 @@ func New(k kernel.Rules, now func() time.Time) *Target {
 	}
 }
 
-// Resync makes the next Flush compare with what the kernel has: somebody else changed the table, or may have.
+// Resync makes the next Flush compare with the kernel's table: another program changed it, or may have.
 func (g *Target) Resync() { g.stale = true }
 
 // Retry makes the next Flush try all that failed without waiting for its time, and compare with what the kernel has.

@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Kinds are those that decide what the rules are.
+// Kinds are those that rules are computed from.
 var Kinds = []model.Kind{
 	model.KindFelixConfiguration, model.KindIPPool, model.KindNode, model.KindBGPConfiguration, model.KindTier,
 	model.KindProfile,
@@ -70,7 +70,7 @@ type dirty struct {
 	floating  bool
 }
 
-// Config is what the node's administrator decides.
+// Config has the settings of the node's administrator.
 type Config struct {
 	Node string
 	// Counters makes every rule of a policy count packets and bytes. Rules of staged policies always do.

@@ -31,7 +31,7 @@ type Status struct {
 	Revision uint64
 }
 
-// Facts are what the phase of an object follows from.
+// Facts determine the phase of an object.
 type Facts struct {
 	Wanted, Present bool
 	AsWanted        bool  // if both

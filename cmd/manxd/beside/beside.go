@@ -36,7 +36,7 @@ func Options(node string) metav1.ListOptions {
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()}
 }
 
-// Active says what is active, such as "the pod kube-system/calico-node-x7k2p"; empty for nothing. An error is why the
+// Active names the active program, such as "the pod kube-system/calico-node-x7k2p"; empty for none. An error is why the
 // pods are not known.
 func (f Finder) Active(ctx context.Context) (string, error) {
 	for _, path := range f.Sockets {

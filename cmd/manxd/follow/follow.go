@@ -67,7 +67,7 @@ type Tables interface {
 	WaitInSync(context.Context) (*datastore.Snapshot, error)
 }
 
-// Config is what a Follower needs.
+// Config has the parameters of a Follower.
 type Config struct {
 	// Settings are those of this node; the Follower fills in Reader, Connected and Passwords.
 	Settings  bgp.Input

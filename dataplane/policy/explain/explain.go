@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// World is what a question is asked of.
+// World has the objects and rules that an explanation uses.
 type World struct {
 	Objects model.Reader
 	// Rules runs use with the rules of a node.
