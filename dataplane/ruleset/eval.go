@@ -16,7 +16,7 @@ type Packet struct {
 	Mark          uint32
 }
 
-// Host is what the outcome depends on besides the table. A nil function knows nothing.
+// Host has the facts besides the table that a verdict depends on. A nil function knows no facts.
 type Host struct {
 	// IsLocal reports whether an address is one of this host's. Loopback addresses are, unasked.
 	IsLocal func(netip.Addr) bool

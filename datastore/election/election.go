@@ -32,7 +32,7 @@ type Lease interface {
 	Release(ctx context.Context) error
 }
 
-// ErrTaken is why a claim failed: somebody else was faster.
+// ErrTaken is the error of a claim that came second: another candidate leads.
 var ErrTaken = errors.New("somebody else leads")
 
 const (

@@ -133,7 +133,7 @@ func (e *Server) Address() string {
 
 func (c Config) socket() string { return filepath.Join(c.DataDir, SocketName) }
 
-// Close stops the server. What was written stays in the data directory.
+// Close stops the server. The data stay in the data directory.
 func (e *Server) Close() error {
 	e.close.Do(func() {
 		e.stop()
