@@ -170,7 +170,7 @@ func (m *Manager) yields(ctx context.Context) bool {
 		if others != "" {
 			m.Log.Info("the controllers of Manx rest", zap.String("reason", others))
 		} else {
-			m.Log.Info("the controllers of Manx work: nobody else does")
+			m.Log.Info("the controllers of Manx run: no calico-kube-controllers do")
 		}
 	}
 	return others != ""

@@ -213,7 +213,8 @@ func (a *Agent) reportRepairs(t Target) {
 			zap.String("found", cmp.Or(r.Found, "nothing")), zap.String("wanted", cmp.Or(r.Wanted, "nothing")))
 	}
 	if more > 0 {
-		a.log.Warn("repaired more than is told one by one", zap.String("target", t.Name()), zap.Int("more", more))
+		a.log.Warn("repaired more objects than are logged one by one", zap.String("target", t.Name()),
+			zap.Int("more", more))
 	}
 }
 

@@ -51,7 +51,7 @@ routes: a session may have six in a row, and then one in 10 s; all together twen
 				}
 			}
 			if kind == "" {
-				return usagef("say how: --soft, --soft-in, --soft-out or --hard (see --help for what each " +
+				return usagef("choose --soft, --soft-in, --soft-out or --hard (see --help for what each " +
 					"does to traffic)")
 			}
 			return c.resetPeer(cmd.Context(), names[0], kind)

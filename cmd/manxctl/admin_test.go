@@ -61,7 +61,7 @@ func TestReset(t *testing.T) {
 		args string
 		says string
 	}{
-		{"peer 10.0.0.2", "say how: --soft, --soft-in, --soft-out or --hard"},
+		{"peer 10.0.0.2", "choose --soft, --soft-in, --soft-out or --hard"},
 		{"peer 10.0.0.2 --soft --hard", "use one of"},
 		{"peer --hard", "wants one peer"},
 		{"peer 10.0.0.2 192.0.2.1 --hard", "wants one peer"},

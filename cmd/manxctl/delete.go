@@ -80,7 +80,7 @@ func (c *cli) deleteKeys(f files, ns namespaces, args []string) ([]model.Key, er
 			return nil, usagef("%s belongs to the address allocator and cannot be deleted here", t.kind.Kind)
 		}
 		if len(t.names) == 0 {
-			return nil, usagef("name what to delete: %s is a whole kind", t.kind.Plural)
+			return nil, usagef("name the objects to delete: %s is a whole kind", t.kind.Plural)
 		}
 		for _, name := range t.names {
 			keys = append(keys, t.key(ns, name))

@@ -82,7 +82,7 @@ func dropLine(d *manxv1.Drop) string {
 		fmt.Fprintf(&b, ", %d packets", d.GetPackets())
 	}
 	if d.GetSuppressed() > 0 {
-		fmt.Fprintf(&b, " (%d other flows not told)", d.GetSuppressed())
+		fmt.Fprintf(&b, " (%d other flows not recorded)", d.GetSuppressed())
 	}
 	return b.String()
 }

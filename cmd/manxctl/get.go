@@ -53,7 +53,7 @@ func (c *cli) getCommand() *cobra.Command {
 				return c.getPolicies(cmd.Context(), o)
 			}
 			if o.watch {
-				return usagef("-w is for peers; \"manxctl watch\" tells of routes, too")
+				return usagef("-w is for peers; \"manxctl watch\" shows routes, too")
 			}
 			return c.get(cmd.Context(), o, args)
 		},

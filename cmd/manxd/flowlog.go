@@ -66,7 +66,7 @@ func (f *flowLog) read(ctx context.Context) error {
 		}
 		if err != nil && err.Error() != told { // once, not at each attempt
 			told = err.Error()
-			f.log.Warn("what policy drops and logs is not told, trying again", zap.Error(err))
+			f.log.Warn("dropped and logged packets are not recorded, trying again", zap.Error(err))
 		}
 		select {
 		case <-ctx.Done():

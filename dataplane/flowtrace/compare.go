@@ -89,7 +89,7 @@ func (c *comparison) stage(s explain.Stage) {
 			return // the packet may have been there before it was traced
 		}
 		if c.packet.End.Passed() || !s.Allowed && c.packet.End.Kind == Taken {
-			c.differ("%s of %s was not asked (chain %s), which should have %s it", s.Direction, s.About, s.Base,
+			c.differ("%s of %s was not evaluated (chain %s), which should have %s it", s.Direction, s.About, s.Base,
 				verdictOf(s))
 		}
 		return

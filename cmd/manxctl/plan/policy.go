@@ -13,7 +13,7 @@ import (
 )
 
 // ComparePolicy adds to a difference what changes in the packet filter of the node: which policies its endpoints are
-// subject to, in which order, the rules of those policies, and who is meant by their selectors.
+// subject to, in which order, the rules of those policies, and members of their selectors.
 func (d *Diff) ComparePolicy(from, to model.Set) {
 	a, b := policyTexts(from, d.Node), policyTexts(to, d.Node)
 	names := maps.Clone(a)
@@ -106,7 +106,7 @@ func memberTexts(t *ruleset.Table) map[string][]string {
 		if strings.HasPrefix(name, "c4/") || strings.HasPrefix(name, "c6/") || strings.HasPrefix(name, "p/") {
 			continue // networks and ports that the rules themselves tell
 		}
-		about := "who is meant by " + s.Comment
+		about := "members of " + s.Comment
 		if !strings.Contains(name, "/") {
 			about = s.Comment
 		}
