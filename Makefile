@@ -46,9 +46,14 @@ demo: build ## three nodes and a BIRD top-of-rack in network namespaces (KEEP=1 
 demo-down: ## remove what `make demo KEEP=1` left (root)
 	$(GO) run ./integration/demo --down
 
-.PHONY: test
-test: build ## every test, with the race detector; installs what it needs from Debian, says what it skips and why (root)
+# Programs of others that tests run beside Manx: a wrong one in PATH is named here, before anything waits for it.
+.PHONY: peers
+peers:
 	@$(NEED) iproute2 iputils-ping nftables bird2 gobgpd etcd-server frr prometheus-bird-exporter pmacct iperf3 iptables openssl systemd procps gcc libc6-dev prometheus
+	@$(GO) run ./integration/peers/check
+
+.PHONY: test
+test: peers build ## every test, with the race detector; installs what it needs from Debian, says what it skips and why (root)
 	@integration/run-tests ./...
 	@$(MAKE) --no-print-directory test-vm
 	@$(MAKE) --no-print-directory test-cluster

@@ -179,7 +179,8 @@ func TestScenarios(t *testing.T) {
 				`peer b {"peerIP":"10.225.0.1:600","asNumber":65515}`),
 			want: []string{"10.225.0.1:500 global 64512-65515 active from BGPPeer/a"},
 			notices: []string{"conflict 10.225.0.1 kept BGPPeer/a dropped BGPPeer/b: there can be one session with " +
-				"10.225.0.1 and BGPPeer/a decides what it is; BGPPeer/b wants port 600, and the lowest name goes first"}},
+				"10.225.0.1 and BGPPeer/a decides what it is; BGPPeer/b wants port 600, and the lowest name " +
+				"goes first"}},
 
 		{rule: "nextHopMode: Keep and Self, both families",
 			objects: plus(`peer k4 {"peerIP":"10.225.0.1","asNumber":64567,"nextHopMode":"Keep"}`,

@@ -58,6 +58,9 @@ type Quarantined struct {
 	InUse int64
 }
 
+// Replaced returns a channel that is closed as soon as the tables have a newer snapshot.
+func (s *Snapshot) Replaced() <-chan struct{} { return s.later }
+
 func newSnapshot() *Snapshot { return &Snapshot{later: make(chan struct{}), log: new(logEntry)} }
 
 // Revision is the datastore's revision of the newest change in the snapshot, 0 if kinds have clocks of their own. It is

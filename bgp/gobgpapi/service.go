@@ -46,21 +46,23 @@ func (s *Service) server() (*server.BgpServer, error) {
 	return nil, status.Error(codes.Unavailable, "BGP is not running on this node yet: `manxctl node status` says why")
 }
 
-// list answers a listing call: it asks GoBGP, translates each element and sends it. Request and elements of one kind
-// have the same meaning in both versions.
-func list[R4, E4 proto.Message, E3 proto.Message](ctx context.Context, s *Service, request proto.Message, r R4,
-	call func(*server.BgpServer, context.Context, R4, func(E4)) error, empty func() E3, send func(E3) error) error {
+// list answers a listing call: it asks GoBGP, translates each element and sends it. Elements of one kind have the same
+// meaning in both versions.
+func list[R4, E4 proto.Message, E3 any, P3 interface {
+	*E3
+	proto.Message
+}](ctx context.Context, s *Service, r R4, call func(*server.BgpServer, context.Context, R4, func(E4)) error,
+	send func(P3) error) error {
 	b, err := s.server()
 	if err != nil {
 		return err
 	}
-	translate(request, r)
 	var sendErr error
 	err = call(b, ctx, r, func(element E4) {
 		if sendErr != nil || ctx.Err() != nil {
 			return
 		}
-		out := empty()
+		out := P3(new(E3))
 		translate(element, out)
 		sendErr = send(out)
 	})
@@ -88,12 +90,16 @@ func (s *Service) GetBgp(ctx context.Context, _ *v3.GetBgpRequest) (*v3.GetBgpRe
 // ListPeer returns one peer or all, without passwords.
 func (s *Service) ListPeer(r *v3.ListPeerRequest, stream v3.GobgpApi_ListPeerServer) error {
 	request := &v4.ListPeerRequest{EnableAdvertised: r.EnableAdvertised} // spelt differently in v3
-	return list(stream.Context(), s, r, request, (*server.BgpServer).ListPeer, newOf[v3.Peer], func(p *v3.Peer) error {
+	return list(stream.Context(), s, translated(r, request), (*server.BgpServer).ListPeer, func(p *v3.Peer) error {
 		return stream.Send(&v3.ListPeerResponse{Peer: withoutPassword(p)})
 	})
 }
 
-func newOf[T any]() *T { return new(T) }
+// translated is a request of the other version that has the same meaning.
+func translated[R proto.Message](from proto.Message, to R) R {
+	translate(from, to)
+	return to
+}
 
 // withoutPassword also adds the empty messages that the command expects.
 func withoutPassword(p *v3.Peer) *v3.Peer {
@@ -144,21 +150,19 @@ func (s *Service) ResetPeer(ctx context.Context, r *v3.ResetPeerRequest) (*empty
 
 // ListPolicy returns the policies that GoBGP applies.
 func (s *Service) ListPolicy(r *v3.ListPolicyRequest, stream v3.GobgpApi_ListPolicyServer) error {
-	return list(stream.Context(), s, r, &v4.ListPolicyRequest{}, (*server.BgpServer).ListPolicy, newOf[v3.Policy],
+	return list(stream.Context(), s, translated(r, &v4.ListPolicyRequest{}), (*server.BgpServer).ListPolicy,
 		func(p *v3.Policy) error { return stream.Send(&v3.ListPolicyResponse{Policy: p}) })
 }
 
 // ListStatement returns the statements of the policies.
 func (s *Service) ListStatement(r *v3.ListStatementRequest, stream v3.GobgpApi_ListStatementServer) error {
-	return list(stream.Context(), s, r, &v4.ListStatementRequest{}, (*server.BgpServer).ListStatement,
-		newOf[v3.Statement],
+	return list(stream.Context(), s, translated(r, &v4.ListStatementRequest{}), (*server.BgpServer).ListStatement,
 		func(p *v3.Statement) error { return stream.Send(&v3.ListStatementResponse{Statement: p}) })
 }
 
 // ListDefinedSet returns the sets that the policies use.
 func (s *Service) ListDefinedSet(r *v3.ListDefinedSetRequest, stream v3.GobgpApi_ListDefinedSetServer) error {
-	return list(stream.Context(), s, r, &v4.ListDefinedSetRequest{}, (*server.BgpServer).ListDefinedSet,
-		newOf[v3.DefinedSet],
+	return list(stream.Context(), s, translated(r, &v4.ListDefinedSetRequest{}), (*server.BgpServer).ListDefinedSet,
 		func(p *v3.DefinedSet) error { return stream.Send(&v3.ListDefinedSetResponse{DefinedSet: p}) })
 }
 
@@ -166,8 +170,8 @@ func (s *Service) ListDefinedSet(r *v3.ListDefinedSetRequest, stream v3.GobgpApi
 func (s *Service) ListPolicyAssignment(
 	r *v3.ListPolicyAssignmentRequest, stream v3.GobgpApi_ListPolicyAssignmentServer,
 ) error {
-	return list(stream.Context(), s, r, &v4.ListPolicyAssignmentRequest{}, (*server.BgpServer).ListPolicyAssignment,
-		newOf[v3.PolicyAssignment],
+	return list(stream.Context(), s, translated(r, &v4.ListPolicyAssignmentRequest{}),
+		(*server.BgpServer).ListPolicyAssignment,
 		func(p *v3.PolicyAssignment) error {
 			return stream.Send(&v3.ListPolicyAssignmentResponse{Assignment: p})
 		})

@@ -19,18 +19,19 @@ const maxLength = 80
 type Folder struct {
 	dir string
 
-	mu    sync.Mutex
-	good  map[name]string
-	seen  map[name]sighting // files that may still be written, where the file system cannot say so
-	looks map[name]look     // at the files, when they were read last
-	now   func() time.Time
+	mu        sync.Mutex
+	good      map[name]string
+	seen      map[name]sighting // files that may still be written, where the file system cannot say so
+	lastReads map[name]lastRead
+	now       func() time.Time
 }
 
 type name struct{ secret, key string }
 
 // NewFolder returns the passwords of a folder, which need not exist yet. The empty name has no passwords.
 func NewFolder(dir string) *Folder {
-	return &Folder{dir: dir, good: map[name]string{}, seen: map[name]sighting{}, looks: map[name]look{}, now: time.Now}
+	return &Folder{dir: dir, good: map[name]string{}, seen: map[name]sighting{}, lastReads: map[name]lastRead{},
+		now: time.Now}
 }
 
 // Password returns the value of a key of a secret. A line end after it is not part of it.
@@ -44,7 +45,7 @@ func (f *Folder) Password(secret, key string) (string, error) {
 		return "", err
 	}
 	content, info, err := f.readFile(n)
-	f.looks[n] = newLook(info, err, f.now())
+	f.lastReads[n] = newLastRead(info, err, f.now())
 	var password string
 	if err == nil {
 		password, err = Valid(content, fmt.Sprintf("the file %s/%s", n.secret, n.key))

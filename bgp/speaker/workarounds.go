@@ -21,8 +21,10 @@ import (
 //   - UpdatePeer forgets that the peer restarts gracefully: setSession never calls it without a difference and
 //     defers timers (TestUnchangedSessionsRunOn).
 //   - UpdatePeer ignores a change of RouteReflector: bgp.CompareSessions asks for delete and add (TestCompareSessions).
-//   - AddDefinedSet with Replace does not reach statements: setPolicy replaces everything at once (TestExportRulesChange).
-//   - A hard reset of a session that is down kills the next one: allowReset, ResetSession (TestHardResetOnlyWhenEstablished).
+//   - AddDefinedSet with Replace does not reach statements: setPolicy replaces everything at once
+//     (TestExportRulesChange).
+//   - A hard reset of a session that is down kills the next one: allowReset, ResetSession
+//     (TestHardResetOnlyWhenEstablished).
 // - Two active ends can block each other for ever: package bgp makes exactly one of two Manx nodes active
 // (TestBothEndsAgree).
 //

@@ -57,7 +57,7 @@ func (c *cli) confirm(ctx context.Context, o liveOptions, format table.Format, r
 	}
 	request.Packets, request.TimeoutMs = o.packets, o.timeout.Milliseconds()
 	err := c.daemonFor(ctx, o.timeout+daemonTimeout, func(ctx context.Context, m manxv1.ManxClient) error {
-		return follow(ctx, m, request, live, people, ready)
+		return liveView{live, people, ready}.follow(ctx, m, request)
 	})
 	switch {
 	case err != nil && ctx.Err() == nil:
@@ -80,9 +80,15 @@ func (c *cli) confirm(ctx context.Context, o liveOptions, format table.Format, r
 	return nil
 }
 
-// follow notes what the daemon tells, and prints it; ready is told when packets can be sent.
-func follow(ctx context.Context, m manxv1.ManxClient, request *manxv1.TraceFlowRequest, live *manxv1.LiveTrace, people,
-	ready io.Writer) error {
+// liveView is where the answers of the daemon go: into live, and as text to people. ready gets a line when packets can
+// be sent.
+type liveView struct {
+	live          *manxv1.LiveTrace
+	people, ready io.Writer
+}
+
+// follow reads the daemon's answers until there are no more.
+func (v liveView) follow(ctx context.Context, m manxv1.ManxClient, request *manxv1.TraceFlowRequest) error {
 	stream, err := m.TraceFlow(ctx, request)
 	if err != nil {
 		return err
@@ -96,14 +102,14 @@ func follow(ctx context.Context, m manxv1.ManxClient, request *manxv1.TraceFlowR
 			return err
 		case answer.GetArmed() != nil:
 			a := answer.GetArmed()
-			live.Node = a.GetNode()
-			_, err = fmt.Fprintf(ready, "\nWaiting for a packet of this flow through node %s (from %s to %s by %s); "+
+			v.live.Node = a.GetNode()
+			_, err = fmt.Fprintf(v.ready, "\nWaiting for a packet of this flow through node %s (from %s to %s by %s); "+
 				"send one now\n",
 				a.GetNode(), strings.Join(a.GetSources(), " or "), strings.Join(a.GetDestinations(), " or "),
 				a.GetFlow())
 		case answer.GetPacket() != nil:
-			live.Packets = append(live.Packets, answer.GetPacket())
-			_, err = io.WriteString(people, packetText(answer.GetPacket()))
+			v.live.Packets = append(v.live.Packets, answer.GetPacket())
+			_, err = io.WriteString(v.people, packetText(answer.GetPacket()))
 		}
 		if err != nil {
 			return err
@@ -166,18 +172,8 @@ func packetText(p *manxv1.TracedPacket) string {
 			source, destination = x.GetSource(), x.GetDestination()
 			fmt.Fprintf(&b, "  now from %s to %s\n", source, destination)
 		}
-		place := fmt.Sprintf("table %s, chain %s", x.GetTable(), x.GetChain())
-		fmt.Fprintf(&b, "  %-11s %s: %s", x.GetHook(), place, x.GetVerdict())
-		by := strings.TrimPrefix(x.GetBy(), place)
-		switch rule, isRule := strings.CutPrefix(by, ", "); {
-		case isRule:
-			fmt.Fprintf(&b, " by %s", rule)
-		case by != x.GetBy(): // the policy
-			b.WriteString(by)
-		case by != "":
-			fmt.Fprintf(&b, " by %s", by)
-		}
-		b.WriteByte('\n')
+		fmt.Fprintf(&b, "  %-11s table %s, chain %s: %s%s\n", x.GetHook(), x.GetTable(), x.GetChain(), x.GetVerdict(),
+			decisionText(x))
 	}
 	fmt.Fprintf(&b, "  => %s\n", p.GetEnd())
 	if command := lookAt(p); command != "" {
@@ -195,10 +191,35 @@ func packetText(p *manxv1.TracedPacket) string {
 	return b.String()
 }
 
+// ownTable is the table that manxd programs. The comments of its rules name policies.
+const ownTable = "inet manx"
+
+// decisionText is what decided in a base chain, without the name of that chain.
+func decisionText(x *manxv1.TracedChain) string {
+	d, rule := x.GetDecision(), x.GetDecision().GetRule()
+	switch {
+	case x.GetBy() == "":
+		return ""
+	case d == nil, d.GetChain() != x.GetChain(), x.GetTable() == ownTable && rule.GetComment() != "":
+		return " by " + x.GetBy()
+	case d.GetPolicy() != "":
+		return " (policy " + d.GetPolicy() + ")"
+	}
+	text := " by a rule that is gone"
+	if rule.GetNumber() != 0 {
+		text = fmt.Sprintf(" by rule %d", rule.GetNumber())
+	}
+	text += fmt.Sprintf(" (handle %d)", rule.GetHandle())
+	if rule.GetComment() != "" {
+		text += fmt.Sprintf(" %q", rule.GetComment())
+	}
+	return text
+}
+
 // lookAt is the command that shows the chain of another program that dropped a packet; empty if none did.
 func lookAt(p *manxv1.TracedPacket) string {
 	n := len(p.GetChains())
-	if n == 0 || !p.GetDropped() || p.GetChains()[n-1].GetTable() == "inet manx" {
+	if n == 0 || !p.GetDropped() || p.GetChains()[n-1].GetTable() == ownTable {
 		return ""
 	}
 	last := p.GetChains()[n-1]

@@ -202,7 +202,8 @@ func (c *cli) usable(objects []*model.Object, errs *[]error, f table.Format) []*
 			*errs = append(*errs, fmt.Errorf("%s is stored but cannot be read: %w", o.Key, o.Err))
 			return true
 		}
-		fmt.Fprintf(c.err, "Warning: %s is stored but not used: %v\n", o.Key, o.Err) //nolint:errcheck // nowhere to report it
+		//nolint:errcheck // nowhere to report it
+		fmt.Fprintf(c.err, "Warning: %s is stored but not used: %v\n", o.Key, o.Err)
 		return false
 	})
 }

@@ -34,8 +34,8 @@ func (a *addresses) Name() string { return "addresses" }
 
 // Run returns at once if no address is detected.
 func (a *addresses) Run(ctx context.Context) error {
-	node.Monitor(ctx, a.config, a.registered, a.store, node.System{},
-		a.changed, a.log.Named("node"))
+	node.Monitor{Config: a.config, Registered: a.registered, Store: a.store, Host: node.System{}, Changed: a.changed,
+		Log: a.log.Named("node")}.Run(ctx)
 	return nil
 }
 

@@ -35,6 +35,7 @@ func (o options) asksKubernetes() bool {
 // kubernetesAPI is how the Kubernetes API is reached, nil if none is known. Only who needs it, as datastore or for an
 // address, is kept from starting by settings of it that cannot work.
 func (o options) kubernetesAPI(log *zap.Logger) (*rest.Config, error) {
+	o.kube.Log = log
 	config, err := o.kube.REST()
 	switch {
 	case err == nil:

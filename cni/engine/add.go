@@ -35,6 +35,8 @@ func (c *call) prepare(ctx context.Context) error {
 // add gives the container its addresses and writes its endpoint. What a failure leaves is taken back in reverse, so
 // that the container can be attached again as if nothing had been.
 func (c *call) add(ctx context.Context) (err error) {
+	ended := c.attach()
+	defer func() { ended() }()
 	if _, err := c.settle(ctx); err != nil && ctx.Err() != nil {
 		return err
 	}
@@ -66,8 +68,9 @@ func (c *call) add(ctx context.Context) (err error) {
 				undo.Run(func(step string) { c.log.Info("taken back", zap.String("step", step)) }))
 		}
 	}()
-	a, later := &cni.Attachment{}, &writes{}
-	if err := c.findAddresses(ctx, stored, pod, a, later, &undo); err != nil {
+	later := &writes{}
+	a, err := c.findAddresses(ctx, stored, pod, later, &undo)
+	if err != nil {
 		return err
 	}
 	if err := c.describe(a, stored, pod); err != nil {
@@ -84,7 +87,9 @@ func (c *call) add(ctx context.Context) (err error) {
 	a.Routed = c.policyWait() > 0
 	later.add(func(ctx context.Context) error { return write(ctx, &cni.Undo{}) }) // Abort takes it back
 	c.under.Add(1)
-	later.start(ctx, c.under.Done)
+	written := ended
+	later.start(ctx, func() { written(); c.under.Done() })
+	ended = func() {}
 	c.own.pending = later
 	return nil
 }
@@ -302,6 +307,9 @@ func (c *call) writeEndpoint(
 		undo.Push("delete the WorkloadEndpoint", c.deleteOwnEndpoint)
 	}
 	for range writeAttempts {
+		if err := c.mayReplace(stored); err != nil {
+			return err
+		}
 		if stored == nil {
 			if pod.live {
 				return podGone(c.work)

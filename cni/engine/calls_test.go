@@ -169,6 +169,12 @@ func (n *node) start() {
 
 // ask asks one question about a container.
 func (n *node) ask(step cni.Step, container string, a *cni.Attachment, conf map[string]any) (*cni.Attachment, error) {
+	return n.askWith("", step, container, a, conf)
+}
+
+// askWith is ask with CNI_ARGS.
+func (n *node) askWith(args string, step cni.Step, container string, a *cni.Attachment, conf map[string]any) (
+	*cni.Attachment, error) {
 	all := map[string]any{"cniVersion": "1.0.0", "name": "net", "type": "calico",
 		"ipam":           map[string]any{"type": "calico-ipam"},
 		"ipam_lock_file": filepath.Join(n.dir, "ipam.lock"), "policy_setup_timeout_seconds": 0}
@@ -178,7 +184,8 @@ func (n *node) ask(step cni.Step, container string, a *cni.Attachment, conf map[
 	text, err := json.Marshal(all)
 	n.must(err)
 	r, err := n.engine.Ask(context.Background(), &cni.Request{Version: cni.ProtocolVersion, Step: step,
-		ContainerID: container, Netns: "/run/netns/" + container, IfName: "eth0", Config: text, Attachment: a})
+		ContainerID: container, Netns: "/run/netns/" + container, IfName: "eth0", Args: args, Config: text,
+		Attachment: a})
 	if err == nil && r.Error != nil {
 		err = r.Error
 	}

@@ -69,6 +69,7 @@ type Engine struct {
 
 	mu         sync.Mutex
 	containers map[string]*container
+	pods       map[string]*attaching
 }
 
 // New makes an Engine.
@@ -79,7 +80,8 @@ func New(c Config) *Engine {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return &Engine{Config: c, containers: map[string]*container{}, wake: make(chan struct{}, 1)}
+	return &Engine{Config: c, containers: map[string]*container{}, pods: map[string]*attaching{},
+		wake: make(chan struct{}, 1)}
 }
 
 // container is what is under way for one interface of a container.

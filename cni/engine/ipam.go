@@ -24,41 +24,43 @@ const (
 
 func (c *call) allocator() *ipam.Allocator { return ipam.New(c.store, c.log, c.Now) }
 
-// findAddresses gives the attachment its addresses: those of an earlier ADD of the same container, so that ADD can be
-// repeated; those of another IPAM plugin; or new ones.
-func (c *call) findAddresses(ctx context.Context, stored *model.Object, pod *facts, a *cni.Attachment, later *writes,
-	undo *cni.Undo) error {
+// findAddresses makes the attachment with its addresses: those of an earlier ADD of the same container, so that ADD can
+// be repeated; those of another IPAM plugin; or new ones.
+func (c *call) findAddresses(
+	ctx context.Context, stored *model.Object, pod *facts, later *writes, undo *cni.Undo,
+) (*cni.Attachment, error) {
+	a := &cni.Attachment{}
 	if ips := c.kept(stored); len(ips) > 0 {
 		c.log.Info("attached before: the addresses are kept", zap.Stringers("addresses", ips))
 		a.Addresses = ips
-		return nil
+		return a, nil
 	}
 	if !c.conf.OwnIPAM() {
 		if c.q.Attachment == nil || len(c.q.Attachment.Addresses) == 0 {
-			return errors.New("the step add has no addresses of the IPAM plugin " + c.conf.IPAM.Type)
+			return nil, errors.New("the step add has no addresses of the IPAM plugin " + c.conf.IPAM.Type)
 		}
 		a.Addresses = c.q.Attachment.Addresses
-		return nil
+		return a, nil
 	}
 	if len(pod.unmanaged) > 0 {
 		a.Addresses = pod.unmanaged
-		return nil
+		return a, nil
 	}
 	unlock := c.lock(ctx)
 	defer unlock()
 	before, err := c.allocator().AssignedTo(ctx, c.work.Node, c.work.handle())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if c.fits(before, pod) { // of an ADD that was interrupted
 		for _, p := range before {
 			if err := c.allocator().CountHandle(ctx, c.work.handle(), p.Masked()); err != nil {
-				return err
+				return nil, err
 			}
 		}
 		c.given(a, before)
 		a.Fresh = a.Addresses
-		return nil
+		return a, nil
 	}
 	err = c.step("assign addresses", func() (err error) {
 		// also a failed assignment may have left something
@@ -71,7 +73,7 @@ func (c *call) findAddresses(ctx context.Context, stored *model.Object, pod *fac
 		a.Fresh = a.Addresses
 		return err
 	})
-	return err
+	return a, err
 }
 
 // given takes over what was assigned.

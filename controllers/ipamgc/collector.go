@@ -82,25 +82,22 @@ func (c *Collector) Run(ctx context.Context, store, source *datastore.Tables) er
 		} else {
 			wait = retryAfter
 		}
-		c.wait(ctx, now, nowSource, store, source, wait)
+		c.wait(ctx, now, nowSource, wait)
 	}
 	return ctx.Err()
 }
 
 // wait returns when there is something new, and some time has passed for more to come, or when the time is up.
-func (c *Collector) wait(ctx context.Context, a, b *datastore.Snapshot, store, source *datastore.Tables,
-	d time.Duration,
-) {
+func (c *Collector) wait(ctx context.Context, store, source *datastore.Snapshot, d time.Duration) {
 	timer := time.NewTimer(max(d, time.Millisecond))
 	defer timer.Stop()
-	changedA, changedB := changedSince(store, a), changedSince(source, b)
 	select {
 	case <-ctx.Done():
 		return
 	case <-timer.C:
 		return
-	case <-changedA:
-	case <-changedB:
+	case <-store.Replaced():
+	case <-source.Replaced():
 	}
 	settle := c.Settle
 	if settle == 0 {
@@ -110,17 +107,6 @@ func (c *Collector) wait(ctx context.Context, a, b *datastore.Snapshot, store, s
 	case <-ctx.Done():
 	case <-time.After(settle):
 	}
-}
-
-// changedSince is closed when the tables have a newer snapshot.
-func changedSince(t *datastore.Tables, s *datastore.Snapshot) <-chan struct{} {
-	later := t.Changed()
-	if t.Snapshot() == s {
-		return later
-	}
-	now := make(chan struct{})
-	close(now)
-	return now
 }
 
 // ready is whether the datastore may be written: it is locked during an upgrade.

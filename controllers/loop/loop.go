@@ -77,7 +77,7 @@ func (r *Runner) Run(ctx context.Context, store, source *datastore.Tables) error
 			r.pass(ctx, state)
 			wake = next
 		}
-		r.wait(ctx, store, source, now, nowSource, r.earliest(wake))
+		r.wait(ctx, now, nowSource, r.earliest(wake))
 	}
 	return ctx.Err()
 }
@@ -180,12 +180,8 @@ func (r *Runner) earliest(wake time.Time) time.Time {
 	return wake
 }
 
-// wait returns when either of the tables has changed, or at a moment.
-func (r *Runner) wait(ctx context.Context, a, b *datastore.Tables, sa, sb *datastore.Snapshot, wake time.Time) {
-	changedA, changedB := a.Changed(), b.Changed()
-	if a.Snapshot() != sa || b.Snapshot() != sb {
-		return
-	}
+// wait returns when there is a newer snapshot than one of these, or at a moment.
+func (r *Runner) wait(ctx context.Context, store, source *datastore.Snapshot, wake time.Time) {
 	var timer <-chan time.Time
 	if !wake.IsZero() {
 		t := time.NewTimer(max(time.Until(wake), time.Millisecond))
@@ -195,8 +191,8 @@ func (r *Runner) wait(ctx context.Context, a, b *datastore.Tables, sa, sb *datas
 	select {
 	case <-ctx.Done():
 	case <-timer:
-	case <-changedA:
-	case <-changedB:
+	case <-store.Replaced():
+	case <-source.Replaced():
 	}
 }
 

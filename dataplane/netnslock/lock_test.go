@@ -214,7 +214,8 @@ func TestEachNetworkNamespaceHasItsOwn(t *testing.T) {
 		}
 	}
 	if p := run(t, "try", n, &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}); !strings.HasPrefix(p.says, "refused: manxd already runs in this network namespace, in a container") {
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}); !strings.HasPrefix(p.says,
+		"refused: manxd already runs in this network namespace, in a container") {
 		t.Errorf("in a container with the host's network: %q", p.says)
 	}
 }

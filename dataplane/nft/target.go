@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
@@ -28,7 +28,7 @@ type Target struct {
 	// OnCommit, if set, is told of each transaction that the kernel accepted and how long it took.
 	OnCommit func(d time.Duration, c ruleset.Changes)
 
-	kernel  kernel.Rules
+	kernel  nftables.Rules
 	now     func() time.Time
 	backoff reconcile.Backoff
 
@@ -66,7 +66,7 @@ type Result struct {
 }
 
 // New makes a target of which nothing is known yet. now is the clock.
-func New(k kernel.Rules, now func() time.Time) *Target {
+func New(k nftables.Rules, now func() time.Time) *Target {
 	return &Target{
 		Compare: DefaultCompare, kernel: k, now: now, backoff: reconcile.DefaultBackoff,
 		stale: true, pending: map[unit]bool{}, refused: map[unit]*refusal{}, status: Status{Since: now()},
@@ -174,9 +174,10 @@ func (g *Target) settle(err error) error {
 
 // commit makes the changes in one transaction. What nothing names yet may go ahead in one of its own, of which no
 // packet can see anything, since there are two things that the kernel does not show at one stroke:
-//   - a packet finds the elements of a new interval set only when the kernel has ended the transaction, some time after it
-//     meets the new rules;
-//   - a packet that is on its way may find a new entry of a verdict map and follow it to a chain that is still empty to it.
+//   - a packet finds the elements of a new interval set only when the kernel has ended the transaction, some time after
+//     it meets the new rules;
+//   - a packet that is on its way may find a new entry of a verdict map and follow it to a chain that is still empty to
+//     it.
 func (g *Target) commit(c ruleset.Changes) error {
 	ahead, rest := split(c)
 	if ahead.Empty() || rest.Empty() {
@@ -261,7 +262,7 @@ func (g *Target) wait() time.Duration {
 
 // passes: the error says nothing about what was asked; the same may be accepted later.
 func passes(err error) bool {
-	for _, e := range []error{kernel.ErrUncertain, unix.EAGAIN, unix.EBUSY, unix.EINTR, unix.ENOMEM, unix.ENOBUFS} {
+	for _, e := range []error{nftables.ErrUncertain, unix.EAGAIN, unix.EBUSY, unix.EINTR, unix.ENOMEM, unix.ENOBUFS} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -271,5 +272,5 @@ func passes(err error) bool {
 
 // hopeless: the kernel would refuse anything.
 func hopeless(err error) bool {
-	return errors.Is(err, kernel.ErrNoNFTables) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
+	return errors.Is(err, nftables.ErrMissing) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
 }

@@ -34,18 +34,22 @@ func (c *Calculator) writeBase() {
 	c.setChain(dispatch(sourceCheck, false, s.noReturnRoute()))
 
 	c.setChain(&ruleset.Chain{Name: neighbours, Rules: s.neighbourDiscovery()})
-	c.setChain(&ruleset.Chain{Name: "prerouting-source", Base: base(ruleset.Prerouting, -300), Rules: append(
-		[]ruleset.Rule{unspecified(), toNeighbours()}, s.from(jump(sourceCheck))...)})
-	c.setChain(&ruleset.Chain{Name: "input-tunnels", Base: base(ruleset.Input, -1), Rules: s.foreignTunnels()})
-	c.setChain(&ruleset.Chain{Name: "input-from-workload", Base: base(ruleset.Input, 0), Rules: append(
-		[]ruleset.Rule{toNeighbours()}, s.closed(s.from(jump(fromWorkload)))...)})
-	c.setChain(&ruleset.Chain{Name: "input-to-host", Base: base(ruleset.Input, 1), Rules: s.toHostRules()})
-	c.setChain(&ruleset.Chain{Name: "forward-from-workload", Base: base(ruleset.Forward, 0),
+	source, destination, host := Stage{Subject: SourceWorkload}, Stage{Subject: DestinationWorkload},
+		Stage{Subject: HostItself}
+	c.setChain(&ruleset.Chain{Name: "prerouting-source", Origin: source, Base: base(ruleset.Prerouting, -300),
+		Rules: append([]ruleset.Rule{unspecified(), toNeighbours()}, s.from(jump(sourceCheck))...)})
+	c.setChain(&ruleset.Chain{Name: "input-tunnels", Origin: host, Base: base(ruleset.Input, -1),
+		Rules: s.foreignTunnels()})
+	c.setChain(&ruleset.Chain{Name: "input-from-workload", Origin: source, Base: base(ruleset.Input, 0),
+		Rules: append([]ruleset.Rule{toNeighbours()}, s.closed(s.from(jump(fromWorkload)))...)})
+	c.setChain(&ruleset.Chain{Name: "input-to-host", Origin: host, Base: base(ruleset.Input, 1),
+		Rules: s.toHostRules()})
+	c.setChain(&ruleset.Chain{Name: "forward-from-workload", Origin: source, Base: base(ruleset.Forward, 0),
 		Rules: s.closed(s.from(jump(fromWorkload)))})
-	c.setChain(&ruleset.Chain{Name: "forward-to-workload", Base: base(ruleset.Forward, 1),
+	c.setChain(&ruleset.Chain{Name: "forward-to-workload", Origin: destination, Base: base(ruleset.Forward, 1),
 		Rules: s.closed(s.to(jump(toWorkload)))})
 	if rules := s.serviceLoop(); len(rules) > 0 {
-		c.setChain(&ruleset.Chain{Name: serviceLoop, Base: base(ruleset.Forward, 3), Rules: rules})
+		c.setChain(&ruleset.Chain{Name: serviceLoop, Origin: destination, Base: base(ruleset.Forward, 3), Rules: rules})
 	} else {
 		c.table.DeleteChain(serviceLoop)
 	}
@@ -161,9 +165,6 @@ func (s *settings) foreignTunnels() []ruleset.Rule {
 	}}
 }
 
-// NobodyServes is the comment of the rule that drops packets to addresses of services.
-const NobodyServes = "a service address that nobody serves"
-
 // serviceLoop stops packets to addresses of services that nothing translated: their route would lead in circles. Nobody
 // answers them, so established connections need not be looked at.
 func (s *settings) serviceLoop() []ruleset.Rule {
@@ -176,7 +177,8 @@ func (s *settings) serviceLoop() []ruleset.Rule {
 			rules = append(rules, ruleset.Rule{
 				Matches: []ruleset.Match{{Field: ruleset.Family, Low: [...]uint32{4, 6}[i]},
 					{Field: ruleset.Destination, Set: loopSet + family}},
-				Verdict: ruleset.Verdict{Action: s.loop}, Comment: NobodyServes})
+				Verdict: ruleset.Verdict{Action: s.loop}, Comment: "a service address that nobody serves",
+				Origin: Unserved{}})
 		}
 	}
 	return rules

@@ -207,7 +207,7 @@ func (c *Calculator) take(k model.Key, o *model.Object) {
 	case model.KindEndpointSlice:
 		c.takeSlice(k, value[model.EndpointSlice](o))
 	default:
-		if isPolicy(k.Kind) {
+		if IsPolicy(k.Kind) {
 			c.takePolicy(k, o)
 		}
 	}
@@ -221,7 +221,8 @@ func value[T any](o *model.Object) *T {
 	return v
 }
 
-func isPolicy(k model.Kind) bool {
+// IsPolicy reports whether objects of a kind are policies, staged ones among them.
+func IsPolicy(k model.Kind) bool {
 	switch k {
 	case model.KindNetworkPolicy, model.KindGlobalNetworkPolicy, model.KindStagedNetworkPolicy,
 		model.KindStagedGlobalNetworkPolicy,

@@ -177,9 +177,9 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	c.use(e, []*list{in, out})
 	q := e.workload.Spec.QoSControls
 	var own []string
-	enter := func(m string, l *list, packets, burst, connections int64) {
+	enter := func(m string, l *list, r rates) {
 		target := l.chain()
-		for _, chain := range limited(m, iface, target, packets, burst, connections) {
+		for _, chain := range r.chains(m, iface, target) {
 			c.setChain(chain)
 			own = append(own, chain.Name)
 			target = chain.Name
@@ -189,8 +189,8 @@ func (c *Calculator) settleWorkload(e *endpoint) {
 	if q == nil {
 		q = &model.QoSControls{}
 	}
-	enter(toWorkload, in, q.IngressPacketRate, q.IngressPacketBurst, q.IngressMaxConnections)
-	enter(fromWorkload, out, q.EgressPacketRate, q.EgressPacketBurst, q.EgressMaxConnections)
+	enter(toWorkload, in, rates{q.IngressPacketRate, q.IngressPacketBurst, q.IngressMaxConnections})
+	enter(fromWorkload, out, rates{q.EgressPacketRate, q.EgressPacketBurst, q.EgressMaxConnections})
 	if chain := c.spoofing(e, iface); chain != nil {
 		c.setChain(chain)
 		own = append(own, chain.Name)
@@ -221,24 +221,31 @@ func (c *Calculator) withdraw(e *endpoint) {
 	c.use(e, nil)
 }
 
-// limited are the chains that check the rates of one endpoint before its policies, the last one of them first. None
-// without limits. What counts is in a chain of its own: the kernel counts anew when a chain is written again, as it is
-// when policies change.
-func limited(direction, iface, next string, packets, burst, connections int64) []*ruleset.Chain {
+// rates are the limits of one endpoint in one direction; 0 for none.
+type rates struct {
+	packets, burst int64 // a second
+	connections    int64
+}
+
+// chains are those that check the rates of an endpoint before its policies, the last one of them first. None without
+// limits. The counting rules are in a chain of their own: the kernel counts anew when a chain is written again, as it
+// is when policies change.
+func (l rates) chains(direction, iface, next string) []*ruleset.Chain {
 	limits := &ruleset.Chain{Name: "limits-" + direction + "/" + iface}
 	add := func(over ruleset.Limit, a ruleset.Action, comment string, m ...ruleset.Match) {
 		limits.Rules = append(limits.Rules, ruleset.Rule{Matches: m, Over: over, Verdict: ruleset.Verdict{Action: a},
 			Comment: comment})
 	}
-	if packets > 0 {
+	if l.packets > 0 {
+		burst := l.burst
 		if burst <= 0 {
 			burst = 5
 		}
-		over := ruleset.Limit{Packets: uint64(packets), Burst: uint32(min(burst, model.QoSRanges.PacketBurst.Most))}
+		over := ruleset.Limit{Packets: uint64(l.packets), Burst: uint32(min(burst, model.QoSRanges.PacketBurst.Most))}
 		add(over, ruleset.Drop, "packet rate limit")
 	}
-	if connections > 0 {
-		over := ruleset.Limit{Connections: uint32(min(connections, model.QoSRanges.MaxConnections.Most))}
+	if l.connections > 0 {
+		over := ruleset.Limit{Connections: uint32(min(l.connections, model.QoSRanges.MaxConnections.Most))}
 		add(ruleset.Limit{}, ruleset.Return, "", established)
 		add(over, ruleset.RejectTCP, "connection limit", ruleset.Match{Field: ruleset.Protocol, Low: protoTCP})
 		add(over, ruleset.Drop, "connection limit")

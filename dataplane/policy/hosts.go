@@ -146,9 +146,26 @@ func (c *Calculator) settleHosts() {
 	c.hosts.written = true
 }
 
+// origin is that of the base chain.
+func (s hostStage) origin() Stage {
+	o := Stage{Subject: InInterface}
+	if s.out {
+		o.Subject = OutInterface
+	}
+	switch {
+	case s.purpose.untracked():
+		o.Option = "doNotTrack"
+	case s.purpose == preDNAT:
+		o.Option = "preDNAT"
+	case s.purpose.forward():
+		o.Option = "applyOnForward"
+	}
+	return o
+}
+
 // stageChain sends packets to the lists of their interface's endpoint.
 func (c *Calculator) stageChain(s hostStage, rest *list) *ruleset.Chain {
-	chain := &ruleset.Chain{Name: s.name, Base: s.base}
+	chain := &ruleset.Chain{Name: s.name, Base: s.base, Origin: s.origin()}
 	field := ruleset.InInterface
 	if s.out {
 		field = ruleset.OutInterface

@@ -57,24 +57,16 @@ func (c *Calculator) Subjects(id ID) iter.Seq[model.Key] {
 	}
 }
 
-// Chains visits the chains of the policies and profiles that are in the table, with whose they are.
-func (c *Calculator) Chains() iter.Seq2[string, ID] {
-	return func(yield func(string, ID) bool) {
-		for _, s := range c.policies {
-			if s.active && !(yield(ChainName(s.id, true), s.id) && yield(ChainName(s.id, false), s.id)) {
-				return
-			}
-		}
+// Profiles visits the profiles that this node's endpoints have, whether they exist or not.
+func (c *Calculator) Profiles() iter.Seq[ID] {
+	return func(yield func(ID) bool) {
 		for _, s := range c.profiles {
-			if s.active && !(yield(ChainName(s.id, true), s.id) && yield(ChainName(s.id, false), s.id)) {
+			if s.active && !yield(s.id) {
 				return
 			}
 		}
 	}
 }
-
-// ChainName is the chain of a policy or profile for one direction.
-func ChainName(id ID, ingress bool) string { return chainName(id, ingress) }
 
 // TierInfo is what decides when the policies of a tier are asked, and what becomes of packets that they select but do
 // not decide about.

@@ -9,6 +9,14 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
+// DirectionName is what a spec calls a direction: "ingress" or "egress".
+func DirectionName(ingress bool) string {
+	if ingress {
+		return "ingress"
+	}
+	return "egress"
+}
+
 // purpose is at which place of a packet's way policies are asked, and which.
 type purpose uint8
 
@@ -32,7 +40,7 @@ func (p purpose) normal() bool    { return p == normalIn || p == normalOut }
 
 // asks reports whether a policy is asked at that place of a host endpoint, or of a workload.
 func (p purpose) asks(x *Policy, host bool) bool {
-	if d := x.direction(p.in()); !d.Applies {
+	if d := x.Direction(p.in()); !d.Applies {
 		return false
 	}
 	switch {
@@ -48,8 +56,9 @@ func (p purpose) asks(x *Policy, host bool) bool {
 	return p.normal()
 }
 
-func (p *Policy) direction(in bool) *Direction {
-	if in {
+// Direction is the half of the policy about packets to an endpoint (ingress) or from it.
+func (p *Policy) Direction(ingress bool) *Direction {
+	if ingress {
 		return &p.Ingress
 	}
 	return &p.Egress
@@ -221,7 +230,7 @@ func (w *listWriter) start() {
 	if n := len(w.done); n > 0 {
 		name = fmt.Sprintf("%s/%d", w.name, n+1)
 	}
-	w.done = append(w.done, &ruleset.Chain{Name: name})
+	w.done = append(w.done, &ruleset.Chain{Name: name, Origin: EndpointChain{}})
 }
 
 func (w *listWriter) add(r ruleset.Rule) {
@@ -261,7 +270,7 @@ func (w *listWriter) tier(t tierList, i int) {
 	in := w.purpose.in()
 	enforced, next := false, fmt.Sprintf("%s/%d", w.name, len(w.done)+1)
 	for _, p := range t.policies {
-		w.add(ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Jump, Chain: chainName(p.id, in)}})
+		w.add(ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Jump, Chain: ChainName(p.id, in)}})
 		if p.Staged {
 			continue
 		}
@@ -273,7 +282,7 @@ func (w *listWriter) tier(t tierList, i int) {
 		}
 	}
 	if enforced && !t.pass {
-		w.deny("end of tier " + t.name)
+		w.deny("end of tier "+t.name, TierEnd(t.name))
 	}
 	if t.canPass(in) {
 		if !enforced || t.pass {
@@ -291,15 +300,16 @@ func (w *listWriter) end() {
 		return
 	}
 	for _, p := range w.profiles {
-		w.add(ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Jump, Chain: chainName(p.id, w.purpose.in())}})
+		w.add(ruleset.Rule{Verdict: ruleset.Verdict{Action: ruleset.Jump, Chain: ChainName(p.id, w.purpose.in())}})
 	}
-	w.deny("no policy and no profile allows it")
+	w.deny("no policy and no profile allows it", nil)
 }
 
 // deny drops what gets here. What host endpoints send is asked about at postrouting, too, where the kernel cannot
 // answer.
-func (w *listWriter) deny(comment string) {
+func (w *listWriter) deny(comment string, origin ruleset.Origin) {
 	r := w.settings.deny(comment, w.purpose)
+	r.Origin = origin
 	if w.host && w.purpose == normalOut {
 		r.Verdict.Action = ruleset.Drop
 	}

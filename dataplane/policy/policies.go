@@ -261,7 +261,7 @@ func (c *Calculator) write(p *policyState) {
 	for _, in := range []bool{true, false} {
 		chain := c.render(p, in)
 		if chain == nil {
-			c.table.DeleteChain(chainName(p.id, in))
+			c.table.DeleteChain(ChainName(p.id, in))
 			continue
 		}
 		c.setChain(chain)
@@ -282,8 +282,8 @@ func (c *Calculator) unwrite(p *policyState) {
 	}
 	c.releaseConstants(p.constants)
 	p.sets, p.constants, p.active = nil, nil, false
-	c.table.DeleteChain(chainName(p.id, true))
-	c.table.DeleteChain(chainName(p.id, false))
+	c.table.DeleteChain(ChainName(p.id, true))
+	c.table.DeleteChain(ChainName(p.id, false))
 }
 
 // collect removes what nothing refers to any more. It comes last, when everything that is needed has been written.
@@ -318,10 +318,10 @@ func (c *Calculator) collect() {
 	}
 }
 
-// chainName is the chain of a policy for one direction. nftables allows 255 characters.
-func chainName(id ID, in bool) string {
+// ChainName names the chain of a policy or profile for one direction. nftables allows 255 characters.
+func ChainName(id ID, ingress bool) string {
 	name := "po/" + id.String()
-	if in {
+	if ingress {
 		name = "pi/" + id.String()
 	}
 	const longest = 200

@@ -12,25 +12,21 @@ import (
 // render writes the chain of a policy for one direction, nil if it has none. A packet that no rule decides about comes
 // back to the list.
 func (c *Calculator) render(p *policyState, in bool) *ruleset.Chain {
-	chain := &ruleset.Chain{Name: chainName(p.id, in)}
+	chain := &ruleset.Chain{Name: ChainName(p.id, in), Origin: ChainOf{ID: p.id, Ingress: in}}
 	if p.Policy == nil {
 		chain.Rules = []ruleset.Rule{c.denial(p, in, p.id.String()+" does not exist")}
 		return chain
 	}
-	d := p.direction(in)
+	d := p.Direction(in)
 	if !d.Applies {
 		return nil
-	}
-	name := "egress"
-	if in {
-		name = "ingress"
 	}
 	for i := range d.Rules {
 		r := &d.Rules[i]
 		if r.Never != "" {
 			continue
 		}
-		comment := fmt.Sprintf("%s %s %d", p.id, name, i+1)
+		comment := fmt.Sprintf("%s %s %d", p.id, DirectionName(in), i+1)
 		if r.Name != "" {
 			comment += " (" + r.Name + ")"
 		}
@@ -38,6 +34,7 @@ func (c *Calculator) render(p *policyState, in bool) *ruleset.Chain {
 		if w.base == nil {
 			continue
 		}
+		w.base.Origin = RuleNumber(i + 1)
 		chain.Rules = append(chain.Rules, w.write()...)
 	}
 	return chain

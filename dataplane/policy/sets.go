@@ -133,7 +133,8 @@ func (s *memberSet) make(i int, interval bool) {
 	}
 	name := fmt.Sprintf("%s%d/%s", prefix, [...]int{4, 6}[i], s.hash)
 	table := s.calc.table
-	table.AddSet(ruleset.Set{Name: name, Type: kind, Interval: interval, Comment: s.key.String()})
+	table.AddSet(ruleset.Set{Name: name, Type: kind, Interval: interval, Comment: s.key.String(),
+		Origin: MemberSet})
 	s.half[i].name = name
 	s.half[i].members = members.New(interval, tableSet{table, name})
 }
@@ -326,7 +327,7 @@ func (c *Calculator) constant(
 	if _, _, ok := c.table.Set(name); ok {
 		return name
 	}
-	c.table.AddSet(ruleset.Set{Name: name, Type: kind, Interval: true, Comment: comment})
+	c.table.AddSet(ruleset.Set{Name: name, Type: kind, Interval: true, Comment: comment, Origin: LiteralSet})
 	for _, e := range elements {
 		c.table.AddElement(name, e)
 	}

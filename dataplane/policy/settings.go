@@ -287,7 +287,8 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 	} {
 		for i, family := range []string{"4", "6"} {
 			kind := [...]ruleset.SetType{ruleset.Addresses4, ruleset.Addresses6}[i]
-			c.table.AddSet(ruleset.Set{Name: s.name + family, Type: kind, Interval: true, Comment: s.comment})
+			c.table.AddSet(ruleset.Set{Name: s.name + family, Type: kind, Interval: true, Comment: s.comment,
+				Origin: ClusterSet})
 			c.fill(s.name+family, members.Reduce(s.nets[i]))
 		}
 	}

@@ -127,10 +127,7 @@ func orderOf(o *float64) float64 {
 }
 
 func (p *Policy) hasPass(in bool) bool {
-	d := p.Egress
-	if in {
-		d = p.Ingress
-	}
+	d := p.Direction(in)
 	for i := range d.Rules {
 		if d.Rules[i].Action == Pass {
 			return true

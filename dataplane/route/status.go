@@ -127,14 +127,14 @@ func (t *Target) line(n uint32) Status {
 		row.Status = t.statusOf(n)
 		if wanted = t.table.wanted(n); wanted != 0 {
 			row.Desired = t.table.wants(wanted).Text(t.rules.linkName)
-			row.Actual = t.appendActual(row.Actual, wanted)
+			t.addActual(&row, wanted)
 		}
 	}
 	for m := range t.routesOf(n) {
 		if m == wanted {
 			continue
 		}
-		row.Actual = t.appendActual(row.Actual, m)
+		t.addActual(&row, m)
 		if row.Phase == "" {
 			row.Status = t.table.status(m)
 		}
@@ -142,11 +142,16 @@ func (t *Target) line(n uint32) Status {
 	return row
 }
 
-func (t *Target) appendActual(list []string, n uint32) []string {
+// addActual adds the route that row n has in the kernel, if any.
+func (t *Target) addActual(s *Status, n uint32) {
 	if t.table.row(n).have == 0 {
-		return list
+		return
 	}
-	return append(list, t.table.has(n).Text(t.rules.linkName))
+	r := t.table.has(n)
+	if len(s.Actual) == 0 && len(r.NextHops) > 0 {
+		s.Interface = t.rules.linkName(r.NextHops[0].Link)
+	}
+	s.Actual = append(s.Actual, r.Text(t.rules.linkName))
 }
 
 // statusOf is the status of a place that something asks for.

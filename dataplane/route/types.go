@@ -82,6 +82,8 @@ type Status struct {
 	// Desired and Actual are written as by ip(8); empty for none.
 	Desired string
 	Actual  []string
+	// Interface is through which the first of Actual leads; empty for none.
+	Interface string
 	// NextHops are the learned ones, or the gateway to a peer; Endpoint names the workload.
 	NextHops []netip.Addr
 	Endpoint string

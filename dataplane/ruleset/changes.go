@@ -68,7 +68,7 @@ func (t *Table) takeSets() []SetChange {
 			list = append(list, SetChange{Set: s.Set, Created: true, Deleted: old != nil,
 				Add: sortedElements(s.elements.all)})
 		default:
-			list = appendSetChange(list, s.Set, s.elements.all, s.elements.has, old.before, old.hadBefore)
+			list = s.appendChange(list, old.before, old.hadBefore)
 		}
 		if s != nil {
 			s.fresh = false
@@ -119,10 +119,9 @@ func (s *setState) hadBefore(e Element) bool {
 	return s.elements.has(e)
 }
 
-// appendSetChange appends what leads from one content of a set to another, unless they are the same.
-func appendSetChange(list []SetChange, s Set, now iter.Seq[Element], has func(Element) bool, old iter.Seq[Element],
-	had func(Element) bool) []SetChange {
-	c := SetChange{Set: s, Add: without(now, had), Remove: without(old, has)}
+// appendChange appends what leads from an old content to that of the set, unless they are the same.
+func (s *setState) appendChange(list []SetChange, old iter.Seq[Element], had func(Element) bool) []SetChange {
+	c := SetChange{Set: s.Set, Add: without(s.elements.all, had), Remove: without(old, s.elements.has)}
 	if len(c.Add)+len(c.Remove) == 0 {
 		return list
 	}

@@ -71,8 +71,7 @@ func (t *Table) setDifference(actual map[string]ActualSet) []SetChange {
 			list = append(list, SetChange{Set: s.Set, Created: true, Deleted: ok, Add: sortedElements(s.elements.all)})
 			continue
 		}
-		list = appendSetChange(list, s.Set, s.elements.all, s.elements.has, slices.Values(old.Elements),
-			hasElement(old.Elements))
+		list = s.appendChange(list, slices.Values(old.Elements), hasElement(old.Elements))
 	}
 	for name, old := range actual {
 		if t.sets[name] == nil {

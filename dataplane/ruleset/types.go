@@ -32,6 +32,11 @@ type Base struct {
 	Priority int32
 }
 
+// Origin says what a chain, a rule or a set was made of, as a value of a type of the table's maker. It is for that
+// package and its readers alone: the kernel does not get it, no ID depends on it, and Equal leaves it out. nil says
+// nothing.
+type Origin any
+
 // Chain is a list of rules. An accept ends only the base chain that the packet is in: the base chains that follow, of
 // this table or of others, still see it. That is how egress policy of one endpoint and ingress policy of another are
 // both asked without a mark: each is a base chain of its own.
@@ -39,6 +44,8 @@ type Chain struct {
 	Name  string
 	Base  *Base // nil for a chain that others jump to
 	Rules []Rule
+	// Origin says what the chain is for.
+	Origin Origin
 }
 
 // Rule acts on the packets that all of Matches hold for: first it counts, then it logs, then it sets the mark, then it
@@ -51,8 +58,10 @@ type Rule struct {
 	Mark    Mark
 	NoTrack bool
 	Verdict Verdict
-	// Comment says whose rule it is, such as "NetworkPolicy/default/web ingress 1", for people and for counters.
+	// Comment says whose rule it is, such as "NetworkPolicy/default/web ingress 1", for people.
 	Comment string
+	// Origin says the same for programs.
+	Origin Origin
 }
 
 // Field is what of a packet a Match looks at.
@@ -194,6 +203,8 @@ type Set struct {
 	Interval bool
 	// Comment says what is in it, such as the selector. It is not programmed, and differences in it do not count.
 	Comment string
+	// Origin says what decides about its elements.
+	Origin Origin
 }
 
 // Element is a member of a Set. Which fields are used depends on the set's type; the others are zero.

@@ -20,7 +20,8 @@ ingress:
 - {action: Pass, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: web}}}}], protocols: [{destinationNamedPort: web}, {udp: {}}]}
 - {name: rest, action: Deny, from: [{namespaces: {}}]}`,
 			pod + " in team == 'blue'\n[Ingress]\n" +
-				"in Allow TCP; from in kubernetes.io/metadata.name == 'monitoring'; to ports 9090; called monitoring\n" +
+				"in Allow TCP; from in kubernetes.io/metadata.name == 'monitoring'; to ports 9090; " +
+				"called monitoring\n" +
 				"in Pass; from " + pod + " && app == 'web'; from in all(); to ports web\n" +
 				"in Pass UDP; from " + pod + " && app == 'web'; from in all()\n" +
 				"in Deny; from in all(); called rest", ""},
@@ -28,7 +29,8 @@ ingress:
 subject: {pods: {namespaceSelector: {matchLabels: {a: b}}, podSelector: {matchExpressions: [{key: c, operator: Exists}]}}}
 egress: [{action: Deny, to: [{networks: [10.0.0.5/8]}, {networks: ["fd00::/8"]}], protocols: [{sctp: {destinationPort: {range: {start: 1, end: 1024}}}}, {tcp: {}}]}]`,
 			pod + " && has(c) in a == 'b'\n[Egress]\n" +
-				"out Deny SCTP; to nets 10.0.0.0/8; to ports 1:1024\nout Deny SCTP; to nets fd00::/8; to ports 1:1024\n" +
+				"out Deny SCTP; to nets 10.0.0.0/8; to ports 1:1024\n" +
+				"out Deny SCTP; to nets fd00::/8; to ports 1:1024\n" +
 				"out Deny TCP; to nets 10.0.0.0/8\nout Deny TCP; to nets fd00::/8", ""},
 		{"one rule for each protocol, ports of both entries",
 			all +

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/zap"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
@@ -46,6 +47,8 @@ type Config struct {
 	// LeaseTTL is how long after the end of a leader that did not resign another candidate can lead, in whole seconds;
 	// 15 s if zero.
 	LeaseTTL time.Duration
+	// Log gets answers of the server that are not followed to the letter; nil: nobody does.
+	Log *zap.Logger
 }
 
 // ErrNoKubernetes is why REST has nothing to return: no setting names a Kubernetes API, and this is no pod of one.
@@ -89,7 +92,7 @@ func (c Config) With(o Config) Config {
 	}{
 		{&c.Kubeconfig, o.Kubeconfig}, {&c.Inline, o.Inline}, {&c.Context, o.Context}, {&c.Endpoint, o.Endpoint},
 		{&c.CAFile, o.CAFile}, {&c.CertFile, o.CertFile}, {&c.KeyFile, o.KeyFile}, {&c.Token, o.Token},
-		{&c.TokenFile, o.TokenFile}, {&c.Group, o.Group},
+		{&c.TokenFile, o.TokenFile}, {&c.Group, o.Group}, {&c.UserAgent, o.UserAgent},
 	} {
 		if s.from != "" {
 			*s.to = s.from
@@ -155,7 +158,7 @@ func (c Config) REST() (*rest.Config, error) {
 	}
 	r.UserAgent = cmp.Or(c.UserAgent, UserAgent("", ""))
 	r.Wrap(renewal(rest.CopyConfig(r), c.load))
-	r.Wrap(polite())
+	r.Wrap(throttling(c.Log))
 	return r, nil
 }
 

@@ -25,7 +25,7 @@ func HTTPClient(config *rest.Config) (*http.Client, error) {
 		same := rest.CopyConfig(config)
 		config.UserAgent = cmp.Or(config.UserAgent, UserAgent("", ""))
 		config.WrapTransport = renewal(same, func() (*rest.Config, error) { return same, nil })
-		config.Wrap(polite())
+		config.Wrap(throttling(nil))
 	}
 	return rest.HTTPClientFor(config)
 }

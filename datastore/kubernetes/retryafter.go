@@ -8,44 +8,64 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
 	"k8s.io/client-go/transport"
 )
 
-// longestRefusal bounds the answers that are remembered, in bytes.
-const longestRefusal = 64 << 10
+const (
+	// longestRefusal bounds the answers that are remembered, in bytes.
+	longestRefusal = 64 << 10
+	// maxRetryAfter bounds the wait that the server can ask for: a wrong number must not keep a part of the program
+	// from the server for days.
+	maxRetryAfter = 5 * time.Minute
+)
 
-// patient implements http.RoundTripper. When the server says to come again later (429, or 5xx, with Retry-After in
-// seconds: RFC 9110, 10.2.3), whoever comes for the same before that time gets that answer again, and the server is
-// spared. Callers wait on their own, but a caller whose context ends while it waits is followed by another one that
-// does not know.
-type patient struct {
+// throttled implements http.RoundTripper. When the server says to come again later (429, or 5xx, with Retry-After in
+// seconds: RFC 9110, 10.2.3), the same request gets that answer again until then, and the server is spared. Callers
+// wait on their own, but a caller whose context ends while it waits is followed by another one that does not know.
+//
+// A longer wait than maxRetryAfter is shortened, for callers, too.
+type throttled struct {
 	next http.RoundTripper
+	log  *zap.Logger
 	*refusals
 }
 
-// polite makes ways to the server that say who they are, and that come again when they were told to.
-func polite() transport.WrapperFunc {
+// throttling makes transports that put the part of the program into the User-Agent, and that honour Retry-After. log
+// may be nil.
+func throttling(log *zap.Logger) transport.WrapperFunc {
+	if log == nil {
+		log = zap.NewNop()
+	}
 	f := newRefusals()
-	return func(base http.RoundTripper) http.RoundTripper { return naming{patient{base, f}} }
+	return func(base http.RoundTripper) http.RoundTripper { return naming{throttled{base, log, f}} }
 }
 
-// refusals are what the server said to come again for, by all ways to it.
+// retryAfter is the wait that the server asks for, at most maxRetryAfter, and whether that is less than it asks for.
+func retryAfter(seconds int) (wait time.Duration, shortened bool) {
+	if seconds > int(maxRetryAfter/time.Second) {
+		return maxRetryAfter, true
+	}
+	return time.Duration(seconds) * time.Second, false
+}
+
+// refusals are the answers that hold, of all transports to a server.
 type refusals struct {
 	now func() time.Time
 
 	mu   sync.Mutex
-	last map[errand]*refusal
+	last map[requestKey]*refusal
 }
 
-func newRefusals() *refusals { return &refusals{now: time.Now, last: map[errand]*refusal{}} }
+func newRefusals() *refusals { return &refusals{now: time.Now, last: map[requestKey]*refusal{}} }
 
-// errand is who wants what. How much of it, and from where on, is not part of it: a list and the watch that follows it
-// are the same.
-type errand struct{ agent, method, path, labels, fields string }
+// requestKey identifies equal requests of a part of the program. Limits and revisions are not part of it: a list and
+// the watch that follows it are equal.
+type requestKey struct{ agent, method, path, labels, fields string }
 
-func errandOf(req *http.Request) errand {
+func keyOf(req *http.Request) requestKey {
 	q := req.URL.Query()
-	return errand{req.Header.Get("User-Agent"), req.Method, req.URL.Path, q.Get("labelSelector"),
+	return requestKey{req.Header.Get("User-Agent"), req.Method, req.URL.Path, q.Get("labelSelector"),
 		q.Get("fieldSelector")}
 }
 
@@ -65,15 +85,15 @@ func (r *refusal) again(req *http.Request, now time.Time) *http.Response {
 	return &resp
 }
 
-func (p patient) RoundTrip(req *http.Request) (*http.Response, error) {
-	e := errandOf(req)
-	if r, now := p.find(e); r != nil {
+func (t throttled) RoundTrip(req *http.Request) (*http.Response, error) {
+	key := keyOf(req)
+	if r, now := t.find(key); r != nil {
 		if req.Body != nil {
 			req.Body.Close() //nolint:errcheck // nobody reads it
 		}
 		return r.again(req, now), nil
 	}
-	resp, err := p.next.RoundTrip(req)
+	resp, err := t.next.RoundTrip(req)
 	if err != nil || resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode < http.StatusInternalServerError {
 		return resp, err
 	}
@@ -81,9 +101,16 @@ func (p patient) RoundTrip(req *http.Request) (*http.Response, error) {
 	if bad != nil || seconds <= 0 {
 		return resp, nil
 	}
+	wait, shortened := retryAfter(seconds)
+	if shortened {
+		t.log.Warn("the Kubernetes API asks for a long wait, which is shortened", zap.String("method", req.Method),
+			zap.String("path", req.URL.Path), zap.Int("retryAfterSeconds", seconds), zap.Duration("wait", wait))
+		resp.Header = resp.Header.Clone()
+		resp.Header.Set("Retry-After", strconv.Itoa(int(wait/time.Second)))
+	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, longestRefusal))
 	if err == nil && len(body) < longestRefusal {
-		p.note(e, resp, body, time.Duration(seconds)*time.Second)
+		t.note(key, resp, body, wait)
 	}
 	resp.Body = restored{io.MultiReader(bytes.NewReader(body), resp.Body), resp.Body}
 	return resp, nil
@@ -95,25 +122,25 @@ type restored struct {
 	io.Closer
 }
 
-// find returns the refusal that still holds for an errand, nil if there is none.
-func (f *refusals) find(e errand) (*refusal, time.Time) {
+// find returns the refusal that still holds for a request, nil if there is none.
+func (f *refusals) find(key requestKey) (*refusal, time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now()
-	if r := f.last[e]; r != nil && now.Before(r.until) {
+	if r := f.last[key]; r != nil && now.Before(r.until) {
 		return r, now
 	}
 	return nil, now
 }
 
-func (f *refusals) note(e errand, resp *http.Response, body []byte, wait time.Duration) {
+func (f *refusals) note(key requestKey, resp *http.Response, body []byte, wait time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now()
-	for e, r := range f.last {
+	for k, r := range f.last {
 		if !now.Before(r.until) {
-			delete(f.last, e)
+			delete(f.last, k)
 		}
 	}
-	f.last[e] = &refusal{answer: *resp, body: body, until: now.Add(wait)}
+	f.last[key] = &refusal{answer: *resp, body: body, until: now.Add(wait)}
 }

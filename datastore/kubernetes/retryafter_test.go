@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/manxnet/manx/datastore"
 )
 
@@ -55,6 +58,11 @@ func TestRetryAfterHolds(t *testing.T) {
 		{what: "another path", code: 429, retryAfter: "3", path: "/api/v1/nodes", reaches: true, wait: "3"},
 		{what: "another method", code: 429, retryAfter: "3", method: "POST", reaches: true, wait: "3"},
 		{what: "another part of the program", code: 429, retryAfter: "3", who: "controllers", reaches: true, wait: "3"},
+		{what: "a day, before the longest wait is over", code: 429, retryAfter: "86400", after: 299 * time.Second,
+			wait: "1"},
+		{what: "a day, after the longest wait", code: 503, retryAfter: "86400", after: 5 * time.Minute, reaches: true,
+			wait: "300"},
+		{what: "more than a time can hold", code: 429, retryAfter: "9223372036854775807", wait: "300"},
 		{what: "no time is said", code: 503, reaches: true},
 		{what: "a date", code: 503, retryAfter: "Fri, 31 Dec 1999 23:59:59 GMT", reaches: true,
 			wait: "Fri, 31 Dec 1999 23:59:59 GMT"},
@@ -67,7 +75,7 @@ func TestRetryAfterHolds(t *testing.T) {
 		at := now
 		refusals := newRefusals()
 		refusals.now = func() time.Time { return at }
-		way := naming{patient{server, refusals}}
+		way := naming{throttled{server, zap.NewNop(), refusals}}
 		send := func(who, method, path string) (*http.Response, string) {
 			t.Helper()
 			ctx := context.Background()
@@ -112,7 +120,7 @@ func TestRefusalsAreForgotten(t *testing.T) {
 	now := time.Unix(1000, 0)
 	refusals := newRefusals()
 	refusals.now = func() time.Time { return now }
-	way := patient{&answering{code: 429, retryAfter: "1"}, refusals}
+	way := throttled{&answering{code: 429, retryAfter: "1"}, zap.NewNop(), refusals}
 	for i := range 1000 {
 		req, _ := http.NewRequest(http.MethodGet, fmt.Sprintf("https://api/x/%d", i), nil)
 		if _, err := way.RoundTrip(req); err != nil {
@@ -138,7 +146,7 @@ func TestRefusalsAreForgotten(t *testing.T) {
 			t.Errorf("%d bytes came (%v), want %d", len(body), err, len(long))
 		}
 	}
-	if refusals.last[errand{"", "GET", "/long", "", ""}] != nil {
+	if refusals.last[requestKey{"", "GET", "/long", "", ""}] != nil {
 		t.Error("a long answer is kept")
 	}
 }
@@ -146,3 +154,24 @@ func TestRefusalsAreForgotten(t *testing.T) {
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// A longer wait than the bound is shortened for who waits on its own, too, and logged once for each answer of the
+// server.
+func TestLongRetryAfterIsShortened(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	server := &answering{code: 429, retryAfter: "86400"}
+	wrap := throttling(zap.New(core))
+	for range 3 {
+		req, err := http.NewRequest(http.MethodGet, "https://api/api/v1/pods", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := wrap(server).RoundTrip(req)
+		if err != nil || resp.Header.Get("Retry-After") != "300" {
+			t.Errorf("Retry-After is %q (%v)", resp.Header.Get("Retry-After"), err)
+		}
+	}
+	if all := logs.All(); len(all) != 1 || all[0].ContextMap()["retryAfterSeconds"] != int64(86400) {
+		t.Errorf("logged: %+v", all)
+	}
+}

@@ -60,6 +60,7 @@ var _ datastore.Backend = (*Store)(nil)
 // Open reaches the API and finds out which group of custom resources the cluster uses. An error that Is ErrUnavailable
 // may go away by itself; ErrUnauthorized and errors about the settings will not.
 func Open(ctx context.Context, config Config, log *zap.Logger) (*Store, error) {
+	config.Log = cmp.Or(config.Log, log)
 	r, err := config.REST()
 	if err != nil {
 		return nil, err
@@ -375,7 +376,7 @@ func (s *Store) list(ctx context.Context, kind model.Kind, namespace string) ([]
 	}
 	for attempt := 1; ; attempt++ {
 		var list []*model.Object
-		revision, err := s.pages(ctx, r, within, query, false, func(o *model.Object) error {
+		revision, err := s.pages(ctx, r, listing{namespace: within, query: query}, func(o *model.Object) error {
 			if !form.Deleted(o) {
 				list = append(list, o)
 			}
@@ -395,13 +396,18 @@ func (s *Store) list(ctx context.Context, kind model.Kind, namespace string) ([]
 	}
 }
 
-// pages reads all of a resource page by page, as of the revision that it returns. once: that the server says to come
-// again later is an error, rather than waited for here.
-func (s *Store) pages(
-	ctx context.Context, r resource, namespace string, query url.Values, once bool, each func(*model.Object) error,
-) (int64, error) {
+// listing selects objects of a resource.
+type listing struct {
+	namespace string // empty for all
+	query     url.Values
+	// once makes an error of the server's request to come again later, which is waited for otherwise.
+	once bool
+}
+
+// pages reads what a listing selects page by page, as of the revision that it returns.
+func (s *Store) pages(ctx context.Context, r resource, l listing, each func(*model.Object) error) (int64, error) {
 	q := url.Values{"limit": {strconv.Itoa(pageSize)}}
-	for name, values := range query {
+	for name, values := range l.query {
 		q[name] = values
 	}
 	if r.fields != "" {
@@ -409,8 +415,8 @@ func (s *Store) pages(
 	}
 	for {
 		limited, cancel := bounded(ctx)
-		raw, err := s.client.do(limited, request{verb: http.MethodGet, path: r.path(url.PathEscape(namespace), ""),
-			accept: r.accept(), query: q, once: once})
+		raw, err := s.client.do(limited, request{verb: http.MethodGet, path: r.path(url.PathEscape(l.namespace), ""),
+			accept: r.accept(), query: q, once: l.once})
 		cancel()
 		if err != nil {
 			return 0, err

@@ -132,7 +132,8 @@ func (f *feed) run(ctx context.Context) {
 				delay, wait = minDelay, rand.N(time.Second)
 			}
 			if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
-				wait, told = max(wait, time.Duration(seconds)*time.Second+rand.N(time.Second)), true
+				after, _ := retryAfter(seconds)
+				wait, told = max(wait, after+rand.N(time.Second)), true
 			}
 		}
 		if !f.store.sleepUntilReached(ctx, wait, told) {
@@ -295,7 +296,7 @@ func framesOf(r resource, stream io.Reader) frames {
 // read reads everything page by page.
 func (f *feed) read(ctx context.Context, r resource) error {
 	return f.readBy(ctx, r, func(each func(*model.Object) error) (int64, error) {
-		return f.store.pages(ctx, r, "", nil, true, each)
+		return f.store.pages(ctx, r, listing{once: true}, each)
 	})
 }
 

@@ -36,7 +36,7 @@ func (f *feed) readWhole(ctx context.Context, r resource) error {
 	return f.readBy(ctx, r, func(each func(*model.Object) error) (int64, error) {
 		page, err := f.store.whole(ctx, r, each)
 		if err == nil && page.next != "" {
-			return f.store.pages(ctx, r, "", url.Values{"continue": {page.next}}, true, each)
+			return f.store.pages(ctx, r, listing{query: url.Values{"continue": {page.next}}, once: true}, each)
 		}
 		if err != nil {
 			return 0, err

@@ -324,7 +324,7 @@ func (s *Store) UpgradeNode(ctx context.Context, node string) error {
 		return err
 	}
 	var old []*model.Object
-	_, err = s.pages(ctx, r, "", url.Values{"labelSelector": {form.UnlabelledAffinities}}, false,
+	_, err = s.pages(ctx, r, listing{query: url.Values{"labelSelector": {form.UnlabelledAffinities}}},
 		func(o *model.Object) error {
 			if a, ok := o.Key.Affinity(); ok && o.Err == nil && a.Host == node && !form.Deleted(o) {
 				old = append(old, o)

@@ -39,8 +39,9 @@ type Reader interface {
 
 // Type lists the types of Value, so that a wrong one (the API module's type of the same name, say) does not compile.
 type Type interface {
-	Node | IPPool | v3.IPReservation | BGPConfiguration | BGPFilter | BGPPeer | v3.ClusterInformation | FelixConfiguration |
-		IPAMConfiguration | KubeControllersConfiguration | v3.Profile | Tier | WorkloadEndpoint | v3.CalicoNodeStatus | Block | BlockAffinity | Handle | IPAMConfig |
+	Node | IPPool | v3.IPReservation | BGPConfiguration | BGPFilter | BGPPeer | v3.ClusterInformation |
+		FelixConfiguration | IPAMConfiguration | KubeControllersConfiguration | v3.Profile | Tier | WorkloadEndpoint |
+		v3.CalicoNodeStatus | Block | BlockAffinity | Handle | IPAMConfig |
 		v3.NetworkPolicy | v3.GlobalNetworkPolicy | v3.StagedNetworkPolicy | v3.StagedGlobalNetworkPolicy |
 		v3.StagedKubernetesNetworkPolicy | v3.NetworkSet | v3.GlobalNetworkSet | v3.HostEndpoint |
 		Service | EndpointSlice | networkingv1.NetworkPolicy | ClusterNetworkPolicy | Namespace | ServiceAccount | Pod

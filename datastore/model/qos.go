@@ -26,12 +26,10 @@ func checkQoS(c *check, q *QoSControls) {
 	if q == nil {
 		return
 	}
-	checkQoSDirection(c, "spec.qosControls.ingress", q.IngressBandwidth, q.IngressBurst, q.IngressPeakrate,
-		q.IngressMinburst,
-		q.IngressPacketRate, q.IngressPacketBurst, q.IngressMaxConnections)
-	checkQoSDirection(c, "spec.qosControls.egress", q.EgressBandwidth, q.EgressBurst, q.EgressPeakrate,
-		q.EgressMinburst,
-		q.EgressPacketRate, q.EgressPacketBurst, q.EgressMaxConnections)
+	qosLimits{q.IngressBandwidth, q.IngressBurst, q.IngressPeakrate, q.IngressMinburst, q.IngressPacketRate,
+		q.IngressPacketBurst, q.IngressMaxConnections}.check(c, "spec.qosControls.ingress")
+	qosLimits{q.EgressBandwidth, q.EgressBurst, q.EgressPeakrate, q.EgressMinburst, q.EgressPacketRate,
+		q.EgressPacketBurst, q.EgressMaxConnections}.check(c, "spec.qosControls.egress")
 	if q.DSCP != "" {
 		dscp := numorstring.DSCPFromString(q.DSCP)
 		c.failIf(dscp.Validate() != nil, "spec.qosControls.dscp", q.DSCP,
@@ -39,19 +37,20 @@ func checkQoS(c *check, q *QoSControls) {
 	}
 }
 
-func checkQoSDirection(
-	c *check, direction string, bandwidth, burst, peakrate, minburst, packetRate, packetBurst, connections int64,
-) {
+// qosLimits are the settings of one direction.
+type qosLimits struct{ bandwidth, burst, peakrate, minburst, packetRate, packetBurst, connections int64 }
+
+func (l qosLimits) check(c *check, direction string) {
 	r := QoSRanges
 	for _, x := range []struct {
 		name  string
 		value int64
 		in    Range
 	}{
-		{"Bandwidth", bandwidth, r.Bandwidth}, {"Burst", burst, r.Burst}, {"Peakrate", peakrate, r.Peakrate},
-		{"Minburst", minburst, r.Minburst},
-		{"PacketRate", packetRate, r.PacketRate}, {"PacketBurst", packetBurst, r.PacketBurst},
-		{"MaxConnections", connections, r.MaxConnections},
+		{"Bandwidth", l.bandwidth, r.Bandwidth}, {"Burst", l.burst, r.Burst}, {"Peakrate", l.peakrate, r.Peakrate},
+		{"Minburst", l.minburst, r.Minburst},
+		{"PacketRate", l.packetRate, r.PacketRate}, {"PacketBurst", l.packetBurst, r.PacketBurst},
+		{"MaxConnections", l.connections, r.MaxConnections},
 	} {
 		if x.value != 0 && (x.value < x.in.Least || x.value > x.in.Most) {
 			c.fail(direction+x.name, x.value, "must be from %d to %d, or left out for no limit", x.in.Least, x.in.Most)
@@ -62,11 +61,11 @@ func checkQoSDirection(
 			c.fail(direction+name, value, "needs %s%s, to which it belongs", direction, other)
 		}
 	}
-	needs("Burst", burst, "Bandwidth", bandwidth)
-	needs("Peakrate", peakrate, "Bandwidth", bandwidth)
-	needs("Minburst", minburst, "Peakrate", peakrate)
-	needs("PacketBurst", packetBurst, "PacketRate", packetRate)
-	if peakrate != 0 && bandwidth != 0 && peakrate <= bandwidth {
-		c.fail(direction+"Peakrate", peakrate, "must be greater than %sBandwidth, %d", direction, bandwidth)
+	needs("Burst", l.burst, "Bandwidth", l.bandwidth)
+	needs("Peakrate", l.peakrate, "Bandwidth", l.bandwidth)
+	needs("Minburst", l.minburst, "Peakrate", l.peakrate)
+	needs("PacketBurst", l.packetBurst, "PacketRate", l.packetRate)
+	if l.peakrate != 0 && l.bandwidth != 0 && l.peakrate <= l.bandwidth {
+		c.fail(direction+"Peakrate", l.peakrate, "must be greater than %sBandwidth, %d", direction, l.bandwidth)
 	}
 }

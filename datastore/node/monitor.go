@@ -10,18 +10,27 @@ import (
 	"github.com/manxnet/manx/datastore"
 )
 
-// Monitor looks the addresses up again at each poll interval, while they are autodetected, and updates the Node when
-// they changed. It returns when ctx ends; with addresses that are not autodetected, at once.
+// Monitor keeps the addresses of a Node that was registered up to date.
+type Monitor struct {
+	Config     Config
+	Registered Result
+	Store      datastore.Store
+	Host       HostAddresses
+	Changed    func(Result) // gets every new outcome; may be nil
+	Log        *zap.Logger
+}
+
+// Run looks the addresses up again at each poll interval, while they are autodetected, and updates the Node when they
+// changed. It returns when ctx ends; with addresses that are not autodetected, at once.
 //
-// Nothing that goes wrong changes the Node: it keeps the address it has, and the log says why. changed gets every new
-// outcome; it may be nil.
-func Monitor(ctx context.Context, c Config, registered Result, store datastore.Store, host HostAddresses,
-	changed func(Result), log *zap.Logger) {
-	if !c.autodetects() {
+// Nothing that goes wrong changes the Node: it keeps the address it has, and the log says why.
+func (m Monitor) Run(ctx context.Context) {
+	if !m.Config.autodetects() {
 		return
 	}
-	r := registrar{config: c, name: registered.Name, store: store, host: host}
-	ticker := time.NewTicker(c.pollInterval())
+	registered, log := m.Registered, m.Log
+	r := registrar{config: m.Config, name: registered.Name, store: m.Store, host: m.Host}
+	ticker := time.NewTicker(m.Config.pollInterval())
 	defer ticker.Stop()
 	said := strings.Join(registered.Warnings, "; ") // Register has logged them
 	for {
@@ -48,8 +57,8 @@ func Monitor(ctx context.Context, c Config, registered Result, store datastore.S
 				zap.Any("to", result.Node.Spec.BGP))
 		}
 		registered = result
-		if changed != nil {
-			changed(result)
+		if m.Changed != nil {
+			m.Changed(result)
 		}
 	}
 }

@@ -431,12 +431,12 @@ func TestMonitor(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		Monitor(ctx, c, r, store, host, func(r Result) {
+		Monitor{Config: c, Registered: r, Store: store, Host: host, Log: log, Changed: func(r Result) {
 			select {
 			case results <- r:
 			case <-ctx.Done():
 			}
-		}, log)
+		}}.Run(ctx)
 	}()
 	until := func(what, address string) {
 		t.Helper()
@@ -473,5 +473,5 @@ func TestMonitor(t *testing.T) {
 	<-done
 
 	// returns at once: nothing is autodetected
-	Monitor(t.Context(), Config{IP: "10.0.0.3"}, r, store, host, nil, zap.NewNop())
+	Monitor{Config: Config{IP: "10.0.0.3"}, Registered: r, Store: store, Host: host, Log: zap.NewNop()}.Run(t.Context())
 }

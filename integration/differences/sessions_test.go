@@ -29,8 +29,10 @@ var sessions = []difference{
 			says(t, d, "BGPPeer/bad: is skipped: spec.asNumber is missing")
 		}},
 	{name: "`peerIP` of a node, without `asNumber`",
-		calico: "AS 0, with which no session is possible; the other end has its reverse if it has the AS of the cluster", manx: "the AS of that node, at both ends",
-		why: "The AS is known.",
+		calico: "AS 0, with which no session is possible; the other end has its reverse if it has the AS of " +
+			"the cluster",
+		manx: "the AS of that node, at both ends",
+		why:  "The AS is known.",
 		check: func(t *testing.T) {
 			two := `node b {"bgp":{"ipv4Address":"10.0.0.2/24","asNumber":65002}}`
 			hasSessions(t, on(t, "a", a, two, off, `peer p {"node":"a","peerIP":"10.0.0.2"}`),

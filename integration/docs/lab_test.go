@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 	"github.com/manxnet/manx/integration/stock"
 )
 
@@ -224,7 +225,7 @@ func (e *example) shell(text string) (string, error) {
 	if strings.Contains(text, "gobgp.sock") { // the socket speaks version 4
 		path = e.tools + ":" + path
 	}
-	cmd := lab.InNamespace(e.n.Namespace, "unshare", "--mount", "bash", "-c", host)
+	cmd := namespace.Command(e.n.Namespace, "unshare", "--mount", "bash", "-c", host)
 	cmd.Dir = e.folder()
 	cmd.Env = append(os.Environ(), "PATH="+path, "RUN="+filepath.Dir(e.n.Socket()),
 		"DATA="+filepath.Join(e.n.Dir, "data"), "COMMAND="+e.names.Replace(text+"\n"))

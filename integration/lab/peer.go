@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/netip"
 	"time"
+
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // Peer is a BGP speaker that costs next to nothing and does what it is told: it sends bytes that were made beforehand
@@ -82,28 +84,36 @@ func EndOfRIB() []byte { return message(msgUpdate, []byte{0, 0, 0, 0}) }
 // ConnectPeer makes a session to a speaker (ADDRESS:PORT) from a namespace. It tries again until the other side takes
 // it.
 func ConnectPeer(ns, to string, as uint32, id netip.Addr) (*Peer, error) {
-	return connectPeer(ns, nil, to, as, id, 200*time.Millisecond)
+	return peerDialer{as: as, id: id, pause: 200 * time.Millisecond}.connect(ns, to)
 }
 
 // ConnectPeerFrom does the same from an address of the namespace, which is the router ID too, with this pause between
 // attempts.
 func ConnectPeerFrom(ns string, from netip.Addr, to string, as uint32, pause time.Duration) (*Peer, error) {
-	return connectPeer(ns, &net.TCPAddr{IP: from.AsSlice()}, to, as, from, pause)
+	return peerDialer{from: &net.TCPAddr{IP: from.AsSlice()}, as: as, id: from, pause: pause}.connect(ns, to)
 }
 
-func connectPeer(ns string, from net.Addr, to string, as uint32, id netip.Addr, pause time.Duration) (*Peer, error) {
+// peerDialer makes sessions as a speaker with this AS and router ID, with a pause between attempts.
+type peerDialer struct {
+	from  net.Addr // nil for any
+	as    uint32
+	id    netip.Addr
+	pause time.Duration
+}
+
+func (d peerDialer) connect(ns, to string) (*Peer, error) {
 	var lastErr error
-	dialer := net.Dialer{Timeout: time.Second, LocalAddr: from}
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(pause) {
+	dialer := net.Dialer{Timeout: time.Second, LocalAddr: d.from}
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(d.pause) {
 		var conn net.Conn
-		if err := Inside(ns, func() { conn, lastErr = dialer.Dial("tcp", to) }); err != nil {
+		if err := namespace.Inside(ns, func() { conn, lastErr = dialer.Dial("tcp", to) }); err != nil {
 			return nil, err
 		}
 		if lastErr != nil {
 			continue
 		}
 		p := &Peer{conn: conn, Updates: make(chan Update, 1<<16)}
-		if lastErr = p.handshake(as, id); lastErr == nil {
+		if lastErr = p.handshake(d.as, d.id); lastErr == nil {
 			go p.read()
 			return p, nil
 		}

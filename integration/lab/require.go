@@ -1,27 +1,25 @@
 package lab
 
 import (
-	"cmp"
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
+
+	"github.com/manxnet/manx/integration/peers"
 )
 
-// Require returns the folder of the built programs ($MANX_BIN, else bin/ as seen from a folder below integration), or
-// why a test or benchmark that runs them in a lab cannot run here: no root, a program is not installed or nothing is
-// built.
+// Require returns the folder of the built programs, or why a test or benchmark that runs them in a lab cannot run
+// here: no root, a program is not installed or is of a version that tests do not know, or nothing is built.
 func Require(programs ...string) (bin string, missing error) {
 	if os.Geteuid() != 0 {
 		return "", errors.New("network namespaces need root")
 	}
 	for _, program := range programs {
-		if _, err := exec.LookPath(program); err != nil {
-			return "", fmt.Errorf("%s is not installed", program)
+		if err := peers.Usable(program); err != nil {
+			return "", err
 		}
 	}
-	bin, err := filepath.Abs(cmp.Or(os.Getenv("MANX_BIN"), "../../bin"))
+	bin, err := binaries()
 	if err != nil {
 		return "", err
 	}
@@ -29,4 +27,21 @@ func Require(programs ...string) (bin string, missing error) {
 		return "", errors.New("bin/manxd is not built: run `make build`")
 	}
 	return bin, nil
+}
+
+// binaries is $MANX_BIN, else the folder bin of the repository that the working directory is in.
+func binaries() (string, error) {
+	if bin := os.Getenv("MANX_BIN"); bin != "" {
+		return filepath.Abs(bin)
+	}
+	dir, err := os.Getwd()
+	for ; err == nil; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return filepath.Join(dir, "bin"), nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("no go.mod above the working directory: say with MANX_BIN where the programs are")
+		}
+	}
+	return "", err
 }

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"net/netip"
-	"regexp"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -81,8 +80,6 @@ func policyProblems(agent Policy) []string {
 	return list
 }
 
-var deviceOf = regexp.MustCompile(`\bdev (\S+)`)
-
 // reach is the route to an address, which find finds, and its interface; both are empty if there is none.
 func reach(find func(netip.Addr) (route.Status, bool), a netip.Addr) (explain.Route, string) {
 	best, ok := find(a)
@@ -93,8 +90,5 @@ func reach(find func(netip.Addr) (route.Status, bool), a netip.Addr) (explain.Ro
 	if best.Reason != "" {
 		r.Note = string(best.Phase) + ": " + best.Reason
 	}
-	if m := deviceOf.FindStringSubmatch(best.Actual[0]); m != nil {
-		return r, m[1]
-	}
-	return r, ""
+	return r, best.Interface
 }

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/policy/explain"
 	"github.com/manxnet/manx/dataplane/ruleset"
@@ -85,7 +85,7 @@ func (a askedPolicy) compare(b askedPolicy) int {
 func unusable(problems map[model.Key]string, wanted func(model.Key) bool) []*manxv1.Policy {
 	var list []*manxv1.Policy
 	for k, why := range problems {
-		if strings.HasSuffix(string(k.Kind), "Policy") && wanted(k) {
+		if policy.IsPolicy(k.Kind) && wanted(k) {
 			list = append(list, &manxv1.Policy{Kind: string(k.Kind), Namespace: k.Namespace, Name: k.Name,
 				Problem: why})
 		}
@@ -100,7 +100,7 @@ func unusable(problems map[model.Key]string, wanted func(model.Key) bool) []*man
 // policyLister writes policies as the API has them.
 type policyLister struct {
 	calc     *policy.Calculator
-	counters map[string][]kernel.Counter
+	counters map[string][]nftables.Counter
 	rules    bool
 }
 
@@ -112,15 +112,12 @@ func (l policyLister) row(p *policy.Policy, endpoints int) *manxv1.Policy {
 		p, _ = l.calc.Policy(p.ID)
 	}
 	for _, in := range []bool{true, false} {
-		rules, direction := p.Egress, "egress"
-		if in {
-			rules, direction = p.Ingress, "ingress"
-		}
-		counted := l.count(p.ID, in, direction)
+		rules, direction := p.Direction(in), policy.DirectionName(in)
+		counted := l.count(p.ID, in)
 		for i := range rules.Rules {
 			out := &manxv1.PolicyRule{Direction: direction, Number: uint32(i + 1),
 				Text: explain.RuleText(&rules.Rules[i]), Never: rules.Rules[i].Never}
-			if n, ok := counted[i+1]; ok {
+			if n, ok := counted[policy.RuleNumber(i+1)]; ok {
 				out.Packets, out.Bytes = &n.Packets, &n.Bytes
 				row.Packets, row.Bytes = sum(row.Packets, n.Packets), sum(row.Bytes, n.Bytes)
 			}
@@ -159,23 +156,23 @@ func (l policyLister) details(p *policy.Policy, row *manxv1.Policy) {
 }
 
 // count adds up what the rules of the kernel counted that one rule of a policy became. They are known by their IDs.
-func (l policyLister) count(id policy.ID, in bool, direction string) map[int]kernel.Counter {
+func (l policyLister) count(id policy.ID, in bool) map[policy.RuleNumber]nftables.Counter {
 	name := policy.ChainName(id, in)
 	chain := l.calc.Table().Chain(name)
 	if chain == nil {
 		return nil
 	}
-	numbers := map[string]int{}
+	numbers := map[string]policy.RuleNumber{}
 	for i := range chain.Rules {
-		if n, ok := explain.RuleNumber(&chain.Rules[i], id, direction); ok && chain.Rules[i].Counter {
+		if n, ok := chain.Rules[i].Origin.(policy.RuleNumber); ok && chain.Rules[i].Counter {
 			numbers[chain.Rules[i].ID()] = n
 		}
 	}
-	counted := map[int]kernel.Counter{}
+	counted := map[policy.RuleNumber]nftables.Counter{}
 	for _, c := range l.counters[name] {
 		if n, ok := numbers[c.ID]; ok {
 			have := counted[n]
-			counted[n] = kernel.Counter{Packets: have.Packets + c.Packets, Bytes: have.Bytes + c.Bytes}
+			counted[n] = nftables.Counter{Packets: have.Packets + c.Packets, Bytes: have.Bytes + c.Bytes}
 		}
 	}
 	return counted

@@ -14,14 +14,14 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/manxnet/manx/dataplane/flowtrace"
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy/explain"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// FlowTracer is what the server asks of *kernel.NFT.
+// FlowTracer is what the server asks of *nftables.Conn.
 type FlowTracer interface {
-	TraceFlow(ctx context.Context, f kernel.Flow, armed func(), handle func(kernel.TraceStep)) error
+	TraceFlow(ctx context.Context, f nftables.Flow, armed func(), handle func(nftables.TraceStep)) error
 }
 
 // Bounds of what may be asked for.
@@ -79,7 +79,7 @@ type liveTrace struct {
 	question explain.Question
 	answer   *explain.Answer
 	hop      explain.Hop
-	flow     kernel.Flow
+	flow     nftables.Flow
 
 	collector flowtrace.Collector
 	decisive  int // packets that told something about the explanation
@@ -119,7 +119,7 @@ func (t *liveTrace) read(r *manxv1.TraceFlowRequest) error {
 			"ask on node %s",
 			t.answer.Source, t.answer.Destination, t.node, strings.Join(nodes, " or "))
 	}
-	t.flow = kernel.Flow{
+	t.flow = nftables.Flow{
 		Sources:      addresses(t.hop.Source, t.answer.Source),
 		Destinations: addresses(t.hop.Destination, t.answer.Destination),
 		Protocol:     t.answer.Flow.Protocol, Port: t.answer.Flow.Port,
@@ -147,9 +147,9 @@ func addresses(here netip.Addr, e explain.End) []netip.Addr {
 // run traces until there were enough packets.
 func (t *liveTrace) run(ctx context.Context) error {
 	tracing, stop := context.WithCancel(ctx)
-	steps, armed, failed := make(chan kernel.TraceStep, 1024), make(chan struct{}), make(chan error, 1)
+	steps, armed, failed := make(chan nftables.TraceStep, 1024), make(chan struct{}), make(chan error, 1)
 	go func() {
-		failed <- t.tracer.TraceFlow(tracing, t.flow, func() { close(armed) }, func(s kernel.TraceStep) {
+		failed <- t.tracer.TraceFlow(tracing, t.flow, func() { close(armed) }, func(s nftables.TraceStep) {
 			select {
 			case steps <- s:
 			case <-tracing.Done():
@@ -195,7 +195,7 @@ func (t *liveTrace) run(ctx context.Context) error {
 
 func traceError(err error) error {
 	switch {
-	case errors.Is(err, kernel.ErrNoNFTables):
+	case errors.Is(err, nftables.ErrMissing):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case err != nil:
 		return status.Error(codes.Internal, err.Error())
@@ -284,18 +284,34 @@ func tracedPacket(p *flowtrace.Packet) *manxv1.TracedPacket {
 	for i := range p.Chains {
 		c := &p.Chains[i]
 		out := &manxv1.TracedChain{Hook: c.Hook, Table: fmt.Sprintf("%s %s", c.Family, c.Table), Chain: c.Name,
-			Priority: c.Priority, Verdict: c.Verdict, By: c.By()}
+			Priority: c.Priority, Verdict: c.Verdict, By: c.By(), Decision: tracedDecision(c.Decision())}
 		if c.Headers != nil {
 			out.Source, out.Destination = text(c.Headers.Source), text(c.Headers.Destination)
 		}
 		for _, s := range c.Steps {
-			if s.Kind == kernel.TraceRule {
-				out.Rules = append(out.Rules, &manxv1.TracedRule{Chain: s.Chain, Handle: s.Rule.Handle,
-					Number:  uint32(s.Rule.Number),
-					Comment: s.Rule.Comment, Verdict: strings.TrimSpace(s.Verdict + " " + s.Target)})
+			if s.Kind == nftables.TraceRule {
+				rule := tracedRule(s.Chain, s.Rule)
+				rule.Verdict = strings.TrimSpace(s.Verdict + " " + s.Target)
+				out.Rules = append(out.Rules, rule)
 			}
 		}
 		m.Chains = append(m.Chains, out)
 	}
 	return m
+}
+
+func tracedRule(chain string, r nftables.TracedRule) *manxv1.TracedRule {
+	return &manxv1.TracedRule{Chain: chain, Handle: r.Handle, Number: uint32(r.Number), Comment: r.Comment}
+}
+
+// tracedDecision is nil if nothing decided.
+func tracedDecision(d flowtrace.Decision) *manxv1.TracedDecision {
+	out := &manxv1.TracedDecision{Chain: d.Chain, Policy: d.Policy}
+	switch {
+	case d == flowtrace.Decision{}:
+		return nil
+	case d.Policy == "":
+		out.Rule = tracedRule(d.Chain, d.Rule)
+	}
+	return out
 }

@@ -197,7 +197,9 @@ func (c certified) allows(needs Role) error {
 			listed(names))
 	}
 	return status.Errorf(codes.PermissionDenied,
-		"the certificate of %s has no role here: --control-admins and --control-readers of manxd list none of its names", listed(names))
+		"the certificate of %s has no role here: --control-admins and --control-readers of manxd list none of its "+
+			"names",
+		listed(names))
 }
 
 // fields implements identity.

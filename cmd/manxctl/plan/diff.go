@@ -95,32 +95,34 @@ func Compare(node string, from, to bgp.Desired) Diff {
 	a, b := New(node, from).BGP, New(node, to).BGP
 	d.speaker(from.Global, to.Global)
 	d.sessions(from, to)
-	pair(a.Conflicts, b.Conflicts, func(c Conflict) string { return c.Address }, &d.Removed.Conflicts,
-		&d.Added.Conflicts,
+	removedConflicts, addedConflicts := pair(a.Conflicts, b.Conflicts, func(c Conflict) string { return c.Address },
 		func(x, y Conflict) {
 			if f := fields(x, y); len(f) > 0 {
 				d.Changed.Conflicts = append(d.Changed.Conflicts, ConflictChange{x.Address, f})
 			}
 		})
+	d.Removed.Conflicts = append(d.Removed.Conflicts, removedConflicts...)
+	d.Added.Conflicts = append(d.Added.Conflicts, addedConflicts...)
 	more := map[string][]Field{}
-	pair(from.Originated, to.Originated, func(o bgp.Origin) string { return o.Prefix.String() }, new([]bgp.Origin),
-		new([]bgp.Origin),
+	pair(from.Originated, to.Originated, func(o bgp.Origin) string { return o.Prefix.String() },
 		func(x, y bgp.Origin) { more[x.Prefix.String()] = unshown(x, y, shownOfOrigin) })
-	pair(a.Originated, b.Originated, func(o Origin) string { return o.Prefix }, &d.Removed.Originated,
-		&d.Added.Originated,
+	removed, added := pair(a.Originated, b.Originated, func(o Origin) string { return o.Prefix },
 		func(x, y Origin) {
 			if f := append(fields(x, y), more[x.Prefix]...); len(f) > 0 {
 				d.Changed.Originated = append(d.Changed.Originated, OriginChange{x.Prefix, f})
 			}
 		})
+	d.Removed.Originated = append(d.Removed.Originated, removed...)
+	d.Added.Originated = append(d.Added.Originated, added...)
 	exportDiff(a.Exports, b.Exports, d.Removed.Exports)
 	exportDiff(b.Exports, a.Exports, d.Added.Exports)
 	d.rules(from, to)
 	return d
 }
 
-// pair sorts two lists into what only one has, and what both have.
-func pair[T any](from, to []T, key func(T) string, removed, added *[]T, both func(x, y T)) {
+// pair sorts two lists into those that only one has, which it returns, and those that both have, with which it calls
+// both.
+func pair[T any](from, to []T, key func(T) string, both func(x, y T)) (removed, added []T) {
 	index := func(list []T) map[string]T {
 		m := map[string]T{}
 		for _, x := range list {
@@ -133,14 +135,15 @@ func pair[T any](from, to []T, key func(T) string, removed, added *[]T, both fun
 		if y, ok := after[key(x)]; ok {
 			both(x, y)
 		} else {
-			*removed = append(*removed, x)
+			removed = append(removed, x)
 		}
 	}
 	for _, y := range to {
 		if _, ok := before[key(y)]; !ok {
-			*added = append(*added, y)
+			added = append(added, y)
 		}
 	}
+	return removed, added
 }
 
 // exportDiff collects what is in a and not in b.
@@ -185,9 +188,8 @@ func (d *Diff) speaker(from, to bgp.Global) {
 }
 
 func (d *Diff) sessions(from, to bgp.Desired) {
-	var removed, added []bgp.Session
 	restart := !from.Global.Equal(to.Global)
-	pair(from.Sessions, to.Sessions, func(s bgp.Session) string { return s.Address.String() }, &removed, &added,
+	removed, added := pair(from.Sessions, to.Sessions, func(s bgp.Session) string { return s.Address.String() },
 		func(x, y bgp.Session) {
 			f := append(fields(newSession(x), newSession(y)), unshown(x, y, shownOfSession)...)
 			if x.Password != y.Password && x.PasswordFrom == y.PasswordFrom {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/policy/explain"
@@ -39,7 +38,7 @@ func policyTexts(objects model.Set, node string) map[string][]string {
 			for _, id := range c.Asked(k, in) {
 				names = append(names, inTier(c, id))
 			}
-			all[directionWord(in)+" of "+k.String()] = names
+			all[policy.DirectionName(in)+" of "+k.String()] = names
 		}
 	}
 	for p, endpoints := range c.Policies() {
@@ -47,20 +46,13 @@ func policyTexts(objects model.Set, node string) map[string][]string {
 			ruleTextsOf(all, p)
 		}
 	}
-	for _, id := range profiles(c) {
+	for id := range c.Profiles() {
 		if p, endpoints := c.Policy(id); p != nil && endpoints > 0 {
 			ruleTextsOf(all, p)
 		}
 	}
 	maps.Copy(all, memberTexts(c.Table()))
 	return all
-}
-
-func directionWord(in bool) string {
-	if in {
-		return "ingress"
-	}
-	return "egress"
 }
 
 func inTier(c *policy.Calculator, id policy.ID) string {
@@ -74,24 +66,11 @@ func inTier(c *policy.Calculator, id policy.ID) string {
 	return id.String()
 }
 
-func profiles(c *policy.Calculator) []policy.ID {
-	seen := map[policy.ID]bool{}
-	for _, id := range c.Chains() {
-		if id.Kind == model.KindProfile {
-			seen[id] = true
-		}
-	}
-	return slices.Collect(maps.Keys(seen))
-}
-
 func ruleTextsOf(all map[string][]string, p *policy.Policy) {
 	for _, in := range []bool{true, false} {
-		d := p.Egress
-		if in {
-			d = p.Ingress
-		}
+		d := p.Direction(in)
 		for i := range d.Rules {
-			name := p.ID.String() + " " + directionWord(in)
+			name := p.ID.String() + " " + policy.DirectionName(in)
 			all[name] = append(all[name], fmt.Sprintf("%d. %s", i+1, explain.RuleText(&d.Rules[i])))
 		}
 	}
@@ -103,12 +82,12 @@ func memberTexts(t *ruleset.Table) map[string][]string {
 	all := map[string][]string{}
 	for _, name := range t.Sets() {
 		s, _, _ := t.Set(name)
-		if strings.HasPrefix(name, "c4/") || strings.HasPrefix(name, "c6/") || strings.HasPrefix(name, "p/") {
-			continue // networks and ports that the rules themselves tell
-		}
-		about := "members of " + s.Comment
-		if !strings.Contains(name, "/") {
-			about = s.Comment
+		about := s.Comment
+		switch s.Origin {
+		case policy.LiteralSet: // the texts of the rules have its networks or ports
+			continue
+		case policy.MemberSet:
+			about = "members of " + s.Comment
 		}
 		for e := range t.Elements(name) {
 			text := e.Prefix.String()

@@ -79,7 +79,8 @@ func (g *Grid) WriteBoxed(w io.Writer) error {
 	out.WriteString(rule.String()) //nolint:errcheck // reported by Flush
 	for n, r := range rows {
 		for i, c := range r {
-			out.WriteString("| " + oneLine(c) + strings.Repeat(" ", width[i]-len([]rune(c))+1)) //nolint:errcheck // reported by Flush
+			//nolint:errcheck // reported by Flush
+			out.WriteString("| " + oneLine(c) + strings.Repeat(" ", width[i]-len([]rune(c))+1))
 		}
 		out.WriteString("|\n") //nolint:errcheck // reported by Flush
 		if n == 0 {

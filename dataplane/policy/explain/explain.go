@@ -160,7 +160,7 @@ func (e *explanation) hop(node string, last bool) {
 		}
 		var trace ruleset.Trace
 		result := ask(h, p, &trace)
-		read := reader{node: node, answer: a, calc: c, packet: p, programmed: node == e.world.Local, chains: chains(c)}
+		read := reader{node: node, answer: a, calc: c, packet: p, programmed: node == e.world.Local}
 		stages := read.stages(&trace)
 		if !result.Accepted() && c.IsWorkload(in) && c.IsWorkload(out) && !toHost {
 			stages = append(stages, e.unreached(read, h, stages)...)
@@ -171,7 +171,7 @@ func (e *explanation) hop(node string, last bool) {
 		}
 		if !result.Accepted() {
 			a.Allowed = false
-			if result.By != nil && result.By.Comment == policy.NobodyServes {
+			if result.By != nil && result.By.Origin == (policy.Unserved{}) {
 				e.note("%s is an address of services: kube-proxy translates those before policy sees them; ask about "+
 					"a pod behind the service", a.Destination.Address)
 			}

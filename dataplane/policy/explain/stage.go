@@ -19,15 +19,14 @@ type reader struct {
 	calc       *policy.Calculator
 	packet     ruleset.Packet
 	programmed bool
-	chains     map[string]policy.ID
 }
 
-func chains(c *policy.Calculator) map[string]policy.ID {
-	all := map[string]policy.ID{}
-	for name, id := range c.Chains() {
-		all[name] = id
+// origin is that of a chain of the table, nil for none.
+func (r *reader) origin(chain string) ruleset.Origin {
+	if c := r.calc.Table().Chain(chain); c != nil {
+		return c.Origin
 	}
-	return all
+	return nil
 }
 
 // stages are the base chains in which policy was asked, or in which the packet was dropped.
@@ -52,7 +51,8 @@ func (r *reader) stage(steps []ruleset.Step) (Stage, bool) {
 	last := steps[len(steps)-1]
 	s := Stage{Node: r.node, Programmed: r.programmed, Hook: last.Hook, Base: last.Base, Reached: true,
 		Allowed: !drops(last.Verdict.Action)}
-	s.Direction, s.About = r.about(last.Base)
+	place, _ := r.origin(last.Base).(policy.Stage)
+	s.Direction, s.About = r.about(place)
 	if last.Asked != nil && last.Matched && decides(last.Verdict.Action) {
 		s.Rule = last.Asked.ID()
 	}
@@ -60,10 +60,10 @@ func (r *reader) stage(steps []ruleset.Step) (Stage, bool) {
 	for len(steps) > 0 {
 		step := steps[0]
 		steps = steps[1:]
-		if _, isList := cutList(step.Chain); isList {
+		if r.origin(step.Chain) == (policy.EndpointChain{}) {
 			asked = true
 		}
-		id, isPolicy := r.chains[step.Verdict.Chain]
+		of, isPolicy := r.origin(step.Verdict.Chain).(policy.ChainOf)
 		switch {
 		case !step.Matched || step.Asked == nil:
 		case step.Verdict.Action == ruleset.Jump && isPolicy:
@@ -71,7 +71,7 @@ func (r *reader) stage(steps []ruleset.Step) (Stage, bool) {
 			if n < 0 {
 				n = len(steps)
 			}
-			r.policy(&s, id, step.Verdict.Chain, steps[:n])
+			r.policy(&s, of, steps[:n])
 			if n > 0 && decides(steps[n-1].Verdict.Action) && steps[n-1].Matched {
 				s.By = steps[n-1].Asked.Comment
 			}
@@ -80,7 +80,7 @@ func (r *reader) stage(steps []ruleset.Step) (Stage, bool) {
 			r.decided(&s, step)
 		}
 	}
-	if s.Allowed && len(s.Tiers) == 0 && kindOfHostPolicy(s.Base) != "" {
+	if s.Allowed && len(s.Tiers) == 0 && place.Option != "" {
 		return s, false // these places only add exceptions, and there is none
 	}
 	return s, asked
@@ -102,7 +102,7 @@ func (r *reader) decided(s *Stage, step ruleset.Step) {
 	if n := len(s.Tiers); n > 0 {
 		t := &s.Tiers[n-1]
 		t.End = word + ": " + s.By
-		if t.Name != "" && s.By == "end of tier "+t.Name {
+		if step.Asked.Origin == policy.TierEnd(t.Name) {
 			s.By = "the end of tier " + t.Name
 			t.End = word + ": policies of this tier are about it, and none of their rules matches"
 		}
@@ -113,48 +113,30 @@ func (r *reader) decided(s *Stage, step ruleset.Step) {
 	}
 }
 
-// about says whose policy a base chain asks, in which direction.
-func (r *reader) about(base string) (direction, whose string) {
-	a := r.answer
-	switch base {
-	case "forward-from-workload", "input-from-workload", "prerouting-source":
-		return "egress", a.Source.String()
-	case "forward-to-workload", "forward-service-loop":
-		return "ingress", a.Destination.String()
-	case "input-to-host", "input-tunnels":
-		return "ingress", "node " + r.node
+// about says whose policy is evaluated at a place, and in which direction.
+func (r *reader) about(place policy.Stage) (direction, whose string) {
+	direction = policy.DirectionName(place.Subject.Ingress())
+	iface := r.packet.Out
+	switch place.Subject {
+	case policy.SourceWorkload:
+		return direction, r.answer.Source.String()
+	case policy.DestinationWorkload:
+		return direction, r.answer.Destination.String()
+	case policy.HostItself:
+		return direction, "node " + r.node
+	case policy.InInterface:
+		iface = r.packet.In
 	}
-	if slices.Contains([]string{"host-untracked-in", "host-pre-dnat", "host-in", "host-forward-in"}, base) {
-		return "ingress", fmt.Sprintf("node %s, interface %s%s", r.node, r.packet.In, kindOfHostPolicy(base))
+	whose = fmt.Sprintf("node %s, interface %s", r.node, iface)
+	if place.Option != "" {
+		whose += " (" + place.Option + ")"
 	}
-	return "egress", fmt.Sprintf("node %s, interface %s%s", r.node, r.packet.Out, kindOfHostPolicy(base))
+	return direction, whose
 }
 
-func kindOfHostPolicy(base string) string {
-	switch {
-	case strings.Contains(base, "untracked"):
-		return " (doNotTrack)"
-	case strings.Contains(base, "pre-dnat"):
-		return " (preDNAT)"
-	case strings.Contains(base, "forward"):
-		return " (applyOnForward)"
-	}
-	return ""
-}
-
-// cutList reports whether a chain is a list of policies.
-func cutList(chain string) (string, bool) {
-	for _, prefix := range []string{"in/", "out/", "host-in/", "host-out/", "host-forward-in/", "host-forward-out/",
-		"host-untracked-in/", "host-untracked-out/", "host-pre-dnat/"} {
-		if rest, ok := strings.CutPrefix(chain, prefix); ok {
-			return rest, true
-		}
-	}
-	return "", false
-}
-
-// policy enters a policy with the rules that were asked.
-func (r *reader) policy(s *Stage, id policy.ID, chain string, steps []ruleset.Step) {
+// policy enters a policy with the rules that were evaluated in its chain.
+func (r *reader) policy(s *Stage, chain policy.ChainOf, steps []ruleset.Step) {
+	id := chain.ID
 	compiled, _ := r.calc.Policy(id)
 	tier := r.tier(id, compiled)
 	if n := len(s.Tiers); n == 0 || s.Tiers[n-1].Name != tier.Name {
@@ -164,12 +146,11 @@ func (r *reader) policy(s *Stage, id policy.ID, chain string, steps []ruleset.St
 	if compiled == nil {
 		p.Decision = "denies: it does not exist"
 	} else {
-		in := strings.HasPrefix(chain, "pi/")
 		p.Staged = compiled.Staged
 		if id.Kind != model.KindProfile {
 			p.Order = Order(compiled.Order)
 		}
-		r.rules(&p, compiled, in, steps)
+		r.rules(&p, compiled.Direction(chain.Ingress), steps)
 	}
 	t := &s.Tiers[len(s.Tiers)-1]
 	t.Policies = append(t.Policies, p)
@@ -200,20 +181,19 @@ func Order(f float64) string {
 
 // rules enters the rules of a policy up to the one that matched. A rule that became several in the table matches if one
 // of them does; one that became none says why.
-func (r *reader) rules(p *Policy, compiled *policy.Policy, in bool, steps []ruleset.Step) {
-	direction, name := &compiled.Egress, "egress"
-	if in {
-		direction, name = &compiled.Ingress, "ingress"
-	}
-	asked := map[int][]ruleset.Step{}
+func (r *reader) rules(p *Policy, direction *policy.Direction, steps []ruleset.Step) {
+	asked := map[policy.RuleNumber][]ruleset.Step{}
 	for _, step := range steps {
-		if n, ok := RuleNumber(step.Asked, compiled.ID, name); ok {
+		if step.Asked == nil {
+			continue
+		}
+		if n, ok := step.Asked.Origin.(policy.RuleNumber); ok {
 			asked[n] = append(asked[n], step)
 		}
 	}
 	for i := range direction.Rules {
 		rule := Rule{Number: i + 1, Text: RuleText(&direction.Rules[i])}
-		rule.Matches, rule.Why = r.rule(asked[i+1], &direction.Rules[i])
+		rule.Matches, rule.Why = r.rule(asked[policy.RuleNumber(i+1)], &direction.Rules[i])
 		p.Rules = append(p.Rules, rule)
 		if rule.Matches && direction.Rules[i].Action != policy.Log {
 			p.Decision = decision(direction.Rules[i].Action, p.Staged)
@@ -256,16 +236,4 @@ func (r *reader) rule(steps []ruleset.Step, rule *policy.Rule) (matches bool, be
 		return false, "none of its members has an address of " + family(r.packet.Source)
 	}
 	return false, "it has no effect here"
-}
-
-// RuleNumber tells which rule of a policy, for "ingress" or "egress", a rule of the table stands for; false for none of
-// them.
-func RuleNumber(rule *ruleset.Rule, id policy.ID, direction string) (int, bool) {
-	if rule == nil {
-		return 0, false
-	}
-	rest, ok := strings.CutPrefix(rule.Comment, id.String()+" "+direction+" ")
-	digits, _, _ := strings.Cut(rest, " ")
-	n, err := strconv.Atoi(digits)
-	return n, ok && err == nil
 }

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
+	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
@@ -68,7 +68,7 @@ func setText(t *ruleset.Table, name string) string {
 	if !ok {
 		return "the missing set " + name
 	}
-	if strings.HasPrefix(name, "c4/") || strings.HasPrefix(name, "c6/") || strings.HasPrefix(name, "p/") {
+	if s.Origin == policy.LiteralSet {
 		var words []string
 		for e := range t.Elements(name) {
 			if s.Type == ruleset.Ports {

@@ -132,7 +132,8 @@ func TestLongNamesDiffer(t *testing.T) {
 }
 
 func TestAffinityLabels(t *testing.T) {
-	want := "projectcalico.org/affinity-type=host,projectcalico.org/hostname-hash=7DS2CCNJGGLTHBDQLLFO6SX24SY2YDDEG3W2VN556FA2W4DLLV5A"
+	want := "projectcalico.org/affinity-type=host,projectcalico.org/hostname-hash=" +
+		"7DS2CCNJGGLTHBDQLLFO6SX24SY2YDDEG3W2VN556FA2W4DLLV5A"
 	if have := AffinitySelector("host/node1"); have != want {
 		t.Error(have)
 	}

@@ -142,7 +142,8 @@ func TestNodeAddresses(t *testing.T) {
 	o, _ := Node(n, config)
 	node := o.Value.(*model.Node)
 	if want := []model.NodeAddress{{Address: "10.0.0.1/24", Type: "CalicoNodeIP"},
-		{Address: "10.0.0.1", Type: "InternalIP"}, {Address: "192.0.2.1", Type: "ExternalIP"}}; !reflect.DeepEqual(node.Spec.Addresses, want) {
+		{Address: "10.0.0.1", Type: "InternalIP"}, {Address: "192.0.2.1", Type: "ExternalIP"}}; !reflect.DeepEqual(
+		node.Spec.Addresses, want) {
 		t.Errorf("%v", node.Spec.Addresses)
 	}
 	if !reflect.DeepEqual(node.Status.PodCIDRs, n.Spec.PodCIDRs) || node.Spec.BGP.IPv4IPIPTunnelAddr != "" {

@@ -97,7 +97,8 @@ func TestEndpointPatches(t *testing.T) {
 	patch, err := EndpointPatch(o)
 	after, meta := patched(t, nil, patch, err)
 	if want := map[string]string{conversion.AnnotationIP: "10.0.0.7/32",
-		conversion.AnnotationIPs: "10.0.0.7/32,fd00::7/128", conversion.AnnotationContainer: "c1"}; !reflect.DeepEqual(after, want) {
+		conversion.AnnotationIPs: "10.0.0.7/32,fd00::7/128", conversion.AnnotationContainer: "c1"}; !reflect.DeepEqual(
+		after, want) {
 		t.Errorf("%v", after)
 	}
 	if !reflect.DeepEqual(meta, map[string]any{"uid": "u"}) {

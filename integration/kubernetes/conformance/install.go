@@ -39,7 +39,7 @@ func install(c *lab.Cluster, manx cluster.Installation) error {
 		return err
 	}
 	// The API server connects to pods for some of the tests.
-	if err := cluster.Peer(c, manx); err != nil {
+	if err := errors.Join(cluster.Peer(c, manx), balancers(c, manx)); err != nil {
 		return err
 	}
 	return c.StartDNS()

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,13 +25,19 @@ var groups = []string{"Networking Granular Checks: Pods", "Networking Granular C
 // excluded are tests that say nothing here, by a part of their names, and why.
 var excluded = []struct{ part, why string }{
 	{"[Disruptive]", "restarts programs over SSH or as pods, which the lab runs in another way"},
-	{"LoadBalancers", "needs a cloud provider; addresses of such Services are a step of `make test-cluster`"},
-	{"Type LoadBalancer", "needs a cloud provider"},
 	{"evicted pods", "fills a node's disk, which all nodes here share"},
 	{"Internet connection", "the network of the lab has no way out"},
 	{"[Provider:GCE]", "needs names of Google's cloud"},
 	{"[Feature:RelaxedDNSSearchValidation]", "needs a feature gate of Kubernetes that is off"},
+	{"cleanup finalizer", "a cloud's controller needs the finalizer to remove what it has made in the cloud; Manx makes " +
+		"nothing outside of the cluster, and sets none"},
 	{"check kube-proxy urls", "looks for kube-proxy where the lab does not run it"},
+}
+
+// known are the reasons of tests that fail here, by a part of their names.
+var known = []struct{ part, why string }{
+	{"switch session affinity for LoadBalancer service with Local traffic policy", "the router outside chooses of " +
+		"several nodes by addresses, so that one client reaches the Service's pod on one node alone"},
 }
 
 // result of a test.
@@ -92,6 +99,16 @@ func whyNot(name string) string {
 	return ""
 }
 
+// explained adds the reason of a failure, where it is known, to what the test says.
+func explained(name, message string) string {
+	for _, k := range known {
+		if strings.Contains(name, k.part) {
+			return oneLine(message) + " (" + k.why + ")"
+		}
+	}
+	return message
+}
+
 func kernelHasSCTP() bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP)
 	if err == nil {
@@ -101,7 +118,8 @@ func kernelHasSCTP() bool {
 }
 
 // runAll runs the tests, several at a time, each in a process of its own: a test that hangs takes nothing with it.
-// Those that do not bear others beside them come last, one by one.
+// Those that do not bear others beside them come last, one by one; slow ones come first, so that the run does not end
+// with waiting for one of them.
 func runAll(c *lab.Cluster, names []string, parallel int, j *journal) ([]result, error) {
 	repos := filepath.Join(c.Dir, "repositories.yaml")
 	text := "promoterE2eRegistry: " + registry + "\ngcRegistry: " + registry + "\n"
@@ -111,12 +129,13 @@ func runAll(c *lab.Cluster, names []string, parallel int, j *journal) ([]result,
 	results := make([]result, len(names))
 	var together, alone []int
 	for i, name := range names {
-		if strings.Contains(name, "[Serial]") || strings.Contains(name, "[Disruptive]") {
+		if strings.Contains(name, "[Serial]") || strings.Contains(name, "[Disruptive]") || greedy(name) {
 			alone = append(alone, i)
 		} else {
 			together = append(together, i)
 		}
 	}
+	slices.SortStableFunc(together, func(a, b int) int { return slow(names[b]) - slow(names[a]) })
 	do := func(i int) error {
 		if results[i] = j.result(names[i]); results[i].outcome == "passed" {
 			return nil
@@ -134,6 +153,25 @@ func runAll(c *lab.Cluster, names []string, parallel int, j *journal) ([]result,
 		return nil, err
 	}
 	return results, inParallel(alone, 1, do)
+}
+
+// slow is 1 for a test that says so of itself, and 0 for others.
+func slow(name string) int {
+	if strings.Contains(name, "[Slow]") {
+		return 1
+	}
+	return 0
+}
+
+// greedy tests send requests as fast as they can, and leave the others beside them too little of a small machine.
+func greedy(name string) bool { return strings.Contains(name, "rolling update") }
+
+// limit bounds a test. A greedy one repeats five times the update of three pods that take a minute each to end.
+func limit(name string) time.Duration {
+	if greedy(name) {
+		return 45 * time.Minute
+	}
+	return 15 * time.Minute
 }
 
 // inParallel calls do for all numbers, so many at a time.
@@ -173,9 +211,9 @@ func runOne(c *lab.Cluster, name, repos string, number int) result {
 	dir := filepath.Join(c.Dir, fmt.Sprintf("report-%d", number))
 	cmd := c.Admin("e2e.test", "--kubeconfig="+c.Kubeconfig(), "--kubectl-path="+c.Program("kubectl"),
 		"--provider=skeleton", "--num-nodes=3",
-		"--ginkgo.focus="+regexp.QuoteMeta(name)+"\\s*$", "--ginkgo.no-color", "--ginkgo.timeout=15m", "--report-dir="+
-			dir,
-		"--disable-log-dump", "--allowed-not-ready-nodes=0")
+		"--ginkgo.focus="+regexp.QuoteMeta(name)+"\\s*$", "--ginkgo.no-color",
+		"--ginkgo.timeout="+limit(name).String(), "--report-dir="+dir, "--disable-log-dump",
+		"--allowed-not-ready-nodes=0")
 	cmd.Env = append(os.Environ(), "KUBE_TEST_REPO_LIST="+repos)
 	begin := time.Now()
 	out, err := cmd.CombinedOutput()
@@ -202,7 +240,7 @@ func runOne(c *lab.Cluster, name, repos string, number int) result {
 		case k.Skipped != nil:
 			r.outcome, r.why = "skipped", k.Skipped.Message
 		case k.Failure != nil:
-			r.outcome, r.why = "failed", strings.TrimSpace(k.Failure.Message)
+			r.outcome, r.why = "failed", explained(r.name, strings.TrimSpace(k.Failure.Message))
 			keep(number, out)
 		default:
 			r.outcome, r.why = "passed", ""

@@ -44,16 +44,16 @@ func (w *world) calm(t *testing.T, before string) {
 
 // apart fails if a part of manxd came for the same sooner than the server allowed, and returns how often the tables of
 // the datastore came again. Each part has a User-Agent of its own, and asks for one thing after the other; a part that
-// follows two selections of one kind has two errands.
+// follows two selections of one kind makes two requests.
 func apart(t *testing.T, list []request, least time.Duration) int {
 	t.Helper()
-	type errand struct{ who, verb, path, selectors string }
-	last, again := map[errand]time.Time{}, map[string]int{}
+	type requestKey struct{ who, verb, path, selectors string }
+	last, again := map[requestKey]time.Time{}, map[string]int{}
 	for _, r := range list {
 		if !r.local {
 			continue
 		}
-		e := errand{r.who, r.verb, r.path, r.selectors}
+		e := requestKey{r.who, r.verb, r.path, r.selectors}
 		if before, ok := last[e]; ok {
 			again[r.who]++
 			if gap := r.at.Sub(before); gap < least {
@@ -97,7 +97,7 @@ func (w *world) testOneKindThrottled(t *testing.T) {
 		return false
 	})
 	shows(t, w.n2, "too many requests")
-	time.Sleep(15 * time.Second)
+	time.Sleep(15 * time.Second) // in which requests are counted
 	var pods []request
 	for _, r := range f.seen() {
 		if r.path == "/api/v1/pods" {
@@ -115,7 +115,7 @@ func (w *world) testThrottled(t *testing.T) {
 	f.does(tooMany)
 	t.Log(shows(t, w.n2, "the last state is kept", "too many requests"))
 	f.forget()
-	time.Sleep(15 * time.Second)
+	time.Sleep(15 * time.Second) // in which requests are counted
 	if n := apart(t, f.seen(), 3*time.Second); n < 40 {
 		t.Errorf("the tables came again %d times in 15 s, of more than 20 kinds", n)
 	}
@@ -221,7 +221,7 @@ func (w *world) testRights(t *testing.T) {
 	w.n2.Manxd().Kill()
 	must(t, w.n2.StartManxd())
 	t.Log(shows(t, w.n2, "cannot be read", `resource "networkpolicies"`))
-	time.Sleep(5 * time.Second)
+	time.Sleep(5 * time.Second) // nothing may be opened
 	must(t, closed(w, 7))
 	w.server.Request(t, http.MethodPatch, rbac+"/clusterroles/manx-node", []byte(onlyRules(t, string(whole))))
 	must(t, w.n2.Ready(patience))

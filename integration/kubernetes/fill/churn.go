@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
 // addresses are what a pod's start brings.
@@ -22,7 +23,7 @@ func starts(ctx context.Context, api kubernetes.Interface, namespace, name strin
 	if err := says(ctx, api, namespace, name, status(a.host, a.pod, false)); err != nil {
 		return err
 	}
-	if err := annotate(ctx, api, namespace, name, a.pod+"/32", a.container); err != nil {
+	if err := annotate(ctx, api.CoreV1().Pods(namespace), name, a.pod+"/32", a.container); err != nil {
 		return err
 	}
 	return says(ctx, api, namespace, name, status(a.host, a.pod, true))
@@ -39,11 +40,11 @@ func says(ctx context.Context, api kubernetes.Interface, namespace, name string,
 	return err
 }
 
-func annotate(ctx context.Context, api kubernetes.Interface, namespace, name, ip, container string) error {
+func annotate(ctx context.Context, pods corev1client.PodInterface, name, ip, container string) error {
 	text := fmt.Sprintf(
 		`{"metadata":{"annotations":{"cni.projectcalico.org/podIP":%q,"cni.projectcalico.org/podIPs":%[1]q,`+
 			`"cni.projectcalico.org/containerID":%q}}}`, ip, container)
-	_, err := api.CoreV1().Pods(namespace).Patch(ctx, name, types.MergePatchType, []byte(text),
+	_, err := pods.Patch(ctx, name, types.MergePatchType, []byte(text),
 		metav1.PatchOptions{FieldManager: network}, "status")
 	return err
 }
@@ -82,7 +83,7 @@ func (f *Filled) Life(ctx context.Context, i int, lasts time.Duration) error {
 	if err := f.slice(ctx, i, true); err != nil {
 		return err
 	}
-	time.Sleep(lasts)
+	time.Sleep(lasts) // the life of the pod
 	if err := pods.Delete(ctx, p.Name, *metav1.NewDeleteOptions(30)); err != nil {
 		return err
 	}
@@ -95,7 +96,7 @@ func (f *Filled) Life(ctx context.Context, i int, lasts time.Duration) error {
 	if err := says(ctx, f.API, p.Namespace, p.Name, running); err != nil {
 		return err
 	}
-	if err := annotate(ctx, f.API, p.Namespace, p.Name, "", a.container); err != nil {
+	if err := annotate(ctx, f.API.CoreV1().Pods(p.Namespace), p.Name, "", a.container); err != nil {
 		return err
 	}
 	if err := f.block(ctx, i); err != nil {

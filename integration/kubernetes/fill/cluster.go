@@ -14,15 +14,16 @@ import (
 
 // Cluster says how large a cluster is. Its pods are those of Deployments:
 //
-//   - Namespace n belongs to team n modulo 30 and is one of prod (half of them), test and dev. It has the service accounts
-//     default and app, and ten Deployments app-0 to app-9: app-0 is a front end, app-9 a database, the rest is in between.
-//   - Pod p is in namespace p modulo Namespaces, and the pods of a Deployment are on as many nodes as it has pods. Pod p is
-//     on node 1 + p modulo (Nodes - 1), but for the first Local pods, which are on Measured. So 30 pods of one node are in 30
-//     namespaces, as in a cluster whose scheduler spreads.
-//   - Policy p is in namespace p modulo Namespaces. Of each four of a namespace the first isolates all its pods and lets in
-//     those of the namespace; the second lets front ends reach one Deployment by port; the third lets in what scrapes
-//     metrics from namespaces of another team; and the fourth bounds what one Deployment may reach: DNS, an external
-//     network, and another team's Deployment.
+//   - Namespace n belongs to team n modulo 30 and is one of prod (half of them), test and dev. It has the service
+//     accounts default and app, and ten Deployments app-0 to app-9: app-0 is a front end, app-9 a database, the rest is
+//     in between.
+//   - Pod p is in namespace p modulo Namespaces, and the pods of a Deployment are on as many nodes as it has pods. Pod
+//     p is on node 1 + p modulo (Nodes - 1), but for the first Local pods, which are on Measured. So 30 pods of one
+//     node are in 30 namespaces, as in a cluster whose scheduler spreads.
+//   - Policy p is in namespace p modulo Namespaces. Of each four of a namespace the first isolates all its pods and
+//     lets in those of the namespace; the second lets front ends reach one Deployment by port; the third lets in what
+//     scrapes metrics from namespaces of another team; and the fourth bounds what one Deployment may reach: DNS, an
+//     external network, and another team's Deployment.
 //   - Service s is in namespace s modulo Namespaces, selects one Deployment, and has one EndpointSlice with its pods.
 //
 // All its addresses are out of Pool, in blocks of /26 that belong to the nodes of the pods.

@@ -41,7 +41,7 @@ func (c Call) String() string {
 	if c.Resource == "" {
 		return fmt.Sprintf("%s: %s %s", c.Account, c.Verb, c.Path)
 	}
-	return grantString(c.Account, c.Verb, c.Group, c.Resource, c.Name, c.Namespace)
+	return Grant{c.Account, c.Verb, c.Group, c.Resource, c.Name, c.Namespace}.String()
 }
 
 // event has the used fields of an audit.k8s.io/v1 Event.
@@ -94,19 +94,15 @@ type Grant struct{ Account, Verb, Group, Resource, Name, Namespace string }
 
 // String is a line for people.
 func (g Grant) String() string {
-	return grantString(g.Account, g.Verb, g.Group, g.Resource, g.Name, g.Namespace)
-}
-
-func grantString(account, verb, group, resource, name, namespace string) string {
-	s := account + ": " + verb + " " + resource
-	if group != "" {
-		s += " of " + group
+	s := g.Account + ": " + g.Verb + " " + g.Resource
+	if g.Group != "" {
+		s += " of " + g.Group
 	}
-	if name != "" {
-		s += ", name " + name
+	if g.Name != "" {
+		s += ", name " + g.Name
 	}
-	if namespace != "" {
-		s += ", in " + namespace
+	if g.Namespace != "" {
+		s += ", in " + g.Namespace
 	}
 	return s
 }

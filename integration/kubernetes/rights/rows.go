@@ -92,7 +92,8 @@ var Rows = []Row{
 	{By: AnotherRelease, Account: Daemon, Verbs: "update", Resources: "clusterinformations.calico " +
 		"felixconfigurations.calico"},
 	{By: Retry, Account: Daemon, Verbs: "get", Resources: "clusternetworkpolicies.policy.networking.k8s.io " +
-		"bgpfilters.calico bgppeers.calico globalnetworkpolicies.calico globalnetworksets.calico hostendpoints.calico " +
+		"bgpfilters.calico bgppeers.calico globalnetworkpolicies.calico globalnetworksets.calico " +
+		"hostendpoints.calico " +
 		"ippools.calico ipreservations.calico networkpolicies.calico networksets.calico " +
 		"stagedglobalnetworkpolicies.calico stagedkubernetesnetworkpolicies.calico stagednetworkpolicies.calico"},
 	{By: LoadBalancer, In: "kubernetes", Account: Daemon, Verbs: "get", Resources: "namespaces"},

@@ -4453,6 +4453,7 @@ type TracedChain struct {
 	By            string                 `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`           // what decided; empty if nothing did
 	Source        string                 `protobuf:"bytes,8,opt,name=source,proto3" json:"source,omitempty"`   // of the packet when it came here, if that is known
 	Destination   string                 `protobuf:"bytes,9,opt,name=destination,proto3" json:"destination,omitempty"`
+	Decision      *TracedDecision        `protobuf:"bytes,10,opt,name=decision,proto3" json:"decision,omitempty"` // what by says, in parts; missing if nothing decided
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4550,6 +4551,74 @@ func (x *TracedChain) GetDestination() string {
 	return ""
 }
 
+func (x *TracedChain) GetDecision() *TracedDecision {
+	if x != nil {
+		return x.Decision
+	}
+	return nil
+}
+
+// TracedDecision is the rule or the policy that decided in a base chain.
+type TracedDecision struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chain         string                 `protobuf:"bytes,1,opt,name=chain,proto3" json:"chain,omitempty"`   // that has it: the base chain, or one that it led to
+	Rule          *TracedRule            `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`     // missing if the policy of the base chain decided
+	Policy        string                 `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"` // "accept" or "drop" if that decided
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TracedDecision) Reset() {
+	*x = TracedDecision{}
+	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TracedDecision) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TracedDecision) ProtoMessage() {}
+
+func (x *TracedDecision) ProtoReflect() protoreflect.Message {
+	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TracedDecision.ProtoReflect.Descriptor instead.
+func (*TracedDecision) Descriptor() ([]byte, []int) {
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *TracedDecision) GetChain() string {
+	if x != nil {
+		return x.Chain
+	}
+	return ""
+}
+
+func (x *TracedDecision) GetRule() *TracedRule {
+	if x != nil {
+		return x.Rule
+	}
+	return nil
+}
+
+func (x *TracedDecision) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
 type TracedRule struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Chain         string                 `protobuf:"bytes,1,opt,name=chain,proto3" json:"chain,omitempty"` // the base chain, or one that it led to
@@ -4563,7 +4632,7 @@ type TracedRule struct {
 
 func (x *TracedRule) Reset() {
 	*x = TracedRule{}
-	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	mi := &file_manx_v1_manx_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4575,7 +4644,7 @@ func (x *TracedRule) String() string {
 func (*TracedRule) ProtoMessage() {}
 
 func (x *TracedRule) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[59]
+	mi := &file_manx_v1_manx_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4588,7 +4657,7 @@ func (x *TracedRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TracedRule.ProtoReflect.Descriptor instead.
 func (*TracedRule) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{59}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *TracedRule) GetChain() string {
@@ -4639,7 +4708,7 @@ type LiveTrace struct {
 
 func (x *LiveTrace) Reset() {
 	*x = LiveTrace{}
-	mi := &file_manx_v1_manx_proto_msgTypes[60]
+	mi := &file_manx_v1_manx_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4651,7 +4720,7 @@ func (x *LiveTrace) String() string {
 func (*LiveTrace) ProtoMessage() {}
 
 func (x *LiveTrace) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[60]
+	mi := &file_manx_v1_manx_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4664,7 +4733,7 @@ func (x *LiveTrace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveTrace.ProtoReflect.Descriptor instead.
 func (*LiveTrace) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{60}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *LiveTrace) GetNode() string {
@@ -4708,7 +4777,7 @@ type ListPoliciesRequest struct {
 
 func (x *ListPoliciesRequest) Reset() {
 	*x = ListPoliciesRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[61]
+	mi := &file_manx_v1_manx_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4720,7 +4789,7 @@ func (x *ListPoliciesRequest) String() string {
 func (*ListPoliciesRequest) ProtoMessage() {}
 
 func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[61]
+	mi := &file_manx_v1_manx_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4733,7 +4802,7 @@ func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
 func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{61}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ListPoliciesRequest) GetKind() string {
@@ -4774,7 +4843,7 @@ type ListPoliciesResponse struct {
 
 func (x *ListPoliciesResponse) Reset() {
 	*x = ListPoliciesResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[62]
+	mi := &file_manx_v1_manx_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4786,7 +4855,7 @@ func (x *ListPoliciesResponse) String() string {
 func (*ListPoliciesResponse) ProtoMessage() {}
 
 func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[62]
+	mi := &file_manx_v1_manx_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4799,7 +4868,7 @@ func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
 func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{62}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ListPoliciesResponse) GetPolicies() []*Policy {
@@ -4838,7 +4907,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_manx_v1_manx_proto_msgTypes[63]
+	mi := &file_manx_v1_manx_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4850,7 +4919,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[63]
+	mi := &file_manx_v1_manx_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4863,7 +4932,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{63}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Policy) GetKind() string {
@@ -4978,7 +5047,7 @@ type PolicyRule struct {
 
 func (x *PolicyRule) Reset() {
 	*x = PolicyRule{}
-	mi := &file_manx_v1_manx_proto_msgTypes[64]
+	mi := &file_manx_v1_manx_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4990,7 +5059,7 @@ func (x *PolicyRule) String() string {
 func (*PolicyRule) ProtoMessage() {}
 
 func (x *PolicyRule) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[64]
+	mi := &file_manx_v1_manx_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5003,7 +5072,7 @@ func (x *PolicyRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyRule.ProtoReflect.Descriptor instead.
 func (*PolicyRule) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{64}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *PolicyRule) GetDirection() string {
@@ -5057,7 +5126,7 @@ type GetRulesetRequest struct {
 
 func (x *GetRulesetRequest) Reset() {
 	*x = GetRulesetRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[65]
+	mi := &file_manx_v1_manx_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5069,7 +5138,7 @@ func (x *GetRulesetRequest) String() string {
 func (*GetRulesetRequest) ProtoMessage() {}
 
 func (x *GetRulesetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[65]
+	mi := &file_manx_v1_manx_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5082,7 +5151,7 @@ func (x *GetRulesetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRulesetRequest.ProtoReflect.Descriptor instead.
 func (*GetRulesetRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{65}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *GetRulesetRequest) GetElements() uint32 {
@@ -5101,7 +5170,7 @@ type GetRulesetResponse struct {
 
 func (x *GetRulesetResponse) Reset() {
 	*x = GetRulesetResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[66]
+	mi := &file_manx_v1_manx_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5113,7 +5182,7 @@ func (x *GetRulesetResponse) String() string {
 func (*GetRulesetResponse) ProtoMessage() {}
 
 func (x *GetRulesetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[66]
+	mi := &file_manx_v1_manx_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5126,7 +5195,7 @@ func (x *GetRulesetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRulesetResponse.ProtoReflect.Descriptor instead.
 func (*GetRulesetResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{66}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *GetRulesetResponse) GetText() string {
@@ -5150,7 +5219,7 @@ type WatchDropsRequest struct {
 
 func (x *WatchDropsRequest) Reset() {
 	*x = WatchDropsRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[67]
+	mi := &file_manx_v1_manx_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5162,7 +5231,7 @@ func (x *WatchDropsRequest) String() string {
 func (*WatchDropsRequest) ProtoMessage() {}
 
 func (x *WatchDropsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[67]
+	mi := &file_manx_v1_manx_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5175,7 +5244,7 @@ func (x *WatchDropsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDropsRequest.ProtoReflect.Descriptor instead.
 func (*WatchDropsRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{67}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *WatchDropsRequest) GetEndpoint() string {
@@ -5238,7 +5307,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_manx_v1_manx_proto_msgTypes[68]
+	mi := &file_manx_v1_manx_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5250,7 +5319,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[68]
+	mi := &file_manx_v1_manx_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5263,7 +5332,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{68}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Drop) GetTimeUnixMs() int64 {
@@ -5390,7 +5459,7 @@ type ResetPeerRequest struct {
 
 func (x *ResetPeerRequest) Reset() {
 	*x = ResetPeerRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[69]
+	mi := &file_manx_v1_manx_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5402,7 +5471,7 @@ func (x *ResetPeerRequest) String() string {
 func (*ResetPeerRequest) ProtoMessage() {}
 
 func (x *ResetPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[69]
+	mi := &file_manx_v1_manx_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5415,7 +5484,7 @@ func (x *ResetPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetPeerRequest.ProtoReflect.Descriptor instead.
 func (*ResetPeerRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{69}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ResetPeerRequest) GetPeer() string {
@@ -5441,7 +5510,7 @@ type ResetPeerResponse struct {
 
 func (x *ResetPeerResponse) Reset() {
 	*x = ResetPeerResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[70]
+	mi := &file_manx_v1_manx_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5453,7 +5522,7 @@ func (x *ResetPeerResponse) String() string {
 func (*ResetPeerResponse) ProtoMessage() {}
 
 func (x *ResetPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[70]
+	mi := &file_manx_v1_manx_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5466,7 +5535,7 @@ func (x *ResetPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetPeerResponse.ProtoReflect.Descriptor instead.
 func (*ResetPeerResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{70}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ResetPeerResponse) GetPeer() string {
@@ -5485,7 +5554,7 @@ type ClearPeerRequest struct {
 
 func (x *ClearPeerRequest) Reset() {
 	*x = ClearPeerRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[71]
+	mi := &file_manx_v1_manx_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5497,7 +5566,7 @@ func (x *ClearPeerRequest) String() string {
 func (*ClearPeerRequest) ProtoMessage() {}
 
 func (x *ClearPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[71]
+	mi := &file_manx_v1_manx_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5510,7 +5579,7 @@ func (x *ClearPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearPeerRequest.ProtoReflect.Descriptor instead.
 func (*ClearPeerRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{71}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ClearPeerRequest) GetPeer() string {
@@ -5531,7 +5600,7 @@ type ClearPeerResponse struct {
 
 func (x *ClearPeerResponse) Reset() {
 	*x = ClearPeerResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[72]
+	mi := &file_manx_v1_manx_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5543,7 +5612,7 @@ func (x *ClearPeerResponse) String() string {
 func (*ClearPeerResponse) ProtoMessage() {}
 
 func (x *ClearPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[72]
+	mi := &file_manx_v1_manx_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5556,7 +5625,7 @@ func (x *ClearPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearPeerResponse.ProtoReflect.Descriptor instead.
 func (*ClearPeerResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{72}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ClearPeerResponse) GetPeer() string {
@@ -5590,7 +5659,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[73]
+	mi := &file_manx_v1_manx_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5602,7 +5671,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[73]
+	mi := &file_manx_v1_manx_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5615,7 +5684,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{73}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *DrainRequest) GetNode() string {
@@ -5641,7 +5710,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[74]
+	mi := &file_manx_v1_manx_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5653,7 +5722,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[74]
+	mi := &file_manx_v1_manx_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5666,7 +5735,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{74}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *DrainResponse) GetBefore() string {
@@ -5685,7 +5754,7 @@ type UndrainRequest struct {
 
 func (x *UndrainRequest) Reset() {
 	*x = UndrainRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[75]
+	mi := &file_manx_v1_manx_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5697,7 +5766,7 @@ func (x *UndrainRequest) String() string {
 func (*UndrainRequest) ProtoMessage() {}
 
 func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[75]
+	mi := &file_manx_v1_manx_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5710,7 +5779,7 @@ func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
 func (*UndrainRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{75}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *UndrainRequest) GetNode() string {
@@ -5729,7 +5798,7 @@ type UndrainResponse struct {
 
 func (x *UndrainResponse) Reset() {
 	*x = UndrainResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[76]
+	mi := &file_manx_v1_manx_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5741,7 +5810,7 @@ func (x *UndrainResponse) String() string {
 func (*UndrainResponse) ProtoMessage() {}
 
 func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[76]
+	mi := &file_manx_v1_manx_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5754,7 +5823,7 @@ func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
 func (*UndrainResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{76}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *UndrainResponse) GetBefore() string {
@@ -5772,7 +5841,7 @@ type RetryRequest struct {
 
 func (x *RetryRequest) Reset() {
 	*x = RetryRequest{}
-	mi := &file_manx_v1_manx_proto_msgTypes[77]
+	mi := &file_manx_v1_manx_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5784,7 +5853,7 @@ func (x *RetryRequest) String() string {
 func (*RetryRequest) ProtoMessage() {}
 
 func (x *RetryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[77]
+	mi := &file_manx_v1_manx_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5797,7 +5866,7 @@ func (x *RetryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRequest.ProtoReflect.Descriptor instead.
 func (*RetryRequest) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{77}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{78}
 }
 
 type RetryResponse struct {
@@ -5809,7 +5878,7 @@ type RetryResponse struct {
 
 func (x *RetryResponse) Reset() {
 	*x = RetryResponse{}
-	mi := &file_manx_v1_manx_proto_msgTypes[78]
+	mi := &file_manx_v1_manx_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5821,7 +5890,7 @@ func (x *RetryResponse) String() string {
 func (*RetryResponse) ProtoMessage() {}
 
 func (x *RetryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[78]
+	mi := &file_manx_v1_manx_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5834,7 +5903,7 @@ func (x *RetryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryResponse.ProtoReflect.Descriptor instead.
 func (*RetryResponse) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{78}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *RetryResponse) GetParts() []*RetriedPart {
@@ -5857,7 +5926,7 @@ type RetriedPart struct {
 
 func (x *RetriedPart) Reset() {
 	*x = RetriedPart{}
-	mi := &file_manx_v1_manx_proto_msgTypes[79]
+	mi := &file_manx_v1_manx_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5869,7 +5938,7 @@ func (x *RetriedPart) String() string {
 func (*RetriedPart) ProtoMessage() {}
 
 func (x *RetriedPart) ProtoReflect() protoreflect.Message {
-	mi := &file_manx_v1_manx_proto_msgTypes[79]
+	mi := &file_manx_v1_manx_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5882,7 +5951,7 @@ func (x *RetriedPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetriedPart.ProtoReflect.Descriptor instead.
 func (*RetriedPart) Descriptor() ([]byte, []int) {
-	return file_manx_v1_manx_proto_rawDescGZIP(), []int{79}
+	return file_manx_v1_manx_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *RetriedPart) GetName() string {
@@ -6298,7 +6367,7 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\adropped\x18\v \x01(\bR\adropped\x12\x18\n" +
 	"\averdict\x18\f \x01(\tR\averdict\x12\x18\n" +
 	"\areasons\x18\r \x03(\tR\areasons\x12\x1c\n" +
-	"\texplained\x18\x0e \x01(\tR\texplained\"\xf8\x01\n" +
+	"\texplained\x18\x0e \x01(\tR\texplained\"\xad\x02\n" +
 	"\vTracedChain\x12\x12\n" +
 	"\x04hook\x18\x01 \x01(\tR\x04hook\x12\x14\n" +
 	"\x05table\x18\x02 \x01(\tR\x05table\x12\x14\n" +
@@ -6308,7 +6377,13 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\averdict\x18\x06 \x01(\tR\averdict\x12\x0e\n" +
 	"\x02by\x18\a \x01(\tR\x02by\x12\x16\n" +
 	"\x06source\x18\b \x01(\tR\x06source\x12 \n" +
-	"\vdestination\x18\t \x01(\tR\vdestination\"\x86\x01\n" +
+	"\vdestination\x18\t \x01(\tR\vdestination\x123\n" +
+	"\bdecision\x18\n" +
+	" \x01(\v2\x17.manx.v1.TracedDecisionR\bdecision\"g\n" +
+	"\x0eTracedDecision\x12\x14\n" +
+	"\x05chain\x18\x01 \x01(\tR\x05chain\x12'\n" +
+	"\x04rule\x18\x02 \x01(\v2\x13.manx.v1.TracedRuleR\x04rule\x12\x16\n" +
+	"\x06policy\x18\x03 \x01(\tR\x06policy\"\x86\x01\n" +
 	"\n" +
 	"TracedRule\x12\x14\n" +
 	"\x05chain\x18\x01 \x01(\tR\x05chain\x12\x16\n" +
@@ -6462,7 +6537,7 @@ func file_manx_v1_manx_proto_rawDescGZIP() []byte {
 	return file_manx_v1_manx_proto_rawDescData
 }
 
-var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 83)
+var file_manx_v1_manx_proto_msgTypes = make([]protoimpl.MessageInfo, 84)
 var file_manx_v1_manx_proto_goTypes = []any{
 	(*Check)(nil),                    // 0: manx.v1.Check
 	(*Version)(nil),                  // 1: manx.v1.Version
@@ -6523,38 +6598,39 @@ var file_manx_v1_manx_proto_goTypes = []any{
 	(*TraceArmed)(nil),               // 56: manx.v1.TraceArmed
 	(*TracedPacket)(nil),             // 57: manx.v1.TracedPacket
 	(*TracedChain)(nil),              // 58: manx.v1.TracedChain
-	(*TracedRule)(nil),               // 59: manx.v1.TracedRule
-	(*LiveTrace)(nil),                // 60: manx.v1.LiveTrace
-	(*ListPoliciesRequest)(nil),      // 61: manx.v1.ListPoliciesRequest
-	(*ListPoliciesResponse)(nil),     // 62: manx.v1.ListPoliciesResponse
-	(*Policy)(nil),                   // 63: manx.v1.Policy
-	(*PolicyRule)(nil),               // 64: manx.v1.PolicyRule
-	(*GetRulesetRequest)(nil),        // 65: manx.v1.GetRulesetRequest
-	(*GetRulesetResponse)(nil),       // 66: manx.v1.GetRulesetResponse
-	(*WatchDropsRequest)(nil),        // 67: manx.v1.WatchDropsRequest
-	(*Drop)(nil),                     // 68: manx.v1.Drop
-	(*ResetPeerRequest)(nil),         // 69: manx.v1.ResetPeerRequest
-	(*ResetPeerResponse)(nil),        // 70: manx.v1.ResetPeerResponse
-	(*ClearPeerRequest)(nil),         // 71: manx.v1.ClearPeerRequest
-	(*ClearPeerResponse)(nil),        // 72: manx.v1.ClearPeerResponse
-	(*DrainRequest)(nil),             // 73: manx.v1.DrainRequest
-	(*DrainResponse)(nil),            // 74: manx.v1.DrainResponse
-	(*UndrainRequest)(nil),           // 75: manx.v1.UndrainRequest
-	(*UndrainResponse)(nil),          // 76: manx.v1.UndrainResponse
-	(*RetryRequest)(nil),             // 77: manx.v1.RetryRequest
-	(*RetryResponse)(nil),            // 78: manx.v1.RetryResponse
-	(*RetriedPart)(nil),              // 79: manx.v1.RetriedPart
-	nil,                              // 80: manx.v1.GetStatusResponse.PeersEntry
-	nil,                              // 81: manx.v1.GetStatusResponse.RoutesEntry
-	nil,                              // 82: manx.v1.GetStatusResponse.EndpointsEntry
+	(*TracedDecision)(nil),           // 59: manx.v1.TracedDecision
+	(*TracedRule)(nil),               // 60: manx.v1.TracedRule
+	(*LiveTrace)(nil),                // 61: manx.v1.LiveTrace
+	(*ListPoliciesRequest)(nil),      // 62: manx.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),     // 63: manx.v1.ListPoliciesResponse
+	(*Policy)(nil),                   // 64: manx.v1.Policy
+	(*PolicyRule)(nil),               // 65: manx.v1.PolicyRule
+	(*GetRulesetRequest)(nil),        // 66: manx.v1.GetRulesetRequest
+	(*GetRulesetResponse)(nil),       // 67: manx.v1.GetRulesetResponse
+	(*WatchDropsRequest)(nil),        // 68: manx.v1.WatchDropsRequest
+	(*Drop)(nil),                     // 69: manx.v1.Drop
+	(*ResetPeerRequest)(nil),         // 70: manx.v1.ResetPeerRequest
+	(*ResetPeerResponse)(nil),        // 71: manx.v1.ResetPeerResponse
+	(*ClearPeerRequest)(nil),         // 72: manx.v1.ClearPeerRequest
+	(*ClearPeerResponse)(nil),        // 73: manx.v1.ClearPeerResponse
+	(*DrainRequest)(nil),             // 74: manx.v1.DrainRequest
+	(*DrainResponse)(nil),            // 75: manx.v1.DrainResponse
+	(*UndrainRequest)(nil),           // 76: manx.v1.UndrainRequest
+	(*UndrainResponse)(nil),          // 77: manx.v1.UndrainResponse
+	(*RetryRequest)(nil),             // 78: manx.v1.RetryRequest
+	(*RetryResponse)(nil),            // 79: manx.v1.RetryResponse
+	(*RetriedPart)(nil),              // 80: manx.v1.RetriedPart
+	nil,                              // 81: manx.v1.GetStatusResponse.PeersEntry
+	nil,                              // 82: manx.v1.GetStatusResponse.RoutesEntry
+	nil,                              // 83: manx.v1.GetStatusResponse.EndpointsEntry
 }
 var file_manx_v1_manx_proto_depIdxs = []int32{
 	1,  // 0: manx.v1.GetStatusResponse.version:type_name -> manx.v1.Version
 	2,  // 1: manx.v1.GetStatusResponse.datastore:type_name -> manx.v1.DatastoreStatus
 	0,  // 2: manx.v1.GetStatusResponse.checks:type_name -> manx.v1.Check
-	80, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
-	81, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
-	82, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
+	81, // 3: manx.v1.GetStatusResponse.peers:type_name -> manx.v1.GetStatusResponse.PeersEntry
+	82, // 4: manx.v1.GetStatusResponse.routes:type_name -> manx.v1.GetStatusResponse.RoutesEntry
+	83, // 5: manx.v1.GetStatusResponse.endpoints:type_name -> manx.v1.GetStatusResponse.EndpointsEntry
 	5,  // 6: manx.v1.GetStatusResponse.policy:type_name -> manx.v1.PolicyStatus
 	6,  // 7: manx.v1.PolicyStatus.refused:type_name -> manx.v1.RefusedRules
 	7,  // 8: manx.v1.Peer.negotiated:type_name -> manx.v1.Negotiated
@@ -6578,71 +6654,73 @@ var file_manx_v1_manx_proto_depIdxs = []int32{
 	48, // 26: manx.v1.Explanation.destination:type_name -> manx.v1.ExplainedEnd
 	49, // 27: manx.v1.Explanation.stages:type_name -> manx.v1.ExplainedStage
 	53, // 28: manx.v1.Explanation.routes:type_name -> manx.v1.ExplainedRoute
-	60, // 29: manx.v1.Explanation.live:type_name -> manx.v1.LiveTrace
+	61, // 29: manx.v1.Explanation.live:type_name -> manx.v1.LiveTrace
 	50, // 30: manx.v1.ExplainedStage.tiers:type_name -> manx.v1.ExplainedTier
 	51, // 31: manx.v1.ExplainedTier.policies:type_name -> manx.v1.ExplainedPolicy
 	52, // 32: manx.v1.ExplainedPolicy.rules:type_name -> manx.v1.ExplainedRule
 	56, // 33: manx.v1.TraceFlowResponse.armed:type_name -> manx.v1.TraceArmed
 	57, // 34: manx.v1.TraceFlowResponse.packet:type_name -> manx.v1.TracedPacket
 	58, // 35: manx.v1.TracedPacket.chains:type_name -> manx.v1.TracedChain
-	59, // 36: manx.v1.TracedChain.rules:type_name -> manx.v1.TracedRule
-	57, // 37: manx.v1.LiveTrace.packets:type_name -> manx.v1.TracedPacket
-	63, // 38: manx.v1.ListPoliciesResponse.policies:type_name -> manx.v1.Policy
-	64, // 39: manx.v1.Policy.rules:type_name -> manx.v1.PolicyRule
-	79, // 40: manx.v1.RetryResponse.parts:type_name -> manx.v1.RetriedPart
-	3,  // 41: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
-	14, // 42: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
-	16, // 43: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
-	18, // 44: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
-	22, // 45: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
-	25, // 46: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
-	28, // 47: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
-	31, // 48: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
-	34, // 49: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
-	36, // 50: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
-	38, // 51: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
-	40, // 52: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
-	42, // 53: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
-	67, // 54: manx.v1.Manx.WatchDrops:input_type -> manx.v1.WatchDropsRequest
-	44, // 55: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
-	46, // 56: manx.v1.Manx.Explain:input_type -> manx.v1.ExplainRequest
-	54, // 57: manx.v1.Manx.TraceFlow:input_type -> manx.v1.TraceFlowRequest
-	61, // 58: manx.v1.Manx.ListPolicies:input_type -> manx.v1.ListPoliciesRequest
-	65, // 59: manx.v1.Manx.GetRuleset:input_type -> manx.v1.GetRulesetRequest
-	69, // 60: manx.v1.Manx.ResetPeer:input_type -> manx.v1.ResetPeerRequest
-	71, // 61: manx.v1.Manx.ClearPeer:input_type -> manx.v1.ClearPeerRequest
-	73, // 62: manx.v1.Manx.Drain:input_type -> manx.v1.DrainRequest
-	75, // 63: manx.v1.Manx.Undrain:input_type -> manx.v1.UndrainRequest
-	77, // 64: manx.v1.Manx.Retry:input_type -> manx.v1.RetryRequest
-	4,  // 65: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
-	15, // 66: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
-	17, // 67: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
-	19, // 68: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
-	23, // 69: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
-	26, // 70: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
-	29, // 71: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
-	32, // 72: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
-	35, // 73: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
-	37, // 74: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
-	39, // 75: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
-	41, // 76: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
-	43, // 77: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
-	68, // 78: manx.v1.Manx.WatchDrops:output_type -> manx.v1.Drop
-	45, // 79: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
-	47, // 80: manx.v1.Manx.Explain:output_type -> manx.v1.Explanation
-	55, // 81: manx.v1.Manx.TraceFlow:output_type -> manx.v1.TraceFlowResponse
-	62, // 82: manx.v1.Manx.ListPolicies:output_type -> manx.v1.ListPoliciesResponse
-	66, // 83: manx.v1.Manx.GetRuleset:output_type -> manx.v1.GetRulesetResponse
-	70, // 84: manx.v1.Manx.ResetPeer:output_type -> manx.v1.ResetPeerResponse
-	72, // 85: manx.v1.Manx.ClearPeer:output_type -> manx.v1.ClearPeerResponse
-	74, // 86: manx.v1.Manx.Drain:output_type -> manx.v1.DrainResponse
-	76, // 87: manx.v1.Manx.Undrain:output_type -> manx.v1.UndrainResponse
-	78, // 88: manx.v1.Manx.Retry:output_type -> manx.v1.RetryResponse
-	65, // [65:89] is the sub-list for method output_type
-	41, // [41:65] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	60, // 36: manx.v1.TracedChain.rules:type_name -> manx.v1.TracedRule
+	59, // 37: manx.v1.TracedChain.decision:type_name -> manx.v1.TracedDecision
+	60, // 38: manx.v1.TracedDecision.rule:type_name -> manx.v1.TracedRule
+	57, // 39: manx.v1.LiveTrace.packets:type_name -> manx.v1.TracedPacket
+	64, // 40: manx.v1.ListPoliciesResponse.policies:type_name -> manx.v1.Policy
+	65, // 41: manx.v1.Policy.rules:type_name -> manx.v1.PolicyRule
+	80, // 42: manx.v1.RetryResponse.parts:type_name -> manx.v1.RetriedPart
+	3,  // 43: manx.v1.Manx.GetStatus:input_type -> manx.v1.GetStatusRequest
+	14, // 44: manx.v1.Manx.ListPeers:input_type -> manx.v1.ListPeersRequest
+	16, // 45: manx.v1.Manx.GetPeer:input_type -> manx.v1.GetPeerRequest
+	18, // 46: manx.v1.Manx.ListPeerRoutes:input_type -> manx.v1.ListPeerRoutesRequest
+	22, // 47: manx.v1.Manx.ListRoutes:input_type -> manx.v1.ListRoutesRequest
+	25, // 48: manx.v1.Manx.ListEndpoints:input_type -> manx.v1.ListEndpointsRequest
+	28, // 49: manx.v1.Manx.ListAddresses:input_type -> manx.v1.ListAddressesRequest
+	31, // 50: manx.v1.Manx.ListQuarantined:input_type -> manx.v1.ListQuarantinedRequest
+	34, // 51: manx.v1.Manx.ListNotices:input_type -> manx.v1.ListNoticesRequest
+	36, // 52: manx.v1.Manx.Watch:input_type -> manx.v1.WatchRequest
+	38, // 53: manx.v1.Manx.GetLogLevel:input_type -> manx.v1.GetLogLevelRequest
+	40, // 54: manx.v1.Manx.SetLogLevel:input_type -> manx.v1.SetLogLevelRequest
+	42, // 55: manx.v1.Manx.Resync:input_type -> manx.v1.ResyncRequest
+	68, // 56: manx.v1.Manx.WatchDrops:input_type -> manx.v1.WatchDropsRequest
+	44, // 57: manx.v1.Manx.ReportPolicyWait:input_type -> manx.v1.ReportPolicyWaitRequest
+	46, // 58: manx.v1.Manx.Explain:input_type -> manx.v1.ExplainRequest
+	54, // 59: manx.v1.Manx.TraceFlow:input_type -> manx.v1.TraceFlowRequest
+	62, // 60: manx.v1.Manx.ListPolicies:input_type -> manx.v1.ListPoliciesRequest
+	66, // 61: manx.v1.Manx.GetRuleset:input_type -> manx.v1.GetRulesetRequest
+	70, // 62: manx.v1.Manx.ResetPeer:input_type -> manx.v1.ResetPeerRequest
+	72, // 63: manx.v1.Manx.ClearPeer:input_type -> manx.v1.ClearPeerRequest
+	74, // 64: manx.v1.Manx.Drain:input_type -> manx.v1.DrainRequest
+	76, // 65: manx.v1.Manx.Undrain:input_type -> manx.v1.UndrainRequest
+	78, // 66: manx.v1.Manx.Retry:input_type -> manx.v1.RetryRequest
+	4,  // 67: manx.v1.Manx.GetStatus:output_type -> manx.v1.GetStatusResponse
+	15, // 68: manx.v1.Manx.ListPeers:output_type -> manx.v1.ListPeersResponse
+	17, // 69: manx.v1.Manx.GetPeer:output_type -> manx.v1.GetPeerResponse
+	19, // 70: manx.v1.Manx.ListPeerRoutes:output_type -> manx.v1.ListPeerRoutesResponse
+	23, // 71: manx.v1.Manx.ListRoutes:output_type -> manx.v1.ListRoutesResponse
+	26, // 72: manx.v1.Manx.ListEndpoints:output_type -> manx.v1.ListEndpointsResponse
+	29, // 73: manx.v1.Manx.ListAddresses:output_type -> manx.v1.ListAddressesResponse
+	32, // 74: manx.v1.Manx.ListQuarantined:output_type -> manx.v1.ListQuarantinedResponse
+	35, // 75: manx.v1.Manx.ListNotices:output_type -> manx.v1.ListNoticesResponse
+	37, // 76: manx.v1.Manx.Watch:output_type -> manx.v1.WatchResponse
+	39, // 77: manx.v1.Manx.GetLogLevel:output_type -> manx.v1.GetLogLevelResponse
+	41, // 78: manx.v1.Manx.SetLogLevel:output_type -> manx.v1.SetLogLevelResponse
+	43, // 79: manx.v1.Manx.Resync:output_type -> manx.v1.ResyncResponse
+	69, // 80: manx.v1.Manx.WatchDrops:output_type -> manx.v1.Drop
+	45, // 81: manx.v1.Manx.ReportPolicyWait:output_type -> manx.v1.ReportPolicyWaitResponse
+	47, // 82: manx.v1.Manx.Explain:output_type -> manx.v1.Explanation
+	55, // 83: manx.v1.Manx.TraceFlow:output_type -> manx.v1.TraceFlowResponse
+	63, // 84: manx.v1.Manx.ListPolicies:output_type -> manx.v1.ListPoliciesResponse
+	67, // 85: manx.v1.Manx.GetRuleset:output_type -> manx.v1.GetRulesetResponse
+	71, // 86: manx.v1.Manx.ResetPeer:output_type -> manx.v1.ResetPeerResponse
+	73, // 87: manx.v1.Manx.ClearPeer:output_type -> manx.v1.ClearPeerResponse
+	75, // 88: manx.v1.Manx.Drain:output_type -> manx.v1.DrainResponse
+	77, // 89: manx.v1.Manx.Undrain:output_type -> manx.v1.UndrainResponse
+	79, // 90: manx.v1.Manx.Retry:output_type -> manx.v1.RetryResponse
+	67, // [67:91] is the sub-list for method output_type
+	43, // [43:67] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_manx_v1_manx_proto_init() }
@@ -6664,16 +6742,16 @@ func file_manx_v1_manx_proto_init() {
 		(*TraceFlowResponse_Armed)(nil),
 		(*TraceFlowResponse_Packet)(nil),
 	}
-	file_manx_v1_manx_proto_msgTypes[63].OneofWrappers = []any{}
 	file_manx_v1_manx_proto_msgTypes[64].OneofWrappers = []any{}
-	file_manx_v1_manx_proto_msgTypes[73].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[65].OneofWrappers = []any{}
+	file_manx_v1_manx_proto_msgTypes[74].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_manx_v1_manx_proto_rawDesc), len(file_manx_v1_manx_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   83,
+			NumMessages:   84,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

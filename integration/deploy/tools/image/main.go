@@ -2,7 +2,8 @@
 // Docker's manifest.json, so that `ctr images import`, `podman load`, `skopeo` and `docker load` read it. The same
 // programs give the same bytes.
 //
-//	image --name NAME --version VERSION --commit COMMIT --arch amd64[,arm64] --programs FOLDER --licenses FOLDER --to FILE
+//	image --name NAME --version VERSION --commit COMMIT --arch amd64[,arm64] --programs FOLDER \
+//		--licenses FOLDER --to FILE
 //
 // FOLDER of the programs has a folder for each architecture. With several architectures there is one name for all of
 // them (an image index), which docker load does not read.

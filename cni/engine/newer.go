@@ -1,0 +1,65 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// attaching is about the ADDs of a pod that are under way. A pod that is restarted has a new container under the name
+// of the old endpoint, and an ADD of the old container may still be running.
+type attaching struct {
+	newest string // container of the ADD that came last
+	adds   int
+}
+
+// attach notes that an ADD has begun, until the returned function is called. Containers without a pod have an endpoint
+// of their own.
+func (c *call) attach() (ended func()) {
+	if c.work.Pod == "" {
+		return func() {}
+	}
+	key := c.endpointID()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.pods[key]
+	if p == nil {
+		p = &attaching{}
+		c.pods[key] = p
+	}
+	p.newest = c.q.ContainerID
+	p.adds++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if p.adds--; p.adds == 0 {
+			delete(c.pods, key)
+		}
+	}
+}
+
+// endpointID identifies the endpoint of a pod on this node.
+func (c *call) endpointID() string { return c.work.Namespace + "/" + c.work.Pod + " " + c.work.IfName }
+
+// mayReplace is an error if the endpoint is another container's and an ADD for a newer container than this one has
+// begun: the order of writes does not say which container is the newer one.
+func (c *call) mayReplace(stored *model.Object) error {
+	e := endpointOf(stored)
+	if e == nil || e.Spec.ContainerID == "" || c.ours(stored) {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.pods[c.endpointID()]
+	if p == nil || p.newest == c.q.ContainerID {
+		return nil
+	}
+	c.log.Info("the pod has a newer container", zap.String("newer", p.newest))
+	return types.NewError(types.ErrTryAgainLater,
+		fmt.Sprintf("pod %s/%s has a newer container", c.work.Namespace, c.work.Pod),
+		fmt.Sprintf("container %s came after container %s, and has the endpoint %s", p.newest, c.q.ContainerID,
+			stored.Key))
+}

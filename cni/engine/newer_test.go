@@ -1,0 +1,168 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/manxnet/manx/cni"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// web asks about a container of the pod default/web.
+func (n *node) web(step cni.Step, container string, a *cni.Attachment) (*cni.Attachment, error) {
+	return n.askWith("K8S_POD_NAMESPACE=default;K8S_POD_NAME=web", step, container, a, nil)
+}
+
+// attachWeb is an ADD as the plugin makes it: what cannot be finished is taken back.
+func (n *node) attachWeb(container string) (*cni.Attachment, error) {
+	a, err := n.web(cni.StepAdd, container, nil)
+	if err == nil {
+		_, err = n.web(cni.StepFinish, container, a)
+		if err != nil {
+			_, undone := n.web(cni.StepAbort, container, a)
+			err = errors.Join(err, undone)
+		}
+	}
+	return a, err
+}
+
+func (n *node) detachWeb(container string) {
+	n.t.Helper()
+	for _, step := range []cni.Step{cni.StepDel, cni.StepRelease} {
+		if _, err := n.web(step, container, nil); err != nil {
+			n.t.Errorf("%s of %s: %v", step, container, err)
+		}
+	}
+}
+
+// hasWeb fails unless one address is assigned, to the container whose endpoint it is.
+func (n *node) hasWeb(container string, a *cni.Attachment) {
+	n.t.Helper()
+	o, err := n.plain.Get(context.Background(), model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default",
+		Name: "node--1-k8s-web-eth0"})
+	n.must(err)
+	e := o.Value.(*model.WorkloadEndpoint)
+	if have := strings.Join(e.Spec.IPNetworks, ","); e.Spec.ContainerID != container ||
+		have != a.Addresses[0].String()+"/32" || e.Spec.MAC != a.MAC {
+		n.t.Errorf("the endpoint is that of %s with %s, want %s with %+v", e.Spec.ContainerID, have, container, a)
+	}
+	left := n.left()
+	if strings.Count(left, "ordinal") != 1 || strings.Count(left, string(model.KindIPAMHandle)) != 1 ||
+		!strings.Contains(left, "net."+container) {
+		n.t.Errorf("there are, for one container:\n%s", left)
+	}
+}
+
+// A pod is restarted while the ADD of its old container is still running. The endpoint is the newer container's however
+// the writes of the two meet, and whenever the old one is detached; nothing of the old one is left.
+func TestTwoContainersOfAPod(t *testing.T) {
+	n := newNode(t)
+	for _, x := range []struct {
+		what string
+		run  func(t *testing.T) *cni.Attachment // returns how the newer container is attached
+	}{
+		{"the old one first", func(*testing.T) *cni.Attachment {
+			_, err := n.attachWeb("old")
+			n.must(err)
+			a, err := n.attachWeb("new")
+			n.must(err)
+			return a
+		}},
+		{"the old one writes its endpoint last", func(t *testing.T) *cni.Attachment {
+			held, resume := make(chan struct{}), make(chan struct{})
+			var first sync.Once
+			n.store.on(func(call string) error {
+				if call == "create WorkloadEndpoint" {
+					mine := false
+					first.Do(func() { mine = true })
+					if mine {
+						close(held)
+						<-resume
+					}
+				}
+				return nil
+			})
+			old := make(chan error, 1)
+			go func() { _, err := n.attachWeb("old"); old <- err }()
+			<-held
+			a, err := n.attachWeb("new")
+			close(resume)
+			n.must(err)
+			if err := <-old; err == nil || !strings.Contains(err.Error(), "newer container") {
+				t.Errorf("the ADD of the old container ends with %v", err)
+			}
+			return a
+		}},
+	} {
+		t.Run(x.what, func(t *testing.T) {
+			a := x.run(t)
+			n.store.on(nil)
+			n.detachWeb("old")
+			n.hasWeb("new", a)
+			n.detachWeb("new")
+			if left := n.left(); left != "" {
+				t.Errorf("left behind:\n%s", left)
+			}
+		})
+	}
+	for round := range 30 {
+		t.Run(fmt.Sprintf("at one moment %d", round), func(t *testing.T) {
+			var a *cni.Attachment
+			var all sync.WaitGroup
+			begun := make(chan struct{})
+			var once sync.Once
+			n.store.on(func(string) error { once.Do(func() { close(begun) }); return nil })
+			all.Go(func() { _, _ = n.attachWeb("old"); n.detachWeb("old") })
+			<-begun // the newer one is that whose ADD comes later
+			all.Go(func() {
+				var err error
+				if a, err = n.attachWeb("new"); err != nil {
+					t.Error(err)
+				}
+			})
+			all.Wait()
+			if t.Failed() {
+				return
+			}
+			n.hasWeb("new", a)
+			n.detachWeb("new")
+			if left := n.left(); left != "" {
+				t.Errorf("left behind:\n%s", left)
+			}
+		})
+	}
+}
+
+// What was deferred is tried again although no other DEL wakes the engine up.
+func TestDeferredIsTriedAgain(t *testing.T) {
+	n := newNode(t)
+	folder := n.deferring()
+	n.finish("one", n.add("one"))
+	n.away(true)
+	n.del("one")
+	tried := make(chan struct{})
+	var once sync.Once
+	n.store.on(func(string) error { once.Do(func() { close(tried) }); return datastore.ErrUnavailable })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go n.engine.CatchUp(ctx)
+	<-tried
+	if n.records(folder) != 1 {
+		t.Errorf("%d DELs are deferred, want one", n.records(folder))
+	}
+	n.store.on(nil) // and nothing else happens
+	for end := time.Now().Add(time.Minute); n.records(folder) > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("what was deferred is not tried again")
+		}
+	}
+	if left := n.left(); left != "" {
+		t.Errorf("left behind:\n%s", left)
+	}
+}

@@ -1,0 +1,2 @@
+// Package bgp drives the sessions and routes of nodes, as routers, reflectors and operators do.
+package bgp

@@ -1,0 +1,25 @@
+package failure
+
+import (
+	"testing"
+
+	"github.com/manxnet/manx/integration/e2e/world"
+)
+
+// cluster is a world.Cluster, with what the tests of this folder do to it.
+type cluster struct{ *world.Cluster }
+
+const limit = world.Limit
+
+var must, eventually = world.Must, world.Eventually
+
+// TestCluster runs the tests that share one cluster. Each leaves it as it found it.
+func TestCluster(t *testing.T) {
+	c := &cluster{world.NewCluster(t)}
+	world.InOrder(t, c, []world.Step[*cluster]{
+		{Name: "what was changed by hand is repaired", Run: (*cluster).testDrift},
+		{Name: "garbage in the datastore concerns nothing else", Run: (*cluster).testGarbage},
+		{Name: "the datastore goes away and comes back", Run: (*cluster).testOutage},
+		{Name: "a restart adopts the routes and prunes leftovers once in sync", Run: (*cluster).testRestart},
+	})
+}

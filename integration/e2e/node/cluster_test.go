@@ -1,0 +1,25 @@
+package node
+
+import (
+	"testing"
+
+	"github.com/manxnet/manx/integration/e2e/world"
+)
+
+// cluster is a world.Cluster, with what the tests of this folder do to it.
+type cluster struct{ *world.Cluster }
+
+const limit = world.Limit
+
+var must, eventually = world.Must, world.Eventually
+
+// TestCluster runs the tests that share one cluster. Each leaves it as it found it.
+func TestCluster(t *testing.T) {
+	c := &cluster{world.NewCluster(t)}
+	world.InOrder(t, c, []world.Step[*cluster]{
+		{Name: "the status commands tell how the node is", Run: (*cluster).testStatus},
+		{Name: "CalicoNodeStatus objects are filled in", Run: (*cluster).testNodeStatus},
+		{Name: "thirty pods at once", Run: (*cluster).testManyPods},
+		{Name: "a second daemon is refused", Run: (*cluster).testTwin},
+	})
+}

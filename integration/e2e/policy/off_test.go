@@ -1,0 +1,60 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/manxnet/manx/integration/e2e/world"
+	"github.com/manxnet/manx/integration/lab"
+)
+
+// testPolicyOff switches the packet filter off on a node that had one, and on again: without it everything passes, pods
+// that come meanwhile included.
+func (c *cluster) testPolicyOff(t *testing.T) {
+	n, b, far := c.N2, c.Pods["b"], c.Pods["far"]
+	c.temporary(t, documents(t, world.GlobalPolicy("deny", "selector: role == 'b', types: [Ingress], ingress: ["+
+		rule("Allow", 7001)+"]"))...)
+	ask := func(t *testing.T, want string) {
+		t.Helper()
+		var list []knock
+		for _, to := range b.IPs {
+			list = append(list, knock{"what is allowed", far.Namespace, "udp", at(to, 7001), answered},
+				knock{"what is denied", far.Namespace, "udp", at(to, 7002), want})
+		}
+		tryAll(t, list)
+	}
+	ask(t, lost)
+	c.restart(t, "--policy=false")
+	func() {
+		defer func() { c.restart(t); speaks(t, n) }()
+		eventually(t, func() error { _, err := n.Get("/livez"); return err })
+		ask(t, answered)
+		if out, err := n.Run("nft", "list", "tables"); err != nil || strings.Contains(out, "manx") {
+			t.Errorf("rules are left: %v\n%s", err, out)
+		}
+		p, err := n.AddPod("unguarded", lab.DualStack)
+		must(t, err)
+		must(t, lab.Ping(far.Namespace, p.IP4()))
+		must(t, lab.Ping(p.Namespace, far.IP6()))
+		must(t, p.Delete())
+		if out, err := n.Manxctl("get", "policies"); err == nil || !strings.Contains(out, "policy") {
+			t.Errorf("asked for policies the daemon says %q, %v", out, err)
+		}
+	}()
+	eventually(t, func() error {
+		if got := (knock{ns: far.Namespace, network: "udp", to: at(b.IP4(), 7002)}).try(0); got != lost {
+			return fmt.Errorf("what is denied is %s", got)
+		}
+		return nil
+	})
+	ask(t, lost)
+}
+
+// restart ends the daemon of n2 and starts it with more flags than usual.
+func (c *cluster) restart(t *testing.T, more ...string) {
+	t.Helper()
+	must(t, c.N2.Manxd().Stop(limit))
+	must(t, c.N2.StartManxd(slices.Concat(lab.UseDatastore(c.N1), policyFlags, more)...))
+}

@@ -1,0 +1,50 @@
+package world
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
+)
+
+// ListenTCP hands on what connects to a port in a namespace, until the test ends.
+func ListenTCP(t *testing.T, ns string, port int, handle func(net.Conn)) {
+	t.Helper()
+	var l net.Listener
+	var err error
+	Must(t, namespace.Inside(ns, func() { l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)) }))
+	Must(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			handle(c)
+		}
+	}()
+}
+
+// ConnectsTCP tells whether a TCP connection comes about. What is dropped is noticed by silence; what is to be allowed is
+// tried again, in case that the machine was slow.
+func ConnectsTCP(t *testing.T, ns string, to netip.Addr, port int, again bool) bool {
+	t.Helper()
+	try := func() (err error) {
+		Must(t, namespace.Inside(ns, func() {
+			var c net.Conn
+			if c, err = net.DialTimeout("tcp", netip.AddrPortFrom(to, uint16(port)).String(), time.Second); err == nil {
+				c.Close()
+			}
+		}))
+		return err
+	}
+	if again {
+		return lab.Eventually(Limit, try) == nil
+	}
+	return try() == nil
+}

@@ -1,0 +1,62 @@
+package namespace
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/manxnet/manx/integration/peers"
+)
+
+// Require skips a test that cannot make network namespaces here, or lacks one of the programs that it runs in a version
+// that tests know.
+func Require(t testing.TB, programs ...string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	for _, program := range append([]string{"ip"}, programs...) {
+		if err := peers.Usable(program); err != nil {
+			t.Skip(err)
+		}
+	}
+}
+
+var made atomic.Int64
+
+// New makes a namespace with a name of its own, PREFIX-PROCESS-NUMBER, whose loopback interface is up. It goes away
+// with the test, and with it what still runs inside. The test is skipped where there can be none.
+func New(t testing.TB, prefix string) string {
+	t.Helper()
+	name := Bare(t, prefix)
+	IP(t, name, "link set lo up")
+	return name
+}
+
+// Bare is New but for the loopback interface, which is down.
+func Bare(t testing.TB, prefix string) string {
+	t.Helper()
+	Require(t)
+	name := fmt.Sprintf("%s-%d-%d", prefix, os.Getpid(), made.Add(1))
+	if err := ip("netns", "add", name); err != nil {
+		t.Skipf("a network namespace cannot be made: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := Remove(name); err != nil {
+			t.Error(err)
+		}
+	})
+	return name
+}
+
+// IP runs ip(8) in a namespace, with the words of a line, and returns what it printed.
+func IP(t testing.TB, name, line string) string {
+	t.Helper()
+	out, err := run("ip", append([]string{"-n", name}, strings.Fields(line)...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
