@@ -48,7 +48,7 @@ const (
 	checkToken = 5 * time.Minute
 )
 
-// Run works until ctx ends. An error says what could not be written; what was there is as it was.
+// Run works until ctx ends. An error names the file that could not be written; the file before stays.
 func (k *Keeper) Run(ctx context.Context) error {
 	for !k.Ready() {
 		if err := sleep(ctx, lookEvery); err != nil {

@@ -38,7 +38,7 @@ func (p purpose) untracked() bool { return p == untrackedIn || p == untrackedOut
 func (p purpose) forward() bool   { return p == forwardIn || p == forwardOut }
 func (p purpose) normal() bool    { return p == normalIn || p == normalOut }
 
-// asks tells whether a policy is asked at that place of a host endpoint, or of a workload.
+// asks reports whether a policy is asked at that place of a host endpoint, or of a workload.
 func (p purpose) asks(x *Policy, host bool) bool {
 	if d := x.Direction(p.in()); !d.Applies {
 		return false

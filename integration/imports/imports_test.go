@@ -221,7 +221,7 @@ func packages(t *testing.T) []listed {
 	return pkgs
 }
 
-// matches tells whether a package is covered by a row: its exact path, or "tree/...".
+// matches reports whether a package is covered by a row: its exact path, or "tree/...".
 func matches(row, pkg string) bool {
 	if row == "..." {
 		return true

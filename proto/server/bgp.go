@@ -43,7 +43,7 @@ func (v *BGPView) desired() bgp.Desired {
 	return bgp.Desired{}
 }
 
-// Ready tells whether all routes are known that peers have for a node that restarts (RFC 4724).
+// Ready reports whether all routes are known that peers have for a node that restarts (RFC 4724).
 func (v *BGPView) Ready() Check {
 	c := Check{Name: checkBGP, Reason: notStarted}
 	s := v.now().Speaker
