@@ -18,10 +18,6 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-func netipPort(a netip.Addr, port uint16) string {
-	return net.JoinHostPort(a.String(), fmt.Sprint(port))
-}
-
 // prepareSocket makes the place of the unix socket of GoBGP's own API. GoBGP creates it with the process's umask, so it
 // is made in a folder that only root can enter, gets its mode there, and is then moved to its place. Without a path
 // there is none.
