@@ -1,6 +1,9 @@
 package bgp
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // SessionChange says what a difference between two sessions with one address costs.
 type SessionChange int
@@ -31,6 +34,19 @@ func CompareSessions(old, new Session) SessionChange {
 		return ChangeDefer
 	}
 	return ChangeRestart
+}
+
+// Equal tells whether the two are the same session with the same settings.
+func (s Session) Equal(o Session) bool {
+	return s.Address == o.Address && s.Port == o.Port && s.Type == o.Type && slices.Equal(s.From, o.From) &&
+		s.LocalAS == o.LocalAS && s.PeerAS == o.PeerAS && s.Source == o.Source && s.Via == o.Via &&
+		s.Passive == o.Passive && s.Password == o.Password && s.PasswordFrom == o.PasswordFrom &&
+		s.PasswordError == o.PasswordError && s.MultihopTTL == o.MultihopTTL && s.TTLSecurity == o.TTLSecurity &&
+		s.HoldSeconds == o.HoldSeconds && s.KeepaliveSeconds == o.KeepaliveSeconds &&
+		s.RestartSeconds == o.RestartSeconds && s.ReflectorClient == o.ReflectorClient &&
+		s.ReflectorClusterID == o.ReflectorClusterID && s.AllowOwnAS == o.AllowOwnAS && s.NextHop == o.NextHop &&
+		slices.Equal(s.Filters, o.Filters) && s.Outsider == o.Outsider && s.Workload == o.Workload &&
+		s.MaxPrefixes == o.MaxPrefixes && s.BFD == o.BFD
 }
 
 // Wire is what of a session its connection and its OPEN are made of, with all defaults applied.

@@ -2,8 +2,44 @@ package bgp
 
 import (
 	"net/netip"
+	"reflect"
 	"testing"
 )
+
+// Two sessions that differ in any field are not equal.
+func TestSessionsWithAnotherFieldAreNotEqual(t *testing.T) {
+	base := Session{From: []string{"a"}, Filters: []string{"f"}}
+	if other := (Session{From: []string{"a"}, Filters: []string{"f"}}); !base.Equal(other) {
+		t.Error("the same settings are not equal")
+	}
+	for i := range reflect.TypeFor[Session]().NumField() {
+		other := base
+		v := reflect.ValueOf(&other).Elem().Field(i)
+		name := reflect.TypeFor[Session]().Field(i).Name
+		switch v.Interface().(type) {
+		case netip.Addr:
+			v.Set(reflect.ValueOf(netip.MustParseAddr("192.0.2.1")))
+		case []string:
+			v.Set(reflect.ValueOf([]string{"a", "b"}))
+		case BFD:
+			v.Set(reflect.ValueOf(BFD{Enabled: true}))
+		default:
+			switch {
+			case v.CanUint():
+				v.SetUint(1)
+			case v.Kind() == reflect.String:
+				v.SetString("other")
+			case v.Kind() == reflect.Bool:
+				v.SetBool(true)
+			default:
+				t.Fatalf("field %s is of a type that this test does not know", name)
+			}
+		}
+		if base.Equal(other) || other.Equal(base) {
+			t.Errorf("another %s counts as the same", name)
+		}
+	}
+}
 
 func TestCompareSessions(t *testing.T) {
 	base := Session{Address: netip.MustParseAddr("10.0.0.2"), Port: 179, LocalAS: 64512, PeerAS: 64512,

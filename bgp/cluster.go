@@ -2,7 +2,6 @@ package bgp
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -72,7 +71,6 @@ type cluster struct {
 
 func newCluster(r model.Reader, me string) *cluster {
 	c := &cluster{
-		byAddr:     map[netip.Addr]*node{},
 		perNode:    map[string]model.BGPConfigurationSpec{},
 		priorities: [families]uint32{NormalPriority, NormalPriority},
 	}
@@ -82,12 +80,18 @@ func newCluster(r model.Reader, me string) *cluster {
 			c.noteUnknownAnnotations("BGPConfiguration/"+k.Name, model.KindBGPConfiguration, v.Annotations)
 		}
 	}
-	nodes := map[string]*model.Node{}
-	for k, v := range model.All[model.Node](r, model.KindNode) {
-		nodes[k.Name] = v
+	type named struct {
+		name string
+		node *model.Node
 	}
-	for _, name := range slices.Sorted(maps.Keys(nodes)) { // of two with one address the first counts
-		c.addNode(name, nodes[name], me)
+	var nodes []named
+	for k, v := range model.All[model.Node](r, model.KindNode) {
+		nodes = append(nodes, named{k.Name, v})
+	}
+	slices.SortFunc(nodes, func(a, b named) int { return strings.Compare(a.name, b.name) })
+	c.nodes, c.byAddr = make([]*node, 0, len(nodes)), make(map[netip.Addr]*node, len(nodes))
+	for _, n := range nodes { // of two with one address the first counts
+		c.addNode(n.name, n.node, me)
 	}
 	return c
 }

@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"cmp"
+	"iter"
 	"net/netip"
 	"path"
 	"slices"
@@ -79,20 +80,31 @@ type Verdict struct {
 
 // filtered asks the filters of a session in order; false if none of their rules matches.
 func (d Desired) filtered(s Session, c Candidate, export bool) (Verdict, bool) {
-	for _, name := range s.Filters {
-		i, ok := slices.BinarySearchFunc(d.Filters, name, func(f Filter, name string) int {
-			return strings.Compare(f.Name, name)
-		})
-		if !ok {
-			continue
-		}
-		for _, r := range d.Filters[i].rules(s.Address.Unmap().Is6(), export) {
-			if r.matches(s, c, export) {
-				return r.verdict(c), true
-			}
+	for r := range d.rules(&s, export) {
+		if r.matches(s, c, export) {
+			return r.verdict(c), true
 		}
 	}
 	return Verdict{}, false
+}
+
+// rules yields the rules of a session's filters in the order of evaluation.
+func (d Desired) rules(s *Session, export bool) iter.Seq[Rule] {
+	return func(yield func(Rule) bool) {
+		for _, name := range s.Filters {
+			i, ok := slices.BinarySearchFunc(d.Filters, name, func(f Filter, name string) int {
+				return strings.Compare(f.Name, name)
+			})
+			if !ok {
+				continue
+			}
+			for _, r := range d.Filters[i].rules(s.Address.Unmap().Is6(), export) {
+				if !yield(r) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func (f Filter) rules(six, export bool) []Rule {

@@ -2,10 +2,8 @@ package bgp
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
@@ -64,17 +62,8 @@ func (d Desired) limit(o Origin, ownBlock bool) Origin {
 
 // letOut tells whether the filters of any session accept a route.
 func (d Desired) letOut(c Candidate) bool {
-	asked := map[string]bool{}
-	for _, s := range d.Sessions {
-		if len(s.Filters) == 0 || s.Address.Is6() != c.Prefix.Addr().Is6() {
-			continue
-		}
-		view := fmt.Sprint(s.PeerAS == s.LocalAS, s.Filters)
-		if asked[view] {
-			continue
-		}
-		asked[view] = true
-		if v, ok := d.filtered(s, c, true); ok && v.Accept {
+	for s := range d.filterViews(c.Prefix.Addr().Is6()) {
+		if v, ok := d.filtered(*s, c, true); ok && v.Accept {
 			return true
 		}
 	}
@@ -140,24 +129,12 @@ func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
 			devices[p] = device
 		}
 	}
-	add := func(text, device string) {
-		text, _, _ = strings.Cut(text, "/")
-		if a, err := netip.ParseAddr(text); err == nil {
-			put(a, device)
-		}
-	}
 	for _, v := range model.All[model.WorkloadEndpoint](r, model.KindWorkloadEndpoint) {
 		if v.Spec.Node != c.me.name || v.Spec.InterfaceName != "" && c.interfaces.Refuse(v.Spec.InterfaceName) != "" {
 			continue // nobody routes to it
 		}
-		for _, n := range v.Spec.IPNetworks {
-			add(n, v.Spec.InterfaceName)
-		}
-		if !c.felix.UsesFloatingIPs() {
-			continue
-		}
-		for _, n := range v.Spec.IPNATs {
-			add(n.ExternalIP, v.Spec.InterfaceName)
+		for a := range workloadAddresses(v, c.felix.UsesFloatingIPs()) {
+			put(a, v.Spec.InterfaceName)
 		}
 	}
 	for _, t := range c.me.object.TunnelAddresses() {

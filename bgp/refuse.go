@@ -48,6 +48,14 @@ type Refusal struct {
 // Refusals are rules in the order of evaluation.
 type Refusals []Refusal
 
+// Equal tells whether both lists refuse the same for the same reasons.
+func (list Refusals) Equal(other Refusals) bool {
+	return slices.EqualFunc(list, other, func(a, b Refusal) bool {
+		return a.Class == b.Class && a.Reason == b.Reason && a.Match == b.Match && a.Outsiders == b.Outsiders &&
+			slices.Equal(a.Except, b.Except)
+	})
+}
+
 // Refuse returns the rule by which a route of a peer is refused, the first that fits, or nil.
 func (d Desired) Refuse(s Session, prefix netip.Prefix) *Refusal {
 	return d.Refusals.Find(prefix, s.Outsider)

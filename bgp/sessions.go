@@ -60,7 +60,7 @@ func (p *planner) mesh() []wish {
 	restart := p.seconds(meshObject, "spec.nodeMeshMaxRestartTime", p.config.NodeMeshMaxRestartTime, maxRestartSeconds,
 		defaultRestartSeconds)
 	password := p.password(meshObject, p.config.NodeMeshPassword)
-	var ws []wish
+	ws := make([]wish, 0, len(p.nodes))
 	for _, n := range p.nodes {
 		if n == p.me || n.clusterID != "" {
 			continue

@@ -11,11 +11,14 @@ import (
 //
 // The strongest group wins, in it the lowest name. So what is said about this node wins over the reverse of what is
 // said about the peer, and both ends may be configured differently.
-func settle(wishes []wish) (sessions []Session, conflicts []Conflict) {
-	for i := range wishes {
-		wishes[i].text = wishes[i].Address.String()
+func settle(all []wish) (sessions []Session, conflicts []Conflict) {
+	wishes := make([]*wish, len(all)) // which are large
+	for i := range all {
+		all[i].text = all[i].Address.String()
+		wishes[i] = &all[i]
 	}
-	slices.SortFunc(wishes, func(a, b wish) int {
+	sessions = slices.Grow(sessions, len(all))
+	slices.SortFunc(wishes, func(a, b *wish) int {
 		return cmp.Or(
 			cmp.Compare(familyOf(a.Address), familyOf(b.Address)),
 			cmp.Compare(a.text, b.text),
@@ -37,7 +40,7 @@ func settle(wishes []wish) (sessions []Session, conflicts []Conflict) {
 	return sessions, conflicts
 }
 
-func settleAddress(wishes []wish) (Session, Conflict) {
+func settleAddress(wishes []*wish) (Session, Conflict) {
 	kept := wishes[0]
 	s := kept.Session
 	s.From = []string{kept.object}
@@ -47,7 +50,7 @@ func settleAddress(wishes []wish) (Session, Conflict) {
 		if slices.Contains(s.From, w.object) || slices.Contains(c.Dropped, w.object) {
 			continue
 		}
-		diff := differences(s, w.Session, givesWay(kept, w))
+		diff := differences(&s, &w.Session, givesWay(kept, w))
 		if len(diff) == 0 {
 			s.From = append(s.From, w.object)
 			s.Via = cmp.Or(s.Via, w.Via)
@@ -66,10 +69,10 @@ func settleAddress(wishes []wish) (Session, Conflict) {
 
 // givesWay tells whether a wish is the reverse of a BGPPeer and this node has settings of its own for the peer: then it
 // is content with a session that can come up.
-func givesWay(kept, w wish) bool { return w.group == groupReverse && kept.group < groupReverse }
+func givesWay(kept, w *wish) bool { return w.group == groupReverse && kept.group < groupReverse }
 
 // precedence says by which rule one wish goes before another.
-func precedence(kept, dropped wish) string {
+func precedence(kept, dropped *wish) string {
 	switch {
 	case kept.group == dropped.group:
 		return "the lowest name goes first"
@@ -84,7 +87,7 @@ func precedence(kept, dropped wish) string {
 // differences says what another wish wants differently; with compatible set only what both ends must have alike for a
 // session to come up. Passwords are compared but not shown. A wish without gateway or limit has nothing against those
 // of another.
-func differences(have, want Session, compatible bool) []string {
+func differences(have, want *Session, compatible bool) []string {
 	var diff []string
 	both := func(differs bool, format string, args ...any) {
 		if differs {

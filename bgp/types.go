@@ -47,6 +47,8 @@ type Desired struct {
 	NoInstall []netip.Prefix // learned routes inside one of these are not for the kernel; sorted
 	Drain     Drain
 
+	// WorkloadPeers is set where a BGPPeer may make peers of workloads of this node.
+	WorkloadPeers bool
 	// ServiceNode is the name by which endpoints of services are on this node; empty where no single service matters.
 	ServiceNode string
 }

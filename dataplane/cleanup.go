@@ -13,11 +13,11 @@ import (
 // Cleanup removes from the host what agents leave there when they end: all routes of protocols 12 and 80 in the tables
 // of a node, the limits of bandwidth, and the addresses of its own devices. Workload interfaces stay: they go with
 // their workloads. It returns how many routes, limits and addresses it removed.
-func Cleanup(k kernel.Kernel) (removed int, err error) {
+func Cleanup(k Kernel) (removed int, err error) {
 	return cleanup(k, route.OwnTables(), link.OwnDevices())
 }
 
-func cleanup(k kernel.Kernel, tables []kernel.Table, devices []string) (removed int, err error) {
+func cleanup(k Kernel, tables []kernel.Table, devices []string) (removed int, err error) {
 	routes, err := k.ListRoutes(tables...)
 	if err != nil {
 		return 0, err
@@ -57,7 +57,7 @@ func cleanup(k kernel.Kernel, tables []kernel.Table, devices []string) (removed 
 	return removed, errors.Join(errs...)
 }
 
-func addressesOf(k kernel.Kernel, devices []string) ([]kernel.Address, error) {
+func addressesOf(k kernel.Links, devices []string) ([]kernel.Address, error) {
 	links, err := k.ListLinks()
 	if err != nil {
 		return nil, err

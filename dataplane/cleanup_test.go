@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 )
 
 func TestCleanupRemovesWhatIsOursAndNothingElse(t *testing.T) {
@@ -24,7 +25,7 @@ func TestCleanupRemovesWhatIsOursAndNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer k.Close() //nolint:errcheck // the namespace goes with the test
-	n, err := Cleanup(k)
+	n, err := Cleanup(KernelOf(k))
 	if n != 4 || err != nil {
 		t.Errorf("removed %d, %v; want 4", n, err)
 	}
@@ -39,13 +40,13 @@ func TestCleanupRemovesWhatIsOursAndNothingElse(t *testing.T) {
 			t.Errorf("%s is gone:\n%s", kept, rest)
 		}
 	}
-	if n, err := Cleanup(k); n != 0 || err != nil {
+	if n, err := Cleanup(KernelOf(k)); n != 0 || err != nil {
 		t.Errorf("the second time: removed %d, %v", n, err)
 	}
 }
 
 func TestCleanupGoesOnAfterAFailure(t *testing.T) {
-	f := kernel.NewFake()
+	f := kerneltest.New()
 	f.PutLink(kernel.Link{Index: 5, Name: "tunl0"})
 	f.PutAddress(kernel.Address{Link: 5, Prefix: netip.MustParsePrefix("10.244.0.1/32")})
 	f.PutAddress(kernel.Address{Link: 5, Prefix: netip.MustParsePrefix("10.244.0.2/32")})

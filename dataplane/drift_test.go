@@ -262,7 +262,7 @@ func TestRouteOfTheCNIPluginIsTakenOver(t *testing.T) {
 	h := newHost(t)
 	_, stop, want := h.simple()
 	stop()
-	k := &listCounter{Kernel: h.open()}
+	k := &listCounter{Kernel: KernelOf(h.open())}
 	b := New(Config{Kernel: k, NodeName: "node-1", Logger: zap.NewNop()})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -285,7 +285,7 @@ func TestRouteOfTheCNIPluginIsTakenOver(t *testing.T) {
 }
 
 type listCounter struct {
-	kernel.Kernel
+	Kernel
 	lists atomic.Int64
 }
 

@@ -61,7 +61,7 @@ func TestAStatusFolderOfAnotherUserIsRefused(t *testing.T) {
 	root, theirs, precious := hostile(t)
 	usual := filepath.Join(root, "usual")
 	core, logs := observer.New(zapcore.WarnLevel)
-	a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.New(core),
+	a := New(Config{Kernel: KernelOf(h.open()), NodeName: "node-1", Logger: zap.New(core),
 		EndpointStatusDir: func(prefix string) string {
 			return filepath.Join(cmp.Or(prefix, usual), "endpoint-status")
 		}})
@@ -127,7 +127,7 @@ func TestWhatOthersPlantInTheStatusFolderIsNotWrittenTo(t *testing.T) {
 			if !asNobody(t, script+"; ln -s "+precious+" '"+theirs+"/k8s default%2Fother eth0'") {
 				t.Fatal("nobody cannot do that")
 			}
-			a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(),
+			a := New(Config{Kernel: KernelOf(h.open()), NodeName: "node-1", Logger: zap.NewNop(),
 				EndpointStatusDir: func(string) string { return theirs }})
 			start(t, a)
 			a.set(model.NewSet(nodeObject("node-1", "10.1.0.5/24", ""),

@@ -26,7 +26,7 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "endpoint-status")
 	core, repairs := observer.New(zapcore.WarnLevel)
 	start := func() (*HostAgent, func()) {
-		a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.New(core),
+		a := New(Config{Kernel: KernelOf(h.open()), NodeName: "node-1", Logger: zap.New(core),
 			EndpointStatusDir: func(string) string { return dir }, WithPolicy: true})
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
@@ -105,7 +105,7 @@ func TestFilesTellWhoIsConnected(t *testing.T) {
 func TestFilesFollowFelixConfiguration(t *testing.T) {
 	h := newHost(t)
 	root := t.TempDir()
-	a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(),
+	a := New(Config{Kernel: KernelOf(h.open()), NodeName: "node-1", Logger: zap.NewNop(),
 		EndpointStatusDir: func(prefix string) string {
 			if prefix == "none" {
 				return ""

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
@@ -25,7 +26,7 @@ import (
 // world is an agent on a kernel in memory, stepped by hand on a clock of its own.
 type world struct {
 	t     *testing.T
-	fake  *kernel.Fake
+	fake  *kerneltest.Kernel
 	agent *HostAgent
 	clock time.Time
 }
@@ -33,7 +34,7 @@ type world struct {
 const uplink, podLink = 2, 3
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, fake: kernel.NewFake(), clock: time.Unix(1e9, 0)}
+	w := &world{t: t, fake: kerneltest.New(), clock: time.Unix(1e9, 0)}
 	w.fake.PutLink(kernel.Link{Index: uplink, Name: "eth0", MTU: 1500, Up: true, Running: true})
 	// so that indexes do not depend on the order of events
 	w.fake.PutLink(kernel.Link{Index: podLink, Name: "later", MTU: 1500})
@@ -211,7 +212,7 @@ func TestAnyOrderEndsTheSame(t *testing.T) {
 
 // Each call to the kernel fails once, in turn, with each kind of failure; then the end is as if nothing had happened.
 func TestEveryCallMayFail(t *testing.T) {
-	play := func(t *testing.T, before func(*kernel.Fake)) *world {
+	play := func(t *testing.T, before func(*kerneltest.Kernel)) *world {
 		w := newWorld(t)
 		before(w.fake)
 		for _, e := range w.events() {
@@ -224,7 +225,7 @@ func TestEveryCallMayFail(t *testing.T) {
 		w.run()
 		return w
 	}
-	w := play(t, func(*kernel.Fake) {})
+	w := play(t, func(*kerneltest.Kernel) {})
 	w.check("without failures")
 	methods := []string{"ListRoutes", "ListLinks", "ListAddresses", "ApplyRoutes", "EnsureDevice", "SetMTU", "SetUp",
 		"AddAddress", "DeleteAddress", "Sysctl", "SetSysctl", "Watch"}
@@ -234,7 +235,7 @@ func TestEveryCallMayFail(t *testing.T) {
 		for nth := 1; nth <= calls; nth++ {
 			for _, failure := range failures {
 				name := fmt.Sprintf("%s %d %v", method, nth, failure)
-				w := play(t, func(f *kernel.Fake) { f.Fail(method, nth, failure) })
+				w := play(t, func(f *kerneltest.Kernel) { f.Fail(method, nth, failure) })
 				w.check(name)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 	"github.com/manxnet/manx/dataplane/route"
 )
 
@@ -28,7 +29,7 @@ func (c flushCounter) Flush() (int, int, error) {
 // A route that BGP has learned costs no look at interfaces, limits and files; everything else does, as does a target
 // whose time has come.
 func TestLearnedRoutesFlushRoutesAlone(t *testing.T) {
-	fake := kernel.NewFake()
+	fake := kerneltest.New()
 	fake.PutLink(kernel.Link{Index: 2, Name: "eth0", MTU: 1500, Up: true, Running: true})
 	fake.PutAddress(kernel.Address{Link: 2, Prefix: netip.MustParsePrefix("10.1.0.5/24")})
 	fake.PutRoute(kernel.Route{Dst: netip.MustParsePrefix("10.1.0.0/24"), Protocol: kernel.ProtocolKernel,

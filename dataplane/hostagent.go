@@ -11,15 +11,33 @@ import (
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/conntrack"
+	"github.com/manxnet/manx/dataplane/kernel/tc"
 	"github.com/manxnet/manx/dataplane/link"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/dataplane/shape"
 )
 
+// Kernel is what a HostAgent reads and changes. KernelOf is the real one, *kerneltest.Kernel the one for tests.
+type Kernel interface {
+	kernel.Kernel
+	tc.Shapes
+	conntrack.Connections
+}
+
+// KernelOf returns the kernel behind a connection.
+func KernelOf(c *kernel.Conn) Kernel {
+	return struct {
+		kernel.Kernel
+		tc.Shapes
+		conntrack.Connections
+	}{c, tc.New(c), conntrack.New(c.Namespace())}
+}
+
 // Config is what a HostAgent needs.
 type Config struct {
-	Kernel   kernel.Kernel
+	Kernel   Kernel
 	NodeName string
 	Logger   *zap.Logger
 	// MTUFile is where the CNI plugin looks for the MTU of workloads, usually /var/lib/calico/mtu; empty for nowhere.
@@ -42,7 +60,7 @@ type Config struct {
 // watches the kernel for others; see OnLinks.
 type HostAgent struct {
 	*Agent
-	kernel  kernel.Kernel
+	kernel  Kernel
 	links   *link.Target
 	routes  *route.Target
 	shapes  *shape.Target

@@ -2,9 +2,7 @@ package dataplane
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -21,9 +19,8 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/namespace"
 )
-
-var namespaces atomic.Int32
 
 // host is a network namespace.
 type host struct {
@@ -47,17 +44,7 @@ func newHost(t testing.TB) *host {
 // bareHost is a network namespace with nothing but lo.
 func bareHost(t testing.TB) *host {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("iproute2 is not installed")
-	}
-	h := &host{t, fmt.Sprintf("manxagent-%d-%d", os.Getpid(), namespaces.Add(1))}
-	run(t, "ip", "netns", "add", h.name)
-	t.Cleanup(func() { run(t, "ip", "netns", "del", h.name) })
-	h.ip("link set lo up")
-	return h
+	return &host{t, namespace.New(t, "manxagent")}
 }
 
 func (h *host) ip(args string) string {
@@ -95,7 +82,7 @@ func (h *host) open() *kernel.Conn {
 // agent starts an agent; stop ends it before the test does.
 func (h *host) agent() (a *HostAgent, stop func()) {
 	h.t.Helper()
-	a = New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(),
+	a = New(Config{Kernel: KernelOf(h.open()), NodeName: "node-1", Logger: zap.NewNop(),
 		MTUFile: filepath.Join(h.t.TempDir(), "mtu")})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -11,6 +11,8 @@ import (
 	"github.com/manxnet/manx/dataplane/filter"
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/conntrack"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/nft"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/reconcile"
@@ -20,10 +22,10 @@ import (
 
 // PolicyConfig is what a PolicyAgent needs.
 type PolicyConfig struct {
-	Rules kernel.Rules
+	Rules nftables.Rules
 	Links kernel.Links
 	// Connections forgets those that were translated as is not wanted any more; nil for nobody.
-	Connections kernel.Connections
+	Connections conntrack.Connections
 	Policy      policy.Config
 	Logger      *zap.Logger
 	// Programmed is told how long each change took from its arrival to the kernel, if set.
@@ -37,7 +39,7 @@ type PolicyConfig struct {
 // PolicyAgent is the Agent of the host's packet filter, apart from routes: neither waits for the other.
 type PolicyAgent struct {
 	*Agent
-	rules  kernel.Rules
+	rules  nftables.Rules
 	target *filter.Target
 
 	latency    func(time.Duration)
@@ -161,7 +163,9 @@ func (a *PolicyAgent) EndpointOf(iface string) string {
 }
 
 // Counters returns what the rules that count have counted.
-func (a *PolicyAgent) Counters() (map[string][]kernel.Counter, error) { return a.rules.RuleCounters() }
+func (a *PolicyAgent) Counters() (map[string][]nftables.Counter, error) {
+	return a.rules.RuleCounters()
+}
 
 // Retry is that of the Agent, whose one part is policy.
 func (a *PolicyAgent) Retry(ctx context.Context) (Retried, error) {

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/model"
@@ -19,7 +20,7 @@ import (
 
 // unlisted is a kernel whose interfaces cannot be listed a few times.
 type unlisted struct {
-	*kernel.Fake
+	*kerneltest.Kernel
 	failures int
 }
 
@@ -28,17 +29,17 @@ func (u *unlisted) ListLinks() ([]kernel.Link, error) {
 		u.failures--
 		return nil, errors.New("no buffer space available")
 	}
-	return u.Fake.ListLinks()
+	return u.Kernel.ListLinks()
 }
 
 // Rules for host endpoints depend on the host's interfaces: nothing is done before they are known, not even at a
 // restart, and when they cannot be listed later that is tried again soon.
 func TestInterfacesAreKnownBeforeRulesAreMade(t *testing.T) {
-	links := &unlisted{kernel.NewFake(), 1}
+	links := &unlisted{kerneltest.New(), 1}
 	links.PutLink(kernel.Link{Index: 2, Name: "eth0", Up: true, Running: true})
 	links.PutLink(kernel.Link{Index: 3, Name: "eth1", Up: true, Running: true})
 	links.PutAddress(kernel.Address{Link: 2, Prefix: netip.MustParsePrefix("192.0.2.1/24")})
-	rules := kernel.NewFakeRules()
+	rules := kerneltest.NewRules()
 	a := NewPolicy(PolicyConfig{Rules: rules, Links: links, Logger: zap.NewNop(), Policy: policy.Config{Node: "here"}})
 	h := &v3.HostEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "h"}, Spec: v3.HostEndpointSpec{
 		Node: "here", ExpectedIPs: []string{"192.0.2.1", "192.0.2.9"}}}
@@ -82,7 +83,7 @@ func (r revised) Revision() int64 { return r.revision }
 // An object that came and went again between two looks at the datastore leaves nothing to do but a new revision, for
 // which somebody may wait.
 func TestRevisionWithoutChanges(t *testing.T) {
-	rules := kernel.NewFakeRules()
+	rules := kerneltest.NewRules()
 	a := NewPolicy(PolicyConfig{Rules: rules, Logger: zap.NewNop(), Policy: policy.Config{Node: "here"}})
 	set := model.NewSet()
 	step := func(what string, revision int64) {
@@ -136,7 +137,7 @@ func (c *connections) ForgetConnections(list []netip.Addr) (int, error) {
 // One reading of the kernel's connections at a time, however often floating addresses move.
 func TestFloatingAddressesThatMoveOnAreForgottenInTurn(t *testing.T) {
 	conns := &connections{make(chan struct{}), make(chan []netip.Addr, 100)}
-	a := NewPolicy(PolicyConfig{Rules: kernel.NewFakeRules(), Connections: conns, Logger: zap.NewNop(),
+	a := NewPolicy(PolicyConfig{Rules: kerneltest.NewRules(), Connections: conns, Logger: zap.NewNop(),
 		Policy: policy.Config{Node: "here"}})
 	felix := &model.FelixConfiguration{}
 	on := v3.FloatingIPsEnabled

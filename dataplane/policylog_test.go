@@ -19,7 +19,9 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/kernel/nflog"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/nft"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/ruleset"
@@ -69,7 +71,7 @@ func TestRulesThatCannotLogChangeNoVerdict(t *testing.T) {
 			[]string{"the kernel's log", "the flow log"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			rules := kernel.NewFakeRules()
+			rules := kerneltest.NewRules()
 			rules.Refuse(func(changes ruleset.Changes) error {
 				for _, ch := range changes.Chains {
 					if ch.New != nil && slices.ContainsFunc(ch.New.Rules, func(r ruleset.Rule) bool {
@@ -108,7 +110,7 @@ func TestVMLogsThatTheKernelLacks(t *testing.T) {
 	if os.Getenv("MANX_VM") == "" {
 		t.Skip("it decides about the modules of the whole machine: make test-vm runs it in one of its own")
 	}
-	rules, err := kernel.NewRules()
+	rules, err := nftables.New()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +169,7 @@ func TestVMLogsThatTheKernelLacks(t *testing.T) {
 }
 
 // logPacket sends a packet that a rule logs, and waits until both logs have it.
-func logPacket(t *testing.T, rules *kernel.NFT) {
+func logPacket(t *testing.T, rules *nftables.Conn) {
 	rule := ruleset.Rule{
 		Matches: []ruleset.Match{{Field: ruleset.Protocol, Low: unix.IPPROTO_UDP},
 			{Field: ruleset.DestinationPort, Low: 9}},
@@ -179,13 +181,13 @@ func logPacket(t *testing.T, rules *kernel.NFT) {
 		Chains: []ruleset.ChainChange{{Name: chain.Name, New: chain}}}); err != nil {
 		t.Fatal(err)
 	}
-	heard := make(chan kernel.LoggedPacket, 100)
+	heard := make(chan nflog.Packet, 100)
 	var reader sync.WaitGroup
 	defer reader.Wait()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	reader.Go(func() {
-		if err := rules.ReadLog(ctx, 86, func(p kernel.LoggedPacket) { heard <- p }); err != nil {
+		if err := nflog.Read(ctx, rules.Namespace(), 86, func(p nflog.Packet) { heard <- p }); err != nil {
 			t.Error(err)
 		}
 	})

@@ -36,7 +36,7 @@ func TestWorkloadsCannotHaveTheHostsInterfaces(t *testing.T) {
 	h.pod("cali1")
 	h.pod("tap1")
 	files := filepath.Join(t.TempDir(), "endpoint-status")
-	a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop(),
+	a := New(Config{Kernel: KernelOf(h.open()), NodeName: "node-1", Logger: zap.NewNop(),
 		EndpointStatusDir: func(string) string { return files }})
 	start(t, a)
 	node := nodeObject("node-1", "10.1.0.5/24", "fd01::5/64")

@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/dataplane/ruleset"
@@ -86,7 +86,7 @@ func TestRetryBeforeThereIsAState(t *testing.T) {
 
 // TestRetryOfPolicy: rules that the kernel refused are tried at once.
 func TestRetryOfPolicy(t *testing.T) {
-	k := kernel.NewFakeRules()
+	k := kerneltest.NewRules()
 	a := NewPolicy(PolicyConfig{Rules: k, Policy: policy.Config{Node: "node-1"}, Logger: zap.NewNop()})
 	retry := func() (Retried, bool) {
 		done := make(chan []Retried, 1)

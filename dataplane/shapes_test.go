@@ -13,7 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/tc"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -104,9 +104,9 @@ func (h *host) rateOf(least float64, options ...string) (rate float64) {
 func TestBandwidthIsLimited(t *testing.T) {
 	h := newHost(t)
 	h.connectedPod()
-	skipWithoutShaping(t, h.open())
+	skipWithoutShaping(t, KernelOf(h.open()))
 	start := func() (*HostAgent, func()) {
-		a := New(Config{Kernel: h.open(), NodeName: "node-1", Logger: zap.NewNop()})
+		a := New(Config{Kernel: KernelOf(h.open()), NodeName: "node-1", Logger: zap.NewNop()})
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- a.Run(ctx) }()
@@ -114,7 +114,7 @@ func TestBandwidthIsLimited(t *testing.T) {
 		t.Cleanup(stop)
 		return a, stop
 	}
-	device := kernel.RedirectDevice("cali1")
+	device := tc.RedirectDevice("cali1")
 	queues := func(dev string) string { return h.tc("qdisc show dev " + dev) }
 	exists := func(dev string) bool { return exec.Command("ip", "-n", h.name, "link", "show", dev).Run() == nil }
 	const limited = "qdisc tbf 6d78: root rate 10Mbit burst 100000b lat 25ms"
@@ -169,11 +169,11 @@ func TestBandwidthIsLimited(t *testing.T) {
 func TestCleanupEndsLimits(t *testing.T) {
 	h := newHost(t)
 	h.pod("cali1")
-	k := h.open()
+	k := KernelOf(h.open())
 	skipWithoutShaping(t, k)
-	for device, s := range map[string]kernel.Shape{
-		"cali1": {TokenBucket: kernel.TokenBucket{Rate: 1e6, Buffer: 1e6, Limit: 1e5}},
-		kernel.RedirectDevice("cali1"): {From: "cali1", TokenBucket: kernel.TokenBucket{Rate: 1e6, Buffer: 1e6,
+	for device, s := range map[string]tc.Shape{
+		"cali1": {TokenBucket: tc.TokenBucket{Rate: 1e6, Buffer: 1e6, Limit: 1e5}},
+		tc.RedirectDevice("cali1"): {From: "cali1", TokenBucket: tc.TokenBucket{Rate: 1e6, Buffer: 1e6,
 			Limit: 1e5}},
 	} {
 		if err := k.SetShape(device, s); err != nil {
@@ -189,12 +189,12 @@ func TestCleanupEndsLimits(t *testing.T) {
 }
 
 // skipWithoutShaping skips a test on a kernel that lacks something.
-func skipWithoutShaping(t *testing.T, k *kernel.Conn) {
+func skipWithoutShaping(t *testing.T, k Kernel) {
 	t.Helper()
 	const device = "bwcaliprobe"
-	s := kernel.Shape{From: "eth0", TokenBucket: kernel.TokenBucket{Rate: 1e6, Buffer: 1e6, Limit: 1e5}}
+	s := tc.Shape{From: "eth0", TokenBucket: tc.TokenBucket{Rate: 1e6, Buffer: 1e6, Limit: 1e5}}
 	err := k.SetShape(device, s)
-	if errors.Is(err, kernel.ErrNoShaping) {
+	if errors.Is(err, tc.ErrNoShaping) {
 		t.Skip(err)
 	}
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
@@ -17,7 +18,7 @@ import (
 
 // BenchmarkLearnStep measures what the agent adds to one route that BGP has learned, on a kernel in memory.
 func BenchmarkLearnStep(b *testing.B) {
-	fake := kernel.NewFake()
+	fake := kerneltest.New()
 	fake.PutLink(kernel.Link{Index: 2, Name: "eth0", MTU: 1500, Up: true, Running: true})
 	fake.PutAddress(kernel.Address{Link: 2, Prefix: netip.MustParsePrefix("10.1.0.5/24")})
 	now := time.Unix(1e9, 0)
@@ -40,7 +41,7 @@ func BenchmarkLearnStep(b *testing.B) {
 
 // BenchmarkPolicyStep measures what the agent adds to a change of one of 250 workloads, on a kernel that takes all.
 func BenchmarkPolicyStep(b *testing.B) {
-	rules := kernel.NewFakeRules()
+	rules := kerneltest.NewRules()
 	a := NewPolicy(PolicyConfig{Rules: rules, Logger: zap.NewNop(), Policy: policy.Config{Node: "node-1"},
 		Reached: func(endpointstatus.Policy) {}})
 	set := model.Set{}

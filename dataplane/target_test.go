@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/targettest"
 	"github.com/manxnet/manx/datastore/model"
@@ -22,7 +23,7 @@ import (
 // roster is an agent with one target more, and what can be seen of that.
 type roster struct {
 	t     *testing.T
-	fake  *kernel.Fake
+	fake  *kerneltest.Kernel
 	agent *HostAgent
 	logs  *observer.ObservedLogs
 	path  string
@@ -30,7 +31,7 @@ type roster struct {
 
 func newRoster(t *testing.T) *roster {
 	core, logs := observer.New(zapcore.InfoLevel)
-	r := &roster{t: t, fake: kernel.NewFake(), logs: logs, path: filepath.Join(t.TempDir(), "folder", "roster")}
+	r := &roster{t: t, fake: kerneltest.New(), logs: logs, path: filepath.Join(t.TempDir(), "folder", "roster")}
 	if err := os.Mkdir(filepath.Dir(r.path), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -267,7 +267,7 @@ func TestCleanupGoesByTablesAndDevices(t *testing.T) {
 		h.ip("link add " + device + " type bridge")
 		h.ip("addr add 192.0.2.1/32 dev " + device)
 	}
-	n, err := cleanup(h.open(), []kernel.Table{kernel.MainTable, 100}, []string{"own.test", "absent"})
+	n, err := cleanup(KernelOf(h.open()), []kernel.Table{kernel.MainTable, 100}, []string{"own.test", "absent"})
 	if n != 3 || err != nil {
 		t.Errorf("removed %d, %v; want 3", n, err)
 	}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
-	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // TestForgedEnd runs sessions with BIRD, single hop and multihop, and sends in BIRD's name that it is down.
@@ -191,12 +191,12 @@ func TestFlood(t *testing.T) {
 	ours := []Session{path(their4, our4, fast), path(second, our4, fast)}
 	ours[1].Multihop = true
 	mirror := []Session{path(our4, their4, fast)}
-	if nsErr := lab.Inside(x.theirs, func() { err = theirs.Set(mirror) }); nsErr != nil || err != nil {
+	if nsErr := namespace.Inside(x.theirs, func() { err = theirs.Set(mirror) }); nsErr != nil || err != nil {
 		t.Fatal(nsErr, err)
 	}
 	other := New(Config{})
 	t.Cleanup(other.Close)
-	if nsErr := lab.Inside(x.theirs, func() {
+	if nsErr := namespace.Inside(x.theirs, func() {
 		s := path(our4, second, fast)
 		s.Multihop = true
 		err = other.Set([]Session{s})
@@ -213,7 +213,7 @@ func TestFlood(t *testing.T) {
 			<-x.events
 		}
 		before, _ := x.engine.Session(second)
-		cmd := lab.InNamespace(x.theirs, os.Args[0], "-test.run=^TestFlooder$", "-test.v")
+		cmd := namespace.Command(x.theirs, os.Args[0], "-test.run=^TestFlooder$", "-test.v")
 		cmd.Env = append(os.Environ(), flooder+"=1")
 		out, err := cmd.CombinedOutput()
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 const (
@@ -56,7 +56,7 @@ func BenchmarkDetection(b *testing.B) {
 			x.ip("-n", ns, "addr", "add", s.Local.String()+"/16", "dev", "eth0")
 		}
 	}
-	other := lab.InNamespace(x.theirs, os.Args[0], "-test.run=^TestOtherEnd$", "-test.timeout=2h")
+	other := namespace.Command(x.theirs, os.Args[0], "-test.run=^TestOtherEnd$", "-test.timeout=2h")
 	other.Env = append(os.Environ(), otherEnd+"=1")
 	hold, err := other.StdinPipe()
 	if err != nil {
@@ -74,7 +74,7 @@ func BenchmarkDetection(b *testing.B) {
 	events := make(chan seen, 100*loadSessions)
 	e := New(Config{OnEvent: func(ev Event) { events <- seen{time.Now(), ev} }})
 	b.Cleanup(e.Close)
-	if nsErr := lab.Inside(x.ours, func() { err = e.Set(loadPaths(false)) }); nsErr != nil || err != nil {
+	if nsErr := namespace.Inside(x.ours, func() { err = e.Set(loadPaths(false)) }); nsErr != nil || err != nil {
 		b.Fatal(nsErr, err)
 	}
 	allUp := func() {
@@ -116,7 +116,7 @@ func BenchmarkDetection(b *testing.B) {
 			b.Fatalf("BFD_SECONDS = %q: want a number of seconds", text)
 		}
 	}
-	time.Sleep(time.Duration(seconds) * time.Second)
+	time.Sleep(time.Duration(seconds) * time.Second) // the time that is measured
 	wrong := drain()
 	b.Logf("%d false detections in %d s", wrong, seconds)
 
@@ -149,7 +149,7 @@ func BenchmarkDetection(b *testing.B) {
 func (x *twoHosts) carrier(ns string, on bool) {
 	x.t.Helper()
 	var err error
-	nsErr := lab.Inside(ns, func() {
+	nsErr := namespace.Inside(ns, func() {
 		fd, e := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err = e; err != nil {
 			return

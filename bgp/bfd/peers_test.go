@@ -12,7 +12,7 @@ import (
 
 	"go.uber.org/zap/zaptest"
 
-	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // twoHosts are two namespaces on one link: ours, and that of another BFD daemon.
@@ -32,23 +32,11 @@ var (
 
 func newTwoHosts(t testing.TB, programs ...string) *twoHosts {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root for network namespaces")
-	}
-	for _, p := range append(programs, "ip") {
-		if _, err := exec.LookPath(p); err != nil {
-			t.Skipf("needs %s", p)
-		}
-	}
+	namespace.Require(t, programs...)
 	x := &twoHosts{t: t, dir: t.TempDir(), events: make(chan Event, 1000)}
-	x.ours, x.theirs = fmt.Sprintf("mxbfd%da", os.Getpid()), fmt.Sprintf("mxbfd%db", os.Getpid())
-	for _, ns := range []string{x.ours, x.theirs} {
-		x.ip("netns", "add", ns)
-		t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", ns).Run() })
-	}
+	x.ours, x.theirs = namespace.New(t, "mxbfd-a"), namespace.New(t, "mxbfd-b")
 	x.ip("link", "add", "eth0", "netns", x.ours, "type", "veth", "peer", "name", "eth0", "netns", x.theirs)
 	for ns, addrs := range map[string][2]netip.Addr{x.ours: {our4, our6}, x.theirs: {their4, their6}} {
-		x.ip("-n", ns, "link", "set", "lo", "up")
 		x.ip("-n", ns, "link", "set", "eth0", "up")
 		x.ip("-n", ns, "addr", "add", addrs[0].String()+"/24", "dev", "eth0")
 		x.ip("-n", ns, "addr", "add", addrs[1].String()+"/64", "dev", "eth0", "nodad")
@@ -72,7 +60,7 @@ func (x *twoHosts) startEngine() {
 func (x *twoHosts) set(sessions ...Session) {
 	x.t.Helper()
 	var err error
-	if nsErr := lab.Inside(x.ours, func() { err = x.engine.Set(sessions) }); nsErr != nil || err != nil {
+	if nsErr := namespace.Inside(x.ours, func() { err = x.engine.Set(sessions) }); nsErr != nil || err != nil {
 		x.t.Fatal(nsErr, err)
 	}
 }
@@ -115,7 +103,7 @@ func (x *twoHosts) quiet(what string, d time.Duration) {
 
 func (x *twoHosts) run(ready func() (string, bool), name string, args ...string) *exec.Cmd {
 	x.t.Helper()
-	cmd := lab.InNamespace(x.theirs, name, args...)
+	cmd := namespace.Command(x.theirs, name, args...)
 	log, err := os.Create(filepath.Join(x.dir, filepath.Base(name)+".log"))
 	if err != nil {
 		x.t.Fatal(err)

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
 
-	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // inject sends a packet from the other host.
 func (x *twoHosts) inject(from, to netip.Addr, port, ttl int, b []byte) {
 	x.t.Helper()
 	var err error
-	nsErr := lab.Inside(x.theirs, func() {
+	nsErr := namespace.Inside(x.theirs, func() {
 		conn, e := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)))
 		if err = e; err != nil {
 			return
@@ -127,7 +127,7 @@ func TestPortTaken(t *testing.T) {
 	}
 	x := newTwoHosts(t, "bird", "birdc")
 	x.startBIRD("")
-	cmd := lab.InNamespace(x.theirs, os.Args[0], "-test.run=^TestPortTaken$", "-test.timeout=1m")
+	cmd := namespace.Command(x.theirs, os.Args[0], "-test.run=^TestPortTaken$", "-test.timeout=1m")
 	cmd.Env = append(os.Environ(), besideBIRD+"=1")
 	out, err := cmd.StdoutPipe()
 	if err != nil {

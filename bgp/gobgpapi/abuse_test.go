@@ -31,7 +31,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/apiguard"
 	"github.com/manxnet/manx/bgp/speaker"
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/sockdiag"
 )
 
 const nobody = 65534
@@ -42,14 +42,9 @@ func guarded(t *testing.T, s *Service, cfg apiguard.Config) string {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	k, err := kernel.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = k.Close() })
 	cfg.Owner = func(c *net.TCPConn) (apiguard.Caller, error) {
-		o, err := k.PeerOwner(c)
-		return apiguard.Caller{UID: o.UID, Process: func() (int, string) { return kernel.ProcessOfSocket(o.Inode) }},
+		o, err := sockdiag.PeerOwner(nil, c)
+		return apiguard.Caller{UID: o.UID, Process: func() (int, string) { return sockdiag.ProcessOf(o.Inode) }},
 			err
 	}
 	cfg.Hint = "only some are served"

@@ -3,6 +3,7 @@ package speaker
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 type paths struct {
 	mu      sync.Mutex
 	engine  *bfd.Engine
+	want    []bfd.Session
 	failure string // of the last configuration, as logged
 }
 
@@ -24,8 +26,8 @@ type paths struct {
 // itself: it is no reason to be without BGP.
 func (s *Speaker) setPaths(sessions []bgp.Session) {
 	var want []bfd.Session
-	for _, b := range sessions {
-		if b.BFD.Enabled {
+	for i := range sessions {
+		if b := &sessions[i]; b.BFD.Enabled {
 			want = append(want, bfd.Session{Remote: b.Address.Unmap(), Local: b.Source, Multihop: b.BFD.Multihop,
 				Transmit: b.BFD.Transmit, Receive: b.BFD.Receive, Multiplier: b.BFD.Multiplier, MinTTL: b.BFD.MinTTL})
 		}
@@ -38,6 +40,10 @@ func (s *Speaker) setPaths(sessions []bgp.Session) {
 		}
 		s.paths.engine = bfd.New(bfd.Config{Logger: s.log, OnEvent: func(e bfd.Event) { go s.pathChanged(e) }})
 	}
+	if s.paths.failure == "" && slices.Equal(want, s.paths.want) {
+		return
+	}
+	s.paths.want = want
 	failure := ""
 	if err := s.paths.engine.Set(want); err != nil {
 		failure = err.Error()

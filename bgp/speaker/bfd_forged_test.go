@@ -11,7 +11,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/bfd"
-	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // States of BFD as in the second octet of a packet (RFC 5880 section 4.1).
@@ -25,7 +25,7 @@ func (n *birdNet) forgeBFD(from, to string, state byte) (end func()) {
 	n.t.Helper()
 	var conn *net.UDPConn
 	var err error
-	nsErr := lab.Inside(n.bird, func() {
+	nsErr := namespace.Inside(n.bird, func() {
 		conn, err = net.DialUDP("udp4", &net.UDPAddr{IP: net.ParseIP(from)},
 			&net.UDPAddr{IP: net.ParseIP(to), Port: 3784})
 	})

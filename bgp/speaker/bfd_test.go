@@ -78,7 +78,7 @@ func TestBFDEndsSessions(t *testing.T) {
 	}
 	_ = n.cmd.Wait()
 	c.await("the loss of the connection", func() bool { return c.sessions[many.Address].Phase != PhaseEstablished })
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // BIRD is away for a while, in which the routes must stay
 	n.start("", "-R")
 	c.await("sessions and BFD up after the restart of BIRD", bothUp)
 	c.mu.Lock()

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // birdNet is two namespaces on one link: the speaker's, and one with BIRD.
@@ -27,34 +28,13 @@ type birdNet struct {
 	ctl, pidFile string
 }
 
-var birdCount struct {
-	sync.Mutex
-	n int
-}
-
 func newBirdNet(t *testing.T, manxAddrs, birdAddrs []string) *birdNet {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root for network namespaces")
-	}
-	for _, prog := range []string{"bird", "birdc", "ip"} {
-		if _, err := exec.LookPath(prog); err != nil {
-			t.Skipf("needs %s (Debian packages bird2 and iproute2)", prog)
-		}
-	}
-	birdCount.Lock()
-	birdCount.n++
-	id := fmt.Sprintf("mxbgp%d-%d", os.Getpid(), birdCount.n)
-	birdCount.Unlock()
-	n := &birdNet{t: t, manx: id + "m", bird: id + "b", dir: t.TempDir()}
+	namespace.Require(t, "bird", "birdc")
+	n := &birdNet{t: t, manx: namespace.New(t, "mxbgp-m"), bird: namespace.New(t, "mxbgp-b"), dir: t.TempDir()}
 	n.ctl, n.pidFile = filepath.Join(n.dir, "ctl"), filepath.Join(n.dir, "pid")
-	for _, ns := range []string{n.manx, n.bird} {
-		n.ip("netns", "add", ns)
-		t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", ns).Run() })
-	}
 	n.ip("link", "add", "eth0", "netns", n.manx, "type", "veth", "peer", "name", "eth0", "netns", n.bird)
 	for ns, addrs := range map[string][]string{n.manx: manxAddrs, n.bird: birdAddrs} {
-		n.ip("-n", ns, "link", "set", "lo", "up")
 		for _, a := range addrs {
 			args := []string{"-n", ns, "addr", "add", a, "dev", "eth0"}
 			if strings.Contains(a, ":") {

@@ -29,14 +29,14 @@ import (
 // Own routes carry none, which counts as 0, so the owner is preferred and the others remain as a way around.
 const relayMED = 100
 
-func (b *policyBuilder) exportStatements(groups []*group, peers []peerPolicy) []*api.Statement {
+func (b *policyBuilder) exportStatements(groups []*group) []*api.Statement {
 	if b.d.Drain == bgp.DrainWithdrawn {
 		b.say("drained", nil, &api.Conditions{}, &api.Actions{RouteAction: reject})
 		return b.take("export")
 	}
 	b.sessionStatements()
-	for i, g := range groups {
-		peers[i].own = b.own(g, func() *api.MatchSet { return b.neighbours(g.name, g.peers) })
+	for _, g := range groups {
+		g.decided.own = b.own(g, func() *api.MatchSet { return b.neighbours(g.name, g.peers) })
 	}
 	local := func() *api.Conditions { return &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL} }
 	for _, ipv6 := range []bool{false, true} {
@@ -48,12 +48,12 @@ func (b *policyBuilder) exportStatements(groups []*group, peers []peerPolicy) []
 	}
 	b.say("own", nil, local(), &api.Actions{RouteAction: accept})
 	b.wellKnown() // from here on all routes are learned
-	for i, g := range groups {
+	for _, g := range groups {
 		b.since()
 		for _, r := range g.rules(true) {
 			b.rule(g, b.neighbours(g.name, g.peers), r, true)
 		}
-		peers[i].out = b.since()
+		g.decided.out = b.since()
 	}
 	b.relayStatements()
 	return b.take("export")
@@ -62,7 +62,8 @@ func (b *policyBuilder) exportStatements(groups []*group, peers []peerPolicy) []
 // sessionStatements say what follows from settings of sessions, not from routes.
 func (b *policyBuilder) sessionStatements() {
 	var self, keep []netip.Addr
-	for _, s := range b.d.Sessions {
+	for i := range b.d.Sessions {
+		s := &b.d.Sessions[i]
 		a := plainAddr(s.Address)
 		switch s.NextHop {
 		case bgp.NextHopSelf:
@@ -108,8 +109,8 @@ const (
 
 // external lists the peers in other ASes.
 func (b *policyBuilder) external() (list []netip.Addr) {
-	for _, s := range b.d.Sessions {
-		if s.PeerAS != s.LocalAS {
+	for i := range b.d.Sessions {
+		if s := &b.d.Sessions[i]; s.PeerAS != s.LocalAS {
 			list = append(list, plainAddr(s.Address))
 		}
 	}
@@ -170,7 +171,7 @@ func rangesOf(d bgp.Desired) map[netip.Prefix]string {
 	return ranges
 }
 
-func (b *policyBuilder) importStatements(groups []*group, peers []peerPolicy) []*api.Statement {
+func (b *policyBuilder) importStatements(groups []*group) []*api.Statement {
 	b.refuse()
 	b.say("nobody else's marker", nil, &api.Conditions{LargeCommunitySet: b.markers()}, freshCommunities(changes{}))
 	b.refuseOutsiders()
@@ -179,12 +180,12 @@ func (b *policyBuilder) importStatements(groups []*group, peers []peerPolicy) []
 		b.say("graceful shutdown", b.neighbours(setExternal, external), c,
 			&api.Actions{LocalPref: &api.LocalPrefAction{Value: lowestLocalPref}})
 	}
-	for i, g := range groups {
+	for _, g := range groups {
 		b.since()
 		for _, r := range g.rules(false) {
 			b.rule(g, b.neighbours(g.name, g.peers), r, false)
 		}
-		peers[i].in = b.since()
+		g.decided.in = b.since()
 	}
 	return b.take("import")
 }

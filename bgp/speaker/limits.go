@@ -40,12 +40,12 @@ func (l limit) level(n int, was prefixLevel) prefixLevel {
 	return prefixesNormal
 }
 
-// setLimits takes over the limits of all sessions. A peer that is held down may try again under another limit.
-func (s *Speaker) setLimits(sessions []bgp.Session) {
-	all := s.status.received()
-	for _, w := range sessions {
+// setLimits takes over the limits of sessions that are new or have changed. A peer that is held down may try again under
+// another limit.
+func (s *Speaker) setLimits(changed []bgp.Session) {
+	for _, w := range changed {
 		peer := w.Address.Unmap()
-		if x := all[peer]; x != nil && x.setLimit(s.cfg.limit(w)) {
+		if tap := s.status.tapOf(peer); tap != nil && tap.received.setLimit(s.cfg.limit(w)) {
 			s.status.release(peer)
 		}
 	}

@@ -73,7 +73,9 @@ func (b *logBridge) Handle(_ context.Context, rec slog.Record) error {
 		b.tap.established.Load() {
 		return nil
 	}
-	if rec.Message == "failed to stop BGP server" { // speakerRun.stop has stopped it already, in a better way
+	switch rec.Message {
+	case "failed to stop BGP server", // speakerRun.stop has stopped it already, in a better way
+		"call set policy": // for each session when the policy changes
 		return nil
 	}
 	attrs := make(map[string]slog.Value, rec.NumAttrs()+len(b.attrs))

@@ -86,16 +86,19 @@ func newStatusTable(cfg Config) *statusTable {
 		watchers: map[*statusWatcher]bool{}, gone: map[bgp.SessionType]Totals{}}
 }
 
-// setSessions makes the table hold exactly the wanted sessions.
-func (t *statusTable) setSessions(want []bgp.Session) {
+// setSessions makes the table hold exactly the wanted sessions, and returns those that are new or have changed.
+func (t *statusTable) setSessions(want []bgp.Session) (changed []bgp.Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	keep := make(map[netip.Addr]bool, len(want))
-	for _, s := range want {
-		addr := s.Address.Unmap()
-		keep[addr] = true
+	for i := range want {
+		addr := want[i].Address.Unmap()
 		e := t.entries[addr]
+		if e != nil && e.session.Equal(want[i]) {
+			continue
+		}
+		s := want[i]
+		changed = append(changed, s)
 		if e == nil {
 			e = &sessionEntry{state: gobgp.BGP_FSM_IDLE, since: now, tap: t.newTap(addr), path: t.path}
 			t.entries[addr] = e
@@ -106,6 +109,7 @@ func (t *statusTable) setSessions(want []bgp.Session) {
 		e.session = s
 		t.refresh(addr, e, now)
 	}
+	keep := addressesOf(want)
 	for addr, e := range t.entries {
 		if !keep[addr] {
 			delete(t.entries, addr)
@@ -113,6 +117,16 @@ func (t *statusTable) setSessions(want []bgp.Session) {
 			t.publish(e, now, true)
 		}
 	}
+	return changed
+}
+
+// addressesOf is the set of the peers' addresses.
+func addressesOf(sessions []bgp.Session) map[netip.Addr]bool {
+	set := make(map[netip.Addr]bool, len(sessions))
+	for i := range sessions {
+		set[sessions[i].Address.Unmap()] = true
+	}
+	return set
 }
 
 // reset forgets all states, because the speaker restarts.

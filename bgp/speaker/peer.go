@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"time"
 
@@ -107,32 +106,45 @@ func listensOn(g bgp.Global, a netip.Addr) bool {
 	return false
 }
 
-// setSessions adds, changes and removes peers so that they are as wanted. Unchanged ones are not touched.
-func (r *speakerRun) setSessions(ctx context.Context, want []bgp.Session) error {
+// setSessions adds, changes and removes peers so that they are as wanted; wanted are their addresses. Unchanged ones are
+// not touched.
+func (r *speakerRun) setSessions(ctx context.Context, want []bgp.Session, wanted map[netip.Addr]bool) error {
 	var errs []error
 	failed := func(s bgp.Session, err error) {
+		r.failed[s.Address.Unmap()] = err != nil
 		if err != nil && s.PasswordFrom != "missing" { // no further attempt helps before there is a password
 			err = fmt.Errorf("bgp session with %s: %w", s.Address, err)
 			errs = append(errs, err)
 		}
 		r.sp.status.configured(s.Address.Unmap(), err)
 	}
-	wanted := make(map[netip.Addr]bool, len(want))
-	for _, s := range want {
-		wanted[s.Address.Unmap()] = true
-	}
-	for addr, old := range maps.Clone(r.sessions) {
+	for addr := range r.failed {
 		if !wanted[addr] {
-			if err := r.removeSession(ctx, old); err != nil {
+			delete(r.failed, addr)
+		}
+	}
+	for addr := range r.sessions {
+		if !wanted[addr] {
+			if err := r.removeSession(ctx, r.sessions[addr]); err != nil {
 				errs = append(errs, fmt.Errorf("bgp session with %s: remove: %w", addr, err))
 			}
 		}
 	}
-	for _, s := range want {
-		failed(s, r.setSession(ctx, s))
+	for i := range want {
+		if !r.settled(&want[i]) {
+			failed(want[i], r.setSession(ctx, want[i]))
+		}
 	}
 	r.restarting = false // what comes later is new to the network
 	return errors.Join(errs...)
+}
+
+// settled tells whether a session is as wanted.
+func (r *speakerRun) settled(s *bgp.Session) bool {
+	addr := s.Address.Unmap()
+	have, ok := r.sessions[addr]
+	_, waits := r.deferred[addr]
+	return ok && !waits && !r.failed[addr] && have.Equal(*s)
 }
 
 func (r *speakerRun) setSession(ctx context.Context, s bgp.Session) error {

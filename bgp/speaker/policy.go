@@ -3,6 +3,7 @@ package speaker
 import (
 	"fmt"
 	"maps"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"strings"
@@ -47,6 +48,7 @@ type group struct {
 	external bool
 	filters  []*bgp.Filter // those that sessions name and that exist, in order
 	peers    []netip.Addr
+	decided  peerPolicy // what the statements say about these peers
 }
 
 // policyBuilder turns a Desired into statements.
@@ -62,23 +64,11 @@ type policyBuilder struct {
 // buildPolicy is pure; interfaces holds the interface of each known next hop.
 func buildPolicy(d bgp.Desired, interfaces map[netip.Addr]string) policy {
 	b := &policyBuilder{d: d, interfaces: interfaces, sets: map[string]*api.DefinedSet{}}
-	p := policy{peers: map[netip.Addr]peerPolicy{}, drain: d.Drain}
-	groups := groupsOf(d)
-	out := make([]peerPolicy, len(groups))
-	exporting := b.exportStatements(groups, out)
-	importing := b.importStatements(groups, out)
-	for i, g := range groups {
-		for _, a := range g.peers {
-			p.peers[a] = out[i]
-		}
-	}
-	refused := refusedTexts(d.Refusals)
-	for _, s := range d.Sessions {
-		mine := p.peers[plainAddr(s.Address)]
-		mine.out += string(s.NextHop)
-		mine.in += refused(s)
-		p.peers[plainAddr(s.Address)] = mine
-	}
+	p := policy{drain: d.Drain}
+	groups, groupOf := groupsOf(d)
+	exporting := b.exportStatements(groups)
+	importing := b.importStatements(groups)
+	p.peers = policyByPeer(d, groupOf)
 	p.groups, p.excepted = groups, exceptions(d.Refusals)
 	p.ranges, p.watched = rangesOf(d), b.watched
 	p.request = &api.SetPoliciesRequest{
@@ -93,33 +83,78 @@ func buildPolicy(d bgp.Desired, interfaces map[netip.Addr]string) policy {
 	return p
 }
 
-// groupsOf sorts sessions into groups. The AS that a session uses for us counts, because GoBGP asks the export policy
-// after it has put that AS into the path.
-func groupsOf(d bgp.Desired) []*group {
+// policyByPeer gives what concerns each peer; sessions of a group with the same settings share it.
+func policyByPeer(d bgp.Desired, groupOf []*group) map[netip.Addr]peerPolicy {
+	type kind struct {
+		group    *group
+		nextHop  bgp.NextHopMode
+		outsider bool
+	}
+	kinds := map[kind]peerPolicy{}
+	refused := refusalsBySession(d.Refusals)
+	peers := make(map[netip.Addr]peerPolicy, len(d.Sessions))
+	for i := range d.Sessions {
+		s := &d.Sessions[i]
+		k := kind{groupOf[i], s.NextHop, s.Outsider}
+		mine, known := kinds[k]
+		if !known {
+			mine = k.group.decided
+			mine.out += string(s.NextHop)
+			mine.in += refused(*s).text
+			kinds[k] = mine
+		}
+		peers[plainAddr(s.Address)] = mine
+	}
+	return peers
+}
+
+// groupsOf sorts sessions into groups, and gives that of each session. The AS that a session uses for us counts, because
+// GoBGP asks the export policy after it has put that AS into the path.
+func groupsOf(d bgp.Desired) (groups []*group, of []*group) {
 	filters := map[string]*bgp.Filter{}
 	for i := range d.Filters {
 		filters[d.Filters[i].Name] = &d.Filters[i]
 	}
-	byName := map[string]*group{}
-	for _, s := range d.Sessions {
+	type kind struct {
+		ipv6    bool
+		as      uint32 // of this side; 0: internal
+		filters string
+	}
+	kinds, byName := map[kind]*group{}, map[string]*group{}
+	of = make([]*group, len(d.Sessions))
+	for i := range d.Sessions {
+		s := &d.Sessions[i]
 		addr := plainAddr(s.Address)
-		g := &group{session: s, ipv6: addr.Is6(), external: s.PeerAS != s.LocalAS}
-		for _, name := range s.Filters {
-			if f := filters[name]; f != nil {
-				g.filters = append(g.filters, f)
+		k := kind{ipv6: addr.Is6(), filters: strings.Join(s.Filters, ",")}
+		if s.PeerAS != s.LocalAS {
+			k.as = s.LocalAS
+		}
+		g := kinds[k]
+		if g == nil {
+			g = newGroup(s, filters)
+			if same := byName[g.name]; same != nil {
+				g = same
 			}
+			kinds[k], byName[g.name] = g, g
 		}
-		g.name = groupName(g)
-		if byName[g.name] == nil {
-			byName[g.name] = g
-		}
-		byName[g.name].peers = append(byName[g.name].peers, addr)
+		g.peers = append(g.peers, addr)
+		of[i] = g
 	}
-	list := make([]*group, 0, len(byName))
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		list = append(list, byName[name])
+		groups = append(groups, byName[name])
 	}
-	return list
+	return groups, of
+}
+
+func newGroup(s *bgp.Session, filters map[string]*bgp.Filter) *group {
+	g := &group{session: *s, ipv6: plainAddr(s.Address).Is6(), external: s.PeerAS != s.LocalAS}
+	for _, name := range s.Filters {
+		if f := filters[name]; f != nil {
+			g.filters = append(g.filters, f)
+		}
+	}
+	g.name = groupName(g)
+	return g
 }
 
 func groupName(g *group) string {
@@ -166,28 +201,48 @@ func (b *policyBuilder) neighbours(name string, peers []netip.Addr) *api.MatchSe
 }
 
 // cover returns the shortest prefixes that hold the peers and no peer of another session: GoBGP goes through the list
-// of a set for every route and statement.
+// of a set for every route and statement. Of the other peers only those right before and behind an address can keep its
+// prefix from being shorter.
 func (b *policyBuilder) cover(peers []netip.Addr) []string {
+	inside := make(map[netip.Addr]bool, len(peers))
+	for _, a := range peers {
+		inside[a] = true
+	}
 	var others []netip.Addr
-	for _, s := range b.d.Sessions {
-		if a := plainAddr(s.Address); !slices.Contains(peers, a) {
+	for i := range b.d.Sessions {
+		if a := plainAddr(b.d.Sessions[i].Address); !inside[a] {
 			others = append(others, a)
 		}
 	}
-	var list []string
+	slices.SortFunc(others, netip.Addr.Compare)
+	set := map[netip.Prefix]bool{}
 	for _, a := range peers {
-		p := netip.PrefixFrom(a, a.BitLen())
-		for p.Bits() > 1 {
-			wider := netip.PrefixFrom(a, p.Bits()-1).Masked()
-			if slices.ContainsFunc(others, wider.Contains) {
-				break
+		i, _ := slices.BinarySearchFunc(others, a, netip.Addr.Compare)
+		length := 1
+		for _, o := range others[max(0, i-1):min(len(others), i+1)] {
+			if o.BitLen() == a.BitLen() {
+				length = max(length, commonBits(a, o)+1)
 			}
-			p = wider
 		}
+		set[netip.PrefixFrom(a, length).Masked()] = true
+	}
+	list := make([]string, 0, len(set))
+	for p := range set {
 		list = append(list, p.String())
 	}
 	slices.Sort(list)
-	return slices.Compact(list)
+	return list
+}
+
+// commonBits is how many leading bits two addresses of one family share.
+func commonBits(a, b netip.Addr) int {
+	x, y := a.As16(), b.As16()
+	for i := range x {
+		if d := x[i] ^ y[i]; d != 0 {
+			return 8*i + bits.LeadingZeros8(d) - (128 - a.BitLen())
+		}
+	}
+	return a.BitLen()
 }
 
 // set defines a set, once per name. No set is ever empty: an empty neighbour set would match every neighbour.

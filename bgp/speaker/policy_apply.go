@@ -41,8 +41,9 @@ func (r *speakerRun) startPolicy(ctx context.Context) error {
 // setPolicy makes GoBGP decide about routes as d says. The answer is what must be decided again.
 func (r *speakerRun) setPolicy(ctx context.Context, d bgp.Desired) (again, error) {
 	p := buildPolicy(d, r.sp.interfaces.known())
-	if bytes.Equal(p.encoded, r.policy.encoded) {
-		r.judge.Store(judgeOf(d, p)) // there may be other sessions, although the same rules
+	if bytes.Equal(p.encoded, r.policy.encoded) { // there may be other sessions, although the same rules
+		r.policy = p
+		r.judge.Store(judgeOf(d, p))
 		return again{}, nil
 	}
 	if err := r.srv.SetPolicies(ctx, p.request); err != nil {

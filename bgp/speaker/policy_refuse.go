@@ -107,16 +107,25 @@ func refusedText(list bgp.Refusals) string {
 	return b.String()
 }
 
-// refusedTexts describes what is refused on a session; sessions of one kind share the text.
-func refusedTexts(list bgp.Refusals) func(bgp.Session) string {
+// sessionRefusals are the refusals that hold on a session, and what refusedText says about them.
+type sessionRefusals struct {
+	list bgp.Refusals
+	text string
+}
+
+// refusalsBySession picks those that hold on a session; sessions of one kind share them.
+func refusalsBySession(list bgp.Refusals) func(bgp.Session) sessionRefusals {
 	type kind struct{ ipv6, outsider bool }
-	texts := map[kind]string{}
-	return func(s bgp.Session) string {
+	known := map[kind]sessionRefusals{}
+	return func(s bgp.Session) sessionRefusals {
 		k := kind{plainAddr(s.Address).Is6(), s.Outsider}
-		if _, ok := texts[k]; !ok {
-			texts[k] = refusedText(list.For(s))
+		r, ok := known[k]
+		if !ok {
+			r.list = list.For(s)
+			r.text = refusedText(r.list)
+			known[k] = r
 		}
-		return texts[k]
+		return r
 	}
 }
 

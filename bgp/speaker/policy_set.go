@@ -3,7 +3,6 @@ package speaker
 import (
 	"context"
 	"errors"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -13,18 +12,19 @@ import (
 // set makes the server do what d says. At no time a peer is sent what neither the old nor the new d allows: the policy
 // comes before the routes and sessions that are new, and knows those that are gone until they are.
 func (r *speakerRun) set(ctx context.Context, d bgp.Desired) error {
+	wanted := addressesOf(d.Sessions)
 	wide := d
 	wide.Originated = r.originsIn(d)
-	wide.Sessions = r.sessionsIn(d)
+	wide.Sessions = r.sessionsIn(d, wanted)
 	narrow := len(wide.Originated) == len(d.Originated) && len(wide.Sessions) == len(d.Sessions)
 	again, err := r.setPolicy(ctx, wide)
 	errs := []error{err,
 		r.setOrigins(d.Originated, d.Drain), // before sessions: none must send its End-of-RIB before them
 		r.decide(ctx, again),
-		r.setSessions(ctx, d.Sessions),
+		r.setSessions(ctx, d.Sessions, wanted),
 	}
 	if !narrow {
-		d.Sessions = r.sessionsIn(d) // some may have stayed
+		d.Sessions = r.sessionsIn(d, wanted) // some may have stayed
 		again, err := r.setPolicy(ctx, d)
 		errs = append(errs, err, r.decide(ctx, again)) // interfaces may have become known meanwhile
 	}
@@ -38,26 +38,24 @@ func (r *speakerRun) originsIn(d bgp.Desired) []bgp.Origin {
 	for _, o := range d.Originated {
 		wanted[o.Prefix.Masked()] = !o.Withheld
 	}
-	list := slices.Clone(d.Originated)
-	for _, p := range slices.SortedFunc(maps.Keys(r.origins), netip.Prefix.Compare) {
+	var more []bgp.Origin
+	for p, o := range r.origins {
 		if !wanted[p] {
-			list = append(list, r.origins[p])
+			more = append(more, o)
 		}
 	}
-	return list
+	slices.SortFunc(more, func(a, b bgp.Origin) int { return a.Prefix.Compare(b.Prefix) })
+	return slices.Concat(d.Originated, more)
 }
 
 // sessionsIn are those of d, and those that should be gone and are still there.
-func (r *speakerRun) sessionsIn(d bgp.Desired) []bgp.Session {
-	wanted := map[netip.Addr]bool{}
-	for _, s := range d.Sessions {
-		wanted[s.Address.Unmap()] = true
-	}
-	list := slices.Clone(d.Sessions)
-	for _, a := range slices.SortedFunc(maps.Keys(r.sessions), netip.Addr.Compare) {
+func (r *speakerRun) sessionsIn(d bgp.Desired, wanted map[netip.Addr]bool) []bgp.Session {
+	var more []bgp.Session
+	for a := range r.sessions {
 		if !wanted[a] {
-			list = append(list, r.sessions[a])
+			more = append(more, r.sessions[a])
 		}
 	}
-	return list
+	slices.SortFunc(more, func(a, b bgp.Session) int { return a.Address.Compare(b.Address) })
+	return slices.Concat(d.Sessions, more)
 }

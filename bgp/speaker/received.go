@@ -9,8 +9,6 @@ import (
 
 	"github.com/osrg/gobgp/v4/api"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
-
-	"github.com/manxnet/manx/bgp"
 )
 
 // received is what is known, as it comes in, of the routes in the Adj-RIB-In of one peer: how many there are at most
@@ -37,7 +35,7 @@ type received struct {
 	reported  levelOf
 
 	looking  sync.Mutex // one at a time looks at all routes
-	rules    bgp.Refusals
+	rules    sessionRefusals
 	outsider bool
 	refused  map[routeKey]refusedRoute
 	touched  map[routeKey]bool // changed while all routes are looked at; nil at other times

@@ -36,7 +36,7 @@ func (x *received) note(n gobgp.PathNLRI, nextHop netip.Addr, announced bool) {
 func (x *received) put(key routeKey, nextHop netip.Addr, announced bool) {
 	var rule *bgp.Refusal
 	if announced {
-		rule = x.rules.Find(key.prefix, x.outsider)
+		rule = x.rules.list.Find(key.prefix, x.outsider)
 	}
 	switch {
 	case rule != nil && x.refused == nil:
@@ -61,17 +61,23 @@ func (s *Speaker) refusedRoutes() (list []RejectedRoute) {
 	return list
 }
 
-// setRefusals hands the rules to those who read along. What it returns looks, without waiting, at the routes that came
-// before; it is for after the change of the policy, while GoBGP does not work on the same routes.
-func (s *Speaker) setRefusals(sessions []bgp.Session, list bgp.Refusals) (look func()) {
+// setRefusals hands the rules to those who read along: to the sessions that are new or have changed, and to all if the
+// rules have. What it returns looks, without waiting, at the routes that came before; it is for after the change of the
+// policy, while GoBGP does not work on the same routes.
+func (s *Speaker) setRefusals(d bgp.Desired, changed []bgp.Session) (look func()) {
+	if !d.Refusals.Equal(s.refusals) {
+		changed = d.Sessions
+	}
+	s.refusals = slices.Clone(d.Refusals)
 	var looks []func()
-	all := s.status.received()
-	for _, session := range sessions {
-		x := all[session.Address.Unmap()]
-		if x == nil {
+	refusals := refusalsBySession(d.Refusals)
+	for _, session := range changed {
+		tap := s.status.tapOf(session.Address.Unmap())
+		if tap == nil {
 			continue
 		}
-		whole, some := x.setRules(list.For(session), session.Outsider)
+		x := &tap.received
+		whole, some := x.setRules(refusals(session), session.Outsider)
 		if run := s.current(); run != nil && (whole || len(some) > 0) {
 			looks = append(looks, func() { s.lookAtReceived(run, session.Address.Unmap(), x, some) })
 		}
@@ -84,19 +90,19 @@ func (s *Speaker) setRefusals(sessions []bgp.Session, list bgp.Refusals) (look f
 }
 
 // setRules returns whether all routes have to be looked at again, or else which prefixes.
-func (x *received) setRules(rules bgp.Refusals, outsider bool) (whole bool, some []netip.Prefix) {
+func (x *received) setRules(rules sessionRefusals, outsider bool) (whole bool, some []netip.Prefix) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	before := x.rules
 	x.rules, x.outsider = rules, outsider
-	if refusedText(before) != refusedText(rules) {
+	if before.text != rules.text {
 		return x.up, nil
 	}
 	if !x.up {
 		return false, nil
 	}
-	for i, r := range rules {
-		some = append(some, difference(before[i].Except, r.Except)...)
+	for i, r := range rules.list {
+		some = append(some, difference(before.list[i].Except, r.Except)...)
 	}
 	return false, some
 }

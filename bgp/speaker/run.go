@@ -31,6 +31,7 @@ type speakerRun struct {
 	restarting bool // sessions that are added now existed before the restart
 	sessions   map[netip.Addr]bgp.Session
 	deferred   map[netip.Addr]bgp.Session // changes that wait until the session is down
+	failed     map[netip.Addr]bool        // of which the last Set could not make what is wanted
 	origins    map[netip.Prefix]bgp.Origin
 	policy     policy
 	desired    *bgp.Desired // what the policy was made from last
@@ -67,7 +68,7 @@ func startRun(ctx context.Context, sp *Speaker, g bgp.Global) (*speakerRun, erro
 	go srv.Serve()
 	run := &speakerRun{sp: sp, srv: srv, global: g,
 		sessions: map[netip.Addr]bgp.Session{}, deferred: map[netip.Addr]bgp.Session{},
-		origins: map[netip.Prefix]bgp.Origin{}}
+		failed: map[netip.Addr]bool{}, origins: map[netip.Prefix]bgp.Origin{}}
 	run.socket = sock
 	if err := run.start(ctx); err != nil {
 		run.stop(ctx)

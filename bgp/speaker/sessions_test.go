@@ -230,7 +230,7 @@ func mustNotConnect(t *testing.T, from, to string) {
 				t.Fatalf("%s got an answer to a connection without a password", from)
 			}
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // tries are spread: no moment may be open
 	}
 }
 

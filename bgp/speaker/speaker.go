@@ -102,9 +102,10 @@ type Speaker struct {
 	// Resets is how often sessions may be softly reset through APIs.
 	Resets ResetLimit
 
-	setMu sync.Mutex // one change at a time
-	mu    sync.RWMutex
-	run   *speakerRun // guarded by mu for readers; written under both
+	setMu    sync.Mutex   // one change at a time
+	refusals bgp.Refusals // of the last Set; guarded by setMu
+	mu       sync.RWMutex
+	run      *speakerRun // guarded by mu for readers; written under both
 }
 
 // New returns a speaker that does nothing until the first Set.
@@ -121,8 +122,8 @@ func New(cfg Config) *Speaker {
 	return s
 }
 
-// Set makes the speaker do what d says. It is idempotent and touches only what differs from the previous Set; what
-// fails is reported, does not keep the rest from being done and is tried again by the next Set.
+// Set makes the speaker do what d says. It is idempotent and touches only what differs from the previous Set: a session
+// that stays as it is costs two comparisons. What fails is reported, does not keep the rest from being done and is tried again by the next Set.
 // A change of d.Global restarts the whole speaker, gracefully where the peers can; nothing else does.
 func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 	s.setMu.Lock()
@@ -130,8 +131,8 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 	if s.ctx.Err() != nil {
 		return errors.New("bgp speaker is closed")
 	}
-	s.status.setSessions(d.Sessions)
-	s.setLimits(d.Sessions)
+	changed := s.status.setSessions(d.Sessions)
+	s.setLimits(changed)
 	s.fib.setOwn(ownOf(d))
 	s.fib.setOutward(sharedPrefixes(d.Originated), d.NoInstall)
 	s.fib.setReflecting(d.Sessions)
@@ -143,7 +144,7 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 		}
 		s.status.setFatal(nil)
 	}
-	look := s.setRefusals(d.Sessions, d.Refusals)
+	look := s.setRefusals(d, changed)
 	err := s.run.set(ctx, d)
 	look()
 	s.setPaths(d.Sessions)

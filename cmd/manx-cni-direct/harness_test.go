@@ -8,17 +8,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
-	"github.com/vishvananda/netns"
 
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // TestMain lets the test binary be the plugin: the tests install it under the plugins' names.
@@ -67,14 +66,7 @@ const network = "net1"
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
-	for _, program := range []string{"ip", "nsenter", "ping"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("%s is not installed", program)
-		}
-	}
+	namespace.Require(t, "nsenter", "ping")
 	if cnitool.err != nil {
 		t.Skipf("cnitool cannot be built: %v", cnitool.err)
 	}
@@ -140,28 +132,17 @@ func (h *host) ip(args ...string) string {
 
 func (h *host) netns(name string) string {
 	h.t.Helper()
-	h.ip("netns", "add", name)
-	h.whole.Cleanup(func() { _ = exec.Command("ip", "netns", "del", name).Run() })
-	h.ip("-n", name, "link", "set", "lo", "up")
+	h.must(namespace.Add(name))
+	h.whole.Cleanup(func() { _ = namespace.Remove(name) }) // the plugin's tests may have removed it
 	return name
 }
 
 // inside runs fn on a thread in the host's namespace.
-func (h *host) inside(fn func() error) error {
-	result := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		ns, err := netns.GetFromName(h.name)
-		if err == nil {
-			defer ns.Close()
-			err = netns.Set(ns)
-		}
-		if err == nil {
-			err = fn()
-		}
-		result <- err
-	}()
-	return <-result
+func (h *host) inside(fn func() error) (err error) {
+	if in := namespace.Inside(h.name, func() { err = fn() }); in != nil {
+		return in
+	}
+	return err
 }
 
 // forwardEtcd makes the server reachable inside the host's namespace, at the address that it returns.

@@ -68,6 +68,7 @@ func (p *plugin) kubernetes(c *cni.Config) (*kubeapi.API, error) {
 // is silent. Of a URL of the API what follows its root does not count, as in Calico.
 func kubernetesConfig(c *cni.Config, getenv func(string) string) kubernetes.Config {
 	k := kubernetes.ConfigFromEnv(getenv)
+	k.UserAgent = kubernetes.UserAgent("manx-cni-direct", buildVersion)
 	root, _, _ := strings.Cut(cmp.Or(c.Policy.APIRoot, c.Kubernetes.APIRoot), "/api/")
 	k.Kubeconfig = cmp.Or(c.Kubernetes.Kubeconfig, k.Kubeconfig)
 	k.Endpoint = cmp.Or(root, k.Endpoint)

@@ -110,8 +110,8 @@ func TestAddReturnsOnceTheAgentIsDone(t *testing.T) {
 	const args = "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0"
 	var written time.Time
 	stop := h.follow(func(key model.Key, e *model.WorkloadEndpoint) {
-		h.tell(key, `{"ifaceName":"cali`) // not yet complete
-		time.Sleep(500 * time.Millisecond)
+		h.tell(key, `{"ifaceName":"cali`)  // not yet complete
+		time.Sleep(500 * time.Millisecond) // the plugin may not go on with the half of it
 		written = time.Now()
 		h.tell(key, statusOf(e))
 	})
@@ -138,7 +138,7 @@ func TestAddReturnsOnceTheAgentIsDone(t *testing.T) {
 		if e.Spec.ContainerID == p.id {
 			return
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // an agent takes its time: the plugin has to wait for it
 		close(told)
 		h.tell(key, statusOf(e))
 	})

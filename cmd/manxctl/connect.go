@@ -51,6 +51,7 @@ func (c *cli) open(ctx context.Context) (datastore.Store, error) {
 		return nil, err
 	}
 	s.Over, s.OverKube, s.RunDir = c.etcd.overrides, c.etcd.kube, filepath.Dir(c.socket)
+	s.OverKube.UserAgent = kubernetes.UserAgent("manxctl", version)
 	s.Over.Endpoints = etcd.SplitEndpoints(c.etcd.endpoints)
 	s.Warn = func(text string) {
 		fmt.Fprintln(c.err, "Warning:", text) //nolint:errcheck // nowhere to report it

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -226,11 +227,17 @@ func update(ctx context.Context, store datastore.Store, o *model.Object, done st
 
 // sameObject checks what a document says of the object that it was made from.
 func sameObject(o, stored *model.Object) error {
-	if rv := o.Metadata().GetResourceVersion(); rv != "" && rv != strconv.FormatInt(stored.Revision, 10) {
+	m := stored.Metadata()
+	rv := o.Metadata().GetResourceVersion()
+	switch {
+	case rv == "" || rv == strconv.FormatInt(stored.Revision, 10):
+	case m != nil && strings.Contains(m.GetResourceVersion(), "/"):
+		// That of a Namespace or a ServiceAccount, for which a Profile stands. The Profile cannot be written at all,
+		// which the datastore says if something in it is to change.
+	default:
 		return fmt.Errorf("%s: %w (metadata.resourceVersion is %q, but %d is stored; remove the field to write anyway)",
 			o.Key, datastore.ErrConflict, rv, stored.Revision)
 	}
-	m := stored.Metadata()
 	if uid := o.Metadata().GetUID(); uid != "" && m != nil && m.GetUID() != "" && m.GetUID() != uid {
 		return fmt.Errorf("%s: metadata.uid is %q, but the stored object is another one with uid %q: remove the "+
 			"field to write anyway", o.Key, uid, m.GetUID())

@@ -11,6 +11,7 @@ import (
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/endpointstatus"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/proto/server"
 )
 
@@ -53,7 +54,7 @@ func cleanup(o options) error {
 		return err
 	}
 	defer k.Close() //nolint:errcheck // everything has been answered
-	n, err := dataplane.Cleanup(k)
+	n, err := dataplane.Cleanup(dataplane.KernelOf(k))
 	fmt.Printf("removed %d routes, bandwidth limits and addresses\n", n)
 	if dir := o.endpointStatusDir(""); dir != "" {
 		files, fileErr := endpointstatus.Cleanup(dir)
@@ -65,13 +66,13 @@ func cleanup(o options) error {
 
 // removeRules removes the packet filter. Without nftables there is none.
 func removeRules() error {
-	rules, err := kernel.NewRules()
+	rules, err := nftables.New()
 	if err == nil {
 		defer rules.Close() //nolint:errcheck // everything has been answered
 		err = rules.DeleteRules()
 	}
 	switch {
-	case errors.Is(err, kernel.ErrNoNFTables):
+	case errors.Is(err, nftables.ErrMissing):
 		return nil
 	case err != nil:
 		return err

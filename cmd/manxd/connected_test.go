@@ -37,10 +37,12 @@ func TestConnectedSubnetsSurviveAnError(t *testing.T) {
 	set := func(list []kernel.Address) { now.Store(&list) }
 	changed := make(chan struct{}, 10)
 	set(addressList("10.0.0.5/24"))
+	var failed atomic.Int64
 	c := newConnectedSubnets(func() ([]kernel.Address, error) {
 		if list := *now.Load(); list != nil {
 			return list, nil
 		}
+		failed.Add(1)
 		return nil, errors.New("no buffer space available")
 	}, func() { changed <- struct{}{} }, zap.NewNop())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -48,7 +50,11 @@ func TestConnectedSubnetsSurviveAnError(t *testing.T) {
 	go c.Run(ctx) //nolint:errcheck // ends with ctx
 	set(nil)
 	c.lookAgain()
-	time.Sleep(20 * time.Millisecond)
+	for end := time.Now().Add(time.Minute); failed.Load() < 2; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("after an error the addresses are not read again")
+		}
+	}
 	if got := c.list(); len(got) != 1 || got[0] != netip.MustParsePrefix("10.0.0.0/24") {
 		t.Errorf("after an error: %v", got)
 	}

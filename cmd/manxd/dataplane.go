@@ -18,7 +18,7 @@ type dataplanePart struct {
 
 func newDataplane(j *joined) *dataplanePart {
 	p := &dataplanePart{view: j.control.Dataplane, HostAgent: dataplane.New(dataplane.Config{
-		Kernel: j.kernel, NodeName: j.name, Logger: j.log.Named("dataplane"), MTUFile: j.mtuFile,
+		Kernel: dataplane.KernelOf(j.kernel), NodeName: j.name, Logger: j.log.Named("dataplane"), MTUFile: j.mtuFile,
 		EndpointStatusDir: j.endpointStatusDir, InterfacePrefix: j.interfacePrefix, WithPolicy: j.policy,
 		Repaired: j.repaired})}
 	p.OnLinks(func() {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/manxnet/manx/cmd/manxd/part"
 	"github.com/manxnet/manx/dataplane/flowlog"
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nflog"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -24,7 +24,6 @@ func (o options) flowLogOn() bool { return o.flowLog != "" }
 
 // flowLog tells what policy drops and logs.
 type flowLog struct {
-	rules *kernel.NFT
 	hub   *flowlog.Hub
 	lines *flowLogLines
 	log   *zap.Logger
@@ -40,7 +39,7 @@ func newFlowLog(j *joined, p *policyPart) part.Part {
 	j.reopen.add(lines.Reopen)
 	hub := flowlog.NewHub(j.flowLogRate, lines.writer(), p.agent.EndpointOf)
 	j.control.Drops.Show(hub)
-	return &flowLog{p.rules, hub, lines, log}
+	return &flowLog{hub, lines, log}
 }
 
 func (f *flowLog) Name() string             { return "flow-log" }
@@ -60,7 +59,7 @@ func (f *flowLog) read(ctx context.Context) error {
 	told := ""
 	for ctx.Err() == nil {
 		started := time.Now()
-		err := f.rules.ReadLog(ctx, flowLogGroup, func(p kernel.LoggedPacket) { f.hub.Add(entryOf(p, time.Now())) })
+		err := nflog.Read(ctx, nil, flowLogGroup, func(p nflog.Packet) { f.hub.Add(entryOf(p, time.Now())) })
 		if time.Since(started) > time.Minute {
 			told = "" // it worked meanwhile
 		}
@@ -79,7 +78,7 @@ func (f *flowLog) read(ctx context.Context) error {
 var protocolNames = map[uint8]string{1: "icmp", 4: "ipip", 6: "tcp", 17: "udp", 58: "icmpv6", 132: "sctp",
 	136: "udplite"}
 
-func entryOf(p kernel.LoggedPacket, now time.Time) flowlog.Entry {
+func entryOf(p nflog.Packet, now time.Time) flowlog.Entry {
 	e := flowlog.Entry{
 		Time: now, Action: flowlog.Dropped, Source: p.Source, Destination: p.Destination,
 		Protocol:   protocolNames[p.Protocol],

@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/bgp/apiguard"
 	"github.com/manxnet/manx/bgp/gobgpapi"
 	"github.com/manxnet/manx/cmd/manxd/part"
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/sockdiag"
 )
 
 const (
@@ -25,7 +25,7 @@ const (
 func newGobgp(j *joined, b *bgpPart) part.Part {
 	log := j.log.Named("gobgp")
 	users, _ := parseUIDs(j.gobgpUIDs) // checked with the options
-	guard := apiguard.New(apiguard.Config{Users: users, Owner: socketOwner(j.kernel), Log: log,
+	guard := apiguard.New(apiguard.Config{Users: users, Owner: socketOwner, Log: log,
 		Hint: "only root and the users of --" + gobgpUIDsFlag +
 			" of manxd are served, from the network namespace of the host"})
 	return part.Optional(newPort(gobgpFlag, j.gobgpListen, func(ctx context.Context, l net.Listener) error {
@@ -40,13 +40,11 @@ func newGobgp(j *joined, b *bgpPart) part.Part {
 	}))
 }
 
-// socketOwner has the kernel tell who made a connection.
-func socketOwner(k *kernel.Conn) func(*net.TCPConn) (apiguard.Caller, error) {
-	return func(c *net.TCPConn) (apiguard.Caller, error) {
-		owner, err := k.PeerOwner(c)
-		process := func() (int, string) { return kernel.ProcessOfSocket(owner.Inode) }
-		return apiguard.Caller{UID: owner.UID, Process: process}, err
-	}
+// socketOwner looks up who made the other end of a connection.
+func socketOwner(c *net.TCPConn) (apiguard.Caller, error) {
+	owner, err := sockdiag.PeerOwner(nil, c)
+	process := func() (int, string) { return sockdiag.ProcessOf(owner.Inode) }
+	return apiguard.Caller{UID: owner.UID, Process: process}, err
 }
 
 // checkGobgp wants loopback, where the kernel knows the user at the other end, and a list of users.

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
@@ -11,7 +14,9 @@ import (
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/nodestatus"
+	"github.com/manxnet/manx/proto/server"
 )
 
 // statusGrace is how long after a start sessions may take to come up before CalicoNodeStatus objects tell that they are
@@ -29,6 +34,18 @@ func newNodeStatus(j *joined, b *bgpPart) *nodeStatus {
 
 func (n *nodeStatus) Name() string                  { return "node-status" }
 func (n *nodeStatus) Run(ctx context.Context) error { return n.Reporter.Run(ctx) }
+
+// Notices are about objects that are not filled in because nobody can read them.
+func (n *nodeStatus) Notices() (list []server.Notice) {
+	unusable := n.Unusable()
+	for _, key := range slices.SortedFunc(maps.Keys(unusable), func(a, b model.Key) int {
+		return strings.Compare(a.Name, b.Name)
+	}) {
+		list = append(list, server.Notice{Topic: "datastore", Subject: key.String(),
+			Text: fmt.Sprintf("cannot be used, and is not filled in by its node: %v", unusable[key])})
+	}
+	return list
+}
 
 // nodeFacts gathers what CalicoNodeStatus objects tell.
 type nodeFacts struct {

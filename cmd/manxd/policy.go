@@ -10,7 +10,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/dataplane"
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/conntrack"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/model"
@@ -20,7 +21,7 @@ import (
 // policyPart keeps the packet filter.
 type policyPart struct {
 	agent *dataplane.PolicyAgent
-	rules *kernel.NFT
+	rules *nftables.Conn
 	view  *server.PolicyView
 }
 
@@ -30,13 +31,14 @@ func newPolicy(j *joined, d *dataplanePart) (*policyPart, error) {
 		leaveAlone(j.log.Named("policy"))
 		return nil, nil
 	}
-	rules, err := kernel.NewRules()
+	rules, err := nftables.New()
 	if err != nil {
 		return nil, err
 	}
 	p := &policyPart{rules: rules, view: j.control.Policy,
-		agent: dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: j.kernel, Connections: j.kernel,
-			Policy: j.policyConfig(j.name), Logger: j.log.Named("policy"), Programmed: j.control.Policy.Programmed,
+		agent: dataplane.NewPolicy(dataplane.PolicyConfig{Rules: rules, Links: j.kernel,
+			Connections: conntrack.New(nil),
+			Policy:      j.policyConfig(j.name), Logger: j.log.Named("policy"), Programmed: j.control.Policy.Programmed,
 			Repaired: j.repaired,
 			Reached:  d.SetPolicy})}
 	d.onLinks = append(d.onLinks, p.agent.LookAtInterfaces)
@@ -93,7 +95,7 @@ func (o options) checkPolicy() error {
 // leaveAlone removes the packet filter that an earlier run with policy has left: rules that nobody keeps would go on to
 // deny, and cut off every workload that comes.
 func leaveAlone(log *zap.Logger) {
-	rules, err := kernel.NewRules()
+	rules, err := nftables.New()
 	if err == nil {
 		defer rules.Close() //nolint:errcheck // everything has been answered
 		var left *ruleset.Actual
@@ -103,7 +105,7 @@ func leaveAlone(log *zap.Logger) {
 			}
 		}
 	}
-	if err != nil && !errors.Is(err, kernel.ErrNoNFTables) {
+	if err != nil && !errors.Is(err, nftables.ErrMissing) {
 		log.Error("policy is off, but rules of an earlier run may be left: look with `nft list table inet manx`",
 			zap.Error(err))
 	}

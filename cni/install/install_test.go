@@ -146,7 +146,7 @@ func TestKilledWriter(t *testing.T) {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), writerEnv+"="+f.Dir)
 		must(t, cmd.Start())
-		time.Sleep(time.Duration(rand.N(30)) * time.Millisecond)
+		time.Sleep(time.Duration(rand.N(30)) * time.Millisecond) // it is killed at any moment of its work
 		must(t, cmd.Process.Kill())
 		_ = cmd.Wait()
 		var list struct {
@@ -261,7 +261,7 @@ func TestKeeper(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- k.Run(ctx) }()
-	time.Sleep(3 * lookEvery)
+	time.Sleep(3 * lookEvery) // nothing may be written
 	if entries, _ := os.ReadDir(f.Dir); len(entries) > 0 {
 		t.Errorf("before the node is ready: %v", entries)
 	}

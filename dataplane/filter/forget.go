@@ -7,14 +7,14 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/conntrack"
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
 // translated are the floating addresses that were given to somebody else or are gone. Their connections are deleted:
 // the kernel translates each as it did at its beginning.
 type translated struct {
-	connections kernel.Connections
+	connections conntrack.Connections
 	loop        *reconcile.Loop
 	log         *zap.Logger
 

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
@@ -35,14 +35,14 @@ func (c *Config) withoutLogs() (missing []string) {
 
 // cannotLog returns why the kernel refuses a rule that logs; nil if it takes it, or refuses one that does not log as
 // well.
-func cannotLog(k kernel.Rules, l ruleset.Log) error {
+func cannotLog(k nftables.Rules, l ruleset.Log) error {
 	check := func(r ruleset.Rule) error {
 		chain := &ruleset.Chain{Name: "check", Rules: []ruleset.Rule{r}}
 		return k.CheckRules(ruleset.Changes{Chains: []ruleset.ChainChange{{Name: chain.Name, New: chain}}})
 	}
 	l.Rate, l.Burst = 1, 1 // logActionRateLimit may come any time
 	err := check(ruleset.Rule{Log: l})
-	if err == nil || errors.Is(err, kernel.ErrUncertain) || check(ruleset.Rule{}) != nil {
+	if err == nil || errors.Is(err, nftables.ErrUncertain) || check(ruleset.Rule{}) != nil {
 		return nil
 	}
 	return err

@@ -11,6 +11,8 @@ import (
 
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/conntrack"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/nft"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/reconcile"
@@ -19,10 +21,10 @@ import (
 
 // Config is what a Target needs.
 type Config struct {
-	Rules kernel.Rules
+	Rules nftables.Rules
 	Links kernel.Links // nil: the host has no interfaces that matter
 	// Connections forgets those that were translated as is not wanted any more; nil for nobody.
-	Connections kernel.Connections
+	Connections conntrack.Connections
 	Policy      policy.Config
 	Loop        *reconcile.Loop // that calls Flush
 	Logger      *zap.Logger

@@ -10,6 +10,8 @@ import (
 
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/ruleset"
@@ -18,7 +20,7 @@ import (
 
 // links are the host's, which may be out of reach.
 type links struct {
-	*kernel.Fake
+	*kerneltest.Kernel
 	err   error
 	calls int
 }
@@ -27,10 +29,10 @@ func (l *links) ListLinks() ([]kernel.Link, error) {
 	if l.calls++; l.err != nil {
 		return nil, l.err
 	}
-	return l.Fake.ListLinks()
+	return l.Kernel.ListLinks()
 }
 
-func newTarget(rules kernel.Rules, l kernel.Links, told func(int)) *Target {
+func newTarget(rules nftables.Rules, l kernel.Links, told func(int)) *Target {
 	return New(Config{Rules: rules, Links: l, Policy: policy.Config{Node: "here"}, Loop: reconcile.NewLoop(),
 		Logger: zap.NewNop(), Programmed: told})
 }
@@ -44,7 +46,7 @@ func state() *hoststate.Host {
 // While the host's interfaces cannot be listed nothing is changed, which is told with its reason; they are listed once
 // in each Flush, and soon again.
 func TestNothingIsChangedBeforeInterfacesAreKnown(t *testing.T) {
-	rules, l := kernel.NewFakeRules(), &links{Fake: kernel.NewFake(), err: errors.New("no buffer space available")}
+	rules, l := kerneltest.NewRules(), &links{Kernel: kerneltest.New(), err: errors.New("no buffer space available")}
 	reached := 0
 	target := newTarget(rules, l, func(int) { reached++ })
 	target.SetState(state())
@@ -77,7 +79,7 @@ func TestNothingIsChangedBeforeInterfacesAreKnown(t *testing.T) {
 
 // What the kernel refuses as a whole is told, and what it had before stays what has been reached.
 func TestRefusedRulesAreNotReached(t *testing.T) {
-	rules, reached := kernel.NewFakeRules(), 0
+	rules, reached := kerneltest.NewRules(), 0
 	target := newTarget(rules, nil, func(int) { reached++ })
 	first := state()
 	target.SetState(first)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 )
 
 // How long a packet is waited for that is not seen any more: shortly if it got through, since a bridge or a device may
@@ -35,15 +35,15 @@ type pending struct {
 }
 
 // Add takes the next step.
-func (c *Collector) Add(s kernel.TraceStep, now time.Time) {
-	if s.Kind == kernel.TraceLost {
+func (c *Collector) Add(s nftables.TraceStep, now time.Time) {
+	if s.Kind == nftables.TraceLost {
 		for _, p := range c.packets {
 			p.Incomplete = true
 		}
 		return
 	}
 	p := c.packets[s.Packet]
-	if s.Kind == kernel.TraceMarked && (p == nil || s.Fresh && len(p.entered) > 0) {
+	if s.Kind == nftables.TraceMarked && (p == nil || s.Fresh && len(p.entered) > 0) {
 		if p != nil { // its number is used again
 			c.finish(s.Packet)
 		}
@@ -68,7 +68,7 @@ func (c *Collector) Add(s kernel.TraceStep, now time.Time) {
 	}
 }
 
-func (p *pending) add(s kernel.TraceStep) {
+func (p *pending) add(s nftables.TraceStep) {
 	if h := s.Headers; h != nil {
 		if !p.First.Source.IsValid() {
 			p.First = *h
@@ -76,12 +76,12 @@ func (p *pending) add(s kernel.TraceStep) {
 		p.Last, p.Out = *h, cmp.Or(h.Out, p.Out)
 	}
 	switch s.Kind {
-	case kernel.TraceMarked:
-	case kernel.TraceState:
+	case nftables.TraceMarked:
+	case nftables.TraceState:
 		p.Connection = s.State
-	case kernel.TraceEnter:
+	case nftables.TraceEnter:
 		p.entered = append(p.entered, s.Hook)
-	case kernel.TraceLeave:
+	case nftables.TraceLeave:
 		p.left = append(p.left, s.Hook)
 	default:
 		p.rule(s)
@@ -89,7 +89,7 @@ func (p *pending) add(s kernel.TraceStep) {
 }
 
 // rule adds a step in a chain. A chain that has not decided yet goes on.
-func (p *pending) rule(s kernel.TraceStep) {
+func (p *pending) rule(s nftables.TraceStep) {
 	n := len(p.Chains)
 	if n == 0 || p.Chains[n-1].done {
 		c := Chain{Family: s.Family, Table: s.Table, Name: s.Chain, Headers: s.Headers}
@@ -102,7 +102,7 @@ func (p *pending) rule(s kernel.TraceStep) {
 	c := &p.Chains[n-1]
 	c.Steps = append(c.Steps, s)
 	switch s.Verdict {
-	case kernel.VerdictAccept, kernel.VerdictDrop, kernel.VerdictQueue, kernel.VerdictStolen:
+	case nftables.VerdictAccept, nftables.VerdictDrop, nftables.VerdictQueue, nftables.VerdictStolen:
 		c.Verdict, c.done = s.Verdict, true
 	}
 }

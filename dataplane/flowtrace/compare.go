@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy/explain"
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
@@ -27,7 +27,7 @@ func Compare(p *Packet, a *explain.Answer, node string) (Verdict, []string) {
 	switch {
 	case p.Incomplete:
 		return Undecided, []string{"the kernel had too much to tell: some steps of the packet were lost"}
-	case p.Connection == kernel.StateInvalid:
+	case p.Connection == nftables.StateInvalid:
 		return Undecided, []string{"connection tracking knows no connection that it belongs to, nor does it begin " +
 			"one (it is out of place or damaged), and it was " + p.End.Text}
 	case p.Known() && p.End.Kind != Dropped:

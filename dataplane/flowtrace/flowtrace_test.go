@@ -7,7 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nflog"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy/explain"
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
@@ -18,57 +19,57 @@ var (
 	start = time.Unix(1000, 0)
 )
 
-func headers(to netip.Addr, out string) *kernel.LoggedPacket {
-	return &kernel.LoggedPacket{Source: pod, Destination: to, Protocol: 6, SourcePort: 4000, DestinationPort: 80,
+func headers(to netip.Addr, out string) *nflog.Packet {
+	return &nflog.Packet{Source: pod, Destination: to, Protocol: 6, SourcePort: 4000, DestinationPort: 80,
 		In: "cali1", Out: out}
 }
 
 // The steps that packets of these tests take.
 var (
-	fresh       = kernel.TraceStep{Kind: kernel.TraceMarked, Fresh: true, Headers: headers(other, "")}
-	late        = kernel.TraceStep{Kind: kernel.TraceMarked, Headers: headers(other, "")}
-	lost        = kernel.TraceStep{Kind: kernel.TraceLost}
-	isNew       = kernel.TraceStep{Kind: kernel.TraceState, State: kernel.StateNew}
-	isKnown     = kernel.TraceStep{Kind: kernel.TraceState, State: kernel.StateEstablished}
-	isInvalid   = kernel.TraceStep{Kind: kernel.TraceState, State: kernel.StateInvalid}
-	toService   = kernel.TraceStep{Kind: kernel.TraceMarked, Fresh: true, Headers: headers(service, "")}
-	enterRouted = kernel.TraceStep{Kind: kernel.TraceEnter, Hook: "forward", Headers: headers(other, "cali2")}
+	fresh       = nftables.TraceStep{Kind: nftables.TraceMarked, Fresh: true, Headers: headers(other, "")}
+	late        = nftables.TraceStep{Kind: nftables.TraceMarked, Headers: headers(other, "")}
+	lost        = nftables.TraceStep{Kind: nftables.TraceLost}
+	isNew       = nftables.TraceStep{Kind: nftables.TraceState, State: nftables.StateNew}
+	isKnown     = nftables.TraceStep{Kind: nftables.TraceState, State: nftables.StateEstablished}
+	isInvalid   = nftables.TraceStep{Kind: nftables.TraceState, State: nftables.StateInvalid}
+	toService   = nftables.TraceStep{Kind: nftables.TraceMarked, Fresh: true, Headers: headers(service, "")}
+	enterRouted = nftables.TraceStep{Kind: nftables.TraceEnter, Hook: "forward", Headers: headers(other, "cali2")}
 )
 
-func enter(hook string) kernel.TraceStep {
-	return kernel.TraceStep{Kind: kernel.TraceEnter, Hook: hook}
+func enter(hook string) nftables.TraceStep {
+	return nftables.TraceStep{Kind: nftables.TraceEnter, Hook: hook}
 }
-func leave(hook string) kernel.TraceStep {
-	return kernel.TraceStep{Kind: kernel.TraceLeave, Hook: hook}
+func leave(hook string) nftables.TraceStep {
+	return nftables.TraceStep{Kind: nftables.TraceLeave, Hook: hook}
 }
 
 // rule is a rule of table inet manx that holds for the packet; the ID is its comment with a # before.
-func rule(base, chain, comment, verdict string) kernel.TraceStep {
-	s := kernel.TraceStep{Kind: kernel.TraceRule, Family: "inet", Table: "manx", Chain: chain, Verdict: verdict,
-		Rule: kernel.TracedRule{Handle: 7, Number: 1, Comment: comment, ID: "#" + comment}}
+func rule(base, chain, comment, verdict string) nftables.TraceStep {
+	s := nftables.TraceStep{Kind: nftables.TraceRule, Family: "inet", Table: "manx", Chain: chain, Verdict: verdict,
+		Rule: nftables.TracedRule{Handle: 7, Number: 1, Comment: comment, ID: "#" + comment}}
 	if base == chain {
-		s.Base = &kernel.TracedBase{Hook: "forward", Type: "filter"}
+		s.Base = &nftables.TracedBase{Hook: "forward", Type: "filter"}
 	}
 	return s
 }
 
-func policy(table, chain, verdict string) kernel.TraceStep {
+func policy(table, chain, verdict string) nftables.TraceStep {
 	family, name, _ := strings.Cut(table, " ")
-	return kernel.TraceStep{Kind: kernel.TracePolicy, Family: family, Table: name, Chain: chain, Verdict: verdict,
-		Base: &kernel.TracedBase{Hook: "forward"}}
+	return nftables.TraceStep{Kind: nftables.TracePolicy, Family: family, Table: name, Chain: chain, Verdict: verdict,
+		Base: &nftables.TracedBase{Hook: "forward"}}
 }
 
 // asked is a base chain of Manx that a policy decides in.
-func asked(base, comment, verdict string) []kernel.TraceStep {
-	return []kernel.TraceStep{rule(base, base, "", "jump"), rule(base, "policy", comment, verdict)}
+func asked(base, comment, verdict string) []nftables.TraceStep {
+	return []nftables.TraceStep{rule(base, base, "", "jump"), rule(base, "policy", comment, verdict)}
 }
 
-func steps(parts ...any) (list []kernel.TraceStep) {
+func steps(parts ...any) (list []nftables.TraceStep) {
 	for _, p := range parts {
 		switch p := p.(type) {
-		case kernel.TraceStep:
+		case nftables.TraceStep:
 			list = append(list, p)
-		case []kernel.TraceStep:
+		case []nftables.TraceStep:
 			list = append(list, p...)
 		}
 	}
@@ -76,7 +77,7 @@ func steps(parts ...any) (list []kernel.TraceStep) {
 }
 
 // collect is the one packet that the steps make.
-func collect(t *testing.T, list []kernel.TraceStep) *Packet {
+func collect(t *testing.T, list []nftables.TraceStep) *Packet {
 	t.Helper()
 	var c Collector
 	for _, s := range list {
@@ -126,13 +127,13 @@ func TestCompare(t *testing.T) {
 	untracked := explained("allow E 1", "allow I 2")
 	untracked.Stages = append([]explain.Stage{{Node: "n1", Hook: ruleset.Prerouting, Base: "host-pre-dnat",
 		Reached: true, Allowed: true, Rule: "#P"}}, untracked.Stages...)
-	foreignRule := kernel.TraceStep{Kind: kernel.TraceRule, Family: "ip", Table: "filter", Chain: "DOCKER",
+	foreignRule := nftables.TraceStep{Kind: nftables.TraceRule, Family: "ip", Table: "filter", Chain: "DOCKER",
 		Verdict: "drop",
-		Rule:    kernel.TracedRule{Handle: 12, Number: 3, Comment: "not today"}}
+		Rule:    nftables.TracedRule{Handle: 12, Number: 3, Comment: "not today"}}
 
 	for _, c := range []struct {
 		name   string
-		packet []kernel.TraceStep
+		packet []nftables.TraceStep
 		answer *explain.Answer
 		want   Verdict
 		say    string // the first reason
@@ -184,8 +185,8 @@ func TestCompare(t *testing.T) {
 			explained("deny E 1", "allow I 2"), Differs, "before policy could deny it"},
 		{"something else drops at a hook", steps(begins, egress, ingress), both, Differs,
 			"policy allows it, but it was lost at forward without a rule of nftables"},
-		{"a program takes it", steps(begins, egress, ingress, kernel.TraceStep{Kind: kernel.TraceRule, Family: "ip",
-			Table: "ids", Chain: "all", Verdict: "queue", Rule: kernel.TracedRule{Handle: 3}}), both, Differs,
+		{"a program takes it", steps(begins, egress, ingress, nftables.TraceStep{Kind: nftables.TraceRule, Family: "ip",
+			Table: "ids", Chain: "all", Verdict: "queue", Rule: nftables.TracedRule{Handle: 3}}), both, Differs,
 			"policy allows it, but it was taken (queue) by table ip ids, chain all, a rule that is gone (handle 3)"},
 		{"another node should have dropped it before", steps(begins, egress, ingress, ends), stopped, Differs,
 			"it should have been dropped at node n0 by Z, and came here"},
@@ -218,14 +219,14 @@ func TestCompare(t *testing.T) {
 // out.
 func TestCollector(t *testing.T) {
 	var c Collector
-	numbered := func(n uint32, list ...kernel.TraceStep) []kernel.TraceStep {
+	numbered := func(n uint32, list ...nftables.TraceStep) []nftables.TraceStep {
 		list = slices.Clone(list)
 		for i := range list {
 			list[i].Packet = n
 		}
 		return list
 	}
-	add := func(at time.Duration, list ...kernel.TraceStep) {
+	add := func(at time.Duration, list ...nftables.TraceStep) {
 		for _, s := range list {
 			c.Add(s, start.Add(at))
 		}

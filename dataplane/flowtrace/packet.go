@@ -4,13 +4,14 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nflog"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 )
 
 // Packet is one packet on its way through the chains of this host.
 type Packet struct {
-	First kernel.LoggedPacket // its headers when it was seen first
-	Last  kernel.LoggedPacket // and when it was seen last
+	First nflog.Packet // its headers when it was seen first
+	Last  nflog.Packet // and when it was seen last
 	// it became one of the flow on its way, or there were too many: what came before is not known
 	Late       bool
 	Connection string // "new", "established", "invalid" or "untracked"; empty if it did not come so far
@@ -21,7 +22,7 @@ type Packet struct {
 }
 
 // Known tells whether the packet belongs to a connection that was let through before.
-func (p *Packet) Known() bool { return p.Connection == kernel.StateEstablished }
+func (p *Packet) Known() bool { return p.Connection == nftables.StateEstablished }
 
 // Translated tells whether the packet's destination was, such as that of a packet for a service.
 func (p *Packet) Translated() bool {
@@ -35,34 +36,34 @@ type Chain struct {
 	Family      string
 	Table, Name string
 	Priority    int32
-	Steps       []kernel.TraceStep
-	Verdict     string               // of the whole chain
-	Headers     *kernel.LoggedPacket // when it came here; nil if that is not known
+	Steps       []nftables.TraceStep
+	Verdict     string        // of the whole chain
+	Headers     *nflog.Packet // when it came here; nil if that is not known
 	done        bool
 }
 
 // Manx tells whether it is one of Manx's table.
-func (c *Chain) Manx() bool { return c.Family == "inet" && c.Table == kernel.TableName }
+func (c *Chain) Manx() bool { return c.Family == "inet" && c.Table == nftables.TableName }
 
 // Dropped tells whether the packet ended here.
-func (c *Chain) Dropped() bool { return c.Verdict == kernel.VerdictDrop }
+func (c *Chain) Dropped() bool { return c.Verdict == nftables.VerdictDrop }
 
 // last is the step that decided.
-func (c *Chain) last() *kernel.TraceStep { return &c.Steps[len(c.Steps)-1] }
+func (c *Chain) last() *nftables.TraceStep { return &c.Steps[len(c.Steps)-1] }
 
 // Decision is what decided in a base chain: one of its rules, one of a chain that it led to, or its policy. The zero
 // value says that nothing did.
 type Decision struct {
-	Chain  string            // that has the rule or the policy
-	Rule   kernel.TracedRule // zero if the policy decided
-	Policy string            // "accept" or "drop" if the policy decided
+	Chain  string              // that has the rule or the policy
+	Rule   nftables.TracedRule // zero if the policy decided
+	Policy string              // "accept" or "drop" if the policy decided
 }
 
 // Decision tells what decided in the base chain. The policy of Manx's own, which is to accept, is no decision.
 func (c *Chain) Decision() Decision {
 	s := c.last()
 	switch {
-	case s.Kind == kernel.TraceRule:
+	case s.Kind == nftables.TraceRule:
 		return Decision{Chain: s.Chain, Rule: s.Rule}
 	case c.Manx() && !c.Dropped():
 		return Decision{}
@@ -134,7 +135,7 @@ func (p *Packet) end(entered, left []string) End {
 		switch c := &p.Chains[n-1]; {
 		case c.Dropped():
 			return End{Dropped, "dropped by " + c.By()}
-		case c.done && (c.Verdict == kernel.VerdictQueue || c.Verdict == kernel.VerdictStolen):
+		case c.done && (c.Verdict == nftables.VerdictQueue || c.Verdict == nftables.VerdictStolen):
 			return End{Taken, "taken (" + c.Verdict + ") by " + c.By()}
 		}
 	}

@@ -40,13 +40,11 @@ type Watcher interface {
 	Watch(ctx context.Context, handle func([]Event), tables ...Table) error
 }
 
-// Kernel is all of it. *Conn is the real one, *Fake the one for tests.
+// Kernel is all of it. *Conn is the real one, *kerneltest.Kernel the one for tests.
 type Kernel interface {
 	Routes
 	Links
 	Sysctls
-	Shapes
-	Connections
 	Watcher
 }
 
@@ -71,3 +69,6 @@ type Event struct {
 	Link    Link
 	Address Address
 }
+
+// AboutLinks reports whether interfaces or their addresses may have changed.
+func (e Event) AboutLinks() bool { return e.Type != EventRoute && e.Type != EventRouteGone }

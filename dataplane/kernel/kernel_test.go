@@ -3,56 +3,28 @@ package kernel
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/nettest"
 )
 
-var namespaces atomic.Int32
-
-// testNS makes a network namespace with the interfaces e0 (10.1.0.5/24, fd01::5/64) and e1 (10.2.0.5/24, fd02::5/64).
+// testNS makes a network namespace as nettest does, and connects to it.
 func testNS(t testing.TB) (name string, c *Conn) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("iproute2 is not installed")
-	}
-	name = fmt.Sprintf("manxkern-%d-%d", os.Getpid(), namespaces.Add(1))
-	run(t, "ip", "netns", "add", name)
-	t.Cleanup(func() { run(t, "ip", "netns", "del", name) })
-	run(t, "ip", "-n", name, "link", "set", "lo", "up")
-	for i, dev := range []string{"e0", "e1"} {
-		run(t, "ip", "-n", name, "link", "add", dev, "type", "veth", "peer", "name", dev+"p")
-		run(t, "ip", "-n", name, "link", "set", dev+"p", "up")
-		run(t, "ip", "-n", name, "link", "set", dev, "up")
-		run(t, "ip", "-n", name, "addr", "add", fmt.Sprintf("10.%d.0.5/24", i+1), "dev", dev)
-		run(t, "ip", "-n", name, "addr", "add", fmt.Sprintf("fd0%d::5/64", i+1), "dev", dev, "nodad")
-	}
-	c, err := Open("/run/netns/" + name)
+	name = nettest.Namespace(t)
+	c, err := Open(nettest.Path(name))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	return name, c
-}
-
-func run(t testing.TB, args ...string) string {
-	t.Helper()
-	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	return string(out)
 }
 
 func linkIndex(t testing.TB, c *Conn, name string) int {
@@ -246,27 +218,27 @@ func TestWatchReportsOthersOnly(t *testing.T) {
 	if errs := c.ApplyRoutes([]RouteOp{{AddRoute, own}}); errs != nil {
 		t.Fatal(errs)
 	}
-	run(t, "ip", "-n", name, "route", "add", "10.9.0.0/16", "via", "10.1.0.1", "metric", "3")
+	nettest.Run(t, "ip", "-n", name, "route", "add", "10.9.0.0/16", "via", "10.1.0.1", "metric", "3")
 	next(t, events, "foreign route", func(e Event) bool {
 		if e.Route.Dst == own.Dst {
 			t.Fatalf("own change is reported: %v", e.Route)
 		}
 		return e.Type == EventRoute && e.Route.Key() == RouteKey{Dst: prefix("10.9.0.0/16"), Metric: 3}
 	})
-	run(t, "ip", "-n", name, "route", "del", "10.244.1.0/26")
+	nettest.Run(t, "ip", "-n", name, "route", "del", "10.244.1.0/26")
 	next(t, events, "own route deleted by another", func(e Event) bool {
 		return e.Type == EventRouteGone &&
 			e.Route.Equal(own)
 	})
-	run(t, "ip", "-n", name, "addr", "add", "10.1.0.77/24", "dev", "e0")
+	nettest.Run(t, "ip", "-n", name, "addr", "add", "10.1.0.77/24", "dev", "e0")
 	next(t, events, "address", func(e Event) bool {
 		return e.Type == EventAddress && e.Address == Address{Link: e0, Prefix: prefix("10.1.0.77/24")}
 	})
-	run(t, "ip", "-n", name, "addr", "del", "10.1.0.77/24", "dev", "e0")
+	nettest.Run(t, "ip", "-n", name, "addr", "del", "10.1.0.77/24", "dev", "e0")
 	next(t, events, "address gone", func(e Event) bool { return e.Type == EventAddressGone })
-	run(t, "ip", "-n", name, "link", "set", "e0", "down")
+	nettest.Run(t, "ip", "-n", name, "link", "set", "e0", "down")
 	next(t, events, "link down", func(e Event) bool { return e.Type == EventLink && e.Link.Name == "e0" && !e.Link.Up })
-	run(t, "ip", "-n", name, "link", "del", "e0")
+	nettest.Run(t, "ip", "-n", name, "link", "del", "e0")
 	next(t, events, "link gone", func(e Event) bool { return e.Type == EventLinkGone && e.Link.Index == e0 })
 }
 
@@ -332,16 +304,13 @@ func TestVMEnsureIPIP(t *testing.T) {
 func TestLostEventsBecomeResync(t *testing.T) {
 	name, c := testNS(t)
 	e0 := linkIndex(t, c, "e0")
-	other, err := Open("/run/netns/" + name)
+	other, err := Open(nettest.Path(name))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = other.Close() }()
-	var s *socket
-	if err := c.inside(func() (err error) { s, err = openSocket(4096); return err }); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.subscribe(c.sock.port); err != nil {
+	s, err := c.subscribe(4096)
+	if err != nil {
 		t.Fatal(err)
 	}
 	var ops []RouteOp
@@ -355,7 +324,7 @@ func TestLostEventsBecomeResync(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	resync := false
-	err = s.followHost(ctx, func(events []Event) {
+	err = readEvents(ctx, s, func(events []Event) {
 		resync = slices.ContainsFunc(events, func(e Event) bool { return e.Type == EventResync })
 		cancel()
 	}, []Table{MainTable})

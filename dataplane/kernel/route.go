@@ -116,8 +116,8 @@ func (t Table) String() string {
 	return fmt.Sprint(uint32(t))
 }
 
-// orMain is the set of tables that a caller names: main if it names none.
-func orMain(tables []Table) []Table {
+// OrMain is the set of tables that a caller names: main if it names none.
+func OrMain(tables []Table) []Table {
 	if len(tables) == 0 {
 		return []Table{MainTable}
 	}

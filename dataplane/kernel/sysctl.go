@@ -69,7 +69,7 @@ const sysctlPrefix = "net/"
 
 // Sysctl implements Sysctls.
 func (c *Conn) Sysctl(name string) (value string, err error) {
-	err = c.inside(func() error {
+	err = c.namespace.Do(func() error {
 		value, err = c.sysctls().read(strings.TrimPrefix(name, sysctlPrefix))
 		return err
 	})
@@ -81,7 +81,7 @@ func (c *Conn) Sysctl(name string) (value string, err error) {
 
 // SetSysctl implements Sysctls.
 func (c *Conn) SetSysctl(name, value string) error {
-	err := c.inside(func() error { return c.sysctls().write(strings.TrimPrefix(name, sysctlPrefix), value) })
+	err := c.namespace.Do(func() error { return c.sysctls().write(strings.TrimPrefix(name, sysctlPrefix), value) })
 	if err != nil {
 		return fmt.Errorf("set sysctl %s to %s: %w", name, value, err)
 	}

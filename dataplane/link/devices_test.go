@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
@@ -28,7 +29,8 @@ func overlay(addresses ...string) OwnDevice {
 
 // two is a Target on a fake kernel that lets it have two devices; flush returns what it does in order of text, told
 // adds an address as somebody else does.
-func two(t *testing.T) (f *kernel.Fake, target *Target, flush func() []string, told func(device, address string)) {
+func two(t *testing.T) (f *kerneltest.Kernel, target *Target, flush func() []string, told func(device,
+	address string)) {
 	f = testKernel()
 	f.PutSysctl("net/ipv4/conf/overlay.test/rp_filter", "1")
 	target = New(f, "", time.Now)

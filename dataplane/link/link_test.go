@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-func testKernel() *kernel.Fake {
-	f := kernel.NewFake()
+func testKernel() *kerneltest.Kernel {
+	f := kerneltest.New()
 	f.PutLink(kernel.Link{Index: 2, Name: "eth0", MTU: 9000, Up: true})
 	f.PutLink(kernel.Link{Index: 3, Name: "enp3s0", MTU: 1500, Up: true})
 	f.PutLink(kernel.Link{Index: 4, Name: "eth1", MTU: 1280}) // down: does not count

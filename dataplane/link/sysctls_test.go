@@ -10,6 +10,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -62,19 +63,19 @@ func TestIPv6IsForwardedWhereItIsUsed(t *testing.T) {
 
 // readOnly is a kernel whose variables cannot be set, as in a container that is not privileged.
 type readOnly struct {
-	*kernel.Fake
+	*kerneltest.Kernel
 	off bool
 }
 
 func (r *readOnly) SetSysctl(name, value string) error {
 	if r.off {
-		return r.Fake.SetSysctl(name, value)
+		return r.Kernel.SetSysctl(name, value)
 	}
 	return fmt.Errorf("set sysctl %s to %s: %w", name, value, &kernel.ReadOnlyError{Dir: kernel.DefaultProcSysNet})
 }
 
 func TestReadOnlySysctlsHaveOneNotice(t *testing.T) {
-	k := &readOnly{Fake: testKernel()}
+	k := &readOnly{Kernel: testKernel()}
 	now := time.Now()
 	target := New(k, "", func() time.Time { return now })
 	var ends []Endpoint

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
@@ -100,7 +100,7 @@ func (a *comparison) try(replaced func(unit) bool) (refused, fatal error) {
 // lasts: an error that should have passed by itself does not, so it is about what was asked. Something that is replaced
 // may well use what is to be deleted.
 func (a *comparison) lasts(err error) bool {
-	return errors.Is(err, unix.EBUSY) && !errors.Is(err, kernel.ErrUncertain) &&
+	return errors.Is(err, unix.EBUSY) && !errors.Is(err, nftables.ErrUncertain) &&
 		(a.search || a.g.failures >= transient || len(a.g.refused) > 0)
 }
 

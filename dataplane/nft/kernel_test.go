@@ -2,43 +2,31 @@ package nft
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // host is a network namespace with a target for its table.
 type host struct {
 	*testing.T
 	namespace string
-	rules     kernel.Rules
+	rules     nftables.Rules
 	target    *Target
 	table     *ruleset.Table
 }
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
-	for _, program := range []string{"ip", "nft"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip(program + " is not installed")
-		}
-	}
-	h := &host{T: t, namespace: fmt.Sprintf("manxnft-%d-%d", os.Getpid(), time.Now().UnixNano()),
-		table: ruleset.NewTable()}
-	if out, err := exec.Command("ip", "netns", "add", h.namespace).CombinedOutput(); err != nil {
-		t.Skipf("a network namespace cannot be made: %s", out)
-	}
-	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", h.namespace).Run() })
-	rules, err := kernel.OpenRules("/run/netns/" + h.namespace)
+	namespace.Require(t, "nft")
+	h := &host{T: t, namespace: namespace.New(t, "manxnft"), table: ruleset.NewTable()}
+	rules, err := nftables.Open("/run/netns/" + h.namespace)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +187,7 @@ func TestKernelKeepsWhatARefusedBaseChainUses(t *testing.T) {
 		if _, wait := h.target.Flush(h.table); h.target.Status().InSync {
 			break
 		} else {
-			time.Sleep(min(wait, time.Second))
+			time.Sleep(min(wait, time.Second)) // as long as the target wants to wait
 		}
 	}
 	h.same()

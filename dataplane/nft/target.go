@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
@@ -28,7 +28,7 @@ type Target struct {
 	// OnCommit, if set, is told of each transaction that the kernel accepted and how long it took.
 	OnCommit func(d time.Duration, c ruleset.Changes)
 
-	kernel  kernel.Rules
+	kernel  nftables.Rules
 	now     func() time.Time
 	backoff reconcile.Backoff
 
@@ -66,7 +66,7 @@ type Result struct {
 }
 
 // New makes a target of which nothing is known yet. now is the clock.
-func New(k kernel.Rules, now func() time.Time) *Target {
+func New(k nftables.Rules, now func() time.Time) *Target {
 	return &Target{
 		Compare: DefaultCompare, kernel: k, now: now, backoff: reconcile.DefaultBackoff,
 		stale: true, pending: map[unit]bool{}, refused: map[unit]*refusal{}, status: Status{Since: now()},
@@ -262,7 +262,7 @@ func (g *Target) wait() time.Duration {
 
 // passes: the error says nothing about what was asked; the same may be accepted later.
 func passes(err error) bool {
-	for _, e := range []error{kernel.ErrUncertain, unix.EAGAIN, unix.EBUSY, unix.EINTR, unix.ENOMEM, unix.ENOBUFS} {
+	for _, e := range []error{nftables.ErrUncertain, unix.EAGAIN, unix.EBUSY, unix.EINTR, unix.ENOMEM, unix.ENOBUFS} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -272,5 +272,5 @@ func passes(err error) bool {
 
 // hopeless: the kernel would refuse anything.
 func hopeless(err error) bool {
-	return errors.Is(err, kernel.ErrNoNFTables) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
+	return errors.Is(err, nftables.ErrMissing) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
 }

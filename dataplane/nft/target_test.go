@@ -12,21 +12,22 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
 // bench is a target with a kernel in memory and a clock that stands still.
 type bench struct {
 	*testing.T
-	fake   *kernel.FakeRules
+	fake   *kerneltest.Rules
 	target *Target
 	table  *ruleset.Table
 	time   time.Time
 }
 
 func newBench(t *testing.T) *bench {
-	b := &bench{T: t, fake: kernel.NewFakeRules(), table: ruleset.NewTable(), time: time.Unix(1000, 0)}
+	b := &bench{T: t, fake: kerneltest.NewRules(), table: ruleset.NewTable(), time: time.Unix(1000, 0)}
 	b.target = New(b.fake, func() time.Time { return b.time })
 	return b
 }
@@ -444,14 +445,14 @@ func TestALostAnswerIsFoundOutByReading(t *testing.T) {
 		} else {
 			b.fake.Refuse(func(ruleset.Changes) error {
 				if lose--; lose >= 0 {
-					return fmt.Errorf("commit: %w", kernel.ErrUncertain)
+					return fmt.Errorf("commit: %w", nftables.ErrUncertain)
 				}
 				return nil
 			})
 		}
 		b.table.AddElement("h4/1", address(7777))
 		commits := b.fake.Commits()
-		if r := b.flush(); !errors.Is(r.Err, kernel.ErrUncertain) || b.fake.Commits() != commits+1 ||
+		if r := b.flush(); !errors.Is(r.Err, nftables.ErrUncertain) || b.fake.Commits() != commits+1 ||
 			b.target.Status().InSync {
 			t.Errorf("done %v: %+v, %d commits", done, r, b.fake.Commits()-commits)
 		}
@@ -508,12 +509,12 @@ func TestABusyErrorThatLastsIsARefusal(t *testing.T) {
 func TestAKernelWithoutNFTablesIsAskedSlowly(t *testing.T) {
 	b := newBench(t)
 	fill(b.table, 6)
-	b.fake.Refuse(func(ruleset.Changes) error { return fmt.Errorf("commit: %w", kernel.ErrNoNFTables) })
+	b.fake.Refuse(func(ruleset.Changes) error { return fmt.Errorf("commit: %w", nftables.ErrMissing) })
 	b.flush()
 	b.table.AddElement("h4/1", address(9))
 	_, wait := b.target.Flush(b.table)
 	if b.fake.Commits() != 1 || wait != slow ||
-		!strings.Contains(b.target.Status().LastError, kernel.ErrNoNFTables.Error()) {
+		!strings.Contains(b.target.Status().LastError, nftables.ErrMissing.Error()) {
 		t.Errorf("%d commits, waits %v, %+v", b.fake.Commits(), wait, b.target.Status())
 	}
 	b.fake.Refuse(nil)

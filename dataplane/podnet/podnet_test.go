@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"runtime"
 	"slices"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netns"
+
+	namespaces "github.com/manxnet/manx/integration/namespace"
 )
 
 // podHost is a namespace that plays the host, with more that play workloads.
@@ -25,36 +26,14 @@ type podHost struct {
 
 func newPodHost(t *testing.T) *podHost {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("ip (Debian package iproute2) is not installed")
-	}
-	h := &podHost{t: t}
-	h.name = h.netns(fmt.Sprintf("mxpod%d-%d", os.Getpid(), podHosts.next()))
-	return h
-}
-
-type counter chan int
-
-func (c counter) next() int { n := <-c; c <- n + 1; return n }
-
-var podHosts = func() counter { c := make(counter, 1); c <- 0; return c }()
-
-func (h *podHost) netns(name string) string {
-	h.t.Helper()
-	h.ip("netns", "add", name)
-	h.t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", name).Run() })
-	h.ip("-n", name, "link", "set", "lo", "up")
-	return name
+	return &podHost{t: t, name: namespaces.New(t, "mxpod")}
 }
 
 // pod makes a namespace for a workload and the plan to wire it.
 func (h *podHost) pod(addrs ...string) Pod {
 	h.t.Helper()
 	h.pods++
-	name := h.netns(fmt.Sprintf("%s-p%d", h.name, h.pods))
+	name := namespaces.New(h.t, "mxpod")
 	p := Pod{
 		Netns: "/run/netns/" + name, IfName: "eth0", HostIf: fmt.Sprintf("cali%d", h.pods), MTU: 1400,
 		HostRoute: Route{Protocol: 80},

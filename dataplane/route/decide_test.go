@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/datastore/ippool"
 )
@@ -33,8 +34,8 @@ func via(dst, gateway string, link int, protocol kernel.Protocol) kernel.Route {
 }
 
 // testKernel is node 10.1.0.5/24 on eth0 (#2) and 10.3.0.5/24 on eth1 (#3), with a default route and tunl0 (#4).
-func testKernel() *kernel.Fake {
-	f := kernel.NewFake()
+func testKernel() *kerneltest.Kernel {
+	f := kerneltest.New()
 	for i, name := range []string{"eth0", "eth1", "tunl0", "cali1", "caliold"} {
 		f.PutLink(kernel.Link{Index: i + 2, Name: name, Up: true, Running: true})
 	}
@@ -77,7 +78,7 @@ func testConfig() Config {
 }
 
 // testTarget is a target that has applied the test configuration.
-func testTarget(f *kernel.Fake) (t *Target, advance func(time.Duration)) {
+func testTarget(f *kerneltest.Kernel) (t *Target, advance func(time.Duration)) {
 	clock := time.Unix(1e9, 0)
 	t = New(f, func() time.Time { return clock })
 	t.Configure(testConfig())

@@ -10,12 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 )
 
 // move plays how the address 10.244.1.8 of cali2 changes hands.
 type move struct {
 	t      *testing.T
-	fake   *kernel.Fake
+	fake   *kerneltest.Kernel
 	target *Target
 	config Config
 }

@@ -6,13 +6,13 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/conntrack"
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
 // forgetter deletes the connections of addresses that left their workloads. The zero value deletes none.
 type forgetter struct {
-	connections kernel.Connections // nil: Departed and Forgotten are called by somebody else
+	connections conntrack.Connections // nil: Departed and Forgotten are called by somebody else
 	loop        *reconcile.Loop
 	log         *zap.Logger
 	mu          sync.Mutex   // guards what follows
@@ -22,7 +22,7 @@ type forgetter struct {
 
 // ForgetConnections makes the target delete the connections of addresses that left their workloads, beside the loop
 // which calls Flush: the kernel's table may have a million entries. Call it before the first Flush.
-func (t *Target) ForgetConnections(c kernel.Connections, loop *reconcile.Loop, log *zap.Logger) {
+func (t *Target) ForgetConnections(c conntrack.Connections, loop *reconcile.Loop, log *zap.Logger) {
 	t.forgetter.connections, t.forgetter.loop, t.forgetter.log = c, loop, log
 }
 

@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 )
 
 // quietKernel accepts every change of a route and remembers none.
-type quietKernel struct{ *kernel.Fake }
+type quietKernel struct{ *kerneltest.Kernel }
 
 func (quietKernel) ApplyRoutes([]kernel.RouteOp) []error { return nil }
 

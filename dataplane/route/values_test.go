@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/datastore/ippool"
 )
@@ -62,7 +63,7 @@ func inTable(table kernel.Table, gateway string) kernel.Route {
 	return r
 }
 
-func tableTarget(f *kernel.Fake, tables ...kernel.Table) (*Target, func(time.Duration)) {
+func tableTarget(f *kerneltest.Kernel, tables ...kernel.Table) (*Target, func(time.Duration)) {
 	target, advance := testTarget(f)
 	c := testConfig()
 	c.Tables = tables

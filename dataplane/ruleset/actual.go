@@ -7,6 +7,12 @@ type Actual struct {
 	Maps   map[string]map[string]Verdict
 }
 
+// NewActual makes an empty table.
+func NewActual() *Actual {
+	return &Actual{Chains: map[string]ActualChain{}, Sets: map[string]ActualSet{},
+		Maps: map[string]map[string]Verdict{}}
+}
+
 // ActualChain is a chain in the kernel.
 type ActualChain struct {
 	Base  *Base    // nil for a chain that others jump to

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 func output(name string, priority int32, rules ...Rule) *Chain {
@@ -269,17 +271,8 @@ func TestEval(t *testing.T) {
 
 // What TestEval wants is what the kernel does.
 func TestKernelAgreesWithEval(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
-	for _, program := range []string{"nft", "ip", "bash"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip(program + " is not installed")
-		}
-	}
-	ns := fmt.Sprintf("manxeval%d", os.Getpid())
-	command(t, "ip", "netns", "add", ns)
-	t.Cleanup(func() { command(t, "ip", "netns", "del", ns) })
+	namespace.Require(t, "nft", "bash")
+	ns := namespace.Bare(t, "manxeval")
 	command(t, "ip", "-n", ns, "link", "add", "dum0", "type", "veth", "peer", "name", "peer0")
 	command(t, "ip", "-n", ns, "link", "set", "peer0", "up")
 	command(t, "ip", "-n", ns, "addr", "add", "192.0.2.1/24", "dev", "dum0")

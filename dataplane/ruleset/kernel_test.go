@@ -2,33 +2,21 @@ package ruleset_test
 
 import (
 	"bytes"
-	"fmt"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/ruleset"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // nft lists what is programmed as it lists what it loads from the text: both say the same of every feature.
 func TestTextIsWhatIsProgrammed(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
-	for _, program := range []string{"nft", "ip"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip(program + " is not installed")
-		}
-	}
-	ns := fmt.Sprintf("manxsame%d", os.Getpid())
-	if out, err := exec.Command("ip", "netns", "add", ns).CombinedOutput(); err != nil {
-		t.Skipf("no network namespace can be made: %s", out)
-	}
-	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", ns).Run() })
+	namespace.Require(t, "nft")
+	ns := namespace.New(t, "manxsame")
 	table := ruleset.FullTable()
-	rules, err := kernel.OpenRules("/run/netns/" + ns)
+	rules, err := nftables.Open("/run/netns/" + ns)
 	if err != nil {
 		t.Fatal(err)
 	}

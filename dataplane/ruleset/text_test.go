@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 func match(f Field) Match { return Match{Field: f} }
@@ -276,17 +278,8 @@ func TestTextOfTable(t *testing.T) {
 
 // nft takes the text as it is, and lists as many rules, sets, maps and elements as the table has.
 func TestNFTLoadsText(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
-	for _, program := range []string{"nft", "ip"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip(program + " is not installed")
-		}
-	}
-	ns := fmt.Sprintf("manxtext%d", os.Getpid())
-	command(t, "ip", "netns", "add", ns)
-	t.Cleanup(func() { command(t, "ip", "netns", "del", ns) })
+	namespace.Require(t, "nft")
+	ns := namespace.New(t, "manxtext")
 	table := fullTable()
 	for _, o := range []TextOptions{{}, {Name: "manx2", IDs: true}, {Name: "manx3", Elements: 2}} {
 		var text bytes.Buffer

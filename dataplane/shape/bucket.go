@@ -3,7 +3,7 @@ package shape
 import (
 	"math"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/tc"
 )
 
 // Limit is a limit of bandwidth in one direction, as Calico's QoS controls have it.
@@ -24,14 +24,14 @@ const (
 )
 
 // bucket translates a limit for an interface with this MTU. A bucket that holds no whole packet would let none pass.
-func (l Limit) bucket(mtu int) kernel.TokenBucket {
+func (l Limit) bucket(mtu int) tc.TokenBucket {
 	packet := uint64(mtu + ethernetHeader)
 	burst := uint64(DefaultBurst / 8)
 	if l.Burst > 0 {
 		burst = uint64(l.Burst) / 8
 	}
 	burst = min(max(burst, packet), math.MaxUint32)
-	t := kernel.TokenBucket{Rate: max(uint64(l.Bandwidth)/8, 1)}
+	t := tc.TokenBucket{Rate: max(uint64(l.Bandwidth)/8, 1)}
 	t.Buffer = ticks(burst, t.Rate)
 	t.Limit = limit(burst, t.Rate)
 	if l.PeakRate > l.Bandwidth {
@@ -45,7 +45,7 @@ func (l Limit) bucket(mtu int) kernel.TokenBucket {
 
 // ticks is how long so many bytes take, rounded up.
 func ticks(bytes, rate uint64) uint32 {
-	return uint32(min(math.Ceil(float64(bytes)*1e9/float64(rate)/kernel.TickNanoseconds), math.MaxUint32))
+	return uint32(min(math.Ceil(float64(bytes)*1e9/float64(rate)/tc.TickNanoseconds), math.MaxUint32))
 }
 
 // limit is how many bytes may be in the queue.

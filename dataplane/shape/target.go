@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/tc"
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
@@ -26,22 +27,28 @@ const retryRead = time.Second
 // idle is how often nothing is looked at.
 const idle = time.Hour
 
+// Kernel is what a Target needs.
+type Kernel interface {
+	tc.Shapes
+	ListLinks() ([]kernel.Link, error)
+}
+
 // Target keeps the limits as configured. Tell it what changed, then Flush. Not safe for concurrent use.
 type Target struct {
-	kernel    kernel.Shapes
+	kernel    Kernel
 	now       func() time.Time
-	table     *reconcile.Table[string, kernel.Shape] // by device
-	endpoints []Endpoint                             // with limits
-	wanted    map[string]kernel.Shape
+	table     *reconcile.Table[string, tc.Shape] // by device
+	endpoints []Endpoint                         // with limits
+	wanted    map[string]tc.Shape
 	devices   map[string]bool // those that limits depend on
 	stale     bool            // the limits have to be read again
 	checkAt   time.Time
 }
 
 // New makes a Target; now is the clock.
-func New(k kernel.Shapes, now func() time.Time) *Target {
+func New(k Kernel, now func() time.Time) *Target {
 	t := &Target{kernel: k, now: now, stale: true}
-	equal := func(a, b kernel.Shape) bool { return a == b }
+	equal := func(a, b tc.Shape) bool { return a == b }
 	t.table = reconcile.NewTable(t, equal, now, reconcile.DefaultBackoff)
 	return t
 }
@@ -63,7 +70,7 @@ func (t *Target) Configure(all []Endpoint) {
 	t.endpoints, t.stale = limited, true
 	t.devices = map[string]bool{}
 	for _, e := range limited {
-		t.devices[e.Interface], t.devices[kernel.RedirectDevice(e.Interface)] = true, true
+		t.devices[e.Interface], t.devices[tc.RedirectDevice(e.Interface)] = true, true
 	}
 }
 
@@ -131,28 +138,28 @@ func (t *Target) read() error {
 }
 
 // desired returns the limits of the endpoints whose interfaces exist, by device.
-func desired(endpoints []Endpoint, links map[string]kernel.Link) map[string]kernel.Shape {
-	shapes := map[string]kernel.Shape{}
+func desired(endpoints []Endpoint, links map[string]kernel.Link) map[string]tc.Shape {
+	shapes := map[string]tc.Shape{}
 	for _, e := range endpoints {
 		l, ok := links[e.Interface]
 		if !ok {
 			continue
 		}
 		if e.Ingress.Bandwidth > 0 {
-			shapes[l.Name] = kernel.Shape{TokenBucket: e.Ingress.bucket(l.MTU)}
+			shapes[l.Name] = tc.Shape{TokenBucket: e.Ingress.bucket(l.MTU)}
 		}
 		if e.Egress.Bandwidth > 0 {
-			shapes[kernel.RedirectDevice(l.Name)] = kernel.Shape{From: l.Name, TokenBucket: e.Egress.bucket(l.MTU)}
+			shapes[tc.RedirectDevice(l.Name)] = tc.Shape{From: l.Name, TokenBucket: e.Egress.bucket(l.MTU)}
 		}
 	}
 	return shapes
 }
 
 // List implements reconcile.Applier.
-func (t *Target) List() (map[string]kernel.Shape, error) { return t.kernel.ListShapes() }
+func (t *Target) List() (map[string]tc.Shape, error) { return t.kernel.ListShapes() }
 
 // Apply implements reconcile.Applier.
-func (t *Target) Apply(steps []reconcile.Step[string, kernel.Shape]) []error {
+func (t *Target) Apply(steps []reconcile.Step[string, tc.Shape]) []error {
 	errs := make([]error, len(steps))
 	for i, s := range steps {
 		if s.Action == reconcile.Remove {

@@ -8,17 +8,19 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/kernel/tc"
 )
 
 type rig struct {
 	*testing.T
-	kernel *kernel.Fake
+	kernel *kerneltest.Kernel
 	target *Target
 	now    time.Time
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{T: t, kernel: kernel.NewFake(), now: time.Unix(1000, 0)}
+	r := &rig{T: t, kernel: kerneltest.New(), now: time.Unix(1000, 0)}
 	r.kernel.PutLink(kernel.Link{Index: 2, Name: "cali1", MTU: 1500, Up: true})
 	r.kernel.PutLink(kernel.Link{Index: 3, Name: "cali2", MTU: 1500, Up: true})
 	r.target = New(r.kernel, func() time.Time { return r.now })
@@ -41,7 +43,7 @@ func (r *rig) flush(want ...string) {
 var (
 	slow   = Limit{Bandwidth: 8e6, Burst: 8e5}
 	fast   = Limit{Bandwidth: 80e6, Burst: 8e5}
-	out1   = kernel.RedirectDevice("cali1")
+	out1   = tc.RedirectDevice("cali1")
 	both   = Endpoint{Interface: "cali1", Ingress: slow, Egress: fast}
 	in     = Endpoint{Interface: "cali2", Ingress: slow}
 	none   = Endpoint{Interface: "cali2"}
@@ -66,13 +68,13 @@ func TestLimitsFollowTheConfiguration(t *testing.T) {
 
 func TestLimitsOfAnEarlierRunAreAdoptedOrRemovedOnceInSync(t *testing.T) {
 	r := newRig(t)
-	r.kernel.PutShape("cali1", kernel.Shape{TokenBucket: slow.bucket(1500)})
-	r.kernel.PutShape(out1, kernel.Shape{From: "cali1", TokenBucket: slow.bucket(1500)})
-	r.kernel.PutShape(kernel.RedirectDevice("gone"), kernel.Shape{})
+	r.kernel.PutShape("cali1", tc.Shape{TokenBucket: slow.bucket(1500)})
+	r.kernel.PutShape(out1, tc.Shape{From: "cali1", TokenBucket: slow.bucket(1500)})
+	r.kernel.PutShape(tc.RedirectDevice("gone"), tc.Shape{})
 	r.target.Configure([]Endpoint{both})
 	r.flush("shape " + out1 + ": 10000000 bytes/s from cali1")
 	r.target.Synced(true)
-	r.flush("end shape " + kernel.RedirectDevice("gone"))
+	r.flush("end shape " + tc.RedirectDevice("gone"))
 }
 
 func TestLimitsComeWithTheInterface(t *testing.T) {
@@ -82,7 +84,7 @@ func TestLimitsComeWithTheInterface(t *testing.T) {
 	l := kernel.Link{Index: 9, Name: "cali9", MTU: 1500, Up: true}
 	r.kernel.PutLink(l)
 	r.target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: l}})
-	r.flush("shape cali9: 1000000 bytes/s", "shape "+kernel.RedirectDevice("cali9")+": 1000000 bytes/s from cali9")
+	r.flush("shape cali9: 1000000 bytes/s", "shape "+tc.RedirectDevice("cali9")+": 1000000 bytes/s from cali9")
 	calls := r.kernel.Calls("ListShapes")
 	r.target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: kernel.Link{Index: 5, Name: "eth0"}}})
 	r.flush()
@@ -95,7 +97,7 @@ func TestLimitsThatOthersRemoveComeBack(t *testing.T) {
 	r := newRig(t)
 	r.target.Configure([]Endpoint{in})
 	r.flush("shape cali2: 1000000 bytes/s")
-	if err := r.kernel.RemoveShape("cali2", kernel.Shape{}); err != nil {
+	if err := r.kernel.RemoveShape("cali2", tc.Shape{}); err != nil {
 		t.Fatal(err)
 	}
 	r.kernel.Log()
@@ -113,7 +115,7 @@ func TestWhatTheKernelCannotDoKeepsNothingElseFromWorking(t *testing.T) {
 	r.target.Configure([]Endpoint{both, in})
 	r.flush("shape cali1: 1000000 bytes/s", "shape cali2: 1000000 bytes/s")
 	failed := r.target.Failed()
-	if err := r.target.Problem(); !errors.Is(err, kernel.ErrNoShaping) || len(failed) != 1 ||
+	if err := r.target.Problem(); !errors.Is(err, tc.ErrNoShaping) || len(failed) != 1 ||
 		failed[0].Interface != "cali1" ||
 		!strings.Contains(failed[0].Reason, "the bandwidth of cali1: not supported by this kernel") {
 		t.Errorf("failures are %v, %v", failed, err)

@@ -149,10 +149,7 @@ func TestNothingLeaks(t *testing.T) {
 	}
 	use()
 	settle := func(count func() int, limit int) int {
-		for range 100 {
-			if count() <= limit {
-				break
-			}
+		for end := time.Now().Add(patience); count() > limit && time.Now().Before(end); {
 			time.Sleep(50 * time.Millisecond)
 		}
 		return count()
@@ -200,11 +197,10 @@ func TestEmbeddedLeaksNothing(t *testing.T) {
 	for range 3 {
 		use()
 	}
-	for range 100 {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if runtime.NumGoroutine() <= before && count() <= files {
 			return
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 	stacks := make([]byte, 1<<20)
 	t.Errorf("%d goroutines, were %d; %d files, were %d\n%s", runtime.NumGoroutine(), before, count(), files,

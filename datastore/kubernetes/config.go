@@ -92,7 +92,7 @@ func (c Config) With(o Config) Config {
 	}{
 		{&c.Kubeconfig, o.Kubeconfig}, {&c.Inline, o.Inline}, {&c.Context, o.Context}, {&c.Endpoint, o.Endpoint},
 		{&c.CAFile, o.CAFile}, {&c.CertFile, o.CertFile}, {&c.KeyFile, o.KeyFile}, {&c.Token, o.Token},
-		{&c.TokenFile, o.TokenFile}, {&c.Group, o.Group},
+		{&c.TokenFile, o.TokenFile}, {&c.Group, o.Group}, {&c.UserAgent, o.UserAgent},
 	} {
 		if s.from != "" {
 			*s.to = s.from

@@ -86,7 +86,7 @@ func TestGather(t *testing.T) {
 		go func() {
 			for range pieces {
 				_, _ = other.Write([]byte("0123456789"))
-				time.Sleep(5 * time.Millisecond)
+				time.Sleep(5 * time.Millisecond) // the pace of the words
 			}
 			_ = other.Close()
 		}()
@@ -117,7 +117,7 @@ func TestGather(t *testing.T) {
 		c.drained, c.began = true, time.Now()
 		batches := reads(c)
 		say(t, other, []byte("words"))
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) // most likely the words have come; both orders must do
 		_ = c.Close()
 		for range batches { // ends
 		}

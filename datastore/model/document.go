@@ -230,12 +230,23 @@ func (d document) decodeObject(head metav1.TypeMeta, text []byte, path []string)
 		o.raw = text
 	}
 	if rv := m.GetResourceVersion(); rv != "" {
-		if o.Revision, err = strconv.ParseInt(rv, 10, 64); err != nil || o.Revision < 0 {
+		if o.Revision, err = revisionIn(info.Kind, rv); err != nil || o.Revision < 0 {
 			errs = append(errs, d.fail(d.lineOf(append(slices.Clone(path), "metadata", "resourceVersion")),
 				fmt.Errorf("metadata.resourceVersion = %q: must be a number", rv)))
 		}
 	}
 	return o, errors.Join(errs...)
+}
+
+// revisionIn reads a resourceVersion. That of a Profile which stands for a Namespace or a ServiceAccount is of the form
+// 29/ or /29 (Calico's libcalico-go keeps a revision of either kind in one).
+func revisionIn(k Kind, resourceVersion string) (int64, error) {
+	if k == KindProfile {
+		if before, after, ok := strings.Cut(resourceVersion, "/"); ok && (before == "" || after == "") {
+			resourceVersion = before + after
+		}
+	}
+	return strconv.ParseInt(resourceVersion, 10, 64)
 }
 
 func resourceKinds() string {

@@ -55,9 +55,13 @@ func TestDocuments(t *testing.T) {
 }
 
 func TestRevisionOfADocument(t *testing.T) {
-	objects, err := DecodeDocument([]byte(`{kind: Tier, metadata: {name: a, resourceVersion: "77"}}`))
-	if err != nil || objects[0].Revision != 77 {
-		t.Errorf("%v, %v", objects, err)
+	for kind, versions := range map[string][]string{"Tier": {"77"}, "Profile": {"77", "77/", "/77"}} {
+		for _, v := range versions {
+			objects, err := DecodeDocument([]byte(`{kind: ` + kind + `, metadata: {name: a, resourceVersion: "` + v + `"}}`))
+			if err != nil || objects[0].Revision != 77 {
+				t.Errorf("%s %s: %v, %v", kind, v, objects, err)
+			}
+		}
 	}
 }
 
@@ -101,6 +105,8 @@ func TestMistakesInDocuments(t *testing.T) {
 		{"nothing", "# nothing\n---\n", []string{"there is no object in the input"}},
 		{"revision", "kind: Tier\nmetadata:\n  name: a\n  resourceVersion: x\n",
 			[]string{`line 4: metadata.resourceVersion = "x"`}},
+		{"revision of two kinds", "kind: Profile\nmetadata:\n  name: a\n  resourceVersion: 7/8\n",
+			[]string{`line 4: metadata.resourceVersion = "7/8"`}},
 		{"mistakes in several documents", "kind: A\n---\nkind: B\n",
 			[]string{`document 1, line 1: kind = "A"`, `document 2, line 3: kind = "B"`}},
 	} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/projectcalico/api/pkg/lib/numorstring"
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore"
@@ -69,9 +70,17 @@ func (k *Keeper) step(ctx context.Context, snapshot *datastore.Snapshot, w *keep
 	case now.Before(w.due):
 		return w.due
 	}
-	w.said = k.say(w.said, k.again(ctx, stored == nil, w.last))
+	w.said = k.say(w.said, k.again(ctx, n, w.last))
 	w.due = time.Now().Add(k.pause)
 	return w.due
+}
+
+// asOf is the AS number of a Node, nil if it has none of its own.
+func asOf(n *model.Node) *numorstring.ASNumber {
+	if n == nil || n.Spec.BGP == nil {
+		return nil
+	}
+	return n.Spec.BGP.ASNumber
 }
 
 func hasAddress(n *model.Node) bool {
@@ -94,10 +103,15 @@ func (k *Keeper) say(before string, err error) string {
 	return now
 }
 
-// again registers. A Node that this host makes gets what the last one had: labels, annotations, AS number and so on.
-func (k *Keeper) again(ctx context.Context, missing bool, last *model.Node) error {
+// again registers. A Node that this host makes, because there is none, gets what the last one had: labels, annotations,
+// AS number and so on. One that another has made gets the AS number if it has none: whoever made it, such as a kubelet,
+// does not know it, and with another one the sessions of this node would end.
+func (k *Keeper) again(ctx context.Context, now, last *model.Node) error {
 	r := registrar{config: k.Config, name: k.Registered.Name, store: k.Store, host: k.Host}
-	if missing {
+	if as := asOf(last); as != nil && now != nil && asOf(now) == nil && r.config.AS == "" {
+		r.config.AS = as.String()
+	}
+	if now == nil {
 		if err := k.MayCreate(ctx); err != nil {
 			return err
 		}

@@ -78,10 +78,14 @@ func TestNodeIsRegisteredAgain(t *testing.T) {
 	remove()
 	put(t, client, path,
 		`{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n1","labels":{"rack":"7","new":"1"}},"spec":{}}`)
-	await("made again by others", `"new":"1"`, `"ipv4Address":"10.0.0.1/24"`)
+	await("made again by others", `"new":"1"`, `"ipv4Address":"10.0.0.1/24"`, `"asNumber":65007`)
+	remove()
+	put(t, client, path, `{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n1",`+
+		`"labels":{"rack":"7","new":"2"}},"spec":{"bgp":{"asNumber":65008}}}`)
+	await("made again by others with an AS number", `"new":"2"`, `"ipv4Address":"10.0.0.1/24"`, `"asNumber":65008`)
 	out.Store(true)
 	remove()
-	time.Sleep(10 * k.pause)
+	time.Sleep(10 * k.pause) // nobody may make it again
 	if text := raw(t, client, path); text != "" {
 		t.Errorf("taken out of the cluster: %s", text)
 	}

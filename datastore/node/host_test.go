@@ -3,42 +3,17 @@ package node
 import (
 	"context"
 	"net/netip"
-	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
-// inNewNetns runs f on a thread in a network namespace of its own, which goes away with the thread.
-func inNewNetns(t *testing.T, f func()) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root for a network namespace")
-	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("needs the program ip (Debian package iproute2)")
-	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlock: the thread ends with this goroutine
-		defer close(done)
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- err
-			return
-		}
-		f()
-	}()
-	if err := <-done; err != nil {
-		t.Skipf("needs the right to make a network namespace: %v", err)
-	}
-}
-
 func TestSystemHost(t *testing.T) {
-	inNewNetns(t, func() {
-		for _, command := range []string{"link add eth7 type veth peer name eth8", "link set lo up", "link set eth7 up",
+	in := namespace.New(t, "manxnode")
+	err := namespace.Inside(in, func() {
+		for _, command := range []string{"link add eth7 type veth peer name eth8", "link set eth7 up",
 			"link set eth8 up",
 			"addr add 10.77.0.1/24 dev eth7", "addr add 10.77.0.2/24 dev eth7", "addr add 10.78.0.1/30 dev eth8",
 			"addr add fd77::1/64 dev eth7 nodad", "route add 198.51.100.0/24 via 10.78.0.2"} {
@@ -82,4 +57,7 @@ func TestSystemHost(t *testing.T) {
 			t.Errorf("the subnet of 10.78.0.1 is %s", p)
 		}
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }

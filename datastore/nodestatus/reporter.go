@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
@@ -28,6 +29,9 @@ type Reporter struct {
 	Log   *zap.Logger
 	// Retry is the time after which a report that failed is tried again, unless its period is shorter; default 10 s.
 	Retry time.Duration
+
+	mu  sync.Mutex
+	bad map[model.Key]error // objects that cannot be used, and why
 
 	objects map[model.Key]*reported
 	// reading is whether the watch delivers a full read, whose revisions may be older than those that were seen: the
@@ -96,6 +100,7 @@ func (r *Reporter) take(e datastore.Event) {
 		r.reading = e.Type == datastore.EventLost
 		return
 	}
+	r.note(e)
 	s, ours := mine(e.Object, r.Node)
 	if e.Type == datastore.EventDelete || !ours {
 		delete(r.objects, e.Key)
@@ -113,6 +118,28 @@ func (r *Reporter) take(e datastore.Event) {
 		old.due = time.Now()
 	}
 	old.object = e.Object
+}
+
+// note remembers whether an object can be used. Of one that cannot, nobody knows which node it is about.
+func (r *Reporter) note(e datastore.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e.Type == datastore.EventDelete || e.Object == nil || e.Object.Err == nil {
+		delete(r.bad, e.Key)
+		return
+	}
+	if r.bad == nil {
+		r.bad = map[model.Key]error{}
+	}
+	r.bad[e.Key] = e.Object.Err
+}
+
+// Unusable are the objects that cannot be decoded or are not valid, with the reason. They are in the status of every
+// node.
+func (r *Reporter) Unusable() map[model.Key]error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.bad)
 }
 
 // mine gives the value of an object that can be used and is about the node.

@@ -28,6 +28,7 @@ type world struct {
 	client *clientv3.Client
 	facts  atomic.Pointer[Facts] // nil: an error
 	asked  atomic.Int32
+	r      *Reporter
 }
 
 func newWorld(t *testing.T) *world {
@@ -54,6 +55,7 @@ func (w *world) run(store datastore.Store) {
 			}
 			return c, nil
 		}}
+	w.r = r
 	go func() {
 		defer close(done)
 		if err := r.Run(ctx); !errors.Is(err, context.Canceled) {
@@ -130,6 +132,45 @@ func TestOwnObjectsAreFilledIn(t *testing.T) {
 	if _, _, now := w.get("other"); now != other {
 		t.Error("the status of another node was touched")
 	}
+}
+
+// An object that cannot be decoded, or is not valid, is shown until it is repaired or gone. The others are filled in.
+func TestUnusableObjectsAreShown(t *testing.T) {
+	w := newWorld(t)
+	put := func(name, text string) {
+		t.Helper()
+		if _, err := w.client.Put(t.Context(), root+name, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("cut", `{"kind":"CalicoNodeStatus","apiVersion":"projectcalico.org/v3","metadata":{"name":"cut"},"spec":{"no`)
+	put("list", `{"kind":"CalicoNodeStatus","apiVersion":"projectcalico.org/v3","metadata":{"name":"list"},"spec":[]}`)
+	w.put("good", "n", `"BGP"`, 0)
+	w.run(w.store)
+	w.await("the object beside them", "good", established(1))
+	want := func(names ...string) {
+		t.Helper()
+		var have map[model.Key]error
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			have = w.r.Unusable()
+			found := len(have) == len(names)
+			for _, n := range names {
+				found = found && have[model.ResourceKey(model.KindCalicoNodeStatus, n)] != nil
+			}
+			if found {
+				return
+			}
+		}
+		t.Fatalf("unusable are %v, want %q", have, names)
+	}
+	want("cut", "list")
+	w.put("cut", "n", `"BGP"`, 0)
+	w.await("the repaired object", "cut", established(1))
+	want("list")
+	if _, err := w.client.Delete(t.Context(), root+"list"); err != nil {
+		t.Fatal(err)
+	}
+	want()
 }
 
 func TestWithoutObjectsNothingIsGathered(t *testing.T) {

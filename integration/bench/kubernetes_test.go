@@ -20,7 +20,7 @@ import (
 	"github.com/manxnet/manx/datastore/conversion"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 	"github.com/manxnet/manx/integration/kubernetes/fill"
-	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // thousand is the cluster that goals are about.
@@ -122,7 +122,7 @@ func newKubernetes(b *testing.B, c fill.Cluster, away time.Duration, args ...str
 		b.Fatal(err)
 	}
 	allow(b, k.API)
-	if err := lab.Inside(s.node.Namespace, func() { k.line = apiserver.NewLine(b, k.server.URL) }); err != nil {
+	if err := namespace.Inside(s.node.Namespace, func() { k.line = apiserver.NewLine(b, k.server.URL) }); err != nil {
 		b.Fatal(err)
 	}
 	k.line.Delay = away / 2
@@ -216,7 +216,7 @@ func (k *kube) start(b *testing.B) {
 	b.Logf("ready after %.0f ms with %.0f ms of the processor; load %s", ready, used, load())
 	k.least("ready-ms", ready)
 	k.least("ready-cpu-ms", used)
-	time.Sleep(settled)
+	time.Sleep(settled) // what the start leaves to be done is part of its cost
 	k.sum["start-MB"] += float64(k.line.Received()-bytes) / (1 << 20)
 	k.sum["start-requests"] += float64(k.requests(b) - requests)
 	k.sum["rss-MiB"] += statusMB(pid, "VmRSS")
@@ -250,7 +250,7 @@ func (k *kube) steady(b *testing.B, name string, happen func(context.Context, ti
 	if err := happen(b.Context(), d); err != nil {
 		b.Fatal(err)
 	}
-	time.Sleep(d - time.Since(t0))
+	time.Sleep(d - time.Since(t0)) // the time that is measured
 	took := time.Since(t0)
 	b.ReportMetric(100*(cpu(pid)-used).Seconds()/took.Seconds(), name+"-cpu-%")
 	b.ReportMetric(float64(k.line.Received()-received)/took.Seconds()/1024, name+"-KB/s")

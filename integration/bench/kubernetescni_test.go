@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/manxnet/manx/integration/kubernetes/fill"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // sandbox is the time that a runtime takes between a kubelet's seeing a pod and the ADD: processes and namespaces.
@@ -40,7 +40,7 @@ func BenchmarkKubernetesCNI(b *testing.B) {
 	var work [2]time.Duration
 	for i := range b.N + 1 { // the first one takes a block
 		pod := k.newPod(b, i)
-		time.Sleep(sandbox)
+		time.Sleep(sandbox) // as long as a runtime needs before it calls the plugin
 		for v, verb := range []string{"ADD", "DEL"} {
 			used := cpu(pid)
 			c := k.cni(b, verb, pod, conf)
@@ -70,10 +70,10 @@ func (k *kube) newPod(b *testing.B, i int) string {
 	if _, err := k.API.CoreV1().Pods("ns-0").Create(b.Context(), pod, metav1.CreateOptions{}); err != nil {
 		b.Fatal(err)
 	}
-	if out, err := exec.Command("ip", "netns", "add", k.namespace(name)).CombinedOutput(); err != nil {
-		b.Fatalf("%v: %s", err, out)
+	if err := namespace.Add(k.namespace(name)); err != nil {
+		b.Fatal(err)
 	}
-	b.Cleanup(func() { _ = exec.Command("ip", "netns", "del", k.namespace(name)).Run() })
+	b.Cleanup(func() { _ = namespace.Remove(k.namespace(name)) })
 	return name
 }
 
@@ -82,7 +82,7 @@ func (k *kube) namespace(pod string) string { return k.node.Namespace + "-" + po
 // cni calls the plugin as a container runtime does.
 func (k *kube) cni(b *testing.B, verb, pod string, conf []byte) lab.Cost {
 	b.Helper()
-	cmd := lab.InNamespace(k.node.Namespace, filepath.Join(k.Spec.Bin, "manx-cni"))
+	cmd := namespace.Command(k.node.Namespace, filepath.Join(k.Spec.Bin, "manx-cni"))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+fmt.Sprintf("%064x", pod), "CNI_IFNAME=eth0",
 		"CNI_NETNS=/run/netns/"+k.namespace(pod), "CNI_PATH="+k.Spec.Bin,
 		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=ns-0;K8S_POD_NAME="+pod)

@@ -17,6 +17,7 @@ import (
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // BenchmarkUpdateToKernel is the time from an UPDATE with one prefix leaving the peer to the kernel's news of the
@@ -29,11 +30,11 @@ func BenchmarkUpdateToKernel(b *testing.B) {
 			defer running.stop()
 			p := s.connect(b)
 			defer p.Close()
-			time.Sleep(500 * time.Millisecond)
+			time.Sleep(500 * time.Millisecond) // let what follows the handshake settle
 			routes := make(chan netlink.RouteUpdate, 1024)
 			done := make(chan struct{})
 			defer close(done)
-			if err := lab.Inside(s.node.Namespace, func() {
+			if err := namespace.Inside(s.node.Namespace, func() {
 				if err := netlink.RouteSubscribe(routes, done); err != nil {
 					b.Error(err)
 				}
@@ -128,13 +129,13 @@ func measureOrigin(b *testing.B, s *site, originate func(netip.Prefix) time.Time
 	b.Helper()
 	p := s.connect(b)
 	defer p.Close()
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // let what follows the handshake settle
 	var took []time.Duration
 	for i := range b.N {
 		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 2), byte(i<<6) & 0xc0}), 26)
 		t0 := originate(block)
 		took = append(took, awaitUpdate(b, s, p, block).Sub(t0))
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(2 * time.Millisecond) // one change at a time, as in a quiet cluster
 	}
 	report(b, took)
 }

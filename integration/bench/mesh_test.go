@@ -14,6 +14,7 @@ import (
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // meshPrefixes is the number of blocks that each node of the mesh announces.
@@ -38,7 +39,7 @@ func newMesh(tb testing.TB, n int) *site {
 	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
 		tb.Fatal(err)
 	}
-	if out, err := lab.InNamespace(router.Namespace, "ip", "-batch", file).CombinedOutput(); err != nil {
+	if out, err := namespace.Command(router.Namespace, "ip", "-batch", file).CombinedOutput(); err != nil {
 		tb.Fatalf("%v: %s", err, out)
 	}
 	if out, err := s.node.Run("ip", "route", "add", "10.201.0.0/16", "via",
@@ -215,7 +216,7 @@ func (s *site) measureAdded(b *testing.B, n int, wanted func(bool)) (sum time.Du
 		sum += time.Since(t0)
 		p.Close()
 		wanted(false)
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(200 * time.Millisecond) // let what follows the loss of the peer settle
 	}
 	return sum
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -16,6 +14,7 @@ import (
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // Sizes of the benchmarks of policy.
@@ -43,7 +42,7 @@ func BenchmarkPolicy(b *testing.B) {
 func repeat(b *testing.B, j policyJob) {
 	sum := policyResult{}
 	for range b.N {
-		j.Namespace = emptyNamespace(b)
+		j.Namespace = namespace.New(b, "manxpb")
 		for name, v := range j.run(b) {
 			sum[name] += v
 		}
@@ -67,23 +66,6 @@ func repeat(b *testing.B, j policyJob) {
 var changeKinds = []string{"remote-added", "remote-removed", "remote-label", "local-label", "local-added",
 	"local-removed",
 	"policy-rule", "policy-added", "policy-removed", "global-rule"}
-
-var namespaces int
-
-// emptyNamespace makes a network namespace that goes with the benchmark.
-func emptyNamespace(tb testing.TB) string {
-	tb.Helper()
-	if os.Getuid() != 0 {
-		tb.Skip("network namespaces need root")
-	}
-	namespaces++
-	name := fmt.Sprintf("manxpb-%d-%d", os.Getpid(), namespaces)
-	if out, err := exec.Command("ip", "netns", "add", name).CombinedOutput(); err != nil {
-		tb.Skipf("a network namespace cannot be made: %s", out)
-	}
-	tb.Cleanup(func() { _ = exec.Command("ip", "netns", "del", name).Run() })
-	return name
-}
 
 // changes makes n changes of all kinds, 100 a second.
 func (w *worker) changes(r policyResult, n int) {

@@ -17,10 +17,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/dataplane"
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/datastore/model"
-	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // BenchmarkPolicyTraffic sends between two pods through a node's policies: those of Manx, the same as plain chains of
@@ -121,7 +121,8 @@ const (
 )
 
 func newPath(b *testing.B, name string) *path {
-	p := &path{B: b, name: name, client: emptyNamespace(b), node: emptyNamespace(b), server: emptyNamespace(b),
+	p := &path{B: b, name: name, client: namespace.New(b, "manxpb"), node: namespace.New(b, "manxpb"),
+		server:  namespace.New(b, "manxpb"),
 		results: map[string][]float64{}}
 	for _, pod := range []struct{ namespace, iface, address string }{{p.client, "cali1", clientAddress},
 		{p.server, "cali2", serverAddress}} {
@@ -138,7 +139,7 @@ func newPath(b *testing.B, name string) *path {
 	// Ports are used again at once, and there are more of them, so that the clients do not run out.
 	p.ip("netns", "exec", p.client, "sysctl", "-qw", "net.ipv4.tcp_tw_reuse=1",
 		"net.ipv4.ip_local_port_range=1024 65000")
-	p.background(lab.InNamespace(p.server, "iperf3", "-s"))
+	p.background(namespace.Command(p.server, "iperf3", "-s"))
 	p.background(p.connector(p.server, "serve"))
 	return p
 }
@@ -190,7 +191,7 @@ func (p *path) manx(n int) {
 			Name: fmt.Sprintf("default.policy-%05d", i)},
 			nil, `{"tier":"default","order":%d,"selector":"pod == '2'","types":["Ingress"],"ingress":[%s]}`, i, rules))
 	}
-	rules, err := kernel.OpenRules("/run/netns/" + p.node)
+	rules, err := nftables.Open("/run/netns/" + p.node)
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -241,7 +242,7 @@ func (p *path) iptables(program string, n int) {
 -A FORWARD -o cali2 -j to-cali2
 -A from-cali1 -j RETURN
 ` + list.String() + "-A to-cali2 -j DROP\n" + rules.String() + "COMMIT\n"
-	cmd := lab.InNamespace(p.node, program)
+	cmd := namespace.Command(p.node, program)
 	cmd.Stdin = strings.NewReader(text)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		p.Fatalf("%s: %v: %s", program, err, out)
@@ -300,7 +301,7 @@ func (r iperf) cpu(d time.Duration) float64 {
 
 func (p *path) iperf(args ...string) iperf {
 	var r iperf
-	out, err := lab.InNamespace(p.client, "iperf3", append([]string{"-J", "-c", serverAddress}, args...)...).Output()
+	out, err := namespace.Command(p.client, "iperf3", append([]string{"-J", "-c", serverAddress}, args...)...).Output()
 	if err == nil {
 		err = json.Unmarshal(out, &r)
 	}
@@ -313,8 +314,8 @@ func (p *path) iperf(args ...string) iperf {
 const connectorVariable = "MANX_BENCH_CONNECTOR"
 
 // connector is this program in a network namespace as a client or server that opens and closes connections.
-func (p *path) connector(namespace, what string) *exec.Cmd {
-	cmd := lab.InNamespace(namespace, os.Args[0], "-test.run=^TestConnector$", "-test.count=1")
+func (p *path) connector(ns, what string) *exec.Cmd {
+	cmd := namespace.Command(ns, os.Args[0], "-test.run=^TestConnector$", "-test.count=1")
 	cmd.Env = append(os.Environ(), connectorVariable+"="+what)
 	return cmd
 }

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/dataplane"
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore"
@@ -88,7 +88,7 @@ type worker struct {
 
 // countingRules counts what is asked of the kernel.
 type countingRules struct {
-	kernel.Rules
+	nftables.Rules
 	transactions, comparisons int
 	objects                   int // chains, sets and maps that were touched
 	longest, longestCPU       time.Duration
@@ -114,7 +114,7 @@ func (j policyJob) work(tb testing.TB) policyResult {
 	debug.SetGCPercent(50) // as manxd has it with so much in use
 	debug.SetMemoryLimit(256 << 20)
 	w := &worker{TB: tb, job: j, cluster: cluster{j.Policies, j.Remotes}}
-	rules, err := kernel.OpenRules("/run/netns/" + j.Namespace)
+	rules, err := nftables.Open("/run/netns/" + j.Namespace)
 	if err != nil {
 		tb.Fatal(err)
 	}

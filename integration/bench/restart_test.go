@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // restartNodes is the size of the mesh in which one node restarts.
@@ -54,7 +55,7 @@ type restarter struct {
 func measureRestarts(b *testing.B, r restarter) {
 	var session, all, ready []float64
 	for range b.N {
-		time.Sleep(restartPause)
+		time.Sleep(restartPause) // restarts are far apart
 		logged, t0 := len(r.log()), time.Now()
 		r.kill()
 		r.start()
@@ -212,7 +213,7 @@ func (m *restartMesh) startBIRD(tb testing.TB) []restarter {
 		stop := func() {}
 		list = append(list, restarter{
 			start: func() {
-				cmd := lab.InNamespace(n.Namespace, "bird", "-f", "-R", "-c", conf, "-s", socket)
+				cmd := namespace.Command(n.Namespace, "bird", "-f", "-R", "-c", conf, "-s", socket)
 				if err := cmd.Start(); err != nil {
 					tb.Fatal(err)
 				}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 const (
@@ -104,7 +105,7 @@ func (s *site) runBird(tb testing.TB, text string) speaker {
 	if out, err := s.node.Run("bird", "-p", "-c", conf); err != nil {
 		tb.Fatalf("%v: %s", err, out)
 	}
-	cmd := lab.InNamespace(s.node.Namespace, "bird", "-f", "-c", conf, "-s", s.birdSocket())
+	cmd := namespace.Command(s.node.Namespace, "bird", "-f", "-c", conf, "-s", s.birdSocket())
 	if err := cmd.Start(); err != nil {
 		tb.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // BenchmarkStart is the time from starting manxd, on a datastore with n other nodes of four blocks each, to its being
@@ -54,7 +55,7 @@ func BenchmarkStart(b *testing.B) {
 				wall += time.Since(t0)
 				pid := s.node.Manxd().PID()
 				work += cpu(pid)
-				time.Sleep(time.Second)
+				time.Sleep(time.Second) // the memory of the start is part of the figure
 				rss, private, anonymous = max(rss, statusMB(pid, "VmRSS")), max(private, privateMB(pid)),
 					max(anonymous, statusMB(pid, "RssAnon"))
 				s.node.Manxd().Kill()
@@ -79,7 +80,7 @@ func startEtcd(b *testing.B, s *site) string {
 	address := fmt.Sprintf("%s:2379", s.node.IP4)
 	forward(b, s.node, strings.TrimPrefix(s.node.EtcdSocket(), "unix://"), address)
 	endpoint := "http://" + address
-	cmd := lab.InNamespace(s.node.Namespace, "etcd", "--data-dir="+filepath.Join(s.node.Dir, "etcd"),
+	cmd := namespace.Command(s.node.Namespace, "etcd", "--data-dir="+filepath.Join(s.node.Dir, "etcd"),
 		"--log-level=error",
 		"--listen-client-urls="+endpoint, "--advertise-client-urls="+endpoint,
 		"--listen-peer-urls=http://127.0.0.1:2380")

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 const labName = "manxdemo"
@@ -155,10 +156,10 @@ func (d *demo) step(name string, do func() error) error {
 // kernelHasIPIP asks the kernel for a tunnel device in a namespace of its own.
 func kernelHasIPIP() bool {
 	const ns = "manxdemo-probe"
-	if exec.Command("ip", "netns", "add", ns).Run() != nil {
+	if namespace.Add(ns) != nil {
 		return false
 	}
-	defer func() { _ = exec.Command("ip", "netns", "del", ns).Run() }()
+	defer func() { _ = namespace.Remove(ns) }()
 	if exec.Command("ip", "-n", ns, "link", "show", "tunl0").Run() == nil {
 		return true
 	}
@@ -269,9 +270,9 @@ func (d *demo) killUnderTraffic() error {
 			flows = append(flows, f)
 		}
 	}
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // some traffic before
 	n2.Manxd().Kill()
-	time.Sleep(2 * time.Second)
+	time.Sleep(2 * time.Second) // and without the daemon
 	if err := n2.StartManxd(); err != nil {
 		return err
 	}
@@ -281,7 +282,7 @@ func (d *demo) killUnderTraffic() error {
 	if err := d.waitSessions(); err != nil {
 		return err
 	}
-	time.Sleep(2 * time.Second)
+	time.Sleep(2 * time.Second) // and after
 	var sent, lost int
 	for _, f := range flows {
 		s, l, err := f.Stop()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/ippool"
@@ -26,7 +27,7 @@ func learnMetric(t *testing.T, prefix, nextHop string, metric uint32, pools ...i
 
 func learnAll(t *testing.T, l route.Learned, pools ...ippool.Pool) route.Status {
 	t.Helper()
-	f := kernel.NewFake()
+	f := kerneltest.New()
 	f.PutLink(kernel.Link{Index: 2, Name: "eth0", Up: true, Running: true})
 	f.PutLink(kernel.Link{Index: 3, Name: "tunl0", Up: true, Running: true})
 	f.PutLink(kernel.Link{Index: 4, Name: "cali1", Up: true, Running: true})

@@ -99,13 +99,22 @@ func (b block) commands() (list []command) {
 	return list
 }
 
-var span = regexp.MustCompile("`((?:sudo |\\./)?(?:manxctl|manxd|manx-cni|make|go|helm|kubectl|BENCH=\\S+) [^`]+)`")
+var shown = regexp.MustCompile(`^((sudo )?(manxctl|manxd|manx-cni|make|go|helm|kubectl) |BENCH=)`)
 
-// inSentences are the commands between back quotes.
+// inSentences are the commands between back quotes. A paragraph or a row of a table begins with a sentence.
 func inSentences(file string, lines []string) (list []command) {
+	outside := true
 	for i, line := range lines {
-		for _, found := range span.FindAllStringSubmatch(strings.ReplaceAll(line, `\|`, "|"), -1) {
-			list = append(list, command{fmt.Sprintf("%s:%d", file, i+1), found[1], false})
+		if line == "" || strings.HasPrefix(line, "|") {
+			outside = true
+		}
+		for j, part := range strings.Split(strings.ReplaceAll(line, `\|`, "|"), "`") {
+			if j > 0 {
+				outside = !outside
+			}
+			if !outside && shown.MatchString(part) {
+				list = append(list, command{fmt.Sprintf("%s:%d", file, i+1), part, false})
+			}
 		}
 	}
 	return list

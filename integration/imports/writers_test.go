@@ -44,7 +44,7 @@ func TestOnlySafefileWrites(t *testing.T) {
 // The daemon finds the variables of the kernel where its settings say, and only one file knows that. The wiring of pods
 // belongs to the CNI plugin, which runs on the host itself.
 func TestOneOwnerOfSysctls(t *testing.T) {
-	owners := []string{"dataplane/kernel/sysctl.go", "dataplane/kernel/pod", "dataplane/podnet/", "integration/"}
+	owners := []string{"dataplane/kernel/sysctl.go", "dataplane/podnet/", "integration/"}
 	eachFile(t, func(name string, set *token.FileSet, file *ast.File) {
 		if slices.ContainsFunc(owners, func(owner string) bool { return strings.HasPrefix(name, owner) }) {
 			return
@@ -61,22 +61,29 @@ func TestOneOwnerOfSysctls(t *testing.T) {
 // eachFile calls f for each Go file of the repository that is no test, with its name from the root.
 func eachFile(t *testing.T, f func(name string, set *token.FileSet, file *ast.File)) {
 	t.Helper()
+	eachSource(t, func(name string) bool { return !strings.HasSuffix(name, "_test.go") }, 0, f)
+}
+
+// eachSource parses, in a mode beside that of eachFile, the files that are wanted.
+func eachSource(t *testing.T, wanted func(name string) bool, mode parser.Mode,
+	f func(name string, set *token.FileSet, file *ast.File)) {
+	t.Helper()
 	const root = "../.."
 	files := 0
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if path == root+"/bin" {
 			return fs.SkipDir // sources that go with licences of others
 		}
-		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") {
 			return err
 		}
 		name, err := filepath.Rel(root, path)
-		if err != nil {
+		if err != nil || !wanted(name) {
 			return err
 		}
 		files++
 		set := token.NewFileSet()
-		file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+		file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution|mode)
 		if err != nil {
 			return err
 		}
@@ -85,5 +92,27 @@ func eachFile(t *testing.T, f func(name string, set *token.FileSet, file *ast.Fi
 	})
 	if err != nil || files < 100 {
 		t.Fatalf("%d files were read: %v", files, err)
+	}
+}
+
+// One package opens sockets of netlink: there messages are numbered, answers checked and lost ones noticed.
+func TestOneOwnerOfNetlink(t *testing.T) {
+	owners := []string{"dataplane/kernel/netlink/", "integration/"}
+	opened := false
+	eachFile(t, func(name string, set *token.FileSet, file *ast.File) {
+		ast.Inspect(file, func(n ast.Node) bool {
+			s, ok := n.(*ast.SelectorExpr)
+			if !ok || s.Sel.Name != "AF_NETLINK" {
+				return true
+			}
+			opened = true
+			if !slices.ContainsFunc(owners, func(owner string) bool { return strings.HasPrefix(name, owner) }) {
+				t.Errorf("%s opens a socket: use dataplane/kernel/netlink", set.Position(s.Pos()))
+			}
+			return true
+		})
+	})
+	if !opened {
+		t.Error("no file names AF_NETLINK: is the check complete?")
 	}
 }

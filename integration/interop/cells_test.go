@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -103,10 +104,16 @@ func (b *bench) testMD5(t *testing.T) {
 	must(t, os.WriteFile(b.passwordFile, []byte("wrong"), 0o600))
 	b.r.run(t, p)
 	must(t, b.n.Apply(bgpPeer("router", p.local, p.as, "", ", password: {secretKeyRef: {name: bgp, key: router}}")))
-	time.Sleep(4 * time.Second)
-	if s := b.peer(t, p.local); s.State == "Established" {
-		t.Fatal("the session is up with a wrong password")
-	}
+	eventually(t, func() error {
+		s := b.peer(t, p.local)
+		if s.State == "Established" {
+			t.Fatal("the session is up with a wrong password")
+		}
+		if !strings.Contains(s.Reason, "MD5 password") {
+			return fmt.Errorf("the session does not name the password: %+v", s)
+		}
+		return nil
+	})
 	must(t, os.WriteFile(b.passwordFile, []byte(p.password), 0o600))
 	learned(t, b.r, b.own4)
 	b.route(t, theirs4, p.local)
@@ -118,7 +125,7 @@ func (b *bench) testGTSM(t *testing.T) {
 	b.up(t, p, "", ", ttlSecurity: 1")
 	p.ttl = false // its packets leave with TTL 1, as those of a neighbour without TTL security do
 	b.r.run(t, p)
-	time.Sleep(4 * time.Second)
+	time.Sleep(4 * time.Second) // the router tries again and again, in vain
 	if s := b.peer(t, p.local); s.State == "Established" {
 		t.Fatal("the session is up although the router's packets may come from afar")
 	}
@@ -206,17 +213,25 @@ func (b *bench) testECMP(t *testing.T) {
 	b.route(t, theirs4, b.addr)
 }
 
+// established is the state of a session as BIRD and FRR print it.
+var established = regexp.MustCompile(`BGP state *[:=] *Established`)
+
 // testHelper restarts manxd: the router helps.
 func (b *bench) testHelper(t *testing.T) {
 	b.up(t, b.external(), "", "")
 	deleted := watch(t, b.ToRs[0].Namespace)
 	b.n.Manxd().Kill()
-	time.Sleep(time.Second)
+	eventually(t, func() error {
+		if text := b.r.sessions(); established.MatchString(text) {
+			return fmt.Errorf("%s has not noticed that manxd is gone:\n%s", b.r.name(), text)
+		}
+		return nil
+	})
 	must(t, b.n.StartManxd())
 	must(t, b.n.Ready(patience))
 	b.established(t, b.addr)
 	b.route(t, theirs4, b.addr)
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // nothing may be dropped afterwards
 	if deleted(b.own4) {
 		t.Errorf("%s dropped %s while manxd restarted", b.r.name(), b.own4)
 	}
@@ -237,7 +252,7 @@ func (b *bench) testRestarter(t *testing.T) {
 	b.r.recover(t)
 	b.established(t, b.addr)
 	learned(t, b.r, b.own4)
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // nothing may be dropped afterwards
 	if deleted(theirs4) {
 		t.Errorf("Manx dropped %s while %s restarted", theirs4, b.r.name())
 	}
@@ -278,7 +293,7 @@ func (b *bench) testBFD(t *testing.T) {
 		return err
 	}
 	eventually(t, bfdUp)
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // the router's end comes up after ours, and has then the short intervals
 	port := func(state string) {
 		t.Helper()
 		if out := run("ip", "-n", b.ToRs[0].Namespace, "link", "set", "p0", state); out != "" {

@@ -2,6 +2,7 @@ package interop
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -9,9 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 var (
@@ -271,11 +272,22 @@ func watch(t *testing.T, ns string) (deleted func(p netip.Prefix) bool) {
 	file := filepath.Join(t.TempDir(), "monitor")
 	f, err := os.Create(file)
 	must(t, err)
-	cmd := lab.InNamespace(ns, "ip", "monitor", "route")
+	cmd := namespace.Command(ns, "ip", "monitor", "route")
 	cmd.Stdout = f
 	must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait(); f.Close() })
-	time.Sleep(300 * time.Millisecond)
+	eventually(t, func() error { // it sees what happens
+		probe := []string{"-n", ns, "route", "add", "blackhole", "192.0.2.0/32", "table", "4242"}
+		if out := run("ip", probe...); out != "" {
+			return errors.New(out)
+		}
+		probe[3] = "del"
+		run("ip", probe...)
+		if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), "4242") {
+			return fmt.Errorf("ip monitor shows nothing: %w", err)
+		}
+		return nil
+	})
 	return func(p netip.Prefix) bool {
 		b, err := os.ReadFile(file)
 		must(t, err)

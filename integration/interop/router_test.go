@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // peering is what a router is to do towards Manx.
@@ -75,7 +76,7 @@ func (s site) write(t *testing.T, name, text string) {
 // start runs a program of the router until it is killed.
 func (s site) start(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := lab.InNamespace(s.ns, name, args...)
+	cmd := namespace.Command(s.ns, name, args...)
 	log, err := os.OpenFile(s.file("log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
 	must(t, err)
 	defer log.Close()

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // uplink is one cable from a node to a top-of-rack router.
@@ -25,7 +27,7 @@ func (l *Lab) build() error {
 	for t := range l.Spec.ToRs {
 		tor := &ToR{Name: fmt.Sprintf("tor%d", t+1), lab: l}
 		tor.Namespace, tor.dir = l.Spec.Name+"-"+tor.Name, filepath.Join(l.Dir, tor.Name)
-		if err := l.namespace(tor.Namespace, tor.dir); err != nil {
+		if err := namespaceIn(tor.Namespace, tor.dir); err != nil {
 			return err
 		}
 		l.ToRs = append(l.ToRs, tor)
@@ -33,7 +35,7 @@ func (l *Lab) build() error {
 	for i, spec := range l.Spec.Nodes {
 		n := &Node{Name: spec.Name, lab: l}
 		n.Namespace, n.Dir = l.Spec.Name+"-"+spec.Name, filepath.Join(l.Dir, spec.Name)
-		if err := l.namespace(n.Namespace, n.Dir); err != nil {
+		if err := namespaceIn(n.Namespace, n.Dir); err != nil {
 			return err
 		}
 		l.Nodes = append(l.Nodes, n)
@@ -49,17 +51,12 @@ func (l *Lab) build() error {
 	return nil
 }
 
-func (l *Lab) namespace(name, dir string) error {
+// namespaceIn makes a namespace, and the folder of what runs there.
+func namespaceIn(name, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if _, err := command("ip", "netns", "add", name); err != nil {
-		return err
-	}
-	l.mu.Lock()
-	l.namespaces = append(l.namespaces, name)
-	l.mu.Unlock()
-	return batch(name, "link set lo up")
+	return namespace.Add(name)
 }
 
 // cable connects node number i, in that rack, to every top-of-rack router.
@@ -112,7 +109,7 @@ func (n *Node) attach(up uplink) error {
 		}
 	}
 	n.uplinks = append(n.uplinks, up)
-	return batch(n.Namespace, lines...)
+	return namespace.Batch(n.Namespace, lines...)
 }
 
 // attach plugs a node's cable into the router: into the switch of its subnet, or as a routed port.
@@ -122,7 +119,7 @@ func (t *ToR) attach(port string, subnet int, routed bool) error {
 		return t.address(port, subnet)
 	}
 	if !t.hasSwitch(subnet) {
-		if err := batch(t.Namespace, fmt.Sprintf("link add %s type bridge", device)); err != nil {
+		if err := namespace.Batch(t.Namespace, fmt.Sprintf("link add %s type bridge", device)); err != nil {
 			return err
 		}
 		if err := t.address(device, subnet); err != nil {
@@ -130,7 +127,7 @@ func (t *ToR) attach(port string, subnet int, routed bool) error {
 		}
 		t.switches = append(t.switches, subnet)
 	}
-	return batch(t.Namespace, fmt.Sprintf("link set %s master %s up", port, device))
+	return namespace.Batch(t.Namespace, fmt.Sprintf("link set %s master %s up", port, device))
 }
 
 func (t *ToR) address(device string, subnet int) error {
@@ -141,12 +138,12 @@ func (t *ToR) address(device string, subnet int) error {
 	if t.lab.Spec.IPv6 {
 		lines = append(lines, fmt.Sprintf("addr add %s/64 dev %s nodad", host(subnet6(subnet), 1), device))
 	}
-	return batch(t.Namespace, lines...)
+	return namespace.Batch(t.Namespace, lines...)
 }
 
 // sysctl writes a kernel setting in a namespace.
 func sysctl(ns, path, value string) error {
-	cmd := InNamespace(ns, "sh", "-c", fmt.Sprintf("echo %s > /proc/sys/%s", value, path))
+	cmd := namespace.Command(ns, "sh", "-c", fmt.Sprintf("echo %s > /proc/sys/%s", value, path))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("sysctl %s in %s: %w: %s", path, ns, err, out)
 	}

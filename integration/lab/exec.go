@@ -24,22 +24,6 @@ func command(name string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// batch gives ip(8) many commands at once, in one namespace.
-func batch(ns string, lines ...string) error {
-	cmd := exec.Command("ip", "-n", ns, "-batch", "-")
-	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("ip -n %s -batch: %w: %s", ns, err, bytes.TrimSpace(out))
-	}
-	return nil
-}
-
-// InNamespace is the command that runs a program in a network namespace. ip(8) replaces itself with the program, so
-// that the process ID is the program's.
-func InNamespace(ns, name string, args ...string) *exec.Cmd {
-	return exec.Command("ip", append([]string{"netns", "exec", ns, name}, args...)...)
-}
-
 // Process is a program that runs in the background.
 type Process struct {
 	Name string

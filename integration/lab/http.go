@@ -7,12 +7,9 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"runtime"
 	"time"
 
-	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // Get reads a page of manxd's HTTP listener, which is on the loopback address of the node's namespace, for instance
@@ -41,34 +38,8 @@ func (n *Node) Get(path string) (string, error) {
 
 // dialIn connects from inside a namespace.
 func dialIn(ns, network, address string) (conn net.Conn, err error) {
-	inErr := Inside(ns, func() { conn, err = net.DialTimeout(network, address, 2*time.Second) })
+	inErr := namespace.Inside(ns, func() { conn, err = net.DialTimeout(network, address, 2*time.Second) })
 	return conn, errors.Join(inErr, err)
-}
-
-// Inside calls f on a thread that is in a network namespace. Sockets that f opens stay in that namespace.
-func Inside(ns string, f func()) (err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // and never unlock: the thread ends with this goroutine
-		if unix.Gettid() == os.Getpid() {
-			// The main thread does not end, and a process counts as being where its main thread is. While this
-			// goroutine holds it, the next one gets another.
-			err = Inside(ns, f)
-			runtime.UnlockOSThread()
-			return
-		}
-		var h netns.NsHandle
-		if h, err = netns.GetFromName(ns); err != nil {
-			return
-		}
-		defer h.Close()
-		if err = netns.Set(h); err == nil {
-			f()
-		}
-	}()
-	<-done
-	return err
 }
 
 // Dial connects from inside the node's namespace, for instance to its gobgp port.
@@ -79,7 +50,7 @@ func (n *Node) Dial(network, address string) (net.Conn, error) {
 // Listen opens a port inside the node's namespace.
 func (n *Node) Listen(network, address string) (l net.Listener, err error) {
 	inside := func() { l, err = net.Listen(network, address) }
-	if outer := Inside(n.Namespace, inside); outer != nil {
+	if outer := namespace.Inside(n.Namespace, inside); outer != nil {
 		return nil, outer
 	}
 	return l, err

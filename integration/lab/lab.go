@@ -9,10 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // stateDir holds one file for each lab that exists, so that a later run can clean up after one that was killed.
@@ -55,9 +56,8 @@ type Lab struct {
 	Nodes []*Node
 	ToRs  []*ToR
 
-	mu         sync.Mutex
-	namespaces []string
-	processes  []*Process
+	mu        sync.Mutex
+	processes []*Process
 
 	opening sync.Mutex // guards opened
 	opened  bool       // the pods' network lets everybody in
@@ -138,14 +138,12 @@ func (l *Lab) Close() error {
 // Remove takes down the lab of that name, whoever built it. It is no error if there is none.
 func Remove(name string) error {
 	var errs []error
-	namespaces, err := os.ReadDir("/run/netns")
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	namespaces, err := namespace.List(name + "-")
+	if err != nil {
 		return err
 	}
 	for _, ns := range namespaces {
-		if strings.HasPrefix(ns.Name(), name+"-") {
-			errs = append(errs, removeNamespace(ns.Name()))
-		}
+		errs = append(errs, namespace.Remove(ns))
 	}
 	path := filepath.Join(stateDir, name)
 	if st, err := readState(path); err == nil && strings.Contains(st.Dir, "manx-lab-") {
@@ -186,20 +184,6 @@ func readState(path string) (stateFile, error) {
 }
 
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
-
-// removeNamespace ends what runs in a namespace and deletes it.
-func removeNamespace(ns string) error {
-	out, err := command("ip", "netns", "pids", ns)
-	if err == nil {
-		for _, f := range strings.Fields(out) {
-			if pid, err := strconv.Atoi(f); err == nil && pid != os.Getpid() {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-			}
-		}
-	}
-	_, err = command("ip", "netns", "del", ns)
-	return err
-}
 
 // Node finds a node by name; it panics if there is none, which is a mistake in the test.
 func (l *Lab) Node(name string) *Node {

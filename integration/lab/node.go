@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // Node is one Manx host.
@@ -78,7 +80,7 @@ func (n *Node) StartManxd(args ...string) error {
 		"--wait-for-datastore",
 	}, n.args...)
 	command := slices.Concat(n.Within, []string{filepath.Join(n.lab.Spec.Bin, "manxd")}, all)
-	p, err := n.lab.start("manxd", n.Dir, InNamespace(n.Namespace, command[0], command[1:]...))
+	p, err := n.lab.start("manxd", n.Dir, namespace.Command(n.Namespace, command[0], command[1:]...))
 	n.manxd = p
 	return err
 }

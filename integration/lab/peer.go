@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/netip"
 	"time"
+
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // Peer is a BGP speaker that costs next to nothing and does what it is told: it sends bytes that were made beforehand
@@ -104,7 +106,7 @@ func (d peerDialer) connect(ns, to string) (*Peer, error) {
 	dialer := net.Dialer{Timeout: time.Second, LocalAddr: d.from}
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(d.pause) {
 		var conn net.Conn
-		if err := Inside(ns, func() { conn, lastErr = dialer.Dial("tcp", to) }); err != nil {
+		if err := namespace.Inside(ns, func() { conn, lastErr = dialer.Dial("tcp", to) }); err != nil {
 			return nil, err
 		}
 		if lastErr != nil {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // Ping sends a few echo requests from a namespace and fails unless one is answered.
@@ -28,7 +30,7 @@ var icmpSeq = regexp.MustCompile(`icmp_seq=(\d+) ttl=`)
 // StartFlow pings every 10 ms until Stop.
 func (l *Lab) StartFlow(ns string, to netip.Addr) (*Flow, error) {
 	f := &Flow{answered: map[int]bool{}}
-	cmd := InNamespace(ns, "ping", "-n", "-i", "0.01", to.String())
+	cmd := namespace.Command(ns, "ping", "-n", "-i", "0.01", to.String())
 	r, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err

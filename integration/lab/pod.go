@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // Pod is a namespace that the CNI plugin attached to a node.
@@ -61,7 +63,7 @@ func (n *Node) AddPod(name string, options ...func(conf map[string]any)) (*Pod, 
 		return nil, err
 	}
 	p := &Pod{Name: name, Namespace: n.lab.Spec.Name + "-" + name, Node: n}
-	if err := n.lab.namespace(p.Namespace, filepath.Join(n.Dir, "pods")); err != nil {
+	if err := namespaceIn(p.Namespace, filepath.Join(n.Dir, "pods")); err != nil {
 		return nil, err
 	}
 	p.conf = n.cniConf()
@@ -126,7 +128,7 @@ func (p *Pod) cni(verb string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := InNamespace(p.Node.Namespace, filepath.Join(bin, "calico"))
+	cmd := namespace.Command(p.Node.Namespace, filepath.Join(bin, "calico"))
 	cmd.Env = append(os.Environ(),
 		"CNI_COMMAND="+verb, "CNI_CONTAINERID="+p.containerID(), "CNI_NETNS=/run/netns/"+p.Namespace,
 		"CNI_IFNAME=eth0", "CNI_PATH="+bin)

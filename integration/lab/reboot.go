@@ -1,6 +1,10 @@
 package lab
 
-import "os/exec"
+import (
+	"os/exec"
+
+	"github.com/manxnet/manx/integration/namespace"
+)
 
 // Start runs a program in the background until the lab is closed; its output goes to the file NAME.log of dir.
 func (l *Lab) Start(name, dir string, cmd *exec.Cmd) (*Process, error) {
@@ -16,14 +20,14 @@ func (n *Node) Renew() error {
 	cables := n.uplinks
 	for i, up := range cables {
 		// With the namespace alone this end would go only later, and until then its name is taken.
-		if err := batch(n.lab.ToRs[i].Namespace, "link del "+up.port()); err != nil {
+		if err := namespace.Batch(n.lab.ToRs[i].Namespace, "link del "+up.port()); err != nil {
 			return err
 		}
 	}
-	if err := removeNamespace(n.Namespace); err != nil {
+	if err := namespace.Remove(n.Namespace); err != nil {
 		return err
 	}
-	if err := n.lab.namespace(n.Namespace, n.Dir); err != nil {
+	if err := namespaceIn(n.Namespace, n.Dir); err != nil {
 		return err
 	}
 	n.uplinks = nil

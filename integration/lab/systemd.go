@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // Machine is a node whose manxd runs as the shipped unit has it: a systemd of its own is process 1 of a PID, mount and
@@ -57,7 +59,7 @@ func (n *Node) Boot(deploy string, settings []string, args ...string) (*Machine,
 	}
 	var err error
 	n.manxd, err = n.lab.start("systemd", n.Dir,
-		InNamespace(n.Namespace, "unshare", "--mount", "--pid", "--fork", "--cgroup", "--ipc", "--uts",
+		namespace.Command(n.Namespace, "unshare", "--mount", "--pid", "--fork", "--cgroup", "--ipc", "--uts",
 			"--kill-child=KILL", "sh", "-c", boot, "boot", m.root))
 	if err != nil {
 		return nil, err

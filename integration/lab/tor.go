@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // ToR is a top-of-rack router: a namespace with BIRD that has an eBGP session to every node.
@@ -37,7 +39,7 @@ func (t *ToR) start() error {
 			return err
 		}
 	}
-	if err := batch(t.Namespace, fmt.Sprintf("addr add %s/32 dev lo", host(External, 1))); err != nil {
+	if err := namespace.Batch(t.Namespace, fmt.Sprintf("addr add %s/32 dev lo", host(External, 1))); err != nil {
 		return err
 	}
 	if t.lab.Spec.PlainRouters {
@@ -51,7 +53,7 @@ func (t *ToR) start() error {
 
 // StartBIRD runs BIRD, again after it has ended; "-R" has it recover by graceful restart.
 func (t *ToR) StartBIRD(args ...string) (err error) {
-	t.bird, err = t.lab.start("bird", t.dir, InNamespace(t.Namespace, "bird",
+	t.bird, err = t.lab.start("bird", t.dir, namespace.Command(t.Namespace, "bird",
 		append([]string{"-f", "-c", t.configFile(), "-s", t.socket()}, args...)...))
 	return err
 }

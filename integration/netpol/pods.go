@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/podnet"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // prober is a pod: a namespace that is attached to the node as the CNI plugin does it, servers in it, and a thread
@@ -68,15 +68,15 @@ func (ps *pods) sync(want map[string]pod) error {
 func (ps *pods) add(p pod) (*prober, error) {
 	ps.made++
 	pr := &prober{ip: p.IP, namespace: fmt.Sprintf("%s-pod%d", ps.prefix, ps.made), jobs: make(chan func())}
-	if out, err := exec.Command("ip", "netns", "add", pr.namespace).CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, out)
+	if err := namespace.Add(pr.namespace); err != nil {
+		return nil, err
 	}
 	if err := ps.attach(p, pr); err != nil {
 		return nil, err
 	}
 	ready := make(chan error, 1)
 	go func() {
-		err := lab.Inside(pr.namespace, func() {
+		err := namespace.Inside(pr.namespace, func() {
 			var err error
 			pr.servers, err = serve(p.IP, ps.ports)
 			ready <- err
@@ -99,10 +99,7 @@ func (pr *prober) remove() error {
 			return err
 		}
 	}
-	if out, err := exec.Command("ip", "netns", "del", pr.namespace).CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, out)
-	}
-	return nil
+	return namespace.Remove(pr.namespace)
 }
 
 func (pr *prober) stop() {
@@ -118,7 +115,7 @@ func (ps *pods) attach(p pod, pr *prober) (err error) {
 		everywhere = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 	}
 	home := ps.hosts[ps.nodes.index(p.Namespace)]
-	inErr := lab.Inside(home.Namespace, func() {
+	inErr := namespace.Inside(home.Namespace, func() {
 		_, err = podnet.Attach(podnet.Pod{
 			Netns: filepath.Join("/run/netns", pr.namespace), IfName: "eth0", HostIf: interfaceOf(p), MTU: 1500,
 			Addresses: []netip.Addr{p.IP}, Routes: []netip.Prefix{everywhere},

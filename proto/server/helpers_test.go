@@ -22,6 +22,7 @@ import (
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
@@ -37,7 +38,7 @@ type rig struct {
 	logs   *observer.ObservedLogs
 	level  zap.AtomicLevel
 
-	kernel *kernel.Fake
+	kernel *kerneltest.Kernel
 	agent  *dataplane.HostAgent
 	tables *datastore.Tables
 	bgp    *sessions
@@ -105,7 +106,7 @@ func (r *rig) run(f func(context.Context) error) {
 // start makes all parts run and shows them. The kernel has eth0 (10.1.0.1/24) and cali1.
 func (r *rig) start() {
 	r.t.Helper()
-	r.kernel = kernel.NewFake()
+	r.kernel = kerneltest.New()
 	r.kernel.PutLink(kernel.Link{Index: 2, Name: "eth0", Up: true, Running: true, MTU: 1500})
 	r.kernel.PutLink(kernel.Link{Index: 3, Name: "cali1", Up: true, Running: true, MTU: 1500})
 	uplink := netip.MustParsePrefix("10.1.0.1/24")

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/dataplane"
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
@@ -38,7 +38,7 @@ type PolicySource struct {
 type Policy interface {
 	Status() dataplane.PolicyStatus
 	Look(func(*policy.Calculator, *ruleset.Table))
-	Counters() (map[string][]kernel.Counter, error)
+	Counters() (map[string][]nftables.Counter, error)
 	Retry(context.Context) (dataplane.Retried, error)
 }
 

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/manxnet/manx/dataplane"
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/nft"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/reconcile"
@@ -25,7 +25,7 @@ import (
 type rules struct {
 	calc     *policy.Calculator
 	status   dataplane.PolicyStatus
-	counters map[string][]kernel.Counter
+	counters map[string][]nftables.Counter
 	err      error
 }
 
@@ -34,10 +34,10 @@ func (r *rules) Look(f func(*policy.Calculator, *ruleset.Table)) { f(r.calc, r.c
 func (r *rules) Retry(context.Context) (dataplane.Retried, error) {
 	return dataplane.Retried{Part: "policy", Failed: 1, Failing: 1, Reason: "chain x: no such file"}, nil
 }
-func (r *rules) Counters() (map[string][]kernel.Counter, error) { return r.counters, r.err }
+func (r *rules) Counters() (map[string][]nftables.Counter, error) { return r.counters, r.err }
 func (r *rules) count(chain string, rule int, packets, bytes uint64) { // rules of a chain count from 0
 	id := r.calc.Table().Chain(chain).Rules[rule].ID()
-	r.counters[chain] = append(r.counters[chain], kernel.Counter{ID: id, Packets: packets, Bytes: bytes})
+	r.counters[chain] = append(r.counters[chain], nftables.Counter{ID: id, Packets: packets, Bytes: bytes})
 }
 
 // withPolicy shows a server whose node has one workload, which one policy is about.
@@ -57,7 +57,7 @@ func withPolicy(t *testing.T) (*rig, *rules) {
 			`{"kind":"GlobalNetworkPolicy","apiVersion":"projectcalico.org/v3","metadata":{"name":"bad"},"spec":{"selector":"all()"}}`),
 	)
 	p := &rules{calc: policy.Build(policy.Config{Node: "node-1", Counters: true}, r.tables.Snapshot(), nil),
-		counters: map[string][]kernel.Counter{}}
+		counters: map[string][]nftables.Counter{}}
 	r.source.Policy = p
 	r.show()
 	return r, p
@@ -116,7 +116,7 @@ func TestPoliciesCountByRule(t *testing.T) {
 	p.count(chain, 0, 1, 10) // IPv4 of rule 1
 	p.count(chain, 1, 2, 20) // IPv6 of rule 1
 	p.count(chain, 2, 4, 40) // rule 2
-	p.counters[chain] = append(p.counters[chain], kernel.Counter{ID: "gone", Packets: 99})
+	p.counters[chain] = append(p.counters[chain], nftables.Counter{ID: "gone", Packets: 99})
 	got, err := r.client.ListPolicies(r.context(), &manxv1.ListPoliciesRequest{Name: "web", Rules: true})
 	if err != nil || len(got.GetPolicies()) != 1 {
 		t.Fatal(got, err)

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/policy/explain"
 	"github.com/manxnet/manx/dataplane/ruleset"
@@ -100,7 +100,7 @@ func unusable(problems map[model.Key]string, wanted func(model.Key) bool) []*man
 // policyLister writes policies as the API has them.
 type policyLister struct {
 	calc     *policy.Calculator
-	counters map[string][]kernel.Counter
+	counters map[string][]nftables.Counter
 	rules    bool
 }
 
@@ -156,7 +156,7 @@ func (l policyLister) details(p *policy.Policy, row *manxv1.Policy) {
 }
 
 // count adds up what the rules of the kernel counted that one rule of a policy became. They are known by their IDs.
-func (l policyLister) count(id policy.ID, in bool) map[policy.RuleNumber]kernel.Counter {
+func (l policyLister) count(id policy.ID, in bool) map[policy.RuleNumber]nftables.Counter {
 	name := policy.ChainName(id, in)
 	chain := l.calc.Table().Chain(name)
 	if chain == nil {
@@ -168,11 +168,11 @@ func (l policyLister) count(id policy.ID, in bool) map[policy.RuleNumber]kernel.
 			numbers[chain.Rules[i].ID()] = n
 		}
 	}
-	counted := map[policy.RuleNumber]kernel.Counter{}
+	counted := map[policy.RuleNumber]nftables.Counter{}
 	for _, c := range l.counters[name] {
 		if n, ok := numbers[c.ID]; ok {
 			have := counted[n]
-			counted[n] = kernel.Counter{Packets: have.Packets + c.Packets, Bytes: have.Bytes + c.Bytes}
+			counted[n] = nftables.Counter{Packets: have.Packets + c.Packets, Bytes: have.Bytes + c.Bytes}
 		}
 	}
 	return counted

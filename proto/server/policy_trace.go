@@ -14,14 +14,14 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/manxnet/manx/dataplane/flowtrace"
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy/explain"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// FlowTracer is what the server asks of *kernel.NFT.
+// FlowTracer is what the server asks of *nftables.Conn.
 type FlowTracer interface {
-	TraceFlow(ctx context.Context, f kernel.Flow, armed func(), handle func(kernel.TraceStep)) error
+	TraceFlow(ctx context.Context, f nftables.Flow, armed func(), handle func(nftables.TraceStep)) error
 }
 
 // Bounds of what may be asked for.
@@ -79,7 +79,7 @@ type liveTrace struct {
 	question explain.Question
 	answer   *explain.Answer
 	hop      explain.Hop
-	flow     kernel.Flow
+	flow     nftables.Flow
 
 	collector flowtrace.Collector
 	decisive  int // packets that told something about the explanation
@@ -119,7 +119,7 @@ func (t *liveTrace) read(r *manxv1.TraceFlowRequest) error {
 			"ask on node %s",
 			t.answer.Source, t.answer.Destination, t.node, strings.Join(nodes, " or "))
 	}
-	t.flow = kernel.Flow{
+	t.flow = nftables.Flow{
 		Sources:      addresses(t.hop.Source, t.answer.Source),
 		Destinations: addresses(t.hop.Destination, t.answer.Destination),
 		Protocol:     t.answer.Flow.Protocol, Port: t.answer.Flow.Port,
@@ -147,9 +147,9 @@ func addresses(here netip.Addr, e explain.End) []netip.Addr {
 // run traces until there were enough packets.
 func (t *liveTrace) run(ctx context.Context) error {
 	tracing, stop := context.WithCancel(ctx)
-	steps, armed, failed := make(chan kernel.TraceStep, 1024), make(chan struct{}), make(chan error, 1)
+	steps, armed, failed := make(chan nftables.TraceStep, 1024), make(chan struct{}), make(chan error, 1)
 	go func() {
-		failed <- t.tracer.TraceFlow(tracing, t.flow, func() { close(armed) }, func(s kernel.TraceStep) {
+		failed <- t.tracer.TraceFlow(tracing, t.flow, func() { close(armed) }, func(s nftables.TraceStep) {
 			select {
 			case steps <- s:
 			case <-tracing.Done():
@@ -195,7 +195,7 @@ func (t *liveTrace) run(ctx context.Context) error {
 
 func traceError(err error) error {
 	switch {
-	case errors.Is(err, kernel.ErrNoNFTables):
+	case errors.Is(err, nftables.ErrMissing):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case err != nil:
 		return status.Error(codes.Internal, err.Error())
@@ -289,7 +289,7 @@ func tracedPacket(p *flowtrace.Packet) *manxv1.TracedPacket {
 			out.Source, out.Destination = text(c.Headers.Source), text(c.Headers.Destination)
 		}
 		for _, s := range c.Steps {
-			if s.Kind == kernel.TraceRule {
+			if s.Kind == nftables.TraceRule {
 				rule := tracedRule(s.Chain, s.Rule)
 				rule.Verdict = strings.TrimSpace(s.Verdict + " " + s.Target)
 				out.Rules = append(out.Rules, rule)
@@ -300,7 +300,7 @@ func tracedPacket(p *flowtrace.Packet) *manxv1.TracedPacket {
 	return m
 }
 
-func tracedRule(chain string, r kernel.TracedRule) *manxv1.TracedRule {
+func tracedRule(chain string, r nftables.TracedRule) *manxv1.TracedRule {
 	return &manxv1.TracedRule{Chain: chain, Handle: r.Handle, Number: uint32(r.Number), Comment: r.Comment}
 }
 

@@ -12,20 +12,21 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nflog"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
 // tracer plays the kernel's trace: the packets that the test sends are seen as soon as a flow is traced.
 type tracer struct {
-	packets chan []kernel.TraceStep
-	flows   chan kernel.Flow
+	packets chan []nftables.TraceStep
+	flows   chan nftables.Flow
 	ended   chan struct{}
 	err     error
 }
 
-func (x *tracer) TraceFlow(ctx context.Context, f kernel.Flow, armed func(), handle func(kernel.TraceStep)) error {
+func (x *tracer) TraceFlow(ctx context.Context, f nftables.Flow, armed func(), handle func(nftables.TraceStep)) error {
 	if x.err != nil {
 		return x.err
 	}
@@ -48,7 +49,7 @@ func (x *tracer) TraceFlow(ctx context.Context, f kernel.Flow, armed func(), han
 // withTracer shows a server that has a policy, and the tracer.
 func withTracer(t *testing.T) (*rig, *rules, *tracer) {
 	r, p := withPolicy(t)
-	x := &tracer{packets: make(chan []kernel.TraceStep, 100), flows: make(chan kernel.Flow, 100),
+	x := &tracer{packets: make(chan []nftables.TraceStep, 100), flows: make(chan nftables.Flow, 100),
 		ended: make(chan struct{}, 100)}
 	r.source.Trace = x
 	r.show()
@@ -57,34 +58,34 @@ func withTracer(t *testing.T) (*rig, *rules, *tracer) {
 
 // udp is a packet to the workload that policy allows: the rule of the table that does, or, of another table, a chain
 // that drops.
-func udp(t *testing.T, p *rules, state string, drop bool) []kernel.TraceStep {
+func udp(t *testing.T, p *rules, state string, drop bool) []nftables.TraceStep {
 	t.Helper()
-	h := &kernel.LoggedPacket{Source: netip.MustParseAddr("192.0.2.1"), Destination: netip.MustParseAddr("10.65.0.1"),
+	h := &nflog.Packet{Source: netip.MustParseAddr("192.0.2.1"), Destination: netip.MustParseAddr("10.65.0.1"),
 		Protocol: 17, SourcePort: 4000, DestinationPort: 53, In: "eth0", Out: "cali1"}
-	list := []kernel.TraceStep{
-		{Kind: kernel.TraceMarked, Fresh: true, Headers: h}, {Kind: kernel.TraceEnter, Hook: "prerouting"},
-		{Kind: kernel.TraceState, State: state},
-		{Kind: kernel.TraceLeave, Hook: "prerouting"}, {Kind: kernel.TraceEnter, Hook: "forward"},
+	list := []nftables.TraceStep{
+		{Kind: nftables.TraceMarked, Fresh: true, Headers: h}, {Kind: nftables.TraceEnter, Hook: "prerouting"},
+		{Kind: nftables.TraceState, State: state},
+		{Kind: nftables.TraceLeave, Hook: "prerouting"}, {Kind: nftables.TraceEnter, Hook: "forward"},
 	}
 	if drop {
-		return append(list, kernel.TraceStep{Kind: kernel.TracePolicy, Family: "ip", Table: "filter", Chain: "FORWARD",
-			Verdict: kernel.VerdictDrop, Base: &kernel.TracedBase{Hook: "forward"}})
+		return append(list, nftables.TraceStep{Kind: nftables.TracePolicy, Family: "ip", Table: "filter", Chain: "FORWARD",
+			Verdict: nftables.VerdictDrop, Base: &nftables.TracedBase{Hook: "forward"}})
 	}
 	chain := p.calc.Table().Chain("pi/GlobalNetworkPolicy/web")
 	for _, rule := range chain.Rules {
 		if rule.Origin == policy.RuleNumber(2) {
-			list = append(list, kernel.TraceStep{Kind: kernel.TraceRule, Family: "inet", Table: "manx",
-				Chain: "forward-to-workload", Verdict: kernel.VerdictJump, Base: &kernel.TracedBase{
+			list = append(list, nftables.TraceStep{Kind: nftables.TraceRule, Family: "inet", Table: "manx",
+				Chain: "forward-to-workload", Verdict: nftables.VerdictJump, Base: &nftables.TracedBase{
 					Hook: "forward", Priority: 1}},
-				kernel.TraceStep{Kind: kernel.TraceRule, Family: "inet", Table: "manx", Chain: chain.Name,
-					Verdict: kernel.VerdictAccept, Rule: kernel.TracedRule{Handle: 9, Number: 2, Comment: rule.Comment,
+				nftables.TraceStep{Kind: nftables.TraceRule, Family: "inet", Table: "manx", Chain: chain.Name,
+					Verdict: nftables.VerdictAccept, Rule: nftables.TracedRule{Handle: 9, Number: 2, Comment: rule.Comment,
 						ID: rule.ID()}})
 			break
 		}
 	}
-	return append(list, kernel.TraceStep{Kind: kernel.TraceLeave, Hook: "forward"},
-		kernel.TraceStep{Kind: kernel.TraceEnter, Hook: "postrouting"},
-		kernel.TraceStep{Kind: kernel.TraceLeave, Hook: "postrouting"})
+	return append(list, nftables.TraceStep{Kind: nftables.TraceLeave, Hook: "forward"},
+		nftables.TraceStep{Kind: nftables.TraceEnter, Hook: "postrouting"},
+		nftables.TraceStep{Kind: nftables.TraceLeave, Hook: "postrouting"})
 }
 
 func TestTraceFlowComparesPackets(t *testing.T) {
@@ -103,14 +104,14 @@ func TestTraceFlowComparesPackets(t *testing.T) {
 		fmt.Sprint(f.Sources, f.Destinations) != "[192.0.2.1] [10.65.0.1]" {
 		t.Errorf("traced %+v", f)
 	}
-	x.packets <- udp(t, p, kernel.StateNew, false)
-	x.packets <- udp(t, p, kernel.StateEstablished, false)
+	x.packets <- udp(t, p, nftables.StateNew, false)
+	x.packets <- udp(t, p, nftables.StateEstablished, false)
 	for _, want := range []struct{ verdict, end, reason string }{
 		{"agrees", "sent out cali1", ""}, {"undecided", "sent out cali1", "already known"},
 		{"differs", "dropped by table ip filter, chain FORWARD (policy drop)", "policy allows it, but"},
 	} {
 		if want.verdict == "differs" {
-			x.packets <- udp(t, p, kernel.StateNew, true)
+			x.packets <- udp(t, p, nftables.StateNew, true)
 		}
 		got, err := stream.Recv()
 		if err != nil {
@@ -161,9 +162,9 @@ func TestTraceFlowEnds(t *testing.T) {
 
 	stream = begin(r.context(), &manxv1.TraceFlowRequest{})
 	for range 20 { // a busy known connection does not fill the screen
-		x.packets <- udp(t, p, kernel.StateEstablished, false)
+		x.packets <- udp(t, p, nftables.StateEstablished, false)
 	}
-	x.packets <- udp(t, p, kernel.StateNew, false)
+	x.packets <- udp(t, p, nftables.StateNew, false)
 	count := 0
 	for {
 		_, err := stream.Recv()
@@ -211,7 +212,7 @@ func TestTraceFlowRefuses(t *testing.T) {
 		{"too long", &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web", TimeoutMs: 1 << 40}, nil,
 			codes.InvalidArgument, "want 1 to 3600000"},
 		{"a kernel without tables that have an owner", &manxv1.TraceFlowRequest{
-			Source: "192.0.2.1", Destination: "shop/web"}, fmt.Errorf("%w: takes Linux 5.12", kernel.ErrNoNFTables),
+			Source: "192.0.2.1", Destination: "shop/web"}, fmt.Errorf("%w: takes Linux 5.12", nftables.ErrMissing),
 			codes.FailedPrecondition, "Linux 5.12"},
 		{"another error of the kernel", &manxv1.TraceFlowRequest{Source: "192.0.2.1", Destination: "shop/web"},
 			errors.New("busy"), codes.Internal, "busy"},

@@ -339,7 +339,7 @@ func TestCertificateExpiresDuringItsConnection(t *testing.T) {
 	if err := x.getStatus(conn); err != nil && time.Now().Before(end) {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Until(end.Add(1100 * time.Millisecond)))
+	time.Sleep(time.Until(end.Add(1100 * time.Millisecond))) // certificates count in seconds
 	if err := x.getStatus(conn); err == nil || !strings.Contains(err.Error(), "expired") {
 		t.Errorf("after the end: %v", err)
 	}

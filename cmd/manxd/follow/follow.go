@@ -198,13 +198,14 @@ func (f *Follower) wait(ctx context.Context, seen *datastore.Snapshot, tick <-ch
 func (f *Follower) step(before, next *datastore.Snapshot) (concerned bool) {
 	var changed []model.Key
 	others := false // objects that neither BGP nor agents act on
+	decided, node := f.Desired(), f.config.Settings.Node
 	for c := range next.Changes(before) {
 		if !f.acted(c.Key.Kind) {
 			others = true
 			continue
 		}
 		changed = append(changed, c.Key)
-		concerned = concerned || f.concernsBGP(c)
+		concerned = concerned || decided.DependsOn(node, c.Old, c.New)
 	}
 	f.hand(len(changed) > 0 || !others, func(s *dataplane.State) {
 		s.Reader, s.Changed, s.DatastoreSynced = next, changed, next.InSync()
@@ -215,28 +216,6 @@ func (f *Follower) step(before, next *datastore.Snapshot) (concerned bool) {
 // acted tells whether objects of a kind make a difference to BGP or to agents.
 func (f *Follower) acted(k model.Kind) bool {
 	return slices.Contains(f.config.Kinds, k) || slices.Contains(f.bgpKinds, k)
-}
-
-// concernsBGP keeps the pods and blocks of other nodes, which are most of what changes in a cluster, from having the
-// sessions computed again.
-func (f *Follower) concernsBGP(c datastore.Change) bool {
-	node := f.config.Settings.Node
-	switch c.Key.Kind {
-	case model.KindBlockAffinity:
-		a, ok := c.Key.Affinity()
-		return ok && (a.Host == node || f.Desired().RefusesByBlocks())
-	case model.KindWorkloadEndpoint:
-		return slices.ContainsFunc([]*model.Object{c.Old, c.New}, func(o *model.Object) bool {
-			if o == nil {
-				return false
-			}
-			w, ok := o.Value.(*model.WorkloadEndpoint)
-			return ok && w.Spec.Node == node
-		})
-	case model.KindService, model.KindEndpointSlice:
-		return f.Desired().ServicesMatter(c.Old, c.New)
-	}
-	return slices.Contains(f.bgpKinds, c.Key.Kind)
 }
 
 // hand changes the state that the agents have. They are told if tell is set, or if more than the objects differs.

@@ -353,6 +353,24 @@ func TestChangesReachThoseWhomTheyConcern(t *testing.T) {
 	})
 }
 
+// A pod inside a block that this node advertises changes nothing about BGP.
+func TestPodsInsideOwnBlocks(t *testing.T) {
+	pod := `{"orchestrator":"k8s","node":"n1","pod":"a","endpoint":"eth0","interfaceName":"cali1","ipNetworks":[%q]}`
+	bubble(t, func(r *rig) {
+		k := model.Key{Kind: model.KindBlockAffinity, Name: "host/n1/10.65.2.0/26"}
+		block := datastore.Event{Type: datastore.EventUpdate, Key: k, Revision: r.revision,
+			Object: model.Decode(k, []byte(`{"state":"confirmed"}`), r.revision)}
+		r.begin(r.put(model.KindIPPool, "", "pods", `{"cidr":"10.65.0.0/16"}`), block)
+		r.expect("at first", "agent all true changed [] synced true false", mesh)
+		r.tables.Apply(r.put(model.KindWorkloadEndpoint, "ns", "in", fmt.Sprintf(pod, "10.65.2.7/32")))
+		r.expect("a pod inside the block", "agent all false changed [in] synced true false")
+		r.tables.Apply(r.put(model.KindWorkloadEndpoint, "ns", "out", fmt.Sprintf(pod, "10.65.9.7/32")))
+		r.expect("a pod outside of it", "agent all false changed [out] synced true false", mesh)
+		r.tables.Apply(r.drop(model.KindWorkloadEndpoint, "ns", "in"))
+		r.expect("the pod inside goes", "agent all false changed [in] synced true false")
+	})
+}
+
 // Blocks of other nodes concern BGP only while they decide what is refused from peers.
 func TestBlocksOfOtherNodes(t *testing.T) {
 	bubble(t, func(r *rig) {

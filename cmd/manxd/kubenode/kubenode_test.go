@@ -138,10 +138,22 @@ func run(c *Condition) (end func()) {
 
 func (r *rig) testCondition(t *testing.T) {
 	var ready atomic.Bool
+	var looks atomic.Int64
+	looked := func() { // the second look begins after all that follows from the first
+		t.Helper()
+		before := looks.Load()
+		eventually(t, func() error {
+			if looks.Load() < before+2 {
+				return errors.New("the condition does not look whether the node is ready")
+			}
+			return nil
+		})
+	}
 	var out, identity atomic.Value
 	out.Store("")
 	identity.Store("1")
-	c := &Condition{Client: r.client(t, r.server.Config(user)), Node: "n1", Ready: ready.Load, Log: zap.NewNop(),
+	c := &Condition{Client: r.client(t, r.server.Config(user)), Node: "n1", Log: zap.NewNop(),
+		Ready:        func() bool { looks.Add(1); return ready.Load() },
 		OutOfService: func() string { return out.Load().(string) }, Identity: func() string {
 			return identity.Load().(string)
 		}}
@@ -155,7 +167,7 @@ func (r *rig) testCondition(t *testing.T) {
 		})
 	}
 	end := run(c)
-	time.Sleep(2 * readyPoll)
+	looked()
 	if got, _ := r.condition(t); got != "" {
 		t.Errorf("before the node is ready: %q", got)
 	}
@@ -165,9 +177,9 @@ func (r *rig) testCondition(t *testing.T) {
 	end() // as for an update, ...
 	ready.Store(false)
 	end = run(c)
-	time.Sleep(2 * readyPoll)
+	looked()
 	ready.Store(true)
-	time.Sleep(2 * readyPoll)
+	looked()
 	if got, now := r.condition(t); got != up || now != version { // ... which writes nothing
 		t.Errorf("after an update the condition is %q, and the Node is at %s, before at %s", got, now, version)
 	}

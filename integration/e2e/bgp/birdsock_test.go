@@ -13,6 +13,7 @@ import (
 
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // testBIRDSocket asks manxd with BIRD's own client and with the exporter that people run beside BIRD.
@@ -57,7 +58,7 @@ func (c *cluster) birdExporter(t *testing.T, n *lab.Node, mesh string) {
 		t.Logf("skipped: %s is not installed", exporter)
 		return
 	}
-	cmd := lab.InNamespace(n.Namespace, exporter, "-bird.socket", world.BIRDSocket(n), "-bird.socket6",
+	cmd := namespace.Command(n.Namespace, exporter, "-bird.socket", world.BIRDSocket(n), "-bird.socket6",
 		world.BIRDSocket6(n),
 		"-web.listen-address", "127.0.0.1:9324")
 	must(t, cmd.Start())

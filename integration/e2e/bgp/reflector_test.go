@@ -15,6 +15,7 @@ import (
 
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 const reflectorPeers = `
@@ -125,7 +126,7 @@ func (x *reflected) startReflectorBIRD(t *testing.T, i int) {
 	fmt.Fprintf(&conf, "protocol bgp reflector from calico { neighbor %s as 64512; %s }\n", other.IP4, between)
 	file := filepath.Join(n.Dir, "bird.conf")
 	must(t, os.WriteFile(file, []byte(conf.String()), 0o644))
-	cmd := lab.InNamespace(n.Namespace, "bird", "-f", "-R", "-c", file, "-s", filepath.Join(n.Dir, "bird.ctl"))
+	cmd := namespace.Command(n.Namespace, "bird", "-f", "-R", "-c", file, "-s", filepath.Join(n.Dir, "bird.ctl"))
 	must(t, cmd.Start())
 	x.bird[i] = cmd
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })

@@ -13,6 +13,7 @@ import (
 
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
@@ -40,7 +41,7 @@ func TestSingle(t *testing.T) {
 // says what is not served, and each port is opened when it is free.
 func (s *single) testPortsTaken(t *testing.T) {
 	var listeners []net.Listener
-	must(t, lab.Inside(s.n.Namespace, func() {
+	must(t, namespace.Inside(s.n.Namespace, func() {
 		for _, at := range []string{"0.0.0.0:179", "127.0.0.1:50051", "127.0.0.1:9099"} {
 			l, err := net.Listen("tcp", at)
 			if err != nil {
@@ -206,7 +207,7 @@ func (s *single) testRefusedRoutes(t *testing.T) {
 // routeVia gives the router, which runs no BIRD, the way to the pods.
 func (s *single) routeVia(t *testing.T, block netip.Prefix) error {
 	t.Helper()
-	out, err := lab.InNamespace(s.tor.Namespace, "ip", "route", "replace", block.String(), "via",
+	out, err := namespace.Command(s.tor.Namespace, "ip", "route", "replace", block.String(), "via",
 		s.n.IP4.String()).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, out)

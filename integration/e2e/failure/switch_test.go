@@ -11,6 +11,7 @@ import (
 
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // pair is two nodes in two racks, with a pod each, and pings between them and from the router that run on while daemons
@@ -103,7 +104,7 @@ protocol bgp Node from calico { neighbor %[5]s as 65000; }
 	log, err := os.Create(filepath.Join(n.Dir, "calico-bird.log"))
 	must(t, err)
 	b := &birdNode{n: n, socket: filepath.Join(n.Dir, "calico-bird.ctl")}
-	b.cmd = lab.InNamespace(n.Namespace, "bird", "-f", "-R", "-c", file, "-s", b.socket)
+	b.cmd = namespace.Command(n.Namespace, "bird", "-f", "-R", "-c", file, "-s", b.socket)
 	b.cmd.Stdout, b.cmd.Stderr = log, log
 	must(t, b.cmd.Start())
 	t.Cleanup(func() {

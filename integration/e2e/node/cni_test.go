@@ -68,12 +68,12 @@ spec: {cidr: 10.244.0.0/16}`))
 	go func() {
 		var err error
 		for range 3 {
-			time.Sleep(150 * time.Millisecond)
+			time.Sleep(150 * time.Millisecond) // containers come and go with the daemon,
 			err = errors.Join(err, n.Manxd().Signal(syscall.SIGKILL))
 			<-n.Manxd().Done()
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond) // without it,
 			err = errors.Join(err, n.StartManxd())
-			time.Sleep(300 * time.Millisecond)
+			time.Sleep(300 * time.Millisecond) // and while it starts
 		}
 		ended <- err
 	}()

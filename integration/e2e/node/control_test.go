@@ -13,6 +13,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 	"github.com/manxnet/manx/integration/stock"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
@@ -124,7 +125,7 @@ func (c *control) issue(t *testing.T, dir string) {
 
 // shell runs commands on a node, in a folder.
 func (c *control) shell(n *lab.Node, dir, script string) (string, error) {
-	cmd := lab.InNamespace(n.Namespace, "sh", "-e", "-c", script)
+	cmd := namespace.Command(n.Namespace, "sh", "-e", "-c", script)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PATH="+c.tools+":"+os.Getenv("PATH"), "MANXCTL_CA_FILE=ca.pem")
 	out, err := cmd.CombinedOutput()
@@ -413,7 +414,7 @@ openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=ma
 	// Another user of the node itself gets nowhere: neither by the socket, nor over TCP without a certificate.
 	for _, flags := range []string{"--socket " + c.n1.Socket(),
 		"--server " + c.n1.IP4.String() + ":9443 --cert-file admin.pem --key-file admin-key.pem"} {
-		cmd := lab.InNamespace(c.n1.Namespace, "sh", "-c",
+		cmd := namespace.Command(c.n1.Namespace, "sh", "-c",
 			"setpriv --reuid 65534 --regid 65534 --clear-groups "+filepath.Join(c.tools, "manxctl-copy")+
 				" reset peer tor --hard "+flags)
 		cmd.Dir, cmd.Env = c.certs, append(os.Environ(), "MANXCTL_CA_FILE=ca.pem")

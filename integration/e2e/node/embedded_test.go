@@ -16,6 +16,7 @@ import (
 
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // strangerEnv names the data directory that TestStranger tries to get at.
@@ -96,7 +97,7 @@ func asNobody(t *testing.T, l *lab.Lab, n *lab.Node, dataDir string) (could []st
 	_, err = io.Copy(copied, in)
 	must(t, err)
 	must(t, copied.Close())
-	cmd := lab.InNamespace(n.Namespace, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", self,
+	cmd := namespace.Command(n.Namespace, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", self,
 		"-test.run=^TestStranger$", "-test.v")
 	cmd.Dir, cmd.Env = "/", append(os.Environ(), strangerEnv+"="+dataDir)
 	out, err := cmd.CombinedOutput()
@@ -171,7 +172,7 @@ func TestEmbeddedDatastoreForOtherHosts(t *testing.T) {
 		}
 	}
 	get := func(settings ...string) (string, error) {
-		cmd := lab.InNamespace(n2.Namespace, manxctl, "get", "nodes", "-o", "name")
+		cmd := namespace.Command(n2.Namespace, manxctl, "get", "nodes", "-o", "name")
 		cmd.Env = append(os.Environ(), settings...)
 		out, err := cmd.CombinedOutput()
 		return string(out), err

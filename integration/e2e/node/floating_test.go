@@ -10,6 +10,7 @@ import (
 
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // Floating addresses, of pools that no pod gets an address from.
@@ -115,7 +116,7 @@ func answer(t *testing.T, p *lab.Pod) {
 	t.Helper()
 	var conn *net.UDPConn
 	var err error
-	must(t, errors.Join(lab.Inside(p.Namespace,
+	must(t, errors.Join(namespace.Inside(p.Namespace,
 		func() { conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: floatingPort}) }), err))
 	must(t, err)
 	t.Cleanup(func() { conn.Close() })
@@ -135,7 +136,7 @@ func dialFrom(t *testing.T, ns string, to netip.Addr) *net.UDPConn {
 	t.Helper()
 	var conn *net.UDPConn
 	var err error
-	must(t, lab.Inside(ns, func() {
+	must(t, namespace.Inside(ns, func() {
 		conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, floatingPort)))
 	}))
 	must(t, err)
@@ -166,7 +167,7 @@ func whoAnswers(t *testing.T, ns string, to netip.Addr) (string, error) {
 	t.Helper()
 	var conn *net.UDPConn
 	var err error
-	must(t, lab.Inside(ns, func() {
+	must(t, namespace.Inside(ns, func() {
 		conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, floatingPort)))
 	}))
 	if err != nil { // no route

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // TestBadPolicy gives the daemons what is large, odd or wrong: nothing blocks others, and nothing stays behind.
@@ -98,9 +99,7 @@ func TestBadPolicy(t *testing.T) {
 			s := f.add(t, "as "+x.as.String(), a.Namespace, at(x.to, 7003), b.Namespace)
 			must(t, s.as(x.as))
 			f.start(t)
-			for f.rounds.Load() < 100 {
-				time.Sleep(time.Millisecond)
-			}
+			eventually(t, func() error { return atLeast("rounds of the flood", f.rounds.Load(), 100) })
 			s.never(t)
 			allowed := documents(t, "apiVersion: projectcalico.org/v3\nkind: FelixConfiguration\n"+
 				"metadata: {name: default}\nspec: {workloadSourceSpoofing: Any}")
@@ -118,9 +117,9 @@ func TestBadPolicy(t *testing.T) {
 
 // spoof gives a pod another one's address, beside its own.
 func spoof(p *lab.Pod, as netip.Addr) error {
-	_, err := lab.InNamespace(p.Namespace, "ip", "addr", "add", as.String(), "dev", "lo", "nodad").CombinedOutput()
+	_, err := namespace.Command(p.Namespace, "ip", "addr", "add", as.String(), "dev", "lo", "nodad").CombinedOutput()
 	if err != nil {
-		_, err = lab.InNamespace(p.Namespace, "ip", "addr", "add", as.String(), "dev", "lo").CombinedOutput()
+		_, err = namespace.Command(p.Namespace, "ip", "addr", "add", as.String(), "dev", "lo").CombinedOutput()
 	}
 	return err
 }

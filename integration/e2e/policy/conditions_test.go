@@ -8,6 +8,7 @@ import (
 
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // testConditions holds rules about protocols, ports and ICMP against packets of every kind.
@@ -16,7 +17,7 @@ func (c *cluster) testConditions(t *testing.T) {
 	for _, a := range b.IPs {
 		var server io.Closer
 		var err error
-		must(t, lab.Inside(b.Namespace, func() {
+		must(t, namespace.Inside(b.Namespace, func() {
 			server, err = lab.ServeSCTP(a, map[uint16]bool{7001: true, 7002: true, 7003: true})
 		}))
 		must(t, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // TestAddressMovesToAProtectedPod moves an address with running connections to a pod whose policy denies them. What was
@@ -78,9 +79,8 @@ spec:
 		}
 		return nil
 	})
-	for before := answered.Load(); answered.Load() < before+20; { // more of all three conversations
-		time.Sleep(time.Millisecond)
-	}
+	before := answered.Load() + 20 // more of all three conversations
+	eventually(t, func() error { return atLeast("answers", answered.Load(), before) })
 	if got := stolen.Load(); got != 0 {
 		t.Errorf("the next pod received %d datagrams of the old pod's connections, which its policy denies", got)
 	}
@@ -108,7 +108,7 @@ func udpIn(t *testing.T, ns string, port int) *net.UDPConn {
 	t.Helper()
 	var conn *net.UDPConn
 	var err error
-	must(t, errors.Join(lab.Inside(ns, func() { conn, err = net.ListenUDP("udp4", &net.UDPAddr{Port: port}) }), err))
+	must(t, errors.Join(namespace.Inside(ns, func() { conn, err = net.ListenUDP("udp4", &net.UDPAddr{Port: port}) }), err))
 	must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return conn

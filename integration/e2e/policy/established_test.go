@@ -9,6 +9,7 @@ import (
 
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // talk sends a line and waits for it to come back.
@@ -50,7 +51,7 @@ func (c *cluster) testEstablished(t *testing.T) {
 				k := knock{x.name, x.from.Namespace, network, to, lost}
 				var conn net.Conn
 				var err error
-				must(t, lab.Inside(x.from.Namespace,
+				must(t, namespace.Inside(x.from.Namespace,
 					func() { conn, err = net.DialTimeout(network, to.String(), limit) }))
 				must(t, err)
 				defer conn.Close()
@@ -111,7 +112,7 @@ func (c *cluster) testFragments(t *testing.T) {
 	large := func(ns string, k knock) error {
 		var conn net.Conn
 		var err error
-		must(t, lab.Inside(ns, func() { conn, err = net.Dial("udp", k.to.String()) }))
+		must(t, namespace.Inside(ns, func() { conn, err = net.Dial("udp", k.to.String()) }))
 		must(t, err)
 		defer conn.Close()
 		patience := 5 * time.Second

@@ -14,6 +14,7 @@ import (
 
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 const livePolicies = `
@@ -182,7 +183,7 @@ func TestExplainLive(t *testing.T) {
 	})
 	t.Run("a known connection", func(t *testing.T) {
 		var c net.Conn
-		must(t, lab.Inside(client.Namespace, func() { c, err = net.Dial("tcp", at(near.IP4(), 7010).String()) }))
+		must(t, namespace.Inside(client.Namespace, func() { c, err = net.Dial("tcp", at(near.IP4(), 7010).String()) }))
 		must(t, err)
 		defer c.Close()
 		x := world.StartLiveExplain(t, n1, "--live-timeout=2s", from, near.IP4().String(), "tcp/7010")
@@ -239,7 +240,7 @@ func TestExplainLive(t *testing.T) {
 func connectFrom(t *testing.T, ns string, port int, to netip.Addr, toPort int) {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{Port: port}, Timeout: time.Second}
-	must(t, lab.Inside(ns, func() {
+	must(t, namespace.Inside(ns, func() {
 		if c, err := d.Dial("tcp", at(to, uint16(toPort)).String()); err == nil {
 			c.Close()
 		}

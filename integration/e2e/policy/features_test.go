@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // TestPolicyFeatures drives what policies can say beyond who may reach whom, each as a user would: objects in the
@@ -118,7 +119,7 @@ func freshPort() *net.UDPAddr { return &net.UDPAddr{Port: int(10000 + lastPort.A
 // once makes one connection, or sends one ping, and waits for an answer.
 func (k knock) once() error {
 	if k.network == "ping" {
-		if err := lab.InNamespace(k.ns, "ping", "-n", "-q", "-c", "1", "-W", "0.3",
+		if err := namespace.Command(k.ns, "ping", "-n", "-q", "-c", "1", "-W", "0.3",
 			k.to.Addr().String()).Run(); err != nil {
 			return os.ErrDeadlineExceeded
 		}
@@ -126,7 +127,7 @@ func (k knock) once() error {
 	}
 	var conn net.Conn
 	var err error
-	inside := lab.Inside(k.ns, func() {
+	inside := namespace.Inside(k.ns, func() {
 		dialer := net.Dialer{Timeout: 200 * time.Millisecond}
 		switch k.network {
 		case "sctp":

@@ -16,6 +16,7 @@ import (
 
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // Ports of the listener: pods may send to the first only.
@@ -52,7 +53,7 @@ func listenIn(t *testing.T, ns string) *listener {
 	for _, port := range []int{openPort, closedPort} {
 		var conn *net.UDPConn
 		var err error
-		must(t, lab.Inside(ns, func() { conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: port}) }))
+		must(t, namespace.Inside(ns, func() { conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: port}) }))
 		must(t, err)
 		t.Cleanup(func() { conn.Close() })
 		go func() {
@@ -78,7 +79,7 @@ func listenIn(t *testing.T, ns string) *listener {
 func sendOnce(ns string, to netip.Addr) error {
 	var conn *net.UDPConn
 	var err error
-	if inside := lab.Inside(ns, func() { conn, err = net.ListenUDP("udp", &net.UDPAddr{}) }); inside != nil ||
+	if inside := namespace.Inside(ns, func() { conn, err = net.ListenUDP("udp", &net.UDPAddr{}) }); inside != nil ||
 		err != nil {
 		return errors.Join(inside, err)
 	}
@@ -206,7 +207,7 @@ spec: {cidr: "fd00:244::/64"}
 	}
 	dark, err := n.AddPod("dark", func(conf map[string]any) { conf["policy_setup_timeout_seconds"] = 1 })
 	must(t, err)
-	must(t, lab.Inside(dark.Namespace, func() {
+	must(t, namespace.Inside(dark.Namespace, func() {
 		var conn net.Conn
 		if conn, err = net.Dial("udp", netip.AddrPortFrom(server.IP4(), openPort).String()); err == nil {
 			_, err = conn.Write([]byte(tooEarly))

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // flood sends datagrams without a pause, in rounds: one of each stream. Each has another source port than those before,
@@ -58,7 +58,7 @@ func (f *flood) add(t *testing.T, name, from string, to netip.AddrPort, listener
 		s.address = &unix.SockaddrInet4{Addr: a.As4()}
 	}
 	var err error
-	must(t, lab.Inside(from, func() {
+	must(t, namespace.Inside(from, func() {
 		s.fd, err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC,
 			unix.IPPROTO_UDP)
 	}))
@@ -100,7 +100,7 @@ func (f *flood) listen(t *testing.T, ns string, port uint16) {
 	}
 	var conn *net.UDPConn
 	var err error
-	must(t, lab.Inside(ns, func() { conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: int(port)}) }))
+	must(t, namespace.Inside(ns, func() { conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: int(port)}) }))
 	must(t, err)
 	raw, err := conn.SyscallConn()
 	must(t, err)

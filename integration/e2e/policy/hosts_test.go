@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // echo answers datagrams at ports of a namespace, from the address that they were sent to.
@@ -18,7 +19,7 @@ func echo(t *testing.T, ns string, ports ...int) {
 		for _, network := range []string{"udp4", "udp6"} {
 			var conn *net.UDPConn
 			var err error
-			must(t, lab.Inside(ns, func() { conn, err = net.ListenUDP(network, &net.UDPAddr{Port: port}) }))
+			must(t, namespace.Inside(ns, func() { conn, err = net.ListenUDP(network, &net.UDPAddr{Port: port}) }))
 			must(t, err)
 			t.Cleanup(func() { conn.Close() })
 			go func() {
@@ -37,7 +38,7 @@ func echo(t *testing.T, ns string, ports ...int) {
 // askEcho sends a few datagrams of one new connection and returns the first answer: who the other end says has asked.
 func askEcho(ns string, to netip.AddrPort, patience time.Duration) (answer string, err error) {
 	var conn net.Conn
-	if inside := lab.Inside(ns, func() { conn, err = net.Dial("udp", to.String()) }); inside != nil || err != nil {
+	if inside := namespace.Inside(ns, func() { conn, err = net.Dial("udp", to.String()) }); inside != nil || err != nil {
 		return "", fmt.Errorf("%v %w", inside, err)
 	}
 	defer conn.Close()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // printed is what a program has printed so far.
@@ -36,7 +37,7 @@ func (p *printed) String() string {
 // inBackground runs a program on a node until the test ends; out gets all that it prints.
 func inBackground(t *testing.T, n *lab.Node, out io.Writer, name string, args ...string) {
 	t.Helper()
-	cmd := lab.InNamespace(n.Namespace, name, args...)
+	cmd := namespace.Command(n.Namespace, name, args...)
 	cmd.Stdout, cmd.Stderr = out, out
 	must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })

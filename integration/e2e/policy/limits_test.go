@@ -12,6 +12,7 @@ import (
 
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // limits writes the qosControls of a pod with manxctl, nil for none, and waits until its node has them.
@@ -36,10 +37,10 @@ func volley(t *testing.T, from string, to netip.AddrPort, listener string, n int
 	t.Helper()
 	var sink, source net.Conn
 	var err error
-	must(t, lab.Inside(listener, func() { sink, err = net.ListenUDP("udp", &net.UDPAddr{Port: int(to.Port())}) }))
+	must(t, namespace.Inside(listener, func() { sink, err = net.ListenUDP("udp", &net.UDPAddr{Port: int(to.Port())}) }))
 	must(t, err)
 	defer sink.Close()
-	must(t, lab.Inside(from, func() { source, err = net.Dial("udp", to.String()) }))
+	must(t, namespace.Inside(from, func() { source, err = net.Dial("udp", to.String()) }))
 	must(t, err)
 	defer source.Close()
 	start := time.Now()
@@ -138,7 +139,7 @@ func (h *held) open(network string, to netip.AddrPort) string {
 	h.t.Helper()
 	var conn net.Conn
 	var err error
-	must(h.t, lab.Inside(h.ns, func() { conn, err = net.DialTimeout(network, to.String(), 300*time.Millisecond) }))
+	must(h.t, namespace.Inside(h.ns, func() { conn, err = net.DialTimeout(network, to.String(), 300*time.Millisecond) }))
 	if err == nil && network == "udp" {
 		_ = conn.SetDeadline(time.Now().Add(300 * time.Millisecond))
 		if _, err = conn.Write([]byte("hello")); err == nil {

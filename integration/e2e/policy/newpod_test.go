@@ -59,9 +59,7 @@ func (c *cluster) testNewPods(t *testing.T) {
 		if p.IP4() != next[0] || p.IP6() != next[1] {
 			t.Fatalf("pod %s has %v, and the flood goes to %v", name, p.IPs, next)
 		}
-		for f.rounds.Load() < from+50 {
-			time.Sleep(time.Millisecond)
-		}
+		eventually(t, func() error { return atLeast("rounds of the flood", f.rounds.Load(), from+50) })
 		last := i == pods-1
 		if !last {
 			f.stop()

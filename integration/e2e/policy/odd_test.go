@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // raw sends packets of a protocol until one arrives as it was sent, or the time is over.
@@ -20,10 +21,10 @@ func raw(t *testing.T, from, to string, address netip.Addr, protocol int, payloa
 	var sink net.PacketConn
 	var source net.Conn
 	var err error
-	must(t, lab.Inside(to, func() { sink, err = net.ListenPacket(network, address.String()) }))
+	must(t, namespace.Inside(to, func() { sink, err = net.ListenPacket(network, address.String()) }))
 	must(t, err)
 	defer sink.Close()
-	must(t, lab.Inside(from, func() { source, err = net.Dial(network, address.String()) }))
+	must(t, namespace.Inside(from, func() { source, err = net.Dial(network, address.String()) }))
 	must(t, err)
 	defer source.Close()
 	for end := time.Now().Add(patience); ; {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/manxnet/manx/integration/e2e/world"
-	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // TestVMSCTP opens associations between pods with the SCTP of the kernel (RFC 9260), which few kernels have: with no
@@ -27,7 +27,7 @@ func TestVMSCTP(t *testing.T) {
 	c := newPolicyLab(t, "v", map[string]string{"server": "n2", "far": "n1"})
 	server, far := c.Pods["server"], c.Pods["far"]
 	for _, port := range []int{7001, 7002} {
-		must(t, lab.Inside(server.Namespace, func() { serveAssociations(t, server.IP4(), port) }))
+		must(t, namespace.Inside(server.Namespace, func() { serveAssociations(t, server.IP4(), port) }))
 	}
 	c.enforced(t, c.change(t, c.labelled(t, "server", map[string]string{"role": "server"})))
 	expect := func(step string, want map[int]bool) {
@@ -86,7 +86,7 @@ func serveAssociations(t *testing.T, ip netip.Addr, port int) {
 // openAssociation opens one from that namespace and reads the server's message. It fails with ETIMEDOUT if nobody
 // answered for so long.
 func openAssociation(ns string, to netip.Addr, port int, patience time.Duration) (err error) {
-	inside := lab.Inside(ns, func() {
+	inside := namespace.Inside(ns, func() {
 		var fd int
 		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, unix.IPPROTO_SCTP); err != nil {
 			return

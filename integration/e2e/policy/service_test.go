@@ -13,6 +13,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/model"
@@ -40,7 +41,7 @@ func (w worldAt) Revision() int64 { return w.revision }
 func (c *cluster) withSlices(t *testing.T) *sliceWorld {
 	t.Helper()
 	must(t, c.N2.Manxd().Stop(limit))
-	rules, err := kernel.OpenRules("/run/netns/" + c.N2.Namespace)
+	rules, err := nftables.Open("/run/netns/" + c.N2.Namespace)
 	must(t, err)
 	links, err := kernel.Open("/run/netns/" + c.N2.Namespace)
 	must(t, err)

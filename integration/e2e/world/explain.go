@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // live is a running manxctl explain --live.
@@ -24,7 +25,7 @@ type live struct {
 func StartLiveExplain(t *testing.T, n *lab.Node, args ...string) *live {
 	t.Helper()
 	x := &live{t: t}
-	x.Cmd = lab.InNamespace(n.Namespace, filepath.Join(Binaries(t), "manxctl"),
+	x.Cmd = namespace.Command(n.Namespace, filepath.Join(Binaries(t), "manxctl"),
 		append([]string{"--socket=" + n.Socket(), "explain", "--live", "--live-timeout=60s"}, args...)...)
 	out, err := x.Cmd.StdoutPipe()
 	Must(t, err)

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
@@ -109,7 +110,7 @@ func WatchRoutes(t *testing.T, n *lab.Node) *Monitor {
 	f, err := os.Create(file)
 	Must(t, err)
 	defer f.Close()
-	cmd := lab.InNamespace(n.Namespace, "ip", "-ts", "-o", "monitor", "route")
+	cmd := namespace.Command(n.Namespace, "ip", "-ts", "-o", "monitor", "route")
 	cmd.Stdout = f
 	Must(t, cmd.Start())
 	m := &Monitor{file: file, Stop: func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }}

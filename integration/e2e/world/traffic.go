@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // ListenTCP hands on what connects to a port in a namespace, until the test ends.
@@ -15,7 +16,7 @@ func ListenTCP(t *testing.T, ns string, port int, handle func(net.Conn)) {
 	t.Helper()
 	var l net.Listener
 	var err error
-	Must(t, lab.Inside(ns, func() { l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)) }))
+	Must(t, namespace.Inside(ns, func() { l, err = net.Listen("tcp", fmt.Sprintf(":%d", port)) }))
 	Must(t, err)
 	t.Cleanup(func() { l.Close() })
 	go func() {
@@ -34,7 +35,7 @@ func ListenTCP(t *testing.T, ns string, port int, handle func(net.Conn)) {
 func ConnectsTCP(t *testing.T, ns string, to netip.Addr, port int, again bool) bool {
 	t.Helper()
 	try := func() (err error) {
-		Must(t, lab.Inside(ns, func() {
+		Must(t, namespace.Inside(ns, func() {
 			var c net.Conn
 			if c, err = net.DialTimeout("tcp", netip.AddrPortFrom(to, uint16(port)).String(), time.Second); err == nil {
 				c.Close()

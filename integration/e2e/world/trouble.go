@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // Trouble is a session of a BGPPeer with BIRD, each on an address of its own, that does not come up or is lost.
@@ -39,7 +40,7 @@ type TroubleBIRD struct {
 func (x Trouble) StartBIRD(t *testing.T, n *lab.Node, tor *lab.ToR, at func(byte) netip.Addr) *TroubleBIRD {
 	t.Helper()
 	in := func(args ...string) string {
-		out, err := lab.InNamespace(tor.Namespace, args[0], args[1:]...).CombinedOutput()
+		out, err := namespace.Command(tor.Namespace, args[0], args[1:]...).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %v\n%s", args, err, out)
 		}
@@ -67,7 +68,7 @@ func (x Trouble) StartBIRD(t *testing.T, n *lab.Node, tor *lab.ToR, at func(byte
 	dir := t.TempDir()
 	file := filepath.Join(dir, "bird.conf")
 	Must(t, os.WriteFile(file, []byte(config), 0o644))
-	b := &TroubleBIRD{lab.InNamespace(tor.Namespace, "bird", "-f", "-c", file, "-s", filepath.Join(dir, "ctl")),
+	b := &TroubleBIRD{namespace.Command(tor.Namespace, "bird", "-f", "-c", file, "-s", filepath.Join(dir, "ctl")),
 		filepath.Join(dir, "ctl")}
 	log, err := os.Create(filepath.Join(dir, "log"))
 	Must(t, err)

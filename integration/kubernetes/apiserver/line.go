@@ -116,7 +116,7 @@ func late(w io.WriteCloser, by time.Duration) io.WriteCloser {
 	d := &delayed{by: by, queue: make(chan parcel, 4096)}
 	go func() {
 		for p := range d.queue {
-			time.Sleep(time.Until(p.due))
+			time.Sleep(time.Until(p.due)) // the delay of the line
 			_, _ = w.Write(p.content)
 		}
 	}()

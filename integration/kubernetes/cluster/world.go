@@ -11,6 +11,7 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/lab"
 	"github.com/manxnet/manx/integration/kubernetes/rights"
 	hosts "github.com/manxnet/manx/integration/lab"
+	netns "github.com/manxnet/manx/integration/namespace"
 )
 
 // namespace of Kubernetes that Manx is installed in.
@@ -93,7 +94,7 @@ func (w *World) manxd(node, program string, args ...string) (string, error) {
 
 // outside is the command that runs a program on the router, which stands for all that is not in the cluster.
 func (w *World) outside(name string, args ...string) *exec.Cmd {
-	return hosts.InNamespace(w.ToRs[0].Namespace, name, args...)
+	return netns.Command(w.ToRs[0].Namespace, name, args...)
 }
 
 // connect has somebody open a TCP connection with agnhost.

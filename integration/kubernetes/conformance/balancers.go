@@ -7,6 +7,7 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/cluster"
 	"github.com/manxnet/manx/integration/kubernetes/lab"
 	hosts "github.com/manxnet/manx/integration/lab"
+	netns "github.com/manxnet/manx/integration/namespace"
 )
 
 // balanced holds the addresses of Services of type LoadBalancer.
@@ -40,7 +41,7 @@ spec: {asNumber: 64512, nodeToNodeMeshEnabled: true, serviceLoadBalancerIPs: [{c
 }
 
 func inside(namespace, name string, args ...string) error {
-	out, err := hosts.InNamespace(namespace, name, args...).CombinedOutput()
+	out, err := netns.Command(namespace, name, args...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%s %v: %w: %s", name, args, err, out)
 	}

@@ -31,7 +31,7 @@ func TestAPIAway(t *testing.T) {
 		w.n2.Manxd().Kill()
 		must(t, w.n2.StartManxd())
 		t.Log(shows(t, w.n2, "waiting for it", "not connected"))
-		time.Sleep(12 * time.Second)
+		time.Sleep(12 * time.Second) // longer than a start waits for anything; nothing may change
 		w.connected(t)
 		unchanged(t, w.n2, before[1])
 	})

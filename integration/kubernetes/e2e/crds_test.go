@@ -52,7 +52,7 @@ func TestDefinitions(t *testing.T) {
 		// The line of the datastore names the first of the kinds, the notice all of them.
 		t.Log(shows(t, w.n2, "the last state is kept of BGPConfiguration, BlockAffinity, ClusterInformation",
 			"ippools.crd.projectcalico.org"))
-		time.Sleep(3 * time.Second)
+		time.Sleep(3 * time.Second) // nothing may change
 		w.connected(t)
 		unchanged(t, w.n2, before)
 		w.fronts[1].does(nil)

@@ -110,7 +110,7 @@ func (w *world) testGarbage(t *testing.T) {
 			t.Log(out)
 			return nil
 		})
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // nothing may change
 		unchanged(t, w.n2, before)
 		w.connected(t)
 		w.ready(t)
@@ -164,7 +164,7 @@ func (w *world) testClaims(t *testing.T) {
 				}
 				return err
 			})
-			time.Sleep(2 * time.Second)
+			time.Sleep(2 * time.Second) // nothing may change
 			if now, err := route(w.n2, w.b.ip.String()); err != nil || now != before {
 				t.Errorf("the route to b was %q and is %q (%v)", before, now, err)
 			}
@@ -286,7 +286,7 @@ func noticesOf(out string) string {
 // testNodeAgain deletes n2's Node under its running daemon, and makes it again as a kubelet does.
 func (w *world) testNodeAgain(t *testing.T) {
 	w.server.Request(t, http.MethodDelete, "/api/v1/nodes/n2", nil)
-	time.Sleep(5 * time.Second)
+	time.Sleep(5 * time.Second) // the node goes on without its Node
 	t.Log(status(w.n2))
 	must(t, w.b.dialSelf(w))
 	w.addNode(t, "n2")

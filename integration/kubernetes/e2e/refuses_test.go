@@ -97,7 +97,7 @@ func (w *world) testOneKindThrottled(t *testing.T) {
 		return false
 	})
 	shows(t, w.n2, "too many requests")
-	time.Sleep(15 * time.Second)
+	time.Sleep(15 * time.Second) // in which requests are counted
 	var pods []request
 	for _, r := range f.seen() {
 		if r.path == "/api/v1/pods" {
@@ -115,7 +115,7 @@ func (w *world) testThrottled(t *testing.T) {
 	f.does(tooMany)
 	t.Log(shows(t, w.n2, "the last state is kept", "too many requests"))
 	f.forget()
-	time.Sleep(15 * time.Second)
+	time.Sleep(15 * time.Second) // in which requests are counted
 	if n := apart(t, f.seen(), 3*time.Second); n < 40 {
 		t.Errorf("the tables came again %d times in 15 s, of more than 20 kinds", n)
 	}
@@ -221,7 +221,7 @@ func (w *world) testRights(t *testing.T) {
 	w.n2.Manxd().Kill()
 	must(t, w.n2.StartManxd())
 	t.Log(shows(t, w.n2, "cannot be read", `resource "networkpolicies"`))
-	time.Sleep(5 * time.Second)
+	time.Sleep(5 * time.Second) // nothing may be opened
 	must(t, closed(w, 7))
 	w.server.Request(t, http.MethodPatch, rbac+"/clusterroles/manx-node", []byte(onlyRules(t, string(whole))))
 	must(t, w.n2.Ready(patience))

@@ -24,6 +24,7 @@ import (
 	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 	"github.com/manxnet/manx/ipam"
 )
 
@@ -244,12 +245,12 @@ func (w *world) addPod(t *testing.T, n *lab.Node, name string) *pod {
 // wire makes the pair of interfaces.
 func (w *world) wire(t *testing.T, n *lab.Node, p *pod) {
 	t.Helper()
-	run(t, "ip", "netns", "add", p.ns)
-	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", p.ns).Run() })
+	must(t, namespace.Add(p.ns))
+	t.Cleanup(func() { _ = namespace.Remove(p.ns) })
 	run(t, "ip", "-n", n.Namespace, "link", "add", p.iface, "address", "ee:ee:ee:ee:ee:ee", "type", "veth", "peer",
 		"name", "eth0", "netns", p.ns)
 	run(t, "ip", "-n", n.Namespace, "link", "set", p.iface, "up")
-	for _, s := range []string{"link set lo up", "link set eth0 up", "addr add " + p.ip.String() + "/32 dev eth0",
+	for _, s := range []string{"link set eth0 up", "addr add " + p.ip.String() + "/32 dev eth0",
 		"route add 169.254.1.1 dev eth0 scope link", "route add default via 169.254.1.1",
 		"neigh add 169.254.1.1 dev eth0 lladdr ee:ee:ee:ee:ee:ee"} {
 		run(t, "ip", append([]string{"-n", p.ns}, strings.Fields(s)...)...)
@@ -278,7 +279,7 @@ func (p *pod) echo(t *testing.T, ports ...int) {
 	for _, port := range ports {
 		var l net.Listener
 		var err error
-		must(t, lab.Inside(p.ns, func() { l, err = net.Listen("tcp", fmt.Sprintf("%s:%d", p.ip, port)) }))
+		must(t, namespace.Inside(p.ns, func() { l, err = net.Listen("tcp", fmt.Sprintf("%s:%d", p.ip, port)) }))
 		must(t, err)
 		t.Cleanup(func() { l.Close() }) //nolint:errcheck // the test is over
 		go func() {
@@ -295,7 +296,7 @@ func (p *pod) echo(t *testing.T, ports ...int) {
 
 // dial connects to another pod.
 func (p *pod) dial(to *pod, port int) (err error) {
-	inside := lab.Inside(p.ns, func() {
+	inside := namespace.Inside(p.ns, func() {
 		var c net.Conn
 		if c, err = net.DialTimeout("tcp", fmt.Sprintf("%s:%d", to.ip, port), 2*time.Second); err == nil {
 			err = c.Close()

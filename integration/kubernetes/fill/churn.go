@@ -83,7 +83,7 @@ func (f *Filled) Life(ctx context.Context, i int, lasts time.Duration) error {
 	if err := f.slice(ctx, i, true); err != nil {
 		return err
 	}
-	time.Sleep(lasts)
+	time.Sleep(lasts) // the life of the pod
 	if err := pods.Delete(ctx, p.Name, *metav1.NewDeleteOptions(30)); err != nil {
 		return err
 	}

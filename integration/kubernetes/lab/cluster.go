@@ -13,6 +13,7 @@ import (
 	"time"
 
 	hosts "github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // The addresses of Services and, where Manx's pool is to be told one, of pods.
@@ -158,7 +159,7 @@ func exists(path string) bool {
 }
 
 func (c *Cluster) startProgram(name string, args ...string) error {
-	p, err := c.Start(name, c.Control.Dir, hosts.InNamespace(c.Control.Namespace, c.Program(name), args...))
+	p, err := c.Start(name, c.Control.Dir, namespace.Command(c.Control.Namespace, c.Program(name), args...))
 	if err == nil {
 		c.plane = append(c.plane, p)
 		c.begun = append(c.begun, append([]string{name}, args...))
@@ -248,7 +249,7 @@ func (c *Cluster) KubectlCommand(args ...string) *exec.Cmd {
 
 // Admin is a command of one of the programs in the cache, or of this machine, beside the control plane.
 func (c *Cluster) Admin(name string, args ...string) *exec.Cmd {
-	return hosts.InNamespace(c.Control.Namespace, c.Program(name), args...)
+	return namespace.Command(c.Control.Namespace, c.Program(name), args...)
 }
 
 // Apply stores objects that are given as YAML.

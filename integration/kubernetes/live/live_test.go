@@ -153,8 +153,10 @@ func (r *rig) testServices(t *testing.T) {
 	put("web-2", discoveryv1.EndpointConditions{Ready: &yes})
 	r.await(t, "another one, in another slice", announced(address+"/32"))
 	must(t, slicesOf.Delete(t.Context(), "web-1", metav1.DeleteOptions{}))
-	time.Sleep(100 * time.Millisecond)
-	r.await(t, "the slice of the first is gone", announced(address+"/32"))
+	first := model.Key{Kind: model.KindEndpointSlice, Namespace: "default", Name: "web-1"}
+	r.await(t, "the slice of the first is gone", func(d bgp.Desired) bool {
+		return model.Get[model.EndpointSlice](r.tables.Snapshot(), first) == nil && announced(address+"/32")(d)
+	})
 	put("web-2", discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &yes})
 	r.await(t, "it ends, of a service that publishes what is not ready", not(announced(address+"/32")))
 	put("web-2", discoveryv1.EndpointConditions{Ready: &yes})

@@ -19,6 +19,7 @@ import (
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 	"github.com/manxnet/manx/integration/kubernetes/rights"
 	"github.com/manxnet/manx/integration/lab"
+	netns "github.com/manxnet/manx/integration/namespace"
 )
 
 // patience bounds waits; nothing is asserted about time.
@@ -284,7 +285,7 @@ func (w *world) cni(t *testing.T, verb, pod string) error {
 		}
 	}
 	ns := w.Spec.Name + "-" + pod
-	cmd := lab.InNamespace(w.n.Namespace, filepath.Join(w.bin, "calico"))
+	cmd := netns.Command(w.n.Namespace, filepath.Join(w.bin, "calico"))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+pod, "CNI_NETNS=/run/netns/"+ns,
 		"CNI_IFNAME=eth0", "CNI_PATH="+w.bin, "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME="+pod)
 	cmd.Stdin = bytes.NewReader(stdin)
@@ -302,11 +303,8 @@ func (w *world) addPod(t *testing.T, pod, annotations string) {
 		"annotations":{%s}},"spec":{"nodeName":"n1","terminationGracePeriodSeconds":0,
 		"containers":[{"name":"c","image":"i"}]}}`, pod, annotations))
 	ns := w.Spec.Name + "-" + pod
-	out, err := exec.Command("ip", "netns", "add", ns).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", ns).Run() })
+	must(t, netns.Add(ns))
+	t.Cleanup(func() { _ = netns.Remove(ns) })
 	must(t, w.cni(t, "ADD", pod))
 }
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/dataplane/ruleset"
 	"github.com/manxnet/manx/datastore/model"
@@ -36,7 +36,7 @@ func TestKernelIsWhatEvalSays(t *testing.T) {
 				calc.Update(set, g.change(set)...)
 			}
 			result, _ := n.target.Flush(calc.Table())
-			if errors.Is(result.Err, kernel.ErrNoNFTables) {
+			if errors.Is(result.Err, nftables.ErrMissing) {
 				t.Skip(result.Err)
 			}
 			if result.Err != nil || result.Refused != 0 {

@@ -15,10 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/nft"
 	"github.com/manxnet/manx/dataplane/ruleset"
-	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // node is a network namespace with the interfaces of the worlds, whose other ends are all in another namespace. That
@@ -46,28 +46,16 @@ func endMAC(i int, far bool) net.HardwareAddr {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("ip is not installed")
-	}
-	prefix := fmt.Sprintf("manxprop-%d", os.Getpid())
-	n := &node{inside: prefix + "-node", ends: prefix + "-ends", raw: map[uint16]int{}, out: map[bool]int{},
+	n := &node{inside: namespace.New(t, "manxprop"), ends: namespace.New(t, "manxprop-ends"), raw: map[uint16]int{},
+		out:   map[bool]int{},
 		index: map[string]int{}, name: map[int]string{}}
-	for _, ns := range []string{n.inside, n.ends} {
-		if out, err := exec.Command("ip", "netns", "add", ns).CombinedOutput(); err != nil {
-			t.Skipf("a network namespace cannot be made: %s", out)
-		}
-		t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", ns).Run() })
-	}
 	for _, step := range []func() error{n.settings, n.cable, n.open} {
 		if err := step(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Cleanup(n.close)
-	rules, err := kernel.OpenRules("/run/netns/" + n.inside)
+	rules, err := nftables.Open("/run/netns/" + n.inside)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +67,7 @@ func newNode(t *testing.T) *node {
 func (n *node) settings() error {
 	set := func(ns string, values map[string]string) error {
 		var err error
-		in := lab.Inside(ns, func() {
+		in := namespace.Inside(ns, func() {
 			for name, v := range values {
 				err = errors.Join(err, os.WriteFile(filepath.Join("/proc/sys/net", name), []byte(v), 0))
 			}
@@ -161,7 +149,7 @@ func (n *node) open() error {
 		}
 		return fd
 	}
-	errs = append(errs, lab.Inside(n.ends, func() {
+	errs = append(errs, namespace.Inside(n.ends, func() {
 		n.send = socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
 		n.see = socket(unix.AF_PACKET, unix.SOCK_DGRAM, everyEtherType)
 		for _, name := range n.interfaces() {
@@ -170,7 +158,7 @@ func (n *node) open() error {
 				n.index[name], n.name[link.Index] = link.Index, name
 			}
 		}
-	}), lab.Inside(n.inside, func() {
+	}), namespace.Inside(n.inside, func() {
 		for _, protocol := range []uint8{1, 6, 17, 132, 253} {
 			n.raw[4<<8|uint16(protocol)] = socket(unix.AF_INET, unix.SOCK_RAW, int(protocol))
 		}

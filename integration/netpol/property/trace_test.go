@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/flowtrace"
-	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy"
 	policyexplain "github.com/manxnet/manx/dataplane/policy/explain"
 	"github.com/manxnet/manx/dataplane/ruleset"
@@ -23,7 +23,7 @@ const tracedPackets = 8 // of each world
 // them: each goes the way that is explained, through the same rules. It tries for five seconds; see each for more.
 func TestKernelDoesWhatIsExplained(t *testing.T) {
 	n := newNode(t)
-	rules, err := kernel.OpenRules("/run/netns/" + n.inside)
+	rules, err := nftables.Open("/run/netns/" + n.inside)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestKernelDoesWhatIsExplained(t *testing.T) {
 			sent++
 			n.first++
 			seen, err := n.traced(rules, &p)
-			if errors.Is(err, kernel.ErrNoNFTables) {
+			if errors.Is(err, nftables.ErrMissing) {
 				t.Skip(err)
 			}
 			if err != nil {
@@ -112,14 +112,14 @@ func wayOf(a *policyexplain.Answer) path {
 }
 
 // traced sends a packet and has the kernel trace it.
-func (n *node) traced(rules *kernel.NFT, p *ruleset.Packet) (*flowtrace.Packet, error) {
+func (n *node) traced(rules *nftables.Conn, p *ruleset.Packet) (*flowtrace.Packet, error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	armed, steps, ended := make(chan struct{}), make(chan kernel.TraceStep, 1000), make(chan error, 1)
-	f := kernel.Flow{Sources: []netip.Addr{p.Source}, Destinations: []netip.Addr{p.Destination}, Protocol: p.Protocol,
+	armed, steps, ended := make(chan struct{}), make(chan nftables.TraceStep, 1000), make(chan error, 1)
+	f := nftables.Flow{Sources: []netip.Addr{p.Source}, Destinations: []netip.Addr{p.Destination}, Protocol: p.Protocol,
 		Port:    p.DestinationPort,
 		HasICMP: p.Protocol == 1 || p.Protocol == 58, HasCode: true, ICMPType: p.ICMPType, ICMPCode: p.ICMPCode}
 	go func() {
-		ended <- rules.TraceFlow(ctx, f, func() { close(armed) }, func(s kernel.TraceStep) { steps <- s })
+		ended <- rules.TraceFlow(ctx, f, func() { close(armed) }, func(s nftables.TraceStep) { steps <- s })
 	}()
 	defer func() { cancel(); <-ended }()
 	select {

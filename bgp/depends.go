@@ -1,0 +1,145 @@
+package bgp
+
+import (
+	"iter"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/datastore/ownership"
+)
+
+// DependsOn tells whether the change of an object can change d, which Compute decided for a node from objects with
+// before among them. The one or the other object is nil where there is none. Other settings of Input are the same.
+//
+// Where it is false, Compute decides the same. That spares the sessions most of what happens in a cluster: pods that
+// come and go inside blocks that the node advertises, and blocks, pods and labels of other nodes.
+func (d Desired) DependsOn(node string, before, after *model.Object) bool {
+	o := after
+	if o == nil {
+		o = before
+	}
+	switch o.Key.Kind {
+	case model.KindNode:
+		return o.Key.Name == node || nodesDiffer(valueOf[model.Node](before), valueOf[model.Node](after))
+	case model.KindBlockAffinity:
+		was, _ := ownership.BlockOf(o.Key, valueOf[model.BlockAffinity](before))
+		is, _ := ownership.BlockOf(o.Key, valueOf[model.BlockAffinity](after))
+		return was != is && (was.Node == node || is.Node == node || d.RefusesByBlocks())
+	case model.KindWorkloadEndpoint:
+		return d.dependsOnWorkload(workloadOn(node, before), workloadOn(node, after))
+	case model.KindService, model.KindEndpointSlice:
+		return d.ServicesMatter(before, after)
+	}
+	return slices.Contains(Kinds(), o.Key.Kind)
+}
+
+// nodesDiffer compares the fields of another node that Compute reads.
+func nodesDiffer(a, b *model.Node) bool {
+	return a == nil || b == nil || !reflect.DeepEqual(a.Labels, b.Labels) || !reflect.DeepEqual(a.Spec.BGP, b.Spec.BGP)
+}
+
+// workloadOn is the endpoint of an object if it is on this node, otherwise nil.
+func workloadOn(node string, o *model.Object) *model.WorkloadEndpoint {
+	if w := valueOf[model.WorkloadEndpoint](o); w != nil && w.Spec.Node == node {
+		return w
+	}
+	return nil
+}
+
+// dependsOnWorkload compares two endpoints of this node; nil stands for none.
+func (d Desired) dependsOnWorkload(was, is *model.WorkloadEndpoint) bool {
+	if was == nil && is == nil {
+		return false
+	}
+	if d.WorkloadPeers {
+		return true
+	}
+	if was != nil && is != nil && was.Spec.InterfaceName == is.Spec.InterfaceName &&
+		slices.Equal(was.Spec.IPNetworks, is.Spec.IPNetworks) && slices.Equal(was.Spec.IPNATs, is.Spec.IPNATs) {
+		return false
+	}
+	for _, w := range []*model.WorkloadEndpoint{was, is} {
+		for a := range workloadAddresses(w, true) {
+			if !d.hides(hostPrefix(a)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// workloadAddresses yields the addresses of an endpoint, with floating ones if these are in use; w may be nil.
+func workloadAddresses(w *model.WorkloadEndpoint, floating bool) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		if w == nil {
+			return
+		}
+		for _, text := range w.Spec.IPNetworks {
+			text, _, _ = strings.Cut(text, "/")
+			if a, err := netip.ParseAddr(text); err == nil && !yield(a) {
+				return
+			}
+		}
+		if !floating {
+			return
+		}
+		for _, n := range w.Spec.IPNATs {
+			text, _, _ := strings.Cut(n.ExternalIP, "/")
+			if a, err := netip.ParseAddr(text); err == nil && !yield(a) {
+				return
+			}
+		}
+	}
+}
+
+// hides tells whether the address of a workload is not originated, whichever interface it is on. An ordinary route
+// inside one of NoExportPrefixes is never exported by default, and services leave these prefixes alone: see limit.
+func (d Desired) hides(address netip.Prefix) bool {
+	if !insideAny(d.NoExportPrefixes, address) {
+		return false
+	}
+	for s := range d.filterViews(address.Addr().Is6()) {
+		if d.mayLetOut(s, address) {
+			return false
+		}
+	}
+	return true
+}
+
+// mayLetOut tells whether the export filters of a session accept an own route, if its interface and priority suit them.
+func (d Desired) mayLetOut(s *Session, p netip.Prefix) bool {
+	for r := range d.rules(s, true) {
+		sure := r.Interface == "" && r.Priority == 0
+		r.Interface, r.Priority = "", 0
+		switch {
+		case !r.matches(*s, Candidate{Prefix: p, Source: SourceOwn}, true):
+		case r.Accept:
+			return true
+		case sure:
+			return false
+		}
+	}
+	return false
+}
+
+// filterViews yields one session of each kind that export filters tell apart, for those that have filters.
+func (d Desired) filterViews(six bool) iter.Seq[*Session] {
+	return func(yield func(*Session) bool) {
+		var seen []*Session
+		for i := range d.Sessions {
+			s := &d.Sessions[i]
+			if len(s.Filters) == 0 || s.Address.Is6() != six || slices.ContainsFunc(seen, func(o *Session) bool {
+				return (o.PeerAS == o.LocalAS) == (s.PeerAS == s.LocalAS) && slices.Equal(o.Filters, s.Filters)
+			}) {
+				continue
+			}
+			seen = append(seen, s)
+			if !yield(s) {
+				return
+			}
+		}
+	}
+}

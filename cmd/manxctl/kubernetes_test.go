@@ -1,0 +1,61 @@
+package main_test
+
+import (
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/manxnet/manx/datastore/kubernetes/form"
+	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+)
+
+// TestKubernetesAPI uses a real API server: its log has the version of manxctl, and a Profile that stands for a
+// Namespace can be applied as it is shown, but not changed.
+func TestKubernetesAPI(t *testing.T) {
+	server := apiserver.Start(t)
+	server.InstallCRDs(t, form.V1)
+	target, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := rest.TransportFor(server.Config(apiserver.Admin))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	agents := map[string]bool{}
+	proxy := httptest.NewServer(&httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) {
+		mu.Lock()
+		defer mu.Unlock()
+		agents[r.In.UserAgent()] = true
+		r.SetURL(target)
+	}})
+	defer proxy.Close()
+	s := shell{t: t, env: []string{"DATASTORE_TYPE=kubernetes", "K8S_API_ENDPOINT=" + proxy.URL, "HOME=" + t.TempDir()}}
+	shown := s.run("get", "profile", "kns.default", "-o", "yaml")
+	if shown.code != 0 || !strings.Contains(shown.out, `/"`) && !strings.Contains(shown.out, "/\n") {
+		t.Fatalf("%+v, want a resourceVersion with a slash", shown)
+	}
+	for agent := range agents {
+		if !strings.HasPrefix(agent, "manxctl/dev (") {
+			t.Errorf("User-Agent %q has no version", agent)
+		}
+	}
+	if len(agents) == 0 {
+		t.Error("nothing came to the server")
+	}
+	if same := s.pipe(shown.out, "apply", "-f", "-"); same.code != 0 || !strings.Contains(same.out, "unchanged") {
+		t.Errorf("applied as it is shown: %+v", same)
+	}
+	another := strings.Replace(shown.out, "metadata:\n", "metadata:\n  labels: {a: b}\n", 1)
+	refused := s.pipe(another, "apply", "-f", "-")
+	if refused.code != 1 || strings.Contains(refused.err, "remove the field") {
+		t.Errorf("%+v, want the reason of the datastore", refused)
+	}
+	t.Log(refused.err)
+}

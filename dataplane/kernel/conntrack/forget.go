@@ -1,0 +1,146 @@
+package conntrack
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
+)
+
+// Connections is the table in which the kernel keeps the connections that pass through the host.
+type Connections interface {
+	// ForgetConnections deletes the connections from and to addresses, before and after translation, so that the next
+	// packet of each begins a new one. It reads the table once for each family, without holding up other work, and
+	// returns how many it deleted.
+	ForgetConnections(addresses []netip.Addr) (int, error)
+}
+
+// Numbers of linux/netfilter/nfnetlink_conntrack.h.
+const (
+	ctGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
+	ctDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
+
+	ctOriginal = 1 // CTA_TUPLE_ORIG
+	ctReply    = 2 // CTA_TUPLE_REPLY
+	ctID       = 12
+	ctZone     = 18
+
+	ctTupleIP = 1 // CTA_TUPLE_IP, which holds a source and a destination, each of IPv4 or IPv6
+)
+
+// nfgenHeader is the length of struct nfgenmsg, which begins each message of netfilter.
+const nfgenHeader = 4
+
+// connection is what names an entry of the table to the kernel.
+type connection struct{ original, zone, id []byte }
+
+// Conn is the table of a network namespace.
+type Conn struct{ namespace *netlink.Namespace }
+
+var _ Connections = (*Conn)(nil)
+
+// New returns the table of a network namespace.
+func New(n *netlink.Namespace) *Conn { return &Conn{n} }
+
+// ForgetConnections implements Connections. It opens a socket of its own: the table may be large.
+func (c *Conn) ForgetConnections(addresses []netip.Addr) (deleted int, err error) {
+	s, err := c.namespace.Open(unix.NETLINK_NETFILTER, netlink.RequestQueue)
+	if err != nil {
+		return 0, err
+	}
+	defer s.Close()
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		wanted := map[string]bool{} // in the kernel's form
+		for _, a := range addresses {
+			if a = a.Unmap(); a.Is4() == (family == unix.AF_INET) {
+				wanted[string(a.AsSlice())] = true
+			}
+		}
+		if len(wanted) == 0 {
+			continue
+		}
+		n, err := forget(s, family, wanted)
+		deleted += n
+		if err != nil {
+			return deleted, fmt.Errorf("forget connections of addresses that left their workloads: %w", err)
+		}
+	}
+	return deleted, nil
+}
+
+func forget(s *netlink.Socket, family byte, addresses map[string]bool) (deleted int, err error) {
+	var found []connection
+	header := func(b *netlink.Builder) { b.Buf = append(b.Buf, family, unix.NFNETLINK_V0, 0, 0) }
+	// An answer that changes while it is read is good enough: what begins now has no route, and is not established.
+	_, err = s.DumpOnce(ctGet, header, func(m netlink.Message) {
+		if c, ok := connectionOf(m.Data, addresses); ok {
+			found = append(found, c)
+		}
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read the connections: %w", err)
+	}
+	for _, c := range found {
+		err := s.Request(ctDelete, 0, func(b *netlink.Builder) {
+			header(b)
+			b.Attr(ctOriginal|unix.NLA_F_NESTED, c.original)
+			if c.zone != nil {
+				b.Attr(ctZone, c.zone)
+			}
+			if c.id != nil {
+				b.Attr(ctID, c.id)
+			}
+		})
+		switch {
+		case err == nil:
+			deleted++
+		case !errors.Is(err, unix.ENOENT): // it ended by itself
+			return deleted, fmt.Errorf("delete a connection: %w", err)
+		}
+	}
+	return deleted, nil
+}
+
+// connectionOf reads an entry of the table; ok is false if it has nothing to do with the addresses.
+func connectionOf(data []byte, addresses map[string]bool) (c connection, ok bool) {
+	if len(data) < nfgenHeader {
+		return c, false
+	}
+	for kind, value := range netlink.Attrs(data[nfgenHeader:]) {
+		switch kind {
+		case ctOriginal:
+			c.original = value
+			ok = ok || concerns(value, addresses)
+		case ctReply:
+			ok = ok || concerns(value, addresses)
+		case ctZone:
+			c.zone = value
+		case ctID:
+			c.id = value
+		}
+	}
+	if !ok || c.original == nil {
+		return connection{}, false
+	}
+	// The receive buffer is used again.
+	return connection{bytes.Clone(c.original), bytes.Clone(c.zone), bytes.Clone(c.id)}, true
+}
+
+// concerns reports whether one end of a tuple has one of the addresses.
+func concerns(tuple []byte, addresses map[string]bool) bool {
+	for kind, value := range netlink.Attrs(tuple) {
+		if kind != ctTupleIP {
+			continue
+		}
+		for _, end := range netlink.Attrs(value) {
+			if addresses[string(end)] {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,57 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
+)
+
+// InterfaceTo names the interface that packets to an address leave by, empty if no route leads there.
+func (c *Conn) InterfaceTo(a netip.Addr) (name string, err error) {
+	err = c.With(func(s *netlink.Socket) error {
+		index, err := interfaceTo(s, a.Unmap().WithZone(""))
+		if err != nil || index == 0 {
+			return err
+		}
+		l, err := askLink(s, uint32(index), func(*netlink.Builder) {})
+		if err != nil {
+			return fmt.Errorf("interface %d: %w", index, err)
+		}
+		name = l.Name
+		return nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("look up the route to %s: %w", a, err)
+	}
+	return name, nil
+}
+
+// interfaceTo asks the kernel for the index of an interface, 0 if there is no route, or one of type blackhole,
+// unreachable or prohibit.
+func interfaceTo(s *netlink.Socket, a netip.Addr) (index int, err error) {
+	family := byte(unix.AF_INET)
+	if a.Is6() {
+		family = unix.AF_INET6
+	}
+	err = s.Ask(unix.RTM_GETROUTE, 0, func(b *netlink.Builder) {
+		b.Buf = append(b.Buf, family, byte(a.BitLen()), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+		b.AttrAddr(unix.RTA_DST, a)
+	}, func(m netlink.Message) {
+		for kind, value := range netlink.Attrs(m.Data[min(unix.SizeofRtMsg, len(m.Data)):]) {
+			if kind == unix.RTA_OIF && len(value) == 4 {
+				index = int(binary.NativeEndian.Uint32(value))
+			}
+		}
+	})
+	for _, none := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EINVAL, unix.EACCES} {
+		if errors.Is(err, none) {
+			return 0, nil
+		}
+	}
+	return index, err
+}

@@ -1,0 +1,346 @@
+package kerneltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/conntrack"
+	"github.com/manxnet/manx/dataplane/kernel/tc"
+)
+
+// Kernel is a kernel in memory, for tests. The zero value is not usable; see New.
+type Kernel struct {
+	mu        sync.Mutex
+	routes    map[kernel.RouteKey]kernel.Route
+	links     map[int]kernel.Link
+	addresses []kernel.Address
+	sysctls   map[string]string
+	without   map[string]bool // kinds of devices
+	shapes    map[string]tc.Shape
+	noShaping bool
+	calls     map[string]int
+	failures  map[string]map[int]error
+	log       []string
+	watchers  map[int]watcher
+}
+
+var (
+	_ kernel.Kernel         = (*Kernel)(nil)
+	_ tc.Shapes             = (*Kernel)(nil)
+	_ conntrack.Connections = (*Kernel)(nil)
+)
+
+type watcher struct {
+	handle func([]kernel.Event)
+	tables []kernel.Table
+}
+
+// New returns a kernel with the interface lo, which has index 1.
+func New() *Kernel {
+	return &Kernel{
+		routes:   map[kernel.RouteKey]kernel.Route{},
+		links:    map[int]kernel.Link{1: {Index: 1, Name: "lo", MTU: 65536, Up: true, Running: true}},
+		sysctls:  map[string]string{},
+		calls:    map[string]int{},
+		failures: map[string]map[int]error{},
+		watchers: map[int]watcher{},
+		without:  map[string]bool{},
+	}
+}
+
+// Fail makes the nth call (from 1) of a method fail. "ApplyRoutes" counts operations, not calls. The name "*" counts
+// all calls and operations together.
+func (f *Kernel) Fail(method string, nth int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failures[method] == nil {
+		f.failures[method] = map[int]error{}
+	}
+	f.failures[method][nth] = err
+}
+
+// Heal cancels the failures that are still to come.
+func (f *Kernel) Heal() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.failures)
+}
+
+// Calls returns how often a method was called; see Fail.
+func (f *Kernel) Calls(method string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls[method]
+}
+
+// Log returns every change that was asked for, in order, and forgets it.
+func (f *Kernel) Log() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	log := f.log
+	f.log = nil
+	return log
+}
+
+// WithoutIPIP makes the kernel one that has no IPIP.
+func (f *Kernel) WithoutIPIP() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.without["ipip"] = true
+}
+
+// called counts a call and returns the failure that was ordered for it. The lock is held.
+func (f *Kernel) called(method string) error {
+	f.calls[method]++
+	f.calls["*"]++
+	return errors.Join(f.failures[method][f.calls[method]], f.failures["*"][f.calls["*"]])
+}
+
+func (f *Kernel) logf(format string, args ...any) {
+	f.log = append(f.log, fmt.Sprintf(format, args...))
+}
+
+func (f *Kernel) notify(events ...kernel.Event) {
+	f.mu.Lock()
+	watchers := slices.Collect(maps.Values(f.watchers))
+	f.mu.Unlock()
+	for _, w := range watchers {
+		w.notify(events)
+	}
+}
+
+func (w watcher) notify(events []kernel.Event) {
+	var list []kernel.Event
+	for _, e := range events {
+		aboutRoute := e.Type == kernel.EventRoute || e.Type == kernel.EventRouteGone
+		if !aboutRoute || slices.Contains(w.tables, e.Route.Table) {
+			list = append(list, e)
+		}
+	}
+	if len(list) > 0 {
+		w.handle(list)
+	}
+}
+
+// ListRoutes implements Routes.
+func (f *Kernel) ListRoutes(tables ...kernel.Table) ([]kernel.Route, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.called("ListRoutes"); err != nil {
+		return nil, err
+	}
+	var all []kernel.Route
+	for _, r := range f.routes {
+		if slices.Contains(kernel.OrMain(tables), r.Table) {
+			all = append(all, r)
+		}
+	}
+	return all, nil
+}
+
+// ApplyRoutes implements Routes.
+func (f *Kernel) ApplyRoutes(ops []kernel.RouteOp) []error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	errs := make([]error, len(ops))
+	failed := false
+	for i, op := range ops {
+		err := f.called("ApplyRoutes")
+		if err == nil {
+			err = f.apply(op)
+		}
+		if err != nil {
+			errs[i], failed = fmt.Errorf("%s route %s: %w", op.Verb, op.Route.Place(), err), true
+		}
+	}
+	if !failed {
+		return nil
+	}
+	return errs
+}
+
+func (f *Kernel) apply(op kernel.RouteOp) error {
+	r := op.Route
+	have, exists := f.routes[r.Key()]
+	f.logf("%s %s", op.Verb, r)
+	switch {
+	case op.Verb == kernel.DeleteRoute:
+		if exists && have.Protocol == r.Protocol {
+			delete(f.routes, r.Key())
+		}
+		return nil
+	case op.Verb == kernel.AddRoute && exists:
+		return unix.EEXIST
+	}
+	for _, h := range r.NextHops {
+		if l, ok := f.links[h.Link]; !ok {
+			return unix.ENODEV
+		} else if !l.Up {
+			return unix.ENETDOWN
+		}
+	}
+	f.routes[r.Key()] = r
+	return nil
+}
+
+// ListLinks implements Links.
+func (f *Kernel) ListLinks() ([]kernel.Link, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.called("ListLinks"); err != nil {
+		return nil, err
+	}
+	var all []kernel.Link
+	for _, l := range f.links {
+		all = append(all, l)
+	}
+	return all, nil
+}
+
+// ListAddresses implements Links.
+func (f *Kernel) ListAddresses() ([]kernel.Address, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.called("ListAddresses"); err != nil {
+		return nil, err
+	}
+	return slices.Clone(f.addresses), nil
+}
+
+// EnsureDevice implements Links.
+func (f *Kernel) EnsureDevice(d kernel.Device) (kernel.Link, error) {
+	f.mu.Lock()
+	if err := f.called("EnsureDevice"); err != nil {
+		f.mu.Unlock()
+		return kernel.Link{}, err
+	}
+	index := 1
+	for _, l := range f.links {
+		if l.Name == d.Name {
+			f.mu.Unlock()
+			return d.Check(l)
+		}
+		index = max(index, l.Index)
+	}
+	if f.without[d.Kind] {
+		f.mu.Unlock()
+		return kernel.Link{}, fmt.Errorf("create interface %s: %w", d.Name, kernel.NoKindError{Kind: d.Kind})
+	}
+	l := kernel.Link{Index: index + 1, Name: d.Name, Kind: d.Kind, MTU: 1480}
+	f.links[l.Index] = l
+	f.logf("create %s", d.Name)
+	f.mu.Unlock()
+	f.notify(kernel.Event{Type: kernel.EventLink, Link: l})
+	return l, nil
+}
+
+func (f *Kernel) changeLink(method string, link int, change func(*kernel.Link)) error {
+	f.mu.Lock()
+	err := f.called(method)
+	l, ok := f.links[link]
+	if err == nil && !ok {
+		err = unix.ENODEV
+	}
+	if err == nil {
+		change(&l)
+		f.links[link] = l
+		f.logf("%s %s", method, l.Name)
+	}
+	f.mu.Unlock()
+	if err == nil {
+		f.notify(kernel.Event{Type: kernel.EventLink, Link: l})
+	}
+	return err
+}
+
+// SetMTU implements Links.
+func (f *Kernel) SetMTU(link, mtu int) error {
+	return f.changeLink("SetMTU", link, func(l *kernel.Link) { l.MTU = mtu })
+}
+
+// SetUp implements Links.
+func (f *Kernel) SetUp(link int) error {
+	return f.changeLink("SetUp", link, func(l *kernel.Link) { l.Up, l.Running = true, true })
+}
+
+// AddAddress implements Links.
+func (f *Kernel) AddAddress(a kernel.Address) error {
+	f.mu.Lock()
+	if err := f.called("AddAddress"); err != nil {
+		f.mu.Unlock()
+		return err
+	}
+	if !slices.Contains(f.addresses, a) {
+		f.addresses = append(f.addresses, a)
+		f.logf("add address %s", a.Prefix)
+	}
+	f.mu.Unlock()
+	f.notify(kernel.Event{Type: kernel.EventAddress, Address: a})
+	return nil
+}
+
+// DeleteAddress implements Links.
+func (f *Kernel) DeleteAddress(a kernel.Address) error {
+	f.mu.Lock()
+	if err := f.called("DeleteAddress"); err != nil {
+		f.mu.Unlock()
+		return err
+	}
+	f.addresses = slices.DeleteFunc(f.addresses, func(have kernel.Address) bool { return have == a })
+	f.logf("remove address %s", a.Prefix)
+	f.mu.Unlock()
+	f.notify(kernel.Event{Type: kernel.EventAddressGone, Address: a})
+	return nil
+}
+
+// Sysctl implements Sysctls.
+func (f *Kernel) Sysctl(name string) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.called("Sysctl"); err != nil {
+		return "", err
+	}
+	v, ok := f.sysctls[name]
+	if !ok {
+		return "", fmt.Errorf("read sysctl %s: %w", name, fs.ErrNotExist)
+	}
+	return v, nil
+}
+
+// SetSysctl implements Sysctls.
+func (f *Kernel) SetSysctl(name, value string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.called("SetSysctl"); err != nil {
+		return err
+	}
+	f.sysctls[name] = value
+	f.logf("sysctl %s=%s", name, value)
+	return nil
+}
+
+// Watch implements Watcher.
+func (f *Kernel) Watch(ctx context.Context, handle func([]kernel.Event), tables ...kernel.Table) error {
+	f.mu.Lock()
+	if err := f.called("Watch"); err != nil {
+		f.mu.Unlock()
+		return err
+	}
+	id := f.calls["Watch"]
+	f.watchers[id] = watcher{handle, kernel.OrMain(tables)}
+	f.mu.Unlock()
+	handle([]kernel.Event{{Type: kernel.EventResync}})
+	<-ctx.Done()
+	f.mu.Lock()
+	delete(f.watchers, id)
+	f.mu.Unlock()
+	return nil
+}

@@ -1,0 +1,82 @@
+package kerneltest
+
+import (
+	"slices"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+)
+
+// The methods of this file play everyone else on the host; watchers are told.
+
+// PutLink adds or changes an interface.
+func (f *Kernel) PutLink(l kernel.Link) {
+	f.mu.Lock()
+	old, existed := f.links[l.Index]
+	f.links[l.Index] = l
+	if existed && old.Up && !l.Up {
+		f.flush(l.Index)
+	}
+	f.mu.Unlock()
+	f.notify(kernel.Event{Type: kernel.EventLink, Link: l})
+}
+
+// DropLink removes an interface with its addresses and routes. As in the kernel, the routes go without an event.
+func (f *Kernel) DropLink(index int) {
+	f.mu.Lock()
+	l := f.links[index]
+	delete(f.links, index)
+	f.addresses = slices.DeleteFunc(f.addresses, func(a kernel.Address) bool { return a.Link == index })
+	f.flush(index)
+	f.mu.Unlock()
+	f.notify(kernel.Event{Type: kernel.EventLinkGone, Link: l})
+}
+
+func (f *Kernel) flush(link int) {
+	for k, r := range f.routes {
+		if slices.ContainsFunc(r.NextHops, func(h kernel.NextHop) bool { return h.Link == link }) {
+			delete(f.routes, k)
+		}
+	}
+}
+
+// PutAddress adds an address to an interface, without the route to its subnet.
+func (f *Kernel) PutAddress(a kernel.Address) {
+	f.mu.Lock()
+	f.addresses = append(f.addresses, a)
+	f.mu.Unlock()
+	f.notify(kernel.Event{Type: kernel.EventAddress, Address: a})
+}
+
+// PutRoute adds or replaces a route.
+func (f *Kernel) PutRoute(r kernel.Route) {
+	f.mu.Lock()
+	f.routes[r.Key()] = r
+	f.mu.Unlock()
+	f.notify(kernel.Event{Type: kernel.EventRoute, Route: r})
+}
+
+// DropRoute removes a route.
+func (f *Kernel) DropRoute(k kernel.RouteKey) {
+	f.mu.Lock()
+	r, ok := f.routes[k]
+	delete(f.routes, k)
+	f.mu.Unlock()
+	if ok {
+		f.notify(kernel.Event{Type: kernel.EventRouteGone, Route: r})
+	}
+}
+
+// PutSysctl sets a variable; SetSysctl cannot tell a variable that does not exist, Sysctl can.
+func (f *Kernel) PutSysctl(name, value string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sysctls[name] = value
+}
+
+// Route returns the route with the key.
+func (f *Kernel) Route(k kernel.RouteKey) (kernel.Route, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r, ok := f.routes[k]
+	return r, ok
+}

@@ -1,0 +1,48 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
+)
+
+// SentPackets adds up what was sent so far on the interfaces whose names begin with prefix. For the host's side of
+// workload interfaces that is what the workloads received.
+func (c *Conn) SentPackets(prefix string) (uint64, error) {
+	var sum uint64
+	err := c.With(func(s *netlink.Socket) error {
+		return s.Dump(unix.RTM_GETLINK, func() { sum = 0 }, func(b *netlink.Builder) {
+			b.Buf = append(b.Buf, make([]byte, unix.SizeofIfInfomsg)...)
+		}, func(m netlink.Message) {
+			if name, sent := parseSent(m.Data); strings.HasPrefix(name, prefix) {
+				sum += sent
+			}
+		})
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read interface counters: %w", err)
+	}
+	return sum, nil
+}
+
+// sentOffset is where struct rtnl_link_stats64 has tx_packets: after rx_packets.
+const sentOffset = 8
+
+func parseSent(data []byte) (name string, sent uint64) {
+	if len(data) < unix.SizeofIfInfomsg || data[0] != unix.AF_UNSPEC {
+		return "", 0
+	}
+	for kind, value := range netlink.Attrs(data[unix.SizeofIfInfomsg:]) {
+		switch {
+		case kind == unix.IFLA_IFNAME:
+			name = unix.ByteSliceToString(value)
+		case kind == unix.IFLA_STATS64 && len(value) >= sentOffset+8:
+			sent = binary.NativeEndian.Uint64(value[sentOffset:])
+		}
+	}
+	return name, sent
+}

@@ -1,0 +1,239 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/manxnet/manx/dataplane/kernel/netlink"
+)
+
+// ListLinks implements Links.
+func (c *Conn) ListLinks() ([]Link, error) {
+	var all []Link
+	err := c.With(func(s *netlink.Socket) error {
+		return s.Dump(unix.RTM_GETLINK, func() { all = nil }, func(b *netlink.Builder) {
+			b.Buf = append(b.Buf, make([]byte, unix.SizeofIfInfomsg)...)
+		}, func(m netlink.Message) {
+			if l, ok := parseLink(m.Data); ok {
+				all = append(all, l)
+			}
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	return all, nil
+}
+
+// ListAddresses implements Links.
+func (c *Conn) ListAddresses() ([]Address, error) {
+	var all []Address
+	err := c.With(func(s *netlink.Socket) error {
+		return s.Dump(unix.RTM_GETADDR, func() { all = nil }, func(b *netlink.Builder) {
+			b.Buf = append(b.Buf, make([]byte, unix.SizeofIfAddrmsg)...)
+		}, func(m netlink.Message) {
+			if a, ok := parseAddress(m.Data); ok {
+				all = append(all, a)
+			}
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	return all, nil
+}
+
+// EnsureDevice implements Links. Where ipip is a module, the request for a device loads the module, which then makes
+// tunl0 itself, and the answer is that the device exists.
+func (c *Conn) EnsureDevice(d Device) (Link, error) {
+	links, err := c.ListLinks()
+	if err != nil {
+		return Link{}, err
+	}
+	if l, ok := linkNamed(links, d.Name); ok {
+		return d.Check(l)
+	}
+	err = c.With(func(s *netlink.Socket) error {
+		return s.Request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(b *netlink.Builder) {
+			b.Buf = append(b.Buf, make([]byte, unix.SizeofIfInfomsg)...)
+			b.AttrText(unix.IFLA_IFNAME, d.Name)
+			nest := b.Nest(unix.IFLA_LINKINFO)
+			b.Attr(unix.IFLA_INFO_KIND, []byte(d.Kind))
+			b.EndNest(nest)
+		})
+	})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return Link{}, fmt.Errorf("create interface %s: %w", d.Name, NoKindError{d.Kind})
+	}
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return Link{}, fmt.Errorf("create interface %s: %w", d.Name, err)
+	}
+	if links, err = c.ListLinks(); err != nil {
+		return Link{}, err
+	}
+	if l, ok := linkNamed(links, d.Name); ok {
+		return d.Check(l)
+	}
+	return Link{}, fmt.Errorf("create interface %s: the kernel accepted it, but there is none", d.Name)
+}
+
+// Check refuses an interface that has the name of d and is another.
+func (d Device) Check(l Link) (Link, error) {
+	if l.Kind != d.Kind {
+		return Link{}, fmt.Errorf("interface %s is of kind %q, not %s: remove or rename it", l.Name, l.Kind, d.Kind)
+	}
+	return l, nil
+}
+
+func linkNamed(links []Link, name string) (Link, bool) {
+	for _, l := range links {
+		if l.Name == name {
+			return l, true
+		}
+	}
+	return Link{}, false
+}
+
+// LinkNamed asks for one interface over a socket of rtnetlink. The error Is unix.ENODEV if there is none.
+func LinkNamed(s *netlink.Socket, name string) (Link, error) {
+	l, err := askLink(s, 0, func(b *netlink.Builder) { b.AttrText(unix.IFLA_IFNAME, name) })
+	if err == nil && l.Name != name {
+		err = unix.ENODEV
+	}
+	if err != nil {
+		return Link{}, fmt.Errorf("interface %s: %w", name, err)
+	}
+	return l, nil
+}
+
+// askLink asks for the interface with an index, or, if that is 0, with the attributes.
+func askLink(s *netlink.Socket, index uint32, attrs func(*netlink.Builder)) (l Link, err error) {
+	err = s.Ask(unix.RTM_GETLINK, 0, func(b *netlink.Builder) {
+		b.Buf = append(b.Buf, 0, 0, 0, 0)
+		b.Buf = binary.NativeEndian.AppendUint32(b.Buf, index)
+		b.Buf = append(b.Buf, 0, 0, 0, 0, 0, 0, 0, 0)
+		attrs(b)
+	}, func(m netlink.Message) { l, _ = parseLink(m.Data) })
+	return l, err
+}
+
+// SetMTU implements Links.
+func (c *Conn) SetMTU(link, mtu int) error {
+	err := c.setLink(link, 0, 0, func(b *netlink.Builder) { b.Attr32(unix.IFLA_MTU, uint32(mtu)) })
+	if err != nil {
+		return fmt.Errorf("set MTU %d of interface %d: %w", mtu, link, err)
+	}
+	return nil
+}
+
+// SetUp implements Links.
+func (c *Conn) SetUp(link int) error {
+	if err := c.setLink(link, unix.IFF_UP, unix.IFF_UP, func(*netlink.Builder) {}); err != nil {
+		return fmt.Errorf("set interface %d up: %w", link, err)
+	}
+	return nil
+}
+
+func (c *Conn) setLink(link int, flags, change uint32, attrs func(*netlink.Builder)) error {
+	return c.With(func(s *netlink.Socket) error {
+		return s.Request(unix.RTM_NEWLINK, 0, func(b *netlink.Builder) {
+			b.Buf = append(b.Buf, 0, 0, 0, 0)
+			for _, v := range []uint32{uint32(link), flags, change} {
+				b.Buf = binary.NativeEndian.AppendUint32(b.Buf, v)
+			}
+			attrs(b)
+		})
+	})
+}
+
+// AddAddress implements Links.
+func (c *Conn) AddAddress(a Address) error {
+	err := c.changeAddress(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, a)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add address %s to interface %d: %w", a.Prefix, a.Link, err)
+	}
+	return nil
+}
+
+// DeleteAddress implements Links.
+func (c *Conn) DeleteAddress(a Address) error {
+	err := c.changeAddress(unix.RTM_DELADDR, 0, a)
+	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("remove address %s from interface %d: %w", a.Prefix, a.Link, err)
+	}
+	return nil
+}
+
+func (c *Conn) changeAddress(kind uint16, flags int, a Address) error {
+	family := byte(unix.AF_INET)
+	if a.Prefix.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	return c.With(func(s *netlink.Socket) error {
+		return s.Request(kind, flags, func(b *netlink.Builder) {
+			b.Buf = append(b.Buf, family, byte(a.Prefix.Bits()), 0, unix.RT_SCOPE_UNIVERSE)
+			b.Buf = binary.NativeEndian.AppendUint32(b.Buf, uint32(a.Link))
+			b.AttrAddr(unix.IFA_LOCAL, a.Prefix.Addr())
+			other := a.Prefix.Addr()
+			if a.Peer.IsValid() {
+				other = a.Peer
+			}
+			b.AttrAddr(unix.IFA_ADDRESS, other)
+		})
+	})
+}
+
+func parseLink(data []byte) (Link, bool) {
+	if len(data) < unix.SizeofIfInfomsg || data[0] != unix.AF_UNSPEC { // bridges report their ports as links too
+		return Link{}, false
+	}
+	flags := binary.NativeEndian.Uint32(data[8:])
+	l := Link{Index: int(binary.NativeEndian.Uint32(data[4:])), Up: flags&unix.IFF_UP != 0,
+		Running: flags&unix.IFF_RUNNING != 0}
+	for kind, value := range netlink.Attrs(data[unix.SizeofIfInfomsg:]) {
+		switch kind {
+		case unix.IFLA_IFNAME:
+			l.Name = unix.ByteSliceToString(value)
+		case unix.IFLA_MTU:
+			l.MTU = int(uint32Of(value))
+		case unix.IFLA_ADDRESS:
+			l.MAC = net.HardwareAddr(value).String()
+		case unix.IFLA_LINKINFO:
+			for kind, value := range netlink.Attrs(value) {
+				if kind == unix.IFLA_INFO_KIND {
+					l.Kind = unix.ByteSliceToString(value)
+				}
+			}
+		}
+	}
+	return l, l.Name != ""
+}
+
+func parseAddress(data []byte) (Address, bool) {
+	if len(data) < unix.SizeofIfAddrmsg {
+		return Address{}, false
+	}
+	a := Address{Link: int(binary.NativeEndian.Uint32(data[4:]))}
+	var local, other netip.Addr
+	for kind, value := range netlink.Attrs(data[unix.SizeofIfAddrmsg:]) {
+		switch kind {
+		case unix.IFA_LOCAL:
+			local, _ = netip.AddrFromSlice(value)
+		case unix.IFA_ADDRESS:
+			other, _ = netip.AddrFromSlice(value)
+		}
+	}
+	switch {
+	case !local.IsValid():
+		local = other // IPv6 has IFA_LOCAL only with a peer
+	case local != other && other.IsValid():
+		a.Peer = other
+	}
+	a.Prefix = netip.PrefixFrom(local, int(data[1]))
+	return a, a.Prefix.IsValid()
+}

@@ -1,0 +1,127 @@
+package netlink
+
+import (
+	"context"
+	"errors"
+	"math/bits"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// longestBurst bounds how many datagrams are read before what they said is handed on.
+const longestBurst = 1000
+
+// Follow reads what comes to s until ctx ends; then s is closed. Each message is handed over, lost is called where some
+// did not fit into the queue, and end after each burst.
+func (s *Socket) Follow(ctx context.Context, each func(Message), lost, end func()) error {
+	if err := unix.SetNonblock(s.fd, true); err != nil {
+		s.Close()
+		return err
+	}
+	f := os.NewFile(uintptr(s.fd), "netlink") // waits in the runtime's poller, so that closing wakes it up
+	stop := context.AfterFunc(ctx, func() { _ = f.Close() })
+	defer func() {
+		if stop() {
+			_ = f.Close()
+		}
+	}()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for {
+		var failure error
+		err := raw.Read(func(uintptr) bool {
+			var some bool
+			some, failure = s.drain(each, lost)
+			return some || failure != nil
+		})
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err := errors.Join(err, failure); err != nil {
+			return err
+		}
+		end()
+	}
+}
+
+// drain reads what is there and tells whether there was anything.
+func (s *Socket) drain(each func(Message), lost func()) (some bool, err error) {
+	for range longestBurst {
+		data, err := s.Receive(unix.MSG_DONTWAIT)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return some, nil
+		case errors.Is(err, unix.ENOBUFS):
+			some = true
+			lost()
+			continue
+		case err != nil:
+			return some, err
+		}
+		some = true
+		for m, rest, ok := NextMessage(data); ok; m, rest, ok = NextMessage(rest) {
+			each(m)
+		}
+	}
+	return some, nil
+}
+
+// Join subscribes to a multicast group, such as unix.RTNLGRP_LINK.
+func (s *Socket) Join(group int) error {
+	return unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
+}
+
+// Ignore lets the kernel drop the events that the requests of another socket, by its port, caused; of these kinds of
+// messages alone, if any are named. So a burst of changes does not wake a watcher for each of them. All messages of a
+// datagram have the same port.
+func (s *Socket) Ignore(port uint32, kinds ...uint16) error {
+	program := ignore(port, kinds)
+	return unix.SetsockoptSockFprog(s.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(program)), Filter: (*unix.SockFilter)(unsafe.Pointer(&program[0]))})
+}
+
+// Offsets in struct nlmsghdr.
+const (
+	kindAt = 4
+	portAt = 12
+)
+
+func ignore(port uint32, kinds []uint16) []unix.SockFilter {
+	var program []unix.SockFilter
+	if len(kinds) > 0 {
+		program = append(program, unix.SockFilter{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: kindAt})
+		for i, kind := range kinds {
+			left := uint8(len(kinds) - 1 - i)
+			jump := unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(bigEndian16(kind)),
+				Jt: left}
+			if left == 0 {
+				jump.Jf = 2 // keep
+			}
+			program = append(program, jump)
+		}
+	}
+	return append(program,
+		unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: portAt},
+		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: bigEndian32(port), Jt: 1},
+		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
+		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0})
+}
+
+// Socket filters load big-endian; netlink headers are native.
+func bigEndian16(v uint16) uint16 {
+	if native.Uint16([]byte{0, 1}) == 1 {
+		return v
+	}
+	return bits.ReverseBytes16(v)
+}
+
+func bigEndian32(v uint32) uint32 {
+	if native.Uint16([]byte{0, 1}) == 1 {
+		return v
+	}
+	return bits.ReverseBytes32(v)
+}

@@ -1,0 +1,276 @@
+package docs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/manxnet/manx/integration/lab"
+	"github.com/manxnet/manx/integration/namespace"
+	"github.com/manxnet/manx/integration/stock"
+)
+
+// patience is how long a command may fail before it counts: a session may have been reset by the one before it.
+const patience = time.Minute
+
+// example is a node with a peer, pods and policies that have the names that the documents use.
+type example struct {
+	*lab.Lab
+	n     *lab.Node
+	tools string
+	names *strings.Replacer
+}
+
+// world are the objects that commands name and no YAML of the documents has.
+const world = `
+apiVersion: projectcalico.org/v3
+kind: BGPPeer
+metadata: {name: tor-1}
+spec: {peerIP: 10.0.1.1, asNumber: 65000}
+---
+apiVersion: projectcalico.org/v3
+kind: Node
+metadata: {name: n2}
+spec: {bgp: {ipv4Address: 10.200.1.12/24}}
+---
+apiVersion: projectcalico.org/v3
+kind: Node
+metadata: {name: node-2}
+spec: {bgp: {ipv4Address: 10.200.1.13/24}}
+---
+apiVersion: projectcalico.org/v3
+kind: Node
+metadata: {name: NAME}
+---
+apiVersion: projectcalico.org/v3
+kind: Tier
+metadata: {name: first}
+spec: {order: 1, defaultAction: Pass}
+---
+apiVersion: projectcalico.org/v3
+kind: GlobalNetworkPolicy
+metadata: {name: first.server}
+spec: {tier: first, selector: role == 'server', ingress: [{action: Allow}]}
+---
+apiVersion: projectcalico.org/v3
+kind: GlobalNetworkPolicy
+metadata: {name: deny-all}
+spec: {selector: role == 'nobody', types: [Ingress]}
+---
+apiVersion: projectcalico.org/v3
+kind: NetworkPolicy
+metadata: {name: web, namespace: shop}
+spec: {selector: app == 'web', ingress: [{action: Allow}]}
+---
+apiVersion: projectcalico.org/v3
+kind: WorkloadEndpoint
+metadata: {namespace: shop, labels: {app: web}}
+spec: {orchestrator: k8s, node: node-1, pod: web, endpoint: eth0, interfaceName: cali1, ipNetworks: [192.168.9.1]}
+---
+apiVersion: projectcalico.org/v3
+kind: WorkloadEndpoint
+metadata: {namespace: shop, labels: {app: web}}
+spec: {orchestrator: k8s, node: node-1, pod: web-0, endpoint: eth0, interfaceName: cali2, ipNetworks: [192.168.9.2]}
+---
+apiVersion: projectcalico.org/v3
+kind: WorkloadEndpoint
+metadata: {namespace: shop, labels: {app: db}}
+spec: {orchestrator: k8s, node: node-1, pod: db, endpoint: eth0, interfaceName: cali3, ipNetworks: [192.168.9.3]}
+---
+apiVersion: projectcalico.org/v3
+kind: WorkloadEndpoint
+metadata: {namespace: shop, labels: {app: db}}
+spec: {orchestrator: k8s, node: node-1, pod: db-0, endpoint: eth0, interfaceName: cali4, ipNetworks: [192.168.9.4]}
+---
+apiVersion: projectcalico.org/v3
+kind: WorkloadEndpoint
+metadata: {namespace: shop, labels: {app: other}}
+spec: {orchestrator: k8s, node: node-1, pod: other, endpoint: eth0, interfaceName: cali5, ipNetworks: [192.168.9.5]}
+`
+
+// peers, pool and nodes are files that commands name.
+const (
+	peers = `{"apiVersion": "projectcalico.org/v3", "kind": "BGPPeer", "metadata": {"name": "spine"},
+ "spec": {"peerIP": "10.0.1.77", "asNumber": 65077}}`
+	pool = `{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: more}, spec: {cidr: 10.245.0.0/16}}`
+	node = `{apiVersion: projectcalico.org/v3, kind: Node, metadata: {name: node-1},
+ spec: {bgp: {ipv4Address: 10.200.1.11/24}}}`
+)
+
+// TestCommandsInLab runs, as they stand, the commands that a node with a peer can serve.
+func TestCommandsInLab(t *testing.T) {
+	bin, err := lab.Require("ip", "bird", "birdc", "gobgp", "nft", "unshare", "timeout")
+	if err != nil {
+		t.Skip(err)
+	}
+	e := newExample(t, bin)
+	seen := map[string]bool{}
+	var last []command
+	for _, c := range all(t) {
+		w := wayOf(c)
+		if w == nil || !c.whole || w.reason != "" || seen[c.text] || strings.HasPrefix(c.text, "helm") {
+			continue
+		}
+		seen[c.text] = true
+		if removes(c) {
+			last = append(last, c)
+			continue
+		}
+		t.Run(c.where+" "+c.text, func(t *testing.T) { e.try(t, c) })
+	}
+	if len(seen) < 60 {
+		t.Errorf("only %d commands ran", len(seen))
+	}
+	// What takes rules and routes away comes when no manxd is there to put them back.
+	if err := e.n.Manxd().Stop(patience); err != nil {
+		t.Error(err)
+	}
+	for _, c := range last {
+		t.Run(c.where+" "+c.text, func(t *testing.T) { e.succeeds(t, c, 0) })
+	}
+}
+
+// removes tells whether a command takes away what a running manxd puts back.
+func removes(c command) bool {
+	return strings.HasPrefix(c.text, "nft") || strings.HasPrefix(c.text, "for family")
+}
+
+func newExample(t *testing.T, bin string) *example {
+	t.Helper()
+	l, err := lab.New(lab.Spec{Name: "docs", Bin: bin, Nodes: []lab.NodeSpec{{Name: "n1"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	e := &example{Lab: l, n: l.Nodes[0], tools: filepath.Join(l.Dir, "tools")}
+	e.names = strings.NewReplacer("10.0.1.1 ", l.ToRs[0].Address(e.n).String()+" ", "10.0.1.1\n",
+		l.ToRs[0].Address(e.n).String()+"\n", "10.0.1.1,", l.ToRs[0].Address(e.n).String()+",", "node-1", "n1",
+		"/root/n2", "client-n2", "NAME", "n9")
+	gobgp4, err := stock.Gobgp4.Path()
+	must(t, err)
+	must(t, os.MkdirAll(e.tools, 0o755))
+	must(t, os.Symlink(gobgp4, filepath.Join(e.tools, "gobgp")))
+	must(t, e.n.StartManxd(e.n.EmbedDatastore()...))
+	must(t, e.n.Ready(patience))
+	e.fillFolder(t)
+	must(t, e.given())
+	return e
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (e *example) folder() string { return filepath.Join(e.Dir, "reader") }
+
+// fillFolder writes the files that commands name: the world, and the objects that the documents show as YAML.
+func (e *example) fillFolder(t *testing.T) {
+	t.Helper()
+	documented := ""
+	for _, file := range documents(t) {
+		blocks, _ := split(t, file)
+		for _, b := range blocks {
+			if b.language == "yaml" && strings.Contains(b.text, "apiVersion: projectcalico.org/v3") {
+				documented += "---\n" + b.text
+			}
+		}
+	}
+	if strings.Count(documented, "---") < 4 {
+		t.Fatalf("only these objects in the documents:\n%s", documented)
+	}
+	for name, text := range map[string]string{"world/world.yaml": world, "world/documented.yaml": documented,
+		"pools-and-peers.yaml": pool + "\n---\n" + peers, "pool.yaml": pool, "peers.yaml": peers, "peers.json": peers,
+		"nodes.yaml": node, "change.yaml": peers, "policies/world.yaml": world,
+		"cluster/world.yaml": world, "cluster/node.yaml": node, "cluster/sub/peers.json": peers,
+		"new/node.yaml": node, "new/peers.yaml": peers, "current/node.yaml": node,
+		"current/world.yaml": world} {
+		path := filepath.Join(e.folder(), name)
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(t, os.WriteFile(path, []byte(e.names.Replace(text)), 0o644))
+	}
+}
+
+// given brings back what commands before may have taken away.
+func (e *example) given() error {
+	out, err := e.shell("manxctl apply -f world/")
+	if err != nil {
+		return fmt.Errorf("the objects of the documents: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// host has a shell see the node's folders where a node has them. The mounts are the shell's alone.
+const host = `
+mount --make-rprivate / && mount -t tmpfs docs /run && mkdir /run/manx && mount --bind "$RUN" /run/manx &&
+mount -t tmpfs docs /var/lib && mkdir /var/lib/manx && mount --bind "$DATA" /var/lib/manx &&
+eval "$COMMAND"
+`
+
+// shell runs a command as it stands on the node, in the folder with the files.
+func (e *example) shell(text string) (string, error) {
+	path := e.Spec.Bin + ":" + os.Getenv("PATH")
+	if strings.Contains(text, "gobgp.sock") { // the socket speaks version 4
+		path = e.tools + ":" + path
+	}
+	cmd := namespace.Command(e.n.Namespace, "unshare", "--mount", "bash", "-c", host)
+	cmd.Dir = e.folder()
+	cmd.Env = append(os.Environ(), "PATH="+path, "RUN="+filepath.Dir(e.n.Socket()),
+		"DATA="+filepath.Join(e.n.Dir, "data"), "COMMAND="+e.names.Replace(text+"\n"))
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// try runs a command; one that follows what happens has to be at it still after some seconds.
+func (e *example) try(t *testing.T, c command) {
+	codes := []int{0}
+	text := words(c.text)
+	has := func(w string) bool { return slices.Contains(text, w) }
+	switch {
+	case has("watch") || has("drops") || has("monitor") || has("--live") || has("-w"):
+		c.text = "timeout 3 " + c.text
+		codes = []int{124}
+	case has("plan"):
+		codes = []int{0, 3} // 3: the change changes something
+	case has("create"):
+		_, _ = e.shell("manxctl delete -f pool.yaml -f cluster/sub/peers.json; manxctl delete -R -f cluster/")
+	case has("replace"):
+		_, _ = e.shell("manxctl apply -f pool.yaml; manxctl apply -R -f cluster/")
+	case has("delete"):
+		_, _ = e.shell("manxctl apply -f peers.yaml")
+	}
+	e.succeeds(t, c, codes...)
+	must(t, e.given())
+}
+
+// succeeds runs a command until it ends with one of the codes.
+func (e *example) succeeds(t *testing.T, c command, codes ...int) {
+	err := lab.Eventually(patience, func() error {
+		out, err := e.shell(c.text)
+		code := 0
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+			code = exit.ExitCode()
+		} else if err != nil {
+			return err
+		}
+		if !slices.Contains(codes, code) {
+			return fmt.Errorf("%s: %s: exit code %d, want %d\n%s", c.where, c.text, code, codes, out)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
