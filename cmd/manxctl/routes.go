@@ -14,7 +14,7 @@ import (
 
 func (c *cli) routesCommand() *cobra.Command {
 	request := &manxv1.ListRoutesRequest{}
-	q := question[*manxv1.ListRoutesResponse]{
+	q := query[*manxv1.ListRoutesResponse]{
 		use: "routes", short: "Show the routes that this node wants, what the kernel has, and why they differ; or " +
 			"the BGP routes of a peer",
 		ask: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListRoutesResponse, error) {
