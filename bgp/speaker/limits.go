@@ -40,8 +40,8 @@ func (l limit) level(n int, was prefixLevel) prefixLevel {
 	return prefixesNormal
 }
 
-// setLimits takes over the limits of sessions that are new or have changed. A peer that is held down may try again under
-// another limit.
+// setLimits takes over the limits of sessions that are new or have changed. A peer that is held down may try again
+// under another limit.
 func (s *Speaker) setLimits(changed []bgp.Session) {
 	for _, w := range changed {
 		peer := w.Address.Unmap()

@@ -106,8 +106,8 @@ func listensOn(g bgp.Global, a netip.Addr) bool {
 	return false
 }
 
-// setSessions adds, changes and removes peers so that they are as wanted; wanted are their addresses. Unchanged ones are
-// not touched.
+// setSessions adds, changes and removes peers so that they are as wanted; wanted are their addresses. Unchanged ones
+// are not touched.
 func (r *speakerRun) setSessions(ctx context.Context, want []bgp.Session, wanted map[netip.Addr]bool) error {
 	var errs []error
 	failed := func(s bgp.Session, err error) {

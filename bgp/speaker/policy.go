@@ -108,8 +108,8 @@ func policyByPeer(d bgp.Desired, groupOf []*group) map[netip.Addr]peerPolicy {
 	return peers
 }
 
-// groupsOf sorts sessions into groups, and gives that of each session. The AS that a session uses for us counts, because
-// GoBGP asks the export policy after it has put that AS into the path.
+// groupsOf sorts sessions into groups, and gives that of each session. The AS that a session uses for us counts,
+// because GoBGP asks the export policy after it has put that AS into the path.
 func groupsOf(d bgp.Desired) (groups []*group, of []*group) {
 	filters := map[string]*bgp.Filter{}
 	for i := range d.Filters {

@@ -78,7 +78,8 @@ func (x *index) decide(now time.Time, grace, cooldown time.Duration, f facts, fu
 	return d
 }
 
-// evaluateNode judges the addresses that a node uses. dead is whether it has none that may be in use, and does not exist.
+// evaluateNode finds out which of the addresses that a node uses may be in use. dead is whether it has none of them,
+// and does not exist.
 func (x *index) evaluateNode(name string, now time.Time, grace time.Duration, f facts) (dead bool) {
 	n := f.node(name)
 	if n.foreign {

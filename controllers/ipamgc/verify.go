@@ -90,7 +90,8 @@ func (c *Collector) verifyVM(ctx context.Context, a *allocation, why Reason) (re
 	return VMGone, exists || err != nil, err
 }
 
-// evaluatePod applies Calico's rules to a pod: an address that it does not have is not in use, once it runs and has any.
+// evaluatePod applies Calico's rules to a pod: an address that it does not have is not in use, once it runs and has
+// any.
 func evaluatePod(p *model.Pod, kubernetesNode string, address netip.Addr) (reason Reason, inUse bool) {
 	switch {
 	case p.Spec.NodeName != "" && kubernetesNode != "" && p.Spec.NodeName != kubernetesNode:

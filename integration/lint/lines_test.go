@@ -53,7 +53,7 @@ func longGo(src []byte) []int {
 func longMarkdown(src []byte) []int {
 	fenced := false
 	return long(src, func(_ int, line string) bool {
-		if strings.HasPrefix(line, "```") {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
 			fenced = !fenced
 		}
 		return fenced || strings.HasPrefix(line, "    ") || strings.HasPrefix(line, "\t") ||
