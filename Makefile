@@ -112,11 +112,12 @@ differences: ## the differences from calico/node, shown by tests; writes the lis
 	$(GO) test -count=1 ./integration/differences -write-differences
 
 .PHONY: check
-check: ## gofmt, vet, staticcheck, import table, generated code
+check: ## gofmt, vet, staticcheck, dead code, import table, lines, parameters, exported names, generated code
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "not gofmt-ed:"; echo "$$out"; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	$(GO) test -count=1 ./integration/imports
+	$(GO) test -count=1 ./integration/imports ./integration/lint
+	@dead=$$($(GO) tool deadcode -test ./...); test -z "$$dead" || { echo "nothing calls:"; echo "$$dead"; exit 1; }
 	@$(NEED) protobuf-compiler
 	proto/generate.sh --check
 	integration/deploy/crds --check

@@ -126,8 +126,8 @@ func New(cfg Config) *Speaker {
 
 // Set makes the speaker do what d says. It is idempotent and touches only what differs from the previous Set: a session
 // that stays as it is costs two comparisons. What fails is reported, does not keep the rest from being done and is
-// tried again by the next Set. A change of d.Global restarts the whole speaker, gracefully where the peers can; nothing else
-// does.
+// tried again by the next Set. A change of d.Global restarts the whole speaker, gracefully where the peers can; nothing
+// else does.
 func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 	s.setMu.Lock()
 	defer s.setMu.Unlock()

@@ -14,7 +14,7 @@ import (
 
 func (c *cli) routesCommand() *cobra.Command {
 	request := &manxv1.ListRoutesRequest{}
-	q := question[*manxv1.ListRoutesResponse]{
+	q := query[*manxv1.ListRoutesResponse]{
 		use: "routes", short: "Show the routes that this node wants and those of the kernel, with reasons for " +
 			"differences; or the BGP routes of a peer",
 		ask: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListRoutesResponse, error) {

@@ -26,14 +26,6 @@ var programs = []program{
 	{"manx-cni", []string{"manx-cni", "calico", "calico-ipam"}},
 }
 
-// Names are those of the plugins that Binaries installs in any case.
-func Names() (names []string) {
-	for _, p := range programs {
-		names = append(names, p.names...)
-	}
-	return names
-}
-
 // longestProgram bounds what is read of a program, in bytes.
 const longestProgram = 512 << 20
 

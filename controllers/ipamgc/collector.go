@@ -194,14 +194,14 @@ func (c *Collector) release(ctx context.Context, group []*allocation, pinned map
 	}
 	for _, a := range group {
 		if slices.Contains(result.Addresses, a.Address) {
-			c.say(a)
+			c.logRelease(a)
 		}
 	}
 	return err
 }
 
-// say explains a release that was made.
-func (c *Collector) say(a *allocation) {
+// logRelease explains a release that was made.
+func (c *Collector) logRelease(a *allocation) {
 	namespace, pod, _ := a.pod()
 	r := Release{At: c.Now(), Address: a.Address, Handle: a.Handle, Node: a.node(), Namespace: namespace, Pod: pod,
 		VM: a.vm(), Reason: a.reason, Since: a.suspect}
@@ -214,8 +214,8 @@ func (c *Collector) say(a *allocation) {
 		zap.Time("unusedSince", r.Since))
 }
 
-// sayBlock explains the release of a block.
-func (c *Collector) sayBlock(cidr netip.Prefix, node string, reason Reason, since time.Time) {
+// logBlock explains the release of a block.
+func (c *Collector) logBlock(cidr netip.Prefix, node string, reason Reason, since time.Time) {
 	r := Release{At: c.Now(), Since: since, Block: cidr, Node: node, Reason: reason}
 	c.Releases.add(r, "")
 	c.Log.Info("block was released", zap.Stringer("block", cidr), zap.String("node", node),
@@ -243,7 +243,7 @@ func (c *Collector) giveUp(ctx context.Context, name string) error {
 		return fmt.Errorf("blocks of node %s, which does not exist: %w", name, err)
 	}
 	for _, cidr := range blocks {
-		c.sayBlock(cidr, name, NodeGone, time.Time{})
+		c.logBlock(cidr, name, NodeGone, time.Time{})
 	}
 	return nil
 }
@@ -264,7 +264,7 @@ func (c *Collector) releaseBlock(ctx context.Context, b *block) error {
 	case err != nil:
 		return err
 	}
-	c.sayBlock(b.cidr, b.host, Surplus, b.emptySince)
+	c.logBlock(b.cidr, b.host, Surplus, b.emptySince)
 	return nil
 }
 
@@ -277,7 +277,7 @@ func (c *Collector) finish(ctx context.Context, s *claim) error {
 	case err != nil:
 		return err
 	}
-	c.sayBlock(s.CIDR, s.Host, Unfinished, s.since)
+	c.logBlock(s.CIDR, s.Host, Unfinished, s.since)
 	return nil
 }
 

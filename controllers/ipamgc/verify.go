@@ -68,7 +68,7 @@ func (c *Collector) verify(ctx context.Context, a *allocation) (reason Reason, i
 	if err != nil {
 		return "", true, err
 	}
-	if reason, inUse = judgePod(pod, n.kubernetes, a.Address); inUse {
+	if reason, inUse = evaluatePod(pod, n.kubernetes, a.Address); inUse {
 		return reason, inUse, nil
 	}
 	if reason != PodMoved && !ended(pod) {
@@ -90,8 +90,9 @@ func (c *Collector) verifyVM(ctx context.Context, a *allocation, why Reason) (re
 	return VMGone, exists || err != nil, err
 }
 
-// judgePod applies Calico's rules to a pod: an address that it does not have is not in use, once it runs and has any.
-func judgePod(p *model.Pod, kubernetesNode string, address netip.Addr) (reason Reason, inUse bool) {
+// evaluatePod applies Calico's rules to a pod: an address that it does not have is not in use, once it runs and has
+// any.
+func evaluatePod(p *model.Pod, kubernetesNode string, address netip.Addr) (reason Reason, inUse bool) {
 	switch {
 	case p.Spec.NodeName != "" && kubernetesNode != "" && p.Spec.NodeName != kubernetesNode:
 		return PodMoved, false

@@ -37,7 +37,7 @@ func NewHub(rate int, lines io.Writer, name func(iface string) string) *Hub {
 func (h *Hub) Add(e Entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.tell(h.recorder.Add(e))
+	h.publish(h.recorder.Add(e))
 }
 
 // Run records flows that continue, until ctx ends.
@@ -50,13 +50,13 @@ func (h *Hub) Run(ctx context.Context) error {
 			return ctx.Err()
 		case now := <-tick.C:
 			h.mu.Lock()
-			h.tell(h.recorder.Tick(now))
+			h.publish(h.recorder.Tick(now))
 			h.mu.Unlock()
 		}
 	}
 }
 
-func (h *Hub) tell(entries []Entry) {
+func (h *Hub) publish(entries []Entry) {
 	for _, e := range entries {
 		e.SourceEndpoint, e.DestinationEndpoint = h.name(e.In), h.name(e.Out)
 		if h.lines != nil {

@@ -104,7 +104,7 @@ func (r *Recorder) Add(e Entry) (told []Entry) {
 		r.suppressed++
 		return nil
 	}
-	told = append(told, r.tell(e))
+	told = append(told, r.emit(e))
 	e.Packets = 0
 	r.flows[k] = &pending{last: e, since: e.Time}
 	return told
@@ -118,14 +118,14 @@ func (r *Recorder) Tick(now time.Time) (told []Entry) {
 		case p.last.Packets == 0:
 			delete(r.flows, k)
 		case r.take(now):
-			told = append(told, r.tell(p.last))
+			told = append(told, r.emit(p.last))
 			p.last.Packets, p.since = 0, now
 		}
 	}
 	return told
 }
 
-func (r *Recorder) tell(e Entry) Entry {
+func (r *Recorder) emit(e Entry) Entry {
 	e.Suppressed, r.suppressed = r.suppressed, 0
 	return e
 }

@@ -38,8 +38,8 @@ func (p purpose) untracked() bool { return p == untrackedIn || p == untrackedOut
 func (p purpose) forward() bool   { return p == forwardIn || p == forwardOut }
 func (p purpose) normal() bool    { return p == normalIn || p == normalOut }
 
-// asks reports whether a policy is asked at that place of a host endpoint, or of a workload.
-func (p purpose) asks(x *Policy, host bool) bool {
+// evaluates reports whether a policy is evaluated at that place of a host endpoint, or of a workload.
+func (p purpose) evaluates(x *Policy, host bool) bool {
 	if d := x.Direction(p.in()); !d.Applies {
 		return false
 	}
@@ -130,7 +130,7 @@ func (l *list) text() string {
 func (c *Calculator) tiersOf(e *endpoint, p purpose) []tierList {
 	byTier := map[string][]*policyState{}
 	for s := range e.policies {
-		if p.asks(s.Policy, e.host != nil) {
+		if p.evaluates(s.Policy, e.host != nil) {
 			byTier[s.Tier] = append(byTier[s.Tier], s)
 		}
 	}

@@ -183,26 +183,26 @@ func typed[T any, P message[T]](keep parts, convert func(*T) *model.Object) func
 
 func (s *Store) node(n *corev1.Node) *model.Object {
 	o, notices := form.Node(n, s.form())
-	s.tell(o, notices)
+	s.logNotices(o, notices)
 	return o
 }
 
 func (s *Store) endpoint(p *corev1.Pod) *model.Object {
 	o, notices := form.Endpoint(p, s.form())
-	s.tell(o, notices)
+	s.logNotices(o, notices)
 	return o
 }
 
 func (s *Store) networkPolicy(p *networkingv1.NetworkPolicy) *model.Object {
 	o := form.KubernetesPolicy(p)
-	s.tell(o, conversion.PolicyNotices(o))
+	s.logNotices(o, conversion.PolicyNotices(o))
 	return o
 }
 
 func (s *Store) clusterPolicy(raw []byte) (*model.Object, error) {
 	o, err := form.ClusterPolicy(raw)
 	if err == nil {
-		s.tell(o, conversion.PolicyNotices(o))
+		s.logNotices(o, conversion.PolicyNotices(o))
 	}
 	return o, err
 }

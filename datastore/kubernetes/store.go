@@ -187,8 +187,8 @@ func (s *Store) Keeps(kind model.Kind) bool {
 	return err == nil
 }
 
-// tell logs what of an object is not used, once until it changes.
-func (s *Store) tell(o *model.Object, notices []conversion.Notice) {
+// logNotices logs what of an object is not used, once until it changes.
+func (s *Store) logNotices(o *model.Object, notices []conversion.Notice) {
 	if o == nil {
 		return
 	}

@@ -40,9 +40,6 @@ type Config struct {
 	PollInterval time.Duration // AUTODETECT_POLL_INTERVAL; 0: a minute
 }
 
-// DefaultDirectories are those that Calico's plugins expect on a host.
-func DefaultDirectories() []string { return []string{"/var/run/calico", "/var/lib/calico"} }
-
 // Result is what registration settled.
 type Result struct {
 	Name       string

@@ -68,8 +68,8 @@ func udp(t *testing.T, p *rules, state string, drop bool) []nftables.TraceStep {
 		{Kind: nftables.TraceLeave, Hook: "prerouting"}, {Kind: nftables.TraceEnter, Hook: "forward"},
 	}
 	if drop {
-		return append(list, nftables.TraceStep{Kind: nftables.TracePolicy, Family: "ip", Table: "filter", Chain: "FORWARD",
-			Verdict: nftables.VerdictDrop, Base: &nftables.TracedBase{Hook: "forward"}})
+		return append(list, nftables.TraceStep{Kind: nftables.TracePolicy, Family: "ip", Table: "filter",
+			Chain: "FORWARD", Verdict: nftables.VerdictDrop, Base: &nftables.TracedBase{Hook: "forward"}})
 	}
 	chain := p.calc.Table().Chain("pi/GlobalNetworkPolicy/web")
 	for _, rule := range chain.Rules {
@@ -78,8 +78,8 @@ func udp(t *testing.T, p *rules, state string, drop bool) []nftables.TraceStep {
 				Chain: "forward-to-workload", Verdict: nftables.VerdictJump, Base: &nftables.TracedBase{
 					Hook: "forward", Priority: 1}},
 				nftables.TraceStep{Kind: nftables.TraceRule, Family: "inet", Table: "manx", Chain: chain.Name,
-					Verdict: nftables.VerdictAccept, Rule: nftables.TracedRule{Handle: 9, Number: 2, Comment: rule.Comment,
-						ID: rule.ID()}})
+					Verdict: nftables.VerdictAccept, Rule: nftables.TracedRule{Handle: 9, Number: 2,
+						Comment: rule.Comment, ID: rule.ID()}})
 			break
 		}
 	}

@@ -38,7 +38,7 @@ func (s *Sessions) Look(now time.Time, list []speaker.SessionStatus) {
 		wanted[x.Session.Address] = true
 		long := s.downLong(now, x)
 		if x.Session.Type != bgp.SessionMesh {
-			s.tell(x, long)
+			s.recordSession(x, long)
 			continue
 		}
 		if mesh++; long {
@@ -52,7 +52,7 @@ func (s *Sessions) Look(now time.Time, list []speaker.SessionStatus) {
 			delete(s.told, a)
 		}
 	}
-	s.tellMesh(mesh, meshDown, example)
+	s.recordMesh(mesh, meshDown, example)
 }
 
 func (s *Sessions) downLong(now time.Time, x speaker.SessionStatus) bool {
@@ -67,7 +67,7 @@ func (s *Sessions) downLong(now time.Time, x speaker.SessionStatus) bool {
 	return now.Sub(s.down[a]) >= downFor
 }
 
-func (s *Sessions) tell(x speaker.SessionStatus, long bool) {
+func (s *Sessions) recordSession(x speaker.SessionStatus, long bool) {
 	a := x.Session.Address
 	switch {
 	case long && !s.told[a]:
@@ -79,7 +79,7 @@ func (s *Sessions) tell(x speaker.SessionStatus, long bool) {
 	}
 }
 
-func (s *Sessions) tellMesh(all, down int, example speaker.SessionStatus) {
+func (s *Sessions) recordMesh(all, down int, example speaker.SessionStatus) {
 	switch {
 	case !s.mesh && all > 0 && 2*down >= all:
 		s.mesh = true

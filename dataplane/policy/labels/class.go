@@ -121,7 +121,7 @@ func (x *Index[I, S]) evaluate(c *class[I, S]) {
 	for _, e := range now {
 		e.matched.add(c)
 	}
-	x.tell(before, now, c.items...)
+	x.notify(before, now, c.items...)
 	clear(now)
 	x.now = now
 }

@@ -70,7 +70,7 @@ func (x *Index[I, S]) SetItem(id I, own map[string]string, parents []string) {
 	}
 	now.items = append(now.items, id)
 	x.items[id] = place[I, S]{now, len(now.items) - 1}
-	x.tell(before, now.matched, id)
+	x.notify(before, now.matched, id)
 }
 
 // DeleteItem removes an item.
@@ -82,7 +82,7 @@ func (x *Index[I, S]) DeleteItem(id I) {
 	matched := was.class.matched
 	x.leave(was)
 	delete(x.items, id)
-	x.tell(matched, nil, id)
+	x.notify(matched, nil, id)
 }
 
 // leave takes an item out of its class, and the class out of the index if it was the last one.
@@ -102,8 +102,8 @@ func (x *Index[I, S]) leave(p place[I, S]) {
 	}
 }
 
-// tell calls back for what differs between what matched before and what does now.
-func (x *Index[I, S]) tell(before, now []*entry[I, S], items ...I) {
+// notify calls back for what differs between what matched before and what does now.
+func (x *Index[I, S]) notify(before, now []*entry[I, S], items ...I) {
 	x.mark(now)
 	for _, e := range before {
 		if e.round != x.round {

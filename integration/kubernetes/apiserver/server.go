@@ -226,21 +226,6 @@ func (s *Server) kill() {
 	end(s.etcd)
 }
 
-// RSS is the memory of kube-apiserver and etcd in bytes.
-func (s *Server) RSS() (total int64) {
-	for _, cmd := range []*program{s.api, s.etcd} {
-		if cmd == nil {
-			continue
-		}
-		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", cmd.Pid))
-		var size, resident int64
-		if _, scanErr := fmt.Sscan(string(raw), &size, &resident); err == nil && scanErr == nil {
-			total += resident * int64(os.Getpagesize())
-		}
-	}
-	return total
-}
-
 // AddUsers makes users known, for which there are roles or will be. The server is restarted: it reads its tokens at
 // its start alone. A user of the form "system:node:NAME" is in the group system:nodes.
 func (s *Server) AddUsers(t testing.TB, users ...string) {

@@ -29,8 +29,8 @@ var excluded = []struct{ part, why string }{
 	{"Internet connection", "the network of the lab has no way out"},
 	{"[Provider:GCE]", "needs names of Google's cloud"},
 	{"[Feature:RelaxedDNSSearchValidation]", "needs a feature gate of Kubernetes that is off"},
-	{"cleanup finalizer", "a cloud's controller needs the finalizer to remove what it has made in the cloud; Manx makes " +
-		"nothing outside of the cluster, and sets none"},
+	{"cleanup finalizer", "a cloud's controller needs the finalizer to remove what it has made in the cloud; " +
+		"Manx makes nothing outside of the cluster, and sets none"},
 	{"check kube-proxy urls", "looks for kube-proxy where the lab does not run it"},
 }
 

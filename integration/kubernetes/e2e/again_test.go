@@ -22,7 +22,8 @@ func TestNodeMadeAgain(t *testing.T) {
 	w := newWorld(t)
 	pool := map[string]any{"kind": "IPPool", "apiVersion": "crd.projectcalico.org/v1",
 		"metadata": map[string]any{"name": "tunnelled"}, "spec": map[string]any{"cidr": "10.10.0.0/16",
-			"ipipMode": "CrossSubnet", "blockSize": 26, "nodeSelector": "all()", "allowedUses": []string{"Workload", "Tunnel"}}}
+			"ipipMode": "CrossSubnet", "blockSize": 26, "nodeSelector": "all()",
+			"allowedUses": []string{"Workload", "Tunnel"}}}
 	w.server.Request(t, http.MethodPost, "/apis/crd.projectcalico.org/v1/ippools", pool)
 	must(t, w.n1.StartManxd(append(w.arguments(0), "--as=64513")...))
 	w.annotateNode(t, "n2", map[string]any{"projectcalico.org/ASNumber": "64514"}) // which no daemon is told
@@ -43,7 +44,8 @@ func TestNodeMadeAgain(t *testing.T) {
 			w.server.Request(t, http.MethodDelete, "/api/v1/nodes/n2", nil)
 			if how != "made again at once" {
 				until(t, "n1 has seen that it is gone", func() error {
-					if out, err := w.n1.Manxctl("get", "nodes", "-o", "name"); err != nil || strings.Contains(out, "n2") {
+					out, err := w.n1.Manxctl("get", "nodes", "-o", "name")
+					if err != nil || strings.Contains(out, "n2") {
 						return fmt.Errorf("%s %w", out, err)
 					}
 					return nil

@@ -11,15 +11,15 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// question is a command that asks one thing of the daemon and prints the answer.
-type question[M proto.Message] struct {
+// query is a command that asks one thing of the daemon and prints the answer.
+type query[M proto.Message] struct {
 	use, short string
 	ask        func(context.Context, manxv1.ManxClient) (M, error)
 	grid       func(M) *table.Grid
 	none       string // what to say if there is nothing
 }
 
-func (q question[M]) command(c *cli) *cobra.Command {
+func (q query[M]) command(c *cli) *cobra.Command {
 	var output string
 	var noHeaders bool
 	cmd := &cobra.Command{
@@ -56,7 +56,7 @@ func (q question[M]) command(c *cli) *cobra.Command {
 }
 
 func (c *cli) nodeAddressesCommand() *cobra.Command {
-	return question[*manxv1.ListAddressesResponse]{
+	return query[*manxv1.ListAddressesResponse]{
 		use: "addresses", short: "Show every candidate for this node's address, with the reason why it was chosen or skipped",
 		ask: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListAddressesResponse, error) {
 			return m.ListAddresses(ctx, &manxv1.ListAddressesRequest{})
@@ -78,7 +78,7 @@ func addressGrid(r *manxv1.ListAddressesResponse) *table.Grid {
 }
 
 func (c *cli) nodeProblemsCommand() *cobra.Command {
-	return question[*manxv1.ListQuarantinedResponse]{
+	return query[*manxv1.ListQuarantinedResponse]{
 		use: "problems", short: "Show the invalid objects of the datastore, with reasons",
 		ask: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListQuarantinedResponse, error) {
 			return m.ListQuarantined(ctx, &manxv1.ListQuarantinedRequest{})
@@ -95,7 +95,7 @@ func (c *cli) nodeProblemsCommand() *cobra.Command {
 }
 
 func (c *cli) nodeEndpointsCommand() *cobra.Command {
-	return question[*manxv1.ListEndpointsResponse]{
+	return query[*manxv1.ListEndpointsResponse]{
 		use: "endpoints", short: "Show the workload endpoints of this node and their state",
 		ask: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListEndpointsResponse, error) {
 			return m.ListEndpoints(ctx, &manxv1.ListEndpointsRequest{})

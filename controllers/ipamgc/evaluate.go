@@ -59,7 +59,7 @@ func (x *index) decide(now time.Time, grace, cooldown time.Duration, f facts, fu
 		nodes = x.nodes()
 	}
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		if name != "" && x.judgeNode(name, now, grace, f) {
+		if name != "" && x.evaluateNode(name, now, grace, f) {
 			d.dead = append(d.dead, name)
 		}
 	}
@@ -78,8 +78,9 @@ func (x *index) decide(now time.Time, grace, cooldown time.Duration, f facts, fu
 	return d
 }
 
-// judgeNode judges the addresses that a node uses. dead is whether it has none that may be in use, and does not exist.
-func (x *index) judgeNode(name string, now time.Time, grace time.Duration, f facts) (dead bool) {
+// evaluateNode finds out which of the addresses that a node uses may be in use. dead is whether it has none of them,
+// and does not exist.
+func (x *index) evaluateNode(name string, now time.Time, grace time.Duration, f facts) (dead bool) {
 	n := f.node(name)
 	if n.foreign {
 		return false
@@ -91,7 +92,7 @@ func (x *index) judgeNode(name string, now time.Time, grace time.Duration, f fac
 			tunnels = append(tunnels, a)
 			continue
 		}
-		pinned = a.judge(n, now, grace, f) || pinned
+		pinned = a.evaluate(n, now, grace, f) || pinned
 	}
 	for _, a := range tunnels {
 		if a.use(); !n.exists && !pinned {
@@ -101,8 +102,8 @@ func (x *index) judgeNode(name string, now time.Time, grace time.Duration, f fac
 	return !n.exists && !pinned
 }
 
-// judge finds out whether an address of a workload may be in use, and keeps its node from being given up.
-func (a *allocation) judge(n nodeFacts, now time.Time, grace time.Duration, f facts) (mayBeUsed bool) {
+// evaluate finds out whether an address of a workload may be in use, and keeps its node from being given up.
+func (a *allocation) evaluate(n nodeFacts, now time.Time, grace time.Duration, f facts) (mayBeUsed bool) {
 	namespace, pod, ok := a.pod()
 	if !ok { // of before pods were noted, or of something else than a pod
 		a.use()
