@@ -62,7 +62,9 @@ func Compute(in Input) Desired {
 	peerings := c.peerings(in.Reader)
 	d.Sessions, d.Conflicts = settle(p.wishes(peerings))
 	p.chooseSide(d.Sessions, peerings)
-	d.WorkloadPeers = slices.ContainsFunc(peerings, func(b *peering) bool { return b.workloads != nil && b.local(c.me) })
+	d.WorkloadPeers = slices.ContainsFunc(peerings, func(b *peering) bool {
+		return b.workloads != nil && b.local(c.me)
+	})
 	d.Statics, d.Peering = statics(d.Sessions), c.peering(d.Sessions)
 	d.Filters = c.usedFilters(d.Sessions)
 	c.originate(in.Reader, &d)

@@ -11,6 +11,10 @@ import (
 // calico/node has it.
 const MaxPriority = 1<<31 - 1
 
+// DefaultLocalPref is the LOCAL_PREF of routes that carry none. RFC 4271 section 9.1.1 leaves it to the speaker; BIRD
+// and most others use 100.
+const DefaultLocalPref = 100
+
 // NormalPriority is the kernel metric of an ordinary route when BGPConfiguration sets none.
 const NormalPriority = 1024
 

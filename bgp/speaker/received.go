@@ -9,6 +9,8 @@ import (
 
 	"github.com/osrg/gobgp/v4/api"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/manxnet/manx/bgp/gobgppolicy"
 )
 
 // received is what is known, as it comes in, of the routes in the Adj-RIB-In of one peer: how many there are at most
@@ -35,7 +37,7 @@ type received struct {
 	reported  levelOf
 
 	looking  sync.Mutex // one at a time looks at all routes
-	rules    sessionRefusals
+	rules    gobgppolicy.SessionRefusals
 	outsider bool
 	refused  map[routeKey]refusedRoute
 	touched  map[routeKey]bool // changed while all routes are looked at; nil at other times
@@ -159,7 +161,7 @@ func (x *received) seen(n int) {
 	}
 }
 
-// setLimit takes over a limit and tells whether there was another before. What has come so far is judged by the new
+// setLimit takes over a limit and tells whether there was another before. What has come so far is measured by the new
 // one.
 func (x *received) setLimit(l limit) (changed bool) {
 	x.mu.Lock()
@@ -277,30 +279,11 @@ func (s *Speaker) reportLevel(peer netip.Addr, x *received) {
 
 // reportLevelAgain follows the event that a session is up, which may come after its first routes: the status is new.
 func (s *Speaker) reportLevelAgain(peer netip.Addr) {
-	if tap := s.status.tapOf(peer); tap != nil {
+	if tap := s.taps.of(peer); tap != nil {
 		x := &tap.received
 		x.reporting.Lock()
 		x.reported = levelOf{}
 		x.reporting.Unlock()
 		s.reportLevel(peer, x)
 	}
-}
-
-// received returns the received routes of all sessions.
-func (t *statusTable) received() map[netip.Addr]*received {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	all := make(map[netip.Addr]*received, len(t.entries))
-	for addr, e := range t.entries {
-		all[addr] = &e.tap.received
-	}
-	return all
-}
-
-// newTap makes what the log of a session is read into.
-func (t *statusTable) newTap(peer netip.Addr) *peerTap {
-	tap := &peerTap{}
-	tap.received.count = func() { t.count(peer, &tap.received) }
-	tap.received.report = func() { t.report(peer, &tap.received) }
-	return tap
 }

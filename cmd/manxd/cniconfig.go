@@ -168,7 +168,9 @@ func (o cniOptions) credential(ctx context.Context, config *rest.Config) (instal
 		return install.Credential{}, err
 	}
 	text, err := install.Kubeconfig(server, ca, config.Insecure, token.Token)
-	return install.Credential{Kubeconfig: text, Expires: token.Expires}, err
+	return install.Credential{Kubeconfig: text, Expires: token.Expires, Refused: func(ctx context.Context) bool {
+		return kubeapi.Refused(ctx, config, token.Token)
+	}}, err
 }
 
 // serverOf is the URL of the API with its CA.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/fib"
 	"github.com/manxnet/manx/bgp/speaker"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
@@ -28,7 +29,7 @@ type BGP interface {
 	WatchSessions(context.Context) <-chan speaker.SessionEvent
 	ReceivedFrom(context.Context, netip.Addr) ([]speaker.JudgedPath, error)
 	AdvertisedTo(context.Context, netip.Addr) ([]speaker.JudgedPath, error)
-	Rejected() []speaker.RejectedRoute
+	Rejected() []fib.Rejection
 	Totals() map[bgp.SessionType]speaker.Totals
 	Ready() (bool, string)
 	ResetSession(context.Context, netip.Addr, speaker.ResetKind) error

@@ -38,7 +38,8 @@ func echo(t *testing.T, ns string, ports ...int) {
 // askEcho sends a few datagrams of one new connection and returns the first answer: who the other end says has asked.
 func askEcho(ns string, to netip.AddrPort, patience time.Duration) (answer string, err error) {
 	var conn net.Conn
-	if inside := namespace.Inside(ns, func() { conn, err = net.Dial("udp", to.String()) }); inside != nil || err != nil {
+	inside := namespace.Inside(ns, func() { conn, err = net.Dial("udp", to.String()) })
+	if inside != nil || err != nil {
 		return "", fmt.Errorf("%v %w", inside, err)
 	}
 	defer conn.Close()

@@ -139,7 +139,9 @@ func (h *held) open(network string, to netip.AddrPort) string {
 	h.t.Helper()
 	var conn net.Conn
 	var err error
-	must(h.t, namespace.Inside(h.ns, func() { conn, err = net.DialTimeout(network, to.String(), 300*time.Millisecond) }))
+	must(h.t, namespace.Inside(h.ns, func() {
+		conn, err = net.DialTimeout(network, to.String(), 300*time.Millisecond)
+	}))
 	if err == nil && network == "udp" {
 		_ = conn.SetDeadline(time.Now().Add(300 * time.Millisecond))
 		if _, err = conn.Write([]byte("hello")); err == nil {

@@ -30,8 +30,8 @@ func ListenTCP(t *testing.T, ns string, port int, handle func(net.Conn)) {
 	}()
 }
 
-// ConnectsTCP tells whether a TCP connection comes about. What is dropped is noticed by silence; what is to be allowed is
-// tried again, in case that the machine was slow.
+// ConnectsTCP tells whether a TCP connection comes about. What is dropped is noticed by silence; what is to be allowed
+// is tried again, in case that the machine was slow.
 func ConnectsTCP(t *testing.T, ns string, to netip.Addr, port int, again bool) bool {
 	t.Helper()
 	try := func() (err error) {

@@ -165,7 +165,7 @@ func (n *node) compare(g *generator, table *ruleset.Table, tried tally) (wrong [
 			return nil, fmt.Errorf("send %+v: %w", *p, err)
 		}
 	}
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if err := n.drain(sent, got); err != nil {
 			return nil, err
 		}
