@@ -184,8 +184,8 @@ const countPause = 10
 
 // calmPause is how long no UPDATE comes when a burst is over; mostPauses bounds the wait for that.
 const (
-	calmPause  = 100 * time.Millisecond
-	mostPauses = 50
+	calmPause  = 500 * time.Millisecond
+	mostPauses = 10
 )
 
 // awaitCalm returns when a burst of UPDATEs is over, at once if the limit may have been passed. Only a warning depends
