@@ -61,6 +61,12 @@ func images(c *lab.Cluster) ([]string, error) {
 			return nil, err
 		}
 	}
+	// busybox's wget tries once, that of Debian 20 times unless told otherwise.
+	wgetrc := filepath.Join(c.Dir, "wgetrc")
+	if err := os.WriteFile(wgetrc, []byte("tries = 1\n"), 0o644); err != nil {
+		return nil, err
+	}
+	tools.Programs["/etc/wgetrc"] = wgetrc
 	// getent looks at the hosts file only if it is told to.
 	hosts := filepath.Join(c.Dir, "nsswitch.conf")
 	if err := os.WriteFile(hosts, []byte("hosts: files dns\n"), 0o644); err != nil {
