@@ -111,7 +111,7 @@ func (c *cluster) watch(setting bfdSetting, s Session) BFD {
 	return b
 }
 
-// neighbours tells whether addr is on our subnet, and we are on its if it is a node's.
+// neighbours reports whether addr is on our subnet, and we are on its if it is a node's.
 func (c *cluster) neighbours(addr netip.Addr) bool {
 	f := familyOf(addr)
 	if !c.me.subnet(f).Contains(addr) {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// SessionChange says what a difference between two sessions with one address costs.
+// SessionChange is the cost of a difference between two sessions with one address.
 type SessionChange int
 
 const (
@@ -16,10 +16,10 @@ const (
 	ChangeReplace // as ChangeRestart, but the neighbour has to be removed and added
 )
 
-// Resets tells whether the session goes down.
+// Resets reports whether the session goes down.
 func (c SessionChange) Resets() bool { return c == ChangeRestart || c == ChangeReplace }
 
-// CompareSessions tells how to get from one session to another with the same address. What is not part of Wire, like
+// CompareSessions returns how one session becomes another with the same address. A field outside Wire, like
 // filters, next hop mode and BFD, changes while the session is up.
 func CompareSessions(old, new Session) SessionChange {
 	o, n := old.Wire(), new.Wire()
@@ -36,7 +36,7 @@ func CompareSessions(old, new Session) SessionChange {
 	return ChangeRestart
 }
 
-// Equal tells whether the two are the same session with the same settings.
+// Equal reports whether the two are the same session with the same settings.
 func (s Session) Equal(o Session) bool {
 	return s.Address == o.Address && s.Port == o.Port && s.Type == o.Type && slices.Equal(s.From, o.From) &&
 		s.LocalAS == o.LocalAS && s.PeerAS == o.PeerAS && s.Source == o.Source && s.Via == o.Via &&

@@ -190,7 +190,7 @@ func (c *cluster) defaultPort() uint16 {
 	return DefaultPort
 }
 
-// listensOn tells whether a BGPPeer that names this port means the node: it is the port on which the node listens.
+// listensOn reports whether a BGPPeer that names this port means the node: it is the port on which the node listens.
 // Where no port is configured any port matches, as in calico/node; the node then listens on 179, and the reverse
 // connects (chooseSide).
 func (c *cluster) listensOn(n *node, port uint16) bool {

@@ -11,7 +11,7 @@ import (
 	"github.com/manxnet/manx/datastore/ownership"
 )
 
-// DependsOn tells whether the change of an object can change d, which Compute decided for a node from objects with
+// DependsOn reports whether the change of an object can change d, which Compute decided for a node from objects with
 // before among them. The one or the other object is nil where there is none. Other settings of Input are the same.
 //
 // Where it is false, Compute decides the same. That spares the sessions most of what happens in a cluster: pods that
@@ -95,7 +95,7 @@ func workloadAddresses(w *model.WorkloadEndpoint, floating bool) iter.Seq[netip.
 	}
 }
 
-// hides tells whether the address of a workload is not originated, whichever interface it is on. An ordinary route
+// hides reports whether the address of a workload is not originated, whichever interface it is on. An ordinary route
 // inside one of NoExportPrefixes is never exported by default, and services leave these prefixes alone: see limit.
 func (d Desired) hides(address netip.Prefix) bool {
 	if !insideAny(d.NoExportPrefixes, address) {
@@ -109,7 +109,7 @@ func (d Desired) hides(address netip.Prefix) bool {
 	return true
 }
 
-// mayLetOut tells whether the export filters of a session accept an own route, if its interface and priority suit them.
+// mayLetOut reports whether the export filters of a session accept an own route, if its interface and priority suit them.
 func (d Desired) mayLetOut(s *Session, p netip.Prefix) bool {
 	for r := range d.rules(s, true) {
 		sure := r.Interface == "" && r.Priority == 0

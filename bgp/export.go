@@ -29,7 +29,7 @@ func (d Desired) Export(s Session, c Candidate) Verdict {
 	return Verdict{Accept: accept, Rule: rule, Route: c}
 }
 
-// Import decides whether a route of a peer is taken: what the refusals say, then the filters of the session. Without
+// Import decides whether a route of a peer is accepted: first the refusals, then the filters of the session. Without
 // one that says otherwise every route is, a default route too.
 func (d Desired) Import(s Session, c Candidate) Verdict {
 	if r := d.Refuse(s, c.Prefix); r != nil {
@@ -80,8 +80,8 @@ func within(list []netip.Prefix, p netip.Prefix) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// elevated tells whether a route comes before the ordinary ones: that of a workload that is just being moved to or from
-// another node.
+// elevated reports whether a route comes before the ordinary ones: that of a workload that is just being moved to or
+// from another node.
 func (d Desired) elevated(c Candidate) bool {
 	return slices.Contains(d.Elevated[familyOf(c.Prefix.Addr())], MaxPriority-c.LocalPref)
 }

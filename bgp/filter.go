@@ -50,7 +50,7 @@ type Operation struct {
 	SetPriority   uint32   // LOCAL_PREF becomes MaxPriority - SetPriority
 }
 
-// RouteSource tells where a route that may be exported comes from.
+// RouteSource is the origin of a route that may be exported.
 type RouteSource string
 
 const (
@@ -119,7 +119,7 @@ func (f Filter) rules(six, export bool) []Rule {
 	return f.ImportV4
 }
 
-// matches tells whether all conditions of the rule hold.
+// matches reports whether all conditions of the rule hold.
 func (r Rule) matches(s Session, c Candidate, export bool) bool {
 	return (r.Prefix == nil || r.Prefix.matches(c.Prefix)) &&
 		(!r.RemotePeers || !export || c.Source != SourceOwn) &&

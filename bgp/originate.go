@@ -60,7 +60,7 @@ func (d Desired) limit(o Origin, ownBlock bool) Origin {
 	return o
 }
 
-// letOut tells whether the filters of any session accept a route.
+// letOut reports whether the filters of any session accept a route.
 func (d Desired) letOut(c Candidate) bool {
 	for s := range d.filterViews(c.Prefix.Addr().Is6()) {
 		if v, ok := d.filtered(*s, c, true); ok && v.Accept {
@@ -143,7 +143,7 @@ func (c *cluster) ownAddresses(r model.Reader) map[netip.Prefix]string {
 	return devices
 }
 
-// insideAny tells whether p equals or lies inside one of the prefixes.
+// insideAny reports whether p equals or lies inside one of the prefixes.
 func insideAny(prefixes []netip.Prefix, p netip.Prefix) bool {
 	return slices.ContainsFunc(prefixes, func(outer netip.Prefix) bool { return contains(outer, p) })
 }

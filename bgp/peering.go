@@ -192,7 +192,7 @@ func (p *peering) noteWithoutEffect(c *cluster) {
 	}
 }
 
-// isRemote tells whether n is on the far side, in one address family.
+// isRemote reports whether n is on the far side, in one address family.
 func (p *peering) isRemote(c *cluster, n *node, family int) bool {
 	if p.remote != nil {
 		return p.remote(n)

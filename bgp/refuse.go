@@ -48,7 +48,7 @@ type Refusal struct {
 // Refusals are rules in the order of evaluation.
 type Refusals []Refusal
 
-// Equal tells whether both lists refuse the same for the same reasons.
+// Equal reports whether both lists refuse the same for the same reasons.
 func (list Refusals) Equal(other Refusals) bool {
 	return slices.EqualFunc(list, other, func(a, b Refusal) bool {
 		return a.Class == b.Class && a.Reason == b.Reason && a.Match == b.Match && a.Outsiders == b.Outsiders &&
@@ -241,7 +241,7 @@ func (c *cluster) addressesOfNode() []netip.Addr {
 	return slices.Compact(list)
 }
 
-// RefusesByBlocks tells whether the blocks of other nodes decide about routes of peers.
+// RefusesByBlocks reports whether the blocks of other nodes decide about routes of peers.
 func (d Desired) RefusesByBlocks() bool {
 	return slices.ContainsFunc(d.Refusals, func(r Refusal) bool { return r.Outsiders })
 }

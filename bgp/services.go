@@ -118,7 +118,7 @@ func (s serviceRanges) aggregates() []netip.Prefix {
 	return sortedPrefixes(whole)
 }
 
-// singled tells whether this node announces the addresses of a service one by one.
+// singled reports whether this node announces the addresses of a service one by one.
 func (s serviceRanges) singled(v *model.Service, ready readiness) bool {
 	switch v.Spec.Type {
 	case "", model.ServiceClusterIP, model.ServiceNodePort, model.ServiceLoadBalancer:
@@ -137,7 +137,7 @@ func (s serviceRanges) singled(v *model.Service, ready readiness) bool {
 	return s.hasOwnRange(v) || s.singly && ready.in(v.Spec.IPFamilies, ready.anywhere)
 }
 
-// hasOwnRange tells whether a range of one address stands for the service.
+// hasOwnRange reports whether a range of one address stands for the service.
 func (s serviceRanges) hasOwnRange(v *model.Service) bool {
 	single := func(ranges []netip.Prefix, text string) bool {
 		a, err := netip.ParseAddr(text)
@@ -244,7 +244,7 @@ func readySlice(v *model.EndpointSlice, node string) (service string, r readines
 	return service, r
 }
 
-// ServicesMatter tells whether the change of a Service or an EndpointSlice can change what this node announces. Pods
+// ServicesMatter reports whether the change of a Service or an EndpointSlice can change what this node announces. Pods
 // that come and go elsewhere change slices all the time. Either object is nil where there is none.
 func (d Desired) ServicesMatter(before, after *model.Object) bool {
 	if d.ServiceNode == "" {

@@ -79,13 +79,13 @@ func (p *planner) mesh() []wish {
 	return ws
 }
 
-// meshed tells whether this node takes part in the mesh.
+// meshed reports whether this node takes part in the mesh.
 func (p *planner) meshed() bool {
 	enabled := p.config.NodeToNodeMeshEnabled
 	return (enabled == nil || *enabled) && p.me.clusterID == ""
 }
 
-// canPeer tells whether addr is somebody else's and we have an address of its family.
+// canPeer reports whether addr is somebody else's and we have an address of its family.
 func (p *planner) canPeer(family int, addr netip.Addr) bool {
 	return addr.IsValid() && p.me.addrs[family].IsValid() && addr != p.me.addrs[family]
 }

@@ -67,8 +67,8 @@ func settleAddress(wishes []*wish) (Session, Conflict) {
 	return s, c
 }
 
-// givesWay tells whether a wish is the reverse of a BGPPeer and this node has settings of its own for the peer: then it
-// is content with a session that can come up.
+// givesWay reports whether a wish is the reverse of a BGPPeer and this node has settings of its own for the peer: then
+// it is content with a session that can come up.
 func givesWay(kept, w *wish) bool { return w.group == groupReverse && kept.group < groupReverse }
 
 // precedence says by which rule one wish goes before another.

@@ -11,6 +11,10 @@ import (
 // calico/node has it.
 const MaxPriority = 1<<31 - 1
 
+// DefaultLocalPref is the LOCAL_PREF of routes that carry none. RFC 4271 section 9.1.1 leaves it to the speaker; BIRD
+// and most others use 100.
+const DefaultLocalPref = 100
+
 // NormalPriority is the kernel metric of an ordinary route when BGPConfiguration sets none.
 const NormalPriority = 1024
 
@@ -82,7 +86,7 @@ const (
 	DrainWithdrawn Drain = "withdrawn" // no routes are announced
 )
 
-// Global is what the whole speaker shares; a change of it needs a new speaker.
+// Global has the settings of the whole speaker; a change of it needs a new speaker.
 type Global struct {
 	LocalAS         uint32
 	RouterID        netip.Addr   // IPv4 form
@@ -90,7 +94,7 @@ type Global struct {
 	ListenAddresses []netip.Addr // none: all
 }
 
-// Equal tells whether the two ask for the same speaker.
+// Equal reports whether both have the same settings.
 func (g Global) Equal(o Global) bool {
 	return g.LocalAS == o.LocalAS && g.RouterID == o.RouterID && g.ListenPort == o.ListenPort &&
 		slices.Equal(g.ListenAddresses, o.ListenAddresses)
@@ -100,7 +104,7 @@ func (g Global) String() string {
 	return fmt.Sprintf("AS %d, router ID %s, port %d", g.LocalAS, g.RouterID, g.ListenPort)
 }
 
-// SessionType tells where a session comes from.
+// SessionType is the origin of a session.
 type SessionType string
 
 const (
@@ -168,7 +172,7 @@ type BFD struct {
 	MinTTL     uint8 // least TTL of the peer's packets where it is multihop; 0: any
 }
 
-// Conflict tells that several wishes for one address cannot be met together.
+// Conflict is a set of objects that configure one address differently.
 type Conflict struct {
 	Address netip.Addr
 	Kept    string
@@ -176,7 +180,7 @@ type Conflict struct {
 	Reason  string
 }
 
-// Notice tells that an object of the datastore is skipped, or that a part of it is not acted upon.
+// Notice reports that an object of the datastore, or a part of it, is skipped.
 type Notice struct {
 	Object string // "BGPPeer/tor-1"
 	Reason string // what is wrong and what would be right

@@ -89,7 +89,7 @@ type Kubernetes struct {
 	NodeName   string `json:"node_name"`
 }
 
-// OfKubernetes is whether pods are what the Kubernetes API says of them.
+// OfKubernetes reports whether pods are read from the Kubernetes API.
 func (c *Config) OfKubernetes() bool { return c.Policy.Type == "k8s" }
 
 // IPAM is the part of the configuration for the IPAM plugin. The two booleans are strings, as Calico has them.
@@ -198,7 +198,7 @@ func ParseArgs(text string) (Args, error) {
 	return a, nil
 }
 
-// Wants tells which families the IPAM plugin should assign. Only the exact words change the default.
+// Wants returns the families that the IPAM plugin should assign. Only the exact words change the default.
 func (i IPAM) Wants() (v4, v6 bool) {
 	return i.AssignIPv4 != "false", i.AssignIPv6 == "true"
 }
@@ -227,7 +227,7 @@ func (c *Config) NodeName() (string, error) {
 	return strings.ToLower(strings.TrimSpace(host)), err
 }
 
-// FindMTU is the configured value, or what the agent found out and left in file. 0 leaves it to the kernel.
+// FindMTU returns the configured MTU, else the one that the agent wrote to file. 0 leaves it to the kernel.
 func (c *Config) FindMTU(file string) (int, error) {
 	if c.MTU != 0 {
 		return c.MTU, nil

@@ -38,7 +38,7 @@ type Plugin struct {
 	BeforeStep func(step string) error
 }
 
-// IsIPAM tells which role the name of a program stands for.
+// IsIPAM reports whether the name of a program stands for the IPAM plugin.
 func IsIPAM(name string) bool { return strings.HasSuffix(filepath.Base(name), "-ipam") }
 
 // Funcs are the functions of a role, as skel calls them. Their errors have codes of CNI.
@@ -284,7 +284,7 @@ func (c *call) ipamCheck(ctx context.Context) error {
 	return err
 }
 
-// status tells whether an ADD would be served.
+// status reports whether an ADD would be served.
 func (c *call) status(ctx context.Context) error {
 	_, err := c.ask(ctx, StepStatus, nil)
 	return err
@@ -324,7 +324,7 @@ func (c *call) previous() ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// belongsTo tells whether an address of a result, with the index of its interface, is on the interface of that name.
+// belongsTo reports whether an address of a result, with the index of its interface, is on the interface of that name.
 // An address without interface is taken to be.
 func belongsTo(name string, r *current.Result, index *int) bool {
 	if index == nil {

@@ -20,7 +20,7 @@ const ProtocolVersion = 1
 // of those that CNI leaves to plugins.
 const CodeOtherVersion uint = 150
 
-// Step is what a question is about.
+// Step is the subject of a question.
 type Step string
 
 // The steps. An ADD is Prepare (for an IPAM plugin of others), Add, the wiring, and Finish; Abort in their place takes

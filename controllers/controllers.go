@@ -22,7 +22,7 @@ import (
 // Election is the name of the election.
 const Election = "controllers"
 
-// Kube is what the controllers ask of the Kubernetes API itself.
+// Kube has the requests of the controllers to the Kubernetes API.
 type Kube interface {
 	ipamgc.Pods
 	// Others tells which other controllers of the same things run in the cluster, empty if none do.
@@ -33,7 +33,7 @@ type Kube interface {
 	Services() corev1client.CoreV1Interface
 }
 
-// Config is what a Manager works with.
+// Config has the parameters of a Manager.
 type Config struct {
 	// Node is the name by which this candidate is known.
 	Node  string
@@ -85,7 +85,7 @@ func New(c Config) *Manager {
 	return &Manager{Config: c, releases: ipamgc.NewReleases()}
 }
 
-// State tells how it stands.
+// State returns whether this node leads, and its running controllers.
 func (m *Manager) State() State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -170,7 +170,7 @@ func (m *Manager) yields(ctx context.Context) bool {
 		if others != "" {
 			m.Log.Info("the controllers of Manx rest", zap.String("reason", others))
 		} else {
-			m.Log.Info("the controllers of Manx work: nobody else does")
+			m.Log.Info("the controllers of Manx run: no calico-kube-controllers do")
 		}
 	}
 	return others != ""

@@ -65,7 +65,7 @@ func (w *worker) run(ctx context.Context) error {
 	defer w.stopAll()
 	defer cancel(nil)
 	kinds, sourceKinds := kindsOf(w.InKubernetes, w.NoIPAM)
-	w.tables = datastore.NewTables(w.Log.Named("datastore"), w.reduced())
+	w.tables = w.newTables()
 	w.sourceTables = w.tables
 	group.Go(func() { cancel(w.tables.Run(ctx, w.Store, kinds...)) })
 	switch {
@@ -116,13 +116,14 @@ func (w *worker) lost() error {
 	return nil
 }
 
-// reduced is the name of a node that does not exist, so that all endpoints are kept in their small form where nobody
-// changes them: with Kubernetes as the datastore.
-func (w *worker) reduced() string {
+// newTables are those of the store. Where nobody here changes endpoints, which is with Kubernetes as the datastore, they
+// keep little of them: there are as many as pods.
+func (w *worker) newTables() *datastore.Tables {
+	log := w.Log.Named("datastore")
 	if w.InKubernetes {
-		return "-"
+		return datastore.NewAddressTables(log)
 	}
-	return ""
+	return datastore.NewTables(log, "")
 }
 
 // emptyTables are those of a source that is not there.

@@ -213,7 +213,8 @@ func (a *Agent) reportRepairs(t Target) {
 			zap.String("found", cmp.Or(r.Found, "nothing")), zap.String("wanted", cmp.Or(r.Wanted, "nothing")))
 	}
 	if more > 0 {
-		a.log.Warn("repaired more than is told one by one", zap.String("target", t.Name()), zap.Int("more", more))
+		a.log.Warn("repaired more objects than are logged one by one", zap.String("target", t.Name()),
+			zap.Int("more", more))
 	}
 }
 
@@ -234,7 +235,7 @@ func (a *Agent) report(target string, err error) {
 	a.problems[target] = problem
 }
 
-// Health is how the targets stand, in their order; of those that keep nothing at present there is nothing.
+// Health returns the health of the targets in their order, without those that keep no object at present.
 func (a *Agent) Health() []reconcile.Health {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -35,7 +35,7 @@ func KernelOf(c *kernel.Conn) Kernel {
 	}{c, tc.New(c), conntrack.New(c.Namespace())}
 }
 
-// Config is what a HostAgent needs.
+// Config has the parameters of a HostAgent.
 type Config struct {
 	Kernel   Kernel
 	NodeName string
@@ -139,7 +139,7 @@ func (h *HostAgent) Retry(ctx context.Context) ([]Retried, error) {
 	return list, err
 }
 
-// Status tells how the agent is.
+// Status is the state of the agent.
 type Status struct {
 	// Started is set once there was a state to act upon and the kernel has been read.
 	Started bool
@@ -191,7 +191,7 @@ func (h *HostAgent) RouteCounts() map[reconcile.Phase]int {
 	return h.routes.Counts()
 }
 
-// Route returns the row of one prefix, false if nothing asks for it.
+// Route returns the row of one prefix, false if there is none.
 func (h *HostAgent) Route(p netip.Prefix) (route.Status, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

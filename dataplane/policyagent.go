@@ -20,7 +20,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// PolicyConfig is what a PolicyAgent needs.
+// PolicyConfig has the parameters of a PolicyAgent.
 type PolicyConfig struct {
 	Rules nftables.Rules
 	Links kernel.Links
@@ -48,7 +48,7 @@ type PolicyAgent struct {
 	reached    chan struct{}   // closed and replaced when the kernel has what is wanted
 }
 
-// NewPolicy makes a PolicyAgent, after it has asked the kernel what rules can log; Run starts it.
+// NewPolicy makes a PolicyAgent, after the kernel has checked which logs rules can write; Run starts it.
 func NewPolicy(c PolicyConfig) *PolicyAgent {
 	a := &PolicyAgent{rules: c.Rules, latency: c.Programmed, tell: c.Reached, reached: make(chan struct{})}
 	loop := reconcile.NewLoop()
@@ -102,7 +102,7 @@ func (a *PolicyAgent) programmed(transactions int) {
 	}
 }
 
-// PolicyStatus tells how the packet filter stands.
+// PolicyStatus is the state of the packet filter.
 type PolicyStatus struct {
 	nft.Status
 	// Revision of the datastore that is in the kernel.
@@ -115,7 +115,7 @@ type PolicyStatus struct {
 	MissingLogs []string
 }
 
-// Status tells how the packet filter stands. Its cost follows the size of the table.
+// Status returns the state of the packet filter. Its cost follows the size of the table.
 func (a *PolicyAgent) Status() PolicyStatus {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -145,7 +145,7 @@ func (a *PolicyAgent) Look(f func(*policy.Calculator, *ruleset.Table)) {
 	f(a.target.Calculator(), a.target.Calculator().Table())
 }
 
-// Reached returns a channel that is closed when the kernel next has what is wanted.
+// Reached returns a channel that is closed when the kernel next has the wanted rules.
 func (a *PolicyAgent) Reached() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()

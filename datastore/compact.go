@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Compactor is a backend that keeps the past of its objects until somebody drops it.
+// Compactor is a backend that keeps old revisions of its objects until they are compacted.
 type Compactor interface {
 	// Compact drops what was overwritten or deleted a period ago or longer, once in each period, until ctx ends or the
 	// backend refuses. Any number may do so at once, in other programs, too.

@@ -12,9 +12,10 @@ import (
 // reducer makes the WorkloadEndpoints of other nodes small, and keeps once what many of them have in common, such as
 // the labels and ports of a Deployment's pods.
 type reducer struct {
-	node   string // whose endpoints stay whole; all do if it is empty
-	texts  recent[string]
-	common recent[*model.WorkloadEndpoint]
+	node          string // whose endpoints stay whole; all do if it is empty
+	addressesOnly bool   // see NewAddressTables
+	texts         recent[string]
+	common        recent[*model.WorkloadEndpoint]
 	// What follows is used again for each endpoint.
 	scratch model.WorkloadEndpoint
 	buffer  []byte
@@ -34,6 +35,9 @@ func (r *reducer) text(s string) string {
 }
 
 func (r *reducer) share(w *model.WorkloadEndpoint) *model.WorkloadEndpoint {
+	if r.addressesOnly {
+		w.Labels, w.Spec.Profiles, w.Spec.Ports, w.Spec.ServiceAccountName = nil, nil, nil, ""
+	}
 	id := sha256.Sum256(r.identity(w)) // which takes less memory
 	return r.common.of(string(id[:]), func() *model.WorkloadEndpoint {
 		kept := *w

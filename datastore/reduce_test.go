@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"unsafe"
@@ -167,4 +168,57 @@ func TestChangesThatMakeNoDifference(t *testing.T) {
 	if tables.Snapshot().Get(there.Key) != nil {
 		t.Error("what was deleted is there")
 	}
+}
+
+// The controllers' tables keep of an endpoint with labels of its own less than half of what the tables of a node keep,
+// and hear nothing of changes of its labels.
+func TestAddressTablesKeepLittle(t *testing.T) {
+	const many = 10_000
+	endpoint := func(i int, version string) *model.Object {
+		labels := ""
+		for l := range 8 {
+			labels += fmt.Sprintf(`"example.com/label-%d":"%s-of-pod-%d",`, l, version, i)
+		}
+		o := endpointOn(t, fmt.Sprint("n", i%100), i%250, "{"+strings.TrimSuffix(labels, ",")+"}")
+		o.Key.Name = fmt.Sprintf("n%d-k8s-web%d-eth0", i%100, i)
+		s := &o.Workload().Spec
+		s.IPNetworks = []string{fmt.Sprintf("10.%d.%d.%d/32", i>>16, i>>8&255, i&255)}
+		s.IPNATs, s.AllowSpoofedSourcePrefixes, s.QoSControls = nil, nil, nil
+		return o
+	}
+	retained := func(tables *Tables) uint64 {
+		t.Helper()
+		before := heap()
+		for i := range many {
+			o := endpoint(i, "first")
+			tables.Apply(Event{Type: EventUpdate, Key: o.Key, Object: o, Revision: 7})
+		}
+		tables.Apply(Event{Type: EventInSync, Revision: 7})
+		defer runtime.KeepAlive(tables)
+		return (heap() - before) / many
+	}
+	small := NewAddressTables(zap.NewNop())
+	ofNode, ofController := retained(NewTables(zap.NewNop(), "here")), retained(small)
+	t.Logf("bytes for an endpoint: %d and %d", ofNode, ofController)
+	if ofController > ofNode/2 {
+		t.Errorf("an endpoint takes %d bytes, and %d in the tables of a node: want less than half", ofController, ofNode)
+	}
+	was := small.Snapshot()
+	w := was.Get(endpoint(7, "").Key).Workload()
+	if w.Spec.Node != "n7" || w.Spec.Pod != "web7" || w.Spec.IPNetworks[0] != "10.0.0.7/32" || len(w.Labels) > 0 {
+		t.Errorf("kept is %+v", w)
+	}
+	o := endpoint(7, "second")
+	small.Apply(Event{Type: EventUpdate, Key: o.Key, Object: o, Revision: 8})
+	for ch := range small.Snapshot().Changes(was) {
+		t.Errorf("a change of labels is a change of %s", ch.Key)
+	}
+}
+
+// heap is what is in use of it, in bytes.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }

@@ -30,7 +30,7 @@ func last(p netip.Prefix) netip.Addr {
 	return add(p.Masked().Addr(), size.Sub(size, big.NewInt(1)))
 }
 
-// within tells whether all of inner lies in outer.
+// within reports whether all of inner lies in outer.
 func within(inner, outer netip.Prefix) bool {
 	return inner.Bits() >= outer.Bits() && outer.Contains(inner.Addr())
 }

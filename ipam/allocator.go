@@ -125,7 +125,8 @@ func retry(ctx context.Context, what string, try func() error) error {
 	return fmt.Errorf("%s: gave up after %d tries, too many others write at the same time: %w", what, maxTries, err)
 }
 
-// certain tells whether a failed write is known to have had no effect. After a timeout or a lost connection it is not.
+// certain reports whether a failed write is known to have had no effect. After a timeout or a lost connection it is
+// not.
 func certain(err error) bool {
 	return errors.Is(err, model.ErrConflict) || errors.Is(err, model.ErrNotFound) || errors.Is(err, model.ErrExists)
 }

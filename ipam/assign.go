@@ -169,7 +169,7 @@ func inPools(pools []pool, cidr netip.Prefix) bool {
 	return slices.ContainsFunc(pools, func(p pool) bool { return within(cidr, p.cidr) })
 }
 
-// deselected tells whether an enabled pool is no longer for a node with these labels.
+// deselected reports whether an enabled pool is no longer for a node with these labels.
 func (x *search) deselected(p pool, labels map[string]string) bool {
 	ok, err := selects(p.object.Spec.NodeSelector, labels)
 	return enabled(p.object) && err == nil && !ok

@@ -208,7 +208,7 @@ func compact(b *model.Block) {
 	}
 }
 
-// isEmpty tells whether the block may be given up: nothing is assigned (what Windows keeps for itself does not count)
+// isEmpty reports whether the block may be given up: nothing is assigned (what Windows keeps for itself does not count)
 // or cooling down.
 func isEmpty(b *model.Block) bool {
 	for _, i := range b.Allocations {

@@ -47,7 +47,7 @@ func parsePool(name string, o *model.IPPool) (pool, error) {
 	return pool{name: name, cidr: cidr.Masked(), blockBits: bits, object: o}, nil
 }
 
-// enabled tells whether addresses may be assigned from the pool at all.
+// enabled reports whether addresses may be assigned from the pool at all.
 func enabled(o *model.IPPool) bool {
 	if o.DeletionTimestamp != nil || o.Spec.Disabled {
 		return false
@@ -57,13 +57,13 @@ func enabled(o *model.IPPool) bool {
 	})
 }
 
-// allows tells whether a pool may be used for a purpose.
+// allows reports whether a pool may be used for a purpose.
 func allows(o *model.IPPool, use v3.IPPoolAllowedUse) bool {
 	return slices.Contains(o.Spec.AllowedUses, use)
 }
 
-// Usable tells whether a node with these labels may take addresses for a purpose from a pool: it is enabled, allows the
-// purpose and selects the node. The error is about a node selector that cannot be read.
+// Usable reports whether a node with these labels may take addresses for a purpose from a pool: it is enabled, allows
+// the purpose and selects the node. The error is about a node selector that cannot be read.
 func Usable(o *model.IPPool, use v3.IPPoolAllowedUse, nodeLabels map[string]string) (bool, error) {
 	o = o.WithDefaults()
 	if !enabled(o) || !allows(o, use) {
@@ -176,7 +176,7 @@ func pickMatching(candidates []pool, r *Request, family Family, nodeLabels map[s
 	return chosen, nil
 }
 
-// matches tells whether a pool is for a node and a namespace, and why not.
+// matches reports whether a pool is for a node and a namespace, and why not.
 func matches(p pool, nodeLabels, namespaceLabels map[string]string) (ok bool, why string, err error) {
 	spec := p.object.Spec
 	if *spec.AssignmentMode != v3.Automatic {

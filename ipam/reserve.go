@@ -41,7 +41,7 @@ func newReservations(prefixes []netip.Prefix) reservations {
 	return merged
 }
 
-// touches tells whether b, which does not begin before a, continues a.
+// touches reports whether b, which does not begin before a, continues a.
 func touches(a, b addrRange) bool {
 	if a.first.BitLen() != b.first.BitLen() {
 		return false
@@ -59,7 +59,7 @@ func (r reservations) find(addr netip.Addr) (addrRange, bool) {
 	return r[i], true
 }
 
-// has tells whether addr is reserved.
+// has reports whether addr is reserved.
 func (r reservations) has(addr netip.Addr) bool {
 	_, ok := r.find(addr)
 	return ok

@@ -50,7 +50,7 @@ func CallerOf(ctx context.Context) Caller {
 	return Caller{}
 }
 
-// Config says who is admitted.
+// Config names the users that are admitted.
 type Config struct {
 	Users []uint32 // beside root
 	// Owner tells from the kernel who made a connection. An error means that it is not known for certain.
@@ -93,7 +93,7 @@ func New(cfg Config) *Guard {
 // call; nothing that it sends reaches the service.
 func (g *Guard) Listener(l net.Listener) net.Listener { return &listener{l, g} }
 
-// Options are those that the gRPC server of the service needs.
+// Options returns the options of the service's gRPC server.
 func (g *Guard) Options() []grpc.ServerOption {
 	return append(Limits(), grpc.Creds(callerCredentials{insecure.NewCredentials()}),
 		grpc.StreamInterceptor(g.streams.Intercept))

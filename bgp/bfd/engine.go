@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Config is what an Engine needs.
+// Config has the parameters of an Engine.
 type Config struct {
 	Logger *zap.Logger // none: nothing is logged
 	// OnEvent hears of each session that comes up or goes down. It must return at once.
@@ -158,7 +158,7 @@ func (e *Engine) Close() {
 	e.kick()
 }
 
-// Sessions tells how all sessions are, by address.
+// Sessions returns the status of all sessions, sorted by address.
 func (e *Engine) Sessions() []Status {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -170,7 +170,7 @@ func (e *Engine) Sessions() []Status {
 	return list
 }
 
-// Session tells how the session with an address is.
+// Session returns the status of the session with an address.
 func (e *Engine) Session(remote netip.Addr) (Status, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -23,7 +23,7 @@ type Drops struct {
 	LastTTL       uint8  // of the last one dropped for it
 }
 
-// String lists what was dropped in words; empty if nothing was.
+// String lists the dropped packets in words; empty if there are none.
 func (d Drops) String() string {
 	var parts []string
 	for _, p := range []struct {
@@ -84,7 +84,7 @@ func (g *gate) configure(s Session) {
 	g.known.SetLimit(max(leastRate, rate.Limit(perInterval*float64(time.Second)/float64(s.Receive))))
 }
 
-// admits tells whether a packet may cost more than a look at it.
+// admits reports whether a packet may cost more than a look at it.
 func (g *gate) admits(b []byte, port uint16, ttl int, now time.Time) bool {
 	switch {
 	case ttl < int(g.minTTL.Load()):

@@ -204,7 +204,7 @@ func (m *machine) expire(now time.Time) (c change) {
 	return c
 }
 
-// due tells whether a packet is to be sent now, and when the next.
+// due reports whether a packet is to be sent now, and when the next.
 func (m *machine) due(now time.Time) bool {
 	if now.Before(m.nextSend) {
 		return false

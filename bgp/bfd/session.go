@@ -44,12 +44,12 @@ func (s Session) check() error {
 	return nil
 }
 
-// samePath tells whether two sessions differ in timers at most.
+// samePath reports whether two sessions differ in timers at most.
 func (s Session) samePath(o Session) bool {
 	return s.Remote == o.Remote && s.Local == o.Local && s.Multihop == o.Multihop
 }
 
-// Status is what is known of a session.
+// Status is the state of a session.
 type Status struct {
 	Session Session
 	State   State
@@ -70,7 +70,7 @@ type Status struct {
 	Drops            Drops
 }
 
-// Event tells that a session came up or went down.
+// Event is a session that came up or went down.
 type Event struct {
 	Status Status
 	From   State

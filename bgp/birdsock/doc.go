@@ -1,2 +1,2 @@
-// Package birdsock answers the questions that scripts and exporters ask BIRD 1.6 on its control socket.
+// Package birdsock answers the commands of BIRD 1.6 that scripts and exporters send to its control socket.
 package birdsock

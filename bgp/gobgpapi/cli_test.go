@@ -21,6 +21,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/integration/ports"
 	"github.com/manxnet/manx/integration/stock"
 )
 
@@ -49,7 +50,7 @@ func newScene(t *testing.T) *scene {
 	dir := t.TempDir()
 	own6, peer6 := loopback6(t, 1), loopback6(t, 2)
 	own4, peer4 := netip.MustParseAddr("127.0.77.1"), netip.MustParseAddr("127.0.77.2")
-	listen, remote := freePort(t), freePort(t)
+	listen, remote := ports.Free(t, "127.0.77.1"), ports.Free(t, "127.0.77.1")
 	startBird(t, dir, fmt.Sprintf(birdConfig, remote, own4, listen, secret, peer6, remote, own6, listen))
 	s := &scene{socket: filepath.Join(dir, "gobgp.sock"), peer4: peer4, peer6: peer6}
 	s.speaker = speaker.New(speaker.Config{GobgpSocket: s.socket, ConnectRetry: time.Second})
@@ -96,16 +97,6 @@ func loopback6(t *testing.T, n int) netip.Addr {
 	}
 	t.Cleanup(func() { _ = exec.Command("ip", "addr", "del", a+"/128", "dev", "lo").Run() })
 	return netip.MustParseAddr(a)
-}
-
-func freePort(t *testing.T) uint16 {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.77.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
 func startBird(t *testing.T, dir, config string) {
@@ -389,7 +380,7 @@ func testMonitorShowsChanges(t *testing.T, s *scene, clis []cli) {
 			if err := s.speaker.ResetSession(context.Background(), s.peer4, speaker.ResetHard); err != nil {
 				t.Fatal(err)
 			}
-			// Idle does not last, and nothing tells whether the command hears already.
+			// Idle does not last, and nothing reports whether the command hears already.
 			neighbour(`\[NEIGH\] 127\.0\.77\.2 fsm: (SESSION_STATE_)?(IDLE|ACTIVE|OPENSENT|OPENCONFIRM)`)
 			rib(`\[DELROUTE\] 10\.88\.1\.0/24`)
 			neighbour(`\[NEIGH\] 127\.0\.77\.2 fsm: (SESSION_STATE_)?ESTABLISHED admin: (ADMIN_STATE_)?UP`)

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// reads tells whether a call of the API changes nothing, or only what ResetPeer allows.
+// reads reports whether a call of the API changes nothing, or only what ResetPeer allows.
 func reads(method string) bool {
 	return strings.HasPrefix(method, "List") || strings.HasPrefix(method, "Get") || method == "WatchEvent" ||
 		method == "ResetPeer"
@@ -53,7 +53,7 @@ func instead(method string) string {
 			"apply -f FILE`"
 	case strings.Contains(method, "Polic"), strings.Contains(method, "Statement"),
 		strings.Contains(method, "DefinedSet"):
-		return "what is advertised follows IPPool, BGPConfiguration and BGPPeer resources in the datastore; change " +
+		return "the advertised routes follow IPPool, BGPConfiguration and BGPPeer resources in the datastore; change " +
 			"them with `manxctl apply -f FILE`"
 	case method == "StartBgp", method == "StopBgp":
 		return "manxd starts and stops BGP; AS number and router ID come from Node and BGPConfiguration resources, " +
@@ -61,5 +61,5 @@ func instead(method string) string {
 	case method == "SetLogLevel":
 		return "set the log level of manxd with `manxctl loglevel LEVEL`"
 	}
-	return "this node does what the datastore says; change it with `manxctl apply -f FILE`"
+	return "this node follows the datastore; change it with `manxctl apply -f FILE`"
 }

@@ -72,7 +72,7 @@ func list[R4, E4 proto.Message, E3 any, P3 interface {
 	return sendErr
 }
 
-// GetBgp tells AS, router ID and listener.
+// GetBgp returns AS, router ID and listener.
 func (s *Service) GetBgp(ctx context.Context, _ *v3.GetBgpRequest) (*v3.GetBgpResponse, error) {
 	b, err := s.server()
 	if err != nil {
@@ -87,7 +87,7 @@ func (s *Service) GetBgp(ctx context.Context, _ *v3.GetBgpRequest) (*v3.GetBgpRe
 	return r, nil
 }
 
-// ListPeer tells about one peer or all. Passwords are left out.
+// ListPeer returns one peer or all, without passwords.
 func (s *Service) ListPeer(r *v3.ListPeerRequest, stream v3.GobgpApi_ListPeerServer) error {
 	request := &v4.ListPeerRequest{EnableAdvertised: r.EnableAdvertised} // spelt differently in v3
 	return list(stream.Context(), s, translated(r, request), (*server.BgpServer).ListPeer, func(p *v3.Peer) error {
@@ -148,25 +148,25 @@ func (s *Service) ResetPeer(ctx context.Context, r *v3.ResetPeerRequest) (*empty
 	return &emptypb.Empty{}, nil
 }
 
-// ListPolicy tells which policies GoBGP applies.
+// ListPolicy returns the policies that GoBGP applies.
 func (s *Service) ListPolicy(r *v3.ListPolicyRequest, stream v3.GobgpApi_ListPolicyServer) error {
 	return list(stream.Context(), s, translated(r, &v4.ListPolicyRequest{}), (*server.BgpServer).ListPolicy,
 		func(p *v3.Policy) error { return stream.Send(&v3.ListPolicyResponse{Policy: p}) })
 }
 
-// ListStatement tells the statements of the policies.
+// ListStatement returns the statements of the policies.
 func (s *Service) ListStatement(r *v3.ListStatementRequest, stream v3.GobgpApi_ListStatementServer) error {
 	return list(stream.Context(), s, translated(r, &v4.ListStatementRequest{}), (*server.BgpServer).ListStatement,
 		func(p *v3.Statement) error { return stream.Send(&v3.ListStatementResponse{Statement: p}) })
 }
 
-// ListDefinedSet tells the sets that the policies use.
+// ListDefinedSet returns the sets that the policies use.
 func (s *Service) ListDefinedSet(r *v3.ListDefinedSetRequest, stream v3.GobgpApi_ListDefinedSetServer) error {
 	return list(stream.Context(), s, translated(r, &v4.ListDefinedSetRequest{}), (*server.BgpServer).ListDefinedSet,
 		func(p *v3.DefinedSet) error { return stream.Send(&v3.ListDefinedSetResponse{DefinedSet: p}) })
 }
 
-// ListPolicyAssignment tells where the policies apply.
+// ListPolicyAssignment returns where the policies apply.
 func (s *Service) ListPolicyAssignment(
 	r *v3.ListPolicyAssignmentRequest, stream v3.GobgpApi_ListPolicyAssignmentServer,
 ) error {

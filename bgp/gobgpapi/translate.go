@@ -144,7 +144,7 @@ func translateEnum(
 	return best
 }
 
-// differingPrefix tells whether one name is the other with words before it, and how long those are.
+// differingPrefix reports whether one name is the other with words before it, and how long those are.
 func differingPrefix(a, b string) (int, bool) {
 	if len(a) < len(b) {
 		a, b = b, a

@@ -66,8 +66,8 @@ func (f *Folder) readFile(n name) (_ string, info os.FileInfo, _ error) {
 	return string(content), info, nil
 }
 
-// settled tells whether a file has been as it is for a while: its time of change is some time past, or an earlier look
-// found the same.
+// settled reports whether a file has been as it is for a while: its time of change is some time past, or an earlier
+// look found the same.
 func (f *Folder) settled(n name, info os.FileInfo, content string) error {
 	now, changed := f.now(), info.ModTime()
 	if now.Sub(changed) >= settleTime {

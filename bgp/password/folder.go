@@ -70,8 +70,8 @@ func (f *Folder) check(n name) error {
 	return nil
 }
 
-// Valid returns the password that a text holds, without the line end after it. An error says why it holds none; place
-// is what it calls the text.
+// Valid returns the password in a text, without the line end after it. An error has the reason why there is none; place
+// is its name of the text.
 func Valid(text, place string) (string, error) {
 	password := strings.TrimRight(text, "\r\n")
 	switch {

@@ -77,7 +77,7 @@ func (f *Folder) Asked() (every time.Duration) {
 	return every
 }
 
-// Outdated tells whether a file that the last decision named may hold another password than it did then. It costs a
+// Outdated reports whether a file that the last decision named may hold another password than it did then. It costs a
 // stat for each file.
 func (f *Folder) Outdated() bool {
 	f.mu.Lock()

@@ -18,10 +18,6 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-func netipPort(a netip.Addr, port uint16) string {
-	return net.JoinHostPort(a.String(), fmt.Sprint(port))
-}
-
 // prepareSocket makes the place of the unix socket of GoBGP's own API. GoBGP creates it with the process's umask, so it
 // is made in a folder that only root can enter, gets its mode there, and is then moved to its place. Without a path
 // there is none.
@@ -135,10 +131,10 @@ func (s *Speaker) allowReset(ctx context.Context, r *api.ResetPeerRequest) error
 		}
 	case err != nil:
 		return status.Errorf(codes.InvalidArgument, "hard reset needs the address of one peer, not %q", r.GetAddress())
-	case !s.status.isEstablished(addr):
+	case !s.status.IsEstablished(addr):
 		return status.Errorf(codes.FailedPrecondition, "session with %s is not established; there is nothing to reset",
 			addr)
-	case !s.resets.beginHard(addr, s.status.establishedSince(addr), time.Now()):
+	case !s.resets.beginHard(addr, s.status.EstablishedSince(addr), time.Now()):
 		return status.Errorf(codes.FailedPrecondition, "session with %s is being reset already", addr)
 	}
 	s.log.Info("bgp session reset through gobgp.sock", append(apiguard.CallerOf(ctx).Fields(),

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/integration/ports"
 )
 
 // BGP does not depend on the socket: what is in its way stays, and the sessions come up.
@@ -284,7 +285,7 @@ func TestListenerInUse(t *testing.T) {
 	if ok, why := second.Ready(); ok || !strings.Contains(why, "another BGP speaker") {
 		t.Errorf("ready %v: %s", ok, why)
 	}
-	d.Global.ListenPort = freePort(t)
+	d.Global.ListenPort = ports.Free(t, "127.0.0.1")
 	mustSet(t, second, d) // the next Set tries again
 	if st := second.Sessions(); st[0].Phase != PhaseWaiting {
 		t.Errorf("status %+v", st)

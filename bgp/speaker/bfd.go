@@ -1,13 +1,11 @@
 package speaker
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
-	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
@@ -72,9 +70,6 @@ func (p *paths) close() {
 	}
 }
 
-// cutMatters is how long a broken path explains why a session is down better than what is heard of it.
-const cutMatters = 10 * time.Second
-
 // pathChanged acts on a path that broke: the session ends at once, and with it the peer's routes.
 //
 // A peer that restarts goes down in BFD too, since its BFD does not outlive it (C bit clear). But its kernel closes the
@@ -87,7 +82,7 @@ const cutMatters = 10 * time.Second
 // broke, somebody else may have sent that in its name.
 func (s *Speaker) pathChanged(e bfd.Event) {
 	addr, path := e.Status.Session.Remote, e.Status
-	up := s.publishPath(addr)
+	up := s.status.PathChanged(addr)
 	switch {
 	case !e.Failure && !e.Doubtful || up.IsZero():
 	case e.Failure && path.LastUp.After(up):
@@ -106,27 +101,9 @@ func (s *Speaker) pathChanged(e bfd.Event) {
 // newSessionTime is how long a BFD session takes to come up, at the slow rate of RFC 5880 section 6.8.3.
 const newSessionTime = 3 * time.Second
 
-// publishPath publishes the status of a session whose BFD changed, and returns since when it is up; zero: it is not.
-func (s *Speaker) publishPath(addr netip.Addr) (up time.Time) {
-	s.status.change(addr, func(e *sessionEntry, at time.Time) {
-		s.status.publish(e, at, false)
-		if e.state == gobgp.BGP_FSM_ESTABLISHED {
-			up = e.upAt
-		}
-	})
-	return up
-}
-
 // endPath ends the session that is up since then.
 func (s *Speaker) endPath(addr netip.Addr, up time.Time, reason string) {
-	end := false
-	s.status.change(addr, func(e *sessionEntry, now time.Time) {
-		if e.state == gobgp.BGP_FSM_ESTABLISHED && e.upAt.Equal(up) {
-			e.fail(DirectionLocal, fmt.Sprintf("BFD: the path to %s is broken: %s", e.peerName(), reason), now)
-			e.cut, end = now, true
-		}
-	})
-	if end {
+	if s.status.BreakPath(addr, up, reason) {
 		s.replacePeer(addr, "bgp session ends because BFD found its path broken")
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/manxnet/manx/integration/ports"
 )
 
 // bmpEvent is what pmacct's collector writes of a BMP message.
@@ -32,7 +34,7 @@ func startCollector(t *testing.T) (addr netip.AddrPort, events func() []bmpEvent
 		t.Skip("needs pmbmpd (Debian package pmacct)")
 	}
 	dir := t.TempDir()
-	port := freePort(t)
+	port := ports.Free(t, "127.0.0.1")
 	file, conf := filepath.Join(dir, "bmp.json"), filepath.Join(dir, "conf")
 	text := fmt.Sprintf("daemonize: false\nbmp_daemon_ip: 127.0.0.1\nbmp_daemon_port: %d\n"+
 		"bmp_daemon_msglog_file: %s\nbmp_daemon_msglog_output: json\n", port, file)

@@ -1,7 +1,6 @@
 package speaker
 
 import (
-	"net/netip"
 	"sync"
 	"time"
 
@@ -10,7 +9,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"go.uber.org/zap"
 
-	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/fib"
 )
 
 // conflictsAge is for how long an answer about conflicts is good: each costs GoBGP a stop.
@@ -22,12 +21,12 @@ type conflicts struct {
 	mu      sync.Mutex
 	read    time.Time
 	reading bool
-	list    []RejectedRoute
+	list    []fib.Rejection
 }
 
 // conflicting returns the paths of other speakers for prefixes that this node originates, as last seen. When that was
 // some time ago it has them looked for again, but does not wait: GoBGP may have much else to do.
-func (s *Speaker) conflicting() []RejectedRoute {
+func (s *Speaker) conflicting() []fib.Rejection {
 	c := &s.conflicts
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,9 +42,9 @@ func (s *Speaker) conflicting() []RejectedRoute {
 	return c.list
 }
 
-func (s *Speaker) readConflicts(run *speakerRun) (list []RejectedRoute) {
+func (s *Speaker) readConflicts(run *speakerRun) (list []fib.Rejection) {
 	byFamily := map[gobgp.Family][]*apiutil.LookupPrefix{}
-	for _, p := range s.fib.ownPrefixes() {
+	for _, p := range s.fib.OwnPrefixes() {
 		family := gobgp.RF_IPv4_UC
 		if p.Addr().Is6() {
 			family = gobgp.RF_IPv6_UC
@@ -60,7 +59,7 @@ func (s *Speaker) readConflicts(run *speakerRun) (list []RejectedRoute) {
 				prefix, ok := nlri.(*gobgp.IPAddrPrefix)
 				for _, p := range paths {
 					if ok && p.PeerAddress.IsValid() && !p.PeerAddress.IsUnspecified() {
-						list = append(list, s.fib.conflict(prefix.Prefix.Masked(), learnedPath(p)))
+						list = append(list, s.fib.Conflict(prefix.Prefix.Masked(), p))
 					}
 				}
 			})
@@ -69,22 +68,4 @@ func (s *Speaker) readConflicts(run *speakerRun) (list []RejectedRoute) {
 		}
 	}
 	return list
-}
-
-// ownPrefixes are those that only this node may announce.
-func (f *fib) ownPrefixes() []netip.Prefix {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	list := make([]netip.Prefix, 0, len(f.mine.Originated))
-	for p := range f.mine.Originated {
-		list = append(list, p)
-	}
-	return list
-}
-
-func (f *fib) conflict(prefix netip.Prefix, p fibPath) RejectedRoute {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	class, reason := f.refuse(prefix, p)
-	return RejectedRoute{Prefix: prefix, Path: bgp.Path{NextHop: p.nextHop, Peer: p.peer}, Class: class, Reason: reason}
 }

@@ -3,12 +3,10 @@ package speaker
 import (
 	"context"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
-	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
-
-	"github.com/manxnet/manx/bgp"
 )
 
 const (
@@ -20,20 +18,20 @@ const (
 	countersCost = 50
 )
 
-// budget bounds how much of GoBGP's time goes into counting, however often somebody asks. It is guarded by
-// statusTable.mu.
+// budget bounds how much of GoBGP's time goes into counting, however often somebody asks.
 type budget struct {
+	mu      sync.Mutex
 	running chan struct{} // closed when the count that is under way is done
 	next    time.Time     // not before
 }
 
 // spend runs count in the background unless it runs already or has run less than age ago, and waits for it a little.
-func (t *statusTable) spend(b *budget, age time.Duration, count func()) {
-	t.mu.Lock()
+func (b *budget) spend(age time.Duration, count func()) {
+	b.mu.Lock()
 	done := b.running
 	if done == nil {
 		if time.Now().Before(b.next) {
-			t.mu.Unlock()
+			b.mu.Unlock()
 			return
 		}
 		done = make(chan struct{})
@@ -41,13 +39,13 @@ func (t *statusTable) spend(b *budget, age time.Duration, count func()) {
 		go func() {
 			start := time.Now()
 			count()
-			t.mu.Lock()
+			b.mu.Lock()
 			b.next, b.running = time.Now().Add(max(age, countersCost*time.Since(start))), nil
-			t.mu.Unlock()
+			b.mu.Unlock()
 			close(done)
 		}()
 	}
-	t.mu.Unlock()
+	b.mu.Unlock()
 	wait, cancel := context.WithTimeout(context.Background(), countersWait)
 	defer cancel()
 	select {
@@ -59,10 +57,10 @@ func (t *statusTable) spend(b *budget, age time.Duration, count func()) {
 // refreshCounters reads the counters of all sessions, and the advertised prefixes of those outside the mesh if that is
 // cheap.
 func (s *Speaker) refreshCounters() {
-	s.status.spend(&s.status.reads, countersAge, func() {
+	s.reads.spend(countersAge, func() {
 		s.readCounters("", false)
-		up := s.status.upOutsideMesh()
-		if len(up)*s.fib.size() > advertisedMost {
+		up := s.status.OutsideMesh()
+		if len(up)*s.fib.Size() > advertisedMost {
 			return
 		}
 		for _, addr := range up {
@@ -71,33 +69,11 @@ func (s *Speaker) refreshCounters() {
 	})
 }
 
-func (t *statusTable) upOutsideMesh() (list []netip.Addr) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for addr, e := range t.entries {
-		if e.session.Type != bgp.SessionMesh && e.state == gobgp.BGP_FSM_ESTABLISHED {
-			list = append(list, addr)
-		}
-	}
-	return list
-}
-
-// size is the number of prefixes, our own included.
-func (f *fib) size() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.rows.Len() + len(f.mine.Originated)
-}
-
 // countPeer reads the counters of one session.
 func (s *Speaker) countPeer(addr netip.Addr) {
-	s.status.mu.Lock()
-	e := s.status.entries[addr]
-	s.status.mu.Unlock()
-	if e == nil {
-		return
+	if tap := s.taps.of(addr); tap != nil {
+		tap.counted.spend(0, func() { s.readCounters(addr.String(), true) })
 	}
-	s.status.spend(&e.counted, 0, func() { s.readCounters(addr.String(), true) })
 }
 
 // readCounters asks GoBGP for the counters of one peer, or of all.
@@ -116,35 +92,11 @@ func (s *Speaker) readCounters(addr string, advertised bool) {
 	if err != nil {
 		return // the server is being replaced
 	}
-	s.status.mu.Lock()
-	defer s.status.mu.Unlock()
 	now := time.Now()
 	for a, p := range read {
-		if e := s.status.entries[a]; e != nil {
-			e.count(p, now, advertised)
-		}
-	}
-}
-
-func (e *sessionEntry) count(p *api.Peer, now time.Time, advertised bool) {
-	c := Counters{At: now, Advertised: e.counters.Advertised, AdvertisedAt: e.counters.AdvertisedAt}
-	for _, f := range p.GetAfiSafis() {
-		c.Received += f.GetState().GetReceived()
-		c.Accepted += f.GetState().GetAccepted()
-		if advertised {
-			c.Advertised, c.AdvertisedAt = f.GetState().GetAdvertised(), now
-		}
-	}
-	in, out := p.GetState().GetMessages().GetReceived(), p.GetState().GetMessages().GetSent()
-	c.MessagesIn, c.MessagesOut, c.UpdatesIn, c.UpdatesOut = in.GetTotal(), out.GetTotal(), in.GetUpdate(),
-		out.GetUpdate()
-	e.counters = c
-	e.tap.received.seen(int(c.Received))
-	if t := p.GetTimers().GetState(); e.state == gobgp.BGP_FSM_ESTABLISHED && t != nil {
-		e.hold = time.Duration(t.GetNegotiatedHoldTime()) * time.Second
-		e.keepalive = time.Duration(t.GetKeepaliveInterval()) * time.Second
-		if a, err := netip.ParseAddr(p.GetTransport().GetLocalAddress()); err == nil && !a.IsUnspecified() {
-			e.local = a.Unmap()
+		n := s.status.Count(a, p, now, advertised)
+		if tap := s.taps.of(a); tap != nil {
+			tap.received.seen(n)
 		}
 	}
 }
@@ -152,5 +104,5 @@ func (e *sessionEntry) count(p *api.Peer, now time.Time, advertised bool) {
 // learnTimers reads what was negotiated, once after a session has come up: the events do not tell.
 func (s *Speaker) learnTimers(addr netip.Addr) {
 	s.readCounters(addr.String(), false)
-	s.status.change(addr, func(*sessionEntry, time.Time) {})
+	s.status.Refresh(addr)
 }

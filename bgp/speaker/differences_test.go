@@ -8,6 +8,8 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/gobgppolicy"
+	"github.com/manxnet/manx/bgp/session"
 )
 
 // GoBGP looks for the AS of the peer before it sends a path; BIRD leaves that to the receiver.
@@ -70,8 +72,8 @@ func TestGracefulShutdownFromAnotherAS(t *testing.T) {
 	p.send(m)
 	table := routeTable{}
 	awaitRoutes(t, s, table, "the route", func() bool { return len(table) == 1 })
-	if got := table[pfx("10.244.1.0/26")].Metric; got != bgp.MaxPriority-lowestLocalPref {
-		t.Errorf("metric %d, want that of LOCAL_PREF %d", got, lowestLocalPref)
+	if got := table[pfx("10.244.1.0/26")].Metric; got != bgp.MaxPriority-gobgppolicy.LowestLocalPref {
+		t.Errorf("metric %d, want that of LOCAL_PREF %d", got, gobgppolicy.LowestLocalPref)
 	}
 }
 
@@ -85,7 +87,7 @@ func TestCapabilities(t *testing.T) {
 	var names []string
 	for _, o := range p.open.OptParams {
 		for _, c := range o.(*gobgp.OptionParameterCapability).Capability {
-			names = append(names, capabilityName[c.Code()])
+			names = append(names, session.CapabilityName(c.Code()))
 		}
 	}
 	slices.Sort(names)

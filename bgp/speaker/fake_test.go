@@ -8,10 +8,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -21,6 +19,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/integration/ports"
 )
 
 // fakePeer is a scripted BGP speaker. It keeps its session alive and records what it is sent.
@@ -335,26 +334,6 @@ func manyPrefixes(n int) []netip.Prefix {
 func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 func ip(s string) netip.Addr    { return netip.MustParseAddr(s) }
 
-var lastPort atomic.Uint32
-
-// freePort returns a TCP port of 127.0.0.1 that nobody listens on and that it has not given before. It is below those
-// that the kernel takes for outgoing connections, which tests that run beside make all the time.
-func freePort(t testing.TB) uint16 {
-	t.Helper()
-	const first, ports = 12000, 20000
-	start := uint32(os.Getpid()) * 97
-	for range ports {
-		port := uint16(first + (start+lastPort.Add(1))%ports)
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			l.Close()
-			return port
-		}
-	}
-	t.Fatal("no port is free")
-	return 0
-}
-
 // testSpeaker returns a speaker that is stopped at the end of the test, and a Desired for 127.0.0.1 without sessions.
 func testSpeaker(t testing.TB, cfg Config) (*Speaker, bgp.Desired) {
 	t.Helper()
@@ -363,7 +342,8 @@ func testSpeaker(t testing.TB, cfg Config) (*Speaker, bgp.Desired) {
 	}
 	s := New(cfg)
 	t.Cleanup(func() { stopSpeaker(s) })
-	return s, bgp.Desired{Global: bgp.Global{LocalAS: 64512, RouterID: ip("10.99.0.1"), ListenPort: freePort(t),
+	return s, bgp.Desired{Global: bgp.Global{LocalAS: 64512, RouterID: ip("10.99.0.1"), ListenPort: ports.Free(t,
+		"127.0.0.1"),
 		ListenAddresses: []netip.Addr{ip("127.0.0.1")}}}
 }
 

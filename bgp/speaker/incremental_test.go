@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/gobgppolicy"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -128,14 +129,12 @@ func described(t *testing.T, s *Speaker) string {
 	for _, st := range s.Statuses() {
 		write("status", fmt.Sprintf("%+v %s %s %s", st.Session, st.Phase, st.Reason, st.Warning))
 	}
-	for addr, x := range s.status.received() {
+	for addr, x := range s.taps.received() {
 		x.mu.Lock()
-		write("received", fmt.Sprint(addr, x.limit, x.outsider, x.rules.list))
+		write("received", fmt.Sprint(addr, x.limit, x.outsider, x.rules.List))
 		x.mu.Unlock()
 	}
-	write("mine", s.fib.mine)
-	write("outward", s.fib.outward)
-	write("reflect", s.fib.reflect)
+	write("own prefixes", slices.SortedFunc(slices.Values(s.fib.OwnPrefixes()), netip.Prefix.Compare))
 	write("sessions", slices.SortedFunc(maps.Keys(s.run.sessions), netip.Addr.Compare))
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
@@ -151,8 +150,8 @@ func TestSetInStepsIsSetAtOnce(t *testing.T) {
 		for step := range 25 {
 			d = shuffle(l, d)
 			err := s.Set(context.Background(), d)
-			if want := buildPolicy(d, nil); !bytes.Equal(s.run.policy.encoded, want.encoded) ||
-				!reflect.DeepEqual(s.run.policy.peers, want.peers) {
+			if want := gobgppolicy.Translate(d, nil); !bytes.Equal(s.run.policy.Encoded, want.Encoded) ||
+				!reflect.DeepEqual(s.run.policy.Peers, want.Peers) {
 				t.Fatalf("seed %d, step %d: another policy than from scratch", seed, step)
 			}
 			if step%5 != 4 {
@@ -170,6 +169,24 @@ func TestSetInStepsIsSetAtOnce(t *testing.T) {
 			stopSpeaker(fresh)
 		}
 		stopSpeaker(s)
+	}
+}
+
+// Settings that could not be configured leave no trace once they are taken back, although the session ran on unchanged.
+func TestRefusedSettingsTakenBack(t *testing.T) {
+	t.Parallel()
+	s, d := testSpeaker(t, Config{Logger: zap.NewNop()})
+	d.Sessions = []bgp.Session{passive("127.0.2.1")}
+	mustSet(t, s, d)
+	bad := d
+	bad.Sessions = slices.Clone(d.Sessions)
+	bad.Sessions[0].Source = ip("fd00::1")
+	if err := s.Set(context.Background(), bad); err == nil || s.Statuses()[0].Phase != PhaseRefused {
+		t.Fatalf("a source of another family: %v, %+v", err, s.Statuses())
+	}
+	mustSet(t, s, d)
+	if st := s.Statuses()[0]; st.Phase != PhaseWaiting {
+		t.Errorf("after the old settings are back: %s, %s", st.Phase, st.Reason)
 	}
 }
 

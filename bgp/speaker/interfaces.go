@@ -72,7 +72,7 @@ func (h *hopInterfaces) stop() {
 // watchHops follows the next hops of received routes while the policy asks for interfaces.
 func (r *speakerRun) watchHops() error {
 	h := &r.sp.interfaces
-	if !r.policy.watched || h.lookup == nil {
+	if !r.policy.Watched || h.lookup == nil {
 		h.stop()
 		return nil
 	}

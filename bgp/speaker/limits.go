@@ -1,9 +1,6 @@
 package speaker
 
 import (
-	"net/netip"
-	"time"
-
 	"github.com/manxnet/manx/bgp"
 )
 
@@ -45,17 +42,8 @@ func (l limit) level(n int, was prefixLevel) prefixLevel {
 func (s *Speaker) setLimits(changed []bgp.Session) {
 	for _, w := range changed {
 		peer := w.Address.Unmap()
-		if tap := s.status.tapOf(peer); tap != nil && tap.received.setLimit(s.cfg.limit(w)) {
-			s.status.release(peer)
+		if tap := s.taps.of(peer); tap != nil && tap.received.setLimit(s.cfg.limit(w)) {
+			s.status.Release(peer)
 		}
-	}
-}
-
-// release ends the punishment of a peer: under another limit it may try again.
-func (t *statusTable) release(peer netip.Addr) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if e := t.entries[peer]; e != nil && !e.held.IsZero() {
-		e.held = time.Now().Add(-2 * t.cfg.PrefixHold)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/gobgppolicy"
 )
 
 // originPath is the local route for o. Its next hop is the local address of each session that it is sent on.
@@ -111,4 +112,14 @@ func (r *speakerRun) withdraw(o bgp.Origin, now time.Time) error {
 		return err
 	}
 	return r.srv.DeletePath(apiutil.DeletePathRequest{Paths: []*apiutil.Path{p}})
+}
+
+// drained is an own route as a node announces it that is being drained (RFC 8326 section 4.1).
+func drained(o bgp.Origin) bgp.Origin {
+	o.LocalPref = 0
+	if !slices.Contains(o.Communities, gobgppolicy.GracefulShutdown) {
+		o.Communities = append(slices.Clone(o.Communities), gobgppolicy.GracefulShutdown)
+		slices.Sort(o.Communities)
+	}
+	return o
 }

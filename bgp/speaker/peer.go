@@ -116,7 +116,7 @@ func (r *speakerRun) setSessions(ctx context.Context, want []bgp.Session, wanted
 			err = fmt.Errorf("bgp session with %s: %w", s.Address, err)
 			errs = append(errs, err)
 		}
-		r.sp.status.configured(s.Address.Unmap(), err)
+		r.sp.status.Configured(s.Address.Unmap(), err)
 	}
 	for addr := range r.failed {
 		if !wanted[addr] {
@@ -164,9 +164,9 @@ func (r *speakerRun) setSession(ctx context.Context, s bgp.Session) error {
 	case change == bgp.ChangeNone:
 		r.sessions[addr] = s
 		return nil
-	case change == bgp.ChangeDefer && r.sp.status.holdsRoutes(addr):
+	case change == bgp.ChangeDefer && r.sp.status.HoldsRoutes(addr):
 		r.deferred[addr] = s
-		r.sp.status.note(addr, "new timers take effect with the next session")
+		r.sp.status.Waits(addr, "new timers take effect with the next session")
 		return nil
 	case change == bgp.ChangeReplace:
 		r.log(s).Info("bgp session is replaced because its reflector settings change")
@@ -219,7 +219,7 @@ func (r *speakerRun) removeSession(ctx context.Context, s bgp.Session) error {
 func (s *Speaker) applyDeferred(addr netip.Addr) {
 	s.setMu.Lock()
 	defer s.setMu.Unlock()
-	if s.run == nil || s.status.holdsRoutes(addr) {
+	if s.run == nil || s.status.HoldsRoutes(addr) {
 		return
 	}
 	want, ok := s.run.deferred[addr]
@@ -233,7 +233,7 @@ func (s *Speaker) applyDeferred(addr netip.Addr) {
 	}
 	s.run.sessions[addr] = want
 	delete(s.run.deferred, addr)
-	s.status.note(addr, "")
+	s.status.Waits(addr, "")
 }
 
 func (r *speakerRun) log(s bgp.Session) *zap.Logger {

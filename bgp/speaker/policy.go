@@ -1,298 +1,169 @@
 package speaker
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
-	"maps"
-	"math/bits"
 	"net/netip"
 	"slices"
-	"strings"
+	"time"
 
 	"github.com/osrg/gobgp/v4/api"
-	"google.golang.org/protobuf/proto"
+	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/gobgppolicy"
 )
 
-// GoBGP has one export and one import policy for all peers. The differences between peers are neighbour sets: sessions
-// whose routes are decided alike form a group, and each statement that is not for all is guarded by the set of a group.
-// The whole policy is always replaced at once, so that no route is ever decided by a part of it.
-const (
-	exportPolicy = "manx-export"
-	importPolicy = "manx-import"
-)
-
-// policy is what GoBGP should do with routes, and what of it concerns each peer.
-type policy struct {
-	request  *api.SetPoliciesRequest
-	encoded  []byte // of request, to compare
-	peers    map[netip.Addr]peerPolicy
-	ranges   map[netip.Prefix]string // what decides about learned routes inside of them
-	drain    bgp.Drain
-	groups   []*group
-	excepted []netip.Prefix // prefixes of other refusals of outsiders; sorted
-	watched  bool           // a rule asks for the interface that a learned route leaves by
-}
-
-// peerPolicy changes exactly if routes that were decided before must be decided again for the peer.
-type peerPolicy struct {
-	in, out string                  // the statements about learned routes
-	own     map[netip.Prefix]string // what becomes of each of our own
-}
-
-// group is a set of sessions whose routes are decided alike.
-type group struct {
-	name     string
-	session  bgp.Session // any of them
-	ipv6     bool
-	external bool
-	filters  []*bgp.Filter // those that sessions name and that exist, in order
-	peers    []netip.Addr
-	decided  peerPolicy // what the statements say about these peers
-}
-
-// policyBuilder turns a Desired into statements.
-type policyBuilder struct {
-	d          bgp.Desired
-	interfaces map[netip.Addr]string // of next hops
-	sets       map[string]*api.DefinedSet
-	statements []*api.Statement
-	seen       strings.Builder // what was said since the last call of since
-	watched    bool
-}
-
-// buildPolicy is pure; interfaces holds the interface of each known next hop.
-func buildPolicy(d bgp.Desired, interfaces map[netip.Addr]string) policy {
-	b := &policyBuilder{d: d, interfaces: interfaces, sets: map[string]*api.DefinedSet{}}
-	p := policy{drain: d.Drain}
-	groups, groupOf := groupsOf(d)
-	exporting := b.exportStatements(groups)
-	importing := b.importStatements(groups)
-	p.peers = policyByPeer(d, groupOf)
-	p.groups, p.excepted = groups, exceptions(d.Refusals)
-	p.ranges, p.watched = rangesOf(d), b.watched
-	p.request = &api.SetPoliciesRequest{
-		Policies: []*api.Policy{{Name: exportPolicy, Statements: exporting},
-			{Name: importPolicy, Statements: importing}},
-	}
-	for _, name := range slices.Sorted(maps.Keys(b.sets)) {
-		p.request.DefinedSets = append(p.request.DefinedSets, b.sets[name])
-	}
-	// of valid text only, so that it cannot fail
-	p.encoded, _ = proto.MarshalOptions{Deterministic: true}.Marshal(p.request)
-	return p
-}
-
-// policyByPeer gives what concerns each peer; sessions of a group with the same settings share it.
-func policyByPeer(d bgp.Desired, groupOf []*group) map[netip.Addr]peerPolicy {
-	type kind struct {
-		group    *group
-		nextHop  bgp.NextHopMode
-		outsider bool
-	}
-	kinds := map[kind]peerPolicy{}
-	refused := refusalsBySession(d.Refusals)
-	peers := make(map[netip.Addr]peerPolicy, len(d.Sessions))
-	for i := range d.Sessions {
-		s := &d.Sessions[i]
-		k := kind{groupOf[i], s.NextHop, s.Outsider}
-		mine, known := kinds[k]
-		if !known {
-			mine = k.group.decided
-			mine.out += string(s.NextHop)
-			mine.in += refused(*s).text
-			kinds[k] = mine
+// startPolicy assigns the two policies. Until the first setPolicy nothing is exported.
+func (r *speakerRun) startPolicy(ctx context.Context) error {
+	for _, p := range []struct {
+		name      string
+		direction api.PolicyDirection
+		otherwise api.RouteAction
+	}{
+		{gobgppolicy.ExportPolicy, api.PolicyDirection_POLICY_DIRECTION_EXPORT,
+			api.RouteAction_ROUTE_ACTION_REJECT},
+		{gobgppolicy.ImportPolicy, api.PolicyDirection_POLICY_DIRECTION_IMPORT,
+			api.RouteAction_ROUTE_ACTION_ACCEPT},
+	} {
+		if err := r.srv.AddPolicy(ctx, &api.AddPolicyRequest{Policy: &api.Policy{Name: p.name}}); err != nil {
+			return fmt.Errorf("bgp speaker: define policy %s: %w", p.name, err)
 		}
-		peers[plainAddr(s.Address)] = mine
-	}
-	return peers
-}
-
-// groupsOf sorts sessions into groups, and gives that of each session. The AS that a session uses for us counts,
-// because GoBGP asks the export policy after it has put that AS into the path.
-func groupsOf(d bgp.Desired) (groups []*group, of []*group) {
-	filters := map[string]*bgp.Filter{}
-	for i := range d.Filters {
-		filters[d.Filters[i].Name] = &d.Filters[i]
-	}
-	type kind struct {
-		ipv6    bool
-		as      uint32 // of this side; 0: internal
-		filters string
-	}
-	kinds, byName := map[kind]*group{}, map[string]*group{}
-	of = make([]*group, len(d.Sessions))
-	for i := range d.Sessions {
-		s := &d.Sessions[i]
-		addr := plainAddr(s.Address)
-		k := kind{ipv6: addr.Is6(), filters: strings.Join(s.Filters, ",")}
-		if s.PeerAS != s.LocalAS {
-			k.as = s.LocalAS
-		}
-		g := kinds[k]
-		if g == nil {
-			g = newGroup(s, filters)
-			if same := byName[g.name]; same != nil {
-				g = same
-			}
-			kinds[k], byName[g.name] = g, g
-		}
-		g.peers = append(g.peers, addr)
-		of[i] = g
-	}
-	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		groups = append(groups, byName[name])
-	}
-	return groups, of
-}
-
-func newGroup(s *bgp.Session, filters map[string]*bgp.Filter) *group {
-	g := &group{session: *s, ipv6: plainAddr(s.Address).Is6(), external: s.PeerAS != s.LocalAS}
-	for _, name := range s.Filters {
-		if f := filters[name]; f != nil {
-			g.filters = append(g.filters, f)
+		err := r.srv.AddPolicyAssignment(ctx, &api.AddPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+			Name: "global", Direction: p.direction, Policies: []*api.Policy{{Name: p.name}}, DefaultAction: p.otherwise,
+		}})
+		if err != nil {
+			return fmt.Errorf("bgp speaker: assign policy %s: %w", p.name, err)
 		}
 	}
-	g.name = groupName(g)
-	return g
+	return nil
 }
 
-func groupName(g *group) string {
-	family, kind := "v4", "internal"
-	if g.ipv6 {
-		family = "v6"
+// setPolicy makes GoBGP decide about routes as d says. The answer is what must be decided again.
+func (r *speakerRun) setPolicy(ctx context.Context, d bgp.Desired) (again, error) {
+	p := gobgppolicy.Translate(d, r.sp.interfaces.known())
+	if bytes.Equal(p.Encoded, r.policy.Encoded) { // there may be other sessions, although the same rules
+		r.policy = p
+		r.inForce.Store(inForceOf(d, p))
+		return again{}, nil
 	}
-	if g.external {
-		kind = fmt.Sprintf("external-AS%d", g.session.LocalAS)
+	if err := r.srv.SetPolicies(ctx, p.Request); err != nil {
+		return again{}, fmt.Errorf("bgp policy: %w", err)
 	}
-	names := make([]string, 0, len(g.filters))
-	for _, f := range g.filters {
-		names = append(names, f.Name)
-	}
-	return "manx-" + family + "-" + kind + ":" + strings.Join(names, ",")
+	old := r.policy
+	r.policy = p
+	r.inForce.Store(inForceOf(d, p))
+	r.sp.log.Debug("bgp policy changed", zap.Int("export", len(p.Request.Policies[0].Statements)),
+		zap.Int("import", len(p.Request.Policies[1].Statements)))
+	return r.compare(old, p), nil
 }
 
-func plainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+// again says which routes must be decided again after a change of the policy.
+type again struct {
+	in, out []netip.Addr   // all routes from, or to, these peers
+	ranges  []netip.Prefix // learned routes inside these, to all peers
+	all     bool           // to all peers
+}
 
-func (g *group) rules(export bool) []bgp.Rule {
-	var rules []bgp.Rule
-	for _, f := range g.filters {
-		switch {
-		case export && g.ipv6:
-			rules = append(rules, f.ExportV6...)
-		case export:
-			rules = append(rules, f.ExportV4...)
-		case g.ipv6:
-			rules = append(rules, f.ImportV6...)
-		default:
-			rules = append(rules, f.ImportV4...)
+func (r *speakerRun) compare(old, new gobgppolicy.Policy) again {
+	a := again{all: old.Drain != new.Drain}
+	for addr := range r.sessions {
+		was, is := old.Peers[gobgppolicy.PlainAddr(addr)], new.Peers[gobgppolicy.PlainAddr(addr)]
+		if was.In != is.In {
+			a.in = append(a.in, addr)
+		}
+		if was.Out != is.Out || r.ownChanged(was.Own, is.Own) {
+			a.out = append(a.out, addr)
 		}
 	}
-	return rules
-}
-
-// neighbours is the set of some peers, of all with that name the same.
-func (b *policyBuilder) neighbours(name string, peers []netip.Addr) *api.MatchSet {
-	const kind = api.DefinedType_DEFINED_TYPE_NEIGHBOR
-	if known := b.sets[setKey(kind, name)]; known != nil {
-		return b.set(known)
-	}
-	return b.set(&api.DefinedSet{DefinedType: kind, Name: name, List: b.cover(peers)})
-}
-
-// cover returns the shortest prefixes that hold the peers and no peer of another session: GoBGP goes through the list
-// of a set for every route and statement. Of the other peers only those right before and behind an address can keep its
-// prefix from being shorter.
-func (b *policyBuilder) cover(peers []netip.Addr) []string {
-	inside := make(map[netip.Addr]bool, len(peers))
-	for _, a := range peers {
-		inside[a] = true
-	}
-	var others []netip.Addr
-	for i := range b.d.Sessions {
-		if a := plainAddr(b.d.Sessions[i].Address); !inside[a] {
-			others = append(others, a)
+	for _, addr := range r.exceptedPeers(old, new) {
+		if !slices.Contains(a.in, addr) {
+			a.in = append(a.in, addr)
 		}
 	}
-	slices.SortFunc(others, netip.Addr.Compare)
-	set := map[netip.Prefix]bool{}
-	for _, a := range peers {
-		i, _ := slices.BinarySearchFunc(others, a, netip.Addr.Compare)
-		length := 1
-		for _, o := range others[max(0, i-1):min(len(others), i+1)] {
-			if o.BitLen() == a.BitLen() {
-				length = max(length, commonBits(a, o)+1)
-			}
-		}
-		set[netip.PrefixFrom(a, length).Masked()] = true
-	}
-	list := make([]string, 0, len(set))
-	for p := range set {
-		list = append(list, p.String())
-	}
-	slices.Sort(list)
-	return list
+	a.ranges = gobgppolicy.Unequal(old.Ranges, new.Ranges)
+	return a
 }
 
-// commonBits is how many leading bits two addresses of one family share.
-func commonBits(a, b netip.Addr) int {
-	x, y := a.As16(), b.As16()
-	for i := range x {
-		if d := x[i] ^ y[i]; d != 0 {
-			return 8*i + bits.LeadingZeros8(d) - (128 - a.BitLen())
+// ownChanged tells whether one of our routes that is announced already is decided otherwise now.
+func (r *speakerRun) ownChanged(was, is map[netip.Prefix]string) bool {
+	for p := range r.origins {
+		before, known := was[p]
+		if now, still := is[p]; known && still && before != now {
+			return true
 		}
 	}
-	return a.BitLen()
+	return false
 }
 
-// set defines a set, once per name. No set is ever empty: an empty neighbour set would match every neighbour.
-func (b *policyBuilder) set(s *api.DefinedSet) *api.MatchSet {
-	b.sets[setKey(s.DefinedType, s.Name)] = s
-	return &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: s.Name}
-}
-
-func setKey(kind api.DefinedType, name string) string { return fmt.Sprintf("%d %s", kind, name) }
-
-func (b *policyBuilder) prefixes(name string, prefixes []netip.Prefix, exact bool) *api.MatchSet {
-	s := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: name}
-	for _, p := range prefixes {
-		longest := p.Addr().BitLen()
-		if exact {
-			longest = p.Bits()
-		}
-		s.Prefixes = append(s.Prefixes, &api.Prefix{IpPrefix: p.Masked().String(), MaskLengthMin: uint32(p.Bits()),
-			MaskLengthMax: uint32(longest)})
+// decide makes GoBGP decide again. It must follow a change of the policy at once: until then GoBGP would leave routes
+// behind at peers, because what the new policy rejects it believes not to have sent.
+func (r *speakerRun) decide(ctx context.Context, a again) error {
+	var errs []error
+	for _, addr := range a.in {
+		errs = append(errs, r.softIn(ctx, addr.String()))
 	}
-	return b.set(s)
+	switch {
+	case a.all || len(a.ranges) > 0 && r.sp.fib.LearnedInside(a.ranges):
+		errs = append(errs, r.softOut(ctx, "all"))
+	default:
+		for _, addr := range a.out {
+			errs = append(errs, r.softOut(ctx, addr.String()))
+		}
+		if len(a.ranges) > 0 {
+			r.lookAgain(a.ranges)
+		}
+	}
+	return errors.Join(errs...)
 }
 
-// say appends a statement; guard limits it to a group of neighbours.
-func (b *policyBuilder) say(name string, guard *api.MatchSet, c *api.Conditions, a *api.Actions) {
-	b.note(c)
-	b.note(a)
-	c = proto.Clone(c).(*api.Conditions)
-	c.NeighborSet = guard
-	b.statements = append(b.statements, &api.Statement{Name: fmt.Sprintf("%04d %s", len(b.statements), name),
-		Conditions: c, Actions: a})
+// lookAgain minds routes that were on their way into our table when the policy changed, so that GoBGP decided about
+// them before it did.
+func (r *speakerRun) lookAgain(ranges []netip.Prefix) {
+	time.AfterFunc(time.Second, func() {
+		r.sp.setMu.Lock()
+		defer r.sp.setMu.Unlock()
+		if r.sp.current() != r || !r.sp.fib.LearnedInside(ranges) {
+			return
+		}
+		if err := r.softOut(context.Background(), "all"); err != nil {
+			r.sp.log.Warn("bgp export", zap.Error(err))
+		}
+	})
 }
 
-func (b *policyBuilder) note(m proto.Message) {
-	text, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	fmt.Fprintf(&b.seen, "%d:%s", len(text), text)
+func (r *speakerRun) softOut(ctx context.Context, peer string) error {
+	return r.soft(ctx, peer, api.ResetPeerRequest_DIRECTION_OUT)
 }
 
-// since returns what was said since its last call, without names and guards.
-func (b *policyBuilder) since() string {
-	defer b.seen.Reset()
-	return b.seen.String()
+func (r *speakerRun) softIn(ctx context.Context, peer string) error {
+	return r.soft(ctx, peer, api.ResetPeerRequest_DIRECTION_IN)
 }
 
-// take ends a policy: statements are named with its direction, because names are unique over all policies.
-func (b *policyBuilder) take(direction string) []*api.Statement {
-	list := b.statements
-	b.statements = nil
-	for _, s := range list {
-		s.Name = direction + " " + s.Name
+func (r *speakerRun) soft(ctx context.Context, peer string, direction api.ResetPeerRequest_Direction) error {
+	if len(r.sessions) == 0 {
+		return nil
+	}
+	if err := r.srv.ResetPeer(ctx, &api.ResetPeerRequest{Address: peer, Soft: true, Direction: direction}); err != nil {
+		return fmt.Errorf("bgp policy: decide again about routes of %s: %w", peer, err)
+	}
+	return nil
+}
+
+// exceptedPeers lists the outsiders that may have announced one of the prefixes about which exceptions have changed.
+func (r *speakerRun) exceptedPeers(old, new gobgppolicy.Policy) (list []netip.Addr) {
+	changed := difference(old.Excepted, new.Excepted)
+	if len(changed) == 0 {
+		return nil
+	}
+	all := r.sp.taps.received()
+	for addr, s := range r.sessions {
+		if x := all[addr.Unmap()]; s.Outsider && x != nil &&
+			slices.ContainsFunc(changed, func(p netip.Prefix) bool { return x.refuses(p) || r.sp.fib.Knows(p) }) {
+			list = append(list, addr)
+		}
 	}
 	return list
 }

@@ -14,6 +14,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/gobgppolicy"
 )
 
 // policyLab has two peers that announce and two that listen, one of each in another AS. Every prefix comes from one
@@ -62,12 +63,13 @@ func newPolicyLab(t *testing.T, seed uint64, base int) *policyLab {
 }
 
 var (
-	someCommunities = []uint32{65000<<16 | 1, 65000<<16 | 2, 65000<<16 | 11, gracefulShutdown, noExport, noAdvertise}
-	someLarge       = [][3]uint32{{65000, 0, 1}, {65000, 0, 2}, {4200000000, 1, 11}}
-	somePaths       = [][]uint32{{}, {65000}, {65000, 65001}, {65001, 65000}, {650001, 65000}, {65000, 65000, 65001}}
-	someInterfaces  = []string{"", "cali1", "eth0"}
-	hopOf           = map[netip.Addr]string{ip("10.0.0.70"): "", ip("10.0.0.71"): "cali1", ip("10.0.0.72"): "eth0"}
-	someCIDRs       = []string{"10.0.0.0/8", "10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16", "10.1.1.0/24", "10.2.2.0/24",
+	someCommunities = []uint32{65000<<16 | 1, 65000<<16 | 2, 65000<<16 | 11,
+		gobgppolicy.GracefulShutdown, gobgppolicy.NoExport, gobgppolicy.NoAdvertise}
+	someLarge      = [][3]uint32{{65000, 0, 1}, {65000, 0, 2}, {4200000000, 1, 11}}
+	somePaths      = [][]uint32{{}, {65000}, {65000, 65001}, {65001, 65000}, {650001, 65000}, {65000, 65000, 65001}}
+	someInterfaces = []string{"", "cali1", "eth0"}
+	hopOf          = map[netip.Addr]string{ip("10.0.0.70"): "", ip("10.0.0.71"): "cali1", ip("10.0.0.72"): "eth0"}
+	someCIDRs      = []string{"10.0.0.0/8", "10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16", "10.1.1.0/24", "10.2.2.0/24",
 		"0.0.0.0/0"}
 	somePriorities = []uint32{1024, 512, bgp.MaxPriority - 100, 7}
 )
@@ -111,7 +113,7 @@ func (l *policyLab) announce() {
 			c := l.attributes(bgp.Candidate{Prefix: prefix, Source: bgp.SourceInternal, ASPath: pick(l, somePaths),
 				Interface: pick(l, someInterfaces), LocalPref: bgp.MaxPriority - pick(l, somePriorities)})
 			if i == 1 {
-				c.Source, c.LocalPref = bgp.SourceExternal, defaultLocalPref
+				c.Source, c.LocalPref = bgp.SourceExternal, bgp.DefaultLocalPref
 				c.ASPath = append([]uint32{64601}, c.ASPath...)
 			}
 			l.sent[addr][prefix] = c
@@ -300,10 +302,11 @@ func onWire(session bgp.Session, before, after bgp.Candidate) string {
 	path, pref, med := after.ASPath, fmt.Sprint(after.LocalPref), ""
 	if session.PeerAS != session.LocalAS {
 		prepended := after.ASPath[:len(after.ASPath)-len(before.ASPath)]
-		path = slices.Concat(behindOwnAS(session.LocalAS, prepended), []uint32{session.LocalAS}, before.ASPath)
+		path = slices.Concat(gobgppolicy.BehindOwnAS(session.LocalAS, prepended), []uint32{session.LocalAS},
+			before.ASPath)
 		pref = ""
 		if before.Source != bgp.SourceOwn {
-			med = fmt.Sprint(relayMED)
+			med = fmt.Sprint(gobgppolicy.RelayMED)
 		}
 	}
 	return wireText(path, pref, med, after.Communities, after.LargeCommunities)
@@ -431,7 +434,7 @@ func describe(filters []bgp.Filter) string {
 				fmt.Fprintf(&b, " prefix %+v", *r.Prefix)
 			}
 			if r.Community != nil {
-				fmt.Fprintf(&b, " community %s", communityText(*r.Community))
+				fmt.Fprintf(&b, " community %s", gobgppolicy.CommunityText(*r.Community))
 			}
 			if r.Large != nil {
 				fmt.Fprintf(&b, " large %v", *r.Large)
@@ -441,7 +444,7 @@ func describe(filters []bgp.Filter) string {
 			for _, op := range r.Operations {
 				switch {
 				case op.AddCommunity != nil:
-					fmt.Fprintf(&b, " add %s", communityText(*op.AddCommunity))
+					fmt.Fprintf(&b, " add %s", gobgppolicy.CommunityText(*op.AddCommunity))
 				case op.AddLarge != nil:
 					fmt.Fprintf(&b, " add %v", *op.AddLarge)
 				default:

@@ -15,6 +15,8 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/session"
+	"github.com/manxnet/manx/integration/ports"
 )
 
 // listenFake accepts connections on a loopback address and runs script for each until the test ends.
@@ -136,7 +138,7 @@ func TestReasons(t *testing.T) {
 			t.Parallel()
 			addr := uniqueLoopback(t)
 			s, d := testSpeaker(t, Config{OpenTimeout: 2 * time.Second})
-			port := freePort(t)
+			port := ports.Free(t, "127.0.0.1")
 			if c.script != nil {
 				port = listenFake(t, addr, c.script)
 			}
@@ -172,7 +174,7 @@ func TestReasons(t *testing.T) {
 			}
 			awaitSession(t, s, addr, "the next attempt", func(st SessionStatus) bool {
 				left := time.Until(st.NextAttempt)
-				return left > 0 && left <= idleAfterLoss+firstDial
+				return left > 0 && left <= session.IdleAfterLoss+session.FirstDial
 			})
 		})
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/osrg/gobgp/v4/api"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/manxnet/manx/bgp/gobgppolicy"
 )
 
 // received is what is known, as it comes in, of the routes in the Adj-RIB-In of one peer: how many there are at most
@@ -35,7 +37,7 @@ type received struct {
 	reported  levelOf
 
 	looking  sync.Mutex // one at a time looks at all routes
-	rules    sessionRefusals
+	rules    gobgppolicy.SessionRefusals
 	outsider bool
 	refused  map[routeKey]refusedRoute
 	touched  map[routeKey]bool // changed while all routes are looked at; nil at other times
@@ -159,7 +161,7 @@ func (x *received) seen(n int) {
 	}
 }
 
-// setLimit takes over a limit and tells whether there was another before. What has come so far is judged by the new
+// setLimit takes over a limit and tells whether there was another before. What has come so far is measured by the new
 // one.
 func (x *received) setLimit(l limit) (changed bool) {
 	x.mu.Lock()
@@ -180,9 +182,39 @@ func (x *received) setLimit(l limit) (changed bool) {
 // limit that announces the same again and again costs a tenth of the time at most.
 const countPause = 10
 
+// calmPause is how long no UPDATE comes when a burst is over; mostPauses bounds the wait for that.
+const (
+	calmPause  = 100 * time.Millisecond
+	mostPauses = 50
+)
+
+// awaitCalm returns when a burst of UPDATEs is over, at once if the limit may have been passed. Only a warning depends
+// on the count until then, and a count in the midst of a burst would have to be repeated behind it: to count 100,000
+// routes again and again cost a twentieth of the processor time that it took to learn them.
+func (x *received) awaitCalm(pause func()) {
+	changes := func() (n int, urgent bool) {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		return x.announced + x.withdrawn, !x.up || x.counted+x.announced > x.limit.most
+	}
+	before, urgent := changes()
+	for range mostPauses {
+		if urgent {
+			return
+		}
+		pause()
+		var now int
+		if now, urgent = changes(); now == before {
+			return
+		}
+		before = now
+	}
+}
+
 // countReceived has GoBGP count the routes of a peer until no level can have been passed meanwhile.
 func (s *Speaker) countReceived(peer netip.Addr, x *received) {
 	for more := true; more; {
+		x.awaitCalm(func() { time.Sleep(calmPause) })
 		x.mu.Lock()
 		announced, withdrawn, session := x.announced, x.withdrawn, x.session
 		x.pending = false
@@ -247,30 +279,11 @@ func (s *Speaker) reportLevel(peer netip.Addr, x *received) {
 
 // reportLevelAgain follows the event that a session is up, which may come after its first routes: the status is new.
 func (s *Speaker) reportLevelAgain(peer netip.Addr) {
-	if tap := s.status.tapOf(peer); tap != nil {
+	if tap := s.taps.of(peer); tap != nil {
 		x := &tap.received
 		x.reporting.Lock()
 		x.reported = levelOf{}
 		x.reporting.Unlock()
 		s.reportLevel(peer, x)
 	}
-}
-
-// received returns the received routes of all sessions.
-func (t *statusTable) received() map[netip.Addr]*received {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	all := make(map[netip.Addr]*received, len(t.entries))
-	for addr, e := range t.entries {
-		all[addr] = &e.tap.received
-	}
-	return all
-}
-
-// newTap makes what the log of a session is read into.
-func (t *statusTable) newTap(peer netip.Addr) *peerTap {
-	tap := &peerTap{}
-	tap.received.count = func() { t.count(peer, &tap.received) }
-	tap.received.report = func() { t.report(peer, &tap.received) }
-	return tap
 }

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/gobgppolicy"
 )
 
 // rechecks are peers that may hold a route which their export filters reject since the route changed.
@@ -29,22 +30,22 @@ const recheckDelay = 300 * time.Millisecond
 
 // recheck looks at best routes that have changed; replaced tells that there was a route for the prefix before.
 func (r *speakerRun) recheck(paths []*apiutil.Path, replaced func(netip.Prefix) bool) {
-	judge := r.judge.Load()
-	if judge == nil {
+	rules := r.inForce.Load()
+	if rules == nil {
 		return
 	}
 	for _, p := range paths {
 		nlri, ok := p.Nlri.(*gobgp.IPAddrPrefix)
-		if !ok || p.Withdrawal || !p.PeerAddress.IsValid() || !judge.asks && !hasWellKnown(p) ||
+		if !ok || p.Withdrawal || !p.PeerAddress.IsValid() || !rules.asks && !hasWellKnown(p) ||
 			!replaced(nlri.Prefix.Masked()) {
 			continue
 		}
 		t, _ := tablePath(p)
-		for _, g := range judge.groups {
-			if g.ipv6 == t.Prefix.Addr().Is6() && (forbidden(g.session, t.Communities) ||
-				asksForAttributes(g.rules(true)) &&
-					!judge.desired.Export(g.session, r.candidate(judge.desired, t)).Accept) {
-				r.recheckLater(g.peers)
+		for _, g := range rules.groups {
+			if g.IPv6 == t.Prefix.Addr().Is6() && (forbidden(g.Session, t.Communities) ||
+				asksForAttributes(g.Rules(true)) &&
+					!rules.desired.Export(g.Session, r.candidate(rules.desired, t)).Accept) {
+				r.recheckLater(g.Peers)
 			}
 		}
 	}
@@ -53,7 +54,7 @@ func (r *speakerRun) recheck(paths []*apiutil.Path, replaced func(netip.Prefix) 
 func hasWellKnown(p *apiutil.Path) bool {
 	for _, a := range p.Attrs {
 		if c, ok := a.(*gobgp.PathAttributeCommunities); ok {
-			return slices.Contains(c.Value, noExport) || slices.Contains(c.Value, noAdvertise)
+			return slices.Contains(c.Value, gobgppolicy.NoExport) || slices.Contains(c.Value, gobgppolicy.NoAdvertise)
 		}
 	}
 	return false
@@ -79,7 +80,7 @@ func (r *speakerRun) recheckNow() {
 	r.sp.setMu.Lock() // the sessions are looked at
 	defer r.sp.setMu.Unlock()
 	for a := range peers {
-		if r.sp.current() != r || !r.sp.status.isEstablished(a) {
+		if r.sp.current() != r || !r.sp.status.IsEstablished(a) {
 			continue
 		}
 		if err := r.softOut(r.sp.ctx, a.String()); err != nil {
@@ -89,17 +90,17 @@ func (r *speakerRun) recheckNow() {
 	}
 }
 
-// judge is what is needed to ask the rules of the current policy.
-type judge struct {
+// policyInForce is what it takes to evaluate the rules of the current policy.
+type policyInForce struct {
 	desired bgp.Desired
-	groups  []*group
+	groups  []*gobgppolicy.Group
 	asks    bool // a rule asks for what may change about a learned route
 }
 
-func judgeOf(d bgp.Desired, p policy) *judge {
-	j := &judge{desired: d, groups: p.groups}
-	for _, g := range p.groups {
-		j.asks = j.asks || asksForAttributes(g.rules(true))
+func inForceOf(d bgp.Desired, p gobgppolicy.Policy) *policyInForce {
+	j := &policyInForce{desired: d, groups: p.Groups}
+	for _, g := range p.Groups {
+		j.asks = j.asks || asksForAttributes(g.Rules(true))
 	}
 	return j
 }
@@ -108,7 +109,7 @@ func judgeOf(d bgp.Desired, p policy) *judge {
 func (r *speakerRun) candidate(d bgp.Desired, t TablePath) bgp.Candidate {
 	c := bgp.Candidate{Prefix: t.Prefix, Source: bgp.SourceInternal, Communities: t.Communities,
 		LargeCommunities: t.LargeCommunities,
-		ASPath:           t.ASPath, LocalPref: defaultLocalPref, Interface: r.sp.interfaces.of(t.NextHop)}
+		ASPath:           t.ASPath, LocalPref: bgp.DefaultLocalPref, Interface: r.sp.interfaces.of(t.NextHop)}
 	if t.LocalPref != nil {
 		c.LocalPref = *t.LocalPref
 	}

@@ -7,6 +7,8 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/fib"
+	"github.com/manxnet/manx/bgp/gobgppolicy"
 )
 
 // routeKey is what identifies a route of a peer.
@@ -36,7 +38,7 @@ func (x *received) note(n gobgp.PathNLRI, nextHop netip.Addr, announced bool) {
 func (x *received) put(key routeKey, nextHop netip.Addr, announced bool) {
 	var rule *bgp.Refusal
 	if announced {
-		rule = x.rules.list.Find(key.prefix, x.outsider)
+		rule = x.rules.List.Find(key.prefix, x.outsider)
 	}
 	switch {
 	case rule != nil && x.refused == nil:
@@ -49,12 +51,12 @@ func (x *received) put(key routeKey, nextHop netip.Addr, announced bool) {
 }
 
 // refusedRoutes lists the routes of all peers that refusals keep out, in no order.
-func (s *Speaker) refusedRoutes() (list []RejectedRoute) {
-	for peer, x := range s.status.received() {
+func (s *Speaker) refusedRoutes() (list []fib.Rejection) {
+	for peer, x := range s.taps.received() {
 		x.mu.Lock()
 		for key, r := range x.refused {
-			list = append(list, RejectedRoute{Prefix: key.prefix, Path: bgp.Path{NextHop: r.nextHop, Peer: peer},
-				Class: RejectClass(r.rule.Class), Reason: r.rule.Reason})
+			list = append(list, fib.Rejection{Prefix: key.prefix, Path: bgp.Path{NextHop: r.nextHop, Peer: peer},
+				Class: fib.RejectClass(r.rule.Class), Reason: r.rule.Reason})
 		}
 		x.mu.Unlock()
 	}
@@ -70,9 +72,9 @@ func (s *Speaker) setRefusals(d bgp.Desired, changed []bgp.Session) (look func()
 	}
 	s.refusals = slices.Clone(d.Refusals)
 	var looks []func()
-	refusals := refusalsBySession(d.Refusals)
+	refusals := gobgppolicy.RefusalsBySession(d.Refusals)
 	for _, session := range changed {
-		tap := s.status.tapOf(session.Address.Unmap())
+		tap := s.taps.of(session.Address.Unmap())
 		if tap == nil {
 			continue
 		}
@@ -90,19 +92,19 @@ func (s *Speaker) setRefusals(d bgp.Desired, changed []bgp.Session) (look func()
 }
 
 // setRules returns whether all routes have to be looked at again, or else which prefixes.
-func (x *received) setRules(rules sessionRefusals, outsider bool) (whole bool, some []netip.Prefix) {
+func (x *received) setRules(rules gobgppolicy.SessionRefusals, outsider bool) (whole bool, some []netip.Prefix) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	before := x.rules
 	x.rules, x.outsider = rules, outsider
-	if before.text != rules.text {
+	if before.Text != rules.Text {
 		return x.up, nil
 	}
 	if !x.up {
 		return false, nil
 	}
-	for i, r := range rules.list {
-		some = append(some, difference(before.list[i].Except, r.Except)...)
+	for i, r := range rules.List {
+		some = append(some, difference(before.List[i].Except, r.Except)...)
 	}
 	return false, some
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
-	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
 // ResetKind says how much of a session is reset.
@@ -36,7 +35,7 @@ var (
 // because another one would hit the next session.
 func (s *Speaker) ResetSession(ctx context.Context, addr netip.Addr, kind ResetKind) error {
 	addr = addr.Unmap()
-	up := s.status.establishedSince(addr)
+	up := s.status.EstablishedSince(addr)
 	if up.IsZero() {
 		return fmt.Errorf("bgp session with %s is %w", addr, ErrNotEstablished)
 	}
@@ -60,7 +59,7 @@ func (s *Speaker) ResetAllowed(ctx context.Context, addr netip.Addr, kind ResetK
 // reset resets a session that is established, however often; the address is a plain one.
 func (s *Speaker) reset(ctx context.Context, addr netip.Addr, kind ResetKind) error {
 	run := s.current()
-	if run == nil || !s.status.isEstablished(addr) {
+	if run == nil || !s.status.IsEstablished(addr) {
 		return fmt.Errorf("bgp session with %s is %w", addr, ErrNotEstablished)
 	}
 	req := &api.ResetPeerRequest{Address: addr.String(), Soft: kind != ResetHard}
@@ -106,21 +105,4 @@ func (r *resets) beginHard(peer netip.Addr, up, now time.Time) bool {
 	}
 	r.hard[peer] = hardReset{now, up}
 	return true
-}
-
-func (t *statusTable) isEstablished(addr netip.Addr) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	e := t.entries[addr]
-	return e != nil && e.state == gobgp.BGP_FSM_ESTABLISHED
-}
-
-// establishedSince returns when a session came up, a zero time if it is not established.
-func (t *statusTable) establishedSince(addr netip.Addr) time.Time {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if e := t.entries[addr]; e != nil && e.state == gobgp.BGP_FSM_ESTABLISHED {
-		return e.upAt
-	}
-	return time.Time{}
 }

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/gobgppolicy"
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
@@ -33,9 +34,9 @@ type speakerRun struct {
 	deferred   map[netip.Addr]bgp.Session // changes that wait until the session is down
 	failed     map[netip.Addr]bool        // of which the last Set could not make what is wanted
 	origins    map[netip.Prefix]bgp.Origin
-	policy     policy
+	policy     gobgppolicy.Policy
 	desired    *bgp.Desired // what the policy was made from last
-	judge      atomic.Pointer[judge]
+	inForce    atomic.Pointer[policyInForce]
 	rechecks   rechecks
 
 	socket *safefile.Socket // of GoBGP's own API, nil for none
@@ -55,7 +56,7 @@ func startRun(ctx context.Context, sp *Speaker, g bgp.Global) (*speakerRun, erro
 	}
 	level := new(slog.LevelVar)
 	level.Set(slog.LevelDebug)
-	opts := []server.ServerOption{server.LoggerOption(slog.New(newLogBridge(sp.log, sp.status)), level)}
+	opts := []server.ServerOption{server.LoggerOption(slog.New(newLogBridge(sp)), level)}
 	sock, err := prepareSocket(sp.cfg.GobgpSocket)
 	if err != nil {
 		sp.log.Error("BGP goes on without this socket", zap.Error(err))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -12,7 +11,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
-	"github.com/manxnet/manx/datastore/ownership"
+	"github.com/manxnet/manx/bgp/fib"
+	"github.com/manxnet/manx/bgp/session"
 )
 
 // Config is what a Speaker needs to run. Zero values mean the defaults that are named beside the fields.
@@ -90,11 +90,14 @@ type Speaker struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	fib    *fib
-	status *statusTable
+	fib    *fib.Table
+	status *session.Table
+	taps   taps
 	sync   *restartSync
 
 	conflicts  conflicts
+	rejects    rejects
+	reads      budget // of reading the counters of all sessions
 	interfaces hopInterfaces
 	paths      paths
 	resets     resets
@@ -112,11 +115,10 @@ type Speaker struct {
 func New(cfg Config) *Speaker {
 	cfg = cfg.withDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &Speaker{cfg: cfg, log: cfg.Logger, ctx: ctx, cancel: cancel, fib: newFIB()}
+	s := &Speaker{cfg: cfg, log: cfg.Logger, ctx: ctx, cancel: cancel, fib: fib.New()}
 	s.interfaces.lookup = cfg.InterfaceOf
-	s.status = newStatusTable(cfg)
-	s.status.count, s.status.report = s.countReceived, s.reportLevel
-	s.status.path = s.paths.status
+	s.status = session.NewTable(session.Config{Logger: cfg.Logger, ConnectRetry: cfg.ConnectRetry,
+		OpenTimeout: cfg.OpenTimeout, PrefixHold: cfg.PrefixHold, Path: s.paths.status})
 	s.sync = newRestartSync(cfg, s.syncFinished)
 	go s.maintain()
 	return s
@@ -132,18 +134,17 @@ func (s *Speaker) Set(ctx context.Context, d bgp.Desired) error {
 	if s.ctx.Err() != nil {
 		return errors.New("bgp speaker is closed")
 	}
-	changed := s.status.setSessions(d.Sessions)
+	changed := s.status.SetSessions(d.Sessions)
+	s.setTaps(changed, addressesOf(d.Sessions))
 	s.setLimits(changed)
-	s.fib.setOwn(ownOf(d))
-	s.fib.setOutward(sharedPrefixes(d.Originated), d.NoInstall)
-	s.fib.setReflecting(d.Sessions)
+	s.fib.Configure(d)
 
 	if s.run == nil || !s.run.global.Equal(d.Global) {
 		if err := s.restart(ctx, d); err != nil {
-			s.status.setFatal(err)
+			s.status.SetFatal(err)
 			return err
 		}
-		s.status.setFatal(nil)
+		s.status.SetFatal(nil)
 	}
 	look := s.setRefusals(d, changed)
 	err := s.run.set(ctx, d)
@@ -162,8 +163,9 @@ func (s *Speaker) restart(ctx context.Context, d bgp.Desired) error {
 		s.setRun(nil)
 		old.stop(ctx)
 		s.interfaces.stop()
-		s.fib.markStale()
-		s.status.reset()
+		s.fib.MarkStale()
+		s.status.Reset()
+		s.resetTaps()
 	}
 	run, err := startRun(ctx, s, d.Global)
 	if err != nil {
@@ -186,6 +188,15 @@ func (s *Speaker) current() *speakerRun {
 	defer s.mu.RUnlock()
 	return s.run
 }
+
+// Changed receives after something changed that Take has not handed out yet, also when Synced changes.
+func (s *Speaker) Changed() <-chan struct{} { return s.fib.Changed() }
+
+// Take is that of the table of learned routes: see fib.Table.Take.
+func (s *Speaker) Take(limit int) []bgp.Route { return s.fib.Take(limit) }
+
+// Snapshot returns all prefixes with usable paths, in no order, and leaves Take alone.
+func (s *Speaker) Snapshot() []bgp.Route { return s.fib.Snapshot() }
 
 // Server returns the GoBGP server, nil before the first successful Set. Only the API in bgp/gobgpapi may use it,
 // and only to read: what it changes is not seen by the Speaker. A later Set may replace it.
@@ -224,48 +235,5 @@ func (s *Speaker) maintain() {
 
 func (s *Speaker) syncFinished(reason string) {
 	s.log.Info("bgp restart finished", zap.String("reason", reason))
-	s.fib.sweepStale()
-}
-
-// ownOf is what others may not announce: what this node originates, but for services; its blocks, also those that are
-// being released; and its addresses.
-func ownOf(d bgp.Desired) ownership.Set {
-	originated := make(map[netip.Prefix]bool, len(d.Originated))
-	var blocks []netip.Prefix
-	for _, o := range d.Originated {
-		if !o.Shared {
-			originated[o.Prefix.Masked()] = true
-		}
-		if o.Blackhole {
-			blocks = append(blocks, o.Prefix)
-		}
-	}
-	return ownership.Set{Addresses: ownAddresses(d), Blocks: ownership.NewBlocks(blocks...), Originated: originated}
-}
-
-func sharedPrefixes(origins []bgp.Origin) map[netip.Prefix]bool {
-	shared := map[netip.Prefix]bool{}
-	for _, o := range origins {
-		if o.Shared {
-			shared[o.Prefix.Masked()] = true
-		}
-	}
-	return shared
-}
-
-// ownAddresses returns the addresses of this node, and those that sessions and the listener name.
-func ownAddresses(d bgp.Desired) ownership.Addresses {
-	own := ownership.Addresses{}
-	add := func(a netip.Addr) {
-		if a.IsValid() && !a.IsUnspecified() {
-			own[a.Unmap().WithZone("")] = 1
-		}
-	}
-	for _, s := range d.Sessions {
-		add(s.Source)
-	}
-	for _, a := range slices.Concat(d.Global.ListenAddresses, d.Addresses) {
-		add(a)
-	}
-	return own
+	s.fib.SweepStale()
 }

@@ -34,7 +34,7 @@ func (s *Speaker) Synced() (bool, string) { return s.sync.state(time.Now()) }
 // Ready tells whether this node does its part in BGP, and if not, what is waited for. Peers that are up are waited for
 // as in Synced, those that are down only as long as a healthy peer takes to connect: they are no fault of this node.
 func (s *Speaker) Ready() (bool, string) {
-	if why := s.status.cannotRun(); why != "" {
+	if why := s.status.CannotRun(); why != "" {
 		return false, why
 	}
 	return s.sync.ready(time.Now())

@@ -12,6 +12,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/gobgppolicy"
 )
 
 // JudgedPath is a path together with what becomes of it on one session.
@@ -23,18 +24,18 @@ type JudgedPath struct {
 // ReceivedFrom returns all paths that a peer has announced, also those that are rejected, sorted by prefix. It looks at
 // all routes of the peer.
 func (s *Speaker) ReceivedFrom(_ context.Context, peer netip.Addr) ([]JudgedPath, error) {
-	run, judge, session, err := s.judgeOf(peer)
+	run, rules, session, err := s.policyFor(peer)
 	if err != nil {
 		return nil, err
 	}
 	var list []JudgedPath
 	err = run.receivedPaths(session.Address, nil, func(t TablePath) {
 		t.Peer = session.Address // which routes of a peer do not name
-		c := run.candidate(judge.desired, t)
+		c := run.candidate(rules.desired, t)
 		if c.Source == bgp.SourceExternal {
-			c.LocalPref = defaultLocalPref // the one of another AS is dropped
+			c.LocalPref = bgp.DefaultLocalPref // the one of another AS is dropped
 		}
-		list = append(list, JudgedPath{TablePath: t, Verdict: importVerdict(judge.desired, session, t, c)})
+		list = append(list, JudgedPath{TablePath: t, Verdict: importVerdict(rules.desired, session, t, c)})
 	})
 	return sortJudged(list), err
 }
@@ -42,7 +43,7 @@ func (s *Speaker) ReceivedFrom(_ context.Context, peer netip.Addr) ([]JudgedPath
 // AdvertisedTo returns the best path of every prefix, our own included, sorted by prefix; the verdict tells whether the
 // peer is sent it. It looks at all routes.
 func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]JudgedPath, error) {
-	run, judge, session, err := s.judgeOf(peer)
+	run, rules, session, err := s.policyFor(peer)
 	if err != nil {
 		return nil, err
 	}
@@ -51,13 +52,13 @@ func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]JudgedPath
 		func(t TablePath) { sent[t.Prefix] = true }); err != nil {
 		return nil, err
 	}
-	all, err := s.Table(plainAddr(session.Address).Is6())
+	all, err := s.Table(gobgppolicy.PlainAddr(session.Address).Is6())
 	var list []JudgedPath
 	for i, t := range all {
 		if i > 0 && all[i-1].Prefix == t.Prefix {
 			continue // the best of each is the first
 		}
-		v := exportVerdict(judge.desired, session, run.anyCandidate(judge.desired, t))
+		v := exportVerdict(rules.desired, session, run.anyCandidate(rules.desired, t))
 		switch {
 		case v.Accept && !sent[t.Prefix]:
 			v.Accept, v.Rule = false, keptBack(session, t)
@@ -69,15 +70,15 @@ func (s *Speaker) AdvertisedTo(_ context.Context, peer netip.Addr) ([]JudgedPath
 	return sortJudged(list), err
 }
 
-func (s *Speaker) judgeOf(peer netip.Addr) (*speakerRun, *judge, bgp.Session, error) {
+func (s *Speaker) policyFor(peer netip.Addr) (*speakerRun, *policyInForce, bgp.Session, error) {
 	run := s.current()
-	if run == nil || run.judge.Load() == nil {
+	if run == nil || run.inForce.Load() == nil {
 		return nil, nil, bgp.Session{}, errors.New("the BGP speaker is not running yet")
 	}
-	judge := run.judge.Load()
-	for _, session := range judge.desired.Sessions {
+	rules := run.inForce.Load()
+	for _, session := range rules.desired.Sessions {
 		if session.Address.Unmap() == peer.Unmap() {
-			return run, judge, session, nil
+			return run, rules, session, nil
 		}
 	}
 	return nil, nil, bgp.Session{}, fmt.Errorf("there is no session with %s", peer)
@@ -91,7 +92,7 @@ func (r *speakerRun) receivedPaths(peer netip.Addr, some []netip.Prefix, f func(
 // paths calls f with the paths that a peer has sent, or is sent.
 func (r *speakerRun) paths(table api.TableType, peer netip.Addr, some []netip.Prefix, f func(TablePath)) error {
 	req := apiutil.ListPathRequest{TableType: table, Name: peer.Unmap().String(), Family: gobgp.RF_IPv4_UC}
-	if plainAddr(peer).Is6() {
+	if gobgppolicy.PlainAddr(peer).Is6() {
 		req.Family = gobgp.RF_IPv6_UC
 	}
 	for _, p := range some {
@@ -133,8 +134,8 @@ func importVerdict(d bgp.Desired, s bgp.Session, t TablePath, c bgp.Candidate) b
 			"4456 section 8)"}
 	}
 	v := d.Import(s, c)
-	if s.PeerAS != s.LocalAS && slices.Contains(c.Communities, gracefulShutdown) {
-		v.Route.LocalPref = lowestLocalPref
+	if s.PeerAS != s.LocalAS && slices.Contains(c.Communities, gobgppolicy.GracefulShutdown) {
+		v.Route.LocalPref = gobgppolicy.LowestLocalPref
 	}
 	return v
 }
@@ -146,12 +147,12 @@ func exportVerdict(d bgp.Desired, s bgp.Session, c bgp.Candidate) bgp.Verdict {
 	case bgp.DrainWithdrawn:
 		v.Accept, v.Rule = false, "the node is drained: it announces nothing"
 	case bgp.DrainDraining:
-		v.Route.LocalPref = lowestLocalPref
+		v.Route.LocalPref = gobgppolicy.LowestLocalPref
 		if c.Source == bgp.SourceOwn {
 			v.Route.LocalPref = 0
 		}
-		if !slices.Contains(v.Route.Communities, gracefulShutdown) {
-			v.Route.Communities = append(slices.Clone(v.Route.Communities), gracefulShutdown)
+		if !slices.Contains(v.Route.Communities, gobgppolicy.GracefulShutdown) {
+			v.Route.Communities = append(slices.Clone(v.Route.Communities), gobgppolicy.GracefulShutdown)
 		}
 	}
 	return v
@@ -172,7 +173,8 @@ func (r *speakerRun) anyCandidate(d bgp.Desired, t TablePath) bgp.Candidate {
 
 // forbidden tells whether its communities keep a learned route from a peer (RFC 1997).
 func forbidden(s bgp.Session, communities []uint32) bool {
-	return slices.Contains(communities, noAdvertise) || s.PeerAS != s.LocalAS && slices.Contains(communities, noExport)
+	return slices.Contains(communities, gobgppolicy.NoAdvertise) ||
+		s.PeerAS != s.LocalAS && slices.Contains(communities, gobgppolicy.NoExport)
 }
 
 // keptBack says why BGP does not send a route that every rule lets out.

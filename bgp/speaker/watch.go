@@ -16,8 +16,8 @@ func (r *speakerRun) watch(ctx context.Context) error {
 	return r.srv.WatchEvent(ctx, server.WatchEventMessageCallbacks{
 		OnBestPath: func(paths []*apiutil.Path, _ time.Time) {
 			if len(paths) > 0 && live() {
-				r.recheck(paths, r.sp.fib.knows)
-				r.sp.fib.update(paths)
+				r.recheck(paths, r.sp.fib.Knows)
+				r.sp.fib.Update(paths)
 			}
 		},
 		OnPathEor: func(eor *apiutil.Path, _ time.Time) {
@@ -39,9 +39,12 @@ func (s *Speaker) peerEvent(ev *apiutil.WatchEventMessage_PeerEvent, at time.Tim
 	if at.IsZero() {
 		at = time.Now()
 	}
-	was, now := s.status.transition(addr, st, at)
-	if now != gobgp.BGP_FSM_ESTABLISHED {
-		s.status.setChanges(addr, s.fib.changesByOthers(addr))
+	was, now := s.status.Transition(addr, st, at)
+	if tap := s.taps.of(addr); tap != nil {
+		tap.established.Store(now == gobgp.BGP_FSM_ESTABLISHED)
+		if now != gobgp.BGP_FSM_ESTABLISHED {
+			tap.changes.Store(s.fib.ChangesByOthers(addr))
+		}
 	}
 	switch {
 	case now == gobgp.BGP_FSM_ESTABLISHED && was != now:
@@ -52,23 +55,7 @@ func (s *Speaker) peerEvent(ev *apiutil.WatchEventMessage_PeerEvent, at time.Tim
 	case was == gobgp.BGP_FSM_ESTABLISHED && now != was:
 		s.sync.lost(addr)
 	}
-	if now != gobgp.BGP_FSM_ESTABLISHED && s.status.hasNote(addr) {
+	if now != gobgp.BGP_FSM_ESTABLISHED && s.status.HasWaiting(addr) {
 		go s.applyDeferred(addr) // a change of GoBGP from its callback could wait for itself
 	}
-}
-
-func stateName(s gobgp.FSMState) string {
-	switch s {
-	case gobgp.BGP_FSM_CONNECT:
-		return "Connect"
-	case gobgp.BGP_FSM_ACTIVE:
-		return "Active"
-	case gobgp.BGP_FSM_OPENSENT:
-		return "OpenSent"
-	case gobgp.BGP_FSM_OPENCONFIRM:
-		return "OpenConfirm"
-	case gobgp.BGP_FSM_ESTABLISHED:
-		return "Established"
-	}
-	return "Idle"
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
-	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/bgp"
@@ -30,9 +29,9 @@ import (
 //
 // Those that are too big for this file have one of their own, with the same three facts:
 //
-//   - A peer that was lost is kept out for five seconds, also when it only restarts: back.go.
-//   - A NOTIFICATION that answers our OPEN is told to nobody: tap.go.
-//   - A reflected route that comes back can become the best: reflect.go.
+//   - A peer that was lost is kept out for five seconds, also when it only restarts: idle.go.
+//   - A NOTIFICATION that answers our OPEN is told to nobody: bgp/session/notification.go.
+//   - A reflected route that comes back can become the best: bgp/fib/clusterlist.go.
 //   - The withdrawal of a route that the policy rejects since it changed is lost: recheck.go.
 
 // watchdog replaces peers that are stuck in the OPEN exchange.
@@ -41,10 +40,10 @@ import (
 // peer that sends an OPEN and falls silent holds the session for ever, and new connections of it are reset.
 // Shown by TestSilentPeerIsReplaced. Can go when OpenConfirm has a hold timer of its own and OpenSent a short one.
 func (s *Speaker) watchdog(now time.Time) {
-	for _, addr := range s.status.stuck(now) {
+	for _, addr := range s.status.Stuck(now) {
 		s.replacePeer(addr, "session is stuck in the OPEN exchange and is started afresh")
 	}
-	for _, addr := range s.status.heldUntil(now) {
+	for _, addr := range s.status.Held(now) {
 		s.replacePeer(addr, "session is tried again after too many prefixes")
 	}
 }
@@ -55,22 +54,19 @@ func (s *Speaker) watchdog(now time.Time) {
 // slower (BenchmarkIngest), and after its Cease keeps the routes as those of a peer that restarts.
 // Shown by TestMaxPrefixesHoldsTheSessionDown. Can go when GoBGP counts, and drops the routes.
 func (s *Speaker) prefixLevel(peer netip.Addr, level prefixLevel, l limit) {
-	s.status.change(peer.Unmap(), func(e *sessionEntry, now time.Time) {
-		switch level {
-		case prefixesNormal:
-			e.many = ""
-		case prefixesMany:
-			e.many = fmt.Sprintf("the peer announces more than %d prefixes; above %d the session is shut down", l.warn,
-				l.most)
-		case prefixesTooMany:
-			if e.held.IsZero() && e.state == gobgp.BGP_FSM_ESTABLISHED {
-				e.held, e.dialBy = now, now.Add(s.cfg.PrefixHold)
-				e.fail(DirectionSent, fmt.Sprintf("%s announced more than %d prefixes; the session is held down for %s",
-					e.peerName(), l.most, s.cfg.PrefixHold), now)
-				go s.shutDown(peer, fmt.Sprintf("more than %d prefixes", l.most))
-			}
+	peer = peer.Unmap()
+	switch level {
+	case prefixesNormal:
+		s.status.WarnOfPrefixes(peer, "")
+	case prefixesMany:
+		s.status.WarnOfPrefixes(peer, fmt.Sprintf("the peer announces more than %d prefixes; above %d the session is "+
+			"shut down", l.warn, l.most))
+	case prefixesTooMany:
+		why := fmt.Sprintf("more than %d prefixes", l.most)
+		if s.status.Hold(peer, why) {
+			go s.shutDown(peer, why)
 		}
-	})
+	}
 }
 
 // shutDown ends an established session and keeps it down until its peer is replaced.
@@ -83,42 +79,6 @@ func (s *Speaker) shutDown(peer netip.Addr, why string) {
 		Communication: why}); err != nil {
 		s.log.Warn("bgp session cannot be shut down", zap.Stringer("peer", peer), zap.Error(err))
 	}
-}
-
-func (t *statusTable) stuck(now time.Time) (list []netip.Addr) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for addr, e := range t.entries {
-		opening := e.state == gobgp.BGP_FSM_OPENSENT || e.state == gobgp.BGP_FSM_OPENCONFIRM
-		waiting := !e.connectedAt.IsZero() && now.Sub(e.connectedAt) > t.cfg.OpenTimeout
-		if opening && now.Sub(e.since) > t.cfg.OpenTimeout || waiting {
-			e.since, e.connectedAt = now, time.Time{}
-			why := fmt.Sprintf("%s is connected but did not finish the OPEN exchange within %s", e.peerName(),
-				t.cfg.OpenTimeout)
-			if hops := e.session.TTLSecurity; hops != 0 {
-				why += fmt.Sprintf(": it may be more than %d hops away, or send with a TTL below 255 (ttlSecurity)",
-					hops)
-			}
-			e.symptom(DirectionLocal, why, now)
-			t.refresh(addr, e, now)
-			list = append(list, addr)
-		}
-	}
-	return list
-}
-
-// heldUntil returns the peers whose time of punishment is over. GoBGP itself leaves a peer that exceeded its
-// prefix limit down until somebody enables it.
-func (t *statusTable) heldUntil(now time.Time) (list []netip.Addr) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for addr, e := range t.entries {
-		if !e.held.IsZero() && now.Sub(e.held) > t.cfg.PrefixHold {
-			e.held = time.Time{}
-			list = append(list, addr)
-		}
-	}
-	return list
 }
 
 // replacePeer deletes a peer and adds it again. Disabling and enabling would leave it down if the second request
@@ -170,10 +130,10 @@ func (s *Speaker) again() {
 func (s *Speaker) sendAgain(addr netip.Addr) {
 	time.AfterFunc(time.Second, func() {
 		run := s.current()
-		if run == nil || s.ctx.Err() != nil || !s.status.isEstablished(addr) {
+		if run == nil || s.ctx.Err() != nil || !s.status.IsEstablished(addr) {
 			return
 		}
-		if s.status.changes(addr) == s.fib.changesByOthers(addr) {
+		if tap := s.taps.of(addr); tap == nil || tap.changes.Load() == s.fib.ChangesByOthers(addr) {
 			return // nothing can be lost; to look at each route while a peer sends a full table would be dear
 		}
 		restarting := false
@@ -188,24 +148,6 @@ func (s *Speaker) sendAgain(addr netip.Addr) {
 			s.log.Debug("routes are not sent again", zap.Stringer("peer", addr), zap.Error(err))
 		}
 	})
-}
-
-// setChanges notes how many changes of routes there were when a session was last seen on its way up.
-func (t *statusTable) setChanges(addr netip.Addr, n uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if e := t.entries[addr]; e != nil {
-		e.changes = n
-	}
-}
-
-func (t *statusTable) changes(addr netip.Addr) uint64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if e := t.entries[addr]; e != nil {
-		return e.changes
-	}
-	return 0
 }
 
 // forgetPassword removes the MD5 key of a peer from the listener. The peer is disabled with it: it must not come up
@@ -232,7 +174,7 @@ func (r *speakerRun) forgetPassword(ctx context.Context, s bgp.Session) error {
 // Shown by TestKeyThatTheKernelRefuses. Can go when AddPeer returns the error.
 func (r *speakerRun) protected(ctx context.Context, s bgp.Session) error {
 	addr := s.Address.Unmap()
-	why := r.sp.status.takeUnprotected(addr)
+	why := r.sp.status.TakeUnprotected(addr)
 	if why == "" || s.Password == "" {
 		return nil
 	}
@@ -240,17 +182,4 @@ func (r *speakerRun) protected(ctx context.Context, s bgp.Session) error {
 	delete(r.deferred, addr)
 	err := r.srv.DeletePeer(ctx, &api.DeletePeerRequest{Address: addr.String()})
 	return errors.Join(fmt.Errorf("%s; without its password the session stays down", why), err)
-}
-
-// takeUnprotected returns why the listener has no key for a peer, once; empty if it has one.
-func (t *statusTable) takeUnprotected(addr netip.Addr) string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	e := t.entries[addr]
-	if e == nil {
-		return ""
-	}
-	why := e.unprotected
-	e.unprotected = ""
-	return why
 }

@@ -20,12 +20,12 @@ const (
 	ownBin, ownConf                           = "/opt/cni/bin", "/etc/cni/net.d"
 )
 
-const installUsage = `manx-cni install puts the CNI plugins where the container runtime looks for them: manx-cni under the names
-manx-cni, calico and calico-ipam, manx-cni-direct, and the plugins of --others if that folder exists. What is there
-already is not written. manxd writes the network configuration (see its --cni-conf-dir), once the node can serve pods.
+const installUsage = `manx-cni install copies the CNI plugins into the folders of the container runtime: manx-cni under the names manx-cni,
+calico and calico-ipam, manx-cni-direct, and the plugins of --others if that folder exists. It does not write equal files
+again. manxd writes the network configuration (see its --cni-conf-dir) when the node can serve pods.
 
-manx-cni uninstall takes away the plugins that manx-cni install has put there, and the network configuration that manxd
-has written; one that was there before comes back. What somebody else has written since stays.
+manx-cni uninstall removes the plugins of manx-cni install and the network configuration of manxd, and restores the
+configuration that was there before. It keeps files that another program has changed since.
 
 Flags, with the environment variables that stand in for them:
 `
@@ -49,8 +49,8 @@ func installer(args []string, getenv func(string) string, out io.Writer) error {
 	skip := fs.StringSlice("skip", split(getenv("SKIP_CNI_BINARIES")),
 		"names that are not installed [SKIP_CNI_BINARIES]")
 	update := fs.Bool("update", boolean(getenv("UPDATE_CNI_BINARIES"), true),
-		"replace plugins that are there with another content [UPDATE_CNI_BINARIES]")
-	away := fs.Bool("remove", false, "of install: do what uninstall does")
+		"replace existing plugins that differ [UPDATE_CNI_BINARIES]")
+	away := fs.Bool("remove", false, "of install: uninstall")
 	if err := fs.Parse(args[1:]); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			return nil

@@ -87,7 +87,7 @@ func (p *plugin) engine(conf *cni.Config) *engine.Engine {
 	})
 }
 
-// testDatastore tells whether ADD could use the datastore of a network configuration now; operators run it as "-t".
+// testDatastore reports whether ADD could use the datastore of a network configuration now; operators run it as "-t".
 func (p *plugin) testDatastore(conf io.Reader) error {
 	data, err := io.ReadAll(conf)
 	if err != nil {

@@ -18,22 +18,19 @@ func (c *cli) resetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reset peer PEER (--soft | --soft-in | --soft-out | --hard)",
 		Short: "Reset a BGP session of the node",
-		Long: "Reset a BGP session of the node. PEER is its address, or the name of a BGPPeer with one session.\n\n" +
-			"  --soft-in   evaluates the routes that the peer has sent again, with the filters of now. The peer " +
-			"is not asked\n" +
-			"              and notices nothing. Traffic moves only where the filters decide otherwise than before.\n" +
-			"  --soft-out  sends the peer all routes again, and withdraws those that it may not have any more. " +
-			"Traffic goes on:\n" +
-			"              a route that is sent again replaces itself.\n" +
-			"  --soft      does both.\n" +
-			"  --hard      ends the session with a NOTIFICATION (Cease, administrative reset, RFC 4486) and sets it " +
-			"up again, which\n" +
-			"              takes seconds. Meanwhile the peer drops the routes of this node, and this node those of " +
-			"the peer: traffic\n" +
-			"              without another path is lost.\n\n" +
-			"Only a session that is established can be reset; another one is tried again by itself. A soft reset " +
-			"looks at all\n" +
-			"routes: a session may have six in a row, and then one in 10 s; all together twenty, and then one in 2 s.",
+		Long: `Reset a BGP session of the node. PEER is its address, or the name of a BGPPeer with one session.
+
+  --soft-in   evaluates the routes that the peer has sent again, with the current filters, without a route
+              refresh. Traffic moves only where the filters decide otherwise than before.
+  --soft-out  sends all routes to the peer again, and withdraws those that the filters now reject. Traffic
+              continues, since a route that is sent again replaces itself.
+  --soft      does both.
+  --hard      ends the session with a NOTIFICATION (Cease, administrative reset, RFC 4486) and connects again,
+              which takes seconds. Meanwhile the peer drops the routes of this node, and this node those of the
+              peer: traffic without another path is lost.
+
+Only an established session can be reset; manxd connects the others again by itself. A soft reset evaluates all
+routes: a session may have six in a row, and then one in 10 s; all together twenty, and then one in 2 s.`,
 		Example:           "  manxctl reset peer 10.0.1.1 --soft-in\n  manxctl reset peer tor-1 --hard",
 		ValidArgsFunction: c.completePeers,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -54,7 +51,7 @@ func (c *cli) resetCommand() *cobra.Command {
 				}
 			}
 			if kind == "" {
-				return usagef("say how: --soft, --soft-in, --soft-out or --hard (see --help for what each " +
+				return usagef("choose --soft, --soft-in, --soft-out or --hard (see --help for what each " +
 					"does to traffic)")
 			}
 			return c.resetPeer(cmd.Context(), names[0], kind)
@@ -85,13 +82,11 @@ func (c *cli) clearCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "clear peer (PEER... | --all)",
-		Short: "Let flaps and counters of BGP sessions count from now on",
-		Long: "Let flaps, graceful restarts, counters of messages and what BFD found down count from now on, and " +
-			"forget the last error of\n" +
-			"a session that is up. PEER is the address of a session, or the name of a BGPPeer with one session. " +
-			"Sessions, routes and\n" +
-			"traffic are not touched. The metrics of the session begin anew as well, as after a restart; the sums " +
-			"by type go on.",
+		Short: "Reset flaps and counters of BGP sessions to zero",
+		Long: `Reset flaps, graceful restarts, counters of messages and counts of BFD of sessions to zero, and remove the last
+error of a session that is up. PEER is the address of a session, or the name of a BGPPeer with one session. Sessions,
+routes and traffic do not change. The metrics of the session begin at zero, as after a restart; the sums by type
+continue.`,
 		Example:           "  manxctl clear peer 10.0.1.1\n  manxctl clear peers --all",
 		ValidArgsFunction: c.completePeers,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -184,12 +179,11 @@ func (c *cli) retryCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "retry",
-		Short: "Try at once what failed and waits for its next attempt",
-		Long: "Try at once what failed and waits for its next attempt: routes, settings of interfaces, limits of " +
-			"bandwidth, endpoints and\n" +
-			"rules of policy that the kernel refused. Objects of the datastore that cannot be used are read again. " +
-			"What works is not\n" +
-			"touched. The exit code is 4 if something still fails; it is tried again by itself.",
+		Short: "Repeat now every attempt that failed",
+		Long: `Repeat now every attempt that failed and waits for its next time: routes, settings of interfaces, limits of
+bandwidth, endpoints and rules of policy that the kernel refused. manxd also reads quarantined objects of the datastore
+again. Objects without an error do not change. The exit code is 4 if an attempt still fails; manxd repeats it by
+itself.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			format, err := table.ParseFormat(output, table.Table, table.JSON, table.YAML)

@@ -61,7 +61,7 @@ func TestReset(t *testing.T) {
 		args string
 		says string
 	}{
-		{"peer 10.0.0.2", "say how: --soft, --soft-in, --soft-out or --hard"},
+		{"peer 10.0.0.2", "choose --soft, --soft-in, --soft-out or --hard"},
 		{"peer 10.0.0.2 --soft --hard", "use one of"},
 		{"peer --hard", "wants one peer"},
 		{"peer 10.0.0.2 192.0.2.1 --hard", "wants one peer"},
@@ -75,8 +75,8 @@ func TestReset(t *testing.T) {
 	}
 	help := s.ask("reset", "--help")
 	for _, part := range []string{"--soft-in ", "--soft-out ", "--hard ",
-		"traffic\n              without another path is lost", "Traffic goes on",
-		"Only a session that is established"} {
+		"peer: traffic without another path is lost", "Traffic\n              continues",
+		"Only an established session"} {
 		if !strings.Contains(help.out, part) {
 			t.Errorf("the help does not say %q:\n%s", part, help.out)
 		}

@@ -24,7 +24,7 @@ type etcdFlags struct {
 }
 
 func (e *etcdFlags) add(f *pflag.FlagSet) {
-	f.StringVarP(&e.config, "config", "c", connect.DefaultFile, "file that says how to reach the datastore, as "+
+	f.StringVarP(&e.config, "config", "c", connect.DefaultFile, "file with the settings of the datastore, as "+
 		"for calicoctl")
 	f.StringVar(&e.endpoints, "etcd-endpoints", "",
 		"etcd endpoints, separated by commas (ETCD_ENDPOINTS; default: the datastore of the local manxd)")

@@ -143,7 +143,7 @@ func TestUnknownKindAndBadUsage(t *testing.T) {
 	s.run("get").want(t, 2, "", "name a kind")
 	s.run("get", "node", "a", "-n", "x").want(t, 2, "", "Node is not namespaced")
 	s.run("get", "nodes", "-A").want(t, 2, "", "Node is not namespaced")
-	s.run("delete", "nodes").want(t, 2, "", "name what to delete")
+	s.run("delete", "nodes").want(t, 2, "", "name the objects to delete")
 	s.run("apply").want(t, 2, "", "apply needs -f")
 	s.run("get", "nodes", "--no-such-flag").want(t, 2, "", "unknown flag")
 	s.run("frobnicate").want(t, 2, "", `unknown command "frobnicate"`)

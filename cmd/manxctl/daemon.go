@@ -27,7 +27,7 @@ type noDaemonError struct {
 }
 
 func (e *noDaemonError) Error() string {
-	return fmt.Sprintf("manxd cannot be asked on %s: %s", e.address, e.reason)
+	return fmt.Sprintf("manxd cannot be reached at %s: %s", e.address, e.reason)
 }
 
 // biggestAnswer bounds what is read: 500,000 routes are some 150 MB.
@@ -104,7 +104,7 @@ func (c *cli) explain(remote *serverFlags, limit time.Duration, err error) error
 	case st.Code() == codes.Unavailable && strings.Contains(st.Message(), "permission denied"):
 		return &noDaemonError{address, "permission denied: only root may"}
 	case st.Code() == codes.Unavailable && strings.Contains(st.Message(), "connection refused"):
-		return &noDaemonError{address, "nobody listens there: manxd is not running"}
+		return &noDaemonError{address, "no program listens there: manxd is not running"}
 	case st.Code() == codes.Unavailable:
 		return &noDaemonError{address, st.Message()}
 	}

@@ -393,7 +393,7 @@ func TestAgainstTheRealServer(t *testing.T) {
 		Go: "1.26"}, Log: zap.NewNop(), Level: level})
 	socket := filepath.Join(t.TempDir(), "manxd.sock")
 	s := shell{t, []string{"MANX_TEST_SOCKET=" + socket}}
-	s.ask("status").want(t, 4, "", "manxd cannot be asked on "+socket+": there is no such socket: is manxd running "+
+	s.ask("status").want(t, 4, "", "manxd cannot be reached at "+socket+": there is no such socket: is manxd running "+
 		"on this host?")
 	s.ask("node", "status").want(t, 1, "", "there is no such socket")
 

@@ -17,10 +17,9 @@ func (c *cli) deleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete KIND NAME... | KIND/NAME... | -f FILE",
 		Short: "Delete objects",
-		Long: "Delete objects. A node goes together with what exists for it alone: its workload endpoints, their and " +
-			"its tunnels' addresses,\n" +
-			"its blocks, its host endpoints, BGPPeers that name it, and its own Felix and BGP configuration. A tier " +
-			"that has policies stays.",
+		Long: `Delete objects. Deleting a node also deletes the objects that exist for it alone: its workload endpoints, their
+addresses and those of its tunnels, its blocks, its host endpoints, BGPPeers that name it, and its own Felix and BGP
+configuration. A tier with policies cannot be deleted.`,
 		Example: "  manxctl delete bgppeer tor-1\n  manxctl delete -f peers.yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keys, err := c.deleteKeys(f, ns, args)
@@ -81,7 +80,7 @@ func (c *cli) deleteKeys(f files, ns namespaces, args []string) ([]model.Key, er
 			return nil, usagef("%s belongs to the address allocator and cannot be deleted here", t.kind.Kind)
 		}
 		if len(t.names) == 0 {
-			return nil, usagef("name what to delete: %s is a whole kind", t.kind.Plural)
+			return nil, usagef("name the objects to delete: %s is a whole kind", t.kind.Plural)
 		}
 		for _, name := range t.names {
 			keys = append(keys, t.key(ns, name))

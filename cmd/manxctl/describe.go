@@ -17,8 +17,8 @@ func (c *cli) describeCommand() *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{
 		Use: "describe peer ADDRESS|NAME... | bgppeer NAME... | POLICYKIND NAME...",
-		Short: "Tell of BGP sessions of this node what is wanted, was negotiated and differs; of policies whom they " +
-			"select here and what each rule counted",
+		Short: "Show a BGP session (configured, negotiated, differences) or a policy (endpoints here, " +
+			"counters of each rule)",
 		Example: "  manxctl describe peer 10.0.1.1\n  manxctl describe bgppeer tor-1\n" +
 			"  manxctl describe networkpolicy web -n shop\n  manxctl describe gnp deny-all",
 		Args: cobra.MinimumNArgs(2),
@@ -81,7 +81,7 @@ func findPeers(ctx context.Context, m manxv1.ManxClient, name string) (foundPeer
 		found.peers = append(found.peers, one.GetPeer())
 	}
 	if len(found.peers)+len(found.conflicts)+len(found.notices) == 0 {
-		return found, fmt.Errorf("%s asks for no session of this node: it does not exist, or its node, nodeSelector "+
+		return found, fmt.Errorf("%s configures no session of this node: it does not exist, or its node, nodeSelector "+
 			"or peerSelector does not match", found.object)
 	}
 	return found, nil
@@ -211,10 +211,10 @@ func describeNegotiated(s *sections, p *manxv1.Peer) {
 	s.line("ADD-PATH", "receives: %s, sends: %s", yesNo(n.GetAddPathReceive()), yesNo(n.GetAddPathSend()))
 	s.line("Capabilities", "%s", strings.Join(n.GetCapabilities(), ", "))
 	if len(p.GetDifferences()) == 0 {
-		s.heading("Nothing differs from what is wanted")
+		s.heading("No difference from the configuration")
 		return
 	}
-	s.heading("Differs from what is wanted")
+	s.heading("Differs from the configuration")
 	for _, d := range p.GetDifferences() {
 		fmt.Fprintf(s, "  - %s\n", oneLine(d))
 	}

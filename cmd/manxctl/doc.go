@@ -1,2 +1,2 @@
-// Command manxctl reads and writes the objects of the cluster and asks the local manxd what it does and why.
+// Command manxctl reads and writes the objects of the cluster and shows the state of the local manxd with reasons.
 package main

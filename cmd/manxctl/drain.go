@@ -20,16 +20,15 @@ func (c *cli) nodeDrainCommand() *cobra.Command {
 	var noWait bool
 	cmd := &cobra.Command{
 		Use:   "drain [NODE]",
-		Short: "Take a node out of the network's paths before maintenance",
-		Long: "Take a node out of the network's paths before maintenance.\n\n" +
-			"Its routes are first announced as the last choice: with the community GRACEFUL_SHUTDOWN (65535:0, RFC " +
-			"8326) and LOCAL_PREF 0.\n" +
-			"When next to no packets go to its workloads any more, or the timeout is over, they are withdrawn. BGP " +
-			"sessions stay up, and\n" +
-			"the node goes on sending. The state is kept in the annotations " + model.AnnotationDrain + " and " +
-			model.AnnotationDrained + "\n" +
-			"of the Node, so it survives restarts. Workloads are not moved: evict them before, for instance with " +
-			"kubectl drain.\n\n" +
+		Short: "Move traffic away from a node before maintenance",
+		Long: "Move traffic away from a node before maintenance.\n\n" +
+			"The node first announces its routes as the last choice: with the community GRACEFUL_SHUTDOWN (65535:0, " +
+			"RFC 8326)\n" +
+			"and LOCAL_PREF 0. It withdraws them when almost no packets go to its workloads any more, or after the " +
+			"timeout.\n" +
+			"BGP sessions stay up, and the node can still send. The annotations " + model.AnnotationDrain + " and\n" +
+			model.AnnotationDrained + " of the Node hold the state, so it survives restarts. Workloads are not " +
+			"moved:\nevict them before, for instance with kubectl drain.\n\n" +
 			orderedHow,
 		Example: "  manxctl node drain node-1\n  manxctl node drain node-1 --timeout 5m --no-wait\n  manxctl node " +
 			"drain --server node-1:9443 ...",
@@ -45,7 +44,7 @@ func (c *cli) nodeDrainCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", model.DefaultDrainTimeout,
-		"withdraw the routes after this time, whatever traffic is left")
+		"withdraw the routes after this time, also if traffic is left")
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until the routes are withdrawn")
 	return cmd
 }
@@ -55,8 +54,8 @@ func (c *cli) nodeUndrainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "undrain [NODE]",
 		Short: "Bring a drained node back",
-		Long: "Bring a drained node back: its routes are announced as the last choice first and, some seconds later, " +
-			"as before the drain.\n\n" +
+		Long: "Bring a drained node back: it announces its routes as the last choice and, some seconds later, as before " +
+			"the drain.\n\n" +
 			orderedHow,
 		Args: c.oneNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -76,7 +75,7 @@ const orderedHow = "The order goes into the datastore, and NODE may be any. With
 	"has to be if it is given; with --socket and without NODE it goes to the local daemon. All end in the " +
 	"same annotation."
 
-// nodeOfDaemon tells whether an order goes to a daemon, and which name its node must have.
+// nodeOfDaemon reports whether an order goes to a daemon, and which name its node must have.
 func (c *cli) nodeOfDaemon(args []string) (name string, daemon bool) {
 	if len(args) == 0 {
 		return "", true

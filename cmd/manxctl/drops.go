@@ -18,11 +18,12 @@ func (c *cli) dropsCommand() *cobra.Command {
 	var port uint16
 	request := &manxv1.WatchDropsRequest{}
 	cmd := &cobra.Command{
-		Use:   "drops",
-		Short: "Print what policy on this node drops or logs, and by which rule, as it happens (manxd --flow-log)",
-		Long: `Print what policy on this node drops, what its rules with the action Log log, and by which rule, as it happens.
+		Use: "drops",
+		Short: "Print packets that policy on this node drops or logs, with the rule, as it happens (manxd " +
+			"--flow-log)",
+		Long: `Print packets that policy on this node drops, or that its rules with the action Log match, with the rule, as it happens.
 
-The first packet of a flow is printed at once, how many more there were every ten seconds. manxd must run with
+The first packet of a flow is printed at once, the number of further ones every ten seconds. manxd must run with
 --flow-log=stream, or with a file for the same lines.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -39,7 +40,7 @@ The first packet of a flow is printed at once, how many more there were every te
 		"name, NAMESPACE/NAME")
 	cmd.Flags().StringVar(&request.Rule, "rule", "", "only by rules with this in their name, such as "+
 		"NetworkPolicy/shop/web")
-	cmd.Flags().StringVar(&request.Action, "action", "", "drop or log: only what is dropped, or only what is logged")
+	cmd.Flags().StringVar(&request.Action, "action", "", "drop or log: only dropped packets, or only logged ones")
 	cmd.Flags().StringVar(&request.Net, "net", "", "only from or to this address or network")
 	cmd.Flags().Uint16Var(&port, "port", 0, "only to this port")
 	return cmd
@@ -81,7 +82,7 @@ func dropLine(d *manxv1.Drop) string {
 		fmt.Fprintf(&b, ", %d packets", d.GetPackets())
 	}
 	if d.GetSuppressed() > 0 {
-		fmt.Fprintf(&b, " (%d other flows not told)", d.GetSuppressed())
+		fmt.Fprintf(&b, " (%d other flows not recorded)", d.GetSuppressed())
 	}
 	return b.String()
 }

@@ -12,7 +12,7 @@ import (
 func (c *cli) dumpCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dump",
-		Short: "Print what the local manxd keeps in the kernel",
+		Short: "Print the state that the local manxd keeps in the kernel",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -24,8 +24,8 @@ func (c *cli) dumpRulesetCommand() *cobra.Command {
 	var elements uint32
 	cmd := &cobra.Command{
 		Use: "ruleset",
-		Short: "Print the packet filter that the local manxd wants, as nft would read it; \"nft list table inet " +
-			"manx\" shows what the kernel has",
+		Short: "Print the nftables rules that the local manxd wants; \"nft list table inet manx\" prints " +
+			"those in the kernel",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.daemonFor(cmd.Context(), 0, func(ctx context.Context, m manxv1.ManxClient) error {

@@ -27,26 +27,25 @@ type explainOptions struct {
 func (c *cli) explainCommand() *cobra.Command {
 	var o explainOptions
 	cmd := &cobra.Command{
-		Use: "explain SOURCE DESTINATION [PROTOCOL/PORT]",
-		Short: "Tell whether policy lets one end of a connection reach the other, rule by rule, and which " +
-			"way packets go",
-		Long: `Tell what becomes of the first packet of a connection: at both ends tier by tier, policy by policy and rule by rule what
-matches and what does not hold, then the routes, and last the verdict.
+		Use:   "explain SOURCE DESTINATION [PROTOCOL/PORT]",
+		Short: "Show, rule by rule, whether policy allows a connection, and the route of its packets",
+		Long: `Evaluate policy for the first packet of a connection. The output has for both ends the tiers, policies and rules in
+order with the first condition that does not match, then the routes, and last the verdict.
 
-An end is an address, a pod (NAMESPACE/POD, or POD if there is only one), a WorkloadEndpoint, a HostEndpoint or a node; to be
-exact write pod/NAMESPACE/POD, wep/NAMESPACE/NAME, hep/NAME or node/NAME. The flow is tcp/80, udp/53, sctp/5000, icmp,
-icmp/TYPE/CODE or the number of a protocol; tcp if it is missing.
+An end is an address, a pod (NAMESPACE/POD, or POD if there is only one), a WorkloadEndpoint, a HostEndpoint or a node.
+pod/NAMESPACE/POD, wep/NAMESPACE/NAME, hep/NAME and node/NAME are exact. The flow is tcp/80, udp/53, sctp/5000, icmp,
+icmp/TYPE/CODE or the number of a protocol; the default is tcp.
 
-The local manxd is asked: for this node from the very rules that it keeps in the kernel ("as programmed"), for the other node
-from rules that it computes of the same objects. With -f all is computed of files: resources of Calico and of Kubernetes
-(Pods, Namespaces, NetworkPolicies), and neither daemon nor datastore is asked.
+The local manxd evaluates: for this node the rules that it keeps in the kernel ("as programmed"), for the other node
+rules that it computes from the same objects. With -f the objects come from files, of Calico's and Kubernetes' kinds
+(Pods, Namespaces, NetworkPolicies), without daemon and datastore.
 
-With --live the explanation is confirmed: the kernel traces the next packet of the flow that comes through this node through the
-chains of all tables of nftables, those of other programs too, and each verdict is compared. Send the packet when you are told to.
-Packets of connections that were known already do not count, since policy is not asked about them.
+With --live the kernel traces the next packet of the flow on this node through the chains of all nftables tables, those
+of other programs too, and each verdict is compared with the explanation. Send the packet when the command asks for it.
+Packets of established connections do not count, since policy is not evaluated for them.
 
-Exit codes: 0 explained, whatever the verdict, and with --live the kernel agrees; 1 error, such as an end that does not exist, or
-with --live the kernel does otherwise, or no packet came; 2 usage.`,
+Exit codes: 0 explained, with either verdict, and with --live the kernel agrees; 1 error, such as an end that does not
+exist, or with --live the kernel disagrees or no packet came; 2 usage.`,
 		Example: `  manxctl explain shop/web-0 shop/db-0 tcp/5432
   manxctl explain 10.0.0.7 shop/web-0 tcp/80 -o json
   manxctl explain pod/shop/web-0 node/node-2 icmp

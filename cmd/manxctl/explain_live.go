@@ -30,7 +30,7 @@ func (o liveOptions) check(files, changed bool) error {
 	case !o.on && changed:
 		return usagef("--live-timeout and --live-packets need --live")
 	case o.on && files:
-		return usagef("--live asks the kernel, --filename asks neither it nor the daemon: want one of them")
+		return usagef("--live uses the kernel and --filename uses files: want one of them")
 	case o.timeout < time.Millisecond || o.timeout > time.Hour:
 		return usagef("--live-timeout=%s: want 1ms to 1h", o.timeout)
 	case o.packets < 1 || o.packets > 1000:
@@ -133,7 +133,7 @@ func conclude(live *manxv1.LiveTrace, timeout time.Duration, interrupted bool) {
 	live.Agrees = false
 	what := fmt.Sprintf("no packet of this flow came through node %s", live.GetNode())
 	if len(live.GetPackets()) > 0 {
-		what = fmt.Sprintf("no packet that tells whether the explanation is right came through node %s", live.GetNode())
+		what = fmt.Sprintf("no packet to compare came through node %s", live.GetNode())
 	}
 	if interrupted {
 		live.Problem = "interrupted: " + what

@@ -99,7 +99,7 @@ func TestExplainLive(t *testing.T) {
 	}{
 		{"agrees", 0, ""}, {"differs", 1, ""},
 		{"nobody", 1, "Error: no packet of this flow came through node n1 within 30s\n"},
-		{"known", 1, "Error: no packet that tells whether the explanation is right came through node n1 within 30s\n"},
+		{"known", 1, "Error: no packet to compare came through node n1 within 30s\n"},
 		{"old-kernel", 1, "Error: a table that goes with its owner takes Linux 5.12\n"},
 	} {
 		r := s.ask("explain", "shop/web", c.destination, "tcp/80", "--live")

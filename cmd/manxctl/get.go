@@ -38,8 +38,8 @@ func (c *cli) getCommand() *cobra.Command {
 	var o getOptions
 	cmd := &cobra.Command{
 		Use: "get KIND [NAME...] | KIND/NAME... | -f FILE",
-		Short: "Show objects of the datastore, peers: the BGP sessions of this node, or policies: those of all " +
-			"kinds and what this node does with them",
+		Short: "Show objects of the datastore, the BGP sessions of this node (peers), or all policies with " +
+			"their effect here (policies)",
 		Example: "  manxctl get peers -w\n  manxctl get bgppeers\n  manxctl get node node-1 -o yaml\n" +
 			"  manxctl get weps -A -o wide\n  manxctl get policies",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -53,7 +53,7 @@ func (c *cli) getCommand() *cobra.Command {
 				return c.getPolicies(cmd.Context(), o)
 			}
 			if o.watch {
-				return usagef("-w is for peers; \"manxctl watch\" tells of routes, too")
+				return usagef("-w is for peers; \"manxctl watch\" shows routes, too")
 			}
 			return c.get(cmd.Context(), o, args)
 		},
@@ -66,7 +66,7 @@ func (c *cli) getCommand() *cobra.Command {
 	f.BoolVarP(&o.namespaces.all, "all-namespaces", "A", false, "objects of all namespaces")
 	f.StringVarP(&o.selector, "selector", "l", "", "only objects with these labels, for instance app=web,tier!=db")
 	f.BoolVar(&o.noHeaders, "no-headers", false, "tables without the heading")
-	f.BoolVarP(&o.watch, "watch", "w", false, "peers: go on with each change")
+	f.BoolVarP(&o.watch, "watch", "w", false, "peers: follow each change")
 	f.BoolVar(&o.showLabels, "show-labels", false, "tables with a column of labels")
 	return cmd
 }

@@ -38,7 +38,7 @@ func (c *cli) load(f files, ns namespaces) ([]manifest.Document, error) {
 		}
 	}
 	if len(errs) == 0 && len(docs) == 0 {
-		errs = append(errs, errors.New("there is no resource in what -f names"))
+		errs = append(errs, errors.New("the files of -f contain no resource"))
 	}
 	if len(errs) > 0 {
 		return nil, c.report(errs)

@@ -58,7 +58,7 @@ func keepStatus(value, was any) {
 	}
 }
 
-// same tells whether two objects would be stored as the same bytes.
+// same reports whether two objects would be stored as the same bytes.
 func same(a, b *model.Object) bool {
 	if a.Err != nil {
 		return false

@@ -16,7 +16,7 @@ import (
 func (c *cli) nodeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Ask the local manxd about this node; drain a node",
+		Short: "Show the local node; drain a node",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -29,7 +29,7 @@ func (c *cli) nodeStatusCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show the BGP sessions of this node and why each is as it is",
+		Short: "Show the BGP sessions of this node with the reasons of their states",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			format, err := table.ParseFormat(output, table.Table, table.Wide, table.JSON, table.YAML)

@@ -38,7 +38,7 @@ func (c *cli) logLevelCommand() *cobra.Command {
 func (c *cli) resyncCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "resync",
-		Short: "Compare the kernel with what is wanted now, and repair it",
+		Short: "Compare the kernel with the wanted state now, and repair it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.daemon(cmd.Context(), func(ctx context.Context, m manxv1.ManxClient) error {

@@ -57,7 +57,7 @@ func (q query[M]) command(c *cli) *cobra.Command {
 
 func (c *cli) nodeAddressesCommand() *cobra.Command {
 	return query[*manxv1.ListAddressesResponse]{
-		use: "addresses", short: "Show every address that could be this node's and why it was chosen or skipped",
+		use: "addresses", short: "Show every candidate for this node's address, with the reason why it was chosen or skipped",
 		ask: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListAddressesResponse, error) {
 			return m.ListAddresses(ctx, &manxv1.ListAddressesRequest{})
 		},
@@ -79,7 +79,7 @@ func addressGrid(r *manxv1.ListAddressesResponse) *table.Grid {
 
 func (c *cli) nodeProblemsCommand() *cobra.Command {
 	return query[*manxv1.ListQuarantinedResponse]{
-		use: "problems", short: "Show the objects of the datastore that cannot be used, and why",
+		use: "problems", short: "Show the invalid objects of the datastore, with reasons",
 		ask: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListQuarantinedResponse, error) {
 			return m.ListQuarantined(ctx, &manxv1.ListQuarantinedRequest{})
 		},

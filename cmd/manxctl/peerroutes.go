@@ -19,11 +19,11 @@ type peerRouteFlags struct {
 
 func (f *peerRouteFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.advertisedTo, "advertised-to", "",
-		"BGP routes that this peer (address or BGPPeer) is sent")
-	cmd.Flags().StringVar(&f.receivedFrom, "received-from", "", "BGP routes that this peer (address or BGPPeer) has "+
-		"sent, and what becomes of each")
-	cmd.Flags().BoolVar(&f.rejected, "rejected", false, "BGP routes of peers that are not used, and the rule that "+
-		"rejects each; with --peer also those that it is not sent")
+		"BGP routes that are sent to this peer (address or BGPPeer)")
+	cmd.Flags().StringVar(&f.receivedFrom, "received-from", "", "BGP routes from this peer (address or BGPPeer), "+
+		"with the outcome of each")
+	cmd.Flags().BoolVar(&f.rejected, "rejected", false, "BGP routes from peers that are not used, with the "+
+		"rule that rejects each; with --peer also routes that are not sent to that peer")
 	cmd.Flags().StringVar(&f.peer, "peer", "", "with --rejected: only this peer (address or BGPPeer)")
 }
 

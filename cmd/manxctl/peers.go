@@ -12,7 +12,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// isPeers tells whether the word means the sessions of this node, which are no objects of the datastore.
+// isPeers reports whether the word means the sessions of this node, which are no objects of the datastore.
 func isPeers(word string) bool {
 	w := strings.ToLower(word)
 	return w == "peers" || w == "peer"

@@ -56,7 +56,7 @@ func TestPeersAreTheSessionsOfThisNode(t *testing.T) {
 	}
 
 	s.ask("describe", "peer", "10.9.9.9").want(t, 1, "", "Error: there is no session with 10.9.9.9")
-	s.ask("describe", "bgppeer", "nobody").want(t, 1, "", "Error: BGPPeer/nobody asks for no session of this node")
+	s.ask("describe", "bgppeer", "nobody").want(t, 1, "", "Error: BGPPeer/nobody configures no session of this node")
 	s.ask("describe", "bgppeer", "10.0.0.2").want(t, 2, "", `want "describe peer 10.0.0.2"`)
 	s.ask("describe", "node", "n1").want(t, 2, "", "describe node: want peer, bgppeer or a kind of policy")
 	s.ask("get", "peers", "-l", "a=b").want(t, 2, "", "peers are the BGP sessions of this node")

@@ -31,19 +31,19 @@ func (c *cli) planCommand() *cobra.Command {
 	var o planOptions
 	cmd := &cobra.Command{
 		Use:   "plan --node NODE -f FILE|DIR [-f ...] [--against FILE|DIR]",
-		Short: "Show from files what BGP would be on a node, or what a change of files would change",
-		Long: `Show the sessions that a node would have, the prefixes that it would originate and which of them each
-peer would be sent, from resource files alone: no daemon and no datastore is asked. manxd decides with the same code.
+		Short: "Compute the BGP and policy of a node from files, or the effect of a change of files",
+		Long: `Compute from files the sessions that a node would have, the prefixes that it would originate, and those that it would
+send to each peer, without daemon and datastore. manxd decides with the same code.
 
-Files hold YAML or JSON: resources of Calico, also as Kubernetes stores them, Nodes, Services, EndpointSlices and Secrets
-of Kubernetes, and BlockAffinity objects, without which a node has no blocks to originate. The order of files and of
-documents does not matter. What cannot be used is skipped and reported on standard error.
+Files contain YAML or JSON: resources of Calico, also as Kubernetes stores them, Nodes, Services, EndpointSlices and
+Secrets of Kubernetes, and BlockAffinity objects; a node originates only blocks with an affinity. The order of files and
+of documents does not matter. Invalid objects are skipped and reported on standard error.
 
 With --against only the difference is shown: --against is the state now, -f the state then. "+" is only then, "-" is
-only now, "~" changes; of each session it is said whether it is reset. It includes the node's packet filter: which policies
-its endpoints are subject to and in which order, the rules of those policies, and whom their selectors mean.
+only now, "~" changes; each changed session shows whether it is reset. The difference includes the node's packet filter:
+the policies of its endpoints in order, the rules of those policies, and the members of their selectors.
 
-Exit codes: 0 fine, or no difference; 1 error; 2 usage; 3 with --against: there are differences.`,
+Exit codes: 0 no error and no difference; 1 error; 2 usage; 3 with --against: there are differences.`,
 		Example: `  manxctl plan --node node-1 -f cluster/
   manxctl plan --node node-1 -f nodes.yaml -f peers.yaml -o json
   manxctl plan --node node-1 -f new/ --against current/
@@ -59,7 +59,7 @@ Exit codes: 0 fine, or no difference; 1 error; 2 usage; 3 with --against: there 
 	f.StringVar(&o.settings.RouterID, "router-id", c.env("CALICO_ROUTER_ID"),
 		"router ID: an IPv4 address or \"hash\" (CALICO_ROUTER_ID; default the node's IPv4 address)")
 	f.StringVar(&o.settings.InterfacePrefix, "interface-prefix", c.env("FELIX_INTERFACEPREFIX"),
-		"what workloads' interfaces begin with, instead of FelixConfiguration's (FELIX_INTERFACEPREFIX)")
+		"prefix of workloads' interfaces, instead of FelixConfiguration's (FELIX_INTERFACEPREFIX)")
 	f.StringVar(&o.settings.ClusterIPs, "advertise-cluster-ips", c.env("CALICO_ADVERTISE_CLUSTER_IPS"),
 		"CIDRs of cluster IPs instead of BGPConfiguration's (CALICO_ADVERTISE_CLUSTER_IPS)")
 	f.StringVar(&o.namespace, "namespace", cmp.Or(c.env("NAMESPACE"), "kube-system"),

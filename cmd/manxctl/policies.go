@@ -13,7 +13,7 @@ import (
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
-// isAllPolicies tells whether get is asked what the daemon does with all policies. "policies" is also a short name of
+// isAllPolicies reports whether get is asked what the daemon does with all policies. "policies" is also a short name of
 // networkpolicies: with a name, a namespace, a selector or a format of objects it stands for those.
 func (o getOptions) isAllPolicies(args []string) bool {
 	return len(args) == 1 && strings.EqualFold(args[0], "policies") && len(o.files.paths) == 0 &&

@@ -18,7 +18,7 @@ import (
 func (c *cli) ipamCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ipam",
-		Short: "Show what became of addresses of IP pools",
+		Short: "Show events of IP address management",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -31,7 +31,7 @@ func (c *cli) releasesCommand() *cobra.Command {
 	var noHeaders bool
 	cmd := &cobra.Command{
 		Use:   "releases",
-		Short: "Show which addresses and blocks the garbage collection released, and why",
+		Short: "Show the addresses and blocks that the garbage collection released, with the reasons",
 		Long: `Show which addresses and blocks the garbage collection of IPAM released, and why, oldest first.
 
 The node that runs the controllers of the cluster does that. It remembers the last 100 releases since its manxd started;

@@ -81,8 +81,9 @@ func codeOf(err error, ran bool) int {
 
 func (c *cli) root() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "manxctl",
-		Short:         "Read and write the objects of a Manx or Calico cluster, and ask manxd what it does and why",
+		Use: "manxctl",
+		Short: "Read and write the objects of a Manx or Calico cluster, and show the state of a node with " +
+			"reasons",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,

@@ -15,8 +15,8 @@ import (
 func (c *cli) routesCommand() *cobra.Command {
 	request := &manxv1.ListRoutesRequest{}
 	q := query[*manxv1.ListRoutesResponse]{
-		use: "routes", short: "Show the routes that this node wants, what the kernel has, and why they differ; or " +
-			"the BGP routes of a peer",
+		use: "routes", short: "Show the routes that this node wants and those of the kernel, with reasons for " +
+			"differences; or the BGP routes of a peer",
 		ask: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListRoutesResponse, error) {
 			return m.ListRoutes(ctx, request)
 		},
@@ -42,7 +42,7 @@ func (c *cli) routesCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&request.Within, "within", "", "only prefixes inside this one")
 	cmd.Flags().StringSliceVar(&request.Phases, "phase", nil, "only routes in these phases: "+oneOf(routePhases))
-	cmd.Flags().StringSliceVar(&request.Sources, "source", nil, "only routes that these ask for: "+oneOf(routeSources))
+	cmd.Flags().StringSliceVar(&request.Sources, "source", nil, "only routes of these sources: "+oneOf(routeSources))
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		for _, p := range request.Phases {
 			if !slices.Contains(routePhases, p) {

@@ -110,10 +110,10 @@ func (s *serverFlags) explain(message string) string {
 		{"certificate is valid for", "its certificate names another host: call it by a name that the certificate " +
 			"has, or give that with --tls-server-name"},
 		{"first record does not look like a TLS handshake",
-			"what listens there does not speak TLS: is it the port of --control-listen?"},
+			"the program there does not speak TLS: is it the port of --control-listen?"},
 		{"error reading server preface: EOF",
 			"it closed the connection: there may be too many of this host; its log says why"},
-		{"connection refused", "nobody listens there: is manxd running there, with --control-listen?"},
+		{"connection refused", "no program listens there: is manxd running there, with --control-listen?"},
 	} {
 		if strings.Contains(message, x.part) {
 			if at := strings.Index(message, "x509: "); at >= 0 {

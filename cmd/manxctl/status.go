@@ -21,11 +21,11 @@ func (c *cli) statusCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Say how this node is",
-		Long: "Say how this node is, from the local manxd.\n\n" +
+		Short: "Show the health of this node",
+		Long: "Show the health of this node, from the local manxd.\n\n" +
 			"The exit code is 4 if the node is not ready, manxd does not answer, a route or endpoint failed, or all " +
 			"BGP sessions\n" +
-			"are down. Single sessions that are down are named, but another node that is off is no fault of this one.",
+			"are down. A session that is down is listed, but does not change the exit code.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			format, err := table.ParseFormat(output, table.Table, table.JSON, table.YAML)

@@ -83,7 +83,7 @@ type namespaces struct {
 	all  bool
 }
 
-// given tells whether the user chose namespaces.
+// given reports whether the user chose namespaces.
 func (n namespaces) given() bool { return n.all || n.name != "" }
 
 // orDefault is the namespace to use for one object.

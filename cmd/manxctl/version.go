@@ -50,7 +50,7 @@ func (c *cli) versionCommand() *cobra.Command {
 		},
 	}
 	outputFlag(cmd, &output, table.Table, table.JSON, table.YAML)
-	cmd.Flags().BoolVar(&clientOnly, "client", false, "do not ask manxd")
+	cmd.Flags().BoolVar(&clientOnly, "client", false, "only the version of manxctl")
 	return cmd
 }
 

@@ -17,7 +17,7 @@ func (c *cli) watchCommand() *cobra.Command {
 	request := &manxv1.WatchRequest{}
 	cmd := &cobra.Command{
 		Use:   "watch",
-		Short: "Print the BGP sessions and routes of this node, and then each change as it happens",
+		Short: "Print the BGP sessions and routes of this node, and then each change",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			format, err := table.ParseFormat(output, table.Table, table.JSON)
@@ -31,9 +31,9 @@ func (c *cli) watchCommand() *cobra.Command {
 		},
 	}
 	outputFlag(cmd, &output, table.Table, table.JSON)
-	cmd.Flags().BoolVar(&request.Peers, "peers", false, "only BGP sessions (and what else is named)")
-	cmd.Flags().BoolVar(&request.Routes, "routes", false, "only routes (and what else is named)")
-	cmd.Flags().BoolVar(&request.Status, "status", false, "only the readiness of the node (and what else is named)")
+	cmd.Flags().BoolVar(&request.Peers, "peers", false, "only BGP sessions, and the others of these flags that are set")
+	cmd.Flags().BoolVar(&request.Routes, "routes", false, "only routes, and the others of these flags that are set")
+	cmd.Flags().BoolVar(&request.Status, "status", false, "only the readiness of the node, and the others of these flags that are set")
 	return cmd
 }
 

@@ -193,7 +193,7 @@ func busy(o *model.Object) error {
 	return fmt.Errorf("%s: given up after %d tries: %w", o.Key, casRetries, datastore.ErrConflict)
 }
 
-// retry tells whether a write lost a race that it may run again: not if the user named the revision to replace.
+// retry reports whether a write lost a race that it may run again: not if the user named the revision to replace.
 func retry(o *model.Object, err error) bool {
 	if errors.Is(err, datastore.ErrExists) {
 		return true // created by someone else after we looked

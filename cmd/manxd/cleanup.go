@@ -19,9 +19,9 @@ func cleanupCommand(o *options) *cobra.Command {
 	wait := false
 	cmd := &cobra.Command{
 		Use:   "cleanup",
-		Short: "Remove from the kernel what manxd leaves there when it ends",
+		Short: "Remove the routes, addresses and rules that manxd leaves in the kernel",
 		Long: `cleanup removes the routes of protocols 12 and 80 from the main tables and the addresses of tunl0, for a host that
-shall not be a Manx node any more. It refuses while manxd runs. Interfaces of workloads go with their workloads.`,
+is no longer a Manx node. It fails while manxd runs. Interfaces of workloads are removed with their workloads.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := asOwner(*o, cleanup)
@@ -32,7 +32,7 @@ shall not be a Manx node any more. It refuses while manxd runs. Interfaces of wo
 		},
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false,
-		"stay until a signal comes, as a DaemonSet that cleans nodes has to: its pods would be started again and again")
+		"wait for a signal afterwards, for a DaemonSet that cleans nodes: it would restart pods that end")
 	return cmd
 }
 

@@ -22,7 +22,7 @@ func clientCertificateCommand(o *options) *cobra.Command {
 	validFor := clientLife
 	cmd := &cobra.Command{
 		Use:   "client-certificate NAME FOLDER",
-		Short: "Make what another host needs to use the embedded datastore of this one",
+		Short: "Make a certificate for another host that uses the embedded datastore of this one",
 		Long: `client-certificate makes FOLDER and writes into it ca.crt, client.crt and client.key, with which the host
 NAME may read and change everything in the embedded datastore of this host, and prints the settings of that host. It
 works while manxd runs; manxd must have been started with --embedded-listen before.
@@ -52,7 +52,7 @@ func explainBundle(w io.Writer, listen, name, folder string, validFor time.Durat
 	a, err := netip.ParseAddrPort(listen)
 	switch {
 	case err != nil:
-		listen, hint = "ADDRESS:PORT", "\nADDRESS:PORT is what --embedded-listen says for manxd on this host.\n"
+		listen, hint = "ADDRESS:PORT", "\nADDRESS:PORT is the value of --embedded-listen of manxd on this host.\n"
 	case a.Addr().IsUnspecified():
 		listen, hint = fmt.Sprint("ADDRESS:", a.Port()), "\nADDRESS is an address of this host.\n"
 	}

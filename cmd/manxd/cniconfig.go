@@ -37,20 +37,22 @@ func (b binder) cni(o *cniOptions) {
 	b.string(&o.confDir, cniConfFlag, "",
 		"folder where the network configuration of the container runtime is written, "+
 			"with a kubeconfig for the plugins, once this node is ready; empty: nowhere", "MANX_CNI_CONF_DIR")
-	b.string(&o.netDir, "cni-net-dir", "/etc/cni/net.d", "the same folder as the plugins see it", "CNI_NET_DIR")
+	b.string(&o.netDir, "cni-net-dir", "/etc/cni/net.d", "path of --cni-conf-dir as the plugins see it", "CNI_NET_DIR")
 	b.string(&o.name, "cni-conf-name", "10-calico.conflist", "name of the network configuration", "CNI_CONF_NAME")
-	b.string(&o.oldName, "cni-old-conf-name", "", "another one that is removed then", "CNI_OLD_CONF_NAME")
+	b.string(&o.oldName, "cni-old-conf-name", "", "an earlier network configuration to remove", "CNI_OLD_CONF_NAME")
 	b.string(&o.template, "cni-network-config", "", "the network configuration, with Calico's tokens such as "+
 		"__CNI_MTU__; "+
 		"empty: one with Calico's IPAM, policy of Kubernetes and port mappings", "CNI_NETWORK_CONFIG")
-	b.string(&o.templateAt, "cni-network-config-file", "", "a file that holds it", "CNI_NETWORK_CONFIG_FILE")
-	b.int(&o.mtu, "cni-mtu", 0, "__CNI_MTU__; 0: what this node finds out", "CNI_MTU")
-	b.string(&o.logLevel, "cni-log-level", "info", "__LOG_LEVEL__", "LOG_LEVEL")
-	b.string(&o.logFile, "cni-log-file", "/var/log/calico/cni/cni.log", "__LOG_FILE_PATH__", "LOG_FILE_PATH")
-	b.bool(&o.manage, "cni-manage", true, "write all that", "CALICO_MANAGE_CNI")
+	b.string(&o.templateAt, "cni-network-config-file", "", "file with the network configuration",
+		"CNI_NETWORK_CONFIG_FILE")
+	b.int(&o.mtu, "cni-mtu", 0, "value of __CNI_MTU__; 0: detected by this node", "CNI_MTU")
+	b.string(&o.logLevel, "cni-log-level", "info", "value of __LOG_LEVEL__", "LOG_LEVEL")
+	b.string(&o.logFile, "cni-log-file", "/var/log/calico/cni/cni.log", "value of __LOG_FILE_PATH__", "LOG_FILE_PATH")
+	b.bool(&o.manage, "cni-manage", true, "write the files of the --cni flags", "CALICO_MANAGE_CNI")
 	b.string(&o.account, "cni-service-account", "manx-cni-plugin", "service account of the plugins' token",
 		"CALICO_CNI_SERVICE_ACCOUNT")
-	b.string(&o.podNamespace, "cni-service-account-namespace", "", "its namespace; empty: this pod's, else kube-system",
+	b.string(&o.podNamespace, "cni-service-account-namespace", "", "namespace of that service account; empty: "+
+		"this pod's, else kube-system",
 		"POD_NAMESPACE")
 	b.duration(&o.refresh, "cni-token-refresh-interval", 0, "how often the token is refreshed; 0: after a "+
 		"quarter of the "+
@@ -168,7 +170,9 @@ func (o cniOptions) credential(ctx context.Context, config *rest.Config) (instal
 		return install.Credential{}, err
 	}
 	text, err := install.Kubeconfig(server, ca, config.Insecure, token.Token)
-	return install.Credential{Kubeconfig: text, Expires: token.Expires}, err
+	return install.Credential{Kubeconfig: text, Expires: token.Expires, Refused: func(ctx context.Context) bool {
+		return kubeapi.Refused(ctx, config, token.Token)
+	}}, err
 }
 
 // serverOf is the URL of the API with its CA.

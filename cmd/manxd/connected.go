@@ -81,7 +81,7 @@ func (c *connectedSubnets) Run(ctx context.Context) error {
 	}
 }
 
-// read tells whether the subnets have changed. When they cannot be read the last ones stay in force.
+// read reports whether the subnets have changed. When they cannot be read the last ones stay in force.
 func (c *connectedSubnets) read() bool {
 	addresses, err := c.addresses()
 	if err != nil {

@@ -27,11 +27,12 @@ func (b binder) control(o *controlOptions) {
 		"MANX_CONTROL_CA_FILE")
 	b.string(&o.certFile, "control-cert-file", "", "certificate of --control-listen; files that change are read again",
 		"MANX_CONTROL_CERT_FILE")
-	b.string(&o.keyFile, "control-key-file", "", "key of that certificate", "MANX_CONTROL_KEY_FILE")
+	b.string(&o.keyFile, "control-key-file", "", "key of --control-cert-file", "MANX_CONTROL_KEY_FILE")
 	b.string(&o.admins, "control-admins", "",
 		"names in certificates (common name, DNS name or URI, compared exactly; comma separated) whose owners may "+
 			"call everything", "MANX_CONTROL_ADMINS")
-	b.string(&o.readers, "control-readers", "", "the same for those who may only read", "MANX_CONTROL_READERS")
+	b.string(&o.readers, "control-readers", "", "names in certificates, as for --control-admins, whose "+
+		"owners may only read", "MANX_CONTROL_READERS")
 }
 
 func (o controlOptions) remote() server.Remote {

@@ -29,7 +29,7 @@ const (
 
 // controllersFlag defines the flag.
 func (b binder) controllers(mode *string) {
-	b.string(mode, "controllers", controllersAuto, "take part in doing what calico-kube-controllers do: auto (where "+
+	b.string(mode, "controllers", controllersAuto, "take part in the work of calico-kube-controllers: auto (where "+
 		"a Kubernetes API is known, while calico-kube-controllers do not run), on or off", "MANX_CONTROLLERS")
 }
 
@@ -84,7 +84,7 @@ func (j *joined) kubernetesSource(ctx context.Context) (datastore.Store, error) 
 
 func (c *clusterControllers) Name() string { return "controllers" }
 
-// Notices tell why the work is not done, on the node that was elected to do it.
+// Notices report, on the elected node, why controllers do not run.
 func (c *clusterControllers) Notices() []server.Notice {
 	s := c.State()
 	text := ""

@@ -127,7 +127,7 @@ func (f *flowLogLines) Reopen() {
 	f.log.Info("opened the flow log again", zap.String("file", f.target), zap.Error(err))
 }
 
-// Notices tell why lines are not written.
+// Notices report why lines are not written.
 func (f *flowLogLines) Notices() []server.Notice {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 // flowLogGroup is the group of NFLOG for packets that policy drops or logs; calico/node uses 1 and 2.
 const flowLogGroup = 86
 
-// flowLogOn tells whether somebody wants to know what is dropped or logged.
+// flowLogOn reports whether somebody wants to know what is dropped or logged.
 func (o options) flowLogOn() bool { return o.flowLog != "" }
 
 // flowLog tells what policy drops and logs.
@@ -65,7 +65,7 @@ func (f *flowLog) read(ctx context.Context) error {
 		}
 		if err != nil && err.Error() != told { // once, not at each attempt
 			told = err.Error()
-			f.log.Warn("what policy drops and logs is not told, trying again", zap.Error(err))
+			f.log.Warn("dropped and logged packets are not recorded, trying again", zap.Error(err))
 		}
 		select {
 		case <-ctx.Done():

@@ -13,7 +13,7 @@ func interfaceOf(k *kernel.Conn, log *zap.Logger) func(netip.Addr) string {
 	return func(hop netip.Addr) string {
 		name, err := k.InterfaceTo(hop)
 		if err != nil {
-			log.Warn("a filter asks for the interface of a next hop, which cannot be looked up", zap.Error(err))
+			log.Warn("a filter needs the interface of a next hop, which cannot be looked up", zap.Error(err))
 		}
 		return name
 	}

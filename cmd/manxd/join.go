@@ -147,7 +147,7 @@ func (o options) clusterTypes() string {
 	return o.clusterType
 }
 
-// noIPv6 tells whether the default IPv6 pool is not wanted, as calico/node decides it.
+// noIPv6 reports whether the default IPv6 pool is not wanted, as calico/node decides it.
 func (o options) noIPv6() bool {
 	if os.Getenv("FELIX_IPV6SUPPORT") == "false" {
 		return true

@@ -65,7 +65,7 @@ type eventsPart struct {
 	bgp    *bgpPart
 	policy *policyPart
 	pools  *kubenode.Pools
-	// leads tells whether this node leads the election of the controllers; nil if it takes no part.
+	// leads reports whether this node leads the election of the controllers; nil if it takes no part.
 	leads func() bool
 }
 
@@ -82,7 +82,7 @@ func (e *eventsPart) Name() string        { return "events" }
 func (e *eventsPart) Close()              { e.events.Close() }
 func (e *eventsPart) Kinds() []model.Kind { return []model.Kind{model.KindNode} }
 
-// Notices tell that Events are not taken.
+// Notices report that the API refuses Events.
 func (e *eventsPart) Notices() []server.Notice {
 	err := e.events.Refused()
 	if err == nil {
@@ -194,7 +194,7 @@ func (c *networkCondition) identity() string {
 	return ""
 }
 
-// Notices tell that the condition is not as it should be.
+// Notices report that the condition could not be written.
 func (c *networkCondition) Notices() []server.Notice {
 	err := c.Problem()
 	if err == nil {

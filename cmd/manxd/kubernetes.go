@@ -26,7 +26,7 @@ import (
 // kubernetesTimeout bounds one question to the Kubernetes API.
 const kubernetesTimeout = 10 * time.Second
 
-// asksKubernetes tells whether an address is to be detected with the help of Kubernetes.
+// asksKubernetes reports whether an address is to be detected with the help of Kubernetes.
 func (o options) asksKubernetes() bool {
 	const method = "kubernetes-internal-ip"
 	return o.ipMethod == method || o.ip6Method == method
@@ -62,7 +62,7 @@ func (o options) kubernetes() kubernetes.Config {
 func (b binder) kubernetes(c *kubernetes.Config) {
 	c.UserAgent = kubernetes.UserAgent("manxd", version)
 	both := func(env string) []string { return []string{"CALICO_" + env, env} }
-	b.string(&c.Kubeconfig, "kubeconfig", "", "how to reach the Kubernetes API; empty: as a pod of the cluster",
+	b.string(&c.Kubeconfig, "kubeconfig", "", "kubeconfig of the Kubernetes API; empty: the credentials of this pod",
 		both("KUBECONFIG")...)
 	b.string(&c.Context, "k8s-context", "", "context of the kubeconfig, if not its current one",
 		both("K8S_CURRENT_CONTEXT")...)
@@ -71,14 +71,14 @@ func (b binder) kubernetes(c *kubernetes.Config) {
 	b.string(&c.CAFile, "k8s-ca-file", "", "CA that signs the certificate of the Kubernetes API",
 		both("K8S_CA_FILE")...)
 	b.string(&c.CertFile, "k8s-cert-file", "", "client certificate for the Kubernetes API", both("K8S_CERT_FILE")...)
-	b.string(&c.KeyFile, "k8s-key-file", "", "key of that certificate", both("K8S_KEY_FILE")...)
+	b.string(&c.KeyFile, "k8s-key-file", "", "key of --k8s-cert-file", both("K8S_KEY_FILE")...)
 	b.string(&c.TokenFile, "k8s-token-file", "", "file that holds a token for the Kubernetes API, read again when it "+
 		"changes", "MANX_K8S_TOKEN_FILE")
 	b.bool(&c.Insecure, "k8s-insecure-skip-tls-verify", false, "do not verify the certificate of the Kubernetes API",
 		both("K8S_INSECURE_SKIP_TLS_VERIFY")...)
-	b.float32(&c.QPS, "k8s-client-qps", 0, "bound of requests per second to the Kubernetes API; 0: what the API allows",
+	b.float32(&c.QPS, "k8s-client-qps", 0, "limit of requests per second to the Kubernetes API; 0: no limit of the client",
 		both("K8S_CLIENT_QPS")...)
-	b.int(&c.Burst, "k8s-client-burst", 0, "how many of them may come at once; 0: 100", both("K8S_CLIENT_BURST")...)
+	b.int(&c.Burst, "k8s-client-burst", 0, "limit of requests at once, with --k8s-client-qps; 0: 100", both("K8S_CLIENT_BURST")...)
 	b.bool(&c.UsePodCIDR, "use-pod-cidr", false, "another plugin takes the addresses of pods out of the nodes' pod "+
 		"CIDRs, with the Kubernetes datastore", both("USE_POD_CIDR")...)
 	b.string(&c.Group, "calico-api-group", "", "API group of Calico's custom resources, crd.projectcalico.org/v1 or "+

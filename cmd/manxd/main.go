@@ -53,9 +53,9 @@ func rootCommand() *cobra.Command {
 		Use:   "manxd",
 		Short: "Calico-compatible node networking in one process, without BIRD",
 		Long: `manxd registers this host in the Calico datastore, runs its BGP sessions, programs its routes and the
-IPIP device, and serves the CNI plugin's workloads. It leaves everything in the kernel in place when it ends.
+IPIP device, enforces policy, and serves the CNI plugin. When it ends, it leaves routes and rules in the kernel.
 
-Every setting is a flag or the environment variable that stands behind it in brackets.`,
+Every setting is a flag or the environment variable in brackets behind it.`,
 		Args:          func(cmd *cobra.Command, args []string) error { return usage(cobra.NoArgs(cmd, args)) },
 		Version:       fmt.Sprintf("%s (%s)", version, commit),
 		SilenceUsage:  true,
@@ -73,10 +73,10 @@ Every setting is a flag or the environment variable that stands behind it in bra
 	}
 	o.flags(root.PersistentFlags())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	config := &cobra.Command{Use: "config", Short: "About the settings"}
+	config := &cobra.Command{Use: "config", Short: "Show the settings"}
 	config.AddCommand(&cobra.Command{
 		Use:   "explain",
-		Short: "Print every setting, its value and where it comes from",
+		Short: "Print every setting with its value and its source",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			explain(cmd.Flags(), used)

@@ -152,7 +152,7 @@ type routeTeller struct {
 	paths      map[netip.Prefix][]bgp.Path // as learned
 }
 
-// learned tells whether BGP made a route.
+// learned reports whether BGP made a route.
 func (t routeTeller) learned(r kernel.Route) bool {
 	return r.Type == kernel.Unicast && r.Protocol == kernel.ProtocolBIRD && len(t.paths[r.Dst]) > 0
 }

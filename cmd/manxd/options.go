@@ -107,7 +107,7 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.nodeName, "node-name", "", "name of this node; empty: the nodename file, then the host name",
 		"NODENAME")
 	b.string(&o.nodeNameFile, "nodename-file", "/var/lib/calico/nodename",
-		"where the node name is kept for the CNI plugin", "CALICO_NODENAME_FILE")
+		"file with the node name, for the CNI plugin", "CALICO_NODENAME_FILE")
 	b.string(&o.k8sNodeRef, "k8s-node-ref", "", "name of this node in Kubernetes, if it has one", "CALICO_K8S_NODE_REF")
 
 	b.kubernetes(&o.kube)
@@ -143,31 +143,31 @@ func (o *options) flags(fs *pflag.FlagSet) {
 		"CA of the clients' certificates, in place of the one in the data directory", "MANX_EMBEDDED_CA_FILE")
 	b.string(&o.embeddedCertFile, "embedded-cert-file", "",
 		"server certificate of the embedded datastore, in place of a generated one", "MANX_EMBEDDED_CERT_FILE")
-	b.string(&o.embeddedKeyFile, "embedded-key-file", "", "key of that certificate", "MANX_EMBEDDED_KEY_FILE")
+	b.string(&o.embeddedKeyFile, "embedded-key-file", "", "key of --embedded-cert-file", "MANX_EMBEDDED_KEY_FILE")
 
 	b.string(&o.runDir, "run-dir", "/run/manx", "folder of the control sockets", "MANX_RUN_DIR")
-	b.string(&o.gobgpListen, gobgpFlag, "127.0.0.1:50051", "where the stock gobgp command line (version 3) is "+
-		"served; empty: nowhere", "MANX_GOBGP_LISTEN")
-	b.string(&o.gobgpUIDs, gobgpUIDsFlag, "", "user IDs, comma separated, that are served there beside root",
+	b.string(&o.gobgpListen, gobgpFlag, "127.0.0.1:50051", "ADDRESS:PORT for the stock gobgp command line (version "+
+		"3); empty: off", "MANX_GOBGP_LISTEN")
+	b.string(&o.gobgpUIDs, gobgpUIDsFlag, "", "user IDs, comma separated, that --gobgp-listen serves "+
+		"beside root",
 		"MANX_GOBGP_ALLOW_UIDS")
-	b.string(&o.httpListen, httpFlag, "127.0.0.1:9099", "where health and metrics are served; empty: nowhere",
+	b.string(&o.httpListen, httpFlag, "127.0.0.1:9099", "ADDRESS:PORT of health and metrics; empty: off",
 		"MANX_HTTP_LISTEN")
 	b.control(&o.control)
 	b.cni(&o.cni)
-	b.string(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "where the MTU for pods is kept for the CNI plugin",
+	b.string(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "file with the MTU of pods, for the CNI plugin",
 		"MANX_MTU_FILE")
 	b.string(&o.procSysNet, procSysNetFlag, kernel.DefaultProcSysNet,
-		"folder of the kernel's settings of the network; in a container where that is read-only: where the host's is "+
-			"mounted", "MANX_PROC_SYS_NET")
-	b.bool(&o.besideCalicoNode, "beside-calico-node", false, "program this node although a calico-node is "+
-		"active on it; "+
-		"otherwise manxd waits until that has gone", "MANX_BESIDE_CALICO_NODE")
-	b.string(&o.endpointStatusPrefix, "endpoint-status-path-prefix", "", "the CNI plugin is told in the folder "+
-		"endpoint-status below this one which workloads have their policy and routes; none: nowhere; empty: "+
+		"folder of the kernel's network settings; in a container where it is read-only: the mounted folder of the host",
+		"MANX_PROC_SYS_NET")
+	b.bool(&o.besideCalicoNode, "beside-calico-node", false, "program this node while calico-node is active on "+
+		"it; by default manxd waits until it has ended", "MANX_BESIDE_CALICO_NODE")
+	b.string(&o.endpointStatusPrefix, "endpoint-status-path-prefix", "", "folder; manxd writes to its "+
+		"endpoint-status, for the CNI plugin, which workloads have policy and routes; none: off; empty: "+
 		"endpointStatusPathPrefix of FelixConfiguration, else "+endpointstatus.DefaultPathPrefix,
 		"FELIX_ENDPOINTSTATUSPATHPREFIX")
 	b.string(&o.interfacePrefix, "interface-prefix", "",
-		"what the names of workloads' interfaces begin with, several separated by commas; empty: interfacePrefix of "+
+		"prefixes of the names of workloads' interfaces, comma separated; empty: interfacePrefix of "+
 			"FelixConfiguration, else "+model.DefaultInterfacePrefix, "FELIX_INTERFACEPREFIX")
 	b.string(&o.logLevel, "log-level", "info", "debug, info, warn or error", "MANX_LOG_LEVEL",
 		"CALICO_STARTUP_LOGLEVEL")
@@ -175,24 +175,24 @@ func (o *options) flags(fs *pflag.FlagSet) {
 	b.string(&o.passwordDir, "bgp-password-dir", "", "folder of BGP passwords: DIR/SECRET/KEY, as Kubernetes "+
 		"mounts secrets", "MANX_BGP_PASSWORD_DIR")
 
-	b.string(&o.namespace, "namespace", "", "namespace of the Secrets with BGP passwords, where the Kubernetes "+
-		"API is known "+
-		"and there is no folder of them; empty: that of this pod, else kube-system", "NAMESPACE", "POD_NAMESPACE")
+	b.string(&o.namespace, "namespace", "", "namespace of the Secrets with BGP passwords, used with a "+
+		"Kubernetes API and without --bgp-password-dir; empty: that of this pod, else kube-system", "NAMESPACE",
+		"POD_NAMESPACE")
 
-	b.int(&o.maxPrefixes, "bgp-max-prefixes", 500_000, "prefixes that one BGP peer may announce; above, its session "+
-		"is shut down for five minutes. A BGPPeer's annotation manx.io/max-prefixes comes first",
+	b.int(&o.maxPrefixes, "bgp-max-prefixes", 500_000, "limit of prefixes of one BGP peer; above it the session "+
+		"is shut down for five minutes. A BGPPeer's annotation manx.io/max-prefixes overrides it",
 		"MANX_BGP_MAX_PREFIXES")
 	b.int(&o.warnPrefixes, "bgp-warn-prefixes", 50_000, "prefixes of one BGP peer above which its status "+
-		"carries a warning", "MANX_BGP_WARN_PREFIXES")
+		"shows a warning", "MANX_BGP_WARN_PREFIXES")
 
 	b.bool(&o.refuse.Default, "bgp-refuse-default-route", false,
-		"refuse default routes from BGP peers. BGPConfiguration's annotation manx.io/refuse-default-route comes first",
+		"refuse default routes from BGP peers. BGPConfiguration's annotation manx.io/refuse-default-route overrides it",
 		"MANX_BGP_REFUSE_DEFAULT_ROUTE")
 	b.bool(&o.refuse.Connected, "bgp-refuse-connected-routes", false,
 		"refuse routes of BGP peers inside subnets that this host is on; annotation manx.io/refuse-connected-routes",
 		"MANX_BGP_REFUSE_CONNECTED_ROUTES")
 	b.bool(&o.refuse.Pools, "bgp-refuse-pool-routes", false,
-		"refuse what external BGP peers announce inside IP pools, but for blocks of nodes as they are; annotation "+
+		"refuse routes of external BGP peers inside IP pools, except whole blocks of nodes; annotation "+
 			"manx.io/refuse-pool-routes", "MANX_BGP_REFUSE_POOL_ROUTES")
 	b.int(&o.refuse.Longest[0], "bgp-max-prefix-length-v4", 0,
 		"refuse longer IPv4 prefixes from BGP peers; 0: any length; annotation manx.io/max-prefix-length-v4",
@@ -201,13 +201,13 @@ func (o *options) flags(fs *pflag.FlagSet) {
 		"refuse longer IPv6 prefixes from BGP peers; 0: any length; annotation manx.io/max-prefix-length-v6",
 		"MANX_BGP_MAX_PREFIX_LENGTH_V6")
 
-	b.string(&o.birdSocket, "bird-socket", "", "where BIRD's control socket is emulated for reading, such as "+
-		"/var/run/calico/bird.ctl (IPv6: bird6.ctl beside it); empty: nowhere", "MANX_BIRD_SOCKET")
+	b.string(&o.birdSocket, "bird-socket", "", "path of a socket that answers BIRD's show commands, such as "+
+		"/var/run/calico/bird.ctl (IPv6: bird6.ctl beside it); empty: off", "MANX_BIRD_SOCKET")
 
-	b.string(&o.bmpCollectors, "bmp-collector", "", "who is told about sessions and routes by BMP (RFC 7854): "+
-		"ADDRESS:PORT, several separated by commas", "MANX_BMP_COLLECTOR")
-	b.string(&o.bmpPolicy, "bmp-policy", "pre-policy", "which routes: pre-policy (as received), post-policy (as "+
-		"accepted), local-rib (as chosen, RFC 9069) or all", "MANX_BMP_POLICY")
+	b.string(&o.bmpCollectors, "bmp-collector", "", "BMP collectors (RFC 7854) for sessions and routes: "+
+		"ADDRESS:PORT, comma separated", "MANX_BMP_COLLECTOR")
+	b.string(&o.bmpPolicy, "bmp-policy", "pre-policy", "routes for BMP collectors: pre-policy (as received), post-policy "+
+		"(as accepted), local-rib (as chosen, RFC 9069) or all", "MANX_BMP_POLICY")
 
 	b.string(&o.ip, "ip", "", "IPv4 address of this node, autodetect, or none; empty: keep the Node's, else autodetect",
 		"IP")
@@ -217,14 +217,14 @@ func (o *options) flags(fs *pflag.FlagSet) {
 		"IP_AUTODETECTION_METHOD")
 	b.string(&o.ip6Method, "ip6-autodetection-method", "first-found", "the same for IPv6", "IP6_AUTODETECTION_METHOD")
 	b.duration(&o.pollInterval, "autodetect-poll-interval", time.Minute,
-		"how often an autodetected address is looked up again", "AUTODETECT_POLL_INTERVAL")
+		"how often the address is detected again", "AUTODETECT_POLL_INTERVAL")
 	b.string(&o.as, "as", "", "AS number of this node; empty: keep the Node's, else the cluster's", "AS")
 	b.string(&o.routerID, "router-id", "", "BGP router ID: an IPv4 address, or hash; empty: the node's IPv4 address",
 		"CALICO_ROUTER_ID")
 	b.string(&o.clusterIPs, clusterIPsFlag, "", "cluster IPs of services to advertise: prefixes, comma separated; "+
 		"empty: serviceClusterIPs of BGPConfiguration", "CALICO_ADVERTISE_CLUSTER_IPS")
 	b.bool(&o.disableConflictCheck, "disable-node-ip-check", false,
-		"do not look whether another node has this node's address", "DISABLE_NODE_IP_CHECK")
+		"do not check whether another node has this node's address", "DISABLE_NODE_IP_CHECK")
 	b.string(&o.clusterType, "cluster-type", "", "added to the cluster's type in ClusterInformation, comma separated",
 		"CLUSTER_TYPE")
 
@@ -232,20 +232,20 @@ func (o *options) flags(fs *pflag.FlagSet) {
 		"of workloads passes, and natOutgoing does nothing", "MANX_POLICY")
 	b.bool(&o.policyCounters, "policy-counters", false, "count packets and bytes of every rule of every policy, not "+
 		"only of staged ones", "MANX_POLICY_COUNTERS")
-	b.string(&o.flowLog, "flow-log", "", "tell what policy drops, and what its Log rules log, and by which rule: "+
-		"lines of JSON to this file, - for standard output, or stream for the control API (manxctl drops) alone; "+
-		"empty: do not", "MANX_FLOW_LOG")
-	b.int(&o.flowLogRate, "flow-log-rate", 100, "flows a second that are told at most; the others are counted",
+	b.string(&o.flowLog, "flow-log", "", "record packets that policy drops, and matches of its Log rules, with the "+
+		"rule: lines of JSON to this file, - for standard output, or stream for the control API (manxctl drops) only; "+
+		"empty: off", "MANX_FLOW_LOG")
+	b.int(&o.flowLogRate, "flow-log-rate", 100, "flows a second that are recorded at most; the others are counted",
 		"MANX_FLOW_LOG_RATE")
 	b.int(&o.flowLogMaxSize, "flow-log-max-size", 100,
 		"size in MiB from which the flow log begins a new file; 0: never", "MANX_FLOW_LOG_MAX_SIZE")
 	b.int(&o.flowLogMaxFiles, "flow-log-max-files", 10, "earlier files of the flow log that are kept; 0: all",
 		"MANX_FLOW_LOG_MAX_FILES")
-	b.string(&o.toHostAction, "endpoint-to-host-action", "", "what becomes of traffic from workloads to this host "+
+	b.string(&o.toHostAction, "endpoint-to-host-action", "", "action for traffic from workloads to this host "+
 		"that their policies allow: Drop, Accept or Return; empty: defaultEndpointToHostAction of "+
 		"FelixConfiguration, else Drop", "FELIX_DEFAULTENDPOINTTOHOSTACTION")
 
-	b.bool(&o.noDefaultPools, "no-default-pools", false, "do not make a pool when there is none", "NO_DEFAULT_POOLS")
+	b.bool(&o.noDefaultPools, "no-default-pools", false, "do not create a pool when there is none", "NO_DEFAULT_POOLS")
 	b.pool(&o.pool4, "4", 26)
 	b.pool(&o.pool6, "6", 122)
 }

@@ -55,7 +55,7 @@ func (p *policyPart) Kinds() []model.Kind { return policy.Kinds }
 // Run implements part.Part.
 func (p *policyPart) Run(ctx context.Context) error { return p.agent.Run(ctx) }
 
-// Close ends what the kernel is asked by; the rules stay.
+// Close closes the connection to the kernel; the rules stay.
 func (p *policyPart) Close() { _ = p.rules.Close() }
 
 // policyConfig is what this node's administrator decides about its packet filter.

@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 
-	"github.com/manxnet/manx/bgp/speaker"
+	"github.com/manxnet/manx/bgp/fib"
 	"github.com/manxnet/manx/proto/server"
 )
 
@@ -11,7 +11,7 @@ import (
 const shownRefusals = 20
 
 // refusedRoutes tells about routes that peers announce and that this node must not use.
-func refusedRoutes(rejected []speaker.RejectedRoute) []server.Notice {
+func refusedRoutes(rejected []fib.Rejection) []server.Notice {
 	var notices []server.Notice
 	for i, r := range rejected {
 		if i == shownRefusals {

@@ -60,7 +60,7 @@ func (o options) etcd(ctx context.Context, log *zap.Logger) (config etcd.Config,
 		return config, nil, err
 	}
 	if o.embeddedInsecure {
-		log.Warn("the embedded datastore asks for no certificate: everybody who reaches it may change the cluster",
+		log.Warn("the embedded datastore requires no certificate: everybody who reaches it may change the cluster",
 			zap.String("address", server.Address()))
 	}
 	return server.Config(), func() {

@@ -21,14 +21,14 @@ import (
 // readyTimeout is how long the datastore may take to say that it can be used, so that a runtime can try again.
 const readyTimeout = 10 * time.Second
 
-// Store is what the engine needs of a datastore.
+// Store has the methods of a datastore that the engine needs.
 type Store interface {
 	ipam.Store
 	// Keeps is whether objects of a kind are in this datastore.
 	Keeps(kind model.Kind) bool
 }
 
-// Config is what an Engine needs.
+// Config has the parameters of an Engine.
 type Config struct {
 	// Open gives the datastore for one question about a network, and what to call when it is answered.
 	Open func(context.Context, *cni.Config) (Store, func(), error)

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -22,6 +23,8 @@ type Keeper struct {
 	Token func(context.Context) (Credential, error)
 	// Refresh is how often the token is refreshed; 0: after a quarter of the time that it has left.
 	Refresh time.Duration
+	// Check is how often it is checked whether the token is accepted; 0: every five minutes.
+	Check time.Duration
 	// Ready is whether the node can serve pods.
 	Ready func() bool
 	Log   *zap.Logger
@@ -31,6 +34,8 @@ type Keeper struct {
 type Credential struct {
 	Kubeconfig []byte
 	Expires    time.Time
+	// Refused is whether the API is known not to accept the token: it may be revoked before it expires. Nil: not known.
+	Refused func(context.Context) bool
 }
 
 const (
@@ -38,9 +43,12 @@ const (
 	lookEvery, lookAgain = 200 * time.Millisecond, 10 * time.Second
 	// shortestRefresh bounds how often a token is asked for.
 	shortestRefresh = 5 * time.Second
+	// checkToken is how long a token that was revoked stays in the file at most, and half of the time at least between
+	// two requests of a node for that.
+	checkToken = 5 * time.Minute
 )
 
-// Run works until ctx ends. An error says what could not be written; what was there is as it was.
+// Run works until ctx ends. An error names the file that could not be written; the file before stays.
 func (k *Keeper) Run(ctx context.Context) error {
 	for !k.Ready() {
 		if err := sleep(ctx, lookEvery); err != nil {
@@ -50,20 +58,27 @@ func (k *Keeper) Run(ctx context.Context) error {
 	if err := k.CopyTLS(k.TLS); err != nil {
 		return err
 	}
-	refresh, tokenErr := k.refresh(ctx)
+	refresh, refused, tokenErr := k.refresh(ctx)
 	if err := k.conflist(); err != nil {
 		return err
 	}
 	if tokenErr != nil {
 		return tokenErr // plugins are served by manxd; without it they cannot reach the API
 	}
-	for {
-		if err := sleep(ctx, min(lookAgain, time.Until(refresh))); err != nil {
+	for check := k.nextCheck(); ; {
+		if err := sleep(ctx, min(lookAgain, time.Until(refresh), time.Until(check))); err != nil {
 			return err
+		}
+		if !time.Now().Before(check) {
+			check = k.nextCheck()
+			if refused != nil && refused(ctx) {
+				k.Log.Warn("the Kubernetes API refuses the token of the CNI plugin before it has expired")
+				refresh = time.Now()
+			}
 		}
 		if !time.Now().Before(refresh) {
 			var err error
-			if refresh, err = k.refresh(ctx); err != nil {
+			if refresh, refused, err = k.refresh(ctx); err != nil {
 				return err
 			}
 		}
@@ -87,24 +102,30 @@ func (k *Keeper) conflist() error {
 	return remove(k.path(k.OldName))
 }
 
-// refresh writes the kubeconfig with a new token, and returns when to do so again.
-func (k *Keeper) refresh(ctx context.Context) (time.Time, error) {
+// nextCheck is when the token is checked next, not at the same time on all nodes.
+func (k *Keeper) nextCheck() time.Time {
+	every := cmp.Or(k.Check, checkToken)
+	return time.Now().Add(every/2 + rand.N(every/2))
+}
+
+// refresh writes the kubeconfig with a new token. It returns when to do so again, and Credential.Refused of the token.
+func (k *Keeper) refresh(ctx context.Context) (again time.Time, refused func(context.Context) bool, err error) {
 	if k.Token == nil {
-		return time.Now().Add(24 * time.Hour), nil
+		return time.Now().Add(24 * time.Hour), nil, nil
 	}
 	c, err := k.Token(ctx)
 	if err != nil {
-		return time.Time{}, errors.Join(errors.New("no token for the CNI plugin"), err)
+		return again, nil, errors.Join(errors.New("no token for the CNI plugin"), err)
 	}
 	if err := k.WriteKubeconfig(c.Kubeconfig); err != nil {
-		return time.Time{}, err
+		return again, nil, err
 	}
 	k.Log.Info("token of the CNI plugin is written", zap.Time("expires", c.Expires))
 	wait := k.Refresh
 	if wait <= 0 {
 		wait = max(time.Until(c.Expires)/4, shortestRefresh)
 	}
-	return time.Now().Add(wait + rand.N(wait)), nil // not all nodes at once
+	return time.Now().Add(wait + rand.N(wait)), c.Refused, nil // not all nodes at once
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

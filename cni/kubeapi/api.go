@@ -81,6 +81,32 @@ func (a *API) RequestToken(ctx context.Context, namespace, account string, lifet
 	return Token{Token: answer.Status.Token, Expires: answer.Status.ExpirationTimestamp.Time}, err
 }
 
+// Refused is whether the API that config names refuses a token: it has expired, or was revoked. It is false where that
+// is not known, for instance because there is no answer. The request, GET /version, needs no rights.
+func Refused(ctx context.Context, config *rest.Config, token string) bool {
+	config = rest.AnonymousClientConfig(config)
+	config.BearerToken, config.Timeout = token, requestTimeout
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return false
+	}
+	defer client.CloseIdleConnections()
+	server, _, err := rest.DefaultServerURL(config.Host, "", corev1.SchemeGroupVersion, true)
+	if err != nil {
+		return false
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.JoinPath("version").String(), nil)
+	if err != nil {
+		return false
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return false
+	}
+	resp.Body.Close() //nolint:errcheck // its status is enough
+	return resp.StatusCode == http.StatusUnauthorized
+}
+
 // do makes a request; an error of the server is given in its own words.
 func (a *API) do(ctx context.Context, method string, path []string, body, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)

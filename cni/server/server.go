@@ -128,7 +128,7 @@ func (s *Server) takeBack(ctx context.Context, q *cni.Request, answer *cni.Respo
 	abort := *q
 	abort.Step, abort.Attachment = cni.StepAbort, answer.Attachment
 	if r, err := s.Backend.Ask(ctx, &abort); err != nil || r.Error != nil {
-		s.Log.Warn("an ADD that nobody waits for is not taken back; the DEL of its container does it",
+		s.Log.Warn("an ADD whose caller is gone is not undone; the DEL of its container does it",
 			zap.String("container", q.ContainerID), zap.Error(err))
 	}
 }

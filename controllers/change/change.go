@@ -1,4 +1,4 @@
-// Package change writes what a controller has decided: single objects, each with compare-and-swap.
+// Package change writes a controller's decisions: single objects, each with compare-and-swap.
 package change
 
 import (

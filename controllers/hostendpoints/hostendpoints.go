@@ -144,7 +144,7 @@ func (h *HostEndpoints) Decide(s loop.State, key model.Key) []change.Change {
 		return strings.Compare(a.Name, b.Name)
 	}) {
 		if have := s.Store.Get(k); have != nil && !want[k] {
-			list = append(list, change.Change{Old: have, Reason: "no Node or template asks for it"})
+			list = append(list, change.Change{Old: have, Reason: "no Node or template requires it"})
 		}
 	}
 	return list

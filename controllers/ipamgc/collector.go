@@ -17,7 +17,7 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// Collector releases what nobody uses. Any number may run at once: each release is a compare-and-swap on the very
+// Collector releases unused addresses and blocks. Any number may run at once: each release is a compare-and-swap on the
 // assignment that was judged.
 type Collector struct {
 	// Store is Calico's datastore, Source has the nodes and endpoints of Kubernetes; they are the same where Kubernetes

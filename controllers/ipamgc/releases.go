@@ -57,7 +57,7 @@ func (r Release) Text() string {
 // kept is how many releases are remembered.
 const kept = 100
 
-// Releases remembers what was released, and counts it. It is safe for concurrent use.
+// Releases remembers and counts releases. It is safe for concurrent use.
 type Releases struct {
 	mu        sync.Mutex
 	last      []Release

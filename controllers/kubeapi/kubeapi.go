@@ -117,7 +117,7 @@ func (a *API) virtual(ctx context.Context, resource, namespace, name string) (o 
 // places are the namespaces that Calico is installed in.
 var places = []string{"kube-system", "calico-system"}
 
-// Others tells whether calico-kube-controllers run, and where; empty if they do not.
+// Others reports whether calico-kube-controllers run, and where; empty if they do not.
 func (a *API) Others(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

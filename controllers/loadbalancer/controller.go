@@ -343,7 +343,7 @@ func (c *Controller) serve(ctx context.Context, n name, s *corev1.Service) error
 		}
 		c.Log.Info("addresses of a service were released", zap.Stringer("service", n),
 			zap.Stringers("addresses", p.release),
-			zap.String("reason", "the service asks for others"))
+			zap.String("reason", "the service requests others"))
 	}
 	return assignErr
 }

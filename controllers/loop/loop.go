@@ -202,7 +202,7 @@ type Counts struct {
 	n  map[Write]float64
 }
 
-// Write is what is counted. Outcome is done, overtaken (somebody else was faster, or the reason is gone) or failed.
+// Write is a counted write. Outcome is done, overtaken (another writer was faster, or the reason is gone) or failed.
 type Write struct{ Controller, Verb, Outcome string }
 
 func (c *Counts) add(controller, verb string, done bool, err error) {

@@ -35,7 +35,7 @@ const (
 	defaultGrace      = 15 * time.Minute
 )
 
-// Env is what the environment says. Fields that it does not say anything about are nil.
+// Env has the settings of the environment. Fields without a variable are nil.
 type Env struct {
 	enabled            []string
 	period, compaction *time.Duration
@@ -44,7 +44,7 @@ type Env struct {
 	texts              map[string]string // as they are, for the status
 }
 
-// FromEnv reads the environment. Values that make no sense are errors, all at once: nobody guesses what was meant.
+// FromEnv reads the environment. Invalid values are errors, all at once.
 // Numbers of workers are read and not used, since a controller decides its objects one after the other.
 func FromEnv(lookup func(string) (string, bool)) (Env, error) {
 	e := Env{texts: map[string]string{}}

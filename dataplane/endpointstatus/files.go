@@ -95,7 +95,7 @@ func (f *Files) SetState(h *hoststate.Host) {
 		if err != nil {
 			f.log.Debug("no CNI plugin can be told of a workload", zap.Stringer("key", k), zap.Error(err))
 			f.untold = append(f.untold,
-				reconcile.Notice{Subject: k.String(), Text: "the CNI plugin is not told of it: " + err.Error()})
+				reconcile.Notice{Subject: k.String(), Text: "its status file is not written: " + err.Error()})
 			continue
 		}
 		f.endpoints = append(f.endpoints, end)
@@ -253,7 +253,7 @@ func (f *Files) Health() reconcile.Health {
 	return reconcile.Health{Part: "endpoints", Failures: f.target.Failures(), Problem: f.target.Problem()}
 }
 
-// Notices tell why files are missing, or not as they should be.
+// Notices report why files are missing or outdated.
 func (f *Files) Notices() []reconcile.Notice {
 	var list []reconcile.Notice
 	if f.target != nil {

@@ -95,7 +95,7 @@ func NewEndpoint(k model.Key, revision int64, iface, mac string, addresses []net
 		content: s.String()}, err
 }
 
-// Policy tells whose policy is in the kernel. The zero value: it is not known yet.
+// Policy lists the endpoints whose policy is in the kernel. The zero value: it is not known yet.
 type Policy struct {
 	// Reader is the snapshot of the datastore which the kernel's rules are computed from.
 	Reader model.Reader

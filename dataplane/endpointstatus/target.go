@@ -64,7 +64,7 @@ func (t *Target) Set(files map[string]string) {
 	t.wanted = files
 }
 
-// Synced says whether the datastore has told everything: then files that an earlier run left may go.
+// Synced sets whether the datastore has been read in full: then files of an earlier run may be removed.
 func (t *Target) Synced(yes bool) { t.table.Prune(yes) }
 
 // Retry makes the next Flush try what failed, and read everything again.

@@ -18,7 +18,7 @@ func (c *Config) withoutLogs() (missing []string) {
 	}{
 		{ruleset.Log{Kernel: "check"}, func() { c.Policy.NoKernelLog = true },
 			"rules with the action Log write nothing to the kernel's log"},
-		{ruleset.Log{Group: c.Policy.FlowLog}, func() { c.Policy.FlowLog = 0 }, "the flow log tells nothing"},
+		{ruleset.Log{Group: c.Policy.FlowLog}, func() { c.Policy.FlowLog = 0 }, "the flow log records nothing"},
 	} {
 		if !l.log.Tells() {
 			continue

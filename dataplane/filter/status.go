@@ -13,13 +13,13 @@ import (
 // Reached is the newest snapshot that all of the kernel's rules have been computed from; nil before there was one.
 func (t *Target) Reached() model.Reader { return t.reached }
 
-// Calculator has what is wanted. It must not be changed.
+// Calculator has the wanted rules. It must not be changed.
 func (t *Target) Calculator() *policy.Calculator { return t.calculator }
 
-// Status tells how the kernel's table is. Its cost follows the size of the table.
+// Status returns the status of the kernel's table. Its cost follows the size of the table.
 func (t *Target) Status() nft.Status { return t.table.Status() }
 
-// MissingLogs tells what is not logged since this kernel cannot, and why.
+// MissingLogs lists the kinds of log that this kernel does not support, with the reasons.
 func (t *Target) MissingLogs() []string { return t.missingLogs }
 
 // Health is how the rules are.

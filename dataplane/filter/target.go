@@ -19,7 +19,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Config is what a Target needs.
+// Config has the parameters of a Target.
 type Config struct {
 	Rules nftables.Rules
 	Links kernel.Links // nil: the host has no interfaces that matter
@@ -56,7 +56,7 @@ type Target struct {
 	translated  translated
 }
 
-// New makes a Target, after it has asked the kernel what rules can log.
+// New makes a Target, after the kernel has checked which logs rules can write.
 func New(c Config) *Target {
 	missing := c.withoutLogs()
 	return &Target{

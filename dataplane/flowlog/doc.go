@@ -1,3 +1,3 @@
-// Package flowlog tells which packets policy dropped or logged, and by which rule, without telling the same over and
-// over.
+// Package flowlog records which packets policy dropped or logged, and by which rule, without recording the same over
+// and over.
 package flowlog

@@ -12,7 +12,7 @@ import (
 // backlog is how many entries wait for a subscriber; one that is slower misses some.
 const backlog = 256
 
-// Hub hands entries on: as lines to a writer, and to whoever subscribes. It is safe for concurrent use.
+// Hub passes entries on: as lines to a writer, and to subscribers. It is safe for concurrent use.
 type Hub struct {
 	lines io.Writer                 // nil for none
 	name  func(iface string) string // of the endpoint at an interface; "" for none
@@ -28,7 +28,7 @@ type subscriber struct {
 	entries chan Entry
 }
 
-// NewHub makes a hub that tells at most rate entries a second. lines may be nil. name is asked for what is told only.
+// NewHub makes a hub that records at most rate entries a second. lines may be nil. name is called for recorded entries.
 func NewHub(rate int, lines io.Writer, name func(iface string) string) *Hub {
 	return &Hub{lines: lines, name: name, recorder: NewRecorder(rate), subscribers: map[int]subscriber{}}
 }
@@ -40,7 +40,7 @@ func (h *Hub) Add(e Entry) {
 	h.publish(h.recorder.Add(e))
 }
 
-// Run tells of flows that go on, until ctx ends.
+// Run records flows that continue, until ctx ends.
 func (h *Hub) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Action is what a rule did with packets.
+// Action is the action of a rule on packets.
 type Action string
 
 // A packet that a rule logged goes on to the rules that follow.
@@ -70,8 +70,8 @@ const (
 	mostFlows = 10000
 )
 
-// Recorder decides which packets are told. The first packet of a flow is told at once, more of it after ten seconds,
-// with their number. It never tells more than its rate of lines a second; what is left out is counted. Not safe for
+// Recorder decides which packets are recorded. The first packet of a flow is recorded at once, further packets after ten
+// seconds, with their number. It returns at most its rate of entries a second, and counts the others. Not safe for
 // concurrent use.
 type Recorder struct {
 	rate       float64
@@ -86,12 +86,12 @@ type pending struct {
 	since time.Time
 }
 
-// NewRecorder makes a Recorder that tells at most so many entries a second.
+// NewRecorder makes a Recorder of at most rate entries a second.
 func NewRecorder(rate int) *Recorder {
 	return &Recorder{rate: float64(rate), tokens: float64(rate), flows: map[flow]*pending{}}
 }
 
-// Add enters one packet; it returns what to tell, at most one entry.
+// Add enters one packet; it returns at most one entry to record.
 func (r *Recorder) Add(e Entry) (told []Entry) {
 	e.Packets = 1
 	k := e.flow()
@@ -110,7 +110,7 @@ func (r *Recorder) Add(e Entry) (told []Entry) {
 	return told
 }
 
-// Tick returns what is to be told of flows that went on; call it about once a second.
+// Tick returns the entries of flows that continue; call it about once a second.
 func (r *Recorder) Tick(now time.Time) (told []Entry) {
 	for k, p := range r.flows {
 		switch {
@@ -152,7 +152,7 @@ type Filter struct {
 	Port     uint16       // of the destination
 }
 
-// Matches tells whether an entry is chosen.
+// Matches reports whether an entry is chosen.
 func (f Filter) Matches(e *Entry) bool {
 	switch {
 	case f.Action != "" && f.Action != e.Action:

@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// Verdict says whether a packet fared as explained.
+// Verdict reports whether a packet fared as explained.
 type Verdict string
 
 const (
@@ -21,8 +21,8 @@ const (
 	Undecided Verdict = "undecided"
 )
 
-// Compare tells how a packet that was seen on a node fared, compared with the explanation of the same packet, and why
-// it says so.
+// Compare compares the trace of a packet on a node with the explanation of the same packet, and returns the reasons of
+// its verdict.
 func Compare(p *Packet, a *explain.Answer, node string) (Verdict, []string) {
 	switch {
 	case p.Incomplete:
@@ -68,7 +68,7 @@ func (c *comparison) differ(format string, args ...any) {
 	c.differences = append(c.differences, fmt.Sprintf(format, args...))
 }
 
-// before tells whether the packet comes to a stage of another node before it comes to this one.
+// before reports whether the packet comes to a stage of another node before it comes to this one.
 func (c *comparison) before(a *explain.Answer, s explain.Stage) bool {
 	at := func(node string) int {
 		return slices.IndexFunc(a.Hops, func(h explain.Hop) bool { return h.Node == node })
@@ -89,7 +89,7 @@ func (c *comparison) stage(s explain.Stage) {
 			return // the packet may have been there before it was traced
 		}
 		if c.packet.End.Passed() || !s.Allowed && c.packet.End.Kind == Taken {
-			c.differ("%s of %s was not asked (chain %s), which should have %s it", s.Direction, s.About, s.Base,
+			c.differ("%s of %s was not evaluated (chain %s), which should have %s it", s.Direction, s.About, s.Base,
 				verdictOf(s))
 		}
 		return

@@ -165,7 +165,7 @@ func TestCompare(t *testing.T) {
 		{"a rule decides where none should", steps(begins, egress, ingress, ends), explained("allow E 1", "allow"),
 			Differs, "allowed by another rule, I 2, not by no rule"},
 		{"a stage is missing", steps(begins, egress, ends), both, Differs,
-			"ingress of pod x was not asked (chain forward-to-workload), which should have allowed it"},
+			"ingress of pod x was not evaluated (chain forward-to-workload), which should have allowed it"},
 		{"a rule of another table drops", steps(begins, egress, ingress, policy("ip filter", "FORWARD", "accept"),
 			foreignRule), both, Differs,
 			`policy allows it, but it was dropped by table ip filter, chain DOCKER, rule 3 (handle 12) "not today"`},

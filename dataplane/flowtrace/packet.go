@@ -21,10 +21,10 @@ type Packet struct {
 	Incomplete bool // steps were lost
 }
 
-// Known tells whether the packet belongs to a connection that was let through before.
+// Known reports whether the packet belongs to a connection that was let through before.
 func (p *Packet) Known() bool { return p.Connection == nftables.StateEstablished }
 
-// Translated tells whether the packet's destination was, such as that of a packet for a service.
+// Translated reports whether the packet's destination was, such as that of a packet for a service.
 func (p *Packet) Translated() bool {
 	return p.First.Destination != p.Last.Destination || p.First.DestinationPort != p.Last.DestinationPort
 }
@@ -42,10 +42,10 @@ type Chain struct {
 	done        bool
 }
 
-// Manx tells whether it is one of Manx's table.
+// Manx reports whether it is one of Manx's table.
 func (c *Chain) Manx() bool { return c.Family == "inet" && c.Table == nftables.TableName }
 
-// Dropped tells whether the packet ended here.
+// Dropped reports whether the packet ended here.
 func (c *Chain) Dropped() bool { return c.Verdict == nftables.VerdictDrop }
 
 // last is the step that decided.
@@ -120,7 +120,7 @@ type End struct {
 	Text string
 }
 
-// Passed tells whether it got through all chains.
+// Passed reports whether it got through all chains.
 func (e End) Passed() bool { return e.Kind == Delivered || e.Kind == Sent }
 
 // end finds out what became of a packet that is not seen any more. hooks are those that it entered and left.

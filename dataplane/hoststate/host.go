@@ -15,7 +15,7 @@ import (
 // that the cost follows the change: a cluster has many more endpoints than a host. Not safe for concurrent use.
 type Host struct {
 	State
-	// Concerned says whether the part of the datastore that concerns this host may differ from the State before.
+	// Concerned reports whether the part of the datastore that concerns this host may differ from the State before.
 	Concerned bool
 
 	Node   string      // the name of this host's

@@ -62,7 +62,7 @@ type Endpoint struct {
 	Spoof bool
 }
 
-// Config is what the datastore says about interfaces.
+// Config has the datastore's settings of interfaces.
 type Config struct {
 	// Devices are those that this node needs of its own, such as tunl0 for pools with IPIP.
 	Devices []OwnDevice
@@ -131,7 +131,7 @@ func (k Key) String() string {
 	return fmt.Sprintf("%s %s", k.Kind, k.Device)
 }
 
-// Kind says what a Key sets.
+// Kind is the kind of a setting.
 type Kind string
 
 // The kinds of settings, in the order in which they are applied.
@@ -159,7 +159,7 @@ const (
 	forwarding6 = "net/ipv6/conf/all/forwarding"
 )
 
-// Forwarding tells whether the setting is one of those that make the host a router of a family.
+// Forwarding reports whether the setting is one of those that make the host a router of a family.
 func (k Key) Forwarding() bool {
 	return k.Kind == Sysctl && (k.Name == forwarding4 || k.Name == forwarding6)
 }

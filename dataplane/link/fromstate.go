@@ -40,7 +40,7 @@ func (t *Target) Notices() []reconcile.Notice {
 		t.readOnly)}}
 }
 
-// SetState takes over what a state wants of this host's interfaces.
+// SetState sets the wanted settings of this host's interfaces from a state.
 func (t *Target) SetState(h *hoststate.Host) {
 	t.SetPeering(h.Peering)
 	if h.Concerned {
@@ -80,8 +80,8 @@ func fromState(h *hoststate.Host) Config {
 	return c
 }
 
-// usesIPv6 tells whether this node has an IPv6 address or an IPv6 block. A pool alone is no use: a default one is made
-// wherever the kernel has IPv6.
+// usesIPv6 reports whether this node has an IPv6 address or an IPv6 block. A pool alone is no use: a default one is
+// made wherever the kernel has IPv6.
 func usesIPv6(h *hoststate.Host) bool {
 	if h.BGPSpec().Address(model.IPv6).IsValid() {
 		return true

@@ -16,7 +16,7 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// Kernel is what a Target needs.
+// Kernel has the methods of the kernel that a Target needs.
 type Kernel interface {
 	kernel.Links
 	kernel.Sysctls
@@ -67,7 +67,7 @@ func New(k Kernel, mtuFile string, now func() time.Time) *Target {
 	return t
 }
 
-// Configure takes over what the datastore says.
+// Configure sets the datastore's settings.
 func (t *Target) Configure(c Config) {
 	t.config, t.stale = c, true
 	for _, d := range c.Devices {

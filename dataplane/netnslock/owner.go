@@ -138,7 +138,7 @@ func (o *owner) identify() {
 	}
 }
 
-// rightful tells whether the owner may act upon the network namespace.
+// rightful reports whether the owner may act upon the network namespace.
 func (o *owner) rightful() bool {
 	if o.uid == 0 || o.uid == os.Geteuid() {
 		return true
@@ -153,7 +153,7 @@ func sameUserNamespace(pid int) bool {
 	return err == nil && err2 == nil && own == its
 }
 
-// administers tells whether a process runs as this user and has CAP_NET_ADMIN.
+// administers reports whether a process runs as this user and has CAP_NET_ADMIN.
 func administers(pid, uid int) bool {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

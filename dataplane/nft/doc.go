@@ -1,3 +1,3 @@
-// Package nft brings the table in the kernel to what a ruleset.Table wants: one transaction for each change, and what
-// the kernel refuses kept apart from the rest.
+// Package nft programs a ruleset.Table into the kernel: one transaction for each change. It
+// leaves out the parts that the kernel refuses.
 package nft

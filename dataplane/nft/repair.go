@@ -10,7 +10,7 @@ import (
 // mostRepairs bounds what is remembered: whoever edits much is told so once.
 const mostRepairs = 20
 
-// Repairs returns what others had changed and was brought back since the last call, and how many more there were.
+// Repairs returns the repairs of other programs' changes since the last call, and how many more there were.
 func (g *Target) Repairs() (list []reconcile.Repair, more int) {
 	list, more = g.repairs, g.moreRepairs
 	g.repairs, g.moreRepairs = nil, 0

@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// Status tells how the table is and what was done.
+// Status is the state of the table, with counts of the work on it.
 type Status struct {
 	InSync    bool      // the kernel has the table as desired, as far as is known
 	Since     time.Time // when InSync became what it is

@@ -57,7 +57,7 @@ type refusal struct {
 	retryAt  time.Time
 }
 
-// Result is what a Flush did.
+// Result is the outcome of a Flush.
 type Result struct {
 	Transactions int   // accepted by the kernel
 	Compared     bool  // with the whole table in the kernel
@@ -73,7 +73,7 @@ func New(k nftables.Rules, now func() time.Time) *Target {
 	}
 }
 
-// Resync makes the next Flush compare with what the kernel has: somebody else changed the table, or may have.
+// Resync makes the next Flush compare with the kernel's table: another program changed it, or may have.
 func (g *Target) Resync() { g.stale = true }
 
 // Retry makes the next Flush try all that failed without waiting for its time, and compare with what the kernel has.
@@ -117,7 +117,7 @@ func (g *Target) touch(c ruleset.Changes) {
 	}
 }
 
-// due tells whether a refused unit is to be tried again.
+// due reports whether a refused unit is to be tried again.
 func (g *Target) due(now time.Time) bool {
 	for _, r := range g.refused {
 		if !now.Before(r.retryAt) {
@@ -127,7 +127,7 @@ func (g *Target) due(now time.Time) bool {
 	return false
 }
 
-// independent tells whether changes fit the kernel's table although that has replacements: chains that drop all are
+// independent reports whether changes fit the kernel's table although that has replacements: chains that drop all are
 // there under their names, but refused sets and what names them are not as the changes take for granted.
 func (g *Target) independent(c ruleset.Changes) bool {
 	if c.Empty() || len(g.refused) == 0 {

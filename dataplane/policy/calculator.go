@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Kinds are those that decide what the rules are.
+// Kinds are those that rules are computed from.
 var Kinds = []model.Kind{
 	model.KindFelixConfiguration, model.KindIPPool, model.KindNode, model.KindBGPConfiguration, model.KindTier,
 	model.KindProfile,
@@ -70,7 +70,7 @@ type dirty struct {
 	floating  bool
 }
 
-// Config is what the node's administrator decides.
+// Config has the settings of the node's administrator.
 type Config struct {
 	Node string
 	// Counters makes every rule of a policy count packets and bytes. Rules of staged policies always do.
@@ -221,7 +221,7 @@ func value[T any](o *model.Object) *T {
 	return v
 }
 
-// IsPolicy tells whether objects of a kind are policies, staged ones among them.
+// IsPolicy reports whether objects of a kind are policies, staged ones among them.
 func IsPolicy(k model.Kind) bool {
 	switch k {
 	case model.KindNetworkPolicy, model.KindGlobalNetworkPolicy, model.KindStagedNetworkPolicy,
@@ -257,7 +257,7 @@ func (c *Calculator) Bad() iter.Seq2[model.Key, string] {
 	}
 }
 
-// HasWorkload tells whether an interface's endpoint is known.
+// HasWorkload reports whether an interface's endpoint is known.
 func (c *Calculator) HasWorkload(iface string) bool {
 	return c.table.Verdict(toWorkload, iface) != (ruleset.Verdict{})
 }

@@ -263,7 +263,7 @@ func compileRule(namespace string, in *v3.Rule) (Rule, error) {
 		ports PortList
 	}{{in.Source.Ports, r.Source.Ports}, {in.Destination.Ports, r.Destination.Ports}} {
 		if len(e.asked) > 0 && e.ports.empty() {
-			r.Never = "it asks for ports and names none" // rather than any port
+			r.Never = "it requires ports and names none" // rather than any port
 		}
 	}
 	r.settleFamily()
@@ -454,7 +454,7 @@ func (r *Rule) settleFamily() {
 		case r.Family == 0:
 			r.Family = family
 		case r.Family != family:
-			r.Never = fmt.Sprintf("it asks for IPv%d and for %s", r.Family, why)
+			r.Never = fmt.Sprintf("it requires IPv%d and %s", r.Family, why)
 		}
 	}
 	if r.Protocol == protoICMP {

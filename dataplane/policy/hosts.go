@@ -71,7 +71,7 @@ func (c *Calculator) matchHosts() (own map[string]*endpoint, all *endpoint) {
 			}
 		}
 		if !matched {
-			c.bad[k] = "no interface of this host is meant by it"
+			c.bad[k] = "it selects no interface of this host"
 			if name := e.host.Spec.InterfaceName; name != "" {
 				// It will be there before its policy is needed.
 				if own[name] == nil && !c.isWorkload(name) {

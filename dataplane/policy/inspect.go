@@ -8,10 +8,10 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Config returns what New was told.
+// Config returns the Config that New was given.
 func (c *Calculator) Config() Config { return c.config }
 
-// Interfaces are the host's that SetInterfaces last told of, with their addresses. Callers must not change them.
+// Interfaces are those of the last SetInterfaces, with their addresses. Callers must not change them.
 func (c *Calculator) Interfaces() map[string][]netip.Addr { return c.hostLinks }
 
 // Policies visits all policies of the cluster that can be used, with the number of this node's endpoints that each
@@ -76,19 +76,19 @@ type TierInfo struct {
 	Exists bool    // a tier that is missing comes last and denies
 }
 
-// Tier tells about a tier, whether it exists or not.
+// Tier describes a tier, also one that does not exist.
 func (c *Calculator) Tier(name string) TierInfo {
 	t := c.tier(name)
 	return TierInfo{Order: t.order, Pass: t.pass, Exists: t.exists}
 }
 
-// IsWorkload tells whether an interface of that name is a workload's.
+// IsWorkload reports whether an interface of that name is a workload's.
 func (c *Calculator) IsWorkload(iface string) bool { return c.isWorkload(iface) }
 
 // NodeAddresses are the addresses of a node itself.
 func NodeAddresses(n *model.Node) []netip.Addr { return nodeAddresses(n) }
 
-// Compare orders the policies of a tier as they are asked.
+// Compare orders the policies of a tier as they are evaluated.
 func (p *Policy) Compare(o *Policy) int { return p.less(o) }
 
 // Endpoints visits this node's endpoints: of workloads and of the host.

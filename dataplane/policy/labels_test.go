@@ -36,7 +36,7 @@ func namespace(name string, labels map[string]string) *model.Object {
 	return o
 }
 
-// reaches tells whether a new TCP connection from one address to another one, of a pod behind iface, gets there.
+// reaches reports whether a new TCP connection from one address to another one, of a pod behind iface, gets there.
 func reaches(c *Calculator, source, destination, iface string, port uint16) bool {
 	p := ruleset.Packet{In: "eth0", Out: iface, Source: netip.MustParseAddr(source),
 		Destination: netip.MustParseAddr(destination), Protocol: 6,

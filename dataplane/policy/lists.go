@@ -38,7 +38,7 @@ func (p purpose) untracked() bool { return p == untrackedIn || p == untrackedOut
 func (p purpose) forward() bool   { return p == forwardIn || p == forwardOut }
 func (p purpose) normal() bool    { return p == normalIn || p == normalOut }
 
-// evaluates tells whether a policy is asked at that place of a host endpoint, or of a workload.
+// evaluates reports whether a policy is evaluated at that place of a host endpoint, or of a workload.
 func (p purpose) evaluates(x *Policy, host bool) bool {
 	if d := x.Direction(p.in()); !d.Applies {
 		return false

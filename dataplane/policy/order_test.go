@@ -30,7 +30,7 @@ func allowAll(name string) *model.Object {
 	return model.NewObject(model.ResourceKey(model.KindProfile, name), p)
 }
 
-// takes tells whether a new connection into an interface would be accepted.
+// takes reports whether a new connection into an interface would be accepted.
 func takes(c *Calculator, iface string) bool {
 	return c.Table().Eval(nil, ruleset.Forward,
 		ruleset.Packet{In: "eth0", Out: iface, Source: netip.MustParseAddr("192.0.2.1"),

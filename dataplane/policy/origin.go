@@ -32,7 +32,7 @@ const (
 	OutInterface
 )
 
-// Ingress tells whether packets come to the subject there, rather than leave it.
+// Ingress reports whether packets come to the subject there, rather than leave it.
 func (s Subject) Ingress() bool {
 	return s == DestinationWorkload || s == HostItself || s == InInterface
 }

@@ -52,7 +52,7 @@ func (k setKey) String() string {
 // portNames is how names of ports are kept in a key: they are letters, digits, '_', '.' and '-'.
 func portNames(names []string) string { return strings.Join(names, ",") }
 
-// names tells whether a port is one of those of the key.
+// names reports whether a port is one of those of the key.
 func (k setKey) names(port string) bool {
 	for rest, more := k.ports, true; more; {
 		var name string
@@ -63,7 +63,7 @@ func (k setKey) names(port string) bool {
 	return false
 }
 
-// endpoints tells whether elements have protocol and port.
+// endpoints reports whether elements have protocol and port.
 func (k setKey) endpoints() bool { return k.kind == byPort || k.kind == byServicePorts }
 
 // memberSet is a set whose members come from the datastore: one in the table for each family. In clusters without IPv6

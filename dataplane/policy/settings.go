@@ -55,7 +55,7 @@ type failsafe struct {
 var defaultFailsafeIn = "tcp:22,udp:68,tcp:179,tcp:2379,tcp:2380,tcp:5473,tcp:6443,tcp:6666,tcp:6667"
 var defaultFailsafeOut = "udp:53,udp:67,tcp:179,tcp:2379,tcp:2380,tcp:5473,tcp:6443,tcp:6666,tcp:6667"
 
-// concernsSettings tells whether an object of a kind that decides about settings is one that does on this node.
+// concernsSettings reports whether an object of a kind that decides about settings is one that does on this node.
 func (c *Calculator) concernsSettings(k model.Key) bool {
 	switch k.Kind {
 	case model.KindFelixConfiguration:

@@ -55,7 +55,7 @@ type Direction struct {
 	Rules   []Rule
 }
 
-// Action is what a rule does.
+// Action is the action of a rule.
 type Action uint8
 
 // Calico's actions.

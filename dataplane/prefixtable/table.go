@@ -37,6 +37,7 @@ type key struct {
 	address [4]uint32
 	size    uint8
 	bits    uint8
+	beside  bool // the row is not in the index
 }
 
 func keyOf(p netip.Prefix) (k key) {
@@ -108,7 +109,11 @@ func (t *Table[R]) Put(p netip.Prefix) uint32 {
 }
 
 // Beside makes another empty row with the prefix of row n. Find does not find it.
-func (t *Table[R]) Beside(n uint32) uint32 { return t.add(t.entry(n).key) }
+func (t *Table[R]) Beside(n uint32) uint32 {
+	k := t.entry(n).key
+	k.beside = true
+	return t.add(k)
+}
 
 func (t *Table[R]) add(k key) uint32 {
 	var n uint32
@@ -128,10 +133,8 @@ func (t *Table[R]) add(k key) uint32 {
 // Remove removes a row. Its number may become another's.
 func (t *Table[R]) Remove(n uint32) {
 	e := t.entry(n)
-	if t.indexed > 0 {
-		if i := t.place(&e.key); t.index[i] == n {
-			t.unindex(i)
-		}
+	if !e.key.beside {
+		t.unindex(t.place(&e.key))
 	}
 	*e = entry[R]{}
 	t.free = append(t.free, n)
@@ -170,13 +173,21 @@ func (t *Table[R]) home(k *key) uint32 {
 	return uint32(high^low) & uint32(len(t.index)-1)
 }
 
+// grow makes an index of twice the size. It goes through the rows as they lie in memory, and compares no keys, since
+// those in the index differ: in the order of the old index each row would be a miss of the processor's caches.
 func (t *Table[R]) grow() {
-	old := t.index
-	t.index = make([]uint32, max(16, 2*len(old)))
-	for _, n := range old {
-		if n != 0 {
-			t.index[t.place(&t.entry(n).key)] = n
+	t.index = make([]uint32, max(16, 2*len(t.index)))
+	mask := uint32(len(t.index) - 1)
+	for n := uint32(1); n <= t.last; n++ {
+		k := &t.entry(n).key
+		if k.size == 0 || k.beside {
+			continue
 		}
+		i := t.home(k)
+		for t.index[i] != 0 {
+			i = (i + 1) & mask
+		}
+		t.index[i] = n
 	}
 }
 

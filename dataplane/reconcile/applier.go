@@ -1,6 +1,6 @@
 package reconcile
 
-// Action is what a step does.
+// Action is the kind of a step.
 type Action uint8
 
 const (

@@ -2,7 +2,7 @@ package reconcile
 
 import "time"
 
-// Health is how what somebody keeps right is, in short.
+// Health sums up the state of the objects that a target keeps.
 type Health struct {
 	// Part is its name for users, such as "routes"; empty if nothing is kept at present.
 	Part string

@@ -2,7 +2,7 @@ package reconcile
 
 import "fmt"
 
-// Repair tells of an object that others had changed and that has been brought back.
+// Repair is an object that another program had changed and that was restored.
 type Repair struct {
 	Key    string
 	Found  string // empty: it was gone
@@ -27,14 +27,14 @@ func (l *RepairLog) Add(make func() Repair) {
 	l.list = append(l.list, make())
 }
 
-// Take returns what was noted since the last call, and how many more there were.
+// Take returns the repairs since the last call, and how many more there were.
 func (l *RepairLog) Take() (list []Repair, more int) {
 	list, more = l.list, l.more
 	*l = RepairLog{}
 	return list, more
 }
 
-// Repairs returns what was repaired since the last call, and how many more there were.
+// Repairs returns the repairs since the last call, and how many more there were.
 func (t *Table[K, V]) Repairs() (list []Repair, more int) { return t.repairs.Take() }
 
 // drift marks an object that was as desired, or not there, and now differs by what others did.

@@ -31,7 +31,7 @@ type Status struct {
 	Revision uint64
 }
 
-// Facts are what the phase of an object follows from.
+// Facts determine the phase of an object.
 type Facts struct {
 	Wanted, Present bool
 	AsWanted        bool  // if both
@@ -47,7 +47,8 @@ func (f Facts) Phase() (Phase, string) {
 	case f.Failure != nil:
 		return Removing, f.Failure.Error()
 	case f.Adopted && f.Present:
-		return Leftover, "left by an earlier run; removed once datastore and BGP are in sync, if still nobody wants it"
+		return Leftover, "left by an earlier run; removed once datastore and BGP are in sync, " +
+			"unless it is wanted by then"
 	case f.Wanted && f.Present && f.AsWanted:
 		return Applied, ""
 	case f.Wanted:

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Table knows the desired and the actual state of the objects of one target, and what is to be done. The cost of each
+// Table has the desired and the actual state of the objects of one target, and the steps between them. The cost of each
 // method follows what changes, except for Resync, Prune and All, which look at everything. Not safe for concurrent use.
 type Table[K comparable, V any] struct {
 	applier Applier[K, V]
@@ -77,7 +77,7 @@ func (t *Table[K, V]) changed(e *entry[K, V]) {
 	t.touch(e)
 }
 
-// Observe tells that the target has v at k, whoever put it there.
+// Observe records that the target has v at k, whichever program put it there.
 func (t *Table[K, V]) Observe(k K, v V) {
 	e := t.entry(k)
 	if !e.wanted && !e.present {
@@ -88,7 +88,7 @@ func (t *Table[K, V]) Observe(k K, v V) {
 	t.touch(e)
 }
 
-// ObserveGone tells that the target has nothing at k any more.
+// ObserveGone records that the target has no object at k any more.
 func (t *Table[K, V]) ObserveGone(k K) {
 	e := t.entries[k]
 	if e == nil || !e.present {
@@ -113,7 +113,7 @@ func (t *Table[K, V]) RetryAll() { t.failed.All(t.retry) }
 
 func (t *Table[K, V]) retry(k K) { t.touch(t.entries[k]) }
 
-// Prune says whether what earlier runs left and nobody wants may be removed.
+// Prune sets whether unwanted objects of earlier runs may be removed.
 func (t *Table[K, V]) Prune(allowed bool) {
 	if allowed && !t.prune {
 		for _, e := range t.entries {

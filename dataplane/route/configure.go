@@ -10,7 +10,7 @@ import (
 	"github.com/manxnet/manx/datastore/ownership"
 )
 
-// Configure takes over what the datastore says. Only what depends on a difference is decided again.
+// Configure sets the datastore's settings. Only decisions that depend on a difference are made again.
 func (t *Target) Configure(c Config) {
 	old := t.rules.config
 	t.rules.config = c

@@ -23,7 +23,7 @@ func (t *Target) Health() reconcile.Health {
 // Notices are none: each route has a row of its own.
 func (t *Target) Notices() []reconcile.Notice { return nil }
 
-// SetState takes over what a state wants of this host's routes.
+// SetState sets the wanted routes of this host from a state.
 func (t *Target) SetState(h *hoststate.Host) {
 	t.Synced(h.DatastoreSynced && h.BGPSynced)
 	if !slices.Equal(t.static, h.Statics) {

@@ -84,7 +84,7 @@ func (t *Target) Counts() map[reconcile.Phase]int {
 	return counts
 }
 
-// Status returns the row of a prefix in main, false if nothing asks for it.
+// Status returns the row of a prefix in main, false if there is none.
 func (t *Target) Status(p netip.Prefix) (Status, bool) {
 	n := t.table.find(inMain(p))
 	if n == 0 || !t.table.row(n).asked() {

@@ -230,7 +230,7 @@ func (t *table) wanted(n uint32) uint32 {
 	return 0
 }
 
-// Observe takes over that the kernel has a route, whoever put it there.
+// Observe records that the kernel has a route, whichever program put it there.
 func (t *table) Observe(r *kernel.Route) { t.observe(t.putRoute(r.Key()), t.number(r)) }
 
 func (t *table) observe(n, number uint32) {
@@ -284,7 +284,7 @@ func (t *table) Retry(k kernel.RouteKey) {
 // starts again from the shortest time.
 func (t *table) RetryAll() { t.failed.All(t.touch) }
 
-// Prune says whether what earlier runs left and nobody wants may be removed.
+// Prune sets whether unwanted routes of earlier runs may be removed.
 func (t *table) Prune(allowed bool) {
 	if allowed && !t.prune {
 		for n := range t.All() {
@@ -386,7 +386,7 @@ func (t *table) Problem() error {
 	return t.failed.Problem(func(n uint32) string { return fmt.Sprint(t.key(n)) })
 }
 
-// Repairs returns what was repaired since the last call, and how many more there were.
+// Repairs returns the repairs since the last call, and how many more there were.
 func (t *table) Repairs() ([]reconcile.Repair, int) { return t.repairs.Take() }
 
 // forgetShapes forgets those that no route has any more, if they may be many, and reports whether it did.

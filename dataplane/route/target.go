@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/datastore/ippool"
 )
 
-// Kernel is what a Target needs.
+// Kernel has the methods of the kernel that a Target needs.
 type Kernel interface {
 	kernel.Routes
 	ListLinks() ([]kernel.Link, error)
@@ -246,7 +246,7 @@ func (t *Target) lookForMissing() {
 	}
 }
 
-// Synced says whether the datastore and BGP are both in sync, so that what nobody wants may be removed.
+// Synced sets whether the datastore and BGP are both in sync, so that unwanted routes may be removed.
 func (t *Target) Synced(yes bool) { t.table.Prune(yes) }
 
 // Retry makes the next Flush try what failed, and read everything again.

@@ -45,7 +45,7 @@ type Endpoint struct {
 	Addresses string // host prefixes, separated by spaces: one comparable value
 }
 
-// Config is what the datastore says. Equal values mean that there is nothing to change.
+// Config has the datastore's settings. Equal values need no change.
 type Config struct {
 	// Node4 and Node6 are the node's BGP addresses with their subnet's length, invalid if it has none.
 	Node4, Node6 netip.Prefix

@@ -1,6 +1,6 @@
 package ruleset
 
-// Actual is what the kernel has. Rules are known by their IDs, which are stored with them: who edits a rule loses it.
+// Actual is the table in the kernel. Rules are known by their IDs, which are stored with them: an edited rule has none.
 type Actual struct {
 	Chains map[string]ActualChain
 	Sets   map[string]ActualSet

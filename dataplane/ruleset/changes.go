@@ -36,7 +36,7 @@ type MapChange struct {
 	Add, Remove      map[string]Verdict // to be removed first
 }
 
-// Empty tells whether there is nothing to do.
+// Empty reports whether there is nothing to do.
 func (c Changes) Empty() bool { return len(c.Chains) == 0 && len(c.Sets) == 0 && len(c.Maps) == 0 }
 
 // TakeChanges returns what changed since it was last called, and forgets it.

@@ -43,7 +43,7 @@ func (t *Table) chainDifference(actual map[string]ActualChain) []ChainChange {
 	return list
 }
 
-// is tells whether the kernel's chain is the desired one.
+// is reports whether the kernel's chain is the desired one.
 func (a ActualChain) is(c *Chain) bool {
 	if !sameBase(a.Base, c.Base) || len(a.Rules) != len(c.Rules) {
 		return false

@@ -1,2 +1,2 @@
-// Package ruleset is one nftables table as plain data: what is programmed, what a person reads and what Eval evaluates.
+// Package ruleset is one nftables table as plain data, which is programmed, printed and evaluated.
 package ruleset

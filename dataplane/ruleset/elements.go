@@ -101,7 +101,7 @@ func (p *packed[K]) holds(e Element) bool {
 	return ok
 }
 
-// covers tells whether an address is in the set, by itself or in a network.
+// covers reports whether an address is in the set, by itself or in a network.
 func (p *packed[K]) covers(a netip.Addr) bool {
 	if a.BitLen() != p.size*8 {
 		return false
@@ -186,7 +186,7 @@ func (p *portRanges) has(e Element) bool {
 	return found
 }
 
-// covers tells whether a port is in one of the ranges: in the last one that begins at it or before.
+// covers reports whether a port is in one of the ranges: in the last one that begins at it or before.
 func (p *portRanges) covers(port uint16) bool {
 	i, _ := slices.BinarySearch(p.list, uint32(port)<<16|0xffff)
 	if i < len(p.list) && p.list[i]>>16 == uint32(port) {

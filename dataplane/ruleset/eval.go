@@ -16,14 +16,14 @@ type Packet struct {
 	Mark          uint32
 }
 
-// Host is what the outcome depends on besides the table. A nil function knows nothing.
+// Host has the facts besides the table that a verdict depends on. A nil function knows no facts.
 type Host struct {
-	// IsLocal tells whether an address is one of this host's. Loopback addresses are, unasked.
+	// IsLocal reports whether an address is one of this host's. Loopback addresses are, unasked.
 	IsLocal func(netip.Addr) bool
 	// ReturnInterface names the interface that packets to an address leave through, "" if there is no route. If it is
 	// nil, no packet fails the check of the way back.
 	ReturnInterface func(netip.Addr) string
-	// OwnsAddress tells whether an interface has an address.
+	// OwnsAddress reports whether an interface has an address.
 	OwnsAddress func(iface string, a netip.Addr) bool
 	// SourceFor is the address of an interface that Masquerade uses in the place of another of the same family. If it
 	// is nil, Masquerade leaves the source as it is.
@@ -41,7 +41,7 @@ type Result struct {
 	By    *Rule
 }
 
-// Accepted tells whether the packet goes on.
+// Accepted reports whether the packet goes on.
 func (r Result) Accepted() bool { return r.Action == Accept }
 
 // Bounds of the kernel: it refuses tables in which chains call each other deeper, and those with loops.

@@ -16,7 +16,7 @@ const (
 	protoUDPLite = 136
 )
 
-// holds tells whether a rule applies to the packet, and if not, the first match that does not hold: nil if it is the
+// holds reports whether a rule applies to the packet, and if not, the first match that does not hold: nil if it is the
 // limit.
 func (r *run) holds(rule *Rule) (failed *Match, ok bool) {
 	for i := range rule.Matches {
@@ -34,7 +34,7 @@ func (r *run) matches(m *Match) bool {
 	return has && is != m.Not
 }
 
-// compare looks at one field; has tells whether the packet has it.
+// compare looks at one field; has reports whether the packet has it.
 func (r *run) compare(m *Match) (is, has bool) {
 	p := &r.packet
 	switch m.Field {

@@ -157,7 +157,7 @@ func (t *Table) DeleteMap(name string) {
 	delete(t.maps, name)
 }
 
-// SetVerdict says what a map that is there has for an interface; the zero Verdict removes the entry.
+// SetVerdict sets the entry of an existing map for an interface; the zero Verdict removes it.
 func (t *Table) SetVerdict(name, iface string, v Verdict) {
 	m := t.maps[name]
 	if m == nil && v == (Verdict{}) {
@@ -197,7 +197,7 @@ func (t *Table) Set(name string) (s Set, elements int, ok bool) {
 	return Set{}, 0, false
 }
 
-// Contains tells whether the very element is in a set.
+// Contains reports whether the very element is in a set.
 func (t *Table) Contains(set string, e Element) bool {
 	if s := t.sets[set]; s != nil {
 		return s.elements.has(e)
@@ -213,7 +213,7 @@ func (t *Table) Elements(set string) iter.Seq[Element] {
 	return func(func(Element) bool) {}
 }
 
-// Verdict returns what a map has for an interface, the zero Verdict if nothing.
+// Verdict returns the entry of a map for an interface, the zero Verdict if there is none.
 func (t *Table) Verdict(name, iface string) Verdict {
 	if m := t.maps[name]; m != nil {
 		return m.elements[iface]

@@ -8,7 +8,7 @@ import (
 // Trace collects the way of a packet through the rules. A nil Trace collects nothing and costs nothing.
 type Trace struct{ Steps []Step }
 
-// Step is one rule that was asked, or the end of a base chain.
+// Step is one rule that was evaluated, or the end of a base chain.
 type Step struct {
 	Hook    Hook
 	Base    string // the base chain

@@ -16,7 +16,7 @@ const (
 	Postrouting
 )
 
-// ChainType says what a base chain may do.
+// ChainType is the type of a base chain.
 type ChainType uint8
 
 // Only the first packet of a connection meets NAT chains.
@@ -25,7 +25,7 @@ const (
 	NAT
 )
 
-// Base attaches a chain to a hook. Chains of one hook are asked in order of Priority; the policy is always to accept.
+// Base attaches a chain to a hook. Chains of one hook are evaluated in order of Priority; their policy is accept.
 type Base struct {
 	Hook     Hook
 	Type     ChainType
@@ -123,7 +123,7 @@ type Limit struct {
 	Connections uint32 // at the same time
 }
 
-// Log tells of the packet in the kernel's own log, to user space (NFLOG), or both. The zero value tells nobody.
+// Log writes the packet to the kernel's own log, to user space (NFLOG), or both. The zero value writes nothing.
 type Log struct {
 	Kernel string // the prefix in the kernel's log, at most 127 bytes; empty: it is not told there
 	Group  uint16 // of NFLOG, which gets the packet's headers; 0: it is not told there
@@ -135,7 +135,7 @@ type Log struct {
 	Per   RateUnit
 }
 
-// Tells reports whether somebody is told.
+// Tells reports whether the packet is logged anywhere.
 func (l Log) Tells() bool { return l.Kernel != "" || l.Group != 0 }
 
 // RateUnit is the time that a rate is about, in seconds; 0 is one second.
@@ -152,7 +152,7 @@ const (
 // Mark sets the bits under Mask to Value.
 type Mark struct{ Value, Mask uint32 }
 
-// Action is what a verdict does.
+// Action is the action of a verdict.
 type Action uint8
 
 // The zero Action goes on with the next rule.
@@ -183,7 +183,7 @@ type Verdict struct {
 	Random    bool
 }
 
-// SetType says what the elements of a Set are.
+// SetType is the type of a Set's elements.
 type SetType uint8
 
 // Families are separate types in the kernel.
@@ -221,7 +221,7 @@ type Map struct {
 	Comment string
 }
 
-// Equal tells whether two rules do the same under the same name.
+// Equal reports whether two rules do the same under the same name.
 func (r Rule) Equal(o Rule) bool {
 	if len(r.Matches) != len(o.Matches) {
 		return false
@@ -235,7 +235,7 @@ func (r Rule) Equal(o Rule) bool {
 		r.Verdict == o.Verdict && r.Comment == o.Comment
 }
 
-// Equal tells whether two chains are the same.
+// Equal reports whether two chains are the same.
 func (c *Chain) Equal(o *Chain) bool {
 	if c == nil || o == nil || c.Name != o.Name || (c.Base == nil) != (o.Base == nil) || len(c.Rules) != len(o.Rules) {
 		return c == o

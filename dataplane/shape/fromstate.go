@@ -19,7 +19,7 @@ func (t *Target) Health() reconcile.Health {
 // Notices are none: what failed is listed by Failed.
 func (t *Target) Notices() []reconcile.Notice { return nil }
 
-// SetState takes over what a state wants of this host's bandwidth.
+// SetState sets the wanted limits of bandwidth on this host from a state.
 func (t *Target) SetState(h *hoststate.Host) {
 	t.Synced(h.DatastoreSynced)
 	if h.Concerned {

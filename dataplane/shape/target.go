@@ -95,7 +95,7 @@ func (t *Target) Retry() {
 // Resync makes the next Flush read everything again.
 func (t *Target) Resync() { t.stale = true }
 
-// Synced says whether the datastore has told everything: then limits that an earlier run left may go.
+// Synced sets whether the datastore has been read in full: then limits of an earlier run may be removed.
 func (t *Target) Synced(yes bool) { t.table.Prune(yes) }
 
 // Flush brings the limits there. It returns how many changes were tried and how many of them failed.

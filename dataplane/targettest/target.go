@@ -93,7 +93,7 @@ func (t *Target) Health() reconcile.Health {
 	return reconcile.Health{Part: "roster", Failures: t.table.Failures(), Problem: t.table.Problem()}
 }
 
-// Notices tell why the file is not as desired.
+// Notices report why the file is not as desired.
 func (t *Target) Notices() []reconcile.Notice {
 	s := t.table.Status(t.path)
 	if s.Phase != reconcile.Failed {

@@ -70,8 +70,8 @@ func (l *localKubernetes) config() kubernetes.Config {
 		UsePodCIDR: l.UsePodCIDR, Group: l.Group, InterfacePrefix: l.Prefix}
 }
 
-// WriteLocal tells the other programs of this host how to reach the datastore, in manxd's run directory. A password
-// that is in no file stays out of it.
+// WriteLocal writes the settings of the datastore for the other programs of this host to manxd's run directory. A
+// password that is in no file stays out of it.
 func WriteLocal(runDir string, s Settings) error {
 	c := s.Etcd
 	l := local{Endpoints: c.Endpoints,

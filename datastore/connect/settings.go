@@ -13,7 +13,7 @@ const (
 	Embedded = "embedded"
 )
 
-// Settings say which datastore is used, how it is reached, and what the program wants to hear of it.
+// Settings select the datastore, and say how it is reached and where its warnings go.
 type Settings struct {
 	// Type is one of those above. Empty: etcd if there are endpoints; else the datastore of the local manxd; else
 	// Kubernetes, if a kubeconfig or the like is set.

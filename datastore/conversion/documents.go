@@ -146,7 +146,7 @@ func (c *conversion) note(key model.Key, list []Notice, err error, effect string
 	}
 }
 
-// PolicyNotices tells what is left out of a policy of Kubernetes' own kinds when Policy converts it; nothing of other
+// PolicyNotices lists the parts that Policy leaves out of a policy of Kubernetes' own kinds; none for other
 // objects, nor of one that cannot be converted at all.
 func PolicyNotices(o *model.Object) (list []Notice) {
 	switch v := o.Value.(type) {

@@ -142,7 +142,7 @@ func (c calicoCluster) matches(r v3.Rule, namespace string, from, to testPod, po
 		}))
 }
 
-// is tells whether the pod is what a rule says of one side.
+// is reports whether the pod is what a rule says of one side.
 func (c calicoCluster) is(e v3.EntityRule, namespace string, pod testPod) bool {
 	ip := netip.MustParseAddr(pod.IP)
 	within := func(n string) bool { return netip.MustParsePrefix(n).Contains(ip) }

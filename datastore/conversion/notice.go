@@ -7,7 +7,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Notice tells of a part of an object that cannot be converted, while the rest is.
+// Notice names a part of an object that cannot be converted, while the rest is.
 type Notice struct {
 	Key     model.Key
 	Problem model.FieldError

@@ -125,7 +125,7 @@ func podLabels(in *model.Pod) map[string]string {
 	return labels
 }
 
-// finished tells whether a pod has given its addresses back. While it is being deleted, the CNI plugin says so by an
+// finished reports whether a pod has given its addresses back. While it is being deleted, the CNI plugin says so by an
 // annotation that is there but empty.
 func finished(in *model.Pod) bool {
 	switch corev1.PodPhase(in.Status.Phase) {
@@ -163,7 +163,7 @@ func podIPs(n *notices, in *model.Pod) []netip.Addr {
 	return nil
 }
 
-// addresses reads the addresses of one source, and tells whether it names any.
+// addresses reads the addresses of one source, and reports whether it names any.
 func addresses(n *notices, field string, texts ...string) (ips []netip.Addr, named bool) {
 	for _, text := range texts {
 		if text = strings.TrimSpace(text); text == "" {

@@ -46,7 +46,7 @@ func qosControls(n *notices, annotations map[string]string) *model.QoSControls {
 	return &q
 }
 
-// limited tells whether anything is said of limits: of most pods there is nothing, and nothing should cost nothing.
+// limited reports whether anything is said of limits: of most pods there is nothing, and nothing should cost nothing.
 func limited(annotations map[string]string) bool {
 	for name := range annotations {
 		if strings.HasPrefix(name, qosPrefix) || strings.HasSuffix(name, bandwidthSuffix) {

@@ -32,8 +32,8 @@ type Lease interface {
 	Release(ctx context.Context) error
 }
 
-// ErrTaken is why a claim failed: somebody else was faster.
-var ErrTaken = errors.New("somebody else leads")
+// ErrTaken is the error of a claim that came second: another candidate leads.
+var ErrTaken = errors.New("another candidate leads")
 
 const (
 	// DefaultTTL is how long a lease lasts that is not renewed.
@@ -115,7 +115,7 @@ func (c Campaign) win(ctx context.Context, lease Lease) (until time.Time, err er
 		}
 		if text := err.Error(); text != logged {
 			logged = text
-			c.Log.Warn("nobody leads, and this candidate cannot either, trying again",
+			c.Log.Warn("there is no leader, and this candidate cannot become it, trying again",
 				zap.String("election", c.Election), zap.Error(err))
 		}
 		if !sleep(ctx, delay/2+rand.N(delay)) {

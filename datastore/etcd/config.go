@@ -49,7 +49,7 @@ func ConfigFromEnv(getenv func(string) string) Config {
 	}
 }
 
-// With is c with what is set in o in the place of c's own. A password or password file of o takes the place of either.
+// With returns c with the fields that are set in o. A password or password file of o replaces either.
 func (c Config) With(o Config) Config {
 	if o.Password != "" || o.PasswordFile != "" {
 		c.Password, c.PasswordFile = "", ""
@@ -130,7 +130,7 @@ func splitEndpoint(e string) (scheme, host string) {
 	return "", e
 }
 
-// secure tells whether the endpoints are spoken to over TLS.
+// secure reports whether the endpoints are spoken to over TLS.
 func (c Config) secure() bool {
 	scheme, _ := splitEndpoint(c.Endpoints[0])
 	return scheme == "https" || scheme == "" && (c.CAFile != "" || c.CertFile != "")

@@ -167,7 +167,7 @@ func usable(o *model.Object) *model.Object {
 	return c
 }
 
-// incomplete tells whether o was not made from a stored object: then it lacks what must survive.
+// incomplete reports whether o was not made from a stored object: then it lacks what must survive.
 func incomplete(o *model.Object) bool {
 	m := o.Metadata()
 	return len(o.Raw()) == 0 || m != nil && m.GetUID() == ""

@@ -58,7 +58,7 @@ func mode(text string) Mode {
 	return Never
 }
 
-// ForLoadBalancers tells whether services alone have addresses of the pool.
+// ForLoadBalancers reports whether services alone have addresses of the pool.
 func ForLoadBalancers(spec *model.IPPoolSpec) bool {
 	return len(spec.AllowedUses) == 1 && spec.AllowedUses[0] == v3.IPPoolAllowedUseLoadBalancer
 }
@@ -103,7 +103,7 @@ func (t Table) Of(p netip.Prefix) *Pool {
 // OfAddress returns the most specific pool that holds an address, nil if none does.
 func (t Table) OfAddress(a netip.Addr) *Pool { return t.Of(netip.PrefixFrom(a, a.BitLen())) }
 
-// Use tells whether packets to the addresses of any pool can be encapsulated in this way.
+// Use reports whether packets to the addresses of any pool can be encapsulated in this way.
 func (t Table) Use(e Encapsulation) bool {
 	return slices.ContainsFunc(t, func(p Pool) bool { return p.Encapsulation() == e })
 }

@@ -84,7 +84,7 @@ func isTrue(s string) bool {
 // Set is whether a setting names a Kubernetes API.
 func (c Config) Set() bool { return c.Kubeconfig != "" || c.Inline != "" || c.Endpoint != "" }
 
-// With is c with what is set in o in the place of c's own.
+// With returns c with the fields that are set in o.
 func (c Config) With(o Config) Config {
 	for _, s := range []struct {
 		to   *string
@@ -105,7 +105,7 @@ func (c Config) With(o Config) Config {
 	return c
 }
 
-// Warnings tells what works, but not safely.
+// Warnings lists settings that work but are not safe.
 func (c Config) Warnings(time.Time) (list []string) {
 	r, err := c.OfUser().REST()
 	switch {

@@ -141,7 +141,7 @@ func early(err error) error {
 	return err
 }
 
-// initialEvent takes one event, and tells whether it was the last of the initial ones.
+// initialEvent takes one event, and reports whether it was the last of the initial ones.
 func (f *feed) initialEvent(ctx context.Context, r resource, e frame, seen *reading) (end bool, err error) {
 	switch e.typ {
 	case "ADDED":

@@ -83,7 +83,7 @@ func (f *front) strip(r *http.Response) error {
 	return nil
 }
 
-// takes counts a request, and tells whether it was answered.
+// takes counts a request, and reports whether it was answered.
 func (f *front) takes(w http.ResponseWriter, r *http.Request) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

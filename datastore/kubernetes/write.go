@@ -354,7 +354,7 @@ func usable(o *model.Object) *model.Object {
 	return c
 }
 
-// incomplete tells whether o was not made from a stored object: then it lacks what must survive.
+// incomplete reports whether o was not made from a stored object: then it lacks what must survive.
 func incomplete(o *model.Object) bool {
 	if o.Key.Kind == model.KindNode || o.Key.Kind == model.KindWorkloadEndpoint {
 		return false // the patch leaves alone what it does not name

@@ -56,7 +56,7 @@ func (c *Config) ip(f Family) (setting, method, variable string) {
 	return c.IP6, c.IP6Method, "IP6"
 }
 
-// autodetects tells whether an address is looked up again while the daemon runs.
+// autodetects reports whether an address is looked up again while the daemon runs.
 func (c *Config) autodetects() bool { return c.IP == autodetect || c.IP6 == autodetect }
 
 // pollInterval is how often it does so.

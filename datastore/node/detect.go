@@ -54,7 +54,7 @@ func Detect(m Method, family Family, interfaces []Interface, wanted netip.Addr) 
 	return chosen.Address, candidates, nil
 }
 
-// judge tells whether an address may be chosen, and why or why not.
+// judge reports whether an address may be chosen, and why or why not.
 func (m Method) judge(name string, p netip.Prefix, wanted netip.Addr) (why string, fits bool) {
 	if !p.Addr().IsGlobalUnicast() {
 		return "a loopback, link-local or multicast address cannot be reached by other nodes", false

@@ -58,7 +58,7 @@ func (x *drainTest) annotate(change func(map[string]string)) {
 
 func (x *drainTest) waitPhase(want model.DrainPhase) string {
 	x.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		s := x.drainer.State()
 		if s.Phase == want {
 			return s.Reason

@@ -33,7 +33,7 @@ func ensure[T model.Type](
 			return nil, err
 		}
 		if stored.Err != nil {
-			return nil, fmt.Errorf("what the datastore has cannot be used; repair or delete it: %w", stored.Err)
+			return nil, fmt.Errorf("the stored object cannot be used; repair or delete it: %w", stored.Err)
 		}
 		changed := stored.Clone()
 		value, ok := changed.Value.(*T)

@@ -20,7 +20,7 @@ var bothFamilies = []Family{IPv4, IPv6}
 
 func (f Family) String() string { return fmt.Sprintf("IPv%d", int(f)) }
 
-// has tells whether an address is of the family.
+// has reports whether an address is of the family.
 func (f Family) has(a netip.Addr) bool { return a.Is4() == (f == IPv4) }
 
 // Interface is one network interface of the host.

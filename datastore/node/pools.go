@@ -77,7 +77,7 @@ func noPoolsWanted(c *Config) error {
 	return nil
 }
 
-// poolOf tells whether there is a pool of the family. One that cannot be read may be.
+// poolOf reports whether there is a pool of the family. One that cannot be read may be.
 func poolOf(pools []*model.Object, f Family) (exists bool, warning string) {
 	for _, o := range pools {
 		p, _ := o.Value.(*model.IPPool)

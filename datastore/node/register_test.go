@@ -277,7 +277,7 @@ func TestRefused(t *testing.T) {
 		{"a pool that cannot be", func(c *Config) { c.Pool4.BlockSize = 8 }, host, "default IPv4 pool: block size 8"},
 		{"a name", func(c *Config) { c.Name.Configured = "N 1" }, host, `"N 1" cannot be a node's name`},
 		{"an unreadable Node", func(c *Config) { c.Name.Configured = "broken" }, host,
-			"register node broken: what the datastore has cannot be used; repair or delete it"},
+			"register node broken: the stored object cannot be used; repair or delete it"},
 	} {
 		c := named("n1")
 		tc.config(&c)

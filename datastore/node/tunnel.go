@@ -60,7 +60,7 @@ func (t *Tunnels) Run(ctx context.Context, tables *datastore.Tables) error {
 	}
 }
 
-// concerns tells whether a change of key may change a tunnel address.
+// concerns reports whether a change of key may change a tunnel address.
 func (t *Tunnels) concerns(key model.Key) bool {
 	return key.Kind == model.KindIPPool || key == model.ResourceKey(model.KindNode, t.Node)
 }
@@ -322,7 +322,7 @@ func (t *Tunnels) releaseUnregistered(ctx context.Context, r tunnelResult) error
 	return err
 }
 
-// has tells whether one of the prefixes holds an address.
+// has reports whether one of the prefixes holds an address.
 func has(prefixes []netip.Prefix, addr netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
 }

@@ -18,9 +18,9 @@ type TunnelType struct {
 	family    ipam.Family
 	handle    string
 	attribute string
-	// uses tells whether a pool's traffic goes through the tunnel.
+	// uses reports whether a pool's traffic goes through the tunnel.
 	uses func(*ippool.Pool) bool
-	// wanted tells whether the node has the tunnel at all.
+	// wanted reports whether the node has the tunnel at all.
 	wanted func(node *model.Node, hostEncryption bool) bool
 	// field is where the Node keeps the address; nil if it has no place for it yet and create is not set.
 	field func(node *model.Node, create bool) *string
@@ -100,7 +100,7 @@ func (k TunnelType) get(n *model.Node) string {
 	return ""
 }
 
-// put sets or, if it is invalid, clears the address in the Node and tells whether that changed anything.
+// put sets or, if it is invalid, clears the address in the Node and reports whether that changed anything.
 func (k TunnelType) put(n *model.Node, addr netip.Addr) bool {
 	text := ""
 	if addr.IsValid() {
@@ -153,12 +153,12 @@ type tunnelCurrent struct {
 	attrs    map[string]string
 }
 
-// belongsTo tells whether the address is assigned to this tunnel of this node.
+// belongsTo reports whether the address is assigned to this tunnel of this node.
 func (c tunnelCurrent) belongsTo(k TunnelType, node string) bool {
 	return c.assigned && c.attrs["type"] == k.attribute && c.attrs["node"] == node
 }
 
-// unregistered tells whether the address is assigned as very old versions did: to nobody in particular.
+// unregistered reports whether the address is assigned as very old versions did: to nobody in particular.
 func (c tunnelCurrent) unregistered() bool { return c.assigned && c.handle == "" && len(c.attrs) == 0 }
 
 type tunnelAction int

@@ -9,7 +9,7 @@ import (
 // addresses are not in IPv6 form.
 type Addresses map[netip.Addr]int
 
-// Has tells whether an address is the node's own. A route through it would loop.
+// Has reports whether an address is the node's own. A route through it would loop.
 func (a Addresses) Has(addr netip.Addr) bool { return a[addr.Unmap().WithZone("")] > 0 }
 
 // Set is what belongs to a node. The zero value is empty.

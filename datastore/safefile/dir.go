@@ -89,7 +89,7 @@ func CheckOwned(path string) error {
 	}
 }
 
-// sticky tells whether only the sticky bit keeps others from changing entries.
+// sticky reports whether only the sticky bit keeps others from changing entries.
 func (d *Dir) sticky() bool {
 	var st unix.Stat_t
 	return unix.Fstat(d.fd(), &st) == nil && guarded(&st) && st.Mode&0o022 != 0
@@ -236,10 +236,10 @@ func (w *walk) follow(link int, path string, st *unix.Stat_t) error {
 	return nil
 }
 
-// trusted tells whether a user's files are as good as this process's own.
+// trusted reports whether a user's files are as good as this process's own.
 func trusted(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
 
-// guarded tells whether a folder keeps others from renaming and removing what root owns in it: nobody else may write
+// guarded reports whether a folder keeps others from renaming and removing what root owns in it: nobody else may write
 // there, or the sticky bit protects entries from all but their owners.
 func guarded(st *unix.Stat_t) bool {
 	return trusted(st.Uid) && (st.Mode&0o022 == 0 || st.Mode&unix.S_ISVTX != 0)

@@ -132,7 +132,7 @@ func (l *Log) open() error {
 	return unix.Fstat(int(f.Fd()), &l.inode)
 }
 
-// current tells whether the open file is still the one at the path.
+// current reports whether the open file is still the one at the path.
 func (l *Log) current() bool {
 	l.looked = l.now()
 	same := false

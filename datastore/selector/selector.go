@@ -23,7 +23,7 @@ func New(root Node) *Selector {
 // Root returns the parts. They must not be changed.
 func (s *Selector) Root() Node { return s.root }
 
-// Matches tells whether something with these labels is selected.
+// Matches reports whether something with these labels is selected.
 func (s *Selector) Matches(labels map[string]string) bool { return s.root.Matches(Map(labels)) }
 
 // MatchesLabels is Matches for labels that are not in one map.

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -10,16 +9,24 @@ import (
 
 const perUpdate = 500
 
-// BenchmarkIngest sends n routes over one session and waits until the kernel has them all. Manx and BIRD take turns,
-// so that what disturbs the machine disturbs both.
+// BenchmarkIngest sends n routes over one session, eBGP or iBGP, and waits until the kernel has them all. Manx and BIRD
+// take turns, so that what disturbs the machine disturbs both.
 func BenchmarkIngest(b *testing.B) {
-	for _, n := range []int{1_000, 10_000, 100_000, 500_000} {
-		b.Run(fmt.Sprintf("%d", n), func(b *testing.B) {
+	for _, c := range []struct {
+		n    int
+		as   uint32 // the peer's
+		name string
+	}{
+		{1_000, peerAS, "1000"}, {10_000, peerAS, "10000"}, {100_000, peerAS, "100000"}, {500_000, peerAS, "500000"},
+		{100_000, nodeAS, "100000-iBGP"},
+	} {
+		b.Run(c.name, func(b *testing.B) {
 			s := newSite(b)
+			s.as = c.as
 			sum := map[string]*ingest{"manx": {}, "bird": {}}
 			for range b.N {
 				for _, sp := range speakers {
-					r := measureIngest(b, s, sp.start, n)
+					r := measureIngest(b, s, sp.start, c.n)
 					t := sum[sp.name]
 					t.wall, t.cpu, t.peak = t.wall+r.wall, t.cpu+r.cpu, max(t.peak, r.peak)
 				}
@@ -59,7 +66,7 @@ func measureIngest(b *testing.B, s *site, start func(*site, testing.TB) speaker,
 	time.Sleep(500 * time.Millisecond) // let what follows the handshake settle
 	var updates [][]byte
 	for list := lab.Prefixes(n); len(list) > 0; list = list[min(perUpdate, len(list)):] {
-		updates = append(updates, lab.Announce(peerAS, s.ToRs[0].Address(s.node), list[:min(perUpdate, len(list))]))
+		updates = append(updates, s.announce(list[:min(perUpdate, len(list))]))
 	}
 	base, cpu0, t0 := fibSize(sp.pid), cpu(sp.pid), time.Now()
 	for _, u := range updates {

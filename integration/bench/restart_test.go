@@ -132,7 +132,7 @@ func newRestartMesh(tb testing.TB) *restartMesh {
 			tb.Error(err)
 		}
 	})
-	return &restartMesh{&site{l, l.Nodes[restartNodes/2]}} // the datastore is on a node that does not restart
+	return &restartMesh{&site{l, l.Nodes[restartNodes/2], peerAS}} // the datastore is on a node that does not restart
 }
 
 // startManx starts manxd on all nodes, which have a block each, and waits until all is settled.

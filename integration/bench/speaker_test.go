@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -20,6 +21,7 @@ const (
 type site struct {
 	*lab.Lab
 	node *lab.Node
+	as   uint32 // the router's
 }
 
 func newSite(tb testing.TB) *site {
@@ -38,7 +40,7 @@ func newSite(tb testing.TB) *site {
 			tb.Error(err)
 		}
 	})
-	return &site{l, l.Nodes[0]}
+	return &site{l, l.Nodes[0], peerAS}
 }
 
 // speaker is a program on the node that speaks BGP and fills the kernel's table.
@@ -72,7 +74,7 @@ apiVersion: projectcalico.org/v3
 kind: IPPool
 metadata: {name: pods}
 spec: {cidr: 10.244.0.0/16}
-`, s.ToRs[0].Address(s.node), peerAS))
+`, s.ToRs[0].Address(s.node), s.as))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -89,7 +91,7 @@ include "%[5]s";
 }
 protocol kernel { ipv4 { export where source = RTS_BGP; import none; }; merge paths on; }
 protocol bgp peer { local %[1]s as %[2]d; neighbor %[3]s as %[4]d; connect delay time 1; ipv4 { import all; export where source = RTS_STATIC; }; }
-`, s.node.IP4, nodeAS, s.ToRs[0].Address(s.node), peerAS, s.birdStatics())
+`, s.node.IP4, nodeAS, s.ToRs[0].Address(s.node), s.as, s.birdStatics())
 	return s.runBird(tb, text)
 }
 
@@ -119,12 +121,21 @@ func (s *site) birdSocket() string  { return filepath.Join(s.node.Dir, "bird.ctl
 func (s *site) connect(tb testing.TB) *lab.Peer {
 	tb.Helper()
 	router := s.ToRs[0]
-	p, err := lab.ConnectPeer(router.Namespace, s.node.IP4.String()+":179", peerAS, router.Address(s.node))
+	p, err := lab.ConnectPeer(router.Namespace, s.node.IP4.String()+":179", s.as, router.Address(s.node))
 	if err != nil {
 		tb.Fatalf("%v; log of manxd:\n%s", err, s.node.Log())
 	}
 	tb.Cleanup(p.Close)
 	return p
+}
+
+// announce is an UPDATE of the router.
+func (s *site) announce(prefixes []netip.Prefix) []byte {
+	nextHop := s.ToRs[0].Address(s.node)
+	if s.as == nodeAS {
+		return lab.AnnounceInternal(nextHop, prefixes)
+	}
+	return lab.Announce(s.as, nextHop, prefixes)
 }
 
 // flush removes what a speaker left in the kernel.

@@ -129,7 +129,7 @@ func origin(d bgp.Desired, prefix string) *bgp.Origin {
 	return nil
 }
 
-// sends tells whether a node sends one of its own routes on a session.
+// sends reports whether a node sends one of its own routes on a session.
 func sends(t *testing.T, d bgp.Desired, s bgp.Session, prefix string) bool {
 	t.Helper()
 	o := origin(d, prefix)

@@ -103,19 +103,21 @@ var shown = regexp.MustCompile(`^((sudo )?(manxctl|manxd|manx-cni|make|go|helm|k
 
 // inSentences are the commands between back quotes. A paragraph or a row of a table begins with a sentence.
 func inSentences(file string, lines []string) (list []command) {
-	outside := true
+	inside, text := false, ""
 	for i, line := range lines {
 		if line == "" || strings.HasPrefix(line, "|") {
-			outside = true
+			inside, text = false, ""
 		}
 		for j, part := range strings.Split(strings.ReplaceAll(line, `\|`, "|"), "`") {
 			if j > 0 {
-				outside = !outside
+				if inside && shown.MatchString(text) {
+					list = append(list, command{fmt.Sprintf("%s:%d", file, i+1), text, false})
+				}
+				inside, text = !inside, ""
 			}
-			if !outside && shown.MatchString(part) {
-				list = append(list, command{fmt.Sprintf("%s:%d", file, i+1), part, false})
-			}
+			text += part
 		}
+		text += " " // a command may go on in the next line
 	}
 	return list
 }

@@ -68,7 +68,7 @@ func isSleep(call *ast.CallExpr) bool {
 	return ok && x.Name == "time"
 }
 
-// inLoop tells whether the innermost loop around a node, in the same function, is one that goes on until something is
+// inLoop reports whether the innermost loop around a node, in the same function, is one that goes on until something is
 // seen; one over a range does not.
 func inLoop(path []ast.Node) bool {
 	for i := len(path) - 1; i >= 0; i-- {

@@ -39,16 +39,16 @@ func TestUnderlayCarriesTraffic(t *testing.T) {
 				}
 			}()
 			for _, to := range []string{"n2", "n3"} {
-				if err := Eventually(5*time.Second,
+				if err := Eventually(time.Minute,
 					func() error { return Ping(l.Node("n1").Namespace, l.Node(to).IP4) }); err != nil {
 					t.Error(err)
 				}
-				if err := Eventually(5*time.Second,
+				if err := Eventually(time.Minute,
 					func() error { return Ping(l.Node("n1").Namespace, l.Node(to).IP6) }); err != nil {
 					t.Error(err)
 				}
 			}
-			err = Eventually(10*time.Second, func() error {
+			err = Eventually(time.Minute, func() error {
 				out, err := l.ToRs[1].Birdc("show", "protocols")
 				if err == nil && strings.Count(out, "BGP") != 6 {
 					err = fmt.Errorf("want a session for each node and family:\n%s", out)

@@ -152,7 +152,7 @@ func TestModulesAndLicences(t *testing.T) {
 	}
 }
 
-// hasText tells whether there is a licence in the folder of the module, or of packages in it.
+// hasText reports whether there is a licence in the folder of the module, or of packages in it.
 func hasText(licences, module string) bool {
 	found := false
 	_ = filepath.WalkDir(filepath.Join(licences, module), func(_ string, d fs.DirEntry, err error) error {

@@ -196,7 +196,7 @@ type lineBudget struct {
 	lines, missed int
 }
 
-// line tells whether one more may be written, and how many were left out before it.
+// line reports whether one more may be written, and how many were left out before it.
 func (b *lineBudget) line(now time.Time) (ok bool, missed int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

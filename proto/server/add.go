@@ -90,7 +90,7 @@ func (a *addedServices) add(service Service) {
 	}))
 }
 
-// ownService tells whether a service is one of those that the server has from the beginning.
+// ownService reports whether a service is one of those that the server has from the beginning.
 func ownService(name string) bool {
 	for method := range access {
 		if strings.HasPrefix(method, "/"+name+"/") {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/fib"
 	"github.com/manxnet/manx/bgp/speaker"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
@@ -28,7 +29,7 @@ type BGP interface {
 	WatchSessions(context.Context) <-chan speaker.SessionEvent
 	ReceivedFrom(context.Context, netip.Addr) ([]speaker.JudgedPath, error)
 	AdvertisedTo(context.Context, netip.Addr) ([]speaker.JudgedPath, error)
-	Rejected() []speaker.RejectedRoute
+	Rejected() []fib.Rejection
 	Totals() map[bgp.SessionType]speaker.Totals
 	Ready() (bool, string)
 	ResetSession(context.Context, netip.Addr, speaker.ResetKind) error
@@ -42,7 +43,7 @@ func (v *BGPView) desired() bgp.Desired {
 	return bgp.Desired{}
 }
 
-// Ready tells whether all routes are known that peers have for a node that restarts (RFC 4724).
+// Ready reports whether all routes are known that peers have for a node that restarts (RFC 4724).
 func (v *BGPView) Ready() Check {
 	c := Check{Name: checkBGP, Reason: notStarted}
 	s := v.now().Speaker

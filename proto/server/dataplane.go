@@ -41,7 +41,7 @@ type Dataplane interface {
 	Retry(context.Context) ([]dataplane.Retried, error)
 }
 
-// Ready tells whether the kernel has been brought to the state of the datastore.
+// Ready reports whether the kernel has been brought to the state of the datastore.
 func (v *DataplaneView) Ready() Check {
 	c := Check{Name: checkDataplane, Reason: notStarted}
 	agent := v.now().Agent
@@ -59,7 +59,7 @@ func (v *DataplaneView) Ready() Check {
 	default:
 		c.OK, c.Reason = true, "the kernel is kept as datastore and BGP want it"
 		if n := st.FailedRoutes + st.FailedSettings; n > 0 {
-			c.Reason += fmt.Sprintf(", except for what failed and is tried again (%d)", n)
+			c.Reason += fmt.Sprintf(", except for failed ones, which are tried again (%d)", n)
 		}
 	}
 	return c
@@ -122,7 +122,7 @@ func (v *DataplaneView) Resync(context.Context, *manxv1.ResyncRequest) (*manxv1.
 	}
 	agent.Resync()
 	return &manxv1.ResyncResponse{Results: []string{
-		"the dataplane compares all that is in the kernel with what is wanted, and repairs it: see manxctl routes",
+		"the dataplane compares the kernel with the wanted state, and repairs it: see manxctl routes",
 	}}, nil
 }
 

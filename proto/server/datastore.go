@@ -40,7 +40,7 @@ func (v *DatastoreView) snapshot() *datastore.Snapshot {
 	return tables.Snapshot()
 }
 
-// Ready tells whether the datastore is known as it is.
+// Ready reports whether the datastore is known as it is.
 func (v *DatastoreView) Ready() Check {
 	now, c := v.now(), Check{Name: checkDatastore}
 	if now.Tables == nil {

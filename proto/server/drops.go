@@ -18,7 +18,7 @@ type DropsView struct{ shown[*flowlog.Hub] }
 func (v *DropsView) WatchDrops(r *manxv1.WatchDropsRequest, stream grpc.ServerStreamingServer[manxv1.Drop]) error {
 	hub := v.now()
 	if hub == nil {
-		return status.Error(codes.FailedPrecondition, "manxd does not tell what policy drops: start it with "+
+		return status.Error(codes.FailedPrecondition, "manxd records no dropped packets: start it with "+
 			"--flow-log=stream (or a file)")
 	}
 	f := flowlog.Filter{Endpoint: r.GetEndpoint(), Rule: r.GetRule(), Action: flowlog.Action(r.GetAction())}

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/fib"
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/kernel"
@@ -154,7 +155,7 @@ type sessions struct {
 	resetErr error
 
 	received, sent map[netip.Addr][]speaker.JudgedPath
-	refused        []speaker.RejectedRoute
+	refused        []fib.Rejection
 }
 
 var _ BGP = (*sessions)(nil)
@@ -241,7 +242,7 @@ func (s *sessions) ClearSession(a netip.Addr) (speaker.SessionStatus, bool) {
 	return st, ok
 }
 
-func (s *sessions) Rejected() []speaker.RejectedRoute { return s.refused }
+func (s *sessions) Rejected() []fib.Rejection { return s.refused }
 
 func (s *sessions) finish() {
 	s.mu.Lock()

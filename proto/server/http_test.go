@@ -14,6 +14,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/bfd"
+	"github.com/manxnet/manx/bgp/fib"
 	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/datastore"
@@ -140,7 +141,7 @@ func TestMetrics(t *testing.T) {
 	down := session("192.0.2.2", bgp.SessionMesh, speaker.PhaseFailed, "Active", "connection refused")
 	down.Flaps = 3
 	r.bgp.set(down)
-	r.bgp.refused = []speaker.RejectedRoute{{Class: speaker.RejectNextHop}, {Class: speaker.RejectNextHop}}
+	r.bgp.refused = []fib.Rejection{{Class: fib.RejectNextHop}, {Class: fib.RejectNextHop}}
 	r.source.Desired = func() bgp.Desired { return bgp.Desired{Originated: make([]bgp.Origin, 3)} }
 	r.show()
 	want := []string{

@@ -39,13 +39,13 @@ func TestNoticeOfALimitThatTheKernelCannotDo(t *testing.T) {
 
 func TestNoticeOfALogThatTheKernelCannotWrite(t *testing.T) {
 	r, p := withPolicy(t)
-	p.status = dataplane.PolicyStatus{MissingLogs: []string{"the flow log tells nothing"}}
+	p.status = dataplane.PolicyStatus{MissingLogs: []string{"the flow log records nothing"}}
 	list, err := r.client.ListNotices(r.context(), &manxv1.ListNoticesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range list.GetNotices() {
-		if n.GetTopic() == "dataplane" && n.GetSubject() == "log" && n.GetText() == "the flow log tells nothing" {
+		if n.GetTopic() == "dataplane" && n.GetSubject() == "log" && n.GetText() == "the flow log records nothing" {
 			return
 		}
 	}

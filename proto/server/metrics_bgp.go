@@ -5,6 +5,7 @@ import (
 
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/bfd"
+	"github.com/manxnet/manx/bgp/fib"
 	"github.com/manxnet/manx/bgp/speaker"
 )
 
@@ -78,8 +79,8 @@ func (v *BGPView) Collect(out chan<- prometheus.Metric) {
 		counter(metricFlaps, float64(n.Flaps), string(typ))
 		counter(metricGracefulRestarts, float64(n.Restarts), string(typ))
 	}
-	classes := map[speaker.RejectClass]int{}
-	for _, class := range speaker.RejectClasses() {
+	classes := map[fib.RejectClass]int{}
+	for _, class := range fib.RejectClasses() {
 		classes[class] = 0
 	}
 	for _, r := range bgp.Rejected() {

@@ -76,13 +76,14 @@ func findPeer(speaker BGP, name string) (netip.Addr, error) {
 	switch {
 	case err == nil:
 		return addr, status.Errorf(codes.NotFound,
-			"there is no session with %s: neither the mesh nor a BGPPeer asks for one. %s", addr, sessionsKnown(known))
+			"there is no session with %s: neither the mesh nor a BGPPeer configures one. %s", addr,
+			sessionsKnown(known))
 	case len(found) == 0:
 		return addr, status.Errorf(codes.NotFound,
 			"peer = %q: want the address of a session or the name of a BGPPeer that this node has a session for. %s",
 			name, sessionsKnown(known))
 	case len(found) > 1:
-		return addr, status.Errorf(codes.InvalidArgument, "%s asks for several sessions: name one of %s", object,
+		return addr, status.Errorf(codes.InvalidArgument, "%s configures several sessions: name one of %s", object,
 			strings.Join(found, ", "))
 	}
 	return netip.MustParseAddr(found[0]), nil

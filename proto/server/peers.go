@@ -55,7 +55,7 @@ func (v *BGPView) GetPeer(_ context.Context, r *manxv1.GetPeerRequest) (*manxv1.
 		}
 	}
 	return nil, status.Errorf(codes.NotFound,
-		"there is no session with %s: neither the mesh nor a BGPPeer asks for one", addr)
+		"there is no session with %s: neither the mesh nor a BGPPeer configures one", addr)
 }
 
 func (v *BGPView) peers() []*manxv1.Peer {

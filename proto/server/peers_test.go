@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/fib"
 	"github.com/manxnet/manx/bgp/speaker"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
@@ -138,7 +139,7 @@ func TestRoutesOfAPeer(t *testing.T) {
 	}
 	r.bgp.sent = map[netip.Addr][]speaker.JudgedPath{
 		one: {judged("10.8.0.0/26", true, "own"), judged("10.9.0.0/26", false, "not inside a pool")}}
-	r.bgp.refused = []speaker.RejectedRoute{{Prefix: netip.MustParsePrefix("10.3.0.0/16"), Path: bgp.Path{Peer: one},
+	r.bgp.refused = []fib.Rejection{{Prefix: netip.MustParsePrefix("10.3.0.0/16"), Path: bgp.Path{Peer: one},
 		Reason: "the next hop is this node"}}
 	r.bgp.set(agreed())
 	mesh := session("192.0.2.2", bgp.SessionMesh, speaker.PhaseEstablished, "Established", "up")

@@ -42,7 +42,7 @@ type Policy interface {
 	Retry(context.Context) (dataplane.Retried, error)
 }
 
-// Ready tells whether the rules are in the kernel. Before the agent is shown the answer is no.
+// Ready reports whether the rules are in the kernel. Before the agent is shown the answer is no.
 func (v *PolicyView) Ready() Check {
 	c := Check{Name: checkPolicy, Reason: notStarted}
 	agent := v.now().Agent

@@ -72,7 +72,7 @@ func policyProblems(agent Policy) []string {
 	var list []string
 	st := agent.Status()
 	if st.LastError != "" {
-		list = append(list, "the kernel's rules are not those that are wanted: "+st.LastError)
+		list = append(list, "the kernel does not have the wanted rules: "+st.LastError)
 	}
 	for _, r := range st.Refused {
 		list = append(list, "the kernel refuses "+r.Object+": "+r.Reason)

@@ -19,7 +19,7 @@ const (
 
 const notStarted = "not started yet: manxd is starting"
 
-// Ready tells whether this node does its part: it knows the datastore, has brought the kernel to it once, and BGP's
+// Ready reports whether this node does its part: it knows the datastore, has brought the kernel to it once, and BGP's
 // restart is over. Other nodes and switches that are down do not make this node unready.
 //
 // Of several checks with one name that of what was added last counts.

@@ -360,7 +360,7 @@ func (x *remoteRig) strangers(local string, n int) (open []net.Conn) {
 	return open
 }
 
-// isOpen tells whether the server has not closed a connection yet.
+// isOpen reports whether the server has not closed a connection yet.
 func isOpen(c net.Conn) bool {
 	_ = c.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
 	_, err := c.Read(make([]byte, 1))

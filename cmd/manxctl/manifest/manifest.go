@@ -17,7 +17,7 @@ type Document struct {
 	Object *model.Object
 }
 
-// Source is a file, or standard input, and what is in it.
+// Source is a file, or standard input, with its content.
 type Source struct {
 	Name string
 	Text []byte

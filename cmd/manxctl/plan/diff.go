@@ -73,7 +73,7 @@ type RuleChange struct {
 	Removed []string `json:"removed"`
 }
 
-// Empty tells whether the plans are equal.
+// Empty reports whether the plans are equal.
 func (d Diff) Empty() bool {
 	return reflect.DeepEqual(d, newDiff(d.Node))
 }
@@ -89,7 +89,7 @@ func newDiff(node string) Diff {
 	}}
 }
 
-// Compare tells what becomes of a node that goes from one state to another.
+// Compare returns the difference between two states of a node.
 func Compare(node string, from, to bgp.Desired) Diff {
 	d := newDiff(node)
 	a, b := New(node, from).BGP, New(node, to).BGP

@@ -8,7 +8,7 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// Settings are what a daemon is told by flags and not by the datastore.
+// Settings are those that a daemon has from flags and not from the datastore.
 type Settings struct {
 	Node       string
 	RouterID   string // as CALICO_ROUTER_ID
@@ -64,7 +64,7 @@ type Session struct {
 	From             []string `json:"from"`
 }
 
-// Conflict tells which wishes for one address are not met.
+// Conflict lists the objects for one address that are not used.
 type Conflict struct {
 	Address string   `json:"address"`
 	Kept    string   `json:"kept"`
@@ -79,7 +79,7 @@ type Origin struct {
 	Blackhole   bool     `json:"blackhole"`
 }
 
-// New shows what is desired on a node.
+// New returns the plan of a node.
 func New(node string, d bgp.Desired) Plan {
 	b := BGP{
 		LocalAS: d.Global.LocalAS, RouterID: addrText(d.Global.RouterID), ListenPort: d.Global.ListenPort,
@@ -159,7 +159,7 @@ func exports(d bgp.Desired, s bgp.Session) []netip.Prefix {
 	return list
 }
 
-// Notices are what the daemon would complain about, as text.
+// Notices returns the notices that the daemon would show, as text.
 func Notices(d bgp.Desired) []string {
 	var list []string
 	for _, n := range d.Notices {

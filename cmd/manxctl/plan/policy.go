@@ -12,7 +12,7 @@ import (
 )
 
 // ComparePolicy adds to a difference what changes in the packet filter of the node: which policies its endpoints are
-// subject to, in which order, the rules of those policies, and who is meant by their selectors.
+// subject to, in which order, the rules of those policies, and members of their selectors.
 func (d *Diff) ComparePolicy(from, to model.Set) {
 	a, b := policyTexts(from, d.Node), policyTexts(to, d.Node)
 	names := maps.Clone(a)
@@ -87,7 +87,7 @@ func memberTexts(t *ruleset.Table) map[string][]string {
 		case policy.LiteralSet: // the texts of the rules have its networks or ports
 			continue
 		case policy.MemberSet:
-			about = "who is meant by " + s.Comment
+			about = "members of " + s.Comment
 		}
 		for e := range t.Elements(name) {
 			text := e.Prefix.String()

@@ -71,7 +71,7 @@ func whyNewer(best, other found) string {
 	case best.meta.revision() != other.meta.revision():
 		return "as its resourceVersion is higher"
 	}
-	return "by chance: nothing tells which one is newer; leave out one of them"
+	return "by chance: neither one is known to be newer; leave out one of them"
 }
 
 func compareBool(a, b bool) int {

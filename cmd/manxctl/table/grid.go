@@ -17,7 +17,7 @@ type Grid struct {
 // Add appends a row.
 func (g *Grid) Add(cells ...string) { g.Rows = append(g.Rows, cells) }
 
-// Write prints aligned columns without borders, as kubectl does; heading tells whether to print the heading.
+// Write prints aligned columns without borders, as kubectl does; heading reports whether to print the heading.
 func (g *Grid) Write(w io.Writer, heading bool) error {
 	var b bytes.Buffer
 	t := tabwriter.NewWriter(&b, 5, 1, 3, ' ', 0)

@@ -55,7 +55,7 @@ func Named(w io.Writer, kind model.Kind, objects []*model.Object, o Options) err
 	return structured(w, o.Format, items)
 }
 
-// Names prints "kind/name" for each object, and what was done with it if that is not empty.
+// Names prints "kind/name" for each object, and done, the action, if it is not empty.
 func Names(w io.Writer, objects []*model.Object, done string) error {
 	for _, x := range objects {
 		if _, err := fmt.Fprintln(w, strings.TrimRight(NameOf(x.Key)+" "+done, " ")); err != nil {

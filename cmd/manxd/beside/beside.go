@@ -36,7 +36,7 @@ func Options(node string) metav1.ListOptions {
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()}
 }
 
-// Active says what is active, such as "the pod kube-system/calico-node-x7k2p"; empty for nothing. An error is why the
+// Active names the active program, such as "the pod kube-system/calico-node-x7k2p"; empty for none. An error is why the
 // pods are not known.
 func (f Finder) Active(ctx context.Context) (string, error) {
 	for _, path := range f.Sockets {
@@ -74,7 +74,7 @@ const (
 	maxGreeting   = 256
 )
 
-// answers tells whether a BIRD greets at a socket, and not a daemon of Manx in its place. The file of a socket stays
+// answers reports whether a BIRD greets at a socket, and not a daemon of Manx in its place. The file of a socket stays
 // behind a daemon that was killed.
 func answers(ctx context.Context, path string) bool {
 	ctx, cancel := context.WithTimeout(ctx, socketTimeout)

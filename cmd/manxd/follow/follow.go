@@ -36,7 +36,7 @@ type Speaker interface {
 	// Take returns at most so many prefixes that changed, each with all its paths. The slice is valid until the next
 	// call.
 	Take(most int) []bgp.Route
-	// Synced tells whether Take has handed out all routes that peers announce after a start, and why not.
+	// Synced reports whether Take has handed out all routes that peers announce after a start, and why not.
 	Synced() (bool, string)
 }
 
@@ -54,7 +54,7 @@ type Passwords interface {
 	// Asked ends the calls of Password for one decision, and returns how often Outdated is to be called until the next
 	// one: 0 for never.
 	Asked() time.Duration
-	// Outdated tells whether a password of the last decision may be another one now. It reads no password.
+	// Outdated reports whether a password of the last decision may be another one now. It reads no password.
 	Outdated() bool
 	// Changed receives when passwords may have changed.
 	Changed() <-chan struct{}
@@ -67,7 +67,7 @@ type Tables interface {
 	WaitInSync(context.Context) (*datastore.Snapshot, error)
 }
 
-// Config is what a Follower needs.
+// Config has the parameters of a Follower.
 type Config struct {
 	// Settings are those of this node; the Follower fills in Reader, Connected and Passwords.
 	Settings  bgp.Input
@@ -193,7 +193,7 @@ func (f *Follower) wait(ctx context.Context, seen *datastore.Snapshot, tick <-ch
 	}
 }
 
-// step hands the agents what differs between two snapshots, and tells whether that concerns BGP. Who waits for a
+// step hands the agents what differs between two snapshots, and reports whether that concerns BGP. Who waits for a
 // revision of the datastore hears of a snapshot in which everything has changed back.
 func (f *Follower) step(before, next *datastore.Snapshot) (concerned bool) {
 	var changed []model.Key
@@ -213,7 +213,7 @@ func (f *Follower) step(before, next *datastore.Snapshot) (concerned bool) {
 	return concerned
 }
 
-// acted tells whether objects of a kind make a difference to BGP or to agents.
+// acted reports whether objects of a kind make a difference to BGP or to agents.
 func (f *Follower) acted(k model.Kind) bool {
 	return slices.Contains(f.config.Kinds, k) || slices.Contains(f.bgpKinds, k)
 }

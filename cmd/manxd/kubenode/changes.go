@@ -10,17 +10,17 @@ import (
 	"github.com/manxnet/manx/ipam"
 )
 
-// Changes tells once of each thing that is wrong, and again when something else is wrong with it.
+// Changes records an Event once for each fault, and again when the fault of its subject changes.
 type Changes struct {
 	events *Events
 	reason Reason
 	told   map[string]string
 }
 
-// NewChanges makes Changes that tell by Events with a reason.
+// NewChanges makes Changes that record Events with a reason.
 func NewChanges(e *Events, r Reason) *Changes { return &Changes{events: e, reason: r} }
 
-// Look takes what is wrong, by subject.
+// Look takes the current faults, by subject.
 func (c *Changes) Look(wrong map[string]string) {
 	for _, subject := range slices.Sorted(maps.Keys(wrong)) {
 		if text := wrong[subject]; c.told[subject] != text {
@@ -33,7 +33,7 @@ func (c *Changes) Look(wrong map[string]string) {
 // nearlyFull is the share of a pool's addresses in use from which it is told, in percent.
 const nearlyFull = 90
 
-// Pools tells of pools that are nearly full.
+// Pools records Events about pools that are nearly full.
 type Pools struct {
 	count   func(context.Context) ([]ipam.PoolUsage, error)
 	changes *Changes

@@ -35,7 +35,7 @@ const (
 type Condition struct {
 	Client typedcorev1.NodesGetter
 	Node   string // its name in Kubernetes
-	// Ready tells whether this node does its part. It is called until it was true once.
+	// Ready reports whether this node does its part. It is called until it was true once.
 	Ready func() bool
 	// OutOfService is why the node is out of service, empty if it is not.
 	OutOfService func() string

@@ -52,7 +52,7 @@ type Events struct {
 	refused error
 }
 
-// NewEvents makes Events about a Node; Close ends what it starts.
+// NewEvents makes Events about a Node; Close ends its goroutines.
 func NewEvents(client typedcorev1.EventsGetter, node string) *Events {
 	// The package would log by itself each attempt that fails; Refused says it once.
 	ctx, stop := context.WithCancel(klog.NewContext(context.Background(), logr.Discard()))
@@ -68,13 +68,13 @@ func NewEvents(client typedcorev1.EventsGetter, node string) *Events {
 	return e
 }
 
-// Close ends everything; what was not recorded yet is lost.
+// Close ends the goroutines; Events that are not recorded yet are lost.
 func (e *Events) Close() {
 	e.broadcaster.Shutdown()
 	e.stop()
 }
 
-// Warn records something that somebody may have to act on. text holds no secret.
+// Warn records an Event that may need an action. text contains no secret.
 func (e *Events) Warn(r Reason, text string) { e.record(corev1.EventTypeWarning, r, text) }
 
 // Note records something that is good to know. text holds no secret.

@@ -139,12 +139,12 @@ func run(c *Condition) (end func()) {
 func (r *rig) testCondition(t *testing.T) {
 	var ready atomic.Bool
 	var looks atomic.Int64
-	looked := func() { // the second look begins after all that follows from the first
+	looked := func() { // the third look begins after all that follows from the two before
 		t.Helper()
 		before := looks.Load()
 		eventually(t, func() error {
-			if looks.Load() < before+2 {
-				return errors.New("the condition does not look whether the node is ready")
+			if looks.Load() < before+3 {
+				return errors.New("the condition does not look at the node")
 			}
 			return nil
 		})
@@ -154,7 +154,7 @@ func (r *rig) testCondition(t *testing.T) {
 	identity.Store("1")
 	c := &Condition{Client: r.client(t, r.server.Config(user)), Node: "n1", Log: zap.NewNop(),
 		Ready:        func() bool { looks.Add(1); return ready.Load() },
-		OutOfService: func() string { return out.Load().(string) }, Identity: func() string {
+		OutOfService: func() string { looks.Add(1); return out.Load().(string) }, Identity: func() string {
 			return identity.Load().(string)
 		}}
 	await := func(want string) {

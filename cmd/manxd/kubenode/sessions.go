@@ -12,7 +12,7 @@ import (
 // downFor is how long a session is down before it is told: that of a peer that restarts is back sooner.
 const downFor = 20 * time.Second
 
-// Sessions decides what to tell about BGP sessions. Each session of a BGPPeer counts. Those of the node-to-node mesh
+// Sessions decides on Events about BGP sessions. Each session of a BGPPeer counts. Those of the node-to-node mesh
 // count together, once half of them are down: the reboot of one node is no event on each other one.
 type Sessions struct {
 	events *Events
@@ -21,7 +21,7 @@ type Sessions struct {
 	mesh   bool                     // the mesh is
 }
 
-// NewSessions makes Sessions that tell by events.
+// NewSessions makes Sessions that record Events.
 func NewSessions(e *Events) *Sessions {
 	return &Sessions{events: e, down: map[netip.Addr]time.Time{}, told: map[netip.Addr]bool{}}
 }

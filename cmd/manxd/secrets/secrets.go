@@ -73,7 +73,7 @@ type followed struct {
 	errored time.Time         // when that began
 }
 
-// New makes Secrets of a namespace; Close ends what it starts.
+// New makes Secrets of a namespace; Close ends its goroutines.
 func New(client typedcorev1.SecretsGetter, namespace string, log *zap.Logger) *Secrets {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Secrets{namespace: namespace, client: client.Secrets(namespace), log: log, changed: make(chan struct{}, 1),
@@ -104,8 +104,8 @@ func (s *Secrets) Asked() (period time.Duration) {
 	return period
 }
 
-// Outdated tells whether the last decision said something else of the API than is to be said now. Whatever else changes
-// Changed receives.
+// Outdated reports whether the last decision said something else of the API than is to be said now. Whatever else
+// changes Changed receives.
 func (s *Secrets) Outdated() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,7 +235,7 @@ func (s *Secrets) change(f *followed, change func()) {
 	}
 }
 
-// Run stops to follow Secrets that nobody names any more, until ctx ends.
+// Run stops watches of Secrets that no object names any more, until ctx ends.
 func (s *Secrets) Run(ctx context.Context) error {
 	tick := time.NewTicker(forget / 5)
 	defer tick.Stop()

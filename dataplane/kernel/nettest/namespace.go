@@ -3,21 +3,20 @@ package nettest
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"strings"
-	"sync/atomic"
 	"testing"
+
+	"github.com/manxnet/manx/integration/namespace"
 )
 
-var namespaces atomic.Int32
+const prefix = "manxkern"
 
 // Namespace makes a network namespace with the interfaces e0 (10.1.0.5/24, fd01::5/64) and e1 (10.2.0.5/24,
 // fd02::5/64), whose peers e0p and e1p are up. It skips the test where that is impossible.
 func Namespace(t testing.TB) (name string) {
 	t.Helper()
-	name = Bare(t)
-	Run(t, "ip", "-n", name, "link", "set", "lo", "up")
+	name = namespace.New(t, prefix)
 	for i, dev := range []string{"e0", "e1"} {
 		Run(t, "ip", "-n", name, "link", "add", dev, "type", "veth", "peer", "name", dev+"p")
 		Run(t, "ip", "-n", name, "link", "set", dev+"p", "up")
@@ -29,22 +28,13 @@ func Namespace(t testing.TB) (name string) {
 }
 
 // Bare makes a network namespace in which no address was ever set.
-func Bare(t testing.TB) (name string) {
+func Bare(t testing.TB) string {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
-	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("iproute2 is not installed")
-	}
-	name = fmt.Sprintf("manxkern-%d-%d", os.Getpid(), namespaces.Add(1))
-	Run(t, "ip", "netns", "add", name)
-	t.Cleanup(func() { Run(t, "ip", "netns", "del", name) })
-	return name
+	return namespace.Bare(t, prefix)
 }
 
 // Path is where a namespace can be opened.
-func Path(name string) string { return "/run/netns/" + name }
+func Path(name string) string { return namespace.Path(name) }
 
 // Run runs a program and returns what it prints. The test ends if it fails.
 func Run(t testing.TB, args ...string) string {

@@ -6,7 +6,7 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// Answer tells all about one packet.
+// Answer is the explanation of one packet.
 type Answer struct {
 	Source, Destination End
 	Flow                Flow
@@ -17,7 +17,7 @@ type Answer struct {
 	// Hops are the nodes that the packet comes to, whether or not policy lets it go so far.
 	Hops   []Hop
 	Routes []Route
-	// Allowed tells whether it arrives, as far as policy decides about that.
+	// Allowed reports whether it arrives, as far as policy decides about that.
 	Allowed bool
 	// By names the rule, tier or default that dropped it, or those that allowed it.
 	By string
@@ -52,7 +52,7 @@ func (a *Answer) HopAt(node string) (Hop, bool) {
 	return Hop{}, false
 }
 
-// Stage is one place of one node where policy is asked.
+// Stage is one place of one node where policy is evaluated.
 type Stage struct {
 	Node string
 	// Programmed: asked of the rules that this node's daemon keeps in its kernel. If not, they were computed for that
@@ -73,7 +73,7 @@ type Stage struct {
 	Rule string
 }
 
-// Tier is a group of policies that were asked one after the other. Profiles are a group without a name, after all
+// Tier is a group of policies that were evaluated in order. Profiles are a group without a name, after all
 // tiers.
 type Tier struct {
 	Name          string
@@ -94,7 +94,7 @@ type Policy struct {
 	Decision string
 }
 
-// Rule is one rule of a policy, as far as rules were asked.
+// Rule is one evaluated rule of a policy.
 type Rule struct {
 	Number  int
 	Text    string // what it says

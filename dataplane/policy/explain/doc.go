@@ -1,3 +1,3 @@
-// Package explain tells what becomes of the first packet of a connection between two ends of a cluster: which policies
-// are asked about it, what each rule says and why, and which way it goes.
+// Package explain evaluates the first packet of a connection between two ends of a cluster: which policies
+// apply to it, the result of each rule with its reason, and its route.
 package explain

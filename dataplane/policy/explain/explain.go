@@ -13,7 +13,7 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// World is what a question is asked of.
+// World has the objects and rules that an explanation uses.
 type World struct {
 	Objects model.Reader
 	// Rules runs use with the rules of a node.
@@ -135,7 +135,7 @@ func (e *explanation) follow() {
 	e.conclude()
 }
 
-// hop shows the packet to the rules of one node; last tells whether the destination is there, or whatever follows is
+// hop shows the packet to the rules of one node; last reports whether the destination is there, or whatever follows is
 // not of the cluster.
 func (e *explanation) hop(node string, last bool) {
 	a := e.answer

@@ -33,7 +33,7 @@ func hasPorts(protocol uint8) bool {
 	return protocol == protoTCP || protocol == protoUDP || protocol == protoSCTP || protocol == 136
 }
 
-// Flow is what is asked about besides the two ends.
+// Flow is the protocol and the port of a packet.
 type Flow struct {
 	Protocol uint8
 	Port     uint16 // of the destination; 0: none in particular

@@ -9,7 +9,7 @@ import (
 	"github.com/manxnet/manx/dataplane/policy"
 )
 
-// RuleText says what a rule is about, in the order in which people read.
+// RuleText describes a rule: action, protocol, source, destination.
 func RuleText(r *policy.Rule) string {
 	words := []string{r.Action.String()}
 	if r.Family != 0 {

@@ -233,7 +233,7 @@ func (r *reader) rule(steps []ruleset.Step, rule *policy.Rule) (matches bool, be
 		return false, fmt.Sprintf("it is about the other family than %s", family(r.packet.Source))
 	}
 	if rule.Action == policy.Allow || rule.Action == policy.Deny { // sets of a family that nobody has are not kept
-		return false, "none of those that it means has an address of " + family(r.packet.Source)
+		return false, "none of its members has an address of " + family(r.packet.Source)
 	}
 	return false, "it has no effect here"
 }

@@ -32,7 +32,7 @@ func Reduce(nets []netip.Prefix) []netip.Prefix {
 	return list
 }
 
-// siblings tells whether two networks that do not overlap are the halves of a third one, and of which.
+// siblings reports whether two networks that do not overlap are the halves of a third one, and of which.
 func siblings(a, b netip.Prefix) (netip.Prefix, bool) {
 	whole := netip.PrefixFrom(a.Addr(), a.Bits()-1).Masked() // contains nothing if a is everything
 	return whole, a.Bits() == b.Bits() && whole.Contains(b.Addr())

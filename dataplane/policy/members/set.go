@@ -31,7 +31,7 @@ type Set struct {
 // Element.Prefix; elements of others are taken as they are. Of one change, losses come first.
 func New(interval bool, elements Elements) *Set { return &Set{interval: interval, elements: elements} }
 
-// Interval tells whether it is an interval set.
+// Interval reports whether it is an interval set.
 func (s *Set) Interval() bool { return s.interval }
 
 // Add enters a contribution; several of the same count.

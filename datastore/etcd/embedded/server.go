@@ -133,7 +133,7 @@ func (e *Server) Address() string {
 
 func (c Config) socket() string { return filepath.Join(c.DataDir, SocketName) }
 
-// Close stops the server. What was written stays in the data directory.
+// Close stops the server. The data stay in the data directory.
 func (e *Server) Close() error {
 	e.close.Do(func() {
 		e.stop()
@@ -195,7 +195,7 @@ func (c Config) checkFiles() error {
 	case c.CertFile != "" && c.CAFile == "" && !c.Insecure:
 		return fmt.Errorf("listen address %s: without a CA certificate file (--embedded-ca-file) everybody "+
 			"who reaches it "+
-			"may change the cluster: say --embedded-insecure if that is meant", c.Listen)
+			"may change the cluster: set --embedded-insecure if that is intended", c.Listen)
 	}
 	if c.CertFile != "" {
 		if _, err := etcd.ReadKeyPair(c.CertFile, c.KeyFile); err != nil {

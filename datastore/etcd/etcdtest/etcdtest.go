@@ -3,6 +3,7 @@ package etcdtest
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/etcd/embedded"
+	"github.com/manxnet/manx/integration/ports"
 )
 
 // Server is an embedded etcd server on a free loopback port, open to every program of this host, with its data in a
@@ -32,7 +34,7 @@ func Start(t testing.TB) *Server {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	s := &Server{DataDir: dir}
-	s.start(t, "127.0.0.1:0")
+	s.start(t, fmt.Sprintf("127.0.0.1:%d", ports.Free(t, "127.0.0.1")))
 	s.Endpoint = "http://" + s.embedded.Address()
 	t.Cleanup(func() { s.Stop() })
 	return s

@@ -1,6 +1,6 @@
 package form
 
-// Config is what the form of some kinds depends on.
+// Config has the settings that the form of some kinds depends on.
 type Config struct {
 	// UsePodCIDR derives tunnel addresses from the range that Kubernetes gave each node for its pods, as where pods get
 	// their addresses from a plugin that takes them out of that range.

@@ -40,7 +40,7 @@ func TwoSteps(k model.Kind) bool {
 	return k == model.KindIPAMBlock || k == model.KindBlockAffinity || k == model.KindIPAMHandle
 }
 
-// Deleted tells whether an object bears the mark of a deletion that has begun: it counts as gone, and whoever sees it
+// Deleted reports whether an object bears the mark of a deletion that has begun: it counts as gone, and whoever sees it
 // completes the deletion.
 func Deleted(o *model.Object) bool {
 	m := mark(o)

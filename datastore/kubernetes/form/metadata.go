@@ -42,7 +42,7 @@ func UID(g Group, uid types.UID) types.UID {
 }
 
 // unfold gives the metadata of the object as users see it, and what of the custom resource's own they do not see.
-// folded says whether the custom resource says how the object's metadata is.
+// folded reports whether the custom resource says how the object's metadata is.
 func unfold(g Group, own metadata) (seen metadata, hidden *metadata, folded bool, err error) {
 	if g != V1 {
 		return own, nil, false, nil

@@ -426,7 +426,7 @@ openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=ma
 	// The daemon that nobody asked to listen does not.
 	out, err := c.shell(c.n1, c.certs, fmt.Sprintf("manxctl --server %s:9443 --cert-file admin.pem --key-file "+
 		"admin-key.pem status", c.n2.IP4))
-	if world.ExitCode(err) != 4 || !strings.Contains(out, "nobody listens there") {
+	if world.ExitCode(err) != 4 || !strings.Contains(out, "no program listens there") {
 		t.Errorf("a node without a listener: %v\n%s", err, out)
 	}
 	if c.n1.Manxd().PID() != pid {
@@ -471,7 +471,7 @@ func (c *control) testWaits(t *testing.T) {
 	eventually(t, func() error {
 		out, err := c.shell(c.n1, c.certs, fmt.Sprintf("manxctl --server %s:9443 --tls-server-name node-1 "+
 			"--cert-file reader.pem --key-file reader-key.pem status", c.n2.IP4))
-		if world.ExitCode(err) == 4 && strings.Contains(out, "cannot be asked") || !strings.Contains(out,
+		if world.ExitCode(err) == 4 && strings.Contains(out, "cannot be reached") || !strings.Contains(out,
 			"Node:       n2") ||
 			strings.Contains(out, "--control-listen") {
 			return fmt.Errorf("%w\n%s", err, out)

@@ -108,9 +108,8 @@ func udpIn(t *testing.T, ns string, port int) *net.UDPConn {
 	t.Helper()
 	var conn *net.UDPConn
 	var err error
-	must(t, errors.Join(namespace.Inside(ns, func() {
-		conn, err = net.ListenUDP("udp4", &net.UDPAddr{Port: port})
-	}), err))
+	inside := namespace.Inside(ns, func() { conn, err = net.ListenUDP("udp4", &net.UDPAddr{Port: port}) })
+	must(t, errors.Join(inside, err))
 	must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return conn

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/manxnet/manx/integration/kubernetes/pki"
+	"github.com/manxnet/manx/integration/ports"
 )
 
 // Version is that of Kubernetes' programs.
@@ -82,8 +83,8 @@ func StartOn(t testing.TB, etcd string, flags ...string) *Server {
 	if _, err := exec.LookPath("etcd"); err != nil && etcd == "" {
 		t.Skip("no etcd program (Debian package etcd-server):", err)
 	}
-	ports := freePorts(t, 3)
-	s.Etcd, s.URL = cmp.Or(etcd, "http://127.0.0.1:"+ports[0]), "https://127.0.0.1:"+ports[1]
+	local := func() string { return fmt.Sprintf("127.0.0.1:%d", ports.Free(t, "127.0.0.1")) }
+	s.Etcd, s.URL = cmp.Or(etcd, "http://"+local()), "https://"+local()
 	s.newCA(t)
 	private, _, err := pki.SigningKey()
 	if err != nil {
@@ -92,7 +93,7 @@ func StartOn(t testing.TB, etcd string, flags ...string) *Server {
 	write(t, s.file("sa.key"), private)
 	t.Cleanup(s.kill)
 	if etcd == "" {
-		s.startEtcd(t, ports[2])
+		s.startEtcd(t, "http://"+local())
 	}
 	s.Restart(t)
 	return s
@@ -100,24 +101,8 @@ func StartOn(t testing.TB, etcd string, flags ...string) *Server {
 
 func (s *Server) file(name string) string { return filepath.Join(s.Dir, name) }
 
-// freePorts finds ports on loopback that nobody uses.
-func freePorts(t testing.TB, n int) (ports []string) {
+func (s *Server) startEtcd(t testing.TB, peer string) {
 	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close() //nolint:errcheck // nothing was accepted
-		_, port, _ := net.SplitHostPort(l.Addr().String())
-		ports = append(ports, port)
-	}
-	return ports
-}
-
-func (s *Server) startEtcd(t testing.TB, peerPort string) {
-	t.Helper()
-	peer := "http://127.0.0.1:" + peerPort
 	s.etcd = s.start(t, "etcd", "etcd", "--unsafe-no-fsync", "--data-dir", s.file("etcd"), "--log-level", "warn",
 		"--listen-client-urls", s.Etcd, "--advertise-client-urls", s.Etcd,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)

@@ -59,9 +59,6 @@ func binaries(t *testing.T) string {
 	if os.Getenv("MANX_CLUSTER") == "" {
 		t.Skip("a cluster wants the machine for itself: run `make test-cluster`")
 	}
-	if os.Getenv("MANX_BIN") == "" {
-		t.Setenv("MANX_BIN", "../../../bin")
-	}
 	bin, missing := hosts.Require()
 	if missing == nil {
 		_, missing = lab.Require()

@@ -64,5 +64,10 @@ func (j *journal) add(name string, r result) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(j.path, text, 0o644)
+	// A run can be ended at any moment, and what it has found by then counts.
+	beside := j.path + ".new"
+	if err := os.WriteFile(beside, text, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(beside, j.path)
 }

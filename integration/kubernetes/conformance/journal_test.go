@@ -1,6 +1,9 @@
 package main
 
 import (
+	"encoding/json"
+	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -38,6 +41,29 @@ func TestJournal(t *testing.T) {
 			[]string{c.a, c.b, c.c}) {
 			t.Errorf("%s, resumed %v: %q", c.manx, c.resume, got)
 		}
+	}
+}
+
+// TestJournalIsNeverHalfWritten reads the file that was the journal before a result was added: it is another one's, whole.
+func TestJournalIsNeverHalfWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.json")
+	j, err := openJournal(path, "v1", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.add("a", result{outcome: "passed"}); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer before.Close()
+	if err := j.add("b", result{outcome: "passed"}); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(before); err != nil || !json.Valid(text) || strings.Contains(string(text), `"b"`) {
+		t.Errorf("the file that was there was changed to %q (%v)", text, err)
 	}
 }
 

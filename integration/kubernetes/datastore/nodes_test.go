@@ -40,9 +40,6 @@ type cluster struct {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	if os.Getenv("MANX_BIN") == "" {
-		t.Setenv("MANX_BIN", "../../../bin")
-	}
 	bin, missing := lab.Require("ip", "bird", "birdc")
 	if missing != nil {
 		t.Skip(missing)

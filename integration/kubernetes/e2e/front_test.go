@@ -1,17 +1,10 @@
 package e2e
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"io"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -24,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+	"github.com/manxnet/manx/integration/kubernetes/pki"
 )
 
 // front stands before the API with TLS of its own and can do to requests what a bad day does.
@@ -45,48 +39,26 @@ type request struct {
 	who, selectors string
 }
 
-// authority signs certificates of fronts.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T, name string) *authority {
+func newAuthority(t *testing.T, name string) *pki.Authority {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ca, err := pki.NewAuthority(name)
 	must(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true,
-		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	must(t, err)
-	cert, err := x509.ParseCertificate(der)
-	must(t, err)
-	return &authority{cert, key}
+	return ca
 }
 
-func (a *authority) pem() []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
-}
-
-// server is a certificate of a server on loopback.
-func (a *authority) server(t *testing.T) tls.Certificate {
+// certificateOf makes the certificate of a server on loopback.
+func certificateOf(t *testing.T, ca *pki.Authority) tls.Certificate {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	cert, key, err := ca.Server("front", []string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)})
 	must(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()),
-		Subject:   pkix.Name{CommonName: "front"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		DNSNames:    []string{"localhost"},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	pair, err := tls.X509KeyPair(cert, key)
 	must(t, err)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	return pair
 }
 
-func newFront(t *testing.T, s *apiserver.Server, ca *authority) *front {
+func newFront(t *testing.T, s *apiserver.Server, ca *pki.Authority) *front {
 	t.Helper()
-	f := &front{cert: ca.server(t)}
+	f := &front{cert: certificateOf(t, ca)}
 	config := s.Config("")
 	config.BearerToken = ""
 	transport, err := rest.TransportFor(config)

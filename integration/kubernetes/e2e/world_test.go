@@ -23,36 +23,25 @@ import (
 	"github.com/manxnet/manx/datastore/kubernetes"
 	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
+	"github.com/manxnet/manx/integration/kubernetes/pki"
+	"github.com/manxnet/manx/integration/kubernetes/twonodes"
 	"github.com/manxnet/manx/integration/lab"
 	"github.com/manxnet/manx/integration/namespace"
 	"github.com/manxnet/manx/ipam"
 )
 
-// patience bounds waits; nothing is asserted about time.
-const patience = 2 * time.Minute
-
 // daemon is the user that manxd is, with the rights that the shipped manifests give it.
 const daemon = "system:serviceaccount:kube-system:manx-node"
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+const patience = twonodes.Patience
 
-func until(t *testing.T, what string, ok func() error) {
-	t.Helper()
-	if err := lab.Eventually(patience, ok); err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
-}
+var must, until, tail = twonodes.Must, twonodes.Until, twonodes.Tail
 
 // world is two nodes of a cluster, each with a way of its own to the API, which can be cut or behave badly.
 type world struct {
 	*lab.Lab
 	server *apiserver.Server
-	ca     *authority
+	ca     *pki.Authority
 	fronts []*front
 	lines  []*apiserver.Line
 	kube   []string // kubeconfigs
@@ -64,13 +53,7 @@ type world struct {
 // newWorld builds the nodes, with definitions of custom resources that accept everything; nothing runs on them yet.
 func newWorld(t *testing.T, only ...string) *world {
 	t.Helper()
-	if os.Getenv("MANX_BIN") == "" {
-		t.Setenv("MANX_BIN", "../../../bin")
-	}
-	bin, missing := lab.Require("ip", "ping")
-	if missing != nil {
-		t.Skip(missing)
-	}
+	bin := twonodes.Require(t, "ip", "ping")
 	w := &world{ca: newAuthority(t, "first authority")}
 	w.server = apiserver.Start(t, "--authorization-mode=Node", "--enable-admission-plugins=NodeRestriction")
 	w.server.AddUsers(t, daemon, "user", "system:node:n1", "system:node:n2")
@@ -78,47 +61,29 @@ func newWorld(t *testing.T, only ...string) *world {
 		w.server.InstallCRDs(t, form.V1, only...)
 	}
 	w.rights(t)
-	l, err := lab.New(lab.Spec{Name: fmt.Sprintf("b%d", os.Getpid()%1e6), Bin: bin, PlainRouters: true,
-		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
-	must(t, err)
+	l := twonodes.New(t, "b", bin)
 	w.Lab, w.n1, w.n2 = l, l.Nodes[0], l.Nodes[1]
-	t.Cleanup(func() {
-		for _, n := range l.Nodes {
-			if t.Failed() {
-				t.Logf("end of the log of %s:\n%s", n.Name, tail(n.Log(), 40))
-			}
-		}
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	for _, n := range l.Nodes {
-		listener, err := n.Listen("tcp", "127.0.0.1:0")
-		must(t, err)
 		f := newFront(t, w.server, w.ca)
-		line := apiserver.NewLineFrom(t, listener, f.URL)
+		line := twonodes.Line(t, n, f.URL)
 		w.fronts, w.lines = append(w.fronts, f), append(w.lines, line)
 		w.kube = append(w.kube, w.kubeconfig(t, n, "kubeconfig", line.URL, apiserver.Token(daemon), w.ca))
 		w.addNode(t, n.Name)
 	}
+	var err error
 	w.store, err = kubernetes.OpenREST(t.Context(), kubernetes.Config{}, w.server.Config(apiserver.Admin), zap.NewNop())
 	must(t, err)
 	t.Cleanup(func() { w.store.Close() }) //nolint:errcheck // the test is over
 	return w
 }
 
-func tail(text string, lines int) string {
-	all := strings.Split(strings.TrimSpace(text), "\n")
-	return strings.Join(all[max(0, len(all)-lines):], "\n")
-}
-
 // kubeconfig writes one with everything in it.
-func (w *world) kubeconfig(t *testing.T, n *lab.Node, name, url, token string, ca *authority) string {
+func (w *world) kubeconfig(t *testing.T, n *lab.Node, name, url, token string, ca *pki.Authority) string {
 	t.Helper()
 	file := filepath.Join(n.Dir, name)
 	raw, err := yaml.Marshal(map[string]any{"apiVersion": "v1", "kind": "Config", "current-context": "x",
 		"clusters": []any{map[string]any{"name": "c", "cluster": map[string]any{"server": url,
-			"certificate-authority-data": ca.pem()}}},
+			"certificate-authority-data": ca.PEM()}}},
 		"users":    []any{map[string]any{"name": "u", "user": map[string]any{"token": token}}},
 		"contexts": []any{map[string]any{"name": "x", "context": map[string]any{"cluster": "c", "user": "u"}}}})
 	must(t, err)
@@ -138,24 +103,11 @@ func (w *world) rights(t *testing.T) {
 	t.Helper()
 	raw, err := os.ReadFile("../../../deploy/manifests/manx-kubernetes.yaml")
 	must(t, err)
-	for _, doc := range strings.Split(string(raw), "\n---\n") {
-		var o struct {
-			Kind     string
-			Metadata struct{ Namespace string }
+	for _, doc := range twonodes.Documents(t, string(raw)) {
+		switch twonodes.Kind(t, doc) {
+		case "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding":
+			twonodes.Create(t, w.server, doc)
 		}
-		must(t, yaml.Unmarshal([]byte(doc), &o))
-		plural := map[string]string{"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings",
-			"Role": "roles", "RoleBinding": "rolebindings"}[o.Kind]
-		if plural == "" {
-			continue
-		}
-		at := rbac + "/"
-		if o.Metadata.Namespace != "" {
-			at += "namespaces/" + o.Metadata.Namespace + "/"
-		}
-		body, err := yaml.YAMLToJSON([]byte(doc))
-		must(t, err)
-		w.server.Request(t, http.MethodPost, at+plural, body)
 	}
 }
 

@@ -21,7 +21,7 @@ func (n *Node) cgroup() string { return fmt.Sprintf("%s%d-%s", cgroupPrefix, os.
 
 const cgroupPrefix = "manx-kubernetes-"
 
-// unified tells whether this machine has cgroups of version 2 alone.
+// unified reports whether this machine has cgroups of version 2 alone.
 func unified() bool { return exists(filepath.Join(cgroupRoot, "cgroup.controllers")) }
 
 // hierarchies are the folders in which a node needs a group: one, or with cgroups of version 1 one for each controller.

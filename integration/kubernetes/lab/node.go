@@ -34,7 +34,7 @@ type Node struct {
 //go:embed node-init
 var nodeInit string
 
-// Running tells whether the node is on.
+// Running reports whether the node is on.
 func (n *Node) Running() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -162,7 +162,7 @@ func expand(account, namespace string, r rbac.PolicyRule) (grants []Grant) {
 	return grants
 }
 
-// Allows says whether the call was allowed, and this right is enough for it. Wildcards are compared as RBAC does.
+// Allows reports whether the call was allowed, and this right is enough for it. Wildcards are compared as RBAC does.
 func (g Grant) Allows(c Call) bool {
 	is := func(granted, called string) bool { return granted == called || granted == "*" }
 	return c.Resource != "" && !c.Denied && g.Account == c.Account && is(g.Verb, c.Verb) && is(g.Group, c.Group) &&

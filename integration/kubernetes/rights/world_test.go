@@ -11,33 +11,18 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"sigs.k8s.io/yaml"
 
 	"github.com/manxnet/manx/datastore/kubernetes/form"
 	"github.com/manxnet/manx/integration/kubernetes/apiserver"
 	"github.com/manxnet/manx/integration/kubernetes/rights"
+	"github.com/manxnet/manx/integration/kubernetes/twonodes"
 	"github.com/manxnet/manx/integration/lab"
 	netns "github.com/manxnet/manx/integration/namespace"
 )
 
-// patience bounds waits; nothing is asserted about time.
-const patience = 2 * time.Minute
+const patience = twonodes.Patience
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func until(t *testing.T, what string, ok func() error) {
-	t.Helper()
-	if err := lab.Eventually(patience, ok); err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
-}
+var must, until = twonodes.Must, twonodes.Until
 
 // installation is the chart with some values.
 type installation struct {
@@ -81,13 +66,8 @@ func (i installation) objects(t *testing.T) (documents [][]byte, grants []rights
 		t.Fatalf("helm: %v: %s", err, errs.String())
 	}
 	var all rights.Objects
-	for text := range strings.SplitSeq(out.String(), "\n---\n") {
-		raw, err := yaml.YAMLToJSON([]byte(text))
-		must(t, err)
-		if string(raw) == "null" {
-			continue
-		}
-		documents = append(documents, raw)
+	documents = twonodes.Documents(t, out.String())
+	for _, raw := range documents {
 		item := fmt.Appendf(nil, `{"items":[%s]}`, raw)
 		var one rights.Objects
 		must(t, json.Unmarshal(item, &one))
@@ -119,13 +99,7 @@ type world struct {
 
 func newWorld(t *testing.T, i installation, documents [][]byte) *world {
 	t.Helper()
-	if os.Getenv("MANX_BIN") == "" {
-		t.Setenv("MANX_BIN", "../../../bin")
-	}
-	bin, missing := lab.Require("ip", "nft")
-	if missing != nil {
-		t.Skip(missing)
-	}
+	bin := twonodes.Require(t, "ip", "nft")
 	dir := t.TempDir()
 	w := &world{installation: i, log: filepath.Join(dir, "audit.log"), conf: filepath.Join(dir, "net.d"),
 		bin: filepath.Join(dir, "bin")}
@@ -141,22 +115,9 @@ func newWorld(t *testing.T, i installation, documents [][]byte) *world {
 	for _, d := range documents {
 		w.create(t, d)
 	}
-	l, err := lab.New(lab.Spec{Name: fmt.Sprintf("r%d", os.Getpid()%1e6), Bin: bin, PlainRouters: true,
-		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
-	must(t, err)
+	l := twonodes.New(t, "r", bin)
 	w.Lab, w.n, w.socket = l, l.Nodes[0], l.Nodes[0].Socket()
-	t.Cleanup(func() {
-		if t.Failed() {
-			log := strings.Split(w.n.Log(), "\n")
-			t.Logf("end of the log of manxd:\n%s", strings.Join(log[max(0, len(log)-60):], "\n"))
-		}
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	listener, err := w.n.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	line := apiserver.NewLineFrom(t, listener, w.server.URL)
+	line := twonodes.Line(t, w.n, w.server.URL)
 	w.kube = w.server.KubeconfigAt(t, line.URL, "system:serviceaccount:"+daemon)
 	for _, name := range []string{"n1", "n2"} {
 		w.create(t, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Node","metadata":{"name":%q}}`, name))
@@ -172,32 +133,10 @@ func (w *world) request(t *testing.T, verb, path, body string) []byte {
 	return w.server.Request(t, verb, path, []byte(body))
 }
 
-// plurals of the kinds that create knows beside custom resources.
-var plurals = map[string]string{"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings",
-	"Role": "roles", "RoleBinding": "rolebindings", "ServiceAccount": "serviceaccounts", "Node": "nodes",
-	"Namespace": "namespaces", "Pod": "pods", "Service": "services", "ConfigMap": "configmaps", "Secret": "secrets",
-	"NetworkPolicy": "networkpolicies", "EndpointSlice": "endpointslices"}
-
 // create stores an object of Kubernetes as the administrator.
 func (w *world) create(t *testing.T, raw []byte) {
 	t.Helper()
-	var o struct {
-		APIVersion, Kind string
-		Metadata         struct{ Namespace string }
-	}
-	must(t, json.Unmarshal(raw, &o))
-	root := "/apis/" + o.APIVersion
-	if !strings.Contains(o.APIVersion, "/") {
-		root = "/api/" + o.APIVersion
-	}
-	if o.Metadata.Namespace != "" {
-		root += "/namespaces/" + o.Metadata.Namespace
-	}
-	plural := plurals[o.Kind]
-	if plural == "" {
-		t.Fatalf("it is not known where objects of kind %s are", o.Kind)
-	}
-	w.server.Request(t, http.MethodPost, root+"/"+plural, raw)
+	twonodes.Create(t, w.server, raw)
 }
 
 // custom is where a custom resource is.

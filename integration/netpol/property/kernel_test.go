@@ -120,7 +120,7 @@ func flowOf(p *ruleset.Packet, back bool) flow {
 	return flow{a.String() + " " + b.String(), p.Protocol, [2]uint16{x, y}}
 }
 
-// collides tells whether a packet belongs to a connection that is used, before or after its translation, and notes
+// collides reports whether a packet belongs to a connection that is used, before or after its translation, and notes
 // both. ICMP has an identifier, which is the packet's number.
 func collides(used map[flow]bool, before, after *ruleset.Packet) bool {
 	if before.Protocol == 1 || before.Protocol == 58 {
@@ -165,7 +165,7 @@ func (n *node) compare(g *generator, table *ruleset.Table, tried tally) (wrong [
 			return nil, fmt.Errorf("send %+v: %w", *p, err)
 		}
 	}
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if err := n.drain(sent, got); err != nil {
 			return nil, err
 		}

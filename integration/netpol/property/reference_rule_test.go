@@ -53,7 +53,7 @@ func icmpIs(f *v3.ICMPFields, p *ruleset.Packet) bool {
 	return f.Type == nil || int(p.ICMPType) == *f.Type && (f.Code == nil || int(p.ICMPCode) == *f.Code)
 }
 
-// side tells whether one end of a packet is what a rule says.
+// side reports whether one end of a packet is what a rule says.
 func (r *reference) side(
 	e *v3.EntityRule, namespace string, protocol uint8, p *ruleset.Packet, a netip.Addr, port uint16, destination bool,
 ) bool {
@@ -94,14 +94,14 @@ func (r *reference) side(
 	return false
 }
 
-// otherFamily tells whether networks, if there are any, are all of the other family than an address.
+// otherFamily reports whether networks, if there are any, are all of the other family than an address.
 func otherFamily(nets []string, a netip.Addr) bool {
 	return len(nets) > 0 && !slices.ContainsFunc(parseAll(nets), func(n netip.Prefix) bool {
 		return n.Addr().Is4() == a.Is4()
 	})
 }
 
-// selective tells whether a rule's end is limited to some endpoints and network sets.
+// selective reports whether a rule's end is limited to some endpoints and network sets.
 func selective(e *v3.EntityRule, namespace string) bool {
 	return e.Selector != "" || e.NamespaceSelector != "" || e.ServiceAccounts != nil || namespace != "" &&
 		e.NotSelector != ""
@@ -157,7 +157,7 @@ func (r *reference) serves(s *v3.ServiceMatch, protocol uint8, a netip.Addr, por
 	return false
 }
 
-// failsafe tells whether a port stays open. Where connections are not tracked, replies are let through, too.
+// failsafe reports whether a port stays open. Where connections are not tracked, replies are let through, too.
 func (r *reference) failsafe(p *ruleset.Packet, in, replies bool) bool {
 	inbound, outbound := defaultIn, defaultOut
 	if l := r.felix.FailsafeInboundHostPorts; l != nil {

@@ -261,7 +261,7 @@ func (r *reference) match(text string, l map[string]string) bool {
 	return s.Matches(selector.Map(l))
 }
 
-// inScope tells whether something is in one of the namespaces that a selector is about; "all()" and "global()" are
+// inScope reports whether something is in one of the namespaces that a selector is about; "all()" and "global()" are
 // about being in any and in none.
 func (r *reference) inScope(text string, l map[string]string) bool {
 	_, in := l[model.LabelNamespace]
@@ -361,7 +361,7 @@ func (r *reference) fromHost(p *ruleset.Packet) bool {
 		r.normal(e, false, p)
 }
 
-// tunnel tells whether a packet goes from node to node with one of a workload in it.
+// tunnel reports whether a packet goes from node to node with one of a workload in it.
 func (r *reference) tunnel(p *ruleset.Packet, other netip.Addr) bool {
 	return p.Protocol == 4 && p.Source.Is4() && r.tunnels() && r.isNode(other)
 }

@@ -132,7 +132,7 @@ func (n *node) traced(rules *nftables.Conn, p *ruleset.Packet) (*flowtrace.Packe
 		return nil, err
 	}
 	var c flowtrace.Collector
-	for look, end := time.NewTicker(5*time.Millisecond), time.After(10*time.Second); ; {
+	for look, end := time.NewTicker(5*time.Millisecond), time.After(time.Minute); ; {
 		select {
 		case s := <-steps:
 			c.Add(s, time.Now())

@@ -202,7 +202,7 @@ func expand(path string) []string {
 	return all
 }
 
-// at applies f to the schema that path leads to, and tells whether there is one.
+// at applies f to the schema that path leads to, and reports whether there is one.
 func at(s *apiextensions.JSONSchemaProps, path string, f func(*apiextensions.JSONSchemaProps)) bool {
 	if path == "" {
 		f(s)

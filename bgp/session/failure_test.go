@@ -1,0 +1,110 @@
+package session
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// The cause stays while it is fresh, whatever else fails meanwhile; what was said about other settings does not.
+func TestASymptomDoesNotReplaceItsCause(t *testing.T) {
+	now := time.Now()
+	e := &entry{session: bgp.Session{Address: ip("10.0.1.1"), Source: ip("10.0.2.5"),
+		From: []string{"BGPPeer/tor"}}}
+	cause := otherAddressWords(e, "10.0.1.5")
+	for _, part := range []string{"10.0.1.1 connects to 10.0.1.5, but this session uses 10.0.2.5",
+		"manxd --ip=10.0.1.5", "--ip-autodetection-method=can-reach=10.0.1.1",
+		"manxctl apply BGPPeer/tor with sourceAddress: None"} {
+		if !strings.Contains(cause, part) {
+			t.Errorf("no %q in %q", part, cause)
+		}
+	}
+	e.because(DirectionLocal, cause, now)
+	for _, symptom := range []string{dialWords(e, "connection refused"), dialWords(e, "i/o timeout"),
+		dialWords(e, "connection reset")} {
+		e.symptom(DirectionLocal, symptom, now.Add(time.Minute))
+	}
+	e.guess(DirectionLocal, closedWords(e, netip.Addr{}), now.Add(2*time.Minute))
+	if e.failure.words != cause {
+		t.Errorf("a symptom replaced the cause: %q", e.failure.words)
+	}
+	e.symptom(DirectionLocal, "connection refused", now.Add(causeMatters+time.Second))
+	if e.failure.words != "connection refused" {
+		t.Errorf("the cause of long ago is still shown: %q", e.failure.words)
+	}
+	e.because(DirectionLocal, cause, now)
+	e.fail(DirectionReceived, "received NOTIFICATION", now.Add(time.Second))
+	if e.failure.words != "received NOTIFICATION" {
+		t.Errorf("%q stays although the peer has said why", e.failure.words)
+	}
+
+	mesh := &entry{session: bgp.Session{Address: ip("fd00::1"), Source: ip("fd00::5"),
+		From: []string{"BGPConfiguration/default"}}}
+	if words := otherAddressWords(mesh, "fd00::6"); strings.Contains(words, "sourceAddress") ||
+		!strings.Contains(words, "manxd --ip6=fd00::6") {
+		t.Errorf("the mesh has no sourceAddress, and IPv6 a flag of its own: %q", words)
+	}
+}
+
+// Reasons that alternate are logged once each, and again when they come back after a session or after a long time.
+func TestAlternatingReasonsAreLoggedOnce(t *testing.T) {
+	core, logs := observer.New(zapcore.InfoLevel)
+	table := NewTable(Config{Logger: zap.New(core)})
+	addr := ip("10.0.1.1")
+	table.SetSessions([]bgp.Session{{Address: addr, Source: ip("10.0.2.5")}})
+	fail := func(words string) {
+		table.change(addr, func(e *entry, now time.Time) { e.fail(DirectionLocal, words, now) })
+	}
+	for range 20 {
+		fail("one")
+		fail("other")
+	}
+	if n := logs.FilterField(zap.String("phase", string(PhaseFailed))).Len(); n != 2 {
+		t.Errorf("two reasons that alternate made %d lines: %v", n, logs.All())
+	}
+	table.change(addr, func(e *entry, _ time.Time) {
+		for i := range e.logged {
+			e.logged[i].seen = time.Now().Add(-2 * logAgain)
+		}
+	})
+	fail("one")
+	if n := logs.FilterField(zap.String("reason", "one")).Len(); n != 2 {
+		t.Errorf("a reason that came back after %s made %d lines in all, want 2", logAgain, n)
+	}
+}
+
+// Of strangers only one that is alone can be the peer, and no number of them costs memory.
+func TestStrangers(t *testing.T) {
+	var s strangers
+	now := time.Now()
+	if s.only(now).IsValid() {
+		t.Error("there is a stranger before any has come")
+	}
+	s.add(ip("10.0.2.5"), now)
+	s.add(ip("10.0.2.5"), now.Add(time.Second))
+	if got := s.only(now.Add(time.Minute)); got != ip("10.0.2.5") {
+		t.Errorf("the only stranger is %s", got)
+	}
+	if got := s.only(now.Add(2 * causeMatters)); got.IsValid() {
+		t.Errorf("%s came long ago", got)
+	}
+	for i := range 1000 {
+		s.add(netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}), now)
+	}
+	if len(s) != mostStrangers || s.only(now).IsValid() {
+		t.Errorf("%d strangers, the only one is %s", len(s), s.only(now))
+	}
+	s.add(ip("10.0.2.6"), now.Add(2*causeMatters))
+	if got := s.only(now.Add(2 * causeMatters)); got != ip("10.0.2.6") {
+		t.Errorf("after the others have gone the only stranger is %s", got)
+	}
+}

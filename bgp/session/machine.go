@@ -1,0 +1,194 @@
+package session
+
+import (
+	"time"
+
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+)
+
+// state is where a session stands. GoBGP's state machine (RFC 4271 section 8.2.2) says what the connection does; this
+// one remembers what became of it, which GoBGP does not.
+//
+//	            established          fail             lost
+//	fresh ----------------------> up -----> ending ---------> failed
+//	  |                           ^  \                          ^ |
+//	  | fail                      |   \ hold          lost      | |
+//	  +---------> failed ---------+    +----> holding --> held -+ |
+//	                  established                  release        |
+//	fresh <-------------------------------------------------------+ reset: the speaker restarts
+type state int
+
+const (
+	fresh   state = iota // configured; nothing has failed since
+	up                   // established
+	ending               // established, but the reason of its end is known: GoBGP's event follows
+	failed               // tried in vain, or lost; tried again
+	holding              // established, and being shut down for too many prefixes
+	held                 // down for too many prefixes, until the time is over
+)
+
+// established tells whether GoBGP's session is.
+func (s state) established() bool { return s == up || s == ending || s == holding }
+
+// heldDown tells whether the session is kept down for too many prefixes.
+func (s state) heldDown() bool { return s == holding || s == held }
+
+// onEstablished, onLost, onFailure, onHold, onRelease and onReset are the transitions.
+
+func (s state) onEstablished() state {
+	if s.heldDown() {
+		return holding
+	}
+	return up
+}
+
+func (s state) onLost() state {
+	if s.heldDown() {
+		return held
+	}
+	return failed
+}
+
+func (s state) onFailure() state {
+	switch s {
+	case up:
+		return ending
+	case fresh:
+		return failed
+	}
+	return s
+}
+
+func (s state) onHold() state {
+	if s.established() {
+		return holding
+	}
+	return s
+}
+
+func (s state) onRelease() state {
+	switch s {
+	case holding:
+		return ending
+	case held:
+		return failed
+	}
+	return s
+}
+
+func (s state) onReset() state {
+	if s.heldDown() {
+		return held
+	}
+	return fresh
+}
+
+// explain is the one place that turns a state into a phase and its reason. It depends on its arguments only; fatal is
+// why no session can run, empty if they can.
+func explain(e *entry, fatal string) (Phase, string) {
+	switch {
+	case fatal != "":
+		return PhaseFailed, fatal
+	case e.refused != "":
+		return PhaseRefused, e.refused
+	}
+	switch e.state {
+	case up, ending, holding:
+		return PhaseEstablished, establishedWords(e)
+	case failed, held:
+		return PhaseFailed, e.failure.words
+	}
+	if e.session.Passive {
+		return PhaseWaiting, "waiting for " + e.session.Address.Unmap().String() + " to connect: this side is passive"
+	}
+	return PhaseConnecting, connectingWords(e)
+}
+
+// failure is why a session did not come up, or was lost.
+type failure struct {
+	words string
+	by    Direction
+	at    time.Time
+	cause bool      // it explains what else fails, and what would mend it
+	cut   time.Time // when BFD found the path broken, if that is the failure
+}
+
+// What a failure explains better than what comes after it, and for how long.
+const (
+	// causeMatters is how long after it was last seen a cause explains better than a symptom why a session does not
+	// come up. A cause that is a connection of the peer is seen each time that it connects: after 120 s where nothing
+	// else is configured (RFC 4271 section 10).
+	causeMatters = 3 * time.Minute
+	// cutMatters is how long a broken path explains why a session is down better than what is heard of it.
+	cutMatters = 10 * time.Second
+	// saidMatters is how long a NOTIFICATION explains better than a guess.
+	saidMatters = time.Minute
+)
+
+// hasFailure tells whether the failure is about this attempt and not one before the session was last up.
+func (e *entry) hasFailure() bool { return e.state != fresh && e.state != up }
+
+// fail records why a session does not come up, or was lost.
+func (e *entry) fail(by Direction, sentence string, now time.Time) {
+	if e.state.heldDown() {
+		return // the reason that holds the session down is the one that matters
+	}
+	if !e.failure.cut.IsZero() && now.Sub(e.failure.cut) < cutMatters {
+		return // all that follows from a broken path says less
+	}
+	e.failure = failure{words: sentence, by: by, at: now}
+	e.state = e.state.onFailure()
+}
+
+// because records a cause of which the symptoms are that connections fail in this way and that.
+func (e *entry) because(by Direction, sentence string, now time.Time) {
+	e.fail(by, sentence, now)
+	e.failure.cause = e.failure.words == sentence
+}
+
+// symptom records that no connection came about, unless a cause is known.
+func (e *entry) symptom(by Direction, sentence string, now time.Time) {
+	if e.hasFailure() && e.failure.cause && now.Sub(e.failure.at) < causeMatters {
+		return
+	}
+	e.fail(by, sentence, now)
+}
+
+// guess records why a session does not come up when the cause can only be guessed. What a NOTIFICATION said a moment
+// ago is better: BIRD, for one, closes further connections without a word while it waits after an error.
+func (e *entry) guess(by Direction, sentence string, now time.Time) {
+	if e.hasFailure() && e.failure.by != DirectionLocal && now.Sub(e.failure.at) < saidMatters {
+		return
+	}
+	e.symptom(by, sentence, now)
+}
+
+// breakPath records that BFD found the path broken, which explains the end of the session best.
+func (e *entry) breakPath(sentence string, now time.Time) {
+	e.fail(DirectionLocal, sentence, now)
+	e.failure.cut = now
+}
+
+// hold has an established session stay down after its end, and tells whether that is news.
+func (e *entry) hold(sentence string, now, until time.Time) bool {
+	if e.state.heldDown() || !e.state.established() {
+		return false
+	}
+	e.heldSince, e.dialBy = now, until
+	if e.state == up {
+		e.fail(DirectionSent, sentence, now)
+	}
+	e.state = e.state.onHold()
+	return true
+}
+
+// connection is GoBGP's state of a session.
+type connection struct {
+	fsm   gobgp.FSMState
+	since time.Time // of fsm
+	upAt  time.Time // zero unless established
+	// connectedAt is since when our side has a TCP connection and waits for an OPEN; zero if it does not.
+	connectedAt time.Time
+	// dialBy is when GoBGP connects next at the latest; zero if it does not, or has.
+	dialBy time.Time
+}

@@ -1,0 +1,104 @@
+package session
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// refresh explains a session anew, and publishes and logs what has changed.
+func (t *Table) refresh(addr netip.Addr, e *entry, now time.Time) {
+	phase, reason := explain(e, t.fatal)
+	warning, was := e.warnings.sentence(), e.shown
+	if phase == was.phase && reason == was.reason && warning == was.warning && e.fsm == was.fsm {
+		return
+	}
+	if warning != "" && warning != was.warning {
+		t.log.Warn("bgp session", zap.String("target", "bgp-session"), zap.Stringer("key", addr),
+			zap.String("phase", string(phase)), zap.String("reason", warning))
+	}
+	e.shown = shown{phase, was.since, reason, warning, e.fsm}
+	news := phase == PhaseFailed && e.logged.news(was.reason, reason, now)
+	if phase != was.phase {
+		e.shown.since = now
+		news = news || phase == PhaseEstablished || was.phase == PhaseEstablished || phase == PhaseRefused
+	}
+	if news {
+		t.log.Info("bgp session", zap.String("target", "bgp-session"), zap.Stringer("key", addr),
+			zap.String("phase", string(phase)), zap.String("reason", reason))
+	}
+	if phase == PhaseEstablished {
+		e.logged = nil
+	}
+	t.publish(e, now, false)
+}
+
+// loggedReasons are the last reasons for which a session failed and when they last were so. Reasons that alternate are
+// logged once each.
+type loggedReasons []loggedReason
+
+type loggedReason struct {
+	words string
+	seen  time.Time
+}
+
+const (
+	mostLogged = 4
+	logAgain   = 30 * time.Minute // after which a reason that comes back is news
+)
+
+// news tells whether a reason that replaces another is to be logged.
+func (l *loggedReasons) news(before, reason string, now time.Time) bool {
+	if before == reason {
+		return false
+	}
+	if i := l.find(before); i >= 0 {
+		(*l)[i].seen = now // until now
+	}
+	if i := l.find(reason); i >= 0 {
+		news := now.Sub((*l)[i].seen) > logAgain
+		(*l)[i].seen = now
+		return news
+	}
+	if len(*l) == mostLogged {
+		*l = slices.Delete(*l, 0, 1)
+	}
+	*l = append(*l, loggedReason{reason, now})
+	return true
+}
+
+func (l loggedReasons) find(words string) int {
+	return slices.IndexFunc(l, func(r loggedReason) bool { return r.words == words })
+}
+
+// strangers are addresses without a session that connected to this node, and when they last did.
+type strangers map[netip.Addr]time.Time
+
+const mostStrangers = 16 // anybody can be one
+
+func (s *strangers) add(addr netip.Addr, now time.Time) {
+	if *s == nil {
+		*s = strangers{}
+	}
+	maps.DeleteFunc(*s, func(_ netip.Addr, at time.Time) bool { return now.Sub(at) > causeMatters })
+	if _, known := (*s)[addr]; known || len(*s) < mostStrangers {
+		(*s)[addr] = now
+	}
+}
+
+// only is the one stranger of the last minutes; it is invalid if there was none, or more than one.
+func (s strangers) only(now time.Time) (only netip.Addr) {
+	for addr, at := range s {
+		switch {
+		case now.Sub(at) > causeMatters:
+		case only.IsValid():
+			return netip.Addr{}
+		default:
+			only = addr
+		}
+	}
+	return only
+}

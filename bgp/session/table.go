@@ -1,0 +1,337 @@
+package session
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/bfd"
+)
+
+// Config is what a Table needs to explain sessions.
+type Config struct {
+	Logger       *zap.Logger
+	ConnectRetry time.Duration // between two attempts of GoBGP to connect
+	OpenTimeout  time.Duration // that the OPEN exchange may take
+	PrefixHold   time.Duration // that a session stays down after too many prefixes
+	// Path is what BFD says about the path to a peer; nil: nothing.
+	Path func(netip.Addr) (bfd.Status, bool)
+}
+
+// Table mirrors the sessions, fed by GoBGP's events and log messages: asking GoBGP itself would stop it meanwhile. It
+// is safe for concurrent use.
+type Table struct {
+	log *zap.Logger
+	cfg Config
+
+	mu        sync.Mutex
+	entries   map[netip.Addr]*entry
+	fatal     string // why no session can run
+	watchers  map[*watcher]bool
+	listening int                        // peers whose packets are looked at
+	gone      map[bgp.SessionType]Totals // of sessions that are no longer wanted
+	strangers strangers
+}
+
+// entry is one session: what is wanted, where it stands, and what is shown of it.
+type entry struct {
+	session bgp.Session
+	refused string // why it cannot be configured
+
+	connection
+	state     state
+	heldSince time.Time // for too many prefixes
+	failure   failure
+	kept      time.Time // routes are kept until then although the session is down
+	hints     hints
+	peer      peer
+
+	flaps, restarts uint64
+	counters        Counters
+	cleared         cleared
+
+	warnings warnings
+	shown    shown
+	logged   loggedReasons
+}
+
+// hints are what GoBGP logged or the network showed on the way to a failure.
+type hints struct {
+	unprotected string    // why the listener has no MD5 key of the peer, until somebody acts on it
+	malformed   string    // what GoBGP said about the last message that it could not parse
+	refusal     string    // what the peer's NOTIFICATION before the session was up said, once heard
+	listenUntil time.Time // until when the packets of the peer are looked at
+}
+
+// warnings are what is not right although the session is up.
+type warnings struct {
+	malformed string
+	prefixes  string // that the peer announces many
+	waits     string // what waits for the end of the session
+}
+
+func (w warnings) sentence() string {
+	return joinSentences(joinSentences(w.malformed, w.prefixes), w.waits)
+}
+
+// peer is what was negotiated with the peer, 0 before the first OPEN.
+type peer struct {
+	as              uint32
+	routerID, local netip.Addr
+	hold, keepalive time.Duration
+	open            peerOpen
+}
+
+// shown is what was published last.
+type shown struct {
+	phase   Phase
+	since   time.Time // of phase
+	reason  string
+	warning string
+	fsm     gobgp.FSMState
+}
+
+// NewTable makes a table without sessions.
+func NewTable(cfg Config) *Table {
+	return &Table{log: cfg.Logger, cfg: cfg, entries: map[netip.Addr]*entry{}, watchers: map[*watcher]bool{},
+		gone: map[bgp.SessionType]Totals{}}
+}
+
+// SetSessions makes the table hold exactly the wanted sessions, and returns those that are new or have changed.
+func (t *Table) SetSessions(want []bgp.Session) (changed []bgp.Session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	for i := range want {
+		addr := want[i].Address.Unmap()
+		e := t.entries[addr]
+		if e != nil && e.session.Equal(want[i]) {
+			continue
+		}
+		s := want[i]
+		changed = append(changed, s)
+		if e == nil {
+			e = &entry{connection: connection{fsm: gobgp.BGP_FSM_IDLE, since: now}}
+			t.entries[addr] = e
+		}
+		if e.session.Wire() != s.Wire() {
+			e.failure.cause = false // it was one of other settings
+		}
+		e.session = s
+		t.refresh(addr, e, now)
+	}
+	keep := make(map[netip.Addr]bool, len(want))
+	for i := range want {
+		keep[want[i].Address.Unmap()] = true
+	}
+	for addr, e := range t.entries {
+		if !keep[addr] {
+			delete(t.entries, addr)
+			t.gone[e.session.Type] = t.gone[e.session.Type].plus(e)
+			t.publish(e, now, true)
+		}
+	}
+	return changed
+}
+
+// Reset forgets all states, because the speaker restarts.
+func (t *Table) Reset() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	for addr, e := range t.entries {
+		if e.fsm == gobgp.BGP_FSM_ESTABLISHED {
+			e.flaps++
+		}
+		e.fsm, e.since, e.state = gobgp.BGP_FSM_IDLE, now, e.state.onReset()
+		t.refresh(addr, e, now)
+	}
+}
+
+// CannotRun says why no session can run, empty if they can.
+func (t *Table) CannotRun() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.fatal
+}
+
+// SetFatal takes over why no session can run; nil if they can.
+func (t *Table) SetFatal(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.fatal = ""
+	if err != nil {
+		t.fatal = err.Error()
+	}
+	now := time.Now()
+	for addr, e := range t.entries {
+		t.refresh(addr, e, now)
+	}
+}
+
+// change runs f on the entry of addr, if it has one, and publishes the outcome.
+func (t *Table) change(addr netip.Addr, f func(e *entry, now time.Time)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.entries[addr]; e != nil {
+		now := time.Now()
+		f(e, now)
+		if e.failure.words == refusedOpenWords(e) {
+			t.listen(addr, e, now)
+		}
+		t.refresh(addr, e, now)
+	}
+}
+
+// Configured takes over whether a session could be configured.
+func (t *Table) Configured(addr netip.Addr, err error) {
+	t.change(addr, func(e *entry, _ time.Time) {
+		e.refused = ""
+		if err != nil {
+			e.refused = err.Error()
+		}
+	})
+}
+
+// Waits takes over what waits for the end of the session; empty for nothing.
+func (t *Table) Waits(addr netip.Addr, text string) {
+	t.change(addr, func(e *entry, _ time.Time) { e.warnings.waits = text })
+}
+
+// HasWaiting tells whether something waits for the end of the session.
+func (t *Table) HasWaiting(addr netip.Addr) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[addr]
+	return e != nil && e.warnings.waits != ""
+}
+
+// IsEstablished tells whether a session is.
+func (t *Table) IsEstablished(addr netip.Addr) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[addr]
+	return e != nil && e.fsm == gobgp.BGP_FSM_ESTABLISHED
+}
+
+// EstablishedSince returns when a session came up, a zero time if it is not established.
+func (t *Table) EstablishedSince(addr netip.Addr) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.entries[addr]; e != nil && e.fsm == gobgp.BGP_FSM_ESTABLISHED {
+		return e.upAt
+	}
+	return time.Time{}
+}
+
+// OutsideMesh lists the peers outside of the mesh whose sessions are established.
+func (t *Table) OutsideMesh() (list []netip.Addr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for addr, e := range t.entries {
+		if e.session.Type != bgp.SessionMesh && e.fsm == gobgp.BGP_FSM_ESTABLISHED {
+			list = append(list, addr)
+		}
+	}
+	return list
+}
+
+// TakeUnprotected returns why the listener has no MD5 key of a peer, once; empty if it has one.
+func (t *Table) TakeUnprotected(addr netip.Addr) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[addr]
+	if e == nil {
+		return ""
+	}
+	why := e.hints.unprotected
+	e.hints.unprotected = ""
+	return why
+}
+
+// PathChanged publishes a session whose BFD has changed, and returns since when it is up; zero: it is not.
+func (t *Table) PathChanged(addr netip.Addr) (up time.Time) {
+	t.change(addr, func(e *entry, at time.Time) {
+		t.publish(e, at, false)
+		if e.fsm == gobgp.BGP_FSM_ESTABLISHED {
+			up = e.upAt
+		}
+	})
+	return up
+}
+
+// BreakPath takes over that BFD found the path of a session broken, and tells whether that is the session which is
+// established since up.
+func (t *Table) BreakPath(addr netip.Addr, up time.Time, reason string) (end bool) {
+	t.change(addr, func(e *entry, now time.Time) {
+		if e.fsm == gobgp.BGP_FSM_ESTABLISHED && e.upAt.Equal(up) {
+			e.breakPath("BFD: the path to "+e.peerName()+" is broken: "+reason, now)
+			end = true
+		}
+	})
+	return end
+}
+
+// HoldsRoutes tells whether a change of the peer's settings would cost routes: it is up, or restarts gracefully.
+func (t *Table) HoldsRoutes(addr netip.Addr) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[addr]
+	return e != nil && (e.fsm == gobgp.BGP_FSM_ESTABLISHED || time.Now().Before(e.kept))
+}
+
+// Transition takes over a state that GoBGP tells and returns the state before and now.
+func (t *Table) Transition(addr netip.Addr, st apiutil.PeerState, at time.Time) (was, now gobgp.FSMState) {
+	was, now = gobgp.BGP_FSM_IDLE, st.SessionState
+	t.change(addr, func(e *entry, _ time.Time) {
+		was = e.fsm
+		if was != now {
+			e.since = at
+		}
+		e.fsm = now
+		switch {
+		case now == gobgp.BGP_FSM_ESTABLISHED:
+			e.established(st, at)
+		case was == gobgp.BGP_FSM_ESTABLISHED:
+			e.lost(st, at)
+		case now == gobgp.BGP_FSM_IDLE && was != now:
+			if e.failure.at.Before(e.since.Add(-2*time.Second)) || !e.hasFailure() {
+				if by, w := openingWords(e, was, st); w != "" {
+					e.guess(by, w, at)
+				}
+			}
+		}
+		if now != gobgp.BGP_FSM_ACTIVE {
+			e.connectedAt = time.Time{}
+		}
+		e.expectDial(was, at)
+	})
+	return was, now
+}
+
+func (e *entry) established(st apiutil.PeerState, at time.Time) {
+	e.state = e.state.onEstablished()
+	e.upAt, e.connectedAt, e.kept, e.failure.cut = at, time.Time{}, time.Time{}, time.Time{}
+	e.warnings.malformed, e.warnings.prefixes = "", ""
+	e.hints.refusal, e.hints.listenUntil = "", time.Time{}
+	e.peer.as, e.peer.routerID, e.peer.open = st.PeerASN, st.RouterID, readOpen(st.RemoteCap, e.session.Address)
+}
+
+func (e *entry) lost(st apiutil.PeerState, at time.Time) {
+	e.flaps++
+	if st.DisconnectReason == api.PeerState_DISCONNECT_REASON_GRACEFUL_RESTART {
+		e.restarts++
+		e.kept = at.Add(time.Duration(e.peer.open.restartTime) * time.Second)
+	}
+	if e.state != ending || e.failure.at.Before(e.upAt) {
+		e.fail(lossBy(st), lossWords(e, st), at)
+	}
+	e.state = e.state.onLost()
+	e.upAt = time.Time{}
+}

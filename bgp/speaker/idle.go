@@ -1,0 +1,145 @@
+package speaker
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/osrg/gobgp/v4/pkg/server"
+	"go.uber.org/zap"
+	"golang.org/x/time/rate"
+
+	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/session"
+)
+
+// Fault: GoBGP stays in Idle for five seconds after an established session is lost, and closes the connections of the
+// peer meanwhile. No setting changes that: IdleHoldTimeAfterReset counts only after an administrative reset that this
+// side sends. A peer that restarts is back in a fraction of a second and has to wait, and its readiness with it.
+// Shown by TestPeerThatRestartsIsTakenBackAtOnce. Can go when the time in Idle after a lost session can be set.
+//
+// The time is a field of the FSM that nothing but the FSM's goroutine uses. On that goroutine GoBGP also writes its
+// log: "Peer Down" comes when an established session is lost, just before Idle. So the log bridge changes the field
+// from there, and no other goroutine ever reads or writes it. What other goroutines read, by reflection, is the way
+// to the field: BgpServer.neighborMap and peer.fsm, after AddPeer has returned and with setMu held. Only AddPeer,
+// DeletePeer and StopBgp write the map, and the speaker calls all three with setMu held; peer.fsm is written once,
+// before AddPeer returns. The names and types on the way are checked at start, and the field must hold GoBGP's five
+// seconds each time; if not, it is left alone.
+
+// quickReturns is how many sessions of a peer may come back at once before the peer has to wait in Idle. Another
+// one is allowed for each time in Idle that passes, so that a peer which opens sessions and closes them has at most
+// twice as many as GoBGP would allow.
+const quickReturns = 3
+
+// idleHold is the time that the FSM of one peer spends in Idle after it lost an established session.
+type idleHold struct {
+	seconds atomic.Pointer[float64] // in the FSM; nil: GoBGP's time is kept. The FSM's goroutine alone uses the value.
+	returns *rate.Limiter
+}
+
+func newIdleHold() *idleHold {
+	return &idleHold{returns: rate.NewLimiter(rate.Every(session.IdleAfterLoss), quickReturns)}
+}
+
+// lost is called on the goroutine of the FSM when an established session is lost. The next time in Idle is left out
+// if only the connection was lost, as with the end of the peer's process: a NOTIFICATION or an administrator means to
+// end it.
+func (h *idleHold) lost(reason string, now time.Time) {
+	if h == nil {
+		return
+	}
+	switch reason {
+	case "graceful-restart", "read-failed", "write-failed":
+	default:
+		return
+	}
+	if s := h.seconds.Load(); s != nil && *s == session.IdleAfterLoss.Seconds() && h.returns.AllowN(now, 1) {
+		*s = 0
+	}
+}
+
+// idleOffset returns where in GoBGP's FSM the time in Idle is, in bytes, or an error if GoBGP is not built as
+// expected.
+func idleOffset(server reflect.Type) (uintptr, error) {
+	neighbors, ok := server.FieldByName("neighborMap")
+	if !ok || neighbors.Type.Kind() != reflect.Map || neighbors.Type.Key() != reflect.TypeFor[netip.Addr]() {
+		return 0, fmt.Errorf("%s has no neighborMap by address", server)
+	}
+	peer, err := pointee(neighbors.Type.Elem())
+	if err != nil {
+		return 0, fmt.Errorf("neighborMap of %s: %w", server, err)
+	}
+	fsm, ok := peer.FieldByName("fsm")
+	if !ok {
+		return 0, fmt.Errorf("%s has no fsm", peer)
+	}
+	machine, err := pointee(fsm.Type)
+	if err != nil {
+		return 0, fmt.Errorf("fsm of %s: %w", peer, err)
+	}
+	idle, ok := machine.FieldByName("idleHoldTime")
+	if !ok || idle.Type.Kind() != reflect.Float64 {
+		return 0, fmt.Errorf("%s has no idleHoldTime of type float64", machine)
+	}
+	return idle.Offset, nil
+}
+
+func pointee(t reflect.Type) (reflect.Type, error) {
+	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
+		return nil, fmt.Errorf("%s is not a pointer to a struct", t)
+	}
+	return t.Elem(), nil
+}
+
+// checkIdle logs whether GoBGP's time in Idle can be shortened. If not, all works, with GoBGP's time.
+func checkIdle(log *zap.Logger, server reflect.Type) bool {
+	_, err := idleOffset(server)
+	if err != nil {
+		log.Warn("bgp sessions come back "+session.IdleAfterLoss.String()+" later after a restart of their peer: "+
+			"this GoBGP keeps its time in Idle elsewhere", zap.Error(err))
+	}
+	return err == nil
+}
+
+// shortenIdle lets the session that was just added or changed come back at once if it is internal: those are the
+// sessions with other nodes and with reflectors. setMu is held.
+//
+// A router keeps GoBGP's time. If it restarts together with a node, it ends its graceful restart when the peers that
+// had not restarted are back, and then drops the routes of the node, which sends them once it has those of all nodes
+// (RFC 4724 section 4.1). The other nodes must not be back with the router before the node is back with them.
+func (r *speakerRun) shortenIdle(s bgp.Session) {
+	w := s.Wire()
+	tap := r.sp.taps.of(s.Address.Unmap())
+	if tap == nil {
+		return
+	}
+	hold := tap.idle.Load()
+	switch {
+	case hold == nil:
+	case w.PeerAS == w.LocalAS:
+		hold.seconds.Store(idleSeconds(r.srv, w.Address))
+	default:
+		hold.seconds.Store(nil)
+	}
+}
+
+// idleSeconds finds the time in Idle of a peer's FSM; nil if there is no such peer, or GoBGP is not built as
+// expected.
+func idleSeconds(srv *server.BgpServer, addr netip.Addr) *float64 {
+	offset, err := idleOffset(reflect.TypeFor[server.BgpServer]())
+	if err != nil {
+		return nil
+	}
+	peer := reflect.ValueOf(srv).Elem().FieldByName("neighborMap").MapIndex(reflect.ValueOf(addr))
+	if !peer.IsValid() || peer.IsNil() {
+		return nil
+	}
+	fsm := peer.Elem().FieldByName("fsm")
+	if fsm.IsNil() {
+		return nil
+	}
+	return (*float64)(unsafe.Add(fsm.UnsafePointer(), offset))
+}

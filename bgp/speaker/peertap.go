@@ -1,0 +1,80 @@
+package speaker
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/manxnet/manx/bgp"
+)
+
+// peerTap is what the speaker keeps of a peer for GoBGP's goroutines, which look at it before they write a log message.
+type peerTap struct {
+	established atomic.Bool
+	idle        atomic.Pointer[idleHold] // of the FSM that was made last
+	received    received
+	counted     budget        // of counting what the peer is sent
+	changes     atomic.Uint64 // of routes of others when the session was not up yet
+}
+
+// taps are those of all wanted sessions.
+type taps struct {
+	mu    sync.Mutex
+	peers map[netip.Addr]*peerTap
+}
+
+// of returns the one of a peer, nil if it has no session.
+func (t *taps) of(peer netip.Addr) *peerTap {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.peers[peer]
+}
+
+// received returns the received routes of all sessions.
+func (t *taps) received() map[netip.Addr]*received {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make(map[netip.Addr]*received, len(t.peers))
+	for addr, tap := range t.peers {
+		all[addr] = &tap.received
+	}
+	return all
+}
+
+// setTaps makes those of new sessions and forgets those that are not wanted any more.
+func (s *Speaker) setTaps(changed []bgp.Session, wanted map[netip.Addr]bool) {
+	t := &s.taps
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.peers == nil {
+		t.peers = map[netip.Addr]*peerTap{}
+	}
+	for addr := range t.peers {
+		if !wanted[addr] {
+			delete(t.peers, addr)
+		}
+	}
+	for _, x := range changed {
+		peer := x.Address.Unmap()
+		if t.peers[peer] == nil {
+			t.peers[peer] = s.newTap(peer)
+		}
+	}
+}
+
+func (s *Speaker) newTap(peer netip.Addr) *peerTap {
+	tap := &peerTap{}
+	tap.received.count = func() { s.countReceived(peer, &tap.received) }
+	tap.received.report = func() { s.reportLevel(peer, &tap.received) }
+	return tap
+}
+
+// resetTaps forgets what came over sessions, because the speaker restarts.
+func (s *Speaker) resetTaps() {
+	s.taps.mu.Lock()
+	defer s.taps.mu.Unlock()
+	for _, tap := range s.taps.peers {
+		tap.established.Store(false)
+		tap.received.begin(false)
+	}
+}

@@ -1,0 +1,65 @@
+package speaker
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/manxnet/manx/bgp"
+	"github.com/manxnet/manx/bgp/session"
+)
+
+// What is known of sessions has these names here, too, for those who use a Speaker.
+type (
+	SessionStatus = session.Status
+	SessionEvent  = session.Event
+	Phase         = session.Phase
+	Direction     = session.Direction
+	Counters      = session.Counters
+	Totals        = session.Totals
+)
+
+const (
+	PhaseEstablished  = session.PhaseEstablished
+	PhaseConnecting   = session.PhaseConnecting
+	PhaseWaiting      = session.PhaseWaiting
+	PhaseFailed       = session.PhaseFailed
+	PhaseRefused      = session.PhaseRefused
+	DirectionSent     = session.DirectionSent
+	DirectionReceived = session.DirectionReceived
+	DirectionLocal    = session.DirectionLocal
+)
+
+// Sessions returns the status of every wanted session, IPv4 first, in order of addresses. Counters are a few seconds
+// old, more when there are so many routes that reading them keeps GoBGP from its work.
+func (s *Speaker) Sessions() []SessionStatus {
+	s.refreshCounters()
+	return s.status.List()
+}
+
+// Statuses returns the same without reading counters.
+func (s *Speaker) Statuses() []SessionStatus { return s.status.List() }
+
+// Totals returns the counters of the sessions by type.
+func (s *Speaker) Totals() map[bgp.SessionType]Totals { return s.status.Totals() }
+
+// Session returns the status of one session including the number of advertised prefixes, whose count looks at all
+// routes and is therefore made anew only after a while.
+func (s *Speaker) Session(addr netip.Addr) (SessionStatus, bool) {
+	addr = addr.Unmap()
+	s.countPeer(addr)
+	return s.status.Get(addr)
+}
+
+// WatchSessions sends the status of all sessions, and then each one that changes, until ctx is done; then the channel
+// is closed. A slow reader misses intermediate states, never the last one.
+func (s *Speaker) WatchSessions(ctx context.Context) <-chan SessionEvent {
+	return s.status.Watch(ctx, s.ctx)
+}
+
+// ClearSession lets flaps, restarts, messages, what BFD found down, and the last error if the session is up, count from
+// now on. The totals of all sessions go on. It returns the status before; ok is false if there is no such session.
+func (s *Speaker) ClearSession(addr netip.Addr) (before SessionStatus, ok bool) {
+	addr = addr.Unmap()
+	s.readCounters(addr.String(), false)
+	return s.status.Clear(addr)
+}
