@@ -109,7 +109,8 @@ func (d Desired) hides(address netip.Prefix) bool {
 	return true
 }
 
-// mayLetOut reports whether the export filters of a session accept an own route, if its interface and priority suit them.
+// mayLetOut reports whether the export filters of a session accept an own route, if its interface and priority suit
+// them.
 func (d Desired) mayLetOut(s *Session, p netip.Prefix) bool {
 	for r := range d.rules(s, true) {
 		sure := r.Interface == "" && r.Priority == 0

@@ -116,8 +116,8 @@ func (w *worker) lost() error {
 	return nil
 }
 
-// newTables are those of the store. Where nobody here changes endpoints, which is with Kubernetes as the datastore, they
-// keep little of them: there are as many as pods.
+// newTables are those of the store. Where nobody here changes endpoints, which is with Kubernetes as the datastore,
+// they keep little of them: there are as many as pods.
 func (w *worker) newTables() *datastore.Tables {
 	log := w.Log.Named("datastore")
 	if w.InKubernetes {

@@ -201,7 +201,8 @@ func TestAddressTablesKeepLittle(t *testing.T) {
 	ofNode, ofController := retained(NewTables(zap.NewNop(), "here")), retained(small)
 	t.Logf("bytes for an endpoint: %d and %d", ofNode, ofController)
 	if ofController > ofNode/2 {
-		t.Errorf("an endpoint takes %d bytes, and %d in the tables of a node: want less than half", ofController, ofNode)
+		t.Errorf("an endpoint takes %d bytes, and %d in the tables of a node: want less than half", ofController,
+			ofNode)
 	}
 	was := small.Snapshot()
 	w := was.Get(endpoint(7, "").Key).Workload()

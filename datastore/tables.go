@@ -70,8 +70,8 @@ func NewTables(log *zap.Logger, node string) *Tables {
 	return t
 }
 
-// NewAddressTables makes empty tables for the controllers of a cluster: of WorkloadEndpoints they keep the node, the pod
-// and the addresses, and neither labels nor what policy needs.
+// NewAddressTables makes empty tables for the controllers of a cluster: of WorkloadEndpoints they keep the node, the
+// pod and the addresses, and neither labels nor what policy needs.
 func NewAddressTables(log *zap.Logger) *Tables {
 	t := NewTables(log, "-") // the name of no node, so that none is kept whole
 	t.reducer.addressesOnly = true

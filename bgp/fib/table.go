@@ -274,8 +274,8 @@ func (f *Table) touch(n uint32) {
 }
 
 // Take hands out up to limit changed prefixes (0: all), those first that changed first, each with its complete current
-// set of paths; no paths mean that the prefix is gone. It returns nothing when nothing changed. If more is left, Changed
-// fires again. The slice is valid until the next Take, the paths for good.
+// set of paths; no paths mean that the prefix is gone. It returns nothing when nothing changed. If more is left,
+// Changed fires again. The slice is valid until the next Take, the paths for good.
 func (f *Table) Take(limit int) []bgp.Route {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -91,7 +91,8 @@ func (t *Table) status(e *entry, now time.Time) Status {
 		Capabilities: e.peer.open.names, Families: e.peer.open.families, AddPathReceive: e.peer.open.addPathSend,
 		AddPathSend:     e.peer.open.addPathReceive,
 		GracefulRestart: e.peer.open.graceful, RestartTime: time.Duration(e.peer.open.restartTime) * time.Second,
-		PeerRestarted: e.peer.open.restarted, PeerForward: e.peer.open.forwarding, RestartNotification: e.peer.open.notification,
+		PeerRestarted: e.peer.open.restarted, PeerForward: e.peer.open.forwarding,
+		RestartNotification: e.peer.open.notification,
 	}
 	if e.session.BFD.Enabled && t.cfg.Path != nil {
 		if b, ok := t.cfg.Path(e.session.Address.Unmap()); ok {

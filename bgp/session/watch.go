@@ -19,8 +19,8 @@ type watcher struct {
 	wake    chan struct{}
 }
 
-// Watch sends the status of all sessions, and then each one that changes, until ctx or the owner's context is done; then
-// the channel is closed. A slow reader misses intermediate states, never the last one.
+// Watch sends the status of all sessions, and then each one that changes, until ctx or the owner's context is done;
+// then the channel is closed. A slow reader misses intermediate states, never the last one.
 func (t *Table) Watch(ctx, owner context.Context) <-chan Event {
 	w := &watcher{pending: map[netip.Addr]Event{}, wake: make(chan struct{}, 1)}
 	t.mu.Lock()

@@ -54,8 +54,8 @@ func (c *cli) nodeUndrainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "undrain [NODE]",
 		Short: "Bring a drained node back",
-		Long: "Bring a drained node back: it announces its routes as the last choice and, some seconds later, as before " +
-			"the drain.\n\n" +
+		Long: "Bring a drained node back: it announces its routes as the last choice and, some seconds later, as " +
+			"before the drain.\n\n" +
 			orderedHow,
 		Args: c.oneNode,
 		RunE: func(cmd *cobra.Command, args []string) error {

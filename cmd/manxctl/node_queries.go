@@ -57,7 +57,8 @@ func (q query[M]) command(c *cli) *cobra.Command {
 
 func (c *cli) nodeAddressesCommand() *cobra.Command {
 	return query[*manxv1.ListAddressesResponse]{
-		use: "addresses", short: "Show every candidate for this node's address, with the reason why it was chosen or skipped",
+		use:   "addresses",
+		short: "Show every candidate for this node's address, with the reason why it was chosen or skipped",
 		ask: func(ctx context.Context, m manxv1.ManxClient) (*manxv1.ListAddressesResponse, error) {
 			return m.ListAddresses(ctx, &manxv1.ListAddressesRequest{})
 		},

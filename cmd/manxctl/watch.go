@@ -33,7 +33,8 @@ func (c *cli) watchCommand() *cobra.Command {
 	outputFlag(cmd, &output, table.Table, table.JSON)
 	cmd.Flags().BoolVar(&request.Peers, "peers", false, "only BGP sessions, and the others of these flags that are set")
 	cmd.Flags().BoolVar(&request.Routes, "routes", false, "only routes, and the others of these flags that are set")
-	cmd.Flags().BoolVar(&request.Status, "status", false, "only the readiness of the node, and the others of these flags that are set")
+	cmd.Flags().BoolVar(&request.Status, "status", false, "only the readiness of the node, and the others of these "+
+		"flags that are set")
 	return cmd
 }
 

@@ -76,9 +76,10 @@ func (b binder) kubernetes(c *kubernetes.Config) {
 		"changes", "MANX_K8S_TOKEN_FILE")
 	b.bool(&c.Insecure, "k8s-insecure-skip-tls-verify", false, "do not verify the certificate of the Kubernetes API",
 		both("K8S_INSECURE_SKIP_TLS_VERIFY")...)
-	b.float32(&c.QPS, "k8s-client-qps", 0, "limit of requests per second to the Kubernetes API; 0: no limit of the client",
-		both("K8S_CLIENT_QPS")...)
-	b.int(&c.Burst, "k8s-client-burst", 0, "limit of requests at once, with --k8s-client-qps; 0: 100", both("K8S_CLIENT_BURST")...)
+	b.float32(&c.QPS, "k8s-client-qps", 0, "limit of requests per second to the Kubernetes API; 0: no limit of the "+
+		"client", both("K8S_CLIENT_QPS")...)
+	b.int(&c.Burst, "k8s-client-burst", 0, "limit of requests at once, with --k8s-client-qps; 0: 100",
+		both("K8S_CLIENT_BURST")...)
 	b.bool(&c.UsePodCIDR, "use-pod-cidr", false, "another plugin takes the addresses of pods out of the nodes' pod "+
 		"CIDRs, with the Kubernetes datastore", both("USE_POD_CIDR")...)
 	b.string(&c.Group, "calico-api-group", "", "API group of Calico's custom resources, crd.projectcalico.org/v1 or "+

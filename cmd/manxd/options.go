@@ -206,8 +206,8 @@ func (o *options) flags(fs *pflag.FlagSet) {
 
 	b.string(&o.bmpCollectors, "bmp-collector", "", "BMP collectors (RFC 7854) for sessions and routes: "+
 		"ADDRESS:PORT, comma separated", "MANX_BMP_COLLECTOR")
-	b.string(&o.bmpPolicy, "bmp-policy", "pre-policy", "routes for BMP collectors: pre-policy (as received), post-policy "+
-		"(as accepted), local-rib (as chosen, RFC 9069) or all", "MANX_BMP_POLICY")
+	b.string(&o.bmpPolicy, "bmp-policy", "pre-policy", "routes for BMP collectors: pre-policy (as received), "+
+		"post-policy (as accepted), local-rib (as chosen, RFC 9069) or all", "MANX_BMP_POLICY")
 
 	b.string(&o.ip, "ip", "", "IPv4 address of this node, autodetect, or none; empty: keep the Node's, else autodetect",
 		"IP")

@@ -57,7 +57,8 @@ func (s signer) token(t *testing.T, lifetime time.Duration) string {
 		must(t, err)
 		return base64.RawURLEncoding.EncodeToString(text)
 	}
-	signed := part(map[string]string{"alg": "ES256"}) + "." + part(map[string]any{"iss": issuer, "aud": []string{issuer},
+	signed := part(map[string]string{"alg": "ES256"}) + "." + part(map[string]any{"iss": issuer,
+		"aud": []string{issuer},
 		"sub": "system:serviceaccount:kube-system:manx-cni-plugin", "iat": now.Unix(), "nbf": now.Unix(),
 		"exp": now.Add(lifetime).Unix(), "kubernetes.io": map[string]any{"namespace": "kube-system",
 			"serviceaccount": map[string]string{"name": "manx-cni-plugin", "uid": s.uid}}})
@@ -119,7 +120,8 @@ func TestRefusedTokenIsReplaced(t *testing.T) {
 		var token string
 		var err error
 		for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-			if token, err = tokenIn(folder); err == nil && token != old && !kubeapi.Refused(t.Context(), config, token) {
+			token, err = tokenIn(folder)
+			if err == nil && token != old && !kubeapi.Refused(t.Context(), config, token) {
 				return token
 			}
 		}

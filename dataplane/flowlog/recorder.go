@@ -70,8 +70,8 @@ const (
 	mostFlows = 10000
 )
 
-// Recorder decides which packets are recorded. The first packet of a flow is recorded at once, further packets after ten
-// seconds, with their number. It returns at most its rate of entries a second, and counts the others. Not safe for
+// Recorder decides which packets are recorded. The first packet of a flow is recorded at once, further packets after
+// ten seconds, with their number. It returns at most its rate of entries a second, and counts the others. Not safe for
 // concurrent use.
 type Recorder struct {
 	rate       float64

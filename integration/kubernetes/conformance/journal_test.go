@@ -44,7 +44,8 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// TestJournalIsNeverHalfWritten reads the file that was the journal before a result was added: it is another one's, whole.
+// TestJournalIsNeverHalfWritten reads the file that was the journal before a result was added: it is another one's,
+// whole.
 func TestJournalIsNeverHalfWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.json")
 	j, err := openJournal(path, "v1", false)

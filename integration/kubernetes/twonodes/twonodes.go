@@ -46,8 +46,8 @@ func Require(t *testing.T, programs ...string) (bin string) {
 	return bin
 }
 
-// New makes nodes n1 and n2, on which nothing runs yet. prefix tells the labs of test packages apart. After a failure the
-// ends of the daemons' logs are in that of the test.
+// New makes nodes n1 and n2, on which nothing runs yet. prefix tells the labs of test packages apart. After a failure
+// the ends of the daemons' logs are in that of the test.
 func New(t *testing.T, prefix, bin string) *lab.Lab {
 	t.Helper()
 	l, err := lab.New(lab.Spec{Name: fmt.Sprintf("%s%d", prefix, os.Getpid()%1e6), Bin: bin, PlainRouters: true,

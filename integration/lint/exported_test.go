@@ -1,0 +1,358 @@
+package lint
+
+import (
+	"flag"
+	"go/ast"
+	"go/types"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/go/packages"
+)
+
+// program is all packages of a module with their tests.
+type program struct {
+	module   string
+	packages []*packages.Package
+	// used are the exported names that another package uses, or that such a name needs.
+	used map[string]bool
+	// interfaces are all that a method may be called by.
+	interfaces map[string][]*types.Interface
+}
+
+// callers are packages of the standard library that call methods of whatever they are given.
+var callers = []string{"encoding", "encoding/json", "errors", "flag", "fmt", "io", "sort"}
+
+// wrapping are the methods that package errors calls without an interface that has a name.
+var wrapping = []string{"As", "Is", "Unwrap"}
+
+// load reads the module in a folder.
+func load(folder string) (*program, error) {
+	list, err := packages.Load(&packages.Config{
+		Mode: packages.NeedName | packages.NeedModule | packages.NeedFiles | packages.NeedImports |
+			packages.NeedTypes | packages.NeedTypesInfo | packages.NeedSyntax,
+		Dir: folder, Tests: true}, "./...")
+	if err != nil {
+		return nil, err
+	}
+	p := &program{packages: list, used: map[string]bool{}, interfaces: map[string][]*types.Interface{}}
+	for _, x := range list {
+		for _, e := range x.Errors {
+			return nil, e
+		}
+		if x.Module != nil {
+			p.module = x.Module.Path
+		}
+	}
+	for _, x := range list {
+		p.addInterfaces(x.Types)
+		for _, i := range x.Types.Imports() {
+			p.addInterfaces(i)
+		}
+	}
+	p.addInterface(types.Universe.Lookup("error").Type())
+	known, err := packages.Load(&packages.Config{Mode: packages.NeedName | packages.NeedTypes, Dir: folder}, callers...)
+	if err != nil {
+		return nil, err
+	}
+	for _, x := range known {
+		p.addInterfaces(x.Types)
+	}
+	for _, x := range list {
+		for _, o := range x.TypesInfo.Uses {
+			if o.Pkg() != nil && o.Pkg().Path() != x.Types.Path() {
+				p.use(o)
+			}
+		}
+	}
+	return p, nil
+}
+
+func (p *program) addInterfaces(x *types.Package) {
+	for _, name := range x.Scope().Names() {
+		if t, ok := x.Scope().Lookup(name).(*types.TypeName); ok {
+			p.addInterface(t.Type())
+		}
+	}
+}
+
+func (p *program) addInterface(t types.Type) {
+	i, ok := t.Underlying().(*types.Interface)
+	if !ok {
+		return
+	}
+	for m := range i.Methods() {
+		if have := p.interfaces[m.Name()]; !slices.Contains(have, i) {
+			p.interfaces[m.Name()] = append(have, i)
+		}
+	}
+}
+
+// name is what an exported name of the module is called: "folder.Name" or "folder.Type.Method"; empty for others, such
+// as fields.
+func (p *program) name(o types.Object) string {
+	if o.Pkg() == nil || !o.Exported() || !strings.HasPrefix(o.Pkg().Path()+"/", p.module+"/") {
+		return ""
+	}
+	folder := strings.TrimPrefix(strings.TrimPrefix(o.Pkg().Path(), p.module), "/")
+	if f, ok := o.(*types.Func); ok && f.Signature().Recv() != nil {
+		if receiver := receiver(f); receiver != nil {
+			return folder + "." + receiver.Obj().Name() + "." + f.Name()
+		}
+		return ""
+	}
+	if o.Parent() != o.Pkg().Scope() {
+		return ""
+	}
+	return folder + "." + o.Name()
+}
+
+// receiver is the type that has a method; nil if that is an interface without a name.
+func receiver(f *types.Func) *types.Named {
+	t := f.Signature().Recv().Type()
+	if pointer, ok := t.(*types.Pointer); ok {
+		t = pointer.Elem()
+	}
+	named, _ := t.(*types.Named)
+	return named
+}
+
+// use notes that a name is used, and with it all types that whoever uses it gets to see.
+func (p *program) use(o types.Object) {
+	if f, ok := o.(*types.Func); ok {
+		o = f.Origin()
+	}
+	name := p.name(o)
+	if name == "" {
+		if v, ok := o.(*types.Var); ok && v.IsField() {
+			p.needs(v.Type())
+		}
+		return
+	}
+	if !p.used[name] {
+		p.used[name] = true
+		p.needs(o.Type())
+	}
+}
+
+// needs notes the types that are part of a type.
+func (p *program) needs(t types.Type) {
+	switch t := t.(type) {
+	case *types.Named:
+		for a := range t.TypeArgs().Types() {
+			p.needs(a)
+		}
+		if name := p.name(t.Obj()); name != "" && !p.used[name] {
+			p.used[name] = true
+			p.needs(t.Underlying())
+		}
+	case *types.Alias:
+		p.use(t.Obj())
+	case *types.Pointer:
+		p.needs(t.Elem())
+	case *types.Slice:
+		p.needs(t.Elem())
+	case *types.Array:
+		p.needs(t.Elem())
+	case *types.Chan:
+		p.needs(t.Elem())
+	case *types.Map:
+		p.needs(t.Key())
+		p.needs(t.Elem())
+	case *types.Struct:
+		for f := range t.Fields() {
+			if f.Exported() {
+				p.needs(f.Type())
+			}
+		}
+	case *types.Interface:
+		for m := range t.Methods() {
+			p.needs(m.Type())
+		}
+	case *types.Signature:
+		p.needs(t.Params())
+		p.needs(t.Results())
+	case *types.Tuple:
+		for v := range t.Variables() {
+			p.needs(v.Type())
+		}
+	}
+}
+
+// unused returns the exported names that nobody outside their package uses, in order. Main packages, generated files
+// and tests are left out. So are constants of a type of which another constant is used, and methods that make their
+// type implement an interface.
+func (p *program) unused() []string {
+	found := map[string]bool{}
+	groups := map[types.Type]bool{}
+	for _, x := range p.packages {
+		for _, o := range x.TypesInfo.Defs {
+			if c, ok := o.(*types.Const); ok && p.used[p.name(c)] {
+				groups[c.Type()] = true
+			}
+		}
+	}
+	for _, x := range p.packages {
+		if x.ForTest != "" || x.Name == "main" {
+			continue
+		}
+		for _, file := range x.Syntax {
+			if ast.IsGenerated(file) || strings.HasSuffix(x.Fset.Position(file.Pos()).Filename, "_test.go") {
+				continue
+			}
+			for _, o := range defined(file, x.TypesInfo) {
+				name := p.name(o)
+				if _, named := o.Type().(*types.Named); name == "" || p.used[name] || named && groups[o.Type()] {
+					continue
+				}
+				if f, ok := o.(*types.Func); !ok || !p.implements(f) {
+					found[name] = true
+				}
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+// defined are the objects that a file declares outside of functions.
+func defined(file *ast.File, info *types.Info) []types.Object {
+	var list []types.Object
+	add := func(name *ast.Ident) {
+		if o := info.Defs[name]; o != nil {
+			list = append(list, o)
+		}
+	}
+	for _, decl := range file.Decls {
+		switch d := decl.(type) {
+		case *ast.FuncDecl:
+			add(d.Name)
+		case *ast.GenDecl:
+			for _, spec := range d.Specs {
+				switch s := spec.(type) {
+				case *ast.TypeSpec:
+					add(s.Name)
+				case *ast.ValueSpec:
+					for _, name := range s.Names {
+						add(name)
+					}
+				}
+			}
+		}
+	}
+	return list
+}
+
+// implements tells whether a method is one of an interface that its type implements, or of a type that is not exported
+// and can only be known by an interface.
+func (p *program) implements(f *types.Func) bool {
+	if f.Signature().Recv() == nil {
+		return false
+	}
+	named := receiver(f)
+	if named == nil || !named.Obj().Exported() || types.IsInterface(named) || slices.Contains(wrapping, f.Name()) {
+		return true
+	}
+	return slices.ContainsFunc(p.interfaces[f.Name()], func(i *types.Interface) bool {
+		return types.Implements(named, i) || types.Implements(types.NewPointer(named), i)
+	})
+}
+
+// writeExported has the list written anew, for names that have gone from it. Read the difference: no name may be added.
+var writeExported = flag.Bool("write-exported", false, "write testdata/exported.txt")
+
+// earlier are the names that were exported without a use when this check came. The list only gets shorter.
+const earlier = "testdata/exported.txt"
+
+func TestExportedNamesAreUsed(t *testing.T) {
+	p, err := load(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := p.unused()
+	if *writeExported {
+		if err := os.WriteFile(earlier, []byte(strings.Join(list, "\n")+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(earlier)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := strings.Fields(string(text))
+	for _, name := range list {
+		if !slices.Contains(known, name) {
+			t.Errorf("%s is exported, and no other package uses it: unexport it", name)
+		}
+	}
+	for _, name := range known {
+		if !slices.Contains(list, name) {
+			t.Errorf("%s is used, or is gone: remove it from %s", name, earlier)
+		}
+	}
+}
+
+func TestUnusedExportedNamesAreFound(t *testing.T) {
+	folder := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod": "module example.net/m\n\ngo 1.26\n",
+		"a/a.go": `package a
+
+type Level int
+
+const (
+	Low Level = iota
+	High
+)
+
+const Lonely = 7
+
+func Used() *Result { return nil }
+
+func Unused() {}
+
+func inside() { Unused(); _ = Lonely }
+
+type Result struct{ Part Part }
+
+type Part struct{}
+
+func (Part) String() string { return "" }
+
+func (Part) Never() {}
+
+func (Part) Called() {}
+
+type Alone struct{}
+`,
+		"b/main.go": `package main
+
+import "example.net/m/a"
+
+func main() {
+	a.Used().Part.Called()
+	_ = a.Low
+}
+
+func Main() {}
+`,
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(folder, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := load(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"a.Alone", "a.Lonely", "a.Part.Never", "a.Unused"}
+	if got := p.unused(); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
