@@ -41,8 +41,9 @@ func (c changer) object() *model.Object {
 		return randomChange(c.r)
 	case n < 16:
 		i := c.r.IntN(3)
-		return line(`node n%d {"bgp":{"ipv4Address":"10.0.0.%d/24"%s},"orchRefs":[{"nodeName":%q,"orchestrator":"k8s"}]}`+
-			`@{"rack":%q}`, i, i+1, c.pick("", "", `,"asNumber":65001`, `,"ipv4IPIPTunnelAddr":"10.1.1.8"`),
+		return line(
+			`node n%d {"bgp":{"ipv4Address":"10.0.0.%d/24"%s},"orchRefs":[{"nodeName":%q,"orchestrator":"k8s"}]}`+
+				`@{"rack":%q}`, i, i+1, c.pick("", "", `,"asNumber":65001`, `,"ipv4IPIPTunnelAddr":"10.1.1.8"`),
 			c.pick("a", "b"), c.pick("a", "b"))
 	}
 	switch c.r.IntN(5) {

@@ -57,7 +57,8 @@ func TestDocuments(t *testing.T) {
 func TestRevisionOfADocument(t *testing.T) {
 	for kind, versions := range map[string][]string{"Tier": {"77"}, "Profile": {"77", "77/", "/77"}} {
 		for _, v := range versions {
-			objects, err := DecodeDocument([]byte(`{kind: ` + kind + `, metadata: {name: a, resourceVersion: "` + v + `"}}`))
+			objects, err := DecodeDocument([]byte(`{kind: ` + kind + `, metadata: {name: a, resourceVersion: "` + v +
+				`"}}`))
 			if err != nil || objects[0].Revision != 77 {
 				t.Errorf("%s %s: %v, %v", kind, v, objects, err)
 			}

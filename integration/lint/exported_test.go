@@ -133,10 +133,15 @@ func (p *program) use(o types.Object) {
 		}
 		return
 	}
-	if !p.used[name] {
-		p.used[name] = true
-		p.needs(o.Type())
+	if p.used[name] {
+		return
 	}
+	p.used[name] = true
+	t := o.Type()
+	if _, isType := o.(*types.TypeName); isType { // whose name is noted already
+		t = t.Underlying()
+	}
+	p.needs(t)
 }
 
 // needs notes the types that are part of a type.
