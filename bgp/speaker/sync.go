@@ -154,6 +154,9 @@ func (r *restartSync) state(now time.Time) (bool, string) {
 	if len(up) > 0 {
 		parts = append(parts, "the End-of-RIB of "+shortList(up))
 	}
+	if len(parts) == 0 {
+		return false, "every peer has sent its routes: the restart is about to end"
+	}
 	return false, fmt.Sprintf("waiting after the restart for %s, at most %d s more", strings.Join(parts, " and "),
 		int(most.Seconds()+0.999))
 }

@@ -76,7 +76,8 @@ func TestWaitsForCalicoNode(t *testing.T) {
 	}
 	remove("calico-node-here")
 	w.await("readyz when it has gone", func() string { return get("/readyz?verbose") },
-		"[+]dataplane: the kernel is kept", "[+]policy: the rules are in the kernel")
+		"[+]bgp", "[+]dataplane: the kernel is kept",
+		"[+]policy: the rules are in the kernel")
 	if text := get("/readyz?verbose"); strings.Contains(text, "[-]calico-node") {
 		t.Errorf("readyz: %s", text)
 	}

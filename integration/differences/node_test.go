@@ -122,7 +122,7 @@ var kernelRoutes = []difference{
 	{name: "learned routes for own blocks and addresses, with an own address as next hop, or not for unicast traffic",
 		calico: "accepted", manx: "not installed; the reason is in `manxctl routes --rejected`",
 		why:   "A peer must not take the node's traffic.",
-		shown: "bgp/speaker TestFIBRefuses"},
+		shown: "bgp/fib TestFIBRefuses"},
 	{name: "routes to addresses that no other host can have (link-local, 0.0.0.0/8, 240.0.0.0/4 and so on)",
 		calico: "accepted and installed", manx: "refused from every peer; the reason is in `manxctl routes --rejected`",
 		why:   "Nobody can be reached there.",
