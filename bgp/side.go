@@ -16,7 +16,7 @@ func (p *planner) chooseSide(sessions []Session, peerings []*peering) {
 	slices.SortFunc(byRank, func(a, b *peering) int {
 		return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.object, b.object))
 	})
-	misses := map[netip.Addr]bool{} // addresses of nodes that a BGPPeer wants to reach at another port
+	misses := map[netip.Addr]bool{} // addresses of nodes for which a BGPPeer names another port
 	for _, b := range byRank {
 		if n := p.byAddr[b.addr]; n != nil && b.portOf(n) != n.port {
 			misses[b.addr] = true

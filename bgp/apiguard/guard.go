@@ -20,7 +20,7 @@ import (
 // Caller is who made the connection that a call came over.
 type Caller struct {
 	UID uint32
-	// Process looks the caller's process up, 0 if it is not found. Nil: it cannot be known.
+	// Process returns the caller's process, 0 if it is not found. Nil: processes cannot be looked up.
 	Process func() (pid int, name string)
 }
 
@@ -53,7 +53,7 @@ func CallerOf(ctx context.Context) Caller {
 // Config names the users that are admitted.
 type Config struct {
 	Users []uint32 // beside root
-	// Owner tells from the kernel who made a connection. An error means that it is not known for certain.
+	// Owner returns the owner of a connection, as the kernel reports it. An error: the owner is not known for certain.
 	Owner func(*net.TCPConn) (Caller, error)
 	Hint  string // for who is refused: how to be admitted
 	Log   *zap.Logger
@@ -104,7 +104,7 @@ type listener struct {
 	guard *Guard
 }
 
-// sendBuffer bounds what the kernel holds for a client that does not read.
+// sendBuffer bounds the octets that the kernel buffers for a client that does not read.
 const sendBuffer = 256 << 10
 
 // Accept returns the next connection that is admitted.
@@ -122,7 +122,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit wants to know for certain who connected: it fails closed.
+// admit identifies the caller of a connection. It fails closed.
 func (g *Guard) admit(c net.Conn) (net.Conn, error) {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {

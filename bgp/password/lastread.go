@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	// writingPeriod is how often to look at files one of which is being written.
+	// writingPeriod is how often files are checked while one of them is being written.
 	writingPeriod = time.Second
-	// period is how often to look at files: there are file systems that do not report changes.
+	// period is how often files are checked: some file systems do not report changes.
 	period = 10 * time.Second
 )
 
 // lastRead holds the attributes of a password file when it was last read.
 type lastRead struct {
 	attributes       attributes
-	writing, unclear bool // it must be read again: it was being written, or its attributes do not say all
+	writing, unclear bool // it must be read again: it was being written, or its attributes are incomplete
 	asked            bool // since Asked
 }
 
-// attributes tell two states of a file apart, without its content: those of stat(2) that change with it. Those of no
-// file are zero.
+// attributes distinguish two states of a file without its content: those of stat(2) that change with it. Those of a
+// missing file are zero.
 type attributes struct {
 	device, inode, mode uint64
 	size                int64

@@ -6,8 +6,8 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// GoBGP tells nobody when it connects next, but keeps to times of its own: after a loss it is idle (unless idleHold
-// cuts that short), then it connects for the first time, and after each failure it waits for ConnectRetry. The times
+// GoBGP does not report when it connects next, but uses times of its own: after a loss it is idle (unless idleHold
+// shortens that), then it connects for the first time, and after each failure it waits for ConnectRetry. The times
 // below are the longest of each wait. Idle comes first, the first attempt to connect after it.
 const (
 	IdleAfterLoss = 5 * time.Second

@@ -36,8 +36,8 @@ func (t *Table) WarnOfPrefixes(addr netip.Addr, warning string) {
 	t.change(addr, func(e *entry, _ time.Time) { e.warnings.prefixes = warning })
 }
 
-// Hold has an established session stay down for the configured time after its end, which the caller brings about. It
-// tells whether that is news; why follows "announced".
+// Hold keeps a session down for the configured time after its end; the caller ends the established session. It reports
+// whether the session was not held before. why follows "announced".
 func (t *Table) Hold(addr netip.Addr, why string) (news bool) {
 	t.change(addr, func(e *entry, now time.Time) {
 		news = e.hold(fmt.Sprintf("%s announced %s; the session is held down for %s", e.peerName(), why,

@@ -12,7 +12,7 @@ import (
 	"github.com/manxnet/manx/bgp/bfd"
 )
 
-// paths watches the paths to peers by BFD, as soon as a session asks for it.
+// paths monitors the paths to peers by BFD, as soon as a session requires it.
 type paths struct {
 	mu      sync.Mutex
 	engine  *bfd.Engine
@@ -20,8 +20,8 @@ type paths struct {
 	failure string // of the last configuration, as logged
 }
 
-// setPaths makes BFD watch the paths of these sessions. What fails is told in the status of BFD and tried again by
-// itself: it is no reason to be without BGP.
+// setPaths makes BFD monitor the paths of these sessions. A failure is reported in the status of BFD and tried again:
+// it is no reason to be without BGP.
 func (s *Speaker) setPaths(sessions []bgp.Session) {
 	var want []bfd.Session
 	for i := range sessions {

@@ -7,7 +7,7 @@ import (
 // limit is how many prefixes a peer may announce, and the number above which its status warns.
 type limit struct{ warn, most int }
 
-// prefixLevel tells how many prefixes a peer announces.
+// prefixLevel is the level of a peer's number of prefixes against its limit.
 type prefixLevel int
 
 const (
@@ -26,7 +26,7 @@ func (c Config) limit(s bgp.Session) limit {
 	return limit{most * 4 / 5, most}
 }
 
-// level tells where a number of prefixes lies. What was too much or nearly so has to fall clearly below the warning.
+// level returns the level of a number of prefixes. A number above a limit has to fall clearly below the warning.
 func (l limit) level(n int, was prefixLevel) prefixLevel {
 	switch {
 	case n > l.most:

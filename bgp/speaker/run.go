@@ -22,7 +22,7 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// speakerRun is one GoBGP server with what was configured on it. Its maps hold what is really there.
+// speakerRun is one GoBGP server and its configuration. Its maps hold the actual state.
 type speakerRun struct {
 	sp     *Speaker
 	srv    *server.BgpServer
@@ -32,10 +32,10 @@ type speakerRun struct {
 	restarting bool // sessions that are added now existed before the restart
 	sessions   map[netip.Addr]bgp.Session
 	deferred   map[netip.Addr]bgp.Session // changes that wait until the session is down
-	failed     map[netip.Addr]bool        // of which the last Set could not make what is wanted
+	failed     map[netip.Addr]bool        // those that the last Set could not configure
 	origins    map[netip.Prefix]bgp.Origin
 	policy     gobgppolicy.Policy
-	desired    *bgp.Desired // what the policy was made from last
+	desired    *bgp.Desired // the source of the current policy
 	inForce    atomic.Pointer[policyInForce]
 	rechecks   rechecks
 
@@ -123,11 +123,11 @@ func (r *speakerRun) stop(ctx context.Context) {
 	if err := r.srv.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: true}); err != nil {
 		r.sp.log.Debug("stop of the gobgp server", zap.Error(err))
 	}
-	r.srv.Stop() // ends the gRPC server and what belongs to BFD; its own StopBgp fails because of the one above
+	r.srv.Stop() // ends the gRPC server and the BFD parts; its own StopBgp fails because of the one above
 	r.removeSocket()
 }
 
-// removeSocket removes the socket of GoBGP's API: nobody answers there any more.
+// removeSocket removes the socket of GoBGP's API, which no server answers any more.
 func (r *speakerRun) removeSocket() {
 	if r.socket == nil {
 		return
@@ -137,7 +137,7 @@ func (r *speakerRun) removeSocket() {
 	}
 }
 
-// listenAddresses returns what to listen on; without a wish that is every address of the families that this host has.
+// listenAddresses returns the addresses to listen on; without a wish, every address of the families of this host.
 func listenAddresses(wish []netip.Addr) []string {
 	if len(wish) == 0 {
 		all := []string{"0.0.0.0"}

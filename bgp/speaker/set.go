@@ -9,8 +9,8 @@ import (
 	"github.com/manxnet/manx/bgp"
 )
 
-// set makes the server do what d says. At no time a peer is sent what neither the old nor the new d allows: the policy
-// comes before the routes and sessions that are new, and knows those that are gone until they are.
+// set configures the server as d requires. At no time a peer is sent a route that neither the old nor the new d allows:
+// the policy comes before new routes and sessions, and includes removed ones until they are gone.
 func (r *speakerRun) set(ctx context.Context, d bgp.Desired) error {
 	wanted := addressesOf(d.Sessions)
 	wide := d
