@@ -17,20 +17,20 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
-// FilesConfig is what Files need.
+// FilesConfig has the settings of Files.
 type FilesConfig struct {
 	// Folder is that of the files, given endpointStatusPathPrefix of FelixConfiguration; nil, or empty, for nowhere.
 	Folder func(prefix string) string
 	// Routed reports whether the kernel has the route to an address of an endpoint.
 	Routed func(Endpoint, netip.Prefix) bool
-	// WithPolicy says that a workload also has to have its policy first; see SetPolicy.
+	// WithPolicy requires that a workload also has its policy first; see SetPolicy.
 	WithPolicy bool
 	Logger     *zap.Logger
 	Now        func() time.Time
 }
 
-// Files tell CNI plugins which workloads are connected and protected, in the folder that the state chooses. SetPolicy
-// may be called at any time; otherwise not safe for concurrent use.
+// Files report to CNI plugins which workloads are connected and protected, in the folder that the state chooses.
+// SetPolicy may be called at any time; otherwise not safe for concurrent use.
 type Files struct {
 	folder func(prefix string) string
 	routed func(Endpoint, netip.Prefix) bool
@@ -41,14 +41,14 @@ type Files struct {
 	moveDue   bool   // the folder has to be chosen again
 	dir       string
 	refused   *reconcile.Notice // why the folder that FelixConfiguration leads to is not used, nil if it is
-	checkAt   time.Time         // when to look again
-	target    *Target           // nil: nobody is told
+	checkAt   time.Time         // when to check again
+	target    *Target           // nil: no reports
 	failing   *reconcile.Notice // why files are not as they should be, nil if they are
 	endpoints []Endpoint
 	untold    []reconcile.Notice // endpoints that cannot have a file
-	synced    bool               // the datastore has told everything
+	synced    bool               // the datastore has been read as a whole
 
-	policy    atomic.Pointer[Policy] // nil: nobody programs policy
+	policy    atomic.Pointer[Policy] // nil: policy is not programmed
 	protected map[model.Key]int64    // the versions of endpoints whose policy has been in the kernel
 }
 
@@ -105,8 +105,8 @@ func (f *Files) SetState(h *hoststate.Host) {
 	}
 }
 
-// choose is the folder to use: the one that FelixConfiguration leads to, or the usual one if others could turn aside
-// what root writes there. Whoever can write to the datastore does not administer this host.
+// choose returns the folder to use: the one that FelixConfiguration leads to, or the usual one if others could redirect
+// root's writes there. A writer of the datastore is not an administrator of this host.
 func (f *Files) choose() (dir string, owned bool) {
 	dir, usual := f.folder(f.prefix), f.folder("")
 	if dir == usual || dir == "" {
@@ -127,8 +127,8 @@ func (f *Files) choose() (dir string, owned bool) {
 	return usual, false
 }
 
-// move goes on in the folder that FelixConfiguration, as it is now, leads to. What is in the one before is not kept up
-// to date any more, and so removed.
+// move switches to the folder that the current FelixConfiguration leads to. The files in the one before are no longer
+// kept up to date, and so removed.
 func (f *Files) move() {
 	f.moveDue, f.checkAt = false, f.now().Add(checkFolderEvery)
 	before := f.refused
@@ -165,7 +165,7 @@ func (f *Files) note(err error) {
 	}
 }
 
-// Handle takes over what happened in the kernel: nothing that concerns files.
+// Handle takes over kernel events: none concerns files.
 func (f *Files) Handle([]kernel.Event) {}
 
 // Resync makes the next Flush read the folder again.
@@ -175,7 +175,7 @@ func (f *Files) Resync() {
 	}
 }
 
-// Retry makes the next Flush try what failed, and read the folder again.
+// Retry makes the next Flush retry failed steps, and read the folder again.
 func (f *Files) Retry() {
 	if f.target != nil {
 		f.target.Retry()
@@ -193,7 +193,7 @@ func (f *Files) Flush() (steps, failures int, err error) {
 	}
 	policy := f.policy.Load()
 	f.notePolicy(policy)
-	// Files of an earlier run stay until the policy that they tell of can be checked: a restart changes nothing.
+	// Files of an earlier run stay until the policy that they report can be checked: a restart changes nothing.
 	f.target.Synced(f.synced && (policy == nil || policy.Reader != nil))
 	f.target.Set(Decide(f.endpoints, func(e Endpoint) bool {
 		return policy == nil || policy.Interfaces[e.Interface] && f.protects(e)
@@ -203,8 +203,8 @@ func (f *Files) Flush() (steps, failures int, err error) {
 	return steps, failures, err
 }
 
-// notePolicy notes the endpoints whose policy is in the kernel, each as it is known here. Policy may go on to a later
-// version of an endpoint before that one is known here; what has been reached is not taken back for it.
+// notePolicy records the endpoints whose policy is in the kernel, each in the version known here. Policy may go on to a
+// later version of an endpoint before that one is known here; a recorded success is not revoked for it.
 func (f *Files) notePolicy(policy *Policy) {
 	if policy == nil {
 		return

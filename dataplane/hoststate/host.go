@@ -23,7 +23,7 @@ type Host struct {
 	Felix  model.FelixConfigurationSpec
 	Pools  map[string]*model.IPPool
 	Blocks map[netip.Prefix]bool // that are assigned to this host
-	// Interfaces decide which endpoints are acted upon; ownPrefix is what this host's administrator says about them.
+	// Interfaces decide which endpoints are acted upon; ownPrefix is the setting of this host's administrator.
 	Interfaces model.InterfacePrefixes
 	ownPrefix  string
 	stateOnly  bool
@@ -32,8 +32,8 @@ type Host struct {
 	nodes     map[netip.Addr]bool // see IsNode
 }
 
-// New makes a Host that has no State yet. ownPrefix is what this host's administrator says about the names of
-// workloads' interfaces; empty: as FelixConfiguration says.
+// New makes a Host that has no State yet. ownPrefix is the prefix that this host's administrator sets for the names of
+// workloads' interfaces; empty: the one of FelixConfiguration.
 func New(node, ownPrefix string) *Host { return &Host{Node: node, ownPrefix: ownPrefix} }
 
 // NewStateOnly makes a Host that takes over each State and reads nothing of it, for targets that read snapshots
@@ -207,7 +207,7 @@ func (h *Host) PoolTable() ippool.Table {
 	return ippool.NewTable(pools...)
 }
 
-// IsNode reports whether an address is a cluster node's. It is only asked about routes of protocol 80 that some earlier
+// IsNode reports whether an address is a cluster node's. It is only called for routes of protocol 80 that some earlier
 // run left, so the addresses are collected when they are needed.
 func (h *Host) IsNode(addr netip.Addr) bool {
 	if h.nodes == nil {

@@ -14,7 +14,8 @@ type State struct {
 	All     bool         // everything may differ
 	Statics []Static     // routes to peers behind a gateway
 	Peering []Peering    // addresses towards workloads that speak BGP
-	// DatastoreSynced and BGPSynced say whether each has been read as a whole. Only with both may leftovers be removed.
+	// DatastoreSynced and BGPSynced report whether each has been read as a whole. Leftovers may be removed only with
+	// both.
 	DatastoreSynced, BGPSynced bool
 }
 

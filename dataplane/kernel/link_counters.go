@@ -10,8 +10,8 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
-// SentPackets adds up what was sent so far on the interfaces whose names begin with prefix. For the host's side of
-// workload interfaces that is what the workloads received.
+// SentPackets returns how many packets were sent so far on the interfaces whose names begin with prefix. For the host's
+// side of workload interfaces these are the packets that the workloads received.
 func (c *Conn) SentPackets(prefix string) (uint64, error) {
 	var sum uint64
 	err := c.With(func(s *netlink.Socket) error {

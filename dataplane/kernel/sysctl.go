@@ -37,7 +37,7 @@ func (d procSysNet) write(name, value string) error {
 	return err
 }
 
-// HasIPv6 tells whether the kernel has IPv6 at all, by its variables in a folder; empty: DefaultProcSysNet.
+// HasIPv6 reports whether the kernel has IPv6 at all, by its variables in a folder; empty: DefaultProcSysNet.
 func HasIPv6(dir string) bool {
 	_, err := os.Stat(procSysNet(dir).path("ipv6"))
 	return err == nil
@@ -54,7 +54,7 @@ func CheckProcSysNet(dir string) error {
 	return nil
 }
 
-// ReadOnlyError says that no variable of the network can be set.
+// ReadOnlyError is the error if no variable of the network can be set.
 type ReadOnlyError struct{ Dir string }
 
 // Error implements error.

@@ -71,8 +71,8 @@ func (c *Calculator) floatings() []floating {
 	return list
 }
 
-// settleFloating writes the translation of floating addresses: to the workload for whoever asks for them, and from it
-// for a workload that reaches itself by its own.
+// settleFloating writes the translation of floating addresses: to the workload for every source, and from it for a
+// workload that reaches itself by its own.
 func (c *Calculator) settleFloating() {
 	if !c.dirty.floating && !c.everything {
 		return

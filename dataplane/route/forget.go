@@ -15,7 +15,7 @@ type forgetter struct {
 	connections conntrack.Connections // nil: Departed and Forgotten are called by somebody else
 	loop        *reconcile.Loop
 	log         *zap.Logger
-	mu          sync.Mutex   // guards what follows
+	mu          sync.Mutex   // guards the fields below
 	forgetting  bool         // connections are being deleted
 	forgotten   []netip.Addr // whose connections are out of the kernel
 }

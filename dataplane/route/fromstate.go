@@ -37,7 +37,7 @@ func (t *Target) SetState(h *hoststate.Host) {
 
 var errIPIPDisabled = errors.New("IPIP is switched off (FelixConfiguration, ipipEnabled: false)")
 
-// fromState is what the datastore wants of this host's routes.
+// fromState returns the routes that the datastore configures for this host.
 func fromState(h *hoststate.Host) Config {
 	c := Config{
 		Node4:            h.BGPSpec().Address(model.IPv4),

@@ -20,7 +20,7 @@ type kernelTarget struct {
 	table   *table
 	ops     []kernel.RouteOp
 	lost    bool           // an answer of the kernel did not arrive
-	doubt   bool           // an answer of the kernel says that it is not as we think
+	doubt   bool           // an answer of the kernel contradicts our record of its state
 	failed  map[place]bool // whose new route is not in, in the flush that is under way
 	removed []kernel.Route // that led to workloads, in the flush that is under way
 }

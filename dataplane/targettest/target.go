@@ -51,7 +51,7 @@ func Content(h *hoststate.Host) string {
 	return strings.Join(lines, "")
 }
 
-// Handle takes over what happened in the kernel: whoever changes interfaces may have changed the file.
+// Handle takes over kernel events: a process that changes interfaces may have changed the file.
 func (t *Target) Handle(events []kernel.Event) {
 	t.stale = t.stale || slices.ContainsFunc(events, kernel.Event.AboutLinks)
 }
@@ -59,7 +59,7 @@ func (t *Target) Handle(events []kernel.Event) {
 // Resync makes the next Flush read the file.
 func (t *Target) Resync() { t.stale = true }
 
-// Retry makes the next Flush try what failed, and read the file.
+// Retry makes the next Flush retry failed steps, and read the file.
 func (t *Target) Retry() {
 	t.table.RetryAll()
 	t.stale = true
@@ -105,10 +105,10 @@ func (t *Target) Notices() []reconcile.Notice {
 // Repairs lists the changes of other programs that Flush has undone since the last call, and how many more there were.
 func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() }
 
-// longest bounds what is read of the file, in bytes.
+// longest bounds how much of the file is read, in bytes.
 const longest = 1 << 20
 
-// List implements reconcile.Applier. What cannot be read as a file is taken for another content.
+// List implements reconcile.Applier. An unreadable file counts as one with other content.
 func (t *Target) List() (map[string]string, error) {
 	data, err := safefile.Read(t.path, longest)
 	switch {

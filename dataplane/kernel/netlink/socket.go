@@ -104,7 +104,7 @@ func (s *Socket) Request(kind uint16, flags int, body func(*Builder)) error {
 	return s.Ask(kind, flags, body, func(Message) {})
 }
 
-// Ask is a request that is answered with more than an acknowledgement; each is given what comes before that.
+// Ask sends a request that is answered with more than an acknowledgement; each is called with the messages before that.
 func (s *Socket) Ask(kind uint16, flags int, body func(*Builder), each func(Message)) error {
 	s.Seq++
 	var b Builder

@@ -44,8 +44,8 @@ const (
 
 func (e End) isWorkload() bool { return e.Kind == kindPod || e.Kind == kindWorkload }
 
-// findEnd finds what a name or an address stands for: "pod/NAMESPACE/NAME", "node/NAME" and the like are exact; a bare
-// name is looked for among addresses, pods, endpoints and nodes, and must stand for one of them only.
+// findEnd resolves a name or an address: "pod/NAMESPACE/NAME", "node/NAME" and the like are exact; a bare name is
+// searched among addresses, pods, endpoints and nodes, and must stand for one of them only.
 func findEnd(r model.Reader, name string) (End, error) {
 	if a, err := netip.ParseAddr(name); err == nil {
 		return byAddress(r, a.Unmap()), nil

@@ -21,7 +21,7 @@ var protocolNames = map[uint8]string{
 	4: "ipip",
 }
 
-// ProtocolName is what policies call an IP protocol, its number if they have no name for it.
+// ProtocolName is the name of an IP protocol in policies, its number if it has none.
 func ProtocolName(n uint8) string {
 	if name, ok := protocolNames[n]; ok {
 		return name

@@ -82,7 +82,7 @@ func (x *Index[I, S]) dissolve(c *class[I, S]) {
 	}
 }
 
-// evaluate finds out anew which selectors match a class, among those that can, and tells.
+// evaluate determines anew which selectors match a class, among those that can, and calls back.
 func (x *Index[I, S]) evaluate(c *class[I, S]) {
 	x.round++
 	now := x.now[:0]

@@ -13,14 +13,14 @@ type entry[I, S comparable] struct {
 	keys     []key // where it is filed; see always if it is not restricted
 	matched  set[class[I, S]]
 	round    uint64
-	// vain counts evaluations that came to nothing. Each time that it reaches patience, the selector is filed anew:
-	// what was a rare label when it came may be common now.
+	// vain counts evaluations without result. Each time that it reaches patience, the selector is filed anew: a label
+	// that was rare when it came may be common now.
 	vain, patience uint64
 }
 
 const firstPatience = 64
 
-// SetSelector enters a selector, or puts it in the place of the one of that id, and tells which items it matches.
+// SetSelector adds or replaces the selector of an id, and calls back for the items that it matches.
 func (x *Index[I, S]) SetSelector(id S, s *selector.Selector) {
 	e := x.selectors[id]
 	switch {
@@ -190,7 +190,7 @@ func (x *Index[I, S]) size(k key) int {
 	if k.any {
 		sum = n.classes
 		if sum > 0 {
-			return sum // few labels are both own and inherited: no need to look at all values
+			return sum // few labels are both own and inherited: no need to check all values
 		}
 	}
 	for p := range x.pairs(k) {
