@@ -13,9 +13,9 @@ import (
 	"github.com/manxnet/manx/dataplane/shape"
 )
 
-// Target keeps one kind of thing on this host as it should be: routes, say, or files. An Agent calls its methods one at
-// a time, with its lock held. SetState, Handle, Resync and Retry take note and may compute; Flush alone changes the
-// host. A target that needs another one gets it by its constructor. Nothing is undone when its agent ends.
+// Target keeps one kind of object on this host as desired: routes, say, or files. An Agent calls its methods one at a
+// time, with its lock held. SetState, Handle, Resync and Retry take note and may compute; Flush alone changes the host.
+// A target that needs another one gets it by its constructor. Nothing is undone when its agent ends.
 type Target interface {
 	// Name is the target's in logs.
 	Name() string

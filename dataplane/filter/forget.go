@@ -29,8 +29,8 @@ func (t *translated) add(list []netip.Addr) {
 	}
 }
 
-// forget deletes connections beside the loop. Reading the kernel's table takes time, so what changes meanwhile waits
-// for the next turn.
+// forget deletes connections beside the loop. Reading the kernel's table takes time, so changes meanwhile wait for the
+// next turn.
 func (t *translated) forget() {
 	if len(t.stale) == 0 || !t.begin() {
 		return

@@ -70,7 +70,7 @@ type Config struct {
 	MTUPattern *regexp.Regexp
 	// NoForwarding leaves the sysctls that make the host a router alone.
 	NoForwarding bool
-	// IPv6 says that this node uses it, and so has to forward it.
+	// IPv6: this node uses it, and so has to forward it.
 	IPv6      bool
 	Endpoints []Endpoint
 }
@@ -98,7 +98,7 @@ func hostMTU(links map[string]kernel.Link, pattern *regexp.Regexp) int {
 	return mtu
 }
 
-// podMTU is what the CNI plugin gives to workloads: packets of any size fit every tunnel.
+// podMTU is the MTU that the CNI plugin gives to workloads: packets of any size fit every tunnel.
 func (c Config) podMTU(host int) int {
 	mtu := host
 	for _, d := range c.Devices {

@@ -8,7 +8,7 @@ type Health struct {
 	Part string
 	// Failures is how many objects could not be brought to their desired state; they are tried again.
 	Failures int
-	// Problem says why, for one of them; nil without failures.
+	// Problem is the reason of one of them; nil without failures.
 	Problem error
 }
 

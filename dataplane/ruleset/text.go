@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// TextOptions says what Text renders.
+// TextOptions selects the parts that Text renders.
 type TextOptions struct {
 	Name     string // of the table; "manx" if empty
 	Elements int    // how many of a set's or map's elements to render at most; 0 for all
@@ -50,7 +50,7 @@ type printer struct {
 	blocks  int
 }
 
-// next separates what follows from what is before.
+// next separates the following part from the one before.
 func (p *printer) next() {
 	if p.blocks++; p.blocks > 1 {
 		p.WriteByte('\n')

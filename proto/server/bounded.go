@@ -17,8 +17,8 @@ const (
 	remotePerAddress  = 8
 )
 
-// boundedListener bounds connections. Who has not proved who it is yet gives way, the oldest first, so that strangers,
-// however many connections they open, keep nobody out for longer than they need to open the next ones.
+// boundedListener bounds connections. Unauthenticated ones give way, the oldest first, so that strangers, however many
+// connections they open, keep others out for no longer than they need to open the next ones.
 type boundedListener struct {
 	net.Listener
 	server *Server
@@ -104,7 +104,7 @@ func (c *boundedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite ends what is sent to the caller.
+// CloseWrite ends the data sent to the caller.
 func (c *boundedConn) CloseWrite() error {
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		return tcp.CloseWrite()

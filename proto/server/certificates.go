@@ -47,7 +47,7 @@ func (c *certificates) current() (*tls.Certificate, *x509.CertPool, error) {
 	return c.pair, c.roots, nil
 }
 
-// look takes over what is new in the files.
+// look takes over changes of the files.
 func (c *certificates) look() error {
 	var content [3][]byte
 	same := c.pair != nil

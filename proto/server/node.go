@@ -15,7 +15,7 @@ type NodeView struct {
 	datastore *DatastoreView
 }
 
-// NodeSource is what a NodeView shows.
+// NodeSource is the source of a NodeView.
 type NodeSource struct {
 	// Addresses are the candidates of the last address detection; nil: there was none yet.
 	Addresses func() []AddressCandidate

@@ -66,7 +66,7 @@ func (f *Kernel) DropRoute(k kernel.RouteKey) {
 	}
 }
 
-// PutSysctl sets a variable; SetSysctl fails for a missing variable like for others, Sysctl reports it.
+// PutSysctl sets a variable. SetSysctl accepts a missing variable; Sysctl returns an error for one.
 func (f *Kernel) PutSysctl(name, value string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

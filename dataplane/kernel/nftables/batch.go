@@ -147,7 +147,8 @@ func (b *batch) outcome(refused []error, done bool) error {
 	return nil
 }
 
-// refusal says what the kernel has against the nth message; 0 is the begin of the batch and stands for all of it.
+// refusal returns the kernel's reason for refusing the nth message; 0 is the begin of the batch and stands for all of
+// it.
 func (b *batch) refusal(n uint32, m netlink.Message, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
@@ -176,7 +177,7 @@ func (b *batch) missing(op operation, m netlink.Message, err error) string {
 	case (op.kind == "set" || op.kind == "map") && op.verb == "add" && errors.Is(err, unix.EOPNOTSUPP):
 		return "this type of set"
 	case op.rule > 0 && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP)):
-		// ENOENT also tells of a chain or set that a rule names.
+		// ENOENT is also the error for a missing chain or set that a rule names.
 		if name := b.expressionAt(op, m.BadAttribute()); name != "" && name != "lookup" && name != "immediate" {
 			return "the expression " + name
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/dataplane/ruleset"
 )
 
-// CommitRules implements Rules. What goes, goes first, from what names others to what is named: so a name can be taken
-// again by something of another kind in the same transaction.
+// CommitRules implements Rules. Removals go first, from the objects that name others to the named ones: so an object of
+// another kind can take a name again in the same transaction.
 func (r *Conn) CommitRules(c ruleset.Changes) error {
 	err := r.change(c)
 	if errors.Is(err, unix.EINVAL) && r.wake() {

@@ -11,13 +11,13 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
-// replaced is what it takes to replace sets while rules that do not change use them: the kernel deletes no set in use.
+// replaced is the data for replacing sets that unchanged rules use: the kernel deletes no set in use.
 type replaced struct {
 	emptied map[string]bool // sets of the right kind, of which only the elements go
 	chains  []rawChain      // are flushed and get the very rules again
 }
 
-// rawChain is a chain as the kernel tells it.
+// rawChain is a chain in the kernel's form.
 type rawChain struct {
 	name  string
 	rules []rawRule

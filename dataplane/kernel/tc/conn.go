@@ -102,7 +102,7 @@ func (c *Conn) SetShape(device string, shape Shape) error {
 	return nil
 }
 
-// setRedirectShape limits before it redirects: what comes in between is not lost.
+// setRedirectShape limits before it redirects: packets that come in between are not lost.
 func (s socket) setRedirectShape(device string, shape Shape) error {
 	from, err := kernel.LinkNamed(s.Socket, shape.From)
 	if err != nil {
