@@ -106,8 +106,8 @@ func New(spec Spec) (*Lab, error) {
 	return l, nil
 }
 
-// inMemory keeps what the programs write off the disk: a datastore waits for the disk with each change, and disks that
-// others use, too, can take many seconds. Where it cannot be had, the disk must do.
+// inMemory keeps the programs' files off the disk: a datastore waits for the disk with each change, and disks that
+// others use, too, can take many seconds. If the mount fails, the disk must do.
 func inMemory(dir string) { _ = syscall.Mount("manx-lab", dir, "tmpfs", 0, "size=1g,mode=0755") }
 
 func (l *Lab) saveState(keep bool) error {
@@ -157,7 +157,7 @@ func Remove(name string) error {
 	return errors.Join(errs...)
 }
 
-// RemoveStale takes down every lab whose builder is gone and did not ask to keep it.
+// RemoveStale takes down every lab whose builder is gone, except kept ones.
 func RemoveStale() error {
 	files, err := os.ReadDir(stateDir)
 	if err != nil {

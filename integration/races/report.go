@@ -12,7 +12,7 @@ type report struct {
 	accesses [][]string // the stacks of the accesses that race, innermost function first
 }
 
-// parse finds the reports in what the race detector has written.
+// parse finds the reports in the output of the race detector.
 func parse(text string) (reports []report) {
 	for part := range strings.SplitSeq(text, "==================\n") {
 		if strings.HasPrefix(part, "WARNING: DATA RACE\n") {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Line is a way to a server that can be cut, and that counts what came over it.
+// Line is a way to a server that can be cut, and that counts its traffic.
 type Line struct {
 	// URL takes the place of the server's.
 	URL string

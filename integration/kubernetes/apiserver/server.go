@@ -72,8 +72,7 @@ func Start(t testing.TB, flags ...string) *Server {
 	return StartOn(t, "", flags...)
 }
 
-// StartOn is Start with an etcd that is there, at a URL. The distribution's is too old for some of what kube-apiserver
-// can do.
+// StartOn is Start with an existing etcd, at a URL. The distribution's is too old for some features of kube-apiserver.
 func StartOn(t testing.TB, etcd string, flags ...string) *Server {
 	t.Helper()
 	s := &Server{Dir: t.TempDir(), programs: Programs(), users: []string{Admin}, Flags: flags}

@@ -24,14 +24,14 @@ type IPAMBlockSpec struct {
 	SequenceNumber              int64            `json:"sequenceNumber,omitempty"`
 	SequenceNumberForAllocation map[string]int64 `json:"sequenceNumberForAllocation,omitempty"`
 	Deleted                     bool             `json:"deleted,omitempty"`
-	// StrictAffinity is written by old releases and means nothing.
+	// StrictAffinity is written by old releases and has no effect.
 	StrictAffinity bool `json:"strictAffinity,omitempty"`
 }
 
 // Ordinal is an index into the attributes, or null for a free address.
 type Ordinal int
 
-// BlockAttribute tells what an allocation is for.
+// BlockAttribute is the purpose of an allocation.
 // +kubebuilder:pruning:PreserveUnknownFields
 type BlockAttribute struct {
 	HandleID   *string           `json:"handle_id,omitempty"`
