@@ -117,7 +117,7 @@ func TestForeignRouteKeepsItsPlace(t *testing.T) {
 		"fd10::2:0/122 via fd01::9 dev eth0 proto bird metric 1024 pref medium")
 }
 
-// What BIRD and Felix left is taken over in place; what nobody wants goes only when everything is in sync.
+// Routes of BIRD and Felix are taken over in place; undesired ones go only when everything is in sync.
 func TestAdoptThenPrune(t *testing.T) {
 	h := newHost(t)
 	h.pod("cali1")
@@ -131,7 +131,7 @@ func TestAdoptThenPrune(t *testing.T) {
 	h.ip("-6 route add fd10::5:0/122 via fd01::9 proto bird metric 1024") // nobody wants it
 	before := h.main("-4")
 	a, _ := h.agent()
-	// Without a state nothing changes, not even if both say that they are in sync.
+	// Without a state nothing changes, not even if both are in sync.
 	a.Learn([]route.Learned{learned("10.244.2.0/26", 1024, "10.1.0.9")})
 	a.synced(true, true)
 	a.synced(false, false)

@@ -115,7 +115,7 @@ func TestNextHopModes(t *testing.T) {
 	}
 }
 
-// TestNextHopSelfForReflectorClients: an iBGP peer gets learned routes only through a reflector, unchanged unless told.
+// TestNextHopSelfForReflectorClients: an iBGP peer gets learned routes only through a reflector, unchanged by default.
 func TestNextHopSelfForReflectorClients(t *testing.T) {
 	t.Parallel()
 	s, d, in, _ := exportLab(t, "127.0.1.78", "127.0.1.79", func(d *bgp.Desired) {
