@@ -42,7 +42,7 @@ func newPair(t *testing.T, ipip string) *pair {
 	for i, h := range p.hosts {
 		h.ip("addr add " + pairNodes[i] + "/24 dev eth0")
 		h.ip("link set eth0 up")
-		h.ip("route add default via 10.1.0.1") // proxy ARP answers only for addresses to which the host itself has a route
+		h.ip("route add default via 10.1.0.1") // proxy ARP answers only where the host itself has a route
 		h.wire(p.pods[i], pairPods[i])
 		p.agents[i], _ = h.agent()
 		p.agents[i].set(pairState(i, ipip))

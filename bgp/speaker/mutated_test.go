@@ -278,7 +278,7 @@ func (a *attacker) attack(m mutator) error {
 	a.write(b)
 	a.write(a.refresh())
 	kind := a.await(kindUpdate, short)
-	for _, more := range []int{gobgp.BGP_MAX_MESSAGE_LENGTH, longestFrame} { // the cut-off part swallows the following messages
+	for _, more := range []int{gobgp.BGP_MAX_MESSAGE_LENGTH, longestFrame} { // the cut-off part swallows later messages
 		for sent := 0; kind == kindNothing && sent < more; sent += 23 {
 			a.write(a.refresh())
 		}

@@ -71,7 +71,7 @@ func testConfig() Config {
 			{Name: "default/b", Interface: "cali2", Addresses: "10.244.1.8/32"},
 			{Name: "default/c", Interface: "cali3", Addresses: "10.244.1.9/32"},
 			{Name: "default/d", Interface: "cali1", Addresses: "10.244.1.7/32 nonsense"},
-			{Name: "a-claim/x", Interface: "cali3", Addresses: "10.244.1.7/32"}, // claims the address without a route
+			{Name: "a-claim/x", Interface: "cali3", Addresses: "10.244.1.7/32"}, // claims it, does not exist
 		},
 		WorkloadPrefixes: []string{"cali"},
 	}

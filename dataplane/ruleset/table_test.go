@@ -208,7 +208,7 @@ func TestDifferenceLeadsToTheTable(t *testing.T) {
 		c := to.Difference(actual(from))
 		for i := range c.Chains {
 			if c.Chains[i].Old != nil {
-				c.Chains[i].Old = from.Chain(c.Chains[i].Name) // a kernel cannot return its rules, the model requires them
+				c.Chains[i].Old = from.Chain(c.Chains[i].Name) // a kernel returns no rules, the model needs them
 			}
 		}
 		model := actual(from)

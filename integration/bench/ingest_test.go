@@ -10,7 +10,7 @@ import (
 const perUpdate = 500
 
 // BenchmarkIngest sends n routes over one session, eBGP or iBGP, and waits until the kernel has them all. Manx and BIRD
-// take turns, so that what disturbs the machine disturbs both.
+// take turns, so that a disturbance of the machine affects both.
 func BenchmarkIngest(b *testing.B) {
 	for _, c := range []struct {
 		n    int
@@ -36,7 +36,7 @@ func BenchmarkIngest(b *testing.B) {
 	}
 }
 
-// reportBoth gives the means of both speakers and their ratios.
+// reportBoth reports the means of both speakers and their ratios.
 func reportBoth(b *testing.B, sum map[string]*ingest) {
 	per := float64(b.N) * 1e6
 	for name, t := range sum {

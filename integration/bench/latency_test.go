@@ -73,8 +73,8 @@ func awaitRoute(b *testing.B, routes <-chan netlink.RouteUpdate, prefix netip.Pr
 }
 
 // BenchmarkBlockToUpdate is the time until a new block of the node is in an UPDATE at the peer: for Manx from the
-// request to store the block's affinity, for BIRD from `configure` with one more static route. What the datastore needs
-// to acknowledge the request is given too, since BIRD's time has no such part.
+// request to store the block's affinity, for BIRD from `configure` with one more static route. The datastore's time to
+// acknowledge the request is reported too, since BIRD's time has no such part.
 func BenchmarkBlockToUpdate(b *testing.B) {
 	b.Run("manx", func(b *testing.B) {
 		s := newSite(b)

@@ -198,7 +198,7 @@ func BenchmarkPeerAdded(b *testing.B) {
 	}
 }
 
-// measureAdded adds and removes the peer again and again; wanted changes what the speaker should have.
+// measureAdded adds and removes the peer again and again; wanted changes the speaker's configuration.
 func (s *site) measureAdded(b *testing.B, n int, wanted func(bool)) (sum time.Duration) {
 	b.Helper()
 	if n > 0 {
