@@ -98,8 +98,8 @@ func (c *cluster) durationAnnotation(
 	return d
 }
 
-// watch is the setting for one session. It is multihop (RFC 5883) unless both ends see each other on their own subnet,
-// so that the two ends of a session between nodes come to the same answer.
+// watch returns the setting for one session. It is multihop (RFC 5883) unless both ends are on each other's subnet, so
+// that the two ends of a session between nodes come to the same result.
 func (c *cluster) watch(setting bfdSetting, s Session) BFD {
 	if !setting.Enabled {
 		return BFD{}

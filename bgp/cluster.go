@@ -50,7 +50,7 @@ type node struct {
 	object    *model.Node
 }
 
-// cluster is the datastore as this package sees it.
+// cluster is the part of the datastore that this package uses.
 type cluster struct {
 	me     *node
 	nodes  []*node // by name

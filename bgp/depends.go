@@ -49,7 +49,7 @@ func workloadOn(node string, o *model.Object) *model.WorkloadEndpoint {
 	return nil
 }
 
-// dependsOnWorkload compares two endpoints of this node; nil stands for none.
+// dependsOnWorkload compares two endpoints of this node; nil: none.
 func (d Desired) dependsOnWorkload(was, is *model.WorkloadEndpoint) bool {
 	if was == nil && is == nil {
 		return false

@@ -98,7 +98,7 @@ func (d Desired) tag(c Candidate) Candidate {
 	return c
 }
 
-// Candidate is the origin as filters see it.
+// Candidate converts the origin for filters.
 func (o Origin) Candidate() Candidate {
 	return Candidate{
 		Prefix: o.Prefix, Source: SourceOwn, Interface: o.Interface, LocalPref: o.LocalPref, FilterOnly: o.FilterOnly,

@@ -59,7 +59,7 @@ const (
 	SourceExternal RouteSource = "external" // learned over eBGP
 )
 
-// Candidate is a route as filters see it.
+// Candidate is a route as input to filters.
 type Candidate struct {
 	Prefix           netip.Prefix
 	Source           RouteSource

@@ -48,7 +48,7 @@ type peering struct {
 	reverse            bool // the far side, if it is a Calico node, peers back
 }
 
-// peerings makes all BGPPeers ready, and notes those that cannot be used.
+// peerings compiles all BGPPeers, and adds notices about those that cannot be used.
 func (c *cluster) peerings(r model.Reader) []*peering {
 	var ps []*peering
 	for k, v := range model.All[model.BGPPeer](r, model.KindBGPPeer) {

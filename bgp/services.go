@@ -104,8 +104,8 @@ func (c *cluster) addRange(to []netip.Prefix, object, field, text string) []neti
 
 func (s serviceRanges) empty() bool { return len(s.cluster)+len(s.external)+len(s.balancer) == 0 }
 
-// aggregates are the ranges that are announced as a whole. A range of one external or load balancer address stands for
-// the services that have it.
+// aggregates returns the ranges that are announced as a whole. A range of one external or load balancer address
+// represents the services that have it.
 func (s serviceRanges) aggregates() []netip.Prefix {
 	whole := slices.Concat(s.cluster, s.external)
 	if !s.singly {
@@ -137,7 +137,7 @@ func (s serviceRanges) singled(v *model.Service, ready readiness) bool {
 	return s.hasOwnRange(v) || s.singly && ready.in(v.Spec.IPFamilies, ready.anywhere)
 }
 
-// hasOwnRange reports whether a range of one address stands for the service.
+// hasOwnRange reports whether a range of one address represents the service.
 func (s serviceRanges) hasOwnRange(v *model.Service) bool {
 	single := func(ranges []netip.Prefix, text string) bool {
 		a, err := netip.ParseAddr(text)
@@ -155,8 +155,8 @@ func (s serviceRanges) hasOwnRange(v *model.Service) bool {
 		})
 }
 
-// serviceAddresses lists those addresses of a service that the ranges let out. Cluster IPs go by the switch alone, as
-// in Calico, whatever the range.
+// serviceAddresses lists those addresses of a service that the ranges permit. Cluster IPs depend on the switch alone,
+// as in Calico, whatever the range.
 func (c *cluster) serviceAddresses(k model.Key, v *model.Service, ranges serviceRanges) []netip.Prefix {
 	var out []netip.Prefix
 	add := func(field, text string, allowed func(netip.Prefix) bool) {

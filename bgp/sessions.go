@@ -85,7 +85,7 @@ func (p *planner) meshed() bool {
 	return (enabled == nil || *enabled) && p.me.clusterID == ""
 }
 
-// canPeer reports whether addr is somebody else's and we have an address of its family.
+// canPeer reports whether addr is another host's and we have an address of its family.
 func (p *planner) canPeer(family int, addr netip.Addr) bool {
 	return addr.IsValid() && p.me.addrs[family].IsValid() && addr != p.me.addrs[family]
 }

@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// chooseSide has that one of two nodes connect that gets through. It is the one with the greater address; but if its
-// BGPPeer names a port on which the peer does not listen, and the peer has the right port, it is the peer. In
-// calico/node both connect, so that such a session comes up.
+// chooseSide selects the one of two nodes that connects. It is the one with the greater address; but if its BGPPeer
+// names a port on which the peer does not listen, and the peer has the right port, it is the peer. In calico/node both
+// connect, so that such a session comes up.
 //
-// Each end finds out for itself, from the same objects, which port the other one connects to.
+// Each end determines, from the same objects, which port the other one connects to.
 func (p *planner) chooseSide(sessions []Session, peerings []*peering) {
 	byRank := slices.Clone(peerings)
 	slices.SortFunc(byRank, func(a, b *peering) int {

@@ -55,13 +55,13 @@ type voice struct {
 	wrong, right string
 }
 
-// SetState hands over the newest state. Its slices are not changed.
+// SetState passes the newest state to the agent. Its slices are not changed.
 func (a *Agent) SetState(s State) {
 	a.put(func(b *batch) { b.state, b.told = b.state.Then(s), true })
 }
 
-// Learn hands over changes of BGP routes: the whole new state of each prefix; one without next hops is gone. The agent
-// copies the changes; their next hops are not changed afterwards.
+// Learn passes changes of BGP routes to the agent: the whole new state of each prefix; one without next hops is gone.
+// The agent copies the changes; their next hops are not changed afterwards.
 func (a *Agent) Learn(changes []route.Learned) {
 	if !slices.ContainsFunc(a.targets, learns) {
 		return
@@ -69,12 +69,12 @@ func (a *Agent) Learn(changes []route.Learned) {
 	a.put(func(b *batch) { b.learned = append(b.learned, changes...) })
 }
 
-// Handle hands over kernel events.
+// Handle passes kernel events to the agent.
 func (a *Agent) Handle(events []kernel.Event) {
 	a.put(func(b *batch) { b.addEvents(events) })
 }
 
-// Resync makes the agent compare with all that is there.
+// Resync makes the agent compare with the whole actual state.
 func (a *Agent) Resync() { a.put(func(b *batch) { b.resync = true }) }
 
 func (a *Agent) put(f func(*batch)) {

@@ -107,7 +107,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 // not block.
 func (h *HostAgent) OnLinks(f func()) { h.onLinks = f }
 
-// SetPolicy hands over whose policy is in the kernel. Its map belongs to the agent from then on.
+// SetPolicy sets the endpoints whose policy is in the kernel. Its map belongs to the agent from then on.
 func (h *HostAgent) SetPolicy(p endpointstatus.Policy) {
 	h.files.SetPolicy(p)
 	h.put(func(b *batch) { b.woken = true })
@@ -177,7 +177,7 @@ func (h *HostAgent) Status() Status {
 	return s
 }
 
-// Routes returns the route table as users see it, sorted by prefix.
+// Routes returns the route table for users, sorted by prefix.
 func (h *HostAgent) Routes() []route.Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -57,7 +57,7 @@ func (i *inbox) giveBack(learned []route.Learned) {
 	i.spare = learned[:0]
 }
 
-// onlyLearned reports whether there is nothing but learned routes. A batch with nothing at all is one whose time came.
+// onlyLearned reports whether the batch has only learned routes. An empty batch is one whose time came.
 func (b *batch) onlyLearned() bool {
 	return len(b.learned) > 0 && !b.told && len(b.events) == 0 && !b.resync && !b.woken && len(b.retries) == 0
 }
@@ -71,7 +71,7 @@ func (i *inbox) takeKernel() (events []kernel.Event, resync bool) {
 	return events, resync
 }
 
-// maxEvents bounds the memory of events that wait; one resync stands for more.
+// maxEvents bounds the memory of events that wait; one resync replaces more.
 const maxEvents = 1 << 14
 
 func (b *batch) addEvents(events []kernel.Event) {

@@ -108,7 +108,7 @@ type PolicyStatus struct {
 	nft.Status
 	// Revision of the datastore that is in the kernel.
 	Revision int64
-	// Endpoints are the workloads of this node whose rules are there.
+	// Endpoints counts the workloads of this node whose rules are in the kernel.
 	Endpoints int
 	// Bad are the objects that cannot be used, with the reason.
 	Bad map[model.Key]string

@@ -31,7 +31,7 @@ func (a *Agent) Retry(ctx context.Context) ([]Retried, error) {
 	}
 }
 
-// refuseRetry returns the callers of Retry an error, because there is no state to act upon.
+// refuseRetry ends the waits of Retry's callers, because there is no state to act upon.
 func refuseRetry(waiting []chan<- []Retried) {
 	for _, w := range waiting {
 		close(w)

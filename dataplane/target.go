@@ -46,8 +46,7 @@ type Target interface {
 type Learner interface {
 	// Learn takes over the whole new state of each prefix. It may keep next hops, but not the slice.
 	Learn([]route.Learned)
-	// OnlyLearned reports whether nothing but learned routes waits for the next Flush: then no other target is
-	// concerned.
+	// OnlyLearned reports whether only learned routes wait for the next Flush: then no other target is concerned.
 	OnlyLearned() bool
 }
 

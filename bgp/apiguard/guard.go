@@ -89,8 +89,8 @@ func New(cfg Config) *Guard {
 	return g
 }
 
-// Listener hands on the connections of l that are admitted. A refused caller gets a gRPC status in answer to its first
-// call; nothing that it sends reaches the service.
+// Listener passes on the admitted connections of l. A refused caller gets a gRPC status in answer to its first call;
+// none of its data reaches the service.
 func (g *Guard) Listener(l net.Listener) net.Listener { return &listener{l, g} }
 
 // Options returns the options of the service's gRPC server.
@@ -179,7 +179,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// callerCredentials hands the caller of a connection on to its calls.
+// callerCredentials passes the caller of a connection on to its calls.
 type callerCredentials struct {
 	credentials.TransportCredentials
 }

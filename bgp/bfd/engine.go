@@ -290,7 +290,7 @@ func (e *Engine) changed(s *session, c change, now time.Time) {
 	}
 }
 
-// received hands a packet to its session (RFC 5880 section 6.8.6).
+// received passes a packet to its session (RFC 5880 section 6.8.6).
 func (e *Engine) received(p packet, from netip.Addr, g *gate, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

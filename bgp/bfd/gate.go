@@ -42,7 +42,7 @@ func (d Drops) String() string {
 }
 
 // The packets that a remote may send. A session that is up needs those that carry its discriminator, which a stranger
-// has to guess; so others, which anybody can forge, are limited apart from them.
+// has to guess. Other packets can be forged, and have a limit of their own.
 const (
 	perInterval  = 4  // several times the rate that we requested
 	leastRate    = 50 // a second; also while the remote does not know yet that we request fewer

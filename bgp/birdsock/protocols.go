@@ -24,7 +24,7 @@ func protocolName(s bgp.Session) string {
 	return name
 }
 
-// internal are protocols that are there in every BIRD of calico/node; Manx has no counterparts that could fail.
+// internal are protocols that exist in every BIRD of calico/node; Manx has no counterparts that could fail.
 var internal = []struct{ name, proto string }{
 	{"static1", "Static"}, {"kernel1", "Kernel"}, {"device1", "Device"}, {"direct1", "Direct"},
 }

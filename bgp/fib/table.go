@@ -70,8 +70,8 @@ type fibPath struct {
 	clusters  string // CLUSTER_LIST (RFC 4456), four bytes each
 }
 
-// pathAttributes is a fibPath and the set of paths with this one alone. It never changes: whoever has taken routes may
-// keep it.
+// pathAttributes is a fibPath and the set of paths with this one alone. It never changes: readers of routes may keep
+// it.
 type pathAttributes struct {
 	fibPath
 	paths [1]bgp.Path

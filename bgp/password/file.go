@@ -28,8 +28,8 @@ type sighting struct {
 }
 
 // readFile reads a file of the folder as a whole; info is its state before, nil if it could not be opened. Links may
-// lead through the folder, as those of Kubernetes do, but not out of it, and nothing but a regular file is opened for
-// long: a pipe would keep the reader waiting.
+// lead through the folder, as those of Kubernetes do, but not out of it. Only a regular file is opened for long: a pipe
+// would keep the reader waiting.
 func (f *Folder) readFile(n name) (_ string, info os.FileInfo, _ error) {
 	root, err := os.OpenRoot(f.dir)
 	if err != nil {

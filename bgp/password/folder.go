@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// maxLength is the longest key that the kernel takes for TCP MD5 (TCP_MD5SIG_MAXKEYLEN), in bytes.
+// maxLength is the kernel's limit for a TCP MD5 key (TCP_MD5SIG_MAXKEYLEN), in bytes.
 const maxLength = 80
 
 // Folder is a bgp.PasswordSource over a folder with a file for each password, SECRET/KEY, as Kubernetes mounts secrets.

@@ -41,8 +41,8 @@ func attributesOf(info os.FileInfo) attributes {
 	return attributes{s.Dev, s.Ino, uint64(s.Mode), s.Size, s.Mtim, s.Ctim}
 }
 
-// newLastRead notes how a file was when it was read, with the error of that. A file that changed a moment ago may
-// change again without another time.
+// newLastRead records the state of a file when it was read, with the error of the read. A file that changed a moment
+// ago may change again without another time.
 func newLastRead(info os.FileInfo, err error, now time.Time) lastRead {
 	l := lastRead{attributes: attributesOf(info), asked: true, writing: errors.Is(err, errBeingWritten)}
 	changed := time.Unix(l.attributes.changed.Unix())

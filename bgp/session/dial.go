@@ -14,7 +14,7 @@ const (
 	FirstDial     = 2 * time.Second
 )
 
-// expectDial notes when GoBGP connects next, now that the session has changed its state at a time.
+// expectDial records when GoBGP connects next, after a change of the session's state at a time.
 func (e *entry) expectDial(was gobgp.FSMState, at time.Time) {
 	switch {
 	case e.fsm == was, e.state.heldDown(): // held down, GoBGP does not connect

@@ -46,8 +46,8 @@ func (t *Table) Hold(addr netip.Addr, why string) (news bool) {
 	return news
 }
 
-// Held returns the peers whose time of being held down is over, each once. GoBGP itself leaves a peer that exceeded its
-// prefix limit down until somebody enables it.
+// Held returns the peers whose hold time is over, each once. GoBGP itself leaves a peer that exceeded its prefix limit
+// down until an operator enables it.
 func (t *Table) Held(now time.Time) (list []netip.Addr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -77,7 +77,7 @@ func (l loggedReasons) find(words string) int {
 // strangers are addresses without a session that connected to this node, and when they last did.
 type strangers map[netip.Addr]time.Time
 
-const mostStrangers = 16 // anybody can be one
+const mostStrangers = 16 // any host can be one
 
 func (s *strangers) add(addr netip.Addr, now time.Time) {
 	if *s == nil {

@@ -78,8 +78,8 @@ func closedWords(e *entry, stranger netip.Addr) string {
 	return s
 }
 
-// otherAddressWords explains that the peer knows this node by another of its addresses than the session has, with the
-// two commands that change this side. The mesh always has the node's address.
+// otherAddressWords explains that the peer uses another address of this node than the session has, with the two
+// commands that change this side. The mesh always has the node's address.
 func otherAddressWords(e *entry, other string) string {
 	flag := "ip"
 	if e.session.Address.Unmap().Is6() {

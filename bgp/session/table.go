@@ -63,7 +63,7 @@ type entry struct {
 
 // hints are facts from GoBGP's log or the network that precede a failure.
 type hints struct {
-	unprotected string    // why the listener has no MD5 key of the peer, until somebody acts on it
+	unprotected string    // why the listener has no MD5 key of the peer, until an operator acts on it
 	malformed   string    // GoBGP's error about the last message that it could not parse
 	refusal     string    // the peer's NOTIFICATION before the session was up, once captured
 	listenUntil time.Time // until when the packets of the peer are looked at

@@ -48,7 +48,7 @@ func publishSocket(s *safefile.Socket) error {
 	return nil
 }
 
-// answers returns nil if somebody listens on a socket, which is a little later than the socket is there.
+// answers returns nil if a server listens on a socket, which is a little later than the socket exists.
 func answers(path string) error {
 	c, err := net.Dial("unix", path)
 	if err != nil {

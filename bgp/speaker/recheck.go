@@ -105,7 +105,7 @@ func inForceOf(d bgp.Desired, p gobgppolicy.Policy) *policyInForce {
 	return j
 }
 
-// candidate is a route of our table as filters see it.
+// candidate converts a route of our table for filters.
 func (r *speakerRun) candidate(d bgp.Desired, t TablePath) bgp.Candidate {
 	c := bgp.Candidate{Prefix: t.Prefix, Source: bgp.SourceInternal, Communities: t.Communities,
 		LargeCommunities: t.LargeCommunities,

@@ -22,7 +22,7 @@ type refusedRoute struct {
 	nextHop netip.Addr
 }
 
-// note remembers a route if it is refused.
+// note records a route if it is refused.
 func (x *received) note(n gobgp.PathNLRI, nextHop netip.Addr, announced bool) {
 	nlri, ok := n.NLRI.(*gobgp.IPAddrPrefix)
 	if !ok {

@@ -30,9 +30,9 @@ var (
 	ErrTooOften = errors.New("too many soft resets")
 )
 
-// ResetSession resets a session on behalf of somebody. It fails if the session is not established (ErrNotEstablished),
-// after too many soft resets (ErrTooOften; the message has the time to wait), and after a hard one (ErrResetting),
-// because another one would hit the next session.
+// ResetSession resets a session on request. It fails if the session is not established (ErrNotEstablished), after too
+// many soft resets (ErrTooOften; the message has the time to wait), and after a hard one (ErrResetting), because
+// another one would hit the next session.
 func (s *Speaker) ResetSession(ctx context.Context, addr netip.Addr, kind ResetKind) error {
 	addr = addr.Unmap()
 	up := s.status.EstablishedSince(addr)

@@ -115,7 +115,7 @@ func (r *speakerRun) start(ctx context.Context) error {
 	return nil
 }
 
-// stop ends the server for good. Peers that can restart gracefully see no NOTIFICATION.
+// stop ends the server for good. Peers that can restart gracefully receive no NOTIFICATION.
 func (r *speakerRun) stop(ctx context.Context) {
 	if r.cancel != nil {
 		r.cancel()
@@ -176,8 +176,8 @@ func addrText(a netip.Addr) string {
 	return a.String()
 }
 
-// tryListen finds out whether the port can be had, before a whole server is made that could not start. Trouble other
-// than with the port is left to the server to find.
+// tryListen tests whether the port is free, before a whole server is made that could not start. It leaves other errors
+// for the server to find.
 func tryListen(g bgp.Global) error {
 	if g.ListenPort == 0 {
 		return nil

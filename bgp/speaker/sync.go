@@ -73,7 +73,7 @@ func (r *restartSync) begin(sessions []bgp.Session) {
 	}
 }
 
-// established notes that a peer is up.
+// established records that a peer is up.
 func (r *restartSync) established(addr netip.Addr, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

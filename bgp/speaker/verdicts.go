@@ -158,7 +158,7 @@ func exportVerdict(d bgp.Desired, s bgp.Session, c bgp.Candidate) bgp.Verdict {
 	return v
 }
 
-// anyCandidate is a route of our table, ours or learned, as filters see it.
+// anyCandidate converts a route of our table, ours or learned, for filters.
 func (r *speakerRun) anyCandidate(d bgp.Desired, t TablePath) bgp.Candidate {
 	if t.Peer.IsValid() {
 		return r.candidate(d, t)

@@ -55,7 +55,7 @@ type Files struct {
 // checkFolderEvery is how often a folder is looked at again that was refused.
 const checkFolderEvery = 10 * time.Second
 
-// NewFiles makes Files of which none is there yet.
+// NewFiles makes Files, without any file yet.
 func NewFiles(c FilesConfig) *Files {
 	f := &Files{folder: c.Folder, routed: c.Routed, log: c.Logger, now: c.Now}
 	if c.WithPolicy {
@@ -155,7 +155,7 @@ func (f *Files) move() {
 	}
 }
 
-// note keeps why files are not as they should be.
+// note records why files are not as desired.
 func (f *Files) note(err error) {
 	switch {
 	case err == nil:

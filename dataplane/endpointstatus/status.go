@@ -115,7 +115,7 @@ func (p *Policy) has(e Endpoint) bool {
 }
 
 // Decide returns the files that should exist, with their content by name: those of the endpoints with addresses that
-// are protected by their policy, and all whose routes are there.
+// are protected by their policy, and whose routes all exist.
 func Decide(endpoints []Endpoint, protected func(Endpoint) bool,
 	routed func(Endpoint, netip.Prefix) bool) map[string]string {
 	files := map[string]string{}

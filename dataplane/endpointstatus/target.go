@@ -190,7 +190,7 @@ func Cleanup(dir string) (removed int, err error) {
 		_ = d.Remove(".new") // of versions that died while they wrote
 	}
 	if err == nil {
-		safefile.RemoveDir(dir) // if it is not empty it is somebody else's, too
+		safefile.RemoveDir(dir) // if it is not empty it has another user, too
 	}
 	return removed, errors.Join(errs...)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/manxnet/manx/dataplane/reconcile"
 )
 
-// translated are the floating addresses that were given to somebody else or are gone. Their connections are deleted:
-// the kernel translates each as it did at its beginning.
+// translated are the floating addresses that have another owner now or are gone. Their connections are deleted: the
+// kernel translates each as it did at its beginning.
 type translated struct {
 	connections conntrack.Connections
 	loop        *reconcile.Loop

@@ -84,7 +84,7 @@ func (h *Host) readAll() {
 	}
 }
 
-// update takes over one object. It reports whether that can concern this host at all.
+// update takes over one object. It reports whether the object can concern this host at all.
 func (h *Host) update(r model.Reader, k model.Key) bool {
 	switch k.Kind {
 	case model.KindNode:

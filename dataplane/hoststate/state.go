@@ -19,7 +19,7 @@ type State struct {
 	DatastoreSynced, BGPSynced bool
 }
 
-// Then is the newer State next for whoever has not seen s. The slices of s are appended to.
+// Then returns the newer State next for a reader that has not seen s. The slices of s are appended to.
 func (s State) Then(next State) State {
 	next.Changed = append(s.Changed, next.Changed...)
 	next.All = s.All || next.All

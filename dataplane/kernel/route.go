@@ -228,9 +228,9 @@ func (r Route) Text(name func(link int) string) string {
 type RouteVerb uint8
 
 const (
-	// AddRoute fails with an error that Is unix.EEXIST if there is a route with the key, whoever made it.
+	// AddRoute fails with an error that Is unix.EEXIST if there is a route with the key, of any owner.
 	AddRoute RouteVerb = iota + 1
-	// ReplaceRoute overwrites the route with the key, whoever made it, or adds it.
+	// ReplaceRoute overwrites the route with the key, of any owner, or adds it.
 	ReplaceRoute
 	// DeleteRoute removes the route with the key, protocol and type. Absence is no error.
 	DeleteRoute

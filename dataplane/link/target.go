@@ -424,7 +424,7 @@ func (t *Target) makeDevice(d kernel.Device) error {
 	return err
 }
 
-// writeFile replaces the file as a whole: readers never see a part of it. As Felix, without a newline.
+// writeFile replaces the file as a whole: readers never read a part of it. As Felix, without a newline.
 func writeFile(path, content string) error {
 	if err := safefile.Replace(path, []byte(content), 0o644); err != nil {
 		return fmt.Errorf("write the MTU: %w", err)

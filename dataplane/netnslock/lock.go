@@ -42,7 +42,7 @@ type Lock struct {
 
 const (
 	attempts = 20
-	// answerEvery bounds how many connections are accepted a second: anybody may connect.
+	// answerEvery bounds how many connections are accepted a second: every user may connect.
 	answerEvery = 10 * time.Millisecond
 )
 

@@ -107,7 +107,7 @@ func (g *Target) Flush(t *ruleset.Table) (Result, time.Duration) {
 	return r, g.wait()
 }
 
-// touch notes the units that change: those that were refused are tried again at once.
+// touch records the units that change: refused ones are tried again at once.
 func (g *Target) touch(c ruleset.Changes) {
 	for _, u := range units(c) {
 		g.pending[u] = true
@@ -156,7 +156,7 @@ func (g *Target) commitChanges(c ruleset.Changes, r *Result) error {
 	return g.settle(g.compare())
 }
 
-// settle takes note of how an attempt ended as a whole.
+// settle records the outcome of an attempt as a whole.
 func (g *Target) settle(err error) error {
 	g.stale = err != nil
 	if err == nil {

@@ -24,8 +24,8 @@ type Pod struct {
 	Routes     []netip.Prefix // that go through the gateway of their family
 	Forwarding bool           // the workload forwards packets
 	HostRoute  Route
-	// Routed is whether the host's routes to the addresses are made by somebody else, who watches: not made here, and
-	// not missed.
+	// Routed: another program makes and watches the host's routes to the addresses. Attach does not make them, and
+	// Check does not require them.
 	Routed bool
 	// Exclusive makes it an error that HostIf exists and leads to another namespace. Otherwise it is replaced: a
 	// restarted pod has a new namespace and the same interface name on the host.

@@ -183,7 +183,7 @@ func (c *Calculator) SetInterfaces(links map[string][]netip.Addr) {
 // Settle brings the table up to date after SetInterfaces.
 func (c *Calculator) Settle() { c.settle() }
 
-// take enters one object; nil is gone.
+// take adds one object; nil is gone.
 func (c *Calculator) take(k model.Key, o *model.Object) {
 	switch k.Kind {
 	case model.KindFelixConfiguration, model.KindIPPool, model.KindNode, model.KindBGPConfiguration:

@@ -88,7 +88,7 @@ func specOf(o *model.Object) (spec, bool) {
 	return spec{}, false
 }
 
-// enforceable: a staged policy that stands for a change to come, not for a deletion or nothing.
+// enforceable: a staged policy for a change to come, not for a deletion or nothing.
 func enforceable(a v3.StagedAction) bool {
 	return a == "" || a == v3.StagedActionSet || a == v3.StagedActionLearn
 }

@@ -112,7 +112,7 @@ func (c *Calculator) unclaim(iface string, e *endpoint) {
 	c.dirty.claims[iface] = true
 }
 
-// settleClaims finds out who has each interface that somebody came to or left.
+// settleClaims determines the owner of each interface whose claims changed.
 func (c *Calculator) settleClaims() {
 	for iface := range c.dirty.claims {
 		cl := c.interfaces[iface]

@@ -23,7 +23,7 @@ type translated struct {
 	changed []netip.Addr
 }
 
-// take notes the translations that are to be in the table from now on.
+// take records the translations that are to be in the table from now on.
 func (t *translated) take(list []floating) {
 	before := t.now
 	t.now = make(map[netip.Addr]netip.Addr, len(list))

@@ -21,9 +21,9 @@ type hostStage struct {
 	name    string // of the base chain and of its map
 	purpose purpose
 	base    *ruleset.Base
-	// all: the wildcard stands for the interfaces of workloads, too, as in Calico.
+	// all: the wildcard matches the interfaces of workloads, too, as in Calico.
 	all bool
-	// own: only interfaces with an endpoint of their own, not those that a wildcard stands for.
+	// own: only interfaces with an endpoint of their own, not those that a wildcard matches.
 	own bool
 	out bool
 }

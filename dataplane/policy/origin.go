@@ -37,7 +37,7 @@ func (s Subject) Ingress() bool {
 	return s == DestinationWorkload || s == HostItself || s == InInterface
 }
 
-// RuleNumber is the origin of a rule in a ChainOf: the number of the policy's rule that it stands for, alone or with
+// RuleNumber is the origin of a rule in a ChainOf: the number of the policy's rule that it implements, alone or with
 // others. It counts from 1 in each direction.
 type RuleNumber int
 

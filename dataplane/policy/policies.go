@@ -152,7 +152,7 @@ func (c *Calculator) dropPolicy(id ID) {
 	c.dirty.policies[s] = true
 }
 
-// subjectStarted and subjectStopped hear from the index which policies select this node's endpoints.
+// subjectStarted and subjectStopped are the index's callbacks about the policies that select this node's endpoints.
 func (c *Calculator) subjectStarted(id ID, e *endpoint) {
 	if p := c.policies[id]; p != nil {
 		p.join(e)

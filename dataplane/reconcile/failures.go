@@ -39,7 +39,7 @@ func NewFailures[K comparable](backoff Backoff) *Failures[K] {
 	return &Failures[K]{backoff: backoff, failed: map[K]*failure{}}
 }
 
-// Add notes a failed attempt, and reports whether the object failed otherwise, or did not fail, before.
+// Add records a failed attempt, and reports whether the object failed otherwise, or did not fail, before.
 func (t *Failures[K]) Add(k K, err error, now time.Time) (news bool) {
 	f := t.failed[k]
 	if f == nil {

@@ -64,7 +64,7 @@ func (t *Table[K, V]) step(e *entry[K, V], s Step[K, V]) {
 	t.stepped = append(t.stepped, e)
 }
 
-// apply hands the collected steps to the target.
+// apply passes the collected steps to the target.
 func (t *Table[K, V]) apply(now time.Time) (failures int) {
 	if len(t.steps) == 0 {
 		return 0

@@ -18,7 +18,7 @@ type RepairLog struct {
 	more int
 }
 
-// Add notes a repair, which make describes unless the log is full.
+// Add records a repair, which make describes unless the log is full.
 func (l *RepairLog) Add(make func() Repair) {
 	if len(l.list) == MostRepairs {
 		l.more++

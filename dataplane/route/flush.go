@@ -65,7 +65,7 @@ func (t *table) plan(n uint32, now time.Time, do func(uint32, reconcile.Action))
 	}
 }
 
-// apply hands the collected steps to the kernel.
+// apply passes the collected steps to the kernel.
 func (t *table) apply(now time.Time) (failures int) {
 	if len(t.steps) == 0 {
 		return 0

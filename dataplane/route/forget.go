@@ -12,7 +12,7 @@ import (
 
 // forgetter deletes the connections of addresses that left their workloads. The zero value deletes none.
 type forgetter struct {
-	connections conntrack.Connections // nil: Departed and Forgotten are called by somebody else
+	connections conntrack.Connections // nil: the owner of the Target calls Departed and Forgotten
 	loop        *reconcile.Loop
 	log         *zap.Logger
 	mu          sync.Mutex   // guards the fields below

@@ -61,7 +61,7 @@ func (r *resync) next() time.Time {
 	return r.at
 }
 
-// done notes a comparison.
+// done records a comparison.
 func (r *resync) done(now time.Time) {
 	r.at, r.listed = now.Add(resyncEvery), true
 }

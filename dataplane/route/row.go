@@ -28,8 +28,8 @@ type rowFlags uint32
 
 const (
 	rowFirst     rowFlags = 1 << iota // of its prefix
-	rowRoute                          // it stands for a route: wanted, there, or to be removed
-	rowAdopted                        // the route is there since before anyone wanted it
+	rowRoute                          // it has a route: desired, present, or to be removed
+	rowAdopted                        // the route existed before it was desired
 	rowDrifted                        // others made the route differ
 	rowDirty                          // the next flush checks the route
 	rowSeen                           // in the comparison that is under way

@@ -116,7 +116,7 @@ func (t *table) routeBehind(n, metric uint32, in kernel.Table) uint32 {
 	return 0
 }
 
-// putRoute returns the row of a route, one that stands for none yet if there is no such row.
+// putRoute returns the row of a route, a new one without a route if there is no such row.
 func (t *table) putRoute(k kernel.RouteKey) uint32 {
 	return t.putRouteBehind(t.first(place{dst: k.Dst}), k.Metric, k.Table)
 }
@@ -160,7 +160,7 @@ func (t *table) with(n, number uint32) kernel.Route {
 	return r
 }
 
-// key is that of the route which a row stands for.
+// key returns the key of a row's route.
 func (t *table) key(n uint32) kernel.RouteKey {
 	r := t.row(n)
 	return kernel.RouteKey{Dst: t.rows.Prefix(n), Metric: r.metric, Table: r.table}

@@ -233,7 +233,7 @@ func (t *Target) SetMissing(why map[string]error) {
 // FollowMissing makes each Flush find out why the node has no tunnel devices, by name. Call it before the first Flush.
 func (t *Target) FollowMissing(why func() map[string]error) { t.missing = why }
 
-// lookForMissing finds out why the node has no tunnel devices. why makes a new map each time.
+// lookForMissing determines why the node has no tunnel devices. why makes a new map each time.
 func (t *Target) lookForMissing() {
 	why := map[string]error{}
 	if t.missing != nil {
@@ -390,7 +390,7 @@ func (t *Target) resolveAgain() {
 	}
 }
 
-// decideDirty hands the decisions about all dirty prefixes to the table.
+// decideDirty writes the decisions about all dirty prefixes to the table.
 func (t *Target) decideDirty() {
 	if len(t.dirty) == 0 {
 		return
@@ -420,8 +420,8 @@ func (t *Target) decideDirty() {
 	}
 }
 
-// decide returns the shape of the route for the place that row n is the first one of, 0 for none, and the note. About
-// learned routes that differ in their prefix alone it is decided once.
+// decide returns the shape of the route for the place whose first row is n, 0 for none, and the note. Learned routes
+// that differ in their prefix alone are decided once.
 func (t *Target) decide(n uint32, p netip.Prefix, s *state) (shape uint32, note string) {
 	if s.source() != SourceBGP {
 		route, note := t.rules.decide(p, s)

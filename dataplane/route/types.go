@@ -74,7 +74,7 @@ const (
 	SourceNone     Source = ""       // not desired
 )
 
-// Status is one row of the route table as users see it.
+// Status is one row of the route table for users.
 type Status struct {
 	Prefix netip.Prefix
 	Table  kernel.Table

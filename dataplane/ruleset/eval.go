@@ -16,7 +16,7 @@ type Packet struct {
 	Mark          uint32
 }
 
-// Host has the facts besides the table that a verdict depends on. A nil function knows no facts.
+// Host has the facts besides the table that a verdict depends on. A nil function has no facts.
 type Host struct {
 	// IsLocal reports whether an address is one of this host's. Loopback addresses are, unasked.
 	IsLocal func(netip.Addr) bool

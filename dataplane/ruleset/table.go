@@ -73,7 +73,7 @@ func (t *Table) rememberChain(name string, old *Chain) {
 	}
 }
 
-// AddSet makes an empty set, unless it is there. One of another type or kind is replaced.
+// AddSet makes an empty set, unless it exists. One of another type or kind is replaced.
 func (t *Table) AddSet(s Set) {
 	if old := t.sets[s.Name]; old != nil {
 		if old.sameKind(s) {
@@ -102,15 +102,15 @@ func (t *Table) DeleteSet(name string) {
 	delete(t.sets, name)
 }
 
-// AddElement puts e into a set that is there. Fields that elements of its type do not use do not count, nor do a
-// prefix's bits beyond its length; an element of the other family is left out.
+// AddElement puts e into an existing set. It ignores fields that elements of its type do not use, and a prefix's bits
+// beyond its length; an element of the other family is left out.
 func (t *Table) AddElement(set string, e Element) {
 	if s := t.sets[set]; s.elements.add(e) {
 		t.touch(s, e, false)
 	}
 }
 
-// RemoveElement takes e out of a set, if that is there.
+// RemoveElement takes e out of a set, if the set exists.
 func (t *Table) RemoveElement(set string, e Element) {
 	if s := t.sets[set]; s != nil && s.elements.remove(e) {
 		t.touch(s, e, true)
@@ -133,7 +133,7 @@ func (t *Table) touch(s *setState, e Element, was bool) {
 	}
 }
 
-// AddMap makes an empty verdict map unless it is there.
+// AddMap makes an empty verdict map unless it exists.
 func (t *Table) AddMap(m Map) {
 	if old := t.maps[m.Name]; old != nil {
 		old.Comment = m.Comment

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 )
 
-// Hook is a place where the kernel hands packets to base chains.
+// Hook is a place where the kernel passes packets to base chains.
 type Hook uint8
 
 // The hooks of the inet family, in the order in which a forwarded packet meets them.
@@ -69,12 +69,12 @@ type Field uint8
 // In brackets: the members of Match to compare with.
 const (
 	Family       Field = iota + 1 // [Low] 4 or 6
-	InInterface                   // [Name] a final * stands for any ending
+	InInterface                   // [Name] a final * matches any ending
 	OutInterface                  // [Name]
 	Protocol                      // [Low] the transport protocol's number
 	Source                        // [Prefix or Set] the address
 	Destination                   // [Prefix or Set]
-	// [Low to High, or Set] needs a Match of Protocol TCP, UDP or SCTP before it; High 0 stands for Low
+	// [Low to High, or Set] needs a Match of Protocol TCP, UDP or SCTP before it; High 0: Low only
 	SourcePort
 	DestinationPort     // [Low to High, or Set] the same
 	SourceEndpoint      // [Set] address, protocol and port together
@@ -111,7 +111,7 @@ type Match struct {
 	Name      string       // of an interface
 	Prefix    netip.Prefix // a single address or network
 	Set       string       // name of a Set of this table
-	Low, High uint32       // inclusive; High 0 stands for Low
+	Low, High uint32       // inclusive; High 0: Low only
 	Mask      uint32
 }
 

@@ -135,7 +135,7 @@ func (l *Lab) Close() error {
 	return Remove(l.Spec.Name)
 }
 
-// Remove takes down the lab of that name, whoever built it. It is no error if there is none.
+// Remove takes down the lab of that name, of any builder. It is no error if there is none.
 func Remove(name string) error {
 	var errs []error
 	namespaces, err := namespace.List(name + "-")

@@ -1,4 +1,4 @@
-// Package ports finds TCP ports for tests that have to name one before somebody listens on it, or again later.
+// Package ports finds TCP ports for tests that have to name one before a server listens on it, or again later.
 package ports
 
 import (

@@ -60,8 +60,8 @@ func (r report) blame() (names []string, ours bool) {
 }
 
 // blameAccess returns the innermost function that is not of the standard library, and whether it is GoBGP and so are
-// all functions down to the goroutine's begin or to a function of the server's API. Whoever calls that function is
-// not to blame: it may be called from any goroutine.
+// all functions down to the goroutine's begin or to a function of the server's API. The caller of that function is not
+// to blame: it may be called from any goroutine.
 func blameAccess(stack []string) (name string, alone bool) {
 	for _, frame := range stack {
 		if standard(frame) {

@@ -27,8 +27,8 @@ const (
 	RoleLocal Role = "local" // a report by a program of this host, on the unix socket alone
 )
 
-// access is the role that each method of the server's own services needs; those of parts bring their rows, see Service.
-// A method that is missing in both is refused to everybody.
+// access is the role that each method of the server's own services requires; those of parts bring their rows, see
+// Service. A method that is missing in both is refused to everybody.
 var access = map[string]Role{
 	manxv1.Manx_GetStatus_FullMethodName:        RoleRead,
 	manxv1.Manx_ListPeers_FullMethodName:        RoleRead,

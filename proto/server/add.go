@@ -26,8 +26,8 @@ type Service interface {
 }
 
 // Add has the server show x as each of Checker, Noticer, prometheus.Collector and Service that it implements, also
-// after the server has begun to listen. A service, or a metric, that is there already is a mistake of the program: Add
-// panics.
+// after the server has begun to listen. It panics if a service or a metric exists already, which is a mistake of the
+// program.
 func (s *Server) Add(x any) {
 	if c, ok := x.(prometheus.Collector); ok {
 		s.registry.MustRegister(c)

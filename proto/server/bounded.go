@@ -76,7 +76,7 @@ type boundedConn struct {
 	address  netip.Addr
 }
 
-// proved notes that the caller has proved who it is. It fails if there are too many who have.
+// proved records that the caller is authenticated. It fails if there are too many authenticated callers.
 func (c *boundedConn) proved() error {
 	b := c.listener
 	b.mu.Lock()

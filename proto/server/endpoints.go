@@ -85,7 +85,7 @@ func (v *DataplaneView) workloadRoute(address string) route.Status {
 	return none
 }
 
-// worse orders phases by how much somebody should care.
+// worse orders phases by severity.
 func worse(a, b reconcile.Phase) bool {
 	order := []reconcile.Phase{reconcile.Applied, reconcile.Leftover, reconcile.Removing, reconcile.Pending,
 		reconcile.Blocked, reconcile.Failed}

@@ -58,7 +58,7 @@ func (v *BGPView) ListPeerRoutes(
 	return &manxv1.ListPeerRoutesResponse{Routes: q.rows}, nil
 }
 
-// findPeer finds the one session that an address or the name of a BGPPeer stands for.
+// findPeer returns the one session of an address or of the name of a BGPPeer.
 func findPeer(speaker BGP, name string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(name)
 	object := "BGPPeer/" + name

@@ -177,5 +177,5 @@ func newProgramming() prometheus.Histogram {
 	})
 }
 
-// Programmed notes how long a change of policy took from its arrival to the kernel.
+// Programmed records how long a change of policy took from its arrival to the kernel.
 func (v *PolicyView) Programmed(d time.Duration) { v.programming.Observe(d.Seconds()) }

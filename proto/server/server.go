@@ -62,7 +62,7 @@ type Server struct {
 	views int   // how many of it are views
 }
 
-// New makes a server that shows nothing but its version until its views are given something to show.
+// New makes a server that shows only its version until its views have sources.
 func New(c Config) *Server {
 	if c.Poll <= 0 {
 		c.Poll = time.Second

@@ -133,8 +133,8 @@ func (s *Socket) Ask(kind uint16, flags int, body func(*Builder), each func(Mess
 
 const dumpAttempts = 8
 
-// Dump sends a dump request and hands over each message of the answer. The kernel marks an answer during which
-// something changed; begin is called before each attempt.
+// Dump sends a dump request and calls each for each message of the answer. The kernel marks an answer during which an
+// object changed; begin is called before each attempt.
 func (s *Socket) Dump(kind uint16, begin func(), body func(*Builder), each func(Message)) error {
 	for range dumpAttempts {
 		begin()

@@ -79,7 +79,7 @@ func (r *Conn) commit(b *batch) error {
 	return b.commit(r.commits)
 }
 
-// commit makes the transaction. The kernel works on it before sending returns, so all answers are there then.
+// commit makes the transaction. The kernel works on it before sending returns, so all answers are ready then.
 func (b *batch) commit(s *netlink.Socket) error {
 	before := s.Seq + 1
 	s.Seq += uint32(len(b.ops)) + 2

@@ -46,8 +46,8 @@ func (r *Conn) change(c ruleset.Changes) error {
 	return r.commit(b)
 }
 
-// wake turns the hooks of the table on again if somebody turned them off, which the kernel does not do in a transaction
-// that makes base chains too.
+// wake turns the hooks of the table on again if another program turned them off, which the kernel does not do in a
+// transaction that makes base chains too.
 func (r *Conn) wake() bool {
 	asleep := false
 	err := r.reading(func(t *tableReader) error {
@@ -120,7 +120,7 @@ func (b *batch) table(kind uint16) {
 	b.message(kind, unix.NLM_F_CREATE, operation{verb: verb, kind: "table", name: TableName})
 	b.AttrText(unix.NFTA_TABLE_NAME, TableName)
 	if kind == unix.NFT_MSG_NEWTABLE {
-		b.AttrBig32(unix.NFTA_TABLE_FLAGS, 0) // wakes it if somebody put it to sleep
+		b.AttrBig32(unix.NFTA_TABLE_FLAGS, 0) // wakes it if it is dormant
 	}
 	b.End()
 }

@@ -61,7 +61,7 @@ var protocolsWithPorts = map[uint32]bool{
 	unix.IPPROTO_UDPLITE: true,
 }
 
-// compare compares register 1; neq if it is turned round.
+// compare compares register 1; neq if it is negated.
 func (e *encoder) compare(not bool, data []byte) {
 	op := expr.CmpOpEq
 	if not {

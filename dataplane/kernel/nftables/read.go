@@ -50,7 +50,7 @@ func (r *Conn) reading(f func(*tableReader) error) error {
 // tableReader reads the table, part by part.
 type tableReader struct {
 	sock   *netlink.Socket
-	asleep bool // the table is dormant: somebody turned all its hooks off
+	asleep bool // the table is dormant: another program turned all its hooks off
 }
 
 // dump requests all objects of a kind; about appends the parts that narrow the request. parse gets the attributes of

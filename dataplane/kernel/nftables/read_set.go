@@ -16,7 +16,7 @@ import (
 )
 
 // readSets reads sets and maps with their elements. A set that Manx would never make has no type, so that it differs
-// from whatever is wanted; those that belong to somebody's rule go with that rule.
+// from every desired one; those that belong to another program's rule go with that rule.
 func (t *tableReader) readSets(a *ruleset.Actual) error {
 	counts := map[string]uint32{}
 	err := t.dump(unix.NFT_MSG_GETSET, func() { clear(a.Sets); clear(a.Maps); clear(counts) }, ofTable,

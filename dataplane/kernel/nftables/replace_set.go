@@ -25,8 +25,8 @@ type rawChain struct {
 
 type rawRule struct{ expressions, userdata []byte }
 
-// replacedSets finds out how the sets can be replaced that are both created and deleted. That happens only after
-// somebody else had his hands in the table.
+// replacedSets determines how the sets can be replaced that are both created and deleted. That happens only after edits
+// by another program.
 func (r *Conn) replacedSets(c ruleset.Changes) (replaced, error) {
 	p := replaced{emptied: map[string]bool{}}
 	wanted := map[string]ruleset.Set{}
@@ -50,7 +50,7 @@ func (r *Conn) replacedSets(c ruleset.Changes) (replaced, error) {
 	return p, err
 }
 
-// findKinds notes which of the wanted sets are in the kernel as they should be, but for their elements.
+// findKinds records which of the wanted sets are in the kernel as desired, but for their elements.
 func (t *tableReader) findKinds(wanted map[string]ruleset.Set, same map[string]bool) error {
 	return t.dump(unix.NFT_MSG_GETSET, func() { clear(same) }, ofTable, func(attrs []byte) {
 		l := attrList(attrs)

@@ -26,7 +26,7 @@ type Rules interface {
 	CheckRules(ruleset.Changes) error
 	// DeleteRules removes the table with all that is in it. It succeeds if there is none.
 	DeleteRules() error
-	// WatchRules calls handle once it listens, and then whenever somebody else changes the table or may have done so
+	// WatchRules calls handle once it listens, and then whenever another program changes the table or may have done so
 	// (events were lost), from one goroutine, until ctx ends.
 	WatchRules(ctx context.Context, handle func()) error
 	// RuleCounters returns packets and bytes of the rules that count, by chain and in the order of the chain's rules.

@@ -10,8 +10,8 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/netlink"
 )
 
-// chainNames knows the chains that packets came to, of any table. A chain is read when it is first met, and again when
-// a rule is met that is not known: handles of rules are never used twice.
+// chainNames caches the chains that packets came to, of any table. A chain is read at its first packet, and again at an
+// unknown rule: handles of rules are never used twice.
 type chainNames struct {
 	sock   *netlink.Socket
 	chains map[chainKey]*chainInfo

@@ -35,9 +35,9 @@ const (
 var errNoOwner = errors.New("the other end is no established socket of this network namespace, " +
 	"or the kernel has no tcp_diag")
 
-// PeerOwner returns who made the socket at the other end of a connection within this host, which the kernel knows
-// (sock_diag). The connection must have been accepted in the network namespace n. An answer is certain: the other end
-// exists, and it is the socket that connected, not one that has got its port since. All else is an error.
+// PeerOwner returns the owner of the socket at the other end of a connection within this host, as the kernel reports it
+// (sock_diag). The connection must have been accepted in the network namespace n. A result without error is certain:
+// the other end exists, and it is the socket that connected, not one that has got its port since.
 func PeerOwner(n *netlink.Namespace, conn *net.TCPConn) (Owner, error) {
 	local, err1 := netip.ParseAddrPort(conn.LocalAddr().String())
 	remote, err2 := netip.ParseAddrPort(conn.RemoteAddr().String())
@@ -46,7 +46,7 @@ func PeerOwner(n *netlink.Namespace, conn *net.TCPConn) (Owner, error) {
 	}
 	owner, err := lookUp(n, unmapped(remote), unmapped(local))
 	if err == nil {
-		// A port can be used again only when the connection is over, and then our end knows: looked at last.
+		// A port can be used again only when the connection is over, and then our end is closed: checked last.
 		err = established(conn)
 	}
 	if err != nil {

@@ -39,7 +39,7 @@ type filter struct {
 	to        int
 }
 
-// dead reports whether f is a redirect of ours whose device somebody removed.
+// dead reports whether f is a redirect of ours whose device was removed.
 func (f filter) dead() bool { return f.redirects && f.to == 0 && f.info == redirectInfo }
 
 // listFilters returns the filters on a device's received packets.

@@ -16,7 +16,7 @@ import (
 type End struct {
 	Kind      string // "pod", "workload", "host" or "outside"
 	Name      string // "default/web", the node's name, or empty
-	Endpoint  string // the object that stands for it, "WorkloadEndpoint/default/..."
+	Endpoint  string // the object behind it, "WorkloadEndpoint/default/..."
 	Node      string
 	Interface string // of the host
 	Profiles  []string

@@ -36,7 +36,7 @@ func Build(r model.Reader, settings policy.Config, node string) *policy.Calculat
 	return policy.Build(settings, r, interfaces(r, node))
 }
 
-// otherInterface stands for one whose name is not known.
+// otherInterface represents one of unknown name.
 const otherInterface = "uplink"
 
 // interfaces returns the interfaces of a node according to HostEndpoints. Its own addresses are on the only one that
@@ -135,8 +135,8 @@ func (e *explanation) follow() {
 	e.conclude()
 }
 
-// hop shows the packet to the rules of one node; last reports whether the destination is there, or whatever follows is
-// not of the cluster.
+// hop evaluates the packet with the rules of one node; last reports whether the destination is there, or the rest of
+// the way is outside of the cluster.
 func (e *explanation) hop(node string, last bool) {
 	a := e.answer
 	toHost := a.Destination.Node == node && a.Destination.Kind == kindHost

@@ -21,7 +21,7 @@ type name[I, S comparable] struct {
 	selectors set[entry[I, S]]
 }
 
-// pair is a label with a value. It is there as long as an item, a parent or a selector needs it.
+// pair is a label with a value. It exists as long as an item, a parent or a selector needs it.
 type pair[I, S comparable] struct {
 	id        uint64
 	name      *name[I, S]

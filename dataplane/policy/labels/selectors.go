@@ -128,7 +128,7 @@ func (x *Index[I, S]) candidates(e *entry[I, S]) iter.Seq[*class[I, S]] {
 	}
 }
 
-// pairs visits the pairs that a key stands for.
+// pairs visits the pairs of a key.
 func (x *Index[I, S]) pairs(k key) iter.Seq[*pair[I, S]] {
 	return func(yield func(*pair[I, S]) bool) {
 		n := x.names[k.label]

@@ -250,7 +250,7 @@ func endsAsDesired(t *testing.T, newTable maker) {
 			case 2:
 				delete(want, k)
 				table.Unset(k)
-			case 3: // someone interferes
+			case 3: // another program interferes
 				s.Have[k] = 9
 				table.Observe(k, 9)
 			case 4:

@@ -193,7 +193,7 @@ func (w *world) testOtherKubelet(t *testing.T) {
 			t.Errorf("n1's kubelet writes to %s: %d", path, code)
 		}
 	}
-	// An authorised writer's change shows on every node, and the earlier state comes back with the earlier object.
+	// The change of an authorised writer is reported on every node. Undoing it restores the earlier state.
 	before := kept(t, w.n1)
 	w.annotateNode(t, "n2", map[string]any{"projectcalico.org/IPv4Address": w.n1.IP4.String() + "/24"})
 	t.Log(shows(t, w.n1, "Node/n2", "is also the address of node n1"))

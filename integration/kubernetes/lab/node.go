@@ -153,7 +153,7 @@ func (n *Node) order(line string) error {
 	return err
 }
 
-// kill switches the node off, as if somebody pulled the plug.
+// kill switches the node off, as if the plug was pulled.
 func (n *Node) kill() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

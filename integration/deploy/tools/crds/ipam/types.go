@@ -1,6 +1,6 @@
 // Package ipam holds the kinds of the allocator as the Kubernetes API has them, for the schemas of their
-// CustomResourceDefinitions. Their specs keep fields that they do not name: a newer writer may add some, and whoever
-// rewrites an object keeps them.
+// CustomResourceDefinitions. Their specs keep unknown fields: a newer writer may add some, and a program that rewrites
+// an object keeps them.
 package ipam
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
